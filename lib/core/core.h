@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the parts of lib/ share: the context and its buffers from the inside, and error plumbing. */
+#ifndef TMS_CORE_H
+#define TMS_CORE_H
+
+#include "host/backend.h"
+#include <tamis/buffer.h>
+
+struct tamis_context {
+    tms_device *dev;
+};
+
+struct tamis_buffer {
+    tamis_context *context;
+    tms_mem *mem;
+    uint64_t bytes;
+};
+
+/* Hands a failed device call's text on to the caller: returns `status`; sets *error unless OK. */
+tamis_status tms_forward(const tms_device *dev, tamis_status status, tamis_error *error);
+
+/* Runs a call of a backend's table (`dev->backend->name(dev, ...)`) and forwards its failure. The
+ * enclosing function has `error` and the label `fail`, and `status` as its result. */
+#define TMS_TRY(dev, expr)                                                                         \
+    do {                                                                                           \
+        status = tms_forward((dev), (expr), error);                                                \
+        if (status != TAMIS_OK)                                                                    \
+            goto fail;                                                                             \
+    } while (0)
+
+/* Returns from the enclosing function with a reason unless `cond` holds; logs nothing by itself.
+ * Message in printf form, naming the offending value. */
+#define TMS_REQUIRE(cond, code, ...)                                                               \
+    do {                                                                                           \
+        if (!(cond))                                                                               \
+            return tms_error_set(error, (code), __VA_ARGS__);                                      \
+    } while (0)
+
+/* Checks a caller's rows: buffer of this context, offset a multiple of 64, `n_rows` rows of `width`
+ * elements inside it. *stride is the effective row stride in elements. `what` names it in messages. */
+tamis_status tms_rows_check(const tamis_context *context, const tamis_rows *rows, const char *what,
+                            uint32_t n_rows, uint64_t width, uint64_t *stride, tamis_error *error);
+
+#endif

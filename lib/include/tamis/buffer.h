@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Device memory that the caller reads and writes, and events on a context's queue. */
+#ifndef TAMIS_BUFFER_H
+#define TAMIS_BUFFER_H
+
+#include <tamis/device.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* A piece of device memory. Ownership: the caller's. Thread-safety: as its context. */
+typedef struct tamis_buffer tamis_buffer;
+
+/* Allocates `bytes` (> 0) of uninitialised device memory. Errors: E_ARGUMENT, E_NO_MEMORY with the
+ * size asked and the device's limit. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_buffer_create(tamis_context *context, uint64_t bytes,
+                                                            tamis_buffer **out, tamis_error *error);
+/* Frees after what is enqueued has run; accepts NULL. */
+TAMIS_API void tamis_buffer_destroy(tamis_buffer **buffer);
+TAMIS_API uint64_t tamis_buffer_bytes(const tamis_buffer *buffer);
+
+/* Enqueues a copy from the host; `data` may be reused when the call returns. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_buffer_write(tamis_buffer *buffer, uint64_t offset,
+                                                           const void *data, uint64_t bytes);
+/* Waits for all that is enqueued, then copies to the host. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_buffer_read(tamis_buffer *buffer, uint64_t offset,
+                                                          void *data, uint64_t bytes);
+
+/* Rows of activations in device memory: element (row, i) lies at `offset` bytes plus
+ * (row * row_stride + i) elements. row_stride 0 means rows are packed. */
+typedef struct tamis_rows {
+    tamis_buffer *buffer;
+    uint64_t offset;     /* bytes, a multiple of 64 */
+    uint64_t row_stride; /* elements */
+    tamis_dtype dtype;
+} tamis_rows;
+
+/* A point in the queue. Thread-safety: as its context. */
+typedef struct tamis_event tamis_event;
+
+/* Marks the queue's present end. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_event_record(tamis_context *context, tamis_event **out,
+                                                           tamis_error *error);
+/* Waits until all before the mark is done. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_event_wait(tamis_event *event);
+TAMIS_API void tamis_event_destroy(tamis_event **event);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

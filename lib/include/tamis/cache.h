@@ -1,0 +1,105 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The paged KV cache of one model: its shape, its memory, its sequences. */
+#ifndef TAMIS_CACHE_H
+#define TAMIS_CACHE_H
+
+#include <tamis/device.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* The paged KV cache. Each lane (sequence, layer, KV head) has a page list and a length of its own;
+ * pages come from pools that all lanes share. Thread-safety: as its context. */
+typedef struct tamis_cache tamis_cache;
+
+/* A sequence's handle. 0 is never one; ids are not reused. */
+typedef uint64_t tamis_sequence;
+
+typedef struct tamis_cache_params {
+    uint32_t n_layers;
+    uint32_t n_heads;    /* query heads: n_kv_heads times the group, group 1 to 16 */
+    uint32_t n_kv_heads;
+    uint32_t head_dim;   /* 64, 80, 96, 128 or 256 */
+    uint32_t page_size;  /* slots a page: 8, 16, 32 or 64; 0 means 16 */
+    tamis_dtype dtype;   /* of K, V and bounds */
+    /* Exactly one of the two is given. Tokens: so many tokens of all layers and KV heads, each lane
+     * rounded up to whole pages. Bytes: pages and bounds together take at most so many bytes. */
+    uint64_t capacity_tokens;
+    uint64_t capacity_bytes;
+    uint64_t reserved[8];
+} tamis_cache_params;
+
+/* What a cache takes, before it is taken. */
+typedef struct tamis_cache_size {
+    uint64_t pages;          /* of all pools */
+    uint64_t page_bytes;     /* K and V of one page */
+    uint64_t bounds_bytes;   /* bounds of one page */
+    uint64_t reserved_bytes; /* pages * (page_bytes + bounds_bytes) */
+    uint32_t pools;          /* buffers: as few as the device's largest allocation allows */
+    uint64_t reserved[8];
+} tamis_cache_size;
+
+/* Errors: E_ARGUMENT or E_UNSUPPORTED naming the field and value; E_NO_MEMORY if one layer alone
+ * exceeds the device's largest allocation, with both numbers. Allocates nothing. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_cache_measure(tamis_context *context,
+                                                            const tamis_cache_params *params,
+                                                            tamis_cache_size *out, tamis_error *error);
+
+/* Takes the memory. Errors: as tamis_cache_measure, and E_NO_MEMORY. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_cache_create(tamis_context *context,
+                                                           const tamis_cache_params *params,
+                                                           tamis_cache **out, tamis_error *error);
+/* Accepts NULL. Plans over the cache must have been destroyed before. */
+TAMIS_API void tamis_cache_destroy(tamis_cache **cache);
+
+/* Adds an empty sequence. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_cache_add(tamis_cache *cache, tamis_sequence *out,
+                                                        tamis_error *error);
+/* Adds a sequence with the same content. Pages are shared and copied when one side writes into them
+ * (copy on write, at the next step_begin). Takes no pages. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_cache_fork(tamis_cache *cache, tamis_sequence parent,
+                                                         tamis_sequence *out, tamis_error *error);
+/* Keeps the first `length` tokens (<= the present length); pages behind go back to the pool. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_cache_truncate(tamis_cache *cache, tamis_sequence sequence,
+                                                             uint32_t length, tamis_error *error);
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_cache_remove(tamis_cache *cache, tamis_sequence sequence,
+                                                           tamis_error *error);
+
+/* Copies one lane's K and V rows of slots [first, first + count) to the host as f32, [count][head_dim]
+ * each, in slot order. Either of k and v may be NULL. Waits. For tests and for saving a prompt. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_cache_read(tamis_cache *cache, tamis_sequence sequence,
+                                                         uint32_t layer, uint32_t kv_head, uint32_t first,
+                                                         uint32_t count, float *k, float *v,
+                                                         tamis_error *error);
+
+typedef struct tamis_cache_stats {
+    uint32_t sequences;
+    uint64_t pages_total;
+    uint64_t pages_held;     /* taken by at least one lane; a shared page counts once */
+    uint64_t pages_shared;   /* taken by more than one lane */
+    uint64_t bytes_reserved; /* pools, exact */
+    uint64_t bytes_held;     /* pages_held with their bounds */
+    uint64_t reserved[8];
+} tamis_cache_stats;
+
+typedef struct tamis_sequence_stats {
+    uint32_t length;         /* tokens: the position that the next row gets */
+    uint64_t slots;          /* tokens held, over all lanes */
+    uint64_t pages;          /* over all lanes; shared ones included */
+    uint64_t pages_shared;   /* of these, with other sequences */
+    uint64_t bytes_held;     /* pages with their bounds; shared ones included */
+    uint64_t reserved[8];
+} tamis_sequence_stats;
+
+/* Both are exact, cost no device call and never wait. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_cache_get_stats(const tamis_cache *cache,
+                                                              tamis_cache_stats *out);
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_cache_get_sequence_stats(const tamis_cache *cache,
+                                                                       tamis_sequence sequence,
+                                                                       tamis_sequence_stats *out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Devices, listed over all backends, and the context: one opened device with its queue. */
+#ifndef TAMIS_DEVICE_H
+#define TAMIS_DEVICE_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <tamis/log.h>
+#include <tamis/status.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Element types of caches, weights and activations. Values are pinned. */
+typedef enum tamis_dtype {
+    TAMIS_F32 = 0,
+    TAMIS_F16 = 1, /* IEEE binary16 */
+    TAMIS_BF16 = 2 /* upper half of binary32 */
+} tamis_dtype;
+
+/* Bytes of one element; 0 for a value outside the list. */
+TAMIS_API size_t tamis_dtype_size(tamis_dtype dtype);
+/* "f32", "f16", "bf16"; "unknown" outside the list. */
+TAMIS_API const char *tamis_dtype_name(tamis_dtype dtype);
+
+typedef enum tamis_device_kind {
+    TAMIS_DEVICE_CPU = 0,
+    TAMIS_DEVICE_GPU = 1,
+    TAMIS_DEVICE_OTHER = 2
+} tamis_device_kind;
+
+/* One device, or one backend that offers none. All text is NUL-terminated. */
+typedef struct tamis_device_info {
+    char id[32];           /* "opencl:0": what `device` below takes; "opencl" for a backend without devices */
+    char backend[16];      /* "opencl", "reference" */
+    char name[128];        /* the driver's name of the device */
+    char driver[128];      /* platform and driver version */
+    tamis_device_kind kind;
+    int usable;            /* 0: `reason` says why not */
+    char reason[256];
+    uint32_t compute_units;
+    uint64_t memory_bytes; /* global memory */
+    uint64_t max_buffer_bytes; /* largest single allocation */
+    uint64_t reserved[8];
+} tamis_device_info;
+
+/* Lists every device of every backend built in, best first, and one entry with its reason for a
+ * backend that has none. Writes at most `capacity` entries and the full number to *count.
+ * `infos` may be NULL when capacity is 0. Probes drivers; opens nothing. Thread-safety: any thread. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_device_list(tamis_device_info *infos, size_t capacity,
+                                                          size_t *count);
+
+/* An opened device with its in-order queue, compiled kernels and scratch memory.
+ * Thread-safety: one thread at a time for a context and everything made from it. */
+typedef struct tamis_context tamis_context;
+
+typedef struct tamis_context_params {
+    /* "opencl:0", "reference", a bare backend name for its first usable device, or "auto": the first
+     * usable device in listing order. NULL: the environment variable TAMIS_DEVICE, else "auto". */
+    const char *device;
+    tamis_log_fn log; /* NULL: silent */
+    void *log_user;
+    uint64_t reserved[8];
+} tamis_context_params;
+
+/* Opens a device. `params` may be NULL. On "auto" an info line says which device serves and why the
+ * ones before it do not. Errors: E_NO_DEVICE with the name and the reason, E_NO_MEMORY, E_DEVICE. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_context_create(const tamis_context_params *params,
+                                                             tamis_context **out, tamis_error *error);
+
+/* Waits, closes and sets *context to NULL. Accepts NULL and *context == NULL. Everything made from
+ * the context must have been destroyed before. */
+TAMIS_API void tamis_context_destroy(tamis_context **context);
+
+/* The device behind a context. Owned by the context. */
+TAMIS_API const tamis_device_info *tamis_context_device(const tamis_context *context);
+
+/* Waits until all that was enqueued is done. Reports device errors that arrived late; they stay on
+ * the context (sticky) and every later call returns them too. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_context_wait(tamis_context *context, tamis_error *error);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A Llama-family model from a GGUF file: load, tokens, forward pass, greedy generation. */
+#ifndef TAMIS_MODEL_H
+#define TAMIS_MODEL_H
+
+#include <tamis/plan.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Weights on the device and the vocabulary. Thread-safety: as its context. */
+typedef struct tamis_model tamis_model;
+
+typedef struct tamis_model_info {
+    char architecture[32]; /* "llama" */
+    char name[128];        /* general.name, or empty */
+    uint32_t n_layers, n_heads, n_kv_heads, head_dim, dim, ff_dim, n_vocab;
+    uint32_t context;      /* longest text that the file states, tokens */
+    tamis_dtype dtype;     /* of the matrices */
+    uint64_t parameters;
+    uint64_t weight_bytes; /* on the device */
+    uint64_t reserved[8];
+} tamis_model_info;
+
+/* Loads a GGUF v3 file with f32, f16 or bf16 tensors. The file is treated as hostile: every length,
+ * offset and count is checked before use. Errors: E_IO; E_FORMAT (truncated, contradicting itself) and
+ * E_UNSUPPORTED (architecture, tensor type, tokenizer) with the offending value; E_NO_MEMORY. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_model_load(tamis_context *context, const char *path,
+                                                         tamis_model **out, tamis_error *error);
+TAMIS_API void tamis_model_destroy(tamis_model **model);
+TAMIS_API const tamis_model_info *tamis_model_get_info(const tamis_model *model);
+
+/* Fills the shape fields of *params for this model (layers, heads, head dim); leaves the others. */
+TAMIS_API void tamis_model_cache_shape(const tamis_model *model, tamis_cache_params *params);
+
+/* Text to tokens: writes at most `capacity` and the full number to *count. Errors: E_ARGUMENT for a
+ * byte that the vocabulary lacks. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_model_tokenize(const tamis_model *model, const char *text,
+                                                             size_t bytes, int32_t *tokens,
+                                                             size_t capacity, size_t *count,
+                                                             tamis_error *error);
+/* The bytes of one token; *bytes is their number; not NUL-terminated. Owned by the model; NULL for an
+ * id outside the vocabulary. */
+TAMIS_API const char *tamis_model_token_text(const tamis_model *model, int32_t token, size_t *bytes);
+
+/* Runs forward passes of a model over a cache: a plan with the activations beside it.
+ * Thread-safety: as its context. Destroy before the model and the cache. */
+typedef struct tamis_runner tamis_runner;
+
+/* `params` as for tamis_plan_create. Builds all kernels. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_runner_create(tamis_model *model, tamis_cache *cache,
+                                                            const tamis_plan_params *params,
+                                                            tamis_runner **out, tamis_error *error);
+TAMIS_API void tamis_runner_destroy(tamis_runner **runner);
+/* The plan inside, for counters and times. Owned by the runner. */
+TAMIS_API tamis_plan *tamis_runner_plan(tamis_runner *runner);
+
+/* Appends a prompt to a sequence in exact chunks of at most max_rows. *next (may be NULL) is the greedy
+ * token after it. Errors: E_ARGUMENT (empty; a token outside the vocabulary; longer than max_context,
+ * with the numbers: nothing has changed), E_FULL (what came before the failing chunk stays). Waits. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_runner_prefill(tamis_runner *runner, tamis_sequence sequence,
+                                                             const int32_t *tokens, size_t count,
+                                                             int32_t *next, tamis_error *error);
+
+/* One decode step: sequences[i] takes tokens[i]; next[i] is the greedy token after it. All rows go
+ * through the selection. Waits. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_runner_decode(tamis_runner *runner,
+                                                            const tamis_sequence *sequences, uint32_t count,
+                                                            const int32_t *tokens, int32_t *next,
+                                                            tamis_error *error);
+
+/* Logits after the last call: of decode row `row`, or row 0 after a prefill: f32 [n_vocab]. Waits. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_runner_logits(tamis_runner *runner, uint32_t row,
+                                                            float *logits, tamis_error *error);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,110 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The plan: runs one batch step after the other over a cache under a selection. */
+#ifndef TAMIS_PLAN_H
+#define TAMIS_PLAN_H
+
+#include <tamis/buffer.h>
+#include <tamis/cache.h>
+#include <tamis/policy.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Owns the page tables on the device, workspace and the step's batch. One step is:
+ *   step_begin → for each layer: write, attend → step_end.
+ * Thread-safety: as its context. Several plans may use one cache, one step at a time. */
+typedef struct tamis_plan tamis_plan;
+
+typedef struct tamis_plan_params {
+    tamis_selection selection;
+    uint32_t max_sequences; /* of one step; 0 means 1 */
+    uint32_t max_rows;      /* of one step, all sequences together; 0 means 512 */
+    uint32_t max_context;   /* longest sequence, tokens; required */
+    float scale;            /* of q·k; 0 means 1/sqrt(head_dim) */
+    float soft_cap;         /* logits become cap·tanh(logit/cap); 0 means none */
+    uint32_t sliding_window; /* a row at position p sees positions > p − window; 0 means all */
+    int timing;             /* nonzero: stage times are collected (each stage is waited for) */
+    uint64_t reserved[8];
+} tamis_plan_params;
+
+/* Takes workspace, builds every kernel the steps will need and launches each once, empty. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_create(tamis_cache *cache,
+                                                          const tamis_plan_params *params,
+                                                          tamis_plan **out, tamis_error *error);
+TAMIS_API void tamis_plan_destroy(tamis_plan **plan);
+
+/* The rows of one step: sequence i brings rows[i] new tokens, which get the next positions of the
+ * sequence. Rows of a sequence are adjacent and in the order of `sequences`; no sequence twice. */
+typedef struct tamis_step {
+    const tamis_sequence *sequences;
+    const uint32_t *rows; /* NULL: one row each */
+    uint32_t count;
+    /* Nonzero: every row reads every page it may see (prefill). Zero: rows go through the selection. */
+    int exact;
+    uint64_t reserved[4];
+} tamis_step;
+
+/* Reserves the pages of all layers and enqueues the step's tables. The only call that can run out:
+ * E_FULL with pages needed and free; then nothing has changed. Errors: E_ARGUMENT (unknown sequence,
+ * too many rows, context exceeded, with the numbers), E_STATE (a step is open). Enqueues. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_step_begin(tamis_plan *plan, const tamis_step *step,
+                                                              tamis_error *error);
+
+/* Writes the step's K and V rows of a layer: [rows][n_kv_heads][head_dim], already rotated, f32 or
+ * the cache's dtype; then computes the bounds of pages that became full. Enqueues. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_write(tamis_plan *plan, uint32_t layer,
+                                                         const tamis_rows *k, const tamis_rows *v,
+                                                         tamis_error *error);
+
+/* Attends the step's rows of a layer: q and out are [rows][n_heads][head_dim] f32. Rows see the
+ * tokens before them and themselves. Enqueues. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_attend(tamis_plan *plan, uint32_t layer,
+                                                          const tamis_rows *q, const tamis_rows *out,
+                                                          tamis_error *error);
+
+/* Closes the step. Errors: E_STATE if a layer was not written. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_step_end(tamis_plan *plan, tamis_error *error);
+
+/* Gives up an open step: its rows are truncated away. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_step_cancel(tamis_plan *plan, tamis_error *error);
+
+/* The page ordinals that the last attend of `layer` read for (row, kv_head), ascending; *count is
+ * always the full number. The reading is every page when the selection was not needed. Waits. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_read_selected(tamis_plan *plan, uint32_t row,
+                                                                 uint32_t kv_head, uint32_t *pages,
+                                                                 uint32_t capacity, uint32_t *count,
+                                                                 tamis_error *error);
+
+/* Proof of which path ran. Counts since creation or the last reset. One "row" here is one query token
+ * in one layer. */
+typedef struct tamis_plan_counters {
+    uint64_t steps;
+    uint64_t rows_written;
+    uint64_t rows_exact;     /* attended in exact steps */
+    uint64_t rows_full;      /* selection is full, or the layer is dense */
+    uint64_t rows_short;     /* context within the budget: the exact full path */
+    uint64_t rows_selected;  /* through a list */
+    uint64_t rows_fused;     /* of rows_selected, by the fused launch */
+    uint64_t pages_copied;   /* copy on write */
+    uint64_t pages_bounded;  /* bounds computed */
+    uint64_t kv_bytes_read;  /* K and V of the pages read, by decode rows (steps that are not exact) */
+    uint64_t bounds_bytes_read;
+    uint64_t kv_bytes_full;  /* what full would have read for the same rows */
+    uint64_t reserved[8];
+} tamis_plan_counters;
+
+TAMIS_API void tamis_plan_get_counters(const tamis_plan *plan, tamis_plan_counters *out);
+TAMIS_API void tamis_plan_reset_counters(tamis_plan *plan);
+
+/* Device time of the stages since creation or reset, in microseconds; zero unless `timing` is set. */
+typedef struct tamis_plan_times {
+    double write_us, bounds_us, score_us, select_us, attend_us, fused_us;
+    double reserved[8];
+} tamis_plan_times;
+TAMIS_API void tamis_plan_get_times(const tamis_plan *plan, tamis_plan_times *out);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
