@@ -16,7 +16,14 @@ struct tamis_buffer {
     uint64_t bytes;
 };
 
-/* Hands a failed device call's text on to the caller: returns `status`; sets *error unless OK. */
+/* The device that `name` means ("auto", a backend, an id); on "auto" an info line says which and
+ * why not the ones before it. Errors: E_NO_DEVICE with the reason, or with what exists;
+ * E_NO_MEMORY. */
+tamis_status tms_device_pick(const char *name, const tms_log *log, tamis_device_info *out,
+                             tamis_error *error);
+
+/* Hands a failed device call's text on to the caller: returns `status`, or the device's sticky
+ * error; sets *error unless OK. */
 tamis_status tms_forward(const tms_device *dev, tamis_status status, tamis_error *error);
 
 /* Runs a call of a backend's table (`dev->backend->name(dev, ...)`) and forwards its failure. The
@@ -24,20 +31,19 @@ tamis_status tms_forward(const tms_device *dev, tamis_status status, tamis_error
 #define TMS_TRY(dev, expr)                                                                         \
     do {                                                                                           \
         status = tms_forward((dev), (expr), error);                                                \
-        if (status != TAMIS_OK)                                                                    \
-            goto fail;                                                                             \
+        if (status != TAMIS_OK) goto fail;                                                         \
     } while (0)
 
 /* Returns from the enclosing function with a reason unless `cond` holds; logs nothing by itself.
  * Message in printf form, naming the offending value. */
 #define TMS_REQUIRE(cond, code, ...)                                                               \
     do {                                                                                           \
-        if (!(cond))                                                                               \
-            return tms_error_set(error, (code), __VA_ARGS__);                                      \
+        if (!(cond)) return tms_error_set(error, (code), __VA_ARGS__);                             \
     } while (0)
 
 /* Checks a caller's rows: buffer of this context, offset a multiple of 64, `n_rows` rows of `width`
- * elements inside it. *stride is the effective row stride in elements. `what` names it in messages. */
+ * elements inside it. *stride is the effective row stride in elements. `what` names it in messages.
+ */
 tamis_status tms_rows_check(const tamis_context *context, const tamis_rows *rows, const char *what,
                             uint32_t n_rows, uint64_t width, uint64_t *stride, tamis_error *error);
 

@@ -80,6 +80,13 @@ TAMIS_API const tamis_device_info *tamis_context_device(const tamis_context *con
  * the context (sticky) and every later call returns them too. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_context_wait(tamis_context *context, tamis_error *error);
 
+/* Measures how fast all compute units read `bytes` (a multiple of 64) taken for the call: *gb_per_s
+ * in 1e9 bytes a second. At least 96 MiB give an honest figure (caches hold less). Waits. Errors:
+ * E_ARGUMENT, E_NO_MEMORY with size and limit, E_DEVICE. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_context_read_bandwidth(tamis_context *context,
+                                                                     uint64_t bytes, double *gb_per_s,
+                                                                     tamis_error *error);
+
 #ifdef __cplusplus
 }
 #endif

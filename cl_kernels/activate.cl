@@ -1,0 +1,23 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* activate: y = silu(gate)·up, silu(z) = z / (1 + exp(-z)).
+ * contract: host/backend.h; meaning: host/reference/activate.c.
+ * Work split: an item owns 16 channels of one row, the last one of a row what is left. */
+#include "common.clh"
+
+__kernel GROUP_OF(LANES) void activate_rows(MATRIX_PARAMS(gate), MATRIX_PARAMS(up), MATRIX_PARAMS(y),
+                                            uint n_rows, uint dim) {
+    const uint chunks = (dim + 15) / 16;
+    FOR_EACH_ITEM(i, n_rows * chunks) {
+        const uint row = i / chunks, first = i % chunks * 16;
+        __global const float *g = gate + gate_offset + row * gate_stride;
+        __global const float *u = up + up_offset + row * up_stride;
+        __global float *to = y + y_offset + row * y_stride;
+        if (first + 16 <= dim) {
+            const float16 z = vload16(0, g + first);
+            vstore16(z / (1.0f + exp(-z)) * vload16(0, u + first), 0, to + first);
+        } else {
+            for (uint c = first; c < dim; c++)
+                to[c] = g[c] / (1.0f + exp(-g[c])) * u[c];
+        }
+    }
+}

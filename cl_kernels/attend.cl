@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* attend: out = Σ softmax(scale·q·k)·v over the slots that a row sees; lse = log Σ exp.
+ * contract: host/backend.h; meaning: host/reference/attend.c.
+ * Work split: a group owns one (row, KV head, split of SPLIT_PAGES list entries) and serves all query
+ * heads of the KV head. A loop step is a tile of LANES keys: in steps 1 to 3 a lane owns a key, in
+ * step 4 it owns 8 channels of every PARTS-th key. Softmax runs online, one rescale a tile. */
+#include "common.clh"
+#ifndef HEAD_DIM
+#define HEAD_DIM 128
+#endif
+#ifndef PAGE_SIZE
+#define PAGE_SIZE 16
+#endif
+#ifndef GROUP
+#define GROUP 4 /* query heads a KV head */
+#endif
+#ifndef SPLIT_PAGES
+#define SPLIT_PAGES 512 /* TMS_SPLIT_PAGES */
+#endif
+#define CHUNKS (HEAD_DIM / 8)
+#define PARTS (LANES / CHUNKS)
+#define TILE_PAGES (LANES / PAGE_SIZE)
+#define EIGHTHS (LANES / 8)
+
+__kernel GROUP_OF(LANES) void attend_rows(
+    KV_PARAMS, BATCH_PARAMS, MATRIX_PARAMS(q), REF_PARAMS(const int, pages),
+    REF_PARAMS(const int, count), uint capacity, REF_PARAMS(const int, positions),
+    REF_PARAMS(const int, intervals), float scale, float soft_cap, uint n_splits, MATRIX_PARAMS(out),
+    ulong out_split_stride, REF_PARAMS(float, lse), ulong lse_split_stride) {
+    __local float query[GROUP * HEAD_DIM];
+    __local float weight[GROUP][LANES];   /* logits, then probabilities, of the tile */
+    __local float highest[GROUP][8];      /* of each eighth of the tile */
+    __local float top[GROUP], old[GROUP]; /* running maximum, and the factor for what was before */
+    __local ulong value_at[LANES];        /* V row of each key of the tile; ULONG_MAX: not seen */
+    __local float8 sums[LANES];
+    const uint lane = (uint)get_local_id(0), head = (uint)get_group_id(1);
+    const uint split = (uint)get_group_id(0) % n_splits, row = (uint)get_group_id(0) / n_splits;
+    if (row >= n_rows)
+        return;
+    const uint owner = row * n_kv_heads + head;
+    const uint seen = (uint)visible[visible_offset + owner];
+    const uint entries = pages ? (uint)count[count_offset + owner] : (seen + PAGE_SIZE - 1) / PAGE_SIZE;
+    const uint end = min((split + 1) * SPLIT_PAGES, entries);
+    const int low = intervals ? intervals[intervals_offset + 2 * row] : INT_MIN;
+    const int high = intervals ? intervals[intervals_offset + 2 * row + 1] : INT_MAX;
+    table += table_offset + row_seq[row_seq_offset + row] * seq_stride + head * head_stride;
+    kv += kv_offset + head * kv_head_stride;
+    q += q_offset + row * q_stride + (ulong)head * GROUP * HEAD_DIM;
+
+    const uint channel = lane % CHUNKS * 8, part = lane / CHUNKS;
+    float8 sum[GROUP];
+    float total[GROUP]; /* of this lane's keys */
+    for (uint g = 0; g < GROUP; g++) {
+        sum[g] = 0.0f;
+        total[g] = 0.0f;
+    }
+    for (uint i = lane; i < GROUP * HEAD_DIM; i += LANES)
+        query[i] = q[i];
+    if (lane < GROUP)
+        top[lane] = -INFINITY;
+    barrier(CLK_LOCAL_MEM_FENCE);
+
+    for (uint tile = split * SPLIT_PAGES; tile < end; tile += TILE_PAGES) {
+        /* 1. the lane's key: its place, whether it is seen, its logits */
+        const uint entry = tile + lane / PAGE_SIZE;
+        bool live = entry < end;
+        ulong at = 0;
+        if (live) {
+            const uint ordinal =
+                pages ? (uint)pages[pages_offset + (ulong)owner * capacity + entry] : entry;
+            const uint slot = ordinal * PAGE_SIZE + lane % PAGE_SIZE;
+            live = slot < seen;
+            if (live) {
+                const ulong page = (ulong)table[ordinal];
+                const int position =
+                    positions ? positions[positions_offset + page * PAGE_SIZE + lane % PAGE_SIZE]
+                              : (int)slot;
+                live = low <= position && position <= high;
+                at = page * page_stride + lane % PAGE_SIZE * slot_stride;
+            }
+        }
+        value_at[lane] = live ? at + value_offset : ULONG_MAX;
+        float4 dot4[GROUP];
+        for (uint g = 0; g < GROUP; g++)
+            dot4[g] = 0.0f;
+        if (live)
+            for (uint c = 0; c < HEAD_DIM; c += 8) {
+                const float8 key = load8(kv + at + c);
+                for (uint g = 0; g < GROUP; g++) {
+                    const float8 x = vload8(0, query + g * HEAD_DIM + c);
+                    dot4[g] = fma(x.lo, key.lo, fma(x.hi, key.hi, dot4[g]));
+                }
+            }
+        for (uint g = 0; g < GROUP; g++) {
+            const float2 pair = dot4[g].lo + dot4[g].hi;
+            float logit = scale * (pair.x + pair.y);
+            if (soft_cap > 0.0f)
+                logit = soft_cap * tanh(logit / soft_cap);
+            /* An infinite logit among the seen gives NaN, as a NaN does. */
+            weight[g][lane] = !live ? -INFINITY : isfinite(logit) ? logit : NAN;
+        }
+        barrier(CLK_LOCAL_MEM_FENCE);
+
+        /* 2. the tile's maximum of each head, and the factor for the sums so far */
+        for (uint i = lane; i < GROUP * 8; i += LANES) {
+            float m = -INFINITY;
+            for (uint j = 0; j < EIGHTHS; j++)
+                m = fmax(m, weight[i / 8][i % 8 * EIGHTHS + j]);
+            highest[i / 8][i % 8] = m;
+        }
+        barrier(CLK_LOCAL_MEM_FENCE);
+        if (lane < GROUP) {
+            float m = top[lane];
+            for (uint j = 0; j < 8; j++)
+                m = fmax(m, highest[lane][j]);
+            old[lane] = top[lane] == m ? 1.0f : exp(top[lane] - m);
+            top[lane] = m;
+        }
+        barrier(CLK_LOCAL_MEM_FENCE);
+
+        /* 3. probabilities; a key that is not seen keeps 0 */
+        for (uint g = 0; g < GROUP; g++) {
+            const float p = live ? exp(weight[g][lane] - top[g]) : 0.0f;
+            total[g] = total[g] * old[g] + p;
+            weight[g][lane] = p;
+            sum[g] *= old[g];
+        }
+        barrier(CLK_LOCAL_MEM_FENCE);
+
+        /* 4. weighted values */
+        if (part < PARTS)
+            for (uint key = part; key < LANES; key += PARTS) {
+                if (value_at[key] == ULONG_MAX)
+                    continue;
+                const float8 value = load8(kv + value_at[key] + channel);
+                for (uint g = 0; g < GROUP; g++)
+                    sum[g] = fma((float8)(weight[g][key]), value, sum[g]);
+            }
+        barrier(CLK_LOCAL_MEM_FENCE);
+    }
+
+    /* 5. the state: sums over lanes and parts, in order */
+    for (uint g = 0; g < GROUP; g++) {
+        weight[g][lane] = total[g];
+        sums[lane] = sum[g];
+        barrier(CLK_LOCAL_MEM_FENCE);
+        float whole = 0.0f;
+        for (uint i = 0; i < LANES; i++)
+            whole += weight[g][i];
+        if (part == 0) {
+            float8 all = sums[lane];
+            for (uint i = 1; i < PARTS; i++)
+                all += sums[lane + i * CHUNKS];
+            vstore8(whole == 0.0f ? (float8)(0.0f) : all / whole, 0,
+                    out + out_offset + split * out_split_stride + row * out_stride +
+                        (ulong)(head * GROUP + g) * HEAD_DIM + channel);
+        }
+        if (lse && lane == 0)
+            lse[lse_offset + split * lse_split_stride + (ulong)owner * GROUP + g] =
+                whole == 0.0f ? -INFINITY : top[g] + log(whole);
+        barrier(CLK_LOCAL_MEM_FENCE);
+    }
+}

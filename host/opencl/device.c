@@ -1,0 +1,218 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Devices of all OpenCL platforms: listing with the reasons for refusal, opening, closing. */
+#include "host/opencl/opencl.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MAX_PLATFORMS 16
+#define MAX_DEVICES   64
+/* What the base kernels take of local memory at most, and their largest group. */
+#define NEED_LOCAL_BYTES (32u << 10)
+#define NEED_GROUP       256u
+
+typedef struct found {
+    cl_platform_id platform;
+    cl_device_id device;
+    tamis_device_info info;
+} found;
+
+/* A driver's string, cut to the field, without the spaces some drivers put around it. */
+static void get_text(cl_device_id device, cl_device_info what, char *to, size_t capacity) {
+    char text[1024] = "";
+    clGetDeviceInfo(device, what, sizeof text - 1, text, NULL);
+    const char *from = text + strspn(text, " ");
+    size_t length = strlen(from);
+    while (length > 0 && from[length - 1] == ' ')
+        length--;
+    snprintf(to, capacity, "%.*s", (int)(length < capacity ? length : capacity - 1), from);
+}
+
+static cl_ulong get_number(cl_device_id device, cl_device_info what, size_t bytes) {
+    cl_ulong value = 0; /* little-endian: a shorter answer fills the low bytes */
+    clGetDeviceInfo(device, what, bytes, &value, NULL);
+    return value;
+}
+
+/* Fills `reason` and returns false if the base kernels cannot run. */
+static bool is_usable(cl_device_id device, char *reason, size_t capacity) {
+    char version[128];
+    int major = 0, minor = 0;
+    get_text(device, CL_DEVICE_VERSION, version, sizeof version);
+    sscanf(version, "OpenCL %d.%d", &major, &minor);
+    cl_ulong local = get_number(device, CL_DEVICE_LOCAL_MEM_SIZE, sizeof(cl_ulong));
+    cl_ulong group = get_number(device, CL_DEVICE_MAX_WORK_GROUP_SIZE, sizeof(size_t));
+    cl_ulong floats = get_number(device, CL_DEVICE_SINGLE_FP_CONFIG, sizeof(cl_device_fp_config));
+
+    if (!get_number(device, CL_DEVICE_AVAILABLE, sizeof(cl_bool)))
+        snprintf(reason, capacity, "the driver says that the device is not available");
+    else if (!get_number(device, CL_DEVICE_COMPILER_AVAILABLE, sizeof(cl_bool)))
+        snprintf(reason, capacity, "the driver has no OpenCL C compiler");
+    else if (major * 10 + minor < 12)
+        snprintf(reason, capacity, "\"%s\": OpenCL 1.2 is needed", version);
+    else if (!get_number(device, CL_DEVICE_ENDIAN_LITTLE, sizeof(cl_bool)))
+        snprintf(reason, capacity, "the device is big-endian");
+    else if (local < NEED_LOCAL_BYTES)
+        snprintf(reason, capacity, "%llu bytes of local memory: %u are needed",
+                 (unsigned long long)local, NEED_LOCAL_BYTES);
+    else if (group < NEED_GROUP)
+        snprintf(reason, capacity, "work-groups of at most %llu: %u are needed",
+                 (unsigned long long)group, NEED_GROUP);
+    else if (!(floats & CL_FP_INF_NAN))
+        snprintf(reason, capacity, "fp32 without infinities and NaN");
+    else
+        return true;
+    return false;
+}
+
+static tamis_device_kind kind_of(cl_device_id device) {
+    cl_ulong type = get_number(device, CL_DEVICE_TYPE, sizeof(cl_device_type));
+    if (type & CL_DEVICE_TYPE_CPU) return TAMIS_DEVICE_CPU;
+    return type & CL_DEVICE_TYPE_GPU ? TAMIS_DEVICE_GPU : TAMIS_DEVICE_OTHER;
+}
+
+static void describe(found *f) {
+    tamis_device_info *info = &f->info;
+    char platform[64] = "", driver[48];
+    memset(info, 0, sizeof *info);
+    snprintf(info->backend, sizeof info->backend, "opencl");
+    get_text(f->device, CL_DEVICE_NAME, info->name, sizeof info->name);
+    get_text(f->device, CL_DRIVER_VERSION, driver, sizeof driver);
+    clGetPlatformInfo(f->platform, CL_PLATFORM_NAME, sizeof platform - 1, platform, NULL);
+    snprintf(info->driver, sizeof info->driver, "%s %s", platform, driver);
+    info->kind = kind_of(f->device);
+    info->compute_units =
+        (uint32_t)get_number(f->device, CL_DEVICE_MAX_COMPUTE_UNITS, sizeof(cl_uint));
+    info->memory_bytes = get_number(f->device, CL_DEVICE_GLOBAL_MEM_SIZE, sizeof(cl_ulong));
+    info->max_buffer_bytes = get_number(f->device, CL_DEVICE_MAX_MEM_ALLOC_SIZE, sizeof(cl_ulong));
+    info->usable = is_usable(f->device, info->reason, sizeof info->reason);
+}
+
+/* GPUs first, then other accelerators, then CPUs; in the platforms' order among equals. */
+static void sort_and_name(found *all, size_t n) {
+    static const int RANK[] = {
+        [TAMIS_DEVICE_GPU] = 0, [TAMIS_DEVICE_OTHER] = 1, [TAMIS_DEVICE_CPU] = 2};
+    for (size_t i = 1; i < n; i++)
+        for (size_t j = i; j > 0 && RANK[all[j].info.kind] < RANK[all[j - 1].info.kind]; j--) {
+            found swap = all[j];
+            all[j] = all[j - 1];
+            all[j - 1] = swap;
+        }
+    for (size_t i = 0; i < n; i++)
+        snprintf(all[i].info.id, sizeof all[i].info.id, "opencl:%zu", i);
+}
+
+/* All devices, at most MAX_DEVICES; none leaves the reason in `reason`. */
+static size_t gather(found *all, char *reason, size_t capacity) {
+    cl_platform_id platforms[MAX_PLATFORMS];
+    cl_device_id devices[MAX_DEVICES];
+    cl_uint n_platforms = 0;
+    size_t n = 0;
+    if (clGetPlatformIDs(MAX_PLATFORMS, platforms, &n_platforms) != CL_SUCCESS ||
+        n_platforms == 0) {
+        snprintf(reason, capacity, "no OpenCL platform found: no driver is installed");
+        return 0;
+    }
+    for (cl_uint i = 0; i < n_platforms && i < MAX_PLATFORMS; i++) {
+        cl_uint n_devices = 0;
+        if (clGetDeviceIDs(platforms[i], CL_DEVICE_TYPE_ALL, MAX_DEVICES, devices, &n_devices) !=
+            CL_SUCCESS)
+            continue;
+        for (cl_uint j = 0; j < n_devices && j < MAX_DEVICES && n < MAX_DEVICES; j++) {
+            all[n].platform = platforms[i];
+            all[n].device = devices[j];
+            describe(&all[n++]);
+        }
+    }
+    sort_and_name(all, n);
+    if (n == 0)
+        snprintf(reason, capacity, "%u OpenCL platforms found, and no device on any", n_platforms);
+    return n;
+}
+
+tamis_status tms_cl_list(tamis_device_info *infos, size_t capacity, size_t *count) {
+    found *all = calloc(MAX_DEVICES, sizeof *all);
+    if (!all) return TAMIS_E_NO_MEMORY;
+    char reason[sizeof all->info.reason];
+    size_t n = gather(all, reason, sizeof reason);
+    if (n == 0) {
+        tamis_device_info *info = &all[n++].info;
+        snprintf(info->id, sizeof info->id, "opencl");
+        snprintf(info->backend, sizeof info->backend, "opencl");
+        snprintf(info->reason, sizeof info->reason, "%s", reason);
+        info->kind = TAMIS_DEVICE_OTHER;
+    }
+    for (size_t i = 0; i < n && i < capacity; i++)
+        infos[i] = all[i].info;
+    *count = n;
+    free(all);
+    return TAMIS_OK;
+}
+
+static tamis_status find(const char *id, found *out, tamis_error *error) {
+    found *all = calloc(MAX_DEVICES, sizeof *all);
+    if (!all)
+        return tms_error_set(error, TAMIS_E_NO_MEMORY, "no host memory for the list of devices");
+    char reason[sizeof all->info.reason];
+    size_t n = gather(all, reason, sizeof reason), i = 0;
+    while (i < n && strcmp(all[i].info.id, id) != 0)
+        i++;
+    tamis_status status = TAMIS_OK;
+    if (n == 0)
+        status = tms_error_set(error, TAMIS_E_NO_DEVICE, "%s: %s", id, reason);
+    else if (i == n)
+        status =
+            tms_error_set(error, TAMIS_E_NO_DEVICE, "%s: no such device; there are %zu", id, n);
+    else if (!all[i].info.usable)
+        status = tms_error_set(error, TAMIS_E_NO_DEVICE, "%s (%s): %s", id, all[i].info.name,
+                               all[i].info.reason);
+    else
+        *out = all[i];
+    free(all);
+    return status;
+}
+
+/* The one place for what is a vendor's own. HAVE_PREFETCH: the compiler knows clang's builtin. */
+static void set_options(tms_cl_device *cl, const char *platform) {
+    bool pocl_cpu = cl->cpu && strcmp(platform, "Portable Computing Language") == 0;
+    snprintf(cl->options, sizeof cl->options, "-cl-std=CL1.2 -DHAVE_PREFETCH=%d", pocl_cpu);
+}
+
+tamis_status tms_cl_open(const char *id, const tms_log *log, tms_device **out, tamis_error *error) {
+    found f;
+    tamis_status status = find(id, &f, error);
+    if (status != TAMIS_OK) return status;
+    tms_cl_device *cl = calloc(1, sizeof *cl);
+    if (!cl) return tms_error_set(error, TAMIS_E_NO_MEMORY, "no host memory for a device");
+    tms_device_init(&cl->base, &tms_backend_opencl, &f.info, log);
+    cl->id = f.device;
+    cl->cpu = f.info.kind == TAMIS_DEVICE_CPU;
+
+    cl_int code;
+    char platform[64] = "";
+    clGetPlatformInfo(f.platform, CL_PLATFORM_NAME, sizeof platform - 1, platform, NULL);
+    set_options(cl, platform);
+    cl_context_properties properties[] = {CL_CONTEXT_PLATFORM, (cl_context_properties)f.platform,
+                                          0};
+    cl->context = clCreateContext(properties, 1, &cl->id, NULL, NULL, &code);
+    if (code == CL_SUCCESS)
+        cl->queue = clCreateCommandQueue(cl->context, cl->id, CL_QUEUE_PROFILING_ENABLE, &code);
+    if (code != CL_SUCCESS) {
+        tms_cl_close(&cl->base);
+        return tms_error_set(error, TAMIS_E_DEVICE, "%s (%s): opening failed: %s (%d)", id,
+                             f.info.name, tms_cl_error_text(code), (int)code);
+    }
+    *out = &cl->base;
+    return TAMIS_OK;
+}
+
+void tms_cl_close(tms_device *dev) {
+    tms_cl_device *cl = tms_cl(dev);
+    if (cl->queue) clFinish(cl->queue);
+    tms_cl_free(dev, cl->product);
+    tms_cl_programs_free(cl);
+    tms_cl_staging_free(&cl->staging);
+    if (cl->queue) clReleaseCommandQueue(cl->queue);
+    if (cl->context) clReleaseContext(cl->context);
+    free(cl);
+}

@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* embed on OpenCL: launch of cl_kernels/embed.cl. */
+#include "host/opencl/opencl.h"
+
+tamis_status tms_cl_embed(tms_device *dev, const tms_embed *p) {
+    uint64_t n = p->n_rows ? (uint64_t)p->n_vocab * p->dim : 0;
+    tms_cl_launch l = tms_cl_begin(dev, "embed.cl", "embed_rows", "-DDTYPE=%d", p->dtype);
+    tms_cl_ref(&l, p->tokens, sizeof(cl_int), p->n_rows);
+    tms_cl_ref(&l, p->w, tamis_dtype_size(p->dtype), n);
+    tms_cl_matrix(&l, &p->y, p->n_rows, p->dim);
+    tms_cl_u32(&l, p->n_rows);
+    tms_cl_u32(&l, p->dim);
+    return tms_cl_run_items(&l, (uint64_t)p->n_rows * ((p->dim + 15) / 16));
+}

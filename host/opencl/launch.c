@@ -1,0 +1,122 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Launches: a kernel, its arguments in order, its grid; and the choice of an op's form. */
+#include "host/opencl/opencl.h"
+#include <stdarg.h>
+#include <stdio.h>
+
+tms_cl_launch tms_cl_begin(tms_device *dev, const char *file, const char *kernel,
+                           const char *options, ...) {
+    tms_cl_launch l = {.dev = dev, .name = kernel, .status = dev->sticky};
+    char text[512];
+    va_list args;
+    va_start(args, options);
+    vsnprintf(text, sizeof text, options, args);
+    va_end(args);
+    if (l.status == TAMIS_OK) l.status = tms_cl_kernel_get(dev, file, kernel, text, &l.kernel);
+    return l;
+}
+
+static void set_arg(tms_cl_launch *l, size_t bytes, const void *value) {
+    if (l->status == TAMIS_OK)
+        l->status =
+            tms_cl_check(l->dev, clSetKernelArg(l->kernel, l->n_args, bytes, value), l->name);
+    l->n_args++;
+}
+
+void tms_cl_ref(tms_cl_launch *l, tms_ref ref, size_t element, uint64_t n) {
+    cl_mem mem = ref.mem ? ref.mem->cl : NULL;
+    cl_ulong offset = ref.mem ? ref.offset / element : 0;
+    uint64_t bytes = ref.mem ? ref.mem->bytes : 0;
+    bool inside = ref.offset <= bytes && n <= (bytes - ref.offset) / element;
+    if (l->status == TAMIS_OK && (ref.mem || n) && (!inside || ref.offset % element))
+        l->status = tms_device_fail(
+            l->dev, TAMIS_E_ARGUMENT,
+            "%s: argument %u: %llu elements of %zu bytes at offset %llu of a buffer of %llu bytes",
+            l->name, (unsigned)l->n_args, (unsigned long long)n, element,
+            (unsigned long long)ref.offset, (unsigned long long)bytes);
+    set_arg(l, sizeof mem, &mem);
+    set_arg(l, sizeof offset, &offset);
+}
+
+void tms_cl_optional(tms_cl_launch *l, tms_ref ref, size_t element, uint64_t n) {
+    tms_cl_ref(l, ref, element, ref.mem ? n : 0);
+}
+
+void tms_cl_u32(tms_cl_launch *l, uint32_t value) {
+    set_arg(l, sizeof value, &value);
+}
+
+void tms_cl_u64(tms_cl_launch *l, uint64_t value) {
+    set_arg(l, sizeof value, &value);
+}
+
+void tms_cl_f32(tms_cl_launch *l, float value) {
+    set_arg(l, sizeof value, &value);
+}
+
+void tms_cl_kv(tms_cl_launch *l, const tms_kv *kv) {
+    tms_cl_ref(l, kv->data, tamis_dtype_size(kv->dtype), 0);
+    tms_cl_u64(l, kv->page_stride);
+    tms_cl_u64(l, kv->head_stride);
+    tms_cl_u64(l, kv->slot_stride);
+    tms_cl_u64(l, kv->value_offset);
+}
+
+void tms_cl_bounds_of(tms_cl_launch *l, const tms_kv *kv) {
+    tms_cl_ref(l, kv->bounds, tamis_dtype_size(kv->dtype), 0);
+    tms_cl_u64(l, kv->bounds_page_stride);
+    tms_cl_u64(l, kv->bounds_head_stride);
+}
+
+void tms_cl_batch(tms_cl_launch *l, const tms_batch *batch) {
+    uint64_t n = batch->n_rows;
+    tms_cl_u32(l, batch->n_rows);
+    tms_cl_u32(l, batch->n_kv_heads);
+    tms_cl_optional(l, batch->row_seq, sizeof(cl_int), n);
+    tms_cl_optional(l, batch->visible, sizeof(cl_int), n * batch->n_kv_heads);
+    tms_cl_optional(l, batch->table, sizeof(cl_int), 0);
+    tms_cl_u64(l, batch->seq_stride);
+    tms_cl_u64(l, batch->head_stride);
+}
+
+void tms_cl_matrix(tms_cl_launch *l, const tms_matrix *matrix, uint64_t n_rows, uint64_t width) {
+    uint64_t n = n_rows ? (n_rows - 1) * matrix->stride + width : 0;
+    if (l->status == TAMIS_OK && n_rows > 1 && matrix->stride < width)
+        l->status = tms_device_fail(l->dev, TAMIS_E_ARGUMENT,
+                                    "%s: rows of %llu elements at a stride of %llu", l->name,
+                                    (unsigned long long)width, (unsigned long long)matrix->stride);
+    tms_cl_ref(l, matrix->ref, sizeof(cl_float), n);
+    tms_cl_u64(l, matrix->stride);
+}
+
+static tamis_status run(tms_cl_launch *l, uint32_t lanes, uint64_t x, uint64_t y) {
+    size_t local[2] = {lanes, 1}, global[2] = {x * lanes, y};
+    if (l->status != TAMIS_OK) return l->status;
+    return tms_cl_check(l->dev,
+                        clEnqueueNDRangeKernel(tms_cl(l->dev)->queue, l->kernel, 2, NULL, global,
+                                               local, 0, NULL, NULL),
+                        l->name);
+}
+
+tamis_status tms_cl_run_items(tms_cl_launch *l, uint64_t n) {
+    /* A CPU runs a group as a loop: more groups than a few a core only cost. A GPU fills its width.
+     */
+    uint64_t most = tms_cl(l->dev)->cpu ? 4ull * l->dev->info.compute_units : 1u << 15;
+    uint64_t groups = (n + TMS_CL_LANES - 1) / TMS_CL_LANES;
+    if (l->status == TAMIS_OK && n > UINT32_MAX)
+        l->status = tms_device_fail(l->dev, TAMIS_E_ARGUMENT, "%s: %llu items in one launch",
+                                    l->name, (unsigned long long)n);
+    return run(l, TMS_CL_LANES, groups == 0 ? 1 : groups < most ? groups : most, 1);
+}
+
+tamis_status tms_cl_run_groups(tms_cl_launch *l, uint32_t lanes, uint64_t x, uint64_t y) {
+    return run(l, lanes, x ? x : 1, y ? y : 1);
+}
+
+tamis_status tms_cl_choose(tms_device *dev, const char *op, const char *refusal, bool *cpu) {
+    if (!tms_cl(dev)->cpu && dev->form == TMS_FORM_CPU) refusal = "the device is not a CPU";
+    *cpu = tms_cl(dev)->cpu && dev->form != TMS_FORM_BASE && !refusal;
+    if (dev->form == TMS_FORM_CPU && !*cpu)
+        return tms_device_fail(dev, TAMIS_E_UNSUPPORTED, "%s: no CPU form: %s", op, refusal);
+    return TAMIS_OK;
+}

@@ -1,0 +1,174 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Device memory: allocation within the device's limits, and copies in and out of it. */
+#define _DEFAULT_SOURCE /* madvise */
+#include "host/opencl/opencl.h"
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#define HUGE_PAGE   (2u << 20)
+#define MAX_NO_WAIT (1u << 20) /* the contract: writes up to this do not wait */
+
+static void CL_CALLBACK free_host(cl_mem mem, void *host) {
+    (void)mem;
+    free(host);
+}
+
+/* Memory that the device uses where it lies: on huge pages, which random page lists gain by. */
+static cl_mem wrap_host(tms_cl_device *cl, uint64_t bytes, cl_int *code) {
+    uint64_t rounded = (bytes + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
+    void *host = aligned_alloc(HUGE_PAGE, rounded);
+    *code = CL_OUT_OF_HOST_MEMORY;
+    if (!host) return NULL;
+    madvise(host, rounded, MADV_HUGEPAGE); /* refused on kernels without: slower, not wrong */
+    cl_mem mem =
+        clCreateBuffer(cl->context, CL_MEM_READ_WRITE | CL_MEM_USE_HOST_PTR, bytes, host, code);
+    if (*code != CL_SUCCESS) {
+        free(host);
+        return NULL;
+    }
+    *code = clSetMemObjectDestructorCallback(mem, free_host, host);
+    if (*code == CL_SUCCESS) return mem;
+    clReleaseMemObject(mem);
+    free(host);
+    return NULL;
+}
+
+static tamis_status check_limits(tms_device *dev, uint64_t bytes) {
+    const tamis_device_info *info = &dev->info;
+    uint64_t used = tms_cl(dev)->memory_used;
+    if (bytes == 0) return tms_device_fail(dev, TAMIS_E_ARGUMENT, "an allocation of 0 bytes");
+    if (bytes > info->max_buffer_bytes)
+        return tms_device_fail(
+            dev, TAMIS_E_NO_MEMORY, "a buffer of %llu bytes: the largest on %s is %llu",
+            (unsigned long long)bytes, info->id, (unsigned long long)info->max_buffer_bytes);
+    if (used > info->memory_bytes || bytes > info->memory_bytes - used)
+        return tms_device_fail(dev, TAMIS_E_NO_MEMORY,
+                               "a buffer of %llu bytes: %s has %llu, of which %llu are taken",
+                               (unsigned long long)bytes, info->id,
+                               (unsigned long long)info->memory_bytes, (unsigned long long)used);
+    return TAMIS_OK;
+}
+
+tamis_status tms_cl_alloc(tms_device *dev, uint64_t bytes, tms_mem **out) {
+    tms_cl_device *cl = tms_cl(dev);
+    tamis_status status = check_limits(dev, bytes);
+    if (status != TAMIS_OK) return status;
+    tms_mem *mem = calloc(1, sizeof *mem);
+    if (!mem)
+        return tms_device_fail(dev, TAMIS_E_NO_MEMORY, "no host memory for a buffer's handle");
+    cl_int code;
+    mem->cl = cl->cpu && bytes >= HUGE_PAGE
+                  ? wrap_host(cl, bytes, &code)
+                  : clCreateBuffer(cl->context, CL_MEM_READ_WRITE, bytes, NULL, &code);
+    if (code != CL_SUCCESS) {
+        free(mem);
+        return tms_device_fail(dev, TAMIS_E_NO_MEMORY, "a buffer of %llu bytes on %s: %s (%d)",
+                               (unsigned long long)bytes, dev->info.id, tms_cl_error_text(code),
+                               (int)code);
+    }
+    mem->bytes = bytes;
+    cl->memory_used += bytes;
+    *out = mem;
+    return TAMIS_OK;
+}
+
+void tms_cl_free(tms_device *dev, tms_mem *mem) {
+    if (!mem) return;
+    tms_cl(dev)->memory_used -= mem->bytes;
+    clReleaseMemObject(mem->cl); /* enqueued commands hold it until they are done */
+    free(mem);
+}
+
+static tamis_status check_range(tms_device *dev, tms_ref ref, uint64_t bytes, const char *what) {
+    if (dev->sticky != TAMIS_OK) return dev->sticky;
+    if (!ref.mem) return tms_device_fail(dev, TAMIS_E_ARGUMENT, "%s: the memory is absent", what);
+    if (ref.offset > ref.mem->bytes || bytes > ref.mem->bytes - ref.offset)
+        return tms_device_fail(dev, TAMIS_E_ARGUMENT,
+                               "%s: %llu bytes at offset %llu of a buffer of %llu", what,
+                               (unsigned long long)bytes, (unsigned long long)ref.offset,
+                               (unsigned long long)ref.mem->bytes);
+    return TAMIS_OK;
+}
+
+/* Makes room for `bytes` in the present half, or waits for the other one and turns to it. */
+static tamis_status reserve_staging(tms_device *dev, uint64_t bytes) {
+    tms_cl_staging *s = &tms_cl(dev)->staging;
+    if (!s->bytes && !(s->bytes = malloc(2 * TMS_CL_STAGING_HALF)))
+        return tms_device_fail(dev, TAMIS_E_NO_MEMORY, "no host memory for staging");
+    if (s->used + bytes <= TMS_CL_STAGING_HALF) return TAMIS_OK;
+    s->half = !s->half;
+    s->used = 0;
+    if (!s->last[s->half]) return TAMIS_OK;
+    cl_int code = clWaitForEvents(1, &s->last[s->half]);
+    clReleaseEvent(s->last[s->half]);
+    s->last[s->half] = NULL;
+    return tms_cl_check(dev, code, "waiting for a write");
+}
+
+static tamis_status write_staged(tms_device *dev, tms_ref to, const void *from, uint64_t bytes) {
+    tms_cl_device *cl = tms_cl(dev);
+    tms_cl_staging *s = &cl->staging;
+    tamis_status status = reserve_staging(dev, bytes);
+    if (status != TAMIS_OK) return status;
+    uint8_t *staged = s->bytes + s->half * (size_t)TMS_CL_STAGING_HALF + s->used;
+    cl_event done;
+    memcpy(staged, from, bytes);
+    status = tms_cl_check(dev,
+                          clEnqueueWriteBuffer(cl->queue, to.mem->cl, CL_FALSE, to.offset, bytes,
+                                               staged, 0, NULL, &done),
+                          "write");
+    if (status != TAMIS_OK) return status;
+    if (s->last[s->half]) clReleaseEvent(s->last[s->half]);
+    s->last[s->half] = done;
+    s->used += (bytes + 63) / 64 * 64;
+    return TAMIS_OK;
+}
+
+tamis_status tms_cl_write(tms_device *dev, tms_ref to, const void *from, uint64_t bytes) {
+    tamis_status status = check_range(dev, to, bytes, "write");
+    if (status != TAMIS_OK || bytes == 0) return status;
+    if (bytes <= MAX_NO_WAIT) return write_staged(dev, to, from, bytes);
+    return tms_cl_check(dev,
+                        clEnqueueWriteBuffer(tms_cl(dev)->queue, to.mem->cl, CL_TRUE, to.offset,
+                                             bytes, from, 0, NULL, NULL),
+                        "write");
+}
+
+tamis_status tms_cl_read(tms_device *dev, tms_ref from, void *to, uint64_t bytes) {
+    tamis_status status = check_range(dev, from, bytes, "read");
+    if (status != TAMIS_OK || bytes == 0) return status;
+    return tms_cl_check(dev,
+                        clEnqueueReadBuffer(tms_cl(dev)->queue, from.mem->cl, CL_TRUE, from.offset,
+                                            bytes, to, 0, NULL, NULL),
+                        "read");
+}
+
+tamis_status tms_cl_copy(tms_device *dev, tms_ref to, tms_ref from, uint64_t bytes) {
+    tamis_status status = check_range(dev, to, bytes, "copy to");
+    if (status == TAMIS_OK) status = check_range(dev, from, bytes, "copy from");
+    if (status != TAMIS_OK || bytes == 0) return status;
+    return tms_cl_check(dev,
+                        clEnqueueCopyBuffer(tms_cl(dev)->queue, from.mem->cl, to.mem->cl,
+                                            from.offset, to.offset, bytes, 0, NULL, NULL),
+                        "copy");
+}
+
+tamis_status tms_cl_fill(tms_device *dev, tms_ref to, uint32_t word, uint64_t bytes) {
+    tamis_status status = check_range(dev, to, bytes, "fill");
+    if (status != TAMIS_OK || bytes == 0) return status;
+    if (bytes % 4 || to.offset % 4)
+        return tms_device_fail(dev, TAMIS_E_ARGUMENT,
+                               "fill: %llu bytes at offset %llu: both must be multiples of 4",
+                               (unsigned long long)bytes, (unsigned long long)to.offset);
+    return tms_cl_check(dev,
+                        clEnqueueFillBuffer(tms_cl(dev)->queue, to.mem->cl, &word, sizeof word,
+                                            to.offset, bytes, 0, NULL, NULL),
+                        "fill");
+}
+
+void tms_cl_staging_free(tms_cl_staging *staging) {
+    for (int half = 0; half < 2; half++)
+        if (staging->last[half]) clReleaseEvent(staging->last[half]);
+    free(staging->bytes);
+}

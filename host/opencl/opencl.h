@@ -1,0 +1,162 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the files of the OpenCL backend share: the device, its memory, programs and launches. */
+#ifndef TMS_OPENCL_H
+#define TMS_OPENCL_H
+
+#define CL_TARGET_OPENCL_VERSION 120
+#include "host/backend.h"
+#include <CL/cl.h>
+
+extern const tms_backend tms_backend_opencl;
+
+/* ---- Device ---------------------------------------------------------------------------------- */
+
+/* Host bytes of a small write wait in one of two halves; a half is used again once its last write
+ * is done. A write larger than a half blocks instead. */
+#define TMS_CL_STAGING_HALF (2u << 20)
+typedef struct tms_cl_staging {
+    uint8_t *bytes; /* 2 * TMS_CL_STAGING_HALF */
+    uint64_t used;  /* of the present half */
+    unsigned half;
+    cl_event last[2]; /* the last write out of each half, or NULL */
+} tms_cl_staging;
+
+typedef struct tms_cl_program tms_cl_program;
+typedef struct tms_cl_kernel tms_cl_kernel;
+
+typedef struct tms_cl_device {
+    tms_device base;
+    cl_device_id id;
+    cl_context context;
+    cl_command_queue queue;
+    bool cpu;             /* memory is the host's and kernels in CPU shape pay */
+    uint64_t memory_used; /* bytes of all tms_mem */
+    char options[160];    /* of every build: language version and what is the vendor's own */
+    tms_cl_program *programs;
+    tms_cl_kernel *kernels;
+    tms_cl_staging staging;
+    tms_mem *product; /* workspace of linear's matrix-matrix form, grown when a plan is built */
+} tms_cl_device;
+
+struct tms_mem {
+    cl_mem cl;
+    uint64_t bytes;
+};
+
+static inline tms_cl_device *tms_cl(tms_device *dev) {
+    return (tms_cl_device *)dev;
+}
+
+/* "CL_OUT_OF_RESOURCES (-5)" and so on. */
+const char *tms_cl_error_text(cl_int error);
+/* OK, or E_DEVICE (E_NO_MEMORY where the driver says so) with `what` and the error's name. */
+tamis_status tms_cl_check(tms_device *dev, cl_int error, const char *what);
+
+/* device.c */
+tamis_status tms_cl_list(tamis_device_info *infos, size_t capacity, size_t *count);
+tamis_status tms_cl_open(const char *id, const tms_log *log, tms_device **out, tamis_error *error);
+void tms_cl_close(tms_device *dev);
+
+/* memory.c */
+tamis_status tms_cl_alloc(tms_device *dev, uint64_t bytes, tms_mem **out);
+void tms_cl_free(tms_device *dev, tms_mem *mem);
+tamis_status tms_cl_write(tms_device *dev, tms_ref to, const void *from, uint64_t bytes);
+tamis_status tms_cl_read(tms_device *dev, tms_ref from, void *to, uint64_t bytes);
+tamis_status tms_cl_copy(tms_device *dev, tms_ref to, tms_ref from, uint64_t bytes);
+tamis_status tms_cl_fill(tms_device *dev, tms_ref to, uint32_t word, uint64_t bytes);
+void tms_cl_staging_free(tms_cl_staging *staging);
+
+/* event.c */
+tamis_status tms_cl_event_record(tms_device *dev, tms_event **out);
+tamis_status tms_cl_event_wait(tms_device *dev, tms_event *event);
+tamis_status tms_cl_event_elapsed(tms_device *dev, tms_event *from, tms_event *to, double *us);
+void tms_cl_event_free(tms_device *dev, tms_event *event);
+tamis_status tms_cl_flush(tms_device *dev);
+tamis_status tms_cl_wait(tms_device *dev);
+
+/* ---- Programs and launches ------------------------------------------------------------------- */
+
+/* Kernel texts built in, ended by a NULL name (written by embed.cmake). */
+typedef struct tms_cl_text {
+    const char *name, *text;
+} tms_cl_text;
+extern const tms_cl_text tms_cl_texts[];
+
+/* text.c: the text of `file` with its includes in place, from the folder TAMIS_KERNEL_DIR if that
+ * is set, else as built in. The caller frees it; NULL leaves the reason in dev->error. */
+char *tms_cl_text_load(tms_device *dev, const char *file);
+
+/* program.c: a kernel of `file` built with `options`, kept for the device's life. */
+tamis_status tms_cl_kernel_get(tms_device *dev, const char *file, const char *kernel,
+                               const char *options, cl_kernel *out);
+void tms_cl_programs_free(tms_cl_device *cl);
+
+/* One launch under construction: begin, the arguments in the kernel's order, then one of the runs.
+ * The first failure is kept and returned by the run. */
+typedef struct tms_cl_launch {
+    tms_device *dev;
+    const char *name;
+    cl_kernel kernel;
+    cl_uint n_args;
+    tamis_status status;
+} tms_cl_launch;
+
+/* `options` in printf form: the kernel's constants, "-DHEAD_DIM=64 ...". */
+tms_cl_launch tms_cl_begin(tms_device *dev, const char *file, const char *kernel,
+                           const char *options, ...) __attribute__((format(printf, 4, 5)));
+/* Two arguments: the memory and the offset in elements of `element` bytes. `n` elements lie there;
+ * with n == 0 the memory may be absent (NULL), or its tables decide how much is reached. */
+void tms_cl_ref(tms_cl_launch *l, tms_ref ref, size_t element, uint64_t n);
+/* The same for memory that may be absent, of `n` elements if it is not. */
+void tms_cl_optional(tms_cl_launch *l, tms_ref ref, size_t element, uint64_t n);
+void tms_cl_u32(tms_cl_launch *l, uint32_t value);
+void tms_cl_u64(tms_cl_launch *l, uint64_t value);
+void tms_cl_f32(tms_cl_launch *l, float value);
+/* KV_PARAMS, BOUNDS_PARAMS, BATCH_PARAMS and MATRIX_PARAMS of common.clh. */
+void tms_cl_kv(tms_cl_launch *l, const tms_kv *kv);
+void tms_cl_bounds_of(tms_cl_launch *l, const tms_kv *kv);
+void tms_cl_batch(tms_cl_launch *l, const tms_batch *batch);
+void tms_cl_matrix(tms_cl_launch *l, const tms_matrix *matrix, uint64_t n_rows, uint64_t width);
+
+/* Work-items of the base kernels' groups (LANES of common.clh). */
+#define TMS_CL_LANES 64u
+/* `n` < 2^32 items in groups of TMS_CL_LANES; the kernel strides over them (FOR_EACH_ITEM), so that
+ * any number of groups will do. n == 0 launches one idle group. */
+tamis_status tms_cl_run_items(tms_cl_launch *l, uint64_t n);
+/* x * y groups of `lanes` work-items; an empty dimension is launched as one, and the kernel guards.
+ */
+tamis_status tms_cl_run_groups(tms_cl_launch *l, uint32_t lanes, uint64_t x, uint64_t y);
+
+/* ---- Forms ----------------------------------------------------------------------------------- */
+
+/* Which form an op takes: *cpu is true if the CPU form is wanted and `refusal`, why it does not
+ * take the case, is NULL. E_UNSUPPORTED with the refusal if that form is forced. */
+tamis_status tms_cl_choose(tms_device *dev, const char *op, const char *refusal, bool *cpu);
+
+/* ---- Ops, one file per stem ------------------------------------------------------------------ */
+
+tamis_status tms_cl_write_rows(tms_device *dev, const tms_write_rows *p);
+tamis_status tms_cl_read_rows(tms_device *dev, const tms_read_rows *p);
+tamis_status tms_cl_copy_pages(tms_device *dev, const tms_copy_pages *p);
+tamis_status tms_cl_write_table(tms_device *dev, const tms_write_table *p);
+tamis_status tms_cl_bounds(tms_device *dev, const tms_bounds *p);
+tamis_status tms_cl_rotate(tms_device *dev, const tms_rotate *p);
+tamis_status tms_cl_score_pages(tms_device *dev, const tms_score_pages *p);
+tamis_status tms_cl_select(tms_device *dev, const tms_select *p);
+tamis_status tms_cl_attend(tms_device *dev, const tms_attend *p);
+uint64_t tms_cl_attend_scratch(tms_device *dev, const tms_attend *p);
+tamis_status tms_cl_merge(tms_device *dev, const tms_merge *p);
+tamis_status tms_cl_linear(tms_device *dev, const tms_linear *p);
+tamis_status tms_cl_norm(tms_device *dev, const tms_norm *p);
+tamis_status tms_cl_activate(tms_device *dev, const tms_activate *p);
+tamis_status tms_cl_embed(tms_device *dev, const tms_embed *p);
+tamis_status tms_cl_argmax(tms_device *dev, const tms_argmax *p);
+tamis_status tms_cl_read_bandwidth(tms_device *dev, tms_ref from, uint64_t bytes, double *gb_per_s);
+
+/* States of the same rows into one, parts packed [part][row*n_heads + head][dim], out at a row
+ * stride; what merge and the last step of attend share. */
+tamis_status tms_cl_merge_states(tms_device *dev, uint32_t n_parts, uint32_t n_rows,
+                                 uint32_t n_heads, uint32_t dim, tms_ref outs, tms_ref lses,
+                                 const tms_matrix *out, tms_ref lse);
+
+#endif

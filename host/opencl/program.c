@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Programs and kernels, built once per (file, options) and kept for the device's life. */
+#include "host/opencl/opencl.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct tms_cl_program {
+    tms_cl_program *next;
+    cl_program cl;
+    char key[]; /* file, a space, options */
+};
+
+struct tms_cl_kernel {
+    tms_cl_kernel *next;
+    const tms_cl_program *program;
+    cl_kernel cl;
+    char name[];
+};
+
+/* The build log goes to the log callback whole and into the error as far as it fits. */
+static tamis_status build_failed(tms_device *dev, cl_program program, const char *key,
+                                 cl_int code) {
+    tms_cl_device *cl = tms_cl(dev);
+    size_t bytes = 0;
+    clGetProgramBuildInfo(program, cl->id, CL_PROGRAM_BUILD_LOG, 0, NULL, &bytes);
+    char *text = calloc(1, bytes + 1);
+    if (text) clGetProgramBuildInfo(program, cl->id, CL_PROGRAM_BUILD_LOG, bytes, text, NULL);
+    tms_log_line(&dev->log, TAMIS_LOG_ERROR, "building %s: %s", key, text ? text : "");
+    tamis_status status = tms_device_fail(dev, TAMIS_E_DEVICE, "building %s: %s (%d): %.300s", key,
+                                          tms_cl_error_text(code), (int)code, text ? text : "");
+    free(text);
+    return status;
+}
+
+static tamis_status build(tms_device *dev, const char *file, const char *options, const char *key,
+                          cl_program *out) {
+    tms_cl_device *cl = tms_cl(dev);
+    char *text = tms_cl_text_load(dev, file);
+    if (!text) return dev->error.status;
+    cl_int code;
+    const char *source = text;
+    cl_program program = clCreateProgramWithSource(cl->context, 1, &source, NULL, &code);
+    free(text);
+    if (code != CL_SUCCESS) return tms_cl_check(dev, code, key);
+    char all[768];
+    snprintf(all, sizeof all, "%s %s", cl->options, options);
+    tms_log_line(&dev->log, TAMIS_LOG_DEBUG, "building %s", key);
+    code = clBuildProgram(program, 1, &cl->id, all, NULL, NULL);
+    if (code != CL_SUCCESS) {
+        tamis_status status = build_failed(dev, program, key, code);
+        clReleaseProgram(program);
+        return status;
+    }
+    *out = program;
+    return TAMIS_OK;
+}
+
+static tamis_status program_get(tms_device *dev, const char *file, const char *options,
+                                tms_cl_program **out) {
+    tms_cl_device *cl = tms_cl(dev);
+    char key[576];
+    int length = snprintf(key, sizeof key, "%s %s", file, options);
+    for (*out = cl->programs; *out; *out = (*out)->next)
+        if (strcmp((*out)->key, key) == 0) return TAMIS_OK;
+    tms_cl_program *program = malloc(sizeof *program + (size_t)length + 1);
+    if (!program) return tms_device_fail(dev, TAMIS_E_NO_MEMORY, "no host memory for a program");
+    tamis_status status = build(dev, file, options, key, &program->cl);
+    if (status != TAMIS_OK) {
+        free(program);
+        return status;
+    }
+    memcpy(program->key, key, (size_t)length + 1);
+    program->next = cl->programs;
+    *out = cl->programs = program;
+    return TAMIS_OK;
+}
+
+tamis_status tms_cl_kernel_get(tms_device *dev, const char *file, const char *kernel,
+                               const char *options, cl_kernel *out) {
+    tms_cl_device *cl = tms_cl(dev);
+    tms_cl_program *program;
+    tamis_status status = program_get(dev, file, options, &program);
+    if (status != TAMIS_OK) return status;
+    for (tms_cl_kernel *k = cl->kernels; k; k = k->next)
+        if (k->program == program && strcmp(k->name, kernel) == 0) {
+            *out = k->cl;
+            return TAMIS_OK;
+        }
+    tms_cl_kernel *k = malloc(sizeof *k + strlen(kernel) + 1);
+    if (!k) return tms_device_fail(dev, TAMIS_E_NO_MEMORY, "no host memory for a kernel");
+    cl_int code;
+    k->cl = clCreateKernel(program->cl, kernel, &code);
+    if (code != CL_SUCCESS) {
+        free(k);
+        return tms_cl_check(dev, code, kernel);
+    }
+    strcpy(k->name, kernel);
+    k->program = program;
+    k->next = cl->kernels;
+    cl->kernels = k;
+    *out = k->cl;
+    return TAMIS_OK;
+}
+
+void tms_cl_programs_free(tms_cl_device *cl) {
+    for (tms_cl_kernel *k = cl->kernels, *next; k; k = next) {
+        next = k->next;
+        clReleaseKernel(k->cl);
+        free(k);
+    }
+    for (tms_cl_program *p = cl->programs, *next; p; p = next) {
+        next = p->next;
+        clReleaseProgram(p->cl);
+        free(p);
+    }
+}

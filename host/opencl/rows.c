@@ -1,0 +1,47 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* write_rows and read_rows on OpenCL: shapes and launches of cl_kernels/rows.cl. */
+#include "host/opencl/opencl.h"
+
+tamis_status tms_cl_write_rows(tms_device *dev, const tms_write_rows *p) {
+    const tms_batch *b = &p->batch;
+    tamis_status status = tms_check_kv(dev, &p->kv);
+    if (status != TAMIS_OK) return status;
+    if (p->dtype != TAMIS_F32 && p->dtype != p->kv.dtype)
+        return tms_device_fail(dev, TAMIS_E_ARGUMENT,
+                               "write_rows: %s rows into a cache of %s: f32 or the cache's dtype",
+                               tamis_dtype_name(p->dtype), tamis_dtype_name(p->kv.dtype));
+    uint64_t lanes = (uint64_t)b->n_rows * b->n_kv_heads, width = b->n_kv_heads * p->kv.head_dim;
+    uint64_t n_k = b->n_rows ? (b->n_rows - 1) * p->k_stride + width : 0;
+    uint64_t n_v = b->n_rows ? (b->n_rows - 1) * p->v_stride + width : 0;
+    tms_cl_launch l = tms_cl_begin(
+        dev, "rows.cl", "write_rows", "-DDTYPE=%d -DHEAD_DIM=%u -DPAGE_SIZE=%u -DNARROW=%d",
+        p->kv.dtype, p->kv.head_dim, p->kv.page_size, p->dtype != p->kv.dtype);
+    tms_cl_kv(&l, &p->kv);
+    tms_cl_batch(&l, b);
+    tms_cl_ref(&l, p->k, tamis_dtype_size(p->dtype), n_k);
+    tms_cl_u64(&l, p->k_stride);
+    tms_cl_ref(&l, p->v, tamis_dtype_size(p->dtype), n_v);
+    tms_cl_u64(&l, p->v_stride);
+    tms_cl_ref(&l, p->slots, sizeof(cl_int), lanes);
+    return tms_cl_run_items(&l, lanes * (p->kv.head_dim / 16));
+}
+
+tamis_status tms_cl_read_rows(tms_device *dev, const tms_read_rows *p) {
+    tamis_status status = tms_check_kv(dev, &p->kv);
+    if (status != TAMIS_OK) return status;
+    uint64_t n = (uint64_t)p->n * p->kv.head_dim;
+    tms_cl_launch l = tms_cl_begin(dev, "rows.cl", "read_rows",
+                                   "-DDTYPE=%d -DHEAD_DIM=%u -DPAGE_SIZE=%u -DNARROW=0",
+                                   p->kv.dtype, p->kv.head_dim, p->kv.page_size);
+    tms_cl_kv(&l, &p->kv);
+    tms_cl_ref(&l, p->table, sizeof(cl_int), 0);
+    tms_cl_u64(&l, p->seq_stride);
+    tms_cl_u64(&l, p->head_stride);
+    tms_cl_u32(&l, p->n);
+    tms_cl_ref(&l, p->seq, sizeof(cl_int), p->n);
+    tms_cl_ref(&l, p->head, sizeof(cl_int), p->n);
+    tms_cl_ref(&l, p->slot, sizeof(cl_int), p->n);
+    tms_cl_optional(&l, p->k, sizeof(cl_float), n);
+    tms_cl_optional(&l, p->v, sizeof(cl_float), n);
+    return tms_cl_run_items(&l, n / 16);
+}

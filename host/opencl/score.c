@@ -1,0 +1,34 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* score_pages on OpenCL: the choice of form, shape and launch of cl_kernels/score.cl. */
+#include "host/opencl/opencl.h"
+
+static tamis_status run_base(tms_device *dev, const tms_score_pages *p) {
+    const tms_batch *b = &p->batch;
+    uint32_t group = b->n_heads / b->n_kv_heads, full = b->max_visible / p->kv.page_size;
+    uint32_t pages_a_block = TMS_CL_LANES / (p->kv.head_dim / 16);
+    uint32_t blocks = full ? (full + pages_a_block - 1) / pages_a_block : 1;
+    uint64_t n = (uint64_t)b->n_rows * b->n_kv_heads * p->stride;
+    tms_cl_launch l = tms_cl_begin(dev, "score.cl", "score_pages",
+                                   "-DDTYPE=%d -DHEAD_DIM=%u -DPAGE_SIZE=%u -DGROUP=%u -DRULE=%d",
+                                   p->kv.dtype, p->kv.head_dim, p->kv.page_size, group, p->group);
+    tms_cl_bounds_of(&l, &p->kv);
+    tms_cl_batch(&l, b);
+    tms_cl_matrix(&l, &p->q, b->n_rows, (uint64_t)b->n_heads * p->kv.head_dim);
+    tms_cl_ref(&l, p->scores, sizeof(cl_float), n);
+    tms_cl_u32(&l, p->stride);
+    tms_cl_u32(&l, blocks);
+    return tms_cl_run_groups(&l, TMS_CL_LANES, (uint64_t)b->n_rows * blocks, b->n_kv_heads);
+}
+
+tamis_status tms_cl_score_pages(tms_device *dev, const tms_score_pages *p) {
+    tamis_status status = tms_check_kv(dev, &p->kv);
+    if (status == TAMIS_OK) status = tms_check_batch(dev, &p->batch);
+    if (status != TAMIS_OK) return status;
+    if (p->batch.n_rows && p->stride < p->batch.max_visible / p->kv.page_size)
+        return tms_device_fail(dev, TAMIS_E_ARGUMENT,
+                               "score_pages: a stride of %u scores for lanes of %u full pages",
+                               p->stride, p->batch.max_visible / p->kv.page_size);
+    bool cpu;
+    status = tms_cl_choose(dev, "score_pages", "not built in", &cpu);
+    return status == TAMIS_OK ? run_base(dev, p) : status;
+}

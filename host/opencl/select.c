@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* select on OpenCL: shape and launch of cl_kernels/select.cl. */
+#include "host/opencl/opencl.h"
+
+#define SELECT_LANES 256u /* LANES of select.cl */
+
+tamis_status tms_cl_select(tms_device *dev, const tms_select *p) {
+    const tms_batch *b = &p->batch;
+    uint64_t owners = (uint64_t)b->n_rows * b->n_kv_heads;
+    if (p->granularity == 0)
+        return tms_device_fail(dev, TAMIS_E_ARGUMENT, "select: a granularity of 0 slots");
+    if (p->scores.mem && b->n_rows && p->stride < b->max_visible / p->granularity)
+        return tms_device_fail(dev, TAMIS_E_ARGUMENT,
+                               "select: a stride of %u scores for lanes of %u entries", p->stride,
+                               b->max_visible / p->granularity);
+    bool cpu;
+    tamis_status status = tms_cl_choose(dev, "select", "not built in", &cpu);
+    if (status != TAMIS_OK) return status;
+    tms_cl_launch l =
+        tms_cl_begin(dev, "select.cl", "select_entries", "-DSCORED=%d", p->scores.mem != NULL);
+    tms_cl_batch(&l, b);
+    tms_cl_u32(&l, p->granularity);
+    tms_cl_u32(&l, p->k);
+    tms_cl_u32(&l, p->sinks);
+    tms_cl_u32(&l, p->recent);
+    tms_cl_optional(&l, p->scores, sizeof(cl_float), owners * p->stride);
+    tms_cl_u32(&l, p->stride);
+    tms_cl_ref(&l, p->lists.pages, sizeof(cl_int), owners * p->lists.capacity);
+    tms_cl_ref(&l, p->lists.count, sizeof(cl_int), owners);
+    tms_cl_u32(&l, p->lists.capacity);
+    return tms_cl_run_groups(&l, SELECT_LANES, owners, 1);
+}

@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* activate: y = silu(gate)·up, silu(z) = z / (1 + exp(-z)).
+ * Contract: host/backend.h, activate. Element by element, so y may be gate or up. No rows give
+ * nothing. */
+#include "host/reference/reference.h"
+
+#include <math.h>
+
+tamis_status tms_reference_activate(tms_device *dev, const tms_activate *p) {
+    tms_views views = tms_views_begin(dev);
+    const float *gate = tms_view_matrix(&views, "gate", p->gate, p->n_rows, p->dim);
+    const float *up = tms_view_matrix(&views, "up", p->up, p->n_rows, p->dim);
+    float *y = tms_view_matrix(&views, "y", p->y, p->n_rows, p->dim);
+    if (views.status != TAMIS_OK) return views.status;
+    for (uint64_t r = 0; r < p->n_rows; r++) {
+        for (uint32_t i = 0; i < p->dim; i++) {
+            const double z = gate[r * p->gate.stride + i];
+            y[r * p->y.stride + i] = (float)(z / (1 + exp(-z)) * up[r * p->up.stride + i]);
+        }
+    }
+    return TAMIS_OK;
+}

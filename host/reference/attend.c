@@ -1,0 +1,142 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* attend: softmax attention of a row's query heads over the slots that it sees in a lane's pages:
+ *   logit = scale·q·k, capped to cap·tanh(logit/cap);  lse = ln Σ exp(logit);
+ *   out = Σ exp(logit - lse)·v.
+ * Contract: host/backend.h, attend. Seen: slot < visible, page in the list (or no lists), position
+ * in the row's interval. Nothing seen: out 0, lse -inf. A logit that is NaN or infinite in fp32
+ * makes out and lse of that (row, head) NaN. One running state a head, in slot order. */
+#include "host/reference/convert.h"
+#include "host/reference/reference.h"
+
+#include <math.h>
+
+/* The softmax so far: Σ exp(logit - max) and Σ exp(logit - max)·v. */
+typedef struct running {
+    double max, sum, out[TMS_MAX_HEAD_DIM];
+} running;
+
+/* What a launch reads and writes. */
+typedef struct operands {
+    const void *data;
+    const float *q;
+    float *out, *lse;
+    const int32_t *visible, *row_seq, *table, *pages, *count, *positions, *intervals;
+} operands;
+
+static double capped(const tms_attend *p, double dot) {
+    const double logit = p->scale * dot;
+    return p->soft_cap > 0 ? p->soft_cap * tanh(logit / p->soft_cap) : logit;
+}
+
+/* Adds one slot to a head's state. */
+static void add(running *state, double logit, const float *v, uint32_t head_dim) {
+    if (!isfinite((float)logit)) logit = NAN;
+    if (!(logit <= state->max)) { /* a new largest, or a NaN, which then stays */
+        const double shrink = exp(state->max - logit);
+        state->max = logit;
+        state->sum *= shrink;
+        for (uint32_t d = 0; d < head_dim; d++)
+            state->out[d] *= shrink;
+    }
+    const double weight = exp(logit - state->max);
+    state->sum += weight;
+    for (uint32_t d = 0; d < head_dim; d++)
+        state->out[d] += weight * v[d];
+}
+
+/* Adds the seen slots of one page, those below `last`, to the states of a group. */
+static void add_page(const tms_attend *p, const operands *o, uint64_t row, uint32_t head,
+                     const int32_t *lane, uint32_t ordinal, running *states) {
+    const tms_kv *kv = &p->kv;
+    const uint32_t dim = kv->head_dim, size = kv->page_size;
+    const uint32_t group = p->batch.n_heads / p->batch.n_kv_heads;
+    const uint32_t visible = (uint32_t)o->visible[row * p->batch.n_kv_heads + head];
+    const uint32_t first = ordinal * size, last = visible - first < size ? visible - first : size;
+    const float *q = o->q + row * p->q.stride + (uint64_t)head * group * dim;
+    const int32_t page = lane[ordinal];
+    float k[TMS_MAX_HEAD_DIM], v[TMS_MAX_HEAD_DIM];
+    for (uint32_t s = 0; s < last; s++) {
+        /* 2. A slot counts if its position lies in the row's interval. */
+        const int32_t position =
+            o->positions ? o->positions[(uint64_t)page * size + s] : (int32_t)(first + s);
+        if (o->intervals &&
+            (position < o->intervals[2 * row] || position > o->intervals[2 * row + 1]))
+            continue;
+        const uint64_t at = tms_key_at(kv, page, head, s);
+        tms_load_row(kv->dtype, o->data, at, dim, k);
+        tms_load_row(kv->dtype, o->data, at + kv->value_offset, dim, v);
+        /* 3. Its logit with every query head, and the softmax so far. */
+        for (uint32_t g = 0; g < group; g++)
+            add(&states[g], capped(p, tms_dot(q + g * dim, k, dim)), v, dim);
+    }
+}
+
+/* One row of one KV head. */
+static void attend_lane(const tms_attend *p, const operands *o, uint64_t row, uint32_t head) {
+    const tms_batch *batch = &p->batch;
+    const uint32_t dim = p->kv.head_dim, size = p->kv.page_size;
+    const uint32_t group = batch->n_heads / batch->n_kv_heads;
+    const uint64_t index = row * batch->n_kv_heads + head;
+    const int32_t *lane =
+        tms_lane(o->table, batch->seq_stride, batch->head_stride, o->row_seq[row], head);
+    const int32_t *list = o->pages ? o->pages + index * p->lists.capacity : NULL;
+    const uint32_t visible = (uint32_t)o->visible[index];
+    const uint32_t n = list ? (uint32_t)o->count[index] : visible / size + (visible % size != 0);
+    running states[TMS_MAX_GROUP];
+    for (uint32_t g = 0; g < group; g++)
+        states[g] = (running){.max = -INFINITY};
+    /* 1. Every page of the list that begins before the row's limit. */
+    for (uint32_t i = 0; i < n; i++) {
+        const uint32_t ordinal = list ? (uint32_t)list[i] : i;
+        if ((uint64_t)ordinal * size < visible) add_page(p, o, row, head, lane, ordinal, states);
+    }
+    /* 4. The states as results; nothing seen leaves sum 0 and max -inf. */
+    for (uint32_t g = 0; g < group; g++) {
+        const uint32_t query_head = head * group + g;
+        float *out = o->out + row * p->out.stride + (uint64_t)query_head * dim;
+        const double sum = states[g].sum;
+        for (uint32_t d = 0; d < dim; d++)
+            out[d] = sum == 0 ? 0 : (float)(states[g].out[d] / sum);
+        if (o->lse) o->lse[row * batch->n_heads + query_head] = (float)(states[g].max + log(sum));
+    }
+}
+
+/* Pointers to all that the launch touches. */
+static operands view_operands(tms_views *views, const tms_attend *p) {
+    const tms_batch *batch = &p->batch;
+    const uint64_t n = batch->n_rows, lanes = n * batch->n_kv_heads;
+    const uint64_t width = (uint64_t)batch->n_heads * p->kv.head_dim;
+    operands o = {0};
+    if (n == 0) return o;
+    o.data = tms_view_rest(views, "kv data", p->kv.data);
+    o.q = tms_view_matrix(views, "q", p->q, batch->n_rows, width);
+    o.out = tms_view_matrix(views, "out", p->out, batch->n_rows, width);
+    o.lse = tms_view_optional(views, "lse", p->lse, n * batch->n_heads * 4);
+    o.visible = tms_view_visible(views, batch);
+    o.row_seq = tms_view(views, "row_seq", batch->row_seq, n * 4);
+    o.table = tms_view_rest(views, "table", batch->table);
+    o.pages = tms_view_optional(views, "lists", p->lists.pages, lanes * p->lists.capacity * 4);
+    o.count = o.pages ? tms_view(views, "counts", p->lists.count, lanes * 4) : NULL;
+    o.positions = p->positions.mem ? tms_view_rest(views, "positions", p->positions) : NULL;
+    o.intervals = tms_view_optional(views, "intervals", p->intervals, n * 8);
+    return o;
+}
+
+tamis_status tms_reference_attend(tms_device *dev, const tms_attend *p) {
+    tamis_status status = tms_check_kv(dev, &p->kv);
+    if (status == TAMIS_OK) status = tms_check_batch(dev, &p->batch);
+    if (status != TAMIS_OK) return status;
+    tms_views views = tms_views_begin(dev);
+    const operands o = view_operands(&views, p);
+    for (uint64_t row = 0; views.status == TAMIS_OK && row < p->batch.n_rows; row++) {
+        for (uint32_t head = 0; head < p->batch.n_kv_heads; head++)
+            attend_lane(p, &o, row, head);
+    }
+    return views.status;
+}
+
+uint64_t tms_reference_attend_scratch(tms_device *dev, const tms_attend *p) {
+    (void)dev;
+    (void)p;
+    return 0;
+}

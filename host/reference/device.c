@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Driving the reference: host memory, calls that are done when they return, and the table. */
+#include "host/reference/reference.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+#include <unistd.h>
+
+struct tms_event {
+    double us;
+};
+
+static double now_us(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec * 1e6 + (double)now.tv_nsec * 1e-3;
+}
+
+static tamis_device_info describe(void) {
+    tamis_device_info info = {.id = "reference:0",
+                              .backend = "reference",
+                              .name = "plain C, one thread",
+                              .driver = "part of libtamis",
+                              .kind = TAMIS_DEVICE_CPU,
+                              .usable = 1,
+                              .compute_units = 1};
+    const long pages = sysconf(_SC_PHYS_PAGES), page_bytes = sysconf(_SC_PAGESIZE);
+    if (pages > 0 && page_bytes > 0) info.memory_bytes = (uint64_t)pages * (uint64_t)page_bytes;
+    info.max_buffer_bytes = info.memory_bytes;
+    return info;
+}
+
+static tamis_status reference_list(tamis_device_info *infos, size_t capacity, size_t *count) {
+    if (capacity > 0) infos[0] = describe();
+    *count = 1;
+    return TAMIS_OK;
+}
+
+extern const tms_backend tms_backend_reference;
+
+static tamis_status reference_open(const char *id, const tms_log *log, tms_device **out,
+                                   tamis_error *error) {
+    const tamis_device_info info = describe();
+    if (strcmp(id, info.id) != 0)
+        return tms_error_set(error, TAMIS_E_NO_DEVICE, "device \"%s\": the reference has only %s",
+                             id, info.id);
+    *out = malloc(sizeof **out);
+    if (!*out) return tms_error_set(error, TAMIS_E_NO_MEMORY, "no memory for device %s", info.id);
+    tms_device_init(*out, &tms_backend_reference, &info, log);
+    return TAMIS_OK;
+}
+
+static void reference_close(tms_device *dev) {
+    free(dev);
+}
+
+static tamis_status reference_alloc(tms_device *dev, uint64_t bytes, tms_mem **out) {
+    const uint64_t limit = dev->info.max_buffer_bytes;
+    if (dev->sticky != TAMIS_OK) return dev->sticky;
+    if (bytes == 0) return tms_device_fail(dev, TAMIS_E_ARGUMENT, "allocation of 0 bytes");
+    tms_mem *mem = bytes <= limit ? malloc(sizeof *mem) : NULL;
+    /* Whole multiples of the alignment, as aligned_alloc wants. */
+    void *data = mem ? aligned_alloc(64, (size_t)((bytes + 63) / 64 * 64)) : NULL;
+    if (!data) {
+        free(mem);
+        return tms_device_fail(dev, TAMIS_E_NO_MEMORY, "%llu bytes asked for, the limit is %llu",
+                               (unsigned long long)bytes, (unsigned long long)limit);
+    }
+    *mem = (tms_mem){.data = data, .bytes = bytes};
+    *out = mem;
+    return TAMIS_OK;
+}
+
+static void reference_free(tms_device *dev, tms_mem *mem) {
+    (void)dev;
+    if (mem) free(mem->data);
+    free(mem);
+}
+
+/* Transfers may begin at any byte, unlike the operands of ops. */
+static unsigned char *range(tms_device *dev, const char *what, tms_ref ref, uint64_t bytes,
+                            tamis_status *status) {
+    *status = dev->sticky;
+    if (*status != TAMIS_OK) return NULL;
+    if (ref.mem && ref.offset <= ref.mem->bytes && bytes <= ref.mem->bytes - ref.offset)
+        return ref.mem->data + ref.offset;
+    *status = tms_device_fail(dev, TAMIS_E_ARGUMENT, "%s: %llu bytes at offset %llu of %llu", what,
+                              (unsigned long long)bytes, (unsigned long long)ref.offset,
+                              ref.mem ? (unsigned long long)ref.mem->bytes : 0);
+    return NULL;
+}
+
+static tamis_status reference_write(tms_device *dev, tms_ref to, const void *from, uint64_t bytes) {
+    tamis_status status;
+    unsigned char *data = range(dev, "write", to, bytes, &status);
+    if (data && bytes > 0) memcpy(data, from, bytes);
+    return status;
+}
+
+static tamis_status reference_read(tms_device *dev, tms_ref from, void *to, uint64_t bytes) {
+    tamis_status status;
+    const unsigned char *data = range(dev, "read", from, bytes, &status);
+    if (data && bytes > 0) memcpy(to, data, bytes);
+    return status;
+}
+
+static tamis_status reference_copy(tms_device *dev, tms_ref to, tms_ref from, uint64_t bytes) {
+    tamis_status status;
+    const unsigned char *source = range(dev, "copy from", from, bytes, &status);
+    unsigned char *data = source ? range(dev, "copy to", to, bytes, &status) : NULL;
+    if (data) memmove(data, source, bytes);
+    return status;
+}
+
+static tamis_status reference_fill(tms_device *dev, tms_ref to, uint32_t word, uint64_t bytes) {
+    tamis_status status;
+    unsigned char *data = range(dev, "fill", to, bytes, &status);
+    if (data && bytes % 4)
+        return tms_device_fail(dev, TAMIS_E_ARGUMENT, "fill: %llu bytes: not a multiple of 4",
+                               (unsigned long long)bytes);
+    for (uint64_t i = 0; data && i < bytes; i += 4)
+        memcpy(data + i, &word, 4);
+    return status;
+}
+
+static tamis_status reference_event_record(tms_device *dev, tms_event **out) {
+    if (dev->sticky != TAMIS_OK) return dev->sticky;
+    *out = malloc(sizeof **out);
+    if (!*out) return tms_device_fail(dev, TAMIS_E_NO_MEMORY, "no memory for an event");
+    (*out)->us = now_us();
+    return TAMIS_OK;
+}
+
+static tamis_status reference_event_wait(tms_device *dev, tms_event *event) {
+    (void)event;
+    return dev->sticky;
+}
+
+static tamis_status reference_event_elapsed(tms_device *dev, tms_event *from, tms_event *to,
+                                            double *us) {
+    *us = to->us - from->us;
+    return dev->sticky;
+}
+
+static void reference_event_free(tms_device *dev, tms_event *event) {
+    (void)dev;
+    free(event);
+}
+
+/* Flush and wait: nothing is ever pending. */
+static tamis_status reference_done(tms_device *dev) {
+    return dev->sticky;
+}
+
+const tms_backend tms_backend_reference = {
+    .name = "reference",
+    .list = reference_list,
+    .open = reference_open,
+    .close = reference_close,
+    .alloc = reference_alloc,
+    .free = reference_free,
+    .write = reference_write,
+    .read = reference_read,
+    .copy = reference_copy,
+    .fill = reference_fill,
+    .event_record = reference_event_record,
+    .event_wait = reference_event_wait,
+    .event_elapsed = reference_event_elapsed,
+    .event_free = reference_event_free,
+    .flush = reference_done,
+    .wait = reference_done,
+    .read_bandwidth = tms_reference_read_bandwidth,
+    .write_rows = tms_reference_write_rows,
+    .read_rows = tms_reference_read_rows,
+    .copy_pages = tms_reference_copy_pages,
+    .write_table = tms_reference_write_table,
+    .bounds = tms_reference_bounds,
+    .rotate = tms_reference_rotate,
+    .score_pages = tms_reference_score_pages,
+    .select = tms_reference_select,
+    .attend = tms_reference_attend,
+    .attend_scratch = tms_reference_attend_scratch,
+    .merge = tms_reference_merge,
+    .linear = tms_reference_linear,
+    .norm = tms_reference_norm,
+    .activate = tms_reference_activate,
+    .embed = tms_reference_embed,
+    .argmax = tms_reference_argmax,
+};

@@ -1,0 +1,74 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the files of the reference share: its memory, checked views of it, and the ops. */
+#ifndef TMS_REFERENCE_H
+#define TMS_REFERENCE_H
+
+#include "host/backend.h"
+
+enum { TMS_MAX_HEAD_DIM = 256, TMS_MAX_GROUP = 16 }; /* the contract's largest, for buffers */
+
+struct tms_mem {
+    unsigned char *data;
+    uint64_t bytes;
+};
+
+/* Turns the refs of one launch into pointers; the first failure stays in `status`. */
+typedef struct tms_views {
+    tms_device *dev;
+    tamis_status status;
+} tms_views;
+
+/* Begins a launch: fails at once on a sticky error, or when a form is forced that the reference
+ * lacks. */
+tms_views tms_views_begin(tms_device *dev);
+/* `bytes` bytes behind `ref`, which must lie inside its memory and be aligned to 4. NULL on
+ * failure, and when 0 bytes of an absent memory are asked for. */
+void *tms_view(tms_views *views, const char *name, tms_ref ref, uint64_t bytes);
+/* The same for a ref that may be absent: NULL then. */
+void *tms_view_optional(tms_views *views, const char *name, tms_ref ref, uint64_t bytes);
+/* All that lies behind `ref`: for paged data, whose extent only the page ids tell. */
+void *tms_view_rest(tms_views *views, const char *name, tms_ref ref);
+/* The launch's `visible`, every entry of which must be from 0 to max_visible. */
+const int32_t *tms_view_visible(tms_views *views, const tms_batch *batch);
+/* `n_rows` rows of `width` f32 elements; the stride must hold a row. */
+float *tms_view_matrix(tms_views *views, const char *name, tms_matrix matrix, uint32_t n_rows,
+                       uint64_t width);
+/* Fails the launch unless `holds`. */
+void tms_views_require(tms_views *views, bool holds, const char *rule, uint64_t value);
+
+/* Page ids of a lane, by ordinal. */
+static inline const int32_t *tms_lane(const int32_t *table, uint64_t seq_stride,
+                                      uint64_t head_stride, int32_t seq, uint32_t head) {
+    return table + (uint64_t)seq * seq_stride + head * head_stride;
+}
+
+/* First element of a page's K row; its V row lies kv->value_offset further on. */
+static inline uint64_t tms_key_at(const tms_kv *kv, int32_t page, uint32_t head, uint32_t slot) {
+    return (uint64_t)page * kv->page_stride + head * kv->head_stride + slot * kv->slot_stride;
+}
+
+/* First element of a page's lo row; its hi row lies kv->head_dim further on. */
+static inline uint64_t tms_bounds_at(const tms_kv *kv, int32_t page, uint32_t head) {
+    return (uint64_t)page * kv->bounds_page_stride + head * kv->bounds_head_stride;
+}
+
+tamis_status tms_reference_write_rows(tms_device *dev, const tms_write_rows *p);
+tamis_status tms_reference_read_rows(tms_device *dev, const tms_read_rows *p);
+tamis_status tms_reference_copy_pages(tms_device *dev, const tms_copy_pages *p);
+tamis_status tms_reference_write_table(tms_device *dev, const tms_write_table *p);
+tamis_status tms_reference_bounds(tms_device *dev, const tms_bounds *p);
+tamis_status tms_reference_rotate(tms_device *dev, const tms_rotate *p);
+tamis_status tms_reference_score_pages(tms_device *dev, const tms_score_pages *p);
+tamis_status tms_reference_select(tms_device *dev, const tms_select *p);
+tamis_status tms_reference_attend(tms_device *dev, const tms_attend *p);
+uint64_t tms_reference_attend_scratch(tms_device *dev, const tms_attend *p);
+tamis_status tms_reference_merge(tms_device *dev, const tms_merge *p);
+tamis_status tms_reference_linear(tms_device *dev, const tms_linear *p);
+tamis_status tms_reference_norm(tms_device *dev, const tms_norm *p);
+tamis_status tms_reference_activate(tms_device *dev, const tms_activate *p);
+tamis_status tms_reference_embed(tms_device *dev, const tms_embed *p);
+tamis_status tms_reference_argmax(tms_device *dev, const tms_argmax *p);
+tamis_status tms_reference_read_bandwidth(tms_device *dev, tms_ref from, uint64_t bytes,
+                                          double *gb_per_s);
+
+#endif

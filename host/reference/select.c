@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* select: the protected entries of a lane and the best others, k in all, ascending by ordinal.
+ *   best: score descending, -0 = +0, NaN after everything; then ordinal descending, the newer.
+ * Contract: host/backend.h, select. An entry is `granularity` slots; the last, partial one has no
+ * score and is protected, as are those with sinks and recent slots. More than k protected: all of
+ * those. No scores: the newest. An empty lane gives an empty list. */
+#include "host/reference/reference.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct candidate {
+    float score;
+    uint32_t ordinal;
+} candidate;
+
+/* The total order, the better one first. Without scores all are equal and ordinals decide. */
+static int compare(const void *left, const void *right) {
+    const candidate *a = left, *b = right;
+    const int nan_a = isnan(a->score) != 0, nan_b = isnan(b->score) != 0;
+    if (nan_a != nan_b) return nan_a - nan_b;
+    if (!nan_a && a->score != b->score) return a->score > b->score ? -1 : 1;
+    return a->ordinal > b->ordinal ? -1 : 1;
+}
+
+static uint32_t ceil_div(uint32_t a, uint32_t b) {
+    return a / b + (a % b != 0);
+}
+
+/* Marks one lane's chosen entries in `taken` [n]; returns their number. */
+static uint32_t choose(const tms_select *p, uint32_t visible, const float *scores,
+                       candidate *candidates, unsigned char *taken) {
+    const uint32_t size = p->granularity;
+    const uint32_t n = ceil_div(visible, size), scored = visible / size;
+    const uint32_t sinks = ceil_div(p->sinks, size);
+    const uint32_t recent = p->recent ? (visible > p->recent ? visible - p->recent : 0) / size : n;
+    uint32_t count = 0, rest = 0;
+    /* 1. Protected entries are taken; the others are candidates. */
+    for (uint32_t i = 0; i < n; i++) {
+        taken[i] = i < sinks || i >= recent || i >= scored;
+        if (taken[i])
+            count++;
+        else
+            candidates[rest++] = (candidate){scores ? scores[i] : 0, i};
+    }
+    /* 2. The best candidates, up to k entries in all. */
+    qsort(candidates, rest, sizeof *candidates, compare);
+    for (uint32_t i = 0; i < rest && count < p->k; i++, count++)
+        taken[candidates[i].ordinal] = 1;
+    return count;
+}
+
+tamis_status tms_reference_select(tms_device *dev, const tms_select *p) {
+    const tms_batch *batch = &p->batch;
+    const uint64_t lanes = (uint64_t)batch->n_rows * batch->n_kv_heads;
+    tamis_status status = tms_check_batch(dev, batch);
+    if (status != TAMIS_OK) return status;
+    tms_views views = tms_views_begin(dev);
+    tms_views_require(&views, p->granularity > 0, "select: granularity", p->granularity);
+    tms_views_require(&views,
+                      !p->scores.mem || !p->granularity ||
+                          p->stride >= batch->max_visible / p->granularity,
+                      "select: stride below the lanes' scored entries", p->stride);
+    const float *scores =
+        lanes ? tms_view_optional(&views, "scores", p->scores, lanes * p->stride * 4) : NULL;
+    const int32_t *visible = tms_view_visible(&views, batch);
+    int32_t *pages = tms_view(&views, "lists", p->lists.pages, lanes * p->lists.capacity * 4);
+    int32_t *counts = tms_view(&views, "counts", p->lists.count, lanes * 4);
+    if (views.status != TAMIS_OK) return views.status;
+    const size_t most = (size_t)batch->max_visible / p->granularity + 1;
+    candidate *candidates = malloc(most * sizeof *candidates);
+    unsigned char *taken = malloc(most);
+    if (!candidates || !taken)
+        status = tms_device_fail(dev, TAMIS_E_NO_MEMORY, "select: no memory for %zu entries", most);
+    for (uint64_t l = 0; status == TAMIS_OK && l < lanes; l++) {
+        const uint32_t n = ceil_div((uint32_t)visible[l], p->granularity);
+        const uint32_t count = choose(p, (uint32_t)visible[l],
+                                      scores ? scores + l * p->stride : NULL, candidates, taken);
+        if (count > p->lists.capacity) {
+            status = tms_device_fail(dev, TAMIS_E_ARGUMENT, "select: %u entries in a list of %u",
+                                     count, p->lists.capacity);
+            break;
+        }
+        /* 3. The list, ascending. */
+        int32_t *list = pages + l * p->lists.capacity;
+        for (uint32_t i = 0; i < n; i++) {
+            if (taken[i]) *list++ = (int32_t)i;
+        }
+        counts[l] = (int32_t)count;
+    }
+    free(taken);
+    free(candidates);
+    return status;
+}

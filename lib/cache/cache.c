@@ -1,0 +1,125 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The cache's memory: pools taken and given back, layers found in them, statistics. */
+#include "lib/cache/cache.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+static tamis_status take_pool(tamis_cache *cache, uint32_t index, tamis_error *error) {
+    tms_device *dev = cache->context->dev;
+    tms_pool *pool = &cache->pools[index];
+    tamis_status status = TAMIS_OK;
+    pool->n_layers = tms_pool_layers(&cache->params, cache->size.pools, index, &pool->first_layer);
+    uint64_t n = cache->size.pages / cache->params.n_layers * pool->n_layers;
+    TMS_REQUIRE(tms_pages_init(&pool->pages, (uint32_t)n), TAMIS_E_NO_MEMORY,
+                "no host memory to keep %" PRIu64 " pages", n);
+    TMS_TRY(dev, dev->backend->alloc(dev, n * cache->size.page_bytes, &pool->data));
+    TMS_TRY(dev, dev->backend->alloc(dev, n * cache->size.bounds_bytes, &pool->bounds));
+fail:
+    return status;
+}
+
+tamis_status tamis_cache_create(tamis_context *context, const tamis_cache_params *params,
+                                tamis_cache **out, tamis_error *error) {
+    TMS_REQUIRE(context, TAMIS_E_ARGUMENT, "context is NULL");
+    TMS_REQUIRE(params, TAMIS_E_ARGUMENT, "params is NULL");
+    TMS_REQUIRE(out, TAMIS_E_ARGUMENT, "out is NULL");
+    tamis_cache_params filled = *params;
+    tamis_cache_size size;
+    tamis_status status = tms_cache_measure(context->dev, &filled, &size, error);
+    if (status != TAMIS_OK) return status;
+    const tamis_device_info *info = &context->dev->info;
+    TMS_REQUIRE(size.reserved_bytes <= info->memory_bytes, TAMIS_E_NO_MEMORY,
+                "the cache takes %" PRIu64 " bytes; the memory of %s is %" PRIu64,
+                size.reserved_bytes, info->id, info->memory_bytes);
+    tamis_cache *cache = calloc(1, sizeof *cache);
+    tms_pool *pools = calloc(size.pools, sizeof *pools);
+    if (!cache || !pools) {
+        free(cache);
+        free(pools);
+        return tms_error_set(error, TAMIS_E_NO_MEMORY, "no host memory for a cache");
+    }
+    *cache = (tamis_cache){.context = context, .params = filled, .size = size, .pools = pools};
+    cache->n_lanes = filled.n_layers * filled.n_kv_heads;
+    for (uint32_t i = 0; i < size.pools && status == TAMIS_OK; i++)
+        status = take_pool(cache, i, error);
+    if (status != TAMIS_OK) {
+        tamis_cache_destroy(&cache);
+        return status;
+    }
+    tms_log_line(&context->dev->log, TAMIS_LOG_DEBUG,
+                 "cache: %" PRIu64 " pages in %" PRIu32 " pools, %" PRIu64 " bytes", size.pages,
+                 size.pools, size.reserved_bytes);
+    *out = cache;
+    return TAMIS_OK;
+}
+
+void tamis_cache_destroy(tamis_cache **cache) {
+    if (!cache || !*cache) return;
+    tamis_cache *c = *cache;
+    tms_device *dev = c->context->dev;
+    for (uint32_t i = 0; i < c->size.pools; i++) {
+        dev->backend->free(dev, c->pools[i].data);
+        dev->backend->free(dev, c->pools[i].bounds);
+        tms_pages_clear(&c->pools[i].pages);
+    }
+    for (uint32_t i = 0; i < c->sequence_capacity; i++)
+        tms_sequence_free(c->sequences[i]);
+    free(c->sequences);
+    free(c->pools);
+    free(c);
+    *cache = NULL;
+}
+
+tms_pool *tms_cache_pool(const tamis_cache *cache, uint32_t layer) {
+    tms_pool *pool = cache->pools;
+    while (layer >= pool->first_layer + pool->n_layers)
+        pool++;
+    return pool;
+}
+
+tms_kv tms_cache_kv(const tamis_cache *cache, uint32_t layer) {
+    const tms_pool *pool = tms_cache_pool(cache, layer);
+    uint64_t dim = cache->params.head_dim, half_page = cache->params.page_size * dim;
+    return (tms_kv){.data = {pool->data, 0},
+                    .bounds = {pool->bounds, 0},
+                    .dtype = cache->params.dtype,
+                    .page_size = cache->params.page_size,
+                    .head_dim = cache->params.head_dim,
+                    .page_stride = 2 * half_page,
+                    .slot_stride = dim,
+                    .value_offset = half_page,
+                    .bounds_page_stride = 2 * dim};
+}
+
+tamis_status tamis_cache_get_stats(const tamis_cache *cache, tamis_cache_stats *out) {
+    if (!cache || !out) return TAMIS_E_ARGUMENT;
+    *out = (tamis_cache_stats){.sequences = cache->n_sequences,
+                               .pages_total = cache->size.pages,
+                               .bytes_reserved = cache->size.reserved_bytes};
+    for (uint32_t i = 0; i < cache->size.pools; i++) {
+        const tms_pages *pages = &cache->pools[i].pages;
+        out->pages_held += pages->n - pages->n_free;
+        out->pages_shared += pages->n_shared;
+    }
+    out->bytes_held = out->pages_held * (cache->size.page_bytes + cache->size.bounds_bytes);
+    return TAMIS_OK;
+}
+
+tamis_status tamis_cache_get_sequence_stats(const tamis_cache *cache, tamis_sequence sequence,
+                                            tamis_sequence_stats *out) {
+    const tms_sequence *s = cache ? tms_cache_find(cache, sequence) : NULL;
+    if (!s || !out) return TAMIS_E_ARGUMENT;
+    *out = (tamis_sequence_stats){.length = s->length};
+    for (uint32_t lane = 0; lane < cache->n_lanes; lane++) {
+        const tms_pages *pages = &tms_cache_pool(cache, lane / cache->params.n_kv_heads)->pages;
+        const int32_t *list = tms_lane_pages(s, lane);
+        uint32_t n = tms_pages_of(cache, s->lanes[lane].length);
+        out->slots += s->lanes[lane].length;
+        out->pages += n;
+        for (uint32_t i = 0; i < n; i++)
+            out->pages_shared += pages->refs[list[i]] > 1;
+    }
+    out->bytes_held = out->pages * (cache->size.page_bytes + cache->size.bounds_bytes);
+    return TAMIS_OK;
+}

@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Reading a lane's rows back to the host. */
+#include "lib/cache/cache.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+/* Slots of one launch; bounds the workspace. */
+#define CHUNK_SLOTS 1024u
+
+/* Where a chunk's tables and rows lie in the workspace, in bytes: page ids, then sequence and head
+ * indices (zeros), slots, K and V. */
+typedef struct chunk_layout {
+    uint64_t zeros, slots, k, v, total;
+} chunk_layout;
+
+static chunk_layout lay_out(const tamis_cache *cache) {
+    uint64_t rows = (uint64_t)CHUNK_SLOTS * cache->params.head_dim * sizeof(float);
+    uint64_t list = (CHUNK_SLOTS / cache->params.page_size + 16) / 16 * 16 * sizeof(int32_t);
+    chunk_layout at = {.zeros = list};
+    at.slots = at.zeros + CHUNK_SLOTS * sizeof(int32_t);
+    at.k = at.slots + CHUNK_SLOTS * sizeof(int32_t);
+    at.v = at.k + rows;
+    at.total = at.v + rows;
+    return at;
+}
+
+/* Reads `n` slots from `first` on, all of them within CHUNK_SLOTS. */
+static tamis_status read_chunk(const tamis_cache *cache, const int32_t *list, uint32_t layer,
+                               uint32_t first, uint32_t n, tms_mem *work, float *k, float *v,
+                               tamis_error *error) {
+    tms_device *dev = cache->context->dev;
+    const tms_backend *backend = dev->backend;
+    chunk_layout at = lay_out(cache);
+    uint32_t page_size = cache->params.page_size, first_page = first / page_size;
+    uint32_t n_pages = tms_pages_of(cache, first + n) - first_page;
+    uint64_t bytes = (uint64_t)n * cache->params.head_dim * sizeof(float);
+    int32_t slots[CHUNK_SLOTS];
+    for (uint32_t i = 0; i < n; i++)
+        slots[i] = (int32_t)(first % page_size + i);
+    tms_read_rows rows = {.kv = tms_cache_kv(cache, layer),
+                          .table = {work, 0},
+                          .n = n,
+                          .seq = {work, at.zeros},
+                          .head = {work, at.zeros},
+                          .slot = {work, at.slots},
+                          .k = {k ? work : NULL, at.k},
+                          .v = {v ? work : NULL, at.v}};
+    tamis_status status = TAMIS_OK;
+    TMS_TRY(dev, backend->write(dev, rows.table, list + first_page, n_pages * sizeof *list));
+    TMS_TRY(dev, backend->fill(dev, rows.seq, 0, n * sizeof *slots));
+    TMS_TRY(dev, backend->write(dev, rows.slot, slots, n * sizeof *slots));
+    TMS_TRY(dev, backend->read_rows(dev, &rows));
+    if (k) TMS_TRY(dev, backend->read(dev, rows.k, k, bytes));
+    if (v) TMS_TRY(dev, backend->read(dev, rows.v, v, bytes));
+fail:
+    return status;
+}
+
+tamis_status tamis_cache_read(tamis_cache *cache, tamis_sequence sequence, uint32_t layer,
+                              uint32_t kv_head, uint32_t first, uint32_t count, float *k, float *v,
+                              tamis_error *error) {
+    TMS_REQUIRE(cache, TAMIS_E_ARGUMENT, "cache is NULL");
+    const tms_sequence *s = tms_cache_find(cache, sequence);
+    const tamis_cache_params *p = &cache->params;
+    TMS_REQUIRE(s, TAMIS_E_ARGUMENT, "there is no sequence %" PRIu64, sequence);
+    TMS_REQUIRE(layer < p->n_layers, TAMIS_E_ARGUMENT, "layer %" PRIu32 " is not below %" PRIu32,
+                layer, p->n_layers);
+    TMS_REQUIRE(kv_head < p->n_kv_heads, TAMIS_E_ARGUMENT,
+                "kv_head %" PRIu32 " is not below %" PRIu32, kv_head, p->n_kv_heads);
+    uint32_t index = layer * p->n_kv_heads + kv_head, length = s->lanes[index].length;
+    TMS_REQUIRE(first <= length && count <= length - first, TAMIS_E_ARGUMENT,
+                "slots [%" PRIu32 ", %" PRIu64 ") are not in a lane of %" PRIu32 " slots", first,
+                (uint64_t)first + count, length);
+    tms_device *dev = cache->context->dev;
+    tms_mem *work = NULL;
+    tamis_status status = TAMIS_OK;
+    if (count == 0 || (!k && !v)) return TAMIS_OK;
+    TMS_TRY(dev, dev->backend->alloc(dev, lay_out(cache).total, &work));
+    for (uint32_t done = 0; done < count && status == TAMIS_OK; done += CHUNK_SLOTS) {
+        uint32_t n = count - done < CHUNK_SLOTS ? count - done : CHUNK_SLOTS;
+        size_t at = (size_t)done * p->head_dim;
+        status = read_chunk(cache, tms_lane_pages(s, index), layer, first + done, n, work,
+                            k ? k + at : NULL, v ? v + at : NULL, error);
+    }
+fail:
+    dev->backend->free(dev, work);
+    return status;
+}

@@ -1,0 +1,138 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Sequences: add, fork, truncate, remove. */
+#include "lib/cache/cache.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define INDEX_BITS    24
+#define MAX_SEQUENCES (1u << INDEX_BITS)
+
+tms_sequence *tms_cache_find(const tamis_cache *cache, tamis_sequence id) {
+    uint32_t index = (uint32_t)(id & (MAX_SEQUENCES - 1));
+    if (index >= cache->sequence_capacity) return NULL;
+    tms_sequence *sequence = cache->sequences[index];
+    return sequence && sequence->id == id ? sequence : NULL;
+}
+
+void tms_sequence_free(tms_sequence *sequence) {
+    if (!sequence) return;
+    free(sequence->lanes);
+    free(sequence->pages);
+    free(sequence);
+}
+
+/* A free entry of the cache's array; UINT32_MAX if memory or the number of entries runs out. */
+static uint32_t free_index(tamis_cache *cache) {
+    uint32_t n = cache->sequence_capacity, index = 0;
+    while (index < n && cache->sequences[index])
+        index++;
+    if (index < n) return index;
+    uint32_t grown = n ? 2 * n : 8;
+    if (grown > MAX_SEQUENCES) return UINT32_MAX;
+    tms_sequence **sequences = realloc(cache->sequences, grown * sizeof *sequences);
+    if (!sequences) return UINT32_MAX;
+    memset(sequences + n, 0, (grown - n) * sizeof *sequences);
+    cache->sequences = sequences;
+    cache->sequence_capacity = grown;
+    return index;
+}
+
+/* Registers an empty sequence with room for `list_pages` pages a lane; NULL when memory runs out.
+ */
+static tms_sequence *new_sequence(tamis_cache *cache, uint32_t list_pages) {
+    uint32_t index = free_index(cache);
+    tms_sequence *sequence = index < UINT32_MAX ? calloc(1, sizeof *sequence) : NULL;
+    if (!sequence) return NULL;
+    sequence->lanes = calloc(cache->n_lanes, sizeof *sequence->lanes);
+    sequence->pages = calloc(cache->n_lanes, list_pages * sizeof *sequence->pages);
+    if (!sequence->lanes || !sequence->pages) {
+        tms_sequence_free(sequence);
+        return NULL;
+    }
+    sequence->version = 1;
+    sequence->list_pages = list_pages;
+    sequence->id = ++cache->serial << INDEX_BITS | index;
+    cache->sequences[index] = sequence;
+    cache->n_sequences++;
+    return sequence;
+}
+
+tamis_status tamis_cache_add(tamis_cache *cache, tamis_sequence *out, tamis_error *error) {
+    TMS_REQUIRE(cache, TAMIS_E_ARGUMENT, "cache is NULL");
+    TMS_REQUIRE(out, TAMIS_E_ARGUMENT, "out is NULL");
+    tms_sequence *sequence = new_sequence(cache, 4);
+    TMS_REQUIRE(sequence, TAMIS_E_NO_MEMORY, "no host memory for a sequence beside %" PRIu32,
+                cache->n_sequences);
+    *out = sequence->id;
+    return TAMIS_OK;
+}
+
+/* Finds a sequence that no open step works on. */
+static tamis_status find_idle(const tamis_cache *cache, tamis_sequence id, tms_sequence **out,
+                              tamis_error *error) {
+    TMS_REQUIRE(cache, TAMIS_E_ARGUMENT, "cache is NULL");
+    *out = tms_cache_find(cache, id);
+    TMS_REQUIRE(*out, TAMIS_E_ARGUMENT, "there is no sequence %" PRIu64, id);
+    TMS_REQUIRE(!(*out)->in_step, TAMIS_E_STATE, "sequence %" PRIu64 " is in an open step", id);
+    return TAMIS_OK;
+}
+
+tamis_status tamis_cache_fork(tamis_cache *cache, tamis_sequence parent, tamis_sequence *out,
+                              tamis_error *error) {
+    TMS_REQUIRE(out, TAMIS_E_ARGUMENT, "out is NULL");
+    tms_sequence *from = NULL;
+    tamis_status status = find_idle(cache, parent, &from, error);
+    if (status != TAMIS_OK) return status;
+    tms_sequence *to = new_sequence(cache, from->list_pages);
+    TMS_REQUIRE(to, TAMIS_E_NO_MEMORY, "no host memory for a fork of sequence %" PRIu64, parent);
+    memcpy(to->lanes, from->lanes, cache->n_lanes * sizeof *to->lanes);
+    memcpy(to->pages, from->pages, (size_t)cache->n_lanes * from->list_pages * sizeof *to->pages);
+    to->length = from->length;
+    for (uint32_t lane = 0; lane < cache->n_lanes; lane++) {
+        tms_pages *pages = &tms_cache_pool(cache, lane / cache->params.n_kv_heads)->pages;
+        uint32_t n = tms_pages_of(cache, to->lanes[lane].length);
+        for (uint32_t i = 0; i < n; i++)
+            tms_pages_hold(pages, tms_lane_pages(to, lane)[i]);
+    }
+    *out = to->id;
+    return TAMIS_OK;
+}
+
+void tms_lane_shorten(tamis_cache *cache, tms_sequence *sequence, uint32_t lane, uint32_t slots) {
+    tms_pages *pages = &tms_cache_pool(cache, lane / cache->params.n_kv_heads)->pages;
+    const int32_t *list = tms_lane_pages(sequence, lane);
+    uint32_t n = tms_pages_of(cache, sequence->lanes[lane].length);
+    sequence->lanes[lane].length -= slots;
+    uint32_t kept = tms_pages_of(cache, sequence->lanes[lane].length);
+    if (n > kept) sequence->version++;
+    while (n > kept)
+        tms_pages_drop(pages, list[--n]);
+}
+
+tamis_status tamis_cache_truncate(tamis_cache *cache, tamis_sequence sequence, uint32_t length,
+                                  tamis_error *error) {
+    tms_sequence *s = NULL;
+    tamis_status status = find_idle(cache, sequence, &s, error);
+    if (status != TAMIS_OK) return status;
+    TMS_REQUIRE(length <= s->length, TAMIS_E_ARGUMENT,
+                "length %" PRIu32 " exceeds the %" PRIu32 " tokens of sequence %" PRIu64, length,
+                s->length, sequence);
+    for (uint32_t lane = 0; lane < cache->n_lanes; lane++)
+        tms_lane_shorten(cache, s, lane, s->length - length);
+    s->length = length;
+    return TAMIS_OK;
+}
+
+tamis_status tamis_cache_remove(tamis_cache *cache, tamis_sequence sequence, tamis_error *error) {
+    tms_sequence *s = NULL;
+    tamis_status status = find_idle(cache, sequence, &s, error);
+    if (status != TAMIS_OK) return status;
+    for (uint32_t lane = 0; lane < cache->n_lanes; lane++)
+        tms_lane_shorten(cache, s, lane, s->lanes[lane].length);
+    cache->sequences[sequence & (MAX_SEQUENCES - 1)] = NULL;
+    cache->n_sequences--;
+    tms_sequence_free(s);
+    return TAMIS_OK;
+}

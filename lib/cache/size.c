@@ -1,0 +1,100 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a cache would take: its parameters checked, its pages and pools counted. */
+#include "lib/cache/cache.h"
+
+#include <inttypes.h>
+
+#define MAX_LANES (1u << 24)
+
+static tamis_status check_shape(tamis_cache_params *p, tamis_error *error) {
+    static const uint32_t dims[] = {64, 80, 96, 128, 256};
+    bool dim_known = false;
+    for (size_t i = 0; i < sizeof dims / sizeof *dims; i++)
+        dim_known |= p->head_dim == dims[i];
+    if (p->page_size == 0) p->page_size = 16;
+    TMS_REQUIRE(p->n_layers > 0, TAMIS_E_ARGUMENT, "n_layers is 0");
+    TMS_REQUIRE(p->n_kv_heads > 0, TAMIS_E_ARGUMENT, "n_kv_heads is 0");
+    TMS_REQUIRE(p->n_heads > 0 && p->n_heads % p->n_kv_heads == 0, TAMIS_E_ARGUMENT,
+                "n_heads %" PRIu32 " is not a multiple of n_kv_heads %" PRIu32, p->n_heads,
+                p->n_kv_heads);
+    TMS_REQUIRE(p->n_heads / p->n_kv_heads <= 16, TAMIS_E_UNSUPPORTED,
+                "%" PRIu32 " query heads to %" PRIu32 " KV heads make groups of %" PRIu32
+                "; at most 16 are supported",
+                p->n_heads, p->n_kv_heads, p->n_heads / p->n_kv_heads);
+    TMS_REQUIRE((uint64_t)p->n_layers * p->n_kv_heads <= MAX_LANES, TAMIS_E_UNSUPPORTED,
+                "n_layers %" PRIu32 " times n_kv_heads %" PRIu32 " exceeds %u lanes", p->n_layers,
+                p->n_kv_heads, MAX_LANES);
+    TMS_REQUIRE(dim_known, TAMIS_E_UNSUPPORTED,
+                "head_dim %" PRIu32 " is not supported; 64, 80, 96, 128 and 256 are", p->head_dim);
+    TMS_REQUIRE(p->page_size == 8 || p->page_size == 16 || p->page_size == 32 || p->page_size == 64,
+                TAMIS_E_UNSUPPORTED, "page_size %" PRIu32 " is not supported; 8, 16, 32 and 64 are",
+                p->page_size);
+    TMS_REQUIRE(tamis_dtype_size(p->dtype) > 0, TAMIS_E_ARGUMENT,
+                "dtype %d is none of f32, f16 and bf16", (int)p->dtype);
+    TMS_REQUIRE((p->capacity_tokens == 0) != (p->capacity_bytes == 0), TAMIS_E_ARGUMENT,
+                "exactly one of capacity_tokens %" PRIu64 " and capacity_bytes %" PRIu64
+                " must be given",
+                p->capacity_tokens, p->capacity_bytes);
+    return TAMIS_OK;
+}
+
+/* Pages that every layer gets; a layer's lanes hold at least one page each. */
+static tamis_status count_layer_pages(const tamis_cache_params *p, uint64_t unit_bytes,
+                                      uint64_t *layer_pages, tamis_error *error) {
+    uint64_t most = INT32_MAX;
+    if (p->capacity_tokens) {
+        uint64_t lane = (p->capacity_tokens - 1) / p->page_size + 1;
+        TMS_REQUIRE(lane <= most / p->n_kv_heads, TAMIS_E_ARGUMENT,
+                    "capacity_tokens %" PRIu64 " takes more than %" PRIu64 " pages a layer",
+                    p->capacity_tokens, most);
+        *layer_pages = lane * p->n_kv_heads;
+        return TAMIS_OK;
+    }
+    uint64_t least = unit_bytes * p->n_layers * p->n_kv_heads;
+    TMS_REQUIRE(p->capacity_bytes >= least, TAMIS_E_ARGUMENT,
+                "capacity_bytes %" PRIu64 " holds less than one page a lane, %" PRIu64 " bytes",
+                p->capacity_bytes, least);
+    *layer_pages = p->capacity_bytes / unit_bytes / p->n_layers;
+    TMS_REQUIRE(*layer_pages <= most, TAMIS_E_ARGUMENT,
+                "capacity_bytes %" PRIu64 " makes more than %" PRIu64 " pages a layer",
+                p->capacity_bytes, most);
+    return TAMIS_OK;
+}
+
+tamis_status tms_cache_measure(const tms_device *dev, tamis_cache_params *params,
+                               tamis_cache_size *size, tamis_error *error) {
+    tamis_status status = check_shape(params, error);
+    if (status != TAMIS_OK) return status;
+    uint64_t row_bytes = params->head_dim * tamis_dtype_size(params->dtype);
+    tamis_cache_size result = {.page_bytes = 2 * params->page_size * row_bytes,
+                               .bounds_bytes = 2 * row_bytes};
+    uint64_t unit_bytes = result.page_bytes + result.bounds_bytes, layer_pages = 0;
+    status = count_layer_pages(params, unit_bytes, &layer_pages, error);
+    if (status != TAMIS_OK) return status;
+    uint64_t layer_bytes = layer_pages * result.page_bytes, limit = dev->info.max_buffer_bytes;
+    TMS_REQUIRE(layer_bytes <= limit, TAMIS_E_NO_MEMORY,
+                "one layer takes %" PRIu64 " bytes; the largest allocation of %s is %" PRIu64,
+                layer_bytes, dev->info.id, limit);
+    uint64_t by_bytes = limit / layer_bytes, by_ids = INT32_MAX / layer_pages;
+    uint64_t layers_a_pool = by_bytes < by_ids ? by_bytes : by_ids;
+    result.pools = (uint32_t)((params->n_layers - 1) / layers_a_pool + 1);
+    result.pages = layer_pages * params->n_layers;
+    result.reserved_bytes = result.pages * unit_bytes;
+    *size = result;
+    return TAMIS_OK;
+}
+
+uint32_t tms_pool_layers(const tamis_cache_params *params, uint32_t n_pools, uint32_t pool,
+                         uint32_t *first) {
+    *first = (uint32_t)((uint64_t)params->n_layers * pool / n_pools);
+    return (uint32_t)((uint64_t)params->n_layers * (pool + 1) / n_pools) - *first;
+}
+
+tamis_status tamis_cache_measure(tamis_context *context, const tamis_cache_params *params,
+                                 tamis_cache_size *out, tamis_error *error) {
+    TMS_REQUIRE(context, TAMIS_E_ARGUMENT, "context is NULL");
+    TMS_REQUIRE(params, TAMIS_E_ARGUMENT, "params is NULL");
+    TMS_REQUIRE(out, TAMIS_E_ARGUMENT, "out is NULL");
+    tamis_cache_params filled = *params;
+    return tms_cache_measure(context->dev, &filled, out, error);
+}

@@ -1,0 +1,137 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Buffers, events, and the check of the rows that a caller hands in. */
+#include "lib/core/core.h"
+
+#include <stdlib.h>
+
+struct tamis_event {
+    tamis_context *context;
+    tms_event *event;
+};
+
+tamis_status tamis_buffer_create(tamis_context *context, uint64_t bytes, tamis_buffer **out,
+                                 tamis_error *error) {
+    TMS_REQUIRE(out, TAMIS_E_ARGUMENT, "out: NULL");
+    *out = NULL;
+    TMS_REQUIRE(context, TAMIS_E_ARGUMENT, "context: NULL");
+    TMS_REQUIRE(bytes > 0, TAMIS_E_ARGUMENT, "buffer of 0 bytes");
+    tamis_status status = TAMIS_OK;
+    tms_device *dev = context->dev;
+    tamis_buffer *buffer = calloc(1, sizeof *buffer);
+    TMS_REQUIRE(buffer, TAMIS_E_NO_MEMORY, "no memory for a buffer's handle");
+    buffer->context = context;
+    buffer->bytes = bytes;
+    TMS_TRY(dev, dev->backend->alloc(dev, bytes, &buffer->mem));
+    *out = buffer;
+    return TAMIS_OK;
+fail:
+    tamis_buffer_destroy(&buffer);
+    return status;
+}
+
+void tamis_buffer_destroy(tamis_buffer **buffer) {
+    if (!buffer || !*buffer) return;
+    tms_device *dev = (*buffer)->context->dev;
+    dev->backend->free(dev, (*buffer)->mem);
+    free(*buffer);
+    *buffer = NULL;
+}
+
+uint64_t tamis_buffer_bytes(const tamis_buffer *buffer) {
+    return buffer ? buffer->bytes : 0;
+}
+
+/* Transfers carry no error text; what is wrong with one goes to the log. */
+static tamis_status check_range(const tamis_buffer *buffer, const char *what, uint64_t offset,
+                                const void *data, uint64_t bytes) {
+    if (!buffer) return TAMIS_E_ARGUMENT;
+    const bool inside = offset <= buffer->bytes && bytes <= buffer->bytes - offset;
+    if (inside && (data || bytes == 0)) return TAMIS_OK;
+    tms_log_line(&buffer->context->dev->log, TAMIS_LOG_ERROR,
+                 "buffer %s: %llu bytes at %llu of %llu, data %s", what, (unsigned long long)bytes,
+                 (unsigned long long)offset, (unsigned long long)buffer->bytes,
+                 data ? "given" : "NULL");
+    return TAMIS_E_ARGUMENT;
+}
+
+/* Hands on the status of a call without an error parameter; the reason goes to the log. */
+static tamis_status forward_to_log(const tms_device *dev, tamis_status status) {
+    tamis_error error;
+    status = tms_forward(dev, status, &error);
+    if (status != TAMIS_OK) tms_log_line(&dev->log, TAMIS_LOG_ERROR, "%s", error.text);
+    return status;
+}
+
+tamis_status tamis_buffer_write(tamis_buffer *buffer, uint64_t offset, const void *data,
+                                uint64_t bytes) {
+    const tamis_status status = check_range(buffer, "write", offset, data, bytes);
+    if (status != TAMIS_OK) return status;
+    tms_device *dev = buffer->context->dev;
+    const tms_ref to = {buffer->mem, offset};
+    return forward_to_log(dev, bytes ? dev->backend->write(dev, to, data, bytes) : TAMIS_OK);
+}
+
+tamis_status tamis_buffer_read(tamis_buffer *buffer, uint64_t offset, void *data, uint64_t bytes) {
+    const tamis_status status = check_range(buffer, "read", offset, data, bytes);
+    if (status != TAMIS_OK) return status;
+    tms_device *dev = buffer->context->dev;
+    const tms_ref from = {buffer->mem, offset};
+    return forward_to_log(dev, bytes ? dev->backend->read(dev, from, data, bytes)
+                                     : dev->backend->wait(dev));
+}
+
+tamis_status tamis_event_record(tamis_context *context, tamis_event **out, tamis_error *error) {
+    TMS_REQUIRE(out, TAMIS_E_ARGUMENT, "out: NULL");
+    *out = NULL;
+    TMS_REQUIRE(context, TAMIS_E_ARGUMENT, "context: NULL");
+    tamis_status status = TAMIS_OK;
+    tms_device *dev = context->dev;
+    tamis_event *event = calloc(1, sizeof *event);
+    TMS_REQUIRE(event, TAMIS_E_NO_MEMORY, "no memory for an event's handle");
+    event->context = context;
+    TMS_TRY(dev, dev->backend->event_record(dev, &event->event));
+    *out = event;
+    return TAMIS_OK;
+fail:
+    tamis_event_destroy(&event);
+    return status;
+}
+
+tamis_status tamis_event_wait(tamis_event *event) {
+    if (!event) return TAMIS_E_ARGUMENT;
+    tms_device *dev = event->context->dev;
+    return forward_to_log(dev, dev->backend->event_wait(dev, event->event));
+}
+
+void tamis_event_destroy(tamis_event **event) {
+    if (!event || !*event) return;
+    tms_device *dev = (*event)->context->dev;
+    if ((*event)->event) dev->backend->event_free(dev, (*event)->event);
+    free(*event);
+    *event = NULL;
+}
+
+tamis_status tms_rows_check(const tamis_context *context, const tamis_rows *rows, const char *what,
+                            uint32_t n_rows, uint64_t width, uint64_t *stride, tamis_error *error) {
+    TMS_REQUIRE(rows && rows->buffer, TAMIS_E_ARGUMENT, "%s: no buffer", what);
+    TMS_REQUIRE(rows->buffer->context == context, TAMIS_E_ARGUMENT,
+                "%s: the buffer is of another context", what);
+    const size_t size = tamis_dtype_size(rows->dtype);
+    TMS_REQUIRE(size, TAMIS_E_ARGUMENT, "%s: dtype %d is unknown", what, (int)rows->dtype);
+    TMS_REQUIRE(rows->offset % 64 == 0, TAMIS_E_ARGUMENT, "%s: offset %llu: not a multiple of 64",
+                what, (unsigned long long)rows->offset);
+    *stride = rows->row_stride ? rows->row_stride : width;
+    TMS_REQUIRE(*stride >= width, TAMIS_E_ARGUMENT,
+                "%s: row stride %llu: less than the %llu elements of a row", what,
+                (unsigned long long)*stride, (unsigned long long)width);
+    const uint64_t bytes = rows->buffer->bytes;
+    const uint64_t room = rows->offset < bytes ? (bytes - rows->offset) / size : 0; /* elements */
+    const bool fits =
+        n_rows == 0 || (width <= room && (n_rows == 1 || *stride <= (room - width) / (n_rows - 1)));
+    TMS_REQUIRE(fits, TAMIS_E_ARGUMENT,
+                "%s: %u rows of %llu elements, stride %llu, from byte %llu: past the buffer's "
+                "%llu bytes",
+                what, n_rows, (unsigned long long)width, (unsigned long long)*stride,
+                (unsigned long long)rows->offset, (unsigned long long)bytes);
+    return TAMIS_OK;
+}

@@ -1,0 +1,76 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Contexts: one opened device, found by name, with its log. */
+#include "lib/core/core.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* The level that TAMIS_LOG names; -1 when it is unset or empty. */
+static tamis_status log_level_from_environment(int *level, tamis_error *error) {
+    static const char *const names[] = {"error", "warn", "info", "debug"};
+    const char *value = getenv("TAMIS_LOG");
+    *level = -1;
+    if (!value || !value[0]) return TAMIS_OK;
+    for (int i = 0; i < 4; i++) {
+        if (strcmp(value, names[i]) == 0) *level = i;
+    }
+    TMS_REQUIRE(*level >= 0, TAMIS_E_ARGUMENT,
+                "TAMIS_LOG \"%.64s\": known are error, warn, info, debug", value);
+    return TAMIS_OK;
+}
+
+/* What the caller asks for, else the environment, else "auto". */
+static const char *device_name(const tamis_context_params *params) {
+    if (params->device) return params->device;
+    const char *value = getenv("TAMIS_DEVICE");
+    return value && value[0] ? value : "auto";
+}
+
+static const tms_backend *backend_by_name(const char *name) {
+    size_t i = 0;
+    while (tms_backends[i] && strcmp(tms_backends[i]->name, name) != 0)
+        i++;
+    return tms_backends[i];
+}
+
+tamis_status tamis_context_create(const tamis_context_params *params, tamis_context **out,
+                                  tamis_error *error) {
+    static const tamis_context_params defaults;
+    TMS_REQUIRE(out, TAMIS_E_ARGUMENT, "out: NULL");
+    *out = NULL;
+    if (!params) params = &defaults;
+    tms_log log = {.fn = params->log, .user = params->log_user};
+    tamis_status status = log_level_from_environment(&log.stderr_level, error);
+    if (status != TAMIS_OK) return status;
+    tamis_device_info info;
+    status = tms_device_pick(device_name(params), &log, &info, error);
+    if (status != TAMIS_OK) return status;
+    const tms_backend *backend = backend_by_name(info.backend);
+    TMS_REQUIRE(backend, TAMIS_E_NO_DEVICE, "device %s: no backend \"%s\"", info.id, info.backend);
+    tamis_context *context = calloc(1, sizeof *context);
+    TMS_REQUIRE(context, TAMIS_E_NO_MEMORY, "no memory for a context");
+    status = backend->open(info.id, &log, &context->dev, error);
+    if (status != TAMIS_OK) {
+        free(context);
+        return status;
+    }
+    *out = context;
+    return TAMIS_OK;
+}
+
+void tamis_context_destroy(tamis_context **context) {
+    if (!context || !*context) return;
+    tms_device *dev = (*context)->dev;
+    dev->backend->close(dev);
+    free(*context);
+    *context = NULL;
+}
+
+const tamis_device_info *tamis_context_device(const tamis_context *context) {
+    return context ? &context->dev->info : NULL;
+}
+
+tamis_status tamis_context_wait(tamis_context *context, tamis_error *error) {
+    TMS_REQUIRE(context, TAMIS_E_ARGUMENT, "context: NULL");
+    return tms_forward(context->dev, context->dev->backend->wait(context->dev), error);
+}

@@ -1,0 +1,118 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Element types, the list of devices over all backends, and the choice of one by name. */
+#include "lib/core/core.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+size_t tamis_dtype_size(tamis_dtype dtype) {
+    switch (dtype) {
+    case TAMIS_F32:
+        return 4;
+    case TAMIS_F16:
+    case TAMIS_BF16:
+        return 2;
+    }
+    return 0;
+}
+
+const char *tamis_dtype_name(tamis_dtype dtype) {
+    switch (dtype) {
+    case TAMIS_F32:
+        return "f32";
+    case TAMIS_F16:
+        return "f16";
+    case TAMIS_BF16:
+        return "bf16";
+    }
+    return "unknown";
+}
+
+tamis_status tamis_device_list(tamis_device_info *infos, size_t capacity, size_t *count) {
+    if (!count || (!infos && capacity > 0)) return TAMIS_E_ARGUMENT;
+    size_t total = 0;
+    for (size_t i = 0; tms_backends[i]; i++) {
+        const size_t room = total < capacity ? capacity - total : 0;
+        size_t found = 0;
+        const tamis_status status =
+            tms_backends[i]->list(room ? infos + total : NULL, room, &found);
+        if (status != TAMIS_OK) return status;
+        total += found;
+    }
+    *count = total;
+    return TAMIS_OK;
+}
+
+/* The whole list in memory of its own. */
+static tamis_status list_all(tamis_device_info **infos, size_t *count, tamis_error *error) {
+    size_t capacity = 0;
+    tamis_status status = tamis_device_list(NULL, 0, &capacity);
+    if (status != TAMIS_OK) return tms_error_set(error, status, "listing devices failed");
+    *infos = calloc(capacity, sizeof **infos);
+    if (!*infos)
+        return tms_error_set(error, TAMIS_E_NO_MEMORY, "no memory to list %zu devices", capacity);
+    status = tamis_device_list(*infos, capacity, count);
+    if (status != TAMIS_OK) return tms_error_set(error, status, "listing devices failed");
+    if (*count > capacity) *count = capacity; /* one appeared between the two calls */
+    return TAMIS_OK;
+}
+
+/* Appends to a text of `size` bytes, cut at its end. */
+static void append(char *text, size_t size, const char *part) {
+    const size_t used = strlen(text);
+    snprintf(text + used, size - used, "%s", part);
+}
+
+static tamis_status unknown_device(const char *name, const tamis_device_info *infos, size_t count,
+                                   tamis_error *error) {
+    char known[384] = "";
+    for (size_t i = 0; i < count; i++) {
+        if (!infos[i].usable) continue;
+        append(known, sizeof known, known[0] ? ", " : "");
+        append(known, sizeof known, infos[i].id);
+    }
+    return tms_error_set(error, TAMIS_E_NO_DEVICE, "device \"%.64s\" does not exist; there are: %s",
+                         name, known);
+}
+
+/* Says which device serves "auto" and why the `chosen` entries before it do not. */
+static void log_choice(const tms_log *log, const tamis_device_info *infos, size_t chosen) {
+    char skipped[1536] = "";
+    for (size_t i = 0; i < chosen; i++) {
+        append(skipped, sizeof skipped, "; not ");
+        append(skipped, sizeof skipped, infos[i].id);
+        append(skipped, sizeof skipped, ": ");
+        append(skipped, sizeof skipped, infos[i].reason);
+    }
+    tms_log_line(log, TAMIS_LOG_INFO, "device %s (%s) serves%s", infos[chosen].id,
+                 infos[chosen].name, skipped);
+}
+
+tamis_status tms_device_pick(const char *name, const tms_log *log, tamis_device_info *out,
+                             tamis_error *error) {
+    const bool any = strcmp(name, "auto") == 0;
+    tamis_device_info *infos = NULL;
+    size_t count = 0, chosen = 0;
+    const tamis_device_info *refused = NULL;
+    tamis_status status = list_all(&infos, &count, error);
+    if (status != TAMIS_OK) goto done;
+    for (; chosen < count; chosen++) {
+        const tamis_device_info *info = &infos[chosen];
+        if (!any && strcmp(name, info->id) != 0 && strcmp(name, info->backend) != 0) continue;
+        if (info->usable) break;
+        if (!refused) refused = info;
+    }
+    if (chosen < count) {
+        *out = infos[chosen];
+        if (any) log_choice(log, infos, chosen);
+    } else if (refused) {
+        status = tms_error_set(error, TAMIS_E_NO_DEVICE, "device \"%.64s\" cannot be used: %s",
+                               name, refused->reason);
+    } else {
+        status = unknown_device(name, infos, count, error);
+    }
+done:
+    free(infos);
+    return status;
+}

@@ -1,0 +1,32 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Names and texts of the status codes, and how a device's error reaches the caller. */
+#include "lib/core/core.h"
+
+const char *tamis_status_name(tamis_status status) {
+    switch (status) {
+#define NAME_CASE(name, value, text)                                                               \
+    case TAMIS_##name:                                                                             \
+        return #name;
+        TAMIS_STATUS_LIST(NAME_CASE)
+#undef NAME_CASE
+    }
+    return "unknown";
+}
+
+const char *tamis_status_text(tamis_status status) {
+    switch (status) {
+#define TEXT_CASE(name, value, text)                                                               \
+    case TAMIS_##name:                                                                             \
+        return text;
+        TAMIS_STATUS_LIST(TEXT_CASE)
+#undef TEXT_CASE
+    }
+    return "unknown";
+}
+
+tamis_status tms_forward(const tms_device *dev, tamis_status status, tamis_error *error) {
+    if (dev->sticky != TAMIS_OK) status = dev->sticky;
+    if (status == TAMIS_OK) return TAMIS_OK;
+    const char *reason = dev->error.text[0] ? dev->error.text : tamis_status_text(status);
+    return tms_error_set(error, status, "%s", reason);
+}

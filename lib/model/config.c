@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Reads a model's numbers. A key of the architecture that is not known here is refused, since it
+ * may change the computation. */
+#include "lib/model/config.h"
+
+#include <stdio.h>
+#include <string.h>
+
+/* Far above any model; keeps every product of two numbers and an element size inside 64 bits. */
+#define MAX_NUMBER (1u << 24)
+
+typedef struct architecture {
+    const char *name;
+    tms_pairing pairing;
+    bool qkv_bias;
+} architecture;
+
+static const architecture architectures[] = {
+    {"llama", TMS_PAIR_ADJACENT, false},
+    {"qwen2", TMS_PAIR_HALF, true},
+};
+
+/* Keys behind "<architecture>." that are read below. */
+static const char *const known_keys[] = {"block_count",
+                                         "context_length",
+                                         "embedding_length",
+                                         "feed_forward_length",
+                                         "attention.head_count",
+                                         "attention.head_count_kv",
+                                         "attention.key_length",
+                                         "attention.value_length",
+                                         "attention.layer_norm_rms_epsilon",
+                                         "rope.freq_base",
+                                         "rope.dimension_count",
+                                         "rope.scaling.type",
+                                         "vocab_size"};
+
+/* Key text "<architecture>.<suffix>". */
+typedef struct key_text {
+    char text[80];
+} key_text;
+
+static key_text key_of(const tms_config *config, const char *suffix) {
+    key_text key;
+    snprintf(key.text, sizeof key.text, "%s.%s", config->architecture, suffix);
+    return key;
+}
+
+static tamis_status read_architecture(const tms_gguf *gguf, tms_config *config,
+                                      tamis_error *error) {
+    tms_text name = {NULL, 0};
+    tamis_status status = tms_gguf_string(gguf, "general.architecture", &name, error);
+    if (status != TAMIS_OK) return status;
+    TMS_REQUIRE(name.at, TAMIS_E_FORMAT, "key 'general.architecture' is missing");
+    for (size_t i = 0; i < sizeof architectures / sizeof architectures[0]; ++i) {
+        if (!tms_text_is(name, architectures[i].name)) continue;
+        snprintf(config->architecture, sizeof config->architecture, "%s", architectures[i].name);
+        config->pairing = architectures[i].pairing;
+        config->qkv_bias = architectures[i].qkv_bias;
+        return TAMIS_OK;
+    }
+    return tms_error_set(error, TAMIS_E_UNSUPPORTED,
+                         "architecture '%s' is not known; llama and qwen2 are",
+                         tms_text_show(name).text);
+}
+
+static bool is_known(const char *suffix, uint64_t bytes) {
+    for (size_t i = 0; i < sizeof known_keys / sizeof known_keys[0]; ++i)
+        if (tms_text_is((tms_text){suffix, bytes}, known_keys[i])) return true;
+    return false;
+}
+
+static tamis_status refuse_unknown_keys(const tms_gguf *gguf, const tms_config *config,
+                                        tamis_error *error) {
+    key_text prefix = key_of(config, "");
+    size_t skip = strlen(prefix.text);
+    for (uint64_t i = 0; i < gguf->n_entries; ++i) {
+        tms_text key = gguf->entries[i].key;
+        if (key.bytes < skip || memcmp(key.at, prefix.text, skip) != 0) continue;
+        TMS_REQUIRE(is_known(key.at + skip, key.bytes - skip), TAMIS_E_UNSUPPORTED,
+                    "key '%s' is not known and may change the computation",
+                    tms_text_show(key).text);
+    }
+    return TAMIS_OK;
+}
+
+/* A number from 1 to MAX_NUMBER. `absent` is taken if there is no such key; 0 makes the key
+ * required. */
+static tamis_status read_number(const tms_gguf *gguf, const tms_config *config, const char *suffix,
+                                uint32_t absent, uint32_t *out, tamis_error *error) {
+    key_text key = key_of(config, suffix);
+    TMS_REQUIRE(absent || tms_gguf_find(gguf, key.text), TAMIS_E_FORMAT, "key '%s' is missing",
+                key.text);
+    *out = absent;
+    tamis_status status = tms_gguf_u32(gguf, key.text, out, error);
+    if (status != TAMIS_OK) return status;
+    TMS_REQUIRE(*out >= 1 && *out <= MAX_NUMBER, TAMIS_E_FORMAT, "key '%s' is %u; 1 to %u can be",
+                key.text, *out, MAX_NUMBER);
+    return TAMIS_OK;
+}
+
+static tamis_status read_sizes(const tms_gguf *gguf, tms_config *config, tamis_error *error) {
+    const struct {
+        const char *suffix;
+        uint32_t *out;
+    } numbers[] = {{"block_count", &config->n_layers},
+                   {"context_length", &config->context},
+                   {"embedding_length", &config->dim},
+                   {"feed_forward_length", &config->ff_dim},
+                   {"attention.head_count", &config->n_heads}};
+    for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; ++i) {
+        tamis_status status =
+            read_number(gguf, config, numbers[i].suffix, 0, numbers[i].out, error);
+        if (status != TAMIS_OK) return status;
+    }
+    return tms_gguf_u32(gguf, key_of(config, "vocab_size").text, &config->n_vocab, error);
+}
+
+static tamis_status read_heads(const tms_gguf *gguf, tms_config *config, tamis_error *error) {
+    uint32_t value_dim = 0;
+    tamis_status status = read_number(gguf, config, "attention.head_count_kv", config->n_heads,
+                                      &config->n_kv_heads, error);
+    if (status == TAMIS_OK) /* 0 where the heads do not divide the width makes the key required. */
+        status = read_number(gguf, config, "attention.key_length",
+                             config->dim % config->n_heads ? 0 : config->dim / config->n_heads,
+                             &config->head_dim, error);
+    if (status == TAMIS_OK)
+        status = read_number(gguf, config, "attention.value_length", config->head_dim, &value_dim,
+                             error);
+    if (status == TAMIS_OK)
+        status = read_number(gguf, config, "rope.dimension_count", config->head_dim, &config->n_rot,
+                             error);
+    if (status != TAMIS_OK) return status;
+    TMS_REQUIRE(config->n_heads % config->n_kv_heads == 0, TAMIS_E_FORMAT,
+                "%u query heads are no multiple of %u KV heads", config->n_heads,
+                config->n_kv_heads);
+    TMS_REQUIRE((uint64_t)config->n_heads * config->head_dim <= MAX_NUMBER, TAMIS_E_FORMAT,
+                "%u heads of %u channels: at most %u in all can be", config->n_heads,
+                config->head_dim, MAX_NUMBER);
+    TMS_REQUIRE(value_dim == config->head_dim, TAMIS_E_UNSUPPORTED,
+                "values of %u channels beside keys of %u", value_dim, config->head_dim);
+    TMS_REQUIRE(config->n_rot % 2 == 0 && config->n_rot <= config->head_dim, TAMIS_E_FORMAT,
+                "rope.dimension_count is %u; an even number up to the head dim %u can be",
+                config->n_rot, config->head_dim);
+    return TAMIS_OK;
+}
+
+static tamis_status read_rope(const tms_gguf *gguf, tms_config *config, tamis_error *error) {
+    tms_text scaling = {"none", 4};
+    key_text base = key_of(config, "rope.freq_base");
+    key_text type = key_of(config, "rope.scaling.type");
+    config->rope_base = 10000.0;
+    tamis_status status = tms_gguf_f64(gguf, base.text, &config->rope_base, error);
+    if (status == TAMIS_OK) status = tms_gguf_string(gguf, type.text, &scaling, error);
+    if (status != TAMIS_OK) return status;
+    TMS_REQUIRE(config->rope_base >= 1.0, TAMIS_E_FORMAT, "key '%s' is %g; 1 or more can be",
+                base.text, config->rope_base);
+    TMS_REQUIRE(tms_text_is(scaling, "none"), TAMIS_E_UNSUPPORTED,
+                "rope scaling of type '%s' is not done", tms_text_show(scaling).text);
+    return TAMIS_OK;
+}
+
+static tamis_status read_norm(const tms_gguf *gguf, tms_config *config, tamis_error *error) {
+    key_text key = key_of(config, "attention.layer_norm_rms_epsilon");
+    double eps = 0;
+    TMS_REQUIRE(tms_gguf_find(gguf, key.text), TAMIS_E_FORMAT, "key '%s' is missing", key.text);
+    tamis_status status = tms_gguf_f64(gguf, key.text, &eps, error);
+    if (status != TAMIS_OK) return status;
+    TMS_REQUIRE(eps >= 1e-30 && eps <= 1.0, TAMIS_E_FORMAT, "key '%s' is %g; 1e-30 to 1 can be",
+                key.text, eps);
+    config->norm_eps = (float)eps;
+    return TAMIS_OK;
+}
+
+tamis_status tms_config_read(const tms_gguf *gguf, tms_config *out, tamis_error *error) {
+    tms_text name = {"", 0};
+    *out = (tms_config){0};
+    tamis_status status = read_architecture(gguf, out, error);
+    if (status == TAMIS_OK) status = refuse_unknown_keys(gguf, out, error);
+    if (status == TAMIS_OK) status = tms_gguf_string(gguf, "general.name", &name, error);
+    if (status == TAMIS_OK) status = read_sizes(gguf, out, error);
+    if (status == TAMIS_OK) status = read_heads(gguf, out, error);
+    if (status == TAMIS_OK) status = read_rope(gguf, out, error);
+    if (status == TAMIS_OK) status = read_norm(gguf, out, error);
+    if (status == TAMIS_OK) snprintf(out->name, sizeof out->name, "%s", tms_text_show(name).text);
+    return status;
+}

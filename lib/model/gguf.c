@@ -1,0 +1,454 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Parses GGUF v3. The file is hostile: each count, length and offset is checked against what is
+ * left of the file before it is used, and work and memory stay linear in the file's size (n log n
+ * to sort). */
+#include "lib/model/gguf.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#if __BYTE_ORDER__ != __ORDER_LITTLE_ENDIAN__
+#error "GGUF tensors are little-endian and are used as they lie in the file"
+#endif
+
+#define GGUF_VERSION 3u
+/* The least that an entry (empty key, one byte) and a tensor (empty name, one dim) take. */
+#define MIN_ENTRY_BYTES  13u
+#define MIN_TENSOR_BYTES 32u
+
+static const char *const type_names[] = {"u8",   "i8",     "u16",   "i16", "u32", "i32", "f32",
+                                         "bool", "string", "array", "u64", "i64", "f64"};
+static const uint8_t type_bytes[] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};
+#define N_TYPES (sizeof type_bytes)
+
+/* Names for messages; the three that are read carry no name here. Gaps were retired by the format.
+ */
+static const char *const tensor_type_names[] = {
+    [2] = "Q4_0",   [3] = "Q4_1",    [6] = "Q5_0",     [7] = "Q5_1",    [8] = "Q8_0",
+    [9] = "Q8_1",   [10] = "Q2_K",   [11] = "Q3_K",    [12] = "Q4_K",   [13] = "Q5_K",
+    [14] = "Q6_K",  [15] = "Q8_K",   [16] = "IQ2_XXS", [17] = "IQ2_XS", [18] = "IQ3_XXS",
+    [19] = "IQ1_S", [20] = "IQ4_NL", [21] = "IQ3_S",   [22] = "IQ2_S",  [23] = "IQ4_XS",
+    [24] = "I8",    [25] = "I16",    [26] = "I32",     [27] = "I64",    [28] = "F64",
+    [29] = "IQ1_M", [34] = "TQ1_0",  [35] = "TQ2_0",   [39] = "MXFP4"};
+#define N_TENSOR_TYPES (sizeof tensor_type_names / sizeof tensor_type_names[0])
+
+/* What is left to read. */
+typedef struct reader {
+    const uint8_t *at, *end;
+    const uint8_t *start;
+} reader;
+
+static uint64_t left(const reader *r) {
+    return (uint64_t)(r->end - r->at);
+}
+
+static tamis_status truncated(const reader *r, const char *what, tamis_error *error) {
+    return tms_error_set(error, TAMIS_E_FORMAT, "the file ends at byte %llu, inside %s",
+                         (unsigned long long)(r->end - r->start), what);
+}
+
+/* Takes `bytes` into `out`. */
+static tamis_status take(reader *r, void *out, size_t bytes, const char *what, tamis_error *error) {
+    if (left(r) < bytes) return truncated(r, what, error);
+    memcpy(out, r->at, bytes);
+    r->at += bytes;
+    return TAMIS_OK;
+}
+
+static tamis_status take_text(reader *r, tms_text *out, const char *what, tamis_error *error) {
+    tamis_status status = take(r, &out->bytes, sizeof out->bytes, what, error);
+    if (status != TAMIS_OK) return status;
+    TMS_REQUIRE(out->bytes <= left(r), TAMIS_E_FORMAT,
+                "%s states %llu bytes of text, the file has %llu left", what,
+                (unsigned long long)out->bytes, (unsigned long long)left(r));
+    out->at = (const char *)r->at;
+    r->at += out->bytes;
+    return TAMIS_OK;
+}
+
+bool tms_text_is(tms_text text, const char *word) {
+    return text.bytes == strlen(word) && memcmp(text.at, word, text.bytes) == 0;
+}
+
+tms_shown tms_text_show(tms_text text) {
+    tms_shown shown = {{0}};
+    for (uint64_t i = 0; i < text.bytes && i < sizeof shown.text - 1; ++i)
+        shown.text[i] = text.at[i] >= ' ' && text.at[i] <= '~' ? text.at[i] : '?';
+    return shown;
+}
+
+/* Bytewise, the shorter first. */
+static int text_order(tms_text a, tms_text b) {
+    int order = memcmp(a.at, b.at, a.bytes < b.bytes ? a.bytes : b.bytes);
+    return order ? order : (a.bytes > b.bytes) - (a.bytes < b.bytes);
+}
+
+/* ---- Entries --------------------------------------------------------------------------------- */
+
+/* Skips the values of an entry whose type and count are known. */
+static tamis_status skip_values(reader *r, const tms_gguf_entry *entry, tamis_error *error) {
+    tms_shown key = tms_text_show(entry->key);
+    uint64_t size = entry->type == TMS_GGUF_STRING ? sizeof(uint64_t) : type_bytes[entry->type];
+    TMS_REQUIRE(entry->count <= left(r) / size, TAMIS_E_FORMAT,
+                "key '%s' states %llu values of type %s, the file has %llu bytes left", key.text,
+                (unsigned long long)entry->count, type_names[entry->type],
+                (unsigned long long)left(r));
+    if (entry->type != TMS_GGUF_STRING) {
+        r->at += entry->count * size;
+        return TAMIS_OK;
+    }
+    for (uint64_t i = 0; i < entry->count; ++i) {
+        tms_text text;
+        tamis_status status = take_text(r, &text, key.text, error);
+        if (status != TAMIS_OK) return status;
+    }
+    return TAMIS_OK;
+}
+
+static tamis_status check_type(uint32_t type, tms_text key, tamis_error *error) {
+    TMS_REQUIRE(type < N_TYPES, TAMIS_E_FORMAT, "key '%s' has the unknown type %u",
+                tms_text_show(key).text, type);
+    return TAMIS_OK;
+}
+
+static tamis_status parse_entry(reader *r, tms_gguf_entry *entry, tamis_error *error) {
+    uint32_t type = 0;
+    tamis_status status = take_text(r, &entry->key, "a key", error);
+    if (status == TAMIS_OK) status = take(r, &type, sizeof type, "a key's type", error);
+    if (status == TAMIS_OK) status = check_type(type, entry->key, error);
+    if (status != TAMIS_OK) return status;
+    entry->count = 1;
+    entry->array = type == TMS_GGUF_ARRAY;
+    if (entry->array) {
+        status = take(r, &type, sizeof type, "an array's type", error);
+        if (status == TAMIS_OK) status = check_type(type, entry->key, error);
+        if (status == TAMIS_OK)
+            status = take(r, &entry->count, sizeof entry->count, "an array's length", error);
+        if (status != TAMIS_OK) return status;
+        TMS_REQUIRE(type != TMS_GGUF_ARRAY, TAMIS_E_UNSUPPORTED, "key '%s' is an array of arrays",
+                    tms_text_show(entry->key).text);
+    }
+    entry->type = (tms_gguf_type)type;
+    entry->at = r->at;
+    return skip_values(r, entry, error);
+}
+
+static int entry_order(const void *a, const void *b) {
+    return text_order(((const tms_gguf_entry *)a)->key, ((const tms_gguf_entry *)b)->key);
+}
+
+static tamis_status parse_entries(reader *r, tms_gguf *gguf, tamis_error *error) {
+    TMS_REQUIRE(gguf->n_entries <= left(r) / MIN_ENTRY_BYTES, TAMIS_E_FORMAT,
+                "the file states %llu keys, its %llu bytes left cannot hold them",
+                (unsigned long long)gguf->n_entries, (unsigned long long)left(r));
+    gguf->entries = calloc(gguf->n_entries + 1, sizeof *gguf->entries);
+    TMS_REQUIRE(gguf->entries, TAMIS_E_NO_MEMORY, "no memory for %llu keys",
+                (unsigned long long)gguf->n_entries);
+    for (uint64_t i = 0; i < gguf->n_entries; ++i) {
+        tamis_status status = parse_entry(r, &gguf->entries[i], error);
+        if (status != TAMIS_OK) return status;
+    }
+    qsort(gguf->entries, gguf->n_entries, sizeof *gguf->entries, entry_order);
+    for (uint64_t i = 1; i < gguf->n_entries; ++i)
+        TMS_REQUIRE(entry_order(&gguf->entries[i - 1], &gguf->entries[i]) != 0, TAMIS_E_FORMAT,
+                    "key '%s' stands twice", tms_text_show(gguf->entries[i].key).text);
+    return TAMIS_OK;
+}
+
+/* ---- Tensors --------------------------------------------------------------------------------- */
+
+static tamis_status check_tensor_type(tms_gguf_tensor *tensor, uint32_t type, tamis_error *error) {
+    static const tamis_dtype dtypes[] = {[0] = TAMIS_F32, [1] = TAMIS_F16, [30] = TAMIS_BF16};
+    if (type == 0 || type == 1 || type == 30) {
+        tensor->dtype = dtypes[type];
+        return TAMIS_OK;
+    }
+    const char *name =
+        type < N_TENSOR_TYPES && tensor_type_names[type] ? tensor_type_names[type] : "unknown";
+    return tms_error_set(error, TAMIS_E_UNSUPPORTED,
+                         "tensor '%s' has type %s (%u); f32, f16 and bf16 are read",
+                         tms_text_show(tensor->name).text, name, type);
+}
+
+/* The element and byte counts, without overflow. */
+static tamis_status measure_tensor(tms_gguf_tensor *tensor, tamis_error *error) {
+    uint64_t limit = UINT64_MAX / tamis_dtype_size(tensor->dtype);
+    tensor->elements = 1;
+    for (uint32_t i = 0; i < tensor->n_dims; ++i) {
+        TMS_REQUIRE(tensor->dims[i] > 0 && tensor->dims[i] <= limit / tensor->elements,
+                    TAMIS_E_FORMAT, "tensor '%s' has the impossible dim %llu",
+                    tms_text_show(tensor->name).text, (unsigned long long)tensor->dims[i]);
+        tensor->elements *= tensor->dims[i];
+    }
+    tensor->bytes = tensor->elements * tamis_dtype_size(tensor->dtype);
+    return TAMIS_OK;
+}
+
+static tamis_status parse_tensor(reader *r, tms_gguf_tensor *tensor, tamis_error *error) {
+    uint32_t type = 0;
+    tamis_status status = take_text(r, &tensor->name, "a tensor's name", error);
+    if (status == TAMIS_OK)
+        status = take(r, &tensor->n_dims, sizeof tensor->n_dims, "a tensor's dims", error);
+    if (status != TAMIS_OK) return status;
+    TMS_REQUIRE(tensor->n_dims >= 1 && tensor->n_dims <= TMS_GGUF_MAX_DIMS, TAMIS_E_FORMAT,
+                "tensor '%s' has %u dims; 1 to %d can be", tms_text_show(tensor->name).text,
+                tensor->n_dims, TMS_GGUF_MAX_DIMS);
+    for (uint32_t i = 0; i < TMS_GGUF_MAX_DIMS; ++i)
+        tensor->dims[i] = 1;
+    status =
+        take(r, tensor->dims, tensor->n_dims * sizeof tensor->dims[0], "a tensor's dims", error);
+    if (status == TAMIS_OK) status = take(r, &type, sizeof type, "a tensor's type", error);
+    if (status == TAMIS_OK)
+        status = take(r, &tensor->offset, sizeof tensor->offset, "a tensor's offset", error);
+    if (status == TAMIS_OK) status = check_tensor_type(tensor, type, error);
+    return status == TAMIS_OK ? measure_tensor(tensor, error) : status;
+}
+
+static int name_order(const void *a, const void *b) {
+    return text_order(((const tms_gguf_tensor *)a)->name, ((const tms_gguf_tensor *)b)->name);
+}
+
+static int offset_order(const void *a, const void *b) {
+    const tms_gguf_tensor *x = a, *y = b;
+    return (x->offset > y->offset) - (x->offset < y->offset);
+}
+
+/* Places the tensors in the data section: aligned, inside it, none over another. */
+static tamis_status place_tensors(reader *r, tms_gguf *gguf, tamis_error *error) {
+    uint32_t alignment = 32;
+    tamis_status status = tms_gguf_u32(gguf, "general.alignment", &alignment, error);
+    if (status != TAMIS_OK) return status;
+    TMS_REQUIRE(alignment >= 8 && alignment <= 65536 && (alignment & (alignment - 1)) == 0,
+                TAMIS_E_FORMAT, "general.alignment is %u; a power of two from 8 to 65536 can be",
+                alignment);
+    uint64_t padding = (alignment - (uint64_t)(r->at - r->start) % alignment) % alignment;
+    if (padding > left(r)) return truncated(r, "the padding before the tensors", error);
+    r->at += padding;
+    qsort(gguf->tensors, gguf->n_tensors, sizeof *gguf->tensors, offset_order);
+    uint64_t end = 0;
+    for (uint64_t i = 0; i < gguf->n_tensors; ++i) {
+        tms_gguf_tensor *tensor = &gguf->tensors[i];
+        tms_shown name = tms_text_show(tensor->name);
+        TMS_REQUIRE(tensor->offset % alignment == 0, TAMIS_E_FORMAT,
+                    "tensor '%s' has the offset %llu, not a multiple of the alignment %u",
+                    name.text, (unsigned long long)tensor->offset, alignment);
+        TMS_REQUIRE(tensor->offset <= left(r) && tensor->bytes <= left(r) - tensor->offset,
+                    TAMIS_E_FORMAT,
+                    "tensor '%s' (offset %llu, %llu bytes) leaves the file, whose "
+                    "data section has %llu bytes",
+                    name.text, (unsigned long long)tensor->offset,
+                    (unsigned long long)tensor->bytes, (unsigned long long)left(r));
+        TMS_REQUIRE(tensor->offset >= end, TAMIS_E_FORMAT,
+                    "tensor '%s' at offset %llu lies over the one before it, which ends at %llu",
+                    name.text, (unsigned long long)tensor->offset, (unsigned long long)end);
+        end = tensor->offset + tensor->bytes;
+        tensor->data = r->at + tensor->offset;
+    }
+    return TAMIS_OK;
+}
+
+static tamis_status parse_tensors(reader *r, tms_gguf *gguf, tamis_error *error) {
+    TMS_REQUIRE(gguf->n_tensors <= left(r) / MIN_TENSOR_BYTES, TAMIS_E_FORMAT,
+                "the file states %llu tensors, its %llu bytes left cannot hold them",
+                (unsigned long long)gguf->n_tensors, (unsigned long long)left(r));
+    gguf->tensors = calloc(gguf->n_tensors + 1, sizeof *gguf->tensors);
+    TMS_REQUIRE(gguf->tensors, TAMIS_E_NO_MEMORY, "no memory for %llu tensors",
+                (unsigned long long)gguf->n_tensors);
+    for (uint64_t i = 0; i < gguf->n_tensors; ++i) {
+        tamis_status status = parse_tensor(r, &gguf->tensors[i], error);
+        if (status != TAMIS_OK) return status;
+    }
+    tamis_status status = place_tensors(r, gguf, error);
+    if (status != TAMIS_OK) return status;
+    qsort(gguf->tensors, gguf->n_tensors, sizeof *gguf->tensors, name_order);
+    for (uint64_t i = 1; i < gguf->n_tensors; ++i)
+        TMS_REQUIRE(name_order(&gguf->tensors[i - 1], &gguf->tensors[i]) != 0, TAMIS_E_FORMAT,
+                    "tensor '%s' stands twice", tms_text_show(gguf->tensors[i].name).text);
+    return TAMIS_OK;
+}
+
+/* ---- The file -------------------------------------------------------------------------------- */
+
+static tamis_status parse_head(reader *r, tms_gguf *gguf, tamis_error *error) {
+    uint8_t magic[4];
+    uint32_t version = 0;
+    tamis_status status = take(r, magic, sizeof magic, "the magic number", error);
+    if (status != TAMIS_OK) return status;
+    TMS_REQUIRE(memcmp(magic, "GGUF", 4) == 0, TAMIS_E_FORMAT,
+                "not a GGUF file: it begins with the bytes %02x %02x %02x %02x", magic[0], magic[1],
+                magic[2], magic[3]);
+    status = take(r, &version, sizeof version, "the version", error);
+    if (status != TAMIS_OK) return status;
+    TMS_REQUIRE(version == GGUF_VERSION, TAMIS_E_UNSUPPORTED,
+                "GGUF version %u is not read, only little-endian version %u", version,
+                GGUF_VERSION);
+    status = take(r, &gguf->n_tensors, sizeof gguf->n_tensors, "the number of tensors", error);
+    if (status == TAMIS_OK)
+        status = take(r, &gguf->n_entries, sizeof gguf->n_entries, "the number of keys", error);
+    return status;
+}
+
+/* Fills gguf, whose file and bytes are set. Closes it on failure. */
+static tamis_status parse(tms_gguf *gguf, tamis_error *error) {
+    reader r = {.at = gguf->file, .end = gguf->file + gguf->bytes, .start = gguf->file};
+    tamis_status status = parse_head(&r, gguf, error);
+    if (status == TAMIS_OK) status = parse_entries(&r, gguf, error);
+    if (status == TAMIS_OK) status = parse_tensors(&r, gguf, error);
+    if (status != TAMIS_OK) tms_gguf_close(gguf);
+    return status;
+}
+
+tamis_status tms_gguf_parse(const void *file, uint64_t bytes, tms_gguf *out, tamis_error *error) {
+    *out = (tms_gguf){.file = file, .bytes = bytes};
+    return parse(out, error);
+}
+
+/* Maps the file; `descriptor` is open. */
+static tamis_status map_file(int descriptor, const char *path, tms_gguf *out, tamis_error *error) {
+    struct stat info;
+    TMS_REQUIRE(fstat(descriptor, &info) == 0, TAMIS_E_IO, "%s: %s", path, strerror(errno));
+    TMS_REQUIRE(S_ISREG(info.st_mode), TAMIS_E_IO, "%s: not a regular file", path);
+    TMS_REQUIRE(info.st_size > 0, TAMIS_E_FORMAT, "%s: the file is empty", path);
+    void *file = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_PRIVATE, descriptor, 0);
+    TMS_REQUIRE(file != MAP_FAILED, TAMIS_E_IO, "%s: %s", path, strerror(errno));
+    *out = (tms_gguf){.file = file, .bytes = (uint64_t)info.st_size, .mapped = true};
+    return TAMIS_OK;
+}
+
+tamis_status tms_gguf_open(const char *path, tms_gguf *out, tamis_error *error) {
+    *out = (tms_gguf){0};
+    int descriptor = open(path, O_RDONLY | O_NONBLOCK); /* a named pipe must not hold us up */
+    TMS_REQUIRE(descriptor >= 0, TAMIS_E_IO, "%s: %s", path, strerror(errno));
+    tamis_status status = map_file(descriptor, path, out, error);
+    close(descriptor);
+    return status == TAMIS_OK ? parse(out, error) : status;
+}
+
+void tms_gguf_close(tms_gguf *gguf) {
+    free(gguf->entries);
+    free(gguf->tensors);
+    if (gguf->mapped) munmap((void *)(uintptr_t)gguf->file, gguf->bytes);
+    *gguf = (tms_gguf){0};
+}
+
+/* ---- Look-ups -------------------------------------------------------------------------------- */
+
+const tms_gguf_entry *tms_gguf_find(const tms_gguf *gguf, const char *key) {
+    tms_gguf_entry wanted = {.key = {key, strlen(key)}};
+    return bsearch(&wanted, gguf->entries, gguf->n_entries, sizeof wanted, entry_order);
+}
+
+const tms_gguf_tensor *tms_gguf_tensor_find(const tms_gguf *gguf, const char *name) {
+    tms_gguf_tensor wanted = {.name = {name, strlen(name)}};
+    return bsearch(&wanted, gguf->tensors, gguf->n_tensors, sizeof wanted, name_order);
+}
+
+static tamis_status wrong_type(const tms_gguf_entry *entry, const char *wanted,
+                               tamis_error *error) {
+    return tms_error_set(error, TAMIS_E_FORMAT, "key '%s' has type %s%s; %s is expected",
+                         tms_text_show(entry->key).text, entry->array ? "array of " : "",
+                         type_names[entry->type], wanted);
+}
+
+/* An integer of any width, sign-extended; a u64 from 2^63 on comes out negative, which no caller
+ * takes either. False for other types. */
+static bool integer(const tms_gguf_entry *entry, int64_t *out) {
+    uint64_t bits = 0;
+    if (entry->array) return false;
+    memcpy(&bits, entry->at, type_bytes[entry->type]);
+    switch (entry->type) {
+    case TMS_GGUF_U8:
+    case TMS_GGUF_U16:
+    case TMS_GGUF_U32:
+    case TMS_GGUF_U64:
+    case TMS_GGUF_I64:
+        *out = (int64_t)bits;
+        return true;
+    case TMS_GGUF_I8:
+        *out = (int8_t)bits;
+        return true;
+    case TMS_GGUF_I16:
+        *out = (int16_t)bits;
+        return true;
+    case TMS_GGUF_I32:
+        *out = (int32_t)bits;
+        return true;
+    default:
+        return false;
+    }
+}
+
+tamis_status tms_gguf_u32(const tms_gguf *gguf, const char *key, uint32_t *out,
+                          tamis_error *error) {
+    const tms_gguf_entry *entry = tms_gguf_find(gguf, key);
+    int64_t value;
+    if (!entry) return TAMIS_OK;
+    if (!integer(entry, &value)) return wrong_type(entry, "an integer", error);
+    TMS_REQUIRE(value >= 0 || entry->type == TMS_GGUF_U64, TAMIS_E_FORMAT,
+                "key '%s' is %lld; 0 to %u can be", key, (long long)value, UINT32_MAX);
+    TMS_REQUIRE((uint64_t)value <= UINT32_MAX, TAMIS_E_FORMAT, "key '%s' is %llu; 0 to %u can be",
+                key, (unsigned long long)value, UINT32_MAX);
+    *out = (uint32_t)value;
+    return TAMIS_OK;
+}
+
+tamis_status tms_gguf_f64(const tms_gguf *gguf, const char *key, double *out, tamis_error *error) {
+    const tms_gguf_entry *entry = tms_gguf_find(gguf, key);
+    double value = 0;
+    if (!entry) return TAMIS_OK;
+    if (entry->array || (entry->type != TMS_GGUF_F32 && entry->type != TMS_GGUF_F64))
+        return wrong_type(entry, "a float", error);
+    if (entry->type == TMS_GGUF_F64) {
+        memcpy(&value, entry->at, sizeof value);
+    } else {
+        float narrow;
+        memcpy(&narrow, entry->at, sizeof narrow);
+        value = narrow;
+    }
+    TMS_REQUIRE(isfinite(value), TAMIS_E_FORMAT, "key '%s' is %g, not a finite number", key, value);
+    *out = value;
+    return TAMIS_OK;
+}
+
+tamis_status tms_gguf_bool(const tms_gguf *gguf, const char *key, bool *out, tamis_error *error) {
+    const tms_gguf_entry *entry = tms_gguf_find(gguf, key);
+    if (!entry) return TAMIS_OK;
+    if (entry->array || entry->type != TMS_GGUF_BOOL) return wrong_type(entry, "bool", error);
+    TMS_REQUIRE(*entry->at <= 1, TAMIS_E_FORMAT, "key '%s' is the bool %u; 0 and 1 can be", key,
+                *entry->at);
+    *out = *entry->at != 0;
+    return TAMIS_OK;
+}
+
+tamis_status tms_gguf_string(const tms_gguf *gguf, const char *key, tms_text *out,
+                             tamis_error *error) {
+    const tms_gguf_entry *entry = tms_gguf_find(gguf, key);
+    if (!entry) return TAMIS_OK;
+    if (entry->array || entry->type != TMS_GGUF_STRING) return wrong_type(entry, "string", error);
+    const uint8_t *at = entry->at;
+    *out = tms_gguf_next_string(&at);
+    return TAMIS_OK;
+}
+
+tamis_status tms_gguf_array(const tms_gguf *gguf, const char *key, tms_gguf_type type,
+                            const tms_gguf_entry **out, tamis_error *error) {
+    const tms_gguf_entry *entry = tms_gguf_find(gguf, key);
+    char wanted[32] = "array of ";
+    *out = entry;
+    if (!entry || (entry->array && entry->type == type)) return TAMIS_OK;
+    return wrong_type(entry, strcat(wanted, type_names[type]), error);
+}
+
+tms_text tms_gguf_next_string(const uint8_t **at) {
+    tms_text text;
+    memcpy(&text.bytes, *at, sizeof text.bytes);
+    text.at = (const char *)*at + sizeof text.bytes;
+    *at += sizeof text.bytes + text.bytes;
+    return text;
+}

@@ -1,0 +1,95 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A GGUF v3 file as checked entries and tensors: whatever these structs say lies inside the file.
+ */
+#ifndef TMS_GGUF_H
+#define TMS_GGUF_H
+
+#include "lib/core/core.h"
+
+/* Bytes inside the file, not NUL-terminated. */
+typedef struct tms_text {
+    const char *at;
+    uint64_t bytes;
+} tms_text;
+
+/* Value types as the format numbers them. */
+typedef enum tms_gguf_type {
+    TMS_GGUF_U8 = 0,
+    TMS_GGUF_I8 = 1,
+    TMS_GGUF_U16 = 2,
+    TMS_GGUF_I16 = 3,
+    TMS_GGUF_U32 = 4,
+    TMS_GGUF_I32 = 5,
+    TMS_GGUF_F32 = 6,
+    TMS_GGUF_BOOL = 7,
+    TMS_GGUF_STRING = 8,
+    TMS_GGUF_ARRAY = 9,
+    TMS_GGUF_U64 = 10,
+    TMS_GGUF_I64 = 11,
+    TMS_GGUF_F64 = 12
+} tms_gguf_type;
+
+/* A key and its value. Of an array `type` is that of the elements, `count` their number; elements
+ * lie one after the other from `at`: scalars packed, strings each behind its 8-byte length. */
+typedef struct tms_gguf_entry {
+    tms_text key;
+    tms_gguf_type type;
+    bool array;
+    uint64_t count; /* 1 for a single value */
+    const uint8_t *at;
+} tms_gguf_entry;
+
+#define TMS_GGUF_MAX_DIMS 4
+typedef struct tms_gguf_tensor {
+    tms_text name;
+    tamis_dtype dtype;
+    uint32_t n_dims;
+    uint64_t dims[TMS_GGUF_MAX_DIMS]; /* fastest first; 1 beyond n_dims */
+    uint64_t elements, bytes;
+    uint64_t offset; /* from the start of the data section */
+    const uint8_t *data;
+} tms_gguf_tensor;
+
+typedef struct tms_gguf {
+    const uint8_t *file;
+    uint64_t bytes;
+    bool mapped; /* `file` is a mapping of ours */
+    uint64_t n_entries, n_tensors;
+    tms_gguf_entry *entries;  /* ascending by key */
+    tms_gguf_tensor *tensors; /* ascending by name */
+} tms_gguf;
+
+/* Maps and checks a whole file. The file must not shrink while it is open. Errors: E_IO, E_FORMAT,
+ * E_UNSUPPORTED (version, tensor type), E_NO_MEMORY; *out is then closed. */
+tamis_status tms_gguf_open(const char *path, tms_gguf *out, tamis_error *error);
+/* The same for bytes in memory, which stay the caller's and must outlive *out. */
+tamis_status tms_gguf_parse(const void *file, uint64_t bytes, tms_gguf *out, tamis_error *error);
+void tms_gguf_close(tms_gguf *gguf);
+
+/* NULL if there is none. */
+const tms_gguf_entry *tms_gguf_find(const tms_gguf *gguf, const char *key);
+const tms_gguf_tensor *tms_gguf_tensor_find(const tms_gguf *gguf, const char *name);
+
+/* Single values of any integer or float type that holds them. An absent key leaves *out alone.
+ * Errors: E_FORMAT for another type, a negative or too large integer, a float that is not finite.
+ */
+tamis_status tms_gguf_u32(const tms_gguf *gguf, const char *key, uint32_t *out, tamis_error *error);
+tamis_status tms_gguf_f64(const tms_gguf *gguf, const char *key, double *out, tamis_error *error);
+tamis_status tms_gguf_bool(const tms_gguf *gguf, const char *key, bool *out, tamis_error *error);
+tamis_status tms_gguf_string(const tms_gguf *gguf, const char *key, tms_text *out,
+                             tamis_error *error);
+/* An array of `type`; *out is NULL if the key is absent. */
+tamis_status tms_gguf_array(const tms_gguf *gguf, const char *key, tms_gguf_type type,
+                            const tms_gguf_entry **out, tamis_error *error);
+/* Reads the string at *at and moves *at behind it: for walking arrays of strings. */
+tms_text tms_gguf_next_string(const uint8_t **at);
+
+bool tms_text_is(tms_text text, const char *word);
+
+/* Text of a file made fit for a message: at most 63 printable characters. */
+typedef struct tms_shown {
+    char text[64];
+} tms_shown;
+tms_shown tms_text_show(tms_text text);
+
+#endif

@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Loads a model from a GGUF file, tells what it is, and turns text into tokens and back. */
+#include "lib/model/model.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static tamis_status make_rotate_table(tamis_model *model, tamis_error *error) {
+    tms_device *dev = model->context->dev;
+    uint32_t n_rot = model->config.n_rot;
+    /* [2][TMS_ROTATE_STEPS][n_rot / 2][2] */
+    uint64_t bytes = (uint64_t)2 * TMS_ROTATE_STEPS * n_rot * sizeof(float);
+    double *frequencies = malloc(n_rot / 2 * sizeof *frequencies);
+    float *table = malloc(bytes);
+    tamis_status status = TAMIS_OK;
+    if (!frequencies || !table) {
+        status = tms_error_set(error, TAMIS_E_NO_MEMORY, "no memory for %llu bytes",
+                               (unsigned long long)bytes);
+        goto fail;
+    }
+    for (uint32_t i = 0; i < n_rot / 2; ++i)
+        frequencies[i] = pow(model->config.rope_base, -2.0 * i / n_rot);
+    tms_rotate_table(frequencies, n_rot, table);
+    TMS_TRY(dev, dev->backend->alloc(dev, bytes, &model->rotate_table));
+    TMS_TRY(dev, dev->backend->write(dev, (tms_ref){model->rotate_table, 0}, table, bytes));
+fail:
+    free(frequencies);
+    free(table);
+    return status;
+}
+
+static void fill_info(tamis_model *model) {
+    const tms_config *config = &model->config;
+    tamis_model_info *info = &model->info;
+    *info = (tamis_model_info){.n_layers = config->n_layers,
+                               .n_heads = config->n_heads,
+                               .n_kv_heads = config->n_kv_heads,
+                               .head_dim = config->head_dim,
+                               .dim = config->dim,
+                               .ff_dim = config->ff_dim,
+                               .n_vocab = model->vocab.n_tokens,
+                               .context = config->context,
+                               .dtype = model->weights.layers[0].weights[TMS_ATTN_Q].dtype,
+                               .parameters = model->weights.parameters,
+                               .weight_bytes = model->weights.bytes};
+    memcpy(info->architecture, config->architecture, sizeof info->architecture);
+    memcpy(info->name, config->name, sizeof info->name);
+}
+
+/* Everything is checked before anything goes to the device. */
+static tamis_status load(tamis_model *model, const tms_gguf *gguf, tamis_error *error) {
+    tamis_status status = tms_config_read(gguf, &model->config, error);
+    if (status == TAMIS_OK) status = tms_vocab_read(gguf, &model->vocab, error);
+    if (status == TAMIS_OK)
+        status =
+            tms_weights_find(gguf, &model->config, model->vocab.n_tokens, &model->weights, error);
+    if (status == TAMIS_OK)
+        status = tms_weights_upload(&model->weights, model->context->dev, error);
+    if (status == TAMIS_OK) status = make_rotate_table(model, error);
+    if (status == TAMIS_OK) fill_info(model);
+    return status;
+}
+
+tamis_status tamis_model_load(tamis_context *context, const char *path, tamis_model **out,
+                              tamis_error *error) {
+    tms_gguf gguf = {0};
+    tamis_error reason = {0};
+    TMS_REQUIRE(context && path && out, TAMIS_E_ARGUMENT, "context, path and out are required");
+    tamis_model *model = calloc(1, sizeof *model);
+    TMS_REQUIRE(model, TAMIS_E_NO_MEMORY, "no memory for a model");
+    model->context = context;
+    tamis_status status = tms_gguf_open(path, &gguf, &reason);
+    if (status == TAMIS_OK) status = load(model, &gguf, &reason);
+    tms_gguf_close(&gguf);
+    if (status != TAMIS_OK) {
+        tamis_model_destroy(&model);
+        return tms_error_set(error, status, "%.200s: %s", path, reason.text);
+    }
+    *out = model;
+    return TAMIS_OK;
+}
+
+void tamis_model_destroy(tamis_model **model) {
+    if (!model || !*model) return;
+    tms_device *dev = (*model)->context->dev;
+    tms_weights_free(&(*model)->weights, dev);
+    tms_vocab_free(&(*model)->vocab);
+    dev->backend->free(dev, (*model)->rotate_table);
+    free(*model);
+    *model = NULL;
+}
+
+const tamis_model_info *tamis_model_get_info(const tamis_model *model) {
+    return &model->info;
+}
+
+void tamis_model_cache_shape(const tamis_model *model, tamis_cache_params *params) {
+    params->n_layers = model->config.n_layers;
+    params->n_heads = model->config.n_heads;
+    params->n_kv_heads = model->config.n_kv_heads;
+    params->head_dim = model->config.head_dim;
+}
+
+tamis_status tamis_model_tokenize(const tamis_model *model, const char *text, size_t bytes,
+                                  int32_t *tokens, size_t capacity, size_t *count,
+                                  tamis_error *error) {
+    const int32_t *token_of_byte = model->vocab.token_of_byte;
+    for (size_t i = 0; i < bytes; ++i) {
+        uint8_t byte = (uint8_t)text[i];
+        TMS_REQUIRE(token_of_byte[byte] >= 0, TAMIS_E_ARGUMENT,
+                    "the vocabulary lacks byte %u, at place %zu of the text", byte, i);
+    }
+    for (size_t i = 0; i < bytes && i < capacity; ++i)
+        tokens[i] = token_of_byte[(uint8_t)text[i]];
+    *count = bytes;
+    return TAMIS_OK;
+}
+
+const char *tamis_model_token_text(const tamis_model *model, int32_t token, size_t *bytes) {
+    const tms_vocab *vocab = &model->vocab;
+    *bytes = 0;
+    if (token < 0 || (uint32_t)token >= vocab->n_tokens) return NULL;
+    *bytes = (size_t)(vocab->starts[token + 1] - vocab->starts[token]);
+    return vocab->text + vocab->starts[token];
+}

@@ -1,0 +1,52 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A loaded model and its runner from the inside. */
+#ifndef TMS_MODEL_H
+#define TMS_MODEL_H
+
+#include "lib/model/vocab.h"
+#include "lib/model/weights.h"
+#include <tamis/model.h>
+
+struct tamis_model {
+    tamis_context *context;
+    tms_config config;
+    tms_vocab vocab;
+    tms_weights weights;
+    tms_mem *rotate_table;
+    tamis_model_info info;
+};
+
+/* The buffers of a forward pass, rows packed. */
+typedef enum tms_activation {
+    TMS_X,         /* f32 [rows][dim]: the residual stream */
+    TMS_NORMED,    /* f32 [rows][dim] */
+    TMS_Q,         /* f32 [rows][n_heads * head_dim] */
+    TMS_K,         /* f32 [rows][n_kv_heads * head_dim] */
+    TMS_V,         /* f32 [rows][n_kv_heads * head_dim] */
+    TMS_ATTENDED,  /* f32 [rows][n_heads * head_dim] */
+    TMS_GATE,      /* f32 [rows][ff_dim] */
+    TMS_UP,        /* f32 [rows][ff_dim] */
+    TMS_LOGITS,    /* f32 [sequences][n_vocab] */
+    TMS_TOKENS,    /* int32 [rows] */
+    TMS_POSITIONS, /* int32 [rows] */
+    TMS_NEXT,      /* int32 [sequences] */
+    TMS_ACTIVATIONS
+} tms_activation;
+
+struct tamis_runner {
+    tamis_model *model;
+    tamis_cache *cache;
+    tamis_plan *plan;
+    tamis_buffer *buffers[TMS_ACTIVATIONS];
+    int32_t *positions; /* [max_rows], on the host */
+    uint32_t max_rows, max_sequences, max_context;
+    uint32_t n_outputs; /* rows of logits that the last call left; 0 after a failure */
+};
+
+/* One forward pass over the rows of the plan's open step, whose tokens and positions are on the
+ * device. Logits and greedy tokens come for the rows [first_output, first_output + n_outputs).
+ * n_rows == 0 only builds the kernels and needs no step. Enqueues. */
+tamis_status tms_forward_pass(tamis_runner *runner, uint32_t n_rows, uint32_t first_output,
+                              uint32_t n_outputs, tamis_error *error);
+
+#endif

@@ -1,0 +1,224 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Runs forward passes: prompts in chunks, decode steps of several sequences, the greedy choice. */
+#include "lib/cache/cache.h"
+#include "lib/model/model.h"
+
+#include <stdlib.h>
+
+/* Elements of a row of each activation; logits and next have a row a sequence. All take 4 bytes. */
+static uint64_t width_of(const tamis_model *model, tms_activation which) {
+    const tms_config *config = &model->config;
+    switch (which) {
+    case TMS_X:
+    case TMS_NORMED:
+        return config->dim;
+    case TMS_Q:
+    case TMS_ATTENDED:
+        return (uint64_t)config->n_heads * config->head_dim;
+    case TMS_K:
+    case TMS_V:
+        return (uint64_t)config->n_kv_heads * config->head_dim;
+    case TMS_GATE:
+    case TMS_UP:
+        return config->ff_dim;
+    case TMS_LOGITS:
+        return model->info.n_vocab;
+    default:
+        return 1;
+    }
+}
+
+static tamis_status check_shapes(const tamis_model *model, const tamis_cache *cache,
+                                 const tamis_plan_params *params, tamis_error *error) {
+    const tamis_cache_params *have = &cache->params;
+    tamis_cache_params want = {0};
+    tamis_model_cache_shape(model, &want);
+    TMS_REQUIRE(model->context == cache->context, TAMIS_E_ARGUMENT,
+                "model and cache are of two contexts");
+    TMS_REQUIRE(have->n_layers == want.n_layers && have->n_heads == want.n_heads &&
+                    have->n_kv_heads == want.n_kv_heads && have->head_dim == want.head_dim,
+                TAMIS_E_ARGUMENT,
+                "the cache has %u layers, %u heads, %u KV heads, head dim %u; the model has %u, "
+                "%u, %u, %u",
+                have->n_layers, have->n_heads, have->n_kv_heads, have->head_dim, want.n_layers,
+                want.n_heads, want.n_kv_heads, want.head_dim);
+    TMS_REQUIRE(params->max_context <= model->info.context, TAMIS_E_ARGUMENT,
+                "max_context is %u; the model's context is %u", params->max_context,
+                model->info.context);
+    TMS_REQUIRE(params->max_context < TMS_ROTATE_LIMIT, TAMIS_E_UNSUPPORTED,
+                "max_context is %u; positions up to %u can be rotated", params->max_context,
+                TMS_ROTATE_LIMIT - 1);
+    return TAMIS_OK;
+}
+
+static tamis_status make_buffers(tamis_runner *runner, tamis_error *error) {
+    runner->positions = malloc(runner->max_rows * sizeof *runner->positions);
+    TMS_REQUIRE(runner->positions, TAMIS_E_NO_MEMORY, "no memory for %u positions",
+                runner->max_rows);
+    for (int i = 0; i < TMS_ACTIVATIONS; ++i) {
+        bool by_sequence = i == TMS_LOGITS || i == TMS_NEXT;
+        uint64_t rows = by_sequence ? runner->max_sequences : runner->max_rows;
+        tamis_status status =
+            tamis_buffer_create(runner->model->context, rows * width_of(runner->model, i) * 4,
+                                &runner->buffers[i], error);
+        if (status != TAMIS_OK) return status;
+    }
+    return TAMIS_OK;
+}
+
+tamis_status tamis_runner_create(tamis_model *model, tamis_cache *cache,
+                                 const tamis_plan_params *params, tamis_runner **out,
+                                 tamis_error *error) {
+    TMS_REQUIRE(model && cache && params && out, TAMIS_E_ARGUMENT,
+                "model, cache, params and out are required");
+    tamis_status status = check_shapes(model, cache, params, error);
+    if (status != TAMIS_OK) return status;
+    tamis_runner *runner = calloc(1, sizeof *runner);
+    TMS_REQUIRE(runner, TAMIS_E_NO_MEMORY, "no memory for a runner");
+    runner->model = model;
+    runner->cache = cache;
+    runner->max_rows = params->max_rows ? params->max_rows : 512;
+    runner->max_sequences = params->max_sequences ? params->max_sequences : 1;
+    runner->max_context = params->max_context;
+    status = tamis_plan_create(cache, params, &runner->plan, error);
+    if (status == TAMIS_OK) status = make_buffers(runner, error);
+    if (status == TAMIS_OK) status = tms_forward_pass(runner, 0, 0, 0, error);
+    if (status == TAMIS_OK) status = tamis_context_wait(model->context, error);
+    if (status != TAMIS_OK)
+        tamis_runner_destroy(&runner);
+    else
+        *out = runner;
+    return status;
+}
+
+void tamis_runner_destroy(tamis_runner **runner) {
+    if (!runner || !*runner) return;
+    tamis_plan_destroy(&(*runner)->plan);
+    for (int i = 0; i < TMS_ACTIVATIONS; ++i)
+        tamis_buffer_destroy(&(*runner)->buffers[i]);
+    free((*runner)->positions);
+    free(*runner);
+    *runner = NULL;
+}
+
+tamis_plan *tamis_runner_plan(tamis_runner *runner) {
+    return runner->plan;
+}
+
+/* ---- Steps ----------------------------------------------------------------------------------- */
+
+static tamis_status check_tokens(const tamis_runner *runner, const int32_t *tokens, size_t count,
+                                 tamis_error *error) {
+    TMS_REQUIRE(tokens && count > 0, TAMIS_E_ARGUMENT, "no tokens are given");
+    for (size_t i = 0; i < count; ++i)
+        TMS_REQUIRE(tokens[i] >= 0 && (uint32_t)tokens[i] < runner->model->info.n_vocab,
+                    TAMIS_E_ARGUMENT, "token %d at place %zu is outside the vocabulary of %u",
+                    tokens[i], i, runner->model->info.n_vocab);
+    return TAMIS_OK;
+}
+
+static tamis_status find_sequence(const tamis_runner *runner, tamis_sequence id,
+                                  const tms_sequence **out, tamis_error *error) {
+    *out = tms_cache_find(runner->cache, id);
+    TMS_REQUIRE(*out, TAMIS_E_ARGUMENT, "the cache has no sequence %llu", (unsigned long long)id);
+    return TAMIS_OK;
+}
+
+/* Tokens and runner->positions to the device, the pass, the step's end. */
+static tamis_status fill_step(tamis_runner *runner, const int32_t *tokens, uint32_t n_rows,
+                              uint32_t n_outputs, tamis_error *error) {
+    tms_device *dev = runner->model->context->dev;
+    tms_ref to_tokens = {runner->buffers[TMS_TOKENS]->mem, 0};
+    tms_ref to_positions = {runner->buffers[TMS_POSITIONS]->mem, 0};
+    uint64_t bytes = n_rows * sizeof *tokens;
+    tamis_status status;
+    TMS_TRY(dev, dev->backend->write(dev, to_tokens, tokens, bytes));
+    TMS_TRY(dev, dev->backend->write(dev, to_positions, runner->positions, bytes));
+    status = tms_forward_pass(runner, n_rows, n_rows - n_outputs, n_outputs, error);
+    if (status == TAMIS_OK) status = tamis_plan_step_end(runner->plan, error);
+fail:
+    return status;
+}
+
+/* One whole step; after a failure the sequences are as they were. The outputs are the last
+ * n_outputs rows. */
+static tamis_status run_step(tamis_runner *runner, const tamis_step *step, const int32_t *tokens,
+                             uint32_t n_rows, uint32_t n_outputs, tamis_error *error) {
+    tamis_status status = tamis_plan_step_begin(runner->plan, step, error);
+    if (status != TAMIS_OK) return status;
+    status = fill_step(runner, tokens, n_rows, n_outputs, error);
+    if (status != TAMIS_OK && tamis_plan_step_cancel(runner->plan, NULL) != TAMIS_OK)
+        tms_log_line(&runner->model->context->dev->log, TAMIS_LOG_ERROR,
+                     "a failed step could not be taken back");
+    return status;
+}
+
+/* Waits, and gives the greedy tokens to who asks. */
+static tamis_status read_next(tamis_runner *runner, uint32_t n_outputs, int32_t *next,
+                              tamis_error *error) {
+    tamis_context *context = runner->model->context;
+    tms_ref from = {runner->buffers[TMS_NEXT]->mem, 0};
+    tamis_status status = tamis_context_wait(context, error);
+    if (status == TAMIS_OK && next)
+        status = tms_forward(
+            context->dev,
+            context->dev->backend->read(context->dev, from, next, n_outputs * sizeof *next), error);
+    if (status == TAMIS_OK) runner->n_outputs = n_outputs;
+    return status;
+}
+
+tamis_status tamis_runner_prefill(tamis_runner *runner, tamis_sequence sequence,
+                                  const int32_t *tokens, size_t count, int32_t *next,
+                                  tamis_error *error) {
+    const tms_sequence *lanes;
+    runner->n_outputs = 0;
+    tamis_status status = find_sequence(runner, sequence, &lanes, error);
+    if (status == TAMIS_OK) status = check_tokens(runner, tokens, count, error);
+    if (status != TAMIS_OK) return status;
+    uint32_t length = lanes->length;
+    TMS_REQUIRE(length <= runner->max_context && count <= runner->max_context - length,
+                TAMIS_E_ARGUMENT,
+                "the prompt has %zu tokens behind the sequence's %u; max_context is %u", count,
+                length, runner->max_context);
+    for (size_t done = 0; done < count && status == TAMIS_OK;) {
+        size_t left = count - done;
+        uint32_t rows = left < runner->max_rows ? (uint32_t)left : runner->max_rows;
+        const tamis_step step = {.sequences = &sequence, .rows = &rows, .count = 1, .exact = 1};
+        for (uint32_t i = 0; i < rows; ++i)
+            runner->positions[i] = (int32_t)(length + done + i);
+        status = run_step(runner, &step, tokens + done, rows, rows == left, error);
+        done += rows;
+    }
+    return status == TAMIS_OK ? read_next(runner, 1, next, error) : status;
+}
+
+tamis_status tamis_runner_decode(tamis_runner *runner, const tamis_sequence *sequences,
+                                 uint32_t count, const int32_t *tokens, int32_t *next,
+                                 tamis_error *error) {
+    runner->n_outputs = 0;
+    tamis_status status = check_tokens(runner, tokens, count, error);
+    if (status != TAMIS_OK) return status;
+    TMS_REQUIRE(sequences && count <= runner->max_sequences && count <= runner->max_rows,
+                TAMIS_E_ARGUMENT, "%u sequences are given; a step takes %u", count,
+                runner->max_sequences);
+    for (uint32_t i = 0; i < count; ++i) {
+        const tms_sequence *lanes;
+        status = find_sequence(runner, sequences[i], &lanes, error);
+        if (status != TAMIS_OK) return status;
+        runner->positions[i] = (int32_t)lanes->length;
+    }
+    const tamis_step step = {.sequences = sequences, .count = count};
+    status = run_step(runner, &step, tokens, count, count, error);
+    return status == TAMIS_OK ? read_next(runner, count, next, error) : status;
+}
+
+tamis_status tamis_runner_logits(tamis_runner *runner, uint32_t row, float *logits,
+                                 tamis_error *error) {
+    tms_device *dev = runner->model->context->dev;
+    uint64_t bytes = (uint64_t)runner->model->info.n_vocab * sizeof *logits;
+    TMS_REQUIRE(runner->n_outputs > 0, TAMIS_E_STATE, "the last call left no logits");
+    TMS_REQUIRE(row < runner->n_outputs, TAMIS_E_ARGUMENT, "row %u of %u rows of logits", row,
+                runner->n_outputs);
+    tms_ref from = {runner->buffers[TMS_LOGITS]->mem, row * bytes};
+    return tms_forward(dev, dev->backend->read(dev, from, logits, bytes), error);
+}

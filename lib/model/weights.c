@@ -1,0 +1,213 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Finds a model's tensors by name, checks their shapes, and puts them on the device. */
+#include "lib/model/weights.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Sizes that tensor dims are made of; the vocabulary comes with each call. */
+typedef enum size_name { ONE, DIM, HEADS, KV_HEADS, FF_DIM } size_name;
+
+typedef struct layer_tensor {
+    const char *suffix;    /* behind "blk.<layer>." */
+    size_name n_in, n_out; /* n_out ONE: a vector */
+    bool bias;
+} layer_tensor;
+
+static const layer_tensor layer_tensors[TMS_LAYER_WEIGHTS] = {
+    [TMS_ATTN_NORM] = {"attn_norm.weight", DIM, ONE, false},
+    [TMS_ATTN_Q] = {"attn_q.weight", DIM, HEADS, false},
+    [TMS_ATTN_K] = {"attn_k.weight", DIM, KV_HEADS, false},
+    [TMS_ATTN_V] = {"attn_v.weight", DIM, KV_HEADS, false},
+    [TMS_ATTN_OUTPUT] = {"attn_output.weight", HEADS, DIM, false},
+    [TMS_FFN_NORM] = {"ffn_norm.weight", DIM, ONE, false},
+    [TMS_FFN_GATE] = {"ffn_gate.weight", DIM, FF_DIM, false},
+    [TMS_FFN_UP] = {"ffn_up.weight", DIM, FF_DIM, false},
+    [TMS_FFN_DOWN] = {"ffn_down.weight", FF_DIM, DIM, false},
+    [TMS_ATTN_Q_BIAS] = {"attn_q.bias", HEADS, ONE, true},
+    [TMS_ATTN_K_BIAS] = {"attn_k.bias", KV_HEADS, ONE, true},
+    [TMS_ATTN_V_BIAS] = {"attn_v.bias", KV_HEADS, ONE, true},
+};
+
+static uint64_t size_of(const tms_config *config, size_name name) {
+    switch (name) {
+    case DIM:
+        return config->dim;
+    case HEADS:
+        return (uint64_t)config->n_heads * config->head_dim;
+    case KV_HEADS:
+        return (uint64_t)config->n_kv_heads * config->head_dim;
+    case FF_DIM:
+        return config->ff_dim;
+    case ONE:
+        break;
+    }
+    return 1;
+}
+
+/* A tensor of [n_out][n_in], or a vector where n_out is 1; vectors are f32 on the device. */
+static tamis_status find(const tms_gguf *gguf, const char *name, uint64_t n_in, uint64_t n_out,
+                         bool vector, tms_weights *weights, tms_weight *to, tamis_error *error) {
+    const tms_gguf_tensor *tensor = tms_gguf_tensor_find(gguf, name);
+    TMS_REQUIRE(tensor, TAMIS_E_FORMAT, "tensor '%s' is missing", name);
+    const uint64_t *dims = tensor->dims;
+    TMS_REQUIRE(dims[0] == n_in && dims[1] == n_out && dims[2] == 1 && dims[3] == 1, TAMIS_E_FORMAT,
+                "tensor '%s' is of %llu x %llu x %llu x %llu; %llu x %llu is expected", name,
+                (unsigned long long)dims[0], (unsigned long long)dims[1],
+                (unsigned long long)dims[2], (unsigned long long)dims[3], (unsigned long long)n_in,
+                (unsigned long long)n_out);
+    to->tensor = tensor;
+    to->dtype = vector ? TAMIS_F32 : tensor->dtype;
+    weights->parameters += tensor->elements;
+    weights->bytes += tensor->elements * tamis_dtype_size(to->dtype);
+    return TAMIS_OK;
+}
+
+static tamis_status find_layer(const tms_gguf *gguf, const tms_config *config, uint32_t layer,
+                               tms_weights *weights, tamis_error *error) {
+    for (int i = 0; i < TMS_LAYER_WEIGHTS; ++i) {
+        const layer_tensor *entry = &layer_tensors[i];
+        char name[48];
+        if (entry->bias && !config->qkv_bias) continue;
+        snprintf(name, sizeof name, "blk.%u.%s", layer, entry->suffix);
+        tamis_status status =
+            find(gguf, name, size_of(config, entry->n_in), size_of(config, entry->n_out),
+                 entry->n_out == ONE, weights, &weights->layers[layer].weights[i], error);
+        if (status != TAMIS_OK) return status;
+    }
+    return TAMIS_OK;
+}
+
+static tamis_status find_ends(const tms_gguf *gguf, const tms_config *config, uint32_t n_vocab,
+                              tms_weights *weights, tamis_error *error) {
+    tamis_status status = find(gguf, "token_embd.weight", config->dim, n_vocab, false, weights,
+                               &weights->embed, error);
+    if (status == TAMIS_OK)
+        status = find(gguf, "output_norm.weight", config->dim, 1, true, weights,
+                      &weights->output_norm, error);
+    if (status == TAMIS_OK && tms_gguf_tensor_find(gguf, "output.weight"))
+        status = find(gguf, "output.weight", config->dim, n_vocab, false, weights, &weights->output,
+                      error);
+    return status;
+}
+
+static bool is_used(const tms_weights *weights, const tms_gguf_tensor *tensor) {
+    const tms_weight *ends[] = {&weights->embed, &weights->output_norm, &weights->output};
+    uint32_t layer = 0;
+    int suffix = 0;
+    char name[64];
+    for (size_t i = 0; i < sizeof ends / sizeof ends[0]; ++i)
+        if (ends[i]->tensor == tensor) return true;
+    if (tensor->name.bytes >= sizeof name) return false;
+    memcpy(name, tensor->name.at, tensor->name.bytes);
+    name[tensor->name.bytes] = 0;
+    if (sscanf(name, "blk.%9u.%n", &layer, &suffix) != 1 || !suffix || layer >= weights->n_layers)
+        return false;
+    for (int i = 0; i < TMS_LAYER_WEIGHTS; ++i)
+        if (weights->layers[layer].weights[i].tensor == tensor) return true;
+    return false;
+}
+
+/* A tensor that is not read would change the computation. */
+static tamis_status refuse_extra(const tms_gguf *gguf, const tms_config *config,
+                                 const tms_weights *weights, tamis_error *error) {
+    for (uint64_t i = 0; i < gguf->n_tensors; ++i)
+        TMS_REQUIRE(is_used(weights, &gguf->tensors[i]), TAMIS_E_UNSUPPORTED,
+                    "tensor '%s' is no part of a %s model of %u layers as it is read here",
+                    tms_text_show(gguf->tensors[i].name).text, config->architecture,
+                    config->n_layers);
+    return TAMIS_OK;
+}
+
+tamis_status tms_weights_find(const tms_gguf *gguf, const tms_config *config, uint32_t n_vocab,
+                              tms_weights *out, tamis_error *error) {
+    *out = (tms_weights){0};
+    TMS_REQUIRE(!config->n_vocab || config->n_vocab == n_vocab, TAMIS_E_FORMAT,
+                "key '%s.vocab_size' is %u; the vocabulary has %u tokens", config->architecture,
+                config->n_vocab, n_vocab);
+    /* Before memory is taken for what the file only states. */
+    TMS_REQUIRE(config->n_layers <= gguf->n_tensors, TAMIS_E_FORMAT,
+                "%u layers are stated, the file has %llu tensors", config->n_layers,
+                (unsigned long long)gguf->n_tensors);
+    out->layers = calloc(config->n_layers, sizeof *out->layers);
+    TMS_REQUIRE(out->layers, TAMIS_E_NO_MEMORY, "no memory for %u layers", config->n_layers);
+    out->n_layers = config->n_layers;
+    tamis_status status = find_ends(gguf, config, n_vocab, out, error);
+    for (uint32_t layer = 0; layer < config->n_layers && status == TAMIS_OK; ++layer)
+        status = find_layer(gguf, config, layer, out, error);
+    if (status == TAMIS_OK) status = refuse_extra(gguf, config, out, error);
+    if (status != TAMIS_OK) tms_weights_free(out, NULL);
+    return status;
+}
+
+/* ---- To the device --------------------------------------------------------------------------- */
+
+static float float_of_bits(uint32_t bits) {
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+static float widen_f16(uint16_t half) {
+    uint32_t sign = (uint32_t)(half & 0x8000) << 16, rest = half & 0x7fffu;
+    if (rest >= 0x7c00) return float_of_bits(sign | 0x7f800000u | (rest & 0x3ffu) << 13);
+    if (rest >= 0x0400) return float_of_bits(sign | ((rest << 13) + 0x38000000u));
+    float small = (float)rest * 0x1p-24f; /* subnormal */
+    return sign ? -small : small;
+}
+
+static void widen(const tms_gguf_tensor *tensor, float *to) {
+    for (uint64_t i = 0; i < tensor->elements; ++i) {
+        uint16_t narrow;
+        memcpy(&narrow, tensor->data + i * sizeof narrow, sizeof narrow);
+        to[i] =
+            tensor->dtype == TAMIS_F16 ? widen_f16(narrow) : float_of_bits((uint32_t)narrow << 16);
+    }
+}
+
+static tamis_status upload(tms_weight *weight, tms_device *dev, tamis_error *error) {
+    const tms_gguf_tensor *tensor = weight->tensor;
+    const void *from = tensor ? tensor->data : NULL;
+    float *wide = NULL;
+    tamis_status status = TAMIS_OK;
+    if (!tensor) return TAMIS_OK;
+    uint64_t bytes = tensor->elements * tamis_dtype_size(weight->dtype);
+    if (weight->dtype != tensor->dtype) {
+        wide = malloc(bytes);
+        TMS_REQUIRE(wide, TAMIS_E_NO_MEMORY, "no memory for %llu bytes", (unsigned long long)bytes);
+        widen(tensor, wide);
+        from = wide;
+    }
+    TMS_TRY(dev, dev->backend->alloc(dev, bytes, &weight->mem));
+    TMS_TRY(dev, dev->backend->write(dev, (tms_ref){weight->mem, 0}, from, bytes));
+fail:
+    free(wide);
+    weight->tensor = NULL;
+    return status;
+}
+
+tamis_status tms_weights_upload(tms_weights *weights, tms_device *dev, tamis_error *error) {
+    tamis_status status = upload(&weights->embed, dev, error);
+    if (status == TAMIS_OK) status = upload(&weights->output_norm, dev, error);
+    if (status == TAMIS_OK) status = upload(&weights->output, dev, error);
+    for (uint32_t layer = 0; layer < weights->n_layers; ++layer)
+        for (int i = 0; i < TMS_LAYER_WEIGHTS && status == TAMIS_OK; ++i)
+            status = upload(&weights->layers[layer].weights[i], dev, error);
+    return status;
+}
+
+static void release(tms_weight *weight, tms_device *dev) {
+    if (weight->mem) dev->backend->free(dev, weight->mem);
+}
+
+void tms_weights_free(tms_weights *weights, tms_device *dev) {
+    release(&weights->embed, dev);
+    release(&weights->output_norm, dev);
+    release(&weights->output, dev);
+    for (uint32_t layer = 0; layer < weights->n_layers; ++layer)
+        for (int i = 0; i < TMS_LAYER_WEIGHTS; ++i)
+            release(&weights->layers[layer].weights[i], dev);
+    free(weights->layers);
+    *weights = (tms_weights){0};
+}

@@ -1,0 +1,51 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A model's weights: found and checked in the file, then put on the device. */
+#ifndef TMS_WEIGHTS_H
+#define TMS_WEIGHTS_H
+
+#include "lib/model/config.h"
+
+/* A matrix [n_out][n_in] in the file's dtype, or a vector as f32. Absent where mem is NULL. */
+typedef struct tms_weight {
+    const tms_gguf_tensor *tensor; /* valid until the file is closed */
+    tms_mem *mem;
+    tamis_dtype dtype; /* on the device */
+} tms_weight;
+
+typedef enum tms_layer_weight {
+    TMS_ATTN_NORM,
+    TMS_ATTN_Q,
+    TMS_ATTN_K,
+    TMS_ATTN_V,
+    TMS_ATTN_OUTPUT,
+    TMS_FFN_NORM,
+    TMS_FFN_GATE,
+    TMS_FFN_UP,
+    TMS_FFN_DOWN,
+    TMS_ATTN_Q_BIAS, /* the biases are there in architectures that have them */
+    TMS_ATTN_K_BIAS,
+    TMS_ATTN_V_BIAS,
+    TMS_LAYER_WEIGHTS
+} tms_layer_weight;
+
+typedef struct tms_layer {
+    tms_weight weights[TMS_LAYER_WEIGHTS];
+} tms_layer;
+
+typedef struct tms_weights {
+    tms_weight embed, output_norm;
+    tms_weight output; /* absent: the embedding serves (tied) */
+    tms_layer *layers; /* [n_layers] */
+    uint32_t n_layers;
+    uint64_t parameters, bytes; /* bytes on the device */
+} tms_weights;
+
+/* Finds every tensor and checks its shape; touches no device. Errors: E_FORMAT for a tensor that is
+ * missing or of another shape, E_UNSUPPORTED for one too many, E_NO_MEMORY; *out is then empty. */
+tamis_status tms_weights_find(const tms_gguf *gguf, const tms_config *config, uint32_t n_vocab,
+                              tms_weights *out, tamis_error *error);
+/* Puts what was found on the device. On failure what is there is left for tms_weights_free. */
+tamis_status tms_weights_upload(tms_weights *weights, tms_device *dev, tamis_error *error);
+void tms_weights_free(tms_weights *weights, tms_device *dev);
+
+#endif

@@ -1,0 +1,172 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A layer of the open step: write its rows, then attend them over all pages or the selected ones.
+ */
+#include "lib/plan/plan.h"
+
+#include <inttypes.h>
+
+/* Marks where a stage begins, if times are collected. */
+static tamis_status start_stage(const tamis_plan *plan, tms_event **from) {
+    *from = NULL;
+    return plan->params.timing ? plan->dev->backend->event_record(plan->dev, from) : TAMIS_OK;
+}
+
+/* Waits for the stage's end and adds its time to *us, if times are collected. */
+static tamis_status stop_stage(const tamis_plan *plan, tms_event *from, tamis_status status,
+                               double *us) {
+    if (!from) return status;
+    tms_device *dev = plan->dev;
+    tms_event *to = NULL;
+    double elapsed = 0;
+    if (status == TAMIS_OK) status = dev->backend->event_record(dev, &to);
+    if (status == TAMIS_OK) status = dev->backend->event_elapsed(dev, from, to, &elapsed);
+    *us += elapsed;
+    if (to) dev->backend->event_free(dev, to);
+    dev->backend->event_free(dev, from);
+    return status;
+}
+
+/* Runs an op as TMS_TRY does; its time goes to the stage `stage`. */
+#define RUN(plan, stage, op, params)                                                               \
+    do {                                                                                           \
+        tms_event *from_ = NULL;                                                                   \
+        TMS_TRY((plan)->dev, start_stage((plan), &from_));                                         \
+        status = (plan)->dev->backend->op((plan)->dev, (params));                                  \
+        TMS_TRY((plan)->dev, stop_stage((plan), from_, status, &(plan)->times.stage));             \
+    } while (0)
+
+static tamis_status check_layer(const tamis_plan *plan, uint32_t layer, tamis_error *error) {
+    TMS_REQUIRE(plan, TAMIS_E_ARGUMENT, "plan is NULL");
+    TMS_REQUIRE(plan->step.open, TAMIS_E_STATE, "the plan has no open step");
+    TMS_REQUIRE(layer < plan->cache->params.n_layers, TAMIS_E_ARGUMENT,
+                "layer %" PRIu32 " is not below %" PRIu32, layer, plan->cache->params.n_layers);
+    return TAMIS_OK;
+}
+
+static tamis_status check_write(const tamis_plan *plan, const tamis_rows *k, const tamis_rows *v,
+                                tms_write_rows *write, tamis_error *error) {
+    const tamis_cache_params *p = &plan->cache->params;
+    const tamis_context *context = plan->cache->context;
+    uint64_t width = (uint64_t)p->n_kv_heads * p->head_dim;
+    tamis_status status =
+        tms_rows_check(context, k, "k", plan->step.n_rows, width, &write->k_stride, error);
+    if (status == TAMIS_OK)
+        status = tms_rows_check(context, v, "v", plan->step.n_rows, width, &write->v_stride, error);
+    if (status != TAMIS_OK) return status;
+    TMS_REQUIRE(k->dtype == v->dtype, TAMIS_E_ARGUMENT, "k is %s but v is %s",
+                tamis_dtype_name(k->dtype), tamis_dtype_name(v->dtype));
+    TMS_REQUIRE(k->dtype == TAMIS_F32 || k->dtype == p->dtype, TAMIS_E_ARGUMENT,
+                "k and v are %s; a cache of %s takes that or f32", tamis_dtype_name(k->dtype),
+                tamis_dtype_name(p->dtype));
+    write->k = (tms_ref){k->buffer->mem, k->offset};
+    write->v = (tms_ref){v->buffer->mem, v->offset};
+    write->dtype = k->dtype;
+    return TAMIS_OK;
+}
+
+tamis_status tamis_plan_write(tamis_plan *plan, uint32_t layer, const tamis_rows *k,
+                              const tamis_rows *v, tamis_error *error) {
+    tamis_status status = check_layer(plan, layer, error);
+    if (status != TAMIS_OK) return status;
+    tms_step_layer *state = &plan->step.layers[layer];
+    TMS_REQUIRE(!state->written, TAMIS_E_STATE,
+                "layer %" PRIu32 " has been written in this step already", layer);
+    tms_write_rows write = tms_plan_write_rows(plan, layer);
+    status = check_write(plan, k, v, &write, error);
+    if (status != TAMIS_OK) return status;
+    tms_bounds bounds = {.kv = write.kv, .n = state->n_filled, .n_kv_heads = 1};
+    bounds.pages = (tms_ref){plan->step_tables,
+                             (plan->step.at.filled + (uint64_t)state->filled) * sizeof(int32_t)};
+    RUN(plan, write_us, write_rows, &write);
+    if (bounds.n > 0) RUN(plan, bounds_us, bounds, &bounds);
+    state->written = true;
+    plan->counters.rows_written += plan->step.n_rows;
+    plan->counters.pages_bounded += bounds.n;
+fail:
+    return status;
+}
+
+/* Whether the layer's rows go through lists; *path is the counter of rows that the answer feeds. */
+static bool is_listed(tamis_plan *plan, uint32_t layer, uint64_t **path) {
+    tamis_plan_counters *c = &plan->counters;
+    uint32_t n = tms_pages_of(plan->cache, plan->step.layers[layer].max_visible);
+    *path = &c->rows_selected;
+    if (plan->step.exact)
+        *path = &c->rows_exact;
+    else if (!plan->reading.listed || layer < plan->params.selection.dense_layers)
+        *path = &c->rows_full;
+    else if (n <= plan->reading.k)
+        *path = &c->rows_short;
+    return *path == &c->rows_selected;
+}
+
+static tamis_status check_attend(const tamis_plan *plan, const tamis_rows *q, const tamis_rows *out,
+                                 tms_matrix *q_rows, tms_matrix *out_rows, tamis_error *error) {
+    const tamis_context *context = plan->cache->context;
+    const tamis_cache_params *p = &plan->cache->params;
+    uint64_t width = (uint64_t)p->n_heads * p->head_dim;
+    uint32_t n = plan->step.n_rows;
+    tamis_status status = tms_rows_check(context, q, "q", n, width, &q_rows->stride, error);
+    if (status == TAMIS_OK)
+        status = tms_rows_check(context, out, "out", n, width, &out_rows->stride, error);
+    if (status != TAMIS_OK) return status;
+    TMS_REQUIRE(q->dtype == TAMIS_F32, TAMIS_E_ARGUMENT, "q is %s; it must be f32",
+                tamis_dtype_name(q->dtype));
+    TMS_REQUIRE(out->dtype == TAMIS_F32, TAMIS_E_ARGUMENT, "out is %s; it must be f32",
+                tamis_dtype_name(out->dtype));
+    TMS_REQUIRE(q->buffer != out->buffer || q->offset != out->offset, TAMIS_E_ARGUMENT,
+                "q and out are the same rows");
+    q_rows->ref = (tms_ref){q->buffer->mem, q->offset};
+    out_rows->ref = (tms_ref){out->buffer->mem, out->offset};
+    return TAMIS_OK;
+}
+
+static tamis_status attend_listed(tamis_plan *plan, tms_sparse_attend *p, bool fused,
+                                  tamis_error *error) {
+    tamis_status status = TAMIS_OK;
+    if (fused) {
+        RUN(plan, fused_us, sparse_attend, p);
+        return TAMIS_OK;
+    }
+    if (plan->reading.scored) RUN(plan, score_us, score_pages, &p->score);
+    RUN(plan, select_us, select, &p->select);
+    RUN(plan, attend_us, attend, &p->attend);
+fail:
+    return status;
+}
+
+tamis_status tamis_plan_attend(tamis_plan *plan, uint32_t layer, const tamis_rows *q,
+                               const tamis_rows *out, tamis_error *error) {
+    tamis_status status = check_layer(plan, layer, error);
+    if (status != TAMIS_OK) return status;
+    tms_step *step = &plan->step;
+    TMS_REQUIRE(step->layers[layer].written, TAMIS_E_STATE,
+                "layer %" PRIu32 " has not been written in this step", layer);
+    tms_matrix q_rows, out_rows;
+    status = check_attend(plan, q, out, &q_rows, &out_rows, error);
+    if (status != TAMIS_OK) return status;
+    uint64_t *path = NULL;
+    bool listed = is_listed(plan, layer, &path), fused = false;
+    tms_sparse_attend p = {.attend = tms_plan_attend_all(plan, layer)};
+    if (listed) {
+        p = tms_plan_attend_listed(plan, layer);
+        p.score.q = q_rows;
+    }
+    p.attend.q = q_rows;
+    p.attend.out = out_rows;
+    step->attended = false;
+    if (listed) {
+        fused = tms_plan_fuses(plan, &p);
+        status = attend_listed(plan, &p, fused, error);
+        if (status != TAMIS_OK) return status;
+    } else {
+        RUN(plan, attend_us, attend, &p.attend);
+    }
+    *path += step->n_rows;
+    tms_plan_count(plan, layer, listed, fused);
+    step->attended = true;
+    step->listed = listed;
+    step->attended_layer = layer;
+fail:
+    return status;
+}

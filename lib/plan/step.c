@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A step's beginning and end: reserve, upload; keep or give up. */
+#include "lib/plan/plan.h"
+
+#include <inttypes.h>
+
+/* Checks the sequences and puts them into the step's growth; marks the first `*n` as taken. */
+static tamis_status collect(tamis_plan *plan, const tamis_step *in, uint32_t *n,
+                            tamis_error *error) {
+    uint64_t total = 0;
+    for (*n = 0; *n < in->count; ++*n) {
+        tamis_sequence id = in->sequences[*n];
+        uint32_t rows = in->rows ? in->rows[*n] : 1;
+        tms_sequence *sequence = tms_cache_find(plan->cache, id);
+        TMS_REQUIRE(sequence, TAMIS_E_ARGUMENT, "there is no sequence %" PRIu64, id);
+        TMS_REQUIRE(!sequence->in_step, TAMIS_E_ARGUMENT,
+                    "sequence %" PRIu64 " comes twice in the step", id);
+        TMS_REQUIRE(rows > 0, TAMIS_E_ARGUMENT, "sequence %" PRIu64 " brings no rows", id);
+        TMS_REQUIRE((uint64_t)sequence->length + rows <= plan->params.max_context, TAMIS_E_ARGUMENT,
+                    "%" PRIu32 " rows after the %" PRIu32 " tokens of sequence %" PRIu64
+                    " exceed max_context %" PRIu32,
+                    rows, sequence->length, id, plan->params.max_context);
+        total += rows;
+        TMS_REQUIRE(total <= plan->params.max_rows, TAMIS_E_ARGUMENT,
+                    "the step's first %" PRIu32 " sequences bring %" PRIu64
+                    " rows, which exceed max_rows %" PRIu32,
+                    *n + 1, total, plan->params.max_rows);
+        plan->step.growth[*n] = (tms_growth){sequence, rows};
+        sequence->in_step = true;
+    }
+    return TAMIS_OK;
+}
+
+static tamis_status check_step(tamis_plan *plan, const tamis_step *in, tamis_error *error) {
+    TMS_REQUIRE(plan, TAMIS_E_ARGUMENT, "plan is NULL");
+    TMS_REQUIRE(in, TAMIS_E_ARGUMENT, "step is NULL");
+    TMS_REQUIRE(!plan->cache->step_open, TAMIS_E_STATE, "a step on the cache is open");
+    TMS_REQUIRE(in->sequences, TAMIS_E_ARGUMENT, "sequences is NULL");
+    TMS_REQUIRE(in->count > 0, TAMIS_E_ARGUMENT, "the step has no sequences");
+    TMS_REQUIRE(in->count <= plan->params.max_sequences, TAMIS_E_ARGUMENT,
+                "%" PRIu32 " sequences exceed max_sequences %" PRIu32, in->count,
+                plan->params.max_sequences);
+    uint32_t n = 0;
+    tamis_status status = collect(plan, in, &n, error);
+    for (uint32_t i = 0; i < n; i++)
+        plan->step.growth[i].sequence->in_step = false;
+    return status;
+}
+
+/* Enqueues the copies of shared pages. Bounds stay behind: a copied page is a partial one, whose
+ * bounds come when it is full. */
+static tamis_status copy_shared(const tamis_plan *plan, tamis_error *error) {
+    tms_device *dev = plan->dev;
+    tamis_status status = TAMIS_OK;
+    uint64_t at = plan->step.at.copies;
+    for (uint32_t p = 0; p < plan->cache->size.pools; p++) {
+        uint32_t n = plan->copies.count[p];
+        tms_copy_pages copy = {.data = {plan->cache->pools[p].data, 0},
+                               .bytes = plan->cache->size.page_bytes,
+                               .n = n,
+                               .pairs = {plan->step_tables, at * sizeof(int32_t)}};
+        if (n > 0) TMS_TRY(dev, dev->backend->copy_pages(dev, &copy));
+        at += 2 * (uint64_t)n;
+    }
+fail:
+    return status;
+}
+
+static tamis_status upload(tamis_plan *plan, tamis_error *error) {
+    tms_device *dev = plan->dev;
+    tamis_status status = tms_plan_sync_tables(plan, error);
+    if (status != TAMIS_OK) return status;
+    TMS_TRY(dev, dev->backend->write(dev, (tms_ref){plan->step_tables, 0}, plan->step.host,
+                                     plan->step.at.end * sizeof(int32_t)));
+    status = copy_shared(plan, error);
+fail:
+    return status;
+}
+
+tamis_status tamis_plan_step_begin(tamis_plan *plan, const tamis_step *step, tamis_error *error) {
+    tamis_status status = check_step(plan, step, error);
+    if (status != TAMIS_OK) return status;
+    tms_step *s = &plan->step;
+    status = tms_cache_reserve(plan->cache, s->growth, step->count, &plan->copies, error);
+    if (status != TAMIS_OK) return status;
+    s->n_sequences = step->count;
+    tms_plan_assign_rows(plan);
+    tms_step_fill(plan, step);
+    status = upload(plan, error);
+    if (status != TAMIS_OK) {
+        tms_cache_rollback(plan->cache, s->growth, s->n_sequences, false);
+        return status;
+    }
+    for (uint32_t p = 0; p < plan->cache->size.pools; p++)
+        plan->counters.pages_copied += plan->copies.count[p];
+    s->open = true;
+    return TAMIS_OK;
+}
+
+static tamis_status check_open(const tamis_plan *plan, tamis_error *error) {
+    TMS_REQUIRE(plan, TAMIS_E_ARGUMENT, "plan is NULL");
+    TMS_REQUIRE(plan->step.open, TAMIS_E_STATE, "the plan has no open step");
+    return TAMIS_OK;
+}
+
+tamis_status tamis_plan_step_end(tamis_plan *plan, tamis_error *error) {
+    tamis_status status = check_open(plan, error);
+    if (status != TAMIS_OK) return status;
+    tms_step *step = &plan->step;
+    for (uint32_t layer = 0; layer < plan->cache->params.n_layers; layer++)
+        TMS_REQUIRE(step->layers[layer].written, TAMIS_E_STATE,
+                    "layer %" PRIu32 " was not written in this step", layer);
+    tms_cache_commit(plan->cache, step->growth, step->n_sequences);
+    step->open = false;
+    plan->counters.steps++;
+    return tms_forward(plan->dev, plan->dev->backend->flush(plan->dev), error);
+}
+
+tamis_status tamis_plan_step_cancel(tamis_plan *plan, tamis_error *error) {
+    tamis_status status = check_open(plan, error);
+    if (status != TAMIS_OK) return status;
+    tms_cache_rollback(plan->cache, plan->step.growth, plan->step.n_sequences, true);
+    plan->step.open = false;
+    plan->step.attended = false;
+    return TAMIS_OK;
+}

@@ -1,0 +1,86 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The table of selections, and the public calls that look into it. */
+#include "lib/select/select.h"
+#include "lib/core/core.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+static const tms_selection_entry *const selections[] = {&tms_selection_full, &tms_selection_window,
+                                                        &tms_selection_quest};
+static const size_t n_selections = sizeof selections / sizeof *selections;
+
+static const tms_selection_entry *find(tamis_selection_kind kind) {
+    for (size_t i = 0; i < n_selections; i++)
+        if (selections[i]->kind == kind) return selections[i];
+    return NULL;
+}
+
+void tamis_selection_default(tamis_selection_kind kind, tamis_selection *out) {
+    const tms_selection_entry *entry = find(kind);
+    if (out) *out = entry ? entry->defaults : (tamis_selection){.kind = kind};
+}
+
+/* "full, window, quest" */
+static void list_names(char *text, size_t size) {
+    size_t at = 0;
+    for (size_t i = 0; i < n_selections && at < size; i++)
+        at += (size_t)snprintf(text + at, size - at, "%s%s", i ? ", " : "", selections[i]->name);
+}
+
+tamis_status tamis_selection_parse(const char *name, tamis_selection_kind *out,
+                                   tamis_error *error) {
+    TMS_REQUIRE(name, TAMIS_E_ARGUMENT, "name is NULL");
+    TMS_REQUIRE(out, TAMIS_E_ARGUMENT, "out is NULL");
+    for (size_t i = 0; i < n_selections; i++) {
+        if (strcmp(name, selections[i]->name) == 0) {
+            *out = selections[i]->kind;
+            return TAMIS_OK;
+        }
+    }
+    char names[128];
+    list_names(names, sizeof names);
+    return tms_error_set(error, TAMIS_E_ARGUMENT, "there is no selection \"%s\"; known are %s",
+                         name, names);
+}
+
+const char *tamis_selection_name(tamis_selection_kind kind) {
+    const tms_selection_entry *entry = find(kind);
+    return entry ? entry->name : "unknown";
+}
+
+uint32_t tms_selection_budget(const tamis_selection *selection) {
+    return selection->budget ? selection->budget : TMS_DEFAULT_BUDGET;
+}
+
+tamis_status tms_selection_check_budget(const tamis_selection *selection, uint32_t page_size,
+                                        tamis_error *error) {
+    uint64_t budget = tms_selection_budget(selection), page = page_size;
+    uint64_t sinks = (selection->sinks + page - 1) / page;
+    uint64_t recent = selection->recent ? (selection->recent + page - 2) / page + 1 : 0;
+    TMS_REQUIRE(budget / page >= sinks + recent + 1, TAMIS_E_ARGUMENT,
+                "budget %" PRIu64 " is %" PRIu64 " pages of %" PRIu64 " tokens; sinks %" PRIu32
+                " take %" PRIu64 ", recent %" PRIu32 " up to %" PRIu64
+                ", and one more is needed: at least %" PRIu64 " tokens",
+                budget, budget / page, page, selection->sinks, sinks, selection->recent, recent,
+                (sinks + recent + 1) * page);
+    return TAMIS_OK;
+}
+
+tamis_status tamis_selection_check(const tamis_selection *selection, uint32_t page_size,
+                                   tamis_error *error) {
+    TMS_REQUIRE(selection, TAMIS_E_ARGUMENT, "selection is NULL");
+    TMS_REQUIRE(page_size == 8 || page_size == 16 || page_size == 32 || page_size == 64,
+                TAMIS_E_UNSUPPORTED, "page_size %" PRIu32 " is not supported; 8, 16, 32 and 64 are",
+                page_size);
+    const tms_selection_entry *entry = find(selection->kind);
+    TMS_REQUIRE(entry, TAMIS_E_ARGUMENT, "there is no selection kind %d", (int)selection->kind);
+    return entry->check ? entry->check(selection, page_size, error) : TAMIS_OK;
+}
+
+void tms_selection_ask(const tamis_selection *selection, uint32_t page_size, tms_reading *out) {
+    *out = (tms_reading){.listed = false};
+    const tms_selection_entry *entry = find(selection->kind);
+    if (entry->ask) entry->ask(selection, page_size, out);
+}

@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a selection is to the plan: an entry of the table in select.c. */
+#ifndef TMS_SELECT_H
+#define TMS_SELECT_H
+
+#include "host/backend.h"
+#include <tamis/policy.h>
+
+/* What a selection asks of the plan for a row of a layer that is not dense. */
+typedef struct tms_reading {
+    bool listed;            /* false: every page is read, and nothing below counts */
+    bool scored;            /* pages are scored from their bounds; else the newest are taken */
+    uint32_t k;             /* pages of a list */
+    uint32_t sinks, recent; /* tokens, protected in the list */
+    tms_group group;
+} tms_reading;
+
+typedef struct tms_selection_entry {
+    const char *name;
+    tamis_selection_kind kind;
+    tamis_selection defaults;
+    /* Either may be NULL: nothing to check; every page is read. */
+    tamis_status (*check)(const tamis_selection *selection, uint32_t page_size, tamis_error *error);
+    void (*ask)(const tamis_selection *selection, uint32_t page_size, tms_reading *out);
+} tms_selection_entry;
+
+extern const tms_selection_entry tms_selection_full, tms_selection_window, tms_selection_quest;
+
+/* The selection's budget in tokens; 0 stands for the default. */
+#define TMS_DEFAULT_BUDGET 2048u
+uint32_t tms_selection_budget(const tamis_selection *selection);
+
+/* The rule for every selection with a budget: it holds the pages of sinks and recent wherever the
+ * newest token lies in its page, and one more. */
+tamis_status tms_selection_check_budget(const tamis_selection *selection, uint32_t page_size,
+                                        tamis_error *error);
+
+/* What a checked selection asks. */
+void tms_selection_ask(const tamis_selection *selection, uint32_t page_size, tms_reading *out);
+
+#endif

@@ -1,0 +1,459 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* GGUF files that lie: each lie is refused with its reason, and none is read beyond its end. */
+#include "lib/model/vocab.h"
+#include "lib/model/weights.h"
+#include "tests/model/small.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <cmocka.h>
+
+/* All that tamis_model_load does before it touches a device. */
+static tamis_status read_bytes(const uint8_t *file, size_t bytes, tamis_error *error) {
+    tms_gguf gguf;
+    tms_config config;
+    tms_vocab vocab = {0};
+    tms_weights weights = {0};
+    *error = (tamis_error){0};
+    tamis_status status = tms_gguf_parse(file, bytes, &gguf, error);
+    if (status == TAMIS_OK) status = tms_config_read(&gguf, &config, error);
+    if (status == TAMIS_OK) status = tms_vocab_read(&gguf, &vocab, error);
+    if (status == TAMIS_OK)
+        status = tms_weights_find(&gguf, &config, vocab.n_tokens, &weights, error);
+    tms_weights_free(&weights, NULL);
+    tms_vocab_free(&vocab);
+    tms_gguf_close(&gguf);
+    return status;
+}
+
+/* The file is refused with `wanted` and a reason that contains `part`. */
+static void expect(const small_file *file, tamis_status wanted, const char *part) {
+    tamis_error error;
+    size_t bytes;
+    uint8_t *data = small_write(file, &bytes);
+    tamis_status status = read_bytes(data, bytes, &error);
+    free(data);
+    if (status != wanted || !strstr(error.text, part))
+        fail_msg("got %s \"%s\", wanted %s \"%s\"", tamis_status_name(status), error.text,
+                 tamis_status_name(wanted), part);
+    assert_int_equal(error.status, wanted == TAMIS_OK ? 0 : wanted);
+}
+
+static void test_valid(void **state) {
+    (void)state;
+    small_file file;
+    small_default(&file);
+    expect(&file, TAMIS_OK, "");
+    /* Other alignments, untied output, type qwen2. */
+    small_find_key(&file, "general.alignment")->number = 64;
+    file.alignment = 64;
+    small_add_tensor(&file, "output.weight", TENSOR_F32, 8, 4);
+    expect(&file, TAMIS_OK, "");
+}
+
+static void test_head(void **state) {
+    (void)state;
+    small_file file;
+    small_default(&file);
+    memcpy(file.magic, "GGML", 4);
+    expect(&file, TAMIS_E_FORMAT, "47 47 4d 4c");
+    small_default(&file);
+    file.version = 2;
+    expect(&file, TAMIS_E_UNSUPPORTED, "version 2");
+    file.version = 3u << 24; /* a big-endian file */
+    expect(&file, TAMIS_E_UNSUPPORTED, "version 50331648");
+    small_default(&file);
+    file.n_keys_stated = 1ull << 61;
+    expect(&file, TAMIS_E_FORMAT, "2305843009213693952 keys");
+    file.n_keys_stated = file.n_keys + 1;
+    expect(&file, TAMIS_E_FORMAT, "");
+    small_default(&file);
+    file.n_tensors_stated = UINT64_MAX - 1;
+    expect(&file, TAMIS_E_FORMAT, "18446744073709551614 tensors");
+    file.n_tensors_stated = file.n_tensors + 1;
+    expect(&file, TAMIS_E_FORMAT, "");
+    file.n_tensors_stated = file.n_tensors - 1;
+    expect(&file, TAMIS_E_FORMAT, "'output_norm.weight' is missing");
+}
+
+/* A key's new type and number, or its removal (type 99). */
+typedef struct key_case {
+    const char *name;
+    uint32_t type;
+    int64_t number;
+    tamis_status status;
+    const char *part;
+} key_case;
+
+#define REMOVED 99
+static const key_case key_cases[] = {
+    {"general.architecture", REMOVED, 0, TAMIS_E_FORMAT, "'general.architecture' is missing"},
+    {"general.architecture", U32, 1, TAMIS_E_FORMAT, "has type u32; string"},
+    {"general.name", BOOL, 1, TAMIS_E_FORMAT, "'general.name' has type bool"},
+    {"general.alignment", U32, 0, TAMIS_E_FORMAT, "alignment is 0"},
+    {"general.alignment", U32, 48, TAMIS_E_FORMAT, "alignment is 48"},
+    {"general.alignment", U32, 4, TAMIS_E_FORMAT, "alignment is 4"},
+    {"general.alignment", U32, 1 << 30, TAMIS_E_FORMAT, "alignment is 1073741824"},
+    {"general.alignment", F32, 32, TAMIS_E_FORMAT, "has type f32; an integer"},
+    {"llama.block_count", REMOVED, 0, TAMIS_E_FORMAT, "'llama.block_count' is missing"},
+    {"llama.block_count", U32, 0, TAMIS_E_FORMAT, "'llama.block_count' is 0"},
+    {"llama.block_count", U32, 2, TAMIS_E_FORMAT, "'blk.1.attn_norm.weight' is missing"},
+    {"llama.block_count", U32, 1 << 24, TAMIS_E_FORMAT, "16777216 layers"},
+    {"llama.block_count", U32, UINT32_MAX, TAMIS_E_FORMAT, "is 4294967295"},
+    {"llama.block_count", U64, 1ll << 32, TAMIS_E_FORMAT, "is 4294967296"},
+    {"llama.block_count", U64, -1, TAMIS_E_FORMAT, "is 18446744073709551615"},
+    {"llama.block_count", I8, -1, TAMIS_E_FORMAT, "is -1"},
+    {"llama.block_count", I16, -300, TAMIS_E_FORMAT, "is -300"},
+    {"llama.block_count", I32, -70000, TAMIS_E_FORMAT, "is -70000"},
+    {"llama.block_count", I64, INT64_MIN, TAMIS_E_FORMAT, "is -9223372036854775808"},
+    {"llama.block_count", STRING, 0, TAMIS_E_FORMAT, "has type string"},
+    {"llama.block_count", 13, 0, TAMIS_E_FORMAT, "unknown type 13"},
+    {"llama.block_count", UINT32_MAX, 0, TAMIS_E_FORMAT, "unknown type 4294967295"},
+    {"llama.context_length", REMOVED, 0, TAMIS_E_FORMAT, "'llama.context_length' is missing"},
+    {"llama.context_length", U32, 0, TAMIS_E_FORMAT, "'llama.context_length' is 0"},
+    {"llama.embedding_length", U32, 0, TAMIS_E_FORMAT, "'llama.embedding_length' is 0"},
+    {"llama.embedding_length", U32, 9, TAMIS_E_FORMAT, "9 x 4 is expected"},
+    {"llama.feed_forward_length", U32, 17, TAMIS_E_FORMAT, "8 x 17 is expected"},
+    {"llama.attention.head_count", U32, 0, TAMIS_E_FORMAT, "head_count' is 0"},
+    {"llama.attention.head_count", U32, 2, TAMIS_E_FORMAT, "8 x 128 is expected"},
+    {"llama.attention.head_count", U32, 1 << 24, TAMIS_E_FORMAT, "16777216 heads"},
+    {"llama.attention.key_length", REMOVED, 0, TAMIS_E_FORMAT, "8 x 8 is expected"},
+    {"llama.attention.key_length", U32, 7, TAMIS_E_FORMAT, "dimension_count is 7"},
+    {"llama.attention.layer_norm_rms_epsilon", REMOVED, 0, TAMIS_E_FORMAT, "is missing"},
+    {"llama.attention.layer_norm_rms_epsilon", F32, 0, TAMIS_E_FORMAT, "epsilon' is 0"},
+    {"llama.attention.layer_norm_rms_epsilon", F64, -1, TAMIS_E_FORMAT, "epsilon' is -1"},
+    {"llama.attention.layer_norm_rms_epsilon", U32, 1, TAMIS_E_FORMAT, "has type u32; a float"},
+    {"llama.rope.freq_base", F32, 0, TAMIS_E_FORMAT, "freq_base' is 0"},
+    {"tokenizer.ggml.model", REMOVED, 0, TAMIS_E_FORMAT, "'tokenizer.ggml.model' is missing"},
+    {"tokenizer.ggml.model", U8, 0, TAMIS_E_FORMAT, "has type u8; string"},
+    {"tokenizer.ggml.tokens", REMOVED, 0, TAMIS_E_FORMAT, "'tokenizer.ggml.tokens' is missing"},
+    {"tokenizer.ggml.tokens", U8, 0, TAMIS_E_FORMAT, "array of string"},
+    {"tokenizer.ggml.token_type", REMOVED, 0, TAMIS_OK, ""},
+    {"tokenizer.ggml.token_type", U8, 0, TAMIS_E_FORMAT, "array of i32"},
+};
+
+static void test_keys(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof key_cases / sizeof key_cases[0]; ++i) {
+        const key_case *c = &key_cases[i];
+        small_file file;
+        small_default(&file);
+        if (c->type == REMOVED) {
+            small_remove_key(&file, c->name);
+        } else {
+            small_key *key = small_find_key(&file, c->name);
+            key->type = c->type;
+            key->number = c->number;
+            key->real = (double)c->number;
+        }
+        expect(&file, c->status, c->part);
+    }
+}
+
+/* A key beside the others. */
+static const key_case added_keys[] = {
+    {"llama.block_count", U32, 1, TAMIS_E_FORMAT, "'llama.block_count' stands twice"},
+    {"llama.attention.head_count_kv", U32, 0, TAMIS_E_FORMAT, "head_count_kv' is 0"},
+    {"llama.attention.head_count_kv", U32, 2, TAMIS_E_FORMAT, "no multiple of 2 KV heads"},
+    {"llama.attention.value_length", U32, 32, TAMIS_E_UNSUPPORTED, "values of 32 channels"},
+    {"llama.rope.dimension_count", U32, 63, TAMIS_E_FORMAT, "dimension_count is 63"},
+    {"llama.rope.dimension_count", U32, 66, TAMIS_E_FORMAT, "dimension_count is 66"},
+    {"llama.rope.dimension_count", U32, 32, TAMIS_OK, ""},
+    {"llama.vocab_size", U32, 5, TAMIS_E_FORMAT, "vocab_size' is 5"},
+    {"llama.vocab_size", U32, 4, TAMIS_OK, ""},
+    {"llama.logit_scale", F32, 2, TAMIS_E_UNSUPPORTED, "'llama.logit_scale' is not known"},
+    {"tokenizer.ggml.add_bos_token", BOOL, 1, TAMIS_E_UNSUPPORTED, "before every text"},
+    {"tokenizer.ggml.add_bos_token", BOOL, 2, TAMIS_E_FORMAT, "is the bool 2"},
+    {"tokenizer.ggml.add_bos_token", BOOL, 0, TAMIS_OK, ""},
+    {"anything.else", U32, 5, TAMIS_OK, ""},
+    {"", U32, 5, TAMIS_OK, ""},
+};
+
+static void test_added_keys(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof added_keys / sizeof added_keys[0]; ++i) {
+        const key_case *c = &added_keys[i];
+        small_file file;
+        small_default(&file);
+        small_add_key(&file, c->name, c->type, c->number);
+        expect(&file, c->status, c->part);
+    }
+}
+
+static void test_not_finite(void **state) {
+    (void)state;
+    small_file file;
+    small_default(&file);
+    small_find_key(&file, "llama.rope.freq_base")->real = (double)INFINITY;
+    expect(&file, TAMIS_E_FORMAT, "freq_base' is inf");
+    small_find_key(&file, "llama.rope.freq_base")->real = (double)NAN;
+    expect(&file, TAMIS_E_FORMAT, "freq_base' is");
+}
+
+static void test_texts(void **state) {
+    (void)state;
+    small_file file;
+    small_default(&file);
+    small_find_key(&file, "general.architecture")->strings[0] = "mamba";
+    expect(&file, TAMIS_E_UNSUPPORTED, "architecture 'mamba'");
+    small_find_key(&file, "general.architecture")->strings[0] = "bad\x1b[2Jtext";
+    expect(&file, TAMIS_E_UNSUPPORTED, "architecture 'bad?[2Jtext'");
+    small_default(&file);
+    small_find_key(&file, "general.name")->string_bytes = UINT64_MAX - 7;
+    expect(&file, TAMIS_E_FORMAT, "states 18446744073709551608 bytes");
+    small_default(&file);
+    small_add_key(&file, "llama.rope.scaling.type", STRING, 0)->strings[0] = "yarn";
+    expect(&file, TAMIS_E_UNSUPPORTED, "type 'yarn'");
+    small_find_key(&file, "llama.rope.scaling.type")->strings[0] = "none";
+    expect(&file, TAMIS_OK, "");
+    small_find_key(&file, "tokenizer.ggml.model")->strings[0] = "llama";
+    expect(&file, TAMIS_E_UNSUPPORTED, "tokenizer 'llama'");
+}
+
+static void test_arrays(void **state) {
+    (void)state;
+    small_file file;
+    small_default(&file);
+    small_find_key(&file, "tokenizer.ggml.token_type")->count = UINT64_MAX / 4 + 2;
+    expect(&file, TAMIS_E_FORMAT, "states 4611686018427387905 values of type i32");
+    small_find_key(&file, "tokenizer.ggml.token_type")->count = 3;
+    expect(&file, TAMIS_E_FORMAT, "");
+    small_default(&file);
+    small_find_key(&file, "tokenizer.ggml.tokens")->count = UINT64_MAX - 1;
+    expect(&file, TAMIS_E_FORMAT, "states 18446744073709551614 values of type string");
+    small_find_key(&file, "tokenizer.ggml.tokens")->count = 5;
+    expect(&file, TAMIS_E_FORMAT, "");
+    small_default(&file);
+    small_find_key(&file, "tokenizer.ggml.token_type")->element = ARRAY;
+    expect(&file, TAMIS_E_UNSUPPORTED, "array of arrays");
+    small_find_key(&file, "tokenizer.ggml.token_type")->element = 77;
+    expect(&file, TAMIS_E_FORMAT, "unknown type 77");
+    small_find_key(&file, "tokenizer.ggml.token_type")->element = U8;
+    expect(&file, TAMIS_E_FORMAT, "has type array of u8; array of i32");
+    small_default(&file);
+    small_key *heads = small_add_key(&file, "llama.attention.head_count_kv", ARRAY, 1);
+    heads->element = U32;
+    expect(&file, TAMIS_E_FORMAT, "has type array of u32; an integer");
+}
+
+static void test_vocabulary(void **state) {
+    (void)state;
+    small_file file;
+    small_default(&file);
+    small_key *tokens = small_find_key(&file, "tokenizer.ggml.tokens");
+    tokens->strings[3] = "ab";
+    expect(&file, TAMIS_E_UNSUPPORTED, "token 3, 'ab', is not one byte");
+    tokens->strings[3] = "";
+    expect(&file, TAMIS_E_UNSUPPORTED, "token 3, ''");
+    tokens->strings[3] = "\xc5"; /* half a character */
+    expect(&file, TAMIS_E_UNSUPPORTED, "token 3");
+    tokens->strings[3] = " "; /* a byte that the alphabet writes as another character */
+    expect(&file, TAMIS_E_UNSUPPORTED, "token 3");
+    tokens->strings[3] = "\xc5\x84"; /* U+0144, one past the alphabet */
+    expect(&file, TAMIS_E_UNSUPPORTED, "token 3");
+    tokens->strings[3] = "a";
+    expect(&file, TAMIS_E_FORMAT, "tokens 0 and 3 are both byte 97");
+    tokens->strings[3] = "\xc5\x83"; /* U+0143, byte 173 */
+    expect(&file, TAMIS_OK, "");
+    tokens->n_strings = 3;
+    expect(&file, TAMIS_E_FORMAT, "3 tokens have 4 types");
+    small_remove_key(&file, "tokenizer.ggml.token_type");
+    expect(&file, TAMIS_E_FORMAT, "8 x 3 is expected");
+    small_default(&file);
+    small_key *merges = small_add_key(&file, "tokenizer.ggml.merges", ARRAY, 0);
+    merges->element = STRING;
+    merges->strings[0] = "a b";
+    expect(&file, TAMIS_E_UNSUPPORTED, "has 1 merges");
+    merges->n_strings = 0;
+    expect(&file, TAMIS_OK, "");
+    small_find_key(&file, "tokenizer.ggml.tokens")->n_strings = 0;
+    expect(&file, TAMIS_E_FORMAT, "has 0 tokens");
+}
+
+static void test_tensors(void **state) {
+    (void)state;
+    small_file file;
+    const char *const q = "blk.0.attn_q.weight";
+    small_default(&file);
+    small_find_tensor(&file, q)->type = TENSOR_Q4_0;
+    expect(&file, TAMIS_E_UNSUPPORTED, "tensor 'blk.0.attn_q.weight' has type Q4_0 (2)");
+    small_find_tensor(&file, q)->type = 4; /* retired */
+    expect(&file, TAMIS_E_UNSUPPORTED, "has type unknown (4)");
+    small_find_tensor(&file, q)->type = UINT32_MAX;
+    expect(&file, TAMIS_E_UNSUPPORTED, "has type unknown (4294967295)");
+    small_default(&file);
+    small_remove_tensor(&file, q);
+    expect(&file, TAMIS_E_FORMAT, "tensor 'blk.0.attn_q.weight' is missing");
+    small_default(&file);
+    small_add_tensor(&file, q, TENSOR_F32, 8, 64);
+    expect(&file, TAMIS_E_FORMAT, "tensor 'blk.0.attn_q.weight' stands twice");
+    const char *const extra[] = {
+        "rope_freqs.weight",
+        "blk.1.attn_q.weight",
+        "blk.0.attn_q.bias",
+        "blk.00.attn_q.weight",
+        "blk.-1.attn_q.weight",
+        "blk.",
+        "",
+        "a name that is longer than any name of a tensor that is read here"};
+    for (size_t i = 0; i < sizeof extra / sizeof extra[0]; ++i) {
+        small_default(&file);
+        small_add_tensor(&file, extra[i], TENSOR_F32, 8, 64);
+        expect(&file, TAMIS_E_UNSUPPORTED, "is no part of a llama model of 1 layers");
+    }
+}
+
+static void test_dims(void **state) {
+    (void)state;
+    small_file file;
+    small_default(&file);
+    small_tensor *q = small_find_tensor(&file, "blk.0.attn_q.weight");
+    q->n_dims = 0;
+    expect(&file, TAMIS_E_FORMAT, "has 0 dims");
+    q->n_dims = 5;
+    expect(&file, TAMIS_E_FORMAT, "has 5 dims");
+    q->n_dims = UINT32_MAX;
+    expect(&file, TAMIS_E_FORMAT, "has 4294967295 dims");
+    q->n_dims = 4;
+    expect(&file, TAMIS_OK, "");
+    q->dims[3] = 0;
+    expect(&file, TAMIS_E_FORMAT, "impossible dim 0");
+    q->dims[3] = 1ull << 62; /* 8 * 64 * 2^62 elements wrap round to 0 */
+    expect(&file, TAMIS_E_FORMAT, "impossible dim 4611686018427387904");
+    q->dims[3] = 1ull << 53; /* the bytes wrap, the elements do not */
+    expect(&file, TAMIS_E_FORMAT, "impossible dim 9007199254740992");
+    q->dims[3] = 1ull << 40;
+    expect(&file, TAMIS_E_FORMAT, "leaves the file");
+    small_default(&file);
+    q->dims[0] = 64;
+    q->dims[1] = 8;
+    expect(&file, TAMIS_E_FORMAT, "64 x 8 x 1 x 1; 8 x 64 is expected");
+    small_default(&file);
+    small_find_tensor(&file, "output_norm.weight")->dims[0] = 9;
+    expect(&file, TAMIS_E_FORMAT, "9 x 1 x 1 x 1; 8 x 1 is expected");
+}
+
+static void test_offsets(void **state) {
+    (void)state;
+    small_file file;
+    small_default(&file);
+    small_tensor *last = small_find_tensor(&file, "output_norm.weight");
+    last->offset = 1;
+    expect(&file, TAMIS_E_FORMAT, "offset 1, not a multiple of the alignment 32");
+    last->offset = 32;
+    expect(&file, TAMIS_E_FORMAT, "at offset 32 lies over");
+    last->offset = 0;
+    expect(&file, TAMIS_E_FORMAT, "lies over");
+    last->offset = 1 << 20;
+    expect(&file, TAMIS_E_FORMAT, "tensor 'output_norm.weight' (offset 1048576, 16 bytes) leaves");
+    last->offset = UINT64_MAX - 31; /* offset + bytes wrap */
+    expect(&file, TAMIS_E_FORMAT, "(offset 18446744073709551584, 16 bytes) leaves the file");
+    small_default(&file);
+    file.drop_data = 1;
+    expect(&file, TAMIS_E_FORMAT, "leaves the file, whose data section has 0 bytes");
+}
+
+/* Every file cut short is refused, up to the last tensor's last byte. */
+static void test_truncated(void **state) {
+    (void)state;
+    small_file file;
+    size_t bytes;
+    small_default(&file);
+    uint8_t *whole = small_write(&file, &bytes);
+    /* The last tensor has 16 bytes of 32; the padding behind it may be missing. */
+    for (size_t cut = 0; cut < bytes; ++cut) {
+        tamis_error error;
+        uint8_t *part = malloc(cut + !cut);
+        assert_non_null(part);
+        memcpy(part, whole, cut);
+        tamis_status status = read_bytes(part, cut, &error);
+        free(part);
+        if (status != (cut < bytes - 16 ? TAMIS_E_FORMAT : TAMIS_OK))
+            fail_msg("cut to %zu of %zu bytes: %s \"%s\"", cut, bytes, tamis_status_name(status),
+                     error.text);
+    }
+    free(whole);
+}
+
+/* ---- Mutations ------------------------------------------------------------------------------- */
+
+static uint64_t random_next(uint64_t *state) {
+    uint64_t x = *state += 0x9e3779b97f4a7c15u;
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+    return x ^ x >> 31;
+}
+
+/* Changes a byte, a word to a number that breaks arithmetic, or moves a piece over another. Mostly
+ * in the head, where the counts are. */
+static void mutate(uint8_t *file, size_t bytes, uint64_t *random) {
+    static const uint64_t numbers[] = {
+        0,          1,         2,          0x7fffffff, 0x80000000,     0xffffffff,
+        1ull << 32, INT64_MAX, 1ull << 63, UINT64_MAX, UINT64_MAX - 31};
+    size_t range = random_next(random) % 4 ? bytes / 4 : bytes;
+    size_t at = random_next(random) % (range - 16);
+    uint64_t number = numbers[random_next(random) % (sizeof numbers / sizeof numbers[0])];
+    switch (random_next(random) % 5) {
+    case 0:
+        file[at] = (uint8_t)random_next(random);
+        break;
+    case 1:
+        file[at] ^= (uint8_t)(1u << random_next(random) % 8);
+        break;
+    case 2:
+        memcpy(file + at, &number, 4);
+        break;
+    case 3:
+        memcpy(file + at, &number, 8);
+        break;
+    default:
+        memmove(file + at, file + random_next(random) % (range - 16), 16);
+    }
+}
+
+#define MUTANTS 20000
+static void test_mutants(void **state) {
+    (void)state;
+    small_file file;
+    size_t bytes, accepted = 0;
+    small_default(&file);
+    uint8_t *whole = small_write(&file, &bytes);
+    for (uint64_t seed = 1; seed <= MUTANTS; ++seed) {
+        uint64_t random = seed;
+        tamis_error error;
+        size_t cut = bytes - (random_next(&random) % 8 ? 0 : random_next(&random) % 64);
+        uint8_t *mutant = malloc(cut);
+        assert_non_null(mutant);
+        memcpy(mutant, whole, cut);
+        for (uint64_t n = 1 + random_next(&random) % 4; n > 0; --n)
+            mutate(mutant, cut, &random);
+        tamis_status status = read_bytes(mutant, cut, &error);
+        free(mutant);
+        accepted += status == TAMIS_OK;
+        if (status != TAMIS_OK && ((status != TAMIS_E_FORMAT && status != TAMIS_E_UNSUPPORTED) ||
+                                   error.status != status || !error.text[0]))
+            fail_msg("mutant %llu: %s \"%s\"", (unsigned long long)seed, tamis_status_name(status),
+                     error.text);
+    }
+    free(whole);
+    /* Both happen, or the mutations miss what they are for. */
+    assert_in_range(accepted, MUTANTS / 100, MUTANTS * 9 / 10);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_valid),      cmocka_unit_test(test_head),
+        cmocka_unit_test(test_keys),       cmocka_unit_test(test_added_keys),
+        cmocka_unit_test(test_not_finite), cmocka_unit_test(test_texts),
+        cmocka_unit_test(test_arrays),     cmocka_unit_test(test_vocabulary),
+        cmocka_unit_test(test_tensors),    cmocka_unit_test(test_dims),
+        cmocka_unit_test(test_offsets),    cmocka_unit_test(test_truncated),
+        cmocka_unit_test(test_mutants),
+    };
+    return cmocka_run_group_tests_name("gguf", tests, NULL, NULL);
+}

@@ -1,0 +1,182 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Writes the vectors that tests/model/logits.c holds the library to.
+
+An implementation of its own: reads the GGUF file and computes the forward pass in float64 with NumPy, the
+whole text at once with a causal mask, without any cache. Shares no line with the library or tools/train.
+
+Usage: make_logits.py --model needle.gguf --text text.txt --name needle --out needle_logits.h
+           [--tokens 300] [--positions 0,16,63,150,299] [--greedy 50]
+"""
+import argparse
+import struct
+
+import numpy as np
+
+SCALARS = {0: 'B', 1: 'b', 2: 'H', 3: 'h', 4: 'I', 5: 'i', 6: 'f', 7: '?', 10: 'Q', 11: 'q', 12: 'd'}
+
+
+class Gguf:
+    """Metadata as a dict, tensors as float64 arrays [slowest .. fastest]."""
+
+    def __init__(self, path):
+        with open(path, 'rb') as file:
+            self.data = file.read()
+        self.at = 4
+        version, n_tensors, n_keys = self.take('I'), self.take('Q'), self.take('Q')
+        assert self.data[:4] == b'GGUF' and version == 3
+        self.meta = {}
+        for _ in range(n_keys):
+            key = self.string()
+            self.meta[key] = self.value(self.take('I'))
+        infos = []
+        for _ in range(n_tensors):
+            name = self.string()
+            dims = [self.take('Q') for _ in range(self.take('I'))]
+            infos.append((name, dims[::-1], self.take('I'), self.take('Q')))
+        alignment = self.meta.get('general.alignment', 32)
+        start = (self.at + alignment - 1) // alignment * alignment
+        self.tensors = {n: self.tensor(d, t, start + o) for n, d, t, o in infos}
+
+    def take(self, code):
+        value, = struct.unpack_from('<' + code, self.data, self.at)
+        self.at += struct.calcsize('<' + code)
+        return value
+
+    def string(self):
+        n = self.take('Q')
+        self.at += n
+        return self.data[self.at - n:self.at].decode()
+
+    def value(self, kind):
+        if kind == 8:
+            return self.string()
+        if kind == 9:
+            kind, n = self.take('I'), self.take('Q')
+            return [self.value(kind) for _ in range(n)]
+        return self.take(SCALARS[kind])
+
+    def tensor(self, dims, kind, offset):
+        n = int(np.prod(dims))
+        if kind == 30:  # bf16: the upper half of a float32
+            upper = np.frombuffer(self.data, '<u2', n, offset).astype(np.uint32)
+            return (upper << 16).view(np.float32).astype(np.float64).reshape(dims)
+        return np.frombuffer(self.data, {0: '<f4', 1: '<f2'}[kind], n, offset).astype(np.float64).reshape(dims)
+
+
+def rms_norm(x, w, eps):
+    return x / np.sqrt((x * x).mean(-1, keepdims=True) + eps) * w
+
+
+class Model:
+    def __init__(self, gguf):
+        self.w, meta = gguf.tensors, gguf.meta
+        self.arch = meta['general.architecture']
+        get = lambda key, other=None: meta.get(self.arch + '.' + key, other)
+        self.layers, self.heads = get('block_count'), get('attention.head_count')
+        self.kv_heads = get('attention.head_count_kv', self.heads)
+        self.head_dim = get('attention.key_length', get('embedding_length') // self.heads)
+        self.n_rot = get('rope.dimension_count', self.head_dim)
+        self.base, self.eps = get('rope.freq_base', 10000.0), get('attention.layer_norm_rms_epsilon')
+
+    def project(self, layer, name, x):
+        bias = self.w.get('blk.%d.%s.bias' % (layer, name), 0.0)
+        return x @ self.w['blk.%d.%s.weight' % (layer, name)].T + bias
+
+    def rotate(self, x):
+        """x [tokens][heads][head_dim]: pairs as complex numbers, turned."""
+        half = self.n_rot // 2
+        angle = np.arange(len(x))[:, None] * self.base ** (-np.arange(half) / half)
+        turn = np.exp(1j * angle)[:, None, :]
+        out = x.copy()
+        first, second = (slice(0, self.n_rot, 2), slice(1, self.n_rot, 2)) if self.arch == 'llama' else (
+            slice(0, half), slice(half, self.n_rot))
+        z = (x[..., first] + 1j * x[..., second]) * turn
+        out[..., first], out[..., second] = z.real, z.imag
+        return out
+
+    def attend(self, layer, x):
+        n, group = len(x), self.heads // self.kv_heads
+        q = self.rotate(self.project(layer, 'attn_q', x).reshape(n, self.heads, self.head_dim))
+        k = self.rotate(self.project(layer, 'attn_k', x).reshape(n, self.kv_heads, self.head_dim))
+        v = self.project(layer, 'attn_v', x).reshape(n, self.kv_heads, self.head_dim)
+        out = np.empty_like(q)
+        for head in range(self.heads):
+            logits = q[:, head] @ k[:, head // group].T / np.sqrt(self.head_dim)
+            logits[np.triu_indices(n, 1)] = -np.inf
+            p = np.exp(logits - logits.max(1, keepdims=True))
+            out[:, head] = p / p.sum(1, keepdims=True) @ v[:, head // group]
+        return self.project(layer, 'attn_output', out.reshape(n, -1))
+
+    def logits(self, tokens):
+        """float64 [tokens][vocabulary]"""
+        x = self.w['token_embd.weight'][tokens]
+        for layer in range(self.layers):
+            norm = lambda name: rms_norm(x, self.w['blk.%d.%s.weight' % (layer, name)], self.eps)
+            x = x + self.attend(layer, norm('attn_norm'))
+            h = norm('ffn_norm')
+            gate = self.project(layer, 'ffn_gate', h)
+            gate = gate / (1 + np.exp(-gate)) * self.project(layer, 'ffn_up', h)
+            x = x + self.project(layer, 'ffn_down', gate)
+        x = rms_norm(x, self.w['output_norm.weight'], self.eps)
+        return x @ self.w.get('output.weight', self.w['token_embd.weight']).T
+
+
+def tokenize(gguf, text):
+    plain = [*range(33, 127), *range(161, 173), *range(174, 256)]
+    others = [b for b in range(256) if b not in plain]
+    character = {b: chr(b) for b in plain} | {b: chr(256 + i) for i, b in enumerate(others)}
+    ids = {token: i for i, token in enumerate(gguf.meta['tokenizer.ggml.tokens'])}
+    return [ids[character[b]] for b in text]
+
+
+def greedy(model, tokens, count):
+    """The greedy tokens and the smallest lead of one over its runner-up."""
+    tokens, lead = list(tokens), np.inf
+    for _ in range(count):
+        last = model.logits(tokens)[-1]
+        second, first = np.sort(last)[-2:]
+        lead = min(lead, first - second)
+        tokens.append(int(last.argmax()))
+    return tokens[-count:], lead
+
+
+def lines(values, form, per_line):
+    texts = [form % v for v in values]
+    return ',\n'.join('    ' + ', '.join(texts[i:i + per_line]) for i in range(0, len(texts), per_line))
+
+
+def write(path, name, text, positions, logits, continuation):
+    with open(path, 'w') as file:
+        file.write('/* SPDX-License-Identifier: Apache-2.0 */\n')
+        file.write('/* Logits of %s.gguf, written by tests/model/make_logits.py. */\n' % name)
+        file.write('#define %s_TEXT_BYTES %d\n' % (name.upper(), text))
+        file.write('static const int %s_positions[] = {%s};\n' % (name, ', '.join(map(str, positions))))
+        file.write('/* After the token at each position. */\n')
+        file.write('static const float %s_logits[][%d] = {\n' % (name, logits.shape[1]))
+        file.write(',\n'.join('    {\n' + lines(row, '%.8ef', 6) + '}' for row in logits) + '};\n')
+        file.write('static const int32_t %s_greedy[] = {\n%s};\n' % (name, lines(continuation, '%d', 20)))
+
+
+def main():
+    parser = argparse.ArgumentParser(description='Reference logits of a GGUF model.')
+    parser.add_argument('--model', required=True)
+    parser.add_argument('--text', required=True, help='its first --tokens bytes are read')
+    parser.add_argument('--name', required=True, help='prefix of the names in the header')
+    parser.add_argument('--out', required=True)
+    parser.add_argument('--tokens', type=int, default=300)
+    parser.add_argument('--positions', default='0,16,63,150,299')
+    parser.add_argument('--greedy', type=int, default=50)
+    options = parser.parse_args()
+    gguf = Gguf(options.model)
+    model = Model(gguf)
+    with open(options.text, 'rb') as file:
+        tokens = tokenize(gguf, file.read(options.tokens))
+    positions = [int(p) for p in options.positions.split(',')]
+    continuation, lead = greedy(model, tokens, options.greedy)
+    print('smallest lead of a greedy token: %.4f' % lead)
+    write(options.out, options.name, len(tokens), positions, model.logits(tokens)[positions], continuation)
+
+
+if __name__ == '__main__':
+    main()

@@ -1,0 +1,213 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Writes small GGUF files, true ones and lying ones. */
+#include "tests/model/small.h"
+
+#include <assert.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct bytes {
+    uint8_t *at;
+    size_t count, capacity;
+} bytes;
+
+static void put(bytes *to, const void *from, size_t count) {
+    if (to->count + count > to->capacity) {
+        to->capacity = 2 * (to->count + count);
+        to->at = realloc(to->at, to->capacity);
+        assert(to->at);
+    }
+    if (count) memcpy(to->at + to->count, from, count);
+    to->count += count;
+}
+
+static void put_u32(bytes *to, uint32_t value) {
+    put(to, &value, sizeof value);
+}
+
+static void put_u64(bytes *to, uint64_t value) {
+    put(to, &value, sizeof value);
+}
+
+static void put_string(bytes *to, const char *text, uint64_t stated) {
+    put_u64(to, stated == SMALL_AUTO ? strlen(text) : stated);
+    put(to, text, strlen(text));
+}
+
+static void put_padding(bytes *to, uint32_t alignment) {
+    const uint8_t zero = 0;
+    while (to->count % alignment)
+        put(to, &zero, 1);
+}
+
+static size_t value_size(uint32_t type) {
+    static const uint8_t sizes[] = {1, 1, 2, 2, 4, 4, 4, 1, 0, 0, 8, 8, 8};
+    return type < sizeof sizes ? sizes[type] : 4;
+}
+
+/* Little-endian, as the host is. */
+static void put_value(bytes *to, const small_key *key, uint32_t type) {
+    float narrow = (float)key->real;
+    if (type == F32)
+        put(to, &narrow, sizeof narrow);
+    else if (type == F64)
+        put(to, &key->real, sizeof key->real);
+    else
+        put(to, &key->number, value_size(type));
+}
+
+static void put_key(bytes *to, const small_key *key) {
+    put_string(to, key->name, SMALL_AUTO);
+    put_u32(to, key->type);
+    if (key->type == ARRAY) {
+        uint64_t count = key->element == STRING ? key->n_strings : 4;
+        put_u32(to, (uint32_t)key->element);
+        put_u64(to, key->count == SMALL_AUTO ? count : key->count);
+        for (uint64_t i = 0; i < count; ++i)
+            if (key->element == STRING)
+                put_string(to, key->strings[i], key->string_bytes);
+            else
+                put_value(to, key, (uint32_t)key->element);
+    } else if (key->type == STRING) {
+        put_string(to, key->strings[0], key->string_bytes);
+    } else {
+        put_value(to, key, key->type);
+    }
+}
+
+static uint64_t tensor_bytes(const small_tensor *tensor) {
+    uint64_t count = 1;
+    for (uint32_t i = 0; i < tensor->n_dims && i < 6; ++i)
+        count *= tensor->dims[i];
+    return count * (tensor->type == TENSOR_F32 ? 4 : 2);
+}
+
+/* The true offset is behind the tensors before it; a tensor of more than 1 MiB has no data. */
+static void put_tensors(bytes *to, const small_file *file) {
+    uint64_t offset = 0;
+    for (size_t i = 0; i < file->n_tensors; ++i) {
+        const small_tensor *tensor = &file->tensors[i];
+        put_string(to, tensor->name, SMALL_AUTO);
+        put_u32(to, tensor->n_dims);
+        put(to, tensor->dims, (tensor->n_dims < 6 ? tensor->n_dims : 6) * sizeof tensor->dims[0]);
+        put_u32(to, tensor->type);
+        put_u64(to, tensor->offset == SMALL_AUTO ? offset : tensor->offset);
+        offset += tensor_bytes(tensor) < 1 << 20 ? tensor_bytes(tensor) : 0;
+        offset = (offset + file->alignment - 1) / file->alignment * file->alignment;
+    }
+    put_padding(to, file->alignment);
+    /* Small numbers that are finite in all three types. */
+    for (uint64_t i = 0; i < offset / 2 && !file->drop_data; ++i) {
+        uint16_t half = (uint16_t)(0x2c00 + i * 37 % 512);
+        put(to, &half, sizeof half);
+    }
+}
+
+uint8_t *small_write(const small_file *file, size_t *count) {
+    bytes to = {0};
+    put(&to, file->magic, 4);
+    put_u32(&to, file->version);
+    put_u64(&to, file->n_tensors_stated == SMALL_AUTO ? file->n_tensors : file->n_tensors_stated);
+    put_u64(&to, file->n_keys_stated == SMALL_AUTO ? file->n_keys : file->n_keys_stated);
+    for (size_t i = 0; i < file->n_keys; ++i)
+        put_key(&to, &file->keys[i]);
+    put_tensors(&to, file);
+    uint8_t *exact = malloc(to.count);
+    assert(exact);
+    memcpy(exact, to.at, to.count);
+    free(to.at);
+    *count = to.count;
+    return exact;
+}
+
+/* ---- Descriptions ---------------------------------------------------------------------------- */
+
+small_key *small_add_key(small_file *file, const char *name, uint32_t type, int64_t number) {
+    assert(file->n_keys < SMALL_KEYS);
+    small_key *key = &file->keys[file->n_keys++];
+    *key = (small_key){.name = name,
+                       .type = type,
+                       .element = -1,
+                       .number = number,
+                       .real = (double)number,
+                       .strings = {""},
+                       .n_strings = 1,
+                       .string_bytes = SMALL_AUTO,
+                       .count = SMALL_AUTO};
+    return key;
+}
+
+small_tensor *small_add_tensor(small_file *file, const char *name, uint32_t type, uint64_t dim0,
+                               uint64_t dim1) {
+    assert(file->n_tensors < SMALL_TENSORS);
+    small_tensor *tensor = &file->tensors[file->n_tensors++];
+    *tensor = (small_tensor){.name = name,
+                             .n_dims = dim1 ? 2 : 1,
+                             .type = type,
+                             .dims = {dim0, dim1, 1, 1, 1, 1},
+                             .offset = SMALL_AUTO};
+    return tensor;
+}
+
+small_key *small_find_key(small_file *file, const char *name) {
+    for (size_t i = 0; i < file->n_keys; ++i)
+        if (!strcmp(file->keys[i].name, name)) return &file->keys[i];
+    return NULL;
+}
+
+small_tensor *small_find_tensor(small_file *file, const char *name) {
+    for (size_t i = 0; i < file->n_tensors; ++i)
+        if (!strcmp(file->tensors[i].name, name)) return &file->tensors[i];
+    return NULL;
+}
+
+void small_remove_key(small_file *file, const char *name) {
+    small_key *key = small_find_key(file, name);
+    *key = file->keys[--file->n_keys];
+}
+
+void small_remove_tensor(small_file *file, const char *name) {
+    small_tensor *tensor = small_find_tensor(file, name);
+    *tensor = file->tensors[--file->n_tensors];
+}
+
+static void add_keys(small_file *file) {
+    small_add_key(file, "general.architecture", STRING, 0)->strings[0] = "llama";
+    small_add_key(file, "general.name", STRING, 0)->strings[0] = "small";
+    small_add_key(file, "general.alignment", U32, 32);
+    small_add_key(file, "llama.block_count", U32, 1);
+    small_add_key(file, "llama.context_length", U16, 64);
+    small_add_key(file, "llama.embedding_length", U64, 8);
+    small_add_key(file, "llama.feed_forward_length", I32, 16);
+    small_add_key(file, "llama.attention.head_count", U8, 1);
+    small_add_key(file, "llama.attention.key_length", I64, 64);
+    small_add_key(file, "llama.attention.layer_norm_rms_epsilon", F32, 0)->real = 1e-5;
+    small_add_key(file, "llama.rope.freq_base", F64, 10000);
+    small_add_key(file, "tokenizer.ggml.model", STRING, 0)->strings[0] = "gpt2";
+    small_key *tokens = small_add_key(file, "tokenizer.ggml.tokens", ARRAY, 0);
+    const char *names[] = {"a", "b", "c", "d"};
+    memcpy(tokens->strings, names, sizeof names);
+    tokens->element = STRING;
+    tokens->n_strings = 4;
+    small_add_key(file, "tokenizer.ggml.token_type", ARRAY, 1)->element = I32;
+}
+
+void small_default(small_file *file) {
+    *file = (small_file){.magic = "GGUF",
+                         .version = 3,
+                         .n_keys_stated = SMALL_AUTO,
+                         .n_tensors_stated = SMALL_AUTO,
+                         .alignment = 32};
+    add_keys(file);
+    small_add_tensor(file, "token_embd.weight", TENSOR_F16, 8, 4);
+    small_add_tensor(file, "blk.0.attn_norm.weight", TENSOR_F32, 8, 0);
+    small_add_tensor(file, "blk.0.attn_q.weight", TENSOR_F32, 8, 64);
+    small_add_tensor(file, "blk.0.attn_k.weight", TENSOR_F16, 8, 64);
+    small_add_tensor(file, "blk.0.attn_v.weight", TENSOR_BF16, 8, 64);
+    small_add_tensor(file, "blk.0.attn_output.weight", TENSOR_F16, 64, 8);
+    small_add_tensor(file, "blk.0.ffn_norm.weight", TENSOR_F16, 8, 0);
+    small_add_tensor(file, "blk.0.ffn_gate.weight", TENSOR_F16, 8, 16);
+    small_add_tensor(file, "blk.0.ffn_up.weight", TENSOR_F16, 8, 16);
+    small_add_tensor(file, "blk.0.ffn_down.weight", TENSOR_F16, 16, 8);
+    small_add_tensor(file, "output_norm.weight", TENSOR_BF16, 8, 0);
+}

@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* `tamis bench attention` in parts: what is measured, the filled cache, the samples, the report. */
+#ifndef CLI_BENCH_H
+#define CLI_BENCH_H
+
+#include "cli.h"
+#include "output.h"
+
+typedef struct bench_shape {
+    const char *name;
+    uint32_t n_heads, n_kv_heads, head_dim, n_layers;
+} bench_shape;
+
+/* What the flags ask for. */
+typedef struct bench_params {
+    const bench_shape *shape;
+    tamis_dtype dtype;
+    uint32_t page_size, batch, repeat;
+    uint32_t layers; /* 0: chosen by bench_layers */
+    bool shuffled;
+} bench_params;
+
+/* One measured way of attending: full, or a selection with a budget. */
+typedef struct bench_arm {
+    tamis_selection selection;
+    double total_us;              /* one attend of one layer, wall time, median of the samples */
+    double gb_per_s;              /* K, V and bounds read, over total_us */
+    double share_of_read;         /* of the read bandwidth around each sample, median */
+    double speedup_over_full;     /* over the full sample of the same round, median */
+    tamis_plan_times stage_us;    /* one layer, from a plan of its own that waits for each stage */
+    tamis_plan_counters counters; /* of the samples */
+} bench_arm;
+
+#define BENCH_ARMS_MAX (1 + 2 * CLI_LIST_MAX)
+
+/* A cache filled with noise to `context - 1` tokens, so that a decode step sees `context`. */
+typedef struct bench {
+    tamis_context *device;
+    bench_params params;
+    uint32_t context, layers;
+    tamis_cache *cache;
+    tamis_sequence *sequences; /* [batch] */
+    tamis_buffer *noise, *out; /* f32 */
+    uint64_t noise_bytes;
+    uint64_t random;      /* state of the generator */
+    double read_gb_per_s; /* median over the run */
+    uint32_t n_arms;
+    bench_arm arms[BENCH_ARMS_MAX];
+} bench;
+
+/* The next random number of a sequence that is the same in every run. */
+uint64_t bench_random(uint64_t *state);
+
+/* Random f32 rows of `width` elements, `rows` of them, from a place of the noise that no other call
+ * shares but by chance. */
+tamis_rows bench_noise(bench *b, uint32_t rows, uint32_t width);
+
+/* Creates and fills the cache; *b has device, params and context. Destroyed by bench_destroy, also
+ * after a failure. */
+tamis_status bench_fill(bench *b, tamis_error *error);
+void bench_destroy(bench *b);
+
+/* Measures every arm of b->arms in turn, round after round, the read bandwidth between rounds. */
+tamis_status bench_measure(bench *b, tamis_error *error);
+
+/* The run's table to stdout. Returns false if memory ran out. */
+bool bench_print(const bench *runs, uint32_t n_runs);
+/* Completes `output` with the run as JSON. On failure prints one line and returns false. */
+bool bench_write_json(const bench *runs, uint32_t n_runs, cli_output *output, const char *command);
+
+#endif

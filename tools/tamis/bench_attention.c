@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The samples of `tamis bench attention`: every arm in turn, round after round, in one run. */
+#include "bench.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define PROBE_BYTES  (256ull << 20)
+#define STAGE_PASSES 5u
+
+static int compare(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+/* Sorts in place. */
+static double median(double *values, uint32_t count) {
+    qsort(values, count, sizeof(*values), compare);
+    return count % 2 == 1 ? values[count / 2] : (values[count / 2 - 1] + values[count / 2]) / 2;
+}
+
+static tamis_status probe(const bench *b, double *gb_per_s, tamis_error *error) {
+    uint64_t largest = tamis_context_device(b->device)->max_buffer_bytes / 64 * 64;
+    return tamis_context_read_bandwidth(b->device, largest < PROBE_BYTES ? largest : PROBE_BYTES,
+                                        gb_per_s, error);
+}
+
+static tamis_status attend_layers(bench *b, tamis_plan *plan, tamis_error *error) {
+    uint32_t width = b->params.shape->n_heads * b->params.shape->head_dim;
+    const tamis_rows out = {.buffer = b->out, .dtype = TAMIS_F32};
+    tamis_status status = TAMIS_OK;
+    for (uint32_t layer = 0; status == TAMIS_OK && layer < b->layers; layer++) {
+        const tamis_rows q = bench_noise(b, b->params.batch, width);
+        status = tamis_plan_attend(plan, layer, &q, &out, error);
+    }
+    return status == TAMIS_OK ? tamis_context_wait(b->device, error) : status;
+}
+
+/* One decode step of the batch: writes a token into every layer and waits; then, on the clock,
+ * attends every layer once and waits. *us is the time of one layer. The token is truncated away
+ * again. */
+static tamis_status sample(bench *b, tamis_plan *plan, double *us, tamis_error *error) {
+    const tamis_step step = {.sequences = b->sequences, .count = b->params.batch};
+    uint32_t width = b->params.shape->n_kv_heads * b->params.shape->head_dim;
+    tamis_status status = tamis_plan_step_begin(plan, &step, error);
+    for (uint32_t layer = 0; status == TAMIS_OK && layer < b->layers; layer++) {
+        const tamis_rows k = bench_noise(b, b->params.batch, width);
+        const tamis_rows v = bench_noise(b, b->params.batch, width);
+        status = tamis_plan_write(plan, layer, &k, &v, error);
+    }
+    if (status == TAMIS_OK) status = tamis_context_wait(b->device, error);
+    double start = cli_seconds();
+    if (status == TAMIS_OK) status = attend_layers(b, plan, error);
+    *us = (cli_seconds() - start) * 1e6 / b->layers;
+    if (status == TAMIS_OK) status = tamis_plan_step_end(plan, error);
+    for (uint32_t i = 0; status == TAMIS_OK && i < b->params.batch; i++)
+        status = tamis_cache_truncate(b->cache, b->sequences[i], b->context - 1, error);
+    return status;
+}
+
+static tamis_plan_params plan_params(const bench *b, const bench_arm *arm, int timing) {
+    return (tamis_plan_params){.selection = arm->selection,
+                               .max_sequences = b->params.batch,
+                               .max_rows = b->params.batch,
+                               .max_context = b->context,
+                               .timing = timing};
+}
+
+/* What one layer of one step takes by stages. Stages are waited for here, so their sum exceeds the
+ * total of the samples. */
+static tamis_status measure_stages(bench *b, bench_arm *arm, tamis_error *error) {
+    const tamis_plan_params params = plan_params(b, arm, 1);
+    tamis_plan_times before, after;
+    tamis_plan *plan = NULL;
+    double us = 0;
+    tamis_status status = tamis_plan_create(b->cache, &params, &plan, error);
+    if (status == TAMIS_OK) status = sample(b, plan, &us, error);
+    if (status != TAMIS_OK) goto fail;
+    tamis_plan_get_times(plan, &before);
+    for (uint32_t i = 0; status == TAMIS_OK && i < STAGE_PASSES; i++)
+        status = sample(b, plan, &us, error);
+    tamis_plan_get_times(plan, &after);
+    double n = (double)STAGE_PASSES * b->layers;
+    arm->stage_us = (tamis_plan_times){.write_us = (after.write_us - before.write_us) / n,
+                                       .bounds_us = (after.bounds_us - before.bounds_us) / n,
+                                       .score_us = (after.score_us - before.score_us) / n,
+                                       .select_us = (after.select_us - before.select_us) / n,
+                                       .attend_us = (after.attend_us - before.attend_us) / n,
+                                       .fused_us = (after.fused_us - before.fused_us) / n};
+fail:
+    tamis_plan_destroy(&plan);
+    return status;
+}
+
+/* Samples in the order they were taken: us[arm * repeat + round], read bandwidth before each round
+ * and after the last. */
+typedef struct samples {
+    tamis_plan *plans[BENCH_ARMS_MAX];
+    double *us, *read, *scratch;
+} samples;
+
+static tamis_status take_samples(bench *b, samples *s, tamis_error *error) {
+    uint32_t repeat = b->params.repeat;
+    double warm_up;
+    tamis_status status = TAMIS_OK;
+    for (uint32_t a = 0; status == TAMIS_OK && a < b->n_arms; a++) {
+        status = sample(b, s->plans[a], &warm_up, error);
+        tamis_plan_reset_counters(s->plans[a]);
+    }
+    for (uint32_t round = 0; status == TAMIS_OK && round < repeat; round++) {
+        status = probe(b, &s->read[round], error);
+        for (uint32_t a = 0; status == TAMIS_OK && a < b->n_arms; a++)
+            status = sample(b, s->plans[a], &s->us[a * repeat + round], error);
+    }
+    return status == TAMIS_OK ? probe(b, &s->read[repeat], error) : status;
+}
+
+/* Ratios are taken inside each round, whose parts are neighbours in time, before their median. */
+static void summarise(bench *b, const samples *s) {
+    uint32_t repeat = b->params.repeat;
+    for (uint32_t a = 0; a < b->n_arms; a++) {
+        bench_arm *arm = &b->arms[a];
+        const double *us = &s->us[a * repeat];
+        tamis_plan_get_counters(s->plans[a], &arm->counters);
+        double bytes = (double)(arm->counters.kv_bytes_read + arm->counters.bounds_bytes_read) /
+                       ((double)repeat * b->layers);
+        for (uint32_t i = 0; i < repeat; i++)
+            s->scratch[i] = s->us[i] / us[i];
+        arm->speedup_over_full = median(s->scratch, repeat);
+        for (uint32_t i = 0; i < repeat; i++)
+            s->scratch[i] = bytes / us[i] * 1e-3 / ((s->read[i] + s->read[i + 1]) / 2);
+        arm->share_of_read = median(s->scratch, repeat);
+        memcpy(s->scratch, us, repeat * sizeof(*us));
+        arm->total_us = median(s->scratch, repeat);
+        arm->gb_per_s = bytes / arm->total_us * 1e-3;
+    }
+    b->read_gb_per_s = median(s->read, repeat + 1);
+}
+
+tamis_status bench_measure(bench *b, tamis_error *error) {
+    uint32_t repeat = b->params.repeat;
+    samples s = {.us = calloc((size_t)repeat * b->n_arms, sizeof(double)),
+                 .read = calloc(repeat + 1, sizeof(double)),
+                 .scratch = calloc(repeat, sizeof(double))};
+    tamis_status status = TAMIS_OK;
+    if (s.us == NULL || s.read == NULL || s.scratch == NULL) status = cli_no_memory(error);
+    for (uint32_t a = 0; status == TAMIS_OK && a < b->n_arms; a++) {
+        const tamis_plan_params params = plan_params(b, &b->arms[a], 0);
+        status = tamis_plan_create(b->cache, &params, &s.plans[a], error);
+    }
+    if (status == TAMIS_OK) status = take_samples(b, &s, error);
+    if (status == TAMIS_OK) summarise(b, &s);
+    for (uint32_t a = 0; a < b->n_arms; a++)
+        tamis_plan_destroy(&s.plans[a]);
+    for (uint32_t a = 0; status == TAMIS_OK && a < b->n_arms; a++)
+        status = measure_stages(b, &b->arms[a], error);
+    free(s.us);
+    free(s.read);
+    free(s.scratch);
+    return status;
+}

@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* `tamis devices`: every device of every backend, and why one cannot be used. */
+#include "cli.h"
+#include "table.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct devices_flags {
+    const char *device;
+} devices_flags;
+
+static const cli_option options[] = {
+    {"--device", "ID", "only this device, or the devices of this backend", CLI_TEXT,
+     offsetof(devices_flags, device), 0, 0, NULL},
+};
+
+static const cli_command devices_command = {
+    "tamis devices",
+    "[--device ID]",
+    "Lists the devices of all backends, best first: what can be used, and why the rest cannot.",
+    "  tamis devices\n  tamis devices --device opencl\n",
+    options,
+    sizeof(options) / sizeof(options[0])};
+
+static const char *kind_name(tamis_device_kind kind) {
+    switch (kind) {
+    case TAMIS_DEVICE_CPU:
+        return "cpu";
+    case TAMIS_DEVICE_GPU:
+        return "gpu";
+    default:
+        return "other";
+    }
+}
+
+/* Whether `device` means this entry: its id, or its backend; NULL means every one. */
+static bool is_meant(const tamis_device_info *info, const char *device) {
+    return device == NULL || strcmp(device, "auto") == 0 || strcmp(device, info->id) == 0 ||
+           strcmp(device, info->backend) == 0;
+}
+
+static void add_row(cli_table *table, const tamis_device_info *info) {
+    cli_table_add(table, "%s", info->id);
+    cli_table_add(table, "%s", info->usable ? kind_name(info->kind) : "-");
+    if (info->compute_units > 0)
+        cli_table_add(table, "%u", info->compute_units);
+    else
+        cli_table_add(table, "-");
+    cli_table_add(table, "%s",
+                  info->memory_bytes > 0 ? cli_bytes((double)info->memory_bytes).text : "-");
+    cli_table_add(table, "%s",
+                  info->max_buffer_bytes > 0 ? cli_bytes((double)info->max_buffer_bytes).text
+                                             : "-");
+    cli_table_add(table, "%s", info->name[0] != '\0' ? info->name : "-");
+    cli_table_add(table, "%s", info->driver[0] != '\0' ? info->driver : "-");
+    cli_table_add(table, "%s%s",
+                  info->usable ? "usable" : "not usable: ", info->usable ? "" : info->reason);
+}
+
+static int print_devices(const tamis_device_info *infos, size_t count, const char *device) {
+    static const char *const head[] = {"id",   "kind",   "units", "memory", "largest buffer",
+                                       "name", "driver", "state"};
+    cli_table table = {.columns = sizeof(head) / sizeof(head[0])};
+    int code = CLI_OK;
+    for (size_t i = 0; i < table.columns; i++)
+        cli_table_add(&table, "%s", head[i]);
+    for (size_t i = 0; i < count; i++)
+        if (is_meant(&infos[i], device)) add_row(&table, &infos[i]);
+    if (table.cells == table.columns)
+        code = cli_fail(devices_command.name, "--device %s: no such device", device);
+    else if (!cli_table_print(&table))
+        code = cli_fail(devices_command.name, "out of host memory");
+    cli_table_free(&table);
+    return code;
+}
+
+int cli_devices(int argc, char *const *argv) {
+    devices_flags f = {0};
+    int code = cli_parse(&devices_command, &f, argc, argv);
+    if (code >= 0) return code;
+    size_t count = 0;
+    tamis_status status = tamis_device_list(NULL, 0, &count);
+    tamis_device_info *infos = calloc(count > 0 ? count : 1, sizeof(*infos));
+    if (infos == NULL) return cli_fail(devices_command.name, "out of host memory");
+    size_t capacity = count;
+    if (status == TAMIS_OK) status = tamis_device_list(infos, capacity, &count);
+    if (status != TAMIS_OK)
+        code = cli_fail(devices_command.name, "%s", tamis_status_text(status));
+    else
+        code = print_devices(infos, count < capacity ? count : capacity, f.device);
+    free(infos);
+    return code;
+}

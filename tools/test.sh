@@ -1,0 +1,48 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# Builds and tests everything: an ordinary build, then one under AddressSanitizer and
+# UndefinedBehaviorSanitizer. Ends with the number of tests that passed and failed.
+set -eu
+cd "$(dirname "$0")/.."
+. tools/packages.sh
+
+passed=0
+failed=0
+
+# suite FOLDER: runs ctest in a build folder and adds to the counts; failures show their output.
+suite() {
+    local log all bad
+    log=$(mktemp)
+    ctest --test-dir "$1" --output-on-failure --timeout 900 2>&1 | tee "$log" || true
+    all=$(sed -n -E 's/.*tests failed out of ([0-9]+)$/\1/p' "$log")
+    bad=$(sed -n -E 's/.* ([0-9]+) tests failed out of [0-9]+$/\1/p' "$log")
+    rm -f "$log"
+    if [ -z "$all" ]; then
+        echo "no tests ran in $1" >&2
+        all=1 bad=1
+    fi
+    passed=$((passed + all - bad))
+    failed=$((failed + bad))
+}
+
+# shellcheck disable=SC2086 # lists of words
+install_missing $needed_to_build $needed_to_test
+
+say "ordinary build into build/"
+build build -DCMAKE_BUILD_TYPE=Release -DTAMIS_TOOLS=ON -DTAMIS_TESTS=ON
+say "tests of the ordinary build"
+suite build
+
+# Drivers allocate for the life of the process, and LSan cannot see into what they load and unload:
+# what is named in the file is theirs.
+export ASAN_OPTIONS=detect_stack_use_after_return=0
+export LSAN_OPTIONS=suppressions=$PWD/tools/lsan.supp:print_suppressions=0
+export UBSAN_OPTIONS=print_stacktrace=1
+say "sanitizer build into build-sanitize/"
+build build-sanitize -DCMAKE_BUILD_TYPE=Release -DTAMIS_TOOLS=ON -DTAMIS_TESTS=ON \
+    -DTAMIS_SANITIZE=address,undefined
+say "tests of the sanitizer build"
+suite build-sanitize
+
+say "$passed passed, $failed failed"
+[ "$failed" -eq 0 ]
