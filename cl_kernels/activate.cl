@@ -1,8 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* activate: y = silu(gate)·up, silu(z) = z / (1 + exp(-z)).
  * contract: host/backend.h; meaning: host/reference/activate.c.
+ * With h = exp(-|z|/2) neither side overflows, and results keep the range of f32.
  * Work split: an item owns 16 channels of one row, the last one of a row what is left. */
 #include "common.clh"
+
+static inline float16 gated16(float16 z, float16 up) {
+    const float16 h = exp(-0.5f * fabs(z)), whole = 1.0f + h * h;
+    return select(z / whole * up, z * h * (up * h) / whole, z < 0.0f);
+}
+static inline float gated1(float z, float up) {
+    return gated16((float16)(z), (float16)(up)).s0;
+}
 
 __kernel GROUP_OF(LANES) void activate_rows(MATRIX_PARAMS(gate), MATRIX_PARAMS(up), MATRIX_PARAMS(y),
                                             uint n_rows, uint dim) {
@@ -13,11 +22,10 @@ __kernel GROUP_OF(LANES) void activate_rows(MATRIX_PARAMS(gate), MATRIX_PARAMS(u
         __global const float *u = up + up_offset + row * up_stride;
         __global float *to = y + y_offset + row * y_stride;
         if (first + 16 <= dim) {
-            const float16 z = vload16(0, g + first);
-            vstore16(z / (1.0f + exp(-z)) * vload16(0, u + first), 0, to + first);
+            vstore16(gated16(vload16(0, g + first), vload16(0, u + first)), 0, to + first);
         } else {
             for (uint c = first; c < dim; c++)
-                to[c] = g[c] / (1.0f + exp(-g[c])) * u[c];
+                to[c] = gated1(g[c], u[c]);
         }
     }
 }

@@ -14,24 +14,36 @@ __kernel GROUP_OF(LANES) void merge_states(uint n_parts, uint n_rows, uint n_hea
         const uint state = i / dim, channel = i % dim;
         __global const float *part_lse = lses + lses_offset + state;
         __global const float *part_out = outs + outs_offset + i;
-        /* 1. the largest lse; the first NaN stays out of it and meets the sums */
+        /* 1. live parts and the largest lse among them */
+        uint live = 0, one = 0;
         float top = -INFINITY;
-        for (uint part = 0; part < n_parts; part++)
-            top = fmax(top, part_lse[(ulong)part * n]);
-        /* 2. weighted sums over the parts that saw something; the weight of a lone one is 1 */
-        float total = 0.0f, sum = 0.0f;
         for (uint part = 0; part < n_parts; part++) {
             const float l = part_lse[(ulong)part * n];
             if (l == -INFINITY)
                 continue;
-            const float weight = l == top ? 1.0f : exp(l - top);
-            total += weight;
-            sum = fma(weight, part_out[(ulong)part * n * dim], sum);
+            live++;
+            one = part;
+            top = fmax(top, l);
         }
-        /* 3. the state */
-        out[out_offset + state / n_heads * out_stride + state % n_heads * dim + channel] =
-            total == 0.0f ? 0.0f : sum / total;
+        /* 2. a single live part passes through; none gives 0 and -inf */
+        float value = live ? part_out[(ulong)one * n * dim] : 0.0f;
+        float joint = live ? part_lse[(ulong)one * n] : -INFINITY;
+        /* 3. the weighted sums; a NaN part makes them NaN */
+        if (live > 1) {
+            float total = 0.0f, sum = 0.0f;
+            for (uint part = 0; part < n_parts; part++) {
+                const float l = part_lse[(ulong)part * n];
+                if (l == -INFINITY)
+                    continue;
+                const float weight = exp(l - top);
+                total += weight;
+                sum = fma(weight, part_out[(ulong)part * n * dim], sum);
+            }
+            value = sum / total;
+            joint = top + log(total);
+        }
+        out[out_offset + state / n_heads * out_stride + state % n_heads * dim + channel] = value;
         if (lse && channel == 0)
-            lse[lse_offset + state] = total == 0.0f ? -INFINITY : top + log(total);
+            lse[lse_offset + state] = joint;
     }
 }

@@ -372,7 +372,8 @@ extern const tms_backend *const tms_backends[];
 /* Fills what every device begins with. */
 void tms_device_init(tms_device *dev, const tms_backend *backend, const tamis_device_info *info,
                      const tms_log *log);
-/* Sets dev->error and returns `status`. printf form; name the offending value. */
+/* Sets dev->error and returns `status`. printf form; name the offending value. Once dev->sticky is set
+ * its text stays and it is what returns. */
 tamis_status tms_device_fail(tms_device *dev, tamis_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 /* Sets *error if it is not NULL and returns `status`. */

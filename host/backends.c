@@ -41,6 +41,7 @@ static void error_format(tamis_error *error, tamis_status status, const char *fo
 }
 
 tamis_status tms_device_fail(tms_device *dev, tamis_status status, const char *format, ...) {
+    if (dev->sticky != TAMIS_OK) return dev->sticky;
     va_list args;
     va_start(args, format);
     error_format(&dev->error, status, format, args);

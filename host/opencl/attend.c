@@ -68,6 +68,8 @@ static tamis_status check(tms_device *dev, const tms_attend *p) {
 tamis_status tms_cl_attend(tms_device *dev, const tms_attend *p) {
     bool cpu;
     tamis_status status = check(dev, p);
-    if (status == TAMIS_OK) status = tms_cl_choose(dev, "attend", "not built in", &cpu);
-    return status == TAMIS_OK ? run_base(dev, p) : status;
+    if (status == TAMIS_OK)
+        status = tms_cl_choose(dev, "attend", tms_cl_attend_cpu_refusal(p), &cpu);
+    if (status != TAMIS_OK) return status;
+    return cpu ? tms_cl_attend_cpu(dev, p) : run_base(dev, p);
 }

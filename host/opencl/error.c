@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* OpenCL error codes as text and as tamis_status. */
+/* Errors: OpenCL codes as text and as tamis_status, and a check that several ops share. */
 #include "host/opencl/opencl.h"
 
 static const struct {
@@ -49,4 +49,10 @@ tamis_status tms_cl_check(tms_device *dev, cl_int error, const char *what) {
     bool memory = error == CL_MEM_OBJECT_ALLOCATION_FAILURE || error == CL_OUT_OF_HOST_MEMORY;
     return tms_device_fail(dev, memory ? TAMIS_E_NO_MEMORY : TAMIS_E_DEVICE, "%s: %s (%d)", what,
                            tms_cl_error_text(error), (int)error);
+}
+
+tamis_status tms_cl_check_dtype(tms_device *dev, const char *op, tamis_dtype dtype) {
+    if (tamis_dtype_size(dtype) != 0) return TAMIS_OK;
+    return tms_device_fail(dev, TAMIS_E_UNSUPPORTED,
+                           "%s: dtype %d: f32, f16 and bf16 are supported", op, (int)dtype);
 }

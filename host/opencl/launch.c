@@ -98,10 +98,13 @@ static tamis_status run(tms_cl_launch *l, uint32_t lanes, uint64_t x, uint64_t y
                         l->name);
 }
 
+/* PoCL compiles a kernel once more for grids of this many work-items along a dimension. */
+#define WIDE_GRID 65536u
+
 tamis_status tms_cl_run_items(tms_cl_launch *l, uint64_t n) {
-    /* A CPU runs a group as a loop: more groups than a few a core only cost. A GPU fills its width.
-     */
-    uint64_t most = tms_cl(l->dev)->cpu ? 4ull * l->dev->info.compute_units : 1u << 15;
+    /* A CPU runs a group as a loop: more than a few groups a core only cost. */
+    uint64_t few = 4ull * l->dev->info.compute_units, wide = WIDE_GRID / TMS_CL_LANES - 1;
+    uint64_t most = !tms_cl(l->dev)->cpu ? 1u << 15 : few < wide ? few : wide;
     uint64_t groups = (n + TMS_CL_LANES - 1) / TMS_CL_LANES;
     if (l->status == TAMIS_OK && n > UINT32_MAX)
         l->status = tms_device_fail(l->dev, TAMIS_E_ARGUMENT, "%s: %llu items in one launch",
@@ -110,7 +113,12 @@ tamis_status tms_cl_run_items(tms_cl_launch *l, uint64_t n) {
 }
 
 tamis_status tms_cl_run_groups(tms_cl_launch *l, uint32_t lanes, uint64_t x, uint64_t y) {
-    return run(l, lanes, x ? x : 1, y ? y : 1);
+    if (x && y) return run(l, lanes, x, y);
+    tamis_status status = run(l, lanes, 1, 1);
+    /* Base kernels on a CPU may meet wide grids later: that one is built now, too. */
+    if (status == TAMIS_OK && tms_cl(l->dev)->cpu && lanes > 1)
+        status = run(l, lanes, WIDE_GRID / lanes, 1);
+    return status;
 }
 
 tamis_status tms_cl_choose(tms_device *dev, const char *op, const char *refusal, bool *cpu) {

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* linear on OpenCL: own matrix-vector kernel for few rows, CLBlast's product for many. */
+/* linear on OpenCL. Base form: own matrix-vector kernel for few rows, CLBlast's product for many.
+ * CPU form: own kernels for both. */
 #include "host/opencl/opencl.h"
 #include <clblast_c.h>
 
@@ -9,18 +10,56 @@
 /* Rows of the product that is computed when a plan is built, so that CLBlast compiles then. */
 #define WARM_ROWS 16u
 
-static tamis_status run_vector(tms_device *dev, const tms_linear *p, uint32_t rows) {
+/* Of linear_cpu.cl: outputs of a work-item with few rows, outputs and rows of one with many. */
+#define CPU_RUN       16u
+#define CPU_PANEL     32u
+#define CPU_MOST_ROWS 256u
+
+static uint32_t groups_of(uint32_t n, uint32_t size) {
+    return n / size + (n % size != 0);
+}
+
+static void set_operands(tms_cl_launch *l, const tms_linear *p) {
     uint64_t n = p->n_rows ? (uint64_t)p->n_out * p->n_in : 0;
+    tms_cl_matrix(l, &p->x, p->n_rows, p->n_in);
+    tms_cl_matrix(l, &p->y, p->n_rows, p->n_out);
+    tms_cl_ref(l, p->w, tamis_dtype_size(p->dtype), n);
+    tms_cl_optional(l, p->bias, sizeof(cl_float), p->n_out);
+    tms_cl_u32(l, p->n_rows);
+    tms_cl_u32(l, p->n_in);
+    tms_cl_u32(l, p->n_out);
+    tms_cl_u32(l, p->accumulate);
+}
+
+/* `rows`: of the kernel, 1 or MOST_VECTOR_ROWS. */
+static tamis_status run_cpu_few(tms_device *dev, const tms_linear *p, uint32_t rows) {
+    tms_cl_launch l =
+        tms_cl_begin(dev, "linear_cpu.cl", "linear_few", "-DDTYPE=%d -DROWS=%u", p->dtype, rows);
+    set_operands(&l, p);
+    return tms_cl_run_groups(&l, 1, groups_of(p->n_out, CPU_RUN), 1);
+}
+
+static tamis_status run_cpu_many(tms_device *dev, const tms_linear *p) {
+    tms_cl_launch l =
+        tms_cl_begin(dev, "linear_cpu.cl", "linear_many", "-DDTYPE=%d -DROWS=1", p->dtype);
+    set_operands(&l, p);
+    return tms_cl_run_groups(&l, 1, groups_of(p->n_out, CPU_PANEL),
+                             groups_of(p->n_rows, CPU_MOST_ROWS));
+}
+
+/* No rows: all three kernels, empty. */
+static tamis_status run_cpu(tms_device *dev, const tms_linear *p) {
+    if (p->n_rows > MOST_VECTOR_ROWS) return run_cpu_many(dev, p);
+    if (p->n_rows) return run_cpu_few(dev, p, p->n_rows == 1 ? 1 : MOST_VECTOR_ROWS);
+    tamis_status status = run_cpu_few(dev, p, 1);
+    if (status == TAMIS_OK) status = run_cpu_few(dev, p, MOST_VECTOR_ROWS);
+    return status == TAMIS_OK ? run_cpu_many(dev, p) : status;
+}
+
+static tamis_status run_vector(tms_device *dev, const tms_linear *p, uint32_t rows) {
     tms_cl_launch l =
         tms_cl_begin(dev, "linear.cl", "linear_rows", "-DDTYPE=%d -DROWS=%u", p->dtype, rows);
-    tms_cl_matrix(&l, &p->x, p->n_rows, p->n_in);
-    tms_cl_matrix(&l, &p->y, p->n_rows, p->n_out);
-    tms_cl_ref(&l, p->w, tamis_dtype_size(p->dtype), n);
-    tms_cl_optional(&l, p->bias, sizeof(cl_float), p->n_out);
-    tms_cl_u32(&l, p->n_rows);
-    tms_cl_u32(&l, p->n_in);
-    tms_cl_u32(&l, p->n_out);
-    tms_cl_u32(&l, p->accumulate);
+    set_operands(&l, p);
     return tms_cl_run_groups(&l, TMS_CL_LANES, p->n_out < 32768 ? p->n_out : 32768, 1);
 }
 
@@ -123,8 +162,10 @@ tamis_status tms_cl_linear(tms_device *dev, const tms_linear *p) {
         return tms_device_fail(dev, TAMIS_E_ARGUMENT, "linear: %u inputs, %u outputs", p->n_in,
                                p->n_out);
     bool cpu;
-    tamis_status status = tms_cl_choose(dev, "linear", "not built in", &cpu);
+    tamis_status status = tms_cl_check_dtype(dev, "linear", p->dtype);
+    if (status == TAMIS_OK) status = tms_cl_choose(dev, "linear", NULL, &cpu);
     if (status != TAMIS_OK) return status;
+    if (cpu) return run_cpu(dev, p);
     if (p->n_rows == 0) return prepare(dev, p);
     if (p->n_rows <= MOST_VECTOR_ROWS)
         return run_vector(dev, p, p->n_rows == 1 ? 1 : MOST_VECTOR_ROWS);

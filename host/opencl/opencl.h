@@ -52,6 +52,9 @@ const char *tms_cl_error_text(cl_int error);
 /* OK, or E_DEVICE (E_NO_MEMORY where the driver says so) with `what` and the error's name. */
 tamis_status tms_cl_check(tms_device *dev, cl_int error, const char *what);
 
+/* E_UNSUPPORTED unless `dtype` is one of tamis_dtype. */
+tamis_status tms_cl_check_dtype(tms_device *dev, const char *op, tamis_dtype dtype);
+
 /* device.c */
 tamis_status tms_cl_list(tamis_device_info *infos, size_t capacity, size_t *count);
 tamis_status tms_cl_open(const char *id, const tms_log *log, tms_device **out, tamis_error *error);
@@ -133,6 +136,9 @@ tamis_status tms_cl_run_groups(tms_cl_launch *l, uint32_t lanes, uint64_t x, uin
  * take the case, is NULL. E_UNSUPPORTED with the refusal if that form is forced. */
 tamis_status tms_cl_choose(tms_device *dev, const char *op, const char *refusal, bool *cpu);
 
+/* Why the CPU forms of the cache's ops do not take pages of this shape; NULL if they do. */
+const char *tms_cl_cpu_shape_refusal(const tms_kv *kv);
+
 /* ---- Ops, one file per stem ------------------------------------------------------------------ */
 
 tamis_status tms_cl_write_rows(tms_device *dev, const tms_write_rows *p);
@@ -145,6 +151,8 @@ tamis_status tms_cl_score_pages(tms_device *dev, const tms_score_pages *p);
 tamis_status tms_cl_select(tms_device *dev, const tms_select *p);
 tamis_status tms_cl_attend(tms_device *dev, const tms_attend *p);
 uint64_t tms_cl_attend_scratch(tms_device *dev, const tms_attend *p);
+tamis_status tms_cl_sparse_attend(tms_device *dev, const tms_sparse_attend *p);
+const char *tms_cl_sparse_attend_refusal(tms_device *dev, const tms_sparse_attend *p);
 tamis_status tms_cl_merge(tms_device *dev, const tms_merge *p);
 tamis_status tms_cl_linear(tms_device *dev, const tms_linear *p);
 tamis_status tms_cl_norm(tms_device *dev, const tms_norm *p);
@@ -152,6 +160,10 @@ tamis_status tms_cl_activate(tms_device *dev, const tms_activate *p);
 tamis_status tms_cl_embed(tms_device *dev, const tms_embed *p);
 tamis_status tms_cl_argmax(tms_device *dev, const tms_argmax *p);
 tamis_status tms_cl_read_bandwidth(tms_device *dev, tms_ref from, uint64_t bytes, double *gb_per_s);
+
+/* attend_cpu.c: the CPU form of attend, and why it does not take a case. */
+tamis_status tms_cl_attend_cpu(tms_device *dev, const tms_attend *p);
+const char *tms_cl_attend_cpu_refusal(const tms_attend *p);
 
 /* States of the same rows into one, parts packed [part][row*n_heads + head][dim], out at a row
  * stride; what merge and the last step of attend share. */

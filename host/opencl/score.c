@@ -20,6 +20,25 @@ static tamis_status run_base(tms_device *dev, const tms_score_pages *p) {
     return tms_cl_run_groups(&l, TMS_CL_LANES, (uint64_t)b->n_rows * blocks, b->n_kv_heads);
 }
 
+/* Full pages of a work-item of the CPU form. */
+#define RUN_PAGES 256u
+
+static tamis_status run_cpu(tms_device *dev, const tms_score_pages *p) {
+    const tms_batch *b = &p->batch;
+    uint32_t full = b->max_visible / p->kv.page_size, runs = (full + RUN_PAGES - 1) / RUN_PAGES;
+    uint64_t n = (uint64_t)b->n_rows * b->n_kv_heads * p->stride;
+    tms_cl_launch l = tms_cl_begin(
+        dev, "score_cpu.cl", "score_pages",
+        "-DDTYPE=%d -DHEAD_DIM=%u -DPAGE_SIZE=%u -DGROUP=%u -DRULE=%d -DRUN_PAGES=%u", p->kv.dtype,
+        p->kv.head_dim, p->kv.page_size, b->n_heads / b->n_kv_heads, p->group, RUN_PAGES);
+    tms_cl_bounds_of(&l, &p->kv);
+    tms_cl_batch(&l, b);
+    tms_cl_matrix(&l, &p->q, b->n_rows, (uint64_t)b->n_heads * p->kv.head_dim);
+    tms_cl_ref(&l, p->scores, sizeof(cl_float), n);
+    tms_cl_u32(&l, p->stride);
+    return tms_cl_run_groups(&l, 1, (uint64_t)b->n_kv_heads * runs, b->n_rows);
+}
+
 tamis_status tms_cl_score_pages(tms_device *dev, const tms_score_pages *p) {
     tamis_status status = tms_check_kv(dev, &p->kv);
     if (status == TAMIS_OK) status = tms_check_batch(dev, &p->batch);
@@ -29,6 +48,7 @@ tamis_status tms_cl_score_pages(tms_device *dev, const tms_score_pages *p) {
                                "score_pages: a stride of %u scores for lanes of %u full pages",
                                p->stride, p->batch.max_visible / p->kv.page_size);
     bool cpu;
-    status = tms_cl_choose(dev, "score_pages", "not built in", &cpu);
-    return status == TAMIS_OK ? run_base(dev, p) : status;
+    status = tms_cl_choose(dev, "score_pages", tms_cl_cpu_shape_refusal(&p->kv), &cpu);
+    if (status != TAMIS_OK) return status;
+    return cpu ? run_cpu(dev, p) : run_base(dev, p);
 }

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* select on OpenCL: shape and launch of cl_kernels/select.cl. */
+/* select on OpenCL: the choice of form, shape and launch of cl_kernels/select.cl and
+ * cl_kernels/select_cpu.cl, which take the same arguments. */
 #include "host/opencl/opencl.h"
 
 #define SELECT_LANES 256u /* LANES of select.cl */
@@ -14,10 +15,11 @@ tamis_status tms_cl_select(tms_device *dev, const tms_select *p) {
                                "select: a stride of %u scores for lanes of %u entries", p->stride,
                                b->max_visible / p->granularity);
     bool cpu;
-    tamis_status status = tms_cl_choose(dev, "select", "not built in", &cpu);
+    tamis_status status = tms_cl_choose(dev, "select", NULL, &cpu);
     if (status != TAMIS_OK) return status;
-    tms_cl_launch l =
-        tms_cl_begin(dev, "select.cl", "select_entries", "-DSCORED=%d", p->scores.mem != NULL);
+    tms_cl_launch l = cpu ? tms_cl_begin(dev, "select_cpu.cl", "select_entries", "-DDTYPE=0")
+                          : tms_cl_begin(dev, "select.cl", "select_entries", "-DSCORED=%d",
+                                         p->scores.mem != NULL);
     tms_cl_batch(&l, b);
     tms_cl_u32(&l, p->granularity);
     tms_cl_u32(&l, p->k);
@@ -28,5 +30,5 @@ tamis_status tms_cl_select(tms_device *dev, const tms_select *p) {
     tms_cl_ref(&l, p->lists.pages, sizeof(cl_int), owners * p->lists.capacity);
     tms_cl_ref(&l, p->lists.count, sizeof(cl_int), owners);
     tms_cl_u32(&l, p->lists.capacity);
-    return tms_cl_run_groups(&l, SELECT_LANES, owners, 1);
+    return tms_cl_run_groups(&l, cpu ? 1 : SELECT_LANES, owners, 1);
 }

@@ -15,7 +15,7 @@ tamis_status tms_reference_embed(tms_device *dev, const tms_embed *p) {
     float *y = tms_view_matrix(&views, "y", p->y, p->n_rows, p->dim);
     for (uint32_t r = 0; views.status == TAMIS_OK && r < p->n_rows; r++)
         tms_views_require(&views, tokens[r] >= 0 && (uint32_t)tokens[r] < p->n_vocab,
-                          "embed: no such token", (uint64_t)tokens[r]);
+                          "embed: no such token", tokens[r]);
     for (uint64_t r = 0; views.status == TAMIS_OK && r < p->n_rows; r++)
         tms_load_row(p->dtype, w, (uint64_t)tokens[r] * p->dim, p->dim, y + r * p->y.stride);
     return views.status;

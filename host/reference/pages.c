@@ -18,7 +18,7 @@ tamis_status tms_reference_copy_pages(tms_device *dev, const tms_copy_pages *p) 
     const uint64_t blocks = p->n ? (p->data.mem->bytes - p->data.offset) / p->bytes : 0;
     for (uint64_t i = 0; i < (uint64_t)p->n * 2; i++)
         tms_views_require(&views, pairs[i] >= 0 && (uint64_t)pairs[i] < blocks,
-                          "copy_pages: no such block", (uint64_t)pairs[i]);
+                          "copy_pages: no such block", pairs[i]);
     for (uint64_t i = 0; views.status == TAMIS_OK && i < p->n; i++)
         memcpy(data + (uint64_t)pairs[2 * i + 1] * p->bytes,
                data + (uint64_t)pairs[2 * i] * p->bytes, p->bytes);
@@ -34,7 +34,7 @@ tamis_status tms_reference_write_table(tms_device *dev, const tms_write_table *p
     const uint64_t size = p->n ? (p->data.mem->bytes - p->data.offset) / 4 : 0;
     for (uint64_t i = 0; i < p->n; i++)
         tms_views_require(&views, entries[2 * i] >= 0 && (uint64_t)entries[2 * i] < size,
-                          "write_table: no such index", (uint64_t)entries[2 * i]);
+                          "write_table: no such index", entries[2 * i]);
     for (uint64_t i = 0; views.status == TAMIS_OK && i < p->n; i++)
         data[entries[2 * i]] = entries[2 * i + 1];
     return views.status;

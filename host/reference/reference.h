@@ -34,7 +34,7 @@ const int32_t *tms_view_visible(tms_views *views, const tms_batch *batch);
 float *tms_view_matrix(tms_views *views, const char *name, tms_matrix matrix, uint32_t n_rows,
                        uint64_t width);
 /* Fails the launch unless `holds`. */
-void tms_views_require(tms_views *views, bool holds, const char *rule, uint64_t value);
+void tms_views_require(tms_views *views, bool holds, const char *rule, int64_t value);
 
 /* Page ids of a lane, by ordinal. */
 static inline const int32_t *tms_lane(const int32_t *table, uint64_t seq_stride,

@@ -37,8 +37,7 @@ tamis_status tms_reference_rotate(tms_device *dev, const tms_rotate *p) {
     if (views.status != TAMIS_OK) return views.status;
     for (uint32_t r = 0; r < p->n_rows; r++)
         tms_views_require(&views, labs((long)positions[r]) < (long)TMS_ROTATE_LIMIT,
-                          "rotate: the table ends below position",
-                          (uint64_t)labs((long)positions[r]));
+                          "rotate: the table ends before position", positions[r]);
     if (views.status != TAMIS_OK) return views.status;
     double turn[MAX_PAIRS][2];
     for (uint32_t r = 0; r < p->n_rows; r++) {

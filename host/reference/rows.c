@@ -32,8 +32,10 @@ tamis_status tms_reference_write_rows(tms_device *dev, const tms_write_rows *p) 
     tms_views views = tms_views_begin(dev);
     tms_views_require(&views, p->dtype == TAMIS_F32 || p->dtype == kv->dtype,
                       "rows must be f32 or of the cache's dtype; dtype", p->dtype);
-    tms_views_require(&views, n < 2 || p->k_stride >= width, "k: row stride", p->k_stride);
-    tms_views_require(&views, n < 2 || p->v_stride >= width, "v: row stride", p->v_stride);
+    tms_views_require(&views, n < 2 || p->k_stride >= width,
+                      "k: row stride below n_kv_heads * head_dim", p->k_stride);
+    tms_views_require(&views, n < 2 || p->v_stride >= width,
+                      "v: row stride below n_kv_heads * head_dim", p->v_stride);
     void *data = n ? tms_view_rest(&views, "kv data", kv->data) : NULL;
     const void *k = tms_view(&views, "k", p->k, n ? ((n - 1) * p->k_stride + width) * size : 0);
     const void *v = tms_view(&views, "v", p->v, n ? ((n - 1) * p->v_stride + width) * size : 0);

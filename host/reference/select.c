@@ -57,7 +57,8 @@ tamis_status tms_reference_select(tms_device *dev, const tms_select *p) {
     tamis_status status = tms_check_batch(dev, batch);
     if (status != TAMIS_OK) return status;
     tms_views views = tms_views_begin(dev);
-    tms_views_require(&views, p->granularity > 0, "select: granularity", p->granularity);
+    tms_views_require(&views, p->granularity > 0, "select: granularity must be above 0",
+                      p->granularity);
     tms_views_require(&views,
                       !p->scores.mem || !p->granularity ||
                           p->stride >= batch->max_visible / p->granularity,

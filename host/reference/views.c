@@ -60,8 +60,8 @@ float *tms_view_matrix(tms_views *views, const char *name, tms_matrix matrix, ui
     return tms_view(views, name, matrix.ref, ((n_rows - 1) * matrix.stride + width) * 4);
 }
 
-void tms_views_require(tms_views *views, bool holds, const char *rule, uint64_t value) {
+void tms_views_require(tms_views *views, bool holds, const char *rule, int64_t value) {
     if (views->status == TAMIS_OK && !holds)
-        views->status = tms_device_fail(views->dev, TAMIS_E_ARGUMENT, "%s: %llu", rule,
-                                        (unsigned long long)value);
+        views->status =
+            tms_device_fail(views->dev, TAMIS_E_ARGUMENT, "%s: %lld", rule, (long long)value);
 }

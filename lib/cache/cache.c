@@ -21,9 +21,10 @@ fail:
 
 tamis_status tamis_cache_create(tamis_context *context, const tamis_cache_params *params,
                                 tamis_cache **out, tamis_error *error) {
+    TMS_REQUIRE(out, TAMIS_E_ARGUMENT, "out is NULL");
+    *out = NULL;
     TMS_REQUIRE(context, TAMIS_E_ARGUMENT, "context is NULL");
     TMS_REQUIRE(params, TAMIS_E_ARGUMENT, "params is NULL");
-    TMS_REQUIRE(out, TAMIS_E_ARGUMENT, "out is NULL");
     tamis_cache_params filled = *params;
     tamis_cache_size size;
     tamis_status status = tms_cache_measure(context->dev, &filled, &size, error);

@@ -64,29 +64,37 @@ static void append(char *text, size_t size, const char *part) {
     snprintf(text + used, size - used, "%s", part);
 }
 
+/* Appends why the unusable ones among `count` entries do not serve. */
+static void append_refused(char *text, size_t size, const tamis_device_info *infos, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        if (infos[i].usable) continue;
+        append(text, size, "; not ");
+        append(text, size, infos[i].id);
+        append(text, size, ": ");
+        append(text, size, infos[i].reason);
+    }
+}
+
 static tamis_status unknown_device(const char *name, const tamis_device_info *infos, size_t count,
                                    tamis_error *error) {
     char known[384] = "";
     for (size_t i = 0; i < count; i++) {
-        if (!infos[i].usable) continue;
-        append(known, sizeof known, known[0] ? ", " : "");
-        append(known, sizeof known, infos[i].id);
+        if (infos[i].usable) {
+            append(known, sizeof known, known[0] ? ", " : "");
+            append(known, sizeof known, infos[i].id);
+        }
     }
+    append_refused(known, sizeof known, infos, count);
     return tms_error_set(error, TAMIS_E_NO_DEVICE, "device \"%.64s\" does not exist; there are: %s",
                          name, known);
 }
 
 /* Says which device serves "auto" and why the `chosen` entries before it do not. */
 static void log_choice(const tms_log *log, const tamis_device_info *infos, size_t chosen) {
-    char skipped[1536] = "";
-    for (size_t i = 0; i < chosen; i++) {
-        append(skipped, sizeof skipped, "; not ");
-        append(skipped, sizeof skipped, infos[i].id);
-        append(skipped, sizeof skipped, ": ");
-        append(skipped, sizeof skipped, infos[i].reason);
-    }
+    char refused[1536] = "";
+    append_refused(refused, sizeof refused, infos, chosen);
     tms_log_line(log, TAMIS_LOG_INFO, "device %s (%s) serves%s", infos[chosen].id,
-                 infos[chosen].name, skipped);
+                 infos[chosen].name, refused);
 }
 
 tamis_status tms_device_pick(const char *name, const tms_log *log, tamis_device_info *out,

@@ -7,7 +7,8 @@
 #include <string.h>
 
 /* Far above any model; keeps every product of two numbers and an element size inside 64 bits. */
-#define MAX_NUMBER (1u << 24)
+#define MAX_NUMBER   (1u << 24)
+#define MAX_HEAD_DIM 1024u
 
 typedef struct architecture {
     const char *name;
@@ -134,6 +135,8 @@ static tamis_status read_heads(const tms_gguf *gguf, tms_config *config, tamis_e
     TMS_REQUIRE(config->n_heads % config->n_kv_heads == 0, TAMIS_E_FORMAT,
                 "%u query heads are no multiple of %u KV heads", config->n_heads,
                 config->n_kv_heads);
+    TMS_REQUIRE(config->head_dim <= MAX_HEAD_DIM, TAMIS_E_UNSUPPORTED,
+                "heads of %u channels; at most %u can be", config->head_dim, MAX_HEAD_DIM);
     TMS_REQUIRE((uint64_t)config->n_heads * config->head_dim <= MAX_NUMBER, TAMIS_E_FORMAT,
                 "%u heads of %u channels: at most %u in all can be", config->n_heads,
                 config->head_dim, MAX_NUMBER);

@@ -104,7 +104,7 @@ static tamis_status skip_values(reader *r, const tms_gguf_entry *entry, tamis_er
         return TAMIS_OK;
     }
     for (uint64_t i = 0; i < entry->count; ++i) {
-        tms_text text;
+        tms_text text = {0};
         tamis_status status = take_text(r, &text, key.text, error);
         if (status != TAMIS_OK) return status;
     }

@@ -161,9 +161,10 @@ static tamis_status set_up(tamis_plan *plan, tamis_error *error) {
 
 tamis_status tamis_plan_create(tamis_cache *cache, const tamis_plan_params *params,
                                tamis_plan **out, tamis_error *error) {
+    TMS_REQUIRE(out, TAMIS_E_ARGUMENT, "out is NULL");
+    *out = NULL;
     TMS_REQUIRE(cache, TAMIS_E_ARGUMENT, "cache is NULL");
     TMS_REQUIRE(params, TAMIS_E_ARGUMENT, "params is NULL");
-    TMS_REQUIRE(out, TAMIS_E_ARGUMENT, "out is NULL");
     tamis_plan_params filled = *params;
     fill_defaults(cache, &filled);
     tamis_status status = check_params(cache, &filled, error);

@@ -2,8 +2,9 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes the vectors that tests/model/logits.c holds the library to.
 
-An implementation of its own: reads the GGUF file and computes the forward pass in float64 with NumPy, the
-whole text at once with a causal mask, without any cache. Shares no line with the library or tools/train.
+An implementation of its own: reads the GGUF file and computes the forward pass in float64 with
+NumPy, the whole text at once with a causal mask, without any cache. Shares no line with the library
+or tools/train.
 
 Usage: make_logits.py --model needle.gguf --text text.txt --name needle --out needle_logits.h
            [--tokens 300] [--positions 0,16,63,150,299] [--greedy 50]
@@ -13,7 +14,8 @@ import struct
 
 import numpy as np
 
-SCALARS = {0: 'B', 1: 'b', 2: 'H', 3: 'h', 4: 'I', 5: 'i', 6: 'f', 7: '?', 10: 'Q', 11: 'q', 12: 'd'}
+SCALARS = {0: 'B', 1: 'b', 2: 'H', 3: 'h', 4: 'I', 5: 'i', 6: 'f', 7: '?', 10: 'Q', 11: 'q',
+           12: 'd'}
 
 
 class Gguf:
@@ -61,7 +63,8 @@ class Gguf:
         if kind == 30:  # bf16: the upper half of a float32
             upper = np.frombuffer(self.data, '<u2', n, offset).astype(np.uint32)
             return (upper << 16).view(np.float32).astype(np.float64).reshape(dims)
-        return np.frombuffer(self.data, {0: '<f4', 1: '<f2'}[kind], n, offset).astype(np.float64).reshape(dims)
+        flat = np.frombuffer(self.data, {0: '<f4', 1: '<f2'}[kind], n, offset)
+        return flat.astype(np.float64).reshape(dims)
 
 
 def rms_norm(x, w, eps):
@@ -77,7 +80,8 @@ class Model:
         self.kv_heads = get('attention.head_count_kv', self.heads)
         self.head_dim = get('attention.key_length', get('embedding_length') // self.heads)
         self.n_rot = get('rope.dimension_count', self.head_dim)
-        self.base, self.eps = get('rope.freq_base', 10000.0), get('attention.layer_norm_rms_epsilon')
+        self.base = get('rope.freq_base', 10000.0)
+        self.eps = get('attention.layer_norm_rms_epsilon')
 
     def project(self, layer, name, x):
         bias = self.w.get('blk.%d.%s.bias' % (layer, name), 0.0)
@@ -89,8 +93,10 @@ class Model:
         angle = np.arange(len(x))[:, None] * self.base ** (-np.arange(half) / half)
         turn = np.exp(1j * angle)[:, None, :]
         out = x.copy()
-        first, second = (slice(0, self.n_rot, 2), slice(1, self.n_rot, 2)) if self.arch == 'llama' else (
-            slice(0, half), slice(half, self.n_rot))
+        if self.arch == 'llama':
+            first, second = slice(0, self.n_rot, 2), slice(1, self.n_rot, 2)
+        else:
+            first, second = slice(0, half), slice(half, self.n_rot)
         z = (x[..., first] + 1j * x[..., second]) * turn
         out[..., first], out[..., second] = z.real, z.imag
         return out
@@ -143,19 +149,23 @@ def greedy(model, tokens, count):
 
 def lines(values, form, per_line):
     texts = [form % v for v in values]
-    return ',\n'.join('    ' + ', '.join(texts[i:i + per_line]) for i in range(0, len(texts), per_line))
+    rows = (texts[i:i + per_line] for i in range(0, len(texts), per_line))
+    return ',\n'.join('    ' + ', '.join(row) for row in rows)
 
 
 def write(path, name, text, positions, logits, continuation):
+    places = ', '.join(map(str, positions))
+    greedy_lines = lines(continuation, '%d', 20)
     with open(path, 'w') as file:
         file.write('/* SPDX-License-Identifier: Apache-2.0 */\n')
         file.write('/* Logits of %s.gguf, written by tests/model/make_logits.py. */\n' % name)
+        file.write('#include <stdint.h>\n\n')
         file.write('#define %s_TEXT_BYTES %d\n' % (name.upper(), text))
-        file.write('static const int %s_positions[] = {%s};\n' % (name, ', '.join(map(str, positions))))
+        file.write('static const int %s_positions[] = {%s};\n' % (name, places))
         file.write('/* After the token at each position. */\n')
         file.write('static const float %s_logits[][%d] = {\n' % (name, logits.shape[1]))
-        file.write(',\n'.join('    {\n' + lines(row, '%.8ef', 6) + '}' for row in logits) + '};\n')
-        file.write('static const int32_t %s_greedy[] = {\n%s};\n' % (name, lines(continuation, '%d', 20)))
+        file.write(',\n'.join('    {\n' + lines(row, '%.8ef', 5) + '}' for row in logits) + '};\n')
+        file.write('static const int32_t %s_greedy[] = {\n%s};\n' % (name, greedy_lines))
 
 
 def main():
@@ -175,7 +185,8 @@ def main():
     positions = [int(p) for p in options.positions.split(',')]
     continuation, lead = greedy(model, tokens, options.greedy)
     print('smallest lead of a greedy token: %.4f' % lead)
-    write(options.out, options.name, len(tokens), positions, model.logits(tokens)[positions], continuation)
+    logits = model.logits(tokens)[positions]
+    write(options.out, options.name, len(tokens), positions, logits, continuation)
 
 
 if __name__ == '__main__':

@@ -2,9 +2,12 @@
 /* Writes small GGUF files, true ones and lying ones. */
 #include "tests/model/small.h"
 
-#include <assert.h>
 #include <stdlib.h>
 #include <string.h>
+
+static void require(int condition) {
+    if (!condition) abort();
+}
 
 typedef struct bytes {
     uint8_t *at;
@@ -15,7 +18,7 @@ static void put(bytes *to, const void *from, size_t count) {
     if (to->count + count > to->capacity) {
         to->capacity = 2 * (to->count + count);
         to->at = realloc(to->at, to->capacity);
-        assert(to->at);
+        require(to->at != NULL);
     }
     if (count) memcpy(to->at + to->count, from, count);
     to->count += count;
@@ -113,7 +116,7 @@ uint8_t *small_write(const small_file *file, size_t *count) {
         put_key(&to, &file->keys[i]);
     put_tensors(&to, file);
     uint8_t *exact = malloc(to.count);
-    assert(exact);
+    require(exact != NULL);
     memcpy(exact, to.at, to.count);
     free(to.at);
     *count = to.count;
@@ -123,7 +126,7 @@ uint8_t *small_write(const small_file *file, size_t *count) {
 /* ---- Descriptions ---------------------------------------------------------------------------- */
 
 small_key *small_add_key(small_file *file, const char *name, uint32_t type, int64_t number) {
-    assert(file->n_keys < SMALL_KEYS);
+    require(file->n_keys < SMALL_KEYS);
     small_key *key = &file->keys[file->n_keys++];
     *key = (small_key){.name = name,
                        .type = type,
@@ -139,7 +142,7 @@ small_key *small_add_key(small_file *file, const char *name, uint32_t type, int6
 
 small_tensor *small_add_tensor(small_file *file, const char *name, uint32_t type, uint64_t dim0,
                                uint64_t dim1) {
-    assert(file->n_tensors < SMALL_TENSORS);
+    require(file->n_tensors < SMALL_TENSORS);
     small_tensor *tensor = &file->tensors[file->n_tensors++];
     *tensor = (small_tensor){.name = name,
                              .n_dims = dim1 ? 2 : 1,
@@ -210,4 +213,51 @@ void small_default(small_file *file) {
     small_add_tensor(file, "blk.0.ffn_up.weight", TENSOR_F16, 8, 16);
     small_add_tensor(file, "blk.0.ffn_down.weight", TENSOR_F16, 16, 8);
     small_add_tensor(file, "output_norm.weight", TENSOR_BF16, 8, 0);
+}
+
+/* ---- Mutations ------------------------------------------------------------------------------- */
+
+static uint64_t random_next(uint64_t *state) {
+    uint64_t x = *state += 0x9e3779b97f4a7c15u;
+    x = (x ^ x >> 30) * 0xbf58476d1ce4e5b9u;
+    x = (x ^ x >> 27) * 0x94d049bb133111ebu;
+    return x ^ x >> 31;
+}
+
+/* Changes a byte, a word to a number that breaks arithmetic, or moves a piece over another. Mostly
+ * in the head, where the counts are. */
+static void mutate(uint8_t *file, size_t count, uint64_t *random) {
+    static const uint64_t numbers[] = {
+        0,          1,         2,          0x7fffffff, 0x80000000,     0xffffffff,
+        1ull << 32, INT64_MAX, 1ull << 63, UINT64_MAX, UINT64_MAX - 31};
+    size_t range = random_next(random) % 4 ? count / 4 : count;
+    size_t at = random_next(random) % (range - 16);
+    uint64_t number = numbers[random_next(random) % (sizeof numbers / sizeof numbers[0])];
+    switch (random_next(random) % 5) {
+    case 0:
+        file[at] = (uint8_t)random_next(random);
+        break;
+    case 1:
+        file[at] ^= (uint8_t)(1u << random_next(random) % 8);
+        break;
+    case 2:
+        memcpy(file + at, &number, 4);
+        break;
+    case 3:
+        memcpy(file + at, &number, 8);
+        break;
+    default:
+        memmove(file + at, file + random_next(random) % (range - 16), 16);
+    }
+}
+
+uint8_t *small_mutant(const uint8_t *file, size_t count, uint64_t seed, size_t *mutant_count) {
+    uint64_t random = seed;
+    *mutant_count = count - (random_next(&random) % 8 ? 0 : random_next(&random) % 64);
+    uint8_t *mutant = malloc(*mutant_count);
+    require(mutant != NULL);
+    memcpy(mutant, file, *mutant_count);
+    for (uint64_t n = 1 + random_next(&random) % 4; n > 0; --n)
+        mutate(mutant, *mutant_count, &random);
+    return mutant;
 }

@@ -57,4 +57,8 @@ void small_remove_tensor(small_file *file, const char *name);
 /* The file's bytes, malloced to exactly *bytes, so that a sanitizer sees a read beyond them. */
 uint8_t *small_write(const small_file *file, size_t *bytes);
 
+/* A copy of a file with one to four changes, and in one of eight cut short; malloced to exactly
+ * *mutant_count. The seed fixes it. */
+uint8_t *small_mutant(const uint8_t *file, size_t count, uint64_t seed, size_t *mutant_count);
+
 #endif

@@ -2,11 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """Writes weights of train_needle.py as a GGUF v3 file of architecture llama.
 
-Matrices become f16, norms stay f32. The recipe rotates channel i with channel i + half of a head; readers of
-the llama architecture rotate 2i with 2i + 1, so the rows of q and k are reordered here, which changes no score.
-The vocabulary is the 256 bytes, token = byte, written in gpt2's alphabet of printable characters.
+Matrices become f16, norms stay f32. The recipe rotates channel i with channel i + half of a head;
+readers of the llama architecture rotate 2i with 2i + 1, so the rows of q and k are reordered here,
+which changes no score. The vocabulary is the 256 bytes, token = byte, written in gpt2's alphabet of
+printable characters.
 
-Needs numpy alone. Usage: npz_to_gguf.py --in weights.npz --out needle.gguf [--context 4096] [--name needle]
+Needs NumPy alone. Usage:
+  npz_to_gguf.py --in weights.npz --out needle.gguf [--context 4096] [--name needle]
 """
 import argparse
 import struct
@@ -61,7 +63,7 @@ def write_gguf(path, entries, tensors):
     infos, data = b'', b''
     for name, x, kind in tensors:
         dims = x.shape[::-1]  # the format lists the fastest dim first
-        infos += string(name) + struct.pack('<I', len(dims)) + struct.pack('<%dQ' % len(dims), *dims)
+        infos += string(name) + struct.pack('<I%dQ' % len(dims), len(dims), *dims)
         infos += struct.pack('<IQ', kind, len(data))
         data += pad(tensor_bytes(x, kind))
     head = b'GGUF' + struct.pack('<IQQ', 3, len(tensors), len(entries))
@@ -82,16 +84,20 @@ def interleave(w):
     return w.reshape(-1, 2, HEAD_DIM // 2, w.shape[1]).swapaxes(1, 2).reshape(w.shape)
 
 
+NAMES = {'q': 'attn_q', 'k': 'attn_k', 'v': 'attn_v', 'o': 'attn_output', 'g': 'ffn_gate',
+         'u': 'ffn_up', 'd': 'ffn_down'}
+
+
 def needle_tensors(w):
     layers = 1 + max(int(n.split('.')[1]) for n in w if n.startswith('l.'))
     tensors = [('token_embd.weight', w['e.weight'], TENSOR_F16)]
     for i in range(layers):
         tensors.append(('blk.%d.attn_norm.weight' % i, w['l.%d.n1' % i], TENSOR_F32))
         tensors.append(('blk.%d.ffn_norm.weight' % i, w['l.%d.n2' % i], TENSOR_F32))
-        for short, name in zip('qkvogud', ('attn_q', 'attn_k', 'attn_v', 'attn_output', 'ffn_gate', 'ffn_up',
-                                           'ffn_down')):
+        for short, name in NAMES.items():
             x = w['l.%d.%s.weight' % (i, short)]
-            tensors.append(('blk.%d.%s.weight' % (i, name), interleave(x) if short in 'qk' else x, TENSOR_F16))
+            x = interleave(x) if short in 'qk' else x
+            tensors.append(('blk.%d.%s.weight' % (i, name), x, TENSOR_F16))
     return tensors + [('output_norm.weight', w['n'], TENSOR_F32)]
 
 
@@ -131,7 +137,8 @@ def main():
     with np.load(options.source) as file:
         weights = {name: file[name] for name in file.files}
     tensors = needle_tensors(weights)
-    write_gguf(options.out, needle_entries(weights, tensors, options.name, options.context), tensors)
+    entries = needle_entries(weights, tensors, options.name, options.context)
+    write_gguf(options.out, entries, tensors)
 
 
 if __name__ == '__main__':

@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* linear on a CPU: y = x·wᵀ + bias (+ y).
+ * contract: host/backend.h; meaning: host/reference/linear.c.
+ * linear_few, up to ROWS rows: a work-item owns RUN outputs and reads their weights once, 16 inputs a
+ * step, OUTPUTS x ROWS sums at a time.
+ * linear_many: a work-item owns PANEL outputs of up to MOST_ROWS rows. A step turns DEPTH inputs of its
+ * weights into a panel [input][output] of f32, and multiplies it with 8 rows at a time; partial sums
+ * wait in y. */
+#include "cpu.clh"
+
+#ifndef ROWS
+#define ROWS 1
+#endif
+#define OUTPUTS (ROWS == 1 ? 4 : 16 / ROWS)
+#define RUN 16
+#define PANEL 32 /* two vectors */
+#define DEPTH 256
+#define BLOCK 8
+#define MOST_ROWS 256
+
+#define LINEAR_PARAMS                                                                              \
+    MATRIX_PARAMS(x), MATRIX_PARAMS(y), REF_PARAMS(const element, w), REF_PARAMS(const float, bias), \
+        uint n_rows, uint n_in, uint n_out, uint accumulate
+
+__kernel GROUP_OF(1) void linear_few(LINEAR_PARAMS) {
+    const uint first = (uint)get_group_id(0) * RUN, end = min(first + RUN, n_out);
+    if (n_rows == 0)
+        return;
+    x += x_offset;
+    for (uint j = first; j < end; j += OUTPUTS) {
+        float16 sum[OUTPUTS][ROWS];
+        float rest[OUTPUTS][ROWS];
+        __global const element *from[OUTPUTS]; /* past the end, the last output again */
+        UNROLL for (int o = 0; o < OUTPUTS; o++) {
+            from[o] = w + w_offset + (ulong)min(j + o, end - 1) * n_in;
+            UNROLL for (int r = 0; r < ROWS; r++) {
+                sum[o][r] = 0.0f;
+                rest[o][r] = 0.0f;
+            }
+        }
+        uint i = 0;
+        for (; i + 16 <= n_in; i += 16) {
+            float16 a[ROWS];
+            UNROLL for (int r = 0; r < ROWS; r++)
+                a[r] = load_f32(x + min((uint)r, n_rows - 1) * x_stride + i);
+            UNROLL for (int o = 0; o < OUTPUTS; o++) {
+                const float16 b = widen16(from[o] + i);
+                UNROLL for (int r = 0; r < ROWS; r++) sum[o][r] = fma(a[r], b, sum[o][r]);
+            }
+        }
+        for (; i < n_in; i++)
+            for (int o = 0; o < OUTPUTS; o++) {
+                const float b = load1(from[o] + i);
+                for (int r = 0; r < ROWS; r++)
+                    rest[o][r] = fma(x[min((uint)r, n_rows - 1) * x_stride + i], b, rest[o][r]);
+            }
+        UNROLL for (int o = 0; o < OUTPUTS; o++)
+            UNROLL for (int r = 0; r < ROWS; r++)
+                if (j + o < end && r < n_rows) {
+                    __global float *to = y + y_offset + r * y_stride + j + o;
+                    const float start = (accumulate ? *to : 0.0f) + (bias ? bias[bias_offset + j + o] : 0.0f);
+                    *to = start + (sum16(sum[o][r]) + rest[o][r]);
+                }
+    }
+}
+
+/* 16 x 16 elements, rows to columns: blocks of 8, 4, 2 and 1 change places across the diagonal. */
+static inline void transpose(float16 *a) {
+    UNROLL for (int i = 0; i < 8; i++) {
+        const float16 p = a[i], q = a[i + 8];
+        a[i] = (float16)(p.lo, q.lo);
+        a[i + 8] = (float16)(p.hi, q.hi);
+    }
+    UNROLL for (int k = 0; k < 8; k++) {
+        const int i = k % 4 + k / 4 * 8;
+        const float16 p = a[i], q = a[i + 4];
+        a[i] = (float16)(p.s0123, q.s0123, p.s89ab, q.s89ab);
+        a[i + 4] = (float16)(p.s4567, q.s4567, p.scdef, q.scdef);
+    }
+    UNROLL for (int k = 0; k < 8; k++) {
+        const int i = k % 2 + k / 2 * 4;
+        const float16 p = a[i], q = a[i + 2];
+        a[i] = (float16)(p.s01, q.s01, p.s45, q.s45, p.s89, q.s89, p.scd, q.scd);
+        a[i + 2] = (float16)(p.s23, q.s23, p.s67, q.s67, p.sab, q.sab, p.sef, q.sef);
+    }
+    UNROLL for (int i = 0; i < 16; i += 2) {
+        const float16 p = a[i], q = a[i + 1];
+        a[i] = (float16)(p.s0, q.s0, p.s2, q.s2, p.s4, q.s4, p.s6, q.s6, p.s8, q.s8, p.sa, q.sa, p.sc,
+                         q.sc, p.se, q.se);
+        a[i + 1] = (float16)(p.s1, q.s1, p.s3, q.s3, p.s5, q.s5, p.s7, q.s7, p.s9, q.s9, p.sb, q.sb,
+                             p.sd, q.sd, p.sf, q.sf);
+    }
+}
+
+/* Inputs k to k + depth of 16 outputs from `j` into half b of the panel; outputs past the end are the
+ * last one again. */
+static inline void pack(__local float16 (*panel)[2], int b, __global const element *w, uint j,
+                        uint n_out, uint n_in, uint k, uint depth) {
+    __global const element *from[16];
+    for (int o = 0; o < 16; o++) from[o] = w + (ulong)min(j + o, n_out - 1) * n_in + k;
+    uint i = 0;
+    for (; i + 16 <= depth; i += 16) {
+        float16 a[16];
+        UNROLL for (int o = 0; o < 16; o++) a[o] = widen16(from[o] + i);
+        transpose(a);
+        UNROLL for (int o = 0; o < 16; o++) panel[i + o][b] = a[o];
+    }
+    for (; i < depth; i++)
+        for (int o = 0; o < 16; o++) ((__local float *)&panel[i][b])[o] = load1(from[o] + i);
+}
+
+/* The first `n` <= 16 of a vector of memory. */
+static inline float16 load_part(__global const float *p, int n) {
+    float16 x = 0.0f;
+    if (n >= 16)
+        return load_f32(p);
+    for (int i = 0; i < n; i++) ((float *)&x)[i] = p[i];
+    return x;
+}
+static inline void store_part(float16 x, __global float *p, int n) {
+    if (n >= 16)
+        store_f32(x, p);
+    else
+        for (int i = 0; i < n; i++) p[i] = ((const float *)&x)[i];
+}
+
+__kernel GROUP_OF(1) void linear_many(LINEAR_PARAMS) {
+    __local float16 panel[DEPTH][2];
+    const uint j = (uint)get_group_id(0) * PANEL, row0 = (uint)get_group_id(1) * MOST_ROWS;
+    if (row0 >= n_rows)
+        return;
+    const uint rows = min(n_rows - row0, (uint)MOST_ROWS);
+    x += x_offset + row0 * x_stride;
+    y += y_offset + row0 * y_stride + j;
+    w += w_offset;
+    for (uint k = 0; k < n_in; k += DEPTH) {
+        const uint depth = min((uint)DEPTH, n_in - k);
+        for (int b = 0; b < 2; b++) pack(panel, b, w, j + 16 * b, n_out, n_in, k, depth);
+        for (uint r = 0; r < rows; r += BLOCK) {
+            float16 sum[BLOCK][2];
+            __global const float *from[BLOCK]; /* past the end, the last row again */
+            UNROLL for (int i = 0; i < BLOCK; i++) {
+                from[i] = x + min(r + i, rows - 1) * x_stride + k;
+                UNROLL for (int b = 0; b < 2; b++) sum[i][b] = 0.0f;
+            }
+            for (uint d = 0; d < depth; d++)
+                UNROLL for (int i = 0; i < BLOCK; i++)
+                    UNROLL for (int b = 0; b < 2; b++)
+                        sum[i][b] = fma((float16)(from[i][d]), panel[d][b], sum[i][b]);
+            for (int i = 0; i < BLOCK && r + i < rows; i++)
+                for (int b = 0; b < 2; b++) {
+                    const int n = (int)(n_out - j) - 16 * b;
+                    __global float *to = y + (r + i) * y_stride + 16 * b;
+                    if (n <= 0)
+                        continue;
+                    float16 start = k || accumulate ? load_part(to, n) : (float16)(0.0f);
+                    if (bias && k == 0)
+                        start += load_part(bias + bias_offset + j + 16 * b, n);
+                    store_part(start + sum[i][b], to, n);
+                }
+        }
+    }
+}

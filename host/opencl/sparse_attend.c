@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* sparse_attend on an OpenCL CPU device: what it takes and the launch of
+ * cl_kernels/sparse_attend_cpu.cl. */
+#include "host/opencl/opencl.h"
+
+const char *tms_cl_sparse_attend_refusal(tms_device *dev, const tms_sparse_attend *p) {
+    const tms_batch *b = &p->attend.batch;
+    uint64_t lanes = (uint64_t)b->n_rows * b->n_kv_heads;
+    if (!tms_cl(dev)->cpu) return "the device is not a CPU";
+    if (dev->form == TMS_FORM_BASE) return "there is no base form";
+    if (p->attend.intervals.mem) return "rows with intervals";
+    if (p->attend.max_pages > TMS_SPLIT_PAGES) return "lists of more than one split";
+    if (!p->score.scores.mem) return "there are no scores";
+    if (p->select.granularity != p->attend.kv.page_size) return "entries that are not pages";
+    if (lanes && lanes < 2ull * dev->info.compute_units) return "too few lanes for the cores";
+    return tms_cl_cpu_shape_refusal(&p->attend.kv);
+}
+
+static tamis_status check(tms_device *dev, const tms_sparse_attend *p) {
+    const tms_batch *b = &p->attend.batch;
+    tamis_status status = tms_check_kv(dev, &p->attend.kv);
+    if (status == TAMIS_OK) status = tms_check_batch(dev, b);
+    if (status != TAMIS_OK) return status;
+    const char *refusal = tms_cl_sparse_attend_refusal(dev, p);
+    if (refusal) return tms_device_fail(dev, TAMIS_E_UNSUPPORTED, "sparse_attend: %s", refusal);
+    uint32_t full = b->max_visible / p->attend.kv.page_size;
+    if (b->n_rows && p->score.stride < full)
+        return tms_device_fail(dev, TAMIS_E_ARGUMENT,
+                               "sparse_attend: a stride of %u scores for lanes of %u full pages",
+                               p->score.stride, full);
+    if (p->attend.max_pages > p->select.lists.capacity)
+        return tms_device_fail(dev, TAMIS_E_ARGUMENT,
+                               "sparse_attend: max_pages is %u and lists hold %u",
+                               p->attend.max_pages, p->select.lists.capacity);
+    return TAMIS_OK;
+}
+
+tamis_status tms_cl_sparse_attend(tms_device *dev, const tms_sparse_attend *p) {
+    const tms_attend *a = &p->attend;
+    const tms_select *s = &p->select;
+    const tms_batch *b = &a->batch;
+    tamis_status status = check(dev, p);
+    if (status != TAMIS_OK) return status;
+    uint64_t lanes = (uint64_t)b->n_rows * b->n_kv_heads;
+    uint64_t width = (uint64_t)b->n_heads * a->kv.head_dim;
+    tms_cl_launch l =
+        tms_cl_begin(dev, "sparse_attend_cpu.cl", "sparse_attend",
+                     "-DDTYPE=%d -DHEAD_DIM=%u -DPAGE_SIZE=%u -DGROUP=%u -DSOFT_CAP=%d -DRULE=%d",
+                     a->kv.dtype, a->kv.head_dim, a->kv.page_size, b->n_heads / b->n_kv_heads,
+                     a->soft_cap > 0, p->score.group);
+    tms_cl_kv(&l, &a->kv);
+    tms_cl_bounds_of(&l, &p->score.kv);
+    tms_cl_batch(&l, b);
+    tms_cl_matrix(&l, &a->q, b->n_rows, width);
+    tms_cl_optional(&l, p->score.scores, sizeof(cl_float), lanes * p->score.stride);
+    tms_cl_u32(&l, p->score.stride);
+    tms_cl_u32(&l, s->k);
+    tms_cl_u32(&l, s->sinks);
+    tms_cl_u32(&l, s->recent);
+    tms_cl_optional(&l, s->lists.pages, sizeof(cl_int), lanes * s->lists.capacity);
+    tms_cl_optional(&l, s->lists.count, sizeof(cl_int), lanes);
+    tms_cl_u32(&l, s->lists.capacity);
+    tms_cl_f32(&l, a->scale);
+    tms_cl_f32(&l, a->soft_cap);
+    tms_cl_matrix(&l, &a->out, b->n_rows, width);
+    tms_cl_optional(&l, a->lse, sizeof(cl_float), lanes * (b->n_heads / b->n_kv_heads));
+    return tms_cl_run_groups(&l, 1, b->n_kv_heads, b->n_rows);
+}

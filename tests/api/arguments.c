@@ -1,0 +1,259 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Bad arguments to the public calls: each is refused with its value, and nothing comes of it. */
+#include "tests/api/fixture.h"
+
+#include <math.h>
+#include <string.h>
+
+static void test_codes(void **state) {
+    (void)state;
+    assert_string_equal(tamis_status_name(TAMIS_OK), "OK");
+    assert_string_equal(tamis_status_name(TAMIS_E_FULL), "E_FULL");
+    assert_string_equal(tamis_status_name((tamis_status)-99), "unknown");
+    assert_int_equal(TAMIS_E_DEVICE, -9);
+    assert_true(strlen(tamis_status_text(TAMIS_E_STATE)) > 0);
+    assert_string_equal(tamis_version(), "0.1.0");
+    assert_int_equal(tamis_dtype_size(TAMIS_F32), 4);
+    assert_int_equal(tamis_dtype_size(TAMIS_BF16), 2);
+    assert_int_equal(tamis_dtype_size((tamis_dtype)7), 0);
+    assert_string_equal(tamis_dtype_name(TAMIS_F16), "f16");
+    assert_string_equal(tamis_dtype_name((tamis_dtype)7), "unknown");
+}
+
+static void test_buffers(void **state) {
+    test_world *w = *state;
+    tamis_buffer *buffer = NULL;
+    tamis_event *event = NULL;
+    char bytes[64] = {0};
+    FAILS(tamis_buffer_create(NULL, 64, &buffer, &test_error), TAMIS_E_ARGUMENT, "context");
+    FAILS(tamis_buffer_create(w->context, 64, NULL, &test_error), TAMIS_E_ARGUMENT, "out");
+    FAILS(tamis_buffer_create(w->context, 0, &buffer, &test_error), TAMIS_E_ARGUMENT, "0 bytes");
+    FAILS(tamis_buffer_create(w->context, 1ull << 60, &buffer, &test_error), TAMIS_E_NO_MEMORY,
+          "1152921504606846976");
+    assert_null(buffer);
+    OK(tamis_buffer_create(w->context, 64, &buffer, &test_error));
+    assert_int_equal(tamis_buffer_bytes(buffer), 64);
+    assert_int_equal(tamis_buffer_bytes(NULL), 0);
+    assert_int_equal(tamis_buffer_write(NULL, 0, bytes, 1), TAMIS_E_ARGUMENT);
+    assert_int_equal(tamis_buffer_write(buffer, 0, NULL, 1), TAMIS_E_ARGUMENT);
+    assert_int_equal(tamis_buffer_write(buffer, 1, bytes, 64), TAMIS_E_ARGUMENT);
+    assert_int_equal(tamis_buffer_write(buffer, UINT64_MAX, bytes, 2), TAMIS_E_ARGUMENT);
+    assert_int_equal(tamis_buffer_read(NULL, 0, bytes, 1), TAMIS_E_ARGUMENT);
+    assert_int_equal(tamis_buffer_read(buffer, 65, bytes, 0), TAMIS_E_ARGUMENT);
+    assert_int_equal(tamis_buffer_read(buffer, 0, bytes, 65), TAMIS_E_ARGUMENT);
+    OK(tamis_buffer_write(buffer, 0, bytes, 64));
+    tamis_buffer_destroy(&buffer);
+    assert_null(buffer);
+    tamis_buffer_destroy(&buffer);
+    tamis_buffer_destroy(NULL);
+    FAILS(tamis_event_record(NULL, &event, &test_error), TAMIS_E_ARGUMENT, "context");
+    FAILS(tamis_event_record(w->context, NULL, &test_error), TAMIS_E_ARGUMENT, "out");
+    assert_int_equal(tamis_event_wait(NULL), TAMIS_E_ARGUMENT);
+    OK(tamis_event_record(w->context, &event, &test_error));
+    OK(tamis_event_wait(event));
+    tamis_event_destroy(&event);
+    tamis_event_destroy(&event);
+    tamis_event_destroy(NULL);
+    FAILS(tamis_context_wait(NULL, &test_error), TAMIS_E_ARGUMENT, "context");
+    OK(tamis_context_wait(w->context, &test_error));
+    assert_null(tamis_context_device(NULL));
+}
+
+/* Every parameter of the cache with a value it must not have. */
+static void test_cache_params(void **state) {
+    test_world *w = *state;
+    tamis_cache_size size;
+    tamis_cache *cache = NULL;
+#define REFUSED(field, value, code, part)                                                          \
+    do {                                                                                           \
+        tamis_cache_params p = test_shape();                                                       \
+        p.field = (value);                                                                         \
+        FAILS(tamis_cache_measure(w->context, &p, &size, &test_error), code, part);                \
+        FAILS(tamis_cache_create(w->context, &p, &cache, &test_error), code, part);                \
+        assert_null(cache);                                                                        \
+    } while (0)
+    REFUSED(n_layers, 0, TAMIS_E_ARGUMENT, "n_layers");
+    REFUSED(n_layers, UINT32_MAX, TAMIS_E_UNSUPPORTED, "4294967295");
+    REFUSED(n_kv_heads, 0, TAMIS_E_ARGUMENT, "n_kv_heads");
+    REFUSED(n_heads, 0, TAMIS_E_ARGUMENT, "n_heads 0");
+    REFUSED(n_heads, 5, TAMIS_E_ARGUMENT, "n_heads 5");
+    REFUSED(n_heads, 34, TAMIS_E_UNSUPPORTED, "17");
+    REFUSED(head_dim, 0, TAMIS_E_UNSUPPORTED, "head_dim 0");
+    REFUSED(head_dim, 72, TAMIS_E_UNSUPPORTED, "head_dim 72");
+    REFUSED(page_size, 24, TAMIS_E_UNSUPPORTED, "page_size 24");
+    REFUSED(page_size, 128, TAMIS_E_UNSUPPORTED, "page_size 128");
+    REFUSED(dtype, (tamis_dtype)3, TAMIS_E_ARGUMENT, "dtype 3");
+    REFUSED(capacity_tokens, 0, TAMIS_E_ARGUMENT, "exactly one");
+    REFUSED(capacity_bytes, 1 << 20, TAMIS_E_ARGUMENT, "exactly one");
+    REFUSED(capacity_tokens, UINT64_MAX, TAMIS_E_ARGUMENT, "18446744073709551615");
+    REFUSED(capacity_tokens, 1ull << 32, TAMIS_E_NO_MEMORY, "largest allocation");
+#undef REFUSED
+    tamis_cache_params p = test_shape();
+    p.capacity_tokens = 0;
+    p.capacity_bytes = 4 * (4096 + 512) - 1;
+    FAILS(tamis_cache_measure(w->context, &p, &size, &test_error), TAMIS_E_ARGUMENT, "18432");
+    p.capacity_bytes++;
+    OK(tamis_cache_measure(w->context, &p, &size, &test_error));
+    assert_int_equal(size.pages, 4);
+    p.capacity_bytes = UINT64_MAX;
+    FAILS(tamis_cache_measure(w->context, &p, &size, &test_error), TAMIS_E_ARGUMENT,
+          "pages a layer");
+    FAILS(tamis_cache_measure(NULL, &p, &size, &test_error), TAMIS_E_ARGUMENT, "context");
+    FAILS(tamis_cache_measure(w->context, NULL, &size, &test_error), TAMIS_E_ARGUMENT, "params");
+    FAILS(tamis_cache_measure(w->context, &p, NULL, &test_error), TAMIS_E_ARGUMENT, "out");
+    FAILS(tamis_cache_create(NULL, &p, &cache, &test_error), TAMIS_E_ARGUMENT, "context");
+    FAILS(tamis_cache_create(w->context, NULL, &cache, &test_error), TAMIS_E_ARGUMENT, "params");
+    FAILS(tamis_cache_create(w->context, &p, NULL, &test_error), TAMIS_E_ARGUMENT, "out");
+    tamis_cache_destroy(&cache);
+    tamis_cache_destroy(NULL);
+}
+
+static void test_sequences(void **state) {
+    test_world *w = *state;
+    tamis_sequence id, other;
+    tamis_cache_stats stats;
+    tamis_sequence_stats one;
+    float row[64];
+    FAILS(tamis_cache_add(NULL, &id, &test_error), TAMIS_E_ARGUMENT, "cache");
+    FAILS(tamis_cache_add(w->cache, NULL, &test_error), TAMIS_E_ARGUMENT, "out");
+    OK(tamis_cache_add(w->cache, &id, &test_error));
+    assert_true(id != 0);
+    FAILS(tamis_cache_fork(NULL, id, &other, &test_error), TAMIS_E_ARGUMENT, "cache");
+    FAILS(tamis_cache_fork(w->cache, id, NULL, &test_error), TAMIS_E_ARGUMENT, "out");
+    FAILS(tamis_cache_fork(w->cache, 0, &other, &test_error), TAMIS_E_ARGUMENT, "no sequence 0");
+    FAILS(tamis_cache_truncate(NULL, id, 0, &test_error), TAMIS_E_ARGUMENT, "cache");
+    FAILS(tamis_cache_truncate(w->cache, id, 1, &test_error), TAMIS_E_ARGUMENT, "length 1");
+    FAILS(tamis_cache_truncate(w->cache, ~id, 0, &test_error), TAMIS_E_ARGUMENT, "no sequence");
+    FAILS(tamis_cache_read(NULL, id, 0, 0, 0, 0, row, row, &test_error), TAMIS_E_ARGUMENT, "cache");
+    FAILS(tamis_cache_read(w->cache, 7, 0, 0, 0, 0, row, row, &test_error), TAMIS_E_ARGUMENT,
+          "no sequence 7");
+    FAILS(tamis_cache_read(w->cache, id, 2, 0, 0, 0, row, row, &test_error), TAMIS_E_ARGUMENT,
+          "layer 2");
+    FAILS(tamis_cache_read(w->cache, id, 0, 2, 0, 0, row, row, &test_error), TAMIS_E_ARGUMENT,
+          "kv_head 2");
+    FAILS(tamis_cache_read(w->cache, id, 0, 0, 0, 1, row, row, &test_error), TAMIS_E_ARGUMENT,
+          "[0, 1)");
+    FAILS(tamis_cache_read(w->cache, id, 0, 0, 1, UINT32_MAX, row, row, &test_error),
+          TAMIS_E_ARGUMENT, "[1, 4294967296)");
+    OK(tamis_cache_read(w->cache, id, 0, 0, 0, 0, NULL, NULL, &test_error));
+    assert_int_equal(tamis_cache_get_stats(NULL, &stats), TAMIS_E_ARGUMENT);
+    assert_int_equal(tamis_cache_get_stats(w->cache, NULL), TAMIS_E_ARGUMENT);
+    assert_int_equal(tamis_cache_get_sequence_stats(NULL, id, &one), TAMIS_E_ARGUMENT);
+    assert_int_equal(tamis_cache_get_sequence_stats(w->cache, id, NULL), TAMIS_E_ARGUMENT);
+    FAILS(tamis_cache_remove(NULL, id, &test_error), TAMIS_E_ARGUMENT, "cache");
+    OK(tamis_cache_remove(w->cache, id, &test_error));
+    FAILS(tamis_cache_remove(w->cache, id, &test_error), TAMIS_E_ARGUMENT, "no sequence");
+    assert_int_equal(tamis_cache_get_sequence_stats(w->cache, id, &one), TAMIS_E_ARGUMENT);
+    OK(tamis_cache_add(w->cache, &other, &test_error));
+    assert_true(other != id);
+    OK(tamis_cache_remove(w->cache, other, &test_error));
+}
+
+static void test_selections(void **state) {
+    (void)state;
+    tamis_selection s;
+    tamis_selection_kind kind;
+    static const char *const names[] = {"full", "window", "quest"};
+    for (int i = 0; i < 3; i++) {
+        OK(tamis_selection_parse(names[i], &kind, &test_error));
+        assert_int_equal(kind, i);
+        assert_string_equal(tamis_selection_name(kind), names[i]);
+        tamis_selection_default(kind, &s);
+        assert_int_equal(s.kind, kind);
+        OK(tamis_selection_check(&s, 16, &test_error));
+    }
+    assert_true(s.budget == 2048 && s.sinks == 4 && s.recent == 64 && s.dense_layers == 0);
+    FAILS(tamis_selection_parse("best", &kind, &test_error), TAMIS_E_ARGUMENT,
+          "\"best\"; known are full, window, quest");
+    FAILS(tamis_selection_parse(NULL, &kind, &test_error), TAMIS_E_ARGUMENT, "name");
+    FAILS(tamis_selection_parse("full", NULL, &test_error), TAMIS_E_ARGUMENT, "out");
+    assert_string_equal(tamis_selection_name((tamis_selection_kind)9), "unknown");
+    tamis_selection_default(TAMIS_SELECT_QUEST, NULL);
+    FAILS(tamis_selection_check(NULL, 16, &test_error), TAMIS_E_ARGUMENT, "selection");
+    FAILS(tamis_selection_check(&s, 12, &test_error), TAMIS_E_UNSUPPORTED, "page_size 12");
+    s.group = (tamis_group_rule)5;
+    FAILS(tamis_selection_check(&s, 16, &test_error), TAMIS_E_ARGUMENT, "group rule 5");
+    s = (tamis_selection){.kind = (tamis_selection_kind)9};
+    FAILS(tamis_selection_check(&s, 16, &test_error), TAMIS_E_ARGUMENT, "kind 9");
+}
+
+/* The least budget is the pages of the sinks, of the recent tokens wherever they lie, and one. */
+static void test_budgets(void **state) {
+    (void)state;
+    tamis_selection s = {.kind = TAMIS_SELECT_QUEST, .budget = 63, .sinks = 4, .recent = 16};
+    FAILS(tamis_selection_check(&s, 16, &test_error), TAMIS_E_ARGUMENT, "at least 64 tokens");
+    s.budget = 64;
+    OK(tamis_selection_check(&s, 16, &test_error));
+    s.recent = 17;
+    OK(tamis_selection_check(&s, 16, &test_error));
+    s.recent = 18;
+    FAILS(tamis_selection_check(&s, 16, &test_error), TAMIS_E_ARGUMENT, "recent 18 up to 3");
+    s = (tamis_selection){.kind = TAMIS_SELECT_WINDOW, .budget = 16, .sinks = 1};
+    FAILS(tamis_selection_check(&s, 16, &test_error), TAMIS_E_ARGUMENT, "at least 32 tokens");
+    s.sinks = s.recent = s.budget = UINT32_MAX;
+    FAILS(tamis_selection_check(&s, 8, &test_error), TAMIS_E_ARGUMENT, "sinks 4294967295");
+    s = (tamis_selection){.kind = TAMIS_SELECT_FULL, .budget = 1};
+    OK(tamis_selection_check(&s, 64, &test_error));
+}
+
+static void test_plan_params(void **state) {
+    test_world *w = *state;
+    tamis_plan *plan = NULL;
+    tamis_plan_params p = {.max_context = 64};
+    FAILS(tamis_plan_create(NULL, &p, &plan, &test_error), TAMIS_E_ARGUMENT, "cache");
+    FAILS(tamis_plan_create(w->cache, NULL, &plan, &test_error), TAMIS_E_ARGUMENT, "params");
+    FAILS(tamis_plan_create(w->cache, &p, NULL, &test_error), TAMIS_E_ARGUMENT, "out");
+#define REFUSED(field, value, part)                                                                \
+    do {                                                                                           \
+        p = (tamis_plan_params){.max_context = 64};                                                \
+        p.field = (value);                                                                         \
+        FAILS(tamis_plan_create(w->cache, &p, &plan, &test_error), TAMIS_E_ARGUMENT, part);        \
+        assert_null(plan);                                                                         \
+    } while (0)
+    REFUSED(max_context, 0, "max_context is 0");
+    REFUSED(max_context, UINT32_MAX, "4294967295");
+    REFUSED(max_sequences, UINT32_MAX, "4294967295 sequences");
+    REFUSED(max_rows, UINT32_MAX, "max_rows 4294967295");
+    REFUSED(scale, INFINITY, "scale");
+    REFUSED(soft_cap, -1, "soft_cap -1");
+    REFUSED(soft_cap, NAN, "soft_cap");
+    REFUSED(selection.kind, (tamis_selection_kind)4, "kind 4");
+#undef REFUSED
+    p = (tamis_plan_params){.max_context = 64,
+                            .selection = {.kind = TAMIS_SELECT_QUEST, .budget = 8, .sinks = 4}};
+    FAILS(tamis_plan_create(w->cache, &p, &plan, &test_error), TAMIS_E_ARGUMENT, "budget 8");
+    p.selection.budget = 0; /* the default, which is more than any lane has */
+    OK(tamis_plan_create(w->cache, &p, &plan, &test_error));
+    tamis_plan_destroy(&plan);
+    assert_null(plan);
+    tamis_plan_destroy(&plan);
+    tamis_plan_destroy(NULL);
+    tamis_plan_get_counters(NULL, NULL);
+    tamis_plan_get_times(NULL, NULL);
+    tamis_plan_reset_counters(NULL);
+}
+
+static int set_up(void **state) {
+    static test_world world;
+    tamis_cache_params shape = test_shape();
+    tamis_plan_params plan = {.max_rows = 16, .max_context = 128};
+    test_open(&world, &shape, &plan);
+    *state = &world;
+    return 0;
+}
+
+static int tear_down(void **state) {
+    test_close(*state);
+    return 0;
+}
+
+int main(int argc, char **argv) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_codes),        cmocka_unit_test(test_buffers),
+        cmocka_unit_test(test_cache_params), cmocka_unit_test(test_sequences),
+        cmocka_unit_test(test_selections),   cmocka_unit_test(test_budgets),
+        cmocka_unit_test(test_plan_params),
+    };
+    int skip = test_begin(argc, argv);
+    return skip ? skip : cmocka_run_group_tests(tests, set_up, tear_down);
+}

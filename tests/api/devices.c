@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The list of devices, the choice among them, the environment, and the log. With the argument
+ * "no-opencl" the environment must hide every OpenCL platform. */
+#include "tests/api/fixture.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static char log_text[4096];
+
+static void keep_line(void *user, tamis_log_level level, const char *text) {
+    (void)user;
+    (void)level;
+    size_t used = strlen(log_text);
+    snprintf(log_text + used, sizeof log_text - used, "%s\n", text);
+}
+
+/* Opens `name` and says which backend serves. */
+static const char *open_backend(const char *name) {
+    static char backend[16];
+    tamis_context *context = NULL;
+    tamis_context_params params = {.device = name, .log = keep_line};
+    log_text[0] = 0;
+    OK(tamis_context_create(&params, &context, &test_error));
+    snprintf(backend, sizeof backend, "%s", tamis_context_device(context)->backend);
+    assert_true(tamis_context_device(context)->usable);
+    tamis_context_destroy(&context);
+    assert_null(context);
+    return backend;
+}
+
+static void refused(const char *name, tamis_status code, const char *part) {
+    tamis_context *context = NULL;
+    tamis_context_params params = {.device = name};
+    FAILS(tamis_context_create(&params, &context, &test_error), code, part);
+    assert_null(context);
+}
+
+static void test_list(void **state) {
+    (void)state;
+    tamis_device_info infos[32], one[2];
+    size_t count = 0, again = 0;
+    assert_int_equal(tamis_device_list(NULL, 0, NULL), TAMIS_E_ARGUMENT);
+    assert_int_equal(tamis_device_list(NULL, 3, &count), TAMIS_E_ARGUMENT);
+    OK(tamis_device_list(NULL, 0, &count));
+    assert_in_range(count, 2, 32); /* OpenCL or why not, and the reference */
+    OK(tamis_device_list(infos, 32, &again));
+    assert_int_equal(again, count);
+    for (size_t i = 0; i < count; i++) {
+        assert_true(infos[i].id[0] && infos[i].backend[0]);
+        assert_int_equal(strncmp(infos[i].id, infos[i].backend, strlen(infos[i].backend)), 0);
+        if (infos[i].usable)
+            assert_true(infos[i].name[0] && infos[i].memory_bytes && infos[i].max_buffer_bytes);
+        else
+            assert_true(infos[i].reason[0]);
+    }
+    assert_true(infos[count - 1].usable);
+    assert_string_equal(infos[count - 1].backend, "reference");
+    memset(one, 0xa5, sizeof one);
+    OK(tamis_device_list(one, 1, &again));
+    assert_int_equal(again, count);
+    assert_string_equal(one[0].id, infos[0].id);
+    for (size_t i = 0; i < sizeof one[1]; i++)
+        assert_int_equal(((unsigned char *)&one[1])[i], 0xa5);
+}
+
+static void test_choice(void **state) {
+    (void)state;
+    unsetenv("TAMIS_DEVICE");
+    FAILS(tamis_context_create(NULL, NULL, &test_error), TAMIS_E_ARGUMENT, "out");
+    refused("cuda:7", TAMIS_E_NO_DEVICE, "\"cuda:7\" does not exist; there are: ");
+    refused("reference:1", TAMIS_E_NO_DEVICE, "reference:1");
+    refused("", TAMIS_E_NO_DEVICE, "\"\"");
+    assert_string_equal(open_backend("reference"), "reference");
+    assert_string_equal(open_backend("reference:0"), "reference");
+    tamis_context_destroy(NULL);
+}
+
+/* TAMIS_DEVICE decides when the caller does not; a name that the caller gives wins. */
+static void test_environment(void **state) {
+    (void)state;
+    setenv("TAMIS_DEVICE", "reference", 1);
+    assert_string_equal(open_backend(NULL), "reference");
+    setenv("TAMIS_DEVICE", "none-such", 1);
+    refused(NULL, TAMIS_E_NO_DEVICE, "none-such");
+    assert_string_equal(open_backend("reference"), "reference");
+    unsetenv("TAMIS_DEVICE");
+    setenv("TAMIS_LOG", "everything", 1);
+    refused("reference", TAMIS_E_ARGUMENT, "everything");
+    unsetenv("TAMIS_LOG");
+}
+
+/* "auto" takes the first usable device of the list, and says which and why not the ones before. */
+static void test_auto(void **state) {
+    (void)state;
+    tamis_device_info infos[32];
+    size_t count = 0, first = 0;
+    OK(tamis_device_list(infos, 32, &count));
+    while (!infos[first].usable)
+        first++;
+    assert_string_equal(open_backend("auto"), infos[first].backend);
+    assert_non_null(strstr(log_text, infos[first].id));
+    for (size_t i = 0; i < first; i++)
+        assert_non_null(strstr(log_text, infos[i].reason));
+}
+
+/* No platform: the reference serves on "auto" and says so; asked for by name, OpenCL is refused. */
+static void test_no_opencl(void **state) {
+    (void)state;
+    tamis_device_info infos[32];
+    size_t count = 0;
+    OK(tamis_device_list(infos, 32, &count));
+    assert_int_equal(count, 2);
+    assert_string_equal(infos[0].id, "opencl");
+    assert_false(infos[0].usable);
+    assert_string_equal(open_backend("auto"), "reference");
+    assert_non_null(strstr(log_text, "reference"));
+    assert_non_null(strstr(log_text, infos[0].reason));
+    refused("opencl", TAMIS_E_NO_DEVICE, infos[0].reason);
+    refused("opencl:0", TAMIS_E_NO_DEVICE, "opencl:0");
+}
+
+int main(int argc, char **argv) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_list),
+        cmocka_unit_test(test_choice),
+        cmocka_unit_test(test_environment),
+        cmocka_unit_test(test_auto),
+    };
+    const struct CMUnitTest hidden[] = {cmocka_unit_test(test_no_opencl)};
+    if (argc > 1 && strcmp(argv[1], "no-opencl") == 0)
+        return cmocka_run_group_tests(hidden, NULL, NULL);
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,144 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the API and policy tests share. */
+#include "tests/api/fixture.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+tamis_error test_error;
+const char *test_device = "reference";
+
+void test_ok(tamis_status status, const char *call, const char *file, int line) {
+    if (status == TAMIS_OK) return;
+    print_error("%s: %s \"%s\"\n", call, tamis_status_name(status), test_error.text);
+    _fail(file, line);
+}
+
+void test_fails(tamis_status status, tamis_status wanted, const char *part, const char *call,
+                const char *file, int line) {
+    bool right = status == wanted && strstr(test_error.text, part) && test_error.status == wanted;
+    if (right) return;
+    print_error("%s: %s \"%s\", wanted %s \"%s\"\n", call, tamis_status_name(status),
+                test_error.text, tamis_status_name(wanted), part);
+    _fail(file, line);
+}
+
+int test_begin(int argc, char **argv) {
+    if (argc > 1) test_device = argv[1];
+    tamis_context *context = NULL;
+    tamis_error error = {0};
+    tamis_context_params params = {.device = test_device};
+    tamis_status status = tamis_context_create(&params, &context, &error);
+    if (status != TAMIS_OK) printf("%s: %s\n", test_device, error.text);
+    tamis_context_destroy(&context);
+    if (status == TAMIS_E_NO_DEVICE) return 77;
+    return status == TAMIS_OK ? 0 : 1;
+}
+
+/* splitmix64 */
+uint64_t test_random(uint64_t *state) {
+    uint64_t z = *state += 0x9e3779b97f4a7c15u;
+    z = (z ^ z >> 30) * 0xbf58476d1ce4e5b9u;
+    z = (z ^ z >> 27) * 0x94d049bb133111ebu;
+    return z ^ z >> 31;
+}
+
+uint32_t test_below(uint64_t *state, uint32_t n) {
+    return (uint32_t)(test_random(state) >> 32) % n;
+}
+
+float test_value(uint64_t token, uint32_t lane, uint32_t which, uint32_t d) {
+    uint64_t state = ((token * 1024 + lane) * 2 + which) * 64 + d / 8;
+    return (float)((int)(test_random(&state) >> d % 8 * 8 & 255) % 255 - 127) / 64;
+}
+
+tamis_cache_params test_shape(void) {
+    return (tamis_cache_params){.n_layers = 2,
+                                .n_heads = 4,
+                                .n_kv_heads = 2,
+                                .head_dim = 64,
+                                .page_size = 8,
+                                .dtype = TAMIS_F32,
+                                .capacity_tokens = 256};
+}
+
+void test_open(test_world *world, const tamis_cache_params *shape, const tamis_plan_params *plan) {
+    *world = (test_world){.shape = *shape, .max_rows = plan->max_rows ? plan->max_rows : 512};
+    if (world->shape.page_size == 0) world->shape.page_size = 16;
+    tamis_context_params params = {.device = test_device};
+    OK(tamis_context_create(&params, &world->context, &test_error));
+    OK(tamis_cache_create(world->context, shape, &world->cache, &test_error));
+    OK(tamis_plan_create(world->cache, plan, &world->plan, &test_error));
+    uint64_t row = (uint64_t)shape->head_dim * shape->n_heads;
+    tamis_buffer **buffers[] = {&world->k, &world->v, &world->q, &world->out};
+    for (size_t i = 0; i < 4; i++)
+        OK(tamis_buffer_create(world->context, world->max_rows * row * 4, buffers[i], &test_error));
+    world->host = malloc(world->max_rows * row * sizeof *world->host);
+    assert_non_null(world->host);
+}
+
+void test_close(test_world *world) {
+    tamis_buffer **buffers[] = {&world->k, &world->v, &world->q, &world->out};
+    for (size_t i = 0; i < 4; i++)
+        tamis_buffer_destroy(buffers[i]);
+    tamis_plan_destroy(&world->plan);
+    tamis_cache_destroy(&world->cache);
+    tamis_context_destroy(&world->context);
+    free(world->host);
+}
+
+static void fill_rows(test_world *world, tamis_buffer *buffer, uint32_t layer, uint32_t which,
+                      const uint64_t *tokens, uint32_t n_rows) {
+    uint32_t heads = world->shape.n_kv_heads, dim = world->shape.head_dim;
+    float *to = world->host;
+    for (uint32_t row = 0; row < n_rows; row++)
+        for (uint32_t h = 0; h < heads; h++)
+            for (uint32_t d = 0; d < dim; d++)
+                *to++ = test_value(tokens[row], layer * heads + h, which, d);
+    uint64_t bytes = (uint64_t)n_rows * heads * dim * sizeof *to;
+    OK(tamis_buffer_write(buffer, 0, world->host, bytes));
+}
+
+void test_write(test_world *world, uint32_t layer, const uint64_t *tokens, uint32_t n_rows) {
+    tamis_rows k = {.buffer = world->k}, v = {.buffer = world->v};
+    fill_rows(world, world->k, layer, 0, tokens, n_rows);
+    fill_rows(world, world->v, layer, 1, tokens, n_rows);
+    OK(tamis_plan_write(world->plan, layer, &k, &v, &test_error));
+}
+
+tamis_status test_step(test_world *world, const tamis_step *step, const uint64_t *tokens) {
+    uint32_t n_rows = 0;
+    for (uint32_t i = 0; i < step->count; i++)
+        n_rows += step->rows ? step->rows[i] : 1;
+    tamis_status status = tamis_plan_step_begin(world->plan, step, &test_error);
+    if (status != TAMIS_OK) return status;
+    for (uint32_t layer = 0; layer < world->shape.n_layers; layer++)
+        test_write(world, layer, tokens, n_rows);
+    OK(tamis_plan_step_end(world->plan, &test_error));
+    return TAMIS_OK;
+}
+
+tamis_status test_append(test_world *world, tamis_sequence sequence, const uint64_t *tokens,
+                         uint32_t n_rows) {
+    tamis_step step = {.sequences = &sequence, .rows = &n_rows, .count = 1, .exact = 1};
+    return test_step(world, &step, tokens);
+}
+
+void test_expect(test_world *world, tamis_sequence sequence, uint32_t layer, uint32_t kv_head,
+                 uint32_t first, const uint64_t *tokens, uint32_t count) {
+    uint32_t dim = world->shape.head_dim, lane = layer * world->shape.n_kv_heads + kv_head;
+    float *k = malloc(2 * (size_t)(count + 1) * dim * sizeof *k), *v = k + (size_t)count * dim;
+    assert_non_null(k);
+    OK(tamis_cache_read(world->cache, sequence, layer, kv_head, first, count, k, v, &test_error));
+    for (uint32_t i = 0; i < count; i++)
+        for (uint32_t d = 0; d < dim; d++) {
+            float wanted_k = test_value(tokens[i], lane, 0, d);
+            float wanted_v = test_value(tokens[i], lane, 1, d);
+            if (k[i * dim + d] != wanted_k || v[i * dim + d] != wanted_v)
+                fail_msg("layer %u, KV head %u, slot %u, channel %u: K %g V %g, wanted %g %g",
+                         layer, kv_head, first + i, d, (double)k[i * dim + d],
+                         (double)v[i * dim + d], (double)wanted_k, (double)wanted_v);
+        }
+    free(k);
+}

@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the API and policy tests share: checked calls, and a world of context, cache and plan whose
+ * rows are made from token numbers, so that any row can be told apart and checked. */
+#ifndef TEST_FIXTURE_H
+#define TEST_FIXTURE_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <tamis/tamis.h>
+
+#include <cmocka.h>
+
+/* Handed to every call; OK and FAILS clear it before and look at it after. */
+extern tamis_error test_error;
+
+/* The call succeeds. */
+#define OK(call) (test_error = (tamis_error){0}, test_ok((call), #call, __FILE__, __LINE__))
+
+/* The call fails with `code`, and the reason contains `part`. */
+#define FAILS(call, code, part)                                                                    \
+    (test_error = (tamis_error){0}, test_fails((call), (code), (part), #call, __FILE__, __LINE__))
+
+void test_ok(tamis_status status, const char *call, const char *file, int line);
+void test_fails(tamis_status status, tamis_status wanted, const char *part, const char *call,
+                const char *file, int line);
+
+/* The device that the test binary was told to use; "reference" unless an argument says else. */
+extern const char *test_device;
+/* Takes the device's name from the command line. Nonzero, 77: it cannot be used here. */
+int test_begin(int argc, char **argv);
+
+/* A seeded generator: the next of `state`, and one below n. */
+uint64_t test_random(uint64_t *state);
+uint32_t test_below(uint64_t *state, uint32_t n);
+
+/* Channel `d` of a token's K (which 0) or V (which 1) row in a lane: n/64 with |n| <= 127, which
+ * f32, f16 and bf16 hold exactly. */
+float test_value(uint64_t token, uint32_t lane, uint32_t which, uint32_t d);
+
+typedef struct test_world {
+    tamis_context *context;
+    tamis_cache *cache;
+    tamis_plan *plan;
+    tamis_cache_params shape; /* page_size filled in */
+    uint32_t max_rows;
+    tamis_buffer *k, *v, *q, *out;
+    float *host; /* [max_rows][n_heads][head_dim] */
+} test_world;
+
+/* Small shapes to begin with: 2 layers, 4 query heads over 2 KV heads, head dim 64, pages of 8 f32
+ * tokens, room for 256 tokens. */
+tamis_cache_params test_shape(void);
+
+void test_open(test_world *world, const tamis_cache_params *shape, const tamis_plan_params *plan);
+void test_close(test_world *world);
+
+/* Writes the rows of the tokens into a layer of the open step. */
+void test_write(test_world *world, uint32_t layer, const uint64_t *tokens, uint32_t n_rows);
+/* A whole step without attending; the status of step_begin. */
+tamis_status test_step(test_world *world, const tamis_step *step, const uint64_t *tokens);
+/* The same for one sequence. */
+tamis_status test_append(test_world *world, tamis_sequence sequence, const uint64_t *tokens,
+                         uint32_t n_rows);
+/* Slots [first, first + count) of a lane hold the tokens. */
+void test_expect(test_world *world, tamis_sequence sequence, uint32_t layer, uint32_t kv_head,
+                 uint32_t first, const uint64_t *tokens, uint32_t count);
+
+#endif

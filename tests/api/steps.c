@@ -1,0 +1,307 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Steps: their states and bad arguments, running out, copies on write, giving up. */
+#include "tests/api/fixture.h"
+
+#include <string.h>
+
+static uint64_t tokens[512];
+
+static void open_world(test_world *w, uint64_t capacity_tokens) {
+    tamis_cache_params shape = test_shape();
+    tamis_plan_params plan = {.max_sequences = 2, .max_rows = 64, .max_context = 128};
+    shape.capacity_tokens = capacity_tokens;
+    test_open(w, &shape, &plan);
+    for (uint32_t i = 0; i < 512; i++)
+        tokens[i] = 1000 + i;
+}
+
+static tamis_sequence add(test_world *w) {
+    tamis_sequence id;
+    OK(tamis_cache_add(w->cache, &id, &test_error));
+    return id;
+}
+
+static tamis_cache_stats stats_of(const test_world *w) {
+    tamis_cache_stats stats;
+    OK(tamis_cache_get_stats(w->cache, &stats));
+    return stats;
+}
+
+static void expect_all(test_world *w, tamis_sequence id, const uint64_t *wanted, uint32_t count) {
+    for (uint32_t lane = 0; lane < 4; lane++)
+        test_expect(w, id, lane / 2, lane % 2, 0, wanted, count);
+}
+
+static void test_begin_arguments(void **state) {
+    (void)state;
+    test_world w;
+    open_world(&w, 256);
+    tamis_sequence ids[] = {add(&w), add(&w), add(&w)}, twice[] = {ids[0], ids[0]};
+    tamis_sequence gone[] = {ids[0], 12345};
+    uint32_t rows[] = {1, 0}, many[] = {40, 30};
+    tamis_step step = {.count = 1};
+    tamis_cache_stats before = stats_of(&w), after;
+    FAILS(tamis_plan_step_begin(NULL, &step, &test_error), TAMIS_E_ARGUMENT, "plan");
+    FAILS(tamis_plan_step_begin(w.plan, NULL, &test_error), TAMIS_E_ARGUMENT, "step");
+    FAILS(tamis_plan_step_begin(w.plan, &step, &test_error), TAMIS_E_ARGUMENT, "sequences is NULL");
+    step.sequences = ids;
+    step.count = 0;
+    FAILS(tamis_plan_step_begin(w.plan, &step, &test_error), TAMIS_E_ARGUMENT, "no sequences");
+    step.count = 3;
+    FAILS(tamis_plan_step_begin(w.plan, &step, &test_error), TAMIS_E_ARGUMENT,
+          "3 sequences exceed max_sequences 2");
+    step.count = 2;
+    step.rows = rows;
+    FAILS(tamis_plan_step_begin(w.plan, &step, &test_error), TAMIS_E_ARGUMENT, "no rows");
+    step.rows = many;
+    FAILS(tamis_plan_step_begin(w.plan, &step, &test_error), TAMIS_E_ARGUMENT,
+          "70 rows, which exceed max_rows 64");
+    step.rows = NULL;
+    step.sequences = twice;
+    FAILS(tamis_plan_step_begin(w.plan, &step, &test_error), TAMIS_E_ARGUMENT, "twice");
+    step.sequences = gone;
+    FAILS(tamis_plan_step_begin(w.plan, &step, &test_error), TAMIS_E_ARGUMENT, "12345");
+    step = (tamis_step){.sequences = ids, .rows = many, .count = 1};
+    many[0] = 64;
+    OK(test_step(&w, &step, tokens));
+    many[0] = 60;
+    OK(test_step(&w, &step, tokens + 64));
+    many[0] = 5;
+    FAILS(tamis_plan_step_begin(w.plan, &step, &test_error), TAMIS_E_ARGUMENT,
+          "5 rows after the 124 tokens");
+    OK(tamis_cache_truncate(w.cache, ids[0], 0, &test_error));
+    after = stats_of(&w);
+    assert_memory_equal(&before, &after, sizeof before);
+    test_close(&w);
+}
+
+static void test_write_arguments(test_world *w) {
+    tamis_rows k = {.buffer = w->k}, v = {.buffer = w->v}, bad = k;
+    FAILS(tamis_plan_write(NULL, 0, &k, &v, &test_error), TAMIS_E_ARGUMENT, "plan");
+    FAILS(tamis_plan_write(w->plan, 2, &k, &v, &test_error), TAMIS_E_ARGUMENT, "layer 2");
+    FAILS(tamis_plan_write(w->plan, 0, NULL, &v, &test_error), TAMIS_E_ARGUMENT, "k");
+    FAILS(tamis_plan_write(w->plan, 0, &k, NULL, &test_error), TAMIS_E_ARGUMENT, "v");
+    bad.dtype = TAMIS_F16;
+    FAILS(tamis_plan_write(w->plan, 0, &k, &bad, &test_error), TAMIS_E_ARGUMENT, "v is f16");
+    FAILS(tamis_plan_write(w->plan, 0, &bad, &bad, &test_error), TAMIS_E_ARGUMENT, "are f16");
+    bad = (tamis_rows){.buffer = w->k, .offset = 4};
+    FAILS(tamis_plan_write(w->plan, 0, &bad, &v, &test_error), TAMIS_E_ARGUMENT, "offset 4");
+    bad = (tamis_rows){.buffer = w->k, .row_stride = 64};
+    FAILS(tamis_plan_write(w->plan, 0, &bad, &v, &test_error), TAMIS_E_ARGUMENT, "stride 64");
+    bad = (tamis_rows){.buffer = w->k, .offset = tamis_buffer_bytes(w->k)};
+    FAILS(tamis_plan_write(w->plan, 0, &bad, &v, &test_error), TAMIS_E_ARGUMENT, "past");
+}
+
+static void test_attend_arguments(test_world *w) {
+    tamis_rows q = {.buffer = w->q}, out = {.buffer = w->out}, half = {.buffer = w->k};
+    half.dtype = TAMIS_F16;
+    FAILS(tamis_plan_attend(NULL, 0, &q, &out, &test_error), TAMIS_E_ARGUMENT, "plan");
+    FAILS(tamis_plan_attend(w->plan, 9, &q, &out, &test_error), TAMIS_E_ARGUMENT, "layer 9");
+    FAILS(tamis_plan_attend(w->plan, 0, NULL, &out, &test_error), TAMIS_E_ARGUMENT, "q");
+    FAILS(tamis_plan_attend(w->plan, 0, &q, NULL, &test_error), TAMIS_E_ARGUMENT, "out");
+    FAILS(tamis_plan_attend(w->plan, 0, &half, &out, &test_error), TAMIS_E_ARGUMENT, "q is f16");
+    FAILS(tamis_plan_attend(w->plan, 0, &q, &half, &test_error), TAMIS_E_ARGUMENT, "out is f16");
+    FAILS(tamis_plan_attend(w->plan, 0, &q, &q, &test_error), TAMIS_E_ARGUMENT, "same rows");
+}
+
+static void test_read_selected(test_world *w) {
+    uint32_t pages[4] = {9, 9, 9, 9}, count = 0;
+    FAILS(tamis_plan_read_selected(NULL, 0, 0, pages, 4, &count, &test_error), TAMIS_E_ARGUMENT,
+          "plan");
+    FAILS(tamis_plan_read_selected(w->plan, 0, 0, pages, 4, NULL, &test_error), TAMIS_E_ARGUMENT,
+          "count");
+    FAILS(tamis_plan_read_selected(w->plan, 0, 0, NULL, 4, &count, &test_error), TAMIS_E_ARGUMENT,
+          "pages");
+    FAILS(tamis_plan_read_selected(w->plan, 1, 0, pages, 4, &count, &test_error), TAMIS_E_ARGUMENT,
+          "row 1");
+    FAILS(tamis_plan_read_selected(w->plan, 0, 2, pages, 4, &count, &test_error), TAMIS_E_ARGUMENT,
+          "kv_head 2");
+    OK(tamis_plan_read_selected(w->plan, 0, 1, pages, 2, &count, &test_error));
+    assert_true(count == 3 && pages[0] == 0 && pages[1] == 1 && pages[2] == 9);
+    OK(tamis_plan_read_selected(w->plan, 0, 1, NULL, 0, &count, &test_error));
+    assert_int_equal(count, 3);
+}
+
+static void test_states(void **state) {
+    (void)state;
+    test_world w;
+    tamis_plan *other = NULL;
+    tamis_plan_params params = {.max_context = 128, .max_rows = 16};
+    uint32_t count;
+    open_world(&w, 256);
+    OK(tamis_plan_create(w.cache, &params, &other, &test_error));
+    tamis_sequence id = add(&w), free_one = add(&w), forked;
+    tamis_rows k = {.buffer = w.k}, v = {.buffer = w.v}, q = {.buffer = w.q},
+               out = {.buffer = w.out};
+    tamis_step step = {.sequences = &id, .count = 1};
+    OK(test_append(&w, id, tokens, 16));
+    FAILS(tamis_plan_write(w.plan, 0, &k, &v, &test_error), TAMIS_E_STATE, "no open step");
+    FAILS(tamis_plan_attend(w.plan, 0, &q, &out, &test_error), TAMIS_E_STATE, "no open step");
+    FAILS(tamis_plan_step_end(w.plan, &test_error), TAMIS_E_STATE, "no open step");
+    FAILS(tamis_plan_step_cancel(w.plan, &test_error), TAMIS_E_STATE, "no open step");
+    FAILS(tamis_plan_step_end(NULL, &test_error), TAMIS_E_ARGUMENT, "plan");
+    FAILS(tamis_plan_step_cancel(NULL, &test_error), TAMIS_E_ARGUMENT, "plan");
+    OK(tamis_plan_step_begin(w.plan, &step, &test_error));
+    FAILS(tamis_plan_step_begin(w.plan, &step, &test_error), TAMIS_E_STATE, "open");
+    FAILS(tamis_plan_step_begin(other, &step, &test_error), TAMIS_E_STATE, "open");
+    FAILS(tamis_cache_fork(w.cache, id, &forked, &test_error), TAMIS_E_STATE, "open step");
+    FAILS(tamis_cache_truncate(w.cache, id, 0, &test_error), TAMIS_E_STATE, "open step");
+    FAILS(tamis_cache_remove(w.cache, id, &test_error), TAMIS_E_STATE, "open step");
+    OK(tamis_cache_remove(w.cache, free_one, &test_error));
+    FAILS(tamis_plan_attend(w.plan, 0, &q, &out, &test_error), TAMIS_E_STATE, "not been written");
+    FAILS(tamis_plan_read_selected(w.plan, 0, 0, NULL, 0, &count, &test_error), TAMIS_E_STATE,
+          "attended");
+    test_write_arguments(&w);
+    test_write(&w, 0, tokens + 16, 1);
+    FAILS(tamis_plan_write(w.plan, 0, &k, &v, &test_error), TAMIS_E_STATE, "already");
+    test_attend_arguments(&w);
+    OK(tamis_plan_attend(w.plan, 0, &q, &out, &test_error));
+    test_read_selected(&w);
+    FAILS(tamis_plan_step_end(w.plan, &test_error), TAMIS_E_STATE, "layer 1 was not written");
+    test_write(&w, 1, tokens + 16, 1);
+    OK(tamis_plan_step_end(w.plan, &test_error));
+    expect_all(&w, id, tokens, 17);
+    tamis_plan_destroy(&other);
+    test_close(&w);
+}
+
+/* Running out changes nothing, says how much is missing, and passes when pages come back. */
+static void test_full(void **state) {
+    (void)state;
+    test_world w;
+    open_world(&w, 64);
+    tamis_sequence ids[] = {add(&w), add(&w)}, third = add(&w);
+    uint32_t rows[] = {20, 13};
+    tamis_step step = {.sequences = ids, .rows = rows, .count = 2};
+    OK(test_step(&w, &step, tokens));
+    OK(test_append(&w, third, tokens + 100, 9)); /* 3 + 2 + 2 of 8 pages a lane */
+    rows[0] = 5;                                 /* one more page in each of 4 lanes */
+    rows[1] = 4;                                 /* and another */
+    tamis_cache_stats before = stats_of(&w), after;
+    FAILS(tamis_plan_step_begin(w.plan, &step, &test_error), TAMIS_E_FULL,
+          "needs 8 pages in layers 0 to 1, of which 4 are free");
+    after = stats_of(&w);
+    assert_memory_equal(&before, &after, sizeof before);
+    expect_all(&w, ids[0], tokens, 20);
+    expect_all(&w, ids[1], tokens + 20, 13);
+    OK(tamis_cache_truncate(w.cache, third, 8, &test_error));
+    OK(test_step(&w, &step, tokens + 200));
+    after = stats_of(&w);
+    assert_int_equal(after.pages_held, after.pages_total);
+    expect_all(&w, third, tokens + 100, 8);
+    test_close(&w);
+}
+
+/* Both sides of a fork write into the shared page; each keeps its own rows, and only one copy is
+ * made. When even that does not fit, the sharing stays as it was. */
+static void test_copy_on_write(void **state) {
+    (void)state;
+    test_world w;
+    tamis_plan_counters c;
+    open_world(&w, 32);
+    tamis_sequence ids[] = {add(&w), 0};
+    uint64_t mixed[13];
+    tamis_step step = {.sequences = ids, .count = 2};
+    OK(test_append(&w, ids[0], tokens, 12));
+    OK(tamis_cache_fork(w.cache, ids[0], &ids[1], &test_error));
+    assert_int_equal(stats_of(&w).pages_shared, 8);
+    tamis_sequence_stats one;
+    OK(tamis_cache_get_sequence_stats(w.cache, ids[1], &one));
+    assert_true(one.length == 12 && one.slots == 48 && one.pages == 8 && one.pages_shared == 8);
+    assert_int_equal(one.bytes_held, 8 * (4096 + 512));
+    tamis_sequence filler = add(&w);
+    OK(test_append(&w, filler, tokens, 9)); /* fills the pool: 2 + 2 of 4 pages a lane */
+    tamis_cache_stats before = stats_of(&w), after;
+    FAILS(tamis_plan_step_begin(w.plan, &step, &test_error), TAMIS_E_FULL, "needs 4 pages");
+    after = stats_of(&w);
+    assert_memory_equal(&before, &after, sizeof before);
+    OK(tamis_cache_remove(w.cache, filler, &test_error));
+    OK(test_step(&w, &step, tokens + 300));
+    tamis_plan_get_counters(w.plan, &c);
+    assert_int_equal(c.pages_copied, 4);
+    assert_int_equal(stats_of(&w).pages_shared, 4);
+    memcpy(mixed, tokens, 12 * sizeof *mixed);
+    for (uint32_t i = 0; i < 2; i++) {
+        mixed[12] = tokens[300 + i];
+        expect_all(&w, ids[i], mixed, 13);
+    }
+    OK(tamis_cache_remove(w.cache, ids[0], &test_error));
+    expect_all(&w, ids[1], mixed, 13);
+    assert_int_equal(stats_of(&w).pages_shared, 0);
+    test_close(&w);
+}
+
+/* A fork truncated into a full shared page copies it before it writes; the parent's stays. */
+static void test_truncated_fork(void **state) {
+    (void)state;
+    test_world w;
+    open_world(&w, 64);
+    tamis_sequence id = add(&w), forked;
+    uint64_t mixed[16];
+    OK(test_append(&w, id, tokens, 16));
+    OK(tamis_cache_fork(w.cache, id, &forked, &test_error));
+    OK(tamis_cache_truncate(w.cache, forked, 11, &test_error));
+    OK(test_append(&w, forked, tokens + 50, 5));
+    memcpy(mixed, tokens, 11 * sizeof *mixed);
+    memcpy(mixed + 11, tokens + 50, 5 * sizeof *mixed);
+    expect_all(&w, forked, mixed, 16);
+    expect_all(&w, id, tokens, 16);
+    test_close(&w);
+}
+
+/* A cancelled step leaves the rows before it, and the next step writes over its rows. */
+static void test_cancel(void **state) {
+    (void)state;
+    test_world w;
+    open_world(&w, 64);
+    tamis_sequence id = add(&w);
+    uint32_t rows = 9;
+    tamis_step step = {.sequences = &id, .rows = &rows, .count = 1};
+    OK(test_append(&w, id, tokens, 10));
+    tamis_cache_stats before = stats_of(&w), after;
+    OK(tamis_plan_step_begin(w.plan, &step, &test_error));
+    test_write(&w, 0, tokens + 400, 9);
+    OK(tamis_plan_step_cancel(w.plan, &test_error));
+    after = stats_of(&w);
+    assert_memory_equal(&before, &after, sizeof before);
+    expect_all(&w, id, tokens, 10);
+    OK(test_append(&w, id, tokens + 10, 9));
+    expect_all(&w, id, tokens, 19);
+    OK(tamis_plan_step_begin(w.plan, &step, &test_error));
+    tamis_plan_destroy(&w.plan); /* with the step open: gives it up */
+    OK(tamis_cache_truncate(w.cache, id, 0, &test_error));
+    assert_int_equal(stats_of(&w).pages_held, 0);
+    test_close(&w);
+}
+
+/* Times are collected when asked for, and only then. */
+static void test_times(void **state) {
+    (void)state;
+    tamis_cache_params shape = test_shape();
+    tamis_plan_times times;
+    for (int timing = 0; timing < 2; timing++) {
+        tamis_plan_params plan = {.max_rows = 64, .max_context = 128, .timing = timing};
+        test_world w;
+        test_open(&w, &shape, &plan);
+        OK(test_append(&w, add(&w), tokens, 64));
+        tamis_plan_get_times(w.plan, &times);
+        assert_int_equal(times.write_us > 0, timing);
+        assert_int_equal(times.bounds_us > 0, timing);
+        assert_true(times.attend_us == 0);
+        test_close(&w);
+    }
+}
+
+int main(int argc, char **argv) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_begin_arguments),
+        cmocka_unit_test(test_states),
+        cmocka_unit_test(test_full),
+        cmocka_unit_test(test_copy_on_write),
+        cmocka_unit_test(test_truncated_fork),
+        cmocka_unit_test(test_cancel),
+        cmocka_unit_test(test_times),
+    };
+    int skip = test_begin(argc, argv);
+    return skip ? skip : cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,80 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Sets up what model tests run on. */
+#include "tests/model/rig.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+const char *rig_device, *rig_data;
+
+int rig_arguments(int argc, char **argv) {
+    if (argc != 3) {
+        fprintf(stderr, "usage: %s <device> <tests/data>\n", argv[0]);
+        return 0;
+    }
+    rig_device = argv[1];
+    rig_data = argv[2];
+    return 1;
+}
+
+void rig_open(rig *r, const rig_params *params) {
+    char path[1024];
+    *r = (rig){0};
+    snprintf(path, sizeof path, "%s/%s", rig_data, params->file);
+    const tamis_context_params context = {.device = rig_device};
+    RIG_OK(r, tamis_context_create(&context, &r->context, &r->error));
+    RIG_OK(r, tamis_model_load(r->context, path, &r->model, &r->error));
+    uint32_t longest = tamis_model_get_info(r->model)->context;
+    tamis_cache_params cache = {.dtype = params->dtype,
+                                .capacity_tokens =
+                                    params->capacity_tokens ? params->capacity_tokens : longest};
+    tamis_model_cache_shape(r->model, &cache);
+    RIG_OK(r, tamis_cache_create(r->context, &cache, &r->cache, &r->error));
+    const tamis_plan_params plan = {.selection = params->selection,
+                                    .max_sequences = params->max_sequences,
+                                    .max_rows = params->max_rows,
+                                    .max_context =
+                                        params->max_context ? params->max_context : longest};
+    RIG_OK(r, tamis_runner_create(r->model, r->cache, &plan, &r->runner, &r->error));
+}
+
+void rig_close(rig *r) {
+    tamis_runner_destroy(&r->runner);
+    tamis_cache_destroy(&r->cache);
+    tamis_model_destroy(&r->model);
+    tamis_context_destroy(&r->context);
+}
+
+void rig_refused(const tamis_error *error, tamis_status status, tamis_status wanted,
+                 const char *part, const char *call) {
+    if (status != wanted || error->status != wanted || !strstr(error->text, part))
+        fail_msg("%s: got %s \"%s\", wanted %s \"%s\"", call, tamis_status_name(status),
+                 error->text, tamis_status_name(wanted), part);
+}
+
+tamis_sequence rig_add(rig *r) {
+    tamis_sequence sequence = 0;
+    RIG_OK(r, tamis_cache_add(r->cache, &sequence, &r->error));
+    return sequence;
+}
+
+uint32_t rig_length(rig *r, tamis_sequence sequence) {
+    tamis_sequence_stats stats;
+    assert_int_equal(tamis_cache_get_sequence_stats(r->cache, sequence, &stats), TAMIS_OK);
+    return stats.length;
+}
+
+void rig_text(rig *r, int32_t *tokens, size_t count) {
+    char path[1024], *text = malloc(count);
+    size_t got = 0;
+    snprintf(path, sizeof path, "%s/text.txt", rig_data);
+    FILE *file = fopen(path, "rb");
+    assert_non_null(file);
+    assert_non_null(text);
+    assert_int_equal(fread(text, 1, count, file), count);
+    fclose(file);
+    RIG_OK(r, tamis_model_tokenize(r->model, text, count, tokens, count, &got, &r->error));
+    assert_int_equal(got, count);
+    free(text);
+}

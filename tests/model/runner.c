@@ -1,0 +1,252 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Loading, tokens and the runner's calls: what they give, and what they refuse without a trace. */
+#include "tests/model/rig.h"
+#include "tests/model/small.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+static void test_info(void **state) {
+    (void)state;
+    rig r;
+    rig_open(&r, &(rig_params){.file = "needle.gguf"});
+    const tamis_model_info *info = tamis_model_get_info(r.model);
+    assert_string_equal(info->architecture, "llama");
+    assert_string_equal(info->name, "needle");
+    assert_int_equal(info->dtype, TAMIS_F16);
+    assert_int_equal(info->n_layers, 4);
+    assert_int_equal(info->n_heads, 2);
+    assert_int_equal(info->n_kv_heads, 1);
+    assert_int_equal(info->head_dim, 64);
+    assert_int_equal(info->dim, 128);
+    assert_int_equal(info->ff_dim, 320);
+    assert_int_equal(info->n_vocab, 256);
+    assert_int_equal(info->parameters, 722048);
+    assert_int_equal(info->weight_bytes, (722048 - 9 * 128) * 2 + 9 * 128 * 4);
+    rig_close(&r);
+}
+
+static void test_tokens(void **state) {
+    (void)state;
+    rig r;
+    char bytes[256];
+    int32_t tokens[256] = {-1, -1};
+    size_t count, length;
+    rig_open(&r, &(rig_params){.file = "needle.gguf"});
+    for (int i = 0; i < 256; ++i)
+        bytes[i] = (char)(i * 37 + 11);
+    RIG_OK(&r, tamis_model_tokenize(r.model, bytes, 256, tokens, 1, &count, &r.error));
+    assert_int_equal(count, 256);
+    assert_int_equal(tokens[1], -1);
+    RIG_OK(&r, tamis_model_tokenize(r.model, bytes, 256, tokens, 256, &count, &r.error));
+    for (int i = 0; i < 256; ++i) {
+        const char *text = tamis_model_token_text(r.model, tokens[i], &length);
+        assert_int_equal(length, 1);
+        assert_int_equal(*text, bytes[i]);
+    }
+    assert_null(tamis_model_token_text(r.model, -1, &length));
+    assert_null(tamis_model_token_text(r.model, 256, &length));
+    assert_int_equal(length, 0);
+    rig_close(&r);
+}
+
+static void test_missing_byte(void **state) {
+    (void)state;
+    rig r;
+    int32_t tokens[8] = {-1};
+    size_t count = 77, length;
+    rig_open(&r, &(rig_params){.file = "tiny.gguf"});
+    RIG_REFUSED(&r, TAMIS_E_ARGUMENT, "lacks byte 9, at place 2",
+                tamis_model_tokenize(r.model, "ab\tc", 4, tokens, 8, &count, &r.error));
+    assert_int_equal(tokens[0], -1);
+    assert_int_equal(count, 77);
+    assert_memory_equal(tamis_model_token_text(r.model, 96, &length), "<|end|>", 7);
+    assert_int_equal(length, 7);
+    rig_close(&r);
+}
+
+/* A call that is refused leaves the sequence as it was, and no logits. */
+static void test_refused(void **state) {
+    (void)state;
+    rig r;
+    int32_t tokens[257] = {0}, next;
+    float logits[97];
+    rig_open(&r, &(rig_params){.file = "tiny.gguf", .max_context = 200, .max_rows = 64});
+    tamis_runner *runner = r.runner;
+    tamis_sequence a = rig_add(&r), pair[2] = {a, a};
+    RIG_REFUSED(&r, TAMIS_E_STATE, "no logits", tamis_runner_logits(runner, 0, logits, &r.error));
+    RIG_REFUSED(&r, TAMIS_E_ARGUMENT, "201 tokens behind the sequence's 0; max_context is 200",
+                tamis_runner_prefill(runner, a, tokens, 201, &next, &r.error));
+    RIG_REFUSED(&r, TAMIS_E_ARGUMENT, "no tokens",
+                tamis_runner_prefill(runner, a, tokens, 0, &next, &r.error));
+    tokens[70] = 97;
+    RIG_REFUSED(&r, TAMIS_E_ARGUMENT, "token 97 at place 70 is outside the vocabulary of 97",
+                tamis_runner_prefill(runner, a, tokens, 80, &next, &r.error));
+    tokens[70] = -1;
+    RIG_REFUSED(&r, TAMIS_E_ARGUMENT, "token -1 at place 70",
+                tamis_runner_prefill(runner, a, tokens, 80, &next, &r.error));
+    RIG_REFUSED(&r, TAMIS_E_ARGUMENT, "no sequence",
+                tamis_runner_prefill(runner, a + 99, tokens, 3, &next, &r.error));
+    assert_int_equal(rig_length(&r, a), 0);
+    RIG_OK(&r, tamis_runner_prefill(runner, a, tokens, 70, &next, &r.error));
+    RIG_REFUSED(&r, TAMIS_E_ARGUMENT, "row 1 of 1",
+                tamis_runner_logits(runner, 1, logits, &r.error));
+    RIG_REFUSED(&r, TAMIS_E_ARGUMENT, "131 tokens behind the sequence's 70",
+                tamis_runner_prefill(runner, a, tokens + 71, 131, &next, &r.error));
+    RIG_REFUSED(&r, TAMIS_E_STATE, "no logits", tamis_runner_logits(runner, 0, logits, &r.error));
+    RIG_REFUSED(&r, TAMIS_E_ARGUMENT, "2 sequences are given; a step takes 1",
+                tamis_runner_decode(runner, pair, 2, tokens, tokens, &r.error));
+    RIG_REFUSED(&r, TAMIS_E_ARGUMENT, "token -1",
+                tamis_runner_decode(runner, &a, 1, tokens + 70, &next, &r.error));
+    assert_int_equal(rig_length(&r, a), 70);
+    RIG_OK(&r, tamis_runner_prefill(runner, a, tokens, 70, NULL, &r.error));
+    RIG_OK(&r, tamis_runner_prefill(runner, a, tokens, 60, NULL, &r.error));
+    RIG_REFUSED(&r, TAMIS_E_ARGUMENT, "200",
+                tamis_runner_decode(runner, &a, 1, tokens, &next, &r.error));
+    assert_int_equal(rig_length(&r, a), 200);
+    rig_close(&r);
+}
+
+/* The cache runs out in the second chunk: the first one stays, and a shorter text still fits. */
+static void test_full(void **state) {
+    (void)state;
+    rig r;
+    int32_t tokens[128] = {0};
+    rig_open(&r, &(rig_params){.file = "tiny.gguf", .max_rows = 48, .capacity_tokens = 64});
+    tamis_sequence a = rig_add(&r);
+    assert_int_equal(tamis_runner_prefill(r.runner, a, tokens, 100, NULL, &r.error), TAMIS_E_FULL);
+    assert_int_equal(rig_length(&r, a), 48);
+    RIG_OK(&r, tamis_runner_prefill(r.runner, a, tokens, 16, NULL, &r.error));
+    assert_int_equal(tamis_runner_decode(r.runner, &a, 1, tokens, NULL, &r.error), TAMIS_E_FULL);
+    assert_int_equal(rig_length(&r, a), 64);
+    rig_close(&r);
+}
+
+static void test_create_refused(void **state) {
+    (void)state;
+    rig r;
+    rig_open(&r, &(rig_params){.file = "tiny.gguf"});
+    tamis_runner *runner = NULL;
+    tamis_cache *other = NULL;
+    tamis_plan_params plan = {.max_context = 257};
+    RIG_REFUSED(&r, TAMIS_E_ARGUMENT, "max_context is 257; the model's context is 256",
+                tamis_runner_create(r.model, r.cache, &plan, &runner, &r.error));
+    plan.max_context = 256;
+    tamis_cache_params params = {.capacity_tokens = 64};
+    tamis_model_cache_shape(r.model, &params);
+    params.n_layers = 3;
+    RIG_OK(&r, tamis_cache_create(r.context, &params, &other, &r.error));
+    RIG_REFUSED(&r, TAMIS_E_ARGUMENT, "the cache has 3 layers",
+                tamis_runner_create(r.model, other, &plan, &runner, &r.error));
+    tamis_cache_destroy(&other);
+    RIG_REFUSED(&r, TAMIS_E_ARGUMENT, "required",
+                tamis_runner_create(r.model, NULL, &plan, &runner, &r.error));
+    assert_null(runner);
+    tamis_runner_destroy(&runner);
+    tamis_runner_destroy(NULL);
+    rig_close(&r);
+}
+
+/* Writes bytes to a file, loads that and removes it. */
+static tamis_status load_bytes(rig *r, const uint8_t *bytes, size_t count, char path[32]) {
+    strcpy(path, "model-XXXXXX");
+    int descriptor = mkstemp(path);
+    assert_true(descriptor >= 0);
+    assert_int_equal(write(descriptor, bytes, count), count);
+    close(descriptor);
+    tamis_status status = tamis_model_load(r->context, path, &r->model, &r->error);
+    unlink(path);
+    return status;
+}
+
+/* The reason is led by the path. */
+static void refuse_bytes(rig *r, const uint8_t *bytes, size_t count, const char *part) {
+    char path[32];
+    tamis_status status = load_bytes(r, bytes, count, path);
+    rig_refused(&r->error, status, TAMIS_E_FORMAT, part, "load");
+    assert_memory_equal(r->error.text, path, strlen(path));
+    assert_null(r->model);
+}
+
+static void open_context(rig *r) {
+    const tamis_context_params params = {.device = rig_device};
+    *r = (rig){0};
+    RIG_OK(r, tamis_context_create(&params, &r->context, &r->error));
+}
+
+static void test_files(void **state) {
+    (void)state;
+    rig r;
+    char path[32];
+    small_file file;
+    size_t count;
+    small_default(&file);
+    uint8_t *bytes = small_write(&file, &count);
+    open_context(&r);
+    refuse_bytes(&r, bytes, count / 2, "leaves the file");
+    refuse_bytes(&r, bytes, 20, "ends at byte 20");
+    refuse_bytes(&r, bytes, 0, "empty");
+    RIG_REFUSED(&r, TAMIS_E_IO,
+                "no-such-file: ", tamis_model_load(r.context, "no-such-file", &r.model, &r.error));
+    RIG_REFUSED(&r, TAMIS_E_IO, "not a regular file",
+                tamis_model_load(r.context, rig_data, &r.model, &r.error));
+    RIG_REFUSED(&r, TAMIS_E_ARGUMENT, "required",
+                tamis_model_load(r.context, NULL, &r.model, &r.error));
+    RIG_OK(&r, load_bytes(&r, bytes, count, path));
+    free(bytes);
+    rig_close(&r);
+}
+
+/* Runs three tokens of a model, whatever its numbers have become. */
+static void run_mutant(rig *r) {
+    const int32_t tokens[] = {0, 1, 2};
+    int32_t next = -1;
+    tamis_cache_params cache = {.capacity_tokens = 64};
+    tamis_plan_params plan = {.max_rows = 8, .max_context = 3};
+    tamis_model_cache_shape(r->model, &cache);
+    if (tamis_model_get_info(r->model)->context < 3) return;
+    if (tamis_cache_create(r->context, &cache, &r->cache, &r->error) != TAMIS_OK) return;
+    RIG_OK(r, tamis_runner_create(r->model, r->cache, &plan, &r->runner, &r->error));
+    RIG_OK(r, tamis_runner_prefill(r->runner, rig_add(r), tokens, 3, &next, &r->error));
+    assert_in_range(next, 0, tamis_model_get_info(r->model)->n_vocab - 1);
+}
+
+/* Changed files are refused or run. */
+#define MUTANTS 300
+static void test_mutants(void **state) {
+    (void)state;
+    rig r;
+    char path[32];
+    small_file file;
+    size_t bytes, count, ran = 0;
+    small_default(&file);
+    uint8_t *whole = small_write(&file, &bytes);
+    open_context(&r);
+    for (uint64_t seed = 1; seed <= MUTANTS; ++seed) {
+        uint8_t *mutant = small_mutant(whole, bytes, seed, &count);
+        if (load_bytes(&r, mutant, count, path) == TAMIS_OK) {
+            run_mutant(&r);
+            ran += r.runner != NULL;
+        }
+        free(mutant);
+        tamis_runner_destroy(&r.runner);
+        tamis_cache_destroy(&r.cache);
+        tamis_model_destroy(&r.model);
+    }
+    free(whole);
+    assert_in_range(ran, MUTANTS / 100, MUTANTS * 9 / 10);
+    rig_close(&r);
+}
+
+int main(int argc, char **argv) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_info),         cmocka_unit_test(test_tokens),
+        cmocka_unit_test(test_missing_byte), cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_full),         cmocka_unit_test(test_create_refused),
+        cmocka_unit_test(test_files),        cmocka_unit_test(test_mutants),
+    };
+    if (!rig_arguments(argc, argv)) return 2;
+    return cmocka_run_group_tests_name("runner", tests, NULL, NULL);
+}

@@ -1,0 +1,391 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Checks of attend against softmax attention by the direct formula in fp64. */
+#include "check.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define SOFT_CAP 5.0f
+
+float check_attend_scale(const check_data *data) {
+    /* Nasty cases have huge logits. */
+    const float huge = check_get(data, KEY_FILL) == FILL_NASTY ? 4.0f : 1.0f;
+    return huge / sqrtf((float)data->lanes.kv.head_dim);
+}
+
+float check_attend_cap(const check_data *data) {
+    return check_get(data, KEY_CAP) ? SOFT_CAP : 0.0f;
+}
+
+/* ---- Direct formula -------------------------------------------------------------------------- */
+
+/* What attention of one (row, KV head) goes over; rows of K in f32, V `value_offset` further on. */
+typedef struct seen {
+    const float *kv;
+    uint64_t *key; /* of each seen slot */
+    uint32_t n;
+    double value_size; /* max |v| */
+} seen;
+
+static bool in_interval(const check_data *data, uint32_t row, uint32_t page, uint32_t ordinal,
+                        uint32_t in_page) {
+    const int32_t *positions = check_init(data, BUF_POSITIONS);
+    const int32_t *intervals = check_init(data, BUF_INTERVALS);
+    const uint32_t size = data->lanes.kv.page_size;
+    const int32_t position =
+        positions ? positions[page * size + in_page] : (int32_t)(ordinal * size + in_page);
+    return !intervals || (position >= intervals[2 * row] && position <= intervals[2 * row + 1]);
+}
+
+static void gather(const check_data *data, uint32_t row, uint32_t head, const int32_t *list,
+                   uint32_t entries, seen *out) {
+    const tms_kv *kv = &data->lanes.kv;
+    const uint32_t visible = check_visible(data, row, head);
+    out->n = 0;
+    out->value_size = 0;
+    for (uint32_t e = 0; e < entries; e++) {
+        const uint32_t ordinal = list ? (uint32_t)list[e] : e;
+        const uint32_t page = check_page_id(data, check_row_seq(data, row), head, ordinal);
+        for (uint32_t s = 0; s < kv->page_size && ordinal * kv->page_size + s < visible; s++) {
+            if (!in_interval(data, row, page, ordinal, s)) continue;
+            const uint64_t key = check_key_row(data, page, head, s);
+            out->key[out->n++] = key;
+            for (uint32_t d = 0; d < kv->head_dim; d++)
+                out->value_size = fmax(out->value_size, fabs(out->kv[key + kv->value_offset + d]));
+        }
+    }
+}
+
+static double logit(const check_data *data, const float *q, const float *k) {
+    const double cap = check_attend_cap(data);
+    double sum = 0;
+    for (uint32_t d = 0; d < data->lanes.kv.head_dim; d++)
+        sum += (double)q[d] * k[d];
+    sum *= check_attend_scale(data);
+    return cap > 0 && isfinite(sum) ? cap * tanh(sum / cap) : sum;
+}
+
+/* One query head: out, lse and their tolerances at element `at` of Y and `state` of LSE. */
+static void attend_head(check_data *data, const float *q, const seen *s, uint64_t at,
+                        uint64_t state) {
+    const tms_kv *kv = &data->lanes.kv;
+    check_buffer *out = &data->buf[BUF_Y], *lse = &data->buf[BUF_LSE];
+    double *logits = check_alloc(s->n * sizeof *logits), *sums = check_alloc(kv->head_dim * 8);
+    double most = -INFINITY, size = 0, total = 0;
+    for (uint32_t i = 0; i < s->n; i++) {
+        logits[i] = logit(data, q, s->kv + s->key[i]);
+        most = isfinite(logits[i]) && isfinite(size) ? fmax(most, logits[i]) : NAN;
+        size = isfinite(logits[i]) && isfinite(size) ? fmax(size, fabs(logits[i])) : NAN;
+    }
+    for (uint32_t i = 0; i < s->n; i++) {
+        const double weight = exp(logits[i] - most);
+        total += weight;
+        for (uint32_t d = 0; d < kv->head_dim; d++)
+            sums[d] += weight * s->kv[s->key[i] + kv->value_offset + d];
+    }
+    for (uint32_t d = 0; d < kv->head_dim; d++) {
+        ((float *)out->want)[at + d] = s->n ? (float)(sums[d] / total) : 0.0f;
+        out->tolerance[at + d] = s->n ? 2e-6 * s->value_size * (1 + size) : 0;
+    }
+    if (lse->want) {
+        const double value = s->n ? most + log(total) : -INFINITY;
+        ((float *)lse->want)[state] = (float)value;
+        lse->tolerance[state] = s->n ? 2e-6 * (1 + fabs(value) + size) : 0;
+    }
+    free(logits);
+    free(sums);
+}
+
+void check_attend_rows(check_data *data, const int32_t *lists, const int32_t *counts,
+                       uint32_t capacity) {
+    const check_lanes *l = &data->lanes;
+    const uint32_t size = l->kv.page_size, dim = l->kv.head_dim;
+    float *kv = check_widen(l->kv.dtype, check_init(data, BUF_KV), data->buf[BUF_KV].count);
+    seen s = {.kv = kv, .key = check_alloc((uint64_t)l->lane_pages * size * sizeof *s.key)};
+    for (uint32_t row = 0; row < l->n_rows; row++) {
+        const uint64_t at = row * check_q_stride(data);
+        for (uint32_t h = 0; h < l->n_kv_heads; h++) {
+            const uint64_t lane = (uint64_t)row * l->n_kv_heads + h;
+            const uint32_t all = (check_visible(data, row, h) + size - 1) / size;
+            gather(data, row, h, lists ? lists + lane * capacity : NULL,
+                   lists ? (uint32_t)counts[lane] : all, &s);
+            for (uint32_t g = 0; g < l->group; g++) {
+                const uint64_t head = (uint64_t)h * l->group + g;
+                attend_head(data, (float *)check_init(data, BUF_Q) + at + head * dim, &s,
+                            at + head * dim, lane * l->group + g);
+            }
+        }
+    }
+    free(s.key);
+    free(kv);
+}
+
+/* Beside a NaN out the contract leaves lse open. */
+void check_settle_lse(const check_data *data, void *const *arrays) {
+    const check_lanes *l = &data->lanes;
+    const float *out = arrays[BUF_Y];
+    float *lse = arrays[BUF_LSE];
+    const uint32_t heads = l->n_kv_heads * l->group;
+    for (uint32_t i = 0; lse && out && i < l->n_rows * heads; i++)
+        if (isnan(out[i / heads * check_q_stride(data) + i % heads * l->kv.head_dim])) lse[i] = 0;
+}
+
+/* ---- Data ------------------------------------------------------------------------------------ */
+
+static uint32_t list_capacity(const check_data *data) {
+    return data->lanes.lane_pages;
+}
+
+static uint32_t entries_of(const check_data *data, uint32_t row, uint32_t head) {
+    const uint32_t size = data->lanes.kv.page_size;
+    return (check_visible(data, row, head) + size - 1) / size;
+}
+
+/* A random choice of `top` pages, ascending; of all pages when the case has no lists. */
+static void make_lists(check_data *data) {
+    const check_lanes *l = &data->lanes;
+    const uint32_t capacity = list_capacity(data), top = check_get(data, KEY_TOP);
+    const uint64_t lanes = (uint64_t)l->n_rows * l->n_kv_heads;
+    int32_t *pages = check_buffer_add(data, BUF_LISTS, ROLE_INPUT, CHECK_I32, lanes * capacity);
+    int32_t *counts = check_buffer_add(data, BUF_COUNTS, ROLE_INPUT, CHECK_I32, lanes);
+    check_rng rng = check_rng_make(data->seed, data->c, BUF_LISTS);
+    for (uint64_t lane = 0; lane < lanes; lane++) {
+        const uint32_t n =
+            entries_of(data, (uint32_t)(lane / l->n_kv_heads), (uint32_t)(lane % l->n_kv_heads));
+        uint32_t wanted = top && top < n ? top : n;
+        for (uint32_t i = 0; i < n; i++)
+            if (check_below(&rng, n - i) < wanted) {
+                pages[lane * capacity + (uint32_t)counts[lane]++] = (int32_t)i;
+                wanted--;
+            }
+    }
+}
+
+/* Pages that no row lists hold NaN: reading one shows. */
+static void poison_unlisted(check_data *data) {
+    const check_lanes *l = &data->lanes;
+    const uint64_t lanes = (uint64_t)l->n_seqs * l->n_kv_heads;
+    char *listed = check_alloc(lanes * l->lane_pages);
+    const int32_t *pages = check_init(data, BUF_LISTS), *counts = check_init(data, BUF_COUNTS);
+    for (uint32_t i = 0; i < l->n_rows * l->n_kv_heads; i++) {
+        const uint64_t lane =
+            check_row_seq(data, i / l->n_kv_heads) * l->n_kv_heads + i % l->n_kv_heads;
+        for (int32_t e = 0; e < counts[i]; e++)
+            listed[lane * l->lane_pages + (uint32_t)pages[i * list_capacity(data) + (uint32_t)e]] =
+                1;
+    }
+    for (uint64_t i = 0; i < lanes * l->lane_pages; i++) {
+        const uint32_t lane = (uint32_t)(i / l->lane_pages), head = lane % l->n_kv_heads;
+        for (uint32_t s = 0; s < l->kv.page_size && !listed[i]; s++)
+            check_poison_slot(
+                data, check_page_id(data, lane / l->n_kv_heads, head, i % l->lane_pages), head, s);
+    }
+    free(listed);
+}
+
+/* Positions ascend with gaps; intervals are random, one in eight is empty, one holds everything. */
+static void make_positions(check_data *data) {
+    const check_lanes *l = &data->lanes;
+    const uint32_t size = l->kv.page_size;
+    int32_t *positions =
+        check_buffer_add(data, BUF_POSITIONS, ROLE_INPUT, CHECK_I32, (uint64_t)l->n_pages * size);
+    for (uint32_t b = 0; b < l->n_seqs; b++)
+        for (uint32_t h = 0; h < l->n_kv_heads; h++)
+            for (uint32_t i = 0; i < l->lane_pages * size; i++)
+                positions[check_page_id(data, b, h, i / size) * size + i % size] =
+                    (int32_t)(i + i / 3 + 5);
+}
+
+static void make_intervals(check_data *data) {
+    const uint32_t kv = check_get(data, KEY_KV);
+    int32_t *intervals =
+        check_buffer_add(data, BUF_INTERVALS, ROLE_INPUT, CHECK_I32, 2ull * data->lanes.n_rows);
+    check_rng rng = check_rng_make(data->seed, data->c, BUF_INTERVALS);
+    for (uint32_t r = 0; r < data->lanes.n_rows; r++) {
+        intervals[2 * r] = (int32_t)check_below(&rng, kv);
+        intervals[2 * r + 1] = intervals[2 * r] + (int32_t)check_below(&rng, kv);
+        if (r % 8 == 6) intervals[2 * r + 1] = intervals[2 * r] - 1;
+        if (r % 8 == 7) {
+            intervals[2 * r] = INT32_MIN;
+            intervals[2 * r + 1] = INT32_MAX;
+        }
+    }
+}
+
+/* An infinite key, and a value that only the last row of a sequence sees, is NaN. */
+static void make_nasty(check_data *data) {
+    const check_lanes *l = &data->lanes;
+    check_nan_keys(data);
+    for (uint32_t lane = 1; lane < l->n_seqs * l->n_kv_heads; lane += 3) {
+        const uint32_t length = l->length[lane], head = lane % l->n_kv_heads;
+        if (!length) continue;
+        const uint32_t page =
+            check_page_id(data, lane / l->n_kv_heads, head, (length - 1) / l->kv.page_size);
+        const uint64_t row = check_key_row(data, page, head, (length - 1) % l->kv.page_size);
+        check_store(l->kv.dtype, check_init(data, BUF_KV), row + 3, INFINITY);
+        check_store(l->kv.dtype, check_init(data, BUF_KV), row + l->kv.value_offset + 1, NAN);
+    }
+}
+
+static void make(check_data *data) {
+    const check_lanes *l = &data->lanes;
+    check_lanes_make(data, ROLE_INPUT);
+    if (check_get(data, KEY_FILL) == FILL_NASTY) make_nasty(data);
+    check_q_make(data);
+    if (!l->n_rows) return;
+    make_lists(data);
+    if (check_get(data, KEY_TOP)) poison_unlisted(data);
+    if (check_get(data, KEY_POS)) make_positions(data);
+    if (check_get(data, KEY_IVL)) make_intervals(data);
+    check_buffer_add(data, BUF_Y, ROLE_OUTPUT, TAMIS_F32, l->n_rows * check_q_stride(data));
+    if (!check_get(data, KEY_NOLSE))
+        check_buffer_add(data, BUF_LSE, ROLE_OUTPUT, TAMIS_F32,
+                         (uint64_t)l->n_rows * l->n_kv_heads * l->group);
+}
+
+static void oracle(check_data *data) {
+    const int32_t *lists = check_get(data, KEY_TOP) ? check_init(data, BUF_LISTS) : NULL;
+    check_want(data, BUF_Y, true);
+    check_want(data, BUF_LSE, true);
+    if (data->lanes.n_rows)
+        check_attend_rows(data, lists, check_init(data, BUF_COUNTS), list_capacity(data));
+}
+
+/* ---- Launch ---------------------------------------------------------------------------------- */
+
+static tamis_status launch_with(check_side *side, check_rows rows, bool lists) {
+    const check_data *data = side->data;
+    const uint64_t step = check_q_stride(data), heads = data->lanes.n_kv_heads * data->lanes.group;
+    const uint64_t lane = (uint64_t)rows.first * data->lanes.n_kv_heads;
+    tms_attend p = {
+        .kv = check_kv(side),
+        .batch = check_batch(side, rows),
+        .q = {check_ref(side, BUF_Q, rows.first * step), step},
+        .out = {check_ref(side, BUF_Y, rows.first * step), step},
+        .lse = check_ref(side, BUF_LSE, rows.first * heads),
+        .positions = check_ref(side, BUF_POSITIONS, 0),
+        .intervals = check_ref(side, BUF_INTERVALS, 2ull * rows.first),
+        .scale = check_attend_scale(data),
+        .soft_cap = check_attend_cap(data),
+    };
+    p.max_pages = (p.batch.max_visible + p.kv.page_size - 1) / p.kv.page_size;
+    if (lists && rows.count) {
+        const int32_t *counts = (const int32_t *)check_init(data, BUF_COUNTS) + lane;
+        p.lists.pages = check_ref(side, BUF_LISTS, lane * list_capacity(data));
+        p.lists.count = check_ref(side, BUF_COUNTS, lane);
+        p.lists.capacity = list_capacity(data);
+        p.max_pages = 0;
+        for (uint64_t i = 0; i < (uint64_t)rows.count * data->lanes.n_kv_heads; i++)
+            if ((uint32_t)counts[i] > p.max_pages) p.max_pages = (uint32_t)counts[i];
+    }
+    p.scratch = check_scratch(side, side->dev->backend->attend_scratch(side->dev, &p));
+    return side->dev->backend->attend(side->dev, &p);
+}
+
+static tamis_status launch(check_side *side, check_rows rows) {
+    return launch_with(side, rows, check_get(side->data, KEY_TOP) != 0);
+}
+
+/* Lists of all pages give what no lists give. */
+static tamis_status again(check_side *side) {
+    return launch_with(side, (check_rows){0, side->data->lanes.n_rows}, true);
+}
+
+/* A page of a tile counts once; only lists are read row by row. */
+static uint64_t bytes(const check_data *data) {
+    const check_lanes *l = &data->lanes;
+    const uint32_t top = check_get(data, KEY_TOP), r = check_get(data, KEY_R);
+    const uint32_t tile = check_get(data, KEY_TILE);
+    uint64_t pages = 0;
+    for (uint32_t row = 0; row < l->n_rows; row++) {
+        const bool last = row % r % tile == tile - 1 || row % r == r - 1;
+        for (uint32_t h = 0; h < l->n_kv_heads && (last || top); h++) {
+            const uint32_t n = entries_of(data, row, h);
+            pages += top && top < n ? top : n;
+        }
+    }
+    return pages * 2 * l->kv.page_size * l->kv.head_dim * check_type_size(l->kv.dtype);
+}
+
+static const char *reject(const check_case *c) {
+    return c->v[KEY_TILE] ? check_lanes_reject(c) : "tiles have at least one row";
+}
+
+const check_op check_op_attend = {
+    .name = "attend",
+    .defaults = (const check_default[]){{KEY_FILL, FILL_NORMAL},
+                                        {KEY_DTYPE, TAMIS_F16},
+                                        {KEY_LAYOUT, LAYOUT_OWN},
+                                        {KEY_B, 1},
+                                        {KEY_R, 1},
+                                        {KEY_TILE, 1},
+                                        {KEY_HKV, 2},
+                                        {KEY_G, 1},
+                                        {KEY_D, 64},
+                                        {KEY_PAGE, 16},
+                                        {KEY_KV, 200},
+                                        {KEY_TOP, 0},
+                                        {KEY_PAD, 0},
+                                        {KEY_EVEN, 0},
+                                        {KEY_ORDERED, 0},
+                                        {KEY_POS, 0},
+                                        {KEY_IVL, 0},
+                                        {KEY_CAP, 0},
+                                        {KEY_NOLSE, 0},
+                                        {KEY_COUNT, 0}},
+    .factors = (const check_factor[]){{KEY_G, 7, {1, 3, 4, 5, 7, 8, 16}},
+                                      {KEY_D, 5, {64, 80, 96, 128, 256}},
+                                      {KEY_DTYPE, 3, {TAMIS_F32, TAMIS_F16, TAMIS_BF16}},
+                                      {KEY_PAGE, 4, {8, 16, 32, 64}},
+                                      {KEY_FILL, 3, {FILL_INTS, FILL_NORMAL, FILL_NASTY}},
+                                      {KEY_LAYOUT, 3, {LAYOUT_OWN, LAYOUT_NHD, LAYOUT_HND}},
+                                      {KEY_B, 2, {1, 3}},
+                                      {KEY_R, 3, {1, 5, 33}},
+                                      {KEY_TILE, 3, {1, 7, 32}},
+                                      {KEY_HKV, 2, {1, 3}},
+                                      {KEY_KV, 4, {1, 17, 255, 600}},
+                                      {KEY_TOP, 3, {0, 1, 6}},
+                                      {KEY_POS, 2, {0, 1}},
+                                      {KEY_IVL, 2, {0, 1}},
+                                      {KEY_COUNT, 0, {0}}},
+    .entries =
+        (const check_entry[]){
+            {LIST_SMOKE, "normal:f16:b2:g4"},
+            {LIST_SMOKE, "nasty:f16:b2:g4"},
+            {LIST_SMOKE, "normal:f16:b2:g4:top5"},
+            {LIST_SMOKE, "normal:f16:r40:tile32:g4:kv100"},
+            {LIST_CI, "r0"},
+            {LIST_CI, "r0:d128:g4:top5"},
+            {LIST_CI, "normal:f16:g4:cap:nolse"},
+            {LIST_CI, "normal:bf16:g3:d80:cap:pad32"},
+            {LIST_CI, "nasty:f32:b3:g5:d128:cap:kv70"},
+            {LIST_CI, "normal:f16:g2:page8:kv9000"}, /* three splits, ragged */
+            {LIST_CI, "normal:f32:b2:g3:d128:kv17000"},
+            {LIST_CI, "normal:f16:g4:d128:kv20000:top700"}, /* two splits of lists */
+            {LIST_CI, "nasty:bf16:b2:page8:kv9000"},
+            {LIST_CI, "normal:f16:r64:tile32:d128:g8:kv900"},
+            {LIST_CI, "normal:f16:r40:tile32:g4:kv9000:page8:hkv1"},
+            {LIST_CI, "normal:f16:b2:r40:tile32:g4:kv100:ivl:pos"},
+            {LIST_CI, "nasty:f16:b2:r40:tile32:g4:kv100:hkv3"},
+            {LIST_FULL, "normal:bf16:hkv1:g1:page64:kv70000"},
+            {LIST_FULL, "normal:f16:hkv8:g4:d128:kv33000"},
+            {LIST_OCLGRIND, "normal:f16:g3:kv40"},
+            {LIST_OCLGRIND, "nasty:bf16:hkv1:g2:page8:kv30:top2:ivl:pos"},
+            {LIST_OCLGRIND, "normal:f32:hkv1:r3:tile2:g2:kv20"},
+            {LIST_OCLGRIND, "normal:f16:hkv1:page8:kv4100"}, /* two splits */
+            {LIST_BENCH, "f16:hkv32:d128:kv16384:even"},
+            {LIST_BENCH, "f16:hkv8:g4:d128:kv32768:even"},
+            {LIST_BENCH, "f16:hkv8:g4:d128:kv32768:top128:even"},
+            {LIST_BENCH, "f16:hkv4:d64:r512:tile32:kv4096:even"},
+            {0, NULL}},
+    .reject = reject,
+    .make = make,
+    .oracle = oracle,
+    .launch = launch,
+    .rows = check_lanes_rows,
+    .settle = check_settle_lse,
+    .again = again,
+    .rows_alone = true,
+    .bytes = bytes,
+};

@@ -1,0 +1,283 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Case strings: reading and printing them, and the lists, of which ci covers all pairs of levels.
+ */
+#include "check.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct key_info {
+    const char *name;         /* before the number; NULL: `words` name the values */
+    const char *const *words; /* ended by NULL; an empty word is not printed */
+} key_info;
+
+static const char *const fill_words[] = {"ints", "normal", "nasty", NULL};
+static const char *const dtype_words[] = {"f32", "f16", "bf16", NULL};
+static const char *const layout_words[] = {"own", "nhd", "hnd", NULL};
+static const char *const rule_words[] = {"max", "mean", "sum", NULL};
+static const char *const pairing_words[] = {"half", "adjacent", NULL};
+
+#define FLAG(word)                                                                                 \
+    {                                                                                              \
+        NULL, (const char *const[]) {                                                              \
+            "", word, NULL                                                                         \
+        }                                                                                          \
+    }
+static const key_info keys[KEY_COUNT] = {
+    [KEY_FILL] = {NULL, fill_words},
+    [KEY_DTYPE] = {NULL, dtype_words},
+    [KEY_LAYOUT] = {NULL, layout_words},
+    [KEY_B] = {"b", NULL},
+    [KEY_R] = {"r", NULL},
+    [KEY_TILE] = {"tile", NULL},
+    [KEY_HKV] = {"hkv", NULL},
+    [KEY_G] = {"g", NULL},
+    [KEY_D] = {"d", NULL},
+    [KEY_PAGE] = {"page", NULL},
+    [KEY_KV] = {"kv", NULL},
+    [KEY_TOP] = {"top", NULL},
+    [KEY_SINKS] = {"sinks", NULL},
+    [KEY_RECENT] = {"recent", NULL},
+    [KEY_RULE] = {NULL, rule_words},
+    [KEY_N] = {"n", NULL},
+    [KEY_PARTS] = {"parts", NULL},
+    [KEY_IN] = {"in", NULL},
+    [KEY_OUT] = {"out", NULL},
+    [KEY_ROT] = {"rot", NULL},
+    [KEY_PAIRING] = {NULL, pairing_words},
+    [KEY_PAD] = {"pad", NULL},
+    [KEY_EVEN] = FLAG("even"),
+    [KEY_ORDERED] = FLAG("ordered"),
+    [KEY_POS] = FLAG("pos"),
+    [KEY_IVL] = FLAG("ivl"),
+    [KEY_CAP] = FLAG("cap"),
+    [KEY_NOLSE] = FLAG("nolse"),
+    [KEY_NOSCORE] = FLAG("noscore"),
+    [KEY_ACC] = FLAG("acc"),
+    [KEY_BIAS] = FLAG("bias"),
+    [KEY_SAME] = FLAG("same"),
+};
+
+const check_op *const check_ops[] = {
+    &check_op_write_rows,
+    &check_op_read_rows,
+    &check_op_copy_pages,
+    &check_op_write_table,
+    &check_op_bounds,
+    &check_op_rotate,
+    &check_op_score_pages,
+    &check_op_select,
+    &check_op_attend,
+    &check_op_merge,
+    &check_op_linear,
+    &check_op_norm,
+    &check_op_activate,
+    &check_op_embed,
+    &check_op_argmax,
+    &check_op_sparse_attend,
+    NULL,
+};
+
+static bool knows(const check_op *op, check_key key) {
+    for (const check_default *d = op->defaults; d->key != KEY_COUNT; d++)
+        if (d->key == key) return true;
+    return false;
+}
+
+/* Every key that the op knows is printed, so that no case changes its meaning with a default. */
+static void print_case(check_case *c) {
+    int at = snprintf(c->text, sizeof c->text, "%s", c->op->name);
+    for (int k = 0; k < KEY_COUNT; k++) {
+        if (!knows(c->op, (check_key)k)) continue;
+        size_t room = sizeof c->text - (size_t)at;
+        if (keys[k].name)
+            at += snprintf(c->text + at, room, ":%s%u", keys[k].name, c->v[k]);
+        else if (keys[k].words[c->v[k]][0])
+            at += snprintf(c->text + at, room, ":%s", keys[k].words[c->v[k]]);
+    }
+}
+
+static bool parse_number(const char *text, uint32_t *out) {
+    char *end;
+    unsigned long value = strtoul(text, &end, 10);
+    if (text[0] < '0' || text[0] > '9' || *end || value > INT32_MAX) return false;
+    *out = (uint32_t)value;
+    return true;
+}
+
+static bool match_key(int k, const char *part, uint32_t *value) {
+    if (keys[k].name) {
+        size_t length = strlen(keys[k].name);
+        return strncmp(part, keys[k].name, length) == 0 && parse_number(part + length, value);
+    }
+    for (uint32_t w = 0; keys[k].words[w]; w++) {
+        if (*part && strcmp(part, keys[k].words[w]) == 0) {
+            *value = w;
+            return true;
+        }
+    }
+    return false;
+}
+
+static bool parse_part(const char *part, check_case *c) {
+    for (int k = 0; k < KEY_COUNT; k++)
+        if (knows(c->op, (check_key)k) && match_key(k, part, &c->v[k])) return true;
+    return false;
+}
+
+static const check_op *find_op(const char *name) {
+    for (size_t i = 0; check_ops[i]; i++)
+        if (strcmp(check_ops[i]->name, name) == 0) return check_ops[i];
+    return NULL;
+}
+
+static void set_defaults(check_case *c, const check_op *op) {
+    memset(c, 0, sizeof *c);
+    c->op = op;
+    for (const check_default *d = op->defaults; d->key != KEY_COUNT; d++)
+        c->v[d->key] = d->value;
+}
+
+bool check_case_parse(const char *text, check_case *out, char *why, size_t why_size) {
+    char copy[CHECK_CASE_TEXT];
+    if (snprintf(copy, sizeof copy, "%s", text) >= (int)sizeof copy) {
+        snprintf(why, why_size, "case is longer than %zu characters", sizeof copy - 1);
+        return false;
+    }
+    char *rest = NULL;
+    char *part = strtok_r(copy, ":", &rest);
+    const check_op *op = part ? find_op(part) : NULL;
+    if (!op) {
+        snprintf(why, why_size, "no op is called '%s'", part ? part : "");
+        return false;
+    }
+    set_defaults(out, op);
+    while ((part = strtok_r(NULL, ":", &rest))) {
+        if (!parse_part(part, out)) {
+            snprintf(why, why_size, "%s cases know no '%s'", op->name, part);
+            return false;
+        }
+    }
+    const char *broken = op->reject ? op->reject(out) : NULL;
+    if (broken) snprintf(why, why_size, "'%s': %s", text, broken);
+    print_case(out);
+    return !broken;
+}
+
+bool check_list_parse(const char *name, check_list *out) {
+    static const char *const names[] = {"smoke", "ci", "full", "oclgrind", "bench"};
+    for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
+        if (strcmp(name, names[i]) == 0) {
+            *out = (check_list)i;
+            return true;
+        }
+    }
+    return false;
+}
+
+void check_cases_add(check_cases *cases, const check_case *item) {
+    for (size_t i = 0; i < cases->count; i++)
+        if (strcmp(cases->items[i].text, item->text) == 0) return;
+    if (cases->count == cases->capacity) {
+        cases->capacity = cases->capacity ? 2 * cases->capacity : 64;
+        check_case *grown = check_alloc(cases->capacity * sizeof *grown);
+        if (cases->count) memcpy(grown, cases->items, cases->count * sizeof *grown);
+        free(cases->items);
+        cases->items = grown;
+    }
+    cases->items[cases->count++] = *item;
+}
+
+/* A case of the built-in lists that does not parse is a mistake in the table. */
+static void add_text(check_cases *cases, const check_op *op, const char *text) {
+    char full[CHECK_CASE_TEXT], why[256];
+    check_case item;
+    snprintf(full, sizeof full, "%s:%s", op->name, text);
+    if (!check_case_parse(full, &item, why, sizeof why)) {
+        fprintf(stderr, "tamis-check: built-in case: %s\n", why);
+        exit(2);
+    }
+    check_cases_add(cases, &item);
+}
+
+/* ---- Pairwise cover -------------------------------------------------------------------------- */
+
+#define MAX_FACTORS 14
+typedef struct cover {
+    const check_factor *factors;
+    uint32_t n;
+    bool done[MAX_FACTORS][CHECK_LEVELS][MAX_FACTORS][CHECK_LEVELS];
+} cover;
+
+/* Pairs not yet covered that level `l` of factor `f` makes with the factors already chosen. */
+static uint32_t gain(const cover *cv, const int *chosen, uint32_t f, uint32_t l) {
+    uint32_t sum = 0;
+    for (uint32_t o = 0; o < cv->n; o++)
+        sum += o != f && chosen[o] >= 0 && !cv->done[f][l][o][chosen[o]];
+    return sum;
+}
+
+static bool first_open(const cover *cv, int *chosen) {
+    for (uint32_t f = 0; f < cv->n; f++)
+        for (uint32_t l = 0; l < cv->factors[f].n; l++)
+            for (uint32_t o = f + 1; o < cv->n; o++)
+                for (uint32_t m = 0; m < cv->factors[o].n; m++)
+                    if (!cv->done[f][l][o][m]) {
+                        chosen[f] = (int)l;
+                        chosen[o] = (int)m;
+                        return true;
+                    }
+    return false;
+}
+
+/* Ties go round with `turn`, so that levels that no longer gain still vary. */
+static int best_level(const cover *cv, const int *chosen, uint32_t f, uint32_t turn) {
+    uint32_t n = cv->factors[f].n, best = turn % n;
+    for (uint32_t i = 1; i < n; i++) {
+        uint32_t l = (turn + i) % n;
+        if (gain(cv, chosen, f, l) > gain(cv, chosen, f, best)) best = l;
+    }
+    return (int)best;
+}
+
+static void mark(cover *cv, const int *chosen) {
+    for (uint32_t f = 0; f < cv->n; f++)
+        for (uint32_t o = 0; o < cv->n; o++)
+            cv->done[f][chosen[f]][o][chosen[o]] = true;
+}
+
+static void add_cover(check_cases *cases, const check_op *op, uint32_t turn) {
+    cover *cv = check_alloc(sizeof *cv);
+    int chosen[MAX_FACTORS];
+    cv->factors = op->factors;
+    while (op->factors[cv->n].key != KEY_COUNT)
+        cv->n++;
+    memset(chosen, -1, sizeof chosen);
+    for (; first_open(cv, chosen); turn++) {
+        check_case item;
+        set_defaults(&item, op);
+        for (uint32_t f = 0; f < cv->n; f++) {
+            if (chosen[f] < 0) chosen[f] = best_level(cv, chosen, f, turn + f);
+            item.v[cv->factors[f].key] = cv->factors[f].level[chosen[f]];
+        }
+        mark(cv, chosen);
+        memset(chosen, -1, sizeof chosen);
+        if (op->reject && op->reject(&item)) continue; /* a pair that the contract rules out */
+        print_case(&item);
+        check_cases_add(cases, &item);
+    }
+    free(cv);
+}
+
+void check_cases_add_list(check_cases *cases, check_list list) {
+    const uint32_t covers = list == LIST_FULL ? 4 : list == LIST_CI ? 1 : 0;
+    for (size_t o = 0; check_ops[o]; o++) {
+        const check_op *op = check_ops[o];
+        for (const check_entry *e = op->entries; e->text; e++)
+            if (e->list == list || (list <= LIST_FULL && e->list < list))
+                add_text(cases, op, e->text);
+        for (uint32_t turn = 0; turn < covers; turn++)
+            add_cover(cases, op, turn);
+    }
+}

@@ -1,0 +1,363 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the files of the op checker share: cases, data, sides (a device holding a case's buffers),
+ * comparison and reporting. */
+#ifndef TAMIS_TESTS_OPS_CHECK_H
+#define TAMIS_TESTS_OPS_CHECK_H
+
+#include "host/backend.h"
+
+/* ---- Cases (cases.c) ------------------------------------------------------------------------- */
+
+/* What a case string can say. The order is the order of printing. */
+typedef enum check_key {
+    KEY_FILL,    /* check_fill */
+    KEY_DTYPE,   /* tamis_dtype of K, V, bounds, weights */
+    KEY_LAYOUT,  /* check_layout */
+    KEY_B,       /* sequences */
+    KEY_R,       /* rows a sequence; of ops without sequences, rows */
+    KEY_TILE,    /* most rows in a tile */
+    KEY_HKV,     /* KV heads */
+    KEY_G,       /* query heads a KV head */
+    KEY_D,       /* head dim, or width of a row */
+    KEY_PAGE,    /* page size */
+    KEY_KV,      /* slots of the longest lane */
+    KEY_TOP,     /* pages a list; attend: 0 means no lists */
+    KEY_SINKS,   /* tokens */
+    KEY_RECENT,  /* tokens */
+    KEY_RULE,    /* tms_group */
+    KEY_N,       /* entries of a list of things: pages, pairs, rows to read */
+    KEY_PARTS,   /* states to merge */
+    KEY_IN,      /* linear: n_in */
+    KEY_OUT,     /* linear: n_out; embed: n_vocab */
+    KEY_ROT,     /* rotated channels */
+    KEY_PAIRING, /* tms_pairing */
+    KEY_PAD,     /* elements between the rows of a matrix */
+    KEY_EVEN,    /* flag: all lanes are equally long */
+    KEY_ORDERED, /* flag: page ids ascend */
+    KEY_POS,     /* flag: a plane of positions */
+    KEY_IVL,     /* flag: intervals */
+    KEY_CAP,     /* flag: soft cap */
+    KEY_NOLSE,   /* flag: lse absent */
+    KEY_NOSCORE, /* flag: scores absent */
+    KEY_ACC,     /* flag: accumulate */
+    KEY_BIAS,    /* flag: bias present */
+    KEY_SAME,    /* flag: source rows have the cache's dtype; in place; one of two outputs */
+    KEY_COUNT
+} check_key;
+
+typedef enum check_fill { FILL_INTS, FILL_NORMAL, FILL_NASTY } check_fill;
+typedef enum check_layout { LAYOUT_OWN, LAYOUT_NHD, LAYOUT_HND } check_layout;
+
+typedef struct check_op check_op;
+
+#define CHECK_CASE_TEXT 192
+typedef struct check_case {
+    const check_op *op;
+    uint32_t v[KEY_COUNT];
+    char text[CHECK_CASE_TEXT]; /* canonical */
+} check_case;
+
+/* Lists of cases; each holds those before it, but OCLGRIND and BENCH stand alone. */
+typedef enum check_list { LIST_SMOKE, LIST_CI, LIST_FULL, LIST_OCLGRIND, LIST_BENCH } check_list;
+
+typedef struct check_default {
+    check_key key;
+    uint32_t value;
+} check_default;
+
+#define CHECK_LEVELS 8
+/* A key and the values that the pairwise cover gives it. */
+typedef struct check_factor {
+    check_key key;
+    uint32_t n;
+    uint32_t level[CHECK_LEVELS];
+} check_factor;
+
+typedef struct check_entry {
+    check_list list;
+    const char *text; /* without the op's name */
+} check_entry;
+
+typedef struct check_cases {
+    check_case *items;
+    size_t count, capacity;
+} check_cases;
+
+/* Reads a case string in any order of its parts. On failure the reason is in `why`. */
+bool check_case_parse(const char *text, check_case *out, char *why, size_t why_size);
+bool check_list_parse(const char *name, check_list *out);
+/* Appends the cases of a list, all ops. */
+void check_cases_add_list(check_cases *cases, check_list list);
+void check_cases_add(check_cases *cases, const check_case *item);
+
+/* ---- Numbers (fill.c, number.c) -------------------------------------------------------------- */
+
+/* Element types of buffers: tamis_dtype, and int32. */
+#define CHECK_I32 3u
+size_t check_type_size(uint32_t type);
+double check_load(uint32_t type, const void *data, uint64_t i);
+/* Rounds to nearest even; overflow gives infinity. */
+void check_store(uint32_t type, void *data, uint64_t i, double value);
+/* A whole array as f32; the caller frees it. */
+float *check_widen(uint32_t type, const void *data, uint64_t count);
+
+typedef struct check_rng {
+    uint64_t state, inc;
+    double spare; /* second half of a pair of normals */
+    bool has_spare;
+} check_rng;
+
+/* The stream of data `stream` of a case: depends on nothing but seed, case text and stream. */
+check_rng check_rng_make(uint64_t seed, const check_case *c, uint64_t stream);
+uint32_t check_rng_next(check_rng *rng);
+uint32_t check_below(check_rng *rng, uint32_t n); /* 0 .. n - 1; n > 0 */
+double check_normal(check_rng *rng);
+/* One value of a fill; nasty mixes magnitudes, zeros of both signs, ties and non-finite values. */
+double check_value(check_rng *rng, check_fill fill);
+/* As check_value, but nasty stays finite and below 1e4 in size. */
+double check_finite(check_rng *rng, check_fill fill);
+void check_shuffle(check_rng *rng, uint32_t *items, uint32_t n);
+
+/* ---- Data: the buffers of one case (data.c) -------------------------------------------------- */
+
+typedef enum check_id {
+    BUF_KV,
+    BUF_BOUNDS,
+    BUF_TABLE,
+    BUF_TILES,
+    BUF_ALONE, /* the tile table of a launch of one row */
+    BUF_ROW_SEQ,
+    BUF_VISIBLE,
+    BUF_Q,
+    BUF_K,
+    BUF_V,
+    BUF_SLOTS,
+    BUF_HEADS,
+    BUF_SCORES,
+    BUF_LISTS,
+    BUF_COUNTS,
+    BUF_POSITIONS,
+    BUF_INTERVALS,
+    BUF_X,
+    BUF_W,
+    BUF_BIAS,
+    BUF_Y,
+    BUF_LSE,
+    BUF_COUNT
+} check_id;
+
+typedef enum check_role { ROLE_ABSENT, ROLE_INPUT, ROLE_OUTPUT, ROLE_UPDATE } check_role;
+
+typedef struct check_buffer {
+    check_role role;
+    uint32_t type;
+    uint64_t count;    /* elements */
+    void *init;        /* before the launch; outputs are preset to a NaN of their own */
+    void *want;        /* what the oracle says; NULL for inputs */
+    double *tolerance; /* absolute, an element each; NULL: exact */
+    bool by_value;     /* exact, but -0 equals +0 */
+} check_buffer;
+
+/* The paged lanes of a case; zero for ops without. */
+typedef struct check_lanes {
+    tms_kv kv; /* strides; refs are set by check_kv */
+    uint32_t n_seqs, n_rows, n_tiles, max_tile_rows, n_kv_heads, group;
+    uint32_t lane_pages; /* entries of a page list */
+    uint32_t n_pages;    /* page ids in use and spare */
+    uint64_t seq_stride, head_stride;
+    uint32_t *length; /* [n_seqs][n_kv_heads] */
+} check_lanes;
+
+typedef struct check_data {
+    const check_case *c;
+    uint64_t seed;
+    check_buffer buf[BUF_COUNT];
+    check_lanes lanes;
+} check_data;
+
+#define CHECK_PRESET 0xFFC1FFC1u /* a NaN as f32, f16 and bf16; what guards and outputs hold */
+
+void *check_alloc(uint64_t bytes); /* zeroed; ends the program when there is no memory */
+void check_data_make(check_data *data, const check_case *c, uint64_t seed);
+void check_data_free(check_data *data);
+/* Adds a buffer and returns its content: zeroed, or preset for an output. */
+void *check_buffer_add(check_data *data, check_id id, check_role role, uint32_t type,
+                       uint64_t count);
+/* Room for what the oracle says, begun as the content before the launch; with tolerances if asked.
+ */
+void check_want(check_data *data, check_id id, bool tolerance);
+/* Fills a buffer with f32 values: stream = id. Elements between rows keep the preset. */
+void check_fill_matrix(check_data *data, check_id id, uint64_t rows, uint64_t width,
+                       uint64_t stride);
+const char *check_buffer_name(check_id id);
+uint32_t check_plain_rows(const check_data *data); /* check_op.rows of ops without lanes: r */
+
+static inline uint32_t check_get(const check_data *data, check_key key) {
+    return data->c->v[key];
+}
+static inline void *check_init(const check_data *data, check_id id) {
+    return data->buf[id].init;
+}
+
+/* ---- Lanes (lanes.c) ------------------------------------------------------------------------- */
+
+/* Page lists, lengths, rows, tiles; K and V with `kv_role`, or none if absent. What no lane holds
+ * is NaN. */
+void check_lanes_make(check_data *data, check_role kv_role);
+/* The bounds of every full page of every lane, from K as it is now. */
+void check_bounds_make(check_data *data, check_role role);
+/* Writes lo and hi of one page into `bounds`, laid out as the buffer. */
+void check_bounds_page(const check_data *data, void *bounds, uint32_t page, uint32_t head);
+uint32_t check_page_id(const check_data *data, uint32_t seq, uint32_t head, uint32_t ordinal);
+/* Element index of a K row; V is kv.value_offset further on. */
+uint64_t check_key_row(const check_data *data, uint32_t page, uint32_t head, uint32_t slot);
+uint32_t check_row_seq(const check_data *data, uint32_t row);
+uint32_t check_visible(const check_data *data, uint32_t row, uint32_t head);
+/* Overwrites one slot's K and V with NaN. */
+void check_poison_slot(check_data *data, uint32_t page, uint32_t head, uint32_t slot);
+uint32_t check_lanes_rows(const check_data *data); /* check_op.rows of the ops on lanes */
+const char *check_lanes_reject(const check_case *c);
+
+/* ---- Sides: a case's buffers on a device (side.c, guard.c) ----------------------------------- */
+
+typedef struct check_guarded {
+    tms_mem *mem;
+    uint64_t bytes; /* of the body, between the guards */
+} check_guarded;
+
+typedef struct check_side {
+    tms_device *dev;
+    const check_data *data;
+    check_guarded mem[BUF_COUNT];
+    check_guarded scratch;
+    void *result[BUF_COUNT]; /* outputs as read back */
+    char why[512];           /* why the last call failed */
+} check_side;
+
+/* Rows of one launch. */
+typedef struct check_rows {
+    uint32_t first, count;
+} check_rows;
+
+bool check_side_open(check_side *side, tms_device *dev, const check_data *data);
+void check_side_close(check_side *side);
+/* Puts outputs back to what they were before the launch. */
+bool check_side_reset(check_side *side);
+/* Reads outputs; false if a guard or an input has changed. */
+bool check_side_read(check_side *side);
+/* A place in a buffer: element `index`. Absent buffers give an absent ref. */
+tms_ref check_ref(const check_side *side, check_id id, uint64_t index);
+/* Scratch memory of the side, kept until the next call. */
+tms_ref check_scratch(check_side *side, uint64_t bytes);
+tms_kv check_kv(const check_side *side);
+tms_batch check_batch(const check_side *side, check_rows rows);
+
+bool check_guarded_alloc(check_side *side, check_guarded *g, uint64_t bytes);
+bool check_guarded_write(check_side *side, const check_guarded *g, const void *body);
+/* Reads the body; false if a guard band has changed. `name` is for the message. */
+bool check_guarded_read(check_side *side, const check_guarded *g, void *body, const char *name);
+tms_ref check_guarded_ref(const check_guarded *g, uint64_t offset);
+
+/* ---- Comparison (compare.c) ------------------------------------------------------------------ */
+
+/* Every output against `want` (arrays by id). On failure the first difference is in `why`. */
+bool check_compare(const check_data *data, void *const *want, void *const *got, char *why,
+                   size_t why_size);
+/* All bits of all outputs. */
+bool check_compare_bits(const check_data *data, void *const *want, void *const *got, char *why,
+                        size_t why_size);
+
+/* ---- Ops: one table entry each, in the file of its stem -------------------------------------- */
+
+struct check_op {
+    const char *name;              /* of the op in host/backend.h */
+    const check_default *defaults; /* the keys it knows; ended by KEY_COUNT */
+    const check_factor *factors;   /* of its pairwise cover; ended by KEY_COUNT */
+    const check_entry *entries;    /* cases by hand; ended by NULL */
+    /* NULL, or which rule of the contract the numbers break. */
+    const char *(*reject)(const check_case *c);
+    void (*make)(check_data *data);   /* buffers and inputs */
+    void (*oracle)(check_data *data); /* want and tolerances of outputs */
+    tamis_status (*launch)(check_side *side, check_rows rows);
+    uint32_t (*rows)(const check_data *data); /* of the whole launch */
+    /* Optional. NULL: the op takes the case; else why it does not have to (optional ops). */
+    const char *(*refusal)(check_side *side);
+    /* Optional. Overwrites in read-back arrays what the contract leaves open. */
+    void (*settle)(const check_data *data, void *const *arrays);
+    /* Optional. Judges the results in place of check_compare. */
+    bool (*judge)(check_side *side, char *why, size_t why_size);
+    /* Optional. One more launch that must give the same bits (mode bitwise). */
+    tamis_status (*again)(check_side *side);
+    bool rows_alone;   /* a row launched alone gives its bits of the batch */
+    uint32_t own_rows; /* nonzero: with more rows a vendor's library may serve, which is exempt */
+    uint64_t (*bytes)(const check_data *data); /* moved by a launch, from the contract */
+};
+
+extern const check_op check_op_write_rows, check_op_read_rows, check_op_copy_pages,
+    check_op_write_table, check_op_bounds, check_op_rotate, check_op_score_pages, check_op_select,
+    check_op_attend, check_op_sparse_attend, check_op_merge, check_op_linear, check_op_norm,
+    check_op_activate, check_op_embed, check_op_argmax;
+extern const check_op *const check_ops[]; /* ended by NULL */
+
+/* What several stems need of another's meaning. */
+
+/* The query rows of the ops on lanes, [n_rows][n_heads][d] at stride check_q_stride. */
+void check_q_make(check_data *data);
+uint64_t check_q_stride(const check_data *data);
+/* Nasty fills only: NaN into one channel of some keys. */
+void check_nan_keys(check_data *data);
+/* The formula of score_pages. */
+double check_score(const check_data *data, uint32_t row, uint32_t head, uint32_t ordinal,
+                   double *tolerance);
+/* The rules of select for one lane, by a full sort. scores may be NULL. */
+void check_select_lane(const check_data *data, uint32_t visible, const float *scores, int32_t *list,
+                       int32_t *count);
+/* Whether sinks or recent keep the entry, or it has no score. */
+bool check_protected(const check_data *data, uint32_t visible, uint32_t ordinal);
+/* Entries a list may need under the case's k, sinks and recent. */
+uint32_t check_select_capacity(const check_data *data);
+/* Attention of every row by the direct formula into want of Y and LSE; lists NULL: all pages. */
+void check_attend_rows(check_data *data, const int32_t *lists, const int32_t *counts,
+                       uint32_t capacity);
+/* Makes lists and lse comparable: entries past the count, lse beside a NaN out. */
+void check_settle_lists(const check_data *data, void *const *arrays, uint32_t capacity);
+void check_settle_lse(const check_data *data, void *const *arrays);
+float check_attend_scale(const check_data *data);
+float check_attend_cap(const check_data *data);
+
+/* ---- Running and reporting (run.c, report.c) ------------------------------------------------- */
+
+typedef enum check_mode { MODE_CORRECT, MODE_BITWISE, MODE_BENCH } check_mode;
+typedef enum check_verdict { CHECK_PASSED, CHECK_FAILED, CHECK_SKIPPED } check_verdict;
+
+typedef struct check_options {
+    check_mode mode;
+    int form; /* tms_form, or -1: each */
+    uint64_t seed;
+    bool json;    /* rows go to stdout as JSON, text to stderr */
+    bool verbose; /* a line a result */
+} check_options;
+
+typedef struct check_result {
+    check_verdict verdict;
+    char why[512];
+    double us;      /* bench: median */
+    uint64_t bytes; /* bench: by the contract */
+} check_result;
+
+/* Runs a case on a device in every form asked for and reports each. */
+void check_run_case(const check_options *options, tms_device *dev, tms_device *reference,
+                    const check_case *c);
+bool check_is_reference(const tms_device *dev);
+
+/* `options` must outlive the report. */
+void check_report_begin(const check_options *options);
+/* A device is about to be checked; read_bandwidth in GB/s, 0 when it was not measured. */
+void check_report_device(const tms_device *dev, double read_bandwidth);
+/* Remembers what runs, for the line that a crash prints. */
+void check_report_running(const check_case *c, tms_form form);
+void check_report_result(const check_case *c, tms_form form, const check_result *result);
+/* Prints the summary; the program's exit status. */
+int check_report_end(void);
+
+#endif

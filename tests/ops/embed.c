@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Checks of embed: rows of a matrix by token, widened exactly. */
+#include "check.h"
+
+static uint64_t stride(const check_data *data) {
+    return check_get(data, KEY_D) + check_get(data, KEY_PAD);
+}
+
+static void make(check_data *data) {
+    const uint32_t r = check_get(data, KEY_R), vocab = check_get(data, KEY_OUT);
+    const uint32_t dim = check_get(data, KEY_D);
+    void *w = check_buffer_add(data, BUF_W, ROLE_INPUT, check_get(data, KEY_DTYPE),
+                               (uint64_t)vocab * dim);
+    check_rng rng = check_rng_make(data->seed, data->c, BUF_W);
+    for (uint64_t i = 0; i < (uint64_t)vocab * dim; i++)
+        check_store(check_get(data, KEY_DTYPE), w, i,
+                    check_value(&rng, (check_fill)check_get(data, KEY_FILL)));
+    if (!r) return;
+    int32_t *tokens = check_buffer_add(data, BUF_SLOTS, ROLE_INPUT, CHECK_I32, r);
+    for (uint32_t i = 0; i < r; i++)
+        tokens[i] = (int32_t)(i == 0 ? vocab - 1 : check_below(&rng, vocab));
+    check_buffer_add(data, BUF_Y, ROLE_OUTPUT, TAMIS_F32, r * stride(data));
+}
+
+static void oracle(check_data *data) {
+    const uint32_t dim = check_get(data, KEY_D);
+    const int32_t *tokens = check_init(data, BUF_SLOTS);
+    check_want(data, BUF_Y, false);
+    for (uint32_t r = 0; r < check_get(data, KEY_R); r++)
+        for (uint32_t i = 0; i < dim; i++)
+            check_store(TAMIS_F32, data->buf[BUF_Y].want, r * stride(data) + i,
+                        check_load(check_get(data, KEY_DTYPE), check_init(data, BUF_W),
+                                   (uint64_t)tokens[r] * dim + i));
+}
+
+static tamis_status launch(check_side *side, check_rows rows) {
+    const uint64_t step = stride(side->data);
+    const tms_embed p = {
+        .tokens = check_ref(side, BUF_SLOTS, rows.first),
+        .w = check_ref(side, BUF_W, 0),
+        .dtype = (tamis_dtype)check_get(side->data, KEY_DTYPE),
+        .y = {check_ref(side, BUF_Y, rows.first * step), step},
+        .n_rows = rows.count,
+        .dim = check_get(side->data, KEY_D),
+        .n_vocab = check_get(side->data, KEY_OUT),
+    };
+    return side->dev->backend->embed(side->dev, &p);
+}
+
+static const char *reject(const check_case *c) {
+    return c->v[KEY_D] && c->v[KEY_OUT] ? NULL : "d and out (tokens known) are at least 1";
+}
+
+static uint64_t bytes(const check_data *data) {
+    return (uint64_t)check_get(data, KEY_R) * check_get(data, KEY_D) *
+           (4 + check_type_size(check_get(data, KEY_DTYPE)));
+}
+
+const check_op check_op_embed = {
+    .name = "embed",
+    .defaults = (const check_default[]){{KEY_FILL, FILL_NORMAL},
+                                        {KEY_DTYPE, TAMIS_F16},
+                                        {KEY_R, 3},
+                                        {KEY_D, 64},
+                                        {KEY_OUT, 100},
+                                        {KEY_PAD, 0},
+                                        {KEY_COUNT, 0}},
+    .factors = (const check_factor[]){{KEY_FILL, 2, {FILL_NORMAL, FILL_NASTY}},
+                                      {KEY_DTYPE, 3, {TAMIS_F32, TAMIS_F16, TAMIS_BF16}},
+                                      {KEY_R, 3, {1, 3, 100}},
+                                      {KEY_D, 4, {1, 17, 64, 300}},
+                                      {KEY_OUT, 2, {1, 100}},
+                                      {KEY_PAD, 2, {0, 3}},
+                                      {KEY_COUNT, 0, {0}}},
+    .entries = (const check_entry[]){{LIST_SMOKE, "nasty:f16"},
+                                     {LIST_SMOKE, "nasty:bf16"},
+                                     {LIST_CI, "r0"},
+                                     {LIST_OCLGRIND, "f16:d33:r2"},
+                                     {LIST_OCLGRIND, "bf16:d64:r2"},
+                                     {LIST_BENCH, "f16:r512:d4096:out2000"},
+                                     {0, NULL}},
+    .reject = reject,
+    .make = make,
+    .oracle = oracle,
+    .launch = launch,
+    .rows = check_plain_rows,
+    .rows_alone = true,
+    .bytes = bytes,
+};

@@ -1,0 +1,245 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Paged lanes of a case: layout, page lists, lengths, rows with what they see, K, V and bounds. */
+#include "check.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define POOL_ROWS   1024u        /* K and V rows of large cases are drawn from so many */
+#define POOL_BEYOND (1ull << 22) /* elements of K and V from which a case is large */
+
+const char *check_lanes_reject(const check_case *c) {
+    const uint32_t *v = c->v;
+    if (v[KEY_D] != 64 && v[KEY_D] != 80 && v[KEY_D] != 96 && v[KEY_D] != 128 && v[KEY_D] != 256)
+        return "head dim (d) is not 64, 80, 96, 128 or 256";
+    if (v[KEY_PAGE] != 8 && v[KEY_PAGE] != 16 && v[KEY_PAGE] != 32 && v[KEY_PAGE] != 64)
+        return "page size is not 8, 16, 32 or 64";
+    if (v[KEY_B] < 1 || v[KEY_HKV] < 1 || v[KEY_KV] < 1) return "b, hkv and kv are at least 1";
+    if (v[KEY_G] > 16) return "more than 16 query heads a KV head";
+    if (v[KEY_TILE] > TMS_TILE_ROWS) return "a tile has more than 32 rows";
+    return NULL;
+}
+
+uint32_t check_page_id(const check_data *data, uint32_t seq, uint32_t head, uint32_t ordinal) {
+    const int32_t *table = check_init(data, BUF_TABLE);
+    const check_lanes *l = &data->lanes;
+    return (uint32_t)table[seq * l->seq_stride + head * l->head_stride + ordinal];
+}
+
+uint64_t check_key_row(const check_data *data, uint32_t page, uint32_t head, uint32_t slot) {
+    const tms_kv *kv = &data->lanes.kv;
+    return page * kv->page_stride + head * kv->head_stride + slot * kv->slot_stride;
+}
+
+uint32_t check_row_seq(const check_data *data, uint32_t row) {
+    return (uint32_t)((int32_t *)check_init(data, BUF_ROW_SEQ))[row];
+}
+
+uint32_t check_visible(const check_data *data, uint32_t row, uint32_t head) {
+    const int32_t *visible = check_init(data, BUF_VISIBLE);
+    return (uint32_t)visible[row * data->lanes.n_kv_heads + head];
+}
+
+uint32_t check_lanes_rows(const check_data *data) {
+    return data->lanes.n_rows;
+}
+
+void check_poison_slot(check_data *data, uint32_t page, uint32_t head, uint32_t slot) {
+    const tms_kv *kv = &data->lanes.kv;
+    const uint64_t row = check_key_row(data, page, head, slot);
+    for (uint32_t d = 0; d < kv->head_dim; d++) {
+        check_store(kv->dtype, check_init(data, BUF_KV), row + d, NAN);
+        check_store(kv->dtype, check_init(data, BUF_KV), row + kv->value_offset + d, NAN);
+    }
+}
+
+static void set_layout(check_data *data) {
+    check_lanes *l = &data->lanes;
+    tms_kv *kv = &l->kv;
+    const uint64_t d = kv->head_dim, s = kv->page_size, h = l->n_kv_heads;
+    switch ((check_layout)check_get(data, KEY_LAYOUT)) {
+    case LAYOUT_OWN:
+        *kv = (tms_kv){.page_stride = 2 * s * d, .slot_stride = d, .value_offset = s * d};
+        kv->bounds_page_stride = 2 * d;
+        break;
+    case LAYOUT_NHD: /* [page][K, V][slot][head][dim] */
+        *kv = (tms_kv){.page_stride = 2 * s * h * d, .head_stride = d, .slot_stride = h * d};
+        kv->value_offset = s * h * d;
+        break;
+    case LAYOUT_HND: /* [K, V][page][head][slot][dim] */
+        *kv = (tms_kv){.page_stride = h * s * d, .head_stride = s * d, .slot_stride = d};
+        kv->value_offset = l->n_pages * h * s * d;
+        break;
+    }
+    if (kv->head_stride) {
+        kv->bounds_page_stride = h * 2 * d;
+        kv->bounds_head_stride = 2 * d;
+    }
+    kv->dtype = (tamis_dtype)check_get(data, KEY_DTYPE);
+    kv->page_size = (uint32_t)s;
+    kv->head_dim = (uint32_t)d;
+}
+
+/* Ids go out in random order; the last one is a page of NaN, to which unused entries point. */
+static void make_table(check_data *data) {
+    check_lanes *l = &data->lanes;
+    const bool own = check_get(data, KEY_LAYOUT) == LAYOUT_OWN;
+    const uint32_t lists = l->n_seqs * (own ? l->n_kv_heads : 1);
+    l->head_stride = own ? l->lane_pages : 0;
+    l->seq_stride = (uint64_t)l->lane_pages * (own ? l->n_kv_heads : 1);
+    l->n_pages = lists * l->lane_pages + 1;
+    int32_t *table =
+        check_buffer_add(data, BUF_TABLE, ROLE_INPUT, CHECK_I32, (uint64_t)lists * l->lane_pages);
+    uint32_t *ids = check_alloc(l->n_pages * sizeof *ids);
+    for (uint32_t i = 0; i < l->n_pages; i++)
+        ids[i] = i;
+    check_rng rng = check_rng_make(data->seed, data->c, BUF_TABLE);
+    if (!check_get(data, KEY_ORDERED)) check_shuffle(&rng, ids, l->n_pages - 1);
+    for (uint32_t i = 0; i < lists * l->lane_pages; i++)
+        table[i] = (int32_t)ids[i];
+    free(ids);
+}
+
+/* Lanes are ragged unless asked otherwise; nasty ones are empty or hold one token, too. */
+static void make_lengths(check_data *data) {
+    check_lanes *l = &data->lanes;
+    const uint32_t kv = check_get(data, KEY_KV), n = l->n_seqs * l->n_kv_heads;
+    check_rng rng = check_rng_make(data->seed, data->c, BUF_VISIBLE);
+    l->length = check_alloc(n * sizeof *l->length);
+    for (uint32_t i = 0; i < n; i++) {
+        l->length[i] = kv;
+        if (check_get(data, KEY_EVEN) || i == 0) continue;
+        l->length[i] = check_below(&rng, kv) + 1;
+        if (check_get(data, KEY_FILL) == FILL_NASTY && i % 3) l->length[i] = i % 3 - 1;
+    }
+    for (uint32_t b = 0; b < l->n_seqs; b++) {
+        for (uint32_t i = 0; i < l->lane_pages && l->head_stride; i++)
+            for (uint32_t h = 0; h < l->n_kv_heads; h++)
+                if (i * l->kv.page_size >= l->length[b * l->n_kv_heads + h])
+                    ((int32_t *)check_init(data,
+                                           BUF_TABLE))[b * l->seq_stride + h * l->head_stride + i] =
+                        (int32_t)l->n_pages - 1;
+    }
+}
+
+/* Rows of a sequence are adjacent and end at the lane's last token; sequences go backwards. */
+static void make_rows(check_data *data) {
+    check_lanes *l = &data->lanes;
+    const uint32_t r = check_get(data, KEY_R);
+    const uint32_t tile = check_get(data, KEY_TILE) ? check_get(data, KEY_TILE) : 1;
+    const uint32_t tiles_each = (r + tile - 1) / tile;
+    l->n_rows = l->n_seqs * r;
+    l->n_tiles = l->n_seqs * tiles_each;
+    l->max_tile_rows = r < tile ? r : tile;
+    if (!l->n_rows) return;
+    int32_t *tiles = check_buffer_add(data, BUF_TILES, ROLE_INPUT, CHECK_I32, 2 * l->n_tiles);
+    int32_t *alone = check_buffer_add(data, BUF_ALONE, ROLE_INPUT, CHECK_I32, 2);
+    int32_t *seq = check_buffer_add(data, BUF_ROW_SEQ, ROLE_INPUT, CHECK_I32, l->n_rows);
+    int32_t *visible = check_buffer_add(data, BUF_VISIBLE, ROLE_INPUT, CHECK_I32,
+                                        (uint64_t)l->n_rows * l->n_kv_heads);
+    alone[1] = 1;
+    for (uint32_t t = 0; t < l->n_tiles; t++) {
+        uint32_t begin = t % tiles_each * tile;
+        tiles[2 * t] = (int32_t)(t / tiles_each * r + begin);
+        tiles[2 * t + 1] = (int32_t)(r - begin < tile ? r - begin : tile);
+    }
+    for (uint32_t row = 0; row < l->n_rows; row++) {
+        seq[row] = (int32_t)(l->n_seqs - 1 - row / r);
+        uint32_t hidden = r - 1 - row % r;
+        for (uint32_t h = 0; h < l->n_kv_heads; h++) {
+            uint32_t length = l->length[(uint32_t)seq[row] * l->n_kv_heads + h];
+            visible[row * l->n_kv_heads + h] = length > hidden ? (int32_t)(length - hidden) : 0;
+        }
+    }
+}
+
+static void fill_row(check_data *data, uint64_t at, check_rng *rng, const char *pool) {
+    const tms_kv *kv = &data->lanes.kv;
+    char *to = check_init(data, BUF_KV);
+    const size_t size = check_type_size(kv->dtype), bytes = kv->head_dim * size;
+    if (pool) {
+        memcpy(to + at * size, pool + check_below(rng, POOL_ROWS) * bytes, bytes);
+        return;
+    }
+    for (uint32_t d = 0; d < kv->head_dim; d++)
+        check_store(kv->dtype, to, at + d,
+                    check_finite(rng, (check_fill)check_get(data, KEY_FILL)));
+}
+
+static char *make_pool(const check_data *data, check_rng *rng) {
+    const tms_kv *kv = &data->lanes.kv;
+    char *pool = check_alloc((uint64_t)POOL_ROWS * kv->head_dim * check_type_size(kv->dtype));
+    for (uint32_t i = 0; i < POOL_ROWS * kv->head_dim; i++)
+        check_store(kv->dtype, pool, i, check_finite(rng, (check_fill)check_get(data, KEY_FILL)));
+    return pool;
+}
+
+static void fill_lanes(check_data *data) {
+    const check_lanes *l = &data->lanes;
+    check_rng rng = check_rng_make(data->seed, data->c, BUF_KV);
+    char *pool = data->buf[BUF_KV].count > POOL_BEYOND ? make_pool(data, &rng) : NULL;
+    for (uint32_t b = 0; b < l->n_seqs; b++) {
+        for (uint32_t h = 0; h < l->n_kv_heads; h++) {
+            for (uint32_t s = 0; s < l->length[b * l->n_kv_heads + h]; s++) {
+                uint32_t page = check_page_id(data, b, h, s / l->kv.page_size);
+                uint64_t row = check_key_row(data, page, h, s % l->kv.page_size);
+                fill_row(data, row, &rng, pool);
+                fill_row(data, row + l->kv.value_offset, &rng, pool);
+            }
+        }
+    }
+    free(pool);
+}
+
+void check_lanes_make(check_data *data, check_role kv_role) {
+    check_lanes *l = &data->lanes;
+    l->n_seqs = check_get(data, KEY_B);
+    l->n_kv_heads = check_get(data, KEY_HKV);
+    l->group = check_get(data, KEY_G) ? check_get(data, KEY_G) : 1;
+    l->kv.page_size = check_get(data, KEY_PAGE);
+    l->kv.head_dim = check_get(data, KEY_D);
+    l->lane_pages = (check_get(data, KEY_KV) + l->kv.page_size - 1) / l->kv.page_size + 1;
+    make_table(data);
+    set_layout(data);
+    make_lengths(data);
+    make_rows(data);
+    if (kv_role == ROLE_ABSENT) return;
+    const uint64_t values = l->kv.value_offset == l->n_pages * l->kv.page_stride ? 2 : 1;
+    const uint64_t count = values * l->n_pages * l->kv.page_stride;
+    check_buffer_add(data, BUF_KV, ROLE_OUTPUT, l->kv.dtype, count); /* preset: NaN */
+    data->buf[BUF_KV].role = kv_role;
+    fill_lanes(data);
+}
+
+void check_bounds_page(const check_data *data, void *bounds, uint32_t page, uint32_t head) {
+    const tms_kv *kv = &data->lanes.kv;
+    const uint64_t at = page * kv->bounds_page_stride + head * kv->bounds_head_stride;
+    for (uint32_t d = 0; d < kv->head_dim; d++) {
+        double lo = INFINITY, hi = -INFINITY;
+        for (uint32_t s = 0; s < kv->page_size; s++) {
+            uint64_t row = check_key_row(data, page, head, s);
+            double key = check_load(kv->dtype, check_init(data, BUF_KV), row + d);
+            if (isnan(key) || isnan(lo)) {
+                lo = hi = NAN;
+                continue;
+            }
+            lo = key < lo ? key : lo;
+            hi = key > hi ? key : hi;
+        }
+        check_store(kv->dtype, bounds, at + d, lo);
+        check_store(kv->dtype, bounds, at + kv->head_dim + d, hi);
+    }
+}
+
+void check_bounds_make(check_data *data, check_role role) {
+    const check_lanes *l = &data->lanes;
+    void *bounds = check_buffer_add(data, BUF_BOUNDS, ROLE_OUTPUT, l->kv.dtype,
+                                    l->n_pages * l->kv.bounds_page_stride);
+    data->buf[BUF_BOUNDS].role = role;
+    if (role != ROLE_INPUT) return;
+    for (uint32_t b = 0; b < l->n_seqs; b++)
+        for (uint32_t h = 0; h < l->n_kv_heads; h++)
+            for (uint32_t i = 0; i < l->length[b * l->n_kv_heads + h] / l->kv.page_size; i++)
+                check_bounds_page(data, bounds, check_page_id(data, b, h, i), h);
+}

@@ -1,0 +1,124 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Checks of linear: x times the transpose of w, odd sizes, bias, accumulation; exact on integers.
+ */
+#include "check.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+static uint64_t x_stride(const check_data *data) {
+    return check_get(data, KEY_IN) + check_get(data, KEY_PAD);
+}
+
+static uint64_t y_stride(const check_data *data) {
+    return check_get(data, KEY_OUT) + check_get(data, KEY_PAD);
+}
+
+static void make(check_data *data) {
+    const uint32_t r = check_get(data, KEY_R), in = check_get(data, KEY_IN);
+    const uint32_t out = check_get(data, KEY_OUT);
+    check_buffer_add(data, BUF_W, ROLE_INPUT, check_get(data, KEY_DTYPE), (uint64_t)out * in);
+    check_fill_matrix(data, BUF_W, out, in, in);
+    if (check_get(data, KEY_BIAS)) {
+        check_buffer_add(data, BUF_BIAS, ROLE_INPUT, TAMIS_F32, out);
+        check_fill_matrix(data, BUF_BIAS, 1, out, out);
+    }
+    if (!r) return;
+    check_buffer_add(data, BUF_X, ROLE_INPUT, TAMIS_F32, r * x_stride(data));
+    check_fill_matrix(data, BUF_X, r, in, x_stride(data));
+    check_buffer_add(data, BUF_Y, ROLE_OUTPUT, TAMIS_F32, r * y_stride(data));
+    if (check_get(data, KEY_ACC)) {
+        check_fill_matrix(data, BUF_Y, r, out, y_stride(data));
+        data->buf[BUF_Y].role = ROLE_UPDATE;
+    }
+}
+
+static void oracle(check_data *data) {
+    const uint32_t in = check_get(data, KEY_IN), out = check_get(data, KEY_OUT);
+    const bool exact = check_get(data, KEY_FILL) == FILL_INTS;
+    const float *x = check_init(data, BUF_X), *bias = check_init(data, BUF_BIAS);
+    float *w = check_widen(check_get(data, KEY_DTYPE), check_init(data, BUF_W), (uint64_t)out * in);
+    check_want(data, BUF_Y, true);
+    float *y = data->buf[BUF_Y].want;
+    for (uint32_t r = 0; r < check_get(data, KEY_R); r++) {
+        for (uint32_t j = 0; j < out; j++) {
+            const uint64_t at = r * y_stride(data) + j;
+            double sum = bias ? bias[j] : 0;
+            sum += check_get(data, KEY_ACC) ? y[at] : 0;
+            double size = fabs(sum);
+            for (uint32_t i = 0; i < in; i++) {
+                const double term = (double)x[r * x_stride(data) + i] * w[(uint64_t)j * in + i];
+                sum += term;
+                size += fabs(term);
+            }
+            y[at] = (float)sum;
+            data->buf[BUF_Y].tolerance[at] = exact ? 0 : 2e-6 * size * (1 + log2(in));
+        }
+    }
+    free(w);
+}
+
+static tamis_status launch(check_side *side, check_rows rows) {
+    const check_data *data = side->data;
+    const tms_linear p = {
+        .x = {check_ref(side, BUF_X, rows.first * x_stride(data)), x_stride(data)},
+        .y = {check_ref(side, BUF_Y, rows.first * y_stride(data)), y_stride(data)},
+        .w = check_ref(side, BUF_W, 0),
+        .bias = check_ref(side, BUF_BIAS, 0),
+        .dtype = (tamis_dtype)check_get(data, KEY_DTYPE),
+        .n_rows = rows.count,
+        .n_in = check_get(data, KEY_IN),
+        .n_out = check_get(data, KEY_OUT),
+        .accumulate = check_get(data, KEY_ACC) != 0,
+    };
+    return side->dev->backend->linear(side->dev, &p);
+}
+
+static const char *reject(const check_case *c) {
+    return c->v[KEY_IN] && c->v[KEY_OUT] ? NULL : "in and out are at least 1";
+}
+
+static uint64_t bytes(const check_data *data) {
+    const uint64_t r = check_get(data, KEY_R), in = check_get(data, KEY_IN);
+    const uint64_t out = check_get(data, KEY_OUT);
+    return in * out * check_type_size(check_get(data, KEY_DTYPE)) + 4 * r * (in + out);
+}
+
+const check_op check_op_linear = {
+    .name = "linear",
+    .defaults = (const check_default[]){{KEY_FILL, FILL_NORMAL},
+                                        {KEY_DTYPE, TAMIS_F16},
+                                        {KEY_R, 1},
+                                        {KEY_IN, 64},
+                                        {KEY_OUT, 64},
+                                        {KEY_PAD, 0},
+                                        {KEY_ACC, 0},
+                                        {KEY_BIAS, 0},
+                                        {KEY_COUNT, 0}},
+    .factors = (const check_factor[]){{KEY_FILL, 3, {FILL_INTS, FILL_NORMAL, FILL_NASTY}},
+                                      {KEY_DTYPE, 3, {TAMIS_F32, TAMIS_F16, TAMIS_BF16}},
+                                      {KEY_R, 8, {1, 2, 5, 8, 9, 33, 64, 300}},
+                                      {KEY_IN, 6, {1, 17, 64, 100, 256, 515}},
+                                      {KEY_OUT, 6, {1, 15, 64, 130, 256, 1001}},
+                                      {KEY_PAD, 2, {0, 3}},
+                                      {KEY_ACC, 2, {0, 1}},
+                                      {KEY_BIAS, 2, {0, 1}},
+                                      {KEY_COUNT, 0, {0}}},
+    .entries = (const check_entry[]){{LIST_SMOKE, "ints:f16:r3:in65:out33:bias"},
+                                     {LIST_SMOKE, "normal:bf16:r40:in64:out96:acc"},
+                                     {LIST_CI, "r0"},
+                                     {LIST_FULL, "normal:f16:r64:in2048:out2048"},
+                                     {LIST_OCLGRIND, "normal:f16:r2:in33:out9:bias"},
+                                     {LIST_OCLGRIND, "ints:f32:r3:in16:out17:pad3:acc"},
+                                     {LIST_BENCH, "f16:r1:in4096:out11008"},
+                                     {LIST_BENCH, "f16:r256:in1024:out1024"},
+                                     {0, NULL}},
+    .reject = reject,
+    .make = make,
+    .oracle = oracle,
+    .launch = launch,
+    .rows = check_plain_rows,
+    .rows_alone = true,
+    .own_rows = 8,
+    .bytes = bytes,
+};

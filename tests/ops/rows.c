@@ -1,0 +1,243 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Checks of write_rows and read_rows: K and V rows into slots of lanes and out of them, exactly. */
+#include "check.h"
+
+#include <stdlib.h>
+
+/* ---- write_rows ------------------------------------------------------------------------------ */
+
+static uint64_t source_stride(const check_data *data) {
+    return check_get(data, KEY_HKV) * check_get(data, KEY_D) + check_get(data, KEY_PAD);
+}
+
+/* Distinct slots of each lane for the rows of its sequence; one in eight is skipped. */
+static void make_slots(check_data *data) {
+    const check_lanes *l = &data->lanes;
+    const uint32_t each = check_get(data, KEY_R), most = l->lane_pages * l->kv.page_size;
+    int32_t *slots =
+        check_buffer_add(data, BUF_SLOTS, ROLE_INPUT, CHECK_I32, l->n_rows * l->n_kv_heads);
+    uint32_t *order = check_alloc(most * sizeof *order);
+    check_rng rng = check_rng_make(data->seed, data->c, BUF_SLOTS);
+    for (uint32_t first = 0; first < l->n_rows; first += each) {
+        for (uint32_t h = 0; h < l->n_kv_heads; h++) {
+            uint32_t length = l->length[check_row_seq(data, first) * l->n_kv_heads + h];
+            for (uint32_t s = 0; s < length; s++)
+                order[s] = s;
+            check_shuffle(&rng, order, length);
+            for (uint32_t r = 0; r < each; r++)
+                slots[(first + r) * l->n_kv_heads + h] =
+                    r < length && check_below(&rng, 8) ? (int32_t)order[r] : -1;
+        }
+    }
+    free(order);
+}
+
+static void write_make(check_data *data) {
+    check_lanes_make(data, ROLE_UPDATE);
+    const check_lanes *l = &data->lanes;
+    const uint32_t type = check_get(data, KEY_SAME) ? l->kv.dtype : TAMIS_F32;
+    const uint64_t stride = source_stride(data), width = stride - check_get(data, KEY_PAD);
+    if (!l->n_rows) return;
+    make_slots(data);
+    for (int id = BUF_K; id <= BUF_V; id++) {
+        void *to = check_buffer_add(data, (check_id)id, ROLE_INPUT, type, l->n_rows * stride);
+        check_rng rng = check_rng_make(data->seed, data->c, (uint64_t)id);
+        for (uint32_t r = 0; r < l->n_rows; r++)
+            for (uint64_t i = 0; i < width; i++)
+                check_store(type, to, r * stride + i,
+                            check_value(&rng, (check_fill)check_get(data, KEY_FILL)));
+    }
+}
+
+static void write_oracle(check_data *data) {
+    const check_lanes *l = &data->lanes;
+    const int32_t *slots = check_init(data, BUF_SLOTS);
+    const check_buffer *k = &data->buf[BUF_K], *v = &data->buf[BUF_V];
+    check_want(data, BUF_KV, false);
+    void *kv = data->buf[BUF_KV].want;
+    for (uint32_t i = 0; i < l->n_rows * l->n_kv_heads; i++) {
+        const uint32_t row = i / l->n_kv_heads, head = i % l->n_kv_heads;
+        if (slots[i] < 0) continue;
+        const uint32_t slot = (uint32_t)slots[i], size = l->kv.page_size;
+        const uint32_t page = check_page_id(data, check_row_seq(data, row), head, slot / size);
+        const uint64_t to = check_key_row(data, page, head, slot % size);
+        const uint64_t from = row * source_stride(data) + head * l->kv.head_dim;
+        for (uint32_t d = 0; d < l->kv.head_dim; d++) {
+            check_store(l->kv.dtype, kv, to + d, check_load(k->type, k->init, from + d));
+            check_store(l->kv.dtype, kv, to + l->kv.value_offset + d,
+                        check_load(v->type, v->init, from + d));
+        }
+    }
+}
+
+static tamis_status write_launch(check_side *side, check_rows rows) {
+    const uint64_t stride = source_stride(side->data);
+    const tms_write_rows p = {
+        .kv = check_kv(side),
+        .batch = check_batch(side, rows),
+        .k = check_ref(side, BUF_K, rows.first * stride),
+        .v = check_ref(side, BUF_V, rows.first * stride),
+        .slots = check_ref(side, BUF_SLOTS, rows.first * side->data->lanes.n_kv_heads),
+        .k_stride = stride,
+        .v_stride = stride,
+        .dtype = check_get(side->data, KEY_SAME) ? side->data->lanes.kv.dtype : TAMIS_F32,
+    };
+    return side->dev->backend->write_rows(side->dev, &p);
+}
+
+static uint64_t write_bytes(const check_data *data) {
+    const check_lanes *l = &data->lanes;
+    const size_t size = check_type_size(l->kv.dtype);
+    const size_t source = check_get(data, KEY_SAME) ? size : 4;
+    return 2ull * l->n_rows * l->n_kv_heads * l->kv.head_dim * (size + source);
+}
+
+/* ---- read_rows ------------------------------------------------------------------------------- */
+
+static void read_make(check_data *data) {
+    check_lanes_make(data, ROLE_INPUT);
+    const check_lanes *l = &data->lanes;
+    const uint32_t n = check_get(data, KEY_N);
+    if (!n) return;
+    int32_t *seq = check_buffer_add(data, BUF_ROW_SEQ, ROLE_INPUT, CHECK_I32, n);
+    int32_t *head = check_buffer_add(data, BUF_HEADS, ROLE_INPUT, CHECK_I32, n);
+    int32_t *slot = check_buffer_add(data, BUF_SLOTS, ROLE_INPUT, CHECK_I32, n);
+    check_rng rng = check_rng_make(data->seed, data->c, BUF_SLOTS);
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t lane = check_below(&rng, l->n_seqs * l->n_kv_heads);
+        while (!l->length[lane])
+            lane--; /* lane 0 is never empty */
+        seq[i] = (int32_t)(lane / l->n_kv_heads);
+        head[i] = (int32_t)(lane % l->n_kv_heads);
+        slot[i] = (int32_t)check_below(&rng, l->length[lane]);
+    }
+    check_buffer_add(data, BUF_K, ROLE_OUTPUT, TAMIS_F32, (uint64_t)n * l->kv.head_dim);
+    if (!check_get(data, KEY_SAME))
+        check_buffer_add(data, BUF_V, ROLE_OUTPUT, TAMIS_F32, (uint64_t)n * l->kv.head_dim);
+}
+
+static void read_oracle(check_data *data) {
+    const tms_kv *kv = &data->lanes.kv;
+    const int32_t *seq = check_init(data, BUF_ROW_SEQ), *head = check_init(data, BUF_HEADS);
+    const int32_t *slot = check_init(data, BUF_SLOTS);
+    check_want(data, BUF_K, false);
+    check_want(data, BUF_V, false);
+    for (uint32_t i = 0; i < check_get(data, KEY_N); i++) {
+        const uint32_t h = (uint32_t)head[i], s = (uint32_t)slot[i];
+        const uint32_t page = check_page_id(data, (uint32_t)seq[i], h, s / kv->page_size);
+        const uint64_t row = check_key_row(data, page, h, s % kv->page_size);
+        const void *from = check_init(data, BUF_KV);
+        for (uint32_t d = 0; d < kv->head_dim; d++) {
+            const uint64_t to = (uint64_t)i * kv->head_dim + d;
+            check_store(TAMIS_F32, data->buf[BUF_K].want, to, check_load(kv->dtype, from, row + d));
+            if (data->buf[BUF_V].want)
+                check_store(TAMIS_F32, data->buf[BUF_V].want, to,
+                            check_load(kv->dtype, from, row + kv->value_offset + d));
+        }
+    }
+}
+
+static tamis_status read_launch(check_side *side, check_rows rows) {
+    const check_lanes *l = &side->data->lanes;
+    const uint64_t row = (uint64_t)rows.first * l->kv.head_dim;
+    const tms_read_rows p = {
+        .kv = check_kv(side),
+        .table = check_ref(side, BUF_TABLE, 0),
+        .seq_stride = l->seq_stride,
+        .head_stride = l->head_stride,
+        .n = rows.count,
+        .seq = check_ref(side, BUF_ROW_SEQ, rows.first),
+        .head = check_ref(side, BUF_HEADS, rows.first),
+        .slot = check_ref(side, BUF_SLOTS, rows.first),
+        .k = check_ref(side, BUF_K, row),
+        .v = check_ref(side, BUF_V, row),
+    };
+    return side->dev->backend->read_rows(side->dev, &p);
+}
+
+static uint32_t read_count(const check_data *data) {
+    return check_get(data, KEY_N);
+}
+
+static uint64_t read_bytes(const check_data *data) {
+    const tms_kv *kv = &data->lanes.kv;
+    return 2ull * check_get(data, KEY_N) * kv->head_dim * (check_type_size(kv->dtype) + 4);
+}
+
+const check_op check_op_write_rows = {
+    .name = "write_rows",
+    .defaults = (const check_default[]){{KEY_FILL, FILL_NORMAL},
+                                        {KEY_DTYPE, TAMIS_F16},
+                                        {KEY_LAYOUT, LAYOUT_OWN},
+                                        {KEY_B, 1},
+                                        {KEY_R, 1},
+                                        {KEY_HKV, 2},
+                                        {KEY_D, 64},
+                                        {KEY_PAGE, 16},
+                                        {KEY_KV, 100},
+                                        {KEY_PAD, 0},
+                                        {KEY_SAME, 0},
+                                        {KEY_COUNT, 0}},
+    .factors = (const check_factor[]){{KEY_FILL, 3, {FILL_INTS, FILL_NORMAL, FILL_NASTY}},
+                                      {KEY_DTYPE, 3, {TAMIS_F32, TAMIS_F16, TAMIS_BF16}},
+                                      {KEY_LAYOUT, 3, {LAYOUT_OWN, LAYOUT_NHD, LAYOUT_HND}},
+                                      {KEY_D, 5, {64, 80, 96, 128, 256}},
+                                      {KEY_PAGE, 4, {8, 16, 32, 64}},
+                                      {KEY_B, 2, {1, 3}},
+                                      {KEY_R, 3, {1, 7, 33}},
+                                      {KEY_HKV, 3, {1, 2, 5}},
+                                      {KEY_PAD, 2, {0, 16}},
+                                      {KEY_SAME, 2, {0, 1}},
+                                      {KEY_COUNT, 0, {0}}},
+    .entries = (const check_entry[]){{LIST_SMOKE, "nasty:f16:b2:r5"},
+                                     {LIST_SMOKE, "nasty:bf16:nhd:r5"},
+                                     {LIST_CI, "f16:r0"},
+                                     {LIST_OCLGRIND, "nasty:f16:b2:r3:kv20"},
+                                     {LIST_OCLGRIND, "nasty:bf16:nhd:r2:kv20:same"},
+                                     {LIST_BENCH, "f16:r4096:hkv8:d128:kv4096"},
+                                     {0, NULL}},
+    .reject = check_lanes_reject,
+    .make = write_make,
+    .oracle = write_oracle,
+    .launch = write_launch,
+    .rows = check_lanes_rows,
+    .rows_alone = true,
+    .bytes = write_bytes,
+};
+
+const check_op check_op_read_rows = {
+    .name = "read_rows",
+    .defaults = (const check_default[]){{KEY_FILL, FILL_NORMAL},
+                                        {KEY_DTYPE, TAMIS_F16},
+                                        {KEY_LAYOUT, LAYOUT_OWN},
+                                        {KEY_B, 1},
+                                        {KEY_HKV, 2},
+                                        {KEY_D, 64},
+                                        {KEY_PAGE, 16},
+                                        {KEY_KV, 100},
+                                        {KEY_N, 9},
+                                        {KEY_SAME, 0},
+                                        {KEY_COUNT, 0}},
+    .factors = (const check_factor[]){{KEY_FILL, 2, {FILL_NORMAL, FILL_NASTY}},
+                                      {KEY_DTYPE, 3, {TAMIS_F32, TAMIS_F16, TAMIS_BF16}},
+                                      {KEY_LAYOUT, 3, {LAYOUT_OWN, LAYOUT_NHD, LAYOUT_HND}},
+                                      {KEY_D, 5, {64, 80, 96, 128, 256}},
+                                      {KEY_PAGE, 4, {8, 16, 32, 64}},
+                                      {KEY_N, 3, {1, 9, 70}},
+                                      {KEY_HKV, 3, {1, 2, 5}},
+                                      {KEY_SAME, 2, {0, 1}},
+                                      {KEY_COUNT, 0, {0}}},
+    .entries = (const check_entry[]){{LIST_SMOKE, "nasty:f16:b2"},
+                                     {LIST_CI, "n0"},
+                                     {LIST_OCLGRIND, "f16:b2:kv20:n5"},
+                                     {LIST_OCLGRIND, "bf16:hnd:kv20:n5:same"},
+                                     {LIST_BENCH, "f16:hkv8:d128:kv4096:n32768"},
+                                     {0, NULL}},
+    .reject = check_lanes_reject,
+    .make = read_make,
+    .oracle = read_oracle,
+    .launch = read_launch,
+    .rows = read_count,
+    .rows_alone = true,
+    .bytes = read_bytes,
+};

@@ -1,0 +1,213 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Runs one case on one device: each form against what is expected, twice for bits, or timed. */
+#include "check.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define BENCH_WARM 3
+#define BENCH_RUNS 31        /* at most */
+#define BENCH_US   1000000.0 /* no further run is begun after so much device time */
+
+bool check_is_reference(const tms_device *dev) {
+    return strcmp(dev->backend->name, "reference") == 0;
+}
+
+static check_rows all_rows(const check_data *data) {
+    return (check_rows){0, data->c->op->rows(data)};
+}
+
+static bool fail(check_result *result, const char *what, const char *why) {
+    result->verdict = CHECK_FAILED;
+    snprintf(result->why, sizeof result->why, "%s%s%.440s", what, *what ? ": " : "", why);
+    return false;
+}
+
+/* Takes the status of a launch; unsupported is a skip, for those who may. */
+static bool launched(check_side *side, tamis_status status, check_result *result) {
+    if (status == TAMIS_OK) status = side->dev->backend->wait(side->dev);
+    if (status == TAMIS_OK) return true;
+    fail(result, tamis_status_name(status), side->dev->error.text);
+    if (status == TAMIS_E_UNSUPPORTED) result->verdict = CHECK_SKIPPED;
+    return false;
+}
+
+static bool launch_and_read(check_side *side, check_result *result) {
+    const check_data *data = side->data;
+    if (!launched(side, data->c->op->launch(side, all_rows(data)), result)) return false;
+    if (!check_side_read(side)) return fail(result, "", side->why);
+    if (data->c->op->settle) data->c->op->settle(data, side->result);
+    return true;
+}
+
+/* ---- Mode correct ---------------------------------------------------------------------------- */
+
+static void want_arrays(const check_data *data, void **want) {
+    for (int id = 0; id < BUF_COUNT; id++)
+        want[id] = data->buf[id].want;
+    if (data->c->op->settle) data->c->op->settle(data, want);
+}
+
+/* The reference is held to the oracle, every other device to the reference. */
+static void run_correct(check_side *side, tms_device *reference, check_result *result) {
+    const check_data *data = side->data;
+    const check_op *op = data->c->op;
+    void *want[BUF_COUNT];
+    check_side expected = {.dev = reference};
+    char why[400];
+    want_arrays(data, want);
+    if (!launch_and_read(side, result)) return;
+    if (op->judge) {
+        if (!op->judge(side, why, sizeof why)) fail(result, "", why);
+        return;
+    }
+    if (!check_is_reference(side->dev)) {
+        check_result other = {0};
+        if (!check_side_open(&expected, reference, data) || !launch_and_read(&expected, &other)) {
+            fail(result, "the reference", *other.why ? other.why : expected.why);
+            goto done;
+        }
+        memcpy(want, expected.result, sizeof want);
+    }
+    if (!check_compare(data, want, side->result, why, sizeof why)) fail(result, "", why);
+done:
+    check_side_close(&expected);
+}
+
+/* ---- Mode bitwise ---------------------------------------------------------------------------- */
+
+static void keep_results(const check_side *side, void **kept) {
+    for (int id = 0; id < BUF_COUNT; id++) {
+        const check_buffer *b = &side->data->buf[id];
+        const uint64_t bytes = b->count * check_type_size(b->type);
+        kept[id] = side->result[id] ? check_alloc(bytes) : NULL;
+        if (kept[id]) memcpy(kept[id], side->result[id], bytes);
+    }
+}
+
+/* Reads what was launched since the reset and compares with the first launch. */
+static bool same_bits(check_side *side, void *const *first, const char *what,
+                      check_result *result) {
+    char why[400];
+    if (!check_side_read(side)) return fail(result, what, side->why);
+    if (side->data->c->op->settle) side->data->c->op->settle(side->data, side->result);
+    if (!check_compare_bits(side->data, first, side->result, why, sizeof why))
+        return fail(result, what, why);
+    return true;
+}
+
+static bool rows_alone(check_side *side, void *const *first, check_result *result) {
+    const check_op *op = side->data->c->op;
+    const uint32_t n = op->rows(side->data);
+    if (!op->rows_alone || n < 2 ||
+        (op->own_rows && n > op->own_rows && !check_is_reference(side->dev)))
+        return true;
+    if (!check_side_reset(side)) return fail(result, "", side->why);
+    for (uint32_t r = 0; r < n; r++)
+        if (!launched(side, op->launch(side, (check_rows){r, 1}), result)) return false;
+    return same_bits(side, first, "each row alone against all rows", result);
+}
+
+static void run_bitwise(check_side *side, check_result *result) {
+    const check_op *op = side->data->c->op;
+    void *first[BUF_COUNT];
+    if (!launch_and_read(side, result)) return;
+    keep_results(side, first);
+    if (!check_side_reset(side)) {
+        fail(result, "", side->why);
+        goto done;
+    }
+    if (!launched(side, op->launch(side, all_rows(side->data)), result) ||
+        !same_bits(side, first, "the second launch against the first", result) ||
+        !rows_alone(side, first, result) || !op->again)
+        goto done;
+    if (!check_side_reset(side))
+        fail(result, "", side->why);
+    else if (launched(side, op->again(side), result))
+        same_bits(side, first, "all pages by list against no lists", result);
+done:
+    for (int id = 0; id < BUF_COUNT; id++)
+        free(first[id]);
+}
+
+/* ---- Mode bench ------------------------------------------------------------------------------ */
+
+static int by_value(const void *a, const void *b) {
+    const double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+static bool timed_launch(check_side *side, double *us, check_result *result) {
+    const tms_backend *backend = side->dev->backend;
+    tms_event *from = NULL, *to = NULL;
+    tamis_status status = backend->event_record(side->dev, &from);
+    if (status == TAMIS_OK) status = side->data->c->op->launch(side, all_rows(side->data));
+    if (status == TAMIS_OK) status = backend->event_record(side->dev, &to);
+    if (status == TAMIS_OK) status = backend->event_elapsed(side->dev, from, to, us);
+    bool ok = launched(side, status, result);
+    backend->event_free(side->dev, from);
+    backend->event_free(side->dev, to);
+    return ok;
+}
+
+static void run_bench(check_side *side, check_result *result) {
+    double us[BENCH_RUNS], sum = 0;
+    int n = 0;
+    for (int i = 0; i < BENCH_WARM; i++)
+        if (!timed_launch(side, &us[0], result)) return;
+    for (; n < BENCH_RUNS && sum < BENCH_US; n++) {
+        if (!timed_launch(side, &us[n], result)) return;
+        sum += us[n];
+    }
+    qsort(us, (size_t)n, sizeof us[0], by_value);
+    result->us = us[n / 2];
+    result->bytes = side->data->c->op->bytes(side->data);
+}
+
+/* ---- Forms ----------------------------------------------------------------------------------- */
+
+/* Only an optional op may refuse, and any op its CPU form; else a skip is a failure. */
+static void judge_skip(const check_case *c, tms_form form, check_result *result) {
+    if (result->verdict == CHECK_SKIPPED && form != TMS_FORM_CPU && !c->op->refusal)
+        result->verdict = CHECK_FAILED;
+}
+
+static void run_form(const check_options *options, tms_device *dev, tms_device *reference,
+                     const check_data *data, tms_form form) {
+    check_result result = {CHECK_PASSED, "", 0, 0};
+    check_side side;
+    dev->form = form;
+    check_report_running(data->c, form);
+    const char *refused = NULL;
+    if (!check_side_open(&side, dev, data))
+        fail(&result, "", side.why);
+    else if (data->c->op->refusal && (refused = data->c->op->refusal(&side)) != NULL) {
+        fail(&result, "refused", refused);
+        result.verdict = CHECK_SKIPPED;
+    } else if (options->mode == MODE_CORRECT)
+        run_correct(&side, reference, &result);
+    else if (options->mode == MODE_BITWISE)
+        run_bitwise(&side, &result);
+    else
+        run_bench(&side, &result);
+    judge_skip(data->c, form, &result);
+    check_side_close(&side);
+    dev->form = TMS_FORM_AUTO;
+    check_report_result(data->c, form, &result);
+}
+
+void check_run_case(const check_options *options, tms_device *dev, tms_device *reference,
+                    const check_case *c) {
+    static const tms_form forms[] = {TMS_FORM_BASE, TMS_FORM_CPU, TMS_FORM_AUTO};
+    check_data data;
+    check_data_make(&data, c, options->seed);
+    if (options->mode == MODE_CORRECT) c->op->oracle(&data);
+    for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++) {
+        const bool asked = options->form < 0 || options->form == (int)forms[i];
+        /* The reference has one form. */
+        if (asked && (!check_is_reference(dev) || forms[i] == TMS_FORM_AUTO))
+            run_form(options, dev, reference, &data, forms[i]);
+    }
+    check_data_free(&data);
+}

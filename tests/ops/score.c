@@ -1,0 +1,178 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Checks of score_pages against its formula in fp64; the queries that the ops on lanes share. */
+#include "check.h"
+
+#include <math.h>
+
+#define SLACK 3u /* entries of a lane's scores that no page has */
+
+uint64_t check_q_stride(const check_data *data) {
+    return data->lanes.n_kv_heads * data->lanes.group * (uint64_t)data->lanes.kv.head_dim +
+           check_get(data, KEY_PAD);
+}
+
+void check_q_make(check_data *data) {
+    const check_lanes *l = &data->lanes;
+    if (!l->n_rows) return;
+    check_buffer_add(data, BUF_Q, ROLE_INPUT, TAMIS_F32, l->n_rows * check_q_stride(data));
+    check_fill_matrix(data, BUF_Q, l->n_rows, check_q_stride(data) - check_get(data, KEY_PAD),
+                      check_q_stride(data));
+}
+
+void check_nan_keys(check_data *data) {
+    const check_lanes *l = &data->lanes;
+    check_rng rng = check_rng_make(data->seed, data->c, BUF_K);
+    if (check_get(data, KEY_FILL) != FILL_NASTY) return;
+    for (uint32_t i = 0; i < l->n_seqs * l->n_kv_heads; i += 2) {
+        if (!l->length[i]) continue;
+        const uint32_t slot = check_below(&rng, l->length[i]), size = l->kv.page_size;
+        const uint32_t head = i % l->n_kv_heads;
+        const uint32_t page = check_page_id(data, i / l->n_kv_heads, head, slot / size);
+        check_store(
+            l->kv.dtype, check_init(data, BUF_KV),
+            check_key_row(data, page, head, slot % size) + check_below(&rng, l->kv.head_dim), NAN);
+    }
+}
+
+/* NaN counts as larger than all numbers, so that it survives a max. */
+static double larger(double a, double b) {
+    return isnan(a) || isnan(b) ? NAN : a > b ? a : b;
+}
+
+static double head_score(const check_data *data, const float *q, uint64_t bounds, double *size) {
+    const tms_kv *kv = &data->lanes.kv;
+    double sum = 0;
+    *size = 0;
+    for (uint32_t d = 0; d < kv->head_dim; d++) {
+        double lo = check_load(kv->dtype, check_init(data, BUF_BOUNDS), bounds + d);
+        double hi = check_load(kv->dtype, check_init(data, BUF_BOUNDS), bounds + kv->head_dim + d);
+        double term = larger(q[d] * lo, q[d] * hi);
+        sum += term;
+        *size += fabs(term);
+    }
+    return sum;
+}
+
+double check_score(const check_data *data, uint32_t row, uint32_t head, uint32_t ordinal,
+                   double *tolerance) {
+    const check_lanes *l = &data->lanes;
+    const tms_group rule = (tms_group)check_get(data, KEY_RULE);
+    const uint32_t page = check_page_id(data, check_row_seq(data, row), head, ordinal);
+    const uint64_t bounds = page * l->kv.bounds_page_stride + head * l->kv.bounds_head_stride;
+    const float *q = check_init(data, BUF_Q);
+    q += row * check_q_stride(data) + (uint64_t)head * l->group * l->kv.head_dim;
+    double score = rule == TMS_GROUP_MAX ? -INFINITY : 0, sizes = 0;
+    for (uint32_t g = 0; g < l->group; g++) {
+        double size, s = head_score(data, q + g * l->kv.head_dim, bounds, &size);
+        score = rule == TMS_GROUP_MAX ? larger(score, s) : score + s;
+        sizes = rule == TMS_GROUP_MAX ? larger(sizes, size) : sizes + size;
+    }
+    const double share = rule == TMS_GROUP_MEAN ? 1.0 / l->group : 1;
+    const bool exact = check_get(data, KEY_FILL) == FILL_INTS && rule != TMS_GROUP_MEAN;
+    *tolerance = exact ? 0 : 1e-6 * sizes * share;
+    return score * share;
+}
+
+static uint32_t score_stride(const check_data *data) {
+    return data->lanes.lane_pages + SLACK;
+}
+
+/* Nasty cases have a NaN in a query, too. */
+static void make(check_data *data) {
+    const check_lanes *l = &data->lanes;
+    check_lanes_make(data, ROLE_INPUT);
+    check_nan_keys(data);
+    check_bounds_make(data, ROLE_INPUT);
+    check_q_make(data);
+    if (!l->n_rows) return;
+    if (check_get(data, KEY_FILL) == FILL_NASTY)
+        ((float *)check_init(data, BUF_Q))[l->kv.head_dim / 2] = NAN;
+    check_buffer_add(data, BUF_SCORES, ROLE_OUTPUT, TAMIS_F32,
+                     (uint64_t)l->n_rows * l->n_kv_heads * score_stride(data));
+}
+
+static void oracle(check_data *data) {
+    const check_lanes *l = &data->lanes;
+    check_buffer *scores = &data->buf[BUF_SCORES];
+    check_want(data, BUF_SCORES, true);
+    for (uint32_t row = 0; row < l->n_rows; row++) {
+        for (uint32_t h = 0; h < l->n_kv_heads; h++) {
+            const uint64_t at = ((uint64_t)row * l->n_kv_heads + h) * score_stride(data);
+            for (uint32_t i = 0; i < check_visible(data, row, h) / l->kv.page_size; i++)
+                ((float *)scores->want)[at + i] =
+                    (float)check_score(data, row, h, i, &scores->tolerance[at + i]);
+        }
+    }
+}
+
+static tamis_status launch(check_side *side, check_rows rows) {
+    const check_data *data = side->data;
+    const uint64_t lanes = (uint64_t)rows.first * data->lanes.n_kv_heads;
+    const tms_score_pages p = {
+        .kv = check_kv(side),
+        .batch = check_batch(side, rows),
+        .q = {check_ref(side, BUF_Q, rows.first * check_q_stride(data)), check_q_stride(data)},
+        .group = (tms_group)check_get(data, KEY_RULE),
+        .scores = check_ref(side, BUF_SCORES, lanes * score_stride(data)),
+        .stride = score_stride(data),
+    };
+    return side->dev->backend->score_pages(side->dev, &p);
+}
+
+static uint64_t bytes(const check_data *data) {
+    const check_lanes *l = &data->lanes;
+    uint64_t pages = 0;
+    for (uint32_t row = 0; row < l->n_rows; row++)
+        for (uint32_t h = 0; h < l->n_kv_heads; h++)
+            pages += check_visible(data, row, h) / l->kv.page_size;
+    return pages * 2 * l->kv.head_dim * check_type_size(l->kv.dtype);
+}
+
+const check_op check_op_score_pages = {
+    .name = "score_pages",
+    .defaults = (const check_default[]){{KEY_FILL, FILL_NORMAL},
+                                        {KEY_DTYPE, TAMIS_F16},
+                                        {KEY_LAYOUT, LAYOUT_OWN},
+                                        {KEY_B, 1},
+                                        {KEY_R, 1},
+                                        {KEY_HKV, 2},
+                                        {KEY_G, 1},
+                                        {KEY_D, 64},
+                                        {KEY_PAGE, 16},
+                                        {KEY_KV, 400},
+                                        {KEY_RULE, TMS_GROUP_MAX},
+                                        {KEY_PAD, 0},
+                                        {KEY_EVEN, 0},
+                                        {KEY_ORDERED, 0},
+                                        {KEY_COUNT, 0}},
+    .factors = (const check_factor[]){{KEY_FILL, 3, {FILL_INTS, FILL_NORMAL, FILL_NASTY}},
+                                      {KEY_DTYPE, 3, {TAMIS_F32, TAMIS_F16, TAMIS_BF16}},
+                                      {KEY_LAYOUT, 3, {LAYOUT_OWN, LAYOUT_NHD, LAYOUT_HND}},
+                                      {KEY_D, 5, {64, 80, 96, 128, 256}},
+                                      {KEY_G, 6, {1, 3, 4, 5, 7, 16}},
+                                      {KEY_PAGE, 4, {8, 16, 32, 64}},
+                                      {KEY_RULE, 3, {TMS_GROUP_MAX, TMS_GROUP_MEAN, TMS_GROUP_SUM}},
+                                      {KEY_B, 2, {1, 3}},
+                                      {KEY_R, 2, {1, 3}},
+                                      {KEY_HKV, 3, {1, 2, 5}},
+                                      {KEY_KV, 3, {17, 400, 1023}},
+                                      {KEY_PAD, 2, {0, 16}},
+                                      {KEY_COUNT, 0, {0}}},
+    .entries = (const check_entry[]){{LIST_SMOKE, "normal:f16:b2:g4"},
+                                     {LIST_SMOKE, "nasty:f16:b2:g4"},
+                                     {LIST_CI, "r0"},
+                                     {LIST_CI, "kv3"}, /* no full page */
+                                     {LIST_CI, "normal:f16:hkv8:g4:d128:kv33000"},
+                                     {LIST_OCLGRIND, "f16:g2:kv40"},
+                                     {LIST_OCLGRIND, "nasty:f32:hnd:d80:g3:page8:kv40:mean"},
+                                     {LIST_BENCH, "f16:hkv32:d128:kv32768:even"},
+                                     {LIST_BENCH, "f16:hkv8:g4:d128:kv32768:even"},
+                                     {0, NULL}},
+    .reject = check_lanes_reject,
+    .make = make,
+    .oracle = oracle,
+    .launch = launch,
+    .rows = check_lanes_rows,
+    .rows_alone = true,
+    .bytes = bytes,
+};

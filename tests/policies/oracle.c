@@ -1,0 +1,152 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* An independent answer in double precision to what a step attends and selects. */
+#include "tests/policies/oracle.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct candidate {
+    uint32_t ordinal;
+    double score, slack; /* slack: what fp32 sums may differ by */
+} candidate;
+
+/* Score of one query head: the largest q·k that any key between the bounds could have. */
+static double head_score(const oracle_rule *rule, const float *keys, const float *q,
+                         double *slack) {
+    double score = 0;
+    for (uint32_t d = 0; d < rule->head_dim; d++) {
+        double lo = INFINITY, hi = -INFINITY;
+        for (uint32_t s = 0; s < rule->page_size; s++) {
+            double k = keys[s * rule->head_dim + d];
+            lo = isnan(k) ? NAN : fmin(lo, k);
+            hi = isnan(k) ? NAN : fmax(hi, k);
+            if (isnan(k)) break;
+        }
+        double at_lo = q[d] * lo, at_hi = q[d] * hi;
+        double term = isnan(at_lo) || isnan(at_hi) ? NAN : fmax(at_lo, at_hi);
+        score += term;
+        *slack += 2e-6 * fabs(term);
+    }
+    return score;
+}
+
+static candidate score_page(const oracle_rule *rule, const oracle_lane *lane, uint32_t ordinal,
+                            const float *q) {
+    const float *keys = lane->k + (size_t)ordinal * rule->page_size * rule->head_dim;
+    candidate c = {.ordinal = ordinal};
+    double most = -INFINITY, sum = 0;
+    for (uint32_t g = 0; g < rule->group; g++) {
+        double score = head_score(rule, keys, q + g * rule->head_dim, &c.slack);
+        most = isnan(score) || isnan(most) ? NAN : fmax(most, score);
+        sum += score;
+    }
+    c.score = rule->selection.group == TAMIS_GROUP_MAX    ? most
+              : rule->selection.group == TAMIS_GROUP_MEAN ? sum / rule->group
+                                                          : sum;
+    return c;
+}
+
+/* Best first: numbers before NaN, the higher score, then the newer page. */
+static int by_rank(const void *a, const void *b) {
+    const candidate *x = a, *y = b;
+    if (isnan(x->score) != isnan(y->score)) return isnan(x->score) ? 1 : -1;
+    if (x->score > y->score) return -1;
+    if (x->score < y->score) return 1;
+    return x->ordinal > y->ordinal ? -1 : 1;
+}
+
+static bool is_protected(const oracle_rule *rule, uint32_t ordinal, uint32_t visible) {
+    const tamis_selection *s = &rule->selection;
+    uint32_t first = ordinal * rule->page_size, end = first + rule->page_size;
+    bool partial = end > visible;
+    bool sink = first < s->sinks;
+    bool recent = s->recent > 0 && (uint64_t)end + s->recent > visible;
+    return partial || sink || recent;
+}
+
+/* Takes the best `places` of the ranked; near the threshold anything goes. */
+static void take_best(const candidate *ranked, uint32_t n, uint32_t places, bool scored,
+                      signed char *chosen) {
+    double threshold = places ? ranked[places - 1].score : INFINITY;
+    for (uint32_t i = 0; i < n; i++) {
+        const candidate *c = &ranked[i];
+        bool close = scored && places > 0 && places < n &&
+                     fabs(c->score - threshold) <= c->slack + ranked[places - 1].slack &&
+                     c->score != threshold;
+        chosen[c->ordinal] = close ? -1 : i < places;
+    }
+    /* The page at the threshold itself may lose against one that is close to it. */
+    bool contested = false;
+    for (uint32_t i = 0; i < n; i++)
+        contested |= chosen[ranked[i].ordinal] < 0;
+    for (uint32_t i = 0; i < n && contested; i++)
+        if (ranked[i].score == threshold) chosen[ranked[i].ordinal] = -1;
+}
+
+uint32_t oracle_select(const oracle_rule *rule, const oracle_lane *lane, uint32_t visible,
+                       const float *q, signed char *chosen) {
+    const tamis_selection *s = &rule->selection;
+    uint32_t n = (visible + rule->page_size - 1) / rule->page_size;
+    uint32_t k = s->budget / rule->page_size, taken = 0, n_ranked = 0;
+    bool scored = s->kind == TAMIS_SELECT_QUEST;
+    memset(chosen, 1, n);
+    if (s->kind == TAMIS_SELECT_FULL || n <= k) return n;
+    candidate *ranked = calloc(n, sizeof *ranked);
+    assert_non_null(ranked);
+    for (uint32_t i = 0; i < n; i++) {
+        if (is_protected(rule, i, visible))
+            taken++;
+        else
+            ranked[n_ranked++] = scored ? score_page(rule, lane, i, q) : (candidate){.ordinal = i};
+    }
+    qsort(ranked, n_ranked, sizeof *ranked, by_rank);
+    take_best(ranked, n_ranked, k - taken, scored, chosen);
+    free(ranked);
+    return k;
+}
+
+static double logit_of(const oracle_rule *rule, const float *q, const float *k) {
+    double logit = 0;
+    for (uint32_t d = 0; d < rule->head_dim; d++)
+        logit += (double)q[d] * k[d];
+    logit *= rule->scale;
+    return rule->soft_cap > 0 ? rule->soft_cap * tanh(logit / rule->soft_cap) : logit;
+}
+
+bool oracle_attends(const oracle_rule *rule, const oracle_lane *lane, uint32_t visible,
+                    const uint32_t *pages, uint32_t n_pages, const float *q, const float *out) {
+    double sum[256] = {0}, total = 0, most = -INFINITY, largest_logit = 0, largest_v = 0;
+    uint32_t dim = rule->head_dim, lo = 0;
+    bool spoiled = false;
+    if (rule->sliding_window && visible > rule->sliding_window) lo = visible - rule->sliding_window;
+    for (uint32_t pass = 0; pass < 2; pass++)
+        for (uint32_t i = 0; i < n_pages; i++)
+            for (uint32_t j = 0; j < rule->page_size; j++) {
+                uint32_t slot = pages[i] * rule->page_size + j;
+                if (slot >= visible || slot < lo) continue;
+                double logit = logit_of(rule, q, lane->k + (size_t)slot * dim);
+                spoiled |= isnan(logit);
+                if (pass == 0) {
+                    most = fmax(most, logit);
+                    largest_logit = fmax(largest_logit, fabs(logit));
+                    continue;
+                }
+                double weight = exp(logit - most);
+                total += weight;
+                for (uint32_t d = 0; d < dim; d++) {
+                    double v = lane->v[(size_t)slot * dim + d];
+                    sum[d] += weight * v;
+                    largest_v = fmax(largest_v, fabs(v));
+                }
+            }
+    double bound = 2e-6 * largest_v * (1 + largest_logit);
+    for (uint32_t d = 0; d < dim; d++) {
+        double wanted = total > 0 ? sum[d] / total : 0;
+        if (spoiled ? isnan(out[d]) : fabs(out[d] - wanted) <= bound) continue;
+        print_error("channel %u: %.9g, wanted %.9g within %.2g\n", d, (double)out[d], wanted,
+                    bound);
+        return false;
+    }
+    return true;
+}
