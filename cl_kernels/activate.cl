@@ -13,8 +13,8 @@ static inline float gated1(float z, float up) {
     return gated16((float16)(z), (float16)(up)).s0;
 }
 
-__kernel GROUP_OF(LANES) void activate_rows(MATRIX_PARAMS(gate), MATRIX_PARAMS(up), MATRIX_PARAMS(y),
-                                            uint n_rows, uint dim) {
+__kernel GROUP_OF(LANES) void activate_rows(MATRIX_PARAMS(gate), MATRIX_PARAMS(up),
+                                            MATRIX_PARAMS(y), uint n_rows, uint dim) {
     const uint chunks = (dim + 15) / 16;
     FOR_EACH_ITEM(i, n_rows * chunks) {
         const uint row = i / chunks, first = i % chunks * 16;

@@ -8,8 +8,7 @@ __kernel GROUP_OF(LANES) void argmax_rows(MATRIX_PARAMS(x), uint n_rows, uint di
                                           REF_PARAMS(int, out)) {
     __local uint best_key[LANES], best_index[LANES];
     const uint lane = (uint)get_local_id(0), row = (uint)get_group_id(0);
-    if (row >= n_rows)
-        return;
+    if (row >= n_rows) return;
     __global const float *from = x + x_offset + row * x_stride;
     /* 1. best of each lane; a lane without elements has the lowest key and an index beyond all */
     uint key = 0, index = UINT_MAX;
@@ -34,6 +33,5 @@ __kernel GROUP_OF(LANES) void argmax_rows(MATRIX_PARAMS(x), uint n_rows, uint di
             }
         }
     }
-    if (lane == 0)
-        out[out_offset + row] = (int)best_index[0];
+    if (lane == 0) out[out_offset + row] = (int)best_index[0];
 }

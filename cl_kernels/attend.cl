@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* attend: out = Σ softmax(scale·q·k)·v over the slots that a row sees; lse = log Σ exp.
  * contract: host/backend.h; meaning: host/reference/attend.c.
- * Work split: a group owns one (row, KV head, split of SPLIT_PAGES list entries) and serves all query
- * heads of the KV head. A loop step is a tile of LANES keys: in steps 1 to 3 a lane owns a key, in
- * step 4 it owns 8 channels of every PARTS-th key. Softmax runs online, one rescale a tile. */
+ * Work split: a group owns one (row, KV head, split of SPLIT_PAGES list entries) and serves all
+ * query heads of the KV head. A loop step is a tile of LANES keys: a lane owns a key, and in step
+ * 3d 8 channels of every PARTS-th key. Softmax runs online, one rescale a tile. */
 #include "common.clh"
 #ifndef HEAD_DIM
 #define HEAD_DIM 128
@@ -17,16 +17,16 @@
 #ifndef SPLIT_PAGES
 #define SPLIT_PAGES 512 /* TMS_SPLIT_PAGES */
 #endif
-#define CHUNKS (HEAD_DIM / 8)
-#define PARTS (LANES / CHUNKS)
+#define CHUNKS     (HEAD_DIM / 8)
+#define PARTS      (LANES / CHUNKS)
 #define TILE_PAGES (LANES / PAGE_SIZE)
-#define EIGHTHS (LANES / 8)
+#define EIGHTHS    (LANES / 8)
 
 __kernel GROUP_OF(LANES) void attend_rows(
     KV_PARAMS, BATCH_PARAMS, MATRIX_PARAMS(q), REF_PARAMS(const int, pages),
     REF_PARAMS(const int, count), uint capacity, REF_PARAMS(const int, positions),
-    REF_PARAMS(const int, intervals), float scale, float soft_cap, uint n_splits, MATRIX_PARAMS(out),
-    ulong out_split_stride, REF_PARAMS(float, lse), ulong lse_split_stride) {
+    REF_PARAMS(const int, intervals), float scale, float soft_cap, uint n_splits,
+    MATRIX_PARAMS(out), ulong out_split_stride, REF_PARAMS(float, lse), ulong lse_split_stride) {
     __local float query[GROUP * HEAD_DIM];
     __local float weight[GROUP][LANES];   /* logits, then probabilities, of the tile */
     __local float highest[GROUP][8];      /* of each eighth of the tile */
@@ -35,11 +35,11 @@ __kernel GROUP_OF(LANES) void attend_rows(
     __local float8 sums[LANES];
     const uint lane = (uint)get_local_id(0), head = (uint)get_group_id(1);
     const uint split = (uint)get_group_id(0) % n_splits, row = (uint)get_group_id(0) / n_splits;
-    if (row >= n_rows)
-        return;
+    if (row >= n_rows) return;
     const uint owner = row * n_kv_heads + head;
     const uint seen = (uint)visible[visible_offset + owner];
-    const uint entries = pages ? (uint)count[count_offset + owner] : (seen + PAGE_SIZE - 1) / PAGE_SIZE;
+    const uint entries =
+        pages ? (uint)count[count_offset + owner] : (seen + PAGE_SIZE - 1) / PAGE_SIZE;
     const uint end = min((split + 1) * SPLIT_PAGES, entries);
     const int low = intervals ? intervals[intervals_offset + 2 * row] : INT_MIN;
     const int high = intervals ? intervals[intervals_offset + 2 * row + 1] : INT_MAX;
@@ -56,12 +56,11 @@ __kernel GROUP_OF(LANES) void attend_rows(
     }
     for (uint i = lane; i < GROUP * HEAD_DIM; i += LANES)
         query[i] = q[i];
-    if (lane < GROUP)
-        top[lane] = -INFINITY;
+    if (lane < GROUP) top[lane] = -INFINITY;
     barrier(CLK_LOCAL_MEM_FENCE);
 
     for (uint tile = split * SPLIT_PAGES; tile < end; tile += TILE_PAGES) {
-        /* 1. the lane's key: its place, whether it is seen, its logits */
+        /* 1. the page of the lane's key, 2. and whether its slot is seen */
         const uint entry = tile + lane / PAGE_SIZE;
         bool live = entry < end;
         ulong at = 0;
@@ -80,6 +79,7 @@ __kernel GROUP_OF(LANES) void attend_rows(
             }
         }
         value_at[lane] = live ? at + value_offset : ULONG_MAX;
+        /* 3a. the key's logit with every query head */
         float4 dot4[GROUP];
         for (uint g = 0; g < GROUP; g++)
             dot4[g] = 0.0f;
@@ -94,14 +94,13 @@ __kernel GROUP_OF(LANES) void attend_rows(
         for (uint g = 0; g < GROUP; g++) {
             const float2 pair = dot4[g].lo + dot4[g].hi;
             float logit = scale * (pair.x + pair.y);
-            if (soft_cap > 0.0f)
-                logit = soft_cap * tanh(logit / soft_cap);
+            if (soft_cap > 0.0f) logit = soft_cap * tanh(logit / soft_cap);
             /* An infinite logit among the seen gives NaN, as a NaN does. */
             weight[g][lane] = !live ? -INFINITY : isfinite(logit) ? logit : NAN;
         }
         barrier(CLK_LOCAL_MEM_FENCE);
 
-        /* 2. the tile's maximum of each head, and the factor for the sums so far */
+        /* 3b. the tile's maximum of each head, and the factor for the sums so far */
         for (uint i = lane; i < GROUP * 8; i += LANES) {
             float m = -INFINITY;
             for (uint j = 0; j < EIGHTHS; j++)
@@ -118,7 +117,7 @@ __kernel GROUP_OF(LANES) void attend_rows(
         }
         barrier(CLK_LOCAL_MEM_FENCE);
 
-        /* 3. probabilities; a key that is not seen keeps 0 */
+        /* 3c. probabilities; a key that is not seen keeps 0 */
         for (uint g = 0; g < GROUP; g++) {
             const float p = live ? exp(weight[g][lane] - top[g]) : 0.0f;
             total[g] = total[g] * old[g] + p;
@@ -127,11 +126,10 @@ __kernel GROUP_OF(LANES) void attend_rows(
         }
         barrier(CLK_LOCAL_MEM_FENCE);
 
-        /* 4. weighted values */
+        /* 3d. weighted values */
         if (part < PARTS)
             for (uint key = part; key < LANES; key += PARTS) {
-                if (value_at[key] == ULONG_MAX)
-                    continue;
+                if (value_at[key] == ULONG_MAX) continue;
                 const float8 value = load8(kv + value_at[key] + channel);
                 for (uint g = 0; g < GROUP; g++)
                     sum[g] = fma((float8)(weight[g][key]), value, sum[g]);
@@ -139,7 +137,7 @@ __kernel GROUP_OF(LANES) void attend_rows(
         barrier(CLK_LOCAL_MEM_FENCE);
     }
 
-    /* 5. the state: sums over lanes and parts, in order */
+    /* 4. the states as results: sums over lanes and parts, in order */
     for (uint g = 0; g < GROUP; g++) {
         weight[g][lane] = total[g];
         sums[lane] = sum[g];

@@ -13,7 +13,7 @@ __kernel GROUP_OF(1) void attend_single(
     REF_PARAMS(const int, pages), REF_PARAMS(const int, count), uint capacity, float scale,
     float soft_cap, uint n_splits, MATRIX_PARAMS(out), ulong out_split_stride, REF_PARAMS(float, lse),
     ulong lse_split_stride) {
-    __local attend_state s;
+    attend_state s;
     const uint head = (uint)get_group_id(0) % n_kv_heads, item = (uint)get_group_id(1);
     const uint split = (uint)get_group_id(0) / n_kv_heads;
     if (item >= (tiles ? n_tiles : n_rows))

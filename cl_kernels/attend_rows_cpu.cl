@@ -32,7 +32,7 @@ typedef struct tile_state {
 
 /* 1, 4. Rows of slots first to first + n as f32, zeros up to a multiple of BLOCK. Returns 0 in lanes,
  * or NaN if an element is not finite. */
-static inline float16 load_rows(__local tile_state *s, __global const element *rows,
+static inline float16 load_rows(tile_state *s, __global const element *rows,
                                 ulong page_stride, ulong slot_stride, __global const int *table,
                                 int first, int n) {
     float16 check = 0.0f;
@@ -52,9 +52,9 @@ static inline float16 load_rows(__local tile_state *s, __global const element *r
 }
 
 /* 2. */
-static inline void tile_logits(__local tile_state *s, int n) {
+static inline void tile_logits(tile_state *s, int n) {
     for (int first = 0; first < n; first += BLOCK) {
-        __local const float *key = (__local const float *)s->rows[first];
+        const float *key = (const float *)s->rows[first];
         float16 dot[BLOCK][HALVES];
         UNROLL for (int i = 0; i < BLOCK; i++)
             UNROLL for (int b = 0; b < HALVES; b++) dot[i][b] = 0.0f;
@@ -69,7 +69,7 @@ static inline void tile_logits(__local tile_state *s, int n) {
 }
 
 /* Which rows see the slot, as -1 or 0. */
-static inline int16 sees(__local const tile_state *s, int first, int i, int b) {
+static inline int16 sees(const tile_state *s, int first, int i, int b) {
     int16 seen = s->visible[b] > first + i;
 #if INTERVALS
     seen &= (s->low[b] <= s->position[i]) & (s->high[b] >= s->position[i]);
@@ -78,7 +78,7 @@ static inline int16 sees(__local const tile_state *s, int first, int i, int b) {
 }
 
 /* 3. */
-static inline void tile_softmax(__local tile_state *s, int first, int n, float soft_cap) {
+static inline void tile_softmax(tile_state *s, int first, int n, float soft_cap) {
     for (int b = 0; b < HALVES; b++) {
         float16 top = s->top[b], total = 0.0f;
         for (int i = 0; i < n; i++) {
@@ -108,9 +108,9 @@ static inline void tile_softmax(__local tile_state *s, int first, int n, float s
 }
 
 /* 5. */
-static inline void tile_values(__local tile_state *s, int n) {
+static inline void tile_values(tile_state *s, int n) {
     for (int d = 0; d < HEAD_DIM; d += BLOCK) {
-        __local const float *value = (__local const float *)s->rows + d;
+        const float *value = (const float *)s->rows + d;
         float16 sum[BLOCK][HALVES];
         UNROLL for (int i = 0; i < BLOCK; i++)
             UNROLL for (int b = 0; b < HALVES; b++) sum[i][b] = 0.0f;
@@ -127,12 +127,12 @@ static inline void tile_values(__local tile_state *s, int n) {
 }
 
 /* 5 for values that are not all finite: a weight of 0 would spoil rows that do not see them. */
-static inline void tile_values_guarded(__local tile_state *s, int first, int n) {
+static inline void tile_values_guarded(tile_state *s, int first, int n) {
     for (int d = 0; d < HEAD_DIM; d++)
         for (int b = 0; b < HALVES; b++) {
             float16 sum = s->sum[d][b] * s->old[b];
             for (int key = 0; key < n; key++) {
-                const float16 x = ((__local const float *)s->rows[key])[d];
+                const float16 x = ((const float *)s->rows[key])[d];
                 sum = sees(s, first, key, b) ? fma(x, s->weight[key][b], sum) : sum;
             }
             s->sum[d][b] = sum;
@@ -144,7 +144,7 @@ __kernel GROUP_OF(1) void attend_tiles(
     KV_PARAMS, BATCH_PARAMS, MATRIX_PARAMS(q), REF_PARAMS(const int, tiles), uint n_tiles,
     uint singles, REF_PARAMS(const int, positions), REF_PARAMS(const int, intervals), float scale,
     float soft_cap, MATRIX_PARAMS(out), REF_PARAMS(float, lse)) {
-    __local tile_state s;
+    tile_state s;
     const uint n_heads = n_kv_heads * GROUP, query_head = (uint)get_group_id(0);
     const uint tile = (uint)get_group_id(1), head = query_head / GROUP;
     if (tile >= n_tiles)
@@ -157,14 +157,14 @@ __kernel GROUP_OF(1) void attend_tiles(
         const int row = row0 + min(r, rows - 1);
         const int seen = r < rows ? visible[visible_offset + row * n_kv_heads + head] : 0;
         __global const float *from = q + q_offset + row * q_stride + (ulong)query_head * HEAD_DIM;
-        ((__local int *)s.visible)[r] = seen;
+        ((int *)s.visible)[r] = seen;
         last = max(last, seen);
 #if INTERVALS
-        ((__local int *)s.low)[r] = intervals[intervals_offset + 2 * row];
-        ((__local int *)s.high)[r] = intervals[intervals_offset + 2 * row + 1];
+        ((int *)s.low)[r] = intervals[intervals_offset + 2 * row];
+        ((int *)s.high)[r] = intervals[intervals_offset + 2 * row + 1];
 #endif
         for (int d = 0; d < HEAD_DIM; d++)
-            ((__local float *)s.q[d])[r] = r < rows ? scale * from[d] : 0.0f;
+            ((float *)s.q[d])[r] = r < rows ? scale * from[d] : 0.0f;
     }
     for (int b = 0; b < HALVES; b++) {
         s.total[b] = 0.0f;
@@ -200,10 +200,10 @@ __kernel GROUP_OF(1) void attend_tiles(
             s.sum[d][b] = s.total[b] == 0.0f ? (float16)(0.0f) : s.sum[d][b] / s.total[b];
     for (int r = 0; r < rows; r++) {
         __global float *to = out + out_offset + (row0 + r) * out_stride + (ulong)query_head * HEAD_DIM;
-        for (int d = 0; d < HEAD_DIM; d++) to[d] = ((__local const float *)s.sum[d])[r];
-        const float total = ((__local const float *)s.total)[r];
+        for (int d = 0; d < HEAD_DIM; d++) to[d] = ((const float *)s.sum[d])[r];
+        const float total = ((const float *)s.total)[r];
         if (lse)
             lse[lse_offset + (ulong)(row0 + r) * n_heads + query_head] =
-                total == 0.0f ? -INFINITY : ((__local const float *)s.top)[r] + log(total);
+                total == 0.0f ? -INFINITY : ((const float *)s.top)[r] + log(total);
     }
 }

@@ -18,16 +18,17 @@ __kernel GROUP_OF(LANES) void bounds_of_pages(KV_PARAMS, BOUNDS_PARAMS, uint n, 
         const int page = pages[pages_offset + i / CHUNKS / n_kv_heads];
         __global const element *key =
             kv + kv_offset + page * page_stride + head * kv_head_stride + channel;
-        /* 1. lowest and highest of each channel, and whether one is no number */
+        /* 1. both begin as the first key */
         float16 lo = load16(key), hi = lo;
         int16 nan = isnan(lo);
+        /* 2. every other key widens them; a NaN is kept apart */
         for (uint slot = 1; slot < PAGE_SIZE; slot++) {
             const float16 x = load16(key + slot * slot_stride);
             lo = fmin(lo, x);
             hi = fmax(hi, x);
             nan |= isnan(x);
         }
-        /* 2. the pair */
+        /* 3. the lo row, then the hi row */
         const float16 none = (float16)(NAN);
         __global element *to = bounds + bounds_offset + page * bounds_page_stride +
                                head * bounds_head_stride + channel;

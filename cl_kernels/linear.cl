@@ -1,23 +1,23 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* linear: y[r][j] = Σ_i x[r][i]·w[j][i] + bias[j] (+ y[r][j]), for few rows.
  * contract: host/backend.h; meaning: host/reference/linear.c.
- * Work split: a group owns outputs j in turn and all rows; its lanes take chunks of 8 inputs in turn.
- * widen and start serve the matrix-matrix form, whose product a library computes. */
+ * Work split: a group owns outputs j in turn and all rows; its lanes take chunks of 8 inputs in
+ * turn. widen and start serve the matrix-matrix form, whose product a library computes. */
 #include "common.clh"
 #ifndef ROWS
 #define ROWS 1 /* rows of a launch, at most */
 #endif
 
 __kernel GROUP_OF(LANES) void linear_rows(MATRIX_PARAMS(x), MATRIX_PARAMS(y),
-                                          REF_PARAMS(const element, w), REF_PARAMS(const float, bias),
-                                          uint n_rows, uint n_in, uint n_out, uint accumulate) {
+                                          REF_PARAMS(const element, w),
+                                          REF_PARAMS(const float, bias), uint n_rows, uint n_in,
+                                          uint n_out, uint accumulate) {
     __local float scratch[LANES];
     const uint lane = (uint)get_local_id(0), chunks = n_in / 8;
     x += x_offset;
-    if (n_rows == 0)
-        return;
+    if (n_rows == 0) return;
     for (uint j = (uint)get_group_id(0); j < n_out; j += (uint)get_num_groups(0)) {
-        /* 1. the lane's share of the products; rows beyond n_rows repeat the last */
+        /* 1. and 2. the lane's share of weights and products; rows beyond n_rows repeat the last */
         __global const element *weights = w + w_offset + (ulong)j * n_in;
         float8 sum[ROWS];
         float rest[ROWS];
@@ -33,7 +33,7 @@ __kernel GROUP_OF(LANES) void linear_rows(MATRIX_PARAMS(x), MATRIX_PARAMS(y),
         for (uint i = chunks * 8 + lane; i < n_in; i += LANES)
             for (uint r = 0; r < ROWS; r++)
                 rest[r] = fma(load1(weights + i), x[min(r, n_rows - 1) * x_stride + i], rest[r]);
-        /* 2. the sums over the lanes */
+        /* 3. the sums over the lanes, with bias and what is there */
         for (uint r = 0; r < ROWS; r++) {
             float all = group_sum(sum8(sum[r]) + rest[r], scratch);
             if (lane == 0 && r < n_rows) {

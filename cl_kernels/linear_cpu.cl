@@ -94,7 +94,7 @@ static inline void transpose(float16 *a) {
 
 /* Inputs k to k + depth of 16 outputs from `j` into half b of the panel; outputs past the end are the
  * last one again. */
-static inline void pack(__local float16 (*panel)[2], int b, __global const element *w, uint j,
+static inline void pack(float16 (*panel)[2], int b, __global const element *w, uint j,
                         uint n_out, uint n_in, uint k, uint depth) {
     __global const element *from[16];
     for (int o = 0; o < 16; o++) from[o] = w + (ulong)min(j + o, n_out - 1) * n_in + k;
@@ -106,7 +106,7 @@ static inline void pack(__local float16 (*panel)[2], int b, __global const eleme
         UNROLL for (int o = 0; o < 16; o++) panel[i + o][b] = a[o];
     }
     for (; i < depth; i++)
-        for (int o = 0; o < 16; o++) ((__local float *)&panel[i][b])[o] = load1(from[o] + i);
+        for (int o = 0; o < 16; o++) ((float *)&panel[i][b])[o] = load1(from[o] + i);
 }
 
 /* The first `n` <= 16 of a vector of memory. */
@@ -125,7 +125,7 @@ static inline void store_part(float16 x, __global float *p, int n) {
 }
 
 __kernel GROUP_OF(1) void linear_many(LINEAR_PARAMS) {
-    __local float16 panel[DEPTH][2];
+    float16 panel[DEPTH][2];
     const uint j = (uint)get_group_id(0) * PANEL, row0 = (uint)get_group_id(1) * MOST_ROWS;
     if (row0 >= n_rows)
         return;

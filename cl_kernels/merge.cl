@@ -19,8 +19,7 @@ __kernel GROUP_OF(LANES) void merge_states(uint n_parts, uint n_rows, uint n_hea
         float top = -INFINITY;
         for (uint part = 0; part < n_parts; part++) {
             const float l = part_lse[(ulong)part * n];
-            if (l == -INFINITY)
-                continue;
+            if (l == -INFINITY) continue;
             live++;
             one = part;
             top = fmax(top, l);
@@ -28,13 +27,12 @@ __kernel GROUP_OF(LANES) void merge_states(uint n_parts, uint n_rows, uint n_hea
         /* 2. a single live part passes through; none gives 0 and -inf */
         float value = live ? part_out[(ulong)one * n * dim] : 0.0f;
         float joint = live ? part_lse[(ulong)one * n] : -INFINITY;
-        /* 3. the weighted sums; a NaN part makes them NaN */
+        /* 3. the sum of weights, 4. and the weighted outs; a NaN part makes them NaN */
         if (live > 1) {
             float total = 0.0f, sum = 0.0f;
             for (uint part = 0; part < n_parts; part++) {
                 const float l = part_lse[(ulong)part * n];
-                if (l == -INFINITY)
-                    continue;
+                if (l == -INFINITY) continue;
                 const float weight = exp(l - top);
                 total += weight;
                 sum = fma(weight, part_out[(ulong)part * n * dim], sum);
@@ -43,7 +41,6 @@ __kernel GROUP_OF(LANES) void merge_states(uint n_parts, uint n_rows, uint n_hea
             joint = top + log(total);
         }
         out[out_offset + state / n_heads * out_stride + state % n_heads * dim + channel] = value;
-        if (lse && channel == 0)
-            lse[lse_offset + state] = joint;
+        if (lse && channel == 0) lse[lse_offset + state] = joint;
     }
 }

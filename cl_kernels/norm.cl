@@ -4,12 +4,12 @@
  * Work split: a group owns a row; its lanes take chunks of 16 channels in turn. */
 #include "common.clh"
 
-__kernel GROUP_OF(LANES) void norm_rows(MATRIX_PARAMS(x), MATRIX_PARAMS(y), REF_PARAMS(const float, w),
-                                        uint n_rows, uint dim, float eps) {
+__kernel GROUP_OF(LANES) void norm_rows(MATRIX_PARAMS(x), MATRIX_PARAMS(y),
+                                        REF_PARAMS(const float, w), uint n_rows, uint dim,
+                                        float eps) {
     __local float scratch[LANES];
     const uint lane = (uint)get_local_id(0), row = (uint)get_group_id(0), chunks = dim / 16;
-    if (row >= n_rows)
-        return;
+    if (row >= n_rows) return;
     __global const float *from = x + x_offset + row * x_stride;
     __global float *to = y + y_offset + row * y_stride;
     w += w_offset;

@@ -8,8 +8,9 @@
 #endif
 #define STEPS 1024u /* TMS_ROTATE_STEPS */
 
-__kernel GROUP_OF(LANES) void rotate_rows(MATRIX_PARAMS(x), uint n_rows, uint n_heads, uint head_dim,
-                                          uint n_pairs, REF_PARAMS(const int, positions),
+__kernel GROUP_OF(LANES) void rotate_rows(MATRIX_PARAMS(x), uint n_rows, uint n_heads,
+                                          uint head_dim, uint n_pairs,
+                                          REF_PARAMS(const int, positions),
                                           REF_PARAMS(const float, table)) {
     FOR_EACH_ITEM(i, n_rows * n_heads * n_pairs) {
         const uint pair = i % n_pairs, head = i / n_pairs % n_heads, row = i / n_pairs / n_heads;

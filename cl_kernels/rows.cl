@@ -34,8 +34,7 @@ __kernel GROUP_OF(LANES) void write_rows(KV_PARAMS, BATCH_PARAMS, REF_PARAMS(con
         const uint channel = i % CHUNKS * 16;
         const uint lane = i / CHUNKS, head = lane % n_kv_heads, row = lane / n_kv_heads;
         const int slot = slots[slots_offset + lane];
-        if (slot < 0)
-            continue;
+        if (slot < 0) continue;
         const int page = table[table_offset + row_seq[row_seq_offset + row] * seq_stride +
                                head * head_stride + slot / PAGE_SIZE];
         __global element *to = kv + kv_offset + page * page_stride + head * kv_head_stride +
@@ -59,9 +58,7 @@ __kernel GROUP_OF(LANES) void read_rows(KV_PARAMS, REF_PARAMS(const int, table),
         __global const element *from = kv + kv_offset + page * page_stride + h * kv_head_stride +
                                        s % PAGE_SIZE * slot_stride + channel;
         const ulong to = (ulong)row * HEAD_DIM + channel;
-        if (k)
-            vstore16(load16(from), 0, k + k_offset + to);
-        if (v)
-            vstore16(load16(from + value_offset), 0, v + v_offset + to);
+        if (k) vstore16(load16(from), 0, k + k_offset + to);
+        if (v) vstore16(load16(from + value_offset), 0, v + v_offset + to);
     }
 }

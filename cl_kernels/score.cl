@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* score_pages: score(page) = max, mean or sum over the group of Σ_d max(q_d·lo_d, q_d·hi_d).
  * contract: host/backend.h; meaning: host/reference/score.c.
- * Work split: a group owns PAGES full pages of one (row, KV head), CHUNKS lanes a page, 16 channels a
- * lane; it serves all query heads of the KV head, so that bounds are read once. */
+ * Work split: a group owns PAGES full pages of one (row, KV head), CHUNKS lanes a page, 16 channels
+ * a lane; it serves all query heads of the KV head, so that bounds are read once. */
 #include "common.clh"
 #ifndef HEAD_DIM
 #define HEAD_DIM 128
@@ -17,7 +17,7 @@
 #define RULE 0 /* tms_group: 0 max, 1 mean, 2 sum */
 #endif
 #define CHUNKS (HEAD_DIM / 16)
-#define PAGES (LANES / CHUNKS)
+#define PAGES  (LANES / CHUNKS)
 
 /* The larger of two, NaN if one is. */
 static inline float16 larger(float16 a, float16 b) {
@@ -25,23 +25,23 @@ static inline float16 larger(float16 a, float16 b) {
 }
 
 __kernel GROUP_OF(LANES) void score_pages(BOUNDS_PARAMS, BATCH_PARAMS, MATRIX_PARAMS(q),
-                                          REF_PARAMS(float, scores), uint score_stride, uint blocks) {
+                                          REF_PARAMS(float, scores), uint score_stride,
+                                          uint blocks) {
     __local float part[GROUP][LANES];
     const uint lane = (uint)get_local_id(0), head = (uint)get_group_id(1);
     const uint block = (uint)get_group_id(0) % blocks, row = (uint)get_group_id(0) / blocks;
-    if (row >= n_rows)
-        return;
+    if (row >= n_rows) return;
     const uint lane_of_row = row * n_kv_heads + head;
     const uint full = (uint)visible[visible_offset + lane_of_row] / PAGE_SIZE;
     const uint page = block * PAGES + lane / CHUNKS, channel = lane % CHUNKS * 16;
     const bool live = lane < PAGES * CHUNKS && page < full;
 
-    /* 1. each lane's 16 channels of its page, for every query head of the group */
+    /* 1. the page's bounds, 16 channels a lane, 2. and their part of every query head's score */
     if (live) {
         const int id = table[table_offset + row_seq[row_seq_offset + row] * seq_stride +
                              head * head_stride + page];
-        __global const element *pair = bounds + bounds_offset + id * bounds_page_stride +
-                                       head * bounds_head_stride + channel;
+        __global const element *pair =
+            bounds + bounds_offset + id * bounds_page_stride + head * bounds_head_stride + channel;
         const float16 lo = load16(pair), hi = load16(pair + HEAD_DIM);
         __global const float *query =
             q + q_offset + row * q_stride + (ulong)head * GROUP * HEAD_DIM + channel;
@@ -51,7 +51,7 @@ __kernel GROUP_OF(LANES) void score_pages(BOUNDS_PARAMS, BATCH_PARAMS, MATRIX_PA
         }
     }
     barrier(CLK_LOCAL_MEM_FENCE);
-    /* 2. the page's sums, combined over the group */
+    /* 3. the scores, joined by the group's rule */
     if (live && channel == 0) {
         float score = RULE == 0 ? -INFINITY : 0.0f;
         for (uint g = 0; g < GROUP; g++) {

@@ -11,7 +11,7 @@
 
 __kernel GROUP_OF(1) void score_pages(BOUNDS_PARAMS, BATCH_PARAMS, MATRIX_PARAMS(q),
                                       REF_PARAMS(float, scores), uint score_stride) {
-    __local score_state s;
+    score_state s;
     const uint head = (uint)get_group_id(0) % n_kv_heads, run = (uint)get_group_id(0) / n_kv_heads;
     const uint row = (uint)get_group_id(1);
     if (row >= n_rows)

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* select: the protected entries of a lane, and of the rest the best by (score desc, ordinal desc) up
- * to k in all, ascending.
+/* select: the protected entries of a lane, and of the rest the best by (score desc, ordinal desc),
+ * k in all, ascending.
  * contract: host/backend.h; meaning: host/reference/select.c.
- * The k-th key is found by four passes of a radix histogram over the unprotected entries [low, high);
- * of the entries equal to it the newest are taken, that is all but the first `skip`.
- * Work split: a group owns one (row, KV head); in step 3 a lane owns consecutive entries. */
+ * The k-th key is found by four passes of a radix histogram over the unprotected entries
+ * [low, high); of the entries equal to it all but the first `skip` are taken, the newest.
+ * Work split: a group owns one (row, KV head); from step 2b on a lane owns consecutive entries. */
 #define LANES 256
 #include "common.clh"
 #ifndef SCORED
@@ -28,8 +28,7 @@ __kernel GROUP_OF(LANES) void select_entries(BATCH_PARAMS, uint granularity, uin
     __local uint found, wanted_of, equal_of;
     __local uint above[LANES], equal[LANES];
     const uint lane = (uint)get_local_id(0), owner = (uint)get_group_id(0);
-    if (owner >= n_rows * n_kv_heads)
-        return;
+    if (owner >= n_rows * n_kv_heads) return;
     scores += scores_offset + (ulong)owner * score_stride;
     pages += pages_offset + (ulong)owner * capacity;
 
@@ -42,17 +41,15 @@ __kernel GROUP_OF(LANES) void select_entries(BATCH_PARAMS, uint granularity, uin
     const uint fixed = low + (n - high);
     const uint wanted = min(k > fixed ? k - fixed : 0, high - low);
 
-    /* 2. the key of the last entry wanted, from its highest byte to its lowest */
+    /* 2a. the key of the last entry wanted, from its highest byte to its lowest */
     uint prefix = 0, mask = 0;
-    if (lane == 0)
-        wanted_of = wanted;
+    if (lane == 0) wanted_of = wanted;
     for (int shift = 24; shift >= 0; shift -= 8) {
         bins[lane] = 0;
         barrier(CLK_LOCAL_MEM_FENCE);
         for (uint i = low + lane; i < high; i += LANES) {
             const uint key = key_of(scores, i);
-            if ((key & mask) == prefix)
-                atomic_inc(&bins[key >> shift & (BINS - 1)]);
+            if ((key & mask) == prefix) atomic_inc(&bins[key >> shift & (BINS - 1)]);
         }
         barrier(CLK_LOCAL_MEM_FENCE);
         if (lane == 0) {
@@ -69,7 +66,7 @@ __kernel GROUP_OF(LANES) void select_entries(BATCH_PARAMS, uint granularity, uin
     }
     const uint skip = equal_of - wanted_of;
 
-    /* 3. counts of each lane's entries above and equal, then their sums over the lanes before */
+    /* 2b. counts of each lane's entries above and equal, then their sums over the lanes before */
     const uint share = (high - low + LANES - 1) / LANES;
     const uint first = min(low + lane * share, high), last = min(first + share, high);
     uint n_above = 0, n_equal = 0;
@@ -90,7 +87,7 @@ __kernel GROUP_OF(LANES) void select_entries(BATCH_PARAMS, uint granularity, uin
     }
     uint before_above = above[lane] - n_above, before_equal = equal[lane] - n_equal;
 
-    /* 4. the list */
+    /* 3. the list */
     for (uint i = first; i < last; i++) {
         const uint key = key_of(scores, i);
         const uint kept_equal = before_equal > skip ? before_equal - skip : 0;
@@ -103,6 +100,5 @@ __kernel GROUP_OF(LANES) void select_entries(BATCH_PARAMS, uint granularity, uin
         pages[i] = (int)i;
     for (uint i = high + lane; i < n; i += LANES)
         pages[low + wanted + (i - high)] = (int)i;
-    if (lane == 0)
-        count[count_offset + owner] = (int)(fixed + wanted);
+    if (lane == 0) count[count_offset + owner] = (int)(fixed + wanted);
 }

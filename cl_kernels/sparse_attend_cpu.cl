@@ -12,8 +12,8 @@ __kernel GROUP_OF(1) void sparse_attend(
     uint score_stride, uint k, uint sinks, uint recent, REF_PARAMS(int, pages),
     REF_PARAMS(int, count), uint capacity, float scale, float soft_cap, MATRIX_PARAMS(out),
     REF_PARAMS(float, lse)) {
-    __local score_state scoring;
-    __local attend_state s;
+    score_state scoring;
+    attend_state s;
     const uint head = (uint)get_group_id(0), row = (uint)get_group_id(1);
     if (row >= n_rows)
         return;

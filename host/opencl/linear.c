@@ -63,8 +63,7 @@ static tamis_status run_vector(tms_device *dev, const tms_linear *p, uint32_t ro
     return tms_cl_run_groups(&l, TMS_CL_LANES, p->n_out < 32768 ? p->n_out : 32768, 1);
 }
 
-/* Makes the device's workspace of the product hold `elements` f32; work enqueued keeps the old one.
- */
+/* Makes the device's workspace hold `elements` f32. What is enqueued keeps the old one. */
 static tamis_status reserve(tms_device *dev, uint64_t elements) {
     tms_cl_device *cl = tms_cl(dev);
     if (cl->product && cl->product->bytes >= elements * sizeof(float)) return TAMIS_OK;

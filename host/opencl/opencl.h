@@ -126,8 +126,8 @@ void tms_cl_matrix(tms_cl_launch *l, const tms_matrix *matrix, uint64_t n_rows, 
 /* `n` < 2^32 items in groups of TMS_CL_LANES; the kernel strides over them (FOR_EACH_ITEM), so that
  * any number of groups will do. n == 0 launches one idle group. */
 tamis_status tms_cl_run_items(tms_cl_launch *l, uint64_t n);
-/* x * y groups of `lanes` work-items; an empty dimension is launched as one, and the kernel guards.
- */
+/* x * y groups of `lanes` work-items. An empty grid is launched all the same, so that the kernel is
+ * built: kernels guard against groups beyond their rows. */
 tamis_status tms_cl_run_groups(tms_cl_launch *l, uint32_t lanes, uint64_t x, uint64_t y);
 
 /* ---- Forms ----------------------------------------------------------------------------------- */

@@ -12,7 +12,9 @@ const char *tms_cl_sparse_attend_refusal(tms_device *dev, const tms_sparse_atten
     if (p->attend.max_pages > TMS_SPLIT_PAGES) return "lists of more than one split";
     if (!p->score.scores.mem) return "there are no scores";
     if (p->select.granularity != p->attend.kv.page_size) return "entries that are not pages";
-    if (lanes && lanes < 2ull * dev->info.compute_units) return "too few lanes for the cores";
+    /* A lane is one core's: below two for each, three launches that split lanes are faster. */
+    if (dev->form == TMS_FORM_AUTO && lanes && lanes < 2ull * dev->info.compute_units)
+        return "too few lanes for the cores";
     return tms_cl_cpu_shape_refusal(&p->attend.kv);
 }
 

@@ -32,8 +32,7 @@ static char *find_text(const char *file) {
     return NULL;
 }
 
-/* Appends `file` to `to` of MAX_TEXT, each `#include "x"` at a line's start replaced by x's text.
- */
+/* Appends `file` to `to` of MAX_TEXT, x's text in the place of each `#include "x"` line. */
 static tamis_status append(tms_device *dev, const char *file, char *to, size_t *used, int depth) {
     char *text = depth < MAX_DEPTH ? find_text(file) : NULL;
     if (!text) return tms_device_fail(dev, TAMIS_E_IO, "the kernel text %s cannot be read", file);

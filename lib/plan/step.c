@@ -66,15 +66,24 @@ fail:
     return status;
 }
 
-static tamis_status upload(tamis_plan *plan, tamis_error *error) {
+/* Sends the step's tables, in pieces that no backend waits for. */
+static tamis_status send_tables(const tamis_plan *plan, tamis_error *error) {
+    const uint32_t piece = (1u << 20) / sizeof(int32_t);
     tms_device *dev = plan->dev;
-    tamis_status status = tms_plan_sync_tables(plan, error);
-    if (status != TAMIS_OK) return status;
-    TMS_TRY(dev, dev->backend->write(dev, (tms_ref){plan->step_tables, 0}, plan->step.host,
-                                     plan->step.at.end * sizeof(int32_t)));
-    status = copy_shared(plan, error);
+    tamis_status status = TAMIS_OK;
+    for (uint32_t at = 0; at < plan->step.at.end; at += piece) {
+        uint32_t left = plan->step.at.end - at, n = left < piece ? left : piece;
+        tms_ref to = {plan->step_tables, at * sizeof(int32_t)};
+        TMS_TRY(dev, dev->backend->write(dev, to, plan->step.host + at, n * sizeof(int32_t)));
+    }
 fail:
     return status;
+}
+
+static tamis_status upload(tamis_plan *plan, tamis_error *error) {
+    tamis_status status = tms_plan_sync_tables(plan, error);
+    if (status == TAMIS_OK) status = send_tables(plan, error);
+    return status == TAMIS_OK ? copy_shared(plan, error) : status;
 }
 
 tamis_status tamis_plan_step_begin(tamis_plan *plan, const tamis_step *step, tamis_error *error) {

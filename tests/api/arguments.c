@@ -108,6 +108,28 @@ static void test_cache_params(void **state) {
     tamis_cache_destroy(NULL);
 }
 
+/* What a cache takes: whole pages a lane for tokens, at most the bytes for bytes. */
+static void test_sizes(void **state) {
+    test_world *w = *state;
+    tamis_cache_size size;
+    tamis_cache_params p = test_shape();
+    p.capacity_tokens = 97; /* 13 pages in each of 4 lanes */
+    OK(tamis_cache_measure(w->context, &p, &size, &test_error));
+    assert_true(size.pages == 52 && size.page_bytes == 4096 && size.bounds_bytes == 512);
+    assert_true(size.reserved_bytes == 52 * 4608 && size.pools == 1);
+    p.capacity_tokens = 0;
+    p.capacity_bytes = 53 * 4608 + 4607; /* 26 pages in each of 2 layers */
+    p.page_size = 0;
+    p.dtype = TAMIS_F16; /* 16 slots of half the size: the same bytes a page, half the bounds */
+    OK(tamis_cache_measure(w->context, &p, &size, &test_error));
+    assert_true(size.page_bytes == 4096 && size.bounds_bytes == 256);
+    assert_int_equal(size.pages, (53 * 4608 + 4607) / 4352 / 2 * 2);
+    assert_true(size.reserved_bytes <= p.capacity_bytes);
+    tamis_cache_stats stats = test_stats(w);
+    assert_true(stats.pages_total == 128 && stats.bytes_reserved == 128 * 4608);
+    assert_true(stats.pages_held == 0 && stats.bytes_held == 0);
+}
+
 static void test_sequences(void **state) {
     test_world *w = *state;
     tamis_sequence id, other;
@@ -250,9 +272,9 @@ static int tear_down(void **state) {
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_codes),        cmocka_unit_test(test_buffers),
-        cmocka_unit_test(test_cache_params), cmocka_unit_test(test_sequences),
-        cmocka_unit_test(test_selections),   cmocka_unit_test(test_budgets),
-        cmocka_unit_test(test_plan_params),
+        cmocka_unit_test(test_cache_params), cmocka_unit_test(test_sizes),
+        cmocka_unit_test(test_sequences),    cmocka_unit_test(test_selections),
+        cmocka_unit_test(test_budgets),      cmocka_unit_test(test_plan_params),
     };
     int skip = test_begin(argc, argv);
     return skip ? skip : cmocka_run_group_tests(tests, set_up, tear_down);

@@ -125,6 +125,22 @@ tamis_status test_append(test_world *world, tamis_sequence sequence, const uint6
     return test_step(world, &step, tokens);
 }
 
+tamis_cache_stats test_stats(const test_world *world) {
+    tamis_cache_stats stats;
+    OK(tamis_cache_get_stats(world->cache, &stats));
+    return stats;
+}
+
+void test_unchanged(const test_world *world, const tamis_cache_stats *before) {
+    tamis_cache_stats now = test_stats(world);
+    assert_int_equal(now.sequences, before->sequences);
+    assert_int_equal(now.pages_total, before->pages_total);
+    assert_int_equal(now.pages_held, before->pages_held);
+    assert_int_equal(now.pages_shared, before->pages_shared);
+    assert_int_equal(now.bytes_reserved, before->bytes_reserved);
+    assert_int_equal(now.bytes_held, before->bytes_held);
+}
+
 void test_expect(test_world *world, tamis_sequence sequence, uint32_t layer, uint32_t kv_head,
                  uint32_t first, const uint64_t *tokens, uint32_t count) {
     uint32_t dim = world->shape.head_dim, lane = layer * world->shape.n_kv_heads + kv_head;

@@ -64,6 +64,10 @@ tamis_status test_step(test_world *world, const tamis_step *step, const uint64_t
 /* The same for one sequence. */
 tamis_status test_append(test_world *world, tamis_sequence sequence, const uint64_t *tokens,
                          uint32_t n_rows);
+/* The cache's statistics now, and that they are still the same. */
+tamis_cache_stats test_stats(const test_world *world);
+void test_unchanged(const test_world *world, const tamis_cache_stats *before);
+
 /* Slots [first, first + count) of a lane hold the tokens. */
 void test_expect(test_world *world, tamis_sequence sequence, uint32_t layer, uint32_t kv_head,
                  uint32_t first, const uint64_t *tokens, uint32_t count);

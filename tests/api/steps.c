@@ -21,12 +21,6 @@ static tamis_sequence add(test_world *w) {
     return id;
 }
 
-static tamis_cache_stats stats_of(const test_world *w) {
-    tamis_cache_stats stats;
-    OK(tamis_cache_get_stats(w->cache, &stats));
-    return stats;
-}
-
 static void expect_all(test_world *w, tamis_sequence id, const uint64_t *wanted, uint32_t count) {
     for (uint32_t lane = 0; lane < 4; lane++)
         test_expect(w, id, lane / 2, lane % 2, 0, wanted, count);
@@ -40,7 +34,7 @@ static void test_begin_arguments(void **state) {
     tamis_sequence gone[] = {ids[0], 12345};
     uint32_t rows[] = {1, 0}, many[] = {40, 30};
     tamis_step step = {.count = 1};
-    tamis_cache_stats before = stats_of(&w), after;
+    tamis_cache_stats before = test_stats(&w);
     FAILS(tamis_plan_step_begin(NULL, &step, &test_error), TAMIS_E_ARGUMENT, "plan");
     FAILS(tamis_plan_step_begin(w.plan, NULL, &test_error), TAMIS_E_ARGUMENT, "step");
     FAILS(tamis_plan_step_begin(w.plan, &step, &test_error), TAMIS_E_ARGUMENT, "sequences is NULL");
@@ -70,8 +64,7 @@ static void test_begin_arguments(void **state) {
     FAILS(tamis_plan_step_begin(w.plan, &step, &test_error), TAMIS_E_ARGUMENT,
           "5 rows after the 124 tokens");
     OK(tamis_cache_truncate(w.cache, ids[0], 0, &test_error));
-    after = stats_of(&w);
-    assert_memory_equal(&before, &after, sizeof before);
+    test_unchanged(&w, &before);
     test_close(&w);
 }
 
@@ -177,17 +170,15 @@ static void test_full(void **state) {
     OK(test_append(&w, third, tokens + 100, 9)); /* 3 + 2 + 2 of 8 pages a lane */
     rows[0] = 5;                                 /* one more page in each of 4 lanes */
     rows[1] = 4;                                 /* and another */
-    tamis_cache_stats before = stats_of(&w), after;
+    tamis_cache_stats before = test_stats(&w);
     FAILS(tamis_plan_step_begin(w.plan, &step, &test_error), TAMIS_E_FULL,
           "needs 8 pages in layers 0 to 1, of which 4 are free");
-    after = stats_of(&w);
-    assert_memory_equal(&before, &after, sizeof before);
+    test_unchanged(&w, &before);
     expect_all(&w, ids[0], tokens, 20);
     expect_all(&w, ids[1], tokens + 20, 13);
     OK(tamis_cache_truncate(w.cache, third, 8, &test_error));
     OK(test_step(&w, &step, tokens + 200));
-    after = stats_of(&w);
-    assert_int_equal(after.pages_held, after.pages_total);
+    assert_int_equal(test_stats(&w).pages_held, before.pages_total);
     expect_all(&w, third, tokens + 100, 8);
     test_close(&w);
 }
@@ -204,22 +195,21 @@ static void test_copy_on_write(void **state) {
     tamis_step step = {.sequences = ids, .count = 2};
     OK(test_append(&w, ids[0], tokens, 12));
     OK(tamis_cache_fork(w.cache, ids[0], &ids[1], &test_error));
-    assert_int_equal(stats_of(&w).pages_shared, 8);
+    assert_int_equal(test_stats(&w).pages_shared, 8);
     tamis_sequence_stats one;
     OK(tamis_cache_get_sequence_stats(w.cache, ids[1], &one));
     assert_true(one.length == 12 && one.slots == 48 && one.pages == 8 && one.pages_shared == 8);
     assert_int_equal(one.bytes_held, 8 * (4096 + 512));
     tamis_sequence filler = add(&w);
     OK(test_append(&w, filler, tokens, 9)); /* fills the pool: 2 + 2 of 4 pages a lane */
-    tamis_cache_stats before = stats_of(&w), after;
+    tamis_cache_stats before = test_stats(&w);
     FAILS(tamis_plan_step_begin(w.plan, &step, &test_error), TAMIS_E_FULL, "needs 4 pages");
-    after = stats_of(&w);
-    assert_memory_equal(&before, &after, sizeof before);
+    test_unchanged(&w, &before);
     OK(tamis_cache_remove(w.cache, filler, &test_error));
     OK(test_step(&w, &step, tokens + 300));
     tamis_plan_get_counters(w.plan, &c);
     assert_int_equal(c.pages_copied, 4);
-    assert_int_equal(stats_of(&w).pages_shared, 4);
+    assert_int_equal(test_stats(&w).pages_shared, 4);
     memcpy(mixed, tokens, 12 * sizeof *mixed);
     for (uint32_t i = 0; i < 2; i++) {
         mixed[12] = tokens[300 + i];
@@ -227,7 +217,7 @@ static void test_copy_on_write(void **state) {
     }
     OK(tamis_cache_remove(w.cache, ids[0], &test_error));
     expect_all(&w, ids[1], mixed, 13);
-    assert_int_equal(stats_of(&w).pages_shared, 0);
+    assert_int_equal(test_stats(&w).pages_shared, 0);
     test_close(&w);
 }
 
@@ -258,19 +248,35 @@ static void test_cancel(void **state) {
     uint32_t rows = 9;
     tamis_step step = {.sequences = &id, .rows = &rows, .count = 1};
     OK(test_append(&w, id, tokens, 10));
-    tamis_cache_stats before = stats_of(&w), after;
+    tamis_cache_stats before = test_stats(&w);
     OK(tamis_plan_step_begin(w.plan, &step, &test_error));
     test_write(&w, 0, tokens + 400, 9);
     OK(tamis_plan_step_cancel(w.plan, &test_error));
-    after = stats_of(&w);
-    assert_memory_equal(&before, &after, sizeof before);
+    test_unchanged(&w, &before);
     expect_all(&w, id, tokens, 10);
     OK(test_append(&w, id, tokens + 10, 9));
     expect_all(&w, id, tokens, 19);
     OK(tamis_plan_step_begin(w.plan, &step, &test_error));
     tamis_plan_destroy(&w.plan); /* with the step open: gives it up */
     OK(tamis_cache_truncate(w.cache, id, 0, &test_error));
-    assert_int_equal(stats_of(&w).pages_held, 0);
+    assert_int_equal(test_stats(&w).pages_held, 0);
+    test_close(&w);
+}
+
+/* A read that takes several launches, from a slot inside a page. */
+static void test_long_read(void **state) {
+    (void)state;
+    static uint64_t many[2100];
+    tamis_cache_params shape = test_shape();
+    tamis_plan_params plan = {.max_rows = 2100, .max_context = 2100};
+    test_world w;
+    shape.capacity_tokens = 2100;
+    test_open(&w, &shape, &plan);
+    for (uint32_t i = 0; i < 2100; i++)
+        many[i] = 7 * i;
+    tamis_sequence id = add(&w);
+    OK(test_append(&w, id, many, 2100));
+    test_expect(&w, id, 1, 1, 3, many + 3, 2097);
     test_close(&w);
 }
 
@@ -300,6 +306,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_copy_on_write),
         cmocka_unit_test(test_truncated_fork),
         cmocka_unit_test(test_cancel),
+        cmocka_unit_test(test_long_read),
         cmocka_unit_test(test_times),
     };
     int skip = test_begin(argc, argv);

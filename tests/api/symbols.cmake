@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # The shared library LIBRARY exports what the headers in HEADERS declare, and nothing else.
+cmake_minimum_required(VERSION 3.25)
 execute_process(COMMAND ${NM} -D --defined-only ${LIBRARY} OUTPUT_VARIABLE listing
                 COMMAND_ERROR_IS_FATAL ANY)
 string(REGEX MATCHALL "[A-Za-z] [^\n ]+\n" lines "${listing}")

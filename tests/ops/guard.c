@@ -56,12 +56,12 @@ bool check_guarded_read(check_side *side, const check_guarded *g, void *body, co
     if (!ok) fail(side, "read");
     uint32_t below = changed(image), above = changed(image + GUARD + g->bytes);
     if (ok && below < GUARD) {
-        snprintf(side->why, sizeof side->why, "wrote %u bytes before the begin of %s",
-                 GUARD - below, name);
+        snprintf(side->why, sizeof side->why, "wrote before the begin of %s (%u bytes)", name,
+                 GUARD - below);
         ok = false;
     }
     if (ok && above < GUARD) {
-        snprintf(side->why, sizeof side->why, "wrote %u bytes past the end of %s", above, name);
+        snprintf(side->why, sizeof side->why, "wrote past the end of %s (byte %u)", name, above);
         ok = false;
     }
     memcpy(body, image + GUARD, g->bytes);

@@ -69,8 +69,8 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_step_end(tamis_plan *plan, ta
 /* Gives up an open step: its rows are truncated away. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_step_cancel(tamis_plan *plan, tamis_error *error);
 
-/* The page ordinals that the last attend of `layer` read for (row, kv_head), ascending; *count is
- * always the full number. The reading is every page when the selection was not needed. Waits. */
+/* The page ordinals that the last attend since step_begin read for (row, kv_head), ascending; *count
+ * is always the full number. The reading is every page when the selection was not needed. Waits. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_read_selected(tamis_plan *plan, uint32_t row,
                                                                  uint32_t kv_head, uint32_t *pages,
                                                                  uint32_t capacity, uint32_t *count,

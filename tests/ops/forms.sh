@@ -1,0 +1,57 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# Fails when an op of the contract lacks a form: its check in tests/ops/<stem>.c, its meaning in
+# host/reference/<stem>.c, its kernel in cl_kernels/<stem>.cl, its line in host/backend.h.
+# An optional op may have no reference and no base kernel, but some kernel.
+# usage: forms.sh <root of the tree>
+set -u
+cd "$1" || exit 2
+missing=0
+
+miss() {
+    echo "op $1: $2"
+    missing=$((missing + 1))
+}
+
+# "name" or "name optional" of every op in the table of the contract.
+ops() {
+    sed -n 's,^ *tamis_status (\*\([a-z_]*\))(tms_device \*dev\, const tms_\1 \*p);\(.*\),\1\2,p' \
+        host/backend.h | sed 's,/\*.*optional.*\*/,optional,'
+}
+
+count=0
+while read -r op optional; do
+    count=$((count + 1))
+    file=$(grep -l "\.name = \"$op\"" tests/ops/*.c)
+    if [ -z "$file" ]; then
+        miss "$op" "no check in tests/ops"
+        continue
+    fi
+    stem=$(basename "$file" .c)
+    grep -q "^/\* $op: " host/backend.h || miss "$op" "no contract '$op: ...' in host/backend.h"
+    [ -f "host/opencl/$stem.c" ] || miss "$op" "no host/opencl/$stem.c"
+    if [ "$optional" = optional ]; then
+        ls cl_kernels/"$stem"*.cl >/dev/null 2>&1 || miss "$op" "no cl_kernels/$stem*.cl"
+        continue
+    fi
+    grep -qw "[a-z_]*$op" "host/reference/$stem.c" 2>/dev/null ||
+        miss "$op" "not in host/reference/$stem.c"
+    grep -qw "$op" "cl_kernels/$stem.cl" 2>/dev/null || miss "$op" "not in cl_kernels/$stem.cl"
+done <<LIST
+$(ops)
+LIST
+
+# Every kernel file belongs to a stem, or to what drives a device (probe).
+for file in cl_kernels/*.cl; do
+    stem=$(basename "$file" .cl)
+    stem=${stem%_cpu}
+    stem=${stem%_rows}
+    [ "$stem" = probe ] || [ -f "tests/ops/$stem.c" ] || miss "$stem" "$file has no tests/ops/$stem.c"
+done
+
+if [ "$count" -lt 10 ]; then
+    echo "only $count ops found in host/backend.h: has its table changed its shape?"
+    exit 1
+fi
+echo "$count ops, $missing forms missing"
+[ "$missing" -eq 0 ]
