@@ -3,11 +3,10 @@
  * contract: host/backend.h; meaning: host/reference/attend.c; the loops: attend_cpu.clh.
  * Work split: a work-item owns one (row, KV head, split of SPLIT_PAGES list entries) and serves all
  * query heads of the KV head, so that K and V are read once. With several splits `out` and `lse`
- * are their states, which merge joins. No positions, no intervals. */
+ * are their states, which merge joins. No intervals. */
 #include "attend_cpu.clh"
 
-/* tiles: NULL to serve every row, else only rows that are a tile of their own; those of larger tiles
- * (attend_rows_cpu.cl) get the state of nothing seen. */
+/* tiles: NULL to serve every row, else only rows that are a tile of their own. */
 __kernel GROUP_OF(1) void attend_single(
     KV_PARAMS, BATCH_PARAMS, MATRIX_PARAMS(q), REF_PARAMS(const int, tiles), uint n_tiles,
     REF_PARAMS(const int, pages), REF_PARAMS(const int, count), uint capacity, float scale,
@@ -19,16 +18,11 @@ __kernel GROUP_OF(1) void attend_single(
     if (item >= (tiles ? n_tiles : n_rows))
         return;
     const uint row = tiles ? (uint)tiles[tiles_offset + 2 * item] : item;
-    const uint rows = tiles ? (uint)tiles[tiles_offset + 2 * item + 1] : 1;
+    if (tiles && tiles[tiles_offset + 2 * item + 1] != 1)
+        return;
     const uint owner = row * n_kv_heads + head;
     out += out_offset + split * out_split_stride + row * out_stride + (ulong)head * GROUP * HEAD_DIM;
     lse = lse ? lse + lse_offset + split * lse_split_stride + (ulong)owner * GROUP : lse;
-    if (rows > 1) {
-        for (uint i = 0; i < rows && n_splits > 1; i++)
-            for (int g = 0; g < GROUP; g++)
-                lse[(ulong)i * n_kv_heads * GROUP + g] = -INFINITY;
-        return;
-    }
 
     /* The split's page ids, and how much of the last page counts. */
     const int seen = visible[visible_offset + owner], newest = (seen + PAGE_SIZE - 1) / PAGE_SIZE - 1;

@@ -1,13 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* attend on a CPU, tiles of rows: out = Σ softmax(scale·q·k)·v over the slots that each row sees.
  * contract: host/backend.h; meaning: host/reference/attend.c.
- * Work split: a work-item owns one (tile of rows, query head). A row is a lane of two vectors of 16,
- * so softmax needs no sums across lanes and no row touches another. A loop step is KEYS slots:
- *   1. keys to f32;  2. logits, 8 keys x 2 vectors at a time;  3. what is seen, maxima, weights;
+ * Work split: a work-item owns one (tile of rows, query head, split of SPLIT_PAGES pages). A row is a
+ * lane of two vectors of 16, so softmax needs no sums across lanes. A loop step is KEYS slots:
+ *   1. keys to f32;  2. logits, 4 keys x 2 vectors at a time;  3. what is seen, maxima, weights;
  *   4. values to f32;  5. weighted sums, 8 channels x 2 vectors at a time.
- * No lists. The pages are read in one run, in order: one split, whatever their number. */
+ * Every sum is formed in the order of attend_cpu.clh (tiles of 64 slots, 16 partial sums of a dot
+ * product and of the weights, values page by page), so a row has the same bits in either form.
+ * With several splits `out` and `lse` are their states, which merge joins. No lists. */
 #include "cpu.clh"
 
+#ifndef SPLIT_PAGES
+#define SPLIT_PAGES 512 /* TMS_SPLIT_PAGES */
+#endif
 #ifndef SOFT_CAP
 #define SOFT_CAP 0 /* 1: logits pass through cap·tanh(logit/cap) */
 #endif
@@ -16,15 +21,18 @@
 #endif
 #define TILE_ROWS 32 /* TMS_TILE_ROWS */
 #define HALVES 2     /* vectors of 16 rows */
-#define KEYS 64
-#define BLOCK 8
+#define KEYS (4 * PAGE_SIZE)
+#define BLOCK 4    /* keys of step 2 */
+#define CHANNELS 8 /* of step 5 */
+#define FOR_BLOCK(i, b) UNROLL for (int i = 0; i < BLOCK; i++) UNROLL for (int b = 0; b < HALVES; b++)
 
 typedef struct tile_state {
-    float16 q[HEAD_DIM][HALVES];   /* times scale */
-    float16 sum[HEAD_DIM][HALVES]; /* Σ exp(logit - top)·v */
-    float16 weight[KEYS][HALVES];  /* logits, then exp(logit - top) */
-    float16 rows[KEYS][VECS];      /* keys, then values, as f32 */
-    float16 total[HALVES];         /* Σ exp(logit - top); NaN once a logit was not finite */
+    float16 q[HEAD_DIM][HALVES];      /* times scale */
+    float16 sum[HEAD_DIM][HALVES];    /* Σ exp(logit - top)·v */
+    float16 weight[KEYS][HALVES];     /* logits, then exp(logit - top) */
+    float16 rows[KEYS][VECS];         /* keys, then values, as f32 */
+    float16 total[PAGE_SIZE][HALVES]; /* Σ exp(logit - top) of every 16th slot; NaN once a logit was
+                                         not finite */
     float16 top[HALVES], old[HALVES];
     int16 visible[HALVES], low[HALVES], high[HALVES];
     int position[KEYS];
@@ -51,20 +59,32 @@ static inline float16 load_rows(tile_state *s, __global const element *rows,
     return check;
 }
 
-/* 2. */
+/* Dot products of BLOCK keys with all rows over every 16th channel, from where `key` and `q` point. */
+static inline ALWAYS void partial_dots(const float *key, const float16 (*q)[HALVES],
+                                       float16 dot[BLOCK][HALVES]) {
+    FOR_BLOCK(i, b) dot[i][b] = 0.0f;
+    UNROLL for (int j = 0; j < VECS; j++)
+        FOR_BLOCK(i, b)
+            dot[i][b] = fma((float16)(key[i * HEAD_DIM + 16 * j]), q[16 * j][b], dot[i][b]);
+}
+
+/* 2. The 16 partial sums are added as fold4 and fold16 do it: those 8 apart, 4 apart, 1 apart, 2. */
 static inline void tile_logits(tile_state *s, int n) {
     for (int first = 0; first < n; first += BLOCK) {
-        const float *key = (const float *)s->rows[first];
-        float16 dot[BLOCK][HALVES];
-        UNROLL for (int i = 0; i < BLOCK; i++)
-            UNROLL for (int b = 0; b < HALVES; b++) dot[i][b] = 0.0f;
-        for (int d = 0; d < HEAD_DIM; d++)
-            UNROLL for (int i = 0; i < BLOCK; i++) {
-                const float16 x = key[i * HEAD_DIM + d];
-                UNROLL for (int b = 0; b < HALVES; b++) dot[i][b] = fma(x, s->q[d][b], dot[i][b]);
-            }
-        UNROLL for (int i = 0; i < BLOCK; i++)
-            UNROLL for (int b = 0; b < HALVES; b++) s->weight[first + i][b] = dot[i][b];
+        float16 quarter[4][BLOCK][HALVES];
+        for (int c = 0; c < 4; c++) {
+            const float *key = (const float *)s->rows[first] + c;
+            float16 x[BLOCK][HALVES], y[BLOCK][HALVES], z[BLOCK][HALVES];
+            partial_dots(key, s->q + c, x);
+            partial_dots(key + 8, s->q + c + 8, y);
+            FOR_BLOCK(i, b) x[i][b] += y[i][b];
+            partial_dots(key + 4, s->q + c + 4, y);
+            partial_dots(key + 12, s->q + c + 12, z);
+            FOR_BLOCK(i, b) quarter[c][i][b] = x[i][b] + (y[i][b] + z[i][b]);
+        }
+        FOR_BLOCK(i, b)
+            s->weight[first + i][b] =
+                (quarter[0][i][b] + quarter[1][i][b]) + (quarter[2][i][b] + quarter[3][i][b]);
     }
 }
 
@@ -80,14 +100,14 @@ static inline int16 sees(const tile_state *s, int first, int i, int b) {
 /* 3. */
 static inline void tile_softmax(tile_state *s, int first, int n, float soft_cap) {
     for (int b = 0; b < HALVES; b++) {
-        float16 top = s->top[b], total = 0.0f;
+        float16 top = s->top[b], check = 0.0f;
         for (int i = 0; i < n; i++) {
             const int16 seen = sees(s, first, i, b);
             float16 x = s->weight[i][b];
 #if SOFT_CAP
             x = soft_cap * tanh(x / soft_cap);
 #endif
-            total = fma(seen ? x : (float16)(0.0f), (float16)(0.0f), total);
+            check = fma(seen ? x : (float16)(0.0f), (float16)(0.0f), check);
             x = seen ? x : (float16)(-INFINITY);
             top = x > top ? x : top;
             s->weight[i][b] = x;
@@ -95,87 +115,116 @@ static inline void tile_softmax(tile_state *s, int first, int n, float soft_cap)
         /* Where nothing was seen so far, any finite reference keeps the weights at 0. */
         const float16 base = top == -INFINITY ? (float16)(0.0f) : top;
         const float16 old = exp16(s->top[b] - base);
-        total = fma(s->total[b], old, total);
+        for (int i = 0; i < PAGE_SIZE; i++) s->total[i][b] = fma(s->total[i][b], old, check);
         for (int i = 0; i < n; i++) {
             const float16 x = exp16(s->weight[i][b] - base);
-            total += x;
+            s->total[i % PAGE_SIZE][b] += x;
             s->weight[i][b] = x;
         }
-        s->total[b] = total;
         s->old[b] = old;
         s->top[b] = top;
     }
+    for (int d = 0; d < HEAD_DIM; d++)
+        for (int b = 0; b < HALVES; b++) s->sum[d][b] *= s->old[b];
 }
 
-/* 5. */
-static inline void tile_values(tile_state *s, int n) {
-    for (int d = 0; d < HEAD_DIM; d += BLOCK) {
-        const float *value = (const float *)s->rows + d;
-        float16 sum[BLOCK][HALVES];
-        UNROLL for (int i = 0; i < BLOCK; i++)
+/* 5. Slots first to first + n of the tile, n <= PAGE_SIZE: a page's. */
+static inline void page_values(tile_state *s, int first, int n) {
+    for (int d = 0; d < HEAD_DIM; d += CHANNELS) {
+        float16 sum[CHANNELS][HALVES];
+        UNROLL for (int i = 0; i < CHANNELS; i++)
             UNROLL for (int b = 0; b < HALVES; b++) sum[i][b] = 0.0f;
-        for (int key = 0; key < n; key++)
-            UNROLL for (int i = 0; i < BLOCK; i++) {
-                const float16 x = value[key * HEAD_DIM + i];
+        for (int key = first; key < first + n; key++) {
+            const float *value = (const float *)s->rows[key] + d;
+            UNROLL for (int i = 0; i < CHANNELS; i++)
                 UNROLL for (int b = 0; b < HALVES; b++)
-                    sum[i][b] = fma(x, s->weight[key][b], sum[i][b]);
-            }
-        UNROLL for (int i = 0; i < BLOCK; i++)
-            UNROLL for (int b = 0; b < HALVES; b++)
-                s->sum[d + i][b] = fma(s->sum[d + i][b], s->old[b], sum[i][b]);
+                    sum[i][b] = fma((float16)(value[i]), s->weight[key][b], sum[i][b]);
+        }
+        UNROLL for (int i = 0; i < CHANNELS; i++)
+            UNROLL for (int b = 0; b < HALVES; b++) s->sum[d + i][b] += sum[i][b];
     }
 }
 
-/* 5 for values that are not all finite: a weight of 0 would spoil rows that do not see them. */
-static inline void tile_values_guarded(tile_state *s, int first, int n) {
+/* The same for values that are not all finite: times a weight of 0 they would spoil the rows that do
+ * not see them. `tile`: the slot at which the tile starts. */
+static inline void page_values_guarded(tile_state *s, int tile, int first, int n) {
     for (int d = 0; d < HEAD_DIM; d++)
         for (int b = 0; b < HALVES; b++) {
-            float16 sum = s->sum[d][b] * s->old[b];
-            for (int key = 0; key < n; key++) {
+            float16 sum = 0.0f;
+            for (int key = first; key < first + n; key++) {
                 const float16 x = ((const float *)s->rows[key])[d];
-                sum = sees(s, first, key, b) ? fma(x, s->weight[key][b], sum) : sum;
+                sum = sees(s, tile, key, b) ? fma(x, s->weight[key][b], sum) : sum;
             }
-            s->sum[d][b] = sum;
+            s->sum[d][b] += sum;
         }
+}
+
+/* What the rows are and may see; past the tile's rows, nothing. Returns the slots that the last sees. */
+static inline int tile_begin(tile_state *s, int rows, __global const float *q, ulong q_stride,
+                             float scale, __global const int *visible, uint visible_stride,
+                             __global const int *intervals) {
+    int most = 0;
+    for (int r = 0; r < TILE_ROWS; r++) {
+        const bool live = r < rows;
+        const int seen = live ? visible[(ulong)r * visible_stride] : 0;
+        ((int *)s->visible)[r] = seen;
+        most = max(most, seen);
+#if INTERVALS
+        ((int *)s->low)[r] = live ? intervals[2 * r] : 0;
+        ((int *)s->high)[r] = live ? intervals[2 * r + 1] : 0;
+#endif
+        for (int d = 0; d < HEAD_DIM; d++)
+            ((float *)s->q[d])[r] = live ? scale * q[r * q_stride + d] : 0.0f;
+    }
+    for (int b = 0; b < HALVES; b++) {
+        s->top[b] = -INFINITY;
+        for (int i = 0; i < PAGE_SIZE; i++) s->total[i][b] = 0.0f;
+        for (int d = 0; d < HEAD_DIM; d++) s->sum[d][b] = 0.0f;
+    }
+    return most;
+}
+
+/* The state of the tile's rows; lse may be NULL. */
+static inline void tile_end(tile_state *s, int rows, __global float *out, ulong out_stride,
+                            __global float *lse, uint lse_stride) {
+    for (int r = 0; r < rows; r++) {
+        float16 totals;
+        for (int i = 0; i < PAGE_SIZE; i++) ((float *)&totals)[i] = ((const float *)s->total[i])[r];
+        const float total = sum16(totals);
+        for (int d = 0; d < HEAD_DIM; d++)
+            out[r * out_stride + d] = total == 0.0f ? 0.0f : ((const float *)s->sum[d])[r] / total;
+        if (lse)
+            lse[(ulong)r * lse_stride] =
+                total == 0.0f ? -INFINITY : ((const float *)s->top)[r] + log(total);
+    }
 }
 
 /* positions and intervals may be NULL; singles: tiles of one row are served too. */
 __kernel GROUP_OF(1) void attend_tiles(
     KV_PARAMS, BATCH_PARAMS, MATRIX_PARAMS(q), REF_PARAMS(const int, tiles), uint n_tiles,
     uint singles, REF_PARAMS(const int, positions), REF_PARAMS(const int, intervals), float scale,
-    float soft_cap, MATRIX_PARAMS(out), REF_PARAMS(float, lse)) {
+    float soft_cap, uint n_splits, MATRIX_PARAMS(out), ulong out_split_stride,
+    REF_PARAMS(float, lse), ulong lse_split_stride) {
     tile_state s;
-    const uint n_heads = n_kv_heads * GROUP, query_head = (uint)get_group_id(0);
-    const uint tile = (uint)get_group_id(1), head = query_head / GROUP;
+    const uint n_heads = n_kv_heads * GROUP, query_head = (uint)get_group_id(0) % n_heads;
+    const uint split = (uint)get_group_id(0) / n_heads, head = query_head / GROUP;
+    const uint tile = (uint)get_group_id(1);
     if (tile >= n_tiles)
         return;
-    const int row0 = tiles[tiles_offset + 2 * tile], rows = tiles[tiles_offset + 2 * tile + 1];
+    const uint row = tiles[tiles_offset + 2 * tile];
+    const int rows = tiles[tiles_offset + 2 * tile + 1];
     if (rows == 1 && !singles)
         return;
-    int last = 0;
-    for (int r = 0; r < TILE_ROWS; r++) {
-        const int row = row0 + min(r, rows - 1);
-        const int seen = r < rows ? visible[visible_offset + row * n_kv_heads + head] : 0;
-        __global const float *from = q + q_offset + row * q_stride + (ulong)query_head * HEAD_DIM;
-        ((int *)s.visible)[r] = seen;
-        last = max(last, seen);
-#if INTERVALS
-        ((int *)s.low)[r] = intervals[intervals_offset + 2 * row];
-        ((int *)s.high)[r] = intervals[intervals_offset + 2 * row + 1];
-#endif
-        for (int d = 0; d < HEAD_DIM; d++)
-            ((float *)s.q[d])[r] = r < rows ? scale * from[d] : 0.0f;
-    }
-    for (int b = 0; b < HALVES; b++) {
-        s.total[b] = 0.0f;
-        s.top[b] = -INFINITY;
-        for (int d = 0; d < HEAD_DIM; d++) s.sum[d][b] = 0.0f;
-    }
+    const int most = tile_begin(
+        &s, rows, q + q_offset + row * q_stride + (ulong)query_head * HEAD_DIM, q_stride, scale,
+        visible + visible_offset + (ulong)row * n_kv_heads + head, n_kv_heads,
+        intervals ? intervals + intervals_offset + 2 * row : intervals);
+    const int begin = split * SPLIT_PAGES * PAGE_SIZE, end = min(most, begin + SPLIT_PAGES * PAGE_SIZE);
 
-    table += table_offset + row_seq[row_seq_offset + row0] * seq_stride + head * head_stride;
+    table += table_offset + row_seq[row_seq_offset + row] * seq_stride + head * head_stride;
     kv += kv_offset + head * kv_head_stride;
-    for (int first = 0; first < last; first += KEYS) {
-        const int n = min(KEYS, last - first);
+    for (int first = begin; first < end; first += KEYS) {
+        const int n = min(KEYS, end - first);
 #if INTERVALS
         for (int i = 0; i < n; i++) {
             const int slot = first + i, id = table[slot / PAGE_SIZE];
@@ -189,21 +238,16 @@ __kernel GROUP_OF(1) void attend_tiles(
         tile_softmax(&s, first, n, soft_cap);
         const float16 check =
             load_rows(&s, kv + value_offset, page_stride, slot_stride, table, first, n);
-        if (sum16(check) == 0.0f)
-            tile_values(&s, n);
-        else
-            tile_values_guarded(&s, first, n);
+        const bool finite = sum16(check) == 0.0f;
+        for (int i = 0; i < n; i += PAGE_SIZE)
+            if (finite)
+                page_values(&s, i, min(PAGE_SIZE, n - i));
+            else
+                page_values_guarded(&s, first, i, min(PAGE_SIZE, n - i));
     }
-
-    for (int b = 0; b < HALVES; b++)
-        for (int d = 0; d < HEAD_DIM; d++)
-            s.sum[d][b] = s.total[b] == 0.0f ? (float16)(0.0f) : s.sum[d][b] / s.total[b];
-    for (int r = 0; r < rows; r++) {
-        __global float *to = out + out_offset + (row0 + r) * out_stride + (ulong)query_head * HEAD_DIM;
-        for (int d = 0; d < HEAD_DIM; d++) to[d] = ((const float *)s.sum[d])[r];
-        const float total = ((const float *)s.total)[r];
-        if (lse)
-            lse[lse_offset + (ulong)(row0 + r) * n_heads + query_head] =
-                total == 0.0f ? -INFINITY : ((const float *)s.top)[r] + log(total);
-    }
+    tile_end(&s, rows, out + out_offset + split * out_split_stride + row * out_stride +
+                           (ulong)query_head * HEAD_DIM,
+             out_stride,
+             lse ? lse + lse_offset + split * lse_split_stride + (ulong)row * n_heads + query_head : lse,
+             n_heads);
 }

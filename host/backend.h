@@ -263,9 +263,11 @@ typedef struct tms_merge {
 /* linear: y[r][j] = Σ_i x[r][i]·w[j][i] + bias[j] (+ y[r][j] if accumulate).
  *   x, y f32 at row strides; w [n_out][n_in] packed, dtype f32, f16 or bf16; bias f32 [n_out], may be
  *   absent. y must not overlap x.
- * Bytes at few rows: n_out*n_in*size. Products may be a vendor library's: then batch composition may
- * change roundings (the one exemption). Tolerance: 2e-6 * sqrt(n_in) * |x_r|·|w_j| / sqrt(n_in)
- * = 2e-6 * Σ_i |x_i·w_i| * (1 + log2 n_in). */
+ * Bytes at few rows: n_out*n_in*size. Up to TMS_FEW_ROWS rows a matrix-vector kernel serves, above it a
+ * matrix-matrix kernel or a vendor's library, and the two may round differently: the one place where
+ * a row's bits may depend on how many rows a launch has. Up to TMS_FEW_ROWS they do not.
+ * Tolerance: 2e-6 * sum_i |x_i*w_i| * (1 + log2 n_in). */
+#define TMS_FEW_ROWS 8
 typedef struct tms_linear {
     tms_matrix x, y;
     tms_ref w, bias;

@@ -4,7 +4,6 @@
 #include "host/opencl/opencl.h"
 #include <clblast_c.h>
 
-#define MOST_VECTOR_ROWS 8u
 /* Weights are widened for CLBlast in pieces of at most this many elements. */
 #define MOST_WIDE_ELEMENTS (16u << 20)
 /* Rows of the product that is computed when a plan is built, so that CLBlast compiles then. */
@@ -31,7 +30,7 @@ static void set_operands(tms_cl_launch *l, const tms_linear *p) {
     tms_cl_u32(l, p->accumulate);
 }
 
-/* `rows`: of the kernel, 1 or MOST_VECTOR_ROWS. */
+/* `rows`: of the kernel, 1 or TMS_FEW_ROWS. */
 static tamis_status run_cpu_few(tms_device *dev, const tms_linear *p, uint32_t rows) {
     tms_cl_launch l =
         tms_cl_begin(dev, "linear_cpu.cl", "linear_few", "-DDTYPE=%d -DROWS=%u", p->dtype, rows);
@@ -49,10 +48,10 @@ static tamis_status run_cpu_many(tms_device *dev, const tms_linear *p) {
 
 /* No rows: all three kernels, empty. */
 static tamis_status run_cpu(tms_device *dev, const tms_linear *p) {
-    if (p->n_rows > MOST_VECTOR_ROWS) return run_cpu_many(dev, p);
-    if (p->n_rows) return run_cpu_few(dev, p, p->n_rows == 1 ? 1 : MOST_VECTOR_ROWS);
+    if (p->n_rows > TMS_FEW_ROWS) return run_cpu_many(dev, p);
+    if (p->n_rows) return run_cpu_few(dev, p, p->n_rows == 1 ? 1 : TMS_FEW_ROWS);
     tamis_status status = run_cpu_few(dev, p, 1);
-    if (status == TAMIS_OK) status = run_cpu_few(dev, p, MOST_VECTOR_ROWS);
+    if (status == TAMIS_OK) status = run_cpu_few(dev, p, TMS_FEW_ROWS);
     return status == TAMIS_OK ? run_cpu_many(dev, p) : status;
 }
 
@@ -138,7 +137,7 @@ static tamis_status run_matrix(tms_device *dev, const tms_linear *p) {
 static tamis_status prepare(tms_device *dev, const tms_linear *p) {
     uint64_t piece = (uint64_t)outputs_a_piece(p) * p->n_in, side = p->n_in + (uint64_t)p->n_out;
     tamis_status status = run_vector(dev, p, 1);
-    if (status == TAMIS_OK) status = run_vector(dev, p, MOST_VECTOR_ROWS);
+    if (status == TAMIS_OK) status = run_vector(dev, p, TMS_FEW_ROWS);
     if (status == TAMIS_OK) status = reserve(dev, piece + WARM_ROWS * side);
     if (status != TAMIS_OK) return status;
     tms_ref at = {tms_cl(dev)->product, 0};
@@ -166,7 +165,7 @@ tamis_status tms_cl_linear(tms_device *dev, const tms_linear *p) {
     if (status != TAMIS_OK) return status;
     if (cpu) return run_cpu(dev, p);
     if (p->n_rows == 0) return prepare(dev, p);
-    if (p->n_rows <= MOST_VECTOR_ROWS)
-        return run_vector(dev, p, p->n_rows == 1 ? 1 : MOST_VECTOR_ROWS);
+    if (p->n_rows <= TMS_FEW_ROWS)
+        return run_vector(dev, p, p->n_rows == 1 ? 1 : TMS_FEW_ROWS);
     return run_matrix(dev, p);
 }

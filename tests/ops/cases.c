@@ -247,11 +247,12 @@ static void mark(cover *cv, const int *chosen) {
             cv->done[f][chosen[f]][o][chosen[o]] = true;
 }
 
-static void add_cover(check_cases *cases, const check_op *op, uint32_t turn) {
+static void add_cover(check_cases *cases, const check_op *op, const check_factor *factors,
+                      uint32_t turn) {
     cover *cv = check_alloc(sizeof *cv);
     int chosen[MAX_FACTORS];
-    cv->factors = op->factors;
-    while (op->factors[cv->n].key != KEY_COUNT)
+    cv->factors = factors;
+    while (factors[cv->n].key != KEY_COUNT)
         cv->n++;
     memset(chosen, -1, sizeof chosen);
     for (; first_open(cv, chosen); turn++) {
@@ -277,7 +278,9 @@ void check_cases_add_list(check_cases *cases, check_list list) {
         for (const check_entry *e = op->entries; e->text; e++)
             if (e->list == list || (list <= LIST_FULL && e->list < list))
                 add_text(cases, op, e->text);
-        for (uint32_t turn = 0; turn < covers; turn++)
-            add_cover(cases, op, turn);
+        for (uint32_t turn = 0; turn < covers; turn++) {
+            add_cover(cases, op, op->factors, turn);
+            if (op->cpu_factors) add_cover(cases, op, op->cpu_factors, turn);
+        }
     }
 }

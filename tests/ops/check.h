@@ -270,10 +270,11 @@ bool check_compare_bits(const check_data *data, void *const *want, void *const *
 /* ---- Ops: one table entry each, in the file of its stem -------------------------------------- */
 
 struct check_op {
-    const char *name;              /* of the op in host/backend.h */
-    const check_default *defaults; /* the keys it knows; ended by KEY_COUNT */
-    const check_factor *factors;   /* of its pairwise cover; ended by KEY_COUNT */
-    const check_entry *entries;    /* cases by hand; ended by NULL */
+    const char *name;                /* of the op in host/backend.h */
+    const check_default *defaults;   /* the keys it knows; ended by KEY_COUNT */
+    const check_factor *factors;     /* of its pairwise cover; ended by KEY_COUNT */
+    const check_factor *cpu_factors; /* optional: a second cover, of what CPU forms take */
+    const check_entry *entries;      /* cases by hand; ended by NULL */
     /* NULL, or which rule of the contract the numbers break. */
     const char *(*reject)(const check_case *c);
     void (*make)(check_data *data);   /* buffers and inputs */
@@ -286,10 +287,11 @@ struct check_op {
     void (*settle)(const check_data *data, void *const *arrays);
     /* Optional. Judges the results in place of check_compare. */
     bool (*judge)(check_side *side, char *why, size_t why_size);
-    /* Optional. One more launch that must give the same bits (mode bitwise). */
+    /* Optional. Another way to the same bits in the same form, and what it is (mode bitwise). */
+    const char *again_name;
     tamis_status (*again)(check_side *side);
     bool rows_alone;   /* a row launched alone gives its bits of the batch */
-    uint32_t own_rows; /* nonzero: with more rows a vendor's library may serve, which is exempt */
+    uint32_t few_rows; /* nonzero: with more rows another kernel may serve, which is exempt */
     uint64_t (*bytes)(const check_data *data); /* moved by a launch, from the contract */
 };
 

@@ -110,6 +110,7 @@ const check_op check_op_linear = {
                                      {LIST_FULL, "normal:f16:r64:in2048:out2048"},
                                      {LIST_OCLGRIND, "normal:f16:r2:in33:out9:bias"},
                                      {LIST_OCLGRIND, "ints:f32:r3:in16:out17:pad3:acc"},
+                                     {LIST_OCLGRIND, "ints:f16:r9:in20:out17:bias"},
                                      {LIST_BENCH, "f16:r1:in4096:out11008"},
                                      {LIST_BENCH, "f16:r256:in1024:out1024"},
                                      {0, NULL}},
@@ -119,6 +120,6 @@ const check_op check_op_linear = {
     .launch = launch,
     .rows = check_plain_rows,
     .rows_alone = true,
-    .own_rows = 8,
+    .few_rows = TMS_FEW_ROWS,
     .bytes = bytes,
 };

@@ -134,11 +134,12 @@ static void test_short(void **state) {
     pipe_close(&p);
 }
 
-/* Steps of changing company: rows of the page table are taken over and refilled. */
+/* Steps of changing company: rows of the page table are taken over and refilled, and pages that
+ * fill one by one come to be scored. */
 static void test_company(void **state) {
     (void)state;
-    tamis_cache_params shape = shape_of(TAMIS_F32, 2, 2, 64, 8);
-    tamis_plan_params plan = {.selection = quest(48, 4, 8), .max_rows = 96, .max_context = 160};
+    tamis_cache_params shape = shape_of(TAMIS_F32, 2, 1, 64, 8);
+    tamis_plan_params plan = {.selection = quest(48, 4, 8), .max_rows = 96, .max_context = 256};
     plan.max_sequences = 2;
     pipe p;
     pipe_open(&p, &shape, &plan);
@@ -146,11 +147,11 @@ static void test_company(void **state) {
         uint32_t who[] = {pipe_add(&p)}, rows[] = {50 + 9 * i};
         pipe_step(&p, who, rows, 1, true);
     }
-    for (uint32_t i = 0; i < 24; i++) {
+    for (uint32_t i = 0; i < 96; i++) {
         uint32_t who[] = {test_below(&p.random, 4), 0}, rows[] = {1, 1};
         who[1] = (who[0] + 1 + test_below(&p.random, 3)) % 4;
         pipe_step(&p, who, rows, 1 + i % 2, false);
-        if (i % 6 == 5) {
+        if (i % 12 == 11) {
             pipe_sequence *s = &p.sequences[who[0]];
             s->length -= 11;
             OK(tamis_cache_truncate(p.world.cache, s->id, s->length, &test_error));

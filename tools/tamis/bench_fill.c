@@ -41,7 +41,8 @@ static tamis_status create_noise(bench *b, tamis_error *error) {
     status = tamis_buffer_create(b->device, b->noise_bytes, &b->noise, error);
     if (status == TAMIS_OK) {
         status = tamis_buffer_write(b->noise, 0, noise, b->noise_bytes);
-        if (status != TAMIS_OK) status = tamis_context_wait(b->device, error);
+        if (status != TAMIS_OK)
+            snprintf(error->text, sizeof(error->text), "%s", tamis_status_text(status));
     }
     free(noise);
     return status;
