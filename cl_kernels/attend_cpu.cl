@@ -10,22 +10,22 @@
 __kernel GROUP_OF(1) void attend_single(
     KV_PARAMS, BATCH_PARAMS, MATRIX_PARAMS(q), REF_PARAMS(const int, tiles), uint n_tiles,
     REF_PARAMS(const int, pages), REF_PARAMS(const int, count), uint capacity, float scale,
-    float soft_cap, uint n_splits, MATRIX_PARAMS(out), ulong out_split_stride, REF_PARAMS(float, lse),
-    ulong lse_split_stride) {
+    float soft_cap, uint n_splits, MATRIX_PARAMS(out), ulong out_split_stride,
+    REF_PARAMS(float, lse), ulong lse_split_stride) {
     attend_state s;
     const uint head = (uint)get_group_id(0) % n_kv_heads, item = (uint)get_group_id(1);
     const uint split = (uint)get_group_id(0) / n_kv_heads;
-    if (item >= (tiles ? n_tiles : n_rows))
-        return;
+    if (item >= (tiles ? n_tiles : n_rows)) return;
     const uint row = tiles ? (uint)tiles[tiles_offset + 2 * item] : item;
-    if (tiles && tiles[tiles_offset + 2 * item + 1] != 1)
-        return;
+    if (tiles && tiles[tiles_offset + 2 * item + 1] != 1) return;
     const uint owner = row * n_kv_heads + head;
-    out += out_offset + split * out_split_stride + row * out_stride + (ulong)head * GROUP * HEAD_DIM;
+    const ulong first_head = (ulong)head * GROUP;
+    out += out_offset + split * out_split_stride + row * out_stride + first_head * HEAD_DIM;
     lse = lse ? lse + lse_offset + split * lse_split_stride + (ulong)owner * GROUP : lse;
 
     /* The split's page ids, and how much of the last page counts. */
-    const int seen = visible[visible_offset + owner], newest = (seen + PAGE_SIZE - 1) / PAGE_SIZE - 1;
+    const int seen = visible[visible_offset + owner];
+    const int newest = (seen + PAGE_SIZE - 1) / PAGE_SIZE - 1;
     const int entries = pages ? count[count_offset + owner] : newest + 1;
     const int first = split * SPLIT_PAGES, most = min(entries - first, SPLIT_PAGES);
     table += table_offset + row_seq[row_seq_offset + row] * seq_stride + head * head_stride;
@@ -33,13 +33,12 @@ __kernel GROUP_OF(1) void attend_single(
     int n = 0, last = PAGE_SIZE;
     for (; n < most; n++) {
         const int ordinal = pages ? pages[n] : first + n;
-        if (ordinal > newest)
-            break;
+        if (ordinal > newest) break;
         s.ids[n] = table[ordinal];
         last = min(seen - ordinal * PAGE_SIZE, PAGE_SIZE);
     }
     const page_rows keys = {kv + kv_offset + head * kv_head_stride, page_stride, slot_stride};
-    attend_begin(&s, q + q_offset + row * q_stride + (ulong)head * GROUP * HEAD_DIM, scale);
+    attend_begin(&s, q + q_offset + row * q_stride + first_head * HEAD_DIM, scale);
     attend_pages(&s, keys, value_offset, n, last, soft_cap);
     attend_end(&s, out, lse);
 }

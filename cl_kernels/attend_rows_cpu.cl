@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* attend on a CPU, tiles of rows: out = Σ softmax(scale·q·k)·v over the slots that each row sees.
  * contract: host/backend.h; meaning: host/reference/attend.c.
- * Work split: a work-item owns one (tile of rows, query head, split of SPLIT_PAGES pages). A row is a
- * lane of two vectors of 16, so softmax needs no sums across lanes. A loop step is KEYS slots:
+ * Work split: a work-item owns one (tile of rows, query head, split of SPLIT_PAGES pages). A row is
+ * a lane of two vectors of 16, so softmax needs no sums across lanes. A loop step is KEYS slots:
  *   1. keys to f32;  2. logits, 4 keys x 2 vectors at a time;  3. what is seen, maxima, weights;
  *   4. values to f32;  5. weighted sums, 8 channels x 2 vectors at a time.
  * Every sum is formed in the order of attend_cpu.clh (tiles of 64 slots, 16 partial sums of a dot
@@ -24,7 +24,8 @@
 #define KEYS (4 * PAGE_SIZE)
 #define BLOCK 4    /* keys of step 2 */
 #define CHANNELS 8 /* of step 5 */
-#define FOR_BLOCK(i, b) UNROLL for (int i = 0; i < BLOCK; i++) UNROLL for (int b = 0; b < HALVES; b++)
+#define FOR_BLOCK(i, b)                                                                            \
+    UNROLL for (int i = 0; i < BLOCK; i++) UNROLL for (int b = 0; b < HALVES; b++)
 
 typedef struct tile_state {
     float16 q[HEAD_DIM][HALVES];      /* times scale */
@@ -38,8 +39,8 @@ typedef struct tile_state {
     int position[KEYS];
 } tile_state;
 
-/* 1, 4. Rows of slots first to first + n as f32, zeros up to a multiple of BLOCK. Returns 0 in lanes,
- * or NaN if an element is not finite. */
+/* 1, 4. Rows of slots first to first + n as f32, zeros up to a multiple of BLOCK. Returns 0; NaN in
+ * some lane if an element is not finite. */
 static inline float16 load_rows(tile_state *s, __global const element *rows,
                                 ulong page_stride, ulong slot_stride, __global const int *table,
                                 int first, int n) {
@@ -59,7 +60,7 @@ static inline float16 load_rows(tile_state *s, __global const element *rows,
     return check;
 }
 
-/* Dot products of BLOCK keys with all rows over every 16th channel, from where `key` and `q` point. */
+/* Dot products of BLOCK keys with all rows over every 16th channel, from `key` and `q` on. */
 static inline ALWAYS void partial_dots(const float *key, const float16 (*q)[HALVES],
                                        float16 dot[BLOCK][HALVES]) {
     FOR_BLOCK(i, b) dot[i][b] = 0.0f;
@@ -68,7 +69,7 @@ static inline ALWAYS void partial_dots(const float *key, const float16 (*q)[HALV
             dot[i][b] = fma((float16)(key[i * HEAD_DIM + 16 * j]), q[16 * j][b], dot[i][b]);
 }
 
-/* 2. The 16 partial sums are added as fold4 and fold16 do it: those 8 apart, 4 apart, 1 apart, 2. */
+/* 2. The 16 partial sums are added as by fold4 and fold16: those 8 apart, 4 apart, 1 apart, 2. */
 static inline void tile_logits(tile_state *s, int n) {
     for (int first = 0; first < n; first += BLOCK) {
         float16 quarter[4][BLOCK][HALVES];
@@ -145,8 +146,8 @@ static inline void page_values(tile_state *s, int first, int n) {
     }
 }
 
-/* The same for values that are not all finite: times a weight of 0 they would spoil the rows that do
- * not see them. `tile`: the slot at which the tile starts. */
+/* The same for values that are not all finite: times a weight of 0 they would spoil the rows that
+ * do not see them. `tile`: the slot at which the tile starts. */
 static inline void page_values_guarded(tile_state *s, int tile, int first, int n) {
     for (int d = 0; d < HEAD_DIM; d++)
         for (int b = 0; b < HALVES; b++) {
@@ -159,7 +160,7 @@ static inline void page_values_guarded(tile_state *s, int tile, int first, int n
         }
 }
 
-/* What the rows are and may see; past the tile's rows, nothing. Returns the slots that the last sees. */
+/* What the rows are and may see; past the tile's rows, nothing. Returns the most that one sees. */
 static inline int tile_begin(tile_state *s, int rows, __global const float *q, ulong q_stride,
                              float scale, __global const int *visible, uint visible_stride,
                              __global const int *intervals) {
@@ -209,17 +210,16 @@ __kernel GROUP_OF(1) void attend_tiles(
     const uint n_heads = n_kv_heads * GROUP, query_head = (uint)get_group_id(0) % n_heads;
     const uint split = (uint)get_group_id(0) / n_heads, head = query_head / GROUP;
     const uint tile = (uint)get_group_id(1);
-    if (tile >= n_tiles)
-        return;
+    if (tile >= n_tiles) return;
     const uint row = tiles[tiles_offset + 2 * tile];
     const int rows = tiles[tiles_offset + 2 * tile + 1];
-    if (rows == 1 && !singles)
-        return;
+    if (rows == 1 && !singles) return;
     const int most = tile_begin(
         &s, rows, q + q_offset + row * q_stride + (ulong)query_head * HEAD_DIM, q_stride, scale,
         visible + visible_offset + (ulong)row * n_kv_heads + head, n_kv_heads,
         intervals ? intervals + intervals_offset + 2 * row : intervals);
-    const int begin = split * SPLIT_PAGES * PAGE_SIZE, end = min(most, begin + SPLIT_PAGES * PAGE_SIZE);
+    const int begin = split * SPLIT_PAGES * PAGE_SIZE;
+    const int end = min(most, begin + SPLIT_PAGES * PAGE_SIZE);
 
     table += table_offset + row_seq[row_seq_offset + row] * seq_stride + head * head_stride;
     kv += kv_offset + head * kv_head_stride;
@@ -245,9 +245,7 @@ __kernel GROUP_OF(1) void attend_tiles(
             else
                 page_values_guarded(&s, first, i, min(PAGE_SIZE, n - i));
     }
-    tile_end(&s, rows, out + out_offset + split * out_split_stride + row * out_stride +
-                           (ulong)query_head * HEAD_DIM,
-             out_stride,
-             lse ? lse + lse_offset + split * lse_split_stride + (ulong)row * n_heads + query_head : lse,
-             n_heads);
+    out += out_offset + split * out_split_stride + row * out_stride + (ulong)query_head * HEAD_DIM;
+    if (lse) lse += lse_offset + split * lse_split_stride + (ulong)row * n_heads + query_head;
+    tile_end(&s, rows, out, out_stride, lse, n_heads);
 }

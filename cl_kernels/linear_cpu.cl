@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* linear on a CPU: y = x·wᵀ + bias (+ y).
  * contract: host/backend.h; meaning: host/reference/linear.c.
- * linear_few, up to ROWS rows: a work-item owns RUN outputs and reads their weights once, 16 inputs a
- * step, OUTPUTS x ROWS sums at a time.
- * linear_many: a work-item owns PANEL outputs of up to MOST_ROWS rows. A step turns DEPTH inputs of its
- * weights into a panel [input][output] of f32, and multiplies it with 8 rows at a time; partial sums
- * wait in y. */
+ * linear_few, up to ROWS rows: a work-item owns RUN outputs and reads their weights once, 16 inputs
+ * a step, OUTPUTS x ROWS sums at a time.
+ * linear_many: a work-item owns PANEL outputs of up to MOST_ROWS rows. A step turns DEPTH inputs of
+ * its weights into a panel [input][output] of f32, and multiplies it with BLOCK rows at a time;
+ * partial sums wait in y. A panel leaves room in the first cache for rows 4 KiB apart. */
 #include "cpu.clh"
 
 #ifndef ROWS
@@ -14,18 +14,17 @@
 #define OUTPUTS (ROWS == 1 ? 4 : 16 / ROWS)
 #define RUN 16
 #define PANEL 32 /* two vectors */
-#define DEPTH 256
+#define DEPTH 128
 #define BLOCK 8
 #define MOST_ROWS 256
 
 #define LINEAR_PARAMS                                                                              \
-    MATRIX_PARAMS(x), MATRIX_PARAMS(y), REF_PARAMS(const element, w), REF_PARAMS(const float, bias), \
-        uint n_rows, uint n_in, uint n_out, uint accumulate
+    MATRIX_PARAMS(x), MATRIX_PARAMS(y), REF_PARAMS(const element, w),                              \
+        REF_PARAMS(const float, bias), uint n_rows, uint n_in, uint n_out, uint accumulate
 
 __kernel GROUP_OF(1) void linear_few(LINEAR_PARAMS) {
     const uint first = (uint)get_group_id(0) * RUN, end = min(first + RUN, n_out);
-    if (n_rows == 0)
-        return;
+    if (n_rows == 0) return;
     x += x_offset;
     for (uint j = first; j < end; j += OUTPUTS) {
         float16 sum[OUTPUTS][ROWS];
@@ -58,7 +57,8 @@ __kernel GROUP_OF(1) void linear_few(LINEAR_PARAMS) {
             UNROLL for (int r = 0; r < ROWS; r++)
                 if (j + o < end && r < n_rows) {
                     __global float *to = y + y_offset + r * y_stride + j + o;
-                    const float start = (accumulate ? *to : 0.0f) + (bias ? bias[bias_offset + j + o] : 0.0f);
+                    float start = accumulate ? *to : 0.0f;
+                    if (bias) start += bias[bias_offset + j + o];
                     *to = start + (sum16(sum[o][r]) + rest[o][r]);
                 }
     }
@@ -85,15 +85,15 @@ static inline void transpose(float16 *a) {
     }
     UNROLL for (int i = 0; i < 16; i += 2) {
         const float16 p = a[i], q = a[i + 1];
-        a[i] = (float16)(p.s0, q.s0, p.s2, q.s2, p.s4, q.s4, p.s6, q.s6, p.s8, q.s8, p.sa, q.sa, p.sc,
-                         q.sc, p.se, q.se);
+        a[i] = (float16)(p.s0, q.s0, p.s2, q.s2, p.s4, q.s4, p.s6, q.s6, p.s8, q.s8, p.sa, q.sa,
+                         p.sc, q.sc, p.se, q.se);
         a[i + 1] = (float16)(p.s1, q.s1, p.s3, q.s3, p.s5, q.s5, p.s7, q.s7, p.s9, q.s9, p.sb, q.sb,
                              p.sd, q.sd, p.sf, q.sf);
     }
 }
 
-/* Inputs k to k + depth of 16 outputs from `j` into half b of the panel; outputs past the end are the
- * last one again. */
+/* Inputs k to k + depth of 16 outputs from `j` into half b of the panel; outputs past the end are
+ * the last one again. */
 static inline void pack(float16 (*panel)[2], int b, __global const element *w, uint j,
                         uint n_out, uint n_in, uint k, uint depth) {
     __global const element *from[16];
@@ -112,8 +112,7 @@ static inline void pack(float16 (*panel)[2], int b, __global const element *w, u
 /* The first `n` <= 16 of a vector of memory. */
 static inline float16 load_part(__global const float *p, int n) {
     float16 x = 0.0f;
-    if (n >= 16)
-        return load_f32(p);
+    if (n >= 16) return load_f32(p);
     for (int i = 0; i < n; i++) ((float *)&x)[i] = p[i];
     return x;
 }
@@ -127,8 +126,7 @@ static inline void store_part(float16 x, __global float *p, int n) {
 __kernel GROUP_OF(1) void linear_many(LINEAR_PARAMS) {
     float16 panel[DEPTH][2];
     const uint j = (uint)get_group_id(0) * PANEL, row0 = (uint)get_group_id(1) * MOST_ROWS;
-    if (row0 >= n_rows)
-        return;
+    if (row0 >= n_rows) return;
     const uint rows = min(n_rows - row0, (uint)MOST_ROWS);
     x += x_offset + row0 * x_stride;
     y += y_offset + row0 * y_stride + j;
@@ -151,11 +149,9 @@ __kernel GROUP_OF(1) void linear_many(LINEAR_PARAMS) {
                 for (int b = 0; b < 2; b++) {
                     const int n = (int)(n_out - j) - 16 * b;
                     __global float *to = y + (r + i) * y_stride + 16 * b;
-                    if (n <= 0)
-                        continue;
+                    if (n <= 0) continue;
                     float16 start = k || accumulate ? load_part(to, n) : (float16)(0.0f);
-                    if (bias && k == 0)
-                        start += load_part(bias + bias_offset + j + 16 * b, n);
+                    if (bias && k == 0) start += load_part(bias + bias_offset + j + 16 * b, n);
                     store_part(start + sum[i][b], to, n);
                 }
         }

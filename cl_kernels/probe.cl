@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Read bandwidth: sums of `n` blocks of 64 bytes, each read once.
  * read_lanes: neighbouring work-items read neighbouring vectors, the shape of GPUs.
- * read_run: a work-item reads a run of its own as STREAMS streams side by side, prefetching AHEAD blocks
- * on, the shape of CPUs. */
+ * read_run: a work-item reads a run of its own as STREAMS streams side by side, prefetching AHEAD
+ * blocks on, the shape of CPUs. */
 #include "cpu.clh"
 
 #ifndef STREAMS
@@ -16,8 +16,7 @@ typedef uint uint16_at4 __attribute__((ext_vector_type(16), aligned(4)));
 
 /* The sums go nowhere but must seem to. */
 static inline void keep(uint sum, __global uint *out, ulong out_offset) {
-    if (sum == 0x5ca1ab1e)
-        out[out_offset] = sum;
+    if (sum == 0x5ca1ab1e) out[out_offset] = sum;
 }
 
 __kernel GROUP_OF(LANES) void read_lanes(REF_PARAMS(const uint, from), ulong n,
@@ -30,8 +29,7 @@ __kernel GROUP_OF(LANES) void read_lanes(REF_PARAMS(const uint, from), ulong n,
         a += vload4(i, from);
         b += vload4(i + items, from);
     }
-    if (i < 4 * n)
-        a += vload4(i, from);
+    if (i < 4 * n) a += vload4(i, from);
     a += b;
     keep((a.x + a.y) + (a.z + a.w), out, out_offset);
 }
@@ -45,8 +43,7 @@ __kernel GROUP_OF(1) void read_run(REF_PARAMS(const uint, from), ulong n, REF_PA
         UNROLL for (int s = 0; s < STREAMS; s++) {
             __global const uint *at = p + 16 * (i + s * stream);
             sum[s] += *(__global const uint16_at4 *)at;
-            if (AHEAD)
-                PREFETCH(at + 16 * AHEAD);
+            if (AHEAD) PREFETCH(at + 16 * AHEAD);
         }
     UNROLL for (int s = 1; s < STREAMS; s++) sum[0] += sum[s];
     const uint8 a = sum[0].lo + sum[0].hi;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* score_pages on a CPU: score(page) = max, mean or sum over the group of Σ_d max(q_d·lo_d, q_d·hi_d).
+/* score_pages on a CPU: score(page) = max, mean or sum over the group of
+ * Σ_d max(q_d·lo_d, q_d·hi_d).
  * contract: host/backend.h; meaning: host/reference/score.c; the loops: score_cpu.clh.
  * Work split: a work-item owns a run of RUN_PAGES full pages of one (row, KV head) and serves all
  * query heads of the KV head, so that bounds are read once. */
@@ -14,12 +15,12 @@ __kernel GROUP_OF(1) void score_pages(BOUNDS_PARAMS, BATCH_PARAMS, MATRIX_PARAMS
     score_state s;
     const uint head = (uint)get_group_id(0) % n_kv_heads, run = (uint)get_group_id(0) / n_kv_heads;
     const uint row = (uint)get_group_id(1);
-    if (row >= n_rows)
-        return;
+    if (row >= n_rows) return;
     const uint owner = row * n_kv_heads + head;
     const int full = visible[visible_offset + owner] / PAGE_SIZE, first = run * RUN_PAGES;
+    table += table_offset + row_seq[row_seq_offset + row] * seq_stride + head * head_stride;
     score_run(&s, q + q_offset + row * q_stride + (ulong)head * GROUP * HEAD_DIM,
               bounds + bounds_offset + head * bounds_head_stride, bounds_page_stride,
-              table + table_offset + row_seq[row_seq_offset + row] * seq_stride + head * head_stride,
-              first, min(full, first + RUN_PAGES), scores + scores_offset + (ulong)owner * score_stride);
+              table, first, min(full, first + RUN_PAGES),
+              scores + scores_offset + (ulong)owner * score_stride);
 }

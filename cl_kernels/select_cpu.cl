@@ -10,8 +10,7 @@ __kernel GROUP_OF(1) void select_entries(BATCH_PARAMS, uint granularity, uint k,
                                          uint score_stride, REF_PARAMS(int, pages),
                                          REF_PARAMS(int, count), uint capacity) {
     const uint owner = (uint)get_group_id(0);
-    if (owner >= n_rows * n_kv_heads)
-        return;
+    if (owner >= n_rows * n_kv_heads) return;
     scores = scores ? scores + scores_offset + (ulong)owner * score_stride : scores;
     count[count_offset + owner] =
         select_run(scores, visible[visible_offset + owner], granularity, k, sinks, recent,

@@ -15,8 +15,7 @@ __kernel GROUP_OF(1) void sparse_attend(
     score_state scoring;
     attend_state s;
     const uint head = (uint)get_group_id(0), row = (uint)get_group_id(1);
-    if (row >= n_rows)
-        return;
+    if (row >= n_rows) return;
     const uint owner = row * n_kv_heads + head;
     const int seen = visible[visible_offset + owner];
     table += table_offset + row_seq[row_seq_offset + row] * seq_stride + head * head_stride;

@@ -215,13 +215,14 @@ typedef struct tms_select {
  * lists are absent) and whose position p satisfies lo <= p <= hi of the row's interval.
  *   logit = scale·q·k; soft_cap > 0: logit = cap·tanh(logit/cap);
  *   out = Σ softmax(logit)·v, lse = natural log of Σ exp(logit).
- *   q, out     [n_rows][n_heads][head_dim] f32; query head = h*group + g
+ *   q, out     [n_rows][n_heads][head_dim] f32; query head = h*group + g; they do not overlap
  *   lse        f32 [n_rows][n_heads], may be absent
  *   positions  int32 plane [page id][page_size], may be absent: position = slot
  *   intervals  int32 [n_rows][2] (lo, hi), may be absent: all positions
  * A row that sees nothing: out = 0, lse = -inf. Keys are summed in fixed splits of TMS_SPLIT_PAGES list
- * entries, merged in order: the result of a row depends on nothing but the row. A NaN or infinite
- * logit among the seen gives NaN out for that (row, head).
+ * entries, merged in order: in one form the result of a row depends on nothing but the row, neither on
+ * the other rows nor on how many share its tile; decode and prefill give the same bits. A NaN or
+ * infinite logit among the seen gives NaN out for that (row, head).
  * scratch: tms_backend.attend_scratch bytes; need not be kept.
  * Bytes: per (row, KV head) the seen pages' K and V once, not once a query head; a tile of rows once.
  * Tolerance: |out - ref| <= 2e-6 * max|v| * (1 + max|logit|) for f32 accumulation of up to 1M keys in
@@ -340,7 +341,7 @@ struct tms_backend {
     tamis_status (*flush)(tms_device *dev);
     tamis_status (*wait)(tms_device *dev);
 
-    /* Best read bandwidth over `bytes` (>= 96 MiB for an honest one) from `from`, GB/s (1e9), all
+    /* Best read bandwidth over `bytes` (>= 1 MiB; 96 MiB for an honest one) from `from`, GB/s (1e9), all
      * compute units, the best of several kernels and the median of several runs of it. Waits. */
     tamis_status (*read_bandwidth)(tms_device *dev, tms_ref from, uint64_t bytes, double *gb_per_s);
 

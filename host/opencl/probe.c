@@ -14,6 +14,12 @@ typedef struct probe_form {
     uint32_t streams, ahead;
 } probe_form;
 
+/* Work-items of read_run: at least 8 blocks for each, one for each of up to 8 streams. */
+static uint64_t runs_of(const tms_device *dev, uint64_t blocks) {
+    uint64_t runs = (uint64_t)RUNS_A_CORE * dev->info.compute_units;
+    return runs < blocks / 8 ? runs : blocks / 8;
+}
+
 static tamis_status read_once(tms_device *dev, probe_form form, tms_ref from, uint64_t blocks,
                               tms_ref sink) {
     tms_cl_launch l = form.streams
@@ -23,7 +29,7 @@ static tamis_status read_once(tms_device *dev, probe_form form, tms_ref from, ui
     tms_cl_ref(&l, from, sizeof(cl_uint), blocks * (BLOCK_BYTES / sizeof(cl_uint)));
     tms_cl_u64(&l, blocks);
     tms_cl_ref(&l, sink, sizeof(cl_uint), 1);
-    return form.streams ? tms_cl_run_groups(&l, 1, RUNS_A_CORE * dev->info.compute_units, 1)
+    return form.streams ? tms_cl_run_groups(&l, 1, runs_of(dev, blocks), 1)
                         : tms_cl_run_groups(&l, TMS_CL_LANES, GPU_GROUPS, 1);
 }
 
@@ -63,12 +69,8 @@ tamis_status tms_cl_read_bandwidth(tms_device *dev, tms_ref from, uint64_t bytes
     size_t first = tms_cl(dev)->cpu ? 1 : 0,
            end = tms_cl(dev)->cpu ? sizeof forms / sizeof *forms : 1;
     /* Runs of equal length for every form, so that nothing is left over. */
-    uint64_t unit = 8ull * RUNS_A_CORE * dev->info.compute_units, blocks = bytes / BLOCK_BYTES;
+    uint64_t blocks = bytes / BLOCK_BYTES, unit = 8 * runs_of(dev, blocks);
     blocks = blocks / unit * unit;
-    if (blocks == 0)
-        return tms_device_fail(dev, TAMIS_E_ARGUMENT,
-                               "read_bandwidth: %llu bytes; the probe needs %llu at least",
-                               (unsigned long long)bytes, (unsigned long long)unit * BLOCK_BYTES);
     tms_mem *sink;
     tamis_status status = tms_cl_alloc(dev, BLOCK_BYTES, &sink);
     *gb_per_s = 0;

@@ -55,7 +55,6 @@ tamis_status tms_reference_read_bandwidth(tms_device *dev, tms_ref from, uint64_
                                           double *gb_per_s) {
     tms_views views = tms_views_begin(dev);
     const unsigned char *data = tms_view(&views, "read bandwidth", from, bytes);
-    tms_views_require(&views, bytes >= 4096, "read bandwidth: fewer than 4096 bytes", bytes);
     if (views.status != TAMIS_OK) return views.status;
     const double one = median_seconds(data, bytes / 8, 1);
     const double four = median_seconds(data, bytes / 8, MAX_STREAMS);

@@ -70,6 +70,10 @@ uint32_t tms_pool_layers(const tamis_cache_params *params, uint32_t n_pools, uin
 /* NULL if there is no such sequence. */
 tms_sequence *tms_cache_find(const tamis_cache *cache, tamis_sequence id);
 
+/* Finds a sequence that no open step works on. E_ARGUMENT, E_STATE. */
+tamis_status tms_cache_find_idle(const tamis_cache *cache, tamis_sequence id, tms_sequence **out,
+                                 tamis_error *error);
+
 /* Frees the host's part of a sequence, not its pages; accepts NULL. */
 void tms_sequence_free(tms_sequence *sequence);
 

@@ -60,10 +60,10 @@ fail:
 tamis_status tamis_cache_read(tamis_cache *cache, tamis_sequence sequence, uint32_t layer,
                               uint32_t kv_head, uint32_t first, uint32_t count, float *k, float *v,
                               tamis_error *error) {
-    TMS_REQUIRE(cache, TAMIS_E_ARGUMENT, "cache is NULL");
-    const tms_sequence *s = tms_cache_find(cache, sequence);
+    tms_sequence *s = NULL;
+    tamis_status status = tms_cache_find_idle(cache, sequence, &s, error);
+    if (status != TAMIS_OK) return status;
     const tamis_cache_params *p = &cache->params;
-    TMS_REQUIRE(s, TAMIS_E_ARGUMENT, "there is no sequence %" PRIu64, sequence);
     TMS_REQUIRE(layer < p->n_layers, TAMIS_E_ARGUMENT, "layer %" PRIu32 " is not below %" PRIu32,
                 layer, p->n_layers);
     TMS_REQUIRE(kv_head < p->n_kv_heads, TAMIS_E_ARGUMENT,
@@ -74,7 +74,6 @@ tamis_status tamis_cache_read(tamis_cache *cache, tamis_sequence sequence, uint3
                 (uint64_t)first + count, length);
     tms_device *dev = cache->context->dev;
     tms_mem *work = NULL;
-    tamis_status status = TAMIS_OK;
     if (count == 0 || (!k && !v)) return TAMIS_OK;
     TMS_TRY(dev, dev->backend->alloc(dev, lay_out(cache).total, &work));
     for (uint32_t done = 0; done < count && status == TAMIS_OK; done += CHUNK_SLOTS) {

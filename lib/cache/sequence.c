@@ -69,9 +69,8 @@ tamis_status tamis_cache_add(tamis_cache *cache, tamis_sequence *out, tamis_erro
     return TAMIS_OK;
 }
 
-/* Finds a sequence that no open step works on. */
-static tamis_status find_idle(const tamis_cache *cache, tamis_sequence id, tms_sequence **out,
-                              tamis_error *error) {
+tamis_status tms_cache_find_idle(const tamis_cache *cache, tamis_sequence id, tms_sequence **out,
+                                 tamis_error *error) {
     TMS_REQUIRE(cache, TAMIS_E_ARGUMENT, "cache is NULL");
     *out = tms_cache_find(cache, id);
     TMS_REQUIRE(*out, TAMIS_E_ARGUMENT, "there is no sequence %" PRIu64, id);
@@ -83,7 +82,7 @@ tamis_status tamis_cache_fork(tamis_cache *cache, tamis_sequence parent, tamis_s
                               tamis_error *error) {
     TMS_REQUIRE(out, TAMIS_E_ARGUMENT, "out is NULL");
     tms_sequence *from = NULL;
-    tamis_status status = find_idle(cache, parent, &from, error);
+    tamis_status status = tms_cache_find_idle(cache, parent, &from, error);
     if (status != TAMIS_OK) return status;
     tms_sequence *to = new_sequence(cache, from->list_pages);
     TMS_REQUIRE(to, TAMIS_E_NO_MEMORY, "no host memory for a fork of sequence %" PRIu64, parent);
@@ -114,7 +113,7 @@ void tms_lane_shorten(tamis_cache *cache, tms_sequence *sequence, uint32_t lane,
 tamis_status tamis_cache_truncate(tamis_cache *cache, tamis_sequence sequence, uint32_t length,
                                   tamis_error *error) {
     tms_sequence *s = NULL;
-    tamis_status status = find_idle(cache, sequence, &s, error);
+    tamis_status status = tms_cache_find_idle(cache, sequence, &s, error);
     if (status != TAMIS_OK) return status;
     TMS_REQUIRE(length <= s->length, TAMIS_E_ARGUMENT,
                 "length %" PRIu32 " exceeds the %" PRIu32 " tokens of sequence %" PRIu64, length,
@@ -127,7 +126,7 @@ tamis_status tamis_cache_truncate(tamis_cache *cache, tamis_sequence sequence, u
 
 tamis_status tamis_cache_remove(tamis_cache *cache, tamis_sequence sequence, tamis_error *error) {
     tms_sequence *s = NULL;
-    tamis_status status = find_idle(cache, sequence, &s, error);
+    tamis_status status = tms_cache_find_idle(cache, sequence, &s, error);
     if (status != TAMIS_OK) return status;
     for (uint32_t lane = 0; lane < cache->n_lanes; lane++)
         tms_lane_shorten(cache, s, lane, s->lanes[lane].length);

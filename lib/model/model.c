@@ -67,7 +67,10 @@ tamis_status tamis_model_load(tamis_context *context, const char *path, tamis_mo
                               tamis_error *error) {
     tms_gguf gguf = {0};
     tamis_error reason = {0};
-    TMS_REQUIRE(context && path && out, TAMIS_E_ARGUMENT, "context, path and out are required");
+    TMS_REQUIRE(out, TAMIS_E_ARGUMENT, "out is NULL");
+    *out = NULL;
+    TMS_REQUIRE(context, TAMIS_E_ARGUMENT, "context is NULL");
+    TMS_REQUIRE(path, TAMIS_E_ARGUMENT, "path is NULL");
     tamis_model *model = calloc(1, sizeof *model);
     TMS_REQUIRE(model, TAMIS_E_NO_MEMORY, "no memory for a model");
     model->context = context;
@@ -93,10 +96,11 @@ void tamis_model_destroy(tamis_model **model) {
 }
 
 const tamis_model_info *tamis_model_get_info(const tamis_model *model) {
-    return &model->info;
+    return model ? &model->info : NULL;
 }
 
 void tamis_model_cache_shape(const tamis_model *model, tamis_cache_params *params) {
+    if (!model || !params) return;
     params->n_layers = model->config.n_layers;
     params->n_heads = model->config.n_heads;
     params->n_kv_heads = model->config.n_kv_heads;
@@ -106,6 +110,11 @@ void tamis_model_cache_shape(const tamis_model *model, tamis_cache_params *param
 tamis_status tamis_model_tokenize(const tamis_model *model, const char *text, size_t bytes,
                                   int32_t *tokens, size_t capacity, size_t *count,
                                   tamis_error *error) {
+    TMS_REQUIRE(model, TAMIS_E_ARGUMENT, "model is NULL");
+    TMS_REQUIRE(count, TAMIS_E_ARGUMENT, "count is NULL");
+    TMS_REQUIRE(text || bytes == 0, TAMIS_E_ARGUMENT, "text is NULL but has %zu bytes", bytes);
+    TMS_REQUIRE(tokens || capacity == 0, TAMIS_E_ARGUMENT, "tokens is NULL but capacity is %zu",
+                capacity);
     const int32_t *token_of_byte = model->vocab.token_of_byte;
     for (size_t i = 0; i < bytes; ++i) {
         uint8_t byte = (uint8_t)text[i];
@@ -119,8 +128,9 @@ tamis_status tamis_model_tokenize(const tamis_model *model, const char *text, si
 }
 
 const char *tamis_model_token_text(const tamis_model *model, int32_t token, size_t *bytes) {
+    if (bytes) *bytes = 0;
+    if (!model || !bytes) return NULL;
     const tms_vocab *vocab = &model->vocab;
-    *bytes = 0;
     if (token < 0 || (uint32_t)token >= vocab->n_tokens) return NULL;
     *bytes = (size_t)(vocab->starts[token + 1] - vocab->starts[token]);
     return vocab->text + vocab->starts[token];

@@ -38,8 +38,7 @@ struct tamis_runner {
     tamis_cache *cache;
     tamis_plan *plan;
     tamis_buffer *buffers[TMS_ACTIVATIONS];
-    int32_t *positions; /* [max_rows], on the host */
-    uint32_t max_rows, max_sequences, max_context;
+    int32_t *positions; /* [max_rows of the plan], on the host */
     uint32_t n_outputs; /* rows of logits that the last call left; 0 after a failure */
 };
 

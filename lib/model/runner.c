@@ -2,6 +2,7 @@
 /* Runs forward passes: prompts in chunks, decode steps of several sequences, the greedy choice. */
 #include "lib/cache/cache.h"
 #include "lib/model/model.h"
+#include "lib/plan/plan.h"
 
 #include <stdlib.h>
 
@@ -45,19 +46,20 @@ static tamis_status check_shapes(const tamis_model *model, const tamis_cache *ca
     TMS_REQUIRE(params->max_context <= model->info.context, TAMIS_E_ARGUMENT,
                 "max_context is %u; the model's context is %u", params->max_context,
                 model->info.context);
-    TMS_REQUIRE(params->max_context < TMS_ROTATE_LIMIT, TAMIS_E_UNSUPPORTED,
-                "max_context is %u; positions up to %u can be rotated", params->max_context,
-                TMS_ROTATE_LIMIT - 1);
+    TMS_REQUIRE(params->max_context <= TMS_ROTATE_LIMIT, TAMIS_E_UNSUPPORTED,
+                "max_context is %u; positions below %u can be rotated", params->max_context,
+                TMS_ROTATE_LIMIT);
     return TAMIS_OK;
 }
 
 static tamis_status make_buffers(tamis_runner *runner, tamis_error *error) {
-    runner->positions = malloc(runner->max_rows * sizeof *runner->positions);
+    const tamis_plan_params *limits = &runner->plan->params;
+    runner->positions = malloc(limits->max_rows * sizeof *runner->positions);
     TMS_REQUIRE(runner->positions, TAMIS_E_NO_MEMORY, "no memory for %u positions",
-                runner->max_rows);
+                limits->max_rows);
     for (int i = 0; i < TMS_ACTIVATIONS; ++i) {
         bool by_sequence = i == TMS_LOGITS || i == TMS_NEXT;
-        uint64_t rows = by_sequence ? runner->max_sequences : runner->max_rows;
+        uint64_t rows = by_sequence ? limits->max_sequences : limits->max_rows;
         tamis_status status =
             tamis_buffer_create(runner->model->context, rows * width_of(runner->model, i) * 4,
                                 &runner->buffers[i], error);
@@ -69,17 +71,17 @@ static tamis_status make_buffers(tamis_runner *runner, tamis_error *error) {
 tamis_status tamis_runner_create(tamis_model *model, tamis_cache *cache,
                                  const tamis_plan_params *params, tamis_runner **out,
                                  tamis_error *error) {
-    TMS_REQUIRE(model && cache && params && out, TAMIS_E_ARGUMENT,
-                "model, cache, params and out are required");
+    TMS_REQUIRE(out, TAMIS_E_ARGUMENT, "out is NULL");
+    *out = NULL;
+    TMS_REQUIRE(model, TAMIS_E_ARGUMENT, "model is NULL");
+    TMS_REQUIRE(cache, TAMIS_E_ARGUMENT, "cache is NULL");
+    TMS_REQUIRE(params, TAMIS_E_ARGUMENT, "params is NULL");
     tamis_status status = check_shapes(model, cache, params, error);
     if (status != TAMIS_OK) return status;
     tamis_runner *runner = calloc(1, sizeof *runner);
     TMS_REQUIRE(runner, TAMIS_E_NO_MEMORY, "no memory for a runner");
     runner->model = model;
     runner->cache = cache;
-    runner->max_rows = params->max_rows ? params->max_rows : 512;
-    runner->max_sequences = params->max_sequences ? params->max_sequences : 1;
-    runner->max_context = params->max_context;
     status = tamis_plan_create(cache, params, &runner->plan, error);
     if (status == TAMIS_OK) status = make_buffers(runner, error);
     if (status == TAMIS_OK) status = tms_forward_pass(runner, 0, 0, 0, error);
@@ -102,14 +104,15 @@ void tamis_runner_destroy(tamis_runner **runner) {
 }
 
 tamis_plan *tamis_runner_plan(tamis_runner *runner) {
-    return runner->plan;
+    return runner ? runner->plan : NULL;
 }
 
 /* ---- Steps ----------------------------------------------------------------------------------- */
 
 static tamis_status check_tokens(const tamis_runner *runner, const int32_t *tokens, size_t count,
                                  tamis_error *error) {
-    TMS_REQUIRE(tokens && count > 0, TAMIS_E_ARGUMENT, "no tokens are given");
+    TMS_REQUIRE(tokens, TAMIS_E_ARGUMENT, "tokens is NULL");
+    TMS_REQUIRE(count > 0, TAMIS_E_ARGUMENT, "no tokens are given");
     for (size_t i = 0; i < count; ++i)
         TMS_REQUIRE(tokens[i] >= 0 && (uint32_t)tokens[i] < runner->model->info.n_vocab,
                     TAMIS_E_ARGUMENT, "token %d at place %zu is outside the vocabulary of %u",
@@ -141,7 +144,7 @@ fail:
 }
 
 /* One whole step; after a failure the sequences are as they were. The outputs are the last
- * n_outputs rows. */
+ * n_outputs rows. What the device fails at later comes to light in read_next. */
 static tamis_status run_step(tamis_runner *runner, const tamis_step *step, const int32_t *tokens,
                              uint32_t n_rows, uint32_t n_outputs, tamis_error *error) {
     tamis_status status = tamis_plan_step_begin(runner->plan, step, error);
@@ -153,7 +156,8 @@ static tamis_status run_step(tamis_runner *runner, const tamis_step *step, const
     return status;
 }
 
-/* Waits, and gives the greedy tokens to who asks. */
+/* Waits, and gives the greedy tokens to who asks. The step has ended: after a failure its tokens
+ * stay. */
 static tamis_status read_next(tamis_runner *runner, uint32_t n_outputs, int32_t *next,
                               tamis_error *error) {
     tamis_context *context = runner->model->context;
@@ -171,18 +175,20 @@ tamis_status tamis_runner_prefill(tamis_runner *runner, tamis_sequence sequence,
                                   const int32_t *tokens, size_t count, int32_t *next,
                                   tamis_error *error) {
     const tms_sequence *lanes;
+    TMS_REQUIRE(runner, TAMIS_E_ARGUMENT, "runner is NULL");
+    const tamis_plan_params *limits = &runner->plan->params;
     runner->n_outputs = 0;
     tamis_status status = find_sequence(runner, sequence, &lanes, error);
     if (status == TAMIS_OK) status = check_tokens(runner, tokens, count, error);
     if (status != TAMIS_OK) return status;
     uint32_t length = lanes->length;
-    TMS_REQUIRE(length <= runner->max_context && count <= runner->max_context - length,
+    TMS_REQUIRE(length <= limits->max_context && count <= limits->max_context - length,
                 TAMIS_E_ARGUMENT,
                 "the prompt has %zu tokens behind the sequence's %u; max_context is %u", count,
-                length, runner->max_context);
+                length, limits->max_context);
     for (size_t done = 0; done < count && status == TAMIS_OK;) {
         size_t left = count - done;
-        uint32_t rows = left < runner->max_rows ? (uint32_t)left : runner->max_rows;
+        uint32_t rows = left < limits->max_rows ? (uint32_t)left : limits->max_rows;
         const tamis_step step = {.sequences = &sequence, .rows = &rows, .count = 1, .exact = 1};
         for (uint32_t i = 0; i < rows; ++i)
             runner->positions[i] = (int32_t)(length + done + i);
@@ -195,12 +201,15 @@ tamis_status tamis_runner_prefill(tamis_runner *runner, tamis_sequence sequence,
 tamis_status tamis_runner_decode(tamis_runner *runner, const tamis_sequence *sequences,
                                  uint32_t count, const int32_t *tokens, int32_t *next,
                                  tamis_error *error) {
+    TMS_REQUIRE(runner, TAMIS_E_ARGUMENT, "runner is NULL");
+    const tamis_plan_params *limits = &runner->plan->params;
     runner->n_outputs = 0;
     tamis_status status = check_tokens(runner, tokens, count, error);
     if (status != TAMIS_OK) return status;
-    TMS_REQUIRE(sequences && count <= runner->max_sequences && count <= runner->max_rows,
-                TAMIS_E_ARGUMENT, "%u sequences are given; a step takes %u", count,
-                runner->max_sequences);
+    TMS_REQUIRE(sequences, TAMIS_E_ARGUMENT, "sequences is NULL");
+    TMS_REQUIRE(count <= limits->max_sequences && count <= limits->max_rows, TAMIS_E_ARGUMENT,
+                "%u sequences are given; max_sequences is %u, max_rows %u", count,
+                limits->max_sequences, limits->max_rows);
     for (uint32_t i = 0; i < count; ++i) {
         const tms_sequence *lanes;
         status = find_sequence(runner, sequences[i], &lanes, error);
@@ -214,6 +223,8 @@ tamis_status tamis_runner_decode(tamis_runner *runner, const tamis_sequence *seq
 
 tamis_status tamis_runner_logits(tamis_runner *runner, uint32_t row, float *logits,
                                  tamis_error *error) {
+    TMS_REQUIRE(runner, TAMIS_E_ARGUMENT, "runner is NULL");
+    TMS_REQUIRE(logits, TAMIS_E_ARGUMENT, "logits is NULL");
     tms_device *dev = runner->model->context->dev;
     uint64_t bytes = (uint64_t)runner->model->info.n_vocab * sizeof *logits;
     TMS_REQUIRE(runner->n_outputs > 0, TAMIS_E_STATE, "the last call left no logits");

@@ -9,6 +9,8 @@
 static void fill_defaults(const tamis_cache *cache, tamis_plan_params *p) {
     if (p->max_sequences == 0) p->max_sequences = 1;
     if (p->max_rows == 0) p->max_rows = 512;
+    if (p->max_selected_rows == 0) p->max_selected_rows = p->max_sequences;
+    if (p->max_selected_rows > p->max_rows) p->max_selected_rows = p->max_rows;
     if (p->scale == 0) p->scale = (float)(1 / sqrt(cache->params.head_dim));
     p->selection.budget = tms_selection_budget(&p->selection);
 }
@@ -74,7 +76,7 @@ static tamis_status take_device(tamis_plan *plan, tamis_error *error) {
     tms_device *dev = plan->dev;
     const tms_backend *backend = dev->backend;
     tamis_status status = TAMIS_OK;
-    uint64_t entries = (uint64_t)plan->params.max_rows * plan->cache->params.n_kv_heads;
+    uint64_t entries = (uint64_t)plan->params.max_selected_rows * plan->cache->params.n_kv_heads;
     uint64_t table = (uint64_t)plan->params.max_sequences * plan->cache->n_lanes * plan->max_pages;
     uint64_t scratch = scratch_bytes(plan);
     TMS_TRY(dev, backend->alloc(dev, table * sizeof(int32_t), &plan->table));
@@ -147,6 +149,11 @@ static tamis_status warm_up(tamis_plan *plan, tamis_error *error) {
 static tamis_status set_up(tamis_plan *plan, tamis_error *error) {
     plan->max_pages = tms_pages_of(plan->cache, plan->params.max_context);
     tms_selection_ask(&plan->params.selection, plan->cache->params.page_size, &plan->reading);
+    TMS_REQUIRE(!plan->reading.listed || plan->params.sliding_window == 0, TAMIS_E_UNSUPPORTED,
+                "sliding_window %" PRIu32
+                " under selection %s: its budget would go to pages outside "
+                "the window; only full takes one",
+                plan->params.sliding_window, tamis_selection_name(plan->params.selection.kind));
     /* A list as long as the longest lane never leaves a page out. */
     if (plan->reading.k > plan->max_pages) plan->reading.k = plan->max_pages;
     uint64_t ints = tms_step_ints(plan);

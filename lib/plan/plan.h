@@ -60,8 +60,8 @@ struct tamis_plan {
     tms_mem *table;   /* int32 [max_sequences][n_lanes][max_pages] */
     tms_mem *entries; /* int32 [TMS_ENTRY_CHUNK][2], changes of the table on their way */
     tms_mem *step_tables;
-    tms_mem *scores;  /* f32 [max_rows][n_kv_heads][max_pages] */
-    tms_mem *lists;   /* int32 [max_rows][n_kv_heads][k], then the counts */
+    tms_mem *scores;  /* f32 [max_selected_rows][n_kv_heads][max_pages] */
+    tms_mem *lists;   /* int32 [max_selected_rows][n_kv_heads][k], then the counts */
     tms_mem *scratch; /* of attend */
 
     tms_table_row *rows; /* [max_sequences] */

@@ -100,6 +100,15 @@ static bool is_listed(tamis_plan *plan, uint32_t layer, uint64_t **path) {
     return *path == &c->rows_selected;
 }
 
+/* Bytes [first, end) from the first to the last element of rows that have been checked. */
+typedef struct byte_range {
+    uint64_t first, end;
+} byte_range;
+
+static byte_range range_of(const tamis_rows *rows, uint64_t n, uint64_t stride, uint64_t width) {
+    return (byte_range){rows->offset, rows->offset + ((n - 1) * stride + width) * sizeof(float)};
+}
+
 static tamis_status check_attend(const tamis_plan *plan, const tamis_rows *q, const tamis_rows *out,
                                  tms_matrix *q_rows, tms_matrix *out_rows, tamis_error *error) {
     const tamis_context *context = plan->cache->context;
@@ -114,8 +123,13 @@ static tamis_status check_attend(const tamis_plan *plan, const tamis_rows *q, co
                 tamis_dtype_name(q->dtype));
     TMS_REQUIRE(out->dtype == TAMIS_F32, TAMIS_E_ARGUMENT, "out is %s; it must be f32",
                 tamis_dtype_name(out->dtype));
-    TMS_REQUIRE(q->buffer != out->buffer || q->offset != out->offset, TAMIS_E_ARGUMENT,
-                "q and out are the same rows");
+    byte_range from = range_of(q, n, q_rows->stride, width);
+    byte_range to = range_of(out, n, out_rows->stride, width);
+    TMS_REQUIRE(q->buffer != out->buffer || from.end <= to.first || to.end <= from.first,
+                TAMIS_E_ARGUMENT,
+                "q and out overlap: bytes %" PRIu64 " to %" PRIu64 " and %" PRIu64 " to %" PRIu64
+                " of one buffer",
+                from.first, from.end, to.first, to.end);
     q_rows->ref = (tms_ref){q->buffer->mem, q->offset};
     out_rows->ref = (tms_ref){out->buffer->mem, out->offset};
     return TAMIS_OK;

@@ -46,7 +46,7 @@ tms_attend tms_plan_attend_all(const tamis_plan *plan, uint32_t layer) {
 
 tms_sparse_attend tms_plan_attend_listed(const tamis_plan *plan, uint32_t layer) {
     const tms_reading *reading = &plan->reading;
-    uint64_t entries = (uint64_t)plan->params.max_rows * plan->cache->params.n_kv_heads;
+    uint64_t entries = (uint64_t)plan->params.max_selected_rows * plan->cache->params.n_kv_heads;
     tms_sparse_attend p = {.attend = tms_plan_attend_all(plan, layer)};
     p.attend.lists = (tms_lists){.pages = {plan->lists, 0},
                                  .count = {plan->lists, entries * reading->k * sizeof(int32_t)},

@@ -28,6 +28,11 @@ static tamis_status collect(tamis_plan *plan, const tamis_step *in, uint32_t *n,
         plan->step.growth[*n] = (tms_growth){sequence, rows};
         sequence->in_step = true;
     }
+    TMS_REQUIRE(in->exact || !plan->reading.listed || total <= plan->params.max_selected_rows,
+                TAMIS_E_ARGUMENT,
+                "%" PRIu64
+                " rows go through the selection, which exceed max_selected_rows %" PRIu32,
+                total, plan->params.max_selected_rows);
     return TAMIS_OK;
 }
 
@@ -119,10 +124,12 @@ tamis_status tamis_plan_step_end(tamis_plan *plan, tamis_error *error) {
     for (uint32_t layer = 0; layer < plan->cache->params.n_layers; layer++)
         TMS_REQUIRE(step->layers[layer].written, TAMIS_E_STATE,
                     "layer %" PRIu32 " was not written in this step", layer);
+    status = tms_forward(plan->dev, plan->dev->backend->flush(plan->dev), error);
+    if (status != TAMIS_OK) return status;
     tms_cache_commit(plan->cache, step->growth, step->n_sequences);
     step->open = false;
     plan->counters.steps++;
-    return tms_forward(plan->dev, plan->dev->backend->flush(plan->dev), error);
+    return TAMIS_OK;
 }
 
 tamis_status tamis_plan_step_cancel(tamis_plan *plan, tamis_error *error) {

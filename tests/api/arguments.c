@@ -59,6 +59,26 @@ static void test_buffers(void **state) {
     assert_null(tamis_context_device(NULL));
 }
 
+static void test_bandwidth(void **state) {
+    test_world *w = *state;
+    double rate = 0;
+    FAILS(tamis_context_read_bandwidth(NULL, 1 << 20, &rate, &test_error), TAMIS_E_ARGUMENT,
+          "context");
+    FAILS(tamis_context_read_bandwidth(w->context, 1 << 20, NULL, &test_error), TAMIS_E_ARGUMENT,
+          "gb_per_s");
+    FAILS(tamis_context_read_bandwidth(w->context, 0, &rate, &test_error), TAMIS_E_ARGUMENT,
+          "bytes is 0");
+    FAILS(tamis_context_read_bandwidth(w->context, (1 << 20) - 64, &rate, &test_error),
+          TAMIS_E_ARGUMENT, "bytes is 1048512");
+    FAILS(tamis_context_read_bandwidth(w->context, (1 << 20) + 63, &rate, &test_error),
+          TAMIS_E_ARGUMENT, "bytes is 1048639");
+    FAILS(tamis_context_read_bandwidth(w->context, 1ull << 60, &rate, &test_error),
+          TAMIS_E_NO_MEMORY, "1152921504606846976");
+    assert_true(rate == 0);
+    OK(tamis_context_read_bandwidth(w->context, 1 << 20, &rate, &test_error));
+    assert_true(rate > 0 && isfinite(rate));
+}
+
 /* Every parameter of the cache with a value it must not have. */
 static void test_cache_params(void **state) {
     test_world *w = *state;
@@ -244,6 +264,14 @@ static void test_plan_params(void **state) {
     p = (tamis_plan_params){.max_context = 64,
                             .selection = {.kind = TAMIS_SELECT_QUEST, .budget = 8, .sinks = 4}};
     FAILS(tamis_plan_create(w->cache, &p, &plan, &test_error), TAMIS_E_ARGUMENT, "budget 8");
+    for (int kind = TAMIS_SELECT_WINDOW; kind <= TAMIS_SELECT_QUEST; kind++) {
+        p = (tamis_plan_params){.max_context = 64, .sliding_window = 50};
+        p.selection.kind = (tamis_selection_kind)kind;
+        FAILS(tamis_plan_create(w->cache, &p, &plan, &test_error), TAMIS_E_UNSUPPORTED,
+              "sliding_window 50 under selection");
+        assert_null(plan);
+    }
+    p.sliding_window = 0;
     p.selection.budget = 0; /* the default, which is more than any lane has */
     OK(tamis_plan_create(w->cache, &p, &plan, &test_error));
     tamis_plan_destroy(&plan);
@@ -275,6 +303,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_cache_params), cmocka_unit_test(test_sizes),
         cmocka_unit_test(test_sequences),    cmocka_unit_test(test_selections),
         cmocka_unit_test(test_budgets),      cmocka_unit_test(test_plan_params),
+        cmocka_unit_test(test_bandwidth),
     };
     int skip = test_begin(argc, argv);
     return skip ? skip : cmocka_run_group_tests(tests, set_up, tear_down);

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 static char log_text[4096];
 
@@ -91,6 +92,44 @@ static void test_environment(void **state) {
     unsetenv("TAMIS_LOG");
 }
 
+/* What a context's making and closing sends to stderr under a TAMIS_LOG. */
+static const char *stderr_under(const char *level) {
+    static char text[4096];
+    FILE *file = tmpfile();
+    assert_non_null(file);
+    fflush(stderr);
+    int kept = dup(STDERR_FILENO);
+    assert_true(kept >= 0 && dup2(fileno(file), STDERR_FILENO) >= 0);
+    setenv("TAMIS_LOG", level, 1);
+    open_backend("auto");
+    unsetenv("TAMIS_LOG");
+    fflush(stderr);
+    assert_true(dup2(kept, STDERR_FILENO) >= 0);
+    close(kept);
+    rewind(file);
+    text[fread(text, 1, sizeof text - 1, file)] = 0;
+    fclose(file);
+    return text;
+}
+
+/* The choice on "auto" is an info line: it goes to stderr from that level on, and to the callback
+ * at any. */
+static void test_log_levels(void **state) {
+    (void)state;
+    static const char *const quiet[] = {"", "error", "warn"}, *const loud[] = {"info", "debug"};
+    unsetenv("TAMIS_DEVICE");
+    for (size_t i = 0; i < 3; i++) {
+        assert_null(strstr(stderr_under(quiet[i]), "tamis "));
+        assert_true(log_text[0] != 0);
+    }
+    for (size_t i = 0; i < 2; i++) {
+        const char *text = stderr_under(loud[i]);
+        *strchr(log_text, '\n') = 0;
+        assert_non_null(strstr(text, "tamis info: "));
+        assert_non_null(strstr(text, log_text));
+    }
+}
+
 /* "auto" takes the first usable device of the list, and says which and why not the ones before. */
 static void test_auto(void **state) {
     (void)state;
@@ -123,9 +162,8 @@ static void test_no_opencl(void **state) {
 
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_list),
-        cmocka_unit_test(test_choice),
-        cmocka_unit_test(test_environment),
+        cmocka_unit_test(test_list),        cmocka_unit_test(test_choice),
+        cmocka_unit_test(test_environment), cmocka_unit_test(test_log_levels),
         cmocka_unit_test(test_auto),
     };
     const struct CMUnitTest hidden[] = {cmocka_unit_test(test_no_opencl)};

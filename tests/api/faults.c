@@ -28,13 +28,23 @@ static tamis_status write(tms_device *dev, tms_ref to, const void *from, uint64_
     return fails_now() ? refuse(dev) : sound->write(dev, to, from, bytes);
 }
 
-static tamis_status write_table(tms_device *dev, const tms_write_table *p) {
-    return fails_now() ? refuse(dev) : sound->write_table(dev, p);
+static tamis_status flush(tms_device *dev) {
+    return fails_now() ? refuse(dev) : sound->flush(dev);
 }
 
-static tamis_status copy_pages(tms_device *dev, const tms_copy_pages *p) {
-    return fails_now() ? refuse(dev) : sound->copy_pages(dev, p);
-}
+#define FAULTY(op)                                                                                 \
+    static tamis_status op(tms_device *dev, const tms_##op *p) {                                   \
+        return fails_now() ? refuse(dev) : sound->op(dev, p);                                      \
+    }
+FAULTY(write_table)
+FAULTY(copy_pages)
+FAULTY(write_rows)
+FAULTY(bounds)
+FAULTY(score_pages)
+FAULTY(select)
+FAULTY(attend)
+FAULTY(sparse_attend)
+#undef FAULTY
 
 static void make_faulty(tms_device *dev, int sound_calls) {
     faulty = *dev->backend;
@@ -133,6 +143,102 @@ static void test_uploads(void **state) {
     }
 }
 
+/* Every call of a step can fail. */
+static void make_step_faulty(tms_device *dev) {
+    make_faulty(dev, -1);
+    faulty.flush = flush;
+    faulty.write = write;
+    faulty.write_table = write_table;
+    faulty.write_rows = write_rows;
+    faulty.bounds = bounds;
+    faulty.score_pages = score_pages;
+    faulty.select = select;
+    faulty.attend = attend;
+    if (sound->sparse_attend) faulty.sparse_attend = sparse_attend;
+}
+
+/* A decode step of two sequences with the rows that lie in the world's buffers, up to its first
+ * failure. *begun: the step is open, or was. */
+static tamis_status decode(test_world *w, const tamis_sequence *ids, bool *begun) {
+    tamis_step step = {.sequences = ids, .count = 2};
+    tamis_rows k = {.buffer = w->k}, v = {.buffer = w->v};
+    tamis_rows q = {.buffer = w->q}, out = {.buffer = w->out};
+    tamis_status status = tamis_plan_step_begin(w->plan, &step, &test_error);
+    *begun = status == TAMIS_OK;
+    for (uint32_t layer = 0; layer < w->shape.n_layers && status == TAMIS_OK; layer++) {
+        status = tamis_plan_write(w->plan, layer, &k, &v, &test_error);
+        if (status == TAMIS_OK) status = tamis_plan_attend(w->plan, layer, &q, &out, &test_error);
+    }
+    return status == TAMIS_OK ? tamis_plan_step_end(w->plan, &test_error) : status;
+}
+
+static void expect_lengths(const test_world *w, const tamis_sequence *ids, uint32_t first,
+                           uint32_t second) {
+    tamis_sequence_stats one, other;
+    OK(tamis_cache_get_sequence_stats(w->cache, ids[0], &one));
+    OK(tamis_cache_get_sequence_stats(w->cache, ids[1], &other));
+    assert_true(one.length == first && other.length == second);
+}
+
+/* A decode step over new sequences, one of which fills a page and one begins a page, fails at its
+ * n-th call; given up, it leaves the sequences as they were, and a second try gives `wanted`, or
+ * sets it when n < 0. True: the step has no n-th call. */
+static bool step_fails_at(test_world *w, int n, float *wanted) {
+    enum { ROWS_BYTES = 2 * 4 * 64 * sizeof(float) };
+    tms_device *dev = w->context->dev;
+    uint64_t tokens[48];
+    float got[ROWS_BYTES / sizeof(float)];
+    tamis_sequence ids[2];
+    bool begun;
+    for (uint32_t i = 0; i < 48; i++)
+        tokens[i] = 500 + i;
+    for (uint32_t i = 0; i < 2; i++) {
+        OK(tamis_cache_add(w->cache, &ids[i], &test_error));
+        OK(test_append(w, ids[i], tokens, 47 + i));
+    }
+    OK(tamis_buffer_write(w->q, 0, w->host, ROWS_BYTES));
+    tamis_cache_stats before = test_stats(w);
+    make_step_faulty(dev);
+    countdown = n;
+    test_error = (tamis_error){0};
+    tamis_status status = decode(w, ids, &begun);
+    bool failed = countdown < 0 && n >= 0;
+    if (failed) {
+        test_fails(status, TAMIS_E_NO_MEMORY, "test", "decode", __FILE__, __LINE__);
+        if (begun) OK(tamis_plan_step_cancel(w->plan, &test_error));
+        test_unchanged(w, &before);
+        expect_lengths(w, ids, 47, 48);
+        status = decode(w, ids, &begun);
+    }
+    make_sound(dev);
+    test_ok(status, "decode", __FILE__, __LINE__);
+    expect_lengths(w, ids, 48, 49);
+    OK(tamis_buffer_read(w->out, 0, n < 0 ? wanted : got, ROWS_BYTES));
+    if (n >= 0) assert_memory_equal(got, wanted, ROWS_BYTES);
+    for (uint32_t i = 0; i < 2; i++)
+        OK(tamis_cache_remove(w->cache, ids[i], &test_error));
+    return n >= 0 && !failed;
+}
+
+static void test_mid_step(void **state) {
+    (void)state;
+    test_world w;
+    tamis_cache_params shape = test_shape();
+    tamis_plan_params plan = {.selection = {.kind = TAMIS_SELECT_QUEST, .budget = 32},
+                              .max_sequences = 2,
+                              .max_rows = 64,
+                              .max_context = 128};
+    float wanted[2 * 4 * 64];
+    int n = -1;
+    shape.page_size = 16; /* which the fused launch of a CPU device takes */
+    test_open(&w, &shape, &plan);
+    while (!step_fails_at(&w, n, wanted))
+        n++;
+    assert_in_range(n, 9,
+                    64); /* tables; write, bounds and the ways to attend of two layers; flush */
+    test_close(&w);
+}
+
 /* A device error that arrived late stays: every later call that needs the device returns it. */
 static void test_sticky(void **state) {
     (void)state;
@@ -171,6 +277,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_allocations),
         cmocka_unit_test(test_uploads),
+        cmocka_unit_test(test_mid_step),
         cmocka_unit_test(test_sticky),
     };
     int skip = test_begin(argc, argv);

@@ -8,6 +8,7 @@
 
 tamis_error test_error;
 const char *test_device = "reference";
+uint32_t test_builds;
 
 void test_ok(tamis_status status, const char *call, const char *file, int line) {
     if (status == TAMIS_OK) return;
@@ -63,10 +64,15 @@ tamis_cache_params test_shape(void) {
                                 .capacity_tokens = 256};
 }
 
+static void count_builds(void *user, tamis_log_level level, const char *text) {
+    (void)user;
+    test_builds += level == TAMIS_LOG_DEBUG && strncmp(text, "building ", 9) == 0;
+}
+
 void test_open(test_world *world, const tamis_cache_params *shape, const tamis_plan_params *plan) {
     *world = (test_world){.shape = *shape, .max_rows = plan->max_rows ? plan->max_rows : 512};
     if (world->shape.page_size == 0) world->shape.page_size = 16;
-    tamis_context_params params = {.device = test_device};
+    tamis_context_params params = {.device = test_device, .log = count_builds};
     OK(tamis_context_create(&params, &world->context, &test_error));
     OK(tamis_cache_create(world->context, shape, &world->cache, &test_error));
     OK(tamis_plan_create(world->cache, plan, &world->plan, &test_error));

@@ -32,6 +32,9 @@ extern const char *test_device;
 /* Takes the device's name from the command line. Nonzero, 77: it cannot be used here. */
 int test_begin(int argc, char **argv);
 
+/* Kernel builds so far, as the debug lines of the worlds' contexts tell of them. */
+extern uint32_t test_builds;
+
 /* A seeded generator: the next of `state`, and one below n. */
 uint64_t test_random(uint64_t *state);
 uint32_t test_below(uint64_t *state, uint32_t n);

@@ -94,7 +94,14 @@ static void test_attend_arguments(test_world *w) {
     FAILS(tamis_plan_attend(w->plan, 0, &q, NULL, &test_error), TAMIS_E_ARGUMENT, "out");
     FAILS(tamis_plan_attend(w->plan, 0, &half, &out, &test_error), TAMIS_E_ARGUMENT, "q is f16");
     FAILS(tamis_plan_attend(w->plan, 0, &q, &half, &test_error), TAMIS_E_ARGUMENT, "out is f16");
-    FAILS(tamis_plan_attend(w->plan, 0, &q, &q, &test_error), TAMIS_E_ARGUMENT, "same rows");
+    FAILS(tamis_plan_attend(w->plan, 0, &q, &q, &test_error), TAMIS_E_ARGUMENT, "overlap");
+    out = (tamis_rows){.buffer = w->q, .offset = 1024 - 64}; /* a row has 1024 bytes */
+    FAILS(tamis_plan_attend(w->plan, 0, &q, &out, &test_error), TAMIS_E_ARGUMENT,
+          "bytes 0 to 1024 and 960 to 1984");
+    FAILS(tamis_plan_attend(w->plan, 0, &out, &q, &test_error), TAMIS_E_ARGUMENT, "overlap");
+    out.offset = 1024;
+    OK(tamis_plan_attend(w->plan, 0, &q, &out, &test_error));
+    OK(tamis_plan_attend(w->plan, 0, &out, &q, &test_error));
 }
 
 static void test_read_selected(test_world *w) {
@@ -140,6 +147,11 @@ static void test_states(void **state) {
     FAILS(tamis_cache_fork(w.cache, id, &forked, &test_error), TAMIS_E_STATE, "open step");
     FAILS(tamis_cache_truncate(w.cache, id, 0, &test_error), TAMIS_E_STATE, "open step");
     FAILS(tamis_cache_remove(w.cache, id, &test_error), TAMIS_E_STATE, "open step");
+    FAILS(tamis_cache_read(w.cache, id, 0, 0, 0, 1, NULL, NULL, &test_error), TAMIS_E_STATE,
+          "open step");
+    tamis_sequence_stats one;
+    OK(tamis_cache_get_sequence_stats(w.cache, id, &one));
+    assert_true(one.length == 17 && one.slots == 4 * 17);
     OK(tamis_cache_remove(w.cache, free_one, &test_error));
     FAILS(tamis_plan_attend(w.plan, 0, &q, &out, &test_error), TAMIS_E_STATE, "not been written");
     FAILS(tamis_plan_read_selected(w.plan, 0, 0, NULL, 0, &count, &test_error), TAMIS_E_STATE,
@@ -156,6 +168,34 @@ static void test_states(void **state) {
     expect_all(&w, id, tokens, 17);
     tamis_plan_destroy(&other);
     test_close(&w);
+}
+
+/* Rows that go through a selection have a limit of their own; exact steps do not count against it.
+ */
+static void test_selected_rows(void **state) {
+    (void)state;
+    test_world w;
+    tamis_cache_params shape = test_shape();
+    tamis_plan_params plan = {.selection = {.kind = TAMIS_SELECT_QUEST, .budget = 32},
+                              .max_sequences = 2,
+                              .max_rows = 64,
+                              .max_context = 128};
+    uint32_t rows[] = {1, 2};
+    for (uint32_t limit = 0; limit < 4; limit += 3) {
+        plan.max_selected_rows = limit;
+        test_open(&w, &shape, &plan);
+        tamis_sequence ids[] = {add(&w), add(&w)};
+        tamis_step step = {.sequences = ids, .rows = rows, .count = 2};
+        tamis_cache_stats before = test_stats(&w);
+        if (limit == 0) {
+            FAILS(tamis_plan_step_begin(w.plan, &step, &test_error), TAMIS_E_ARGUMENT,
+                  "3 rows go through the selection, which exceed max_selected_rows 2");
+            test_unchanged(&w, &before);
+            step.exact = 1;
+        }
+        OK(test_step(&w, &step, tokens));
+        test_close(&w);
+    }
 }
 
 /* Running out changes nothing, says how much is missing, and passes when pages come back. */
@@ -300,13 +340,10 @@ static void test_times(void **state) {
 
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_begin_arguments),
-        cmocka_unit_test(test_states),
-        cmocka_unit_test(test_full),
-        cmocka_unit_test(test_copy_on_write),
-        cmocka_unit_test(test_truncated_fork),
-        cmocka_unit_test(test_cancel),
-        cmocka_unit_test(test_long_read),
+        cmocka_unit_test(test_begin_arguments), cmocka_unit_test(test_states),
+        cmocka_unit_test(test_selected_rows),   cmocka_unit_test(test_full),
+        cmocka_unit_test(test_copy_on_write),   cmocka_unit_test(test_truncated_fork),
+        cmocka_unit_test(test_cancel),          cmocka_unit_test(test_long_read),
         cmocka_unit_test(test_times),
     };
     int skip = test_begin(argc, argv);

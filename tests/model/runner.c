@@ -96,7 +96,7 @@ static void test_refused(void **state) {
     RIG_REFUSED(&r, TAMIS_E_ARGUMENT, "131 tokens behind the sequence's 70",
                 tamis_runner_prefill(runner, a, tokens + 71, 131, &next, &r.error));
     RIG_REFUSED(&r, TAMIS_E_STATE, "no logits", tamis_runner_logits(runner, 0, logits, &r.error));
-    RIG_REFUSED(&r, TAMIS_E_ARGUMENT, "2 sequences are given; a step takes 1",
+    RIG_REFUSED(&r, TAMIS_E_ARGUMENT, "2 sequences are given; max_sequences is 1, max_rows 64",
                 tamis_runner_decode(runner, pair, 2, tokens, tokens, &r.error));
     RIG_REFUSED(&r, TAMIS_E_ARGUMENT, "token -1",
                 tamis_runner_decode(runner, &a, 1, tokens + 70, &next, &r.error));
@@ -141,11 +141,6 @@ static void test_create_refused(void **state) {
     RIG_REFUSED(&r, TAMIS_E_ARGUMENT, "the cache has 3 layers",
                 tamis_runner_create(r.model, other, &plan, &runner, &r.error));
     tamis_cache_destroy(&other);
-    RIG_REFUSED(&r, TAMIS_E_ARGUMENT, "required",
-                tamis_runner_create(r.model, NULL, &plan, &runner, &r.error));
-    assert_null(runner);
-    tamis_runner_destroy(&runner);
-    tamis_runner_destroy(NULL);
     rig_close(&r);
 }
 
@@ -192,10 +187,33 @@ static void test_files(void **state) {
                 "no-such-file: ", tamis_model_load(r.context, "no-such-file", &r.model, &r.error));
     RIG_REFUSED(&r, TAMIS_E_IO, "not a regular file",
                 tamis_model_load(r.context, rig_data, &r.model, &r.error));
-    RIG_REFUSED(&r, TAMIS_E_ARGUMENT, "required",
-                tamis_model_load(r.context, NULL, &r.model, &r.error));
     RIG_OK(&r, load_bytes(&r, bytes, count, path));
     free(bytes);
+    rig_close(&r);
+}
+
+/* The longest context is the number of positions that can be rotated, and no token more. */
+static void test_longest_context(void **state) {
+    (void)state;
+    rig r;
+    char path[32];
+    small_file file;
+    size_t count;
+    small_default(&file);
+    small_remove_key(&file, "llama.context_length");
+    small_add_key(&file, "llama.context_length", U32, (1 << 20) + 1);
+    uint8_t *bytes = small_write(&file, &count);
+    open_context(&r);
+    RIG_OK(&r, load_bytes(&r, bytes, count, path));
+    free(bytes);
+    tamis_cache_params cache = {.capacity_tokens = 64};
+    tamis_plan_params plan = {.max_rows = 8, .max_context = (1 << 20) + 1};
+    tamis_model_cache_shape(r.model, &cache);
+    RIG_OK(&r, tamis_cache_create(r.context, &cache, &r.cache, &r.error));
+    RIG_REFUSED(&r, TAMIS_E_UNSUPPORTED, "max_context is 1048577; positions below 1048576",
+                tamis_runner_create(r.model, r.cache, &plan, &r.runner, &r.error));
+    plan.max_context = 1 << 20;
+    RIG_OK(&r, tamis_runner_create(r.model, r.cache, &plan, &r.runner, &r.error));
     rig_close(&r);
 }
 
@@ -245,7 +263,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_info),         cmocka_unit_test(test_tokens),
         cmocka_unit_test(test_missing_byte), cmocka_unit_test(test_refused),
         cmocka_unit_test(test_full),         cmocka_unit_test(test_create_refused),
-        cmocka_unit_test(test_files),        cmocka_unit_test(test_mutants),
+        cmocka_unit_test(test_files),        cmocka_unit_test(test_longest_context),
+        cmocka_unit_test(test_mutants),
     };
     if (!rig_arguments(argc, argv)) return 2;
     return cmocka_run_group_tests_name("runner", tests, NULL, NULL);

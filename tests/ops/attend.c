@@ -63,7 +63,7 @@ static double logit(const check_data *data, const float *q, const float *k) {
     for (uint32_t d = 0; d < data->lanes.kv.head_dim; d++)
         sum += (double)q[d] * k[d];
     sum *= check_attend_scale(data);
-    return cap > 0 && isfinite(sum) ? cap * tanh(sum / cap) : sum;
+    return cap > 0 ? cap * tanh(sum / cap) : sum;
 }
 
 /* One query head: out, lse and their tolerances at element `at` of Y and `state` of LSE. */
@@ -213,18 +213,22 @@ static void make_intervals(check_data *data) {
     }
 }
 
-/* An infinite key, and a value that only the last row of a sequence sees, is NaN. */
+/* A lane may have a NaN key (score.c), an infinite key, and as its last value, which only the last
+ * row of the sequence sees, a NaN. */
 static void make_nasty(check_data *data) {
     const check_lanes *l = &data->lanes;
+    check_rng rng = check_rng_make(data->seed, data->c, BUF_V);
+    void *kv = check_init(data, BUF_KV);
     check_nan_keys(data);
-    for (uint32_t lane = 1; lane < l->n_seqs * l->n_kv_heads; lane += 3) {
-        const uint32_t length = l->length[lane], head = lane % l->n_kv_heads;
+    for (uint32_t lane = 0; lane < l->n_seqs * l->n_kv_heads; lane++) {
+        const uint32_t length = l->length[lane], kind = check_below(&rng, 4);
         if (!length) continue;
-        const uint32_t page =
-            check_page_id(data, lane / l->n_kv_heads, head, (length - 1) / l->kv.page_size);
-        const uint64_t row = check_key_row(data, page, head, (length - 1) % l->kv.page_size);
-        check_store(l->kv.dtype, check_init(data, BUF_KV), row + 3, INFINITY);
-        check_store(l->kv.dtype, check_init(data, BUF_KV), row + l->kv.value_offset + 1, NAN);
+        if (kind == 0)
+            check_store(l->kv.dtype, kv, check_lane_row(data, lane, check_below(&rng, length)),
+                        INFINITY);
+        if (kind == 1)
+            check_store(l->kv.dtype, kv,
+                        check_lane_row(data, lane, length - 1) + l->kv.value_offset + 1, NAN);
     }
 }
 

@@ -211,6 +211,8 @@ void check_bounds_page(const check_data *data, void *bounds, uint32_t page, uint
 uint32_t check_page_id(const check_data *data, uint32_t seq, uint32_t head, uint32_t ordinal);
 /* Element index of a K row; V is kv.value_offset further on. */
 uint64_t check_key_row(const check_data *data, uint32_t page, uint32_t head, uint32_t slot);
+/* The same of a slot of a lane, seq * n_kv_heads + head. */
+uint64_t check_lane_row(const check_data *data, uint32_t lane, uint32_t slot);
 uint32_t check_row_seq(const check_data *data, uint32_t row);
 uint32_t check_visible(const check_data *data, uint32_t row, uint32_t head);
 /* Overwrites one slot's K and V with NaN. */

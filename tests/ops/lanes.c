@@ -32,6 +32,12 @@ uint64_t check_key_row(const check_data *data, uint32_t page, uint32_t head, uin
     return page * kv->page_stride + head * kv->head_stride + slot * kv->slot_stride;
 }
 
+uint64_t check_lane_row(const check_data *data, uint32_t lane, uint32_t slot) {
+    const uint32_t head = lane % data->lanes.n_kv_heads, size = data->lanes.kv.page_size;
+    const uint32_t page = check_page_id(data, lane / data->lanes.n_kv_heads, head, slot / size);
+    return check_key_row(data, page, head, slot % size);
+}
+
 uint32_t check_row_seq(const check_data *data, uint32_t row) {
     return (uint32_t)((int32_t *)check_init(data, BUF_ROW_SEQ))[row];
 }
@@ -111,7 +117,8 @@ static void make_lengths(check_data *data) {
         l->length[i] = kv;
         if (check_get(data, KEY_EVEN) || i == 0) continue;
         l->length[i] = check_below(&rng, kv) + 1;
-        if (check_get(data, KEY_FILL) == FILL_NASTY && i % 3) l->length[i] = i % 3 - 1;
+        const uint32_t kind = check_below(&rng, 4);
+        if (check_get(data, KEY_FILL) == FILL_NASTY && kind < 2) l->length[i] = kind;
     }
     for (uint32_t b = 0; b < l->n_seqs; b++) {
         for (uint32_t i = 0; i < l->lane_pages && l->head_stride; i++)
@@ -179,14 +186,11 @@ static void fill_lanes(check_data *data) {
     const check_lanes *l = &data->lanes;
     check_rng rng = check_rng_make(data->seed, data->c, BUF_KV);
     char *pool = data->buf[BUF_KV].count > POOL_BEYOND ? make_pool(data, &rng) : NULL;
-    for (uint32_t b = 0; b < l->n_seqs; b++) {
-        for (uint32_t h = 0; h < l->n_kv_heads; h++) {
-            for (uint32_t s = 0; s < l->length[b * l->n_kv_heads + h]; s++) {
-                uint32_t page = check_page_id(data, b, h, s / l->kv.page_size);
-                uint64_t row = check_key_row(data, page, h, s % l->kv.page_size);
-                fill_row(data, row, &rng, pool);
-                fill_row(data, row + l->kv.value_offset, &rng, pool);
-            }
+    for (uint32_t lane = 0; lane < l->n_seqs * l->n_kv_heads; lane++) {
+        for (uint32_t s = 0; s < l->length[lane]; s++) {
+            const uint64_t row = check_lane_row(data, lane, s);
+            fill_row(data, row, &rng, pool);
+            fill_row(data, row + l->kv.value_offset, &rng, pool);
         }
     }
     free(pool);

@@ -43,9 +43,8 @@ static void oracle(check_data *data) {
     for (uint32_t r = 0; r < check_get(data, KEY_R); r++) {
         for (uint32_t j = 0; j < out; j++) {
             const uint64_t at = r * y_stride(data) + j;
-            double sum = bias ? bias[j] : 0;
-            sum += check_get(data, KEY_ACC) ? y[at] : 0;
-            double size = fabs(sum);
+            const double add = bias ? bias[j] : 0, was = check_get(data, KEY_ACC) ? y[at] : 0;
+            double sum = add + was, size = fabs(add) + fabs(was);
             for (uint32_t i = 0; i < in; i++) {
                 const double term = (double)x[r * x_stride(data) + i] * w[(uint64_t)j * in + i];
                 sum += term;

@@ -22,15 +22,12 @@ void check_q_make(check_data *data) {
 void check_nan_keys(check_data *data) {
     const check_lanes *l = &data->lanes;
     check_rng rng = check_rng_make(data->seed, data->c, BUF_K);
-    if (check_get(data, KEY_FILL) != FILL_NASTY) return;
-    for (uint32_t i = 0; i < l->n_seqs * l->n_kv_heads; i += 2) {
-        if (!l->length[i]) continue;
-        const uint32_t slot = check_below(&rng, l->length[i]), size = l->kv.page_size;
-        const uint32_t head = i % l->n_kv_heads;
-        const uint32_t page = check_page_id(data, i / l->n_kv_heads, head, slot / size);
-        check_store(
-            l->kv.dtype, check_init(data, BUF_KV),
-            check_key_row(data, page, head, slot % size) + check_below(&rng, l->kv.head_dim), NAN);
+    for (uint32_t lane = 0; lane < l->n_seqs * l->n_kv_heads; lane++) {
+        const bool spoilt = check_get(data, KEY_FILL) == FILL_NASTY && check_below(&rng, 3) == 0;
+        if (!spoilt || !l->length[lane]) continue;
+        const uint64_t row = check_lane_row(data, lane, check_below(&rng, l->length[lane]));
+        check_store(l->kv.dtype, check_init(data, BUF_KV), row + check_below(&rng, l->kv.head_dim),
+                    NAN);
     }
 }
 

@@ -9,6 +9,7 @@
 void pipe_open(pipe *p, const tamis_cache_params *shape, const tamis_plan_params *plan) {
     *p = (pipe){.plan = *plan, .random = 7, .next_token = 1, .nan_at = UINT32_MAX};
     test_open(&p->world, shape, plan);
+    p->builds = test_builds;
     p->n_lanes = shape->n_layers * shape->n_kv_heads;
     p->rule =
         (oracle_rule){.head_dim = shape->head_dim,
@@ -31,6 +32,7 @@ void pipe_close(pipe *p) {
     }
     free(p->q);
     free(p->out);
+    assert_int_equal(test_builds, p->builds);
     test_close(&p->world);
 }
 

@@ -27,6 +27,7 @@ typedef struct pipe {
     /* What the counters must say, and how many lists had pages too close to call. */
     tamis_plan_counters wanted;
     uint64_t lists, contested;
+    uint32_t builds; /* kernel builds until the plan stood; none may follow */
 } pipe;
 
 void pipe_open(pipe *p, const tamis_cache_params *shape, const tamis_plan_params *plan);

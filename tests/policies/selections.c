@@ -25,6 +25,8 @@ static void run_shape(const tamis_cache_params *shape, const tamis_plan_params *
     plan.max_sequences = 3;
     plan.max_rows = 120;
     plan.max_context = 256;
+    if (plan.selection.kind != TAMIS_SELECT_FULL)
+        plan.max_selected_rows = 6; /* of the last steps */
     pipe_open(&p, shape, &plan);
     p.narrow = narrow;
     for (uint32_t i = 0; i < 3; i++)
@@ -100,13 +102,11 @@ static void test_full(void **state) {
     run_shape(&shape, &plan, false);
 }
 
-/* A row sees the last 50 positions only, in full and through lists. */
+/* A row sees the last 50 positions only. */
 static void test_sliding_window(void **state) {
     (void)state;
     tamis_cache_params shape = shape_of(TAMIS_F16, 4, 2, 128, 16);
     tamis_plan_params plan = {.selection = {.kind = TAMIS_SELECT_FULL}, .sliding_window = 50};
-    run_shape(&shape, &plan, false);
-    plan.selection = window(64, 0);
     run_shape(&shape, &plan, false);
 }
 
@@ -257,6 +257,43 @@ static void test_nan_k(void **state) {
     pipe_close(&p);
 }
 
+/* Attends `n_rows` rows at the end of a sequence in every layer, and cancels. */
+static void attend_rows(test_world *w, tamis_sequence id, const uint64_t *tokens, uint32_t n_rows,
+                        bool exact) {
+    tamis_step step = {.sequences = &id, .rows = &n_rows, .count = 1, .exact = exact};
+    tamis_rows q = {.buffer = w->q}, out = {.buffer = w->out};
+    OK(tamis_plan_step_begin(w->plan, &step, &test_error));
+    for (uint32_t layer = 0; layer < w->shape.n_layers; layer++) {
+        test_write(w, layer, tokens, n_rows);
+        OK(tamis_plan_attend(w->plan, layer, &q, &out, &test_error));
+    }
+    OK(tamis_plan_step_cancel(w->plan, &test_error));
+}
+
+/* The plan's creation builds every kernel, also those that join the splits of long lanes: no step
+ * builds one. On OpenCL the count is that of real builds. */
+static void test_no_builds(void **state) {
+    (void)state;
+    static uint64_t tokens[8200];
+    tamis_cache_params shape = shape_of(TAMIS_F16, 4, 2, 64, 8);
+    tamis_plan_params plan = {.selection = quest(4800, 4, 16), .max_context = 8200};
+    test_world w;
+    tamis_sequence id;
+    shape.capacity_tokens = 8200;
+    test_open(&w, &shape, &plan);
+    uint32_t builds = test_builds;
+    assert_true(builds > 0 || strcmp(tamis_context_device(w.context)->backend, "opencl") != 0);
+    OK(tamis_cache_add(w.cache, &id, &test_error));
+    for (uint32_t i = 0; i < 16; i++)
+        OK(test_append(&w, id, tokens, 512)); /* 1024 pages: two splits */
+    OK(tamis_buffer_write(w.q, 0, w.host, 4 * 64 * sizeof *w.host));
+    attend_rows(&w, id, tokens, 1, true);
+    attend_rows(&w, id, tokens, 3, true);
+    attend_rows(&w, id, tokens, 1, false);
+    assert_int_equal(test_builds, builds);
+    test_close(&w);
+}
+
 static void same_q(pipe *p, float *q, uint32_t n) {
     uint32_t row = p->world.shape.n_heads * p->world.shape.head_dim;
     for (uint32_t i = 0; i < n; i++)
@@ -309,6 +346,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_nan_q),
         cmocka_unit_test(test_nan_k),
         cmocka_unit_test(test_batch_invariance),
+        cmocka_unit_test(test_no_builds),
     };
     int skip = test_begin(argc, argv);
     return skip ? skip : cmocka_run_group_tests(tests, NULL, NULL);

@@ -14,9 +14,6 @@ static const bench_shape shapes[] = {
 };
 static const char *const shape_names[] = {"llama2-7b", "llama3-8b", "qwen3-4b", NULL};
 static const char *const page_orders[] = {"ordered", "shuffled", NULL};
-/* Full is always measured: the others stand beside it. */
-static const char *const selections[] = {"window", "quest", NULL};
-static const tamis_selection_kind selection_kinds[] = {TAMIS_SELECT_WINDOW, TAMIS_SELECT_QUEST};
 
 typedef struct bench_flags {
     const char *device, *json;
@@ -34,8 +31,8 @@ static const cli_option options[] = {
      offsetof(bench_flags, budgets), 1, CONTEXT_MAX, NULL},
     {"--dtype", "TYPE", "of the cache: f32, f16, bf16 (default f16)", CLI_CHOICE,
      offsetof(bench_flags, dtype), 0, 0, cli_dtypes},
-    {"--select", "S[,S]", "beside full: quest, window (default quest)", CLI_CHOICES,
-     offsetof(bench_flags, selections), 0, 0, selections},
+    {"--select", "S[,S]", "window, quest (default quest); full is always measured", CLI_SELECTIONS,
+     offsetof(bench_flags, selections), 0, 0, NULL},
     {"--pages", "ORDER", "ordered, or shuffled: every lane's pages lie in random order", CLI_CHOICE,
      offsetof(bench_flags, pages), 0, 0, page_orders},
     {"--batch", "N", "sequences of a step (default 1)", CLI_NUMBER, offsetof(bench_flags, batch), 1,
@@ -87,7 +84,7 @@ static int parse(bench_flags *f, int argc, char *const *argv) {
     return CLI_USAGE;
 }
 
-/* The arms of every context: full, then each selection with each budget. */
+/* The arms of every context: full, then each other selection with each budget. */
 static bool list_arms(const bench_flags *f, bench *run) {
     uint32_t page_size = run->params.page_size;
     if (1 + f->selections.count * f->budgets.count > BENCH_ARMS_MAX) {
@@ -96,12 +93,13 @@ static bool list_arms(const bench_flags *f, bench *run) {
         return false;
     }
     tamis_selection_default(TAMIS_SELECT_FULL, &run->arms[run->n_arms++].selection);
-    for (uint32_t s = 0; s < f->selections.count; s++)
-        for (uint32_t i = 0; i < f->budgets.count; i++)
-            if (!cli_selection(bench_command.name, selection_kinds[f->selections.values[s]],
-                               f->budgets.values[i], &f->selection, page_size,
-                               &run->arms[run->n_arms++].selection))
+    for (uint32_t s = 0; s < f->selections.count; s++) {
+        tamis_selection_kind kind = (tamis_selection_kind)f->selections.values[s];
+        for (uint32_t i = 0; i < f->budgets.count && kind != TAMIS_SELECT_FULL; i++)
+            if (!cli_selection(bench_command.name, kind, f->budgets.values[i], &f->selection,
+                               page_size, &run->arms[run->n_arms++].selection))
                 return false;
+    }
     return true;
 }
 
@@ -150,7 +148,7 @@ int cli_bench(int argc, char *const *argv) {
                      .repeat = 9,
                      .contexts = {1, {32768}},
                      .budgets = {1, {2048}},
-                     .selections = {1, {1}},
+                     .selections = {1, {TAMIS_SELECT_QUEST}},
                      .selection = {CLI_UNSET, CLI_UNSET, CLI_UNSET, CLI_UNSET}};
     int code = parse(&f, argc, argv);
     if (code >= 0) return code;

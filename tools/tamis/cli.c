@@ -5,9 +5,10 @@
 #include <stdarg.h>
 #include <time.h>
 
-const char *const cli_selections[] = {"full", "window", "quest", NULL};
-const char *const cli_groups[] = {"max", "mean", "sum", NULL};
-const char *const cli_dtypes[] = {"f32", "f16", "bf16", NULL};
+const char *const cli_groups[] = {
+    [TAMIS_GROUP_MAX] = "max", [TAMIS_GROUP_MEAN] = "mean", [TAMIS_GROUP_SUM] = "sum", NULL};
+const char *const cli_dtypes[] = {
+    [TAMIS_F32] = "f32", [TAMIS_F16] = "f16", [TAMIS_BF16] = "bf16", NULL};
 const char *const cli_page_sizes[] = {"8", "16", "32", "64", NULL};
 
 uint32_t cli_page_size(uint32_t choice) {
@@ -34,10 +35,16 @@ tamis_status cli_open(const char *device, tamis_context **out, tamis_error *erro
     return tamis_context_create(&params, out, error);
 }
 
+tamis_status cli_error(tamis_error *error, tamis_status status, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    vsnprintf(error->text, sizeof(error->text), format, args);
+    va_end(args);
+    return error->status = status;
+}
+
 tamis_status cli_no_memory(tamis_error *error) {
-    error->status = TAMIS_E_NO_MEMORY;
-    snprintf(error->text, sizeof(error->text), "out of host memory");
-    return error->status;
+    return cli_error(error, TAMIS_E_NO_MEMORY, "out of host memory");
 }
 
 bool cli_selection(const char *command, tamis_selection_kind kind, uint32_t budget,

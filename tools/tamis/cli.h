@@ -20,11 +20,13 @@ int cli_fail(const char *command, const char *format, ...) __attribute__((format
 /* Opens a device; lines of the library's log from info up go to stderr. NULL: auto. */
 tamis_status cli_open(const char *device, tamis_context **out, tamis_error *error);
 
-/* Sets *error to E_NO_MEMORY for host memory. Returns the status. */
+/* Sets *error. Returns the status. */
+tamis_status cli_error(tamis_error *error, tamis_status status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+/* E_NO_MEMORY for host memory. */
 tamis_status cli_no_memory(tamis_error *error);
 
-/* Words for flags, in the order of the library's enums, ended by NULL. */
-extern const char *const cli_selections[];
+/* Words for flags, each at the value of the library's enum, ended by NULL. */
 extern const char *const cli_groups[];
 extern const char *const cli_dtypes[];
 extern const char *const cli_page_sizes[];

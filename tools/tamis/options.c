@@ -5,6 +5,7 @@
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
+#include <tamis/policy.h>
 
 /* The value under inspection, with what a message must name. */
 typedef struct value {
@@ -54,6 +55,16 @@ static bool parse_choice(const value *v, uint32_t *out) {
     return refuse(v, why);
 }
 
+static bool parse_selection(const value *v, uint32_t *out) {
+    char name[64]; /* longer than any name that is known, so that a cut one is unknown */
+    tamis_selection_kind kind;
+    tamis_error error = {0};
+    snprintf(name, sizeof(name), "%.*s", (int)v->length, v->text);
+    if (tamis_selection_parse(name, &kind, &error) != TAMIS_OK) return refuse(v, error.text);
+    *out = (uint32_t)kind;
+    return true;
+}
+
 static bool parse_list(value v, const char *text, bool (*parse)(const value *, uint32_t *),
                        cli_list *out) {
     cli_list list = {0};
@@ -75,6 +86,7 @@ static bool parse_value(const cli_command *command, const cli_option *option, co
     void *place = (char *)flags + option->place;
     switch (option->kind) {
     case CLI_TEXT:
+        if (v.length == 0) return refuse(&v, "must not be empty");
         *(const char **)place = text;
         return true;
     case CLI_NUMBER:
@@ -83,8 +95,10 @@ static bool parse_value(const cli_command *command, const cli_option *option, co
         return parse_list(v, text, parse_number, place);
     case CLI_CHOICE:
         return parse_choice(&v, place);
-    case CLI_CHOICES:
-        return parse_list(v, text, parse_choice, place);
+    case CLI_SELECTION:
+        return parse_selection(&v, place);
+    case CLI_SELECTIONS:
+        return parse_list(v, text, parse_selection, place);
     }
     return false;
 }

@@ -41,8 +41,8 @@ static const cli_option options[] = {
      0, 0, NULL},
     {"--question", "TEXT", "follows the prompt, token by token through the selection", CLI_TEXT,
      offsetof(run_flags, question), 0, 0, NULL},
-    {"--select", "NAME", "full, window, quest (default full)", CLI_CHOICE,
-     offsetof(run_flags, select), 0, 0, cli_selections},
+    {"--select", "NAME", "full, window, quest (default full)", CLI_SELECTION,
+     offsetof(run_flags, select), 0, 0, NULL},
     {"--budget", "N", "tokens a lane that the selection reads (default 2048)", CLI_NUMBER,
      offsetof(run_flags, budget), 1, CONTEXT_MAX, NULL},
     {"--sinks", "N", "first tokens always read (default 4)", CLI_NUMBER,
@@ -92,9 +92,7 @@ static int parse(run_flags *f, int argc, char *const *argv) {
 }
 
 static tamis_status io_error(tamis_error *error, const char *path, int code) {
-    error->status = TAMIS_E_IO;
-    snprintf(error->text, sizeof(error->text), "%s: cannot be read: %s", path, strerror(code));
-    return error->status;
+    return cli_error(error, TAMIS_E_IO, "%s: cannot be read: %s", path, strerror(code));
 }
 
 /* The whole file; *text is the caller's to free. */
@@ -138,8 +136,8 @@ static tamis_status prepare(run *r, const run_flags *f, const tamis_selection *s
     uint32_t stated = tamis_model_get_info(r->model)->context;
     r->context = f->context > 0 ? f->context : stated;
     if (r->context > stated)
-        fprintf(stderr, "%s: the context %u exceeds the %u that the model states\n",
-                run_command.name, r->context, stated);
+        return cli_error(error, TAMIS_E_ARGUMENT,
+                         "--context %u: exceeds the %u that the model states", r->context, stated);
     tamis_cache_params cache = {.page_size = cli_page_size(f->page_size),
                                 .dtype = (tamis_dtype)f->dtype,
                                 .capacity_tokens = r->context};
@@ -171,13 +169,10 @@ static tamis_status decode(run *r, int32_t token, int32_t *next, tamis_error *er
  */
 static tamis_status feed(run *r, const tokens *prompt, const tokens *question, int32_t *next,
                          tamis_error *error) {
-    if (prompt->count + question->count > r->context) {
-        error->status = TAMIS_E_ARGUMENT;
-        snprintf(error->text, sizeof(error->text),
-                 "prompt and question have %zu tokens, the context is %u",
-                 prompt->count + question->count, r->context);
-        return error->status;
-    }
+    if (prompt->count + question->count > r->context)
+        return cli_error(error, TAMIS_E_ARGUMENT,
+                         "prompt and question have %zu tokens, the context is %u",
+                         prompt->count + question->count, r->context);
     double start = cli_seconds();
     tamis_status status = tamis_runner_prefill(r->runner, r->sequence, prompt->ids, prompt->count,
                                                question->count > 0 ? NULL : next, error);
@@ -222,7 +217,7 @@ static tamis_status generate(run *r, const run_flags *f, size_t length, int32_t 
                              tamis_error *error) {
     answer a = {0};
     tamis_status status = TAMIS_OK;
-    bool stopped = false;
+    bool stopped = false, full = false;
     for (uint32_t i = 0; status == TAMIS_OK && !stopped; i++) {
         size_t bytes = 0;
         const char *piece = tamis_model_token_text(r->model, next, &bytes);
@@ -234,16 +229,15 @@ static tamis_status generate(run *r, const run_flags *f, size_t length, int32_t 
         a.text = text;
         stopped = stream(&a, piece, bytes, f->stop);
         if (i + 1 == f->tokens || stopped) break;
-        if (length + i == r->context) {
-            fprintf(stderr, "\n%s: the context of %u tokens is full\n", run_command.name,
-                    r->context);
-            break;
-        }
+        full = length + i == r->context;
+        if (full) break;
         status = decode(r, next, &next, error);
     }
     if (!stopped && a.bytes > a.printed) fwrite(a.text + a.printed, 1, a.bytes - a.printed, stdout);
-    fputc('\n', stdout);
+    fputc('\n', stdout); /* so that what follows, on stderr too, begins a line */
     fflush(stdout);
+    if (full)
+        fprintf(stderr, "%s: the context of %u tokens is full\n", run_command.name, r->context);
     free(a.text);
     return status;
 }
@@ -283,7 +277,8 @@ static tamis_status answer_prompt(run *r, const run_flags *f, const char *prompt
 }
 
 int cli_run(int argc, char *const *argv) {
-    run_flags f = {.dtype = TAMIS_F16,
+    run_flags f = {.select = TAMIS_SELECT_FULL,
+                   .dtype = TAMIS_F16,
                    .page_size = 1,
                    .tokens = 64,
                    .budget = CLI_UNSET,

@@ -75,7 +75,11 @@ usage_error '^tamis bench: --shape gpt5: must be one of llama2-7b, llama3-8b, qw
 usage_error '^tamis bench: --shape: is missing' bench attention --context 64
 usage_error '^tamis bench: --dtype f8: must be one of' bench attention --dtype f8
 usage_error '^tamis bench: --page-size 12: must be one of' bench attention --page-size 12
-usage_error '^tamis bench: --select oracle: must be one of' bench attention --select oracle
+usage_error '^tamis bench: --select oracle: .*known are full, window, quest' \
+    bench attention --select quest,oracle
+usage_error '^tamis run: --select : .*known are full' run --select ''
+usage_error '^tamis bench: --json : must not be empty$' "${small[@]}" --json=
+usage_error '^tamis run: --prompt : must not be empty$' "${model[@]}" --prompt ''
 usage_error '^tamis bench: .*budget' "${small[@]}" --budget 32 --select quest
 usage_error '^tamis run: --model: is missing' run --prompt x
 usage_error '^tamis run: --prompt, --prompt-file: give exactly one' run --model x
@@ -97,7 +101,11 @@ expect 1 '^tamis run: prompt and question have 12 tokens, the context is 8$' \
     "${model[@]}" --prompt 'hello ' --question 'world ' --context 8
 expect 1 "^tamis run: $work/nothing: cannot be read" "${model[@]}" --prompt-file "$work/nothing"
 expect 1 '^tamis run: .*cannot be read' "${model[@]}" --prompt-file "$work"
-expect 1 '^tamis run: ' "${model[@]}" --prompt ''
+expect 1 '^tamis run: --context 100000: exceeds the [0-9]+ that the model states$' \
+    "${model[@]}" --prompt x --context 100000
+[ "$(wc -l <"$work/err")" -eq 1 ] || fail 'run --context 100000: more than one line'
+: >"$work/empty"
+expect 1 '^tamis run: ' "${model[@]}" --prompt-file "$work/empty"
 if "$tamis" devices >/dev/full 2>"$work/err"; then
     fail 'devices to a full disk: exit status 0'
 fi
@@ -111,8 +119,9 @@ answer=$(head -c 3 "$work/out")
 expect 0 'prefill' "${model[@]}" --prompt 'And the name of the man was Elimelech, and the name of' \
     --tokens 8 --stop "${answer#?}"
 [ "$(cat "$work/out")" = "${answer%??}" ] || fail "run --stop: printed $(cat "$work/out")"
-expect 0 'the context of 32 tokens is full' "${model[@]}" --prompt 'And the name of the man ' \
-    --tokens 30 --context 32
+expect 0 '^tamis run: the context of 32 tokens is full$' "${model[@]}" \
+    --prompt 'And the name of the man ' --tokens 30 --context 32
+[ -z "$(tail -c 1 "$work/out")" ] || fail 'run: the answer does not end its line'
 printf 'And the name of' >"$work/prompt"
 expect 0 'KV read' "${model[@]}" --prompt-file "$work/prompt" --question ' the man' --tokens 2
 
@@ -137,6 +146,8 @@ echo kept >"$work/kept.json"
 grep -q 'kept.json: cannot be written' "$work/err" || fail 'a file beyond the limit: no reason'
 [ "$(cat "$work/kept.json")" = kept ] || fail 'a failed write changed the old file'
 [ -z "$(find "$work" -name '*.json.*')" ] || fail 'a temporary file was left behind'
+succeeds '^ *192 +full ' "${small[@]}" --select full,window
+[ "$(grep -cE '^ *192 +full ' "$work/out")" -eq 1 ] || fail 'bench --select full: measured twice'
 expect 0 '' "${small[@]}" --pages shuffled --context 190 --batch 2 --dtype f32
 
 # No OpenCL platform: the reference serves on auto and that is said; asked for by name it is refused.

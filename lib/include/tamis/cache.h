@@ -53,6 +53,9 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_cache_create(tamis_context *contex
 /* Accepts NULL. Plans over the cache must have been destroyed before. */
 TAMIS_API void tamis_cache_destroy(tamis_cache **cache);
 
+/* Fork, truncate, remove and read answer E_ARGUMENT for an unknown sequence and E_STATE for one in an
+ * open step of a plan. */
+
 /* Adds an empty sequence. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_cache_add(tamis_cache *cache, tamis_sequence *out,
                                                         tamis_error *error);
@@ -92,7 +95,7 @@ typedef struct tamis_sequence_stats {
     uint64_t reserved[8];
 } tamis_sequence_stats;
 
-/* Both are exact, cost no device call and never wait. */
+/* Both are exact, cost no device call and never wait. The rows of an open step count from its begin on. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_cache_get_stats(const tamis_cache *cache,
                                                               tamis_cache_stats *out);
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_cache_get_sequence_stats(const tamis_cache *cache,

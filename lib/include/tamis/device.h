@@ -65,7 +65,8 @@ typedef struct tamis_context_params {
 } tamis_context_params;
 
 /* Opens a device. `params` may be NULL. On "auto" an info line says which device serves and why the
- * ones before it do not. Errors: E_NO_DEVICE with the name and the reason, E_NO_MEMORY, E_DEVICE. */
+ * ones before it do not. Errors: E_ARGUMENT (out is NULL; TAMIS_LOG names no level), E_NO_DEVICE with the
+ * name and the reason, E_NO_MEMORY, E_DEVICE. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_context_create(const tamis_context_params *params,
                                                              tamis_context **out, tamis_error *error);
 
@@ -80,9 +81,9 @@ TAMIS_API const tamis_device_info *tamis_context_device(const tamis_context *con
  * the context (sticky) and every later call returns them too. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_context_wait(tamis_context *context, tamis_error *error);
 
-/* Measures how fast all compute units read `bytes` (a multiple of 64) taken for the call: *gb_per_s
- * in 1e9 bytes a second. At least 96 MiB give an honest figure (caches hold less). Waits. Errors:
- * E_ARGUMENT, E_NO_MEMORY with size and limit, E_DEVICE. */
+/* Measures how fast all compute units read `bytes` (a multiple of 64, at least 1 MiB) taken for the
+ * call: *gb_per_s in 1e9 bytes a second. At least 96 MiB give an honest figure (caches hold less).
+ * Waits. Errors: E_ARGUMENT, E_NO_MEMORY with size and limit, E_DEVICE. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_context_read_bandwidth(tamis_context *context,
                                                                      uint64_t bytes, double *gb_per_s,
                                                                      tamis_error *error);

@@ -25,13 +25,16 @@ typedef struct tamis_model_info {
 
 /* Loads a GGUF v3 file with f32, f16 or bf16 tensors. The file is treated as hostile: every length,
  * offset and count is checked before use. Errors: E_IO; E_FORMAT (truncated, contradicting itself) and
- * E_UNSUPPORTED (architecture, tensor type, tokenizer) with the offending value; E_NO_MEMORY. */
+ * E_UNSUPPORTED (architecture, tensor type, tokenizer) with the offending value; E_NO_MEMORY; E_DEVICE;
+ * *out is then NULL. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_model_load(tamis_context *context, const char *path,
                                                          tamis_model **out, tamis_error *error);
 TAMIS_API void tamis_model_destroy(tamis_model **model);
+/* Owned by the model; NULL for NULL. */
 TAMIS_API const tamis_model_info *tamis_model_get_info(const tamis_model *model);
 
-/* Fills the shape fields of *params for this model (layers, heads, head dim); leaves the others. */
+/* Fills the shape fields of *params for this model (layers, heads, head dim); leaves the others. With
+ * NULL it does nothing. */
 TAMIS_API void tamis_model_cache_shape(const tamis_model *model, tamis_cache_params *params);
 
 /* Text to tokens: writes at most `capacity` and the full number to *count. Errors: E_ARGUMENT for a
@@ -41,36 +44,45 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_model_tokenize(const tamis_model *
                                                              size_t capacity, size_t *count,
                                                              tamis_error *error);
 /* The bytes of one token; *bytes is their number; not NUL-terminated. Owned by the model; NULL for an
- * id outside the vocabulary. */
+ * id outside the vocabulary, for no model and without `bytes`. */
 TAMIS_API const char *tamis_model_token_text(const tamis_model *model, int32_t token, size_t *bytes);
 
 /* Runs forward passes of a model over a cache: a plan with the activations beside it.
  * Thread-safety: as its context. Destroy before the model and the cache. */
 typedef struct tamis_runner tamis_runner;
 
-/* `params` as for tamis_plan_create. Builds all kernels. */
+/* `params` as for tamis_plan_create. Builds all kernels. Errors: those of tamis_plan_create; E_ARGUMENT
+ * (cache of another context or shape, max_context above the model's); E_UNSUPPORTED (max_context above
+ * 2^20, beyond which positions cannot be rotated); *out is then NULL. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_runner_create(tamis_model *model, tamis_cache *cache,
                                                             const tamis_plan_params *params,
                                                             tamis_runner **out, tamis_error *error);
 TAMIS_API void tamis_runner_destroy(tamis_runner **runner);
-/* The plan inside, for counters and times. Owned by the runner. */
+/* The plan inside, for counters and times. Owned by the runner; NULL for NULL. */
 TAMIS_API tamis_plan *tamis_runner_plan(tamis_runner *runner);
+
+/* Prefill and decode leave the sequences of a step that fails as they were. Only E_DEVICE may also come
+ * late, from waiting for a step that has ended: its tokens then stay. E_STATE: the cache has an open step
+ * of another plan. No failed call leaves logits. */
 
 /* Appends a prompt to a sequence in exact chunks of at most max_rows. *next (may be NULL) is the greedy
  * token after it. Errors: E_ARGUMENT (empty; a token outside the vocabulary; longer than max_context,
- * with the numbers: nothing has changed), E_FULL (what came before the failing chunk stays). Waits. */
+ * with the numbers: nothing has changed), E_FULL, E_DEVICE (what came before the failing chunk stays).
+ * Waits. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_runner_prefill(tamis_runner *runner, tamis_sequence sequence,
                                                              const int32_t *tokens, size_t count,
                                                              int32_t *next, tamis_error *error);
 
 /* One decode step: sequences[i] takes tokens[i]; next[i] is the greedy token after it. All rows go
- * through the selection. Waits. */
+ * through the selection. Errors: E_ARGUMENT (empty, more sequences than the plan takes, unknown, a token
+ * outside the vocabulary), E_FULL, E_DEVICE. Waits. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_runner_decode(tamis_runner *runner,
                                                             const tamis_sequence *sequences, uint32_t count,
                                                             const int32_t *tokens, int32_t *next,
                                                             tamis_error *error);
 
-/* Logits after the last call: of decode row `row`, or row 0 after a prefill: f32 [n_vocab]. Waits. */
+/* Logits after the last call: of decode row `row`, or row 0 after a prefill: f32 [n_vocab]. Waits.
+ * Errors: E_ARGUMENT (no such row), E_STATE (the last call left none), E_DEVICE. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_runner_logits(tamis_runner *runner, uint32_t row,
                                                             float *logits, tamis_error *error);
 

@@ -23,12 +23,19 @@ typedef struct tamis_plan_params {
     uint32_t max_context;   /* longest sequence, tokens; required */
     float scale;            /* of q·k; 0 means 1/sqrt(head_dim) */
     float soft_cap;         /* logits become cap·tanh(logit/cap); 0 means none */
-    uint32_t sliding_window; /* a row at position p sees positions > p − window; 0 means all */
+    /* A row at position p sees positions > p − window; 0 means all. Only selection full takes one: the
+     * others would spend their budget on pages that the row does not see. */
+    uint32_t sliding_window;
     int timing;             /* nonzero: stage times are collected (each stage is waited for) */
+    /* Of one step that goes through a selection other than full; sizes scores and lists. 0 means
+     * max_sequences, one row each. */
+    uint32_t max_selected_rows;
     uint64_t reserved[8];
 } tamis_plan_params;
 
-/* Takes workspace, builds every kernel the steps will need and launches each once, empty. */
+/* Takes workspace, builds every kernel the steps will need and launches each once, empty. Errors:
+ * E_ARGUMENT naming the parameter and value, E_UNSUPPORTED (a sliding window under a selection other than
+ * full), E_NO_MEMORY, E_DEVICE. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_create(tamis_cache *cache,
                                                           const tamis_plan_params *params,
                                                           tamis_plan **out, tamis_error *error);
@@ -47,7 +54,8 @@ typedef struct tamis_step {
 
 /* Reserves the pages of all layers and enqueues the step's tables. The only call that can run out:
  * E_FULL with pages needed and free; then nothing has changed. Errors: E_ARGUMENT (unknown sequence,
- * too many rows, context exceeded, with the numbers), E_STATE (a step is open). Enqueues. */
+ * more than max_rows or max_selected_rows, context exceeded, with the numbers), E_STATE (a step is open).
+ * Enqueues. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_step_begin(tamis_plan *plan, const tamis_step *step,
                                                               tamis_error *error);
 
@@ -58,12 +66,14 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_write(tamis_plan *plan, uint3
                                                          tamis_error *error);
 
 /* Attends the step's rows of a layer: q and out are [rows][n_heads][head_dim] f32. Rows see the
- * tokens before them and themselves. Enqueues. */
+ * tokens before them and themselves. In one buffer the bytes from the first to the last element of q and
+ * those of out must not overlap (E_ARGUMENT). Enqueues. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_attend(tamis_plan *plan, uint32_t layer,
                                                           const tamis_rows *q, const tamis_rows *out,
                                                           tamis_error *error);
 
-/* Closes the step. Errors: E_STATE if a layer was not written. */
+/* Closes the step. Errors: E_STATE if a layer was not written, E_DEVICE; the step then stays open and can
+ * be cancelled. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_step_end(tamis_plan *plan, tamis_error *error);
 
 /* Gives up an open step: its rows are truncated away. */

@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Devices that fail at the n-th call while a runner is made, fed a prompt, or decodes. */
+#include "lib/core/core.h"
+#include "tests/model/rig.h"
+
+/* The device's table, in which every call that can fail does so when the countdown is at 0. */
+static const tms_backend *sound;
+static tms_backend faulty;
+static int countdown;
+
+static bool fails_now(void) {
+    return countdown-- == 0;
+}
+
+static tamis_status refuse(tms_device *dev) {
+    return tms_device_fail(dev, TAMIS_E_DEVICE, "refused by the test");
+}
+
+#define MEMORY_CALLS(X)                                                                            \
+    X(alloc, (tms_device * dev, uint64_t bytes, tms_mem * *out), (dev, bytes, out))                \
+    X(write, (tms_device * dev, tms_ref to, const void *from, uint64_t bytes),                     \
+      (dev, to, from, bytes))                                                                      \
+    X(read, (tms_device * dev, tms_ref from, void *to, uint64_t bytes), (dev, from, to, bytes))    \
+    X(fill, (tms_device * dev, tms_ref to, uint32_t word, uint64_t bytes), (dev, to, word, bytes)) \
+    X(flush, (tms_device * dev), (dev))                                                            \
+    X(wait, (tms_device * dev), (dev))
+
+#define OP(X, op) X(op, (tms_device * dev, const tms_##op *p), (dev, p))
+#define OPS(X)                                                                                     \
+    OP(X, write_rows)                                                                              \
+    OP(X, copy_pages)                                                                              \
+    OP(X, write_table)                                                                             \
+    OP(X, bounds)                                                                                  \
+    OP(X, rotate)                                                                                  \
+    OP(X, score_pages)                                                                             \
+    OP(X, select)                                                                                  \
+    OP(X, attend)                                                                                  \
+    OP(X, sparse_attend)                                                                           \
+    OP(X, linear)                                                                                  \
+    OP(X, norm)                                                                                    \
+    OP(X, activate)                                                                                \
+    OP(X, embed)                                                                                   \
+    OP(X, argmax)
+
+#define DEFINE(name, parameters, arguments)                                                        \
+    static tamis_status faulty_##name parameters {                                                 \
+        return fails_now() ? refuse(dev) : sound->name arguments;                                  \
+    }
+MEMORY_CALLS(DEFINE)
+OPS(DEFINE)
+
+static void make_faulty(tms_device *dev, int sound_calls) {
+    sound = dev->backend;
+    faulty = *sound;
+#define ENTER(name, parameters, arguments)                                                         \
+    if (sound->name) faulty.name = faulty_##name;
+    MEMORY_CALLS(ENTER)
+    OPS(ENTER)
+    countdown = sound_calls;
+    dev->backend = &faulty;
+}
+
+static void make_sound(tms_device *dev) {
+    dev->backend = sound;
+}
+
+/* A quest reading of two of more pages, so that decode rows go through lists. */
+static void open_rig(rig *r) {
+    const tamis_selection quest = {.kind = TAMIS_SELECT_QUEST, .budget = 32};
+    rig_open(r, &(rig_params){.file = "tiny.gguf", .selection = quest, .max_rows = 48});
+}
+
+static void test_creation(void **state) {
+    (void)state;
+    rig r;
+    open_rig(&r);
+    tms_device *dev = r.context->dev;
+    const tamis_plan_params plan = {.selection = {.kind = TAMIS_SELECT_QUEST, .budget = 32},
+                                    .max_context = 64};
+    tamis_status status = TAMIS_E_DEVICE;
+    int n = 0;
+    for (; status != TAMIS_OK; ++n) {
+        tamis_runner *made = NULL;
+        make_faulty(dev, n);
+        status = tamis_runner_create(r.model, r.cache, &plan, &made, &r.error);
+        make_sound(dev);
+        if (status != TAMIS_OK)
+            rig_refused(&r.error, status, TAMIS_E_DEVICE, "refused by the test", "create");
+        assert_true((status == TAMIS_OK) == (made != NULL));
+        tamis_runner_destroy(&made);
+    }
+    assert_in_range(n, 30, 1000);
+    rig_close(&r);
+}
+
+static tamis_status run(rig *r, tamis_sequence a, const int32_t *tokens, size_t count) {
+    int32_t next;
+    return count > 1 ? tamis_runner_prefill(r->runner, a, tokens, count, &next, &r->error)
+                     : tamis_runner_decode(r->runner, &a, 1, tokens, &next, &r->error);
+}
+
+/* Fails one call of the device after the other until all goes well, to the logits `expected`. Each
+ * failure leaves no logits, and the sequence as it was unless the step had ended: only the wait and
+ * the read come after that. */
+static void disturb(rig *r, tamis_sequence a, const int32_t *tokens, size_t count,
+                    const float *expected) {
+    tms_device *dev = r->context->dev;
+    const uint32_t length = rig_length(r, a);
+    tamis_status status = TAMIS_E_DEVICE;
+    float logits[97];
+    int n = 0, late = 0;
+    for (; status != TAMIS_OK; ++n) {
+        RIG_OK(r, tamis_cache_truncate(r->cache, a, length, &r->error));
+        make_faulty(dev, n);
+        status = run(r, a, tokens, count);
+        make_sound(dev);
+        if (status == TAMIS_OK) break;
+        rig_refused(&r->error, status, TAMIS_E_DEVICE, "refused by the test", "step");
+        RIG_REFUSED(r, TAMIS_E_STATE, "no logits",
+                    tamis_runner_logits(r->runner, 0, logits, &r->error));
+        if (late > 0 || rig_length(r, a) != length) {
+            assert_int_equal(rig_length(r, a), length + count);
+            late++;
+        }
+    }
+    assert_in_range(n, 30, 1000);
+    assert_int_equal(late, 2);
+    RIG_OK(r, tamis_runner_logits(r->runner, 0, logits, &r->error));
+    assert_memory_equal(logits, expected, sizeof logits);
+}
+
+/* A prompt of 47 tokens in one chunk, then the token that fills the third page. */
+static void test_steps(void **state) {
+    (void)state;
+    rig r;
+    int32_t tokens[48];
+    float prefilled[97], decoded[97];
+    open_rig(&r);
+    for (int i = 0; i < 48; ++i)
+        tokens[i] = i * 7 % 97;
+    tamis_sequence a = rig_add(&r), b = rig_add(&r);
+    RIG_OK(&r, tamis_runner_prefill(r.runner, b, tokens, 47, NULL, &r.error));
+    RIG_OK(&r, tamis_runner_logits(r.runner, 0, prefilled, &r.error));
+    RIG_OK(&r, tamis_runner_decode(r.runner, &b, 1, tokens + 47, NULL, &r.error));
+    RIG_OK(&r, tamis_runner_logits(r.runner, 0, decoded, &r.error));
+    disturb(&r, a, tokens, 47, prefilled);
+    tamis_plan_reset_counters(tamis_runner_plan(r.runner));
+    disturb(&r, a, tokens + 47, 1, decoded);
+    tamis_plan_counters counters;
+    tamis_plan_get_counters(tamis_runner_plan(r.runner), &counters);
+    assert_true(counters.rows_selected > 0);
+    rig_close(&r);
+}
+
+/* The second chunk fails: the first one stays. */
+static void test_chunks(void **state) {
+    (void)state;
+    rig r;
+    int32_t tokens[96] = {0};
+    open_rig(&r);
+    tamis_sequence a = rig_add(&r);
+    uint32_t length = 0;
+    for (int n = 0; length == 0; ++n) {
+        make_faulty(r.context->dev, n);
+        assert_int_equal(tamis_runner_prefill(r.runner, a, tokens, 96, NULL, &r.error),
+                         TAMIS_E_DEVICE);
+        make_sound(r.context->dev);
+        length = rig_length(&r, a);
+    }
+    assert_int_equal(length, 48);
+    RIG_OK(&r, tamis_runner_prefill(r.runner, a, tokens + 48, 48, NULL, &r.error));
+    rig_close(&r);
+}
+
+int main(int argc, char **argv) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_creation),
+        cmocka_unit_test(test_steps),
+        cmocka_unit_test(test_chunks),
+    };
+    if (!rig_arguments(argc, argv)) return 2;
+    return cmocka_run_group_tests_name("faults", tests, NULL, NULL);
+}
