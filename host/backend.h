@@ -213,7 +213,7 @@ typedef struct tms_select {
 /* attend: softmax attention of query rows over their lanes' slots.
  * Row r of KV head h sees the slots s < visible[r][h] that lie in the pages of its list (all pages if
  * lists are absent) and whose position p satisfies lo <= p <= hi of the row's interval.
- *   logit = scale·q·k; soft_cap > 0: logit = cap·tanh(logit/cap);
+ *   logit = scale·q·k; soft_cap > 0: logit = cap·tanh(logit/cap), finite for an infinite one;
  *   out = Σ softmax(logit)·v, lse = natural log of Σ exp(logit).
  *   q, out     [n_rows][n_heads][head_dim] f32; query head = h*group + g; they do not overlap
  *   lse        f32 [n_rows][n_heads], may be absent
@@ -253,7 +253,8 @@ typedef struct tms_sparse_attend {
 /* merge: states of the same rows into one. lse = log Σ exp(lse_i); out = Σ exp(lse_i - lse)·out_i.
  *   outs  f32 [n_parts][n][dim]; lses f32 [n_parts][n];  out f32 [n][dim]; lse f32 [n], may be absent
  * Parts with lse -inf add nothing whatever their out holds; all -inf gives out 0, lse -inf. One live
- * part passes through bit for bit. Merged in part order. Tolerance: 1e-6 * max|out_i|. */
+ * part passes through bit for bit. Merged in part order. Tolerance: 1e-6 * max|out_i|, lse
+ * 1e-6 * (1 + |lse|). */
 typedef struct tms_merge {
     uint32_t n_parts, n, dim;
     tms_ref outs, lses, out, lse;

@@ -27,7 +27,7 @@ typedef struct tamis_plan_params {
      * others would spend their budget on pages that the row does not see. */
     uint32_t sliding_window;
     int timing;             /* nonzero: stage times are collected (each stage is waited for) */
-    /* Of one step that goes through a selection other than full; sizes scores and lists. 0 means
+    /* Rows of a step that is not exact, under a selection with lists (not full); sizes them. 0 means
      * max_sequences, one row each. */
     uint32_t max_selected_rows;
     uint64_t reserved[8];
