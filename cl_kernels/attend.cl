@@ -55,7 +55,7 @@ __kernel GROUP_OF(LANES) void attend_rows(
         total[g] = 0.0f;
     }
     for (uint i = lane; i < GROUP * HEAD_DIM; i += LANES)
-        query[i] = q[i];
+        query[i] = scale * q[i]; /* the logit, not its sum before, must be finite */
     if (lane < GROUP) top[lane] = -INFINITY;
     barrier(CLK_LOCAL_MEM_FENCE);
 
@@ -93,7 +93,7 @@ __kernel GROUP_OF(LANES) void attend_rows(
             }
         for (uint g = 0; g < GROUP; g++) {
             const float2 pair = dot4[g].lo + dot4[g].hi;
-            float logit = scale * (pair.x + pair.y);
+            float logit = pair.x + pair.y;
             if (soft_cap > 0.0f) logit = soft_cap * tanh(logit / soft_cap);
             /* An infinite logit among the seen gives NaN, as a NaN does. */
             weight[g][lane] = !live ? -INFINITY : isfinite(logit) ? logit : NAN;

@@ -52,8 +52,8 @@ typedef struct tms_ref {
  * caller's cache with one page list for all heads has head strides and a list head stride of 0. */
 typedef struct tms_kv {
     tms_ref data;
-    tms_ref bounds; /* may be absent where an op does not read or write bounds */
-    tamis_dtype dtype; /* of K, V and bounds */
+    tms_ref bounds;     /* may be absent where an op does not read or write bounds */
+    tamis_dtype dtype;  /* of K, V and bounds */
     uint32_t page_size; /* 8, 16, 32, 64 */
     uint32_t head_dim;  /* 64, 80, 96, 128, 256 */
     uint64_t page_stride, head_stride, slot_stride, value_offset;
@@ -173,7 +173,7 @@ typedef enum tms_group { TMS_GROUP_MAX = 0, TMS_GROUP_MEAN = 1, TMS_GROUP_SUM = 
 
 /* score_pages: for each (row, KV head) and each full page it sees, ordinal i < visible / page_size:
  *   s_g(i) = sum_d max(q_gd·lo_id, q_gd·hi_id) per query head g of the group, fp32;
- *   score(i) = max, mean or sum of s_g over the group. A NaN term makes the score NaN.
+ *   score(i) = max, mean or sum of s_g over the group. A NaN product makes the score NaN.
  *   q       [n_rows][n_heads][head_dim] f32
  *   scores  f32 [n_rows][n_kv_heads][stride]; entries from visible/page_size on are left alone
  * Source: Quest, section 3.4, Algorithm 1; the (lo, hi) form serves every bounds kind.
@@ -231,7 +231,7 @@ typedef struct tms_select {
 typedef struct tms_attend {
     tms_kv kv;
     tms_batch batch;
-    tms_lists lists; /* pages.mem == NULL: all pages */
+    tms_lists lists;    /* pages.mem == NULL: all pages */
     uint32_t max_pages; /* no list is longer; without lists ceil(max_visible / page_size) */
     tms_matrix q, out;
     tms_ref lse, positions, intervals;
@@ -268,6 +268,7 @@ typedef struct tms_merge {
  * Bytes at few rows: n_out*n_in*size. Up to TMS_FEW_ROWS rows a matrix-vector kernel serves, above it a
  * matrix-matrix kernel or a vendor's library, and the two may round differently: the one place where
  * a row's bits may depend on how many rows a launch has. Up to TMS_FEW_ROWS they do not.
+ * A vendor's library may take and free memory inside a launch, by the number of rows.
  * Tolerance: 2e-6 * sum_i |x_i*w_i| * (1 + log2 n_in). */
 #define TMS_FEW_ROWS 8
 typedef struct tms_linear {
@@ -332,7 +333,8 @@ struct tms_backend {
     tamis_status (*write)(tms_device *dev, tms_ref to, const void *from, uint64_t bytes);
     tamis_status (*read)(tms_device *dev, tms_ref from, void *to, uint64_t bytes); /* waits */
     tamis_status (*copy)(tms_device *dev, tms_ref to, tms_ref from, uint64_t bytes);
-    tamis_status (*fill)(tms_device *dev, tms_ref to, uint32_t word, uint64_t bytes); /* multiple of 4 */
+    tamis_status (*fill)(tms_device *dev, tms_ref to, uint32_t word,
+                         uint64_t bytes); /* multiple of 4 */
 
     tamis_status (*event_record)(tms_device *dev, tms_event **out);
     tamis_status (*event_wait)(tms_device *dev, tms_event *event);

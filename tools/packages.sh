@@ -6,6 +6,10 @@ say() {
     printf '== %s\n' "$*"
 }
 
+can_install() {
+    command -v apt-get >/dev/null
+}
+
 # install_missing PACKAGE...: takes only what is not there; needs root or sudo for that alone.
 install_missing() {
     local package missing=() as_root=()
@@ -14,7 +18,7 @@ install_missing() {
             missing+=("$package")
     done
     [ ${#missing[@]} -gt 0 ] || return 0
-    if ! command -v apt-get >/dev/null; then
+    if ! can_install; then
         printf 'this is not Debian or Ubuntu; what corresponds to these packages must be there: %s\n' \
             "${missing[*]}"
         return 0

@@ -3,6 +3,8 @@
 #include "host/opencl/opencl.h"
 
 tamis_status tms_cl_activate(tms_device *dev, const tms_activate *p) {
+    tamis_status status = tms_cl_base_only(dev, "activate");
+    if (status != TAMIS_OK) return status;
     tms_cl_launch l = tms_cl_begin(dev, "activate.cl", "activate_rows", "-DDTYPE=0");
     tms_cl_matrix(&l, &p->gate, p->n_rows, p->dim);
     tms_cl_matrix(&l, &p->up, p->n_rows, p->dim);

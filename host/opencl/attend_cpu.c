@@ -21,62 +21,28 @@ static tms_cl_launch begin(tms_device *dev, const tms_attend *p, const char *fil
         "-DDTYPE=%d -DHEAD_DIM=%u -DPAGE_SIZE=%u -DGROUP=%u -DSOFT_CAP=%d -DINTERVALS=%d",
         p->kv.dtype, p->kv.head_dim, p->kv.page_size, b->n_heads / b->n_kv_heads, p->soft_cap > 0,
         p->intervals.mem != NULL);
-    tms_cl_kv(&l, &p->kv);
+    tms_cl_kv(&l, &p->kv, b->n_rows);
     tms_cl_batch(&l, b);
     tms_cl_matrix(&l, &p->q, b->n_rows, (uint64_t)b->n_heads * p->kv.head_dim);
     return l;
 }
 
-/* Where the states of the splits go: with one split the results themselves. */
-typedef struct states {
-    uint32_t n_splits;
-    uint64_t n; /* of a split */
-    tms_matrix out;
-    tms_ref lse;
-} states;
-
-static states states_of(const tms_attend *p) {
-    uint64_t width = (uint64_t)p->batch.n_heads * p->kv.head_dim;
-    states s = {tms_attend_splits(p->max_pages), (uint64_t)p->batch.n_rows * p->batch.n_heads,
-                p->out, p->lse};
-    if (s.n_splits > 1) {
-        uint64_t outs = s.n_splits * p->batch.n_rows * width * sizeof(float);
-        s.out = (tms_matrix){p->scratch, width};
-        s.lse = (tms_ref){p->scratch.mem, p->scratch.offset + outs};
-    }
-    return s;
-}
-
-static void set_states(tms_cl_launch *l, const tms_attend *p, const states *s) {
-    uint32_t dim = p->kv.head_dim;
-    tms_cl_f32(l, p->scale);
-    tms_cl_f32(l, p->soft_cap);
-    tms_cl_u32(l, s->n_splits);
-    tms_cl_matrix(l, &s->out, (uint64_t)p->batch.n_rows * s->n_splits,
-                  (uint64_t)p->batch.n_heads * dim);
-    tms_cl_u64(l, s->n * dim);
-    tms_cl_optional(l, s->lse, sizeof(cl_float), s->n * s->n_splits);
-    tms_cl_u64(l, s->n);
-}
-
 /* Rows one by one: every row, or only those that are a tile of their own. */
-static tamis_status run_single(tms_device *dev, const tms_attend *p, const states *s,
+static tamis_status run_single(tms_device *dev, const tms_attend *p, const tms_cl_states *s,
                                bool by_tile) {
     const tms_batch *b = &p->batch;
-    uint64_t lanes = (uint64_t)b->n_rows * b->n_kv_heads;
     tms_cl_launch l = begin(dev, p, "attend_cpu.cl", "attend_single");
     tms_cl_optional(&l, by_tile ? b->tiles : (tms_ref){0}, sizeof(cl_int), 2ull * b->n_tiles);
     tms_cl_u32(&l, b->n_tiles);
-    tms_cl_optional(&l, p->lists.pages, sizeof(cl_int), lanes * p->lists.capacity);
-    tms_cl_optional(&l, p->lists.count, sizeof(cl_int), lanes);
-    tms_cl_u32(&l, p->lists.capacity);
-    set_states(&l, p, s);
+    tms_cl_attend_lists(&l, p);
+    tms_cl_attend_states(&l, p, s);
     return tms_cl_run_groups(&l, 1, (uint64_t)b->n_kv_heads * s->n_splits,
                              by_tile ? b->n_tiles : b->n_rows);
 }
 
 /* Tiles of more than one row, or all of them. */
-static tamis_status run_tiles(tms_device *dev, const tms_attend *p, const states *s, bool singles) {
+static tamis_status run_tiles(tms_device *dev, const tms_attend *p, const tms_cl_states *s,
+                              bool singles) {
     const tms_batch *b = &p->batch;
     tms_cl_launch l = begin(dev, p, "attend_rows_cpu.cl", "attend_tiles");
     tms_cl_optional(&l, b->tiles, sizeof(cl_int), 2ull * b->n_tiles);
@@ -84,20 +50,16 @@ static tamis_status run_tiles(tms_device *dev, const tms_attend *p, const states
     tms_cl_u32(&l, singles);
     tms_cl_optional(&l, p->positions, sizeof(cl_int), 0);
     tms_cl_optional(&l, p->intervals, sizeof(cl_int), 2ull * b->n_rows);
-    set_states(&l, p, s);
+    tms_cl_attend_states(&l, p, s);
     return tms_cl_run_groups(&l, 1, (uint64_t)b->n_heads * s->n_splits, b->n_tiles);
 }
 
 /* Rows that are a tile of their own take the one kernel, larger tiles the other; the bits of a row
  * are the same in both. */
-tamis_status tms_cl_attend_cpu(tms_device *dev, const tms_attend *p) {
-    const tms_batch *b = &p->batch;
-    states s = states_of(p);
-    bool tiles = p->intervals.mem || (!p->lists.pages.mem && b->max_tile_rows > 1);
+tamis_status tms_cl_attend_cpu(tms_device *dev, const tms_attend *p, const tms_cl_states *s) {
+    bool tiles = p->intervals.mem || (!p->lists.pages.mem && p->batch.max_tile_rows > 1);
     tamis_status status = TAMIS_OK;
-    if (!p->intervals.mem) status = run_single(dev, p, &s, tiles);
-    if (status == TAMIS_OK && tiles) status = run_tiles(dev, p, &s, p->intervals.mem != NULL);
-    if (status != TAMIS_OK || s.n_splits == 1) return status;
-    return tms_cl_merge_states(dev, s.n_splits, b->n_rows, b->n_heads, p->kv.head_dim, s.out.ref,
-                               s.lse, &p->out, p->lse);
+    if (!p->intervals.mem) status = run_single(dev, p, s, tiles);
+    if (status == TAMIS_OK && tiles) status = run_tiles(dev, p, s, p->intervals.mem != NULL);
+    return status;
 }

@@ -3,13 +3,14 @@
 #include "host/opencl/opencl.h"
 
 tamis_status tms_cl_bounds(tms_device *dev, const tms_bounds *p) {
-    tamis_status status = tms_check_kv(dev, &p->kv);
+    tamis_status status = tms_cl_base_only(dev, "bounds");
+    if (status == TAMIS_OK) status = tms_check_kv(dev, &p->kv);
     if (status != TAMIS_OK) return status;
     tms_cl_launch l =
         tms_cl_begin(dev, "bounds.cl", "bounds_of_pages", "-DDTYPE=%d -DHEAD_DIM=%u -DPAGE_SIZE=%u",
                      p->kv.dtype, p->kv.head_dim, p->kv.page_size);
-    tms_cl_kv(&l, &p->kv);
-    tms_cl_bounds_of(&l, &p->kv);
+    tms_cl_kv(&l, &p->kv, p->n);
+    tms_cl_bounds_of(&l, &p->kv, p->n);
     tms_cl_u32(&l, p->n);
     tms_cl_u32(&l, p->n_kv_heads);
     tms_cl_ref(&l, p->pages, sizeof(cl_int), p->n);

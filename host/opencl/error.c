@@ -51,6 +51,12 @@ tamis_status tms_cl_check(tms_device *dev, cl_int error, const char *what) {
                            tms_cl_error_text(error), (int)error);
 }
 
+tamis_status tms_cl_check_late(tms_device *dev, cl_int error, const char *what) {
+    tamis_status status = tms_cl_check(dev, error, what);
+    if (status != TAMIS_OK && dev->sticky == TAMIS_OK) dev->sticky = status;
+    return dev->sticky;
+}
+
 tamis_status tms_cl_check_dtype(tms_device *dev, const char *op, tamis_dtype dtype) {
     if (tamis_dtype_size(dtype) != 0) return TAMIS_OK;
     return tms_device_fail(dev, TAMIS_E_UNSUPPORTED,

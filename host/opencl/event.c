@@ -7,13 +7,6 @@ struct tms_event {
     cl_event cl;
 };
 
-/* Errors that come with waiting are late ones: the device keeps them. */
-static tamis_status check_late(tms_device *dev, cl_int code, const char *what) {
-    tamis_status status = tms_cl_check(dev, code, what);
-    if (status != TAMIS_OK && dev->sticky == TAMIS_OK) dev->sticky = status;
-    return dev->sticky;
-}
-
 tamis_status tms_cl_event_record(tms_device *dev, tms_event **out) {
     if (dev->sticky != TAMIS_OK) return dev->sticky;
     tms_event *event = malloc(sizeof *event);
@@ -28,13 +21,13 @@ tamis_status tms_cl_event_record(tms_device *dev, tms_event **out) {
 }
 
 tamis_status tms_cl_event_wait(tms_device *dev, tms_event *event) {
-    return check_late(dev, clWaitForEvents(1, &event->cl), "event wait");
+    return tms_cl_check_late(dev, clWaitForEvents(1, &event->cl), "event wait");
 }
 
 tamis_status tms_cl_event_elapsed(tms_device *dev, tms_event *from, tms_event *to, double *us) {
     cl_event both[2] = {from->cl, to->cl};
     cl_ulong start = 0, end = 0;
-    tamis_status status = check_late(dev, clWaitForEvents(2, both), "event wait");
+    tamis_status status = tms_cl_check_late(dev, clWaitForEvents(2, both), "event wait");
     if (status != TAMIS_OK) return status;
     cl_int code =
         clGetEventProfilingInfo(from->cl, CL_PROFILING_COMMAND_END, sizeof start, &start, NULL);
@@ -52,9 +45,9 @@ void tms_cl_event_free(tms_device *dev, tms_event *event) {
 }
 
 tamis_status tms_cl_flush(tms_device *dev) {
-    return check_late(dev, clFlush(tms_cl(dev)->queue), "flush");
+    return tms_cl_check_late(dev, clFlush(tms_cl(dev)->queue), "flush");
 }
 
 tamis_status tms_cl_wait(tms_device *dev) {
-    return check_late(dev, clFinish(tms_cl(dev)->queue), "wait");
+    return tms_cl_check_late(dev, clFinish(tms_cl(dev)->queue), "wait");
 }

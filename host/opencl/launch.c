@@ -17,7 +17,7 @@ tms_cl_launch tms_cl_begin(tms_device *dev, const char *file, const char *kernel
 }
 
 static void set_arg(tms_cl_launch *l, size_t bytes, const void *value) {
-    if (l->status == TAMIS_OK)
+    if (l->status == TAMIS_OK && l->kernel)
         l->status =
             tms_cl_check(l->dev, clSetKernelArg(l->kernel, l->n_args, bytes, value), l->name);
     l->n_args++;
@@ -42,6 +42,10 @@ void tms_cl_optional(tms_cl_launch *l, tms_ref ref, size_t element, uint64_t n) 
     tms_cl_ref(l, ref, element, ref.mem ? n : 0);
 }
 
+void tms_cl_reached(tms_cl_launch *l, tms_ref ref, size_t element, uint64_t n) {
+    tms_cl_ref(l, ref, element, n != 0);
+}
+
 void tms_cl_u32(tms_cl_launch *l, uint32_t value) {
     set_arg(l, sizeof value, &value);
 }
@@ -54,16 +58,16 @@ void tms_cl_f32(tms_cl_launch *l, float value) {
     set_arg(l, sizeof value, &value);
 }
 
-void tms_cl_kv(tms_cl_launch *l, const tms_kv *kv) {
-    tms_cl_ref(l, kv->data, tamis_dtype_size(kv->dtype), 0);
+void tms_cl_kv(tms_cl_launch *l, const tms_kv *kv, uint64_t n) {
+    tms_cl_reached(l, kv->data, tamis_dtype_size(kv->dtype), n);
     tms_cl_u64(l, kv->page_stride);
     tms_cl_u64(l, kv->head_stride);
     tms_cl_u64(l, kv->slot_stride);
     tms_cl_u64(l, kv->value_offset);
 }
 
-void tms_cl_bounds_of(tms_cl_launch *l, const tms_kv *kv) {
-    tms_cl_ref(l, kv->bounds, tamis_dtype_size(kv->dtype), 0);
+void tms_cl_bounds_of(tms_cl_launch *l, const tms_kv *kv, uint64_t n) {
+    tms_cl_reached(l, kv->bounds, tamis_dtype_size(kv->dtype), n);
     tms_cl_u64(l, kv->bounds_page_stride);
     tms_cl_u64(l, kv->bounds_head_stride);
 }
@@ -72,9 +76,9 @@ void tms_cl_batch(tms_cl_launch *l, const tms_batch *batch) {
     uint64_t n = batch->n_rows;
     tms_cl_u32(l, batch->n_rows);
     tms_cl_u32(l, batch->n_kv_heads);
-    tms_cl_optional(l, batch->row_seq, sizeof(cl_int), n);
+    tms_cl_ref(l, batch->row_seq, sizeof(cl_int), n);
     tms_cl_optional(l, batch->visible, sizeof(cl_int), n * batch->n_kv_heads);
-    tms_cl_optional(l, batch->table, sizeof(cl_int), 0);
+    tms_cl_reached(l, batch->table, sizeof(cl_int), n);
     tms_cl_u64(l, batch->seq_stride);
     tms_cl_u64(l, batch->head_stride);
 }
@@ -106,9 +110,10 @@ tamis_status tms_cl_run_items(tms_cl_launch *l, uint64_t n) {
     uint64_t few = 4ull * l->dev->info.compute_units, wide = WIDE_GRID / TMS_CL_LANES - 1;
     uint64_t most = !tms_cl(l->dev)->cpu ? 1u << 15 : few < wide ? few : wide;
     uint64_t groups = (n + TMS_CL_LANES - 1) / TMS_CL_LANES;
-    if (l->status == TAMIS_OK && n > UINT32_MAX)
-        l->status = tms_device_fail(l->dev, TAMIS_E_ARGUMENT, "%s: %llu items in one launch",
-                                    l->name, (unsigned long long)n);
+    if (l->status == TAMIS_OK && n > TMS_CL_MOST_ITEMS)
+        l->status =
+            tms_device_fail(l->dev, TAMIS_E_ARGUMENT, "%s: %llu items in one launch: at most %u",
+                            l->name, (unsigned long long)n, TMS_CL_MOST_ITEMS);
     return run(l, TMS_CL_LANES, groups == 0 ? 1 : groups < most ? groups : most, 1);
 }
 
@@ -127,4 +132,9 @@ tamis_status tms_cl_choose(tms_device *dev, const char *op, const char *refusal,
     if (dev->form == TMS_FORM_CPU && !*cpu)
         return tms_device_fail(dev, TAMIS_E_UNSUPPORTED, "%s: no CPU form: %s", op, refusal);
     return TAMIS_OK;
+}
+
+tamis_status tms_cl_base_only(tms_device *dev, const char *op) {
+    bool cpu;
+    return tms_cl_choose(dev, op, "the base form serves every device", &cpu);
 }

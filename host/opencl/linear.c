@@ -30,6 +30,13 @@ static void set_operands(tms_cl_launch *l, const tms_linear *p) {
     tms_cl_u32(l, p->accumulate);
 }
 
+/* What a kernel's launch would check, for a product by the library. */
+static tamis_status check_operands(tms_device *dev, const tms_linear *p) {
+    tms_cl_launch l = {.dev = dev, .name = "linear", .status = dev->sticky};
+    set_operands(&l, p);
+    return l.status;
+}
+
 /* `rows`: of the kernel, 1 or TMS_FEW_ROWS. */
 static tamis_status run_cpu_few(tms_device *dev, const tms_linear *p, uint32_t rows) {
     tms_cl_launch l =
@@ -117,7 +124,8 @@ static tamis_status run_matrix(tms_device *dev, const tms_linear *p) {
     bool wide = p->dtype == TAMIS_F32;
     uint32_t most = wide ? p->n_out : outputs_a_piece(p);
     float keep = p->accumulate || p->bias.mem ? 1.0f : 0.0f;
-    tamis_status status = wide ? TAMIS_OK : reserve(dev, (uint64_t)most * p->n_in);
+    tamis_status status = check_operands(dev, p);
+    if (status == TAMIS_OK && !wide) status = reserve(dev, (uint64_t)most * p->n_in);
     if (status == TAMIS_OK && p->bias.mem) status = start(dev, p);
     for (uint32_t first = 0; first < p->n_out && status == TAMIS_OK; first += most) {
         uint32_t n = p->n_out - first < most ? p->n_out - first : most;
@@ -165,7 +173,6 @@ tamis_status tms_cl_linear(tms_device *dev, const tms_linear *p) {
     if (status != TAMIS_OK) return status;
     if (cpu) return run_cpu(dev, p);
     if (p->n_rows == 0) return prepare(dev, p);
-    if (p->n_rows <= TMS_FEW_ROWS)
-        return run_vector(dev, p, p->n_rows == 1 ? 1 : TMS_FEW_ROWS);
+    if (p->n_rows <= TMS_FEW_ROWS) return run_vector(dev, p, p->n_rows == 1 ? 1 : TMS_FEW_ROWS);
     return run_matrix(dev, p);
 }

@@ -37,6 +37,7 @@ static cl_mem wrap_host(tms_cl_device *cl, uint64_t bytes, cl_int *code) {
 static tamis_status check_limits(tms_device *dev, uint64_t bytes) {
     const tamis_device_info *info = &dev->info;
     uint64_t used = tms_cl(dev)->memory_used;
+    if (dev->sticky != TAMIS_OK) return dev->sticky;
     if (bytes == 0) return tms_device_fail(dev, TAMIS_E_ARGUMENT, "an allocation of 0 bytes");
     if (bytes > info->max_buffer_bytes)
         return tms_device_fail(
@@ -103,7 +104,7 @@ static tamis_status reserve_staging(tms_device *dev, uint64_t bytes) {
     cl_int code = clWaitForEvents(1, &s->last[s->half]);
     clReleaseEvent(s->last[s->half]);
     s->last[s->half] = NULL;
-    return tms_cl_check(dev, code, "waiting for a write");
+    return tms_cl_check_late(dev, code, "waiting for a write");
 }
 
 static tamis_status write_staged(tms_device *dev, tms_ref to, const void *from, uint64_t bytes) {
@@ -129,19 +130,19 @@ tamis_status tms_cl_write(tms_device *dev, tms_ref to, const void *from, uint64_
     tamis_status status = check_range(dev, to, bytes, "write");
     if (status != TAMIS_OK || bytes == 0) return status;
     if (bytes <= MAX_NO_WAIT) return write_staged(dev, to, from, bytes);
-    return tms_cl_check(dev,
-                        clEnqueueWriteBuffer(tms_cl(dev)->queue, to.mem->cl, CL_TRUE, to.offset,
-                                             bytes, from, 0, NULL, NULL),
-                        "write");
+    return tms_cl_check_late(dev,
+                             clEnqueueWriteBuffer(tms_cl(dev)->queue, to.mem->cl, CL_TRUE,
+                                                  to.offset, bytes, from, 0, NULL, NULL),
+                             "write");
 }
 
 tamis_status tms_cl_read(tms_device *dev, tms_ref from, void *to, uint64_t bytes) {
     tamis_status status = check_range(dev, from, bytes, "read");
     if (status != TAMIS_OK || bytes == 0) return status;
-    return tms_cl_check(dev,
-                        clEnqueueReadBuffer(tms_cl(dev)->queue, from.mem->cl, CL_TRUE, from.offset,
-                                            bytes, to, 0, NULL, NULL),
-                        "read");
+    return tms_cl_check_late(dev,
+                             clEnqueueReadBuffer(tms_cl(dev)->queue, from.mem->cl, CL_TRUE,
+                                                 from.offset, bytes, to, 0, NULL, NULL),
+                             "read");
 }
 
 tamis_status tms_cl_copy(tms_device *dev, tms_ref to, tms_ref from, uint64_t bytes) {

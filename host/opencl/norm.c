@@ -3,6 +3,8 @@
 #include "host/opencl/opencl.h"
 
 tamis_status tms_cl_norm(tms_device *dev, const tms_norm *p) {
+    tamis_status status = tms_cl_base_only(dev, "norm");
+    if (status != TAMIS_OK) return status;
     tms_cl_launch l = tms_cl_begin(dev, "norm.cl", "norm_rows", "-DDTYPE=0");
     tms_cl_matrix(&l, &p->x, p->n_rows, p->dim);
     tms_cl_matrix(&l, &p->y, p->n_rows, p->dim);

@@ -52,6 +52,9 @@ const char *tms_cl_error_text(cl_int error);
 /* OK, or E_DEVICE (E_NO_MEMORY where the driver says so) with `what` and the error's name. */
 tamis_status tms_cl_check(tms_device *dev, cl_int error, const char *what);
 
+/* The same for errors that come with waiting: late ones, which the device keeps. */
+tamis_status tms_cl_check_late(tms_device *dev, cl_int error, const char *what);
+
 /* E_UNSUPPORTED unless `dtype` is one of tamis_dtype. */
 tamis_status tms_cl_check_dtype(tms_device *dev, const char *op, tamis_dtype dtype);
 
@@ -95,7 +98,8 @@ tamis_status tms_cl_kernel_get(tms_device *dev, const char *file, const char *ke
 void tms_cl_programs_free(tms_cl_device *cl);
 
 /* One launch under construction: begin, the arguments in the kernel's order, then one of the runs.
- * The first failure is kept and returned by the run. */
+ * The first failure is kept and returned by the run. Without a kernel the arguments are only
+ * checked. */
 typedef struct tms_cl_launch {
     tms_device *dev;
     const char *name;
@@ -108,23 +112,27 @@ typedef struct tms_cl_launch {
 tms_cl_launch tms_cl_begin(tms_device *dev, const char *file, const char *kernel,
                            const char *options, ...) __attribute__((format(printf, 4, 5)));
 /* Two arguments: the memory and the offset in elements of `element` bytes. `n` elements lie there;
- * with n == 0 the memory may be absent (NULL), or its tables decide how much is reached. */
+ * with n == 0 the memory may be absent (NULL). */
 void tms_cl_ref(tms_cl_launch *l, tms_ref ref, size_t element, uint64_t n);
 /* The same for memory that may be absent, of `n` elements if it is not. */
 void tms_cl_optional(tms_cl_launch *l, tms_ref ref, size_t element, uint64_t n);
+/* The same for memory of which tables decide how much is reached: absent only with n == 0. */
+void tms_cl_reached(tms_cl_launch *l, tms_ref ref, size_t element, uint64_t n);
 void tms_cl_u32(tms_cl_launch *l, uint32_t value);
 void tms_cl_u64(tms_cl_launch *l, uint64_t value);
 void tms_cl_f32(tms_cl_launch *l, float value);
-/* KV_PARAMS, BOUNDS_PARAMS, BATCH_PARAMS and MATRIX_PARAMS of common.clh. */
-void tms_cl_kv(tms_cl_launch *l, const tms_kv *kv);
-void tms_cl_bounds_of(tms_cl_launch *l, const tms_kv *kv);
+/* KV_PARAMS, BOUNDS_PARAMS, BATCH_PARAMS and MATRIX_PARAMS of common.clh; `n` as above. */
+void tms_cl_kv(tms_cl_launch *l, const tms_kv *kv, uint64_t n);
+void tms_cl_bounds_of(tms_cl_launch *l, const tms_kv *kv, uint64_t n);
 void tms_cl_batch(tms_cl_launch *l, const tms_batch *batch);
 void tms_cl_matrix(tms_cl_launch *l, const tms_matrix *matrix, uint64_t n_rows, uint64_t width);
 
 /* Work-items of the base kernels' groups (LANES of common.clh). */
 #define TMS_CL_LANES 64u
-/* `n` < 2^32 items in groups of TMS_CL_LANES; the kernel strides over them (FOR_EACH_ITEM), so that
- * any number of groups will do. n == 0 launches one idle group. */
+/* Above it a kernel's uint counter could wrap when it steps by the grid. */
+#define TMS_CL_MOST_ITEMS (1u << 31)
+/* `n` <= TMS_CL_MOST_ITEMS items in groups of TMS_CL_LANES; the kernel strides over them
+ * (FOR_EACH_ITEM), so that any number of groups will do. n == 0 launches one idle group. */
 tamis_status tms_cl_run_items(tms_cl_launch *l, uint64_t n);
 /* x * y groups of `lanes` work-items. An empty grid is launched all the same, so that the kernel is
  * built: kernels guard against groups beyond their rows. */
@@ -135,6 +143,9 @@ tamis_status tms_cl_run_groups(tms_cl_launch *l, uint32_t lanes, uint64_t x, uin
 /* Which form an op takes: *cpu is true if the CPU form is wanted and `refusal`, why it does not
  * take the case, is NULL. E_UNSUPPORTED with the refusal if that form is forced. */
 tamis_status tms_cl_choose(tms_device *dev, const char *op, const char *refusal, bool *cpu);
+
+/* For ops without a CPU form: E_UNSUPPORTED if that form is forced. */
+tamis_status tms_cl_base_only(tms_device *dev, const char *op);
 
 /* Why the CPU forms of the cache's ops do not take pages of this shape; NULL if they do. */
 const char *tms_cl_cpu_shape_refusal(const tms_kv *kv);
@@ -161,9 +172,24 @@ tamis_status tms_cl_embed(tms_device *dev, const tms_embed *p);
 tamis_status tms_cl_argmax(tms_device *dev, const tms_argmax *p);
 tamis_status tms_cl_read_bandwidth(tms_device *dev, tms_ref from, uint64_t bytes, double *gb_per_s);
 
-/* attend_cpu.c: the CPU form of attend, and why it does not take a case. */
-tamis_status tms_cl_attend_cpu(tms_device *dev, const tms_attend *p);
+/* Where attend's states of the splits go: with one split the results themselves, else scratch,
+ * packed [split][row][head], outs of head_dim, then the lses. */
+typedef struct tms_cl_states {
+    uint32_t n_splits;
+    uint64_t n; /* of a split */
+    tms_matrix out;
+    tms_ref lse;
+} tms_cl_states;
+
+/* attend.c: the arguments from `scale` on, and those of the lists, which both forms share. */
+void tms_cl_attend_states(tms_cl_launch *l, const tms_attend *p, const tms_cl_states *s);
+void tms_cl_attend_lists(tms_cl_launch *l, const tms_attend *p);
+/* attend_cpu.c: the CPU form of attend up to the merge, and why it does not take a case. */
+tamis_status tms_cl_attend_cpu(tms_device *dev, const tms_attend *p, const tms_cl_states *s);
 const char *tms_cl_attend_cpu_refusal(const tms_attend *p);
+
+/* select.c: the most entries that a list of the launch may get. */
+uint32_t tms_cl_select_most(const tms_select *p);
 
 /* States of the same rows into one, parts packed [part][row*n_heads + head][dim], out at a row
  * stride; what merge and the last step of attend share. */

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The read bandwidth probe on OpenCL: the best of the kernels of cl_kernels/probe.cl. */
+/* The read bandwidth probe on OpenCL: the best of the kernels of cl_kernels/probe.cl or
+ * probe_cpu.cl. */
 #include "host/opencl/opencl.h"
 #include <stdlib.h>
 
@@ -23,7 +24,7 @@ static uint64_t runs_of(const tms_device *dev, uint64_t blocks) {
 static tamis_status read_once(tms_device *dev, probe_form form, tms_ref from, uint64_t blocks,
                               tms_ref sink) {
     tms_cl_launch l = form.streams
-                          ? tms_cl_begin(dev, "probe.cl", "read_run", "-DSTREAMS=%u -DAHEAD=%u",
+                          ? tms_cl_begin(dev, "probe_cpu.cl", "read_run", "-DSTREAMS=%u -DAHEAD=%u",
                                          form.streams, form.ahead)
                           : tms_cl_begin(dev, "probe.cl", "read_lanes", "-DDTYPE=0");
     tms_cl_ref(&l, from, sizeof(cl_uint), blocks * (BLOCK_BYTES / sizeof(cl_uint)));

@@ -3,6 +3,8 @@
 #include "host/opencl/opencl.h"
 
 tamis_status tms_cl_rotate(tms_device *dev, const tms_rotate *p) {
+    tamis_status status = tms_cl_base_only(dev, "rotate");
+    if (status != TAMIS_OK) return status;
     if (p->n_rot % 2 || p->n_rot == 0 || p->n_rot > p->head_dim)
         return tms_device_fail(dev, TAMIS_E_ARGUMENT,
                                "rotate: %u channels of a head of %u: must be even, 2 to the head's",

@@ -4,19 +4,26 @@
 
 tamis_status tms_cl_write_rows(tms_device *dev, const tms_write_rows *p) {
     const tms_batch *b = &p->batch;
-    tamis_status status = tms_check_kv(dev, &p->kv);
+    tamis_status status = tms_cl_base_only(dev, "write_rows");
+    if (status == TAMIS_OK) status = tms_check_kv(dev, &p->kv);
     if (status != TAMIS_OK) return status;
     if (p->dtype != TAMIS_F32 && p->dtype != p->kv.dtype)
         return tms_device_fail(dev, TAMIS_E_ARGUMENT,
                                "write_rows: %s rows into a cache of %s: f32 or the cache's dtype",
                                tamis_dtype_name(p->dtype), tamis_dtype_name(p->kv.dtype));
-    uint64_t lanes = (uint64_t)b->n_rows * b->n_kv_heads, width = b->n_kv_heads * p->kv.head_dim;
+    uint64_t lanes = (uint64_t)b->n_rows * b->n_kv_heads,
+             width = (uint64_t)b->n_kv_heads * p->kv.head_dim;
+    if (b->n_rows > 1 && (p->k_stride < width || p->v_stride < width))
+        return tms_device_fail(dev, TAMIS_E_ARGUMENT,
+                               "write_rows: rows of %llu elements at strides of %llu and %llu",
+                               (unsigned long long)width, (unsigned long long)p->k_stride,
+                               (unsigned long long)p->v_stride);
     uint64_t n_k = b->n_rows ? (b->n_rows - 1) * p->k_stride + width : 0;
     uint64_t n_v = b->n_rows ? (b->n_rows - 1) * p->v_stride + width : 0;
     tms_cl_launch l = tms_cl_begin(
         dev, "rows.cl", "write_rows", "-DDTYPE=%d -DHEAD_DIM=%u -DPAGE_SIZE=%u -DNARROW=%d",
         p->kv.dtype, p->kv.head_dim, p->kv.page_size, p->dtype != p->kv.dtype);
-    tms_cl_kv(&l, &p->kv);
+    tms_cl_kv(&l, &p->kv, b->n_rows);
     tms_cl_batch(&l, b);
     tms_cl_ref(&l, p->k, tamis_dtype_size(p->dtype), n_k);
     tms_cl_u64(&l, p->k_stride);
@@ -27,14 +34,15 @@ tamis_status tms_cl_write_rows(tms_device *dev, const tms_write_rows *p) {
 }
 
 tamis_status tms_cl_read_rows(tms_device *dev, const tms_read_rows *p) {
-    tamis_status status = tms_check_kv(dev, &p->kv);
+    tamis_status status = tms_cl_base_only(dev, "read_rows");
+    if (status == TAMIS_OK) status = tms_check_kv(dev, &p->kv);
     if (status != TAMIS_OK) return status;
     uint64_t n = (uint64_t)p->n * p->kv.head_dim;
     tms_cl_launch l = tms_cl_begin(dev, "rows.cl", "read_rows",
                                    "-DDTYPE=%d -DHEAD_DIM=%u -DPAGE_SIZE=%u -DNARROW=0",
                                    p->kv.dtype, p->kv.head_dim, p->kv.page_size);
-    tms_cl_kv(&l, &p->kv);
-    tms_cl_ref(&l, p->table, sizeof(cl_int), 0);
+    tms_cl_kv(&l, &p->kv, p->n);
+    tms_cl_reached(&l, p->table, sizeof(cl_int), p->n);
     tms_cl_u64(&l, p->seq_stride);
     tms_cl_u64(&l, p->head_stride);
     tms_cl_u32(&l, p->n);

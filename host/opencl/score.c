@@ -11,7 +11,7 @@ static tamis_status run_base(tms_device *dev, const tms_score_pages *p) {
     tms_cl_launch l = tms_cl_begin(dev, "score.cl", "score_pages",
                                    "-DDTYPE=%d -DHEAD_DIM=%u -DPAGE_SIZE=%u -DGROUP=%u -DRULE=%d",
                                    p->kv.dtype, p->kv.head_dim, p->kv.page_size, group, p->group);
-    tms_cl_bounds_of(&l, &p->kv);
+    tms_cl_bounds_of(&l, &p->kv, b->n_rows);
     tms_cl_batch(&l, b);
     tms_cl_matrix(&l, &p->q, b->n_rows, (uint64_t)b->n_heads * p->kv.head_dim);
     tms_cl_ref(&l, p->scores, sizeof(cl_float), n);
@@ -31,7 +31,7 @@ static tamis_status run_cpu(tms_device *dev, const tms_score_pages *p) {
         dev, "score_cpu.cl", "score_pages",
         "-DDTYPE=%d -DHEAD_DIM=%u -DPAGE_SIZE=%u -DGROUP=%u -DRULE=%d -DRUN_PAGES=%u", p->kv.dtype,
         p->kv.head_dim, p->kv.page_size, b->n_heads / b->n_kv_heads, p->group, RUN_PAGES);
-    tms_cl_bounds_of(&l, &p->kv);
+    tms_cl_bounds_of(&l, &p->kv, b->n_rows);
     tms_cl_batch(&l, b);
     tms_cl_matrix(&l, &p->q, b->n_rows, (uint64_t)b->n_heads * p->kv.head_dim);
     tms_cl_ref(&l, p->scores, sizeof(cl_float), n);

@@ -30,10 +30,12 @@ static tamis_status check(tms_device *dev, const tms_sparse_attend *p) {
         return tms_device_fail(dev, TAMIS_E_ARGUMENT,
                                "sparse_attend: a stride of %u scores for lanes of %u full pages",
                                p->score.stride, full);
-    if (p->attend.max_pages > p->select.lists.capacity)
-        return tms_device_fail(dev, TAMIS_E_ARGUMENT,
-                               "sparse_attend: max_pages is %u and lists hold %u",
-                               p->attend.max_pages, p->select.lists.capacity);
+    uint32_t most = tms_cl_select_most(&p->select), max_pages = p->attend.max_pages;
+    if (most > max_pages || max_pages > p->select.lists.capacity)
+        return tms_device_fail(
+            dev, TAMIS_E_ARGUMENT,
+            "sparse_attend: select gives %u entries, max_pages is %u and lists hold %u", most,
+            max_pages, p->select.lists.capacity);
     return TAMIS_OK;
 }
 
@@ -50,17 +52,17 @@ tamis_status tms_cl_sparse_attend(tms_device *dev, const tms_sparse_attend *p) {
                      "-DDTYPE=%d -DHEAD_DIM=%u -DPAGE_SIZE=%u -DGROUP=%u -DSOFT_CAP=%d -DRULE=%d",
                      a->kv.dtype, a->kv.head_dim, a->kv.page_size, b->n_heads / b->n_kv_heads,
                      a->soft_cap > 0, p->score.group);
-    tms_cl_kv(&l, &a->kv);
-    tms_cl_bounds_of(&l, &p->score.kv);
+    tms_cl_kv(&l, &a->kv, b->n_rows);
+    tms_cl_bounds_of(&l, &p->score.kv, b->n_rows);
     tms_cl_batch(&l, b);
     tms_cl_matrix(&l, &a->q, b->n_rows, width);
-    tms_cl_optional(&l, p->score.scores, sizeof(cl_float), lanes * p->score.stride);
+    tms_cl_ref(&l, p->score.scores, sizeof(cl_float), lanes * p->score.stride);
     tms_cl_u32(&l, p->score.stride);
     tms_cl_u32(&l, s->k);
     tms_cl_u32(&l, s->sinks);
     tms_cl_u32(&l, s->recent);
-    tms_cl_optional(&l, s->lists.pages, sizeof(cl_int), lanes * s->lists.capacity);
-    tms_cl_optional(&l, s->lists.count, sizeof(cl_int), lanes);
+    tms_cl_ref(&l, s->lists.pages, sizeof(cl_int), lanes * s->lists.capacity);
+    tms_cl_ref(&l, s->lists.count, sizeof(cl_int), lanes);
     tms_cl_u32(&l, s->lists.capacity);
     tms_cl_f32(&l, a->scale);
     tms_cl_f32(&l, a->soft_cap);

@@ -213,22 +213,23 @@ static void make_intervals(check_data *data) {
     }
 }
 
-/* A lane may have a NaN key (score.c), an infinite key, and as its last value, which only the last
- * row of the sequence sees, a NaN. */
+/* Any lane may have a NaN key (score.c). Every other one has a NaN as its last value, which only the
+ * last row of the sequence sees, not those beside it in a tile; half of the rest have an infinite
+ * key. */
 static void make_nasty(check_data *data) {
     const check_lanes *l = &data->lanes;
     check_rng rng = check_rng_make(data->seed, data->c, BUF_V);
     void *kv = check_init(data, BUF_KV);
     check_nan_keys(data);
     for (uint32_t lane = 0; lane < l->n_seqs * l->n_kv_heads; lane++) {
-        const uint32_t length = l->length[lane], kind = check_below(&rng, 4);
+        const uint32_t length = l->length[lane];
         if (!length) continue;
-        if (kind == 0)
-            check_store(l->kv.dtype, kv, check_lane_row(data, lane, check_below(&rng, length)),
-                        INFINITY);
-        if (kind == 1)
+        if (lane % 2 == 0)
             check_store(l->kv.dtype, kv,
                         check_lane_row(data, lane, length - 1) + l->kv.value_offset + 1, NAN);
+        else if (check_below(&rng, 2))
+            check_store(l->kv.dtype, kv, check_lane_row(data, lane, check_below(&rng, length)),
+                        INFINITY);
     }
 }
 
@@ -314,6 +315,10 @@ static uint64_t bytes(const check_data *data) {
 
 static const char *reject(const check_case *c) {
     return c->v[KEY_TILE] ? check_lanes_reject(c) : "tiles have at least one row";
+}
+
+static bool cpu_form(const check_case *c) {
+    return check_lanes_cpu_form(c) && !(c->v[KEY_TOP] && c->v[KEY_IVL]);
 }
 
 const check_op check_op_attend = {
@@ -402,6 +407,7 @@ const check_op check_op_attend = {
     .make = make,
     .oracle = oracle,
     .launch = launch,
+    .cpu_form = cpu_form,
     .rows = check_lanes_rows,
     .settle = check_settle_lse,
     .again_name = "all pages by list against no lists",

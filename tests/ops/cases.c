@@ -271,6 +271,11 @@ static void add_cover(check_cases *cases, const check_op *op, const check_factor
     free(cv);
 }
 
+bool check_any_case(const check_case *c) {
+    (void)c;
+    return true;
+}
+
 void check_cases_add_list(check_cases *cases, check_list list) {
     const uint32_t covers = list == LIST_FULL ? 4 : list == LIST_CI ? 1 : 0;
     for (size_t o = 0; check_ops[o]; o++) {

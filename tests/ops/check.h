@@ -89,6 +89,7 @@ bool check_list_parse(const char *name, check_list *out);
 /* Appends the cases of a list, all ops. */
 void check_cases_add_list(check_cases *cases, check_list list);
 void check_cases_add(check_cases *cases, const check_case *item);
+bool check_any_case(const check_case *c); /* check_op.cpu_form of ops that have it for every case */
 
 /* ---- Numbers (fill.c, number.c) -------------------------------------------------------------- */
 
@@ -219,6 +220,7 @@ uint32_t check_visible(const check_data *data, uint32_t row, uint32_t head);
 void check_poison_slot(check_data *data, uint32_t page, uint32_t head, uint32_t slot);
 uint32_t check_lanes_rows(const check_data *data); /* check_op.rows of the ops on lanes */
 const char *check_lanes_reject(const check_case *c);
+bool check_lanes_cpu_form(const check_case *c); /* check_op.cpu_form, by the shape of pages */
 
 /* ---- Sides: a case's buffers on a device (side.c, guard.c) ----------------------------------- */
 
@@ -285,6 +287,8 @@ struct check_op {
     uint32_t (*rows)(const check_data *data); /* of the whole launch */
     /* Optional. NULL: the op takes the case; else why it does not have to (optional ops). */
     const char *(*refusal)(check_side *side);
+    /* Optional. Whether a CPU device owes the case its CPU form; without, none does. */
+    bool (*cpu_form)(const check_case *c);
     /* Optional. Overwrites in read-back arrays what the contract leaves open. */
     void (*settle)(const check_data *data, void *const *arrays);
     /* Optional. Judges the results in place of check_compare. */

@@ -73,9 +73,9 @@ double check_value(check_rng *rng, check_fill fill) {
     if (fill == FILL_NASTY && check_below(rng, 16) == 0)
         return (float)odd[check_below(rng, sizeof odd / sizeof odd[0])];
     if (fill == FILL_NASTY && check_below(rng, 8) == 0) {
-        /* Half way between two f16 or two bf16 values. */
+        /* Half way between two f16 or two bf16 values, which are even integers there. */
         double step = check_below(rng, 2) ? 2048 : 256;
-        return (step + 0.5 + check_below(rng, 100)) * (check_below(rng, 2) ? 1 : -1);
+        return (step + 1 + 2 * check_below(rng, 100)) * (check_below(rng, 2) ? 1 : -1);
     }
     return check_finite(rng, fill);
 }

@@ -34,9 +34,10 @@ while read -r op optional; do
         ls cl_kernels/"$stem"*.cl >/dev/null 2>&1 || miss "$op" "no cl_kernels/$stem*.cl"
         continue
     fi
-    grep -qw "[a-z_]*$op" "host/reference/$stem.c" 2>/dev/null ||
-        miss "$op" "not in host/reference/$stem.c"
-    grep -qw "$op" "cl_kernels/$stem.cl" 2>/dev/null || miss "$op" "not in cl_kernels/$stem.cl"
+    grep -q "tms_reference_$op(" "host/reference/$stem.c" 2>/dev/null ||
+        miss "$op" "no tms_reference_$op in host/reference/$stem.c"
+    grep -q "^__kernel .* void $op" "cl_kernels/$stem.cl" 2>/dev/null ||
+        miss "$op" "no kernel $op... in cl_kernels/$stem.cl"
 done <<LIST
 $(ops)
 LIST

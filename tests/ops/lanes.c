@@ -21,6 +21,10 @@ const char *check_lanes_reject(const check_case *c) {
     return NULL;
 }
 
+bool check_lanes_cpu_form(const check_case *c) {
+    return (c->v[KEY_D] == 64 || c->v[KEY_D] == 128) && c->v[KEY_PAGE] == 16;
+}
+
 uint32_t check_page_id(const check_data *data, uint32_t seq, uint32_t head, uint32_t ordinal) {
     const int32_t *table = check_init(data, BUF_TABLE);
     const check_lanes *l = &data->lanes;

@@ -117,6 +117,7 @@ const check_op check_op_linear = {
     .make = make,
     .oracle = oracle,
     .launch = launch,
+    .cpu_form = check_any_case,
     .rows = check_plain_rows,
     .rows_alone = true,
     .few_rows = TMS_FEW_ROWS,

@@ -181,10 +181,13 @@ static void run_bench(check_side *side, check_result *result) {
 
 /* ---- Forms ----------------------------------------------------------------------------------- */
 
-/* Only an optional op may refuse, and any op its CPU form; else a skip is a failure. */
-static void judge_skip(const check_case *c, tms_form form, check_result *result) {
-    if (result->verdict == CHECK_SKIPPED && form != TMS_FORM_CPU && !c->op->refusal)
-        result->verdict = CHECK_FAILED;
+/* Only an optional op may refuse, and any op a CPU form that it does not owe; else a skip is a
+ * failure. */
+static void judge_skip(const check_case *c, const tms_device *dev, tms_form form,
+                       check_result *result) {
+    const bool owed = form != TMS_FORM_CPU ||
+                      (dev->info.kind == TAMIS_DEVICE_CPU && c->op->cpu_form && c->op->cpu_form(c));
+    if (result->verdict == CHECK_SKIPPED && owed && !c->op->refusal) result->verdict = CHECK_FAILED;
 }
 
 static void run_form(const check_options *options, tms_device *dev, tms_device *reference,
@@ -205,7 +208,7 @@ static void run_form(const check_options *options, tms_device *dev, tms_device *
         run_bitwise(&side, &result);
     else
         run_bench(&side, &result);
-    judge_skip(data->c, form, &result);
+    judge_skip(data->c, dev, form, &result);
     check_side_close(&side);
     dev->form = TMS_FORM_AUTO;
     check_report_result(data->c, form, &result);

@@ -74,11 +74,26 @@ static uint32_t score_stride(const check_data *data) {
     return data->lanes.lane_pages + SLACK;
 }
 
+/* A lane has no infinite keys, or one of +inf or one of -inf in about every other page: the term is
+ * finite or infinite by the sign of the query, and NaN for a query of 0. */
+static void infinite_keys(check_data *data) {
+    static const double keys[] = {0, INFINITY, -INFINITY};
+    const check_lanes *l = &data->lanes;
+    check_rng rng = check_rng_make(data->seed, data->c, BUF_V);
+    for (uint32_t lane = 0; lane < l->n_seqs * l->n_kv_heads; lane++) {
+        const double key = keys[check_below(&rng, 3)];
+        for (uint32_t s = 0; s < l->length[lane]; s += 1 + check_below(&rng, 4 * l->kv.page_size))
+            check_store(l->kv.dtype, check_init(data, BUF_KV),
+                        check_lane_row(data, lane, s) + check_below(&rng, l->kv.head_dim), key);
+    }
+}
+
 /* Nasty cases have a NaN in a query, too. */
 static void make(check_data *data) {
     const check_lanes *l = &data->lanes;
     check_lanes_make(data, ROLE_INPUT);
     check_nan_keys(data);
+    if (check_get(data, KEY_FILL) == FILL_NASTY) infinite_keys(data);
     check_bounds_make(data, ROLE_INPUT);
     check_q_make(data);
     if (!l->n_rows) return;
@@ -180,6 +195,7 @@ const check_op check_op_score_pages = {
     .make = make,
     .oracle = oracle,
     .launch = launch,
+    .cpu_form = check_lanes_cpu_form,
     .rows = check_lanes_rows,
     .rows_alone = true,
     .bytes = bytes,

@@ -169,6 +169,7 @@ const check_op check_op_select = {
                                      {LIST_CI, "nasty:page1:kv300:top299:even"},
                                      {LIST_CI, "nasty:page1:kv300:top300:even"},
                                      {LIST_CI, "ints:page1:kv300:top301:even"},
+                                     {LIST_CI, "nasty:page1:kv4000:top2000:even"}, /* -0 = +0 */
                                      {LIST_OCLGRIND, "nasty:page8:kv200:top5:sinks4:recent9"},
                                      {LIST_OCLGRIND, "ints:page8:kv100:top5:noscore"},
                                      {LIST_BENCH, "normal:hkv32:kv32768:top128:even"},
@@ -178,6 +179,7 @@ const check_op check_op_select = {
     .make = make,
     .oracle = oracle,
     .launch = launch,
+    .cpu_form = check_any_case,
     .rows = check_lanes_rows,
     .settle = settle,
     .rows_alone = true,

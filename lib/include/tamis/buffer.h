@@ -40,8 +40,8 @@ typedef struct tamis_rows {
 typedef struct tamis_event tamis_event;
 
 /* Marks the queue's present end. */
-TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_event_record(tamis_context *context, tamis_event **out,
-                                                           tamis_error *error);
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_event_record(tamis_context *context,
+                                                           tamis_event **out, tamis_error *error);
 /* Waits until all before the mark is done. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_event_wait(tamis_event *event);
 TAMIS_API void tamis_event_destroy(tamis_event **event);

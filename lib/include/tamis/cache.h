@@ -18,11 +18,11 @@ typedef uint64_t tamis_sequence;
 
 typedef struct tamis_cache_params {
     uint32_t n_layers;
-    uint32_t n_heads;    /* query heads: n_kv_heads times the group, group 1 to 16 */
+    uint32_t n_heads; /* query heads: n_kv_heads times the group, group 1 to 16 */
     uint32_t n_kv_heads;
-    uint32_t head_dim;   /* 64, 80, 96, 128 or 256 */
-    uint32_t page_size;  /* slots a page: 8, 16, 32 or 64; 0 means 16 */
-    tamis_dtype dtype;   /* of K, V and bounds */
+    uint32_t head_dim;  /* 64, 80, 96, 128 or 256 */
+    uint32_t page_size; /* slots a page: 8, 16, 32 or 64; 0 means 16 */
+    tamis_dtype dtype;  /* of K, V and bounds */
     /* Exactly one of the two is given. Tokens: so many tokens of all layers and KV heads, each lane
      * rounded up to whole pages. Bytes: pages and bounds together take at most so many bytes. */
     uint64_t capacity_tokens;
@@ -44,7 +44,8 @@ typedef struct tamis_cache_size {
  * exceeds the device's largest allocation, with both numbers. Allocates nothing. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_cache_measure(tamis_context *context,
                                                             const tamis_cache_params *params,
-                                                            tamis_cache_size *out, tamis_error *error);
+                                                            tamis_cache_size *out,
+                                                            tamis_error *error);
 
 /* Takes the memory. Errors: as tamis_cache_measure, and E_NO_MEMORY. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_cache_create(tamis_context *context,
@@ -64,15 +65,18 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_cache_add(tamis_cache *cache, tami
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_cache_fork(tamis_cache *cache, tamis_sequence parent,
                                                          tamis_sequence *out, tamis_error *error);
 /* Keeps the first `length` tokens (<= the present length); pages behind go back to the pool. */
-TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_cache_truncate(tamis_cache *cache, tamis_sequence sequence,
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_cache_truncate(tamis_cache *cache,
+                                                             tamis_sequence sequence,
                                                              uint32_t length, tamis_error *error);
-TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_cache_remove(tamis_cache *cache, tamis_sequence sequence,
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_cache_remove(tamis_cache *cache,
+                                                           tamis_sequence sequence,
                                                            tamis_error *error);
 
 /* Copies one lane's K and V rows of slots [first, first + count) to the host as f32, [count][head_dim]
  * each, in slot order. Either of k and v may be NULL. Waits. For tests and for saving a prompt. */
-TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_cache_read(tamis_cache *cache, tamis_sequence sequence,
-                                                         uint32_t layer, uint32_t kv_head, uint32_t first,
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_cache_read(tamis_cache *cache,
+                                                         tamis_sequence sequence, uint32_t layer,
+                                                         uint32_t kv_head, uint32_t first,
                                                          uint32_t count, float *k, float *v,
                                                          tamis_error *error);
 
@@ -87,11 +91,11 @@ typedef struct tamis_cache_stats {
 } tamis_cache_stats;
 
 typedef struct tamis_sequence_stats {
-    uint32_t length;         /* tokens: the position that the next row gets */
-    uint64_t slots;          /* tokens held, over all lanes */
-    uint64_t pages;          /* over all lanes; shared ones included */
-    uint64_t pages_shared;   /* of these, with other sequences */
-    uint64_t bytes_held;     /* pages with their bounds; shared ones included */
+    uint32_t length;       /* tokens: the position that the next row gets */
+    uint64_t slots;        /* tokens held, over all lanes */
+    uint64_t pages;        /* over all lanes; shared ones included */
+    uint64_t pages_shared; /* of these, with other sequences */
+    uint64_t bytes_held;   /* pages with their bounds; shared ones included */
     uint64_t reserved[8];
 } tamis_sequence_stats;
 

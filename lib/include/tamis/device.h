@@ -32,15 +32,15 @@ typedef enum tamis_device_kind {
 
 /* One device, or one backend that offers none. All text is NUL-terminated. */
 typedef struct tamis_device_info {
-    char id[32];           /* "opencl:0": what `device` below takes; "opencl" for a backend without devices */
-    char backend[16];      /* "opencl", "reference" */
-    char name[128];        /* the driver's name of the device */
-    char driver[128];      /* platform and driver version */
+    char id[32]; /* "opencl:0": what `device` below takes; "opencl" for a backend without devices */
+    char backend[16]; /* "opencl", "reference" */
+    char name[128];   /* the driver's name of the device */
+    char driver[128]; /* platform and driver version */
     tamis_device_kind kind;
-    int usable;            /* 0: `reason` says why not */
+    int usable; /* 0: `reason` says why not */
     char reason[256];
     uint32_t compute_units;
-    uint64_t memory_bytes; /* global memory */
+    uint64_t memory_bytes;     /* global memory */
     uint64_t max_buffer_bytes; /* largest single allocation */
     uint64_t reserved[8];
 } tamis_device_info;
@@ -68,7 +68,8 @@ typedef struct tamis_context_params {
  * ones before it do not. Errors: E_ARGUMENT (out is NULL; TAMIS_LOG names no level), E_NO_DEVICE with the
  * name and the reason, E_NO_MEMORY, E_DEVICE. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_context_create(const tamis_context_params *params,
-                                                             tamis_context **out, tamis_error *error);
+                                                             tamis_context **out,
+                                                             tamis_error *error);
 
 /* Waits, closes and sets *context to NULL. Accepts NULL and *context == NULL. Everything made from
  * the context must have been destroyed before. */
@@ -79,13 +80,15 @@ TAMIS_API const tamis_device_info *tamis_context_device(const tamis_context *con
 
 /* Waits until all that was enqueued is done. Reports device errors that arrived late; they stay on
  * the context (sticky) and every later call returns them too. */
-TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_context_wait(tamis_context *context, tamis_error *error);
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_context_wait(tamis_context *context,
+                                                           tamis_error *error);
 
 /* Measures how fast all compute units read `bytes` (a multiple of 64, at least 1 MiB) taken for the
  * call: *gb_per_s in 1e9 bytes a second. At least 96 MiB give an honest figure (caches hold less).
  * Waits. Errors: E_ARGUMENT, E_NO_MEMORY with size and limit, E_DEVICE. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_context_read_bandwidth(tamis_context *context,
-                                                                     uint64_t bytes, double *gb_per_s,
+                                                                     uint64_t bytes,
+                                                                     double *gb_per_s,
                                                                      tamis_error *error);
 
 #ifdef __cplusplus

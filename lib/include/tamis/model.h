@@ -16,8 +16,8 @@ typedef struct tamis_model_info {
     char architecture[32]; /* "llama" */
     char name[128];        /* general.name, or empty */
     uint32_t n_layers, n_heads, n_kv_heads, head_dim, dim, ff_dim, n_vocab;
-    uint32_t context;      /* longest text that the file states, tokens */
-    tamis_dtype dtype;     /* of the matrices */
+    uint32_t context;  /* longest text that the file states, tokens */
+    tamis_dtype dtype; /* of the matrices */
     uint64_t parameters;
     uint64_t weight_bytes; /* on the device */
     uint64_t reserved[8];
@@ -39,13 +39,14 @@ TAMIS_API void tamis_model_cache_shape(const tamis_model *model, tamis_cache_par
 
 /* Text to tokens: writes at most `capacity` and the full number to *count. Errors: E_ARGUMENT for a
  * byte that the vocabulary lacks. */
-TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_model_tokenize(const tamis_model *model, const char *text,
-                                                             size_t bytes, int32_t *tokens,
-                                                             size_t capacity, size_t *count,
-                                                             tamis_error *error);
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_model_tokenize(const tamis_model *model,
+                                                             const char *text, size_t bytes,
+                                                             int32_t *tokens, size_t capacity,
+                                                             size_t *count, tamis_error *error);
 /* The bytes of one token; *bytes is their number; not NUL-terminated. Owned by the model; NULL for an
  * id outside the vocabulary, for no model and without `bytes`. */
-TAMIS_API const char *tamis_model_token_text(const tamis_model *model, int32_t token, size_t *bytes);
+TAMIS_API const char *tamis_model_token_text(const tamis_model *model, int32_t token,
+                                             size_t *bytes);
 
 /* Runs forward passes of a model over a cache: a plan with the activations beside it.
  * Thread-safety: as its context. Destroy before the model and the cache. */
@@ -69,7 +70,8 @@ TAMIS_API tamis_plan *tamis_runner_plan(tamis_runner *runner);
  * token after it. Errors: E_ARGUMENT (empty; a token outside the vocabulary; longer than max_context,
  * with the numbers: nothing has changed), E_FULL, E_DEVICE (what came before the failing chunk stays).
  * Waits. */
-TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_runner_prefill(tamis_runner *runner, tamis_sequence sequence,
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_runner_prefill(tamis_runner *runner,
+                                                             tamis_sequence sequence,
                                                              const int32_t *tokens, size_t count,
                                                              int32_t *next, tamis_error *error);
 
@@ -77,9 +79,9 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_runner_prefill(tamis_runner *runne
  * through the selection. Errors: E_ARGUMENT (empty, more sequences than the plan takes, unknown, a token
  * outside the vocabulary), E_FULL, E_DEVICE. Waits. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_runner_decode(tamis_runner *runner,
-                                                            const tamis_sequence *sequences, uint32_t count,
-                                                            const int32_t *tokens, int32_t *next,
-                                                            tamis_error *error);
+                                                            const tamis_sequence *sequences,
+                                                            uint32_t count, const int32_t *tokens,
+                                                            int32_t *next, tamis_error *error);
 
 /* Logits after the last call: of decode row `row`, or row 0 after a prefill: f32 [n_vocab]. Waits.
  * Errors: E_ARGUMENT (no such row), E_STATE (the last call left none), E_DEVICE. */

@@ -26,7 +26,7 @@ typedef struct tamis_plan_params {
     /* A row at position p sees positions > p − window; 0 means all. Only selection full takes one: the
      * others would spend their budget on pages that the row does not see. */
     uint32_t sliding_window;
-    int timing;             /* nonzero: stage times are collected (each stage is waited for) */
+    int timing; /* nonzero: stage times are collected (each stage is waited for) */
     /* Rows of a step that is not exact, under a selection with lists (not full); sizes them. 0 means
      * max_sequences, one row each. */
     uint32_t max_selected_rows;
@@ -56,7 +56,8 @@ typedef struct tamis_step {
  * E_FULL with pages needed and free; then nothing has changed. Errors: E_ARGUMENT (unknown sequence,
  * more than max_rows or max_selected_rows, context exceeded, with the numbers), E_STATE (a step is open).
  * Enqueues. */
-TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_step_begin(tamis_plan *plan, const tamis_step *step,
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_step_begin(tamis_plan *plan,
+                                                              const tamis_step *step,
                                                               tamis_error *error);
 
 /* Writes the step's K and V rows of a layer: [rows][n_kv_heads][head_dim], already rotated, f32 or
@@ -69,7 +70,8 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_write(tamis_plan *plan, uint3
  * tokens before them and themselves. In one buffer the bytes from the first to the last element of q and
  * those of out must not overlap (E_ARGUMENT). Enqueues. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_attend(tamis_plan *plan, uint32_t layer,
-                                                          const tamis_rows *q, const tamis_rows *out,
+                                                          const tamis_rows *q,
+                                                          const tamis_rows *out,
                                                           tamis_error *error);
 
 /* Closes the step. Errors: E_STATE if a layer was not written, E_DEVICE; the step then stays open and can
@@ -77,7 +79,8 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_attend(tamis_plan *plan, uint
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_step_end(tamis_plan *plan, tamis_error *error);
 
 /* Gives up an open step: its rows are truncated away. */
-TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_step_cancel(tamis_plan *plan, tamis_error *error);
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_step_cancel(tamis_plan *plan,
+                                                               tamis_error *error);
 
 /* The page ordinals that the last attend since step_begin read for (row, kv_head), ascending; *count
  * is always the full number. The reading is every page when the selection was not needed. Waits. */
@@ -91,16 +94,17 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_read_selected(tamis_plan *pla
 typedef struct tamis_plan_counters {
     uint64_t steps;
     uint64_t rows_written;
-    uint64_t rows_exact;     /* attended in exact steps */
-    uint64_t rows_full;      /* selection is full, or the layer is dense */
-    uint64_t rows_short;     /* context within the budget: the exact full path */
-    uint64_t rows_selected;  /* through a list */
-    uint64_t rows_fused;     /* of rows_selected, by the fused launch */
-    uint64_t pages_copied;   /* copy on write */
-    uint64_t pages_bounded;  /* bounds computed */
-    uint64_t kv_bytes_read;  /* K and V of the pages read, by decode rows (steps that are not exact) */
+    uint64_t rows_exact;    /* attended in exact steps */
+    uint64_t rows_full;     /* selection is full, or the layer is dense */
+    uint64_t rows_short;    /* context within the budget: the exact full path */
+    uint64_t rows_selected; /* through a list */
+    uint64_t rows_fused;    /* of rows_selected, by the fused launch */
+    uint64_t pages_copied;  /* copy on write */
+    uint64_t pages_bounded; /* bounds computed */
+    uint64_t
+        kv_bytes_read; /* K and V of the pages read, by decode rows (steps that are not exact) */
     uint64_t bounds_bytes_read;
-    uint64_t kv_bytes_full;  /* what full would have read for the same rows */
+    uint64_t kv_bytes_full; /* what full would have read for the same rows */
     uint64_t reserved[8];
 } tamis_plan_counters;
 

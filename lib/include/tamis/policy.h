@@ -11,9 +11,11 @@ extern "C" {
 
 /* Values are pinned. */
 typedef enum tamis_selection_kind {
-    TAMIS_SELECT_FULL = 0,   /* every page */
-    TAMIS_SELECT_WINDOW = 1, /* the sinks' pages and the newest pages (StreamingLLM's reading pattern) */
-    TAMIS_SELECT_QUEST = 2   /* sinks, recent, and the pages with the best bounds (Quest, section 3) */
+    TAMIS_SELECT_FULL = 0, /* every page */
+    TAMIS_SELECT_WINDOW =
+        1, /* the sinks' pages and the newest pages (StreamingLLM's reading pattern) */
+    TAMIS_SELECT_QUEST =
+        2 /* sinks, recent, and the pages with the best bounds (Quest, section 3) */
 } tamis_selection_kind;
 
 /* How the scores of the query heads of a group become one score of their KV head's page. */
@@ -30,8 +32,8 @@ typedef struct tamis_selection {
     /* Tokens a lane, everything always kept included; read in whole pages, so at most
      * floor(budget / page_size) pages. Not used by full. */
     uint32_t budget;
-    uint32_t sinks;  /* first tokens always read, rounded up to whole pages */
-    uint32_t recent; /* last tokens always read, to the page that holds the oldest of them */
+    uint32_t sinks;        /* first tokens always read, rounded up to whole pages */
+    uint32_t recent;       /* last tokens always read, to the page that holds the oldest of them */
     uint32_t dense_layers; /* layers [0, dense_layers) read everything */
     tamis_group_rule group;
     uint64_t reserved[8];
@@ -42,14 +44,16 @@ typedef struct tamis_selection {
 TAMIS_API void tamis_selection_default(tamis_selection_kind kind, tamis_selection *out);
 
 /* "full", "window", "quest" to the kind and back. Errors: E_ARGUMENT naming what is known. */
-TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_selection_parse(const char *name, tamis_selection_kind *out,
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_selection_parse(const char *name,
+                                                              tamis_selection_kind *out,
                                                               tamis_error *error);
 TAMIS_API const char *tamis_selection_name(tamis_selection_kind kind);
 
 /* Checks against a page size. Errors: E_ARGUMENT if the budget is below the pages of sinks + recent
  * + one page, naming the numbers. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_selection_check(const tamis_selection *selection,
-                                                              uint32_t page_size, tamis_error *error);
+                                                              uint32_t page_size,
+                                                              tamis_error *error);
 
 #ifdef __cplusplus
 }
