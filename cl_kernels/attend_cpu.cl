@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* attend on a CPU, single rows: out = Σ softmax(scale·q·k)·v over the slots that a row sees.
  * contract: host/backend.h; meaning: host/reference/attend.c; the loops: attend_cpu.clh.
- * Work split: a work-item owns one (row, KV head, split of SPLIT_PAGES list entries) and serves all
- * query heads of the KV head, so that K and V are read once. With several splits `out` and `lse`
- * are their states, which merge joins. No intervals. */
+ * Work split: an item is one (row, KV head, split of SPLIT_PAGES list entries); it serves all query
+ * heads of the KV head, so that K and V are read once. With several splits `out` and `lse` are
+ * their states, which merge joins. No intervals. */
 #include "attend_cpu.clh"
 
 /* tiles: NULL to serve every row, else only rows that are a tile of their own. */
@@ -11,34 +11,39 @@ __kernel GROUP_OF(1) void attend_single(
     KV_PARAMS, BATCH_PARAMS, MATRIX_PARAMS(q), REF_PARAMS(const int, tiles), uint n_tiles,
     REF_PARAMS(const int, pages), REF_PARAMS(const int, count), uint capacity, float scale,
     float soft_cap, uint n_splits, MATRIX_PARAMS(out), ulong out_split_stride,
-    REF_PARAMS(float, lse), ulong lse_split_stride) {
+    REF_PARAMS(float, lse), ulong lse_split_stride, QUEUE_PARAMS) {
     attend_state s;
-    const uint head = (uint)get_group_id(0) % n_kv_heads, item = (uint)get_group_id(1);
-    const uint split = (uint)get_group_id(0) / n_kv_heads;
-    if (item >= (tiles ? n_tiles : n_rows)) return;
-    const uint row = tiles ? (uint)tiles[tiles_offset + 2 * item] : item;
-    if (tiles && tiles[tiles_offset + 2 * item + 1] != 1) return;
-    const uint owner = row * n_kv_heads + head;
-    const ulong first_head = (ulong)head * GROUP;
-    out += out_offset + split * out_split_stride + row * out_stride + first_head * HEAD_DIM;
-    lse = lse ? lse + lse_offset + split * lse_split_stride + (ulong)owner * GROUP : lse;
+    FOR_EACH_QUEUED(item) {
+        const uint head = item % n_kv_heads, split = item / n_kv_heads % n_splits;
+        const uint tile = item / n_kv_heads / n_splits;
+        const uint row = tiles ? (uint)tiles[tiles_offset + 2 * tile] : tile;
+        if (tiles && tiles[tiles_offset + 2 * tile + 1] != 1) continue;
+        const uint owner = row * n_kv_heads + head;
+        const ulong first_head = (ulong)head * GROUP;
 
-    /* The split's page ids, and how much of the last page counts. */
-    const int seen = visible[visible_offset + owner];
-    const int newest = (seen + PAGE_SIZE - 1) / PAGE_SIZE - 1;
-    const int entries = pages ? count[count_offset + owner] : newest + 1;
-    const int first = split * SPLIT_PAGES, most = min(entries - first, SPLIT_PAGES);
-    table += table_offset + row_seq[row_seq_offset + row] * seq_stride + head * head_stride;
-    pages = pages ? pages + pages_offset + (ulong)owner * capacity + first : pages;
-    int n = 0, last = PAGE_SIZE;
-    for (; n < most; n++) {
-        const int ordinal = pages ? pages[n] : first + n;
-        if (ordinal > newest) break;
-        s.ids[n] = table[ordinal];
-        last = min(seen - ordinal * PAGE_SIZE, PAGE_SIZE);
+        /* The split's page ids, and how much of the last page counts. */
+        const int seen = visible[visible_offset + owner];
+        const int newest = (seen + PAGE_SIZE - 1) / PAGE_SIZE - 1;
+        const int entries = pages ? count[count_offset + owner] : newest + 1;
+        const int first = split * SPLIT_PAGES, most = min(entries - first, SPLIT_PAGES);
+        __global const int *ids = table + table_offset +
+                                  row_seq[row_seq_offset + row] * seq_stride + head * head_stride;
+        __global const int *list =
+            pages ? pages + pages_offset + (ulong)owner * capacity + first : pages;
+        int n = 0, last = PAGE_SIZE;
+        for (; n < most; n++) {
+            const int ordinal = list ? list[n] : first + n;
+            if (ordinal > newest) break;
+            s.ids[n] = ids[ordinal];
+            last = min(seen - ordinal * PAGE_SIZE, PAGE_SIZE);
+        }
+        const page_rows keys = {kv + kv_offset + head * kv_head_stride, page_stride, slot_stride};
+        attend_begin(&s, q + q_offset + row * q_stride + first_head * HEAD_DIM, scale);
+        attend_pages(&s, keys, value_offset, n, last, soft_cap);
+        attend_end(&s,
+                   out + out_offset + split * out_split_stride + row * out_stride +
+                       first_head * HEAD_DIM,
+                   lse ? lse + lse_offset + split * lse_split_stride + (ulong)owner * GROUP : lse);
     }
-    const page_rows keys = {kv + kv_offset + head * kv_head_stride, page_stride, slot_stride};
-    attend_begin(&s, q + q_offset + row * q_stride + first_head * HEAD_DIM, scale);
-    attend_pages(&s, keys, value_offset, n, last, soft_cap);
-    attend_end(&s, out, lse);
+    leave_queue(queue);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* attend on a CPU, tiles of rows: out = Σ softmax(scale·q·k)·v over the slots that each row sees.
  * contract: host/backend.h; meaning: host/reference/attend.c.
- * Work split: a work-item owns one (tile of rows, query head, split of SPLIT_PAGES pages). A row is
+ * Work split: an item is one (tile of rows, query head, split of SPLIT_PAGES pages). A row is
  * a lane of two vectors of 16, so softmax needs no sums across lanes. A loop step is KEYS slots:
  *   1. keys to f32;  2. logits, 4 keys x 2 vectors at a time;  3. what is seen, maxima, weights;
  *   4. values to f32;  5. weighted sums, 8 channels x 2 vectors at a time.
@@ -69,7 +69,7 @@ static inline ALWAYS void partial_dots(const float *key, const float16 (*q)[HALV
             dot[i][b] = fma((float16)(key[i * HEAD_DIM + 16 * j]), q[16 * j][b], dot[i][b]);
 }
 
-/* 2. The 16 partial sums are added as by fold4 and fold16: those 8 apart, 4 apart, 1 apart, 2. */
+/* 2. The 16 partial sums are added as by fold4 and fold16: those 8 apart, 4 apart, 2 apart, 1. */
 static inline void tile_logits(tile_state *s, int n) {
     for (int first = 0; first < n; first += BLOCK) {
         float16 quarter[4][BLOCK][HALVES];
@@ -85,7 +85,7 @@ static inline void tile_logits(tile_state *s, int n) {
         }
         FOR_BLOCK(i, b)
             s->weight[first + i][b] =
-                (quarter[0][i][b] + quarter[1][i][b]) + (quarter[2][i][b] + quarter[3][i][b]);
+                (quarter[0][i][b] + quarter[2][i][b]) + (quarter[1][i][b] + quarter[3][i][b]);
     }
 }
 
@@ -205,47 +205,51 @@ __kernel GROUP_OF(1) void attend_tiles(
     KV_PARAMS, BATCH_PARAMS, MATRIX_PARAMS(q), REF_PARAMS(const int, tiles), uint n_tiles,
     uint singles, REF_PARAMS(const int, positions), REF_PARAMS(const int, intervals), float scale,
     float soft_cap, uint n_splits, MATRIX_PARAMS(out), ulong out_split_stride,
-    REF_PARAMS(float, lse), ulong lse_split_stride) {
+    REF_PARAMS(float, lse), ulong lse_split_stride, QUEUE_PARAMS) {
     tile_state s;
-    const uint n_heads = n_kv_heads * GROUP, query_head = (uint)get_group_id(0) % n_heads;
-    const uint split = (uint)get_group_id(0) / n_heads, head = query_head / GROUP;
-    const uint tile = (uint)get_group_id(1);
-    if (tile >= n_tiles) return;
-    const uint row = tiles[tiles_offset + 2 * tile];
-    const int rows = tiles[tiles_offset + 2 * tile + 1];
-    if (rows == 1 && !singles) return;
-    const int most = tile_begin(
-        &s, rows, q + q_offset + row * q_stride + (ulong)query_head * HEAD_DIM, q_stride, scale,
-        visible + visible_offset + (ulong)row * n_kv_heads + head, n_kv_heads,
-        intervals ? intervals + intervals_offset + 2 * row : intervals);
-    const int begin = split * SPLIT_PAGES * PAGE_SIZE;
-    const int end = min(most, begin + SPLIT_PAGES * PAGE_SIZE);
+    const uint n_heads = n_kv_heads * GROUP;
+    FOR_EACH_QUEUED(item) {
+        const uint query_head = item % n_heads, head = query_head / GROUP;
+        const uint split = item / n_heads % n_splits, tile = item / n_heads / n_splits;
+        const uint row = tiles[tiles_offset + 2 * tile];
+        const int rows = tiles[tiles_offset + 2 * tile + 1];
+        if (rows == 1 && !singles) continue;
+        const int most = tile_begin(
+            &s, rows, q + q_offset + row * q_stride + (ulong)query_head * HEAD_DIM, q_stride, scale,
+            visible + visible_offset + (ulong)row * n_kv_heads + head, n_kv_heads,
+            intervals ? intervals + intervals_offset + 2 * row : intervals);
+        const int begin = split * SPLIT_PAGES * PAGE_SIZE;
+        const int end = min(most, begin + SPLIT_PAGES * PAGE_SIZE);
 
-    table += table_offset + row_seq[row_seq_offset + row] * seq_stride + head * head_stride;
-    kv += kv_offset + head * kv_head_stride;
-    for (int first = begin; first < end; first += KEYS) {
-        const int n = min(KEYS, end - first);
+        __global const int *ids = table + table_offset +
+                                  row_seq[row_seq_offset + row] * seq_stride + head * head_stride;
+        __global const element *keys = kv + kv_offset + head * kv_head_stride;
+        for (int first = begin; first < end; first += KEYS) {
+            const int n = min(KEYS, end - first);
 #if INTERVALS
-        for (int i = 0; i < n; i++) {
-            const int slot = first + i, id = table[slot / PAGE_SIZE];
-            s.position[i] =
-                positions ? positions[positions_offset + (ulong)id * PAGE_SIZE + slot % PAGE_SIZE]
-                          : slot;
-        }
+            for (int i = 0; i < n; i++) {
+                const int slot = first + i, id = ids[slot / PAGE_SIZE];
+                const ulong place = (ulong)id * PAGE_SIZE + slot % PAGE_SIZE;
+                s.position[i] = positions ? positions[positions_offset + place] : slot;
+            }
 #endif
-        load_rows(&s, kv, page_stride, slot_stride, table, first, n);
-        tile_logits(&s, n);
-        tile_softmax(&s, first, n, soft_cap);
-        const float16 check =
-            load_rows(&s, kv + value_offset, page_stride, slot_stride, table, first, n);
-        const bool finite = sum16(check) == 0.0f;
-        for (int i = 0; i < n; i += PAGE_SIZE)
-            if (finite)
-                page_values(&s, i, min(PAGE_SIZE, n - i));
-            else
-                page_values_guarded(&s, first, i, min(PAGE_SIZE, n - i));
+            load_rows(&s, keys, page_stride, slot_stride, ids, first, n);
+            tile_logits(&s, n);
+            tile_softmax(&s, first, n, soft_cap);
+            const float16 check =
+                load_rows(&s, keys + value_offset, page_stride, slot_stride, ids, first, n);
+            const bool finite = sum16(check) == 0.0f;
+            for (int i = 0; i < n; i += PAGE_SIZE)
+                if (finite)
+                    page_values(&s, i, min(PAGE_SIZE, n - i));
+                else
+                    page_values_guarded(&s, first, i, min(PAGE_SIZE, n - i));
+        }
+        const ulong first_lse = split * lse_split_stride + (ulong)row * n_heads + query_head;
+        tile_end(&s, rows,
+                 out + out_offset + split * out_split_stride + row * out_stride +
+                     (ulong)query_head * HEAD_DIM,
+                 out_stride, lse ? lse + lse_offset + first_lse : lse, n_heads);
     }
-    out += out_offset + split * out_split_stride + row * out_stride + (ulong)query_head * HEAD_DIM;
-    if (lse) lse += lse_offset + split * lse_split_stride + (ulong)row * n_heads + query_head;
-    tile_end(&s, rows, out, out_stride, lse, n_heads);
+    leave_queue(queue);
 }

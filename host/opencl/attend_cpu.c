@@ -36,8 +36,8 @@ static tamis_status run_single(tms_device *dev, const tms_attend *p, const tms_c
     tms_cl_u32(&l, b->n_tiles);
     tms_cl_attend_lists(&l, p);
     tms_cl_attend_states(&l, p, s);
-    return tms_cl_run_groups(&l, 1, (uint64_t)b->n_kv_heads * s->n_splits,
-                             by_tile ? b->n_tiles : b->n_rows);
+    return tms_cl_run_queue(&l, (uint64_t)b->n_kv_heads * s->n_splits *
+                                    (by_tile ? b->n_tiles : b->n_rows));
 }
 
 /* Tiles of more than one row, or all of them. */
@@ -51,7 +51,7 @@ static tamis_status run_tiles(tms_device *dev, const tms_attend *p, const tms_cl
     tms_cl_optional(&l, p->positions, sizeof(cl_int), 0);
     tms_cl_optional(&l, p->intervals, sizeof(cl_int), 2ull * b->n_rows);
     tms_cl_attend_states(&l, p, s);
-    return tms_cl_run_groups(&l, 1, (uint64_t)b->n_heads * s->n_splits, b->n_tiles);
+    return tms_cl_run_queue(&l, (uint64_t)b->n_heads * s->n_splits * b->n_tiles);
 }
 
 /* Rows that are a tile of their own take the one kernel, larger tiles the other; the bits of a row

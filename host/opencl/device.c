@@ -202,6 +202,10 @@ tamis_status tms_cl_open(const char *id, const tms_log *log, tms_device **out, t
     cl->context = clCreateContext(properties, 1, &cl->id, NULL, NULL, &code);
     if (code == CL_SUCCESS)
         cl->queue = clCreateCommandQueue(cl->context, cl->id, CL_QUEUE_PROFILING_ENABLE, &code);
+    cl_int zeros[2] = {0, 0};
+    if (code == CL_SUCCESS && cl->cpu)
+        cl->items = clCreateBuffer(cl->context, CL_MEM_READ_WRITE | CL_MEM_COPY_HOST_PTR,
+                                   sizeof zeros, zeros, &code);
     if (code != CL_SUCCESS) {
         tms_cl_close(&cl->base);
         return tms_error_set(error, TAMIS_E_DEVICE, "%s (%s): opening failed: %s (%d)", id,
@@ -217,6 +221,7 @@ void tms_cl_close(tms_device *dev) {
     tms_cl_free(dev, cl->product);
     tms_cl_programs_free(cl);
     tms_cl_staging_free(&cl->staging);
+    if (cl->items) clReleaseMemObject(cl->items);
     if (cl->queue) clReleaseCommandQueue(cl->queue);
     if (cl->context) clReleaseContext(cl->context);
     free(cl);

@@ -126,6 +126,17 @@ tamis_status tms_cl_run_groups(tms_cl_launch *l, uint32_t lanes, uint64_t x, uin
     return status;
 }
 
+tamis_status tms_cl_run_queue(tms_cl_launch *l, uint64_t n) {
+    uint32_t cores = l->dev->info.compute_units;
+    if (l->status == TAMIS_OK && n > TMS_CL_MOST_ITEMS)
+        l->status =
+            tms_device_fail(l->dev, TAMIS_E_ARGUMENT, "%s: %llu items in one launch: at most %u",
+                            l->name, (unsigned long long)n, TMS_CL_MOST_ITEMS);
+    set_arg(l, sizeof(cl_mem), &tms_cl(l->dev)->items);
+    tms_cl_u32(l, (uint32_t)n);
+    return run(l, 1, n == 0 ? 1 : n < cores ? n : cores, 1);
+}
+
 tamis_status tms_cl_choose(tms_device *dev, const char *op, const char *refusal, bool *cpu) {
     if (!tms_cl(dev)->cpu && dev->form == TMS_FORM_CPU) refusal = "the device is not a CPU";
     *cpu = tms_cl(dev)->cpu && dev->form != TMS_FORM_BASE && !refusal;

@@ -30,6 +30,7 @@ typedef struct tms_cl_device {
     cl_context context;
     cl_command_queue queue;
     bool cpu;             /* memory is the host's and kernels in CPU shape pay */
+    cl_mem items;         /* the counter of tms_cl_run_queue on CPUs */
     uint64_t memory_used; /* bytes of all tms_mem */
     char options[160];    /* of every build: language version and what is the vendor's own */
     tms_cl_program *programs;
@@ -137,6 +138,9 @@ tamis_status tms_cl_run_items(tms_cl_launch *l, uint64_t n);
 /* x * y groups of `lanes` work-items. An empty grid is launched all the same, so that the kernel is
  * built: kernels guard against groups beyond their rows. */
 tamis_status tms_cl_run_groups(tms_cl_launch *l, uint32_t lanes, uint64_t x, uint64_t y);
+/* CPU kernels: a group for each core takes item after item of `n`; the last two arguments are set
+ * here (QUEUE_PARAMS of cpu.clh). n == 0 launches one idle group. */
+tamis_status tms_cl_run_queue(tms_cl_launch *l, uint64_t n);
 
 /* ---- Forms ----------------------------------------------------------------------------------- */
 

@@ -68,5 +68,5 @@ tamis_status tms_cl_sparse_attend(tms_device *dev, const tms_sparse_attend *p) {
     tms_cl_f32(&l, a->soft_cap);
     tms_cl_matrix(&l, &a->out, b->n_rows, width);
     tms_cl_optional(&l, a->lse, sizeof(cl_float), lanes * (b->n_heads / b->n_kv_heads));
-    return tms_cl_run_groups(&l, 1, b->n_kv_heads, b->n_rows);
+    return tms_cl_run_queue(&l, (uint64_t)b->n_kv_heads * b->n_rows);
 }
