@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* `tamis bench attention`: flags, then for each context fill, measure, report. */
+#define _POSIX_C_SOURCE 200809L /* setenv */
 #include "bench.h"
 
 #include <stdlib.h>
@@ -125,6 +126,7 @@ static int run_all(const bench_flags *f, bench *runs) {
     cli_output output = {0};
     tamis_error error = {0};
     int code = CLI_OK;
+    setenv("POCL_AFFINITY", "1", 0); /* PoCL's threads stay on their cores, unless told otherwise */
     if (f->json != NULL && !cli_output_open(&output, bench_command.name, f->json))
         return CLI_FAILED;
     if (cli_open(f->device, &context, &error) != TAMIS_OK)
