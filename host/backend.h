@@ -138,16 +138,30 @@ typedef struct tms_write_table {
     tms_ref entries;
 } tms_write_table;
 
-/* bounds: lo = min, hi = max over the page_size keys of each page, channel by channel, for each of
+/* bounds: a pair (lo, hi) from the page_size keys of each page, channel by channel, for each of
  * n_kv_heads heads (1 in the cache's own layout, where the page id fixes the head).
  *   pages  int32 [n] page ids, all full pages
+ *   MINMAX    lo = min, hi = max (Quest, section 3.4): true bounds of a logit
+ *   MEAN_STD  lo = mean - width·std, hi = mean + width·std, std over page_size, not page_size - 1
+ *             (UNIQUE, arXiv 2605.27740); sums in fp32 in slot order, std from squares of differences
+ *             to the mean, never below 0; where mean and width·std are finite in fp32, lo and hi are
+ *             clamped to the dtype's largest finite value (f16: 65504), so that no infinity is stored
+ *   MEAN      lo = hi = mean: a centroid
  * -0 and +0 are equal, either may be stored; a channel with a NaN key gets lo = hi = NaN, so that its
- * page scores NaN. Source: Quest, section 3.4.
- * Bytes: n*n_kv_heads*(page_size + 2)*head_dim*size. Tolerance: exact (values). */
+ * page scores NaN; infinite keys give what fp32 arithmetic gives.
+ * Bytes: n*n_kv_heads*(page_size + 2)*head_dim*size. Tolerance: MINMAX exact (values); else
+ * 2e-6 * (max|key| of the channel) * (1 + width) and the rounding to the dtype. */
+typedef enum tms_bounds_kind {
+    TMS_BOUNDS_MINMAX = 0,
+    TMS_BOUNDS_MEAN_STD = 1,
+    TMS_BOUNDS_MEAN = 2
+} tms_bounds_kind;
 typedef struct tms_bounds {
     tms_kv kv;
     uint32_t n, n_kv_heads;
     tms_ref pages;
+    tms_bounds_kind kind;
+    float width; /* of MEAN_STD, >= 0 and finite */
 } tms_bounds;
 
 /* rotate: RoPE on rows in place, f32 [n_rows][n_heads][head_dim] at row*stride.
@@ -187,6 +201,28 @@ typedef struct tms_score_pages {
     uint32_t stride;
 } tms_score_pages;
 
+/* page_mass: for each (row, KV head) and each full page it sees, the share of the true attention that
+ * falls on it; what the selection oracle scores by. No fast path: it reads every key.
+ *   m_g(i) = Σ exp(logit - lse_g) over the slots of page i, logits and lse_g (over all visible slots,
+ *   the partial page included) as in attend;  score(i) = max, mean or sum of m_g over the group.
+ *   q       [n_rows][n_heads][head_dim] f32
+ *   scores  f32 [n_rows][n_kv_heads][stride]; entries from visible/page_size on are left alone
+ * A NaN or infinite logit among the visible ones makes every score of that (row, KV head) NaN. Masses
+ * below the range of fp32 are 0 and tie, so that select takes the newer page. No intervals, no lists.
+ * scratch: tms_backend.page_mass_scratch bytes; need not be kept.
+ * Bytes: per (row, KV head) every visible K once a query head. Tolerance: 4e-6 * (1 + max|logit|)
+ * absolute for MAX and MEAN, group times that for SUM. */
+typedef struct tms_page_mass {
+    tms_kv kv;
+    tms_batch batch;
+    tms_matrix q;
+    tms_group group;
+    tms_ref scores;
+    uint32_t stride;
+    float scale, soft_cap;
+    tms_ref scratch;
+} tms_page_mass;
+
 /* select: exact, deterministic top-k. For each (row, KV head) over the entries of its lane, an entry
  * being `granularity` consecutive slots (a page): n = ceil(visible / granularity) entries, of which
  * the first floor(visible / granularity) have scores.
@@ -222,7 +258,8 @@ typedef struct tms_select {
  * A row that sees nothing: out = 0, lse = -inf. Keys are summed in fixed splits of TMS_SPLIT_PAGES list
  * entries, merged in order: in one form the result of a row depends on nothing but the row, neither on
  * the other rows nor on how many share its tile; decode and prefill give the same bits. A NaN or
- * infinite logit among the seen gives NaN out for that (row, head).
+ * infinite logit among the seen gives NaN out for that (row, head). Weighted values are summed in fp32
+ * before they are normalized: with |v| above FLT_MAX / page_size a sum may overflow to infinity or NaN.
  * scratch: tms_backend.attend_scratch bytes; need not be kept.
  * Bytes: per (row, KV head) the seen pages' K and V once, not once a query head; a tile of rows once.
  * Tolerance: |out - ref| <= 2e-6 * max|v| * (1 + max|logit|) for f32 accumulation of up to 1M keys in
@@ -355,6 +392,9 @@ struct tms_backend {
     tamis_status (*bounds)(tms_device *dev, const tms_bounds *p);
     tamis_status (*rotate)(tms_device *dev, const tms_rotate *p);
     tamis_status (*score_pages)(tms_device *dev, const tms_score_pages *p);
+    tamis_status (*page_mass)(tms_device *dev, const tms_page_mass *p);
+    /* Scratch bytes for launches up to p's shape (n_rows, n_heads, n_kv_heads, stride count). */
+    uint64_t (*page_mass_scratch)(tms_device *dev, const tms_page_mass *p);
     tamis_status (*select)(tms_device *dev, const tms_select *p);
     tamis_status (*attend)(tms_device *dev, const tms_attend *p);
     /* Scratch bytes for launches up to p's shape (n_rows, n_heads, head_dim, max_pages count). */
@@ -400,5 +440,6 @@ void tms_rotate_table(const double *frequencies, uint32_t n_rot, float *table);
  * broken rule with its value in dev->error. */
 tamis_status tms_check_kv(tms_device *dev, const tms_kv *kv);
 tamis_status tms_check_batch(tms_device *dev, const tms_batch *batch);
+tamis_status tms_check_bounds(tms_device *dev, const tms_bounds *p); /* its kv included */
 
 #endif

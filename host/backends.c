@@ -150,3 +150,17 @@ tamis_status tms_check_batch(tms_device *dev, const tms_batch *batch) {
                                batch->n_heads, batch->n_kv_heads);
     return batch->n_rows ? check_tables(dev, batch) : TAMIS_OK;
 }
+
+tamis_status tms_check_bounds(tms_device *dev, const tms_bounds *p) {
+    tamis_status status = tms_check_kv(dev, &p->kv);
+    if (status != TAMIS_OK) return status;
+    if (p->kind != TMS_BOUNDS_MINMAX && p->kind != TMS_BOUNDS_MEAN_STD &&
+        p->kind != TMS_BOUNDS_MEAN)
+        return tms_device_fail(
+            dev, TAMIS_E_UNSUPPORTED,
+            "bounds kind %d: supported are minmax (0), mean and std (1), mean (2)", (int)p->kind);
+    if (p->kind == TMS_BOUNDS_MEAN_STD && !(p->width >= 0 && isfinite(p->width)))
+        return tms_device_fail(dev, TAMIS_E_ARGUMENT, "bounds width %g: must be finite and >= 0",
+                               (double)p->width);
+    return TAMIS_OK;
+}

@@ -4,7 +4,7 @@
 
 tamis_status tms_cl_bounds(tms_device *dev, const tms_bounds *p) {
     tamis_status status = tms_cl_base_only(dev, "bounds");
-    if (status == TAMIS_OK) status = tms_check_kv(dev, &p->kv);
+    if (status == TAMIS_OK) status = tms_check_bounds(dev, p);
     if (status != TAMIS_OK) return status;
     tms_cl_launch l =
         tms_cl_begin(dev, "bounds.cl", "bounds_of_pages", "-DDTYPE=%d -DHEAD_DIM=%u -DPAGE_SIZE=%u",
@@ -14,5 +14,7 @@ tamis_status tms_cl_bounds(tms_device *dev, const tms_bounds *p) {
     tms_cl_u32(&l, p->n);
     tms_cl_u32(&l, p->n_kv_heads);
     tms_cl_ref(&l, p->pages, sizeof(cl_int), p->n);
+    tms_cl_u32(&l, p->kind);
+    tms_cl_f32(&l, p->width);
     return tms_cl_run_items(&l, (uint64_t)p->n * p->n_kv_heads * (p->kv.head_dim / 16));
 }

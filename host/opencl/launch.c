@@ -105,15 +105,19 @@ static tamis_status run(tms_cl_launch *l, uint32_t lanes, uint64_t x, uint64_t y
 /* PoCL compiles a kernel once more for grids of this many work-items along a dimension. */
 #define WIDE_GRID 65536u
 
+static void check_items(tms_cl_launch *l, uint64_t n) {
+    if (l->status == TAMIS_OK && n > TMS_CL_MOST_ITEMS)
+        l->status =
+            tms_device_fail(l->dev, TAMIS_E_ARGUMENT, "%s: %llu items in one launch: at most %u",
+                            l->name, (unsigned long long)n, TMS_CL_MOST_ITEMS);
+}
+
 tamis_status tms_cl_run_items(tms_cl_launch *l, uint64_t n) {
     /* A CPU runs a group as a loop: more than a few groups a core only cost. */
     uint64_t few = 4ull * l->dev->info.compute_units, wide = WIDE_GRID / TMS_CL_LANES - 1;
     uint64_t most = !tms_cl(l->dev)->cpu ? 1u << 15 : few < wide ? few : wide;
     uint64_t groups = (n + TMS_CL_LANES - 1) / TMS_CL_LANES;
-    if (l->status == TAMIS_OK && n > TMS_CL_MOST_ITEMS)
-        l->status =
-            tms_device_fail(l->dev, TAMIS_E_ARGUMENT, "%s: %llu items in one launch: at most %u",
-                            l->name, (unsigned long long)n, TMS_CL_MOST_ITEMS);
+    check_items(l, n);
     return run(l, TMS_CL_LANES, groups == 0 ? 1 : groups < most ? groups : most, 1);
 }
 
@@ -128,10 +132,7 @@ tamis_status tms_cl_run_groups(tms_cl_launch *l, uint32_t lanes, uint64_t x, uin
 
 tamis_status tms_cl_run_queue(tms_cl_launch *l, uint64_t n) {
     uint32_t cores = l->dev->info.compute_units;
-    if (l->status == TAMIS_OK && n > TMS_CL_MOST_ITEMS)
-        l->status =
-            tms_device_fail(l->dev, TAMIS_E_ARGUMENT, "%s: %llu items in one launch: at most %u",
-                            l->name, (unsigned long long)n, TMS_CL_MOST_ITEMS);
+    check_items(l, n);
     set_arg(l, sizeof(cl_mem), &tms_cl(l->dev)->items);
     tms_cl_u32(l, (uint32_t)n);
     return run(l, 1, n == 0 ? 1 : n < cores ? n : cores, 1);

@@ -163,6 +163,8 @@ tamis_status tms_cl_write_table(tms_device *dev, const tms_write_table *p);
 tamis_status tms_cl_bounds(tms_device *dev, const tms_bounds *p);
 tamis_status tms_cl_rotate(tms_device *dev, const tms_rotate *p);
 tamis_status tms_cl_score_pages(tms_device *dev, const tms_score_pages *p);
+tamis_status tms_cl_page_mass(tms_device *dev, const tms_page_mass *p);
+uint64_t tms_cl_page_mass_scratch(tms_device *dev, const tms_page_mass *p);
 tamis_status tms_cl_select(tms_device *dev, const tms_select *p);
 tamis_status tms_cl_attend(tms_device *dev, const tms_attend *p);
 uint64_t tms_cl_attend_scratch(tms_device *dev, const tms_attend *p);

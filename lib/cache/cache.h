@@ -44,6 +44,7 @@ struct tamis_cache {
     uint32_t n_sequences, sequence_capacity;
     uint64_t serial;
     bool step_open;
+    bool bounds_mixed; /* a change of what bounds hold did not get through: no step may begin */
 };
 
 /* What one sequence gains in a step. */
@@ -83,6 +84,20 @@ tms_pool *tms_cache_pool(const tamis_cache *cache, uint32_t layer);
 /* A layer's memory as the ops see it. */
 tms_kv tms_cache_kv(const tamis_cache *cache, uint32_t layer);
 
+/* A launch of bounds on a layer's pages, which are still to be given, with the cache's kind. */
+tms_bounds tms_cache_bounds(const tamis_cache *cache, uint32_t layer);
+
+/* Checks a kind and width; fills in the default width, 0 for kinds that have none. E_ARGUMENT. */
+tamis_status tms_bounds_fill(tamis_bounds *bounds, tamis_error *error);
+
+/* Lanes [first, end) of a sequence lie in a pool. */
+static inline uint32_t tms_first_lane(const tamis_cache *cache, const tms_pool *pool) {
+    return pool->first_layer * cache->params.n_kv_heads;
+}
+static inline uint32_t tms_end_lane(const tamis_cache *cache, const tms_pool *pool) {
+    return (pool->first_layer + pool->n_layers) * cache->params.n_kv_heads;
+}
+
 static inline uint32_t tms_pages_of(const tamis_cache *cache, uint32_t slots) {
     return slots / cache->params.page_size + (slots % cache->params.page_size != 0);
 }
@@ -95,8 +110,8 @@ static inline int32_t *tms_lane_pages(const tms_sequence *sequence, uint32_t lan
 void tms_lane_shorten(tamis_cache *cache, tms_sequence *sequence, uint32_t lane, uint32_t slots);
 
 /* Opens the cache's one step: every lane of every sequence grows by its rows and owns each page
- * that it will write. E_FULL, E_NO_MEMORY, or E_STATE if a step is open: then nothing has changed.
- */
+ * that it will write. E_FULL, E_NO_MEMORY, or E_STATE if a step is open or bounds are mixed: then
+ * nothing has changed. */
 tamis_status tms_cache_reserve(tamis_cache *cache, const tms_growth *growth, uint32_t count,
                                const tms_copies *copies, tamis_error *error);
 

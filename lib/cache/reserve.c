@@ -24,14 +24,6 @@ static bool make_room(const tamis_cache *cache, tms_sequence *sequence, uint32_t
     return true;
 }
 
-static uint32_t first_lane(const tamis_cache *cache, const tms_pool *pool) {
-    return pool->first_layer * cache->params.n_kv_heads;
-}
-
-static uint32_t end_lane(const tamis_cache *cache, const tms_pool *pool) {
-    return (pool->first_layer + pool->n_layers) * cache->params.n_kv_heads;
-}
-
 /* Lets a lane go of its last page if that will be written and others hold it too: the lane must get
  * a copy. Of several such holders in one step the last may turn out to own the page. */
 static bool let_go(const tamis_cache *cache, tms_pool *pool, tms_sequence *sequence,
@@ -49,7 +41,7 @@ static bool let_go(const tamis_cache *cache, tms_pool *pool, tms_sequence *seque
 /* Undoes let_go for every lane of a pool. */
 static void hold_again(const tamis_cache *cache, tms_pool *pool, const tms_growth *growth,
                        uint32_t count) {
-    for (uint32_t index = first_lane(cache, pool); index < end_lane(cache, pool); index++)
+    for (uint32_t index = tms_first_lane(cache, pool); index < tms_end_lane(cache, pool); index++)
         for (uint32_t i = 0; i < count; i++)
             if (growth[i].sequence->lanes[index].copied_from >= 0)
                 tms_pages_hold(&pool->pages, growth[i].sequence->lanes[index].copied_from);
@@ -59,7 +51,7 @@ static void hold_again(const tamis_cache *cache, tms_pool *pool, const tms_growt
 static uint64_t count_pages(const tamis_cache *cache, tms_pool *pool, const tms_growth *growth,
                             uint32_t count) {
     uint64_t needed = 0;
-    for (uint32_t index = first_lane(cache, pool); index < end_lane(cache, pool); index++)
+    for (uint32_t index = tms_first_lane(cache, pool); index < tms_end_lane(cache, pool); index++)
         for (uint32_t i = 0; i < count; i++) {
             uint32_t length = growth[i].sequence->lanes[index].length;
             needed += let_go(cache, pool, growth[i].sequence, index);
@@ -93,7 +85,8 @@ static void take_pages(tamis_cache *cache, const tms_growth *growth, uint32_t co
     for (uint32_t p = 0; p < cache->size.pools; p++) {
         tms_pool *pool = &cache->pools[p];
         copies->count[p] = 0;
-        for (uint32_t index = first_lane(cache, pool); index < end_lane(cache, pool); index++)
+        for (uint32_t index = tms_first_lane(cache, pool); index < tms_end_lane(cache, pool);
+             index++)
             for (uint32_t i = 0; i < count; i++)
                 if (extend(cache, pool, &growth[i], index, pair)) {
                     pair += 2;
@@ -111,6 +104,9 @@ static void mark(tamis_cache *cache, const tms_growth *growth, uint32_t count, b
 tamis_status tms_cache_reserve(tamis_cache *cache, const tms_growth *growth, uint32_t count,
                                const tms_copies *copies, tamis_error *error) {
     TMS_REQUIRE(!cache->step_open, TAMIS_E_STATE, "another step on the cache is open");
+    TMS_REQUIRE(!cache->bounds_mixed, TAMIS_E_STATE,
+                "tamis_cache_set_bounds failed half way to %s; it must be called again",
+                tamis_bounds_name(cache->params.bounds.kind));
     for (uint32_t i = 0; i < count; i++)
         TMS_REQUIRE(make_room(cache, growth[i].sequence, growth[i].rows), TAMIS_E_NO_MEMORY,
                     "no host memory for the page lists of sequence %" PRIu64,

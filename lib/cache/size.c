@@ -35,7 +35,7 @@ static tamis_status check_shape(tamis_cache_params *p, tamis_error *error) {
                 "exactly one of capacity_tokens %" PRIu64 " and capacity_bytes %" PRIu64
                 " must be given",
                 p->capacity_tokens, p->capacity_bytes);
-    return TAMIS_OK;
+    return tms_bounds_fill(&p->bounds, error);
 }
 
 /* Pages that every layer gets; a layer's lanes hold at least one page each. */

@@ -60,12 +60,28 @@ static tamis_status rotate(tamis_runner *runner, tms_matrix x, uint32_t n_rows, 
     return dev->backend->rotate(dev, &params);
 }
 
+static tamis_status observe(tamis_runner *runner, const tamis_attention_rows *rows,
+                            tamis_error *error) {
+    if (!runner->observer) return TAMIS_OK;
+    tamis_status status = runner->observer(runner->observer_user, rows);
+    TMS_REQUIRE(status == TAMIS_OK, status, "the observer ended the step in layer %u with %s",
+                rows->layer, tamis_status_name(status));
+    return TAMIS_OK;
+}
+
 /* Keys and values into the cache, then the queries over it. */
-static tamis_status read_cache(tamis_runner *runner, uint32_t layer, tamis_error *error) {
-    const tamis_rows q = rows_of(runner, TMS_Q), k = rows_of(runner, TMS_K);
-    const tamis_rows v = rows_of(runner, TMS_V), out = rows_of(runner, TMS_ATTENDED);
-    tamis_status status = tamis_plan_write(runner->plan, layer, &k, &v, error);
-    return status == TAMIS_OK ? tamis_plan_attend(runner->plan, layer, &q, &out, error) : status;
+static tamis_status read_cache(tamis_runner *runner, uint32_t layer, uint32_t n_rows,
+                               tamis_error *error) {
+    const tamis_attention_rows rows = {.layer = layer,
+                                       .n_rows = n_rows,
+                                       .q = rows_of(runner, TMS_Q),
+                                       .k = rows_of(runner, TMS_K),
+                                       .v = rows_of(runner, TMS_V),
+                                       .out = rows_of(runner, TMS_ATTENDED)};
+    tamis_status status = tamis_plan_write(runner->plan, layer, &rows.k, &rows.v, error);
+    if (status == TAMIS_OK)
+        status = tamis_plan_attend(runner->plan, layer, &rows.q, &rows.out, error);
+    return status == TAMIS_OK ? observe(runner, &rows, error) : status;
 }
 
 /* x += W_o · attention(norm(x)) */
@@ -88,7 +104,7 @@ static tamis_status attention(tamis_runner *runner, uint32_t layer, uint32_t n_r
     TMS_TRY(dev, project(runner, &w[TMS_ATTN_V], &w[TMS_ATTN_V_BIAS], normed, v, n_rows, false));
     TMS_TRY(dev, rotate(runner, q, n_rows, config->n_heads));
     TMS_TRY(dev, rotate(runner, k, n_rows, config->n_kv_heads));
-    if (n_rows > 0 && (status = read_cache(runner, layer, error)) != TAMIS_OK) goto fail;
+    if (n_rows > 0 && (status = read_cache(runner, layer, n_rows, error)) != TAMIS_OK) goto fail;
     TMS_TRY(dev, project(runner, &w[TMS_ATTN_OUTPUT], NULL, attended, x, n_rows, true));
 fail:
     return status;

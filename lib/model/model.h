@@ -38,8 +38,10 @@ struct tamis_runner {
     tamis_cache *cache;
     tamis_plan *plan;
     tamis_buffer *buffers[TMS_ACTIVATIONS];
-    int32_t *positions; /* [max_rows of the plan], on the host */
-    uint32_t n_outputs; /* rows of logits that the last call left; 0 after a failure */
+    int32_t *positions;             /* [max_rows of the plan], on the host */
+    uint32_t n_outputs;             /* rows of logits that the last call left; 0 after a failure */
+    tamis_runner_observer observer; /* may be NULL */
+    void *observer_user;
 };
 
 /* One forward pass over the rows of the plan's open step, whose tokens and positions are on the

@@ -107,6 +107,12 @@ tamis_plan *tamis_runner_plan(tamis_runner *runner) {
     return runner ? runner->plan : NULL;
 }
 
+void tamis_runner_observe(tamis_runner *runner, tamis_runner_observer observer, void *user) {
+    if (!runner) return;
+    runner->observer = observer;
+    runner->observer_user = user;
+}
+
 /* ---- Steps ----------------------------------------------------------------------------------- */
 
 static tamis_status check_tokens(const tamis_runner *runner, const int32_t *tokens, size_t count,

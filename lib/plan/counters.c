@@ -8,7 +8,7 @@
 void tms_plan_count(tamis_plan *plan, uint32_t layer, bool listed, bool fused) {
     const tamis_cache *cache = plan->cache;
     tamis_plan_counters *c = &plan->counters;
-    uint64_t k = plan->reading.k, read = 0, full = 0, bounded = 0;
+    uint64_t k = plan->reading.k, read = 0, full = 0, bounded = 0, massed = 0;
     if (fused) c->rows_fused += plan->step.n_rows;
     if (plan->step.exact) return;
     for (uint32_t row = 0; row < plan->step.n_rows; row++)
@@ -17,11 +17,15 @@ void tms_plan_count(tamis_plan *plan, uint32_t layer, bool listed, bool fused) {
             uint64_t n = tms_pages_of(cache, visible);
             full += n;
             read += listed && n > k ? k : n;
-            bounded += listed && plan->reading.scored ? visible / cache->params.page_size : 0;
+            if (listed && plan->reading.scored == TMS_SCORE_BOUNDS)
+                bounded += visible / cache->params.page_size;
+            if (listed && plan->reading.scored == TMS_SCORE_MASS) massed += n;
         }
     c->kv_bytes_read += read * cache->size.page_bytes;
     c->kv_bytes_full += full * cache->size.page_bytes;
-    c->bounds_bytes_read += bounded * cache->size.bounds_bytes;
+    /* Half a page is keys. */
+    c->bounds_bytes_read +=
+        bounded * cache->size.bounds_bytes + massed * (cache->size.page_bytes / 2);
 }
 
 void tamis_plan_get_counters(const tamis_plan *plan, tamis_plan_counters *out) {

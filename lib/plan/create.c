@@ -35,6 +35,11 @@ static tamis_status check_params(const tamis_cache *cache, const tamis_plan_para
     return tamis_selection_check(&p->selection, cache->params.page_size, error);
 }
 
+/* Lists, and rows of scores, of the largest step that is not exact. */
+static uint64_t n_selected_lanes(const tamis_plan *plan) {
+    return (uint64_t)plan->params.max_selected_rows * plan->cache->params.n_kv_heads;
+}
+
 static tamis_status take_host(tamis_plan *plan, tamis_error *error) {
     const tamis_cache *cache = plan->cache;
     size_t sequences = plan->params.max_sequences, n_lanes = cache->n_lanes;
@@ -47,8 +52,12 @@ static tamis_status take_host(tamis_plan *plan, tamis_error *error) {
     plan->copies.pairs = calloc(sequences * n_lanes, 2 * sizeof *plan->copies.pairs);
     plan->copies.count = calloc(cache->size.pools, sizeof *plan->copies.count);
     plan->rows = calloc(sequences, sizeof *plan->rows);
+    if (plan->reading.scored == TMS_SCORE_RANDOM)
+        plan->score_host =
+            calloc(n_selected_lanes(plan), plan->max_pages * sizeof *plan->score_host);
     bool ok = step->growth && step->table_row && step->layers && step->host && plan->entry_host &&
-              plan->copies.pairs && plan->copies.count && plan->rows;
+              plan->copies.pairs && plan->copies.count && plan->rows &&
+              (plan->score_host || plan->reading.scored != TMS_SCORE_RANDOM);
     for (size_t i = 0; i < sequences && ok; i++) {
         plan->rows[i].pages = calloc(n_lanes, sizeof *plan->rows[i].pages);
         ok = plan->rows[i].pages != NULL;
@@ -57,10 +66,18 @@ static tamis_status take_host(tamis_plan *plan, tamis_error *error) {
     return TAMIS_OK;
 }
 
-/* Scratch of the largest attend: decode rows or prefill tiles, over all pages. */
+static uint64_t mass_scratch_bytes(const tamis_plan *plan) {
+    if (plan->reading.scored != TMS_SCORE_MASS) return 0;
+    tms_sparse_attend listed = tms_plan_attend_listed(plan, 0);
+    listed.score.batch.n_rows = plan->params.max_selected_rows;
+    tms_page_mass mass = tms_plan_page_mass(plan, &listed);
+    return plan->dev->backend->page_mass_scratch(plan->dev, &mass);
+}
+
+/* Scratch of the largest attend: decode rows or prefill tiles, over all pages; and of page_mass. */
 static uint64_t scratch_bytes(const tamis_plan *plan) {
     tms_attend attend = tms_plan_attend_all(plan, 0);
-    uint64_t most = 0;
+    uint64_t most = mass_scratch_bytes(plan);
     attend.max_pages = plan->max_pages;
     attend.batch.n_rows = attend.batch.n_tiles = plan->params.max_rows;
     attend.batch.max_visible = plan->params.max_context;
@@ -76,7 +93,7 @@ static tamis_status take_device(tamis_plan *plan, tamis_error *error) {
     tms_device *dev = plan->dev;
     const tms_backend *backend = dev->backend;
     tamis_status status = TAMIS_OK;
-    uint64_t entries = (uint64_t)plan->params.max_selected_rows * plan->cache->params.n_kv_heads;
+    uint64_t entries = n_selected_lanes(plan);
     uint64_t table = (uint64_t)plan->params.max_sequences * plan->cache->n_lanes * plan->max_pages;
     uint64_t scratch = scratch_bytes(plan);
     TMS_TRY(dev, backend->alloc(dev, table * sizeof(int32_t), &plan->table));
@@ -128,7 +145,10 @@ static tamis_status warm_attends(tamis_plan *plan, tamis_error *error) {
     tms_sparse_attend listed = tms_plan_attend_listed(plan, 0);
     listed.score.q.stride = listed.attend.q.stride = listed.attend.out.stride = width;
     if (tms_plan_fuses(plan, &listed)) TMS_TRY(dev, dev->backend->sparse_attend(dev, &listed));
-    if (plan->reading.scored) TMS_TRY(dev, dev->backend->score_pages(dev, &listed.score));
+    tms_page_mass mass = tms_plan_page_mass(plan, &listed);
+    if (plan->reading.scored == TMS_SCORE_BOUNDS)
+        TMS_TRY(dev, dev->backend->score_pages(dev, &listed.score));
+    if (plan->reading.scored == TMS_SCORE_MASS) TMS_TRY(dev, dev->backend->page_mass(dev, &mass));
     TMS_TRY(dev, dev->backend->select(dev, &listed.select));
     TMS_TRY(dev, dev->backend->attend(dev, &listed.attend));
 fail:
@@ -196,6 +216,7 @@ static void free_host(tamis_plan *plan) {
     free(plan->copies.count);
     free(plan->copies.pairs);
     free(plan->entry_host);
+    free(plan->score_host);
     free(plan->step.host);
     free(plan->step.layers);
     free(plan->step.table_row);

@@ -62,10 +62,11 @@ struct tamis_plan {
     tms_mem *step_tables;
     tms_mem *scores;  /* f32 [max_selected_rows][n_kv_heads][max_pages] */
     tms_mem *lists;   /* int32 [max_selected_rows][n_kv_heads][k], then the counts */
-    tms_mem *scratch; /* of attend */
+    tms_mem *scratch; /* of attend and page_mass */
 
     tms_table_row *rows; /* [max_sequences] */
     int32_t *entry_host;
+    float *score_host; /* as many as scores, if they are random */
     tms_copies copies;
     uint64_t step_number;
     tms_step step;
@@ -82,6 +83,9 @@ void tms_plan_assign_rows(tamis_plan *plan);
 /* Brings those rows up to date on the device. After a failure they are uploaded anew. */
 tamis_status tms_plan_sync_tables(tamis_plan *plan, tamis_error *error);
 
+/* Enqueues a write in pieces that no backend waits for. Returns the device's status. */
+tamis_status tms_plan_send(const tamis_plan *plan, tms_ref to, const void *from, uint64_t bytes);
+
 /* Ints of the largest step's upload. */
 uint64_t tms_step_ints(const tamis_plan *plan);
 
@@ -95,6 +99,12 @@ tms_batch tms_step_batch(const tamis_plan *plan, uint32_t layer);
 tms_write_rows tms_plan_write_rows(const tamis_plan *plan, uint32_t layer);
 tms_attend tms_plan_attend_all(const tamis_plan *plan, uint32_t layer);
 tms_sparse_attend tms_plan_attend_listed(const tamis_plan *plan, uint32_t layer);
+
+/* The same scores as p->score's, from keys. */
+tms_page_mass tms_plan_page_mass(const tamis_plan *plan, const tms_sparse_attend *p);
+
+/* Enqueues random scores for p->select, whose stride it sets. Returns the device's status. */
+tamis_status tms_plan_send_random(tamis_plan *plan, uint32_t layer, tms_sparse_attend *p);
 
 /* Whether one launch takes the place of score_pages, select and attend. */
 bool tms_plan_fuses(const tamis_plan *plan, const tms_sparse_attend *p);

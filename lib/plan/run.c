@@ -26,14 +26,17 @@ static tamis_status stop_stage(const tamis_plan *plan, tms_event *from, tamis_st
     return status;
 }
 
-/* Runs an op as TMS_TRY does; its time goes to the stage `stage`. */
-#define RUN(plan, stage, op, params)                                                               \
+/* Makes a call of the device as TMS_TRY does; its time goes to the stage `stage`. */
+#define TIME(plan, stage, call)                                                                    \
     do {                                                                                           \
         tms_event *from_ = NULL;                                                                   \
         TMS_TRY((plan)->dev, start_stage((plan), &from_));                                         \
-        status = (plan)->dev->backend->op((plan)->dev, (params));                                  \
+        status = (call);                                                                           \
         TMS_TRY((plan)->dev, stop_stage((plan), from_, status, &(plan)->times.stage));             \
     } while (0)
+/* The same for an op. */
+#define RUN(plan, stage, op, params)                                                               \
+    TIME(plan, stage, (plan)->dev->backend->op((plan)->dev, (params)))
 
 static tamis_status check_layer(const tamis_plan *plan, uint32_t layer, tamis_error *error) {
     TMS_REQUIRE(plan, TAMIS_E_ARGUMENT, "plan is NULL");
@@ -74,7 +77,8 @@ tamis_status tamis_plan_write(tamis_plan *plan, uint32_t layer, const tamis_rows
     tms_write_rows write = tms_plan_write_rows(plan, layer);
     status = check_write(plan, k, v, &write, error);
     if (status != TAMIS_OK) return status;
-    tms_bounds bounds = {.kv = write.kv, .n = state->n_filled, .n_kv_heads = 1};
+    tms_bounds bounds = tms_cache_bounds(plan->cache, layer);
+    bounds.n = state->n_filled;
     bounds.pages = (tms_ref){plan->step_tables,
                              (plan->step.at.filled + (uint64_t)state->filled) * sizeof(int32_t)};
     RUN(plan, write_us, write_rows, &write);
@@ -135,14 +139,36 @@ static tamis_status check_attend(const tamis_plan *plan, const tamis_rows *q, co
     return TAMIS_OK;
 }
 
-static tamis_status attend_listed(tamis_plan *plan, tms_sparse_attend *p, bool fused,
-                                  tamis_error *error) {
+static tamis_status score(tamis_plan *plan, uint32_t layer, tms_sparse_attend *p,
+                          tamis_error *error) {
+    tamis_status status = TAMIS_OK;
+    tms_page_mass mass = tms_plan_page_mass(plan, p);
+    switch (plan->reading.scored) {
+    case TMS_SCORE_NONE:
+        break;
+    case TMS_SCORE_BOUNDS:
+        RUN(plan, score_us, score_pages, &p->score);
+        break;
+    case TMS_SCORE_MASS:
+        RUN(plan, score_us, page_mass, &mass);
+        break;
+    case TMS_SCORE_RANDOM:
+        TIME(plan, score_us, tms_plan_send_random(plan, layer, p));
+        break;
+    }
+fail:
+    return status;
+}
+
+static tamis_status attend_listed(tamis_plan *plan, uint32_t layer, tms_sparse_attend *p,
+                                  bool fused, tamis_error *error) {
     tamis_status status = TAMIS_OK;
     if (fused) {
         RUN(plan, fused_us, sparse_attend, p);
         return TAMIS_OK;
     }
-    if (plan->reading.scored) RUN(plan, score_us, score_pages, &p->score);
+    status = score(plan, layer, p, error);
+    if (status != TAMIS_OK) return status;
     RUN(plan, select_us, select, &p->select);
     RUN(plan, attend_us, attend, &p->attend);
 fail:
@@ -171,7 +197,7 @@ tamis_status tamis_plan_attend(tamis_plan *plan, uint32_t layer, const tamis_row
     step->attended = false;
     if (listed) {
         fused = tms_plan_fuses(plan, &p);
-        status = attend_listed(plan, &p, fused, error);
+        status = attend_listed(plan, layer, &p, fused, error);
         if (status != TAMIS_OK) return status;
     } else {
         RUN(plan, attend_us, attend, &p.attend);

@@ -71,18 +71,23 @@ fail:
     return status;
 }
 
-/* Sends the step's tables, in pieces that no backend waits for. */
-static tamis_status send_tables(const tamis_plan *plan, tamis_error *error) {
-    const uint32_t piece = (1u << 20) / sizeof(int32_t);
-    tms_device *dev = plan->dev;
+tamis_status tms_plan_send(const tamis_plan *plan, tms_ref to, const void *from, uint64_t bytes) {
+    const uint64_t piece = 1u << 20;
     tamis_status status = TAMIS_OK;
-    for (uint32_t at = 0; at < plan->step.at.end; at += piece) {
-        uint32_t left = plan->step.at.end - at, n = left < piece ? left : piece;
-        tms_ref to = {plan->step_tables, at * sizeof(int32_t)};
-        TMS_TRY(dev, dev->backend->write(dev, to, plan->step.host + at, n * sizeof(int32_t)));
+    for (uint64_t at = 0; at < bytes && status == TAMIS_OK; at += piece) {
+        uint64_t left = bytes - at, n = left < piece ? left : piece;
+        tms_ref part = {to.mem, to.offset + at};
+        status = plan->dev->backend->write(plan->dev, part, (const char *)from + at, n);
     }
-fail:
     return status;
+}
+
+/* Sends the step's tables. */
+static tamis_status send_tables(const tamis_plan *plan, tamis_error *error) {
+    const tms_step *step = &plan->step;
+    uint64_t bytes = (uint64_t)step->at.end * sizeof *step->host;
+    return tms_forward(
+        plan->dev, tms_plan_send(plan, (tms_ref){plan->step_tables, 0}, step->host, bytes), error);
 }
 
 static tamis_status upload(tamis_plan *plan, tamis_error *error) {

@@ -8,7 +8,8 @@
 #include <string.h>
 
 static const tms_selection_entry *const selections[] = {&tms_selection_full, &tms_selection_window,
-                                                        &tms_selection_quest};
+                                                        &tms_selection_quest, &tms_selection_oracle,
+                                                        &tms_selection_random};
 static const size_t n_selections = sizeof selections / sizeof *selections;
 
 static const tms_selection_entry *find(tamis_selection_kind kind) {
@@ -22,7 +23,7 @@ void tamis_selection_default(tamis_selection_kind kind, tamis_selection *out) {
     if (out) *out = entry ? entry->defaults : (tamis_selection){.kind = kind};
 }
 
-/* "full, window, quest" */
+/* "full, window, quest, oracle, random" */
 static void list_names(char *text, size_t size) {
     size_t at = 0;
     for (size_t i = 0; i < n_selections && at < size; i++)
@@ -68,6 +69,14 @@ tamis_status tms_selection_check_budget(const tamis_selection *selection, uint32
     return TAMIS_OK;
 }
 
+tamis_status tms_selection_check_scored(const tamis_selection *selection, uint32_t page_size,
+                                        tamis_error *error) {
+    TMS_REQUIRE(selection->group >= TAMIS_GROUP_MAX && selection->group <= TAMIS_GROUP_SUM,
+                TAMIS_E_ARGUMENT, "group rule %d is none of max, mean and sum",
+                (int)selection->group);
+    return tms_selection_check_budget(selection, page_size, error);
+}
+
 tamis_status tamis_selection_check(const tamis_selection *selection, uint32_t page_size,
                                    tamis_error *error) {
     TMS_REQUIRE(selection, TAMIS_E_ARGUMENT, "selection is NULL");
@@ -77,6 +86,20 @@ tamis_status tamis_selection_check(const tamis_selection *selection, uint32_t pa
     const tms_selection_entry *entry = find(selection->kind);
     TMS_REQUIRE(entry, TAMIS_E_ARGUMENT, "there is no selection kind %d", (int)selection->kind);
     return entry->check ? entry->check(selection, page_size, error) : TAMIS_OK;
+}
+
+void tms_selection_ask_lists(const tamis_selection *selection, uint32_t page_size,
+                             tms_scoring scored, tms_reading *out) {
+    static const tms_group groups[] = {[TAMIS_GROUP_MAX] = TMS_GROUP_MAX,
+                                       [TAMIS_GROUP_MEAN] = TMS_GROUP_MEAN,
+                                       [TAMIS_GROUP_SUM] = TMS_GROUP_SUM};
+    *out =
+        (tms_reading){.listed = true,
+                      .scored = scored,
+                      .k = tms_selection_budget(selection) / page_size,
+                      .sinks = selection->sinks,
+                      .recent = selection->recent,
+                      .group = scored == TMS_SCORE_NONE ? TMS_GROUP_MAX : groups[selection->group]};
 }
 
 void tms_selection_ask(const tamis_selection *selection, uint32_t page_size, tms_reading *out) {

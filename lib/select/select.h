@@ -6,10 +6,18 @@
 #include "host/backend.h"
 #include <tamis/policy.h>
 
+/* Where a page's score comes from. */
+typedef enum tms_scoring {
+    TMS_SCORE_NONE = 0,   /* nowhere: the newest pages are taken */
+    TMS_SCORE_BOUNDS = 1, /* score_pages */
+    TMS_SCORE_MASS = 2,   /* page_mass */
+    TMS_SCORE_RANDOM = 3  /* tms_selection_random_score, from the host */
+} tms_scoring;
+
 /* What a selection asks of the plan for a row of a layer that is not dense. */
 typedef struct tms_reading {
-    bool listed;            /* false: every page is read, and nothing below counts */
-    bool scored;            /* pages are scored from their bounds; else the newest are taken */
+    bool listed; /* false: every page is read, and nothing below counts */
+    tms_scoring scored;
     uint32_t k;             /* pages of a list */
     uint32_t sinks, recent; /* tokens, protected in the list */
     tms_group group;
@@ -24,7 +32,8 @@ typedef struct tms_selection_entry {
     void (*ask)(const tamis_selection *selection, uint32_t page_size, tms_reading *out);
 } tms_selection_entry;
 
-extern const tms_selection_entry tms_selection_full, tms_selection_window, tms_selection_quest;
+extern const tms_selection_entry tms_selection_full, tms_selection_window, tms_selection_quest,
+    tms_selection_oracle, tms_selection_random;
 
 /* The selection's budget in tokens; 0 stands for the default. */
 #define TMS_DEFAULT_BUDGET 2048u
@@ -34,6 +43,18 @@ uint32_t tms_selection_budget(const tamis_selection *selection);
  * newest token lies in its page, and one more. */
 tamis_status tms_selection_check_budget(const tamis_selection *selection, uint32_t page_size,
                                         tamis_error *error);
+/* The same, and a known group rule: for selections that join scores over the group. */
+tamis_status tms_selection_check_scored(const tamis_selection *selection, uint32_t page_size,
+                                        tamis_error *error);
+
+/* What every selection with a budget asks, and where its scores come from. */
+void tms_selection_ask_lists(const tamis_selection *selection, uint32_t page_size,
+                             tms_scoring scored, tms_reading *out);
+
+/* The score of a page under the selection random, in [0, 1): follows from its arguments alone,
+ * alike everywhere. `position` is the row's. */
+float tms_selection_random_score(uint64_t seed, uint32_t layer, uint32_t position, uint32_t kv_head,
+                                 uint32_t ordinal);
 
 /* What a checked selection asks. */
 void tms_selection_ask(const tamis_selection *selection, uint32_t page_size, tms_reading *out);

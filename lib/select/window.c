@@ -4,11 +4,7 @@
 #include "lib/select/select.h"
 
 static void ask(const tamis_selection *selection, uint32_t page_size, tms_reading *out) {
-    out->listed = true;
-    out->scored = false;
-    out->k = tms_selection_budget(selection) / page_size;
-    out->sinks = selection->sinks;
-    out->recent = selection->recent;
+    tms_selection_ask_lists(selection, page_size, TMS_SCORE_NONE, out);
 }
 
 const tms_selection_entry tms_selection_window = {

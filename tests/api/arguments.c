@@ -206,7 +206,7 @@ static void test_selections(void **state) {
     }
     assert_true(s.budget == 2048 && s.sinks == 4 && s.recent == 64 && s.dense_layers == 0);
     FAILS(tamis_selection_parse("best", &kind, &test_error), TAMIS_E_ARGUMENT,
-          "\"best\"; known are full, window, quest");
+          "\"best\"; known are full, window, quest, oracle, random");
     FAILS(tamis_selection_parse(NULL, &kind, &test_error), TAMIS_E_ARGUMENT, "name");
     FAILS(tamis_selection_parse("full", NULL, &test_error), TAMIS_E_ARGUMENT, "out");
     assert_string_equal(tamis_selection_name((tamis_selection_kind)9), "unknown");
@@ -259,12 +259,12 @@ static void test_plan_params(void **state) {
     REFUSED(scale, INFINITY, "scale");
     REFUSED(soft_cap, -1, "soft_cap -1");
     REFUSED(soft_cap, NAN, "soft_cap");
-    REFUSED(selection.kind, (tamis_selection_kind)4, "kind 4");
+    REFUSED(selection.kind, (tamis_selection_kind)5, "kind 5");
 #undef REFUSED
     p = (tamis_plan_params){.max_context = 64,
                             .selection = {.kind = TAMIS_SELECT_QUEST, .budget = 8, .sinks = 4}};
     FAILS(tamis_plan_create(w->cache, &p, &plan, &test_error), TAMIS_E_ARGUMENT, "budget 8");
-    for (int kind = TAMIS_SELECT_WINDOW; kind <= TAMIS_SELECT_QUEST; kind++) {
+    for (int kind = TAMIS_SELECT_WINDOW; kind <= TAMIS_SELECT_RANDOM; kind++) {
         p = (tamis_plan_params){.max_context = 64, .sliding_window = 50};
         p.selection.kind = (tamis_selection_kind)kind;
         FAILS(tamis_plan_create(w->cache, &p, &plan, &test_error), TAMIS_E_UNSUPPORTED,

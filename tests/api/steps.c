@@ -320,6 +320,64 @@ static void test_long_read(void **state) {
     test_close(&w);
 }
 
+#define LONG_CONTEXT 4200u
+#define LONG_ROWS    300u
+#define LONG_PAGES   8u        /* a list */
+#define LONG_OUT     (4u * 64) /* elements a row */
+
+typedef struct long_rows {
+    uint32_t lists[LONG_ROWS * 2][LONG_PAGES];
+    float out[LONG_ROWS * LONG_OUT];
+} long_rows;
+
+/* Appends `n` rows from row `first` of `rows` on, and notes what layer 0 reads and gives. */
+static void attend_random(test_world *w, tamis_sequence id, const uint64_t *many, uint32_t first,
+                          uint32_t n, long_rows *rows) {
+    tamis_rows q = {.buffer = w->q}, out = {.buffer = w->out};
+    tamis_step step = {.sequences = &id, .rows = &n, .count = 1};
+    uint32_t count;
+    OK(tamis_plan_step_begin(w->plan, &step, &test_error));
+    test_write(w, 0, many + LONG_CONTEXT - LONG_ROWS + first, n);
+    OK(tamis_plan_attend(w->plan, 0, &q, &out, &test_error));
+    for (uint32_t lane = 0; lane < n * 2; lane++) {
+        OK(tamis_plan_read_selected(w->plan, lane / 2, lane % 2, rows->lists[first * 2 + lane],
+                                    LONG_PAGES, &count, &test_error));
+        assert_int_equal(count, LONG_PAGES);
+    }
+    OK(tamis_buffer_read(w->out, 0, rows->out + first * LONG_OUT, n * LONG_OUT * 4));
+    OK(tamis_plan_step_end(w->plan, &test_error));
+}
+
+/* Random scores of 300 rows that go to the device in pieces: each row reads and gives what it does
+ * in a step whose scores are one piece. */
+static void test_long_upload(void **state) {
+    (void)state;
+    static uint64_t many[LONG_CONTEXT];
+    static float zeros[LONG_ROWS * LONG_OUT];
+    static long_rows pieces, whole;
+    tamis_cache_params shape = test_shape();
+    tamis_plan_params plan = {.selection = {.kind = TAMIS_SELECT_RANDOM, .budget = LONG_PAGES * 8},
+                              .max_rows = 4200,
+                              .max_context = LONG_CONTEXT,
+                              .max_selected_rows = LONG_ROWS};
+    test_world w;
+    shape.n_layers = 1;
+    shape.capacity_tokens = LONG_CONTEXT;
+    test_open(&w, &shape, &plan);
+    for (uint32_t i = 0; i < LONG_CONTEXT; i++)
+        many[i] = 11 * i;
+    tamis_sequence id = add(&w);
+    OK(test_append(&w, id, many, LONG_CONTEXT - LONG_ROWS));
+    OK(tamis_buffer_write(w.q, 0, zeros, sizeof zeros));
+    attend_random(&w, id, many, 0, LONG_ROWS, &pieces); /* 315,000 scores: 1.2 MiB */
+    OK(tamis_cache_truncate(w.cache, id, LONG_CONTEXT - LONG_ROWS, &test_error));
+    for (uint32_t row = 0; row < LONG_ROWS; row += 60)
+        attend_random(&w, id, many, row, 60, &whole);
+    assert_memory_equal(pieces.lists, whole.lists, sizeof whole.lists);
+    assert_memory_equal(pieces.out, whole.out, sizeof whole.out);
+    test_close(&w);
+}
+
 /* Times are collected when asked for, and only then. */
 static void test_times(void **state) {
     (void)state;
@@ -344,7 +402,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_selected_rows),   cmocka_unit_test(test_full),
         cmocka_unit_test(test_copy_on_write),   cmocka_unit_test(test_truncated_fork),
         cmocka_unit_test(test_cancel),          cmocka_unit_test(test_long_read),
-        cmocka_unit_test(test_times),
+        cmocka_unit_test(test_long_upload),     cmocka_unit_test(test_times),
     };
     int skip = test_begin(argc, argv);
     return skip ? skip : cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Logits of tiny.gguf, written by tests/model/make_logits.py. */
+/* Logits of tiny.gguf in float64, written by tests/model/make_logits.py. */
 #include <stdint.h>
 
 #define TINY_TEXT_BYTES 120
-static const int tiny_positions[] = {0, 1, 40, 119};
+static const int tiny_positions[] = {
+    0, 1, 40, 119};
 /* After the token at each position. */
 static const float tiny_logits[][97] = {
     {
@@ -90,5 +91,14 @@ static const float tiny_logits[][97] = {
     2.20777681e+00f, 8.86020584e-01f, -7.22961934e-01f, -1.55143262e+00f, 8.65504974e-01f,
     2.63762830e-01f, -3.94425336e-01f, -1.29283276e-01f, -2.10197720e+00f, 1.79467516e-01f,
     2.38845305e+00f, 1.91007713e-01f}};
-static const int32_t tiny_greedy[] = {
-    62, 62, 62, 1, 62, 15, 21, 38, 49, 26, 75, 75, 75, 75, 21, 54, 22, 53, 49, 49};
+/* Follow the token at the position of this index; then the lead of each over its runner-up. */
+static const int tiny_greedy_at[] = {
+    3};
+static const int32_t tiny_greedy[][20] = {
+    {
+    62, 62, 62, 1, 62, 15, 21, 38, 49, 26, 75, 75, 75, 75, 21, 54, 22, 53, 49, 49}};
+static const float tiny_leads[][20] = {
+    {
+    2.079e+00f, 2.328e-01f, 3.755e-01f, 2.611e-01f, 1.781e+00f, 5.632e-03f, 4.334e-01f,
+    2.662e-01f, 1.751e-01f, 7.042e-02f, 8.452e-01f, 1.387e-01f, 2.991e-01f, 5.853e-02f,
+    2.637e-01f, 7.951e-02f, 1.439e-01f, 2.956e-01f, 7.681e-01f, 1.869e-01f}};

@@ -33,6 +33,7 @@ static tamis_status refuse(tms_device *dev) {
     OP(X, bounds)                                                                                  \
     OP(X, rotate)                                                                                  \
     OP(X, score_pages)                                                                             \
+    OP(X, page_mass)                                                                               \
     OP(X, select)                                                                                  \
     OP(X, attend)                                                                                  \
     OP(X, sparse_attend)                                                                           \
@@ -64,19 +65,17 @@ static void make_sound(tms_device *dev) {
     dev->backend = sound;
 }
 
-/* A quest reading of two of more pages, so that decode rows go through lists. */
-static void open_rig(rig *r) {
-    const tamis_selection quest = {.kind = TAMIS_SELECT_QUEST, .budget = 32};
-    rig_open(r, &(rig_params){.file = "tiny.gguf", .selection = quest, .max_rows = 48});
+/* A reading of two of more pages, so that decode rows go through lists. */
+static void open_rig(rig *r, tamis_selection_kind kind) {
+    const tamis_selection selection = {.kind = kind, .budget = 32};
+    rig_open(r, &(rig_params){.file = "tiny.gguf", .selection = selection, .max_rows = 48});
 }
 
-static void test_creation(void **state) {
-    (void)state;
+static void run_creation(tamis_selection_kind kind) {
     rig r;
-    open_rig(&r);
+    open_rig(&r, kind);
     tms_device *dev = r.context->dev;
-    const tamis_plan_params plan = {.selection = {.kind = TAMIS_SELECT_QUEST, .budget = 32},
-                                    .max_context = 64};
+    const tamis_plan_params plan = {.selection = {.kind = kind, .budget = 32}, .max_context = 64};
     tamis_status status = TAMIS_E_DEVICE;
     int n = 0;
     for (; status != TAMIS_OK; ++n) {
@@ -91,6 +90,13 @@ static void test_creation(void **state) {
     }
     assert_in_range(n, 30, 1000);
     rig_close(&r);
+}
+
+static void test_creation(void **state) {
+    (void)state;
+    run_creation(TAMIS_SELECT_QUEST);
+    run_creation(TAMIS_SELECT_ORACLE);
+    run_creation(TAMIS_SELECT_RANDOM);
 }
 
 static tamis_status run(rig *r, tamis_sequence a, const int32_t *tokens, size_t count) {
@@ -130,12 +136,11 @@ static void disturb(rig *r, tamis_sequence a, const int32_t *tokens, size_t coun
 }
 
 /* A prompt of 47 tokens in one chunk, then the token that fills the third page. */
-static void test_steps(void **state) {
-    (void)state;
+static void run_steps(tamis_selection_kind kind) {
     rig r;
     int32_t tokens[48];
     float prefilled[97], decoded[97];
-    open_rig(&r);
+    open_rig(&r, kind);
     for (int i = 0; i < 48; ++i)
         tokens[i] = i * 7 % 97;
     tamis_sequence a = rig_add(&r), b = rig_add(&r);
@@ -152,12 +157,19 @@ static void test_steps(void **state) {
     rig_close(&r);
 }
 
+static void test_steps(void **state) {
+    (void)state;
+    run_steps(TAMIS_SELECT_QUEST);
+    run_steps(TAMIS_SELECT_ORACLE);
+    run_steps(TAMIS_SELECT_RANDOM);
+}
+
 /* The second chunk fails: the first one stays. */
 static void test_chunks(void **state) {
     (void)state;
     rig r;
     int32_t tokens[96] = {0};
-    open_rig(&r);
+    open_rig(&r, TAMIS_SELECT_QUEST);
     tamis_sequence a = rig_add(&r);
     uint32_t length = 0;
     for (int n = 0; length == 0; ++n) {

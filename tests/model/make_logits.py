@@ -1,13 +1,13 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes the vectors that tests/model/logits.c holds the library to.
+"""Writes the vectors of a small model that tests/model/logits.c holds the library to.
 
 An implementation of its own: reads the GGUF file and computes the forward pass in float64 with
 NumPy, the whole text at once with a causal mask, without any cache. Shares no line with the library
-or tools/train.
+or tools/train. peer_logits.py, which writes the vectors of needle.gguf, builds on it.
 
-Usage: make_logits.py --model needle.gguf --text text.txt --name needle --out needle_logits.h
-           [--tokens 300] [--positions 0,16,63,150,299] [--greedy 50]
+Usage: make_logits.py --model tiny.gguf --text text.txt --name tiny --out tiny_logits.h
+           [--positions 0,1,40,119] [--greedy 20]
 """
 import argparse
 import struct
@@ -31,6 +31,7 @@ class Gguf:
         for _ in range(n_keys):
             key = self.string()
             self.meta[key] = self.value(self.take('I'))
+        self.keys_end = self.at
         infos = []
         for _ in range(n_tensors):
             name = self.string()
@@ -137,14 +138,18 @@ def tokenize(gguf, text):
 
 
 def greedy(model, tokens, count):
-    """The greedy tokens and the smallest lead of one over its runner-up."""
-    tokens, lead = list(tokens), np.inf
+    """The greedy tokens, and by how much each leads its runner-up."""
+    tokens, leads = list(tokens), []
     for _ in range(count):
         last = model.logits(tokens)[-1]
-        second, first = np.sort(last)[-2:]
-        lead = min(lead, first - second)
+        leads.append(lead(last))
         tokens.append(int(last.argmax()))
-    return tokens[-count:], lead
+    return tokens[-count:], leads
+
+
+def lead(logits):
+    second, first = np.partition(logits, -2)[-2:]
+    return first - second
 
 
 def lines(values, form, per_line):
@@ -153,40 +158,62 @@ def lines(values, form, per_line):
     return ',\n'.join('    ' + ', '.join(row) for row in rows)
 
 
-def write(path, name, text, positions, logits, continuation):
-    places = ', '.join(map(str, positions))
-    greedy_lines = lines(continuation, '%d', 20)
+def array(kind, name, rows, form, per_line):
+    """A constant array of as many dims as `rows` has."""
+    if np.ndim(rows) == 1:
+        return 'static const %s %s[] = {\n%s};\n' % (kind, name, lines(rows, form, per_line))
+    body = ',\n'.join('    {\n' + lines(row, form, per_line) + '}' for row in rows)
+    return 'static const %s %s[][%d] = {\n%s};\n' % (kind, name, len(rows[0]), body)
+
+
+def write(path, name, comment, positions, logits, greedy_at, continuations):
+    """logits: [n_positions][vocabulary] by the name of their array; continuations: (tokens, leads)
+    for each position of `greedy_at`."""
     with open(path, 'w') as file:
         file.write('/* SPDX-License-Identifier: Apache-2.0 */\n')
-        file.write('/* Logits of %s.gguf, written by tests/model/make_logits.py. */\n' % name)
-        file.write('#include <stdint.h>\n\n')
-        file.write('#define %s_TEXT_BYTES %d\n' % (name.upper(), text))
-        file.write('static const int %s_positions[] = {%s};\n' % (name, places))
+        file.write('/* %s */\n#include <stdint.h>\n\n' % comment.replace('\n', '\n * '))
+        file.write('#define %s_TEXT_BYTES %d\n' % (name.upper(), positions[-1] + 1))
+        file.write(array('int', name + '_positions', positions, '%d', 20))
         file.write('/* After the token at each position. */\n')
-        file.write('static const float %s_logits[][%d] = {\n' % (name, logits.shape[1]))
-        file.write(',\n'.join('    {\n' + lines(row, '%.8ef', 5) + '}' for row in logits) + '};\n')
-        file.write('static const int32_t %s_greedy[] = {\n%s};\n' % (name, greedy_lines))
+        for suffix, rows in logits.items():
+            file.write(array('float', name + '_' + suffix, rows, '%.8ef', 5))
+        file.write('/* Follow the token at the position of this index; then the lead of each over '
+                   'its runner-up. */\n')
+        at = [positions.index(p) for p in greedy_at]
+        file.write(array('int', name + '_greedy_at', at, '%d', 20))
+        file.write(array('int32_t', name + '_greedy', [c[0] for c in continuations], '%d', 20))
+        file.write(array('float', name + '_leads', [c[1] for c in continuations], '%.3ef', 7))
+
+
+def positions_of(text):
+    """Of an option: ascending positions between commas."""
+    positions = [int(p) for p in text.split(',')]
+    if positions != sorted(set(positions)) or positions[0] < 0:
+        raise argparse.ArgumentTypeError('positions do not ascend from 0 on: ' + text)
+    return positions
 
 
 def main():
     parser = argparse.ArgumentParser(description='Reference logits of a GGUF model.')
     parser.add_argument('--model', required=True)
-    parser.add_argument('--text', required=True, help='its first --tokens bytes are read')
+    parser.add_argument('--text', required=True, help='read up to the last position')
     parser.add_argument('--name', required=True, help='prefix of the names in the header')
     parser.add_argument('--out', required=True)
-    parser.add_argument('--tokens', type=int, default=300)
-    parser.add_argument('--positions', default='0,16,63,150,299')
-    parser.add_argument('--greedy', type=int, default=50)
+    parser.add_argument('--positions', type=positions_of, default=[0, 1, 40, 119])
+    parser.add_argument('--greedy', type=int, default=20, help='tokens after the last position')
     options = parser.parse_args()
     gguf = Gguf(options.model)
     model = Model(gguf)
+    last = options.positions[-1]
     with open(options.text, 'rb') as file:
-        tokens = tokenize(gguf, file.read(options.tokens))
-    positions = [int(p) for p in options.positions.split(',')]
-    continuation, lead = greedy(model, tokens, options.greedy)
-    print('smallest lead of a greedy token: %.4f' % lead)
-    logits = model.logits(tokens)[positions]
-    write(options.out, options.name, len(tokens), positions, logits, continuation)
+        tokens = tokenize(gguf, file.read(last + 1))
+    if len(tokens) <= last:
+        parser.error('%s has %d bytes, position %d asked' % (options.text, len(tokens), last))
+    continuation = greedy(model, tokens, options.greedy)
+    print('smallest lead of a greedy token: %.4f' % min(continuation[1]))
+    logits = {'logits': model.logits(tokens)[options.positions]}
+    comment = 'Logits of %s.gguf in float64, written by tests/model/make_logits.py.' % options.name
+    write(options.out, options.name, comment, options.positions, logits, [last], [continuation])
 
 
 if __name__ == '__main__':

@@ -3,6 +3,7 @@
 #include "tests/model/rig.h"
 #include "tests/model/small.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -258,13 +259,168 @@ static void test_mutants(void **state) {
     rig_close(&r);
 }
 
+/* ---- The observer ---------------------------------------------------------------------------- */
+
+#define SEEN_ROWS   8
+#define SEEN_LAYERS 8
+#define SEEN_ROW    1024 /* elements of the widest row */
+
+/* What an observer has been shown, of the last step. */
+typedef struct observed {
+    rig *r;
+    uint32_t calls, rows[SEEN_LAYERS];
+    uint32_t fail_layer; /* UINT32_MAX: none */
+    float q[SEEN_LAYERS][SEEN_ROWS * SEEN_ROW], k[SEEN_LAYERS][SEEN_ROWS * SEEN_ROW];
+    float v[SEEN_LAYERS][SEEN_ROWS * SEEN_ROW], out[SEEN_LAYERS][SEEN_ROWS * SEEN_ROW];
+} observed;
+
+static void take(const tamis_rows *rows, float *to, uint64_t elements) {
+    assert_non_null(rows->buffer);
+    assert_int_equal(rows->dtype, TAMIS_F32);
+    assert_int_equal(rows->row_stride, 0);
+    assert_int_equal(tamis_buffer_read(rows->buffer, rows->offset, to, elements * sizeof *to),
+                     TAMIS_OK);
+}
+
+static tamis_status observe(void *user, const tamis_attention_rows *rows) {
+    observed *o = user;
+    const tamis_model_info *info = tamis_model_get_info(o->r->model);
+    const uint64_t n = rows->n_rows, wide = (uint64_t)info->n_heads * info->head_dim;
+    const uint64_t narrow = (uint64_t)info->n_kv_heads * info->head_dim;
+    assert_int_equal(rows->layer, o->calls++ % info->n_layers); /* each once a step, in order */
+    assert_true(n <= SEEN_ROWS && wide <= SEEN_ROW && info->n_layers <= SEEN_LAYERS);
+    o->rows[rows->layer] = rows->n_rows;
+    take(&rows->q, o->q[rows->layer], n * wide);
+    take(&rows->k, o->k[rows->layer], n * narrow);
+    take(&rows->v, o->v[rows->layer], n * narrow);
+    take(&rows->out, o->out[rows->layer], n * wide);
+    return rows->layer == o->fail_layer ? TAMIS_E_UNSUPPORTED : TAMIS_OK;
+}
+
+/* Softmax attention of one query head over a lane's slots [0, visible). */
+static void expect_attention(const float *q, const float *k, const float *v, uint32_t visible,
+                             uint32_t dim, const float *out) {
+    double sum[256] = {0}, total = 0, most = 0;
+    for (uint32_t s = 0; s < visible; ++s) {
+        double logit = 0;
+        for (uint32_t d = 0; d < dim; ++d)
+            logit += (double)q[d] * k[s * dim + d];
+        logit /= sqrt(dim);
+        most = fmax(most, fabs(logit));
+        total += exp(logit);
+        for (uint32_t d = 0; d < dim; ++d)
+            sum[d] += exp(logit) * v[s * dim + d];
+    }
+    for (uint32_t d = 0; d < dim; ++d) {
+        double largest = 0;
+        for (uint32_t s = 0; s < visible; ++s)
+            largest = fmax(largest, fabs((double)v[s * dim + d]));
+        if (fabs(out[d] - sum[d] / total) > 1e-5 * largest * (1 + most) + 1e-7)
+            fail_msg("channel %u: %.9g, wanted %.9g", d, (double)out[d], sum[d] / total);
+    }
+}
+
+/* The observed rows of a sequence of `length`, now in the cache, are its last n_rows: k and v are
+ * what the cache holds, out is attention over it. `row` is the first of them. */
+static void expect_rows(observed *o, tamis_sequence a, uint32_t row, uint32_t n_rows) {
+    const tamis_model_info *info = tamis_model_get_info(o->r->model);
+    const uint32_t dim = info->head_dim, length = rig_length(o->r, a);
+    const uint32_t group = info->n_heads / info->n_kv_heads;
+    float *k = calloc(2 * (size_t)length * dim, sizeof *k), *v = k + (size_t)length * dim;
+    assert_non_null(k);
+    for (uint32_t lane = 0; lane < info->n_layers * info->n_kv_heads; ++lane) {
+        const uint32_t layer = lane / info->n_kv_heads, h = lane % info->n_kv_heads;
+        RIG_OK(o->r, tamis_cache_read(o->r->cache, a, layer, h, 0, length, k, v, &o->r->error));
+        for (uint32_t i = 0; i < n_rows; ++i) {
+            const uint32_t slot = length - n_rows + i, head = (row + i) * info->n_kv_heads + h;
+            assert_memory_equal(o->k[layer] + head * dim, k + slot * dim, dim * sizeof *k);
+            assert_memory_equal(o->v[layer] + head * dim, v + slot * dim, dim * sizeof *v);
+            for (uint32_t g = head * group; g < (head + 1) * group; ++g)
+                expect_attention(o->q[layer] + g * dim, k, v, slot + 1, dim,
+                                 o->out[layer] + g * dim);
+        }
+    }
+    free(k);
+}
+
+/* Every layer of every step is seen once, with what it attends and the result; not after NULL. */
+static void test_observer(void **state) {
+    (void)state;
+    rig r;
+    int32_t tokens[24];
+    observed *o = calloc(1, sizeof *o);
+    assert_non_null(o);
+    rig_open(&r, &(rig_params){.file = "tiny.gguf", .max_sequences = 2, .max_rows = SEEN_ROWS});
+    const uint32_t n_layers = tamis_model_get_info(r.model)->n_layers;
+    o->r = &r;
+    o->fail_layer = UINT32_MAX;
+    for (int i = 0; i < 24; ++i)
+        tokens[i] = i * 7 % 97;
+    tamis_runner_observe(NULL, observe, o);
+    tamis_runner_observe(r.runner, observe, o);
+    tamis_sequence a[] = {rig_add(&r), rig_add(&r)};
+    RIG_OK(&r, tamis_runner_prefill(r.runner, a[0], tokens, 19, NULL, &r.error));
+    assert_int_equal(o->calls, 3 * n_layers); /* chunks of 8, 8 and 3 */
+    assert_int_equal(o->rows[n_layers - 1], 3);
+    expect_rows(o, a[0], 0, 3);
+    RIG_OK(&r, tamis_runner_prefill(r.runner, a[1], tokens + 3, 5, NULL, &r.error));
+    RIG_OK(&r, tamis_runner_decode(r.runner, a, 2, tokens + 20, NULL, &r.error));
+    assert_int_equal(o->calls, 5 * n_layers);
+    assert_int_equal(o->rows[0], 2);
+    expect_rows(o, a[0], 0, 1);
+    expect_rows(o, a[1], 1, 1);
+    tamis_runner_observe(r.runner, NULL, o);
+    RIG_OK(&r, tamis_runner_decode(r.runner, a, 2, tokens + 22, NULL, &r.error));
+    assert_int_equal(o->calls, 5 * n_layers);
+    rig_close(&r);
+    free(o);
+}
+
+/* An observer that fails ends the step with its status: the sequence is as it was before. */
+static void test_observer_fails(void **state) {
+    (void)state;
+    rig r;
+    int32_t tokens[12] = {1, 2, 3}, next;
+    float logits[97], expected[97];
+    observed *o = calloc(1, sizeof *o);
+    assert_non_null(o);
+    rig_open(&r, &(rig_params){.file = "tiny.gguf", .max_rows = SEEN_ROWS});
+    o->r = &r;
+    tamis_sequence a = rig_add(&r), b = rig_add(&r);
+    RIG_OK(&r, tamis_runner_prefill(r.runner, a, tokens, 12, NULL, &r.error));
+    RIG_OK(&r, tamis_runner_prefill(r.runner, b, tokens, 12, NULL, &r.error));
+    RIG_OK(&r, tamis_runner_decode(r.runner, &b, 1, tokens, NULL, &r.error));
+    RIG_OK(&r, tamis_runner_logits(r.runner, 0, expected, &r.error));
+    tamis_runner_observe(r.runner, observe, o);
+    for (o->fail_layer = 0; o->fail_layer < tamis_model_get_info(r.model)->n_layers;
+         ++o->fail_layer) {
+        char part[64];
+        snprintf(part, sizeof part, "layer %u with E_UNSUPPORTED", o->fail_layer);
+        o->calls = 0;
+        RIG_REFUSED(&r, TAMIS_E_UNSUPPORTED, part,
+                    tamis_runner_decode(r.runner, &a, 1, tokens, &next, &r.error));
+        RIG_REFUSED(&r, TAMIS_E_UNSUPPORTED, part,
+                    (o->calls = 0, tamis_runner_prefill(r.runner, a, tokens, 3, NULL, &r.error)));
+        RIG_REFUSED(&r, TAMIS_E_STATE, "no logits",
+                    tamis_runner_logits(r.runner, 0, logits, &r.error));
+        assert_int_equal(rig_length(&r, a), 12);
+    }
+    tamis_runner_observe(r.runner, NULL, NULL);
+    RIG_OK(&r, tamis_runner_decode(r.runner, &a, 1, tokens, NULL, &r.error));
+    RIG_OK(&r, tamis_runner_logits(r.runner, 0, logits, &r.error));
+    assert_memory_equal(logits, expected, sizeof logits);
+    rig_close(&r);
+    free(o);
+}
+
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_info),         cmocka_unit_test(test_tokens),
-        cmocka_unit_test(test_missing_byte), cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_full),         cmocka_unit_test(test_create_refused),
-        cmocka_unit_test(test_files),        cmocka_unit_test(test_longest_context),
-        cmocka_unit_test(test_mutants),
+        cmocka_unit_test(test_info),           cmocka_unit_test(test_tokens),
+        cmocka_unit_test(test_missing_byte),   cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_full),           cmocka_unit_test(test_create_refused),
+        cmocka_unit_test(test_files),          cmocka_unit_test(test_longest_context),
+        cmocka_unit_test(test_mutants),        cmocka_unit_test(test_observer),
+        cmocka_unit_test(test_observer_fails),
     };
     if (!rig_arguments(argc, argv)) return 2;
     return cmocka_run_group_tests_name("runner", tests, NULL, NULL);

@@ -1,7 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Checks of bounds: (min, max) of full pages' keys, NaN channels, and pages that are left alone. */
+/* Checks of bounds: every kind of pair of full pages' keys, NaN channels, infinite keys, and pages
+ * that are left alone. */
 #include "check.h"
 
+#include <float.h>
 #include <math.h>
 
 /* Heads that one page id serves. */
@@ -38,21 +40,106 @@ static uint32_t list_pages(const check_data *data, int32_t *pages) {
     return n;
 }
 
+/* Nasty fills only: an infinity into one channel of some keys. */
+static void infinite_keys(check_data *data) {
+    const check_lanes *l = &data->lanes;
+    check_rng rng = check_rng_make(data->seed, data->c, BUF_V);
+    for (uint32_t lane = 0; lane < l->n_seqs * l->n_kv_heads; lane++) {
+        if (check_get(data, KEY_FILL) != FILL_NASTY || !l->length[lane]) continue;
+        const uint64_t row = check_lane_row(data, lane, check_below(&rng, l->length[lane]));
+        check_store(l->kv.dtype, check_init(data, BUF_KV), row + check_below(&rng, l->kv.head_dim),
+                    check_below(&rng, 2) ? INFINITY : -INFINITY);
+    }
+}
+
+static double limit_of(tamis_dtype dtype) {
+    return dtype == TAMIS_F16 ? 65504 : dtype == TAMIS_BF16 ? 0x1.fep127 : FLT_MAX;
+}
+
+/* Nasty fills in f16 only: about half of channel 0 at the dtype's limit and of channel 1 at the
+ * negative one, so that mean and spread are near it. The squares of others would overflow. */
+static void limit_keys(check_data *data) {
+    const check_lanes *l = &data->lanes;
+    check_rng rng = check_rng_make(data->seed, data->c, BUF_Q);
+    if (check_get(data, KEY_FILL) != FILL_NASTY || l->kv.dtype != TAMIS_F16) return;
+    for (uint32_t lane = 0; lane < l->n_seqs * l->n_kv_heads; lane++)
+        for (uint32_t slot = 0; slot < l->length[lane]; slot++) {
+            const uint64_t row = check_lane_row(data, lane, slot);
+            for (uint32_t d = 0; d < 2; d++)
+                if (check_below(&rng, 2))
+                    check_store(l->kv.dtype, check_init(data, BUF_KV), row + d,
+                                d ? -limit_of(l->kv.dtype) : limit_of(l->kv.dtype));
+        }
+}
+
 static void make(check_data *data) {
     check_lanes_make(data, ROLE_INPUT);
+    limit_keys(data);
     check_nan_keys(data);
+    infinite_keys(data);
     check_bounds_make(data, ROLE_OUTPUT);
     const uint32_t n = list_pages(data, NULL);
     if (n) list_pages(data, check_buffer_add(data, BUF_LISTS, ROLE_INPUT, CHECK_I32, n));
 }
 
+static double width_of(const check_data *data) {
+    return check_get(data, KEY_WIDTH) / 8.0;
+}
+
+static double rounded(uint32_t type, double value) {
+    char element[4];
+    check_store(type, element, 0, value);
+    return check_load(type, element, 0);
+}
+
+/* A NaN stays. */
+static double clamped(double value, double limit) {
+    return value > limit ? limit : value < -limit ? -limit : value;
+}
+
+/* One value of a pair, `limit` at most; near a rounding boundary either side will do. */
+static void want_value(check_buffer *b, uint64_t at, double value, double slack, double limit) {
+    const double least = clamped(value - slack, limit), most = clamped(value + slack, limit);
+    check_store(b->type, b->want, at, clamped(value, limit));
+    b->tolerance[at] = slack;
+    if (b->type != TAMIS_F32) b->tolerance[at] = rounded(b->type, most) - rounded(b->type, least);
+}
+
+/* A channel of a page: mean -/+ spread in double precision. */
+static void want_mean(check_data *data, uint32_t page, uint32_t head, uint32_t d) {
+    const tms_kv *kv = &data->lanes.kv;
+    const double width = check_get(data, KEY_KIND) == TMS_BOUNDS_MEAN_STD ? width_of(data) : 0;
+    double key[64], mean = 0, squares = 0, most = 0;
+    for (uint32_t s = 0; s < kv->page_size; s++) {
+        const uint64_t row = check_key_row(data, page, head, s);
+        key[s] = check_load(kv->dtype, check_init(data, BUF_KV), row + d);
+        mean += key[s] / kv->page_size;
+        most = fmax(most, fabs(key[s]));
+    }
+    for (uint32_t s = 0; s < kv->page_size; s++)
+        squares += (key[s] - mean) * (key[s] - mean);
+    const bool plain = check_get(data, KEY_KIND) == TMS_BOUNDS_MEAN;
+    const double spread = plain ? 0 : width * sqrt(squares / kv->page_size);
+    const double slack = 2e-6 * most * (1 + width);
+    const double limit = isfinite(mean) && isfinite(spread) ? limit_of(kv->dtype) : INFINITY;
+    const uint64_t at = page * kv->bounds_page_stride + head * kv->bounds_head_stride + d;
+    check_buffer *b = &data->buf[BUF_BOUNDS];
+    want_value(b, at, mean - spread, slack, limit);
+    want_value(b, at + kv->head_dim, mean + spread, slack, limit);
+}
+
 static void oracle(check_data *data) {
     const int32_t *pages = check_init(data, BUF_LISTS);
-    check_want(data, BUF_BOUNDS, false);
+    const bool exact = check_get(data, KEY_KIND) == TMS_BOUNDS_MINMAX;
+    check_want(data, BUF_BOUNDS, !exact);
     data->buf[BUF_BOUNDS].by_value = true;
     for (uint32_t i = 0; i < count(data); i++)
-        for (uint32_t h = 0; h < heads_a_page(data); h++)
-            check_bounds_page(data, data->buf[BUF_BOUNDS].want, (uint32_t)pages[i], h);
+        for (uint32_t h = 0; h < heads_a_page(data); h++) {
+            const uint32_t page = (uint32_t)pages[i];
+            if (exact) check_bounds_page(data, data->buf[BUF_BOUNDS].want, page, h);
+            for (uint32_t d = 0; d < data->lanes.kv.head_dim && !exact; d++)
+                want_mean(data, page, h, d);
+        }
 }
 
 static tamis_status launch(check_side *side, check_rows rows) {
@@ -61,6 +148,8 @@ static tamis_status launch(check_side *side, check_rows rows) {
         .n = rows.count,
         .n_kv_heads = heads_a_page(side->data),
         .pages = check_ref(side, BUF_LISTS, rows.first),
+        .kind = (tms_bounds_kind)check_get(side->data, KEY_KIND),
+        .width = (float)width_of(side->data),
     };
     return side->dev->backend->bounds(side->dev, &p);
 }
@@ -81,6 +170,8 @@ const check_op check_op_bounds = {
                                         {KEY_D, 64},
                                         {KEY_PAGE, 16},
                                         {KEY_KV, 150},
+                                        {KEY_KIND, TMS_BOUNDS_MINMAX},
+                                        {KEY_WIDTH, 8},
                                         {KEY_EVEN, 0},
                                         {KEY_COUNT, 0}},
     .factors = (const check_factor[]){{KEY_FILL, 3, {FILL_INTS, FILL_NORMAL, FILL_NASTY}},
@@ -90,13 +181,21 @@ const check_op check_op_bounds = {
                                       {KEY_PAGE, 4, {8, 16, 32, 64}},
                                       {KEY_B, 2, {1, 3}},
                                       {KEY_HKV, 3, {1, 2, 5}},
+                                      {KEY_KIND, 3, {0, 1, 2}},
+                                      {KEY_WIDTH, 3, {8, 0, 20}},
                                       {KEY_COUNT, 0, {0}}},
     .entries = (const check_entry[]){{LIST_SMOKE, "nasty:f16"},
                                      {LIST_SMOKE, "nasty:f32:nhd:even"},
-                                     {LIST_CI, "kv3"}, /* no full page */
+                                     {LIST_SMOKE, "meanstd:f16:width12"},
+                                     {LIST_SMOKE, "mean:nasty:bf16"},
+                                     {LIST_SMOKE, "meanstd:nasty:f16:width16:page8"},
+                                     {LIST_CI, "meanstd:nasty:f16:width800000"}, /* all clamped */
+                                     {LIST_CI, "kv3"},                           /* no full page */
                                      {LIST_OCLGRIND, "f16:page8:kv20"},
                                      {LIST_OCLGRIND, "nasty:bf16:hnd:even:kv40"},
+                                     {LIST_OCLGRIND, "meanstd:f32:nhd:even:page8:kv20"},
                                      {LIST_BENCH, "f16:hkv8:d128:kv32768:even"},
+                                     {LIST_BENCH, "meanstd:f16:hkv8:d128:kv32768:even"},
                                      {0, NULL}},
     .reject = check_lanes_reject,
     .make = make,

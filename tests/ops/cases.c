@@ -16,6 +16,7 @@ static const char *const fill_words[] = {"ints", "normal", "nasty", NULL};
 static const char *const dtype_words[] = {"f32", "f16", "bf16", NULL};
 static const char *const layout_words[] = {"own", "nhd", "hnd", NULL};
 static const char *const rule_words[] = {"max", "mean", "sum", NULL};
+static const char *const kind_words[] = {"minmax", "meanstd", "mean", NULL};
 static const char *const pairing_words[] = {"half", "adjacent", NULL};
 
 #define FLAG(word)                                                                                 \
@@ -40,6 +41,8 @@ static const key_info keys[KEY_COUNT] = {
     [KEY_SINKS] = {"sinks", NULL},
     [KEY_RECENT] = {"recent", NULL},
     [KEY_RULE] = {NULL, rule_words},
+    [KEY_KIND] = {NULL, kind_words},
+    [KEY_WIDTH] = {"width", NULL},
     [KEY_N] = {"n", NULL},
     [KEY_PARTS] = {"parts", NULL},
     [KEY_IN] = {"in", NULL},
@@ -60,23 +63,12 @@ static const key_info keys[KEY_COUNT] = {
 };
 
 const check_op *const check_ops[] = {
-    &check_op_write_rows,
-    &check_op_read_rows,
-    &check_op_copy_pages,
-    &check_op_write_table,
-    &check_op_bounds,
-    &check_op_rotate,
-    &check_op_score_pages,
-    &check_op_select,
-    &check_op_attend,
-    &check_op_merge,
-    &check_op_linear,
-    &check_op_norm,
-    &check_op_activate,
-    &check_op_embed,
-    &check_op_argmax,
-    &check_op_sparse_attend,
-    NULL,
+    &check_op_write_rows,  &check_op_read_rows,     &check_op_copy_pages,
+    &check_op_write_table, &check_op_bounds,        &check_op_rotate,
+    &check_op_score_pages, &check_op_page_mass,     &check_op_select,
+    &check_op_attend,      &check_op_merge,         &check_op_linear,
+    &check_op_norm,        &check_op_activate,      &check_op_embed,
+    &check_op_argmax,      &check_op_sparse_attend, NULL,
 };
 
 static bool knows(const check_op *op, check_key key) {

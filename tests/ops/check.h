@@ -25,6 +25,8 @@ typedef enum check_key {
     KEY_SINKS,   /* tokens */
     KEY_RECENT,  /* tokens */
     KEY_RULE,    /* tms_group */
+    KEY_KIND,    /* tms_bounds_kind */
+    KEY_WIDTH,   /* of bounds, in eighths of a standard deviation */
     KEY_N,       /* entries of a list of things: pages, pairs, rows to read */
     KEY_PARTS,   /* states to merge */
     KEY_IN,      /* linear: n_in */
@@ -302,9 +304,9 @@ struct check_op {
 };
 
 extern const check_op check_op_write_rows, check_op_read_rows, check_op_copy_pages,
-    check_op_write_table, check_op_bounds, check_op_rotate, check_op_score_pages, check_op_select,
-    check_op_attend, check_op_sparse_attend, check_op_merge, check_op_linear, check_op_norm,
-    check_op_activate, check_op_embed, check_op_argmax;
+    check_op_write_table, check_op_bounds, check_op_rotate, check_op_score_pages,
+    check_op_page_mass, check_op_select, check_op_attend, check_op_sparse_attend, check_op_merge,
+    check_op_linear, check_op_norm, check_op_activate, check_op_embed, check_op_argmax;
 extern const check_op *const check_ops[]; /* ended by NULL */
 
 /* What several stems need of another's meaning. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* An independent answer in double precision to what a step attends and selects. */
 #include "tests/policies/oracle.h"
+#include "lib/select/select.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -31,20 +32,80 @@ static double head_score(const oracle_rule *rule, const float *keys, const float
     return score;
 }
 
-static candidate score_page(const oracle_rule *rule, const oracle_lane *lane, uint32_t ordinal,
+/* The scores of a group's query heads, joined by its rule. */
+static double join(const oracle_rule *rule, const double *scores) {
+    double most = -INFINITY, sum = 0;
+    for (uint32_t g = 0; g < rule->group; g++) {
+        most = isnan(scores[g]) || isnan(most) ? NAN : fmax(most, scores[g]);
+        sum += scores[g];
+    }
+    if (rule->selection.group == TAMIS_GROUP_MAX) return most;
+    return rule->selection.group == TAMIS_GROUP_MEAN ? sum / rule->group : sum;
+}
+
+static candidate quest_page(const oracle_rule *rule, const oracle_lane *lane, uint32_t ordinal,
                             const float *q) {
     const float *keys = lane->k + (size_t)ordinal * rule->page_size * rule->head_dim;
     candidate c = {.ordinal = ordinal};
-    double most = -INFINITY, sum = 0;
-    for (uint32_t g = 0; g < rule->group; g++) {
-        double score = head_score(rule, keys, q + g * rule->head_dim, &c.slack);
-        most = isnan(score) || isnan(most) ? NAN : fmax(most, score);
-        sum += score;
-    }
-    c.score = rule->selection.group == TAMIS_GROUP_MAX    ? most
-              : rule->selection.group == TAMIS_GROUP_MEAN ? sum / rule->group
-                                                          : sum;
+    double scores[16];
+    for (uint32_t g = 0; g < rule->group; g++)
+        scores[g] = head_score(rule, keys, q + g * rule->head_dim, &c.slack);
+    c.score = join(rule, scores);
     return c;
+}
+
+static double logit_of(const oracle_rule *rule, const float *q, const float *k) {
+    double logit = 0;
+    for (uint32_t d = 0; d < rule->head_dim; d++)
+        logit += (double)q[d] * k[d];
+    logit *= rule->scale;
+    return rule->soft_cap > 0 ? rule->soft_cap * tanh(logit / rule->soft_cap) : logit;
+}
+
+/* Σ exp(logit) of every query head over slots [first, end); the largest |logit| so far. */
+static void sum_slots(const oracle_rule *rule, const oracle_lane *lane, uint32_t first,
+                      uint32_t end, const float *q, double *sums, double *largest) {
+    for (uint32_t g = 0; g < rule->group; g++) {
+        sums[g] = 0;
+        for (uint32_t s = first; s < end; s++) {
+            double logit =
+                logit_of(rule, q + g * rule->head_dim, lane->k + (size_t)s * rule->head_dim);
+            sums[g] += exp(logit);
+            *largest = fmax(*largest, fabs(logit));
+        }
+    }
+}
+
+/* `sums` and `largest` are those of all visible slots: a NaN among them spoils every page. */
+static candidate mass_page(const oracle_rule *rule, const oracle_lane *lane, uint32_t ordinal,
+                           const float *q, const double *sums, double largest) {
+    const uint32_t first = ordinal * rule->page_size;
+    candidate c = {.ordinal = ordinal, .slack = 4e-6 * (1 + largest)};
+    double scores[16];
+    sum_slots(rule, lane, first, first + rule->page_size, q, scores, &largest);
+    for (uint32_t g = 0; g < rule->group; g++)
+        scores[g] /= sums[g];
+    if (rule->selection.group == TAMIS_GROUP_SUM) c.slack *= rule->group;
+    c.score = join(rule, scores);
+    return c;
+}
+
+/* Candidates of all full pages, by ordinal. */
+static void score_pages(const oracle_rule *rule, const oracle_lane *lane, uint32_t visible,
+                        const float *q, candidate *pages) {
+    const tamis_selection *s = &rule->selection;
+    double sums[16], largest = 0;
+    if (s->kind == TAMIS_SELECT_ORACLE) sum_slots(rule, lane, 0, visible, q, sums, &largest);
+    for (uint32_t i = 0; i < visible / rule->page_size; i++) {
+        pages[i] = (candidate){.ordinal = i};
+        if (s->kind == TAMIS_SELECT_QUEST)
+            pages[i] = quest_page(rule, lane, i, q);
+        else if (s->kind == TAMIS_SELECT_ORACLE)
+            pages[i] = mass_page(rule, lane, i, q, sums, largest);
+        else if (s->kind == TAMIS_SELECT_RANDOM)
+            pages[i].score = (double)tms_selection_random_score(s->seed, lane->layer, visible - 1,
+                                                                lane->kv_head, i);
+    }
 }
 
 /* Best first: numbers before NaN, the higher score, then the newer page. */
@@ -89,29 +150,22 @@ uint32_t oracle_select(const oracle_rule *rule, const oracle_lane *lane, uint32_
     const tamis_selection *s = &rule->selection;
     uint32_t n = (visible + rule->page_size - 1) / rule->page_size;
     uint32_t k = s->budget / rule->page_size, taken = 0, n_ranked = 0;
-    bool scored = s->kind == TAMIS_SELECT_QUEST;
+    bool scored = s->kind != TAMIS_SELECT_WINDOW;
     memset(chosen, 1, n);
     if (s->kind == TAMIS_SELECT_FULL || n <= k) return n;
-    candidate *ranked = calloc(n, sizeof *ranked);
+    candidate *ranked = calloc(2 * n, sizeof *ranked), *pages = ranked + n;
     assert_non_null(ranked);
+    score_pages(rule, lane, visible, q, pages);
     for (uint32_t i = 0; i < n; i++) {
         if (is_protected(rule, i, visible))
             taken++;
         else
-            ranked[n_ranked++] = scored ? score_page(rule, lane, i, q) : (candidate){.ordinal = i};
+            ranked[n_ranked++] = pages[i];
     }
     qsort(ranked, n_ranked, sizeof *ranked, by_rank);
     take_best(ranked, n_ranked, k - taken, scored, chosen);
     free(ranked);
     return k;
-}
-
-static double logit_of(const oracle_rule *rule, const float *q, const float *k) {
-    double logit = 0;
-    for (uint32_t d = 0; d < rule->head_dim; d++)
-        logit += (double)q[d] * k[d];
-    logit *= rule->scale;
-    return rule->soft_cap > 0 ? rule->soft_cap * tanh(logit / rule->soft_cap) : logit;
 }
 
 bool oracle_attends(const oracle_rule *rule, const oracle_lane *lane, uint32_t visible,

@@ -8,6 +8,7 @@
 /* One lane's rows as the caller wrote them: [slots][dim]. */
 typedef struct oracle_lane {
     const float *k, *v;
+    uint32_t layer, kv_head;
 } oracle_lane;
 
 typedef struct oracle_rule {
@@ -19,7 +20,8 @@ typedef struct oracle_rule {
 
 /* The pages that the selection must take from a lane of `visible` slots for the `group` query heads
  * at `q`: chosen[ordinal] is 1 for those that it must read, 0 for those that it must not, -1 where
- * the scores are too close to the threshold to tell. Returns how many it reads. */
+ * the scores are too close to the threshold to tell. Returns how many it reads. The row is at
+ * position visible - 1. Only random's scores are not independent: they are the library's own. */
 uint32_t oracle_select(const oracle_rule *rule, const oracle_lane *lane, uint32_t visible,
                        const float *q, signed char *chosen);
 

@@ -135,7 +135,7 @@ static void check_row(pipe *p, uint32_t layer, uint32_t row, const pipe_sequence
     static uint32_t pages[1024];
     for (uint32_t h = 0; h < heads; h++) {
         size_t from = (layer * heads + h) * lane_elements(p);
-        oracle_lane lane = {s->k + from, s->v + from};
+        oracle_lane lane = {s->k + from, s->v + from, layer, h};
         size_t at = ((size_t)row * heads + h) * group * dim;
         uint32_t count = 0;
         OK(tamis_plan_read_selected(p->world.plan, row, h, pages, 1024, &count, &test_error));
@@ -179,6 +179,16 @@ static void check_counters(pipe *p) {
                      p->wanted.bounds_bytes_read * page_bytes / p->rule.page_size);
 }
 
+/* What scoring reads for a row over the KV heads, in pairs of rows of head_dim: bounds of the full
+ * pages, one pair each, or the keys of all pages, page_size / 2 pairs each. */
+static uint64_t scored_units(const pipe *p, uint32_t visible) {
+    uint64_t size = p->rule.page_size, units = 0;
+    if (p->rule.selection.kind == TAMIS_SELECT_QUEST) units = visible / size;
+    if (p->rule.selection.kind == TAMIS_SELECT_ORACLE)
+        units = (visible + size - 1) / size * size / 2;
+    return units * p->world.shape.n_kv_heads;
+}
+
 static void attend_layer(pipe *p, uint32_t layer, const uint32_t *who, const uint32_t *rows,
                          uint32_t count, bool exact,
                          void (*change_q)(pipe *p, float *q, uint32_t n)) {
@@ -203,9 +213,7 @@ static void attend_layer(pipe *p, uint32_t layer, const uint32_t *who, const uin
             uint32_t visible = s->length - rows[i] + j + 1;
             if (exact && row % 5 != 0 && row + 1 < n_rows) continue;
             check_row(p, layer, row, s, visible, !listed);
-            if (listed && p->rule.selection.kind == TAMIS_SELECT_QUEST)
-                p->wanted.bounds_bytes_read +=
-                    (uint64_t)(visible / p->rule.page_size) * p->world.shape.n_kv_heads;
+            if (listed) p->wanted.bounds_bytes_read += scored_units(p, visible);
         }
     }
     if (exact) p->wanted = before; /* only decode rows count bytes */

@@ -11,6 +11,18 @@ static tamis_selection quest(uint32_t budget, uint32_t sinks, uint32_t recent) {
         .kind = TAMIS_SELECT_QUEST, .budget = budget, .sinks = sinks, .recent = recent};
 }
 
+static tamis_selection of_kind(tamis_selection_kind kind, uint32_t budget, uint32_t sinks,
+                               uint32_t recent) {
+    tamis_selection selection = quest(budget, sinks, recent);
+    selection.kind = kind;
+    return selection;
+}
+
+/* The selections that score pages. */
+static const tamis_selection_kind scored[] = {TAMIS_SELECT_QUEST, TAMIS_SELECT_ORACLE,
+                                              TAMIS_SELECT_RANDOM};
+#define N_SCORED (sizeof scored / sizeof *scored)
+
 static tamis_selection window(uint32_t budget, uint32_t sinks) {
     return (tamis_selection){.kind = TAMIS_SELECT_WINDOW, .budget = budget, .sinks = sinks};
 }
@@ -88,6 +100,41 @@ static void test_quest_large_head(void **state) {
     run_shape(&shape, &plan, false);
 }
 
+static void test_oracle_f32(void **state) {
+    (void)state;
+    tamis_cache_params shape = shape_of(TAMIS_F32, 6, 2, 64, 8);
+    tamis_plan_params plan = {.selection = of_kind(TAMIS_SELECT_ORACLE, 64, 4, 16)};
+    run_shape(&shape, &plan, false);
+}
+
+/* Rows in the cache's own dtype, mean rule, one dense layer, scale and soft cap. */
+static void test_oracle_bf16(void **state) {
+    (void)state;
+    tamis_cache_params shape = shape_of(TAMIS_BF16, 10, 2, 80, 16);
+    tamis_plan_params plan = {.selection = of_kind(TAMIS_SELECT_ORACLE, 96, 1, 17)};
+    plan.scale = 0.2f;
+    plan.soft_cap = 20;
+    plan.selection.group = TAMIS_GROUP_MEAN;
+    plan.selection.dense_layers = 1;
+    run_shape(&shape, &plan, true);
+}
+
+static void test_oracle_large_head(void **state) {
+    (void)state;
+    tamis_cache_params shape = shape_of(TAMIS_F16, 16, 1, 256, 32);
+    tamis_plan_params plan = {.selection = of_kind(TAMIS_SELECT_ORACLE, 96, 0, 1)};
+    plan.selection.group = TAMIS_GROUP_SUM;
+    run_shape(&shape, &plan, false);
+}
+
+static void test_random_pages(void **state) {
+    (void)state;
+    tamis_cache_params shape = shape_of(TAMIS_F16, 4, 2, 128, 16);
+    tamis_plan_params plan = {.selection = of_kind(TAMIS_SELECT_RANDOM, 64, 4, 16)};
+    plan.selection.seed = 5;
+    run_shape(&shape, &plan, false);
+}
+
 static void test_window(void **state) {
     (void)state;
     tamis_cache_params shape = shape_of(TAMIS_F16, 4, 2, 128, 16);
@@ -110,11 +157,9 @@ static void test_sliding_window(void **state) {
     run_shape(&shape, &plan, false);
 }
 
-/* Contexts within the budget take the exact path, and the counters say so; one longer does not. */
-static void test_short(void **state) {
-    (void)state;
+static void run_short(const tamis_selection *selection) {
     tamis_cache_params shape = shape_of(TAMIS_F16, 4, 2, 128, 16);
-    tamis_plan_params plan = {.selection = quest(64, 4, 16), .max_rows = 64, .max_context = 128};
+    tamis_plan_params plan = {.selection = *selection, .max_rows = 64, .max_context = 128};
     static const uint32_t length[] = {62}, who[] = {0}, rows[] = {1};
     tamis_plan_counters c;
     pipe p;
@@ -132,6 +177,15 @@ static void test_short(void **state) {
     tamis_plan_get_counters(p.world.plan, &c);
     assert_true(c.rows_short == 0 && c.rows_selected == 0);
     pipe_close(&p);
+}
+
+/* Contexts within the budget take the exact path, and the counters say so; one longer does not. */
+static void test_short(void **state) {
+    (void)state;
+    for (size_t i = 0; i < N_SCORED; i++) {
+        tamis_selection selection = of_kind(scored[i], 64, 4, 16);
+        run_short(&selection);
+    }
 }
 
 /* Steps of changing company: rows of the page table are taken over and refilled, and pages that
@@ -199,12 +253,9 @@ static uint32_t read_lists(pipe *p, uint32_t n_rows, uint32_t *pages) {
     return n;
 }
 
-/* NaN in every head's q: no page has a score, so the newest are read; twice the same, and out is
- * NaN. */
-static void test_nan_q(void **state) {
-    (void)state;
+static void run_nan_q(const tamis_selection *selection) {
     tamis_cache_params shape = shape_of(TAMIS_F16, 4, 2, 128, 16);
-    tamis_plan_params plan = {.selection = quest(64, 4, 16), .max_rows = 200, .max_context = 256};
+    tamis_plan_params plan = {.selection = *selection, .max_rows = 200, .max_context = 256};
     static const uint32_t wanted[] = {0, 10, 11, 12, 0, 10, 11, 12};
     tamis_sequence id;
     test_world w;
@@ -239,12 +290,19 @@ static void test_nan_q(void **state) {
     test_close(&w);
 }
 
-/* NaN in a key: its page has no score and, once it is not protected any more, is not read and
- * spoils nothing; a row that does read it gets NaN. */
-static void test_nan_k(void **state) {
+/* NaN in every head's q: no page has a score, so the newest are read; twice the same, and out is
+ * NaN. */
+static void test_nan_q(void **state) {
     (void)state;
+    for (size_t i = 0; i < 2; i++) { /* quest and oracle */
+        tamis_selection selection = of_kind(scored[i], 64, 4, 16);
+        run_nan_q(&selection);
+    }
+}
+
+static void run_nan_k(const tamis_selection *selection) {
     tamis_cache_params shape = shape_of(TAMIS_F16, 4, 2, 128, 16);
-    tamis_plan_params plan = {.selection = quest(64, 4, 16), .max_rows = 64, .max_context = 256};
+    tamis_plan_params plan = {.selection = *selection, .max_rows = 64, .max_context = 256};
     static const uint32_t length[] = {130}, who[] = {0}, rows[] = {1};
     pipe p;
     pipe_open(&p, &shape, &plan);
@@ -255,6 +313,61 @@ static void test_nan_k(void **state) {
         pipe_step(&p, who, rows, 1, false);
     assert_false(isnan(p.out[0]));
     pipe_close(&p);
+}
+
+/* NaN in a key: under quest its page has no score, under oracle no page has; once it is not
+ * protected any more, it is not read and spoils nothing; a row that does read it gets NaN. */
+static void test_nan_k(void **state) {
+    (void)state;
+    for (size_t i = 0; i < 2; i++) {
+        tamis_selection selection = of_kind(scored[i], 64, 4, 16);
+        run_nan_k(&selection);
+    }
+}
+
+/* ---- Random pages ---------------------------------------------------------------------------- */
+
+#define RANDOM_LISTS 16u /* 2 layers, 2 KV heads, lists of 4 */
+
+/* The lists of a row at position `length` under a seed, layer after layer. */
+static void random_lists(uint64_t seed, uint32_t length, uint32_t *pages) {
+    tamis_cache_params shape = shape_of(TAMIS_F16, 4, 2, 128, 16);
+    tamis_plan_params plan = {
+        .selection = of_kind(TAMIS_SELECT_RANDOM, 64, 4, 0), .max_rows = 200, .max_context = 256};
+    static uint64_t tokens[200];
+    pipe p = {.n_sequences = 0};
+    tamis_sequence id;
+    plan.selection.seed = seed;
+    test_open(&p.world, &shape, &plan);
+    OK(tamis_cache_add(p.world.cache, &id, &test_error));
+    OK(test_append(&p.world, id, tokens, length));
+    tamis_step step = {.sequences = &id, .count = 1};
+    tamis_rows q = {.buffer = p.world.q}, out = {.buffer = p.world.out};
+    OK(tamis_plan_step_begin(p.world.plan, &step, &test_error));
+    for (uint32_t layer = 0; layer < 2; layer++) {
+        test_write(&p.world, layer, tokens, 1);
+        OK(tamis_plan_attend(p.world.plan, layer, &q, &out, &test_error));
+        assert_int_equal(read_lists(&p, 1, pages + layer * RANDOM_LISTS / 2), RANDOM_LISTS / 2);
+    }
+    OK(tamis_plan_step_end(p.world.plan, &test_error));
+    test_close(&p.world);
+}
+
+/* One seed means the same pages on every device: they are written down here, each list with the
+ * sink and the partial page. Another seed, position, layer or KV head means others. */
+static void test_random_seeds(void **state) {
+    (void)state;
+    static const uint32_t wanted[RANDOM_LISTS] = {0, 5, 8, 12, 0, 3, 11, 12,
+                                                  0, 5, 7, 12, 0, 7, 10, 12};
+    uint32_t pages[RANDOM_LISTS], again[RANDOM_LISTS];
+    random_lists(8, 196, pages);
+    assert_memory_equal(pages, wanted, sizeof wanted);
+    assert_memory_not_equal(pages, pages + 4, 4 * sizeof *pages);
+    assert_memory_not_equal(pages, pages + 8, 4 * sizeof *pages);
+    random_lists(8, 197, again);
+    assert_memory_not_equal(again, pages, sizeof pages);
+    random_lists(9, 196, again);
+    assert_memory_not_equal(again, pages, sizeof pages);
 }
 
 /* Attends `n_rows` rows at the end of a sequence in every layer, and cancels. */
@@ -337,6 +450,11 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_quest_f16),
         cmocka_unit_test(test_quest_bf16),
         cmocka_unit_test(test_quest_large_head),
+        cmocka_unit_test(test_oracle_f32),
+        cmocka_unit_test(test_oracle_bf16),
+        cmocka_unit_test(test_oracle_large_head),
+        cmocka_unit_test(test_random_pages),
+        cmocka_unit_test(test_random_seeds),
         cmocka_unit_test(test_window),
         cmocka_unit_test(test_full),
         cmocka_unit_test(test_sliding_window),

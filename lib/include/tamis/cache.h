@@ -16,6 +16,25 @@ typedef struct tamis_cache tamis_cache;
 /* A sequence's handle. 0 is never one; ids are not reused. */
 typedef uint64_t tamis_sequence;
 
+/* What the pair (lo, hi) of a full page holds, channel by channel. Values are pinned. */
+typedef enum tamis_bounds_kind {
+    TAMIS_BOUNDS_MINMAX = 0, /* minimum and maximum of its keys (Quest, section 3.4) */
+    TAMIS_BOUNDS_MEAN_STD =
+        1,                /* mean - width·std and mean + width·std (UNIQUE, arXiv 2605.27740) */
+    TAMIS_BOUNDS_MEAN = 2 /* the mean, twice: a centroid */
+} tamis_bounds_kind;
+
+typedef struct tamis_bounds {
+    tamis_bounds_kind kind;
+    float width; /* of mean_std, in standard deviations; 0 means 1 */
+    uint64_t reserved[2];
+} tamis_bounds;
+
+/* "minmax", "meanstd", "mean" to the kind and back. Errors: E_ARGUMENT naming what is known. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_bounds_parse(const char *name, tamis_bounds_kind *out,
+                                                           tamis_error *error);
+TAMIS_API const char *tamis_bounds_name(tamis_bounds_kind kind);
+
 typedef struct tamis_cache_params {
     uint32_t n_layers;
     uint32_t n_heads; /* query heads: n_kv_heads times the group, group 1 to 16 */
@@ -27,6 +46,7 @@ typedef struct tamis_cache_params {
      * rounded up to whole pages. Bytes: pages and bounds together take at most so many bytes. */
     uint64_t capacity_tokens;
     uint64_t capacity_bytes;
+    tamis_bounds bounds; /* all zero: minmax */
     uint64_t reserved[8];
 } tamis_cache_params;
 
@@ -53,6 +73,18 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_cache_create(tamis_context *contex
                                                            tamis_cache **out, tamis_error *error);
 /* Accepts NULL. Plans over the cache must have been destroyed before. */
 TAMIS_API void tamis_cache_destroy(tamis_cache **cache);
+
+/* Changes what bounds hold: those of every full page are computed again from its keys, for all
+ * sequences. Errors: E_ARGUMENT (kind, or a width that is negative or not finite) and E_STATE (a
+ * plan has an open step over the cache) change nothing; E_NO_MEMORY and E_DEVICE may leave some
+ * pages with the old bounds: then no step begins (E_STATE) until a call, with whatever kind,
+ * succeeds. Enqueues; waits for what the upload of page lists needs. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_cache_set_bounds(tamis_cache *cache,
+                                                               const tamis_bounds *bounds,
+                                                               tamis_error *error);
+/* The kind and width in force; after a change that failed half way, those it was going to. The width
+ * is 0 for kinds without one. */
+TAMIS_API void tamis_cache_get_bounds(const tamis_cache *cache, tamis_bounds *out);
 
 /* Fork, truncate, remove and read answer E_ARGUMENT for an unknown sequence and E_STATE for one in an
  * open step of a plan. */

@@ -83,6 +83,23 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_runner_decode(tamis_runner *runner
                                                             uint32_t count, const int32_t *tokens,
                                                             int32_t *next, tamis_error *error);
 
+/* The rows of one layer's attention in a forward pass: f32, packed, q and k rotated; out before the
+ * output projection. The buffers are the runner's and hold this only during the call. */
+typedef struct tamis_attention_rows {
+    uint32_t layer, n_rows;
+    tamis_rows q;    /* [n_rows][n_heads][head_dim] */
+    tamis_rows k, v; /* [n_rows][n_kv_heads][head_dim] */
+    tamis_rows out;  /* [n_rows][n_heads][head_dim] */
+    uint64_t reserved[4];
+} tamis_attention_rows;
+
+/* Called in every layer of every step once its attention is enqueued, the runner's step being open: it
+ * may read the buffers (which waits) and must not call the runner, its plan or its cache. A status other
+ * than OK ends the step, which fails with it. */
+typedef tamis_status (*tamis_runner_observer)(void *user, const tamis_attention_rows *rows);
+/* Sets the observer; NULL removes it. */
+TAMIS_API void tamis_runner_observe(tamis_runner *runner, tamis_runner_observer observer, void *user);
+
 /* Logits after the last call: of decode row `row`, or row 0 after a prefill: f32 [n_vocab]. Waits.
  * Errors: E_ARGUMENT (no such row), E_STATE (the last call left none), E_DEVICE. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_runner_logits(tamis_runner *runner, uint32_t row,

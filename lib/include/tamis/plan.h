@@ -54,8 +54,8 @@ typedef struct tamis_step {
 
 /* Reserves the pages of all layers and enqueues the step's tables. The only call that can run out:
  * E_FULL with pages needed and free; then nothing has changed. Errors: E_ARGUMENT (unknown sequence,
- * more than max_rows or max_selected_rows, context exceeded, with the numbers), E_STATE (a step is open).
- * Enqueues. */
+ * more than max_rows or max_selected_rows, context exceeded, with the numbers), E_STATE (a step is open, or
+ * a change of bounds failed half way). Enqueues. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_step_begin(tamis_plan *plan,
                                                               const tamis_step *step,
                                                               tamis_error *error);
@@ -103,8 +103,8 @@ typedef struct tamis_plan_counters {
     uint64_t pages_bounded; /* bounds computed */
     uint64_t
         kv_bytes_read; /* K and V of the pages read, by decode rows (steps that are not exact) */
-    uint64_t bounds_bytes_read;
-    uint64_t kv_bytes_full; /* what full would have read for the same rows */
+    uint64_t bounds_bytes_read; /* what scoring read: bounds; for oracle the keys, once a KV head */
+    uint64_t kv_bytes_full;     /* what full would have read for the same rows */
     uint64_t reserved[8];
 } tamis_plan_counters;
 

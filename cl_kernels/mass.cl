@@ -1,0 +1,116 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* page_mass: m_g(page) = Σ exp(logit - lse_g) over the page's slots; score(page) = max, mean or sum
+ * of m_g over the group.
+ * contract: host/backend.h; meaning: host/reference/mass.c.
+ * Work split: in page_mass_logs the groups of one x share the pages of one (row, query head), the
+ * partial page too; an item leaves ln Σ exp(logit) of the slots of its page, or pages if y is too
+ * narrow for one each; in page_mass_lse a group owns one (row, query head) and joins those; in
+ * page_mass_scores the groups of one x share the full pages of one (row, KV head). */
+#include "common.clh"
+#ifndef HEAD_DIM
+#define HEAD_DIM 128
+#endif
+#ifndef PAGE_SIZE
+#define PAGE_SIZE 16
+#endif
+#ifndef GROUP
+#define GROUP 4 /* query heads a KV head */
+#endif
+#ifndef RULE
+#define RULE 0 /* tms_group: 0 max, 1 mean, 2 sum */
+#endif
+
+/* The pages that this item takes of those that the groups of one x share. */
+#define FOR_EACH_SHARED(page, n)                                                                   \
+    for (uint page = (uint)get_group_id(1) * LANES + (uint)get_local_id(0); page < (n);            \
+         page += (uint)get_num_groups(1) * LANES)
+
+__kernel GROUP_OF(LANES) void page_mass_logs(KV_PARAMS, BATCH_PARAMS, MATRIX_PARAMS(q),
+                                             float scale, float soft_cap,
+                                             REF_PARAMS(float, logs), uint log_stride) {
+    const uint n_heads = n_kv_heads * GROUP, state = (uint)get_group_id(0);
+    if (state >= n_rows * n_heads) return;
+    const uint query_head = state % n_heads, row = state / n_heads, head = query_head / GROUP;
+    const uint seen = (uint)visible[visible_offset + row * n_kv_heads + head];
+    const uint pages = seen / PAGE_SIZE + (seen % PAGE_SIZE != 0);
+    FOR_EACH_SHARED(page, pages) {
+        const uint slots = min(seen - page * PAGE_SIZE, (uint)PAGE_SIZE);
+        const int id = table[table_offset + row_seq[row_seq_offset + row] * seq_stride +
+                             head * head_stride + page];
+        __global const element *key = kv + kv_offset + id * page_stride + head * kv_head_stride;
+        __global const float *query = q + q_offset + row * q_stride + (ulong)query_head * HEAD_DIM;
+        /* 1. the logits of the page's slots; an infinite one counts as NaN */
+        float logits[PAGE_SIZE];
+        float top = -INFINITY;
+        for (uint s = 0; s < slots; s++) {
+            float16 sums = 0.0f;
+            for (uint c = 0; c < HEAD_DIM; c += 16)
+                sums = fma(scale * vload16(0, query + c), load16(key + s * slot_stride + c), sums);
+            float logit = sum16(sums);
+            if (soft_cap > 0.0f) logit = soft_cap * tanh(logit / soft_cap);
+            logits[s] = isfinite(logit) ? logit : NAN;
+            top = fmax(top, logits[s]);
+        }
+        /* 2. the page's log-mass; a NaN among the logits stays */
+        float sum = 0.0f;
+        for (uint s = 0; s < slots; s++)
+            sum += exp(logits[s] - top);
+        logs[logs_offset + (ulong)state * log_stride + page] = top + log(sum);
+    }
+}
+
+__kernel GROUP_OF(LANES) void page_mass_lse(BATCH_PARAMS, REF_PARAMS(const float, logs),
+                                            uint log_stride, REF_PARAMS(float, lse)) {
+    __local float tops[LANES], sums[LANES]; /* of each lane's pages */
+    const uint lane = (uint)get_local_id(0), state = (uint)get_group_id(0);
+    if (state >= n_rows * n_kv_heads * GROUP) return;
+    const uint seen = (uint)visible[visible_offset + state / GROUP];
+    const uint pages = seen / PAGE_SIZE + (seen % PAGE_SIZE != 0);
+    logs += logs_offset + (ulong)state * log_stride;
+    /* 1. Σ exp over the lane's pages; a NaN stays in the sum */
+    float top = -INFINITY, sum = 0.0f;
+    for (uint page = lane; page < pages; page += LANES) {
+        const float x = logs[page];
+        if (!(x <= top)) {
+            sum *= exp(top - x);
+            top = x;
+        }
+        sum += exp(x - top);
+    }
+    tops[lane] = top;
+    sums[lane] = sum;
+    barrier(CLK_LOCAL_MEM_FENCE);
+    /* 2. over the lanes that have pages, in order */
+    if (lane == 0) {
+        const uint n = min(pages, (uint)LANES);
+        for (uint i = 1; i < n; i++)
+            top = fmax(top, tops[i]);
+        sum = 0.0f;
+        for (uint i = 0; i < n; i++)
+            sum += sums[i] * exp(tops[i] - top);
+        lse[lse_offset + state] = top + log(sum);
+    }
+}
+
+__kernel GROUP_OF(LANES) void page_mass_scores(BATCH_PARAMS, REF_PARAMS(const float, logs),
+                                               uint log_stride, REF_PARAMS(const float, lse),
+                                               REF_PARAMS(float, scores), uint score_stride) {
+    const uint owner = (uint)get_group_id(0);
+    if (owner >= n_rows * n_kv_heads) return;
+    const uint pages = (uint)visible[visible_offset + owner] / PAGE_SIZE;
+    FOR_EACH_SHARED(page, pages) {
+        /* the masses of the page, joined by the group's rule; a NaN stays */
+        float score = 0.0f;
+        for (uint g = 0; g < GROUP; g++) {
+            const ulong state = (ulong)owner * GROUP + g;
+            const float mass =
+                exp(logs[logs_offset + state * log_stride + page] - lse[lse_offset + state]);
+            if (RULE == 0)
+                score = isnan(mass) || mass > score ? mass : score;
+            else
+                score += mass;
+        }
+        scores[scores_offset + (ulong)owner * score_stride + page] =
+            RULE == 1 ? score / GROUP : score;
+    }
+}

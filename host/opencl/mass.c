@@ -1,0 +1,93 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* page_mass on OpenCL: shapes and launches of cl_kernels/mass.cl, three in a row. */
+#include "host/opencl/opencl.h"
+
+/* Parts of scratch: log-masses [row][query head][log_stride], then an lse a (row, query head). */
+typedef struct masses {
+    tms_ref logs, lse;
+    uint32_t log_stride; /* the full pages and a partial one */
+    uint64_t n_states, n_logs;
+} masses;
+
+static masses masses_of(const tms_page_mass *p) {
+    masses m = {.logs = p->scratch,
+                .lse = p->scratch,
+                .log_stride = p->stride + 1,
+                .n_states = (uint64_t)p->batch.n_rows * p->batch.n_heads};
+    m.n_logs = m.n_states * m.log_stride;
+    m.lse.offset += m.n_logs * sizeof(cl_float);
+    return m;
+}
+
+uint64_t tms_cl_page_mass_scratch(tms_device *dev, const tms_page_mass *p) {
+    masses m = masses_of(p);
+    (void)dev;
+    return (m.n_logs + m.n_states) * sizeof(cl_float);
+}
+
+static tms_cl_launch begin(tms_device *dev, const tms_page_mass *p, const char *kernel) {
+    return tms_cl_begin(dev, "mass.cl", kernel,
+                        "-DDTYPE=%d -DHEAD_DIM=%u -DPAGE_SIZE=%u -DGROUP=%u -DRULE=%d", p->kv.dtype,
+                        p->kv.head_dim, p->kv.page_size, p->batch.n_heads / p->batch.n_kv_heads,
+                        p->group);
+}
+
+/* Groups that share the pages of one owner, an item a page; grids may be narrow in y. */
+static uint64_t shares_of(uint32_t pages) {
+    uint32_t shares = pages / TMS_CL_LANES + (pages % TMS_CL_LANES != 0);
+    return shares < 1 ? 1 : shares < 1024 ? shares : 1024;
+}
+
+/* Log-masses of every visible page of every query head. */
+static tamis_status run_logs(tms_device *dev, const tms_page_mass *p, const masses *m) {
+    const tms_batch *b = &p->batch;
+    uint32_t size = p->kv.page_size, pages = b->max_visible / size + (b->max_visible % size != 0);
+    tms_cl_launch l = begin(dev, p, "page_mass_logs");
+    tms_cl_kv(&l, &p->kv, b->n_rows);
+    tms_cl_batch(&l, b);
+    tms_cl_matrix(&l, &p->q, b->n_rows, (uint64_t)b->n_heads * p->kv.head_dim);
+    tms_cl_f32(&l, p->scale);
+    tms_cl_f32(&l, p->soft_cap);
+    tms_cl_ref(&l, m->logs, sizeof(cl_float), m->n_logs);
+    tms_cl_u32(&l, m->log_stride);
+    return tms_cl_run_groups(&l, TMS_CL_LANES, m->n_states, shares_of(pages));
+}
+
+static tamis_status run_lse(tms_device *dev, const tms_page_mass *p, const masses *m) {
+    tms_cl_launch l = begin(dev, p, "page_mass_lse");
+    tms_cl_batch(&l, &p->batch);
+    tms_cl_ref(&l, m->logs, sizeof(cl_float), m->n_logs);
+    tms_cl_u32(&l, m->log_stride);
+    tms_cl_ref(&l, m->lse, sizeof(cl_float), m->n_states);
+    return tms_cl_run_groups(&l, TMS_CL_LANES, m->n_states, 1);
+}
+
+/* The masses that follow, joined over the groups. */
+static tamis_status run_scores(tms_device *dev, const tms_page_mass *p, const masses *m) {
+    const tms_batch *b = &p->batch;
+    uint64_t owners = (uint64_t)b->n_rows * b->n_kv_heads;
+    tms_cl_launch l = begin(dev, p, "page_mass_scores");
+    tms_cl_batch(&l, b);
+    tms_cl_ref(&l, m->logs, sizeof(cl_float), m->n_logs);
+    tms_cl_u32(&l, m->log_stride);
+    tms_cl_ref(&l, m->lse, sizeof(cl_float), m->n_states);
+    tms_cl_ref(&l, p->scores, sizeof(cl_float), owners * p->stride);
+    tms_cl_u32(&l, p->stride);
+    return tms_cl_run_groups(&l, TMS_CL_LANES, owners, shares_of(b->max_visible / p->kv.page_size));
+}
+
+tamis_status tms_cl_page_mass(tms_device *dev, const tms_page_mass *p) {
+    const tms_batch *b = &p->batch;
+    tamis_status status = tms_cl_base_only(dev, "page_mass");
+    if (status == TAMIS_OK) status = tms_check_kv(dev, &p->kv);
+    if (status == TAMIS_OK) status = tms_check_batch(dev, b);
+    if (status != TAMIS_OK) return status;
+    if (b->n_rows && p->stride < b->max_visible / p->kv.page_size)
+        return tms_device_fail(dev, TAMIS_E_ARGUMENT,
+                               "page_mass: a stride of %u scores for lanes of %u full pages",
+                               p->stride, b->max_visible / p->kv.page_size);
+    const masses m = masses_of(p);
+    status = run_logs(dev, p, &m);
+    if (status == TAMIS_OK) status = run_lse(dev, p, &m);
+    return status == TAMIS_OK ? run_scores(dev, p, &m) : status;
+}

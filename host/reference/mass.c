@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* page_mass: the share of the true attention that falls on every full page:
+ *   lse_g = ln Σ exp(logit_g) over the visible slots;  m_g(i) = Σ exp(logit_g - lse_g) over page i;
+ *   score(i) = max, mean or sum of m_g over the group.
+ * Contract: host/backend.h, page_mass. Scores for ordinals below visible / page_size; the others
+ * are left alone. A logit that is NaN or infinite in fp32 makes every score of its (row, KV head)
+ * NaN. */
+#include "host/reference/convert.h"
+#include "host/reference/reference.h"
+
+#include <math.h>
+
+/* One (row, KV head): its page ids, the query heads of its group, and where its scores go. */
+typedef struct lane {
+    const void *data;
+    const int32_t *pages;
+    const float *q;
+    float *scores;
+    uint32_t head, group, visible;
+} lane;
+
+static void load_key(const tms_kv *kv, const lane *l, uint32_t slot, float *k) {
+    const uint64_t at =
+        tms_key_at(kv, l->pages[slot / kv->page_size], l->head, slot % kv->page_size);
+    tms_load_row(kv->dtype, l->data, at, kv->head_dim, k);
+}
+
+/* As in attend; NaN unless it is finite in fp32. */
+static double logit_of(const tms_page_mass *p, const float *q, const float *k) {
+    double logit = p->scale * tms_dot(q, k, p->kv.head_dim);
+    if (p->soft_cap > 0) logit = p->soft_cap * tanh(logit / p->soft_cap);
+    return isfinite((float)logit) ? logit : NAN;
+}
+
+/* lse of every query head over all that the row sees; NaN if a logit is. */
+static void find_lse(const tms_page_mass *p, const lane *l, double *lse) {
+    float k[TMS_MAX_HEAD_DIM];
+    double most[TMS_MAX_GROUP], sum[TMS_MAX_GROUP] = {0};
+    for (uint32_t g = 0; g < l->group; g++)
+        most[g] = -INFINITY;
+    for (uint32_t slot = 0; slot < l->visible; slot++) {
+        load_key(&p->kv, l, slot, k);
+        for (uint32_t g = 0; g < l->group; g++) {
+            const double logit = logit_of(p, l->q + g * p->kv.head_dim, k);
+            if (!(logit <= most[g])) { /* a new largest, or a NaN, which stays in the sum */
+                sum[g] *= exp(most[g] - logit);
+                most[g] = logit;
+            }
+            sum[g] += exp(logit - most[g]);
+        }
+    }
+    for (uint32_t g = 0; g < l->group; g++)
+        lse[g] = most[g] + log(sum[g]);
+}
+
+/* The masses of one page, joined by the group's rule. */
+static double score_page(const tms_page_mass *p, const lane *l, uint32_t ordinal,
+                         const double *lse) {
+    float k[TMS_MAX_HEAD_DIM];
+    double mass[TMS_MAX_GROUP] = {0}, score = 0;
+    for (uint32_t s = 0; s < p->kv.page_size; s++) {
+        load_key(&p->kv, l, ordinal * p->kv.page_size + s, k);
+        for (uint32_t g = 0; g < l->group; g++)
+            mass[g] += exp(logit_of(p, l->q + g * p->kv.head_dim, k) - lse[g]);
+    }
+    for (uint32_t g = 0; g < l->group; g++) {
+        if (p->group != TMS_GROUP_MAX)
+            score += mass[g];
+        else if (mass[g] > score || isnan(mass[g]))
+            score = mass[g];
+    }
+    return p->group == TMS_GROUP_MEAN ? score / l->group : score;
+}
+
+static void score_lane(const tms_page_mass *p, const lane *l) {
+    const uint32_t pages = l->visible / p->kv.page_size;
+    double lse[TMS_MAX_GROUP];
+    bool spoiled = false;
+    /* 1. What the masses are shares of. */
+    find_lse(p, l, lse);
+    for (uint32_t g = 0; g < l->group; g++)
+        spoiled |= isnan(lse[g]);
+    /* 2. Every full page's masses, joined. */
+    for (uint32_t i = 0; i < pages; i++)
+        l->scores[i] = spoiled ? NAN : (float)score_page(p, l, i, lse);
+}
+
+tamis_status tms_reference_page_mass(tms_device *dev, const tms_page_mass *p) {
+    const tms_kv *kv = &p->kv;
+    const tms_batch *batch = &p->batch;
+    const uint32_t n = batch->n_rows, heads = batch->n_kv_heads, dim = kv->head_dim;
+    tamis_status status = tms_check_kv(dev, kv);
+    if (status == TAMIS_OK) status = tms_check_batch(dev, batch);
+    if (status != TAMIS_OK) return status;
+    const uint32_t group = batch->n_heads / heads;
+    tms_views views = tms_views_begin(dev);
+    tms_views_require(&views, p->stride >= batch->max_visible / kv->page_size,
+                      "page_mass: stride below the lanes' full pages", p->stride);
+    const float *q = tms_view_matrix(&views, "q", p->q, n, (uint64_t)batch->n_heads * dim);
+    float *scores = tms_view(&views, "scores", p->scores, (uint64_t)n * heads * p->stride * 4);
+    const int32_t *visible = tms_view_visible(&views, batch);
+    const int32_t *row_seq = tms_view(&views, "row_seq", batch->row_seq, (uint64_t)n * 4);
+    const int32_t *table = n ? tms_view_rest(&views, "table", batch->table) : NULL;
+    const void *data = n ? tms_view_rest(&views, "kv data", kv->data) : NULL;
+    if (views.status != TAMIS_OK) return views.status;
+    for (uint64_t i = 0; i < (uint64_t)n * heads; i++) {
+        const uint64_t row = i / heads;
+        const uint32_t head = (uint32_t)(i % heads);
+        const lane l = {
+            .data = data,
+            .pages = tms_lane(table, batch->seq_stride, batch->head_stride, row_seq[row], head),
+            .q = q + row * p->q.stride + (uint64_t)head * group * dim,
+            .scores = scores + i * p->stride,
+            .head = head,
+            .group = group,
+            .visible = (uint32_t)visible[i]};
+        score_lane(p, &l);
+    }
+    return TAMIS_OK;
+}
+
+uint64_t tms_reference_page_mass_scratch(tms_device *dev, const tms_page_mass *p) {
+    (void)dev;
+    (void)p;
+    return 0;
+}

@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What bounds hold: the kinds by name, and those of all full pages computed again on a change. */
+#include "lib/cache/cache.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+_Static_assert((int)TAMIS_BOUNDS_MINMAX == (int)TMS_BOUNDS_MINMAX, "the contract's value");
+_Static_assert((int)TAMIS_BOUNDS_MEAN_STD == (int)TMS_BOUNDS_MEAN_STD, "the contract's value");
+_Static_assert((int)TAMIS_BOUNDS_MEAN == (int)TMS_BOUNDS_MEAN, "the contract's value");
+
+static const char *const names[] = {"minmax", "meanstd", "mean"};
+static const size_t n_names = sizeof names / sizeof *names;
+
+static bool is_kind(tamis_bounds_kind kind) {
+    return (int)kind >= 0 && (size_t)kind < n_names;
+}
+
+tamis_status tamis_bounds_parse(const char *name, tamis_bounds_kind *out, tamis_error *error) {
+    TMS_REQUIRE(name, TAMIS_E_ARGUMENT, "name is NULL");
+    TMS_REQUIRE(out, TAMIS_E_ARGUMENT, "out is NULL");
+    for (size_t i = 0; i < n_names; i++) {
+        if (strcmp(name, names[i]) == 0) {
+            *out = (tamis_bounds_kind)i;
+            return TAMIS_OK;
+        }
+    }
+    return tms_error_set(error, TAMIS_E_ARGUMENT,
+                         "there are no bounds \"%s\"; known are %s, %s, %s", name, names[0],
+                         names[1], names[2]);
+}
+
+const char *tamis_bounds_name(tamis_bounds_kind kind) {
+    return is_kind(kind) ? names[kind] : "unknown";
+}
+
+tamis_status tms_bounds_fill(tamis_bounds *bounds, tamis_error *error) {
+    TMS_REQUIRE(is_kind(bounds->kind), TAMIS_E_ARGUMENT, "there is no bounds kind %d",
+                (int)bounds->kind);
+    TMS_REQUIRE(bounds->width >= 0 && isfinite(bounds->width), TAMIS_E_ARGUMENT,
+                "bounds width %g is negative or not finite", (double)bounds->width);
+    if (bounds->kind != TAMIS_BOUNDS_MEAN_STD) bounds->width = 0;
+    if (bounds->kind == TAMIS_BOUNDS_MEAN_STD && bounds->width == 0) bounds->width = 1;
+    return TAMIS_OK;
+}
+
+tms_bounds tms_cache_bounds(const tamis_cache *cache, uint32_t layer) {
+    return (tms_bounds){.kv = tms_cache_kv(cache, layer),
+                        .n_kv_heads = 1,
+                        .kind = (tms_bounds_kind)cache->params.bounds.kind,
+                        .width = cache->params.bounds.width};
+}
+
+/* Page ids of one upload and launch. */
+#define CHUNK_PAGES 4096u
+
+/* The pages of a pool whose bounds are to be computed, and the chunk of them that is being
+ * gathered. */
+typedef struct renewal {
+    tms_device *dev;
+    tms_bounds launch; /* of the pool; its pages are CHUNK_PAGES ids on the device */
+    uint32_t *seen;    /* a bit a page of the largest pool: gathered before */
+    int32_t *chunk;    /* [CHUNK_PAGES] */
+} renewal;
+
+static tamis_status send_chunk(renewal *r, tamis_error *error) {
+    const tms_backend *backend = r->dev->backend;
+    uint64_t bytes = r->launch.n * sizeof *r->chunk;
+    tamis_status status = TAMIS_OK;
+    if (r->launch.n == 0) return TAMIS_OK;
+    TMS_TRY(r->dev, backend->write(r->dev, r->launch.pages, r->chunk, bytes));
+    TMS_TRY(r->dev, backend->bounds(r->dev, &r->launch));
+    r->launch.n = 0;
+fail:
+    return status;
+}
+
+/* Gathers the full pages of a lane that no lane before has brought. */
+static tamis_status renew_lane(renewal *r, const int32_t *list, uint32_t n_full,
+                               tamis_error *error) {
+    tamis_status status = TAMIS_OK;
+    for (uint32_t i = 0; i < n_full && status == TAMIS_OK; i++) {
+        uint32_t *word = &r->seen[list[i] / 32], bit = 1u << list[i] % 32;
+        if (*word & bit) continue;
+        *word |= bit;
+        r->chunk[r->launch.n++] = list[i];
+        if (r->launch.n == CHUNK_PAGES) status = send_chunk(r, error);
+    }
+    return status;
+}
+
+static tamis_status renew_pool(renewal *r, const tamis_cache *cache, const tms_pool *pool,
+                               tamis_error *error) {
+    tms_ref pages = r->launch.pages;
+    tamis_status status = TAMIS_OK;
+    r->launch = tms_cache_bounds(cache, pool->first_layer);
+    r->launch.pages = pages;
+    memset(r->seen, 0, (pool->pages.n / 32 + 1) * sizeof *r->seen);
+    for (uint32_t i = 0; i < cache->sequence_capacity; i++) {
+        const tms_sequence *s = cache->sequences[i];
+        uint32_t end = s ? tms_end_lane(cache, pool) : 0;
+        for (uint32_t lane = tms_first_lane(cache, pool); lane < end; lane++) {
+            uint32_t n_full = s->lanes[lane].length / cache->params.page_size;
+            status = renew_lane(r, tms_lane_pages(s, lane), n_full, error);
+            if (status != TAMIS_OK) return status;
+        }
+    }
+    return send_chunk(r, error);
+}
+
+/* Takes what the renewal of any pool needs. */
+static tamis_status take_work(renewal *r, const tamis_cache *cache, tamis_error *error) {
+    uint32_t most = 0;
+    tamis_status status = TAMIS_OK;
+    for (uint32_t i = 0; i < cache->size.pools; i++)
+        if (cache->pools[i].pages.n > most) most = cache->pools[i].pages.n;
+    r->seen = malloc((most / 32 + 1) * sizeof *r->seen);
+    r->chunk = malloc(CHUNK_PAGES * sizeof *r->chunk);
+    TMS_REQUIRE(r->seen && r->chunk, TAMIS_E_NO_MEMORY, "no host memory to list %" PRIu32 " pages",
+                most);
+    TMS_TRY(r->dev,
+            r->dev->backend->alloc(r->dev, CHUNK_PAGES * sizeof *r->chunk, &r->launch.pages.mem));
+fail:
+    return status;
+}
+
+tamis_status tamis_cache_set_bounds(tamis_cache *cache, const tamis_bounds *bounds,
+                                    tamis_error *error) {
+    TMS_REQUIRE(cache, TAMIS_E_ARGUMENT, "cache is NULL");
+    TMS_REQUIRE(bounds, TAMIS_E_ARGUMENT, "bounds is NULL");
+    tamis_bounds filled = {.kind = bounds->kind, .width = bounds->width};
+    tamis_status status = tms_bounds_fill(&filled, error);
+    if (status != TAMIS_OK) return status;
+    TMS_REQUIRE(!cache->step_open, TAMIS_E_STATE, "a step on the cache is open");
+    renewal r = {.dev = cache->context->dev};
+    status = take_work(&r, cache, error);
+    if (status == TAMIS_OK) {
+        cache->params.bounds = filled;
+        cache->bounds_mixed = true;
+        for (uint32_t i = 0; i < cache->size.pools && status == TAMIS_OK; i++)
+            status = renew_pool(&r, cache, &cache->pools[i], error);
+        cache->bounds_mixed = status != TAMIS_OK;
+    }
+    r.dev->backend->free(r.dev, r.launch.pages.mem);
+    free(r.chunk);
+    free(r.seen);
+    return status;
+}
+
+void tamis_cache_get_bounds(const tamis_cache *cache, tamis_bounds *out) {
+    if (cache && out) *out = cache->params.bounds;
+}
