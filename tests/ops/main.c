@@ -2,6 +2,10 @@
 /* tamis-check: runs the ops of every device against the reference, twice for bits, or timed. */
 #include "check.h"
 
+#ifdef TAMIS_HAVE_OPENCL
+#define CL_TARGET_OPENCL_VERSION 120
+#include <clblast_c.h>
+#endif
 #include <fnmatch.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -214,6 +218,9 @@ int main(int argc, char **argv) {
     for (size_t i = 0; !status && args.print && i < args.cases.count; i++)
         puts(args.cases.items[i].text);
     if (!status && !args.print) status = run(&args);
+#ifdef TAMIS_HAVE_OPENCL
+    CLBlastClearCache(); /* else it holds contexts until exit, when oclgrind can no longer free them */
+#endif
     free(args.cases.items);
     return status;
 }
