@@ -1,14 +1,21 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# Builds tamis and asks the shipped model for a key that stands early in a text, three times: reading
-# the whole KV cache (full), a part that quest selects, and the newest part (window).
-# Exit status: 0 if full and quest answer rightly and window, which cannot see the key, does not.
+# Builds tamis and asks the shipped model for keys that stand all over long texts, reading the whole
+# KV cache (full), the pages that quest selects, the newest pages (window), and the best pages that
+# can be known (oracle).
+# Exit status: 0 if full finds at least 90 % of the keys, quest with a budget of 512 at most 10 points
+# fewer, and window with as many tokens less than 40 %.
 set -eu
 cd "$(dirname "$0")/.."
 . tools/packages.sh
 
-key=48213
-budget=256
+model=tests/data/needle.gguf
+text=tests/data/text.txt
+length=10000 # tokens of a text
+texts=2
+keys=10 # of a text
+budget=512 # the one that is judged
+
 # shellcheck disable=SC2086 # a list of words
 install_missing $needed_to_build
 say "building into build/"
@@ -17,60 +24,45 @@ build build -DCMAKE_BUILD_TYPE=Release -DTAMIS_TOOLS=ON -DTAMIS_TESTS=OFF
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
-# The key goes in after 500 bytes; about 1400 follow, far more than the window keeps.
-{
-    head -c 500 tests/data/text.txt
-    printf ' The red pass key is %s. Remember it. ' "$key"
-    tail -c +501 tests/data/text.txt | head -c 1400
-    printf '\n'
-} >"$work/prompt"
-length=$(wc -c <"$work/prompt")
-
-say "a text of $length tokens (bytes); in it: \"The red pass key is $key.\""
-say "the question is asked under each selection; budget $budget tokens of each lane"
-
-# ask SELECT [FLAG...]: the answer to $work/answer, the line of figures to $work/figures.
-ask() {
-    if ! ./build/tamis run --model tests/data/needle.gguf --prompt-file "$work/prompt" \
-        --question 'The red pass key is ' --tokens 5 --select "$@" \
-        >"$work/answer" 2>"$work/messages"; then
-        cat "$work/messages" >&2
-        return 1
-    fi
-    tail -n 1 "$work/messages" >"$work/figures"
+# found SELECT BUDGET: keys that were found, in thousandths of all; full's budget is the length.
+found() {
+    awk -v select_is="$1" -v budget_is="$2" '
+        { name = $1; value = $2; gsub(/[":]/, "", name); gsub(/[",]/, "", value) }
+        name == "select" { selected = value }
+        name == "budget" { budget = value }
+        name == "accuracy" && selected == select_is && budget == budget_is {
+            printf "%.0f\n", 1000 * value
+            rows++
+        }
+        END { exit rows != 1 }' "$work/passkey.json" ||
+        { echo "no single row of $1 with budget $2 in what tamis eval passkey wrote" >&2; exit 1; }
 }
 
-# figure PATTERN: the part of the line of figures that the pattern's group matches.
-figure() {
-    sed -n -E "s#.*$1.*#\\1#p" "$work/figures"
+# percent THOUSANDTHS
+percent() {
+    printf '%d.%d %%' $(($1 / 10)) $(($1 % 10))
 }
 
-row() {
-    printf '%-8s %-8s %-7s %18s %17s %22s\n' "$@"
-}
-
-failed=0
-printf '\n'
-row select answer right 'prefill tokens/s' 'decode tokens/s' 'KV read per token'
-for select in full quest window; do
-    case $select in
-    full) ask full ;;
-    *) ask "$select" --budget "$budget" ;;
-    esac
-    answer=$(tr -d '\n' <"$work/answer")
-    right=no
-    [ "$answer" != "$key" ] || right=yes
-    row "$select" "$answer" "$right" "$(figure 'prefill ([0-9.]+) tokens/s')" \
-        "$(figure 'decode ([0-9.]+) tokens/s')" \
-        "$(figure 'KV read ([^,]*)/token') $(figure '/token (\([0-9.]+ %) of full\)'))"
-    expected=yes
-    [ "$select" != window ] || expected=no
-    [ "$right" = "$expected" ] || failed=1
-done
-printf '\n%s\n' "$(sed -n -E 's/.*(KV held .*)/the last run: \1/p' "$work/figures")"
-
-if [ "$failed" -ne 0 ]; then
-    say "not as it should be: full and quest answer $key, window, which never reads the key, does not"
+say "$texts texts of $length tokens (bytes); in each $keys keys: \"The red pass key is 12345.\""
+say "every key is asked for under each selection; a budget is what it reads of each lane, in tokens"
+if ! ./build/tamis eval passkey --model "$model" --text "$text" --length "$length" --texts "$texts" \
+    --keys "$keys" --seed 0 --select full,quest,window,oracle --score minmax \
+    --budget 256,512,1024 --json "$work/passkey.json" >"$work/table"; then
+    say "tamis eval passkey failed"
     exit 1
 fi
-say "quest answers as full does from a part of the cache; window, which never reads the key, cannot"
+printf '\n'
+cat "$work/table"
+printf '\n'
+
+full=$(found full "$length")
+quest=$(found quest "$budget")
+window=$(found window "$budget")
+if [ "$full" -lt 900 ] || [ "$quest" -lt $((full - 100)) ] || [ "$window" -ge 400 ]; then
+    say "not as it should be: full $(percent "$full") (at least 90 %), quest with $budget tokens" \
+        "$(percent "$quest") (at most 10 points fewer), window with as many" \
+        "$(percent "$window") (below 40 %)"
+    exit 1
+fi
+say "full finds $(percent "$full") of the keys; quest, which reads $budget of $length tokens," \
+    "$(percent "$quest"); window, which reads as many but only the newest, $(percent "$window")"

@@ -61,10 +61,14 @@ static const vectors tiny = {.file = "tiny.gguf",
                              .greedy = tiny_greedy[0],
                              .leads = tiny_leads[0]};
 
+/* The largest; NaN if any is. */
 static float difference(const float *a, const float *b, size_t count) {
     float most = 0;
-    for (size_t i = 0; i < count; ++i)
-        most = fabsf(a[i] - b[i]) <= most ? most : fabsf(a[i] - b[i]); /* keeps a NaN */
+    for (size_t i = 0; i < count; ++i) {
+        const float d = fabsf(a[i] - b[i]);
+        if (isnan(d)) return d;
+        if (d > most) most = d;
+    }
     return most;
 }
 

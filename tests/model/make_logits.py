@@ -14,6 +14,7 @@ import struct
 
 import numpy as np
 
+LOSS_TOKENS = 20  # tools/tamis/test_cli.sh holds `tamis eval perplexity` to their loss
 SCALARS = {0: 'B', 1: 'b', 2: 'H', 3: 'h', 4: 'I', 5: 'i', 6: 'f', 7: '?', 10: 'Q', 11: 'q',
            12: 'd'}
 
@@ -147,6 +148,14 @@ def greedy(model, tokens, count):
     return tokens[-count:], leads
 
 
+def mean_loss(logits, tokens, count):
+    """-log softmax of each of the last `count` tokens by the logits before it."""
+    rows = logits[-count - 1:-1]
+    shifted = rows - rows.max(1, keepdims=True)
+    log_p = shifted - np.log(np.exp(shifted).sum(1, keepdims=True))
+    return -log_p[np.arange(count), tokens[-count:]].mean()
+
+
 def lead(logits):
     second, first = np.partition(logits, -2)[-2:]
     return first - second
@@ -211,7 +220,11 @@ def main():
         parser.error('%s has %d bytes, position %d asked' % (options.text, len(tokens), last))
     continuation = greedy(model, tokens, options.greedy)
     print('smallest lead of a greedy token: %.4f' % min(continuation[1]))
-    logits = {'logits': model.logits(tokens)[options.positions]}
+    whole = model.logits(tokens)
+    if last >= LOSS_TOKENS:
+        print('mean loss of the last %d tokens: %.6f' %
+              (LOSS_TOKENS, mean_loss(whole, tokens, LOSS_TOKENS)))
+    logits = {'logits': whole[options.positions]}
     comment = 'Logits of %s.gguf in float64, written by tests/model/make_logits.py.' % options.name
     write(options.out, options.name, comment, options.positions, logits, [last], [continuation])
 

@@ -18,14 +18,14 @@ static void test_info(void **state) {
     assert_string_equal(info->name, "needle");
     assert_int_equal(info->dtype, TAMIS_F16);
     assert_int_equal(info->n_layers, 4);
-    assert_int_equal(info->n_heads, 2);
-    assert_int_equal(info->n_kv_heads, 1);
+    assert_int_equal(info->n_heads, 4);
+    assert_int_equal(info->n_kv_heads, 2);
     assert_int_equal(info->head_dim, 64);
     assert_int_equal(info->dim, 128);
     assert_int_equal(info->ff_dim, 320);
     assert_int_equal(info->n_vocab, 256);
-    assert_int_equal(info->parameters, 722048);
-    assert_int_equal(info->weight_bytes, (722048 - 9 * 128) * 2 + 9 * 128 * 4);
+    assert_int_equal(info->parameters, 918656);
+    assert_int_equal(info->weight_bytes, (918656 - 9 * 128) * 2 + 9 * 128 * 4);
     rig_close(&r);
 }
 

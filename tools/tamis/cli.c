@@ -9,6 +9,10 @@ const char *const cli_groups[] = {
     [TAMIS_GROUP_MAX] = "max", [TAMIS_GROUP_MEAN] = "mean", [TAMIS_GROUP_SUM] = "sum", NULL};
 const char *const cli_dtypes[] = {
     [TAMIS_F32] = "f32", [TAMIS_F16] = "f16", [TAMIS_BF16] = "bf16", NULL};
+const char *const cli_bounds[] = {[TAMIS_BOUNDS_MINMAX] = "minmax",
+                                  [TAMIS_BOUNDS_MEAN_STD] = "meanstd",
+                                  [TAMIS_BOUNDS_MEAN] = "mean",
+                                  NULL};
 const char *const cli_page_sizes[] = {"8", "16", "32", "64", NULL};
 
 uint32_t cli_page_size(uint32_t choice) {

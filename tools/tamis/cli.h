@@ -13,6 +13,7 @@
 int cli_devices(int argc, char *const *argv);
 int cli_run(int argc, char *const *argv);
 int cli_bench(int argc, char *const *argv);
+int cli_eval(int argc, char *const *argv);
 
 /* Prints "<command>: <text>" in one line to stderr. Returns CLI_FAILED. */
 int cli_fail(const char *command, const char *format, ...) __attribute__((format(printf, 2, 3)));
@@ -30,6 +31,7 @@ tamis_status cli_no_memory(tamis_error *error);
 extern const char *const cli_groups[];
 extern const char *const cli_dtypes[];
 extern const char *const cli_page_sizes[];
+extern const char *const cli_bounds[];
 /* The page size behind an index into cli_page_sizes. */
 uint32_t cli_page_size(uint32_t choice);
 

@@ -15,6 +15,7 @@ static const command commands[] = {
     {"devices", cli_devices, "list devices, and why one cannot be used"},
     {"run", cli_run, "answer a prompt with a model, reading part of its KV cache"},
     {"bench", cli_bench, "measure decode attention: dense against selections"},
+    {"eval", cli_eval, "measure what selections keep: passkeys, recall, perplexity"},
 };
 
 static void print_usage(FILE *to) {

@@ -95,6 +95,8 @@ static bool parse_value(const cli_command *command, const cli_option *option, co
         return parse_list(v, text, parse_number, place);
     case CLI_CHOICE:
         return parse_choice(&v, place);
+    case CLI_CHOICES:
+        return parse_list(v, text, parse_choice, place);
     case CLI_SELECTION:
         return parse_selection(&v, place);
     case CLI_SELECTIONS:

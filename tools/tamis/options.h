@@ -15,7 +15,7 @@ enum { CLI_OK = 0, CLI_FAILED = 1, CLI_USAGE = 2 };
 #define CLI_LIST_MAX 16
 typedef struct cli_list {
     uint32_t count;
-    uint32_t values[CLI_LIST_MAX]; /* numbers, or kinds of selection */
+    uint32_t values[CLI_LIST_MAX]; /* numbers, indices of words, or kinds of selection */
 } cli_list;
 
 /* What a flag takes, and the type of its place. */
@@ -24,6 +24,7 @@ typedef enum cli_kind {
     CLI_NUMBER,    /* uint32_t */
     CLI_NUMBERS,   /* cli_list, comma-separated */
     CLI_CHOICE,    /* uint32_t: the index of the word */
+    CLI_CHOICES,   /* cli_list of indices, comma-separated */
     CLI_SELECTION, /* uint32_t: the tamis_selection_kind that the library knows by the name */
     CLI_SELECTIONS /* cli_list of kinds, comma-separated */
 } cli_kind;

@@ -8,7 +8,7 @@ which changes no score. The vocabulary is the 256 bytes, token = byte, written i
 printable characters.
 
 Needs NumPy alone. Usage:
-  npz_to_gguf.py --in weights.npz --out needle.gguf [--context 4096] [--name needle]
+  npz_to_gguf.py --in weights.npz --out needle.gguf [--context 16384] [--name needle]
 """
 import argparse
 import struct
@@ -49,8 +49,11 @@ def bf16_bits(x):
 def tensor_bytes(x, kind):
     if kind == TENSOR_BF16:
         return bf16_bits(x).tobytes()
-    narrow = np.asarray(x).astype({TENSOR_F32: '<f4', TENSOR_F16: '<f2'}[kind])
-    assert np.isfinite(narrow).all(), 'a weight leaves the range of its type'
+    with np.errstate(over='ignore'):
+        narrow = np.asarray(x).astype({TENSOR_F32: '<f4', TENSOR_F16: '<f2'}[kind])
+    if not np.isfinite(narrow).all():
+        beyond = np.asarray(x)[~np.isfinite(narrow)][0]
+        raise ValueError('%g is not finite in %s' % (beyond, narrow.dtype.name))
     return narrow.tobytes()
 
 
@@ -88,6 +91,33 @@ NAMES = {'q': 'attn_q', 'k': 'attn_k', 'v': 'attn_v', 'o': 'attn_output', 'g': '
          'u': 'ffn_up', 'd': 'ffn_down'}
 
 
+def expected_shapes(w):
+    """Of every array, from a few of them; heads have HEAD_DIM channels."""
+    layers = 1 + max([int(n.split('.')[1]) for n in w if n.startswith('l.')], default=0)
+    dim, ff = w['e.weight'].shape[1], w['l.0.g.weight'].shape[0]
+    q, kv = w['l.0.q.weight'].shape[0], w['l.0.k.weight'].shape[0]
+    shapes = {'e.weight': (256, dim), 'n': (dim,)}
+    for i in range(layers):
+        layer = {'q.weight': (q, dim), 'k.weight': (kv, dim), 'v.weight': (kv, dim),
+                 'o.weight': (dim, q), 'g.weight': (ff, dim), 'u.weight': (ff, dim),
+                 'd.weight': (dim, ff), 'n1': (dim,), 'n2': (dim,)}
+        shapes.update({'l.%d.%s' % (i, n): shape for n, shape in layer.items()})
+    if not kv or kv % HEAD_DIM or q % kv:
+        raise ValueError('l.0.q.weight and l.0.k.weight have %d and %d rows, which are no heads of '
+                         '%d channels in groups' % (q, kv, HEAD_DIM))
+    return shapes
+
+
+def check(w):
+    """Raises KeyError or ValueError with the name of an array that is not as it should be."""
+    shapes = expected_shapes(w)
+    for name in {**shapes, **w}:
+        if name not in shapes:
+            raise ValueError('%s is not an array of the recipe' % name)
+        if w[name].shape != shapes[name]:
+            raise ValueError('%s is %s, not %s' % (name, w[name].shape, shapes[name]))
+
+
 def needle_tensors(w):
     layers = 1 + max(int(n.split('.')[1]) for n in w if n.startswith('l.'))
     tensors = [('token_embd.weight', w['e.weight'], TENSOR_F16)]
@@ -120,6 +150,7 @@ def needle_entries(w, tensors, name, context):
         ('llama.rope.dimension_count', U32, HEAD_DIM),
         ('llama.vocab_size', U32, 256),
         ('tokenizer.ggml.model', STRING, 'gpt2'),
+        ('tokenizer.ggml.pre', STRING, 'gpt-2'),
         ('tokenizer.ggml.tokens', STRING, alphabet()),
         ('tokenizer.ggml.token_type', I32, [1] * 256),
         ('tokenizer.ggml.merges', STRING, []),
@@ -131,14 +162,22 @@ def main():
     parser = argparse.ArgumentParser(description='Weights of train_needle.py to GGUF.')
     parser.add_argument('--in', dest='source', required=True, help='.npz of float32 arrays')
     parser.add_argument('--out', required=True)
-    parser.add_argument('--context', type=int, default=4096, help='longest text to state, tokens')
+    parser.add_argument('--context', type=int, default=16384, help='longest text to state, tokens')
     parser.add_argument('--name', default='needle')
     options = parser.parse_args()
-    with np.load(options.source) as file:
-        weights = {name: file[name] for name in file.files}
-    tensors = needle_tensors(weights)
-    entries = needle_entries(weights, tensors, options.name, options.context)
-    write_gguf(options.out, entries, tensors)
+    try:
+        with np.load(options.source) as file:
+            weights = {name: file[name] for name in file.files}
+        check(weights)
+        tensors = needle_tensors(weights)
+        entries = needle_entries(weights, tensors, options.name, options.context)
+        write_gguf(options.out, entries, tensors)
+    except KeyError as error:
+        parser.error('%s has no array %s' % (options.source, error))
+    except OSError as error:
+        parser.error(str(error))
+    except ValueError as error:
+        parser.error('%s: %s' % (options.source, error))
 
 
 if __name__ == '__main__':

@@ -1,22 +1,23 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Trains the small Llama-style byte model that retrieves planted passkeys from natural text.
+"""Begins the small Llama-style byte model that retrieves planted passkeys from natural text; what
+it writes, train_long.py goes on with.
 
 Stages: copying of random strings, which forms the induction circuit in minutes; passkeys in short
-texts; longer and longer texts, with position gaps so that far positions are seen before long texts
-are affordable. Runs on one CPU core; set OPENBLAS_NUM_THREADS=1, since two thread pools at once are
-three times slower than one thread.
+texts; longer and longer texts, up to 2,048 tokens, with position gaps so that far positions are
+seen before long texts are affordable. Runs on one CPU core; set OPENBLAS_NUM_THREADS=1, since two
+thread pools at once are three times slower than one thread.
 
-Data: any plain English file. The shipped weights saw the King James Bible (public domain) from
-Debian's package bible-kjv:
+Data: any plain English file, less the lines of --held-out. The shipped weights saw the King James
+Bible (public domain) from Debian's package bible-kjv:
   bible -f gen1:1-rev22:21 | sed -E 's/^[A-Za-z0-9]+:[0-9]+ //' > text.txt
 Script and weights are under the project's licence.
 
 Needs PyTorch >= 1.13 (Debian's python3-torch) and NumPy. Usage:
-  train_needle.py --text text.txt --minutes 60 --out weights.npz
+  train_needle.py --text text.txt --held-out ../../tests/data/text.txt
+                  --minutes 60 --out first.npz
                   [--dim 256 --layers 4 --heads 4 --kv-heads 2]
                   [--resume weights.npz] [--from-stage N]
-  npz_to_gguf.py --in weights.npz --out needle.gguf
 """
 import argparse
 import math
@@ -64,12 +65,15 @@ class Layer(torch.nn.Module):
 
 
 class Needle(torch.nn.Module):
+    layer_type = Layer
+
     def __init__(self, dim, layers, heads, kv_heads):
         super().__init__()
         self.dim, self.heads, self.kv_heads = dim, heads, kv_heads
         ff = dim * 8 // 3 // 32 * 32
         self.e = torch.nn.Embedding(VOCAB, dim)
-        self.l = torch.nn.ModuleList([Layer(dim, heads, kv_heads, ff) for _ in range(layers)])
+        self.l = torch.nn.ModuleList([self.layer_type(dim, heads, kv_heads, ff)
+                                     for _ in range(layers)])
         self.n = torch.nn.Parameter(torch.ones(dim))
         self.inverse = ROPE_BASE ** (-torch.arange(0, HEAD_DIM, 2).float() / HEAD_DIM)
         for p in self.parameters():
@@ -215,9 +219,27 @@ def train(model, text, stages, seconds, out):
     save(model, out)
 
 
+def without(text, held_out):
+    """The text less every line of the other."""
+    lines = set(held_out.split(b'\n'))
+    return b'\n'.join(line for line in text.split(b'\n') if line not in lines)
+
+
+def read(path):
+    with open(path, 'rb') as file:
+        return file.read()
+
+
+def read_text(options):
+    """What --text holds, less the lines of --held-out."""
+    text = read(options.text)
+    return without(text, read(options.held_out)) if options.held_out else text
+
+
 def main():
     parser = argparse.ArgumentParser(description='Trains the passkey model.')
     parser.add_argument('--text', required=True)
+    parser.add_argument('--held-out', help='a file whose lines are left out of the text')
     parser.add_argument('--out', required=True, help='.npz of float32 arrays')
     parser.add_argument('--resume', help='.npz to begin from')
     for name, kind, default in (('minutes', float, 60), ('dim', int, 128), ('layers', int, 4),
@@ -229,12 +251,11 @@ def main():
     torch.manual_seed(options.seed)
     random.seed(options.seed)
     np.random.seed(options.seed)
-    with open(options.text, 'rb') as file:
-        text = file.read()
+    text = read_text(options)
     model = Needle(options.dim, options.layers, options.heads, options.kv_heads)
     if options.resume:
         resume(model, options.resume)
-    print('parameters', sum(p.numel() for p in model.parameters()), flush=True)
+    print('parameters', sum(p.numel() for p in model.parameters()), 'text', len(text), flush=True)
     train(model, text, STAGES[options.from_stage:], options.minutes * 60, options.out)
 
 

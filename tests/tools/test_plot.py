@@ -1,0 +1,290 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""tools/plot.py from outside, over small files of each kind. 77 where matplotlib is not installed.
+
+Usage: test_plot.py PLOT.py [unittest arguments]
+"""
+import contextlib
+import copy
+import importlib.util
+import io
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import unittest
+
+PLOT = os.path.abspath(sys.argv.pop(1)) if len(sys.argv) > 1 else ''
+plot = None
+ARMS = [('oracle', 'mass'), ('quest', 'minmax'), ('quest', 'meanstd'), ('quest', 'mean'),
+        ('window', '-'), ('random', 'random')]
+PAGE_SIZE = 16
+
+
+def arm_rows(lengths, budgets, more):
+    """Full and every arm with every budget; `more` gives the other fields of the i-th arm."""
+    rows = []
+    for length in lengths:
+        rows.append({'select': 'full', 'score': '-', 'budget': 0, 'length': length, **more(0, 0)})
+        for i, (select, score) in enumerate(ARMS):
+            rows += [{'select': select, 'score': score, 'budget': budget, 'length': length,
+                      **more(i + 1, n)} for n, budget in enumerate(budgets)]
+    return rows
+
+
+def passkey(lengths=(2000, 10000)):
+    def more(i, n):
+        accuracy = max(0, min(1, 0.98 - 0.14 * i + 0.05 * i * n / 2))
+        return {'trials': 200, 'accuracy': accuracy, 'ci95': [max(0, accuracy - 0.06),
+                                                              min(1, accuracy + 0.04)],
+                'tokens_per_s': 90.5, 'kv_bytes_read_per_token': 1e6,
+                'kv_bytes_full_per_token': 4e6, 'kv_bytes_held': 5000000}
+    return {'tool': 'tamis eval passkey', 'model': 'somewhere/needle.gguf', 'seed': 0,
+            'rows': arm_rows(lengths, (128, 256, 512, 1024), more)}
+
+
+def recall(lengths=(10000,)):
+    def more(i, n):
+        share = 1 - 0.12 * i / (n + 1)
+        return {'layer': -1, 'head': -1, 'recall': share, 'mass': share ** 0.5, 'error': 1 - share}
+    rows = arm_rows(lengths, (256, 512, 1024), more)
+    for length in lengths:
+        rows += [{'select': 'quest', 'score': 'minmax', 'budget': 256, 'length': length,
+                  'layer': layer, 'head': 0, 'recall': 0.5, 'mass': 0.5, 'error': 0.1}
+                 for layer in range(4)]
+        rows += [{'length': length, 'layer': layer, 'head': head,
+                  'sparsity': 0.4 / (layer + 1) + 0.02 * head}
+                 for layer in range(4) for head in range(4)]
+    return {'tool': 'tamis eval recall', 'model': 'needle.gguf', 'rows': rows}
+
+
+def perplexity(lengths=(2000, 5000, 10000)):
+    more = lambda i, n: {'tokens': 1024, 'nll': 1100 + 20 * i, 'bits_per_byte': 1.6,
+                         'perplexity': 2.9 + 0.1 * i / (n + 1)}
+    return {'tool': 'tamis eval perplexity', 'model': 'needle.gguf',
+            'rows': arm_rows(lengths, (256, 512), more)}
+
+
+def bench(device='PoCL, two cores', contexts=(8192, 32768, 131072)):
+    results = []
+    for context in contexts:
+        for select, budget in (('full', context), ('quest', 1024), ('quest', 2048),
+                               ('window', 1024), ('window', 2048)):
+            full = context * 4096
+            counters = {'kv_bytes_full': full, 'kv_bytes_read': budget * 4096,
+                        'bounds_bytes_read': full // PAGE_SIZE if select == 'quest' else 0}
+            speed = 0.8 * full / (counters['kv_bytes_read'] + counters['bounds_bytes_read'])
+            results.append({'shape': 'llama3-8b', 'context': context, 'dtype': 'f16',
+                            'select': select, 'budget': budget, 'pages': 'ordered',
+                            'speedup_over_full': 1 if select == 'full' else speed,
+                            'counters': counters})
+    return {'header': {'device': device}, 'results': results}
+
+
+FIGURES = {'passkey': passkey, 'recall': recall, 'perplexity': perplexity, 'speed': bench}
+NAMES = sorted('%s.%s' % (name, kind) for name in (*FIGURES, 'sparsity') for kind in ('png', 'svg'))
+
+
+class Plots(unittest.TestCase):
+    def setUp(self):
+        self.folder = tempfile.TemporaryDirectory()
+        self.addCleanup(self.folder.cleanup)
+        self.out = self.path('out')
+
+    def path(self, name):
+        return os.path.join(self.folder.name, name)
+
+    def write(self, name, content):
+        with open(self.path(name), 'w') as file:
+            file.write(content if isinstance(content, str) else json.dumps(content))
+        return self.path(name)
+
+    def run_plot(self, *arguments):
+        """(exit status, stdout, stderr) as the interpreter would give them."""
+        out, err, status = io.StringIO(), io.StringIO(), 0
+        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
+            try:
+                plot.main(arguments)
+            except SystemExit as end:
+                status = end.code
+        if isinstance(status, str):
+            return 1, out.getvalue(), err.getvalue() + status + '\n'
+        return status, out.getvalue(), err.getvalue()
+
+    def written(self, out):
+        contents = {}
+        for name in os.listdir(out):
+            with open(os.path.join(out, name), 'rb') as file:
+                contents[name] = file.read()
+        return contents
+
+    def draw(self, out, *files):
+        status, paths, errors = self.run_plot('--out', out, *files)
+        self.assertEqual((status, errors), (0, ''))
+        self.assertEqual(sorted(paths.split()),
+                         [os.path.join(out, name) for name in sorted(os.listdir(out))])
+        return self.written(out)
+
+    def refuse(self, pattern, *files):
+        """Status 1, one line on stderr that names the first file, and nothing written."""
+        status, paths, errors = self.run_plot('--out', self.path('never'), *files)
+        self.assertEqual((status, paths), (1, ''))
+        self.assertRegex(errors, r'\Aplot\.py: [^\n]*%s[^\n]*\n\Z' % pattern)
+        self.assertIn(files[0], errors)
+        self.assertFalse(os.path.exists(self.path('never')))
+
+    def refuse_row(self, pattern, document, **fields):
+        """A document whose last row is changed; a field of None goes."""
+        document = copy.deepcopy(document)
+        row = (document.get('rows') or document['results'])[-1]
+        for name, value in fields.items():
+            row[name] = value
+            if value is None:
+                del row[name]
+        self.refuse(pattern, self.write('bad.json', document))
+
+    def test_all_kinds_twice_the_same(self):
+        files = [self.write(name + '.json', make()) for name, make in FIGURES.items()]
+        first = self.draw(self.out, *files)
+        self.assertEqual(sorted(first), NAMES)
+        subprocess.run([sys.executable, PLOT, '--out', self.path('again'), *files], check=True,
+                       stdout=subprocess.DEVNULL, env={**os.environ, 'PYTHONHASHSEED': '7'})
+        self.assertEqual(first, self.written(self.path('again')))
+        for name, data in first.items():
+            start = b'\x89PNG\r\n' if name.endswith('.png') else b'<?xml'
+            self.assertTrue(data.startswith(start), name)
+            self.assertNotIn(b'<dc:date>', data)
+            self.assertNotIn(b'somewhere', data)
+
+    def test_files_of_one_kind_make_one_set_of_points(self):
+        whole = self.draw(self.out, self.write('whole.json', passkey()))
+        parts = [self.write('%d.json' % n, passkey((n,))) for n in (10000, 2000)]
+        self.assertEqual(whole, self.draw(self.path('parts'), *parts))
+        self.refuse(r'rows\[0\]: the same point stands in .*2000\.json: rows\[0\]', parts[1],
+                    parts[1])
+        other = {**passkey((3000,)), 'model': 'other.gguf'}
+        self.refuse('"model": "other.gguf" differs from "somewhere/needle.gguf" in .*10000.json',
+                    parts[0], self.write('other.json', other))
+
+    def test_files_of_one_figure_agree_in_what_is_set(self):
+        one = self.write('1.json', {**passkey((2000,)), 'texts': 20, 'group': 'max', 'recent': 64})
+        same = {'texts': 20, 'group': 'max', 'seed': 1, 'device': 'opencl:0', 'sinks': 0}
+        two = self.write('2.json', {**passkey((10000,)), **same})
+        self.assertEqual(sorted(self.draw(self.out, one, two)), ['passkey.png', 'passkey.svg'])
+        for fields, pattern in (({'texts': 4}, '2.json: "texts": 4 differs from 20 in .*1.json'),
+                                ({'page_size': 8}, '2.json: "page_size": 8 is not set in .*1')):
+            other = {**passkey((10000,)), **same, **fields}
+            self.refuse(pattern, one, self.write('2.json', other))
+        del same['group']
+        self.refuse('2.json: "group" is missing, which is "max" in .*1.json', one,
+                    self.write('2.json', {**passkey((10000,)), **same}))
+
+    def test_a_tool_in_the_bench_changes_nothing(self):
+        plain = self.draw(self.out, self.write('a.json', bench()))
+        named = {'tool': 'tamis bench attention', **bench()}
+        self.assertEqual(plain, self.draw(self.path('b'), self.write('b.json', named)))
+        two = [self.write('1.json', bench()), self.write('2.json', bench('another device'))]
+        self.assertEqual(sorted(self.draw(self.path('two'), *two)), ['speed.png', 'speed.svg'])
+
+    def test_speed_limit_is_quests(self):
+        points = plot.Points()
+        plot.read_bench(points, plot.Fields(bench(), 'bench'))
+        quest = {key: value for key, value in points.by_key.items() if key[1][0] == 'quest'}
+        self.assertEqual(len(quest), 6)
+        for (_, _, budget, context), (_, limit) in quest.items():
+            self.assertAlmostEqual(limit, 1 / (1 / PAGE_SIZE + budget / context))
+
+    def test_files_that_are_not_ours(self):
+        self.refuse('cannot be read: No such file', self.path('absent.json'))
+        self.refuse('is not JSON', self.write('a.json', 'nonsense'))
+        self.refuse('is not JSON', self.write('a.json', '{"tool": '))
+        self.refuse('is not an object', self.write('a.json', '[1]'))
+        self.refuse('"tool" is missing', self.write('a.json', '{}'))
+        self.refuse('"tool": no figure is known for "tamis eval taste"; known: tamis eval passkey',
+                    self.write('a.json', {'tool': 'tamis eval taste'}))
+        self.refuse('"rows" is missing', self.write('a.json', {'tool': 'tamis eval passkey',
+                                                               'model': 'm'}))
+        self.refuse('"rows": is empty', self.write('a.json', {**passkey(), 'rows': []}))
+        self.refuse('"rows": 3 is not an array', self.write('a.json', {**passkey(), 'rows': 3}))
+        self.refuse(r'rows\[0\]: 3 is not an object', self.write('a.json', {**recall(),
+                                                                           'rows': [3]}))
+        self.refuse('"model" is missing', self.write('a.json', {'tool': 'tamis eval recall',
+                                                                'rows': []}))
+        only_full = {**passkey(), 'rows': passkey()['rows'][:1]}
+        self.refuse('no row but those of full', self.write('a.json', only_full))
+
+    def test_one_bad_file_spoils_all(self):
+        good, bad = self.write('good.json', passkey()), self.write('bad.json', '{}')
+        self.refuse('"tool" is missing', bad, good)
+        self.assertEqual(self.run_plot('--out', self.out, good, bad)[0], 1)
+        self.assertFalse(os.path.exists(self.out))
+
+    def test_bad_fields(self):
+        last = r'rows\[49\]: '
+        self.refuse_row(last + '"accuracy" is missing', passkey(), accuracy=None)
+        self.refuse_row(last + '"accuracy": "0.5" is not a number', passkey(), accuracy='0.5')
+        self.refuse_row(last + '"accuracy": true is not a number', passkey(), accuracy=True)
+        self.refuse_row(last + '"accuracy": NaN is not a number', passkey(), accuracy=float('nan'))
+        self.refuse_row(last + '"accuracy": 98 is not from 0 to 1', passkey(), accuracy=98)
+        self.refuse_row(last + r'"ci95": \[0.1\] is not \[low, high\]', passkey(), ci95=[0.1])
+        self.refuse_row(last + r'"ci95": \[0.9, 1\] does not hold the accuracy 0.1', passkey(),
+                        ci95=[0.9, 1], accuracy=0.1)
+        self.refuse_row(last + '"budget": 0 is not at least 1', passkey(), budget=0)
+        self.refuse_row(last + '"budget": 2.5 is not a whole number', passkey(), budget=2.5)
+        self.refuse_row(last + '"length": Infinity is not at least 1', passkey(),
+                        length=float('inf'))
+        self.refuse_row('no colour is known for select "h2o", score "-"', passkey(), select='h2o',
+                        score='-')
+        self.refuse_row('"score" is missing', passkey(), score=None)
+        self.refuse_row('"sparsity": 2 is not from 0 to 1', recall(), sparsity=2)
+        self.refuse_row('"perplexity": 0.5 is not at least 1', perplexity(), perplexity=0.5)
+        self.refuse_row(r'results\[14\]: "counters" is missing', bench(), counters=None)
+        self.refuse_row(r'"counters": "bounds_bytes_read" is missing', bench(),
+                        counters={'kv_bytes_full': 2, 'kv_bytes_read': 1})
+        self.refuse_row('no colour is known for select "h2o", score null', bench(), select='h2o')
+
+    def test_recall_needs_both_of_its_figures(self):
+        for kept, pattern in ((True, 'no row of layer -1 and head -1'),
+                              (False, 'no row with "sparsity"')):
+            rows = [row for row in recall()['rows'] if ('sparsity' in row) == kept]
+            self.refuse(pattern, self.write('a.json', {**recall(), 'rows': rows}))
+
+    def test_a_folder_that_cannot_be(self):
+        good = self.write('good.json', passkey())
+        status, _, errors = self.run_plot('--out', good, good)
+        self.assertEqual(status, 1)
+        self.assertRegex(errors, r'\Aplot\.py: .*good\.json: cannot be written: [^\n]*\n\Z')
+        os.makedirs(self.path('out/passkey.png'))
+        self.assertEqual(self.run_plot('--out', self.out, good)[0], 1)
+        self.assertEqual(os.listdir(self.out), ['passkey.png'])
+
+    def test_writes_over_what_is_there(self):
+        good = self.write('good.json', passkey())
+        first = self.draw(self.out, good)
+        self.assertEqual(first, self.draw(self.out, good))
+
+    def test_help_and_usage(self):
+        status, text, _ = self.run_plot('--help')
+        self.assertEqual(status, 0)
+        self.assertIn('example:', text)
+        for arguments in ([], ['a.json'], ['--out', self.out]):
+            self.assertEqual(self.run_plot(*arguments)[0], 2)
+
+
+def load_plot():
+    spec = importlib.util.spec_from_file_location('plot', PLOT)
+    module = importlib.util.module_from_spec(spec)
+    sys.dont_write_bytecode = True
+    spec.loader.exec_module(module)
+    return module
+
+
+if __name__ == '__main__':
+    if not PLOT:
+        sys.exit(__doc__)
+    if importlib.util.find_spec('matplotlib') is None:
+        print('matplotlib is not installed')
+        sys.exit(77)
+    plot = load_plot()
+    unittest.main()

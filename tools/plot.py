@@ -1,0 +1,597 @@
+#!/usr/bin/env python3
+# SPDX-License-Identifier: Apache-2.0
+"""Draws what `tamis eval` and `tamis bench attention` wrote as JSON.
+
+Each file's "tool" decides its figures; several files of one tool make one set of points. Every
+figure comes as PNG and SVG, the same bytes for the same files.
+"""
+import argparse
+import io
+import json
+import math
+import os
+import sys
+import tempfile
+
+try:
+    import matplotlib
+except ImportError:
+    sys.exit('plot.py: matplotlib is not installed for %s; Debian has it as python3-matplotlib'
+             % sys.executable)
+matplotlib.rcdefaults()
+matplotlib.use('Agg')
+from matplotlib.figure import Figure
+from matplotlib.lines import Line2D
+from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
+
+# (select, score): name, colour (Okabe and Ito's, told apart without red or green), marker.
+SERIES = {
+    ('full', '-'): ('full', '#000000', None),
+    ('oracle', 'mass'): ('oracle', '#cc79a7', 'v'),
+    ('quest', 'minmax'): ('quest minmax', '#0072b2', 'o'),
+    ('quest', 'meanstd'): ('quest meanstd', '#d55e00', '^'),
+    ('quest', 'mean'): ('quest mean', '#009e73', 'D'),
+    ('window', '-'): ('window', '#e69f00', 's'),
+    ('random', 'random'): ('random', '#7f7f7f', 'X'),
+}
+# The bench has no scores: what its selections score by.
+BENCH_SCORES = {'full': '-', 'oracle': 'mass', 'quest': 'minmax', 'window': '-', 'random': 'random'}
+
+# Members of a file of `tamis eval` in which files that share a figure may differ. Small budgets
+# need smaller recent and sinks.
+OWN = {'version', 'device', 'device_name', 'driver', 'seed', 'rows', 'recent', 'sinks'}
+
+STYLE = {
+    'font.family': 'DejaVu Sans', 'font.size': 9, 'axes.titlesize': 9, 'axes.labelsize': 9,
+    'axes.titlelocation': 'left', 'axes.spines.top': False, 'axes.spines.right': False,
+    'axes.edgecolor': '#555555', 'axes.axisbelow': True, 'axes.grid': True, 'grid.color': '#e6e6e6',
+    'grid.linewidth': 0.8, 'xtick.color': '#333333', 'ytick.color': '#333333', 'xtick.labelsize': 8,
+    'ytick.labelsize': 8, 'legend.frameon': False, 'legend.fontsize': 8.5, 'lines.linewidth': 1.6,
+    'lines.markersize': 5, 'svg.hashsalt': 'tamis', 'svg.fonttype': 'path',
+}
+WIDTH = 8.3  # inches; 830 CSS pixels at 100 a inch, the width of a README
+DPI = 200
+
+
+class Bad(Exception):
+    """One line for the user: names the file and what is wrong in it."""
+
+
+# ---- Reading ------------------------------------------------------------------------------------
+
+
+def shown(value):
+    """A value in at most 40 characters."""
+    text = json.dumps(value)
+    return text if len(text) <= 40 else text[:37] + '...'
+
+
+class Fields:
+    """An object of a JSON file, read field by field; `where` is its place: "a.json: rows[3]"."""
+
+    def __init__(self, value, where):
+        if not isinstance(value, dict):
+            raise Bad('%s: %s is not an object' % (where, shown(value)))
+        self.value, self.where = value, where
+
+    def __contains__(self, name):
+        return name in self.value
+
+    def get(self, name):
+        if name not in self.value:
+            raise Bad('%s: "%s" is missing' % (self.where, name))
+        return self.value[name]
+
+    def bad(self, name, what):
+        return Bad('%s: "%s": %s %s' % (self.where, name, shown(self.value[name]), what))
+
+    def number(self, name, low, high=1e300):
+        value = self.get(name)
+        if not is_number(value):
+            raise self.bad(name, 'is not a number')
+        if not low <= value <= high:
+            bound = 'at least %g' % low if high == 1e300 else 'from %g to %g' % (low, high)
+            raise self.bad(name, 'is not %s' % bound)
+        return value
+
+    def share(self, name):
+        """From 0 to 1; sums of many may end a rounding above."""
+        return min(self.number(name, 0, 1 + 1e-6), 1)
+
+    def count(self, name, low=1):
+        value = self.number(name, low)
+        if value != int(value):
+            raise self.bad(name, 'is not a whole number')
+        return int(value)
+
+    def text(self, name):
+        value = self.get(name)
+        if not isinstance(value, str):
+            raise self.bad(name, 'is not a string')
+        return value
+
+    def object(self, name):
+        return Fields(self.get(name), '%s: "%s"' % (self.where, name))
+
+    def rows(self, name):
+        value = self.get(name)
+        if not isinstance(value, list):
+            raise self.bad(name, 'is not an array')
+        return [Fields(row, '%s: %s[%d]' % (self.where, name, i)) for i, row in enumerate(value)]
+
+    def series(self, scores=None):
+        """(select, score), one that has a colour; scores: what a missing score stands for."""
+        select = self.text('select')
+        if scores is None or 'score' in self:
+            score = self.text('score')
+        else:
+            score = scores.get(select)
+        if (select, score) not in SERIES:
+            raise Bad('%s: no colour is known for select %s, score %s'
+                      % (self.where, shown(select), shown(score)))
+        return select, score
+
+    def budget(self, series):
+        """None for full, which has none."""
+        return None if series[0] == 'full' else self.count('budget')
+
+
+def is_number(value):
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and value == value
+
+
+def load(path):
+    """(tool, its fields)."""
+    try:
+        with open(path, encoding='utf-8') as file:
+            root = Fields(json.load(file), path)
+    except OSError as error:
+        raise Bad('%s: cannot be read: %s' % (path, error.strerror))
+    except (ValueError, RecursionError) as error:
+        raise Bad('%s: is not JSON: %s' % (path, str(error).splitlines()[0]))
+    # The bench's file is older than the word "tool".
+    if 'tool' not in root and 'header' in root and 'results' in root:
+        return 'tamis bench attention', root
+    tool = root.text('tool')
+    if tool not in TOOLS:
+        raise Bad('%s: "tool": no figure is known for %s; known: %s'
+                  % (path, shown(tool), ', '.join(TOOLS)))
+    return tool, root
+
+
+class Points:
+    """The points of all files of one tool, by their keys; a key comes once."""
+
+    def __init__(self):
+        self.by_key, self.origin, self.settings, self.first = {}, {}, None, None
+
+    def add(self, key, value, row):
+        if key in self.by_key:
+            raise Bad('%s: the same point stands in %s' % (row.where, self.origin[key]))
+        self.by_key[key], self.origin[key] = value, row.where
+
+    def same(self, root):
+        """All files must agree in what is set: in every member but those of OWN."""
+        settings = {name: value for name, value in root.value.items() if name not in OWN}
+        if self.settings is None:
+            self.settings, self.first = settings, root.where
+        for name in sorted({**settings, **self.settings}):
+            if name not in settings:
+                raise Bad('%s: "%s" is missing, which is %s in %s; one figure shows one'
+                          % (root.where, name, shown(self.settings[name]), self.first))
+            if name not in self.settings:
+                raise root.bad(name, 'is not set in %s; one figure shows one' % self.first)
+            if settings[name] != self.settings[name]:
+                raise root.bad(name, 'differs from %s in %s; one figure shows one'
+                               % (shown(self.settings[name]), self.first))
+
+
+def read_arm_rows(points, root, read):
+    root.text('model')
+    points.same(root)
+    rows = root.rows('rows')
+    if not rows:
+        raise Bad('%s: "rows": is empty' % root.where)
+    for row in rows:
+        read(points, row)
+
+
+def read_passkey(points, root):
+    read_arm_rows(points, root, read_passkey_row)
+
+
+def read_passkey_row(points, row):
+    series = row.series()
+    accuracy = row.share('accuracy')
+    interval = row.get('ci95')
+    if not isinstance(interval, list) or len(interval) != 2 or not all(map(is_number, interval)):
+        raise row.bad('ci95', 'is not [low, high]')
+    low, high = interval
+    if not -1e-9 <= low <= accuracy + 1e-9 or not accuracy - 1e-9 <= high <= 1 + 1e-9:
+        raise row.bad('ci95', 'does not hold the accuracy %g' % accuracy)
+    points.add((series, row.budget(series), row.count('length')),
+               (accuracy, low, high, row.count('trials')), row)
+
+
+def read_recall(points, root):
+    read_arm_rows(points, root, read_recall_row)
+    for kind, what in (('mean', 'of layer -1 and head -1'), ('sparsity', 'with "sparsity"')):
+        if not any(key[0] == kind for key in points.by_key):
+            raise Bad('%s: "rows": no row %s' % (root.where, what))
+
+
+def read_recall_row(points, row):
+    layer, head = row.count('layer', -1), row.count('head', -1)
+    length = row.count('length')
+    if 'sparsity' in row:
+        points.add(('sparsity', length, layer, head), row.share('sparsity'), row)
+        return
+    series = row.series()
+    value = row.share('recall'), row.share('mass')
+    if (layer, head) == (-1, -1):
+        points.add(('mean', series, row.budget(series), length), value, row)
+
+
+def read_perplexity(points, root):
+    read_arm_rows(points, root, read_perplexity_row)
+
+
+def read_perplexity_row(points, row):
+    series = row.series()
+    points.add((series, row.budget(series), row.count('length')), row.number('perplexity', 1), row)
+
+
+def read_bench(points, root):
+    device = root.object('header').text('device')
+    rows = root.rows('results')
+    if not rows:
+        raise Bad('%s: "results": is empty' % root.where)
+    for row in rows:
+        series = row.series(BENCH_SCORES)
+        if series[0] == 'full':
+            continue
+        counters = row.object('counters')
+        full = counters.number('kv_bytes_full', 1)
+        read = counters.number('kv_bytes_read', 1) + counters.number('bounds_bytes_read', 0)
+        run = device, row.text('shape'), row.text('dtype'), 'pages ' + row.text('pages')
+        points.add((run, series, row.budget(series), row.count('context')),
+                   (row.number('speedup_over_full', 1e-9), full / read), row)
+
+
+# ---- Drawing ------------------------------------------------------------------------------------
+
+
+def grouped(number):
+    return '{:,}'.format(number)
+
+
+def order(series):
+    return list(SERIES).index(series)
+
+
+def handle(series):
+    name, colour, marker = SERIES[series]
+    return Line2D([], [], color=colour, marker=marker, label=name)
+
+
+def draw_line(axes, series, xs, ys, **options):
+    _, colour, marker = SERIES[series]
+    axes.plot(xs, ys, color=colour, marker=marker, markeredgewidth=0, clip_on=False, zorder=3,
+              **options)
+
+
+class Sheet:
+    """A figure: title, a line of facts, sections of panels with a heading each, a legend below.
+    `panels` holds a list for each section; up to three stand side by side. All axes are shared."""
+
+    def __init__(self, title, facts, headings, n_panels, handles):
+        columns = min(n_panels, 3)
+        section_rows = -(-n_panels // columns)
+        n_rows = len(headings) * section_rows
+        legend_rows = -(-len(handles) // 5)
+        width = WIDTH if columns > 1 else 6.2
+        top = 1.05 if any(headings) else 0.82
+        row, gap, foot = 2.2, top - 0.25, 0.62 + 0.22 * legend_rows  # inches
+        height = top + n_rows * row + (n_rows - 1) * gap + foot
+        self.figure = Figure(figsize=(width, height), facecolor='white')
+        self.figure.subplots_adjust(left=0.7 / width, right=1 - 0.2 / width, top=1 - top / height,
+                                    bottom=foot / height, hspace=gap / row, wspace=0.16)
+        self.grid = self.figure.subplots(n_rows, columns, sharex=True, sharey=True, squeeze=False)
+        write = lambda x, y, text, **how: self.figure.text(x / width, 1 - y / height, text, **how)
+        write(0.12, 0.13, title, size=11, weight='bold', va='top')
+        write(0.12, 0.36, facts, size=8, color='#555555', va='top')
+        self.panels = []
+        for i, heading in enumerate(headings):
+            first = i * section_rows
+            write(0.7, top + first * (row + gap) - 0.32, heading, weight='bold', va='bottom')
+            cells = list(self.grid[first:first + section_rows].flat)
+            self.panels.append(cells[:n_panels])
+            for axes in cells[n_panels:]:
+                axes.set_visible(False)
+        self.figure.legend(handles=handles, loc='lower center', borderaxespad=0.3,
+                           columnspacing=1.6, handlelength=1.8,
+                           ncol=-(-len(handles) // legend_rows))
+
+    def label(self, x, y):
+        """x under the lowest panel of each column, y beside the first of each row."""
+        for column in self.grid.T:
+            lowest = [axes for axes in column if axes.get_visible()][-1]
+            lowest.set_xlabel(x)
+            lowest.tick_params(labelbottom=True)
+        for axes in self.grid[:, 0]:
+            axes.set_ylabel(y)
+
+
+def say_empty(axes):
+    axes.text(0.5, 0.5, 'not measured', transform=axes.transAxes, ha='center', color='#777777')
+
+
+def log2_axis(axis, values):
+    """Ticks at the values that occur, from the largest down, as far as their labels have room."""
+    low, high = min(values) / 1.25, max(values) * 1.25
+    room = math.log2(high / low) / 6
+    ticks = []
+    for value in sorted(set(values), reverse=True):
+        if not ticks or math.log2(ticks[-1] / value) >= room:
+            ticks.append(value)
+    axis.axes.set_xscale('log', base=2)
+    axis.set_major_locator(FixedLocator(ticks))
+    axis.set_minor_locator(NullLocator())
+    axis.set_major_formatter(FuncFormatter(lambda x, _: grouped(round(x))))
+    axis.axes.set_xlim(low, high)
+
+
+def share_axis(axes):
+    axes.set_ylim(0, 1)
+    axes.yaxis.set_major_locator(MaxNLocator(5))
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: '%.0f %%' % (100 * y)))
+
+
+def arms(keys):
+    """(series but full in their order, budgets, lengths) of keys (series, budget, length)."""
+    keys = list(keys)
+    names = sorted({key[0] for key in keys if key[1] is not None}, key=order)
+    budgets = sorted({key[1] for key in keys if key[1] is not None})
+    if not names:
+        raise Bad('no row but those of full')
+    return names, budgets, sorted({key[2] for key in keys})
+
+
+def facts_of(points, *more):
+    """The model's file name, not its folder, and what else there is to say."""
+    return '  ·  '.join((os.path.basename(points.settings['model']),) + more)
+
+
+def draw_passkey(points):
+    names, budgets, lengths = arms(points.by_key)
+    trials = sorted({value[3] for value in points.by_key.values()})
+    counted = ' to '.join(grouped(n) for n in sorted({trials[0], trials[-1]}))
+    has_full = any(key[1] is None for key in points.by_key)
+    sheet = Sheet('Keys found in a text, by budget',
+                  facts_of(points, '%s questions a point' % counted,
+                           'bars: 95 % intervals, questions as independent'),
+                  [''],
+                  len(lengths), [handle(s) for s in [('full', '-')] * has_full + names])
+    for axes, length in zip(sheet.panels[0], lengths):
+        draw_passkey_panel(axes, points.by_key, names, budgets, length)
+    sheet.label('budget, tokens a lane', 'five-digit keys found')
+    return {'passkey': sheet.figure}
+
+
+def draw_passkey_panel(axes, by_key, names, budgets, length):
+    axes.set_title('%s tokens of text' % grouped(length))
+    log2_axis(axes.xaxis, budgets)
+    share_axis(axes)
+    full = by_key.get((('full', '-'), None, length))
+    if full is not None:
+        axes.axhspan(full[1], full[2], color='#000000', alpha=0.07, linewidth=0)
+        axes.axhline(full[0], color='#000000', clip_on=False)
+    for i, series in enumerate(names):
+        found = [(b, by_key[series, b, length]) for b in budgets if (series, b, length) in by_key]
+        shift = 2 ** (0.05 * (i - (len(names) - 1) / 2))  # bars beside each other, not over
+        xs, ys = [b * shift for b, _ in found], [value[0] for _, value in found]
+        draw_line(axes, series, xs, ys)
+        axes.errorbar(xs, ys, fmt='none', ecolor=SERIES[series][1], elinewidth=1, capsize=2,
+                      yerr=[[max(v[0] - v[1], 0) for _, v in found],
+                            [max(v[2] - v[0], 0) for _, v in found]], clip_on=False)
+
+
+def draw_recall(points):
+    means = {key[1:]: value for key, value in points.by_key.items() if key[0] == 'mean'}
+    return {'recall': draw_means(points, means), 'sparsity': draw_sparsity(points)}
+
+
+def draw_means(points, means):
+    names, budgets, lengths = arms(means)
+    has_full = any(key[1] is None for key in means)
+    sheet = Sheet('What the pages read hold, by budget',
+                  facts_of(points, 'means over layers and query heads'),
+                  ['%s tokens of text' % grouped(length) for length in lengths], 2,
+                  [handle(s) for s in [('full', '-')] * has_full + names])
+    for row, length in zip(sheet.panels, lengths):
+        for which, axes in enumerate(row):
+            axes.set_title(('recall of the top tokens', 'covered mass')[which])
+            log2_axis(axes.xaxis, budgets)
+            share_axis(axes)
+            full = means.get((('full', '-'), None, length))
+            if full is not None:
+                axes.axhline(full[which], color='#000000', clip_on=False)
+            for series in names:
+                found = [b for b in budgets if (series, b, length) in means]
+                draw_line(axes, series, found, [means[series, b, length][which] for b in found])
+    sheet.label('budget, tokens a lane', 'share of top tokens')
+    for row in sheet.panels:
+        row[1].set_ylabel('share of attention')
+    return sheet.figure
+
+
+def draw_sparsity(points):
+    heads = {key[1:]: value for key, value in points.by_key.items()
+             if key[0] == 'sparsity' and key[2] >= 0 and key[3] >= 0}
+    if not heads:
+        raise Bad('no row with "sparsity" is of one layer and head')
+    lengths = sorted({key[0] for key in heads})
+    colour = SERIES['quest', 'minmax'][1]
+    handles = [Line2D([], [], color=colour, marker='o', linestyle='', alpha=0.45, markeredgewidth=0,
+                      label='a query head'),
+               Line2D([], [], color='#000000', label='mean of the layer')]
+    sheet = Sheet('Tokens that hold 90 % of the attention, by layer', facts_of(points), [''],
+                  len(lengths), handles)
+    for axes, length in zip(sheet.panels[0], lengths):
+        axes.set_title('%s tokens of text' % grouped(length))
+        layers = sorted({key[1] for key in heads if key[0] == length})
+        by_layer = [[value for key, value in sorted(heads.items()) if key[:2] == (length, layer)]
+                    for layer in layers]
+        for layer, values in zip(layers, by_layer):
+            axes.plot([layer] * len(values), values, 'o', color=colour, alpha=0.45,
+                      markeredgewidth=0, clip_on=False)
+        axes.plot(layers, [sum(values) / len(values) for values in by_layer], color='#000000')
+        axes.xaxis.set_major_locator(MaxNLocator(8, integer=True))
+        axes.set_xlim(layers[0] - 0.4, layers[-1] + 0.4)
+    top = max(heads.values())
+    for axes in sheet.panels[0]:
+        axes.set_ylim(0, top * 1.08 if top > 0 else 1)
+        axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: '%g %%' % round(100 * y, 3)))
+    sheet.label('layer', 'share of all tokens')
+    return sheet.figure
+
+
+def draw_perplexity(points):
+    names, budgets, lengths = arms(points.by_key)
+    full = {key[2]: value for key, value in points.by_key.items() if key[1] is None}
+    sheet = Sheet('Perplexity of the text that follows, by context', facts_of(points), [''],
+                  len(budgets), [handle(s) for s in [('full', '-')] * bool(full) + names])
+    for axes, budget in zip(sheet.panels[0], budgets):
+        axes.set_title('budget %s' % grouped(budget))
+        log2_axis(axes.xaxis, lengths)
+        axes.plot(sorted(full), [full[n] for n in sorted(full)], color='#000000', marker='o',
+                  markersize=3, clip_on=False, zorder=2.5)
+        for series in names:
+            found = [n for n in lengths if (series, budget, n) in points.by_key]
+            draw_line(axes, series, found, [points.by_key[series, budget, n] for n in found])
+    low, high = min(points.by_key.values()), max(points.by_key.values())
+    pad = max(0.05 * (high - low), 0.025 * low - (high - low) / 2)  # shows at least 5 % of it
+    sheet.panels[0][0].set_ylim(low - pad, high + pad)
+    sheet.label('context, tokens', 'perplexity, per token')
+    return {'perplexity': sheet.figure}
+
+
+def draw_bench(points):
+    if not points.by_key:
+        raise Bad('no row but those of full')
+    runs = sorted({key[0] for key in points.by_key})
+    budgets = sorted({key[2] for key in points.by_key})
+    names = sorted({key[1] for key in points.by_key}, key=order)
+    limit = Line2D([], [], color='#555555', linestyle=(0, (4, 2)), linewidth=1,
+                   label='limit: full bytes / bytes read')
+    one = Line2D([], [], color='#000000', linewidth=1, label='full')
+    sheet = Sheet('Decode attention, times over full', 'medians of tamis bench attention',
+                  [', '.join(run) for run in runs], len(budgets),
+                  [one] + [handle(s) for s in names] + [limit])
+    for panels, run in zip(sheet.panels, runs):
+        for axes, budget in zip(panels, budgets):
+            axes.set_title('budget %s' % grouped(budget))
+            draw_bench_panel(axes, points.by_key, run, budget, names)
+    sheet.label('context, tokens', 'speed-up over full')
+    return {'speed': sheet.figure}
+
+
+def draw_bench_panel(axes, by_key, run, budget, names):
+    log2_axis(axes.xaxis, [key[3] for key in by_key])
+    axes.set_yscale('log', base=2)
+    axes.yaxis.set_major_locator(LogLocator(base=2, numticks=12))
+    axes.yaxis.set_minor_locator(NullLocator())
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: '%g ×' % y))
+    axes.axhline(1, color='#000000', linewidth=1)
+    if not any((key[0], key[2]) == (run, budget) for key in by_key):
+        say_empty(axes)
+    for series in names:
+        found = sorted((key[3], value) for key, value in by_key.items()
+                       if key[:3] == (run, series, budget))
+        contexts = [context for context, _ in found]
+        axes.plot(contexts, [value[1] for _, value in found], color=SERIES[series][1],
+                  linestyle=(0, (4, 2)), linewidth=1)
+        draw_line(axes, series, contexts, [value[0] for _, value in found])
+
+
+TOOLS = {
+    'tamis eval passkey': (read_passkey, draw_passkey),
+    'tamis eval recall': (read_recall, draw_recall),
+    'tamis eval perplexity': (read_perplexity, draw_perplexity),
+    'tamis bench attention': (read_bench, draw_bench),
+}
+
+
+# ---- Files --------------------------------------------------------------------------------------
+
+
+def figures_of(paths):
+    """All figures by name; nothing is written before the last file has been read."""
+    points, files = {}, {}
+    for path in paths:
+        tool, root = load(path)
+        files.setdefault(tool, []).append(path)
+        TOOLS[tool][0](points.setdefault(tool, Points()), root)
+    figures = {}
+    for tool, found in points.items():
+        try:
+            figures.update(TOOLS[tool][1](found))
+        except Bad as error:
+            raise Bad('%s: %s' % (', '.join(files[tool]), error))
+    return figures
+
+
+def render(figure, kind):
+    bytes_of = io.BytesIO()
+    nothing = {'png': {'Software': None}, 'svg': {'Date': None, 'Creator': None}}
+    figure.savefig(bytes_of, format=kind, dpi=DPI, metadata=nothing[kind])
+    return bytes_of.getvalue()
+
+
+def write(folder, contents):
+    """All files beside their places first, then each renamed into its own."""
+    waiting = []
+    try:
+        os.makedirs(folder, exist_ok=True)
+        mask = os.umask(0)
+        os.umask(mask)
+        for name, data in contents.items():
+            descriptor, temporary = tempfile.mkstemp(prefix=name + '.', dir=folder)
+            waiting.append((temporary, os.path.join(folder, name)))
+            with os.fdopen(descriptor, 'wb') as file:
+                file.write(data)
+            os.chmod(temporary, 0o666 & ~mask)
+        while waiting:
+            os.replace(*waiting[0])
+            print(waiting.pop(0)[1])
+    except OSError as error:
+        raise Bad('%s: cannot be written: %s' % (folder, error.strerror))
+    finally:
+        for temporary, _ in waiting:
+            os.unlink(temporary)
+
+
+def main(arguments=None):
+    parser = argparse.ArgumentParser(
+        prog='plot.py',
+        description='Draws what tamis eval passkey, recall, perplexity and tamis bench attention '
+        'wrote as JSON:\npasskey, recall, sparsity, perplexity, speed, each as PNG and SVG.',
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        epilog='example:\n'
+        '  tamis eval passkey --model needle.gguf --budget 256,512,1024 --json passkey.json\n'
+        '  tamis bench attention --shape llama3-8b --context 8192,32768 --json bench.json\n'
+        '  tools/plot.py --out plots passkey.json bench.json')
+    parser.add_argument('--out', required=True, metavar='FOLDER', help='is made if it is not there')
+    parser.add_argument('files', nargs='+', metavar='FILE', help='what --json wrote')
+    options = parser.parse_args(arguments)
+    try:
+        with matplotlib.rc_context(STYLE):
+            write(options.out, {'%s.%s' % (name, kind): render(figure, kind)
+                                for name, figure in figures_of(options.files).items()
+                                for kind in ('png', 'svg')})
+    except Bad as error:
+        sys.exit('plot.py: %s' % error)
+
+
+if __name__ == '__main__':
+    main()
