@@ -160,12 +160,15 @@ def load(path):
 
 
 class Points:
-    """The points of all files of one tool, by their keys; a key comes once."""
+    """The points of all files of one tool, by their keys; a key comes once, but for full, which
+    stands in every file and must be the same there."""
 
     def __init__(self):
         self.by_key, self.origin, self.settings, self.first = {}, {}, None, None
 
     def add(self, key, value, row):
+        if ('full', '-') in key and self.by_key.get(key) == value:
+            return
         if key in self.by_key:
             raise Bad('%s: the same point stands in %s' % (row.where, self.origin[key]))
         self.by_key[key], self.origin[key] = value, row.where

@@ -161,8 +161,11 @@ class Plots(unittest.TestCase):
         whole = self.draw(self.out, self.write('whole.json', passkey()))
         parts = [self.write('%d.json' % n, passkey((n,))) for n in (10000, 2000)]
         self.assertEqual(whole, self.draw(self.path('parts'), *parts))
-        self.refuse(r'rows\[0\]: the same point stands in .*2000\.json: rows\[0\]', parts[1],
+        self.refuse(r'rows\[1\]: the same point stands in .*2000\.json: rows\[1\]', parts[1],
                     parts[1])
+        full = {**passkey((2000,)), 'rows': [{**passkey((2000,))['rows'][0], 'trials': 1}]}
+        self.refuse(r'rows\[0\]: the same point stands in .*2000\.json: rows\[0\]', parts[1],
+                    self.write('full.json', full))
         other = {**passkey((3000,)), 'model': 'other.gguf'}
         self.refuse('"model": "other.gguf" differs from "somewhere/needle.gguf" in .*10000.json',
                     parts[0], self.write('other.json', other))
