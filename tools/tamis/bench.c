@@ -32,7 +32,7 @@ static const cli_option options[] = {
      offsetof(bench_flags, budgets), 1, CONTEXT_MAX, NULL},
     {"--dtype", "TYPE", "of the cache: f32, f16, bf16 (default f16)", CLI_CHOICE,
      offsetof(bench_flags, dtype), 0, 0, cli_dtypes},
-    {"--select", "S[,S]", "window, quest (default quest); full is always measured", CLI_SELECTIONS,
+    {"--select", "S[,S]", "window, quest, oracle, random (default quest); full always is", CLI_SELECTIONS,
      offsetof(bench_flags, selections), 0, 0, NULL},
     {"--pages", "ORDER", "ordered, or shuffled: every lane's pages lie in random order", CLI_CHOICE,
      offsetof(bench_flags, pages), 0, 0, page_orders},

@@ -41,7 +41,7 @@ static const cli_option options[] = {
      0, 0, NULL},
     {"--question", "TEXT", "follows the prompt, token by token through the selection", CLI_TEXT,
      offsetof(run_flags, question), 0, 0, NULL},
-    {"--select", "NAME", "full, window, quest (default full)", CLI_SELECTION,
+    {"--select", "NAME", "full, window, quest, oracle, random (default full)", CLI_SELECTION,
      offsetof(run_flags, select), 0, 0, NULL},
     {"--budget", "N", "tokens a lane that the selection reads (default 2048)", CLI_NUMBER,
      offsetof(run_flags, budget), 1, CONTEXT_MAX, NULL},
