@@ -15,7 +15,7 @@
 #define GROUP 4 /* query heads a KV head */
 #endif
 #ifndef SPLIT_PAGES
-#define SPLIT_PAGES 512 /* TMS_SPLIT_PAGES */
+#define SPLIT_PAGES 512 /* TMS_CL_SPLIT_PAGES */
 #endif
 #define CHUNKS     (HEAD_DIM / 8)
 #define PARTS      (LANES / CHUNKS)

@@ -11,7 +11,7 @@
 #include "cpu.clh"
 
 #ifndef SPLIT_PAGES
-#define SPLIT_PAGES 512 /* TMS_SPLIT_PAGES */
+#define SPLIT_PAGES 512 /* TMS_CL_SPLIT_PAGES */
 #endif
 #ifndef SOFT_CAP
 #define SOFT_CAP 0 /* 1: logits pass through cap·tanh(logit/cap) */

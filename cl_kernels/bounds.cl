@@ -65,6 +65,7 @@ __kernel GROUP_OF(LANES) void bounds_of_pages(KV_PARAMS, BOUNDS_PARAMS, uint n, 
     FOR_EACH_ITEM(i, n * n_kv_heads * CHUNKS) {
         const uint channel = i % CHUNKS * 16, head = i / CHUNKS % n_kv_heads;
         const int page = pages[pages_offset + i / CHUNKS / n_kv_heads];
+        if (page < 0) continue;
         __global const element *key =
             kv + kv_offset + page * page_stride + head * kv_head_stride + channel;
         float16 lo, hi;

@@ -49,7 +49,8 @@ typedef struct tms_ref {
  *   lo row at p*bounds_page_stride + h*bounds_head_stride,     hi row head_dim further on.
  * The cache's own layout: page_stride = 2*page_size*head_dim, head_stride = 0, slot_stride = head_dim,
  * value_offset = page_size*head_dim, bounds_page_stride = 2*head_dim, bounds_head_stride = 0. A
- * caller's cache with one page list for all heads has head strides and a list head stride of 0. */
+ * caller's cache with one page list for all heads has head strides and a list head stride of 0. A
+ * backend may refuse (E_UNSUPPORTED) rows that do not all begin at multiples of 16 bytes. */
 typedef struct tms_kv {
     tms_ref data;
     tms_ref bounds;     /* may be absent where an op does not read or write bounds */
@@ -140,7 +141,7 @@ typedef struct tms_write_table {
 
 /* bounds: a pair (lo, hi) from the page_size keys of each page, channel by channel, for each of
  * n_kv_heads heads (1 in the cache's own layout, where the page id fixes the head).
- *   pages  int32 [n] page ids, all full pages
+ *   pages  int32 [n] page ids, all full pages; an id below 0 is passed over
  *   MINMAX    lo = min, hi = max (Quest, section 3.4): true bounds of a logit
  *   MEAN_STD  lo = mean - width·std, hi = mean + width·std, std over page_size, not page_size - 1
  *             (UNIQUE, arXiv 2605.27740); sums in fp32 in slot order, std from squares of differences
@@ -255,16 +256,15 @@ typedef struct tms_select {
  *   lse        f32 [n_rows][n_heads], may be absent
  *   positions  int32 plane [page id][page_size], may be absent: position = slot
  *   intervals  int32 [n_rows][2] (lo, hi), may be absent: all positions
- * A row that sees nothing: out = 0, lse = -inf. Keys are summed in fixed splits of TMS_SPLIT_PAGES list
- * entries, merged in order: in one form the result of a row depends on nothing but the row, neither on
- * the other rows nor on how many share its tile; decode and prefill give the same bits. A NaN or
- * infinite logit among the seen gives NaN out for that (row, head). Weighted values are summed in fp32
- * before they are normalized: with |v| above FLT_MAX / page_size a sum may overflow to infinity or NaN.
+ * A row that sees nothing: out = 0, lse = -inf. Keys are summed in splits that follow from the row's
+ * own list, merged in order: in one form the result of a row depends on nothing but the row and
+ * whether it is alone in its tile, not on the other rows of the launch. A NaN or infinite logit among
+ * the seen gives NaN out for that (row, head). Weighted values are summed in fp32 before they are
+ * normalized: with |v| above FLT_MAX / page_size a sum may overflow to infinity or NaN.
  * scratch: tms_backend.attend_scratch bytes; need not be kept.
  * Bytes: per (row, KV head) the seen pages' K and V once, not once a query head; a tile of rows once.
  * Tolerance: |out - ref| <= 2e-6 * max|v| * (1 + max|logit|) for f32 accumulation of up to 1M keys in
  * blocks; K, V are read exactly. lse: 2e-6 * (1 + |lse| + max|logit|). */
-#define TMS_SPLIT_PAGES 512
 typedef struct tms_attend {
     tms_kv kv;
     tms_batch batch;
@@ -276,11 +276,12 @@ typedef struct tms_attend {
     tms_ref scratch;
 } tms_attend;
 
-/* sparse_attend: score_pages, select and attend as one launch, where the device gains by it. Fields as
- * there: select.batch, score.batch and attend.batch are the same; attend.lists is select.lists and is
- * written too, equal bit for bit to what select gives on the fused scores. A backend may offer it for
- * some shapes only: sparse_attend_refusal says why not, and the caller then runs the three ops. Ties with
- * unequal fp32 sums aside (score tolerance), the result is that of the three ops. */
+/* sparse_attend: score_pages, select and attend in fewer launches than three, where the device gains
+ * by it. Fields as there: select.batch, score.batch and attend.batch are the same; attend.lists is
+ * select.lists and is written too, equal bit for bit to what select gives on the fused scores. A
+ * backend may offer it for some shapes only: sparse_attend_refusal says why not, and the caller then
+ * runs the three ops. Ties with unequal fp32 sums aside (score tolerance), the result is that of the
+ * three ops. */
 typedef struct tms_sparse_attend {
     tms_score_pages score;
     tms_select select;
@@ -361,11 +362,16 @@ struct tms_backend {
     tamis_status (*list)(tamis_device_info *infos, size_t capacity, size_t *count);
     /* `id` is an id from list. Calls tms_device_init. */
     tamis_status (*open)(const char *id, const tms_log *log, tms_device **out, tamis_error *error);
+    /* On the caller's native context and queue or stream, which it keeps. optional */
+    tamis_status (*open_on)(void *context, void *queue, const tms_log *log, tms_device **out,
+                            tamis_error *error);
     void (*close)(tms_device *dev); /* waits */
 
     /* Uninitialised memory, aligned to 64 bytes; E_NO_MEMORY with size and limit. */
     tamis_status (*alloc)(tms_device *dev, uint64_t bytes, tms_mem **out);
     void (*free)(tms_device *dev, tms_mem *mem); /* after what is enqueued; accepts NULL */
+    /* The caller's own device memory at a native address, which free only lets go. optional */
+    tamis_status (*wrap)(tms_device *dev, uint64_t native, uint64_t bytes, tms_mem **out);
     /* The host's bytes are consumed when it returns; small ones (<= 1 MiB) without waiting. */
     tamis_status (*write)(tms_device *dev, tms_ref to, const void *from, uint64_t bytes);
     tamis_status (*read)(tms_device *dev, tms_ref from, void *to, uint64_t bytes); /* waits */
@@ -427,9 +433,6 @@ tamis_status tms_error_set(tamis_error *error, tamis_status status, const char *
     __attribute__((format(printf, 3, 4)));
 void tms_log_line(const tms_log *log, tamis_log_level level, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-
-/* Splits of an attend launch, ceil(max_pages / TMS_SPLIT_PAGES), at least 1. */
-uint32_t tms_attend_splits(uint32_t max_pages);
 
 /* Fills the table of `rotate`: f32 [2][1024][n_rot/2][2]. frequencies: [n_rot/2], radians a position. */
 #define TMS_ROTATE_STEPS 1024u

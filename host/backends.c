@@ -70,11 +70,6 @@ void tms_log_line(const tms_log *log, tamis_log_level level, const char *format,
     if (to_stderr) fprintf(stderr, "tamis %s: %s\n", names[level], text);
 }
 
-uint32_t tms_attend_splits(uint32_t max_pages) {
-    const uint32_t splits = max_pages / TMS_SPLIT_PAGES + (max_pages % TMS_SPLIT_PAGES != 0);
-    return splits ? splits : 1;
-}
-
 void tms_rotate_table(const double *frequencies, uint32_t n_rot, float *table) {
     const uint32_t pairs = n_rot / 2;
     for (uint32_t level = 0; level < 2; level++) {

@@ -2,16 +2,23 @@
 /* attend on OpenCL: the choice of form, shape and launch of cl_kernels/attend.cl. */
 #include "host/opencl/opencl.h"
 
+/* Splits of a launch, at least 1. */
+static uint32_t splits_of(const tms_attend *p) {
+    const uint32_t pages = p->max_pages;
+    const uint32_t splits = pages / TMS_CL_SPLIT_PAGES + (pages % TMS_CL_SPLIT_PAGES != 0);
+    return splits ? splits : 1;
+}
+
 uint64_t tms_cl_attend_scratch(tms_device *dev, const tms_attend *p) {
     (void)dev;
-    uint64_t splits = tms_attend_splits(p->max_pages);
+    uint64_t splits = splits_of(p);
     uint64_t states = splits * p->batch.n_rows * p->batch.n_heads;
     return splits > 1 ? states * (p->kv.head_dim + 1) * sizeof(float) : 0;
 }
 
 static tms_cl_states states_of(const tms_attend *p) {
     uint64_t width = (uint64_t)p->batch.n_heads * p->kv.head_dim;
-    tms_cl_states s = {tms_attend_splits(p->max_pages),
+    tms_cl_states s = {splits_of(p),
                        (uint64_t)p->batch.n_rows * p->batch.n_heads, p->out, p->lse};
     if (s.n_splits > 1) {
         uint64_t outs = s.n_splits * p->batch.n_rows * width * sizeof(float);
@@ -45,7 +52,7 @@ static tamis_status run_base(tms_device *dev, const tms_attend *p, const tms_cl_
     tms_cl_launch l = tms_cl_begin(
         dev, "attend.cl", "attend_rows",
         "-DDTYPE=%d -DHEAD_DIM=%u -DPAGE_SIZE=%u -DGROUP=%u -DSPLIT_PAGES=%d", p->kv.dtype,
-        p->kv.head_dim, p->kv.page_size, b->n_heads / b->n_kv_heads, TMS_SPLIT_PAGES);
+        p->kv.head_dim, p->kv.page_size, b->n_heads / b->n_kv_heads, TMS_CL_SPLIT_PAGES);
     tms_cl_kv(&l, &p->kv, b->n_rows);
     tms_cl_batch(&l, b);
     tms_cl_matrix(&l, &p->q, b->n_rows, (uint64_t)b->n_heads * p->kv.head_dim);

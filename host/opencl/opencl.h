@@ -178,6 +178,8 @@ tamis_status tms_cl_embed(tms_device *dev, const tms_embed *p);
 tamis_status tms_cl_argmax(tms_device *dev, const tms_argmax *p);
 tamis_status tms_cl_read_bandwidth(tms_device *dev, tms_ref from, uint64_t bytes, double *gb_per_s);
 
+/* List entries of a split of attend. */
+#define TMS_CL_SPLIT_PAGES 512
 /* Where attend's states of the splits go: with one split the results themselves, else scratch,
  * packed [split][row][head], outs of head_dim, then the lses. */
 typedef struct tms_cl_states {

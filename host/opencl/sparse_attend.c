@@ -9,7 +9,7 @@ const char *tms_cl_sparse_attend_refusal(tms_device *dev, const tms_sparse_atten
     if (!tms_cl(dev)->cpu) return "the device is not a CPU";
     if (dev->form == TMS_FORM_BASE) return "there is no base form";
     if (p->attend.intervals.mem) return "rows with intervals";
-    if (p->attend.max_pages > TMS_SPLIT_PAGES) return "lists of more than one split";
+    if (p->attend.max_pages > TMS_CL_SPLIT_PAGES) return "lists of more than one split";
     if (!p->score.scores.mem) return "there are no scores";
     if (p->select.granularity != p->attend.kv.page_size) return "entries that are not pages";
     /* A lane is one core's: below two for each, three launches that split lanes are faster. */

@@ -109,7 +109,7 @@ tamis_status tms_reference_bounds(tms_device *dev, const tms_bounds *p) {
     if (views.status != TAMIS_OK) return views.status;
     float lo[TMS_MAX_HEAD_DIM], hi[TMS_MAX_HEAD_DIM];
     for (uint32_t i = 0; i < p->n; i++) {
-        for (uint32_t h = 0; h < p->n_kv_heads; h++) {
+        for (uint32_t h = 0; h < p->n_kv_heads && pages[i] >= 0; h++) {
             const page_keys keys = {kv, data, pages[i], h};
             const uint64_t at = tms_bounds_at(kv, pages[i], h);
             pair_of(p, &keys, lo, hi);

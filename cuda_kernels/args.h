@@ -1,0 +1,219 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Arguments of the CUDA kernels, one struct each, filled by host/cuda and taken by value. Strides in
+ * elements, pointers to the first element, absent memory NULL. Meanings: host/backend.h. */
+#ifndef TAMIS_CUDA_ARGS_H
+#define TAMIS_CUDA_ARGS_H
+
+#include <stdint.h>
+
+/* On the host a pointer into device memory is a number. */
+#ifdef __cplusplus
+#define CU_PTR(type) type *
+#else
+#define CU_PTR(type) uint64_t
+#endif
+
+typedef struct cu_kv {
+    CU_PTR(void)
+    rows; /* elements of the cache's dtype; 16-byte aligned, strides multiples of 16 bytes */
+    uint64_t page_stride, head_stride, slot_stride, value_offset;
+    uint32_t page_size, page_shift; /* page_size = 1 << page_shift */
+} cu_kv;
+
+typedef struct cu_bounds_rows {
+    CU_PTR(void) rows; /* alignment as cu_kv */
+    uint64_t page_stride, head_stride;
+} cu_bounds_rows;
+
+typedef struct cu_batch {
+    CU_PTR(const int32_t) tiles;
+    CU_PTR(const int32_t) row_seq;
+    CU_PTR(const int32_t) visible;
+    CU_PTR(const int32_t) table;
+    uint64_t seq_stride, head_stride;
+    uint32_t n_rows, n_tiles, n_kv_heads, group;
+} cu_batch;
+
+typedef struct cu_matrix {
+    CU_PTR(float) at;
+    uint64_t stride;
+} cu_matrix;
+
+typedef struct cu_lists {
+    CU_PTR(int32_t) pages;
+    CU_PTR(int32_t) count;
+    uint64_t capacity;
+} cu_lists;
+
+/* ---- rows ---- */
+
+typedef struct cu_write_rows_args {
+    cu_kv kv;
+    cu_batch batch;
+    CU_PTR(const void) k;
+    CU_PTR(const void) v;
+    CU_PTR(const int32_t) slots;
+    uint64_t k_stride, v_stride;
+} cu_write_rows_args;
+
+typedef struct cu_read_rows_args {
+    cu_kv kv;
+    CU_PTR(const int32_t) table;
+    CU_PTR(const int32_t) seq;
+    CU_PTR(const int32_t) head;
+    CU_PTR(const int32_t) slot;
+    CU_PTR(float) k;
+    CU_PTR(float) v;
+    uint64_t seq_stride, head_stride;
+    uint64_t n;
+} cu_read_rows_args;
+
+/* ---- pages ---- */
+
+typedef struct cu_copy_pages_args {
+    CU_PTR(void) data;
+    CU_PTR(const int32_t) pairs;
+    uint64_t bytes; /* of a block */
+    uint64_t n;
+} cu_copy_pages_args;
+
+typedef struct cu_write_table_args {
+    CU_PTR(int32_t) data;
+    CU_PTR(const int32_t) entries;
+    uint64_t n;
+} cu_write_table_args;
+
+/* ---- bounds, rotate ---- */
+
+typedef struct cu_bounds_args {
+    cu_kv kv;
+    cu_bounds_rows bounds;
+    CU_PTR(const int32_t) pages;
+    uint32_t n, n_kv_heads, kind;
+    float width;
+} cu_bounds_args;
+
+typedef struct cu_rotate_args {
+    cu_matrix x;
+    CU_PTR(const int32_t) positions;
+    CU_PTR(const float) table;
+    uint32_t n_rows, n_heads, head_dim, n_pairs, adjacent, unused;
+} cu_rotate_args;
+
+/* ---- score, mass, select ---- */
+
+typedef struct cu_score_args {
+    cu_kv kv;
+    cu_bounds_rows bounds;
+    cu_batch batch;
+    cu_matrix q;
+    CU_PTR(float) scores;
+    uint64_t stride;
+    uint32_t rule, blocks; /* tms_group; blocks a (row, KV head) */
+} cu_score_args;
+
+typedef struct cu_mass_args {
+    cu_kv kv;
+    cu_batch batch;
+    cu_matrix q;
+    CU_PTR(float) logs; /* [row][query head][log_stride]: log-masses of pages */
+    CU_PTR(float) lse;  /* [row][query head] */
+    CU_PTR(float) scores;
+    uint64_t log_stride, stride;
+    float scale, soft_cap;
+    uint32_t rule, blocks;
+} cu_mass_args;
+
+typedef struct cu_select_args {
+    cu_batch batch;
+    CU_PTR(const float) scores; /* NULL: by ordinal */
+    uint64_t stride;
+    cu_lists lists;
+    uint32_t granularity, k, sinks, recent;
+} cu_select_args;
+
+/* score and select in one launch: the last block of a (row, KV head) to score selects. */
+typedef struct cu_score_select_args {
+    cu_score_args score;
+    cu_select_args select;
+    CU_PTR(uint32_t) tickets; /* [rows][KV heads], 0 between launches */
+} cu_score_select_args;
+
+/* ---- attend, merge ---- */
+
+/* States wait in `states`: [row of the launch][KV head][chunk][group][head_dim + 1], out then lse; the
+ * last block of a (row, KV head) merges them in order. */
+typedef struct cu_attend_args {
+    cu_kv kv;
+    cu_batch batch;
+    cu_matrix q, out;
+    cu_lists lists; /* pages NULL: all pages */
+    CU_PTR(float) lse;
+    CU_PTR(const int32_t) positions;
+    CU_PTR(const int32_t) intervals;
+    CU_PTR(float) states;
+    CU_PTR(uint32_t) tickets;
+    float scale, soft_cap;
+    uint32_t first, n; /* tiles, or rows where there are lists, of this launch */
+    uint32_t chunks;   /* blocks a (row, KV head) */
+    uint32_t by_tile;  /* 1: `first` counts tiles, and only tiles of one row count */
+} cu_attend_args;
+
+typedef struct cu_merge_args {
+    CU_PTR(const float) outs;
+    CU_PTR(const float) lses;
+    CU_PTR(float) out;
+    CU_PTR(float) lse;
+    uint32_t n_parts, n, dim, unused;
+} cu_merge_args;
+
+/* ---- linear, norm, activate, embed, argmax ---- */
+
+typedef struct cu_linear_args {
+    cu_matrix x, y;
+    CU_PTR(const void) w;
+    CU_PTR(const float) bias;
+    uint32_t n_rows, n_in, n_out, accumulate;
+} cu_linear_args;
+
+typedef struct cu_widen_args {
+    CU_PTR(const void) from;
+    CU_PTR(float) to;
+    uint64_t n;
+} cu_widen_args;
+
+typedef struct cu_norm_args {
+    cu_matrix x, y;
+    CU_PTR(const float) w;
+    uint32_t n_rows, dim;
+    float eps;
+    uint32_t unused;
+} cu_norm_args;
+
+typedef struct cu_activate_args {
+    cu_matrix gate, up, y;
+    uint32_t n_rows, dim;
+} cu_activate_args;
+
+typedef struct cu_embed_args {
+    CU_PTR(const int32_t) tokens;
+    CU_PTR(const void) w;
+    cu_matrix y;
+    uint32_t n_rows, dim;
+} cu_embed_args;
+
+typedef struct cu_argmax_args {
+    cu_matrix x;
+    CU_PTR(int32_t) out;
+    uint32_t n_rows, dim;
+} cu_argmax_args;
+
+/* ---- probe ---- */
+
+typedef struct cu_probe_args {
+    CU_PTR(const void) from;
+    CU_PTR(void) to; /* read: one word that is never written; copy: as large as from */
+    uint64_t n;      /* vectors of 16 bytes */
+} cu_probe_args;
+
+#endif

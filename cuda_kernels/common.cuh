@@ -1,0 +1,154 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the CUDA kernels share: how a kernel is declared, elements of f32, f16 and bf16, 16-byte
+ * accesses, warp and block operations, matrix and copy intrinsics. A kernel file compiles with nvcc
+ * for a GPU, and as C++ for the CPU (tests/cuda_on_cpu), where these names have a plain, checked
+ * form. So kernels use no other intrinsics, and declare shared memory by SHARED alone. */
+#ifndef TAMIS_CUDA_COMMON_CUH
+#define TAMIS_CUDA_COMMON_CUH
+
+#include "args.h"
+
+#define WARP      32u
+#define ALL_LANES 0xffffffffu
+
+#ifdef __CUDACC__
+#include "common_gpu.cuh"
+#else
+#include "tests/cuda_on_cpu/kernel.h"
+#endif
+/* Either gives, as functions but for the first four:
+ *   KERNEL(name, threads, args) { ... a ... }    a kernel of at most `threads` threads a block, whose
+ *                                                arguments are the struct `a`
+ *   SHARED(type, name);                          the kernel's one piece of shared memory, a reference;
+ *                                                not initialised, as on a GPU
+ *   DYNAMIC_SHARED(type, name);                  a pointer to what the launch asked for, 16-byte aligned
+ *   DEVICE                                       before every function
+ *   threadIdx, blockIdx, blockDim, gridDim       .x .y .z
+ *   block_sync(), warp_sync()                    barriers; memory is in order behind them
+ *   shuffle(x, lane), shuffle_xor(x, mask)       x of another lane; 32-bit types; all lanes take part
+ *   warp_ballot(p)                               bit i: p of lane i
+ *   thread_fence()                               writes so far before writes to come, device wide
+ *   atomic_add(p, x), atomic_max(p, x)           uint32_t, shared or global; the old value
+ *   load_16(p), store_16(p, u)                   a `vec16` (4 words) at once, p aligned to 16
+ *   copy_async_16(to_shared, from, live)         16 bytes on their way, zeros if not live
+ *   copy_async_commit()                          makes a batch of the copies since the last one
+ *   copy_async_wait<N>()                         all but the last N batches of this thread are there
+ *   load_matrix_x4(r, row), _trans               four 8x8 matrices of 16-bit elements: lane i names row
+ *                                                i%8 of matrix i/8 (16 bytes, shared memory); r[j] gets
+ *                                                of matrix j the elements (lane/4, 2*(lane%4) + 0, 1),
+ *                                                transposed in the second form
+ *   mma(d, a, b, tag)                            d[16x8] += a[16x16]·b[16x8], f32 += f16·f16 (tag f16())
+ *                                                or bf16·bf16; fragments as PTX's mma.m16n8k16
+ *   widen(x), narrow<T>(x)                       exact; to nearest even, NaN stays NaN
+ *   pack2<T>(x, y)                               two narrowed in a word, x in the low half
+ *   f16, bf16                                    element types of 16 bits; f32 is float */
+
+/* ---- Elements -------------------------------------------------------------------------------- */
+
+/* 8 consecutive elements as f32; p aligned to 16 bytes. */
+DEVICE void load_8(const float *p, float (&x)[8]) {
+    const vec16 a = load_16(p), b = load_16(p + 4);
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        x[i] = bits_to_float(a.word[i]);
+        x[4 + i] = bits_to_float(b.word[i]);
+    }
+}
+template <typename T> DEVICE void load_8(const T *p, float (&x)[8]) {
+    const vec16 a = load_16(p);
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        x[2 * i] = widen(from_bits<T>(a.word[i] & 0xffffu));
+        x[2 * i + 1] = widen(from_bits<T>(a.word[i] >> 16));
+    }
+}
+DEVICE void store_8(const float (&x)[8], float *p) {
+    vec16 a, b;
+#pragma unroll
+    for (int i = 0; i < 4; i++) {
+        a.word[i] = float_to_bits(x[i]);
+        b.word[i] = float_to_bits(x[4 + i]);
+    }
+    store_16(p, a);
+    store_16(p + 4, b);
+}
+template <typename T> DEVICE void store_8(const float (&x)[8], T *p) {
+    vec16 a;
+#pragma unroll
+    for (int i = 0; i < 4; i++)
+        a.word[i] = pack2<T>(x[2 * i], x[2 * i + 1]);
+    store_16(p, a);
+}
+
+/* ---- Warps and blocks ------------------------------------------------------------------------ */
+
+DEVICE uint32_t lane_id() {
+    return threadIdx.x % WARP;
+}
+DEVICE uint32_t warp_id() {
+    return threadIdx.x / WARP;
+}
+
+/* Over the lanes of a warp, in one order; every lane gets it. */
+DEVICE float warp_sum(float x) {
+#pragma unroll
+    for (uint32_t mask = WARP / 2; mask > 0; mask /= 2)
+        x += shuffle_xor(x, mask);
+    return x;
+}
+/* NaN is lost, as by fmaxf. */
+DEVICE float warp_max(float x) {
+#pragma unroll
+    for (uint32_t mask = WARP / 2; mask > 0; mask /= 2)
+        x = fmaxf(x, shuffle_xor(x, mask));
+    return x;
+}
+
+/* Over a block of n_warps warps; `scratch` [n_warps] in shared memory is free again at the next
+ * block_sync. Every thread gets it. */
+DEVICE float block_sum(float x, float *scratch, uint32_t n_warps) {
+    x = warp_sum(x);
+    if (lane_id() == 0) scratch[warp_id()] = x;
+    block_sync();
+    float sum = scratch[0];
+    for (uint32_t w = 1; w < n_warps; w++)
+        sum += scratch[w];
+    return sum;
+}
+
+/* A grid of blocks in x steps over n items. 64 bits: no count wraps. */
+#define FOR_EACH_ITEM(i, n)                                                                        \
+    for (uint64_t i = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x; i < (n);                    \
+         i += (uint64_t)gridDim.x * blockDim.x)
+
+/* ---- Order: -0 = +0, NaN before everything (key 0). ------------------------------------------ */
+
+DEVICE uint32_t ordered_key(float x) {
+    const uint32_t u = float_to_bits(x);
+    if ((u & 0x7fffffffu) > 0x7f800000u) return 0;
+    if (u == 0x80000000u) return 0x80000000u;
+    return u & 0x80000000u ? ~u : u | 0x80000000u;
+}
+
+/* ---- The cache ------------------------------------------------------------------------------- */
+
+/* The page ids of a row's lane. */
+DEVICE const int32_t *lane_pages(const cu_batch &b, uint32_t row, uint32_t head) {
+    return b.table + b.row_seq[row] * b.seq_stride + head * b.head_stride;
+}
+/* A K row; its V row lies value_offset on. */
+template <typename T>
+DEVICE const T *key_row(const cu_kv &kv, int32_t page, uint32_t head, uint32_t slot) {
+    return (const T *)kv.rows + page * kv.page_stride + head * kv.head_stride +
+           slot * kv.slot_stride;
+}
+
+/* ---- Instances: X(C type, tag in names) and X(C type, tag, head dim) ------------------------- */
+
+#define FOR_EACH_TYPE(X) X(float, f32) X(f16, f16) X(bf16, bf16)
+#define FOR_EACH_DIM_OF(X, type, tag)                                                              \
+    X(type, tag, 64) X(type, tag, 80) X(type, tag, 96) X(type, tag, 128) X(type, tag, 256)
+#define FOR_EACH_TYPE_AND_DIM(X)                                                                   \
+    FOR_EACH_DIM_OF(X, float, f32) FOR_EACH_DIM_OF(X, f16, f16) FOR_EACH_DIM_OF(X, bf16, bf16)
+
+#endif

@@ -1,0 +1,196 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the files of the CUDA backend share: the device, its memory, modules and launches. */
+#ifndef TMS_CUDA_H
+#define TMS_CUDA_H
+
+#include "cuda_kernels/args.h"
+#include "host/backend.h"
+#include "host/cuda/driver.h"
+
+extern const tms_backend tms_backend_cuda;
+
+/* ---- Device ---------------------------------------------------------------------------------- */
+
+/* Host bytes of a small write wait in one of two halves of pinned memory; a half is used again once
+ * its last write is done. A write larger than a half blocks instead. */
+#define TMS_CU_STAGING_HALF (2u << 20)
+typedef struct tms_cu_staging {
+    uint8_t *bytes; /* 2 * TMS_CU_STAGING_HALF, pinned; taken when the device is opened */
+    uint64_t used;  /* of the present half */
+    unsigned half;
+    bool written[2];      /* since the half was last waited for */
+    tms_cu_event last[2]; /* behind the last write out of each half */
+} tms_cu_staging;
+
+/* Counters with which the blocks of a launch find out which of them is the last. All are 0 between
+ * launches: the last block puts its own back. */
+#define TMS_CU_TICKETS 65536u
+
+typedef struct tms_cu_function_entry tms_cu_function_entry;
+
+typedef struct tms_cu_device {
+    tms_device base;
+    const tms_cu_driver *api;
+    tms_cu_ordinal ordinal;
+    tms_cu_context context;
+    tms_cu_stream stream;
+    bool own_context, own_stream; /* else the caller's */
+    bool pools;                   /* stream-ordered allocation */
+    int capability;               /* 10 * major + minor */
+    uint32_t max_shared;          /* bytes a block may have */
+    uint64_t memory_used;         /* bytes of all tms_mem */
+    tms_cu_module *modules;       /* as tms_cu_images, NULL until needed */
+    tms_cu_function_entry *functions;
+    tms_cu_staging staging;
+    tms_mem *tickets; /* uint32_t [TMS_CU_TICKETS] */
+    tms_mem *product; /* workspace of linear's matrix-matrix form, grown when a plan is built */
+    tms_cublas_handle cublas; /* NULL: own kernels */
+    tms_mem *cublas_workspace;
+} tms_cu_device;
+
+struct tms_mem {
+    tms_cu_address at;
+    uint64_t bytes;
+    bool own; /* else the caller's, wrapped */
+};
+
+static inline tms_cu_device *tms_cu(tms_device *dev) {
+    return (tms_cu_device *)dev;
+}
+
+/* error.c: OK, or E_DEVICE (E_NO_MEMORY where the driver says so) with `what` and the error's name
+ * and number. */
+tamis_status tms_cu_check(tms_device *dev, tms_cu_result result, const char *what);
+/* The same for errors that come with waiting, and those after which the driver refuses everything:
+ * the device keeps them. */
+tamis_status tms_cu_check_late(tms_device *dev, tms_cu_result result, const char *what);
+/* E_UNSUPPORTED unless `dtype` is one of tamis_dtype. */
+tamis_status tms_cu_check_dtype(tms_device *dev, const char *op, tamis_dtype dtype);
+
+/* device.c */
+tamis_status tms_cu_list(tamis_device_info *infos, size_t capacity, size_t *count);
+tamis_status tms_cu_open(const char *id, const tms_log *log, tms_device **out, tamis_error *error);
+/* On the caller's CUcontext and CUstream (NULL: the legacy default stream of that context). */
+tamis_status tms_cu_open_on(void *context, void *stream, const tms_log *log, tms_device **out,
+                            tamis_error *error);
+void tms_cu_close(tms_device *dev);
+/* Makes the device's context current for the calls until tms_cu_leave, which puts the thread's own
+ * back. Pairs nest. */
+tamis_status tms_cu_enter(tms_device *dev);
+void tms_cu_leave(tms_device *dev);
+
+/* memory.c */
+tamis_status tms_cu_alloc(tms_device *dev, uint64_t bytes, tms_mem **out);
+tamis_status tms_cu_wrap(tms_device *dev, uint64_t native, uint64_t bytes, tms_mem **out);
+void tms_cu_free(tms_device *dev, tms_mem *mem);
+tamis_status tms_cu_write(tms_device *dev, tms_ref to, const void *from, uint64_t bytes);
+tamis_status tms_cu_read(tms_device *dev, tms_ref from, void *to, uint64_t bytes);
+tamis_status tms_cu_copy(tms_device *dev, tms_ref to, tms_ref from, uint64_t bytes);
+tamis_status tms_cu_fill(tms_device *dev, tms_ref to, uint32_t word, uint64_t bytes);
+tamis_status tms_cu_staging_take(tms_device *dev);
+void tms_cu_staging_free(tms_device *dev);
+
+/* event.c */
+tamis_status tms_cu_event_record(tms_device *dev, tms_event **out);
+tamis_status tms_cu_event_wait(tms_device *dev, tms_event *event);
+tamis_status tms_cu_event_elapsed(tms_device *dev, tms_event *from, tms_event *to, double *us);
+void tms_cu_event_free(tms_device *dev, tms_event *event);
+tamis_status tms_cu_flush(tms_device *dev);
+tamis_status tms_cu_wait(tms_device *dev);
+
+/* ---- Modules and launches -------------------------------------------------------------------- */
+
+/* Kernel images built in (nvcc's fat binaries, one a stem), ended by a NULL name; none if there was
+ * no nvcc. Written by the build. */
+typedef struct tms_cu_image {
+    const char *name; /* "attend" */
+    const unsigned char *begin, *end;
+} tms_cu_image;
+extern const tms_cu_image tms_cu_images[];
+
+/* program.c: whether there are kernels at all, built in or in the folder TAMIS_CUDA_KERNELS
+ * (<stem>.fatbin each); if not, `reason`. */
+bool tms_cu_has_kernels(char *reason, size_t capacity);
+/* A kernel of cuda_kernels/<stem>.cu, kept for the device's life. */
+tamis_status tms_cu_function_get(tms_device *dev, const char *stem, const char *kernel,
+                                 tms_cu_function *out);
+void tms_cu_programs_free(tms_device *dev);
+
+/* One launch under construction: begin, then every ref by one of the calls below, whose results go
+ * into the kernel's arguments struct, then run. The first failure is kept and returned by the run. */
+typedef struct tms_cu_launch {
+    tms_device *dev;
+    char name[64]; /* of the kernel */
+    tms_cu_function function;
+    tamis_status status;
+} tms_cu_launch;
+
+/* `kernel` in printf form: "write_rows_%s_d%u". */
+tms_cu_launch tms_cu_begin(tms_device *dev, const char *stem, const char *kernel, ...)
+    __attribute__((format(printf, 3, 4)));
+/* The address behind `ref`, of which `n` elements of `element` bytes are reached; with n == 0 the
+ * memory may be absent (0). `what` names it in the error. */
+uint64_t tms_cu_ref(tms_cu_launch *l, const char *what, tms_ref ref, size_t element, uint64_t n);
+/* The same for memory that may be absent, of `n` elements if it is not. */
+uint64_t tms_cu_optional(tms_cu_launch *l, const char *what, tms_ref ref, size_t element,
+                         uint64_t n);
+/* The same for memory of which tables decide how much is reached: absent only with n == 0. */
+uint64_t tms_cu_reached(tms_cu_launch *l, const char *what, tms_ref ref, size_t element,
+                        uint64_t n);
+/* E_UNSUPPORTED unless addresses and strides of K, V (and bounds) are multiples of 16 bytes. */
+cu_kv tms_cu_kv(tms_cu_launch *l, const tms_kv *kv, uint64_t n);
+cu_bounds_rows tms_cu_bounds_of(tms_cu_launch *l, const tms_kv *kv, uint64_t n);
+cu_batch tms_cu_batch(tms_cu_launch *l, const tms_batch *batch);
+cu_matrix tms_cu_matrix(tms_cu_launch *l, const char *what, const tms_matrix *matrix,
+                        uint64_t n_rows, uint64_t width);
+cu_lists tms_cu_lists(tms_cu_launch *l, const tms_lists *lists, uint64_t lanes);
+/* `n` tickets, all 0 (E_UNSUPPORTED above TMS_CU_TICKETS). */
+uint64_t tms_cu_tickets(tms_cu_launch *l, uint64_t n);
+
+typedef struct tms_cu_grid {
+    uint64_t x, y, z; /* blocks; 0 counts as 1: a launch without rows still loads its kernel */
+    uint32_t threads; /* a block */
+    uint32_t shared;  /* bytes of dynamic shared memory */
+} tms_cu_grid;
+/* Launches with the struct at `args`. Errors for grids beyond the driver's limits. */
+tamis_status tms_cu_run(tms_cu_launch *l, tms_cu_grid grid, const void *args);
+/* Blocks of `threads` for `n` items over which the kernel strides (FOR_EACH_ITEM). */
+tms_cu_grid tms_cu_items(uint64_t n, uint32_t threads);
+
+/* ---- Forms ----------------------------------------------------------------------------------- */
+
+/* Whether an op takes its form for matrix units: wanted unless the base form is forced, and
+ * `refusal`, why it does not take the case, is NULL. Fails if the CPU form is forced. */
+tamis_status tms_cu_choose(tms_device *dev, const char *op, const char *refusal, bool *matrix);
+/* For ops with one form: E_UNSUPPORTED if the CPU form is forced. */
+tamis_status tms_cu_base_only(tms_device *dev, const char *op);
+
+/* ---- Ops, one file per stem ------------------------------------------------------------------ */
+
+tamis_status tms_cu_write_rows(tms_device *dev, const tms_write_rows *p);
+tamis_status tms_cu_read_rows(tms_device *dev, const tms_read_rows *p);
+tamis_status tms_cu_copy_pages(tms_device *dev, const tms_copy_pages *p);
+tamis_status tms_cu_write_table(tms_device *dev, const tms_write_table *p);
+tamis_status tms_cu_bounds(tms_device *dev, const tms_bounds *p);
+tamis_status tms_cu_rotate(tms_device *dev, const tms_rotate *p);
+tamis_status tms_cu_score_pages(tms_device *dev, const tms_score_pages *p);
+tamis_status tms_cu_page_mass(tms_device *dev, const tms_page_mass *p);
+uint64_t tms_cu_page_mass_scratch(tms_device *dev, const tms_page_mass *p);
+tamis_status tms_cu_select(tms_device *dev, const tms_select *p);
+tamis_status tms_cu_attend(tms_device *dev, const tms_attend *p);
+uint64_t tms_cu_attend_scratch(tms_device *dev, const tms_attend *p);
+tamis_status tms_cu_sparse_attend(tms_device *dev, const tms_sparse_attend *p);
+const char *tms_cu_sparse_attend_refusal(tms_device *dev, const tms_sparse_attend *p);
+tamis_status tms_cu_merge(tms_device *dev, const tms_merge *p);
+tamis_status tms_cu_linear(tms_device *dev, const tms_linear *p);
+tamis_status tms_cu_norm(tms_device *dev, const tms_norm *p);
+tamis_status tms_cu_activate(tms_device *dev, const tms_activate *p);
+tamis_status tms_cu_embed(tms_device *dev, const tms_embed *p);
+tamis_status tms_cu_argmax(tms_device *dev, const tms_argmax *p);
+tamis_status tms_cu_read_bandwidth(tms_device *dev, tms_ref from, uint64_t bytes, double *gb_per_s);
+
+/* linear.c: what a device holds of cuBLAS. */
+tamis_status tms_cu_linear_open(tms_device *dev);
+void tms_cu_linear_close(tms_device *dev);
+
+#endif

@@ -1,0 +1,182 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The names of cuda_kernels/common.cuh on a CPU: what a kernel file sees in place of CUDA. A thread
+ * of a block is a fiber; operations of a warp or block hand over to the others and say where they
+ * stand, so that a divergent one is found. Memory accesses are instrumented by the compiler
+ * (-fsanitize=thread with our own callbacks, memory.c) and checked. */
+#ifndef TAMIS_CUDA_ON_CPU_KERNEL_H
+#define TAMIS_CUDA_ON_CPU_KERNEL_H
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <cstdint>
+#include <cstring>
+
+using std::max;
+using std::min;
+
+extern "C" {
+typedef struct cpu_dim {
+    uint32_t x, y, z;
+} cpu_dim;
+/* The running thread; threadIdx and so on of it. */
+typedef struct cpu_thread {
+    cpu_dim thread_index, block_index, block_size, grid_size;
+} cpu_thread;
+const cpu_thread *cpu_self(void);
+
+/* Called when the kernels' library is loaded. */
+void cpu_register(const char *name, uint32_t max_threads, size_t args_bytes,
+                  void (*entry)(const void *args));
+
+void *cpu_shared(size_t bytes);
+void *cpu_dynamic_shared(void);
+void cpu_block_sync(const char *file, int line);
+void cpu_warp_sync(const char *file, int line);
+uint32_t cpu_shuffle(uint32_t x, uint32_t lane, const char *file, int line);
+uint32_t cpu_ballot(bool p, const char *file, int line);
+uint32_t cpu_atomic_add(uint32_t *p, uint32_t x);
+uint32_t cpu_atomic_max(uint32_t *p, uint32_t x);
+/* Checked as one access of `bytes`, aligned to them. */
+void cpu_load(void *to, const void *from, size_t bytes);
+void cpu_store(void *to, const void *from, size_t bytes);
+void cpu_copy_async_16(void *to, const void *from, bool live);
+void cpu_copy_async_commit(void);
+void cpu_copy_async_wait(int batches);
+void cpu_load_matrix_x4(uint32_t *r, const void *row, bool transposed, const char *file, int line);
+void cpu_mma(float *d, const uint32_t *a, uint32_t b0, uint32_t b1, bool bf16, const char *file,
+             int line);
+}
+
+#define threadIdx (cpu_self()->thread_index)
+#define blockIdx  (cpu_self()->block_index)
+#define blockDim  (cpu_self()->block_size)
+#define gridDim   (cpu_self()->grid_size)
+
+#define DEVICE inline
+#define KERNEL(name, threads, args_type)                                                           \
+    static void name##_body(const args_type &a);                                                   \
+    static void name##_entry(const void *args) {                                                   \
+        name##_body(*(const args_type *)args);                                                     \
+    }                                                                                              \
+    __attribute__((constructor)) static void name##_register(void) {                               \
+        cpu_register(#name, threads, sizeof(args_type), name##_entry);                             \
+    }                                                                                              \
+    static void name##_body(const args_type &a)
+#define SHARED(type, name)         type &name = *(type *)cpu_shared(sizeof(type))
+#define DYNAMIC_SHARED(type, name) type *const name = (type *)cpu_dynamic_shared()
+
+/* Where an operation of a warp or block stands. */
+#define block_sync()                 cpu_block_sync(__FILE__, __LINE__)
+#define warp_sync()                  cpu_warp_sync(__FILE__, __LINE__)
+#define warp_ballot(p)               cpu_ballot((p), __FILE__, __LINE__)
+#define shuffle(x, lane)             cpu_shuffle_any((x), (lane), __FILE__, __LINE__)
+#define shuffle_xor(x, mask)         cpu_shuffle_any((x), (threadIdx.x % 32) ^ (mask), __FILE__, __LINE__)
+#define load_matrix_x4(r, row)       cpu_load_matrix_x4((r), (row), false, __FILE__, __LINE__)
+#define load_matrix_x4_trans(r, row) cpu_load_matrix_x4((r), (row), true, __FILE__, __LINE__)
+#define mma(d, a, b0, b1, tag)       cpu_mma((d), (a), (b0), (b1), is_bf16(tag), __FILE__, __LINE__)
+
+struct f16 {
+    uint16_t bits;
+};
+struct bf16 {
+    uint16_t bits;
+};
+struct alignas(16) vec16 {
+    uint32_t word[4];
+};
+
+DEVICE bool is_bf16(f16) {
+    return false;
+}
+DEVICE bool is_bf16(bf16) {
+    return true;
+}
+DEVICE float bits_to_float(uint32_t x) {
+    float f;
+    memcpy(&f, &x, 4);
+    return f;
+}
+DEVICE uint32_t float_to_bits(float x) {
+    uint32_t u;
+    memcpy(&u, &x, 4);
+    return u;
+}
+template <typename T> DEVICE T from_bits(uint32_t x) {
+    return T{(uint16_t)x};
+}
+DEVICE float widen(float x) {
+    return x;
+}
+DEVICE float widen(bf16 x) {
+    return bits_to_float((uint32_t)x.bits << 16);
+}
+/* The exponent moves by 112; a subnormal is normalised by the multiplication. */
+DEVICE float widen(f16 x) {
+    const uint32_t sign = (uint32_t)(x.bits & 0x8000u) << 16, rest = x.bits & 0x7fffu;
+    if (rest >= 0x7c00u) return bits_to_float(sign | 0x7f800000u | rest << 13);
+    const float size = bits_to_float(rest << 13) * 0x1p112f;
+    return bits_to_float(sign | float_to_bits(size));
+}
+
+template <typename T> DEVICE T narrow(float x);
+template <> DEVICE float narrow<float>(float x) {
+    return x;
+}
+template <> DEVICE bf16 narrow<bf16>(float x) {
+    const uint32_t u = float_to_bits(x);
+    if (std::isnan(x)) return bf16{(uint16_t)(u >> 16 | 0x40u)};
+    return bf16{(uint16_t)((u + 0x7fffu + (u >> 16 & 1u)) >> 16)};
+}
+/* Rounded by an addition whose lowest kept bit is the result's. */
+template <> DEVICE f16 narrow<f16>(float x) {
+    const uint32_t u = float_to_bits(x), sign = u >> 16 & 0x8000u, size = u & 0x7fffffffu;
+    if (size > 0x7f800000u) return f16{(uint16_t)(sign | 0x7e00u)};
+    if (size >= 0x477ff000u) return f16{(uint16_t)(sign | 0x7c00u)}; /* 65520 and more */
+    if (size < 0x38800000u) {                                        /* below 2^-14 */
+        const float sum = bits_to_float(size) + 0x1p-1f;             /* steps of 2^-24 */
+        return f16{(uint16_t)(sign | (float_to_bits(sum) - 0x3f000000u))};
+    }
+    const uint32_t rounded = size - 0x38000000u + 0xfffu + (size >> 13 & 1u);
+    return f16{(uint16_t)(sign | rounded >> 13)};
+}
+template <typename T> DEVICE uint32_t pack2(float x, float y) {
+    return (uint32_t)narrow<T>(x).bits | (uint32_t)narrow<T>(y).bits << 16;
+}
+
+template <typename T> DEVICE T cpu_shuffle_any(T x, uint32_t lane, const char *file, int line) {
+    static_assert(sizeof(T) == 4, "32-bit types only");
+    uint32_t u;
+    memcpy(&u, &x, 4);
+    u = cpu_shuffle(u, lane, file, line);
+    memcpy(&x, &u, 4);
+    return x;
+}
+DEVICE void thread_fence() {
+    __sync_synchronize();
+}
+DEVICE uint32_t atomic_add(uint32_t *p, uint32_t x) {
+    return cpu_atomic_add(p, x);
+}
+DEVICE uint32_t atomic_max(uint32_t *p, uint32_t x) {
+    return cpu_atomic_max(p, x);
+}
+DEVICE vec16 load_16(const void *p) {
+    vec16 u;
+    cpu_load(&u, p, 16);
+    return u;
+}
+DEVICE void store_16(void *p, const vec16 &u) {
+    cpu_store(p, &u, 16);
+}
+DEVICE void copy_async_16(void *to, const void *from, bool live) {
+    cpu_copy_async_16(to, from, live);
+}
+DEVICE void copy_async_commit() {
+    cpu_copy_async_commit();
+}
+template <int N> DEVICE void copy_async_wait() {
+    cpu_copy_async_wait(N);
+}
+
+#endif
