@@ -174,6 +174,10 @@ static tamis_status set_up(tamis_plan *plan, tamis_error *error) {
                 " under selection %s: its budget would go to pages outside "
                 "the window; only full takes one",
                 plan->params.sliding_window, tamis_selection_name(plan->params.selection.kind));
+    TMS_REQUIRE(!plan->params.fixed_launches || plan->reading.scored != TMS_SCORE_RANDOM,
+                TAMIS_E_UNSUPPORTED,
+                "fixed_launches under selection %s: its scores come from the host in every step",
+                tamis_selection_name(plan->params.selection.kind));
     /* A list as long as the longest lane never leaves a page out. */
     if (plan->reading.k > plan->max_pages) plan->reading.k = plan->max_pages;
     uint64_t ints = tms_step_ints(plan);

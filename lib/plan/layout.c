@@ -87,6 +87,11 @@ static void fill_filled(const tamis_plan *plan, tms_step *step, uint32_t layer, 
         }
     }
     step->layers[layer].n_filled = *n - step->layers[layer].filled;
+    /* Each lane of a decode step fills one page at most. */
+    uint32_t end = step->layers[layer].filled + step->n_rows * heads;
+    while (step->fixed && *n < end)
+        filled[(*n)++] = -1;
+    step->layers[layer].n_bounded = *n - step->layers[layer].filled;
 }
 
 /* Sets the places of the tables, all but the end, which depends on what the last two hold. */
@@ -115,6 +120,7 @@ void tms_step_fill(tamis_plan *plan, const tamis_step *in) {
     tms_step *step = &plan->step;
     uint32_t n_layers = plan->cache->params.n_layers, n_filled = 0;
     step->exact = in->exact != 0;
+    step->fixed = plan->params.fixed_launches && !step->exact;
     step->attended = false;
     step->n_rows = 0;
     for (uint32_t i = 0; i < step->n_sequences; i++)

@@ -30,7 +30,8 @@ typedef struct tms_step_layout {
 
 /* What a layer of the step needs beside its tables. */
 typedef struct tms_step_layer {
-    uint32_t filled, n_filled; /* first entry and number in `filled` */
+    uint32_t filled, n_filled; /* first entry and number in `filled`; */
+    uint32_t n_bounded;        /* and with those of id -1 that follow under fixed launches */
     uint32_t max_visible;
     bool written;
 } tms_step_layer;
@@ -38,6 +39,7 @@ typedef struct tms_step_layer {
 /* The step. Its tables and counts stay valid after the end, until the next begin. */
 typedef struct tms_step {
     bool open, exact;
+    bool fixed; /* launches depend on n_rows alone */
     uint32_t n_sequences, n_rows, n_tiles, max_tile_rows;
     tms_growth *growth;  /* [max_sequences] */
     uint32_t *table_row; /* [max_sequences] */

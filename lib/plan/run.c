@@ -67,6 +67,12 @@ static tamis_status check_write(const tamis_plan *plan, const tamis_rows *k, con
     return TAMIS_OK;
 }
 
+static void count_written(tamis_plan *plan, uint32_t layer) {
+    plan->step.layers[layer].written = true;
+    plan->counters.rows_written += plan->step.n_rows;
+    plan->counters.pages_bounded += plan->step.layers[layer].n_filled;
+}
+
 tamis_status tamis_plan_write(tamis_plan *plan, uint32_t layer, const tamis_rows *k,
                               const tamis_rows *v, tamis_error *error) {
     tamis_status status = check_layer(plan, layer, error);
@@ -78,14 +84,12 @@ tamis_status tamis_plan_write(tamis_plan *plan, uint32_t layer, const tamis_rows
     status = check_write(plan, k, v, &write, error);
     if (status != TAMIS_OK) return status;
     tms_bounds bounds = tms_cache_bounds(plan->cache, layer);
-    bounds.n = state->n_filled;
+    bounds.n = state->n_bounded;
     bounds.pages = (tms_ref){plan->step_tables,
                              (plan->step.at.filled + (uint64_t)state->filled) * sizeof(int32_t)};
     RUN(plan, write_us, write_rows, &write);
     if (bounds.n > 0) RUN(plan, bounds_us, bounds, &bounds);
-    state->written = true;
-    plan->counters.rows_written += plan->step.n_rows;
-    plan->counters.pages_bounded += bounds.n;
+    count_written(plan, layer);
 fail:
     return status;
 }
@@ -99,7 +103,7 @@ static bool is_listed(tamis_plan *plan, uint32_t layer, uint64_t **path) {
         *path = &c->rows_exact;
     else if (!plan->reading.listed || layer < plan->params.selection.dense_layers)
         *path = &c->rows_full;
-    else if (n <= plan->reading.k)
+    else if (n <= plan->reading.k && !plan->step.fixed)
         *path = &c->rows_short;
     return *path == &c->rows_selected;
 }
@@ -137,6 +141,14 @@ static tamis_status check_attend(const tamis_plan *plan, const tamis_rows *q, co
     q_rows->ref = (tms_ref){q->buffer->mem, q->offset};
     out_rows->ref = (tms_ref){out->buffer->mem, out->offset};
     return TAMIS_OK;
+}
+
+static void count_attended(tamis_plan *plan, uint32_t layer, bool listed, bool fused) {
+    tms_step *step = &plan->step;
+    tms_plan_count(plan, layer, listed, fused);
+    step->attended = true;
+    step->listed = listed;
+    step->attended_layer = layer;
 }
 
 static tamis_status score(tamis_plan *plan, uint32_t layer, tms_sparse_attend *p,
@@ -203,10 +215,28 @@ tamis_status tamis_plan_attend(tamis_plan *plan, uint32_t layer, const tamis_row
         RUN(plan, attend_us, attend, &p.attend);
     }
     *path += step->n_rows;
-    tms_plan_count(plan, layer, listed, fused);
-    step->attended = true;
-    step->listed = listed;
-    step->attended_layer = layer;
+    count_attended(plan, layer, listed, fused);
 fail:
     return status;
+}
+
+tamis_status tamis_plan_step_replayed(tamis_plan *plan, tamis_error *error) {
+    tamis_status status = check_layer(plan, 0, error);
+    if (status != TAMIS_OK) return status;
+    uint32_t n_layers = plan->cache->params.n_layers;
+    TMS_REQUIRE(plan->params.fixed_launches, TAMIS_E_STATE,
+                "the plan has no fixed_launches: a graph of one step does not serve another");
+    TMS_REQUIRE(!plan->step.exact, TAMIS_E_STATE, "the step is exact: it has no fixed launches");
+    for (uint32_t layer = 0; layer < n_layers; layer++)
+        TMS_REQUIRE(!plan->step.layers[layer].written, TAMIS_E_STATE,
+                    "layer %" PRIu32 " has been written in this step already", layer);
+    for (uint32_t layer = 0; layer < n_layers; layer++) {
+        uint64_t *path = NULL;
+        bool listed = is_listed(plan, layer, &path);
+        tms_sparse_attend p = tms_plan_attend_listed(plan, layer);
+        *path += plan->step.n_rows;
+        count_written(plan, layer);
+        count_attended(plan, layer, listed, listed && tms_plan_fuses(plan, &p));
+    }
+    return TAMIS_OK;
 }

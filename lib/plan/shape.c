@@ -20,7 +20,8 @@ tms_batch tms_step_batch(const tamis_plan *plan, uint32_t layer) {
                        .table = {plan->table, layer * heads * lists * sizeof(int32_t)},
                        .seq_stride = plan->cache->n_lanes * lists,
                        .head_stride = lists,
-                       .max_visible = step->layers[layer].max_visible,
+                       .max_visible = step->fixed ? plan->params.max_context
+                                                  : step->layers[layer].max_visible,
                        .max_tile_rows = step->max_tile_rows};
 }
 

@@ -16,6 +16,10 @@ static tamis_status collect(tamis_plan *plan, const tamis_step *in, uint32_t *n,
         TMS_REQUIRE(!sequence->in_step, TAMIS_E_ARGUMENT,
                     "sequence %" PRIu64 " comes twice in the step", id);
         TMS_REQUIRE(rows > 0, TAMIS_E_ARGUMENT, "sequence %" PRIu64 " brings no rows", id);
+        TMS_REQUIRE(rows == 1 || in->exact || !plan->params.fixed_launches, TAMIS_E_ARGUMENT,
+                    "sequence %" PRIu64 " brings %" PRIu32
+                    " rows: a step that is not exact brings one under fixed_launches",
+                    id, rows);
         TMS_REQUIRE((uint64_t)sequence->length + rows <= plan->params.max_context, TAMIS_E_ARGUMENT,
                     "%" PRIu32 " rows after the %" PRIu32 " tokens of sequence %" PRIu64
                     " exceed max_context %" PRIu32,
