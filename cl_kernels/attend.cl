@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* attend: out = Σ softmax(scale·q·k)·v over the slots that a row sees; lse = log Σ exp.
  * contract: host/backend.h; meaning: host/reference/attend.c.
- * Work split: a group owns one (row, KV head, split of SPLIT_PAGES list entries) and serves all
- * query heads of the KV head. A loop step is a tile of LANES keys: a lane owns a key, and in step
+ * Work split: a group owns one (row, KV head, split of the row's list) and serves all query heads of
+ * the KV head; how long a split is follows from the row's own list. A loop step is a tile of LANES keys: a lane owns a key, and in step
  * 3d 8 channels of every PARTS-th key. Softmax runs online, one rescale a tile. */
 #include "common.clh"
 #ifndef HEAD_DIM
@@ -14,8 +14,11 @@
 #ifndef GROUP
 #define GROUP 4 /* query heads a KV head */
 #endif
-#ifndef SPLIT_PAGES
-#define SPLIT_PAGES 512 /* TMS_CL_SPLIT_PAGES */
+#ifndef MOST_SPLITS
+#define MOST_SPLITS 64 /* of a row */
+#endif
+#ifndef LEAST_PAGES
+#define LEAST_PAGES 4 /* of a split */
 #endif
 #define CHUNKS     (HEAD_DIM / 8)
 #define PARTS      (LANES / CHUNKS)
@@ -25,7 +28,7 @@
 __kernel GROUP_OF(LANES) void attend_rows(
     KV_PARAMS, BATCH_PARAMS, MATRIX_PARAMS(q), REF_PARAMS(const int, pages),
     REF_PARAMS(const int, count), uint capacity, REF_PARAMS(const int, positions),
-    REF_PARAMS(const int, intervals), float scale, float soft_cap, uint n_splits,
+    REF_PARAMS(const int, intervals), uint first, float scale, float soft_cap, uint n_splits,
     MATRIX_PARAMS(out), ulong out_split_stride, REF_PARAMS(float, lse), ulong lse_split_stride) {
     __local float query[GROUP * HEAD_DIM];
     __local float weight[GROUP][LANES];   /* logits, then probabilities, of the tile */
@@ -34,13 +37,16 @@ __kernel GROUP_OF(LANES) void attend_rows(
     __local ulong value_at[LANES];        /* V row of each key of the tile; ULONG_MAX: not seen */
     __local float8 sums[LANES];
     const uint lane = (uint)get_local_id(0), head = (uint)get_group_id(1);
-    const uint split = (uint)get_group_id(0) % n_splits, row = (uint)get_group_id(0) / n_splits;
+    const uint split = (uint)get_group_id(0) % n_splits, turn = (uint)get_group_id(0) / n_splits;
+    const uint row = first + turn; /* states of several splits are those of this turn's rows */
     if (row >= n_rows) return;
     const uint owner = row * n_kv_heads + head;
     const uint seen = (uint)visible[visible_offset + owner];
     const uint entries =
         pages ? (uint)count[count_offset + owner] : (seen + PAGE_SIZE - 1) / PAGE_SIZE;
-    const uint end = min((split + 1) * SPLIT_PAGES, entries);
+    const uint pages_a_split = max((entries + MOST_SPLITS - 1) / MOST_SPLITS, (uint)LEAST_PAGES);
+    const uint end = min((split + 1) * pages_a_split, entries);
+    const uint place = n_splits > 1 ? turn : row;
     const int low = intervals ? intervals[intervals_offset + 2 * row] : INT_MIN;
     const int high = intervals ? intervals[intervals_offset + 2 * row + 1] : INT_MAX;
     table += table_offset + row_seq[row_seq_offset + row] * seq_stride + head * head_stride;
@@ -59,7 +65,7 @@ __kernel GROUP_OF(LANES) void attend_rows(
     if (lane < GROUP) top[lane] = -INFINITY;
     barrier(CLK_LOCAL_MEM_FENCE);
 
-    for (uint tile = split * SPLIT_PAGES; tile < end; tile += TILE_PAGES) {
+    for (uint tile = split * pages_a_split; tile < end; tile += TILE_PAGES) {
         /* 1. the page of the lane's key, 2. and whether its slot is seen */
         const uint entry = tile + lane / PAGE_SIZE;
         bool live = entry < end;
@@ -150,11 +156,12 @@ __kernel GROUP_OF(LANES) void attend_rows(
             for (uint i = 1; i < PARTS; i++)
                 all += sums[lane + i * CHUNKS];
             vstore8(whole == 0.0f ? (float8)(0.0f) : all / whole, 0,
-                    out + out_offset + split * out_split_stride + row * out_stride +
+                    out + out_offset + split * out_split_stride + place * out_stride +
                         (ulong)(head * GROUP + g) * HEAD_DIM + channel);
         }
         if (lse && lane == 0)
-            lse[lse_offset + split * lse_split_stride + (ulong)owner * GROUP + g] =
+            lse[lse_offset + split * lse_split_stride +
+                ((ulong)place * n_kv_heads + head) * GROUP + g] =
                 whole == 0.0f ? -INFINITY : top[g] + log(whole);
         barrier(CLK_LOCAL_MEM_FENCE);
     }

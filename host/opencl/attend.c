@@ -2,28 +2,49 @@
 /* attend on OpenCL: the choice of form, shape and launch of cl_kernels/attend.cl. */
 #include "host/opencl/opencl.h"
 
+/* The base form cuts a row's entries into at most BASE_SPLITS splits of at least BASE_TOKENS tokens,
+ * so that one row gives a GPU enough groups, and serves BASE_ROWS rows at a time, which bounds the
+ * states that wait. */
+#define BASE_SPLITS 64u
+#define BASE_TOKENS 64u
+#define BASE_ROWS   64u
+
+static uint32_t ceil_div(uint32_t a, uint32_t b) {
+    return a / b + (a % b != 0);
+}
+
 /* Splits of a launch, at least 1. */
-static uint32_t splits_of(const tms_attend *p) {
-    const uint32_t pages = p->max_pages;
-    const uint32_t splits = pages / TMS_CL_SPLIT_PAGES + (pages % TMS_CL_SPLIT_PAGES != 0);
+static uint32_t splits_of(const tms_attend *p, bool cpu) {
+    const uint32_t least = BASE_TOKENS / p->kv.page_size; /* pages of a split */
+    uint32_t splits = ceil_div(p->max_pages, cpu ? TMS_CL_SPLIT_PAGES : least);
+    if (!cpu && splits > BASE_SPLITS) splits = BASE_SPLITS;
     return splits ? splits : 1;
 }
 
-uint64_t tms_cl_attend_scratch(tms_device *dev, const tms_attend *p) {
-    (void)dev;
-    uint64_t splits = splits_of(p);
-    uint64_t states = splits * p->batch.n_rows * p->batch.n_heads;
+static uint32_t rows_a_launch(const tms_attend *p, bool cpu) {
+    const uint32_t rows = p->batch.n_rows;
+    return cpu || rows < BASE_ROWS ? rows : BASE_ROWS;
+}
+
+static uint64_t scratch_of(const tms_attend *p, bool cpu) {
+    const uint64_t splits = splits_of(p, cpu);
+    const uint64_t states = splits * rows_a_launch(p, cpu) * p->batch.n_heads;
     return splits > 1 ? states * (p->kv.head_dim + 1) * sizeof(float) : 0;
 }
 
-static tms_cl_states states_of(const tms_attend *p) {
-    uint64_t width = (uint64_t)p->batch.n_heads * p->kv.head_dim;
-    tms_cl_states s = {splits_of(p),
-                       (uint64_t)p->batch.n_rows * p->batch.n_heads, p->out, p->lse};
+uint64_t tms_cl_attend_scratch(tms_device *dev, const tms_attend *p) {
+    const uint64_t base = scratch_of(p, false), cpu = tms_cl(dev)->cpu ? scratch_of(p, true) : 0;
+    return base > cpu ? base : cpu; /* either form may be asked for */
+}
+
+static tms_cl_states states_of(const tms_attend *p, bool cpu) {
+    const uint64_t width = (uint64_t)p->batch.n_heads * p->kv.head_dim;
+    const uint64_t rows = rows_a_launch(p, cpu);
+    tms_cl_states s = {splits_of(p, cpu), rows * p->batch.n_heads, p->out, p->lse};
     if (s.n_splits > 1) {
-        uint64_t outs = s.n_splits * p->batch.n_rows * width * sizeof(float);
         s.out = (tms_matrix){p->scratch, width};
-        s.lse = (tms_ref){p->scratch.mem, p->scratch.offset + outs};
+        s.lse = (tms_ref){p->scratch.mem,
+                          p->scratch.offset + s.n_splits * rows * width * sizeof(float)};
     }
     return s;
 }
@@ -33,8 +54,8 @@ void tms_cl_attend_states(tms_cl_launch *l, const tms_attend *p, const tms_cl_st
     tms_cl_f32(l, p->scale);
     tms_cl_f32(l, p->soft_cap);
     tms_cl_u32(l, s->n_splits);
-    tms_cl_matrix(l, &s->out, (uint64_t)p->batch.n_rows * s->n_splits,
-                  (uint64_t)p->batch.n_heads * dim);
+    const uint32_t heads = p->batch.n_heads;
+    tms_cl_matrix(l, &s->out, s->n / heads * s->n_splits, (uint64_t)heads * dim);
     tms_cl_u64(l, s->n * dim);
     tms_cl_optional(l, s->lse, sizeof(cl_float), s->n * s->n_splits);
     tms_cl_u64(l, s->n);
@@ -47,20 +68,53 @@ void tms_cl_attend_lists(tms_cl_launch *l, const tms_attend *p) {
     tms_cl_u32(l, p->lists.capacity);
 }
 
-static tamis_status run_base(tms_device *dev, const tms_attend *p, const tms_cl_states *s) {
+/* Rows [first, first + n), up to the merge. */
+static tamis_status run_base(tms_device *dev, const tms_attend *p, const tms_cl_states *s,
+                             uint32_t first, uint32_t n) {
     const tms_batch *b = &p->batch;
     tms_cl_launch l = tms_cl_begin(
         dev, "attend.cl", "attend_rows",
-        "-DDTYPE=%d -DHEAD_DIM=%u -DPAGE_SIZE=%u -DGROUP=%u -DSPLIT_PAGES=%d", p->kv.dtype,
-        p->kv.head_dim, p->kv.page_size, b->n_heads / b->n_kv_heads, TMS_CL_SPLIT_PAGES);
+        "-DDTYPE=%d -DHEAD_DIM=%u -DPAGE_SIZE=%u -DGROUP=%u -DMOST_SPLITS=%u -DLEAST_PAGES=%u",
+        p->kv.dtype, p->kv.head_dim, p->kv.page_size, b->n_heads / b->n_kv_heads, BASE_SPLITS,
+        BASE_TOKENS / p->kv.page_size);
     tms_cl_kv(&l, &p->kv, b->n_rows);
     tms_cl_batch(&l, b);
     tms_cl_matrix(&l, &p->q, b->n_rows, (uint64_t)b->n_heads * p->kv.head_dim);
     tms_cl_attend_lists(&l, p);
     tms_cl_optional(&l, p->positions, sizeof(cl_int), 0);
     tms_cl_optional(&l, p->intervals, sizeof(cl_int), 2ull * b->n_rows);
+    tms_cl_u32(&l, first);
     tms_cl_attend_states(&l, p, s);
-    return tms_cl_run_groups(&l, TMS_CL_LANES, (uint64_t)b->n_rows * s->n_splits, b->n_kv_heads);
+    return tms_cl_run_groups(&l, TMS_CL_LANES, (uint64_t)n * s->n_splits, b->n_kv_heads);
+}
+
+/* Joins the states of rows [first, first + n). */
+static tamis_status merge(tms_device *dev, const tms_attend *p, const tms_cl_states *s,
+                          uint32_t first, uint32_t n) {
+    tms_matrix out = p->out;
+    tms_ref lse = p->lse;
+    if (s->n_splits == 1) return TAMIS_OK;
+    out.ref.offset += first * out.stride * sizeof(float);
+    lse.offset += (uint64_t)first * p->batch.n_heads * sizeof(float);
+    return tms_cl_merge_states(dev, s->n_splits, n, p->batch.n_heads, p->kv.head_dim, s->out.ref,
+                               s->lse, &out, lse);
+}
+
+/* Rows in turns that share the states' memory; without rows one idle launch. The states of a turn
+ * lie as close as its rows, so that merge finds them packed. */
+static tamis_status attend_base(tms_device *dev, const tms_attend *p) {
+    tms_cl_states s = states_of(p, false);
+    const uint32_t rows = p->batch.n_rows, most = s.n_splits > 1 ? BASE_ROWS : rows;
+    uint32_t first = 0;
+    tamis_status status;
+    do {
+        const uint32_t n = rows - first < most ? rows - first : most;
+        if (s.n_splits > 1) s.n = (uint64_t)n * p->batch.n_heads;
+        status = run_base(dev, p, &s, first, n);
+        if (status == TAMIS_OK) status = merge(dev, p, &s, first, n);
+        first += n;
+    } while (status == TAMIS_OK && first < rows);
+    return status;
 }
 
 static tamis_status check(tms_device *dev, const tms_attend *p) {
@@ -84,10 +138,8 @@ tamis_status tms_cl_attend(tms_device *dev, const tms_attend *p) {
     tamis_status status = check(dev, p);
     if (status == TAMIS_OK)
         status = tms_cl_choose(dev, "attend", tms_cl_attend_cpu_refusal(p), &cpu);
-    if (status != TAMIS_OK) return status;
-    tms_cl_states s = states_of(p);
-    status = cpu ? tms_cl_attend_cpu(dev, p, &s) : run_base(dev, p, &s);
-    if (status != TAMIS_OK || s.n_splits == 1) return status;
-    return tms_cl_merge_states(dev, s.n_splits, p->batch.n_rows, p->batch.n_heads, p->kv.head_dim,
-                               s.out.ref, s.lse, &p->out, p->lse);
+    if (status != TAMIS_OK || !cpu) return status == TAMIS_OK ? attend_base(dev, p) : status;
+    tms_cl_states s = states_of(p, true);
+    status = tms_cl_attend_cpu(dev, p, &s);
+    return status == TAMIS_OK ? merge(dev, p, &s, 0, p->batch.n_rows) : status;
 }

@@ -413,5 +413,6 @@ const check_op check_op_attend = {
     .again_name = "all pages by list against no lists",
     .again = again,
     .rows_alone = true,
+    .tiles_apart = true,
     .bytes = bytes,
 };

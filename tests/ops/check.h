@@ -300,6 +300,7 @@ struct check_op {
     tamis_status (*again)(check_side *side);
     bool rows_alone;   /* a row launched alone gives its bits of the batch */
     uint32_t few_rows; /* nonzero: with more rows another kernel may serve, which is exempt */
+    bool tiles_apart;  /* rows of larger tiles may take another kernel than rows alone in theirs */
     uint64_t (*bytes)(const check_data *data); /* moved by a launch, from the contract */
 };
 

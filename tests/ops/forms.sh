@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # Fails when an op of the contract lacks a form: its check in tests/ops/<stem>.c, its meaning in
-# host/reference/<stem>.c, its kernel in cl_kernels/<stem>.cl, its line in host/backend.h.
-# An optional op may have no reference and no base kernel, but some kernel.
+# host/reference/<stem>.c, its kernels in cl_kernels/<stem>.cl and cuda_kernels/<stem>.cu, its line in
+# host/backend.h. An optional op may have no reference and no base kernel, but some kernel.
 # usage: forms.sh <root of the tree>
 set -u
 cd "$1" || exit 2
@@ -30,23 +30,28 @@ while read -r op optional; do
     stem=$(basename "$file" .c)
     grep -q "^/\* $op: " host/backend.h || miss "$op" "no contract '$op: ...' in host/backend.h"
     [ -f "host/opencl/$stem.c" ] || miss "$op" "no host/opencl/$stem.c"
+    [ -f "host/cuda/$stem.c" ] || miss "$op" "no host/cuda/$stem.c"
     if [ "$optional" = optional ]; then
         ls cl_kernels/"$stem"*.cl >/dev/null 2>&1 || miss "$op" "no cl_kernels/$stem*.cl"
+        [ -f "cuda_kernels/$stem.cu" ] || miss "$op" "no cuda_kernels/$stem.cu"
         continue
     fi
     grep -q "tms_reference_$op(" "host/reference/$stem.c" 2>/dev/null ||
         miss "$op" "no tms_reference_$op in host/reference/$stem.c"
     grep -q "^__kernel .* void $op" "cl_kernels/$stem.cl" 2>/dev/null ||
         miss "$op" "no kernel $op... in cl_kernels/$stem.cl"
+    grep -q "KERNEL($op" "cuda_kernels/$stem.cu" 2>/dev/null ||
+        miss "$op" "no kernel $op... in cuda_kernels/$stem.cu"
 done <<LIST
 $(ops)
 LIST
 
 # Every kernel file belongs to a stem, or to what drives a device (probe).
-for file in cl_kernels/*.cl; do
-    stem=$(basename "$file" .cl)
+for file in cl_kernels/*.cl cuda_kernels/*.cu; do
+    stem=$(basename "${file%.*}")
     stem=${stem%_cpu}
     stem=${stem%_rows}
+    stem=${stem%_mma}
     [ "$stem" = probe ] || [ -f "tests/ops/$stem.c" ] || miss "$stem" "$file has no tests/ops/$stem.c"
 done
 

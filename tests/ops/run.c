@@ -97,11 +97,14 @@ static bool same_bits(check_side *side, void *const *first, const char *what,
     return true;
 }
 
-/* Many rows may be served by another kernel than few, whose roundings may differ (linear); the
- * reference has one way for all. */
+/* Many rows may be served by another kernel than few, whose roundings may differ (linear), and so
+ * may rows that share a tile (attend, on CUDA); the reference has one way for all. */
 static bool exempt(const check_side *side, uint32_t n) {
-    const uint32_t few_rows = side->data->c->op->few_rows;
-    return few_rows && n > few_rows && !check_is_reference(side->dev);
+    const check_op *op = side->data->c->op;
+    const bool apart = op->tiles_apart && side->data->lanes.max_tile_rows > 1 &&
+                       side->data->buf[BUF_LISTS].role == ROLE_ABSENT &&
+                       strcmp(side->dev->backend->name, "cuda") == 0;
+    return (op->few_rows && n > op->few_rows && !check_is_reference(side->dev)) || apart;
 }
 
 static bool rows_alone(check_side *side, void *const *first, check_result *result) {
