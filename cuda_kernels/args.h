@@ -102,6 +102,14 @@ typedef struct cu_rotate_args {
 
 /* ---- score, mass, select ---- */
 
+/* Lanes of a warp that take a row of `dim` channels, 8 each: a power of two, some may be idle. */
+#define CU_ROW_LANES(dim) ((dim) <= 64 ? 8u : (dim) <= 128 ? 16u : 32u)
+
+/* A warp scores CU_SCORE_STEPS times as many pages at once as fit its lanes: a turn. */
+#define CU_SCORE_THREADS   256u
+#define CU_SCORE_STEPS     4u
+#define CU_SCORE_TURN(dim) (CU_SCORE_STEPS * (32u / CU_ROW_LANES(dim)))
+/* Dynamic shared memory: 2*group*dim floats, the positive and negative parts of the queries. */
 typedef struct cu_score_args {
     cu_kv kv;
     cu_bounds_rows bounds;
@@ -112,6 +120,8 @@ typedef struct cu_score_args {
     uint32_t rule, blocks; /* tms_group; blocks a (row, KV head) */
 } cu_score_args;
 
+#define CU_MASS_THREADS 256u
+
 typedef struct cu_mass_args {
     cu_kv kv;
     cu_batch batch;
@@ -121,8 +131,11 @@ typedef struct cu_mass_args {
     CU_PTR(float) scores;
     uint64_t log_stride, stride;
     float scale, soft_cap;
-    uint32_t rule, blocks;
+    uint32_t rule, unused;
 } cu_mass_args;
+
+#define CU_SELECT_THREADS 512u
+#define CU_SELECT_SHARED  2048u /* bytes of static shared memory, at most */
 
 typedef struct cu_select_args {
     cu_batch batch;
@@ -130,6 +143,7 @@ typedef struct cu_select_args {
     uint64_t stride;
     cu_lists lists;
     uint32_t granularity, k, sinks, recent;
+    uint32_t cached, unused; /* keys that the dynamic shared memory holds */
 } cu_select_args;
 
 /* score and select in one launch: the last block of a (row, KV head) to score selects. */
@@ -141,8 +155,31 @@ typedef struct cu_score_select_args {
 
 /* ---- attend, merge ---- */
 
-/* States wait in `states`: [row of the launch][KV head][chunk][group][head_dim + 1], out then lse; the
- * last block of a (row, KV head) merges them in order. */
+/* Decode: a row's entries fall into splits of a multiple of CU_ATTEND_SPLIT tokens, a warp each, and
+ * splits into chunks, a block each. A block serves up to CU_ATTEND_HEADS query heads of a KV head. */
+#define CU_ATTEND_WARPS  4u  /* splits a chunk */
+#define CU_ATTEND_CHUNKS 32u /* most chunks a row; a lane each when they are merged */
+#define CU_ATTEND_SPLIT  64u
+#define CU_ATTEND_HEADS  8u
+/* The form for matrix units: keys come to shared memory in stages, CU_ATTEND_KEYS rows of K, then as
+ * many of V (twice as many where a tile of rows shares them, with their positions behind). Rows are
+ * some elements of 2 bytes apart: a multiple of 64 means permuted rows, else they are padded. Warps of
+ * a tile have CU_ATTEND_WARP_ROWS (row, query head) each, a block CU_ATTEND_TILE_WARPS at most. */
+#define CU_ATTEND_KEYS            16u
+#define CU_ATTEND_ROW(dim)        ((dim) == 64u || (dim) == 128u ? (dim) : (dim) + 8u)
+#define CU_ATTEND_TILE_ROW(dim)   ((dim) + 8u)
+#define CU_ATTEND_STAGES(dim)     ((dim) > 128u ? 2u : 3u)
+#define CU_ATTEND_STAGE(dim)      (2u * CU_ATTEND_KEYS * CU_ATTEND_ROW(dim) * 2u)
+#define CU_ATTEND_TILE_STAGE(dim) (2u * CU_ATTEND_KEYS * (2u * CU_ATTEND_TILE_ROW(dim) * 2u + 4u))
+#define CU_ATTEND_DECODE_SHARED(dim)                                                               \
+    (CU_ATTEND_WARPS * CU_ATTEND_STAGES(dim) * CU_ATTEND_STAGE(dim))
+#define CU_ATTEND_TILE_SHARED(dim) (CU_ATTEND_STAGES(dim) * CU_ATTEND_TILE_STAGE(dim))
+#define CU_ATTEND_WARP_ROWS(dim)   ((dim) > 128u ? 8u : 16u)
+#define CU_ATTEND_TILE_WARPS       8u
+
+/* States of chunks wait in `states`: [row of the launch][KV head][chunk][group][head_dim + 2], sums
+ * of weighted values, then the largest logit and the sum of weights; the last block of a (row, KV
+ * head, tile of query heads) merges them in order. */
 typedef struct cu_attend_args {
     cu_kv kv;
     cu_batch batch;
@@ -152,7 +189,7 @@ typedef struct cu_attend_args {
     CU_PTR(const int32_t) positions;
     CU_PTR(const int32_t) intervals;
     CU_PTR(float) states;
-    CU_PTR(uint32_t) tickets;
+    CU_PTR(uint32_t) tickets; /* [row of the launch][KV head][tile of query heads] */
     float scale, soft_cap;
     uint32_t first, n; /* tiles, or rows where there are lists, of this launch */
     uint32_t chunks;   /* blocks a (row, KV head) */
@@ -168,6 +205,12 @@ typedef struct cu_merge_args {
 } cu_merge_args;
 
 /* ---- linear, norm, activate, embed, argmax ---- */
+
+#define CU_LINEAR_RUN          4u   /* outputs of a block with few rows */
+#define CU_LINEAR_FEW_THREADS  128u /* of that block */
+#define CU_LINEAR_TILE         64u  /* rows, and outputs, of a block with many */
+#define CU_LINEAR_TILE_THREADS 256u /* of that block */
+#define CU_LINEAR_ITEM_THREADS 256u /* of a block that widens or starts */
 
 typedef struct cu_linear_args {
     cu_matrix x, y;
@@ -212,8 +255,8 @@ typedef struct cu_argmax_args {
 
 typedef struct cu_probe_args {
     CU_PTR(const void) from;
-    CU_PTR(void) to; /* read: one word that is never written; copy: as large as from */
-    uint64_t n;      /* vectors of 16 bytes */
+    CU_PTR(uint32_t) sink; /* one word, for sums that nobody reads */
+    uint64_t n;            /* vectors of 16 bytes */
 } cu_probe_args;
 
 #endif

@@ -102,7 +102,7 @@ DEVICE uint32_t shared_address(const void *p) {
 DEVICE void copy_async_16(void *to, const void *from, bool live) {
     const uint32_t bytes = live ? 16 : 0;
     asm volatile("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(shared_address(to)),
-                 "l"(from), "r"(bytes)
+                 "l"(__cvta_generic_to_global(from)), "r"(bytes)
                  : "memory");
 }
 DEVICE void copy_async_commit() {

@@ -14,6 +14,7 @@
 typedef struct tms_backend tms_backend;
 typedef struct tms_mem tms_mem;     /* device memory; each backend has its own */
 typedef struct tms_event tms_event; /* a point in the queue */
+typedef struct tms_graph tms_graph; /* a recording of what was enqueued */
 
 /* Which form of an op runs. AUTO is the best one that takes the case; the others are for tests and
  * benches, and an op that has no such form for the case answers E_UNSUPPORTED with the reason. */
@@ -263,8 +264,10 @@ typedef struct tms_select {
  * normalized: with |v| above FLT_MAX / page_size a sum may overflow to infinity or NaN.
  * scratch: tms_backend.attend_scratch bytes; need not be kept.
  * Bytes: per (row, KV head) the seen pages' K and V once, not once a query head; a tile of rows once.
- * Tolerance: |out - ref| <= 2e-6 * max|v| * (1 + max|logit|) for f32 accumulation of up to 1M keys in
- * blocks; K, V are read exactly. lse: 2e-6 * (1 + |lse| + max|logit|). */
+ * Tolerance, with T = max over the seen of Σ_d |scale·q_d·k_d|, whose rounding (8 units of fp32) stays
+ * in a logit where the terms cancel: |out - ref| <= max|v| * (2e-6 * (1 + max|logit|) + 1e-6 * T) for
+ * f32 accumulation of up to 1M keys in blocks; K, V are read exactly. lse: 2e-6 * (1 + |lse| +
+ * max|logit|) + 5e-7 * T. */
 typedef struct tms_attend {
     tms_kv kv;
     tms_batch batch;
@@ -384,6 +387,11 @@ struct tms_backend {
     /* Device time between two marks in microseconds; waits for the later one. */
     tamis_status (*event_elapsed)(tms_device *dev, tms_event *from, tms_event *to, double *us);
     void (*event_free)(tms_device *dev, tms_event *event);
+    /* Between begin and end what is enqueued is recorded in place of running. optional, all four */
+    tamis_status (*capture_begin)(tms_device *dev);
+    tamis_status (*capture_end)(tms_device *dev, tms_graph **out);
+    tamis_status (*graph_launch)(tms_device *dev, tms_graph *graph);
+    void (*graph_free)(tms_device *dev, tms_graph *graph);
     tamis_status (*flush)(tms_device *dev);
     tamis_status (*wait)(tms_device *dev);
 

@@ -9,25 +9,35 @@
 
 extern const tms_backend tms_backend_reference;
 
+/* Stands in the list to say that a backend was not built; it has no usable device, so nothing opens
+ * it. */
+#define ABSENT(backend_name, title)                                                                \
+    static tamis_status backend_name##_list(tamis_device_info *infos, size_t capacity,             \
+                                            size_t *count) {                                       \
+        if (capacity > 0)                                                                          \
+            infos[0] = (tamis_device_info){.id = #backend_name,                                    \
+                                           .backend = #backend_name,                               \
+                                           .kind = TAMIS_DEVICE_OTHER,                             \
+                                           .reason = "built without " title};                      \
+        *count = 1;                                                                                \
+        return TAMIS_OK;                                                                           \
+    }                                                                                              \
+    static const tms_backend tms_backend_##backend_name = {.name = #backend_name,                  \
+                                                           .list = backend_name##_list};
+
+#ifdef TAMIS_HAVE_CUDA
+extern const tms_backend tms_backend_cuda;
+#else
+ABSENT(cuda, "CUDA")
+#endif
 #ifdef TAMIS_HAVE_OPENCL
 extern const tms_backend tms_backend_opencl;
 #else
-static tamis_status absent_list(tamis_device_info *infos, size_t capacity, size_t *count) {
-    if (capacity > 0)
-        infos[0] = (tamis_device_info){.id = "opencl",
-                                       .backend = "opencl",
-                                       .kind = TAMIS_DEVICE_OTHER,
-                                       .reason = "built without OpenCL"};
-    *count = 1;
-    return TAMIS_OK;
-}
-
-/* Stands in the list to say why there is no OpenCL; it has no usable device, so nothing opens it.
- */
-static const tms_backend tms_backend_opencl = {.name = "opencl", .list = absent_list};
+ABSENT(opencl, "OpenCL")
 #endif
 
-const tms_backend *const tms_backends[] = {&tms_backend_opencl, &tms_backend_reference, NULL};
+const tms_backend *const tms_backends[] = {&tms_backend_cuda, &tms_backend_opencl,
+                                           &tms_backend_reference, NULL};
 
 void tms_device_init(tms_device *dev, const tms_backend *backend, const tamis_device_info *info,
                      const tms_log *log) {

@@ -39,7 +39,6 @@ typedef struct tms_cu_device {
     int capability;               /* 10 * major + minor */
     uint32_t max_shared;          /* bytes a block may have */
     uint64_t memory_used;         /* bytes of all tms_mem */
-    tms_cu_module *modules;       /* as tms_cu_images, NULL until needed */
     tms_cu_function_entry *functions;
     tms_cu_staging staging;
     tms_mem *tickets; /* uint32_t [TMS_CU_TICKETS] */
@@ -97,6 +96,12 @@ tamis_status tms_cu_event_elapsed(tms_device *dev, tms_event *from, tms_event *t
 void tms_cu_event_free(tms_device *dev, tms_event *event);
 tamis_status tms_cu_flush(tms_device *dev);
 tamis_status tms_cu_wait(tms_device *dev);
+
+/* graph.c */
+tamis_status tms_cu_capture_begin(tms_device *dev);
+tamis_status tms_cu_capture_end(tms_device *dev, tms_graph **out);
+tamis_status tms_cu_graph_launch(tms_device *dev, tms_graph *graph);
+void tms_cu_graph_free(tms_device *dev, tms_graph *graph);
 
 /* ---- Modules and launches -------------------------------------------------------------------- */
 

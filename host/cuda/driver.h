@@ -76,6 +76,7 @@ enum { TMS_CU_CAPTURE_GLOBAL = 0, TMS_CU_CAPTURE_THREAD = 1, TMS_CU_CAPTURE_RELA
     X(cuStreamSynchronize, (tms_cu_stream stream))                                                 \
     X(cuStreamBeginCapture_v2, (tms_cu_stream stream, int mode))                                   \
     X(cuStreamEndCapture, (tms_cu_stream stream, tms_cu_graph * graph))                            \
+    X(cuStreamIsCapturing, (tms_cu_stream stream, int *status))                                    \
     X(cuGraphInstantiateWithFlags,                                                                 \
       (tms_cu_graph_exec * exec, tms_cu_graph graph, unsigned long long flags))                    \
     X(cuGraphLaunch, (tms_cu_graph_exec exec, tms_cu_stream stream))                               \

@@ -19,6 +19,11 @@ static tamis_status log_level_from_environment(int *level, tamis_error *error) {
     return TAMIS_OK;
 }
 
+tamis_status tms_log_begin(tms_log *log, const tamis_context_params *params, tamis_error *error) {
+    *log = (tms_log){.fn = params->log, .user = params->log_user};
+    return log_level_from_environment(&log->stderr_level, error);
+}
+
 /* What the caller asks for, else the environment, else "auto". */
 static const char *device_name(const tamis_context_params *params) {
     if (params->device) return params->device;
@@ -26,7 +31,7 @@ static const char *device_name(const tamis_context_params *params) {
     return value && value[0] ? value : "auto";
 }
 
-static const tms_backend *backend_by_name(const char *name) {
+const tms_backend *tms_backend_by_name(const char *name) {
     size_t i = 0;
     while (tms_backends[i] && strcmp(tms_backends[i]->name, name) != 0)
         i++;
@@ -39,13 +44,13 @@ tamis_status tamis_context_create(const tamis_context_params *params, tamis_cont
     TMS_REQUIRE(out, TAMIS_E_ARGUMENT, "out: NULL");
     *out = NULL;
     if (!params) params = &defaults;
-    tms_log log = {.fn = params->log, .user = params->log_user};
-    tamis_status status = log_level_from_environment(&log.stderr_level, error);
+    tms_log log;
+    tamis_status status = tms_log_begin(&log, params, error);
     if (status != TAMIS_OK) return status;
     tamis_device_info info;
     status = tms_device_pick(device_name(params), &log, &info, error);
     if (status != TAMIS_OK) return status;
-    const tms_backend *backend = backend_by_name(info.backend);
+    const tms_backend *backend = tms_backend_by_name(info.backend);
     TMS_REQUIRE(backend, TAMIS_E_NO_DEVICE, "device %s: no backend \"%s\"", info.id, info.backend);
     tamis_context *context = calloc(1, sizeof *context);
     TMS_REQUIRE(context, TAMIS_E_NO_MEMORY, "no memory for a context");

@@ -8,6 +8,7 @@
 
 struct tamis_context {
     tms_device *dev;
+    bool recording; /* a graph */
 };
 
 struct tamis_buffer {
@@ -21,6 +22,13 @@ struct tamis_buffer {
  * E_NO_MEMORY. */
 tamis_status tms_device_pick(const char *name, const tms_log *log, tamis_device_info *out,
                              tamis_error *error);
+
+/* The backend of that name, or NULL. */
+const tms_backend *tms_backend_by_name(const char *name);
+
+/* Where a new context's log lines go: the callback of `params`, and stderr as TAMIS_LOG says.
+ * E_ARGUMENT if that names no level. */
+tamis_status tms_log_begin(tms_log *log, const tamis_context_params *params, tamis_error *error);
 
 /* Hands a failed device call's text on to the caller: returns `status`, or the device's sticky
  * error; sets *error unless OK. */

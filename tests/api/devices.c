@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The list of devices, the choice among them, the environment, and the log. With the argument
- * "no-opencl" the environment must hide every OpenCL platform. */
+ * "no-opencl" the environment must hide every OpenCL platform and the CUDA driver. */
 #include "tests/api/fixture.h"
 
 #include <stdio.h>
@@ -150,13 +150,14 @@ static void test_no_opencl(void **state) {
     tamis_device_info infos[32];
     size_t count = 0;
     OK(tamis_device_list(infos, 32, &count));
-    assert_int_equal(count, 2);
-    assert_string_equal(infos[0].id, "opencl");
-    assert_false(infos[0].usable);
+    assert_int_equal(count, 3);
+    assert_string_equal(infos[0].id, "cuda");
+    assert_string_equal(infos[1].id, "opencl");
+    assert_false(infos[1].usable);
     assert_string_equal(open_backend("auto"), "reference");
     assert_non_null(strstr(log_text, "reference"));
-    assert_non_null(strstr(log_text, infos[0].reason));
-    refused("opencl", TAMIS_E_NO_DEVICE, infos[0].reason);
+    assert_non_null(strstr(log_text, infos[1].reason));
+    refused("opencl", TAMIS_E_NO_DEVICE, infos[1].reason);
     refused("opencl:0", TAMIS_E_NO_DEVICE, "opencl:0");
 }
 

@@ -70,18 +70,10 @@ static void count_builds(void *user, tamis_log_level level, const char *text) {
 }
 
 void test_open(test_world *world, const tamis_cache_params *shape, const tamis_plan_params *plan) {
-    tamis_context *context = NULL;
-    tamis_context_params params = {.device = test_device, .log = count_builds};
-    OK(tamis_context_create(&params, &context, &test_error));
-    test_open_in(world, context, shape, plan);
-}
-
-void test_open_in(test_world *world, tamis_context *context, const tamis_cache_params *shape,
-                  const tamis_plan_params *plan) {
-    *world = (test_world){.context = context,
-                          .shape = *shape,
-                          .max_rows = plan->max_rows ? plan->max_rows : 512};
+    *world = (test_world){.shape = *shape, .max_rows = plan->max_rows ? plan->max_rows : 512};
     if (world->shape.page_size == 0) world->shape.page_size = 16;
+    tamis_context_params params = {.device = test_device, .log = count_builds};
+    OK(tamis_context_create(&params, &world->context, &test_error));
     OK(tamis_cache_create(world->context, shape, &world->cache, &test_error));
     OK(tamis_plan_create(world->cache, plan, &world->plan, &test_error));
     uint64_t row = (uint64_t)shape->head_dim * shape->n_heads;

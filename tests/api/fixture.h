@@ -58,9 +58,6 @@ typedef struct test_world {
 tamis_cache_params test_shape(void);
 
 void test_open(test_world *world, const tamis_cache_params *shape, const tamis_plan_params *plan);
-/* The same on a context of the caller's, which test_close destroys. */
-void test_open_in(test_world *world, tamis_context *context, const tamis_cache_params *shape,
-                  const tamis_plan_params *plan);
 void test_close(test_world *world);
 
 /* Writes the rows of the tokens into a layer of the open step. */

@@ -1,15 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Fixed launches: decode steps give the same bits as an ordinary plan's, called layer by layer and, on
- * CUDA, replayed from one captured graph. */
+ * CUDA, replayed from one recorded graph. */
 #include "tests/api/fixture.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-#ifdef TAMIS_HAVE_CUDA
-#include "host/cuda/driver.h"
-#include <tamis/cuda.h>
-#endif
 
 enum { SEQUENCES = 2, LAYERS = 2, STEPS = 40 };
 static const uint32_t prompt_rows[SEQUENCES] = {5, 60};
@@ -29,13 +24,10 @@ static tamis_plan_params plan_params(int fixed) {
         .fixed_launches = fixed};
 }
 
-static void open_side(side *s, tamis_context *context, int fixed) {
+static void open_side(side *s, int fixed) {
     tamis_cache_params shape = test_shape();
     tamis_plan_params params = plan_params(fixed);
-    if (context)
-        test_open_in(&s->w, context, &shape, &params);
-    else
-        test_open(&s->w, &shape, &params);
+    test_open(&s->w, &shape, &params);
     for (uint32_t i = 0; i < SEQUENCES; i++)
         OK(tamis_cache_add(s->w.cache, &s->ids[i], &test_error));
     tamis_step prompt = {
@@ -112,8 +104,8 @@ static void expect_counts(const side *plain, const side *fixed) {
 static void test_called(void **state) {
     (void)state;
     side plain, fixed;
-    open_side(&plain, NULL, 0);
-    open_side(&fixed, NULL, 1);
+    open_side(&plain, 0);
+    open_side(&fixed, 1);
     for (uint32_t step = 0; step < STEPS; step++) {
         begin(&plain, step);
         run_layers(&plain);
@@ -132,8 +124,8 @@ static void test_refused(void **state) {
     tamis_plan_params random = plan_params(1);
     tamis_plan *plan = NULL;
     uint32_t two[] = {2, 1};
-    open_side(&plain, NULL, 0);
-    open_side(&fixed, NULL, 1);
+    open_side(&plain, 0);
+    open_side(&fixed, 1);
     random.selection.kind = TAMIS_SELECT_RANDOM;
     FAILS(tamis_plan_create(fixed.w.cache, &random, &plan, &test_error), TAMIS_E_UNSUPPORTED,
           "selection random");
@@ -156,68 +148,68 @@ static void test_refused(void **state) {
     test_close(&fixed.w);
 }
 
-#ifdef TAMIS_HAVE_CUDA
-#define CU(call) assert_int_equal((call), TMS_CU_SUCCESS)
-
-/* The layers of the side's first step, captured; nothing of it runs. */
-static tms_cu_graph_exec capture(const tms_cu_driver *api, tms_cu_stream stream, side *s) {
-    tms_cu_graph graph;
-    tms_cu_graph_exec exec;
-    CU(api->cuStreamBeginCapture_v2(stream, TMS_CU_CAPTURE_THREAD));
-    run_layers(s);
-    CU(api->cuStreamEndCapture(stream, &graph));
-    CU(api->cuGraphInstantiateWithFlags(&exec, graph, 0));
-    CU(api->cuGraphDestroy(graph));
-    return exec;
+static bool has_graphs(const side *s) {
+    return strcmp(tamis_context_device(s->w.context)->backend, "cuda") == 0;
 }
 
+/* One graph, of the first step's layers, runs in every step. */
 static void test_graph(void **state) {
     (void)state;
-    char reason[256];
-    const tms_cu_driver *api = tms_cu_driver_get(reason, sizeof reason);
-    tms_cu_ordinal device;
-    tms_cu_context cuda;
-    tms_cu_stream stream;
-    tamis_context *context = NULL;
-    if (strncmp(test_device, "cuda", 4) != 0) skip();
-    assert_non_null(api);
-    CU(api->cuDeviceGet(&device, 0));
-    CU(api->cuDevicePrimaryCtxRetain(&cuda, device));
-    CU(api->cuCtxPushCurrent_v2(cuda));
-    CU(api->cuStreamCreate(&stream, TMS_CU_STREAM_NON_BLOCKING));
-    OK(tamis_context_create_cuda(cuda, stream, NULL, &context, &test_error));
     side plain, fixed;
-    open_side(&plain, NULL, 0);
-    open_side(&fixed, context, 1);
-    tms_cu_graph_exec exec = NULL;
-    for (uint32_t step = 0; step < STEPS; step++) {
+    tamis_graph *graph = NULL;
+    open_side(&plain, 0);
+    open_side(&fixed, 1);
+    for (uint32_t step = 0; has_graphs(&fixed) && step < STEPS; step++) {
         begin(&plain, step);
         run_layers(&plain);
         begin(&fixed, step);
-        if (step == 0)
-            exec = capture(api, stream, &fixed);
-        else
+        if (step == 0) {
+            OK(tamis_graph_begin(fixed.w.context, &test_error));
+            run_layers(&fixed);
+            OK(tamis_graph_end(fixed.w.context, &graph, &test_error));
+        } else {
             OK(tamis_plan_step_replayed(fixed.w.plan, &test_error));
-        CU(api->cuGraphLaunch(exec, stream));
+        }
+        OK(tamis_graph_launch(graph, &test_error));
         expect_same(&plain, &fixed, step);
     }
-    expect_counts(&plain, &fixed);
+    if (has_graphs(&fixed)) expect_counts(&plain, &fixed);
+    tamis_graph_destroy(&graph);
+    assert_null(graph);
     test_close(&plain.w);
     test_close(&fixed.w);
-    CU(api->cuGraphExecDestroy(exec));
-    CU(api->cuStreamDestroy_v2(stream));
-    CU(api->cuCtxPopCurrent_v2(&cuda));
-    CU(api->cuDevicePrimaryCtxRelease_v2(device));
 }
-#endif
+
+static void test_graph_refused(void **state) {
+    (void)state;
+    side s;
+    tamis_graph *graph = (tamis_graph *)&s;
+    float read;
+    open_side(&s, 1);
+    FAILS(tamis_graph_begin(NULL, &test_error), TAMIS_E_ARGUMENT, "context");
+    FAILS(tamis_graph_end(s.w.context, NULL, &test_error), TAMIS_E_ARGUMENT, "out");
+    FAILS(tamis_graph_launch(NULL, &test_error), TAMIS_E_ARGUMENT, "graph");
+    tamis_graph_destroy(NULL);
+    if (has_graphs(&s)) {
+        FAILS(tamis_graph_end(s.w.context, &graph, &test_error), TAMIS_E_STATE, "not recording");
+        assert_null(graph);
+        OK(tamis_graph_begin(s.w.context, &test_error));
+        FAILS(tamis_graph_begin(s.w.context, &test_error), TAMIS_E_STATE, "already");
+        test_error = (tamis_error){0};
+        assert_int_not_equal(tamis_buffer_read(s.w.q, 0, &read, sizeof read), TAMIS_OK);
+    } else {
+        FAILS(tamis_graph_begin(s.w.context, &test_error), TAMIS_E_UNSUPPORTED,
+              "records no graphs");
+    }
+    test_close(&s.w);
+}
 
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_called),
         cmocka_unit_test(test_refused),
-#ifdef TAMIS_HAVE_CUDA
         cmocka_unit_test(test_graph),
-#endif
+        cmocka_unit_test(test_graph_refused),
     };
     for (uint32_t i = 0; i < sizeof tokens / sizeof *tokens; i++)
         tokens[i] = 7000 + i;

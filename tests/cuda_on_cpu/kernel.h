@@ -2,9 +2,11 @@
 /* The names of cuda_kernels/common.cuh on a CPU: what a kernel file sees in place of CUDA. A thread
  * of a block is a fiber; operations of a warp or block hand over to the others and say where they
  * stand, so that a divergent one is found. Memory accesses are instrumented by the compiler
- * (-fsanitize=thread with our own callbacks, memory.c) and checked. */
+ * (-fsanitize=thread with our own callbacks, access.c) and checked. */
 #ifndef TAMIS_CUDA_ON_CPU_KERNEL_H
 #define TAMIS_CUDA_ON_CPU_KERNEL_H
+
+#include "calls.h"
 
 #include <algorithm>
 #include <cmath>
@@ -14,39 +16,6 @@
 
 using std::max;
 using std::min;
-
-extern "C" {
-typedef struct cpu_dim {
-    uint32_t x, y, z;
-} cpu_dim;
-/* The running thread; threadIdx and so on of it. */
-typedef struct cpu_thread {
-    cpu_dim thread_index, block_index, block_size, grid_size;
-} cpu_thread;
-const cpu_thread *cpu_self(void);
-
-/* Called when the kernels' library is loaded. */
-void cpu_register(const char *name, uint32_t max_threads, size_t args_bytes,
-                  void (*entry)(const void *args));
-
-void *cpu_shared(size_t bytes);
-void *cpu_dynamic_shared(void);
-void cpu_block_sync(const char *file, int line);
-void cpu_warp_sync(const char *file, int line);
-uint32_t cpu_shuffle(uint32_t x, uint32_t lane, const char *file, int line);
-uint32_t cpu_ballot(bool p, const char *file, int line);
-uint32_t cpu_atomic_add(uint32_t *p, uint32_t x);
-uint32_t cpu_atomic_max(uint32_t *p, uint32_t x);
-/* Checked as one access of `bytes`, aligned to them. */
-void cpu_load(void *to, const void *from, size_t bytes);
-void cpu_store(void *to, const void *from, size_t bytes);
-void cpu_copy_async_16(void *to, const void *from, bool live);
-void cpu_copy_async_commit(void);
-void cpu_copy_async_wait(int batches);
-void cpu_load_matrix_x4(uint32_t *r, const void *row, bool transposed, const char *file, int line);
-void cpu_mma(float *d, const uint32_t *a, uint32_t b0, uint32_t b1, bool bf16, const char *file,
-             int line);
-}
 
 #define threadIdx (cpu_self()->thread_index)
 #define blockIdx  (cpu_self()->block_index)
@@ -60,10 +29,10 @@ void cpu_mma(float *d, const uint32_t *a, uint32_t b0, uint32_t b1, bool bf16, c
         name##_body(*(const args_type *)args);                                                     \
     }                                                                                              \
     __attribute__((constructor)) static void name##_register(void) {                               \
-        cpu_register(#name, threads, sizeof(args_type), name##_entry);                             \
+        cpu_register(#name, __FILE__, threads, sizeof(args_type), name##_entry);                   \
     }                                                                                              \
     static void name##_body(const args_type &a)
-#define SHARED(type, name)         type &name = *(type *)cpu_shared(sizeof(type))
+#define SHARED(type, name)         type &name = *(type *)cpu_shared(sizeof(type), alignof(type))
 #define DYNAMIC_SHARED(type, name) type *const name = (type *)cpu_dynamic_shared()
 
 /* Where an operation of a warp or block stands. */
@@ -71,7 +40,7 @@ void cpu_mma(float *d, const uint32_t *a, uint32_t b0, uint32_t b1, bool bf16, c
 #define warp_sync()                  cpu_warp_sync(__FILE__, __LINE__)
 #define warp_ballot(p)               cpu_ballot((p), __FILE__, __LINE__)
 #define shuffle(x, lane)             cpu_shuffle_any((x), (lane), __FILE__, __LINE__)
-#define shuffle_xor(x, mask)         cpu_shuffle_any((x), (threadIdx.x % 32) ^ (mask), __FILE__, __LINE__)
+#define shuffle_xor(value, mask)     shuffle((value), cpu_lane() ^ (mask))
 #define load_matrix_x4(r, row)       cpu_load_matrix_x4((r), (row), false, __FILE__, __LINE__)
 #define load_matrix_x4_trans(r, row) cpu_load_matrix_x4((r), (row), true, __FILE__, __LINE__)
 #define mma(d, a, b0, b1, tag)       cpu_mma((d), (a), (b0), (b1), is_bf16(tag), __FILE__, __LINE__)
@@ -144,6 +113,12 @@ template <typename T> DEVICE uint32_t pack2(float x, float y) {
     return (uint32_t)narrow<T>(x).bits | (uint32_t)narrow<T>(y).bits << 16;
 }
 
+/* Threads are dealt to warps in the order of x, then y, then z. */
+DEVICE uint32_t cpu_lane() {
+    const cpu_thread *t = cpu_self();
+    const cpu_dim at = t->thread_index, size = t->block_size;
+    return (at.x + size.x * (at.y + size.y * at.z)) % 32;
+}
 template <typename T> DEVICE T cpu_shuffle_any(T x, uint32_t lane, const char *file, int line) {
     static_assert(sizeof(T) == 4, "32-bit types only");
     uint32_t u;
@@ -153,7 +128,7 @@ template <typename T> DEVICE T cpu_shuffle_any(T x, uint32_t lane, const char *f
     return x;
 }
 DEVICE void thread_fence() {
-    __sync_synchronize();
+    cpu_thread_fence();
 }
 DEVICE uint32_t atomic_add(uint32_t *p, uint32_t x) {
     return cpu_atomic_add(p, x);

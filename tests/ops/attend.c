@@ -57,12 +57,15 @@ static void gather(const check_data *data, uint32_t row, uint32_t head, const in
     }
 }
 
-static double logit(const check_data *data, const float *q, const float *k) {
-    const double cap = check_attend_cap(data);
-    double sum = 0;
-    for (uint32_t d = 0; d < data->lanes.kv.head_dim; d++)
-        sum += (double)q[d] * k[d];
-    sum *= check_attend_scale(data);
+/* *terms grows to the sum of the products' sizes, which may cancel in the logit. */
+static double logit(const check_data *data, const float *q, const float *k, double *terms) {
+    const double cap = check_attend_cap(data), scale = check_attend_scale(data);
+    double sum = 0, size = 0;
+    for (uint32_t d = 0; d < data->lanes.kv.head_dim; d++) {
+        sum += scale * q[d] * k[d];
+        size += fabs(scale * q[d] * k[d]);
+    }
+    *terms = fmax(*terms, size);
     return cap > 0 ? cap * tanh(sum / cap) : sum;
 }
 
@@ -72,9 +75,9 @@ static void attend_head(check_data *data, const float *q, const seen *s, uint64_
     const tms_kv *kv = &data->lanes.kv;
     check_buffer *out = &data->buf[BUF_Y], *lse = &data->buf[BUF_LSE];
     double *logits = check_alloc(s->n * sizeof *logits), *sums = check_alloc(kv->head_dim * 8);
-    double most = -INFINITY, size = 0, total = 0;
+    double most = -INFINITY, size = 0, terms = 0, total = 0;
     for (uint32_t i = 0; i < s->n; i++) {
-        logits[i] = logit(data, q, s->kv + s->key[i]);
+        logits[i] = logit(data, q, s->kv + s->key[i], &terms);
         most = isfinite(logits[i]) && isfinite(size) ? fmax(most, logits[i]) : NAN;
         size = isfinite(logits[i]) && isfinite(size) ? fmax(size, fabs(logits[i])) : NAN;
     }
@@ -86,12 +89,12 @@ static void attend_head(check_data *data, const float *q, const seen *s, uint64_
     }
     for (uint32_t d = 0; d < kv->head_dim; d++) {
         ((float *)out->want)[at + d] = s->n ? (float)(sums[d] / total) : 0.0f;
-        out->tolerance[at + d] = s->n ? 2e-6 * s->value_size * (1 + size) : 0;
+        out->tolerance[at + d] = s->n ? s->value_size * (2e-6 * (1 + size) + 1e-6 * terms) : 0;
     }
     if (lse->want) {
         const double value = s->n ? most + log(total) : -INFINITY;
         ((float *)lse->want)[state] = (float)value;
-        lse->tolerance[state] = s->n ? 2e-6 * (1 + fabs(value) + size) : 0;
+        lse->tolerance[state] = s->n ? 2e-6 * (1 + fabs(value) + size) + 5e-7 * terms : 0;
     }
     free(logits);
     free(sums);

@@ -30,9 +30,9 @@ typedef struct tamis_plan_params {
     /* Rows of a step that is not exact, under a selection with lists (not full); sizes them. 0 means
      * max_sequences, one row each. */
     uint32_t max_selected_rows;
-    /* Nonzero: what a decode step launches depends on its number of sequences alone, so that a CUDA
-     * graph captured between step_begin and step_end of one step serves later ones with as many
-     * sequences (tamis_plan_step_replayed). Launches are then sized for max_context, and short
+    /* Nonzero: what a decode step launches depends on its number of sequences alone, so that a
+     * graph (graph.h) recorded between step_begin and step_end of one step serves later ones with as
+     * many sequences (tamis_plan_step_replayed). Launches are then sized for max_context, and short
      * contexts go through lists too, with the same result. A step that is not exact must bring one
      * row a sequence. Not with selection random, whose scores come from the host. */
     int fixed_launches;
@@ -81,9 +81,9 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_attend(tamis_plan *plan, uint
                                                           tamis_error *error);
 
 /* Says that a replayed graph has written and attended every layer of the open step, in the place of the
- * calls above: counts them, so that the step can be closed. The graph must have been captured under
- * this plan from a step with as many sequences, on the stream of the plan's context, and be launched
- * after step_begin. Errors: E_STATE (no open step; a layer was written already; the step is exact; the
+ * calls above: counts them, so that the step can be closed. The graph must have been recorded
+ * under this plan in a step with as many sequences, with the same buffers, and be launched after
+ * step_begin. Errors: E_STATE (no open step; a layer was written already; the step is exact; the
  * plan has no fixed_launches). Calls no device. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_step_replayed(tamis_plan *plan,
                                                                  tamis_error *error);

@@ -6,6 +6,7 @@
 #include <tamis/buffer.h>
 #include <tamis/cache.h>
 #include <tamis/device.h>
+#include <tamis/graph.h>
 #include <tamis/log.h>
 #include <tamis/model.h>
 #include <tamis/plan.h>

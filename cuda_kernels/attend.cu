@@ -1,0 +1,44 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* attend: out = Σ softmax(scale·q·k)·v over the slots that a row sees; lse = log Σ exp. Plain form:
+ * any type, no matrix units, rows of a tile one by one.
+ * contract: host/backend.h; meaning: host/reference/attend.c; the numbered steps are in attend.cuh.
+ * Work split: a block owns a chunk of one row's entries for up to G query heads of a KV head, a warp
+ * a split of it. Grid: (chunks, KV heads x tiles of G heads, rows). */
+#include "attend.cuh"
+
+template <typename T, int D, int G>
+DEVICE void decode(const cu_attend_args &a, attend_block<D, G> &b) {
+    uint32_t row;
+    if (!attend_row_of(a, row)) return;
+    const uint32_t tiles = (a.batch.group + G - 1) / G, first = blockIdx.y % tiles * G;
+    const attend_lane l = attend_lane_of(a, row, blockIdx.y / tiles);
+    const attend_share share = attend_share_of(a, l);
+    if (blockIdx.x >= share.chunks) return;
+    const uint32_t heads = min(a.batch.group - first, (uint32_t)G);
+    const float *q = a.q.at + row * a.q.stride + ((uint64_t)l.head * a.batch.group + first) * D;
+    attend_sums<G> s;
+    attend_plain<T, D, G>(a, l, q, heads, share.begin, share.end, s);
+
+    attend_state<D, G> &state = b.of[warp_id()];
+    const uint32_t channel = lane_id() * 8;
+#pragma unroll
+    for (int g = 0; g < G; g++) {
+        if (lane_id() == 0) {
+            state.top[g] = s.top[g];
+            state.total[g] = s.total[g];
+        }
+        if (channel < D) store_8(s.sum[g], &state.sum[g][channel]);
+    }
+    attend_finish(a, l, share, first, heads, b);
+}
+
+#define ATTEND_DECODE(type, tag, dim, tile)                                                        \
+    KERNEL(attend_decode_##tag##_d##dim##_g##tile, CU_ATTEND_WARPS *WARP, cu_attend_args) {        \
+        typedef attend_block<dim, tile> block;                                                     \
+        SHARED(block, b);                                                                          \
+        decode<type, dim, tile>(a, b);                                                             \
+    }
+#define ATTEND_DECODES(type, tag, dim)                                                             \
+    ATTEND_DECODE(type, tag, dim, 1)                                                               \
+    ATTEND_DECODE(type, tag, dim, 4) ATTEND_DECODE(type, tag, dim, 8)
+FOR_EACH_TYPE_AND_DIM(ATTEND_DECODES)

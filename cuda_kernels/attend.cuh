@@ -1,0 +1,342 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* attend: what its two forms share: how a row's entries are split, plain sums over a split by one
+ * warp, and how splits and chunks are merged. Meaning: host/reference/attend.c.
+ *
+ * Entries (pages) of a row fall into splits, a warp each; CU_ATTEND_WARPS consecutive splits are a
+ * chunk, a block. The sizes follow from the row's own number of entries alone. */
+#ifndef TAMIS_CUDA_ATTEND_CUH
+#define TAMIS_CUDA_ATTEND_CUH
+#include "common.cuh"
+
+/* ---- What a row sees ------------------------------------------------------------------------- */
+
+struct attend_lane {
+    const int32_t *list, *ids; /* ordinals, NULL: all pages; page ids */
+    uint32_t row, head, entries, seen;
+    int32_t low, high; /* positions; used if there are intervals */
+};
+
+DEVICE attend_lane attend_lane_of(const cu_attend_args &a, uint32_t row, uint32_t head) {
+    const uint64_t owner = (uint64_t)row * a.batch.n_kv_heads + head;
+    attend_lane l = {};
+    l.ids = lane_pages(a.batch, row, head);
+    l.row = row;
+    l.head = head;
+    l.seen = (uint32_t)max(a.batch.visible[owner], 0);
+    l.entries = (l.seen + a.kv.page_size - 1) >> a.kv.page_shift;
+    if (a.lists.pages) {
+        l.list = a.lists.pages + owner * a.lists.capacity;
+        l.entries = (uint32_t)max(a.lists.count[owner], 0);
+    }
+    if (a.intervals) {
+        l.low = a.intervals[2 * row];
+        l.high = a.intervals[2 * row + 1];
+    }
+    return l;
+}
+
+/* One entry of a row: its ordinal, and its page id or -1 if the row sees nothing of it. */
+struct attend_page {
+    uint32_t ordinal;
+    int32_t id;
+};
+
+DEVICE attend_page attend_page_of(const cu_attend_args &a, const attend_lane &l, uint32_t entry,
+                                  uint32_t end) {
+    attend_page p = {0, -1};
+    if (entry >= end) return p;
+    p.ordinal = l.list ? (uint32_t)l.list[entry] : entry;
+    if ((uint64_t)p.ordinal << a.kv.page_shift < l.seen) p.id = l.ids[p.ordinal];
+    return p;
+}
+DEVICE attend_page shuffle_page(const attend_page &p, uint32_t lane) {
+    const attend_page from = {shuffle(p.ordinal, lane), shuffle(p.id, lane)};
+    return from;
+}
+
+DEVICE bool attend_sees(const cu_attend_args &a, const attend_lane &l, const attend_page &p,
+                        uint32_t in_page) {
+    const uint32_t slot = (p.ordinal << a.kv.page_shift) + in_page;
+    if (p.id < 0 || slot >= l.seen) return false;
+    if (!a.intervals) return true;
+    const int32_t position =
+        a.positions ? a.positions[((uint64_t)p.id << a.kv.page_shift) + in_page] : (int32_t)slot;
+    return l.low <= position && position <= l.high;
+}
+
+/* The power of two of `scale`, by which q is multiplied at once: without rounding, and so that a sum
+ * of products is no larger than the logit. The rest, from 1 to 2 in size, follows. */
+DEVICE float attend_power(float scale) {
+    const float power = bits_to_float(float_to_bits(scale) & 0x7f800000u);
+    return power == 0.0f ? 1.0f : power;
+}
+
+/* Capped; an infinite logit among the seen counts as NaN. */
+DEVICE float attend_logit(float dot, float soft_cap) {
+    const float logit = soft_cap > 0.0f ? soft_cap * tanhf(dot / soft_cap) : dot;
+    return logit - logit == 0.0f ? logit : bits_to_float(0x7fc00000u);
+}
+
+/* What exponents are taken against: nothing seen so far keeps any weight at 0. */
+DEVICE float attend_base(float top) {
+    return top == -INFINITY ? 0.0f : top;
+}
+
+/* ---- Splits ---------------------------------------------------------------------------------- */
+
+struct attend_share {
+    uint32_t chunks;     /* of the row, at least 1 */
+    uint32_t splits;     /* of this block's chunk */
+    uint32_t begin, end; /* entries of this warp's split */
+};
+
+DEVICE attend_share attend_share_of(const cu_attend_args &a, const attend_lane &l) {
+    const uint32_t most = CU_ATTEND_WARPS * CU_ATTEND_CHUNKS;
+    const uint32_t tokens = (((l.entries << a.kv.page_shift) + most - 1) / most);
+    const uint32_t size =
+        max(CU_ATTEND_SPLIT, (tokens + CU_ATTEND_SPLIT - 1) / CU_ATTEND_SPLIT * CU_ATTEND_SPLIT) >>
+        a.kv.page_shift;
+    const uint32_t splits = (l.entries + size - 1) / size, first = blockIdx.x * CU_ATTEND_WARPS;
+    attend_share s;
+    s.chunks = max((splits + CU_ATTEND_WARPS - 1) / CU_ATTEND_WARPS, 1u);
+    s.splits = splits > first ? min(splits - first, CU_ATTEND_WARPS) : 0;
+    s.begin = min((first + warp_id()) * size, l.entries);
+    s.end = min(s.begin + size, l.entries);
+    return s;
+}
+
+/* The row of block z of a decode launch; false: none, or one that the other kernel serves. */
+DEVICE bool attend_row_of(const cu_attend_args &a, uint32_t &row) {
+    if (blockIdx.z >= a.n) return false;
+    row = a.first + blockIdx.z;
+    if (!a.by_tile) return true;
+    const uint32_t tile = row;
+    row = (uint32_t)a.batch.tiles[2 * tile];
+    return a.batch.tiles[2 * tile + 1] == 1;
+}
+
+/* Weighted values not yet divided by the sum of weights, which are exp(logit - top). */
+template <int D, int G> struct alignas(16) attend_state { float sum[G][D], top[G], total[G]; };
+template <int D, int G> struct attend_block {
+    attend_state<D, G> of[CU_ATTEND_WARPS]; /* of the chunk's splits */
+    uint32_t last;
+};
+
+/* ---- One warp, plain ------------------------------------------------------------------------- */
+
+/* A lane has 8 channels; LANES lanes share a key, so that a warp has KEYS at a time. STEPS times as
+ * many share a maximum. */
+template <int D, int G> struct attend_plain_shape {
+    static constexpr uint32_t LANES = D > 128 ? 32 : 16, KEYS = WARP / LANES, STEPS = G > 4 ? 2 : 4;
+};
+template <int G> struct attend_sums { float sum[G][8], top[G], total[G]; };
+
+template <typename T, int D>
+DEVICE void attend_plain_row(const cu_attend_args &a, const attend_lane &l, const attend_page &p,
+                             uint32_t in_page, uint64_t offset, bool seen, float (&x)[8]) {
+    const uint32_t channel = lane_id() % (D > 128 ? 32 : 16) * 8;
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        x[i] = 0.0f;
+    if (seen && channel < D) load_8(key_row<T>(a.kv, p.id, l.head, in_page) + offset + channel, x);
+}
+
+/* KEYS * STEPS slots of one page, from in_page on, into the sums of G heads. */
+template <typename T, int D, int G>
+DEVICE void attend_plain_keys(const cu_attend_args &a, const attend_lane &l, const attend_page &p,
+                              uint32_t in_page, const float (&query)[G][8], attend_sums<G> &s) {
+    typedef attend_plain_shape<D, G> shape;
+    const float rest = a.scale / attend_power(a.scale);
+    float weight[shape::STEPS][G], x[8];
+    bool seen[shape::STEPS];
+    /* 2. which slots count, 3a. and their logits */
+#pragma unroll
+    for (uint32_t step = 0; step < shape::STEPS; step++) {
+        const uint32_t slot = in_page + step * shape::KEYS;
+        seen[step] = attend_sees(a, l, p, slot);
+        attend_plain_row<T, D>(a, l, p, slot, 0, seen[step], x);
+#pragma unroll
+        for (int g = 0; g < G; g++) {
+            float dot = 0.0f;
+#pragma unroll
+            for (int i = 0; i < 8; i++)
+                dot = fmaf(query[g][i], x[i], dot);
+#pragma unroll
+            for (uint32_t mask = shape::LANES / 2; mask > 0; mask /= 2)
+                dot += shuffle_xor(dot, mask);
+            weight[step][g] = seen[step] ? attend_logit(dot * rest, a.soft_cap) : -INFINITY;
+        }
+    }
+    /* 3b. the softmax so far */
+#pragma unroll
+    for (int g = 0; g < G; g++) {
+        float top = s.top[g];
+#pragma unroll
+        for (uint32_t step = 0; step < shape::STEPS; step++)
+            top = fmaxf(top, weight[step][g]);
+        const float base = attend_base(top), old = expf(s.top[g] - base);
+        s.top[g] = top;
+        s.total[g] *= old;
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            s.sum[g][i] *= old;
+#pragma unroll
+        for (uint32_t step = 0; step < shape::STEPS; step++) {
+            weight[step][g] = expf(weight[step][g] - base);
+            s.total[g] += weight[step][g];
+        }
+    }
+    /* 3c. weighted values */
+#pragma unroll
+    for (uint32_t step = 0; step < shape::STEPS; step++) {
+        attend_plain_row<T, D>(a, l, p, in_page + step * shape::KEYS, a.kv.value_offset, seen[step],
+                               x);
+#pragma unroll
+        for (int g = 0; g < G; g++)
+#pragma unroll
+            for (int i = 0; i < 8; i++)
+                s.sum[g][i] = fmaf(weight[step][g], x[i], s.sum[g][i]);
+    }
+}
+
+/* Joins the sums of lanes 16 apart, whose keys differ. */
+template <int G> DEVICE void attend_plain_join(attend_sums<G> &s) {
+#pragma unroll
+    for (int g = 0; g < G; g++) {
+        const float other = shuffle_xor(s.top[g], 16u), top = fmaxf(s.top[g], other);
+        const float base = attend_base(top);
+        const float mine = expf(s.top[g] - base), its = expf(other - base);
+        s.top[g] = top;
+        s.total[g] = s.total[g] * mine + shuffle_xor(s.total[g], 16u) * its;
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            s.sum[g][i] = s.sum[g][i] * mine + shuffle_xor(s.sum[g][i], 16u) * its;
+    }
+}
+
+/* Entries begin to end of a row for `heads` query heads, of which the first is at q. In the first
+ * LANES lanes: 8 channels a lane. */
+template <typename T, int D, int G>
+DEVICE void attend_plain(const cu_attend_args &a, const attend_lane &l, const float *q,
+                         uint32_t heads, uint32_t begin, uint32_t end, attend_sums<G> &s) {
+    typedef attend_plain_shape<D, G> shape;
+    const uint32_t channel = lane_id() % shape::LANES * 8, part = lane_id() / shape::LANES;
+    const float power = attend_power(a.scale);
+    float query[G][8];
+#pragma unroll
+    for (int g = 0; g < G; g++) {
+        s.top[g] = -INFINITY;
+        s.total[g] = 0.0f;
+#pragma unroll
+        for (int i = 0; i < 8; i++) {
+            s.sum[g][i] = 0.0f;
+            query[g][i] = 0.0f;
+            if ((uint32_t)g < heads && channel < D) query[g][i] = power * q[g * D + channel + i];
+        }
+    }
+    /* 1. every entry of the split; their ids are read 32 at a time, one a lane */
+    for (uint32_t first = begin; first < end; first += WARP) {
+        const attend_page ahead = attend_page_of(a, l, first + lane_id(), end);
+        const uint32_t slots = min(WARP, end - first) << a.kv.page_shift;
+        for (uint32_t t = 0; t < slots; t += shape::KEYS * shape::STEPS) {
+            const attend_page page = shuffle_page(ahead, t >> a.kv.page_shift);
+            if (page.id < 0) continue;
+            attend_plain_keys<T, D, G>(a, l, page, (t & (a.kv.page_size - 1)) + part, query, s);
+        }
+    }
+    if (shape::KEYS == 2) attend_plain_join(s);
+}
+
+/* ---- Merging --------------------------------------------------------------------------------- */
+
+struct attend_result {
+    float sum, top, total;
+};
+/* 4. A head's state as its result: nothing seen leaves total 0 and top -inf. */
+template <int D>
+DEVICE void attend_write(const cu_attend_args &a, const attend_lane &l, uint32_t head_in_group,
+                         uint32_t channel, const attend_result &r) {
+    const uint64_t head = (uint64_t)l.head * a.batch.group + head_in_group;
+    a.out.at[l.row * a.out.stride + head * D + channel] = r.total == 0.0f ? 0.0f : r.sum / r.total;
+    if (a.lse && channel == 0)
+        a.lse[(uint64_t)l.row * a.batch.n_kv_heads * a.batch.group + head] =
+            r.total == 0.0f ? -INFINITY : r.top + logf(r.total);
+}
+
+/* The splits of a chunk, in order. */
+template <int D, int G>
+DEVICE attend_result attend_join(const attend_block<D, G> &b, uint32_t splits, uint32_t g,
+                                 uint32_t channel) {
+    attend_result r = {0.0f, -INFINITY, 0.0f};
+    for (uint32_t i = 0; i < splits; i++)
+        r.top = fmaxf(r.top, b.of[i].top[g]);
+    const float base = attend_base(r.top);
+    for (uint32_t i = 0; i < splits; i++) {
+        const float weight = expf(b.of[i].top[g] - base);
+        r.total = fmaf(weight, b.of[i].total[g], r.total);
+        r.sum = fmaf(weight, b.of[i].sum[g][channel], r.sum);
+    }
+    return r;
+}
+
+/* The chunks of one head, by one warp; `states` that of the first, `stride` apart. A lane has a
+ * chunk's weight. */
+template <int D>
+DEVICE void attend_join_chunks(const cu_attend_args &a, const attend_lane &l, uint32_t chunks,
+                               const float *states, uint64_t stride, uint32_t head_in_group) {
+    const uint32_t lane = lane_id();
+    const float *mine = states + min(lane, chunks - 1) * stride + D;
+    const float its_top = lane < chunks ? mine[0] : -INFINITY;
+    attend_result r = {0.0f, warp_max(its_top), 0.0f};
+    const float weight = expf(its_top - attend_base(r.top));
+    r.total = warp_sum(lane < chunks ? weight * mine[1] : 0.0f);
+#pragma unroll
+    for (uint32_t first = 0; first < D; first += WARP) {
+        const uint32_t channel = first + lane, at = min(channel, D - 1u);
+        r.sum = 0.0f;
+#pragma unroll 8
+        for (uint32_t i = 0; i < chunks; i++)
+            r.sum = fmaf(shuffle(weight, i), states[i * stride + at], r.sum);
+        if (channel < D) attend_write<D>(a, l, head_in_group, channel, r);
+    }
+}
+
+/* Of a block whose splits' states stand in `b`: heads first to first + heads of the group. A row of
+ * one chunk is done; else the state waits, and the last block of the row merges them all. */
+template <int D, int G>
+DEVICE void attend_finish(const cu_attend_args &a, const attend_lane &l, const attend_share &share,
+                          uint32_t first, uint32_t heads, attend_block<D, G> &b) {
+    const uint64_t stride = (uint64_t)a.batch.group * (D + 2); /* from chunk to chunk */
+    float *states = a.states;
+    if (share.chunks > 1)
+        states += ((uint64_t)blockIdx.z * a.batch.n_kv_heads + l.head) * a.chunks * stride +
+                  first * (D + 2);
+    block_sync();
+    for (uint32_t i = threadIdx.x; i < heads * D; i += blockDim.x) {
+        const uint32_t g = i / D, channel = i % D;
+        const attend_result r = attend_join(b, share.splits, g, channel);
+        if (share.chunks == 1) {
+            attend_write<D>(a, l, first + g, channel, r);
+            continue;
+        }
+        float *state = states + blockIdx.x * stride + g * (D + 2);
+        state[channel] = r.sum;
+        if (channel == 0) {
+            state[D] = r.top;
+            state[D + 1] = r.total;
+        }
+    }
+    if (share.chunks == 1) return;
+    uint32_t *ticket = a.tickets + (uint64_t)blockIdx.z * gridDim.y + blockIdx.y;
+    thread_fence();
+    block_sync();
+    if (threadIdx.x == 0) b.last = atomic_add(ticket, 1) == share.chunks - 1;
+    block_sync();
+    if (!b.last) return;
+    thread_fence();
+    for (uint32_t g = warp_id(); g < heads; g += CU_ATTEND_WARPS)
+        attend_join_chunks<D>(a, l, share.chunks, states + g * (D + 2), stride, first + g);
+    if (threadIdx.x == 0) *ticket = 0;
+}
+
+#endif

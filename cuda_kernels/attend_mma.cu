@@ -1,0 +1,339 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* attend: out = Σ softmax(scale·q·k)·v over the slots that a row sees; lse = log Σ exp. Form for matrix
+ * units: f16 and bf16.
+ * contract: host/backend.h; meaning: host/reference/attend.c; numbered steps: attend.cuh,
+ * attend_mma.cuh.
+ * Sums that are not finite are formed anew in plain fp32, which decides between NaN, infinity and a
+ * capped logit: products of the parts of a number with infinity may be NaN where the number's is not.
+ * Work split of decode: as in attend.cu; each warp brings the keys of its own split to shared memory,
+ * 16 at a time, some stages ahead. Of tiles: a block owns rows of a tile times query heads of a KV
+ * head, a warp CU_ATTEND_WARP_ROWS of them; all warps share the keys, 32 at a time. */
+#include "attend_mma.cuh"
+
+#define KEYS CU_ATTEND_KEYS
+
+/* Copies rows of K and V of one key each `live`, in pieces of 8 elements; `from` the K row. */
+template <int ROW, typename T>
+DEVICE void bring_eighth(T *keys, T *values, const T *from, uint64_t value_offset, uint32_t row,
+                         uint32_t eighth, bool live) {
+    const uint32_t place = place_of<ROW>(row, eighth);
+    copy_async_16(keys + place, from + 8 * eighth, live);
+    copy_async_16(values + place, from + value_offset + 8 * eighth, live);
+}
+
+/* ---- Decode ---------------------------------------------------------------------------------- */
+
+/* Entries of a split on their way to a warp's stages. */
+template <typename T> struct key_stream {
+    T *stages;                 /* of this warp */
+    attend_page pages, next;   /* a lane each: 32 entries, and those behind them */
+    uint32_t entry, end, slot; /* entry of lane 0 of `next`; slots of the split asked for so far */
+};
+
+/* Asks for the next 16 slots; which of them the row sees, a bit each. What it does not see becomes
+ * zeros: memory there may hold anything. */
+template <typename T, int D>
+DEVICE uint32_t bring(const cu_attend_args &a, const attend_lane &l, key_stream<T> &s, T *keys) {
+    const uint32_t shift = a.kv.page_shift, in_page = s.slot & (a.kv.page_size - 1);
+    if (s.slot && s.slot % (WARP << shift) == 0) {
+        s.pages = s.next;
+        s.entry += WARP;
+        s.next = attend_page_of(a, l, s.entry + lane_id(), s.end);
+    }
+    /* 16 slots lie in one page, or in two of 8 */
+    const attend_page page = shuffle_page(s.pages, (s.slot >> shift) % WARP);
+    const attend_page second = shuffle_page(s.pages, ((s.slot + 8) >> shift) % WARP);
+    const uint32_t in_second = (in_page + 8) & (a.kv.page_size - 1), mine = lane_id() % 16;
+    const attend_page own = {mine < 8 ? page.ordinal : second.ordinal,
+                             mine < 8 ? page.id : second.id};
+    const bool sees = attend_sees(a, l, own, mine < 8 ? in_page + mine : in_second + mine - 8);
+    const uint32_t seen = warp_ballot(sees) & 0xffffu;
+    const T *rows = key_row<T>(a.kv, max(page.id, 0), l.head, in_page);
+    const T *rows_8 = key_row<T>(a.kv, max(second.id, 0), l.head, in_second);
+#pragma unroll 2 /* more keep addresses in registers that the sums need */
+    for (uint32_t i = 0; i < KEYS * D / 8 / WARP; i++) {
+        const uint32_t piece = i * WARP + lane_id(), row = piece / (D / 8),
+                       eighth = piece % (D / 8);
+        const T *at = (row < 8 ? rows : rows_8) + row % 8 * a.kv.slot_stride;
+        bring_eighth<CU_ATTEND_ROW(D)>(keys, keys + KEYS * CU_ATTEND_ROW(D), at, a.kv.value_offset,
+                                       row, eighth, seen >> row & 1);
+    }
+    s.slot += KEYS;
+    return seen;
+}
+
+/* The sums of a split, 8 query heads at most. */
+template <typename T, int D>
+DEVICE void attend_split(const cu_attend_args &a, const attend_lane &l, const attend_share &share,
+                         const float *q, T *stages, attend_rows<D> (&s)[1]) {
+    constexpr uint32_t STAGES = CU_ATTEND_STAGES(D), STAGE = CU_ATTEND_STAGE(D) / sizeof(T);
+    const uint32_t slots = (share.end - share.begin) << a.kv.page_shift;
+    key_stream<T> stream;
+    stream.pages = attend_page_of(a, l, share.begin + lane_id(), share.end);
+    stream.entry = share.begin + WARP;
+    stream.next = attend_page_of(a, l, stream.entry + lane_id(), share.end);
+    stream.end = share.end;
+    stream.slot = 0;
+    /* 1., 2. the first stages, while q is read */
+    uint32_t seen[STAGES];
+#pragma unroll
+    for (uint32_t i = 0; i + 1 < STAGES; i++) {
+        seen[i] = stream.slot < slots ? bring<T, D>(a, l, stream, stages + i * STAGE) : 0;
+        copy_async_commit();
+    }
+    attend_operand<T, 1> operand[D / 16];
+    begin_rows<T, D, 1>(operand, 0, s[0], q, a.scale);
+    for (uint32_t slot = 0, i = 0; slot < slots; slot += KEYS) {
+        copy_async_wait<STAGES - 2>();
+        warp_sync(); /* all lanes' copies are there, and all are done with the stage before */
+        const uint32_t free_stage = i == 0 ? STAGES - 1 : i - 1;
+        seen[STAGES - 1] =
+            stream.slot < slots ? bring<T, D>(a, l, stream, stages + free_stage * STAGE) : 0;
+        copy_async_commit();
+        const T *keys = stages + i * STAGE, *values = keys + KEYS * CU_ATTEND_ROW(D);
+        const uint32_t now = seen[0];
+        if (now)
+            attend_keys<CU_ATTEND_ROW(D), 1>(
+                operand, s, keys, values, a.soft_cap,
+                [&](int, uint32_t key) { return (now >> key & 1) != 0; });
+#pragma unroll
+        for (uint32_t j = 0; j + 1 < STAGES; j++)
+            seen[j] = seen[j + 1];
+        i = i + 1 == STAGES ? 0 : i + 1;
+    }
+    copy_async_wait<0>();
+}
+
+/* Writes a split's state; what is not finite anew. */
+template <typename T, int D>
+DEVICE void keep_split(const cu_attend_args &a, const attend_lane &l, const attend_share &share,
+                       const float *q, uint32_t heads, attend_rows<D> &s,
+                       attend_state<D, CU_ATTEND_HEADS> &state) {
+    const uint32_t mine = lane_id() / 4, column = lane_id() % 4 * 2;
+    const bool finite = end_rows<T>(s);
+    const uint32_t doubtful = warp_ballot(!finite);
+    if (lane_id() % 4 == 0) {
+        state.top[mine] = s.top;
+        state.total[mine] = s.total;
+    }
+#pragma unroll
+    for (uint32_t i = 0; i < D / 8; i++) {
+        state.sum[mine][8 * i + column] = s.sum[i][0];
+        state.sum[mine][8 * i + column + 1] = s.sum[i][1];
+    }
+    if (!doubtful) return;
+    warp_sync();
+    for (uint32_t g = 0; g < heads; g++) {
+        if ((doubtful >> 4 * g & 15) == 0) continue;
+        attend_sums<1> plain;
+        attend_plain<T, D, 1>(a, l, q + g * D, 1, share.begin, share.end, plain);
+        if (lane_id() == 0) {
+            state.top[g] = plain.top[0];
+            state.total[g] = plain.total[0];
+        }
+        if (lane_id() * 8 < D) store_8(plain.sum[0], &state.sum[g][lane_id() * 8]);
+    }
+}
+
+template <typename T, int D> DEVICE void decode(const cu_attend_args &a, unsigned char *shared) {
+    uint32_t row;
+    if (!attend_row_of(a, row)) return;
+    const uint32_t tiles = (a.batch.group + CU_ATTEND_HEADS - 1) / CU_ATTEND_HEADS;
+    const uint32_t first = blockIdx.y % tiles * CU_ATTEND_HEADS;
+    const attend_lane l = attend_lane_of(a, row, blockIdx.y / tiles);
+    const attend_share share = attend_share_of(a, l);
+    if (blockIdx.x >= share.chunks) return;
+    const uint32_t heads = min(a.batch.group - first, CU_ATTEND_HEADS);
+    const float *q = a.q.at + row * a.q.stride + ((uint64_t)l.head * a.batch.group + first) * D;
+    const uint32_t mine = lane_id() / 4;
+    attend_rows<D> s[1];
+    attend_split<T, D>(a, l, share, mine < heads ? q + mine * D : nullptr,
+                       (T *)(shared + warp_id() * CU_ATTEND_STAGES(D) * CU_ATTEND_STAGE(D)), s);
+    /* The states take the place of the keys. */
+    attend_block<D, CU_ATTEND_HEADS> &b = *(attend_block<D, CU_ATTEND_HEADS> *)shared;
+    static_assert(sizeof b <= CU_ATTEND_DECODE_SHARED(D), "states fit where keys were");
+    block_sync();
+    keep_split<T>(a, l, share, q, heads, s[0], b.of[warp_id()]);
+    attend_finish(a, l, share, first, heads, b);
+}
+
+#define ATTEND_DECODE(type, tag, dim)                                                              \
+    KERNEL(attend_decode_##tag##_d##dim, CU_ATTEND_WARPS *WARP, cu_attend_args) {                  \
+        DYNAMIC_SHARED(unsigned char, shared);                                                     \
+        decode<type, dim>(a, shared);                                                              \
+    }
+FOR_EACH_DIM_OF(ATTEND_DECODE, f16, f16)
+FOR_EACH_DIM_OF(ATTEND_DECODE, bf16, bf16)
+
+/* ---- Tiles ----------------------------------------------------------------------------------- */
+
+#define TILE_KEYS (2 * KEYS)
+
+/* Keys that a block of tile rows shares. */
+template <typename T, int D> struct tile_stage {
+    T keys[TILE_KEYS * CU_ATTEND_TILE_ROW(D)], values[TILE_KEYS * CU_ATTEND_TILE_ROW(D)];
+    int32_t position[TILE_KEYS]; /* used if there are intervals */
+};
+
+/* The slots that some row of a tile sees. */
+struct tile_slots {
+    const int32_t *ids;
+    uint32_t head, slot, end; /* next to bring */
+    int32_t id;               /* page id of the lane's of the next 32 */
+};
+
+DEVICE int32_t tile_page(const cu_attend_args &a, const tile_slots &t, uint32_t slot) {
+    return slot < t.end ? t.ids[slot >> a.kv.page_shift] : 0;
+}
+
+template <typename T, int D>
+DEVICE void bring_tile(const cu_attend_args &a, tile_slots &t, tile_stage<T, D> &to) {
+    const uint32_t in_page = a.kv.page_size - 1, pieces = TILE_KEYS * D / 8;
+    if (warp_id() == 0 && a.intervals) {
+        const uint32_t slot = t.slot + lane_id();
+        int32_t position = (int32_t)slot;
+        if (a.positions && slot < t.end)
+            position = a.positions[((uint64_t)t.id << a.kv.page_shift) + (slot & in_page)];
+        to.position[lane_id()] = position;
+    }
+    for (uint32_t i = 0; i < pieces; i += blockDim.x) {
+        const uint32_t piece = i + threadIdx.x, row = piece / (D / 8), slot = t.slot + row;
+        const int32_t id = shuffle(t.id, row % TILE_KEYS);
+        const T *from = key_row<T>(a.kv, id, t.head, slot & in_page);
+        if (piece < pieces)
+            bring_eighth<CU_ATTEND_TILE_ROW(D)>(to.keys, to.values, from, a.kv.value_offset, row,
+                                                piece % (D / 8), slot < t.end);
+    }
+    t.slot += TILE_KEYS;
+    t.id = tile_page(a, t, t.slot + lane_id());
+}
+
+/* What a lane's row of a tile is and sees. */
+struct tile_row {
+    uint32_t row, head; /* in the batch; in the group */
+    uint32_t seen;
+    int32_t low, high;
+};
+
+DEVICE tile_row tile_row_of(const cu_attend_args &a, uint32_t first, uint32_t n, uint32_t head) {
+    tile_row r = {first, 0, 0, INT32_MIN, INT32_MAX};
+    if (n >= (uint32_t)a.batch.tiles[2 * blockIdx.x + 1] * a.batch.group) return r;
+    r.row = first + n / a.batch.group;
+    r.head = n % a.batch.group;
+    r.seen = (uint32_t)max(a.batch.visible[(uint64_t)r.row * a.batch.n_kv_heads + head], 0);
+    if (a.intervals) {
+        r.low = a.intervals[2 * r.row];
+        r.high = a.intervals[2 * r.row + 1];
+    }
+    return r;
+}
+
+DEVICE uint32_t warp_most(uint32_t x) {
+    for (uint32_t mask = WARP / 2; mask > 0; mask /= 2)
+        x = max(x, shuffle_xor(x, mask));
+    return x;
+}
+
+/* From the first slot that some row of the tile sees to the last. Intervals of positions that are
+ * not slots say nothing about where to begin. */
+DEVICE tile_slots tile_slots_of(const cu_attend_args &a, uint32_t first, uint32_t rows,
+                                uint32_t head) {
+    const uint32_t row = first + min(lane_id(), rows - 1);
+    const uint32_t seen =
+        (uint32_t)max(a.batch.visible[(uint64_t)row * a.batch.n_kv_heads + head], 0);
+    const bool bounded = a.intervals && !a.positions;
+    const uint32_t low = bounded ? (uint32_t)max(a.intervals[2 * row], 0) : 0;
+    tile_slots t;
+    t.ids = lane_pages(a.batch, first, head);
+    t.head = head;
+    t.end = warp_most(seen);
+    t.slot = ~warp_most(~low) / TILE_KEYS * TILE_KEYS;
+    t.id = tile_page(a, t, t.slot + lane_id());
+    return t;
+}
+
+/* Writes the results of 8 rows; what is not finite anew, a row at a time. */
+template <typename T, int D>
+DEVICE void write_rows(const cu_attend_args &a, attend_rows<D> &s, const tile_row &r, bool live,
+                       uint32_t head) {
+    const uint32_t column = lane_id() % 4 * 2;
+    const bool finite = end_rows<T>(s);
+    const uint32_t doubtful = warp_ballot(live && !finite);
+    attend_lane l = {};
+    l.row = r.row;
+    l.head = head;
+    const bool mine = live && (doubtful >> lane_id() / 4 * 4 & 15) == 0;
+#pragma unroll
+    for (uint32_t i = 0; i < D / 8 && mine; i++)
+#pragma unroll
+        for (uint32_t j = 0; j < 2; j++)
+            attend_write<D>(a, l, r.head, 8 * i + column + j, {s.sum[i][j], s.top, s.total});
+    for (uint32_t n = 0; n < 8; n++) {
+        if ((doubtful >> 4 * n & 15) == 0) continue;
+        const uint32_t row = shuffle(r.row, 4 * n), g = shuffle(r.head, 4 * n);
+        l = attend_lane_of(a, row, head);
+        const float *q = a.q.at + row * a.q.stride + ((uint64_t)head * a.batch.group + g) * D;
+        attend_sums<1> plain;
+        attend_plain<T, D, 1>(a, l, q, 1, 0, l.entries, plain);
+        for (uint32_t i = 0; i < 8 && lane_id() * 8 < D; i++)
+            attend_write<D>(a, l, g, lane_id() * 8 + i,
+                            {plain.sum[0][i], plain.top[0], plain.total[0]});
+    }
+}
+
+template <typename T, int D> DEVICE void tiles(const cu_attend_args &a, tile_stage<T, D> *stages) {
+    constexpr uint32_t STAGES = CU_ATTEND_STAGES(D), M = CU_ATTEND_WARP_ROWS(D) / 8;
+    if (blockIdx.x >= a.n) return;
+    const uint32_t first = (uint32_t)a.batch.tiles[2 * blockIdx.x], head = blockIdx.y;
+    const uint32_t rows = (uint32_t)a.batch.tiles[2 * blockIdx.x + 1], all = rows * a.batch.group;
+    const uint32_t own = (blockIdx.z * (blockDim.x / WARP) + warp_id()) * 8 * M;
+    if (rows == 1 || blockIdx.z * (blockDim.x / WARP) * 8 * M >= all) return;
+    tile_slots t = tile_slots_of(a, first, rows, head);
+    uint32_t slot = t.slot;
+    /* 1. the first keys, while q is read */
+    for (uint32_t i = 0; i + 1 < STAGES; i++) {
+        if (t.slot < t.end) bring_tile(a, t, stages[i]);
+        copy_async_commit();
+    }
+    attend_operand<T, M> operand[D / 16];
+    attend_rows<D> s[M];
+    tile_row r[M];
+#pragma unroll
+    for (uint32_t m = 0; m < M; m++) {
+        const uint32_t n = own + 8 * m + lane_id() / 4;
+        r[m] = tile_row_of(a, first, n, head);
+        const float *q =
+            a.q.at + r[m].row * a.q.stride + ((uint64_t)head * a.batch.group + r[m].head) * D;
+        begin_rows<T, D, M>(operand, m, s[m], n < all ? q : nullptr, a.scale);
+    }
+    for (uint32_t i = 0; slot < t.end; slot += TILE_KEYS) {
+        copy_async_wait<STAGES - 2>();
+        block_sync(); /* all threads' copies are there, and all are done with the stage before */
+        if (t.slot < t.end) bring_tile(a, t, stages[i == 0 ? STAGES - 1 : i - 1]);
+        copy_async_commit();
+        const tile_stage<T, D> &stage = stages[i];
+        /* 2. a row sees slots below its limit whose positions lie in its interval */
+        if (own < all)
+            attend_keys<CU_ATTEND_TILE_ROW(D), 2>(
+                operand, s, stage.keys, stage.values, a.soft_cap, [&](int m, uint32_t key) {
+                    if (slot + key >= r[m].seen) return false;
+                    return !a.intervals ||
+                           (r[m].low <= stage.position[key] && stage.position[key] <= r[m].high);
+                });
+        i = i + 1 == STAGES ? 0 : i + 1;
+    }
+    copy_async_wait<0>();
+#pragma unroll
+    for (uint32_t m = 0; m < M; m++)
+        write_rows<T>(a, s[m], r[m], own + 8 * m + lane_id() / 4 < all, head);
+}
+
+#define ATTEND_TILES(type, tag, dim)                                                               \
+    KERNEL(attend_tiles_##tag##_d##dim, CU_ATTEND_TILE_WARPS *WARP, cu_attend_args) {              \
+        typedef tile_stage<type, dim> stage;                                                       \
+        static_assert(sizeof(stage) == CU_ATTEND_TILE_STAGE(dim), "the host asks for as much");    \
+        DYNAMIC_SHARED(stage, stages);                                                             \
+        tiles<type, dim>(a, stages);                                                               \
+    }
+FOR_EACH_DIM_OF(ATTEND_TILES, f16, f16)
+FOR_EACH_DIM_OF(ATTEND_TILES, bf16, bf16)

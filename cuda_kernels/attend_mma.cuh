@@ -1,0 +1,235 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* attend on matrix units: logits and weighted values of a warp's rows over keys in shared memory.
+ * Meaning: host/reference/attend.c.
+ *
+ * Products are exact to about fp32: q and the weights are sums of 2 (f16) or 3 (bf16) elements of
+ * the cache's type, whose products with K and V are exact in fp32. A matrix tile of 16 rows holds 8
+ * (row, query head), the first parts in rows 0 to 7 and the second in rows 8 to 15, so that a lane
+ * has both products of an element; third parts take a product of their own. Matrix units may cut
+ * off fp32 sums instead of rounding them, so sums longer than a few products are formed outside. */
+#ifndef TAMIS_CUDA_ATTEND_MMA_CUH
+#define TAMIS_CUDA_ATTEND_MMA_CUH
+#include "attend.cuh"
+
+/* The element of the cache's type that is the left operand of 16 columns. */
+template <typename T> struct attend_parts;
+template <> struct attend_parts<f16> {
+    static constexpr bool THREE = false;
+    /* Weights up to 1 use the range of f16, or small ones would lose their second part. */
+    static constexpr float WEIGHT_SCALE = 16384.0f;
+};
+template <> struct attend_parts<bf16> {
+    static constexpr bool THREE = true;
+    static constexpr float WEIGHT_SCALE = 1.0f;
+};
+
+/* Left operand: M times 8 rows, 16 columns. The first two parts of 8 rows make a matrix tile; the third
+ * parts of all make one, M being 1 or 2. */
+template <typename T, int M> struct attend_operand { uint32_t pair[M][4], third[4]; };
+
+/* The two as elements of T in a word, and what is left of them. */
+template <typename T> DEVICE uint32_t take_part(float &x, float &y) {
+    const uint32_t word = pack2<T>(x, y);
+    x -= widen(from_bits<T>(word & 0xffffu));
+    y -= widen(from_bits<T>(word >> 16));
+    return word;
+}
+/* Columns 2·(lane % 4) + 0, 1 + 8·half of row lane / 4 of the m-th 8. */
+template <typename T, int M>
+DEVICE void set_operand(attend_operand<T, M> &to, int m, int half, float x, float y) {
+    to.pair[m][2 * half] = take_part<T>(x, y);
+    to.pair[m][2 * half + 1] = take_part<T>(x, y);
+    to.third[2 * half + m] = attend_parts<T>::THREE ? take_part<T>(x, y) : 0;
+    if (M == 1) to.third[2 * half + 1] = 0;
+}
+
+/* Products with 8 columns, still in parts. */
+template <typename T, int M> struct attend_products { float pair[M][4], third[4]; };
+template <typename T, int M>
+DEVICE void multiply(attend_products<T, M> &d, const attend_operand<T, M> &x, uint32_t b0,
+                     uint32_t b1) {
+    if (attend_parts<T>::THREE) mma(d.third, x.third, b0, b1, T());
+#pragma unroll
+    for (int m = 0; m < M; m++)
+        mma(d.pair[m], x.pair[m], b0, b1, T());
+}
+/* Column 2·(lane % 4) + i of row lane / 4 of the m-th 8. */
+template <typename T, int M> DEVICE float product(const attend_products<T, M> &d, int m, int i) {
+    const float sum = d.pair[m][i] + d.pair[m][i + 2];
+    return attend_parts<T>::THREE ? sum + d.third[2 * m + i] : sum;
+}
+
+/* Where 8 elements of a row of K or V lie in shared memory, rows ROW elements apart, so that
+ * load_matrix and the copies meet no bank twice: rows of whole 128 bytes are permuted, others leave
+ * consecutive rows 4 banks apart (or a multiple that serves). */
+template <int ROW> DEVICE uint32_t place_of(uint32_t row, uint32_t eighth) {
+    return row * ROW + (ROW % 64 ? eighth : eighth ^ (row & 7)) * 8;
+}
+
+/* 8 (row, query head) of a warp; lane / 4 names one, of which a lane has columns as above. */
+template <int D> struct attend_rows {
+    float back;          /* from dot products to logits */
+    float sum[D / 8][2]; /* times WEIGHT_SCALE */
+    float top, total;    /* total: of this lane's keys */
+};
+
+/* Over the lanes of a row. */
+DEVICE float quad_max(float x) {
+    x = fmaxf(x, shuffle_xor(x, 1u));
+    return fmaxf(x, shuffle_xor(x, 2u));
+}
+DEVICE float quad_sum(float x) {
+    x += shuffle_xor(x, 1u);
+    return x + shuffle_xor(x, 2u);
+}
+
+/* The row at q, or zeros if q is NULL. f16: times the power of two that brings the largest element
+ * to 2^14 or a little more, within what fp32 has; infinity and NaN stay what they are. */
+template <typename T, int D, int M>
+DEVICE void begin_rows(attend_operand<T, M> (&operand)[D / 16], int m, attend_rows<D> &s,
+                       const float *q, float scale) {
+    const uint32_t column = lane_id() % 4 * 2;
+    const float power = attend_power(scale);
+    float x[D / 4], largest = 0.0f;
+#pragma unroll
+    for (uint32_t i = 0; i < D / 4; i++) {
+        x[i] = q ? power * q[i / 2 * 8 + column + i % 2] : 0.0f;
+        largest = fmaxf(largest, fabsf(x[i]));
+    }
+    float up = 1.0f;
+    s.back = scale / power;
+    if (!attend_parts<T>::THREE) {
+        const uint32_t exponent = float_to_bits(quad_max(largest)) >> 23;
+        const uint32_t raise = exponent == 255 ? 127 : min(127u + 127 + 14 - exponent, 253u);
+        up = bits_to_float(raise << 23);
+        s.back *= bits_to_float((254 - raise) << 23);
+    }
+#pragma unroll
+    for (uint32_t i = 0; i < D / 8; i++)
+        set_operand(operand[i / 2], m, i % 2, x[2 * i] * up, x[2 * i + 1] * up);
+#pragma unroll
+    for (uint32_t i = 0; i < D / 8; i++)
+        s.sum[i][0] = s.sum[i][1] = 0.0f;
+    s.top = -INFINITY;
+    s.total = 0.0f;
+}
+
+/* 3a. Dot products of 16 keys at `keys` with M times 8 rows, x[.][4]: columns of keys 0 to 7, then of
+ * 8 to 15. */
+template <int ROW, typename T, int M, int STEPS>
+DEVICE void dot_keys(const attend_operand<T, M> (&q)[STEPS], const T *keys, float (&x)[M][4]) {
+    const uint32_t lane = lane_id(), row = lane / 16 * 8 + lane % 8, eighth = lane / 8 % 2;
+#pragma unroll
+    for (int m = 0; m < M; m++)
+        x[m][0] = x[m][1] = x[m][2] = x[m][3] = 0.0f;
+#pragma unroll
+    for (int first = 0; first < STEPS; first += 4) {
+        attend_products<T, M> part[2] = {};
+#pragma unroll
+        for (int c = first; c < first + 4 && c < STEPS; c++) {
+            uint32_t b[4];
+            load_matrix_x4(b, keys + place_of<ROW>(row, 2 * c + eighth));
+            multiply(part[0], q[c], b[0], b[1]);
+            multiply(part[1], q[c], b[2], b[3]);
+        }
+#pragma unroll
+        for (int m = 0; m < M; m++)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                x[m][i] += product(part[i / 2], m, i % 2);
+    }
+}
+
+/* 3b. Dot products x[.][m] of the m-th 8 rows to weights; the sums so far follow the largest logit.
+ * seen(m, key): whether the lane's row sees a key of these N times 16. */
+template <typename T, int D, int M, int N, typename SEEN>
+DEVICE void weigh(attend_rows<D> &s, int m, float (&x)[N][M][4], float soft_cap, const SEEN &seen,
+                  attend_operand<T, M> (&weights)[N]) {
+    const uint32_t column = lane_id() % 4 * 2;
+    float top = s.top;
+#pragma unroll
+    for (int n = 0; n < N; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const float logit = attend_logit(x[n][m][i] * s.back, soft_cap);
+            x[n][m][i] = seen(m, 16 * n + i / 2 * 8 + column + i % 2) ? logit : -INFINITY;
+            top = fmaxf(top, x[n][m][i]);
+        }
+    top = quad_max(top);
+    const float base = attend_base(top), old = expf(s.top - base);
+    if (warp_ballot(top != s.top)) {
+        s.total *= old;
+#pragma unroll
+        for (int i = 0; i < D / 8; i++) {
+            s.sum[i][0] *= old;
+            s.sum[i][1] *= old;
+        }
+    }
+    s.top = top;
+    const float scale = attend_parts<T>::WEIGHT_SCALE;
+#pragma unroll
+    for (int n = 0; n < N; n++) {
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            x[n][m][i] = expf(x[n][m][i] - base);
+            s.total += x[n][m][i];
+        }
+        set_operand(weights[n], m, 0, x[n][m][0] * scale, x[n][m][1] * scale);
+        set_operand(weights[n], m, 1, x[n][m][2] * scale, x[n][m][3] * scale);
+    }
+}
+
+/* 3c. Adds the weighted values of N times 16 keys. */
+template <int ROW, typename T, int D, int M, int N>
+DEVICE void add_values(attend_rows<D> (&s)[M], const T *values,
+                       const attend_operand<T, M> (&weights)[N]) {
+    const uint32_t lane = lane_id(), row = lane % 16, eighth = lane / 16;
+#pragma unroll
+    for (int c = 0; c < D / 16; c++) {
+        attend_products<T, M> part[2] = {};
+#pragma unroll
+        for (int n = 0; n < N; n++) {
+            uint32_t b[4];
+            load_matrix_x4_trans(b, values + place_of<ROW>(16 * n + row, 2 * c + eighth));
+            multiply(part[0], weights[n], b[0], b[1]);
+            multiply(part[1], weights[n], b[2], b[3]);
+        }
+#pragma unroll
+        for (int m = 0; m < M; m++)
+#pragma unroll
+            for (int i = 0; i < 4; i++)
+                s[m].sum[2 * c + i / 2][i % 2] += product(part[i / 2], m, i % 2);
+    }
+}
+
+/* N times 16 keys; seen(m, key). */
+template <int ROW, int N, typename T, int D, int M, typename SEEN>
+DEVICE void attend_keys(const attend_operand<T, M> (&q)[D / 16], attend_rows<D> (&s)[M],
+                        const T *keys, const T *values, float soft_cap, const SEEN &seen) {
+    float x[N][M][4];
+    attend_operand<T, M> weights[N];
+#pragma unroll
+    for (int n = 0; n < N; n++)
+        dot_keys<ROW>(q, keys + 16 * n * ROW, x[n]);
+#pragma unroll
+    for (int m = 0; m < M; m++)
+        weigh(s[m], m, x, soft_cap, seen, weights);
+    add_values<ROW>(s, values, weights);
+}
+
+/* Sums over the lanes of a row, and without WEIGHT_SCALE. Returns whether all of the lane's are
+ * finite. */
+template <typename T, int D> DEVICE bool end_rows(attend_rows<D> &s) {
+    s.total = quad_sum(s.total);
+    float check = s.total - s.total;
+#pragma unroll
+    for (uint32_t i = 0; i < D / 8; i++)
+#pragma unroll
+        for (int j = 0; j < 2; j++) {
+            s.sum[i][j] *= 1.0f / attend_parts<T>::WEIGHT_SCALE;
+            check += s.sum[i][j] - s.sum[i][j];
+        }
+    return check == 0.0f;
+}
+
+#endif

@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* bounds: a pair (lo, hi) of the keys of a full page, channel by channel: min and max, mean
+ * -/+ width standard deviations, or the mean twice; NaN if a key is NaN.
+ * contract: host/backend.h; meaning: host/reference/bounds.c.
+ * Work split: a thread owns 8 channels of one (page, KV head); a loop step reads 4 slots. */
+#include "common.cuh"
+
+#define MINMAX 0u /* tms_bounds_kind */
+#define MEAN   2u
+
+#define LARGEST_F32 0x1.fffffep127f
+
+/* The largest finite element. */
+template <typename T> DEVICE float largest();
+template <> DEVICE float largest<float>() {
+    return LARGEST_F32;
+}
+template <> DEVICE float largest<f16>() {
+    return 65504.0f;
+}
+template <> DEVICE float largest<bf16>() {
+    return 0x1.fep127f;
+}
+
+DEVICE void fill_8(float (&x)[8], float value) {
+#pragma unroll
+    for (int d = 0; d < 8; d++)
+        x[d] = value;
+}
+
+/* The keys of one page, at 8 channels. */
+template <typename T> struct page_keys {
+    const T *first;
+    uint64_t slot_stride;
+    uint32_t n; /* a multiple of 8 */
+};
+
+/* take(x) for every key in slot order; 4 of them are on their way at a time. */
+template <typename T, typename F> DEVICE void for_each_key(const page_keys<T> &keys, F take) {
+    for (uint32_t slot = 0; slot < keys.n; slot += 4) {
+        float x[4][8];
+#pragma unroll
+        for (uint32_t j = 0; j < 4; j++)
+            load_8(keys.first + (slot + j) * keys.slot_stride, x[j]);
+#pragma unroll
+        for (uint32_t j = 0; j < 4; j++)
+            take(x[j]);
+    }
+}
+
+template <typename T>
+DEVICE void min_and_max(const page_keys<T> &keys, float (&lo)[8], float (&hi)[8]) {
+    uint32_t nan = 0; /* bit d: channel d has a NaN */
+    /* 1. both begin where every key widens them */
+    fill_8(lo, INFINITY);
+    fill_8(hi, -INFINITY);
+    /* 2. every key does; a NaN is kept apart */
+    for_each_key(keys, [&](const float(&x)[8]) {
+#pragma unroll
+        for (int d = 0; d < 8; d++) {
+            lo[d] = fminf(lo[d], x[d]);
+            hi[d] = fmaxf(hi[d], x[d]);
+            nan |= (uint32_t)(x[d] != x[d]) << d;
+        }
+    });
+#pragma unroll
+    for (int d = 0; d < 8; d++)
+        if (nan >> d & 1u) lo[d] = hi[d] = bits_to_float(0x7fc00000u);
+}
+
+template <typename T> DEVICE void mean_of(const page_keys<T> &keys, float (&mean)[8]) {
+    fill_8(mean, 0.0f);
+    for_each_key(keys, [&](const float(&x)[8]) {
+#pragma unroll
+        for (int d = 0; d < 8; d++)
+            mean[d] += x[d];
+    });
+#pragma unroll
+    for (int d = 0; d < 8; d++)
+        mean[d] /= (float)keys.n;
+}
+
+/* From the squares of differences to the mean, which are never below 0. */
+template <typename T>
+DEVICE void std_of(const page_keys<T> &keys, const float (&mean)[8], float (&deviation)[8]) {
+    fill_8(deviation, 0.0f);
+    for_each_key(keys, [&](const float(&x)[8]) {
+#pragma unroll
+        for (int d = 0; d < 8; d++) {
+            const float off = x[d] - mean[d];
+            deviation[d] = fmaf(off, off, deviation[d]);
+        }
+    });
+#pragma unroll
+    for (int d = 0; d < 8; d++)
+        deviation[d] = sqrtf(deviation[d] / (float)keys.n);
+}
+
+DEVICE bool is_finite(float x) {
+    return fabsf(x) <= LARGEST_F32;
+}
+
+/* mean -/+ width·std; where both are finite, so are lo and hi in the cache's type. */
+template <typename T>
+DEVICE void around_mean(const page_keys<T> &keys, float width, float (&lo)[8], float (&hi)[8]) {
+    float mean[8], deviation[8];
+    mean_of(keys, mean);
+    std_of(keys, mean, deviation);
+#pragma unroll
+    for (int d = 0; d < 8; d++) {
+        /* A product that is rounded by itself: contracted with the sum it could not overflow. */
+        const float spread = fmaf(width, deviation[d], 0.0f);
+        lo[d] = mean[d] - spread;
+        hi[d] = mean[d] + spread;
+        if (!is_finite(mean[d]) || !is_finite(spread)) continue;
+        lo[d] = fmaxf(lo[d], -largest<T>());
+        hi[d] = fminf(hi[d], largest<T>());
+    }
+}
+
+template <typename T, uint32_t DIM> DEVICE void bounds_of_pages(const cu_bounds_args &a) {
+    const uint32_t chunks = DIM / 8;
+    FOR_EACH_ITEM(i, (uint64_t)a.n * a.n_kv_heads * chunks) {
+        const uint32_t channel = i % chunks * 8;
+        const uint64_t pair = i / chunks;
+        const uint32_t head = pair % a.n_kv_heads;
+        const int32_t page = a.pages[pair / a.n_kv_heads];
+        if (page < 0) continue;
+        const page_keys<T> keys = {key_row<T>(a.kv, page, head, 0) + channel, a.kv.slot_stride,
+                                   a.kv.page_size};
+        float lo[8], hi[8];
+        if (a.kind == MINMAX) {
+            min_and_max(keys, lo, hi);
+        } else if (a.kind == MEAN) {
+            mean_of(keys, lo);
+#pragma unroll
+            for (int d = 0; d < 8; d++)
+                hi[d] = lo[d];
+        } else {
+            around_mean(keys, a.width, lo, hi);
+        }
+        T *to = (T *)a.bounds.rows + page * a.bounds.page_stride + head * a.bounds.head_stride +
+                channel;
+        store_8(lo, to);
+        store_8(hi, to + DIM);
+    }
+}
+
+#define BOUNDS(type, tag, dim)                                                                     \
+    KERNEL(bounds_of_pages_##tag##_d##dim, 256, cu_bounds_args) {                                  \
+        bounds_of_pages<type, dim>(a);                                                             \
+    }
+FOR_EACH_TYPE_AND_DIM(BOUNDS)

@@ -1,0 +1,239 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* linear: y[r][j] = Σ_i x[r][i]·w[j][i] + bias[j] (+ y[r][j]); w is packed [n_out][n_in] in its dtype.
+ * contract: host/backend.h; meaning: host/reference/linear.c.
+ * Work split: with few rows a block owns CU_LINEAR_RUN outputs and all rows, its threads take chunks
+ * of 8 inputs in turn; with many, a block owns a square of rows and outputs and goes through the
+ * inputs by panels in shared memory. widen and start serve the products of cuBLAS. */
+#include "common.cuh"
+
+#define CHUNK     8u
+#define FEW_WARPS (CU_LINEAR_FEW_THREADS / WARP)
+
+DEVICE bool aligned_16(const void *p) {
+    return (uint64_t)p % 16 == 0;
+}
+
+/* ---- Few rows -------------------------------------------------------------------------------- */
+
+/* Elements `first` to `first + 8` of a row of n, zeros behind its end. */
+template <bool WHOLE, typename T>
+DEVICE void load_chunk(const T *row, uint64_t first, uint64_t n, float (&x)[CHUNK]) {
+    if (WHOLE) {
+        load_8(row + first, x);
+    } else {
+#pragma unroll
+        for (uint32_t i = 0; i < CHUNK; i++)
+            x[i] = first + i < n ? widen(row[first + i]) : 0.0f;
+    }
+}
+
+/* Steps 1 and 2 for a thread: its share of the products of outputs from `first` on, sum[r * RUN + o].
+ * Rows and outputs beyond the last repeat it. WHOLE: all rows are aligned and of whole chunks; the
+ * order of the sums is the same. */
+template <bool WHOLE, typename T, uint32_t ROWS>
+DEVICE void multiply(const cu_linear_args &a, uint32_t first, float (&sum)[ROWS * CU_LINEAR_RUN]) {
+    const uint32_t chunks = a.n_in / CHUNK + (a.n_in % CHUNK != 0);
+    const T *w[CU_LINEAR_RUN];
+#pragma unroll
+    for (uint32_t o = 0; o < CU_LINEAR_RUN; o++)
+        w[o] = (const T *)a.w + (uint64_t)min(first + o, a.n_out - 1) * a.n_in;
+#pragma unroll(ROWS == 1 ? 2 : 1)
+    for (uint32_t c = threadIdx.x; c < chunks; c += CU_LINEAR_FEW_THREADS) {
+        const uint64_t at = (uint64_t)c * CHUNK;
+        float weights[CU_LINEAR_RUN][CHUNK];
+#pragma unroll
+        for (uint32_t o = 0; o < CU_LINEAR_RUN; o++)
+            load_chunk<WHOLE>(w[o], at, a.n_in, weights[o]);
+#pragma unroll
+        for (uint32_t r = 0; r < ROWS; r++) {
+            float x[CHUNK];
+            load_chunk<WHOLE>((const float *)a.x.at + min(r, a.n_rows - 1) * a.x.stride, at, a.n_in,
+                              x);
+#pragma unroll
+            for (uint32_t o = 0; o < CU_LINEAR_RUN; o++)
+#pragma unroll
+                for (uint32_t i = 0; i < CHUNK; i++)
+                    sum[r * CU_LINEAR_RUN + o] =
+                        fmaf(x[i], weights[o][i], sum[r * CU_LINEAR_RUN + o]);
+        }
+    }
+}
+
+/* N <= WARP sums over a warp: lane l gets number l / (WARP / N). A lane halves what it carries while it
+ * can. Whatever N is, the terms of a sum meet in the same order. */
+template <uint32_t N> DEVICE float warp_sums(float (&sum)[N]) {
+    uint32_t n = N;
+#pragma unroll
+    for (uint32_t mask = WARP / 2; mask > 0; mask /= 2) {
+        const bool upper = lane_id() & mask;
+        const uint32_t half = n / 2;
+        if (half == 0) sum[0] += shuffle_xor(sum[0], mask);
+#pragma unroll
+        for (uint32_t i = 0; i < N / 2; i++) {
+            if (i >= half) break;
+            const float away = upper ? sum[i] : sum[i + half];
+            sum[i] = (upper ? sum[i + half] : sum[i]) + shuffle_xor(away, mask);
+        }
+        n = half == 0 ? 1 : half;
+    }
+    return sum[0];
+}
+
+template <typename T, uint32_t ROWS> DEVICE void linear_rows(const cu_linear_args &a) {
+    constexpr uint32_t N = ROWS * CU_LINEAR_RUN;
+    struct parts {
+        float of[FEW_WARPS][N];
+    };
+    SHARED(parts, shared);
+    const uint32_t first = blockIdx.x * CU_LINEAR_RUN;
+    if (a.n_rows == 0) return;
+    /* 1. and 2. weights as f32 and their products with the rows of x */
+    float sum[N];
+#pragma unroll
+    for (uint32_t i = 0; i < N; i++)
+        sum[i] = 0.0f;
+    const bool whole = a.n_in % CHUNK == 0 && aligned_16(a.w) && aligned_16(a.x.at) &&
+                       (a.n_rows == 1 || a.x.stride % 4 == 0);
+    if (whole)
+        multiply<true, T, ROWS>(a, first, sum);
+    else
+        multiply<false, T, ROWS>(a, first, sum);
+    const float part = warp_sums(sum);
+    if (lane_id() % (WARP / N) == 0) shared.of[warp_id()][lane_id() / (WARP / N)] = part;
+    block_sync();
+    /* 3. the sums over the warps, with bias and what is there */
+    const uint32_t r = threadIdx.x / CU_LINEAR_RUN, j = first + threadIdx.x % CU_LINEAR_RUN;
+    if (r >= ROWS || r >= a.n_rows || j >= a.n_out) return;
+    float all = shared.of[0][threadIdx.x];
+#pragma unroll
+    for (uint32_t w = 1; w < FEW_WARPS; w++)
+        all += shared.of[w][threadIdx.x];
+    float *to = a.y.at + r * a.y.stride + j;
+    if (a.bias) all += a.bias[j];
+    *to = a.accumulate ? *to + all : all;
+}
+
+#define LINEAR_ROWS(type, tag)                                                                     \
+    KERNEL(linear_rows_##tag##_r1, CU_LINEAR_FEW_THREADS, cu_linear_args) {                        \
+        linear_rows<type, 1>(a);                                                                   \
+    }                                                                                              \
+    KERNEL(linear_rows_##tag##_r8, CU_LINEAR_FEW_THREADS, cu_linear_args) {                        \
+        linear_rows<type, 8>(a);                                                                   \
+    }
+FOR_EACH_TYPE(LINEAR_ROWS)
+
+/* ---- Many rows ------------------------------------------------------------------------------- */
+
+#define DEPTH 16u                  /* inputs of a panel */
+#define SIDE  4u                   /* rows and outputs of a thread */
+#define PITCH (CU_LINEAR_TILE + 4) /* keeps 16-byte alignment, spreads the banks */
+#define SHARE (CU_LINEAR_TILE * DEPTH / CU_LINEAR_TILE_THREADS) /* elements a thread brings */
+
+struct linear_panel {
+    vec16 of[DEPTH][PITCH / 4]; /* [input][row or output] */
+};
+struct linear_panels {
+    linear_panel x, w;
+};
+
+/* The thread's share of the panel of inputs from `at` on, of rows `first` to `first + 64` of n at
+ * `stride`; 0 outside. */
+template <typename T>
+DEVICE void fetch(const T *rows, uint64_t stride, uint32_t first, uint32_t n, uint64_t at,
+                  uint32_t n_in, float (&part)[SHARE]) {
+    const uint64_t i = at + threadIdx.x % DEPTH;
+#pragma unroll
+    for (uint32_t s = 0; s < SHARE; s++) {
+        const uint64_t r = (uint64_t)first + threadIdx.x / DEPTH + s * (CU_LINEAR_TILE / SHARE);
+        part[s] = r < n && i < n_in ? widen(rows[r * stride + i]) : 0.0f;
+    }
+}
+
+DEVICE void put(linear_panel &panel, const float (&part)[SHARE]) {
+#pragma unroll
+    for (uint32_t s = 0; s < SHARE; s++) {
+        const uint32_t r = threadIdx.x / DEPTH + s * (CU_LINEAR_TILE / SHARE);
+        panel.of[threadIdx.x % DEPTH][r / 4].word[r % 4] = float_to_bits(part[s]);
+    }
+}
+
+DEVICE void multiply_panels(const linear_panels &shared, float (&sum)[SIDE][SIDE]) {
+#pragma unroll
+    for (uint32_t d = 0; d < DEPTH; d++) {
+        const vec16 x = load_16(&shared.x.of[d][threadIdx.x / (CU_LINEAR_TILE / SIDE)]);
+        const vec16 w = load_16(&shared.w.of[d][threadIdx.x % (CU_LINEAR_TILE / SIDE)]);
+#pragma unroll
+        for (uint32_t r = 0; r < SIDE; r++)
+#pragma unroll
+            for (uint32_t o = 0; o < SIDE; o++)
+                sum[r][o] = fmaf(bits_to_float(x.word[r]), bits_to_float(w.word[o]), sum[r][o]);
+    }
+}
+
+template <typename T> DEVICE void linear_tile(const cu_linear_args &a) {
+    SHARED(linear_panels, shared);
+    const uint32_t first_row = blockIdx.y * CU_LINEAR_TILE, first = blockIdx.x * CU_LINEAR_TILE;
+    if (a.n_rows == 0) return;
+    float x[SHARE], w[SHARE], sum[SIDE][SIDE] = {};
+    fetch<float>(a.x.at, a.x.stride, first_row, a.n_rows, 0, a.n_in, x);
+    fetch((const T *)a.w, a.n_in, first, a.n_out, 0, a.n_in, w);
+    for (uint64_t at = 0; at < a.n_in; at += DEPTH) {
+        /* 1. a panel of x, and of weights as f32; the next one comes while this one is used */
+        put(shared.x, x);
+        put(shared.w, w);
+        block_sync();
+        fetch<float>(a.x.at, a.x.stride, first_row, a.n_rows, at + DEPTH, a.n_in, x);
+        fetch((const T *)a.w, a.n_in, first, a.n_out, at + DEPTH, a.n_in, w);
+        /* 2. their products */
+        multiply_panels(shared, sum);
+        block_sync();
+    }
+    /* 3. bias and what is there */
+#pragma unroll
+    for (uint32_t i = 0; i < SIDE * SIDE; i++) {
+        const uint32_t r = first_row + threadIdx.x / (CU_LINEAR_TILE / SIDE) * SIDE + i / SIDE;
+        const uint32_t j = first + threadIdx.x % (CU_LINEAR_TILE / SIDE) * SIDE + i % SIDE;
+        if (r >= a.n_rows || j >= a.n_out) continue;
+        float *to = a.y.at + r * a.y.stride + j;
+        const float all = sum[i / SIDE][i % SIDE] + (a.bias ? a.bias[j] : 0.0f);
+        *to = a.accumulate ? *to + all : all;
+    }
+}
+
+#define LINEAR_TILE(type, tag)                                                                     \
+    KERNEL(linear_tile_##tag, CU_LINEAR_TILE_THREADS, cu_linear_args) {                            \
+        linear_tile<type>(a);                                                                      \
+    }
+FOR_EACH_TYPE(LINEAR_TILE)
+
+/* ---- For cuBLAS ------------------------------------------------------------------------------ */
+
+/* n elements of w as f32; `to` is aligned. */
+template <typename T> DEVICE void widen_all(const cu_widen_args &a) {
+    const T *from = (const T *)a.from;
+    const uint64_t chunks = aligned_16(from) ? a.n / CHUNK : 0;
+    FOR_EACH_ITEM(c, chunks) {
+        float x[CHUNK];
+        load_8(from + c * CHUNK, x);
+        store_8(x, a.to + c * CHUNK);
+    }
+    FOR_EACH_ITEM(i, a.n - chunks * CHUNK) {
+        a.to[chunks * CHUNK + i] = widen(from[chunks * CHUNK + i]);
+    }
+}
+KERNEL(linear_widen_f16, CU_LINEAR_ITEM_THREADS, cu_widen_args) {
+    widen_all<f16>(a);
+}
+KERNEL(linear_widen_bf16, CU_LINEAR_ITEM_THREADS, cu_widen_args) {
+    widen_all<bf16>(a);
+}
+
+/* What the product is added to: the bias, or y with the bias. */
+KERNEL(linear_start, CU_LINEAR_ITEM_THREADS, cu_linear_args) {
+    const uint64_t j = (uint64_t)blockIdx.x * blockDim.x + threadIdx.x;
+    if (j >= a.n_out) return;
+    for (uint32_t r = blockIdx.y; r < a.n_rows; r += gridDim.y) {
+        float *to = a.y.at + r * a.y.stride + j;
+        *to = (a.accumulate ? *to : 0.0f) + a.bias[j];
+    }
+}

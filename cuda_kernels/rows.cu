@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* write_rows: K and V rows into slots of lanes; read_rows: out of them, widened to f32.
+ * contract: host/backend.h; meaning: host/reference/rows.c.
+ * Work split: a thread owns 8 channels of the K and the V row of one (row, KV head). The caller's rows
+ * may begin at any element; those of the cache are aligned to 16 bytes. */
+#include "common.cuh"
+
+DEVICE bool aligned_16(const void *p) {
+    return (uintptr_t)p % 16 == 0;
+}
+
+/* 8 elements from any place: of 16 bits as they are, or of f32. */
+DEVICE void take_8(const uint16_t *from, vec16 &u) {
+    if (aligned_16(from)) {
+        u = load_16(from);
+    } else {
+#pragma unroll
+        for (int i = 0; i < 4; i++)
+            u.word[i] = from[2 * i] | (uint32_t)from[2 * i + 1] << 16;
+    }
+}
+DEVICE void take_8(const float *from, float (&x)[8]) {
+    if (aligned_16(from)) {
+        load_8(from, x);
+    } else {
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            x[i] = from[i];
+    }
+}
+
+/* 8 channels of a K and of a V row to their places; both are read before either is written. */
+DEVICE void put_8(const uint16_t *k, const uint16_t *v, uint16_t *to_k, uint16_t *to_v) {
+    vec16 x, y;
+    take_8(k, x);
+    take_8(v, y);
+    store_16(to_k, x);
+    store_16(to_v, y);
+}
+template <typename T> DEVICE void put_8(const float *k, const float *v, T *to_k, T *to_v) {
+    float x[8], y[8];
+    take_8(k, x);
+    take_8(v, y);
+    store_8(x, to_k);
+    store_8(y, to_v);
+}
+template <typename T> DEVICE void get_8(const T *from, float *to) {
+    float x[8];
+    load_8(from, x);
+    if (aligned_16(to)) {
+        store_8(x, to);
+    } else {
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            to[i] = x[i];
+    }
+}
+
+/* The K row of a lane's slot. */
+template <typename T>
+DEVICE T *slot_row(const cu_kv &kv, const int32_t *pages, uint32_t head, uint32_t slot) {
+    const int32_t page = pages[slot >> kv.page_shift];
+    return (T *)key_row<T>(kv, page, head, slot & (kv.page_size - 1));
+}
+
+/* Rows of S into a cache of T: f32 into any, or bits of 16 into the same. */
+template <typename S, typename T, uint32_t DIM>
+DEVICE void write_rows(const cu_write_rows_args &a) {
+    const uint32_t chunks = DIM / 8, n_heads = a.batch.n_kv_heads;
+    FOR_EACH_ITEM(i, (uint64_t)a.batch.n_rows * n_heads * chunks) {
+        /* 1. the slot's place */
+        const uint32_t channel = i % chunks * 8;
+        const uint64_t lane = i / chunks;
+        const uint32_t head = lane % n_heads, row = lane / n_heads;
+        const int32_t slot = a.slots[lane];
+        if (slot < 0) continue;
+        T *to = slot_row<T>(a.kv, lane_pages(a.batch, row, head), head, slot) + channel;
+        /* 2. both rows */
+        const uint64_t within = (uint64_t)head * DIM + channel;
+        put_8((const S *)a.k + row * a.k_stride + within,
+              (const S *)a.v + row * a.v_stride + within, to, to + a.kv.value_offset);
+    }
+}
+
+template <typename T, uint32_t DIM> DEVICE void read_rows(const cu_read_rows_args &a) {
+    const uint32_t chunks = DIM / 8;
+    FOR_EACH_ITEM(i, a.n * chunks) {
+        const uint32_t channel = i % chunks * 8;
+        const uint64_t row = i / chunks, to = row * DIM + channel;
+        const uint32_t head = a.head[row];
+        const int32_t *pages = a.table + a.seq[row] * a.seq_stride + head * a.head_stride;
+        const T *from = slot_row<T>(a.kv, pages, head, a.slot[row]) + channel;
+        if (a.k) get_8(from, a.k + to);
+        if (a.v) get_8(from + a.kv.value_offset, a.v + to);
+    }
+}
+
+#define ROWS(type, tag, dim)                                                                       \
+    KERNEL(write_rows_##tag##_d##dim, 256, cu_write_rows_args) {                                   \
+        write_rows<float, type, dim>(a);                                                           \
+    }                                                                                              \
+    KERNEL(read_rows_##tag##_d##dim, 256, cu_read_rows_args) {                                     \
+        read_rows<type, dim>(a);                                                                   \
+    }
+FOR_EACH_TYPE_AND_DIM(ROWS)
+
+/* Rows that come in the cache's type of 16 bits, whichever that is. */
+#define COPY_ROWS(type, tag, dim)                                                                  \
+    KERNEL(copy_rows_##tag##_d##dim, 256, cu_write_rows_args) {                                    \
+        write_rows<type, type, dim>(a);                                                            \
+    }
+FOR_EACH_DIM_OF(COPY_ROWS, uint16_t, 16)

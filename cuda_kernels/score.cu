@@ -1,0 +1,15 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* score_pages: score(page) = max, mean or sum over the group of Σ_d max(q_d·lo_d, q_d·hi_d).
+ * contract: host/backend.h; meaning: host/reference/score.c; the numbered steps are in score.cuh.
+ * Work split: `blocks` blocks share the full pages of one (row, KV head), their warps take turns of
+ * CU_SCORE_TURN pages, CU_ROW_LANES lanes a page, 8 channels a lane. */
+#include "score.cuh"
+
+#define SCORE_PAGES(type, tag, dim)                                                                \
+    KERNEL(score_pages_##tag##_d##dim, CU_SCORE_THREADS, cu_score_args) {                          \
+        DYNAMIC_SHARED(float, shared);                                                             \
+        const uint32_t row = blockIdx.x / a.blocks;                                                \
+        if (row >= a.batch.n_rows) return;                                                         \
+        score_pages_of<type, dim>(a, row, blockIdx.y, blockIdx.x % a.blocks, shared);              \
+    }
+FOR_EACH_TYPE_AND_DIM(SCORE_PAGES)

@@ -1,0 +1,187 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Scores of the full pages of one (row, KV head), for score.cu and sparse_attend.cu.
+ *
+ *   s_g(page) = Σ_d max(q_gd·lo_d, q_gd·hi_d); score = max, mean or sum over the group.
+ * Bounds have lo <= hi or are NaN, so with finite numbers max(q·lo, q·hi) = max(q, 0)·hi +
+ * min(q, 0)·lo: two multiply-adds, of which one adds a zero. An infinity or NaN among the factors
+ * always shows in such a sum: eight channels whose sum is not finite take the formula as it stands.
+ * Memory decides: a warp has the bounds of a whole turn of pages in flight, which serve all query
+ * heads of the group, and the ids of the turn after it. */
+#ifndef TAMIS_SCORE_CUH
+#define TAMIS_SCORE_CUH
+#include "common.cuh"
+
+/* ---- The group's queries in shared memory ----------------------------------------------------- */
+
+/* A head is four pieces of vectors, a vector a chunk of 8 channels: of the positive parts the first
+ * and the last four channels, then those of the negative parts. So the lanes of a page read
+ * neighbouring vectors. */
+template <uint32_t DIM> DEVICE uint32_t query_at(uint32_t g, uint32_t d, uint32_t negative) {
+    const uint32_t piece = 2 * negative + d % 8 / 4;
+    return ((g * 4 + piece) * (DIM / 8) + d / 8) * 4 + d % 4;
+}
+
+/* A NaN is a negative part. */
+template <uint32_t DIM>
+DEVICE void stage_query(const cu_score_args &a, uint32_t row, uint32_t head, float *shared) {
+    const uint32_t n = a.batch.group * DIM;
+    const float *q = a.q.at + row * a.q.stride + (uint64_t)head * n;
+    for (uint32_t i = threadIdx.x; i < n; i += blockDim.x) {
+        const float x = q[i];
+        shared[query_at<DIM>(i / DIM, i % DIM, 0)] = x > 0.0f ? x : 0.0f;
+        shared[query_at<DIM>(i / DIM, i % DIM, 1)] = x > 0.0f ? 0.0f : x;
+    }
+    block_sync();
+}
+
+/* The parts of chunk `chunk` of head g. */
+template <uint32_t DIM>
+DEVICE void load_query(const float *shared, uint32_t g, uint32_t chunk, float (&above)[8],
+                       float (&below)[8]) {
+    const float *p = shared + (g * 4 * (DIM / 8) + chunk) * 4;
+#pragma unroll
+    for (uint32_t piece = 0; piece < 4; piece++) {
+        const vec16 u = load_16(p + piece * (DIM / 8) * 4);
+#pragma unroll
+        for (uint32_t i = 0; i < 4; i++) {
+            float *to = piece < 2 ? above : below;
+            to[piece % 2 * 4 + i] = bits_to_float(u.word[i]);
+        }
+    }
+}
+
+/* ---- 8 elements as they lie in memory, so that loads can be under way before any is widened ---- */
+
+template <typename T> struct packed_8 { vec16 part[sizeof(T) / 2]; };
+template <typename T> DEVICE packed_8<T> load_packed(const T *p) {
+    packed_8<T> u;
+#pragma unroll
+    for (uint32_t i = 0; i < sizeof(T) / 2; i++)
+        u.part[i] = load_16((const char *)p + 16 * i);
+    return u;
+}
+DEVICE void unpack(const packed_8<float> &u, float (&x)[8]) {
+#pragma unroll
+    for (uint32_t i = 0; i < 8; i++)
+        x[i] = bits_to_float(u.part[i / 4].word[i % 4]);
+}
+template <typename T> DEVICE void unpack(const packed_8<T> &u, float (&x)[8]) {
+#pragma unroll
+    for (uint32_t i = 0; i < 8; i++)
+        x[i] = widen(from_bits<T>(u.part[0].word[i / 2] >> i % 2 * 16 & 0xffffu));
+}
+
+/* ---- Sums ------------------------------------------------------------------------------------- */
+
+DEVICE bool is_finite(float x) {
+    return (float_to_bits(x) & 0x7fffffffu) < 0x7f800000u;
+}
+
+DEVICE float short_sum(const float (&above)[8], const float (&below)[8], const float (&lo)[8],
+                       const float (&hi)[8]) {
+    float sum = 0.0f;
+#pragma unroll
+    for (uint32_t i = 0; i < 8; i++)
+        sum = fmaf(above[i], hi[i], fmaf(below[i], lo[i], sum));
+    return sum;
+}
+/* The formula as it stands; a NaN product stays. */
+DEVICE float any_sum(const float (&above)[8], const float (&below)[8], const float (&lo)[8],
+                     const float (&hi)[8]) {
+    float sum = 0.0f;
+#pragma unroll
+    for (uint32_t i = 0; i < 8; i++) {
+        const float q = above[i] + below[i], x = q * lo[i], y = q * hi[i];
+        sum += x != x || x > y ? x : y;
+    }
+    return sum;
+}
+
+/* Sums over LANES lanes of CU_SCORE_STEPS numbers at once: lane c of them gets that of number
+ * c / (LANES / CU_SCORE_STEPS). Halves are exchanged while there is more than one number a lane. */
+template <uint32_t LANES> DEVICE float fold(const float (&x)[CU_SCORE_STEPS]) {
+    static_assert(CU_SCORE_STEPS == 4, "two exchanges");
+    const bool upper = lane_id() & LANES / 2, odd = lane_id() & LANES / 4;
+    const float a = (upper ? x[2] : x[0]) + shuffle_xor(upper ? x[0] : x[2], LANES / 2);
+    const float b = (upper ? x[3] : x[1]) + shuffle_xor(upper ? x[1] : x[3], LANES / 2);
+    float sum = (odd ? b : a) + shuffle_xor(odd ? a : b, LANES / 4);
+#pragma unroll
+    for (uint32_t mask = LANES / 8; mask > 0; mask /= 2)
+        sum += shuffle_xor(sum, mask);
+    return sum;
+}
+
+/* The group's rule; NaN stays. */
+DEVICE float join(uint32_t rule, float score, float x) {
+    if (rule != 0) return score + x;
+    return x > score || x != x ? x : score;
+}
+
+/* ---- One block's share of the pages of (row, head) -------------------------------------------- */
+
+template <typename T, uint32_t DIM>
+DEVICE void score_pages_of(const cu_score_args &a, uint32_t row, uint32_t head, uint32_t block,
+                           float *shared) {
+    constexpr uint32_t STEPS = CU_SCORE_STEPS, LANES = CU_ROW_LANES(DIM), CHUNKS = DIM / 8;
+    constexpr uint32_t PAGES = WARP / LANES, TURN = CU_SCORE_TURN(DIM);
+    const uint32_t owner = row * a.batch.n_kv_heads + head, warps = blockDim.x / WARP;
+    const uint32_t full = (uint32_t)a.batch.visible[owner] >> a.kv.page_shift;
+    const uint32_t lane = lane_id(), column = lane % LANES;
+    const uint32_t chunk =
+        min(column, CHUNKS - 1); /* lanes beyond the channels read the last ones */
+    const int32_t *ids = lane_pages(a.batch, row, head);
+    const T *bounds = (const T *)a.bounds.rows + head * a.bounds.head_stride + chunk * 8;
+    float *scores = a.scores + owner * a.stride;
+    stage_query<DIM>(a, row, head, shared);
+
+    uint32_t first = (warp_id() * a.blocks + block) * TURN; /* few pages: all blocks have some */
+    int32_t ahead = first < full ? ids[min(first + lane, full - 1)] : 0;
+    for (; first < full; first += a.blocks * warps * TURN) {
+        const uint32_t next = first + a.blocks * warps * TURN;
+        const int32_t id = ahead;
+        ahead = ids[min(next + lane, full - 1)];
+
+        /* 1. the bounds of the turn's pages; of those beyond the last page that one's */
+        packed_8<T> pair[STEPS][2];
+        float lo[STEPS][8], hi[STEPS][8];
+#pragma unroll
+        for (uint32_t u = 0; u < STEPS; u++) {
+            const T *at =
+                bounds + (uint64_t)shuffle(id, u * PAGES + lane / LANES) * a.bounds.page_stride;
+            pair[u][0] = load_packed(at);
+            pair[u][1] = load_packed(at + DIM);
+        }
+#pragma unroll
+        for (uint32_t u = 0; u < STEPS; u++) {
+            unpack(pair[u][0], lo[u]);
+            unpack(pair[u][1], hi[u]);
+        }
+
+        /* 2. every query head's sums over the channels, 3. joined by the group's rule */
+        float score = 0.0f;
+        for (uint32_t g = 0; g < a.batch.group; g++) {
+            float above[8], below[8], part[STEPS];
+            load_query<DIM>(shared, g, chunk, above, below);
+#pragma unroll
+            for (uint32_t u = 0; u < STEPS; u++)
+                part[u] = short_sum(above, below, lo[u], hi[u]);
+            if (!is_finite((part[0] + part[1]) + (part[2] + part[3]))) {
+#pragma unroll
+                for (uint32_t u = 0; u < STEPS; u++)
+                    if (!is_finite(part[u])) part[u] = any_sum(above, below, lo[u], hi[u]);
+            }
+            if (column >= CHUNKS) {
+#pragma unroll
+                for (uint32_t u = 0; u < STEPS; u++)
+                    part[u] = 0.0f;
+            }
+            const float sum = fold<LANES>(part);
+            score = g == 0 ? sum : join(a.rule, score, sum);
+        }
+        if (a.rule == 1) score /= (float)a.batch.group;
+        const uint32_t page = first + column / (LANES / STEPS) * PAGES + lane / LANES;
+        if (column % (LANES / STEPS) == 0 && page < full) scores[page] = score;
+    }
+}
+
+#endif

@@ -1,0 +1,43 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* sparse_attend, its first launch: score_pages and select. The second is attend over the lists.
+ * contract: host/backend.h. The same functions as score.cu and select.cu, so the same bits.
+ * Work split: `blocks` blocks share the full pages of one (row, KV head) as in score.cu; the last of
+ * them to finish selects. Which one that is does not show. */
+#include "score.cuh"
+#include "select.cuh"
+
+typedef struct score_select_shared {
+    select_shared select;
+    uint32_t before; /* blocks that finished before this one */
+} score_select_shared;
+static_assert(sizeof(score_select_shared) <= CU_SELECT_SHARED, "the host counts on it");
+
+/* Whether all blocks of the owner have left their scores, this one as the last; it puts the ticket
+ * back. Scores written by other blocks may be read behind it. */
+DEVICE bool is_last(uint32_t *ticket, uint32_t blocks, uint32_t &before) {
+    thread_fence();
+    block_sync();
+    if (threadIdx.x == 0) {
+        before = atomic_add(ticket, 1);
+        if (before == blocks - 1) *ticket = 0;
+    }
+    block_sync();
+    if (before != blocks - 1) return false;
+    thread_fence();
+    return true;
+}
+
+/* Dynamic shared memory holds the queries, then the keys. */
+#define SCORE_SELECT(type, tag, dim)                                                               \
+    KERNEL(score_select_##tag##_d##dim, CU_SELECT_THREADS, cu_score_select_args) {                 \
+        SHARED(score_select_shared, shared);                                                       \
+        DYNAMIC_SHARED(uint32_t, dynamic);                                                         \
+        const uint32_t blocks = a.score.blocks, row = blockIdx.x / blocks;                         \
+        if (row >= a.score.batch.n_rows) return;                                                   \
+        const uint32_t owner = row * a.score.batch.n_kv_heads + blockIdx.y;                        \
+        score_pages_of<type, dim>(a.score, row, blockIdx.y, blockIdx.x % blocks,                   \
+                                  (float *)dynamic);                                               \
+        if (is_last(a.tickets + owner, blocks, shared.before))                                     \
+            select_of(a.select, owner, shared.select, dynamic);                                    \
+    }
+FOR_EACH_TYPE_AND_DIM(SCORE_SELECT)

@@ -1,0 +1,234 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Devices of the CUDA driver: listing with the reasons for refusal, opening, closing. */
+#include "host/cuda/cuda.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define MAX_DEVICES 64
+/* The kernels use what came with this compute capability (10 * major + minor). */
+#define NEED_CAPABILITY 80
+
+typedef struct found {
+    tms_cu_ordinal device;
+    tamis_device_info info;
+} found;
+
+static int get_number(const tms_cu_driver *api, tms_cu_ordinal device, int attribute) {
+    int value = 0;
+    return api->cuDeviceGetAttribute(&value, attribute, device) == TMS_CU_SUCCESS ? value : 0;
+}
+
+static int capability_of(const tms_cu_driver *api, tms_cu_ordinal device) {
+    return 10 * get_number(api, device, TMS_CU_CAPABILITY_MAJOR) +
+           get_number(api, device, TMS_CU_CAPABILITY_MINOR);
+}
+
+/* Fills `reason` and returns false if the kernels cannot run. */
+static bool is_usable(const tms_cu_driver *api, tms_cu_ordinal device, char *reason,
+                      size_t capacity) {
+    const int capability = capability_of(api, device);
+    if (capability >= NEED_CAPABILITY) return tms_cu_has_kernels(reason, capacity);
+    snprintf(reason, capacity, "compute capability %d.%d: %d.%d is needed", capability / 10,
+             capability % 10, NEED_CAPABILITY / 10, NEED_CAPABILITY % 10);
+    return false;
+}
+
+static void describe(const tms_cu_driver *api, int index, found *f) {
+    tamis_device_info *info = &f->info;
+    size_t bytes = 0;
+    int version = 0;
+    *info = (tamis_device_info){.backend = "cuda", .kind = TAMIS_DEVICE_GPU};
+    snprintf(info->id, sizeof info->id, "cuda:%d", index);
+    api->cuDeviceGetName(info->name, sizeof info->name, f->device);
+    api->cuDriverGetVersion(&version); /* 1000 * major + 10 * minor */
+    snprintf(info->driver, sizeof info->driver, "CUDA driver %d.%d", version / 1000,
+             version % 1000 / 10);
+    api->cuDeviceTotalMem_v2(&bytes, f->device);
+    info->memory_bytes = info->max_buffer_bytes = bytes;
+    info->compute_units = (uint32_t)get_number(api, f->device, TMS_CU_MULTIPROCESSORS);
+    info->usable = is_usable(api, f->device, info->reason, sizeof info->reason);
+}
+
+/* All devices, at most MAX_DEVICES; none leaves the reason in `reason`. */
+static size_t gather(found *all, char *reason, size_t capacity) {
+    const tms_cu_driver *api = tms_cu_driver_get(reason, capacity);
+    if (!api) return 0;
+    int count = 0;
+    const tms_cu_result result = api->cuDeviceGetCount(&count);
+    size_t n = 0;
+    for (int i = 0; result == TMS_CU_SUCCESS && i < count && n < MAX_DEVICES; i++)
+        if (api->cuDeviceGet(&all[n].device, i) == TMS_CU_SUCCESS) describe(api, i, &all[n++]);
+    if (n == 0) snprintf(reason, capacity, "the CUDA driver has %d devices (%d)", count, result);
+    return n;
+}
+
+tamis_status tms_cu_list(tamis_device_info *infos, size_t capacity, size_t *count) {
+    found *all = calloc(MAX_DEVICES, sizeof *all);
+    if (!all) return TAMIS_E_NO_MEMORY;
+    char reason[sizeof all->info.reason];
+    size_t n = gather(all, reason, sizeof reason);
+    if (n == 0) {
+        tamis_device_info *info = &all[n++].info;
+        *info = (tamis_device_info){.id = "cuda", .backend = "cuda", .kind = TAMIS_DEVICE_OTHER};
+        snprintf(info->reason, sizeof info->reason, "%s", reason);
+    }
+    for (size_t i = 0; i < n && i < capacity; i++)
+        infos[i] = all[i].info;
+    *count = n;
+    free(all);
+    return TAMIS_OK;
+}
+
+/* The device named `id`; with id NULL, the one that is `ordinal` to the driver. */
+static tamis_status find(const char *id, tms_cu_ordinal ordinal, found *out, tamis_error *error) {
+    found *all = calloc(MAX_DEVICES, sizeof *all);
+    if (!all)
+        return tms_error_set(error, TAMIS_E_NO_MEMORY, "no host memory for the list of devices");
+    char reason[sizeof all->info.reason];
+    size_t n = gather(all, reason, sizeof reason), i = 0;
+    while (i < n && (id ? strcmp(all[i].info.id, id) != 0 : all[i].device != ordinal))
+        i++;
+    const char *name = id ? id : "the context's device";
+    tamis_status status = TAMIS_OK;
+    if (n == 0)
+        status = tms_error_set(error, TAMIS_E_NO_DEVICE, "%s: %s", name, reason);
+    else if (i == n)
+        status =
+            tms_error_set(error, TAMIS_E_NO_DEVICE, "%s: no such device; there are %zu", name, n);
+    else if (!all[i].info.usable)
+        status = tms_error_set(error, TAMIS_E_NO_DEVICE, "%s (%s): %s", all[i].info.id,
+                               all[i].info.name, all[i].info.reason);
+    else
+        *out = all[i];
+    free(all);
+    return status;
+}
+
+static tms_cu_device *make(const found *f, const tms_log *log) {
+    char reason[sizeof f->info.reason];
+    tms_cu_device *cu = calloc(1, sizeof *cu);
+    if (!cu) return NULL;
+    tms_device_init(&cu->base, &tms_backend_cuda, &f->info, log);
+    cu->api = tms_cu_driver_get(reason, sizeof reason); /* it has listed this device */
+    cu->ordinal = f->device;
+    cu->capability = capability_of(cu->api, f->device);
+    cu->max_shared = (uint32_t)get_number(cu->api, f->device, TMS_CU_MAX_SHARED_PER_BLOCK);
+    return cu;
+}
+
+/* A context and a stream of its own. */
+static tamis_status take_own(tms_device *dev) {
+    tms_cu_device *cu = tms_cu(dev);
+    tamis_status status = tms_cu_check(
+        dev, cu->api->cuDevicePrimaryCtxRetain(&cu->context, cu->ordinal), "primary context");
+    if (status != TAMIS_OK) return status;
+    cu->own_context = true;
+    status = tms_cu_enter(dev);
+    if (status != TAMIS_OK) return status;
+    status = tms_cu_check(dev, cu->api->cuStreamCreate(&cu->stream, TMS_CU_STREAM_NON_BLOCKING),
+                          "stream");
+    cu->own_stream = status == TAMIS_OK;
+    tms_cu_leave(dev);
+    return status;
+}
+
+static tamis_status take_tickets(tms_device *dev) {
+    const uint64_t bytes = TMS_CU_TICKETS * sizeof(uint32_t);
+    tamis_status status = tms_cu_alloc(dev, bytes, &tms_cu(dev)->tickets);
+    if (status != TAMIS_OK) return status;
+    return tms_cu_fill(dev, (tms_ref){tms_cu(dev)->tickets, 0}, 0, bytes);
+}
+
+/* What a device holds besides its context and stream. */
+static tamis_status prepare(tms_device *dev) {
+    tms_cu_device *cu = tms_cu(dev);
+    cu->pools = get_number(cu->api, cu->ordinal, TMS_CU_MEMORY_POOLS);
+    tamis_status status = tms_cu_staging_take(dev);
+    if (status == TAMIS_OK) status = take_tickets(dev);
+    if (status == TAMIS_OK) status = tms_cu_linear_open(dev);
+    return status == TAMIS_OK ? tms_cu_wait(dev) : status;
+}
+
+/* Opens the device further, on its own stream or on what `cu` has; closes it on failure. */
+static tamis_status finish(tms_cu_device *cu, tms_device **out, tamis_error *error) {
+    tms_device *dev = &cu->base;
+    tamis_status status = cu->context ? TAMIS_OK : take_own(dev);
+    if (status == TAMIS_OK) status = prepare(dev);
+    if (status != TAMIS_OK) {
+        tms_error_set(error, status, "%s (%s): opening failed: %.300s", dev->info.id,
+                      dev->info.name, dev->error.text);
+        tms_cu_close(dev);
+        return status;
+    }
+    *out = dev;
+    return TAMIS_OK;
+}
+
+tamis_status tms_cu_open(const char *id, const tms_log *log, tms_device **out, tamis_error *error) {
+    found f;
+    tamis_status status = find(id, 0, &f, error);
+    if (status != TAMIS_OK) return status;
+    tms_cu_device *cu = make(&f, log);
+    if (!cu) return tms_error_set(error, TAMIS_E_NO_MEMORY, "no host memory for a device");
+    return finish(cu, out, error);
+}
+
+/* The driver's device of a context. */
+static tamis_status device_of(tms_cu_context context, tms_cu_ordinal *device, tamis_error *error) {
+    char reason[224];
+    const tms_cu_driver *api = tms_cu_driver_get(reason, sizeof reason);
+    if (!api) return tms_error_set(error, TAMIS_E_NO_DEVICE, "cuda: %s", reason);
+    tms_cu_result result = api->cuCtxPushCurrent_v2(context);
+    if (result == TMS_CU_SUCCESS) {
+        result = api->cuCtxGetDevice(device);
+        api->cuCtxPopCurrent_v2(&context);
+    }
+    if (result == TMS_CU_SUCCESS) return TAMIS_OK;
+    const char *name = NULL;
+    api->cuGetErrorName(result, &name);
+    return tms_error_set(error, TAMIS_E_ARGUMENT, "CUDA context %p: %s (%d)", (void *)context,
+                         name ? name : "a CUDA error", result);
+}
+
+tamis_status tms_cu_open_on(void *context, void *stream, const tms_log *log, tms_device **out,
+                            tamis_error *error) {
+    found f;
+    tms_cu_ordinal device;
+    if (!context) return tms_error_set(error, TAMIS_E_ARGUMENT, "CUDA context: NULL");
+    tamis_status status = device_of(context, &device, error);
+    if (status == TAMIS_OK) status = find(NULL, device, &f, error);
+    if (status != TAMIS_OK) return status;
+    tms_cu_device *cu = make(&f, log);
+    if (!cu) return tms_error_set(error, TAMIS_E_NO_MEMORY, "no host memory for a device");
+    cu->context = context;
+    cu->stream = stream;
+    return finish(cu, out, error);
+}
+
+tamis_status tms_cu_enter(tms_device *dev) {
+    tms_cu_device *cu = tms_cu(dev);
+    return tms_cu_check(dev, cu->api->cuCtxPushCurrent_v2(cu->context),
+                        "making the context current");
+}
+
+void tms_cu_leave(tms_device *dev) {
+    tms_cu_context own;
+    tms_cu(dev)->api->cuCtxPopCurrent_v2(&own);
+}
+
+void tms_cu_close(tms_device *dev) {
+    tms_cu_device *cu = tms_cu(dev);
+    if (cu->context && tms_cu_enter(dev) == TAMIS_OK) {
+        if (cu->stream || !cu->own_context) cu->api->cuStreamSynchronize(cu->stream);
+        tms_cu_linear_close(dev);
+        tms_cu_free(dev, cu->product);
+        tms_cu_free(dev, cu->tickets);
+        tms_cu_programs_free(dev);
+        tms_cu_staging_free(dev);
+        if (cu->own_stream) cu->api->cuStreamDestroy_v2(cu->stream);
+        tms_cu_leave(dev);
+    }
+    if (cu->own_context) cu->api->cuDevicePrimaryCtxRelease_v2(cu->ordinal);
+    free(cu);
+}

@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Marks in the stream with the device's time stamps, and wait. */
+#include "host/cuda/cuda.h"
+#include <stdlib.h>
+
+struct tms_event {
+    tms_cu_event cu;
+};
+
+tamis_status tms_cu_event_record(tms_device *dev, tms_event **out) {
+    tms_cu_device *cu = tms_cu(dev);
+    if (dev->sticky != TAMIS_OK) return dev->sticky;
+    tms_event *event = calloc(1, sizeof *event);
+    if (!event) return tms_device_fail(dev, TAMIS_E_NO_MEMORY, "no host memory for an event");
+    tamis_status status = tms_cu_enter(dev);
+    if (status == TAMIS_OK) {
+        status = tms_cu_check(dev, cu->api->cuEventCreate(&event->cu, 0), "event");
+        if (status == TAMIS_OK)
+            status = tms_cu_check(dev, cu->api->cuEventRecord(event->cu, cu->stream), "event");
+        tms_cu_leave(dev);
+    }
+    if (status != TAMIS_OK) {
+        tms_cu_event_free(dev, event);
+        return status;
+    }
+    *out = event;
+    return TAMIS_OK;
+}
+
+tamis_status tms_cu_event_wait(tms_device *dev, tms_event *event) {
+    tamis_status status = tms_cu_enter(dev);
+    if (status != TAMIS_OK) return status;
+    status = tms_cu_check_late(dev, tms_cu(dev)->api->cuEventSynchronize(event->cu), "event wait");
+    tms_cu_leave(dev);
+    return status;
+}
+
+tamis_status tms_cu_event_elapsed(tms_device *dev, tms_event *from, tms_event *to, double *us) {
+    const tms_cu_driver *api = tms_cu(dev)->api;
+    float ms = 0;
+    *us = 0;
+    tamis_status status = tms_cu_enter(dev);
+    if (status != TAMIS_OK) return status;
+    status = tms_cu_check_late(dev, api->cuEventSynchronize(from->cu), "event wait");
+    if (status == TAMIS_OK)
+        status = tms_cu_check_late(dev, api->cuEventSynchronize(to->cu), "event wait");
+    if (status == TAMIS_OK)
+        status = tms_cu_check(dev, api->cuEventElapsedTime(&ms, from->cu, to->cu), "event time");
+    tms_cu_leave(dev);
+    *us = (double)ms * 1e3;
+    return status;
+}
+
+void tms_cu_event_free(tms_device *dev, tms_event *event) {
+    if (!event) return;
+    if (event->cu && tms_cu_enter(dev) == TAMIS_OK) {
+        tms_cu(dev)->api->cuEventDestroy_v2(event->cu);
+        tms_cu_leave(dev);
+    }
+    free(event);
+}
+
+/* The driver hands a stream's work over by itself. */
+tamis_status tms_cu_flush(tms_device *dev) {
+    return dev->sticky;
+}
+
+tamis_status tms_cu_wait(tms_device *dev) {
+    tms_cu_device *cu = tms_cu(dev);
+    tamis_status status = tms_cu_enter(dev);
+    if (status != TAMIS_OK) return status;
+    status = tms_cu_check_late(dev, cu->api->cuStreamSynchronize(cu->stream), "wait");
+    tms_cu_leave(dev);
+    return status;
+}

@@ -1,0 +1,60 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* CUDA graphs: what the stream is given between two calls, recorded and launched again. */
+#include "host/cuda/cuda.h"
+#include <stdlib.h>
+
+struct tms_graph {
+    tms_cu_graph_exec exec;
+};
+
+tamis_status tms_cu_capture_begin(tms_device *dev) {
+    tms_cu_device *cu = tms_cu(dev);
+    tamis_status status = tms_cu_enter(dev);
+    if (status != TAMIS_OK) return status;
+    tms_cu_result code = cu->api->cuStreamBeginCapture_v2(cu->stream, TMS_CU_CAPTURE_THREAD);
+    tms_cu_leave(dev);
+    return tms_cu_check(dev, code, "recording a graph");
+}
+
+static tamis_status instantiate(tms_device *dev, tms_graph **out) {
+    tms_cu_device *cu = tms_cu(dev);
+    tms_cu_graph recorded = NULL;
+    tms_graph *graph = malloc(sizeof *graph);
+    tamis_status status = tms_cu_check(
+        dev, cu->api->cuStreamEndCapture(cu->stream, &recorded), "the end of a graph");
+    if (status == TAMIS_OK && !graph)
+        status = tms_device_fail(dev, TAMIS_E_NO_MEMORY, "no host memory for a graph");
+    if (status == TAMIS_OK)
+        status = tms_cu_check(
+            dev, cu->api->cuGraphInstantiateWithFlags(&graph->exec, recorded, 0), "a graph");
+    if (recorded) cu->api->cuGraphDestroy(recorded);
+    if (status == TAMIS_OK)
+        *out = graph;
+    else
+        free(graph);
+    return status;
+}
+
+tamis_status tms_cu_capture_end(tms_device *dev, tms_graph **out) {
+    tamis_status status = tms_cu_enter(dev);
+    if (status != TAMIS_OK) return status;
+    status = instantiate(dev, out);
+    tms_cu_leave(dev);
+    return status;
+}
+
+tamis_status tms_cu_graph_launch(tms_device *dev, tms_graph *graph) {
+    tms_cu_device *cu = tms_cu(dev);
+    tamis_status status = tms_cu_enter(dev);
+    if (status != TAMIS_OK) return status;
+    tms_cu_result code = cu->api->cuGraphLaunch(graph->exec, cu->stream);
+    tms_cu_leave(dev);
+    return tms_cu_check_late(dev, code, "a graph's launch");
+}
+
+void tms_cu_graph_free(tms_device *dev, tms_graph *graph) {
+    if (!graph || tms_cu_enter(dev) != TAMIS_OK) return;
+    tms_cu(dev)->api->cuGraphExecDestroy(graph->exec);
+    tms_cu_leave(dev);
+    free(graph);
+}

@@ -1,0 +1,203 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Launches: a kernel, the refs that go into its arguments, its grid; and the choice of an op's
+ * form. */
+#include "host/cuda/program.h"
+#include <stdarg.h>
+#include <stdio.h>
+
+/* The driver's limits of a grid and a block, and what one of our grids has at most of them when the
+ * kernel strides over its items. */
+#define MOST_X       0x7fffffffu
+#define MOST_Y_OR_Z  65535u
+#define MOST_THREADS 1024u
+#define MOST_STRIDED (1u << 15)
+
+#define ROW_ALIGNMENT 16u /* of K, V and bounds, in bytes */
+
+tms_cu_launch tms_cu_begin(tms_device *dev, const char *stem, const char *kernel, ...) {
+    tms_cu_launch l = {.dev = dev, .status = dev->sticky};
+    va_list args;
+    va_start(args, kernel);
+    vsnprintf(l.name, sizeof l.name, kernel, args);
+    va_end(args);
+    if (l.status == TAMIS_OK) l.status = tms_cu_function_get(dev, stem, l.name, &l.function);
+    return l;
+}
+
+/* ---- Refs ------------------------------------------------------------------------------------ */
+
+uint64_t tms_cu_ref(tms_cu_launch *l, const char *what, tms_ref ref, size_t element, uint64_t n) {
+    const uint64_t bytes = ref.mem ? ref.mem->bytes : 0;
+    const bool inside = ref.offset <= bytes && n <= (bytes - ref.offset) / element;
+    if (l->status == TAMIS_OK && (ref.mem || n) && (!inside || ref.offset % element))
+        l->status = tms_device_fail(
+            l->dev, TAMIS_E_ARGUMENT,
+            "%s: %s: %llu elements of %zu bytes at offset %llu of a buffer of %llu bytes", l->name,
+            what, (unsigned long long)n, element, (unsigned long long)ref.offset,
+            (unsigned long long)bytes);
+    return ref.mem ? ref.mem->at + ref.offset : 0;
+}
+
+uint64_t tms_cu_optional(tms_cu_launch *l, const char *what, tms_ref ref, size_t element,
+                         uint64_t n) {
+    return tms_cu_ref(l, what, ref, element, ref.mem ? n : 0);
+}
+
+uint64_t tms_cu_reached(tms_cu_launch *l, const char *what, tms_ref ref, size_t element,
+                        uint64_t n) {
+    return tms_cu_ref(l, what, ref, element, n != 0);
+}
+
+/* Rows begin at multiples of 16 bytes: `at` and the strides, which are elements of `size` bytes. */
+static void check_rows(tms_cu_launch *l, const char *what, uint64_t at, size_t size,
+                       const uint64_t *strides, size_t n) {
+    uint64_t all = at;
+    for (size_t i = 0; i < n; i++)
+        all |= strides[i] * size;
+    if (l->status != TAMIS_OK || all % ROW_ALIGNMENT == 0) return;
+    size_t bad = 0;
+    while (bad < n && strides[bad] * size % ROW_ALIGNMENT == 0)
+        bad++;
+    if (at % ROW_ALIGNMENT)
+        l->status = tms_device_fail(l->dev, TAMIS_E_UNSUPPORTED,
+                                    "%s: %s at address 0x%llx: must be a multiple of %u bytes",
+                                    l->name, what, (unsigned long long)at, ROW_ALIGNMENT);
+    else
+        l->status = tms_device_fail(
+            l->dev, TAMIS_E_UNSUPPORTED,
+            "%s: %s with a stride of %llu elements of %zu bytes: must be a multiple of %u bytes",
+            l->name, what, (unsigned long long)strides[bad], size, ROW_ALIGNMENT);
+}
+
+static uint32_t log2_of(uint32_t x) {
+    uint32_t log2 = 0;
+    while (x >>= 1)
+        log2++;
+    return log2;
+}
+
+cu_kv tms_cu_kv(tms_cu_launch *l, const tms_kv *kv, uint64_t n) {
+    const size_t size = tamis_dtype_size(kv->dtype);
+    const uint64_t strides[] = {kv->page_stride, kv->head_stride, kv->slot_stride,
+                                kv->value_offset};
+    const cu_kv out = {.rows = tms_cu_reached(l, "K and V rows", kv->data, size, n),
+                       .page_stride = kv->page_stride,
+                       .head_stride = kv->head_stride,
+                       .slot_stride = kv->slot_stride,
+                       .value_offset = kv->value_offset,
+                       .page_size = kv->page_size,
+                       .page_shift = log2_of(kv->page_size)};
+    check_rows(l, "K and V rows", out.rows, size, strides, sizeof strides / sizeof *strides);
+    return out;
+}
+
+cu_bounds_rows tms_cu_bounds_of(tms_cu_launch *l, const tms_kv *kv, uint64_t n) {
+    const size_t size = tamis_dtype_size(kv->dtype);
+    const uint64_t strides[] = {kv->bounds_page_stride, kv->bounds_head_stride};
+    const cu_bounds_rows out = {.rows = tms_cu_reached(l, "bounds", kv->bounds, size, n),
+                                .page_stride = kv->bounds_page_stride,
+                                .head_stride = kv->bounds_head_stride};
+    check_rows(l, "bounds", out.rows, size, strides, sizeof strides / sizeof *strides);
+    return out;
+}
+
+cu_batch tms_cu_batch(tms_cu_launch *l, const tms_batch *batch) {
+    const uint64_t n = batch->n_rows;
+    return (cu_batch){
+        .tiles = tms_cu_optional(l, "tiles", batch->tiles, sizeof(int32_t), 2ull * batch->n_tiles),
+        .row_seq = tms_cu_ref(l, "row_seq", batch->row_seq, sizeof(int32_t), n),
+        .visible =
+            tms_cu_optional(l, "visible", batch->visible, sizeof(int32_t), n * batch->n_kv_heads),
+        .table = tms_cu_reached(l, "table", batch->table, sizeof(int32_t), n),
+        .seq_stride = batch->seq_stride,
+        .head_stride = batch->head_stride,
+        .n_rows = batch->n_rows,
+        .n_tiles = batch->n_tiles,
+        .n_kv_heads = batch->n_kv_heads,
+        .group = batch->n_kv_heads ? batch->n_heads / batch->n_kv_heads : 0};
+}
+
+cu_matrix tms_cu_matrix(tms_cu_launch *l, const char *what, const tms_matrix *matrix,
+                        uint64_t n_rows, uint64_t width) {
+    const uint64_t n = n_rows ? (n_rows - 1) * matrix->stride + width : 0;
+    if (l->status == TAMIS_OK && n_rows > 1 && matrix->stride < width)
+        l->status = tms_device_fail(
+            l->dev, TAMIS_E_ARGUMENT, "%s: %s: rows of %llu elements at a stride of %llu", l->name,
+            what, (unsigned long long)width, (unsigned long long)matrix->stride);
+    return (cu_matrix){tms_cu_ref(l, what, matrix->ref, sizeof(float), n), matrix->stride};
+}
+
+cu_lists tms_cu_lists(tms_cu_launch *l, const tms_lists *lists, uint64_t lanes) {
+    const uint64_t n = lists->pages.mem ? lanes : 0;
+    return (cu_lists){
+        .pages = tms_cu_optional(l, "lists", lists->pages, sizeof(int32_t), n * lists->capacity),
+        .count = tms_cu_ref(l, "counts of lists", lists->count, sizeof(int32_t), n),
+        .capacity = lists->capacity};
+}
+
+uint64_t tms_cu_tickets(tms_cu_launch *l, uint64_t n) {
+    if (l->status == TAMIS_OK && n > TMS_CU_TICKETS)
+        l->status = tms_device_fail(l->dev, TAMIS_E_UNSUPPORTED,
+                                    "%s: %llu rows and heads in one launch: at most %u", l->name,
+                                    (unsigned long long)n, TMS_CU_TICKETS);
+    return tms_cu(l->dev)->tickets->at;
+}
+
+/* ---- Runs ------------------------------------------------------------------------------------ */
+
+static uint64_t at_least_1(uint64_t n) {
+    return n ? n : 1;
+}
+
+static tamis_status check_grid(tms_cu_launch *l, const tms_cu_grid *grid) {
+    if (grid->x > MOST_X || grid->y > MOST_Y_OR_Z || grid->z > MOST_Y_OR_Z)
+        return tms_device_fail(l->dev, TAMIS_E_UNSUPPORTED,
+                               "%s: a grid of %llu x %llu x %llu blocks: at most %u x %u x %u",
+                               l->name, (unsigned long long)grid->x, (unsigned long long)grid->y,
+                               (unsigned long long)grid->z, MOST_X, MOST_Y_OR_Z, MOST_Y_OR_Z);
+    if (grid->threads == 0 || grid->threads > MOST_THREADS)
+        return tms_device_fail(l->dev, TAMIS_E_UNSUPPORTED, "%s: blocks of %u threads: 1 to %u",
+                               l->name, grid->threads, MOST_THREADS);
+    return TAMIS_OK;
+}
+
+tamis_status tms_cu_run(tms_cu_launch *l, tms_cu_grid grid, const void *args) {
+    tms_cu_device *cu = tms_cu(l->dev);
+    /* The driver takes pointers to the arguments, of which there is one, and only reads them. */
+    union {
+        const void *from;
+        void *to;
+    } arg = {args};
+    if (l->status == TAMIS_OK) l->status = check_grid(l, &grid);
+    if (l->status == TAMIS_OK) l->status = tms_cu_enter(l->dev);
+    if (l->status != TAMIS_OK) return l->status;
+    if (grid.shared) l->status = tms_cu_function_allow(l->dev, l->function, grid.shared);
+    if (l->status == TAMIS_OK)
+        l->status = tms_cu_check(
+            l->dev,
+            cu->api->cuLaunchKernel(l->function, (unsigned)at_least_1(grid.x),
+                                    (unsigned)at_least_1(grid.y), (unsigned)at_least_1(grid.z),
+                                    grid.threads, 1, 1, grid.shared, cu->stream, &arg.to, NULL),
+            l->name);
+    tms_cu_leave(l->dev);
+    return l->status;
+}
+
+tms_cu_grid tms_cu_items(uint64_t n, uint32_t threads) {
+    const uint64_t blocks = n / threads + (n % threads != 0);
+    return (tms_cu_grid){
+        .x = blocks < MOST_STRIDED ? blocks : MOST_STRIDED, .y = 1, .z = 1, .threads = threads};
+}
+
+/* ---- Forms ----------------------------------------------------------------------------------- */
+
+tamis_status tms_cu_base_only(tms_device *dev, const char *op) {
+    if (dev->form != TMS_FORM_CPU) return TAMIS_OK;
+    return tms_device_fail(dev, TAMIS_E_UNSUPPORTED, "%s: no CPU form: the device is not a CPU",
+                           op);
+}
+
+tamis_status tms_cu_choose(tms_device *dev, const char *op, const char *refusal, bool *matrix) {
+    *matrix = dev->form == TMS_FORM_AUTO && !refusal;
+    return tms_cu_base_only(dev, op);
+}

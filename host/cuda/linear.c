@@ -1,0 +1,259 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* linear on CUDA: own matrix-vector kernels for few rows; for many, cuBLAS where it is installed, else
+ * an own product. */
+#define _GNU_SOURCE /* dlinfo */
+#include "host/cuda/cuda.h"
+#include <dlfcn.h>
+#include <limits.h>
+#include <link.h>
+
+/* Weights are widened for cuBLAS in pieces of at most this many elements. */
+#define MOST_WIDE_ELEMENTS (16u << 20)
+/* Rows of the product that is computed when a plan is built, so that cuBLAS loads its kernels then. */
+#define WARM_ROWS 16u
+/* What cuBLAS takes for itself on large devices (its manual, cublasSetWorkspace); given once, so that
+ * a launch allocates nothing and can be captured. */
+#define CUBLAS_WORKSPACE (32u << 20)
+/* Blocks of a grid along y, at most. */
+#define MOST_Y 65535u
+
+static uint64_t groups_of(uint64_t n, uint64_t size) {
+    return n / size + (n % size != 0);
+}
+
+/* ---- cuBLAS ---------------------------------------------------------------------------------- */
+
+static const tms_cublas *cublas(void) {
+    return tms_cublas_get(NULL, 0);
+}
+
+static const char *library_name(void *library) {
+    struct link_map *map = NULL;
+    return dlinfo(library, RTLD_DI_LINKMAP, &map) == 0 ? map->l_name : "";
+}
+
+/* Status of cuBLAS. */
+static tms_cu_result set_up(tms_cu_device *cu, const tms_cublas *api) {
+    const tms_mem *workspace = cu->cublas_workspace;
+    tms_cu_result result = api->cublasSetStream_v2(cu->cublas, cu->stream);
+    if (result == TMS_CUBLAS_SUCCESS) /* after the stream, which resets it */
+        result = api->cublasSetWorkspace_v2(cu->cublas, (void *)(uintptr_t)workspace->at,
+                                            workspace->bytes);
+    if (result == TMS_CUBLAS_SUCCESS)
+        result = api->cublasSetMathMode(cu->cublas, TMS_CUBLAS_PEDANTIC);
+    return result;
+}
+
+/* Within the device's context. A library that is there but does not start is worth a warning; the own
+ * product serves then, too. */
+static tamis_status start_library(tms_device *dev, const tms_cublas *api) {
+    tms_cu_device *cu = tms_cu(dev);
+    tamis_status status = tms_cu_alloc(dev, CUBLAS_WORKSPACE, &cu->cublas_workspace);
+    if (status != TAMIS_OK) return status;
+    tms_cu_result result = api->cublasCreate_v2(&cu->cublas);
+    if (result != TMS_CUBLAS_SUCCESS) cu->cublas = NULL;
+    if (result == TMS_CUBLAS_SUCCESS) result = set_up(cu, api);
+    if (result == TMS_CUBLAS_SUCCESS) {
+        tms_log_line(&dev->log, TAMIS_LOG_DEBUG, "linear: cuBLAS %s", library_name(api->library));
+        return TAMIS_OK;
+    }
+    tms_cu_linear_close(dev);
+    tms_log_line(&dev->log, TAMIS_LOG_WARN,
+                 "linear: own kernels: cuBLAS %s does not start: error %d",
+                 library_name(api->library), result);
+    return TAMIS_OK;
+}
+
+tamis_status tms_cu_linear_open(tms_device *dev) {
+    char reason[256] = "";
+    const tms_cublas *api = tms_cublas_get(reason, sizeof reason);
+    if (!api->library) {
+        tms_log_line(&dev->log, TAMIS_LOG_DEBUG, "linear: own kernels: %s", reason);
+        return TAMIS_OK;
+    }
+    tamis_status status = tms_cu_enter(dev);
+    if (status != TAMIS_OK) return status;
+    status = start_library(dev, api);
+    tms_cu_leave(dev);
+    return status;
+}
+
+void tms_cu_linear_close(tms_device *dev) {
+    tms_cu_device *cu = tms_cu(dev);
+    if (cu->cublas && tms_cu_enter(dev) == TAMIS_OK) {
+        cublas()->cublasDestroy_v2(cu->cublas);
+        tms_cu_leave(dev);
+    }
+    cu->cublas = NULL;
+    tms_cu_free(dev, cu->cublas_workspace);
+    cu->cublas_workspace = NULL;
+    tms_cu_free(dev, cu->product);
+    cu->product = NULL;
+}
+
+/* ---- Own kernels ----------------------------------------------------------------------------- */
+
+static cu_linear_args operands(tms_cu_launch *l, const tms_linear *p) {
+    uint64_t n = p->n_rows ? (uint64_t)p->n_out * p->n_in : 0;
+    return (cu_linear_args){
+        .x = tms_cu_matrix(l, "x", &p->x, p->n_rows, p->n_in),
+        .y = tms_cu_matrix(l, "y", &p->y, p->n_rows, p->n_out),
+        .w = tms_cu_ref(l, "w", p->w, tamis_dtype_size(p->dtype), n),
+        .bias = tms_cu_optional(l, "bias", p->bias, sizeof(float), p->n_out),
+        .n_rows = p->n_rows,
+        .n_in = p->n_in,
+        .n_out = p->n_out,
+        .accumulate = p->accumulate,
+    };
+}
+
+/* `rows`: of the kernel, 1 or TMS_FEW_ROWS. */
+static tamis_status run_few(tms_device *dev, const tms_linear *p, unsigned rows) {
+    tms_cu_launch l =
+        tms_cu_begin(dev, "linear", "linear_rows_%s_r%u", tamis_dtype_name(p->dtype), rows);
+    cu_linear_args args = operands(&l, p);
+    tms_cu_grid grid = {.x = groups_of(p->n_out, CU_LINEAR_RUN), .threads = CU_LINEAR_FEW_THREADS};
+    if (p->n_rows == 0) grid.x = 0;
+    return tms_cu_run(&l, grid, &args);
+}
+
+static tamis_status run_tiles(tms_device *dev, const tms_linear *p) {
+    tms_cu_launch l = tms_cu_begin(dev, "linear", "linear_tile_%s", tamis_dtype_name(p->dtype));
+    cu_linear_args args = operands(&l, p);
+    tms_cu_grid grid = {.x = groups_of(p->n_out, CU_LINEAR_TILE),
+                        .y = groups_of(p->n_rows, CU_LINEAR_TILE),
+                        .threads = CU_LINEAR_TILE_THREADS};
+    if (p->n_rows == 0) grid.x = 0;
+    return tms_cu_run(&l, grid, &args);
+}
+
+/* y starts as what the product is added to, if that is not nothing. */
+static tamis_status start(tms_device *dev, const tms_linear *p) {
+    tms_cu_launch l = tms_cu_begin(dev, "linear", "linear_start");
+    cu_linear_args args = operands(&l, p);
+    tms_cu_grid grid = {.x = groups_of(p->n_out, CU_LINEAR_ITEM_THREADS),
+                        .y = p->n_rows < MOST_Y ? p->n_rows : MOST_Y,
+                        .threads = CU_LINEAR_ITEM_THREADS};
+    return tms_cu_run(&l, grid, &args);
+}
+
+static tamis_status widen(tms_device *dev, tms_ref w, tamis_dtype dtype, uint64_t n, tms_ref wide) {
+    tms_cu_launch l = tms_cu_begin(dev, "linear", "linear_widen_%s", tamis_dtype_name(dtype));
+    cu_widen_args args = {.from = tms_cu_ref(&l, "w", w, tamis_dtype_size(dtype), n),
+                          .to = tms_cu_ref(&l, "wide", wide, sizeof(float), n),
+                          .n = n};
+    return tms_cu_run(&l, tms_cu_items(n / 8, CU_LINEAR_ITEM_THREADS), &args);
+}
+
+/* ---- Products of cuBLAS ---------------------------------------------------------------------- */
+
+/* Its sizes are of type int. */
+static bool library_takes(tms_device *dev, const tms_linear *p) {
+    return tms_cu(dev)->cublas && p->n_rows <= INT_MAX && p->n_in <= INT_MAX &&
+           p->n_out <= INT_MAX && p->x.stride <= INT_MAX && p->y.stride <= INT_MAX;
+}
+
+/* What a kernel's launch would check, for a product by the library. */
+static tamis_status check_operands(tms_device *dev, const tms_linear *p, cu_linear_args *args) {
+    tms_cu_launch l = {.dev = dev, .name = "linear", .status = dev->sticky};
+    *args = operands(&l, p);
+    return l.status;
+}
+
+/* Makes the device's workspace hold `elements` f32. What is enqueued keeps the old one. */
+static tamis_status reserve(tms_device *dev, uint64_t elements) {
+    tms_cu_device *cu = tms_cu(dev);
+    if (cu->product && cu->product->bytes >= elements * sizeof(float)) return TAMIS_OK;
+    tms_mem *grown;
+    tamis_status status = tms_cu_alloc(dev, elements * sizeof(float), &grown);
+    if (status != TAMIS_OK) return status;
+    tms_cu_free(dev, cu->product);
+    cu->product = grown;
+    return TAMIS_OK;
+}
+
+/* y[:, first .. first + n) (+)= x · w[first .. first + n)ᵀ, with w in f32 from `w` on. Seen by columns,
+ * as the library does, yᵀ = w · xᵀ. */
+static tamis_status product(tms_device *dev, const cu_linear_args *args, tms_cu_address w,
+                            uint32_t first, uint32_t n, float keep) {
+    const float one = 1.0f;
+    tamis_status status = tms_cu_enter(dev);
+    if (status != TAMIS_OK) return status;
+    tms_cu_result result = cublas()->cublasSgemm_v2(
+        tms_cu(dev)->cublas, TMS_CUBLAS_OP_T, TMS_CUBLAS_OP_N, (int)n, (int)args->n_rows,
+        (int)args->n_in, &one, (const float *)(uintptr_t)w, (int)args->n_in,
+        (const float *)(uintptr_t)args->x.at, (int)args->x.stride, &keep,
+        (float *)(uintptr_t)(args->y.at + first * sizeof(float)), (int)args->y.stride);
+    tms_cu_leave(dev);
+    if (result == TMS_CUBLAS_SUCCESS) return TAMIS_OK;
+    return tms_device_fail(dev, TAMIS_E_DEVICE,
+                           "linear: cuBLAS's product of %u x %u x %u: error %d", args->n_rows, n,
+                           args->n_in, result);
+}
+
+static uint32_t outputs_a_piece(const tms_linear *p) {
+    uint32_t most = MOST_WIDE_ELEMENTS / p->n_in;
+    return most == 0 ? 1 : most < p->n_out ? most : p->n_out;
+}
+
+static tamis_status run_library(tms_device *dev, const tms_linear *p) {
+    bool wide = p->dtype == TAMIS_F32;
+    uint32_t most = wide ? p->n_out : outputs_a_piece(p);
+    float keep = p->accumulate || p->bias.mem ? 1.0f : 0.0f;
+    cu_linear_args args;
+    tamis_status status = check_operands(dev, p, &args);
+    if (status == TAMIS_OK && !wide) status = reserve(dev, (uint64_t)most * p->n_in);
+    if (status == TAMIS_OK && p->bias.mem) status = start(dev, p);
+    for (uint32_t first = 0; first < p->n_out && status == TAMIS_OK; first += most) {
+        uint32_t n = p->n_out - first < most ? p->n_out - first : most;
+        uint64_t skip = (uint64_t)first * p->n_in * tamis_dtype_size(p->dtype);
+        tms_cu_address w = args.w + skip;
+        if (!wide) {
+            tms_ref from = {p->w.mem, p->w.offset + skip}, piece = {tms_cu(dev)->product, 0};
+            status = widen(dev, from, p->dtype, (uint64_t)n * p->n_in, piece);
+            w = piece.mem->at;
+        }
+        if (status == TAMIS_OK) status = product(dev, &args, w, first, n, keep);
+    }
+    return status;
+}
+
+/* Builds what the library needs for launches of this shape, by a product of zeros. */
+static tamis_status prepare_library(tms_device *dev, const tms_linear *p) {
+    uint64_t piece = (uint64_t)outputs_a_piece(p) * p->n_in, side = p->n_in + (uint64_t)p->n_out;
+    tamis_status status = reserve(dev, piece + WARM_ROWS * side);
+    if (status != TAMIS_OK) return status;
+    tms_ref at = {tms_cu(dev)->product, 0};
+    status = tms_cu_fill(dev, at, 0, (piece + WARM_ROWS * side) * sizeof(float));
+    tms_linear warm = {
+        .x = {{at.mem, piece * sizeof(float)}, p->n_in},
+        .y = {{at.mem, (piece + WARM_ROWS * (uint64_t)p->n_in) * sizeof(float)}, p->n_out},
+        .w = at,
+        .bias = {at.mem, 0},
+        .dtype = TAMIS_F32,
+        .n_rows = WARM_ROWS,
+        .n_in = p->n_in,
+        .n_out = outputs_a_piece(p)};
+    if (status == TAMIS_OK && p->dtype != TAMIS_F32) status = widen(dev, at, p->dtype, 0, at);
+    return status == TAMIS_OK ? run_library(dev, &warm) : status;
+}
+
+/* No rows: every kernel that launches of this shape may need, empty. */
+static tamis_status prepare(tms_device *dev, const tms_linear *p) {
+    tamis_status status = run_few(dev, p, 1);
+    if (status == TAMIS_OK) status = run_few(dev, p, TMS_FEW_ROWS);
+    if (status == TAMIS_OK) status = run_tiles(dev, p);
+    return status == TAMIS_OK && library_takes(dev, p) ? prepare_library(dev, p) : status;
+}
+
+tamis_status tms_cu_linear(tms_device *dev, const tms_linear *p) {
+    if (p->n_in == 0 || p->n_out == 0)
+        return tms_device_fail(dev, TAMIS_E_ARGUMENT, "linear: %u inputs, %u outputs", p->n_in,
+                               p->n_out);
+    tamis_status status = tms_cu_check_dtype(dev, "linear", p->dtype);
+    if (status == TAMIS_OK) status = tms_cu_base_only(dev, "linear");
+    if (status != TAMIS_OK) return status;
+    if (p->n_rows == 0) return prepare(dev, p);
+    if (p->n_rows <= TMS_FEW_ROWS) return run_few(dev, p, p->n_rows == 1 ? 1 : TMS_FEW_ROWS);
+    return library_takes(dev, p) ? run_library(dev, p) : run_tiles(dev, p);
+}

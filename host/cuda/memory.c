@@ -1,0 +1,248 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Device memory: allocation within the device's limits, and copies in and out of it. */
+#include "host/cuda/cuda.h"
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define WRAP_ALIGNMENT     16u        /* of a caller's memory, in bytes */
+#define MAX_NO_WAIT        (1u << 20) /* the contract: writes up to this do not wait */
+#define EVENT_WITHOUT_TIME 2u         /* CUevent_flags */
+
+static tamis_status check_limits(tms_device *dev, uint64_t bytes) {
+    const tamis_device_info *info = &dev->info;
+    uint64_t used = tms_cu(dev)->memory_used;
+    if (dev->sticky != TAMIS_OK) return dev->sticky;
+    if (bytes == 0) return tms_device_fail(dev, TAMIS_E_ARGUMENT, "an allocation of 0 bytes");
+    if (bytes > info->max_buffer_bytes)
+        return tms_device_fail(
+            dev, TAMIS_E_NO_MEMORY, "a buffer of %llu bytes: the largest on %s is %llu",
+            (unsigned long long)bytes, info->id, (unsigned long long)info->max_buffer_bytes);
+    if (used > info->memory_bytes || bytes > info->memory_bytes - used)
+        return tms_device_fail(dev, TAMIS_E_NO_MEMORY,
+                               "a buffer of %llu bytes: %s has %llu, of which %llu are taken",
+                               (unsigned long long)bytes, info->id,
+                               (unsigned long long)info->memory_bytes, (unsigned long long)used);
+    return TAMIS_OK;
+}
+
+/* Memory and bytes of the host have no place in a graph: the pool would give memory of the graph's own,
+ * and a replay would read what staging holds by then. */
+static tamis_status check_not_captured(tms_device *dev, const char *what) {
+    tms_cu_device *cu = tms_cu(dev);
+    int captured = 0;
+    tamis_status status =
+        tms_cu_check(dev, cu->api->cuStreamIsCapturing(cu->stream, &captured), what);
+    if (status != TAMIS_OK || !captured) return status;
+    return tms_device_fail(dev, TAMIS_E_STATE, "%s: the stream is being captured", what);
+}
+
+static tms_mem *make_handle(tms_device *dev) {
+    tms_mem *mem = calloc(1, sizeof *mem);
+    if (!mem) tms_device_fail(dev, TAMIS_E_NO_MEMORY, "no host memory for a buffer's handle");
+    return mem;
+}
+
+static tamis_status take_memory(tms_device *dev, uint64_t bytes, tms_cu_address *at) {
+    tms_cu_device *cu = tms_cu(dev);
+    char what[80];
+    snprintf(what, sizeof what, "a buffer of %llu bytes on %s", (unsigned long long)bytes,
+             dev->info.id);
+    tamis_status status = tms_cu_enter(dev);
+    if (status != TAMIS_OK) return status;
+    status = check_not_captured(dev, what);
+    if (status == TAMIS_OK)
+        status = tms_cu_check(dev,
+                              cu->pools ? cu->api->cuMemAllocAsync(at, bytes, cu->stream)
+                                        : cu->api->cuMemAlloc_v2(at, bytes),
+                              what);
+    tms_cu_leave(dev);
+    return status;
+}
+
+tamis_status tms_cu_alloc(tms_device *dev, uint64_t bytes, tms_mem **out) {
+    tamis_status status = check_limits(dev, bytes);
+    if (status != TAMIS_OK) return status;
+    tms_mem *mem = make_handle(dev);
+    if (!mem) return TAMIS_E_NO_MEMORY;
+    status = take_memory(dev, bytes, &mem->at);
+    if (status != TAMIS_OK) {
+        free(mem);
+        return status;
+    }
+    mem->bytes = bytes;
+    mem->own = true;
+    tms_cu(dev)->memory_used += bytes;
+    *out = mem;
+    return TAMIS_OK;
+}
+
+tamis_status tms_cu_wrap(tms_device *dev, uint64_t native, uint64_t bytes, tms_mem **out) {
+    if (dev->sticky != TAMIS_OK) return dev->sticky;
+    if (native == 0 || native % WRAP_ALIGNMENT)
+        return tms_device_fail(dev, TAMIS_E_ARGUMENT,
+                               "device address 0x%llx: must be a multiple of %u and not 0",
+                               (unsigned long long)native, WRAP_ALIGNMENT);
+    if (bytes == 0 || bytes > UINT64_MAX - native)
+        return tms_device_fail(dev, TAMIS_E_ARGUMENT, "%llu bytes at device address 0x%llx",
+                               (unsigned long long)bytes, (unsigned long long)native);
+    tms_mem *mem = make_handle(dev);
+    if (!mem) return TAMIS_E_NO_MEMORY;
+    *mem = (tms_mem){.at = native, .bytes = bytes};
+    *out = mem;
+    return TAMIS_OK;
+}
+
+/* Without pools the driver frees at once: what is enqueued must be done before. */
+static void give_back(tms_device *dev, tms_mem *mem) {
+    tms_cu_device *cu = tms_cu(dev);
+    cu->memory_used -= mem->bytes;
+    if (tms_cu_enter(dev) != TAMIS_OK) return;
+    tms_cu_result result;
+    if (cu->pools) {
+        result = cu->api->cuMemFreeAsync(mem->at, cu->stream);
+    } else {
+        result = cu->api->cuStreamSynchronize(cu->stream);
+        if (result == TMS_CU_SUCCESS) result = cu->api->cuMemFree_v2(mem->at);
+    }
+    if (tms_cu_check(dev, result, "free") != TAMIS_OK)
+        tms_log_line(&dev->log, TAMIS_LOG_WARN, "%llu bytes are not freed: %s",
+                     (unsigned long long)mem->bytes, dev->error.text);
+    tms_cu_leave(dev);
+}
+
+void tms_cu_free(tms_device *dev, tms_mem *mem) {
+    if (!mem) return;
+    if (mem->own) give_back(dev, mem);
+    free(mem);
+}
+
+static tamis_status check_range(tms_device *dev, tms_ref ref, uint64_t bytes, const char *what) {
+    if (dev->sticky != TAMIS_OK) return dev->sticky;
+    if (!ref.mem) return tms_device_fail(dev, TAMIS_E_ARGUMENT, "%s: the memory is absent", what);
+    if (ref.offset > ref.mem->bytes || bytes > ref.mem->bytes - ref.offset)
+        return tms_device_fail(dev, TAMIS_E_ARGUMENT,
+                               "%s: %llu bytes at offset %llu of a buffer of %llu", what,
+                               (unsigned long long)bytes, (unsigned long long)ref.offset,
+                               (unsigned long long)ref.mem->bytes);
+    return TAMIS_OK;
+}
+
+/* ---- Writes ---------------------------------------------------------------------------------- */
+
+tamis_status tms_cu_staging_take(tms_device *dev) {
+    tms_cu_device *cu = tms_cu(dev);
+    tms_cu_staging *s = &cu->staging;
+    void *bytes = NULL;
+    tamis_status status = tms_cu_enter(dev);
+    if (status != TAMIS_OK) return status;
+    status = tms_cu_check(dev, cu->api->cuMemAllocHost_v2(&bytes, 2 * TMS_CU_STAGING_HALF),
+                          "pinned host memory for staging");
+    s->bytes = bytes;
+    for (int half = 0; half < 2 && status == TAMIS_OK; half++)
+        status = tms_cu_check(dev, cu->api->cuEventCreate(&s->last[half], EVENT_WITHOUT_TIME),
+                              "event for staging");
+    tms_cu_leave(dev);
+    return status;
+}
+
+void tms_cu_staging_free(tms_device *dev) {
+    tms_cu_device *cu = tms_cu(dev);
+    for (int half = 0; half < 2; half++)
+        if (cu->staging.last[half]) cu->api->cuEventDestroy_v2(cu->staging.last[half]);
+    if (cu->staging.bytes) cu->api->cuMemFreeHost(cu->staging.bytes);
+}
+
+/* Makes room for `bytes` in the present half, or waits for the other one and turns to it. */
+static tamis_status reserve_staging(tms_device *dev, uint64_t bytes) {
+    tms_cu_staging *s = &tms_cu(dev)->staging;
+    if (s->used + bytes <= TMS_CU_STAGING_HALF) return TAMIS_OK;
+    s->half = !s->half;
+    s->used = 0;
+    if (!s->written[s->half]) return TAMIS_OK;
+    s->written[s->half] = false;
+    return tms_cu_check_late(dev, tms_cu(dev)->api->cuEventSynchronize(s->last[s->half]),
+                             "waiting for a write");
+}
+
+/* Pageable memory would make the driver wait for the stream: the bytes go through pinned memory. */
+static tamis_status write_staged(tms_device *dev, tms_cu_address to, const void *from,
+                                 uint64_t bytes) {
+    tms_cu_device *cu = tms_cu(dev);
+    tms_cu_staging *s = &cu->staging;
+    tamis_status status = reserve_staging(dev, bytes);
+    if (status != TAMIS_OK) return status;
+    uint8_t *staged = s->bytes + s->half * (size_t)TMS_CU_STAGING_HALF + s->used;
+    memcpy(staged, from, bytes);
+    status =
+        tms_cu_check(dev, cu->api->cuMemcpyHtoDAsync_v2(to, staged, bytes, cu->stream), "write");
+    if (status != TAMIS_OK) return status;
+    s->written[s->half] = true;
+    s->used += (bytes + 63) / 64 * 64;
+    return tms_cu_check(dev, cu->api->cuEventRecord(s->last[s->half], cu->stream), "write");
+}
+
+tamis_status tms_cu_write(tms_device *dev, tms_ref to, const void *from, uint64_t bytes) {
+    tamis_status status = check_range(dev, to, bytes, "write");
+    if (status != TAMIS_OK || bytes == 0) return status;
+    status = tms_cu_enter(dev);
+    if (status != TAMIS_OK) return status;
+    status = check_not_captured(dev, "write");
+    for (uint64_t done = 0, piece; done < bytes && status == TAMIS_OK; done += piece) {
+        piece = bytes - done < MAX_NO_WAIT ? bytes - done : MAX_NO_WAIT;
+        status =
+            write_staged(dev, to.mem->at + to.offset + done, (const uint8_t *)from + done, piece);
+    }
+    tms_cu_leave(dev);
+    return status;
+}
+
+/* ---- Other copies ---------------------------------------------------------------------------- */
+
+tamis_status tms_cu_read(tms_device *dev, tms_ref from, void *to, uint64_t bytes) {
+    tms_cu_device *cu = tms_cu(dev);
+    tamis_status status = check_range(dev, from, bytes, "read");
+    if (status != TAMIS_OK || bytes == 0) return status;
+    status = tms_cu_enter(dev);
+    if (status != TAMIS_OK) return status;
+    status = tms_cu_check_late(
+        dev, cu->api->cuMemcpyDtoHAsync_v2(to, from.mem->at + from.offset, bytes, cu->stream),
+        "read");
+    if (status == TAMIS_OK)
+        status = tms_cu_check_late(dev, cu->api->cuStreamSynchronize(cu->stream), "read");
+    tms_cu_leave(dev);
+    return status;
+}
+
+tamis_status tms_cu_copy(tms_device *dev, tms_ref to, tms_ref from, uint64_t bytes) {
+    tms_cu_device *cu = tms_cu(dev);
+    tamis_status status = check_range(dev, to, bytes, "copy to");
+    if (status == TAMIS_OK) status = check_range(dev, from, bytes, "copy from");
+    if (status != TAMIS_OK || bytes == 0) return status;
+    status = tms_cu_enter(dev);
+    if (status != TAMIS_OK) return status;
+    status =
+        tms_cu_check(dev,
+                     cu->api->cuMemcpyDtoDAsync_v2(to.mem->at + to.offset,
+                                                   from.mem->at + from.offset, bytes, cu->stream),
+                     "copy");
+    tms_cu_leave(dev);
+    return status;
+}
+
+tamis_status tms_cu_fill(tms_device *dev, tms_ref to, uint32_t word, uint64_t bytes) {
+    tms_cu_device *cu = tms_cu(dev);
+    tamis_status status = check_range(dev, to, bytes, "fill");
+    if (status != TAMIS_OK || bytes == 0) return status;
+    if (bytes % 4 || to.offset % 4)
+        return tms_device_fail(dev, TAMIS_E_ARGUMENT,
+                               "fill: %llu bytes at offset %llu: both must be multiples of 4",
+                               (unsigned long long)bytes, (unsigned long long)to.offset);
+    status = tms_cu_enter(dev);
+    if (status != TAMIS_OK) return status;
+    status = tms_cu_check(
+        dev, cu->api->cuMemsetD32Async(to.mem->at + to.offset, word, bytes / 4, cu->stream),
+        "fill");
+    tms_cu_leave(dev);
+    return status;
+}

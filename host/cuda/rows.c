@@ -1,0 +1,72 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* write_rows and read_rows on CUDA: shapes and launches of cuda_kernels/rows.cu. */
+#include "host/cuda/cuda.h"
+
+#define THREADS  256u
+#define CHANNELS 8u /* of a thread */
+
+static tamis_status check_write(tms_device *dev, const tms_write_rows *p) {
+    const uint64_t width = (uint64_t)p->batch.n_kv_heads * p->kv.head_dim;
+    if (p->dtype != TAMIS_F32 && p->dtype != p->kv.dtype)
+        return tms_device_fail(dev, TAMIS_E_ARGUMENT,
+                               "write_rows: %s rows into a cache of %s: f32 or the cache's dtype",
+                               tamis_dtype_name(p->dtype), tamis_dtype_name(p->kv.dtype));
+    if (p->batch.n_rows > 1 && (p->k_stride < width || p->v_stride < width))
+        return tms_device_fail(dev, TAMIS_E_ARGUMENT,
+                               "write_rows: rows of %llu elements at strides of %llu and %llu",
+                               (unsigned long long)width, (unsigned long long)p->k_stride,
+                               (unsigned long long)p->v_stride);
+    return TAMIS_OK;
+}
+
+/* Elements of `n` rows of `width` from the first to the end of the last. */
+static uint64_t reach(uint64_t n, uint64_t stride, uint64_t width) {
+    return n ? (n - 1) * stride + width : 0;
+}
+
+tamis_status tms_cu_write_rows(tms_device *dev, const tms_write_rows *p) {
+    const tms_batch *b = &p->batch;
+    tamis_status status = tms_cu_base_only(dev, "write_rows");
+    if (status == TAMIS_OK) status = tms_check_kv(dev, &p->kv);
+    if (status == TAMIS_OK) status = check_write(dev, p);
+    if (status != TAMIS_OK) return status;
+    const uint64_t lanes = (uint64_t)b->n_rows * b->n_kv_heads,
+                   width = (uint64_t)b->n_kv_heads * p->kv.head_dim;
+    const size_t size = tamis_dtype_size(p->dtype);
+    tms_cu_launch l = p->dtype == TAMIS_F32
+                          ? tms_cu_begin(dev, "rows", "write_rows_%s_d%u",
+                                         tamis_dtype_name(p->kv.dtype), p->kv.head_dim)
+                          : tms_cu_begin(dev, "rows", "copy_rows_16_d%u", p->kv.head_dim);
+    const cu_write_rows_args args = {
+        .kv = tms_cu_kv(&l, &p->kv, b->n_rows),
+        .batch = tms_cu_batch(&l, b),
+        .k = tms_cu_ref(&l, "k", p->k, size, reach(b->n_rows, p->k_stride, width)),
+        .v = tms_cu_ref(&l, "v", p->v, size, reach(b->n_rows, p->v_stride, width)),
+        .slots = tms_cu_ref(&l, "slots", p->slots, sizeof(int32_t), lanes),
+        .k_stride = p->k_stride,
+        .v_stride = p->v_stride,
+    };
+    return tms_cu_run(&l, tms_cu_items(lanes * (p->kv.head_dim / CHANNELS), THREADS), &args);
+}
+
+tamis_status tms_cu_read_rows(tms_device *dev, const tms_read_rows *p) {
+    tamis_status status = tms_cu_base_only(dev, "read_rows");
+    if (status == TAMIS_OK) status = tms_check_kv(dev, &p->kv);
+    if (status != TAMIS_OK) return status;
+    const uint64_t n = (uint64_t)p->n * p->kv.head_dim;
+    tms_cu_launch l = tms_cu_begin(dev, "rows", "read_rows_%s_d%u", tamis_dtype_name(p->kv.dtype),
+                                   p->kv.head_dim);
+    const cu_read_rows_args args = {
+        .kv = tms_cu_kv(&l, &p->kv, p->n),
+        .table = tms_cu_reached(&l, "table", p->table, sizeof(int32_t), p->n),
+        .seq = tms_cu_ref(&l, "seq", p->seq, sizeof(int32_t), p->n),
+        .head = tms_cu_ref(&l, "head", p->head, sizeof(int32_t), p->n),
+        .slot = tms_cu_ref(&l, "slot", p->slot, sizeof(int32_t), p->n),
+        .k = tms_cu_optional(&l, "k", p->k, sizeof(float), n),
+        .v = tms_cu_optional(&l, "v", p->v, sizeof(float), n),
+        .seq_stride = p->seq_stride,
+        .head_stride = p->head_stride,
+        .n = p->n,
+    };
+    return tms_cu_run(&l, tms_cu_items(n / CHANNELS, THREADS), &args);
+}

@@ -1,0 +1,75 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* score_pages on CUDA: shape and launch of cuda_kernels/score.cu. */
+#include "host/cuda/selection.h"
+
+/* Threads that a launch brings to a multiprocessor in all: more would only begin and end. */
+#define MOST_THREADS 2048u
+/* Pages that are worth a block. */
+#define FEWEST_PAGES 32u
+
+static uint64_t ceil_div(uint64_t a, uint64_t b) {
+    return (a + b - 1) / b;
+}
+
+static uint64_t least(uint64_t a, uint64_t b) {
+    return a < b ? a : b;
+}
+
+tamis_status tms_cu_score_check(tms_device *dev, const char *op, const tms_score_pages *p) {
+    tamis_status status = tms_check_kv(dev, &p->kv);
+    if (status == TAMIS_OK) status = tms_check_batch(dev, &p->batch);
+    if (status != TAMIS_OK) return status;
+    const uint32_t full = p->batch.max_visible / p->kv.page_size;
+    if (p->batch.n_rows && p->stride < full)
+        return tms_device_fail(dev, TAMIS_E_ARGUMENT,
+                               "%s: a stride of %u scores for lanes of %u full pages", op,
+                               p->stride, full);
+    return TAMIS_OK;
+}
+
+/* Few pages are spread over all multiprocessors; many give each warp a turn or more. */
+static uint32_t blocks_of(const tms_device *dev, const tms_score_pages *p, uint32_t threads) {
+    const uint64_t lanes = (uint64_t)p->batch.n_rows * p->batch.n_kv_heads;
+    const uint64_t units = dev->info.compute_units, owners = lanes ? lanes : 1;
+    const uint32_t full = p->batch.max_visible / p->kv.page_size;
+    const uint32_t turn = CU_SCORE_TURN(p->kv.head_dim) * (threads / 32);
+    const uint64_t spread = least(ceil_div(full, FEWEST_PAGES), units / owners);
+    const uint64_t whole = least(ceil_div(full, turn), units * (MOST_THREADS / threads) / owners);
+    const uint64_t blocks = spread > whole ? spread : whole;
+    return blocks ? (uint32_t)blocks : 1;
+}
+
+cu_score_args tms_cu_score_args(tms_cu_launch *l, const tms_score_pages *p, uint32_t threads) {
+    const tms_batch *b = &p->batch;
+    const uint64_t n = (uint64_t)b->n_rows * b->n_kv_heads * p->stride;
+    return (cu_score_args){
+        .kv = tms_cu_kv(l, &p->kv, 0),
+        .bounds = tms_cu_bounds_of(l, &p->kv, b->n_rows),
+        .batch = tms_cu_batch(l, b),
+        .q = tms_cu_matrix(l, "q", &p->q, b->n_rows, (uint64_t)b->n_heads * p->kv.head_dim),
+        .scores = tms_cu_ref(l, "scores", p->scores, sizeof(float), n),
+        .stride = p->stride,
+        .rule = p->group,
+        .blocks = blocks_of(l->dev, p, threads),
+    };
+}
+
+uint32_t tms_cu_score_shared(const tms_score_pages *p) {
+    const uint32_t group = p->batch.n_heads / p->batch.n_kv_heads;
+    return 2 * group * p->kv.head_dim * (uint32_t)sizeof(float);
+}
+
+tamis_status tms_cu_score_pages(tms_device *dev, const tms_score_pages *p) {
+    tamis_status status = tms_cu_base_only(dev, "score_pages");
+    if (status == TAMIS_OK) status = tms_cu_score_check(dev, "score_pages", p);
+    if (status != TAMIS_OK) return status;
+    tms_cu_launch l = tms_cu_begin(dev, "score", "score_pages_%s_d%u",
+                                   tamis_dtype_name(p->kv.dtype), p->kv.head_dim);
+    const cu_score_args args = tms_cu_score_args(&l, p, CU_SCORE_THREADS);
+    const tms_cu_grid grid = {.x = (uint64_t)p->batch.n_rows * args.blocks,
+                              .y = p->batch.n_kv_heads,
+                              .z = 1,
+                              .threads = CU_SCORE_THREADS,
+                              .shared = tms_cu_score_shared(p)};
+    return tms_cu_run(&l, grid, &args);
+}

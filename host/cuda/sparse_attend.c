@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* sparse_attend on CUDA: what it takes, and its two launches: cuda_kernels/sparse_attend.cu, which
+ * scores and selects, then attend over the lists. */
+#include "host/cuda/selection.h"
+
+const char *tms_cu_sparse_attend_refusal(tms_device *dev, const tms_sparse_attend *p) {
+    const tms_batch *b = &p->attend.batch;
+    if (dev->form == TMS_FORM_CPU) return "no CPU form: the device is not a CPU";
+    if (!p->score.scores.mem) return "there are no scores";
+    if (p->select.granularity != p->score.kv.page_size) return "entries that are not pages";
+    if ((uint64_t)b->n_rows * b->n_kv_heads > TMS_CU_TICKETS) return "too many rows and heads";
+    return NULL;
+}
+
+/* What select, scoring and attend say of the three together. */
+static tamis_status check(tms_device *dev, const tms_sparse_attend *p) {
+    const char *refusal = tms_cu_sparse_attend_refusal(dev, p);
+    if (refusal) return tms_device_fail(dev, TAMIS_E_UNSUPPORTED, "sparse_attend: %s", refusal);
+    tamis_status status = tms_cu_score_check(dev, "sparse_attend", &p->score);
+    if (status == TAMIS_OK) status = tms_cu_select_check(dev, &p->select);
+    if (status != TAMIS_OK) return status;
+    const uint32_t most = tms_cu_select_most(&p->select), max_pages = p->attend.max_pages;
+    if (most > max_pages || max_pages > p->select.lists.capacity)
+        return tms_device_fail(
+            dev, TAMIS_E_ARGUMENT,
+            "sparse_attend: select gives %u entries, max_pages is %u and lists hold %u", most,
+            max_pages, p->select.lists.capacity);
+    return TAMIS_OK;
+}
+
+static tamis_status run_score_select(tms_device *dev, const tms_sparse_attend *p) {
+    const tms_batch *b = &p->score.batch;
+    tms_select select = p->select; /* of the scores that the launch writes */
+    select.scores = p->score.scores;
+    select.stride = p->score.stride;
+    tms_cu_launch l = tms_cu_begin(dev, "sparse_attend", "score_select_%s_d%u",
+                                   tamis_dtype_name(p->score.kv.dtype), p->score.kv.head_dim);
+    const cu_score_select_args args = {
+        .score = tms_cu_score_args(&l, &p->score, CU_SELECT_THREADS),
+        .select = tms_cu_select_args(&l, &select),
+        .tickets = tms_cu_tickets(&l, (uint64_t)b->n_rows * b->n_kv_heads),
+    };
+    /* The queries, then the keys. */
+    const uint32_t queries = tms_cu_score_shared(&p->score),
+                   keys = tms_cu_select_shared(&args.select);
+    const tms_cu_grid grid = {.x = (uint64_t)b->n_rows * args.score.blocks,
+                              .y = b->n_kv_heads,
+                              .z = 1,
+                              .threads = CU_SELECT_THREADS,
+                              .shared = queries > keys ? queries : keys};
+    return tms_cu_run(&l, grid, &args);
+}
+
+tamis_status tms_cu_sparse_attend(tms_device *dev, const tms_sparse_attend *p) {
+    tamis_status status = check(dev, p);
+    if (status == TAMIS_OK) status = run_score_select(dev, p);
+    return status == TAMIS_OK ? tms_cu_attend(dev, &p->attend) : status;
+}

@@ -1,0 +1,56 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Contexts and buffers on what a program has of CUDA itself. */
+#include "lib/core/core.h"
+#include <tamis/cuda.h>
+
+#include <stdlib.h>
+
+static const char cuda[] = "cuda";
+
+tamis_status tamis_context_create_cuda(void *cuda_context, void *cuda_stream,
+                                       const tamis_context_params *params, tamis_context **out,
+                                       tamis_error *error) {
+    static const tamis_context_params defaults;
+    TMS_REQUIRE(out, TAMIS_E_ARGUMENT, "out: NULL");
+    *out = NULL;
+    TMS_REQUIRE(cuda_context, TAMIS_E_ARGUMENT, "CUDA context: NULL");
+    if (!params) params = &defaults;
+    TMS_REQUIRE(!params->device, TAMIS_E_ARGUMENT,
+                "device \"%.64s\": must be NULL, the CUDA context decides", params->device);
+    tms_log log;
+    tamis_status status = tms_log_begin(&log, params, error);
+    if (status != TAMIS_OK) return status;
+    const tms_backend *backend = tms_backend_by_name(cuda);
+    TMS_REQUIRE(backend && backend->open_on, TAMIS_E_UNSUPPORTED, "built without CUDA");
+    tamis_context *context = calloc(1, sizeof *context);
+    TMS_REQUIRE(context, TAMIS_E_NO_MEMORY, "no memory for a context");
+    status = backend->open_on(cuda_context, cuda_stream, &log, &context->dev, error);
+    if (status != TAMIS_OK) {
+        free(context);
+        return status;
+    }
+    *out = context;
+    return TAMIS_OK;
+}
+
+tamis_status tamis_buffer_wrap_cuda(tamis_context *context, uint64_t device_address, uint64_t bytes,
+                                    tamis_buffer **out, tamis_error *error) {
+    TMS_REQUIRE(out, TAMIS_E_ARGUMENT, "out: NULL");
+    *out = NULL;
+    TMS_REQUIRE(context, TAMIS_E_ARGUMENT, "context: NULL");
+    tms_device *dev = context->dev;
+    TMS_REQUIRE(dev->backend == tms_backend_by_name(cuda) && dev->backend->wrap,
+                TAMIS_E_UNSUPPORTED, "the context is of the backend %s: CUDA memory is not its own",
+                dev->backend->name);
+    tamis_status status = TAMIS_OK;
+    tamis_buffer *buffer = calloc(1, sizeof *buffer);
+    TMS_REQUIRE(buffer, TAMIS_E_NO_MEMORY, "no memory for a buffer's handle");
+    buffer->context = context;
+    buffer->bytes = bytes;
+    TMS_TRY(dev, dev->backend->wrap(dev, device_address, bytes, &buffer->mem));
+    *out = buffer;
+    return TAMIS_OK;
+fail:
+    tamis_buffer_destroy(&buffer);
+    return status;
+}

@@ -1,0 +1,64 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Graphs: recordings of a context's calls, through the backend. */
+#include "lib/core/core.h"
+#include <tamis/graph.h>
+
+#include <stdlib.h>
+
+struct tamis_graph {
+    tamis_context *context;
+    tms_graph *recorded;
+};
+
+static tamis_status check_context(const tamis_context *context, tamis_error *error) {
+    TMS_REQUIRE(context, TAMIS_E_ARGUMENT, "context: NULL");
+    TMS_REQUIRE(context->dev->backend->capture_begin, TAMIS_E_UNSUPPORTED,
+                "device %s: the %s backend records no graphs", context->dev->info.id,
+                context->dev->backend->name);
+    return TAMIS_OK;
+}
+
+tamis_status tamis_graph_begin(tamis_context *context, tamis_error *error) {
+    tamis_status status = check_context(context, error);
+    if (status != TAMIS_OK) return status;
+    TMS_REQUIRE(!context->recording, TAMIS_E_STATE, "the context is recording a graph already");
+    status =
+        tms_forward(context->dev, context->dev->backend->capture_begin(context->dev), error);
+    context->recording = status == TAMIS_OK;
+    return status;
+}
+
+tamis_status tamis_graph_end(tamis_context *context, tamis_graph **out, tamis_error *error) {
+    TMS_REQUIRE(out, TAMIS_E_ARGUMENT, "out: NULL");
+    *out = NULL;
+    tamis_status status = check_context(context, error);
+    if (status != TAMIS_OK) return status;
+    TMS_REQUIRE(context->recording, TAMIS_E_STATE, "the context is not recording a graph");
+    tms_device *dev = context->dev;
+    tms_graph *recorded = NULL;
+    context->recording = false;
+    status = tms_forward(dev, dev->backend->capture_end(dev, &recorded), error);
+    if (status != TAMIS_OK) return status;
+    tamis_graph *graph = malloc(sizeof *graph);
+    if (!graph) {
+        dev->backend->graph_free(dev, recorded);
+        return tms_error_set(error, TAMIS_E_NO_MEMORY, "no memory for a graph's handle");
+    }
+    *graph = (tamis_graph){context, recorded};
+    *out = graph;
+    return TAMIS_OK;
+}
+
+tamis_status tamis_graph_launch(tamis_graph *graph, tamis_error *error) {
+    TMS_REQUIRE(graph, TAMIS_E_ARGUMENT, "graph: NULL");
+    tms_device *dev = graph->context->dev;
+    return tms_forward(dev, dev->backend->graph_launch(dev, graph->recorded), error);
+}
+
+void tamis_graph_destroy(tamis_graph **graph) {
+    if (!graph || !*graph) return;
+    tms_device *dev = (*graph)->context->dev;
+    dev->backend->graph_free(dev, (*graph)->recorded);
+    free(*graph);
+    *graph = NULL;
+}

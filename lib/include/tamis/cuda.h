@@ -1,0 +1,53 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* For programs that drive a CUDA GPU themselves: a context on their CUDA context and stream, and
+ * buffers in their device memory. Not part of tamis.h; needs no CUDA header. */
+#ifndef TAMIS_CUDA_H
+#define TAMIS_CUDA_H
+
+#include <tamis/buffer.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Opens the device of `cuda_context` (a CUcontext; the CUDA runtime's is the device's primary one)
+ * on `cuda_stream` (a CUstream or cudaStream_t of that context; NULL: its legacy default stream).
+ *
+ * Ownership: context and stream stay the caller's and must live until tamis_context_destroy, which
+ * waits for the stream. Thread-safety: as tamis_context_create; every call of the library makes the
+ * CUDA context current for its own time and then puts back what the thread had.
+ *
+ * Order: whatever this context enqueues goes to the stream, behind what the caller has put there,
+ * and what the caller puts there next sees its results. No call waits but those that say so.
+ *
+ * Capture: while the stream is being captured call nothing but tamis_plan_write and
+ * tamis_plan_attend, on an open step of a plan without `timing`; under `fixed_launches` the graph
+ * then serves later steps (tamis_plan_step_replayed). Calls that send bytes of the
+ * host (tamis_buffer_write, tamis_plan_step_begin), take memory or wait answer E_STATE, and if they
+ * wait the driver ends the capture.
+ *
+ * `params` may be NULL; its `device` must be NULL, for the CUDA context decides. Errors: E_ARGUMENT
+ * (out or cuda_context is NULL, a device is named, cuda_context is none, TAMIS_LOG names no level),
+ * E_NO_DEVICE (the device cannot be used, with the reason), E_UNSUPPORTED (built without CUDA),
+ * E_NO_MEMORY, E_DEVICE. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status
+tamis_context_create_cuda(void *cuda_context, void *cuda_stream, const tamis_context_params *params,
+                          tamis_context **out, tamis_error *error);
+
+/* Makes a buffer of `bytes` of the caller's device memory at `device_address` (a CUdeviceptr, a
+ * multiple of 16), on any context of the backend "cuda" whose device reaches it.
+ *
+ * Ownership: the memory stays the caller's and must outlive what is enqueued on it;
+ * tamis_buffer_destroy only lets go of it, and does not wait. The library reads and writes it in
+ * the order of the context's stream: on a context that owns its stream the caller keeps his own
+ * streams apart with events or waits. Errors: E_ARGUMENT with the value, E_UNSUPPORTED (the context
+ * is of another backend), E_NO_MEMORY. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_buffer_wrap_cuda(tamis_context *context,
+                                                               uint64_t device_address,
+                                                               uint64_t bytes, tamis_buffer **out,
+                                                               tamis_error *error);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,505 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The CUDA driver on the CPU does what a driver does, and finds each planted bug. */
+#include "test_args.h"
+
+#include "host/cuda/driver.h"
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include <cmocka.h>
+
+#define DECLARE(name, parameters) tms_cu_result name parameters;
+TMS_CU_CALLS(DECLARE)
+TMS_CUBLAS_CALLS(DECLARE)
+
+#define OK(call) assert_int_equal(call, TMS_CU_SUCCESS)
+
+static tms_cu_context context;
+static tms_cu_stream stream;
+static tms_cu_module right, wrong;
+
+static int begin(void **state) {
+    (void)state;
+    OK(cuInit(0));
+    OK(cuDevicePrimaryCtxRetain(&context, 0));
+    OK(cuCtxPushCurrent_v2(context));
+    OK(cuStreamCreate(&stream, TMS_CU_STREAM_NON_BLOCKING));
+    OK(cuModuleLoadData(&right, "cuda_on_cpu right " TEST_KERNELS "\n"));
+    OK(cuModuleLoadData(&wrong, "cuda_on_cpu wrong " TEST_KERNELS "\n"));
+    return 0;
+}
+
+/* Releasing the context also makes a dead one whole again. */
+static int end(void **state) {
+    (void)state;
+    OK(cuCtxPopCurrent_v2(NULL));
+    OK(cuDevicePrimaryCtxRelease_v2(0));
+    return 0;
+}
+
+static tms_cu_address take(size_t bytes) {
+    tms_cu_address at = 0;
+    OK(cuMemAllocAsync(&at, bytes, stream));
+    return at;
+}
+
+static tms_cu_address upload(const void *from, size_t bytes) {
+    tms_cu_address at = take(bytes);
+    OK(cuMemcpyHtoDAsync_v2(at, from, bytes, stream));
+    return at;
+}
+
+static void launch(tms_cu_module module, const char *name, unsigned blocks, unsigned threads,
+                   unsigned shared, test_args args) {
+    tms_cu_function function = NULL;
+    void *parameters[] = {&args};
+    OK(cuModuleGetFunction(&function, module, name));
+    OK(cuLaunchKernel(function, blocks, 1, 1, threads, 1, 1, shared, stream, parameters, NULL));
+}
+
+static void download(void *to, tms_cu_address from, size_t bytes) {
+    OK(cuMemcpyDtoHAsync_v2(to, from, bytes, stream));
+}
+
+/* ---- Right kernels --------------------------------------------------------------------------- */
+
+static void test_exchange(void **state) {
+    (void)state;
+    uint32_t in[64], out[192];
+    for (uint32_t i = 0; i < 64; i++)
+        in[i] = i * i + i / 3;
+    test_args args = {.out = take(sizeof out), .in = upload(in, sizeof in)};
+    launch(right, "exchange", 1, 64, 0, args);
+    download(out, args.out, sizeof out);
+    for (uint32_t i = 0; i < 64; i++) {
+        uint32_t odd = 0;
+        for (uint32_t lane = 0; lane < 32; lane++)
+            odd |= (in[i / 32 * 32 + lane] & 1) << lane;
+        assert_int_equal(out[i], in[i / 32 * 32 + (i + 1) % 32]);
+        assert_int_equal(out[64 + i], in[i ^ 3]);
+        assert_int_equal(out[128 + i], odd);
+    }
+}
+
+static void test_sums(void **state) {
+    (void)state;
+    uint32_t in[5 * 96], out[5];
+    for (uint32_t i = 0; i < 5 * 96; i++)
+        in[i] = i % 7 * 10;
+    test_args args = {.out = take(sizeof out), .in = upload(in, sizeof in)};
+    launch(right, "sums", 5, 96, 0, args);
+    download(out, args.out, sizeof out);
+    for (uint32_t b = 0; b < 5; b++) {
+        uint32_t sum = 0;
+        for (uint32_t i = 0; i < 96; i++)
+            sum += in[b * 96 + i];
+        assert_int_equal(out[b], sum);
+    }
+}
+
+static void test_backwards(void **state) {
+    (void)state;
+    static uint32_t in[1000], out[1024];
+    for (uint32_t i = 0; i < 1000; i++)
+        in[i] = 5 * i;
+    test_args args = {.out = take(sizeof out), .in = upload(in, sizeof in), .n = 1000};
+    launch(right, "backwards", 1, 1024, sizeof out, args);
+    download(out, args.out, sizeof out);
+    for (uint32_t i = 0; i < 1024; i++)
+        assert_int_equal(out[i], i < 24 ? 0xffffffffu : in[1023 - i]);
+}
+
+static void test_copies(void **state) {
+    (void)state;
+    uint32_t in[256], out[256];
+    for (uint32_t i = 0; i < 256; i++)
+        in[i] = i + 1;
+    test_args args = {.out = take(sizeof out), .in = upload(in, sizeof in)};
+    launch(right, "copies", 1, 32, 1024, args);
+    download(out, args.out, sizeof out);
+    for (uint32_t i = 0; i < 256; i++) {
+        const uint32_t from = i < 128 ? i : 128 + (i - 128 + 4) % 128;
+        assert_int_equal(out[i], from < 252 ? in[from] : 0);
+    }
+}
+
+/* A small number in 16 bits: quarters from -8 to 8. */
+static uint16_t element(int quarters, bool bf16) {
+    const float x = (float)quarters / 4;
+    uint32_t u;
+    memcpy(&u, &x, 4);
+    if (bf16) return (uint16_t)(u >> 16);
+    return x == 0.0f ? 0 : (uint16_t)((u >> 16 & 0x8000) | ((u & 0x7fffffff) - 0x38000000) >> 13);
+}
+
+static void multiply(const char *name, bool bf16) {
+    int quarters[24][16];
+    uint16_t in[24 * 16]; /* A [16][16], then B [16][8] */
+    uint32_t out[128];
+    for (int i = 0; i < 24 * 16; i++) {
+        quarters[i / 16][i % 16] = i * i * 7 % 65 - 32;
+        in[i] = element(quarters[i / 16][i % 16], bf16);
+    }
+    const int *b = quarters[16];
+    test_args args = {.out = take(sizeof out), .in = upload(in, sizeof in)};
+    launch(right, name, 1, 32, sizeof in, args);
+    download(out, args.out, sizeof out);
+    for (int i = 0; i < 16; i++)
+        for (int j = 0; j < 8; j++) {
+            int sum = 16;
+            for (int k = 0; k < 16; k++)
+                sum += quarters[i][k] * b[k * 8 + j];
+            float got;
+            memcpy(&got, &out[i * 8 + j], 4);
+            assert_true(got == (float)sum / 16);
+        }
+}
+
+static void test_multiply(void **state) {
+    (void)state;
+    multiply("multiply_f16", false);
+    multiply("multiply_bf16", true);
+}
+
+static void test_last_block(void **state) {
+    (void)state;
+    uint32_t out[102];
+    test_args args = {.out = take(sizeof out), .n = 100};
+    OK(cuMemsetD32Async(args.out, 0, 102, stream));
+    launch(right, "last_block", 100, 1, 0, args);
+    download(out, args.out, sizeof out);
+    assert_int_equal(out[100], 100);
+    assert_int_equal(out[101], 5050);
+}
+
+static void test_small_pieces(void **state) {
+    (void)state;
+    uint32_t out[32];
+    test_args args = {.out = take(sizeof out)};
+    launch(right, "small_pieces", 1, 32, 0, args);
+    download(out, args.out, sizeof out);
+    for (uint32_t i = 0; i < 32; i++)
+        assert_int_equal(out[i], 4 * ((i + 1) % 32));
+}
+
+/* ---- Streams, events, graphs ----------------------------------------------------------------- */
+
+static void test_deferred(void **state) {
+    (void)state;
+    uint32_t pageable = 1, out[2], *pinned = NULL, *back = NULL;
+    OK(cuMemAllocHost_v2((void **)&pinned, 4));
+    OK(cuMemAllocHost_v2((void **)&back, 4));
+    *pinned = 1;
+    *back = 5;
+    const tms_cu_address a = upload(&pageable, 4), b = upload(pinned, 4);
+    pageable = 2; /* was copied at the call */
+    *pinned = 2;  /* is read when the copy runs */
+    OK(cuMemcpyDtoHAsync_v2(back, a, 4, stream));
+    assert_int_equal(*back, 5);
+    download(&out[0], a, 4);
+    assert_int_equal(*back, 1);
+    download(&out[1], b, 4);
+    assert_int_equal(out[0], 1);
+    assert_int_equal(out[1], 2);
+}
+
+static void test_events(void **state) {
+    (void)state;
+    tms_cu_event from, to;
+    float ms = -1;
+    uint32_t zeros[4] = {0}, out[4];
+    test_args args = {.out = upload(zeros, sizeof zeros), .n = 4};
+    OK(cuEventCreate(&from, 0));
+    OK(cuEventCreate(&to, 0));
+    assert_int_equal(cuEventElapsedTime(&ms, from, to), TMS_CU_INVALID_HANDLE);
+    OK(cuEventRecord(from, stream));
+    launch(right, "add_one", 1, 32, 0, args);
+    OK(cuEventRecord(to, stream));
+    assert_int_equal(cuEventElapsedTime(&ms, from, to), TMS_CU_NOT_READY);
+    OK(cuEventSynchronize(to));
+    OK(cuEventElapsedTime(&ms, from, to));
+    assert_true(ms > 0 && ms < 10000);
+    OK(cuEventRecord(to, stream));
+    OK(cuEventDestroy_v2(to)); /* while its record waits */
+    download(out, args.out, sizeof out);
+    assert_int_equal(out[3], 1);
+    OK(cuEventDestroy_v2(from));
+}
+
+static void test_graph(void **state) {
+    (void)state;
+    tms_cu_graph graph;
+    tms_cu_graph_exec exec;
+    uint32_t out[8], zeros[8] = {0};
+    test_args args = {.out = upload(zeros, sizeof zeros), .n = 8};
+    const tms_cu_address copy = take(sizeof out);
+    OK(cuStreamBeginCapture_v2(stream, TMS_CU_CAPTURE_THREAD));
+    launch(right, "add_one", 1, 32, 0, args);
+    OK(cuMemcpyDtoDAsync_v2(copy, args.out, sizeof out, stream));
+    launch(right, "add_one", 1, 32, 0, args);
+    OK(cuStreamEndCapture(stream, &graph));
+    OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
+    OK(cuGraphDestroy(graph));
+    download(out, args.out, sizeof out);
+    assert_int_equal(out[7], 0); /* capturing ran nothing */
+    for (int i = 0; i < 3; i++)
+        OK(cuGraphLaunch(exec, stream));
+    OK(cuGraphExecDestroy(exec));
+    download(out, args.out, sizeof out);
+    assert_int_equal(out[7], 6);
+    download(out, copy, sizeof out);
+    assert_int_equal(out[7], 5);
+}
+
+/* What waits or allocates breaks a capture. */
+static void test_capture_refuses(void **state) {
+    (void)state;
+    tms_cu_graph graph;
+    tms_cu_address at;
+    OK(cuStreamBeginCapture_v2(stream, TMS_CU_CAPTURE_GLOBAL));
+    assert_int_equal(cuMemAllocAsync(&at, 64, stream), TMS_CU_CAPTURE_UNSUPPORTED);
+    assert_int_equal(cuMemAlloc_v2(&at, 64), TMS_CU_CAPTURE_UNSUPPORTED);
+    assert_int_equal(cuStreamEndCapture(stream, &graph), 901);
+    OK(cuStreamBeginCapture_v2(stream, TMS_CU_CAPTURE_RELAXED));
+    OK(cuMemAlloc_v2(&at, 64));
+    OK(cuStreamEndCapture(stream, &graph));
+    OK(cuGraphDestroy(graph));
+    OK(cuStreamBeginCapture_v2(stream, TMS_CU_CAPTURE_RELAXED));
+    assert_int_equal(cuStreamSynchronize(stream), TMS_CU_CAPTURE_UNSUPPORTED);
+    assert_int_equal(cuStreamEndCapture(stream, &graph), 901);
+}
+
+/* ---- Device, modules, launches --------------------------------------------------------------- */
+
+static void test_device(void **state) {
+    (void)state;
+    int count = 0, value = 0;
+    const char *name = NULL;
+    tms_cu_ordinal device;
+    OK(cuDeviceGetCount(&count));
+    assert_int_equal(count, 1);
+    assert_int_equal(cuDeviceGet(&device, 1), TMS_CU_INVALID_DEVICE);
+    OK(cuDeviceGetAttribute(&value, TMS_CU_CAPABILITY_MAJOR, 0));
+    assert_int_equal(value, 9);
+    OK(cuGetErrorName(TMS_CU_ILLEGAL_ADDRESS, &name));
+    assert_string_equal(name, "CUDA_ERROR_ILLEGAL_ADDRESS");
+    setenv("CUDA_ON_CPU_DEVICES", "0", 1);
+    assert_int_equal(cuInit(0), TMS_CU_NO_DEVICE);
+    unsetenv("CUDA_ON_CPU_DEVICES");
+    OK(cuCtxPopCurrent_v2(NULL));
+    assert_int_equal(cuStreamSynchronize(stream), TMS_CU_INVALID_CONTEXT);
+    OK(cuCtxPushCurrent_v2(context));
+}
+
+static void test_modules(void **state) {
+    (void)state;
+    tms_cu_module module;
+    tms_cu_function function;
+    assert_int_equal(cuModuleLoadData(&module, "something else\n"), TMS_CU_INVALID_IMAGE);
+    assert_int_equal(cuModuleLoadData(&module, "cuda_on_cpu right /no/such.so\n"),
+                     TMS_CU_INVALID_IMAGE);
+    assert_int_equal(cuModuleGetFunction(&function, right, "no_such"), TMS_CU_NOT_FOUND);
+    assert_int_equal(cuModuleGetFunction(&function, right, "block_race"), TMS_CU_NOT_FOUND);
+    OK(cuModuleGetFunction(&function, wrong, "block_race")); /* the kernel of another file */
+}
+
+static void test_launch_limits(void **state) {
+    (void)state;
+    tms_cu_function f;
+    test_args args = {.out = take(128), .n = 32};
+    void *parameters[] = {&args}, *nothing[] = {NULL};
+    OK(cuModuleGetFunction(&f, right, "add_one"));
+    assert_int_equal(cuLaunchKernel(f, 1, 1, 1, 33, 1, 1, 0, stream, parameters, NULL),
+                     TMS_CU_INVALID_VALUE);
+    assert_int_equal(cuLaunchKernel(f, 1, 65536, 1, 32, 1, 1, 0, stream, parameters, NULL),
+                     TMS_CU_INVALID_VALUE);
+    assert_int_equal(cuLaunchKernel(f, 0, 1, 1, 32, 1, 1, 0, stream, parameters, NULL),
+                     TMS_CU_INVALID_VALUE);
+    assert_int_equal(cuLaunchKernel(f, 1, 1, 1, 32, 1, 1, 0, stream, nothing, NULL),
+                     TMS_CU_INVALID_VALUE);
+    assert_int_equal(cuLaunchKernel(f, 1, 1, 1, 32, 1, 1, 50000, stream, parameters, NULL),
+                     TMS_CU_INVALID_VALUE);
+    OK(cuFuncSetAttribute(f, TMS_CU_MAX_DYNAMIC_SHARED, 50000));
+    OK(cuLaunchKernel(f, 1, 1, 1, 32, 1, 1, 50000, stream, parameters, NULL));
+    assert_int_equal(cuFuncSetAttribute(f, TMS_CU_MAX_DYNAMIC_SHARED, 240000),
+                     TMS_CU_INVALID_VALUE);
+    OK(cuStreamSynchronize(stream));
+}
+
+/* C[5x4] = 2·op(A)·op(B) + 3·C, columns apart by more than their length. */
+static void test_gemm(void **state) {
+    (void)state;
+    enum { M = 5, N = 4, K = 6, LD = 7 };
+    float a[LD * 6], b[LD * 6], c[LD * N], out[LD * N];
+    const float alpha = 2, beta = 3;
+    tms_cublas_handle handle;
+    OK(cublasCreate_v2(&handle));
+    OK(cublasSetStream_v2(handle, stream));
+    for (int i = 0; i < LD * 6; i++) {
+        a[i] = (float)(i % 11 - 5);
+        b[i] = (float)(i % 13 - 6);
+        if (i < LD * N) c[i] = (float)i;
+    }
+    for (int op = 0; op < 4; op++) {
+        const tms_cu_address at = upload(a, sizeof a), bt = upload(b, sizeof b);
+        const tms_cu_address ct = upload(c, sizeof c);
+        OK(cublasSgemm_v2(handle, op & 1, op >> 1, M, N, K, &alpha, (const float *)at, LD,
+                          (const float *)bt, LD, &beta, (float *)ct, LD));
+        download(out, ct, sizeof out);
+        for (int i = 0; i < LD * N; i++) {
+            float sum = 0;
+            for (int k = 0; k < K && i % LD < M; k++)
+                sum += (op & 1 ? a[k + i % LD * LD] : a[i % LD + k * LD]) *
+                       (op >> 1 ? b[i / LD + k * LD] : b[k + i / LD * LD]);
+            assert_true(out[i] == (i % LD < M ? 2 * sum + 3 * c[i] : c[i]));
+        }
+    }
+    OK(cublasDestroy_v2(handle));
+}
+
+/* ---- Planted bugs ---------------------------------------------------------------------------- */
+
+static char said[4096];
+static int stderr_kept;
+
+static void listen(void) {
+    fflush(stderr);
+    stderr_kept = dup(2);
+    FILE *file = tmpfile();
+    assert_non_null(file);
+    dup2(fileno(file), 2);
+    fclose(file);
+}
+
+static void heard(void) {
+    fflush(stderr);
+    const long n = (long)lseek(2, 0, SEEK_CUR);
+    const ssize_t got = pread(2, said, sizeof said - 1, 0);
+    said[got > 0 ? got : 0] = 0;
+    assert_int_equal(n, got);
+    dup2(stderr_kept, 2);
+    close(stderr_kept);
+}
+
+typedef struct planted {
+    const char *kernel;
+    unsigned threads, shared;
+    tms_cu_result result;
+    const char *text;
+} planted;
+
+static const planted bugs[] = {
+    {"block_race", 64, 0, TMS_CU_LAUNCH_FAILED,
+     "race in shared memory: write of static byte 128 after a read"},
+    {"late_read_race", 64, 0, TMS_CU_LAUNCH_FAILED,
+     "race in shared memory: write of static byte 132 after a read"},
+    {"two_warps_race", 64, 0, TMS_CU_LAUNCH_FAILED,
+     "race in shared memory: write of static byte 128 after a read by thread 0"},
+    {"warp_race", 32, 0, TMS_CU_LAUNCH_FAILED, "race in shared memory: read"},
+    {"byte_race", 32, 0, TMS_CU_LAUNCH_FAILED, "race in shared memory: write of static byte 0"},
+    {"barrier_diverges", 64, 0, TMS_CU_LAUNCH_FAILED, "divergent barrier: other threads wait at"},
+    {"shuffle_diverges", 32, 0, TMS_CU_LAUNCH_FAILED, "divergent warp operation: ended while"},
+    {"warp_waits_for_block", 32, 0, TMS_CU_LAUNCH_FAILED,
+     "divergent warp operation: lanes ffff0000"},
+    {"reads", 32, 0, TMS_CU_ILLEGAL_ADDRESS, "byte 512 of an allocation of 512 bytes"},
+    {"reads_before", 32, 0, TMS_CU_ILLEGAL_ADDRESS, "4 bytes before an allocation of 512 bytes"},
+    {"writes", 32, 0, TMS_CU_ILLEGAL_ADDRESS, "out of bounds: write of 4 bytes"},
+    {"reads_16", 32, 0, TMS_CU_MISALIGNED_ADDRESS, "misaligned: read of 16 bytes"},
+    {"shared_behind", 32, 128, TMS_CU_ILLEGAL_ADDRESS,
+     "out of bounds: write of 4 bytes at byte 128 of 128 bytes of dynamic"},
+    {"shared_misaligned", 1, 128, TMS_CU_MISALIGNED_ADDRESS, "misaligned: write of 16 bytes"},
+    {"reads_early", 32, 512, TMS_CU_LAUNCH_FAILED,
+     "read of shared memory to which an asynchronous copy is under way"},
+    {"never_waits", 32, 512, TMS_CU_LAUNCH_FAILED, "1 asynchronous copies that nobody waited for"},
+};
+
+/* The kernel passes without its bug. With it, the launch succeeds, the wait fails, and so does all
+ * that comes after. */
+static void run_bug(const planted *bug) {
+    static const uint32_t in[256];
+    tms_cu_address more;
+    begin(NULL);
+    test_args args = {.out = take(512), .in = upload(in, 512), .n = 128};
+    launch(wrong, bug->kernel, 1, bug->threads, bug->shared, args);
+    OK(cuStreamSynchronize(stream));
+    args.wrong = 1;
+    launch(wrong, bug->kernel, 1, bug->threads, bug->shared, args);
+    listen();
+    const tms_cu_result result = cuStreamSynchronize(stream);
+    heard();
+    if (result != bug->result || !strstr(said, bug->text) || !strstr(said, bug->kernel))
+        fail_msg("%s: result %d, said: %sinstead of %d, %s", bug->kernel, result, said, bug->result,
+                 bug->text);
+    assert_int_equal(cuMemAllocAsync(&more, 64, stream), bug->result);
+    end(NULL);
+}
+
+static void test_bugs(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof bugs / sizeof *bugs; i++)
+        run_bug(&bugs[i]);
+}
+
+static void test_use_after_free(void **state) {
+    (void)state;
+    const uint32_t in[16] = {0};
+    test_args args = {.out = take(64), .in = upload(in, 64), .n = 16};
+    launch(wrong, "reads", 1, 32, 0, args);
+    OK(cuMemFreeAsync(args.in, stream)); /* behind the launch: in order */
+    OK(cuStreamSynchronize(stream));
+    launch(wrong, "reads", 1, 32, 0, args);
+    listen();
+    const tms_cu_result result = cuStreamSynchronize(stream);
+    heard();
+    assert_int_equal(result, TMS_CU_ILLEGAL_ADDRESS);
+    assert_non_null(strstr(said, "use after free: read of 4 bytes at byte 60 of a freed"));
+    /* Where, or without addr2line the offset in the library. */
+    assert_true(strstr(said, " [wrong.cu:") || strstr(said, "kernels.so+0x"));
+}
+
+static void test_copy_out_of_bounds(void **state) {
+    (void)state;
+    uint32_t out[17];
+    const tms_cu_address at = take(64);
+    listen();
+    const tms_cu_result result = cuMemcpyDtoHAsync_v2(out, at, sizeof out, stream);
+    heard();
+    assert_int_equal(result, TMS_CU_ILLEGAL_ADDRESS);
+    assert_non_null(strstr(said, "copy of 68 bytes from"));
+}
+
+/* A kernel fails in many blocks and on several threads: one line, and no other. */
+static void test_one_line(void **state) {
+    (void)state;
+    test_args args = {.out = take(64), .n = 16, .wrong = 1};
+    launch(wrong, "writes", 200, 32, 0, args);
+    listen();
+    const tms_cu_result result = cuStreamSynchronize(stream);
+    heard();
+    assert_int_equal(result, TMS_CU_ILLEGAL_ADDRESS);
+    assert_ptr_equal(strchr(said, '\n'), said + strlen(said) - 1);
+}
+
+#define CASE(name) cmocka_unit_test_setup_teardown(name, begin, end)
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        CASE(test_exchange),         CASE(test_sums),
+        CASE(test_backwards),        CASE(test_copies),
+        CASE(test_multiply),         CASE(test_last_block),
+        CASE(test_small_pieces),     CASE(test_deferred),
+        CASE(test_events),           CASE(test_graph),
+        CASE(test_device),           CASE(test_capture_refuses),
+        CASE(test_modules),          CASE(test_gemm),
+        CASE(test_launch_limits),    CASE(test_use_after_free),
+        CASE(test_one_line),         CASE(test_copy_out_of_bounds),
+        cmocka_unit_test(test_bugs),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}

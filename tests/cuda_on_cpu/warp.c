@@ -1,0 +1,147 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Operations of a warp: all 32 lanes meet, hand in their words, and take what the others gave. */
+#include "on_cpu.h"
+
+#include <math.h>
+#include <string.h>
+
+/* An element of 16 bits; exact. */
+static double widen(uint32_t bits, bool bf16) {
+    uint32_t u = bits << 16;
+    if (!bf16) {
+        const uint32_t sign = (bits & 0x8000u) << 16, rest = bits & 0x7fffu;
+        u = sign | rest << 13;
+        if (rest >= 0x7c00u) u |= 0x7f800000u;
+        float f;
+        memcpy(&f, &u, 4);
+        return rest >= 0x7c00u ? (double)f : (double)f * 0x1p112;
+    }
+    float f;
+    memcpy(&f, &u, 4);
+    return (double)f;
+}
+
+/* sum = A·B of the fragments: word 0..3 of a lane are a, 4 and 5 are b0 and b1. */
+static void multiply(cpu_exchange *x, bool bf16) {
+    double a[16][16], b[16][8];
+    for (uint32_t lane = 0; lane < CPU_WARP; lane++) {
+        const uint32_t row = lane / 4, column = lane % 4 * 2;
+        for (uint32_t half = 0; half < 2; half++) {
+            for (uint32_t i = 0; i < 4; i++)
+                a[row + i % 2 * 8][column + i / 2 * 8 + half] =
+                    widen(x->word[lane][i] >> 16 * half & 0xffffu, bf16);
+            for (uint32_t i = 0; i < 2; i++)
+                b[column + i * 8 + half][row] =
+                    widen(x->word[lane][4 + i] >> 16 * half & 0xffffu, bf16);
+        }
+    }
+    for (uint32_t i = 0; i < 16; i++) {
+        double sum[8] = {0};
+        for (uint32_t k = 0; k < 16; k++)
+            for (uint32_t j = 0; j < 8; j++)
+                sum[j] += a[i][k] * b[k][j];
+        memcpy(x->sum[i], sum, sizeof sum);
+    }
+}
+
+static void complete(cpu_worker *w, cpu_warp *warp, uint32_t lane) {
+    const uint32_t index = (uint32_t)(warp - w->warps);
+    warp->arrived = 0;
+    warp->turn++;
+    if (warp->op == CPU_SYNC) warp->epoch++;
+    warp->ready = ~(1u << lane);
+    w->ready_warps |= 1u << index;
+}
+
+static void come(cpu_worker *w, cpu_warp *warp, uint32_t lane, cpu_op op, cpu_place place) {
+    (void)w;
+    if (warp->alive != ~0u)
+        cpu_fail(TMS_CU_LAUNCH_FAILED, NULL,
+                 "divergent warp operation: only lanes %08x are there [%s:%d]", warp->alive,
+                 place.file, place.line);
+    if (!warp->arrived) {
+        warp->op = op;
+        warp->place = place;
+    } else if (warp->op != op || warp->place.line != place.line ||
+               (warp->place.file != place.file && strcmp(warp->place.file, place.file) != 0)) {
+        cpu_fail(TMS_CU_LAUNCH_FAILED, NULL,
+                 "divergent warp operation: lanes %08x wait at %s:%d [%s:%d]", warp->arrived,
+                 warp->place.file, warp->place.line, place.file, place.line);
+    }
+    warp->arrived |= 1u << lane;
+}
+
+/* Hands in `n` words and waits for the other lanes. What they gave stays until this lane comes to
+ * its next operation. `bf16` is of CPU_MMA. */
+static const cpu_exchange *meet(cpu_op op, cpu_place place, const uint32_t *words, uint32_t n,
+                                bool bf16) {
+    cpu_worker *w = cpu_me;
+    const uint32_t index = w->current->index, lane = index % CPU_WARP;
+    cpu_warp *warp = &w->warps[index / CPU_WARP];
+    come(w, warp, lane, op, place);
+    cpu_exchange *x = &warp->exchange[warp->turn % 2];
+    for (uint32_t i = 0; i < n; i++)
+        x->word[lane][i] = words[i];
+    if (warp->arrived != ~0u) {
+        cpu_wait(w);
+        return x;
+    }
+    if (op == CPU_MMA) multiply(x, bf16);
+    complete(w, warp, lane);
+    return x;
+}
+
+void cpu_warp_sync(const char *file, int line) {
+    meet(CPU_SYNC, (cpu_place){file, line}, NULL, 0, false);
+}
+
+uint32_t cpu_shuffle(uint32_t x, uint32_t lane, const char *file, int line) {
+    return meet(CPU_SHUFFLE, (cpu_place){file, line}, &x, 1, false)->word[lane % CPU_WARP][0];
+}
+
+uint32_t cpu_ballot(bool p, const char *file, int line) {
+    const uint32_t mine = p;
+    const cpu_exchange *x = meet(CPU_BALLOT, (cpu_place){file, line}, &mine, 1, false);
+    uint32_t all = 0;
+    for (uint32_t i = 0; i < CPU_WARP; i++)
+        all |= x->word[i][0] << i;
+    return all;
+}
+
+void cpu_load_matrix_x4(uint32_t *r, const void *row, bool transposed, const char *file, int line) {
+    cpu_worker *w = cpu_me;
+    if ((uintptr_t)row - w->arena >= CPU_ARENA_BYTES)
+        cpu_fail(TMS_CU_ILLEGAL_ADDRESS, NULL,
+                 "load_matrix_x4 of %p, which is not in shared memory [%s:%d]", row, file, line);
+    cpu_check((uintptr_t)row, 16, CPU_READ, 16, __builtin_return_address(0));
+    uint32_t words[4];
+    memcpy(words, row, 16);
+    const uint32_t lane = w->current->index % CPU_WARP;
+    const cpu_exchange *x = meet(CPU_LOAD_MATRIX, (cpu_place){file, line}, words, 4, false);
+    for (uint32_t j = 0; j < 4; j++) {
+        if (!transposed) {
+            r[j] = x->word[j * 8 + lane / 4][lane % 4];
+            continue;
+        }
+        const uint32_t column = lane / 4, first = j * 8 + lane % 4 * 2;
+        const uint32_t low = x->word[first][column / 2] >> 16 * (column % 2) & 0xffffu;
+        const uint32_t high = x->word[first + 1][column / 2] >> 16 * (column % 2) & 0xffffu;
+        r[j] = low | high << 16;
+    }
+}
+
+/* Towards zero, as matrix units drop what does not fit. */
+static float truncate(double x) {
+    float f = (float)x;
+    if (isinf(f) && fabs(x) < 0x1p128) return copysignf(0x1.fffffep127f, f);
+    return fabs((double)f) > fabs(x) && !isinf(f) ? nextafterf(f, 0.0f) : f;
+}
+
+void cpu_mma(float *d, const uint32_t *a, uint32_t b0, uint32_t b1, bool bf16, const char *file,
+             int line) {
+    const uint32_t words[6] = {a[0], a[1], a[2], a[3], b0, b1};
+    const uint32_t lane = cpu_me->current->index % CPU_WARP;
+    const cpu_exchange *x = meet(CPU_MMA, (cpu_place){file, line}, words, 6, bf16);
+    for (uint32_t i = 0; i < 4; i++)
+        d[i] = truncate((double)d[i] + x->sum[lane / 4 + i / 2 * 8][lane % 4 * 2 + i % 2]);
+}
