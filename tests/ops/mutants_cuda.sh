@@ -1,0 +1,60 @@
+#!/bin/sh
+# SPDX-License-Identifier: Apache-2.0
+# Shows that the driver on the CPU catches broken CUDA kernels: a race in shared memory (a barrier is
+# missing), a barrier that not all threads reach, a read past the end; and the checker a wrong index.
+# Fails when a mutant survives or the unbroken kernels do not pass.
+# usage: mutants_cuda.sh <tamis-check> <root of the tree> <libcuda_on_cpu.so> <C++ compiler>
+set -u
+check=$1
+root=$2
+driver=$3
+compiler=$4
+work=$(mktemp -d) || exit 2
+trap 'rm -rf "$work"' EXIT
+survivors=0
+
+# build <stem>: the kernels of $work/<stem>.cu, as tests/cuda_on_cpu/CMakeLists.txt compiles them.
+build() {
+    "$compiler" -std=c++17 -x c++ -O2 -g1 -fPIC -shared -fno-exceptions -fsanitize=thread \
+        --param tsan-instrument-func-entry-exit=0 -fno-tree-vectorize -fno-store-merging \
+        -Wno-unknown-pragmas -I "$root/cuda_kernels" -I "$root" -c "$work/$1.cu" \
+        -o "$work/$1.o" || exit 2
+    "$compiler" -shared -o "$work/$1.so" "$work/$1.o" "$driver" || exit 2
+    echo "cuda_on_cpu $1 $work/$1.so" >"$work/$1.fatbin"
+}
+
+# run <arguments of tamis-check>: on the kernels in $work.
+run() {
+    TAMIS_CUDA_DRIVER=$driver TAMIS_CUDA_KERNELS=$work "$check" --device cuda:0 --form base \
+        --list smoke "$@" >"$work/log" 2>&1
+}
+
+# mutant <what> <stem> <op> <sed script> <text that must appear>: the script must change the copy.
+mutant() {
+    sed "$4" "$root/cuda_kernels/$2.cu" >"$work/$2.cu"
+    cmp -s "$work/$2.cu" "$root/cuda_kernels/$2.cu" && { echo "'$4' does not change $2.cu"; exit 2; }
+    build "$2"
+    if run "$3" || ! grep -q "$5" "$work/log"; then
+        echo "SURVIVED: $1"
+        cat "$work/log"
+        survivors=$((survivors + 1))
+        return
+    fi
+    echo "caught: $1: $(grep -m 1 "$5" "$work/log" | cut -c 1-170)"
+}
+
+for stem in argmax embed; do
+    cp "$root/cuda_kernels/$stem.cu" "$work/$stem.cu"
+    build $stem
+    run $stem || { echo "the unbroken kernels fail:"; cat "$work/log"; exit 1; }
+done
+
+mutant "missing barrier in argmax.cu" argmax argmax '/block_sync();/d' "race"
+mutant "divergent barrier in argmax.cu" argmax argmax \
+    's/^    block_sync();/    if (warp_id() == 3)\n        block_sync();\n    else\n        block_sync();/' \
+    "divergent barrier"
+mutant "overrun in argmax.cu" argmax argmax 's/min(i + j \* THREADS, a.dim - 1)/i + j * THREADS + (1 << 20)/' \
+    "out of bounds"
+mutant "wrong index in embed.cu" embed embed 's/tokens\[row\]/tokens[0]/' "FAIL embed"
+
+[ $survivors -eq 0 ]
