@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Draws what `tamis eval` and `tamis bench attention` wrote as JSON.
+"""Draws what `tamis eval`, `tamis bench attention` and gpu_check.sh wrote as JSON.
 
 Each file's "tool" decides its figures; several files of one tool make one set of points. Every
 figure comes as PNG and SVG, the same bytes for the same files.
@@ -36,6 +36,12 @@ SERIES = {
 }
 # The bench has no scores: what its selections score by.
 BENCH_SCORES = {'full': '-', 'oracle': 'mass', 'quest': 'minmax', 'window': '-', 'random': 'random'}
+
+# What a run on a GPU shows beside full: quest by budget from light to dark, and dense attention of
+# others.
+BUDGET_COLOURS = ('#9ecae1', '#5ba3cf', '#2171b5', '#08306b')
+PEERS = {'sdpa': ('PyTorch SDPA', '#d55e00', '^'), 'flex': ('FlexAttention', '#009e73', 'D'),
+         'flashinfer': ('FlashInfer', '#cc79a7', 'v')}
 
 # Members of a file of `tamis eval` in which files that share a figure may differ. Small budgets
 # need smaller recent and sinks.
@@ -259,6 +265,37 @@ def read_bench(points, root):
         run = device, row.text('shape'), row.text('dtype'), 'pages ' + row.text('pages')
         points.add((run, series, row.budget(series), row.count('context')),
                    (row.number('speedup_over_full', 1e-9), full / read), row)
+
+
+def read_gpu_check(points, root):
+    """Keys: (device, shape), batch, series, context; values: time on the wall, of the graph."""
+    header = root.object('header')
+    device, backend = header.text('device'), header.text('device_id').split(':')[0]
+    if header.get('quick') is not False:
+        raise header.bad('quick', 'is not false: such a run measures nothing')
+    points.settings = {**(points.settings or {}), device: '%s, %s, %s' % (
+        header.text('date')[:10], header.text('driver'), header.text('commit'))}
+    for row in root.rows('results'):
+        if (row.text('backend'), row.text('pages')) == (backend, 'ordered'):
+            add_gpu_row(points, device, gpu_series(row), row)
+    if not points.by_key:
+        raise Bad('%s: "results": no row of backend %s with pages in order' % (root.where, backend))
+    for row in root.rows('peers'):
+        if row.text('peer') in PEERS and 'total_us' in row:
+            add_gpu_row(points, device, (row.text('peer'), None), row)
+
+
+def gpu_series(row):
+    select = row.text('select')
+    if select not in ('full', 'quest'):
+        raise row.bad('select', 'is neither full nor quest')
+    return select, None if select == 'full' else row.count('budget')
+
+
+def add_gpu_row(points, device, series, row):
+    alone = None if row.get('graph_us') is None else row.number('graph_us', 1e-9)
+    points.add(((device, row.text('shape')), row.count('batch'), series, row.count('context')),
+               (row.number('total_us', 1e-9), alone), row)
 
 
 # ---- Drawing ------------------------------------------------------------------------------------
@@ -517,11 +554,61 @@ def draw_bench_panel(axes, by_key, run, budget, names):
         draw_line(axes, series, contexts, [value[0] for _, value in found])
 
 
+def gpu_styles(series):
+    """{series: (name, colour, marker)} in the order of the legend."""
+    budgets = sorted(budget for name, budget in series if name == 'quest')
+    if len(budgets) > len(BUDGET_COLOURS):
+        raise Bad('%d budgets; colours are known for %d' % (len(budgets), len(BUDGET_COLOURS)))
+    styles = {('full', None): ('full', '#000000', 's')}
+    for budget, colour in zip(budgets, BUDGET_COLOURS[-len(budgets):] if budgets else ()):
+        styles['quest', budget] = 'quest %s' % grouped(budget), colour, 'o'
+    styles.update({(peer, None): style for peer, style in PEERS.items()})
+    return {key: style for key, style in styles.items() if key in series}
+
+
+def dashes(series):
+    return (0, (4, 2)) if series[0] in PEERS else '-'
+
+
+def draw_gpu_check(points):
+    by_key = points.by_key
+    runs, batches = sorted({key[0] for key in by_key}), sorted({key[1] for key in by_key})
+    styles = gpu_styles({key[2] for key in by_key})
+    # All by one clock: where a row lacks the time on the device, by the wall's.
+    which = 1 if all(value[1] is not None for value in by_key.values()) else 0
+    sheet = Sheet('Decode attention on a GPU, time of one layer',
+                  '  ·  '.join(points.settings[device] for device in sorted(points.settings)),
+                  [', '.join(run) for run in runs], len(batches),
+                  [Line2D([], [], color=colour, marker=marker, label=name, linestyle=dashes(series))
+                   for series, (name, colour, marker) in styles.items()])
+    for panels, run in zip(sheet.panels, runs):
+        for axes, batch in zip(panels, batches):
+            axes.set_title('batch %d' % batch)
+            draw_gpu_panel(axes, by_key, run, batch, styles, which)
+    sheet.label('context, tokens', ('wall time, us', 'time on the device, us')[which])
+    return {'gpu': sheet.figure}
+
+
+def draw_gpu_panel(axes, by_key, run, batch, styles, which):
+    log2_axis(axes.xaxis, [key[3] for key in by_key])
+    axes.set_yscale('log')
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: '{:,g}'.format(y)))
+    if not any(key[:2] == (run, batch) for key in by_key):
+        say_empty(axes)
+    for series, (_, colour, marker) in styles.items():
+        found = sorted((key[3], value[which]) for key, value in by_key.items()
+                       if key[:3] == (run, batch, series))
+        axes.plot([context for context, _ in found], [us for _, us in found], color=colour,
+                  marker=marker, markeredgewidth=0, clip_on=False, zorder=3,
+                  linestyle=dashes(series))
+
+
 TOOLS = {
     'tamis eval passkey': (read_passkey, draw_passkey),
     'tamis eval recall': (read_recall, draw_recall),
     'tamis eval perplexity': (read_perplexity, draw_perplexity),
     'tamis bench attention': (read_bench, draw_bench),
+    'gpu_check': (read_gpu_check, draw_gpu_check),
 }
 
 
@@ -577,15 +664,17 @@ def write(folder, contents):
 def main(arguments=None):
     parser = argparse.ArgumentParser(
         prog='plot.py',
-        description='Draws what tamis eval passkey, recall, perplexity and tamis bench attention '
-        'wrote as JSON:\npasskey, recall, sparsity, perplexity, speed, each as PNG and SVG.',
+        description='Draws what tamis eval passkey, recall, perplexity, tamis bench attention and '
+        'gpu_check.sh\nwrote as JSON: passkey, recall, sparsity, perplexity, speed, gpu, each as '
+        'PNG and SVG.',
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog='example:\n'
         '  tamis eval passkey --model needle.gguf --budget 256,512,1024 --json passkey.json\n'
         '  tamis bench attention --shape llama3-8b --context 8192,32768 --json bench.json\n'
         '  tools/plot.py --out plots passkey.json bench.json')
     parser.add_argument('--out', required=True, metavar='FOLDER', help='is made if it is not there')
-    parser.add_argument('files', nargs='+', metavar='FILE', help='what --json wrote')
+    parser.add_argument('files', nargs='+', metavar='FILE',
+                        help='what --json wrote, or gpu_check.json')
     options = parser.parse_args(arguments)
     try:
         with matplotlib.rc_context(STYLE):

@@ -77,6 +77,18 @@ static void test_bandwidth(void **state) {
     assert_true(rate == 0);
     OK(tamis_context_read_bandwidth(w->context, 1 << 20, &rate, &test_error));
     assert_true(rate > 0 && isfinite(rate));
+    rate = 0;
+    FAILS(tamis_context_copy_bandwidth(NULL, 1 << 20, &rate, &test_error), TAMIS_E_ARGUMENT,
+          "context");
+    FAILS(tamis_context_copy_bandwidth(w->context, 1 << 20, NULL, &test_error), TAMIS_E_ARGUMENT,
+          "gb_per_s");
+    FAILS(tamis_context_copy_bandwidth(w->context, 64, &rate, &test_error), TAMIS_E_ARGUMENT,
+          "bytes is 64");
+    FAILS(tamis_context_copy_bandwidth(w->context, 1ull << 60, &rate, &test_error),
+          TAMIS_E_NO_MEMORY, "1152921504606846976");
+    assert_true(rate == 0);
+    OK(tamis_context_copy_bandwidth(w->context, 1 << 20, &rate, &test_error));
+    assert_true(rate > 0 && isfinite(rate));
 }
 
 /* Every parameter of the cache with a value it must not have. */

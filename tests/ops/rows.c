@@ -191,7 +191,7 @@ const check_op check_op_write_rows = {
                                       {KEY_COUNT, 0, {0}}},
     .entries = (const check_entry[]){{LIST_SMOKE, "nasty:f16:b2:r5"},
                                      {LIST_SMOKE, "nasty:f16:b2:r5:d80:pad3"},
-                                     {LIST_SMOKE, "nasty:bf16:b2:r5:d80:pad1:same"},
+                                     {LIST_SMOKE, "nasty:bf16:b2:r5:d80:pad2:same"},
                                      {LIST_SMOKE, "nasty:bf16:nhd:r5"},
                                      {LIST_CI, "f16:r0"},
                                      {LIST_OCLGRIND, "nasty:f16:b2:r3:kv20"},

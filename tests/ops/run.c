@@ -102,7 +102,7 @@ static bool same_bits(check_side *side, void *const *first, const char *what,
 static bool exempt(const check_side *side, uint32_t n) {
     const check_op *op = side->data->c->op;
     const bool apart = op->tiles_apart && side->data->lanes.max_tile_rows > 1 &&
-                       side->data->buf[BUF_LISTS].role == ROLE_ABSENT &&
+                       side->data->c->v[KEY_TOP] == 0 &&
                        strcmp(side->dev->backend->name, "cuda") == 0;
     return (op->few_rows && n > op->few_rows && !check_is_reference(side->dev)) || apart;
 }

@@ -18,7 +18,7 @@ static const char *const page_orders[] = {"ordered", "shuffled", NULL};
 
 typedef struct bench_flags {
     const char *device, *json;
-    uint32_t shape, dtype, page_size, pages, batch, layers, repeat;
+    uint32_t shape, dtype, page_size, pages, batch, layers, repeat, probe;
     cli_list contexts, budgets, selections;
     cli_selection_flags selection;
 } bench_flags;
@@ -42,6 +42,8 @@ static const cli_option options[] = {
      offsetof(bench_flags, layers), 1, 128, NULL},
     {"--repeat", "N", "samples (default 9)", CLI_NUMBER, offsetof(bench_flags, repeat), 1, 1000,
      NULL},
+    {"--probe", "N", "MiB to measure the read bandwidth over (default 256, on a GPU up to 1024)",
+     CLI_NUMBER, offsetof(bench_flags, probe), 1, 65536, NULL},
     {"--page-size", "N", "slots a page: 8, 16, 32, 64 (default 16)", CLI_CHOICE,
      offsetof(bench_flags, page_size), 0, 0, cli_page_sizes},
     {"--sinks", "N", "first tokens always read", CLI_NUMBER, offsetof(bench_flags, selection.sinks),
@@ -166,6 +168,7 @@ int cli_bench(int argc, char *const *argv) {
                                         .batch = f.batch,
                                         .repeat = f.repeat,
                                         .layers = f.layers,
+                                        .probe = f.probe,
                                         .shuffled = f.pages == 1};
         listed = list_arms(&f, &runs[i]);
     }

@@ -16,7 +16,8 @@ typedef struct bench_params {
     const bench_shape *shape;
     tamis_dtype dtype;
     uint32_t page_size, batch, repeat;
-    uint32_t layers; /* 0: chosen by bench_layers */
+    uint32_t layers; /* 0: chosen by bench_fill */
+    uint32_t probe;  /* MiB over which the read bandwidth is measured; 0: chosen by the device */
     bool shuffled;
 } bench_params;
 
@@ -24,8 +25,10 @@ typedef struct bench_params {
 typedef struct bench_arm {
     tamis_selection selection;
     double total_us;              /* one attend of one layer, wall time, median of the samples */
+    double graph_us;              /* the same from a recorded graph, median; 0: none is recorded */
     double gb_per_s;              /* K, V and bounds read, over total_us */
     double share_of_read;         /* of the read bandwidth around each sample, median */
+    double share_of_copy;         /* of the run's copy bandwidth */
     double speedup_over_full;     /* over the full sample of the same round, median */
     tamis_plan_times stage_us;    /* one layer, from a plan of its own that waits for each stage */
     tamis_plan_counters counters; /* of the samples */
@@ -44,6 +47,7 @@ typedef struct bench {
     uint64_t noise_bytes;
     uint64_t random;      /* state of the generator */
     double read_gb_per_s; /* median over the run */
+    double copy_gb_per_s; /* bytes read and bytes written, median */
     uint32_t n_arms;
     bench_arm arms[BENCH_ARMS_MAX];
 } bench;

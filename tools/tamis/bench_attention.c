@@ -5,8 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define PROBE_BYTES  (256ull << 20)
-#define STAGE_PASSES 5u
+/* A GPU reads the smaller size in little more time than a launch takes; no more than 1/64 of its
+ * memory, which is then beyond its caches still. */
+#define PROBE_BYTES     (256ull << 20)
+#define PROBE_BYTES_GPU (1ull << 30)
+#define STAGE_PASSES    5u
+#define GRAPH_PASSES    5u
 
 static int compare(const void *a, const void *b) {
     double x = *(const double *)a, y = *(const double *)b;
@@ -19,10 +23,20 @@ static double median(double *values, uint32_t count) {
     return count % 2 == 1 ? values[count / 2] : (values[count / 2 - 1] + values[count / 2]) / 2;
 }
 
+/* Bytes to measure bandwidths over. */
+static uint64_t probe_bytes(const bench *b) {
+    const tamis_device_info *device = tamis_context_device(b->device);
+    uint64_t bytes = PROBE_BYTES, largest = device->max_buffer_bytes;
+    if (b->params.probe > 0) return (uint64_t)b->params.probe << 20;
+    if (device->kind == TAMIS_DEVICE_GPU) {
+        bytes = PROBE_BYTES_GPU;
+        if (largest > device->memory_bytes / 64) largest = device->memory_bytes / 64;
+    }
+    return bytes < largest ? bytes : largest / 64 * 64;
+}
+
 static tamis_status probe(const bench *b, double *gb_per_s, tamis_error *error) {
-    uint64_t largest = tamis_context_device(b->device)->max_buffer_bytes / 64 * 64;
-    return tamis_context_read_bandwidth(b->device, largest < PROBE_BYTES ? largest : PROBE_BYTES,
-                                        gb_per_s, error);
+    return tamis_context_read_bandwidth(b->device, probe_bytes(b), gb_per_s, error);
 }
 
 static tamis_status attend_layers(bench *b, tamis_plan *plan, tamis_error *error) {
@@ -33,13 +47,40 @@ static tamis_status attend_layers(bench *b, tamis_plan *plan, tamis_error *error
         const tamis_rows q = bench_noise(b, b->params.batch, width);
         status = tamis_plan_attend(plan, layer, &q, &out, error);
     }
-    return status == TAMIS_OK ? tamis_context_wait(b->device, error) : status;
+    return status;
 }
 
-/* One decode step of the batch: writes a token into every layer and waits; then, on the clock,
- * attends every layer once and waits. *us is the time of one layer. The token is truncated away
- * again. */
-static tamis_status sample(bench *b, tamis_plan *plan, double *us, tamis_error *error) {
+/* A clock: attends every layer once and waits; *us is the time of one pass. */
+typedef tamis_status clock_fn(bench *b, tamis_plan *plan, double *us, tamis_error *error);
+
+static tamis_status wall_clock(bench *b, tamis_plan *plan, double *us, tamis_error *error) {
+    double start = cli_seconds();
+    tamis_status status = attend_layers(b, plan, error);
+    if (status == TAMIS_OK) status = tamis_context_wait(b->device, error);
+    *us = (cli_seconds() - start) * 1e6;
+    return status;
+}
+
+/* The same pass as one piece, recorded and launched once before. */
+static tamis_status graph_clock(bench *b, tamis_plan *plan, double *us, tamis_error *error) {
+    tamis_graph *graph = NULL;
+    tamis_status status = tamis_graph_begin(b->device, error);
+    if (status == TAMIS_OK) status = attend_layers(b, plan, error);
+    if (status == TAMIS_OK) status = tamis_graph_end(b->device, &graph, error);
+    for (int i = 0; status == TAMIS_OK && i < 2; i++) {
+        double start = cli_seconds();
+        status = tamis_graph_launch(graph, error);
+        if (status == TAMIS_OK) status = tamis_context_wait(b->device, error);
+        *us = (cli_seconds() - start) * 1e6;
+    }
+    tamis_graph_destroy(&graph);
+    return status;
+}
+
+/* One decode step of the batch: writes a token into every layer and waits; then attends every layer
+ * once on the clock. *us is the time of one layer. The token is truncated away again. */
+static tamis_status sample(bench *b, tamis_plan *plan, clock_fn *timer, double *us,
+                           tamis_error *error) {
     const tamis_step step = {.sequences = b->sequences, .count = b->params.batch};
     uint32_t width = b->params.shape->n_kv_heads * b->params.shape->head_dim;
     tamis_status status = tamis_plan_step_begin(plan, &step, error);
@@ -49,9 +90,8 @@ static tamis_status sample(bench *b, tamis_plan *plan, double *us, tamis_error *
         status = tamis_plan_write(plan, layer, &k, &v, error);
     }
     if (status == TAMIS_OK) status = tamis_context_wait(b->device, error);
-    double start = cli_seconds();
-    if (status == TAMIS_OK) status = attend_layers(b, plan, error);
-    *us = (cli_seconds() - start) * 1e6 / b->layers;
+    if (status == TAMIS_OK) status = timer(b, plan, us, error);
+    if (status == TAMIS_OK) *us /= b->layers;
     if (status == TAMIS_OK) status = tamis_plan_step_end(plan, error);
     for (uint32_t i = 0; status == TAMIS_OK && i < b->params.batch; i++)
         status = tamis_cache_truncate(b->cache, b->sequences[i], b->context - 1, error);
@@ -74,11 +114,11 @@ static tamis_status measure_stages(bench *b, bench_arm *arm, tamis_error *error)
     tamis_plan *plan = NULL;
     double us = 0;
     tamis_status status = tamis_plan_create(b->cache, &params, &plan, error);
-    if (status == TAMIS_OK) status = sample(b, plan, &us, error);
+    if (status == TAMIS_OK) status = sample(b, plan, wall_clock, &us, error);
     if (status != TAMIS_OK) goto fail;
     tamis_plan_get_times(plan, &before);
     for (uint32_t i = 0; status == TAMIS_OK && i < STAGE_PASSES; i++)
-        status = sample(b, plan, &us, error);
+        status = sample(b, plan, wall_clock, &us, error);
     tamis_plan_get_times(plan, &after);
     double n = (double)STAGE_PASSES * b->layers;
     arm->stage_us = (tamis_plan_times){.write_us = (after.write_us - before.write_us) / n,
@@ -104,15 +144,32 @@ static tamis_status take_samples(bench *b, samples *s, tamis_error *error) {
     double warm_up;
     tamis_status status = TAMIS_OK;
     for (uint32_t a = 0; status == TAMIS_OK && a < b->n_arms; a++) {
-        status = sample(b, s->plans[a], &warm_up, error);
+        status = sample(b, s->plans[a], wall_clock, &warm_up, error);
         tamis_plan_reset_counters(s->plans[a]);
     }
     for (uint32_t round = 0; status == TAMIS_OK && round < repeat; round++) {
         status = probe(b, &s->read[round], error);
         for (uint32_t a = 0; status == TAMIS_OK && a < b->n_arms; a++)
-            status = sample(b, s->plans[a], &s->us[a * repeat + round], error);
+            status = sample(b, s->plans[a], wall_clock, &s->us[a * repeat + round], error);
     }
     return status == TAMIS_OK ? probe(b, &s->read[repeat], error) : status;
+}
+
+/* After the rounds, which give the wall times of single launches. */
+static tamis_status take_graph_samples(bench *b, const samples *s, tamis_error *error) {
+    tamis_status status = TAMIS_OK;
+    for (uint32_t a = 0; status == TAMIS_OK && a < b->n_arms; a++) {
+        double us[GRAPH_PASSES];
+        if (b->arms[a].selection.kind == TAMIS_SELECT_RANDOM) continue; /* scores from the host */
+        for (uint32_t i = 0; status == TAMIS_OK && i < GRAPH_PASSES; i++)
+            status = sample(b, s->plans[a], graph_clock, &us[i], error);
+        if (status == TAMIS_OK) b->arms[a].graph_us = median(us, GRAPH_PASSES);
+    }
+    return status;
+}
+
+static bool records_graphs(const bench *b) {
+    return strcmp(tamis_context_device(b->device)->backend, "cuda") == 0;
 }
 
 /* Ratios are taken inside each round, whose parts are neighbours in time, before their median. */
@@ -133,6 +190,7 @@ static void summarise(bench *b, const samples *s) {
         memcpy(s->scratch, us, repeat * sizeof(*us));
         arm->total_us = median(s->scratch, repeat);
         arm->gb_per_s = bytes / arm->total_us * 1e-3;
+        arm->share_of_copy = arm->gb_per_s / b->copy_gb_per_s;
     }
     b->read_gb_per_s = median(s->read, repeat + 1);
 }
@@ -148,8 +206,11 @@ tamis_status bench_measure(bench *b, tamis_error *error) {
         const tamis_plan_params params = plan_params(b, &b->arms[a], 0);
         status = tamis_plan_create(b->cache, &params, &s.plans[a], error);
     }
+    if (status == TAMIS_OK)
+        status = tamis_context_copy_bandwidth(b->device, probe_bytes(b), &b->copy_gb_per_s, error);
     if (status == TAMIS_OK) status = take_samples(b, &s, error);
     if (status == TAMIS_OK) summarise(b, &s);
+    if (status == TAMIS_OK && records_graphs(b)) status = take_graph_samples(b, &s, error);
     for (uint32_t a = 0; a < b->n_arms; a++)
         tamis_plan_destroy(&s.plans[a]);
     for (uint32_t a = 0; status == TAMIS_OK && a < b->n_arms; a++)

@@ -17,6 +17,10 @@ static double smaller_read(const bench *b) {
     return b->read_gb_per_s < READ_LIMIT ? b->read_gb_per_s : READ_LIMIT;
 }
 
+static bool on_gpu(const bench *b) {
+    return tamis_context_device(b->device)->kind == TAMIS_DEVICE_GPU;
+}
+
 /* "score 12 select 3 attend 40": only what took time. */
 static void add_stages(cli_table *table, const tamis_plan_times *us) {
     const struct {
@@ -44,15 +48,34 @@ static void add_row(cli_table *table, const bench *b, const bench_arm *arm) {
     cli_table_add(table, "%.1f", arm->total_us);
     cli_table_add(table, "%.2f", arm->gb_per_s);
     cli_table_add(table, "%.3f", arm->share_of_read);
-    cli_table_add(table, "%.3f", arm->gb_per_s / smaller_read(b));
+    if (!on_gpu(b))
+        cli_table_add(table, "%.3f", arm->gb_per_s / smaller_read(b));
+    else
+        cli_table_add(table, "%.3f", arm->share_of_copy);
     cli_table_add(table, "%.2f", arm->speedup_over_full);
     add_stages(table, &arm->stage_us);
 }
 
+/* The bandwidths of a run: what a CPU's are held against, a GPU's own copy. */
+static void print_bandwidths(const bench *b) {
+    printf("context %u: %u layers in turn, read bandwidth %.2f GB/s", b->context, b->layers,
+           b->read_gb_per_s);
+    if (on_gpu(b))
+        printf(", copy bandwidth %.2f GB/s\n", b->copy_gb_per_s);
+    else
+        printf(", min(read, %.0f) %.2f GB/s\n", READ_LIMIT, smaller_read(b));
+}
+
 bool bench_print(const bench *runs, uint32_t n_runs) {
-    static const char *const head[] = {"context",  "select",   "budget",
-                                       "total us", "GB/s",     "of read",
-                                       "of min",   "speed-up", "stages, us (timed apart)"};
+    const char *const head[] = {"context",
+                                "select",
+                                "budget",
+                                "total us",
+                                "GB/s",
+                                "of read",
+                                on_gpu(&runs[0]) ? "of copy" : "of min",
+                                "speed-up",
+                                "stages, us (timed apart)"};
     const bench_params *p = &runs[0].params;
     const tamis_device_info *device = tamis_context_device(runs[0].device);
     cli_table table = {.columns = sizeof(head) / sizeof(head[0])};
@@ -60,10 +83,7 @@ bool bench_print(const bench *runs, uint32_t n_runs) {
            tamis_dtype_name(p->dtype), p->page_size, pages_name(&runs[0]), p->batch, p->repeat,
            device->id, device->name);
     for (uint32_t i = 0; i < n_runs; i++)
-        printf(
-            "context %u: %u layers in turn, read bandwidth %.2f GB/s, min(read, %.0f) %.2f GB/s\n",
-            runs[i].context, runs[i].layers, runs[i].read_gb_per_s, READ_LIMIT,
-            smaller_read(&runs[i]));
+        print_bandwidths(&runs[i]);
     for (size_t i = 0; i < table.columns; i++)
         cli_table_add(&table, "%s", head[i]);
     for (uint32_t i = 0; i < n_runs; i++)
@@ -107,6 +127,12 @@ static bool add_counters(cJSON *row, const tamis_plan_counters *c) {
     return added;
 }
 
+/* 0, which nothing measures, becomes null. */
+static bool add_measured(cJSON *to, const char *name, double value) {
+    return (value > 0 ? cJSON_AddNumberToObject(to, name, value)
+                      : cJSON_AddNullToObject(to, name)) != NULL;
+}
+
 static bool add_result(cJSON *results, const bench *b, const bench_arm *arm) {
     bool full = arm->selection.kind == TAMIS_SELECT_FULL;
     cJSON *row = cJSON_CreateObject();
@@ -115,31 +141,37 @@ static bool add_result(cJSON *results, const bench *b, const bench_arm *arm) {
         return false;
     }
     return cJSON_AddStringToObject(row, "shape", b->params.shape->name) != NULL &&
+           cJSON_AddNumberToObject(row, "batch", b->params.batch) != NULL &&
            cJSON_AddNumberToObject(row, "context", b->context) != NULL &&
+           cJSON_AddNumberToObject(row, "layers", b->layers) != NULL &&
            cJSON_AddStringToObject(row, "dtype", tamis_dtype_name(b->params.dtype)) != NULL &&
            cJSON_AddStringToObject(row, "select", tamis_selection_name(arm->selection.kind)) &&
            cJSON_AddNumberToObject(row, "budget", full ? b->context : arm->selection.budget) &&
            cJSON_AddStringToObject(row, "pages", pages_name(b)) != NULL &&
            cJSON_AddNumberToObject(row, "total_us", arm->total_us) != NULL &&
-           add_stage_us(row, &arm->stage_us) &&
+           add_measured(row, "graph_us", arm->graph_us) && add_stage_us(row, &arm->stage_us) &&
            cJSON_AddNumberToObject(row, "gb_per_s", arm->gb_per_s) != NULL &&
            cJSON_AddNumberToObject(row, "share_of_read", arm->share_of_read) != NULL &&
+           cJSON_AddNumberToObject(row, "share_of_copy", arm->share_of_copy) != NULL &&
            cJSON_AddNumberToObject(row, "speedup_over_full", arm->speedup_over_full) != NULL &&
            add_counters(row, &arm->counters);
 }
 
-/* One read bandwidth for the run: the mean over its contexts. */
+/* One read and one copy bandwidth for the run: the means over its contexts. */
 static bool add_header(cJSON *root, const bench *runs, uint32_t n_runs) {
     const tamis_device_info *device = tamis_context_device(runs[0].device);
     cJSON *header = cJSON_AddObjectToObject(root, "header");
-    double read = 0;
-    for (uint32_t i = 0; i < n_runs; i++)
+    double read = 0, copy = 0;
+    for (uint32_t i = 0; i < n_runs; i++) {
         read += runs[i].read_gb_per_s / n_runs;
+        copy += runs[i].copy_gb_per_s / n_runs;
+    }
     return cJSON_AddStringToObject(header, "device", device->name) != NULL &&
            cJSON_AddStringToObject(header, "driver", device->driver) != NULL &&
            cJSON_AddStringToObject(header, "version", tamis_version()) != NULL &&
            cJSON_AddNumberToObject(header, "threads", device->compute_units) != NULL &&
-           cJSON_AddNumberToObject(header, "read_gb_per_s", read) != NULL;
+           cJSON_AddNumberToObject(header, "read_gb_per_s", read) != NULL &&
+           cJSON_AddNumberToObject(header, "copy_gb_per_s", copy) != NULL;
 }
 
 bool bench_write_json(const bench *runs, uint32_t n_runs, cli_output *output, const char *command) {

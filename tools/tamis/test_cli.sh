@@ -9,6 +9,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 failures=0
 unset TAMIS_DEVICE TAMIS_LOG
+export TAMIS_CUDA_DRIVER=$work/none # a GPU would serve where the reference is meant
 
 fail() {
     printf 'FAIL %s\n' "$*"
@@ -87,6 +88,7 @@ usage_error '^tamis bench: --context -5: not a whole number' bench attention --c
 usage_error '^tamis bench: --context : a number is missing' bench attention --context 1,,2
 usage_error '^tamis bench: --context 17: too many' \
     bench attention --context 1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17
+usage_error '^tamis bench: --probe 0: must be at least 1$' bench attention --probe 0
 usage_error '^tamis bench: --shape gpt5: must be one of llama2-7b, llama3-8b, qwen3-4b' \
     bench attention --shape gpt5
 usage_error '^tamis bench: --shape: is missing' bench attention --context 64
@@ -145,7 +147,8 @@ expect 0 'KV read' "${model[@]}" --prompt-file "$work/prompt" --question ' the m
 # JSON: whole, or not at all.
 expect 0 '' "${small[@]}" --select quest,window --json "$work/out.json"
 for word in header device driver version threads read_gb_per_s results shape context dtype select \
-    budget pages total_us stage_us gb_per_s share_of_read speedup_over_full counters; do
+    budget batch layers pages total_us graph_us stage_us gb_per_s share_of_read \
+    share_of_copy copy_gb_per_s speedup_over_full counters; do
     grep -q "\"$word\":" "$work/out.json" || fail "out.json lacks $word"
 done
 [ "$(grep -c '"total_us"' "$work/out.json")" -eq 3 ] || fail 'out.json: not three rows'
@@ -165,7 +168,7 @@ grep -q 'kept.json: cannot be written' "$work/err" || fail 'a file beyond the li
 [ -z "$(find "$work" -name '*.json.*')" ] || fail 'a temporary file was left behind'
 succeeds '^ *192 +full ' "${small[@]}" --select full,window
 [ "$(grep -cE '^ *192 +full ' "$work/out")" -eq 1 ] || fail 'bench --select full: measured twice'
-expect 0 '' "${small[@]}" --pages shuffled --context 190 --batch 2 --dtype f32
+expect 0 '' "${small[@]}" --pages shuffled --context 190 --batch 2 --dtype f32 --probe 1
 
 # Evaluations in general.
 check_eval() {

@@ -91,6 +91,13 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_context_read_bandwidth(tamis_conte
                                                                      double *gb_per_s,
                                                                      tamis_error *error);
 
+/* The same for copying `bytes` within the device's memory, twice that taken for the call: bytes read
+ * and bytes written together, the median of several copies. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_context_copy_bandwidth(tamis_context *context,
+                                                                     uint64_t bytes,
+                                                                     double *gb_per_s,
+                                                                     tamis_error *error);
+
 #ifdef __cplusplus
 }
 #endif
