@@ -191,9 +191,9 @@ typedef struct cu_attend_args {
     CU_PTR(float) states;
     CU_PTR(uint32_t) tickets; /* [row of the launch][KV head][tile of query heads] */
     float scale, soft_cap;
-    uint32_t first, n; /* tiles, or rows where there are lists, of this launch */
+    uint32_t first, n; /* rows of this launch; tiles with by_tile and in the tile kernel */
     uint32_t chunks;   /* blocks a (row, KV head) */
-    uint32_t by_tile;  /* 1: `first` counts tiles, and only tiles of one row count */
+    uint32_t by_tile;  /* 1: only rows that are a tile of their own */
 } cu_attend_args;
 
 typedef struct cu_merge_args {

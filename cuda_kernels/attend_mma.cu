@@ -5,6 +5,7 @@
  * attend_mma.cuh.
  * Sums that are not finite are formed anew in plain fp32, which decides between NaN, infinity and a
  * capped logit: products of the parts of a number with infinity may be NaN where the number's is not.
+ * So are rows of a tile that do not see a NaN value which another row of the block does.
  * Work split of decode: as in attend.cu; each warp brings the keys of its own split to shared memory,
  * 16 at a time, some stages ahead. Of tiles: a block owns rows of a tile times query heads of a KV
  * head, a warp CU_ATTEND_WARP_ROWS of them; all warps share the keys, 32 at a time. */
@@ -12,7 +13,7 @@
 
 #define KEYS CU_ATTEND_KEYS
 
-/* Copies rows of K and V of one key each `live`, in pieces of 8 elements; `from` the K row. */
+/* Copies 8 elements of a K row at `from` and of its V row; zeros if not live. */
 template <int ROW, typename T>
 DEVICE void bring_eighth(T *keys, T *values, const T *from, uint64_t value_offset, uint32_t row,
                          uint32_t eighth, bool live) {
@@ -24,8 +25,7 @@ DEVICE void bring_eighth(T *keys, T *values, const T *from, uint64_t value_offse
 /* ---- Decode ---------------------------------------------------------------------------------- */
 
 /* Entries of a split on their way to a warp's stages. */
-template <typename T> struct key_stream {
-    T *stages;                 /* of this warp */
+struct key_stream {
     attend_page pages, next;   /* a lane each: 32 entries, and those behind them */
     uint32_t entry, end, slot; /* entry of lane 0 of `next`; slots of the split asked for so far */
 };
@@ -33,7 +33,7 @@ template <typename T> struct key_stream {
 /* Asks for the next 16 slots; which of them the row sees, a bit each. What it does not see becomes
  * zeros: memory there may hold anything. */
 template <typename T, int D>
-DEVICE uint32_t bring(const cu_attend_args &a, const attend_lane &l, key_stream<T> &s, T *keys) {
+DEVICE uint32_t bring(const cu_attend_args &a, const attend_lane &l, key_stream &s, T *keys) {
     const uint32_t shift = a.kv.page_shift, in_page = s.slot & (a.kv.page_size - 1);
     if (s.slot && s.slot % (WARP << shift) == 0) {
         s.pages = s.next;
@@ -68,7 +68,7 @@ DEVICE void attend_split(const cu_attend_args &a, const attend_lane &l, const at
                          const float *q, T *stages, attend_rows<D> (&s)[1]) {
     constexpr uint32_t STAGES = CU_ATTEND_STAGES(D), STAGE = CU_ATTEND_STAGE(D) / sizeof(T);
     const uint32_t slots = (share.end - share.begin) << a.kv.page_shift;
-    key_stream<T> stream;
+    key_stream stream;
     stream.pages = attend_page_of(a, l, share.begin + lane_id(), share.end);
     stream.entry = share.begin + WARP;
     stream.next = attend_page_of(a, l, stream.entry + lane_id(), share.end);
@@ -215,9 +215,11 @@ struct tile_row {
     int32_t low, high;
 };
 
-DEVICE tile_row tile_row_of(const cu_attend_args &a, uint32_t first, uint32_t n, uint32_t head) {
+/* The n-th (row, query head) of a tile that begins at row `first`; past `all` one that sees nothing. */
+DEVICE tile_row tile_row_of(const cu_attend_args &a, uint32_t first, uint32_t n, uint32_t all,
+                            uint32_t head) {
     tile_row r = {first, 0, 0, INT32_MIN, INT32_MAX};
-    if (n >= (uint32_t)a.batch.tiles[2 * blockIdx.x + 1] * a.batch.group) return r;
+    if (n >= all) return r;
     r.row = first + n / a.batch.group;
     r.head = n % a.batch.group;
     r.seen = (uint32_t)max(a.batch.visible[(uint64_t)r.row * a.batch.n_kv_heads + head], 0);
@@ -284,8 +286,10 @@ DEVICE void write_rows(const cu_attend_args &a, attend_rows<D> &s, const tile_ro
 template <typename T, int D> DEVICE void tiles(const cu_attend_args &a, tile_stage<T, D> *stages) {
     constexpr uint32_t STAGES = CU_ATTEND_STAGES(D), M = CU_ATTEND_WARP_ROWS(D) / 8;
     if (blockIdx.x >= a.n) return;
-    const uint32_t first = (uint32_t)a.batch.tiles[2 * blockIdx.x], head = blockIdx.y;
-    const uint32_t rows = (uint32_t)a.batch.tiles[2 * blockIdx.x + 1], all = rows * a.batch.group;
+    /* the last tiles of a prompt see most and go first */
+    const int32_t *tile = a.batch.tiles + 2 * (a.n - 1 - blockIdx.x);
+    const uint32_t first = (uint32_t)tile[0], rows = (uint32_t)tile[1], head = blockIdx.y;
+    const uint32_t all = rows * a.batch.group;
     const uint32_t own = (blockIdx.z * (blockDim.x / WARP) + warp_id()) * 8 * M;
     if (rows == 1 || blockIdx.z * (blockDim.x / WARP) * 8 * M >= all) return;
     tile_slots t = tile_slots_of(a, first, rows, head);
@@ -301,7 +305,7 @@ template <typename T, int D> DEVICE void tiles(const cu_attend_args &a, tile_sta
 #pragma unroll
     for (uint32_t m = 0; m < M; m++) {
         const uint32_t n = own + 8 * m + lane_id() / 4;
-        r[m] = tile_row_of(a, first, n, head);
+        r[m] = tile_row_of(a, first, n, all, head);
         const float *q =
             a.q.at + r[m].row * a.q.stride + ((uint64_t)head * a.batch.group + r[m].head) * D;
         begin_rows<T, D, M>(operand, m, s[m], n < all ? q : nullptr, a.scale);
