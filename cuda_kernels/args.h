@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Arguments of the CUDA kernels, one struct each, filled by host/cuda and taken by value. Strides in
- * elements, pointers to the first element, absent memory NULL. Meanings: host/backend.h. */
+/* Arguments of the CUDA kernels, one struct each, filled by host/cuda and taken by value. Strides
+ * in elements, pointers to the first element, absent memory NULL. Meanings: host/backend.h. */
 #ifndef TAMIS_CUDA_ARGS_H
 #define TAMIS_CUDA_ARGS_H
 
@@ -155,31 +155,46 @@ typedef struct cu_score_select_args {
 
 /* ---- attend, merge ---- */
 
-/* Decode: a row's entries fall into splits of a multiple of CU_ATTEND_SPLIT tokens, a warp each, and
- * splits into chunks, a block each. A block serves up to CU_ATTEND_HEADS query heads of a KV head. */
+/* Decode: a row's entries fall into splits of a multiple of CU_ATTEND_SPLIT tokens, a warp each,
+ * and splits into chunks, a block each. A block serves up to CU_ATTEND_HEADS query heads of a KV
+ * head. */
 #define CU_ATTEND_WARPS  4u  /* splits a chunk */
 #define CU_ATTEND_CHUNKS 32u /* most chunks a row; a lane each when they are merged */
-#define CU_ATTEND_SPLIT  64u
+#define CU_ATTEND_SPLIT  32u /* a page if that is more */
 #define CU_ATTEND_HEADS  8u
-/* The form for matrix units: keys come to shared memory in stages, CU_ATTEND_KEYS rows of K, then as
- * many of V (twice as many where a tile of rows shares them, with their positions behind). Rows are
- * some elements of 2 bytes apart: a multiple of 64 means permuted rows, else they are padded. Warps of
- * a tile have CU_ATTEND_WARP_ROWS (row, query head) each, a block CU_ATTEND_TILE_WARPS at most. */
+#define CU_ATTEND_AGAIN  256u /* tokens of a sum that is formed anew; a multiple of a page */
+/* The form for matrix units: keys come to shared memory in stages, CU_ATTEND_KEYS rows of K, then
+ * as many of V (twice as many where a tile of rows shares them, with their positions behind). Rows
+ * are some elements of 2 bytes apart: a multiple of 64 means permuted rows, else they are padded.
+ * Warps of a tile have CU_ATTEND_WARP_ROWS (row, query head) each, a block CU_ATTEND_TILE_WARPS at
+ * most. */
 #define CU_ATTEND_KEYS            16u
 #define CU_ATTEND_ROW(dim)        ((dim) == 64u || (dim) == 128u ? (dim) : (dim) + 8u)
 #define CU_ATTEND_TILE_ROW(dim)   ((dim) + 8u)
 #define CU_ATTEND_STAGES(dim)     ((dim) > 128u ? 2u : 3u)
 #define CU_ATTEND_STAGE(dim)      (2u * CU_ATTEND_KEYS * CU_ATTEND_ROW(dim) * 2u)
 #define CU_ATTEND_TILE_STAGE(dim) (2u * CU_ATTEND_KEYS * (2u * CU_ATTEND_TILE_ROW(dim) * 2u + 4u))
-#define CU_ATTEND_DECODE_SHARED(dim)                                                               \
+/* Bytes of a warp's third parts of q, where registers do not hold them (bf16; f16 has none). */
+#define CU_ATTEND_THIRDS(dim) ((dim) > 128u ? (dim) / 8u * 32u * 4u : 0u)
+#define CU_ATTEND_DECODE_KEYS(dim)                                                                 \
     (CU_ATTEND_WARPS * CU_ATTEND_STAGES(dim) * CU_ATTEND_STAGE(dim))
-#define CU_ATTEND_TILE_SHARED(dim) (CU_ATTEND_STAGES(dim) * CU_ATTEND_TILE_STAGE(dim))
-#define CU_ATTEND_WARP_ROWS(dim)   ((dim) > 128u ? 8u : 16u)
-#define CU_ATTEND_TILE_WARPS       8u
+#define CU_ATTEND_DECODE_SHARED(dim)                                                               \
+    (CU_ATTEND_DECODE_KEYS(dim) + CU_ATTEND_WARPS * CU_ATTEND_THIRDS(dim))
+#define CU_ATTEND_TILE_SHARED(dim, warps)                                                          \
+    (CU_ATTEND_STAGES(dim) * CU_ATTEND_TILE_STAGE(dim) + (warps) * CU_ATTEND_THIRDS(dim))
+#define CU_ATTEND_WARP_ROWS(dim) ((dim) > 128u ? 8u : 16u)
+#define CU_ATTEND_TILE_WARPS     8u
+/* Slots of a tile fall into pieces, a block each, which begin at multiples of CU_ATTEND_PIECE. A
+ * launch has CU_ATTEND_CHUNKS of them at most; a second kernel, with CU_ATTEND_JOIN_WARPS warps a
+ * block and one (row, query head) a warp, joins their states and that of the pieces before. */
+#define CU_ATTEND_PIECE      2048u
+#define CU_ATTEND_JOIN_WARPS 8u
 
 /* States of chunks wait in `states`: [row of the launch][KV head][chunk][group][head_dim + 2], sums
  * of weighted values, then the largest logit and the sum of weights; the last block of a (row, KV
- * head, tile of query heads) merges them in order. */
+ * head, tile of query heads) merges them in order. Of tiles of more than one piece: [tile of the
+ * launch][KV head][chunk][(row, query head)][head_dim + 2], a chunk being a piece of the launch,
+ * and the last one, where there are more pieces than a launch has, all those before. */
 typedef struct cu_attend_args {
     cu_kv kv;
     cu_batch batch;
@@ -191,9 +206,11 @@ typedef struct cu_attend_args {
     CU_PTR(float) states;
     CU_PTR(uint32_t) tickets; /* [row of the launch][KV head][tile of query heads] */
     float scale, soft_cap;
-    uint32_t first, n; /* rows of this launch; tiles with by_tile and in the tile kernel */
-    uint32_t chunks;   /* blocks a (row, KV head) */
-    uint32_t by_tile;  /* 1: only rows that are a tile of their own */
+    uint32_t first, n;  /* rows of this launch; tiles with by_tile and in the tile kernels */
+    uint32_t chunks;    /* states a (row, KV head) or (tile, KV head) */
+    uint32_t by_tile;   /* 1: only rows that are a tile of their own */
+    uint32_t piece;     /* the first of the launch */
+    uint32_t tile_rows; /* (row, query head) of a tile and KV head, at most */
 } cu_attend_args;
 
 typedef struct cu_merge_args {

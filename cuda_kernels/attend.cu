@@ -2,8 +2,8 @@
 /* attend: out = Σ softmax(scale·q·k)·v over the slots that a row sees; lse = log Σ exp. Plain form:
  * any type, no matrix units, rows of a tile one by one.
  * contract: host/backend.h; meaning: host/reference/attend.c; the numbered steps are in attend.cuh.
- * Work split: a block owns a chunk of one row's entries for up to G query heads of a KV head, a warp
- * a split of it. Grid: (chunks, KV heads x tiles of G heads, rows). */
+ * Work split: a block owns a chunk of one row's entries for up to G query heads of a KV head, a
+ * warp a split of it. Grid: (chunks, KV heads x tiles of G heads, rows). */
 #include "attend.cuh"
 
 template <typename T, int D, int G>
@@ -33,7 +33,8 @@ DEVICE void decode(const cu_attend_args &a, attend_block<D, G> &b) {
 }
 
 #define ATTEND_DECODE(type, tag, dim, tile)                                                        \
-    KERNEL(attend_decode_##tag##_d##dim##_g##tile, CU_ATTEND_WARPS *WARP, cu_attend_args) {        \
+    KERNEL_WIDE(attend_decode_##tag##_d##dim##_g##tile, CU_ATTEND_WARPS *WARP,                     \
+                cu_attend_args) {                                                                  \
         typedef attend_block<dim, tile> block;                                                     \
         SHARED(block, b);                                                                          \
         decode<type, dim, tile>(a, b);                                                             \

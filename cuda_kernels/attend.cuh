@@ -3,7 +3,8 @@
  * warp, and how splits and chunks are merged. Meaning: host/reference/attend.c.
  *
  * Entries (pages) of a row fall into splits, a warp each; CU_ATTEND_WARPS consecutive splits are a
- * chunk, a block. The sizes follow from the row's own number of entries alone. */
+ * chunk, a block. The sizes follow from the row's own number of entries alone. Entries that an
+ * interval of slots begins behind do not count. */
 #ifndef TAMIS_CUDA_ATTEND_CUH
 #define TAMIS_CUDA_ATTEND_CUH
 #include "common.cuh"
@@ -12,9 +13,25 @@
 
 struct attend_lane {
     const int32_t *list, *ids; /* ordinals, NULL: all pages; page ids */
-    uint32_t row, head, entries, seen;
-    int32_t low, high; /* positions; used if there are intervals */
+    uint32_t row, head, seen;
+    uint32_t from, entries; /* entries from `from` on count: earlier ones lie below the interval */
+    int32_t low, high;      /* positions; used if there are intervals */
 };
+
+/* The first entry that may reach `low`, where positions are slots. */
+DEVICE uint32_t attend_from(const attend_lane &l, uint32_t page_shift) {
+    const uint32_t ordinal = (uint32_t)max(l.low, 0) >> page_shift;
+    if (!l.list) return min(ordinal, l.entries);
+    uint32_t from = 0, end = l.entries; /* all before `from` are smaller, none from `end` on is */
+    while (from < end) {
+        const uint32_t middle = from + (end - from) / 2;
+        if ((uint32_t)l.list[middle] < ordinal)
+            from = middle + 1;
+        else
+            end = middle;
+    }
+    return from;
+}
 
 DEVICE attend_lane attend_lane_of(const cu_attend_args &a, uint32_t row, uint32_t head) {
     const uint64_t owner = (uint64_t)row * a.batch.n_kv_heads + head;
@@ -31,6 +48,7 @@ DEVICE attend_lane attend_lane_of(const cu_attend_args &a, uint32_t row, uint32_
     if (a.intervals) {
         l.low = a.intervals[2 * row];
         l.high = a.intervals[2 * row + 1];
+        if (!a.positions) l.from = attend_from(l, a.kv.page_shift);
     }
     return l;
 }
@@ -64,8 +82,8 @@ DEVICE bool attend_sees(const cu_attend_args &a, const attend_lane &l, const att
     return l.low <= position && position <= l.high;
 }
 
-/* The power of two of `scale`, by which q is multiplied at once: without rounding, and so that a sum
- * of products is no larger than the logit. The rest, from 1 to 2 in size, follows. */
+/* The power of two of `scale`, by which q is multiplied at once: without rounding, and so that a
+ * sum of products is no larger than the logit. The rest, from 1 to 2 in size, follows. */
 DEVICE float attend_power(float scale) {
     const float power = bits_to_float(float_to_bits(scale) & 0x7f800000u);
     return power == 0.0f ? 1.0f : power;
@@ -91,16 +109,14 @@ struct attend_share {
 };
 
 DEVICE attend_share attend_share_of(const cu_attend_args &a, const attend_lane &l) {
-    const uint32_t most = CU_ATTEND_WARPS * CU_ATTEND_CHUNKS;
-    const uint32_t tokens = (((l.entries << a.kv.page_shift) + most - 1) / most);
-    const uint32_t size =
-        max(CU_ATTEND_SPLIT, (tokens + CU_ATTEND_SPLIT - 1) / CU_ATTEND_SPLIT * CU_ATTEND_SPLIT) >>
-        a.kv.page_shift;
-    const uint32_t splits = (l.entries + size - 1) / size, first = blockIdx.x * CU_ATTEND_WARPS;
+    const uint32_t most = CU_ATTEND_WARPS * CU_ATTEND_CHUNKS, entries = l.entries - l.from;
+    const uint32_t least = max(CU_ATTEND_SPLIT >> a.kv.page_shift, 1u);
+    const uint32_t size = max((entries + most - 1) / most + least - 1, least) / least * least;
+    const uint32_t splits = (entries + size - 1) / size, first = blockIdx.x * CU_ATTEND_WARPS;
     attend_share s;
     s.chunks = max((splits + CU_ATTEND_WARPS - 1) / CU_ATTEND_WARPS, 1u);
     s.splits = splits > first ? min(splits - first, CU_ATTEND_WARPS) : 0;
-    s.begin = min((first + warp_id()) * size, l.entries);
+    s.begin = l.from + min((first + warp_id()) * size, entries);
     s.end = min(s.begin + size, l.entries);
     return s;
 }
@@ -181,10 +197,11 @@ DEVICE void attend_plain_keys(const cu_attend_args &a, const attend_lane &l, con
         for (int i = 0; i < 8; i++)
             s.sum[g][i] *= old;
 #pragma unroll
-        for (uint32_t step = 0; step < shape::STEPS; step++) {
+        for (uint32_t step = 0; step < shape::STEPS; step++)
             weight[step][g] = expf(weight[step][g] - base);
-            s.total[g] += weight[step][g];
-        }
+        float total = weight[0][g] + weight[1][g];
+        if (shape::STEPS == 4) total += weight[shape::STEPS - 2][g] + weight[shape::STEPS - 1][g];
+        s.total[g] += total;
     }
     /* 3c. weighted values */
 #pragma unroll
@@ -247,6 +264,25 @@ DEVICE void attend_plain(const cu_attend_args &a, const attend_lane &l, const fl
     if (shape::KEYS == 2) attend_plain_join(s);
 }
 
+/* The same for one query head in parts of CU_ATTEND_AGAIN slots, so that no sum is long. */
+template <typename T, int D>
+DEVICE void attend_plain_parts(const cu_attend_args &a, const attend_lane &l, const float *q,
+                               uint32_t begin, uint32_t end, attend_sums<1> &s) {
+    const uint32_t size = CU_ATTEND_AGAIN >> a.kv.page_shift;
+    attend_plain<T, D, 1>(a, l, q, 1, begin, min(begin + size, end), s);
+    for (begin += size; begin < end; begin += size) {
+        attend_sums<1> part;
+        attend_plain<T, D, 1>(a, l, q, 1, begin, min(begin + size, end), part);
+        const float top = fmaxf(s.top[0], part.top[0]), base = attend_base(top);
+        const float old = expf(s.top[0] - base), its = expf(part.top[0] - base);
+        s.top[0] = top;
+        s.total[0] = s.total[0] * old + part.total[0] * its;
+#pragma unroll
+        for (int i = 0; i < 8; i++)
+            s.sum[0][i] = s.sum[0][i] * old + part.sum[0][i] * its;
+    }
+}
+
 /* ---- Merging --------------------------------------------------------------------------------- */
 
 struct attend_result {
@@ -279,26 +315,38 @@ DEVICE attend_result attend_join(const attend_block<D, G> &b, uint32_t splits, u
     return r;
 }
 
-/* The chunks of one head, by one warp; `states` that of the first, `stride` apart. A lane has a
- * chunk's weight. */
+/* The states `first` to `end` of one head, CU_ATTEND_CHUNKS at most, `stride` apart, by one warp: a
+ * lane has a state's weight, and every 32nd channel of the result, whose top and total all lanes
+ * have. A state that holds nothing leaves the same bits as one that is not there. */
+template <int D> struct attend_joined { float sum[(D + 31) / 32], top, total; };
 template <int D>
-DEVICE void attend_join_chunks(const cu_attend_args &a, const attend_lane &l, uint32_t chunks,
-                               const float *states, uint64_t stride, uint32_t head_in_group) {
+DEVICE attend_joined<D> attend_join_states(const float *states, uint64_t stride, uint32_t first,
+                                           uint32_t end) {
     const uint32_t lane = lane_id();
-    const float *mine = states + min(lane, chunks - 1) * stride + D;
-    const float its_top = lane < chunks ? mine[0] : -INFINITY;
-    attend_result r = {0.0f, warp_max(its_top), 0.0f};
+    const bool live = first <= lane && lane < end;
+    const float *mine = states + (live ? lane : first) * stride + D;
+    const float its_top = live ? mine[0] : -INFINITY;
+    attend_joined<D> r = {};
+    r.top = warp_max(its_top);
     const float weight = expf(its_top - attend_base(r.top));
-    r.total = warp_sum(lane < chunks ? weight * mine[1] : 0.0f);
+    r.total = warp_sum(live ? weight * mine[1] : 0.0f);
+#pragma unroll 4
+    for (uint32_t i = first; i < end; i++) {
+        const float its = shuffle(weight, i);
 #pragma unroll
-    for (uint32_t first = 0; first < D; first += WARP) {
-        const uint32_t channel = first + lane, at = min(channel, D - 1u);
-        r.sum = 0.0f;
-#pragma unroll 8
-        for (uint32_t i = 0; i < chunks; i++)
-            r.sum = fmaf(shuffle(weight, i), states[i * stride + at], r.sum);
-        if (channel < D) attend_write<D>(a, l, head_in_group, channel, r);
+        for (uint32_t j = 0; j < (D + 31) / 32; j++)
+            r.sum[j] = fmaf(its, states[i * stride + min(32 * j + lane, D - 1u)], r.sum[j]);
     }
+    return r;
+}
+
+template <int D>
+DEVICE void attend_write_joined(const cu_attend_args &a, const attend_lane &l,
+                                uint32_t head_in_group, const attend_joined<D> &r) {
+#pragma unroll
+    for (uint32_t j = 0; j < (D + 31) / 32; j++)
+        if (32 * j + lane_id() < D)
+            attend_write<D>(a, l, head_in_group, 32 * j + lane_id(), {r.sum[j], r.top, r.total});
 }
 
 /* Of a block whose splits' states stand in `b`: heads first to first + heads of the group. A row of
@@ -328,15 +376,18 @@ DEVICE void attend_finish(const cu_attend_args &a, const attend_lane &l, const a
     }
     if (share.chunks == 1) return;
     uint32_t *ticket = a.tickets + (uint64_t)blockIdx.z * gridDim.y + blockIdx.y;
-    thread_fence();
     block_sync();
-    if (threadIdx.x == 0) b.last = atomic_add(ticket, 1) == share.chunks - 1;
+    if (threadIdx.x == 0) {
+        thread_fence(); /* behind the barrier: for the whole block's writes, and reads to come */
+        b.last = atomic_add(ticket, 1) == share.chunks - 1;
+        thread_fence();
+        if (b.last) *ticket = 0;
+    }
     block_sync();
     if (!b.last) return;
-    thread_fence();
     for (uint32_t g = warp_id(); g < heads; g += CU_ATTEND_WARPS)
-        attend_join_chunks<D>(a, l, share.chunks, states + g * (D + 2), stride, first + g);
-    if (threadIdx.x == 0) *ticket = 0;
+        attend_write_joined<D>(
+            a, l, first + g, attend_join_states<D>(states + g * (D + 2), stride, 0, share.chunks));
 }
 
 #endif

@@ -1,14 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* attend: out = Σ softmax(scale·q·k)·v over the slots that a row sees; lse = log Σ exp. Form for matrix
- * units: f16 and bf16.
+/* attend: out = Σ softmax(scale·q·k)·v over the slots that a row sees; lse = log Σ exp. Form for
+ * matrix units: f16 and bf16.
  * contract: host/backend.h; meaning: host/reference/attend.c; numbered steps: attend.cuh,
  * attend_mma.cuh.
  * Sums that are not finite are formed anew in plain fp32, which decides between NaN, infinity and a
- * capped logit: products of the parts of a number with infinity may be NaN where the number's is not.
+ * capped logit: products of the parts of a number with infinity may be NaN where the number's is
+ * not.
  * So are rows of a tile that do not see a NaN value which another row of the block does.
- * Work split of decode: as in attend.cu; each warp brings the keys of its own split to shared memory,
- * 16 at a time, some stages ahead. Of tiles: a block owns rows of a tile times query heads of a KV
- * head, a warp CU_ATTEND_WARP_ROWS of them; all warps share the keys, 32 at a time. */
+ * Work split of decode: as in attend.cu; each warp brings the keys of its own split to shared
+ * memory, 16 at a time, some stages ahead. Of tiles: a block owns a piece of the slots for rows of
+ * a tile times query heads of a KV head, a warp CU_ATTEND_WARP_ROWS of them; all warps share the
+ * keys, 32 at a time. A second kernel joins the pieces, a warp a (row, query head). */
 #include "attend_mma.cuh"
 
 #define KEYS CU_ATTEND_KEYS
@@ -65,7 +67,7 @@ DEVICE uint32_t bring(const cu_attend_args &a, const attend_lane &l, key_stream 
 /* The sums of a split, 8 query heads at most. */
 template <typename T, int D>
 DEVICE void attend_split(const cu_attend_args &a, const attend_lane &l, const attend_share &share,
-                         const float *q, T *stages, attend_rows<D> (&s)[1]) {
+                         const float *q, T *stages, uint32_t *thirds, attend_rows<D> (&s)[1]) {
     constexpr uint32_t STAGES = CU_ATTEND_STAGES(D), STAGE = CU_ATTEND_STAGE(D) / sizeof(T);
     const uint32_t slots = (share.end - share.begin) << a.kv.page_shift;
     key_stream stream;
@@ -81,8 +83,9 @@ DEVICE void attend_split(const cu_attend_args &a, const attend_lane &l, const at
         seen[i] = stream.slot < slots ? bring<T, D>(a, l, stream, stages + i * STAGE) : 0;
         copy_async_commit();
     }
-    attend_operand<T, 1> operand[D / 16];
-    begin_rows<T, D, 1>(operand, 0, s[0], q, a.scale);
+    attend_query<T, D, 1> query;
+    query.thirds = thirds + lane_id();
+    begin_rows<T, D, 1>(query, 0, s[0], q, a.scale);
     for (uint32_t slot = 0, i = 0; slot < slots; slot += KEYS) {
         copy_async_wait<STAGES - 2>();
         warp_sync(); /* all lanes' copies are there, and all are done with the stage before */
@@ -94,7 +97,7 @@ DEVICE void attend_split(const cu_attend_args &a, const attend_lane &l, const at
         const uint32_t now = seen[0];
         if (now)
             attend_keys<CU_ATTEND_ROW(D), 1>(
-                operand, s, keys, values, a.soft_cap,
+                query, s, keys, values, a.soft_cap,
                 [&](int, uint32_t key) { return (now >> key & 1) != 0; });
 #pragma unroll
         for (uint32_t j = 0; j + 1 < STAGES; j++)
@@ -117,7 +120,7 @@ DEVICE void keep_split(const cu_attend_args &a, const attend_lane &l, const atte
         state.total[mine] = s.total;
     }
 #pragma unroll
-    for (uint32_t i = 0; i < D / 8; i++) {
+    for (uint32_t i = 0; i < D / 8 && mine < heads; i++) {
         state.sum[mine][8 * i + column] = s.sum[i][0];
         state.sum[mine][8 * i + column + 1] = s.sum[i][1];
     }
@@ -126,7 +129,7 @@ DEVICE void keep_split(const cu_attend_args &a, const attend_lane &l, const atte
     for (uint32_t g = 0; g < heads; g++) {
         if ((doubtful >> 4 * g & 15) == 0) continue;
         attend_sums<1> plain;
-        attend_plain<T, D, 1>(a, l, q + g * D, 1, share.begin, share.end, plain);
+        attend_plain_parts<T, D>(a, l, q + g * D, share.begin, share.end, plain);
         if (lane_id() == 0) {
             state.top[g] = plain.top[0];
             state.total[g] = plain.total[0];
@@ -147,8 +150,10 @@ template <typename T, int D> DEVICE void decode(const cu_attend_args &a, unsigne
     const float *q = a.q.at + row * a.q.stride + ((uint64_t)l.head * a.batch.group + first) * D;
     const uint32_t mine = lane_id() / 4;
     attend_rows<D> s[1];
-    attend_split<T, D>(a, l, share, mine < heads ? q + mine * D : nullptr,
-                       (T *)(shared + warp_id() * CU_ATTEND_STAGES(D) * CU_ATTEND_STAGE(D)), s);
+    attend_split<T, D>(
+        a, l, share, mine < heads ? q + mine * D : nullptr,
+        (T *)(shared + warp_id() * CU_ATTEND_STAGES(D) * CU_ATTEND_STAGE(D)),
+        (uint32_t *)(shared + CU_ATTEND_DECODE_KEYS(D) + warp_id() * CU_ATTEND_THIRDS(D)), s);
     /* The states take the place of the keys. */
     attend_block<D, CU_ATTEND_HEADS> &b = *(attend_block<D, CU_ATTEND_HEADS> *)shared;
     static_assert(sizeof b <= CU_ATTEND_DECODE_SHARED(D), "states fit where keys were");
@@ -158,7 +163,7 @@ template <typename T, int D> DEVICE void decode(const cu_attend_args &a, unsigne
 }
 
 #define ATTEND_DECODE(type, tag, dim)                                                              \
-    KERNEL(attend_decode_##tag##_d##dim, CU_ATTEND_WARPS *WARP, cu_attend_args) {                  \
+    KERNEL_WIDE(attend_decode_##tag##_d##dim, CU_ATTEND_WARPS *WARP, cu_attend_args) {             \
         DYNAMIC_SHARED(unsigned char, shared);                                                     \
         decode<type, dim>(a, shared);                                                              \
     }
@@ -175,7 +180,7 @@ template <typename T, int D> struct tile_stage {
     int32_t position[TILE_KEYS]; /* used if there are intervals */
 };
 
-/* The slots that some row of a tile sees. */
+/* The slots of a piece that some row of a tile sees. */
 struct tile_slots {
     const int32_t *ids;
     uint32_t head, slot, end; /* next to bring */
@@ -215,7 +220,8 @@ struct tile_row {
     int32_t low, high;
 };
 
-/* The n-th (row, query head) of a tile that begins at row `first`; past `all` one that sees nothing. */
+/* The n-th (row, query head) of a tile that begins at row `first`; past `all` one that sees
+ * nothing. */
 DEVICE tile_row tile_row_of(const cu_attend_args &a, uint32_t first, uint32_t n, uint32_t all,
                             uint32_t head) {
     tile_row r = {first, 0, 0, INT32_MIN, INT32_MAX};
@@ -236,28 +242,68 @@ DEVICE uint32_t warp_most(uint32_t x) {
     return x;
 }
 
-/* From the first slot that some row of the tile sees to the last. Intervals of positions that are
- * not slots say nothing about where to begin. */
-DEVICE tile_slots tile_slots_of(const cu_attend_args &a, uint32_t first, uint32_t rows,
+/* From the first slot that some row of a tile sees to the last, and the pieces that hold them, at
+ * least one. */
+struct tile_range {
+    uint32_t begin, end;
+    uint32_t piece, pieces_end;
+};
+
+/* Intervals of positions that are not slots say nothing about where to begin. */
+DEVICE tile_range tile_range_of(const cu_attend_args &a, uint32_t first, uint32_t rows,
                                 uint32_t head) {
     const uint32_t row = first + min(lane_id(), rows - 1);
     const uint32_t seen =
         (uint32_t)max(a.batch.visible[(uint64_t)row * a.batch.n_kv_heads + head], 0);
     const bool bounded = a.intervals && !a.positions;
     const uint32_t low = bounded ? (uint32_t)max(a.intervals[2 * row], 0) : 0;
+    tile_range t;
+    t.begin = ~warp_most(~low) / TILE_KEYS * TILE_KEYS;
+    t.end = warp_most(seen);
+    if (t.begin >= t.end) t.begin = t.end = 0;
+    t.piece = t.begin / CU_ATTEND_PIECE;
+    t.pieces_end = max((t.end + CU_ATTEND_PIECE - 1) / CU_ATTEND_PIECE, t.piece + 1);
+    return t;
+}
+
+DEVICE tile_slots tile_slots_of(const cu_attend_args &a, const tile_range &range, uint32_t piece,
+                                uint32_t first, uint32_t head) {
     tile_slots t;
     t.ids = lane_pages(a.batch, first, head);
     t.head = head;
-    t.end = warp_most(seen);
-    t.slot = ~warp_most(~low) / TILE_KEYS * TILE_KEYS;
+    t.end = min(range.end, (piece + 1) * CU_ATTEND_PIECE);
+    t.slot = max(range.begin, piece * CU_ATTEND_PIECE);
     t.id = tile_page(a, t, t.slot + lane_id());
     return t;
 }
 
-/* Writes the results of 8 rows; what is not finite anew, a row at a time. */
+/* The states of a tile and KV head: of its first (row, query head) in the launch's first chunk. */
+template <int D>
+DEVICE float *tile_states(const cu_attend_args &a, uint32_t tile_of_launch, uint32_t head) {
+    return a.states + ((uint64_t)tile_of_launch * a.batch.n_kv_heads + head) * a.chunks *
+                          a.tile_rows * (D + 2);
+}
+
+/* A channel of a row: its result, or its state if there is more than one. */
+template <int D>
+DEVICE void tile_write(const cu_attend_args &a, const attend_lane &l, uint32_t head_in_group,
+                       uint32_t channel, const attend_result &r, float *state) {
+    if (!state) {
+        attend_write<D>(a, l, head_in_group, channel, r);
+        return;
+    }
+    state[channel] = r.sum;
+    if (channel == 0) {
+        state[D] = r.top;
+        state[D + 1] = r.total;
+    }
+}
+
+/* Writes 8 rows, the n-th to `states` + n states or, if that is NULL, as results; what is not
+ * finite anew, a row at a time. */
 template <typename T, int D>
 DEVICE void write_rows(const cu_attend_args &a, attend_rows<D> &s, const tile_row &r, bool live,
-                       uint32_t head) {
+                       uint32_t head, uint32_t piece, float *states) {
     const uint32_t column = lane_id() % 4 * 2;
     const bool finite = end_rows<T>(s);
     const uint32_t doubtful = warp_ballot(live && !finite);
@@ -265,50 +311,75 @@ DEVICE void write_rows(const cu_attend_args &a, attend_rows<D> &s, const tile_ro
     l.row = r.row;
     l.head = head;
     const bool mine = live && (doubtful >> lane_id() / 4 * 4 & 15) == 0;
+    float *state = states ? states + lane_id() / 4 * (D + 2) : nullptr;
 #pragma unroll
     for (uint32_t i = 0; i < D / 8 && mine; i++)
 #pragma unroll
         for (uint32_t j = 0; j < 2; j++)
-            attend_write<D>(a, l, r.head, 8 * i + column + j, {s.sum[i][j], s.top, s.total});
+            tile_write<D>(a, l, r.head, 8 * i + column + j, {s.sum[i][j], s.top, s.total}, state);
     for (uint32_t n = 0; n < 8; n++) {
         if ((doubtful >> 4 * n & 15) == 0) continue;
         const uint32_t row = shuffle(r.row, 4 * n), g = shuffle(r.head, 4 * n);
         l = attend_lane_of(a, row, head);
+        const uint32_t entries = CU_ATTEND_PIECE >> a.kv.page_shift;
         const float *q = a.q.at + row * a.q.stride + ((uint64_t)head * a.batch.group + g) * D;
         attend_sums<1> plain;
-        attend_plain<T, D, 1>(a, l, q, 1, 0, l.entries, plain);
+        attend_plain_parts<T, D>(a, l, q, max(l.from, piece * entries),
+                                 min(l.entries, (piece + 1) * entries), plain);
+        state = states ? states + n * (D + 2) : nullptr;
         for (uint32_t i = 0; i < 8 && lane_id() * 8 < D; i++)
-            attend_write<D>(a, l, g, lane_id() * 8 + i,
-                            {plain.sum[0][i], plain.top[0], plain.total[0]});
+            tile_write<D>(a, l, g, lane_id() * 8 + i,
+                          {plain.sum[0][i], plain.top[0], plain.total[0]}, state);
     }
+}
+
+/* What a block does: a piece of a tile's slots, and which (row, query head). */
+struct tile_task {
+    uint32_t tile; /* of the launch; the last tiles of a prompt see most and go first */
+    uint32_t first, rows, head, piece;
+    uint32_t own; /* the warp's first (row, query head) */
+};
+
+/* false: nothing. */
+DEVICE bool tile_task_of(const cu_attend_args &a, uint32_t warp_rows, tile_task &t) {
+    if (blockIdx.x >= a.n) return false;
+    t.tile = a.n - 1 - blockIdx.x;
+    const int32_t *tile = a.batch.tiles + 2 * (a.first + t.tile);
+    const uint32_t block_rows = blockDim.x / WARP * warp_rows;
+    const uint32_t blocks = (a.tile_rows + block_rows - 1) / block_rows;
+    t.first = (uint32_t)tile[0];
+    t.rows = (uint32_t)tile[1];
+    t.head = blockIdx.y;
+    t.piece = a.piece + blockIdx.z / blocks;
+    t.own = blockIdx.z % blocks * block_rows + warp_id() * warp_rows;
+    return t.rows > 1 && blockIdx.z % blocks * block_rows < t.rows * a.batch.group;
 }
 
 template <typename T, int D> DEVICE void tiles(const cu_attend_args &a, tile_stage<T, D> *stages) {
     constexpr uint32_t STAGES = CU_ATTEND_STAGES(D), M = CU_ATTEND_WARP_ROWS(D) / 8;
-    if (blockIdx.x >= a.n) return;
-    /* the last tiles of a prompt see most and go first */
-    const int32_t *tile = a.batch.tiles + 2 * (a.n - 1 - blockIdx.x);
-    const uint32_t first = (uint32_t)tile[0], rows = (uint32_t)tile[1], head = blockIdx.y;
-    const uint32_t all = rows * a.batch.group;
-    const uint32_t own = (blockIdx.z * (blockDim.x / WARP) + warp_id()) * 8 * M;
-    if (rows == 1 || blockIdx.z * (blockDim.x / WARP) * 8 * M >= all) return;
-    tile_slots t = tile_slots_of(a, first, rows, head);
+    tile_task task;
+    if (!tile_task_of(a, 8 * M, task)) return;
+    const tile_range range = tile_range_of(a, task.first, task.rows, task.head);
+    if (task.piece < range.piece || task.piece >= range.pieces_end) return;
+    const uint32_t all = task.rows * a.batch.group;
+    tile_slots t = tile_slots_of(a, range, task.piece, task.first, task.head);
     uint32_t slot = t.slot;
     /* 1. the first keys, while q is read */
     for (uint32_t i = 0; i + 1 < STAGES; i++) {
         if (t.slot < t.end) bring_tile(a, t, stages[i]);
         copy_async_commit();
     }
-    attend_operand<T, M> operand[D / 16];
+    attend_query<T, D, M> query;
+    query.thirds = (uint32_t *)(stages + STAGES) + warp_id() * CU_ATTEND_THIRDS(D) / 4 + lane_id();
     attend_rows<D> s[M];
     tile_row r[M];
 #pragma unroll
     for (uint32_t m = 0; m < M; m++) {
-        const uint32_t n = own + 8 * m + lane_id() / 4;
-        r[m] = tile_row_of(a, first, n, all, head);
+        const uint32_t n = task.own + 8 * m + lane_id() / 4;
+        r[m] = tile_row_of(a, task.first, n, all, task.head);
         const float *q =
-            a.q.at + r[m].row * a.q.stride + ((uint64_t)head * a.batch.group + r[m].head) * D;
-        begin_rows<T, D, M>(operand, m, s[m], n < all ? q : nullptr, a.scale);
+            a.q.at + r[m].row * a.q.stride + ((uint64_t)task.head * a.batch.group + r[m].head) * D;
+        begin_rows<T, D, M>(query, m, s[m], n < all ? q : nullptr, a.scale);
     }
     for (uint32_t i = 0; slot < t.end; slot += TILE_KEYS) {
         copy_async_wait<STAGES - 2>();
@@ -317,9 +388,9 @@ template <typename T, int D> DEVICE void tiles(const cu_attend_args &a, tile_sta
         copy_async_commit();
         const tile_stage<T, D> &stage = stages[i];
         /* 2. a row sees slots below its limit whose positions lie in its interval */
-        if (own < all)
+        if (task.own < all)
             attend_keys<CU_ATTEND_TILE_ROW(D), 2>(
-                operand, s, stage.keys, stage.values, a.soft_cap, [&](int m, uint32_t key) {
+                query, s, stage.keys, stage.values, a.soft_cap, [&](int m, uint32_t key) {
                     if (slot + key >= r[m].seen) return false;
                     return !a.intervals ||
                            (r[m].low <= stage.position[key] && stage.position[key] <= r[m].high);
@@ -327,13 +398,18 @@ template <typename T, int D> DEVICE void tiles(const cu_attend_args &a, tile_sta
         i = i + 1 == STAGES ? 0 : i + 1;
     }
     copy_async_wait<0>();
+    float *states = nullptr;
+    if (range.pieces_end - range.piece > 1)
+        states = tile_states<D>(a, task.tile, task.head) +
+                 ((uint64_t)(task.piece - a.piece) * a.tile_rows + task.own) * (D + 2);
 #pragma unroll
     for (uint32_t m = 0; m < M; m++)
-        write_rows<T>(a, s[m], r[m], own + 8 * m + lane_id() / 4 < all, head);
+        write_rows<T>(a, s[m], r[m], task.own + 8 * m + lane_id() / 4 < all, task.head, task.piece,
+                      states ? states + 8 * m * (D + 2) : nullptr);
 }
 
 #define ATTEND_TILES(type, tag, dim)                                                               \
-    KERNEL(attend_tiles_##tag##_d##dim, CU_ATTEND_TILE_WARPS *WARP, cu_attend_args) {              \
+    KERNEL_WIDE(attend_tiles_##tag##_d##dim, CU_ATTEND_TILE_WARPS *WARP, cu_attend_args) {         \
         typedef tile_stage<type, dim> stage;                                                       \
         static_assert(sizeof(stage) == CU_ATTEND_TILE_STAGE(dim), "the host asks for as much");    \
         DYNAMIC_SHARED(stage, stages);                                                             \
@@ -341,3 +417,55 @@ template <typename T, int D> DEVICE void tiles(const cu_attend_args &a, tile_sta
     }
 FOR_EACH_DIM_OF(ATTEND_TILES, f16, f16)
 FOR_EACH_DIM_OF(ATTEND_TILES, bf16, bf16)
+
+/* ---- Joining the pieces of tiles ------------------------------------------------------------- */
+
+/* A state behind the joined ones. */
+template <int D> DEVICE void add_state(attend_joined<D> &r, const float *state) {
+    const float top = fmaxf(r.top, state[D]), base = attend_base(top);
+    const float old = expf(r.top - base), its = expf(state[D] - base);
+    r.top = top;
+    r.total = fmaf(its, state[D + 1], r.total * old);
+#pragma unroll
+    for (uint32_t j = 0; j < (D + 31) / 32; j++)
+        r.sum[j] = fmaf(its, state[min(32 * j + lane_id(), D - 1u)], r.sum[j] * old);
+}
+template <int D> DEVICE void keep_state(const attend_joined<D> &r, float *state) {
+#pragma unroll
+    for (uint32_t j = 0; j < (D + 31) / 32; j++)
+        if (32 * j + lane_id() < D) state[32 * j + lane_id()] = r.sum[j];
+    if (lane_id() == 0) {
+        state[D] = r.top;
+        state[D + 1] = r.total;
+    }
+}
+
+/* One (row, query head): its pieces of this launch, with those before. Where a piece lies in the
+ * text decides with which others it is joined, not where the tile begins or ends. */
+template <int D> DEVICE void join(const cu_attend_args &a) {
+    tile_task t;
+    if (!tile_task_of(a, 1, t) || t.own >= t.rows * a.batch.group) return;
+    const tile_range range = tile_range_of(a, t.first, t.rows, t.head);
+    const uint32_t first = max(range.piece, a.piece),
+                   end = min(range.pieces_end, a.piece + CU_ATTEND_CHUNKS);
+    if (range.pieces_end - range.piece == 1 || first >= end) return;
+    const uint64_t stride = (uint64_t)a.tile_rows * (D + 2);
+    float *states = tile_states<D>(a, t.tile, t.head) + (uint64_t)t.own * (D + 2);
+    float *before = states + (a.chunks - 1) * stride;
+    attend_joined<D> r = attend_join_states<D>(states, stride, first - a.piece, end - a.piece);
+    if (range.piece < a.piece) add_state<D>(r, before);
+    attend_lane l = {};
+    l.row = t.first + t.own / a.batch.group;
+    l.head = t.head;
+    warp_sync(); /* all lanes have read what is before */
+    if (end < range.pieces_end)
+        keep_state<D>(r, before);
+    else
+        attend_write_joined<D>(a, l, t.own % a.batch.group, r);
+}
+
+#define ATTEND_JOIN(dim)                                                                           \
+    KERNEL(attend_join_d##dim, CU_ATTEND_JOIN_WARPS *WARP, cu_attend_args) {                       \
+        join<dim>(a);                                                                              \
+    }
+ATTEND_JOIN(64) ATTEND_JOIN(80) ATTEND_JOIN(96) ATTEND_JOIN(128) ATTEND_JOIN(256)

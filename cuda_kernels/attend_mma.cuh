@@ -23,8 +23,8 @@ template <> struct attend_parts<bf16> {
     static constexpr float WEIGHT_SCALE = 1.0f;
 };
 
-/* Left operand: M times 8 rows, 16 columns. The first two parts of 8 rows make a matrix tile; the third
- * parts of all make one, M being 1 or 2. */
+/* Left operand: M times 8 rows, 16 columns. The first two parts of 8 rows make a matrix tile; the
+ * third parts of all make one, M being 1 or 2. */
 template <typename T, int M> struct attend_operand { uint32_t pair[M][4], third[4]; };
 
 /* The two as elements of T in a word, and what is left of them. */
@@ -43,12 +43,13 @@ DEVICE void set_operand(attend_operand<T, M> &to, int m, int half, float x, floa
     if (M == 1) to.third[2 * half + 1] = 0;
 }
 
-/* Products with 8 columns, still in parts. */
+/* Products with 8 columns, still in parts. TOGETHER: the small third ones go before the first ones
+ * into the same sums, where M is 1 and registers are few. */
 template <typename T, int M> struct attend_products { float pair[M][4], third[4]; };
-template <typename T, int M>
+template <bool TOGETHER, typename T, int M>
 DEVICE void multiply(attend_products<T, M> &d, const attend_operand<T, M> &x, uint32_t b0,
                      uint32_t b1) {
-    if (attend_parts<T>::THREE) mma(d.third, x.third, b0, b1, T());
+    if (attend_parts<T>::THREE) mma(TOGETHER ? d.pair[0] : d.third, x.third, b0, b1, T());
 #pragma unroll
     for (int m = 0; m < M; m++)
         mma(d.pair[m], x.pair[m], b0, b1, T());
@@ -83,30 +84,51 @@ DEVICE float quad_sum(float x) {
     return x + shuffle_xor(x, 2u);
 }
 
+/* Left operands of q. Registers do not hold 256 channels in three parts: the third ones lie in
+ * shared memory, words 32 apart at `thirds`, which the lane alone reads and writes. */
+template <typename T, int D, int M> struct attend_query {
+    static constexpr bool KEPT = attend_parts<T>::THREE && CU_ATTEND_THIRDS(D) > 0;
+    attend_operand<T, M> x[D / 16];
+    uint32_t *thirds;
+
+    DEVICE attend_operand<T, M> of(int c) const {
+        static_assert(!KEPT || M == 1, "two words a lane");
+        if (!KEPT) return x[c];
+        const attend_operand<T, M> kept = {
+            {{x[c].pair[0][0], x[c].pair[0][1], x[c].pair[0][2], x[c].pair[0][3]}},
+            {thirds[2 * c * WARP], 0, thirds[(2 * c + 1) * WARP], 0}};
+        return kept;
+    }
+};
+
 /* The row at q, or zeros if q is NULL. f16: times the power of two that brings the largest element
  * to 2^14 or a little more, within what fp32 has; infinity and NaN stay what they are. */
 template <typename T, int D, int M>
-DEVICE void begin_rows(attend_operand<T, M> (&operand)[D / 16], int m, attend_rows<D> &s,
-                       const float *q, float scale) {
+DEVICE void begin_rows(attend_query<T, D, M> &query, int m, attend_rows<D> &s, const float *q,
+                       float scale) {
+    typedef attend_query<T, D, M> shape;
     const uint32_t column = lane_id() % 4 * 2;
     const float power = attend_power(scale);
-    float x[D / 4], largest = 0.0f;
-#pragma unroll
-    for (uint32_t i = 0; i < D / 4; i++) {
-        x[i] = q ? power * q[i / 2 * 8 + column + i % 2] : 0.0f;
-        largest = fmaxf(largest, fabsf(x[i]));
-    }
     float up = 1.0f;
     s.back = scale / power;
     if (!attend_parts<T>::THREE) {
+        float largest = 0.0f;
+#pragma unroll
+        for (uint32_t i = 0; i < D / 4; i++)
+            largest = fmaxf(largest, q ? fabsf(power * q[i / 2 * 8 + column + i % 2]) : 0.0f);
         const uint32_t exponent = float_to_bits(quad_max(largest)) >> 23;
         const uint32_t raise = exponent == 255 ? 127 : min(127u + 127 + 14 - exponent, 253u);
         up = bits_to_float(raise << 23);
         s.back *= bits_to_float((254 - raise) << 23);
     }
 #pragma unroll
-    for (uint32_t i = 0; i < D / 8; i++)
-        set_operand(operand[i / 2], m, i % 2, x[2 * i] * up, x[2 * i + 1] * up);
+    for (uint32_t i = 0; i < D / 8; i++) {
+        const float x = q ? power * q[8 * i + column] : 0.0f;
+        const float y = q ? power * q[8 * i + column + 1] : 0.0f;
+        if (shape::KEPT && i % 8 == 0) warp_sync(); /* or registers hold all of q at once */
+        set_operand(query.x[i / 2], m, i % 2, x * up, y * up);
+        if (shape::KEPT) query.thirds[i * WARP] = query.x[i / 2].third[i % 2 * 2];
+    }
 #pragma unroll
     for (uint32_t i = 0; i < D / 8; i++)
         s.sum[i][0] = s.sum[i][1] = 0.0f;
@@ -114,10 +136,11 @@ DEVICE void begin_rows(attend_operand<T, M> (&operand)[D / 16], int m, attend_ro
     s.total = 0.0f;
 }
 
-/* 3a. Dot products of 16 keys at `keys` with M times 8 rows, x[.][4]: columns of keys 0 to 7, then of
- * 8 to 15. */
-template <int ROW, typename T, int M, int STEPS>
-DEVICE void dot_keys(const attend_operand<T, M> (&q)[STEPS], const T *keys, float (&x)[M][4]) {
+/* 3a. Dot products of 16 keys at `keys` with M times 8 rows, x[.][4]: columns of keys 0 to 7, then
+ * of 8 to 15. */
+template <int ROW, typename T, int D, int M>
+DEVICE void dot_keys(const attend_query<T, D, M> &q, const T *keys, float (&x)[M][4]) {
+    constexpr int STEPS = D / 16;
     const uint32_t lane = lane_id(), row = lane / 16 * 8 + lane % 8, eighth = lane / 8 % 2;
 #pragma unroll
     for (int m = 0; m < M; m++)
@@ -125,12 +148,14 @@ DEVICE void dot_keys(const attend_operand<T, M> (&q)[STEPS], const T *keys, floa
 #pragma unroll
     for (int first = 0; first < STEPS; first += 4) {
         attend_products<T, M> part[2] = {};
+        if (attend_query<T, D, M>::KEPT) warp_sync(); /* what is read here is not read earlier */
 #pragma unroll
         for (int c = first; c < first + 4 && c < STEPS; c++) {
             uint32_t b[4];
+            const attend_operand<T, M> left = q.of(c);
             load_matrix_x4(b, keys + place_of<ROW>(row, 2 * c + eighth));
-            multiply(part[0], q[c], b[0], b[1]);
-            multiply(part[1], q[c], b[2], b[3]);
+            multiply<false>(part[0], left, b[0], b[1]);
+            multiply<false>(part[1], left, b[2], b[3]);
         }
 #pragma unroll
         for (int m = 0; m < M; m++)
@@ -167,16 +192,17 @@ DEVICE void weigh(attend_rows<D> &s, int m, float (&x)[N][M][4], float soft_cap,
     }
     s.top = top;
     const float scale = attend_parts<T>::WEIGHT_SCALE;
+    float total = 0.0f; /* of few keys at a time: sums of many equal ones round the same way */
 #pragma unroll
     for (int n = 0; n < N; n++) {
 #pragma unroll
-        for (int i = 0; i < 4; i++) {
+        for (int i = 0; i < 4; i++)
             x[n][m][i] = expf(x[n][m][i] - base);
-            s.total += x[n][m][i];
-        }
+        total += (x[n][m][0] + x[n][m][1]) + (x[n][m][2] + x[n][m][3]);
         set_operand(weights[n], m, 0, x[n][m][0] * scale, x[n][m][1] * scale);
         set_operand(weights[n], m, 1, x[n][m][2] * scale, x[n][m][3] * scale);
     }
+    s.total += total;
 }
 
 /* 3c. Adds the weighted values of N times 16 keys. */
@@ -191,8 +217,8 @@ DEVICE void add_values(attend_rows<D> (&s)[M], const T *values,
         for (int n = 0; n < N; n++) {
             uint32_t b[4];
             load_matrix_x4_trans(b, values + place_of<ROW>(16 * n + row, 2 * c + eighth));
-            multiply(part[0], weights[n], b[0], b[1]);
-            multiply(part[1], weights[n], b[2], b[3]);
+            multiply<M == 1>(part[0], weights[n], b[0], b[1]);
+            multiply<M == 1>(part[1], weights[n], b[2], b[3]);
         }
 #pragma unroll
         for (int m = 0; m < M; m++)
@@ -204,8 +230,8 @@ DEVICE void add_values(attend_rows<D> (&s)[M], const T *values,
 
 /* N times 16 keys; seen(m, key). */
 template <int ROW, int N, typename T, int D, int M, typename SEEN>
-DEVICE void attend_keys(const attend_operand<T, M> (&q)[D / 16], attend_rows<D> (&s)[M],
-                        const T *keys, const T *values, float soft_cap, const SEEN &seen) {
+DEVICE void attend_keys(const attend_query<T, D, M> &q, attend_rows<D> (&s)[M], const T *keys,
+                        const T *values, float soft_cap, const SEEN &seen) {
     float x[N][M][4];
     attend_operand<T, M> weights[N];
 #pragma unroll

@@ -16,29 +16,35 @@
 #else
 #include "tests/cuda_on_cpu/kernel.h"
 #endif
-/* Either gives, as functions but for the first four:
- *   KERNEL(name, threads, args) { ... a ... }    a kernel of at most `threads` threads a block, whose
- *                                                arguments are the struct `a`
- *   SHARED(type, name);                          the kernel's one piece of shared memory, a reference;
- *                                                not initialised, as on a GPU
- *   DYNAMIC_SHARED(type, name);                  a pointer to what the launch asked for, 16-byte aligned
+/* Either gives, as functions but for the first five:
+ *   KERNEL(name, threads, args) { ... a ... }    a kernel of at most `threads` threads a block;
+ *                                                its arguments are the struct `a`
+ *   KERNEL_WIDE(...)                             the same; it takes the registers that it needs, even
+ *                                                if then only one block fits a multiprocessor
+ *   SHARED(type, name);                          the kernel's one piece of shared memory, a
+ *                                                reference; not initialised, as on a GPU
+ *   DYNAMIC_SHARED(type, name);                  a pointer to what the launch asked for, aligned to
+ *                                                16 bytes
  *   DEVICE                                       before every function
  *   threadIdx, blockIdx, blockDim, gridDim       .x .y .z
  *   block_sync(), warp_sync()                    barriers; memory is in order behind them
- *   shuffle(x, lane), shuffle_xor(x, mask)       x of another lane; 32-bit types; all lanes take part
+ *   shuffle(x, lane), shuffle_xor(x, mask)       x of another lane; 32 bits; all lanes take part
  *   warp_ballot(p)                               bit i: p of lane i
+ *   popcount(x)                                  bits of a uint32_t that are set
  *   thread_fence()                               writes so far before writes to come, device wide
  *   atomic_add(p, x), atomic_max(p, x)           uint32_t, shared or global; the old value
  *   load_16(p), store_16(p, u)                   a `vec16` (4 words) at once, p aligned to 16
  *   copy_async_16(to_shared, from, live)         16 bytes on their way, zeros if not live
  *   copy_async_commit()                          makes a batch of the copies since the last one
- *   copy_async_wait<N>()                         all but the last N batches of this thread are there
- *   load_matrix_x4(r, row), _trans               four 8x8 matrices of 16-bit elements: lane i names row
- *                                                i%8 of matrix i/8 (16 bytes, shared memory); r[j] gets
- *                                                of matrix j the elements (lane/4, 2*(lane%4) + 0, 1),
- *                                                transposed in the second form
- *   mma(d, a, b, tag)                            d[16x8] += a[16x16]·b[16x8], f32 += f16·f16 (tag f16())
- *                                                or bf16·bf16; fragments as PTX's mma.m16n8k16
+ *   copy_async_wait<N>()                         all but the last N batches of the thread are there
+ *   load_matrix_x4(r, row), _trans               four 8x8 matrices of 16-bit elements: lane i names
+ *                                                row i%8 of matrix i/8 (16 bytes, shared memory);
+ *                                                r[j] gets of matrix j the elements
+ *                                                (lane/4, 2*(lane%4) + 0, 1), transposed in the
+ *                                                second form
+ *   mma(d, a, b, tag)                            d[16x8] += a[16x16]·b[16x8], f32 += f16·f16 (tag
+ *                                                f16()) or bf16·bf16; fragments as those of PTX's
+ *                                                mma.m16n8k16
  *   widen(x), narrow<T>(x)                       exact; to nearest even, NaN stays NaN
  *   pack2<T>(x, y)                               two narrowed in a word, x in the low half
  *   f16, bf16                                    element types of 16 bits; f32 is float */

@@ -10,6 +10,9 @@
 #define DEVICE __device__ __forceinline__
 #define KERNEL(name, threads, args_type)                                                           \
     extern "C" __global__ void __launch_bounds__(threads) name(const __grid_constant__ args_type a)
+#define KERNEL_WIDE(name, threads, args_type)                                                      \
+    extern "C" __global__ void __launch_bounds__(threads, 1)                                       \
+        name(const __grid_constant__ args_type a)
 #define SHARED(type, name) __shared__ type name
 #define DYNAMIC_SHARED(type, name)                                                                 \
     extern __shared__ __align__(16) unsigned char dynamic_shared_bytes[];                          \
@@ -88,6 +91,9 @@ template <typename T> DEVICE T shuffle_xor(T x, uint32_t mask) {
 }
 DEVICE uint32_t warp_ballot(bool p) {
     return __ballot_sync(ALL_LANES, p);
+}
+DEVICE uint32_t popcount(uint32_t x) {
+    return (uint32_t)__popc(x);
 }
 DEVICE uint32_t atomic_add(uint32_t *p, uint32_t x) {
     return atomicAdd(p, x);

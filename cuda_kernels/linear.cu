@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* linear: y[r][j] = Σ_i x[r][i]·w[j][i] + bias[j] (+ y[r][j]); w is packed [n_out][n_in] in its dtype.
+/* linear: y[r][j] = Σ_i x[r][i]·w[j][i] + bias[j] (+ y[r][j]); w is packed [n_out][n_in], of any
+ * dtype.
  * contract: host/backend.h; meaning: host/reference/linear.c.
- * Work split: with few rows a block owns CU_LINEAR_RUN outputs and all rows, its threads take chunks
- * of 8 inputs in turn; with many, a block owns a square of rows and outputs and goes through the
- * inputs by panels in shared memory. widen and start serve the products of cuBLAS. */
+ * Work split: with few rows a block owns CU_LINEAR_RUN outputs and all rows, its threads take
+ * chunks of 8 inputs in turn; with many, a block owns a square of rows and outputs and goes through
+ * the inputs by panels in shared memory. widen and start serve the products of cuBLAS. */
 #include "common.cuh"
 
 #define CHUNK     8u
@@ -27,9 +28,9 @@ DEVICE void load_chunk(const T *row, uint64_t first, uint64_t n, float (&x)[CHUN
     }
 }
 
-/* Steps 1 and 2 for a thread: its share of the products of outputs from `first` on, sum[r * RUN + o].
- * Rows and outputs beyond the last repeat it. WHOLE: all rows are aligned and of whole chunks; the
- * order of the sums is the same. */
+/* Steps 1 and 2 for a thread: its share of the products of outputs from `first` on, in
+ * sum[r * RUN + o]. Rows and outputs beyond the last repeat it. WHOLE: all rows are aligned and of
+ * whole chunks; the order of the sums is the same. */
 template <bool WHOLE, typename T, uint32_t ROWS>
 DEVICE void multiply(const cu_linear_args &a, uint32_t first, float (&sum)[ROWS * CU_LINEAR_RUN]) {
     const uint32_t chunks = a.n_in / CHUNK + (a.n_in % CHUNK != 0);
@@ -59,8 +60,8 @@ DEVICE void multiply(const cu_linear_args &a, uint32_t first, float (&sum)[ROWS 
     }
 }
 
-/* N <= WARP sums over a warp: lane l gets number l / (WARP / N). A lane halves what it carries while it
- * can. Whatever N is, the terms of a sum meet in the same order. */
+/* N <= WARP sums over a warp: lane l gets number l / (WARP / N). A lane halves what it carries
+ * while it can. Whatever N is, the terms of a sum meet in the same order. */
 template <uint32_t N> DEVICE float warp_sums(float (&sum)[N]) {
     uint32_t n = N;
 #pragma unroll
@@ -116,6 +117,12 @@ template <typename T, uint32_t ROWS> DEVICE void linear_rows(const cu_linear_arg
 #define LINEAR_ROWS(type, tag)                                                                     \
     KERNEL(linear_rows_##tag##_r1, CU_LINEAR_FEW_THREADS, cu_linear_args) {                        \
         linear_rows<type, 1>(a);                                                                   \
+    }                                                                                              \
+    KERNEL(linear_rows_##tag##_r2, CU_LINEAR_FEW_THREADS, cu_linear_args) {                        \
+        linear_rows<type, 2>(a);                                                                   \
+    }                                                                                              \
+    KERNEL(linear_rows_##tag##_r4, CU_LINEAR_FEW_THREADS, cu_linear_args) {                        \
+        linear_rows<type, 4>(a);                                                                   \
     }                                                                                              \
     KERNEL(linear_rows_##tag##_r8, CU_LINEAR_FEW_THREADS, cu_linear_args) {                        \
         linear_rows<type, 8>(a);                                                                   \

@@ -39,8 +39,8 @@ DEVICE float logit_of(const cu_mass_args &a, float dot) {
     return (float_to_bits(dot) & 0x7fffffffu) < 0x7f800000u ? dot : NAN;
 }
 
-/* ln Σ exp(logit) of the first `slots` slots of a page, by a warp; every lane gets it. `x` is scale·q
- * of the lane's channels, 0 beyond the last one. */
+/* ln Σ exp(logit) of the first `slots` slots of a page, by a warp; every lane gets it. `x` is
+ * scale·q of the lane's channels, 0 beyond the last one. */
 template <typename T, uint32_t DIM>
 DEVICE float page_log(const cu_mass_args &a, const T *key, uint32_t slots, const float (&x)[8]) {
     constexpr uint32_t LANES = CU_ROW_LANES(DIM), SIDES = WARP / LANES;

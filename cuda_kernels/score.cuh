@@ -11,7 +11,7 @@
 #define TAMIS_SCORE_CUH
 #include "common.cuh"
 
-/* ---- The group's queries in shared memory ----------------------------------------------------- */
+/* ---- The group's queries in shared memory ---------------------------------------------------- */
 
 /* A head is four pieces of vectors, a vector a chunk of 8 channels: of the positive parts the first
  * and the last four channels, then those of the negative parts. So the lanes of a page read
@@ -50,7 +50,7 @@ DEVICE void load_query(const float *shared, uint32_t g, uint32_t chunk, float (&
     }
 }
 
-/* ---- 8 elements as they lie in memory, so that loads can be under way before any is widened ---- */
+/* ---- 8 elements as they lie in memory: loads can be under way before any is widened ---------- */
 
 template <typename T> struct packed_8 { vec16 part[sizeof(T) / 2]; };
 template <typename T> DEVICE packed_8<T> load_packed(const T *p) {
@@ -71,7 +71,7 @@ template <typename T> DEVICE void unpack(const packed_8<T> &u, float (&x)[8]) {
         x[i] = widen(from_bits<T>(u.part[0].word[i / 2] >> i % 2 * 16 & 0xffffu));
 }
 
-/* ---- Sums ------------------------------------------------------------------------------------- */
+/* ---- Sums ------------------------------------------------------------------------------------ */
 
 DEVICE bool is_finite(float x) {
     return (float_to_bits(x) & 0x7fffffffu) < 0x7f800000u;
@@ -117,7 +117,7 @@ DEVICE float join(uint32_t rule, float score, float x) {
     return x > score || x != x ? x : score;
 }
 
-/* ---- One block's share of the pages of (row, head) -------------------------------------------- */
+/* ---- One block's share of the pages of (row, head) ------------------------------------------- */
 
 template <typename T, uint32_t DIM>
 DEVICE void score_pages_of(const cu_score_args &a, uint32_t row, uint32_t head, uint32_t block,

@@ -2,9 +2,9 @@
 /* The list of one (row, KV head), for select.cu and sparse_attend.cu: a block finds the key of the
  * last entry wanted by passes of a radix histogram, then writes the ordinals in order.
  *
- * Keys (ordered_key) of the first entries are kept in dynamic shared memory, as many as fit it; those
- * of the others are made of their scores anew. Counts are sums of integers: no order of threads
- * shows in the list. */
+ * Keys (ordered_key) of the first entries are kept in dynamic shared memory, as many as fit it;
+ * those of the others are made of their scores anew. Counts are sums of integers: no order of
+ * threads shows in the list. */
 #ifndef TAMIS_SELECT_CUH
 #define TAMIS_SELECT_CUH
 #include "common.cuh"
@@ -39,12 +39,6 @@ typedef struct select_keys {
 DEVICE uint32_t key_of(const select_keys &keys, uint32_t i) {
     if (!keys.scores) return 0;
     return i - keys.low < keys.n_kept ? keys.kept[i - keys.low] : ordered_key(keys.scores[i]);
-}
-
-DEVICE uint32_t ones(uint32_t x) {
-    x -= x >> 1 & 0x55555555u;
-    x = (x & 0x33333333u) + (x >> 2 & 0x33333333u);
-    return ((x + (x >> 4)) & 0x0f0f0f0fu) * 0x01010101u >> 24;
 }
 
 DEVICE uint32_t sum_of_warp(uint32_t x) {
@@ -147,11 +141,12 @@ DEVICE void write_list(const select_keys &keys, const select_range &r, const sel
                    is_equal = i < last && key == cut.prefix;
         const uint32_t aboves = warp_ballot(is_above), equals = warp_ballot(is_equal);
         if ((aboves | equals) == 0) continue; /* most of them */
-        const uint32_t rank = equal + ones(equals & older), kept = rank > skip ? rank - skip : 0;
+        const uint32_t rank = equal + popcount(equals & older);
+        const uint32_t kept = rank > skip ? rank - skip : 0;
         if (is_above || (is_equal && rank >= skip))
-            list[r.low + above + ones(aboves & older) + kept] = (int32_t)i;
-        above += ones(aboves);
-        equal += ones(equals);
+            list[r.low + above + popcount(aboves & older) + kept] = (int32_t)i;
+        above += popcount(aboves);
+        equal += popcount(equals);
     }
     for (uint32_t i = threadIdx.x; i < r.low; i += blockDim.x)
         list[i] = (int32_t)i;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* sparse_attend, its first launch: score_pages and select. The second is attend over the lists.
  * contract: host/backend.h. The same functions as score.cu and select.cu, so the same bits.
- * Work split: `blocks` blocks share the full pages of one (row, KV head) as in score.cu; the last of
- * them to finish selects. Which one that is does not show. */
+ * Work split: `blocks` blocks share the full pages of one (row, KV head) as in score.cu; the last
+ * of them to finish selects. Which one that is does not show. */
 #include "score.cuh"
 #include "select.cuh"
 
@@ -13,18 +13,18 @@ typedef struct score_select_shared {
 static_assert(sizeof(score_select_shared) <= CU_SELECT_SHARED, "the host counts on it");
 
 /* Whether all blocks of the owner have left their scores, this one as the last; it puts the ticket
- * back. Scores written by other blocks may be read behind it. */
+ * back. Scores written by other blocks may be read behind it: the barriers spread the order of the
+ * first thread's fences, the block's writes before the ticket and its reads behind it. */
 DEVICE bool is_last(uint32_t *ticket, uint32_t blocks, uint32_t &before) {
-    thread_fence();
     block_sync();
     if (threadIdx.x == 0) {
+        thread_fence();
         before = atomic_add(ticket, 1);
+        thread_fence();
         if (before == blocks - 1) *ticket = 0;
     }
     block_sync();
-    if (before != blocks - 1) return false;
-    thread_fence();
-    return true;
+    return before == blocks - 1;
 }
 
 /* Dynamic shared memory holds the queries, then the keys. */

@@ -316,6 +316,9 @@ run_checks() {
         for name in arguments steps faults bounds replay; do
             stage "api/$name" required 30 test_program "$build/tests/api/test-api-$name" "$backend"
         done
+        if [ "$backend" = cuda ]; then
+            stage api/cuda required 30 test_program "$build/tests/api/test-api-cuda"
+        fi
     fi
     for name in "${tests[@]}"; do
         stage "model/$name" required 45 test_program "$build/tests/model/test-model-$name" \

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* attend on CUDA: the choice of form, and the launches of cuda_kernels/attend.cu and attend_mma.cu. */
+/* attend on CUDA: the choice of form, scratch memory, and the launches of cuda_kernels/attend.cu
+ * and attend_mma.cu. */
 #include "host/cuda/cuda.h"
 
 #define DECODE_THREADS (32 * CU_ATTEND_WARPS)
@@ -7,20 +8,32 @@
  * wait for merging stay few megabytes. */
 #define MOST_BLOCKS 8192u
 
+/* Tiles go in launches whose states take so many bytes, or a tile's if that is more. */
+#define MOST_TILE_BYTES (64u << 20)
+
 static uint64_t divide_up(uint64_t n, uint64_t by) {
     return n / by + (n % by != 0);
 }
 
-/* Blocks a row and block of heads has at most. */
-static uint32_t chunks_of(const tms_attend *p) {
-    const uint64_t tokens = (uint64_t)p->max_pages * p->kv.page_size;
-    const uint64_t chunks = divide_up(tokens, CU_ATTEND_WARPS * CU_ATTEND_SPLIT);
-    if (chunks > CU_ATTEND_CHUNKS) return CU_ATTEND_CHUNKS;
-    return chunks ? (uint32_t)chunks : 1;
+static uint64_t at_most(uint64_t n, uint64_t most) {
+    return n < most ? n : most;
+}
+
+static uint64_t at_least(uint64_t n, uint64_t least) {
+    return n > least ? n : least;
 }
 
 static uint32_t group_of(const tms_attend *p) {
     return p->batch.n_kv_heads ? p->batch.n_heads / p->batch.n_kv_heads : 1;
+}
+
+/* ---- Scratch --------------------------------------------------------------------------------- */
+
+/* Blocks a row and block of heads has at most; the shortest split is a page if that is more. */
+static uint32_t chunks_of(const tms_attend *p) {
+    const uint64_t tokens = (uint64_t)p->max_pages * p->kv.page_size;
+    const uint64_t chunks = divide_up(tokens, CU_ATTEND_WARPS * CU_ATTEND_SPLIT);
+    return (uint32_t)at_least(at_most(chunks, CU_ATTEND_CHUNKS), 1);
 }
 
 /* Blocks of query heads, all KV heads. */
@@ -29,12 +42,49 @@ static uint64_t head_blocks(const tms_attend *p) {
 }
 
 /* A row's states are head_blocks * chunks times those of a block's heads, or a few less. */
-uint64_t tms_cu_attend_scratch(tms_device *dev, const tms_attend *p) {
-    (void)dev;
+static uint64_t decode_scratch(const tms_attend *p) {
     const uint64_t row = head_blocks(p) * chunks_of(p), all = p->batch.n_rows * row;
-    const uint64_t most = row > MOST_BLOCKS ? row : MOST_BLOCKS, blocks = all < most ? all : most;
-    const uint32_t heads = group_of(p) < CU_ATTEND_HEADS ? group_of(p) : CU_ATTEND_HEADS;
+    const uint64_t blocks = at_most(all, at_least(MOST_BLOCKS, row));
+    const uint64_t heads = at_most(group_of(p), CU_ATTEND_HEADS);
     return chunks_of(p) > 1 ? blocks * heads * (p->kv.head_dim + 2) * sizeof(float) : 0;
+}
+
+/* States of a (row, query head) of a tile for `slots`: the pieces of a launch, and those before. */
+static uint64_t tile_chunks(uint64_t slots) {
+    const uint64_t pieces = divide_up(slots, CU_ATTEND_PIECE);
+    return pieces > CU_ATTEND_CHUNKS ? CU_ATTEND_CHUNKS + 1 : pieces;
+}
+
+/* Floats of a tile's states; 0 if its results need none. */
+static uint64_t tile_states(const tms_attend *p, uint64_t slots) {
+    const uint64_t heads = (uint64_t)p->batch.max_tile_rows * p->batch.n_heads;
+    return tile_chunks(slots) > 1 ? tile_chunks(slots) * heads * (p->kv.head_dim + 2) : 0;
+}
+
+/* Every tile has a row at least. */
+static uint64_t tile_scratch(const tms_attend *p) {
+    const uint64_t tile = sizeof(float) * tile_states(p, (uint64_t)p->max_pages * p->kv.page_size);
+    return at_most(p->batch.n_rows * tile, at_least(MOST_TILE_BYTES, tile));
+}
+
+static const char *matrix_refusal(tms_device *dev, const tms_attend *p) {
+    const uint32_t dim = p->kv.head_dim, most = tms_cu(dev)->max_shared;
+    if (p->kv.dtype == TAMIS_F32) return "the dtype is f32";
+    if (CU_ATTEND_DECODE_SHARED(dim) > most ||
+        CU_ATTEND_TILE_SHARED(dim, CU_ATTEND_TILE_WARPS) > most)
+        return "the keys on their way do not fit a block's shared memory";
+    return NULL;
+}
+
+/* Whether rows that share a tile take the kernels for tiles. */
+static bool takes_tiles(const tms_attend *p) {
+    return !p->lists.pages.mem && p->batch.max_tile_rows > 1;
+}
+
+uint64_t tms_cu_attend_scratch(tms_device *dev, const tms_attend *p) {
+    const uint64_t decode = decode_scratch(p);
+    if (!takes_tiles(p) || matrix_refusal(dev, p)) return decode;
+    return at_least(decode, tile_scratch(p));
 }
 
 /* ---- Arguments ------------------------------------------------------------------------------- */
@@ -99,24 +149,66 @@ static tamis_status run_decode(tms_device *dev, const tms_attend *p, bool matrix
 
 /* ---- Tiles ----------------------------------------------------------------------------------- */
 
-/* Tiles of more than one row. A block has no more warps than the largest tile needs. */
-static tamis_status run_tiles(tms_device *dev, const tms_attend *p) {
+/* The two kernels of tiles for one window of them, whose states share the scratch memory. */
+typedef struct tile_launches {
+    tms_cu_launch sums, join;
+    tms_cu_grid sums_grid, join_grid;
+    uint64_t blocks; /* of one piece of a tile and KV head */
+} tile_launches;
+
+/* A block has no more warps than the largest tile needs. */
+static tile_launches begin_tiles(tms_device *dev, const tms_attend *p) {
     const uint32_t dim = p->kv.head_dim;
-    uint64_t warps =
-        divide_up((uint64_t)p->batch.max_tile_rows * group_of(p), CU_ATTEND_WARP_ROWS(dim));
-    uint64_t blocks = divide_up(warps, CU_ATTEND_TILE_WARPS);
-    warps = blocks > 1 ? CU_ATTEND_TILE_WARPS : warps ? warps : 1;
-    tms_cu_launch l =
-        tms_cu_begin(dev, "attend_mma", "attend_tiles_%s_d%u", tamis_dtype_name(p->kv.dtype), dim);
-    cu_attend_args args = make_args(&l, p);
-    args.n = p->batch.n_tiles;
-    return tms_cu_run(&l,
-                      (tms_cu_grid){.x = p->batch.n_tiles,
-                                    .y = p->batch.n_kv_heads,
-                                    .z = blocks,
-                                    .threads = 32 * (uint32_t)warps,
-                                    .shared = CU_ATTEND_TILE_SHARED(dim)},
-                      &args);
+    const uint64_t rows = (uint64_t)p->batch.max_tile_rows * group_of(p);
+    const uint64_t all = at_least(divide_up(rows, CU_ATTEND_WARP_ROWS(dim)), 1);
+    const uint32_t warps = (uint32_t)at_most(all, CU_ATTEND_TILE_WARPS);
+    return (tile_launches){.sums = tms_cu_begin(dev, "attend_mma", "attend_tiles_%s_d%u",
+                                                tamis_dtype_name(p->kv.dtype), dim),
+                           .join = tms_cu_begin(dev, "attend_mma", "attend_join_d%u", dim),
+                           .sums_grid = {.y = p->batch.n_kv_heads,
+                                         .threads = 32 * warps,
+                                         .shared = CU_ATTEND_TILE_SHARED(dim, warps)},
+                           .join_grid = {.y = p->batch.n_kv_heads,
+                                         .z = divide_up(rows, CU_ATTEND_JOIN_WARPS),
+                                         .threads = 32 * CU_ATTEND_JOIN_WARPS},
+                           .blocks = divide_up(all, CU_ATTEND_TILE_WARPS)};
+}
+
+/* Pieces go CU_ATTEND_CHUNKS a launch, from the first: then which of them are joined at once does
+ * not depend on the launch. */
+static tamis_status run_window(tile_launches *l, cu_attend_args *args, uint64_t pieces) {
+    tamis_status status = TAMIS_OK;
+    args->piece = 0;
+    do {
+        l->sums_grid.x = l->join_grid.x = args->n;
+        l->sums_grid.z = at_most(pieces - args->piece, CU_ATTEND_CHUNKS) * l->blocks;
+        status = tms_cu_run(&l->sums, l->sums_grid, args);
+        if (status == TAMIS_OK && (args->states || args->n == 0))
+            status = tms_cu_run(&l->join, l->join_grid, args);
+        args->piece += CU_ATTEND_CHUNKS;
+    } while (status == TAMIS_OK && args->piece < pieces);
+    return status;
+}
+
+/* Tiles of more than one row. */
+static tamis_status run_tiles(tms_device *dev, const tms_attend *p) {
+    const uint32_t n = p->batch.n_tiles;
+    const uint64_t slots = p->batch.max_visible, states = tile_states(p, slots);
+    const uint64_t most = states ? MOST_TILE_BYTES / sizeof(float) / states : n;
+    const uint32_t window = (uint32_t)at_most(at_least(most, 1), n);
+    tile_launches l = begin_tiles(dev, p);
+    cu_attend_args args = make_args(&l.sums, p);
+    args.chunks = (uint32_t)tile_chunks(slots);
+    args.tile_rows = p->batch.max_tile_rows * group_of(p);
+    if (states)
+        args.states = tms_cu_ref(&l.sums, "scratch", p->scratch, sizeof(float), window * states);
+    tamis_status status = TAMIS_OK;
+    do {
+        args.n = (uint32_t)at_most(n - args.first, window);
+        status = run_window(&l, &args, at_least(divide_up(slots, CU_ATTEND_PIECE), 1));
+        args.first += args.n;
+    } while (status == TAMIS_OK && args.first < n);
+    return status;
 }
 
 /* ---- The op ---------------------------------------------------------------------------------- */
@@ -137,21 +229,13 @@ static tamis_status check(tms_device *dev, const tms_attend *p) {
     return TAMIS_OK;
 }
 
-static const char *matrix_refusal(tms_device *dev, const tms_attend *p) {
-    const uint32_t dim = p->kv.head_dim, most = tms_cu(dev)->max_shared;
-    if (p->kv.dtype == TAMIS_F32) return "the dtype is f32";
-    if (CU_ATTEND_DECODE_SHARED(dim) > most || CU_ATTEND_TILE_SHARED(dim) > most)
-        return "the keys on their way do not fit a block's shared memory";
-    return NULL;
-}
-
 tamis_status tms_cu_attend(tms_device *dev, const tms_attend *p) {
     bool matrix;
     tamis_status status = check(dev, p);
     if (status == TAMIS_OK) status = tms_cu_choose(dev, "attend", matrix_refusal(dev, p), &matrix);
     if (status != TAMIS_OK) return status;
     const bool build = p->batch.n_rows == 0; /* all kernels of the shape, which compute nothing */
-    const bool tiles = matrix && !p->lists.pages.mem && p->batch.max_tile_rows > 1;
+    const bool tiles = matrix && takes_tiles(p);
     status = run_decode(dev, p, matrix, tiles && !build);
     if (status == TAMIS_OK && (tiles || (matrix && build))) status = run_tiles(dev, p);
     return status;

@@ -11,8 +11,8 @@ extern const tms_backend tms_backend_cuda;
 
 /* ---- Device ---------------------------------------------------------------------------------- */
 
-/* Host bytes of a small write wait in one of two halves of pinned memory; a half is used again once
- * its last write is done. A write larger than a half blocks instead. */
+/* Host bytes of a write wait in one of two halves of pinned memory, 1 MiB at a time at most; a half
+ * is used again once its last write is done, and a write that finds both taken waits for that. */
 #define TMS_CU_STAGING_HALF (2u << 20)
 typedef struct tms_cu_staging {
     uint8_t *bytes; /* 2 * TMS_CU_STAGING_HALF, pinned; taken when the device is opened */
@@ -38,11 +38,13 @@ typedef struct tms_cu_device {
     bool pools;                   /* stream-ordered allocation */
     int capability;               /* 10 * major + minor */
     uint32_t max_shared;          /* bytes a block may have */
-    uint64_t memory_used;         /* bytes of all tms_mem */
+    uint64_t memory_used;         /* bytes of all tms_mem of its own */
+    tms_mem *unfreed;             /* free could not give them back yet */
     tms_cu_function_entry *functions;
     tms_cu_staging staging;
-    tms_mem *tickets; /* uint32_t [TMS_CU_TICKETS] */
-    tms_mem *product; /* workspace of linear's matrix-matrix form, grown when a plan is built */
+    tms_mem *tickets;   /* uint32_t [TMS_CU_TICKETS] */
+    tms_mem *product;   /* workspace of linear's matrix-matrix form, grown when a plan is built */
+    bool cublas_sought; /* by the first linear that may take it */
     tms_cublas_handle cublas; /* NULL: own kernels */
     tms_mem *cublas_workspace;
 } tms_cu_device;
@@ -50,11 +52,17 @@ typedef struct tms_cu_device {
 struct tms_mem {
     tms_cu_address at;
     uint64_t bytes;
-    bool own; /* else the caller's, wrapped */
+    bool own;      /* else the caller's, wrapped */
+    tms_mem *next; /* of the device's unfreed ones */
 };
 
 static inline tms_cu_device *tms_cu(tms_device *dev) {
     return (tms_cu_device *)dev;
+}
+
+/* n / by, rounded up. */
+static inline uint64_t tms_cu_divide_up(uint64_t n, uint64_t by) {
+    return n / by + (n % by != 0);
 }
 
 /* error.c: OK, or E_DEVICE (E_NO_MEMORY where the driver says so) with `what` and the error's name
@@ -82,6 +90,14 @@ void tms_cu_leave(tms_device *dev);
 tamis_status tms_cu_alloc(tms_device *dev, uint64_t bytes, tms_mem **out);
 tamis_status tms_cu_wrap(tms_device *dev, uint64_t native, uint64_t bytes, tms_mem **out);
 void tms_cu_free(tms_device *dev, tms_mem *mem);
+/* Gives back what tms_cu_free could not, in a capture for example; what cannot be now stays. */
+void tms_cu_free_again(tms_device *dev);
+/* The last try, before the device is closed; what is lost is logged. */
+void tms_cu_free_last(tms_device *dev);
+/* E_STATE while the stream is being captured: memory and bytes of the host have no place in a
+ * graph. The pool would give memory of the graph's own, and a replay would read what staging holds
+ * by then. `what` names the call. */
+tamis_status tms_cu_check_not_captured(tms_device *dev, const char *what);
 tamis_status tms_cu_write(tms_device *dev, tms_ref to, const void *from, uint64_t bytes);
 tamis_status tms_cu_read(tms_device *dev, tms_ref from, void *to, uint64_t bytes);
 tamis_status tms_cu_copy(tms_device *dev, tms_ref to, tms_ref from, uint64_t bytes);
@@ -119,10 +135,15 @@ bool tms_cu_has_kernels(char *reason, size_t capacity);
 /* A kernel of cuda_kernels/<stem>.cu, kept for the device's life. */
 tamis_status tms_cu_function_get(tms_device *dev, const char *stem, const char *kernel,
                                  tms_cu_function *out);
-void tms_cu_programs_free(tms_device *dev);
+/* Loads one of the images built in, so that the open says if the driver takes none of them. A
+ * folder may hold some stems only: its images load when they are asked for. */
+tamis_status tms_cu_programs_probe(tms_device *dev);
+/* Unloads if the context is current, `inside`; host memory goes anyway. */
+void tms_cu_programs_free(tms_device *dev, bool inside);
 
 /* One launch under construction: begin, then every ref by one of the calls below, whose results go
- * into the kernel's arguments struct, then run. The first failure is kept and returned by the run. */
+ * into the kernel's arguments struct, then run. The first failure is kept and returned by the
+ * run. */
 typedef struct tms_cu_launch {
     tms_device *dev;
     char name[64]; /* of the kernel */
@@ -194,8 +215,7 @@ tamis_status tms_cu_embed(tms_device *dev, const tms_embed *p);
 tamis_status tms_cu_argmax(tms_device *dev, const tms_argmax *p);
 tamis_status tms_cu_read_bandwidth(tms_device *dev, tms_ref from, uint64_t bytes, double *gb_per_s);
 
-/* linear.c: what a device holds of cuBLAS. */
-tamis_status tms_cu_linear_open(tms_device *dev);
+/* linear.c: gives back what it has taken of the device, and cuBLAS. */
 void tms_cu_linear_close(tms_device *dev);
 
 #endif

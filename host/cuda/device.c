@@ -8,6 +8,9 @@
 #define MAX_DEVICES 64
 /* The kernels use what came with this compute capability (10 * major + minor). */
 #define NEED_CAPABILITY 80
+/* Handles of a CUstream that name no stream of the caller's. */
+#define STREAM_LEGACY     ((tms_cu_stream)1) /* the same as NULL */
+#define STREAM_PER_THREAD ((tms_cu_stream)2)
 
 typedef struct found {
     tms_cu_ordinal device;
@@ -144,9 +147,9 @@ static tamis_status take_tickets(tms_device *dev) {
 static tamis_status prepare(tms_device *dev) {
     tms_cu_device *cu = tms_cu(dev);
     cu->pools = get_number(cu->api, cu->ordinal, TMS_CU_MEMORY_POOLS);
-    tamis_status status = tms_cu_staging_take(dev);
+    tamis_status status = tms_cu_programs_probe(dev);
+    if (status == TAMIS_OK) status = tms_cu_staging_take(dev);
     if (status == TAMIS_OK) status = take_tickets(dev);
-    if (status == TAMIS_OK) status = tms_cu_linear_open(dev);
     return status == TAMIS_OK ? tms_cu_wait(dev) : status;
 }
 
@@ -196,13 +199,16 @@ tamis_status tms_cu_open_on(void *context, void *stream, const tms_log *log, tms
     found f;
     tms_cu_ordinal device;
     if (!context) return tms_error_set(error, TAMIS_E_ARGUMENT, "CUDA context: NULL");
+    if (stream == STREAM_PER_THREAD)
+        return tms_error_set(error, TAMIS_E_UNSUPPORTED,
+                             "CUDA stream 0x2 (CU_STREAM_PER_THREAD): another one in each thread");
     tamis_status status = device_of(context, &device, error);
     if (status == TAMIS_OK) status = find(NULL, device, &f, error);
     if (status != TAMIS_OK) return status;
     tms_cu_device *cu = make(&f, log);
     if (!cu) return tms_error_set(error, TAMIS_E_NO_MEMORY, "no host memory for a device");
     cu->context = context;
-    cu->stream = stream;
+    cu->stream = stream == STREAM_LEGACY ? NULL : stream;
     return finish(cu, out, error);
 }
 
@@ -217,14 +223,16 @@ void tms_cu_leave(tms_device *dev) {
     tms_cu(dev)->api->cuCtxPopCurrent_v2(&own);
 }
 
+/* The caller's context may be gone: then only host memory is left to free. */
 void tms_cu_close(tms_device *dev) {
     tms_cu_device *cu = tms_cu(dev);
-    if (cu->context && tms_cu_enter(dev) == TAMIS_OK) {
-        if (cu->stream || !cu->own_context) cu->api->cuStreamSynchronize(cu->stream);
-        tms_cu_linear_close(dev);
-        tms_cu_free(dev, cu->product);
-        tms_cu_free(dev, cu->tickets);
-        tms_cu_programs_free(dev);
+    const bool inside = cu->context && tms_cu_enter(dev) == TAMIS_OK;
+    if (inside && (cu->stream || !cu->own_context)) cu->api->cuStreamSynchronize(cu->stream);
+    tms_cu_linear_close(dev);
+    tms_cu_free(dev, cu->tickets);
+    tms_cu_free_last(dev);
+    tms_cu_programs_free(dev, inside);
+    if (inside) {
         tms_cu_staging_free(dev);
         if (cu->own_stream) cu->api->cuStreamDestroy_v2(cu->stream);
         tms_cu_leave(dev);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The calls of the CUDA driver that the backend makes, with prototypes of our own, so that host/cuda
- * builds without any toolkit. Facts of the driver's ABI: CUDA driver API reference, 12 and 13. */
+/* The calls of the CUDA driver that the backend makes, with prototypes of our own, so that
+ * host/cuda builds without any toolkit. Facts of the driver's ABI: CUDA driver API reference, 12
+ * and 13. */
 #ifndef TMS_CUDA_DRIVER_H
 #define TMS_CUDA_DRIVER_H
 
@@ -108,8 +109,8 @@ enum { TMS_CU_CAPTURE_GLOBAL = 0, TMS_CU_CAPTURE_THREAD = 1, TMS_CU_CAPTURE_RELA
        unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,                \
        tms_cu_stream stream, void **parameters, void **extra))
 
-/* cuBLAS, which linear's matrix-matrix products take where it is installed. X as above; all return a
- * cublasStatus_t. */
+/* cuBLAS, which linear's matrix-matrix products take where it is installed. X as above; all return
+ * a cublasStatus_t. */
 typedef struct cublasContext *tms_cublas_handle;
 enum { TMS_CUBLAS_SUCCESS = 0 };
 enum { TMS_CUBLAS_OP_N = 0, TMS_CUBLAS_OP_T = 1 };
@@ -135,8 +136,8 @@ typedef struct tms_cublas {
     TMS_CUBLAS_CALLS(TMS_CU_MEMBER)
 } tms_cublas;
 
-/* The driver, opened once for the process: libcuda.so.1, or the library that TAMIS_CUDA_DRIVER names,
- * initialised. NULL: `reason` says why there is none. Thread-safe. */
+/* The driver, opened once for the process: libcuda.so.1, or the library that TAMIS_CUDA_DRIVER
+ * names, initialised. NULL: `reason` says why there is none. Thread-safe. */
 const tms_cu_driver *tms_cu_driver_get(char *reason, size_t capacity);
 /* cuBLAS: libcublas.so.13, .12 or .11, or the library that TAMIS_CUBLAS names ("none": none).
  * Never NULL; `reason` is set where its library is NULL. Thread-safe. */

@@ -3,24 +3,45 @@
 #include "host/cuda/cuda.h"
 
 /* CUresult: what leaves the context unusable (an uncorrectable memory or link error, kernels that
- * trapped, hung or asserted, an unknown error), and what the driver answers during a capture. */
+ * trapped, hung or asserted, a context that is gone, an unknown error). */
 enum {
     ECC_UNCORRECTABLE = 214,
-    UNSUPPORTED_PTX = 222,
     NVLINK_UNCORRECTABLE = 220,
+    CONTAINED = 226,
     LAUNCH_TIMEOUT = 702,
+    CONTEXT_IS_DESTROYED = 709,
     ASSERT = 710,
     FIRST_TRAP = 714,
     LAST_TRAP = 719,
-    FIRST_CAPTURE = 900,
-    LAST_CAPTURE = 908,
+    TENSOR_MEMORY_LEAK = 721,
     UNKNOWN = 999
 };
 
+/* What the driver answers to images that it cannot load, beside those of driver.h. */
+enum {
+    INVALID_PTX = 218,
+    JIT_COMPILER_NOT_FOUND = 221,
+    UNSUPPORTED_PTX = 222,
+    JIT_COMPILATION_DISABLED = 223
+};
+
+/* And what it answers during a capture and at its end. */
+enum { FIRST_CAPTURE = 900, CAPTURE_INVALIDATED = 901, LAST_CAPTURE = 908 };
+
 static bool is_fatal(tms_cu_result result) {
-    return result == ECC_UNCORRECTABLE || result == NVLINK_UNCORRECTABLE ||
-           result == TMS_CU_ILLEGAL_ADDRESS || result == LAUNCH_TIMEOUT || result == ASSERT ||
-           (result >= FIRST_TRAP && result <= LAST_TRAP) || result == UNKNOWN;
+    switch (result) {
+    case ECC_UNCORRECTABLE:
+    case NVLINK_UNCORRECTABLE:
+    case CONTAINED:
+    case TMS_CU_ILLEGAL_ADDRESS:
+    case LAUNCH_TIMEOUT:
+    case CONTEXT_IS_DESTROYED:
+    case ASSERT:
+    case TENSOR_MEMORY_LEAK:
+    case UNKNOWN:
+        return true;
+    }
+    return result >= FIRST_TRAP && result <= LAST_TRAP;
 }
 
 static bool is_of_capture(tms_cu_result result) {
@@ -34,9 +55,22 @@ static tamis_status status_of(tms_cu_result result) {
 
 /* What the driver's name of an error does not say. */
 static const char *advice(tms_cu_result result) {
-    if (result == TMS_CU_NO_BINARY || result == UNSUPPORTED_PTX || result == TMS_CU_INVALID_IMAGE)
+    switch (result) {
+    case TMS_CU_INVALID_IMAGE:
+    case TMS_CU_NO_BINARY:
+    case INVALID_PTX:
+    case UNSUPPORTED_PTX:
         return ": the driver cannot load kernels made by " TMS_CUDA_MADE_BY ", it may be too old";
-    return is_of_capture(result) ? ": the stream is being captured" : "";
+    case JIT_COMPILER_NOT_FOUND:
+    case JIT_COMPILATION_DISABLED:
+        return ": the driver cannot load kernels made by " TMS_CUDA_MADE_BY
+               ", it would have to compile them";
+    case TMS_CU_CAPTURE_UNSUPPORTED:
+        return ": the stream is being captured";
+    case CAPTURE_INVALIDATED:
+        return ": the recording was broken by an earlier call";
+    }
+    return "";
 }
 
 static tamis_status fail(tms_device *dev, tms_cu_result result, const char *what) {

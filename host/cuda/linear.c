@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* linear on CUDA: own matrix-vector kernels for few rows; for many, cuBLAS where it is installed, else
- * an own product. */
+/* linear on CUDA: own matrix-vector kernels for few rows; for many, cuBLAS where it is installed,
+ * else an own product. */
 #define _GNU_SOURCE /* dlinfo */
 #include "host/cuda/cuda.h"
 #include <dlfcn.h>
@@ -9,17 +9,13 @@
 
 /* Weights are widened for cuBLAS in pieces of at most this many elements. */
 #define MOST_WIDE_ELEMENTS (16u << 20)
-/* Rows of the product that is computed when a plan is built, so that cuBLAS loads its kernels then. */
+/* Rows of the product that is computed when a plan is built: cuBLAS loads its kernels then. */
 #define WARM_ROWS 16u
-/* What cuBLAS takes for itself on large devices (its manual, cublasSetWorkspace); given once, so that
- * a launch allocates nothing and can be captured. */
+/* What cuBLAS takes for itself on large devices (its manual, cublasSetWorkspace); given once, so
+ * that a launch allocates nothing and can be captured. */
 #define CUBLAS_WORKSPACE (32u << 20)
 /* Blocks of a grid along y, at most. */
 #define MOST_Y 65535u
-
-static uint64_t groups_of(uint64_t n, uint64_t size) {
-    return n / size + (n % size != 0);
-}
 
 /* ---- cuBLAS ---------------------------------------------------------------------------------- */
 
@@ -44,8 +40,8 @@ static tms_cu_result set_up(tms_cu_device *cu, const tms_cublas *api) {
     return result;
 }
 
-/* Within the device's context. A library that is there but does not start is worth a warning; the own
- * product serves then, too. */
+/* Within the device's context. A library that is there but does not start is worth a warning; the
+ * own product serves then, too. */
 static tamis_status start_library(tms_device *dev, const tms_cublas *api) {
     tms_cu_device *cu = tms_cu(dev);
     tamis_status status = tms_cu_alloc(dev, CUBLAS_WORKSPACE, &cu->cublas_workspace);
@@ -64,17 +60,22 @@ static tamis_status start_library(tms_device *dev, const tms_cublas *api) {
     return TAMIS_OK;
 }
 
-tamis_status tms_cu_linear_open(tms_device *dev) {
+/* Once for a device, and not before a linear may take it: it costs memory and time. */
+static tamis_status seek_library(tms_device *dev) {
+    tms_cu_device *cu = tms_cu(dev);
     char reason[256] = "";
+    if (cu->cublas_sought) return TAMIS_OK;
     const tms_cublas *api = tms_cublas_get(reason, sizeof reason);
+    tamis_status status = TAMIS_OK;
     if (!api->library) {
         tms_log_line(&dev->log, TAMIS_LOG_DEBUG, "linear: own kernels: %s", reason);
-        return TAMIS_OK;
+    } else {
+        status = tms_cu_enter(dev);
+        if (status != TAMIS_OK) return status;
+        status = start_library(dev, api);
+        tms_cu_leave(dev);
     }
-    tamis_status status = tms_cu_enter(dev);
-    if (status != TAMIS_OK) return status;
-    status = start_library(dev, api);
-    tms_cu_leave(dev);
+    cu->cublas_sought = status == TAMIS_OK;
     return status;
 }
 
@@ -107,12 +108,21 @@ static cu_linear_args operands(tms_cu_launch *l, const tms_linear *p) {
     };
 }
 
-/* `rows`: of the kernel, 1 or TMS_FEW_ROWS. */
+/* Rows of the smallest kernel for `n` rows; there is one a power of two up to TMS_FEW_ROWS. */
+static unsigned few_rows(uint32_t n) {
+    unsigned rows = 1;
+    while (rows < n)
+        rows *= 2;
+    return rows;
+}
+
+/* `rows`: of the kernel. */
 static tamis_status run_few(tms_device *dev, const tms_linear *p, unsigned rows) {
     tms_cu_launch l =
         tms_cu_begin(dev, "linear", "linear_rows_%s_r%u", tamis_dtype_name(p->dtype), rows);
     cu_linear_args args = operands(&l, p);
-    tms_cu_grid grid = {.x = groups_of(p->n_out, CU_LINEAR_RUN), .threads = CU_LINEAR_FEW_THREADS};
+    tms_cu_grid grid = {.x = tms_cu_divide_up(p->n_out, CU_LINEAR_RUN),
+                        .threads = CU_LINEAR_FEW_THREADS};
     if (p->n_rows == 0) grid.x = 0;
     return tms_cu_run(&l, grid, &args);
 }
@@ -120,8 +130,8 @@ static tamis_status run_few(tms_device *dev, const tms_linear *p, unsigned rows)
 static tamis_status run_tiles(tms_device *dev, const tms_linear *p) {
     tms_cu_launch l = tms_cu_begin(dev, "linear", "linear_tile_%s", tamis_dtype_name(p->dtype));
     cu_linear_args args = operands(&l, p);
-    tms_cu_grid grid = {.x = groups_of(p->n_out, CU_LINEAR_TILE),
-                        .y = groups_of(p->n_rows, CU_LINEAR_TILE),
+    tms_cu_grid grid = {.x = tms_cu_divide_up(p->n_out, CU_LINEAR_TILE),
+                        .y = tms_cu_divide_up(p->n_rows, CU_LINEAR_TILE),
                         .threads = CU_LINEAR_TILE_THREADS};
     if (p->n_rows == 0) grid.x = 0;
     return tms_cu_run(&l, grid, &args);
@@ -131,7 +141,7 @@ static tamis_status run_tiles(tms_device *dev, const tms_linear *p) {
 static tamis_status start(tms_device *dev, const tms_linear *p) {
     tms_cu_launch l = tms_cu_begin(dev, "linear", "linear_start");
     cu_linear_args args = operands(&l, p);
-    tms_cu_grid grid = {.x = groups_of(p->n_out, CU_LINEAR_ITEM_THREADS),
+    tms_cu_grid grid = {.x = tms_cu_divide_up(p->n_out, CU_LINEAR_ITEM_THREADS),
                         .y = p->n_rows < MOST_Y ? p->n_rows : MOST_Y,
                         .threads = CU_LINEAR_ITEM_THREADS};
     return tms_cu_run(&l, grid, &args);
@@ -172,8 +182,8 @@ static tamis_status reserve(tms_device *dev, uint64_t elements) {
     return TAMIS_OK;
 }
 
-/* y[:, first .. first + n) (+)= x · w[first .. first + n)ᵀ, with w in f32 from `w` on. Seen by columns,
- * as the library does, yᵀ = w · xᵀ. */
+/* y[:, first .. first + n) (+)= x · w[first .. first + n)ᵀ, with w in f32 from `w` on. Seen by
+ * columns, as the library does, yᵀ = w · xᵀ. */
 static tamis_status product(tms_device *dev, const cu_linear_args *args, tms_cu_address w,
                             uint32_t first, uint32_t n, float keep) {
     const float one = 1.0f;
@@ -240,8 +250,9 @@ static tamis_status prepare_library(tms_device *dev, const tms_linear *p) {
 
 /* No rows: every kernel that launches of this shape may need, empty. */
 static tamis_status prepare(tms_device *dev, const tms_linear *p) {
-    tamis_status status = run_few(dev, p, 1);
-    if (status == TAMIS_OK) status = run_few(dev, p, TMS_FEW_ROWS);
+    tamis_status status = TAMIS_OK;
+    for (unsigned rows = 1; rows <= TMS_FEW_ROWS && status == TAMIS_OK; rows *= 2)
+        status = run_few(dev, p, rows);
     if (status == TAMIS_OK) status = run_tiles(dev, p);
     return status == TAMIS_OK && library_takes(dev, p) ? prepare_library(dev, p) : status;
 }
@@ -253,7 +264,9 @@ tamis_status tms_cu_linear(tms_device *dev, const tms_linear *p) {
     tamis_status status = tms_cu_check_dtype(dev, "linear", p->dtype);
     if (status == TAMIS_OK) status = tms_cu_base_only(dev, "linear");
     if (status != TAMIS_OK) return status;
+    if (p->n_rows > 0 && p->n_rows <= TMS_FEW_ROWS) return run_few(dev, p, few_rows(p->n_rows));
+    status = seek_library(dev);
+    if (status != TAMIS_OK) return status;
     if (p->n_rows == 0) return prepare(dev, p);
-    if (p->n_rows <= TMS_FEW_ROWS) return run_few(dev, p, p->n_rows == 1 ? 1 : TMS_FEW_ROWS);
     return library_takes(dev, p) ? run_library(dev, p) : run_tiles(dev, p);
 }

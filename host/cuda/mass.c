@@ -45,8 +45,8 @@ static cu_mass_args args_of(tms_cu_launch *l, const tms_page_mass *p) {
 }
 
 /* Blocks of x owners, which share the `n` pages of each, `per_block` at a time. */
-static tms_cu_grid grid_of(uint64_t owners, uint32_t n, uint32_t per_block) {
-    const uint32_t shares = n / per_block + (n % per_block != 0);
+static tms_cu_grid grid_of(uint64_t owners, uint64_t n, uint32_t per_block) {
+    const uint64_t shares = tms_cu_divide_up(n, per_block);
     return (tms_cu_grid){.x = owners,
                          .y = shares < MOST_SHARES ? shares : MOST_SHARES,
                          .z = 1,
@@ -60,7 +60,7 @@ static tamis_status run_logs(tms_device *dev, const tms_page_mass *p) {
                                    tamis_dtype_name(p->kv.dtype), p->kv.head_dim);
     const cu_mass_args args = args_of(&l, p);
     return tms_cu_run(
-        &l, grid_of(masses_of(p).n_states, seen / size + (seen % size != 0), CU_MASS_THREADS / 32),
+        &l, grid_of(masses_of(p).n_states, tms_cu_divide_up(seen, size), CU_MASS_THREADS / 32),
         &args);
 }
 

@@ -26,9 +26,7 @@ static tamis_status check_limits(tms_device *dev, uint64_t bytes) {
     return TAMIS_OK;
 }
 
-/* Memory and bytes of the host have no place in a graph: the pool would give memory of the graph's own,
- * and a replay would read what staging holds by then. */
-static tamis_status check_not_captured(tms_device *dev, const char *what) {
+tamis_status tms_cu_check_not_captured(tms_device *dev, const char *what) {
     tms_cu_device *cu = tms_cu(dev);
     int captured = 0;
     tamis_status status =
@@ -43,19 +41,29 @@ static tms_mem *make_handle(tms_device *dev) {
     return mem;
 }
 
-static tamis_status take_memory(tms_device *dev, uint64_t bytes, tms_cu_address *at) {
+/* Others use the device's memory, too: the driver may have less than its limit less what is
+ * taken. */
+static tamis_status ask_driver(tms_device *dev, uint64_t bytes, tms_cu_address *at) {
     tms_cu_device *cu = tms_cu(dev);
+    char what[160];
+    snprintf(what, sizeof what, "a buffer of %llu bytes on %s of %llu, %llu taken by this context",
+             (unsigned long long)bytes, dev->info.id, (unsigned long long)dev->info.memory_bytes,
+             (unsigned long long)cu->memory_used);
+    return tms_cu_check(dev,
+                        cu->pools ? cu->api->cuMemAllocAsync(at, bytes, cu->stream)
+                                  : cu->api->cuMemAlloc_v2(at, bytes),
+                        what);
+}
+
+static tamis_status take_memory(tms_device *dev, uint64_t bytes, tms_cu_address *at) {
     char what[80];
     snprintf(what, sizeof what, "a buffer of %llu bytes on %s", (unsigned long long)bytes,
              dev->info.id);
     tamis_status status = tms_cu_enter(dev);
     if (status != TAMIS_OK) return status;
-    status = check_not_captured(dev, what);
-    if (status == TAMIS_OK)
-        status = tms_cu_check(dev,
-                              cu->pools ? cu->api->cuMemAllocAsync(at, bytes, cu->stream)
-                                        : cu->api->cuMemAlloc_v2(at, bytes),
-                              what);
+    status = tms_cu_check_not_captured(dev, what);
+    if (status == TAMIS_OK) tms_cu_free_again(dev);
+    if (status == TAMIS_OK) status = ask_driver(dev, bytes, at);
     tms_cu_leave(dev);
     return status;
 }
@@ -93,28 +101,55 @@ tamis_status tms_cu_wrap(tms_device *dev, uint64_t native, uint64_t bytes, tms_m
     return TAMIS_OK;
 }
 
-/* Without pools the driver frees at once: what is enqueued must be done before. */
-static void give_back(tms_device *dev, tms_mem *mem) {
+/* A graph that is being recorded could free memory of its own only, so the driver is not asked
+ * then. Without pools it frees at once: what is enqueued must be done before. */
+static tamis_status give_back(tms_device *dev, tms_cu_address at) {
     tms_cu_device *cu = tms_cu(dev);
-    cu->memory_used -= mem->bytes;
-    if (tms_cu_enter(dev) != TAMIS_OK) return;
-    tms_cu_result result;
-    if (cu->pools) {
-        result = cu->api->cuMemFreeAsync(mem->at, cu->stream);
-    } else {
-        result = cu->api->cuStreamSynchronize(cu->stream);
-        if (result == TMS_CU_SUCCESS) result = cu->api->cuMemFree_v2(mem->at);
-    }
-    if (tms_cu_check(dev, result, "free") != TAMIS_OK)
-        tms_log_line(&dev->log, TAMIS_LOG_WARN, "%llu bytes are not freed: %s",
-                     (unsigned long long)mem->bytes, dev->error.text);
+    tamis_status status = tms_cu_enter(dev);
+    if (status != TAMIS_OK) return status;
+    status = tms_cu_check_not_captured(dev, "free");
+    if (status == TAMIS_OK && !cu->pools)
+        status = tms_cu_check(dev, cu->api->cuStreamSynchronize(cu->stream), "free");
+    if (status == TAMIS_OK)
+        status = tms_cu_check(
+            dev, cu->pools ? cu->api->cuMemFreeAsync(at, cu->stream) : cu->api->cuMemFree_v2(at),
+            "free");
     tms_cu_leave(dev);
+    return status;
 }
 
 void tms_cu_free(tms_device *dev, tms_mem *mem) {
+    tms_cu_device *cu = tms_cu(dev);
     if (!mem) return;
-    if (mem->own) give_back(dev, mem);
+    if (mem->own && give_back(dev, mem->at) != TAMIS_OK) {
+        mem->next = cu->unfreed;
+        cu->unfreed = mem;
+        return;
+    }
+    if (mem->own) cu->memory_used -= mem->bytes;
     free(mem);
+}
+
+void tms_cu_free_again(tms_device *dev) {
+    tms_mem *mem = tms_cu(dev)->unfreed;
+    tms_cu(dev)->unfreed = NULL;
+    for (tms_mem *next; mem; mem = next) {
+        next = mem->next;
+        tms_cu_free(dev, mem);
+    }
+}
+
+void tms_cu_free_last(tms_device *dev) {
+    uint64_t lost = 0;
+    tms_cu_free_again(dev);
+    for (tms_mem *mem = tms_cu(dev)->unfreed, *next; mem; mem = next) {
+        next = mem->next;
+        lost += mem->bytes;
+        free(mem);
+    }
+    if (lost)
+        tms_log_line(&dev->log, TAMIS_LOG_WARN, "%llu bytes are not freed: %s",
+                     (unsigned long long)lost, dev->error.text);
 }
 
 static tamis_status check_range(tms_device *dev, tms_ref ref, uint64_t bytes, const char *what) {
@@ -187,7 +222,7 @@ tamis_status tms_cu_write(tms_device *dev, tms_ref to, const void *from, uint64_
     if (status != TAMIS_OK || bytes == 0) return status;
     status = tms_cu_enter(dev);
     if (status != TAMIS_OK) return status;
-    status = check_not_captured(dev, "write");
+    status = tms_cu_check_not_captured(dev, "write");
     for (uint64_t done = 0, piece; done < bytes && status == TAMIS_OK; done += piece) {
         piece = bytes - done < MAX_NO_WAIT ? bytes - done : MAX_NO_WAIT;
         status =
@@ -205,7 +240,7 @@ tamis_status tms_cu_read(tms_device *dev, tms_ref from, void *to, uint64_t bytes
     if (status != TAMIS_OK || bytes == 0) return status;
     status = tms_cu_enter(dev);
     if (status != TAMIS_OK) return status;
-    status = tms_cu_check_late(
+    status = tms_cu_check(
         dev, cu->api->cuMemcpyDtoHAsync_v2(to, from.mem->at + from.offset, bytes, cu->stream),
         "read");
     if (status == TAMIS_OK)

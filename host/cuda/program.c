@@ -179,11 +179,17 @@ tamis_status tms_cu_function_allow(tms_device *dev, tms_cu_function function, ui
     return status;
 }
 
-void tms_cu_programs_free(tms_device *dev) {
+tamis_status tms_cu_programs_probe(tms_device *dev) {
+    tms_cu_function function;
+    if (kernel_folder()) return TAMIS_OK;
+    return tms_cu_function_get(dev, "probe", "read_lanes_4", &function);
+}
+
+void tms_cu_programs_free(tms_device *dev, bool inside) {
     tms_cu_device *cu = tms_cu(dev);
     for (tms_cu_function_entry *f = cu->functions, *next; f; f = next) {
         next = f->next;
-        if (f->owns_module) cu->api->cuModuleUnload(f->module);
+        if (inside && f->owns_module) cu->api->cuModuleUnload(f->module);
         free(f);
     }
 }

@@ -2,14 +2,11 @@
 /* score_pages on CUDA: shape and launch of cuda_kernels/score.cu. */
 #include "host/cuda/selection.h"
 
-/* Threads that a launch brings to a multiprocessor in all: more would only begin and end. */
-#define MOST_THREADS 2048u
+/* Threads that a launch brings to a multiprocessor: as many as its registers hold at once, at 110 a
+ * thread. More would wait for the first to end. */
+#define MOST_THREADS 512u
 /* Pages that are worth a block. */
 #define FEWEST_PAGES 32u
-
-static uint64_t ceil_div(uint64_t a, uint64_t b) {
-    return (a + b - 1) / b;
-}
 
 static uint64_t least(uint64_t a, uint64_t b) {
     return a < b ? a : b;
@@ -33,8 +30,9 @@ static uint32_t blocks_of(const tms_device *dev, const tms_score_pages *p, uint3
     const uint64_t units = dev->info.compute_units, owners = lanes ? lanes : 1;
     const uint32_t full = p->batch.max_visible / p->kv.page_size;
     const uint32_t turn = CU_SCORE_TURN(p->kv.head_dim) * (threads / 32);
-    const uint64_t spread = least(ceil_div(full, FEWEST_PAGES), units / owners);
-    const uint64_t whole = least(ceil_div(full, turn), units * (MOST_THREADS / threads) / owners);
+    const uint64_t spread = least(tms_cu_divide_up(full, FEWEST_PAGES), units / owners);
+    const uint64_t whole =
+        least(tms_cu_divide_up(full, turn), units * (MOST_THREADS / threads) / owners);
     const uint64_t blocks = spread > whole ? spread : whole;
     return blocks ? (uint32_t)blocks : 1;
 }

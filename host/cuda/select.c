@@ -2,15 +2,11 @@
 /* select on CUDA: shape and launch of cuda_kernels/select.cu. */
 #include "host/cuda/selection.h"
 
-static uint64_t ceil_div(uint64_t a, uint64_t b) {
-    return (a + b - 1) / b;
-}
-
 /* Recent slots may begin within an entry; without them a partial entry is still protected. */
 uint32_t tms_cu_select_most(const tms_select *p) {
-    uint64_t size = p->granularity, n = ceil_div(p->batch.max_visible, size);
+    uint64_t size = p->granularity, n = tms_cu_divide_up(p->batch.max_visible, size);
     uint64_t recent = p->recent ? (p->recent + size - 2) / size + 1 : size > 1;
-    uint64_t most = ceil_div(p->sinks, size) + recent;
+    uint64_t most = tms_cu_divide_up(p->sinks, size) + recent;
     if (most < p->k) most = p->k;
     return p->batch.n_rows == 0 ? 0 : (uint32_t)(most < n ? most : n);
 }

@@ -139,6 +139,7 @@ tamis_status tamis_cache_set_bounds(tamis_cache *cache, const tamis_bounds *boun
     if (status == TAMIS_OK) {
         cache->params.bounds = filled;
         cache->bounds_mixed = true;
+        cache->bounds_serial++;
         for (uint32_t i = 0; i < cache->size.pools && status == TAMIS_OK; i++)
             status = renew_pool(&r, cache, &cache->pools[i], error);
         cache->bounds_mixed = status != TAMIS_OK;

@@ -40,7 +40,8 @@ tamis_status tamis_cache_create(tamis_context *context, const tamis_cache_params
         free(pools);
         return tms_error_set(error, TAMIS_E_NO_MEMORY, "no host memory for a cache");
     }
-    *cache = (tamis_cache){.context = context, .params = filled, .size = size, .pools = pools};
+    *cache = (tamis_cache){
+        .context = context, .params = filled, .size = size, .pools = pools, .bounds_serial = 1};
     cache->n_lanes = filled.n_layers * filled.n_kv_heads;
     for (uint32_t i = 0; i < size.pools && status == TAMIS_OK; i++)
         status = take_pool(cache, i, error);

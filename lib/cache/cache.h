@@ -45,6 +45,7 @@ struct tamis_cache {
     uint64_t serial;
     bool step_open;
     bool bounds_mixed; /* a change of what bounds hold did not get through: no step may begin */
+    uint64_t bounds_serial; /* from 1 on; grows with every change of what bounds hold */
 };
 
 /* What one sequence gains in a step. */

@@ -66,6 +66,7 @@ tamis_status tamis_context_create(const tamis_context_params *params, tamis_cont
 void tamis_context_destroy(tamis_context **context) {
     if (!context || !*context) return;
     tms_device *dev = (*context)->dev;
+    tms_graph_abandon(*context);
     dev->backend->close(dev);
     free(*context);
     *context = NULL;

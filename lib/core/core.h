@@ -26,6 +26,9 @@ tamis_status tms_device_pick(const char *name, const tms_log *log, tamis_device_
 /* The backend of that name, or NULL. */
 const tms_backend *tms_backend_by_name(const char *name);
 
+/* Ends an open recording, of which nothing is kept. */
+void tms_graph_abandon(tamis_context *context);
+
 /* Where a new context's log lines go: the callback of `params`, and stderr as TAMIS_LOG says.
  * E_ARGUMENT if that names no level. */
 tamis_status tms_log_begin(tms_log *log, const tamis_context_params *params, tamis_error *error);

@@ -22,10 +22,28 @@ tamis_status tamis_graph_begin(tamis_context *context, tamis_error *error) {
     tamis_status status = check_context(context, error);
     if (status != TAMIS_OK) return status;
     TMS_REQUIRE(!context->recording, TAMIS_E_STATE, "the context is recording a graph already");
-    status =
-        tms_forward(context->dev, context->dev->backend->capture_begin(context->dev), error);
+    status = tms_forward(context->dev, context->dev->backend->capture_begin(context->dev), error);
     context->recording = status == TAMIS_OK;
     return status;
+}
+
+/* Ends the recording; what came of it, if the device is whole, goes to *recorded. */
+static tamis_status end(tamis_context *context, tms_graph **recorded, tamis_error *error) {
+    tms_device *dev = context->dev;
+    *recorded = NULL;
+    context->recording = false;
+    tamis_status status = tms_forward(dev, dev->backend->capture_end(dev, recorded), error);
+    if (status != TAMIS_OK) {
+        dev->backend->graph_free(dev, *recorded);
+        *recorded = NULL;
+    }
+    return status;
+}
+
+void tms_graph_abandon(tamis_context *context) {
+    tms_graph *recorded;
+    if (context->recording && end(context, &recorded, NULL) == TAMIS_OK)
+        context->dev->backend->graph_free(context->dev, recorded);
 }
 
 tamis_status tamis_graph_end(tamis_context *context, tamis_graph **out, tamis_error *error) {
@@ -34,14 +52,12 @@ tamis_status tamis_graph_end(tamis_context *context, tamis_graph **out, tamis_er
     tamis_status status = check_context(context, error);
     if (status != TAMIS_OK) return status;
     TMS_REQUIRE(context->recording, TAMIS_E_STATE, "the context is not recording a graph");
-    tms_device *dev = context->dev;
-    tms_graph *recorded = NULL;
-    context->recording = false;
-    status = tms_forward(dev, dev->backend->capture_end(dev, &recorded), error);
+    tms_graph *recorded;
+    status = end(context, &recorded, error);
     if (status != TAMIS_OK) return status;
     tamis_graph *graph = malloc(sizeof *graph);
     if (!graph) {
-        dev->backend->graph_free(dev, recorded);
+        context->dev->backend->graph_free(context->dev, recorded);
         return tms_error_set(error, TAMIS_E_NO_MEMORY, "no memory for a graph's handle");
     }
     *graph = (tamis_graph){context, recorded};

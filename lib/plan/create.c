@@ -52,11 +52,12 @@ static tamis_status take_host(tamis_plan *plan, tamis_error *error) {
     plan->copies.pairs = calloc(sequences * n_lanes, 2 * sizeof *plan->copies.pairs);
     plan->copies.count = calloc(cache->size.pools, sizeof *plan->copies.count);
     plan->rows = calloc(sequences, sizeof *plan->rows);
+    plan->serials = calloc(sequences + 1, sizeof *plan->serials);
     if (plan->reading.scored == TMS_SCORE_RANDOM)
         plan->score_host =
             calloc(n_selected_lanes(plan), plan->max_pages * sizeof *plan->score_host);
     bool ok = step->growth && step->table_row && step->layers && step->host && plan->entry_host &&
-              plan->copies.pairs && plan->copies.count && plan->rows &&
+              plan->copies.pairs && plan->copies.count && plan->rows && plan->serials &&
               (plan->score_host || plan->reading.scored != TMS_SCORE_RANDOM);
     for (size_t i = 0; i < sequences && ok; i++) {
         plan->rows[i].pages = calloc(n_lanes, sizeof *plan->rows[i].pages);
@@ -221,6 +222,7 @@ static void free_host(tamis_plan *plan) {
     free(plan->copies.pairs);
     free(plan->entry_host);
     free(plan->score_host);
+    free(plan->serials);
     free(plan->step.host);
     free(plan->step.layers);
     free(plan->step.table_row);

@@ -69,6 +69,9 @@ struct tamis_plan {
     tms_table_row *rows; /* [max_sequences] */
     int32_t *entry_host;
     float *score_host; /* as many as scores, if they are random */
+    /* [max_sequences + 1] under fixed launches: the cache's bounds_serial when a step of so many
+     * rows was last written by calls, which a graph may hold; 0: never. */
+    uint64_t *serials;
     tms_copies copies;
     uint64_t step_number;
     tms_step step;

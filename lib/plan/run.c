@@ -89,6 +89,7 @@ tamis_status tamis_plan_write(tamis_plan *plan, uint32_t layer, const tamis_rows
                              (plan->step.at.filled + (uint64_t)state->filled) * sizeof(int32_t)};
     RUN(plan, write_us, write_rows, &write);
     if (bounds.n > 0) RUN(plan, bounds_us, bounds, &bounds);
+    if (plan->step.fixed) plan->serials[plan->step.n_rows] = plan->cache->bounds_serial;
     count_written(plan, layer);
 fail:
     return status;
@@ -220,17 +221,30 @@ fail:
     return status;
 }
 
-tamis_status tamis_plan_step_replayed(tamis_plan *plan, tamis_error *error) {
-    tamis_status status = check_layer(plan, 0, error);
-    if (status != TAMIS_OK) return status;
-    uint32_t n_layers = plan->cache->params.n_layers;
+/* Where the tables lie follows from the number of rows; what bounds hold is in their launch. */
+static tamis_status check_replayed(const tamis_plan *plan, tamis_error *error) {
+    const tms_step *step = &plan->step;
     TMS_REQUIRE(plan->params.fixed_launches, TAMIS_E_STATE,
                 "the plan has no fixed_launches: a graph of one step does not serve another");
-    TMS_REQUIRE(!plan->step.exact, TAMIS_E_STATE, "the step is exact: it has no fixed launches");
-    for (uint32_t layer = 0; layer < n_layers; layer++)
-        TMS_REQUIRE(!plan->step.layers[layer].written, TAMIS_E_STATE,
+    TMS_REQUIRE(!step->exact, TAMIS_E_STATE, "the step is exact: it has no fixed launches");
+    for (uint32_t layer = 0; layer < plan->cache->params.n_layers; layer++)
+        TMS_REQUIRE(!step->layers[layer].written, TAMIS_E_STATE,
                     "layer %" PRIu32 " has been written in this step already", layer);
-    for (uint32_t layer = 0; layer < n_layers; layer++) {
+    TMS_REQUIRE(plan->serials[step->n_rows] != 0, TAMIS_E_STATE,
+                "no step with %" PRIu32 " sequences was called layer by layer: no graph serves it",
+                step->n_rows);
+    TMS_REQUIRE(plan->serials[step->n_rows] == plan->cache->bounds_serial, TAMIS_E_STATE,
+                "what bounds hold has changed since a step with %" PRIu32
+                " sequences was called layer by layer: an older graph would compute the old ones",
+                step->n_rows);
+    return TAMIS_OK;
+}
+
+tamis_status tamis_plan_step_replayed(tamis_plan *plan, tamis_error *error) {
+    tamis_status status = check_layer(plan, 0, error);
+    if (status == TAMIS_OK) status = check_replayed(plan, error);
+    if (status != TAMIS_OK) return status;
+    for (uint32_t layer = 0; layer < plan->cache->params.n_layers; layer++) {
         uint64_t *path = NULL;
         bool listed = is_listed(plan, layer, &path);
         tms_sparse_attend p = tms_plan_attend_listed(plan, layer);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The CUDA backend on what a program has of CUDA itself: its context, stream and memory; captures,
- * and faults of kernels. With an argument: one reason why there is no usable device (REFUSALS). */
+ * and faults of kernels. With an argument, on the driver on the CPU only: two devices, or one
+ * reason why there is no usable one (REFUSALS). */
 #include "host/cuda/cuda.h"
 #include "tests/api/fixture.h"
 #include <tamis/cuda.h>
@@ -16,6 +17,7 @@
 static const tms_cu_driver *api;
 static tms_cu_context cuda;
 static tms_cu_stream stream;
+static bool faulted; /* a kernel of the test did: the driver may refuse everything */
 
 static void enter(void) {
     CU(api->cuCtxPushCurrent_v2(cuda));
@@ -40,6 +42,7 @@ static int open_cuda(void **state) {
     enter();
     CU(api->cuStreamCreate(&stream, TMS_CU_STREAM_NON_BLOCKING));
     leave();
+    faulted = false;
     return 0;
 }
 
@@ -47,10 +50,12 @@ static int close_cuda(void **state) {
     tms_cu_ordinal device;
     (void)state;
     enter();
-    api->cuStreamDestroy_v2(stream);
+    tms_cu_result destroyed = api->cuStreamDestroy_v2(stream);
     leave();
     CU(api->cuDeviceGet(&device, 0));
-    CU(api->cuDevicePrimaryCtxRelease_v2(device));
+    tms_cu_result released = api->cuDevicePrimaryCtxRelease_v2(device);
+    if (!faulted) CU(destroyed);
+    if (!faulted) CU(released);
     return 0;
 }
 
@@ -106,6 +111,8 @@ static void test_context_arguments(void **state) {
           "CUDA context: NULL");
     FAILS(tamis_context_create_cuda(cuda, stream, &named, &context, &test_error), TAMIS_E_ARGUMENT,
           "device \"cuda:0\"");
+    FAILS(tamis_context_create_cuda(cuda, (void *)2, NULL, &context, &test_error),
+          TAMIS_E_UNSUPPORTED, "CU_STREAM_PER_THREAD");
     setenv("TAMIS_LOG", "everything", 1);
     FAILS(tamis_context_create_cuda(cuda, stream, NULL, &context, &test_error), TAMIS_E_ARGUMENT,
           "everything");
@@ -300,6 +307,28 @@ static void test_captured(void **state) {
     tamis_context_destroy(&context);
 }
 
+/* The program records on its own: tamis cannot meanwhile. The legacy stream is never recorded. */
+static void test_recorded(void **state) {
+    (void)state;
+    tms_cu_graph graph = NULL;
+    tamis_context *context = create(), *legacy = NULL;
+    enter();
+    CU(api->cuStreamBeginCapture_v2(stream, TMS_CU_CAPTURE_THREAD));
+    leave();
+    FAILS(tamis_graph_begin(context, &test_error), TAMIS_E_STATE,
+          "recording a graph: the stream is being captured");
+    enter();
+    CU(api->cuStreamEndCapture(stream, &graph)); /* which did not break the program's */
+    CU(api->cuGraphDestroy(graph));
+    leave();
+    tamis_context_destroy(&context);
+    OK(tamis_context_create_cuda(cuda, NULL, NULL, &legacy, &test_error));
+    FAILS(tamis_graph_begin(legacy, &test_error), TAMIS_E_UNSUPPORTED,
+          "the legacy default stream cannot be recorded");
+    OK(tamis_context_wait(legacy, &test_error));
+    tamis_context_destroy(&legacy);
+}
+
 /* A kernel's fault arrives late, and stays. */
 static void test_fault(void **state) {
     (void)state;
@@ -318,9 +347,36 @@ static void test_fault(void **state) {
     FAILS(tamis_context_wait(context, &test_error), TAMIS_E_DEVICE, "CUDA_ERROR_ILLEGAL_ADDRESS");
     FAILS(tamis_buffer_create(context, 64, &more, &test_error), TAMIS_E_DEVICE,
           "CUDA_ERROR_ILLEGAL_ADDRESS");
+    FAILS(tamis_graph_begin(context, &test_error), TAMIS_E_DEVICE, "CUDA_ERROR_ILLEGAL_ADDRESS");
     assert_null(more);
+    faulted = true;
     tamis_buffer_destroy(&nowhere);
     test_close(&world);
+}
+
+/* ---- Other devices --------------------------------------------------------------------------- */
+
+/* Of two devices the first one is too old. */
+static void test_second_device(void **state) {
+    (void)state;
+    tamis_device_info infos[16];
+    size_t count = 0;
+    tamis_context *context = NULL;
+    OK(tamis_device_list(infos, 16, &count));
+    assert_in_range(count, 3, 16);
+    assert_string_equal(infos[0].id, "cuda:0");
+    assert_string_equal(infos[0].reason, "compute capability 7.5: 8.0 is needed");
+    assert_string_equal(infos[1].id, "cuda:1");
+    assert_true(infos[1].usable && !infos[0].usable);
+    OK(tamis_context_create(&(tamis_context_params){.device = "cuda"}, &context, &test_error));
+    assert_string_equal(tamis_context_device(context)->id, "cuda:1");
+    tamis_context_destroy(&context);
+}
+
+static int run_second_device(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_second_device)};
+    setenv("CUDA_ON_CPU_DEVICES", "2", 1);
+    return cmocka_run_group_tests(tests, NULL, NULL);
 }
 
 /* ---- Refusals -------------------------------------------------------------------------------- */
@@ -333,6 +389,7 @@ static const struct refusal {
      "no CUDA driver: /nonexistent/libcuda.so.1"},
     {"not-a-driver", "TAMIS_CUDA_DRIVER", "libm.so.6", "the library has no cuInit"},
     {"no-device", "CUDA_ON_CPU_DEVICES", "0", "CUDA_ERROR_NO_DEVICE"},
+    {"old-device", "CUDA_ON_CPU_CAPABILITY", "75", "compute capability 7.5: 8.0 is needed"},
     {"no-kernels", "TAMIS_CUDA_KERNELS", "/nonexistent/kernels",
      "\"/nonexistent/kernels\": no such folder"},
     {"built-in-kernels", "TAMIS_CUDA_KERNELS", NULL, "built without CUDA kernels"},
@@ -359,17 +416,9 @@ static void test_refused(void **state) {
 static void test_image_refused(void **state) {
     (void)state;
     tamis_context *context = NULL;
-    tamis_cache *cache = NULL;
-    tamis_plan *plan = NULL;
-    tamis_cache_params shape = test_shape();
-    tamis_plan_params params = {.max_rows = ROWS, .max_context = 64};
-    OK(tamis_context_create(&(tamis_context_params){.device = "cuda"}, &context, &test_error));
-    OK(tamis_cache_create(context, &shape, &cache, &test_error));
-    FAILS(tamis_plan_create(cache, &params, &plan, &test_error), TAMIS_E_DEVICE,
-          "the driver cannot load kernels made by CUDA");
-    assert_null(plan);
-    tamis_cache_destroy(&cache);
-    tamis_context_destroy(&context);
+    FAILS(tamis_context_create(&(tamis_context_params){.device = "cuda"}, &context, &test_error),
+          TAMIS_E_DEVICE, "the driver cannot load kernels made by CUDA");
+    assert_null(context);
 }
 
 static int run_refusal(const char *name) {
@@ -397,9 +446,12 @@ int main(int argc, char **argv) {
         TEST(test_context),  TEST(test_context_arguments),
         TEST(test_wrap),     TEST(test_wrap_arguments),
         TEST(test_writes),   TEST(test_step_on_wrapped),
-        TEST(test_captured), TEST(test_fault),
+        TEST(test_captured), TEST(test_recorded),
+        TEST(test_fault),
     };
     for (uint32_t i = 0; i < ROWS; i++)
         tokens[i] = 300 + i;
-    return argc > 1 ? run_refusal(argv[1]) : cmocka_run_group_tests(tests, NULL, NULL);
+    if (argc > 1)
+        return strcmp(argv[1], "second-device") ? run_refusal(argv[1]) : run_second_device();
+    return cmocka_run_group_tests(tests, NULL, NULL);
 }

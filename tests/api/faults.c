@@ -269,16 +269,35 @@ static void test_sticky(void **state) {
         FAILS(tamis_plan_create(w.cache, &plan, &made, &test_error), TAMIS_E_DEVICE, "fell");
         assert_int_equal(tamis_buffer_write(w.k, 0, row, 4), TAMIS_E_DEVICE);
         assert_int_equal(tamis_buffer_read(w.k, 0, row, 4), TAMIS_E_DEVICE);
+        if (w.context->dev->backend->capture_begin)
+            FAILS(tamis_graph_begin(w.context, &test_error), TAMIS_E_DEVICE, "fell over");
+    }
+    test_close(&w);
+}
+
+/* A graph of a device that fails while it is recorded is not kept. */
+static void test_graph(void **state) {
+    (void)state;
+    test_world w;
+    tamis_cache_params shape = test_shape();
+    tamis_plan_params plan = {.max_context = 128, .max_rows = 16};
+    tamis_graph *graph = (tamis_graph *)&w;
+    test_open(&w, &shape, &plan);
+    if (w.context->dev->backend->capture_begin) {
+        OK(tamis_graph_begin(w.context, &test_error));
+        w.context->dev->sticky =
+            tms_device_fail(w.context->dev, TAMIS_E_DEVICE, "the device fell over");
+        FAILS(tamis_graph_end(w.context, &graph, &test_error), TAMIS_E_DEVICE, "fell over");
+        assert_null(graph);
     }
     test_close(&w);
 }
 
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_allocations),
-        cmocka_unit_test(test_uploads),
-        cmocka_unit_test(test_mid_step),
-        cmocka_unit_test(test_sticky),
+        cmocka_unit_test(test_allocations), cmocka_unit_test(test_uploads),
+        cmocka_unit_test(test_mid_step),    cmocka_unit_test(test_sticky),
+        cmocka_unit_test(test_graph),
     };
     int skip = test_begin(argc, argv);
     return skip ? skip : cmocka_run_group_tests(tests, NULL, NULL);

@@ -221,10 +221,10 @@ void *cpu_shared(size_t bytes, size_t align) {
     if (w->static_used && w->static_used != bytes)
         cpu_fail(TMS_CU_LAUNCH_FAILED, __builtin_return_address(0),
                  "two pieces of SHARED, of %u and %zu bytes", w->static_used, bytes);
-    if (bytes > CPU_STATIC_SHARED || bytes + w->launch->shared > CPU_BLOCK_SHARED)
+    if (bytes > CPU_STATIC_SHARED || bytes + w->launch->shared > cpu_block_shared())
         cpu_fail(TMS_CU_LAUNCH_FAILED, __builtin_return_address(0),
                  "%zu bytes of SHARED with %u dynamic ones: a block may have %u static, %u in all",
-                 bytes, w->launch->shared, CPU_STATIC_SHARED, CPU_BLOCK_SHARED);
+                 bytes, w->launch->shared, CPU_STATIC_SHARED, cpu_block_shared());
     if (!w->static_used) {
         w->static_begin = align >= 16 ? 0 : align < 4 ? 4 : (uint32_t)align;
         w->static_used = (uint32_t)bytes;

@@ -10,15 +10,24 @@ struct cublasContext {
     tms_cu_stream stream;
 };
 
+static atomic_size_t alive;
+
+size_t cpu_blas_alive(void) {
+    return atomic_load(&alive);
+}
+
 tms_cu_result cublasCreate_v2(tms_cublas_handle *handle) {
     if (!handle) return INVALID_VALUE;
     *handle = calloc(1, sizeof **handle);
-    return *handle ? TMS_CUBLAS_SUCCESS : ALLOC_FAILED;
+    if (!*handle) return ALLOC_FAILED;
+    atomic_fetch_add(&alive, 1);
+    return TMS_CUBLAS_SUCCESS;
 }
 
 tms_cu_result cublasDestroy_v2(tms_cublas_handle handle) {
     if (!handle) return NOT_INITIALIZED;
     free(handle);
+    atomic_fetch_sub(&alive, 1);
     return TMS_CUBLAS_SUCCESS;
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The driver's device, context, modules and launches. One lock is held in every call. */
+/* The driver's devices, context, modules and launches. One lock is held in every call. */
 #include "on_cpu.h"
 
 #include <dlfcn.h>
@@ -9,10 +9,12 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #define MOST_PUSHED     16u
-#define MOST_CONSTANTS  64u
+#define MOST_CONSTANTS  256u
 #define DEFAULT_DYNAMIC (48u << 10) /* dynamic shared memory without asking for more */
+#define LEAK_STATUS     3           /* of a process that left something behind */
 
 struct CUctx_st {
     unsigned retained;
@@ -49,6 +51,7 @@ static struct {
         size_t bytes;
     } constants[MOST_CONSTANTS];
     size_t n_constants;
+    bool leaked;
 } driver = {.lock = PTHREAD_MUTEX_INITIALIZER};
 
 static _Thread_local struct {
@@ -91,11 +94,38 @@ tms_cu_result cpu_wrong(tms_cu_result result, const char *format, ...) {
 
 /* ---- Device ---------------------------------------------------------------------------------- */
 
-/* CUDA_ON_CPU_DEVICES=0: a machine with a driver and no device. */
+/* What the environment may set, and is read at each call:
+ *   CUDA_ON_CPU_DEVICES          1; the last one runs kernels, those before are too old for them
+ *   CUDA_ON_CPU_CAPABILITY       of the last one: 90, 10 * major + minor
+ *   CUDA_ON_CPU_MULTIPROCESSORS  4
+ *   CUDA_ON_CPU_SHARED           KiB of a block: 227, and not more
+ *   CUDA_ON_CPU_POOLS            1: stream-ordered allocation
+ *   CUDA_ON_CPU_LEAKS            "allowed": what is left behind does not end the process */
+static int setting(const char *name, int otherwise) {
+    const char *value = getenv(name);
+    return value && value[0] ? atoi(value) : otherwise;
+}
+
+static int n_devices(void) {
+    return setting("CUDA_ON_CPU_DEVICES", 1);
+}
+
+bool cpu_is_device(tms_cu_ordinal device) {
+    return device >= 0 && device < n_devices();
+}
+
+static bool runs_kernels(tms_cu_ordinal device) {
+    return device == n_devices() - 1;
+}
+
+uint32_t cpu_block_shared(void) {
+    const unsigned bytes = (unsigned)setting("CUDA_ON_CPU_SHARED", CPU_BLOCK_SHARED >> 10) << 10;
+    return bytes < CPU_BLOCK_SHARED ? bytes : CPU_BLOCK_SHARED;
+}
+
 tms_cu_result cuInit(unsigned flags) {
-    const char *devices = getenv("CUDA_ON_CPU_DEVICES");
     if (flags) return TMS_CU_INVALID_VALUE;
-    if (devices && strcmp(devices, "0") == 0) return TMS_CU_NO_DEVICE;
+    if (n_devices() < 1) return TMS_CU_NO_DEVICE;
     pthread_mutex_lock(&driver.lock);
     driver.initialized = true;
     return cpu_leave(TMS_CU_SUCCESS);
@@ -121,6 +151,8 @@ static const struct {
     {TMS_CU_INVALID_CONTEXT, "CUDA_ERROR_INVALID_CONTEXT", "invalid device context"},
     {TMS_CU_NO_BINARY, "CUDA_ERROR_NO_BINARY_FOR_GPU", "no kernel image for this device"},
     {TMS_CU_INVALID_HANDLE, "CUDA_ERROR_INVALID_HANDLE", "invalid resource handle"},
+    {CPU_CU_ILLEGAL_STATE, "CUDA_ERROR_ILLEGAL_STATE",
+     "the operation cannot be performed in the present state"},
     {TMS_CU_NOT_FOUND, "CUDA_ERROR_NOT_FOUND", "named symbol not found"},
     {TMS_CU_NOT_READY, "CUDA_ERROR_NOT_READY", "device not ready"},
     {TMS_CU_ILLEGAL_ADDRESS, "CUDA_ERROR_ILLEGAL_ADDRESS", "an illegal memory access"},
@@ -156,36 +188,37 @@ tms_cu_result cuGetErrorString(tms_cu_result error, const char **text) {
 tms_cu_result cuDeviceGetCount(int *count) {
     if (!count) return TMS_CU_INVALID_VALUE;
     if (!driver.initialized) return TMS_CU_NOT_INITIALIZED;
-    *count = 1;
+    *count = n_devices();
     return TMS_CU_SUCCESS;
 }
 
 tms_cu_result cuDeviceGet(tms_cu_ordinal *device, int ordinal) {
     if (!device) return TMS_CU_INVALID_VALUE;
-    if (ordinal != 0) return TMS_CU_INVALID_DEVICE;
-    *device = 0;
+    if (!cpu_is_device(ordinal)) return TMS_CU_INVALID_DEVICE;
+    *device = ordinal;
     return TMS_CU_SUCCESS;
 }
 
 tms_cu_result cuDeviceGetName(char *name, int capacity, tms_cu_ordinal device) {
     if (!name || capacity < 1) return TMS_CU_INVALID_VALUE;
-    if (device != 0) return TMS_CU_INVALID_DEVICE;
+    if (!cpu_is_device(device)) return TMS_CU_INVALID_DEVICE;
     snprintf(name, (size_t)capacity, "cuda on cpu");
     return TMS_CU_SUCCESS;
 }
 
 tms_cu_result cuDeviceGetAttribute(int *value, int attribute, tms_cu_ordinal device) {
-    static const int values[][2] = {
+    const int capability = runs_kernels(device) ? setting("CUDA_ON_CPU_CAPABILITY", 90) : 75;
+    const int values[][2] = {
         {TMS_CU_MAX_THREADS_PER_BLOCK, CPU_MAX_THREADS},
-        {TMS_CU_MULTIPROCESSORS, 4},
+        {TMS_CU_MULTIPROCESSORS, setting("CUDA_ON_CPU_MULTIPROCESSORS", 4)},
         {TMS_CU_L2_BYTES, 1 << 20},
-        {TMS_CU_CAPABILITY_MAJOR, 9},
-        {TMS_CU_CAPABILITY_MINOR, 0},
-        {TMS_CU_MAX_SHARED_PER_BLOCK, CPU_BLOCK_SHARED},
-        {TMS_CU_MEMORY_POOLS, 1},
+        {TMS_CU_CAPABILITY_MAJOR, capability / 10},
+        {TMS_CU_CAPABILITY_MINOR, capability % 10},
+        {TMS_CU_MAX_SHARED_PER_BLOCK, (int)cpu_block_shared()},
+        {TMS_CU_MEMORY_POOLS, setting("CUDA_ON_CPU_POOLS", 1)},
     };
     if (!value) return TMS_CU_INVALID_VALUE;
-    if (device != 0) return TMS_CU_INVALID_DEVICE;
+    if (!cpu_is_device(device)) return TMS_CU_INVALID_DEVICE;
     for (size_t i = 0; i < sizeof values / sizeof *values; i++) {
         if (values[i][0] != attribute) continue;
         *value = values[i][1];
@@ -198,7 +231,8 @@ tms_cu_result cuDeviceGetAttribute(int *value, int attribute, tms_cu_ordinal dev
 
 tms_cu_result cuDevicePrimaryCtxRetain(tms_cu_context *context, tms_cu_ordinal device) {
     if (!context) return TMS_CU_INVALID_VALUE;
-    if (device != 0) return TMS_CU_INVALID_DEVICE;
+    if (!runs_kernels(device))
+        return cpu_wrong(TMS_CU_INVALID_DEVICE, "device %d has no context", device);
     pthread_mutex_lock(&driver.lock);
     if (!driver.initialized) return cpu_leave(TMS_CU_NOT_INITIALIZED);
     driver.context.retained++;
@@ -215,13 +249,52 @@ static void module_free(tms_cu_module module) {
     free(module);
 }
 
+static size_t modules_alive(void) {
+    size_t n = 0;
+    for (tms_cu_module m = driver.modules; m; m = m->next)
+        n++;
+    return n;
+}
+
+/* What the program did not give back. After a fault it could not. */
+static void look_for_leaks(void) {
+    const struct {
+        const char *what;
+        size_t n;
+    } kinds[] = {
+        {"releases of the primary context", driver.context.retained},
+        {"allocations", cpu_memory_alive()},
+        {"pieces of pinned memory", cpu_pinned_alive()},
+        {"streams", cpu_streams_alive()},
+        {"events", cpu_events_alive()},
+        {"graphs", cpu_graphs_alive()},
+        {"modules", modules_alive()},
+        {"cuBLAS handles", cpu_blas_alive()},
+    };
+    const char *leaks = getenv("CUDA_ON_CPU_LEAKS");
+    if (driver.context.dead || (leaks && strcmp(leaks, "allowed") == 0)) return;
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        if (!kinds[i].n) continue;
+        cpu_wrong(0, "left behind: %zu %s", kinds[i].n, kinds[i].what);
+        driver.leaked = true;
+    }
+}
+
+__attribute__((destructor)) static void end_process(void) {
+    if (driver.context.retained) look_for_leaks();
+    if (!driver.leaked) return;
+    fflush(NULL);
+    _exit(LEAK_STATUS);
+}
+
 /* The last release ends the context and what was made in it; the next one is whole again. */
 tms_cu_result cuDevicePrimaryCtxRelease_v2(tms_cu_ordinal device) {
-    if (device != 0) return TMS_CU_INVALID_DEVICE;
+    if (!runs_kernels(device)) return TMS_CU_INVALID_DEVICE;
     pthread_mutex_lock(&driver.lock);
     if (!driver.context.retained) return cpu_leave(TMS_CU_INVALID_CONTEXT);
     if (--driver.context.retained) return cpu_leave(TMS_CU_SUCCESS);
     cpu_drain_all();
+    look_for_leaks();
     cpu_streams_reset();
     cpu_memory_reset();
     while (driver.modules) {
@@ -249,7 +322,7 @@ tms_cu_result cuCtxPopCurrent_v2(tms_cu_context *context) {
 tms_cu_result cuCtxGetDevice(tms_cu_ordinal *device) {
     tms_cu_result result = cpu_enter();
     if (!result && !device) result = TMS_CU_INVALID_VALUE;
-    if (!result) *device = 0;
+    if (!result) *device = n_devices() - 1;
     return cpu_leave(result);
 }
 
@@ -337,13 +410,28 @@ tms_cu_result cuModuleLoadData(tms_cu_module *module, const void *image) {
     return cpu_leave(result);
 }
 
+static tms_cu_result check_module(tms_cu_module module) {
+    tms_cu_module *link;
+    CPU_WALK(link, driver.modules, module)
+    if (module && *link) return TMS_CU_SUCCESS;
+    return cpu_wrong(TMS_CU_INVALID_HANDLE, "%p is no module", (void *)module);
+}
+
+static tms_cu_result check_function(tms_cu_function function) {
+    for (tms_cu_module m = driver.modules; m; m = m->next) {
+        tms_cu_function *link;
+        CPU_WALK(link, m->functions, function)
+        if (function && *link) return TMS_CU_SUCCESS;
+    }
+    return cpu_wrong(TMS_CU_INVALID_HANDLE, "%p is no function", (void *)function);
+}
+
 tms_cu_result cuModuleUnload(tms_cu_module module) {
     tms_cu_result result = cpu_enter();
-    tms_cu_module *link = &driver.modules;
-    while (!result && *link && *link != module)
-        link = &(*link)->next;
-    if (!result && !*link) result = TMS_CU_INVALID_HANDLE;
+    if (!result) result = check_module(module);
     if (!result) {
+        tms_cu_module *link;
+        CPU_WALK(link, driver.modules, module)
         result = cpu_drain_all();
         *link = module->next;
         module_free(module);
@@ -360,7 +448,8 @@ static bool is_of_stem(const cpu_kernel *k, const char *stem) {
 tms_cu_result cuModuleGetFunction(tms_cu_function *function, tms_cu_module module,
                                   const char *name) {
     tms_cu_result result = cpu_enter();
-    if (!result && (!function || !module || !name)) result = TMS_CU_INVALID_VALUE;
+    if (!result && (!function || !name)) result = TMS_CU_INVALID_VALUE;
+    if (!result) result = check_module(module);
     const cpu_kernel *k = result ? NULL : module->from->kernels;
     while (k && !(strcmp(k->name, name) == 0 && is_of_stem(k, module->stem)))
         k = k->next;
@@ -377,8 +466,9 @@ tms_cu_result cuModuleGetFunction(tms_cu_function *function, tms_cu_module modul
 
 tms_cu_result cuFuncSetAttribute(tms_cu_function function, int attribute, int value) {
     tms_cu_result result = cpu_enter();
-    if (!result && (!function || attribute != TMS_CU_MAX_DYNAMIC_SHARED || value < 0 ||
-                    (uint32_t)value > CPU_BLOCK_SHARED))
+    if (!result) result = check_function(function);
+    if (!result && (attribute != TMS_CU_MAX_DYNAMIC_SHARED || value < 0 ||
+                    (uint32_t)value > cpu_block_shared()))
         result = TMS_CU_INVALID_VALUE;
     if (!result) function->max_dynamic = (uint32_t)value;
     return cpu_leave(result);
@@ -419,7 +509,7 @@ tms_cu_result cuLaunchKernel(tms_cu_function function, unsigned grid_x, unsigned
                              void **extra) {
     const cpu_dim grid = {grid_x, grid_y, grid_z}, block = {block_x, block_y, block_z};
     tms_cu_result result = cpu_enter();
-    if (!result && !function) result = TMS_CU_INVALID_HANDLE;
+    if (!result) result = check_function(function);
     if (!result) result = check_launch(function, grid, block, shared_bytes);
     const void *args = result ? NULL : arguments(function->kernel, parameters, extra);
     if (!result && !args)

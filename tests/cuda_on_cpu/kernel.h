@@ -32,6 +32,7 @@ using std::min;
         cpu_register(#name, __FILE__, threads, sizeof(args_type), name##_entry);                   \
     }                                                                                              \
     static void name##_body(const args_type &a)
+#define KERNEL_WIDE                KERNEL
 #define SHARED(type, name)         type &name = *(type *)cpu_shared(sizeof(type), alignof(type))
 #define DYNAMIC_SHARED(type, name) type *const name = (type *)cpu_dynamic_shared()
 
@@ -126,6 +127,9 @@ template <typename T> DEVICE T cpu_shuffle_any(T x, uint32_t lane, const char *f
     u = cpu_shuffle(u, lane, file, line);
     memcpy(&x, &u, 4);
     return x;
+}
+DEVICE uint32_t popcount(uint32_t x) {
+    return (uint32_t)__builtin_popcount(x);
 }
 DEVICE void thread_fence() {
     cpu_thread_fence();

@@ -115,9 +115,20 @@ void cpu_memory_reset(void) {
     memory.n_pinned = 0;
 }
 
+size_t cpu_memory_alive(void) {
+    size_t n = 0;
+    for (size_t i = 0; i < memory.n; i++)
+        n += !memory.list[i].freed;
+    return n;
+}
+
+size_t cpu_pinned_alive(void) {
+    return memory.n_pinned;
+}
+
 tms_cu_result cuDeviceTotalMem_v2(size_t *bytes, tms_cu_ordinal device) {
     if (!bytes) return TMS_CU_INVALID_VALUE;
-    if (device != 0) return TMS_CU_INVALID_DEVICE;
+    if (!cpu_is_device(device)) return TMS_CU_INVALID_DEVICE;
     *bytes = DEVICE_BYTES;
     return TMS_CU_SUCCESS;
 }
@@ -138,8 +149,15 @@ tms_cu_result cuMemFree_v2(tms_cu_address address) {
     return cpu_leave(result);
 }
 
+static tms_cu_result check_pools(tms_cu_stream stream) {
+    int pools = 0;
+    cuDeviceGetAttribute(&pools, TMS_CU_MEMORY_POOLS, 0);
+    return pools ? cpu_stream_check(stream) : TMS_CU_NOT_SUPPORTED;
+}
+
 tms_cu_result cuMemAllocAsync(tms_cu_address *address, size_t bytes, tms_cu_stream stream) {
     tms_cu_result result = cpu_enter();
+    if (!result) result = check_pools(stream);
     if (!result && cpu_capturing(stream)) result = TMS_CU_CAPTURE_UNSUPPORTED;
     if (!result) result = allocate(address, bytes);
     return cpu_leave(result);
@@ -147,6 +165,7 @@ tms_cu_result cuMemAllocAsync(tms_cu_address *address, size_t bytes, tms_cu_stre
 
 tms_cu_result cuMemFreeAsync(tms_cu_address address, tms_cu_stream stream) {
     tms_cu_result result = cpu_enter();
+    if (!result) result = check_pools(stream);
     if (!result && cpu_capturing(stream)) result = TMS_CU_CAPTURE_UNSUPPORTED;
     if (!result && !is_allocation(address))
         result = cpu_wrong(TMS_CU_INVALID_VALUE, "free of %p, where no live allocation begins",

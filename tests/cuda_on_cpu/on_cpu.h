@@ -16,16 +16,22 @@ TMS_CUBLAS_CALLS(CPU_DECLARE)
 
 /* What host/cuda/driver.h has no need to name. CUresult. */
 enum {
+    CPU_CU_ILLEGAL_STATE = 401,
     CPU_CU_CAPTURE_INVALIDATED = 901,
     CPU_CU_CAPTURE_IMPLICIT = 906,
     CPU_CU_CAPTURED_EVENT = 907
 };
 
+/* Walks to the place in a list that points to `handle`, or to its end. */
+#define CPU_WALK(link, list, handle)                                                               \
+    for ((link) = &(list); *(link) && *(link) != (handle); (link) = &(*(link))->next)              \
+        ;
+
 #define CPU_WARP           32u
 #define CPU_MAX_THREADS    1024u
 #define CPU_MAX_WARPS      (CPU_MAX_THREADS / CPU_WARP)
 #define CPU_STATIC_SHARED  (48u << 10)  /* most bytes of SHARED, as nvcc has it */
-#define CPU_BLOCK_SHARED   (227u << 10) /* most bytes of both kinds together */
+#define CPU_BLOCK_SHARED   (227u << 10) /* most bytes of both kinds together, on any device */
 #define CPU_DYNAMIC_OFFSET (64u << 10)  /* of the dynamic piece; what lies between is nobody's */
 #define CPU_ARENA_BYTES    (CPU_DYNAMIC_OFFSET + CPU_BLOCK_SHARED + 1024u)
 #define CPU_STACK_BYTES    (64u << 10)
@@ -79,7 +85,6 @@ typedef struct cpu_place {
  * others, so that two of these do. */
 typedef struct cpu_exchange {
     uint32_t word[CPU_WARP][6];
-    double sum[16][8]; /* of CPU_MMA, computed by the last lane to come */
 } cpu_exchange;
 
 typedef struct cpu_warp {
@@ -180,6 +185,8 @@ bool cpu_allocation_covers(uintptr_t at, size_t n);
 tms_cu_result cpu_allocation_free(tms_cu_address at);
 bool cpu_pinned(const void *host, size_t bytes);
 void cpu_memory_reset(void);
+size_t cpu_memory_alive(void);
+size_t cpu_pinned_alive(void);
 /* Whether [at, at + n) is constant data of a kernels' library. */
 bool cpu_constant(uintptr_t at, size_t n);
 
@@ -237,12 +244,18 @@ cpu_command *cpu_command_new(cpu_command_kind kind, size_t payload);
 /* Puts it at the end of the stream, or of the graph that it captures; takes it in any case. */
 tms_cu_result cpu_enqueue(tms_cu_stream stream, cpu_command *command);
 bool cpu_capturing(tms_cu_stream stream);
+/* INVALID_HANDLE for what is no stream, or no longer. */
+tms_cu_result cpu_stream_check(tms_cu_stream stream);
 /* CAPTURE_UNSUPPORTED where a capture forbids what waits or allocates. */
 tms_cu_result cpu_unsafe(void);
 tms_cu_result cpu_drain(tms_cu_stream stream);
 tms_cu_result cpu_drain_all(void);
 void cpu_streams_reset(void);
+size_t cpu_streams_alive(void);
+size_t cpu_events_alive(void);
+size_t cpu_graphs_alive(void);
 void cpu_gemm_run(const cpu_gemm *g);
+size_t cpu_blas_alive(void);
 
 /* driver.c: every entry point is between these; enter fails without a context or on a dead one. */
 tms_cu_result cpu_enter(void);
@@ -250,6 +263,9 @@ tms_cu_result cpu_leave(tms_cu_result result);
 /* The context is dead from now on; the first cause counts. */
 tms_cu_result cpu_die(tms_cu_result result);
 tms_cu_result cpu_dead(void);
+bool cpu_is_device(tms_cu_ordinal device);
+/* Most bytes of shared memory of a block, on the present device. */
+uint32_t cpu_block_shared(void);
 /* A line on stderr about a wrong call. */
 tms_cu_result cpu_wrong(tms_cu_result result, const char *format, ...)
     __attribute__((format(printf, 2, 3)));

@@ -12,9 +12,11 @@
 #define LONG_QUEUE 4096u
 
 struct CUgraph_st {
+    tms_cu_graph next;
     cpu_command *head, *tail;
 };
 struct CUgraphExec_st {
+    tms_cu_graph_exec next;
     cpu_command *head;
 };
 struct CUstream_st {
@@ -38,9 +40,40 @@ struct CUevent_st {
 static struct CUstream_st legacy = {.blocking = true};
 static tms_cu_stream streams; /* all others */
 static tms_cu_event events;
+static tms_cu_graph graphs; /* those under construction are not among them */
+static tms_cu_graph_exec execs;
 
+/* NULL for what is no stream. */
 static tms_cu_stream stream_of(tms_cu_stream stream) {
-    return stream ? stream : &legacy;
+    tms_cu_stream *link;
+    CPU_WALK(link, streams, stream)
+    return stream ? *link : &legacy;
+}
+
+tms_cu_result cpu_stream_check(tms_cu_stream stream) {
+    if (stream_of(stream)) return TMS_CU_SUCCESS;
+    return cpu_wrong(TMS_CU_INVALID_HANDLE, "%p is no stream", (void *)stream);
+}
+
+static tms_cu_result check_event(tms_cu_event event) {
+    tms_cu_event *link;
+    CPU_WALK(link, events, event)
+    if (event && *link && !event->destroyed) return TMS_CU_SUCCESS;
+    return cpu_wrong(TMS_CU_INVALID_HANDLE, "%p is no event", (void *)event);
+}
+
+static tms_cu_result check_graph(tms_cu_graph graph) {
+    tms_cu_graph *link;
+    CPU_WALK(link, graphs, graph)
+    if (graph && *link) return TMS_CU_SUCCESS;
+    return cpu_wrong(TMS_CU_INVALID_VALUE, "%p is no graph", (void *)graph);
+}
+
+static tms_cu_result check_exec(tms_cu_graph_exec exec) {
+    tms_cu_graph_exec *link;
+    CPU_WALK(link, execs, exec)
+    if (exec && *link) return TMS_CU_SUCCESS;
+    return cpu_wrong(TMS_CU_INVALID_VALUE, "%p is no graph that can be launched", (void *)exec);
 }
 
 /* ---- Commands -------------------------------------------------------------------------------- */
@@ -129,9 +162,8 @@ static tms_cu_result run_gemm(const cpu_command *c) {
 }
 
 static void event_drop(tms_cu_event event) {
-    tms_cu_event *link = &events;
-    while (*link != event)
-        link = &(*link)->next;
+    tms_cu_event *link;
+    CPU_WALK(link, events, event)
     *link = event->next;
     free(event);
 }
@@ -194,7 +226,8 @@ tms_cu_result cpu_drain_all(void) {
 }
 
 bool cpu_capturing(tms_cu_stream stream) {
-    return stream_of(stream)->capture != NULL;
+    const tms_cu_stream s = stream_of(stream);
+    return s && s->capture;
 }
 
 tms_cu_result cpu_unsafe(void) {
@@ -227,11 +260,12 @@ static tms_cu_result order(tms_cu_stream s) {
 tms_cu_result cpu_enqueue(tms_cu_stream stream, cpu_command *command) {
     tms_cu_stream s = stream_of(stream);
     if (!command) return TMS_CU_OUT_OF_MEMORY;
-    if (s->capture) {
+    tms_cu_result result = cpu_stream_check(stream);
+    if (!result && s->capture && !s->invalidated) {
         append(&s->capture->head, &s->capture->tail, command);
         return TMS_CU_SUCCESS;
     }
-    const tms_cu_result result = order(s);
+    if (!result) result = s->capture ? CPU_CU_CAPTURE_INVALIDATED : order(s);
     if (result) {
         free(command);
         return result;
@@ -247,6 +281,45 @@ static void stream_free(tms_cu_stream s) {
     free(s);
 }
 
+size_t cpu_streams_alive(void) {
+    size_t n = 0;
+    for (tms_cu_stream s = streams; s; s = s->next)
+        n++;
+    return n;
+}
+
+size_t cpu_events_alive(void) {
+    size_t n = 0;
+    for (tms_cu_event e = events; e; e = e->next)
+        n++;
+    return n;
+}
+
+size_t cpu_graphs_alive(void) {
+    size_t n = 0;
+    for (tms_cu_graph g = graphs; g; g = g->next)
+        n++;
+    for (tms_cu_graph_exec x = execs; x; x = x->next)
+        n++;
+    return n;
+}
+
+static void graph_drop(tms_cu_graph graph) {
+    tms_cu_graph *link;
+    CPU_WALK(link, graphs, graph)
+    *link = graph->next;
+    free_commands(graph->head);
+    free(graph);
+}
+
+static void exec_drop(tms_cu_graph_exec exec) {
+    tms_cu_graph_exec *link;
+    CPU_WALK(link, execs, exec)
+    *link = exec->next;
+    free_commands(exec->head);
+    free(exec);
+}
+
 void cpu_streams_reset(void) {
     while (streams) {
         tms_cu_stream next = streams->next;
@@ -258,6 +331,10 @@ void cpu_streams_reset(void) {
     legacy.queued = 0;
     while (events)
         event_drop(events);
+    while (graphs)
+        graph_drop(graphs);
+    while (execs)
+        exec_drop(execs);
 }
 
 /* ---- Streams --------------------------------------------------------------------------------- */
@@ -278,11 +355,10 @@ tms_cu_result cuStreamCreate(tms_cu_stream *stream, unsigned flags) {
 
 tms_cu_result cuStreamDestroy_v2(tms_cu_stream stream) {
     tms_cu_result result = cpu_enter();
-    tms_cu_stream *link = &streams;
-    while (!result && *link && *link != stream)
-        link = &(*link)->next;
-    if (!result && !*link) result = TMS_CU_INVALID_HANDLE;
+    if (!result) result = stream ? cpu_stream_check(stream) : TMS_CU_INVALID_HANDLE;
     if (!result) {
+        tms_cu_stream *link;
+        CPU_WALK(link, streams, stream)
         result = drain_until(stream, NULL);
         *link = stream->next;
         for (tms_cu_event e = events; e; e = e->next)
@@ -294,6 +370,7 @@ tms_cu_result cuStreamDestroy_v2(tms_cu_stream stream) {
 
 tms_cu_result cuStreamSynchronize(tms_cu_stream stream) {
     tms_cu_result result = cpu_enter();
+    if (!result) result = cpu_stream_check(stream);
     if (!result) result = cpu_unsafe();
     if (!result && cpu_capturing(stream)) {
         stream_of(stream)->invalidated = true;
@@ -309,8 +386,9 @@ tms_cu_result cuStreamBeginCapture_v2(tms_cu_stream stream, int mode) {
     tms_cu_result result = cpu_enter();
     if (!result && !stream)
         result = TMS_CU_CAPTURE_UNSUPPORTED; /* the legacy stream has no capture */
-    if (!result && (stream->capture || mode < 0 || mode > TMS_CU_CAPTURE_RELAXED))
-        result = TMS_CU_INVALID_VALUE;
+    if (!result) result = cpu_stream_check(stream);
+    if (!result && (mode < 0 || mode > TMS_CU_CAPTURE_RELAXED)) result = TMS_CU_INVALID_VALUE;
+    if (!result && stream->capture) result = CPU_CU_ILLEGAL_STATE;
     if (!result) {
         stream->capture = calloc(1, sizeof *stream->capture);
         stream->mode = mode;
@@ -323,13 +401,15 @@ tms_cu_result cuStreamBeginCapture_v2(tms_cu_stream stream, int mode) {
 
 tms_cu_result cuStreamEndCapture(tms_cu_stream stream, tms_cu_graph *graph) {
     tms_cu_result result = cpu_enter();
+    if (!result) result = cpu_stream_check(stream);
     if (!result && (!graph || !cpu_capturing(stream))) result = TMS_CU_INVALID_VALUE;
     if (result) return cpu_leave(result);
     *graph = stream->capture;
+    (*graph)->next = graphs;
+    graphs = *graph;
     stream->capture = NULL;
     if (stream->invalidated) {
-        free_commands((*graph)->head);
-        free(*graph);
+        graph_drop(*graph);
         *graph = NULL;
         result = CPU_CU_CAPTURE_INVALIDATED;
     }
@@ -339,6 +419,7 @@ tms_cu_result cuStreamEndCapture(tms_cu_stream stream, tms_cu_graph *graph) {
 tms_cu_result cuStreamIsCapturing(tms_cu_stream stream, int *status) {
     tms_cu_result result = cpu_enter();
     if (!result && !status) result = TMS_CU_INVALID_VALUE;
+    if (!result) result = cpu_stream_check(stream);
     if (!result) *status = !cpu_capturing(stream) ? 0 : stream->invalidated ? 2 : 1;
     return cpu_leave(result);
 }
@@ -346,11 +427,14 @@ tms_cu_result cuStreamIsCapturing(tms_cu_stream stream, int *status) {
 tms_cu_result cuGraphInstantiateWithFlags(tms_cu_graph_exec *exec, tms_cu_graph graph,
                                           unsigned long long flags) {
     tms_cu_result result = cpu_enter();
-    if (!result && (!exec || !graph || flags)) result = TMS_CU_INVALID_VALUE;
+    if (!result && (!exec || flags)) result = TMS_CU_INVALID_VALUE;
+    if (!result) result = check_graph(graph);
     if (result) return cpu_leave(result);
     cpu_command *tail = NULL;
     *exec = calloc(1, sizeof **exec);
     if (!*exec) return cpu_leave(TMS_CU_OUT_OF_MEMORY);
+    (*exec)->next = execs;
+    execs = *exec;
     for (const cpu_command *c = graph->head; c; c = c->next) {
         cpu_command *copy = duplicate(c);
         if (!copy) return cpu_leave(TMS_CU_OUT_OF_MEMORY);
@@ -361,24 +445,24 @@ tms_cu_result cuGraphInstantiateWithFlags(tms_cu_graph_exec *exec, tms_cu_graph 
 
 tms_cu_result cuGraphLaunch(tms_cu_graph_exec exec, tms_cu_stream stream) {
     tms_cu_result result = cpu_enter();
-    if (!result && !exec) result = TMS_CU_INVALID_VALUE;
+    if (!result) result = check_exec(exec);
     for (const cpu_command *c = result ? NULL : exec->head; c && !result; c = c->next)
         result = cpu_enqueue(stream, duplicate(c));
     return cpu_leave(result);
 }
 
 tms_cu_result cuGraphExecDestroy(tms_cu_graph_exec exec) {
-    if (!exec) return TMS_CU_INVALID_VALUE;
-    free_commands(exec->head);
-    free(exec);
-    return TMS_CU_SUCCESS;
+    tms_cu_result result = cpu_enter();
+    if (!result) result = check_exec(exec);
+    if (!result) exec_drop(exec);
+    return cpu_leave(result);
 }
 
 tms_cu_result cuGraphDestroy(tms_cu_graph graph) {
-    if (!graph) return TMS_CU_INVALID_VALUE;
-    free_commands(graph->head);
-    free(graph);
-    return TMS_CU_SUCCESS;
+    tms_cu_result result = cpu_enter();
+    if (!result) result = check_graph(graph);
+    if (!result) graph_drop(graph);
+    return cpu_leave(result);
 }
 
 /* ---- Events ---------------------------------------------------------------------------------- */
@@ -398,7 +482,7 @@ tms_cu_result cuEventCreate(tms_cu_event *event, unsigned flags) {
 
 tms_cu_result cuEventDestroy_v2(tms_cu_event event) {
     tms_cu_result result = cpu_enter();
-    if (!result && !event) result = TMS_CU_INVALID_HANDLE;
+    if (!result) result = check_event(event);
     if (!result) {
         event->destroyed = true;
         if (event->done == event->wanted) event_drop(event);
@@ -409,10 +493,12 @@ tms_cu_result cuEventDestroy_v2(tms_cu_event event) {
 /* In a capture an event marks a place in the graph, and no time. */
 tms_cu_result cuEventRecord(tms_cu_event event, tms_cu_stream stream) {
     tms_cu_result result = cpu_enter();
-    if (!result && !event) result = TMS_CU_INVALID_HANDLE;
+    if (!result) result = check_event(event);
+    if (!result) result = cpu_stream_check(stream);
     if (result) return cpu_leave(result);
     event->captured = cpu_capturing(stream);
-    if (event->captured) return cpu_leave(TMS_CU_SUCCESS);
+    if (event->captured)
+        return cpu_leave(stream->invalidated ? CPU_CU_CAPTURE_INVALIDATED : TMS_CU_SUCCESS);
     cpu_command *command = cpu_command_new(CPU_EVENT, 0);
     if (command) {
         command->event.event = event;
@@ -424,7 +510,7 @@ tms_cu_result cuEventRecord(tms_cu_event event, tms_cu_stream stream) {
 
 tms_cu_result cuEventSynchronize(tms_cu_event event) {
     tms_cu_result result = cpu_enter();
-    if (!result && !event) result = TMS_CU_INVALID_HANDLE;
+    if (!result) result = check_event(event);
     if (!result && event->captured) result = CPU_CU_CAPTURED_EVENT;
     if (!result) result = cpu_unsafe();
     if (!result && event->stream) result = drain_until(event->stream, event);
@@ -434,7 +520,9 @@ tms_cu_result cuEventSynchronize(tms_cu_event event) {
 tms_cu_result cuEventElapsedTime(float *ms, tms_cu_event from, tms_cu_event to) {
     tms_cu_result result = cpu_enter();
     if (!result && !ms) result = TMS_CU_INVALID_VALUE;
-    if (!result && (!from || !to || !from->timed || !to->timed || !from->wanted || !to->wanted))
+    if (!result) result = check_event(from);
+    if (!result) result = check_event(to);
+    if (!result && (!from->timed || !to->timed || !from->wanted || !to->wanted))
         result = TMS_CU_INVALID_HANDLE;
     if (!result && (from->captured || to->captured)) result = CPU_CU_CAPTURED_EVENT;
     if (!result && (from->done != from->wanted || to->done != to->wanted))

@@ -10,6 +10,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <cmocka.h>
@@ -271,8 +272,11 @@ static void test_capture_refuses(void **state) {
     OK(cuStreamEndCapture(stream, &graph));
     OK(cuGraphDestroy(graph));
     OK(cuStreamBeginCapture_v2(stream, TMS_CU_CAPTURE_RELAXED));
+    assert_int_equal(cuStreamBeginCapture_v2(stream, TMS_CU_CAPTURE_RELAXED), 401);
     assert_int_equal(cuStreamSynchronize(stream), TMS_CU_CAPTURE_UNSUPPORTED);
+    assert_int_equal(cuMemsetD32Async(at, 0, 16, stream), 901); /* and takes nothing more */
     assert_int_equal(cuStreamEndCapture(stream, &graph), 901);
+    OK(cuMemsetD32Async(at, 0, 16, stream));
 }
 
 /* ---- Device, modules, launches --------------------------------------------------------------- */
@@ -295,6 +299,78 @@ static void test_device(void **state) {
     OK(cuCtxPopCurrent_v2(NULL));
     assert_int_equal(cuStreamSynchronize(stream), TMS_CU_INVALID_CONTEXT);
     OK(cuCtxPushCurrent_v2(context));
+}
+
+/* What the environment says of the devices; of two the first is too old and cannot be used. */
+static void test_settings(void **state) {
+    static const struct {
+        const char *name, *value;
+        int attribute, wanted;
+    } settings[] = {
+        {"CUDA_ON_CPU_MULTIPROCESSORS", "132", TMS_CU_MULTIPROCESSORS, 132},
+        {"CUDA_ON_CPU_CAPABILITY", "86", TMS_CU_CAPABILITY_MINOR, 6},
+        {"CUDA_ON_CPU_SHARED", "99", TMS_CU_MAX_SHARED_PER_BLOCK, 99 << 10},
+        {"CUDA_ON_CPU_SHARED", "9999", TMS_CU_MAX_SHARED_PER_BLOCK, 227 << 10},
+        {"CUDA_ON_CPU_POOLS", "0", TMS_CU_MEMORY_POOLS, 0},
+    };
+    (void)state;
+    tms_cu_address at;
+    tms_cu_context first;
+    tms_cu_ordinal device;
+    int value = 0;
+    for (size_t i = 0; i < sizeof settings / sizeof *settings; i++) {
+        setenv(settings[i].name, settings[i].value, 1);
+        OK(cuDeviceGetAttribute(&value, settings[i].attribute, 0));
+        assert_int_equal(value, settings[i].wanted);
+        if (settings[i].attribute == TMS_CU_MEMORY_POOLS)
+            assert_int_equal(cuMemAllocAsync(&at, 64, stream), TMS_CU_NOT_SUPPORTED);
+        unsetenv(settings[i].name);
+    }
+    setenv("CUDA_ON_CPU_DEVICES", "2", 1);
+    OK(cuDeviceGetCount(&value));
+    assert_int_equal(value, 2);
+    OK(cuDeviceGet(&device, 1));
+    OK(cuDeviceGetAttribute(&value, TMS_CU_CAPABILITY_MAJOR, 0));
+    assert_int_equal(value, 7);
+    OK(cuDeviceGetAttribute(&value, TMS_CU_CAPABILITY_MAJOR, device));
+    assert_int_equal(value, 9);
+    assert_int_equal(cuDevicePrimaryCtxRetain(&first, 0), TMS_CU_INVALID_DEVICE);
+    unsetenv("CUDA_ON_CPU_DEVICES");
+}
+
+/* A handle is good from its creation to its end. */
+static void test_handles(void **state) {
+    (void)state;
+    tms_cu_stream other;
+    tms_cu_event event;
+    tms_cu_graph graph;
+    tms_cu_graph_exec exec;
+    tms_cu_function function;
+    test_args args = {.out = take(128), .n = 32};
+    void *parameters[] = {&args};
+    OK(cuStreamCreate(&other, TMS_CU_STREAM_NON_BLOCKING));
+    OK(cuEventCreate(&event, 0));
+    OK(cuStreamBeginCapture_v2(other, TMS_CU_CAPTURE_THREAD));
+    OK(cuStreamEndCapture(other, &graph));
+    OK(cuGraphInstantiateWithFlags(&exec, graph, 0));
+    OK(cuModuleGetFunction(&function, right, "add_one"));
+
+    OK(cuStreamDestroy_v2(other));
+    assert_int_equal(cuStreamSynchronize(other), TMS_CU_INVALID_HANDLE);
+    assert_int_equal(cuMemsetD32Async(args.out, 0, 16, other), TMS_CU_INVALID_HANDLE);
+    assert_int_equal(cuEventRecord(event, other), TMS_CU_INVALID_HANDLE);
+    assert_int_equal(cuStreamDestroy_v2(other), TMS_CU_INVALID_HANDLE);
+    OK(cuEventDestroy_v2(event));
+    assert_int_equal(cuEventRecord(event, stream), TMS_CU_INVALID_HANDLE);
+    assert_int_equal(cuEventDestroy_v2(event), TMS_CU_INVALID_HANDLE);
+    OK(cuGraphDestroy(graph));
+    assert_int_equal(cuGraphDestroy(graph), TMS_CU_INVALID_VALUE);
+    OK(cuGraphExecDestroy(exec));
+    assert_int_equal(cuGraphLaunch(exec, stream), TMS_CU_INVALID_VALUE);
+    OK(cuModuleUnload(right));
+    assert_int_equal(cuModuleUnload(right), TMS_CU_INVALID_HANDLE);
+    assert_int_equal(cuLaunchKernel(function, 1, 1, 1, 32, 1, 1, 0, stream, parameters, NULL),
+                     TMS_CU_INVALID_HANDLE);
 }
 
 static void test_modules(void **state) {
@@ -486,9 +562,82 @@ static void test_one_line(void **state) {
     assert_ptr_equal(strchr(said, '\n'), said + strlen(said) - 1);
 }
 
+/* ---- Leaks ----------------------------------------------------------------------------------- */
+
+/* A process that takes one of each kind and keeps the kind `kept`. */
+static int keep(const char *kept) {
+    const char *const kinds[] = {"memory", "pinned", "event",  "graph",  "exec",
+                                 "cublas", "module", "stream", "context"};
+    bool free_it[sizeof kinds / sizeof *kinds];
+    void *pinned = NULL;
+    tms_cu_event event = NULL;
+    tms_cu_graph graph = NULL;
+    tms_cu_graph_exec exec = NULL;
+    tms_cublas_handle cublas = NULL;
+    tms_cu_result bad = begin(NULL);
+    const tms_cu_address at = take(64);
+    test_args args = {.out = at, .n = 16, .wrong = 1};
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++)
+        free_it[i] = strcmp(kinds[i], kept) != 0;
+    bad |= cuMemAllocHost_v2(&pinned, 64) | cuEventCreate(&event, 0) | cublasCreate_v2(&cublas);
+    bad |= cuStreamBeginCapture_v2(stream, TMS_CU_CAPTURE_THREAD);
+    bad |= cuStreamEndCapture(stream, &graph) | cuGraphInstantiateWithFlags(&exec, graph, 0);
+    if (strcmp(kept, "all, after a fault") == 0) launch(wrong, "writes", 1, 32, 0, args);
+    if (free_it[0]) cuMemFreeAsync(at, stream);
+    if (free_it[1]) cuMemFreeHost(pinned);
+    if (free_it[2]) cuEventDestroy_v2(event);
+    if (free_it[3]) cuGraphDestroy(graph);
+    if (free_it[4]) cuGraphExecDestroy(exec);
+    if (free_it[5]) cublasDestroy_v2(cublas);
+    if (free_it[6]) cuModuleUnload(right);
+    cuModuleUnload(wrong);
+    if (free_it[7]) cuStreamDestroy_v2(stream);
+    if (free_it[8]) cuDevicePrimaryCtxRelease_v2(0);
+    return bad != TMS_CU_SUCCESS;
+}
+
+/* Such a process says what was left, and its exit status is 3. */
+static void test_leaks(void **state) {
+    static const struct {
+        const char *kept, *text;
+        int status;
+    } leaks[] = {
+        {"nothing", "", 0},
+        {"memory", "left behind: 1 allocations\n", 3},
+        {"pinned", "left behind: 1 pieces of pinned memory\n", 3},
+        {"event", "left behind: 1 events\n", 3},
+        {"graph", "left behind: 1 graphs\n", 3},
+        {"exec", "left behind: 1 graphs\n", 3},
+        {"cublas", "left behind: 1 cuBLAS handles\n", 3},
+        {"module", "left behind: 1 modules\n", 3},
+        {"stream", "left behind: 1 streams\n", 3},
+        {"context", "left behind: 1 releases of the primary context\n", 3},
+        {"all, after a fault", "", 0},
+    };
+    char program[4096], command[sizeof program + 100], out[4096];
+    (void)state;
+    const ssize_t n = readlink("/proc/self/exe", program, sizeof program - 1);
+    assert_true(n > 0);
+    program[n] = 0;
+    for (size_t i = 0; i < sizeof leaks / sizeof *leaks; i++) {
+        snprintf(command, sizeof command, "CUDA_ON_CPU_LEAKS= '%s' '%s' 2>&1", program,
+                 leaks[i].kept);
+        FILE *pipe = popen(command, "r");
+        assert_non_null(pipe);
+        out[fread(out, 1, sizeof out - 1, pipe)] = 0;
+        const int status = pclose(pipe);
+        if (!WIFEXITED(status) || WEXITSTATUS(status) != leaks[i].status ||
+            !strstr(out, leaks[i].text))
+            fail_msg("%s: status %d, said: %s", leaks[i].kept, WEXITSTATUS(status), out);
+    }
+}
+
 #define CASE(name) cmocka_unit_test_setup_teardown(name, begin, end)
 
-int main(void) {
+/* With an argument: what `keep` keeps. */
+int main(int argc, char **argv) {
+    if (argc > 1) return keep(argv[1]);
+    setenv("CUDA_ON_CPU_LEAKS", "allowed", 1); /* the release in `end` is enough */
     const struct CMUnitTest tests[] = {
         CASE(test_exchange),         CASE(test_sums),
         CASE(test_backwards),        CASE(test_copies),
@@ -499,7 +648,8 @@ int main(void) {
         CASE(test_modules),          CASE(test_gemm),
         CASE(test_launch_limits),    CASE(test_use_after_free),
         CASE(test_one_line),         CASE(test_copy_out_of_bounds),
-        cmocka_unit_test(test_bugs),
+        CASE(test_settings),         CASE(test_handles),
+        cmocka_unit_test(test_bugs), cmocka_unit_test(test_leaks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

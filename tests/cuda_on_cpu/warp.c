@@ -21,28 +21,68 @@ static double widen(uint32_t bits, bool bf16) {
     return (double)f;
 }
 
-/* sum = A·B of the fragments: word 0..3 of a lane are a, 4 and 5 are b0 and b1. */
-static void multiply(cpu_exchange *x, bool bf16) {
-    double a[16][16], b[16][8];
-    for (uint32_t lane = 0; lane < CPU_WARP; lane++) {
-        const uint32_t row = lane / 4, column = lane % 4 * 2;
-        for (uint32_t half = 0; half < 2; half++) {
-            for (uint32_t i = 0; i < 4; i++)
-                a[row + i % 2 * 8][column + i / 2 * 8 + half] =
-                    widen(x->word[lane][i] >> 16 * half & 0xffffu, bf16);
-            for (uint32_t i = 0; i < 2; i++)
-                b[column + i * 8 + half][row] =
-                    widen(x->word[lane][4 + i] >> 16 * half & 0xffffu, bf16);
-        }
-    }
-    for (uint32_t i = 0; i < 16; i++) {
-        double sum[8] = {0};
-        for (uint32_t k = 0; k < 16; k++)
-            for (uint32_t j = 0; j < 8; j++)
-                sum[j] += a[i][k] * b[k][j];
-        memcpy(x->sum[i], sum, sizeof sum);
-    }
+/* ---- Matrix units ---------------------------------------------------------------------------- */
+
+/* Element of A or B: word 0..3 of a lane are a, 4 and 5 are b0 and b1. */
+static double element_a(const cpu_exchange *x, uint32_t row, uint32_t k, bool bf16) {
+    const uint32_t word = x->word[row % 8 * 4 + k % 8 / 2][row / 8 + k / 8 * 2];
+    return widen(word >> 16 * (k % 2) & 0xffffu, bf16);
 }
+static double element_b(const cpu_exchange *x, uint32_t k, uint32_t column, bool bf16) {
+    return widen(x->word[column * 4 + k % 8 / 2][4 + k / 8] >> 16 * (k % 2) & 0xffffu, bf16);
+}
+
+/* Towards zero. */
+static float cut(double x) {
+    float f = (float)x;
+    if (isinf(f) && fabs(x) < 0x1p128) return copysignf(0x1.fffffep127f, f);
+    return fabs((double)f) > fabs(x) && !isinf(f) ? nextafterf(f, 0.0f) : f;
+}
+
+/* The exponent e of a number m·2^e, 1 <= m < 2; `none` for 0. */
+static int exponent_of(double x, int none) {
+    int e;
+    frexp(x, &e);
+    return x == 0.0 ? none : e - 1;
+}
+
+/* sum + Σ a·b of BLOCK products: all addends are brought to the largest exponent and cut off below
+ * the last bit that fp32 has there, as units do that keep no more; the sum is cut off again. */
+#define BLOCK 8
+static float add_block(float sum, const double *a, const double *b) {
+    const int none = -10000;
+    double addend[BLOCK + 1], total = 0;
+    int most = exponent_of(sum, none);
+    addend[BLOCK] = sum;
+    for (uint32_t k = 0; k < BLOCK; k++) {
+        addend[k] = a[k] * b[k];
+        /* Mantissas below 4: the product of the exponents' powers counts. */
+        const int e = addend[k] == 0 ? none : exponent_of(a[k], none) + exponent_of(b[k], none);
+        most = e > most ? e : most;
+        total += addend[k];
+    }
+    if (!isfinite(total + sum)) return (float)(total + sum);
+    if (most == none) return sum;
+    const double last = ldexp(1.0, most - 23);
+    total = 0;
+    for (uint32_t k = 0; k <= BLOCK; k++)
+        total += trunc(addend[k] / last) * last;
+    return cut(total);
+}
+
+static float multiply(const cpu_exchange *x, float d, uint32_t row, uint32_t column, bool bf16) {
+    for (uint32_t first = 0; first < 16; first += BLOCK) {
+        double a[BLOCK], b[BLOCK];
+        for (uint32_t k = 0; k < BLOCK; k++) {
+            a[k] = element_a(x, row, first + k, bf16);
+            b[k] = element_b(x, first + k, column, bf16);
+        }
+        d = add_block(d, a, b);
+    }
+    return d;
+}
+
+/* ---- Meetings -------------------------------------------------------------------------------- */
 
 static void complete(cpu_worker *w, cpu_warp *warp, uint32_t lane) {
     const uint32_t index = (uint32_t)(warp - w->warps);
@@ -72,9 +112,8 @@ static void come(cpu_worker *w, cpu_warp *warp, uint32_t lane, cpu_op op, cpu_pl
 }
 
 /* Hands in `n` words and waits for the other lanes. What they gave stays until this lane comes to
- * its next operation. `bf16` is of CPU_MMA. */
-static const cpu_exchange *meet(cpu_op op, cpu_place place, const uint32_t *words, uint32_t n,
-                                bool bf16) {
+ * its next operation. */
+static const cpu_exchange *meet(cpu_op op, cpu_place place, const uint32_t *words, uint32_t n) {
     cpu_worker *w = cpu_me;
     const uint32_t index = w->current->index, lane = index % CPU_WARP;
     cpu_warp *warp = &w->warps[index / CPU_WARP];
@@ -86,22 +125,21 @@ static const cpu_exchange *meet(cpu_op op, cpu_place place, const uint32_t *word
         cpu_wait(w);
         return x;
     }
-    if (op == CPU_MMA) multiply(x, bf16);
     complete(w, warp, lane);
     return x;
 }
 
 void cpu_warp_sync(const char *file, int line) {
-    meet(CPU_SYNC, (cpu_place){file, line}, NULL, 0, false);
+    meet(CPU_SYNC, (cpu_place){file, line}, NULL, 0);
 }
 
 uint32_t cpu_shuffle(uint32_t x, uint32_t lane, const char *file, int line) {
-    return meet(CPU_SHUFFLE, (cpu_place){file, line}, &x, 1, false)->word[lane % CPU_WARP][0];
+    return meet(CPU_SHUFFLE, (cpu_place){file, line}, &x, 1)->word[lane % CPU_WARP][0];
 }
 
 uint32_t cpu_ballot(bool p, const char *file, int line) {
     const uint32_t mine = p;
-    const cpu_exchange *x = meet(CPU_BALLOT, (cpu_place){file, line}, &mine, 1, false);
+    const cpu_exchange *x = meet(CPU_BALLOT, (cpu_place){file, line}, &mine, 1);
     uint32_t all = 0;
     for (uint32_t i = 0; i < CPU_WARP; i++)
         all |= x->word[i][0] << i;
@@ -117,7 +155,7 @@ void cpu_load_matrix_x4(uint32_t *r, const void *row, bool transposed, const cha
     uint32_t words[4];
     memcpy(words, row, 16);
     const uint32_t lane = w->current->index % CPU_WARP;
-    const cpu_exchange *x = meet(CPU_LOAD_MATRIX, (cpu_place){file, line}, words, 4, false);
+    const cpu_exchange *x = meet(CPU_LOAD_MATRIX, (cpu_place){file, line}, words, 4);
     for (uint32_t j = 0; j < 4; j++) {
         if (!transposed) {
             r[j] = x->word[j * 8 + lane / 4][lane % 4];
@@ -130,18 +168,11 @@ void cpu_load_matrix_x4(uint32_t *r, const void *row, bool transposed, const cha
     }
 }
 
-/* Towards zero, as matrix units drop what does not fit. */
-static float truncate(double x) {
-    float f = (float)x;
-    if (isinf(f) && fabs(x) < 0x1p128) return copysignf(0x1.fffffep127f, f);
-    return fabs((double)f) > fabs(x) && !isinf(f) ? nextafterf(f, 0.0f) : f;
-}
-
 void cpu_mma(float *d, const uint32_t *a, uint32_t b0, uint32_t b1, bool bf16, const char *file,
              int line) {
     const uint32_t words[6] = {a[0], a[1], a[2], a[3], b0, b1};
     const uint32_t lane = cpu_me->current->index % CPU_WARP;
-    const cpu_exchange *x = meet(CPU_MMA, (cpu_place){file, line}, words, 6, bf16);
+    const cpu_exchange *x = meet(CPU_MMA, (cpu_place){file, line}, words, 6);
     for (uint32_t i = 0; i < 4; i++)
-        d[i] = truncate((double)d[i] + x->sum[lane / 4 + i / 2 * 8][lane % 4 * 2 + i % 2]);
+        d[i] = multiply(x, d[i], lane / 4 + i / 2 * 8, lane % 4 * 2 + i % 2, bf16);
 }

@@ -216,9 +216,9 @@ static void make_intervals(check_data *data) {
     }
 }
 
-/* Any lane may have a NaN key (score.c). Every other one has a NaN as its last value, which only the
- * last row of the sequence sees, not those beside it in a tile; half of the rest have an infinite
- * key. */
+/* Any lane may have a NaN key (score.c). Every other one has a NaN as its last value, which only
+ * the last row of the sequence sees, not those beside it in a tile; half of the rest have an
+ * infinite key. */
 static void make_nasty(check_data *data) {
     const check_lanes *l = &data->lanes;
     check_rng rng = check_rng_make(data->seed, data->c, BUF_V);
@@ -236,11 +236,41 @@ static void make_nasty(check_data *data) {
     }
 }
 
+/* One channel of a row holds something, the rest is 0. */
+static void set_channel(check_data *data, uint64_t row, float value) {
+    const tms_kv *kv = &data->lanes.kv;
+    for (uint32_t d = 0; d < kv->head_dim; d++)
+        check_store(kv->dtype, check_init(data, BUF_KV), row + d, d == 0 ? value : 0.0f);
+}
+
+/* Equal logits below 0 in a lane, but for the first slot's, 0.5; values 1, but for the first
+ * slot's, 0. Sums of many equal numbers round the same way every time. */
+static void make_same(check_data *data) {
+    const check_lanes *l = &data->lanes;
+    check_rng rng = check_rng_make(data->seed, data->c, BUF_K);
+    for (uint32_t lane = 0; lane < l->n_seqs * l->n_kv_heads; lane++) {
+        const float key = -0.1f - (float)check_below(&rng, 1000) / 1000.0f;
+        for (uint32_t s = 0; s < l->length[lane]; s++) {
+            const uint64_t row = check_lane_row(data, lane, s);
+            set_channel(data, row, s == 0 ? 0.5f : key);
+            for (uint32_t d = 0; d < l->kv.head_dim; d++)
+                check_store(l->kv.dtype, check_init(data, BUF_KV), row + l->kv.value_offset + d,
+                            s != 0);
+        }
+    }
+    float *q = check_init(data, BUF_Q);
+    for (uint32_t row = 0; row < l->n_rows; row++)
+        for (uint32_t i = 0; i < l->n_kv_heads * l->group * l->kv.head_dim; i++)
+            q[row * check_q_stride(data) + i] =
+                i % l->kv.head_dim == 0 ? 1.0f / check_attend_scale(data) : 0.0f;
+}
+
 static void make(check_data *data) {
     const check_lanes *l = &data->lanes;
     check_lanes_make(data, ROLE_INPUT);
     if (check_get(data, KEY_FILL) == FILL_NASTY) make_nasty(data);
     check_q_make(data);
+    if (check_get(data, KEY_SAME)) make_same(data);
     if (!l->n_rows) return;
     make_lists(data);
     if (check_get(data, KEY_TOP)) poison_unlisted(data);
@@ -345,6 +375,7 @@ const check_op check_op_attend = {
                                         {KEY_IVL, 0},
                                         {KEY_CAP, 0},
                                         {KEY_NOLSE, 0},
+                                        {KEY_SAME, 0},
                                         {KEY_COUNT, 0}},
     .factors = (const check_factor[]){{KEY_G, 7, {1, 3, 4, 5, 7, 8, 16}},
                                       {KEY_D, 5, {64, 80, 96, 128, 256}},
@@ -393,6 +424,13 @@ const check_op check_op_attend = {
             {LIST_CI, "normal:f16:r40:tile32:g4:kv9000:page8:hkv1"},
             {LIST_CI, "normal:f16:b2:r40:tile32:g4:kv100:ivl:pos"},
             {LIST_CI, "nasty:f16:b2:r40:tile32:g4:kv100:hkv3"},
+            {LIST_CI, "same:f16:hkv1:r2:tile2:kv4500"}, /* three pieces of a tile on CUDA */
+            {LIST_CI, "same:bf16:hkv1:r32:tile32:kv4500"},
+            {LIST_CI, "same:f16:hkv1:kv4500"},
+            {LIST_CI, "nasty:f16:b2:hkv1:r3:tile3:g2:kv4500"},
+            {LIST_CI, "normal:f16:hkv1:r3:tile3:page64:kv67000"}, /* more than a launch's pieces */
+            {LIST_CI, "normal:f16:b3:g4:kv5000:ivl"},             /* sliding windows */
+            {LIST_CI, "normal:bf16:hkv1:r40:tile32:kv5000:ivl"},
             {LIST_FULL, "normal:bf16:hkv1:g1:page64:kv70000"},
             {LIST_FULL, "normal:f16:hkv8:g4:d128:kv33000"},
             {LIST_OCLGRIND, "normal:f16:g3:kv40"},

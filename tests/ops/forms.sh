@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # Fails when an op of the contract lacks a form: its check in tests/ops/<stem>.c, its meaning in
-# host/reference/<stem>.c, its kernels in cl_kernels/<stem>.cl and cuda_kernels/<stem>.cu, its line in
-# host/backend.h. An optional op may have no reference and no base kernel, but some kernel.
+# host/reference/<stem>.c, its kernels in cl_kernels/<stem>.cl and cuda_kernels/<stem>.cu, its line
+# in host/backend.h. An optional op may have no reference and no base kernel, but some kernel.
 # usage: forms.sh <root of the tree>
 set -u
 cd "$1" || exit 2

@@ -96,7 +96,7 @@ const check_op check_op_linear = {
                                         {KEY_COUNT, 0}},
     .factors = (const check_factor[]){{KEY_FILL, 3, {FILL_INTS, FILL_NORMAL, FILL_NASTY}},
                                       {KEY_DTYPE, 3, {TAMIS_F32, TAMIS_F16, TAMIS_BF16}},
-                                      {KEY_R, 8, {1, 2, 5, 8, 9, 33, 64, 300}},
+                                      {KEY_R, 8, {1, 2, 4, 7, 9, 33, 64, 300}},
                                       {KEY_IN, 6, {1, 17, 64, 100, 256, 515}},
                                       {KEY_OUT, 6, {1, 15, 64, 130, 256, 1001}},
                                       {KEY_PAD, 2, {0, 3}},

@@ -1,7 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Shows that the driver on the CPU catches broken CUDA kernels: a race in shared memory (a barrier is
-# missing), a barrier that not all threads reach, a read past the end; and the checker a wrong index.
+# Shows that the driver on the CPU catches broken CUDA kernels: a race in shared memory (a barrier
+# is missing), a barrier that not all threads reach, a read past the end; and the checker a wrong
+# index.
 # Fails when a mutant survives or the unbroken kernels do not pass.
 # usage: mutants_cuda.sh <tamis-check> <root of the tree> <libcuda_on_cpu.so> <C++ compiler>
 set -u
@@ -53,8 +54,8 @@ mutant "missing barrier in argmax.cu" argmax argmax '/block_sync();/d' "race"
 mutant "divergent barrier in argmax.cu" argmax argmax \
     's/^    block_sync();/    if (warp_id() == 3)\n        block_sync();\n    else\n        block_sync();/' \
     "divergent barrier"
-mutant "overrun in argmax.cu" argmax argmax 's/min(i + j \* THREADS, a.dim - 1)/i + j * THREADS + (1 << 20)/' \
-    "out of bounds"
+mutant "overrun in argmax.cu" argmax argmax \
+    's/min(i + j \* THREADS, a.dim - 1)/i + j * THREADS + (1 << 20)/' "out of bounds"
 mutant "wrong index in embed.cu" embed embed 's/tokens\[row\]/tokens[0]/' "FAIL embed"
 
 [ $survivors -eq 0 ]

@@ -65,8 +65,10 @@ static tamis_status wall_clock(bench *b, tamis_plan *plan, double *us, tamis_err
 static tamis_status graph_clock(bench *b, tamis_plan *plan, double *us, tamis_error *error) {
     tamis_graph *graph = NULL;
     tamis_status status = tamis_graph_begin(b->device, error);
-    if (status == TAMIS_OK) status = attend_layers(b, plan, error);
-    if (status == TAMIS_OK) status = tamis_graph_end(b->device, &graph, error);
+    if (status != TAMIS_OK) return status;
+    status = attend_layers(b, plan, error);
+    const tamis_status ended = tamis_graph_end(b->device, &graph, status ? NULL : error);
+    if (status == TAMIS_OK) status = ended;
     for (int i = 0; status == TAMIS_OK && i < 2; i++) {
         double start = cli_seconds();
         status = tamis_graph_launch(graph, error);

@@ -20,7 +20,8 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_buffer_create(tamis_context *conte
 TAMIS_API void tamis_buffer_destroy(tamis_buffer **buffer);
 TAMIS_API uint64_t tamis_buffer_bytes(const tamis_buffer *buffer);
 
-/* Enqueues a copy from the host; `data` may be reused when the call returns. */
+/* Enqueues a copy from the host; `data` may be reused when the call returns. Waits for earlier ones
+ * while too many bytes are on their way. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_buffer_write(tamis_buffer *buffer, uint64_t offset,
                                                            const void *data, uint64_t bytes);
 /* Waits for all that is enqueued, then copies to the host. */

@@ -78,16 +78,17 @@ TAMIS_API void tamis_cache_destroy(tamis_cache **cache);
  * sequences. Errors: E_ARGUMENT (kind, or a width that is negative or not finite) and E_STATE (a
  * plan has an open step over the cache) change nothing; E_NO_MEMORY and E_DEVICE may leave some
  * pages with the old bounds: then no step begins (E_STATE) until a call, with whatever kind,
- * succeeds. Enqueues; waits for what the upload of page lists needs. */
+ * succeeds. Graphs recorded before serve no step any more (tamis_plan_step_replayed). Enqueues;
+ * waits for what the upload of page lists needs. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_cache_set_bounds(tamis_cache *cache,
                                                                const tamis_bounds *bounds,
                                                                tamis_error *error);
-/* The kind and width in force; after a change that failed half way, those it was going to. The width
- * is 0 for kinds without one. */
+/* The kind and width in force; after a change that failed half way, those it was going to. The
+ * width is 0 for kinds without one. */
 TAMIS_API void tamis_cache_get_bounds(const tamis_cache *cache, tamis_bounds *out);
 
-/* Fork, truncate, remove and read answer E_ARGUMENT for an unknown sequence and E_STATE for one in an
- * open step of a plan. */
+/* Fork, truncate, remove and read answer E_ARGUMENT for an unknown sequence and E_STATE for one in
+ * an open step of a plan. */
 
 /* Adds an empty sequence. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_cache_add(tamis_cache *cache, tamis_sequence *out,
@@ -104,8 +105,9 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_cache_remove(tamis_cache *cache,
                                                            tamis_sequence sequence,
                                                            tamis_error *error);
 
-/* Copies one lane's K and V rows of slots [first, first + count) to the host as f32, [count][head_dim]
- * each, in slot order. Either of k and v may be NULL. Waits. For tests and for saving a prompt. */
+/* Copies one lane's K and V rows of slots [first, first + count) to the host as f32,
+ * [count][head_dim] each, in slot order. Either of k and v may be NULL. Waits. For tests and for
+ * saving a prompt. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_cache_read(tamis_cache *cache,
                                                          tamis_sequence sequence, uint32_t layer,
                                                          uint32_t kv_head, uint32_t first,
@@ -131,7 +133,8 @@ typedef struct tamis_sequence_stats {
     uint64_t reserved[8];
 } tamis_sequence_stats;
 
-/* Both are exact, cost no device call and never wait. The rows of an open step count from its begin on. */
+/* Both are exact, cost no device call and never wait. The rows of an open step count from its begin
+ * on. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_cache_get_stats(const tamis_cache *cache,
                                                               tamis_cache_stats *out);
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_cache_get_sequence_stats(const tamis_cache *cache,

@@ -12,24 +12,30 @@ extern "C" {
 
 /* Opens the device of `cuda_context` (a CUcontext; the CUDA runtime's is the device's primary one)
  * on `cuda_stream` (a CUstream or cudaStream_t of that context; NULL: its legacy default stream).
+ * Both must be live: the driver does not tell others. Waits for the stream.
  *
  * Ownership: context and stream stay the caller's and must live until tamis_context_destroy, which
  * waits for the stream. Thread-safety: as tamis_context_create; every call of the library makes the
  * CUDA context current for its own time and then puts back what the thread had.
  *
  * Order: whatever this context enqueues goes to the stream, behind what the caller has put there,
- * and what the caller puts there next sees its results. No call waits but those that say so.
+ * and what the caller puts there next sees its results. Calls wait where they say so; those that
+ * send bytes of the host (tamis_buffer_write, tamis_plan_step_begin) wait for earlier ones once 2
+ * to 4 MiB are on their way.
  *
  * Capture: while the stream is being captured call nothing but tamis_plan_write and
  * tamis_plan_attend, on an open step of a plan without `timing`; under `fixed_launches` the graph
- * then serves later steps (tamis_plan_step_replayed). Calls that send bytes of the
- * host (tamis_buffer_write, tamis_plan_step_begin), take memory or wait answer E_STATE, and if they
- * wait the driver ends the capture.
+ * then serves later steps (tamis_plan_step_replayed). It must be launched on this stream, and on no
+ * other: the context and its plans have one scratch memory and one set of tables, which two
+ * launches at a time would share. Calls that send bytes of the host, take memory or wait answer
+ * E_STATE, and if they wait the driver breaks the capture. Memory that is destroyed meanwhile is
+ * given back later.
  *
  * `params` may be NULL; its `device` must be NULL, for the CUDA context decides. Errors: E_ARGUMENT
- * (out or cuda_context is NULL, a device is named, cuda_context is none, TAMIS_LOG names no level),
- * E_NO_DEVICE (the device cannot be used, with the reason), E_UNSUPPORTED (built without CUDA),
- * E_NO_MEMORY, E_DEVICE. */
+ * (out or cuda_context is NULL, a device is named, TAMIS_LOG names no level), E_NO_DEVICE (the
+ * device cannot be used, with the reason), E_UNSUPPORTED (built without CUDA; the stream is
+ * CU_STREAM_PER_THREAD, which is another one in each thread), E_NO_MEMORY, E_DEVICE (also if the
+ * driver cannot load the kernels). */
 TAMIS_API TAMIS_MUST_CHECK tamis_status
 tamis_context_create_cuda(void *cuda_context, void *cuda_stream, const tamis_context_params *params,
                           tamis_context **out, tamis_error *error);

@@ -47,7 +47,8 @@ typedef struct tamis_device_info {
 
 /* Lists every device of every backend built in, best first, and one entry with its reason for a
  * backend that has none. Writes at most `capacity` entries and the full number to *count.
- * `infos` may be NULL when capacity is 0. Probes drivers; opens nothing. Thread-safety: any thread. */
+ * `infos` may be NULL when capacity is 0. Probes drivers; opens nothing. Thread-safety: any
+ * thread. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_device_list(tamis_device_info *infos, size_t capacity,
                                                           size_t *count);
 
@@ -56,8 +57,9 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_device_list(tamis_device_info *inf
 typedef struct tamis_context tamis_context;
 
 typedef struct tamis_context_params {
-    /* "opencl:0", "reference", a bare backend name for its first usable device, or "auto": the first
-     * usable device in listing order. NULL: the environment variable TAMIS_DEVICE, else "auto". */
+    /* "opencl:0", "reference", a bare backend name for its first usable device, or "auto": the
+     * first usable device in listing order. NULL: the environment variable TAMIS_DEVICE, else
+     * "auto". */
     const char *device;
     tamis_log_fn log; /* NULL: silent */
     void *log_user;
@@ -65,8 +67,8 @@ typedef struct tamis_context_params {
 } tamis_context_params;
 
 /* Opens a device. `params` may be NULL. On "auto" an info line says which device serves and why the
- * ones before it do not. Errors: E_ARGUMENT (out is NULL; TAMIS_LOG names no level), E_NO_DEVICE with the
- * name and the reason, E_NO_MEMORY, E_DEVICE. */
+ * ones before it do not. Errors: E_ARGUMENT (out is NULL; TAMIS_LOG names no level), E_NO_DEVICE
+ * with the name and the reason, E_NO_MEMORY, E_DEVICE. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_context_create(const tamis_context_params *params,
                                                              tamis_context **out,
                                                              tamis_error *error);
@@ -91,8 +93,8 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_context_read_bandwidth(tamis_conte
                                                                      double *gb_per_s,
                                                                      tamis_error *error);
 
-/* The same for copying `bytes` within the device's memory, twice that taken for the call: bytes read
- * and bytes written together, the median of several copies. */
+/* The same for copying `bytes` within the device's memory, twice that taken for the call: bytes
+ * read and bytes written together, the median of several copies. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_context_copy_bandwidth(tamis_context *context,
                                                                      uint64_t bytes,
                                                                      double *gb_per_s,

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The log callback. Without one the library is silent, unless TAMIS_LOG names a level for stderr. */
+/* The log callback. Without one the library is silent, unless TAMIS_LOG names a level for
+ * stderr. */
 #ifndef TAMIS_LOG_H
 #define TAMIS_LOG_H
 
@@ -21,7 +22,8 @@ typedef enum tamis_log_level {
 typedef void (*tamis_log_fn)(void *user, tamis_log_level level, const char *text);
 
 /* Environment: TAMIS_LOG=error|warn|info|debug sends lines up to that level to stderr, beside the
- * callback. Unset or empty: none. Any other value is E_ARGUMENT. Read once, when a context is created. */
+ * callback. Unset or empty: none. Any other value is E_ARGUMENT. Read once, when a context is
+ * created. */
 
 #ifdef __cplusplus
 }

@@ -24,17 +24,17 @@ typedef struct tamis_model_info {
 } tamis_model_info;
 
 /* Loads a GGUF v3 file with f32, f16 or bf16 tensors. The file is treated as hostile: every length,
- * offset and count is checked before use. Errors: E_IO; E_FORMAT (truncated, contradicting itself) and
- * E_UNSUPPORTED (architecture, tensor type, tokenizer) with the offending value; E_NO_MEMORY; E_DEVICE;
- * *out is then NULL. */
+ * offset and count is checked before use. Errors: E_IO; E_FORMAT (truncated, contradicting itself)
+ * and E_UNSUPPORTED (architecture, tensor type, tokenizer) with the offending value; E_NO_MEMORY;
+ * E_DEVICE; *out is then NULL. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_model_load(tamis_context *context, const char *path,
                                                          tamis_model **out, tamis_error *error);
 TAMIS_API void tamis_model_destroy(tamis_model **model);
 /* Owned by the model; NULL for NULL. */
 TAMIS_API const tamis_model_info *tamis_model_get_info(const tamis_model *model);
 
-/* Fills the shape fields of *params for this model (layers, heads, head dim); leaves the others. With
- * NULL it does nothing. */
+/* Fills the shape fields of *params for this model (layers, heads, head dim); leaves the others.
+ * With NULL it does nothing. */
 TAMIS_API void tamis_model_cache_shape(const tamis_model *model, tamis_cache_params *params);
 
 /* Text to tokens: writes at most `capacity` and the full number to *count. Errors: E_ARGUMENT for a
@@ -43,8 +43,8 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_model_tokenize(const tamis_model *
                                                              const char *text, size_t bytes,
                                                              int32_t *tokens, size_t capacity,
                                                              size_t *count, tamis_error *error);
-/* The bytes of one token; *bytes is their number; not NUL-terminated. Owned by the model; NULL for an
- * id outside the vocabulary, for no model and without `bytes`. */
+/* The bytes of one token; *bytes is their number; not NUL-terminated. Owned by the model; NULL for
+ * an id outside the vocabulary, for no model and without `bytes`. */
 TAMIS_API const char *tamis_model_token_text(const tamis_model *model, int32_t token,
                                              size_t *bytes);
 
@@ -52,9 +52,9 @@ TAMIS_API const char *tamis_model_token_text(const tamis_model *model, int32_t t
  * Thread-safety: as its context. Destroy before the model and the cache. */
 typedef struct tamis_runner tamis_runner;
 
-/* `params` as for tamis_plan_create. Builds all kernels. Errors: those of tamis_plan_create; E_ARGUMENT
- * (cache of another context or shape, max_context above the model's); E_UNSUPPORTED (max_context above
- * 2^20, beyond which positions cannot be rotated); *out is then NULL. */
+/* `params` as for tamis_plan_create. Builds all kernels. Errors: those of tamis_plan_create;
+ * E_ARGUMENT (cache of another context or shape, max_context above the model's); E_UNSUPPORTED
+ * (max_context above 2^20, beyond which positions cannot be rotated); *out is then NULL. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_runner_create(tamis_model *model, tamis_cache *cache,
                                                             const tamis_plan_params *params,
                                                             tamis_runner **out, tamis_error *error);
@@ -62,22 +62,22 @@ TAMIS_API void tamis_runner_destroy(tamis_runner **runner);
 /* The plan inside, for counters and times. Owned by the runner; NULL for NULL. */
 TAMIS_API tamis_plan *tamis_runner_plan(tamis_runner *runner);
 
-/* Prefill and decode leave the sequences of a step that fails as they were. Only E_DEVICE may also come
- * late, from waiting for a step that has ended: its tokens then stay. E_STATE: the cache has an open step
- * of another plan. No failed call leaves logits. */
+/* Prefill and decode leave the sequences of a step that fails as they were. Only E_DEVICE may also
+ * come late, from waiting for a step that has ended: its tokens then stay. E_STATE: the cache has
+ * an open step of another plan. No failed call leaves logits. */
 
-/* Appends a prompt to a sequence in exact chunks of at most max_rows. *next (may be NULL) is the greedy
- * token after it. Errors: E_ARGUMENT (empty; a token outside the vocabulary; longer than max_context,
- * with the numbers: nothing has changed), E_FULL, E_DEVICE (what came before the failing chunk stays).
- * Waits. */
+/* Appends a prompt to a sequence in exact chunks of at most max_rows. *next (may be NULL) is the
+ * greedy token after it. Errors: E_ARGUMENT (empty; a token outside the vocabulary; longer than
+ * max_context, with the numbers: nothing has changed), E_FULL, E_DEVICE (what came before the
+ * failing chunk stays). Waits. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_runner_prefill(tamis_runner *runner,
                                                              tamis_sequence sequence,
                                                              const int32_t *tokens, size_t count,
                                                              int32_t *next, tamis_error *error);
 
 /* One decode step: sequences[i] takes tokens[i]; next[i] is the greedy token after it. All rows go
- * through the selection. Errors: E_ARGUMENT (empty, more sequences than the plan takes, unknown, a token
- * outside the vocabulary), E_FULL, E_DEVICE. Waits. */
+ * through the selection. Errors: E_ARGUMENT (empty, more sequences than the plan takes, unknown, a
+ * token outside the vocabulary), E_FULL, E_DEVICE. Waits. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_runner_decode(tamis_runner *runner,
                                                             const tamis_sequence *sequences,
                                                             uint32_t count, const int32_t *tokens,
@@ -93,12 +93,13 @@ typedef struct tamis_attention_rows {
     uint64_t reserved[4];
 } tamis_attention_rows;
 
-/* Called in every layer of every step once its attention is enqueued, the runner's step being open: it
- * may read the buffers (which waits) and must not call the runner, its plan or its cache. A status other
- * than OK ends the step, which fails with it. */
+/* Called in every layer of every step once its attention is enqueued, the runner's step being open:
+ * it may read the buffers (which waits) and must not call the runner, its plan or its cache. A
+ * status other than OK ends the step, which fails with it. */
 typedef tamis_status (*tamis_runner_observer)(void *user, const tamis_attention_rows *rows);
 /* Sets the observer; NULL removes it. */
-TAMIS_API void tamis_runner_observe(tamis_runner *runner, tamis_runner_observer observer, void *user);
+TAMIS_API void tamis_runner_observe(tamis_runner *runner, tamis_runner_observer observer,
+                                    void *user);
 
 /* Logits after the last call: of decode row `row`, or row 0 after a prefill: f32 [n_vocab]. Waits.
  * Errors: E_ARGUMENT (no such row), E_STATE (the last call left none), E_DEVICE. */

@@ -23,25 +23,25 @@ typedef struct tamis_plan_params {
     uint32_t max_context;   /* longest sequence, tokens; required */
     float scale;            /* of q·k; 0 means 1/sqrt(head_dim) */
     float soft_cap;         /* logits become cap·tanh(logit/cap); 0 means none */
-    /* A row at position p sees positions > p − window; 0 means all. Only selection full takes one: the
-     * others would spend their budget on pages that the row does not see. */
+    /* A row at position p sees positions > p − window; 0 means all. Only selection full takes one:
+     * the others would spend their budget on pages that the row does not see. */
     uint32_t sliding_window;
     int timing; /* nonzero: stage times are collected (each stage is waited for) */
-    /* Rows of a step that is not exact, under a selection with lists (not full); sizes them. 0 means
-     * max_sequences, one row each. */
+    /* Rows of a step that is not exact, under a selection with lists (not full); sizes them. 0
+     * means max_sequences, one row each. */
     uint32_t max_selected_rows;
     /* Nonzero: what a decode step launches depends on its number of sequences alone, so that a
-     * graph (graph.h) recorded between step_begin and step_end of one step serves later ones with as
-     * many sequences (tamis_plan_step_replayed). Launches are then sized for max_context, and short
-     * contexts go through lists too, with the same result. A step that is not exact must bring one
-     * row a sequence. Not with selection random, whose scores come from the host. */
+     * graph (graph.h) recorded between step_begin and step_end of one step serves later ones with
+     * as many sequences (tamis_plan_step_replayed). Launches are then sized for max_context, and
+     * short contexts go through lists too, with the same result. A step that is not exact must
+     * bring one row a sequence. Not with selection random, whose scores come from the host. */
     int fixed_launches;
     uint64_t reserved[7];
 } tamis_plan_params;
 
-/* Takes workspace, builds every kernel the steps will need and launches each once, empty. Errors:
- * E_ARGUMENT naming the parameter and value, E_UNSUPPORTED (a sliding window under a selection other than
- * full), E_NO_MEMORY, E_DEVICE. */
+/* Takes workspace, builds every kernel the steps will need and launches each once, empty. Waits.
+ * Errors: E_ARGUMENT naming the parameter and value, E_UNSUPPORTED (a sliding window under a
+ * selection other than full), E_NO_MEMORY, E_DEVICE. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_create(tamis_cache *cache,
                                                           const tamis_plan_params *params,
                                                           tamis_plan **out, tamis_error *error);
@@ -53,15 +53,16 @@ typedef struct tamis_step {
     const tamis_sequence *sequences;
     const uint32_t *rows; /* NULL: one row each */
     uint32_t count;
-    /* Nonzero: every row reads every page it may see (prefill). Zero: rows go through the selection. */
+    /* Nonzero: every row reads every page it may see (prefill). Zero: rows go through the
+     * selection. */
     int exact;
     uint64_t reserved[4];
 } tamis_step;
 
 /* Reserves the pages of all layers and enqueues the step's tables. The only call that can run out:
- * E_FULL with pages needed and free; then nothing has changed. Errors: E_ARGUMENT (unknown sequence,
- * more than max_rows or max_selected_rows, context exceeded, with the numbers), E_STATE (a step is open, or
- * a change of bounds failed half way). Enqueues. */
+ * E_FULL with pages needed and free; then nothing has changed. Errors: E_ARGUMENT (unknown
+ * sequence, more than max_rows or max_selected_rows, context exceeded, with the numbers), E_STATE
+ * (a step is open, or a change of bounds failed half way). Enqueues, as tamis_buffer_write. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_step_begin(tamis_plan *plan,
                                                               const tamis_step *step,
                                                               tamis_error *error);
@@ -73,38 +74,41 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_write(tamis_plan *plan, uint3
                                                          tamis_error *error);
 
 /* Attends the step's rows of a layer: q and out are [rows][n_heads][head_dim] f32. Rows see the
- * tokens before them and themselves. In one buffer the bytes from the first to the last element of q and
- * those of out must not overlap (E_ARGUMENT). Enqueues. */
+ * tokens before them and themselves. In one buffer the bytes from the first to the last element of
+ * q and those of out must not overlap (E_ARGUMENT). Enqueues. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_attend(tamis_plan *plan, uint32_t layer,
                                                           const tamis_rows *q,
                                                           const tamis_rows *out,
                                                           tamis_error *error);
 
-/* Says that a replayed graph has written and attended every layer of the open step, in the place of the
- * calls above: counts them, so that the step can be closed. The graph must have been recorded
- * under this plan in a step with as many sequences, with the same buffers, and be launched after
- * step_begin. Errors: E_STATE (no open step; a layer was written already; the step is exact; the
- * plan has no fixed_launches). Calls no device. */
+/* Says that a replayed graph has written and attended every layer of the open step, in the place of
+ * the calls above: counts them, so that the step can be closed. The graph must have been recorded
+ * under this plan in a step with as many sequences, with the same buffers, since bounds last
+ * changed (tamis_cache_set_bounds), and be launched after step_begin; best after this call, which
+ * may refuse. Errors: E_STATE (no open step; a layer was written already; the step is exact; the
+ * plan has no fixed_launches; no step with as many sequences was called layer by layer since bounds
+ * last changed). Calls no device. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_step_replayed(tamis_plan *plan,
                                                                  tamis_error *error);
 
-/* Closes the step. Errors: E_STATE if a layer was not written, E_DEVICE; the step then stays open and can
- * be cancelled. */
+/* Closes the step. Errors: E_STATE if a layer was not written, E_DEVICE; the step then stays open
+ * and can be cancelled. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_step_end(tamis_plan *plan, tamis_error *error);
 
 /* Gives up an open step: its rows are truncated away. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_step_cancel(tamis_plan *plan,
                                                                tamis_error *error);
 
-/* The page ordinals that the last attend since step_begin read for (row, kv_head), ascending; *count
- * is always the full number. The reading is every page when the selection was not needed. Waits. */
+/* The page ordinals that the last attend since step_begin read for (row, kv_head), ascending;
+ * *count is always the full number. The reading is every page when the selection was not needed.
+ * Waits. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_read_selected(tamis_plan *plan, uint32_t row,
                                                                  uint32_t kv_head, uint32_t *pages,
                                                                  uint32_t capacity, uint32_t *count,
                                                                  tamis_error *error);
 
-/* Proof of which path ran. Counts since creation or the last reset. One "row" here is one query token
- * in one layer. */
+/* Proof of which path ran. Counts since creation or the last reset. One "row" here is one query
+ * token in one layer. */
 typedef struct tamis_plan_counters {
     uint64_t steps;
     uint64_t rows_written;
@@ -125,7 +129,8 @@ typedef struct tamis_plan_counters {
 TAMIS_API void tamis_plan_get_counters(const tamis_plan *plan, tamis_plan_counters *out);
 TAMIS_API void tamis_plan_reset_counters(tamis_plan *plan);
 
-/* Device time of the stages since creation or reset, in microseconds; zero unless `timing` is set. */
+/* Device time of the stages since creation or reset, in microseconds; zero unless `timing` is
+ * set. */
 typedef struct tamis_plan_times {
     double write_us, bounds_us, score_us, select_us, attend_us, fused_us;
     double reserved[8];
