@@ -2,8 +2,9 @@
 /* attend: out = Σ softmax(scale·q·k)·v over the slots that a row sees; lse = log Σ exp.
  * contract: host/backend.h; meaning: host/reference/attend.c.
  * Work split: a group owns one (row, KV head, split of the row's list) and serves all query heads of
- * the KV head; how long a split is follows from the row's own list. A loop step is a tile of LANES keys: a lane owns a key, and in step
- * 3d 8 channels of every PARTS-th key. Softmax runs online, one rescale a tile. */
+ * the KV head; how long a split is follows from the row's own list. A loop step is a tile of LANES
+ * keys: a lane owns a key, and in step 3d 8 channels of every PARTS-th key. Softmax runs online, one
+ * rescale a tile. */
 #include "common.clh"
 #ifndef HEAD_DIM
 #define HEAD_DIM 128

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* write_rows: K and V rows into slots of lanes; read_rows: out of them, widened to f32.
  * contract: host/backend.h; meaning: host/reference/rows.c.
- * Work split: a thread owns 8 channels of the K and the V row of one (row, KV head). The caller's rows
- * may begin at any element; those of the cache are aligned to 16 bytes. */
+ * Work split: a thread owns 8 channels of the K and the V row of one (row, KV head). The caller's
+ * rows may begin at any element; those of the cache are aligned to 16 bytes. */
 #include "common.cuh"
 
 DEVICE bool aligned_16(const void *p) {

@@ -447,7 +447,7 @@ struct tms_backend {
 /* The ordered list of backends built in, ended by NULL (host/backends.c). */
 extern const tms_backend *const tms_backends[];
 
-/* ---- Helpers shared by backends (host/backends.c) -------------------------------------------- */
+/* ---- Helpers shared by backends (backends.c, checks.c) -------------------------------------------- */
 
 /* Fills what every device begins with. */
 void tms_device_init(tms_device *dev, const tms_backend *backend, const tamis_device_info *info,
@@ -468,10 +468,20 @@ void tms_log_line(const tms_log *log, tamis_log_level level, const char *format,
 #define TMS_ROTATE_LIMIT (TMS_ROTATE_STEPS * TMS_ROTATE_STEPS)
 void tms_rotate_table(const double *frequencies, uint32_t n_rot, float *table);
 
-/* The shape rules of the contract, checked alike by every backend before it launches. OK, or the
+/* checks.c: the rules of the contract, checked alike by every backend before it launches. OK, or the
  * first broken rule with its value in dev->error. */
 tamis_status tms_check_kv(tms_device *dev, const tms_kv *kv);
 tamis_status tms_check_batch(tms_device *dev, const tms_batch *batch);
 tamis_status tms_check_bounds(tms_device *dev, const tms_bounds *p); /* its kv included */
+tamis_status tms_check_dtype(tms_device *dev, const char *op, tamis_dtype dtype);
+/* `used`: bytes that the device has given out already. */
+tamis_status tms_check_allocation(tms_device *dev, uint64_t bytes, uint64_t used);
+tamis_status tms_check_write_rows(tms_device *dev, const tms_write_rows *p);
+tamis_status tms_check_score(tms_device *dev, const char *op, const tms_score_pages *p);
+tamis_status tms_check_select(tms_device *dev, const tms_select *p);
+tamis_status tms_check_attend(tms_device *dev, const tms_attend *p);
+tamis_status tms_check_sparse_attend(tms_device *dev, const tms_sparse_attend *p);
+/* The most entries that a list of the launch may get. */
+uint32_t tms_select_most(const tms_select *p);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The ordered list of backends, and what all of them share: errors, log lines, shape rules. */
+/* The ordered list of backends, and what all of them share: errors, log lines, tables. */
 #include "host/backend.h"
 
 #include <math.h>
@@ -92,80 +92,4 @@ void tms_rotate_table(const double *frequencies, uint32_t n_rot, float *table) {
             }
         }
     }
-}
-
-static bool listed(uint32_t value, const uint32_t *list, size_t n) {
-    for (size_t i = 0; i < n; i++) {
-        if (list[i] == value) return true;
-    }
-    return false;
-}
-
-tamis_status tms_check_kv(tms_device *dev, const tms_kv *kv) {
-    static const uint32_t page_sizes[] = {8, 16, 32, 64};
-    static const uint32_t head_dims[] = {64, 80, 96, 128, 256};
-    if (!listed(kv->page_size, page_sizes, sizeof page_sizes / sizeof *page_sizes))
-        return tms_device_fail(dev, TAMIS_E_UNSUPPORTED,
-                               "page size %u: supported are 8, 16, 32, 64", kv->page_size);
-    if (!listed(kv->head_dim, head_dims, sizeof head_dims / sizeof *head_dims))
-        return tms_device_fail(dev, TAMIS_E_UNSUPPORTED,
-                               "head dim %u: supported are 64, 80, 96, 128, 256", kv->head_dim);
-    if (kv->dtype != TAMIS_F32 && kv->dtype != TAMIS_F16 && kv->dtype != TAMIS_BF16)
-        return tms_device_fail(dev, TAMIS_E_UNSUPPORTED,
-                               "cache dtype %d: supported are f32 (0), f16 (1), bf16 (2)",
-                               (int)kv->dtype);
-    if (kv->slot_stride < kv->head_dim)
-        return tms_device_fail(dev, TAMIS_E_ARGUMENT, "slot stride %llu: less than the head dim %u",
-                               (unsigned long long)kv->slot_stride, kv->head_dim);
-    return TAMIS_OK;
-}
-
-/* The tables of a launch with rows. */
-static tamis_status check_tables(tms_device *dev, const tms_batch *batch) {
-    const struct {
-        const char *name;
-        const tms_mem *mem;
-    } tables[] = {{"tiles", batch->tiles.mem},
-                  {"row_seq", batch->row_seq.mem},
-                  {"visible", batch->visible.mem},
-                  {"table", batch->table.mem}};
-    for (size_t i = 0; i < sizeof tables / sizeof *tables; i++) {
-        if (!tables[i].mem)
-            return tms_device_fail(dev, TAMIS_E_ARGUMENT, "batch of %u rows: %s is absent",
-                                   batch->n_rows, tables[i].name);
-    }
-    if (batch->n_tiles == 0 || batch->n_tiles > batch->n_rows)
-        return tms_device_fail(dev, TAMIS_E_ARGUMENT, "%u tiles for %u rows", batch->n_tiles,
-                               batch->n_rows);
-    if (batch->max_tile_rows == 0 || batch->max_tile_rows > TMS_TILE_ROWS)
-        return tms_device_fail(dev, TAMIS_E_ARGUMENT, "tiles of %u rows: must be 1 to %d",
-                               batch->max_tile_rows, TMS_TILE_ROWS);
-    return TAMIS_OK;
-}
-
-tamis_status tms_check_batch(tms_device *dev, const tms_batch *batch) {
-    if (batch->n_kv_heads == 0 || batch->n_heads % batch->n_kv_heads)
-        return tms_device_fail(dev, TAMIS_E_ARGUMENT,
-                               "%u query heads: not a multiple of %u KV heads", batch->n_heads,
-                               batch->n_kv_heads);
-    const uint32_t group = batch->n_heads / batch->n_kv_heads;
-    if (group == 0 || group > 16)
-        return tms_device_fail(dev, TAMIS_E_UNSUPPORTED,
-                               "%u query heads to %u KV heads: the group must be 1 to 16",
-                               batch->n_heads, batch->n_kv_heads);
-    return batch->n_rows ? check_tables(dev, batch) : TAMIS_OK;
-}
-
-tamis_status tms_check_bounds(tms_device *dev, const tms_bounds *p) {
-    tamis_status status = tms_check_kv(dev, &p->kv);
-    if (status != TAMIS_OK) return status;
-    if (p->kind != TMS_BOUNDS_MINMAX && p->kind != TMS_BOUNDS_MEAN_STD &&
-        p->kind != TMS_BOUNDS_MEAN)
-        return tms_device_fail(
-            dev, TAMIS_E_UNSUPPORTED,
-            "bounds kind %d: supported are minmax (0), mean and std (1), mean (2)", (int)p->kind);
-    if (p->kind == TMS_BOUNDS_MEAN_STD && !(p->width >= 0 && isfinite(p->width)))
-        return tms_device_fail(dev, TAMIS_E_ARGUMENT, "bounds width %g: must be finite and >= 0",
-                               (double)p->width);
-    return TAMIS_OK;
 }

@@ -213,25 +213,9 @@ static tamis_status run_tiles(tms_device *dev, const tms_attend *p) {
 
 /* ---- The op ---------------------------------------------------------------------------------- */
 
-static tamis_status check(tms_device *dev, const tms_attend *p) {
-    const tms_batch *b = &p->batch;
-    tamis_status status = tms_check_kv(dev, &p->kv);
-    if (status == TAMIS_OK) status = tms_check_batch(dev, b);
-    if (status != TAMIS_OK) return status;
-    const uint32_t all = b->max_visible / p->kv.page_size + (b->max_visible % p->kv.page_size != 0);
-    if (b->n_rows && !p->lists.pages.mem && p->max_pages < all)
-        return tms_device_fail(dev, TAMIS_E_ARGUMENT,
-                               "attend: max_pages is %u and a lane may have %u pages", p->max_pages,
-                               all);
-    if (p->lists.pages.mem && p->max_pages > p->lists.capacity)
-        return tms_device_fail(dev, TAMIS_E_ARGUMENT, "attend: max_pages is %u and lists hold %u",
-                               p->max_pages, p->lists.capacity);
-    return TAMIS_OK;
-}
-
 tamis_status tms_cu_attend(tms_device *dev, const tms_attend *p) {
     bool matrix;
-    tamis_status status = check(dev, p);
+    tamis_status status = tms_check_attend(dev, p);
     if (status == TAMIS_OK) status = tms_cu_choose(dev, "attend", matrix_refusal(dev, p), &matrix);
     if (status != TAMIS_OK) return status;
     const bool build = p->batch.n_rows == 0; /* all kernels of the shape, which compute nothing */

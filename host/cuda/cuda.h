@@ -71,8 +71,6 @@ tamis_status tms_cu_check(tms_device *dev, tms_cu_result result, const char *wha
 /* The same for errors that come with waiting, and those after which the driver refuses everything:
  * the device keeps them. */
 tamis_status tms_cu_check_late(tms_device *dev, tms_cu_result result, const char *what);
-/* E_UNSUPPORTED unless `dtype` is one of tamis_dtype. */
-tamis_status tms_cu_check_dtype(tms_device *dev, const char *op, tamis_dtype dtype);
 
 /* device.c */
 tamis_status tms_cu_list(tamis_device_info *infos, size_t capacity, size_t *count);

@@ -96,9 +96,3 @@ tamis_status tms_cu_check_late(tms_device *dev, tms_cu_result result, const char
     const tamis_status status = fail(dev, result, what);
     return is_of_capture(result) ? status : keep(dev, status);
 }
-
-tamis_status tms_cu_check_dtype(tms_device *dev, const char *op, tamis_dtype dtype) {
-    if (tamis_dtype_size(dtype) != 0) return TAMIS_OK;
-    return tms_device_fail(dev, TAMIS_E_UNSUPPORTED,
-                           "%s: dtype %d: f32, f16 and bf16 are supported", op, (int)dtype);
-}

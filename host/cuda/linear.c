@@ -261,7 +261,7 @@ tamis_status tms_cu_linear(tms_device *dev, const tms_linear *p) {
     if (p->n_in == 0 || p->n_out == 0)
         return tms_device_fail(dev, TAMIS_E_ARGUMENT, "linear: %u inputs, %u outputs", p->n_in,
                                p->n_out);
-    tamis_status status = tms_cu_check_dtype(dev, "linear", p->dtype);
+    tamis_status status = tms_check_dtype(dev, "linear", p->dtype);
     if (status == TAMIS_OK) status = tms_cu_base_only(dev, "linear");
     if (status != TAMIS_OK) return status;
     if (p->n_rows > 0 && p->n_rows <= TMS_FEW_ROWS) return run_few(dev, p, few_rows(p->n_rows));

@@ -9,23 +9,6 @@
 #define MAX_NO_WAIT        (1u << 20) /* the contract: writes up to this do not wait */
 #define EVENT_WITHOUT_TIME 2u         /* CUevent_flags */
 
-static tamis_status check_limits(tms_device *dev, uint64_t bytes) {
-    const tamis_device_info *info = &dev->info;
-    uint64_t used = tms_cu(dev)->memory_used;
-    if (dev->sticky != TAMIS_OK) return dev->sticky;
-    if (bytes == 0) return tms_device_fail(dev, TAMIS_E_ARGUMENT, "an allocation of 0 bytes");
-    if (bytes > info->max_buffer_bytes)
-        return tms_device_fail(
-            dev, TAMIS_E_NO_MEMORY, "a buffer of %llu bytes: the largest on %s is %llu",
-            (unsigned long long)bytes, info->id, (unsigned long long)info->max_buffer_bytes);
-    if (used > info->memory_bytes || bytes > info->memory_bytes - used)
-        return tms_device_fail(dev, TAMIS_E_NO_MEMORY,
-                               "a buffer of %llu bytes: %s has %llu, of which %llu are taken",
-                               (unsigned long long)bytes, info->id,
-                               (unsigned long long)info->memory_bytes, (unsigned long long)used);
-    return TAMIS_OK;
-}
-
 tamis_status tms_cu_check_not_captured(tms_device *dev, const char *what) {
     tms_cu_device *cu = tms_cu(dev);
     int captured = 0;
@@ -69,7 +52,7 @@ static tamis_status take_memory(tms_device *dev, uint64_t bytes, tms_cu_address 
 }
 
 tamis_status tms_cu_alloc(tms_device *dev, uint64_t bytes, tms_mem **out) {
-    tamis_status status = check_limits(dev, bytes);
+    tamis_status status = tms_check_allocation(dev, bytes, tms_cu(dev)->memory_used);
     if (status != TAMIS_OK) return status;
     tms_mem *mem = make_handle(dev);
     if (!mem) return TAMIS_E_NO_MEMORY;

@@ -5,20 +5,6 @@
 #define THREADS  256u
 #define CHANNELS 8u /* of a thread */
 
-static tamis_status check_write(tms_device *dev, const tms_write_rows *p) {
-    const uint64_t width = (uint64_t)p->batch.n_kv_heads * p->kv.head_dim;
-    if (p->dtype != TAMIS_F32 && p->dtype != p->kv.dtype)
-        return tms_device_fail(dev, TAMIS_E_ARGUMENT,
-                               "write_rows: %s rows into a cache of %s: f32 or the cache's dtype",
-                               tamis_dtype_name(p->dtype), tamis_dtype_name(p->kv.dtype));
-    if (p->batch.n_rows > 1 && (p->k_stride < width || p->v_stride < width))
-        return tms_device_fail(dev, TAMIS_E_ARGUMENT,
-                               "write_rows: rows of %llu elements at strides of %llu and %llu",
-                               (unsigned long long)width, (unsigned long long)p->k_stride,
-                               (unsigned long long)p->v_stride);
-    return TAMIS_OK;
-}
-
 /* Elements of `n` rows of `width` from the first to the end of the last. */
 static uint64_t reach(uint64_t n, uint64_t stride, uint64_t width) {
     return n ? (n - 1) * stride + width : 0;
@@ -27,8 +13,7 @@ static uint64_t reach(uint64_t n, uint64_t stride, uint64_t width) {
 tamis_status tms_cu_write_rows(tms_device *dev, const tms_write_rows *p) {
     const tms_batch *b = &p->batch;
     tamis_status status = tms_cu_base_only(dev, "write_rows");
-    if (status == TAMIS_OK) status = tms_check_kv(dev, &p->kv);
-    if (status == TAMIS_OK) status = check_write(dev, p);
+    if (status == TAMIS_OK) status = tms_check_write_rows(dev, p);
     if (status != TAMIS_OK) return status;
     const uint64_t lanes = (uint64_t)b->n_rows * b->n_kv_heads,
                    width = (uint64_t)b->n_kv_heads * p->kv.head_dim;

@@ -12,18 +12,6 @@ static uint64_t least(uint64_t a, uint64_t b) {
     return a < b ? a : b;
 }
 
-tamis_status tms_cu_score_check(tms_device *dev, const char *op, const tms_score_pages *p) {
-    tamis_status status = tms_check_kv(dev, &p->kv);
-    if (status == TAMIS_OK) status = tms_check_batch(dev, &p->batch);
-    if (status != TAMIS_OK) return status;
-    const uint32_t full = p->batch.max_visible / p->kv.page_size;
-    if (p->batch.n_rows && p->stride < full)
-        return tms_device_fail(dev, TAMIS_E_ARGUMENT,
-                               "%s: a stride of %u scores for lanes of %u full pages", op,
-                               p->stride, full);
-    return TAMIS_OK;
-}
-
 /* Few pages are spread over all multiprocessors; many give each warp a turn or more. */
 static uint32_t blocks_of(const tms_device *dev, const tms_score_pages *p, uint32_t threads) {
     const uint64_t lanes = (uint64_t)p->batch.n_rows * p->batch.n_kv_heads;
@@ -59,7 +47,7 @@ uint32_t tms_cu_score_shared(const tms_score_pages *p) {
 
 tamis_status tms_cu_score_pages(tms_device *dev, const tms_score_pages *p) {
     tamis_status status = tms_cu_base_only(dev, "score_pages");
-    if (status == TAMIS_OK) status = tms_cu_score_check(dev, "score_pages", p);
+    if (status == TAMIS_OK) status = tms_check_score(dev, "score_pages", p);
     if (status != TAMIS_OK) return status;
     tms_cu_launch l = tms_cu_begin(dev, "score", "score_pages_%s_d%u",
                                    tamis_dtype_name(p->kv.dtype), p->kv.head_dim);

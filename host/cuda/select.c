@@ -2,31 +2,6 @@
 /* select on CUDA: shape and launch of cuda_kernels/select.cu. */
 #include "host/cuda/selection.h"
 
-/* Recent slots may begin within an entry; without them a partial entry is still protected. */
-uint32_t tms_cu_select_most(const tms_select *p) {
-    uint64_t size = p->granularity, n = tms_cu_divide_up(p->batch.max_visible, size);
-    uint64_t recent = p->recent ? (p->recent + size - 2) / size + 1 : size > 1;
-    uint64_t most = tms_cu_divide_up(p->sinks, size) + recent;
-    if (most < p->k) most = p->k;
-    return p->batch.n_rows == 0 ? 0 : (uint32_t)(most < n ? most : n);
-}
-
-tamis_status tms_cu_select_check(tms_device *dev, const tms_select *p) {
-    const tms_batch *b = &p->batch;
-    tamis_status status = tms_check_batch(dev, b);
-    if (status != TAMIS_OK) return status;
-    if (p->granularity == 0)
-        return tms_device_fail(dev, TAMIS_E_ARGUMENT, "select: a granularity of 0 slots");
-    if (p->scores.mem && b->n_rows && p->stride < b->max_visible / p->granularity)
-        return tms_device_fail(dev, TAMIS_E_ARGUMENT,
-                               "select: a stride of %u scores for lanes of %u entries", p->stride,
-                               b->max_visible / p->granularity);
-    if (tms_cu_select_most(p) > p->lists.capacity)
-        return tms_device_fail(dev, TAMIS_E_ARGUMENT, "select: %u entries in a list of %u",
-                               tms_cu_select_most(p), p->lists.capacity);
-    return TAMIS_OK;
-}
-
 /* Keys that a block keeps: those of all entries with scores, or what fits. */
 static uint32_t cached_of(tms_device *dev, const tms_select *p) {
     const uint32_t shared = tms_cu(dev)->max_shared, scored = p->batch.max_visible / p->granularity;
@@ -61,7 +36,7 @@ uint32_t tms_cu_select_shared(const cu_select_args *args) {
 
 tamis_status tms_cu_select(tms_device *dev, const tms_select *p) {
     tamis_status status = tms_cu_base_only(dev, "select");
-    if (status == TAMIS_OK) status = tms_cu_select_check(dev, p);
+    if (status == TAMIS_OK) status = tms_check_select(dev, p);
     if (status != TAMIS_OK) return status;
     tms_cu_launch l = tms_cu_begin(dev, "select", "select_entries");
     const cu_select_args args = tms_cu_select_args(&l, p);

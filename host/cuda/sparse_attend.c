@@ -12,20 +12,10 @@ const char *tms_cu_sparse_attend_refusal(tms_device *dev, const tms_sparse_atten
     return NULL;
 }
 
-/* What select, scoring and attend say of the three together. */
 static tamis_status check(tms_device *dev, const tms_sparse_attend *p) {
     const char *refusal = tms_cu_sparse_attend_refusal(dev, p);
     if (refusal) return tms_device_fail(dev, TAMIS_E_UNSUPPORTED, "sparse_attend: %s", refusal);
-    tamis_status status = tms_cu_score_check(dev, "sparse_attend", &p->score);
-    if (status == TAMIS_OK) status = tms_cu_select_check(dev, &p->select);
-    if (status != TAMIS_OK) return status;
-    const uint32_t most = tms_cu_select_most(&p->select), max_pages = p->attend.max_pages;
-    if (most > max_pages || max_pages > p->select.lists.capacity)
-        return tms_device_fail(
-            dev, TAMIS_E_ARGUMENT,
-            "sparse_attend: select gives %u entries, max_pages is %u and lists hold %u", most,
-            max_pages, p->select.lists.capacity);
-    return TAMIS_OK;
+    return tms_check_sparse_attend(dev, p);
 }
 
 static tamis_status run_score_select(tms_device *dev, const tms_sparse_attend *p) {

@@ -2,9 +2,9 @@
 /* attend on OpenCL: the choice of form, shape and launch of cl_kernels/attend.cl. */
 #include "host/opencl/opencl.h"
 
-/* The base form cuts a row's entries into at most BASE_SPLITS splits of at least BASE_TOKENS tokens,
- * so that one row gives a GPU enough groups, and serves BASE_ROWS rows at a time, which bounds the
- * states that wait. */
+/* The base form cuts a row's entries into at most BASE_SPLITS splits of at least BASE_TOKENS
+ * tokens, so that one row gives a GPU enough groups, and serves BASE_ROWS rows at a time, which
+ * bounds the states that wait. */
 #define BASE_SPLITS 64u
 #define BASE_TOKENS 64u
 #define BASE_ROWS   64u
@@ -117,25 +117,9 @@ static tamis_status attend_base(tms_device *dev, const tms_attend *p) {
     return status;
 }
 
-static tamis_status check(tms_device *dev, const tms_attend *p) {
-    const tms_batch *b = &p->batch;
-    tamis_status status = tms_check_kv(dev, &p->kv);
-    if (status == TAMIS_OK) status = tms_check_batch(dev, b);
-    if (status != TAMIS_OK) return status;
-    uint32_t all = (b->max_visible + p->kv.page_size - 1) / p->kv.page_size;
-    if (b->n_rows && !p->lists.pages.mem && p->max_pages < all)
-        return tms_device_fail(dev, TAMIS_E_ARGUMENT,
-                               "attend: max_pages is %u and a lane may have %u pages", p->max_pages,
-                               all);
-    if (p->lists.pages.mem && p->max_pages > p->lists.capacity)
-        return tms_device_fail(dev, TAMIS_E_ARGUMENT, "attend: max_pages is %u and lists hold %u",
-                               p->max_pages, p->lists.capacity);
-    return TAMIS_OK;
-}
-
 tamis_status tms_cl_attend(tms_device *dev, const tms_attend *p) {
     bool cpu;
-    tamis_status status = check(dev, p);
+    tamis_status status = tms_check_attend(dev, p);
     if (status == TAMIS_OK)
         status = tms_cl_choose(dev, "attend", tms_cl_attend_cpu_refusal(p), &cpu);
     if (status != TAMIS_OK || !cpu) return status == TAMIS_OK ? attend_base(dev, p) : status;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Errors: OpenCL codes as text and as tamis_status, and a check that several ops share. */
+/* Errors: OpenCL codes as text and as tamis_status. */
 #include "host/opencl/opencl.h"
 
 static const struct {
@@ -55,10 +55,4 @@ tamis_status tms_cl_check_late(tms_device *dev, cl_int error, const char *what) 
     tamis_status status = tms_cl_check(dev, error, what);
     if (status != TAMIS_OK && dev->sticky == TAMIS_OK) dev->sticky = status;
     return dev->sticky;
-}
-
-tamis_status tms_cl_check_dtype(tms_device *dev, const char *op, tamis_dtype dtype) {
-    if (tamis_dtype_size(dtype) != 0) return TAMIS_OK;
-    return tms_device_fail(dev, TAMIS_E_UNSUPPORTED,
-                           "%s: dtype %d: f32, f16 and bf16 are supported", op, (int)dtype);
 }

@@ -34,26 +34,9 @@ static cl_mem wrap_host(tms_cl_device *cl, uint64_t bytes, cl_int *code) {
     return NULL;
 }
 
-static tamis_status check_limits(tms_device *dev, uint64_t bytes) {
-    const tamis_device_info *info = &dev->info;
-    uint64_t used = tms_cl(dev)->memory_used;
-    if (dev->sticky != TAMIS_OK) return dev->sticky;
-    if (bytes == 0) return tms_device_fail(dev, TAMIS_E_ARGUMENT, "an allocation of 0 bytes");
-    if (bytes > info->max_buffer_bytes)
-        return tms_device_fail(
-            dev, TAMIS_E_NO_MEMORY, "a buffer of %llu bytes: the largest on %s is %llu",
-            (unsigned long long)bytes, info->id, (unsigned long long)info->max_buffer_bytes);
-    if (used > info->memory_bytes || bytes > info->memory_bytes - used)
-        return tms_device_fail(dev, TAMIS_E_NO_MEMORY,
-                               "a buffer of %llu bytes: %s has %llu, of which %llu are taken",
-                               (unsigned long long)bytes, info->id,
-                               (unsigned long long)info->memory_bytes, (unsigned long long)used);
-    return TAMIS_OK;
-}
-
 tamis_status tms_cl_alloc(tms_device *dev, uint64_t bytes, tms_mem **out) {
     tms_cl_device *cl = tms_cl(dev);
-    tamis_status status = check_limits(dev, bytes);
+    tamis_status status = tms_check_allocation(dev, bytes, cl->memory_used);
     if (status != TAMIS_OK) return status;
     tms_mem *mem = calloc(1, sizeof *mem);
     if (!mem)

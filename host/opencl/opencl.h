@@ -56,9 +56,6 @@ tamis_status tms_cl_check(tms_device *dev, cl_int error, const char *what);
 /* The same for errors that come with waiting: late ones, which the device keeps. */
 tamis_status tms_cl_check_late(tms_device *dev, cl_int error, const char *what);
 
-/* E_UNSUPPORTED unless `dtype` is one of tamis_dtype. */
-tamis_status tms_cl_check_dtype(tms_device *dev, const char *op, tamis_dtype dtype);
-
 /* device.c */
 tamis_status tms_cl_list(tamis_device_info *infos, size_t capacity, size_t *count);
 tamis_status tms_cl_open(const char *id, const tms_log *log, tms_device **out, tamis_error *error);
@@ -195,9 +192,6 @@ void tms_cl_attend_lists(tms_cl_launch *l, const tms_attend *p);
 /* attend_cpu.c: the CPU form of attend up to the merge, and why it does not take a case. */
 tamis_status tms_cl_attend_cpu(tms_device *dev, const tms_attend *p, const tms_cl_states *s);
 const char *tms_cl_attend_cpu_refusal(const tms_attend *p);
-
-/* select.c: the most entries that a list of the launch may get. */
-uint32_t tms_cl_select_most(const tms_select *p);
 
 /* States of the same rows into one, parts packed [part][row*n_heads + head][dim], out at a row
  * stride; what merge and the last step of attend share. */

@@ -5,19 +5,10 @@
 tamis_status tms_cl_write_rows(tms_device *dev, const tms_write_rows *p) {
     const tms_batch *b = &p->batch;
     tamis_status status = tms_cl_base_only(dev, "write_rows");
-    if (status == TAMIS_OK) status = tms_check_kv(dev, &p->kv);
+    if (status == TAMIS_OK) status = tms_check_write_rows(dev, p);
     if (status != TAMIS_OK) return status;
-    if (p->dtype != TAMIS_F32 && p->dtype != p->kv.dtype)
-        return tms_device_fail(dev, TAMIS_E_ARGUMENT,
-                               "write_rows: %s rows into a cache of %s: f32 or the cache's dtype",
-                               tamis_dtype_name(p->dtype), tamis_dtype_name(p->kv.dtype));
     uint64_t lanes = (uint64_t)b->n_rows * b->n_kv_heads,
              width = (uint64_t)b->n_kv_heads * p->kv.head_dim;
-    if (b->n_rows > 1 && (p->k_stride < width || p->v_stride < width))
-        return tms_device_fail(dev, TAMIS_E_ARGUMENT,
-                               "write_rows: rows of %llu elements at strides of %llu and %llu",
-                               (unsigned long long)width, (unsigned long long)p->k_stride,
-                               (unsigned long long)p->v_stride);
     uint64_t n_k = b->n_rows ? (b->n_rows - 1) * p->k_stride + width : 0;
     uint64_t n_v = b->n_rows ? (b->n_rows - 1) * p->v_stride + width : 0;
     tms_cl_launch l = tms_cl_begin(

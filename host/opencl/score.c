@@ -40,13 +40,8 @@ static tamis_status run_cpu(tms_device *dev, const tms_score_pages *p) {
 }
 
 tamis_status tms_cl_score_pages(tms_device *dev, const tms_score_pages *p) {
-    tamis_status status = tms_check_kv(dev, &p->kv);
-    if (status == TAMIS_OK) status = tms_check_batch(dev, &p->batch);
+    tamis_status status = tms_check_score(dev, "score_pages", p);
     if (status != TAMIS_OK) return status;
-    if (p->batch.n_rows && p->stride < p->batch.max_visible / p->kv.page_size)
-        return tms_device_fail(dev, TAMIS_E_ARGUMENT,
-                               "score_pages: a stride of %u scores for lanes of %u full pages",
-                               p->stride, p->batch.max_visible / p->kv.page_size);
     bool cpu;
     status = tms_cl_choose(dev, "score_pages", tms_cl_cpu_shape_refusal(&p->kv), &cpu);
     if (status != TAMIS_OK) return status;

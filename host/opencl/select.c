@@ -5,40 +5,11 @@
 
 #define SELECT_LANES 256u /* LANES of select.cl */
 
-static uint64_t ceil_div(uint64_t a, uint64_t b) {
-    return (a + b - 1) / b;
-}
-
-/* Recent slots may begin within an entry; without them a partial entry is still protected. */
-uint32_t tms_cl_select_most(const tms_select *p) {
-    uint64_t size = p->granularity, n = ceil_div(p->batch.max_visible, size);
-    uint64_t recent = p->recent ? (p->recent + size - 2) / size + 1 : size > 1;
-    uint64_t most = ceil_div(p->sinks, size) + recent;
-    if (most < p->k) most = p->k;
-    return p->batch.n_rows == 0 ? 0 : (uint32_t)(most < n ? most : n);
-}
-
-static tamis_status check(tms_device *dev, const tms_select *p) {
-    const tms_batch *b = &p->batch;
-    tamis_status status = tms_check_batch(dev, b);
-    if (status != TAMIS_OK) return status;
-    if (p->granularity == 0)
-        return tms_device_fail(dev, TAMIS_E_ARGUMENT, "select: a granularity of 0 slots");
-    if (p->scores.mem && b->n_rows && p->stride < b->max_visible / p->granularity)
-        return tms_device_fail(dev, TAMIS_E_ARGUMENT,
-                               "select: a stride of %u scores for lanes of %u entries", p->stride,
-                               b->max_visible / p->granularity);
-    if (tms_cl_select_most(p) > p->lists.capacity)
-        return tms_device_fail(dev, TAMIS_E_ARGUMENT, "select: %u entries in a list of %u",
-                               tms_cl_select_most(p), p->lists.capacity);
-    return TAMIS_OK;
-}
-
 tamis_status tms_cl_select(tms_device *dev, const tms_select *p) {
     const tms_batch *b = &p->batch;
     uint64_t owners = (uint64_t)b->n_rows * b->n_kv_heads;
     bool cpu;
-    tamis_status status = check(dev, p);
+    tamis_status status = tms_check_select(dev, p);
     if (status == TAMIS_OK) status = tms_cl_choose(dev, "select", NULL, &cpu);
     if (status != TAMIS_OK) return status;
     tms_cl_launch l = cpu ? tms_cl_begin(dev, "select_cpu.cl", "select_entries", "-DDTYPE=0")

@@ -19,24 +19,9 @@ const char *tms_cl_sparse_attend_refusal(tms_device *dev, const tms_sparse_atten
 }
 
 static tamis_status check(tms_device *dev, const tms_sparse_attend *p) {
-    const tms_batch *b = &p->attend.batch;
-    tamis_status status = tms_check_kv(dev, &p->attend.kv);
-    if (status == TAMIS_OK) status = tms_check_batch(dev, b);
-    if (status != TAMIS_OK) return status;
     const char *refusal = tms_cl_sparse_attend_refusal(dev, p);
     if (refusal) return tms_device_fail(dev, TAMIS_E_UNSUPPORTED, "sparse_attend: %s", refusal);
-    uint32_t full = b->max_visible / p->attend.kv.page_size;
-    if (b->n_rows && p->score.stride < full)
-        return tms_device_fail(dev, TAMIS_E_ARGUMENT,
-                               "sparse_attend: a stride of %u scores for lanes of %u full pages",
-                               p->score.stride, full);
-    uint32_t most = tms_cl_select_most(&p->select), max_pages = p->attend.max_pages;
-    if (most > max_pages || max_pages > p->select.lists.capacity)
-        return tms_device_fail(
-            dev, TAMIS_E_ARGUMENT,
-            "sparse_attend: select gives %u entries, max_pages is %u and lists hold %u", most,
-            max_pages, p->select.lists.capacity);
-    return TAMIS_OK;
+    return tms_check_sparse_attend(dev, p);
 }
 
 tamis_status tms_cl_sparse_attend(tms_device *dev, const tms_sparse_attend *p) {

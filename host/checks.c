@@ -1,0 +1,189 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The rules of the contract that every backend checks alike before it allocates or launches. */
+#include "host/backend.h"
+
+#include <math.h>
+
+static bool listed(uint32_t value, const uint32_t *list, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        if (list[i] == value) return true;
+    }
+    return false;
+}
+
+tamis_status tms_check_kv(tms_device *dev, const tms_kv *kv) {
+    static const uint32_t page_sizes[] = {8, 16, 32, 64};
+    static const uint32_t head_dims[] = {64, 80, 96, 128, 256};
+    if (!listed(kv->page_size, page_sizes, sizeof page_sizes / sizeof *page_sizes))
+        return tms_device_fail(dev, TAMIS_E_UNSUPPORTED,
+                               "page size %u: supported are 8, 16, 32, 64", kv->page_size);
+    if (!listed(kv->head_dim, head_dims, sizeof head_dims / sizeof *head_dims))
+        return tms_device_fail(dev, TAMIS_E_UNSUPPORTED,
+                               "head dim %u: supported are 64, 80, 96, 128, 256", kv->head_dim);
+    if (kv->dtype != TAMIS_F32 && kv->dtype != TAMIS_F16 && kv->dtype != TAMIS_BF16)
+        return tms_device_fail(dev, TAMIS_E_UNSUPPORTED,
+                               "cache dtype %d: supported are f32 (0), f16 (1), bf16 (2)",
+                               (int)kv->dtype);
+    if (kv->slot_stride < kv->head_dim)
+        return tms_device_fail(dev, TAMIS_E_ARGUMENT, "slot stride %llu: less than the head dim %u",
+                               (unsigned long long)kv->slot_stride, kv->head_dim);
+    return TAMIS_OK;
+}
+
+/* The tables of a launch with rows. */
+static tamis_status check_tables(tms_device *dev, const tms_batch *batch) {
+    const struct {
+        const char *name;
+        const tms_mem *mem;
+    } tables[] = {{"tiles", batch->tiles.mem},
+                  {"row_seq", batch->row_seq.mem},
+                  {"visible", batch->visible.mem},
+                  {"table", batch->table.mem}};
+    for (size_t i = 0; i < sizeof tables / sizeof *tables; i++) {
+        if (!tables[i].mem)
+            return tms_device_fail(dev, TAMIS_E_ARGUMENT, "batch of %u rows: %s is absent",
+                                   batch->n_rows, tables[i].name);
+    }
+    if (batch->n_tiles == 0 || batch->n_tiles > batch->n_rows)
+        return tms_device_fail(dev, TAMIS_E_ARGUMENT, "%u tiles for %u rows", batch->n_tiles,
+                               batch->n_rows);
+    if (batch->max_tile_rows == 0 || batch->max_tile_rows > TMS_TILE_ROWS)
+        return tms_device_fail(dev, TAMIS_E_ARGUMENT, "tiles of %u rows: must be 1 to %d",
+                               batch->max_tile_rows, TMS_TILE_ROWS);
+    return TAMIS_OK;
+}
+
+tamis_status tms_check_batch(tms_device *dev, const tms_batch *batch) {
+    if (batch->n_kv_heads == 0 || batch->n_heads % batch->n_kv_heads)
+        return tms_device_fail(dev, TAMIS_E_ARGUMENT,
+                               "%u query heads: not a multiple of %u KV heads", batch->n_heads,
+                               batch->n_kv_heads);
+    const uint32_t group = batch->n_heads / batch->n_kv_heads;
+    if (group == 0 || group > 16)
+        return tms_device_fail(dev, TAMIS_E_UNSUPPORTED,
+                               "%u query heads to %u KV heads: the group must be 1 to 16",
+                               batch->n_heads, batch->n_kv_heads);
+    return batch->n_rows ? check_tables(dev, batch) : TAMIS_OK;
+}
+
+tamis_status tms_check_bounds(tms_device *dev, const tms_bounds *p) {
+    tamis_status status = tms_check_kv(dev, &p->kv);
+    if (status != TAMIS_OK) return status;
+    if (p->kind != TMS_BOUNDS_MINMAX && p->kind != TMS_BOUNDS_MEAN_STD &&
+        p->kind != TMS_BOUNDS_MEAN)
+        return tms_device_fail(
+            dev, TAMIS_E_UNSUPPORTED,
+            "bounds kind %d: supported are minmax (0), mean and std (1), mean (2)", (int)p->kind);
+    if (p->kind == TMS_BOUNDS_MEAN_STD && !(p->width >= 0 && isfinite(p->width)))
+        return tms_device_fail(dev, TAMIS_E_ARGUMENT, "bounds width %g: must be finite and >= 0",
+                               (double)p->width);
+    return TAMIS_OK;
+}
+
+tamis_status tms_check_dtype(tms_device *dev, const char *op, tamis_dtype dtype) {
+    if (tamis_dtype_size(dtype) != 0) return TAMIS_OK;
+    return tms_device_fail(dev, TAMIS_E_UNSUPPORTED,
+                           "%s: dtype %d: f32, f16 and bf16 are supported", op, (int)dtype);
+}
+
+tamis_status tms_check_allocation(tms_device *dev, uint64_t bytes, uint64_t used) {
+    const tamis_device_info *info = &dev->info;
+    if (dev->sticky != TAMIS_OK) return dev->sticky;
+    if (bytes == 0) return tms_device_fail(dev, TAMIS_E_ARGUMENT, "an allocation of 0 bytes");
+    if (bytes > info->max_buffer_bytes)
+        return tms_device_fail(
+            dev, TAMIS_E_NO_MEMORY, "a buffer of %llu bytes: the largest on %s is %llu",
+            (unsigned long long)bytes, info->id, (unsigned long long)info->max_buffer_bytes);
+    if (used > info->memory_bytes || bytes > info->memory_bytes - used)
+        return tms_device_fail(dev, TAMIS_E_NO_MEMORY,
+                               "a buffer of %llu bytes: %s has %llu, of which %llu are taken",
+                               (unsigned long long)bytes, info->id,
+                               (unsigned long long)info->memory_bytes, (unsigned long long)used);
+    return TAMIS_OK;
+}
+
+tamis_status tms_check_write_rows(tms_device *dev, const tms_write_rows *p) {
+    const uint64_t width = (uint64_t)p->batch.n_kv_heads * p->kv.head_dim;
+    tamis_status status = tms_check_kv(dev, &p->kv);
+    if (status != TAMIS_OK) return status;
+    if (p->dtype != TAMIS_F32 && p->dtype != p->kv.dtype)
+        return tms_device_fail(dev, TAMIS_E_ARGUMENT,
+                               "write_rows: %s rows into a cache of %s: f32 or the cache's dtype",
+                               tamis_dtype_name(p->dtype), tamis_dtype_name(p->kv.dtype));
+    if (p->batch.n_rows > 1 && (p->k_stride < width || p->v_stride < width))
+        return tms_device_fail(dev, TAMIS_E_ARGUMENT,
+                               "write_rows: rows of %llu elements at strides of %llu and %llu",
+                               (unsigned long long)width, (unsigned long long)p->k_stride,
+                               (unsigned long long)p->v_stride);
+    return TAMIS_OK;
+}
+
+tamis_status tms_check_score(tms_device *dev, const char *op, const tms_score_pages *p) {
+    tamis_status status = tms_check_kv(dev, &p->kv);
+    if (status == TAMIS_OK) status = tms_check_batch(dev, &p->batch);
+    if (status != TAMIS_OK) return status;
+    const uint32_t full = p->batch.max_visible / p->kv.page_size;
+    if (p->batch.n_rows && p->stride < full)
+        return tms_device_fail(dev, TAMIS_E_ARGUMENT,
+                               "%s: a stride of %u scores for lanes of %u full pages", op,
+                               p->stride, full);
+    return TAMIS_OK;
+}
+
+static uint64_t divide_up(uint64_t a, uint64_t b) {
+    return (a + b - 1) / b;
+}
+
+/* Recent slots may begin within an entry; without them a partial entry is still protected. */
+uint32_t tms_select_most(const tms_select *p) {
+    const uint64_t size = p->granularity, n = divide_up(p->batch.max_visible, size);
+    const uint64_t recent = p->recent ? (p->recent + size - 2) / size + 1 : size > 1;
+    uint64_t most = divide_up(p->sinks, size) + recent;
+    if (most < p->k) most = p->k;
+    return p->batch.n_rows == 0 ? 0 : (uint32_t)(most < n ? most : n);
+}
+
+tamis_status tms_check_select(tms_device *dev, const tms_select *p) {
+    const tms_batch *b = &p->batch;
+    tamis_status status = tms_check_batch(dev, b);
+    if (status != TAMIS_OK) return status;
+    if (p->granularity == 0)
+        return tms_device_fail(dev, TAMIS_E_ARGUMENT, "select: a granularity of 0 slots");
+    if (p->scores.mem && b->n_rows && p->stride < b->max_visible / p->granularity)
+        return tms_device_fail(dev, TAMIS_E_ARGUMENT,
+                               "select: a stride of %u scores for lanes of %u entries", p->stride,
+                               b->max_visible / p->granularity);
+    if (tms_select_most(p) > p->lists.capacity)
+        return tms_device_fail(dev, TAMIS_E_ARGUMENT, "select: %u entries in a list of %u",
+                               tms_select_most(p), p->lists.capacity);
+    return TAMIS_OK;
+}
+
+tamis_status tms_check_attend(tms_device *dev, const tms_attend *p) {
+    const tms_batch *b = &p->batch;
+    tamis_status status = tms_check_kv(dev, &p->kv);
+    if (status == TAMIS_OK) status = tms_check_batch(dev, b);
+    if (status != TAMIS_OK) return status;
+    const uint32_t all = (uint32_t)divide_up(b->max_visible, p->kv.page_size);
+    if (b->n_rows && !p->lists.pages.mem && p->max_pages < all)
+        return tms_device_fail(dev, TAMIS_E_ARGUMENT,
+                               "attend: max_pages is %u and a lane may have %u pages", p->max_pages,
+                               all);
+    if (p->lists.pages.mem && p->max_pages > p->lists.capacity)
+        return tms_device_fail(dev, TAMIS_E_ARGUMENT, "attend: max_pages is %u and lists hold %u",
+                               p->max_pages, p->lists.capacity);
+    return TAMIS_OK;
+}
+
+tamis_status tms_check_sparse_attend(tms_device *dev, const tms_sparse_attend *p) {
+    tamis_status status = tms_check_score(dev, "sparse_attend", &p->score);
+    if (status == TAMIS_OK) status = tms_check_select(dev, &p->select);
+    if (status != TAMIS_OK) return status;
+    const uint32_t most = tms_select_most(&p->select), max_pages = p->attend.max_pages;
+    if (most > max_pages || max_pages > p->select.lists.capacity)
+        return tms_device_fail(
+            dev, TAMIS_E_ARGUMENT,
+            "sparse_attend: select gives %u entries, max_pages is %u and lists hold %u", most,
+            max_pages, p->select.lists.capacity);
+    return TAMIS_OK;
+}
