@@ -449,6 +449,11 @@ extern const tms_backend *const tms_backends[];
 
 /* ---- Helpers shared by backends (backends.c, checks.c) -------------------------------------------- */
 
+/* n / by, rounded up. */
+static inline uint64_t tms_divide_up(uint64_t n, uint64_t by) {
+    return n / by + (n % by != 0);
+}
+
 /* Fills what every device begins with. */
 void tms_device_init(tms_device *dev, const tms_backend *backend, const tamis_device_info *info,
                      const tms_log *log);
@@ -477,7 +482,9 @@ tamis_status tms_check_dtype(tms_device *dev, const char *op, tamis_dtype dtype)
 /* `used`: bytes that the device has given out already. */
 tamis_status tms_check_allocation(tms_device *dev, uint64_t bytes, uint64_t used);
 tamis_status tms_check_write_rows(tms_device *dev, const tms_write_rows *p);
-tamis_status tms_check_score(tms_device *dev, const char *op, const tms_score_pages *p);
+/* What score_pages and page_mass have in common: kv, batch and the stride of the scores. */
+tamis_status tms_check_scores(tms_device *dev, const char *op, const tms_kv *kv,
+                              const tms_batch *batch, uint32_t stride);
 tamis_status tms_check_select(tms_device *dev, const tms_select *p);
 tamis_status tms_check_attend(tms_device *dev, const tms_attend *p);
 tamis_status tms_check_sparse_attend(tms_device *dev, const tms_sparse_attend *p);

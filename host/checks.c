@@ -118,27 +118,24 @@ tamis_status tms_check_write_rows(tms_device *dev, const tms_write_rows *p) {
     return TAMIS_OK;
 }
 
-tamis_status tms_check_score(tms_device *dev, const char *op, const tms_score_pages *p) {
-    tamis_status status = tms_check_kv(dev, &p->kv);
-    if (status == TAMIS_OK) status = tms_check_batch(dev, &p->batch);
+tamis_status tms_check_scores(tms_device *dev, const char *op, const tms_kv *kv,
+                              const tms_batch *batch, uint32_t stride) {
+    tamis_status status = tms_check_kv(dev, kv);
+    if (status == TAMIS_OK) status = tms_check_batch(dev, batch);
     if (status != TAMIS_OK) return status;
-    const uint32_t full = p->batch.max_visible / p->kv.page_size;
-    if (p->batch.n_rows && p->stride < full)
+    const uint32_t full = batch->max_visible / kv->page_size;
+    if (batch->n_rows && stride < full)
         return tms_device_fail(dev, TAMIS_E_ARGUMENT,
-                               "%s: a stride of %u scores for lanes of %u full pages", op,
-                               p->stride, full);
+                               "%s: a stride of %u scores for lanes of %u full pages", op, stride,
+                               full);
     return TAMIS_OK;
-}
-
-static uint64_t divide_up(uint64_t a, uint64_t b) {
-    return (a + b - 1) / b;
 }
 
 /* Recent slots may begin within an entry; without them a partial entry is still protected. */
 uint32_t tms_select_most(const tms_select *p) {
-    const uint64_t size = p->granularity, n = divide_up(p->batch.max_visible, size);
+    const uint64_t size = p->granularity, n = tms_divide_up(p->batch.max_visible, size);
     const uint64_t recent = p->recent ? (p->recent + size - 2) / size + 1 : size > 1;
-    uint64_t most = divide_up(p->sinks, size) + recent;
+    uint64_t most = tms_divide_up(p->sinks, size) + recent;
     if (most < p->k) most = p->k;
     return p->batch.n_rows == 0 ? 0 : (uint32_t)(most < n ? most : n);
 }
@@ -164,7 +161,7 @@ tamis_status tms_check_attend(tms_device *dev, const tms_attend *p) {
     tamis_status status = tms_check_kv(dev, &p->kv);
     if (status == TAMIS_OK) status = tms_check_batch(dev, b);
     if (status != TAMIS_OK) return status;
-    const uint32_t all = (uint32_t)divide_up(b->max_visible, p->kv.page_size);
+    const uint32_t all = (uint32_t)tms_divide_up(b->max_visible, p->kv.page_size);
     if (b->n_rows && !p->lists.pages.mem && p->max_pages < all)
         return tms_device_fail(dev, TAMIS_E_ARGUMENT,
                                "attend: max_pages is %u and a lane may have %u pages", p->max_pages,
@@ -176,7 +173,8 @@ tamis_status tms_check_attend(tms_device *dev, const tms_attend *p) {
 }
 
 tamis_status tms_check_sparse_attend(tms_device *dev, const tms_sparse_attend *p) {
-    tamis_status status = tms_check_score(dev, "sparse_attend", &p->score);
+    const tms_score_pages *s = &p->score;
+    tamis_status status = tms_check_scores(dev, "sparse_attend", &s->kv, &s->batch, s->stride);
     if (status == TAMIS_OK) status = tms_check_select(dev, &p->select);
     if (status != TAMIS_OK) return status;
     const uint32_t most = tms_select_most(&p->select), max_pages = p->attend.max_pages;

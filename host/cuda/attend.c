@@ -11,10 +11,6 @@
 /* Tiles go in launches whose states take so many bytes, or a tile's if that is more. */
 #define MOST_TILE_BYTES (64u << 20)
 
-static uint64_t divide_up(uint64_t n, uint64_t by) {
-    return n / by + (n % by != 0);
-}
-
 static uint64_t at_most(uint64_t n, uint64_t most) {
     return n < most ? n : most;
 }
@@ -32,13 +28,13 @@ static uint32_t group_of(const tms_attend *p) {
 /* Blocks a row and block of heads has at most; the shortest split is a page if that is more. */
 static uint32_t chunks_of(const tms_attend *p) {
     const uint64_t tokens = (uint64_t)p->max_pages * p->kv.page_size;
-    const uint64_t chunks = divide_up(tokens, CU_ATTEND_WARPS * CU_ATTEND_SPLIT);
+    const uint64_t chunks = tms_divide_up(tokens, CU_ATTEND_WARPS * CU_ATTEND_SPLIT);
     return (uint32_t)at_least(at_most(chunks, CU_ATTEND_CHUNKS), 1);
 }
 
 /* Blocks of query heads, all KV heads. */
 static uint64_t head_blocks(const tms_attend *p) {
-    return p->batch.n_kv_heads * divide_up(group_of(p), CU_ATTEND_HEADS);
+    return p->batch.n_kv_heads * tms_divide_up(group_of(p), CU_ATTEND_HEADS);
 }
 
 /* A row's states are head_blocks * chunks times those of a block's heads, or a few less. */
@@ -51,7 +47,7 @@ static uint64_t decode_scratch(const tms_attend *p) {
 
 /* States of a (row, query head) of a tile for `slots`: the pieces of a launch, and those before. */
 static uint64_t tile_chunks(uint64_t slots) {
-    const uint64_t pieces = divide_up(slots, CU_ATTEND_PIECE);
+    const uint64_t pieces = tms_divide_up(slots, CU_ATTEND_PIECE);
     return pieces > CU_ATTEND_CHUNKS ? CU_ATTEND_CHUNKS + 1 : pieces;
 }
 
@@ -160,7 +156,7 @@ typedef struct tile_launches {
 static tile_launches begin_tiles(tms_device *dev, const tms_attend *p) {
     const uint32_t dim = p->kv.head_dim;
     const uint64_t rows = (uint64_t)p->batch.max_tile_rows * group_of(p);
-    const uint64_t all = at_least(divide_up(rows, CU_ATTEND_WARP_ROWS(dim)), 1);
+    const uint64_t all = at_least(tms_divide_up(rows, CU_ATTEND_WARP_ROWS(dim)), 1);
     const uint32_t warps = (uint32_t)at_most(all, CU_ATTEND_TILE_WARPS);
     return (tile_launches){.sums = tms_cu_begin(dev, "attend_mma", "attend_tiles_%s_d%u",
                                                 tamis_dtype_name(p->kv.dtype), dim),
@@ -169,9 +165,9 @@ static tile_launches begin_tiles(tms_device *dev, const tms_attend *p) {
                                          .threads = 32 * warps,
                                          .shared = CU_ATTEND_TILE_SHARED(dim, warps)},
                            .join_grid = {.y = p->batch.n_kv_heads,
-                                         .z = divide_up(rows, CU_ATTEND_JOIN_WARPS),
+                                         .z = tms_divide_up(rows, CU_ATTEND_JOIN_WARPS),
                                          .threads = 32 * CU_ATTEND_JOIN_WARPS},
-                           .blocks = divide_up(all, CU_ATTEND_TILE_WARPS)};
+                           .blocks = tms_divide_up(all, CU_ATTEND_TILE_WARPS)};
 }
 
 /* Pieces go CU_ATTEND_CHUNKS a launch, from the first: then which of them are joined at once does
@@ -205,7 +201,7 @@ static tamis_status run_tiles(tms_device *dev, const tms_attend *p) {
     tamis_status status = TAMIS_OK;
     do {
         args.n = (uint32_t)at_most(n - args.first, window);
-        status = run_window(&l, &args, at_least(divide_up(slots, CU_ATTEND_PIECE), 1));
+        status = run_window(&l, &args, at_least(tms_divide_up(slots, CU_ATTEND_PIECE), 1));
         args.first += args.n;
     } while (status == TAMIS_OK && args.first < n);
     return status;

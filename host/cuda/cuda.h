@@ -60,11 +60,6 @@ static inline tms_cu_device *tms_cu(tms_device *dev) {
     return (tms_cu_device *)dev;
 }
 
-/* n / by, rounded up. */
-static inline uint64_t tms_cu_divide_up(uint64_t n, uint64_t by) {
-    return n / by + (n % by != 0);
-}
-
 /* error.c: OK, or E_DEVICE (E_NO_MEMORY where the driver says so) with `what` and the error's name
  * and number. */
 tamis_status tms_cu_check(tms_device *dev, tms_cu_result result, const char *what);

@@ -184,7 +184,7 @@ tamis_status tms_cu_run(tms_cu_launch *l, tms_cu_grid grid, const void *args) {
 }
 
 tms_cu_grid tms_cu_items(uint64_t n, uint32_t threads) {
-    const uint64_t blocks = tms_cu_divide_up(n, threads);
+    const uint64_t blocks = tms_divide_up(n, threads);
     return (tms_cu_grid){
         .x = blocks < MOST_STRIDED ? blocks : MOST_STRIDED, .y = 1, .z = 1, .threads = threads};
 }

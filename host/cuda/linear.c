@@ -121,7 +121,7 @@ static tamis_status run_few(tms_device *dev, const tms_linear *p, unsigned rows)
     tms_cu_launch l =
         tms_cu_begin(dev, "linear", "linear_rows_%s_r%u", tamis_dtype_name(p->dtype), rows);
     cu_linear_args args = operands(&l, p);
-    tms_cu_grid grid = {.x = tms_cu_divide_up(p->n_out, CU_LINEAR_RUN),
+    tms_cu_grid grid = {.x = tms_divide_up(p->n_out, CU_LINEAR_RUN),
                         .threads = CU_LINEAR_FEW_THREADS};
     if (p->n_rows == 0) grid.x = 0;
     return tms_cu_run(&l, grid, &args);
@@ -130,8 +130,8 @@ static tamis_status run_few(tms_device *dev, const tms_linear *p, unsigned rows)
 static tamis_status run_tiles(tms_device *dev, const tms_linear *p) {
     tms_cu_launch l = tms_cu_begin(dev, "linear", "linear_tile_%s", tamis_dtype_name(p->dtype));
     cu_linear_args args = operands(&l, p);
-    tms_cu_grid grid = {.x = tms_cu_divide_up(p->n_out, CU_LINEAR_TILE),
-                        .y = tms_cu_divide_up(p->n_rows, CU_LINEAR_TILE),
+    tms_cu_grid grid = {.x = tms_divide_up(p->n_out, CU_LINEAR_TILE),
+                        .y = tms_divide_up(p->n_rows, CU_LINEAR_TILE),
                         .threads = CU_LINEAR_TILE_THREADS};
     if (p->n_rows == 0) grid.x = 0;
     return tms_cu_run(&l, grid, &args);
@@ -141,7 +141,7 @@ static tamis_status run_tiles(tms_device *dev, const tms_linear *p) {
 static tamis_status start(tms_device *dev, const tms_linear *p) {
     tms_cu_launch l = tms_cu_begin(dev, "linear", "linear_start");
     cu_linear_args args = operands(&l, p);
-    tms_cu_grid grid = {.x = tms_cu_divide_up(p->n_out, CU_LINEAR_ITEM_THREADS),
+    tms_cu_grid grid = {.x = tms_divide_up(p->n_out, CU_LINEAR_ITEM_THREADS),
                         .y = p->n_rows < MOST_Y ? p->n_rows : MOST_Y,
                         .threads = CU_LINEAR_ITEM_THREADS};
     return tms_cu_run(&l, grid, &args);

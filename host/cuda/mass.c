@@ -46,7 +46,7 @@ static cu_mass_args args_of(tms_cu_launch *l, const tms_page_mass *p) {
 
 /* Blocks of x owners, which share the `n` pages of each, `per_block` at a time. */
 static tms_cu_grid grid_of(uint64_t owners, uint64_t n, uint32_t per_block) {
-    const uint64_t shares = tms_cu_divide_up(n, per_block);
+    const uint64_t shares = tms_divide_up(n, per_block);
     return (tms_cu_grid){.x = owners,
                          .y = shares < MOST_SHARES ? shares : MOST_SHARES,
                          .z = 1,
@@ -60,8 +60,7 @@ static tamis_status run_logs(tms_device *dev, const tms_page_mass *p) {
                                    tamis_dtype_name(p->kv.dtype), p->kv.head_dim);
     const cu_mass_args args = args_of(&l, p);
     return tms_cu_run(
-        &l, grid_of(masses_of(p).n_states, tms_cu_divide_up(seen, size), CU_MASS_THREADS / 32),
-        &args);
+        &l, grid_of(masses_of(p).n_states, tms_divide_up(seen, size), CU_MASS_THREADS / 32), &args);
 }
 
 static tamis_status run_lse(tms_device *dev, const tms_page_mass *p) {
@@ -81,15 +80,10 @@ static tamis_status run_scores(tms_device *dev, const tms_page_mass *p) {
 }
 
 tamis_status tms_cu_page_mass(tms_device *dev, const tms_page_mass *p) {
-    const tms_batch *b = &p->batch;
     tamis_status status = tms_cu_base_only(dev, "page_mass");
-    if (status == TAMIS_OK) status = tms_check_kv(dev, &p->kv);
-    if (status == TAMIS_OK) status = tms_check_batch(dev, b);
+    if (status == TAMIS_OK)
+        status = tms_check_scores(dev, "page_mass", &p->kv, &p->batch, p->stride);
     if (status != TAMIS_OK) return status;
-    if (b->n_rows && p->stride < b->max_visible / p->kv.page_size)
-        return tms_device_fail(dev, TAMIS_E_ARGUMENT,
-                               "page_mass: a stride of %u scores for lanes of %u full pages",
-                               p->stride, b->max_visible / p->kv.page_size);
     status = run_logs(dev, p);
     if (status == TAMIS_OK) status = run_lse(dev, p);
     return status == TAMIS_OK ? run_scores(dev, p) : status;

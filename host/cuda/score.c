@@ -18,9 +18,9 @@ static uint32_t blocks_of(const tms_device *dev, const tms_score_pages *p, uint3
     const uint64_t units = dev->info.compute_units, owners = lanes ? lanes : 1;
     const uint32_t full = p->batch.max_visible / p->kv.page_size;
     const uint32_t turn = CU_SCORE_TURN(p->kv.head_dim) * (threads / 32);
-    const uint64_t spread = least(tms_cu_divide_up(full, FEWEST_PAGES), units / owners);
+    const uint64_t spread = least(tms_divide_up(full, FEWEST_PAGES), units / owners);
     const uint64_t whole =
-        least(tms_cu_divide_up(full, turn), units * (MOST_THREADS / threads) / owners);
+        least(tms_divide_up(full, turn), units * (MOST_THREADS / threads) / owners);
     const uint64_t blocks = spread > whole ? spread : whole;
     return blocks ? (uint32_t)blocks : 1;
 }
@@ -47,7 +47,8 @@ uint32_t tms_cu_score_shared(const tms_score_pages *p) {
 
 tamis_status tms_cu_score_pages(tms_device *dev, const tms_score_pages *p) {
     tamis_status status = tms_cu_base_only(dev, "score_pages");
-    if (status == TAMIS_OK) status = tms_check_score(dev, "score_pages", p);
+    if (status == TAMIS_OK)
+        status = tms_check_scores(dev, "score_pages", &p->kv, &p->batch, p->stride);
     if (status != TAMIS_OK) return status;
     tms_cu_launch l = tms_cu_begin(dev, "score", "score_pages_%s_d%u",
                                    tamis_dtype_name(p->kv.dtype), p->kv.head_dim);

@@ -9,14 +9,10 @@
 #define BASE_TOKENS 64u
 #define BASE_ROWS   64u
 
-static uint32_t ceil_div(uint32_t a, uint32_t b) {
-    return a / b + (a % b != 0);
-}
-
 /* Splits of a launch, at least 1. */
 static uint32_t splits_of(const tms_attend *p, bool cpu) {
     const uint32_t least = BASE_TOKENS / p->kv.page_size; /* pages of a split */
-    uint32_t splits = ceil_div(p->max_pages, cpu ? TMS_CL_SPLIT_PAGES : least);
+    uint32_t splits = (uint32_t)tms_divide_up(p->max_pages, cpu ? TMS_CL_SPLIT_PAGES : least);
     if (!cpu && splits > BASE_SPLITS) splits = BASE_SPLITS;
     return splits ? splits : 1;
 }

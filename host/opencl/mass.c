@@ -77,15 +77,10 @@ static tamis_status run_scores(tms_device *dev, const tms_page_mass *p, const ma
 }
 
 tamis_status tms_cl_page_mass(tms_device *dev, const tms_page_mass *p) {
-    const tms_batch *b = &p->batch;
     tamis_status status = tms_cl_base_only(dev, "page_mass");
-    if (status == TAMIS_OK) status = tms_check_kv(dev, &p->kv);
-    if (status == TAMIS_OK) status = tms_check_batch(dev, b);
+    if (status == TAMIS_OK)
+        status = tms_check_scores(dev, "page_mass", &p->kv, &p->batch, p->stride);
     if (status != TAMIS_OK) return status;
-    if (b->n_rows && p->stride < b->max_visible / p->kv.page_size)
-        return tms_device_fail(dev, TAMIS_E_ARGUMENT,
-                               "page_mass: a stride of %u scores for lanes of %u full pages",
-                               p->stride, b->max_visible / p->kv.page_size);
     const masses m = masses_of(p);
     status = run_logs(dev, p, &m);
     if (status == TAMIS_OK) status = run_lse(dev, p, &m);
