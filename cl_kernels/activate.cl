@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* activate: y = silu(gate)·up, silu(z) = z / (1 + exp(-z)).
- * contract: host/backend.h; meaning: host/reference/activate.c.
+ * contract: host/ops.h; meaning: host/reference/activate.c.
  * With h = exp(-|z|/2) neither side overflows, and results keep the range of f32.
  * Work split: an item owns 16 channels of one row, the last one of a row what is left. */
 #include "common.clh"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* attend: out = Σ softmax(scale·q·k)·v over the slots that a row sees; lse = log Σ exp.
- * contract: host/backend.h; meaning: host/reference/attend.c.
+ * contract: host/ops.h; meaning: host/reference/attend.c.
  * Work split: a group owns one (row, KV head, split of the row's list) and serves all query heads of
  * the KV head; how long a split is follows from the row's own list. A loop step is a tile of LANES
  * keys: a lane owns a key, and in step 3d 8 channels of every PARTS-th key. Softmax runs online, one
@@ -29,7 +29,7 @@
 __kernel GROUP_OF(LANES) void attend_rows(
     KV_PARAMS, BATCH_PARAMS, MATRIX_PARAMS(q), REF_PARAMS(const int, pages),
     REF_PARAMS(const int, count), uint capacity, REF_PARAMS(const int, positions),
-    REF_PARAMS(const int, intervals), uint first, float scale, float soft_cap, uint n_splits,
+    REF_PARAMS(const int, intervals), REF_PARAMS(float, logits), ulong logit_stride, uint first, float scale, float soft_cap, uint n_splits,
     MATRIX_PARAMS(out), ulong out_split_stride, REF_PARAMS(float, lse), ulong lse_split_stride) {
     __local float query[GROUP * HEAD_DIM];
     __local float weight[GROUP][LANES];   /* logits, then probabilities, of the tile */
@@ -53,6 +53,7 @@ __kernel GROUP_OF(LANES) void attend_rows(
     table += table_offset + row_seq[row_seq_offset + row] * seq_stride + head * head_stride;
     kv += kv_offset + head * kv_head_stride;
     q += q_offset + row * q_stride + (ulong)head * GROUP * HEAD_DIM;
+    if (logits) logits += logits_offset + (ulong)owner * GROUP * logit_stride;
 
     const uint channel = lane % CHUNKS * 8, part = lane / CHUNKS;
     float8 sum[GROUP];
@@ -69,13 +70,14 @@ __kernel GROUP_OF(LANES) void attend_rows(
     for (uint tile = split * pages_a_split; tile < end; tile += TILE_PAGES) {
         /* 1. the page of the lane's key, 2. and whether its slot is seen */
         const uint entry = tile + lane / PAGE_SIZE;
-        bool live = entry < end;
+        bool live = entry < end, below = false; /* below the row's limit: its logit may be kept */
         ulong at = 0;
+        uint slot = 0;
         if (live) {
             const uint ordinal =
                 pages ? (uint)pages[pages_offset + (ulong)owner * capacity + entry] : entry;
-            const uint slot = ordinal * PAGE_SIZE + lane % PAGE_SIZE;
-            live = slot < seen;
+            slot = ordinal * PAGE_SIZE + lane % PAGE_SIZE;
+            live = below = slot < seen;
             if (live) {
                 const ulong page = (ulong)table[ordinal];
                 const int position =
@@ -103,7 +105,9 @@ __kernel GROUP_OF(LANES) void attend_rows(
             float logit = pair.x + pair.y;
             if (soft_cap > 0.0f) logit = soft_cap * tanh(logit / soft_cap);
             /* An infinite logit among the seen gives NaN, as a NaN does. */
-            weight[g][lane] = !live ? -INFINITY : isfinite(logit) ? logit : NAN;
+            logit = !live ? -INFINITY : isfinite(logit) ? logit : NAN;
+            weight[g][lane] = logit;
+            if (logits && below) logits[g * logit_stride + slot] = logit;
         }
         barrier(CLK_LOCAL_MEM_FENCE);
 

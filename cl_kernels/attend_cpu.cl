@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* attend on a CPU, single rows: out = Σ softmax(scale·q·k)·v over the slots that a row sees.
- * contract: host/backend.h; meaning: host/reference/attend.c; the loops: attend_cpu.clh.
+ * contract: host/ops.h; meaning: host/reference/attend.c; the loops: attend_cpu.clh.
  * Work split: an item is one (row, KV head, split of SPLIT_PAGES list entries); it serves all query
  * heads of the KV head, so that K and V are read once. With several splits `out` and `lse` are
  * their states, which merge joins. No intervals. */
@@ -9,8 +9,8 @@
 /* tiles: NULL to serve every row, else only rows that are a tile of their own. */
 __kernel GROUP_OF(1) void attend_single(
     KV_PARAMS, BATCH_PARAMS, MATRIX_PARAMS(q), REF_PARAMS(const int, tiles), uint n_tiles,
-    REF_PARAMS(const int, pages), REF_PARAMS(const int, count), uint capacity, float scale,
-    float soft_cap, uint n_splits, MATRIX_PARAMS(out), ulong out_split_stride,
+    REF_PARAMS(const int, pages), REF_PARAMS(const int, count), uint capacity,
+    REF_PARAMS(float, logits), ulong logit_stride, float scale, float soft_cap, uint n_splits, MATRIX_PARAMS(out), ulong out_split_stride,
     REF_PARAMS(float, lse), ulong lse_split_stride, QUEUE_PARAMS) {
     attend_state s;
     FOR_EACH_QUEUED(item) {
@@ -35,9 +35,16 @@ __kernel GROUP_OF(1) void attend_single(
             const int ordinal = list ? list[n] : first + n;
             if (ordinal > newest) break;
             s.ids[n] = ids[ordinal];
+#if LOGITS
+            s.ordinals[n] = ordinal;
+#endif
             last = min(seen - ordinal * PAGE_SIZE, PAGE_SIZE);
         }
         const page_rows keys = {kv + kv_offset + head * kv_head_stride, page_stride, slot_stride};
+#if LOGITS
+        s.logits = logits + logits_offset + (ulong)owner * GROUP * logit_stride;
+        s.logit_stride = logit_stride;
+#endif
         attend_begin(&s, q + q_offset + row * q_stride + first_head * HEAD_DIM, scale);
         attend_pages(&s, keys, value_offset, n, last, soft_cap);
         attend_end(&s,

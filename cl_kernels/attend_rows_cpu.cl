@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* attend on a CPU, tiles of rows: out = Σ softmax(scale·q·k)·v over the slots that each row sees.
- * contract: host/backend.h; meaning: host/reference/attend.c.
+ * contract: host/ops.h; meaning: host/reference/attend.c.
  * Work split: an item is one (tile of rows, query head, split of SPLIT_PAGES pages). A row is
  * a lane of two vectors of 16, so softmax needs no sums across lanes. A loop step is KEYS slots:
  *   1. keys to f32;  2. logits, 4 keys x 2 vectors at a time;  3. what is seen, maxima, weights;
@@ -18,6 +18,9 @@
 #endif
 #ifndef INTERVALS
 #define INTERVALS 0 /* 1: rows have intervals of positions */
+#endif
+#ifndef LOGITS
+#define LOGITS 0 /* 1: tiles have one row, whose logits are kept, too */
 #endif
 #define TILE_ROWS 32 /* TMS_TILE_ROWS */
 #define HALVES 2     /* vectors of 16 rows */
@@ -37,6 +40,9 @@ typedef struct tile_state {
     float16 top[HALVES], old[HALVES];
     int16 visible[HALVES], low[HALVES], high[HALVES];
     int position[KEYS];
+#if LOGITS
+    __global float *logits; /* of the first row */
+#endif
 } tile_state;
 
 /* 1, 4. Rows of slots first to first + n as f32, zeros up to a multiple of BLOCK. Returns 0; NaN in
@@ -112,6 +118,10 @@ static inline void tile_softmax(tile_state *s, int first, int n, float soft_cap)
             x = seen ? x : (float16)(-INFINITY);
             top = x > top ? x : top;
             s->weight[i][b] = x;
+#if LOGITS
+            const float16 kept = !seen || x - x == 0.0f ? x : (float16)(NAN);
+            if (b == 0) s->logits[first + i] = kept.s0;
+#endif
         }
         /* Where nothing was seen so far, any finite reference keeps the weights at 0. */
         const float16 base = top == -INFINITY ? (float16)(0.0f) : top;
@@ -203,9 +213,10 @@ static inline void tile_end(tile_state *s, int rows, __global float *out, ulong 
 /* positions and intervals may be NULL; singles: tiles of one row are served too. */
 __kernel GROUP_OF(1) void attend_tiles(
     KV_PARAMS, BATCH_PARAMS, MATRIX_PARAMS(q), REF_PARAMS(const int, tiles), uint n_tiles,
-    uint singles, REF_PARAMS(const int, positions), REF_PARAMS(const int, intervals), float scale,
-    float soft_cap, uint n_splits, MATRIX_PARAMS(out), ulong out_split_stride,
-    REF_PARAMS(float, lse), ulong lse_split_stride, QUEUE_PARAMS) {
+    uint singles, REF_PARAMS(const int, positions), REF_PARAMS(const int, intervals),
+    REF_PARAMS(float, logits), ulong logit_stride, float scale, float soft_cap, uint n_splits,
+    MATRIX_PARAMS(out), ulong out_split_stride, REF_PARAMS(float, lse), ulong lse_split_stride,
+    QUEUE_PARAMS) {
     tile_state s;
     const uint n_heads = n_kv_heads * GROUP;
     FOR_EACH_QUEUED(item) {
@@ -218,6 +229,9 @@ __kernel GROUP_OF(1) void attend_tiles(
             &s, rows, q + q_offset + row * q_stride + (ulong)query_head * HEAD_DIM, q_stride, scale,
             visible + visible_offset + (ulong)row * n_kv_heads + head, n_kv_heads,
             intervals ? intervals + intervals_offset + 2 * row : intervals);
+#if LOGITS
+        s.logits = logits + logits_offset + ((ulong)row * n_heads + query_head) * logit_stride;
+#endif
         const int begin = split * SPLIT_PAGES * PAGE_SIZE;
         const int end = min(most, begin + SPLIT_PAGES * PAGE_SIZE);
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* linear on a CPU: y = x·wᵀ + bias (+ y).
- * contract: host/backend.h; meaning: host/reference/linear.c.
+ * contract: host/ops.h; meaning: host/reference/linear.c.
  * linear_few, up to ROWS rows: a work-item owns RUN outputs and reads their weights once, 16 inputs
  * a step, OUTPUTS x ROWS sums at a time.
  * linear_many: a work-item owns PANEL outputs of up to MOST_ROWS rows. A step turns DEPTH inputs of

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* norm: y = x / sqrt(mean(x²) + eps) · w.
- * contract: host/backend.h; meaning: host/reference/norm.c.
+ * contract: host/ops.h; meaning: host/reference/norm.c.
  * Work split: a group owns a row; its lanes take chunks of 16 channels in turn. */
 #include "common.clh"
 

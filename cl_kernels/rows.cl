@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* write_rows: K and V rows into slots of lanes; read_rows: out of them, widened to f32.
- * contract: host/backend.h; meaning: host/reference/rows.c.
+ * contract: host/ops.h; meaning: host/reference/rows.c.
  * Work split: an item owns 16 channels of the K and the V row of one (row, KV head). */
 #include "common.clh"
 #ifndef HEAD_DIM
@@ -28,7 +28,10 @@ static inline void put16(__global const source *from, __global element *to) {
 
 __kernel GROUP_OF(LANES) void write_rows(KV_PARAMS, BATCH_PARAMS, REF_PARAMS(const source, k),
                                          ulong k_stride, REF_PARAMS(const source, v),
-                                         ulong v_stride, REF_PARAMS(const int, slots)) {
+                                         ulong v_stride, REF_PARAMS(const int, slots),
+                                         REF_PARAMS(int, position_plane),
+                                         REF_PARAMS(float, score_plane),
+                                         REF_PARAMS(const int, positions)) {
     FOR_EACH_ITEM(i, n_rows * n_kv_heads * CHUNKS) {
         /* 1. the slot's place */
         const uint channel = i % CHUNKS * 16;
@@ -43,6 +46,11 @@ __kernel GROUP_OF(LANES) void write_rows(KV_PARAMS, BATCH_PARAMS, REF_PARAMS(con
         const ulong within = head * HEAD_DIM + channel;
         put16(k + k_offset + row * k_stride + within, to);
         put16(v + v_offset + row * v_stride + within, to + value_offset);
+        /* 3. the planes that there are */
+        const ulong in_plane = (ulong)page * PAGE_SIZE + slot % PAGE_SIZE;
+        if (channel == 0 && position_plane)
+            position_plane[position_plane_offset + in_plane] = positions[positions_offset + row];
+        if (channel == 0 && score_plane) score_plane[score_plane_offset + in_plane] = 0.0f;
     }
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* sparse_attend on a CPU: score_pages, select and attend in one launch.
- * contract: host/backend.h. The same loops as the three CPU forms, so the same bits.
+ * contract: host/ops.h. The same loops as the three CPU forms, so the same bits.
  * Work split: an item is one (row, KV head): it scores its lane's full pages into `scores`,
  * selects into `pages`, and attends to those, at most SPLIT_PAGES of them. */
 #include "attend_cpu.clh"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* argmax: index of the largest of each row; ties the lowest index, NaN after everything.
- * contract: host/backend.h; meaning: host/reference/argmax.c.
+ * contract: host/ops.h; meaning: host/reference/argmax.c.
  * Work split: a block owns a row; its threads take elements in turn, then the best of lanes and of
  * warps meet. Rows are few and long (a vocabulary): hence the largest block. */
 #include "common.cuh"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Arguments of the CUDA kernels, one struct each, filled by host/cuda and taken by value. Strides
- * in elements, pointers to the first element, absent memory NULL. Meanings: host/backend.h. */
+ * in elements, pointers to the first element, absent memory NULL. Meanings: host/ops.h. */
 #ifndef TAMIS_CUDA_ARGS_H
 #define TAMIS_CUDA_ARGS_H
 
@@ -53,6 +53,9 @@ typedef struct cu_write_rows_args {
     CU_PTR(const void) k;
     CU_PTR(const void) v;
     CU_PTR(const int32_t) slots;
+    CU_PTR(int32_t) position_plane; /* the planes may be NULL */
+    CU_PTR(float) score_plane;
+    CU_PTR(const int32_t) positions; /* of the rows */
     uint64_t k_stride, v_stride;
 } cu_write_rows_args;
 
@@ -67,6 +70,14 @@ typedef struct cu_read_rows_args {
     uint64_t seq_stride, head_stride;
     uint64_t n;
 } cu_read_rows_args;
+
+/* ---- scatter ---- */
+
+typedef struct cu_scatter_rows_args {
+    cu_matrix x, y;
+    CU_PTR(const int32_t) index;
+    uint32_t n_rows, width;
+} cu_scatter_rows_args;
 
 /* ---- pages ---- */
 
@@ -146,12 +157,69 @@ typedef struct cu_select_args {
     uint32_t cached, unused; /* keys that the dynamic shared memory holds */
 } cu_select_args;
 
+/* The wide forms. Tallies of a row of competing lanes, in words: histograms of the keys' bytes
+ * [CU_WIDE_PASSES][CU_WIDE_BINS]; the cut before each pass, four words; the entries that each lane
+ * has already. */
+#define CU_WIDE_THREADS 1024u
+#define CU_WIDE_FEW     4096u /* entries, up to which a block has CU_WIDE_BINS threads */
+#define CU_WIDE_PASSES  8u
+#define CU_WIDE_BINS    256u
+#define CU_WIDE_CUTS    (CU_WIDE_PASSES * CU_WIDE_BINS)
+#define CU_WIDE_TAKEN   (CU_WIDE_CUTS + 4u * CU_WIDE_PASSES)
+
+typedef struct cu_select_wide_args {
+    cu_batch batch; /* row_seq and table with positions only */
+    CU_PTR(const float) scores; /* NULL: by ordinal, or by position */
+    uint64_t stride;
+    cu_lists lists, forced;
+    CU_PTR(const int32_t) k_table;
+    CU_PTR(const int32_t) positions;
+    CU_PTR(const int32_t) row_positions;
+    CU_PTR(uint32_t) upper; /* [rows][KV heads][key_stride] */
+    CU_PTR(uint32_t) tallies; /* [rows][tally_stride] */
+    uint64_t key_stride, tally_stride;
+    uint64_t need; /* in units of 2^-32, 0: no mass */
+    uint32_t granularity, k, sinks, recent, k_share, page_size;
+    uint32_t competes, total, floor, pass;
+} cu_select_wide_args;
+
 /* score and select in one launch: the last block of a (row, KV head) to score selects. */
 typedef struct cu_score_select_args {
     cu_score_args score;
     cu_select_args select;
     CU_PTR(uint32_t) tickets; /* [rows][KV heads], 0 between launches */
 } cu_score_select_args;
+
+/* ---- compact, replace ---- */
+
+/* A block takes a part of a lane: CU_COMPACT_WIDE pieces of 16 bytes of every row of K, or of V, or
+ * the planes. */
+#define CU_COMPACT_THREADS 256u
+#define CU_COMPACT_WIDE    8u
+
+typedef struct cu_compact_args {
+    cu_kv kv;
+    cu_batch batch;
+    cu_lists lists;
+    CU_PTR(const int32_t) to;
+    CU_PTR(uint32_t) positions;
+    CU_PTR(uint32_t) scores;
+    uint64_t to_stride;
+    uint32_t granularity, size, pieces, unused; /* bytes of an element; pieces of a row */
+} cu_compact_args;
+
+#define CU_REPLACE_THREADS 256u
+
+typedef struct cu_replace_args {
+    cu_batch batch;
+    CU_PTR(const int32_t) plane;
+    CU_PTR(const float) scores; /* NULL: by position */
+    CU_PTR(const int32_t) turns;
+    CU_PTR(int32_t) slots;
+    CU_PTR(int32_t) changed;
+    CU_PTR(const int32_t) positions;
+    uint32_t page_size, sinks, recent, lifetime;
+} cu_replace_args;
 
 /* ---- attend, merge ---- */
 
@@ -203,6 +271,8 @@ typedef struct cu_attend_args {
     CU_PTR(float) lse;
     CU_PTR(const int32_t) positions;
     CU_PTR(const int32_t) intervals;
+    CU_PTR(float) logits; /* [row][query head][logit_stride] */
+    uint64_t logit_stride;
     CU_PTR(float) states;
     CU_PTR(uint32_t) tickets; /* [row of the launch][KV head][tile of query heads] */
     float scale, soft_cap;
@@ -220,6 +290,77 @@ typedef struct cu_merge_args {
     CU_PTR(float) lse;
     uint32_t n_parts, n, dim, unused;
 } cu_merge_args;
+
+/* ---- pool, value, key ---- */
+
+#define CU_POOL_THREADS 256u
+
+typedef struct cu_pool_args {
+    CU_PTR(const int32_t) visible;
+    CU_PTR(const float) x;
+    CU_PTR(float) out;
+    uint64_t stride;
+    uint32_t lists, n_lists; /* in all, and of a lane */
+    uint32_t tail, width, kind;
+    uint32_t blocks; /* of a list */
+} cu_pool_args;
+
+/* Lanes whose slots `blocks` blocks of threads share. */
+typedef struct cu_slots {
+    cu_kv kv;
+    cu_batch batch;
+    uint32_t blocks, dim;
+    uint32_t dtype, unused; /* of the cache */
+} cu_slots;
+
+#define CU_SUM_SLOTS    512u /* slots of a block whose sums are formed apart */
+#define CU_ROWS_THREADS 256u /* of a block that takes rows one by one */
+#define CU_ROWS_SLOTS   128u /* slots of it */
+
+#define CU_VALUE_THREADS 128u
+#define CU_VALUE_LISTS   4u                      /* of a thread that sums */
+#define CU_VALUE_SLOTS   (4u * CU_VALUE_THREADS) /* of a block that scores */
+
+typedef struct cu_value_score_args {
+    cu_slots slots;
+    CU_PTR(const float) a;
+    CU_PTR(const int32_t) limits;
+    CU_PTR(float) parts; /* [item][KV head][sum_blocks][list][dim] */
+    CU_PTR(float) y;     /* [item][KV head][list][dim] */
+    CU_PTR(float) out;
+    uint64_t stride, out_stride;
+    uint32_t n_lists, sum_blocks;
+} cu_value_score_args;
+
+/* Products of a tile of cached rows with rows of weights: slots and weights of a block, channels of
+ * a panel of weights, bytes of dynamic shared memory. */
+#define CU_PROJECT_THREADS 128u
+#define CU_PROJECT_SLOTS   64u
+#define CU_PROJECT_ROWS    128u
+#define CU_PROJECT_DEPTH   16u
+#define CU_PROJECT_PITCH   (CU_PROJECT_ROWS + 4u)
+#define CU_PROJECT_SHARED(dim)                                                                     \
+    (4u * ((dim) * CU_PROJECT_SLOTS + CU_PROJECT_DEPTH * CU_PROJECT_PITCH))
+
+typedef struct cu_value_norm_args {
+    cu_slots slots;
+    CU_PTR(const void) w;
+    CU_PTR(float) out;
+    uint64_t w_stride, out_stride;
+    uint32_t n_out, w_dtype;
+} cu_value_norm_args;
+
+typedef struct cu_key_score_args {
+    cu_slots slots;
+    CU_PTR(const float) mu;
+    CU_PTR(const float) cov;
+    CU_PTR(float) sums;  /* [item][KV head][sum_blocks][dim] */
+    CU_PTR(float) means; /* [item][KV head][dim] */
+    CU_PTR(float) out;
+    uint64_t out_stride;
+    float scale;
+    uint32_t sum_blocks;
+} cu_key_score_args;
 
 /* ---- linear, norm, activate, embed, argmax ---- */
 
@@ -267,6 +408,46 @@ typedef struct cu_argmax_args {
     CU_PTR(int32_t) out;
     uint32_t n_rows, dim;
 } cu_argmax_args;
+
+/* ---- observe, fuse ---- */
+
+/* A block takes CU_OBSERVE_KEYS slots, two a lane, and CU_OBSERVE_ROWS rows at a time, 8 a warp.
+ * Dynamic shared memory: its keys, rows of the cache's dtype 16 bytes apart, then the queries. */
+#define CU_OBSERVE_THREADS      128u
+#define CU_OBSERVE_KEYS         64u
+#define CU_OBSERVE_ROWS         32u
+#define CU_OBSERVE_KEYS_OF(row) (CU_OBSERVE_KEYS * ((row) + 16u)) /* bytes; row: bytes of one */
+#define CU_OBSERVE_SHARED(dim, row)                                                                \
+    (CU_OBSERVE_KEYS_OF(row) + CU_OBSERVE_ROWS * (dim) * (uint32_t)sizeof(float))
+
+typedef struct cu_observe_args {
+    cu_kv kv;
+    cu_batch batch;
+    CU_PTR(const int32_t) spans; /* [n_items][2] */
+    cu_matrix q;
+    CU_PTR(const float) lse;
+    CU_PTR(const float) logits; /* NULL: from q and K */
+    CU_PTR(float) values;       /* may be NULL; value_stride 0: a plane */
+    CU_PTR(float) tile;         /* may be NULL */
+    uint64_t lse_stride, logit_stride, value_stride, tile_stride;
+    float scale, soft_cap;
+    uint32_t n_items, max_span, join, rule, accumulate, unused;
+} cu_observe_args;
+
+#define CU_FUSE_THREADS 256u
+#define CU_FUSE_PART    32u /* terms that are summed before their sum goes to the others' */
+
+typedef struct cu_fuse_args {
+    cu_batch batch; /* row_seq and table NULL where nothing lies in a plane */
+    CU_PTR(const float) x;
+    CU_PTR(const float) y; /* may be NULL */
+    CU_PTR(float) out;
+    CU_PTR(const int32_t) positions;
+    CU_PTR(const int32_t) now;
+    uint64_t x_stride, y_stride, out_stride; /* 0: a plane */
+    float a, b;
+    uint32_t kind, tail, chunk, n_lists, page_size, unused;
+} cu_fuse_args;
 
 /* ---- probe ---- */
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* attend: out = Σ softmax(scale·q·k)·v over the slots that a row sees; lse = log Σ exp. Plain form:
  * any type, no matrix units, rows of a tile one by one.
- * contract: host/backend.h; meaning: host/reference/attend.c; the numbered steps are in attend.cuh.
+ * contract: host/ops.h; meaning: host/reference/attend.c; the numbered steps are in attend.cuh.
  * Work split: a block owns a chunk of one row's entries for up to G query heads of a KV head, a
  * warp a split of it. Grid: (chunks, KV heads x tiles of G heads, rows). */
 #include "attend.cuh"
@@ -17,7 +17,7 @@ DEVICE void decode(const cu_attend_args &a, attend_block<D, G> &b) {
     const uint32_t heads = min(a.batch.group - first, (uint32_t)G);
     const float *q = a.q.at + row * a.q.stride + ((uint64_t)l.head * a.batch.group + first) * D;
     attend_sums<G> s;
-    attend_plain<T, D, G>(a, l, q, heads, share.begin, share.end, s);
+    attend_plain<T, D, G>(a, l, q, attend_logits_of(a, l, first), heads, share.begin, share.end, s);
 
     attend_state<D, G> &state = b.of[warp_id()];
     const uint32_t channel = lane_id() * 8;
@@ -33,8 +33,7 @@ DEVICE void decode(const cu_attend_args &a, attend_block<D, G> &b) {
 }
 
 #define ATTEND_DECODE(type, tag, dim, tile)                                                        \
-    KERNEL_WIDE(attend_decode_##tag##_d##dim##_g##tile, CU_ATTEND_WARPS *WARP,                     \
-                cu_attend_args) {                                                                  \
+    KERNEL_WIDE(attend_decode_##tag##_d##dim##_g##tile, CU_ATTEND_WARPS *WARP, cu_attend_args) {   \
         typedef attend_block<dim, tile> block;                                                     \
         SHARED(block, b);                                                                          \
         decode<type, dim, tile>(a, b);                                                             \

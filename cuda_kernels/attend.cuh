@@ -4,7 +4,7 @@
  *
  * Entries (pages) of a row fall into splits, a warp each; CU_ATTEND_WARPS consecutive splits are a
  * chunk, a block. The sizes follow from the row's own number of entries alone. Entries that an
- * interval of slots begins behind do not count. */
+ * interval of slots begins behind do not count, unless their logits are asked for. */
 #ifndef TAMIS_CUDA_ATTEND_CUH
 #define TAMIS_CUDA_ATTEND_CUH
 #include "common.cuh"
@@ -48,7 +48,7 @@ DEVICE attend_lane attend_lane_of(const cu_attend_args &a, uint32_t row, uint32_
     if (a.intervals) {
         l.low = a.intervals[2 * row];
         l.high = a.intervals[2 * row + 1];
-        if (!a.positions) l.from = attend_from(l, a.kv.page_shift);
+        if (!a.positions && !a.logits) l.from = attend_from(l, a.kv.page_shift);
     }
     return l;
 }
@@ -93,6 +93,12 @@ DEVICE float attend_power(float scale) {
 DEVICE float attend_logit(float dot, float soft_cap) {
     const float logit = soft_cap > 0.0f ? soft_cap * tanhf(dot / soft_cap) : dot;
     return logit - logit == 0.0f ? logit : bits_to_float(0x7fc00000u);
+}
+
+/* Where the logits of a row's query heads from the first-th of the group on go; NULL: nowhere. */
+DEVICE float *attend_logits_of(const cu_attend_args &a, const attend_lane &l, uint32_t first) {
+    const uint64_t heads = (uint64_t)l.row * a.batch.n_kv_heads + l.head;
+    return a.logits ? a.logits + (heads * a.batch.group + first) * a.logit_stride : nullptr;
 }
 
 /* What exponents are taken against: nothing seen so far keeps any weight at 0. */
@@ -157,10 +163,25 @@ DEVICE void attend_plain_row(const cu_attend_args &a, const attend_lane &l, cons
     if (seen && channel < D) load_8(key_row<T>(a.kv, p.id, l.head, in_page) + offset + channel, x);
 }
 
-/* KEYS * STEPS slots of one page, from in_page on, into the sums of G heads. */
+/* Keeps the logits of a slot, if they are asked for: all lanes that share its key have them, one writes a head's. */
+template <int D, int G>
+DEVICE void attend_plain_keep(const cu_attend_args &a, const attend_lane &l, uint32_t slot,
+                              const float (&weight)[G], float *logits, uint32_t heads) {
+    const uint32_t head = lane_id() % attend_plain_shape<D, G>::LANES;
+    if (!logits) return;
+    float mine = weight[0];
+#pragma unroll
+    for (int g = 1; g < G; g++)
+        if (head == (uint32_t)g) mine = weight[g];
+    if (head < heads && slot < l.seen) logits[head * a.logit_stride + slot] = mine;
+}
+
+/* KEYS * STEPS slots of one page, from in_page on, into the sums of G heads, of which `heads` are
+ * there. logits may be NULL. */
 template <typename T, int D, int G>
 DEVICE void attend_plain_keys(const cu_attend_args &a, const attend_lane &l, const attend_page &p,
-                              uint32_t in_page, const float (&query)[G][8], attend_sums<G> &s) {
+                              uint32_t in_page, const float (&query)[G][8], float *logits,
+                              uint32_t heads, attend_sums<G> &s) {
     typedef attend_plain_shape<D, G> shape;
     const float rest = a.scale / attend_power(a.scale);
     float weight[shape::STEPS][G], x[8];
@@ -182,6 +203,8 @@ DEVICE void attend_plain_keys(const cu_attend_args &a, const attend_lane &l, con
                 dot += shuffle_xor(dot, mask);
             weight[step][g] = seen[step] ? attend_logit(dot * rest, a.soft_cap) : -INFINITY;
         }
+        attend_plain_keep<D, G>(a, l, (p.ordinal << a.kv.page_shift) + slot, weight[step], logits,
+                                heads);
     }
     /* 3b. the softmax so far */
 #pragma unroll
@@ -231,11 +254,12 @@ template <int G> DEVICE void attend_plain_join(attend_sums<G> &s) {
     }
 }
 
-/* Entries begin to end of a row for `heads` query heads, of which the first is at q. In the first
- * LANES lanes: 8 channels a lane. */
+/* Entries begin to end of a row for `heads` query heads, of which the first is at q and its logits
+ * at `logits`, if they are kept. In the first LANES lanes: 8 channels a lane. */
 template <typename T, int D, int G>
 DEVICE void attend_plain(const cu_attend_args &a, const attend_lane &l, const float *q,
-                         uint32_t heads, uint32_t begin, uint32_t end, attend_sums<G> &s) {
+                         float *logits, uint32_t heads, uint32_t begin, uint32_t end,
+                         attend_sums<G> &s) {
     typedef attend_plain_shape<D, G> shape;
     const uint32_t channel = lane_id() % shape::LANES * 8, part = lane_id() / shape::LANES;
     const float power = attend_power(a.scale);
@@ -258,7 +282,8 @@ DEVICE void attend_plain(const cu_attend_args &a, const attend_lane &l, const fl
         for (uint32_t t = 0; t < slots; t += shape::KEYS * shape::STEPS) {
             const attend_page page = shuffle_page(ahead, t >> a.kv.page_shift);
             if (page.id < 0) continue;
-            attend_plain_keys<T, D, G>(a, l, page, (t & (a.kv.page_size - 1)) + part, query, s);
+            attend_plain_keys<T, D, G>(a, l, page, (t & (a.kv.page_size - 1)) + part, query, logits,
+                                       heads, s);
         }
     }
     if (shape::KEYS == 2) attend_plain_join(s);
@@ -267,12 +292,12 @@ DEVICE void attend_plain(const cu_attend_args &a, const attend_lane &l, const fl
 /* The same for one query head in parts of CU_ATTEND_AGAIN slots, so that no sum is long. */
 template <typename T, int D>
 DEVICE void attend_plain_parts(const cu_attend_args &a, const attend_lane &l, const float *q,
-                               uint32_t begin, uint32_t end, attend_sums<1> &s) {
+                               float *logits, uint32_t begin, uint32_t end, attend_sums<1> &s) {
     const uint32_t size = CU_ATTEND_AGAIN >> a.kv.page_shift;
-    attend_plain<T, D, 1>(a, l, q, 1, begin, min(begin + size, end), s);
+    attend_plain<T, D, 1>(a, l, q, logits, 1, begin, min(begin + size, end), s);
     for (begin += size; begin < end; begin += size) {
         attend_sums<1> part;
-        attend_plain<T, D, 1>(a, l, q, 1, begin, min(begin + size, end), part);
+        attend_plain<T, D, 1>(a, l, q, logits, 1, begin, min(begin + size, end), part);
         const float top = fmaxf(s.top[0], part.top[0]), base = attend_base(top);
         const float old = expf(s.top[0] - base), its = expf(part.top[0] - base);
         s.top[0] = top;

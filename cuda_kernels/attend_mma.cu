@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* attend: out = Σ softmax(scale·q·k)·v over the slots that a row sees; lse = log Σ exp. Form for
  * matrix units: f16 and bf16.
- * contract: host/backend.h; meaning: host/reference/attend.c; numbered steps: attend.cuh,
+ * contract: host/ops.h; meaning: host/reference/attend.c; numbered steps: attend.cuh,
  * attend_mma.cuh.
  * Sums that are not finite are formed anew in plain fp32, which decides between NaN, infinity and a
  * capped logit: products of the parts of a number with infinity may be NaN where the number's is
@@ -64,10 +64,29 @@ DEVICE uint32_t bring(const cu_attend_args &a, const attend_lane &l, key_stream 
     return seen;
 }
 
-/* The sums of a split, 8 query heads at most. */
-template <typename T, int D>
+/* Keeps the logits of the lane's row: 16 keys of a split, `slot` slots on in it. Where they go is
+ * found late: before, registers hold dot products. */
+struct key_logits {
+    const cu_attend_args &a;
+    const attend_lane &l;
+    const attend_share &share;
+    uint32_t first, heads, slot; /* first and number of the block's query heads */
+
+    DEVICE void operator()(int, uint32_t key, float logit) const {
+        const uint32_t at = slot + key, entry = share.begin + (at >> a.kv.page_shift);
+        if (lane_id() / 4 >= heads || entry >= share.end) return;
+        const uint32_t ordinal = l.list ? (uint32_t)l.list[entry] : entry;
+        const uint32_t to = (ordinal << a.kv.page_shift) + (at & (a.kv.page_size - 1));
+        if (to < l.seen) attend_logits_of(a, l, first + lane_id() / 4)[to] = logit;
+    }
+};
+
+/* The sums of a split, 8 query heads at most. LOGITS: `first` and `heads` say whose logits are
+ * kept. */
+template <bool LOGITS, typename T, int D>
 DEVICE void attend_split(const cu_attend_args &a, const attend_lane &l, const attend_share &share,
-                         const float *q, T *stages, uint32_t *thirds, attend_rows<D> (&s)[1]) {
+                         const float *q, uint32_t first, uint32_t heads, T *stages,
+                         uint32_t *thirds, attend_rows<D> (&s)[1]) {
     constexpr uint32_t STAGES = CU_ATTEND_STAGES(D), STAGE = CU_ATTEND_STAGE(D) / sizeof(T);
     const uint32_t slots = (share.end - share.begin) << a.kv.page_shift;
     key_stream stream;
@@ -95,10 +114,13 @@ DEVICE void attend_split(const cu_attend_args &a, const attend_lane &l, const at
         copy_async_commit();
         const T *keys = stages + i * STAGE, *values = keys + KEYS * CU_ATTEND_ROW(D);
         const uint32_t now = seen[0];
-        if (now)
-            attend_keys<CU_ATTEND_ROW(D), 1>(
-                query, s, keys, values, a.soft_cap,
-                [&](int, uint32_t key) { return (now >> key & 1) != 0; });
+        const auto sees = [&](int, uint32_t key) { return (now >> key & 1) != 0; };
+        if constexpr (LOGITS) {
+            const key_logits keep = {a, l, share, first, heads, slot};
+            attend_keys<CU_ATTEND_ROW(D), 1>(query, s, keys, values, a.soft_cap, sees, keep);
+        } else if (now) {
+            attend_keys<CU_ATTEND_ROW(D), 1>(query, s, keys, values, a.soft_cap, sees);
+        }
 #pragma unroll
         for (uint32_t j = 0; j + 1 < STAGES; j++)
             seen[j] = seen[j + 1];
@@ -107,10 +129,10 @@ DEVICE void attend_split(const cu_attend_args &a, const attend_lane &l, const at
     copy_async_wait<0>();
 }
 
-/* Writes a split's state; what is not finite anew. */
+/* Writes a split's state; what is not finite anew, logits included. */
 template <typename T, int D>
 DEVICE void keep_split(const cu_attend_args &a, const attend_lane &l, const attend_share &share,
-                       const float *q, uint32_t heads, attend_rows<D> &s,
+                       const float *q, float *logits, uint32_t heads, attend_rows<D> &s,
                        attend_state<D, CU_ATTEND_HEADS> &state) {
     const uint32_t mine = lane_id() / 4, column = lane_id() % 4 * 2;
     const bool finite = end_rows<T>(s);
@@ -129,7 +151,8 @@ DEVICE void keep_split(const cu_attend_args &a, const attend_lane &l, const atte
     for (uint32_t g = 0; g < heads; g++) {
         if ((doubtful >> 4 * g & 15) == 0) continue;
         attend_sums<1> plain;
-        attend_plain_parts<T, D>(a, l, q + g * D, share.begin, share.end, plain);
+        attend_plain_parts<T, D>(a, l, q + g * D, logits ? logits + g * a.logit_stride : nullptr,
+                                 share.begin, share.end, plain);
         if (lane_id() == 0) {
             state.top[g] = plain.top[0];
             state.total[g] = plain.total[0];
@@ -138,7 +161,8 @@ DEVICE void keep_split(const cu_attend_args &a, const attend_lane &l, const atte
     }
 }
 
-template <typename T, int D> DEVICE void decode(const cu_attend_args &a, unsigned char *shared) {
+template <bool LOGITS, typename T, int D>
+DEVICE void decode(const cu_attend_args &a, unsigned char *shared) {
     uint32_t row;
     if (!attend_row_of(a, row)) return;
     const uint32_t tiles = (a.batch.group + CU_ATTEND_HEADS - 1) / CU_ATTEND_HEADS;
@@ -150,22 +174,27 @@ template <typename T, int D> DEVICE void decode(const cu_attend_args &a, unsigne
     const float *q = a.q.at + row * a.q.stride + ((uint64_t)l.head * a.batch.group + first) * D;
     const uint32_t mine = lane_id() / 4;
     attend_rows<D> s[1];
-    attend_split<T, D>(
-        a, l, share, mine < heads ? q + mine * D : nullptr,
+    attend_split<LOGITS, T, D>(
+        a, l, share, mine < heads ? q + mine * D : nullptr, first, heads,
         (T *)(shared + warp_id() * CU_ATTEND_STAGES(D) * CU_ATTEND_STAGE(D)),
         (uint32_t *)(shared + CU_ATTEND_DECODE_KEYS(D) + warp_id() * CU_ATTEND_THIRDS(D)), s);
     /* The states take the place of the keys. */
     attend_block<D, CU_ATTEND_HEADS> &b = *(attend_block<D, CU_ATTEND_HEADS> *)shared;
     static_assert(sizeof b <= CU_ATTEND_DECODE_SHARED(D), "states fit where keys were");
     block_sync();
-    keep_split<T>(a, l, share, q, heads, s[0], b.of[warp_id()]);
+    keep_split<T>(a, l, share, q, LOGITS ? attend_logits_of(a, l, first) : nullptr, heads, s[0],
+                  b.of[warp_id()]);
     attend_finish(a, l, share, first, heads, b);
 }
 
 #define ATTEND_DECODE(type, tag, dim)                                                              \
     KERNEL_WIDE(attend_decode_##tag##_d##dim, CU_ATTEND_WARPS *WARP, cu_attend_args) {             \
         DYNAMIC_SHARED(unsigned char, shared);                                                     \
-        decode<type, dim>(a, shared);                                                              \
+        decode<false, type, dim>(a, shared);                                                       \
+    }                                                                                              \
+    KERNEL_WIDE(attend_logits_##tag##_d##dim, CU_ATTEND_WARPS *WARP, cu_attend_args) {             \
+        DYNAMIC_SHARED(unsigned char, shared);                                                     \
+        decode<true, type, dim>(a, shared);                                                        \
     }
 FOR_EACH_DIM_OF(ATTEND_DECODE, f16, f16)
 FOR_EACH_DIM_OF(ATTEND_DECODE, bf16, bf16)
@@ -324,7 +353,7 @@ DEVICE void write_rows(const cu_attend_args &a, attend_rows<D> &s, const tile_ro
         const uint32_t entries = CU_ATTEND_PIECE >> a.kv.page_shift;
         const float *q = a.q.at + row * a.q.stride + ((uint64_t)head * a.batch.group + g) * D;
         attend_sums<1> plain;
-        attend_plain_parts<T, D>(a, l, q, max(l.from, piece * entries),
+        attend_plain_parts<T, D>(a, l, q, nullptr, max(l.from, piece * entries),
                                  min(l.entries, (piece + 1) * entries), plain);
         state = states ? states + n * (D + 2) : nullptr;
         for (uint32_t i = 0; i < 8 && lane_id() * 8 < D; i++)

@@ -165,11 +165,17 @@ DEVICE void dot_keys(const attend_query<T, D, M> &q, const T *keys, float (&x)[M
     }
 }
 
+/* The logits of most launches go nowhere. */
+struct attend_drop {
+    DEVICE void operator()(int, uint32_t, float) const {}
+};
+
 /* 3b. Dot products x[.][m] of the m-th 8 rows to weights; the sums so far follow the largest logit.
- * seen(m, key): whether the lane's row sees a key of these N times 16. */
-template <typename T, int D, int M, int N, typename SEEN>
+ * seen(m, key): whether the lane's row sees a key of these N times 16; keep(m, key, logit) gets every
+ * logit, -inf where it does not. */
+template <typename T, int D, int M, int N, typename SEEN, typename KEEP>
 DEVICE void weigh(attend_rows<D> &s, int m, float (&x)[N][M][4], float soft_cap, const SEEN &seen,
-                  attend_operand<T, M> (&weights)[N]) {
+                  const KEEP &keep, attend_operand<T, M> (&weights)[N]) {
     const uint32_t column = lane_id() % 4 * 2;
     float top = s.top;
 #pragma unroll
@@ -177,7 +183,9 @@ DEVICE void weigh(attend_rows<D> &s, int m, float (&x)[N][M][4], float soft_cap,
 #pragma unroll
         for (int i = 0; i < 4; i++) {
             const float logit = attend_logit(x[n][m][i] * s.back, soft_cap);
-            x[n][m][i] = seen(m, 16 * n + i / 2 * 8 + column + i % 2) ? logit : -INFINITY;
+            const uint32_t key = 16 * n + i / 2 * 8 + column + i % 2;
+            x[n][m][i] = seen(m, key) ? logit : -INFINITY;
+            keep(m, key, x[n][m][i]);
             top = fmaxf(top, x[n][m][i]);
         }
     top = quad_max(top);
@@ -228,10 +236,11 @@ DEVICE void add_values(attend_rows<D> (&s)[M], const T *values,
     }
 }
 
-/* N times 16 keys; seen(m, key). */
-template <int ROW, int N, typename T, int D, int M, typename SEEN>
+/* N times 16 keys; seen(m, key), keep(m, key, logit). */
+template <int ROW, int N, typename T, int D, int M, typename SEEN, typename KEEP = attend_drop>
 DEVICE void attend_keys(const attend_query<T, D, M> &q, attend_rows<D> (&s)[M], const T *keys,
-                        const T *values, float soft_cap, const SEEN &seen) {
+                        const T *values, float soft_cap, const SEEN &seen,
+                        const KEEP &keep = KEEP()) {
     float x[N][M][4];
     attend_operand<T, M> weights[N];
 #pragma unroll
@@ -239,7 +248,7 @@ DEVICE void attend_keys(const attend_query<T, D, M> &q, attend_rows<D> (&s)[M], 
         dot_keys<ROW>(q, keys + 16 * n * ROW, x[n]);
 #pragma unroll
     for (int m = 0; m < M; m++)
-        weigh(s[m], m, x, soft_cap, seen, weights);
+        weigh(s[m], m, x, soft_cap, seen, keep, weights);
     add_values<ROW>(s, values, weights);
 }
 

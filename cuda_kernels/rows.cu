@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* write_rows: K and V rows into slots of lanes; read_rows: out of them, widened to f32.
- * contract: host/backend.h; meaning: host/reference/rows.c.
+ * contract: host/ops.h; meaning: host/reference/rows.c.
  * Work split: a thread owns 8 channels of the K and the V row of one (row, KV head). The caller's
  * rows may begin at any element; those of the cache are aligned to 16 bytes. */
 #include "common.cuh"
@@ -56,11 +56,17 @@ template <typename T> DEVICE void get_8(const T *from, float *to) {
     }
 }
 
-/* The K row of a lane's slot. */
+/* The K row of a lane's slot in its page. */
 template <typename T>
-DEVICE T *slot_row(const cu_kv &kv, const int32_t *pages, uint32_t head, uint32_t slot) {
-    const int32_t page = pages[slot >> kv.page_shift];
+DEVICE T *slot_row(const cu_kv &kv, int32_t page, uint32_t head, uint32_t slot) {
     return (T *)key_row<T>(kv, page, head, slot & (kv.page_size - 1));
+}
+
+/* The slot's entries in the planes that there are. */
+DEVICE void put_planes(const cu_write_rows_args &a, uint32_t row, int32_t page, uint32_t slot) {
+    const uint64_t at = ((uint64_t)page << a.kv.page_shift) + (slot & (a.kv.page_size - 1));
+    if (a.position_plane) a.position_plane[at] = a.positions[row];
+    if (a.score_plane) a.score_plane[at] = 0.0f;
 }
 
 /* Rows of S into a cache of T: f32 into any, or bits of 16 into the same. */
@@ -74,8 +80,11 @@ DEVICE void write_rows(const cu_write_rows_args &a) {
         const uint32_t head = lane % n_heads, row = lane / n_heads;
         const int32_t slot = a.slots[lane];
         if (slot < 0) continue;
-        T *to = slot_row<T>(a.kv, lane_pages(a.batch, row, head), head, slot) + channel;
-        /* 2. both rows */
+        const int32_t page = lane_pages(a.batch, row, head)[slot >> a.kv.page_shift];
+        T *to = slot_row<T>(a.kv, page, head, slot) + channel;
+        /* 2. the planes; first, since the page is then no longer needed */
+        if (channel == 0) put_planes(a, row, page, slot);
+        /* 3. both rows */
         const uint64_t within = (uint64_t)head * DIM + channel;
         put_8((const S *)a.k + row * a.k_stride + within,
               (const S *)a.v + row * a.v_stride + within, to, to + a.kv.value_offset);
@@ -89,7 +98,8 @@ template <typename T, uint32_t DIM> DEVICE void read_rows(const cu_read_rows_arg
         const uint64_t row = i / chunks, to = row * DIM + channel;
         const uint32_t head = a.head[row];
         const int32_t *pages = a.table + a.seq[row] * a.seq_stride + head * a.head_stride;
-        const T *from = slot_row<T>(a.kv, pages, head, a.slot[row]) + channel;
+        const uint32_t slot = a.slot[row];
+        const T *from = slot_row<T>(a.kv, pages[slot >> a.kv.page_shift], head, slot) + channel;
         if (a.k) get_8(from, a.k + to);
         if (a.v) get_8(from + a.kv.value_offset, a.v + to);
     }

@@ -53,7 +53,7 @@ static tamis_status check_tables(tms_device *dev, const tms_batch *batch) {
     return TAMIS_OK;
 }
 
-tamis_status tms_check_batch(tms_device *dev, const tms_batch *batch) {
+static tamis_status check_heads(tms_device *dev, const tms_batch *batch) {
     if (batch->n_kv_heads == 0 || batch->n_heads % batch->n_kv_heads)
         return tms_device_fail(dev, TAMIS_E_ARGUMENT,
                                "%u query heads: not a multiple of %u KV heads", batch->n_heads,
@@ -63,7 +63,22 @@ tamis_status tms_check_batch(tms_device *dev, const tms_batch *batch) {
         return tms_device_fail(dev, TAMIS_E_UNSUPPORTED,
                                "%u query heads to %u KV heads: the group must be 1 to 16",
                                batch->n_heads, batch->n_kv_heads);
-    return batch->n_rows ? check_tables(dev, batch) : TAMIS_OK;
+    return TAMIS_OK;
+}
+
+tamis_status tms_check_batch(tms_device *dev, const tms_batch *batch) {
+    tamis_status status = check_heads(dev, batch);
+    return status == TAMIS_OK && batch->n_rows ? check_tables(dev, batch) : status;
+}
+
+tamis_status tms_check_items(tms_device *dev, const tms_batch *batch, bool paged) {
+    const bool lacks_table = paged && (!batch->row_seq.mem || !batch->table.mem);
+    tamis_status status = check_heads(dev, batch);
+    if (status != TAMIS_OK || batch->n_rows == 0) return status;
+    if (!batch->visible.mem || lacks_table)
+        return tms_device_fail(dev, TAMIS_E_ARGUMENT, "a batch of %u items: %s is absent",
+                               batch->n_rows, batch->visible.mem ? "table or row_seq" : "visible");
+    return TAMIS_OK;
 }
 
 tamis_status tms_check_bounds(tms_device *dev, const tms_bounds *p) {
@@ -102,6 +117,20 @@ tamis_status tms_check_allocation(tms_device *dev, uint64_t bytes, uint64_t used
     return TAMIS_OK;
 }
 
+/* Planes have one entry for each slot of a page, whichever head it is of. */
+static tamis_status check_written_planes(tms_device *dev, const tms_write_rows *p) {
+    const bool any = p->planes.positions.mem || p->planes.scores.mem;
+    if (any && p->batch.n_kv_heads > 1 && p->kv.head_stride)
+        return tms_device_fail(dev, TAMIS_E_ARGUMENT,
+                               "write_rows: planes beside pages that %u KV heads share",
+                               p->batch.n_kv_heads);
+    if (p->batch.n_rows && p->planes.positions.mem && !p->positions.mem)
+        return tms_device_fail(dev, TAMIS_E_ARGUMENT,
+                               "write_rows: a plane of positions, and none for %u rows",
+                               p->batch.n_rows);
+    return TAMIS_OK;
+}
+
 tamis_status tms_check_write_rows(tms_device *dev, const tms_write_rows *p) {
     const uint64_t width = (uint64_t)p->batch.n_kv_heads * p->kv.head_dim;
     tamis_status status = tms_check_kv(dev, &p->kv);
@@ -115,7 +144,7 @@ tamis_status tms_check_write_rows(tms_device *dev, const tms_write_rows *p) {
                                "write_rows: rows of %llu elements at strides of %llu and %llu",
                                (unsigned long long)width, (unsigned long long)p->k_stride,
                                (unsigned long long)p->v_stride);
-    return TAMIS_OK;
+    return check_written_planes(dev, p);
 }
 
 tamis_status tms_check_scores(tms_device *dev, const char *op, const tms_kv *kv,
@@ -131,18 +160,68 @@ tamis_status tms_check_scores(tms_device *dev, const char *op, const tms_kv *kv,
     return TAMIS_OK;
 }
 
-/* Recent slots may begin within an entry; without them a partial entry is still protected. */
 uint32_t tms_select_most(const tms_select *p) {
+    const tms_select_wide *w = &p->wide;
     const uint64_t size = p->granularity, n = tms_divide_up(p->batch.max_visible, size);
-    const uint64_t recent = p->recent ? (p->recent + size - 2) / size + 1 : size > 1;
-    uint64_t most = tms_divide_up(p->sinks, size) + recent;
-    if (most < p->k) most = p->k;
+    /* Recent slots may begin within an entry; without them a partial entry is still protected. */
+    const uint64_t recent = p->recent ? ((uint64_t)p->recent + size - 2) / size + 1 : size > 1;
+    uint64_t fixed = tms_divide_up(p->sinks, size) + recent;
+    if (w->forced.pages.mem && fixed < w->forced.capacity) fixed = w->forced.capacity;
+    uint64_t most = w->positions.mem || p->k > fixed ? p->k : fixed;
+    if (w->scope == TMS_SCOPE_ROW) most = w->total > fixed + w->floor ? w->total : fixed + w->floor;
     return p->batch.n_rows == 0 ? 0 : (uint32_t)(most < n ? most : n);
+}
+
+uint64_t tms_select_need(const tms_select *p) {
+    const double need = ceil(ldexp(p->wide.mass, 32));
+    return need > 0 && need < ldexp(1, 64) ? (uint64_t)need : 0;
+}
+
+#define SELECT_MOST_ENTRIES (1u << 22) /* of a lane */
+#define SELECT_MOST_HEADS   1024u      /* that compete */
+
+static tamis_status check_select_row(tms_device *dev, const tms_select *p, uint64_t n) {
+    const tms_select_wide *w = &p->wide;
+    const uint32_t heads = p->batch.n_kv_heads;
+    if (w->k_table.mem || w->mass > 0 || w->positions.mem)
+        return tms_device_fail(dev, TAMIS_E_ARGUMENT, "select: scope row (%d) with %s",
+                               (int)w->scope,
+                               w->k_table.mem ? "a k_table"
+                               : w->mass > 0  ? "a mass"
+                                              : "positions");
+    if (heads > SELECT_MOST_HEADS || n * heads > UINT32_MAX)
+        return tms_device_fail(dev, TAMIS_E_UNSUPPORTED,
+                               "select: a row of %u KV heads of %llu entries: at most %u, and %u "
+                               "entries in all",
+                               heads, (unsigned long long)n, SELECT_MOST_HEADS, UINT32_MAX);
+    return TAMIS_OK;
+}
+
+static tamis_status check_select_wide(tms_device *dev, const tms_select *p) {
+    const tms_select_wide *w = &p->wide;
+    const uint64_t n = tms_divide_up(p->batch.max_visible, p->granularity);
+    if (w->scope != TMS_SCOPE_LANE && w->scope != TMS_SCOPE_ROW)
+        return tms_device_fail(dev, TAMIS_E_UNSUPPORTED,
+                               "select: scope %d: supported are lane (0), row (1)", (int)w->scope);
+    if (n > SELECT_MOST_ENTRIES)
+        return tms_device_fail(dev, TAMIS_E_UNSUPPORTED,
+                               "select: lanes of %llu entries: at most %u", (unsigned long long)n,
+                               SELECT_MOST_ENTRIES);
+    if (w->mass > 0 && !p->scores.mem)
+        return tms_device_fail(dev, TAMIS_E_ARGUMENT, "select: a mass of %g without scores",
+                               (double)w->mass);
+    if (w->positions.mem && w->page_size == 0)
+        return tms_device_fail(dev, TAMIS_E_ARGUMENT, "select: positions with a page size of 0");
+    if (w->positions.mem && p->batch.n_rows && !w->row_positions.mem)
+        return tms_device_fail(dev, TAMIS_E_ARGUMENT,
+                               "select: positions of slots, none of the %u rows", p->batch.n_rows);
+    return w->scope == TMS_SCOPE_ROW ? check_select_row(dev, p, n) : TAMIS_OK;
 }
 
 tamis_status tms_check_select(tms_device *dev, const tms_select *p) {
     const tms_batch *b = &p->batch;
-    tamis_status status = tms_check_batch(dev, b);
+    const bool wide = tms_select_is_wide(p);
+    tamis_status status = tms_check_items(dev, b, !wide || p->wide.positions.mem);
     if (status != TAMIS_OK) return status;
     if (p->granularity == 0)
         return tms_device_fail(dev, TAMIS_E_ARGUMENT, "select: a granularity of 0 slots");
@@ -150,9 +229,26 @@ tamis_status tms_check_select(tms_device *dev, const tms_select *p) {
         return tms_device_fail(dev, TAMIS_E_ARGUMENT,
                                "select: a stride of %u scores for lanes of %u entries", p->stride,
                                b->max_visible / p->granularity);
-    if (tms_select_most(p) > p->lists.capacity)
-        return tms_device_fail(dev, TAMIS_E_ARGUMENT, "select: %u entries in a list of %u",
-                               tms_select_most(p), p->lists.capacity);
+    if (!(p->wide.mass >= 0))
+        return tms_device_fail(dev, TAMIS_E_ARGUMENT, "select: a mass of %g: must be 0 or more",
+                               (double)p->wide.mass);
+    if (wide) status = check_select_wide(dev, p);
+    if (status == TAMIS_OK && tms_select_most(p) > p->lists.capacity)
+        status = tms_device_fail(dev, TAMIS_E_ARGUMENT, "select: %u entries in a list of %u",
+                                 tms_select_most(p), p->lists.capacity);
+    return status;
+}
+
+static tamis_status check_logits(tms_device *dev, const tms_attend *p) {
+    const tms_batch *b = &p->batch;
+    if (b->max_tile_rows > 1)
+        return tms_device_fail(dev, TAMIS_E_ARGUMENT,
+                               "attend: logits of tiles of %u rows: there are none but of 1",
+                               b->max_tile_rows);
+    if (p->logit_stride < b->max_visible)
+        return tms_device_fail(
+            dev, TAMIS_E_ARGUMENT, "attend: a stride of %llu logits for lanes of %u slots",
+            (unsigned long long)p->logit_stride, b->max_visible);
     return TAMIS_OK;
 }
 
@@ -169,7 +265,7 @@ tamis_status tms_check_attend(tms_device *dev, const tms_attend *p) {
     if (p->lists.pages.mem && p->max_pages > p->lists.capacity)
         return tms_device_fail(dev, TAMIS_E_ARGUMENT, "attend: max_pages is %u and lists hold %u",
                                p->max_pages, p->lists.capacity);
-    return TAMIS_OK;
+    return p->logits.mem && b->n_rows ? check_logits(dev, p) : TAMIS_OK;
 }
 
 tamis_status tms_check_sparse_attend(tms_device *dev, const tms_sparse_attend *p) {
@@ -177,6 +273,10 @@ tamis_status tms_check_sparse_attend(tms_device *dev, const tms_sparse_attend *p
     tamis_status status = tms_check_scores(dev, "sparse_attend", &s->kv, &s->batch, s->stride);
     if (status == TAMIS_OK) status = tms_check_select(dev, &p->select);
     if (status != TAMIS_OK) return status;
+    if (tms_select_is_wide(&p->select))
+        return tms_device_fail(dev, TAMIS_E_UNSUPPORTED,
+                               "sparse_attend: a wide selection (scope %d)",
+                               (int)p->select.wide.scope);
     const uint32_t most = tms_select_most(&p->select), max_pages = p->attend.max_pages;
     if (most > max_pages || max_pages > p->select.lists.capacity)
         return tms_device_fail(

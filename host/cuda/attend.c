@@ -97,6 +97,9 @@ static cu_attend_args make_args(tms_cu_launch *l, const tms_attend *p) {
         .lse = tms_cu_optional(l, "lse", p->lse, sizeof(float), n * b->n_heads),
         .positions = tms_cu_optional(l, "positions", p->positions, sizeof(int32_t), 0),
         .intervals = tms_cu_optional(l, "intervals", p->intervals, sizeof(int32_t), 2 * n),
+        .logits = tms_cu_optional(l, "logits", p->logits, sizeof(float),
+                                  n * b->n_heads * p->logit_stride),
+        .logit_stride = p->logit_stride,
         .scale = p->scale,
         .soft_cap = p->soft_cap};
 }
@@ -111,7 +114,9 @@ static uint32_t plain_heads(const tms_attend *p) {
 static tms_cu_launch begin_decode(tms_device *dev, const tms_attend *p, bool matrix) {
     const char *tag = tamis_dtype_name(p->kv.dtype);
     const unsigned dim = p->kv.head_dim;
-    if (matrix) return tms_cu_begin(dev, "attend_mma", "attend_decode_%s_d%u", tag, dim);
+    if (matrix)
+        return tms_cu_begin(dev, "attend_mma", "attend_%s_%s_d%u",
+                            p->logits.mem ? "logits" : "decode", tag, dim);
     return tms_cu_begin(dev, "attend", "attend_decode_%s_d%u_g%u", tag, dim, plain_heads(p));
 }
 

@@ -163,6 +163,9 @@ cu_batch tms_cu_batch(tms_cu_launch *l, const tms_batch *batch);
 cu_matrix tms_cu_matrix(tms_cu_launch *l, const char *what, const tms_matrix *matrix,
                         uint64_t n_rows, uint64_t width);
 cu_lists tms_cu_lists(tms_cu_launch *l, const tms_lists *lists, uint64_t lanes);
+/* Lanes whose slots are shared by blocks of `each`; the blocks of all go to *n. */
+cu_slots tms_cu_slots(tms_cu_launch *l, const tms_kv *kv, const tms_batch *batch, uint32_t each,
+                      uint64_t *n);
 /* `n` tickets, all 0 (E_UNSUPPORTED above TMS_CU_TICKETS). */
 uint64_t tms_cu_tickets(tms_cu_launch *l, uint64_t n);
 
@@ -201,6 +204,19 @@ uint64_t tms_cu_attend_scratch(tms_device *dev, const tms_attend *p);
 tamis_status tms_cu_sparse_attend(tms_device *dev, const tms_sparse_attend *p);
 const char *tms_cu_sparse_attend_refusal(tms_device *dev, const tms_sparse_attend *p);
 tamis_status tms_cu_merge(tms_device *dev, const tms_merge *p);
+tamis_status tms_cu_select_wide(tms_device *dev, const tms_select *p);
+uint64_t tms_cu_select_scratch(tms_device *dev, const tms_select *p);
+tamis_status tms_cu_observe(tms_device *dev, const tms_observe *p);
+tamis_status tms_cu_pool_values(tms_device *dev, const tms_pool_values *p);
+tamis_status tms_cu_value_score(tms_device *dev, const tms_value_score *p);
+uint64_t tms_cu_value_score_scratch(tms_device *dev, const tms_value_score *p);
+tamis_status tms_cu_value_norm(tms_device *dev, const tms_value_norm *p);
+tamis_status tms_cu_key_score(tms_device *dev, const tms_key_score *p);
+uint64_t tms_cu_key_score_scratch(tms_device *dev, const tms_key_score *p);
+tamis_status tms_cu_fuse(tms_device *dev, const tms_fuse *p);
+tamis_status tms_cu_compact(tms_device *dev, const tms_compact *p);
+tamis_status tms_cu_replace(tms_device *dev, const tms_replace *p);
+tamis_status tms_cu_scatter_rows(tms_device *dev, const tms_scatter_rows *p);
 tamis_status tms_cu_linear(tms_device *dev, const tms_linear *p);
 tamis_status tms_cu_norm(tms_device *dev, const tms_norm *p);
 tamis_status tms_cu_activate(tms_device *dev, const tms_activate *p);

@@ -135,6 +135,17 @@ cu_lists tms_cu_lists(tms_cu_launch *l, const tms_lists *lists, uint64_t lanes) 
         .capacity = lists->capacity};
 }
 
+cu_slots tms_cu_slots(tms_cu_launch *l, const tms_kv *kv, const tms_batch *batch, uint32_t each,
+                      uint64_t *n) {
+    const uint32_t blocks = (uint32_t)tms_divide_up(batch->max_visible, each);
+    *n = (uint64_t)batch->n_rows * batch->n_kv_heads * blocks;
+    return (cu_slots){.kv = tms_cu_kv(l, kv, batch->n_rows),
+                      .batch = tms_cu_batch(l, batch),
+                      .blocks = blocks ? blocks : 1,
+                      .dim = kv->head_dim,
+                      .dtype = kv->dtype};
+}
+
 uint64_t tms_cu_tickets(tms_cu_launch *l, uint64_t n) {
     if (l->status == TAMIS_OK && n > TMS_CU_TICKETS)
         l->status = tms_device_fail(l->dev, TAMIS_E_UNSUPPORTED,

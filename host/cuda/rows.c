@@ -28,6 +28,10 @@ tamis_status tms_cu_write_rows(tms_device *dev, const tms_write_rows *p) {
         .k = tms_cu_ref(&l, "k", p->k, size, reach(b->n_rows, p->k_stride, width)),
         .v = tms_cu_ref(&l, "v", p->v, size, reach(b->n_rows, p->v_stride, width)),
         .slots = tms_cu_ref(&l, "slots", p->slots, sizeof(int32_t), lanes),
+        .position_plane =
+            tms_cu_optional(&l, "plane of positions", p->planes.positions, sizeof(int32_t), 0),
+        .score_plane = tms_cu_optional(&l, "plane of scores", p->planes.scores, sizeof(float), 0),
+        .positions = tms_cu_optional(&l, "positions", p->positions, sizeof(int32_t), b->n_rows),
         .k_stride = p->k_stride,
         .v_stride = p->v_stride,
     };

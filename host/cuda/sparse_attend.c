@@ -6,7 +6,9 @@
 const char *tms_cu_sparse_attend_refusal(tms_device *dev, const tms_sparse_attend *p) {
     const tms_batch *b = &p->attend.batch;
     if (dev->form == TMS_FORM_CPU) return "no CPU form: the device is not a CPU";
+    if (p->attend.logits.mem) return "logits are asked for";
     if (!p->score.scores.mem) return "there are no scores";
+    if (tms_select_is_wide(&p->select)) return "a wide selection";
     if (p->select.granularity != p->score.kv.page_size) return "entries that are not pages";
     if ((uint64_t)b->n_rows * b->n_kv_heads > TMS_CU_TICKETS) return "too many rows and heads";
     return NULL;

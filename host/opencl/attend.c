@@ -64,6 +64,12 @@ void tms_cl_attend_lists(tms_cl_launch *l, const tms_attend *p) {
     tms_cl_u32(l, p->lists.capacity);
 }
 
+void tms_cl_attend_logits(tms_cl_launch *l, const tms_attend *p) {
+    const uint64_t heads = (uint64_t)p->batch.n_rows * p->batch.n_heads;
+    tms_cl_optional(l, p->logits, sizeof(cl_float), heads * p->logit_stride);
+    tms_cl_u64(l, p->logit_stride);
+}
+
 /* Rows [first, first + n), up to the merge. */
 static tamis_status run_base(tms_device *dev, const tms_attend *p, const tms_cl_states *s,
                              uint32_t first, uint32_t n) {
@@ -79,6 +85,7 @@ static tamis_status run_base(tms_device *dev, const tms_attend *p, const tms_cl_
     tms_cl_attend_lists(&l, p);
     tms_cl_optional(&l, p->positions, sizeof(cl_int), 0);
     tms_cl_optional(&l, p->intervals, sizeof(cl_int), 2ull * b->n_rows);
+    tms_cl_attend_logits(&l, p);
     tms_cl_u32(&l, first);
     tms_cl_attend_states(&l, p, s);
     return tms_cl_run_groups(&l, TMS_CL_LANES, (uint64_t)n * s->n_splits, b->n_kv_heads);

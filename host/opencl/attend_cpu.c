@@ -18,9 +18,9 @@ static tms_cl_launch begin(tms_device *dev, const tms_attend *p, const char *fil
     const tms_batch *b = &p->batch;
     tms_cl_launch l = tms_cl_begin(
         dev, file, kernel,
-        "-DDTYPE=%d -DHEAD_DIM=%u -DPAGE_SIZE=%u -DGROUP=%u -DSOFT_CAP=%d -DINTERVALS=%d",
+        "-DDTYPE=%d -DHEAD_DIM=%u -DPAGE_SIZE=%u -DGROUP=%u -DSOFT_CAP=%d -DINTERVALS=%d%s",
         p->kv.dtype, p->kv.head_dim, p->kv.page_size, b->n_heads / b->n_kv_heads, p->soft_cap > 0,
-        p->intervals.mem != NULL);
+        p->intervals.mem != NULL, p->logits.mem ? " -DLOGITS=1" : "");
     tms_cl_kv(&l, &p->kv, b->n_rows);
     tms_cl_batch(&l, b);
     tms_cl_matrix(&l, &p->q, b->n_rows, (uint64_t)b->n_heads * p->kv.head_dim);
@@ -35,6 +35,7 @@ static tamis_status run_single(tms_device *dev, const tms_attend *p, const tms_c
     tms_cl_optional(&l, by_tile ? b->tiles : (tms_ref){0}, sizeof(cl_int), 2ull * b->n_tiles);
     tms_cl_u32(&l, b->n_tiles);
     tms_cl_attend_lists(&l, p);
+    tms_cl_attend_logits(&l, p);
     tms_cl_attend_states(&l, p, s);
     return tms_cl_run_queue(&l, (uint64_t)b->n_kv_heads * s->n_splits *
                                     (by_tile ? b->n_tiles : b->n_rows));
@@ -50,6 +51,7 @@ static tamis_status run_tiles(tms_device *dev, const tms_attend *p, const tms_cl
     tms_cl_u32(&l, singles);
     tms_cl_optional(&l, p->positions, sizeof(cl_int), 0);
     tms_cl_optional(&l, p->intervals, sizeof(cl_int), 2ull * b->n_rows);
+    tms_cl_attend_logits(&l, p);
     tms_cl_attend_states(&l, p, s);
     return tms_cl_run_queue(&l, (uint64_t)b->n_heads * s->n_splits * b->n_tiles);
 }

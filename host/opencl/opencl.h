@@ -168,12 +168,30 @@ uint64_t tms_cl_attend_scratch(tms_device *dev, const tms_attend *p);
 tamis_status tms_cl_sparse_attend(tms_device *dev, const tms_sparse_attend *p);
 const char *tms_cl_sparse_attend_refusal(tms_device *dev, const tms_sparse_attend *p);
 tamis_status tms_cl_merge(tms_device *dev, const tms_merge *p);
+tamis_status tms_cl_select_wide(tms_device *dev, const tms_select *p);
+uint64_t tms_cl_select_scratch(tms_device *dev, const tms_select *p);
+tamis_status tms_cl_observe(tms_device *dev, const tms_observe *p);
+tamis_status tms_cl_pool_values(tms_device *dev, const tms_pool_values *p);
+tamis_status tms_cl_value_score(tms_device *dev, const tms_value_score *p);
+uint64_t tms_cl_value_score_scratch(tms_device *dev, const tms_value_score *p);
+tamis_status tms_cl_value_norm(tms_device *dev, const tms_value_norm *p);
+tamis_status tms_cl_key_score(tms_device *dev, const tms_key_score *p);
+uint64_t tms_cl_key_score_scratch(tms_device *dev, const tms_key_score *p);
+tamis_status tms_cl_fuse(tms_device *dev, const tms_fuse *p);
+tamis_status tms_cl_compact(tms_device *dev, const tms_compact *p);
+tamis_status tms_cl_replace(tms_device *dev, const tms_replace *p);
+tamis_status tms_cl_scatter_rows(tms_device *dev, const tms_scatter_rows *p);
 tamis_status tms_cl_linear(tms_device *dev, const tms_linear *p);
 tamis_status tms_cl_norm(tms_device *dev, const tms_norm *p);
 tamis_status tms_cl_activate(tms_device *dev, const tms_activate *p);
 tamis_status tms_cl_embed(tms_device *dev, const tms_embed *p);
 tamis_status tms_cl_argmax(tms_device *dev, const tms_argmax *p);
 tamis_status tms_cl_read_bandwidth(tms_device *dev, tms_ref from, uint64_t bytes, double *gb_per_s);
+
+/* Slots of a group's tile in project.clh. */
+static inline uint32_t tms_cl_project_slots(uint32_t head_dim) {
+    return head_dim > 128 ? 16 : 32;
+}
 
 /* List entries of a split of attend. */
 #define TMS_CL_SPLIT_PAGES 512
@@ -186,9 +204,11 @@ typedef struct tms_cl_states {
     tms_ref lse;
 } tms_cl_states;
 
-/* attend.c: the arguments from `scale` on, and those of the lists, which both forms share. */
+/* attend.c: the arguments from `scale` on, and those of the lists and of the logits, which both forms
+ * share. */
 void tms_cl_attend_states(tms_cl_launch *l, const tms_attend *p, const tms_cl_states *s);
 void tms_cl_attend_lists(tms_cl_launch *l, const tms_attend *p);
+void tms_cl_attend_logits(tms_cl_launch *l, const tms_attend *p);
 /* attend_cpu.c: the CPU form of attend up to the merge, and why it does not take a case. */
 tamis_status tms_cl_attend_cpu(tms_device *dev, const tms_attend *p, const tms_cl_states *s);
 const char *tms_cl_attend_cpu_refusal(const tms_attend *p);

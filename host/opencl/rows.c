@@ -21,6 +21,9 @@ tamis_status tms_cl_write_rows(tms_device *dev, const tms_write_rows *p) {
     tms_cl_ref(&l, p->v, tamis_dtype_size(p->dtype), n_v);
     tms_cl_u64(&l, p->v_stride);
     tms_cl_ref(&l, p->slots, sizeof(cl_int), lanes);
+    tms_cl_optional(&l, p->planes.positions, sizeof(cl_int), 0);
+    tms_cl_optional(&l, p->planes.scores, sizeof(cl_float), 0);
+    tms_cl_optional(&l, p->positions, sizeof(cl_int), b->n_rows);
     return tms_cl_run_items(&l, lanes * (p->kv.head_dim / 16));
 }
 

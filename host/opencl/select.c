@@ -9,6 +9,7 @@ tamis_status tms_cl_select(tms_device *dev, const tms_select *p) {
     const tms_batch *b = &p->batch;
     uint64_t owners = (uint64_t)b->n_rows * b->n_kv_heads;
     bool cpu;
+    if (tms_select_is_wide(p)) return tms_cl_select_wide(dev, p);
     tamis_status status = tms_check_select(dev, p);
     if (status == TAMIS_OK) status = tms_cl_choose(dev, "select", NULL, &cpu);
     if (status != TAMIS_OK) return status;

@@ -9,8 +9,10 @@ const char *tms_cl_sparse_attend_refusal(tms_device *dev, const tms_sparse_atten
     if (!tms_cl(dev)->cpu) return "the device is not a CPU";
     if (dev->form == TMS_FORM_BASE) return "there is no base form";
     if (p->attend.intervals.mem) return "rows with intervals";
+    if (p->attend.logits.mem) return "logits are asked for";
     if (p->attend.max_pages > TMS_CL_SPLIT_PAGES) return "lists of more than one split";
     if (!p->score.scores.mem) return "there are no scores";
+    if (tms_select_is_wide(&p->select)) return "a wide selection";
     if (p->select.granularity != p->attend.kv.page_size) return "entries that are not pages";
     /* A lane is one core's: below two for each, three launches that split lanes are faster. */
     if (dev->form == TMS_FORM_AUTO && lanes && lanes < 2ull * dev->info.compute_units)

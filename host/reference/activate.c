@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* activate: y = silu(gate)·up, silu(z) = z / (1 + exp(-z)).
- * Contract: host/backend.h, activate. Element by element, so y may be gate or up. No rows give
+ * Contract: host/ops.h, activate. Element by element, so y may be gate or up. No rows give
  * nothing. */
 #include "host/reference/reference.h"
 

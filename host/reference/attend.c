@@ -2,9 +2,11 @@
 /* attend: softmax attention of a row's query heads over the slots that it sees in a lane's pages:
  *   logit = scale·q·k, capped to cap·tanh(logit/cap);  lse = ln Σ exp(logit);
  *   out = Σ exp(logit - lse)·v.
- * Contract: host/backend.h, attend. Seen: slot < visible, page in the list (or no lists), position
+ * Contract: host/ops.h, attend. Seen: slot < visible, page in the list (or no lists), position
  * in the row's interval. Nothing seen: out 0, lse -inf. A logit that is NaN or infinite in fp32
- * makes out and lse of that (row, head) NaN. One running state a head, in slot order. */
+ * counts as NaN and makes out and lse of that (row, head) NaN. One running state a head, in slot
+ * order. Logits that are asked for: of every slot below visible in the pages that are read, -inf for
+ * those that the row does not see. */
 #include "host/reference/convert.h"
 #include "host/reference/reference.h"
 
@@ -19,18 +21,18 @@ typedef struct running {
 typedef struct operands {
     const void *data;
     const float *q;
-    float *out, *lse;
+    float *out, *lse, *logits;
     const int32_t *visible, *row_seq, *table, *pages, *count, *positions, *intervals;
 } operands;
 
-static double capped(const tms_attend *p, double dot) {
-    const double logit = p->scale * dot;
-    return p->soft_cap > 0 ? p->soft_cap * tanh(logit / p->soft_cap) : logit;
+static double logit_of(const tms_attend *p, const float *q, const float *k) {
+    const double dot = p->scale * tms_dot(q, k, p->kv.head_dim);
+    const double logit = p->soft_cap > 0 ? p->soft_cap * tanh(dot / p->soft_cap) : dot;
+    return isfinite((float)logit) ? logit : NAN;
 }
 
 /* Adds one slot to a head's state. */
 static void add(running *state, double logit, const float *v, uint32_t head_dim) {
-    if (!isfinite((float)logit)) logit = NAN;
     if (!(logit <= state->max)) { /* a new largest, or a NaN, which then stays */
         const double shrink = exp(state->max - logit);
         state->max = logit;
@@ -42,6 +44,13 @@ static void add(running *state, double logit, const float *v, uint32_t head_dim)
     state->sum += weight;
     for (uint32_t d = 0; d < head_dim; d++)
         state->out[d] += weight * v[d];
+}
+
+/* Keeps the logit of a slot, if they are asked for. */
+static void keep(const tms_attend *p, const operands *o, uint64_t row, uint32_t query_head,
+                 uint32_t slot, double logit) {
+    const uint64_t at = (row * p->batch.n_heads + query_head) * p->logit_stride + slot;
+    if (o->logits) o->logits[at] = (float)logit;
 }
 
 /* Adds the seen slots of one page, those below `last`, to the states of a group. */
@@ -59,15 +68,20 @@ static void add_page(const tms_attend *p, const operands *o, uint64_t row, uint3
         /* 2. A slot counts if its position lies in the row's interval. */
         const int32_t position =
             o->positions ? o->positions[(uint64_t)page * size + s] : (int32_t)(first + s);
-        if (o->intervals &&
-            (position < o->intervals[2 * row] || position > o->intervals[2 * row + 1]))
-            continue;
+        const bool seen = !o->intervals || (position >= o->intervals[2 * row] &&
+                                            position <= o->intervals[2 * row + 1]);
+        for (uint32_t g = 0; g < group && !seen; g++)
+            keep(p, o, row, head * group + g, first + s, -INFINITY);
+        if (!seen) continue;
         const uint64_t at = tms_key_at(kv, page, head, s);
         tms_load_row(kv->dtype, o->data, at, dim, k);
         tms_load_row(kv->dtype, o->data, at + kv->value_offset, dim, v);
         /* 3. Its logit with every query head, and the softmax so far. */
-        for (uint32_t g = 0; g < group; g++)
-            add(&states[g], capped(p, tms_dot(q + g * dim, k, dim)), v, dim);
+        for (uint32_t g = 0; g < group; g++) {
+            const double logit = logit_of(p, q + g * dim, k);
+            keep(p, o, row, head * group + g, first + s, logit);
+            add(&states[g], logit, v, dim);
+        }
     }
 }
 
@@ -112,6 +126,8 @@ static operands view_operands(tms_views *views, const tms_attend *p) {
     o.q = tms_view_matrix(views, "q", p->q, batch->n_rows, width);
     o.out = tms_view_matrix(views, "out", p->out, batch->n_rows, width);
     o.lse = tms_view_optional(views, "lse", p->lse, n * batch->n_heads * 4);
+    o.logits =
+        tms_view_optional(views, "logits", p->logits, n * batch->n_heads * p->logit_stride * 4);
     o.visible = tms_view_visible(views, batch);
     o.row_seq = tms_view(views, "row_seq", batch->row_seq, n * 4);
     o.table = tms_view_rest(views, "table", batch->table);
@@ -123,8 +139,7 @@ static operands view_operands(tms_views *views, const tms_attend *p) {
 }
 
 tamis_status tms_reference_attend(tms_device *dev, const tms_attend *p) {
-    tamis_status status = tms_check_kv(dev, &p->kv);
-    if (status == TAMIS_OK) status = tms_check_batch(dev, &p->batch);
+    tamis_status status = tms_check_attend(dev, p);
     if (status != TAMIS_OK) return status;
     tms_views views = tms_views_begin(dev);
     const operands o = view_operands(&views, p);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* bounds: a pair (lo_d, hi_d) of the keys of a full page, channel by channel: minimum and maximum,
- * mean -/+ width standard deviations, or the mean twice. Contract: host/backend.h, bounds. A
+ * mean -/+ width standard deviations, or the mean twice. Contract: host/ops.h, bounds. A
  * channel with a NaN key has NaN for both, so that the page scores NaN. Minima and maxima are keys
  * of the cache's dtype, so storing them rounds nothing; of -0 and +0 the first seen stays. */
 #include "host/reference/convert.h"

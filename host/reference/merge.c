@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* merge: states of the same rows into one, in part order:
  *   lse = ln Σ_i exp(lse_i);  out = Σ_i exp(lse_i - lse)·out_i.
- * Contract: host/backend.h, merge. A part with lse -inf adds nothing, whatever its out holds; no
+ * Contract: host/ops.h, merge. A part with lse -inf adds nothing, whatever its out holds; no
  * live part gives out 0 and lse -inf; a single one passes through bit for bit. */
 #include "host/reference/reference.h"
 

@@ -52,6 +52,11 @@ static inline uint64_t tms_bounds_at(const tms_kv *kv, int32_t page, uint32_t he
     return (uint64_t)page * kv->bounds_page_stride + head * kv->bounds_head_stride;
 }
 
+/* A slot of a lane as an index into planes. */
+static inline uint64_t tms_plane_at(const int32_t *pages, uint32_t page_size, uint32_t slot) {
+    return (uint64_t)pages[slot / page_size] * page_size + slot % page_size;
+}
+
 tamis_status tms_reference_write_rows(tms_device *dev, const tms_write_rows *p);
 tamis_status tms_reference_read_rows(tms_device *dev, const tms_read_rows *p);
 tamis_status tms_reference_copy_pages(tms_device *dev, const tms_copy_pages *p);
@@ -65,6 +70,19 @@ tamis_status tms_reference_select(tms_device *dev, const tms_select *p);
 tamis_status tms_reference_attend(tms_device *dev, const tms_attend *p);
 uint64_t tms_reference_attend_scratch(tms_device *dev, const tms_attend *p);
 tamis_status tms_reference_merge(tms_device *dev, const tms_merge *p);
+tamis_status tms_reference_select_wide(tms_device *dev, const tms_select *p);
+uint64_t tms_reference_select_scratch(tms_device *dev, const tms_select *p);
+tamis_status tms_reference_observe(tms_device *dev, const tms_observe *p);
+tamis_status tms_reference_pool_values(tms_device *dev, const tms_pool_values *p);
+tamis_status tms_reference_value_score(tms_device *dev, const tms_value_score *p);
+uint64_t tms_reference_value_score_scratch(tms_device *dev, const tms_value_score *p);
+tamis_status tms_reference_value_norm(tms_device *dev, const tms_value_norm *p);
+tamis_status tms_reference_key_score(tms_device *dev, const tms_key_score *p);
+uint64_t tms_reference_key_score_scratch(tms_device *dev, const tms_key_score *p);
+tamis_status tms_reference_fuse(tms_device *dev, const tms_fuse *p);
+tamis_status tms_reference_compact(tms_device *dev, const tms_compact *p);
+tamis_status tms_reference_replace(tms_device *dev, const tms_replace *p);
+tamis_status tms_reference_scatter_rows(tms_device *dev, const tms_scatter_rows *p);
 tamis_status tms_reference_linear(tms_device *dev, const tms_linear *p);
 tamis_status tms_reference_norm(tms_device *dev, const tms_norm *p);
 tamis_status tms_reference_activate(tms_device *dev, const tms_activate *p);

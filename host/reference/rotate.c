@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* rotate: RoPE in place, pair i turns by angle position*frequency_i:
  *   (a, b) -> (a·cos - b·sin, a·sin + b·cos).
- * Contract: host/backend.h, rotate. With |position| = 1024*u + l the table holds cos and sin of
+ * Contract: host/ops.h, rotate. With |position| = 1024*u + l the table holds cos and sin of
  * l*frequency_i and of 1024*u*frequency_i; the addition theorem joins them. A negative position
  * turns the other way. Channels from n_rot on stay. */
 #include "host/reference/reference.h"

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* write_rows and read_rows: K and V rows into slots of lanes and out of them.
  *   slot s of a lane lies at slot s % page_size of its page of ordinal s / page_size.
- * Contract: host/backend.h, write_rows and read_rows. A slot below 0 writes nothing. Rows of the
- * cache's dtype are copied bit for bit; f32 rows are rounded to nearest even. */
+ * Contract: host/ops.h, write_rows and read_rows. A slot below 0 writes nothing. Rows of the cache's
+ * dtype are copied bit for bit; f32 rows are rounded to nearest even. In planes the slot's position
+ * becomes its row's, its score 0. */
 #include "host/reference/convert.h"
 #include "host/reference/reference.h"
 
@@ -22,41 +23,65 @@ static void write_row(const tms_kv *kv, void *data, uint64_t to, tamis_dtype dty
     }
 }
 
-tamis_status tms_reference_write_rows(tms_device *dev, const tms_write_rows *p) {
+/* What write_rows reads and writes. */
+typedef struct operands {
+    void *data;
+    const void *k, *v;
+    const int32_t *slots, *row_seq, *table, *positions;
+    int32_t *position_plane;
+    float *score_plane;
+} operands;
+
+static operands view_operands(tms_views *views, const tms_write_rows *p) {
+    const uint64_t n = p->batch.n_rows, heads = p->batch.n_kv_heads;
+    const uint64_t width = heads * p->kv.head_dim, size = tamis_dtype_size(p->dtype);
+    operands o = {0};
+    if (n == 0) return o;
+    o.data = tms_view_rest(views, "kv data", p->kv.data);
+    o.k = tms_view(views, "k", p->k, ((n - 1) * p->k_stride + width) * size);
+    o.v = tms_view(views, "v", p->v, ((n - 1) * p->v_stride + width) * size);
+    o.slots = tms_view(views, "slots", p->slots, n * heads * 4);
+    o.row_seq = tms_view(views, "row_seq", p->batch.row_seq, n * 4);
+    o.table = tms_view_rest(views, "table", p->batch.table);
+    if (p->planes.positions.mem) {
+        o.position_plane = tms_view_rest(views, "plane of positions", p->planes.positions);
+        o.positions = tms_view(views, "positions", p->positions, n * 4);
+    }
+    if (p->planes.scores.mem)
+        o.score_plane = tms_view_rest(views, "plane of scores", p->planes.scores);
+    return o;
+}
+
+static void write_slot(const tms_write_rows *p, const operands *o, uint64_t r, uint32_t h,
+                       uint32_t slot) {
     const tms_kv *kv = &p->kv;
-    const tms_batch *batch = &p->batch;
-    const uint32_t n = batch->n_rows, heads = batch->n_kv_heads;
-    const uint64_t width = (uint64_t)heads * kv->head_dim, size = tamis_dtype_size(p->dtype);
-    tamis_status status = tms_check_kv(dev, kv);
+    /* 1. The slot's place. */
+    const int32_t *lane =
+        tms_lane(o->table, p->batch.seq_stride, p->batch.head_stride, o->row_seq[r], h);
+    const uint64_t to = row_at(kv, lane, h, (int32_t)slot), column = (uint64_t)h * kv->head_dim;
+    const uint64_t in_plane =
+        (uint64_t)lane[slot / kv->page_size] * kv->page_size + slot % kv->page_size;
+    /* 2. The K row and, value_offset further on, the V row. */
+    write_row(kv, o->data, to, p->dtype, o->k, r * p->k_stride + column);
+    write_row(kv, o->data, to + kv->value_offset, p->dtype, o->v, r * p->v_stride + column);
+    /* 3. The planes that there are. */
+    if (o->position_plane) o->position_plane[in_plane] = o->positions[r];
+    if (o->score_plane) o->score_plane[in_plane] = 0;
+}
+
+tamis_status tms_reference_write_rows(tms_device *dev, const tms_write_rows *p) {
+    const uint32_t heads = p->batch.n_kv_heads;
+    tamis_status status = tms_check_write_rows(dev, p);
     if (status != TAMIS_OK) return status;
     tms_views views = tms_views_begin(dev);
-    tms_views_require(&views, p->dtype == TAMIS_F32 || p->dtype == kv->dtype,
-                      "rows must be f32 or of the cache's dtype; dtype", p->dtype);
-    tms_views_require(&views, n < 2 || p->k_stride >= width,
-                      "k: row stride below n_kv_heads * head_dim", p->k_stride);
-    tms_views_require(&views, n < 2 || p->v_stride >= width,
-                      "v: row stride below n_kv_heads * head_dim", p->v_stride);
-    void *data = n ? tms_view_rest(&views, "kv data", kv->data) : NULL;
-    const void *k = tms_view(&views, "k", p->k, n ? ((n - 1) * p->k_stride + width) * size : 0);
-    const void *v = tms_view(&views, "v", p->v, n ? ((n - 1) * p->v_stride + width) * size : 0);
-    const int32_t *slots = tms_view(&views, "slots", p->slots, (uint64_t)n * heads * 4);
-    const int32_t *row_seq = tms_view(&views, "row_seq", batch->row_seq, (uint64_t)n * 4);
-    const int32_t *table = n ? tms_view_rest(&views, "table", batch->table) : NULL;
-    if (views.status != TAMIS_OK) return views.status;
-    for (uint64_t r = 0; r < n; r++) {
+    const operands o = view_operands(&views, p);
+    for (uint64_t r = 0; views.status == TAMIS_OK && r < p->batch.n_rows; r++) {
         for (uint32_t h = 0; h < heads; h++) {
-            /* 1. The slot's place; a negative slot is skipped. */
-            const int32_t slot = slots[r * heads + h];
-            if (slot < 0) continue;
-            const int32_t *lane =
-                tms_lane(table, batch->seq_stride, batch->head_stride, row_seq[r], h);
-            const uint64_t to = row_at(kv, lane, h, slot), column = (uint64_t)h * kv->head_dim;
-            /* 2. The K row and, value_offset further on, the V row. */
-            write_row(kv, data, to, p->dtype, k, r * p->k_stride + column);
-            write_row(kv, data, to + kv->value_offset, p->dtype, v, r * p->v_stride + column);
+            const int32_t slot = o.slots[r * heads + h]; /* a negative one is skipped */
+            if (slot >= 0) write_slot(p, &o, r, h, (uint32_t)slot);
         }
     }
-    return TAMIS_OK;
+    return views.status;
 }
 
 tamis_status tms_reference_read_rows(tms_device *dev, const tms_read_rows *p) {

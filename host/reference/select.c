@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* select: the protected entries of a lane and the best others, k in all, ascending by ordinal.
  *   best: score descending, -0 = +0, NaN after everything; then ordinal descending, the newer.
- * Contract: host/backend.h, select. An entry is `granularity` slots; the last, partial one has no
+ * Contract: host/ops.h, select. An entry is `granularity` slots; the last, partial one has no
  * score and is protected, as are those with sinks and recent slots. More than k protected: all of
  * those. No scores: the newest. An empty lane gives an empty list. */
 #include "host/reference/reference.h"
@@ -54,7 +54,8 @@ static uint32_t choose(const tms_select *p, uint32_t visible, const float *score
 tamis_status tms_reference_select(tms_device *dev, const tms_select *p) {
     const tms_batch *batch = &p->batch;
     const uint64_t lanes = (uint64_t)batch->n_rows * batch->n_kv_heads;
-    tamis_status status = tms_check_batch(dev, batch);
+    if (tms_select_is_wide(p)) return tms_reference_select_wide(dev, p);
+    tamis_status status = tms_check_items(dev, batch, true);
     if (status != TAMIS_OK) return status;
     tms_views views = tms_views_begin(dev);
     tms_views_require(&views, p->granularity > 0, "select: granularity must be above 0",
@@ -93,4 +94,10 @@ tamis_status tms_reference_select(tms_device *dev, const tms_select *p) {
     free(taken);
     free(candidates);
     return status;
+}
+
+uint64_t tms_reference_select_scratch(tms_device *dev, const tms_select *p) {
+    (void)dev;
+    (void)p;
+    return 0;
 }

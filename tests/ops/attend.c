@@ -24,7 +24,9 @@ float check_attend_cap(const check_data *data) {
 typedef struct seen {
     const float *kv;
     uint64_t *key; /* of each seen slot */
-    uint32_t n;
+    uint32_t *slot,
+        *apart; /* the seen slots, and those of the same pages that the row does not see */
+    uint32_t n, n_apart;
     double value_size; /* max |v| */
 } seen;
 
@@ -38,17 +40,26 @@ static bool in_interval(const check_data *data, uint32_t row, uint32_t page, uin
     return !intervals || (position >= intervals[2 * row] && position <= intervals[2 * row + 1]);
 }
 
+static uint64_t logit_stride(const check_data *data) {
+    return check_get(data, KEY_KV) + 5ull;
+}
+
 static void gather(const check_data *data, uint32_t row, uint32_t head, const int32_t *list,
                    uint32_t entries, seen *out) {
     const tms_kv *kv = &data->lanes.kv;
     const uint32_t visible = check_visible(data, row, head);
-    out->n = 0;
+    out->n = out->n_apart = 0;
     out->value_size = 0;
     for (uint32_t e = 0; e < entries; e++) {
         const uint32_t ordinal = list ? (uint32_t)list[e] : e;
         const uint32_t page = check_page_id(data, check_row_seq(data, row), head, ordinal);
         for (uint32_t s = 0; s < kv->page_size && ordinal * kv->page_size + s < visible; s++) {
-            if (!in_interval(data, row, page, ordinal, s)) continue;
+            const uint32_t slot = ordinal * kv->page_size + s;
+            if (!in_interval(data, row, page, ordinal, s)) {
+                out->apart[out->n_apart++] = slot;
+                continue;
+            }
+            out->slot[out->n] = slot;
             const uint64_t key = check_key_row(data, page, head, s);
             out->key[out->n++] = key;
             for (uint32_t d = 0; d < kv->head_dim; d++)
@@ -57,16 +68,29 @@ static void gather(const check_data *data, uint32_t row, uint32_t head, const in
     }
 }
 
-/* *terms grows to the sum of the products' sizes, which may cancel in the logit. */
+/* *terms is the sum of the products' sizes, which may cancel in the logit. */
 static double logit(const check_data *data, const float *q, const float *k, double *terms) {
     const double cap = check_attend_cap(data), scale = check_attend_scale(data);
-    double sum = 0, size = 0;
+    double sum = 0;
+    *terms = 0;
     for (uint32_t d = 0; d < data->lanes.kv.head_dim; d++) {
         sum += scale * q[d] * k[d];
-        size += fabs(scale * q[d] * k[d]);
+        *terms += fabs(scale * q[d] * k[d]);
     }
-    *terms = fmax(*terms, size);
     return cap > 0 ? cap * tanh(sum / cap) : sum;
+}
+
+/* What the logit of a seen slot must be: its own terms decide how well it is known. */
+static void want_logit(check_data *data, uint64_t at, double value, double terms) {
+    check_buffer *logits = &data->buf[BUF_LOGITS];
+    if (!logits->want) return;
+    ((float *)logits->want)[at] = isfinite(value) ? (float)value : NAN;
+    logits->tolerance[at] = 1e-6 * (isfinite(terms) ? terms : fabs(value));
+}
+
+static void want_apart(check_data *data, uint64_t at) {
+    float *logits = data->buf[BUF_LOGITS].want;
+    if (logits) logits[at] = -INFINITY;
 }
 
 /* One query head: out, lse and their tolerances at element `at` of Y and `state` of LSE. */
@@ -75,9 +99,13 @@ static void attend_head(check_data *data, const float *q, const seen *s, uint64_
     const tms_kv *kv = &data->lanes.kv;
     check_buffer *out = &data->buf[BUF_Y], *lse = &data->buf[BUF_LSE];
     double *logits = check_alloc(s->n * sizeof *logits), *sums = check_alloc(kv->head_dim * 8);
-    double most = -INFINITY, size = 0, terms = 0, total = 0;
+    double most = -INFINITY, size = 0, terms = 0, total = 0, own;
+    for (uint32_t i = 0; i < s->n_apart; i++)
+        want_apart(data, state * logit_stride(data) + s->apart[i]);
     for (uint32_t i = 0; i < s->n; i++) {
-        logits[i] = logit(data, q, s->kv + s->key[i], &terms);
+        logits[i] = logit(data, q, s->kv + s->key[i], &own);
+        want_logit(data, state * logit_stride(data) + s->slot[i], logits[i], own);
+        terms = fmax(terms, own);
         most = isfinite(logits[i]) && isfinite(size) ? fmax(most, logits[i]) : NAN;
         size = isfinite(logits[i]) && isfinite(size) ? fmax(size, fabs(logits[i])) : NAN;
     }
@@ -105,7 +133,11 @@ void check_attend_rows(check_data *data, const int32_t *lists, const int32_t *co
     const check_lanes *l = &data->lanes;
     const uint32_t size = l->kv.page_size, dim = l->kv.head_dim;
     float *kv = check_widen(l->kv.dtype, check_init(data, BUF_KV), data->buf[BUF_KV].count);
-    seen s = {.kv = kv, .key = check_alloc((uint64_t)l->lane_pages * size * sizeof *s.key)};
+    const uint64_t most = (uint64_t)l->lane_pages * size;
+    seen s = {.kv = kv,
+              .key = check_alloc(most * sizeof *s.key),
+              .slot = check_alloc(most * sizeof *s.slot),
+              .apart = check_alloc(most * sizeof *s.apart)};
     for (uint32_t row = 0; row < l->n_rows; row++) {
         const uint64_t at = row * check_q_stride(data);
         for (uint32_t h = 0; h < l->n_kv_heads; h++) {
@@ -121,6 +153,8 @@ void check_attend_rows(check_data *data, const int32_t *lists, const int32_t *co
         }
     }
     free(s.key);
+    free(s.slot);
+    free(s.apart);
     free(kv);
 }
 
@@ -187,17 +221,25 @@ static void poison_unlisted(check_data *data) {
     free(listed);
 }
 
-/* Positions ascend with gaps; intervals are random, one in eight is empty, one holds everything. */
+/* Positions have gaps; they ascend in every other lane and are shuffled in the rest. Intervals are
+ * random, one in eight is empty, one holds everything. */
 static void make_positions(check_data *data) {
     const check_lanes *l = &data->lanes;
-    const uint32_t size = l->kv.page_size;
+    const uint32_t size = l->kv.page_size, n = l->lane_pages * size;
+    uint32_t *order = check_alloc(n * sizeof *order);
+    check_rng rng = check_rng_make(data->seed, data->c, BUF_POSITIONS);
     int32_t *positions =
         check_buffer_add(data, BUF_POSITIONS, ROLE_INPUT, CHECK_I32, (uint64_t)l->n_pages * size);
     for (uint32_t b = 0; b < l->n_seqs; b++)
-        for (uint32_t h = 0; h < l->n_kv_heads; h++)
-            for (uint32_t i = 0; i < l->lane_pages * size; i++)
+        for (uint32_t h = 0; h < l->n_kv_heads; h++) {
+            for (uint32_t i = 0; i < n; i++)
+                order[i] = i + i / 3 + 5;
+            if ((b + h) % 2) check_shuffle(&rng, order, n);
+            for (uint32_t i = 0; i < n; i++)
                 positions[check_page_id(data, b, h, i / size) * size + i % size] =
-                    (int32_t)(i + i / 3 + 5);
+                    (int32_t)order[i];
+        }
+    free(order);
 }
 
 static void make_intervals(check_data *data) {
@@ -271,6 +313,11 @@ static void make(check_data *data) {
     if (check_get(data, KEY_FILL) == FILL_NASTY) make_nasty(data);
     check_q_make(data);
     if (check_get(data, KEY_SAME)) make_same(data);
+    if (check_get(data, KEY_LOGITS)) { /* without rows, too: which kernel is built hangs on them */
+        const uint64_t heads = (uint64_t)l->n_rows * l->n_kv_heads * l->group;
+        check_buffer_add(data, BUF_LOGITS, ROLE_OUTPUT, TAMIS_F32,
+                         heads ? heads * logit_stride(data) : 1);
+    }
     if (!l->n_rows) return;
     make_lists(data);
     if (check_get(data, KEY_TOP)) poison_unlisted(data);
@@ -286,6 +333,7 @@ static void oracle(check_data *data) {
     const int32_t *lists = check_get(data, KEY_TOP) ? check_init(data, BUF_LISTS) : NULL;
     check_want(data, BUF_Y, true);
     check_want(data, BUF_LSE, true);
+    check_want(data, BUF_LOGITS, true);
     if (data->lanes.n_rows)
         check_attend_rows(data, lists, check_init(data, BUF_COUNTS), list_capacity(data));
 }
@@ -306,6 +354,8 @@ static tamis_status launch_with(check_side *side, check_rows rows, bool lists) {
         .intervals = check_ref(side, BUF_INTERVALS, 2ull * rows.first),
         .scale = check_attend_scale(data),
         .soft_cap = check_attend_cap(data),
+        .logits = check_ref(side, BUF_LOGITS, rows.first * heads * logit_stride(data)),
+        .logit_stride = logit_stride(data),
     };
     p.max_pages = (p.batch.max_visible + p.kv.page_size - 1) / p.kv.page_size;
     if (lists && rows.count) {
@@ -347,6 +397,8 @@ static uint64_t bytes(const check_data *data) {
 }
 
 static const char *reject(const check_case *c) {
+    if (c->v[KEY_LOGITS] && c->v[KEY_R] > 1 && c->v[KEY_TILE] > 1)
+        return "logits go with one row a tile";
     return c->v[KEY_TILE] ? check_lanes_reject(c) : "tiles have at least one row";
 }
 
@@ -374,6 +426,7 @@ const check_op check_op_attend = {
                                         {KEY_POS, 0},
                                         {KEY_IVL, 0},
                                         {KEY_CAP, 0},
+                                        {KEY_LOGITS, 0},
                                         {KEY_NOLSE, 0},
                                         {KEY_SAME, 0},
                                         {KEY_COUNT, 0}},
@@ -402,6 +455,7 @@ const check_op check_op_attend = {
                                           {KEY_TILE, 3, {1, 7, 32}},
                                           {KEY_KV, 4, {1, 17, 255, 600}},
                                           {KEY_TOP, 2, {0, 6}},
+                                          {KEY_POS, 2, {0, 1}},
                                           {KEY_IVL, 2, {0, 1}},
                                           {KEY_CAP, 2, {0, 1}},
                                           {KEY_COUNT, 0, {0}}},
@@ -411,6 +465,8 @@ const check_op check_op_attend = {
             {LIST_SMOKE, "nasty:f16:b2:g4"},
             {LIST_SMOKE, "normal:f16:b2:g4:top5"},
             {LIST_SMOKE, "normal:f16:r40:tile32:g4:kv100"},
+            {LIST_SMOKE, "normal:f16:b2:g4:logits"},
+            {LIST_SMOKE, "nasty:f16:b2:g4:top5:logits"},
             {LIST_CI, "r0"},
             {LIST_CI, "r0:d128:g4:top5"},
             {LIST_CI, "normal:f16:g4:cap:nolse"},
@@ -431,10 +487,28 @@ const check_op check_op_attend = {
             {LIST_CI, "normal:f16:hkv1:r3:tile3:page64:kv67000"}, /* more than a launch's pieces */
             {LIST_CI, "normal:f16:b3:g4:kv5000:ivl"},             /* sliding windows */
             {LIST_CI, "normal:bf16:hkv1:r40:tile32:kv5000:ivl"},
+            {LIST_CI, "r0:logits"},
+            {LIST_CI, "ints:f32:b2:g7:d96:kv17:logits"},
+            {LIST_CI, "normal:f32:b3:r3:g5:d128:kv70:logits"},
+            {LIST_CI, "normal:f16:g4:d128:kv20000:top700:logits"}, /* two splits of lists */
+            {LIST_CI, "normal:bf16:g1:page8:kv9000:logits"},       /* three splits, ragged */
+            {LIST_CI, "normal:bf16:hnd:b2:g3:d256:page64:kv600:logits"},
+            {LIST_CI, "nasty:bf16:b2:g8:d128:kv255:cap:logits"},
+            {LIST_CI, "nasty:f16:nhd:b3:r5:g16:d80:page32:kv255:logits"},
+            {LIST_CI, "nasty:bf16:b3:hkv3:g4:kv600:cap:logits"}, /* infinite keys */
+            {LIST_CI, "normal:f16:b3:r3:g4:kv255:ivl:pos:logits"},
+            {LIST_CI, "nasty:f16:b3:r3:g4:kv255:ivl:logits"},
+            {LIST_CI, "normal:f16:b3:r3:g4:kv255:top6:ivl:pos:logits"},
+            {LIST_CI, "nasty:f32:g2:page8:r4:kv600:top20:ivl:logits"},
+            {LIST_CI, "normal:bf16:b2:r9:g3:page8:kv300:ivl:logits"},
+            {LIST_FULL, "normal:f16:hkv8:g4:d128:kv33000:logits"},
             {LIST_FULL, "normal:bf16:hkv1:g1:page64:kv70000"},
             {LIST_FULL, "normal:f16:hkv8:g4:d128:kv33000"},
             {LIST_OCLGRIND, "normal:f16:g3:kv40"},
             {LIST_OCLGRIND, "nasty:bf16:hkv1:g2:page8:kv30:top2:ivl:pos"},
+            {LIST_OCLGRIND, "nasty:bf16:hkv1:g2:page8:kv30:top2:ivl:pos:logits"},
+            {LIST_OCLGRIND, "normal:f16:g3:kv40:logits"},
+            {LIST_OCLGRIND, "normal:f16:hkv1:kv20:ivl:pos:logits"},
             {LIST_OCLGRIND, "normal:f32:hkv1:r3:tile2:g2:kv20"},
             {LIST_OCLGRIND, "normal:f16:hkv1:page8:kv4100"}, /* two splits */
             {LIST_OCLGRIND, "nasty:f16:hkv1:r5:tile4:d128:kv20:ivl"},
@@ -442,6 +516,7 @@ const check_op check_op_attend = {
             {LIST_BENCH, "f16:hkv32:d128:kv16384:even"},
             {LIST_BENCH, "f16:hkv8:g4:d128:kv32768:even"},
             {LIST_BENCH, "f16:hkv8:g4:d128:kv32768:top128:even"},
+            {LIST_BENCH, "f16:hkv8:g4:d128:kv32768:even:logits"},
             {LIST_BENCH, "f16:hkv4:d64:r512:tile32:kv4096:even"},
             {0, NULL}},
     .reject = reject,

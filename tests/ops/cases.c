@@ -15,8 +15,19 @@ typedef struct key_info {
 static const char *const fill_words[] = {"ints", "normal", "nasty", NULL};
 static const char *const dtype_words[] = {"f32", "f16", "bf16", NULL};
 static const char *const layout_words[] = {"own", "nhd", "hnd", NULL};
+static const char *const way_words[] = {"row",         "rowforced",  "forced",       "table",
+                                        "tableforced", "mass",       "pos",          "posforced",
+                                        "masstable",   "massforced", "posmasstable", NULL};
 static const char *const rule_words[] = {"max", "mean", "sum", NULL};
 static const char *const kind_words[] = {"minmax", "meanstd", "mean", NULL};
+static const char *const pooling_words[] = {"maxpool", "average", NULL};
+static const char *const norm_words[] = {"l2", "l1", NULL};
+static const char *const says_words[] = {"norm", "cosine", "quadratic", NULL};
+static const char *const weight_words[] = {"wf32", "wf16", "wbf16", NULL};
+static const char *const join_words[] = {"rows-sum", "squares", "rows-max", NULL};
+static const char *const fuse_words[] = {"axpby",     "multiply",   "least-mean", "lifetime",
+                                         "head-mean", "head-share", "chunk-sum",  "list-sum",
+                                         "list-max",  NULL};
 static const char *const pairing_words[] = {"half", "adjacent", NULL};
 
 #define FLAG(word)                                                                                 \
@@ -40,10 +51,20 @@ static const key_info keys[KEY_COUNT] = {
     [KEY_TOP] = {"top", NULL},
     [KEY_SINKS] = {"sinks", NULL},
     [KEY_RECENT] = {"recent", NULL},
+    [KEY_WAY] = {NULL, way_words},
+    [KEY_TOTAL] = {"total", NULL},
+    [KEY_FLOOR] = {"floor", NULL},
+    [KEY_SHARE] = {"share", NULL},
+    [KEY_MASS] = {"mass", NULL},
     [KEY_RULE] = {NULL, rule_words},
     [KEY_KIND] = {NULL, kind_words},
+    [KEY_JOIN] = {NULL, join_words},
+    [KEY_FUSE] = {NULL, fuse_words},
+    [KEY_PLANES] = {"planes", NULL},
     [KEY_WIDTH] = {"width", NULL},
     [KEY_N] = {"n", NULL},
+    [KEY_CHUNK] = {"chunk", NULL},
+    [KEY_FRESH] = {"fresh", NULL},
     [KEY_PARTS] = {"parts", NULL},
     [KEY_IN] = {"in", NULL},
     [KEY_OUT] = {"out", NULL},
@@ -53,22 +74,35 @@ static const key_info keys[KEY_COUNT] = {
     [KEY_EVEN] = FLAG("even"),
     [KEY_ORDERED] = FLAG("ordered"),
     [KEY_POS] = FLAG("pos"),
+    [KEY_SCORE] = FLAG("score"),
+    [KEY_LIFE] = FLAG("life"),
     [KEY_IVL] = FLAG("ivl"),
     [KEY_CAP] = FLAG("cap"),
+    [KEY_LOGITS] = FLAG("logits"),
+    [KEY_WEIGHTS] = FLAG("weights"),
     [KEY_NOLSE] = FLAG("nolse"),
     [KEY_NOSCORE] = FLAG("noscore"),
     [KEY_ACC] = FLAG("acc"),
     [KEY_BIAS] = FLAG("bias"),
     [KEY_SAME] = FLAG("same"),
+    [KEY_LISTS] = {"lists", NULL},
+    [KEY_TAIL] = {"tail", NULL},
+    [KEY_KERNEL] = {"kernel", NULL},
+    [KEY_POOLING] = {NULL, pooling_words},
+    [KEY_KEEP] = FLAG("keep"),
+    [KEY_NORM] = {NULL, norm_words},
+    [KEY_SAYS] = {NULL, says_words},
+    [KEY_WEIGHT] = {NULL, weight_words},
 };
 
 const check_op *const check_ops[] = {
-    &check_op_write_rows,  &check_op_read_rows,     &check_op_copy_pages,
-    &check_op_write_table, &check_op_bounds,        &check_op_rotate,
-    &check_op_score_pages, &check_op_page_mass,     &check_op_select,
-    &check_op_attend,      &check_op_merge,         &check_op_linear,
-    &check_op_norm,        &check_op_activate,      &check_op_embed,
-    &check_op_argmax,      &check_op_sparse_attend, NULL,
+    &check_op_write_rows,   &check_op_read_rows,     &check_op_copy_pages,  &check_op_write_table,
+    &check_op_bounds,       &check_op_rotate,        &check_op_score_pages, &check_op_page_mass,
+    &check_op_select,       &check_op_select_wide,   &check_op_attend,      &check_op_merge,
+    &check_op_linear,       &check_op_norm,          &check_op_activate,    &check_op_embed,
+    &check_op_argmax,       &check_op_sparse_attend, &check_op_compact,     &check_op_replace,
+    &check_op_scatter_rows, &check_op_pool_values,   &check_op_value_score, &check_op_value_norm,
+    &check_op_key_score,    &check_op_observe,       &check_op_fuse,        NULL,
 };
 
 static bool knows(const check_op *op, check_key key) {
@@ -195,7 +229,7 @@ static void add_text(check_cases *cases, const check_op *op, const char *text) {
 
 /* ---- Pairwise cover -------------------------------------------------------------------------- */
 
-#define MAX_FACTORS 14
+#define MAX_FACTORS 16
 typedef struct cover {
     const check_factor *factors;
     uint32_t n;

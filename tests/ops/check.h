@@ -24,10 +24,20 @@ typedef enum check_key {
     KEY_TOP,     /* pages a list; attend: 0 means no lists */
     KEY_SINKS,   /* tokens */
     KEY_RECENT,  /* tokens */
+    KEY_WAY,     /* what a wide selection asks for */
+    KEY_TOTAL,   /* entries of all lanes of a row */
+    KEY_FLOOR,   /* entries that each lane of them gets */
+    KEY_SHARE,   /* of k, of TMS_SHARE_ONE */
+    KEY_MASS,    /* in quarters */
     KEY_RULE,    /* tms_group */
     KEY_KIND,    /* tms_bounds_kind */
+    KEY_JOIN,    /* tms_rows_join */
+    KEY_FUSE,    /* tms_fuse_kind */
+    KEY_PLANES,  /* which values lie in a plane: 1 x, 2 y, 4 out */
     KEY_WIDTH,   /* of bounds, in eighths of a standard deviation */
     KEY_N,       /* entries of a list of things: pages, pairs, rows to read */
+    KEY_CHUNK,   /* slots of an entry */
+    KEY_FRESH,   /* compact: ordinal from which pages are others than the lane's own */
     KEY_PARTS,   /* states to merge */
     KEY_IN,      /* linear: n_in */
     KEY_OUT,     /* linear: n_out; embed: n_vocab */
@@ -37,13 +47,25 @@ typedef enum check_key {
     KEY_EVEN,    /* flag: all lanes are equally long */
     KEY_ORDERED, /* flag: page ids ascend */
     KEY_POS,     /* flag: a plane of positions */
+    KEY_SCORE,   /* flag: a plane of scores */
+    KEY_LIFE,    /* flag: scores are divided by lifetimes */
     KEY_IVL,     /* flag: intervals */
     KEY_CAP,     /* flag: soft cap */
+    KEY_LOGITS,  /* flag: logits, too */
+    KEY_WEIGHTS, /* flag: single weights, too */
     KEY_NOLSE,   /* flag: lse absent */
     KEY_NOSCORE, /* flag: scores absent */
     KEY_ACC,     /* flag: accumulate */
     KEY_BIAS,    /* flag: bias present */
     KEY_SAME,    /* flag: source rows have the cache's dtype; in place; one of two outputs */
+    KEY_LISTS,   /* lists of weights an (item, KV head) */
+    KEY_TAIL,    /* last slots that take no part */
+    KEY_KERNEL,  /* of pooling */
+    KEY_POOLING, /* tms_pooling */
+    KEY_KEEP,    /* flag: keep the sum */
+    KEY_NORM,    /* tms_value_norm_kind */
+    KEY_SAYS,    /* tms_key_score_kind */
+    KEY_WEIGHT,  /* tamis_dtype of a projection */
     KEY_COUNT
 } check_key;
 
@@ -146,6 +168,14 @@ typedef enum check_id {
     BUF_BIAS,
     BUF_Y,
     BUF_LSE,
+    BUF_LOGITS,
+    BUF_ROW_POSITIONS,
+    BUF_TO,
+    BUF_TURNS,
+    BUF_CHANGED,
+    BUF_FORCED,
+    BUF_FORCED_COUNTS,
+    BUF_K_TABLE,
     BUF_COUNT
 } check_id;
 
@@ -304,10 +334,14 @@ struct check_op {
     uint64_t (*bytes)(const check_data *data); /* moved by a launch, from the contract */
 };
 
+extern const check_op check_op_observe, check_op_fuse;
 extern const check_op check_op_write_rows, check_op_read_rows, check_op_copy_pages,
     check_op_write_table, check_op_bounds, check_op_rotate, check_op_score_pages,
-    check_op_page_mass, check_op_select, check_op_attend, check_op_sparse_attend, check_op_merge,
-    check_op_linear, check_op_norm, check_op_activate, check_op_embed, check_op_argmax;
+    check_op_page_mass, check_op_select, check_op_select_wide, check_op_attend,
+    check_op_sparse_attend, check_op_merge, check_op_linear, check_op_norm, check_op_activate,
+    check_op_embed, check_op_argmax, check_op_pool_values, check_op_value_score,
+    check_op_value_norm, check_op_key_score, check_op_compact, check_op_replace,
+    check_op_scatter_rows;
 extern const check_op *const check_ops[]; /* ended by NULL */
 
 /* What several stems need of another's meaning. */

@@ -71,9 +71,11 @@ void check_fill_matrix(check_data *data, check_id id, uint64_t rows, uint64_t wi
 
 const char *check_buffer_name(check_id id) {
     static const char *const names[BUF_COUNT] = {
-        "kv",        "bounds", "table", "tiles", "alone",  "row_seq", "visible", "q",
-        "k",         "v",      "slots", "heads", "scores", "pages",   "count",   "positions",
-        "intervals", "x",      "w",     "bias",  "y",      "lse"};
+        "kv",      "bounds", "table",   "tiles",     "alone",         "row_seq",
+        "visible", "q",      "k",       "v",         "slots",         "heads",
+        "scores",  "pages",  "count",   "positions", "intervals",     "x",
+        "w",       "bias",   "y",       "lse",       "logits",        "row_positions",
+        "to",      "turns",  "changed", "forced",    "forced_counts", "k_table"};
     return names[id];
 }
 

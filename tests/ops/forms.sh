@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # Fails when an op of the contract lacks a form: its check in tests/ops/<stem>.c, its meaning in
 # host/reference/<stem>.c, its kernels in cl_kernels/<stem>.cl and cuda_kernels/<stem>.cu, its line
-# in host/backend.h. An optional op may have no reference and no base kernel, but some kernel.
+# in host/ops.h. An optional op may have no reference and no base kernel, but some kernel.
 # usage: forms.sh <root of the tree>
 set -u
 cd "$1" || exit 2
@@ -28,7 +28,7 @@ while read -r op optional; do
         continue
     fi
     stem=$(basename "$file" .c)
-    grep -q "^/\* $op: " host/backend.h || miss "$op" "no contract '$op: ...' in host/backend.h"
+    grep -q "^/\* $op: " host/ops.h || miss "$op" "no contract '$op: ...' in host/ops.h"
     [ -f "host/opencl/$stem.c" ] || miss "$op" "no host/opencl/$stem.c"
     [ -f "host/cuda/$stem.c" ] || miss "$op" "no host/cuda/$stem.c"
     if [ "$optional" = optional ]; then

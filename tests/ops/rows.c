@@ -32,6 +32,26 @@ static void make_slots(check_data *data) {
     free(order);
 }
 
+/* Planes of what was there before, and the rows' positions. */
+static void make_planes(check_data *data) {
+    const check_lanes *l = &data->lanes;
+    const uint64_t n = (uint64_t)l->n_pages * l->kv.page_size;
+    check_rng rng = check_rng_make(data->seed, data->c, BUF_POSITIONS);
+    if (check_get(data, KEY_POS)) {
+        int32_t *plane = check_buffer_add(data, BUF_POSITIONS, ROLE_UPDATE, CHECK_I32, n);
+        int32_t *rows = check_buffer_add(data, BUF_ROW_POSITIONS, ROLE_INPUT, CHECK_I32, l->n_rows);
+        for (uint64_t i = 0; i < n; i++)
+            plane[i] = (int32_t)check_below(&rng, 1000);
+        for (uint32_t r = 0; r < l->n_rows; r++)
+            rows[r] = (int32_t)(1000 + 7 * r);
+    }
+    if (check_get(data, KEY_SCORE)) {
+        float *plane = check_buffer_add(data, BUF_SCORES, ROLE_UPDATE, TAMIS_F32, n);
+        for (uint64_t i = 0; i < n; i++)
+            plane[i] = 1.0f + (float)check_below(&rng, 1000);
+    }
+}
+
 static void write_make(check_data *data) {
     check_lanes_make(data, ROLE_UPDATE);
     const check_lanes *l = &data->lanes;
@@ -39,6 +59,7 @@ static void write_make(check_data *data) {
     const uint64_t stride = source_stride(data), width = stride - check_get(data, KEY_PAD);
     if (!l->n_rows) return;
     make_slots(data);
+    make_planes(data);
     for (int id = BUF_K; id <= BUF_V; id++) {
         void *to = check_buffer_add(data, (check_id)id, ROLE_INPUT, type, l->n_rows * stride);
         check_rng rng = check_rng_make(data->seed, data->c, (uint64_t)id);
@@ -54,7 +75,11 @@ static void write_oracle(check_data *data) {
     const int32_t *slots = check_init(data, BUF_SLOTS);
     const check_buffer *k = &data->buf[BUF_K], *v = &data->buf[BUF_V];
     check_want(data, BUF_KV, false);
+    check_want(data, BUF_POSITIONS, false);
+    check_want(data, BUF_SCORES, false);
     void *kv = data->buf[BUF_KV].want;
+    int32_t *positions = data->buf[BUF_POSITIONS].want;
+    float *scores = data->buf[BUF_SCORES].want;
     for (uint32_t i = 0; i < l->n_rows * l->n_kv_heads; i++) {
         const uint32_t row = i / l->n_kv_heads, head = i % l->n_kv_heads;
         if (slots[i] < 0) continue;
@@ -62,6 +87,9 @@ static void write_oracle(check_data *data) {
         const uint32_t page = check_page_id(data, check_row_seq(data, row), head, slot / size);
         const uint64_t to = check_key_row(data, page, head, slot % size);
         const uint64_t from = row * source_stride(data) + head * l->kv.head_dim;
+        const uint64_t in_plane = (uint64_t)page * size + slot % size;
+        if (positions) positions[in_plane] = ((int32_t *)check_init(data, BUF_ROW_POSITIONS))[row];
+        if (scores) scores[in_plane] = 0;
         for (uint32_t d = 0; d < l->kv.head_dim; d++) {
             check_store(l->kv.dtype, kv, to + d, check_load(k->type, k->init, from + d));
             check_store(l->kv.dtype, kv, to + l->kv.value_offset + d,
@@ -81,6 +109,8 @@ static tamis_status write_launch(check_side *side, check_rows rows) {
         .k_stride = stride,
         .v_stride = stride,
         .dtype = check_get(side->data, KEY_SAME) ? side->data->lanes.kv.dtype : TAMIS_F32,
+        .planes = {check_ref(side, BUF_POSITIONS, 0), check_ref(side, BUF_SCORES, 0)},
+        .positions = check_ref(side, BUF_ROW_POSITIONS, rows.first),
     };
     return side->dev->backend->write_rows(side->dev, &p);
 }
@@ -164,6 +194,12 @@ static uint64_t read_bytes(const check_data *data) {
     return 2ull * check_get(data, KEY_N) * kv->head_dim * (check_type_size(kv->dtype) + 4);
 }
 
+static const char *write_reject(const check_case *c) {
+    if ((c->v[KEY_POS] || c->v[KEY_SCORE]) && c->v[KEY_LAYOUT] != LAYOUT_OWN && c->v[KEY_HKV] > 1)
+        return "planes beside pages that several heads share";
+    return check_lanes_reject(c);
+}
+
 const check_op check_op_write_rows = {
     .name = "write_rows",
     .defaults = (const check_default[]){{KEY_FILL, FILL_NORMAL},
@@ -176,6 +212,8 @@ const check_op check_op_write_rows = {
                                         {KEY_PAGE, 16},
                                         {KEY_KV, 100},
                                         {KEY_PAD, 0},
+                                        {KEY_POS, 0},
+                                        {KEY_SCORE, 0},
                                         {KEY_SAME, 0},
                                         {KEY_COUNT, 0}},
     .factors = (const check_factor[]){{KEY_FILL, 3, {FILL_INTS, FILL_NORMAL, FILL_NASTY}},
@@ -193,12 +231,18 @@ const check_op check_op_write_rows = {
                                      {LIST_SMOKE, "nasty:f16:b2:r5:d80:pad3"},
                                      {LIST_SMOKE, "nasty:bf16:b2:r5:d80:pad2:same"},
                                      {LIST_SMOKE, "nasty:bf16:nhd:r5"},
+                                     {LIST_SMOKE, "normal:f16:b2:r5:pos:score"},
                                      {LIST_CI, "f16:r0"},
+                                     {LIST_CI, "nasty:f16:b3:r33:hkv5:page8:pos:score"},
+                                     {LIST_CI, "nasty:bf16:b2:r7:d80:page32:kv5:pos:same"},
+                                     {LIST_CI, "normal:f32:b2:r33:d256:page64:score"},
+                                     {LIST_CI, "normal:f16:nhd:hkv1:r7:d128:pos:score"},
                                      {LIST_OCLGRIND, "nasty:f16:b2:r3:kv20"},
                                      {LIST_OCLGRIND, "nasty:bf16:nhd:r2:kv20:same"},
+                                     {LIST_OCLGRIND, "normal:f16:b2:r2:kv20:pos:score"},
                                      {LIST_BENCH, "f16:r4096:hkv8:d128:kv4096"},
                                      {0, NULL}},
-    .reject = check_lanes_reject,
+    .reject = write_reject,
     .make = write_make,
     .oracle = write_oracle,
     .launch = write_launch,

@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* compact: the kept slots of lanes to the front of a page list.
+ * contract: host/ops.h; meaning: host/reference/compact.c.
+ * Work split: a group owns a part of one (item, KV head): WIDE channels of K, or of V, or the
+ * planes; parts do not meet. It takes TILE kept slots at a time: every source is in registers
+ * before any of them is written, and what later tiles read lies behind, for a kept slot never moves
+ * back. */
+#include "common.clh"
+#define CHUNK 16 /* elements of an item */
+#define WIDE  64
+#define HELD  4 /* rows in an item's registers */
+#define ROWS  (LANES / (WIDE / CHUNK))
+#define TILE  (ROWS * HELD)
+#define NONE  0xffffffffu
+
+#if DTYPE == 0
+typedef float16 chunk;
+#else
+typedef ushort16 chunk;
+#endif
+
+typedef struct lane {
+    __global const int *pages, *to, *list;
+    uint count, granularity, visible, page_shift;
+} lane;
+
+/* The old place of the j-th kept slot, NONE if there are fewer. */
+static inline uint source_of(const lane *l, uint j) {
+    const uint entry = l->granularity == 1 ? j : j / l->granularity;
+    if (entry >= l->count) return NONE;
+    const uint rest = j - entry * l->granularity;
+    const uint slot = (uint)l->list[entry] * l->granularity + rest;
+    return slot < l->visible ? slot : NONE;
+}
+
+/* Where a slot lies, the first one of page 0 being at 0. */
+static inline ulong place_of(const lane *l, __global const int *pages, uint slot, ulong page_stride,
+                             ulong slot_stride) {
+    const uint rest = slot & ((1u << l->page_shift) - 1);
+    return (ulong)pages[slot >> l->page_shift] * page_stride + rest * slot_stride;
+}
+
+/* `rows`: where the item's chunk of slot 0 of page 0 lies; NULL: the item takes part in barriers
+ * alone. */
+static void compact_rows(const lane *l, __global element *rows, ulong page_stride,
+                         ulong slot_stride) {
+    const uint row = (uint)get_local_id(0) / (WIDE / CHUNK);
+    for (uint first = row, tile = 0; tile < l->count * l->granularity;
+         first += TILE, tile += TILE) {
+        chunk held[HELD];
+        uint live = 0;
+        for (uint i = 0; i < HELD; i++) {
+            const uint from = rows ? source_of(l, first + i * ROWS) : NONE;
+            if (from == NONE) continue;
+            held[i] = vload16(0, rows + place_of(l, l->pages, from, page_stride, slot_stride));
+            live |= 1u << i;
+        }
+        barrier(CLK_GLOBAL_MEM_FENCE);
+        for (uint i = 0; i < HELD; i++) {
+            if (!(live >> i & 1u)) continue;
+            const uint j = first + i * ROWS;
+            vstore16(held[i], 0, rows + place_of(l, l->to, j, page_stride, slot_stride));
+        }
+    }
+}
+
+/* One of the planes, as bits. */
+static void compact_plane(const lane *l, __global uint *plane) {
+    const ulong page_stride = 1u << l->page_shift;
+    for (uint tile = 0; tile < l->count * l->granularity; tile += LANES) {
+        const uint j = tile + (uint)get_local_id(0), from = source_of(l, j);
+        uint word = 0;
+        if (from != NONE) word = plane[place_of(l, l->pages, from, page_stride, 1)];
+        barrier(CLK_GLOBAL_MEM_FENCE);
+        if (from != NONE) plane[place_of(l, l->to, j, page_stride, 1)] = word;
+    }
+}
+
+__kernel GROUP_OF(LANES) void compact_slots(KV_PARAMS, BATCH_PARAMS, uint page_size, uint head_dim,
+                                            REF_PARAMS(const int, lists),
+                                            REF_PARAMS(const int, count), uint capacity,
+                                            uint granularity, REF_PARAMS(const int, to),
+                                            ulong to_stride, REF_PARAMS(uint, positions),
+                                            REF_PARAMS(uint, scores)) {
+    const uint owner = (uint)get_group_id(0), part = (uint)get_group_id(1);
+    if (owner >= n_rows * n_kv_heads) return;
+    const uint row = owner / n_kv_heads, head = owner % n_kv_heads;
+    const lane l = {.pages = table + table_offset + row_seq[row_seq_offset + row] * seq_stride +
+                             head * head_stride,
+                    .to = to + to_offset + owner * to_stride,
+                    .list = lists + lists_offset + (ulong)owner * capacity,
+                    .count = (uint)count[count_offset + owner],
+                    .granularity = granularity,
+                    .visible = (uint)visible[visible_offset + owner],
+                    .page_shift = 31 - clz(page_size)};
+    const uint slices = (head_dim + WIDE - 1) / WIDE;
+    if (part < 2 * slices) {
+        const uint channel = part % slices * WIDE + (uint)get_local_id(0) % (WIDE / CHUNK) * CHUNK;
+        __global element *rows =
+            kv + kv_offset + head * kv_head_stride + (part < slices ? 0 : value_offset) + channel;
+        compact_rows(&l, channel < head_dim ? rows : 0, page_stride, slot_stride);
+    } else {
+        if (positions) compact_plane(&l, positions + positions_offset);
+        if (scores) compact_plane(&l, scores + scores_offset);
+    }
+}

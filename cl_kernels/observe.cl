@@ -1,0 +1,159 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* observe: value(slot) = join over the rows of a span of (join over the group of f(w)),
+ * w = exp(logit - lse).
+ * contract: host/ops.h; meaning: host/reference/observe.c.
+ * Work split: a group owns LANES slots of one (item, KV head), a lane a slot, and goes through the
+ * rows of the span. observe_rows forms logits from keys, ROWS rows of one query head at a time,
+ * whose q lie in local memory; observe_logits reads them. */
+#include "common.clh"
+#include "observe.clh"
+#define MOST_DIM 256
+#define ROWS         8
+#define FOR_EACH_ROW _Pragma("unroll") for (uint r = 0; r < ROWS; r++)
+
+/* The larger of two, NaN if one is. */
+static inline float larger(float a, float b) {
+    return isnan(a) || a > b ? a : b;
+}
+static inline float join_heads(float joined, float w, uint join, uint rule) {
+    const float x = join == JOIN_SQUARES ? w * w : w;
+    return rule == RULE_MAX ? larger(joined, x) : joined + x;
+}
+static inline float join_rows(float joined, float x, uint join) {
+    return join == JOIN_MAX ? larger(joined, x) : joined + x;
+}
+
+/* The largest of `rows` entries of visible, `stride` apart. */
+static inline uint largest(__global const int *visible, uint rows, uint stride,
+                           __local int *scratch) {
+    const uint lane = (uint)get_local_id(0);
+    int most = 0;
+    for (uint t = 0; t < rows; t += LANES)
+        if (t + lane < rows) most = max(most, visible[(ulong)(t + lane) * stride]);
+    scratch[lane] = most;
+    barrier(CLK_LOCAL_MEM_FENCE);
+    for (uint i = 0; i < LANES; i++)
+        most = max(most, scratch[i]);
+    return (uint)most;
+}
+
+/* Where a slot's value lies; ids are the lane's pages. */
+static inline ulong value_at(ulong lane, ulong stride, __global const int *ids, uint page_size,
+                             uint slot) {
+    return stride ? lane * stride + slot
+                  : (ulong)ids[slot / page_size] * page_size + slot % page_size;
+}
+
+__kernel GROUP_OF(LANES) void observe_rows(KV_PARAMS, BATCH_PARAMS, OBSERVE_PARAMS,
+                                           MATRIX_PARAMS(q), uint head_dim, float scale,
+                                           float soft_cap, uint blocks) {
+    __local float query[ROWS][MOST_DIM];
+    __local float dots[ROWS][LANES], joined[ROWS][LANES]; /* of the lane's slot */
+    __local int scratch[LANES];
+    const uint lane = (uint)get_local_id(0), head = (uint)get_group_id(1);
+    const uint begin = (uint)get_group_id(0) % blocks * LANES, slot = begin + lane;
+    const uint item = (uint)get_group_id(0) / blocks;
+    if (item >= n_spans) return;
+    const uint first = spans[spans_offset + 2 * item], rows = spans[spans_offset + 2 * item + 1];
+    visible += visible_offset + (ulong)first * n_kv_heads + head;
+    const uint n = largest(visible, rows, n_kv_heads, scratch);
+    if (begin >= n) return;
+    table += table_offset + row_seq[row_seq_offset + first] * seq_stride + head * head_stride;
+    lse += lse_offset + first * lse_stride + head * group;
+    q += q_offset + first * q_stride + (ulong)head * group * head_dim;
+    const ulong owner = (ulong)item * n_kv_heads + head;
+    const bool live = slot < n;
+    __global const element *key = kv + kv_offset + head * kv_head_stride;
+    if (live) key += table[slot / page_size] * page_stride + slot % page_size * slot_stride;
+
+    float value = 0.0f;
+    for (uint t = 0; t < rows; t += ROWS) {
+        const uint count = min(rows - t, (uint)ROWS);
+        uint most = 0;
+        for (uint r = 0; r < count; r++) {
+            most = max(most, (uint)visible[(ulong)(t + r) * n_kv_heads]);
+            joined[r][lane] = 0.0f;
+        }
+        if (most <= begin && !tile) continue; /* they see no slot of the group's */
+        for (uint g = 0; g < group; g++) {
+            /* 1. the logits of the lane's slot with one query head of each row */
+            barrier(CLK_LOCAL_MEM_FENCE);
+            for (uint r = 0; r < ROWS; r++)
+                for (uint d = lane; d < head_dim; d += LANES)
+                    query[r][d] = scale * q[min(t + r, rows - 1) * q_stride + g * head_dim + d];
+            barrier(CLK_LOCAL_MEM_FENCE);
+            if (!live) continue;
+            float4 dot4[ROWS];
+            FOR_EACH_ROW dot4[r] = 0.0f;
+            for (uint c = 0; c < head_dim; c += 8) {
+                const float8 k = load8(key + c);
+                FOR_EACH_ROW {
+                    const float8 x = vload8(0, query[r] + c);
+                    dot4[r] = fma(x.lo, k.lo, fma(x.hi, k.hi, dot4[r]));
+                }
+            }
+            FOR_EACH_ROW {
+                const float2 pair = dot4[r].lo + dot4[r].hi;
+                dots[r][lane] = pair.x + pair.y;
+            }
+            /* 2. what they give, 3. joined over the group */
+            for (uint r = 0; r < count; r++) {
+                const bool seen = slot < (uint)visible[(ulong)(t + r) * n_kv_heads];
+                const ulong list = owner * max_span * group + (t + r) * group + g;
+                float logit = dots[r][lane];
+                if (soft_cap > 0.0f) logit = soft_cap * tanh(logit / soft_cap);
+                if (!isfinite(logit)) logit = NAN;
+                const float base = base_of(lse[(t + r) * lse_stride + g]);
+                const float w = seen ? exp(logit - base) : 0.0f;
+                if (tile) tile[tile_offset + list * tile_stride + slot] = w;
+                joined[r][lane] = join_heads(joined[r][lane], w, join, rule);
+            }
+        }
+        /* 4. joined over these rows, then with those before */
+        float sum = 0.0f;
+        for (uint r = 0; r < count; r++)
+            sum = join_rows(sum, rule == RULE_MEAN ? joined[r][lane] / group : joined[r][lane],
+                            join);
+        value = join_rows(value, sum, join);
+    }
+    if (!live || !values) return;
+    values += values_offset + value_at(owner, value_stride, table, page_size, slot);
+    *values = accumulate ? join_rows(*values, value, join) : value;
+}
+
+__kernel GROUP_OF(LANES) void observe_logits(BATCH_PARAMS, OBSERVE_PARAMS,
+                                             REF_PARAMS(const float, logits), ulong logit_stride,
+                                             uint blocks) {
+    __local int scratch[LANES];
+    const uint head = (uint)get_group_id(1), n_heads = n_kv_heads * group;
+    const uint slot = (uint)get_group_id(0) % blocks * LANES + (uint)get_local_id(0);
+    const uint item = (uint)get_group_id(0) / blocks;
+    if (item >= n_spans) return;
+    const uint first = spans[spans_offset + 2 * item], rows = spans[spans_offset + 2 * item + 1];
+    visible += visible_offset + (ulong)first * n_kv_heads + head;
+    const uint n = largest(visible, rows, n_kv_heads, scratch);
+    table += table_offset + row_seq[row_seq_offset + first] * seq_stride + head * head_stride;
+    lse += lse_offset + first * lse_stride + head * group;
+    logits += logits_offset + ((ulong)first * n_heads + head * group) * logit_stride + slot;
+    const ulong owner = (ulong)item * n_kv_heads + head;
+    float value = 0.0f;
+    for (uint t = 0; t < rows && slot < n; t += ROWS) {
+        float sum = 0.0f;
+        for (uint r = t; r < min(rows, t + ROWS); r++) {
+            const bool seen = slot < (uint)visible[(ulong)r * n_kv_heads];
+            float joined = 0.0f;
+            for (uint g = 0; g < group; g++) {
+                const float logit = seen ? logits[((ulong)r * n_heads + g) * logit_stride] : 0.0f;
+                const float w = seen ? exp(logit - base_of(lse[r * lse_stride + g])) : 0.0f;
+                const ulong list = owner * max_span * group + r * group + g;
+                if (tile) tile[tile_offset + list * tile_stride + slot] = w;
+                joined = join_heads(joined, w, join, rule);
+            }
+            sum = join_rows(sum, rule == RULE_MEAN ? joined / group : joined, join);
+        }
+        value = join_rows(value, sum, join);
+    }
+    if (slot >= n || !values) return;
+    values += values_offset + value_at(owner, value_stride, table, page_size, slot);
+    *values = accumulate ? join_rows(*values, value, join) : value;
+}

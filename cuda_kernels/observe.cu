@@ -1,0 +1,234 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* observe: value(slot) = join over the rows of a span of (join over the group of f(w)),
+ * w = exp(logit - lse).
+ * contract: host/ops.h; meaning: host/reference/observe.c.
+ * Work split: a block owns CU_OBSERVE_KEYS slots of one (item, KV head), whose keys it holds in
+ * shared memory while it goes through the rows of the span, CU_OBSERVE_ROWS of one query head at a
+ * time: 8 rows a warp, 2 slots a lane. With logits given a thread owns a slot. */
+#include "common.cuh"
+
+#define OBSERVE_WARPS (CU_OBSERVE_THREADS / WARP)
+#define WARP_ROWS     (CU_OBSERVE_ROWS / OBSERVE_WARPS)
+#define SLOTS         (CU_OBSERVE_KEYS / WARP) /* of a lane */
+enum { JOIN_SQUARES = 1, JOIN_MAX = 2 };       /* tms_rows_join */
+enum { RULE_MAX = 0, RULE_MEAN = 1 };          /* tms_group */
+
+/* The larger of two, NaN if one is. */
+DEVICE float larger(float a, float b) {
+    return a != a || a > b ? a : b;
+}
+DEVICE float join_heads(const cu_observe_args &a, float joined, float w) {
+    const float x = a.join == JOIN_SQUARES ? w * w : w;
+    return a.rule == RULE_MAX ? larger(joined, x) : joined + x;
+}
+DEVICE float join_rows(const cu_observe_args &a, float joined, float x) {
+    return a.join == JOIN_MAX ? larger(joined, x) : joined + x;
+}
+/* exp(logit - lse); a row that saw nothing gives 0. */
+DEVICE float weight_of(float logit, float lse) {
+    return expf(logit - (lse == -INFINITY ? INFINITY : lse));
+}
+/* As attend's, and NaN unless it is finite. */
+DEVICE float logit_of(const cu_observe_args &a, float dot) {
+    if (a.soft_cap > 0.0f) dot = a.soft_cap * tanhf(dot / a.soft_cap);
+    return (float_to_bits(dot) & 0x7fffffffu) < 0x7f800000u ? dot : NAN;
+}
+
+/* The span of one (item, KV head). */
+typedef struct span {
+    uint32_t item, head, first, rows;
+    uint64_t owner; /* item, KV head */
+} span;
+
+DEVICE span span_of(const cu_observe_args &a) {
+    const uint32_t item = blockIdx.z, head = blockIdx.y;
+    return span{item, head, (uint32_t)a.spans[2 * item], (uint32_t)a.spans[2 * item + 1],
+                (uint64_t)item * a.batch.n_kv_heads + head};
+}
+DEVICE uint32_t seen_by(const cu_observe_args &a, const span &s, uint32_t t) {
+    return (uint32_t)a.batch.visible[(uint64_t)(s.first + t) * a.batch.n_kv_heads + s.head];
+}
+DEVICE float lse_of(const cu_observe_args &a, const span &s, uint32_t t, uint32_t g) {
+    return a.lse[(s.first + t) * a.lse_stride + s.head * a.batch.group + g];
+}
+DEVICE void put_weight(const cu_observe_args &a, const span &s, uint32_t t, uint32_t g,
+                       uint32_t slot, float w) {
+    const uint64_t list = s.owner * a.max_span * a.batch.group + t * a.batch.group + g;
+    a.tile[list * a.tile_stride + slot] = w;
+}
+DEVICE void put_value(const cu_observe_args &a, const span &s, uint32_t slot, float value) {
+    uint64_t at = s.owner * a.value_stride + slot;
+    if (a.value_stride == 0) {
+        const int32_t page = lane_pages(a.batch, s.first, s.head)[slot >> a.kv.page_shift];
+        at = ((uint64_t)page << a.kv.page_shift) + slot % a.kv.page_size;
+    }
+    a.values[at] = a.accumulate ? join_rows(a, a.values[at], value) : value;
+}
+
+/* The largest number of slots that one of the rows [first, end) of the span sees, over a block. */
+DEVICE uint32_t most_seen(const cu_observe_args &a, const span &s, uint32_t first, uint32_t end,
+                          uint32_t *shared) {
+    block_sync();
+    if (threadIdx.x == 0) *shared = 0;
+    block_sync();
+    for (uint32_t t = first + threadIdx.x; t < end; t += blockDim.x)
+        atomic_max(shared, seen_by(a, s, t));
+    block_sync();
+    return *shared;
+}
+
+typedef struct observe_shared {
+    uint32_t most;
+    float sums[OBSERVE_WARPS][CU_OBSERVE_KEYS]; /* of a warp's rows */
+} observe_shared;
+
+/* The block's keys, 16 bytes at a time; what lies behind the last slot is left alone. */
+template <typename T, uint32_t DIM>
+DEVICE void stage_keys(const cu_observe_args &a, const span &s, uint32_t begin, uint32_t n,
+                       unsigned char *keys) {
+    constexpr uint32_t VECTORS = DIM * sizeof(T) / 16, STEP = DIM * sizeof(T) + 16;
+    const int32_t *ids = lane_pages(a.batch, s.first, s.head);
+    for (uint32_t i = threadIdx.x; i < CU_OBSERVE_KEYS * VECTORS; i += CU_OBSERVE_THREADS) {
+        const uint32_t slot = begin + i / VECTORS, part = i % VECTORS;
+        if (slot >= n) break;
+        const T *row =
+            key_row<T>(a.kv, ids[slot >> a.kv.page_shift], s.head, slot % a.kv.page_size);
+        store_16(keys + i / VECTORS * STEP + part * 16,
+                 load_16((const unsigned char *)row + part * 16));
+    }
+}
+
+/* scale·q of one query head of the rows t to t + CU_OBSERVE_ROWS; 0 beyond the span. */
+template <uint32_t DIM>
+DEVICE void stage_queries(const cu_observe_args &a, const span &s, uint32_t t, uint32_t g,
+                          float *queries) {
+    const float *q = a.q.at + (uint64_t)(s.head * a.batch.group + g) * DIM;
+    for (uint32_t i = threadIdx.x; i < CU_OBSERVE_ROWS * DIM; i += CU_OBSERVE_THREADS) {
+        const uint32_t r = t + i / DIM;
+        queries[i] = r < s.rows ? a.scale * q[(s.first + r) * a.q.stride + i % DIM] : 0.0f;
+    }
+}
+
+/* Dot products of the warp's rows and the lane's slots. */
+template <typename T, uint32_t DIM>
+DEVICE void dot_rows(const unsigned char *keys, const float *queries,
+                     float (&dot)[WARP_ROWS][SLOTS]) {
+    constexpr uint32_t STEP = DIM * sizeof(T) + 16;
+#pragma unroll
+    for (uint32_t r = 0; r < WARP_ROWS; r++)
+#pragma unroll
+        for (uint32_t j = 0; j < SLOTS; j++)
+            dot[r][j] = 0.0f;
+#pragma unroll 2
+    for (uint32_t c = 0; c < DIM; c += 8) {
+        float k[SLOTS][8];
+#pragma unroll
+        for (uint32_t j = 0; j < SLOTS; j++)
+            load_8((const T *)(keys + (lane_id() + j * WARP) * STEP) + c, k[j]);
+#pragma unroll
+        for (uint32_t r = 0; r < WARP_ROWS; r++) {
+            float x[8];
+            load_8(queries + (warp_id() * WARP_ROWS + r) * DIM + c, x);
+#pragma unroll
+            for (uint32_t j = 0; j < SLOTS; j++)
+#pragma unroll
+                for (uint32_t i = 0; i < 8; i++)
+                    dot[r][j] = fmaf(x[i], k[j][i], dot[r][j]);
+        }
+    }
+}
+
+template <typename T, uint32_t DIM> DEVICE void observe_rows(const cu_observe_args &a) {
+    SHARED(observe_shared, shared);
+    DYNAMIC_SHARED(unsigned char, keys);
+    float *queries = (float *)(keys + CU_OBSERVE_KEYS_OF(DIM * sizeof(T)));
+    if (blockIdx.z >= a.n_items) return;
+    const span s = span_of(a);
+    const uint32_t begin = blockIdx.x * CU_OBSERVE_KEYS, group = a.batch.group;
+    const uint32_t n = most_seen(a, s, 0, s.rows, &shared.most);
+    if (begin >= n) return;
+    stage_keys<T, DIM>(a, s, begin, n, keys);
+    float value = 0.0f; /* of slot begin + threadIdx.x */
+    for (uint32_t base = 0; base < s.rows; base += CU_OBSERVE_ROWS) {
+        const uint32_t end = s.rows - base < CU_OBSERVE_ROWS ? s.rows : base + CU_OBSERVE_ROWS;
+        if (most_seen(a, s, base, end, &shared.most) <= begin && !a.tile) continue;
+        float joined[WARP_ROWS][SLOTS] = {};
+        for (uint32_t g = 0; g < group; g++) {
+            /* 1. logits with one query head of each row */
+            float dot[WARP_ROWS][SLOTS];
+            block_sync();
+            stage_queries<DIM>(a, s, base, g, queries);
+            block_sync();
+            dot_rows<T, DIM>(keys, queries, dot);
+            /* 2. what they give, 3. joined over the group */
+#pragma unroll
+            for (uint32_t r = 0; r < WARP_ROWS; r++) {
+                const uint32_t t = base + warp_id() * WARP_ROWS + r;
+                if (t >= end) continue;
+                const uint32_t seen = seen_by(a, s, t);
+                const float lse = lse_of(a, s, t, g);
+#pragma unroll
+                for (uint32_t j = 0; j < SLOTS; j++) {
+                    const uint32_t slot = begin + lane_id() + j * WARP;
+                    const float w = slot < seen ? weight_of(logit_of(a, dot[r][j]), lse) : 0.0f;
+                    if (a.tile && slot < n) put_weight(a, s, t, g, slot, w);
+                    joined[r][j] = join_heads(a, joined[r][j], w);
+                }
+            }
+        }
+        /* 4. joined over the warp's rows, over the warps and with the rows before */
+#pragma unroll
+        for (uint32_t j = 0; j < SLOTS; j++) {
+            float sum = 0.0f;
+#pragma unroll
+            for (uint32_t r = 0; r < WARP_ROWS; r++)
+                sum = join_rows(a, sum,
+                                a.rule == RULE_MEAN ? joined[r][j] / (float)group : joined[r][j]);
+            shared.sums[warp_id()][lane_id() + j * WARP] = sum;
+        }
+        block_sync();
+        if (threadIdx.x < CU_OBSERVE_KEYS) {
+            float sum = shared.sums[0][threadIdx.x];
+            for (uint32_t w = 1; w < OBSERVE_WARPS; w++)
+                sum = join_rows(a, sum, shared.sums[w][threadIdx.x]);
+            value = join_rows(a, value, sum);
+        }
+    }
+    const uint32_t slot = begin + threadIdx.x;
+    if (a.values && threadIdx.x < CU_OBSERVE_KEYS && slot < n) put_value(a, s, slot, value);
+}
+
+#define OBSERVE_ROWS(type, tag, dim)                                                               \
+    KERNEL(observe_rows_##tag##_d##dim, CU_OBSERVE_THREADS, cu_observe_args) {                     \
+        observe_rows<type, dim>(a);                                                                \
+    }
+FOR_EACH_TYPE_AND_DIM(OBSERVE_ROWS)
+
+KERNEL(observe_logits, CU_OBSERVE_THREADS, cu_observe_args) {
+    SHARED(uint32_t, most);
+    if (blockIdx.z >= a.n_items) return;
+    const span s = span_of(a);
+    const uint32_t slot = blockIdx.x * CU_OBSERVE_THREADS + threadIdx.x, group = a.batch.group;
+    const uint64_t n_heads = (uint64_t)a.batch.n_kv_heads * group;
+    if (slot >= most_seen(a, s, 0, s.rows, &most)) return;
+    const float *logits = a.logits + (s.first * n_heads + s.head * group) * a.logit_stride + slot;
+    float value = 0.0f;
+    for (uint32_t base = 0; base < s.rows; base += CU_OBSERVE_ROWS) {
+        const uint32_t end = s.rows - base < CU_OBSERVE_ROWS ? s.rows : base + CU_OBSERVE_ROWS;
+        float sum = 0.0f;
+        for (uint32_t t = base; t < end; t++) {
+            const bool seen = slot < seen_by(a, s, t);
+            float joined = 0.0f;
+            for (uint32_t g = 0; g < group; g++) {
+                float w = 0.0f;
+                if (seen)
+                    w = weight_of(logits[(t * n_heads + g) * a.logit_stride], lse_of(a, s, t, g));
+                if (a.tile) put_weight(a, s, t, g, slot, w);
+                joined = join_heads(a, joined, w);
+            }
+            sum = join_rows(a, sum, a.rule == RULE_MEAN ? joined / (float)group : joined);
+        }
+        value = join_rows(a, value, sum);
+    }
+    if (a.values) put_value(a, s, slot, value);
+}

@@ -1,0 +1,210 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The rules of the contract of the ops that evict, checked alike by every backend. */
+#include "host/backend.h"
+
+#include <math.h>
+
+/* Values of `n` slots a lane: a plane, or rows wide enough beside the cache. */
+static tamis_status check_values(tms_device *dev, const char *op, const char *name,
+                                 const tms_values *values, uint32_t n) {
+    if (values->ref.mem && values->stride && values->stride < n)
+        return tms_device_fail(dev, TAMIS_E_ARGUMENT, "%s: %s has a stride of %llu for %u slots",
+                               op, name, (unsigned long long)values->stride, n);
+    return TAMIS_OK;
+}
+
+static tamis_status check_stride(tms_device *dev, const char *op, const char *name, uint64_t stride,
+                                 uint32_t n) {
+    if (stride >= n) return TAMIS_OK;
+    return tms_device_fail(dev, TAMIS_E_ARGUMENT, "%s: %s has a stride of %llu for %u slots", op,
+                           name, (unsigned long long)stride, n);
+}
+
+static tamis_status require(tms_device *dev, const char *op, const char *name, tms_ref ref) {
+    if (ref.mem) return TAMIS_OK;
+    return tms_device_fail(dev, TAMIS_E_ARGUMENT, "%s: %s is absent", op, name);
+}
+
+static tamis_status check_paged(tms_device *dev, const tms_kv *kv, const tms_batch *batch) {
+    tamis_status status = tms_check_kv(dev, kv);
+    return status == TAMIS_OK ? tms_check_items(dev, batch, true) : status;
+}
+
+tamis_status tms_check_observe(tms_device *dev, const tms_observe *p) {
+    const tms_batch *b = &p->batch;
+    tamis_status status = check_paged(dev, &p->kv, b);
+    if (status != TAMIS_OK) return status;
+    if (p->rows > TMS_ROWS_MAX || p->group > TMS_GROUP_SUM)
+        return tms_device_fail(dev, TAMIS_E_ARGUMENT, "observe: join %d over rows, %d over groups",
+                               (int)p->rows, (int)p->group);
+    if (b->n_rows == 0 || p->n_items == 0) return TAMIS_OK;
+    if (!p->values.ref.mem && !p->tile.mem)
+        return tms_device_fail(dev, TAMIS_E_ARGUMENT, "observe: neither values nor a tile");
+    if (p->max_span == 0 || p->lse_stride < b->n_heads)
+        return tms_device_fail(dev, TAMIS_E_ARGUMENT,
+                               "observe: spans of up to %u rows, lse of %llu for %u heads",
+                               p->max_span, (unsigned long long)p->lse_stride, b->n_heads);
+    status = require(dev, "observe", "spans", p->spans);
+    if (status == TAMIS_OK) status = require(dev, "observe", "lse", p->lse);
+    if (status == TAMIS_OK && !p->logits.mem) status = require(dev, "observe", "q", p->q.ref);
+    if (status == TAMIS_OK && p->logits.mem)
+        status = check_stride(dev, "observe", "logits", p->logit_stride, b->max_visible);
+    if (status == TAMIS_OK && p->tile.mem)
+        status = check_stride(dev, "observe", "the tile", p->tile_stride, b->max_visible);
+    return status == TAMIS_OK ? check_values(dev, "observe", "values", &p->values, b->max_visible)
+                              : status;
+}
+
+tamis_status tms_check_pool_values(tms_device *dev, const tms_pool_values *p) {
+    tamis_status status = tms_check_items(dev, &p->batch, false);
+    if (status != TAMIS_OK) return status;
+    if (p->kernel % 2 == 0)
+        return tms_device_fail(dev, TAMIS_E_ARGUMENT, "pool: a kernel of %u: must be odd",
+                               p->kernel);
+    if (p->kind > TMS_POOL_AVERAGE)
+        return tms_device_fail(dev, TAMIS_E_ARGUMENT, "pool: there is no kind %d", (int)p->kind);
+    if (p->keep_sum && p->kind != TMS_POOL_AVERAGE)
+        return tms_device_fail(dev, TAMIS_E_ARGUMENT, "pool: keep_sum goes with averages only");
+    if (p->batch.n_rows == 0) return TAMIS_OK;
+    if (p->n_lists == 0) return tms_device_fail(dev, TAMIS_E_ARGUMENT, "pool: 0 lists");
+    const uint32_t n = p->batch.max_visible > p->tail ? p->batch.max_visible - p->tail : 0;
+    return check_stride(dev, "pool", "a list", p->stride, n);
+}
+
+tamis_status tms_check_value_score(tms_device *dev, const tms_value_score *p) {
+    const uint32_t n = p->batch.max_visible;
+    tamis_status status = check_paged(dev, &p->kv, &p->batch);
+    if (status != TAMIS_OK || p->batch.n_rows == 0) return status;
+    if (p->n_lists == 0) return tms_device_fail(dev, TAMIS_E_ARGUMENT, "value_score: 0 lists");
+    status = check_stride(dev, "value_score", "a", p->stride, n);
+    if (status == TAMIS_OK) status = check_stride(dev, "value_score", "out", p->out_stride, n);
+    return status == TAMIS_OK ? require(dev, "value_score", "limits", p->limits) : status;
+}
+
+tamis_status tms_check_value_norm(tms_device *dev, const tms_value_norm *p) {
+    tamis_status status = check_paged(dev, &p->kv, &p->batch);
+    if (status != TAMIS_OK) return status;
+    if (p->kind > TMS_VALUE_L1_PROJECTED)
+        return tms_device_fail(dev, TAMIS_E_ARGUMENT, "value_norm: there is no kind %d",
+                               (int)p->kind);
+    if (p->kind == TMS_VALUE_L1_PROJECTED) {
+        const uint64_t width = (uint64_t)p->batch.n_heads * p->kv.head_dim;
+        status = tms_check_dtype(dev, "value_norm", p->w_dtype);
+        if (status != TAMIS_OK || p->batch.n_rows == 0) return status;
+        status = require(dev, "value_norm", "w", p->w);
+        if (status == TAMIS_OK && (p->n_out == 0 || p->w_stride < width))
+            status = tms_device_fail(
+                dev, TAMIS_E_ARGUMENT, "value_norm: w of %u rows at a stride of %llu for %llu",
+                p->n_out, (unsigned long long)p->w_stride, (unsigned long long)width);
+    }
+    if (status != TAMIS_OK || p->batch.n_rows == 0) return status;
+    return check_stride(dev, "value_norm", "out", p->out_stride, p->batch.max_visible);
+}
+
+tamis_status tms_check_key_score(tms_device *dev, const tms_key_score *p) {
+    tamis_status status = check_paged(dev, &p->kv, &p->batch);
+    if (status != TAMIS_OK) return status;
+    if (p->kind > TMS_KEY_QUADRATIC)
+        return tms_device_fail(dev, TAMIS_E_ARGUMENT, "key_score: there is no kind %d",
+                               (int)p->kind);
+    if (p->batch.n_rows == 0) return TAMIS_OK;
+    if (p->kind == TMS_KEY_QUADRATIC) {
+        status = require(dev, "key_score", "mu", p->mu);
+        if (status == TAMIS_OK) status = require(dev, "key_score", "cov", p->cov);
+        if (status != TAMIS_OK) return status;
+    }
+    return check_stride(dev, "key_score", "out", p->out_stride, p->batch.max_visible);
+}
+
+bool tms_fuse_reads_y(const tms_fuse *p) {
+    return p->kind == TMS_FUSE_MULTIPLY || (p->kind == TMS_FUSE_AXPBY && p->y.ref.mem);
+}
+
+bool tms_fuse_is_paged(const tms_fuse *p) {
+    return p->kind == TMS_FUSE_LIFETIME || p->x.stride == 0 || p->out.stride == 0 ||
+           (tms_fuse_reads_y(p) && p->y.stride == 0);
+}
+
+static tamis_status check_fuse_kind(tms_device *dev, const tms_fuse *p) {
+    const bool lists = p->kind == TMS_FUSE_LISTS_SUM || p->kind == TMS_FUSE_LISTS_MAX;
+    if (p->kind == TMS_FUSE_CHUNK_SUM && (p->chunk == 0 || p->out.stride == 0))
+        return tms_device_fail(dev, TAMIS_E_ARGUMENT,
+                               "fuse: chunks of %u slots into an out of stride %llu", p->chunk,
+                               (unsigned long long)p->out.stride);
+    if (lists && (p->n_lists == 0 || p->x.stride == 0))
+        return tms_device_fail(dev, TAMIS_E_ARGUMENT, "fuse: %u lists at a stride of %llu",
+                               p->n_lists, (unsigned long long)p->x.stride);
+    if (p->kind == TMS_FUSE_LIFETIME && (!p->positions.mem || !p->now.mem))
+        return tms_device_fail(dev, TAMIS_E_ARGUMENT, "fuse: lifetime without %s",
+                               p->positions.mem ? "now" : "positions");
+    return TAMIS_OK;
+}
+
+tamis_status tms_check_fuse(tms_device *dev, const tms_fuse *p) {
+    const bool paged = tms_fuse_is_paged(p);
+    const uint32_t most = p->batch.max_visible, n = most > p->tail ? most - p->tail : 0;
+    tamis_status status = tms_check_items(dev, &p->batch, paged);
+    if (status != TAMIS_OK) return status;
+    if (p->kind > TMS_FUSE_LISTS_MAX)
+        return tms_device_fail(dev, TAMIS_E_ARGUMENT, "fuse: there is no kind %d", (int)p->kind);
+    if (p->batch.n_rows == 0) return TAMIS_OK;
+    status = check_fuse_kind(dev, p);
+    if (status == TAMIS_OK) status = require(dev, "fuse", "x", p->x.ref);
+    if (status == TAMIS_OK) status = require(dev, "fuse", "out", p->out.ref);
+    if (status == TAMIS_OK && p->kind == TMS_FUSE_MULTIPLY)
+        status = require(dev, "fuse", "y", p->y.ref);
+    if (status == TAMIS_OK) status = check_values(dev, "fuse", "x", &p->x, n);
+    if (status == TAMIS_OK && tms_fuse_reads_y(p))
+        status = check_values(dev, "fuse", "y", &p->y, n);
+    if (status == TAMIS_OK && paged && p->page_size == 0)
+        status = tms_device_fail(dev, TAMIS_E_ARGUMENT, "fuse: planes of 0 slots a page");
+    const uint32_t n_out = p->kind == TMS_FUSE_CHUNK_SUM ? (uint32_t)tms_divide_up(n, p->chunk) : n;
+    return status == TAMIS_OK ? check_values(dev, "fuse", "out", &p->out, n_out) : status;
+}
+
+/* Planes have no place for heads that share pages. */
+static tamis_status check_planes(tms_device *dev, const char *op, const tms_kv *kv,
+                                 const tms_batch *batch, const tms_planes *planes) {
+    const bool given = planes->positions.mem || planes->scores.mem;
+    if (!given || kv->head_stride == 0 || batch->n_kv_heads == 1) return TAMIS_OK;
+    return tms_device_fail(dev, TAMIS_E_ARGUMENT, "%s: planes and a head stride of %llu: must be 0",
+                           op, (unsigned long long)kv->head_stride);
+}
+
+tamis_status tms_check_compact(tms_device *dev, const tms_compact *p) {
+    tamis_status status = check_paged(dev, &p->kv, &p->batch);
+    if (status != TAMIS_OK) return status;
+    if (p->granularity == 0)
+        return tms_device_fail(dev, TAMIS_E_ARGUMENT, "compact: a granularity of 0 slots");
+    status = check_planes(dev, "compact", &p->kv, &p->batch, &p->planes);
+    if (status != TAMIS_OK || p->batch.n_rows == 0) return status;
+    status = require(dev, "compact", "lists", p->lists.pages);
+    if (status == TAMIS_OK) status = require(dev, "compact", "counts", p->lists.count);
+    return status == TAMIS_OK ? require(dev, "compact", "to", p->to) : status;
+}
+
+tamis_status tms_check_replace(tms_device *dev, const tms_replace *p) {
+    const struct {
+        const char *name;
+        tms_ref ref;
+    } needed[] = {{"plane of positions", p->planes.positions},
+                  {"turns", p->turns},
+                  {"slots", p->slots},
+                  {"changed", p->changed},
+                  {"positions", p->positions}};
+    tamis_status status = check_paged(dev, &p->kv, &p->batch);
+    if (status == TAMIS_OK) status = check_planes(dev, "replace", &p->kv, &p->batch, &p->planes);
+    for (size_t i = 0; status == TAMIS_OK && p->batch.n_rows && i < sizeof needed / sizeof *needed;
+         i++)
+        status = require(dev, "replace", needed[i].name, needed[i].ref);
+    return status;
+}
+
+tamis_status tms_check_scatter_rows(tms_device *dev, const tms_scatter_rows *p) {
+    if (p->n_rows == 0) return TAMIS_OK;
+    if (p->width == 0 || p->y.stride < p->width || (p->n_rows > 1 && p->x.stride < p->width))
+        return tms_device_fail(
+            dev, TAMIS_E_ARGUMENT, "scatter_rows: rows of %u elements at strides of %llu and %llu",
+            p->width, (unsigned long long)p->x.stride, (unsigned long long)p->y.stride);
+    return require(dev, "scatter_rows", "index", p->index);
+}

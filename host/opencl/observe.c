@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* observe on OpenCL: the choice of form, shape and launch of cl_kernels/observe.cl and
+ * observe_cpu.cl. */
+#include "host/opencl/opencl.h"
+
+/* Slots of an item of the CPU form. */
+#define RUN_SLOTS 128u
+
+/* OBSERVE_PARAMS of observe.clh. */
+static void set_observe(tms_cl_launch *l, const tms_observe *p) {
+    const tms_batch *b = &p->batch;
+    const uint64_t n = b->n_rows && p->n_items ? p->n_items : 0, rows = n ? b->n_rows : 0;
+    const uint64_t lists = n * b->n_heads * p->max_span;
+    tms_cl_ref(l, p->spans, sizeof(cl_int), 2 * n);
+    tms_cl_u32(l, (uint32_t)n);
+    tms_cl_u32(l, p->max_span);
+    tms_cl_u32(l, b->n_heads / b->n_kv_heads);
+    tms_cl_ref(l, p->lse, sizeof(cl_float), rows ? (rows - 1) * p->lse_stride + b->n_heads : 0);
+    tms_cl_u64(l, p->lse_stride);
+    tms_cl_u32(l, p->rows);
+    tms_cl_u32(l, p->group);
+    tms_cl_u32(l, p->accumulate);
+    tms_cl_optional(l, p->values.ref, sizeof(cl_float), n * b->n_kv_heads * p->values.stride);
+    tms_cl_u64(l, p->values.stride);
+    tms_cl_u32(l, p->kv.page_size);
+    tms_cl_optional(l, p->tile, sizeof(cl_float), lists * p->tile_stride);
+    tms_cl_u64(l, p->tile_stride);
+}
+
+/* (item, KV head, share of the slots) for shares of `slots`. */
+static uint32_t shares_of(const tms_observe *p, uint32_t slots) {
+    const uint32_t shares = (uint32_t)tms_divide_up(p->batch.max_visible, slots);
+    return shares ? shares : 1;
+}
+
+static uint64_t n_logits(const tms_observe *p) {
+    return (uint64_t)p->batch.n_rows * p->batch.n_heads * p->logit_stride;
+}
+
+static tamis_status run_base(tms_device *dev, const tms_observe *p) {
+    const tms_batch *b = &p->batch;
+    const uint32_t blocks = shares_of(p, TMS_CL_LANES);
+    tms_cl_launch l;
+    if (p->logits.mem) {
+        l = tms_cl_begin(dev, "observe.cl", "observe_logits", "%s", "");
+        tms_cl_batch(&l, b);
+        set_observe(&l, p);
+        tms_cl_ref(&l, p->logits, sizeof(cl_float), n_logits(p));
+        tms_cl_u64(&l, p->logit_stride);
+    } else {
+        l = tms_cl_begin(dev, "observe.cl", "observe_rows", "-DDTYPE=%d", p->kv.dtype);
+        tms_cl_kv(&l, &p->kv, b->n_rows);
+        tms_cl_batch(&l, b);
+        set_observe(&l, p);
+        tms_cl_matrix(&l, &p->q, b->n_rows, (uint64_t)b->n_heads * p->kv.head_dim);
+        tms_cl_u32(&l, p->kv.head_dim);
+        tms_cl_f32(&l, p->scale);
+        tms_cl_f32(&l, p->soft_cap);
+    }
+    tms_cl_u32(&l, blocks);
+    return tms_cl_run_groups(&l, TMS_CL_LANES, (uint64_t)p->n_items * blocks, b->n_kv_heads);
+}
+
+/* The kernel takes logits and q alike: memory, a stride from row to row, one from head to head. */
+static tamis_status run_cpu(tms_device *dev, const tms_observe *p) {
+    const tms_batch *b = &p->batch;
+    const uint32_t runs = shares_of(p, RUN_SLOTS);
+    const uint64_t items = b->n_rows ? (uint64_t)p->n_items * b->n_kv_heads * runs : 0;
+    tms_cl_launch l;
+    if (p->logits.mem) {
+        l = tms_cl_begin(dev, "observe_cpu.cl", "observe_run", "-DLOGITS=1 -DRUN=%u", RUN_SLOTS);
+        tms_cl_batch(&l, b);
+        set_observe(&l, p);
+        tms_cl_ref(&l, p->logits, sizeof(cl_float), n_logits(p));
+        tms_cl_u64(&l, b->n_heads * p->logit_stride);
+        tms_cl_u64(&l, p->logit_stride);
+    } else {
+        l = tms_cl_begin(dev, "observe_cpu.cl", "observe_run", "-DDTYPE=%d -DHEAD_DIM=%u -DRUN=%u",
+                         p->kv.dtype, p->kv.head_dim, RUN_SLOTS);
+        tms_cl_kv(&l, &p->kv, b->n_rows);
+        tms_cl_batch(&l, b);
+        set_observe(&l, p);
+        tms_cl_matrix(&l, &p->q, b->n_rows, (uint64_t)b->n_heads * p->kv.head_dim);
+        tms_cl_u64(&l, p->kv.head_dim);
+        tms_cl_f32(&l, p->scale);
+        tms_cl_f32(&l, p->soft_cap);
+    }
+    tms_cl_u32(&l, runs);
+    return tms_cl_run_queue(&l, items);
+}
+
+tamis_status tms_cl_observe(tms_device *dev, const tms_observe *p) {
+    bool cpu;
+    tamis_status status = tms_check_observe(dev, p);
+    if (status == TAMIS_OK) status = tms_cl_choose(dev, "observe", NULL, &cpu);
+    if (status != TAMIS_OK) return status;
+    return cpu ? run_cpu(dev, p) : run_base(dev, p);
+}

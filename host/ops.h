@@ -1,0 +1,650 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* THE CONTRACT, op by op: shapes with strides, dtypes, ties, bytes moved, tolerance. How devices
+ * are driven, and the table of functions, are in backend.h. */
+#ifndef TMS_OPS_H
+#define TMS_OPS_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <tamis/device.h>
+
+/* ---- What the ops speak of ------------------------------------------------------------------- */
+
+typedef struct tms_mem tms_mem; /* device memory; each backend has its own */
+
+/* A place in device memory: `offset` is in bytes. mem == NULL: absent, where that is allowed. */
+typedef struct tms_ref {
+    tms_mem *mem;
+    uint64_t offset;
+} tms_ref;
+
+/* Paged K and V, and bounds beside them. In elements of `dtype`, with page id p, KV head h, slot s:
+ *   K row at  p*page_stride + h*head_stride + s*slot_stride,   V row value_offset further on;
+ *   lo row at p*bounds_page_stride + h*bounds_head_stride,     hi row head_dim further on.
+ * The cache's own layout: page_stride = 2*page_size*head_dim, head_stride = 0,
+ * slot_stride = head_dim, value_offset = page_size*head_dim, bounds_page_stride = 2*head_dim,
+ * bounds_head_stride = 0. A caller's cache with one page list for all heads has head strides and a
+ * list head stride of 0. A backend may refuse (E_UNSUPPORTED) rows that do not all begin at
+ * multiples of 16 bytes. */
+typedef struct tms_kv {
+    tms_ref data;
+    tms_ref bounds;     /* may be absent where an op does not read or write bounds */
+    tamis_dtype dtype;  /* of K, V and bounds */
+    uint32_t page_size; /* 8, 16, 32, 64 */
+    uint32_t head_dim;  /* 64, 80, 96, 128, 256 */
+    uint64_t page_stride, head_stride, slot_stride, value_offset;
+    uint64_t bounds_page_stride, bounds_head_stride;
+} tms_kv;
+
+/* Planes: 4 bytes for every slot of the cache's pages, [page id][page_size], with any head stride
+ * 0: only for caches whose page id fixes the head. Either may be absent. */
+typedef struct tms_planes {
+    tms_ref positions; /* int32: the token's index in the text */
+    tms_ref scores;    /* f32: what an eviction keeps from step to step */
+} tms_planes;
+
+/* Most rows in a tile. */
+#define TMS_TILE_ROWS 32
+
+/* The query rows of one launch and the lanes they belong to, all tables in device memory, int32.
+ *   tiles    [n_tiles][2]            (first row, number of rows 1..TMS_TILE_ROWS); the tiles cover
+ *                                    every row once; rows of a tile are of one sequence, by
+ *                                    ascending position
+ *   row_seq  [n_rows]                index of the row's sequence in `table`
+ *   visible  [n_rows][n_kv_heads]    leading slots of the lane that the row may see, 0 for none
+ *   table    page ids: ordinal i of (sequence b, KV head h) at b*seq_stride + h*head_stride + i
+ * n_rows == 0 is a valid launch of every op: it builds what the shape needs and computes nothing;
+ * tables may be absent then. */
+typedef struct tms_batch {
+    uint32_t n_rows, n_tiles;
+    uint32_t n_heads, n_kv_heads; /* group = n_heads / n_kv_heads, 1..16 */
+    tms_ref tiles, row_seq, visible, table;
+    uint64_t seq_stride, head_stride; /* elements of table */
+    uint32_t max_visible; /* no entry of `visible` is larger; known to the host, sizes the launch */
+    uint32_t max_tile_rows; /* no tile has more rows; 1 is a decode launch */
+} tms_batch;
+
+/* f32 rows of activations: element (row, i) at row*stride + i behind `ref`. */
+typedef struct tms_matrix {
+    tms_ref ref;
+    uint64_t stride; /* elements */
+} tms_matrix;
+
+/* Page lists chosen for each (row, KV head): int32 ordinals, strictly ascending.
+ *   pages  [n_rows][n_kv_heads][capacity]
+ *   count  [n_rows][n_kv_heads]            entries of each list */
+typedef struct tms_lists {
+    tms_ref pages, count;
+    uint32_t capacity;
+} tms_lists;
+
+/* ---- Ops on the cache ------------------------------------------------------------------------ */
+
+/* write_rows: K and V rows into given slots of lanes; append, replace and scatter are one op.
+ *   k, v   [n_rows][n_kv_heads][head_dim] at row*stride, dtype f32 or kv->dtype
+ *   slots  int32 [n_rows][n_kv_heads]: slot in the lane, < 0 skips; no two rows of a launch name
+ *          one slot
+ *   planes     a written slot's position becomes its row's, its score 0, in the planes that there
+ *              are
+ *   positions  int32 [n_rows], only with a plane of positions
+ * Of `batch`: n_rows, n_kv_heads, row_seq, table and its strides.
+ * Conversion from f32 rounds to nearest even; f16 overflow gives infinity, NaN stays NaN.
+ * Bytes: rows read and written once. Tolerance: exact, bit for bit (NaN as NaN). */
+typedef struct tms_write_rows {
+    tms_kv kv;
+    tms_batch batch;
+    tms_ref k, v, slots;
+    uint64_t k_stride, v_stride; /* elements of `dtype` from row to row */
+    tamis_dtype dtype;
+    tms_planes planes;
+    tms_ref positions;
+} tms_write_rows;
+
+/* read_rows: K and V rows out of given slots, widened to f32.
+ *   seq, head, slot  int32 [n]: sequence index in table, KV head, slot
+ *   k, v             f32 [n][head_dim]; either may be absent
+ * Bytes: 2*n*head_dim*(size + 4). Tolerance: exact. */
+typedef struct tms_read_rows {
+    tms_kv kv;
+    tms_ref table;
+    uint64_t seq_stride, head_stride;
+    uint32_t n;
+    tms_ref seq, head, slot, k, v;
+} tms_read_rows;
+
+/* copy_pages: blocks of `bytes` (a multiple of 16) inside one memory: pairs int32 [n][2] (from, to)
+ * of block indices. No block is both a source and a destination; destinations differ. Exact. */
+typedef struct tms_copy_pages {
+    tms_ref data;
+    uint64_t bytes;
+    uint32_t n;
+    tms_ref pairs;
+} tms_copy_pages;
+
+/* write_table: entries int32 [n][2] (index, value): data[index] = value, int32; indices differ.
+ * Exact. */
+typedef struct tms_write_table {
+    tms_ref data;
+    uint32_t n;
+    tms_ref entries;
+} tms_write_table;
+
+/* bounds: a pair (lo, hi) from the page_size keys of each page, channel by channel, for each of
+ * n_kv_heads heads (1 in the cache's own layout, where the page id fixes the head).
+ *   pages  int32 [n] page ids, all full pages; an id below 0 is passed over
+ *   MINMAX    lo = min, hi = max (Quest, section 3.4): true bounds of a logit
+ *   MEAN_STD  lo = mean - width·std, hi = mean + width·std, std over page_size, not page_size - 1
+ *             (UNIQUE, arXiv 2605.27740); sums in fp32 in slot order, std from squares of
+ *             differences to the mean, never below 0; where mean and width·std are finite in fp32,
+ *             lo and hi are clamped to the dtype's largest finite value (f16: 65504), so that no
+ *             infinity is stored
+ *   MEAN      lo = hi = mean: a centroid
+ * -0 and +0 are equal, either may be stored; a channel with a NaN key gets lo = hi = NaN, so that
+ * its page scores NaN; infinite keys give what fp32 arithmetic gives.
+ * Bytes: n*n_kv_heads*(page_size + 2)*head_dim*size. Tolerance: MINMAX exact (values); else
+ * 2e-6 * (max|key| of the channel) * (1 + width) and the rounding to the dtype. */
+typedef enum tms_bounds_kind {
+    TMS_BOUNDS_MINMAX = 0,
+    TMS_BOUNDS_MEAN_STD = 1,
+    TMS_BOUNDS_MEAN = 2
+} tms_bounds_kind;
+typedef struct tms_bounds {
+    tms_kv kv;
+    uint32_t n, n_kv_heads;
+    tms_ref pages;
+    tms_bounds_kind kind;
+    float width; /* of MEAN_STD, >= 0 and finite */
+} tms_bounds;
+
+/* rotate: RoPE on rows in place, f32 [n_rows][n_heads][head_dim] at row*stride.
+ * Pair i (of n_rot/2) turns by angle position*frequency_i:
+ *   (a, b) -> (a·cos - b·sin, a·sin + b·cos).
+ *   pairing half: (x[i], x[i + n_rot/2]); adjacent: (x[2i], x[2i + 1]); channels from n_rot on
+ *              stay.
+ *   positions  int32 [n_rows], 0 <= |position| < 2^20; a negative one turns back, so the
+ *              difference of two positions re-rotates a cached key
+ *   table      f32 [2][1024][n_rot/2][2], made by tms_rotate_table: (cos, sin) of j*frequency_i and
+ *              of 1024*j*frequency_i; the angle's cos and sin follow by the addition theorem, so
+ *              large positions lose nothing on any device.
+ * Bytes: 2*4*n_rows*n_heads*n_rot.
+ * Tolerance: |x| * 4e-7 absolute per pair norm (three fp32 roundings). */
+typedef enum tms_pairing { TMS_PAIR_HALF = 0, TMS_PAIR_ADJACENT = 1 } tms_pairing;
+typedef struct tms_rotate {
+    tms_matrix x;
+    uint32_t n_rows, n_heads, head_dim, n_rot;
+    tms_pairing pairing;
+    tms_ref positions, table;
+} tms_rotate;
+
+/* ---- Selection ------------------------------------------------------------------------------- */
+
+typedef enum tms_group { TMS_GROUP_MAX = 0, TMS_GROUP_MEAN = 1, TMS_GROUP_SUM = 2 } tms_group;
+
+/* score_pages: for each (row, KV head) and each full page it sees, ordinal i < visible / page_size:
+ *   s_g(i) = sum_d max(q_gd·lo_id, q_gd·hi_id) per query head g of the group, fp32;
+ *   score(i) = max, mean or sum of s_g over the group. A NaN product makes the score NaN.
+ *   q       [n_rows][n_heads][head_dim] f32
+ *   scores  f32 [n_rows][n_kv_heads][stride]; entries from visible/page_size on are left alone
+ * Source: Quest, section 3.4, Algorithm 1; the (lo, hi) form serves every bounds kind.
+ * Bytes: n_rows*n_kv_heads*pages*2*head_dim*size.
+ * Tolerance: 1e-6 * sum_d |max term| (order of sums). */
+typedef struct tms_score_pages {
+    tms_kv kv;
+    tms_batch batch;
+    tms_matrix q;
+    tms_group group;
+    tms_ref scores;
+    uint32_t stride;
+} tms_score_pages;
+
+/* page_mass: for each (row, KV head) and each full page it sees, the share of the true attention
+ * that falls on it; what the selection oracle scores by. No fast path: it reads every key.
+ *   m_g(i) = Σ exp(logit - lse_g) over the slots of page i, logits and lse_g (over all visible
+ *   slots, the partial page included) as in attend;
+ *   score(i) = max, mean or sum of m_g over the group.
+ *   q       [n_rows][n_heads][head_dim] f32
+ *   scores  f32 [n_rows][n_kv_heads][stride]; entries from visible/page_size on are left alone
+ * A NaN or infinite logit among the visible ones makes every score of that (row, KV head) NaN.
+ * Masses below the range of fp32 are 0 and tie, so that select takes the newer page. No intervals,
+ * no lists.
+ * scratch: tms_backend.page_mass_scratch bytes; need not be kept.
+ * Bytes: per (row, KV head) every visible K once a query head. Tolerance: 4e-6 * (1 + max|logit|)
+ * absolute for MAX and MEAN, group times that for SUM. */
+typedef struct tms_page_mass {
+    tms_kv kv;
+    tms_batch batch;
+    tms_matrix q;
+    tms_group group;
+    tms_ref scores;
+    uint32_t stride;
+    float scale, soft_cap;
+    tms_ref scratch;
+} tms_page_mass;
+
+/* select: exact, deterministic top-k. For each (row, KV head) over the entries of its lane, an
+ * entry being `granularity` consecutive slots (a page, a chunk, a token):
+ * n = ceil(visible / granularity) entries, of which the first floor(visible / granularity) have
+ * scores.
+ *   1. protected entries are taken: ordinals < ceil(sinks / granularity); ordinals >=
+ *      floor(max(visible - recent, 0) / granularity) if recent > 0; and an entry without a score.
+ *   2. the rest up to k entries in all by (score desc, ordinal desc); -0 = +0; NaN after
+ *      everything, among NaN again ordinal desc. n <= k takes all. More than k protected: all of
+ *      those (lists must have the capacity; the policy check rules it out).
+ *   3. the list comes out ascending by ordinal.
+ * scores absent: step 2 takes by ordinal desc alone (the newest), which is the window selection.
+ *   scores  f32 as score_pages wrote them;  lists: capacity >= min(n, max(k, protected))
+ * That is the plain selection. What `wide` adds, each part zero or absent if not asked for:
+ *   forced     lists of another select on the same entries: those are protected, too. Of one with
+ *              the same sinks and recent, or `lists` need room for both; what they have no room for
+ *              is an error of the reference and cut off elsewhere
+ *   k_table    int32 [n_rows][n_kv_heads]: k of a lane is floor(k_table·k_share / TMS_SHARE_ONE) in
+ *              place of k; below 0 counts as 0. LANE scope only. k stays its upper bound, which
+ *              sizes the lists
+ *   scope ROW  the lanes of a row compete: `total` entries of all of them. 1. protected entries;
+ *              2. of each lane the best `floor` others; 3. the rest up to `total` by (score desc,
+ *              ordinal desc, KV head asc). More than `total` after step 2: all of those. k is not
+ *              read. At most 1024 KV heads (layers times KV heads for a whole sequence)
+ *   mass       > 0, LANE scope: step 2 ends early, as soon as the scores of the taken entries,
+ *              protected ones included, sum to `mass`. Summed exactly, in integers: a score counts
+ *              as floor(score·2^32), one below 0 or NaN as 0, one above 1024 as 1024
+ *   positions  int32 plane [page id][page_size] with row_positions int32 [n_rows], the positions of
+ *              the rows: slots need not be in the order of their tokens, and protection goes by
+ *              position: position < sinks, or > row position - recent, for any visible slot of the
+ *              entry, and the entry that holds the row's own position. LANE scope. k is then never
+ *              exceeded: own entry, those without score, sinks and forced first, by ordinal desc;
+ *              then recents, the one with the newest position first. scores absent: the rest by
+ *              largest position desc. Positions are from 0 and below 2^22
+ * At most 2^22 entries a lane, 2^32 - 1 in a row that competes. `tiles` may be absent; in wide
+ * selections without positions row_seq and table, too.
+ * scratch: tms_backend.select_scratch bytes, for wide ones only.
+ * Bytes: 4*entries read once (device scratch aside). Tolerance: bit-equal lists everywhere. */
+typedef enum tms_scope { TMS_SCOPE_LANE = 0, TMS_SCOPE_ROW = 1 } tms_scope;
+#define TMS_SHARE_ONE 65536u
+typedef struct tms_select_wide {
+    tms_scope scope;
+    uint32_t total, floor;
+    tms_lists forced; /* pages.mem == NULL: none */
+    tms_ref k_table;
+    uint32_t k_share; /* of TMS_SHARE_ONE; 0 stands for TMS_SHARE_ONE */
+    float mass;
+    tms_ref positions, row_positions;
+    uint32_t page_size; /* with positions */
+} tms_select_wide;
+typedef struct tms_select {
+    tms_batch batch;
+    uint32_t granularity;
+    uint32_t k, sinks, recent;
+    tms_ref scores;
+    uint32_t stride;
+    tms_lists lists;
+    tms_select_wide wide;
+    tms_ref scratch;
+} tms_select;
+/* Whether anything of `wide` is asked for. */
+static inline bool tms_select_is_wide(const tms_select *p) {
+    const tms_select_wide *w = &p->wide;
+    return w->scope != TMS_SCOPE_LANE || w->forced.pages.mem || w->k_table.mem || w->mass > 0 ||
+           w->positions.mem;
+}
+
+/* ---- Attention ------------------------------------------------------------------------------- */
+
+/* attend: softmax attention of query rows over their lanes' slots.
+ * Row r of KV head h sees the slots s < visible[r][h] that lie in the pages of its list (all pages
+ * if lists are absent) and whose position p satisfies lo <= p <= hi of the row's interval.
+ *   logit = scale·q·k; soft_cap > 0: logit = cap·tanh(logit/cap), finite for an infinite one;
+ *   out = Σ softmax(logit)·v, lse = natural log of Σ exp(logit).
+ *   q, out     [n_rows][n_heads][head_dim] f32; query head = h*group + g; they do not overlap
+ *   lse        f32 [n_rows][n_heads], may be absent
+ *   positions  int32 plane [page id][page_size], may be absent: position = slot
+ *   intervals  int32 [n_rows][2] (lo, hi), may be absent: all positions
+ *   logits     f32 [n_rows][n_heads][logit_stride], may be absent; only in launches with one row a
+ *              tile: the logit of every slot of the pages that are read, NaN if it is not finite,
+ *              -inf for slots < visible of those pages that the row does not see. Slots of other
+ *              pages, and from visible on, are left alone
+ * A row that sees nothing: out = 0, lse = -inf. Keys are summed in splits that follow from the
+ * row's own list, merged in order: in one form the result of a row depends on nothing but the row
+ * and whether it is alone in its tile, not on the other rows of the launch; but where another row
+ * of its tile sees a V that is not finite, last bits may. A NaN or infinite logit among the seen
+ * gives NaN out for that (row, head). Weighted values are summed in fp32 before they are
+ * normalized: with |v| above FLT_MAX / page_size a sum may overflow to infinity or NaN.
+ * scratch: tms_backend.attend_scratch bytes; need not be kept.
+ * Bytes: per (row, KV head) the seen pages' K and V once, not once a query head; a tile of rows
+ * once.
+ * Tolerance, with T = max over the seen of Σ_d |scale·q_d·k_d|, whose rounding (8 units of fp32)
+ * stays in a logit where the terms cancel:
+ *   |out - ref| <= max|v| * (2e-6 * (1 + max|logit|) + 1e-6 * T)
+ * for f32 accumulation of up to 1M keys in blocks; K, V are read exactly;
+ *   lse: 2e-6 * (1 + |lse| + max|logit|) + 5e-7 * T;
+ *   logits: 1e-6 * T. */
+typedef struct tms_attend {
+    tms_kv kv;
+    tms_batch batch;
+    tms_lists lists;    /* pages.mem == NULL: all pages */
+    uint32_t max_pages; /* no list is longer; without lists ceil(max_visible / page_size) */
+    tms_matrix q, out;
+    tms_ref lse, positions, intervals;
+    float scale, soft_cap;
+    tms_ref scratch;
+    tms_ref logits;
+    uint64_t logit_stride; /* elements, >= max_visible */
+} tms_attend;
+
+/* sparse_attend: score_pages, select and attend in fewer launches than three, where the device
+ * gains by it. Fields as there: select.batch, score.batch and attend.batch are the same;
+ * attend.lists is select.lists and is written too, equal bit for bit to what select gives on the
+ * fused scores. A backend may offer it for some shapes only: sparse_attend_refusal says why not,
+ * and the caller then runs the three ops. Ties with unequal fp32 sums aside (score tolerance), the
+ * result is that of the three ops. */
+typedef struct tms_sparse_attend {
+    tms_score_pages score;
+    tms_select select;
+    tms_attend attend;
+} tms_sparse_attend;
+
+/* merge: states of the same rows into one. lse = log Σ exp(lse_i); out = Σ exp(lse_i - lse)·out_i.
+ *   outs  f32 [n_parts][n][dim]; lses f32 [n_parts][n];
+ *   out   f32 [n][dim]; lse f32 [n], may be absent
+ * Parts with lse -inf add nothing whatever their out holds; all -inf gives out 0, lse -inf. One
+ * live part passes through bit for bit. Merged in part order. Tolerance: 1e-6 * max|out_i|, lse
+ * 1e-6 * (1 + |lse|). */
+typedef struct tms_merge {
+    uint32_t n_parts, n, dim;
+    tms_ref outs, lses, out, lse;
+} tms_merge;
+
+/* ---- Eviction -------------------------------------------------------------------------------- */
+
+/* In these ops a row of `batch` is an item: one sequence, with visible[i][h] the slots of its
+ * lanes; tiles are not read. observe alone has query rows in its batch and items beside them. */
+
+/* A value for every slot of lanes, f32, in one of two places:
+ *   beside the cache  slot s of (item i, KV head h) at (i*n_kv_heads + h)*stride + s; stride > 0
+ *   in a plane        at page id * page_size + s % page_size, the page id from the batch's table;
+ *                     stride == 0 */
+typedef struct tms_values {
+    tms_ref ref;
+    uint64_t stride; /* elements */
+} tms_values;
+
+/* observe: what query rows give to each key of their lane.
+ *   w(t, g, s) = exp(logit - lse) for the slots s < visible[t][h] of row t, 0 for later ones; g is
+ *   a query head of the group of KV head h; logit as in attend (scale, soft cap).
+ * Item i owns rows spans[i] = (first, number >= 1), all of one sequence; n(i, h) is the largest
+ * visible[t][h] among them.
+ *   q       [n_rows][n_heads][head_dim] f32
+ *   lse     f32 [n_rows][lse_stride], n_heads of each row
+ *   spans   int32 [n_items][2]; no span is longer than max_span
+ *   logits  f32 [n_rows][n_heads][logit_stride], may be absent: given, they are taken for the
+ *           logits and neither q nor K is read; -inf adds nothing
+ *   values  may be absent. For s < n(i, h): join over the rows of (join over the group of f(w)),
+ *           with f(w) = w², rows summed, for SQUARES. accumulate: joined with what is there. Others
+ *           are left alone
+ *   tile    may be absent: w itself, f32 [n_items][n_kv_heads][max_span*group][tile_stride], row t
+ *           of the span and head g in list t*group + g, s < n(i, h); lists behind a span's are left
+ *           alone
+ * A NaN logit or lse gives NaN, and so does an infinite logit of q and K; a row with an lse of -inf
+ * saw nothing and gives 0. No two items of a launch write one value. Never holds rows x slots but
+ * in `tile`.
+ * Bytes: per (item, KV head) K once for every 32 rows of the span.
+ * Tolerance: with T as in attend, each w to w * (4e-6 * (1 + max|logit|) + 2e-6 * T) + 1e-37; joins
+ * to the sum of those of their terms and 3e-7 * (1 + log2 terms) of the result. */
+typedef enum tms_rows_join {
+    TMS_ROWS_SUM = 0,
+    TMS_ROWS_SQUARES = 1,
+    TMS_ROWS_MAX = 2
+} tms_rows_join;
+typedef struct tms_observe {
+    tms_kv kv;
+    tms_batch batch; /* of query rows */
+    uint32_t n_items, max_span;
+    tms_ref spans;
+    tms_matrix q;
+    tms_ref lse;
+    uint64_t lse_stride;
+    float scale, soft_cap;
+    tms_ref logits;
+    uint64_t logit_stride;
+    tms_rows_join rows;
+    tms_group group;
+    bool accumulate;
+    tms_values values; /* a plane or beside the cache */
+    tms_ref tile;
+    uint64_t tile_stride;
+} tms_observe;
+
+/* pool_values: pooling along slots, stride 1, as many values out as in. Of each list n =
+ * max(visible - tail, 0) values take part; out is written below n.
+ *   AVERAGE  out(s) = Σ x(s + o) / kernel, |o| <= kernel/2, over places in [0, n): zeros stand
+ *            beyond the ends, and the divisor is always kernel (torch's default)
+ *   MAX      the largest of the same
+ *   keep_sum (AVERAGE): out times Σx / Σout of its list, 1 where that is not finite; x >= 0
+ *   x, out   f32 [n_items][n_kv_heads][n_lists][stride], not overlapping; kernel odd
+ * A NaN among the pooled gives NaN. Bytes: 8 a value. Tolerance: MAX exact; AVERAGE 1e-6 * (mean of
+ * |x| in the window), keep_sum 3e-6 of the result + that. */
+typedef enum tms_pooling { TMS_POOL_MAX = 0, TMS_POOL_AVERAGE = 1 } tms_pooling;
+typedef struct tms_pool_values {
+    tms_batch batch;
+    uint32_t n_lists, tail, kernel;
+    tms_pooling kind;
+    bool keep_sum;
+    tms_ref x, out;
+    uint64_t stride;
+} tms_pool_values;
+
+/* value_score: how far the values of slots point where the output points (AnDPro, Algorithm 1).
+ *   y(l) = Σ a(l, s)·v_s over first <= s < end,   e(s) = Σ_l a(l, s)·(y(l)·v_s) for s < visible
+ * for each (item, KV head), l over its lists.
+ *   a       f32 [n_items][n_kv_heads][n_lists][stride]
+ *   limits  int32 [n_items][n_kv_heads][2] (first, end) in [0, visible]
+ *   out     f32 [n_items][n_kv_heads][out_stride]
+ * A NaN gives NaN; an infinite term gives an infinite or a NaN score.
+ * scratch: tms_backend.value_score_scratch bytes. Bytes: V twice and a twice. f32 accumulation in
+ * blocks. Tolerance: 4e-6 * Σ_l |a(l, s)| * Σ_d |v_sd| * Σ_s' |a(l, s')·v_s'd|. */
+typedef struct tms_value_score {
+    tms_kv kv;
+    tms_batch batch;
+    uint32_t n_lists;
+    tms_ref a, limits, out;
+    uint64_t stride, out_stride;
+    tms_ref scratch;
+} tms_value_score;
+
+/* value_norm: the size of what a slot's value adds, for s < visible.
+ *   L2            ‖v_s‖₂
+ *   L1_PROJECTED  mean over the heads of the group of ‖v_s·W_O[head]‖₁ =
+ *                 Σ_o |Σ_c w[o][head*head_dim + c]·v_s[c]|   (CriticalKV, section 4)
+ *   w    [n_out][w_stride] of `w_dtype`, head 0 of the batch at column 0: as linear's, so the
+ *        output projection of a model as it is. Only for L1_PROJECTED
+ *   out  f32 [n_items][n_kv_heads][out_stride]
+ * Bytes: V once; w once for every 16 slots at least. Tolerance: 3e-6 * (1 + log2 n) relative to the
+ * sum of the absolute terms, n = head_dim or n_out*head_dim. */
+typedef enum tms_value_norm_kind {
+    TMS_VALUE_L2 = 0,
+    TMS_VALUE_L1_PROJECTED = 1
+} tms_value_norm_kind;
+typedef struct tms_value_norm {
+    tms_kv kv;
+    tms_batch batch;
+    tms_value_norm_kind kind;
+    tms_ref w;
+    tamis_dtype w_dtype;
+    uint64_t w_stride; /* elements */
+    uint32_t n_out;
+    tms_ref out;
+    uint64_t out_stride;
+} tms_value_norm;
+
+/* key_score: what a key says by itself, for s < visible.
+ *   NORM       ‖k‖₂                                                        (arXiv 2406.11430)
+ *   COSINE     k·m / (‖k‖·‖m‖), m = mean of k_j/‖k_j‖ over the lane's visible slots; keys of norm 0
+ *              add nothing to m and score 0, as does all where ‖m‖ is 0      (KeyDiff, 2504.15364)
+ *   QUADRATIC  mean over the group of scale·μ·k + scale²/2·kᵀSk             (ExpectedAttention,
+ *              2510.00636), mu f32 [n_heads][head_dim], cov f32 [n_heads][head_dim][head_dim]
+ *   out  f32 [n_items][n_kv_heads][out_stride]
+ * scratch: tms_backend.key_score_scratch bytes. Bytes: K once, COSINE twice.
+ * A key with a NaN gives NaN; with COSINE to all of its lane but keys of norm 0.
+ * Tolerance: NORM 2e-6 relative; COSINE 4e-6 / ‖m‖, absolute, as m is a sum of rounded terms of
+ * size 1/n; QUADRATIC 4e-6 * the sum of the absolute terms. */
+typedef enum tms_key_score_kind {
+    TMS_KEY_NORM = 0,
+    TMS_KEY_COSINE = 1,
+    TMS_KEY_QUADRATIC = 2
+} tms_key_score_kind;
+typedef struct tms_key_score {
+    tms_kv kv;
+    tms_batch batch;
+    tms_key_score_kind kind;
+    tms_ref mu, cov;
+    float scale;
+    tms_ref out;
+    uint64_t out_stride;
+    tms_ref scratch;
+} tms_key_score;
+
+/* fuse: elementwise on the values of lanes, s < n = max(visible - tail, 0). out may be x or y.
+ *   AXPBY           a·x + b·y;  without y: a·x + b
+ *   MULTIPLY        (x + a)·y
+ *   AT_LEAST_MEAN   max(x, a·mean of the lane's n values of x)           (DefensiveKV)
+ *   LIFETIME        x / (now - position + 1), now int32 [n_items]         (H2O, normalised)
+ *   MEAN_OF_HEADS   mean over the item's KV heads of x at s, to each of them; lanes of equal n
+ * (TOVA)
+ *   SHARE_OF_HEADS  x / Σ over the item's KV heads of x at s, 0 where that sum is 0; equal n
+ *   CHUNK_SUM       out(c) = Σ x over the slots [c·chunk, (c + 1)·chunk) below n; out beside the
+ *                   cache and not x
+ *   LISTS_SUM, LISTS_MAX  out(s) = Σ or largest over lists l of x(l, s), x f32
+ *                   [n_items][n_kv_heads][n_lists][x.stride], beside the cache, and not out
+ * x, y, out: a plane or beside the cache; page_size with planes. NaN: as fp32 arithmetic gives; a
+ * largest over NaN is NaN.
+ * Bytes: 4 a value read and written. Tolerance: 1e-6 of the sum of the absolute terms (of x or y in
+ * a quotient: of the result, SHARE_OF_HEADS that times Σ|x| / |Σx|). */
+typedef enum tms_fuse_kind {
+    TMS_FUSE_AXPBY = 0,
+    TMS_FUSE_MULTIPLY = 1,
+    TMS_FUSE_AT_LEAST_MEAN = 2,
+    TMS_FUSE_LIFETIME = 3,
+    TMS_FUSE_MEAN_OF_HEADS = 4,
+    TMS_FUSE_SHARE_OF_HEADS = 5,
+    TMS_FUSE_CHUNK_SUM = 6,
+    TMS_FUSE_LISTS_SUM = 7,
+    TMS_FUSE_LISTS_MAX = 8
+} tms_fuse_kind;
+typedef struct tms_fuse {
+    tms_batch batch;
+    tms_fuse_kind kind;
+    tms_values x, y, out; /* y.ref.mem == NULL: absent */
+    float a, b;
+    uint32_t tail, chunk, n_lists, page_size;
+    tms_ref positions, now; /* of LIFETIME; positions is a plane */
+} tms_fuse;
+
+/* compact: the kept slots of lanes, in the order of their list, to the front of a page list.
+ *   lists  entries of `granularity` slots, ascending, of (item, KV head), as select gives them;
+ *          slots from visible on are passed over. The j-th kept slot goes to slot j of `to`
+ *   to     int32 [n_items][n_kv_heads][to_stride] page ids, for as many slots as are kept. The page
+ *          at an ordinal is the one that the lane has there already (in place), or one that no lane
+ *          of the launch reads
+ * K, V and the planes that there are. What lies behind the kept slots is left alone; bounds are the
+ * caller's to recompute. In place is safe because a kept slot never moves back: pages of a lane are
+ * filled in order, each from slots read before any of it is written.
+ * Bytes: per kept slot 4*head_dim*size. Exact, bit for bit. */
+typedef struct tms_compact {
+    tms_kv kv;
+    tms_planes planes;
+    tms_batch batch;
+    tms_lists lists;
+    uint32_t granularity;
+    tms_ref to;
+    uint64_t to_stride;
+} tms_compact;
+
+/* replace: makes room for a row in lanes that stay at their length: of each (row, KV head) whose
+ * turn is not 0, slots[row][h] becomes the victim's slot, which write_rows fills next. No token
+ * moves.
+ *   turns      int32 [n_rows][n_kv_heads]; 0: the lane has grown for the row, nothing happens
+ *   positions  int32 [n_rows], the rows' own, above those of all older tokens of their sequence
+ *   slots      int32 [n_rows][n_kv_heads]
+ *   changed    int32 [n_rows][n_kv_heads]: page id of the victim's slot if its page is full (lies
+ *              below visible / page_size), for bounds; else, and without a turn, -1
+ * Candidates are the slots below visible with sinks <= position < row position - recent; the victim
+ * is the lowest of them by (score asc, position asc), NaN before everything, -0 = +0; lifetime: the
+ * score divided by (row position - position), below 2^29, compared exactly: no quotient is rounded.
+ * Without a plane of scores the lowest position. A slot whose position is >= the row's was written
+ * by a step that was given up: it is the victim before all others, the lowest position first. No
+ * candidate: the lowest position >= sinks, or slot visible - 1 if there is none. Equal positions:
+ * the lower slot.
+ * H2O: recent r keeps the last r tokens, the row's included, from r - 1 older ones; as published
+ * its oldest recent token, at row position - r, becomes heavy unasked: recent = r; re-ranked it
+ * competes: recent = r - 1. TOVA: recent 0. StreamingLLM: no scores.
+ * `visible` counts the lane's slots as the row will see them. Bytes: 8 a slot. Exact. */
+typedef struct tms_replace {
+    tms_kv kv; /* page_size counts */
+    tms_planes planes;
+    tms_batch batch;
+    tms_ref turns, slots, changed, positions;
+    uint32_t sinks, recent;
+    bool lifetime;
+} tms_replace;
+
+/* scatter_rows: y[index[r]] = x[r] for rows of `width` f32 elements; an index below 0 skips;
+ * indices differ. x and y do not overlap. Exact. */
+typedef struct tms_scatter_rows {
+    tms_matrix x, y;
+    uint32_t n_rows, width;
+    tms_ref index; /* int32 [n_rows] */
+} tms_scatter_rows;
+
+/* ---- What a model needs ---------------------------------------------------------------------- */
+
+/* linear: y[r][j] = Σ_i x[r][i]·w[j][i] + bias[j] (+ y[r][j] if accumulate).
+ *   x, y f32 at row strides; w [n_out][n_in] packed, dtype f32, f16 or bf16; bias f32 [n_out], may
+ *   be absent. y must not overlap x.
+ * Bytes at few rows: n_out*n_in*size. Up to TMS_FEW_ROWS rows a matrix-vector kernel serves, above
+ * it a matrix-matrix kernel or a vendor's library, and the two may round differently: the one place
+ * where a row's bits may depend on how many rows a launch has. Up to TMS_FEW_ROWS they do not.
+ * A vendor's library may take and free memory inside a launch, by the number of rows.
+ * Tolerance: 2e-6 * sum_i |x_i*w_i| * (1 + log2 n_in). */
+#define TMS_FEW_ROWS 8
+typedef struct tms_linear {
+    tms_matrix x, y;
+    tms_ref w, bias;
+    tamis_dtype dtype;
+    uint32_t n_rows, n_in, n_out;
+    bool accumulate;
+} tms_linear;
+
+/* norm: RMSNorm, y = x / sqrt(mean(x²) + eps) · w; w f32 [dim]; y may be x.
+ * Tolerance: 2e-6 relative. */
+typedef struct tms_norm {
+    tms_matrix x, y;
+    tms_ref w;
+    uint32_t n_rows, dim;
+    float eps;
+} tms_norm;
+
+/* activate: y = silu(gate)·up, silu(z) = z / (1 + exp(-z)); y may be gate or up. Tolerance: 2e-6
+ * relative + 1e-37. */
+typedef struct tms_activate {
+    tms_matrix gate, up, y;
+    uint32_t n_rows, dim;
+} tms_activate;
+
+/* embed: y[r] = row tokens[r] of w [n_vocab][dim] as f32. tokens int32 [n_rows], each < n_vocab
+ * (the caller checks). Exact. */
+typedef struct tms_embed {
+    tms_ref tokens, w;
+    tamis_dtype dtype;
+    tms_matrix y;
+    uint32_t n_rows, dim, n_vocab;
+} tms_embed;
+
+/* argmax: index of the largest of each row, int32 [n_rows]; ties the lowest index; NaN after
+ * everything. Exact. */
+typedef struct tms_argmax {
+    tms_matrix x;
+    uint32_t n_rows, dim;
+    tms_ref out;
+} tms_argmax;
+
+#endif

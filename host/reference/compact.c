@@ -1,0 +1,104 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* compact: the kept slots of lanes to the front of a page list:
+ *   slot j of `to` = the j-th slot that the entries of the lane's list name below visible.
+ * Contract: host/ops.h, compact. In place a kept slot never moves back (j is at most its old
+ * place), so that copying in order reads every slot before it is written. */
+#include "host/reference/reference.h"
+
+#include <string.h>
+
+/* What lies at slots: K and V, and the planes that there are, else NULL. */
+typedef struct slots {
+    char *data;
+    int32_t *positions, *scores; /* as bits */
+} slots;
+
+/* One (item, KV head): its page ids now and to be, its list. */
+typedef struct lane {
+    const int32_t *pages, *to, *list;
+    uint32_t head, visible, count;
+} lane;
+
+static slots view_slots(tms_views *views, const tms_compact *p) {
+    slots s = {.data = tms_view_rest(views, "kv data", p->kv.data)};
+    if (p->planes.positions.mem)
+        s.positions = tms_view_rest(views, "plane of positions", p->planes.positions);
+    if (p->planes.scores.mem) s.scores = tms_view_rest(views, "plane of scores", p->planes.scores);
+    return s;
+}
+
+static void copy_slot(const tms_kv *kv, const slots *s, const lane *l, uint32_t from, uint32_t to) {
+    const uint32_t page = kv->page_size;
+    const size_t size = tamis_dtype_size(kv->dtype), bytes = kv->head_dim * size;
+    const char *k = s->data + tms_key_at(kv, l->pages[from / page], l->head, from % page) * size;
+    char *to_k = s->data + tms_key_at(kv, l->to[to / page], l->head, to % page) * size;
+    const uint64_t source = tms_plane_at(l->pages, page, from);
+    const uint64_t target = tms_plane_at(l->to, page, to);
+    if (k == to_k) return;
+    memcpy(to_k, k, bytes);
+    memcpy(to_k + kv->value_offset * size, k + kv->value_offset * size, bytes);
+    if (s->positions) s->positions[target] = s->positions[source];
+    if (s->scores) s->scores[target] = s->scores[source];
+}
+
+/* The old place of the j-th kept slot; UINT64_MAX if there are fewer. */
+static uint64_t source_of(const tms_compact *p, const lane *l, uint64_t j) {
+    if (j / p->granularity >= l->count) return UINT64_MAX;
+    const uint64_t slot = (uint64_t)l->list[j / p->granularity] * p->granularity;
+    return slot + j % p->granularity < l->visible ? slot + j % p->granularity : UINT64_MAX;
+}
+
+static void check_lane(tms_views *views, const tms_compact *p, const lane *l) {
+    int64_t before = -1;
+    tms_views_require(views, l->count <= p->lists.capacity, "compact: entries of a list",
+                      (int32_t)l->count);
+    for (uint32_t i = 0; views->status == TAMIS_OK && i < l->count; i++) {
+        tms_views_require(views, l->list[i] > before, "compact: a list does not ascend at entry",
+                          l->list[i]);
+        before = l->list[i];
+    }
+}
+
+static void compact_lane(tms_views *views, const tms_compact *p, const slots *s, const lane *l) {
+    const uint64_t room = p->to_stride * p->kv.page_size;
+    check_lane(views, p, l);
+    for (uint64_t j = 0; views->status == TAMIS_OK; j++) {
+        /* 1. The slot that goes to slot j. */
+        const uint64_t from = source_of(p, l, j);
+        if (from == UINT64_MAX) break;
+        tms_views_require(views, j < room, "compact: more slots are kept than `to` has room for",
+                          (int64_t)room);
+        if (views->status != TAMIS_OK) break;
+        /* 2. All that lies there. */
+        copy_slot(&p->kv, s, l, (uint32_t)from, (uint32_t)j);
+    }
+}
+
+tamis_status tms_reference_compact(tms_device *dev, const tms_compact *p) {
+    const tms_batch *batch = &p->batch;
+    const uint32_t n = batch->n_rows, heads = batch->n_kv_heads;
+    const uint64_t lanes = (uint64_t)n * heads, capacity = p->lists.capacity;
+    tamis_status status = tms_check_compact(dev, p);
+    tms_views views = tms_views_begin(dev);
+    if (status != TAMIS_OK || views.status != TAMIS_OK || n == 0)
+        return status != TAMIS_OK ? status : views.status;
+    const slots s = view_slots(&views, p);
+    const int32_t *visible = tms_view_visible(&views, batch);
+    const int32_t *row_seq = tms_view(&views, "row_seq", batch->row_seq, (uint64_t)n * 4);
+    const int32_t *table = tms_view_rest(&views, "table", batch->table);
+    const int32_t *list = tms_view(&views, "lists", p->lists.pages, lanes * capacity * 4);
+    const int32_t *count = tms_view(&views, "counts", p->lists.count, lanes * 4);
+    const int32_t *to = tms_view(&views, "to", p->to, lanes * p->to_stride * 4);
+    for (uint64_t i = 0; views.status == TAMIS_OK && i < lanes; i++) {
+        const uint32_t head = (uint32_t)(i % heads);
+        const lane l = {.pages = tms_lane(table, batch->seq_stride, batch->head_stride,
+                                          row_seq[i / heads], head),
+                        .to = to + i * p->to_stride,
+                        .list = list + i * capacity,
+                        .head = head,
+                        .visible = (uint32_t)visible[i],
+                        .count = (uint32_t)count[i]};
+        compact_lane(&views, p, &s, &l);
+    }
+    return views.status;
+}
