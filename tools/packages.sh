@@ -57,4 +57,4 @@ build() {
 
 needed_to_build="cmake ninja-build gcc libc6-dev ocl-icd-opencl-dev libclblast-dev libcjson-dev
     pocl-opencl-icd"
-needed_to_test="g++ pkg-config libcmocka-dev oclgrind python3-matplotlib"
+needed_to_test="g++ pkg-config libcmocka-dev oclgrind python3-matplotlib python3-numpy"

@@ -15,6 +15,11 @@ static tamis_status take_pool(tamis_cache *cache, uint32_t index, tamis_error *e
                 "no host memory to keep %" PRIu64 " pages", n);
     TMS_TRY(dev, dev->backend->alloc(dev, n * cache->size.page_bytes, &pool->data));
     TMS_TRY(dev, dev->backend->alloc(dev, n * cache->size.bounds_bytes, &pool->bounds));
+    uint64_t plane = n * cache->params.page_size * sizeof(int32_t);
+    if (cache->params.planes & TAMIS_PLANE_POSITIONS)
+        TMS_TRY(dev, dev->backend->alloc(dev, plane, &pool->positions));
+    if (cache->params.planes & TAMIS_PLANE_SCORES)
+        TMS_TRY(dev, dev->backend->alloc(dev, plane, &pool->scores));
 fail:
     return status;
 }
@@ -63,6 +68,8 @@ void tamis_cache_destroy(tamis_cache **cache) {
     for (uint32_t i = 0; i < c->size.pools; i++) {
         dev->backend->free(dev, c->pools[i].data);
         dev->backend->free(dev, c->pools[i].bounds);
+        dev->backend->free(dev, c->pools[i].positions);
+        dev->backend->free(dev, c->pools[i].scores);
         tms_pages_clear(&c->pools[i].pages);
     }
     for (uint32_t i = 0; i < c->sequence_capacity; i++)
@@ -94,6 +101,16 @@ tms_kv tms_cache_kv(const tamis_cache *cache, uint32_t layer) {
                     .bounds_page_stride = 2 * dim};
 }
 
+tms_planes tms_cache_planes(const tamis_cache *cache, uint32_t layer) {
+    const tms_pool *pool = tms_cache_pool(cache, layer);
+    return (tms_planes){.positions = {pool->positions, 0}, .scores = {pool->scores, 0}};
+}
+
+/* A page with all that lies beside it. */
+static uint64_t unit_bytes(const tamis_cache *cache) {
+    return cache->size.page_bytes + cache->size.bounds_bytes + cache->size.plane_bytes;
+}
+
 tamis_status tamis_cache_get_stats(const tamis_cache *cache, tamis_cache_stats *out) {
     if (!cache || !out) return TAMIS_E_ARGUMENT;
     *out = (tamis_cache_stats){.sequences = cache->n_sequences,
@@ -104,7 +121,7 @@ tamis_status tamis_cache_get_stats(const tamis_cache *cache, tamis_cache_stats *
         out->pages_held += pages->n - pages->n_free;
         out->pages_shared += pages->n_shared;
     }
-    out->bytes_held = out->pages_held * (cache->size.page_bytes + cache->size.bounds_bytes);
+    out->bytes_held = out->pages_held * unit_bytes(cache);
     return TAMIS_OK;
 }
 
@@ -112,7 +129,7 @@ tamis_status tamis_cache_get_sequence_stats(const tamis_cache *cache, tamis_sequ
                                             tamis_sequence_stats *out) {
     const tms_sequence *s = cache ? tms_cache_find(cache, sequence) : NULL;
     if (!s || !out) return TAMIS_E_ARGUMENT;
-    *out = (tamis_sequence_stats){.length = s->length};
+    *out = (tamis_sequence_stats){.length = s->length, .evicted_at = s->evicted_at};
     for (uint32_t lane = 0; lane < cache->n_lanes; lane++) {
         const tms_pages *pages = &tms_cache_pool(cache, lane / cache->params.n_kv_heads)->pages;
         const int32_t *list = tms_lane_pages(s, lane);
@@ -122,6 +139,6 @@ tamis_status tamis_cache_get_sequence_stats(const tamis_cache *cache, tamis_sequ
         for (uint32_t i = 0; i < n; i++)
             out->pages_shared += pages->refs[list[i]] > 1;
     }
-    out->bytes_held = out->pages * (cache->size.page_bytes + cache->size.bounds_bytes);
+    out->bytes_held = out->pages * unit_bytes(cache);
     return TAMIS_OK;
 }

@@ -12,26 +12,57 @@
 typedef struct tms_pool {
     tms_mem *data;   /* [pages][K, V][page_size][head_dim] */
     tms_mem *bounds; /* [pages][lo, hi][head_dim] */
+    /* [pages][page_size], 4 bytes a slot; NULL where the cache lacks the plane. */
+    tms_mem *positions, *scores;
     uint32_t first_layer, n_layers;
     tms_pages pages;
 } tms_pool;
 
 /* The tokens of one (sequence, layer, KV head). Its list has ceil(length / page_size) pages. */
 typedef struct tms_lane {
-    uint32_t length;     /* slots */
-    int32_t copied_from; /* the shared page that the latest reserve replaced by a copy, or -1 */
+    uint32_t length; /* slots */
+    uint32_t grown;  /* slots, by the latest reserve */
 } tms_lane;
 
 /* Lanes are numbered layer * n_kv_heads + KV head. */
 typedef struct tms_sequence {
     tamis_sequence id;
-    uint32_t length;  /* tokens: the next position */
-    uint64_t version; /* from 1 on; grows when an entry of a page list changes or goes */
+    uint32_t length;     /* tokens: the next position */
+    uint32_t evicted_at; /* length when a lane lost a token last; 0: none has */
+    bool unordered;      /* some lane's slots are not in the order of their tokens */
+    /* Not 0: lanes of so many slots may hold rows of a step that was given up, until the next step
+     * under the same cap overwrites them. */
+    uint32_t given_up;
+    /* For plans that remember rows of the sequence: edits, from 1 on, grows when tokens are taken off
+     * its end; low is the least length since edits was low_since. */
+    uint64_t edits, low_since;
+    uint32_t low;
+    tamis_sequence parent; /* 0: it was added */
+    uint32_t forked_at;    /* the parent's length */
+    uint64_t parent_edits; /* and edits, then */
+    uint64_t version;      /* from 1 on; grows when an entry of a page list changes or goes */
     bool in_step;
     tms_lane *lanes; /* [n_lanes] */
     int32_t *pages;  /* [n_lanes][list_pages] */
     uint32_t list_pages;
 } tms_sequence;
+
+/* What one sequence gains in a step. A lane that has no room left below its cap for all of the rows
+ * stays at it, and the step may overwrite any of its slots. */
+typedef struct tms_growth {
+    tms_sequence *sequence;
+    uint32_t rows;
+    uint32_t cap; /* slots that a lane may have; UINT32_MAX: no limit. Where it binds, rows is 1 */
+    bool scores;  /* the step changes the scores of all slots: no page stays shared */
+} tms_growth;
+
+/* Copies that a reserve asks for before anything is written: pairs (from, to) of page ids, the
+ * first pool's first. Room for tms_copies_room pairs; without caps, for every lane of every sequence
+ * of the step. */
+typedef struct tms_copies {
+    int32_t *pairs;
+    uint32_t *count; /* [pools] */
+} tms_copies;
 
 struct tamis_cache {
     tamis_context *context;
@@ -44,22 +75,10 @@ struct tamis_cache {
     uint32_t n_sequences, sequence_capacity;
     uint64_t serial;
     bool step_open;
+    tms_copies copies; /* of the latest reserve, for a rollback that finds them not made */
     bool bounds_mixed; /* a change of what bounds hold did not get through: no step may begin */
     uint64_t bounds_serial; /* from 1 on; grows with every change of what bounds hold */
 };
-
-/* What one sequence gains in a step. */
-typedef struct tms_growth {
-    tms_sequence *sequence;
-    uint32_t rows;
-} tms_growth;
-
-/* Copies that a reserve asks for before anything is written: pairs (from, to) of page ids, the
- * first pool's first. Room for every lane of every sequence of the step. */
-typedef struct tms_copies {
-    int32_t *pairs;
-    uint32_t *count; /* [pools] */
-} tms_copies;
 
 /* Checks the parameters and says what they would take; `params` gets its defaults filled in. */
 tamis_status tms_cache_measure(const tms_device *dev, tamis_cache_params *params,
@@ -85,6 +104,9 @@ tms_pool *tms_cache_pool(const tamis_cache *cache, uint32_t layer);
 /* A layer's memory as the ops see it. */
 tms_kv tms_cache_kv(const tamis_cache *cache, uint32_t layer);
 
+/* The planes of a layer's pages; those that the cache lacks are absent. */
+tms_planes tms_cache_planes(const tamis_cache *cache, uint32_t layer);
+
 /* A launch of bounds on a layer's pages, which are still to be given, with the cache's kind. */
 tms_bounds tms_cache_bounds(const tamis_cache *cache, uint32_t layer);
 
@@ -107,20 +129,54 @@ static inline int32_t *tms_lane_pages(const tms_sequence *sequence, uint32_t lan
     return sequence->pages + (size_t)lane * sequence->list_pages;
 }
 
+/* The sequence ends at `length` from now on, below its present one; its lanes are the caller's. */
+void tms_sequence_cut(tms_sequence *sequence, uint32_t length);
+
 /* Takes `slots` off the end of a lane; pages without a slot left go back. */
 void tms_lane_shorten(tamis_cache *cache, tms_sequence *sequence, uint32_t lane, uint32_t slots);
 
-/* Opens the cache's one step: every lane of every sequence grows by its rows and owns each page
- * that it will write. E_FULL, E_NO_MEMORY, or E_STATE if a step is open or bounds are mixed: then
- * nothing has changed. */
+/* Pairs that a step under a cap may copy: every page of every lane of so many sequences, whose lanes
+ * have at most `max_context` slots. */
+uint64_t tms_copies_room(const tamis_cache *cache, uint32_t sequences, uint32_t max_context);
+
+/* Opens the cache's one step: every lane of every sequence grows by its rows, or up to its cap, and
+ * owns each page that it will write: all of them where it stays at the cap. E_FULL, E_NO_MEMORY, or
+ * E_STATE if a step is open or bounds are mixed: then nothing has changed. */
 tamis_status tms_cache_reserve(tamis_cache *cache, const tms_growth *growth, uint32_t count,
                                const tms_copies *copies, tamis_error *error);
 
-/* Closes the step and keeps what it wrote. */
+/* Closes the step and keeps what it wrote. Where a lane stayed at its cap, tokens have gone. */
 void tms_cache_commit(tamis_cache *cache, const tms_growth *growth, uint32_t count);
 
 /* Closes the step and takes its rows away. `copied` tells whether the copies have been enqueued; if
- * not, the lanes get the pages back that they shared, which only the call that reserved may ask. */
+ * not, the lanes get the pages back that they shared, which only the call that reserved may ask. If
+ * they have, lanes at their cap may have lost a token already. */
 void tms_cache_rollback(tamis_cache *cache, const tms_growth *growth, uint32_t count, bool copied);
+
+/* Compaction, between steps: the kept slots of one sequence's lanes move to the front, layer after
+ * layer. Pages that other sequences hold too are not written: their place in the lane gets a fresh
+ * page. The order is check, once; then for each layer pages, the device's compact, commit or undo.
+ *   kept  [n_kv_heads] slots that a layer's lanes keep, at most their length
+ *   to    [n_kv_heads][stride] page ids for as many slots */
+
+/* most [n_lanes]: no lane will keep more. E_FULL if the fresh pages for that are not there; changes
+ * nothing. */
+tamis_status tms_cache_compact_check(const tamis_cache *cache, const tms_sequence *sequence,
+                                     const uint32_t *most, tamis_error *error);
+
+/* Fills `to`: a lane's own pages stay in their place, fresh ones are taken where it shares. The lists
+ * do not change yet. */
+void tms_cache_compact_pages(tamis_cache *cache, tms_sequence *sequence, uint32_t layer,
+                             const uint32_t *kept, int32_t *to, uint64_t stride);
+
+/* The device has the kept slots in the pages of `to`: they are the lanes' lists from now on. Adds to
+ * *returned the pages that became free. */
+void tms_cache_compact_commit(tamis_cache *cache, tms_sequence *sequence, uint32_t layer,
+                              const uint32_t *kept, const int32_t *to, uint64_t stride,
+                              uint64_t *returned);
+
+/* In place of a commit: gives the fresh pages back. */
+void tms_cache_compact_undo(tamis_cache *cache, tms_sequence *sequence, uint32_t layer,
+                            const uint32_t *kept, const int32_t *to, uint64_t stride);
 
 #endif

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reading a lane's rows back to the host. */
+/* Reading a lane back to the host: its rows, its positions, its length. */
 #include "lib/cache/cache.h"
 
 #include <inttypes.h>
@@ -57,32 +57,99 @@ fail:
     return status;
 }
 
+/* The number of a lane in its sequence. */
+static tamis_status find_lane(const tamis_cache *cache, uint32_t layer, uint32_t kv_head,
+                              uint32_t *index, tamis_error *error) {
+    const tamis_cache_params *p = &cache->params;
+    TMS_REQUIRE(layer < p->n_layers, TAMIS_E_ARGUMENT, "layer %" PRIu32 " is not below %" PRIu32,
+                layer, p->n_layers);
+    TMS_REQUIRE(kv_head < p->n_kv_heads, TAMIS_E_ARGUMENT,
+                "kv_head %" PRIu32 " is not below %" PRIu32, kv_head, p->n_kv_heads);
+    *index = layer * p->n_kv_heads + kv_head;
+    return TAMIS_OK;
+}
+
+static tamis_status check_slots(const tms_lane *lane, uint32_t first, uint32_t count,
+                                tamis_error *error) {
+    TMS_REQUIRE(first <= lane->length && count <= lane->length - first, TAMIS_E_ARGUMENT,
+                "slots [%" PRIu32 ", %" PRIu64 ") are not in a lane of %" PRIu32 " slots", first,
+                (uint64_t)first + count, lane->length);
+    return TAMIS_OK;
+}
+
 tamis_status tamis_cache_read(tamis_cache *cache, tamis_sequence sequence, uint32_t layer,
                               uint32_t kv_head, uint32_t first, uint32_t count, float *k, float *v,
                               tamis_error *error) {
     tms_sequence *s = NULL;
     tamis_status status = tms_cache_find_idle(cache, sequence, &s, error);
     if (status != TAMIS_OK) return status;
-    const tamis_cache_params *p = &cache->params;
-    TMS_REQUIRE(layer < p->n_layers, TAMIS_E_ARGUMENT, "layer %" PRIu32 " is not below %" PRIu32,
-                layer, p->n_layers);
-    TMS_REQUIRE(kv_head < p->n_kv_heads, TAMIS_E_ARGUMENT,
-                "kv_head %" PRIu32 " is not below %" PRIu32, kv_head, p->n_kv_heads);
-    uint32_t index = layer * p->n_kv_heads + kv_head, length = s->lanes[index].length;
-    TMS_REQUIRE(first <= length && count <= length - first, TAMIS_E_ARGUMENT,
-                "slots [%" PRIu32 ", %" PRIu64 ") are not in a lane of %" PRIu32 " slots", first,
-                (uint64_t)first + count, length);
+    uint32_t index = 0, dim = cache->params.head_dim;
+    status = find_lane(cache, layer, kv_head, &index, error);
+    if (status == TAMIS_OK) status = check_slots(&s->lanes[index], first, count, error);
+    if (status != TAMIS_OK) return status;
     tms_device *dev = cache->context->dev;
     tms_mem *work = NULL;
     if (count == 0 || (!k && !v)) return TAMIS_OK;
     TMS_TRY(dev, dev->backend->alloc(dev, lay_out(cache).total, &work));
     for (uint32_t done = 0; done < count && status == TAMIS_OK; done += CHUNK_SLOTS) {
         uint32_t n = count - done < CHUNK_SLOTS ? count - done : CHUNK_SLOTS;
-        size_t at = (size_t)done * p->head_dim;
+        size_t at = (size_t)done * dim;
         status = read_chunk(cache, tms_lane_pages(s, index), layer, first + done, n, work,
                             k ? k + at : NULL, v ? v + at : NULL, error);
     }
 fail:
     dev->backend->free(dev, work);
+    return status;
+}
+
+/* Reads a plane's entries of slots [first, first + count): one read for pages that follow each
+ * other. */
+static tamis_status read_plane(const tamis_cache *cache, tms_ref plane, const int32_t *list,
+                               uint32_t first, uint32_t count, int32_t *to, tamis_error *error) {
+    tms_device *dev = cache->context->dev;
+    uint32_t page_size = cache->params.page_size, n = 0;
+    tamis_status status = TAMIS_OK;
+    for (uint32_t done = 0; done < count; done += n) {
+        uint32_t ordinal = (first + done) / page_size, slot = (first + done) % page_size;
+        uint64_t entry = (uint64_t)list[ordinal] * page_size + slot;
+        n = page_size - slot;
+        for (; n < count - done && list[ordinal + 1] == list[ordinal] + 1; ordinal++)
+            n += page_size;
+        if (n > count - done) n = count - done;
+        tms_ref from = {plane.mem, plane.offset + entry * sizeof *to};
+        TMS_TRY(dev, dev->backend->read(dev, from, to + done, (uint64_t)n * sizeof *to));
+    }
+fail:
+    return status;
+}
+
+tamis_status tamis_cache_read_positions(tamis_cache *cache, tamis_sequence sequence, uint32_t layer,
+                                        uint32_t kv_head, uint32_t first, uint32_t count,
+                                        int32_t *positions, tamis_error *error) {
+    tms_sequence *s = NULL;
+    uint32_t index = 0;
+    tamis_status status = tms_cache_find_idle(cache, sequence, &s, error);
+    if (status == TAMIS_OK) status = find_lane(cache, layer, kv_head, &index, error);
+    if (status == TAMIS_OK) status = check_slots(&s->lanes[index], first, count, error);
+    if (status != TAMIS_OK) return status;
+    TMS_REQUIRE(positions, TAMIS_E_ARGUMENT, "positions is NULL");
+    tms_ref plane = tms_cache_planes(cache, layer).positions;
+    if (plane.mem)
+        return read_plane(cache, plane, tms_lane_pages(s, index), first, count, positions, error);
+    for (uint32_t i = 0; i < count; i++)
+        positions[i] = (int32_t)(first + i);
+    return TAMIS_OK;
+}
+
+tamis_status tamis_cache_lane_length(const tamis_cache *cache, tamis_sequence sequence,
+                                     uint32_t layer, uint32_t kv_head, uint32_t *length,
+                                     tamis_error *error) {
+    TMS_REQUIRE(cache, TAMIS_E_ARGUMENT, "cache is NULL");
+    TMS_REQUIRE(length, TAMIS_E_ARGUMENT, "length is NULL");
+    const tms_sequence *s = tms_cache_find(cache, sequence);
+    uint32_t index = 0;
+    TMS_REQUIRE(s, TAMIS_E_ARGUMENT, "there is no sequence %" PRIu64, sequence);
+    tamis_status status = find_lane(cache, layer, kv_head, &index, error);
+    if (status == TAMIS_OK) *length = s->lanes[index].length;
     return status;
 }

@@ -6,12 +6,22 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* Slots that a lane gains: its rows, as far as its cap lets it. */
+static uint32_t gain(const tms_growth *growth, uint32_t index) {
+    uint32_t length = growth->sequence->lanes[index].length;
+    uint32_t room = length < growth->cap ? growth->cap - length : 0;
+    return growth->rows < room ? growth->rows : room;
+}
+
 /* Makes the host's page lists long enough. Contents stay. */
-static bool make_room(const tamis_cache *cache, tms_sequence *sequence, uint32_t rows) {
-    uint32_t longest = 0;
-    for (uint32_t lane = 0; lane < cache->n_lanes; lane++)
-        if (sequence->lanes[lane].length > longest) longest = sequence->lanes[lane].length;
-    uint32_t needed = tms_pages_of(cache, longest + rows), room = sequence->list_pages;
+static bool make_room(const tamis_cache *cache, const tms_growth *growth) {
+    tms_sequence *sequence = growth->sequence;
+    uint32_t longest = 0, room = sequence->list_pages;
+    for (uint32_t lane = 0; lane < cache->n_lanes; lane++) {
+        uint32_t length = sequence->lanes[lane].length + gain(growth, lane);
+        if (length > longest) longest = length;
+    }
+    uint32_t needed = tms_pages_of(cache, longest);
     if (needed <= room) return true;
     uint32_t grown = needed > 2 * room ? needed : 2 * room;
     int32_t *pages = calloc(cache->n_lanes, grown * sizeof *pages);
@@ -24,59 +34,86 @@ static bool make_room(const tamis_cache *cache, tms_sequence *sequence, uint32_t
     return true;
 }
 
-/* Lets a lane go of its last page if that will be written and others hold it too: the lane must get
- * a copy. Of several such holders in one step the last may turn out to own the page. */
-static bool let_go(const tamis_cache *cache, tms_pool *pool, tms_sequence *sequence,
-                   uint32_t index) {
-    tms_lane *lane = &sequence->lanes[index];
-    lane->copied_from = -1;
-    if (lane->length % cache->params.page_size == 0) return false;
-    int32_t last = tms_lane_pages(sequence, index)[tms_pages_of(cache, lane->length) - 1];
-    if (pool->pages.refs[last] == 1) return false;
-    tms_pages_drop(&pool->pages, last);
-    lane->copied_from = last;
-    return true;
+/* The first of a lane's pages that the step may write: the first of all where the lane stays at its
+ * cap or scores change; else the partial last one, or the one behind the last where that is full. */
+static uint32_t first_written(const tamis_cache *cache, const tms_growth *growth, uint32_t index) {
+    if (growth->scores || gain(growth, index) < growth->rows) return 0;
+    return growth->sequence->lanes[index].length / cache->params.page_size;
+}
+
+/* Lets a lane go of those of its pages that will be written and others hold too: the lane must get
+ * copies, and until it does their ids stand inverted, below 0, in its list. Of several such holders
+ * in one step the last may turn out to own a page. Returns the number of copies. */
+static uint32_t let_go(const tamis_cache *cache, tms_pages *pages, const tms_growth *growth,
+                       uint32_t index) {
+    int32_t *list = tms_lane_pages(growth->sequence, index);
+    uint32_t end = tms_pages_of(cache, growth->sequence->lanes[index].length), n = 0;
+    if (pages->n_shared == 0) return 0; /* so that steps at a cap do not look at every page */
+    for (uint32_t o = first_written(cache, growth, index); o < end; o++) {
+        if (pages->refs[list[o]] == 1) continue;
+        tms_pages_drop(pages, list[o]);
+        list[o] = ~list[o];
+        n++;
+    }
+    return n;
 }
 
 /* Undoes let_go for every lane of a pool. */
 static void hold_again(const tamis_cache *cache, tms_pool *pool, const tms_growth *growth,
                        uint32_t count) {
     for (uint32_t index = tms_first_lane(cache, pool); index < tms_end_lane(cache, pool); index++)
-        for (uint32_t i = 0; i < count; i++)
-            if (growth[i].sequence->lanes[index].copied_from >= 0)
-                tms_pages_hold(&pool->pages, growth[i].sequence->lanes[index].copied_from);
+        for (uint32_t i = 0; i < count; i++) {
+            int32_t *list = tms_lane_pages(growth[i].sequence, index);
+            uint32_t end = tms_pages_of(cache, growth[i].sequence->lanes[index].length);
+            for (uint32_t o = first_written(cache, &growth[i], index); o < end; o++) {
+                if (list[o] >= 0) continue;
+                list[o] = ~list[o];
+                tms_pages_hold(&pool->pages, list[o]);
+            }
+        }
 }
 
-/* Pages of a pool that the step needs, after letting go of shared last pages. */
+/* Pages of a pool that the step needs, after letting go of shared ones; *copied of them are to be
+ * copies of those. */
 static uint64_t count_pages(const tamis_cache *cache, tms_pool *pool, const tms_growth *growth,
-                            uint32_t count) {
+                            uint32_t count, uint32_t *copied) {
     uint64_t needed = 0;
+    *copied = 0;
     for (uint32_t index = tms_first_lane(cache, pool); index < tms_end_lane(cache, pool); index++)
         for (uint32_t i = 0; i < count; i++) {
             uint32_t length = growth[i].sequence->lanes[index].length;
-            needed += let_go(cache, pool, growth[i].sequence, index);
-            needed += tms_pages_of(cache, length + growth[i].rows) - tms_pages_of(cache, length);
+            uint32_t end = length + gain(&growth[i], index);
+            *copied += let_go(cache, &pool->pages, &growth[i], index);
+            needed += tms_pages_of(cache, end) - tms_pages_of(cache, length);
         }
-    return needed;
+    return needed + *copied;
 }
 
-/* Gives a lane its pages. True if the first of them is a copy, whose pair is then at `pair`. */
-static bool extend(const tamis_cache *cache, tms_pool *pool, const tms_growth *growth,
-                   uint32_t index, int32_t *pair) {
+/* Gives a lane fresh pages in place of those let go. The pairs go to `pair`; returns the place behind
+ * them. */
+static int32_t *replace_shared(const tamis_cache *cache, tms_pages *pages, const tms_growth *growth,
+                               uint32_t index, int32_t *pair) {
+    int32_t *list = tms_lane_pages(growth->sequence, index);
+    uint32_t n = tms_pages_of(cache, growth->sequence->lanes[index].length);
+    for (uint32_t o = first_written(cache, growth, index); o < n; o++) {
+        if (list[o] >= 0) continue;
+        pair[0] = ~list[o];
+        pair[1] = list[o] = tms_pages_take(pages, o > 0 ? list[o - 1] : -1);
+        pair += 2;
+        growth->sequence->version++;
+    }
+    return pair;
+}
+
+static void extend(const tamis_cache *cache, tms_pages *pages, const tms_growth *growth,
+                   uint32_t index) {
     tms_lane *lane = &growth->sequence->lanes[index];
     int32_t *list = tms_lane_pages(growth->sequence, index);
     uint32_t n = tms_pages_of(cache, lane->length);
-    bool copied = lane->copied_from >= 0;
-    if (copied) {
-        list[n - 1] = tms_pages_take(&pool->pages, n > 1 ? list[n - 2] : -1);
-        pair[0] = lane->copied_from;
-        pair[1] = list[n - 1];
-        growth->sequence->version++;
-    }
-    lane->length += growth->rows;
+    lane->grown = gain(growth, index);
+    lane->length += lane->grown;
     for (uint32_t end = tms_pages_of(cache, lane->length); n < end; n++)
-        list[n] = tms_pages_take(&pool->pages, n > 0 ? list[n - 1] : -1);
-    return copied;
+        list[n] = tms_pages_take(pages, n > 0 ? list[n - 1] : -1);
 }
 
 static void take_pages(tamis_cache *cache, const tms_growth *growth, uint32_t count,
@@ -84,15 +121,19 @@ static void take_pages(tamis_cache *cache, const tms_growth *growth, uint32_t co
     int32_t *pair = copies->pairs;
     for (uint32_t p = 0; p < cache->size.pools; p++) {
         tms_pool *pool = &cache->pools[p];
-        copies->count[p] = 0;
         for (uint32_t index = tms_first_lane(cache, pool); index < tms_end_lane(cache, pool);
              index++)
-            for (uint32_t i = 0; i < count; i++)
-                if (extend(cache, pool, &growth[i], index, pair)) {
-                    pair += 2;
-                    copies->count[p]++;
-                }
+            for (uint32_t i = 0; i < count; i++) {
+                if (copies->count[p] > 0)
+                    pair = replace_shared(cache, &pool->pages, &growth[i], index, pair);
+                extend(cache, &pool->pages, &growth[i], index);
+            }
     }
+    cache->copies = *copies;
+}
+
+uint64_t tms_copies_room(const tamis_cache *cache, uint32_t sequences, uint32_t max_context) {
+    return (uint64_t)sequences * cache->n_lanes * tms_pages_of(cache, max_context);
 }
 
 static void mark(tamis_cache *cache, const tms_growth *growth, uint32_t count, bool open) {
@@ -108,12 +149,12 @@ tamis_status tms_cache_reserve(tamis_cache *cache, const tms_growth *growth, uin
                 "tamis_cache_set_bounds failed half way to %s; it must be called again",
                 tamis_bounds_name(cache->params.bounds.kind));
     for (uint32_t i = 0; i < count; i++)
-        TMS_REQUIRE(make_room(cache, growth[i].sequence, growth[i].rows), TAMIS_E_NO_MEMORY,
+        TMS_REQUIRE(make_room(cache, &growth[i]), TAMIS_E_NO_MEMORY,
                     "no host memory for the page lists of sequence %" PRIu64,
                     growth[i].sequence->id);
     for (uint32_t p = 0; p < cache->size.pools; p++) {
         tms_pool *pool = &cache->pools[p];
-        uint64_t needed = count_pages(cache, pool, growth, count);
+        uint64_t needed = count_pages(cache, pool, growth, count, &copies->count[p]);
         if (needed <= pool->pages.n_free) continue;
         for (uint32_t undo = 0; undo <= p; undo++)
             hold_again(cache, &cache->pools[undo], growth, count);
@@ -130,30 +171,67 @@ tamis_status tms_cache_reserve(tamis_cache *cache, const tms_growth *growth, uin
     return TAMIS_OK;
 }
 
+/* Some lane had no room for all rows of the step. */
+static bool lane_stayed(const tamis_cache *cache, const tms_growth *growth) {
+    bool stayed = false;
+    for (uint32_t index = 0; index < cache->n_lanes; index++)
+        stayed |= growth->sequence->lanes[index].grown < growth->rows;
+    return stayed;
+}
+
 void tms_cache_commit(tamis_cache *cache, const tms_growth *growth, uint32_t count) {
+    for (uint32_t i = 0; i < count; i++) {
+        tms_sequence *sequence = growth[i].sequence;
+        if (!lane_stayed(cache, &growth[i])) continue;
+        sequence->evicted_at = sequence->length;
+        sequence->unordered = true;
+    }
     mark(cache, growth, count, false);
 }
 
-/* A lane gets the shared page back whose copy was never made. */
-static void undo_copy(const tamis_cache *cache, tms_sequence *sequence, uint32_t index) {
-    const tms_lane *lane = &sequence->lanes[index];
-    if (lane->copied_from < 0) return;
-    tms_pages *pages = &tms_cache_pool(cache, index / cache->params.n_kv_heads)->pages;
-    int32_t *last = tms_lane_pages(sequence, index) + tms_pages_of(cache, lane->length) - 1;
-    tms_pages_hold(pages, lane->copied_from);
-    tms_pages_drop(pages, *last);
-    *last = lane->copied_from;
-    sequence->version++;
+/* A lane gets the shared pages back whose copies were never made. `pair` is the first of what is left
+ * of its pool's, in the order in which they were taken; returns the first of another lane. */
+static const int32_t *undo_copies(const tamis_cache *cache, tms_pages *pages,
+                                  tms_sequence *sequence, uint32_t index, const int32_t *pair,
+                                  const int32_t *end) {
+    int32_t *list = tms_lane_pages(sequence, index);
+    uint32_t n = tms_pages_of(cache, sequence->lanes[index].length);
+    for (uint32_t o = 0; o < n && pair < end; o++) {
+        if (list[o] != pair[1]) continue;
+        tms_pages_hold(pages, pair[0]);
+        tms_pages_drop(pages, pair[1]);
+        list[o] = pair[0];
+        pair += 2;
+        sequence->version++;
+    }
+    return pair;
+}
+
+static void give_shared_back(tamis_cache *cache, const tms_growth *growth, uint32_t count) {
+    const int32_t *pair = cache->copies.pairs;
+    for (uint32_t p = 0; p < cache->size.pools; p++) {
+        tms_pool *pool = &cache->pools[p];
+        const int32_t *end = pair + 2 * (size_t)cache->copies.count[p];
+        for (uint32_t index = tms_first_lane(cache, pool); index < tms_end_lane(cache, pool);
+             index++)
+            for (uint32_t i = 0; i < count; i++)
+                pair = undo_copies(cache, &pool->pages, growth[i].sequence, index, pair, end);
+    }
 }
 
 void tms_cache_rollback(tamis_cache *cache, const tms_growth *growth, uint32_t count, bool copied) {
     for (uint32_t i = 0; i < count; i++) {
         tms_sequence *sequence = growth[i].sequence;
-        sequence->length -= growth[i].rows;
+        tms_sequence_cut(sequence, sequence->length - growth[i].rows);
+        if (copied && lane_stayed(cache, &growth[i])) {
+            sequence->evicted_at = sequence->length;
+            sequence->unordered = true;
+        }
         for (uint32_t index = 0; index < cache->n_lanes; index++) {
-            tms_lane_shorten(cache, sequence, index, growth[i].rows);
-            if (!copied) undo_copy(cache, sequence, index);
+            tms_lane_shorten(cache, sequence, index, sequence->lanes[index].grown);
+            sequence->lanes[index].grown = 0;
         }
     }
+    if (!copied) give_shared_back(cache, growth, count);
     mark(cache, growth, count, false);
 }

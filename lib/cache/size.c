@@ -4,7 +4,8 @@
 
 #include <inttypes.h>
 
-#define MAX_LANES (1u << 24)
+#define MAX_LANES  (1u << 24)
+#define ALL_PLANES ((uint32_t)TAMIS_PLANE_POSITIONS | (uint32_t)TAMIS_PLANE_SCORES)
 
 static tamis_status check_shape(tamis_cache_params *p, tamis_error *error) {
     static const uint32_t dims[] = {64, 80, 96, 128, 256};
@@ -35,6 +36,11 @@ static tamis_status check_shape(tamis_cache_params *p, tamis_error *error) {
                 "exactly one of capacity_tokens %" PRIu64 " and capacity_bytes %" PRIu64
                 " must be given",
                 p->capacity_tokens, p->capacity_bytes);
+    TMS_REQUIRE(!(p->planes & ~ALL_PLANES), TAMIS_E_ARGUMENT,
+                "planes 0x%" PRIx32 " has bits of no plane; 0x%" PRIx32 " are all", p->planes,
+                ALL_PLANES);
+    TMS_REQUIRE(p->planes != TAMIS_PLANE_SCORES, TAMIS_E_ARGUMENT,
+                "planes 0x%" PRIx32 " has scores without positions", p->planes);
     return tms_bounds_fill(&p->bounds, error);
 }
 
@@ -66,9 +72,12 @@ tamis_status tms_cache_measure(const tms_device *dev, tamis_cache_params *params
     tamis_status status = check_shape(params, error);
     if (status != TAMIS_OK) return status;
     uint64_t row_bytes = params->head_dim * tamis_dtype_size(params->dtype);
+    uint64_t n_planes = (uint64_t)__builtin_popcount(params->planes);
     tamis_cache_size result = {.page_bytes = 2 * params->page_size * row_bytes,
-                               .bounds_bytes = 2 * row_bytes};
-    uint64_t unit_bytes = result.page_bytes + result.bounds_bytes, layer_pages = 0;
+                               .bounds_bytes = 2 * row_bytes,
+                               .plane_bytes = n_planes * params->page_size * sizeof(int32_t)};
+    uint64_t unit_bytes = result.page_bytes + result.bounds_bytes + result.plane_bytes;
+    uint64_t layer_pages = 0;
     status = count_layer_pages(params, unit_bytes, &layer_pages, error);
     if (status != TAMIS_OK) return status;
     uint64_t layer_bytes = layer_pages * result.page_bytes, limit = dev->info.max_buffer_bytes;

@@ -7,6 +7,12 @@
 #include <stdlib.h>
 #include <string.h>
 
+void tms_model_frequencies(const tamis_model *model, double *out) {
+    uint32_t n_rot = model->config.n_rot;
+    for (uint32_t i = 0; i < n_rot / 2; ++i)
+        out[i] = pow(model->config.rope_base, -2.0 * i / n_rot);
+}
+
 static tamis_status make_rotate_table(tamis_model *model, tamis_error *error) {
     tms_device *dev = model->context->dev;
     uint32_t n_rot = model->config.n_rot;
@@ -20,8 +26,7 @@ static tamis_status make_rotate_table(tamis_model *model, tamis_error *error) {
                                (unsigned long long)bytes);
         goto fail;
     }
-    for (uint32_t i = 0; i < n_rot / 2; ++i)
-        frequencies[i] = pow(model->config.rope_base, -2.0 * i / n_rot);
+    tms_model_frequencies(model, frequencies);
     tms_rotate_table(frequencies, n_rot, table);
     TMS_TRY(dev, dev->backend->alloc(dev, bytes, &model->rotate_table));
     TMS_TRY(dev, dev->backend->write(dev, (tms_ref){model->rotate_table, 0}, table, bytes));

@@ -44,6 +44,9 @@ struct tamis_runner {
     void *observer_user;
 };
 
+/* RoPE's frequencies in radians a position, [n_rot / 2]. */
+void tms_model_frequencies(const tamis_model *model, double *out);
+
 /* One forward pass over the rows of the plan's open step, whose tokens and positions are on the
  * device. Logits and greedy tokens come for the rows [first_output, first_output + n_outputs).
  * n_rows == 0 only builds the kernels and needs no step. Enqueues. */

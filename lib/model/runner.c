@@ -6,6 +6,9 @@
 
 #include <stdlib.h>
 
+/* Channels of the largest head that the cache takes. */
+#define TMS_MOST_ROT 256u
+
 /* Elements of a row of each activation; logits and next have a row a sequence. All take 4 bytes. */
 static uint64_t width_of(const tamis_model *model, tms_activation which) {
     const tms_config *config = &model->config;
@@ -68,6 +71,25 @@ static tamis_status make_buffers(tamis_runner *runner, tamis_error *error) {
     return TAMIS_OK;
 }
 
+/* What the plan's eviction needs of the model. */
+static tamis_status bind_model(tamis_runner *runner, tamis_error *error) {
+    const tamis_model *model = runner->model;
+    const tms_config *config = &model->config;
+    double frequencies[TMS_MOST_ROT / 2];
+    for (uint32_t layer = 0; layer < config->n_layers; ++layer) {
+        const tms_weight *w = &model->weights.layers[layer].weights[TMS_ATTN_OUTPUT];
+        const tms_output output = {.w = {w->mem, 0},
+                                   .dtype = w->dtype,
+                                   .stride = (uint64_t)config->n_heads * config->head_dim,
+                                   .n_rows = config->dim};
+        tms_plan_bind_output_ref(runner->plan, layer, &output);
+    }
+    if (!(runner->plan->params.eviction.options & TAMIS_EVICT_REINDEX)) return TAMIS_OK;
+    tms_model_frequencies(model, frequencies);
+    return tamis_plan_bind_rotation(runner->plan, frequencies, config->n_rot,
+                                    config->pairing == TMS_PAIR_ADJACENT, error);
+}
+
 tamis_status tamis_runner_create(tamis_model *model, tamis_cache *cache,
                                  const tamis_plan_params *params, tamis_runner **out,
                                  tamis_error *error) {
@@ -83,6 +105,7 @@ tamis_status tamis_runner_create(tamis_model *model, tamis_cache *cache,
     runner->model = model;
     runner->cache = cache;
     status = tamis_plan_create(cache, params, &runner->plan, error);
+    if (status == TAMIS_OK) status = bind_model(runner, error);
     if (status == TAMIS_OK) status = make_buffers(runner, error);
     if (status == TAMIS_OK) status = tms_forward_pass(runner, 0, 0, 0, error);
     if (status == TAMIS_OK) status = tamis_context_wait(model->context, error);
@@ -177,6 +200,26 @@ static tamis_status read_next(tamis_runner *runner, uint32_t n_outputs, int32_t 
     return status;
 }
 
+/* Whether the plan evicts from sequences by itself, at a prompt's end and later. */
+static bool evicts(const tamis_runner *runner) {
+    tamis_eviction_kind kind = runner->plan->params.eviction.kind;
+    return kind != TAMIS_EVICT_NONE && kind != TAMIS_EVICT_CALLER;
+}
+
+/* Evicts from the sequences that have gained `every` tokens since it was done last. */
+static tamis_status evict_due(tamis_runner *runner, const tamis_sequence *sequences, uint32_t count,
+                              tamis_error *error) {
+    uint32_t every = runner->plan->params.eviction.every;
+    tamis_status status = TAMIS_OK;
+    if (!evicts(runner) || every < 2) return TAMIS_OK;
+    for (uint32_t i = 0; i < count && status == TAMIS_OK; ++i) {
+        const tms_sequence *sequence = tms_cache_find(runner->cache, sequences[i]);
+        if ((sequence->length - sequence->evicted_at) >= every)
+            status = tamis_plan_evict(runner->plan, sequences[i], NULL, error);
+    }
+    return status;
+}
+
 tamis_status tamis_runner_prefill(tamis_runner *runner, tamis_sequence sequence,
                                   const int32_t *tokens, size_t count, int32_t *next,
                                   tamis_error *error) {
@@ -201,6 +244,8 @@ tamis_status tamis_runner_prefill(tamis_runner *runner, tamis_sequence sequence,
         status = run_step(runner, &step, tokens + done, rows, rows == left, error);
         done += rows;
     }
+    if (status == TAMIS_OK && evicts(runner))
+        status = tamis_plan_evict(runner->plan, sequence, NULL, error);
     return status == TAMIS_OK ? read_next(runner, 1, next, error) : status;
 }
 
@@ -224,6 +269,7 @@ tamis_status tamis_runner_decode(tamis_runner *runner, const tamis_sequence *seq
     }
     const tamis_step step = {.sequences = sequences, .count = count};
     status = run_step(runner, &step, tokens, count, count, error);
+    if (status == TAMIS_OK) status = evict_due(runner, sequences, count, error);
     return status == TAMIS_OK ? read_next(runner, count, next, error) : status;
 }
 

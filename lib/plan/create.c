@@ -13,6 +13,35 @@ static void fill_defaults(const tamis_cache *cache, tamis_plan_params *p) {
     if (p->max_selected_rows > p->max_rows) p->max_selected_rows = p->max_rows;
     if (p->scale == 0) p->scale = (float)(1 / sqrt(cache->params.head_dim));
     p->selection.budget = tms_selection_budget(&p->selection);
+    p->eviction = tms_eviction_filled(&p->eviction);
+}
+
+/* What the eviction asks of the cache and of the plan beside it. */
+static tamis_status check_eviction(const tamis_cache *cache, const tamis_plan_params *p,
+                                   tamis_error *error) {
+    uint32_t planes = tamis_eviction_planes(&p->eviction), have = cache->params.planes;
+    const char *name = tamis_eviction_name(p->eviction.kind);
+    tms_evicting asked;
+    tms_eviction_ask(&p->eviction, &asked);
+    if (!asked.active) return TAMIS_OK;
+    TMS_REQUIRE((planes & ~have) == 0, TAMIS_E_ARGUMENT,
+                "eviction %s needs planes %" PRIu32 "; the cache has %" PRIu32, name, planes, have);
+    TMS_REQUIRE(p->sliding_window == 0, TAMIS_E_UNSUPPORTED,
+                "sliding_window %" PRIu32 " under eviction %s", p->sliding_window, name);
+    TMS_REQUIRE(!p->fixed_launches || (!asked.in_place && !asked.feed && p->eviction.every == 0),
+                TAMIS_E_UNSUPPORTED,
+                "fixed_launches under eviction %s, which acts in every decode step; only evictions "
+                "with every 0 that observe prompts alone go with it",
+                name);
+    uint64_t competing =
+        (uint64_t)cache->params.n_kv_heads * (asked.across ? cache->params.n_layers : 1);
+    TMS_REQUIRE(!asked.shared || competing <= TMS_EVICT_HEADS, TAMIS_E_UNSUPPORTED,
+                "%" PRIu64 " KV heads share a budget under eviction %s, more than %u", competing,
+                name, TMS_EVICT_HEADS);
+    TMS_REQUIRE(!asked.rotation || p->selection.kind == TAMIS_SELECT_FULL, TAMIS_E_UNSUPPORTED,
+                "reindexed %s under selection %s; it goes with full only", name,
+                tamis_selection_name(p->selection.kind));
+    return TAMIS_OK;
 }
 
 static tamis_status check_params(const tamis_cache *cache, const tamis_plan_params *p,
@@ -32,7 +61,17 @@ static tamis_status check_params(const tamis_cache *cache, const tamis_plan_para
     TMS_REQUIRE(isfinite(p->scale), TAMIS_E_ARGUMENT, "scale %g is not finite", (double)p->scale);
     TMS_REQUIRE(isfinite(p->soft_cap) && p->soft_cap >= 0, TAMIS_E_ARGUMENT,
                 "soft_cap %g is not a number from 0 on", (double)p->soft_cap);
-    return tamis_selection_check(&p->selection, cache->params.page_size, error);
+    tamis_status status = tamis_selection_check(&p->selection, cache->params.page_size, error);
+    if (status == TAMIS_OK) status = tamis_eviction_check(&p->eviction, error);
+    return status == TAMIS_OK ? check_eviction(cache, p, error) : status;
+}
+
+uint64_t tms_plan_copies(const tamis_plan *plan) {
+    uint32_t sequences = plan->params.max_sequences, cap = tms_plan_cap(plan, false);
+    bool scores = plan->eviction.asked.feed != TMS_FEED_NONE;
+    if (cap == UINT32_MAX && !scores) return (uint64_t)sequences * plan->cache->n_lanes;
+    if (cap > plan->params.max_context || scores) cap = plan->params.max_context;
+    return tms_copies_room(plan->cache, sequences, cap);
 }
 
 /* Lists, and rows of scores, of the largest step that is not exact. */
@@ -49,7 +88,7 @@ static tamis_status take_host(tamis_plan *plan, tamis_error *error) {
     step->layers = calloc(cache->params.n_layers, sizeof *step->layers);
     step->host = calloc(plan->step_ints, sizeof *step->host);
     plan->entry_host = calloc(TMS_ENTRY_CHUNK, 2 * sizeof *plan->entry_host);
-    plan->copies.pairs = calloc(sequences * n_lanes, 2 * sizeof *plan->copies.pairs);
+    plan->copies.pairs = calloc(tms_plan_copies(plan), 2 * sizeof *plan->copies.pairs);
     plan->copies.count = calloc(cache->size.pools, sizeof *plan->copies.count);
     plan->rows = calloc(sequences, sizeof *plan->rows);
     plan->serials = calloc(sequences + 1, sizeof *plan->serials);
@@ -75,10 +114,21 @@ static uint64_t mass_scratch_bytes(const tamis_plan *plan) {
     return plan->dev->backend->page_mass_scratch(plan->dev, &mass);
 }
 
-/* Scratch of the largest attend: decode rows or prefill tiles, over all pages; and of page_mass. */
+/* Scratch of the select that lists pages: where lanes stay at their length, one of the wide forms. */
+static uint64_t list_scratch_bytes(const tamis_plan *plan) {
+    if (!plan->reading.listed) return 0;
+    tms_select select = tms_plan_attend_listed(plan, 0).select;
+    select.batch.n_rows = plan->params.max_selected_rows;
+    select.batch.max_visible = plan->params.max_context;
+    return plan->dev->backend->select_scratch(plan->dev, &select);
+}
+
+/* Scratch of the largest attend: decode rows or prefill tiles, over all pages; of page_mass and of
+ * select. */
 static uint64_t scratch_bytes(const tamis_plan *plan) {
     tms_attend attend = tms_plan_attend_all(plan, 0);
-    uint64_t most = mass_scratch_bytes(plan);
+    uint64_t most = mass_scratch_bytes(plan), lists = list_scratch_bytes(plan);
+    most = lists > most ? lists : most;
     attend.max_pages = plan->max_pages;
     attend.batch.n_rows = attend.batch.n_tiles = plan->params.max_rows;
     attend.batch.max_visible = plan->params.max_context;
@@ -179,6 +229,7 @@ static tamis_status set_up(tamis_plan *plan, tamis_error *error) {
                 TAMIS_E_UNSUPPORTED,
                 "fixed_launches under selection %s: its scores come from the host in every step",
                 tamis_selection_name(plan->params.selection.kind));
+    tms_eviction_ask(&plan->params.eviction, &plan->eviction.asked);
     /* A list as long as the longest lane never leaves a page out. */
     if (plan->reading.k > plan->max_pages) plan->reading.k = plan->max_pages;
     uint64_t ints = tms_step_ints(plan);
@@ -188,7 +239,9 @@ static tamis_status set_up(tamis_plan *plan, tamis_error *error) {
     plan->step_ints = (uint32_t)ints;
     tamis_status status = take_host(plan, error);
     if (status == TAMIS_OK) status = take_device(plan, error);
-    return status == TAMIS_OK ? warm_up(plan, error) : status;
+    if (status == TAMIS_OK) status = tms_plan_eviction_create(plan, error);
+    if (status == TAMIS_OK) status = warm_up(plan, error);
+    return status == TAMIS_OK ? tms_plan_eviction_warm(plan, error) : status;
 }
 
 tamis_status tamis_plan_create(tamis_cache *cache, const tamis_plan_params *params,
@@ -234,10 +287,11 @@ void tamis_plan_destroy(tamis_plan **plan) {
     if (!plan || !*plan) return;
     tamis_plan *p = *plan;
     tms_device *dev = p->dev;
-    if (p->step.open) tms_cache_rollback(p->cache, p->step.growth, p->step.n_sequences, true);
+    if (p->step.open) tms_plan_give_up(p);
     tms_mem *memories[] = {p->table, p->entries, p->step_tables, p->scores, p->lists, p->scratch};
     for (size_t i = 0; i < sizeof memories / sizeof *memories; i++)
         dev->backend->free(dev, memories[i]);
+    tms_plan_eviction_destroy(p);
     free_host(p);
     *plan = NULL;
 }

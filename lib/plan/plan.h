@@ -4,6 +4,7 @@
 #define TMS_PLAN_H
 
 #include "lib/cache/cache.h"
+#include "lib/evict/evict.h"
 #include "lib/select/select.h"
 #include <tamis/plan.h>
 
@@ -13,6 +14,9 @@ typedef struct tms_table_row {
     uint64_t version;  /* of the sequence when it was uploaded; 0: not yet */
     uint64_t used;     /* number of the step that used it last */
     uint32_t *pages;   /* [n_lanes] leading entries of each list that are on the device */
+    /* Positions whose query rows the ring holds, and the sequence's edits when it got the last. */
+    uint32_t ring_from, ring_to;
+    uint64_t ring_edits;
 } tms_table_row;
 
 /* Where the open step's tables lie in its one upload, in int32 elements; each begins on 64 bytes.
@@ -21,10 +25,17 @@ typedef struct tms_step_layout {
     uint32_t tiles;     /* [n_tiles][2] */
     uint32_t row_seq;   /* [n_rows] rows of the page table */
     uint32_t intervals; /* [n_rows][2] positions, with a sliding window */
-    uint32_t visible;   /* [n_layers][n_rows][n_kv_heads] */
-    uint32_t slots;     /* [n_layers][n_rows][n_kv_heads] */
-    uint32_t filled;    /* page ids that the step fills, layer after layer */
-    uint32_t copies;    /* pairs (from, to), pool after pool */
+    uint32_t positions; /* [n_rows], with a plane of positions */
+    uint32_t ring;      /* [n_rows] rows of a layer's ring, with a window of queries */
+    uint32_t turns;     /* [n_layers][n_rows][n_kv_heads], evicting in place */
+    /* Sequences of the step, when it feeds scores: rows of the page table [n], (first, number) of the
+     * rows that feed [n][2], and visible [n_layers][n][n_kv_heads] */
+    uint32_t item_seq, item_spans, item_visible;
+    uint32_t reindex; /* index [n_rows], delta [n_rows], two intervals [2][n_rows][2] */
+    uint32_t visible; /* [n_layers][n_rows][n_kv_heads] */
+    uint32_t slots;   /* [n_layers][n_rows][n_kv_heads] */
+    uint32_t filled;  /* page ids that the step fills, layer after layer */
+    uint32_t copies;  /* pairs (from, to), pool after pool */
     uint32_t end;
 } tms_step_layout;
 
@@ -33,7 +44,8 @@ typedef struct tms_step_layer {
     uint32_t filled, n_filled; /* first entry and number in `filled`; */
     uint32_t n_bounded;        /* and with those of id -1 that follow under fixed launches */
     uint32_t max_visible;
-    bool written;
+    bool written, attended;
+    uint32_t n_turns; /* lanes that stay at their length, row by row */
 } tms_step_layer;
 
 /* The step. Its tables and counts stay valid after the end, until the next begin. */
@@ -41,6 +53,7 @@ typedef struct tms_step {
     bool open, exact;
     bool fixed; /* launches depend on n_rows alone */
     uint32_t n_sequences, n_rows, n_tiles, max_tile_rows;
+    uint32_t max_span;   /* most rows of a sequence that feed scores */
     tms_growth *growth;  /* [max_sequences] */
     uint32_t *table_row; /* [max_sequences] */
     tms_step_layer *layers;
@@ -50,6 +63,46 @@ typedef struct tms_step {
     bool attended, listed;
     uint32_t attended_layer;
 } tms_step;
+
+/* A layer's output projection as it was bound. */
+typedef struct tms_output {
+    tms_ref w;
+    tamis_dtype dtype;
+    uint64_t stride;
+    uint32_t n_rows;
+} tms_output;
+
+/* What evicting takes. Strides in elements; absent memory is NULL. */
+typedef struct tms_plan_eviction {
+    tms_evicting asked;
+    uint64_t stride;       /* of values and tiles: a slot each */
+    uint64_t logit_stride; /* as far as a lane of a decode step may go */
+    tms_mem *ring;         /* f32 [n_layers][max_sequences][window][n_heads][head_dim] */
+    tms_mem *window;  /* f32 the last rows in order: q, out [window][n_heads][head_dim], then lse */
+    tms_mem *lse;     /* f32 [max_rows][n_heads] of the attend that feeds */
+    tms_mem *logits;  /* f32 [max_sequences][n_heads][logit_stride] */
+    tms_mem *fed;     /* f32 [max_sequences][n_kv_heads][stride] */
+    tms_mem *changed; /* int32 [max_sequences][n_kv_heads] */
+    tms_mem *reindex; /* f32 [4][max_rows][n_heads][head_dim], then lse [2][max_rows][n_heads] */
+    tms_mem *rotation; /* table of rotate */
+    uint32_t n_rot;
+    tms_pairing pairing;
+    tms_mem *values; /* f32 [n_layers if across][n_kv_heads][stride], then others without layers */
+    tms_mem *tiles;  /* f32 [n_tiles][window * group][stride] */
+    tms_mem *lists;  /* int32 kept, forced: [n_layers if across][n_kv_heads][capacity], counts */
+    tms_mem *tables; /* int32, see evict_work.c */
+    tms_mem *scratch;
+    tms_output *outputs; /* [n_layers] */
+    uint32_t *bound;     /* [n_lanes] budgets of the caller's, if has_bound */
+    bool has_bound;
+    uint32_t *layer_budgets;                 /* [n_layers] */
+    uint32_t *slots, *budgets, *most, *kept; /* [n_lanes] of the sequence being evicted from */
+    int32_t *host;                           /* for uploads, [table_ints] */
+    uint64_t table_ints;
+    float *trace_scores;
+    tms_evict_trace trace;
+    void *trace_user;
+} tms_plan_eviction;
 
 struct tamis_plan {
     tamis_cache *cache;
@@ -73,6 +126,7 @@ struct tamis_plan {
      * rows was last written by calls, which a graph may hold; 0: never. */
     uint64_t *serials;
     tms_copies copies;
+    tms_plan_eviction eviction;
     uint64_t step_number;
     tms_step step;
     tamis_plan_counters counters;
@@ -91,8 +145,14 @@ tamis_status tms_plan_sync_tables(tamis_plan *plan, tamis_error *error);
 /* Enqueues a write in pieces that no backend waits for. Returns the device's status. */
 tamis_status tms_plan_send(const tamis_plan *plan, tms_ref to, const void *from, uint64_t bytes);
 
+/* Pairs of pages that a step may copy at most. */
+uint64_t tms_plan_copies(const tamis_plan *plan);
+
 /* Ints of the largest step's upload. */
 uint64_t tms_step_ints(const tamis_plan *plan);
+
+/* Gives up the open step. */
+void tms_plan_give_up(tamis_plan *plan);
 
 /* Fills the step's tables and counts on the host, after the reserve. */
 void tms_step_fill(tamis_plan *plan, const tamis_step *in);
@@ -113,6 +173,64 @@ tamis_status tms_plan_send_random(tamis_plan *plan, uint32_t layer, tms_sparse_a
 
 /* Whether one launch takes the place of score_pages, select and attend. */
 bool tms_plan_fuses(const tamis_plan *plan, const tms_sparse_attend *p);
+
+/* ---- Evicting (eviction.c, feed.c, reindex.c, evict.c, evict_work.c) ----------------------------- */
+
+/* Takes the memory for what the eviction asks; warms its kernels; gives all back. */
+tamis_status tms_plan_eviction_create(tamis_plan *plan, tamis_error *error);
+tamis_status tms_plan_eviction_warm(tamis_plan *plan, tamis_error *error);
+void tms_plan_eviction_destroy(tamis_plan *plan);
+
+/* Most slots that a lane may have in a step, UINT32_MAX: no limit. */
+uint32_t tms_plan_cap(const tamis_plan *plan, bool exact);
+/* Whether the eviction bears the step. E_ARGUMENT, E_STATE. */
+tamis_status tms_plan_check_growth(const tamis_plan *plan, const tms_growth *growth, bool exact,
+                                   tamis_error *error);
+/* Before a layer's rows are written: slots for them in lanes that stay at their length. Device's
+ * status. */
+tamis_status tms_plan_make_slots(tamis_plan *plan, uint32_t layer);
+/* After: bounds of the pages that hold them. */
+tamis_status tms_plan_rebound(tamis_plan *plan, uint32_t layer);
+/* What the attend of a layer has to write so that scores can be fed. */
+tamis_status tms_plan_listen(tamis_plan *plan, uint32_t layer, bool listed, tms_attend *attend);
+/* Whether the open step's attends bring scores or queries: else the two calls around have nothing to
+ * do. */
+bool tms_plan_feeds(const tamis_plan *plan);
+/* After the attend: rows' weights to the plane of scores, queries to the ring. */
+tamis_status tms_plan_feed(tamis_plan *plan, uint32_t layer, const tms_attend *attend);
+/* Positions [from, to) whose queries the plan's rings hold: a fork's are its parent's until it has a
+ * ring of its own; truncated rows are forgotten. */
+void tms_plan_known(const tamis_plan *plan, const tms_sequence *sequence, uint32_t *from,
+                    uint32_t *to);
+/* Makes them what the sequence's row of the page table holds. Device's status. */
+tamis_status tms_plan_refresh_ring(tamis_plan *plan, uint32_t row, tms_sequence *sequence);
+/* The same for the step's sequences, and that their rings will hold the step's rows. */
+tamis_status tms_plan_note_ring(tamis_plan *plan);
+/* At the step's end: rows of layers that were not attended have brought no queries. */
+void tms_plan_close_ring(tamis_plan *plan);
+/* Attends with sinks as near as they are in the cache. */
+tamis_status tms_plan_attend_reindexed(tamis_plan *plan, uint32_t layer, const tms_attend *attend);
+
+/* One layer's work on a sequence; the tables' contents are the caller's. n_items 0: an empty one. */
+tms_eviction_work tms_plan_work(const tamis_plan *plan, uint32_t layer, uint32_t n_items);
+/* Uploads what all layers of the sequence share, and what one layer needs. Device's status. */
+tamis_status tms_plan_send_sequence(tamis_plan *plan, const tms_sequence *sequence, uint32_t row);
+tamis_status tms_plan_send_layer(tamis_plan *plan, const tms_sequence *sequence, uint32_t layer);
+/* The last rows in order, and their lse over all that the lanes hold. Device's status. */
+tamis_status tms_plan_attend_window(tamis_plan *plan, uint32_t layer, uint32_t row,
+                                    uint32_t length);
+/* Where a table of page ids of the layer's lanes lies, [n_kv_heads][max_pages]; and page ids for
+ * bounds. */
+tms_ref tms_plan_to_table(const tamis_plan *plan);
+tms_ref tms_plan_bounds_table(const tamis_plan *plan);
+/* Ints of all tables. */
+uint64_t tms_plan_work_ints(const tamis_plan *plan);
+
+/* For tests: sees the scores of every select of tamis_plan_evict. NULL takes it away. */
+void tms_plan_trace_evict(tamis_plan *plan, tms_evict_trace trace, void *user);
+
+/* Binds a layer's output projection that is no public buffer. */
+void tms_plan_bind_output_ref(tamis_plan *plan, uint32_t layer, const tms_output *output);
 
 /* Adds what the attend of a layer read to the counters. */
 void tms_plan_count(tamis_plan *plan, uint32_t layer, bool listed, bool fused);

@@ -71,6 +71,7 @@ static void count_written(tamis_plan *plan, uint32_t layer) {
     plan->step.layers[layer].written = true;
     plan->counters.rows_written += plan->step.n_rows;
     plan->counters.pages_bounded += plan->step.layers[layer].n_filled;
+    plan->counters.tokens_replaced += plan->step.layers[layer].n_turns;
 }
 
 tamis_status tamis_plan_write(tamis_plan *plan, uint32_t layer, const tamis_rows *k,
@@ -87,8 +88,10 @@ tamis_status tamis_plan_write(tamis_plan *plan, uint32_t layer, const tamis_rows
     bounds.n = state->n_bounded;
     bounds.pages = (tms_ref){plan->step_tables,
                              (plan->step.at.filled + (uint64_t)state->filled) * sizeof(int32_t)};
+    if (state->n_turns > 0) TIME(plan, replace_us, tms_plan_make_slots(plan, layer));
     RUN(plan, write_us, write_rows, &write);
     if (bounds.n > 0) RUN(plan, bounds_us, bounds, &bounds);
+    if (state->n_turns > 0) TIME(plan, bounds_us, tms_plan_rebound(plan, layer));
     if (plan->step.fixed) plan->serials[plan->step.n_rows] = plan->cache->bounds_serial;
     count_written(plan, layer);
 fail:
@@ -195,6 +198,11 @@ tamis_status tamis_plan_attend(tamis_plan *plan, uint32_t layer, const tamis_row
     tms_step *step = &plan->step;
     TMS_REQUIRE(step->layers[layer].written, TAMIS_E_STATE,
                 "layer %" PRIu32 " has not been written in this step", layer);
+    TMS_REQUIRE(plan->eviction.asked.feed != TMS_FEED_SUM || !step->layers[layer].attended,
+                TAMIS_E_STATE,
+                "layer %" PRIu32 " has been attended in this step already: %s would count its rows "
+                "twice",
+                layer, tamis_eviction_name(plan->params.eviction.kind));
     tms_matrix q_rows, out_rows;
     status = check_attend(plan, q, out, &q_rows, &out_rows, error);
     if (status != TAMIS_OK) return status;
@@ -208,13 +216,19 @@ tamis_status tamis_plan_attend(tamis_plan *plan, uint32_t layer, const tamis_row
     p.attend.q = q_rows;
     p.attend.out = out_rows;
     step->attended = false;
+    if (tms_plan_feeds(plan))
+        TIME(plan, observe_us, tms_plan_listen(plan, layer, listed, &p.attend));
     if (listed) {
         fused = tms_plan_fuses(plan, &p);
         status = attend_listed(plan, layer, &p, fused, error);
         if (status != TAMIS_OK) return status;
+    } else if (plan->eviction.asked.rotation) {
+        TIME(plan, attend_us, tms_plan_attend_reindexed(plan, layer, &p.attend));
     } else {
         RUN(plan, attend_us, attend, &p.attend);
     }
+    step->layers[layer].attended = true;
+    if (tms_plan_feeds(plan)) TIME(plan, observe_us, tms_plan_feed(plan, layer, &p.attend));
     *path += step->n_rows;
     count_attended(plan, layer, listed, fused);
 fail:

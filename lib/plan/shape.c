@@ -20,17 +20,20 @@ tms_batch tms_step_batch(const tamis_plan *plan, uint32_t layer) {
                        .table = {plan->table, layer * heads * lists * sizeof(int32_t)},
                        .seq_stride = plan->cache->n_lanes * lists,
                        .head_stride = lists,
-                       .max_visible = step->fixed ? plan->params.max_context
-                                                  : step->layers[layer].max_visible,
+                       .max_visible =
+                           step->fixed ? plan->params.max_context : step->layers[layer].max_visible,
                        .max_tile_rows = step->max_tile_rows};
 }
 
 tms_write_rows tms_plan_write_rows(const tamis_plan *plan, uint32_t layer) {
     const tms_step *step = &plan->step;
     uint64_t row = plan->cache->params.n_kv_heads;
-    return (tms_write_rows){.kv = tms_cache_kv(plan->cache, layer),
+    tms_write_rows write = {.kv = tms_cache_kv(plan->cache, layer),
                             .batch = tms_step_batch(plan, layer),
                             .slots = step_table(plan, step->at.slots + layer * step->n_rows * row)};
+    write.planes = tms_cache_planes(plan->cache, layer);
+    if (write.planes.positions.mem) write.positions = step_table(plan, step->at.positions);
+    return write;
 }
 
 tms_attend tms_plan_attend_all(const tamis_plan *plan, uint32_t layer) {
@@ -41,7 +44,10 @@ tms_attend tms_plan_attend_all(const tamis_plan *plan, uint32_t layer) {
                          .soft_cap = p->soft_cap,
                          .scratch = {plan->scratch, 0}};
     attend.max_pages = tms_pages_of(plan->cache, attend.batch.max_visible);
-    if (p->sliding_window) attend.intervals = step_table(plan, plan->step.at.intervals);
+    if (p->sliding_window) {
+        attend.intervals = step_table(plan, plan->step.at.intervals);
+        attend.positions = tms_cache_planes(plan->cache, layer).positions;
+    }
     return attend;
 }
 
@@ -59,6 +65,13 @@ tms_sparse_attend tms_plan_attend_listed(const tamis_plan *plan, uint32_t layer)
                             .sinks = reading->sinks,
                             .recent = reading->recent,
                             .lists = p.attend.lists};
+    /* Lanes that stay at their length have tokens out of order. */
+    if (plan->eviction.asked.in_place) {
+        p.select.wide.positions = tms_cache_planes(plan->cache, layer).positions;
+        p.select.wide.row_positions = step_table(plan, plan->step.at.positions);
+        p.select.wide.page_size = plan->cache->params.page_size;
+        p.select.scratch = (tms_ref){plan->scratch, 0};
+    }
     p.score =
         (tms_score_pages){.kv = p.attend.kv, .batch = p.attend.batch, .group = reading->group};
     if (reading->scored) {
@@ -72,5 +85,6 @@ bool tms_plan_fuses(const tamis_plan *plan, const tms_sparse_attend *p) {
     tms_device *dev = plan->dev;
     const tms_backend *backend = dev->backend;
     return plan->reading.scored == TMS_SCORE_BOUNDS && backend->sparse_attend &&
+           !tms_select_is_wide(&p->select) &&
            (!backend->sparse_attend_refusal || !backend->sparse_attend_refusal(dev, p));
 }

@@ -29,7 +29,10 @@ static tamis_status collect(tamis_plan *plan, const tamis_step *in, uint32_t *n,
                     "the step's first %" PRIu32 " sequences bring %" PRIu64
                     " rows, which exceed max_rows %" PRIu32,
                     *n + 1, total, plan->params.max_rows);
-        plan->step.growth[*n] = (tms_growth){sequence, rows};
+        plan->step.growth[*n] = (tms_growth){sequence, rows, tms_plan_cap(plan, in->exact),
+                                             plan->eviction.asked.feed != TMS_FEED_NONE};
+        tamis_status status = tms_plan_check_growth(plan, &plan->step.growth[*n], in->exact, error);
+        if (status != TAMIS_OK) return status;
         sequence->in_step = true;
     }
     TMS_REQUIRE(in->exact || !plan->reading.listed || total <= plan->params.max_selected_rows,
@@ -56,22 +59,41 @@ static tamis_status check_step(tamis_plan *plan, const tamis_step *in, tamis_err
     return status;
 }
 
-/* Enqueues the copies of shared pages. Bounds stay behind: a copied page is a partial one, whose
- * bounds come when it is full. */
-static tamis_status copy_shared(const tamis_plan *plan, tamis_error *error) {
+/* Copies what a pool has of each page of the pairs. Bounds stay behind unless tokens are replaced or
+ * scored in place: else a copied page is a partial one, whose bounds come when it is full. */
+static tamis_status copy_pool(const tamis_plan *plan, const tms_pool *pool, tms_ref pairs,
+                              uint32_t n, tamis_error *error) {
     tms_device *dev = plan->dev;
+    const tms_evicting *asked = &plan->eviction.asked;
+    const uint64_t plane_bytes = plan->cache->params.page_size * sizeof(int32_t);
+    const struct {
+        tms_mem *mem;
+        uint64_t bytes;
+    } parts[] = {
+        {pool->data, plan->cache->size.page_bytes},
+        {asked->in_place || asked->feed ? pool->bounds : NULL, plan->cache->size.bounds_bytes},
+        {pool->positions, plane_bytes},
+        {pool->scores, plane_bytes}};
     tamis_status status = TAMIS_OK;
-    uint64_t at = plan->step.at.copies;
-    for (uint32_t p = 0; p < plan->cache->size.pools; p++) {
-        uint32_t n = plan->copies.count[p];
-        tms_copy_pages copy = {.data = {plan->cache->pools[p].data, 0},
-                               .bytes = plan->cache->size.page_bytes,
-                               .n = n,
-                               .pairs = {plan->step_tables, at * sizeof(int32_t)}};
-        if (n > 0) TMS_TRY(dev, dev->backend->copy_pages(dev, &copy));
-        at += 2 * (uint64_t)n;
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        const tms_copy_pages copy = {
+            .data = {parts[i].mem, 0}, .bytes = parts[i].bytes, .n = n, .pairs = pairs};
+        if (parts[i].mem) TMS_TRY(dev, dev->backend->copy_pages(dev, &copy));
     }
 fail:
+    return status;
+}
+
+/* Enqueues the copies of shared pages. */
+static tamis_status copy_shared(const tamis_plan *plan, tamis_error *error) {
+    tamis_status status = TAMIS_OK;
+    uint64_t at = plan->step.at.copies;
+    for (uint32_t p = 0; p < plan->cache->size.pools && status == TAMIS_OK; p++) {
+        uint32_t n = plan->copies.count[p];
+        tms_ref pairs = {plan->step_tables, at * sizeof(int32_t)};
+        if (n > 0) status = copy_pool(plan, &plan->cache->pools[p], pairs, n, error);
+        at += 2 * (uint64_t)n;
+    }
     return status;
 }
 
@@ -110,6 +132,7 @@ tamis_status tamis_plan_step_begin(tamis_plan *plan, const tamis_step *step, tam
     tms_plan_assign_rows(plan);
     tms_step_fill(plan, step);
     status = upload(plan, error);
+    if (status == TAMIS_OK) status = tms_forward(plan->dev, tms_plan_note_ring(plan), error);
     if (status != TAMIS_OK) {
         tms_cache_rollback(plan->cache, s->growth, s->n_sequences, false);
         return status;
@@ -136,16 +159,37 @@ tamis_status tamis_plan_step_end(tamis_plan *plan, tamis_error *error) {
     status = tms_forward(plan->dev, plan->dev->backend->flush(plan->dev), error);
     if (status != TAMIS_OK) return status;
     tms_cache_commit(plan->cache, step->growth, step->n_sequences);
+    for (uint32_t i = 0; i < step->n_sequences; i++)
+        step->growth[i].sequence->given_up = 0;
+    tms_plan_close_ring(plan);
     step->open = false;
     plan->counters.steps++;
     return TAMIS_OK;
 }
 
+/* Marks sequences of whose lanes one has had a token overwritten. */
+static void mark_given_up(tamis_plan *plan) {
+    const tms_step *step = &plan->step;
+    uint32_t heads = plan->cache->params.n_kv_heads;
+    for (uint32_t i = 0; i < step->n_sequences; i++)
+        for (uint32_t lane = 0; lane < plan->cache->n_lanes; lane++) {
+            const tms_growth *growth = &step->growth[i];
+            bool stayed = growth->sequence->lanes[lane].grown < growth->rows;
+            if (stayed && step->layers[lane / heads].written)
+                growth->sequence->given_up = growth->cap;
+        }
+}
+
+void tms_plan_give_up(tamis_plan *plan) {
+    mark_given_up(plan);
+    tms_cache_rollback(plan->cache, plan->step.growth, plan->step.n_sequences, true);
+    plan->step.open = false;
+}
+
 tamis_status tamis_plan_step_cancel(tamis_plan *plan, tamis_error *error) {
     tamis_status status = check_open(plan, error);
     if (status != TAMIS_OK) return status;
-    tms_cache_rollback(plan->cache, plan->step.growth, plan->step.n_sequences, true);
-    plan->step.open = false;
+    tms_plan_give_up(plan);
     plan->step.attended = false;
     return TAMIS_OK;
 }

@@ -13,6 +13,17 @@ static uint32_t row_for(const tamis_plan *plan, tamis_sequence id) {
     return oldest;
 }
 
+/* Queries in the row's ring stay known to a fork that takes its parent's place. */
+static void take_row(const tamis_plan *plan, tms_table_row *row, const tms_sequence *sequence) {
+    uint32_t from = 0, to = 0;
+    if (row->id == sequence->parent) tms_plan_known(plan, sequence, &from, &to);
+    *row = (tms_table_row){.id = sequence->id, .pages = row->pages};
+    if (from == to) return;
+    row->ring_from = from;
+    row->ring_to = to;
+    row->ring_edits = sequence->edits;
+}
+
 /* Rows that hold a sequence of the step are taken first, so that no other sequence gets one. */
 void tms_plan_assign_rows(tamis_plan *plan) {
     tms_step *step = &plan->step;
@@ -22,8 +33,7 @@ void tms_plan_assign_rows(tamis_plan *plan) {
             const tms_sequence *sequence = step->growth[i].sequence;
             uint32_t r = row_for(plan, sequence->id);
             if (pass == 0 && plan->rows[r].id != sequence->id) continue;
-            if (plan->rows[r].id != sequence->id)
-                plan->rows[r] = (tms_table_row){.id = sequence->id, .pages = plan->rows[r].pages};
+            if (plan->rows[r].id != sequence->id) take_row(plan, &plan->rows[r], sequence);
             plan->rows[r].used = plan->step_number;
             step->table_row[i] = r;
         }

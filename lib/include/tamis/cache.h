@@ -35,6 +35,12 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_bounds_parse(const char *name, tam
                                                            tamis_error *error);
 TAMIS_API const char *tamis_bounds_name(tamis_bounds_kind kind);
 
+/* Planes: 4 bytes beside every slot, which follow it wherever the cache moves, copies or frees it. */
+enum {
+    TAMIS_PLANE_POSITIONS = 1, /* the token's index in the text, once slots may be evicted */
+    TAMIS_PLANE_SCORES = 2     /* what an eviction keeps of a token from step to step */
+};
+
 typedef struct tamis_cache_params {
     uint32_t n_layers;
     uint32_t n_heads; /* query heads: n_kv_heads times the group, group 1 to 16 */
@@ -43,11 +49,14 @@ typedef struct tamis_cache_params {
     uint32_t page_size; /* slots a page: 8, 16, 32 or 64; 0 means 16 */
     tamis_dtype dtype;  /* of K, V and bounds */
     /* Exactly one of the two is given. Tokens: so many tokens of all layers and KV heads, each lane
-     * rounded up to whole pages. Bytes: pages and bounds together take at most so many bytes. */
+     * rounded up to whole pages. Bytes: pages, bounds and planes together take at most so many
+     * bytes. */
     uint64_t capacity_tokens;
     uint64_t capacity_bytes;
     tamis_bounds bounds; /* all zero: minmax */
-    uint64_t reserved[8];
+    uint32_t planes;     /* TAMIS_PLANE_*, or-ed; a cache that evicts has positions at least */
+    uint32_t reserved32;
+    uint64_t reserved[7];
 } tamis_cache_params;
 
 /* What a cache takes, before it is taken. */
@@ -55,9 +64,10 @@ typedef struct tamis_cache_size {
     uint64_t pages;          /* of all pools */
     uint64_t page_bytes;     /* K and V of one page */
     uint64_t bounds_bytes;   /* bounds of one page */
-    uint64_t reserved_bytes; /* pages * (page_bytes + bounds_bytes) */
+    uint64_t reserved_bytes; /* pages * (page_bytes + bounds_bytes + plane_bytes) */
     uint32_t pools;          /* buffers: as few as the device's largest allocation allows */
-    uint64_t reserved[8];
+    uint64_t plane_bytes;    /* planes of one page */
+    uint64_t reserved[7];
 } tamis_cache_size;
 
 /* Errors: E_ARGUMENT or E_UNSUPPORTED naming the field and value; E_NO_MEMORY if one layer alone
@@ -97,7 +107,9 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_cache_add(tamis_cache *cache, tami
  * (copy on write, at the next step_begin). Takes no pages. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_cache_fork(tamis_cache *cache, tamis_sequence parent,
                                                          tamis_sequence *out, tamis_error *error);
-/* Keeps the first `length` tokens (<= the present length); pages behind go back to the pool. */
+/* Keeps the first `length` tokens (<= the present length); pages behind go back to the pool. Tokens
+ * that an eviction has taken do not come back: E_STATE for a length below the length at the last
+ * eviction. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_cache_truncate(tamis_cache *cache,
                                                              tamis_sequence sequence,
                                                              uint32_t length, tamis_error *error);
@@ -114,13 +126,27 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_cache_read(tamis_cache *cache,
                                                          uint32_t count, float *k, float *v,
                                                          tamis_error *error);
 
+/* Copies the positions in the text of one lane's slots [first, first + count) to the host; without a
+ * plane of positions, the slots themselves. After an eviction they are what the lane has kept: in
+ * ascending order, but for h2o and tova, which put tokens into freed slots. Waits. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_cache_read_positions(
+    tamis_cache *cache, tamis_sequence sequence, uint32_t layer, uint32_t kv_head, uint32_t first,
+    uint32_t count, int32_t *positions, tamis_error *error);
+
+/* Slots that a lane holds. Costs no device call. E_ARGUMENT: no such sequence, layer or KV head. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_cache_lane_length(const tamis_cache *cache,
+                                                                tamis_sequence sequence,
+                                                                uint32_t layer, uint32_t kv_head,
+                                                                uint32_t *length,
+                                                                tamis_error *error);
+
 typedef struct tamis_cache_stats {
     uint32_t sequences;
     uint64_t pages_total;
     uint64_t pages_held;     /* taken by at least one lane; a shared page counts once */
     uint64_t pages_shared;   /* taken by more than one lane */
     uint64_t bytes_reserved; /* pools, exact */
-    uint64_t bytes_held;     /* pages_held with their bounds */
+    uint64_t bytes_held;     /* pages_held with their bounds and planes */
     uint64_t reserved[8];
 } tamis_cache_stats;
 
@@ -129,8 +155,10 @@ typedef struct tamis_sequence_stats {
     uint64_t slots;        /* tokens held, over all lanes */
     uint64_t pages;        /* over all lanes; shared ones included */
     uint64_t pages_shared; /* of these, with other sequences */
-    uint64_t bytes_held;   /* pages with their bounds; shared ones included */
-    uint64_t reserved[8];
+    uint64_t bytes_held;   /* pages with their bounds and planes; shared ones included */
+    uint32_t evicted_at;   /* length at the last eviction that took something; 0: none */
+    uint32_t reserved32;
+    uint64_t reserved[7];
 } tamis_sequence_stats;
 
 /* Both are exact, cost no device call and never wait. The rows of an open step count from its begin

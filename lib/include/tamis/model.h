@@ -66,8 +66,9 @@ TAMIS_API tamis_plan *tamis_runner_plan(tamis_runner *runner);
  * come late, from waiting for a step that has ended: its tokens then stay. E_STATE: the cache has
  * an open step of another plan. No failed call leaves logits. */
 
-/* Appends a prompt to a sequence in exact chunks of at most max_rows. *next (may be NULL) is the
- * greedy token after it. Errors: E_ARGUMENT (empty; a token outside the vocabulary; longer than
+/* Appends a prompt to a sequence in exact chunks of at most max_rows, and evicts from it if the plan
+ * has an eviction other than caller (tamis_plan_evict). *next (may be NULL) is the greedy token after
+ * it. Errors: E_ARGUMENT (empty; a token outside the vocabulary; longer than
  * max_context, with the numbers: nothing has changed), E_FULL, E_DEVICE (what came before the
  * failing chunk stays). Waits. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_runner_prefill(tamis_runner *runner,
@@ -76,7 +77,8 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_runner_prefill(tamis_runner *runne
                                                              int32_t *next, tamis_error *error);
 
 /* One decode step: sequences[i] takes tokens[i]; next[i] is the greedy token after it. All rows go
- * through the selection. Errors: E_ARGUMENT (empty, more sequences than the plan takes, unknown, a
+ * through the selection. An eviction with `every` from 2 on takes from the sequences that have gained
+ * so many tokens since it did last. Errors: E_ARGUMENT (empty, more sequences than the plan takes, unknown, a
  * token outside the vocabulary), E_FULL, E_DEVICE. Waits. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_runner_decode(tamis_runner *runner,
                                                             const tamis_sequence *sequences,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The plan: runs one batch step after the other over a cache under a selection. */
+/* The plan: runs one batch step after the other over a cache under a selection and an eviction. */
 #ifndef TAMIS_PLAN_H
 #define TAMIS_PLAN_H
 
@@ -36,6 +36,10 @@ typedef struct tamis_plan_params {
      * short contexts go through lists too, with the same result. A step that is not exact must
      * bring one row a sequence. Not with selection random, whose scores come from the host. */
     int fixed_launches;
+    /* Which tokens lanes keep; all zero: all of them. Needs the cache's planes
+     * (tamis_eviction_planes). Not with a sliding window. h2o and tova score every token in every
+     * step: pages that forks share are copied, all of them, at a sequence's first step. */
+    tamis_eviction eviction;
     uint64_t reserved[7];
 } tamis_plan_params;
 
@@ -75,7 +79,8 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_write(tamis_plan *plan, uint3
 
 /* Attends the step's rows of a layer: q and out are [rows][n_heads][head_dim] f32. Rows see the
  * tokens before them and themselves. In one buffer the bytes from the first to the last element of
- * q and those of out must not overlap (E_ARGUMENT). Enqueues. */
+ * q and those of out must not overlap (E_ARGUMENT). Once a layer and step under h2o, which sums what
+ * rows weigh (E_STATE). Enqueues. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_attend(tamis_plan *plan, uint32_t layer,
                                                           const tamis_rows *q,
                                                           const tamis_rows *out,
@@ -95,9 +100,65 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_step_replayed(tamis_plan *pla
  * and can be cancelled. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_step_end(tamis_plan *plan, tamis_error *error);
 
-/* Gives up an open step: its rows are truncated away. */
+/* Gives up an open step: its rows are truncated away. Where lanes stay at their length (evictions with
+ * every 1), rows that were written have taken tokens' places: until the sequence's next decode step
+ * under the same budget, whose rows take theirs, other steps and evictions answer E_STATE. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_step_cancel(tamis_plan *plan,
                                                                tamis_error *error);
+
+/* What is not a number. Each may be called between steps only (E_STATE), and replaces what was bound
+ * before. */
+
+/* criticalkv, critical-adakv, defensivekv: the output projection of a layer, f32, f16 or bf16,
+ * [rows][n_heads*head_dim] as a model's matrix that multiplies the attention's out. The buffer stays
+ * the caller's and must live as long as the plan evicts. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_bind_output(tamis_plan *plan, uint32_t layer,
+                                                               const tamis_rows *w, uint32_t n_rows,
+                                                               tamis_error *error);
+/* streaming with TAMIS_EVICT_REINDEX: how queries were rotated. frequencies [n_rot/2] in radians a
+ * position; adjacent: pairs (2i, 2i + 1), else (i, i + n_rot/2). Copied. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_bind_rotation(tamis_plan *plan,
+                                                                 const double *frequencies,
+                                                                 uint32_t n_rot, int adjacent,
+                                                                 tamis_error *error);
+/* Budgets of single heads, [n_layers][n_kv_heads], in place of the eviction's (head tables as
+ * HeadKV's); for snapkv, criticalkv and caller. Each as tamis_eviction_check demands. Copied; NULL
+ * takes them away. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_bind_budgets(tamis_plan *plan,
+                                                                const uint32_t *budgets,
+                                                                tamis_error *error);
+
+/* What an eviction did. Tokens and pages over all lanes. */
+typedef struct tamis_evicted {
+    uint64_t tokens_before, tokens_kept;
+    uint64_t pages_returned; /* to the pool: of no other sequence */
+    uint64_t bytes_returned; /* with their bounds and planes */
+    uint64_t reserved[4];
+} tamis_evicted;
+
+/* Evicts from one sequence, between steps: at its prompt's end, or when the caller sees fit. Lanes of
+ * at most their budget keep all. The queries that score must have gone through this plan, in steps
+ * before: E_STATE if the last `window` rows have not, naming the position from which they are known.
+ * Never touches a sequence that shares pages. E_FULL (copies of shared pages) comes before anything
+ * has changed. Other errors: E_ARGUMENT (unknown sequence; kind none or caller), E_STATE (a step is
+ * open; nothing bound that the kind needs), E_DEVICE. Enqueues; where heads share a budget it waits
+ * for the counts. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_evict(tamis_plan *plan, tamis_sequence sequence,
+                                                         tamis_evicted *out, tamis_error *error);
+/* Kind caller: the tokens of each lane with the best scores, by (score desc, slot desc), sinks and
+ * `window` last tokens always. scores f32 [n_layers][n_kv_heads][stride], slot by slot. Consumed when
+ * it returns. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status
+tamis_plan_evict_by_scores(tamis_plan *plan, tamis_sequence sequence, const float *scores,
+                           uint64_t stride, tamis_evicted *out, tamis_error *error);
+/* Kind caller: exactly the slots listed, ascending, at least one a lane: slots uint32
+ * [n_layers][n_kv_heads][stride], counts [n_layers][n_kv_heads]; the budget is not asked. E_ARGUMENT
+ * names the lane and entry that break the rule; then nothing has changed. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_evict_to(tamis_plan *plan,
+                                                            tamis_sequence sequence,
+                                                            const uint32_t *slots,
+                                                            const uint32_t *counts, uint64_t stride,
+                                                            tamis_evicted *out, tamis_error *error);
 
 /* The page ordinals that the last attend since step_begin read for (row, kv_head), ascending;
  * *count is always the full number. The reading is every page when the selection was not needed.
@@ -123,7 +184,11 @@ typedef struct tamis_plan_counters {
         kv_bytes_read; /* K and V of the pages read, by decode rows (steps that are not exact) */
     uint64_t bounds_bytes_read; /* what scoring read: bounds; for oracle the keys, once a KV head */
     uint64_t kv_bytes_full;     /* what full would have read for the same rows */
-    uint64_t reserved[8];
+    uint64_t evictions;         /* calls that took something */
+    uint64_t tokens_evicted;    /* by those, over all lanes */
+    uint64_t tokens_replaced;   /* in decode steps at fixed lane lengths */
+    uint64_t rows_observed;     /* whose weights went to scores, in steps */
+    uint64_t reserved[4];
 } tamis_plan_counters;
 
 TAMIS_API void tamis_plan_get_counters(const tamis_plan *plan, tamis_plan_counters *out);
@@ -133,7 +198,9 @@ TAMIS_API void tamis_plan_reset_counters(tamis_plan *plan);
  * set. */
 typedef struct tamis_plan_times {
     double write_us, bounds_us, score_us, select_us, attend_us, fused_us;
-    double reserved[8];
+    /* Evicting: what steps add to observe and replace, and tamis_plan_evict as a whole. */
+    double observe_us, replace_us, evict_us;
+    double reserved[5];
 } tamis_plan_times;
 TAMIS_API void tamis_plan_get_times(const tamis_plan *plan, tamis_plan_times *out);
 

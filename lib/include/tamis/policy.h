@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Policies as plain structs of numbers: which pages a query reads (selection). */
+/* Policies as plain structs of numbers: which pages a query reads (selection), and which tokens a
+ * lane keeps (eviction). */
 #ifndef TAMIS_POLICY_H
 #define TAMIS_POLICY_H
 
@@ -60,6 +61,114 @@ TAMIS_API const char *tamis_selection_name(tamis_selection_kind kind);
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_selection_check(const tamis_selection *selection,
                                                               uint32_t page_size,
                                                               tamis_error *error);
+
+/* Values are pinned. "Prompt's end" is tamis_plan_evict. */
+typedef enum tamis_eviction_kind {
+    TAMIS_EVICT_NONE = 0,
+    TAMIS_EVICT_STREAMING = 1, /* sinks and the newest tokens (StreamingLLM, arXiv 2309.17453) */
+    TAMIS_EVICT_H2O = 2,       /* recent tokens and those with the largest attention so far (H2O,
+                                    arXiv 2306.14048) */
+    TAMIS_EVICT_TOVA = 3,      /* the tokens that the newest query weighs most, one set for all
+                                    heads of a layer (TOVA, arXiv 2401.06104) */
+    TAMIS_EVICT_SNAPKV = 4,    /* those that the last queries weigh most, pooled (SnapKV, arXiv
+                                    2404.14469) */
+    TAMIS_EVICT_PYRAMIDKV = 5, /* as snapkv; budgets fall from layer to layer (PyramidKV, arXiv
+                                    2406.02069) */
+    TAMIS_EVICT_ADAKV = 6,     /* as snapkv; the heads of a layer share its budget (Ada-KV, arXiv
+                                    2407.11550) */
+    TAMIS_EVICT_CRITICALKV =
+        7, /* as snapkv, then weighed by the value's projected norm (CriticalKV,
+                                    arXiv 2502.03805) */
+    TAMIS_EVICT_CRITICAL_ADAKV = 8, /* criticalkv with adakv's budgets */
+    TAMIS_EVICT_ANDPRO = 9,         /* chunks whose values point where the output points (AnDPro,
+                                    NeurIPS 2025) */
+    TAMIS_EVICT_DEFENSIVEKV = 10,   /* the worst case over last queries and heads, weighed by values
+                                    (DefensiveKV, arXiv 2510.13334) */
+    TAMIS_EVICT_CALLER = 11         /* by scores or keep lists that the caller brings */
+} tamis_eviction_kind;
+
+typedef enum tamis_pooling { TAMIS_POOL_MAX = 0, TAMIS_POOL_AVERAGE = 1 } tamis_pooling;
+
+/* Options of an eviction, or-ed; one that a kind does not have is E_ARGUMENT. */
+enum {
+    /* streaming: sinks are read as if they stood right before the recent tokens, as far from the
+     * query as they are in the cache. No key is rewritten: the query is rotated, and two states are
+     * merged. Needs tamis_plan_bind_rotation. */
+    TAMIS_EVICT_REINDEX = 1,
+    /* h2o: the oldest recent token competes with the others (h2o_hf) instead of always taking the
+     * victim's place (h2o_flexgen) */
+    TAMIS_EVICT_RERANK = 2,
+    /* h2o: accumulated attention is divided by the number of queries that could give it */
+    TAMIS_EVICT_LIFETIME = 4,
+    /* pyramidkv: the published integer schedule, whose layers hold more than the budget in all */
+    TAMIS_EVICT_REFERENCE_SCHEDULE = 8,
+    /* adakv: the published blend of budgets, rounded head by head, in place of guaranteed floors;
+     * the layer's total may then fall short of the budget by less than 1.5 tokens a head, or exceed it
+     * by half a token a head */
+    TAMIS_EVICT_BLEND = 16,
+    /* andpro: the anchor is the output over all tokens, not over those that may go */
+    TAMIS_EVICT_ANCHOR_ALL = 32,
+    /* andpro: two other readings of the budget, those of the published code: (budget - window) tokens
+     * a head beside what is always kept; and so many chunks */
+    TAMIS_EVICT_BUDGET_BESIDE = 64,
+    TAMIS_EVICT_BUDGET_CHUNKS = 128,
+    /* defensivekv: heads of all layers share one budget (Layer-DefensiveKV) */
+    TAMIS_EVICT_ACROSS_LAYERS = 256
+};
+
+/* An eviction decides which tokens a lane keeps; the others' memory goes back to the cache's pool. A
+ * lane of at most `budget` tokens keeps all. Zero means the kind's default for budget, window, kernel
+ * (with its pooling), chunk, floor and beta. */
+typedef struct tamis_eviction {
+    tamis_eviction_kind kind;
+    /* Tokens a lane, everything always kept included; where heads or layers share, on average. */
+    uint32_t budget;
+    uint32_t sinks;  /* first tokens always kept */
+    uint32_t recent; /* h2o: last tokens always kept, 0 means half of the budget */
+    uint32_t window; /* last queries that score the others; their tokens are always kept */
+    uint32_t kernel; /* width of the pooling, odd; 1 is none */
+    tamis_pooling pooling;
+    /* andpro: tokens that stay or go together; of the window the last window / chunk chunks are always
+     * kept, a partial one at the end included */
+    uint32_t chunk;
+    /* adakv, criticalkv's and defensivekv's shared budgets, andpro: share of the budget that every
+     * head has for itself, 0 to 1; below 0 means none */
+    float floor;
+    float beta; /* pyramidkv: the last layer's share is 1/beta of the mean, >= 1 */
+    /* When: 0 at the prompt's end only; 1 also in every decode step, at fixed lane lengths, without
+     * a host wait (streaming, h2o, tova; their default); n: the runner evicts again each n decode
+     * steps. */
+    uint32_t every;
+    uint32_t options; /* TAMIS_EVICT_*, or-ed */
+    uint64_t reserved[8];
+} tamis_eviction;
+
+/* The defaults for a kind:
+ *   streaming    budget 2048, sinks 4, every 1
+ *   h2o          budget 2048, every 1           tova         budget 2048, every 1
+ *   snapkv       budget 2048, window 32, kernel 7, pooling max
+ *   pyramidkv    as snapkv, beta 20             adakv        as snapkv, floor 0.2
+ *   criticalkv   as snapkv                      critical-adakv  as adakv
+ *   andpro       budget 2048, window 32, kernel 7, pooling max, chunk 4, no floor
+ *   defensivekv  budget 2048, window 32, kernel 5, pooling average, no floor
+ *   caller       budget 2048 */
+TAMIS_API void tamis_eviction_default(tamis_eviction_kind kind, tamis_eviction *out);
+
+/* "none", "streaming", "h2o", "tova", "snapkv", "pyramidkv", "adakv", "criticalkv",
+ * "critical-adakv", "andpro", "defensivekv", "caller" to the kind and back. Errors: E_ARGUMENT naming
+ * what is known. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_eviction_parse(const char *name,
+                                                             tamis_eviction_kind *out,
+                                                             tamis_error *error);
+TAMIS_API const char *tamis_eviction_name(tamis_eviction_kind kind);
+
+/* Errors: E_ARGUMENT if the budget is below sinks + recent or window + 1 token, if an option or a
+ * number does not fit the kind, naming the numbers. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_eviction_check(const tamis_eviction *eviction,
+                                                             tamis_error *error);
+
+/* Planes that a cache needs for it: tamis_cache_params.planes. */
+TAMIS_API uint32_t tamis_eviction_planes(const tamis_eviction *eviction);
 
 #ifdef __cplusplus
 }

@@ -1,0 +1,58 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* adakv: snapkv's scores, and the heads of a layer share its budget (Ada-KV, section 3.3, Algorithm
+ * 1). Reading: the floor form, in which every head has its best floor(floor·(budget - window)) for
+ * itself and one order of all heads takes the rest, so that the layer's total is exact. BLEND: the
+ * published budgets, B_h = round(n_h·(1 - floor) + floor(floor·base)) + window, n_h being the head's
+ * part of the layer's best, base = budget - window; each head then takes its own best B_h. */
+#include "lib/evict/evict.h"
+
+#include <math.h>
+
+static void ask(const tamis_eviction *eviction, tms_evicting *out) {
+    out->window = eviction->window;
+    out->n_values = 2;
+    out->shared = true;
+}
+
+/* Blended budgets of the heads, from how many of the layer's best each has in `kept`. */
+static tamis_status blend(tms_eviction_work *work) {
+    const tamis_eviction *e = work->eviction;
+    const uint32_t base = work->budgets[0] - e->window, own = tms_eviction_floor(e->floor, base);
+    const float share = e->floor < 0 ? 0 : e->floor;
+    const uint64_t bytes = work->n_kv_heads * sizeof(int32_t);
+    const tms_backend *backend = work->dev->backend;
+    int32_t counts[TMS_EVICT_HEADS];
+    tamis_status status = backend->read(work->dev, work->kept.count, counts, bytes);
+    for (uint32_t h = 0; h < work->n_kv_heads; h++) {
+        const uint32_t window = work->slots[h] < e->window ? work->slots[h] : e->window;
+        const double blended = ((double)counts[h] - window) * (1 - (double)share) + own;
+        counts[h] = (int32_t)nearbyint(blended) + (int32_t)e->window;
+    }
+    return status == TAMIS_OK ? backend->write(work->dev, work->k_table, counts, bytes) : status;
+}
+
+static tamis_status score(tms_eviction_work *work) {
+    const tamis_eviction *e = work->eviction;
+    tamis_status status = tms_work_pooled(work, 0, 1);
+    if (status != TAMIS_OK) return status;
+    work->select = tms_work_budget(work, e->window, 0, work->kept);
+    if (!(e->options & TAMIS_EVICT_BLEND)) {
+        tms_work_share(work, &work->select, e->floor);
+        return TAMIS_OK;
+    }
+    tms_select best = work->select;
+    tms_work_share(work, &best, -1);
+    status = tms_work_select(work, &best);
+    if (status != TAMIS_OK) return status;
+    work->select.k = work->longest;
+    work->select.wide.k_table = work->k_table;
+    return blend(work);
+}
+
+const tms_eviction_entry tms_eviction_adakv = {
+    .name = "adakv",
+    .kind = TAMIS_EVICT_ADAKV,
+    .defaults = {.kind = TAMIS_EVICT_ADAKV, .window = 32, .kernel = 7, .floor = 0.2f},
+    .options = TAMIS_EVICT_BLEND,
+    .ask = ask,
+    .score = score};

@@ -1,0 +1,127 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* andpro: chunks of tokens whose values, weighed by the window's attention, point where the output
+ * points (AnDPro, section 3.4, Algorithm 1). With a = max-pooled weights of each row of the window:
+ * y = Σ a_i·v_i, e_i = Σ over rows and heads of a_i·(y·v_i); a chunk's score is the sum of e over its
+ * slots, and the heads of a layer share its budget. Reading: as the published code computes it (y over
+ * what may go: neither the first chunk nor those with a token of the window; not normalised), but per
+ * KV head, and with a budget of tokens that counts everything kept. BUDGET_BESIDE and BUDGET_CHUNKS are the two budgets
+ * of the published code, ANCHOR_ALL takes y over all tokens as the paper's text has it. */
+#include "lib/core/core.h"
+#include "lib/evict/evict.h"
+
+#include <inttypes.h>
+
+static uint32_t chunks(uint32_t slots, uint32_t chunk) {
+    return (uint32_t)tms_divide_up(slots, chunk);
+}
+
+/* Chunks at the front that stay. */
+static uint32_t front(const tamis_eviction *e) {
+    return chunks(e->sinks > e->chunk ? e->sinks : e->chunk, e->chunk);
+}
+
+/* Slots before the chunks that hold a token of the window, which stay. */
+static uint32_t before_window(const tamis_eviction *e, uint32_t slots) {
+    return slots > e->window ? (slots - e->window) / e->chunk * e->chunk : 0;
+}
+
+/* Chunks of a lane that stay at most: the window may begin and end within one. */
+static uint32_t always_most(const tamis_eviction *e) {
+    return front(e) + e->window / e->chunk + 1;
+}
+
+static tamis_status check(const tamis_eviction *eviction, tamis_error *error) {
+    const uint32_t chunk = eviction->chunk,
+                   both = TAMIS_EVICT_BUDGET_BESIDE | TAMIS_EVICT_BUDGET_CHUNKS;
+    TMS_REQUIRE(eviction->window % chunk == 0, TAMIS_E_ARGUMENT,
+                "window %" PRIu32 " is not a multiple of the chunk %" PRIu32, eviction->window,
+                chunk);
+    TMS_REQUIRE((eviction->options & both) != both, TAMIS_E_ARGUMENT,
+                "options %" PRIu32 " ask for two readings of the budget", eviction->options);
+    TMS_REQUIRE(eviction->budget / chunk >= always_most(eviction), TAMIS_E_ARGUMENT,
+                "budget %" PRIu32 " is %" PRIu32 " chunks of %" PRIu32 "; sinks %" PRIu32
+                " and window %" PRIu32 " take up to %" PRIu32,
+                eviction->budget, eviction->budget / chunk, chunk, eviction->sinks,
+                eviction->window, always_most(eviction));
+    return TAMIS_OK;
+}
+
+static void ask(const tamis_eviction *eviction, tms_evicting *out) {
+    out->window = eviction->window;
+    out->n_values = 2;
+    out->n_tiles = 2;
+    out->shared = true;
+}
+
+/* The slots of each lane over which the anchor goes. */
+static tamis_status send_limits(tms_eviction_work *work) {
+    const tamis_eviction *e = work->eviction;
+    int32_t limits[TMS_EVICT_HEADS][2];
+    for (uint32_t h = 0; h < work->n_kv_heads; h++) {
+        const uint32_t n = work->slots[h], first = e->chunk;
+        const uint32_t end = before_window(e, n);
+        const bool some = end > first, whole = e->options & TAMIS_EVICT_ANCHOR_ALL;
+        limits[h][0] = whole || !some ? 0 : (int32_t)first;
+        limits[h][1] = whole ? (int32_t)n : some ? (int32_t)end : 0;
+    }
+    return work->dev->backend->write(work->dev, work->limits, limits,
+                                     work->n_kv_heads * sizeof *limits);
+}
+
+/* values[0] of one head: e of its slots. */
+static tamis_status score_head(tms_eviction_work *work, uint32_t head) {
+    tamis_status status = tms_work_head_tile(work, head, 0);
+    if (status == TAMIS_OK) status = tms_work_head_pool(work, head, 0, 1, 0, false);
+    tms_value_score value = {.kv = work->kv,
+                             .batch = tms_work_head_items(work, head),
+                             .n_lists = work->eviction->window * work->group,
+                             .a = work->tiles[1],
+                             .limits = work->limits,
+                             .out = tms_work_head_values(work, 0, head),
+                             .stride = work->stride,
+                             .out_stride = work->stride,
+                             .scratch = work->scratch};
+    value.limits.offset += head * 2 * sizeof(int32_t);
+    return status == TAMIS_OK ? work->dev->backend->value_score(work->dev, &value) : status;
+}
+
+/* Chunks that the layer keeps in all. */
+static uint32_t total(const tms_eviction_work *work) {
+    const tamis_eviction *e = work->eviction;
+    const uint32_t heads = work->n_kv_heads, budget = work->budgets[0];
+    uint32_t always = 0;
+    for (uint32_t h = 0; h < heads; h++)
+        always += front(e) + chunks(work->slots[h] - before_window(e, work->slots[h]), e->chunk);
+    if (e->options & TAMIS_EVICT_BUDGET_CHUNKS) return heads * (budget - e->window) + always;
+    if (e->options & TAMIS_EVICT_BUDGET_BESIDE)
+        return heads * (budget - e->window) / e->chunk + always;
+    return heads * budget / e->chunk;
+}
+
+static tamis_status score(tms_eviction_work *work) {
+    const tamis_eviction *e = work->eviction;
+    tamis_status status = send_limits(work);
+    for (uint32_t h = 0; h < work->n_kv_heads && status == TAMIS_OK; h++)
+        status = score_head(work, h);
+    tms_fuse sum = tms_work_fuse(work, TMS_FUSE_CHUNK_SUM, 0, 0, 1);
+    sum.chunk = e->chunk;
+    if (status == TAMIS_OK) status = work->dev->backend->fuse(work->dev, &sum);
+    work->select = tms_work_budget(work, e->window, 1, work->kept);
+    work->select.granularity = e->chunk;
+    work->select.sinks = front(e) * e->chunk;
+    work->select.wide.scope = TMS_SCOPE_ROW;
+    work->select.wide.total = total(work);
+    const uint32_t own = tms_eviction_floor(e->floor, work->budgets[0]) / e->chunk;
+    const uint32_t most = work->budgets[0] / e->chunk - always_most(e);
+    work->select.wide.floor = own < most ? own : most; /* so that the total is never exceeded */
+    return status;
+}
+
+const tms_eviction_entry tms_eviction_andpro = {
+    .name = "andpro",
+    .kind = TAMIS_EVICT_ANDPRO,
+    .defaults = {.kind = TAMIS_EVICT_ANDPRO, .window = 32, .kernel = 7, .chunk = 4, .floor = -1},
+    .options = TAMIS_EVICT_ANCHOR_ALL | TAMIS_EVICT_BUDGET_BESIDE | TAMIS_EVICT_BUDGET_CHUNKS,
+    .check = check,
+    .ask = ask,
+    .score = score};

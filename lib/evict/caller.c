@@ -1,0 +1,20 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* caller: the best by scores that the caller brings, sinks and the window's tokens always; or exactly
+ * the slots that the caller lists, for which no score is asked. */
+#include "lib/evict/evict.h"
+
+static void ask(const tamis_eviction *eviction, tms_evicting *out) {
+    (void)eviction;
+    out->n_values = 1;
+}
+
+static tamis_status score(tms_eviction_work *work) {
+    work->select = tms_work_budget(work, work->eviction->window, 0, work->kept);
+    return TAMIS_OK;
+}
+
+const tms_eviction_entry tms_eviction_caller = {.name = "caller",
+                                                .kind = TAMIS_EVICT_CALLER,
+                                                .defaults = {.kind = TAMIS_EVICT_CALLER},
+                                                .ask = ask,
+                                                .score = score};

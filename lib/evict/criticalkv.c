@@ -1,0 +1,71 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* criticalkv: half of a lane's budget by snapkv's scores, the other half by (s + 1e-4)·‖v·W_O‖₁, what
+ * losing the token would change in the output at most (CriticalKV, section 4, Algorithm 1).
+ * critical-adakv: the same with adakv's budgets, which follow from the unweighted scores. Reading: s is
+ * the mean over the window's rows; the window counts in the first half; the norm is the mean over the
+ * group. */
+#include "lib/evict/evict.h"
+
+#define EPSILON 1e-4f
+
+static void ask(const tamis_eviction *eviction, tms_evicting *out) {
+    out->window = eviction->window;
+    out->n_values = 2;
+    out->output = true;
+}
+
+static void ask_ada(const tamis_eviction *eviction, tms_evicting *out) {
+    ask(eviction, out);
+    out->shared = true;
+}
+
+/* Both stages over lanes whose budgets are in `k_table`, none above `most`. Scores in values[0]. */
+static tamis_status two_stages(tms_eviction_work *work, tms_ref k_table, uint32_t most) {
+    tms_select half = tms_work_budget(work, work->eviction->window, 0, work->forced);
+    half.k = most;
+    half.wide.k_table = k_table;
+    half.wide.k_share = TMS_SHARE_ONE / 2;
+    tamis_status status = tms_work_select(work, &half);
+    if (status == TAMIS_OK) status = tms_work_norms(work, 1);
+    if (status != TAMIS_OK) return status;
+    work->select = half;
+    work->select.lists = work->kept;
+    work->select.wide.k_share = 0;
+    work->select.wide.forced = work->forced;
+    /* The scores are sums over the rows: so is epsilon. */
+    tms_fuse weigh = tms_work_fuse(work, TMS_FUSE_MULTIPLY, 0, 1, 0);
+    weigh.a = EPSILON * (float)work->eviction->window;
+    return work->dev->backend->fuse(work->dev, &weigh);
+}
+
+static tamis_status score(tms_eviction_work *work) {
+    const tms_select budget = tms_work_budget(work, work->eviction->window, 0, work->kept);
+    tamis_status status = tms_work_pooled(work, 0, 1);
+    return status == TAMIS_OK ? two_stages(work, work->budget_table, budget.k) : status;
+}
+
+static tamis_status score_ada(tms_eviction_work *work) {
+    const tms_backend *backend = work->dev->backend;
+    tms_select share = tms_work_budget(work, work->eviction->window, 0, work->kept);
+    tms_work_share(work, &share, work->eviction->floor);
+    tamis_status status = tms_work_pooled(work, 0, 1);
+    if (status == TAMIS_OK) status = tms_work_select(work, &share);
+    if (status == TAMIS_OK)
+        status = backend->copy(work->dev, work->k_table, work->kept.count,
+                               work->n_kv_heads * sizeof(int32_t));
+    return status == TAMIS_OK ? two_stages(work, work->k_table, work->longest) : status;
+}
+
+const tms_eviction_entry tms_eviction_criticalkv = {
+    .name = "criticalkv",
+    .kind = TAMIS_EVICT_CRITICALKV,
+    .defaults = {.kind = TAMIS_EVICT_CRITICALKV, .window = 32, .kernel = 7},
+    .ask = ask,
+    .score = score};
+
+const tms_eviction_entry tms_eviction_critical_adakv = {
+    .name = "critical-adakv",
+    .kind = TAMIS_EVICT_CRITICAL_ADAKV,
+    .defaults = {.kind = TAMIS_EVICT_CRITICAL_ADAKV, .window = 32, .kernel = 7, .floor = 0.2f},
+    .ask = ask_ada,
+    .score = score_ada};

@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* defensivekv: the worst case instead of the mean (DefensiveKV, section 4): m_i = the largest pooled
+ * weight over the window's rows and the heads of the group; s_i = max(m_i, mean of the lane's m), times
+ * the share of the head's ‖v·W_O‖₁ among the layer's heads. Every lane first takes the tokens that its
+ * mean attention needs to cover 0.9 of itself; the rest of the layer's budget goes by s. Reading: the
+ * window's own mass counts as it is, pooling keeps each row's sum, and where lanes have lost different
+ * tokens, so that slots do not correspond, the norm is taken without its share. */
+#include "lib/evict/evict.h"
+
+#define COVERED 0.9f
+
+static void ask(const tamis_eviction *eviction, tms_evicting *out) {
+    out->window = eviction->window;
+    out->n_values = 3;
+    out->n_tiles = 2;
+    out->output = true;
+    out->shared = true;
+    out->across = eviction->options & TAMIS_EVICT_ACROSS_LAYERS;
+}
+
+/* values[to] of one head from the lists of a tile. */
+static tamis_status join_lists(tms_eviction_work *work, uint32_t head, tms_fuse_kind kind,
+                               uint32_t tile, uint32_t to, uint32_t tail) {
+    const tms_fuse fuse = {.batch = tms_work_head_items(work, head),
+                           .kind = kind,
+                           .x = {work->tiles[tile], work->stride},
+                           .out = {tms_work_head_values(work, to, head), work->stride},
+                           .tail = tail,
+                           .n_lists = work->eviction->window * work->group,
+                           .page_size = work->kv.page_size};
+    return work->dev->backend->fuse(work->dev, &fuse);
+}
+
+/* Of one head: values[0] the largest pooled weight, values[1] the sum of all weights. */
+static tamis_status score_head(tms_eviction_work *work, uint32_t head) {
+    const uint32_t window = work->eviction->window;
+    tamis_status status = tms_work_head_tile(work, head, 0);
+    if (status == TAMIS_OK) status = join_lists(work, head, TMS_FUSE_LISTS_SUM, 0, 1, 0);
+    if (status == TAMIS_OK) status = tms_work_head_pool(work, head, 0, 1, window, true);
+    return status == TAMIS_OK ? join_lists(work, head, TMS_FUSE_LISTS_MAX, 1, 0, window) : status;
+}
+
+static bool lanes_correspond(const tms_eviction_work *work) {
+    for (uint32_t h = 0; h < work->n_kv_heads; h++)
+        if (work->slots[h] != work->length) return false;
+    return true;
+}
+
+/* Scores to values[0]; the mean attention to values[1]. */
+static tamis_status weigh(tms_eviction_work *work) {
+    const tms_backend *backend = work->dev->backend;
+    const uint32_t window = work->eviction->window;
+    tms_fuse mean = tms_work_fuse(work, TMS_FUSE_AXPBY, 1, 1, 1);
+    mean.y.ref.mem = NULL;
+    mean.a = 1 / (float)(window * work->group);
+    tms_fuse least = tms_work_fuse(work, TMS_FUSE_AT_LEAST_MEAN, 0, 0, 0);
+    least.a = 1;
+    least.tail = window;
+    const tms_fuse share = tms_work_fuse(work, TMS_FUSE_SHARE_OF_HEADS, 2, 2, 2);
+    tms_fuse product = tms_work_fuse(work, TMS_FUSE_MULTIPLY, 0, 2, 0);
+    product.tail = window;
+    tamis_status status = backend->fuse(work->dev, &mean);
+    if (status == TAMIS_OK) status = backend->fuse(work->dev, &least);
+    if (status == TAMIS_OK) status = tms_work_norms(work, 2);
+    if (status == TAMIS_OK && lanes_correspond(work)) status = backend->fuse(work->dev, &share);
+    return status == TAMIS_OK ? backend->fuse(work->dev, &product) : status;
+}
+
+static tamis_status score(tms_eviction_work *work) {
+    const tamis_eviction *e = work->eviction;
+    tamis_status status = TAMIS_OK;
+    for (uint32_t h = 0; h < work->n_kv_heads && status == TAMIS_OK; h++)
+        status = score_head(work, h);
+    if (status == TAMIS_OK) status = weigh(work);
+    if (status != TAMIS_OK) return status;
+    tms_select cover = tms_work_budget(work, e->window, 1, work->forced);
+    cover.wide.mass = COVERED;
+    work->select = tms_work_budget(work, e->window, 0, work->kept);
+    work->select.wide.forced = work->forced;
+    tms_work_share(work, &work->select, e->floor);
+    cover.k -= work->select.wide.floor; /* so that both fit into the budget */
+    return tms_work_select(work, &cover);
+}
+
+const tms_eviction_entry tms_eviction_defensivekv = {.name = "defensivekv",
+                                                     .kind = TAMIS_EVICT_DEFENSIVEKV,
+                                                     .defaults = {.kind = TAMIS_EVICT_DEFENSIVEKV,
+                                                                  .window = 32,
+                                                                  .kernel = 5,
+                                                                  .pooling = TAMIS_POOL_AVERAGE,
+                                                                  .floor = -1},
+                                                     .options = TAMIS_EVICT_ACROSS_LAYERS,
+                                                     .ask = ask,
+                                                     .score = score};

@@ -1,0 +1,156 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The table of evictions, and the public calls that look into it. */
+#include "lib/evict/evict.h"
+#include "lib/core/core.h"
+#include <tamis/cache.h>
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+_Static_assert((int)TAMIS_POOL_MAX == (int)TMS_POOL_MAX, "the contract's value");
+_Static_assert((int)TAMIS_POOL_AVERAGE == (int)TMS_POOL_AVERAGE, "the contract's value");
+
+#define DEFAULT_BUDGET 2048u
+
+static const tms_eviction_entry *const evictions[] = {
+    &tms_eviction_none,   &tms_eviction_streaming,   &tms_eviction_h2o,
+    &tms_eviction_tova,   &tms_eviction_snapkv,      &tms_eviction_pyramidkv,
+    &tms_eviction_adakv,  &tms_eviction_criticalkv,  &tms_eviction_critical_adakv,
+    &tms_eviction_andpro, &tms_eviction_defensivekv, &tms_eviction_caller};
+static const size_t n_evictions = sizeof evictions / sizeof *evictions;
+
+const tms_eviction_entry *tms_eviction_find(tamis_eviction_kind kind) {
+    for (size_t i = 0; i < n_evictions; i++)
+        if (evictions[i]->kind == kind) return evictions[i];
+    return NULL;
+}
+
+tamis_eviction tms_eviction_filled(const tamis_eviction *eviction) {
+    const tms_eviction_entry *entry = tms_eviction_find(eviction->kind);
+    tamis_eviction filled = *eviction;
+    if (!entry || eviction->kind == TAMIS_EVICT_NONE) return filled;
+    const tamis_eviction *defaults = &entry->defaults;
+    if (filled.budget == 0) filled.budget = DEFAULT_BUDGET;
+    if (filled.window == 0) filled.window = defaults->window;
+    if (filled.kernel == 0) {
+        filled.kernel = defaults->kernel;
+        filled.pooling = defaults->pooling;
+    }
+    if (filled.chunk == 0) filled.chunk = defaults->chunk;
+    if (filled.floor == 0) filled.floor = defaults->floor;
+    if (filled.beta == 0) filled.beta = defaults->beta;
+    return filled;
+}
+
+void tamis_eviction_default(tamis_eviction_kind kind, tamis_eviction *out) {
+    const tms_eviction_entry *entry = tms_eviction_find(kind);
+    if (!out) return;
+    *out = entry ? entry->defaults : (tamis_eviction){.kind = kind};
+    *out = tms_eviction_filled(out);
+}
+
+/* "none, streaming, h2o, …" */
+static void list_names(char *text, size_t size) {
+    size_t at = 0;
+    for (size_t i = 0; i < n_evictions && at < size; i++)
+        at += (size_t)snprintf(text + at, size - at, "%s%s", i ? ", " : "", evictions[i]->name);
+}
+
+tamis_status tamis_eviction_parse(const char *name, tamis_eviction_kind *out, tamis_error *error) {
+    TMS_REQUIRE(name, TAMIS_E_ARGUMENT, "name is NULL");
+    TMS_REQUIRE(out, TAMIS_E_ARGUMENT, "out is NULL");
+    for (size_t i = 0; i < n_evictions; i++) {
+        if (strcmp(name, evictions[i]->name) == 0) {
+            *out = evictions[i]->kind;
+            return TAMIS_OK;
+        }
+    }
+    char names[256];
+    list_names(names, sizeof names);
+    return tms_error_set(error, TAMIS_E_ARGUMENT, "there is no eviction \"%s\"; known are %s", name,
+                         names);
+}
+
+const char *tamis_eviction_name(tamis_eviction_kind kind) {
+    const tms_eviction_entry *entry = tms_eviction_find(kind);
+    return entry ? entry->name : "unknown";
+}
+
+/* Numbers that only some kinds have. */
+static tamis_status check_fit(const tms_eviction_entry *entry, const tamis_eviction *e,
+                              tamis_error *error) {
+    const tamis_eviction *defaults = &entry->defaults;
+    const bool caller = e->kind == TAMIS_EVICT_CALLER, h2o = e->kind == TAMIS_EVICT_H2O;
+    TMS_REQUIRE((e->options & ~entry->options) == 0, TAMIS_E_ARGUMENT,
+                "eviction %s has no option %" PRIu32, entry->name, e->options & ~entry->options);
+    TMS_REQUIRE(e->recent == 0 || h2o, TAMIS_E_ARGUMENT,
+                "recent %" PRIu32 " is given for %s; only h2o has one", e->recent, entry->name);
+    TMS_REQUIRE(e->window == 0 || defaults->window || caller, TAMIS_E_ARGUMENT,
+                "window %" PRIu32 " is given for %s, which has none", e->window, entry->name);
+    TMS_REQUIRE(e->chunk == 0 || defaults->chunk, TAMIS_E_ARGUMENT,
+                "chunk %" PRIu32 " is given for %s, which has none", e->chunk, entry->name);
+    TMS_REQUIRE(e->every != 1 || defaults->every == 1, TAMIS_E_ARGUMENT,
+                "eviction %s takes no token in every step; every is 0, or 2 and more", entry->name);
+    return TAMIS_OK;
+}
+
+static tamis_status check_numbers(const tamis_eviction *e, tamis_error *error) {
+    const uint64_t always = (uint64_t)e->sinks + e->recent + e->window;
+    TMS_REQUIRE(e->budget > always, TAMIS_E_ARGUMENT,
+                "budget %" PRIu32 " is not above what is always kept: sinks %" PRIu32
+                ", recent %" PRIu32 ", window %" PRIu32,
+                e->budget, e->sinks, e->recent, e->window);
+    TMS_REQUIRE(e->budget <= INT32_MAX, TAMIS_E_ARGUMENT, "budget %" PRIu32 " exceeds %" PRId32,
+                e->budget, INT32_MAX);
+    TMS_REQUIRE(e->kernel == 0 || e->kernel % 2 == 1, TAMIS_E_ARGUMENT,
+                "kernel %" PRIu32 " is not odd", e->kernel);
+    TMS_REQUIRE(e->pooling == TAMIS_POOL_MAX || e->pooling == TAMIS_POOL_AVERAGE, TAMIS_E_ARGUMENT,
+                "there is no pooling %d", (int)e->pooling);
+    TMS_REQUIRE(e->floor <= 1, TAMIS_E_ARGUMENT, "floor %g is not a share up to 1",
+                (double)e->floor);
+    TMS_REQUIRE(e->beta == 0 || (e->beta >= 1 && e->beta < 1e9f), TAMIS_E_ARGUMENT,
+                "beta %g is not a number from 1 on", (double)e->beta);
+    return TAMIS_OK;
+}
+
+tamis_status tamis_eviction_check(const tamis_eviction *eviction, tamis_error *error) {
+    TMS_REQUIRE(eviction, TAMIS_E_ARGUMENT, "eviction is NULL");
+    const tms_eviction_entry *entry = tms_eviction_find(eviction->kind);
+    TMS_REQUIRE(entry, TAMIS_E_ARGUMENT, "there is no eviction kind %d", (int)eviction->kind);
+    if (eviction->kind == TAMIS_EVICT_NONE) return TAMIS_OK;
+    const tamis_eviction filled = tms_eviction_filled(eviction);
+    tamis_status status = check_fit(entry, &filled, error);
+    if (status == TAMIS_OK) status = check_numbers(&filled, error);
+    return status == TAMIS_OK && entry->check ? entry->check(&filled, error) : status;
+}
+
+void tms_eviction_ask(const tamis_eviction *eviction, tms_evicting *out) {
+    const tms_eviction_entry *entry = tms_eviction_find(eviction->kind);
+    *out = (tms_evicting){.active = eviction->kind != TAMIS_EVICT_NONE, .n_values = 1};
+    if (entry->ask) entry->ask(eviction, out);
+}
+
+uint32_t tamis_eviction_planes(const tamis_eviction *eviction) {
+    if (!eviction || !tms_eviction_find(eviction->kind) || eviction->kind == TAMIS_EVICT_NONE)
+        return 0;
+    const tamis_eviction filled = tms_eviction_filled(eviction);
+    tms_evicting asked;
+    tms_eviction_ask(&filled, &asked);
+    return TAMIS_PLANE_POSITIONS | (asked.feed != TMS_FEED_NONE ? TAMIS_PLANE_SCORES : 0);
+}
+
+void tms_eviction_schedule(const tamis_eviction *eviction, uint32_t n_layers, uint32_t longest,
+                           uint32_t *budgets) {
+    const tms_eviction_entry *entry = tms_eviction_find(eviction->kind);
+    if (entry->schedule && longest > eviction->budget) {
+        entry->schedule(eviction, n_layers, longest, budgets);
+        return;
+    }
+    for (uint32_t l = 0; l < n_layers; l++)
+        budgets[l] = eviction->budget;
+}
+
+uint32_t tms_eviction_floor(float share, uint32_t tokens) {
+    return share > 0 ? (uint32_t)((double)share * tokens) : 0;
+}

@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* streaming: the sinks and the newest tokens, whatever they say (StreamingLLM, section 3.2). In decode
+ * steps the new token takes the slot of the oldest that is no sink. Reading as published: positions
+ * are those in the text unless REINDEX is asked for, which the plan's attend sees to. */
+#include "lib/evict/evict.h"
+
+static void ask(const tamis_eviction *eviction, tms_evicting *out) {
+    out->in_place = eviction->every == 1;
+    out->rotation = eviction->options & TAMIS_EVICT_REINDEX;
+}
+
+static tamis_status score(tms_eviction_work *work) {
+    const uint32_t recent = work->budgets[0] - work->eviction->sinks;
+    work->select = tms_work_budget_by_position(work, recent, 0, work->kept);
+    work->select.scores.mem = NULL;
+    return TAMIS_OK;
+}
+
+const tms_eviction_entry tms_eviction_streaming = {
+    .name = "streaming",
+    .kind = TAMIS_EVICT_STREAMING,
+    .defaults = {.kind = TAMIS_EVICT_STREAMING, .sinks = 4, .every = 1},
+    .options = TAMIS_EVICT_REINDEX,
+    .ask = ask,
+    .score = score};

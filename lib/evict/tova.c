@@ -1,0 +1,22 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* tova: the tokens that the newest query weighs most, by the mean of all heads of the layer, so that
+ * its lanes keep one and the same set (TOVA, section 3.2). No recent tokens, nothing accumulates: the
+ * plane of scores holds the newest row's weights. Reading: the newest token competes like any other. */
+#include "lib/evict/evict.h"
+
+static void ask(const tamis_eviction *eviction, tms_evicting *out) {
+    out->in_place = eviction->every == 1;
+    out->feed = TMS_FEED_NEWEST;
+}
+
+static tamis_status score(tms_eviction_work *work) {
+    work->select = work->eviction->sinks ? tms_work_budget_by_position(work, 0, 0, work->kept)
+                                         : tms_work_budget(work, 0, 0, work->kept);
+    return tms_work_plane(work, 0, false);
+}
+
+const tms_eviction_entry tms_eviction_tova = {.name = "tova",
+                                              .kind = TAMIS_EVICT_TOVA,
+                                              .defaults = {.kind = TAMIS_EVICT_TOVA, .every = 1},
+                                              .ask = ask,
+                                              .score = score};

@@ -1,0 +1,268 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the layers of a step do for an eviction: slots in lanes that stay at their length, rows' weights
+ * to the plane of scores, the last queries into the ring. */
+#include "lib/plan/plan.h"
+
+#include <inttypes.h>
+
+static tms_ref step_table(const tamis_plan *plan, uint64_t at) {
+    return (tms_ref){plan->step_tables, at * sizeof(int32_t)};
+}
+
+uint32_t tms_plan_cap(const tamis_plan *plan, bool exact) {
+    return plan->eviction.asked.in_place && !exact ? plan->params.eviction.budget : UINT32_MAX;
+}
+
+/* Slots of lanes that must correspond to each other: those of a layer, or all. */
+static tamis_status check_alike(const tamis_plan *plan, const tms_sequence *sequence,
+                                tamis_error *error) {
+    const tms_evicting *asked = &plan->eviction.asked;
+    uint32_t heads = plan->cache->params.n_kv_heads;
+    if (asked->feed != TMS_FEED_NEWEST && !asked->rotation) return TAMIS_OK;
+    for (uint32_t lane = 0; lane < plan->cache->n_lanes; lane++) {
+        uint32_t first = asked->rotation ? 0 : lane / heads * heads;
+        TMS_REQUIRE(sequence->lanes[lane].length == sequence->lanes[first].length, TAMIS_E_STATE,
+                    "lanes %" PRIu32 " and %" PRIu32 " of sequence %" PRIu64 " hold %" PRIu32
+                    " and %" PRIu32 " tokens; %s needs as many in each",
+                    first, lane, sequence->id, sequence->lanes[first].length,
+                    sequence->lanes[lane].length, tamis_eviction_name(plan->params.eviction.kind));
+    }
+    return TAMIS_OK;
+}
+
+tamis_status tms_plan_check_growth(const tamis_plan *plan, const tms_growth *growth, bool exact,
+                                   tamis_error *error) {
+    const tms_evicting *asked = &plan->eviction.asked;
+    const tms_sequence *sequence = growth->sequence;
+    const char *name = tamis_eviction_name(plan->params.eviction.kind);
+    TMS_REQUIRE(!asked->rotation || plan->eviction.rotation, TAMIS_E_STATE,
+                "reindexed %s needs tamis_plan_bind_rotation first", name);
+    TMS_REQUIRE(sequence->given_up == 0 || sequence->given_up == growth->cap, TAMIS_E_STATE,
+                "sequence %" PRIu64 " holds rows of a step that was given up at %" PRIu32
+                " tokens a lane; a decode step under that budget must come first",
+                sequence->id, sequence->given_up);
+    TMS_REQUIRE(exact || !plan->reading.listed || asked->in_place || !sequence->unordered,
+                TAMIS_E_STATE,
+                "the slots of sequence %" PRIu64
+                " are not in the order of their tokens; selection %s reads them only under an "
+                "eviction that acts in every step",
+                sequence->id, tamis_selection_name(plan->params.selection.kind));
+    tamis_status status = check_alike(plan, sequence, error);
+    if (status != TAMIS_OK || exact || (!asked->feed && !asked->in_place)) return status;
+    TMS_REQUIRE(growth->rows == 1, TAMIS_E_ARGUMENT,
+                "sequence %" PRIu64 " brings %" PRIu32
+                " rows: a step that is not exact brings one under eviction %s",
+                sequence->id, growth->rows, name);
+    for (uint32_t lane = 0; lane < plan->cache->n_lanes; lane++)
+        TMS_REQUIRE(sequence->lanes[lane].length <= growth->cap, TAMIS_E_STATE,
+                    "lane %" PRIu32 " of sequence %" PRIu64 " holds %" PRIu32
+                    " tokens, more than the budget %" PRIu32 " of %s: tamis_plan_evict comes first",
+                    lane, sequence->id, sequence->lanes[lane].length, growth->cap, name);
+    return TAMIS_OK;
+}
+
+tamis_status tms_plan_make_slots(tamis_plan *plan, uint32_t layer) {
+    const tms_step *step = &plan->step;
+    const tms_write_rows write = tms_plan_write_rows(plan, layer);
+    uint64_t entry = (uint64_t)layer * step->n_rows * write.batch.n_kv_heads;
+    tms_replace replace = {.kv = write.kv,
+                           .planes = write.planes,
+                           .batch = write.batch,
+                           .turns = step_table(plan, step->at.turns + entry),
+                           .slots = write.slots,
+                           .changed = {plan->eviction.changed, 0},
+                           .positions = write.positions,
+                           .sinks = plan->params.eviction.sinks,
+                           .recent = plan->eviction.asked.recent,
+                           .lifetime = plan->params.eviction.options & TAMIS_EVICT_LIFETIME};
+    if (!plan->eviction.asked.feed) replace.planes.scores.mem = NULL;
+    return plan->dev->backend->replace(plan->dev, &replace);
+}
+
+tamis_status tms_plan_rebound(tamis_plan *plan, uint32_t layer) {
+    tms_bounds bounds = tms_cache_bounds(plan->cache, layer);
+    bounds.n = plan->step.n_rows * plan->cache->params.n_kv_heads;
+    bounds.pages = (tms_ref){plan->eviction.changed, 0};
+    return plan->dev->backend->bounds(plan->dev, &bounds);
+}
+
+tamis_status tms_plan_listen(tamis_plan *plan, uint32_t layer, bool listed, tms_attend *attend) {
+    tms_plan_eviction *e = &plan->eviction;
+    (void)layer;
+    if (e->asked.feed == TMS_FEED_NONE) return TAMIS_OK;
+    attend->lse = (tms_ref){e->lse, 0};
+    if (plan->step.exact) return TAMIS_OK;
+    attend->logits = (tms_ref){e->logits, 0};
+    attend->logit_stride = e->logit_stride;
+    if (!listed || plan->step.n_rows == 0) return TAMIS_OK;
+    /* Pages that are not read: -inf, which adds nothing. */
+    return plan->dev->backend->fill(plan->dev, attend->logits, 0xFF800000u,
+                                    (uint64_t)plan->step.n_rows * attend->batch.n_heads *
+                                        e->logit_stride * sizeof(float));
+}
+
+/* The rows' weights, from the step's own logits or from its keys. */
+static tms_observe weights(const tamis_plan *plan, const tms_attend *attend) {
+    const tms_step *step = &plan->step;
+    return (tms_observe){.kv = attend->kv,
+                         .batch = attend->batch,
+                         .n_items = step->n_rows ? step->n_sequences : 0,
+                         .max_span = step->max_span ? step->max_span : 1,
+                         .spans = step_table(plan, step->at.item_spans),
+                         .q = attend->q,
+                         .lse = attend->lse,
+                         .lse_stride = attend->batch.n_heads,
+                         .scale = attend->scale,
+                         .soft_cap = attend->soft_cap,
+                         .logits = attend->logits,
+                         .logit_stride = attend->logit_stride};
+}
+
+static tamis_status add_weights(tamis_plan *plan, uint32_t layer, const tms_attend *attend) {
+    tms_observe observe = weights(plan, attend);
+    observe.rows = TMS_ROWS_SUM;
+    observe.group = TMS_GROUP_SUM;
+    observe.accumulate = true;
+    observe.values.ref = tms_cache_planes(plan->cache, layer).scores;
+    return plan->dev->backend->observe(plan->dev, &observe);
+}
+
+/* The mean of all heads of the layer, alike in all of its lanes. */
+static tamis_status put_weights(tamis_plan *plan, uint32_t layer, const tms_attend *attend) {
+    const tms_step *step = &plan->step;
+    tms_observe observe = weights(plan, attend);
+    observe.rows = TMS_ROWS_SUM;
+    observe.group = TMS_GROUP_MEAN;
+    observe.values = (tms_values){{plan->eviction.fed, 0}, plan->eviction.stride};
+    tms_fuse mean = {.batch = attend->batch,
+                     .kind = TMS_FUSE_MEAN_OF_HEADS,
+                     .x = observe.values,
+                     .out = {tms_cache_planes(plan->cache, layer).scores, 0},
+                     .page_size = attend->kv.page_size};
+    uint64_t entry = (uint64_t)layer * step->n_sequences * attend->batch.n_kv_heads;
+    mean.batch.n_rows = observe.n_items;
+    mean.batch.row_seq = step_table(plan, step->at.item_seq);
+    mean.batch.visible = step_table(plan, step->at.item_visible + entry);
+    tamis_status status = plan->dev->backend->observe(plan->dev, &observe);
+    return status == TAMIS_OK ? plan->dev->backend->fuse(plan->dev, &mean) : status;
+}
+
+/* The layer's last queries into its ring. */
+static tamis_status keep_queries(tamis_plan *plan, uint32_t layer, const tms_attend *attend) {
+    uint64_t width = (uint64_t)attend->batch.n_heads * attend->kv.head_dim;
+    uint64_t rows = (uint64_t)plan->params.max_sequences * plan->eviction.asked.window;
+    const tms_scatter_rows scatter = {
+        .x = attend->q,
+        .y = {{plan->eviction.ring, layer * rows * width * sizeof(float)}, width},
+        .n_rows = plan->step.n_rows,
+        .width = (uint32_t)width,
+        .index = step_table(plan, plan->step.at.ring)};
+    return plan->dev->backend->scatter_rows(plan->dev, &scatter);
+}
+
+/* Whether the step's queries are kept. */
+static bool keeps_queries(const tamis_plan *plan) {
+    return plan->eviction.asked.window && (plan->step.exact || plan->params.eviction.every > 0);
+}
+
+bool tms_plan_feeds(const tamis_plan *plan) {
+    return plan->eviction.asked.feed || keeps_queries(plan);
+}
+
+tamis_status tms_plan_feed(tamis_plan *plan, uint32_t layer, const tms_attend *attend) {
+    tamis_status status = TAMIS_OK;
+    if (plan->eviction.asked.feed == TMS_FEED_SUM) status = add_weights(plan, layer, attend);
+    if (plan->eviction.asked.feed == TMS_FEED_NEWEST) status = put_weights(plan, layer, attend);
+    if (plan->eviction.asked.feed) plan->counters.rows_observed += plan->step.n_rows;
+    if (status != TAMIS_OK || !keeps_queries(plan)) return status;
+    return keep_queries(plan, layer, attend);
+}
+
+/* ---- Which queries the ring holds --------------------------------------------------------------- */
+
+/* A fork begins with what the ring still holds of its parent. Device's status. */
+static tamis_status copy_ring(tamis_plan *plan, uint32_t to, uint32_t from) {
+    tms_device *dev = plan->dev;
+    const tamis_cache_params *c = &plan->cache->params;
+    uint64_t bytes =
+        (uint64_t)plan->eviction.asked.window * c->n_heads * c->head_dim * sizeof(float);
+    tamis_status status = TAMIS_OK;
+    for (uint64_t layer = 0; layer < c->n_layers && status == TAMIS_OK; layer++) {
+        uint64_t first = layer * plan->params.max_sequences;
+        status = dev->backend->copy(dev, (tms_ref){plan->eviction.ring, (first + to) * bytes},
+                                    (tms_ref){plan->eviction.ring, (first + from) * bytes}, bytes);
+    }
+    return status;
+}
+
+/* The row whose ring holds queries of the sequence: its own, else its parent's, which knows of no cut
+ * of the parent after the fork. NULL: there is none. */
+static const tms_table_row *ring_of(const tamis_plan *plan, const tms_sequence *sequence) {
+    const tms_table_row *parent = NULL;
+    for (uint32_t i = 0; i < plan->params.max_sequences; i++) {
+        const tms_table_row *row = &plan->rows[i];
+        if (row->id == sequence->id && row->ring_edits) return row;
+        if (sequence->parent && row->id == sequence->parent &&
+            row->ring_edits == sequence->parent_edits)
+            parent = row;
+    }
+    return parent;
+}
+
+/* Rows that came later have taken the places of those `window` before them, even where they have been
+ * truncated away since. */
+void tms_plan_known(const tamis_plan *plan, const tms_sequence *sequence, uint32_t *from,
+                    uint32_t *to) {
+    const tms_table_row *row = ring_of(plan, sequence);
+    uint32_t window = plan->eviction.asked.window, low = UINT32_MAX;
+    *from = *to = 0;
+    if (!row) return;
+    const bool forked = row->id != sequence->id;
+    const uint64_t edits = forked ? 1 : row->ring_edits; /* of the sequence, when it got the last */
+    if (edits != sequence->edits) low = sequence->low_since <= edits ? sequence->low : 0;
+    if (forked && low > sequence->forked_at) low = sequence->forked_at;
+    *to = row->ring_to < low ? row->ring_to : low;
+    *from = row->ring_to > window ? row->ring_to - window : 0;
+    if (*from < row->ring_from) *from = row->ring_from;
+    if (*from > *to) *from = *to;
+}
+
+tamis_status tms_plan_refresh_ring(tamis_plan *plan, uint32_t r, tms_sequence *sequence) {
+    if (plan->eviction.asked.window == 0) return TAMIS_OK;
+    const tms_table_row *of = ring_of(plan, sequence);
+    tms_table_row *row = &plan->rows[r];
+    uint32_t from, to;
+    tms_plan_known(plan, sequence, &from, &to);
+    row->ring_from = from;
+    row->ring_to = to;
+    row->ring_edits = sequence->edits;
+    sequence->low = UINT32_MAX;
+    sequence->low_since = sequence->edits;
+    if (!of || of == row || from == to) return TAMIS_OK;
+    return copy_ring(plan, r, (uint32_t)(of - plan->rows));
+}
+
+tamis_status tms_plan_note_ring(tamis_plan *plan) {
+    for (uint32_t i = 0; i < plan->step.n_sequences && plan->eviction.asked.window; i++) {
+        const tms_growth *growth = &plan->step.growth[i];
+        tms_table_row *row = &plan->rows[plan->step.table_row[i]];
+        uint32_t first = growth->sequence->length - growth->rows;
+        tamis_status status =
+            tms_plan_refresh_ring(plan, plan->step.table_row[i], growth->sequence);
+        if (status != TAMIS_OK) return status;
+        if (!keeps_queries(plan)) continue;
+        if (row->ring_to != first) row->ring_from = first;
+        row->ring_to = growth->sequence->length;
+    }
+    return TAMIS_OK;
+}
+
+void tms_plan_close_ring(tamis_plan *plan) {
+    bool attended = true;
+    for (uint32_t layer = 0; layer < plan->cache->params.n_layers; layer++)
+        attended &= plan->step.layers[layer].attended;
+    for (uint32_t i = 0; i < plan->step.n_sequences && !attended && keeps_queries(plan); i++) {
+        tms_table_row *row = &plan->rows[plan->step.table_row[i]];
+        row->ring_from = row->ring_to;
+    }
+}
