@@ -90,6 +90,13 @@ static tamis_status check_fit(const tms_eviction_entry *entry, const tamis_evict
                 "window %" PRIu32 " is given for %s, which has none", e->window, entry->name);
     TMS_REQUIRE(e->chunk == 0 || defaults->chunk, TAMIS_E_ARGUMENT,
                 "chunk %" PRIu32 " is given for %s, which has none", e->chunk, entry->name);
+    TMS_REQUIRE(e->kernel == 0 || defaults->kernel, TAMIS_E_ARGUMENT,
+                "kernel %" PRIu32 " is given for %s, which pools nothing", e->kernel, entry->name);
+    TMS_REQUIRE(e->floor == 0 || defaults->floor != 0, TAMIS_E_ARGUMENT,
+                "floor %g is given for %s, whose heads share nothing", (double)e->floor,
+                entry->name);
+    TMS_REQUIRE(e->beta == 0 || defaults->beta != 0, TAMIS_E_ARGUMENT,
+                "beta %g is given for %s, which has none", (double)e->beta, entry->name);
     TMS_REQUIRE(e->every != 1 || defaults->every == 1, TAMIS_E_ARGUMENT,
                 "eviction %s takes no token in every step; every is 0, or 2 and more", entry->name);
     return TAMIS_OK;

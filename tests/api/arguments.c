@@ -119,6 +119,8 @@ static void test_cache_params(void **state) {
     REFUSED(capacity_bytes, 1 << 20, TAMIS_E_ARGUMENT, "exactly one");
     REFUSED(capacity_tokens, UINT64_MAX, TAMIS_E_ARGUMENT, "18446744073709551615");
     REFUSED(capacity_tokens, 1ull << 32, TAMIS_E_NO_MEMORY, "largest allocation");
+    REFUSED(planes, 5, TAMIS_E_ARGUMENT, "planes 0x5");
+    REFUSED(planes, TAMIS_PLANE_SCORES, TAMIS_E_ARGUMENT, "without positions");
 #undef REFUSED
     tamis_cache_params p = test_shape();
     p.capacity_tokens = 0;
@@ -157,6 +159,12 @@ static void test_sizes(void **state) {
     assert_true(size.page_bytes == 4096 && size.bounds_bytes == 256);
     assert_int_equal(size.pages, (53 * 4608 + 4607) / 4352 / 2 * 2);
     assert_true(size.reserved_bytes <= p.capacity_bytes);
+    assert_int_equal(size.plane_bytes, 0);
+    p.planes = TAMIS_PLANE_POSITIONS | TAMIS_PLANE_SCORES; /* 8 bytes a slot */
+    OK(tamis_cache_measure(w->context, &p, &size, &test_error));
+    assert_int_equal(size.plane_bytes, 128);
+    assert_int_equal(size.pages, (53 * 4608 + 4607) / 4480 / 2 * 2);
+    assert_int_equal(size.reserved_bytes, size.pages * 4480);
     tamis_cache_stats stats = test_stats(w);
     assert_true(stats.pages_total == 128 && stats.bytes_reserved == 128 * 4608);
     assert_true(stats.pages_held == 0 && stats.bytes_held == 0);
@@ -201,6 +209,46 @@ static void test_sequences(void **state) {
     OK(tamis_cache_add(w->cache, &other, &test_error));
     assert_true(other != id);
     OK(tamis_cache_remove(w->cache, other, &test_error));
+}
+
+/* Lanes: their positions and lengths, of a cache without planes. */
+static void test_lanes(void **state) {
+    test_world *w = *state;
+    tamis_sequence id;
+    uint64_t tokens[12] = {0};
+    int32_t position = 0, positions[10];
+    uint32_t length = 1;
+    OK(tamis_cache_add(w->cache, &id, &test_error));
+    FAILS(tamis_cache_read_positions(NULL, id, 0, 0, 0, 0, &position, &test_error),
+          TAMIS_E_ARGUMENT, "cache");
+    FAILS(tamis_cache_read_positions(w->cache, 7, 0, 0, 0, 0, &position, &test_error),
+          TAMIS_E_ARGUMENT, "no sequence 7");
+    FAILS(tamis_cache_read_positions(w->cache, id, 2, 0, 0, 0, &position, &test_error),
+          TAMIS_E_ARGUMENT, "layer 2");
+    FAILS(tamis_cache_read_positions(w->cache, id, 0, 2, 0, 0, &position, &test_error),
+          TAMIS_E_ARGUMENT, "kv_head 2");
+    FAILS(tamis_cache_read_positions(w->cache, id, 0, 0, 0, 1, &position, &test_error),
+          TAMIS_E_ARGUMENT, "slots [0, 1)");
+    FAILS(tamis_cache_read_positions(w->cache, id, 0, 0, 0, 0, NULL, &test_error), TAMIS_E_ARGUMENT,
+          "positions");
+    FAILS(tamis_cache_lane_length(NULL, id, 0, 0, &length, &test_error), TAMIS_E_ARGUMENT, "cache");
+    FAILS(tamis_cache_lane_length(w->cache, 7, 0, 0, &length, &test_error), TAMIS_E_ARGUMENT,
+          "no sequence 7");
+    FAILS(tamis_cache_lane_length(w->cache, id, 2, 0, &length, &test_error), TAMIS_E_ARGUMENT,
+          "layer 2");
+    FAILS(tamis_cache_lane_length(w->cache, id, 0, 2, &length, &test_error), TAMIS_E_ARGUMENT,
+          "kv_head 2");
+    FAILS(tamis_cache_lane_length(w->cache, id, 0, 0, NULL, &test_error), TAMIS_E_ARGUMENT,
+          "length");
+    OK(tamis_cache_lane_length(w->cache, id, 0, 0, &length, &test_error));
+    assert_int_equal(length, 0);
+    OK(test_append(w, id, tokens, 12));
+    OK(tamis_cache_lane_length(w->cache, id, 1, 1, &length, &test_error));
+    assert_int_equal(length, 12);
+    OK(tamis_cache_read_positions(w->cache, id, 1, 1, 2, 10, positions, &test_error));
+    for (int32_t i = 0; i < 10; i++)
+        assert_int_equal(positions[i], 2 + i);
+    OK(tamis_cache_remove(w->cache, id, &test_error));
 }
 
 static void test_selections(void **state) {
@@ -313,9 +361,9 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_codes),        cmocka_unit_test(test_buffers),
         cmocka_unit_test(test_cache_params), cmocka_unit_test(test_sizes),
-        cmocka_unit_test(test_sequences),    cmocka_unit_test(test_selections),
-        cmocka_unit_test(test_budgets),      cmocka_unit_test(test_plan_params),
-        cmocka_unit_test(test_bandwidth),
+        cmocka_unit_test(test_sequences),    cmocka_unit_test(test_lanes),
+        cmocka_unit_test(test_selections),   cmocka_unit_test(test_budgets),
+        cmocka_unit_test(test_plan_params),  cmocka_unit_test(test_bandwidth),
     };
     int skip = test_begin(argc, argv);
     return skip ? skip : cmocka_run_group_tests(tests, set_up, tear_down);

@@ -69,7 +69,8 @@ static void test_allocations(void **state) {
     tamis_plan *made = NULL;
     test_open(&w, &shape, &plan);
     tms_device *dev = w.context->dev;
-    for (int n = 0; n < 2; n++) {
+    shape.planes = TAMIS_PLANE_POSITIONS | TAMIS_PLANE_SCORES;
+    for (int n = 0; n < 4; n++) { /* data, bounds and two planes of the one pool */
         make_faulty(dev, n);
         faulty.alloc = alloc;
         FAILS(tamis_cache_create(w.context, &shape, &cache, &test_error), TAMIS_E_NO_MEMORY,

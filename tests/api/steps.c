@@ -149,6 +149,8 @@ static void test_states(void **state) {
     FAILS(tamis_cache_remove(w.cache, id, &test_error), TAMIS_E_STATE, "open step");
     FAILS(tamis_cache_read(w.cache, id, 0, 0, 0, 1, NULL, NULL, &test_error), TAMIS_E_STATE,
           "open step");
+    FAILS(tamis_cache_read_positions(w.cache, id, 0, 0, 0, 0, NULL, &test_error), TAMIS_E_STATE,
+          "open step");
     tamis_sequence_stats one;
     OK(tamis_cache_get_sequence_stats(w.cache, id, &one));
     assert_true(one.length == 17 && one.slots == 4 * 17);

@@ -100,8 +100,8 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_step_replayed(tamis_plan *pla
  * and can be cancelled. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_step_end(tamis_plan *plan, tamis_error *error);
 
-/* Gives up an open step: its rows are truncated away. Where lanes stay at their length (evictions with
- * every 1), rows that were written have taken tokens' places: until the sequence's next decode step
+/* Gives up an open step: its rows are truncated away. Where lanes stay at their length (evictions
+ * with every 1), rows that were written have taken tokens' places: until the sequence's next decode step
  * under the same budget, whose rows take theirs, other steps and evictions answer E_STATE. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_step_cancel(tamis_plan *plan,
                                                                tamis_error *error);
@@ -136,10 +136,11 @@ typedef struct tamis_evicted {
     uint64_t reserved[4];
 } tamis_evicted;
 
-/* Evicts from one sequence, between steps: at its prompt's end, or when the caller sees fit. Lanes of
- * at most their budget keep all. The queries that score must have gone through this plan, in steps
- * before: E_STATE if the last `window` rows have not, naming the position from which they are known.
- * Never touches a sequence that shares pages. E_FULL (copies of shared pages) comes before anything
+/* Evicts from one sequence, between steps: at its prompt's end, or when the caller sees fit. Lanes
+ * of at most their budget keep all. The queries that score must have gone through this plan before,
+ * in exact steps or, if `every` is not 0, in any: E_STATE if the last `window` rows have not, naming
+ * the positions that are known. Forks begin with what is known of their parent. Never touches a
+ * sequence that shares pages. E_FULL (copies of shared pages) comes before anything
  * has changed. Other errors: E_ARGUMENT (unknown sequence; kind none or caller), E_STATE (a step is
  * open; nothing bound that the kind needs), E_DEVICE. Enqueues; where heads share a budget it waits
  * for the counts. */

@@ -98,13 +98,13 @@ enum {
     /* h2o: the oldest recent token competes with the others (h2o_hf) instead of always taking the
      * victim's place (h2o_flexgen) */
     TAMIS_EVICT_RERANK = 2,
-    /* h2o: accumulated attention is divided by the number of queries that could give it */
+    /* h2o: the accumulated attention is divided by the number of queries that could give it */
     TAMIS_EVICT_LIFETIME = 4,
     /* pyramidkv: the published integer schedule, whose layers hold more than the budget in all */
     TAMIS_EVICT_REFERENCE_SCHEDULE = 8,
     /* adakv: the published blend of budgets, rounded head by head, in place of guaranteed floors;
-     * the layer's total may then fall short of the budget by less than 1.5 tokens a head, or exceed it
-     * by half a token a head */
+     * the layer's total may then fall short of the budget by less than 1.5 tokens a head, or exceed
+     * it by half a token a head */
     TAMIS_EVICT_BLEND = 16,
     /* andpro: the anchor is the output over all tokens, not over those that may go */
     TAMIS_EVICT_ANCHOR_ALL = 32,
@@ -116,9 +116,10 @@ enum {
     TAMIS_EVICT_ACROSS_LAYERS = 256
 };
 
-/* An eviction decides which tokens a lane keeps; the others' memory goes back to the cache's pool. A
- * lane of at most `budget` tokens keeps all. Zero means the kind's default for budget, window, kernel
- * (with its pooling), chunk, floor and beta. */
+/* An eviction decides which tokens a lane keeps; the others' memory goes back to the cache's pool.
+ * A lane of at most `budget` tokens keeps all. Zero means the kind's default for budget, window,
+ * kernel (and then for pooling, too), chunk, floor and beta. Scores that h2o and tova have summed do
+ * not forget the weights of rows that are truncated away. */
 typedef struct tamis_eviction {
     tamis_eviction_kind kind;
     /* Tokens a lane, everything always kept included; where heads or layers share, on average. */
@@ -128,8 +129,7 @@ typedef struct tamis_eviction {
     uint32_t window; /* last queries that score the others; their tokens are always kept */
     uint32_t kernel; /* width of the pooling, odd; 1 is none */
     tamis_pooling pooling;
-    /* andpro: tokens that stay or go together; of the window the last window / chunk chunks are always
-     * kept, a partial one at the end included */
+    /* andpro: tokens that stay or go together; chunks that hold a token of the window stay */
     uint32_t chunk;
     /* adakv, criticalkv's and defensivekv's shared budgets, andpro: share of the budget that every
      * head has for itself, 0 to 1; below 0 means none */

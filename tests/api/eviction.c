@@ -1,0 +1,529 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Evicting through plans: arguments with their messages, what a plan knows of past queries, and what
+ * every kind keeps, counts and gives back. */
+#include "tests/api/evicting.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define BUDGET 24u
+#define PROMPT 61u
+#define TEXT   5000u /* first token */
+
+static tamis_plan_params plan_of(tamis_eviction eviction) {
+    return (tamis_plan_params){
+        .max_context = 192, .max_rows = 96, .max_sequences = 2, .eviction = eviction};
+}
+
+static evict_world open_small(tamis_eviction_kind kind) {
+    const tamis_cache_params shape = test_shape();
+    const tamis_plan_params plan = plan_of(test_eviction(kind, BUDGET, 0));
+    evict_world e;
+    evict_open(&e, &shape, &plan);
+    return e;
+}
+
+/* ---- Arguments --------------------------------------------------------------------------------- */
+
+#define CHECK(message, ...)                                                                        \
+    do {                                                                                           \
+        const tamis_eviction e_ = {__VA_ARGS__};                                                   \
+        FAILS(tamis_eviction_check(&e_, &test_error), TAMIS_E_ARGUMENT, message);                  \
+    } while (0)
+#define PASSES(...)                                                                                \
+    do {                                                                                           \
+        const tamis_eviction e_ = {__VA_ARGS__};                                                   \
+        OK(tamis_eviction_check(&e_, &test_error));                                                \
+    } while (0)
+
+static void test_check(void **state) {
+    (void)state;
+    FAILS(tamis_eviction_check(NULL, &test_error), TAMIS_E_ARGUMENT, "eviction is NULL");
+    CHECK("there is no eviction kind 12", .kind = 12);
+    CHECK("there is no eviction kind -1", .kind = -1);
+    CHECK("h2o has no option 1", .kind = TAMIS_EVICT_H2O, .options = TAMIS_EVICT_REINDEX | 2);
+    CHECK("tova has no option 512", .kind = TAMIS_EVICT_TOVA, .options = 512);
+    CHECK("recent 5 is given for tova", .kind = TAMIS_EVICT_TOVA, .recent = 5);
+    CHECK("window 5 is given for h2o", .kind = TAMIS_EVICT_H2O, .window = 5);
+    CHECK("kernel 3 is given for h2o, which pools nothing", .kind = TAMIS_EVICT_H2O, .kernel = 3);
+    CHECK("floor 0.5 is given for snapkv", .kind = TAMIS_EVICT_SNAPKV, .floor = 0.5f);
+    CHECK("beta 2 is given for adakv", .kind = TAMIS_EVICT_ADAKV, .beta = 2);
+    CHECK("chunk 4 is given for snapkv", .kind = TAMIS_EVICT_SNAPKV, .chunk = 4);
+    CHECK("snapkv takes no token in every step", .kind = TAMIS_EVICT_SNAPKV, .every = 1);
+    CHECK("budget 7 is not above what is always kept: sinks 3, recent 4, window 0",
+          .kind = TAMIS_EVICT_H2O, .budget = 7, .sinks = 3, .recent = 4);
+    CHECK("sinks 4294967295, recent 4294967295", .kind = TAMIS_EVICT_H2O, .budget = 8,
+          .sinks = UINT32_MAX, .recent = UINT32_MAX);
+    CHECK("budget 8 leaves nothing beside sinks 4 and recent 4", .kind = TAMIS_EVICT_H2O,
+          .budget = 8, .sinks = 4);
+    CHECK("budget 32 is not above what is always kept: sinks 0, recent 0, window 32",
+          .kind = TAMIS_EVICT_SNAPKV, .budget = 32);
+    CHECK("budget 4 is not above what is always kept: sinks 4", .kind = TAMIS_EVICT_STREAMING,
+          .budget = 4, .sinks = 4);
+    CHECK("budget 3000000000 exceeds", .kind = TAMIS_EVICT_TOVA, .budget = 3000000000u);
+    CHECK("kernel 4 is not odd", .kind = TAMIS_EVICT_SNAPKV, .kernel = 4);
+    CHECK("there is no pooling 2", .kind = TAMIS_EVICT_SNAPKV, .kernel = 3, .pooling = 2);
+    CHECK("there is no pooling -1", .kind = TAMIS_EVICT_SNAPKV, .kernel = 3, .pooling = -1);
+    CHECK("floor 1.5 is not a share", .kind = TAMIS_EVICT_ADAKV, .floor = 1.5f);
+    CHECK("floor nan is not a share", .kind = TAMIS_EVICT_ADAKV, .floor = fabsf((float)NAN));
+    CHECK("beta 0.5 is not a number from 1 on", .kind = TAMIS_EVICT_PYRAMIDKV, .beta = 0.5f);
+    CHECK("beta inf is not a number", .kind = TAMIS_EVICT_PYRAMIDKV, .beta = INFINITY);
+    CHECK("window 30 is not a multiple of the chunk 4", .kind = TAMIS_EVICT_ANDPRO, .window = 30);
+    CHECK("budget 39 is 9 chunks of 4; sinks 0 and window 32 take up to 10",
+          .kind = TAMIS_EVICT_ANDPRO, .budget = 39);
+    CHECK("budget 42 is 10 chunks of 4; sinks 9 and window 32 take up to 12",
+          .kind = TAMIS_EVICT_ANDPRO, .budget = 42, .sinks = 9);
+    CHECK("options 192 ask for two readings", .kind = TAMIS_EVICT_ANDPRO,
+          .options = TAMIS_EVICT_BUDGET_BESIDE | TAMIS_EVICT_BUDGET_CHUNKS);
+    PASSES(.kind = TAMIS_EVICT_NONE, .budget = 1, .sinks = 9);
+    PASSES(.kind = TAMIS_EVICT_ADAKV, .floor = 1);
+    PASSES(.kind = TAMIS_EVICT_ADAKV, .floor = -7);
+    PASSES(.kind = TAMIS_EVICT_H2O, .budget = 1, .options = TAMIS_EVICT_RERANK);
+    PASSES(.kind = TAMIS_EVICT_SNAPKV, .budget = 33, .every = 2);
+    PASSES(.kind = TAMIS_EVICT_CALLER, .budget = 33, .window = 32);
+}
+
+static void test_names(void **state) {
+    (void)state;
+    tamis_eviction_kind kind = 0;
+    for (int i = TAMIS_EVICT_NONE; i <= TAMIS_EVICT_CALLER; i++) {
+        tamis_eviction e;
+        OK(tamis_eviction_parse(tamis_eviction_name(i), &kind, &test_error));
+        assert_int_equal(kind, i);
+        tamis_eviction_default(i, &e);
+        assert_int_equal(e.kind, i);
+        OK(tamis_eviction_check(&e, &test_error));
+        assert_int_equal(tamis_eviction_planes(&e), i == TAMIS_EVICT_NONE   ? 0
+                                                    : i == TAMIS_EVICT_H2O  ? 3
+                                                    : i == TAMIS_EVICT_TOVA ? 3
+                                                                            : 1);
+    }
+    FAILS(tamis_eviction_parse("snapk", &kind, &test_error), TAMIS_E_ARGUMENT,
+          "there is no eviction \"snapk\"; known are none, streaming, h2o, tova, snapkv");
+    FAILS(tamis_eviction_parse(NULL, &kind, &test_error), TAMIS_E_ARGUMENT, "name is NULL");
+    assert_string_equal(tamis_eviction_name(99), "unknown");
+    assert_int_equal(tamis_eviction_planes(NULL), 0);
+}
+
+static void refuse(evict_world *e, tamis_plan_params params, tamis_status code,
+                   const char *message) {
+    tamis_plan *plan = NULL;
+    FAILS(tamis_plan_create(e->w.cache, &params, &plan, &test_error), code, message);
+    assert_null(plan);
+}
+
+static void test_create(void **state) {
+    (void)state;
+    evict_world e = open_small(TAMIS_EVICT_SNAPKV); /* positions alone */
+    tamis_plan_params p = plan_of(test_eviction(TAMIS_EVICT_SNAPKV, BUDGET, 0));
+    refuse(&e, plan_of(test_eviction(TAMIS_EVICT_H2O, BUDGET, 0)), TAMIS_E_ARGUMENT,
+           "eviction h2o needs planes 3; the cache has 1");
+    refuse(&e, plan_of(test_eviction(TAMIS_EVICT_SNAPKV, WINDOW, 0)), TAMIS_E_ARGUMENT,
+           "budget 8 is not above");
+    p.sliding_window = 16;
+    refuse(&e, p, TAMIS_E_UNSUPPORTED, "sliding_window 16 under eviction snapkv");
+    p = plan_of(test_eviction(TAMIS_EVICT_STREAMING, BUDGET, 0));
+    p.fixed_launches = 1;
+    refuse(&e, p, TAMIS_E_UNSUPPORTED, "fixed_launches under eviction streaming");
+    p = plan_of(test_eviction(TAMIS_EVICT_STREAMING, BUDGET, TAMIS_EVICT_REINDEX));
+    tamis_selection_default(TAMIS_SELECT_QUEST, &p.selection);
+    refuse(&e, p, TAMIS_E_UNSUPPORTED, "reindexed streaming under selection quest");
+    p = plan_of(test_eviction(TAMIS_EVICT_SNAPKV, 500, 0));
+    p.eviction.window = 193;
+    refuse(&e, p, TAMIS_E_ARGUMENT, "window 193 exceeds max_context 192");
+    /* A budget far above the context asks for no more memory than the context does. */
+    p = plan_of(test_eviction(TAMIS_EVICT_STREAMING, INT32_MAX, 0));
+    tamis_plan *plan = NULL;
+    OK(tamis_plan_create(e.w.cache, &p, &plan, &test_error));
+    tamis_plan_destroy(&plan);
+    evict_close(&e);
+}
+
+/* Heads that compete stand in one row of select. */
+static void test_many_heads(void **state) {
+    (void)state;
+    const tamis_eviction_kind kinds[] = {TAMIS_EVICT_ADAKV, TAMIS_EVICT_ANDPRO,
+                                         TAMIS_EVICT_DEFENSIVEKV};
+    tamis_cache_params shape = test_shape();
+    shape.n_layers = 1;
+    shape.n_heads = shape.n_kv_heads = 1025;
+    shape.capacity_tokens = 8;
+    shape.planes = TAMIS_PLANE_POSITIONS;
+    tamis_plan_params plan = {.max_context = 64, .max_rows = 1};
+    evict_world e;
+    evict_open(&e, &shape, &plan);
+    for (size_t i = 0; i < 3; i++) {
+        plan.eviction = test_eviction(kinds[i], BUDGET, 0);
+        refuse(&e, plan, TAMIS_E_UNSUPPORTED, "1025 KV heads");
+    }
+    evict_close(&e);
+}
+
+static void test_bind(void **state) {
+    (void)state;
+    evict_world snap = open_small(TAMIS_EVICT_SNAPKV), crit = open_small(TAMIS_EVICT_CRITICALKV);
+    tamis_rows w = {.buffer = crit.projection}, other = {.buffer = snap.w.k};
+    const double frequencies[] = {1, NAN};
+    uint32_t budgets[] = {BUDGET, BUDGET, BUDGET, WINDOW};
+    FAILS(tamis_plan_bind_output(NULL, 0, &w, 1, &test_error), TAMIS_E_ARGUMENT, "plan is NULL");
+    FAILS(tamis_plan_bind_output(snap.w.plan, 0, &other, 1, &test_error), TAMIS_E_ARGUMENT,
+          "eviction snapkv takes no output projection");
+    FAILS(tamis_plan_bind_output(crit.w.plan, 2, &w, 1, &test_error), TAMIS_E_ARGUMENT,
+          "layer 2 is not below 2");
+    FAILS(tamis_plan_bind_output(crit.w.plan, 0, &w, 0, &test_error), TAMIS_E_ARGUMENT,
+          "has no rows");
+    FAILS(tamis_plan_bind_output(crit.w.plan, 0, NULL, 1, &test_error), TAMIS_E_ARGUMENT,
+          "w: no buffer");
+    FAILS(tamis_plan_bind_output(crit.w.plan, 0, &w, 1000, &test_error), TAMIS_E_ARGUMENT, "w");
+    FAILS(tamis_plan_bind_rotation(crit.w.plan, frequencies, 4, 0, &test_error), TAMIS_E_ARGUMENT,
+          "eviction criticalkv takes no rotation");
+    FAILS(tamis_plan_bind_budgets(snap.w.plan, budgets, &test_error), TAMIS_E_ARGUMENT,
+          "budget 8 is not above");
+    budgets[3] = 0;
+    FAILS(tamis_plan_bind_budgets(snap.w.plan, budgets, &test_error), TAMIS_E_ARGUMENT,
+          "the budget of lane 3 is 0");
+    evict_world ada = open_small(TAMIS_EVICT_ADAKV);
+    FAILS(tamis_plan_bind_budgets(ada.w.plan, budgets, &test_error), TAMIS_E_ARGUMENT,
+          "eviction adakv takes no budgets of single heads");
+    evict_close(&ada);
+    evict_close(&crit);
+    const tamis_cache_params shape = test_shape();
+    const tamis_plan_params reindexed =
+        plan_of(test_eviction(TAMIS_EVICT_STREAMING, BUDGET, TAMIS_EVICT_REINDEX));
+    evict_open(&crit, &shape, &reindexed);
+    tamis_plan *plan = crit.w.plan;
+    FAILS(tamis_plan_bind_rotation(plan, NULL, 4, 0, &test_error), TAMIS_E_ARGUMENT,
+          "frequencies is NULL");
+    FAILS(tamis_plan_bind_rotation(plan, frequencies, 3, 0, &test_error), TAMIS_E_ARGUMENT,
+          "n_rot 3");
+    FAILS(tamis_plan_bind_rotation(plan, frequencies, 66, 0, &test_error), TAMIS_E_ARGUMENT,
+          "n_rot 66 is not an even number up to 64");
+    FAILS(tamis_plan_bind_rotation(plan, frequencies, 4, 0, &test_error), TAMIS_E_ARGUMENT,
+          "frequency 1 is");
+    tamis_sequence id = evict_add(&crit, TEXT, 4);
+    const tamis_step step = {.sequences = &id, .count = 1};
+    OK(tamis_plan_step_begin(plan, &step, &test_error));
+    FAILS(tamis_plan_bind_rotation(plan, frequencies, 2, 0, &test_error), TAMIS_E_STATE,
+          "open step");
+    OK(tamis_plan_step_cancel(plan, &test_error));
+    evict_close(&crit);
+    evict_close(&snap);
+}
+
+/* A plan whose eviction lacks what must be bound. */
+static void test_unbound(void **state) {
+    (void)state;
+    evict_world e = open_small(TAMIS_EVICT_NONE);
+    tamis_plan *first = e.w.plan, *plan = NULL;
+    tamis_cache_params shape = test_shape();
+    evict_close(&e);
+    shape.planes = TAMIS_PLANE_POSITIONS;
+    tamis_plan_params p = plan_of(test_eviction(TAMIS_EVICT_NONE, 0, 0));
+    evict_open(&e, &shape, &p);
+    p = plan_of(test_eviction(TAMIS_EVICT_STREAMING, BUDGET, TAMIS_EVICT_REINDEX));
+    OK(tamis_plan_create(e.w.cache, &p, &plan, &test_error));
+    first = evict_swap_plan(&e, plan);
+    tamis_sequence id = 0;
+    OK(tamis_cache_add(e.w.cache, &id, &test_error));
+    const uint64_t token = TEXT;
+    const tamis_step step = {.sequences = &id, .count = 1, .exact = 1};
+    FAILS(evict_step(&e, &step, &token, NULL), TAMIS_E_STATE,
+          "reindexed streaming needs tamis_plan_bind_rotation first");
+    tamis_plan_destroy(&plan);
+    p = plan_of(test_eviction(TAMIS_EVICT_CRITICALKV, BUDGET, 0));
+    OK(tamis_plan_create(e.w.cache, &p, &plan, &test_error));
+    (void)evict_swap_plan(&e, plan);
+    evict_prompt(&e, id, TEXT, PROMPT);
+    held before = evict_read(&e, id);
+    FAILS(tamis_plan_evict(plan, id, NULL, &test_error), TAMIS_E_STATE,
+          "criticalkv needs the output projection of layer 0: tamis_plan_bind_output comes first");
+    held after = evict_read(&e, id);
+    held_same(&before, &after);
+    held_free(&before);
+    held_free(&after);
+    tamis_plan_destroy(&plan);
+    e.w.plan = first;
+    evict_close(&e);
+}
+
+/* ---- Calls that fail change nothing ------------------------------------------------------------ */
+
+/* What must stay. */
+typedef struct proof {
+    held held;
+    tamis_cache_stats stats;
+    tamis_plan_counters counters;
+} proof;
+
+static proof prove(const evict_world *e, tamis_sequence id) {
+    proof p = {.held = evict_read(e, id), .stats = test_stats(&e->w)};
+    tamis_plan_get_counters(e->w.plan, &p.counters);
+    return p;
+}
+
+static void unchanged(const evict_world *e, tamis_sequence id, proof *p) {
+    held now = evict_read(e, id);
+    tamis_plan_counters counters;
+    tamis_plan_get_counters(e->w.plan, &counters);
+    held_same(&p->held, &now);
+    test_unchanged(&e->w, &p->stats);
+    assert_memory_equal(&counters, &p->counters, sizeof counters);
+    held_free(&now);
+    held_free(&p->held);
+}
+
+static void test_calls(void **state) {
+    (void)state;
+    evict_world e = open_small(TAMIS_EVICT_SNAPKV), none = open_small(TAMIS_EVICT_NONE);
+    tamis_sequence id = evict_add(&e, TEXT, PROMPT), plain = evict_add(&none, TEXT, 9);
+    proof p = prove(&e, id);
+    tamis_plan *plan = e.w.plan;
+    const float score = 0;
+    const uint32_t slot = 0, counts[4] = {1, 1, 1, 1};
+    FAILS(tamis_plan_evict(NULL, id, NULL, &test_error), TAMIS_E_ARGUMENT, "plan is NULL");
+    FAILS(tamis_plan_evict(plan, 77, NULL, &test_error), TAMIS_E_ARGUMENT, "no sequence 77");
+    FAILS(tamis_plan_evict(none.w.plan, plain, NULL, &test_error), TAMIS_E_ARGUMENT,
+          "the plan's eviction is none");
+    FAILS(tamis_plan_evict_by_scores(plan, id, &score, 64, NULL, &test_error), TAMIS_E_ARGUMENT,
+          "the plan's eviction is snapkv");
+    FAILS(tamis_plan_evict_to(plan, id, &slot, counts, 0, NULL, &test_error), TAMIS_E_ARGUMENT, "");
+    const tamis_step step = {.sequences = &id, .count = 1, .exact = 1};
+    OK(tamis_plan_step_begin(plan, &step, &test_error));
+    FAILS(tamis_plan_evict(plan, id, NULL, &test_error), TAMIS_E_STATE,
+          "step on the cache is open");
+    OK(tamis_plan_step_cancel(plan, &test_error));
+    unchanged(&e, id, &p);
+    evict_close(&none);
+    evict_close(&e);
+}
+
+/* Lists that keep every second slot of every lane, [n_lanes][stride]. */
+static void every_second(uint32_t *slots, uint32_t *counts, uint32_t n_lanes, uint32_t stride) {
+    for (uint32_t lane = 0; lane < n_lanes; lane++) {
+        counts[lane] = PROMPT / 2;
+        for (uint32_t i = 0; i < counts[lane]; i++)
+            slots[lane * stride + i] = 2 * i + 1;
+    }
+}
+
+static void test_lists(void **state) {
+    (void)state;
+    enum { LANES = 4, STRIDE = PROMPT };
+    static uint32_t slots[LANES * STRIDE], counts[LANES];
+    evict_world e = open_small(TAMIS_EVICT_CALLER);
+    tamis_plan *plan = e.w.plan;
+    tamis_sequence id = evict_add(&e, TEXT, PROMPT);
+    tamis_evicted out;
+    proof p = prove(&e, id);
+    FAILS(tamis_plan_evict(plan, id, NULL, &test_error), TAMIS_E_ARGUMENT,
+          "the plan's eviction is caller");
+    FAILS(tamis_plan_evict_to(plan, id, NULL, counts, STRIDE, NULL, &test_error), TAMIS_E_ARGUMENT,
+          "slots is NULL");
+    FAILS(tamis_plan_evict_to(plan, id, slots, NULL, STRIDE, NULL, &test_error), TAMIS_E_ARGUMENT,
+          "counts is NULL");
+    FAILS(tamis_plan_evict_to(NULL, id, slots, counts, STRIDE, NULL, &test_error), TAMIS_E_ARGUMENT,
+          "plan is NULL");
+    every_second(slots, counts, LANES, STRIDE);
+    FAILS(tamis_plan_evict_to(plan, 5, slots, counts, STRIDE, NULL, &test_error), TAMIS_E_ARGUMENT,
+          "no sequence 5");
+    counts[2] = 0;
+    FAILS(tamis_plan_evict_to(plan, id, slots, counts, STRIDE, NULL, &test_error), TAMIS_E_ARGUMENT,
+          "lane 2 is to keep nothing");
+    counts[2] = PROMPT + 1;
+    FAILS(tamis_plan_evict_to(plan, id, slots, counts, STRIDE, NULL, &test_error), TAMIS_E_ARGUMENT,
+          "lane 2 is to keep 62 of 61 slots, in a list of 61");
+    counts[2] = 2;
+    FAILS(tamis_plan_evict_to(plan, id, slots, counts, 1, NULL, &test_error), TAMIS_E_ARGUMENT,
+          "lane 0 is to keep 30 of 61 slots, in a list of 1");
+    slots[2 * STRIDE + 1] = 1;
+    FAILS(tamis_plan_evict_to(plan, id, slots, counts, STRIDE, NULL, &test_error), TAMIS_E_ARGUMENT,
+          "slot 1 at place 1 of lane 2");
+    slots[2 * STRIDE + 1] = 61;
+    FAILS(tamis_plan_evict_to(plan, id, slots, counts, STRIDE, NULL, &test_error), TAMIS_E_ARGUMENT,
+          "slot 61 at place 1 of lane 2 is not above the one before and below 61");
+    unchanged(&e, id, &p);
+    slots[2 * STRIDE + 1] = 60;
+    OK(tamis_plan_evict_to(plan, id, slots, counts, STRIDE, &out, &test_error));
+    held h = evict_read(&e, id);
+    held_check(&h, TEXT, PROMPT);
+    for (uint32_t lane = 0; lane < LANES; lane++) {
+        assert_int_equal(h.lengths[lane], counts[lane]);
+        for (uint32_t i = 0; i < counts[lane]; i++)
+            assert_int_equal(h.positions[h.first[lane] + i], slots[lane * STRIDE + i]);
+    }
+    assert_true(out.tokens_before == LANES * PROMPT && out.tokens_kept == 3 * (PROMPT / 2) + 2);
+    held_free(&h);
+    tamis_sequence empty = evict_add(&e, TEXT, 0);
+    memset(counts, 0, sizeof counts);
+    OK(tamis_plan_evict_to(plan, empty, slots, counts, STRIDE, &out, &test_error));
+    assert_true(out.tokens_before == 0 && out.pages_returned == 0);
+    evict_close(&e);
+}
+
+static void test_scores(void **state) {
+    (void)state;
+    static float scores[4 * PROMPT];
+    evict_world e = open_small(TAMIS_EVICT_CALLER);
+    tamis_plan *plan = e.w.plan;
+    tamis_sequence id = evict_add(&e, TEXT, PROMPT);
+    proof p = prove(&e, id);
+    FAILS(tamis_plan_evict_by_scores(plan, id, NULL, PROMPT, NULL, &test_error), TAMIS_E_ARGUMENT,
+          "scores is NULL");
+    FAILS(tamis_plan_evict_by_scores(plan, id, scores, PROMPT - 1, NULL, &test_error),
+          TAMIS_E_ARGUMENT, "a stride of 60 for lane 0 of 61 slots");
+    FAILS(tamis_plan_evict_by_scores(plan, 9, scores, PROMPT, NULL, &test_error), TAMIS_E_ARGUMENT,
+          "no sequence 9");
+    unchanged(&e, id, &p);
+    /* Lane l likes the slots from 5·l on best, in pairs of equals: the later of them wins. */
+    for (uint32_t lane = 0; lane < 4; lane++)
+        for (uint32_t i = 0; i < PROMPT; i++)
+            scores[lane * PROMPT + i] = i < 5 * lane ? -1 : 100 - (float)(i / 2);
+    OK(tamis_plan_evict_by_scores(plan, id, scores, PROMPT, NULL, &test_error));
+    held h = evict_read(&e, id);
+    held_check(&h, TEXT, PROMPT);
+    for (uint32_t lane = 0; lane < 4; lane++) {
+        uint32_t first = 5 * lane;
+        assert_int_equal(h.lengths[lane], BUDGET);
+        for (uint32_t i = 0; i < BUDGET - 1; i++)
+            assert_true(held_has(&h, lane, (int32_t)(first + i)));
+        /* An odd first slot leaves half a pair, whose later one is kept. */
+        uint32_t last = first % 2 ? first + BUDGET : first + BUDGET - 1;
+        if (first % 2) assert_true(held_has(&h, lane, (int32_t)last));
+        assert_false(held_has(&h, lane, (int32_t)(first + BUDGET + 1)));
+    }
+    held_free(&h);
+    evict_close(&e);
+}
+
+/* ---- Which queries are known ------------------------------------------------------------------- */
+
+#define UNKNOWN(e, id, part)                                                                       \
+    do {                                                                                           \
+        proof p_ = prove((e), (id));                                                               \
+        FAILS(tamis_plan_evict((e)->w.plan, (id), NULL, &test_error), TAMIS_E_STATE, part);        \
+        unchanged((e), (id), &p_);                                                                 \
+    } while (0)
+
+static void test_unknown_queries(void **state) {
+    (void)state;
+    evict_world e = open_small(TAMIS_EVICT_SNAPKV);
+    tamis_sequence id = evict_add(&e, TEXT, PROMPT);
+    evict_decode(&e, id, TEXT + PROMPT, 3, NULL);
+    UNKNOWN(&e, id, "the queries of positions 56 to 64");
+    UNKNOWN(&e, id, "known are 53 to 61");
+    OK(tamis_cache_truncate(e.w.cache, id, PROMPT, &test_error));
+    OK(tamis_plan_evict(e.w.plan, id, NULL, &test_error));
+    assert_int_equal(evict_length(&e, id, 1, 1), BUDGET);
+    /* Truncation takes the newest; rows that come anew fill up what is still known. */
+    tamis_sequence cut = evict_add(&e, TEXT, PROMPT);
+    OK(tamis_cache_truncate(e.w.cache, cut, 50, &test_error));
+    UNKNOWN(&e, cut, "the queries of positions 42 to 50");
+    evict_prompt(&e, cut, TEXT + 50, 4);
+    UNKNOWN(&e, cut, "the queries of positions 46 to 54");
+    evict_prompt(&e, cut, TEXT + 54, 4);
+    OK(tamis_plan_evict(e.w.plan, cut, NULL, &test_error));
+    /* A cancelled step may have written over those before. */
+    tamis_sequence given_up = evict_add(&e, TEXT, PROMPT);
+    const uint32_t rows = 4;
+    const uint64_t junk[] = {1, 2, 3, 4};
+    const tamis_step step = {.sequences = &given_up, .rows = &rows, .count = 1, .exact = 1};
+    OK(tamis_plan_step_begin(e.w.plan, &step, &test_error));
+    evict_layer(&e, 0, junk, rows, NULL);
+    OK(tamis_plan_step_cancel(e.w.plan, &test_error));
+    UNKNOWN(&e, given_up, "known are 57 to 61");
+    evict_close(&e);
+}
+
+/* Rows that were written but never attended have brought no queries. */
+static void test_unattended(void **state) {
+    (void)state;
+    evict_world e = open_small(TAMIS_EVICT_SNAPKV);
+    tamis_sequence id = 0;
+    uint64_t tokens[PROMPT];
+    for (uint32_t i = 0; i < PROMPT; i++)
+        tokens[i] = TEXT + i;
+    OK(tamis_cache_add(e.w.cache, &id, &test_error));
+    OK(test_append(&e.w, id, tokens, PROMPT));
+    UNKNOWN(&e, id, "the queries of positions 53 to 61");
+    evict_prompt(&e, id, TEXT + PROMPT, WINDOW);
+    OK(tamis_plan_evict(e.w.plan, id, NULL, &test_error));
+    evict_close(&e);
+}
+
+static void test_lost_rows(void **state) {
+    (void)state;
+    evict_world e = open_small(TAMIS_EVICT_SNAPKV);
+    tamis_sequence ids[3];
+    for (uint32_t i = 0; i < 3; i++)
+        ids[i] = evict_add(&e, TEXT + 100 * i, PROMPT - i);
+    UNKNOWN(&e, ids[0], "the queries of positions 53 to 61");
+    /* The failure has not cost the others theirs. */
+    OK(tamis_plan_evict(e.w.plan, ids[1], NULL, &test_error));
+    OK(tamis_plan_evict(e.w.plan, ids[2], NULL, &test_error));
+    tamis_plan_params p = plan_of(test_eviction(TAMIS_EVICT_SNAPKV, BUDGET, 0));
+    tamis_plan *second = NULL;
+    OK(tamis_plan_create(e.w.cache, &p, &second, &test_error));
+    tamis_plan *first = evict_swap_plan(&e, second);
+    UNKNOWN(&e, ids[0], "must have gone through this plan");
+    evict_prompt(&e, ids[0], TEXT + PROMPT, WINDOW);
+    OK(tamis_plan_evict(second, ids[0], NULL, &test_error));
+    (void)evict_swap_plan(&e, first);
+    tamis_plan_destroy(&second);
+    evict_close(&e);
+}
+
+/* A fork cut before the plan has seen it has rows of its own behind the cut, which came through
+ * another plan. */
+static void test_cut_fork(void **state) {
+    (void)state;
+    evict_world e = open_small(TAMIS_EVICT_SNAPKV);
+    tamis_plan_params p = plan_of(test_eviction(TAMIS_EVICT_SNAPKV, BUDGET, 0));
+    tamis_plan *second = NULL;
+    tamis_sequence id = evict_add(&e, TEXT, PROMPT), fork = 0;
+    OK(tamis_plan_create(e.w.cache, &p, &second, &test_error));
+    OK(tamis_cache_fork(e.w.cache, id, &fork, &test_error));
+    OK(tamis_cache_truncate(e.w.cache, fork, PROMPT - 1, &test_error));
+    tamis_plan *first = evict_swap_plan(&e, second);
+    evict_prompt(&e, fork, TEXT + 900, 1);
+    (void)evict_swap_plan(&e, first);
+    UNKNOWN(&e, fork, "must have gone through this plan");
+    OK(tamis_plan_evict(e.w.plan, id, NULL, &test_error));
+    tamis_plan_destroy(&second);
+    evict_close(&e);
+}
+
+static void test_every(void **state) {
+    (void)state;
+    const tamis_cache_params shape = test_shape();
+    tamis_plan_params plan = plan_of(test_eviction(TAMIS_EVICT_SNAPKV, BUDGET, 0));
+    plan.eviction.every = 4;
+    evict_world e;
+    evict_open(&e, &shape, &plan);
+    tamis_sequence id = evict_add(&e, TEXT, PROMPT);
+    for (uint32_t i = 0; i < 3; i++) {
+        evict_decode(&e, id, TEXT + PROMPT + 4 * i, 4, NULL);
+        OK(tamis_plan_evict(e.w.plan, id, NULL, &test_error));
+        held h = evict_read(&e, id);
+        held_check(&h, TEXT, PROMPT + 4 * (i + 1));
+        held_ordered(&h);
+        for (uint32_t lane = 0; lane < h.n_lanes; lane++)
+            assert_int_equal(h.lengths[lane], BUDGET);
+        held_free(&h);
+    }
+    evict_close(&e);
+}
+
+int main(int argc, char **argv) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_check),      cmocka_unit_test(test_names),
+        cmocka_unit_test(test_create),     cmocka_unit_test(test_many_heads),
+        cmocka_unit_test(test_bind),       cmocka_unit_test(test_unbound),
+        cmocka_unit_test(test_calls),      cmocka_unit_test(test_lists),
+        cmocka_unit_test(test_scores),     cmocka_unit_test(test_unknown_queries),
+        cmocka_unit_test(test_unattended), cmocka_unit_test(test_lost_rows),
+        cmocka_unit_test(test_cut_fork),   cmocka_unit_test(test_every),
+    };
+    int skip = test_begin(argc, argv);
+    return skip ? skip : cmocka_run_group_tests(tests, NULL, NULL);
+}

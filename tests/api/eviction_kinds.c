@@ -1,0 +1,435 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What every kind of eviction keeps, counts and gives back, over shapes, pools and second prompts; and
+ * selections that read what is left. Which tokens they are is for tests/policies. */
+#include "tests/api/evicting.h"
+
+#include <stdlib.h>
+
+#define BUDGET 27u /* no multiple of a page */
+#define PROMPT 61u
+#define SECOND 40u
+#define TEXT   7000u
+
+typedef struct eviction_case {
+    tamis_eviction_kind kind;
+    uint32_t options, sinks;
+    float floor;
+    bool shared; /* the heads of a layer share */
+} eviction_case;
+
+static const eviction_case cases[] = {
+    {TAMIS_EVICT_STREAMING, 0, 4, 0, false},
+    {TAMIS_EVICT_STREAMING, TAMIS_EVICT_REINDEX, 4, 0, false},
+    {TAMIS_EVICT_H2O, 0, 0, 0, false},
+    {TAMIS_EVICT_H2O, TAMIS_EVICT_RERANK | TAMIS_EVICT_LIFETIME, 3, 0, false},
+    {TAMIS_EVICT_TOVA, 0, 0, 0, false},
+    {TAMIS_EVICT_TOVA, 0, 3, 0, false},
+    {TAMIS_EVICT_SNAPKV, 0, 0, 0, false},
+    {TAMIS_EVICT_SNAPKV, 0, 4, 0, false},
+    {TAMIS_EVICT_PYRAMIDKV, 0, 0, 0, false},
+    {TAMIS_EVICT_PYRAMIDKV, TAMIS_EVICT_REFERENCE_SCHEDULE, 0, 0, false},
+    {TAMIS_EVICT_ADAKV, 0, 0, 0.2f, true},
+    {TAMIS_EVICT_ADAKV, 0, 2, 1, true},
+    {TAMIS_EVICT_ADAKV, TAMIS_EVICT_BLEND, 0, 0.2f, true},
+    {TAMIS_EVICT_CRITICALKV, 0, 0, 0, false},
+    {TAMIS_EVICT_CRITICAL_ADAKV, 0, 3, 0.2f, true},
+    {TAMIS_EVICT_ANDPRO, 0, 0, -1, true},
+    {TAMIS_EVICT_ANDPRO, TAMIS_EVICT_BUDGET_BESIDE, 6, 0.3f, true},
+    {TAMIS_EVICT_ANDPRO, TAMIS_EVICT_BUDGET_CHUNKS | TAMIS_EVICT_ANCHOR_ALL, 0, -1, true},
+    {TAMIS_EVICT_DEFENSIVEKV, 0, 0, -1, true},
+    {TAMIS_EVICT_DEFENSIVEKV, TAMIS_EVICT_ACROSS_LAYERS, 1, 0.2f, true},
+};
+enum { N_CASES = sizeof cases / sizeof *cases };
+
+static tamis_eviction eviction_of(const eviction_case *c, uint32_t budget) {
+    tamis_eviction e = test_eviction(c->kind, budget, c->options);
+    e.sinks = c->sinks;
+    if (c->floor != 0) e.floor = c->floor;
+    if (c->kind == TAMIS_EVICT_PYRAMIDKV) e.beta = 4;
+    /* So many chunks beside the window are more tokens than the prompt has. */
+    if (c->options & TAMIS_EVICT_BUDGET_CHUNKS) e.budget = e.window + 2 * e.chunk;
+    return e;
+}
+
+typedef struct shape_case {
+    uint32_t layers, heads, kv_heads, page_size;
+    tamis_dtype dtype;
+} shape_case;
+
+/* Groups of 2, 1, 4, 5 and 8. */
+static const shape_case shapes[] = {
+    {2, 4, 2, 8, TAMIS_F32},  {1, 3, 3, 16, TAMIS_F16}, {3, 8, 2, 16, TAMIS_BF16},
+    {1, 10, 2, 8, TAMIS_F16}, {3, 8, 1, 8, TAMIS_F32},
+};
+enum { N_SHAPES = sizeof shapes / sizeof *shapes };
+
+static tamis_cache_params shape_of(const shape_case *s) {
+    tamis_cache_params p = test_shape();
+    p.n_layers = s->layers;
+    p.n_heads = s->heads;
+    p.n_kv_heads = s->kv_heads;
+    p.page_size = s->page_size;
+    p.dtype = s->dtype;
+    return p;
+}
+
+/* ---- What is left of a prompt ------------------------------------------------------------------ */
+
+static uint64_t sum(const held *h, uint32_t first, uint32_t end) {
+    uint64_t slots = 0;
+    for (uint32_t lane = first; lane < end; lane++)
+        slots += h->lengths[lane];
+    return slots;
+}
+
+/* Slots that andpro keeps of a layer whose lanes had `n`, [heads]. */
+static uint64_t chunks_kept(const tamis_eviction *e, const uint32_t *n, uint32_t heads) {
+    uint64_t base = (uint64_t)heads * (e->budget - e->window), all = 0, cut = 0;
+    uint32_t front = (e->sinks > e->chunk ? e->sinks + e->chunk - 1 : e->chunk) / e->chunk;
+    uint64_t always = (uint64_t)heads * front, total = (uint64_t)heads * e->budget / e->chunk;
+    for (uint32_t h = 0; h < heads; h++)
+        always += (n[h] + e->chunk - 1) / e->chunk - (n[h] - e->window) / e->chunk;
+    if (e->options & TAMIS_EVICT_BUDGET_BESIDE) total = base / e->chunk + always;
+    if (e->options & TAMIS_EVICT_BUDGET_CHUNKS) total = base + always;
+    for (uint32_t h = 0; h < heads; h++) {
+        all += (n[h] + e->chunk - 1) / e->chunk;
+        cut += (e->chunk - n[h] % e->chunk) % e->chunk;
+    }
+    return (total < all ? total : all) * e->chunk - cut;
+}
+
+static void check_layer(const tamis_eviction *e, const eviction_case *c, const held *h,
+                        const uint32_t *before, uint32_t layer, uint32_t heads) {
+    uint32_t first = layer * heads;
+    uint64_t slots = sum(h, first, first + heads), budget = (uint64_t)heads * e->budget;
+    if (c->kind == TAMIS_EVICT_ANDPRO)
+        assert_int_equal(slots, chunks_kept(e, before + first, heads));
+    else if (c->options & TAMIS_EVICT_BLEND)
+        assert_true(2 * slots + 3 * heads > 2 * budget && 2 * slots <= 2 * budget + heads);
+    else if (c->shared && !(c->options & TAMIS_EVICT_ACROSS_LAYERS))
+        assert_int_equal(slots, budget);
+    for (uint32_t lane = first; lane < first + heads; lane++)
+        if (c->kind == TAMIS_EVICT_PYRAMIDKV) {
+            assert_int_equal(h->lengths[lane], h->lengths[first]);
+            if (layer > 0) assert_true(h->lengths[lane] <= h->lengths[lane - heads]);
+        } else if (!c->shared) {
+            assert_int_equal(h->lengths[lane], e->budget);
+        }
+}
+
+/* What every lane must have, whatever the rest is. */
+static void check_protected(const tamis_eviction *e, const held *h, uint32_t length) {
+    uint32_t window = e->window, least = e->sinks + window;
+    if (e->kind == TAMIS_EVICT_ANDPRO) least = e->window;
+    if (e->kind == TAMIS_EVICT_STREAMING) window = e->budget - e->sinks;
+    if (e->kind == TAMIS_EVICT_H2O) window = e->budget / 2;
+    if (e->kind == TAMIS_EVICT_ADAKV && !(e->options & TAMIS_EVICT_BLEND) && e->floor > 0)
+        least = window + (uint32_t)(e->floor * (float)(e->budget - window));
+    for (uint32_t lane = 0; lane < h->n_lanes; lane++) {
+        assert_true(h->lengths[lane] >= least && h->lengths[lane] > 0);
+        for (uint32_t p = 0; p < e->sinks; p++)
+            assert_true(held_has(h, lane, (int32_t)p));
+        for (uint32_t p = length - window; p < length; p++)
+            assert_true(held_has(h, lane, (int32_t)p));
+    }
+}
+
+static void check_kept(const evict_world *e, const eviction_case *c, const held *h,
+                       const uint32_t *before, uint32_t length) {
+    const tamis_eviction *eviction = &e->w.plan->params.eviction;
+    uint32_t heads = e->w.shape.n_kv_heads, layers = e->w.shape.n_layers;
+    uint64_t all = sum(h, 0, h->n_lanes), budget = (uint64_t)layers * heads * eviction->budget;
+    held_check(h, TEXT, length);
+    held_ordered(h);
+    for (uint32_t layer = 0; layer < layers; layer++)
+        check_layer(eviction, c, h, before, layer, heads);
+    check_protected(eviction, h, length);
+    if (c->kind == TAMIS_EVICT_PYRAMIDKV && c->options)
+        assert_true(all >= budget);
+    else if (c->kind == TAMIS_EVICT_PYRAMIDKV || c->options & TAMIS_EVICT_ACROSS_LAYERS)
+        assert_int_equal(all, budget);
+}
+
+/* Evicts and holds the report against the cache's statistics and the plan's counters. */
+static tamis_evicted evict(evict_world *e, tamis_sequence id) {
+    tamis_evicted out;
+    tamis_sequence_stats s0, s1;
+    tamis_cache_stats c0 = test_stats(&e->w), c1;
+    tamis_plan_counters n0, n1;
+    OK(tamis_cache_get_sequence_stats(e->w.cache, id, &s0));
+    tamis_plan_get_counters(e->w.plan, &n0);
+    OK(tamis_plan_evict(e->w.plan, id, &out, &test_error));
+    tamis_plan_get_counters(e->w.plan, &n1);
+    OK(tamis_cache_get_sequence_stats(e->w.cache, id, &s1));
+    c1 = test_stats(&e->w);
+    assert_int_equal(out.tokens_before, s0.slots);
+    assert_int_equal(out.tokens_kept, s1.slots);
+    assert_int_equal(out.pages_returned, c0.pages_held - c1.pages_held);
+    assert_int_equal(out.pages_returned, s0.pages - s1.pages);
+    assert_int_equal(out.bytes_returned, c0.bytes_held - c1.bytes_held);
+    assert_int_equal(n1.evictions - n0.evictions, s1.slots < s0.slots);
+    assert_int_equal(n1.tokens_evicted - n0.tokens_evicted, s0.slots - s1.slots);
+    assert_int_equal(s1.length, s0.length);
+    assert_int_equal(s1.evicted_at, s1.slots < s0.slots ? s1.length : s0.evicted_at);
+    return out;
+}
+
+/* A second eviction without new tokens takes nothing. */
+static void evict_again(evict_world *e, tamis_sequence id) {
+    held before = evict_read(e, id);
+    const tamis_evicted out = evict(e, id);
+    held after = evict_read(e, id);
+    assert_true(out.pages_returned == 0 && out.tokens_kept == out.tokens_before);
+    held_same(&before, &after);
+    held_free(&before);
+    held_free(&after);
+}
+
+/* Steps go on; the last decode row sees what the lanes hold, itself included. */
+static void decode_on(evict_world *e, tamis_sequence id, uint32_t length) {
+    float *outs = calloc(e->w.shape.n_layers * evict_out_floats(e, 1), sizeof *outs);
+    assert_non_null(outs);
+    evict_decode(e, id, TEXT + length, 3, NULL);
+    evict_decode(e, id, TEXT + length + 3, 1, outs);
+    held h = evict_read(e, id);
+    held_check(&h, TEXT, length + 4);
+    bool turned = e->w.plan->eviction.asked.rotation; /* other queries than the test's */
+    for (uint32_t layer = 0; layer < e->w.shape.n_layers && !turned; layer++)
+        evict_dense(e, &h, layer, TEXT + length + 3, outs + layer * evict_out_floats(e, 1), false);
+    held_free(&h);
+    free(outs);
+}
+
+static void run_case(const eviction_case *c, const shape_case *s) {
+    const tamis_cache_params shape = shape_of(s);
+    const tamis_plan_params plan = {
+        .max_context = 128, .max_rows = 64, .max_sequences = 2, .eviction = eviction_of(c, BUDGET)};
+    evict_world e;
+    evict_open(&e, &shape, &plan);
+    tamis_sequence id = evict_add(&e, TEXT, BUDGET);
+    tamis_cache_stats before = test_stats(&e.w);
+    tamis_evicted out = evict(&e, id);
+    assert_true(out.tokens_kept == out.tokens_before);
+    test_unchanged(&e.w, &before);
+    evict_prompt(&e, id, TEXT + BUDGET, PROMPT - BUDGET);
+    held was = evict_read(&e, id);
+    (void)evict(&e, id);
+    held now = evict_read(&e, id);
+    check_kept(&e, c, &now, was.lengths, PROMPT);
+    held_free(&was);
+    held_free(&now);
+    evict_check_bounds(&e, id);
+    FAILS(tamis_cache_truncate(e.w.cache, id, PROMPT - 1, &test_error), TAMIS_E_STATE,
+          "cannot go back to 60 tokens");
+    if (c->kind != TAMIS_EVICT_ADAKV || !(c->options & TAMIS_EVICT_BLEND)) evict_again(&e, id);
+    evict_prompt(&e, id, TEXT + PROMPT, SECOND);
+    was = evict_read(&e, id);
+    (void)evict(&e, id);
+    now = evict_read(&e, id);
+    check_kept(&e, c, &now, was.lengths, PROMPT + SECOND);
+    held_free(&was);
+    held_free(&now);
+    decode_on(&e, id, PROMPT + SECOND);
+    OK(tamis_cache_remove(e.w.cache, id, &test_error));
+    assert_int_equal(test_stats(&e.w).pages_held, 0);
+    evict_close(&e);
+}
+
+static void test_kinds(void **state) {
+    (void)state;
+    const uint32_t slowness = test_slowness();
+    for (uint32_t i = 0; i < N_CASES; i++)
+        for (uint32_t s = 0; s < N_SHAPES; s++)
+            if (slowness == 1 || (s == 0 && i % (slowness - 1) == 0))
+                run_case(&cases[i], &shapes[s]);
+}
+
+/* A layer a pool: the same is kept, and as many pages come back. */
+static void test_pools(void **state) {
+    (void)state;
+    const tamis_cache_params shape = shape_of(&shapes[test_slowness() > 1 ? 0 : 2]);
+    const uint32_t stride = test_slowness() > 1 ? test_slowness() + 2 : 1;
+    for (uint32_t i = 6; i < N_CASES; i += stride) {
+        const tamis_plan_params plan = {
+            .max_context = 128, .max_rows = 64, .eviction = eviction_of(&cases[i], BUDGET)};
+        held h[2];
+        tamis_evicted out[2];
+        for (uint32_t split = 0; split < 2; split++) {
+            evict_world e;
+            evict_open(&e, &shape, &plan);
+            if (split) evict_split(&e, &plan);
+            tamis_sequence id = evict_add(&e, TEXT, PROMPT);
+            OK(tamis_plan_evict(e.w.plan, id, &out[split], &test_error));
+            h[split] = evict_read(&e, id);
+            evict_close(&e);
+        }
+        held_same(&h[0], &h[1]);
+        assert_memory_equal(&out[0], &out[1], sizeof out[0]);
+        held_free(&h[0]);
+        held_free(&h[1]);
+    }
+}
+
+/* Budgets of single heads. */
+static void test_budgets(void **state) {
+    (void)state;
+    const uint32_t budgets[] = {9, 61, 100, 24};
+    const tamis_cache_params shape = test_shape();
+    const tamis_plan_params plan = {
+        .max_context = 128, .max_rows = 64, .eviction = eviction_of(&cases[6], BUDGET)};
+    evict_world e;
+    evict_open(&e, &shape, &plan);
+    OK(tamis_plan_bind_budgets(e.w.plan, budgets, &test_error));
+    tamis_sequence id = evict_add(&e, TEXT, PROMPT), other = evict_add(&e, TEXT, PROMPT);
+    (void)evict(&e, other);
+    for (uint32_t lane = 0; lane < 4; lane++)
+        assert_int_equal(evict_length(&e, other, lane / 2, lane % 2),
+                         budgets[lane] < PROMPT ? budgets[lane] : PROMPT);
+    decode_on(&e, other, PROMPT);
+    OK(tamis_plan_bind_budgets(e.w.plan, NULL, &test_error));
+    evict_prompt(&e, id, TEXT + PROMPT, WINDOW);
+    (void)evict(&e, id);
+    for (uint32_t lane = 0; lane < 4; lane++)
+        assert_int_equal(evict_length(&e, id, lane / 2, lane % 2), BUDGET);
+    evict_close(&e);
+}
+
+/* ---- Selections over what is left --------------------------------------------------------------- */
+
+#define KEPT 70u
+
+static void select_after(const eviction_case *c, tamis_selection_kind kind) {
+    const tamis_cache_params shape = test_shape();
+    tamis_plan_params plan = {
+        .max_context = 160, .max_rows = 128, .eviction = eviction_of(c, KEPT)};
+    evict_world e;
+    tamis_selection_default(kind, &plan.selection);
+    plan.selection.budget = 40;
+    if (kind == TAMIS_SELECT_QUEST) plan.selection.recent = 8;
+    evict_open(&e, &shape, &plan);
+    float outs[2 * 4 * 64];
+    tamis_plan_counters counters;
+    tamis_sequence id = evict_add(&e, TEXT, 120);
+    (void)evict(&e, id);
+    evict_decode(&e, id, TEXT + 120, 9, NULL);
+    evict_decode(&e, id, TEXT + 129, 1, outs);
+    held h = evict_read(&e, id);
+    held_check(&h, TEXT, 130);
+    tamis_plan_get_counters(e.w.plan, &counters);
+    assert_int_equal(counters.rows_selected, kind == TAMIS_SELECT_FULL ? 0 : 20);
+    assert_int_equal(counters.rows_full, kind == TAMIS_SELECT_FULL ? 20 : 0);
+    assert_int_equal(counters.tokens_replaced, plan.eviction.every == 1 ? 10 * 4 : 0);
+    for (uint32_t head = 0; head < 2 && kind != TAMIS_SELECT_FULL; head++) {
+        uint32_t pages[16], count = 0, lane = 2 + head;
+        bool newest = false, sink = kind == TAMIS_SELECT_WINDOW && c->sinks == 0;
+        OK(tamis_plan_read_selected(e.w.plan, 0, head, pages, 16, &count, &test_error));
+        assert_int_equal(count, 5);
+        for (uint32_t i = 0; i < count; i++)
+            for (uint32_t s = 8 * pages[i]; s < 8 * pages[i] + 8 && s < h.lengths[lane]; s++) {
+                newest |= h.positions[h.first[lane] + s] == 129;
+                sink |= h.positions[h.first[lane] + s] < 4;
+            }
+        assert_true(newest && (sink || c->sinks == 0));
+    }
+    /* What was selected is told of the last layer. */
+    evict_dense(&e, &h, 1, TEXT + 129, outs + evict_out_floats(&e, 1), kind != TAMIS_SELECT_FULL);
+    held_free(&h);
+    evict_close(&e);
+}
+
+static void test_selections(void **state) {
+    (void)state;
+    const uint32_t stride = test_slowness() > 1 ? test_slowness() + 2 : 1;
+    const tamis_selection_kind kinds[] = {TAMIS_SELECT_FULL, TAMIS_SELECT_WINDOW,
+                                          TAMIS_SELECT_QUEST};
+    for (uint32_t i = 0; i < N_CASES; i += stride)
+        for (uint32_t k = 0; k < 3; k++)
+            if (!(cases[i].options & TAMIS_EVICT_REINDEX) && cases[i].kind != TAMIS_EVICT_PYRAMIDKV)
+                select_after(&cases[i], kinds[k]);
+}
+
+/* every 0: lanes grow in decode steps, rows go on to score, here through lists, until the next
+ * eviction. */
+static void test_now_and_then(void **state) {
+    (void)state;
+    const tamis_eviction_kind kinds[] = {TAMIS_EVICT_STREAMING, TAMIS_EVICT_H2O, TAMIS_EVICT_TOVA};
+    const tamis_cache_params shape = test_shape();
+    float outs[2 * 4 * 64];
+    for (uint32_t k = 0; k < 3; k++) {
+        tamis_plan_params plan = {
+            .max_context = 128, .max_rows = 64, .eviction = test_eviction(kinds[k], KEPT / 2, 0)};
+        plan.eviction.every = 0;
+        tamis_selection_default(TAMIS_SELECT_QUEST, &plan.selection);
+        plan.selection.budget = 24;
+        plan.selection.recent = 1;
+        evict_world e;
+        tamis_plan_counters counters;
+        evict_open(&e, &shape, &plan);
+        tamis_sequence id = evict_add(&e, TEXT, PROMPT);
+        for (uint32_t round = 0; round < 2; round++) {
+            uint32_t length = PROMPT + 9 * round;
+            (void)evict(&e, id);
+            evict_decode(&e, id, TEXT + length, 8, NULL);
+            evict_decode(&e, id, TEXT + length + 8, 1, outs);
+            held h = evict_read(&e, id);
+            assert_int_equal(h.n_slots, 4 * (KEPT / 2 + 9));
+            held_check(&h, TEXT, length + 9);
+            held_ordered(&h);
+            evict_dense(&e, &h, 1, TEXT + length + 8, outs + evict_out_floats(&e, 1), true);
+            held_free(&h);
+        }
+        tamis_plan_get_counters(e.w.plan, &counters);
+        assert_int_equal(counters.tokens_replaced, 0);
+        assert_int_equal(counters.rows_selected, 2 * 18);
+        assert_int_equal(counters.evictions, 2);
+        evict_close(&e);
+    }
+}
+
+/* What steps observe, and the times. */
+static void test_counters(void **state) {
+    (void)state;
+    const tamis_cache_params shape = test_shape();
+    tamis_plan_params plan = {.max_context = 128,
+                              .max_rows = 64,
+                              .timing = 1,
+                              .eviction = test_eviction(TAMIS_EVICT_H2O, BUDGET, 0)};
+    evict_world e;
+    tamis_plan_counters counters;
+    tamis_plan_times times;
+    evict_open(&e, &shape, &plan);
+    tamis_sequence id = evict_add(&e, TEXT, PROMPT);
+    tamis_plan_get_times(e.w.plan, &times);
+    assert_true(times.observe_us > 0 && times.evict_us == 0 && times.replace_us == 0);
+    (void)evict(&e, id);
+    evict_decode(&e, id, TEXT + PROMPT, 5, NULL);
+    tamis_plan_get_counters(e.w.plan, &counters);
+    tamis_plan_get_times(e.w.plan, &times);
+    assert_int_equal(counters.rows_observed, 2 * (PROMPT + 5));
+    assert_int_equal(counters.tokens_replaced, 4 * 5);
+    assert_int_equal(counters.tokens_evicted, 4 * (PROMPT - BUDGET));
+    assert_true(times.evict_us > 0 && times.replace_us > 0);
+    tamis_plan_reset_counters(e.w.plan);
+    tamis_plan_get_counters(e.w.plan, &counters);
+    assert_true(counters.rows_observed == 0 && counters.evictions == 0);
+    /* Rows are counted once. */
+    const uint64_t token = TEXT + PROMPT + 5;
+    const tamis_step step = {.sequences = &id, .count = 1};
+    const tamis_rows q = {.buffer = e.w.q}, out = {.buffer = e.w.out};
+    OK(tamis_plan_step_begin(e.w.plan, &step, &test_error));
+    evict_layer(&e, 0, &token, 1, NULL);
+    FAILS(tamis_plan_attend(e.w.plan, 0, &q, &out, &test_error), TAMIS_E_STATE,
+          "layer 0 has been attended in this step already");
+    OK(tamis_plan_step_cancel(e.w.plan, &test_error));
+    evict_close(&e);
+}
+
+int main(int argc, char **argv) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_kinds),        cmocka_unit_test(test_pools),
+        cmocka_unit_test(test_budgets),      cmocka_unit_test(test_selections),
+        cmocka_unit_test(test_now_and_then), cmocka_unit_test(test_counters),
+    };
+    int skip = test_begin(argc, argv);
+    return skip ? skip : cmocka_run_group_tests(tests, NULL, NULL);
+}
