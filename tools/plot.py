@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Draws what `tamis eval`, `tamis bench attention` and gpu_check.sh wrote as JSON.
+"""Draws what `tamis eval`, `tamis bench attention`, `tamis bench throughput` and gpu_check.sh wrote
+as JSON.
 
 Each file's "tool" decides its figures; several files of one tool make one set of points. Every
 figure comes as PNG and SVG, the same bytes for the same files.
@@ -23,29 +24,18 @@ matplotlib.use('Agg')
 from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
+sys.dont_write_bytecode = True
+from plot_read import BENCH_SCORES, EVICTIONS, SERIES, Bad, Fields, Points, is_number, shown
 
-# (select, score): name, colour (Okabe and Ito's, told apart without red or green), marker.
-SERIES = {
-    ('full', '-'): ('full', '#000000', None),
-    ('oracle', 'mass'): ('oracle', '#cc79a7', 'v'),
-    ('quest', 'minmax'): ('quest minmax', '#0072b2', 'o'),
-    ('quest', 'meanstd'): ('quest meanstd', '#d55e00', '^'),
-    ('quest', 'mean'): ('quest mean', '#009e73', 'D'),
-    ('window', '-'): ('window', '#e69f00', 's'),
-    ('random', 'random'): ('random', '#7f7f7f', 'X'),
-}
-# The bench has no scores: what its selections score by.
-BENCH_SCORES = {'full': '-', 'oracle': 'mass', 'quest': 'minmax', 'window': '-', 'random': 'random'}
+# Lines of an eviction with options; alone it has a whole one.
+OPTION_DASHES = ((0, (4, 2)), (0, (1, 1.5)), (0, (6, 2, 1, 2)), (0, (2, 3)))
 
 # What a run on a GPU shows beside full: quest by budget from light to dark, and dense attention of
 # others.
 BUDGET_COLOURS = ('#9ecae1', '#5ba3cf', '#2171b5', '#08306b')
 PEERS = {'sdpa': ('PyTorch SDPA', '#d55e00', '^'), 'flex': ('FlexAttention', '#009e73', 'D'),
          'flashinfer': ('FlashInfer', '#cc79a7', 'v')}
-
-# Members of a file of `tamis eval` in which files that share a figure may differ. Small budgets
-# need smaller recent and sinks.
-OWN = {'version', 'device', 'device_name', 'driver', 'seed', 'rows', 'recent', 'sinks'}
 
 STYLE = {
     'font.family': 'DejaVu Sans', 'font.size': 9, 'axes.titlesize': 9, 'axes.labelsize': 9,
@@ -59,91 +49,7 @@ WIDTH = 8.3  # inches; 830 CSS pixels at 100 a inch, the width of a README
 DPI = 200
 
 
-class Bad(Exception):
-    """One line for the user: names the file and what is wrong in it."""
-
-
 # ---- Reading ------------------------------------------------------------------------------------
-
-
-def shown(value):
-    """A value in at most 40 characters."""
-    text = json.dumps(value)
-    return text if len(text) <= 40 else text[:37] + '...'
-
-
-class Fields:
-    """An object of a JSON file, read field by field; `where` is its place: "a.json: rows[3]"."""
-
-    def __init__(self, value, where):
-        if not isinstance(value, dict):
-            raise Bad('%s: %s is not an object' % (where, shown(value)))
-        self.value, self.where = value, where
-
-    def __contains__(self, name):
-        return name in self.value
-
-    def get(self, name):
-        if name not in self.value:
-            raise Bad('%s: "%s" is missing' % (self.where, name))
-        return self.value[name]
-
-    def bad(self, name, what):
-        return Bad('%s: "%s": %s %s' % (self.where, name, shown(self.value[name]), what))
-
-    def number(self, name, low, high=1e300):
-        value = self.get(name)
-        if not is_number(value):
-            raise self.bad(name, 'is not a number')
-        if not low <= value <= high:
-            bound = 'at least %g' % low if high == 1e300 else 'from %g to %g' % (low, high)
-            raise self.bad(name, 'is not %s' % bound)
-        return value
-
-    def share(self, name):
-        """From 0 to 1; sums of many may end a rounding above."""
-        return min(self.number(name, 0, 1 + 1e-6), 1)
-
-    def count(self, name, low=1):
-        value = self.number(name, low)
-        if value != int(value):
-            raise self.bad(name, 'is not a whole number')
-        return int(value)
-
-    def text(self, name):
-        value = self.get(name)
-        if not isinstance(value, str):
-            raise self.bad(name, 'is not a string')
-        return value
-
-    def object(self, name):
-        return Fields(self.get(name), '%s: "%s"' % (self.where, name))
-
-    def rows(self, name):
-        value = self.get(name)
-        if not isinstance(value, list):
-            raise self.bad(name, 'is not an array')
-        return [Fields(row, '%s: %s[%d]' % (self.where, name, i)) for i, row in enumerate(value)]
-
-    def series(self, scores=None):
-        """(select, score), one that has a colour; scores: what a missing score stands for."""
-        select = self.text('select')
-        if scores is None or 'score' in self:
-            score = self.text('score')
-        else:
-            score = scores.get(select)
-        if (select, score) not in SERIES:
-            raise Bad('%s: no colour is known for select %s, score %s'
-                      % (self.where, shown(select), shown(score)))
-        return select, score
-
-    def budget(self, series):
-        """None for full, which has none."""
-        return None if series[0] == 'full' else self.count('budget')
-
-
-def is_number(value):
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and value == value
 
 
 def load(path):
@@ -165,36 +71,6 @@ def load(path):
     return tool, root
 
 
-class Points:
-    """The points of all files of one tool, by their keys; a key comes once, but for full, which
-    stands in every file and must be the same there."""
-
-    def __init__(self):
-        self.by_key, self.origin, self.settings, self.first = {}, {}, None, None
-
-    def add(self, key, value, row):
-        if ('full', '-') in key and self.by_key.get(key) == value:
-            return
-        if key in self.by_key:
-            raise Bad('%s: the same point stands in %s' % (row.where, self.origin[key]))
-        self.by_key[key], self.origin[key] = value, row.where
-
-    def same(self, root):
-        """All files must agree in what is set: in every member but those of OWN."""
-        settings = {name: value for name, value in root.value.items() if name not in OWN}
-        if self.settings is None:
-            self.settings, self.first = settings, root.where
-        for name in sorted({**settings, **self.settings}):
-            if name not in settings:
-                raise Bad('%s: "%s" is missing, which is %s in %s; one figure shows one'
-                          % (root.where, name, shown(self.settings[name]), self.first))
-            if name not in self.settings:
-                raise root.bad(name, 'is not set in %s; one figure shows one' % self.first)
-            if settings[name] != self.settings[name]:
-                raise root.bad(name, 'differs from %s in %s; one figure shows one'
-                               % (shown(self.settings[name]), self.first))
-
-
 def read_arm_rows(points, root, read):
     root.text('model')
     points.same(root)
@@ -209,17 +85,21 @@ def read_passkey(points, root):
     read_arm_rows(points, root, read_passkey_row)
 
 
+def interval_around(row, name, interval):
+    """(share, low, high)."""
+    accuracy, ends = row.share(name), row.get(interval)
+    if not isinstance(ends, list) or len(ends) != 2 or not all(map(is_number, ends)):
+        raise row.bad(interval, 'is not [low, high]')
+    low, high = ends
+    if not -1e-9 <= low <= accuracy + 1e-9 or not accuracy - 1e-9 <= high <= 1 + 1e-9:
+        raise row.bad(interval, 'does not hold the accuracy %g' % accuracy)
+    return accuracy, low, high
+
+
 def read_passkey_row(points, row):
     series = row.series()
-    accuracy = row.share('accuracy')
-    interval = row.get('ci95')
-    if not isinstance(interval, list) or len(interval) != 2 or not all(map(is_number, interval)):
-        raise row.bad('ci95', 'is not [low, high]')
-    low, high = interval
-    if not -1e-9 <= low <= accuracy + 1e-9 or not accuracy - 1e-9 <= high <= 1 + 1e-9:
-        raise row.bad('ci95', 'does not hold the accuracy %g' % accuracy)
     points.add((series, row.budget(series), row.count('length')),
-               (accuracy, low, high, row.count('trials')), row)
+               interval_around(row, 'accuracy', 'ci95') + (row.count('trials'),), row)
 
 
 def read_recall(points, root):
@@ -248,6 +128,36 @@ def read_perplexity(points, root):
 def read_perplexity_row(points, row):
     series = row.series()
     points.add((series, row.budget(series), row.count('length')), row.number('perplexity', 1), row)
+
+
+def read_eviction(points, root):
+    read_arm_rows(points, root, read_eviction_row)
+
+
+def read_eviction_row(points, row):
+    """(error, its spread, share of keys found, low, high)."""
+    series = row.eviction()
+    error, spread = row.number('output_error', 0), row.number('output_error_spread', 0)
+    found = interval_around(row, 'passkey_accuracy', 'passkey_ci95')
+    points.add((series, None if series == ('full', '-') else row.count('budget')),
+               (error, spread) + found, row)
+
+
+def read_throughput(points, root):
+    header = root.object('header')
+    if header.get('equal_batch') is not False:
+        raise header.bad('equal_batch', 'is not false: such a run shows no gain of memory')
+    rows = root.rows('results')
+    if not rows:
+        raise Bad('%s: "results": is empty' % root.where)
+    for row in rows:
+        series = row.eviction()
+        if series == ('full', '-'):
+            continue
+        run = (header.text('device'), header.text('model'), header.text('dtype'),
+               row.count('context'), row.count('budget'), row.count('tokens'))
+        points.add((run, series), (row.number('gain_over_full', 1e-9), row.number('ceiling', 1e-9),
+                                   row.count('batch')), row)
 
 
 def read_bench(points, root):
@@ -322,9 +232,10 @@ def draw_line(axes, series, xs, ys, **options):
 
 class Sheet:
     """A figure: title, a line of facts, sections of panels with a heading each, a legend below.
-    `panels` holds a list for each section; up to three stand side by side. All axes are shared."""
+    `panels` holds a list for each section; up to three stand side by side. All axes are shared, the
+    y axes unless share_y says no."""
 
-    def __init__(self, title, facts, headings, n_panels, handles):
+    def __init__(self, title, facts, headings, n_panels, handles, share_y=True):
         columns = min(n_panels, 3)
         section_rows = -(-n_panels // columns)
         n_rows = len(headings) * section_rows
@@ -335,8 +246,10 @@ class Sheet:
         height = top + n_rows * row + (n_rows - 1) * gap + foot
         self.figure = Figure(figsize=(width, height), facecolor='white')
         self.figure.subplots_adjust(left=0.7 / width, right=1 - 0.2 / width, top=1 - top / height,
-                                    bottom=foot / height, hspace=gap / row, wspace=0.16)
-        self.grid = self.figure.subplots(n_rows, columns, sharex=True, sharey=True, squeeze=False)
+                                    bottom=foot / height, hspace=gap / row,
+                                    wspace=0.16 if share_y else 0.24)
+        self.grid = self.figure.subplots(n_rows, columns, sharex=True, sharey=share_y,
+                                         squeeze=False)
         write = lambda x, y, text, **how: self.figure.text(x / width, 1 - y / height, text, **how)
         write(0.12, 0.13, title, size=11, weight='bold', va='top')
         write(0.12, 0.36, facts, size=8, color='#555555', va='top')
@@ -516,6 +429,107 @@ def draw_perplexity(points):
     return {'perplexity': sheet.figure}
 
 
+def eviction_styles(names):
+    """{name: (colour, marker, line)} in the order of the legend: kinds, each before its options."""
+    kinds = list(EVICTIONS)
+    styles, options = {}, {}
+    for name in sorted(names, key=lambda name: (kinds.index(name.split('+')[0]), name)):
+        kind = name.split('+')[0]
+        line = '-'
+        if name != kind:
+            if options.get(kind, 0) == len(OPTION_DASHES):
+                raise Bad('%s has options beyond %d; lines are known for those'
+                          % (kind, len(OPTION_DASHES)))
+            line = OPTION_DASHES[options.get(kind, 0)]
+            options[kind] = options.get(kind, 0) + 1
+        styles[name] = EVICTIONS[kind] + (line,)
+    return styles
+
+
+def draw_eviction(points):
+    full = points.by_key.get((('full', '-'), None))
+    arms_of = {key: value for key, value in points.by_key.items() if key[1] is not None}
+    if not arms_of:
+        raise Bad('no row but those of full')
+    styles = eviction_styles({name for name, _ in arms_of})
+    budgets = sorted({budget for _, budget in arms_of})
+    handles = [Line2D([], [], color='#000000', label='full')] * (full is not None)
+    handles += [Line2D([], [], color=colour, marker=marker, linestyle=line, label=name)
+                for name, (colour, marker, line) in styles.items()]
+    settings = points.settings
+    sheet = Sheet('What evictions cost, by budget',
+                  facts_of(points, *('%s %s' % (grouped(settings[name]), what) for name, what in
+                                     (('length', 'tokens of text'), ('seeds', 'seeds'))
+                                     if name in settings),
+                           'bars: deviation over seeds, 95 % intervals'), [''], 2, handles,
+                  share_y=False)
+    for which, axes in enumerate(sheet.panels[0]):
+        axes.set_title(('error of the output', 'five-digit keys found')[which])
+        log2_axis(axes.xaxis, budgets)
+        if full is not None:
+            axes.axhline(full[2 * which], color='#000000', clip_on=False)
+        for i, (name, style) in enumerate(styles.items()):
+            found = [(b, arms_of[name, b]) for b in budgets if (name, b) in arms_of]
+            shift = 2 ** (0.03 * (i - (len(styles) - 1) / 2))  # bars beside each other, not over
+            draw_eviction_line(axes, style, [b * shift for b, _ in found],
+                               [value for _, value in found], which)
+    for axes in sheet.panels[0]:
+        share_axis(axes)
+    most = max(value[0] + value[1] for value in arms_of.values())
+    sheet.panels[0][0].set_ylim(0, 1.08 * most if most > 0 else 1)
+    sheet.label('budget, tokens a lane', 'share of the norm')
+    sheet.panels[0][1].set_ylabel('share of the questions')
+    return {'eviction': sheet.figure}
+
+
+def draw_eviction_line(axes, style, xs, values, which):
+    colour, marker, line = style
+    ys = [value[2 * which] for value in values]
+    if which == 0:
+        bars = [[min(v[1], v[0]) for v in values], [v[1] for v in values]]
+    else:
+        bars = [[max(v[2] - v[3], 0) for v in values], [max(v[4] - v[2], 0) for v in values]]
+    axes.plot(xs, ys, color=colour, marker=marker, linestyle=line, markeredgewidth=0,
+              clip_on=False, zorder=3)
+    axes.errorbar(xs, ys, yerr=bars, fmt='none', ecolor=colour, elinewidth=0.8, capsize=1.5,
+                  alpha=0.6, clip_on=False)
+
+
+def draw_throughput(points):
+    if not points.by_key:
+        raise Bad('no row but those of full')
+    runs = sorted({key[0] for key in points.by_key})
+    styles = eviction_styles({key[1] for key in points.by_key})
+    handles = [Line2D([], [], color='#555555', linewidth=5, label='tokens a second over full'),
+               Line2D([], [], color='#000000', marker='|', markersize=9, linestyle='',
+                      label='limit: bytes of a sequence, full over evicted')]
+    sheet = Sheet('Decoding in the same cache memory, times over full',
+                  'medians of tamis bench throughput; at the bars: sequences that fit',
+                  ['%s, %s, %s, %s tokens, budget %s' % (run[:3] + tuple(map(grouped, run[3:5])))
+                   for run in runs], 1, handles)
+    for panels, run in zip(sheet.panels, runs):
+        draw_throughput_panel(panels[0], points.by_key, run, styles)
+    sheet.panels[0][0].set_ylim(len(styles) - 0.4, -0.6)
+    sheet.panels[0][0].set_yticks(range(len(styles)), list(styles))
+    sheet.panels[0][0].set_xlim(0, 1.08 * max(max(value[:2]) for value in points.by_key.values()))
+    sheet.figure.subplots_adjust(left=0.22)
+    sheet.label('times over full', '')
+    return {'throughput': sheet.figure}
+
+
+def draw_throughput_panel(axes, by_key, run, styles):
+    axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: '%g ×' % x))
+    axes.grid(visible=False, axis='y')
+    axes.axvline(1, color='#000000', linewidth=1)
+    for y, (name, (colour, _, line)) in enumerate(styles.items()):
+        if (run, name) not in by_key:
+            continue
+        gain, ceiling, batch = by_key[run, name]
+        axes.barh(y, gain, height=0.6, color=colour, alpha=1 if line == '-' else 0.6, linewidth=0)
+        axes.plot([ceiling], [y], color='#000000', marker='|', markersize=9)
+        axes.text(0.04, y, grouped(batch), color='white', size=7, va='center')
+
+
 def draw_bench(points):
     if not points.by_key:
         raise Bad('no row but those of full')
@@ -607,7 +621,9 @@ TOOLS = {
     'tamis eval passkey': (read_passkey, draw_passkey),
     'tamis eval recall': (read_recall, draw_recall),
     'tamis eval perplexity': (read_perplexity, draw_perplexity),
+    'tamis eval eviction': (read_eviction, draw_eviction),
     'tamis bench attention': (read_bench, draw_bench),
+    'tamis bench throughput': (read_throughput, draw_throughput),
     'gpu_check': (read_gpu_check, draw_gpu_check),
 }
 
@@ -664,9 +680,9 @@ def write(folder, contents):
 def main(arguments=None):
     parser = argparse.ArgumentParser(
         prog='plot.py',
-        description='Draws what tamis eval passkey, recall, perplexity, tamis bench attention and '
-        'gpu_check.sh\nwrote as JSON: passkey, recall, sparsity, perplexity, speed, gpu, each as '
-        'PNG and SVG.',
+        description='Draws what tamis eval passkey, recall, perplexity, eviction, tamis bench '
+        'attention,\nthroughput and gpu_check.sh wrote as JSON: passkey, recall, sparsity, '
+        'perplexity, eviction,\nspeed, throughput, gpu, each as PNG and SVG.',
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog='example:\n'
         '  tamis eval passkey --model needle.gguf --budget 256,512,1024 --json passkey.json\n'

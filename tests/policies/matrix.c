@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Every eviction under every selection with every dtype, as far as the library makes such a plan: two
- * prompts, one of which is evicted from, then decode steps. Outputs are attention over what lanes
- * hold and lists name, in fp64; what lanes keep and lists name is what the reference keeps and names. */
+/* Every eviction under every selection with every dtype, as far as the library makes such a plan:
+ * two prompts, one of which is evicted from, then decode steps. Outputs are attention over what
+ * lanes hold and lists name, in fp64; what lanes keep and lists name is what the reference keeps
+ * and names. */
 #include "tests/policies/oracle.h"
 
 #include <math.h>
@@ -68,7 +69,7 @@ static float noise(uint64_t *state) {
     return (float)((double)(test_random(state) >> 11) / (1ull << 51) - 2);
 }
 
-/* ---- A device ---------------------------------------------------------------------------------- */
+/* ---- A device -------------------------------------------------------------------------------- */
 
 static void open_side(side *s, const char *device) {
     const tamis_context_params params = {.device = device};
@@ -140,7 +141,7 @@ static bool begin(side *s, const cell *c, played *out) {
     return true;
 }
 
-/* ---- Steps ------------------------------------------------------------------------------------- */
+/* ---- Steps ----------------------------------------------------------------------------------- */
 
 /* Tokens are numbered by sequence and position: no two have the same rows. */
 static uint64_t token_of(uint32_t sequence, uint32_t position) {
@@ -266,7 +267,7 @@ static void play(side *s, const cell *c, played *out) {
     tamis_cache_destroy(&s->cache);
 }
 
-/* ---- What must hold ---------------------------------------------------------------------------- */
+/* ---- What must hold -------------------------------------------------------------------------- */
 
 /* The rows that a lane held at a step, slot by slot. */
 static void fill_lane(const holding *h, uint32_t who, uint32_t lane, float *k, float *v) {
@@ -343,7 +344,7 @@ static bool leaves_out(const played *p) {
     return r->count[0] < (p->held[0][0][0].length + PAGE_SIZE - 1) / PAGE_SIZE;
 }
 
-/* ---- All of them ------------------------------------------------------------------------------- */
+/* ---- All of them ----------------------------------------------------------------------------- */
 
 static tamis_selection selection_of(int kind) {
     tamis_selection selection;

@@ -102,8 +102,36 @@ def gpu_check(device='a GPU', on_device=True):
                        'date': '2026-11-21T00:00:00Z', 'commit': '1234567', 'quick': False}}
 
 
+KINDS = ['streaming', 'h2o', 'h2o+rerank', 'tova', 'snapkv', 'pyramidkv', 'adakv', 'criticalkv',
+         'critical-adakv', 'andpro', 'andpro+anchor-all', 'andpro+budget-beside', 'defensivekv']
+
+
+def eviction(budgets=(128, 256, 512)):
+    def row(evict, budget, i):
+        error, found = i / 40, 1 - i / 20
+        return {'evict': evict, 'budget': budget, 'tokens_kept': budget, 'bytes_returned': 1e6,
+                'output_error': error, 'output_error_spread': error / 4, 'output_cosine': 1 - error,
+                'passkey_accuracy': found, 'policy_us': 1000.0,
+                'passkey_ci95': [max(0, found - 0.2), min(1, found + 0.1)]}
+    rows = [row('full', 4096, 0)]
+    for budget in budgets:
+        rows += [row(name, budget, i + 512 / budget) for i, name in enumerate(['quest'] + KINDS)]
+    return {'tool': 'tamis eval eviction', 'model': 'needle', 'length': 4096, 'seeds': 4,
+            'rows': rows}
+
+
+def throughput(device='PoCL, two cores', kinds=KINDS):
+    row = {'context': 1024, 'tokens': 64, 'tokens_per_s': 1000.0}
+    results = [{**row, 'evict': 'full', 'budget': 1024, 'batch': 8, 'gain_over_full': 1,
+                'ceiling': 1}]
+    results += [{**row, 'evict': name, 'budget': 204, 'batch': 36 - i, 'ceiling': 5 - i / 9,
+                 'gain_over_full': 3 - i / 5} for i, name in enumerate(kinds)]
+    return {'tool': 'tamis bench throughput', 'results': results,
+            'header': {'device': device, 'model': 'needle', 'dtype': 'f16', 'equal_batch': False}}
+
+
 FIGURES = {'passkey': passkey, 'recall': recall, 'perplexity': perplexity, 'speed': bench,
-           'gpu': gpu_check}
+           'gpu': gpu_check, 'eviction': eviction, 'throughput': throughput}
 NAMES = sorted('%s.%s' % (name, kind) for name in (*FIGURES, 'sparsity') for kind in ('png', 'svg'))
 
 
@@ -254,6 +282,57 @@ class Plots(unittest.TestCase):
         self.refuse('5 budgets; colours are known for 4', self.write('a.json', {
             **gpu_check(), 'results': many, 'peers': []}))
 
+    def test_evictions(self):
+        points = plot.Points()
+        plot.read_eviction(points, plot.Fields(eviction(), 'a'))
+        self.assertEqual(len(points.by_key), 1 + 3 * 14)
+        self.assertEqual(points.by_key['h2o', 256][0], 4 / 40)
+        styles = plot.eviction_styles(set(KINDS))
+        self.assertEqual(len(set(styles.values())), len(KINDS))
+        self.assertEqual(styles['andpro'][:2], styles['andpro+anchor-all'][:2])
+        whole = self.draw(self.out, self.write('a.json', eviction()))
+        parts = [self.write('%d.json' % n, eviction((n,))) for n in (256, 512, 128)]
+        self.assertEqual(whole, self.draw(self.path('parts'), *parts))
+        self.refuse_row('no colour is known for evict "luck"', eviction(), evict='luck')
+        self.refuse_row('"output_error": -1 is not at least 0', eviction(), output_error=-1)
+        self.refuse_row('"passkey_ci95" is missing', eviction(), passkey_ci95=None)
+        self.refuse_row('"passkey_ci95": .* does not hold the accuracy 0.9', eviction(),
+                        passkey_accuracy=0.9, passkey_ci95=[0.1, 0.2])
+        many = {**eviction(), 'rows': [{**eviction()['rows'][-1], 'evict': 'andpro+%d' % i}
+                                       for i in range(5)]}
+        self.refuse('andpro has options beyond 4', self.write('a.json', many))
+        self.refuse('no row but those of full', self.write('a.json', {
+            **eviction(), 'rows': eviction()['rows'][:1]}))
+
+    def test_throughput(self):
+        points = plot.Points()
+        plot.read_throughput(points, plot.Fields(throughput(), 'a'))
+        self.assertEqual(len(points.by_key), len(KINDS))
+        run = 'PoCL, two cores', 'needle', 'f16', 1024, 204, 64
+        self.assertEqual(points.by_key[run, 'streaming'], (3, 5, 36))
+        whole = self.draw(self.out, self.write('a.json', throughput()))
+        parts = [self.write('%d.json' % i, {**throughput(), 'results': some})
+                 for i, some in enumerate((throughput()['results'][:6],
+                                           throughput()['results'][6:]))]
+        self.assertEqual(whole, self.draw(self.path('parts'), *parts))
+        two = [self.path('a.json'), self.write('b.json', throughput('another device'))]
+        self.assertNotEqual(whole, self.draw(self.path('two'), *two))
+        self.refuse(r'results\[1\]: the same point stands in .*a.json', two[0], two[0])
+        equal = {**throughput(), 'header': {**throughput()['header'], 'equal_batch': True}}
+        self.refuse('"equal_batch": true is not false', self.write('c.json', equal))
+        self.refuse_row('"ceiling": 0 is not at least', throughput(), ceiling=0)
+        self.refuse_row('no colour is known for evict "luck"', throughput(), evict='luck')
+        self.refuse('no row but those of full', self.write('c.json', throughput(kinds=[])))
+
+    def test_evictions_beside_selections(self):
+        rows = passkey()['rows']
+        more = [{**row, 'select': 'snapkv', 'evict': 'snapkv', 'score': '-'} for row in rows
+                if row['select'] == 'random']
+        alone = self.draw(self.out, self.write('a.json', passkey()))
+        both = self.draw(self.path('both'), self.write('b.json', {**passkey(),
+                                                                  'rows': rows + more}))
+        self.assertNotEqual(alone, both)
+
     def test_files_that_are_not_ours(self):
         self.refuse('cannot be read: No such file', self.path('absent.json'))
         self.refuse('is not JSON', self.write('a.json', 'nonsense'))
@@ -293,8 +372,8 @@ class Plots(unittest.TestCase):
         self.refuse_row(last + '"budget": 2.5 is not a whole number', passkey(), budget=2.5)
         self.refuse_row(last + '"length": Infinity is not at least 1', passkey(),
                         length=float('inf'))
-        self.refuse_row('no colour is known for select "h2o", score "-"', passkey(), select='h2o',
-                        score='-')
+        self.refuse_row('no colour is known for select "luck", score "-"', passkey(),
+                        select='luck', score='-')
         self.refuse_row('"score" is missing', passkey(), score=None)
         self.refuse_row('"sparsity": 2 is not from 0 to 1', recall(), sparsity=2)
         self.refuse_row('"perplexity": 0.5 is not at least 1', perplexity(), perplexity=0.5)

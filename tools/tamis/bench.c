@@ -1,19 +1,18 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `tamis bench attention`: flags, then for each context fill, measure, report. */
+/* `tamis bench`: finds the benchmark; of `attention` the flags, then for each context fill,
+ * measure, report. */
 #define _POSIX_C_SOURCE 200809L /* setenv */
 #include "bench.h"
 
 #include <stdlib.h>
 #include <string.h>
 
-#define CONTEXT_MAX (1u << 20)
-
-static const bench_shape shapes[] = {
+const bench_shape bench_shapes[] = {
     {"llama2-7b", 32, 32, 128, 32},
     {"llama3-8b", 32, 8, 128, 32},
     {"qwen3-4b", 32, 8, 128, 36},
 };
-static const char *const shape_names[] = {"llama2-7b", "llama3-8b", "qwen3-4b", NULL};
+const char *const bench_shape_names[] = {"llama2-7b", "llama3-8b", "qwen3-4b", NULL};
 static const char *const page_orders[] = {"ordered", "shuffled", NULL};
 
 typedef struct bench_flags {
@@ -25,11 +24,11 @@ typedef struct bench_flags {
 
 static const cli_option options[] = {
     {"--shape", "NAME", "heads and head dim of a model: llama2-7b, llama3-8b, qwen3-4b", CLI_CHOICE,
-     offsetof(bench_flags, shape), 0, 0, shape_names},
+     offsetof(bench_flags, shape), 0, 0, bench_shape_names},
     {"--context", "N[,N]", "tokens that a decode step sees (default 32768)", CLI_NUMBERS,
-     offsetof(bench_flags, contexts), 1, CONTEXT_MAX, NULL},
+     offsetof(bench_flags, contexts), 1, BENCH_CONTEXT_MAX, NULL},
     {"--budget", "N[,N]", "tokens a lane that a selection reads (default 2048)", CLI_NUMBERS,
-     offsetof(bench_flags, budgets), 1, CONTEXT_MAX, NULL},
+     offsetof(bench_flags, budgets), 1, BENCH_CONTEXT_MAX, NULL},
     {"--dtype", "TYPE", "of the cache: f32, f16, bf16 (default f16)", CLI_CHOICE,
      offsetof(bench_flags, dtype), 0, 0, cli_dtypes},
     {"--select", "S[,S]", "window, quest, oracle, random (default quest) beside full",
@@ -47,9 +46,9 @@ static const cli_option options[] = {
     {"--page-size", "N", "slots a page: 8, 16, 32, 64 (default 16)", CLI_CHOICE,
      offsetof(bench_flags, page_size), 0, 0, cli_page_sizes},
     {"--sinks", "N", "first tokens always read", CLI_NUMBER, offsetof(bench_flags, selection.sinks),
-     0, CONTEXT_MAX, NULL},
+     0, BENCH_CONTEXT_MAX, NULL},
     {"--recent", "N", "last tokens always read", CLI_NUMBER,
-     offsetof(bench_flags, selection.recent), 0, CONTEXT_MAX, NULL},
+     offsetof(bench_flags, selection.recent), 0, BENCH_CONTEXT_MAX, NULL},
     {"--group", "RULE", "one score from the query heads of a group: max, mean, sum", CLI_CHOICE,
      offsetof(bench_flags, selection.group), 0, 0, cli_groups},
     {"--json", "FILE", "the same rows as JSON; the file appears only when complete", CLI_TEXT,
@@ -65,7 +64,8 @@ static const cli_command bench_command = {
     "A sample is the wall time of one attend of every layer, divided by the layers. Figures\n"
     "are medians; ratios are taken inside each round. --pages shuffled fills the cache with\n"
     "one-page sequences, then lets the measured ones grow into their places as these are\n"
-    "removed in random order.",
+    "removed in random order.\n"
+    "tamis bench decode and tamis bench throughput measure evictions; each has its own --help.",
     "  tamis bench attention --shape llama2-7b --context 32768 --budget 2048 --dtype f16\n"
     "  tamis bench attention --shape llama3-8b --context 8192,32768 --budget 1024,2048 \\\n"
     "      --select quest,window --pages shuffled --json out.json\n",
@@ -75,7 +75,8 @@ static const cli_command bench_command = {
 static int parse(bench_flags *f, int argc, char *const *argv) {
     bool named = argc > 0 && strcmp(argv[0], "attention") == 0;
     if (!named && (argc == 0 || strcmp(argv[0], "--help") != 0)) {
-        cli_fail(bench_command.name, "%s: unknown benchmark, must be one of attention",
+        cli_fail(bench_command.name,
+                 "%s: unknown benchmark, must be one of attention, decode, throughput",
                  argc > 0 ? argv[0] : "(none)");
         return CLI_USAGE;
     }
@@ -128,7 +129,6 @@ static int run_all(const bench_flags *f, bench *runs) {
     cli_output output = {0};
     tamis_error error = {0};
     int code = CLI_OK;
-    setenv("POCL_AFFINITY", "1", 0); /* PoCL's threads stay on their cores, unless told otherwise */
     if (f->json != NULL && !cli_output_open(&output, bench_command.name, f->json))
         return CLI_FAILED;
     if (cli_open(f->device, &context, &error) != TAMIS_OK)
@@ -145,6 +145,9 @@ static int run_all(const bench_flags *f, bench *runs) {
 }
 
 int cli_bench(int argc, char *const *argv) {
+    setenv("POCL_AFFINITY", "1", 0); /* PoCL's threads stay on their cores, unless told otherwise */
+    if (argc > 0 && strcmp(argv[0], "decode") == 0) return bench_decode(argc - 1, argv + 1);
+    if (argc > 0 && strcmp(argv[0], "throughput") == 0) return bench_throughput(argc - 1, argv + 1);
     bench_flags f = {.shape = CLI_UNSET,
                      .dtype = TAMIS_F16,
                      .page_size = 1,
@@ -162,7 +165,7 @@ int cli_bench(int argc, char *const *argv) {
     bool listed = true;
     for (uint32_t i = 0; listed && i < f.contexts.count; i++) {
         runs[i].context = f.contexts.values[i];
-        runs[i].params = (bench_params){.shape = &shapes[f.shape],
+        runs[i].params = (bench_params){.shape = &bench_shapes[f.shape],
                                         .dtype = (tamis_dtype)f.dtype,
                                         .page_size = cli_page_size(f.page_size),
                                         .batch = f.batch,

@@ -5,38 +5,11 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* A GPU reads the smaller size in little more time than a launch takes; no more than 1/64 of its
- * memory, which is then beyond its caches still. */
-#define PROBE_BYTES     (256ull << 20)
-#define PROBE_BYTES_GPU (1ull << 30)
-#define STAGE_PASSES    5u
-#define GRAPH_PASSES    5u
-
-static int compare(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
-/* Sorts in place. */
-static double median(double *values, uint32_t count) {
-    qsort(values, count, sizeof(*values), compare);
-    return count % 2 == 1 ? values[count / 2] : (values[count / 2 - 1] + values[count / 2]) / 2;
-}
-
-/* Bytes to measure bandwidths over. */
-static uint64_t probe_bytes(const bench *b) {
-    const tamis_device_info *device = tamis_context_device(b->device);
-    uint64_t bytes = PROBE_BYTES, largest = device->max_buffer_bytes;
-    if (b->params.probe > 0) return (uint64_t)b->params.probe << 20;
-    if (device->kind == TAMIS_DEVICE_GPU) {
-        bytes = PROBE_BYTES_GPU;
-        if (largest > device->memory_bytes / 64) largest = device->memory_bytes / 64;
-    }
-    return bytes < largest ? bytes : largest / 64 * 64;
-}
+#define STAGE_PASSES 5u
+#define GRAPH_PASSES 5u
 
 static tamis_status probe(const bench *b, double *gb_per_s, tamis_error *error) {
-    return tamis_context_read_bandwidth(b->device, probe_bytes(b), gb_per_s, error);
+    return bench_read_bandwidth(b->device, b->params.probe, gb_per_s, error);
 }
 
 static tamis_status attend_layers(bench *b, tamis_plan *plan, tamis_error *error) {
@@ -165,7 +138,7 @@ static tamis_status take_graph_samples(bench *b, const samples *s, tamis_error *
         if (b->arms[a].selection.kind == TAMIS_SELECT_RANDOM) continue; /* scores from the host */
         for (uint32_t i = 0; status == TAMIS_OK && i < GRAPH_PASSES; i++)
             status = sample(b, s->plans[a], graph_clock, &us[i], error);
-        if (status == TAMIS_OK) b->arms[a].graph_us = median(us, GRAPH_PASSES);
+        if (status == TAMIS_OK) b->arms[a].graph_us = bench_median(us, GRAPH_PASSES);
     }
     return status;
 }
@@ -185,16 +158,16 @@ static void summarise(bench *b, const samples *s) {
                        ((double)repeat * b->layers);
         for (uint32_t i = 0; i < repeat; i++)
             s->scratch[i] = s->us[i] / us[i];
-        arm->speedup_over_full = median(s->scratch, repeat);
+        arm->speedup_over_full = bench_median(s->scratch, repeat);
         for (uint32_t i = 0; i < repeat; i++)
             s->scratch[i] = bytes / us[i] * 1e-3 / ((s->read[i] + s->read[i + 1]) / 2);
-        arm->share_of_read = median(s->scratch, repeat);
+        arm->share_of_read = bench_median(s->scratch, repeat);
         memcpy(s->scratch, us, repeat * sizeof(*us));
-        arm->total_us = median(s->scratch, repeat);
+        arm->total_us = bench_median(s->scratch, repeat);
         arm->gb_per_s = bytes / arm->total_us * 1e-3;
         arm->share_of_copy = arm->gb_per_s / b->copy_gb_per_s;
     }
-    b->read_gb_per_s = median(s->read, repeat + 1);
+    b->read_gb_per_s = bench_median(s->read, repeat + 1);
 }
 
 tamis_status bench_measure(bench *b, tamis_error *error) {
@@ -209,7 +182,8 @@ tamis_status bench_measure(bench *b, tamis_error *error) {
         status = tamis_plan_create(b->cache, &params, &s.plans[a], error);
     }
     if (status == TAMIS_OK)
-        status = tamis_context_copy_bandwidth(b->device, probe_bytes(b), &b->copy_gb_per_s, error);
+        status = tamis_context_copy_bandwidth(
+            b->device, bench_probe_bytes(b->device, b->params.probe), &b->copy_gb_per_s, error);
     if (status == TAMIS_OK) status = take_samples(b, &s, error);
     if (status == TAMIS_OK) summarise(b, &s);
     if (status == TAMIS_OK && records_graphs(b)) status = take_graph_samples(b, &s, error);

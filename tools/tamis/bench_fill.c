@@ -2,6 +2,7 @@
 /* The cache that a bench reads: filled with noise, its pages in order or scattered. */
 #include "bench.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 #define FILL_ROWS   512u        /* most rows of a filling step */
@@ -11,6 +12,7 @@
 #define WANTED_BYTES     (1ull << 30)
 #define WANTED_BYTES_GPU (4ull << 30)
 #define LEAST_LAYERS     2u
+#define PROJECTED_ROWS   256u /* of a bound output projection: which tokens stay does not matter */
 
 uint64_t bench_random(uint64_t *state) {
     uint64_t x = *state += 0x9e3779b97f4a7c15u;
@@ -51,15 +53,26 @@ static tamis_status create_noise(bench *b, tamis_error *error) {
     return status;
 }
 
+static uint64_t pages_of(const bench *b, uint32_t tokens) {
+    return (tokens + b->params.page_size - 1) / b->params.page_size;
+}
+
+/* Room for the batch at the whole context; or, where sequences are evicted from one after the
+ * other, for one of them and for what is kept of the others, heads that share with room to
+ * differ. */
 static tamis_cache_params cache_params(const bench *b, uint32_t layers) {
-    uint64_t pages = (b->context + b->params.page_size - 1) / b->params.page_size;
+    uint64_t pages = pages_of(b, b->context), kept = pages_of(b, b->eviction.budget + 1) + 1;
+    uint64_t others = b->params.batch - 1;
+    bool evicts = b->eviction.kind != TAMIS_EVICT_NONE;
+    pages += others * (evicts && kept < pages ? kept : pages);
     return (tamis_cache_params){.n_layers = layers,
                                 .n_heads = b->params.shape->n_heads,
                                 .n_kv_heads = b->params.shape->n_kv_heads,
                                 .head_dim = b->params.shape->head_dim,
                                 .page_size = b->params.page_size,
                                 .dtype = b->params.dtype,
-                                .capacity_tokens = pages * b->params.page_size * b->params.batch};
+                                .planes = tamis_eviction_planes(&b->eviction),
+                                .capacity_tokens = pages * b->params.page_size};
 }
 
 /* Enough layers that one pass over them reads as much as wanted, within half of the device's
@@ -95,6 +108,12 @@ static tamis_status append(bench *b, tamis_plan *plan, const tamis_sequence *seq
     return status == TAMIS_OK ? tamis_plan_step_end(plan, error) : status;
 }
 
+/* Of a prompt that ends in an eviction: as many as it asks about. */
+static uint32_t attended_rows(const bench *b) {
+    uint32_t rows = b->eviction.window > 0 ? b->eviction.window : 1;
+    return rows < b->context - 1 ? rows : b->context - 1;
+}
+
 /* Each sequence after the other, in large steps: pages come in order. */
 static tamis_status fill_ordered(bench *b, tamis_plan *plan, tamis_error *error) {
     tamis_status status = TAMIS_OK;
@@ -104,6 +123,68 @@ static tamis_status fill_ordered(bench *b, tamis_plan *plan, tamis_error *error)
             status = append(b, plan, &b->sequences[i], &rows, 1, error);
             done += rows;
         }
+    return status;
+}
+
+/* The first n_rot / 2 frequencies of a usual rotation. */
+static tamis_status bind_rotation(bench *b, tamis_plan *plan, tamis_error *error) {
+    double frequencies[128];
+    uint32_t n = b->params.shape->head_dim;
+    for (uint32_t i = 0; i < n / 2; i++)
+        frequencies[i] = pow(1e4, -2.0 * i / n);
+    return tamis_plan_bind_rotation(plan, frequencies, n, 0, error);
+}
+
+tamis_status bench_bind(bench *b, tamis_plan *plan, tamis_error *error) {
+    const tamis_eviction_kind kind = b->eviction.kind;
+    const tamis_rows w = {.buffer = b->noise, .dtype = TAMIS_F32};
+    bool projects = kind == TAMIS_EVICT_CRITICALKV || kind == TAMIS_EVICT_CRITICAL_ADAKV ||
+                    kind == TAMIS_EVICT_DEFENSIVEKV;
+    tamis_status status = TAMIS_OK;
+    for (uint32_t layer = 0; status == TAMIS_OK && projects && layer < b->layers; layer++)
+        status = tamis_plan_bind_output(plan, layer, &w, PROJECTED_ROWS, error);
+    if (status == TAMIS_OK && b->eviction.options & TAMIS_EVICT_REINDEX)
+        status = bind_rotation(b, plan, error);
+    return status;
+}
+
+/* One step of a sequence whose last rows are attended, so that the eviction knows their queries;
+ * then it evicts. */
+static tamis_status finish(bench *b, tamis_plan *plan, tamis_sequence sequence, uint32_t rows,
+                           tamis_error *error) {
+    const bench_shape *shape = b->params.shape;
+    const tamis_step step = {.sequences = &sequence, .rows = &rows, .count = 1, .exact = 1};
+    const tamis_rows out = {.buffer = b->out, .dtype = TAMIS_F32};
+    uint32_t width = shape->n_kv_heads * shape->head_dim;
+    tamis_status status = tamis_plan_step_begin(plan, &step, error);
+    for (uint32_t layer = 0; status == TAMIS_OK && layer < b->layers; layer++) {
+        const tamis_rows k = bench_noise(b, rows, width), v = bench_noise(b, rows, width);
+        const tamis_rows q = bench_noise(b, rows, shape->n_heads * shape->head_dim);
+        status = tamis_plan_write(plan, layer, &k, &v, error);
+        if (status == TAMIS_OK) status = tamis_plan_attend(plan, layer, &q, &out, error);
+    }
+    if (status == TAMIS_OK) status = tamis_plan_step_end(plan, error);
+    return status == TAMIS_OK ? tamis_plan_evict(plan, sequence, NULL, error) : status;
+}
+
+/* Each sequence to its end, the last rows through a plan that evicts. */
+static tamis_status fill_evicted(bench *b, tamis_plan *plan, tamis_error *error) {
+    uint32_t last = attended_rows(b);
+    const tamis_plan_params params = {
+        .max_rows = last, .max_context = b->context, .eviction = b->eviction};
+    tamis_plan *evicting = NULL;
+    tamis_status status = tamis_plan_create(b->cache, &params, &evicting, error);
+    if (status == TAMIS_OK) status = bench_bind(b, evicting, error);
+    for (uint32_t i = 0; status == TAMIS_OK && i < b->params.batch; i++) {
+        for (uint32_t done = 0; status == TAMIS_OK && done < b->context - 1 - last;) {
+            uint32_t left = b->context - 1 - last - done;
+            uint32_t rows = left < FILL_ROWS ? left : FILL_ROWS;
+            status = append(b, plan, &b->sequences[i], &rows, 1, error);
+            done += rows;
+        }
+        if (status == TAMIS_OK) status = finish(b, evicting, b->sequences[i], last, error);
+    }
+    tamis_plan_destroy(&evicting);
     return status;
 }
 
@@ -171,8 +252,8 @@ tamis_status bench_fill(bench *b, tamis_error *error) {
     const tamis_plan_params params = {.max_sequences = FILL_ROWS / b->params.page_size,
                                       .max_rows = FILL_ROWS,
                                       .max_context = b->context};
-    uint64_t out_bytes =
-        (uint64_t)b->params.batch * shape->n_heads * shape->head_dim * sizeof(float);
+    uint32_t out_rows = b->params.batch > attended_rows(b) ? b->params.batch : attended_rows(b);
+    uint64_t out_bytes = (uint64_t)out_rows * shape->n_heads * shape->head_dim * sizeof(float);
     tamis_plan *plan = NULL;
     b->random = 1;
     tamis_status status = choose_layers(b, error);
@@ -180,7 +261,9 @@ tamis_status bench_fill(bench *b, tamis_error *error) {
     if (status == TAMIS_OK) status = tamis_buffer_create(b->device, out_bytes, &b->out, error);
     if (status == TAMIS_OK) status = create_cache(b, error);
     if (status == TAMIS_OK) status = tamis_plan_create(b->cache, &params, &plan, error);
-    if (status == TAMIS_OK)
+    if (status == TAMIS_OK && b->eviction.kind != TAMIS_EVICT_NONE)
+        status = fill_evicted(b, plan, error);
+    else if (status == TAMIS_OK)
         status = b->params.shuffled ? fill_shuffled(b, plan, error) : fill_ordered(b, plan, error);
     if (status == TAMIS_OK) status = tamis_context_wait(b->device, error);
     tamis_plan_destroy(&plan);

@@ -166,9 +166,7 @@ static bool add_header(cJSON *root, const bench *runs, uint32_t n_runs) {
         read += runs[i].read_gb_per_s / n_runs;
         copy += runs[i].copy_gb_per_s / n_runs;
     }
-    return cJSON_AddStringToObject(header, "device", device->name) != NULL &&
-           cJSON_AddStringToObject(header, "driver", device->driver) != NULL &&
-           cJSON_AddStringToObject(header, "version", tamis_version()) != NULL &&
+    return bench_add_device(header, runs[0].device) &&
            cJSON_AddNumberToObject(header, "threads", device->compute_units) != NULL &&
            cJSON_AddNumberToObject(header, "read_gb_per_s", read) != NULL &&
            cJSON_AddNumberToObject(header, "copy_gb_per_s", copy) != NULL;
@@ -181,13 +179,9 @@ bool bench_write_json(const bench *runs, uint32_t n_runs, cli_output *output, co
     for (uint32_t i = 0; i < n_runs; i++)
         for (uint32_t a = 0; made && a < runs[i].n_arms; a++)
             made = add_result(results, &runs[i], &runs[i].arms[a]);
-    char *text = made ? cJSON_Print(root) : NULL;
-    bool written = false;
-    if (text == NULL)
-        cli_fail(command, "out of host memory");
-    else
-        written = cli_output_commit(output, command, text);
-    cJSON_free(text);
-    cJSON_Delete(root);
-    return written;
+    if (!made) {
+        cJSON_Delete(root);
+        root = NULL;
+    }
+    return bench_commit(root, output, command);
 }

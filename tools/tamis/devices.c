@@ -1,25 +1,34 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* `tamis devices`: every device of every backend, and why one cannot be used. */
-#include "cli.h"
+#include "devices.h"
 #include "table.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 typedef struct devices_flags {
-    const char *device;
+    const char *device, *json;
+    uint32_t matrix, markdown;
 } devices_flags;
 
 static const cli_option options[] = {
     {"--device", "ID", "only this device, or the devices of this backend", CLI_TEXT,
      offsetof(devices_flags, device), 0, 0, NULL},
+    {"--matrix", "", "which evictions, selections and dtypes go together on each backend", CLI_FLAG,
+     offsetof(devices_flags, matrix), 0, 0, NULL},
+    {"--markdown", "", "the matrix as Markdown", CLI_FLAG, offsetof(devices_flags, markdown), 0, 0,
+     NULL},
+    {"--json", "FILE", "every cell of the matrix as JSON; the file appears only when complete",
+     CLI_TEXT, offsetof(devices_flags, json), 0, 0, NULL},
 };
 
 static const cli_command devices_command = {
     "tamis devices",
-    "[--device ID]",
-    "Lists the devices of all backends, best first: what can be used, and why the rest cannot.",
-    "  tamis devices\n  tamis devices --device opencl\n",
+    "[--device ID] [--matrix [--markdown] [--json FILE]]",
+    "Lists the devices of all backends, best first: what can be used, and why the rest cannot.\n"
+    "With --matrix, which evictions go with which selections: a small plan is made of each, with\n"
+    "every dtype, on the first usable device of each backend.",
+    "  tamis devices\n  tamis devices --device opencl\n  tamis devices --matrix\n",
     options,
     sizeof(options) / sizeof(options[0])};
 
@@ -34,8 +43,7 @@ static const char *kind_name(tamis_device_kind kind) {
     }
 }
 
-/* Whether `device` means this entry: its id, or its backend; NULL means every one. */
-static bool is_meant(const tamis_device_info *info, const char *device) {
+bool devices_is_meant(const tamis_device_info *info, const char *device) {
     return device == NULL || strcmp(device, "auto") == 0 || strcmp(device, info->id) == 0 ||
            strcmp(device, info->backend) == 0;
 }
@@ -66,7 +74,7 @@ static int print_devices(const tamis_device_info *infos, size_t count, const cha
     for (size_t i = 0; i < table.columns; i++)
         cli_table_add(&table, "%s", head[i]);
     for (size_t i = 0; i < count; i++)
-        if (is_meant(&infos[i], device)) add_row(&table, &infos[i]);
+        if (devices_is_meant(&infos[i], device)) add_row(&table, &infos[i]);
     if (table.cells == table.columns)
         code = cli_fail(devices_command.name, "--device %s: no such device", device);
     else if (!cli_table_print(&table))
@@ -79,16 +87,23 @@ int cli_devices(int argc, char *const *argv) {
     devices_flags f = {0};
     int code = cli_parse(&devices_command, &f, argc, argv);
     if (code >= 0) return code;
+    if (!f.matrix && (f.markdown || f.json != NULL)) {
+        cli_fail(devices_command.name, "%s: is of --matrix, which is not given",
+                 f.markdown ? "--markdown" : "--json");
+        return CLI_USAGE;
+    }
     size_t count = 0;
     tamis_status status = tamis_device_list(NULL, 0, &count);
     tamis_device_info *infos = calloc(count > 0 ? count : 1, sizeof(*infos));
     if (infos == NULL) return cli_fail(devices_command.name, "out of host memory");
     size_t capacity = count;
     if (status == TAMIS_OK) status = tamis_device_list(infos, capacity, &count);
-    if (status != TAMIS_OK)
-        code = cli_fail(devices_command.name, "%s", tamis_status_text(status));
-    else
-        code = print_devices(infos, count < capacity ? count : capacity, f.device);
+    if (status != TAMIS_OK) code = cli_fail(devices_command.name, "%s", tamis_status_text(status));
+    if (count > capacity) count = capacity; /* one that came since has no place */
+    if (status == TAMIS_OK && f.matrix)
+        code = devices_matrix(devices_command.name, infos, count, f.device, f.markdown, f.json);
+    else if (status == TAMIS_OK)
+        code = print_devices(infos, count, f.device);
     free(infos);
     return code;
 }

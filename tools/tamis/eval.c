@@ -14,6 +14,7 @@ static const evaluation evaluations[] = {
     {"passkey", eval_passkey, "how many planted keys are found again in a long text"},
     {"recall", eval_recall, "how much of the true attention the pages read hold"},
     {"perplexity", eval_perplexity, "how well a text is foretold after a long context"},
+    {"eviction", eval_eviction, "what evictions cost: attention's output, planted keys, time"},
 };
 
 static void print_usage(void) {
@@ -32,7 +33,9 @@ int cli_eval(int argc, char *const *argv) {
     }
     for (size_t i = 0; i < sizeof(evaluations) / sizeof(evaluations[0]); i++)
         if (strcmp(name, evaluations[i].name) == 0) return evaluations[i].run(argc - 1, argv + 1);
-    cli_fail("tamis eval", "%s: unknown evaluation, must be one of passkey, recall, perplexity",
+    cli_fail("tamis eval",
+             "%s: unknown evaluation, must be one of passkey, recall, perplexity, "
+             "eviction",
              name);
     return CLI_USAGE;
 }

@@ -10,20 +10,27 @@
 
 #include <cjson/cJSON.h>
 
-/* `tamis eval passkey`, `recall`, `perplexity`: arguments after the name. */
+/* `tamis eval passkey`, `recall`, `perplexity`, `eviction`: arguments after the name. */
 int eval_passkey(int argc, char *const *argv);
 int eval_recall(int argc, char *const *argv);
 int eval_perplexity(int argc, char *const *argv);
+int eval_eviction(int argc, char *const *argv);
 
 /* ---- Arms ------------------------------------------------------------------------------------ */
 
-/* One way to read: a selection with its budget, over bounds of one kind. */
+/* One way to read: a selection with its budget, over bounds of one kind; or full over what an
+ * eviction keeps. */
 typedef struct eval_arm {
     tamis_selection selection;
-    tamis_bounds bounds; /* quest only */
-    const char *select;  /* "quest" */
-    const char *score;   /* "minmax", "meanstd", "mean" for quest; "mass", "random"; "-" else */
+    tamis_bounds bounds;      /* quest only */
+    tamis_eviction eviction;  /* kind none: a selection */
+    cli_eviction_text select; /* "quest", "snapkv" */
+    const char *score; /* "minmax", "meanstd", "mean" for quest; "mass", "random"; "-" else */
 } eval_arm;
+
+static inline bool eval_arm_evicts(const eval_arm *arm) {
+    return arm->eviction.kind != TAMIS_EVICT_NONE;
+}
 
 #define EVAL_CONTEXT_MAX (1u << 20)
 
@@ -31,6 +38,7 @@ typedef struct eval_arm {
 typedef struct eval_arms {
     uint32_t count;
     eval_arm arms[EVAL_ARMS_MAX];
+    bool timing; /* plans collect stage times, and wait for each stage */
 } eval_arms;
 
 /* The flags --select, --score, --budget, --sinks, --recent, --dense-layers, --group, --width,
@@ -42,13 +50,17 @@ typedef struct eval_arm_flags {
     cli_selection_flags selection;
     uint32_t page_size; /* index into cli_page_sizes */
     const char *width;  /* of meanstd, a decimal number; NULL: 1 */
+    /* --evict, --evict-budget and the flags of an eviction, of those that take them */
+    cli_list evictions;     /* as cli_list_evictions takes them */
+    cli_list evict_budgets; /* empty: budgets */
+    cli_eviction_flags eviction;
 } eval_arm_flags;
 
 /* What these flags are before a command sets its own defaults: pages of 16, all else unset. */
 /* clang-format off */
 #define EVAL_ARM_DEFAULTS                                                                          \
     .page_size = 1, .selection = {CLI_UNSET, CLI_UNSET, CLI_UNSET, CLI_UNSET},                     \
-    .scores = {1, {TAMIS_BOUNDS_MINMAX}}
+    .scores = {1, {TAMIS_BOUNDS_MINMAX}}, .eviction = CLI_EVICTION_UNSET
 
 /* Entries of a command's table of options: `type` is its struct of flags, `member` the
  * eval_arm_flags in it. Defaults of --select and --budget are the command's, and text. */
@@ -72,13 +84,31 @@ typedef struct eval_arm_flags {
          CLI_CHOICE, offsetof(type, member.selection.group), 0, 0, cli_groups},                    \
         {"--page-size", "N", "slots a page: 8, 16, 32, 64 (default 16)", CLI_CHOICE,               \
          offsetof(type, member.page_size), 0, 0, cli_page_sizes}
+
+/* The same for evictions as arms. */
+#define EVAL_EVICT_OPTIONS(type, member)                                                           \
+    {"--evict", "K[,K]",                                                                           \
+     "evictions as arms, too: all, or\n"                                                           \
+     "                           " CLI_EVICTION_NAMES ";\n"                                        \
+     "                           an option goes behind its kind: h2o+rerank",                      \
+     CLI_EVICTIONS, offsetof(type, member.evictions), 0, 0, NULL},                                 \
+        {"--evict-budget", "N[,N]", "tokens a lane that they keep (default: those of --budget)",   \
+         CLI_NUMBERS, offsetof(type, member.evict_budgets), 1, EVAL_CONTEXT_MAX, NULL},            \
+        CLI_EVICTION_OPTIONS_OF(type, member.eviction)
 /* clang-format on */
 
-/* Every selection with every budget, quest with every score too; full once, first and always there.
- * The selections are checked against the page size. Arms of one bounds kind stand together. None is
- * there twice. Prints why and returns false if it cannot be. */
+/* Every selection with every budget, quest with every score too; full once, first and always there;
+ * then every eviction with every budget of its own. The selections are checked against the page
+ * size. Arms of one bounds kind stand together. None is there twice. Prints why and returns false
+ * if it cannot be. */
 bool eval_list_arms(const char *command, const eval_arm_flags *flags, uint64_t seed,
                     eval_arms *out);
+/* Only the evictions, behind what `out` has. */
+bool eval_list_evictions(const char *command, const eval_arm_flags *flags, eval_arms *out);
+
+/* Tokens that the arms with an eviction may keep at most, in all lanes of a sequence together, as
+ * tokens of a lane; 0 without such arms. */
+uint32_t eval_most_kept(const eval_arms *arms, uint32_t length);
 
 /* ---- A model with a cache -------------------------------------------------------------------- */
 
@@ -87,7 +117,8 @@ typedef struct eval_rig {
     tamis_context *context;
     tamis_model *model;
     tamis_cache *cache;
-    tamis_runner *runners[EVAL_ARMS_MAX]; /* by arm; arm 0 is full and prefills */
+    tamis_runner *runners[EVAL_ARMS_MAX]; /* by arm; arm 0 is full and prefills for all but those
+                                             with an eviction, which prefill for themselves */
     const eval_arms *arms;
     uint32_t max_sequences;
 } eval_rig;
@@ -134,11 +165,18 @@ void eval_interval(uint64_t right, uint64_t trials, double *low, double *high);
  * part under way. done == total ends it. */
 void eval_progress(const char *what, uint64_t done, uint64_t total);
 
-/* Adds select, score, budget and length to a row. Full reads all: its budget is the length. */
+/* An arm's budget. Full reads all: its budget is the length. */
+uint32_t eval_arm_budget(const eval_arm *arm, uint32_t length);
+
+/* Adds an arm's budget to a table, "-" for full. */
+void eval_add_budget(cli_table *table, const eval_arm *arm);
+
+/* Adds select, score, budget and length to a row, and evict if it is an eviction, whose name is
+ * then under both. */
 bool eval_add_arm(cJSON *row, const eval_arm *arm, uint32_t length);
 
-/* The settings that every evaluation has: dtype, page_size, width, and of the selections' own
- * defaults those that flags replace. NULL if memory ran out. */
+/* The settings that every evaluation has: dtype, page_size, width, and of the selections' and
+ * evictions' own defaults those that flags replace. NULL if memory ran out. */
 cJSON *eval_settings(const eval_arm_flags *flags, tamis_dtype dtype);
 
 /* Writes {"tool": "tamis eval NAME", "version", "device", "device_name", "driver", "model",

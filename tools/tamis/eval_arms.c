@@ -1,33 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The arms of an evaluation: every selection with every budget and, for quest, every score. */
+/* The arms of an evaluation: every selection with every budget and, for quest, every score;
+ * evictions with their budgets. */
 #include "eval.h"
-
-#include <math.h>
-#include <stdlib.h>
-#include <string.h>
-
-#define DIGITS "0123456789"
-
-/* Digits, with a point among them or without. */
-static bool is_decimal(const char *text) {
-    size_t whole = strspn(text, DIGITS), point = text[whole] == '.';
-    size_t part = point ? strspn(text + whole + 1, DIGITS) : 0;
-    return whole + part > 0 && text[whole + point + part] == '\0';
-}
 
 /* A decimal number above 0. */
 static bool parse_width(const char *command, const char *text, float *out) {
-    float width = is_decimal(text) ? strtof(text, NULL) : INFINITY;
-    if (!isfinite(width)) {
-        cli_fail(command, "--width %s: not a decimal number", text);
-        return false;
-    }
-    if (width <= 0) {
-        cli_fail(command, "--width %s: must be above 0", text);
-        return false;
-    }
-    *out = width;
-    return true;
+    if (!cli_decimal(command, "--width", text, out)) return false;
+    if (*out > 0) return true;
+    cli_fail(command, "--width %s: must be above 0", text);
+    return false;
 }
 
 static const char *score_name(const eval_arm *arm) {
@@ -48,7 +29,9 @@ static bool is_listed(const eval_arms *arms, const eval_arm *arm) {
         const eval_arm *other = &arms->arms[i];
         if (other->selection.kind == arm->selection.kind &&
             other->selection.budget == arm->selection.budget &&
-            other->bounds.kind == arm->bounds.kind)
+            other->bounds.kind == arm->bounds.kind && other->eviction.kind == arm->eviction.kind &&
+            other->eviction.options == arm->eviction.options &&
+            other->eviction.budget == arm->eviction.budget)
             return true;
     }
     return false;
@@ -58,11 +41,15 @@ static bool is_listed(const eval_arms *arms, const eval_arm *arm) {
 static bool add_arm(const char *command, eval_arm arm, eval_arms *out) {
     if (is_listed(out, &arm)) return true;
     if (out->count == EVAL_ARMS_MAX) {
-        cli_fail(command, "--select, --score and --budget: more than %d combinations",
+        cli_fail(command, "--select, --score, --evict and budgets: more than %d combinations",
                  EVAL_ARMS_MAX);
         return false;
     }
-    arm.select = tamis_selection_name(arm.selection.kind);
+    if (eval_arm_evicts(&arm))
+        arm.select = cli_eviction_name(&arm.eviction);
+    else
+        snprintf(arm.select.text, sizeof(arm.select.text), "%s",
+                 tamis_selection_name(arm.selection.kind));
     arm.score = score_name(&arm);
     out->arms[out->count++] = arm;
     return true;
@@ -93,6 +80,36 @@ static bool add_quest(const char *command, const eval_arm_flags *flags, float wi
     return true;
 }
 
+bool eval_list_evictions(const char *command, const eval_arm_flags *flags, eval_arms *out) {
+    const cli_list *budgets =
+        flags->evict_budgets.count > 0 ? &flags->evict_budgets : &flags->budgets;
+    uint32_t values[CLI_EVICTIONS_MAX], count = cli_list_evictions(&flags->evictions, values);
+    for (uint32_t v = 0; v < count; v++)
+        for (uint32_t b = 0; b < budgets->count; b++) {
+            eval_arm arm = {0};
+            tamis_selection_default(TAMIS_SELECT_FULL, &arm.selection);
+            if (!cli_eviction(command, values[v], budgets->values[b], &flags->eviction, count > 1,
+                              &arm.eviction) ||
+                !add_arm(command, arm, out))
+                return false;
+        }
+    return true;
+}
+
+uint32_t eval_most_kept(const eval_arms *arms, uint32_t length) {
+    uint32_t most = 0;
+    for (uint32_t i = 0; i < arms->count; i++) {
+        const tamis_eviction *e = &arms->arms[i].eviction;
+        if (e->kind == TAMIS_EVICT_NONE) continue;
+        /* Some options keep more than the budget in all. */
+        bool more = e->options & (TAMIS_EVICT_REFERENCE_SCHEDULE | TAMIS_EVICT_BLEND |
+                                  TAMIS_EVICT_BUDGET_BESIDE | TAMIS_EVICT_BUDGET_CHUNKS);
+        uint32_t kept = more || e->budget > length ? length : e->budget;
+        most = kept > most ? kept : most;
+    }
+    return most;
+}
+
 bool eval_list_arms(const char *command, const eval_arm_flags *flags, uint64_t seed,
                     eval_arms *out) {
     float width = 1;
@@ -110,5 +127,5 @@ bool eval_list_arms(const char *command, const eval_arm_flags *flags, uint64_t s
             added = add_budgets(command, flags, kind, (tamis_bounds){0}, seed, out);
         if (!added) return false;
     }
-    return true;
+    return eval_list_evictions(command, flags, out);
 }

@@ -4,7 +4,6 @@
 #include "eval_windows.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #define TEXTS_MAX 100000
 
@@ -29,6 +28,7 @@ static const cli_option options[] = {
     {"--seed", "N", "texts follow from the seed and their number (default 0)", CLI_NUMBER,
      offsetof(passkey_flags, seed), 0, UINT32_MAX, NULL},
     EVAL_ARM_OPTIONS(passkey_flags, arms, "full,quest,window", "512"),
+    EVAL_EVICT_OPTIONS(passkey_flags, arms),
     {"--dtype", "TYPE", "of the cache: f32, f16, bf16 (default f16)", CLI_CHOICE,
      offsetof(passkey_flags, dtype), 0, 0, cli_dtypes},
     {"--json", "FILE", "the same rows as JSON; the file appears only when complete", CLI_TEXT,
@@ -44,11 +44,14 @@ static const cli_command passkey_command = {
     "and the question and the answer go through the arm's selection token by token, the\n"
     "questions of a text side by side. An answer is right if all five digits are; 95 %\n"
     "intervals are Wilson's, which treat questions as independent, those of one text too.\n"
-    "random is one draw of pages for each seed, to be averaged over seeds. The exit status\n"
-    "does not depend on the answers.",
+    "random is one draw of pages for each seed, to be averaged over seeds. An arm with an\n"
+    "eviction reads the text for itself and evicts before any question is asked. The exit\n"
+    "status does not depend on the answers.",
     "  tamis eval passkey --model tests/data/needle.gguf --length 2000 --texts 4\n"
     "  tamis eval passkey --model model.gguf --select quest,window,oracle,random \\\n"
-    "      --score minmax,meanstd,mean --budget 256,512 --json passkey.json\n",
+    "      --score minmax,meanstd,mean --budget 256,512 --json passkey.json\n"
+    "  tamis eval passkey --model tests/data/needle.gguf --length 2000 --texts 4 \\\n"
+    "      --evict h2o,snapkv,adakv --budget 512\n",
     options,
     sizeof(options) / sizeof(options[0])};
 
@@ -80,92 +83,44 @@ static int parse(passkey_flags *f, int argc, char *const *argv) {
     return -1;
 }
 
-/* ---- Questions ------------------------------------------------------------------------------- */
-
-/* An answer as it grows. */
-typedef struct answer {
-    tamis_sequence fork;
-    uint32_t tokens, bytes;
-    int32_t last;
-    char text[PASSKEY_DIGITS];
-} answer;
-
-static bool is_done(const answer *a) {
-    return a->bytes == PASSKEY_DIGITS || a->tokens == PASSKEY_DIGITS;
-}
-
-static void extend(answer *a, const tamis_model *model, int32_t token) {
-    size_t bytes = 0;
-    const char *text = tamis_model_token_text(model, token, &bytes);
-    for (size_t i = 0; i < bytes && a->bytes < PASSKEY_DIGITS; i++)
-        a->text[a->bytes++] = text[i];
-    a->tokens++;
-    a->last = token;
-}
-
-/* Step `step` of all answers that are not done, each fed its question, then itself. *rows becomes
- * 0 when there are none. */
-static tamis_status decode(passkey_run *run, uint32_t arm, const passkey_text *text, uint32_t step,
-                           answer *answers, uint32_t *rows, tamis_error *error) {
-    tamis_sequence sequences[PASSKEY_KEYS_MAX];
-    int32_t tokens[PASSKEY_KEYS_MAX], next[PASSKEY_KEYS_MAX];
-    uint32_t which[PASSKEY_KEYS_MAX], n = 0;
-    passkey_result *result = &run->results[arm];
-    for (uint32_t i = 0; i < text->n_keys; i++) {
-        const passkey_question *question = &text->questions[i];
-        if (is_done(&answers[i])) continue;
-        which[n] = i;
-        sequences[n] = answers[i].fork;
-        tokens[n++] = step < question->count ? question->tokens[step] : answers[i].last;
-    }
-    *rows = n;
-    if (n == 0) return TAMIS_OK;
-    double start = cli_seconds();
-    tamis_status status =
-        tamis_runner_decode(run->rig.runners[arm], sequences, n, tokens, next, error);
-    result->seconds += cli_seconds() - start;
-    result->tokens += n;
-    for (uint32_t i = 0; status == TAMIS_OK && i < n; i++)
-        if (step + 1 >= text->questions[which[i]].count)
-            extend(&answers[which[i]], run->rig.model, next[i]);
-    return status;
-}
-
-static tamis_status remove_forks(passkey_run *run, const passkey_text *text, const answer *answers,
-                                 tamis_error *error) {
-    tamis_status status = TAMIS_OK;
-    for (uint32_t i = 0; status == TAMIS_OK && i < text->n_keys; i++)
-        status = tamis_cache_remove(run->rig.cache, answers[i].fork, error);
-    return status;
-}
-
-/* All questions of a text that the cache holds as `parent`, by one arm. */
-static tamis_status ask(passkey_run *run, uint32_t arm, const passkey_text *text,
-                        tamis_sequence parent, tamis_error *error) {
-    answer answers[PASSKEY_KEYS_MAX] = {0};
-    uint32_t rows = text->n_keys;
-    tamis_status status = eval_rig_bounds(&run->rig, arm, error);
-    for (uint32_t i = 0; status == TAMIS_OK && i < text->n_keys; i++)
-        status = tamis_cache_fork(run->rig.cache, parent, &answers[i].fork, error);
-    for (uint32_t step = 0; status == TAMIS_OK && rows > 0; step++)
-        status = decode(run, arm, text, step, answers, &rows, error);
-    for (uint32_t i = 0; status == TAMIS_OK && i < text->n_keys; i++)
-        run->results[arm].right[i] +=
-            answers[i].bytes == PASSKEY_DIGITS &&
-            memcmp(answers[i].text, text->questions[i].key, PASSKEY_DIGITS) == 0;
-    return status == TAMIS_OK ? remove_forks(run, text, answers, error) : status;
-}
-
 /* ---- Texts ----------------------------------------------------------------------------------- */
 
-static tamis_status hold(passkey_run *run, tamis_sequence sequence, tamis_error *error) {
+/* Notes what a text takes in the cache before an arm is asked. */
+static tamis_status hold(passkey_run *run, uint32_t arm, tamis_sequence sequence,
+                         tamis_error *error) {
     tamis_sequence_stats stats;
     tamis_status status = tamis_cache_get_sequence_stats(run->rig.cache, sequence, &stats);
     if (status != TAMIS_OK) return cli_error(error, status, "the text's sequence is unknown");
-    for (uint32_t a = 0; a < run->arms.count; a++)
-        if (stats.bytes_held > run->results[a].bytes_held)
-            run->results[a].bytes_held = stats.bytes_held;
+    if (stats.bytes_held > run->results[arm].bytes_held)
+        run->results[arm].bytes_held = stats.bytes_held;
     return TAMIS_OK;
+}
+
+/* All questions of a text that the cache holds as `sequence`, by one arm. */
+static tamis_status ask(passkey_run *run, uint32_t arm, const passkey_text *text,
+                        tamis_sequence sequence, tamis_error *error) {
+    bool right[PASSKEY_KEYS_MAX] = {false};
+    passkey_result *result = &run->results[arm];
+    tamis_status status = eval_rig_bounds(&run->rig, arm, error);
+    if (status == TAMIS_OK)
+        status = passkey_ask(&run->rig, arm, text, sequence, right, &result->tokens,
+                             &result->seconds, error);
+    for (uint32_t i = 0; status == TAMIS_OK && i < text->n_keys; i++)
+        result->right[i] += right[i];
+    return status;
+}
+
+/* The same under an arm with an eviction, which reads the text for itself. */
+static tamis_status read_and_ask(passkey_run *run, uint32_t arm, const passkey_text *text,
+                                 tamis_error *error) {
+    tamis_sequence sequence;
+    tamis_status status = tamis_cache_add(run->rig.cache, &sequence, error);
+    if (status == TAMIS_OK)
+        status = tamis_runner_prefill(run->rig.runners[arm], sequence, text->tokens, text->count,
+                                      NULL, error);
+    if (status == TAMIS_OK) status = hold(run, arm, sequence, error);
+    if (status == TAMIS_OK) status = ask(run, arm, text, sequence, error);
+    return status == TAMIS_OK ? tamis_cache_remove(run->rig.cache, sequence, error) : status;
 }
 
 /* One text by all arms; `done` parts of the length's bar are there before. */
@@ -179,10 +134,13 @@ static tamis_status run_text(passkey_run *run, uint32_t length, uint32_t index, 
     if (status == TAMIS_OK)
         status = tamis_runner_prefill(run->rig.runners[0], sequence, text.tokens, text.count, NULL,
                                       error);
-    if (status == TAMIS_OK) status = hold(run, sequence, error);
     if (status == TAMIS_OK) eval_progress(what, parts * index + 1, total);
     for (uint32_t a = 0; status == TAMIS_OK && a < run->arms.count; a++) {
-        status = ask(run, a, &text, sequence, error);
+        bool evicts = eval_arm_evicts(&run->arms.arms[a]);
+        if (!evicts) status = hold(run, a, sequence, error);
+        if (status == TAMIS_OK)
+            status =
+                evicts ? read_and_ask(run, a, &text, error) : ask(run, a, &text, sequence, error);
         if (status == TAMIS_OK) eval_progress(what, parts * index + 2 + a, total);
     }
     if (status == TAMIS_OK) status = tamis_cache_remove(run->rig.cache, sequence, error);
@@ -222,11 +180,14 @@ static int measure(passkey_run *run) {
 static int prepare(passkey_run *run) {
     const passkey_flags *f = run->flags;
     uint32_t page_size = cli_page_size(f->arms.page_size), length = eval_longest(&f->lengths);
-    /* A fork owns a copy of the text's last page and what comes after it. */
-    uint64_t tail = PASSKEY_TAIL_TOKENS + 2 * page_size;
-    int code = eval_rig_open(
-        &run->rig, passkey_command.name, f->device, f->model, (tamis_dtype)f->dtype, page_size,
-        &run->arms, length + page_size + f->n_keys * tail, length + PASSKEY_TAIL_TOKENS, f->n_keys);
+    /* A fork owns a copy of the text's last page and what comes after it, or where tokens take each
+     * other's places of all that is kept. */
+    uint32_t kept = eval_most_kept(&run->arms, length);
+    uint64_t tail = PASSKEY_TAIL_TOKENS + 2 * page_size + kept;
+    uint64_t texts = (kept > 0 ? 2 : 1) * ((uint64_t)length + page_size);
+    int code = eval_rig_open(&run->rig, passkey_command.name, f->device, f->model,
+                             (tamis_dtype)f->dtype, page_size, &run->arms, texts + f->n_keys * tail,
+                             length + PASSKEY_TAIL_TOKENS, f->n_keys);
     if (code != CLI_OK) return code;
     if (!eval_text_open(&run->natural, passkey_command.name, f->text, f->model)) return CLI_FAILED;
     if (run->natural.bytes == 0)

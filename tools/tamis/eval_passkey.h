@@ -48,6 +48,19 @@ tamis_status passkey_text_make(const passkey_source *source, uint32_t length, ui
                                passkey_text *out, tamis_error *error);
 void passkey_text_free(passkey_text *text);
 
+/* Asks all questions of a text that the cache holds as `parent`, each on a fork of it, side by
+ * side, through an arm's runner. right[i]: whether all digits of key i came. Adds the tokens
+ * decoded and the seconds that they took. */
+tamis_status passkey_ask(const eval_rig *rig, uint32_t arm, const passkey_text *text,
+                         tamis_sequence parent, bool right[PASSKEY_KEYS_MAX], uint64_t *tokens,
+                         double *seconds, tamis_error *error);
+
+/* Lets an arm's runner answer a question that `sequence` already holds, with `first` as the first
+ * token of the answer. */
+tamis_status passkey_answer(const eval_rig *rig, uint32_t arm, const passkey_question *question,
+                            tamis_sequence sequence, int32_t first, bool *right,
+                            tamis_error *error);
+
 /* One arm at one length, over all texts. */
 typedef struct passkey_result {
     uint64_t right[PASSKEY_KEYS_MAX]; /* by depth */

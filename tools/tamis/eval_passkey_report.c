@@ -15,22 +15,23 @@ static double bytes_read(const passkey_result *r) {
     return (double)(r->counters.kv_bytes_read + r->counters.bounds_bytes_read) / (double)r->tokens;
 }
 
-static double bytes_full(const passkey_result *r) {
-    return (double)r->counters.kv_bytes_full / (double)r->tokens;
+/* What full reads for the same tokens. After an eviction the cache no longer tells: then what the
+ * arm of full, the first of the length, has read. */
+static double bytes_full(const eval_arm *arm, const passkey_result *r, const passkey_result *full) {
+    const passkey_result *from = eval_arm_evicts(arm) ? full : r;
+    return (double)from->counters.kv_bytes_full / (double)from->tokens;
 }
 
 static void add_line(cli_table *table, const passkey_report *report, uint32_t length,
-                     const eval_arm *arm, const passkey_result *result) {
+                     const eval_arm *arm, const passkey_result *result,
+                     const passkey_result *full) {
     uint64_t right = all_right(report, result);
     uint64_t trials = (uint64_t)report->n_texts * report->n_keys;
     double low, high;
     eval_interval(right, trials, &low, &high);
-    cli_table_add(table, "%s", arm->select);
+    cli_table_add(table, "%s", arm->select.text);
     cli_table_add(table, "%s", arm->score);
-    if (arm->selection.kind == TAMIS_SELECT_FULL)
-        cli_table_add(table, "-");
-    else
-        cli_table_add(table, "%u", arm->selection.budget);
+    eval_add_budget(table, arm);
     cli_table_add(table, "%u", length);
     cli_table_add(table, "%" PRIu64, trials);
     cli_table_add(table, "%" PRIu64, right);
@@ -38,7 +39,7 @@ static void add_line(cli_table *table, const passkey_report *report, uint32_t le
     cli_table_add(table, "%.3f-%.3f", low, high);
     cli_table_add(table, "%.1f", (double)result->tokens / result->seconds);
     cli_table_add(table, "%s", cli_bytes(bytes_read(result)).text);
-    cli_table_add(table, "%.3f", bytes_read(result) / bytes_full(result));
+    cli_table_add(table, "%.3f", bytes_read(result) / bytes_full(arm, result, full));
 }
 
 bool passkey_print(const passkey_report *report) {
@@ -54,7 +55,7 @@ bool passkey_print(const passkey_report *report) {
     for (uint32_t l = 0; l < report->lengths->count; l++)
         for (uint32_t a = 0; a < arms->count; a++)
             add_line(&table, report, report->lengths->values[l], &arms->arms[a],
-                     &report->results[l * arms->count + a]);
+                     &report->results[l * arms->count + a], &report->results[l * arms->count]);
     printf("%u texts of each length, %u keys each, by %s on %s (%s); tokens/s: of a batch of up to "
            "%u forks that share a text's pages\n",
            report->n_texts, report->n_keys,
@@ -80,7 +81,7 @@ static bool add_accuracy(cJSON *row, const passkey_report *report, const passkey
 }
 
 static bool add_row(cJSON *rows, const passkey_report *report, uint32_t length, const eval_arm *arm,
-                    const passkey_result *result) {
+                    const passkey_result *result, const passkey_result *full) {
     cJSON *row = cJSON_CreateObject();
     if (!cJSON_AddItemToArray(rows, row)) {
         cJSON_Delete(row);
@@ -90,7 +91,8 @@ static bool add_row(cJSON *rows, const passkey_report *report, uint32_t length, 
            cJSON_AddNumberToObject(row, "tokens_per_s", (double)result->tokens / result->seconds) !=
                NULL &&
            cJSON_AddNumberToObject(row, "kv_bytes_read_per_token", bytes_read(result)) != NULL &&
-           cJSON_AddNumberToObject(row, "kv_bytes_full_per_token", bytes_full(result)) != NULL &&
+           cJSON_AddNumberToObject(row, "kv_bytes_full_per_token", bytes_full(arm, result, full)) !=
+               NULL &&
            cJSON_AddNumberToObject(row, "kv_bytes_held", (double)result->bytes_held) != NULL;
 }
 
@@ -100,8 +102,9 @@ cJSON *passkey_rows(const passkey_report *report) {
     bool made = rows != NULL;
     for (uint32_t l = 0; l < report->lengths->count; l++)
         for (uint32_t a = 0; made && a < arms->count; a++)
-            made = add_row(rows, report, report->lengths->values[l], &arms->arms[a],
-                           &report->results[l * arms->count + a]);
+            made =
+                add_row(rows, report, report->lengths->values[l], &arms->arms[a],
+                        &report->results[l * arms->count + a], &report->results[l * arms->count]);
     if (made) return rows;
     cJSON_Delete(rows);
     return NULL;

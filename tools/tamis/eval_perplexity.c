@@ -41,6 +41,7 @@ static const cli_option options[] = {
      "windows, each at random in its part of the text; they may overlap (default 8)", CLI_NUMBER,
      offsetof(perplexity_flags, texts), 1, 1000000, NULL},
     EVAL_ARM_OPTIONS(perplexity_flags, arms, "quest,window", "512"),
+    EVAL_EVICT_OPTIONS(perplexity_flags, arms),
     {"--seed", "N", "windows and random's pages follow from it (default 0)", CLI_NUMBER,
      offsetof(perplexity_flags, seed), 0, UINT32_MAX - 1, NULL},
     {"--dtype", "TYPE", "of the cache: f32, f16, bf16 (default f16)", CLI_CHOICE,
@@ -57,7 +58,7 @@ static const cli_command perplexity_command = {
     "Reads a context exactly, once a window; then every arm takes the same text token by token\n"
     "through its selection, and the loss of each next token is summed. The scored tokens are\n"
     "the same for every length. random is one draw of pages for each seed, to be averaged over\n"
-    "seeds.",
+    "seeds. An arm with an eviction reads the context for itself and evicts behind it.",
     "  tamis eval perplexity --model tests/data/needle.gguf --length 1000 --budget 128,256\n"
     "  tamis eval perplexity --model tests/data/needle.gguf --length 500,1500 --texts 4 \\\n"
     "      --select quest,window,oracle --json out.json\n",
@@ -78,7 +79,7 @@ static double loss(const float *logits, uint32_t n, int32_t token) {
 static tamis_status feed(perplexity *p, uint32_t arm, tamis_sequence sequence, const int32_t *fed,
                          perplexity_result *result, tamis_error *error) {
     tamis_runner *runner = p->rig.runners[arm];
-    const char *select = p->rig.arms->arms[arm].select;
+    const char *select = p->rig.arms->arms[arm].select.text;
     uint32_t n_vocab = tamis_model_get_info(p->rig.model)->n_vocab;
     tamis_status status = TAMIS_OK;
     for (uint32_t t = 0; status == TAMIS_OK && t < p->windows.fed; t++) {
@@ -99,13 +100,24 @@ static tamis_status feed(perplexity *p, uint32_t arm, tamis_sequence sequence, c
     return status;
 }
 
+/* The context for an arm: a fork of what full read, or read by the arm itself if it evicts. */
+static tamis_status begin_arm(perplexity *p, uint32_t arm, tamis_sequence context,
+                              const int32_t *window, tamis_sequence *own, tamis_error *error) {
+    if (!eval_arm_evicts(&p->rig.arms->arms[arm]))
+        return tamis_cache_fork(p->rig.cache, context, own, error);
+    tamis_status status = tamis_cache_add(p->rig.cache, own, error);
+    if (status != TAMIS_OK) return status;
+    return tamis_runner_prefill(p->rig.runners[arm], *own, window, p->length, NULL, error);
+}
+
 static tamis_status score_arm(perplexity *p, uint32_t arm, tamis_sequence context,
-                              const int32_t *fed, perplexity_result *result, tamis_error *error) {
-    tamis_sequence fork;
+                              const int32_t *window, perplexity_result *result,
+                              tamis_error *error) {
+    tamis_sequence own;
     tamis_status status = eval_rig_bounds(&p->rig, arm, error);
-    if (status == TAMIS_OK) status = tamis_cache_fork(p->rig.cache, context, &fork, error);
-    if (status == TAMIS_OK) status = feed(p, arm, fork, fed, result, error);
-    return status == TAMIS_OK ? tamis_cache_remove(p->rig.cache, fork, error) : status;
+    if (status == TAMIS_OK) status = begin_arm(p, arm, context, window, &own, error);
+    if (status == TAMIS_OK) status = feed(p, arm, own, window + p->length, result, error);
+    return status == TAMIS_OK ? tamis_cache_remove(p->rig.cache, own, error) : status;
 }
 
 static tamis_status score_length(perplexity *p, uint32_t length, perplexity_result *results,
@@ -127,7 +139,7 @@ static tamis_status score_length(perplexity *p, uint32_t length, perplexity_resu
             status = tamis_runner_prefill(p->rig.runners[0], context, window, length, NULL, error);
         if (status == TAMIS_OK) eval_progress(what, ++done, total);
         for (uint32_t a = 0; status == TAMIS_OK && a < arms; a++) {
-            status = score_arm(p, a, context, window + length, &results[a], error);
+            status = score_arm(p, a, context, window, &results[a], error);
             if (status == TAMIS_OK) eval_progress(what, ++done, total);
         }
         if (status == TAMIS_OK) status = tamis_cache_remove(p->rig.cache, context, error);
@@ -157,26 +169,27 @@ typedef struct figures {
     double nll, perplexity, bits_per_byte, kv_read, kv_full; /* bytes a token */
 } figures;
 
-static figures figures_of(const perplexity_result *r) {
+/* After an eviction the cache no longer tells what full would read: then what full, the first arm
+ * of the length, has read. */
+static figures figures_of(const eval_arm *arm, const perplexity_result *r,
+                          const perplexity_result *full) {
+    const tamis_plan_counters *whole = eval_arm_evicts(arm) ? &full->counters : &r->counters;
     double tokens = (double)r->tokens, nll = r->nll / tokens;
     const tamis_plan_counters *c = &r->counters;
     return (figures){.nll = nll,
                      .perplexity = exp(nll),
                      .bits_per_byte = r->nll / log(2) / (double)r->bytes,
                      .kv_read = (double)(c->kv_bytes_read + c->bounds_bytes_read) / tokens,
-                     .kv_full = (double)c->kv_bytes_full / tokens};
+                     .kv_full = (double)whole->kv_bytes_full / tokens};
 }
 
 static void add_cells(cli_table *table, uint32_t length, const eval_arm *arm,
-                      const perplexity_result *result) {
-    const figures f = figures_of(result);
+                      const perplexity_result *result, const perplexity_result *full) {
+    const figures f = figures_of(arm, result, full);
     cli_table_add(table, "%u", length);
-    cli_table_add(table, "%s", arm->select);
+    cli_table_add(table, "%s", arm->select.text);
     cli_table_add(table, "%s", arm->score);
-    if (arm->selection.kind == TAMIS_SELECT_FULL)
-        cli_table_add(table, "-");
-    else
-        cli_table_add(table, "%u", arm->selection.budget);
+    eval_add_budget(table, arm);
     cli_table_add(table, "%llu", (unsigned long long)result->tokens);
     cli_table_add(table, "%.4f", f.nll);
     cli_table_add(table, "%.3f", f.perplexity);
@@ -197,7 +210,7 @@ static bool print(const perplexity *p) {
     for (uint32_t i = 0; i < p->flags->lengths.count; i++)
         for (uint32_t a = 0; a < arms; a++)
             add_cells(&table, p->flags->lengths.values[i], &p->rig.arms->arms[a],
-                      &p->results[(size_t)i * arms + a]);
+                      &p->results[(size_t)i * arms + a], &p->results[(size_t)i * arms]);
     printf("%u texts, %u tokens each, on %s (%s)\n", p->flags->texts, p->flags->tokens, device->id,
            device->name);
     bool printed = cli_table_print(&table);
@@ -206,8 +219,8 @@ static bool print(const perplexity *p) {
 }
 
 static bool add_row(cJSON *rows, uint32_t length, const eval_arm *arm,
-                    const perplexity_result *result) {
-    const figures f = figures_of(result);
+                    const perplexity_result *result, const perplexity_result *full) {
+    const figures f = figures_of(arm, result, full);
     cJSON *row = cJSON_CreateObject();
     if (!cJSON_AddItemToArray(rows, row)) {
         cJSON_Delete(row);
@@ -231,7 +244,7 @@ static bool write_json(const perplexity *p, cli_output *output) {
     for (uint32_t i = 0; i < f->lengths.count; i++)
         for (uint32_t a = 0; made && a < arms; a++)
             made = add_row(rows, f->lengths.values[i], &p->rig.arms->arms[a],
-                           &p->results[(size_t)i * arms + a]);
+                           &p->results[(size_t)i * arms + a], &p->results[(size_t)i * arms]);
     if (!made) {
         cJSON_Delete(rows);
         rows = NULL;
@@ -242,13 +255,16 @@ static bool write_json(const perplexity *p, cli_output *output) {
 
 /* ---- The command ----------------------------------------------------------------------------- */
 
-/* The cache holds a context and what one fork adds, with the page that it copies. */
+/* The cache holds a context and what one fork adds, with the page that it copies; beside it the
+ * context of an arm with an eviction. */
 static int prepare(perplexity *p, const eval_arms *arms) {
     const perplexity_flags *f = p->flags;
     uint32_t longest = eval_longest(&f->lengths), page_size = cli_page_size(f->arms.page_size);
-    int code = eval_rig_open(&p->rig, perplexity_command.name, f->device, f->model,
-                             (tamis_dtype)f->dtype, page_size, arms,
-                             (uint64_t)longest + f->tokens + 3 * page_size, longest + f->tokens, 1);
+    uint64_t tokens = (uint64_t)longest + f->tokens + 3 * page_size;
+    if (eval_most_kept(arms, longest) > 0) tokens *= 2;
+    int code =
+        eval_rig_open(&p->rig, perplexity_command.name, f->device, f->model, (tamis_dtype)f->dtype,
+                      page_size, arms, tokens, longest + f->tokens, 1);
     if (code != CLI_OK) return code;
     return eval_windows_open(&p->windows, perplexity_command.name, p->rig.model, f->model, f->text,
                              longest, f->tokens, f->texts, f->seed);

@@ -4,6 +4,7 @@
 #ifndef CLI_EVAL_RECALL_H
 #define CLI_EVAL_RECALL_H
 
+#include "eval_rows.h"
 #include "eval_windows.h"
 
 /* Sums over query tokens. */
@@ -25,7 +26,7 @@ typedef struct recall {
     tamis_model_info shape;
     uint32_t page_size, n_tokens, top;
     uint32_t read_bytes;       /* of the bits of one list */
-    tamis_buffer *rows;        /* q, k, v and out of one token in one layer */
+    eval_rows rows;            /* for one token */
     float *trace;              /* [token][layer][recall_width]: q, k, v, out under full */
     uint8_t *read;             /* [arm][token][layer][KV head][read_bytes]: a bit for each page */
     uint32_t text;             /* from 1 on */
@@ -40,6 +41,10 @@ static inline size_t recall_width(const recall *r) {
 }
 static inline float *recall_row(const recall *r, uint32_t token, uint32_t layer) {
     return r->trace + ((size_t)token * r->shape.n_layers + layer) * recall_width(r);
+}
+static inline eval_host_rows recall_parts(const recall *r, uint32_t token, uint32_t layer) {
+    float *row = recall_row(r, token, layer), *k = row + r->rows.q_width;
+    return (eval_host_rows){row, k, k + r->rows.kv_width, k + 2 * r->rows.kv_width};
 }
 static inline uint8_t *recall_read(const recall *r, uint32_t arm, uint32_t token, uint32_t layer,
                                    uint32_t kv_head) {

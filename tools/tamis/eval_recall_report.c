@@ -50,12 +50,9 @@ static void add_head(cli_table *table, const char *const *words) {
 static void add_means(cli_table *table, const view *v, uint32_t arm, uint32_t layer) {
     const recall_sums mean = mean_of(v, arm, layer, ALL);
     const eval_arm *a = &v->arms->arms[arm];
-    cli_table_add(table, "%s", a->select);
+    cli_table_add(table, "%s", a->select.text);
     cli_table_add(table, "%s", a->score);
-    if (a->selection.kind == TAMIS_SELECT_FULL)
-        cli_table_add(table, "-");
-    else
-        cli_table_add(table, "%u", a->selection.budget);
+    eval_add_budget(table, a);
     cli_table_add(table, "%.4f", mean.recall);
     cli_table_add(table, "%.4f", mean.mass);
     cli_table_add(table, "%.4f", mean.error);

@@ -13,11 +13,11 @@ tamis_status recall_create(recall *r, uint32_t longest, tamis_error *error) {
     r->trace = calloc(rows, recall_width(r) * sizeof(*r->trace));
     r->read = calloc(rows * r->shape.n_kv_heads * r->rig->arms->count, r->read_bytes);
     if (r->trace == NULL || r->read == NULL) return cli_no_memory(error);
-    return tamis_buffer_create(r->rig->context, recall_width(r) * sizeof(float), &r->rows, error);
+    return eval_rows_create(&r->rows, r->rig->context, &r->shape, 1, error);
 }
 
 void recall_destroy(recall *r) {
-    tamis_buffer_destroy(&r->rows);
+    eval_rows_destroy(&r->rows);
     free(r->trace);
     free(r->read);
 }
@@ -25,17 +25,8 @@ void recall_destroy(recall *r) {
 /* The observer: q, k, v and out of the one row, to the host. */
 static tamis_status observe(void *user, const tamis_attention_rows *rows) {
     const recall *r = user;
-    uint64_t q_bytes = (uint64_t)r->shape.n_heads * r->shape.head_dim * sizeof(float);
-    uint64_t k_bytes = (uint64_t)r->shape.n_kv_heads * r->shape.head_dim * sizeof(float);
-    const tamis_rows *const parts[] = {&rows->q, &rows->k, &rows->v, &rows->out};
-    const uint64_t bytes[] = {q_bytes, k_bytes, k_bytes, q_bytes};
-    char *to = (char *)recall_row(r, r->token, rows->layer);
-    tamis_status status = TAMIS_OK;
-    for (int i = 0; status == TAMIS_OK && i < 4; i++) {
-        status = tamis_buffer_read(parts[i]->buffer, parts[i]->offset, to, bytes[i]);
-        to += bytes[i];
-    }
-    return status;
+    const eval_host_rows to = recall_parts(r, r->token, rows->layer);
+    return eval_rows_take(&r->rows, rows, &to);
 }
 
 tamis_status recall_record(recall *r, const int32_t *window, tamis_error *error) {
@@ -92,7 +83,7 @@ typedef struct replay {
  * that what it gave is found not finite there. */
 static tamis_status add_errors(const recall *r, const replay *p, uint32_t layer, const float *truth,
                                tamis_error *error) {
-    const char *select = r->rig->arms->arms[p->arm].select;
+    const char *select = r->rig->arms->arms[p->arm].select.text;
     recall_sums *sums = recall_sums_of(r, p->arm, layer);
     for (uint32_t h = 0; h < r->shape.n_heads; h++) {
         size_t at = (size_t)h * r->shape.head_dim;
@@ -109,26 +100,13 @@ static tamis_status add_errors(const recall *r, const replay *p, uint32_t layer,
 /* Writes and attends the recorded row of a layer, then reads what came of it. */
 static tamis_status attend_layer(const recall *r, const replay *p, uint32_t layer,
                                  tamis_error *error) {
-    const tamis_model_info *s = &r->shape;
-    const float *row = recall_row(r, p->token, layer);
-    uint64_t q_bytes = (uint64_t)s->n_heads * s->head_dim * sizeof(float);
-    uint64_t k_bytes = (uint64_t)s->n_kv_heads * s->head_dim * sizeof(float);
-    uint64_t out_at = q_bytes + 2 * k_bytes;
-    const tamis_rows q = {.buffer = r->rows, .dtype = TAMIS_F32};
-    const tamis_rows k = {.buffer = r->rows, .offset = q_bytes, .dtype = TAMIS_F32};
-    const tamis_rows v = {.buffer = r->rows, .offset = q_bytes + k_bytes, .dtype = TAMIS_F32};
-    const tamis_rows out = {.buffer = r->rows, .offset = out_at, .dtype = TAMIS_F32};
-    tamis_status status = tamis_buffer_write(r->rows, 0, row, out_at);
-    if (status != TAMIS_OK) return cli_error(error, status, "the device took no rows to attend");
-    status = tamis_plan_write(p->plan, layer, &k, &v, error);
-    if (status == TAMIS_OK) status = tamis_plan_attend(p->plan, layer, &q, &out, error);
-    for (uint32_t h = 0; status == TAMIS_OK && h < s->n_kv_heads; h++)
+    const eval_host_rows row = recall_parts(r, p->token, layer);
+    const eval_host_rows given = {row.q, row.k, row.v, p->out};
+    tamis_status status = eval_rows_give(&r->rows, p->plan, layer, 1, &given, error);
+    for (uint32_t h = 0; status == TAMIS_OK && h < r->shape.n_kv_heads; h++)
         status =
             note_pages(r, p->plan, p->pages, h, recall_read(r, p->arm, p->token, layer, h), error);
-    if (status != TAMIS_OK) return status;
-    status = tamis_buffer_read(r->rows, out_at, p->out, q_bytes);
-    if (status != TAMIS_OK) return cli_error(error, status, "the device gave no attended rows");
-    return add_errors(r, p, layer, row + out_at / sizeof(float), error);
+    return status == TAMIS_OK ? add_errors(r, p, layer, row.out, error) : status;
 }
 
 static tamis_status replay_tokens(const recall *r, replay *p, tamis_error *error) {

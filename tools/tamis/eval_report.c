@@ -45,17 +45,50 @@ void eval_progress(const char *what, uint64_t done, uint64_t total) {
     last_tenth = done < total ? tenth : 0;
 }
 
+static bool reads_all(const eval_arm *arm) {
+    return arm->selection.kind == TAMIS_SELECT_FULL && !eval_arm_evicts(arm);
+}
+
+uint32_t eval_arm_budget(const eval_arm *arm, uint32_t length) {
+    if (reads_all(arm)) return length;
+    return eval_arm_evicts(arm) ? arm->eviction.budget : arm->selection.budget;
+}
+
+void eval_add_budget(cli_table *table, const eval_arm *arm) {
+    if (reads_all(arm))
+        cli_table_add(table, "-");
+    else
+        cli_table_add(table, "%u", eval_arm_budget(arm, 0));
+}
+
 bool eval_add_arm(cJSON *row, const eval_arm *arm, uint32_t length) {
-    bool full = arm->selection.kind == TAMIS_SELECT_FULL;
-    return cJSON_AddStringToObject(row, "select", arm->select) != NULL &&
+    const char *name = arm->select.text;
+    return cJSON_AddStringToObject(row, "select", name) != NULL &&
+           (!eval_arm_evicts(arm) || cJSON_AddStringToObject(row, "evict", name) != NULL) &&
            cJSON_AddStringToObject(row, "score", arm->score) != NULL &&
-           cJSON_AddNumberToObject(row, "budget", full ? length : arm->selection.budget) != NULL &&
+           cJSON_AddNumberToObject(row, "budget", eval_arm_budget(arm, length)) != NULL &&
            cJSON_AddNumberToObject(row, "length", length) != NULL;
 }
 
 /* A number whose flag was given. */
 static bool add_given(cJSON *settings, const char *name, uint32_t value) {
     return value == CLI_UNSET || cJSON_AddNumberToObject(settings, name, value) != NULL;
+}
+
+static bool add_word(cJSON *settings, const char *name, const char *const *words, uint32_t value) {
+    return value == CLI_UNSET || cJSON_AddStringToObject(settings, name, words[value]) != NULL;
+}
+
+static bool add_decimal(cJSON *settings, const char *name, const char *text) {
+    return text == NULL || cJSON_AddNumberToObject(settings, name, strtod(text, NULL)) != NULL;
+}
+
+static bool add_eviction_flags(cJSON *out, const cli_eviction_flags *f) {
+    return add_given(out, "evict_sinks", f->sinks) && add_given(out, "evict_recent", f->recent) &&
+           add_given(out, "evict_window", f->window) && add_given(out, "evict_kernel", f->kernel) &&
+           add_word(out, "evict_pool", cli_poolings, f->pooling) &&
+           add_given(out, "evict_chunk", f->chunk) && add_given(out, "evict_every", f->every) &&
+           add_decimal(out, "evict_floor", f->floor) && add_decimal(out, "evict_beta", f->beta);
 }
 
 cJSON *eval_settings(const eval_arm_flags *flags, tamis_dtype dtype) {
@@ -67,8 +100,7 @@ cJSON *eval_settings(const eval_arm_flags *flags, tamis_dtype dtype) {
         cJSON_AddNumberToObject(out, "page_size", cli_page_size(flags->page_size)) != NULL &&
         cJSON_AddNumberToObject(out, "width", width) != NULL && add_given(out, "sinks", s->sinks) &&
         add_given(out, "recent", s->recent) && add_given(out, "dense_layers", s->dense_layers) &&
-        (s->group == CLI_UNSET ||
-         cJSON_AddStringToObject(out, "group", cli_groups[s->group]) != NULL);
+        add_word(out, "group", cli_groups, s->group) && add_eviction_flags(out, &flags->eviction);
     if (made) return out;
     cJSON_Delete(out);
     return NULL;

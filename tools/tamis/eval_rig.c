@@ -2,13 +2,17 @@
 /* A model with a cache, and a runner over it for each arm. */
 #include "eval.h"
 
-/* Arm 0 takes prompts in chunks; the others decode only. */
+/* Arm 0 and evictions take prompts in chunks; the others decode only. */
 static tamis_status make_runners(eval_rig *rig, uint32_t context, tamis_error *error) {
     for (uint32_t i = 0; i < rig->arms->count; i++) {
-        const tamis_plan_params params = {.selection = rig->arms->arms[i].selection,
+        const eval_arm *arm = &rig->arms->arms[i];
+        bool prefills = i == 0 || eval_arm_evicts(arm);
+        const tamis_plan_params params = {.selection = arm->selection,
                                           .max_context = context,
                                           .max_sequences = rig->max_sequences,
-                                          .max_rows = i > 0 ? rig->max_sequences : 0};
+                                          .max_rows = prefills ? 0 : rig->max_sequences,
+                                          .timing = rig->arms->timing,
+                                          .eviction = arm->eviction};
         tamis_status status =
             tamis_runner_create(rig->model, rig->cache, &params, &rig->runners[i], error);
         if (status != TAMIS_OK) return status;
@@ -24,6 +28,8 @@ int eval_rig_open(eval_rig *rig, const char *command, const char *device, const 
                                 .dtype = dtype,
                                 .capacity_tokens = tokens,
                                 .bounds = arms->arms[0].bounds};
+    for (uint32_t i = 0; i < arms->count; i++)
+        cache.planes |= tamis_eviction_planes(&arms->arms[i].eviction);
     *rig = (eval_rig){.arms = arms, .max_sequences = max_sequences};
     tamis_status status = cli_open(device, &rig->context, &error);
     if (status == TAMIS_OK) status = tamis_model_load(rig->context, model, &rig->model, &error);

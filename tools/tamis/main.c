@@ -12,9 +12,9 @@ typedef struct command {
 } command;
 
 static const command commands[] = {
-    {"devices", cli_devices, "list devices, and why one cannot be used"},
+    {"devices", cli_devices, "list devices, why one cannot be used, and what goes together"},
     {"run", cli_run, "answer a prompt with a model, reading part of its KV cache"},
-    {"bench", cli_bench, "measure decode attention: dense against selections"},
+    {"bench", cli_bench, "measure decoding: full against selections and evictions"},
     {"eval", cli_eval, "measure what selections keep: passkeys, recall, perplexity"},
 };
 

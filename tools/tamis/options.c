@@ -7,6 +7,10 @@
 #include <string.h>
 #include <tamis/policy.h>
 
+const char *const cli_eviction_options[] = {
+    "reindex",    "rerank",        "lifetime",      "reference-schedule", "blend",
+    "anchor-all", "budget-beside", "budget-chunks", "across-layers",      NULL};
+
 /* The value under inspection, with what a message must name. */
 typedef struct value {
     const cli_command *command;
@@ -41,10 +45,11 @@ static bool parse_number(const value *v, uint32_t *out) {
     return true;
 }
 
-static bool parse_choice(const value *v, uint32_t *out) {
+/* The index of a word among those known. */
+static bool find_word(const value *v, const char *const *known, uint32_t *out) {
     char why[256] = "must be one of";
-    for (uint32_t i = 0; v->option->choices[i] != NULL; i++) {
-        const char *word = v->option->choices[i];
+    for (uint32_t i = 0; known[i] != NULL; i++) {
+        const char *word = known[i];
         if (strlen(word) == v->length && memcmp(word, v->text, v->length) == 0) {
             *out = i;
             return true;
@@ -55,6 +60,10 @@ static bool parse_choice(const value *v, uint32_t *out) {
     return refuse(v, why);
 }
 
+static bool parse_choice(const value *v, uint32_t *out) {
+    return find_word(v, v->option->choices, out);
+}
+
 static bool parse_selection(const value *v, uint32_t *out) {
     char name[64]; /* longer than any name that is known, so that a cut one is unknown */
     tamis_selection_kind kind;
@@ -62,6 +71,42 @@ static bool parse_selection(const value *v, uint32_t *out) {
     snprintf(name, sizeof(name), "%.*s", (int)v->length, v->text);
     if (tamis_selection_parse(name, &kind, &error) != TAMIS_OK) return refuse(v, error.text);
     *out = (uint32_t)kind;
+    return true;
+}
+
+/* A word of `v` up to `end`. */
+static size_t word_length(const value *v, size_t from, char end) {
+    size_t length = 0;
+    while (from + length < v->length && v->text[from + length] != end)
+        length++;
+    return length;
+}
+
+/* "kind", or "kind+option+option". */
+static bool parse_eviction(const value *v, uint32_t *out) {
+    char name[64]; /* as above */
+    tamis_eviction_kind kind;
+    tamis_error error = {0};
+    uint32_t options = 0, bit = 0;
+    size_t used = word_length(v, 0, '+');
+    snprintf(name, sizeof(name), "%.*s", (int)used, v->text);
+    if (tamis_eviction_parse(name, &kind, &error) != TAMIS_OK) return refuse(v, error.text);
+    if (kind == TAMIS_EVICT_CALLER) return refuse(v, "takes its scores from a program");
+    while (used < v->length) {
+        value word = *v;
+        word.text += used + 1;
+        word.length = word_length(v, used + 1, '+');
+        if (!find_word(&word, cli_eviction_options, &bit)) return false;
+        options |= 1u << bit;
+        used += 1 + word.length;
+    }
+    *out = CLI_EVICTION_OF(kind, options);
+    return true;
+}
+
+static bool parse_listed_eviction(const value *v, uint32_t *out) {
+    if (v->length != 3 || memcmp(v->text, "all", 3) != 0) return parse_eviction(v, out);
+    *out = CLI_EVICTION_ALL;
     return true;
 }
 
@@ -101,6 +146,14 @@ static bool parse_value(const cli_command *command, const cli_option *option, co
         return parse_selection(&v, place);
     case CLI_SELECTIONS:
         return parse_list(v, text, parse_selection, place);
+    case CLI_EVICTION:
+        return parse_eviction(&v, place);
+    case CLI_EVICTIONS:
+        return parse_list(v, text, parse_listed_eviction, place);
+    case CLI_FLAG:
+        if (text[0] != '\0') return refuse(&v, "takes no value");
+        *(uint32_t *)place = 1;
+        return true;
     }
     return false;
 }
@@ -140,6 +193,7 @@ int cli_parse(const cli_command *command, void *flags, int argc, char *const *ar
             return CLI_USAGE;
         }
         const char *text = argv[i][length] == '=' ? argv[i] + length + 1 : NULL;
+        if (text == NULL && option->kind == CLI_FLAG) text = "";
         if (text == NULL && ++i < argc) text = argv[i];
         if (text == NULL) {
             fprintf(stderr, "%s: %s: needs a value (%s)\n", command->name, option->name,

@@ -15,23 +15,36 @@ enum { CLI_OK = 0, CLI_FAILED = 1, CLI_USAGE = 2 };
 #define CLI_LIST_MAX 16
 typedef struct cli_list {
     uint32_t count;
-    uint32_t values[CLI_LIST_MAX]; /* numbers, indices of words, or kinds of selection */
+    uint32_t values[CLI_LIST_MAX]; /* numbers, indices of words, kinds of selection, or evictions */
 } cli_list;
+
+/* An eviction as one value: its kind with its options, TAMIS_EVICT_*. */
+#define CLI_EVICTION_OF(kind, options) ((uint32_t)(kind) | (uint32_t)(options) << 8)
+#define CLI_EVICTION_KIND(value)       ((value)&255u)
+#define CLI_EVICTION_OPTIONS(value)    ((value) >> 8)
+/* "all": every kind that needs no scores of the caller's. */
+#define CLI_EVICTION_ALL UINT32_MAX
+
+/* Words for the options of evictions: the word at i means 1 << i. */
+extern const char *const cli_eviction_options[];
 
 /* What a flag takes, and the type of its place. */
 typedef enum cli_kind {
-    CLI_TEXT,      /* const char *, not empty */
-    CLI_NUMBER,    /* uint32_t */
-    CLI_NUMBERS,   /* cli_list, comma-separated */
-    CLI_CHOICE,    /* uint32_t: the index of the word */
-    CLI_CHOICES,   /* cli_list of indices, comma-separated */
-    CLI_SELECTION, /* uint32_t: the tamis_selection_kind that the library knows by the name */
-    CLI_SELECTIONS /* cli_list of kinds, comma-separated */
+    CLI_TEXT,       /* const char *, not empty */
+    CLI_NUMBER,     /* uint32_t */
+    CLI_NUMBERS,    /* cli_list, comma-separated */
+    CLI_CHOICE,     /* uint32_t: the index of the word */
+    CLI_CHOICES,    /* cli_list of indices, comma-separated */
+    CLI_SELECTION,  /* uint32_t: the tamis_selection_kind that the library knows by the name */
+    CLI_SELECTIONS, /* cli_list of kinds, comma-separated */
+    CLI_EVICTION,   /* uint32_t, CLI_EVICTION_OF: "kind" or "kind+option+option"; not caller */
+    CLI_EVICTIONS,  /* cli_list of these, comma-separated; "all" is one, too */
+    CLI_FLAG        /* uint32_t: 1 if it is given; it has no value */
 } cli_kind;
 
 typedef struct cli_option {
     const char *name;  /* "--context" */
-    const char *value; /* as help shows it: "N[,N]" */
+    const char *value; /* as help shows it: "N[,N]"; empty for a flag */
     const char *help;
     cli_kind kind;
     size_t place;               /* offset of the value in the command's struct of flags */

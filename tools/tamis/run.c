@@ -12,7 +12,9 @@
 typedef struct run_flags {
     const char *device, *model, *prompt, *prompt_file, *question, *stop;
     uint32_t select, budget, tokens, dtype, page_size, context;
+    uint32_t evict, evict_budget, times;
     cli_selection_flags selection;
+    cli_eviction_flags eviction;
 } run_flags;
 
 /* What a run owns, and what it measures. */
@@ -23,6 +25,8 @@ typedef struct run {
     tamis_runner *runner;
     tamis_sequence sequence;
     uint32_t context; /* longest text, tokens */
+    tamis_eviction eviction;
+    double bytes_returned; /* at the prompt's end */
     double prefill_seconds, decode_seconds;
     size_t prefill_tokens, decode_tokens;
 } run;
@@ -31,6 +35,8 @@ typedef struct tokens {
     int32_t *ids;
     size_t count;
 } tokens;
+
+static const char *const off_on[] = {"off", "on", NULL};
 
 static const cli_option options[] = {
     {"--model", "FILE", "a GGUF file; see the README for what is supported", CLI_TEXT,
@@ -53,6 +59,15 @@ static const cli_option options[] = {
      offsetof(run_flags, selection.dense_layers), 0, 1024, NULL},
     {"--group", "RULE", "one score from the query heads of a group: max, mean, sum", CLI_CHOICE,
      offsetof(run_flags, selection.group), 0, 0, cli_groups},
+    {"--evict", "KIND",
+     "tokens leave the cache at the prompt's end (default none):\n"
+     "                           " CLI_EVICTION_NAMES,
+     CLI_EVICTION, offsetof(run_flags, evict), 0, 0, NULL},
+    {"--evict-budget", "N", "tokens a lane that stay (default 2048)", CLI_NUMBER,
+     offsetof(run_flags, evict_budget), 1, CONTEXT_MAX, NULL},
+    CLI_EVICTION_OPTIONS_OF(run_flags, eviction),
+    {"--times", "WORD", "off, on: also the device time of evicting; steps then wait (default off)",
+     CLI_CHOICE, offsetof(run_flags, times), 0, 0, off_on},
     {"--tokens", "N", "tokens to generate at most (default 64)", CLI_NUMBER,
      offsetof(run_flags, tokens), 1, CONTEXT_MAX, NULL},
     {"--stop", "TEXT", "ends the answer where it appears; not printed", CLI_TEXT,
@@ -70,11 +85,13 @@ static const cli_command run_command = {
     "tamis run",
     "--model FILE (--prompt TEXT | --prompt-file FILE) [OPTIONS]",
     "Reads the prompt exactly, then takes the question and generates greedily, one token a\n"
-    "step, each through the selection. The answer goes to stdout, one line of figures to\n"
-    "stderr.",
+    "step, each through the selection. The answer goes to stdout, a line of figures to stderr\n"
+    "and under --evict another one.",
     "  tamis run --model tests/data/needle.gguf --prompt \"$(head -c 1500 tests/data/text.txt)\" "
     "\\\n"
     "      --question 'And the name of' --select quest --budget 256 --tokens 20\n"
+    "  tamis run --model tests/data/needle.gguf --prompt-file prompt.txt --evict snapkv \\\n"
+    "      --evict-budget 256 --times on\n"
     "  tamis run --model model.gguf --prompt 'Once upon a time' --device reference\n",
     options,
     sizeof(options) / sizeof(options[0])};
@@ -140,8 +157,12 @@ static tamis_status prepare(run *r, const run_flags *f, const tamis_selection *s
                          "--context %u: exceeds the %u that the model states", r->context, stated);
     tamis_cache_params cache = {.page_size = cli_page_size(f->page_size),
                                 .dtype = (tamis_dtype)f->dtype,
+                                .planes = tamis_eviction_planes(&r->eviction),
                                 .capacity_tokens = r->context};
-    const tamis_plan_params plan = {.selection = *selection, .max_context = r->context};
+    const tamis_plan_params plan = {.selection = *selection,
+                                    .max_context = r->context,
+                                    .timing = f->times != 0,
+                                    .eviction = r->eviction};
     tamis_model_cache_shape(r->model, &cache);
     status = tamis_cache_create(r->device, &cache, &r->cache, error);
     if (status == TAMIS_OK)
@@ -165,10 +186,22 @@ static tamis_status decode(run *r, int32_t token, int32_t *next, tamis_error *er
     return status;
 }
 
+/* Bytes that the prompt took and the sequence no longer holds. No other sequence shares its pages.
+ * */
+static double bytes_returned(const run *r, uint32_t page_size) {
+    const tamis_model_info *shape = tamis_model_get_info(r->model);
+    tamis_sequence_stats s;
+    if (tamis_cache_get_sequence_stats(r->cache, r->sequence, &s) != TAMIS_OK || s.pages == 0)
+        return 0;
+    uint64_t lanes = (uint64_t)shape->n_layers * shape->n_kv_heads;
+    uint64_t pages = lanes * ((s.length + page_size - 1) / page_size);
+    return (double)(pages - s.pages) * ((double)s.bytes_held / (double)s.pages);
+}
+
 /* The prompt in exact chunks, the question token by token. *next is the first token of the answer.
  */
-static tamis_status feed(run *r, const tokens *prompt, const tokens *question, int32_t *next,
-                         tamis_error *error) {
+static tamis_status feed(run *r, const tokens *prompt, const tokens *question, uint32_t page_size,
+                         int32_t *next, tamis_error *error) {
     if (prompt->count + question->count > r->context)
         return cli_error(error, TAMIS_E_ARGUMENT,
                          "prompt and question have %zu tokens, the context is %u",
@@ -178,6 +211,7 @@ static tamis_status feed(run *r, const tokens *prompt, const tokens *question, i
                                                question->count > 0 ? NULL : next, error);
     r->prefill_seconds = cli_seconds() - start;
     r->prefill_tokens = prompt->count;
+    if (status == TAMIS_OK) r->bytes_returned = bytes_returned(r, page_size);
     for (size_t i = 0; status == TAMIS_OK && i < question->count; i++)
         status = decode(r, question->ids[i], next, error);
     return status;
@@ -262,6 +296,31 @@ static void report(const run *r) {
     fprintf(stderr, ", on %s\n", tamis_context_device(r->device)->id);
 }
 
+/* One line on stderr: what is kept now, what the prompt's end gave back, what evicting took. */
+static void report_eviction(const run *r, bool times) {
+    const tamis_model_info *shape = tamis_model_get_info(r->model);
+    tamis_plan_times t;
+    uint32_t least = UINT32_MAX, most = 0, lanes = shape->n_layers * shape->n_kv_heads;
+    uint64_t sum = 0;
+    for (uint32_t lane = 0; lane < lanes; lane++) {
+        uint32_t length = 0;
+        if (tamis_cache_lane_length(r->cache, r->sequence, lane / shape->n_kv_heads,
+                                    lane % shape->n_kv_heads, &length, NULL) != TAMIS_OK)
+            continue;
+        least = length < least ? length : least;
+        most = length > most ? length : most;
+        sum += length;
+    }
+    fprintf(stderr, "evict %s: budget %u, tokens kept a lane %u to %u (mean %.1f), returned %s",
+            cli_eviction_name(&r->eviction).text, r->eviction.budget, least, most,
+            (double)sum / lanes, cli_bytes(r->bytes_returned).text);
+    tamis_plan_get_times(tamis_runner_plan(r->runner), &t);
+    if (times)
+        fprintf(stderr, ", evicting %.0f us (observe %.0f, replace %.0f, prompt's end %.0f)",
+                t.evict_us + t.observe_us + t.replace_us, t.observe_us, t.replace_us, t.evict_us);
+    fputc('\n', stderr);
+}
+
 static tamis_status answer_prompt(run *r, const run_flags *f, const char *prompt, size_t bytes,
                                   tamis_error *error) {
     tokens text = {0}, question = {0};
@@ -269,7 +328,8 @@ static tamis_status answer_prompt(run *r, const run_flags *f, const char *prompt
     tamis_status status = tokenize(r->model, prompt, bytes, &text, error);
     if (status == TAMIS_OK && f->question != NULL)
         status = tokenize(r->model, f->question, strlen(f->question), &question, error);
-    if (status == TAMIS_OK) status = feed(r, &text, &question, &next, error);
+    if (status == TAMIS_OK)
+        status = feed(r, &text, &question, cli_page_size(f->page_size), &next, error);
     if (status == TAMIS_OK) status = generate(r, f, text.count + question.count, next, error);
     free(text.ids);
     free(question.ids);
@@ -282,6 +342,9 @@ int cli_run(int argc, char *const *argv) {
                    .page_size = 1,
                    .tokens = 64,
                    .budget = CLI_UNSET,
+                   .evict = CLI_EVICTION_OF(TAMIS_EVICT_NONE, 0),
+                   .evict_budget = CLI_UNSET,
+                   .eviction = CLI_EVICTION_UNSET,
                    .selection = {CLI_UNSET, CLI_UNSET, CLI_UNSET, CLI_UNSET}};
     int code = parse(&f, argc, argv);
     if (code >= 0) return code;
@@ -290,6 +353,9 @@ int cli_run(int argc, char *const *argv) {
                        cli_page_size(f.page_size), &selection))
         return CLI_USAGE;
     run r = {0};
+    if (CLI_EVICTION_KIND(f.evict) != TAMIS_EVICT_NONE &&
+        !cli_eviction(run_command.name, f.evict, f.evict_budget, &f.eviction, false, &r.eviction))
+        return CLI_USAGE;
     tamis_error error = {0};
     char *file_text = NULL;
     size_t bytes = f.prompt != NULL ? strlen(f.prompt) : 0;
@@ -299,6 +365,8 @@ int cli_run(int argc, char *const *argv) {
     if (status == TAMIS_OK)
         status = answer_prompt(&r, &f, f.prompt != NULL ? f.prompt : file_text, bytes, &error);
     if (status == TAMIS_OK) report(&r);
+    if (status == TAMIS_OK && r.eviction.kind != TAMIS_EVICT_NONE)
+        report_eviction(&r, f.times != 0);
     release(&r);
     free(file_text);
     return status == TAMIS_OK ? CLI_OK : cli_fail(run_command.name, "%s", error.text);

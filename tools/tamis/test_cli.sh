@@ -70,11 +70,14 @@ succeeds 'examples:' devices --help
 succeeds 'examples:' run --help
 succeeds 'examples:' bench --help
 succeeds 'examples:' bench attention --help
+succeeds 'examples:' bench decode --help
+succeeds 'examples:' bench throughput --help
 expect 2 'usage: tamis'
 
 # Wrong command lines.
 usage_error '^tamis: frob: unknown command' frob
-usage_error '^tamis bench: frob: unknown benchmark' bench frob
+usage_error '^tamis bench: frob: unknown benchmark, must be one of attention, decode, throughput' \
+    bench frob
 usage_error '^tamis bench: \(none\): unknown benchmark' bench
 usage_error '^tamis bench: --frob: unknown option' bench attention --frob 1
 usage_error '^tamis run: extra: unknown argument' run extra
@@ -144,6 +147,63 @@ expect 0 '^tamis run: the context of 32 tokens is full$' "${model[@]}" \
 printf 'And the name of' >"$work/prompt"
 expect 0 'KV read' "${model[@]}" --prompt-file "$work/prompt" --question ' the man' --tokens 2
 
+# Evictions: what is kept at the end of a text of 400 tokens and three decode steps, on every device.
+kinds='streaming h2o tova snapkv pyramidkv adakv criticalkv critical-adakv andpro defensivekv'
+head -c 400 "$data/text.txt" >"$work/text400"
+
+check_run_eviction() {
+    local wrong=(run --model "$data/needle.gguf" --prompt x) evicting device kind mean
+    usage_error '^tamis run: --evict lru: there is no eviction "lru"; known are none, streaming' \
+        "${wrong[@]}" --evict lru
+    usage_error '^tamis run: --evict all: there is no eviction' "${wrong[@]}" --evict all
+    usage_error '^tamis run: --evict caller: takes its scores from a program' \
+        "${wrong[@]}" --evict caller
+    usage_error '^tamis run: --evict frob: must be one of reindex, ' "${wrong[@]}" --evict h2o+frob
+    usage_error '^tamis run: --evict snapkv: has no option rerank$' \
+        "${wrong[@]}" --evict snapkv+rerank
+    usage_error '^tamis run: --evict-options blnd: must be one of' \
+        "${wrong[@]}" --evict adakv --evict-options blnd
+    usage_error '^tamis run: --evict snapkv: budget 32 is not above what is always kept: .*window 32$' \
+        "${wrong[@]}" --evict snapkv --evict-budget 32
+    usage_error '^tamis run: --evict-budget 0: must be at least 1$' "${wrong[@]}" --evict-budget 0
+    usage_error '^tamis run: --evict-window: is given for h2o, which has none$' \
+        "${wrong[@]}" --evict h2o --evict-window 8
+    usage_error '^tamis run: --evict snapkv: kernel 4 is not odd$' \
+        "${wrong[@]}" --evict snapkv --evict-kernel 4
+    usage_error '^tamis run: --evict-pool min: must be one of max, average$' \
+        "${wrong[@]}" --evict snapkv --evict-pool min
+    usage_error '^tamis run: --evict andpro: window 32 is not a multiple of the chunk 5$' \
+        "${wrong[@]}" --evict andpro --evict-chunk 5
+    usage_error '^tamis run: --evict-floor x: not a decimal number$' \
+        "${wrong[@]}" --evict adakv --evict-floor x
+    usage_error '^tamis run: --evict adakv: floor 1.5 is not a share' \
+        "${wrong[@]}" --evict adakv --evict-floor 1.5
+    usage_error '^tamis run: --evict-beta 0.5: must be at least 1$' \
+        "${wrong[@]}" --evict pyramidkv --evict-beta 0.5
+    usage_error '^tamis run: --evict snapkv: eviction snapkv takes no token in every step' \
+        "${wrong[@]}" --evict snapkv --evict-every 1
+    usage_error '^tamis run: --times yes: must be one of off, on$' "${wrong[@]}" --times yes
+
+    for device in "${devices[@]}"; do
+        evicting=(run --model "$data/needle.gguf" --prompt-file "$work/text400" --tokens 4
+            --context 512 --device "$device")
+        for kind in $kinds; do
+            mean=131.0 # 128 and what came since
+            case $kind in streaming | h2o | tova) mean=128.0 ;; esac
+            expect 0 "^evict $kind: budget 128, tokens kept a lane [0-9]+ to [0-9]+ \\(mean $mean\\), returned [0-9.]+ KiB, evicting [1-9][0-9]* us " \
+                "${evicting[@]}" --evict "$kind" --evict-budget 128 --times on
+        done
+        expect 0 '^evict snapkv: budget 128, tokens kept a lane 131 to 131 \(mean 131.0\), returned 586.5 KiB$' \
+            "${evicting[@]}" --evict snapkv --evict-budget 128
+        expect 0 'tokens kept a lane 403 to 403 \(mean 403.0\), returned 0 B$' \
+            "${evicting[@]}" --evict h2o+rerank --evict-budget 512
+        expect 0 '^evict andpro\+anchor-all\+budget-beside: budget 128' "${evicting[@]}" \
+            --evict andpro+anchor-all --evict-options budget-beside --evict-budget 128
+    done
+}
+
+check_run_eviction
+
 # JSON: whole, or not at all.
 expect 0 '' "${small[@]}" --select quest,window --json "$work/out.json"
 for word in header device driver version threads read_gb_per_s results shape context dtype select \
@@ -169,6 +229,101 @@ grep -q 'kept.json: cannot be written' "$work/err" || fail 'a file beyond the li
 succeeds '^ *192 +full ' "${small[@]}" --select full,window
 [ "$(grep -cE '^ *192 +full ' "$work/out")" -eq 1 ] || fail 'bench --select full: measured twice'
 expect 0 '' "${small[@]}" --pages shuffled --context 190 --batch 2 --dtype f32 --probe 1
+
+# What goes together.
+check_matrix() {
+    usage_error '^tamis devices: --markdown: is of --matrix, which is not given$' devices --markdown
+    usage_error '^tamis devices: --json: is of --matrix, which is not given$' \
+        devices --json "$work/matrix.json"
+    usage_error '^tamis devices: --matrix yes: takes no value$' devices --matrix=yes
+    expect 1 '^tamis devices: --device nosuch: no such device$' devices --matrix --device nosuch
+    expect 1 '^tamis devices: --matrix: no device can be used' devices --matrix --device cuda
+    succeeds '^h2o +yes +yes +yes +yes +yes$' devices --matrix --device reference \
+        --json "$work/matrix.json"
+    grep -qE '^streaming\+reindex +yes +no \[1\] +no \[2\]' "$work/out" ||
+        fail 'devices --matrix: reindexed sinks under a selection'
+    grep -q '^\[1\] reindexed streaming under selection window; it goes with full only$' \
+        "$work/out" || fail 'devices --matrix: no reason'
+    # 12 kinds alone, 9 with an option, 5 selections, 3 dtypes; 4 selections refuse one of them.
+    [ "$(grep -c '"works":' "$work/matrix.json")" -eq $(((12 + 9) * 5 * 3)) ] ||
+        fail "matrix.json: $(grep -c '"works":' "$work/matrix.json") cells"
+    [ "$(grep -c '"works":[[:space:]]*false' "$work/matrix.json")" -eq 12 ] ||
+        fail 'matrix.json: not 12 cells are refused'
+    succeeds '^\| snapkv \| yes \| yes \| yes \| yes \| yes \|$' \
+        devices --matrix --markdown --device reference
+}
+
+# Evictions at an equal batch.
+check_decode() {
+    local decode=(bench decode --context 200 --layers 2 --repeat 2 --probe 1 --device reference)
+    usage_error '^tamis bench decode: --budget 0: must be tokens, or a share as 20%, from 1 to' \
+        "${decode[@]}" --budget 0
+    usage_error '^tamis bench decode: --budget 201: must be' "${decode[@]}" --budget 201
+    usage_error '^tamis bench decode: --budget 20%%: must be' "${decode[@]}" --budget 20%%
+    usage_error '^tamis bench decode: --evict-every 4: must be 0 or 1 here$' \
+        "${decode[@]}" --budget 60 --evict-every 4
+    usage_error '^tamis bench decode: --evict snapkv: budget 20 is not above' \
+        "${decode[@]}" --budget 10% --evict snapkv
+    usage_error '^tamis bench decode: --evict luck: .*known are' "${decode[@]}" --evict luck
+    succeeds '^llama3-8b +snapkv +60 ' "${decode[@]}" --budget 30% --batch 2 --shape llama3-8b \
+        --evict h2o,snapkv,criticalkv,streaming+reindex --json "$work/decode.json"
+    for word in tool device shape evict budget tokens_held step_us speedup_over_full predicted_us \
+        predicted_speedup kv_bytes bounds_bytes policy_bytes attend_us observe_us replace_us \
+        read_gb_per_s; do
+        grep -q "\"$word\":" "$work/decode.json" || fail "decode.json lacks $word"
+    done
+    [ "$(grep -c '"step_us"' "$work/decode.json")" -eq 5 ] || fail 'decode.json: not five rows'
+}
+
+# number_of FIELD EVICT: a number in the JSON of throughput.
+number_of() {
+    awk -v field="\"$1\":" -v evict="\"$2\"," '$1 == "\"evict\":" { here = $2 == evict }
+        here && $1 == field { sub(",", "", $2); print $2 }' "$work/throughput.json"
+}
+
+# As many sequences as fit into the memory of three in full.
+check_throughput() {
+    local run=(bench throughput --model "$data/needle.gguf" --context 256 --tokens 8 --repeat 2
+        --probe 1 --device "$fast") word full kept
+    usage_error '^tamis bench throughput: --model: is missing' bench throughput
+    usage_error '^tamis bench throughput: --memory, --sequences, --batch: give one of them$' \
+        "${run[@]}" --batch 2 --sequences 2
+    usage_error '^tamis bench throughput: --memory 1T: must be bytes, as 64M or 67108864$' \
+        "${run[@]}" --memory 1T
+    usage_error '^tamis bench throughput: --budget 101%: must be' "${run[@]}" --budget 101%
+    expect 1 '^tamis bench throughput: full: a sequence takes [0-9]+ bytes and 0 in reserve, the memory' \
+        "${run[@]}" --memory 256K
+    expect 1 '^tamis bench throughput: full: --context 1000000 .*; the model states [0-9]+$' \
+        "${run[@]}" --context 1000000
+    expect 1 '^tamis bench throughput: .*/missing.gguf' \
+        "${run[@]}" --model "$work/missing.gguf"
+
+    succeeds '^h2o +[0-9]+ +[0-9]+ +[0-9]+ +no ' "${run[@]}" --sequences 3 --budget 25% \
+        --evict snapkv,h2o,adakv --json "$work/throughput.json"
+    for word in tool model batch bytes_per_sequence kept_bytes reserve_bytes tokens_per_s \
+        gain_over_full ceiling weights_us attention_us policy_us evict_us kv_bytes policy_bytes \
+        predicted_attention_us one_more_fits read_gb_per_s; do
+        grep -q "\"$word\":" "$work/throughput.json" || fail "throughput.json lacks $word"
+    done
+    [ "$(number_of batch full)" = 3 ] || fail "throughput: full decodes $(number_of batch full)"
+    [ "$(grep -c '"one_more_fits":[[:space:]]*false' "$work/throughput.json")" -eq 4 ] ||
+        fail 'throughput: one more sequence fits'
+    full=$(number_of bytes_per_sequence full)
+    for word in snapkv h2o adakv; do
+        kept=$(number_of bytes_per_sequence "$word")
+        # Budgets of 64 of 256 tokens, or 72 with what was generated, planes and partial pages.
+        holds 'kept > full / 6 && kept < full / 2.5' "full=$full" "kept=$kept" ||
+            fail "throughput: $word holds $kept bytes a sequence, full $full"
+        holds 'n == int((have - more) / kept)' "n=$(number_of batch "$word")" "kept=$kept" \
+            "have=$(number_of cache_bytes "$word")" "more=$(number_of reserve_bytes "$word")" ||
+            fail "throughput: $word decodes $(number_of batch "$word") sequences"
+    done
+    succeeds '^the same batch of 2 for all' "${run[@]}" --batch 2 --evict snapkv
+}
+
+check_matrix
+check_decode
+check_throughput
 
 # Evaluations in general.
 check_eval() {
@@ -235,6 +390,25 @@ check_passkey() {
         fail 'passkey: reference and opencl differ in more than their times'
 }
 
+# Arms that evict read each text for themselves; one within its budget is full.
+check_passkey_evicts() {
+    local passkey=(eval passkey --model "$data/needle.gguf" --texts 1 --keys 2 --length 320
+        --select full --budget 128,512 --device "$fast")
+    usage_error '^tamis eval passkey: --evict foo: there is no eviction' \
+        "${passkey[@]}" --evict snapkv,foo
+    usage_error '^tamis eval passkey: --evict snapkv: budget 16 is not above' \
+        "${passkey[@]}" --evict all --evict-budget 16
+    usage_error '^tamis eval recall: --evict: unknown option' \
+        eval recall --model "$data/needle.gguf" --evict snapkv
+    expect 0 '' "${passkey[@]}" --evict snapkv,adakv+blend,none,snapkv --json "$work/evicts.json"
+    [ "$(grep -c '"evict"' "$work/evicts.json")" -eq 4 ] || fail 'evicts.json: not four rows'
+    grep -qE '"evict":[[:space:]]*"adakv\+blend"' "$work/evicts.json" ||
+        fail 'evicts.json lacks adakv+blend'
+    [ "$(awk '$1 == "snapkv" && $3 == 512 { print $6 }' "$work/out")" = \
+        "$(awk '$1 == "full" { print $6 }' "$work/out")" ] ||
+        fail 'passkey: snapkv within its budget is not full'
+}
+
 # The model finds most keys with full, fewer with the newest tokens alone.
 check_passkey_finds() {
     local full window
@@ -248,6 +422,7 @@ check_passkey_finds() {
 
 check_eval
 check_passkey
+check_passkey_evicts
 check_passkey_finds
 
 # recall_of FIELD SELECT BUDGET: recall 5, mass 6 or error 7 in the table of means that is in out.
@@ -318,7 +493,8 @@ perplexity_of() {
 
 check_perplexity() {
     local perplexity=(eval perplexity --model "$data/needle.gguf" --length 300,100 --tokens 6
-        --texts 2 --select quest,window,random --score minmax,mean --budget 128) word
+        --texts 2 --select quest,window,random --score minmax,mean --budget 128
+        --evict streaming,snapkv) word
     succeeds 'examples:' eval perplexity --help
     usage_error '^tamis eval perplexity: --model: is missing' eval perplexity
     usage_error '^tamis eval perplexity: --tokens 0: must be at least 1$' \
@@ -326,9 +502,9 @@ check_perplexity() {
     expect 1 '/short: has 400 tokens, --length 397 with --tokens 3 needs 401$' "${perplexity[@]}" \
         --device reference --text "$work/short" --length 397 --tokens 3
 
-    expect 0 '^length 100, text 2 of 2: 12 of 12 \(100 %\)$' "${perplexity[@]}" \
+    expect 0 '^length 100, text 2 of 2: 16 of 16 \(100 %\)$' "${perplexity[@]}" \
         --device reference --json "$work/perplexity.json"
-    [ "$(grep -c '"nll"' "$work/perplexity.json")" -eq 10 ] || fail 'perplexity.json: not ten rows'
+    [ "$(grep -c '"nll"' "$work/perplexity.json")" -eq 14 ] || fail 'perplexity.json: not 14 rows'
     for word in tool version device model seed texts dtype page_size rows select score budget \
         length tokens nll perplexity bits_per_byte kv_bytes_read_per_token \
         kv_bytes_full_per_token; do
@@ -340,6 +516,12 @@ check_perplexity() {
         fail 'perplexity: window within its budget is not full'
     [ "$(perplexity_of 300 random 128)" != "$(perplexity_of 300 full -)" ] ||
         fail 'perplexity: random beyond its budget is full'
+    for word in streaming snapkv; do
+        [ "$(perplexity_of 100 "$word" 128)" = "$(perplexity_of 100 full -)" ] ||
+            fail "perplexity: $word within its budget is not full"
+        [ "$(perplexity_of 300 "$word" 128)" != "$(perplexity_of 300 full -)" ] ||
+            fail "perplexity: $word beyond its budget is full"
+    done
     # shellcheck disable=SC2046 # four words
     set -- $(perplexity_of 300 full -)
     holds 'p > 1.5 && p < 20 && p - exp(nll) < 1e-3 && exp(nll) - p < 1e-3' "nll=$2" "p=$3" ||
@@ -368,6 +550,75 @@ check_perplexity_value() {
     done
 }
 
+# eviction_of FIELD EVICT BUDGET: 3 tokens kept, 4 bytes and 5 their unit, 6 output_error, 8
+# output_cosine, 10 passkey_accuracy, 12 error_single, 14 passkey_single.
+eviction_of() {
+    awk -v field="$1" -v evict="$2" -v budget="$3" \
+        '$1 == evict && $2 == budget { print $field; exit }' "$work/out"
+}
+
+# check_eviction_on DEVICE KINDS: what follows from the definitions, and the same answers as those of
+# a model that reads and evicts by itself.
+check_eviction_on() {
+    local kind answers
+    expect 0 '' eval eviction --model "$data/needle.gguf" --length 512 --questions 2 --seeds 1 \
+        --seed 3 --budget 128,1024 --evict "$2" --device "$1" --json "$work/eviction.json"
+    [ "$(eviction_of 6 full -)" = 0.0000 ] || fail "eviction on $1: full differs from itself"
+    holds 'some > 0' "some=$(eviction_of 6 quest 128)" ||
+        fail "eviction on $1: quest with a budget of 128 has no error"
+    for kind in ${2//,/ }; do
+        [ "$(eviction_of 3 "$kind" 128) $(eviction_of 3 "$kind" 1024)" = '128.0 512.0' ] ||
+            fail "eviction on $1: $kind does not keep 128 of 512 tokens, or not all"
+        [ "$(eviction_of 6 "$kind" 1024) $(eviction_of 12 "$kind" 1024)" = '0.0000 0.0000' ] ||
+            fail "eviction on $1: $kind within its budget has an error"
+        holds 'e > 0 && e < 1.5 && cosine < 1 && single > 0' "e=$(eviction_of 6 "$kind" 128)" \
+            "cosine=$(eviction_of 8 "$kind" 128)" "single=$(eviction_of 12 "$kind" 128)" ||
+            fail "eviction on $1: $kind with a budget of 128 has no error, or an absurd one"
+    done
+    answers=$(for kind in full ${2//,/ }; do
+        awk -v evict="$kind" '$1 == evict && $2 != 1024 { print $1, $10 }' "$work/out"
+    done)
+    expect 0 '' eval passkey --model "$data/needle.gguf" --length 512 --keys 2 --texts 1 --seed 3 \
+        --budget 128 --select full --evict "$2" --device "$1"
+    [ "$(awk 'NR > 2 { print $1, $7 }' "$work/out")" = "$answers" ] ||
+        fail "eviction on $1: other answers than in passkey"
+}
+
+check_eviction() {
+    local wrong=(eval eviction --model "$data/needle.gguf") word
+    succeeds 'examples:' eval eviction --help
+    usage_error '^tamis eval eviction: --model: is missing' eval eviction
+    usage_error '^tamis eval eviction: --length 87: 4 keys need at least 176$' \
+        "${wrong[@]}" --length 87
+    usage_error '^tamis eval eviction: --evict frob: there is no eviction' \
+        "${wrong[@]}" --evict all,frob
+    usage_error '^tamis eval eviction: --evict andpro: window 30 is not a multiple' \
+        "${wrong[@]}" --evict-window 30
+    usage_error '^tamis eval eviction: --seeds 65: must be at most 64$' "${wrong[@]}" --seeds 65
+    expect 2 '^tamis eval eviction: quest is left out: budget 20 is 1 pages' \
+        "${wrong[@]}" --budget 20
+    expect 1 "^tamis eval eviction: $work/nothing: cannot be read: " "${wrong[@]}" \
+        --device reference --length 512 --text "$work/nothing"
+
+    check_eviction_on reference streaming,tova,andpro
+    for word in tool version device model seed seeds texts questions length dtype rows evict budget \
+        tokens_kept bytes_returned output_error output_error_spread output_cosine \
+        output_cosine_spread passkey_accuracy passkey_accuracy_spread passkey_single error_single \
+        policy_us policy_us_per_step layers layer; do
+        grep -q "\"$word\":" "$work/eviction.json" || fail "eviction.json lacks $word"
+    done
+    [ "$fast" = reference ] || check_eviction_on "$fast" "${kinds// /,}"
+    [ "$(grep -c '"evict"' "$work/eviction.json")" -ge 9 ] || fail 'eviction.json: rows are missing'
+    # Seeds give other texts: the spread over two is not 0, that of one is.
+    expect 0 '' "${wrong[@]}" --length 400 --questions 1 --seeds 2 --budget 128 --evict streaming \
+        --evict-sinks 8 --device "$fast" --json "$work/eviction.json"
+    holds 'spread > 0' "spread=$(eviction_of 7 streaming 128)" ||
+        fail 'eviction: two seeds without a spread'
+    grep -qE '"evict_sinks":[[:space:]]*8' "$work/eviction.json" ||
+        fail 'eviction.json lacks --evict-sinks'
+}
+
+check_eviction
 check_recall
 check_perplexity
 check_not_finite
