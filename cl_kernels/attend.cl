@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* attend: out = Σ softmax(scale·q·k)·v over the slots that a row sees; lse = log Σ exp.
  * contract: host/ops.h; meaning: host/reference/attend.c.
- * Work split: a group owns one (row, KV head, split of the row's list) and serves all query heads of
- * the KV head; how long a split is follows from the row's own list. A loop step is a tile of LANES
- * keys: a lane owns a key, and in step 3d 8 channels of every PARTS-th key. Softmax runs online, one
- * rescale a tile. */
+ * Work split: a group owns one (row, KV head, split of the row's list) and serves all query heads
+ * of the KV head; how long a split is follows from the row's own list. A loop step is a tile of
+ * LANES keys: a lane owns a key, and in step 3d 8 channels of every PARTS-th key. Softmax runs
+ * online, one rescale a tile. */
 #include "common.clh"
 #ifndef HEAD_DIM
 #define HEAD_DIM 128
@@ -29,8 +29,9 @@
 __kernel GROUP_OF(LANES) void attend_rows(
     KV_PARAMS, BATCH_PARAMS, MATRIX_PARAMS(q), REF_PARAMS(const int, pages),
     REF_PARAMS(const int, count), uint capacity, REF_PARAMS(const int, positions),
-    REF_PARAMS(const int, intervals), REF_PARAMS(float, logits), ulong logit_stride, uint first, float scale, float soft_cap, uint n_splits,
-    MATRIX_PARAMS(out), ulong out_split_stride, REF_PARAMS(float, lse), ulong lse_split_stride) {
+    REF_PARAMS(const int, intervals), REF_PARAMS(float, logits), ulong logit_stride, uint first,
+    float scale, float soft_cap, uint n_splits, MATRIX_PARAMS(out),
+    ulong out_split_stride, REF_PARAMS(float, lse), ulong lse_split_stride) {
     __local float query[GROUP * HEAD_DIM];
     __local float weight[GROUP][LANES];   /* logits, then probabilities, of the tile */
     __local float highest[GROUP][8];      /* of each eighth of the tile */

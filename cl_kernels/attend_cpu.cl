@@ -10,8 +10,9 @@
 __kernel GROUP_OF(1) void attend_single(
     KV_PARAMS, BATCH_PARAMS, MATRIX_PARAMS(q), REF_PARAMS(const int, tiles), uint n_tiles,
     REF_PARAMS(const int, pages), REF_PARAMS(const int, count), uint capacity,
-    REF_PARAMS(float, logits), ulong logit_stride, float scale, float soft_cap, uint n_splits, MATRIX_PARAMS(out), ulong out_split_stride,
-    REF_PARAMS(float, lse), ulong lse_split_stride, QUEUE_PARAMS) {
+    REF_PARAMS(float, logits), ulong logit_stride, float scale, float soft_cap, uint n_splits,
+    MATRIX_PARAMS(out), ulong out_split_stride, REF_PARAMS(float, lse), ulong lse_split_stride,
+    QUEUE_PARAMS) {
     attend_state s;
     FOR_EACH_QUEUED(item) {
         const uint head = item % n_kv_heads, split = item / n_kv_heads % n_splits;

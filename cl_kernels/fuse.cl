@@ -30,10 +30,6 @@
      (lane) % n_kv_heads * head_stride)
 #define LANE_SLOTS(lane) (uint)max(visible[visible_offset + (lane)] - (int)tail, 0)
 
-/* The larger of two, NaN if one is. */
-static inline float larger(float a, float b) {
-    return isnan(a) || a > b ? a : b;
-}
 static inline ulong plane_at(__global const int *ids, uint page_size, uint slot) {
     return (ulong)ids[slot / page_size] * page_size + slot % page_size;
 }

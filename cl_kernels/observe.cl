@@ -11,16 +11,23 @@
 #define ROWS         8
 #define FOR_EACH_ROW _Pragma("unroll") for (uint r = 0; r < ROWS; r++)
 
-/* The larger of two, NaN if one is. */
-static inline float larger(float a, float b) {
-    return isnan(a) || a > b ? a : b;
-}
 static inline float join_heads(float joined, float w, uint join, uint rule) {
     const float x = join == JOIN_SQUARES ? w * w : w;
     return rule == RULE_MAX ? larger(joined, x) : joined + x;
 }
 static inline float join_rows(float joined, float x, uint join) {
     return join == JOIN_MAX ? larger(joined, x) : joined + x;
+}
+
+/* Joins what some rows give; *lost gathers what the sum rounds off, however many there are. */
+static inline void join_part(float *value, float *lost, float x, uint join) {
+    const float sum = join_rows(*value, x, join);
+    if (join != JOIN_MAX) *lost += x - (sum - *value);
+    *value = sum;
+}
+/* An infinite sum has lost nothing that counts. */
+static inline float whole_of(float value, float lost) {
+    return isfinite(lost) ? value + lost : value;
 }
 
 /* The largest of `rows` entries of visible, `stride` apart. */
@@ -66,7 +73,7 @@ __kernel GROUP_OF(LANES) void observe_rows(KV_PARAMS, BATCH_PARAMS, OBSERVE_PARA
     __global const element *key = kv + kv_offset + head * kv_head_stride;
     if (live) key += table[slot / page_size] * page_stride + slot % page_size * slot_stride;
 
-    float value = 0.0f;
+    float value = 0.0f, lost = 0.0f;
     for (uint t = 0; t < rows; t += ROWS) {
         const uint count = min(rows - t, (uint)ROWS);
         uint most = 0;
@@ -114,10 +121,11 @@ __kernel GROUP_OF(LANES) void observe_rows(KV_PARAMS, BATCH_PARAMS, OBSERVE_PARA
         for (uint r = 0; r < count; r++)
             sum = join_rows(sum, rule == RULE_MEAN ? joined[r][lane] / group : joined[r][lane],
                             join);
-        value = join_rows(value, sum, join);
+        join_part(&value, &lost, sum, join);
     }
     if (!live || !values) return;
     values += values_offset + value_at(owner, value_stride, table, page_size, slot);
+    value = whole_of(value, lost);
     *values = accumulate ? join_rows(*values, value, join) : value;
 }
 
@@ -136,7 +144,7 @@ __kernel GROUP_OF(LANES) void observe_logits(BATCH_PARAMS, OBSERVE_PARAMS,
     lse += lse_offset + first * lse_stride + head * group;
     logits += logits_offset + ((ulong)first * n_heads + head * group) * logit_stride + slot;
     const ulong owner = (ulong)item * n_kv_heads + head;
-    float value = 0.0f;
+    float value = 0.0f, lost = 0.0f;
     for (uint t = 0; t < rows && slot < n; t += ROWS) {
         float sum = 0.0f;
         for (uint r = t; r < min(rows, t + ROWS); r++) {
@@ -151,9 +159,10 @@ __kernel GROUP_OF(LANES) void observe_logits(BATCH_PARAMS, OBSERVE_PARAMS,
             }
             sum = join_rows(sum, rule == RULE_MEAN ? joined / group : joined, join);
         }
-        value = join_rows(value, sum, join);
+        join_part(&value, &lost, sum, join);
     }
     if (slot >= n || !values) return;
     values += values_offset + value_at(owner, value_stride, table, page_size, slot);
+    value = whole_of(value, lost);
     *values = accumulate ? join_rows(*values, value, join) : value;
 }

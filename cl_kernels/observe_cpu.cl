@@ -50,12 +50,9 @@ typedef struct key_block {
     float16 weight[ROWS][HALVES]; /* logits, then exp(logit - lse), of one query head */
     float16 joined[ROWS][HALVES]; /* over the group */
     float16 part[HALVES], value[HALVES]; /* joined over PART rows, over all before those */
+    float16 lost[HALVES];                /* what the sums in `value` round off */
     int first, slots;
 } key_block;
-
-static inline float16 larger(float16 a, float16 b) {
-    return (isnan(a) | (a > b)) ? a : b;
-}
 
 /* A row of KEYS floats of which the first `slots` may be touched. */
 static inline void load_part(__global const float *from, int slots, float16 *to) {
@@ -130,7 +127,7 @@ static inline void block_weights(key_block *k, const span *s, int t, int count, 
             const float16 x = s->join == JOIN_SQUARES ? w * w : w;
             k->weight[r][b] = w;
             k->joined[r][b] =
-                s->rule == RULE_MAX ? larger(k->joined[r][b], x) : k->joined[r][b] + x;
+                s->rule == RULE_MAX ? larger16(k->joined[r][b], x) : k->joined[r][b] + x;
         }
         if (s->tile)
             store_part(k->weight[r], k->slots,
@@ -139,12 +136,21 @@ static inline void block_weights(key_block *k, const span *s, int t, int count, 
 }
 
 static inline float16 join_rows(float16 joined, float16 x, uint join) {
-    return join == JOIN_MAX ? larger(joined, x) : joined + x;
+    return join == JOIN_MAX ? larger16(joined, x) : joined + x;
 }
 
-/* All that the span gives to the block. */
+static inline void join_part(key_block *k, uint join) {
+    FOR_HALVES(b) {
+        const float16 sum = join_rows(k->value[b], k->part[b], join);
+        if (join != JOIN_MAX) k->lost[b] += k->part[b] - (sum - k->value[b]);
+        k->value[b] = sum;
+        k->part[b] = 0.0f;
+    }
+}
+
+/* All that the span gives to the block. An infinite sum has lost nothing that counts. */
 static inline void block_values(key_block *k, const span *s) {
-    FOR_HALVES(b) k->value[b] = k->part[b] = 0.0f;
+    FOR_HALVES(b) k->value[b] = k->lost[b] = k->part[b] = 0.0f;
     for (int t = 0; t < s->rows; t += ROWS) {
         const int count = min(ROWS, s->rows - t);
         int most = 0;
@@ -161,12 +167,9 @@ static inline void block_values(key_block *k, const span *s) {
                 FOR_HALVES(b)
                     k->part[b] = join_rows(k->part[b], k->joined[r][b] / share, s->join);
         }
-        if ((t + ROWS) % PART && t + ROWS < s->rows) continue;
-        FOR_HALVES(b) {
-            k->value[b] = join_rows(k->value[b], k->part[b], s->join);
-            k->part[b] = 0.0f;
-        }
+        if ((t + ROWS) % PART == 0 || t + ROWS >= s->rows) join_part(k, s->join);
     }
+    FOR_HALVES(b) k->value[b] += isfinite(k->lost[b]) ? k->lost[b] : (float16)(0.0f);
 }
 
 static inline void put_values(const key_block *k, const span *s, __global float *values,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Read bandwidth on CPUs: sums of `n` blocks of 64 bytes, each read once; a work-item reads a run of
- * its own as STREAMS streams side by side, prefetching AHEAD blocks on. */
+/* Read bandwidth on CPUs: sums of `n` blocks of 64 bytes, each read once; a work-item reads a run
+ * of its own as STREAMS streams side by side, prefetching AHEAD blocks on. */
 #include "cpu.clh"
 
 #ifndef STREAMS

@@ -19,11 +19,6 @@
 #define CHUNKS (HEAD_DIM / 16)
 #define PAGES  (LANES / CHUNKS)
 
-/* The larger of two, NaN if one is. */
-static inline float16 larger(float16 a, float16 b) {
-    return select(fmax(a, b), (float16)(NAN), isunordered(a, b));
-}
-
 __kernel GROUP_OF(LANES) void score_pages(BOUNDS_PARAMS, BATCH_PARAMS, MATRIX_PARAMS(q),
                                           REF_PARAMS(float, scores), uint score_stride,
                                           uint blocks) {
@@ -47,7 +42,7 @@ __kernel GROUP_OF(LANES) void score_pages(BOUNDS_PARAMS, BATCH_PARAMS, MATRIX_PA
             q + q_offset + row * q_stride + (ulong)head * GROUP * HEAD_DIM + channel;
         for (uint g = 0; g < GROUP; g++) {
             const float16 x = vload16(0, query + g * HEAD_DIM);
-            part[g][lane] = sum16(larger(x * lo, x * hi));
+            part[g][lane] = sum16(larger16(x * lo, x * hi));
         }
     }
     barrier(CLK_LOCAL_MEM_FENCE);

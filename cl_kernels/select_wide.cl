@@ -293,7 +293,8 @@ __kernel GROUP_OF(LANES) void select_wide_pass(uint n_rows, uint n_kv_heads,
     const cut c = row_cut(pass, tallies, visible, granularity, n_kv_heads, total, head == 0, s);
     if (c.left == 0) return;
     const uint seen = (uint)visible[head], n = seen / granularity + (seen % granularity != 0);
-    const lane_keys keys = {upper + upper_offset + (ulong)owner * key_stride, n, 1024, 1023 - head};
+    const lane_keys keys = {upper + upper_offset + (ulong)owner * key_stride, n, n_kv_heads,
+                            n_kv_heads - 1 - head};
     count_keys(c, keys, s);
     if (s[lane]) atomic_add(tallies + pass * BINS + lane, s[lane]);
 }
@@ -312,7 +313,8 @@ __kernel GROUP_OF(LANES) void select_wide_lists(uint n_rows, uint n_kv_heads,
     tallies += tallies_offset + (ulong)row * tally_stride;
     const cut c = row_cut(PASSES, tallies, visible, granularity, n_kv_heads, total, false, s);
     const uint seen = (uint)visible[head], n = seen / granularity + (seen % granularity != 0);
-    const lane_keys keys = {upper + upper_offset + (ulong)owner * key_stride, n, 1024, 1023 - head};
+    const lane_keys keys = {upper + upper_offset + (ulong)owner * key_stride, n, n_kv_heads,
+                            n_kv_heads - 1 - head};
     const uint length =
         write_list(c, keys, pages + pages_offset + (ulong)owner * capacity, capacity, s);
     if (get_local_id(0) == 0) count[count_offset + owner] = (int)length;

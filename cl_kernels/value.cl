@@ -2,8 +2,8 @@
 /* value_score: y(l) = Σ a(l, s)·v_s over first <= s < end, e(s) = (Σ_l a(l, s)·y(l))·v_s;
  * value_norm: ‖v_s‖₂, or the mean over the group of Σ_o |Σ_c w[o][head*HEAD_DIM + c]·v_s[c]|.
  * contract: host/ops.h; meaning: host/reference/value.c.
- * Work split: in value_score_sums the groups of one x share the sums of a block of KEYS slots of one
- * (item, KV head), an item 16 channels of LISTS lists; value_score_join adds the blocks; in
+ * Work split: in value_score_sums the groups of one x share the sums of a block of KEYS slots of
+ * one (item, KV head), an item 16 channels of LISTS lists; value_score_join adds the blocks; in
  * value_score_slots an item takes RUN slots; in value_norm_l2 an item a slot; in
  * value_norm_projected a group SLOTS slots (project.clh). */
 #include "project.clh"

@@ -431,7 +431,8 @@ typedef struct cu_observe_args {
     CU_PTR(float) tile;         /* may be NULL */
     uint64_t lse_stride, logit_stride, value_stride, tile_stride;
     float scale, soft_cap;
-    uint32_t n_items, max_span, join, rule, accumulate, unused;
+    uint32_t n_items, max_span, join, rule, accumulate;
+    uint32_t blocks; /* that share the slots of an (item, KV head) */
 } cu_observe_args;
 
 #define CU_FUSE_THREADS 256u
@@ -446,7 +447,8 @@ typedef struct cu_fuse_args {
     CU_PTR(const int32_t) now;
     uint64_t x_stride, y_stride, out_stride; /* 0: a plane */
     float a, b;
-    uint32_t kind, tail, chunk, n_lists, page_size, unused;
+    uint32_t kind, tail, chunk, n_lists, page_size;
+    uint32_t blocks; /* that share the slots of a lane, or of an item */
 } cu_fuse_args;
 
 /* ---- probe ---- */

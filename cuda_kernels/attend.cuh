@@ -163,7 +163,8 @@ DEVICE void attend_plain_row(const cu_attend_args &a, const attend_lane &l, cons
     if (seen && channel < D) load_8(key_row<T>(a.kv, p.id, l.head, in_page) + offset + channel, x);
 }
 
-/* Keeps the logits of a slot, if they are asked for: all lanes that share its key have them, one writes a head's. */
+/* Keeps the logits of a slot, if they are asked for: all lanes that share its key have them,
+ * one writes a head's. */
 template <int D, int G>
 DEVICE void attend_plain_keep(const cu_attend_args &a, const attend_lane &l, uint32_t slot,
                               const float (&weight)[G], float *logits, uint32_t heads) {

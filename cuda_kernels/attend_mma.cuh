@@ -171,8 +171,8 @@ struct attend_drop {
 };
 
 /* 3b. Dot products x[.][m] of the m-th 8 rows to weights; the sums so far follow the largest logit.
- * seen(m, key): whether the lane's row sees a key of these N times 16; keep(m, key, logit) gets every
- * logit, -inf where it does not. */
+ * seen(m, key): whether the lane's row sees a key of these N times 16; keep(m, key, logit) gets
+ * every logit, -inf where it does not. */
 template <typename T, int D, int M, int N, typename SEEN, typename KEEP>
 DEVICE void weigh(attend_rows<D> &s, int m, float (&x)[N][M][4], float soft_cap, const SEEN &seen,
                   const KEEP &keep, attend_operand<T, M> (&weights)[N]) {

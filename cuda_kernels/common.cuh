@@ -19,8 +19,8 @@
 /* Either gives, as functions but for the first five:
  *   KERNEL(name, threads, args) { ... a ... }    a kernel of at most `threads` threads a block;
  *                                                its arguments are the struct `a`
- *   KERNEL_WIDE(...)                             the same; it takes the registers that it needs, even
- *                                                if then only one block fits a multiprocessor
+ *   KERNEL_WIDE(...)                             the same; it takes the registers that it needs,
+ *                                                even if then only one block fits a multiprocessor
  *   SHARED(type, name);                          the kernel's one piece of shared memory, a
  *                                                reference; not initialised, as on a GPU
  *   DYNAMIC_SHARED(type, name);                  a pointer to what the launch asked for, aligned to
@@ -134,6 +134,11 @@ DEVICE uint32_t ordered_key(float x) {
     if ((u & 0x7fffffffu) > 0x7f800000u) return 0;
     if (u == 0x80000000u) return 0x80000000u;
     return u & 0x80000000u ? ~u : u | 0x80000000u;
+}
+
+/* The larger of two, NaN if one is. */
+DEVICE float larger(float a, float b) {
+    return a != a || a > b ? a : b;
 }
 
 /* ---- The cache ------------------------------------------------------------------------------- */

@@ -1,22 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* fuse: elementwise on the values of lanes, slots below n = max(visible - tail, 0).
  * contract: host/ops.h; meaning: host/reference/fuse.c.
- * Work split: blocks along x share the slots of a lane, along y lanes are (item, KV head); in
- * fuse_heads y is the item, and a thread serves all heads at its slot; in fuse_mean one block owns
- * a lane; in fuse_chunks a thread owns a chunk. */
+ * Work split: `blocks` blocks share the slots of a lane, an (item, KV head); in fuse_heads those of
+ * an item, and a thread serves all heads at its slot; in fuse_mean one block owns a lane; in
+ * fuse_chunks a thread owns a chunk. */
 #include "common.cuh"
 
 enum { AXPBY = 0, LIFETIME = 3, SHARE_OF_HEADS = 5, LISTS_MAX = 8 }; /* tms_fuse_kind */
 
 #define FUSE_WARPS (CU_FUSE_THREADS / WARP)
 #define FOR_EACH_SHARED(slot, n)                                                                   \
-    for (uint32_t slot = blockIdx.x * CU_FUSE_THREADS + threadIdx.x; slot < (n);                   \
-         slot += gridDim.x * CU_FUSE_THREADS)
-
-/* The larger of two, NaN if one is. */
-DEVICE float larger(float a, float b) {
-    return a != a || a > b ? a : b;
-}
+    for (uint32_t slot = blockIdx.x % a.blocks * CU_FUSE_THREADS + threadIdx.x; slot < (n);        \
+         slot += a.blocks * CU_FUSE_THREADS)
 
 /* One (item, KV head). */
 typedef struct lane {
@@ -28,6 +23,10 @@ DEVICE lane lane_of(const cu_fuse_args &a, uint32_t index) {
     const uint32_t seen = (uint32_t)a.batch.visible[index], heads = a.batch.n_kv_heads;
     return lane{index, seen > a.tail ? seen - a.tail : 0,
                 a.batch.table ? lane_pages(a.batch, index / heads, index % heads) : nullptr};
+}
+/* The lane, or the item, of a block. */
+DEVICE uint32_t owner_of(const cu_fuse_args &a) {
+    return blockIdx.x / a.blocks;
 }
 DEVICE bool is_lane(const cu_fuse_args &a, uint32_t index) {
     return index < (uint64_t)a.batch.n_rows * a.batch.n_kv_heads;
@@ -46,8 +45,8 @@ DEVICE void put(const cu_fuse_args &a, const lane &l, uint32_t slot, float value
 }
 
 KERNEL(fuse_slots, CU_FUSE_THREADS, cu_fuse_args) {
-    if (!is_lane(a, blockIdx.y)) return;
-    const lane l = lane_of(a, blockIdx.y);
+    if (!is_lane(a, owner_of(a))) return;
+    const lane l = lane_of(a, owner_of(a));
     FOR_EACH_SHARED(slot, l.n) {
         const float x = x_of(a, l, slot), y = a.y ? a.y[value_at(a, l, a.y_stride, slot)] : 1.0f;
         float fused;
@@ -64,8 +63,8 @@ KERNEL(fuse_slots, CU_FUSE_THREADS, cu_fuse_args) {
 KERNEL(fuse_mean, CU_FUSE_THREADS, cu_fuse_args) {
     typedef float sums[FUSE_WARPS];
     SHARED(sums, scratch);
-    if (!is_lane(a, blockIdx.y)) return;
-    const lane l = lane_of(a, blockIdx.y);
+    if (!is_lane(a, owner_of(a))) return;
+    const lane l = lane_of(a, owner_of(a));
     float sum = 0.0f, part = 0.0f;
     uint32_t terms = 0;
     for (uint32_t slot = threadIdx.x; slot < l.n; slot += CU_FUSE_THREADS) {
@@ -81,8 +80,8 @@ KERNEL(fuse_mean, CU_FUSE_THREADS, cu_fuse_args) {
 
 /* The mean of the heads, or each head's share of their sum. */
 KERNEL(fuse_heads, CU_FUSE_THREADS, cu_fuse_args) {
-    const uint32_t heads = a.batch.n_kv_heads, first = blockIdx.y * heads;
-    if (!is_lane(a, first)) return;
+    const uint32_t heads = a.batch.n_kv_heads, first = owner_of(a) * heads;
+    if (owner_of(a) >= a.batch.n_rows) return;
     const uint32_t n = lane_of(a, first).n;
     FOR_EACH_SHARED(slot, n) {
         float sum = 0.0f;
@@ -97,8 +96,8 @@ KERNEL(fuse_heads, CU_FUSE_THREADS, cu_fuse_args) {
 }
 
 KERNEL(fuse_chunks, CU_FUSE_THREADS, cu_fuse_args) {
-    if (!is_lane(a, blockIdx.y)) return;
-    const lane l = lane_of(a, blockIdx.y);
+    if (!is_lane(a, owner_of(a))) return;
+    const lane l = lane_of(a, owner_of(a));
     const uint32_t chunks = l.n / a.chunk + (l.n % a.chunk != 0);
     FOR_EACH_SHARED(c, chunks) {
         const uint32_t begin = c * a.chunk, size = l.n - begin < a.chunk ? l.n - begin : a.chunk;
@@ -115,8 +114,8 @@ KERNEL(fuse_chunks, CU_FUSE_THREADS, cu_fuse_args) {
 
 /* x [lane][list][x_stride] */
 KERNEL(fuse_lists, CU_FUSE_THREADS, cu_fuse_args) {
-    if (!is_lane(a, blockIdx.y)) return;
-    const lane l = lane_of(a, blockIdx.y);
+    if (!is_lane(a, owner_of(a))) return;
+    const lane l = lane_of(a, owner_of(a));
     const float *x = a.x + (uint64_t)l.index * a.n_lists * a.x_stride;
     FOR_EACH_SHARED(slot, l.n) {
         float most = -INFINITY, sum = 0.0f, part = 0.0f;

@@ -13,10 +13,6 @@
 enum { JOIN_SQUARES = 1, JOIN_MAX = 2 };       /* tms_rows_join */
 enum { RULE_MAX = 0, RULE_MEAN = 1 };          /* tms_group */
 
-/* The larger of two, NaN if one is. */
-DEVICE float larger(float a, float b) {
-    return a != a || a > b ? a : b;
-}
 DEVICE float join_heads(const cu_observe_args &a, float joined, float w) {
     const float x = a.join == JOIN_SQUARES ? w * w : w;
     return a.rule == RULE_MAX ? larger(joined, x) : joined + x;
@@ -28,22 +24,43 @@ DEVICE float join_rows(const cu_observe_args &a, float joined, float x) {
 DEVICE float weight_of(float logit, float lse) {
     return expf(logit - (lse == -INFINITY ? INFINITY : lse));
 }
+DEVICE bool is_finite(float x) {
+    return (float_to_bits(x) & 0x7fffffffu) < 0x7f800000u;
+}
+
+/* What rows give, and what its sums round off, however many there are. */
+typedef struct running {
+    float value, lost;
+} running;
+
+DEVICE void join_part(const cu_observe_args &a, running &all, float x) {
+    const float sum = join_rows(a, all.value, x);
+    if (a.join != JOIN_MAX) all.lost += x - (sum - all.value);
+    all.value = sum;
+}
+/* An infinite sum has lost nothing that counts. */
+DEVICE float whole_of(const running &all) {
+    return is_finite(all.lost) ? all.value + all.lost : all.value;
+}
 /* As attend's, and NaN unless it is finite. */
 DEVICE float logit_of(const cu_observe_args &a, float dot) {
     if (a.soft_cap > 0.0f) dot = a.soft_cap * tanhf(dot / a.soft_cap);
-    return (float_to_bits(dot) & 0x7fffffffu) < 0x7f800000u ? dot : NAN;
+    return is_finite(dot) ? dot : NAN;
 }
 
 /* The span of one (item, KV head). */
 typedef struct span {
-    uint32_t item, head, first, rows;
+    uint32_t head, first, rows;
     uint64_t owner; /* item, KV head */
 } span;
 
 DEVICE span span_of(const cu_observe_args &a) {
-    const uint32_t item = blockIdx.z, head = blockIdx.y;
-    return span{item, head, (uint32_t)a.spans[2 * item], (uint32_t)a.spans[2 * item + 1],
-                (uint64_t)item * a.batch.n_kv_heads + head};
+    const uint32_t owner = blockIdx.x / a.blocks, heads = a.batch.n_kv_heads;
+    const uint32_t item = owner / heads;
+    return span{owner % heads, (uint32_t)a.spans[2 * item], (uint32_t)a.spans[2 * item + 1], owner};
+}
+DEVICE bool has_span(const cu_observe_args &a) {
+    return blockIdx.x / a.blocks < (uint64_t)a.n_items * a.batch.n_kv_heads;
 }
 DEVICE uint32_t seen_by(const cu_observe_args &a, const span &s, uint32_t t) {
     return (uint32_t)a.batch.visible[(uint64_t)(s.first + t) * a.batch.n_kv_heads + s.head];
@@ -80,6 +97,7 @@ DEVICE uint32_t most_seen(const cu_observe_args &a, const span &s, uint32_t firs
 typedef struct observe_shared {
     uint32_t most;
     float sums[OBSERVE_WARPS][CU_OBSERVE_KEYS]; /* of a warp's rows */
+    running all[CU_OBSERVE_KEYS]; /* of all rows so far, each of one thread: registers are few */
 } observe_shared;
 
 /* The block's keys, 16 bytes at a time; what lies behind the last slot is left alone. */
@@ -138,17 +156,26 @@ DEVICE void dot_rows(const unsigned char *keys, const float *queries,
     }
 }
 
+/* What the warps' rows give to the thread's slot, and those before. */
+DEVICE void join_warps(const cu_observe_args &a, observe_shared &shared) {
+    float sum = shared.sums[0][threadIdx.x];
+    for (uint32_t w = 1; w < OBSERVE_WARPS; w++)
+        sum = join_rows(a, sum, shared.sums[w][threadIdx.x]);
+    join_part(a, shared.all[threadIdx.x], sum);
+}
+
 template <typename T, uint32_t DIM> DEVICE void observe_rows(const cu_observe_args &a) {
     SHARED(observe_shared, shared);
     DYNAMIC_SHARED(unsigned char, keys);
     float *queries = (float *)(keys + CU_OBSERVE_KEYS_OF(DIM * sizeof(T)));
-    if (blockIdx.z >= a.n_items) return;
+    if (!has_span(a)) return;
     const span s = span_of(a);
-    const uint32_t begin = blockIdx.x * CU_OBSERVE_KEYS, group = a.batch.group;
+    const uint32_t begin = blockIdx.x % a.blocks * CU_OBSERVE_KEYS, group = a.batch.group;
     const uint32_t n = most_seen(a, s, 0, s.rows, &shared.most);
     if (begin >= n) return;
     stage_keys<T, DIM>(a, s, begin, n, keys);
-    float value = 0.0f; /* of slot begin + threadIdx.x */
+    const bool owns = threadIdx.x < CU_OBSERVE_KEYS; /* slot begin + threadIdx.x */
+    if (owns) shared.all[threadIdx.x] = running{0.0f, 0.0f};
     for (uint32_t base = 0; base < s.rows; base += CU_OBSERVE_ROWS) {
         const uint32_t end = s.rows - base < CU_OBSERVE_ROWS ? s.rows : base + CU_OBSERVE_ROWS;
         if (most_seen(a, s, base, end, &shared.most) <= begin && !a.tile) continue;
@@ -187,15 +214,10 @@ template <typename T, uint32_t DIM> DEVICE void observe_rows(const cu_observe_ar
             shared.sums[warp_id()][lane_id() + j * WARP] = sum;
         }
         block_sync();
-        if (threadIdx.x < CU_OBSERVE_KEYS) {
-            float sum = shared.sums[0][threadIdx.x];
-            for (uint32_t w = 1; w < OBSERVE_WARPS; w++)
-                sum = join_rows(a, sum, shared.sums[w][threadIdx.x]);
-            value = join_rows(a, value, sum);
-        }
+        if (owns) join_warps(a, shared);
     }
     const uint32_t slot = begin + threadIdx.x;
-    if (a.values && threadIdx.x < CU_OBSERVE_KEYS && slot < n) put_value(a, s, slot, value);
+    if (a.values && owns && slot < n) put_value(a, s, slot, whole_of(shared.all[threadIdx.x]));
 }
 
 #define OBSERVE_ROWS(type, tag, dim)                                                               \
@@ -206,13 +228,14 @@ FOR_EACH_TYPE_AND_DIM(OBSERVE_ROWS)
 
 KERNEL(observe_logits, CU_OBSERVE_THREADS, cu_observe_args) {
     SHARED(uint32_t, most);
-    if (blockIdx.z >= a.n_items) return;
+    if (!has_span(a)) return;
     const span s = span_of(a);
-    const uint32_t slot = blockIdx.x * CU_OBSERVE_THREADS + threadIdx.x, group = a.batch.group;
+    const uint32_t slot = blockIdx.x % a.blocks * CU_OBSERVE_THREADS + threadIdx.x;
+    const uint32_t group = a.batch.group;
     const uint64_t n_heads = (uint64_t)a.batch.n_kv_heads * group;
     if (slot >= most_seen(a, s, 0, s.rows, &most)) return;
     const float *logits = a.logits + (s.first * n_heads + s.head * group) * a.logit_stride + slot;
-    float value = 0.0f;
+    running all = {0.0f, 0.0f};
     for (uint32_t base = 0; base < s.rows; base += CU_OBSERVE_ROWS) {
         const uint32_t end = s.rows - base < CU_OBSERVE_ROWS ? s.rows : base + CU_OBSERVE_ROWS;
         float sum = 0.0f;
@@ -228,7 +251,7 @@ KERNEL(observe_logits, CU_OBSERVE_THREADS, cu_observe_args) {
             }
             sum = join_rows(a, sum, a.rule == RULE_MEAN ? joined / (float)group : joined);
         }
-        value = join_rows(a, value, sum);
+        join_part(a, all, sum);
     }
-    if (a.values) put_value(a, s, slot, value);
+    if (a.values) put_value(a, s, slot, whole_of(all));
 }

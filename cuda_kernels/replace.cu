@@ -15,6 +15,8 @@ struct token {
 #define RECENT 0xfffffffeu
 #define NEVER  0xffffffffu
 
+#define AT_ONCE 4u /* slots of a thread, read before one is judged */
+
 struct replace_shared {
     token lowest[CU_REPLACE_THREADS / WARP];
 };
@@ -59,13 +61,13 @@ DEVICE bool is_lower(const token &x, const token &y) {
     return x.position != y.position ? x.position < y.position : x.slot < y.slot;
 }
 
-DEVICE token token_at(const cu_replace_args &a, uint64_t at, uint32_t slot, int32_t now) {
-    const int32_t position = a.plane[at];
+DEVICE token token_of(const cu_replace_args &a, int32_t position, float score, uint32_t slot,
+                      int32_t now) {
     if (position >= now) return {STALE, 1, position, slot};
     if (position < 0 || (uint32_t)position < a.sinks) return {NEVER, 1, 0, 0};
     const uint32_t life = (uint32_t)(now - position);
     if (life <= a.recent) return {RECENT, 1, position, slot};
-    return {1 + (a.scores ? ordered_key(a.scores[at]) : 0), a.lifetime ? life : 1, position, slot};
+    return {1 + (a.scores ? ordered_key(score) : 0), a.lifetime ? life : 1, position, slot};
 }
 
 /* The lowest of a warp's; every lane gets it. */
@@ -93,10 +95,22 @@ KERNEL(replace_slots, CU_REPLACE_THREADS, cu_replace_args) {
 
     /* 1. the lowest of this thread's slots, 2. of the warp's */
     token lowest = {NEVER, 1, 0, 0};
-    for (uint32_t slot = threadIdx.x; slot < visible; slot += CU_REPLACE_THREADS) {
-        const uint64_t page = (uint32_t)pages[slot / a.page_size];
-        const token t = token_at(a, page * a.page_size + slot % a.page_size, slot, now);
-        if (is_lower(t, lowest)) lowest = t;
+    for (uint32_t first = threadIdx.x; first < visible; first += AT_ONCE * CU_REPLACE_THREADS) {
+        int32_t position[AT_ONCE];
+        float score[AT_ONCE];
+#pragma unroll
+        for (uint32_t i = 0; i < AT_ONCE; i++) {
+            const uint32_t slot = min(first + i * CU_REPLACE_THREADS, visible - 1);
+            const uint64_t page = (uint32_t)pages[slot / a.page_size];
+            position[i] = a.plane[page * a.page_size + slot % a.page_size];
+            score[i] = a.scores ? a.scores[page * a.page_size + slot % a.page_size] : 0.0f;
+        }
+#pragma unroll
+        for (uint32_t i = 0; i < AT_ONCE; i++) { /* the last slot again changes nothing */
+            const uint32_t slot = min(first + i * CU_REPLACE_THREADS, visible - 1);
+            const token t = token_of(a, position[i], score[i], slot, now);
+            if (is_lower(t, lowest)) lowest = t;
+        }
     }
     lowest = warp_lowest(lowest);
     if (lane_id() == 0) shared.lowest[warp_id()] = lowest;

@@ -224,8 +224,8 @@ DEVICE wide_lane lane_of(const cu_select_wide_args &a, bool competes) {
     l.full = l.seen / a.granularity;
     l.keys.upper = a.upper + l.owner * a.key_stride;
     l.keys.n = l.full + (l.seen % a.granularity != 0);
-    l.keys.step = competes ? 1024 : 1;
-    l.keys.tail = competes ? 1023 - l.head : 0;
+    l.keys.step = competes ? a.batch.n_kv_heads : 1;
+    l.keys.tail = competes ? a.batch.n_kv_heads - 1 - l.head : 0;
     return l;
 }
 

@@ -128,8 +128,7 @@ struct tms_backend {
 /* The ordered list of backends built in, ended by NULL (host/backends.c). */
 extern const tms_backend *const tms_backends[];
 
-/* ---- Helpers shared by backends (backends.c, checks.c)
- * -------------------------------------------- */
+/* ---- Helpers shared by backends (backends.c, checks.c) ---- */
 
 /* n / by, rounded up. */
 static inline uint64_t tms_divide_up(uint64_t n, uint64_t by) {

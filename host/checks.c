@@ -178,7 +178,6 @@ uint64_t tms_select_need(const tms_select *p) {
 }
 
 #define SELECT_MOST_ENTRIES (1u << 22) /* of a lane */
-#define SELECT_MOST_HEADS   1024u      /* that compete */
 
 static tamis_status check_select_row(tms_device *dev, const tms_select *p, uint64_t n) {
     const tms_select_wide *w = &p->wide;
@@ -189,11 +188,10 @@ static tamis_status check_select_row(tms_device *dev, const tms_select *p, uint6
                                w->k_table.mem ? "a k_table"
                                : w->mass > 0  ? "a mass"
                                               : "positions");
-    if (heads > SELECT_MOST_HEADS || n * heads > UINT32_MAX)
+    if (n * heads > UINT32_MAX)
         return tms_device_fail(dev, TAMIS_E_UNSUPPORTED,
-                               "select: a row of %u KV heads of %llu entries: at most %u, and %u "
-                               "entries in all",
-                               heads, (unsigned long long)n, SELECT_MOST_HEADS, UINT32_MAX);
+                               "select: a row of %u KV heads of %llu entries: at most %u in all",
+                               heads, (unsigned long long)n, UINT32_MAX);
     return TAMIS_OK;
 }
 
@@ -246,9 +244,9 @@ static tamis_status check_logits(tms_device *dev, const tms_attend *p) {
                                "attend: logits of tiles of %u rows: there are none but of 1",
                                b->max_tile_rows);
     if (p->logit_stride < b->max_visible)
-        return tms_device_fail(
-            dev, TAMIS_E_ARGUMENT, "attend: a stride of %llu logits for lanes of %u slots",
-            (unsigned long long)p->logit_stride, b->max_visible);
+        return tms_device_fail(dev, TAMIS_E_ARGUMENT,
+                               "attend: a stride of %llu logits for lanes of %u slots",
+                               (unsigned long long)p->logit_stride, b->max_visible);
     return TAMIS_OK;
 }
 

@@ -25,6 +25,25 @@ static tamis_status require(tms_device *dev, const char *op, const char *name, t
     return tms_device_fail(dev, TAMIS_E_ARGUMENT, "%s: %s is absent", op, name);
 }
 
+/* Of launches that read `from` again after they have begun to write `to`. */
+static tamis_status check_apart(tms_device *dev, const char *op, tms_ref from, tms_ref to) {
+    if (from.mem != to.mem || from.offset != to.offset || !from.mem) return TAMIS_OK;
+    return tms_device_fail(dev, TAMIS_E_ARGUMENT, "%s: out is x (offset %llu of the same memory)",
+                           op, (unsigned long long)to.offset);
+}
+
+/* Planes have no place for heads that share pages. */
+static tamis_status check_own_pages(tms_device *dev, const char *op, uint64_t kv_head_stride,
+                                    const tms_batch *b) {
+    if (b->n_kv_heads == 1 || (kv_head_stride == 0 && (b->head_stride || b->n_rows == 0)))
+        return TAMIS_OK;
+    return tms_device_fail(dev, TAMIS_E_ARGUMENT,
+                           "%s: a plane on pages that %u KV heads share (head strides of %llu "
+                           "elements, which must be 0, and %llu page ids)",
+                           op, b->n_kv_heads, (unsigned long long)kv_head_stride,
+                           (unsigned long long)b->head_stride);
+}
+
 static tamis_status check_paged(tms_device *dev, const tms_kv *kv, const tms_batch *batch) {
     tamis_status status = tms_check_kv(dev, kv);
     return status == TAMIS_OK ? tms_check_items(dev, batch, true) : status;
@@ -51,6 +70,8 @@ tamis_status tms_check_observe(tms_device *dev, const tms_observe *p) {
         status = check_stride(dev, "observe", "logits", p->logit_stride, b->max_visible);
     if (status == TAMIS_OK && p->tile.mem)
         status = check_stride(dev, "observe", "the tile", p->tile_stride, b->max_visible);
+    if (status == TAMIS_OK && p->values.ref.mem && p->values.stride == 0)
+        status = check_own_pages(dev, "observe", p->kv.head_stride, b);
     return status == TAMIS_OK ? check_values(dev, "observe", "values", &p->values, b->max_visible)
                               : status;
 }
@@ -68,7 +89,8 @@ tamis_status tms_check_pool_values(tms_device *dev, const tms_pool_values *p) {
     if (p->batch.n_rows == 0) return TAMIS_OK;
     if (p->n_lists == 0) return tms_device_fail(dev, TAMIS_E_ARGUMENT, "pool: 0 lists");
     const uint32_t n = p->batch.max_visible > p->tail ? p->batch.max_visible - p->tail : 0;
-    return check_stride(dev, "pool", "a list", p->stride, n);
+    status = check_apart(dev, "pool", p->x, p->out);
+    return status == TAMIS_OK ? check_stride(dev, "pool", "a list", p->stride, n) : status;
 }
 
 tamis_status tms_check_value_score(tms_device *dev, const tms_value_score *p) {
@@ -137,7 +159,8 @@ static tamis_status check_fuse_kind(tms_device *dev, const tms_fuse *p) {
     if (p->kind == TMS_FUSE_LIFETIME && (!p->positions.mem || !p->now.mem))
         return tms_device_fail(dev, TAMIS_E_ARGUMENT, "fuse: lifetime without %s",
                                p->positions.mem ? "now" : "positions");
-    return TAMIS_OK;
+    return lists || p->kind == TMS_FUSE_CHUNK_SUM ? check_apart(dev, "fuse", p->x.ref, p->out.ref)
+                                                  : TAMIS_OK;
 }
 
 tamis_status tms_check_fuse(tms_device *dev, const tms_fuse *p) {
@@ -158,17 +181,16 @@ tamis_status tms_check_fuse(tms_device *dev, const tms_fuse *p) {
         status = check_values(dev, "fuse", "y", &p->y, n);
     if (status == TAMIS_OK && paged && p->page_size == 0)
         status = tms_device_fail(dev, TAMIS_E_ARGUMENT, "fuse: planes of 0 slots a page");
+    if (status == TAMIS_OK && p->out.stride == 0)
+        status = check_own_pages(dev, "fuse", 0, &p->batch);
     const uint32_t n_out = p->kind == TMS_FUSE_CHUNK_SUM ? (uint32_t)tms_divide_up(n, p->chunk) : n;
     return status == TAMIS_OK ? check_values(dev, "fuse", "out", &p->out, n_out) : status;
 }
 
-/* Planes have no place for heads that share pages. */
 static tamis_status check_planes(tms_device *dev, const char *op, const tms_kv *kv,
                                  const tms_batch *batch, const tms_planes *planes) {
     const bool given = planes->positions.mem || planes->scores.mem;
-    if (!given || kv->head_stride == 0 || batch->n_kv_heads == 1) return TAMIS_OK;
-    return tms_device_fail(dev, TAMIS_E_ARGUMENT, "%s: planes and a head stride of %llu: must be 0",
-                           op, (unsigned long long)kv->head_stride);
+    return given ? check_own_pages(dev, op, kv->head_stride, batch) : TAMIS_OK;
 }
 
 tamis_status tms_check_compact(tms_device *dev, const tms_compact *p) {

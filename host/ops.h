@@ -244,7 +244,7 @@ typedef struct tms_page_mass {
  *   scope ROW  the lanes of a row compete: `total` entries of all of them. 1. protected entries;
  *              2. of each lane the best `floor` others; 3. the rest up to `total` by (score desc,
  *              ordinal desc, KV head asc). More than `total` after step 2: all of those. k is not
- *              read. At most 1024 KV heads (layers times KV heads for a whole sequence)
+ *              read. KV heads may be those of all layers of a sequence
  *   mass       > 0, LANE scope: step 2 ends early, as soon as the scores of the taken entries,
  *              protected ones included, sum to `mass`. Summed exactly, in integers: a score counts
  *              as floor(score·2^32), one below 0 or NaN as 0, one above 1024 as 1024
@@ -378,9 +378,9 @@ typedef struct tms_values {
  *   spans   int32 [n_items][2]; no span is longer than max_span
  *   logits  f32 [n_rows][n_heads][logit_stride], may be absent: given, they are taken for the
  *           logits and neither q nor K is read; -inf adds nothing
- *   values  may be absent. For s < n(i, h): join over the rows of (join over the group of f(w)),
- *           with f(w) = w², rows summed, for SQUARES. accumulate: joined with what is there. Others
- *           are left alone
+ *   values  may be absent; in a plane only if no KV heads share pages. For s < n(i, h): join over
+ *           the rows of (join over the group of f(w)), with f(w) = w², rows summed, for SQUARES.
+ *           accumulate: joined with what is there. Others are left alone
  *   tile    may be absent: w itself, f32 [n_items][n_kv_heads][max_span*group][tile_stride], row t
  *           of the span and head g in list t*group + g, s < n(i, h); lists behind a span's are left
  *           alone
@@ -458,6 +458,7 @@ typedef struct tms_value_score {
  *   w    [n_out][w_stride] of `w_dtype`, head 0 of the batch at column 0: as linear's, so the
  *        output projection of a model as it is. Only for L1_PROJECTED
  *   out  f32 [n_items][n_kv_heads][out_stride]
+ * L2 squares in fp32: components are from about 1e-18 to 1e18 in size, or 0 (bf16, f32).
  * Bytes: V once; w once for every 16 slots at least. Tolerance: 3e-6 * (1 + log2 n) relative to the
  * sum of the absolute terms, n = head_dim or n_out*head_dim. */
 typedef enum tms_value_norm_kind {
@@ -484,7 +485,8 @@ typedef struct tms_value_norm {
  *              2510.00636), mu f32 [n_heads][head_dim], cov f32 [n_heads][head_dim][head_dim]
  *   out  f32 [n_items][n_kv_heads][out_stride]
  * scratch: tms_backend.key_score_scratch bytes. Bytes: K once, COSINE twice.
- * A key with a NaN gives NaN; with COSINE to all of its lane but keys of norm 0.
+ * NORM and COSINE square in fp32: components are from about 1e-18 to 1e18 in size, or 0 (bf16,
+ * f32). A key with a NaN gives NaN; with COSINE to all of its lane but keys of norm 0.
  * Tolerance: NORM 2e-6 relative; COSINE 4e-6 / ‖m‖, absolute, as m is a sum of rounded terms of
  * size 1/n; QUADRATIC 4e-6 * the sum of the absolute terms. */
 typedef enum tms_key_score_kind {
@@ -508,15 +510,14 @@ typedef struct tms_key_score {
  *   MULTIPLY        (x + a)·y
  *   AT_LEAST_MEAN   max(x, a·mean of the lane's n values of x)           (DefensiveKV)
  *   LIFETIME        x / (now - position + 1), now int32 [n_items]         (H2O, normalised)
- *   MEAN_OF_HEADS   mean over the item's KV heads of x at s, to each of them; lanes of equal n
- * (TOVA)
+ *   MEAN_OF_HEADS   mean over the item's KV heads of x at s, to each of them; equal n     (TOVA)
  *   SHARE_OF_HEADS  x / Σ over the item's KV heads of x at s, 0 where that sum is 0; equal n
  *   CHUNK_SUM       out(c) = Σ x over the slots [c·chunk, (c + 1)·chunk) below n; out beside the
  *                   cache and not x
  *   LISTS_SUM, LISTS_MAX  out(s) = Σ or largest over lists l of x(l, s), x f32
  *                   [n_items][n_kv_heads][n_lists][x.stride], beside the cache, and not out
- * x, y, out: a plane or beside the cache; page_size with planes. NaN: as fp32 arithmetic gives; a
- * largest over NaN is NaN.
+ * x, y, out: a plane or beside the cache, out in a plane only if no KV heads share pages; page_size
+ * with planes. NaN: as fp32 arithmetic gives; a largest over NaN is NaN.
  * Bytes: 4 a value read and written. Tolerance: 1e-6 of the sum of the absolute terms (of x or y in
  * a quotient: of the result, SHARE_OF_HEADS that times Σ|x| / |Σx|). */
 typedef enum tms_fuse_kind {
@@ -579,7 +580,7 @@ typedef struct tms_compact {
  * competes: recent = r - 1. TOVA: recent 0. StreamingLLM: no scores.
  * `visible` counts the lane's slots as the row will see them. Bytes: 8 a slot. Exact. */
 typedef struct tms_replace {
-    tms_kv kv; /* page_size counts */
+    tms_kv kv; /* a whole one, which is checked; its rows are not read */
     tms_planes planes;
     tms_batch batch;
     tms_ref turns, slots, changed, positions;

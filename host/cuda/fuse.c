@@ -28,6 +28,16 @@ static cu_batch batch_of(tms_cu_launch *l, const tms_fuse *p) {
     return out;
 }
 
+/* Blocks for the most slots, or chunks, of a lane. */
+static uint32_t blocks_of(const tms_fuse *p) {
+    const uint32_t most = p->batch.max_visible, n = most > p->tail ? most - p->tail : 0;
+    const uint64_t each = p->kind == TMS_FUSE_CHUNK_SUM && p->chunk ? p->chunk : 1;
+    const uint64_t shares = tms_divide_up(n, each * CU_FUSE_THREADS);
+    if (p->kind == TMS_FUSE_AT_LEAST_MEAN) return 1; /* it needs the lane's mean first */
+    if (shares == 0) return 1;
+    return shares < MOST_SHARES ? (uint32_t)shares : MOST_SHARES;
+}
+
 static cu_fuse_args args_of(tms_cu_launch *l, const tms_fuse *p) {
     const uint64_t n = p->batch.n_rows;
     cu_fuse_args args = {
@@ -44,26 +54,13 @@ static cu_fuse_args args_of(tms_cu_launch *l, const tms_fuse *p) {
         .chunk = p->chunk,
         .n_lists = p->n_lists,
         .page_size = p->page_size,
+        .blocks = blocks_of(p),
     };
     if (tms_fuse_reads_y(p)) args.y = values_at(l, p, "y", &p->y, 1);
     if (p->kind != TMS_FUSE_LIFETIME) return args;
     args.positions = tms_cu_reached(l, "positions", p->positions, sizeof(int32_t), n);
     args.now = tms_cu_ref(l, "now", p->now, sizeof(int32_t), n);
     return args;
-}
-
-/* Blocks for the most slots, or chunks, of a lane; y lanes, or items. */
-static tms_cu_grid grid_of(const tms_fuse *p) {
-    const bool heads = p->kind == TMS_FUSE_MEAN_OF_HEADS || p->kind == TMS_FUSE_SHARE_OF_HEADS;
-    const uint32_t most = p->batch.max_visible, n = most > p->tail ? most - p->tail : 0;
-    const uint64_t each = p->kind == TMS_FUSE_CHUNK_SUM && p->chunk ? p->chunk : 1;
-    uint64_t shares = tms_divide_up(n, each * CU_FUSE_THREADS);
-    if (shares > MOST_SHARES) shares = MOST_SHARES;
-    if (p->kind == TMS_FUSE_AT_LEAST_MEAN) shares = 1; /* it needs the lane's mean first */
-    return (tms_cu_grid){.x = shares,
-                         .y = (uint64_t)p->batch.n_rows * (heads ? 1 : p->batch.n_kv_heads),
-                         .z = 1,
-                         .threads = CU_FUSE_THREADS};
 }
 
 static const char *kernel_of(const tms_fuse *p) {
@@ -89,5 +86,9 @@ tamis_status tms_cu_fuse(tms_device *dev, const tms_fuse *p) {
     if (status != TAMIS_OK) return status;
     tms_cu_launch l = tms_cu_begin(dev, "fuse", "%s", kernel_of(p));
     const cu_fuse_args args = args_of(&l, p);
-    return tms_cu_run(&l, grid_of(p), &args);
+    const bool heads = p->kind == TMS_FUSE_MEAN_OF_HEADS || p->kind == TMS_FUSE_SHARE_OF_HEADS;
+    const uint64_t owners = (uint64_t)p->batch.n_rows * (heads ? 1 : p->batch.n_kv_heads);
+    const tms_cu_grid grid = {
+        .x = owners * args.blocks, .y = 1, .z = 1, .threads = CU_FUSE_THREADS};
+    return tms_cu_run(&l, grid, &args);
 }

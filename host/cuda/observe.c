@@ -3,7 +3,7 @@
 #include "host/cuda/cuda.h"
 
 /* With logits given neither q nor K is read. */
-static cu_observe_args args_of(tms_cu_launch *l, const tms_observe *p) {
+static cu_observe_args args_of(tms_cu_launch *l, const tms_observe *p, uint32_t blocks) {
     const tms_batch *b = &p->batch;
     const bool logits = p->logits.mem;
     const uint64_t n = b->n_rows ? p->n_items : 0, rows = n ? b->n_rows : 0;
@@ -34,6 +34,7 @@ static cu_observe_args args_of(tms_cu_launch *l, const tms_observe *p) {
         .join = p->rows,
         .rule = p->group,
         .accumulate = p->accumulate,
+        .blocks = blocks,
     };
 }
 
@@ -46,12 +47,13 @@ tamis_status tms_cu_observe(tms_device *dev, const tms_observe *p) {
     tms_cu_launch l = logits ? tms_cu_begin(dev, "observe", "observe_logits")
                              : tms_cu_begin(dev, "observe", "observe_rows_%s_d%u",
                                             tamis_dtype_name(p->kv.dtype), dim);
-    const cu_observe_args args = args_of(&l, p);
-    const tms_cu_grid grid = {
-        .x = tms_divide_up(p->batch.max_visible, logits ? CU_OBSERVE_THREADS : CU_OBSERVE_KEYS),
-        .y = p->batch.n_kv_heads,
-        .z = args.n_items,
-        .threads = CU_OBSERVE_THREADS,
-        .shared = logits ? 0 : CU_OBSERVE_SHARED(dim, row)};
+    const uint64_t shares =
+        tms_divide_up(p->batch.max_visible, logits ? CU_OBSERVE_THREADS : CU_OBSERVE_KEYS);
+    const cu_observe_args args = args_of(&l, p, shares ? (uint32_t)shares : 1);
+    const tms_cu_grid grid = {.x = (uint64_t)args.n_items * p->batch.n_kv_heads * args.blocks,
+                              .y = 1,
+                              .z = 1,
+                              .threads = CU_OBSERVE_THREADS,
+                              .shared = logits ? 0 : CU_OBSERVE_SHARED(dim, row)};
     return tms_cu_run(&l, grid, &args);
 }

@@ -32,7 +32,7 @@ static tms_cl_launch begin(tms_device *dev, const tms_fuse *p, const char *kerne
     tms_cl_u32(&l, p->kind);
     set_values(&l, p, &p->x, over_lists(p) ? p->n_lists : 1);
     set_values(&l, p, &p->out, 1);
-    tms_cl_u32(&l, p->tail);
+    tms_cl_u32(&l, p->tail < b.max_visible ? p->tail : b.max_visible);
     tms_cl_u32(&l, p->page_size);
     return l;
 }

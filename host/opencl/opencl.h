@@ -204,8 +204,8 @@ typedef struct tms_cl_states {
     tms_ref lse;
 } tms_cl_states;
 
-/* attend.c: the arguments from `scale` on, and those of the lists and of the logits, which both forms
- * share. */
+/* attend.c: the arguments from `scale` on, and those of the lists and of the logits, which both
+ * forms share. */
 void tms_cl_attend_states(tms_cl_launch *l, const tms_attend *p, const tms_cl_states *s);
 void tms_cl_attend_lists(tms_cl_launch *l, const tms_attend *p);
 void tms_cl_attend_logits(tms_cl_launch *l, const tms_attend *p);

@@ -5,8 +5,8 @@
  * Contract: host/ops.h, attend. Seen: slot < visible, page in the list (or no lists), position
  * in the row's interval. Nothing seen: out 0, lse -inf. A logit that is NaN or infinite in fp32
  * counts as NaN and makes out and lse of that (row, head) NaN. One running state a head, in slot
- * order. Logits that are asked for: of every slot below visible in the pages that are read, -inf for
- * those that the row does not see. */
+ * order. Logits that are asked for: of every slot below visible in the pages that are read, -inf
+ * for those that the row does not see. */
 #include "host/reference/convert.h"
 #include "host/reference/reference.h"
 

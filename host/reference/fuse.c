@@ -28,24 +28,14 @@ static lane lane_of(const tms_fuse *p, const operands *o, uint32_t item, uint32_
     return l;
 }
 
-/* Place of a slot in a plane. */
-static uint64_t plane_at(const tms_fuse *p, const lane *l, uint32_t slot) {
-    return (uint64_t)l->pages[slot / p->page_size] * p->page_size + slot % p->page_size;
-}
-
 /* 1. Place of a slot's value. */
 static uint64_t value_at(const tms_fuse *p, const tms_values *v, const lane *l, uint32_t slot) {
-    if (v->stride == 0) return plane_at(p, l, slot);
+    if (v->stride == 0) return tms_plane_at(l->pages, p->page_size, slot);
     return ((uint64_t)l->item * p->batch.n_kv_heads + l->head) * v->stride + slot;
 }
 
 static double x_of(const tms_fuse *p, const operands *o, const lane *l, uint32_t slot) {
     return o->x[value_at(p, &p->x, l, slot)];
-}
-
-/* The larger of two, NaN if one is. */
-static double larger(double a, double b) {
-    return isnan(a) || a > b ? a : b;
 }
 
 static double mean_of(const tms_fuse *p, const operands *o, const lane *l) {
@@ -70,7 +60,7 @@ static double join_lists(const tms_fuse *p, const operands *o, const lane *l, ui
     double joined = p->kind == TMS_FUSE_LISTS_MAX ? -INFINITY : 0;
     for (uint32_t i = 0; i < p->n_lists; i++) {
         const double x = o->x[(first + i) * p->x.stride + slot];
-        joined = p->kind == TMS_FUSE_LISTS_MAX ? larger(joined, x) : joined + x;
+        joined = p->kind == TMS_FUSE_LISTS_MAX ? tms_larger(joined, x) : joined + x;
     }
     return joined;
 }
@@ -86,10 +76,10 @@ static double fused(const tms_fuse *p, const operands *o, const lane *l, uint32_
     case TMS_FUSE_MULTIPLY:
         return (x_of(p, o, l, slot) + p->a) * o->y[value_at(p, &p->y, l, slot)];
     case TMS_FUSE_AT_LEAST_MEAN:
-        return larger(x_of(p, o, l, slot), p->a * whole);
+        return tms_larger(x_of(p, o, l, slot), p->a * whole);
     case TMS_FUSE_LIFETIME:
-        return x_of(p, o, l, slot) /
-               ((double)o->now[l->item] - o->positions[plane_at(p, l, slot)] + 1);
+        return x_of(p, o, l, slot) / ((double)o->now[l->item] -
+                                      o->positions[tms_plane_at(l->pages, p->page_size, slot)] + 1);
     case TMS_FUSE_MEAN_OF_HEADS:
         return whole / p->batch.n_kv_heads;
     case TMS_FUSE_SHARE_OF_HEADS:

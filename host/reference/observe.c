@@ -45,11 +45,6 @@ static double weight_of(const tms_observe *p, const operands *o, const lane *l, 
     return exp(logit_of(p, o, row, head, slot, k) - (lse == -INFINITY ? INFINITY : lse));
 }
 
-/* The larger of two, NaN if one is. */
-static double larger(double a, double b) {
-    return isnan(a) || a > b ? a : b;
-}
-
 /* 3. One row's weights, joined over the group. */
 static double row_value(const tms_observe *p, const operands *o, const lane *l, uint32_t t,
                         uint32_t slot, const float *k) {
@@ -62,7 +57,7 @@ static double row_value(const tms_observe *p, const operands *o, const lane *l, 
         double w = weight_of(p, o, l, t, g, slot, k);
         if (o->tile) o->tile[list * p->tile_stride + slot] = (float)w;
         if (p->rows == TMS_ROWS_SQUARES) w *= w;
-        value = p->group == TMS_GROUP_MAX ? larger(value, w) : value + w;
+        value = p->group == TMS_GROUP_MAX ? tms_larger(value, w) : value + w;
     }
     return p->group == TMS_GROUP_MEAN ? value / group : value;
 }
@@ -82,7 +77,7 @@ static void observe_slot(const tms_observe *p, const operands *o, const lane *l,
                      kv->head_dim, k);
     for (uint32_t t = 0; t < l->rows; t++) {
         const double w = row_value(p, o, l, t, slot, k);
-        value = p->rows == TMS_ROWS_MAX ? larger(value, w) : value + w;
+        value = p->rows == TMS_ROWS_MAX ? tms_larger(value, w) : value + w;
     }
     if (o->values) o->values[at] = (float)value;
 }

@@ -5,6 +5,8 @@
 
 #include "host/backend.h"
 
+#include <math.h>
+
 enum { TMS_MAX_HEAD_DIM = 256, TMS_MAX_GROUP = 16 }; /* the contract's largest, for buffers */
 
 struct tms_mem {
@@ -55,6 +57,11 @@ static inline uint64_t tms_bounds_at(const tms_kv *kv, int32_t page, uint32_t he
 /* A slot of a lane as an index into planes. */
 static inline uint64_t tms_plane_at(const int32_t *pages, uint32_t page_size, uint32_t slot) {
     return (uint64_t)pages[slot / page_size] * page_size + slot % page_size;
+}
+
+/* The larger of two, NaN if one is. */
+static inline double tms_larger(double a, double b) {
+    return isnan(a) || a > b ? a : b;
 }
 
 tamis_status tms_reference_write_rows(tms_device *dev, const tms_write_rows *p);

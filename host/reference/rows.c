@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* write_rows and read_rows: K and V rows into slots of lanes and out of them.
  *   slot s of a lane lies at slot s % page_size of its page of ordinal s / page_size.
- * Contract: host/ops.h, write_rows and read_rows. A slot below 0 writes nothing. Rows of the cache's
- * dtype are copied bit for bit; f32 rows are rounded to nearest even. In planes the slot's position
- * becomes its row's, its score 0. */
+ * Contract: host/ops.h, write_rows and read_rows. A slot below 0 writes nothing. Rows of the
+ * cache's dtype are copied bit for bit; f32 rows are rounded to nearest even. In planes the slot's
+ * position becomes its row's, its score 0. */
 #include "host/reference/convert.h"
 #include "host/reference/reference.h"
 

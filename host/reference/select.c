@@ -24,16 +24,12 @@ static int compare(const void *left, const void *right) {
     return a->ordinal > b->ordinal ? -1 : 1;
 }
 
-static uint32_t ceil_div(uint32_t a, uint32_t b) {
-    return a / b + (a % b != 0);
-}
-
 /* Marks one lane's chosen entries in `taken` [n]; returns their number. */
 static uint32_t choose(const tms_select *p, uint32_t visible, const float *scores,
                        candidate *candidates, unsigned char *taken) {
     const uint32_t size = p->granularity;
-    const uint32_t n = ceil_div(visible, size), scored = visible / size;
-    const uint32_t sinks = ceil_div(p->sinks, size);
+    const uint32_t n = (uint32_t)tms_divide_up(visible, size), scored = visible / size;
+    const uint32_t sinks = (uint32_t)tms_divide_up(p->sinks, size);
     const uint32_t recent = p->recent ? (visible > p->recent ? visible - p->recent : 0) / size : n;
     uint32_t count = 0, rest = 0;
     /* 1. Protected entries are taken; the others are candidates. */
@@ -76,7 +72,7 @@ tamis_status tms_reference_select(tms_device *dev, const tms_select *p) {
     if (!candidates || !taken)
         status = tms_device_fail(dev, TAMIS_E_NO_MEMORY, "select: no memory for %zu entries", most);
     for (uint64_t l = 0; status == TAMIS_OK && l < lanes; l++) {
-        const uint32_t n = ceil_div((uint32_t)visible[l], p->granularity);
+        const uint32_t n = (uint32_t)tms_divide_up((uint32_t)visible[l], p->granularity);
         const uint32_t count = choose(p, (uint32_t)visible[l],
                                       scores ? scores + l * p->stride : NULL, candidates, taken);
         if (count > p->lists.capacity) {

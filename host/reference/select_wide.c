@@ -43,10 +43,6 @@ static int compare(const void *left, const void *right) {
     return (a->head > b->head) - (a->head < b->head);
 }
 
-static uint32_t ceil_div(uint32_t a, uint32_t b) {
-    return a / b + (a % b != 0);
-}
-
 /* Class and position of an entry by the positions of its visible slots. */
 static candidate by_position(const wide *x, uint32_t row, uint32_t head, uint32_t ordinal) {
     const tms_select *p = x->p;
@@ -72,7 +68,8 @@ static candidate by_slot(const wide *x, uint32_t row, uint32_t head, uint32_t or
     const uint32_t size = p->granularity;
     const uint32_t visible = (uint32_t)x->visible[(uint64_t)row * p->batch.n_kv_heads + head];
     const uint32_t old = visible > p->recent ? visible - p->recent : 0;
-    const bool first = ordinal < ceil_div(p->sinks, size) || (p->recent && ordinal >= old / size);
+    const bool first =
+        ordinal < tms_divide_up(p->sinks, size) || (p->recent && ordinal >= old / size);
     return (candidate){.class = first ? FIRST : OTHERS, .ordinal = ordinal, .head = head};
 }
 
@@ -80,7 +77,8 @@ static candidate by_slot(const wide *x, uint32_t row, uint32_t head, uint32_t or
 static uint32_t sort_lane(const wide *x, uint32_t row, uint32_t head, candidate *out) {
     const tms_select *p = x->p;
     const uint64_t lane = (uint64_t)row * p->batch.n_kv_heads + head;
-    const uint32_t visible = (uint32_t)x->visible[lane], n = ceil_div(visible, p->granularity);
+    const uint32_t visible = (uint32_t)x->visible[lane];
+    const uint32_t n = (uint32_t)tms_divide_up(visible, p->granularity);
     for (uint32_t i = 0; i < n; i++) {
         out[i] = x->positions ? by_position(x, row, head, i) : by_slot(x, row, head, i);
         if (i >= visible / p->granularity)
@@ -151,7 +149,7 @@ static void choose_of_row(const wide *x, uint32_t row) {
 static tamis_status write_list(tms_device *dev, const wide *x, uint64_t lane,
                                const unsigned char *taken) {
     const tms_select *p = x->p;
-    const uint32_t n = ceil_div((uint32_t)x->visible[lane], p->granularity);
+    const uint32_t n = (uint32_t)tms_divide_up((uint32_t)x->visible[lane], p->granularity);
     uint32_t count = 0;
     for (uint32_t i = 0; i < n; i++)
         count += taken[i];
@@ -173,7 +171,7 @@ static void check_forced(tms_views *views, const wide *x) {
     const uint32_t capacity = p->wide.forced.capacity;
     for (uint64_t lane = 0; x->forced && views->status == TAMIS_OK && lane < lanes; lane++) {
         const int32_t count = x->forced_count[lane];
-        const uint32_t n = ceil_div((uint32_t)x->visible[lane], p->granularity);
+        const uint32_t n = (uint32_t)tms_divide_up((uint32_t)x->visible[lane], p->granularity);
         tms_views_require(views, count >= 0 && (uint32_t)count <= capacity,
                           "select: forced entries beyond the list", count);
         for (int32_t i = 0; views->status == TAMIS_OK && i < count; i++) {
@@ -191,7 +189,7 @@ static void check_pages(tms_views *views, const wide *x) {
     for (uint32_t l = 0; x->positions && l < b->n_rows * b->n_kv_heads; l++) {
         const int32_t *lane = tms_lane(x->table, b->seq_stride, b->head_stride,
                                        x->row_seq[l / b->n_kv_heads], l % b->n_kv_heads);
-        for (uint32_t i = 0; i < ceil_div((uint32_t)x->visible[l], size); i++)
+        for (uint32_t i = 0; i < tms_divide_up((uint32_t)x->visible[l], size); i++)
             tms_views_require(views,
                               lane[i] >= 0 && ((uint64_t)lane[i] + 1) * size <= x->n_positions,
                               "select: a page id beyond the plane of positions", lane[i]);

@@ -7,6 +7,7 @@
 #include "lib/cache/pages.h"
 #include "lib/core/core.h"
 #include <tamis/cache.h>
+#include <tamis/policy.h>
 
 /* Memory that consecutive layers share; page ids are flat within it. */
 typedef struct tms_pool {
@@ -27,12 +28,20 @@ typedef struct tms_lane {
 /* Lanes are numbered layer * n_kv_heads + KV head. */
 typedef struct tms_sequence {
     tamis_sequence id;
-    uint32_t length;     /* tokens: the next position */
+    uint32_t length; /* tokens: the next position */
+    /* What has happened to it, see history.c. */
     uint32_t evicted_at; /* length when a lane lost a token last; 0: none has */
     bool unordered;      /* some lane's slots are not in the order of their tokens */
+    /* Every lane ends with all tokens from that position on, in their order; at most evicted_at. */
+    uint32_t intact_from;
     /* Not 0: lanes of so many slots may hold rows of a step that was given up, until the next step
      * under the same cap overwrites them. */
     uint32_t given_up;
+    /* What the plane of scores is worth: an eviction of this kind has had the weights of all rows below
+     * fed_to; of the newest of them alone, if fed_newest. */
+    tamis_eviction_kind fed_by; /* TAMIS_EVICT_NONE: nothing */
+    bool fed_newest;
+    uint32_t fed_to;
     /* For plans that remember rows of the sequence: edits, from 1 on, grows when tokens are taken off
      * its end; low is the least length since edits was low_since. */
     uint64_t edits, low_since;
@@ -129,8 +138,31 @@ static inline int32_t *tms_lane_pages(const tms_sequence *sequence, uint32_t lan
     return sequence->pages + (size_t)lane * sequence->list_pages;
 }
 
-/* The sequence ends at `length` from now on, below its present one; its lanes are the caller's. */
-void tms_sequence_cut(tms_sequence *sequence, uint32_t length);
+/* ---- History of a sequence (history.c) ------------------------------------------------------------ */
+
+/* A new sequence's; a fork's, which goes on from its parent's. */
+void tms_history_begin(tms_sequence *sequence);
+void tms_history_fork(tms_sequence *fork, const tms_sequence *parent);
+
+/* The sequence ends at `length` from now on, at most its present one; its lanes are the caller's. */
+void tms_history_cut(tms_sequence *sequence, uint32_t length);
+
+/* The least length that the sequence has had since its edits were `then`; UINT32_MAX: not cut since. */
+uint32_t tms_history_least(const tms_sequence *sequence, uint64_t then);
+
+/* Between steps, lanes have lost tokens, but none of their last `tail` ones. */
+void tms_history_evicted(tms_sequence *sequence, uint32_t tail);
+/* In a step, tokens of lanes have been overwritten by the newest row, or by one that was given up. */
+void tms_history_replaced(tms_sequence *sequence);
+
+/* The latest `rows` rows gave their weights to the plane of scores; `whole`: in every layer, and they
+ * stay. newest: in place of what was there, else added to it. */
+void tms_history_fed(tms_sequence *sequence, tamis_eviction_kind kind, bool newest, uint32_t rows,
+                     bool whole);
+/* Positions below the result have scores by that kind. */
+uint32_t tms_history_fed_to(const tms_sequence *sequence, tamis_eviction_kind kind);
+
+/* ---- Steps ------------------------------------------------------------------------------------- */
 
 /* Takes `slots` off the end of a lane; pages without a slot left go back. */
 void tms_lane_shorten(tamis_cache *cache, tms_sequence *sequence, uint32_t lane, uint32_t slots);
@@ -150,19 +182,27 @@ void tms_cache_commit(tamis_cache *cache, const tms_growth *growth, uint32_t cou
 
 /* Closes the step and takes its rows away. `copied` tells whether the copies have been enqueued; if
  * not, the lanes get the pages back that they shared, which only the call that reserved may ask. If
- * they have, lanes at their cap may have lost a token already. */
+ * rows were written, lanes at their cap have lost a token: tms_history_replaced is the caller's. */
 void tms_cache_rollback(tamis_cache *cache, const tms_growth *growth, uint32_t count, bool copied);
 
 /* Compaction, between steps: the kept slots of one sequence's lanes move to the front, layer after
  * layer. Pages that other sequences hold too are not written: their place in the lane gets a fresh
- * page. The order is check, once; then for each layer pages, the device's compact, commit or undo.
+ * page, unless the lane keeps all. The order is check, once; then for each layer pages, the device's
+ * compact, commit or undo.
  *   kept  [n_kv_heads] slots that a layer's lanes keep, at most their length
  *   to    [n_kv_heads][stride] page ids for as many slots */
 
-/* most [n_lanes]: no lane will keep more. E_FULL if the fresh pages for that are not there; changes
- * nothing. */
+/* Bounds of what lanes will keep. */
+typedef struct tms_keeping {
+    const uint32_t *most; /* [n_lanes] slots of a lane that loses some; 0: it loses none */
+    /* Slots of each run of `run` lanes in all, [n_lanes / run]; NULL: no other bound than most. */
+    const uint64_t *together;
+    uint32_t run;
+} tms_keeping;
+
+/* E_FULL if the fresh pages for the most are not there; changes nothing. */
 tamis_status tms_cache_compact_check(const tamis_cache *cache, const tms_sequence *sequence,
-                                     const uint32_t *most, tamis_error *error);
+                                     const tms_keeping *keeping, tamis_error *error);
 
 /* Fills `to`: a lane's own pages stay in their place, fresh ones are taken where it shares. The lists
  * do not change yet. */

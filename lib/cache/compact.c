@@ -16,13 +16,30 @@ static uint32_t count_shared(const tamis_cache *cache, const tms_pages *pages,
     return n;
 }
 
+/* Pages that a run of lanes needs anew: those it shares, but no more than its slots can fill. */
+static uint64_t count_fresh(const tamis_cache *cache, const tms_pages *pages,
+                            const tms_sequence *sequence, const tms_keeping *keeping,
+                            uint32_t first, uint32_t end) {
+    const uint64_t partial = cache->params.page_size - 1u;
+    uint64_t shared = 0, slots = keeping->together ? keeping->together[first / keeping->run] : 0;
+    for (uint32_t lane = first; lane < end; lane++)
+        shared += count_shared(cache, pages, sequence, lane, keeping->most[lane]);
+    if (!keeping->together) return shared;
+    const uint64_t filled = (slots + (end - first) * partial) / cache->params.page_size;
+    return shared < filled ? shared : filled;
+}
+
 tamis_status tms_cache_compact_check(const tamis_cache *cache, const tms_sequence *sequence,
-                                     const uint32_t *most, tamis_error *error) {
+                                     const tms_keeping *keeping, tamis_error *error) {
     for (uint32_t p = 0; p < cache->size.pools; p++) {
         const tms_pool *pool = &cache->pools[p];
         uint64_t needed = 0;
-        for (uint32_t lane = tms_first_lane(cache, pool); lane < tms_end_lane(cache, pool); lane++)
-            needed += count_shared(cache, &pool->pages, sequence, lane, most[lane]);
+        for (uint32_t first = tms_first_lane(cache, pool), end; first < tms_end_lane(cache, pool);
+             first = end) {
+            end = (first / keeping->run + 1) * keeping->run;
+            if (end > tms_end_lane(cache, pool)) end = tms_end_lane(cache, pool);
+            needed += count_fresh(cache, &pool->pages, sequence, keeping, first, end);
+        }
         TMS_REQUIRE(needed <= pool->pages.n_free, TAMIS_E_FULL,
                     "the eviction needs copies of %" PRIu64 " shared pages in layers %" PRIu32
                     " to %" PRIu32 ", for which %" PRIu32 " are free",
@@ -40,8 +57,10 @@ void tms_cache_compact_pages(tamis_cache *cache, tms_sequence *sequence, uint32_
         const int32_t *list = tms_lane_pages(sequence, layer * heads + h);
         uint32_t n = tms_pages_of(cache, kept[h]);
         for (uint32_t o = 0; o < n; o++) {
-            bool own = pages->refs[list[o]] == 1;
-            to[o] = own ? list[o] : tms_pages_take(pages, o > 0 ? to[o - 1] : -1);
+            /* A lane that keeps all stays as it is. */
+            bool stays = pages->refs[list[o]] == 1 ||
+                         kept[h] == sequence->lanes[layer * heads + h].length;
+            to[o] = stays ? list[o] : tms_pages_take(pages, o > 0 ? to[o - 1] : -1);
         }
     }
 }

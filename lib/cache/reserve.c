@@ -181,10 +181,8 @@ static bool lane_stayed(const tamis_cache *cache, const tms_growth *growth) {
 
 void tms_cache_commit(tamis_cache *cache, const tms_growth *growth, uint32_t count) {
     for (uint32_t i = 0; i < count; i++) {
-        tms_sequence *sequence = growth[i].sequence;
-        if (!lane_stayed(cache, &growth[i])) continue;
-        sequence->evicted_at = sequence->length;
-        sequence->unordered = true;
+        if (lane_stayed(cache, &growth[i])) tms_history_replaced(growth[i].sequence);
+        growth[i].sequence->given_up = 0;
     }
     mark(cache, growth, count, false);
 }
@@ -222,11 +220,7 @@ static void give_shared_back(tamis_cache *cache, const tms_growth *growth, uint3
 void tms_cache_rollback(tamis_cache *cache, const tms_growth *growth, uint32_t count, bool copied) {
     for (uint32_t i = 0; i < count; i++) {
         tms_sequence *sequence = growth[i].sequence;
-        tms_sequence_cut(sequence, sequence->length - growth[i].rows);
-        if (copied && lane_stayed(cache, &growth[i])) {
-            sequence->evicted_at = sequence->length;
-            sequence->unordered = true;
-        }
+        tms_history_cut(sequence, sequence->length - growth[i].rows);
         for (uint32_t index = 0; index < cache->n_lanes; index++) {
             tms_lane_shorten(cache, sequence, index, sequence->lanes[index].grown);
             sequence->lanes[index].grown = 0;

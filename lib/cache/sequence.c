@@ -52,8 +52,7 @@ static tms_sequence *new_sequence(tamis_cache *cache, uint32_t list_pages) {
         return NULL;
     }
     sequence->version = 1;
-    sequence->edits = sequence->low_since = 1;
-    sequence->low = UINT32_MAX;
+    tms_history_begin(sequence);
     sequence->list_pages = list_pages;
     sequence->id = ++cache->serial << INDEX_BITS | index;
     cache->sequences[index] = sequence;
@@ -91,12 +90,7 @@ tamis_status tamis_cache_fork(tamis_cache *cache, tamis_sequence parent, tamis_s
     memcpy(to->lanes, from->lanes, cache->n_lanes * sizeof *to->lanes);
     memcpy(to->pages, from->pages, (size_t)cache->n_lanes * from->list_pages * sizeof *to->pages);
     to->length = from->length;
-    to->evicted_at = from->evicted_at;
-    to->unordered = from->unordered;
-    to->given_up = from->given_up;
-    to->parent = from->id;
-    to->forked_at = from->length;
-    to->parent_edits = from->edits;
+    tms_history_fork(to, from);
     for (uint32_t lane = 0; lane < cache->n_lanes; lane++) {
         tms_pages *pages = &tms_cache_pool(cache, lane / cache->params.n_kv_heads)->pages;
         uint32_t n = tms_pages_of(cache, to->lanes[lane].length);
@@ -105,12 +99,6 @@ tamis_status tamis_cache_fork(tamis_cache *cache, tamis_sequence parent, tamis_s
     }
     *out = to->id;
     return TAMIS_OK;
-}
-
-void tms_sequence_cut(tms_sequence *sequence, uint32_t length) {
-    sequence->length = length;
-    sequence->edits++;
-    if (length < sequence->low) sequence->low = length;
 }
 
 void tms_lane_shorten(tamis_cache *cache, tms_sequence *sequence, uint32_t lane, uint32_t slots) {
@@ -138,7 +126,7 @@ tamis_status tamis_cache_truncate(tamis_cache *cache, tamis_sequence sequence, u
                 sequence, length, s->evicted_at);
     for (uint32_t lane = 0; lane < cache->n_lanes; lane++)
         tms_lane_shorten(cache, s, lane, s->length - length);
-    tms_sequence_cut(s, length);
+    tms_history_cut(s, length);
     return TAMIS_OK;
 }
 

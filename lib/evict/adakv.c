@@ -2,8 +2,9 @@
 /* adakv: snapkv's scores, and the heads of a layer share its budget (Ada-KV, section 3.3, Algorithm
  * 1). Reading: the floor form, in which every head has its best floor(floor·(budget - window)) for
  * itself and one order of all heads takes the rest, so that the layer's total is exact. BLEND: the
- * published budgets, B_h = round(n_h·(1 - floor) + floor(floor·base)) + window, n_h being the head's
- * part of the layer's best, base = budget - window; each head then takes its own best B_h. */
+ * published budgets, B_h = round(n_h·(1 - floor) + floor(floor·base)) + window, n_h being the
+ * head's part of the layer's best, base = budget - window; each head then takes its own best B_h.
+ */
 #include "lib/evict/evict.h"
 
 #include <math.h>
@@ -12,6 +13,7 @@ static void ask(const tamis_eviction *eviction, tms_evicting *out) {
     out->window = eviction->window;
     out->n_values = 2;
     out->shared = true;
+    out->slack = eviction->options & TAMIS_EVICT_BLEND ? 1 : 0;
 }
 
 /* Blended budgets of the heads, from how many of the layer's best each has in `kept`. */

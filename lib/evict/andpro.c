@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* andpro: chunks of tokens whose values, weighed by the window's attention, point where the output
  * points (AnDPro, section 3.4, Algorithm 1). With a = max-pooled weights of each row of the window:
- * y = Σ a_i·v_i, e_i = Σ over rows and heads of a_i·(y·v_i); a chunk's score is the sum of e over its
- * slots, and the heads of a layer share its budget. Reading: as the published code computes it (y over
- * what may go: neither the first chunk nor those with a token of the window; not normalised), but per
- * KV head, and with a budget of tokens that counts everything kept. BUDGET_BESIDE and BUDGET_CHUNKS are the two budgets
- * of the published code, ANCHOR_ALL takes y over all tokens as the paper's text has it. */
+ * y = Σ a_i·v_i, e_i = Σ over rows and heads of a_i·(y·v_i); a chunk's score is the sum of e over
+ * its slots, and the heads of a layer share its budget. Reading: as the published code computes it
+ * (y over what may go: neither the first chunk nor those with a token of the window; not
+ * normalised), but per KV head, and with a budget of tokens that counts everything kept.
+ * BUDGET_BESIDE and BUDGET_CHUNKS are the two budgets of the published code, ANCHOR_ALL takes y
+ * over all tokens as the paper's text has it. */
 #include "lib/core/core.h"
 #include "lib/evict/evict.h"
 
@@ -86,16 +87,25 @@ static tamis_status score_head(tms_eviction_work *work, uint32_t head) {
 }
 
 /* Chunks that the layer keeps in all. */
-static uint32_t total(const tms_eviction_work *work) {
-    const tamis_eviction *e = work->eviction;
-    const uint32_t heads = work->n_kv_heads, budget = work->budgets[0];
+static uint32_t total_chunks(const tamis_eviction *e, const uint32_t *slots, uint32_t heads) {
     uint32_t always = 0;
     for (uint32_t h = 0; h < heads; h++)
-        always += front(e) + chunks(work->slots[h] - before_window(e, work->slots[h]), e->chunk);
-    if (e->options & TAMIS_EVICT_BUDGET_CHUNKS) return heads * (budget - e->window) + always;
+        always += front(e) + chunks(slots[h] - before_window(e, slots[h]), e->chunk);
+    if (e->options & TAMIS_EVICT_BUDGET_CHUNKS) return heads * (e->budget - e->window) + always;
     if (e->options & TAMIS_EVICT_BUDGET_BESIDE)
-        return heads * (budget - e->window) / e->chunk + always;
-    return heads * budget / e->chunk;
+        return heads * (e->budget - e->window) / e->chunk + always;
+    return heads * e->budget / e->chunk;
+}
+
+/* By tokens lanes may fill the budget to the last; by the other readings, as many chunks, of which
+ * a lane's last, which always stays, may be cut. */
+static uint64_t total(const tamis_eviction *e, const uint32_t *slots, uint32_t heads) {
+    const uint32_t beside = TAMIS_EVICT_BUDGET_BESIDE | TAMIS_EVICT_BUDGET_CHUNKS;
+    uint64_t slack = 0;
+    if (!(e->options & beside)) return (uint64_t)heads * e->budget;
+    for (uint32_t h = 0; h < heads; h++)
+        slack += (uint64_t)chunks(slots[h], e->chunk) * e->chunk - slots[h];
+    return (uint64_t)total_chunks(e, slots, heads) * e->chunk - slack;
 }
 
 static tamis_status score(tms_eviction_work *work) {
@@ -110,10 +120,10 @@ static tamis_status score(tms_eviction_work *work) {
     work->select.granularity = e->chunk;
     work->select.sinks = front(e) * e->chunk;
     work->select.wide.scope = TMS_SCOPE_ROW;
-    work->select.wide.total = total(work);
+    work->select.wide.total = total_chunks(e, work->slots, work->n_kv_heads);
     const uint32_t own = tms_eviction_floor(e->floor, work->budgets[0]) / e->chunk;
     const uint32_t most = work->budgets[0] / e->chunk - always_most(e);
-    work->select.wide.floor = own < most ? own : most; /* so that the total is never exceeded */
+    work->select.wide.floor = own < most ? own : most; /* fits into each of the totals */
     return status;
 }
 
@@ -124,4 +134,5 @@ const tms_eviction_entry tms_eviction_andpro = {
     .options = TAMIS_EVICT_ANCHOR_ALL | TAMIS_EVICT_BUDGET_BESIDE | TAMIS_EVICT_BUDGET_CHUNKS,
     .check = check,
     .ask = ask,
-    .score = score};
+    .score = score,
+    .total = total};

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* caller: the best by scores that the caller brings, sinks and the window's tokens always; or exactly
- * the slots that the caller lists, for which no score is asked. */
+/* caller: the best by scores that the caller brings, sinks and the window's tokens always; or
+ * exactly the slots that the caller lists, for which no score is asked. */
 #include "lib/evict/evict.h"
 
 static void ask(const tamis_eviction *eviction, tms_evicting *out) {

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* criticalkv: half of a lane's budget by snapkv's scores, the other half by (s + 1e-4)·‖v·W_O‖₁, what
- * losing the token would change in the output at most (CriticalKV, section 4, Algorithm 1).
- * critical-adakv: the same with adakv's budgets, which follow from the unweighted scores. Reading: s is
- * the mean over the window's rows; the window counts in the first half; the norm is the mean over the
- * group. */
+/* criticalkv: half of a lane's budget by snapkv's scores, the other half by (s + 1e-4)·‖v·W_O‖₁,
+ * what losing the token would change in the output at most (CriticalKV, section 4, Algorithm 1).
+ * critical-adakv: the same with adakv's budgets, which follow from the unweighted scores. Reading:
+ * s is the mean over the window's rows; the window counts in the first half; the norm is the mean
+ * over the group. */
 #include "lib/evict/evict.h"
 
 #define EPSILON 1e-4f

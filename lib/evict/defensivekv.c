@@ -1,10 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* defensivekv: the worst case instead of the mean (DefensiveKV, section 4): m_i = the largest pooled
- * weight over the window's rows and the heads of the group; s_i = max(m_i, mean of the lane's m), times
- * the share of the head's ‖v·W_O‖₁ among the layer's heads. Every lane first takes the tokens that its
- * mean attention needs to cover 0.9 of itself; the rest of the layer's budget goes by s. Reading: the
- * window's own mass counts as it is, pooling keeps each row's sum, and where lanes have lost different
- * tokens, so that slots do not correspond, the norm is taken without its share. */
+/* defensivekv: the worst case instead of the mean (DefensiveKV, section 4): m_i = the largest
+ * pooled weight over the window's rows and the heads of the group; s_i = max(m_i, mean of the
+ * lane's m), times the share of the head's ‖v·W_O‖₁ among the layer's heads. Every lane first takes
+ * the tokens that its mean attention needs to cover 0.9 of itself; the rest of the layer's budget
+ * goes by s. Reading: the window's own mass counts as it is, pooling keeps each row's sum, and
+ * where lanes have lost different tokens, so that slots do not correspond, the norm is taken
+ * without its share. */
 #include "lib/evict/evict.h"
 
 #define COVERED 0.9f

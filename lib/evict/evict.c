@@ -35,7 +35,7 @@ tamis_eviction tms_eviction_filled(const tamis_eviction *eviction) {
     if (filled.window == 0) filled.window = defaults->window;
     if (filled.kernel == 0) {
         filled.kernel = defaults->kernel;
-        filled.pooling = defaults->pooling;
+        if (filled.pooling == TAMIS_POOL_MAX) filled.pooling = defaults->pooling;
     }
     if (filled.chunk == 0) filled.chunk = defaults->chunk;
     if (filled.floor == 0) filled.floor = defaults->floor;
@@ -77,6 +77,22 @@ const char *tamis_eviction_name(tamis_eviction_kind kind) {
     return entry ? entry->name : "unknown";
 }
 
+/* Numbers of an eviction that does nothing. */
+static tamis_status check_none(const tamis_eviction *e, tamis_error *error) {
+    const struct {
+        const char *name;
+        double value;
+    } numbers[] = {{"budget", e->budget}, {"sinks", e->sinks},    {"recent", e->recent},
+                   {"window", e->window}, {"kernel", e->kernel},  {"pooling", e->pooling},
+                   {"chunk", e->chunk},   {"floor", e->floor},    {"beta", e->beta},
+                   {"every", e->every},   {"options", e->options}};
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        TMS_REQUIRE(numbers[i].value == 0, TAMIS_E_ARGUMENT,
+                    "%s %g is given for none, which evicts nothing", numbers[i].name,
+                    numbers[i].value);
+    return TAMIS_OK;
+}
+
 /* Numbers that only some kinds have. */
 static tamis_status check_fit(const tms_eviction_entry *entry, const tamis_eviction *e,
                               tamis_error *error) {
@@ -92,6 +108,8 @@ static tamis_status check_fit(const tms_eviction_entry *entry, const tamis_evict
                 "chunk %" PRIu32 " is given for %s, which has none", e->chunk, entry->name);
     TMS_REQUIRE(e->kernel == 0 || defaults->kernel, TAMIS_E_ARGUMENT,
                 "kernel %" PRIu32 " is given for %s, which pools nothing", e->kernel, entry->name);
+    TMS_REQUIRE(e->pooling == TAMIS_POOL_MAX || defaults->kernel, TAMIS_E_ARGUMENT,
+                "pooling %d is given for %s, which pools nothing", (int)e->pooling, entry->name);
     TMS_REQUIRE(e->floor == 0 || defaults->floor != 0, TAMIS_E_ARGUMENT,
                 "floor %g is given for %s, whose heads share nothing", (double)e->floor,
                 entry->name);
@@ -99,6 +117,8 @@ static tamis_status check_fit(const tms_eviction_entry *entry, const tamis_evict
                 "beta %g is given for %s, which has none", (double)e->beta, entry->name);
     TMS_REQUIRE(e->every != 1 || defaults->every == 1, TAMIS_E_ARGUMENT,
                 "eviction %s takes no token in every step; every is 0, or 2 and more", entry->name);
+    TMS_REQUIRE(e->every == 0 || !caller, TAMIS_E_ARGUMENT,
+                "every %" PRIu32 " is given for %s, which says itself when", e->every, entry->name);
     return TAMIS_OK;
 }
 
@@ -125,7 +145,7 @@ tamis_status tamis_eviction_check(const tamis_eviction *eviction, tamis_error *e
     TMS_REQUIRE(eviction, TAMIS_E_ARGUMENT, "eviction is NULL");
     const tms_eviction_entry *entry = tms_eviction_find(eviction->kind);
     TMS_REQUIRE(entry, TAMIS_E_ARGUMENT, "there is no eviction kind %d", (int)eviction->kind);
-    if (eviction->kind == TAMIS_EVICT_NONE) return TAMIS_OK;
+    if (eviction->kind == TAMIS_EVICT_NONE) return check_none(eviction, error);
     const tamis_eviction filled = tms_eviction_filled(eviction);
     tamis_status status = check_fit(entry, &filled, error);
     if (status == TAMIS_OK) status = check_numbers(&filled, error);
@@ -147,17 +167,26 @@ uint32_t tamis_eviction_planes(const tamis_eviction *eviction) {
     return TAMIS_PLANE_POSITIONS | (asked.feed != TMS_FEED_NONE ? TAMIS_PLANE_SCORES : 0);
 }
 
-void tms_eviction_schedule(const tamis_eviction *eviction, uint32_t n_layers, uint32_t longest,
-                           uint32_t *budgets) {
+void tms_eviction_schedule(const tamis_eviction *eviction, uint32_t n_layers, uint32_t length,
+                           uint32_t longest, uint32_t *budgets) {
     const tms_eviction_entry *entry = tms_eviction_find(eviction->kind);
     if (entry->schedule && longest > eviction->budget) {
-        entry->schedule(eviction, n_layers, longest, budgets);
+        entry->schedule(eviction, n_layers, length, longest, budgets);
         return;
     }
     for (uint32_t l = 0; l < n_layers; l++)
         budgets[l] = eviction->budget;
 }
 
+uint64_t tms_eviction_total(const tamis_eviction *eviction, const uint32_t *slots,
+                            uint32_t n_lanes) {
+    const tms_eviction_entry *entry = tms_eviction_find(eviction->kind);
+    if (entry->total) return entry->total(eviction, slots, n_lanes);
+    return (uint64_t)n_lanes * eviction->budget;
+}
+
 uint32_t tms_eviction_floor(float share, uint32_t tokens) {
-    return share > 0 ? (uint32_t)((double)share * tokens) : 0;
+    /* In fp32 a share that is written in tenths gives whole tokens where it should. */
+    const float own = share * (float)tokens;
+    return share > 0 ? (uint32_t)own : 0;
 }

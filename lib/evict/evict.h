@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What an eviction is to the plan: an entry of the table in evict.c. Its score works on one layer of
- * one sequence and ends in the select that says what stays. */
+/* What an eviction is to the plan: an entry of the table in evict.c. Its score works on one layer
+ * of one sequence and ends in the select that says what stays. */
 #ifndef TMS_EVICT_H
 #define TMS_EVICT_H
 
@@ -27,11 +27,14 @@ typedef struct tms_evicting {
     bool rotation;     /* needs to know how queries were rotated */
     bool shared;       /* what a lane keeps is known only when the select has run */
     bool across;       /* the lanes of all layers compete */
+    uint32_t slack;    /* tokens by which rounding may lift a lane above its part of the total */
 } tms_evicting;
 
 #define TMS_EVICT_VALUES 3u
 #define TMS_EVICT_TILES  2u
 #define TMS_EVICT_HEADS  1024u /* that may share a budget */
+/* Positions and slots of a lane that selects tell apart, see host/ops.h. */
+#define TMS_EVICT_LIMIT (1u << 22)
 
 /* Sees the scores that a select ranks by, before it runs: f32 [n_kv_heads][stride]. For tests. */
 typedef void (*tms_evict_trace)(void *user, uint32_t layer, uint32_t stage, const float *scores,
@@ -78,9 +81,13 @@ typedef struct tms_eviction_entry {
     void (*ask)(const tamis_eviction *eviction, tms_evicting *out);
     /* Enqueues what a layer's slots are worth and leaves `select`. The status is the device's. */
     tamis_status (*score)(tms_eviction_work *work);
-    /* May be NULL: every layer has the budget. longest: slots of the longest lane. */
-    void (*schedule)(const tamis_eviction *eviction, uint32_t n_layers, uint32_t longest,
-                     uint32_t *budgets);
+    /* May be NULL: every layer has the budget. length: tokens of the sequence; longest: slots of
+     * its longest lane. */
+    void (*schedule)(const tamis_eviction *eviction, uint32_t n_layers, uint32_t length,
+                     uint32_t longest, uint32_t *budgets);
+    /* Slots that the lanes of a layer, which share, may hold in all before something goes: else
+     * something does. May be NULL: the sum of their budgets. */
+    uint64_t (*total)(const tamis_eviction *eviction, const uint32_t *slots, uint32_t n_lanes);
 } tms_eviction_entry;
 
 extern const tms_eviction_entry tms_eviction_none, tms_eviction_streaming, tms_eviction_h2o,
@@ -97,19 +104,24 @@ tamis_eviction tms_eviction_filled(const tamis_eviction *eviction);
 void tms_eviction_ask(const tamis_eviction *eviction, tms_evicting *out);
 
 /* Budgets of the layers, [n_layers]. */
-void tms_eviction_schedule(const tamis_eviction *eviction, uint32_t n_layers, uint32_t longest,
-                           uint32_t *budgets);
+void tms_eviction_schedule(const tamis_eviction *eviction, uint32_t n_layers, uint32_t length,
+                           uint32_t longest, uint32_t *budgets);
 
-/* floor(share * tokens), 0 for a share below 0. */
+/* What lanes that share a budget may hold in all. */
+uint64_t tms_eviction_total(const tamis_eviction *eviction, const uint32_t *slots,
+                            uint32_t n_lanes);
+
+/* floor of the fp32 product, 0 for a share below 0. */
 uint32_t tms_eviction_floor(float share, uint32_t tokens);
 
 /* Scores of snapkv, which pyramidkv takes as they are. */
 tamis_status tms_snapkv_score(tms_eviction_work *work);
 
-/* ---- Steps of a score (work.c); each enqueues and returns the device's status ------------------- */
+/* ---- Steps of a score (work.c); each enqueues and returns the device's status ---------------- */
 
 /* A select over the layer's slots into `lists`: each lane its own budget's k, sinks and the last
- * `recent` slots protected; scores values[index]. Completed by the caller, run by tms_work_select. */
+ * `recent` slots protected; scores values[index]. Completed by the caller, run by tms_work_select.
+ */
 tms_select tms_work_budget(const tms_eviction_work *work, uint32_t recent, uint32_t values,
                            tms_lists lists);
 /* The same for slots that need not be in the order of their tokens. */

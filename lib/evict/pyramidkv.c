@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* pyramidkv: snapkv with budgets that fall from the first layer to the last along a line (PyramidKV,
- * section 4.2). Reading: base = budget - window, last = base / beta, first = 2·base - last, no layer below
- * sinks + 1, cut to what a lane can give; a prompt below 2·base gets uniform budgets; rounded by largest remainders, so that
- * the layers hold n·budget in all. REFERENCE_SCHEDULE: the published integers, which hold more. */
+/* pyramidkv: snapkv with budgets that fall from the first layer to the last along a line
+ * (PyramidKV, section 4.2). Reading: base = budget - window, last = base / beta, first = 2·base -
+ * last, no layer below sinks + 1; a sequence below 2·base tokens gets uniform budgets. The line is
+ * cut to what the longest lane can give, so that later evictions do not give layers what they have
+ * lost before; rounded by largest remainders, so that the layers hold n·budget in all.
+ * REFERENCE_SCHEDULE: the published integers, which hold more. */
 #include "lib/evict/evict.h"
 
 #include <math.h>
@@ -33,8 +35,8 @@ static double at(const line *l, uint32_t layer) {
     return l->first - layer * (l->integers ? floor(fall / steps) : fall / steps);
 }
 
-/* Whole numbers that sum to `total`: those that lost most by rounding down get one back, the first of
- * equals before others. */
+/* Whole numbers that sum to `total`: those that lost most by rounding down get one back, the first
+ * of equals before others. */
 static void round_shares(const line *l, uint64_t total, uint32_t *budgets) {
     uint64_t sum = 0;
     for (uint32_t i = 0; i < l->n_layers; i++)
@@ -48,11 +50,11 @@ static void round_shares(const line *l, uint64_t total, uint32_t *budgets) {
     }
 }
 
-static void schedule(const tamis_eviction *e, uint32_t n_layers, uint32_t longest,
+static void schedule(const tamis_eviction *e, uint32_t n_layers, uint32_t length, uint32_t longest,
                      uint32_t *budgets) {
     const uint32_t base = e->budget - e->window;
     const line l = line_of(e, n_layers, longest);
-    if (longest < 2 * base) {
+    if (length < 2 * base) {
         for (uint32_t i = 0; i < n_layers; i++)
             budgets[i] = e->budget;
         return;

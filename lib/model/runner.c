@@ -206,7 +206,7 @@ static bool evicts(const tamis_runner *runner) {
     return kind != TAMIS_EVICT_NONE && kind != TAMIS_EVICT_CALLER;
 }
 
-/* Evicts from the sequences that have gained `every` tokens since it was done last. */
+/* Evicts from the sequences that have gained `every` tokens since it was done last, and waits. */
 static tamis_status evict_due(tamis_runner *runner, const tamis_sequence *sequences, uint32_t count,
                               tamis_error *error) {
     uint32_t every = runner->plan->params.eviction.every;
@@ -217,7 +217,7 @@ static tamis_status evict_due(tamis_runner *runner, const tamis_sequence *sequen
         if ((sequence->length - sequence->evicted_at) >= every)
             status = tamis_plan_evict(runner->plan, sequences[i], NULL, error);
     }
-    return status;
+    return status == TAMIS_OK ? tamis_context_wait(runner->model->context, error) : status;
 }
 
 tamis_status tamis_runner_prefill(tamis_runner *runner, tamis_sequence sequence,
@@ -244,9 +244,11 @@ tamis_status tamis_runner_prefill(tamis_runner *runner, tamis_sequence sequence,
         status = run_step(runner, &step, tokens + done, rows, rows == left, error);
         done += rows;
     }
-    if (status == TAMIS_OK && evicts(runner))
-        status = tamis_plan_evict(runner->plan, sequence, NULL, error);
-    return status == TAMIS_OK ? read_next(runner, 1, next, error) : status;
+    /* What the step has brought is the caller's, whatever becomes of the eviction. */
+    if (status == TAMIS_OK) status = read_next(runner, 1, next, error);
+    if (status != TAMIS_OK || !evicts(runner)) return status;
+    status = tamis_plan_evict(runner->plan, sequence, NULL, error);
+    return status == TAMIS_OK ? tamis_context_wait(runner->model->context, error) : status;
 }
 
 tamis_status tamis_runner_decode(tamis_runner *runner, const tamis_sequence *sequences,
@@ -269,8 +271,8 @@ tamis_status tamis_runner_decode(tamis_runner *runner, const tamis_sequence *seq
     }
     const tamis_step step = {.sequences = sequences, .count = count};
     status = run_step(runner, &step, tokens, count, count, error);
-    if (status == TAMIS_OK) status = evict_due(runner, sequences, count, error);
-    return status == TAMIS_OK ? read_next(runner, count, next, error) : status;
+    if (status == TAMIS_OK) status = read_next(runner, count, next, error);
+    return status == TAMIS_OK ? evict_due(runner, sequences, count, error) : status;
 }
 
 tamis_status tamis_runner_logits(tamis_runner *runner, uint32_t row, float *logits,

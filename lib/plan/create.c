@@ -33,6 +33,12 @@ static tamis_status check_eviction(const tamis_cache *cache, const tamis_plan_pa
                 "fixed_launches under eviction %s, which acts in every decode step; only evictions "
                 "with every 0 that observe prompts alone go with it",
                 name);
+    TMS_REQUIRE(p->max_context < TMS_EVICT_LIMIT, TAMIS_E_UNSUPPORTED,
+                "max_context %" PRIu32 " under eviction %s, which takes less than %u",
+                p->max_context, name, TMS_EVICT_LIMIT);
+    TMS_REQUIRE(!asked.rotation || p->max_context <= TMS_ROTATE_LIMIT, TAMIS_E_UNSUPPORTED,
+                "max_context %" PRIu32 " under reindexed %s; queries are turned by less than %u",
+                p->max_context, name, TMS_ROTATE_LIMIT);
     uint64_t competing =
         (uint64_t)cache->params.n_kv_heads * (asked.across ? cache->params.n_layers : 1);
     TMS_REQUIRE(!asked.shared || competing <= TMS_EVICT_HEADS, TAMIS_E_UNSUPPORTED,
@@ -84,6 +90,7 @@ static tamis_status take_host(tamis_plan *plan, tamis_error *error) {
     size_t sequences = plan->params.max_sequences, n_lanes = cache->n_lanes;
     tms_step *step = &plan->step;
     step->growth = calloc(sequences, sizeof *step->growth);
+    step->heirs = calloc(sequences, sizeof *step->heirs);
     step->table_row = calloc(sequences, sizeof *step->table_row);
     step->layers = calloc(cache->params.n_layers, sizeof *step->layers);
     step->host = calloc(plan->step_ints, sizeof *step->host);
@@ -95,9 +102,9 @@ static tamis_status take_host(tamis_plan *plan, tamis_error *error) {
     if (plan->reading.scored == TMS_SCORE_RANDOM)
         plan->score_host =
             calloc(n_selected_lanes(plan), plan->max_pages * sizeof *plan->score_host);
-    bool ok = step->growth && step->table_row && step->layers && step->host && plan->entry_host &&
-              plan->copies.pairs && plan->copies.count && plan->rows && plan->serials &&
-              (plan->score_host || plan->reading.scored != TMS_SCORE_RANDOM);
+    bool ok = step->growth && step->heirs && step->table_row && step->layers && step->host &&
+              plan->entry_host && plan->copies.pairs && plan->copies.count && plan->rows &&
+              plan->serials && (plan->score_host || plan->reading.scored != TMS_SCORE_RANDOM);
     for (size_t i = 0; i < sequences && ok; i++) {
         plan->rows[i].pages = calloc(n_lanes, sizeof *plan->rows[i].pages);
         ok = plan->rows[i].pages != NULL;
@@ -114,7 +121,8 @@ static uint64_t mass_scratch_bytes(const tamis_plan *plan) {
     return plan->dev->backend->page_mass_scratch(plan->dev, &mass);
 }
 
-/* Scratch of the select that lists pages: where lanes stay at their length, one of the wide forms. */
+/* Scratch of the select that lists pages: where lanes stay at their length, one of the wide forms.
+ */
 static uint64_t list_scratch_bytes(const tamis_plan *plan) {
     if (!plan->reading.listed) return 0;
     tms_select select = tms_plan_attend_listed(plan, 0).select;
@@ -279,6 +287,7 @@ static void free_host(tamis_plan *plan) {
     free(plan->step.host);
     free(plan->step.layers);
     free(plan->step.table_row);
+    free(plan->step.heirs);
     free(plan->step.growth);
     free(plan);
 }

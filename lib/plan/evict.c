@@ -18,7 +18,7 @@ typedef struct evicting {
     tamis_evicted *out;
 } evicting;
 
-/* ---- Before anything changes ------------------------------------------------------------------- */
+/* ---- Before anything changes ----------------------------------------------------------------- */
 
 static tamis_status check_call(const tamis_plan *plan, tamis_sequence id, bool by_caller,
                                tms_sequence **sequence, tamis_error *error) {
@@ -55,23 +55,27 @@ static void set_budgets(tamis_plan *plan, const tms_sequence *sequence) {
         e->slots[lane] = sequence->lanes[lane].length;
         if (e->slots[lane] > longest) longest = e->slots[lane];
     }
-    tms_eviction_schedule(&plan->params.eviction, plan->cache->params.n_layers, longest,
-                          e->layer_budgets);
+    tms_eviction_schedule(&plan->params.eviction, plan->cache->params.n_layers, sequence->length,
+                          longest, e->layer_budgets);
     for (uint32_t lane = 0; lane < plan->cache->n_lanes; lane++)
         e->budgets[lane] = e->has_bound ? e->bound[lane] : e->layer_budgets[lane / heads];
+}
+
+/* Slots that lanes [first, end), which share, may hold in all. */
+static uint64_t total(const tamis_plan *plan, uint32_t first, uint32_t end) {
+    return tms_eviction_total(&plan->params.eviction, plan->eviction.slots + first, end - first);
 }
 
 /* Whether lanes [first, end) hold more than they may: each its own budget, or all together. */
 static bool exceed(const tamis_plan *plan, uint32_t first, uint32_t end) {
     const tms_plan_eviction *e = &plan->eviction;
-    uint64_t slots = 0, budget = 0;
+    uint64_t slots = 0;
     bool one = false;
     for (uint32_t lane = first; lane < end; lane++) {
         slots += e->slots[lane];
-        budget += e->budgets[lane];
         one |= e->slots[lane] > e->budgets[lane];
     }
-    return e->asked.shared ? slots > budget : one;
+    return e->asked.shared ? slots > total(plan, first, end) : one;
 }
 
 static bool layer_exceeds(const tamis_plan *plan, uint32_t layer) {
@@ -92,28 +96,23 @@ static void set_most(tamis_plan *plan, const uint32_t *counts) {
     }
 }
 
-static tamis_status check_window(const tamis_plan *plan, const tms_sequence *sequence,
-                                 tamis_error *error) {
-    uint32_t window = plan->eviction.asked.window, from = 0, to = 0;
-    if (window == 0) return TAMIS_OK;
-    tms_plan_known(plan, sequence, &from, &to);
-    TMS_REQUIRE(to == sequence->length && from + window <= to, TAMIS_E_STATE,
-                "the queries of positions %" PRIu32 " to %" PRIu32 " of sequence %" PRIu64
-                " must have gone through this plan; known are %" PRIu32 " to %" PRIu32,
-                sequence->length - window, sequence->length, sequence->id, from, to);
-    return TAMIS_OK;
-}
-
-/* The sequence's page lists on the device, and its ring. */
-static tamis_status prepare(evicting *v, tamis_error *error) {
-    tamis_plan *plan = v->plan;
-    plan->step.n_sequences = 1;
-    plan->step.growth[0] = (tms_growth){.sequence = v->sequence};
-    tms_plan_assign_rows(plan);
-    v->row = plan->step.table_row[0];
-    tamis_status status = tms_plan_sync_tables(plan, error);
-    if (status != TAMIS_OK) return status;
-    return tms_forward(plan->dev, tms_plan_refresh_ring(plan, v->row, v->sequence), error);
+/* Whether there are pages for the most that may be kept apart from other sequences. */
+static tamis_status check_pages(tamis_plan *plan, const tms_sequence *sequence,
+                                tamis_error *error) {
+    tms_plan_eviction *e = &plan->eviction;
+    uint32_t n = plan->cache->n_lanes;
+    uint32_t run = (uint32_t)tms_plan_layers_at_once(plan) * plan->cache->params.n_kv_heads;
+    const tms_keeping keeping = {
+        .most = e->kept, .together = e->asked.shared ? e->together : NULL, .run = run};
+    /* Until selects have run, e->kept is free for use. */
+    for (uint32_t lane = 0; lane < n; lane++) {
+        bool loses = e->asked.shared ? layer_exceeds(plan, lane / plan->cache->params.n_kv_heads)
+                                     : e->most[lane] < e->slots[lane];
+        e->kept[lane] = loses ? e->most[lane] : 0;
+    }
+    for (uint32_t first = 0; first < n && e->asked.shared; first += run)
+        e->together[first / run] = total(plan, first, first + run) + (uint64_t)run * e->asked.slack;
+    return tms_cache_compact_check(plan->cache, sequence, &keeping, error);
 }
 
 /* ---- A layer --------------------------------------------------------------------------------- */
@@ -145,15 +144,13 @@ static tamis_status send_lists(const evicting *v, const tms_eviction_work *work,
     return tms_forward(work->dev, status, error);
 }
 
-/* Scores of the layer, and the select that they are for; it has not run. */
-static tamis_status score_layer(evicting *v, uint32_t layer, tms_eviction_work *work,
-                                tamis_error *error) {
+/* Scores of the work's layer, and the select that they are for; it has not run. */
+static tamis_status score_layer(evicting *v, tms_eviction_work *work, tamis_error *error) {
     tamis_plan *plan = v->plan;
     tamis_status status = TAMIS_OK;
-    TMS_TRY(plan->dev, tms_plan_send_layer(plan, v->sequence, layer));
+    TMS_TRY(plan->dev, tms_plan_send_layer(plan, v->sequence, work->layer));
     if (plan->eviction.asked.window)
-        TMS_TRY(plan->dev, tms_plan_attend_window(plan, layer, v->row, v->sequence->length));
-    *work = tms_plan_work(plan, layer, 1);
+        TMS_TRY(plan->dev, tms_plan_attend_window(plan, work, v->row, v->sequence->length));
     work->length = v->sequence->length;
     work->select.granularity = 1;
     if (v->scores) status = send_scores(v, work, error);
@@ -233,6 +230,21 @@ fail:
     return status;
 }
 
+/* How many of their last slots the layer's lanes keep without a gap: of lanes that keep all, all.
+ */
+static uint32_t listed_tail(const evicting *v, uint32_t first, uint32_t heads) {
+    uint32_t tail = UINT32_MAX;
+    for (uint32_t lane = first; lane < first + heads; lane++) {
+        const uint32_t *list = v->slots + lane * v->stride, count = v->counts[lane];
+        const uint32_t length = v->plan->eviction.slots[lane];
+        uint32_t n = 0;
+        while (n < count && list[count - 1 - n] == length - 1 - n)
+            n++;
+        if (n < length && n < tail) tail = n;
+    }
+    return tail;
+}
+
 /* Compacts a layer whose lists and counts are known; lanes' lists and lengths follow. */
 static tamis_status shrink(evicting *v, const tms_eviction_work *work, tamis_error *error) {
     tamis_plan *plan = v->plan;
@@ -250,15 +262,18 @@ static tamis_status shrink(evicting *v, const tms_eviction_work *work, tamis_err
     if (before == after) return TAMIS_OK;
     tms_cache_compact_pages(plan->cache, v->sequence, work->layer, kept, to, plan->max_pages);
     tamis_status status = compact(v, work, to, error);
-    if (status == TAMIS_OK)
-        tms_cache_compact_commit(plan->cache, v->sequence, work->layer, kept, to, plan->max_pages,
-                                 &v->out->pages_returned);
-    else
+    if (status != TAMIS_OK) {
         tms_cache_compact_undo(plan->cache, v->sequence, work->layer, kept, to, plan->max_pages);
-    return status;
+        return status;
+    }
+    tms_cache_compact_commit(plan->cache, v->sequence, work->layer, kept, to, plan->max_pages,
+                             &v->out->pages_returned);
+    tms_history_evicted(v->sequence, v->counts ? listed_tail(v, first, work->n_kv_heads)
+                                               : tms_plan_spared(plan));
+    return TAMIS_OK;
 }
 
-/* ---- All layers -------------------------------------------------------------------------------- */
+/* ---- All layers ------------------------------------------------------------------------------ */
 
 /* A layer by itself. */
 static tamis_status evict_layer(evicting *v, uint32_t layer, tamis_error *error) {
@@ -270,7 +285,7 @@ static tamis_status evict_layer(evicting *v, uint32_t layer, tamis_error *error)
         memcpy(e->kept + first, e->slots + first, heads * sizeof *e->kept);
         return shrink(v, &work, error);
     }
-    status = score_layer(v, layer, &work, error);
+    status = score_layer(v, &work, error);
     if (status == TAMIS_OK && v->counts) status = send_lists(v, &work, error);
     if (status != TAMIS_OK) return status;
     if (!v->counts) TMS_TRY(v->plan->dev, tms_work_select(&work, &work.select));
@@ -283,10 +298,12 @@ fail:
 /* All layers are scored before one select of all their lanes; then each is compacted. */
 static tamis_status evict_across(evicting *v, tamis_error *error) {
     const uint32_t n_layers = v->plan->cache->params.n_layers;
-    tms_eviction_work work = tms_plan_work(v->plan, 0, 1);
+    tms_eviction_work work;
     tamis_status status = TAMIS_OK;
-    for (uint32_t layer = n_layers; layer-- > 0 && status == TAMIS_OK;)
-        status = score_layer(v, layer, &work, error);
+    for (uint32_t layer = n_layers; layer-- > 0 && status == TAMIS_OK;) {
+        work = tms_plan_work(v->plan, layer, 1);
+        status = score_layer(v, &work, error);
+    }
     if (status != TAMIS_OK) return status;
     /* The last one scored is layer 0, whose tables, values and lists begin those of all. */
     work.select.batch.n_kv_heads = work.select.batch.n_heads = v->plan->cache->n_lanes;
@@ -314,24 +331,6 @@ static tamis_status evict_all(evicting *v, tamis_error *error) {
         return status == TAMIS_OK ? evict_across(v, error) : status;
     for (uint32_t layer = 0; layer < v->plan->cache->params.n_layers && status == TAMIS_OK; layer++)
         status = evict_layer(v, layer, error);
-    return status;
-}
-
-static tamis_status start_clock(const tamis_plan *plan, tms_event **from) {
-    *from = NULL;
-    return plan->params.timing ? plan->dev->backend->event_record(plan->dev, from) : TAMIS_OK;
-}
-
-/* Adds the time since `from`, if one was taken. */
-static tamis_status stop_clock(tamis_plan *plan, tms_event *from) {
-    tms_event *to = NULL;
-    double us = 0;
-    if (!from) return TAMIS_OK;
-    tamis_status status = plan->dev->backend->event_record(plan->dev, &to);
-    if (status == TAMIS_OK) status = plan->dev->backend->event_elapsed(plan->dev, from, to, &us);
-    plan->times.evict_us += us;
-    if (to) plan->dev->backend->event_free(plan->dev, to);
-    plan->dev->backend->event_free(plan->dev, from);
     return status;
 }
 
@@ -364,16 +363,17 @@ static tamis_status run(evicting *v, tamis_error *error) {
         return TAMIS_OK;
     }
     set_most(plan, v->counts);
-    tamis_status status = check_window(plan, v->sequence, error);
+    tamis_status status = v->counts ? TAMIS_OK : tms_plan_check_history(plan, v->sequence, error);
+    if (status == TAMIS_OK) status = check_pages(plan, v->sequence, error);
+    if (status == TAMIS_OK) status = tms_plan_row_of(plan, v->sequence, &v->row, error);
     if (status == TAMIS_OK)
-        status = tms_cache_compact_check(plan->cache, v->sequence, plan->eviction.most, error);
-    if (status == TAMIS_OK) status = prepare(v, error);
-    if (status == TAMIS_OK) status = tms_forward(plan->dev, start_clock(plan, &from), error);
+        status = tms_forward(plan->dev, tms_plan_start_stage(plan, &from), error);
     if (status != TAMIS_OK) return status;
     status = evict_all(v, error);
-    tamis_status stopped = tms_forward(plan->dev, stop_clock(plan, from), error);
+    tamis_status stopped = tms_plan_stop_stage(plan, from, TAMIS_OK, &plan->times.evict_us);
+    if (status == TAMIS_OK) status = tms_forward(plan->dev, stopped, error);
     count(v);
-    return status == TAMIS_OK ? stopped : status;
+    return status;
 }
 
 /* ---- The calls ------------------------------------------------------------------------------- */

@@ -3,54 +3,27 @@
  * launches that scores are made with. */
 #include "lib/plan/plan.h"
 
-/* Where the tables lie in eviction.tables, in int32 elements; each begins on 64 bytes. */
-typedef struct work_layout {
-    uint64_t visible;    /* [n_layers][n_kv_heads] slots of the lanes */
-    uint64_t budgets;    /* [n_layers][n_kv_heads] */
-    uint64_t row_seq;    /* [max(window, 1)] row of the page table */
-    uint64_t now;        /* [2] positions of the newest token and of the next */
-    uint64_t spans;      /* [1][2] the window's rows */
-    uint64_t tiles;      /* of the window's rows */
-    uint64_t end_shared; /* so much is one upload a sequence */
-    uint64_t rows;       /* [window][n_kv_heads] slots that the window's rows see */
-    uint64_t by_head;    /* [n_kv_heads][window] the same */
-    uint64_t end_layer;  /* from `rows` on one upload a layer */
-    uint64_t limits;     /* [n_kv_heads][2] */
-    uint64_t k_table;    /* [n_kv_heads] */
-    uint64_t to;         /* [n_kv_heads][max_pages] */
-    uint64_t bounds;     /* [n_kv_heads * max_pages] */
-    uint64_t end;
-} work_layout;
-
-static uint64_t aligned(uint64_t n) {
-    return tms_divide_up(n, 16) * 16;
-}
-
 static uint64_t tiles_of(uint64_t window) {
     return tms_divide_up(window, TMS_TILE_ROWS);
 }
 
-static work_layout lay_out(const tamis_plan *plan) {
+tms_work_layout tms_plan_lay_out_work(const tamis_plan *plan) {
     uint64_t heads = plan->cache->params.n_kv_heads, window = plan->eviction.asked.window;
     uint64_t lanes = plan->cache->n_lanes, pages = heads * plan->max_pages;
-    work_layout at = {.visible = 0};
-    at.budgets = aligned(lanes);
-    at.row_seq = at.budgets + aligned(lanes);
-    at.now = at.row_seq + aligned(window + 1);
-    at.spans = at.now + aligned(2);
-    at.tiles = at.spans + aligned(2);
-    at.end_shared = at.rows = at.tiles + aligned(2 * tiles_of(window) + 2);
-    at.by_head = at.rows + aligned(window * heads);
-    at.end_layer = at.limits = at.by_head + aligned(window * heads);
-    at.k_table = at.limits + aligned(2 * heads);
-    at.to = at.k_table + aligned(heads);
-    at.bounds = at.to + aligned(pages);
-    at.end = at.bounds + aligned(pages);
+    tms_work_layout at = {.visible = 0};
+    at.budgets = tms_align_ints(lanes);
+    at.row_seq = at.budgets + tms_align_ints(lanes);
+    at.now = at.row_seq + tms_align_ints(window + 1);
+    at.spans = at.now + tms_align_ints(2);
+    at.tiles = at.spans + tms_align_ints(2);
+    at.end_shared = at.rows = at.tiles + tms_align_ints(2 * tiles_of(window) + 2);
+    at.by_head = at.rows + tms_align_ints(window * heads);
+    at.end_layer = at.limits = at.by_head + tms_align_ints(window * heads);
+    at.k_table = at.limits + tms_align_ints(2 * heads);
+    at.to = at.k_table + tms_align_ints(heads);
+    at.bounds = at.to + tms_align_ints(pages);
+    at.end = at.bounds + tms_align_ints(pages);
     return at;
-}
-
-uint64_t tms_plan_work_ints(const tamis_plan *plan) {
-    return lay_out(plan).end;
 }
 
 static tms_ref table(const tamis_plan *plan, uint64_t at) {
@@ -58,17 +31,17 @@ static tms_ref table(const tamis_plan *plan, uint64_t at) {
 }
 
 tms_ref tms_plan_to_table(const tamis_plan *plan) {
-    return table(plan, lay_out(plan).to);
+    return table(plan, plan->eviction.at.to);
 }
 
 tms_ref tms_plan_bounds_table(const tamis_plan *plan) {
-    return table(plan, lay_out(plan).bounds);
+    return table(plan, plan->eviction.at.bounds);
 }
 
 /* ---- Uploads --------------------------------------------------------------------------------- */
 
 tamis_status tms_plan_send_sequence(tamis_plan *plan, const tms_sequence *sequence, uint32_t row) {
-    const work_layout at = lay_out(plan);
+    const tms_work_layout at = plan->eviction.at;
     uint32_t window = plan->eviction.asked.window;
     int32_t *host = plan->eviction.host;
     for (uint32_t lane = 0; lane < plan->cache->n_lanes; lane++) {
@@ -90,7 +63,7 @@ tamis_status tms_plan_send_sequence(tamis_plan *plan, const tms_sequence *sequen
 }
 
 tamis_status tms_plan_send_layer(tamis_plan *plan, const tms_sequence *sequence, uint32_t layer) {
-    const work_layout at = lay_out(plan);
+    const tms_work_layout at = plan->eviction.at;
     uint32_t window = plan->eviction.asked.window, heads = plan->cache->params.n_kv_heads;
     int32_t *host = plan->eviction.host;
     if (window == 0) return TAMIS_OK;
@@ -116,7 +89,7 @@ static uint32_t longest_of(const uint32_t *slots, uint32_t n) {
 
 static tms_batch items_of(const tamis_plan *plan, uint32_t layer, uint32_t n_items,
                           uint32_t longest) {
-    const work_layout at = lay_out(plan);
+    const tms_work_layout at = plan->eviction.at;
     const tamis_cache_params *c = &plan->cache->params;
     uint64_t heads = c->n_kv_heads, lists = plan->max_pages;
     return (tms_batch){.n_rows = n_items,
@@ -139,7 +112,7 @@ static tms_matrix window_rows(const tamis_plan *plan, uint32_t part) {
 }
 
 static tms_batch window_batch(const tamis_plan *plan, const tms_batch *items) {
-    const work_layout at = lay_out(plan);
+    const tms_work_layout at = plan->eviction.at;
     const uint32_t window = items->n_rows ? plan->eviction.asked.window : 0;
     tms_batch rows = *items;
     rows.n_rows = window;
@@ -155,7 +128,7 @@ static tms_observe window_of(const tamis_plan *plan, const tms_eviction_work *wo
                          .batch = window_batch(plan, &work->items),
                          .n_items = work->items.n_rows,
                          .max_span = plan->eviction.asked.window,
-                         .spans = table(plan, lay_out(plan).spans),
+                         .spans = table(plan, plan->eviction.at.spans),
                          .q = window_rows(plan, 0),
                          .lse = window_rows(plan, 2).ref,
                          .lse_stride = work->items.n_heads,
@@ -166,8 +139,8 @@ static tms_observe window_of(const tamis_plan *plan, const tms_eviction_work *wo
 /* Lists of the layer: kept (0) or forced (1). */
 static tms_lists lists_of(const tamis_plan *plan, uint32_t layer, uint32_t which) {
     const tamis_cache_params *c = &plan->cache->params;
-    uint64_t at_once = plan->eviction.asked.across ? c->n_layers : 1;
-    uint64_t lanes = at_once * c->n_kv_heads, capacity = plan->params.max_context;
+    uint64_t lanes = tms_plan_layers_at_once(plan) * c->n_kv_heads,
+             capacity = plan->params.max_context;
     uint64_t first = plan->eviction.asked.across ? (uint64_t)layer * c->n_kv_heads : 0;
     uint64_t pages = which * lanes * capacity, counts = 2 * lanes * capacity + which * lanes;
     return (tms_lists){
@@ -180,7 +153,7 @@ static void place_values(const tamis_plan *plan, tms_eviction_work *work) {
     const tms_evicting *asked = &plan->eviction.asked;
     uint64_t block = work->n_kv_heads * work->stride * sizeof(float);
     uint64_t tile = (uint64_t)asked->window * work->group * work->stride * sizeof(float);
-    uint64_t at_once = asked->across ? plan->cache->params.n_layers : 1;
+    uint64_t at_once = tms_plan_layers_at_once(plan);
     for (uint32_t i = 0; i < asked->n_values; i++) {
         uint64_t at = i > 0 ? at_once + i - 1 : asked->across ? work->layer : 0;
         work->values[i] = (tms_ref){plan->eviction.values, at * block};
@@ -190,7 +163,7 @@ static void place_values(const tamis_plan *plan, tms_eviction_work *work) {
 }
 
 tms_eviction_work tms_plan_work(const tamis_plan *plan, uint32_t layer, uint32_t n_items) {
-    const work_layout at = lay_out(plan);
+    const tms_work_layout at = plan->eviction.at;
     const tms_plan_eviction *e = &plan->eviction;
     const tamis_cache_params *c = &plan->cache->params;
     uint32_t lane = layer * c->n_kv_heads;
@@ -243,24 +216,23 @@ static tamis_status copy_rows(tamis_plan *plan, uint32_t layer, uint32_t row, ui
     return plan->dev->backend->copy(plan->dev, to, from, (end - first) * bytes);
 }
 
-tamis_status tms_plan_attend_window(tamis_plan *plan, uint32_t layer, uint32_t row,
+tamis_status tms_plan_attend_window(tamis_plan *plan, const tms_eviction_work *work, uint32_t row,
                                     uint32_t length) {
     uint32_t window = plan->eviction.asked.window, first = length - window;
     /* The ring's place 0 comes again at this position. */
     uint32_t wrap = first % window ? first + window - first % window : length;
-    tms_eviction_work work = tms_plan_work(plan, layer, 1);
     tms_matrix q = window_rows(plan, 0);
     tms_ref rest = q.ref;
     rest.offset += (wrap - first) * q.stride * sizeof(float);
-    tms_attend attend = tms_plan_attend_all(plan, layer);
-    attend.batch = work.window.batch;
+    tms_attend attend = tms_plan_attend_all(plan, work->layer);
+    attend.batch = work->window.batch;
     attend.max_pages = tms_pages_of(plan->cache, attend.batch.max_visible);
     attend.q = q;
     attend.out = window_rows(plan, 1);
-    attend.lse = work.window.lse;
-    attend.scratch = work.scratch;
+    attend.lse = work->window.lse;
+    attend.scratch = work->scratch;
     attend.intervals.mem = attend.positions.mem = NULL;
-    tamis_status status = copy_rows(plan, layer, row, first, wrap, q.ref);
-    if (status == TAMIS_OK) status = copy_rows(plan, layer, row, wrap, length, rest);
+    tamis_status status = copy_rows(plan, work->layer, row, first, wrap, q.ref);
+    if (status == TAMIS_OK) status = copy_rows(plan, work->layer, row, wrap, length, rest);
     return status == TAMIS_OK ? plan->dev->backend->attend(plan->dev, &attend) : status;
 }

@@ -19,11 +19,6 @@ static uint64_t lse_bytes(const tamis_plan *plan) {
     return plan->cache->params.n_heads * sizeof(float);
 }
 
-/* Layers that memory is kept for at once. */
-static uint64_t layers_at_once(const tamis_plan *plan) {
-    return plan->eviction.asked.across ? plan->cache->params.n_layers : 1;
-}
-
 static tamis_status take(const tamis_plan *plan, uint64_t bytes, tms_mem **out,
                          tamis_error *error) {
     if (bytes == 0) return TAMIS_OK;
@@ -64,7 +59,7 @@ static uint64_t scratch_bytes(tamis_plan *plan) {
     tms_attend attend = tms_plan_attend_all(plan, 0);
     tms_select select = {.batch = work.items, .granularity = 1, .k = plan->params.max_context};
     select.batch.max_visible = plan->params.max_context;
-    select.batch.n_kv_heads *= (uint32_t)layers_at_once(plan);
+    select.batch.n_kv_heads *= (uint32_t)tms_plan_layers_at_once(plan);
     select.batch.n_heads = select.batch.n_kv_heads;
     select.wide.scope = TMS_SCOPE_ROW;
     tms_value_score value = {.kv = work.kv,
@@ -91,7 +86,7 @@ static uint64_t scratch_bytes(tamis_plan *plan) {
 static tamis_status take_for_evicting(tamis_plan *plan, tamis_error *error) {
     tms_plan_eviction *e = &plan->eviction;
     const tms_evicting *asked = &e->asked;
-    uint64_t heads = plan->cache->params.n_kv_heads, at_once = layers_at_once(plan);
+    uint64_t heads = plan->cache->params.n_kv_heads, at_once = tms_plan_layers_at_once(plan);
     uint64_t group = plan->cache->params.n_heads / heads, window = asked->window;
     uint64_t values = (at_once + asked->n_values - 1) * heads * e->stride;
     uint64_t tiles = asked->n_tiles * window * group * e->stride;
@@ -99,7 +94,7 @@ static tamis_status take_for_evicting(tamis_plan *plan, tamis_error *error) {
     tamis_status status = take(plan, values * sizeof(float), &e->values, error);
     if (status == TAMIS_OK) status = take(plan, tiles * sizeof(float), &e->tiles, error);
     if (status == TAMIS_OK) status = take(plan, lists * sizeof(int32_t), &e->lists, error);
-    if (status == TAMIS_OK) status = take(plan, e->table_ints * sizeof(int32_t), &e->tables, error);
+    if (status == TAMIS_OK) status = take(plan, e->at.end * sizeof(int32_t), &e->tables, error);
     if (status == TAMIS_OK)
         status = take(plan, window * (2 * row_bytes(plan) + lse_bytes(plan)), &e->window, error);
     return status == TAMIS_OK ? take(plan, scratch_bytes(plan), &e->scratch, error) : status;
@@ -115,9 +110,10 @@ static tamis_status take_host(tamis_plan *plan, tamis_error *error) {
     e->budgets = calloc(lanes, sizeof *e->budgets);
     e->most = calloc(lanes, sizeof *e->most);
     e->kept = calloc(lanes, sizeof *e->kept);
-    e->host = calloc(e->table_ints, sizeof *e->host);
+    e->together = calloc(layers, sizeof *e->together);
+    e->host = calloc(e->at.end, sizeof *e->host);
     TMS_REQUIRE(e->outputs && e->layer_budgets && e->bound && e->slots && e->budgets && e->most &&
-                    e->kept && e->host,
+                    e->kept && e->together && e->host,
                 TAMIS_E_NO_MEMORY, "no host memory to evict from %zu lanes", lanes);
     return TAMIS_OK;
 }
@@ -131,10 +127,10 @@ tamis_status tms_plan_eviction_create(tamis_plan *plan, tamis_error *error) {
     uint32_t cap = tms_plan_cap(plan, false), most = plan->params.max_context;
     e->stride = tms_divide_up(most, 16) * 16;
     e->logit_stride = tms_divide_up(cap < most ? cap : most, 16) * 16;
-    e->table_ints = tms_plan_work_ints(plan);
-    TMS_REQUIRE(e->table_ints <= INT32_MAX, TAMIS_E_ARGUMENT,
-                "the tables of evicting take %" PRIu64 " entries, which exceed %" PRId32,
-                e->table_ints, INT32_MAX);
+    e->at = tms_plan_lay_out_work(plan);
+    TMS_REQUIRE(e->at.end <= INT32_MAX, TAMIS_E_ARGUMENT,
+                "the tables of evicting take %" PRIu64 " entries, which exceed %" PRId32, e->at.end,
+                INT32_MAX);
     tamis_status status = take_host(plan, error);
     if (status == TAMIS_OK) status = take_for_steps(plan, error);
     return status == TAMIS_OK ? take_for_evicting(plan, error) : status;
@@ -147,8 +143,8 @@ void tms_plan_eviction_destroy(tamis_plan *plan) {
                            e->lists,   e->tables,  e->scratch};
     for (size_t i = 0; i < sizeof memories / sizeof *memories; i++)
         plan->dev->backend->free(plan->dev, memories[i]);
-    void *hosts[] = {e->outputs, e->layer_budgets, e->bound, e->slots,       e->budgets,
-                     e->most,    e->kept,          e->host,  e->trace_scores};
+    void *hosts[] = {e->outputs, e->layer_budgets, e->bound,    e->slots, e->budgets,
+                     e->most,    e->kept,          e->together, e->host,  e->trace_scores};
     for (size_t i = 0; i < sizeof hosts / sizeof *hosts; i++)
         free(hosts[i]);
 }
@@ -165,7 +161,7 @@ static tamis_status warm_steps(tamis_plan *plan, tamis_error *error) {
         plan->step.exact = exact;
         plan->step.max_tile_rows = 1;
         if (plan->eviction.asked.in_place) TMS_TRY(dev, tms_plan_make_slots(plan, 0));
-        TMS_TRY(dev, tms_plan_listen(plan, 0, false, &heard));
+        TMS_TRY(dev, tms_plan_listen(plan, false, &heard));
         TMS_TRY(dev, dev->backend->attend(dev, &heard));
         TMS_TRY(dev, tms_plan_feed(plan, 0, &heard));
     }
@@ -174,13 +170,31 @@ fail:
     return status;
 }
 
+static bool takes_budgets(tamis_eviction_kind kind) {
+    return kind == TAMIS_EVICT_SNAPKV || kind == TAMIS_EVICT_CRITICALKV ||
+           kind == TAMIS_EVICT_CALLER;
+}
+
+/* The kind's score and its last select, empty. */
+static tamis_status warm_score(tamis_plan *plan, tms_eviction_work *work) {
+    const tms_eviction_entry *entry = tms_eviction_find(plan->params.eviction.kind);
+    *work = tms_plan_work(plan, 0, 0);
+    tamis_status status = entry->score(work);
+    return status == TAMIS_OK ? plan->dev->backend->select(plan->dev, &work->select) : status;
+}
+
 static tamis_status warm_evicting(tamis_plan *plan, tamis_error *error) {
     tms_device *dev = plan->dev;
-    const tms_eviction_entry *entry = tms_eviction_find(plan->params.eviction.kind);
-    tms_eviction_work work = tms_plan_work(plan, 0, 0);
+    uint32_t *budgets = plan->eviction.budgets;
+    tms_eviction_work work;
     tamis_status status = TAMIS_OK;
-    TMS_TRY(dev, entry->score(&work));
-    TMS_TRY(dev, dev->backend->select(dev, &work.select));
+    for (uint32_t lane = 0; lane < plan->cache->n_lanes; lane++)
+        budgets[lane] = plan->params.eviction.budget;
+    /* Budgets of single heads make other selects. */
+    budgets[0] -= takes_budgets(plan->params.eviction.kind);
+    if (takes_budgets(plan->params.eviction.kind)) TMS_TRY(dev, warm_score(plan, &work));
+    budgets[0] = plan->params.eviction.budget;
+    TMS_TRY(dev, warm_score(plan, &work));
     tms_compact compact = {.kv = work.kv,
                            .planes = work.planes,
                            .batch = work.items,
@@ -200,7 +214,7 @@ tamis_status tms_plan_eviction_warm(tamis_plan *plan, tamis_error *error) {
     return status == TAMIS_OK ? warm_evicting(plan, error) : status;
 }
 
-/* ---- What is not a number ---------------------------------------------------------------------- */
+/* ---- What is not a number -------------------------------------------------------------------- */
 
 static tamis_status check_bind(const tamis_plan *plan, bool fits, const char *what,
                                tamis_error *error) {
@@ -272,11 +286,6 @@ tamis_status tamis_plan_bind_rotation(tamis_plan *plan, const double *frequencie
     return TAMIS_OK;
 }
 
-static bool takes_budgets(tamis_eviction_kind kind) {
-    return kind == TAMIS_EVICT_SNAPKV || kind == TAMIS_EVICT_CRITICALKV ||
-           kind == TAMIS_EVICT_CALLER;
-}
-
 tamis_status tamis_plan_bind_budgets(tamis_plan *plan, const uint32_t *budgets,
                                      tamis_error *error) {
     tamis_status status = check_bind(plan, plan && takes_budgets(plan->params.eviction.kind),
@@ -297,7 +306,7 @@ tamis_status tamis_plan_bind_budgets(tamis_plan *plan, const uint32_t *budgets,
 
 void tms_plan_trace_evict(tamis_plan *plan, tms_evict_trace trace, void *user) {
     tms_plan_eviction *e = &plan->eviction;
-    uint64_t n = layers_at_once(plan) * plan->cache->params.n_kv_heads * e->stride;
+    uint64_t n = tms_plan_layers_at_once(plan) * plan->cache->params.n_kv_heads * e->stride;
     if (trace && !e->trace_scores) e->trace_scores = malloc(n * sizeof *e->trace_scores);
     e->trace = e->trace_scores ? trace : NULL;
     e->trace_user = user;

@@ -5,10 +5,6 @@
 
 #include <inttypes.h>
 
-static tms_ref step_table(const tamis_plan *plan, uint64_t at) {
-    return (tms_ref){plan->step_tables, at * sizeof(int32_t)};
-}
-
 uint32_t tms_plan_cap(const tamis_plan *plan, bool exact) {
     return plan->eviction.asked.in_place && !exact ? plan->params.eviction.budget : UINT32_MAX;
 }
@@ -27,6 +23,20 @@ static tamis_status check_alike(const tamis_plan *plan, const tms_sequence *sequ
                     first, lane, sequence->id, sequence->lanes[first].length,
                     sequence->lanes[lane].length, tamis_eviction_name(plan->params.eviction.kind));
     }
+    return TAMIS_OK;
+}
+
+/* Whether all of its rows have given what the eviction goes by. */
+static tamis_status check_scores(const tamis_plan *plan, const tms_sequence *sequence,
+                                 tamis_error *error) {
+    const tamis_eviction_kind kind = plan->params.eviction.kind;
+    const uint32_t from = tms_history_fed_to(sequence, kind);
+    const char *name = tamis_eviction_name(kind);
+    TMS_REQUIRE(plan->eviction.asked.feed == TMS_FEED_NONE || from == sequence->length,
+                TAMIS_E_STATE,
+                "the rows of positions %" PRIu32 " to %" PRIu32 " of sequence %" PRIu64
+                " have left no scores for %s: their steps must attend every layer, under %s",
+                from, sequence->length, sequence->id, name, name);
     return TAMIS_OK;
 }
 
@@ -53,12 +63,16 @@ tamis_status tms_plan_check_growth(const tamis_plan *plan, const tms_growth *gro
                 "sequence %" PRIu64 " brings %" PRIu32
                 " rows: a step that is not exact brings one under eviction %s",
                 sequence->id, growth->rows, name);
-    for (uint32_t lane = 0; lane < plan->cache->n_lanes; lane++)
+    bool stays = false;
+    for (uint32_t lane = 0; lane < plan->cache->n_lanes; lane++) {
         TMS_REQUIRE(sequence->lanes[lane].length <= growth->cap, TAMIS_E_STATE,
                     "lane %" PRIu32 " of sequence %" PRIu64 " holds %" PRIu32
                     " tokens, more than the budget %" PRIu32 " of %s: tamis_plan_evict comes first",
                     lane, sequence->id, sequence->lanes[lane].length, growth->cap, name);
-    return TAMIS_OK;
+        stays |= sequence->lanes[lane].length == growth->cap;
+    }
+    /* A lane that grows asks no score. */
+    return stays ? check_scores(plan, sequence, error) : TAMIS_OK;
 }
 
 tamis_status tms_plan_make_slots(tamis_plan *plan, uint32_t layer) {
@@ -68,7 +82,7 @@ tamis_status tms_plan_make_slots(tamis_plan *plan, uint32_t layer) {
     tms_replace replace = {.kv = write.kv,
                            .planes = write.planes,
                            .batch = write.batch,
-                           .turns = step_table(plan, step->at.turns + entry),
+                           .turns = tms_step_table(plan, step->at.turns + entry),
                            .slots = write.slots,
                            .changed = {plan->eviction.changed, 0},
                            .positions = write.positions,
@@ -86,19 +100,19 @@ tamis_status tms_plan_rebound(tamis_plan *plan, uint32_t layer) {
     return plan->dev->backend->bounds(plan->dev, &bounds);
 }
 
-tamis_status tms_plan_listen(tamis_plan *plan, uint32_t layer, bool listed, tms_attend *attend) {
+tamis_status tms_plan_listen(tamis_plan *plan, bool listed, tms_attend *attend) {
     tms_plan_eviction *e = &plan->eviction;
-    (void)layer;
     if (e->asked.feed == TMS_FEED_NONE) return TAMIS_OK;
     attend->lse = (tms_ref){e->lse, 0};
     if (plan->step.exact) return TAMIS_OK;
     attend->logits = (tms_ref){e->logits, 0};
-    attend->logit_stride = e->logit_stride;
+    /* No longer than the step's longest lane, which is at most e->logit_stride. */
+    attend->logit_stride = tms_align_ints(attend->batch.max_visible);
     if (!listed || plan->step.n_rows == 0) return TAMIS_OK;
     /* Pages that are not read: -inf, which adds nothing. */
     return plan->dev->backend->fill(plan->dev, attend->logits, 0xFF800000u,
                                     (uint64_t)plan->step.n_rows * attend->batch.n_heads *
-                                        e->logit_stride * sizeof(float));
+                                        attend->logit_stride * sizeof(float));
 }
 
 /* The rows' weights, from the step's own logits or from its keys. */
@@ -108,7 +122,7 @@ static tms_observe weights(const tamis_plan *plan, const tms_attend *attend) {
                          .batch = attend->batch,
                          .n_items = step->n_rows ? step->n_sequences : 0,
                          .max_span = step->max_span ? step->max_span : 1,
-                         .spans = step_table(plan, step->at.item_spans),
+                         .spans = tms_step_table(plan, step->at.item_spans),
                          .q = attend->q,
                          .lse = attend->lse,
                          .lse_stride = attend->batch.n_heads,
@@ -141,8 +155,8 @@ static tamis_status put_weights(tamis_plan *plan, uint32_t layer, const tms_atte
                      .page_size = attend->kv.page_size};
     uint64_t entry = (uint64_t)layer * step->n_sequences * attend->batch.n_kv_heads;
     mean.batch.n_rows = observe.n_items;
-    mean.batch.row_seq = step_table(plan, step->at.item_seq);
-    mean.batch.visible = step_table(plan, step->at.item_visible + entry);
+    mean.batch.row_seq = tms_step_table(plan, step->at.item_seq);
+    mean.batch.visible = tms_step_table(plan, step->at.item_visible + entry);
     tamis_status status = plan->dev->backend->observe(plan->dev, &observe);
     return status == TAMIS_OK ? plan->dev->backend->fuse(plan->dev, &mean) : status;
 }
@@ -156,13 +170,13 @@ static tamis_status keep_queries(tamis_plan *plan, uint32_t layer, const tms_att
         .y = {{plan->eviction.ring, layer * rows * width * sizeof(float)}, width},
         .n_rows = plan->step.n_rows,
         .width = (uint32_t)width,
-        .index = step_table(plan, plan->step.at.ring)};
+        .index = tms_step_table(plan, plan->step.at.ring)};
     return plan->dev->backend->scatter_rows(plan->dev, &scatter);
 }
 
-/* Whether the step's queries are kept. */
+/* Whether the step's queries are kept: those of decode rows, too, unless a graph may stand for them. */
 static bool keeps_queries(const tamis_plan *plan) {
-    return plan->eviction.asked.window && (plan->step.exact || plan->params.eviction.every > 0);
+    return plan->eviction.asked.window && (plan->step.exact || !plan->params.fixed_launches);
 }
 
 bool tms_plan_feeds(const tamis_plan *plan) {
@@ -180,7 +194,6 @@ tamis_status tms_plan_feed(tamis_plan *plan, uint32_t layer, const tms_attend *a
 
 /* ---- Which queries the ring holds --------------------------------------------------------------- */
 
-/* A fork begins with what the ring still holds of its parent. Device's status. */
 static tamis_status copy_ring(tamis_plan *plan, uint32_t to, uint32_t from) {
     tms_device *dev = plan->dev;
     const tamis_cache_params *c = &plan->cache->params;
@@ -195,74 +208,136 @@ static tamis_status copy_ring(tamis_plan *plan, uint32_t to, uint32_t from) {
     return status;
 }
 
-/* The row whose ring holds queries of the sequence: its own, else its parent's, which knows of no cut
- * of the parent after the fork. NULL: there is none. */
-static const tms_table_row *ring_of(const tamis_plan *plan, const tms_sequence *sequence) {
-    const tms_table_row *parent = NULL;
-    for (uint32_t i = 0; i < plan->params.max_sequences; i++) {
-        const tms_table_row *row = &plan->rows[i];
-        if (row->id == sequence->id && row->ring_edits) return row;
-        if (sequence->parent && row->id == sequence->parent &&
-            row->ring_edits == sequence->parent_edits)
-            parent = row;
+/* The row whose ring holds queries of the sequence: its own, else that of the nearest one it comes from,
+ * which knows of no cut there before the fork. Of positions below *end they are the sequence's. */
+static uint32_t ring_of(const tamis_plan *plan, const tms_sequence *sequence, uint32_t *end) {
+    uint32_t r = tms_plan_find_row(plan, sequence->id);
+    if (r != TMS_NO_ROW && plan->rows[r].ring_edits) {
+        *end = tms_history_least(sequence, plan->rows[r].ring_edits);
+        return r;
     }
-    return parent;
+    *end = UINT32_MAX;
+    for (; sequence && sequence->parent; sequence = tms_cache_find(plan->cache, sequence->parent)) {
+        uint32_t least = tms_history_least(sequence, 1);
+        if (sequence->forked_at < least) least = sequence->forked_at;
+        if (least < *end) *end = least;
+        r = tms_plan_find_row(plan, sequence->parent);
+        if (r != TMS_NO_ROW && plan->rows[r].ring_edits == sequence->parent_edits) return r;
+    }
+    return TMS_NO_ROW;
 }
 
 /* Rows that came later have taken the places of those `window` before them, even where they have been
  * truncated away since. */
-void tms_plan_known(const tamis_plan *plan, const tms_sequence *sequence, uint32_t *from,
-                    uint32_t *to) {
-    const tms_table_row *row = ring_of(plan, sequence);
-    uint32_t window = plan->eviction.asked.window, low = UINT32_MAX;
-    *from = *to = 0;
-    if (!row) return;
-    const bool forked = row->id != sequence->id;
-    const uint64_t edits = forked ? 1 : row->ring_edits; /* of the sequence, when it got the last */
-    if (edits != sequence->edits) low = sequence->low_since <= edits ? sequence->low : 0;
-    if (forked && low > sequence->forked_at) low = sequence->forked_at;
-    *to = row->ring_to < low ? row->ring_to : low;
-    *from = row->ring_to > window ? row->ring_to - window : 0;
-    if (*from < row->ring_from) *from = row->ring_from;
-    if (*from > *to) *from = *to;
+void tms_plan_known(const tamis_plan *plan, const tms_sequence *sequence, tms_known *out) {
+    uint32_t window = plan->eviction.asked.window, end;
+    *out = (tms_known){.row = window ? ring_of(plan, sequence, &end) : TMS_NO_ROW};
+    if (out->row == TMS_NO_ROW) return;
+    const tms_table_row *row = &plan->rows[out->row];
+    out->to = row->ring_to < end ? row->ring_to : end;
+    out->from = row->ring_to > window ? row->ring_to - window : 0;
+    if (out->from < row->ring_from) out->from = row->ring_from;
+    if (out->from >= out->to) *out = (tms_known){.row = TMS_NO_ROW};
 }
 
-tamis_status tms_plan_refresh_ring(tamis_plan *plan, uint32_t r, tms_sequence *sequence) {
+tamis_status tms_plan_inherit(tamis_plan *plan, const tms_heir *heir) {
+    tms_table_row *row = &plan->rows[heir->row];
+    const tms_known *known = &heir->known;
     if (plan->eviction.asked.window == 0) return TAMIS_OK;
-    const tms_table_row *of = ring_of(plan, sequence);
-    tms_table_row *row = &plan->rows[r];
-    uint32_t from, to;
-    tms_plan_known(plan, sequence, &from, &to);
-    row->ring_from = from;
-    row->ring_to = to;
-    row->ring_edits = sequence->edits;
-    sequence->low = UINT32_MAX;
-    sequence->low_since = sequence->edits;
-    if (!of || of == row || from == to) return TAMIS_OK;
-    return copy_ring(plan, r, (uint32_t)(of - plan->rows));
+    row->ring_from = known->from;
+    row->ring_to = known->to;
+    row->ring_edits = heir->sequence->edits;
+    heir->sequence->low = UINT32_MAX;
+    heir->sequence->low_since = heir->sequence->edits;
+    if (known->row == TMS_NO_ROW || known->row == heir->row) return TAMIS_OK;
+    return copy_ring(plan, heir->row, known->row);
 }
 
-tamis_status tms_plan_note_ring(tamis_plan *plan) {
-    for (uint32_t i = 0; i < plan->step.n_sequences && plan->eviction.asked.window; i++) {
+void tms_plan_note_ring(tamis_plan *plan) {
+    for (uint32_t i = 0; i < plan->step.n_sequences && keeps_queries(plan); i++) {
         const tms_growth *growth = &plan->step.growth[i];
         tms_table_row *row = &plan->rows[plan->step.table_row[i]];
         uint32_t first = growth->sequence->length - growth->rows;
-        tamis_status status =
-            tms_plan_refresh_ring(plan, plan->step.table_row[i], growth->sequence);
-        if (status != TAMIS_OK) return status;
-        if (!keeps_queries(plan)) continue;
         if (row->ring_to != first) row->ring_from = first;
         row->ring_to = growth->sequence->length;
     }
-    return TAMIS_OK;
+}
+
+/* How many layers of the step were attended. */
+static uint32_t count_layers(const tamis_plan *plan) {
+    uint32_t n = 0;
+    for (uint32_t layer = 0; layer < plan->cache->params.n_layers; layer++)
+        n += plan->step.layers[layer].attended;
+    return n;
 }
 
 void tms_plan_close_ring(tamis_plan *plan) {
-    bool attended = true;
-    for (uint32_t layer = 0; layer < plan->cache->params.n_layers; layer++)
-        attended &= plan->step.layers[layer].attended;
+    bool attended = count_layers(plan) == plan->cache->params.n_layers;
     for (uint32_t i = 0; i < plan->step.n_sequences && !attended && keeps_queries(plan); i++) {
         tms_table_row *row = &plan->rows[plan->step.table_row[i]];
         row->ring_from = row->ring_to;
     }
+}
+
+/* ---- What scores are worth ----------------------------------------------------------------------- */
+
+/* After a step that was given up in place the same one must follow, which takes the same tokens' places:
+ * a layer that was attended has them already, another one still has the scores from before. So nothing
+ * is lost there. */
+void tms_plan_note_scores(tamis_plan *plan, bool given_up) {
+    const uint32_t attended = count_layers(plan);
+    const bool newest = plan->eviction.asked.feed == TMS_FEED_NEWEST;
+    const bool whole = !given_up && attended == plan->cache->params.n_layers;
+    if (plan->eviction.asked.feed == TMS_FEED_NONE || attended == 0) return;
+    for (uint32_t i = 0; i < plan->step.n_sequences; i++) {
+        const tms_growth *growth = &plan->step.growth[i];
+        if (given_up && growth->sequence->given_up) continue;
+        tms_history_fed(growth->sequence, plan->params.eviction.kind, newest, growth->rows, whole);
+    }
+}
+
+static tamis_status check_queries(const tamis_plan *plan, const tms_sequence *sequence,
+                                  tamis_error *error) {
+    const uint32_t window = plan->eviction.asked.window;
+    tms_known known;
+    if (window == 0) return TAMIS_OK;
+    tms_plan_known(plan, sequence, &known);
+    TMS_REQUIRE(known.to == sequence->length && known.from + window <= known.to, TAMIS_E_STATE,
+                "the queries of positions %" PRIu32 " to %" PRIu32 " of sequence %" PRIu64
+                " are not all kept by this plan; known are %" PRIu32 " to %" PRIu32,
+                sequence->length - window, sequence->length, sequence->id, known.from, known.to);
+    return TAMIS_OK;
+}
+
+/* Whether the last slots hold the window's tokens, and the first ones the sinks, where the eviction goes
+ * by slots. */
+static tamis_status check_order(const tamis_plan *plan, const tms_sequence *sequence,
+                                tamis_error *error) {
+    const tamis_eviction *e = &plan->params.eviction;
+    const char *name = tamis_eviction_name(e->kind);
+    if (plan->eviction.asked.window == 0 && e->kind != TAMIS_EVICT_CALLER) return TAMIS_OK;
+    TMS_REQUIRE(
+        e->window == 0 || sequence->length - e->window >= sequence->intact_from, TAMIS_E_STATE,
+        "the window of %s is positions %" PRIu32 " to %" PRIu32 " of sequence %" PRIu64
+        ", whose lanes hold all tokens in their order only from %" PRIu32 " on",
+        name, sequence->length - e->window, sequence->length, sequence->id, sequence->intact_from);
+    TMS_REQUIRE(e->sinks == 0 || !sequence->unordered, TAMIS_E_STATE,
+                "the slots of sequence %" PRIu64
+                " are not in the order of their tokens; %s takes the first %" PRIu32
+                " for its sinks",
+                sequence->id, name, e->sinks);
+    return TAMIS_OK;
+}
+
+tamis_status tms_plan_check_history(const tamis_plan *plan, const tms_sequence *sequence,
+                                    tamis_error *error) {
+    tamis_status status = check_scores(plan, sequence, error);
+    if (status == TAMIS_OK) status = check_queries(plan, sequence, error);
+    return status == TAMIS_OK ? check_order(plan, sequence, error) : status;
+}
+
+uint32_t tms_plan_spared(const tamis_plan *plan) {
+    const tamis_eviction *e = &plan->params.eviction;
+    if (e->kind == TAMIS_EVICT_STREAMING) return e->budget - e->sinks;
+    return e->window ? e->window : plan->eviction.asked.recent;
 }

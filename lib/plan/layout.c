@@ -4,21 +4,16 @@
 
 #include <string.h>
 
-/* Ints of 64 bytes, where every table begins. */
-#define ALIGN_INTS 16u
-
-static uint64_t aligned(uint64_t n) {
-    return (n + ALIGN_INTS - 1) / ALIGN_INTS * ALIGN_INTS;
-}
-
 uint64_t tms_step_ints(const tamis_plan *plan) {
     const tamis_plan_params *p = &plan->params;
     uint64_t rows = p->max_rows, sequences = p->max_sequences, n_lanes = plan->cache->n_lanes;
     uint64_t filled = (rows / plan->cache->params.page_size + sequences) * n_lanes;
-    uint64_t items = aligned(sequences) + aligned(2 * sequences) + aligned(sequences * n_lanes);
-    return aligned(2 * rows) + aligned(rows) + aligned(2 * rows) + 2 * aligned(rows * n_lanes) +
-           2 * aligned(rows) + aligned(sequences * n_lanes) + items + aligned(6 * rows) +
-           aligned(filled) + aligned(2 * tms_plan_copies(plan));
+    uint64_t items = tms_align_ints(sequences) + tms_align_ints(2 * sequences) +
+                     tms_align_ints(sequences * n_lanes);
+    return tms_align_ints(2 * rows) + tms_align_ints(rows) + tms_align_ints(2 * rows) +
+           2 * tms_align_ints(rows * n_lanes) + 2 * tms_align_ints(rows) +
+           tms_align_ints(sequences * n_lanes) + items + tms_align_ints(6 * rows) +
+           tms_align_ints(filled) + tms_align_ints(2 * tms_plan_copies(plan));
 }
 
 static void fill_tiles(tms_step *step) {
@@ -166,17 +161,17 @@ static void place_eviction(const tamis_plan *plan, tms_step *step) {
     uint64_t rows = step->n_rows, n_lanes = plan->cache->n_lanes, n = step->n_sequences;
     uint64_t end = at->visible;
     at->positions = (uint32_t)end;
-    if (plan->cache->params.planes & TAMIS_PLANE_POSITIONS) end += aligned(rows);
+    if (plan->cache->params.planes & TAMIS_PLANE_POSITIONS) end += tms_align_ints(rows);
     at->ring = (uint32_t)end;
-    if (asked->window) end += aligned(rows);
+    if (asked->window) end += tms_align_ints(rows);
     at->turns = (uint32_t)end;
-    if (asked->in_place && !step->exact) end += aligned(rows * n_lanes);
+    if (asked->in_place && !step->exact) end += tms_align_ints(rows * n_lanes);
     at->item_seq = (uint32_t)end;
-    at->item_spans = at->item_seq + (uint32_t)aligned(n);
-    at->item_visible = at->item_spans + (uint32_t)aligned(2 * n);
-    if (asked->feed) end = at->item_visible + aligned(n * n_lanes);
+    at->item_spans = at->item_seq + (uint32_t)tms_align_ints(n);
+    at->item_visible = at->item_spans + (uint32_t)tms_align_ints(2 * n);
+    if (asked->feed) end = at->item_visible + tms_align_ints(n * n_lanes);
     at->reindex = (uint32_t)end;
-    if (asked->rotation) end += aligned(6 * rows);
+    if (asked->rotation) end += tms_align_ints(6 * rows);
     at->visible = (uint32_t)end;
 }
 
@@ -185,21 +180,21 @@ static void place(const tamis_plan *plan, tms_step *step) {
     uint32_t rows = step->n_rows, table = rows * plan->cache->n_lanes;
     tms_step_layout *at = &step->at;
     at->tiles = 0;
-    at->row_seq = (uint32_t)aligned(2 * (uint64_t)rows);
-    at->intervals = at->row_seq + (uint32_t)aligned(rows);
+    at->row_seq = (uint32_t)tms_align_ints(2 * (uint64_t)rows);
+    at->intervals = at->row_seq + (uint32_t)tms_align_ints(rows);
     at->visible = at->intervals;
-    if (plan->params.sliding_window) at->visible += (uint32_t)aligned(2 * (uint64_t)rows);
+    if (plan->params.sliding_window) at->visible += (uint32_t)tms_align_ints(2 * (uint64_t)rows);
     place_eviction(plan, step);
-    at->slots = at->visible + (uint32_t)aligned(table);
-    at->filled = at->slots + (uint32_t)aligned(table);
+    at->slots = at->visible + (uint32_t)tms_align_ints(table);
+    at->filled = at->slots + (uint32_t)tms_align_ints(table);
 }
 
 static void fill_copies(const tamis_plan *plan, tms_step *step, uint32_t n_filled) {
     uint32_t n = 0;
     for (uint32_t p = 0; p < plan->cache->size.pools; p++)
         n += 2 * plan->copies.count[p];
-    step->at.copies = step->at.filled + (uint32_t)aligned(n_filled);
-    step->at.end = step->at.copies + (uint32_t)aligned(n);
+    step->at.copies = step->at.filled + (uint32_t)tms_align_ints(n_filled);
+    step->at.end = step->at.copies + (uint32_t)tms_align_ints(n);
     memcpy(step->host + step->at.copies, plan->copies.pairs, n * sizeof(int32_t));
 }
 

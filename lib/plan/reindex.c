@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Attending under streaming with positions in the cache: the sinks by a query turned back by the gap
- * between them and the rest, the rest by the query as it is, and the two states merged. So a sink is
- * as far from the query as its slot is (StreamingLLM, section 3.2), and no key is rewritten. */
+/* Attending under streaming with positions in the cache: the sinks by a query turned back by the
+ * gap between them and the rest, the rest by the query as it is, and the two states merged. So a
+ * sink is as far from the query as its slot is (StreamingLLM, section 3.2), and no key is
+ * rewritten. */
 #include "lib/plan/plan.h"
 
 /* Where the parts lie in eviction.reindex: turned queries, two outs, the merged out, two lse. */
@@ -57,9 +58,9 @@ static tamis_status attend_part(tamis_plan *plan, uint32_t layer, const tms_atte
 tamis_status tms_plan_attend_reindexed(tamis_plan *plan, uint32_t layer, const tms_attend *attend) {
     const tms_backend *backend = plan->dev->backend;
     const reindex_parts parts = lay_out(plan, attend);
-    const uint64_t n = attend->batch.n_rows, at = plan->step.at.reindex, word = sizeof(int32_t);
-    const tms_ref index = {plan->step_tables, at * word}, delta = {index.mem, (at + n) * word};
-    const tms_ref near = {index.mem, (at + 2 * n) * word}, far = {index.mem, (at + 4 * n) * word};
+    const uint64_t n = attend->batch.n_rows, at = plan->step.at.reindex;
+    const tms_ref index = tms_step_table(plan, at), delta = tms_step_table(plan, at + n);
+    const tms_ref near = tms_step_table(plan, at + 2 * n), far = tms_step_table(plan, at + 4 * n);
     const tms_merge merge = {.n_parts = 2,
                              .n = (uint32_t)n * attend->batch.n_heads,
                              .dim = attend->kv.head_dim,

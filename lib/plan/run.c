@@ -5,15 +5,13 @@
 
 #include <inttypes.h>
 
-/* Marks where a stage begins, if times are collected. */
-static tamis_status start_stage(const tamis_plan *plan, tms_event **from) {
+tamis_status tms_plan_start_stage(const tamis_plan *plan, tms_event **from) {
     *from = NULL;
     return plan->params.timing ? plan->dev->backend->event_record(plan->dev, from) : TAMIS_OK;
 }
 
-/* Waits for the stage's end and adds its time to *us, if times are collected. */
-static tamis_status stop_stage(const tamis_plan *plan, tms_event *from, tamis_status status,
-                               double *us) {
+tamis_status tms_plan_stop_stage(const tamis_plan *plan, tms_event *from, tamis_status status,
+                                 double *us) {
     if (!from) return status;
     tms_device *dev = plan->dev;
     tms_event *to = NULL;
@@ -30,9 +28,9 @@ static tamis_status stop_stage(const tamis_plan *plan, tms_event *from, tamis_st
 #define TIME(plan, stage, call)                                                                    \
     do {                                                                                           \
         tms_event *from_ = NULL;                                                                   \
-        TMS_TRY((plan)->dev, start_stage((plan), &from_));                                         \
+        TMS_TRY((plan)->dev, tms_plan_start_stage((plan), &from_));                                \
         status = (call);                                                                           \
-        TMS_TRY((plan)->dev, stop_stage((plan), from_, status, &(plan)->times.stage));             \
+        TMS_TRY((plan)->dev, tms_plan_stop_stage((plan), from_, status, &(plan)->times.stage));    \
     } while (0)
 /* The same for an op. */
 #define RUN(plan, stage, op, params)                                                               \
@@ -216,8 +214,7 @@ tamis_status tamis_plan_attend(tamis_plan *plan, uint32_t layer, const tamis_row
     p.attend.q = q_rows;
     p.attend.out = out_rows;
     step->attended = false;
-    if (tms_plan_feeds(plan))
-        TIME(plan, observe_us, tms_plan_listen(plan, layer, listed, &p.attend));
+    if (tms_plan_feeds(plan)) TIME(plan, observe_us, tms_plan_listen(plan, listed, &p.attend));
     if (listed) {
         fused = tms_plan_fuses(plan, &p);
         status = attend_listed(plan, layer, &p, fused, error);

@@ -2,27 +2,23 @@
 /* The open step's ops: which tables, memory and sizes each launch gets. */
 #include "lib/plan/plan.h"
 
-static tms_ref step_table(const tamis_plan *plan, uint64_t at) {
-    return (tms_ref){plan->step_tables, at * sizeof(int32_t)};
-}
-
 tms_batch tms_step_batch(const tamis_plan *plan, uint32_t layer) {
     const tms_step *step = &plan->step;
     const tamis_cache_params *cache = &plan->cache->params;
     uint64_t heads = cache->n_kv_heads, lists = plan->max_pages;
-    return (tms_batch){.n_rows = step->n_rows,
-                       .n_tiles = step->n_tiles,
-                       .n_heads = cache->n_heads,
-                       .n_kv_heads = cache->n_kv_heads,
-                       .tiles = step_table(plan, step->at.tiles),
-                       .row_seq = step_table(plan, step->at.row_seq),
-                       .visible = step_table(plan, step->at.visible + layer * step->n_rows * heads),
-                       .table = {plan->table, layer * heads * lists * sizeof(int32_t)},
-                       .seq_stride = plan->cache->n_lanes * lists,
-                       .head_stride = lists,
-                       .max_visible =
-                           step->fixed ? plan->params.max_context : step->layers[layer].max_visible,
-                       .max_tile_rows = step->max_tile_rows};
+    return (tms_batch){
+        .n_rows = step->n_rows,
+        .n_tiles = step->n_tiles,
+        .n_heads = cache->n_heads,
+        .n_kv_heads = cache->n_kv_heads,
+        .tiles = tms_step_table(plan, step->at.tiles),
+        .row_seq = tms_step_table(plan, step->at.row_seq),
+        .visible = tms_step_table(plan, step->at.visible + layer * step->n_rows * heads),
+        .table = {plan->table, layer * heads * lists * sizeof(int32_t)},
+        .seq_stride = plan->cache->n_lanes * lists,
+        .head_stride = lists,
+        .max_visible = step->fixed ? plan->params.max_context : step->layers[layer].max_visible,
+        .max_tile_rows = step->max_tile_rows};
 }
 
 tms_write_rows tms_plan_write_rows(const tamis_plan *plan, uint32_t layer) {
@@ -30,9 +26,10 @@ tms_write_rows tms_plan_write_rows(const tamis_plan *plan, uint32_t layer) {
     uint64_t row = plan->cache->params.n_kv_heads;
     tms_write_rows write = {.kv = tms_cache_kv(plan->cache, layer),
                             .batch = tms_step_batch(plan, layer),
-                            .slots = step_table(plan, step->at.slots + layer * step->n_rows * row)};
+                            .slots =
+                                tms_step_table(plan, step->at.slots + layer * step->n_rows * row)};
     write.planes = tms_cache_planes(plan->cache, layer);
-    if (write.planes.positions.mem) write.positions = step_table(plan, step->at.positions);
+    if (write.planes.positions.mem) write.positions = tms_step_table(plan, step->at.positions);
     return write;
 }
 
@@ -45,7 +42,7 @@ tms_attend tms_plan_attend_all(const tamis_plan *plan, uint32_t layer) {
                          .scratch = {plan->scratch, 0}};
     attend.max_pages = tms_pages_of(plan->cache, attend.batch.max_visible);
     if (p->sliding_window) {
-        attend.intervals = step_table(plan, plan->step.at.intervals);
+        attend.intervals = tms_step_table(plan, plan->step.at.intervals);
         attend.positions = tms_cache_planes(plan->cache, layer).positions;
     }
     return attend;
@@ -68,7 +65,7 @@ tms_sparse_attend tms_plan_attend_listed(const tamis_plan *plan, uint32_t layer)
     /* Lanes that stay at their length have tokens out of order. */
     if (plan->eviction.asked.in_place) {
         p.select.wide.positions = tms_cache_planes(plan->cache, layer).positions;
-        p.select.wide.row_positions = step_table(plan, plan->step.at.positions);
+        p.select.wide.row_positions = tms_step_table(plan, plan->step.at.positions);
         p.select.wide.page_size = plan->cache->params.page_size;
         p.select.scratch = (tms_ref){plan->scratch, 0};
     }

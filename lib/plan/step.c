@@ -129,14 +129,14 @@ tamis_status tamis_plan_step_begin(tamis_plan *plan, const tamis_step *step, tam
     status = tms_cache_reserve(plan->cache, s->growth, step->count, &plan->copies, error);
     if (status != TAMIS_OK) return status;
     s->n_sequences = step->count;
-    tms_plan_assign_rows(plan);
+    status = tms_forward(plan->dev, tms_plan_assign_rows(plan), error);
     tms_step_fill(plan, step);
-    status = upload(plan, error);
-    if (status == TAMIS_OK) status = tms_forward(plan->dev, tms_plan_note_ring(plan), error);
+    if (status == TAMIS_OK) status = upload(plan, error);
     if (status != TAMIS_OK) {
         tms_cache_rollback(plan->cache, s->growth, s->n_sequences, false);
         return status;
     }
+    tms_plan_note_ring(plan);
     for (uint32_t p = 0; p < plan->cache->size.pools; p++)
         plan->counters.pages_copied += plan->copies.count[p];
     s->open = true;
@@ -159,9 +159,8 @@ tamis_status tamis_plan_step_end(tamis_plan *plan, tamis_error *error) {
     status = tms_forward(plan->dev, plan->dev->backend->flush(plan->dev), error);
     if (status != TAMIS_OK) return status;
     tms_cache_commit(plan->cache, step->growth, step->n_sequences);
-    for (uint32_t i = 0; i < step->n_sequences; i++)
-        step->growth[i].sequence->given_up = 0;
     tms_plan_close_ring(plan);
+    tms_plan_note_scores(plan, false);
     step->open = false;
     plan->counters.steps++;
     return TAMIS_OK;
@@ -181,8 +180,12 @@ static void mark_given_up(tamis_plan *plan) {
 }
 
 void tms_plan_give_up(tamis_plan *plan) {
+    const tms_step *step = &plan->step;
     mark_given_up(plan);
-    tms_cache_rollback(plan->cache, plan->step.growth, plan->step.n_sequences, true);
+    tms_cache_rollback(plan->cache, step->growth, step->n_sequences, true);
+    for (uint32_t i = 0; i < step->n_sequences; i++)
+        if (step->growth[i].sequence->given_up) tms_history_replaced(step->growth[i].sequence);
+    tms_plan_note_scores(plan, true);
     plan->step.open = false;
 }
 

@@ -325,10 +325,13 @@ static void run_step(model *m) {
     }
     make_copies(m);
     write_rows(m, &step, end > 1);
-    if (end == 1)
+    if (end == 1) {
         tms_cache_rollback(m->cache, step.growth, step.n, true);
-    else
+        for (uint32_t i = 0; i < step.n; i++)
+            if (stayed[i]) tms_history_replaced(step.growth[i].sequence);
+    } else {
         tms_cache_commit(m->cache, step.growth, step.n);
+    }
     count_step(m, &step, stayed, end > 1);
 }
 
@@ -449,8 +452,9 @@ static void evict(model *m) {
     bool fits = true;
     for (uint32_t p = 0; p < LAYERS; p++)
         fits = fits && count_copies(m, s, &keep, p) <= m->cache->pools[p].pages.n_free;
+    const tms_keeping keeping = {.most = keep.most, .run = 1};
     tamis_status status =
-        tms_cache_compact_check(m->cache, tms_cache_find(m->cache, s->id), keep.most, &test_error);
+        tms_cache_compact_check(m->cache, tms_cache_find(m->cache, s->id), &keeping, &test_error);
     assert_int_equal(status, fits ? TAMIS_OK : TAMIS_E_FULL);
     m->evictions_full += !fits;
     for (uint32_t layer = 0; layer < LAYERS && fits; layer++)

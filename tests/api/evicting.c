@@ -22,6 +22,7 @@ static void *take(size_t n, size_t size) {
 tamis_eviction test_eviction(tamis_eviction_kind kind, uint32_t budget, uint32_t options) {
     tamis_eviction e;
     tamis_eviction_default(kind, &e);
+    if (kind == TAMIS_EVICT_NONE) return e;
     e.budget = budget;
     e.options = options;
     if (e.window) e.window = WINDOW;

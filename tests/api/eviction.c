@@ -18,7 +18,8 @@ static tamis_plan_params plan_of(tamis_eviction eviction) {
 
 static evict_world open_small(tamis_eviction_kind kind) {
     const tamis_cache_params shape = test_shape();
-    const tamis_plan_params plan = plan_of(test_eviction(kind, BUDGET, 0));
+    const uint32_t budget = kind == TAMIS_EVICT_NONE ? 0 : BUDGET;
+    const tamis_plan_params plan = plan_of(test_eviction(kind, budget, 0));
     evict_world e;
     evict_open(&e, &shape, &plan);
     return e;
@@ -76,7 +77,9 @@ static void test_check(void **state) {
           .kind = TAMIS_EVICT_ANDPRO, .budget = 42, .sinks = 9);
     CHECK("options 192 ask for two readings", .kind = TAMIS_EVICT_ANDPRO,
           .options = TAMIS_EVICT_BUDGET_BESIDE | TAMIS_EVICT_BUDGET_CHUNKS);
-    PASSES(.kind = TAMIS_EVICT_NONE, .budget = 1, .sinks = 9);
+    CHECK("budget 1 is given for none, which evicts nothing", .kind = TAMIS_EVICT_NONE,
+          .budget = 1);
+    PASSES(.kind = TAMIS_EVICT_NONE);
     PASSES(.kind = TAMIS_EVICT_ADAKV, .floor = 1);
     PASSES(.kind = TAMIS_EVICT_ADAKV, .floor = -7);
     PASSES(.kind = TAMIS_EVICT_H2O, .budget = 1, .options = TAMIS_EVICT_RERANK);
@@ -408,13 +411,6 @@ static void test_scores(void **state) {
 static void test_unknown_queries(void **state) {
     (void)state;
     evict_world e = open_small(TAMIS_EVICT_SNAPKV);
-    tamis_sequence id = evict_add(&e, TEXT, PROMPT);
-    evict_decode(&e, id, TEXT + PROMPT, 3, NULL);
-    UNKNOWN(&e, id, "the queries of positions 56 to 64");
-    UNKNOWN(&e, id, "known are 53 to 61");
-    OK(tamis_cache_truncate(e.w.cache, id, PROMPT, &test_error));
-    OK(tamis_plan_evict(e.w.plan, id, NULL, &test_error));
-    assert_int_equal(evict_length(&e, id, 1, 1), BUDGET);
     /* Truncation takes the newest; rows that come anew fill up what is still known. */
     tamis_sequence cut = evict_add(&e, TEXT, PROMPT);
     OK(tamis_cache_truncate(e.w.cache, cut, 50, &test_error));
@@ -465,7 +461,7 @@ static void test_lost_rows(void **state) {
     tamis_plan *second = NULL;
     OK(tamis_plan_create(e.w.cache, &p, &second, &test_error));
     tamis_plan *first = evict_swap_plan(&e, second);
-    UNKNOWN(&e, ids[0], "must have gone through this plan");
+    UNKNOWN(&e, ids[0], "are not all kept by this plan; known are 0 to 0");
     evict_prompt(&e, ids[0], TEXT + PROMPT, WINDOW);
     OK(tamis_plan_evict(second, ids[0], NULL, &test_error));
     (void)evict_swap_plan(&e, first);
@@ -487,9 +483,233 @@ static void test_cut_fork(void **state) {
     tamis_plan *first = evict_swap_plan(&e, second);
     evict_prompt(&e, fork, TEXT + 900, 1);
     (void)evict_swap_plan(&e, first);
-    UNKNOWN(&e, fork, "must have gone through this plan");
+    UNKNOWN(&e, fork, "are not all kept by this plan");
     OK(tamis_plan_evict(e.w.plan, id, NULL, &test_error));
     tamis_plan_destroy(&second);
+    evict_close(&e);
+}
+
+/* Decode rows bring their queries, too: a turn shorter than the window follows them. Only a graph may
+ * stand for them under fixed launches. */
+static void test_decode_rows(void **state) {
+    (void)state;
+    const tamis_cache_params shape = test_shape();
+    for (int fixed = 0; fixed < 2; fixed++) {
+        tamis_plan_params p = plan_of(test_eviction(TAMIS_EVICT_SNAPKV, BUDGET, 0));
+        p.fixed_launches = fixed;
+        evict_world e;
+        evict_open(&e, &shape, &p);
+        tamis_sequence id = evict_add(&e, TEXT, PROMPT);
+        evict_decode(&e, id, TEXT + PROMPT, 3, NULL);
+        if (fixed) {
+            UNKNOWN(&e, id, "the queries of positions 56 to 64");
+            UNKNOWN(&e, id, "known are 53 to 61");
+            OK(tamis_cache_truncate(e.w.cache, id, PROMPT, &test_error));
+            OK(tamis_plan_evict(e.w.plan, id, NULL, &test_error));
+            assert_int_equal(evict_length(&e, id, 1, 1), BUDGET);
+        } else {
+            evict_prompt(&e, id, TEXT + PROMPT + 3, 2);
+            OK(tamis_plan_evict(e.w.plan, id, NULL, &test_error));
+            tamis_sequence twin = evict_add(&e, TEXT, PROMPT + 5);
+            OK(tamis_plan_evict(e.w.plan, twin, NULL, &test_error));
+            held a = evict_read(&e, id), b = evict_read(&e, twin);
+            held_same(&a, &b);
+            held_free(&a);
+            held_free(&b);
+        }
+        evict_close(&e);
+    }
+}
+
+/* Forks that enter the plan in one step get their parents' queries, whoever takes whose row; so does a
+ * fork of a fork that never was in a step, but not behind a cut in between. */
+static void test_forks_together(void **state) {
+    (void)state;
+    tamis_cache_params shape = test_shape();
+    shape.capacity_tokens = 1024;
+    tamis_plan_params p = plan_of(test_eviction(TAMIS_EVICT_SNAPKV, BUDGET, 0));
+    p.max_sequences = 2;
+    for (uint32_t families = 1; families < 3; families++) {
+        evict_world e;
+        evict_open(&e, &shape, &p);
+        tamis_sequence parents[2] = {0}, forks[2], middle;
+        uint64_t tokens[2];
+        for (uint32_t i = 0; i < families; i++)
+            parents[i] = evict_add(&e, TEXT + 500 * i, PROMPT);
+        for (uint32_t i = 0; i < 2; i++) {
+            uint32_t of = families - 1 - i % families; /* the second parent's first */
+            OK(tamis_cache_fork(e.w.cache, parents[of], &middle, &test_error));
+            OK(tamis_cache_fork(e.w.cache, middle, &forks[i], &test_error));
+            tokens[i] = TEXT + 500 * of + PROMPT;
+        }
+        const tamis_step step = {.sequences = forks, .count = 2};
+        OK(evict_step(&e, &step, tokens, NULL));
+        held h[2];
+        for (uint32_t i = 0; i < 2; i++) {
+            OK(tamis_plan_evict(e.w.plan, forks[i], NULL, &test_error));
+            h[i] = evict_read(&e, forks[i]);
+        }
+        for (uint32_t i = 0; i < 2; i++) {
+            tamis_sequence twin = evict_add(&e, tokens[i] - PROMPT, PROMPT + 1);
+            OK(tamis_plan_evict(e.w.plan, twin, NULL, &test_error));
+            held alone = evict_read(&e, twin);
+            held_check(&h[i], tokens[i] - PROMPT, PROMPT + 1);
+            held_same(&h[i], &alone);
+            held_free(&h[i]);
+            held_free(&alone);
+        }
+        evict_close(&e);
+    }
+    evict_world e = open_small(TAMIS_EVICT_SNAPKV);
+    tamis_sequence id = evict_add(&e, TEXT, PROMPT), fork = 0, last = 0;
+    OK(tamis_cache_fork(e.w.cache, id, &fork, &test_error));
+    OK(tamis_cache_truncate(e.w.cache, fork, PROMPT - 2, &test_error));
+    OK(test_append(&e.w, fork, (const uint64_t[]){1, 2}, 2));
+    OK(tamis_cache_fork(e.w.cache, fork, &last, &test_error));
+    UNKNOWN(&e, last, "are not all kept by this plan");
+    evict_close(&e);
+}
+
+/* ---- Which scores and slots are worth something -------------------------------------------------- */
+
+static tamis_plan *plan_with(evict_world *e, tamis_eviction eviction) {
+    const tamis_plan_params p = plan_of(eviction);
+    tamis_plan *plan = NULL;
+    OK(tamis_plan_create(e->w.cache, &p, &plan, &test_error));
+    return plan;
+}
+
+/* Rows that went through another plan have left no scores, neither have those of its kind stayed what
+ * they were if the other one writes scores, too. */
+static void test_scores_of_others(void **state) {
+    (void)state;
+    const tamis_eviction_kind kinds[2] = {TAMIS_EVICT_H2O, TAMIS_EVICT_TOVA};
+    for (uint32_t k = 0; k < 2; k++) {
+        evict_world e = open_small(kinds[k]);
+        tamis_plan *own = e.w.plan, *tova = plan_with(&e, test_eviction(kinds[1 - k], 100, 0));
+        const tamis_eviction streaming = test_eviction(TAMIS_EVICT_STREAMING, 100, 0);
+        tamis_plan *plain = plan_with(&e, streaming);
+        (void)evict_swap_plan(&e, plain);
+        tamis_sequence id = evict_add(&e, TEXT, PROMPT), fork = 0;
+        (void)evict_swap_plan(&e, own);
+        UNKNOWN(&e, id, "the rows of positions 0 to 61 of sequence 16777216 have left no scores");
+        OK(tamis_cache_remove(e.w.cache, id, &test_error));
+        /* A step elsewhere, taken back; then one that is not. */
+        id = evict_add(&e, TEXT, PROMPT);
+        OK(tamis_cache_fork(e.w.cache, id, &fork, &test_error));
+        (void)evict_swap_plan(&e, plain);
+        evict_decode(&e, fork, TEXT + PROMPT, 1, NULL);
+        (void)evict_swap_plan(&e, own);
+        UNKNOWN(&e, fork, "the rows of positions 61 to 62");
+        OK(tamis_cache_truncate(e.w.cache, fork, PROMPT, &test_error));
+        OK(tamis_plan_evict(own, fork, NULL, &test_error));
+        (void)evict_swap_plan(&e, tova);
+        evict_decode(&e, id, TEXT + PROMPT, 1, NULL);
+        (void)evict_swap_plan(&e, own);
+        UNKNOWN(&e, id, "the rows of positions 0 to 62");
+        tamis_plan_destroy(&tova);
+        tamis_plan_destroy(&plain);
+        evict_close(&e);
+    }
+}
+
+/* The same for a decode step that would take a token's place, not for one that lanes have room for. */
+static void test_scores_in_place(void **state) {
+    (void)state;
+    evict_world e = open_small(TAMIS_EVICT_H2O);
+    tamis_plan *own = e.w.plan;
+    tamis_plan *plain = plan_with(&e, test_eviction(TAMIS_EVICT_STREAMING, 100, 0));
+    (void)evict_swap_plan(&e, plain);
+    tamis_sequence id = evict_add(&e, TEXT, BUDGET - 1);
+    (void)evict_swap_plan(&e, own);
+    evict_decode(&e, id, TEXT + BUDGET - 1, 1, NULL);
+    const tamis_step step = {.sequences = &id, .count = 1};
+    const uint64_t token = TEXT + BUDGET;
+    proof p = prove(&e, id);
+    FAILS(evict_step(&e, &step, &token, NULL), TAMIS_E_STATE, "the rows of positions 0 to 24");
+    unchanged(&e, id, &p);
+    tamis_plan_destroy(&plain);
+    evict_close(&e);
+}
+
+/* tova's plane holds the newest row's weights: without that row they are worth nothing until another
+ * one comes. h2o's sums go on. */
+static void test_scores_cut(void **state) {
+    (void)state;
+    const tamis_eviction_kind kinds[2] = {TAMIS_EVICT_H2O, TAMIS_EVICT_TOVA};
+    for (uint32_t k = 0; k < 2; k++)
+        for (int cancelled = 0; cancelled < 2; cancelled++) {
+            evict_world e = open_small(kinds[k]);
+            tamis_sequence id = evict_add(&e, TEXT, PROMPT);
+            const tamis_step step = {.sequences = &id, .count = 1, .exact = 1};
+            const uint64_t junk = 77;
+            if (cancelled) {
+                OK(tamis_plan_step_begin(e.w.plan, &step, &test_error));
+                evict_layer(&e, 0, &junk, 1, NULL);
+                OK(tamis_plan_step_cancel(e.w.plan, &test_error));
+            } else {
+                evict_prompt(&e, id, junk, 1);
+                OK(tamis_cache_truncate(e.w.cache, id, PROMPT, &test_error));
+            }
+            if (k == 1) {
+                UNKNOWN(&e, id, "have left no scores for tova");
+                evict_prompt(&e, id, TEXT + PROMPT, 1);
+            }
+            OK(tamis_plan_evict(e.w.plan, id, NULL, &test_error));
+            evict_close(&e);
+        }
+}
+
+/* The caller's window and sinks, and snapkv's window, are slots: where those are not the newest and the
+ * first tokens, nothing is evicted. */
+static void test_disorder(void **state) {
+    (void)state;
+    evict_world e = open_small(TAMIS_EVICT_STREAMING);
+    tamis_eviction caller = test_eviction(TAMIS_EVICT_CALLER, 16, 0);
+    float *scores = calloc(4 * 192, sizeof *scores);
+    assert_non_null(scores);
+    caller.sinks = SINKS;
+    tamis_plan *by_sinks = plan_with(&e, caller);
+    caller.sinks = 0;
+    caller.window = WINDOW;
+    tamis_plan *by_window = plan_with(&e, caller), *own = e.w.plan;
+    tamis_plan *snapkv = plan_with(&e, test_eviction(TAMIS_EVICT_SNAPKV, BUDGET - 1, 0));
+    tamis_sequence id = evict_add(&e, TEXT, PROMPT);
+    OK(tamis_plan_evict(own, id, NULL, &test_error));
+    evict_decode(&e, id, TEXT + PROMPT, 10, NULL);
+    FAILS(tamis_plan_evict_by_scores(by_window, id, scores, 192, NULL, &test_error), TAMIS_E_STATE,
+          "the window of caller is positions 63 to 71 of sequence 16777216, whose lanes hold all "
+          "tokens in their order only from 71 on");
+    FAILS(tamis_plan_evict_by_scores(by_sinks, id, scores, 192, NULL, &test_error), TAMIS_E_STATE,
+          "are not in the order of their tokens; caller takes the first 3 for its sinks");
+    /* Tokens that come after that are in order. */
+    (void)evict_swap_plan(&e, snapkv);
+    evict_prompt(&e, id, TEXT + PROMPT + 10, WINDOW);
+    OK(tamis_plan_evict(snapkv, id, NULL, &test_error));
+    OK(tamis_plan_evict_by_scores(by_window, id, scores, 192, NULL, &test_error));
+    held h = evict_read(&e, id);
+    held_check(&h, TEXT, PROMPT + 10 + WINDOW);
+    for (uint32_t lane = 0; lane < h.n_lanes; lane++)
+        for (uint32_t i = 0; i < WINDOW; i++)
+            assert_true(held_has(&h, lane, (int32_t)(PROMPT + 10 + i)));
+    held_free(&h);
+    /* Lists of the caller's leave as much as they leave. */
+    tamis_sequence gap = evict_add(&e, TEXT, PROMPT);
+    uint32_t slots[4][PROMPT], counts[4];
+    for (uint32_t lane = 0; lane < 4; lane++) {
+        counts[lane] = lane == 2 ? PROMPT - 1 : PROMPT;
+        for (uint32_t i = 0; i < counts[lane]; i++)
+            slots[lane][i] = i + (lane == 2 && i >= PROMPT - 4);
+    }
+    OK(tamis_plan_evict_to(by_sinks, gap, slots[0], counts, PROMPT, NULL, &test_error));
+    FAILS(tamis_plan_evict(snapkv, gap, NULL, &test_error), TAMIS_E_STATE,
+          "the window of snapkv is positions 53 to 61 of sequence 33554433, whose lanes hold all "
+          "tokens in their order only from 58 on");
+    (void)evict_swap_plan(&e, own);
+    tamis_plan_destroy(&by_sinks);
+    tamis_plan_destroy(&by_window);
+    tamis_plan_destroy(&snapkv);
+    free(scores);
     evict_close(&e);
 }
 
@@ -516,13 +736,26 @@ static void test_every(void **state) {
 
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_check),      cmocka_unit_test(test_names),
-        cmocka_unit_test(test_create),     cmocka_unit_test(test_many_heads),
-        cmocka_unit_test(test_bind),       cmocka_unit_test(test_unbound),
-        cmocka_unit_test(test_calls),      cmocka_unit_test(test_lists),
-        cmocka_unit_test(test_scores),     cmocka_unit_test(test_unknown_queries),
-        cmocka_unit_test(test_unattended), cmocka_unit_test(test_lost_rows),
-        cmocka_unit_test(test_cut_fork),   cmocka_unit_test(test_every),
+        cmocka_unit_test(test_check),
+        cmocka_unit_test(test_names),
+        cmocka_unit_test(test_create),
+        cmocka_unit_test(test_many_heads),
+        cmocka_unit_test(test_bind),
+        cmocka_unit_test(test_unbound),
+        cmocka_unit_test(test_calls),
+        cmocka_unit_test(test_lists),
+        cmocka_unit_test(test_scores),
+        cmocka_unit_test(test_unknown_queries),
+        cmocka_unit_test(test_unattended),
+        cmocka_unit_test(test_lost_rows),
+        cmocka_unit_test(test_cut_fork),
+        cmocka_unit_test(test_every),
+        cmocka_unit_test(test_decode_rows),
+        cmocka_unit_test(test_forks_together),
+        cmocka_unit_test(test_scores_of_others),
+        cmocka_unit_test(test_scores_in_place),
+        cmocka_unit_test(test_scores_cut),
+        cmocka_unit_test(test_disorder),
     };
     int skip = test_begin(argc, argv);
     return skip ? skip : cmocka_run_group_tests(tests, NULL, NULL);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What every kind of eviction keeps, counts and gives back, over shapes, pools and second prompts; and
- * selections that read what is left. Which tokens they are is for tests/policies. */
+/* What every kind of eviction keeps, counts and gives back, over shapes, pools and second prompts;
+ * and selections that read what is left. Which tokens they are is for tests/policies. */
 #include "tests/api/evicting.h"
 
 #include <stdlib.h>
@@ -73,7 +73,7 @@ static tamis_cache_params shape_of(const shape_case *s) {
     return p;
 }
 
-/* ---- What is left of a prompt ------------------------------------------------------------------ */
+/* ---- What is left of a prompt ---------------------------------------------------------------- */
 
 static uint64_t sum(const held *h, uint32_t first, uint32_t end) {
     uint64_t slots = 0;
@@ -279,6 +279,7 @@ static void test_budgets(void **state) {
         .max_context = 128, .max_rows = 64, .eviction = eviction_of(&cases[6], BUDGET)};
     evict_world e;
     evict_open(&e, &shape, &plan);
+    const uint32_t builds = test_builds;
     OK(tamis_plan_bind_budgets(e.w.plan, budgets, &test_error));
     tamis_sequence id = evict_add(&e, TEXT, PROMPT), other = evict_add(&e, TEXT, PROMPT);
     (void)evict(&e, other);
@@ -291,10 +292,146 @@ static void test_budgets(void **state) {
     (void)evict(&e, id);
     for (uint32_t lane = 0; lane < 4; lane++)
         assert_int_equal(evict_length(&e, id, lane / 2, lane % 2), BUDGET);
+    assert_int_equal(test_builds, builds); /* every kernel was there when the plan was made */
     evict_close(&e);
 }
 
-/* ---- Selections over what is left --------------------------------------------------------------- */
+/* A layer's budget follows the sequence's length: when the first layer's lanes hold less than that
+ * after a first eviction, the later ones do not shrink to what is left for them. */
+static void test_pyramid_again(void **state) {
+    (void)state;
+    tamis_cache_params shape = test_shape();
+    shape.capacity_tokens = 512;
+    tamis_plan_params plan = {.max_context = 512,
+                              .max_rows = 300,
+                              .eviction = test_eviction(TAMIS_EVICT_PYRAMIDKV, 64, 0)};
+    plan.eviction.beta = 4;
+    plan.eviction.every = 4;
+    evict_world e;
+    evict_open(&e, &shape, &plan);
+    tamis_sequence id = evict_add(&e, TEXT, 300);
+    const uint32_t base = 64 - plan.eviction.window, last = base / 4;
+    for (uint32_t round = 0; round < 3; round++) {
+        (void)evict(&e, id);
+        for (uint32_t lane = 0; lane < 4; lane++)
+            assert_int_equal(evict_length(&e, id, lane / 2, lane % 2),
+                             64 + (lane < 2 ? base - last : last - base));
+        evict_decode(&e, id, TEXT + 300 + 4 * round, 4, NULL);
+    }
+    evict_close(&e);
+}
+
+/* A prompt that is evicted from while budgets are uniform, and again when it is longer: the line is
+ * cut to what the first layer still holds, and the layers hold the whole budget. */
+static void test_pyramid_later(void **state) {
+    (void)state;
+    const tamis_cache_params shape = test_shape();
+    tamis_plan_params plan = {.max_context = 256,
+                              .max_rows = 128,
+                              .eviction = test_eviction(TAMIS_EVICT_PYRAMIDKV, 64, 0)};
+    plan.eviction.beta = 4;
+    plan.eviction.every = 4;
+    evict_world e;
+    evict_open(&e, &shape, &plan);
+    const uint32_t base = 64 - plan.eviction.window;
+    tamis_sequence id = evict_add(&e, TEXT, 2 * base - 1);
+    (void)evict(&e, id);
+    for (uint32_t lane = 0; lane < 4; lane++)
+        assert_int_equal(evict_length(&e, id, lane / 2, lane % 2), 64);
+    evict_decode(&e, id, TEXT + 2 * base - 1, 20, NULL);
+    (void)evict(&e, id);
+    for (uint32_t lane = 0; lane < 4; lane++)
+        assert_int_equal(evict_length(&e, id, lane / 2, lane % 2), lane < 2 ? 84 : 44);
+    evict_close(&e);
+}
+
+/* What a fork needs apart is what it keeps, not what it may choose from. */
+static void test_fork_pages(void **state) {
+    (void)state;
+    const tamis_cache_params shape = test_shape();
+    for (uint32_t i = 0; i < N_CASES; i++) {
+        if (!cases[i].shared || cases[i].options & TAMIS_EVICT_BUDGET_CHUNKS) continue;
+        tamis_cache_params small = shape;
+        const tamis_plan_params plan = {
+            .max_context = 256, .max_rows = 300, .eviction = eviction_of(&cases[i], BUDGET)};
+        evict_world e;
+        small.capacity_tokens = 184 + 80;
+        evict_open(&e, &small, &plan);
+        tamis_sequence id = evict_add(&e, TEXT, 184), fork;
+        OK(tamis_cache_fork(e.w.cache, id, &fork, &test_error));
+        held before = evict_read(&e, id);
+        OK(tamis_plan_evict(e.w.plan, fork, NULL, &test_error));
+        held after = evict_read(&e, id);
+        held_same(&before, &after);
+        held_free(&before);
+        held_free(&after);
+        evict_close(&e);
+    }
+}
+
+/* andpro's wide budgets keep all of lanes whose chunks they hold, and ask for nothing then. */
+static void test_nothing_to_take(void **state) {
+    (void)state;
+    const tamis_cache_params shape = test_shape();
+    tamis_plan_params plan = {
+        .max_context = 128,
+        .max_rows = 64,
+        .timing = 1,
+        .eviction = test_eviction(TAMIS_EVICT_ANDPRO, BUDGET, TAMIS_EVICT_BUDGET_CHUNKS)};
+    evict_world e;
+    tamis_plan_times times;
+    evict_open(&e, &shape, &plan);
+    tamis_sequence id = evict_add(&e, TEXT, PROMPT);
+    const tamis_evicted out = evict(&e, id);
+    assert_true(out.tokens_kept == out.tokens_before && out.tokens_before == 4 * PROMPT);
+    tamis_plan_get_times(e.w.plan, &times);
+    assert_true(times.evict_us == 0);
+    evict_close(&e);
+}
+
+/* Numbers that say nothing, or what the kind cannot do, are refused; those given without a kernel
+ * are kept. */
+static void test_numbers(void **state) {
+    (void)state;
+    tamis_eviction e = {.kind = TAMIS_EVICT_NONE, .budget = 3};
+    FAILS(tamis_eviction_check(&e, &test_error), TAMIS_E_ARGUMENT, "budget 3 is given for none");
+    e = (tamis_eviction){.kind = TAMIS_EVICT_NONE, .options = TAMIS_EVICT_BLEND};
+    FAILS(tamis_eviction_check(&e, &test_error), TAMIS_E_ARGUMENT, "options 16 is given for none");
+    e = (tamis_eviction){.kind = TAMIS_EVICT_CALLER, .every = 8};
+    FAILS(tamis_eviction_check(&e, &test_error), TAMIS_E_ARGUMENT, "every 8 is given for caller");
+    e = (tamis_eviction){.kind = TAMIS_EVICT_TOVA, .pooling = TAMIS_POOL_AVERAGE};
+    FAILS(tamis_eviction_check(&e, &test_error), TAMIS_E_ARGUMENT, "pooling 1 is given for tova");
+    e = (tamis_eviction){.kind = TAMIS_EVICT_SNAPKV, .pooling = TAMIS_POOL_AVERAGE};
+    e = tms_eviction_filled(&e);
+    assert_true(e.kernel == 7 && e.pooling == TAMIS_POOL_AVERAGE);
+    assert_int_equal(tms_eviction_floor(0.7f, 10), 7);
+    assert_int_equal(tms_eviction_floor(0.9f, 100), 90);
+    assert_int_equal(tms_eviction_floor(0.35f, 20), 7);
+    assert_int_equal(tms_eviction_floor(1, 20), 20);
+    assert_int_equal(tms_eviction_floor(-1, 20), 0);
+}
+
+/* What the ops cannot tell apart is refused when the plan is made. */
+static void test_limits(void **state) {
+    (void)state;
+    const tamis_cache_params shape = test_shape();
+    tamis_plan_params plan = {
+        .max_context = 128, .max_rows = 64, .eviction = test_eviction(TAMIS_EVICT_H2O, BUDGET, 0)};
+    evict_world e;
+    tamis_plan *other = NULL;
+    evict_open(&e, &shape, &plan);
+    plan.max_context = 1u << 22;
+    FAILS(tamis_plan_create(e.w.cache, &plan, &other, &test_error), TAMIS_E_UNSUPPORTED,
+          "max_context 4194304 under eviction h2o");
+    plan.max_context = (1u << 20) + 1;
+    plan.eviction = test_eviction(TAMIS_EVICT_STREAMING, BUDGET, TAMIS_EVICT_REINDEX);
+    FAILS(tamis_plan_create(e.w.cache, &plan, &other, &test_error), TAMIS_E_UNSUPPORTED,
+          "max_context 1048577 under reindexed streaming");
+    assert_null(other);
+    evict_close(&e);
+}
+
+/* ---- Selections over what is left ------------------------------------------------------------ */
 
 #define KEPT 70u
 
@@ -426,9 +563,12 @@ static void test_counters(void **state) {
 
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_kinds),        cmocka_unit_test(test_pools),
-        cmocka_unit_test(test_budgets),      cmocka_unit_test(test_selections),
-        cmocka_unit_test(test_now_and_then), cmocka_unit_test(test_counters),
+        cmocka_unit_test(test_kinds),         cmocka_unit_test(test_pools),
+        cmocka_unit_test(test_budgets),       cmocka_unit_test(test_selections),
+        cmocka_unit_test(test_pyramid_again), cmocka_unit_test(test_pyramid_later),
+        cmocka_unit_test(test_fork_pages),    cmocka_unit_test(test_nothing_to_take),
+        cmocka_unit_test(test_numbers),       cmocka_unit_test(test_limits),
+        cmocka_unit_test(test_now_and_then),  cmocka_unit_test(test_counters),
     };
     int skip = test_begin(argc, argv);
     return skip ? skip : cmocka_run_group_tests(tests, NULL, NULL);

@@ -414,6 +414,21 @@ static void test_cancel(void **state) {
             if (test_slowness() < 5 || attended == i % 4 / 2) run_cancel(&places[i], attended);
 }
 
+/* A step that has written nothing has taken nothing: tokens may still be truncated away. */
+static void test_not_written(void **state) {
+    (void)state;
+    evict_world e = open_place(&places[0]);
+    tamis_sequence id = evict_add(&e, TEXT, BUDGET);
+    const tamis_step step = {.sequences = &id, .count = 1};
+    tamis_sequence_stats stats;
+    OK(tamis_plan_step_begin(e.w.plan, &step, &test_error));
+    OK(tamis_plan_step_cancel(e.w.plan, &test_error));
+    OK(tamis_cache_get_sequence_stats(e.w.cache, id, &stats));
+    assert_int_equal(stats.evicted_at, 0);
+    OK(tamis_cache_truncate(e.w.cache, id, BUDGET - 4, &test_error));
+    evict_close(&e);
+}
+
 /* Until it is repeated, the row that was given up stands where a token stood: nothing else may read
  * or move it. */
 static void test_given_up(void **state) {
@@ -756,6 +771,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_inherit_and_go_on),
         cmocka_unit_test(test_full),
         cmocka_unit_test(test_cancel),
+        cmocka_unit_test(test_not_written),
         cmocka_unit_test(test_given_up),
         cmocka_unit_test(test_batches),
         cmocka_unit_test(test_batched_prompts),

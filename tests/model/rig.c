@@ -27,11 +27,13 @@ void rig_open(rig *r, const rig_params *params) {
     RIG_OK(r, tamis_model_load(r->context, path, &r->model, &r->error));
     uint32_t longest = tamis_model_get_info(r->model)->context;
     tamis_cache_params cache = {.dtype = params->dtype,
+                                .planes = tamis_eviction_planes(&params->eviction),
                                 .capacity_tokens =
                                     params->capacity_tokens ? params->capacity_tokens : longest};
     tamis_model_cache_shape(r->model, &cache);
     RIG_OK(r, tamis_cache_create(r->context, &cache, &r->cache, &r->error));
     const tamis_plan_params plan = {.selection = params->selection,
+                                    .eviction = params->eviction,
                                     .max_sequences = params->max_sequences,
                                     .max_rows = params->max_rows,
                                     .max_context =

@@ -28,6 +28,7 @@ typedef struct rig_params {
     tamis_selection selection;
     uint32_t max_sequences, max_rows, max_context;
     uint64_t capacity_tokens;
+    tamis_eviction eviction;
 } rig_params;
 
 void rig_open(rig *r, const rig_params *params);

@@ -413,6 +413,44 @@ static void test_observer_fails(void **state) {
     free(o);
 }
 
+/* An eviction that fails comes after the step: its token, its choice and its logits are there. The
+ * same eviction succeeds when there is room. */
+static void test_evict_fails(void **state) {
+    (void)state;
+    rig r;
+    int32_t tokens[64], next = -7, again = -7;
+    float logits[97], expected[97];
+    rig_params p = {.file = "tiny.gguf", .max_sequences = 2, .capacity_tokens = 80};
+    p.eviction = (tamis_eviction){
+        .kind = TAMIS_EVICT_ADAKV, .budget = 40, .window = 8, .kernel = 3, .every = 4};
+    rig_open(&r, &(rig_params){.file = "tiny.gguf"});
+    rig_text(&r, tokens, 41);
+    tamis_sequence a = rig_add(&r), fork;
+    RIG_OK(&r, tamis_runner_prefill(r.runner, a, tokens, 40, NULL, &r.error));
+    RIG_OK(&r, tamis_runner_decode(r.runner, &a, 1, tokens + 40, &again, &r.error));
+    RIG_OK(&r, tamis_runner_logits(r.runner, 0, expected, &r.error));
+    rig_close(&r);
+    rig_open(&r, &p);
+    a = rig_add(&r);
+    RIG_OK(&r, tamis_runner_prefill(r.runner, a, tokens, 40, NULL, &r.error));
+    RIG_OK(&r, tamis_cache_fork(r.cache, a, &fork, &r.error));
+    const tamis_sequence filler = rig_add(&r);
+    RIG_OK(&r, tamis_runner_prefill(r.runner, filler, tokens, 16, NULL, &r.error));
+    RIG_REFUSED(&r, TAMIS_E_FULL, "the eviction needs copies",
+                tamis_runner_decode(r.runner, &fork, 1, tokens + 40, &next, &r.error));
+    assert_int_equal(rig_length(&r, fork), 41);
+    assert_int_equal(next, again);
+    RIG_OK(&r, tamis_runner_logits(r.runner, 0, logits, &r.error));
+    assert_memory_equal(logits, expected, sizeof logits);
+    RIG_OK(&r, tamis_cache_remove(r.cache, filler, &r.error));
+    RIG_OK(&r, tamis_cache_remove(r.cache, a, &r.error));
+    tamis_evicted out;
+    RIG_OK(&r, tamis_plan_evict(tamis_runner_plan(r.runner), fork, &out, &r.error));
+    assert_true(out.tokens_kept < out.tokens_before);
+    assert_int_equal(rig_length(&r, fork), 41);
+    rig_close(&r);
+}
+
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_info),           cmocka_unit_test(test_tokens),
@@ -420,7 +458,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_full),           cmocka_unit_test(test_create_refused),
         cmocka_unit_test(test_files),          cmocka_unit_test(test_longest_context),
         cmocka_unit_test(test_mutants),        cmocka_unit_test(test_observer),
-        cmocka_unit_test(test_observer_fails),
+        cmocka_unit_test(test_observer_fails), cmocka_unit_test(test_evict_fails),
     };
     if (!rig_arguments(argc, argv)) return 2;
     return cmocka_run_group_tests_name("runner", tests, NULL, NULL);

@@ -127,7 +127,7 @@ static void print_case(check_case *c) {
 static bool parse_number(const char *text, uint32_t *out) {
     char *end;
     unsigned long value = strtoul(text, &end, 10);
-    if (text[0] < '0' || text[0] > '9' || *end || value > INT32_MAX) return false;
+    if (text[0] < '0' || text[0] > '9' || *end || value > UINT32_MAX) return false;
     *out = (uint32_t)value;
     return true;
 }

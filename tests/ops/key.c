@@ -28,8 +28,8 @@ static void store_key(check_data *data, uint32_t lane, uint32_t slot, uint32_t d
                 check_lane_row(data, lane, slot) + d, value);
 }
 
-/* Keys of nasty cases: some are 0, which has no direction, in one lane in four all; one lane in four
- * has a NaN. */
+/* Keys of nasty cases: some are 0, which has no direction, in one lane in four all; one lane in
+ * four has a NaN. */
 static void make_nasty(check_data *data) {
     const check_lanes *l = &data->lanes;
     check_rng rng = check_rng_make(data->seed, data->c, BUF_V);

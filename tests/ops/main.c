@@ -219,7 +219,7 @@ int main(int argc, char **argv) {
         puts(args.cases.items[i].text);
     if (!status && !args.print) status = run(&args);
 #ifdef TAMIS_HAVE_OPENCL
-    CLBlastClearCache(); /* else it holds contexts until exit, when oclgrind can no longer free them */
+    CLBlastClearCache(); /* else its contexts last until exit, when oclgrind frees none */
 #endif
     free(args.cases.items);
     return status;

@@ -5,6 +5,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #define SLACK     3u /* entries of a lane, or a list, that no slot has */
 #define LSE_SLACK 2u /* the same of a row of lse */
@@ -190,7 +191,8 @@ static void make_nasty(check_data *data) {
 }
 
 /* What attend would have left: the lse of every row, and the logits of what it sees; with `logits`
- * nasty ones have -inf for some slots, and rows that saw nothing. The oracle goes by these. */
+ * nasty ones have -inf for some slots, inf for a few, and rows that saw nothing. The oracle goes by
+ * these. */
 static void make_attended(check_data *data) {
     const check_lanes *l = &data->lanes;
     const uint64_t heads = heads_of(data), step = heads + LSE_SLACK;
@@ -207,9 +209,12 @@ static void make_attended(check_data *data) {
         const bool blind = nasty && check_below(&rng, 8) == 0;
         const head_row h = make_logits(data, kv, row, i % heads, row_logits);
         lse[row * step + i % heads] = blind ? -INFINITY : (float)h.lse;
-        for (uint32_t s = 0; s < check_visible(data, row, head); s++)
-            logits[i * list_stride(data) + s] =
-                blind || (nasty && check_below(&rng, 8) == 0) ? -INFINITY : (float)row_logits[s];
+        for (uint32_t s = 0; s < check_visible(data, row, head); s++) {
+            const uint32_t odd = nasty ? check_below(&rng, 64) : 64;
+            logits[i * list_stride(data) + s] = blind || odd < 8 ? -INFINITY
+                                                : odd == 8       ? INFINITY
+                                                                 : (float)row_logits[s];
+        }
     }
     free(row_logits);
     free(kv);
@@ -239,12 +244,23 @@ static void make_values(check_data *data) {
         values[i] = (float)fabs(check_finite(&rng, FILL_NORMAL));
 }
 
+/* Queries of 0, whose rows all see the whole lane: sums of equal terms, which all round alike. */
+static void make_same(check_data *data) {
+    const check_lanes *l = &data->lanes;
+    int32_t *visible = check_init(data, BUF_VISIBLE);
+    memset(check_init(data, BUF_Q), 0, data->buf[BUF_Q].count * sizeof(float));
+    for (uint32_t i = 0; i < l->n_rows * l->n_kv_heads; i++)
+        visible[i] = (int32_t)l->length[check_row_seq(data, i / l->n_kv_heads) * l->n_kv_heads +
+                                        i % l->n_kv_heads];
+}
+
 static void make(check_data *data) {
     const check_lanes *l = &data->lanes;
     check_lanes_make(data, ROLE_INPUT);
     if (check_get(data, KEY_FILL) == FILL_NASTY) make_nasty(data);
     check_q_make(data);
     if (!l->n_rows) return;
+    if (check_get(data, KEY_SAME)) make_same(data);
     make_attended(data);
     make_spans(data);
     if (!check_get(data, KEY_NOSCORE)) make_values(data);
@@ -321,6 +337,7 @@ const check_op check_op_observe = {
                                         {KEY_D, 64},
                                         {KEY_PAGE, 16},
                                         {KEY_KV, 200},
+                                        {KEY_SAME, 0},
                                         {KEY_RULE, TMS_GROUP_SUM},
                                         {KEY_JOIN, TMS_ROWS_SUM},
                                         {KEY_PAD, 0},
@@ -360,6 +377,10 @@ const check_op check_op_observe = {
                                      {LIST_CI, "f16:d96:b2:r40:g7:page8:kv130:rows-max:max"},
                                      {LIST_CI, "f16:hkv1:r512:kv700:g3:score:acc"}, /* H2O */
                                      {LIST_CI, "ints:hkv1:g4:kv9000:logits:even"},
+                                     {LIST_CI, "b3:r9:g2:logits:weights:kv70"},
+                                     {LIST_CI, "nasty:b2:r5:g3:logits:squares:mean"},
+                                     {LIST_CI, "same:hkv1:r40000:kv17"},
+                                     {LIST_CI, "same:hkv1:r40000:kv17:logits"},
                                      {LIST_OCLGRIND, "f16:b2:g2:r9:kv70:weights"},
                                      {LIST_OCLGRIND, "nasty:b2:g3:r2:kv70:logits:score:acc"},
                                      {LIST_OCLGRIND, "bf16:nhd:g3:d128:r3:kv70:max:rows-max"},

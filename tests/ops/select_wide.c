@@ -401,6 +401,9 @@ const check_op check_op_select_wide = {
             {LIST_CI, "normal:row:hkv3:kv300:total0:floor300"},
             {LIST_CI, "normal:row:hkv3:kv300:total50:sinks20:recent20"},
             {LIST_CI, "same:row:hkv2:kv40000:total41000:even"}, /* long ordinals */
+            {LIST_CI, "row:same:hkv1100:kv9:total777:even"},    /* many heads */
+            {LIST_CI, "normal:row:hkv1100:kv9:total777"},
+            {LIST_CI, "normal:b3:hkv5:kv601:top300:mass:mass40:chunk4"},
             {LIST_CI, "same:forced:hkv2:kv70000:top65537:even"},
             {LIST_CI, "same:mass:kv300:mass17:top300"},
             {LIST_CI, "same:mass:kv300:mass17:top16"},

@@ -132,12 +132,17 @@ class Sequence:
             self.length = self.forked_at = parent.length
             self.rows, self.lanes = copy.deepcopy((parent.rows, parent.lanes))
 
+    def knowledge(self, window):
+        """A fork that the plan has not seen has what is known of its parent's rows."""
+        if not self.parent:
+            return self.known
+        if self.parent.removed:
+            return 0, 0
+        first, end = self.parent.knowledge(window)
+        return max(first, end - window), min(end, self.forked_at)
+
     def inherit(self, window):
-        """When the plan first sees a fork, it takes over what it knows of the parent's rows."""
-        if self.parent and not self.parent.removed:
-            first, end = self.parent.known
-            self.known = max(first, end - window), min(end, self.forked_at)
-        self.parent = None
+        self.known, self.parent = self.knowledge(window), None
 
     def append(self, rows, known, window):
         first = self.length
@@ -244,7 +249,7 @@ class Mirror:
         for i, n in event['who']:
             sequence = self.sequences[i]
             sequence.append([x[:, first:first + n] for x in event['rows']],
-                            event['exact'] or self.world.eviction.every > 0,
+                            event['exact'] or not self.case.fixed_launches,
                             self.world.eviction.window)
             for layer in range(self.case.layers):
                 got = result['positions'][i][layer]
@@ -411,14 +416,14 @@ class Mirror:
         self.check_numbers(result['numbers'], before, positions, keep, sequence)
 
     def refused(self, sequence, positions, result):
-        """Where something has to go, the last queries must have gone through the plan, in steps
-        whose queries it keeps; else nothing happens."""
+        """Where something has to go, the plan must have kept the last queries; else nothing
+        happens."""
         window = self.world.eviction.window
         needed = oracle.Decision(self.world, positions, sequence.length, lambda *_: ()).exceeds
         if window == 0 or not needed or sequence.knows(window):
             return False
         self.counts['refused'] += 1
-        if result['status'] != E_STATE or 'must have gone through' not in result['text']:
+        if result['status'] != E_STATE or 'are not all kept by this plan' not in result['text']:
             self.fail('status %d, %s; the queries of the window are not known', result['status'],
                       result['text'])
         return True

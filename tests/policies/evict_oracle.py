@@ -43,7 +43,7 @@ class Eviction:
         return Eviction(**{**vars(self), 'recent': self.recent or
                            (self.budget // 2 if self.kind == H2O else 0),
                            'kernel': self.kernel or (5 if self.kind == DEFENSIVEKV else 7),
-                           'pooling': self.pooling if self.kernel else pooling,
+                           'pooling': self.pooling if self.kernel or self.pooling else pooling,
                            'chunk': self.chunk or 4, 'beta': self.beta or 20.0,
                            'floor': self.floor or float(np.float32(floors.get(self.kind, 0.0)))})
 
@@ -428,7 +428,8 @@ def read_always(positions, page, k, sinks, recent, by_position):
 
 
 def guaranteed(share, tokens):
-    return math.floor(share * tokens) if share > 0 else 0
+    """The floor of the product in fp32."""
+    return math.floor(np.float32(share) * np.float32(tokens)) if share > 0 else 0
 
 
 def own(ev):
@@ -436,10 +437,10 @@ def own(ev):
     return min(guaranteed(ev.floor, ev.budget - ev.window), ev.budget - ev.window - ev.sinks)
 
 
-def pyramid_budgets(ev, layers, longest):
-    """Slots of each layer's lanes."""
+def pyramid_budgets(ev, layers, length, longest):
+    """Slots of each layer's lanes, of a sequence's length whose longest lane holds `longest`."""
     w, base = ev.window, ev.budget - ev.window
-    if longest < 2 * base:
+    if length < 2 * base or longest <= ev.budget:
         return [ev.budget] * layers
     beta = Fraction(ev.beta)
     reference = ev.has(REFERENCE_SCHEDULE)
@@ -481,7 +482,7 @@ class Decision:
             longest = max(max(layer) for layer in self.n)
             rows = [ev.budget] * world.layers
             if ev.kind == PYRAMIDKV:
-                rows = pyramid_budgets(ev, world.layers, longest)
+                rows = pyramid_budgets(ev, world.layers, length, longest)
             self.budgets = np.repeat(np.array(rows)[:, None], world.kv_heads, 1)
         self.exceeds = False  # whether any scores are asked for
         if ev.kind == DEFENSIVEKV and ev.has(ACROSS_LAYERS):
@@ -530,11 +531,33 @@ class Decision:
         if ev.kind == STREAMING:
             self.keep[layer] = self.window(layer)
         elif ev.kind in (ADAKV, CRITICAL_ADAKV, ANDPRO, DEFENSIVEKV):
-            if sum(n) > heads * ev.budget:
+            if self.shared_exceed(n, heads):
                 self.keep[layer] = self.shared(layer)
         elif any(a > b for a, b in zip(n, k)):
             self.keep[layer] = self.twice(layer, k, 0) if ev.kind == CRITICALKV else \
                 self.one_by_one(layer, 0, k)
+
+    def shared_exceed(self, n, heads):
+        """Whether something goes of lanes that share: by tokens, or by andpro's chunks."""
+        ev = self.world.eviction
+        if ev.kind == ANDPRO and ev.has(BUDGET_BESIDE | BUDGET_CHUNKS):
+            return sum(chunks(m, ev.chunk) for m in n) > self.total_chunks(n)
+        return sum(n) > heads * ev.budget
+
+    def protected_chunks(self, n):
+        ev, size = self.world.eviction, self.world.eviction.chunk
+        front = chunks(max(ev.sinks, size), size)
+        return [protect(chunks(m, size), front, chunks(m, size) - max(m - ev.window, 0) // size)
+                for m in n]
+
+    def total_chunks(self, n):
+        """Chunks that lanes of n slots keep in all."""
+        ev = self.world.eviction
+        more = len(n) * (ev.budget - ev.window)
+        if ev.has(BUDGET_BESIDE | BUDGET_CHUNKS):
+            always = sum(int(p.sum()) for p in self.protected_chunks(n))
+            return always + (more if ev.has(BUDGET_CHUNKS) else more // ev.chunk)
+        return len(n) * ev.budget // ev.chunk
 
     def twice(self, layer, k, stage):
         """Half of each budget by the weights alone, the rest by the values, too."""
@@ -589,17 +612,11 @@ class Decision:
 
     def chunked(self, layer):
         ev, n = self.world.eviction, self.n[layer]
-        heads, size, w = len(n), ev.chunk, ev.window
-        count = [chunks(m, size) for m in n]
+        size, count = ev.chunk, [chunks(m, ev.chunk) for m in n]
         front = chunks(max(ev.sinks, size), size)
-        protected = [protect(c, front, c - max(m - w, 0) // size) for c, m in zip(count, n)]
-        total = heads * ev.budget // size
-        if ev.has(BUDGET_BESIDE | BUDGET_CHUNKS):
-            more = heads * (ev.budget - w)
-            total = sum(int(p.sum()) for p in protected)
-            total += more if ev.has(BUDGET_CHUNKS) else more // size
-        floor = math.floor(ev.floor * ev.budget / size) if ev.floor > 0 else 0
-        floor = min(floor, ev.budget // size - front - w // size - 1)
-        made = select_row(0, self.lanes(layer), self.get(layer, 0, count), protected, floor, total)
+        floor = guaranteed(ev.floor, ev.budget) // size
+        floor = min(floor, ev.budget // size - front - ev.window // size - 1)
+        made = select_row(0, self.lanes(layer), self.get(layer, 0, count),
+                          self.protected_chunks(n), floor, self.total_chunks(n))
         self.selects.append(made)
         return [np.repeat(t, size)[:m] for t, m in zip(made.taken, n)]

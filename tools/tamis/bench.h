@@ -75,6 +75,8 @@ tamis_rows bench_noise(bench *b, uint32_t rows, uint32_t width);
 /* Creates and fills the cache; *b has device, params and context, and if it evicts, eviction.
  * Destroyed by bench_destroy, also after a failure. */
 tamis_status bench_fill(bench *b, tamis_error *error);
+/* Tokens of each sequence afterwards: context - 1, of h2o at most its budget. */
+uint32_t bench_tokens(const bench *b);
 void bench_destroy(bench *b);
 
 /* Gives a plan of b->eviction what it needs beside numbers: noise as output projections,

@@ -103,7 +103,7 @@ static tamis_status sample(decode_arm *arm, tamis_plan *plan, double *us, tamis_
     *us = (cli_seconds() - start) * 1e6 / b->layers;
     if (status == TAMIS_OK) status = tamis_plan_step_end(plan, error);
     for (uint32_t i = 0; status == TAMIS_OK && !stays(b) && i < batch; i++)
-        status = tamis_cache_truncate(b->cache, b->sequences[i], b->context - 1, error);
+        status = tamis_cache_truncate(b->cache, b->sequences[i], bench_tokens(b), error);
     return status;
 }
 

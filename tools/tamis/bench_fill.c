@@ -108,10 +108,21 @@ static tamis_status append(bench *b, tamis_plan *plan, const tamis_sequence *seq
     return status == TAMIS_OK ? tamis_plan_step_end(plan, error) : status;
 }
 
-/* Of a prompt that ends in an eviction: as many as it asks about. */
+/* h2o takes no sum that lacks a row. All rows of a long context would take the square of it to attend:
+ * there a prompt that just fills the budget stands for what is left of the whole. */
+static bool sums(const bench *b) {
+    return b->eviction.kind == TAMIS_EVICT_H2O;
+}
+
+uint32_t bench_tokens(const bench *b) {
+    uint32_t tokens = b->context - 1;
+    return sums(b) && b->eviction.budget < tokens ? b->eviction.budget : tokens;
+}
+
+/* Most rows of a filling step that is attended: as many as the eviction asks about. */
 static uint32_t attended_rows(const bench *b) {
-    uint32_t rows = b->eviction.window > 0 ? b->eviction.window : 1;
-    return rows < b->context - 1 ? rows : b->context - 1;
+    uint32_t rows = sums(b) ? FILL_ROWS : b->eviction.window > 0 ? b->eviction.window : 1;
+    return rows < bench_tokens(b) ? rows : bench_tokens(b);
 }
 
 /* Each sequence after the other, in large steps: pages come in order. */
@@ -148,9 +159,8 @@ tamis_status bench_bind(bench *b, tamis_plan *plan, tamis_error *error) {
     return status;
 }
 
-/* One step of a sequence whose last rows are attended, so that the eviction knows their queries;
- * then it evicts. */
-static tamis_status finish(bench *b, tamis_plan *plan, tamis_sequence sequence, uint32_t rows,
+/* One step of a sequence whose rows are attended, so that the eviction knows their queries. */
+static tamis_status attend(bench *b, tamis_plan *plan, tamis_sequence sequence, uint32_t rows,
                            tamis_error *error) {
     const bench_shape *shape = b->params.shape;
     const tamis_step step = {.sequences = &sequence, .rows = &rows, .count = 1, .exact = 1};
@@ -163,26 +173,28 @@ static tamis_status finish(bench *b, tamis_plan *plan, tamis_sequence sequence, 
         status = tamis_plan_write(plan, layer, &k, &v, error);
         if (status == TAMIS_OK) status = tamis_plan_attend(plan, layer, &q, &out, error);
     }
-    if (status == TAMIS_OK) status = tamis_plan_step_end(plan, error);
-    return status == TAMIS_OK ? tamis_plan_evict(plan, sequence, NULL, error) : status;
+    return status == TAMIS_OK ? tamis_plan_step_end(plan, error) : status;
 }
 
 /* Each sequence to its end, the last rows through a plan that evicts. */
 static tamis_status fill_evicted(bench *b, tamis_plan *plan, tamis_error *error) {
-    uint32_t last = attended_rows(b);
+    uint32_t most = attended_rows(b), end = bench_tokens(b), plain = sums(b) ? 0 : end - most;
     const tamis_plan_params params = {
-        .max_rows = last, .max_context = b->context, .eviction = b->eviction};
+        .max_rows = most, .max_context = b->context, .eviction = b->eviction};
     tamis_plan *evicting = NULL;
     tamis_status status = tamis_plan_create(b->cache, &params, &evicting, error);
     if (status == TAMIS_OK) status = bench_bind(b, evicting, error);
     for (uint32_t i = 0; status == TAMIS_OK && i < b->params.batch; i++) {
-        for (uint32_t done = 0; status == TAMIS_OK && done < b->context - 1 - last;) {
-            uint32_t left = b->context - 1 - last - done;
-            uint32_t rows = left < FILL_ROWS ? left : FILL_ROWS;
+        uint32_t done = 0;
+        for (uint32_t rows; status == TAMIS_OK && done < plain; done += rows) {
+            rows = plain - done < FILL_ROWS ? plain - done : FILL_ROWS;
             status = append(b, plan, &b->sequences[i], &rows, 1, error);
-            done += rows;
         }
-        if (status == TAMIS_OK) status = finish(b, evicting, b->sequences[i], last, error);
+        for (uint32_t rows; status == TAMIS_OK && done < end; done += rows) {
+            rows = end - done < most ? end - done : most;
+            status = attend(b, evicting, b->sequences[i], rows, error);
+        }
+        if (status == TAMIS_OK) status = tamis_plan_evict(evicting, b->sequences[i], NULL, error);
     }
     tamis_plan_destroy(&evicting);
     return status;

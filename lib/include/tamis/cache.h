@@ -35,7 +35,8 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_bounds_parse(const char *name, tam
                                                            tamis_error *error);
 TAMIS_API const char *tamis_bounds_name(tamis_bounds_kind kind);
 
-/* Planes: 4 bytes beside every slot, which follow it wherever the cache moves, copies or frees it. */
+/* Planes: 4 bytes beside every slot, which follow it wherever the cache moves, copies or frees it.
+ */
 enum {
     TAMIS_PLANE_POSITIONS = 1, /* the token's index in the text, once slots may be evicted */
     TAMIS_PLANE_SCORES = 2     /* what an eviction keeps of a token from step to step */
@@ -126,9 +127,10 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_cache_read(tamis_cache *cache,
                                                          uint32_t count, float *k, float *v,
                                                          tamis_error *error);
 
-/* Copies the positions in the text of one lane's slots [first, first + count) to the host; without a
- * plane of positions, the slots themselves. After an eviction they are what the lane has kept: in
- * ascending order, but for h2o and tova, which put tokens into freed slots. Waits. */
+/* Copies the positions in the text of one lane's slots [first, first + count) to the host; without
+ * a plane of positions, the slots themselves. After an eviction they are what the lane has kept: in
+ * ascending order, unless decode steps at fixed lane lengths (every 1) have put tokens into freed
+ * slots. Waits. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_cache_read_positions(
     tamis_cache *cache, tamis_sequence sequence, uint32_t layer, uint32_t kv_head, uint32_t first,
     uint32_t count, int32_t *positions, tamis_error *error);

@@ -62,24 +62,27 @@ TAMIS_API void tamis_runner_destroy(tamis_runner **runner);
 /* The plan inside, for counters and times. Owned by the runner; NULL for NULL. */
 TAMIS_API tamis_plan *tamis_runner_plan(tamis_runner *runner);
 
-/* Prefill and decode leave the sequences of a step that fails as they were. Only E_DEVICE may also
- * come late, from waiting for a step that has ended: its tokens then stay. E_STATE: the cache has
- * an open step of another plan. No failed call leaves logits. */
+/* Prefill and decode leave the sequences of a step that fails as they were, and no logits. Two
+ * kinds of errors come after the step has ended, whose tokens then stay. E_DEVICE, from waiting for
+ * it. And those of the eviction that follows a step (tamis_plan_evict: E_FULL, E_STATE, E_DEVICE):
+ * *next and the logits are there, the eviction may be repeated by tamis_plan_evict, and the tokens
+ * must not be given again: the sequence's length tells. E_STATE otherwise: the cache has an open
+ * step of another plan. */
 
-/* Appends a prompt to a sequence in exact chunks of at most max_rows, and evicts from it if the plan
- * has an eviction other than caller (tamis_plan_evict). *next (may be NULL) is the greedy token after
- * it. Errors: E_ARGUMENT (empty; a token outside the vocabulary; longer than
- * max_context, with the numbers: nothing has changed), E_FULL, E_DEVICE (what came before the
- * failing chunk stays). Waits. */
+/* Appends a prompt to a sequence in exact chunks of at most max_rows, and then evicts from it if
+ * the plan has an eviction other than caller (tamis_plan_evict). *next (may be NULL) is the greedy
+ * token after it. Errors: E_ARGUMENT (empty; a token outside the vocabulary; longer than
+ * max_context, with the numbers: nothing has changed), E_FULL, E_STATE, E_DEVICE (what came before
+ * the failing chunk stays). Waits. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_runner_prefill(tamis_runner *runner,
                                                              tamis_sequence sequence,
                                                              const int32_t *tokens, size_t count,
                                                              int32_t *next, tamis_error *error);
 
 /* One decode step: sequences[i] takes tokens[i]; next[i] is the greedy token after it. All rows go
- * through the selection. An eviction with `every` from 2 on takes from the sequences that have gained
- * so many tokens since it did last. Errors: E_ARGUMENT (empty, more sequences than the plan takes, unknown, a
- * token outside the vocabulary), E_FULL, E_DEVICE. Waits. */
+ * through the selection. An eviction with `every` from 2 on then takes from the sequences that have
+ * gained so many tokens since it did last. Errors: E_ARGUMENT (empty, more sequences than the plan
+ * takes, unknown, a token outside the vocabulary), E_FULL, E_STATE, E_DEVICE. Waits. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_runner_decode(tamis_runner *runner,
                                                             const tamis_sequence *sequences,
                                                             uint32_t count, const int32_t *tokens,

@@ -37,15 +37,21 @@ typedef struct tamis_plan_params {
      * bring one row a sequence. Not with selection random, whose scores come from the host. */
     int fixed_launches;
     /* Which tokens lanes keep; all zero: all of them. Needs the cache's planes
-     * (tamis_eviction_planes). Not with a sliding window. h2o and tova score every token in every
-     * step: pages that forks share are copied, all of them, at a sequence's first step. */
+     * (tamis_eviction_planes). Not with a sliding window; with fixed_launches only if every is 0
+     * and prompts alone are observed (not h2o, tova); reindexed streaming with selection full only.
+     * h2o and tova score every token in every step: pages that forks share are copied, all of them,
+     * at a sequence's first step. Under them, and with every 1, a step that is not exact brings one
+     * row a sequence. The last `window` queries are remembered for as many sequences as a step may
+     * have, those that came last. */
     tamis_eviction eviction;
     uint64_t reserved[7];
 } tamis_plan_params;
 
-/* Takes workspace, builds every kernel the steps will need and launches each once, empty. Waits.
- * Errors: E_ARGUMENT naming the parameter and value, E_UNSUPPORTED (a sliding window under a
- * selection other than full), E_NO_MEMORY, E_DEVICE. */
+/* Takes workspace, builds every kernel the steps and evictions will need and launches each once,
+ * empty. Waits. Errors: E_ARGUMENT naming the parameter and value, E_UNSUPPORTED (a sliding window
+ * under a selection other than full; what does not go together under an eviction, see there; under
+ * one max_context from 2^22 on, reindexed above 2^20; more than 1024 KV heads that share a budget),
+ * E_NO_MEMORY, E_DEVICE. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_create(tamis_cache *cache,
                                                           const tamis_plan_params *params,
                                                           tamis_plan **out, tamis_error *error);
@@ -63,8 +69,8 @@ typedef struct tamis_step {
     uint64_t reserved[4];
 } tamis_step;
 
-/* Reserves the pages of all layers and enqueues the step's tables. The only call that can run out:
- * E_FULL with pages needed and free; then nothing has changed. Errors: E_ARGUMENT (unknown
+/* Reserves the pages of all layers and enqueues the step's tables. The only call of a step that can
+ * run out: E_FULL with pages needed and free; then nothing has changed. Errors: E_ARGUMENT (unknown
  * sequence, more than max_rows or max_selected_rows, context exceeded, with the numbers), E_STATE
  * (a step is open, or a change of bounds failed half way). Enqueues, as tamis_buffer_write. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_step_begin(tamis_plan *plan,
@@ -79,8 +85,8 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_write(tamis_plan *plan, uint3
 
 /* Attends the step's rows of a layer: q and out are [rows][n_heads][head_dim] f32. Rows see the
  * tokens before them and themselves. In one buffer the bytes from the first to the last element of
- * q and those of out must not overlap (E_ARGUMENT). Once a layer and step under h2o, which sums what
- * rows weigh (E_STATE). Enqueues. */
+ * q and those of out must not overlap (E_ARGUMENT). Once a layer and step under h2o, which sums
+ * what rows weigh (E_STATE). Enqueues. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_attend(tamis_plan *plan, uint32_t layer,
                                                           const tamis_rows *q,
                                                           const tamis_rows *out,
@@ -101,17 +107,17 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_step_replayed(tamis_plan *pla
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_step_end(tamis_plan *plan, tamis_error *error);
 
 /* Gives up an open step: its rows are truncated away. Where lanes stay at their length (evictions
- * with every 1), rows that were written have taken tokens' places: until the sequence's next decode step
- * under the same budget, whose rows take theirs, other steps and evictions answer E_STATE. */
+ * with every 1), rows that were written have taken tokens' places: until the sequence's next decode
+ * step under the same budget, whose rows take theirs, other steps and evictions answer E_STATE. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_step_cancel(tamis_plan *plan,
                                                                tamis_error *error);
 
-/* What is not a number. Each may be called between steps only (E_STATE), and replaces what was bound
- * before. */
+/* What is not a number. Each may be called between steps only (E_STATE), and replaces what was
+ * bound before. */
 
 /* criticalkv, critical-adakv, defensivekv: the output projection of a layer, f32, f16 or bf16,
- * [rows][n_heads*head_dim] as a model's matrix that multiplies the attention's out. The buffer stays
- * the caller's and must live as long as the plan evicts. */
+ * [rows][n_heads*head_dim] as a model's matrix that multiplies the attention's out. The buffer
+ * stays the caller's and must live as long as the plan evicts. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_bind_output(tamis_plan *plan, uint32_t layer,
                                                                const tamis_rows *w, uint32_t n_rows,
                                                                tamis_error *error);
@@ -138,23 +144,27 @@ typedef struct tamis_evicted {
 
 /* Evicts from one sequence, between steps: at its prompt's end, or when the caller sees fit. Lanes
  * of at most their budget keep all. The queries that score must have gone through this plan before,
- * in exact steps or, if `every` is not 0, in any: E_STATE if the last `window` rows have not, naming
- * the positions that are known. Forks begin with what is known of their parent. Never touches a
- * sequence that shares pages. E_FULL (copies of shared pages) comes before anything
- * has changed. Other errors: E_ARGUMENT (unknown sequence; kind none or caller), E_STATE (a step is
- * open; nothing bound that the kind needs), E_DEVICE. Enqueues; where heads share a budget it waits
- * for the counts. */
+ * in any steps, under fixed_launches in exact ones: E_STATE if the last `window` rows have not,
+ * naming the positions that are known. Forks begin with what is known of their parent. Under h2o
+ * and tova E_STATE names the positions whose rows have left no scores: those that went through a
+ * plan of another kind, or not through every layer's attend; a decode step that would take a
+ * token's place answers it, too. E_STATE also if the window's tokens, or a window's or the caller's
+ * sinks, are not the last and first slots of every lane: after decode steps under every 1, or
+ * evictions that took of them. Never touches a sequence that shares pages. E_FULL (copies of shared
+ * pages) comes before anything has changed. Other errors: E_ARGUMENT (unknown sequence; kind none
+ * or caller), E_STATE (a step is open; nothing bound that the kind needs), E_DEVICE. Enqueues;
+ * where heads share a budget it waits for the counts. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_evict(tamis_plan *plan, tamis_sequence sequence,
                                                          tamis_evicted *out, tamis_error *error);
 /* Kind caller: the tokens of each lane with the best scores, by (score desc, slot desc), sinks and
- * `window` last tokens always. scores f32 [n_layers][n_kv_heads][stride], slot by slot. Consumed when
- * it returns. */
+ * `window` last tokens always. scores f32 [n_layers][n_kv_heads][stride], slot by slot. Consumed
+ * when it returns. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status
 tamis_plan_evict_by_scores(tamis_plan *plan, tamis_sequence sequence, const float *scores,
                            uint64_t stride, tamis_evicted *out, tamis_error *error);
 /* Kind caller: exactly the slots listed, ascending, at least one a lane: slots uint32
- * [n_layers][n_kv_heads][stride], counts [n_layers][n_kv_heads]; the budget is not asked. E_ARGUMENT
- * names the lane and entry that break the rule; then nothing has changed. */
+ * [n_layers][n_kv_heads][stride], counts [n_layers][n_kv_heads]; the budget is not asked.
+ * E_ARGUMENT names the lane and entry that break the rule; then nothing has changed. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_evict_to(tamis_plan *plan,
                                                             tamis_sequence sequence,
                                                             const uint32_t *slots,

@@ -108,8 +108,8 @@ enum {
     TAMIS_EVICT_BLEND = 16,
     /* andpro: the anchor is the output over all tokens, not over those that may go */
     TAMIS_EVICT_ANCHOR_ALL = 32,
-    /* andpro: two other readings of the budget, those of the published code: (budget - window) tokens
-     * a head beside what is always kept; and so many chunks */
+    /* andpro: two other readings of the budget, those of the published code: (budget - window)
+     * tokens a head beside what is always kept; and so many chunks */
     TAMIS_EVICT_BUDGET_BESIDE = 64,
     TAMIS_EVICT_BUDGET_CHUNKS = 128,
     /* defensivekv: heads of all layers share one budget (Layer-DefensiveKV) */
@@ -118,13 +118,15 @@ enum {
 
 /* An eviction decides which tokens a lane keeps; the others' memory goes back to the cache's pool.
  * A lane of at most `budget` tokens keeps all. Zero means the kind's default for budget, window,
- * kernel (and then for pooling, too), chunk, floor and beta. Scores that h2o and tova have summed do
- * not forget the weights of rows that are truncated away. */
+ * kernel (and then for pooling, too, unless that is average), chunk, floor and beta; for sinks and
+ * every it means zero. What h2o has summed does not forget the weights of rows that are truncated
+ * away or cancelled; tova, which has only the newest row's, then needs another row before it
+ * evicts. */
 typedef struct tamis_eviction {
     tamis_eviction_kind kind;
     /* Tokens a lane, everything always kept included; where heads or layers share, on average. */
     uint32_t budget;
-    uint32_t sinks;  /* first tokens always kept */
+    uint32_t sinks;  /* first tokens always kept; 0: none, for streaming as well */
     uint32_t recent; /* h2o: last tokens always kept, 0 means half of the budget */
     uint32_t window; /* last queries that score the others; their tokens are always kept */
     uint32_t kernel; /* width of the pooling, odd; 1 is none */
@@ -136,8 +138,8 @@ typedef struct tamis_eviction {
     float floor;
     float beta; /* pyramidkv: the last layer's share is 1/beta of the mean, >= 1 */
     /* When: 0 at the prompt's end only; 1 also in every decode step, at fixed lane lengths, without
-     * a host wait (streaming, h2o, tova; their default); n: the runner evicts again each n decode
-     * steps. */
+     * a host wait (streaming, h2o and tova, for which tamis_eviction_default gives it); n: the
+     * runner evicts again each n decode steps. Caller takes 0 only. */
     uint32_t every;
     uint32_t options; /* TAMIS_EVICT_*, or-ed */
     uint64_t reserved[8];
@@ -155,15 +157,15 @@ typedef struct tamis_eviction {
 TAMIS_API void tamis_eviction_default(tamis_eviction_kind kind, tamis_eviction *out);
 
 /* "none", "streaming", "h2o", "tova", "snapkv", "pyramidkv", "adakv", "criticalkv",
- * "critical-adakv", "andpro", "defensivekv", "caller" to the kind and back. Errors: E_ARGUMENT naming
- * what is known. */
+ * "critical-adakv", "andpro", "defensivekv", "caller" to the kind and back. Errors: E_ARGUMENT
+ * naming what is known. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_eviction_parse(const char *name,
                                                              tamis_eviction_kind *out,
                                                              tamis_error *error);
 TAMIS_API const char *tamis_eviction_name(tamis_eviction_kind kind);
 
 /* Errors: E_ARGUMENT if the budget is below sinks + recent or window + 1 token, if an option or a
- * number does not fit the kind, naming the numbers. */
+ * number does not fit the kind (any but 0 for none), naming the numbers. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_eviction_check(const tamis_eviction *eviction,
                                                              tamis_error *error);
 
