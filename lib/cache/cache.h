@@ -37,13 +37,13 @@ typedef struct tms_sequence {
     /* Not 0: lanes of so many slots may hold rows of a step that was given up, until the next step
      * under the same cap overwrites them. */
     uint32_t given_up;
-    /* What the plane of scores is worth: an eviction of this kind has had the weights of all rows below
-     * fed_to; of the newest of them alone, if fed_newest. */
+    /* What the plane of scores is worth: an eviction of this kind has had the weights of all rows
+     * below fed_to; of the newest of them alone, if fed_newest. */
     tamis_eviction_kind fed_by; /* TAMIS_EVICT_NONE: nothing */
     bool fed_newest;
     uint32_t fed_to;
-    /* For plans that remember rows of the sequence: edits, from 1 on, grows when tokens are taken off
-     * its end; low is the least length since edits was low_since. */
+    /* For plans that remember rows of the sequence: edits, from 1 on, grows when tokens are taken
+     * off its end; low is the least length since edits was low_since. */
     uint64_t edits, low_since;
     uint32_t low;
     tamis_sequence parent; /* 0: it was added */
@@ -66,8 +66,8 @@ typedef struct tms_growth {
 } tms_growth;
 
 /* Copies that a reserve asks for before anything is written: pairs (from, to) of page ids, the
- * first pool's first. Room for tms_copies_room pairs; without caps, for every lane of every sequence
- * of the step. */
+ * first pool's first. Room for tms_copies_room pairs; without caps, for every lane of every
+ * sequence of the step. */
 typedef struct tms_copies {
     int32_t *pairs;
     uint32_t *count; /* [pools] */
@@ -138,37 +138,38 @@ static inline int32_t *tms_lane_pages(const tms_sequence *sequence, uint32_t lan
     return sequence->pages + (size_t)lane * sequence->list_pages;
 }
 
-/* ---- History of a sequence (history.c) ------------------------------------------------------------ */
+/* ---- History of a sequence (history.c) ------------------------------------------------------- */
 
 /* A new sequence's; a fork's, which goes on from its parent's. */
 void tms_history_begin(tms_sequence *sequence);
 void tms_history_fork(tms_sequence *fork, const tms_sequence *parent);
 
-/* The sequence ends at `length` from now on, at most its present one; its lanes are the caller's. */
+/* The sequence ends at `length`, at most its present one; its lanes are the caller's. */
 void tms_history_cut(tms_sequence *sequence, uint32_t length);
 
-/* The least length that the sequence has had since its edits were `then`; UINT32_MAX: not cut since. */
+/* The least length that the sequence has had since its edits were `then`; UINT32_MAX: not cut
+ * since. */
 uint32_t tms_history_least(const tms_sequence *sequence, uint64_t then);
 
 /* Between steps, lanes have lost tokens, but none of their last `tail` ones. */
 void tms_history_evicted(tms_sequence *sequence, uint32_t tail);
-/* In a step, tokens of lanes have been overwritten by the newest row, or by one that was given up. */
+/* In a step the newest row, or one that was given up, has overwritten tokens of lanes. */
 void tms_history_replaced(tms_sequence *sequence);
 
-/* The latest `rows` rows gave their weights to the plane of scores; `whole`: in every layer, and they
- * stay. newest: in place of what was there, else added to it. */
+/* The latest `rows` rows gave their weights to the plane of scores; `whole`: in every layer, and
+ * they stay. newest: in place of what was there, else added to it. */
 void tms_history_fed(tms_sequence *sequence, tamis_eviction_kind kind, bool newest, uint32_t rows,
                      bool whole);
 /* Positions below the result have scores by that kind. */
 uint32_t tms_history_fed_to(const tms_sequence *sequence, tamis_eviction_kind kind);
 
-/* ---- Steps ------------------------------------------------------------------------------------- */
+/* ---- Steps ----------------------------------------------------------------------------------- */
 
 /* Takes `slots` off the end of a lane; pages without a slot left go back. */
 void tms_lane_shorten(tamis_cache *cache, tms_sequence *sequence, uint32_t lane, uint32_t slots);
 
-/* Pairs that a step under a cap may copy: every page of every lane of so many sequences, whose lanes
- * have at most `max_context` slots. */
+/* Pairs that a step under a cap may copy: every page of every lane of so many sequences, whose
+ * lanes have at most `max_context` slots. */
 uint64_t tms_copies_room(const tamis_cache *cache, uint32_t sequences, uint32_t max_context);
 
 /* Opens the cache's one step: every lane of every sequence grows by its rows, or up to its cap, and
@@ -187,8 +188,8 @@ void tms_cache_rollback(tamis_cache *cache, const tms_growth *growth, uint32_t c
 
 /* Compaction, between steps: the kept slots of one sequence's lanes move to the front, layer after
  * layer. Pages that other sequences hold too are not written: their place in the lane gets a fresh
- * page, unless the lane keeps all. The order is check, once; then for each layer pages, the device's
- * compact, commit or undo.
+ * page, unless the lane keeps all. The order is check, once; then for each layer pages, the
+ * device's compact, commit or undo.
  *   kept  [n_kv_heads] slots that a layer's lanes keep, at most their length
  *   to    [n_kv_heads][stride] page ids for as many slots */
 
@@ -204,13 +205,13 @@ typedef struct tms_keeping {
 tamis_status tms_cache_compact_check(const tamis_cache *cache, const tms_sequence *sequence,
                                      const tms_keeping *keeping, tamis_error *error);
 
-/* Fills `to`: a lane's own pages stay in their place, fresh ones are taken where it shares. The lists
- * do not change yet. */
+/* Fills `to`: a lane's own pages stay in their place, fresh ones are taken where it shares. The
+ * lists do not change yet. */
 void tms_cache_compact_pages(tamis_cache *cache, tms_sequence *sequence, uint32_t layer,
                              const uint32_t *kept, int32_t *to, uint64_t stride);
 
-/* The device has the kept slots in the pages of `to`: they are the lanes' lists from now on. Adds to
- * *returned the pages that became free. */
+/* The device has the kept slots in the pages of `to`: they are the lanes' lists from now on. Adds
+ * to *returned the pages that became free. */
 void tms_cache_compact_commit(tamis_cache *cache, tms_sequence *sequence, uint32_t layer,
                               const uint32_t *kept, const int32_t *to, uint64_t stride,
                               uint64_t *returned);

@@ -58,8 +58,8 @@ void tms_cache_compact_pages(tamis_cache *cache, tms_sequence *sequence, uint32_
         uint32_t n = tms_pages_of(cache, kept[h]);
         for (uint32_t o = 0; o < n; o++) {
             /* A lane that keeps all stays as it is. */
-            bool stays = pages->refs[list[o]] == 1 ||
-                         kept[h] == sequence->lanes[layer * heads + h].length;
+            bool stays =
+                pages->refs[list[o]] == 1 || kept[h] == sequence->lanes[layer * heads + h].length;
             to[o] = stays ? list[o] : tms_pages_take(pages, o > 0 ? to[o - 1] : -1);
         }
     }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What has happened to a sequence: cuts and forks, tokens that went, rows that gave scores. Plans ask it
- * what they may take for granted of lanes and planes. */
+/* What has happened to a sequence: cuts and forks, tokens that went, rows that gave scores. Plans
+ * ask it what they may take for granted of lanes and planes. */
 #include "lib/cache/cache.h"
 
 void tms_history_begin(tms_sequence *sequence) {
@@ -27,8 +27,8 @@ static void forget_scores(tms_sequence *sequence) {
     sequence->fed_to = 0;
 }
 
-/* Sums keep what the rows gave that are taken away. The newest row's weights are worth nothing without
- * that row. */
+/* Sums keep what the rows gave that are taken away. The newest row's weights are worth nothing
+ * without that row. */
 static void cut_scores(tms_sequence *sequence, uint32_t length) {
     if (length >= sequence->fed_to) return;
     if (sequence->fed_newest || length == 0)

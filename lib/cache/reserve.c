@@ -35,7 +35,7 @@ static bool make_room(const tamis_cache *cache, const tms_growth *growth) {
 }
 
 /* The first of a lane's pages that the step may write: the first of all where the lane stays at its
- * cap or scores change; else the partial last one, or the one behind the last where that is full. */
+ * cap or scores change; else the partial last one, or the one behind a full last one. */
 static uint32_t first_written(const tamis_cache *cache, const tms_growth *growth, uint32_t index) {
     if (growth->scores || gain(growth, index) < growth->rows) return 0;
     return growth->sequence->lanes[index].length / cache->params.page_size;
@@ -89,8 +89,8 @@ static uint64_t count_pages(const tamis_cache *cache, tms_pool *pool, const tms_
     return needed + *copied;
 }
 
-/* Gives a lane fresh pages in place of those let go. The pairs go to `pair`; returns the place behind
- * them. */
+/* Gives a lane fresh pages in place of those let go. The pairs go to `pair`; returns the place
+ * behind them. */
 static int32_t *replace_shared(const tamis_cache *cache, tms_pages *pages, const tms_growth *growth,
                                uint32_t index, int32_t *pair) {
     int32_t *list = tms_lane_pages(growth->sequence, index);
@@ -187,8 +187,8 @@ void tms_cache_commit(tamis_cache *cache, const tms_growth *growth, uint32_t cou
     mark(cache, growth, count, false);
 }
 
-/* A lane gets the shared pages back whose copies were never made. `pair` is the first of what is left
- * of its pool's, in the order in which they were taken; returns the first of another lane. */
+/* A lane gets the shared pages back whose copies were never made. `pair` is the first of what is
+ * left of its pool's, in the order in which they were taken; returns the first of another lane. */
 static const int32_t *undo_copies(const tamis_cache *cache, tms_pages *pages,
                                   tms_sequence *sequence, uint32_t index, const int32_t *pair,
                                   const int32_t *end) {

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the layers of a step do for an eviction: slots in lanes that stay at their length, rows' weights
- * to the plane of scores, the last queries into the ring. */
+/* What the layers of a step do for an eviction: slots in lanes that stay at their length, rows'
+ * weights to the plane of scores, the last queries into the ring. */
 #include "lib/plan/plan.h"
 
 #include <inttypes.h>
@@ -174,7 +174,8 @@ static tamis_status keep_queries(tamis_plan *plan, uint32_t layer, const tms_att
     return plan->dev->backend->scatter_rows(plan->dev, &scatter);
 }
 
-/* Whether the step's queries are kept: those of decode rows, too, unless a graph may stand for them. */
+/* Whether the step's queries are kept: those of decode rows, too, unless a graph may stand for
+ * them. */
 static bool keeps_queries(const tamis_plan *plan) {
     return plan->eviction.asked.window && (plan->step.exact || !plan->params.fixed_launches);
 }
@@ -192,7 +193,7 @@ tamis_status tms_plan_feed(tamis_plan *plan, uint32_t layer, const tms_attend *a
     return keep_queries(plan, layer, attend);
 }
 
-/* ---- Which queries the ring holds --------------------------------------------------------------- */
+/* ---- Which queries the ring holds ------------------------------------------------------------ */
 
 static tamis_status copy_ring(tamis_plan *plan, uint32_t to, uint32_t from) {
     tms_device *dev = plan->dev;
@@ -208,8 +209,9 @@ static tamis_status copy_ring(tamis_plan *plan, uint32_t to, uint32_t from) {
     return status;
 }
 
-/* The row whose ring holds queries of the sequence: its own, else that of the nearest one it comes from,
- * which knows of no cut there before the fork. Of positions below *end they are the sequence's. */
+/* The row whose ring holds queries of the sequence: its own, else that of the nearest one it comes
+ * from, which knows of no cut there before the fork. Of positions below *end they are the
+ * sequence's. */
 static uint32_t ring_of(const tamis_plan *plan, const tms_sequence *sequence, uint32_t *end) {
     uint32_t r = tms_plan_find_row(plan, sequence->id);
     if (r != TMS_NO_ROW && plan->rows[r].ring_edits) {
@@ -227,8 +229,8 @@ static uint32_t ring_of(const tamis_plan *plan, const tms_sequence *sequence, ui
     return TMS_NO_ROW;
 }
 
-/* Rows that came later have taken the places of those `window` before them, even where they have been
- * truncated away since. */
+/* Rows that came later have taken the places of those `window` before them, even where they have
+ * been truncated away since. */
 void tms_plan_known(const tamis_plan *plan, const tms_sequence *sequence, tms_known *out) {
     uint32_t window = plan->eviction.asked.window, end;
     *out = (tms_known){.row = window ? ring_of(plan, sequence, &end) : TMS_NO_ROW};
@@ -279,11 +281,11 @@ void tms_plan_close_ring(tamis_plan *plan) {
     }
 }
 
-/* ---- What scores are worth ----------------------------------------------------------------------- */
+/* ---- What scores are worth ------------------------------------------------------------------- */
 
-/* After a step that was given up in place the same one must follow, which takes the same tokens' places:
- * a layer that was attended has them already, another one still has the scores from before. So nothing
- * is lost there. */
+/* After a step that was given up in place the same one must follow, which takes the same tokens'
+ * places: a layer that was attended has them already, another one still has the scores from before.
+ * So nothing is lost there. */
 void tms_plan_note_scores(tamis_plan *plan, bool given_up) {
     const uint32_t attended = count_layers(plan);
     const bool newest = plan->eviction.asked.feed == TMS_FEED_NEWEST;
@@ -309,8 +311,8 @@ static tamis_status check_queries(const tamis_plan *plan, const tms_sequence *se
     return TAMIS_OK;
 }
 
-/* Whether the last slots hold the window's tokens, and the first ones the sinks, where the eviction goes
- * by slots. */
+/* Whether the last slots hold the window's tokens, and the first ones the sinks, where the eviction
+ * goes by slots. */
 static tamis_status check_order(const tamis_plan *plan, const tms_sequence *sequence,
                                 tamis_error *error) {
     const tamis_eviction *e = &plan->params.eviction;

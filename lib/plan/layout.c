@@ -82,8 +82,8 @@ static void fill_items(const tamis_plan *plan, tms_step *step) {
     }
 }
 
-/* How far each row's sinks are to come nearer, and what its two attends see. Lanes of a sequence are
- * alike. */
+/* How far each row's sinks are to come nearer, and what its two attends see. Lanes of a sequence
+ * are alike. */
 static void fill_reindex(const tamis_plan *plan, tms_step *step) {
     uint32_t n = step->n_rows, sinks = plan->params.eviction.sinks, row = 0;
     int32_t *index = step->host + step->at.reindex, *delta = index + n, *near = delta + n,

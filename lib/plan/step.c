@@ -59,8 +59,8 @@ static tamis_status check_step(tamis_plan *plan, const tamis_step *in, tamis_err
     return status;
 }
 
-/* Copies what a pool has of each page of the pairs. Bounds stay behind unless tokens are replaced or
- * scored in place: else a copied page is a partial one, whose bounds come when it is full. */
+/* Copies what a pool has of each page of the pairs. Bounds stay behind unless tokens are replaced
+ * or scored in place: else a copied page is a partial one, whose bounds come when it is full. */
 static tamis_status copy_pool(const tamis_plan *plan, const tms_pool *pool, tms_ref pairs,
                               uint32_t n, tamis_error *error) {
     tms_device *dev = plan->dev;

@@ -18,8 +18,8 @@ static uint32_t oldest_row(const tamis_plan *plan) {
     return oldest;
 }
 
-/* Finds what is known of every sequence and the row that it has; for those without one, the oldest rows
- * become vacant. */
+/* Finds what is known of every sequence and the row that it has; for those without one, the oldest
+ * rows become vacant. */
 static void choose_rows(tamis_plan *plan, tms_heir *heirs, uint32_t n) {
     plan->step_number++;
     for (uint32_t i = 0; i < n; i++) {

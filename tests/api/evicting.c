@@ -266,7 +266,7 @@ void held_ordered(const held *h) {
             assert_true(h->positions[i] > h->positions[i - 1]);
 }
 
-/* ---- Attention over it ------------------------------------------------------------------------- */
+/* ---- Attention over it ----------------------------------------------------------------------- */
 
 /* Whether the slots of a lane are read: [n]. */
 static void mark_read(const evict_world *e, uint32_t head, bool listed, uint32_t n, bool *read) {

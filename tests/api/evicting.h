@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the tests of evicting through plans share: a world that evicts, whole steps with their outputs,
- * and what a sequence holds, read back. Token t of a sequence stands at position t - first. */
+/* What the tests of evicting through plans share: a world that evicts, whole steps with their
+ * outputs, and what a sequence holds, read back. Token t of a sequence stands at position t -
+ * first. */
 #ifndef TEST_EVICTING_H
 #define TEST_EVICTING_H
 
@@ -19,13 +20,13 @@ typedef struct evict_world {
 /* An eviction of small numbers: window 8, kernel 3, chunk 4, every 1 where the kind does that. */
 tamis_eviction test_eviction(tamis_eviction_kind kind, uint32_t budget, uint32_t options);
 
-/* As test_open, with the planes that the plan's eviction needs, and with all bound that it needs. */
+/* As test_open, with the planes that the plan's eviction needs and all bound that it asks. */
 void evict_open(evict_world *e, const tamis_cache_params *shape, const tamis_plan_params *plan);
 /* Makes the cache, which is still empty, and the plan anew: one pool a layer. */
 void evict_split(evict_world *e, const tamis_plan_params *plan);
 void evict_close(evict_world *e);
 
-/* Makes another plan over the world's cache the one that steps go through; returns the one before. */
+/* Makes another plan over the world's cache the one that steps go through; returns the last. */
 tamis_plan *evict_swap_plan(evict_world *e, tamis_plan *plan);
 
 /* A layer of the open step, attended. outs may be NULL: [rows][n_heads][head_dim]. */

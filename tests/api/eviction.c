@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Evicting through plans: arguments with their messages, what a plan knows of past queries, and what
- * every kind keeps, counts and gives back. */
+/* Evicting through plans: arguments with their messages, what a plan knows of past queries, and
+ * what every kind keeps, counts and gives back. */
 #include "tests/api/evicting.h"
 
 #include <math.h>
@@ -25,7 +25,7 @@ static evict_world open_small(tamis_eviction_kind kind) {
     return e;
 }
 
-/* ---- Arguments --------------------------------------------------------------------------------- */
+/* ---- Arguments ------------------------------------------------------------------------------- */
 
 #define CHECK(message, ...)                                                                        \
     do {                                                                                           \
@@ -250,7 +250,7 @@ static void test_unbound(void **state) {
     evict_close(&e);
 }
 
-/* ---- Calls that fail change nothing ------------------------------------------------------------ */
+/* ---- Calls that fail change nothing ---------------------------------------------------------- */
 
 /* What must stay. */
 typedef struct proof {
@@ -399,7 +399,7 @@ static void test_scores(void **state) {
     evict_close(&e);
 }
 
-/* ---- Which queries are known ------------------------------------------------------------------- */
+/* ---- Which queries are known ----------------------------------------------------------------- */
 
 #define UNKNOWN(e, id, part)                                                                       \
     do {                                                                                           \
@@ -489,8 +489,8 @@ static void test_cut_fork(void **state) {
     evict_close(&e);
 }
 
-/* Decode rows bring their queries, too: a turn shorter than the window follows them. Only a graph may
- * stand for them under fixed launches. */
+/* Decode rows bring their queries, too: a turn shorter than the window follows them. Only a graph
+ * may stand for them under fixed launches. */
 static void test_decode_rows(void **state) {
     (void)state;
     const tamis_cache_params shape = test_shape();
@@ -521,8 +521,8 @@ static void test_decode_rows(void **state) {
     }
 }
 
-/* Forks that enter the plan in one step get their parents' queries, whoever takes whose row; so does a
- * fork of a fork that never was in a step, but not behind a cut in between. */
+/* Forks that enter the plan in one step get their parents' queries, whoever takes whose row; so
+ * does a fork of a fork that never was in a step, but not behind a cut in between. */
 static void test_forks_together(void **state) {
     (void)state;
     tamis_cache_params shape = test_shape();
@@ -570,7 +570,7 @@ static void test_forks_together(void **state) {
     evict_close(&e);
 }
 
-/* ---- Which scores and slots are worth something -------------------------------------------------- */
+/* ---- Which scores and slots are worth something ---------------------------------------------- */
 
 static tamis_plan *plan_with(evict_world *e, tamis_eviction eviction) {
     const tamis_plan_params p = plan_of(eviction);
@@ -579,8 +579,8 @@ static tamis_plan *plan_with(evict_world *e, tamis_eviction eviction) {
     return plan;
 }
 
-/* Rows that went through another plan have left no scores, neither have those of its kind stayed what
- * they were if the other one writes scores, too. */
+/* Rows that went through another plan have left no scores, neither have those of its kind stayed
+ * what they were if the other one writes scores, too. */
 static void test_scores_of_others(void **state) {
     (void)state;
     const tamis_eviction_kind kinds[2] = {TAMIS_EVICT_H2O, TAMIS_EVICT_TOVA};
@@ -613,7 +613,7 @@ static void test_scores_of_others(void **state) {
     }
 }
 
-/* The same for a decode step that would take a token's place, not for one that lanes have room for. */
+/* The same for a decode step that would take a token's place, not where lanes have room. */
 static void test_scores_in_place(void **state) {
     (void)state;
     evict_world e = open_small(TAMIS_EVICT_H2O);
@@ -632,8 +632,8 @@ static void test_scores_in_place(void **state) {
     evict_close(&e);
 }
 
-/* tova's plane holds the newest row's weights: without that row they are worth nothing until another
- * one comes. h2o's sums go on. */
+/* tova's plane holds the newest row's weights: without that row they are worth nothing until
+ * another one comes. h2o's sums go on. */
 static void test_scores_cut(void **state) {
     (void)state;
     const tamis_eviction_kind kinds[2] = {TAMIS_EVICT_H2O, TAMIS_EVICT_TOVA};
@@ -660,8 +660,8 @@ static void test_scores_cut(void **state) {
         }
 }
 
-/* The caller's window and sinks, and snapkv's window, are slots: where those are not the newest and the
- * first tokens, nothing is evicted. */
+/* The caller's window and sinks, and snapkv's window, are slots: where those are not the newest and
+ * the first tokens, nothing is evicted. */
 static void test_disorder(void **state) {
     (void)state;
     evict_world e = open_small(TAMIS_EVICT_STREAMING);

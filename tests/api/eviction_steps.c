@@ -56,7 +56,7 @@ static tamis_sequence add_evicted(evict_world *e, uint64_t first, uint32_t n) {
     return id;
 }
 
-/* ---- In place ---------------------------------------------------------------------------------- */
+/* ---- In place -------------------------------------------------------------------------------- */
 
 /* Streaming beside a plain model: every lane holds the same, place by place. */
 typedef struct model {
@@ -186,10 +186,10 @@ static void test_rows(void **state) {
     evict_close(&e);
 }
 
-/* ---- Forks ------------------------------------------------------------------------------------- */
+/* ---- Forks ----------------------------------------------------------------------------------- */
 
-/* Two forks of one parent: what happens to the one and to the parent in between does not change what
- * the other holds, nor what it answers. */
+/* Two forks of one parent: what happens to the one and to the parent in between does not change
+ * what the other holds, nor what it answers. */
 static void run_forks(tamis_plan_params plan, bool evicted) {
     const tamis_cache_params shape = test_shape();
     const uint32_t n = steps_of(10) + 2;
@@ -244,8 +244,8 @@ static void test_forks(void **state) {
     }
 }
 
-/* A fork has its parent's queries and scores: it is evicted right away to the same tokens, whether the
- * parent is still there, has gone on, or its place in the plan is taken. */
+/* A fork has its parent's queries and scores: it is evicted right away to the same tokens, whether
+ * the parent is still there, has gone on, or its place in the plan is taken. */
 static void run_inherit(tamis_eviction_kind kind, uint32_t max_sequences, int fate) {
     const tamis_cache_params shape = test_shape();
     const place_case c = {.kind = kind};
@@ -367,7 +367,7 @@ static void test_full(void **state) {
     run_full(&snapkv);
 }
 
-/* ---- Steps that are given up ------------------------------------------------------------------- */
+/* ---- Steps that are given up ----------------------------------------------------------------- */
 
 /* Two worlds, one of which gives a step up half way: with layer 0 written, and attended or not. */
 static void run_cancel(const place_case *c, bool attended) {
@@ -467,10 +467,10 @@ static void test_given_up(void **state) {
     evict_close(&e);
 }
 
-/* ---- Batches ----------------------------------------------------------------------------------- */
+/* ---- Batches --------------------------------------------------------------------------------- */
 
-/* Three sequences, of which one grows until it is full: each as it is alone, in a plan that knows one
- * sequence at a time. The order in the batch changes. */
+/* Three sequences, of which one grows until it is full: each as it is alone, in a plan that knows
+ * one sequence at a time. The order in the batch changes. */
 static void run_batch(tamis_plan_params plan, tamis_selection_kind selection) {
     enum { N = 3 };
     const uint32_t prompts[N] = {PROMPT, 13, 33};
@@ -593,8 +593,8 @@ static void check_heaviest(const evict_world *e, const held *whole, const held *
     }
 }
 
-/* A prompt in pieces is evicted from as it is in one: the window's queries lie round the ring's end,
- * and are more than a tile. */
+/* A prompt in pieces is evicted from as it is in one: the window's queries lie round the ring's
+ * end, and are more than a tile. */
 static void test_pieces(void **state) {
     (void)state;
     const uint32_t prompt = 97, pieces[] = {97, 31, 7};
@@ -676,7 +676,7 @@ static void test_fault(void **state) {
     evict_close(&e);
 }
 
-/* ---- Plans that follow each other ---------------------------------------------------------------- */
+/* ---- Plans that follow each other ------------------------------------------------------------ */
 
 static tamis_plan *new_plan(evict_world *e, const tamis_plan_params *params) {
     tamis_plan *plan = NULL;
@@ -684,7 +684,7 @@ static tamis_plan *new_plan(evict_world *e, const tamis_plan_params *params) {
     return plan;
 }
 
-/* Slots out of order are read in full by any plan, page by page only by one that goes by position. */
+/* Slots out of order are read in full by any plan, by pages only by one that goes by position. */
 static void test_unordered(void **state) {
     (void)state;
     evict_world e = open_place(&places[4]);
@@ -721,7 +721,7 @@ static void test_unordered(void **state) {
     evict_close(&e);
 }
 
-/* Lanes of unequal length cannot be kept alike by tova, nor be read at one distance by reindexing. */
+/* Lanes of unequal length cannot be kept alike by tova, nor read at one distance by reindexing. */
 static void test_unequal(void **state) {
     (void)state;
     evict_world e = open_place(&places[4]); /* for its planes */

@@ -108,8 +108,8 @@ static tamis_status append(bench *b, tamis_plan *plan, const tamis_sequence *seq
     return status == TAMIS_OK ? tamis_plan_step_end(plan, error) : status;
 }
 
-/* h2o takes no sum that lacks a row. All rows of a long context would take the square of it to attend:
- * there a prompt that just fills the budget stands for what is left of the whole. */
+/* h2o takes no sum that lacks a row. All rows of a long context would take the square of it to
+ * attend: there a prompt that just fills the budget stands for what is left of the whole. */
 static bool sums(const bench *b) {
     return b->eviction.kind == TAMIS_EVICT_H2O;
 }
