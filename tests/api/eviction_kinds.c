@@ -279,9 +279,11 @@ static void test_budgets(void **state) {
         .max_context = 128, .max_rows = 64, .eviction = eviction_of(&cases[6], BUDGET)};
     evict_world e;
     evict_open(&e, &shape, &plan);
+    tamis_sequence id = evict_add(&e, TEXT, PROMPT), other = evict_add(&e, TEXT, PROMPT);
+    float key[256];
+    OK(tamis_cache_read(e.w.cache, id, 0, 0, 0, 1, key, NULL, &test_error)); /* no plan builds it */
     const uint32_t builds = test_builds;
     OK(tamis_plan_bind_budgets(e.w.plan, budgets, &test_error));
-    tamis_sequence id = evict_add(&e, TEXT, PROMPT), other = evict_add(&e, TEXT, PROMPT);
     (void)evict(&e, other);
     for (uint32_t lane = 0; lane < 4; lane++)
         assert_int_equal(evict_length(&e, other, lane / 2, lane % 2),
