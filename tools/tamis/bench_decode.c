@@ -53,7 +53,8 @@ static const cli_command decode_command = {
     "writing and attending every layer, with what the eviction does in a step, divided by the\n"
     "layers; the step's begin and end are not in it. Beside it stands what the bytes let expect:\n"
     "K and V read, and what the eviction reads and writes, over the read bandwidth measured\n"
-    "between the rounds. Which tokens stay does not matter here.",
+    "between the rounds. Which tokens stay does not matter here: under h2o, whose sums take every\n"
+    "row, a prompt of the budget's length stands for what is left.",
     "  tamis bench decode --budget 20% --batch 4\n"
     "  tamis bench decode --shape llama2-7b --context 8192 --evict all --json decode.json\n",
     options,
