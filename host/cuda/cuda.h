@@ -176,6 +176,9 @@ typedef struct tms_cu_grid {
 } tms_cu_grid;
 /* Launches with the struct at `args`. Errors for grids beyond the driver's limits. */
 tamis_status tms_cu_run(tms_cu_launch *l, tms_cu_grid grid, const void *args);
+/* The same for kernels of slots.cuh that multiply slots by rows of weights: `n` blocks. */
+tamis_status tms_cu_run_projected(tms_cu_launch *l, uint64_t n, uint32_t head_dim,
+                                  const void *args);
 /* Blocks of `threads` for `n` items over which the kernel strides (FOR_EACH_ITEM). */
 tms_cu_grid tms_cu_items(uint64_t n, uint32_t threads);
 

@@ -70,13 +70,7 @@ static tamis_status run_quadratic(tms_device *dev, const tms_key_score *p) {
     uint64_t n;
     tms_cu_launch l = tms_cu_begin(dev, "key", "key_score_quadratic");
     const cu_key_score_args args = args_of(&l, p, CU_PROJECT_SLOTS, &n);
-    return tms_cu_run(&l,
-                      (tms_cu_grid){.x = n,
-                                    .y = 1,
-                                    .z = 1,
-                                    .threads = CU_PROJECT_THREADS,
-                                    .shared = CU_PROJECT_SHARED(p->kv.head_dim)},
-                      &args);
+    return tms_cu_run_projected(&l, n, p->kv.head_dim, &args);
 }
 
 tamis_status tms_cu_key_score(tms_device *dev, const tms_key_score *p) {

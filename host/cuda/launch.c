@@ -194,6 +194,16 @@ tamis_status tms_cu_run(tms_cu_launch *l, tms_cu_grid grid, const void *args) {
     return l->status;
 }
 
+tamis_status tms_cu_run_projected(tms_cu_launch *l, uint64_t n, uint32_t head_dim,
+                                  const void *args) {
+    const tms_cu_grid grid = {.x = n,
+                              .y = 1,
+                              .z = 1,
+                              .threads = CU_PROJECT_THREADS,
+                              .shared = CU_PROJECT_SHARED(head_dim)};
+    return tms_cu_run(l, grid, args);
+}
+
 tms_cu_grid tms_cu_items(uint64_t n, uint32_t threads) {
     const uint64_t blocks = tms_divide_up(n, threads);
     return (tms_cu_grid){

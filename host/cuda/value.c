@@ -116,13 +116,7 @@ static tamis_status run_projected(tms_device *dev, const tms_value_norm *p) {
     uint64_t n;
     tms_cu_launch l = tms_cu_begin(dev, "value", "value_norm_projected");
     const cu_value_norm_args args = norm_args(&l, p, CU_PROJECT_SLOTS, &n);
-    return tms_cu_run(&l,
-                      (tms_cu_grid){.x = n,
-                                    .y = 1,
-                                    .z = 1,
-                                    .threads = CU_PROJECT_THREADS,
-                                    .shared = CU_PROJECT_SHARED(p->kv.head_dim)},
-                      &args);
+    return tms_cu_run_projected(&l, n, p->kv.head_dim, &args);
 }
 
 tamis_status tms_cu_value_norm(tms_device *dev, const tms_value_norm *p) {

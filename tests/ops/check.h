@@ -248,6 +248,10 @@ uint64_t check_key_row(const check_data *data, uint32_t page, uint32_t head, uin
 uint64_t check_lane_row(const check_data *data, uint32_t lane, uint32_t slot);
 uint32_t check_row_seq(const check_data *data, uint32_t row);
 uint32_t check_visible(const check_data *data, uint32_t row, uint32_t head);
+/* Pairs of row and KV head, numbered row by row; what one of them sees, and all together. */
+uint64_t check_owners(const check_data *data);
+uint32_t check_owner_visible(const check_data *data, uint64_t owner);
+uint64_t check_all_visible(const check_data *data);
 /* Overwrites one slot's K and V with NaN. */
 void check_poison_slot(check_data *data, uint32_t page, uint32_t head, uint32_t slot);
 uint32_t check_lanes_rows(const check_data *data); /* check_op.rows of the ops on lanes */

@@ -12,15 +12,6 @@ static uint64_t stride_of(const check_data *data) {
     return check_get(data, KEY_KV) + SLACK;
 }
 
-static uint64_t owners_of(const check_data *data) {
-    return (uint64_t)data->lanes.n_rows * data->lanes.n_kv_heads;
-}
-
-static uint32_t seen_by(const check_data *data, uint64_t owner) {
-    const uint32_t heads = data->lanes.n_kv_heads;
-    return check_visible(data, (uint32_t)(owner / heads), (uint32_t)(owner % heads));
-}
-
 /* ---- Data and launch ------------------------------------------------------------------------- */
 
 static void store_key(check_data *data, uint32_t lane, uint32_t slot, uint32_t d, double value) {
@@ -52,7 +43,7 @@ static void make(check_data *data) {
             for (uint32_t d = 0; d < l->kv.head_dim; d++)
                 store_key(data, lane, s, (uint32_t)l->kv.value_offset + d, NAN);
     if (check_get(data, KEY_FILL) == FILL_NASTY) make_nasty(data);
-    if (!owners_of(data)) return;
+    if (!check_owners(data)) return;
     if (check_get(data, KEY_SAYS) == TMS_KEY_QUADRATIC) {
         const uint64_t n = (uint64_t)l->n_kv_heads * l->group * l->kv.head_dim;
         check_buffer_add(data, BUF_Q, ROLE_INPUT, TAMIS_F32, n);
@@ -60,7 +51,7 @@ static void make(check_data *data) {
         check_buffer_add(data, BUF_W, ROLE_INPUT, TAMIS_F32, n * l->kv.head_dim);
         check_fill_matrix(data, BUF_W, 1, n * l->kv.head_dim, n * l->kv.head_dim);
     }
-    check_buffer_add(data, BUF_Y, ROLE_OUTPUT, TAMIS_F32, owners_of(data) * stride_of(data));
+    check_buffer_add(data, BUF_Y, ROLE_OUTPUT, TAMIS_F32, check_owners(data) * stride_of(data));
 }
 
 static tamis_status launch(check_side *side, check_rows rows) {
@@ -85,7 +76,7 @@ static tamis_status launch(check_side *side, check_rows rows) {
 /* The keys that an (item, KV head) sees, [slot][head_dim]; the caller frees them. */
 static double *keys_of(const check_data *data, uint64_t owner) {
     const check_lanes *l = &data->lanes;
-    const uint32_t dim = l->kv.head_dim, seen = seen_by(data, owner);
+    const uint32_t dim = l->kv.head_dim, seen = check_owner_visible(data, owner);
     const uint32_t row = (uint32_t)(owner / l->n_kv_heads),
                    head = (uint32_t)(owner % l->n_kv_heads);
     double *keys = check_alloc((uint64_t)seen * dim * sizeof *keys);
@@ -147,7 +138,7 @@ static double quadratic(const check_data *data, const double *k, uint32_t query_
 
 static void score_owner(check_data *data, uint64_t owner) {
     const check_lanes *l = &data->lanes;
-    const uint32_t dim = l->kv.head_dim, seen = seen_by(data, owner);
+    const uint32_t dim = l->kv.head_dim, seen = check_owner_visible(data, owner);
     const uint32_t kind = check_get(data, KEY_SAYS);
     float *want = (float *)data->buf[BUF_Y].want + owner * stride_of(data);
     double *tolerance = data->buf[BUF_Y].tolerance + owner * stride_of(data);
@@ -177,17 +168,14 @@ static void score_owner(check_data *data, uint64_t owner) {
 
 static void oracle(check_data *data) {
     check_want(data, BUF_Y, true);
-    for (uint64_t i = 0; i < owners_of(data); i++)
+    for (uint64_t i = 0; i < check_owners(data); i++)
         score_owner(data, i);
 }
 
 static uint64_t bytes(const check_data *data) {
     const tms_kv *kv = &data->lanes.kv;
     const uint64_t passes = check_get(data, KEY_SAYS) == TMS_KEY_COSINE ? 2 : 1;
-    uint64_t n = 0;
-    for (uint64_t i = 0; i < owners_of(data); i++)
-        n += seen_by(data, i);
-    return n * (passes * kv->head_dim * check_type_size(kv->dtype) + 4);
+    return check_all_visible(data) * (passes * kv->head_dim * check_type_size(kv->dtype) + 4);
 }
 
 static const char *reject(const check_case *c) {

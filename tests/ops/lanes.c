@@ -51,6 +51,22 @@ uint32_t check_visible(const check_data *data, uint32_t row, uint32_t head) {
     return (uint32_t)visible[row * data->lanes.n_kv_heads + head];
 }
 
+uint64_t check_owners(const check_data *data) {
+    return (uint64_t)data->lanes.n_rows * data->lanes.n_kv_heads;
+}
+
+uint32_t check_owner_visible(const check_data *data, uint64_t owner) {
+    const uint32_t heads = data->lanes.n_kv_heads;
+    return check_visible(data, (uint32_t)(owner / heads), (uint32_t)(owner % heads));
+}
+
+uint64_t check_all_visible(const check_data *data) {
+    uint64_t n = 0;
+    for (uint64_t i = 0; i < check_owners(data); i++)
+        n += check_owner_visible(data, i);
+    return n;
+}
+
 uint32_t check_lanes_rows(const check_data *data) {
     return data->lanes.n_rows;
 }

@@ -11,15 +11,6 @@ static uint64_t stride_of(const check_data *data) {
     return check_get(data, KEY_KV) + SLACK;
 }
 
-static uint64_t owners_of(const check_data *data) {
-    return (uint64_t)data->lanes.n_rows * data->lanes.n_kv_heads;
-}
-
-static uint32_t seen_by(const check_data *data, uint64_t owner) {
-    const uint32_t heads = data->lanes.n_kv_heads;
-    return check_visible(data, (uint32_t)(owner / heads), (uint32_t)(owner % heads));
-}
-
 /* Lanes of nasty cases: one in three has a NaN among its values, one an infinite one. */
 static void make_nasty(check_data *data) {
     static const double odd[] = {0, NAN, -INFINITY};
@@ -50,7 +41,7 @@ static void make_lanes(check_data *data) {
 /* The values that an (item, KV head) sees, [slot][head_dim]; the caller frees them. */
 static double *values_of(const check_data *data, uint64_t owner) {
     const check_lanes *l = &data->lanes;
-    const uint32_t dim = l->kv.head_dim, seen = seen_by(data, owner);
+    const uint32_t dim = l->kv.head_dim, seen = check_owner_visible(data, owner);
     const uint32_t row = (uint32_t)(owner / l->n_kv_heads),
                    head = (uint32_t)(owner % l->n_kv_heads);
     double *values = check_alloc((uint64_t)seen * dim * sizeof *values);
@@ -76,9 +67,10 @@ static void put(check_data *data, uint64_t at, double want, double size, double 
 /* The whole lane, a part of it, nothing, or limits that cross. */
 static void make_limits(check_data *data) {
     check_rng rng = check_rng_make(data->seed, data->c, BUF_SLOTS);
-    int32_t *limits = check_buffer_add(data, BUF_SLOTS, ROLE_INPUT, CHECK_I32, 2 * owners_of(data));
-    for (uint64_t i = 0; i < owners_of(data); i++) {
-        const uint32_t seen = seen_by(data, i), kind = check_below(&rng, 4);
+    int32_t *limits =
+        check_buffer_add(data, BUF_SLOTS, ROLE_INPUT, CHECK_I32, 2 * check_owners(data));
+    for (uint64_t i = 0; i < check_owners(data); i++) {
+        const uint32_t seen = check_owner_visible(data, i), kind = check_below(&rng, 4);
         limits[2 * i] = kind ? (int32_t)check_below(&rng, seen / 2 + 1) : 0;
         limits[2 * i + 1] = (int32_t)(kind < 2 ? seen : seen - check_below(&rng, seen / 2 + 1));
         if (kind == 3 && check_below(&rng, 4) == 0) limits[2 * i + 1] = limits[2 * i] / 2;
@@ -87,7 +79,7 @@ static void make_limits(check_data *data) {
 
 static void score_make(check_data *data) {
     make_lanes(data);
-    const uint64_t owners = owners_of(data), stride = stride_of(data);
+    const uint64_t owners = check_owners(data), stride = stride_of(data);
     const uint32_t lists = check_get(data, KEY_LISTS);
     const bool nasty = check_get(data, KEY_FILL) == FILL_NASTY;
     check_rng rng = check_rng_make(data->seed, data->c, BUF_X);
@@ -96,7 +88,7 @@ static void score_make(check_data *data) {
     float *a = check_buffer_add(data, BUF_X, ROLE_OUTPUT, TAMIS_F32, owners * lists * stride);
     data->buf[BUF_X].role = ROLE_INPUT;
     for (uint64_t i = 0; i < owners * lists; i++) {
-        const uint32_t seen = seen_by(data, i / lists);
+        const uint32_t seen = check_owner_visible(data, i / lists);
         for (uint32_t s = 0; s < seen; s++)
             a[i * stride + s] = (float)check_finite(&rng, (check_fill)check_get(data, KEY_FILL));
         if (nasty && seen && check_below(&rng, 8) == 0)
@@ -119,7 +111,7 @@ static void score_owner(const check_data *data, uint64_t owner, double *e, doubl
                 abs_y[d] += fabs(a[s] * v[(uint64_t)s * dim + d]);
             }
         }
-        for (uint32_t s = 0; s < seen_by(data, owner); s++)
+        for (uint32_t s = 0; s < check_owner_visible(data, owner); s++)
             for (uint32_t d = 0; d < dim; d++) {
                 e[s] += a[s] * y[d] * v[(uint64_t)s * dim + d];
                 sizes[s] += fabs(a[s] * v[(uint64_t)s * dim + d]) * abs_y[d];
@@ -133,11 +125,11 @@ static void score_oracle(check_data *data) {
     const uint64_t stride = stride_of(data);
     double *e = check_alloc(2 * stride * sizeof *e), *sizes = e + stride;
     check_want(data, BUF_Y, true);
-    for (uint64_t i = 0; i < owners_of(data); i++) {
+    for (uint64_t i = 0; i < check_owners(data); i++) {
         for (uint64_t s = 0; s < 2 * stride; s++)
             e[s] = 0;
         score_owner(data, i, e, sizes);
-        for (uint32_t s = 0; s < seen_by(data, i); s++)
+        for (uint32_t s = 0; s < check_owner_visible(data, i); s++)
             put(data, i * stride + s, e[s], sizes[s], 4e-6 * sizes[s]);
     }
     free(e);
@@ -168,16 +160,9 @@ static tamis_status score_launch(check_side *side, check_rows rows) {
     return side->dev->backend->value_score(side->dev, &p);
 }
 
-static uint64_t slots_of(const check_data *data) {
-    uint64_t n = 0;
-    for (uint64_t i = 0; i < owners_of(data); i++)
-        n += seen_by(data, i);
-    return n;
-}
-
 static uint64_t score_bytes(const check_data *data) {
     const tms_kv *kv = &data->lanes.kv;
-    return slots_of(data) *
+    return check_all_visible(data) *
            (2 * kv->head_dim * check_type_size(kv->dtype) + 8ull * check_get(data, KEY_LISTS) + 4);
 }
 
@@ -246,14 +231,14 @@ static uint64_t w_stride(const check_data *data) {
 static void norm_make(check_data *data) {
     make_lanes(data);
     const uint32_t n_out = check_get(data, KEY_OUT);
-    if (!owners_of(data)) return;
+    if (!check_owners(data)) return;
     if (check_get(data, KEY_NORM) == TMS_VALUE_L1_PROJECTED) {
         check_buffer_add(data, BUF_W, ROLE_INPUT, check_get(data, KEY_WEIGHT),
                          n_out * w_stride(data));
         check_fill_matrix(data, BUF_W, n_out, w_stride(data) - check_get(data, KEY_PAD),
                           w_stride(data));
     }
-    check_buffer_add(data, BUF_Y, ROLE_OUTPUT, TAMIS_F32, owners_of(data) * stride_of(data));
+    check_buffer_add(data, BUF_Y, ROLE_OUTPUT, TAMIS_F32, check_owners(data) * stride_of(data));
 }
 
 /* Σ_o |Σ_c w[o][head*dim + c]·v[c]| of one query head, and the sum of the absolute terms. */
@@ -296,9 +281,9 @@ static void norm_oracle(check_data *data) {
     const check_buffer *b = &data->buf[BUF_W];
     float *w = b->role == ROLE_ABSENT ? NULL : check_widen(b->type, b->init, b->count);
     check_want(data, BUF_Y, true);
-    for (uint64_t i = 0; i < owners_of(data); i++) {
+    for (uint64_t i = 0; i < check_owners(data); i++) {
         double *v = values_of(data, i);
-        for (uint32_t s = 0; s < seen_by(data, i); s++)
+        for (uint32_t s = 0; s < check_owner_visible(data, i); s++)
             norm_slot(data, i, s, v + (uint64_t)s * data->lanes.kv.head_dim, w);
         free(v);
     }
@@ -324,7 +309,7 @@ static tamis_status norm_launch(check_side *side, check_rows rows) {
 
 static uint64_t norm_bytes(const check_data *data) {
     const tms_kv *kv = &data->lanes.kv;
-    return slots_of(data) * (kv->head_dim * check_type_size(kv->dtype) + 4) +
+    return check_all_visible(data) * (kv->head_dim * check_type_size(kv->dtype) + 4) +
            data->buf[BUF_W].count * check_type_size(data->buf[BUF_W].type);
 }
 

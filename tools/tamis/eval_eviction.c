@@ -48,9 +48,9 @@ static const cli_command eviction_command = {
     "layers; output_cosine likewise. passkey_accuracy: keys answered in full by the model over\n"
     "what was kept, all questions of a text on forks of the one evicted sequence.\n"
     "passkey_single and error_single: the same where the question ends the prompt and is there\n"
-    "when tokens are chosen; the rows are the answer's. policy_us: device time of evicting a text, "
-    "observing its rows included. A spread\n"
-    "is the standard deviation over seeds. full, and quest with the same budget, evict nothing.",
+    "when tokens are chosen; the rows are the answer's. policy_us: device time of evicting a\n"
+    "text, observing its rows included. A spread is the standard deviation over seeds. full, and\n"
+    "quest with the same budget, evict nothing.",
     "  tamis eval eviction --model tests/data/needle.gguf --budget 128,256,512 --json out.json\n"
     "  tamis eval eviction --model tests/data/needle.gguf --length 1000 --budget 128 \\\n"
     "      --evict streaming,snapkv,andpro+anchor-all --seeds 2\n",
