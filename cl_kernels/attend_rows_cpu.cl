@@ -6,7 +6,7 @@
  *   1. keys to f32;  2. logits, 4 keys x 2 vectors at a time;  3. what is seen, maxima, weights;
  *   4. values to f32;  5. weighted sums, 8 channels x 2 vectors at a time.
  * Every sum is formed in the order of attend_cpu.clh (tiles of 64 slots, 16 partial sums of a dot
- * product and of the weights, values page by page), so a row has the same bits in either form.
+ * product and of the weights, values slot by slot of all pages), so a row has the same bits in either form.
  * With several splits `out` and `lse` are their states, which merge joins. No lists. */
 #include "cpu.clh"
 
@@ -139,13 +139,18 @@ static inline void tile_softmax(tile_state *s, int first, int n, float soft_cap)
         for (int b = 0; b < HALVES; b++) s->sum[d][b] *= s->old[b];
 }
 
-/* 5. Slots first to first + n of the tile, n <= PAGE_SIZE: a page's. */
-static inline void page_values(tile_state *s, int first, int n) {
+/* Every 16th of the first n slots, then those after them. */
+#define FOR_EACH_SLOT(key, n)                                                                      \
+    for (int at = 0; at < PAGE_SIZE; at++)                                                         \
+        for (int key = at; key < (n); key += PAGE_SIZE)
+
+/* 5. */
+static inline void tile_values(tile_state *s, int n) {
     for (int d = 0; d < HEAD_DIM; d += CHANNELS) {
         float16 sum[CHANNELS][HALVES];
         UNROLL for (int i = 0; i < CHANNELS; i++)
             UNROLL for (int b = 0; b < HALVES; b++) sum[i][b] = 0.0f;
-        for (int key = first; key < first + n; key++) {
+        FOR_EACH_SLOT(key, n) {
             const float *value = (const float *)s->rows[key] + d;
             UNROLL for (int i = 0; i < CHANNELS; i++)
                 UNROLL for (int b = 0; b < HALVES; b++)
@@ -157,14 +162,14 @@ static inline void page_values(tile_state *s, int first, int n) {
 }
 
 /* The same for values that are not all finite: times a weight of 0 they would spoil the rows that
- * do not see them. `tile`: the slot at which the tile starts. */
-static inline void page_values_guarded(tile_state *s, int tile, int first, int n) {
+ * do not see them. `first`: the slot at which the tile starts. */
+static inline void tile_values_guarded(tile_state *s, int first, int n) {
     for (int d = 0; d < HEAD_DIM; d++)
         for (int b = 0; b < HALVES; b++) {
             float16 sum = 0.0f;
-            for (int key = first; key < first + n; key++) {
+            FOR_EACH_SLOT(key, n) {
                 const float16 x = ((const float *)s->rows[key])[d];
-                sum = sees(s, tile, key, b) ? fma(x, s->weight[key][b], sum) : sum;
+                sum = sees(s, first, key, b) ? fma(x, s->weight[key][b], sum) : sum;
             }
             s->sum[d][b] += sum;
         }
@@ -252,12 +257,10 @@ __kernel GROUP_OF(1) void attend_tiles(
             tile_softmax(&s, first, n, soft_cap);
             const float16 check =
                 load_rows(&s, keys + value_offset, page_stride, slot_stride, ids, first, n);
-            const bool finite = sum16(check) == 0.0f;
-            for (int i = 0; i < n; i += PAGE_SIZE)
-                if (finite)
-                    page_values(&s, i, min(PAGE_SIZE, n - i));
-                else
-                    page_values_guarded(&s, first, i, min(PAGE_SIZE, n - i));
+            if (sum16(check) == 0.0f)
+                tile_values(&s, n);
+            else
+                tile_values_guarded(&s, first, n);
         }
         const ulong first_lse = split * lse_split_stride + (ulong)row * n_heads + query_head;
         tile_end(&s, rows,
