@@ -6,7 +6,8 @@
  *   1. keys to f32;  2. logits, 4 keys x 2 vectors at a time;  3. what is seen, maxima, weights;
  *   4. values to f32;  5. weighted sums, 8 channels x 2 vectors at a time.
  * Every sum is formed in the order of attend_cpu.clh (tiles of 64 slots, 16 partial sums of a dot
- * product and of the weights, values slot by slot of all pages), so a row has the same bits in either form.
+ * product and of the weights, values slot by slot of all pages), so a row has the same bits in
+ * either form.
  * With several splits `out` and `lse` are their states, which merge joins. No lists. */
 #include "cpu.clh"
 

@@ -308,7 +308,7 @@ static inline bool tms_select_is_wide(const tms_select *p) {
  * and whether it is alone in its tile, not on the other rows of the launch; but where another row
  * of its tile sees a V that is not finite, last bits may. A NaN or infinite logit among the seen
  * gives NaN out for that (row, head). Weighted values are summed in fp32 before they are
- * normalized: with |v| above FLT_MAX / page_size a sum may overflow to infinity or NaN.
+ * normalized: with |v| above FLT_MAX over the slots seen a sum may overflow to infinity or NaN.
  * scratch: tms_backend.attend_scratch bytes; need not be kept.
  * Bytes: per (row, KV head) the seen pages' K and V once, not once a query head; a tile of rows
  * once.
