@@ -111,7 +111,7 @@ static inline void block_logits(key_block *k, const span *s, int t, int count, u
 
 /* exp(logit - base), above the range of exp16 too; 0 from slot `seen` of the block on. */
 static inline float16 weight_of(float16 logit, float base, int half_at, int seen) {
-    const int16 lane = (int16)(0, 1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15) + 16 * half_at;
+    const int16 lane = LANE16 + 16 * half_at;
     const float16 x = logit - base;
     const float16 w = x > 88.7f ? (float16)(INFINITY) : exp16(x);
     return lane < seen ? w : (float16)(0.0f);
