@@ -11,6 +11,11 @@ passed=0
 failed=0
 skipped=0
 
+# tally LOG: how many tests of a ctest run failed, and of how many; nothing where none ran.
+tally() {
+    sed -n -E 's/^[0-9]+% tests passed, ([0-9]+) tests failed out of ([0-9]+)$/\1 \2/p' "$1"
+}
+
 # suite FOLDER [CTEST OPTION...]: runs the tests of a build folder and adds to the counts; those that
 # fail show their output. ctest itself counts a skipped test as passed.
 suite() {
@@ -19,8 +24,7 @@ suite() {
     log=$(mktemp)
     ctest --test-dir "$folder" --output-on-failure --timeout 900 --parallel "$(nproc)" "$@" 2>&1 |
         tee "$log" || true
-    read -r bad all < <(sed -n -E \
-        's/^[0-9]+% tests passed, ([0-9]+) tests failed out of ([0-9]+)$/\1 \2/p' "$log") || {
+    read -r bad all < <(tally "$log") || {
         echo "no tests ran in $folder" >&2
         bad=1 all=1
     }
@@ -34,9 +38,7 @@ suite() {
             sed 's/[.]/\\&/g' | paste -sd '|')
         ctest --test-dir "$folder" --output-on-failure --timeout 900 --tests-regex "^($names)\$" \
             2>&1 | tee "$log.again" || true
-        read -r left again < <(sed -n -E \
-            's/^[0-9]+% tests passed, ([0-9]+) tests failed out of ([0-9]+)$/\1 \2/p' "$log.again") ||
-            left=$bad again=0
+        read -r left again < <(tally "$log.again") || left=$bad again=0
         [ "$again" -ne "$bad" ] || bad=$left
         rm -f "$log.again"
     fi
