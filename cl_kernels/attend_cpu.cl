@@ -7,7 +7,7 @@
 #include "attend_cpu.clh"
 
 /* tiles: NULL to serve every row, else only rows that are a tile of their own. */
-__kernel GROUP_OF(1) void attend_single(
+__kernel ONE_ITEM void attend_single(
     KV_PARAMS, BATCH_PARAMS, MATRIX_PARAMS(q), REF_PARAMS(const int, tiles), uint n_tiles,
     REF_PARAMS(const int, pages), REF_PARAMS(const int, count), uint capacity,
     REF_PARAMS(float, logits), ulong logit_stride, float scale, float soft_cap, uint n_splits,

@@ -217,7 +217,7 @@ static inline void tile_end(tile_state *s, int rows, __global float *out, ulong 
 }
 
 /* positions and intervals may be NULL; singles: tiles of one row are served too. */
-__kernel GROUP_OF(1) void attend_tiles(
+__kernel ONE_ITEM void attend_tiles(
     KV_PARAMS, BATCH_PARAMS, MATRIX_PARAMS(q), REF_PARAMS(const int, tiles), uint n_tiles,
     uint singles, REF_PARAMS(const int, positions), REF_PARAMS(const int, intervals),
     REF_PARAMS(float, logits), ulong logit_stride, float scale, float soft_cap, uint n_splits,

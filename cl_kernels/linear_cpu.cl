@@ -22,7 +22,7 @@
     MATRIX_PARAMS(x), MATRIX_PARAMS(y), REF_PARAMS(const element, w),                              \
         REF_PARAMS(const float, bias), uint n_rows, uint n_in, uint n_out, uint accumulate
 
-__kernel GROUP_OF(1) void linear_few(LINEAR_PARAMS) {
+__kernel ONE_ITEM void linear_few(LINEAR_PARAMS) {
     const uint first = (uint)get_group_id(0) * RUN, end = min(first + RUN, n_out);
     if (n_rows == 0) return;
     x += x_offset;
@@ -123,7 +123,7 @@ static inline void store_part(float16 x, __global float *p, int n) {
         for (int i = 0; i < n; i++) p[i] = ((const float *)&x)[i];
 }
 
-__kernel GROUP_OF(1) void linear_many(LINEAR_PARAMS) {
+__kernel ONE_ITEM void linear_many(LINEAR_PARAMS) {
     float16 panel[DEPTH][2];
     const uint j = (uint)get_group_id(0) * PANEL, row0 = (uint)get_group_id(1) * MOST_ROWS;
     if (row0 >= n_rows) return;

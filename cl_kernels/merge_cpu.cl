@@ -5,7 +5,7 @@
  * Work split: a work-item owns one (row, head); its sums wait in out. */
 #include "cpu.clh"
 
-__kernel GROUP_OF(1) void merge_states(uint n_parts, uint n_rows, uint n_heads, uint dim,
+__kernel ONE_ITEM void merge_states(uint n_parts, uint n_rows, uint n_heads, uint dim,
                                        REF_PARAMS(const float, outs), REF_PARAMS(const float, lses),
                                        MATRIX_PARAMS(out), REF_PARAMS(float, lse)) {
     const ulong n = (ulong)n_rows * n_heads, state = get_group_id(0);

@@ -21,7 +21,7 @@
 #define ROWS   4
 #define PART   32 /* rows that are summed before their sum goes to the others' */
 /* Vectors of sums at a time: 4 x 2 registers in either case. */
-#ifdef __AVX512F__
+#if WIDE
 #define STEP 2
 #else
 #define STEP 1
@@ -185,7 +185,7 @@ static inline void put_values(const key_block *k, const span *s, __global float 
     }
 }
 
-__kernel GROUP_OF(1) void observe_run(
+__kernel ONE_ITEM void observe_run(
 #if LOGITS
     BATCH_PARAMS, OBSERVE_PARAMS, REF_PARAMS(const float, source), ulong row_stride,
     ulong source_stride,

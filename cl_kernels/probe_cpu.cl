@@ -12,7 +12,7 @@
 
 typedef uint uint16_at4 __attribute__((ext_vector_type(16), aligned(4)));
 
-__kernel GROUP_OF(1) void read_run(REF_PARAMS(const uint, from), ulong n, REF_PARAMS(uint, out)) {
+__kernel ONE_ITEM void read_run(REF_PARAMS(const uint, from), ulong n, REF_PARAMS(uint, out)) {
     const ulong stream = n / get_global_size(0) / STREAMS;
     __global const uint *p = from + from_offset + 16 * stream * STREAMS * get_global_id(0);
     uint16 sum[STREAMS];

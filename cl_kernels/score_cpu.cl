@@ -10,7 +10,7 @@
 #define RUN_PAGES 256
 #endif
 
-__kernel GROUP_OF(1) void score_pages(BOUNDS_PARAMS, BATCH_PARAMS, MATRIX_PARAMS(q),
+__kernel ONE_ITEM void score_pages(BOUNDS_PARAMS, BATCH_PARAMS, MATRIX_PARAMS(q),
                                       REF_PARAMS(float, scores), uint score_stride) {
     score_state s;
     const uint head = (uint)get_group_id(0) % n_kv_heads, run = (uint)get_group_id(0) / n_kv_heads;

@@ -5,7 +5,7 @@
 #include "select_cpu.clh"
 
 /* scores may be NULL. */
-__kernel GROUP_OF(1) void select_entries(BATCH_PARAMS, uint granularity, uint k, uint sinks,
+__kernel ONE_ITEM void select_entries(BATCH_PARAMS, uint granularity, uint k, uint sinks,
                                          uint recent, REF_PARAMS(const float, scores),
                                          uint score_stride, REF_PARAMS(int, pages),
                                          REF_PARAMS(int, count), uint capacity) {

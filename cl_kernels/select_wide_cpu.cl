@@ -93,7 +93,7 @@ static inline uint list_first(__global const uint *words, uint n, uint want, uin
     return length;
 }
 
-__kernel GROUP_OF(1) void select_wide_lanes(WIDE_PARAMS) {
+__kernel ONE_ITEM void select_wide_lanes(WIDE_PARAMS) {
     const uint owner = (uint)get_group_id(0);
     if (owner >= n_rows * n_kv_heads) return;
     LANE_OF_PARAMS(owner);

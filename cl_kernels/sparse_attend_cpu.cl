@@ -7,7 +7,7 @@
 #include "score_cpu.clh"
 #include "select_cpu.clh"
 
-__kernel GROUP_OF(1) void sparse_attend(
+__kernel ONE_ITEM void sparse_attend(
     KV_PARAMS, BOUNDS_PARAMS, BATCH_PARAMS, MATRIX_PARAMS(q), REF_PARAMS(float, scores),
     uint score_stride, uint k, uint sinks, uint recent, REF_PARAMS(int, pages),
     REF_PARAMS(int, count), uint capacity, float scale, float soft_cap, MATRIX_PARAMS(out),

@@ -14,7 +14,18 @@ typedef struct tms_graph tms_graph; /* a recording of what was enqueued */
 
 /* Which form of an op runs. AUTO is the best one that takes the case; the others are for tests and
  * benches, and an op that has no such form for the case answers E_UNSUPPORTED with the reason. */
-typedef enum tms_form { TMS_FORM_AUTO = 0, TMS_FORM_BASE = 1, TMS_FORM_CPU = 2 } tms_form;
+typedef enum tms_form {
+    TMS_FORM_AUTO = 0,
+    TMS_FORM_BASE = 1,
+    TMS_FORM_CPU = 2,
+    /* The CPU form in the other one of its two shapes, of those that have two: for many wide
+     * registers or for few narrow ones. */
+    TMS_FORM_CPU_OTHER = 3
+} tms_form;
+
+static inline bool tms_form_is_cpu(tms_form form) {
+    return form == TMS_FORM_CPU || form == TMS_FORM_CPU_OTHER;
+}
 
 /* Where log lines go; the core fills it from the context's callback and TAMIS_LOG. */
 typedef struct tms_log {
@@ -28,9 +39,10 @@ typedef struct tms_device {
     const tms_backend *backend;
     tamis_device_info info;
     tms_log log;
-    tms_form form;       /* what the ops obey */
-    tamis_error error;   /* text of the last failed call */
-    tamis_status sticky; /* set by a late device error; every later call returns it */
+    tms_form form;         /* what the ops obey */
+    const char *base_only; /* why AUTO takes no other form than base; NULL where it does */
+    tamis_error error;     /* text of the last failed call */
+    tamis_status sticky;   /* set by a late device error; every later call returns it */
 } tms_device;
 
 /* ---- The table ------------------------------------------------------------------------------- */

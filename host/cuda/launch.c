@@ -213,7 +213,7 @@ tms_cu_grid tms_cu_items(uint64_t n, uint32_t threads) {
 /* ---- Forms ----------------------------------------------------------------------------------- */
 
 tamis_status tms_cu_base_only(tms_device *dev, const char *op) {
-    if (dev->form != TMS_FORM_CPU) return TAMIS_OK;
+    if (!tms_form_is_cpu(dev->form)) return TAMIS_OK;
     return tms_device_fail(dev, TAMIS_E_UNSUPPORTED, "%s: no CPU form: the device is not a CPU",
                            op);
 }

@@ -5,7 +5,7 @@
 
 const char *tms_cu_sparse_attend_refusal(tms_device *dev, const tms_sparse_attend *p) {
     const tms_batch *b = &p->attend.batch;
-    if (dev->form == TMS_FORM_CPU) return "no CPU form: the device is not a CPU";
+    if (tms_form_is_cpu(dev->form)) return "no CPU form: the device is not a CPU";
     if (p->attend.logits.mem) return "logits are asked for";
     if (!p->score.scores.mem) return "there are no scores";
     if (tms_select_is_wide(&p->select)) return "a wide selection";

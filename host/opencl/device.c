@@ -10,6 +10,8 @@
 /* What the base kernels take of local memory at most, and their largest group. */
 #define NEED_LOCAL_BYTES (32u << 10)
 #define NEED_GROUP       256u
+/* What kernels may read of memory that is absent: a few pages of any shape. */
+#define NOTHING_BYTES (256u << 10)
 
 typedef struct found {
     cl_platform_id platform;
@@ -172,15 +174,50 @@ static tamis_status find(const char *id, found *out, tamis_error *error) {
     return status;
 }
 
-/* The one place for what is a vendor's own. HAVE_PREFETCH: the compiler knows clang's builtin.
- * HAVE_FP16_VECTORS: it widens vectors of __fp16, by one instruction where vload_half takes more.
- * The simulator oclgrind does not know every instruction that its compiler's optimiser makes. */
-static void set_options(tms_cl_device *cl, const char *platform) {
-    bool pocl = cl->cpu && strcmp(platform, "Portable Computing Language") == 0;
-    bool simulator = strcmp(platform, "Oclgrind") == 0;
+/* The one place for what is a vendor's own. */
+typedef struct vendor {
+    const char *platform;
+    bool cpu_forms;      /* have proved themselves there: right, and faster than the base forms */
+    bool clang;          /* the compiler knows clang's builtins for prefetch and vectors of __fp16,
+                      * which one instruction widens where vload_half takes more */
+    bool wide_grids;     /* kernels are compiled once more for wide grids */
+    bool keeps_programs; /* the driver has a cache of its own, or compiles in no time */
+    bool plain; /* it does not know every instruction that its compiler's optimiser makes */
+} vendor;
+
+static const vendor VENDORS[] = {
+    {"Portable Computing Language", .cpu_forms = true, .clang = true, .wide_grids = true,
+     .keeps_programs = true},
+    {"Intel(R) OpenCL", .cpu_forms = true},
+    {"Oclgrind", .cpu_forms = true, .keeps_programs = true, .plain = true},
+};
+
+static void set_vendor(tms_cl_device *cl, const char *platform) {
+    static const vendor unknown = {NULL};
+    const vendor *v = &unknown;
+    for (size_t i = 0; i < sizeof VENDORS / sizeof *VENDORS; i++)
+        if (strcmp(platform, VENDORS[i].platform) == 0) v = &VENDORS[i];
+    const bool clang = cl->cpu && v->clang;
+    if (!cl->cpu)
+        cl->base.base_only = "the device is not a CPU";
+    else if (!v->cpu_forms)
+        cl->base.base_only = "the CPU forms have not proved themselves on this driver";
+    cl->wide_grids = cl->cpu && v->wide_grids;
+    cl->keeps_programs = v->keeps_programs;
     snprintf(cl->options, sizeof cl->options,
-             "-cl-std=CL1.2 -DHAVE_PREFETCH=%d -DHAVE_FP16_VECTORS=%d%s", pocl, pocl,
-             simulator ? " -cl-opt-disable" : "");
+             "-cl-std=CL1.2 -DHAVE_PREFETCH=%d -DHAVE_FP16_VECTORS=%d%s", clang, clang,
+             v->plain ? " -cl-opt-disable" : "");
+}
+
+/* NULL with the reason in `code`. */
+static cl_mem zeros(tms_cl_device *cl, size_t bytes, cl_int *code) {
+    void *host = calloc(1, bytes);
+    *code = CL_OUT_OF_HOST_MEMORY;
+    if (!host) return NULL;
+    cl_mem mem =
+        clCreateBuffer(cl->context, CL_MEM_READ_WRITE | CL_MEM_COPY_HOST_PTR, bytes, host, code);
+    free(host);
+    return mem;
 }
 
 tamis_status tms_cl_open(const char *id, const tms_log *log, tms_device **out, tamis_error *error) {
@@ -196,16 +233,14 @@ tamis_status tms_cl_open(const char *id, const tms_log *log, tms_device **out, t
     cl_int code;
     char platform[64] = "";
     clGetPlatformInfo(f.platform, CL_PLATFORM_NAME, sizeof platform - 1, platform, NULL);
-    set_options(cl, platform);
+    set_vendor(cl, platform);
     cl_context_properties properties[] = {CL_CONTEXT_PLATFORM, (cl_context_properties)f.platform,
                                           0};
     cl->context = clCreateContext(properties, 1, &cl->id, NULL, NULL, &code);
     if (code == CL_SUCCESS)
         cl->queue = clCreateCommandQueue(cl->context, cl->id, CL_QUEUE_PROFILING_ENABLE, &code);
-    cl_int zeros[2] = {0, 0};
-    if (code == CL_SUCCESS && cl->cpu)
-        cl->items = clCreateBuffer(cl->context, CL_MEM_READ_WRITE | CL_MEM_COPY_HOST_PTR,
-                                   sizeof zeros, zeros, &code);
+    if (code == CL_SUCCESS && cl->cpu) cl->items = zeros(cl, 2 * sizeof(cl_int), &code);
+    if (code == CL_SUCCESS) cl->nothing = zeros(cl, NOTHING_BYTES, &code);
     if (code != CL_SUCCESS) {
         tms_cl_close(&cl->base);
         return tms_error_set(error, TAMIS_E_DEVICE, "%s (%s): opening failed: %s (%d)", id,
@@ -222,6 +257,7 @@ void tms_cl_close(tms_device *dev) {
     tms_cl_programs_free(cl);
     tms_cl_staging_free(&cl->staging);
     if (cl->items) clReleaseMemObject(cl->items);
+    if (cl->nothing) clReleaseMemObject(cl->nothing);
     if (cl->queue) clReleaseCommandQueue(cl->queue);
     if (cl->context) clReleaseContext(cl->context);
     free(cl);

@@ -23,8 +23,9 @@ static void set_arg(tms_cl_launch *l, size_t bytes, const void *value) {
     l->n_args++;
 }
 
-void tms_cl_ref(tms_cl_launch *l, tms_ref ref, size_t element, uint64_t n) {
-    cl_mem mem = ref.mem ? ref.mem->cl : NULL;
+/* `absent`: the argument where the memory is absent. */
+static void set_ref(tms_cl_launch *l, tms_ref ref, size_t element, uint64_t n, cl_mem absent) {
+    cl_mem mem = ref.mem ? ref.mem->cl : absent;
     cl_ulong offset = ref.mem ? ref.offset / element : 0;
     uint64_t bytes = ref.mem ? ref.mem->bytes : 0;
     bool inside = ref.offset <= bytes && n <= (bytes - ref.offset) / element;
@@ -38,8 +39,14 @@ void tms_cl_ref(tms_cl_launch *l, tms_ref ref, size_t element, uint64_t n) {
     set_arg(l, sizeof offset, &offset);
 }
 
+/* Compilers read what all work-items of a group read alike before the test that guards it (Intel's
+ * does, in kernels with barriers): a launch without rows gets memory to read, too. */
+void tms_cl_ref(tms_cl_launch *l, tms_ref ref, size_t element, uint64_t n) {
+    set_ref(l, ref, element, n, tms_cl(l->dev)->nothing);
+}
+
 void tms_cl_optional(tms_cl_launch *l, tms_ref ref, size_t element, uint64_t n) {
-    tms_cl_ref(l, ref, element, ref.mem ? n : 0);
+    set_ref(l, ref, element, ref.mem ? n : 0, NULL);
 }
 
 void tms_cl_reached(tms_cl_launch *l, tms_ref ref, size_t element, uint64_t n) {
@@ -77,7 +84,7 @@ void tms_cl_batch(tms_cl_launch *l, const tms_batch *batch) {
     tms_cl_u32(l, batch->n_rows);
     tms_cl_u32(l, batch->n_kv_heads);
     tms_cl_ref(l, batch->row_seq, sizeof(cl_int), n);
-    tms_cl_optional(l, batch->visible, sizeof(cl_int), n * batch->n_kv_heads);
+    tms_cl_ref(l, batch->visible, sizeof(cl_int), batch->visible.mem ? n * batch->n_kv_heads : 0);
     tms_cl_reached(l, batch->table, sizeof(cl_int), n);
     tms_cl_u64(l, batch->seq_stride);
     tms_cl_u64(l, batch->head_stride);
@@ -102,7 +109,7 @@ static tamis_status run(tms_cl_launch *l, uint32_t lanes, uint64_t x, uint64_t y
                         l->name);
 }
 
-/* PoCL compiles a kernel once more for grids of this many work-items along a dimension. */
+/* From this many work-items along a dimension on a grid is wide. */
 #define WIDE_GRID 65536u
 
 static void check_items(tms_cl_launch *l, uint64_t n) {
@@ -124,8 +131,8 @@ tamis_status tms_cl_run_items(tms_cl_launch *l, uint64_t n) {
 tamis_status tms_cl_run_groups(tms_cl_launch *l, uint32_t lanes, uint64_t x, uint64_t y) {
     if (x && y) return run(l, lanes, x, y);
     tamis_status status = run(l, lanes, 1, 1);
-    /* Base kernels on a CPU may meet wide grids later: that one is built now, too. */
-    if (status == TAMIS_OK && tms_cl(l->dev)->cpu && lanes > 1)
+    /* Base kernels may meet wide grids later: that one is built now, too. */
+    if (status == TAMIS_OK && tms_cl(l->dev)->wide_grids && lanes > 1)
         status = run(l, lanes, WIDE_GRID / lanes, 1);
     return status;
 }
@@ -139,11 +146,16 @@ tamis_status tms_cl_run_queue(tms_cl_launch *l, uint64_t n) {
 }
 
 tamis_status tms_cl_choose(tms_device *dev, const char *op, const char *refusal, bool *cpu) {
-    if (!tms_cl(dev)->cpu && dev->form == TMS_FORM_CPU) refusal = "the device is not a CPU";
-    *cpu = tms_cl(dev)->cpu && dev->form != TMS_FORM_BASE && !refusal;
-    if (dev->form == TMS_FORM_CPU && !*cpu)
+    const bool forced = tms_form_is_cpu(dev->form);
+    if (!tms_cl(dev)->cpu && forced) refusal = "the device is not a CPU";
+    *cpu = !refusal && (forced || (dev->form == TMS_FORM_AUTO && !dev->base_only));
+    if (forced && !*cpu)
         return tms_device_fail(dev, TAMIS_E_UNSUPPORTED, "%s: no CPU form: %s", op, refusal);
     return TAMIS_OK;
+}
+
+const char *tms_cl_shape(const tms_device *dev) {
+    return dev->form == TMS_FORM_CPU_OTHER ? " -DOTHER_SHAPE=1" : "";
 }
 
 tamis_status tms_cl_base_only(tms_device *dev, const char *op) {

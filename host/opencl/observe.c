@@ -68,15 +68,17 @@ static tamis_status run_cpu(tms_device *dev, const tms_observe *p) {
     const uint64_t items = b->n_rows ? (uint64_t)p->n_items * b->n_kv_heads * runs : 0;
     tms_cl_launch l;
     if (p->logits.mem) {
-        l = tms_cl_begin(dev, "observe_cpu.cl", "observe_run", "-DLOGITS=1 -DRUN=%u", RUN_SLOTS);
+        l = tms_cl_begin(dev, "observe_cpu.cl", "observe_run", "-DLOGITS=1 -DRUN=%u%s", RUN_SLOTS,
+                         tms_cl_shape(dev));
         tms_cl_batch(&l, b);
         set_observe(&l, p);
         tms_cl_ref(&l, p->logits, sizeof(cl_float), n_logits(p));
         tms_cl_u64(&l, b->n_heads * p->logit_stride);
         tms_cl_u64(&l, p->logit_stride);
     } else {
-        l = tms_cl_begin(dev, "observe_cpu.cl", "observe_run", "-DDTYPE=%d -DHEAD_DIM=%u -DRUN=%u",
-                         p->kv.dtype, p->kv.head_dim, RUN_SLOTS);
+        l = tms_cl_begin(dev, "observe_cpu.cl", "observe_run",
+                         "-DDTYPE=%d -DHEAD_DIM=%u -DRUN=%u%s", p->kv.dtype, p->kv.head_dim,
+                         RUN_SLOTS, tms_cl_shape(dev));
         tms_cl_kv(&l, &p->kv, b->n_rows);
         tms_cl_batch(&l, b);
         set_observe(&l, p);

@@ -29,8 +29,11 @@ typedef struct tms_cl_device {
     cl_device_id id;
     cl_context context;
     cl_command_queue queue;
-    bool cpu;             /* memory is the host's and kernels in CPU shape pay */
+    bool cpu;             /* memory is the host's and a work-group runs on one core */
+    bool wide_grids;      /* the driver compiles kernels once more for wide grids */
+    bool keeps_programs;  /* the driver has a cache of what it compiled */
     cl_mem items;         /* the counter of tms_cl_run_queue on CPUs */
+    cl_mem nothing;       /* zeros in the place of memory that a launch does without */
     uint64_t memory_used; /* bytes of all tms_mem */
     char options[160];    /* of every build: language version and what is the vendor's own */
     tms_cl_program *programs;
@@ -90,6 +93,21 @@ extern const tms_cl_text tms_cl_texts[];
  * is set, else as built in. The caller frees it; NULL leaves the reason in dev->error. */
 char *tms_cl_text_load(tms_device *dev, const char *file);
 
+/* cache.c: where the binary of a program is kept. */
+typedef struct tms_cl_cache_entry {
+    uint8_t key[16];
+    char path[1024];
+} tms_cl_cache_entry;
+/* False where nothing is kept: by TAMIS_KERNEL_CACHE=none, without a home, or because the driver
+ * keeps programs itself. */
+bool tms_cl_cache_entry_of(const tms_cl_device *cl, const char *options, const char *source,
+                           tms_cl_cache_entry *entry);
+/* The built program, or NULL for a miss. */
+cl_program tms_cl_cache_load(tms_cl_device *cl, const tms_cl_cache_entry *entry,
+                             const char *options);
+/* A failure costs the next process the time to compile and is an info line of the log. */
+void tms_cl_cache_store(tms_cl_device *cl, const tms_cl_cache_entry *entry, cl_program program);
+
 /* program.c: a kernel of `file` built with `options`, kept for the device's life. */
 tamis_status tms_cl_kernel_get(tms_device *dev, const char *file, const char *kernel,
                                const char *options, cl_kernel *out);
@@ -144,6 +162,9 @@ tamis_status tms_cl_run_queue(tms_cl_launch *l, uint64_t n);
 /* Which form an op takes: *cpu is true if the CPU form is wanted and `refusal`, why it does not
  * take the case, is NULL. E_UNSUPPORTED with the refusal if that form is forced. */
 tamis_status tms_cl_choose(tms_device *dev, const char *op, const char *refusal, bool *cpu);
+
+/* Options for CPU forms of two shapes: which one is asked for. */
+const char *tms_cl_shape(const tms_device *dev);
 
 /* For ops without a CPU form: E_UNSUPPORTED if that form is forced. */
 tamis_status tms_cl_base_only(tms_device *dev, const char *op);

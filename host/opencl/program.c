@@ -4,6 +4,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 struct tms_cl_program {
     tms_cl_program *next;
@@ -33,20 +34,14 @@ static tamis_status build_failed(tms_device *dev, cl_program program, const char
     return status;
 }
 
-static tamis_status build(tms_device *dev, const char *file, const char *options, const char *key,
-                          cl_program *out) {
+/* By the driver's compiler. */
+static tamis_status compile(tms_device *dev, const char *source, const char *options,
+                            const char *key, cl_program *out) {
     tms_cl_device *cl = tms_cl(dev);
-    char *text = tms_cl_text_load(dev, file);
-    if (!text) return dev->error.status;
     cl_int code;
-    const char *source = text;
     cl_program program = clCreateProgramWithSource(cl->context, 1, &source, NULL, &code);
-    free(text);
     if (code != CL_SUCCESS) return tms_cl_check(dev, code, key);
-    char all[768];
-    snprintf(all, sizeof all, "%s %s", cl->options, options);
-    tms_log_line(&dev->log, TAMIS_LOG_DEBUG, "building %s", key);
-    code = clBuildProgram(program, 1, &cl->id, all, NULL, NULL);
+    code = clBuildProgram(program, 1, &cl->id, options, NULL, NULL);
     if (code != CL_SUCCESS) {
         tamis_status status = build_failed(dev, program, key, code);
         clReleaseProgram(program);
@@ -54,6 +49,34 @@ static tamis_status build(tms_device *dev, const char *file, const char *options
     }
     *out = program;
     return TAMIS_OK;
+}
+
+static double milliseconds(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec * 1e3 + (double)now.tv_nsec * 1e-6;
+}
+
+/* From the cache, else by compiling. */
+static tamis_status build(tms_device *dev, const char *file, const char *options, const char *key,
+                          cl_program *out) {
+    tms_cl_device *cl = tms_cl(dev);
+    char all[768];
+    char *source = tms_cl_text_load(dev, file);
+    if (!source) return dev->error.status;
+    snprintf(all, sizeof all, "%s %s", cl->options, options);
+    tms_cl_cache_entry entry;
+    tms_log_line(&dev->log, TAMIS_LOG_DEBUG, "building %s", key);
+    const double begin = milliseconds();
+    const bool kept = tms_cl_cache_entry_of(cl, all, source, &entry);
+    *out = kept ? tms_cl_cache_load(cl, &entry, all) : NULL;
+    const bool hit = *out != NULL;
+    tamis_status status = hit ? TAMIS_OK : compile(dev, source, all, key, out);
+    if (status == TAMIS_OK && kept && !hit) tms_cl_cache_store(cl, &entry, *out);
+    tms_log_line(&dev->log, TAMIS_LOG_DEBUG, "%s %s in %.0f ms", hit ? "loaded" : "compiled", key,
+                 milliseconds() - begin);
+    free(source);
+    return status;
 }
 
 static tamis_status program_get(tms_device *dev, const char *file, const char *options,

@@ -8,6 +8,7 @@ const char *tms_cl_sparse_attend_refusal(tms_device *dev, const tms_sparse_atten
     uint64_t lanes = (uint64_t)b->n_rows * b->n_kv_heads;
     if (!tms_cl(dev)->cpu) return "the device is not a CPU";
     if (dev->form == TMS_FORM_BASE) return "there is no base form";
+    if (dev->form == TMS_FORM_AUTO && dev->base_only) return dev->base_only;
     if (p->attend.intervals.mem) return "rows with intervals";
     if (p->attend.logits.mem) return "logits are asked for";
     if (p->attend.max_pages > TMS_CL_SPLIT_PAGES) return "lists of more than one split";
@@ -36,9 +37,10 @@ tamis_status tms_cl_sparse_attend(tms_device *dev, const tms_sparse_attend *p) {
     uint64_t width = (uint64_t)b->n_heads * a->kv.head_dim;
     tms_cl_launch l =
         tms_cl_begin(dev, "sparse_attend_cpu.cl", "sparse_attend",
-                     "-DDTYPE=%d -DHEAD_DIM=%u -DPAGE_SIZE=%u -DGROUP=%u -DSOFT_CAP=%d -DRULE=%d",
+                     "-DDTYPE=%d -DHEAD_DIM=%u -DPAGE_SIZE=%u -DGROUP=%u -DSOFT_CAP=%d -DRULE=%d"
+                     "%s",
                      a->kv.dtype, a->kv.head_dim, a->kv.page_size, b->n_heads / b->n_kv_heads,
-                     a->soft_cap > 0, p->score.group);
+                     a->soft_cap > 0, p->score.group, tms_cl_shape(dev));
     tms_cl_kv(&l, &a->kv, b->n_rows);
     tms_cl_bounds_of(&l, &p->score.kv, b->n_rows);
     tms_cl_batch(&l, b);

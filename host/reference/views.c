@@ -4,7 +4,7 @@
 
 tms_views tms_views_begin(tms_device *dev) {
     tms_views views = {dev, dev->sticky};
-    if (views.status == TAMIS_OK && dev->form == TMS_FORM_CPU)
+    if (views.status == TAMIS_OK && tms_form_is_cpu(dev->form))
         views.status = tms_device_fail(dev, TAMIS_E_UNSUPPORTED, "the reference has no CPU form");
     return views;
 }

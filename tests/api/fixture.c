@@ -9,6 +9,7 @@
 tamis_error test_error;
 const char *test_device = "reference";
 uint32_t test_builds;
+tamis_log_fn test_log;
 
 void test_ok(tamis_status status, const char *call, const char *file, int line) {
     if (status == TAMIS_OK) return;
@@ -65,7 +66,7 @@ tamis_cache_params test_shape(void) {
 }
 
 static void count_builds(void *user, tamis_log_level level, const char *text) {
-    (void)user;
+    if (test_log) test_log(user, level, text);
     test_builds += level == TAMIS_LOG_DEBUG && strncmp(text, "building ", 9) == 0;
 }
 

@@ -35,6 +35,9 @@ int test_begin(int argc, char **argv);
 /* Kernel builds so far, as the debug lines of the worlds' contexts tell of them. */
 extern uint32_t test_builds;
 
+/* Also takes every log line of the worlds' contexts, unless NULL. */
+extern tamis_log_fn test_log;
+
 /* A seeded generator: the next of `state`, and one below n. */
 uint64_t test_random(uint64_t *state);
 uint32_t test_below(uint64_t *state, uint32_t n);

@@ -524,6 +524,7 @@ const check_op check_op_attend = {
     .oracle = oracle,
     .launch = launch,
     .cpu_form = cpu_form,
+    .cpu_shapes = true,
     .rows = check_lanes_rows,
     .settle = check_settle_lse,
     .again_name = "all pages by list against no lists",

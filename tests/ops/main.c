@@ -21,7 +21,9 @@ static const char usage_text[] =
     "  --device D     opencl:0, opencl, reference; default: every usable device\n"
     "  --list L       cases: smoke, ci (default), full, oclgrind, bench\n"
     "  --case S       one case instead of a list; may be repeated\n"
-    "  --form F       base, cpu or auto; default: each\n"
+    "  --form F       base, cpu, cpu-other (its other shape) or auto; default: each that the op "
+    "has\n"
+    "                 and the device takes by itself\n"
     "  --mode M       correct (default), bitwise, bench (default list: bench)\n"
     "  --seed N       of the data; default 1\n"
     "  --json         rows as JSON on stdout, text on stderr\n"
@@ -54,7 +56,7 @@ static int word_index(const char *name, const char *const *names, int count) {
 
 static int take_value(arguments *args, const char *flag, const char *value) {
     static const char *const modes[] = {"correct", "bitwise", "bench"};
-    static const char *const forms[] = {"auto", "base", "cpu"};
+    static const char *const forms[] = {"auto", "base", "cpu", "cpu-other"};
     char why[256], *end;
     check_case item;
     int index;
@@ -69,7 +71,7 @@ static int take_value(arguments *args, const char *flag, const char *value) {
         }
         check_cases_add(&args->cases, &item);
     } else if (strcmp(flag, "--form") == 0) {
-        if ((args->options.form = word_index(value, forms, 3)) < 0)
+        if ((args->options.form = word_index(value, forms, 4)) < 0)
             return wrong("no such form:", value);
     } else if (strcmp(flag, "--mode") == 0) {
         if ((index = word_index(value, modes, 3)) < 0) return wrong("no such mode:", value);

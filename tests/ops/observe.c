@@ -393,6 +393,7 @@ const check_op check_op_observe = {
     .oracle = oracle,
     .launch = launch,
     .cpu_form = check_any_case,
+    .cpu_shapes = true,
     .rows = items,
     .rows_alone = true,
     .bytes = bytes,

@@ -30,8 +30,10 @@ static struct {
 static char running[1024];
 
 static const char *form_name(tms_form form) {
-    static const char *const names[] = {
-        [TMS_FORM_AUTO] = "auto", [TMS_FORM_BASE] = "base", [TMS_FORM_CPU] = "cpu"};
+    static const char *const names[] = {[TMS_FORM_AUTO] = "auto",
+                                        [TMS_FORM_BASE] = "base",
+                                        [TMS_FORM_CPU] = "cpu",
+                                        [TMS_FORM_CPU_OTHER] = "cpu-other"};
     return names[form];
 }
 

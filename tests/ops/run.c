@@ -188,7 +188,7 @@ static void run_bench(check_side *side, check_result *result) {
  * failure. */
 static void judge_skip(const check_case *c, const tms_device *dev, tms_form form,
                        check_result *result) {
-    const bool owed = form != TMS_FORM_CPU ||
+    const bool owed = !tms_form_is_cpu(form) ||
                       (dev->info.kind == TAMIS_DEVICE_CPU && c->op->cpu_form && c->op->cpu_form(c));
     if (result->verdict == CHECK_SKIPPED && owed && !c->op->refusal) result->verdict = CHECK_FAILED;
 }
@@ -217,16 +217,24 @@ static void run_form(const check_options *options, tms_device *dev, tms_device *
     check_report_result(data->c, form, &result);
 }
 
+/* Without a form asked for: all that the op has and the device may take by itself. */
+static bool is_asked(const check_options *options, const tms_device *dev, const check_op *op,
+                     tms_form form) {
+    if (check_is_reference(dev) && form != TMS_FORM_AUTO) return false; /* it has one form */
+    if (options->form >= 0) return options->form == (int)form;
+    if (form == TMS_FORM_CPU_OTHER && !op->cpu_shapes) return false;
+    return !tms_form_is_cpu(form) || !dev->base_only;
+}
+
 void check_run_case(const check_options *options, tms_device *dev, tms_device *reference,
                     const check_case *c) {
-    static const tms_form forms[] = {TMS_FORM_BASE, TMS_FORM_CPU, TMS_FORM_AUTO};
+    static const tms_form forms[] = {TMS_FORM_BASE, TMS_FORM_CPU, TMS_FORM_CPU_OTHER,
+                                     TMS_FORM_AUTO};
     check_data data;
     check_data_make(&data, c, options->seed);
     if (options->mode == MODE_CORRECT) c->op->oracle(&data);
     for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++) {
-        const bool asked = options->form < 0 || options->form == (int)forms[i];
-        /* The reference has one form. */
-        if (asked && (!check_is_reference(dev) || forms[i] == TMS_FORM_AUTO))
+        if (is_asked(options, dev, c->op, forms[i]))
             run_form(options, dev, reference, &data, forms[i]);
     }
     check_data_free(&data);

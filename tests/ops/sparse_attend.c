@@ -278,6 +278,7 @@ const check_op check_op_sparse_attend = {
     .launch = launch,
     .rows = check_lanes_rows,
     .refusal = refusal,
+    .cpu_shapes = true,
     .settle = settle,
     .judge = judge,
     .again_name = "three launches against the fused one",

@@ -1,0 +1,217 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Programs that the OpenCL backend keeps on disk: what the next context finds there, what damage
+ * does, and where nothing can be kept. */
+#define _XOPEN_SOURCE 700 /* mkdtemp, nftw */
+#include "tests/api/fixture.h"
+
+#include <ftw.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#define N_TOKENS 40
+
+static char folder[64];
+static unsigned compiled, loaded, unwritten; /* programs, as the log tells of them */
+
+static void count_line(void *user, tamis_log_level level, const char *text) {
+    (void)user;
+    compiled += level == TAMIS_LOG_DEBUG && strncmp(text, "compiled ", 9) == 0;
+    loaded += level == TAMIS_LOG_DEBUG && strncmp(text, "loaded ", 7) == 0;
+    unwritten += level == TAMIS_LOG_INFO && strncmp(text, "kernel cache: ", 14) == 0;
+}
+
+/* A context with a plan, a few steps through it, and what was written read back. */
+static void use_kernels(void) {
+    const tamis_cache_params shape = test_shape();
+    tamis_plan_params params = {.max_context = 64};
+    tamis_sequence sequence;
+    uint64_t tokens[N_TOKENS];
+    test_world w;
+    for (uint64_t i = 0; i < N_TOKENS; i++)
+        tokens[i] = i;
+    compiled = loaded = unwritten = 0;
+    tamis_selection_default(TAMIS_SELECT_QUEST, &params.selection);
+    params.selection.budget = 32;
+    params.selection.recent = 8;
+    test_open(&w, &shape, &params);
+    OK(tamis_cache_add(w.cache, &sequence, &test_error));
+    OK(test_append(&w, sequence, tokens, N_TOKENS));
+    test_expect(&w, sequence, 1, 1, 0, tokens, N_TOKENS);
+    test_close(&w);
+}
+
+/* ---- The folder's files ---------------------------------------------------------------------- */
+
+static void (*each_file)(const char *path, off_t bytes);
+static unsigned n_files;
+
+static int visit(const char *path, const struct stat *info, int kind, struct FTW *at) {
+    (void)at;
+    if (kind != FTW_F) return 0;
+    n_files++;
+    if (each_file) each_file(path, info->st_size);
+    return 0;
+}
+
+/* Calls `each`, which may be NULL, for every file; returns how many there are. */
+static unsigned for_files(void (*each)(const char *path, off_t bytes)) {
+    n_files = 0;
+    each_file = each;
+    assert_int_equal(nftw(folder, visit, 8, FTW_PHYS), 0);
+    return n_files;
+}
+
+static void cut(const char *path, off_t bytes) {
+    assert_int_equal(truncate(path, bytes - 1), 0);
+}
+
+static void empty(const char *path, off_t bytes) {
+    (void)bytes;
+    assert_int_equal(truncate(path, 0), 0);
+}
+
+static void change_byte(const char *path, off_t at) {
+    FILE *f = fopen(path, "r+b");
+    assert_non_null(f);
+    assert_int_equal(fseek(f, (long)at, SEEK_SET), 0);
+    const int byte = fgetc(f);
+    assert_int_equal(fseek(f, (long)at, SEEK_SET), 0);
+    assert_int_equal(fputc(byte ^ 1, f), byte ^ 1);
+    assert_int_equal(fclose(f), 0);
+}
+
+static void change_first(const char *path, off_t bytes) {
+    (void)bytes;
+    change_byte(path, 0);
+}
+
+static void change_middle(const char *path, off_t bytes) {
+    change_byte(path, bytes / 2);
+}
+
+static void lengthen(const char *path, off_t bytes) {
+    (void)bytes;
+    FILE *f = fopen(path, "ab");
+    assert_non_null(f);
+    assert_int_equal(fputc(0, f), 0);
+    assert_int_equal(fclose(f), 0);
+}
+
+/* ---- Tests ----------------------------------------------------------------------------------- */
+
+static void test_second_context_compiles_nothing(void **state) {
+    (void)state;
+    use_kernels();
+    const unsigned programs = compiled;
+    assert_true(programs > 5);
+    assert_int_equal(loaded, 0);
+    assert_int_equal(for_files(NULL), programs);
+    use_kernels();
+    assert_int_equal(compiled, 0);
+    assert_int_equal(loaded, programs);
+    assert_int_equal(for_files(NULL), programs);
+}
+
+static void test_damage_is_a_miss(void **state) {
+    (void)state;
+    void (*const damages[])(const char *, off_t) = {cut, empty, change_first, change_middle,
+                                                    lengthen};
+    use_kernels();
+    const unsigned programs = compiled + loaded;
+    for (size_t i = 0; i < sizeof damages / sizeof *damages; i++) {
+        for_files(damages[i]);
+        use_kernels();
+        assert_int_equal(compiled, programs);
+        assert_int_equal(loaded, 0);
+        use_kernels(); /* and the damaged files were replaced */
+        assert_int_equal(loaded, programs);
+        assert_int_equal(for_files(NULL), programs);
+    }
+}
+
+/* Several processes that fill one folder at once. */
+static void test_processes_share_it(void **state) {
+    (void)state;
+    pid_t children[3];
+    for (size_t i = 0; i < 3; i++) {
+        children[i] = fork();
+        if (children[i] == 0) { /* a driver's threads do not survive a fork */
+            execl("/proc/self/exe", "test-api-kernel_cache", test_device, "child", (char *)NULL);
+            _exit(1);
+        }
+        assert_true(children[i] > 0);
+    }
+    for (size_t i = 0; i < 3; i++) {
+        int status;
+        assert_int_equal(waitpid(children[i], &status, 0), children[i]);
+        assert_true(WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    }
+    use_kernels();
+    assert_int_equal(compiled, 0);
+    assert_int_equal(for_files(NULL), loaded);
+}
+
+/* A file in the folder's place. */
+static void test_a_folder_that_cannot_be_written(void **state) {
+    (void)state;
+    char path[96];
+    snprintf(path, sizeof path, "%s/file", folder);
+    FILE *f = fopen(path, "w");
+    assert_non_null(f);
+    assert_int_equal(fclose(f), 0);
+    snprintf(path, sizeof path, "%s/file/kernels", folder);
+    setenv("TAMIS_KERNEL_CACHE", path, 1);
+    use_kernels();
+    assert_true(compiled > 5);
+    assert_int_equal(loaded, 0);
+    assert_int_equal(unwritten, compiled);
+    setenv("TAMIS_KERNEL_CACHE", "none", 1);
+    use_kernels();
+    assert_int_equal(loaded, 0);
+    assert_int_equal(unwritten, 0);
+    assert_int_equal(for_files(NULL), 1);
+}
+
+static int make_folder(void **state) {
+    (void)state;
+    snprintf(folder, sizeof folder, "/tmp/tamis-kernels-XXXXXX");
+    if (!mkdtemp(folder)) return -1;
+    char path[96]; /* which the library makes */
+    snprintf(path, sizeof path, "%s/a/b", folder);
+    return setenv("TAMIS_KERNEL_CACHE", path, 1);
+}
+
+static int visit_removing(const char *path, const struct stat *info, int kind, struct FTW *at) {
+    (void)info;
+    (void)kind;
+    (void)at;
+    return remove(path);
+}
+
+static int remove_folder(void **state) {
+    (void)state;
+    return nftw(folder, visit_removing, 8, FTW_PHYS | FTW_DEPTH);
+}
+
+#define IN_FOLDER(test) cmocka_unit_test_setup_teardown(test, make_folder, remove_folder)
+
+int main(int argc, char **argv) {
+    const int status = test_begin(argc, argv);
+    if (status) return status;
+    test_log = count_line;
+    if (argc > 2) {
+        use_kernels();
+        return 0;
+    }
+    const struct CMUnitTest tests[] = {
+        IN_FOLDER(test_second_context_compiles_nothing),
+        IN_FOLDER(test_damage_is_a_miss),
+        IN_FOLDER(test_processes_share_it),
+        IN_FOLDER(test_a_folder_that_cannot_be_written),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
