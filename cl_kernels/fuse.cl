@@ -3,7 +3,7 @@
  * contract: host/ops.h; meaning: host/reference/fuse.c.
  * Work split: groups along x share the slots of a lane, along y lanes are (item, KV head); in
  * fuse_heads y is the item, and a work-item serves all heads at its slot; in fuse_mean one group
- * owns a lane; in fuse_chunks a work-item owns a chunk. */
+ * owns a lane; in fuse_chunks a work-item owns a chunk, in fuse_wide_chunks a group. */
 #include "common.clh"
 
 /* tms_fuse_kind */
@@ -121,6 +121,30 @@ __kernel GROUP_OF(LANES) void fuse_chunks(FUSE_PARAMS, uint chunk) {
             sum += part;
         }
         out[out_offset + lane * out_stride + c] = sum;
+    }
+}
+
+/* The same for chunks of many slots: each work-item's in parts, then over the group. */
+__kernel GROUP_OF(LANES) void fuse_wide_chunks(FUSE_PARAMS, uint chunk) {
+    __local float scratch[LANES];
+    const uint lane = (uint)get_group_id(1), item = (uint)get_local_id(0);
+    if (lane >= n_rows * n_kv_heads) return;
+    __global const int *ids = LANE_IDS(lane);
+    const uint n = LANE_SLOTS(lane), chunks = n / chunk + (n % chunk != 0);
+    for (uint c = (uint)get_group_id(0); c < chunks; c += (uint)get_num_groups(0)) {
+        const uint end = min(chunk, n - c * chunk) + c * chunk;
+        float sum = 0.0f;
+        for (uint first = c * chunk; first < end; first += PART * LANES) {
+            float part = 0.0f;
+            for (uint i = 0; i < PART; i++) {
+                const uint slot = first + i * LANES + item;
+                if (slot < end)
+                    part += x[x_offset + value_at(lane, x_stride, ids, page_size, slot)];
+            }
+            sum += part;
+        }
+        sum = group_sum(sum, scratch);
+        if (item == 0) out[out_offset + lane * out_stride + c] = sum;
     }
 }
 

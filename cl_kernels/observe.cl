@@ -3,13 +3,17 @@
  * w = exp(logit - lse).
  * contract: host/ops.h; meaning: host/reference/observe.c.
  * Work split: a group owns LANES slots of one (item, KV head), a lane a slot, and goes through the
- * rows of the span. observe_rows forms logits from keys, ROWS rows of one query head at a time,
- * whose q lie in local memory; observe_logits reads them. */
+ * rows of the span, part_begin to part_end of them in a launch: what an item's loops may take is
+ * bounded (by a GPU's watchdog; by llvmpipe, which leaves a loop in silence after 65,535 turns).
+ * observe_rows forms logits from keys, ROWS rows of one query head at a time, whose q lie in local
+ * memory; observe_logits reads them. */
 #include "common.clh"
 #include "observe.clh"
 #define MOST_DIM 256
 #define ROWS         8
 #define FOR_EACH_ROW _Pragma("unroll") for (uint r = 0; r < ROWS; r++)
+
+#define PART_PARAMS uint part_begin, uint part_end, uint blocks
 
 static inline float join_heads(float joined, float w, uint join, uint rule) {
     const float x = join == JOIN_SQUARES ? w * w : w;
@@ -53,7 +57,7 @@ static inline ulong value_at(ulong lane, ulong stride, __global const int *ids, 
 
 __kernel GROUP_OF(LANES) void observe_rows(KV_PARAMS, BATCH_PARAMS, OBSERVE_PARAMS,
                                            MATRIX_PARAMS(q), uint head_dim, float scale,
-                                           float soft_cap, uint blocks) {
+                                           float soft_cap, PART_PARAMS) {
     __local float query[ROWS][MOST_DIM];
     __local float dots[ROWS][LANES], joined[ROWS][LANES]; /* of the lane's slot */
     __local int scratch[LANES];
@@ -64,7 +68,8 @@ __kernel GROUP_OF(LANES) void observe_rows(KV_PARAMS, BATCH_PARAMS, OBSERVE_PARA
     const uint first = spans[spans_offset + 2 * item], rows = spans[spans_offset + 2 * item + 1];
     visible += visible_offset + (ulong)first * n_kv_heads + head;
     const uint n = largest(visible, rows, n_kv_heads, scratch);
-    if (begin >= n) return;
+    const uint end = min(rows, part_end); /* what is written follows from all rows */
+    if (begin >= n || part_begin >= end) return;
     table += table_offset + row_seq[row_seq_offset + first] * seq_stride + head * head_stride;
     lse += lse_offset + first * lse_stride + head * group;
     q += q_offset + first * q_stride + (ulong)head * group * head_dim;
@@ -74,8 +79,8 @@ __kernel GROUP_OF(LANES) void observe_rows(KV_PARAMS, BATCH_PARAMS, OBSERVE_PARA
     if (live) key += table[slot / page_size] * page_stride + slot % page_size * slot_stride;
 
     float value = 0.0f, lost = 0.0f;
-    for (uint t = 0; t < rows; t += ROWS) {
-        const uint count = min(rows - t, (uint)ROWS);
+    for (uint t = part_begin; t < end; t += ROWS) {
+        const uint count = min(end - t, (uint)ROWS);
         uint most = 0;
         for (uint r = 0; r < count; r++) {
             most = max(most, (uint)visible[(ulong)(t + r) * n_kv_heads]);
@@ -87,7 +92,7 @@ __kernel GROUP_OF(LANES) void observe_rows(KV_PARAMS, BATCH_PARAMS, OBSERVE_PARA
             barrier(CLK_LOCAL_MEM_FENCE);
             for (uint r = 0; r < ROWS; r++)
                 for (uint d = lane; d < head_dim; d += LANES)
-                    query[r][d] = scale * q[min(t + r, rows - 1) * q_stride + g * head_dim + d];
+                    query[r][d] = scale * q[min(t + r, end - 1) * q_stride + g * head_dim + d];
             barrier(CLK_LOCAL_MEM_FENCE);
             if (!live) continue;
             float4 dot4[ROWS];
@@ -126,12 +131,12 @@ __kernel GROUP_OF(LANES) void observe_rows(KV_PARAMS, BATCH_PARAMS, OBSERVE_PARA
     if (!live || !values) return;
     values += values_offset + value_at(owner, value_stride, table, page_size, slot);
     value = whole_of(value, lost);
-    *values = accumulate ? join_rows(*values, value, join) : value;
+    *values = accumulate || part_begin ? join_rows(*values, value, join) : value;
 }
 
 __kernel GROUP_OF(LANES) void observe_logits(BATCH_PARAMS, OBSERVE_PARAMS,
                                              REF_PARAMS(const float, logits), ulong logit_stride,
-                                             uint blocks) {
+                                             PART_PARAMS) {
     __local int scratch[LANES];
     const uint head = (uint)get_group_id(1), n_heads = n_kv_heads * group;
     const uint slot = (uint)get_group_id(0) % blocks * LANES + (uint)get_local_id(0);
@@ -139,15 +144,16 @@ __kernel GROUP_OF(LANES) void observe_logits(BATCH_PARAMS, OBSERVE_PARAMS,
     if (item >= n_spans) return;
     const uint first = spans[spans_offset + 2 * item], rows = spans[spans_offset + 2 * item + 1];
     visible += visible_offset + (ulong)first * n_kv_heads + head;
-    const uint n = largest(visible, rows, n_kv_heads, scratch);
+    const uint n = largest(visible, rows, n_kv_heads, scratch), end = min(rows, part_end);
+    if (part_begin >= end) return;
     table += table_offset + row_seq[row_seq_offset + first] * seq_stride + head * head_stride;
     lse += lse_offset + first * lse_stride + head * group;
     logits += logits_offset + ((ulong)first * n_heads + head * group) * logit_stride + slot;
     const ulong owner = (ulong)item * n_kv_heads + head;
     float value = 0.0f, lost = 0.0f;
-    for (uint t = 0; t < rows && slot < n; t += ROWS) {
+    for (uint t = part_begin; t < end && slot < n; t += ROWS) {
         float sum = 0.0f;
-        for (uint r = t; r < min(rows, t + ROWS); r++) {
+        for (uint r = t; r < min(end, t + ROWS); r++) {
             const bool seen = slot < (uint)visible[(ulong)r * n_kv_heads];
             float joined = 0.0f;
             for (uint g = 0; g < group; g++) {
@@ -164,5 +170,5 @@ __kernel GROUP_OF(LANES) void observe_logits(BATCH_PARAMS, OBSERVE_PARAMS,
     if (slot >= n || !values) return;
     values += values_offset + value_at(owner, value_stride, table, page_size, slot);
     value = whole_of(value, lost);
-    *values = accumulate ? join_rows(*values, value, join) : value;
+    *values = accumulate || part_begin ? join_rows(*values, value, join) : value;
 }

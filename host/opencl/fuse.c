@@ -4,6 +4,8 @@
 
 /* Groups that share the slots of a lane, at most. */
 #define MOST_SHARES 64u
+/* A chunk of more slots takes a group. */
+#define WIDE_CHUNK 1024u
 
 static bool over_lists(const tms_fuse *p) {
     return p->kind == TMS_FUSE_LISTS_SUM || p->kind == TMS_FUSE_LISTS_MAX;
@@ -70,6 +72,15 @@ static tamis_status run_mean(tms_device *dev, const tms_fuse *p) {
     return tms_cl_run_groups(&l, TMS_CL_LANES, 1, (uint64_t)p->batch.n_rows * p->batch.n_kv_heads);
 }
 
+/* Chunks by work-items, or by groups: a group's worth of items for each. */
+static tamis_status run_chunks(tms_device *dev, const tms_fuse *p) {
+    const bool wide = p->chunk > WIDE_CHUNK;
+    tms_cl_launch l = begin(dev, p, wide ? "fuse_wide_chunks" : "fuse_chunks");
+    tms_cl_u32(&l, p->chunk);
+    const uint32_t slots_each = wide ? p->chunk / TMS_CL_LANES : p->chunk;
+    return run(&l, p, slots_each ? slots_each : 1, (uint64_t)p->batch.n_rows * p->batch.n_kv_heads);
+}
+
 tamis_status tms_cl_fuse(tms_device *dev, const tms_fuse *p) {
     const uint64_t items = p->batch.n_rows, lanes = items * p->batch.n_kv_heads;
     tms_cl_launch l;
@@ -84,9 +95,7 @@ tamis_status tms_cl_fuse(tms_device *dev, const tms_fuse *p) {
         l = begin(dev, p, "fuse_heads");
         return run(&l, p, 1, items);
     case TMS_FUSE_CHUNK_SUM:
-        l = begin(dev, p, "fuse_chunks");
-        tms_cl_u32(&l, p->chunk);
-        return run(&l, p, p->chunk ? p->chunk : 1, lanes);
+        return run_chunks(dev, p);
     case TMS_FUSE_LISTS_SUM:
     case TMS_FUSE_LISTS_MAX:
         l = begin(dev, p, "fuse_lists");

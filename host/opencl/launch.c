@@ -120,9 +120,10 @@ static void check_items(tms_cl_launch *l, uint64_t n) {
 }
 
 tamis_status tms_cl_run_items(tms_cl_launch *l, uint64_t n) {
-    /* A CPU runs a group as a loop: more than a few groups a core only cost. */
+    /* A CPU runs a group as a loop: more than a few groups a core only cost. A driver that is not
+     * known gets as many as a GPU: its loops may be bounded (see observe.cl). */
     uint64_t few = 4ull * l->dev->info.compute_units, wide = WIDE_GRID / TMS_CL_LANES - 1;
-    uint64_t most = !tms_cl(l->dev)->cpu ? 1u << 15 : few < wide ? few : wide;
+    uint64_t most = l->dev->base_only ? 1u << 15 : few < wide ? few : wide;
     uint64_t groups = (n + TMS_CL_LANES - 1) / TMS_CL_LANES;
     check_items(l, n);
     return run(l, TMS_CL_LANES, groups == 0 ? 1 : groups < most ? groups : most, 1);

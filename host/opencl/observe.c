@@ -5,6 +5,10 @@
 
 /* Slots of an item of the CPU form. */
 #define RUN_SLOTS 128u
+/* Turns of all loops of a work-item of the base form in a launch, at most, and rows that share one
+ * (ROWS of observe.cl). */
+#define MOST_TURNS 16384u
+#define TILE_ROWS  8u
 
 /* OBSERVE_PARAMS of observe.clh. */
 static void set_observe(tms_cl_launch *l, const tms_observe *p) {
@@ -37,7 +41,16 @@ static uint64_t n_logits(const tms_observe *p) {
     return (uint64_t)p->batch.n_rows * p->batch.n_heads * p->logit_stride;
 }
 
-static tamis_status run_base(tms_device *dev, const tms_observe *p) {
+/* Rows of a span that one launch of the base form takes. */
+static uint32_t part_of(const tms_observe *p) {
+    const uint32_t group = p->batch.n_heads / p->batch.n_kv_heads, dim = p->kv.head_dim;
+    const uint32_t from_keys = TILE_ROWS * (dim / TMS_CL_LANES + 3) + dim / 8;
+    const uint32_t of_head = p->logits.mem ? TILE_ROWS : from_keys;
+    return MOST_TURNS / (group * of_head + 4 * TILE_ROWS) * TILE_ROWS;
+}
+
+/* Rows [begin, end) of every span. */
+static tamis_status run_part(tms_device *dev, const tms_observe *p, uint32_t begin, uint32_t end) {
     const tms_batch *b = &p->batch;
     const uint32_t blocks = shares_of(p, TMS_CL_LANES);
     tms_cl_launch l;
@@ -57,8 +70,22 @@ static tamis_status run_base(tms_device *dev, const tms_observe *p) {
         tms_cl_f32(&l, p->scale);
         tms_cl_f32(&l, p->soft_cap);
     }
+    tms_cl_u32(&l, begin);
+    tms_cl_u32(&l, end);
     tms_cl_u32(&l, blocks);
     return tms_cl_run_groups(&l, TMS_CL_LANES, (uint64_t)p->n_items * blocks, b->n_kv_heads);
+}
+
+/* Parts of the spans, which the values join. */
+static tamis_status run_base(tms_device *dev, const tms_observe *p) {
+    const uint32_t part = part_of(p);
+    uint32_t begin = 0;
+    tamis_status status;
+    do {
+        status = run_part(dev, p, begin, begin + part);
+        begin += part;
+    } while (status == TAMIS_OK && begin < p->max_span);
+    return status;
 }
 
 /* The kernel takes logits and q alike: memory, a stride from row to row, one from head to head. */
