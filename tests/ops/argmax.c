@@ -86,5 +86,6 @@ const check_op check_op_argmax = {
     .launch = launch,
     .rows = check_plain_rows,
     .rows_alone = true,
+    .exact = true,
     .bytes = bytes,
 };

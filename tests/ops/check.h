@@ -334,6 +334,7 @@ struct check_op {
     const char *again_name;
     tamis_status (*again)(check_side *side);
     bool rows_alone;   /* a row launched alone gives its bits of the batch */
+    bool exact;        /* the bits are those of the reference (mode bitwise) */
     uint32_t few_rows; /* nonzero: with more rows another kernel may serve, which is exempt */
     bool tiles_apart;  /* rows of larger tiles may take another kernel than rows alone in theirs */
     uint64_t (*bytes)(const check_data *data); /* moved by a launch, from the contract */
@@ -391,7 +392,8 @@ typedef struct check_options {
 typedef struct check_result {
     check_verdict verdict;
     char why[512];
-    double us;      /* bench: median */
+    double first_ms; /* correct: of the first launches, so that compiling is in it */
+    double us;       /* bench: median */
     uint64_t bytes; /* bench: by the contract */
 } check_result;
 

@@ -243,5 +243,6 @@ const check_op check_op_compact = {
     .launch = launch,
     .rows = check_lanes_rows,
     .rows_alone = true,
+    .exact = true,
     .bytes = bytes,
 };

@@ -130,6 +130,7 @@ const check_op check_op_copy_pages = {
     .launch = copy_launch,
     .rows = count,
     .rows_alone = true,
+    .exact = true,
     .bytes = copy_bytes,
 };
 
@@ -149,5 +150,6 @@ const check_op check_op_write_table = {
     .launch = table_launch,
     .rows = count,
     .rows_alone = true,
+    .exact = true,
     .bytes = table_bytes,
 };

@@ -274,5 +274,6 @@ const check_op check_op_replace = {
     .launch = launch,
     .rows = check_lanes_rows,
     .rows_alone = true,
+    .exact = true,
     .bytes = bytes,
 };

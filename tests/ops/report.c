@@ -18,7 +18,7 @@ static struct {
     const check_options *options;
     FILE *text; /* lines for people */
     unsigned passed, failed, skipped;
-    char device[32];
+    char device[32], driver[128];
     double read_bandwidth;
     char **repros; /* one a failure */
     skip_reason *skips;
@@ -69,6 +69,7 @@ void check_report_begin(const check_options *options) {
 
 void check_report_device(const tms_device *dev, double read_bandwidth) {
     snprintf(report.device, sizeof report.device, "%s", dev->info.id);
+    snprintf(report.driver, sizeof report.driver, "%s", dev->info.driver);
     report.read_bandwidth = read_bandwidth;
     fprintf(report.text, "device %s: %s (%s)\n", dev->info.id, dev->info.name, dev->info.driver);
     if (report.options->mode == MODE_BENCH)
@@ -99,12 +100,15 @@ static void print_json_text(const char *text) {
 static void print_json_row(const check_case *c, tms_form form, const check_result *r) {
     static const char *const verdicts[] = {
         [CHECK_PASSED] = "passed", [CHECK_FAILED] = "failed", [CHECK_SKIPPED] = "skipped"};
-    printf("%s\n  {\"case\": \"%s\", \"device\": \"%s\", \"form\": \"%s\", \"verdict\": \"%s\"",
-           report.rows_begun ? "," : "", c->text, report.device, form_name(form),
-           verdicts[r->verdict]);
+    printf("%s\n  {\"op\": \"%s\", \"case\": \"%s\", \"device\": \"%s\", \"driver\": ",
+           report.rows_begun ? "," : "", c->op->name, c->text, report.device);
+    print_json_text(report.driver);
+    printf(", \"form\": \"%s\", \"verdict\": \"%s\"", form_name(form), verdicts[r->verdict]);
     if (r->verdict != CHECK_PASSED) {
         printf(", \"reason\": ");
         print_json_text(r->why);
+    } else if (report.options->mode == MODE_CORRECT) {
+        printf(", \"first_ms\": %.1f", r->first_ms);
     } else if (report.options->mode == MODE_BENCH) {
         double gb_per_s = (double)r->bytes / (r->us * 1e3);
         printf(", \"us\": %.3f, \"bytes\": %llu, \"gb_per_s\": %.3f, \"share_of_read\": %.4f",

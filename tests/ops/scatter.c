@@ -98,5 +98,6 @@ const check_op check_op_scatter_rows = {
     .launch = launch,
     .rows = check_plain_rows,
     .rows_alone = true,
+    .exact = true,
     .bytes = bytes,
 };

@@ -183,5 +183,6 @@ const check_op check_op_select = {
     .rows = check_lanes_rows,
     .settle = settle,
     .rows_alone = true,
+    .exact = true,
     .bytes = bytes,
 };

@@ -439,5 +439,6 @@ const check_op check_op_select_wide = {
     .rows = check_lanes_rows,
     .settle = settle,
     .rows_alone = true,
+    .exact = true,
     .bytes = bytes,
 };
