@@ -56,5 +56,6 @@ build() {
 }
 
 needed_to_build="cmake ninja-build gcc libc6-dev ocl-icd-opencl-dev libclblast-dev libcjson-dev
-    pocl-opencl-icd"
-needed_to_test="g++ pkg-config libcmocka-dev oclgrind python3-matplotlib python3-numpy"
+    libxxhash-dev pocl-opencl-icd"
+needed_to_test="g++ pkg-config libcmocka-dev oclgrind python3-matplotlib python3-numpy python3-pip
+    mesa-opencl-icd"

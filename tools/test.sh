@@ -68,7 +68,7 @@ build build-sanitize -DCMAKE_BUILD_TYPE=Release -DTAMIS_TOOLS=ON -DTAMIS_TESTS=O
 say "tests of the sanitizer build"
 # Not again: oclgrind and AddressSanitizer both must be loaded first; mutants and self-tests judge the
 # checker; and the CUDA kernels are the same, on a driver that no sanitizer looks into.
-not_again='check\.(oclgrind|mutants|.*cuda)|model-logits-cuda|gpu-check'
+not_again='check\.(oclgrind|mutants|intel|rusticl|.*cuda)|model-logits-cuda|gpu-check'
 not_again="$not_again|policies-eviction-(self-test|cuda)|policies-matrix-cuda"
 suite build-sanitize --exclude-regex "^($not_again)\$"
 
