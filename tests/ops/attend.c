@@ -505,6 +505,9 @@ const check_op check_op_attend = {
             {LIST_FULL, "normal:bf16:hkv1:g1:page64:kv70000"},
             {LIST_FULL, "normal:f16:hkv8:g4:d128:kv33000"},
             {LIST_OCLGRIND, "normal:f16:g3:kv40"},
+            {LIST_OCLGRIND,
+             "normal:f16:hkv1:g2:kv150"}, /* tiles of four pages, and a part of one */
+            {LIST_OCLGRIND, "normal:bf16:hkv1:d128:kv150:top6"},
             {LIST_OCLGRIND, "nasty:bf16:hkv1:g2:page8:kv30:top2:ivl:pos"},
             {LIST_OCLGRIND, "nasty:bf16:hkv1:g2:page8:kv30:top2:ivl:pos:logits"},
             {LIST_OCLGRIND, "normal:f16:g3:kv40:logits"},

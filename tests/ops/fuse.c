@@ -341,6 +341,7 @@ const check_op check_op_fuse = {
                                      {LIST_OCLGRIND, "head-mean:kv70:even:same:hkv3"},
                                      {LIST_OCLGRIND, "list-sum:kv70:lists3"},
                                      {LIST_OCLGRIND, "chunk-sum:kv70:planes1:chunk7"},
+                                     {LIST_OCLGRIND, "chunk-sum:kv1300:planes0:chunk1100"},
                                      {LIST_BENCH, "axpby:hkv8:kv32768:even:planes5"},
                                      {LIST_BENCH, "head-mean:hkv8:kv32768:even:planes1"},
                                      {LIST_BENCH, "least-mean:hkv8:kv32768:even"},

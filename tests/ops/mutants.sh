@@ -1,7 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# Shows that the checker catches broken kernels: one wrong index, one write past the end, and, under
-# oclgrind, one missing barrier. Fails when a mutant survives or the unbroken kernels do not pass.
+# Shows that the checker catches broken kernels: one wrong line in each file, one write past the
+# end, and, under oclgrind, one missing barrier. Fails when a mutant survives or the unbroken kernels
+# do not pass.
 # 77 without an OpenCL device or without oclgrind.
 # usage: mutants.sh <tamis-check> <cl_kernels>
 set -u
@@ -31,7 +32,7 @@ mutate() {
 caught() {
     what=$1 text=$2
     shift 2
-    if TAMIS_KERNEL_DIR=$work/kernels "$@" >"$work/log" 2>&1 || ! grep -q "$text" "$work/log"; then
+    if TAMIS_KERNEL_DIR=$work/kernels "$@" </dev/null >"$work/log" 2>&1 || ! grep -q "$text" "$work/log"; then
         echo "SURVIVED: $what"
         cat "$work/log"
         survivors=$((survivors + 1))
@@ -43,15 +44,68 @@ caught() {
 base="--device opencl --form base --list smoke"
 small="--form base --list oclgrind score_pages"
 restore
-TAMIS_KERNEL_DIR=$work/kernels "$check" $base score_pages argmax >"$work/log" 2>&1
+TAMIS_KERNEL_DIR=$work/kernels "$check" --device opencl --list smoke >"$work/log" 2>&1
 status=$?
 [ $status -eq 77 ] && { cat "$work/log"; exit 77; }
 [ $status -eq 0 ] || { echo "the unbroken kernels fail:"; cat "$work/log"; exit 1; }
 TAMIS_KERNEL_DIR=$work/kernels sh "$here/oclgrind.sh" "$check" $small >"$work/log" 2>&1 ||
     { echo "the unbroken kernels fail under oclgrind:"; cat "$work/log"; exit 1; }
 
-mutate score.cl 's/load16(pair + HEAD_DIM)/load16(pair)/'
-caught "wrong index in score.cl" "FAIL score_pages" "$check" $base score_pages
+# One mutant of each file, by the op whose cases must catch it. The probe's kernels (probe.cl,
+# probe_cpu.cl) give nothing that could be wrong but a time.
+while IFS='|' read -r file op script; do
+    mutate "$file" "$script"
+    caught "$file: $script" "FAIL $op" "$check" --device opencl --list smoke "$op"
+done <<'LIST'
+activate.cl|activate|s/vload16(0, g + first), vload16(0, u + first)/vload16(0, u + first), vload16(0, g + first)/
+argmax.cl|argmax|s/best_index\[other\] < best_index/best_index[other] > best_index/
+attend.cl|attend|s/live ? at + value_offset/live ? at/
+attend_cpu.cl|attend|s/last = min(seen - ordinal \* PAGE_SIZE, PAGE_SIZE)/last = PAGE_SIZE/
+attend_cpu.clh|attend|s/total \*= old;/total *= 1.0f;/
+attend_narrow.clh|attend|s/w\[g\] = weight\[/w[g] = 2 * weight[/
+attend_rows_cpu.cl|attend|s/quarter\[0\]\[i\]\[b\] + quarter\[2\]\[i\]\[b\]/quarter[0][i][b] + quarter[0][i][b]/
+attend_wide.clh|attend|s/const float16 w = weight\[/const float16 w = 2 * weight[/
+bounds.cl|bounds|s/store16(hi, to + HEAD_DIM)/store16(lo, to + HEAD_DIM)/
+common.clh|argmax|s/u & 0x80000000u ? ~u : u/u \& 0x80000000u ? u : u/
+compact.cl|compact|s/vstore16(held\[i\]/vstore16(held[0]/
+cpu.clh|attend|s,(1.0f / 6),(1.0f / 7),
+embed.cl|embed|s/tokens\[tokens_offset + row\]/tokens[tokens_offset]/
+fuse.cl|fuse|s/a \* value + b \* other/a * value - b * other/
+key.cl|key_score|s/norm_of(ROW_AT(slot), HEAD_DIM)/norm_of(ROW_AT(slot), HEAD_DIM \/ 2)/
+linear.cl|linear|s/all += bias ?/all -= bias ?/
+linear_cpu.cl|linear|s/start += bias/start -= bias/
+mass.cl|page_mass|s/= top + log(sum)/= top - log(sum)/
+merge.cl|merge|s/joint = top + log(total)/joint = top - log(total)/
+merge_cpu.cl|merge|s/top + log(total)/top - log(total)/
+norm.cl|norm|s/ + eps)/ - eps)/
+observe.cl|observe|s/dots\[r\]\[lane\] = pair.x + pair.y/dots[r][lane] = pair.x - pair.y/
+observe.clh|observe|s/INFINITY : lse/INFINITY : -lse/
+observe_cpu.cl|observe|s/x > 88.7f/x > 0.0f/
+pages.cl|copy_pages|s/pair.y \* block_words/pair.x * block_words/
+pool.cl|pool_values|s/at <= slot + reach/at < slot + reach/
+project.clh|value_norm|s/turn \* SLOTS + slot/slot/
+replace.cl|replace|s/a.z < (int)b.z/a.z > (int)b.z/
+rotate.cl|rotate|s/b = at\[second\]/b = -at[second]/
+rows.cl|write_rows|s/to + value_offset/to/
+scatter.cl|scatter_rows|s/target \* y_stride/row * y_stride/
+score.cl|score_pages|s/load16(pair + HEAD_DIM)/load16(pair)/
+score_cpu.cl|score_pages|s/min(full, first/min(full - 1, first/
+score_cpu.clh|score_pages|s/s->below\[g\]\[j\], x/s->below[g][j], y/
+select.cl|select|s/before_equal >= skip)/before_equal < skip)/
+select_cpu.cl|select|s/k, sinks, recent,/k, recent, sinks,/
+select_cpu.clh|select|s/pass <= 0/pass >= 0/
+select_wide.cl|select_wide|s/i >= ends.y/i > ends.y/
+select_wide.clh|select_wide|s/l.seen - l.recent : 0/l.seen : 0/
+select_wide_cpu.cl|select_wide|s/taken += words\[i\] >= (uint)low/taken += words[i] > (uint)low/
+sparse_attend_cpu.cl|sparse_attend|s/seen - list\[n - 1\] \* PAGE_SIZE/PAGE_SIZE/
+value.cl|value_norm|s/norm_of(ROW_AT(slot), HEAD_DIM)/norm_of(ROW_AT(slot), HEAD_DIM \/ 2)/
+LIST
+for file in "$kernels"/*; do
+    case ${file##*/} in
+    probe.cl | probe_cpu.cl) ;;
+    *) grep -q "^${file##*/}|" "$0" || { echo "no mutant of ${file##*/}"; survivors=$((survivors + 1)); } ;;
+    esac
+done
 
 mutate argmax.cl 's/out\[out_offset + row\] =/out[out_offset + n_rows] = &/'
 caught "write past the end in argmax.cl" "past the end of" "$check" $base argmax

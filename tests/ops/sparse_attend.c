@@ -267,6 +267,7 @@ const check_op check_op_sparse_attend = {
                               {LIST_CI, "normal:f16:g2:d80"},
                               {LIST_FULL, "normal:f16:hkv1:kv1048576:top128"}, /* 65,536 pages */
                               {LIST_OCLGRIND, "normal:f16:g2:kv100:top3:sinks4:recent5"},
+                              {LIST_OCLGRIND, "normal:f16:hkv1:kv200:top6:sinks4:recent5"},
                               {LIST_OCLGRIND, "nasty:f32:hkv1:d128:g3:kv60:top2"},
                               {LIST_OCLGRIND, "ints:bf16:nhd:hkv2:g2:kv90:top3:mean"},
                               {LIST_BENCH, "f16:hkv32:d128:kv32768:top128:sinks4:recent64:even"},
