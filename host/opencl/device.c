@@ -246,6 +246,11 @@ tamis_status tms_cl_open(const char *id, const tms_log *log, tms_device **out, t
         return tms_error_set(error, TAMIS_E_DEVICE, "%s (%s): opening failed: %s (%d)", id,
                              f.info.name, tms_cl_error_text(code), (int)code);
     }
+    if (strstr(f.info.name, "llvmpipe"))
+        tms_log_line(log, TAMIS_LOG_WARN,
+                     "%s (%s): this driver leaves a loop in silence after 65,535 turns: for tests, "
+                     "not for large models",
+                     id, f.info.name);
     *out = &cl->base;
     return TAMIS_OK;
 }
