@@ -182,15 +182,25 @@ typedef struct vendor {
                       * which one instruction widens where vload_half takes more */
     bool wide_grids;     /* kernels are compiled once more for wide grids */
     bool keeps_programs; /* the driver has a cache of its own, or compiles in no time */
+    bool mute;  /* the compiler defines no __AVX512F__, though it makes use of it */
     bool plain; /* it does not know every instruction that its compiler's optimiser makes */
 } vendor;
 
 static const vendor VENDORS[] = {
     {"Portable Computing Language", .cpu_forms = true, .clang = true, .wide_grids = true,
      .keeps_programs = true},
-    {"Intel(R) OpenCL", .cpu_forms = true},
+    {"Intel(R) OpenCL", .cpu_forms = true, .mute = true},
     {"Oclgrind", .cpu_forms = true, .keeps_programs = true, .plain = true},
 };
+
+/* Of the host, which an OpenCL CPU device is. */
+static bool has_avx512(void) {
+#if defined(__x86_64__)
+    return __builtin_cpu_supports("avx512f");
+#else
+    return false;
+#endif
+}
 
 static void set_vendor(tms_cl_device *cl, const char *platform) {
     static const vendor unknown = {NULL};
@@ -205,7 +215,8 @@ static void set_vendor(tms_cl_device *cl, const char *platform) {
     cl->wide_grids = cl->cpu && v->wide_grids;
     cl->keeps_programs = v->keeps_programs;
     snprintf(cl->options, sizeof cl->options,
-             "-cl-std=CL1.2 -DHAVE_PREFETCH=%d -DHAVE_FP16_VECTORS=%d%s", clang, clang,
+             "-cl-std=CL1.2 -DHAVE_PREFETCH=%d -DHAVE_FP16_VECTORS=%d%s%s", clang, clang,
+             cl->cpu && v->mute && has_avx512() ? " -DWIDE_REGISTERS=1" : "",
              v->plain ? " -cl-opt-disable" : "");
 }
 
