@@ -67,9 +67,10 @@ build build-sanitize -DCMAKE_BUILD_TYPE=Release -DTAMIS_TOOLS=ON -DTAMIS_TESTS=O
     -DTAMIS_SANITIZE=address,undefined
 say "tests of the sanitizer build"
 # Not again: oclgrind and AddressSanitizer both must be loaded first; mutants and self-tests judge the
-# checker; and the CUDA kernels are the same, on a driver that no sanitizer looks into.
+# checker; the CUDA kernels are the same, on a driver that no sanitizer looks into; and a consumer's
+# build has none.
 not_again='check\.(oclgrind|mutants|intel|rusticl|.*cuda)|model-logits-cuda|gpu-check'
-not_again="$not_again|policies-eviction-(self-test|cuda)|policies-matrix-cuda"
+not_again="$not_again|policies-eviction-(self-test|cuda)|policies-matrix-cuda|consumer.*"
 suite build-sanitize --exclude-regex "^($not_again)\$"
 
 # With everything installed a skipped test is a hole in the suite.
