@@ -4,7 +4,8 @@
  * itself and one order of all heads takes the rest, so that the layer's total is exact. BLEND: the
  * published budgets, B_h = round(n_h·(1 - floor) + floor(floor·base)) + window, n_h being the
  * head's part of the layer's best, base = budget - window; each head then takes its own best B_h.
- */
+ * The published code computes the shares in fp64, product and sum in fp32, and rounds halves to
+ * even, which decides by a token. */
 #include "lib/evict/evict.h"
 
 #include <math.h>
@@ -16,19 +17,31 @@ static void ask(const tamis_eviction *eviction, tms_evicting *out) {
     out->slack = eviction->options & TAMIS_EVICT_BLEND ? 1 : 0;
 }
 
+/* A share as the caller wrote it, with up to six decimals, before it became fp32. */
+static double written(float share) {
+    const double decimal = round((double)share * 1e6) / 1e6;
+    return (float)decimal == share ? decimal : (double)share;
+}
+
+uint32_t tms_adakv_blended(uint32_t best, float share, uint32_t base) {
+    const double own = share > 0 ? written(share) : 0;
+    const float part = (float)best * (float)(1 - own);
+    const float blended = part + (float)floor(own * base);
+    return (uint32_t)nearbyintf(blended);
+}
+
 /* Blended budgets of the heads, from how many of the layer's best each has in `kept`. */
 static tamis_status blend(tms_eviction_work *work) {
     const tamis_eviction *e = work->eviction;
-    const uint32_t base = work->budgets[0] - e->window, own = tms_eviction_floor(e->floor, base);
-    const float share = e->floor < 0 ? 0 : e->floor;
+    const uint32_t base = work->budgets[0] - e->window;
     const uint64_t bytes = work->n_kv_heads * sizeof(int32_t);
     const tms_backend *backend = work->dev->backend;
     int32_t counts[TMS_EVICT_HEADS];
     tamis_status status = backend->read(work->dev, work->kept.count, counts, bytes);
     for (uint32_t h = 0; h < work->n_kv_heads; h++) {
         const uint32_t window = work->slots[h] < e->window ? work->slots[h] : e->window;
-        const double blended = ((double)counts[h] - window) * (1 - (double)share) + own;
-        counts[h] = (int32_t)nearbyint(blended) + (int32_t)e->window;
+        const uint32_t best = (uint32_t)counts[h] - window;
+        counts[h] = (int32_t)(tms_adakv_blended(best, e->floor, base) + e->window);
     }
     return status == TAMIS_OK ? backend->write(work->dev, work->k_table, counts, bytes) : status;
 }

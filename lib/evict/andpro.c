@@ -4,9 +4,12 @@
  * y = Σ a_i·v_i, e_i = Σ over rows and heads of a_i·(y·v_i); a chunk's score is the sum of e over
  * its slots, and the heads of a layer share its budget. Reading: as the published code computes it
  * (y over what may go: neither the first chunk nor those with a token of the window; not
- * normalised), but per KV head, and with a budget of tokens that counts everything kept.
- * BUDGET_BESIDE and BUDGET_CHUNKS are the two budgets of the published code, ANCHOR_ALL takes y
- * over all tokens as the paper's text has it. */
+ * normalised), but per KV head, and where that keeps the last 29 to 32 tokens of a window of 32,
+ * all chunks with a token of the window stay. Of H heads H·budget/chunk chunks stay in all, those
+ * that always stay included, as in one version of the published code. BUDGET_CHUNKS: H·(budget -
+ * window) chunks in all, as in the other. BUDGET_BESIDE_KEPT, a reading of our own: H·(budget -
+ * window)/chunk chunks beside those that always stay. ANCHOR_ALL takes y over all tokens as the
+ * paper's text has it. */
 #include "lib/core/core.h"
 #include "lib/evict/evict.h"
 
@@ -31,19 +34,24 @@ static uint32_t always_most(const tamis_eviction *e) {
     return front(e) + e->window / e->chunk + 1;
 }
 
+/* Chunks a head that the layer keeps, on average, at least. */
+static uint32_t of_a_head(const tamis_eviction *e) {
+    return e->options & TAMIS_EVICT_BUDGET_CHUNKS ? e->budget - e->window : e->budget / e->chunk;
+}
+
 static tamis_status check(const tamis_eviction *eviction, tamis_error *error) {
     const uint32_t chunk = eviction->chunk,
-                   both = TAMIS_EVICT_BUDGET_BESIDE | TAMIS_EVICT_BUDGET_CHUNKS;
+                   both = TAMIS_EVICT_BUDGET_BESIDE_KEPT | TAMIS_EVICT_BUDGET_CHUNKS;
     TMS_REQUIRE(eviction->window % chunk == 0, TAMIS_E_ARGUMENT,
                 "window %" PRIu32 " is not a multiple of the chunk %" PRIu32, eviction->window,
                 chunk);
     TMS_REQUIRE((eviction->options & both) != both, TAMIS_E_ARGUMENT,
                 "options %" PRIu32 " ask for two readings of the budget", eviction->options);
-    TMS_REQUIRE(eviction->budget / chunk >= always_most(eviction), TAMIS_E_ARGUMENT,
+    TMS_REQUIRE(of_a_head(eviction) >= always_most(eviction), TAMIS_E_ARGUMENT,
                 "budget %" PRIu32 " is %" PRIu32 " chunks of %" PRIu32 "; sinks %" PRIu32
                 " and window %" PRIu32 " take up to %" PRIu32,
-                eviction->budget, eviction->budget / chunk, chunk, eviction->sinks,
-                eviction->window, always_most(eviction));
+                eviction->budget, of_a_head(eviction), chunk, eviction->sinks, eviction->window,
+                always_most(eviction));
     return TAMIS_OK;
 }
 
@@ -87,25 +95,25 @@ static tamis_status score_head(tms_eviction_work *work, uint32_t head) {
 }
 
 /* Chunks that the layer keeps in all. */
-static uint32_t total_chunks(const tamis_eviction *e, const uint32_t *slots, uint32_t heads) {
-    uint32_t always = 0;
+static uint64_t total_chunks(const tamis_eviction *e, const uint32_t *slots, uint32_t heads) {
+    const uint64_t beside = (uint64_t)heads * (e->budget - e->window);
+    uint64_t always = 0;
     for (uint32_t h = 0; h < heads; h++)
         always += front(e) + chunks(slots[h] - before_window(e, slots[h]), e->chunk);
-    if (e->options & TAMIS_EVICT_BUDGET_CHUNKS) return heads * (e->budget - e->window) + always;
-    if (e->options & TAMIS_EVICT_BUDGET_BESIDE)
-        return heads * (e->budget - e->window) / e->chunk + always;
-    return heads * e->budget / e->chunk;
+    if (e->options & TAMIS_EVICT_BUDGET_CHUNKS) return beside;
+    if (e->options & TAMIS_EVICT_BUDGET_BESIDE_KEPT) return beside / e->chunk + always;
+    return (uint64_t)heads * e->budget / e->chunk;
 }
 
 /* By tokens lanes may fill the budget to the last; by the other readings, as many chunks, of which
  * a lane's last, which always stays, may be cut. */
 static uint64_t total(const tamis_eviction *e, const uint32_t *slots, uint32_t heads) {
-    const uint32_t beside = TAMIS_EVICT_BUDGET_BESIDE | TAMIS_EVICT_BUDGET_CHUNKS;
+    const uint32_t others = TAMIS_EVICT_BUDGET_BESIDE_KEPT | TAMIS_EVICT_BUDGET_CHUNKS;
     uint64_t slack = 0;
-    if (!(e->options & beside)) return (uint64_t)heads * e->budget;
+    if (!(e->options & others)) return (uint64_t)heads * e->budget;
     for (uint32_t h = 0; h < heads; h++)
         slack += (uint64_t)chunks(slots[h], e->chunk) * e->chunk - slots[h];
-    return (uint64_t)total_chunks(e, slots, heads) * e->chunk - slack;
+    return total_chunks(e, slots, heads) * e->chunk - slack;
 }
 
 static tamis_status score(tms_eviction_work *work) {
@@ -120,9 +128,12 @@ static tamis_status score(tms_eviction_work *work) {
     work->select.granularity = e->chunk;
     work->select.sinks = front(e) * e->chunk;
     work->select.wide.scope = TMS_SCOPE_ROW;
-    work->select.wide.total = total_chunks(e, work->slots, work->n_kv_heads);
-    const uint32_t own = tms_eviction_floor(e->floor, work->budgets[0]) / e->chunk;
-    const uint32_t most = work->budgets[0] / e->chunk - always_most(e);
+    work->select.wide.total =
+        tms_eviction_saturated(total_chunks(e, work->slots, work->n_kv_heads));
+    const uint32_t most = of_a_head(e) - always_most(e);
+    const uint32_t own = e->options & TAMIS_EVICT_BUDGET_CHUNKS
+                             ? tms_eviction_floor(e->floor, of_a_head(e))
+                             : tms_eviction_floor(e->floor, e->budget) / e->chunk;
     work->select.wide.floor = own < most ? own : most; /* fits into each of the totals */
     return status;
 }
@@ -131,7 +142,7 @@ const tms_eviction_entry tms_eviction_andpro = {
     .name = "andpro",
     .kind = TAMIS_EVICT_ANDPRO,
     .defaults = {.kind = TAMIS_EVICT_ANDPRO, .window = 32, .kernel = 7, .chunk = 4, .floor = -1},
-    .options = TAMIS_EVICT_ANCHOR_ALL | TAMIS_EVICT_BUDGET_BESIDE | TAMIS_EVICT_BUDGET_CHUNKS,
+    .options = TAMIS_EVICT_ANCHOR_ALL | TAMIS_EVICT_BUDGET_BESIDE_KEPT | TAMIS_EVICT_BUDGET_CHUNKS,
     .check = check,
     .ask = ask,
     .score = score,

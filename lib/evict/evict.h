@@ -114,6 +114,16 @@ uint64_t tms_eviction_total(const tamis_eviction *eviction, const uint32_t *slot
 /* floor of the fp32 product, 0 for a share below 0. */
 uint32_t tms_eviction_floor(float share, uint32_t tokens);
 
+/* A total of many heads as the selects take it. No row has so many slots that one beyond 32 bits
+ * would take anything. */
+static inline uint32_t tms_eviction_saturated(uint64_t total) {
+    return total < UINT32_MAX ? (uint32_t)total : UINT32_MAX;
+}
+
+/* adakv's published budget of a head beside the window, whose part of the layer's best slots is
+ * `best`; base: the mean budget beside the window. */
+uint32_t tms_adakv_blended(uint32_t best, float share, uint32_t base);
+
 /* Scores of snapkv, which pyramidkv takes as they are. */
 tamis_status tms_snapkv_score(tms_eviction_work *work);
 

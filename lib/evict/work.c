@@ -40,7 +40,7 @@ void tms_work_share(const tms_eviction_work *work, tms_select *select, float sha
     const uint32_t beside = work->budgets[0] - work->eviction->window;
     const uint32_t own = tms_eviction_floor(share, beside), most = beside - work->eviction->sinks;
     select->wide.scope = TMS_SCOPE_ROW;
-    select->wide.total = work->n_kv_heads * work->budgets[0];
+    select->wide.total = tms_eviction_saturated((uint64_t)work->n_kv_heads * work->budgets[0]);
     select->wide.floor = own < most ? own : most; /* so that the total is never exceeded */
 }
 

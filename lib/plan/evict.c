@@ -311,7 +311,7 @@ static tamis_status evict_across(evicting *v, tamis_error *error) {
     for (uint32_t lane = 0; lane < v->plan->cache->n_lanes; lane++)
         if (v->plan->eviction.slots[lane] > work.select.batch.max_visible)
             work.select.batch.max_visible = v->plan->eviction.slots[lane];
-    work.select.wide.total *= n_layers;
+    work.select.wide.total = tms_eviction_saturated((uint64_t)work.select.wide.total * n_layers);
     TMS_TRY(v->plan->dev, tms_work_select(&work, &work.select));
     status = read_kept(v, &work, n_layers, error);
     for (uint32_t layer = 0; layer < n_layers && status == TAMIS_OK; layer++) {

@@ -75,8 +75,10 @@ static void test_check(void **state) {
           .kind = TAMIS_EVICT_ANDPRO, .budget = 39);
     CHECK("budget 42 is 10 chunks of 4; sinks 9 and window 32 take up to 12",
           .kind = TAMIS_EVICT_ANDPRO, .budget = 42, .sinks = 9);
+    CHECK("budget 41 is 9 chunks of 4; sinks 0 and window 32 take up to 10",
+          .kind = TAMIS_EVICT_ANDPRO, .budget = 41, .options = TAMIS_EVICT_BUDGET_CHUNKS);
     CHECK("options 192 ask for two readings", .kind = TAMIS_EVICT_ANDPRO,
-          .options = TAMIS_EVICT_BUDGET_BESIDE | TAMIS_EVICT_BUDGET_CHUNKS);
+          .options = TAMIS_EVICT_BUDGET_BESIDE_KEPT | TAMIS_EVICT_BUDGET_CHUNKS);
     CHECK("budget 1 is given for none, which evicts nothing", .kind = TAMIS_EVICT_NONE,
           .budget = 1);
     PASSES(.kind = TAMIS_EVICT_NONE);

@@ -34,7 +34,7 @@ static const eviction_case cases[] = {
     {TAMIS_EVICT_CRITICALKV, 0, 0, 0, false},
     {TAMIS_EVICT_CRITICAL_ADAKV, 0, 3, 0.2f, true},
     {TAMIS_EVICT_ANDPRO, 0, 0, -1, true},
-    {TAMIS_EVICT_ANDPRO, TAMIS_EVICT_BUDGET_BESIDE, 6, 0.3f, true},
+    {TAMIS_EVICT_ANDPRO, TAMIS_EVICT_BUDGET_BESIDE_KEPT, 6, 0.3f, true},
     {TAMIS_EVICT_ANDPRO, TAMIS_EVICT_BUDGET_CHUNKS | TAMIS_EVICT_ANCHOR_ALL, 0, -1, true},
     {TAMIS_EVICT_DEFENSIVEKV, 0, 0, -1, true},
     {TAMIS_EVICT_DEFENSIVEKV, TAMIS_EVICT_ACROSS_LAYERS, 1, 0.2f, true},
@@ -46,8 +46,8 @@ static tamis_eviction eviction_of(const eviction_case *c, uint32_t budget) {
     e.sinks = c->sinks;
     if (c->floor != 0) e.floor = c->floor;
     if (c->kind == TAMIS_EVICT_PYRAMIDKV) e.beta = 4;
-    /* So many chunks beside the window are more tokens than the prompt has. */
-    if (c->options & TAMIS_EVICT_BUDGET_CHUNKS) e.budget = e.window + 2 * e.chunk;
+    /* As many chunks a head as hold a budget of tokens. */
+    if (c->options & TAMIS_EVICT_BUDGET_CHUNKS) e.budget = e.window + (budget + e.chunk - 1) / e.chunk;
     return e;
 }
 
@@ -89,8 +89,8 @@ static uint64_t chunks_kept(const tamis_eviction *e, const uint32_t *n, uint32_t
     uint64_t always = (uint64_t)heads * front, total = (uint64_t)heads * e->budget / e->chunk;
     for (uint32_t h = 0; h < heads; h++)
         always += (n[h] + e->chunk - 1) / e->chunk - (n[h] - e->window) / e->chunk;
-    if (e->options & TAMIS_EVICT_BUDGET_BESIDE) total = base / e->chunk + always;
-    if (e->options & TAMIS_EVICT_BUDGET_CHUNKS) total = base + always;
+    if (e->options & TAMIS_EVICT_BUDGET_BESIDE_KEPT) total = base / e->chunk + always;
+    if (e->options & TAMIS_EVICT_BUDGET_CHUNKS) total = base; /* what is always kept included */
     for (uint32_t h = 0; h < heads; h++) {
         all += (n[h] + e->chunk - 1) / e->chunk;
         cut += (e->chunk - n[h] % e->chunk) % e->chunk;
@@ -352,7 +352,7 @@ static void test_fork_pages(void **state) {
     (void)state;
     const tamis_cache_params shape = test_shape();
     for (uint32_t i = 0; i < N_CASES; i++) {
-        if (!cases[i].shared || cases[i].options & TAMIS_EVICT_BUDGET_CHUNKS) continue;
+        if (!cases[i].shared) continue;
         tamis_cache_params small = shape;
         const tamis_plan_params plan = {
             .max_context = 256, .max_rows = 300, .eviction = eviction_of(&cases[i], BUDGET)};
@@ -391,6 +391,33 @@ static void test_nothing_to_take(void **state) {
     evict_close(&e);
 }
 
+/* Budgets that no 32 bits hold once they are those of all heads. */
+static void test_wide_budgets(void **state) {
+    (void)state;
+    const struct {
+        tamis_eviction_kind kind;
+        uint32_t options;
+    } wide[] = {{TAMIS_EVICT_ANDPRO, TAMIS_EVICT_BUDGET_CHUNKS},
+                {TAMIS_EVICT_ANDPRO, TAMIS_EVICT_BUDGET_BESIDE_KEPT},
+                {TAMIS_EVICT_ANDPRO, 0},
+                {TAMIS_EVICT_ADAKV, TAMIS_EVICT_BLEND},
+                {TAMIS_EVICT_DEFENSIVEKV, TAMIS_EVICT_ACROSS_LAYERS}};
+    tamis_cache_params shape = test_shape();
+    shape.n_heads = shape.n_kv_heads = 8;
+    for (size_t i = 0; i < sizeof wide / sizeof *wide; i++) {
+        const tamis_plan_params plan = {
+            .max_context = 128,
+            .max_rows = 64,
+            .eviction = test_eviction(wide[i].kind, (1u << 29) + WINDOW, wide[i].options)};
+        evict_world e;
+        evict_open(&e, &shape, &plan);
+        tamis_sequence id = evict_add(&e, TEXT, PROMPT);
+        const tamis_evicted out = evict(&e, id);
+        assert_true(out.tokens_before == 16 * PROMPT && out.tokens_kept == out.tokens_before);
+        evict_close(&e);
+    }
+}
+
 /* Numbers that say nothing, or what the kind cannot do, are refused; those given without a kernel
  * are kept. */
 static void test_numbers(void **state) {
@@ -411,6 +438,21 @@ static void test_numbers(void **state) {
     assert_int_equal(tms_eviction_floor(0.35f, 20), 7);
     assert_int_equal(tms_eviction_floor(1, 20), 20);
     assert_int_equal(tms_eviction_floor(-1, 20), 0);
+}
+
+/* What the published blend gives, with its products in fp32 and halves to even. */
+static void test_blend(void **state) {
+    (void)state;
+    assert_int_equal(tms_adakv_blended(85, 0.3f, 94), 88);    /* 59.5 + 28 */
+    assert_int_equal(tms_adakv_blended(5, 0.3f, 94), 32);     /* 3.5 + 28 */
+    assert_int_equal(tms_adakv_blended(10, 0.05f, 3), 10);    /* 9.5 + 0 */
+    assert_int_equal(tms_adakv_blended(90, 0.05f, 85), 90);   /* 85.5 + 4 */
+    assert_int_equal(tms_adakv_blended(250, 0.09f, 67), 234); /* 227.5 + 6 */
+    assert_int_equal(tms_adakv_blended(0, 0.35f, 180), 62);   /* 0.35 · 180 is below 63 in fp64 */
+    assert_int_equal(tms_adakv_blended(3, 0.5f, 7), 4);       /* 1.5 + 3 */
+    assert_int_equal(tms_adakv_blended(40, 0.2f, 20), 36);
+    assert_int_equal(tms_adakv_blended(40, -1, 20), 40);
+    assert_int_equal(tms_adakv_blended(40, 1, 20), 20);
 }
 
 /* What the ops cannot tell apart is refused when the plan is made. */
@@ -569,6 +611,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_budgets),       cmocka_unit_test(test_selections),
         cmocka_unit_test(test_pyramid_again), cmocka_unit_test(test_pyramid_later),
         cmocka_unit_test(test_fork_pages),    cmocka_unit_test(test_nothing_to_take),
+        cmocka_unit_test(test_wide_budgets),  cmocka_unit_test(test_blend),
         cmocka_unit_test(test_numbers),       cmocka_unit_test(test_limits),
         cmocka_unit_test(test_now_and_then),  cmocka_unit_test(test_counters),
     };

@@ -5,7 +5,7 @@ import struct
 
 import numpy as np
 
-from evict_oracle import (ACROSS_LAYERS, ADAKV, ANCHOR_ALL, ANDPRO, BLEND, BUDGET_BESIDE,
+from evict_oracle import (ACROSS_LAYERS, ADAKV, ANCHOR_ALL, ANDPRO, BLEND, BUDGET_BESIDE_KEPT,
                           BUDGET_CHUNKS, CALLER, CRITICAL_ADAKV, CRITICALKV, DEFENSIVEKV, H2O,
                           LIFETIME, POOL_AVERAGE, POOL_MAX, PYRAMIDKV, REFERENCE_SCHEDULE, REINDEX,
                           RERANK, SNAPKV, STREAMING, TOVA, Eviction)
@@ -322,7 +322,11 @@ def make_eviction(rng, kind, most):
         ev.chunk = pick(0, 2, 4, 8)
         ev.window = 8 * pick(1, 2)
         ev.budget = max(ev.budget, ev.window + ev.sinks + 3 * (ev.chunk or 4))
-        ev.options = pick(0, ANCHOR_ALL) | pick(0, 0, BUDGET_BESIDE, BUDGET_CHUNKS)
+        ev.options = pick(0, ANCHOR_ALL) | pick(0, 0, BUDGET_BESIDE_KEPT, BUDGET_CHUNKS)
+        if ev.has(BUDGET_CHUNKS):  # as few chunks as a budget of tokens has, but what always stays
+            size = ev.chunk or 4
+            always = -(-max(ev.sinks, size) // size) + ev.window // size + 1
+            ev.budget = ev.window + max(ev.budget // size, always, ev.sinks + 1)
     elif kind == DEFENSIVEKV:
         ev.pooling = POOL_AVERAGE
         ev.options = pick(0, ACROSS_LAYERS)

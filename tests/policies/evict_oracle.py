@@ -13,7 +13,7 @@ import numpy as np
 NAMES = ['none', 'streaming', 'h2o', 'tova', 'snapkv', 'pyramidkv', 'adakv', 'criticalkv',
          'critical-adakv', 'andpro', 'defensivekv', 'caller']
 REINDEX, RERANK, LIFETIME, REFERENCE_SCHEDULE, BLEND = 1, 2, 4, 8, 16
-ANCHOR_ALL, BUDGET_BESIDE, BUDGET_CHUNKS, ACROSS_LAYERS = 32, 64, 128, 256
+ANCHOR_ALL, BUDGET_BESIDE_KEPT, BUDGET_CHUNKS, ACROSS_LAYERS = 32, 64, 128, 256
 POOL_MAX, POOL_AVERAGE = 0, 1
 MASS = float(np.float32(0.9))  # of a lane's attention that defensivekv keeps for certain
 
@@ -437,6 +437,14 @@ def own(ev):
     return min(guaranteed(ev.floor, ev.budget - ev.window), ev.budget - ev.window - ev.sinks)
 
 
+def blended(best, ev):
+    """Ada-KV's budget beside the window of a head with `best` of the layer's best slots, as a
+    tensor of fp32 gives it: round(best·(1 - a) + int(a·base)), a as the decimal that fp32 holds."""
+    a = max(float(np.format_float_positional(np.float32(ev.floor))), 0.0)
+    part = np.float32(best) * np.float32(1 - a)
+    return int(np.rint(part + np.float32(int(a * (ev.budget - ev.window)))))
+
+
 def pyramid_budgets(ev, layers, length, longest):
     """Slots of each layer's lanes, of a sequence's length whose longest lane holds `longest`."""
     w, base = ev.window, ev.budget - ev.window
@@ -540,7 +548,7 @@ class Decision:
     def shared_exceed(self, n, heads):
         """Whether something goes of lanes that share: by tokens, or by andpro's chunks."""
         ev = self.world.eviction
-        if ev.kind == ANDPRO and ev.has(BUDGET_BESIDE | BUDGET_CHUNKS):
+        if ev.kind == ANDPRO and ev.has(BUDGET_BESIDE_KEPT | BUDGET_CHUNKS):
             return sum(chunks(m, ev.chunk) for m in n) > self.total_chunks(n)
         return sum(n) > heads * ev.budget
 
@@ -551,13 +559,15 @@ class Decision:
                 for m in n]
 
     def total_chunks(self, n):
-        """Chunks that lanes of n slots keep in all."""
+        """Chunks that lanes of n slots keep in all. Published are H·B/C and H·(B - w), everything
+        always kept included."""
         ev = self.world.eviction
-        more = len(n) * (ev.budget - ev.window)
-        if ev.has(BUDGET_BESIDE | BUDGET_CHUNKS):
-            always = sum(int(p.sum()) for p in self.protected_chunks(n))
-            return always + (more if ev.has(BUDGET_CHUNKS) else more // ev.chunk)
-        return len(n) * ev.budget // ev.chunk
+        heads, base = len(n), ev.budget - ev.window
+        if ev.has(BUDGET_CHUNKS):
+            return heads * base
+        if ev.has(BUDGET_BESIDE_KEPT):
+            return heads * base // ev.chunk + sum(int(p.sum()) for p in self.protected_chunks(n))
+        return heads * ev.budget // ev.chunk
 
     def twice(self, layer, k, stage):
         """Half of each budget by the weights alone, the rest by the values, too."""
@@ -573,14 +583,12 @@ class Decision:
             forced = self.one_by_one(layer, 0, [ev.budget - own(ev)] * heads, mass=MASS)
             return self.row([layer], 1, forced)
         blend = ev.kind == ADAKV and ev.has(BLEND)
-        floor = guaranteed(ev.floor, ev.budget - ev.window) if blend else own(ev)
         made = select_row(0, self.lanes(layer), self.get(layer, 0, n), self.window(layer),
-                          0 if blend else floor, heads * ev.budget)
+                          0 if blend else own(ev), heads * ev.budget)
         self.selects.append(made)
         counts = [int(t.sum()) for t in made.taken]
         if blend:
-            share = 1 - ev.floor if ev.floor > 0 else 1
-            counts = [round((c - ev.window) * share + floor) + ev.window for c in counts]
+            counts = [blended(c - ev.window, ev) + ev.window for c in counts]
             return self.one_by_one(layer, 1, counts)
         if ev.kind == ADAKV:
             return made.taken
@@ -614,8 +622,12 @@ class Decision:
         ev, n = self.world.eviction, self.n[layer]
         size, count = ev.chunk, [chunks(m, ev.chunk) for m in n]
         front = chunks(max(ev.sinks, size), size)
+        most = ev.budget // size
         floor = guaranteed(ev.floor, ev.budget) // size
-        floor = min(floor, ev.budget // size - front - ev.window // size - 1)
+        if ev.has(BUDGET_CHUNKS):
+            most = ev.budget - ev.window
+            floor = guaranteed(ev.floor, most)
+        floor = min(floor, most - front - ev.window // size - 1)
         made = select_row(0, self.lanes(layer), self.get(layer, 0, count),
                           self.protected_chunks(n), floor, self.total_chunks(n))
         self.selects.append(made)

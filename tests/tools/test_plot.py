@@ -103,7 +103,7 @@ def gpu_check(device='a GPU', on_device=True):
 
 
 KINDS = ['streaming', 'h2o', 'h2o+rerank', 'tova', 'snapkv', 'pyramidkv', 'adakv', 'criticalkv',
-         'critical-adakv', 'andpro', 'andpro+anchor-all', 'andpro+budget-beside', 'defensivekv']
+         'critical-adakv', 'andpro', 'andpro+anchor-all', 'andpro+budget-beside-kept', 'defensivekv']
 
 
 def eviction(budgets=(128, 256, 512)):

@@ -87,7 +87,7 @@ typedef struct cli_eviction_flags {
          "                           streaming, h2o, tova); N: again each N steps", CLI_NUMBER,    \
          offsetof(type, member.every), 0, CLI_EVICTION_MAX, NULL},                                 \
         {"--evict-options", "W[,W]", "reindex, rerank, lifetime, reference-schedule, blend,\n"     \
-         "                           anchor-all, budget-beside, budget-chunks, across-layers",     \
+         "                           anchor-all, budget-beside-kept, budget-chunks, across-layers", \
          CLI_CHOICES, offsetof(type, member.options), 0, 0, cli_eviction_options}
 /* clang-format on */
 

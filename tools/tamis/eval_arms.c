@@ -103,7 +103,7 @@ uint32_t eval_most_kept(const eval_arms *arms, uint32_t length) {
         if (e->kind == TAMIS_EVICT_NONE) continue;
         /* Some options keep more than the budget in all. */
         bool more = e->options & (TAMIS_EVICT_REFERENCE_SCHEDULE | TAMIS_EVICT_BLEND |
-                                  TAMIS_EVICT_BUDGET_BESIDE | TAMIS_EVICT_BUDGET_CHUNKS);
+                                  TAMIS_EVICT_BUDGET_BESIDE_KEPT | TAMIS_EVICT_BUDGET_CHUNKS);
         uint32_t kept = more || e->budget > length ? length : e->budget;
         most = kept > most ? kept : most;
     }

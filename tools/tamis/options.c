@@ -8,8 +8,9 @@
 #include <tamis/policy.h>
 
 const char *const cli_eviction_options[] = {
-    "reindex",    "rerank",        "lifetime",      "reference-schedule", "blend",
-    "anchor-all", "budget-beside", "budget-chunks", "across-layers",      NULL};
+    "reindex",       "rerank",     "lifetime",           "reference-schedule",
+    "blend",         "anchor-all", "budget-beside-kept", "budget-chunks",
+    "across-layers", NULL};
 
 /* The value under inspection, with what a message must name. */
 typedef struct value {

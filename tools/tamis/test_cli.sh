@@ -197,8 +197,8 @@ check_run_eviction() {
             "${evicting[@]}" --evict snapkv --evict-budget 128
         expect 0 'tokens kept a lane 403 to 403 \(mean 403.0\), returned 0 B$' \
             "${evicting[@]}" --evict h2o+rerank --evict-budget 512
-        expect 0 '^evict andpro\+anchor-all\+budget-beside: budget 128' "${evicting[@]}" \
-            --evict andpro+anchor-all --evict-options budget-beside --evict-budget 128
+        expect 0 '^evict andpro\+anchor-all\+budget-beside-kept: budget 128' "${evicting[@]}" \
+            --evict andpro+anchor-all --evict-options budget-beside-kept --evict-budget 128
     done
 }
 

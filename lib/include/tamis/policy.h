@@ -108,9 +108,11 @@ enum {
     TAMIS_EVICT_BLEND = 16,
     /* andpro: the anchor is the output over all tokens, not over those that may go */
     TAMIS_EVICT_ANCHOR_ALL = 32,
-    /* andpro: two other readings of the budget, those of the published code: (budget - window)
-     * tokens a head beside what is always kept; and so many chunks */
-    TAMIS_EVICT_BUDGET_BESIDE = 64,
+    /* andpro: two other readings of the budget, which by default is tokens, everything always kept
+     * included, as in one version of the published code: (budget - window) tokens a head beside
+     * what is always kept, of no published code; and (budget - window) chunks a head, everything
+     * always kept included, as in the other version */
+    TAMIS_EVICT_BUDGET_BESIDE_KEPT = 64,
     TAMIS_EVICT_BUDGET_CHUNKS = 128,
     /* defensivekv: heads of all layers share one budget (Layer-DefensiveKV) */
     TAMIS_EVICT_ACROSS_LAYERS = 256
