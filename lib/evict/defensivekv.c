@@ -6,9 +6,17 @@
  * goes by s. Reading: the window's own mass counts as it is, pooling keeps each row's sum, and
  * where lanes have lost different tokens, so that slots do not correspond, the norm is taken
  * without its share. */
+#include "lib/core/core.h"
 #include "lib/evict/evict.h"
 
 #define COVERED 0.9f
+
+static tamis_status check(const tamis_eviction *eviction, tamis_error *error) {
+    TMS_REQUIRE(eviction->pooling == TAMIS_POOL_AVERAGE, TAMIS_E_ARGUMENT,
+                "pooling max is given for defensivekv, whose pooling keeps each row's sum; "
+                "it takes average");
+    return TAMIS_OK;
+}
 
 static void ask(const tamis_eviction *eviction, tms_evicting *out) {
     out->window = eviction->window;
@@ -41,7 +49,9 @@ static tamis_status score_head(tms_eviction_work *work, uint32_t head) {
     return status == TAMIS_OK ? join_lists(work, head, TMS_FUSE_LISTS_MAX, 1, 0, window) : status;
 }
 
+/* Whether a slot holds the same token in every lane; a lane that is alone needs no other. */
 static bool lanes_correspond(const tms_eviction_work *work) {
+    if (work->n_kv_heads == 1) return true;
     for (uint32_t h = 0; h < work->n_kv_heads; h++)
         if (work->slots[h] != work->length) return false;
     return true;
@@ -91,5 +101,6 @@ const tms_eviction_entry tms_eviction_defensivekv = {.name = "defensivekv",
                                                                   .pooling = TAMIS_POOL_AVERAGE,
                                                                   .floor = -1},
                                                      .options = TAMIS_EVICT_ACROSS_LAYERS,
+                                                     .check = check,
                                                      .ask = ask,
                                                      .score = score};

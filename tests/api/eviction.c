@@ -66,6 +66,8 @@ static void test_check(void **state) {
     CHECK("kernel 4 is not odd", .kind = TAMIS_EVICT_SNAPKV, .kernel = 4);
     CHECK("there is no pooling 2", .kind = TAMIS_EVICT_SNAPKV, .kernel = 3, .pooling = 2);
     CHECK("there is no pooling -1", .kind = TAMIS_EVICT_SNAPKV, .kernel = 3, .pooling = -1);
+    CHECK("pooling max is given for defensivekv", .kind = TAMIS_EVICT_DEFENSIVEKV, .kernel = 5);
+    CHECK("pooling max is given for defensivekv", .kind = TAMIS_EVICT_DEFENSIVEKV, .kernel = 1);
     CHECK("floor 1.5 is not a share", .kind = TAMIS_EVICT_ADAKV, .floor = 1.5f);
     CHECK("floor nan is not a share", .kind = TAMIS_EVICT_ADAKV, .floor = fabsf((float)NAN));
     CHECK("beta 0.5 is not a number from 1 on", .kind = TAMIS_EVICT_PYRAMIDKV, .beta = 0.5f);
@@ -83,6 +85,8 @@ static void test_check(void **state) {
           .budget = 1);
     PASSES(.kind = TAMIS_EVICT_NONE);
     PASSES(.kind = TAMIS_EVICT_ADAKV, .floor = 1);
+    PASSES(.kind = TAMIS_EVICT_DEFENSIVEKV);
+    PASSES(.kind = TAMIS_EVICT_DEFENSIVEKV, .kernel = 9, .pooling = TAMIS_POOL_AVERAGE);
     PASSES(.kind = TAMIS_EVICT_ADAKV, .floor = -7);
     PASSES(.kind = TAMIS_EVICT_H2O, .budget = 1, .options = TAMIS_EVICT_RERANK);
     PASSES(.kind = TAMIS_EVICT_SNAPKV, .budget = 33, .every = 2);

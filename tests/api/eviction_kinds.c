@@ -47,7 +47,8 @@ static tamis_eviction eviction_of(const eviction_case *c, uint32_t budget) {
     if (c->floor != 0) e.floor = c->floor;
     if (c->kind == TAMIS_EVICT_PYRAMIDKV) e.beta = 4;
     /* As many chunks a head as hold a budget of tokens. */
-    if (c->options & TAMIS_EVICT_BUDGET_CHUNKS) e.budget = e.window + (budget + e.chunk - 1) / e.chunk;
+    if (c->options & TAMIS_EVICT_BUDGET_CHUNKS)
+        e.budget = e.window + (budget + e.chunk - 1) / e.chunk;
     return e;
 }
 
@@ -347,6 +348,42 @@ static void test_pyramid_later(void **state) {
     evict_close(&e);
 }
 
+/* Held after two evictions of one KV head; `other`: under another output projection. */
+static held defended(bool other) {
+    tamis_cache_params shape = test_shape();
+    shape.n_kv_heads = 1;
+    tamis_plan_params plan = {.max_context = 128,
+                              .max_rows = 64,
+                              .eviction = test_eviction(TAMIS_EVICT_DEFENSIVEKV, BUDGET, 0)};
+    plan.eviction.floor = 1; /* by rank alone, without a mass that is covered first */
+    evict_world e;
+    evict_open(&e, &shape, &plan);
+    if (other) {
+        const uint64_t bytes = tamis_buffer_bytes(e.projection);
+        float *w = calloc(bytes, 1);
+        assert_non_null(w);
+        w[5] = 1; /* of each value one channel counts */
+        OK(tamis_buffer_write(e.projection, 0, w, bytes));
+        free(w);
+    }
+    tamis_sequence id = evict_add(&e, TEXT, PROMPT);
+    (void)evict(&e, id);
+    evict_prompt(&e, id, TEXT + PROMPT, SECOND);
+    (void)evict(&e, id);
+    held h = evict_read(&e, id);
+    evict_close(&e);
+    return h;
+}
+
+/* A head's share of its own norms is 1 whatever they are, also once tokens have gone. */
+static void test_one_head(void **state) {
+    (void)state;
+    held h[2] = {defended(false), defended(true)};
+    held_same(&h[0], &h[1]);
+    held_free(&h[0]);
+    held_free(&h[1]);
+}
+
 /* What a fork needs apart is what it keeps, not what it may choose from. */
 static void test_fork_pages(void **state) {
     (void)state;
@@ -612,8 +649,9 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_pyramid_again), cmocka_unit_test(test_pyramid_later),
         cmocka_unit_test(test_fork_pages),    cmocka_unit_test(test_nothing_to_take),
         cmocka_unit_test(test_wide_budgets),  cmocka_unit_test(test_blend),
-        cmocka_unit_test(test_numbers),       cmocka_unit_test(test_limits),
-        cmocka_unit_test(test_now_and_then),  cmocka_unit_test(test_counters),
+        cmocka_unit_test(test_one_head),      cmocka_unit_test(test_numbers),
+        cmocka_unit_test(test_limits),        cmocka_unit_test(test_now_and_then),
+        cmocka_unit_test(test_counters),
     };
     int skip = test_begin(argc, argv);
     return skip ? skip : cmocka_run_group_tests(tests, NULL, NULL);

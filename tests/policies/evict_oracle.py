@@ -223,8 +223,9 @@ def defensive(world, layer, lanes):
             m, f = np.maximum(m, mean), np.maximum(f, off)
         worst.append((m, f))
         norms.append(projected_norms(world, layer, head, held.v))
-    # Once anything has gone, the same slot is no longer the same token: then no share of the heads.
-    whole = all(held.n == held.length for held in lanes)
+    # Once anything has gone, the same slot is no longer the same token: then no share of the heads,
+    # but for a head that is alone, whose share is 1.
+    whole = len(lanes) == 1 or all(held.n == held.length for held in lanes)
     total, off = sum(x for x, _ in norms) if whole else 1, sum(f for _, f in norms) if whole else 0
     scores = []
     for (m, e), (x, f) in zip(worst, norms):

@@ -128,11 +128,11 @@ typedef struct tamis_eviction {
     tamis_eviction_kind kind;
     /* Tokens a lane, everything always kept included; where heads or layers share, on average. */
     uint32_t budget;
-    uint32_t sinks;  /* first tokens always kept; 0: none, for streaming as well */
-    uint32_t recent; /* h2o: last tokens always kept, 0 means half of the budget */
-    uint32_t window; /* last queries that score the others; their tokens are always kept */
-    uint32_t kernel; /* width of the pooling, odd; 1 is none */
-    tamis_pooling pooling;
+    uint32_t sinks;        /* first tokens always kept; 0: none, for streaming as well */
+    uint32_t recent;       /* h2o: last tokens always kept, 0 means half of the budget */
+    uint32_t window;       /* last queries that score the others; their tokens are always kept */
+    uint32_t kernel;       /* width of the pooling, odd; 1 is none */
+    tamis_pooling pooling; /* defensivekv: average */
     /* andpro: tokens that stay or go together; chunks that hold a token of the window stay */
     uint32_t chunk;
     /* adakv, criticalkv's and defensivekv's shared budgets, andpro: share of the budget that every
