@@ -46,10 +46,11 @@ typedef struct tms_sequence {
      * off its end; low is the least length since edits was low_since. */
     uint64_t edits, low_since;
     uint32_t low;
-    tamis_sequence parent; /* 0: it was added */
-    uint32_t forked_at;    /* the parent's length */
-    uint64_t parent_edits; /* and edits, then */
-    uint64_t version;      /* from 1 on; grows when an entry of a page list changes or goes */
+    tamis_sequence parent;                   /* 0: it was added */
+    uint32_t forked_at;                      /* the parent's length */
+    uint64_t parent_edits, parent_low_since; /* and what it knew of its cuts, then */
+    uint32_t parent_low;
+    uint64_t version; /* from 1 on; grows when an entry of a page list changes or goes */
     bool in_step;
     tms_lane *lanes; /* [n_lanes] */
     int32_t *pages;  /* [n_lanes][list_pages] */
@@ -150,6 +151,8 @@ void tms_history_cut(tms_sequence *sequence, uint32_t length);
 /* The least length that the sequence has had since its edits were `then`; UINT32_MAX: not cut
  * since. */
 uint32_t tms_history_least(const tms_sequence *sequence, uint64_t then);
+/* The same of a fork's parent, up to the fork; since then it may have been cut again. */
+uint32_t tms_history_parents_least(const tms_sequence *fork, uint64_t then);
 
 /* Between steps, lanes have lost tokens, but none of their last `tail` ones. */
 void tms_history_evicted(tms_sequence *sequence, uint32_t tail);

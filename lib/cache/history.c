@@ -19,6 +19,8 @@ void tms_history_fork(tms_sequence *fork, const tms_sequence *parent) {
     fork->parent = parent->id;
     fork->forked_at = parent->length;
     fork->parent_edits = parent->edits;
+    fork->parent_low_since = parent->low_since;
+    fork->parent_low = parent->low;
 }
 
 static void forget_scores(tms_sequence *sequence) {
@@ -47,6 +49,11 @@ void tms_history_cut(tms_sequence *sequence, uint32_t length) {
 uint32_t tms_history_least(const tms_sequence *sequence, uint64_t then) {
     if (sequence->edits == then) return UINT32_MAX;
     return sequence->low_since <= then ? sequence->low : 0;
+}
+
+uint32_t tms_history_parents_least(const tms_sequence *fork, uint64_t then) {
+    if (fork->parent_edits == then) return UINT32_MAX;
+    return fork->parent_low_since <= then ? fork->parent_low : 0;
 }
 
 void tms_history_evicted(tms_sequence *sequence, uint32_t tail) {

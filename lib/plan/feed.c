@@ -4,6 +4,7 @@
 #include "lib/plan/plan.h"
 
 #include <inttypes.h>
+#include <stdio.h>
 
 uint32_t tms_plan_cap(const tamis_plan *plan, bool exact) {
     return plan->eviction.asked.in_place && !exact ? plan->params.eviction.budget : UINT32_MAX;
@@ -36,7 +37,7 @@ static tamis_status check_scores(const tamis_plan *plan, const tms_sequence *seq
                 TAMIS_E_STATE,
                 "the rows of positions %" PRIu32 " to %" PRIu32 " of sequence %" PRIu64
                 " have left no scores for %s: their steps must attend every layer, under %s",
-                from, sequence->length, sequence->id, name, name);
+                from, sequence->length - 1, sequence->id, name, name);
     return TAMIS_OK;
 }
 
@@ -210,21 +211,23 @@ static tamis_status copy_ring(tamis_plan *plan, uint32_t to, uint32_t from) {
 }
 
 /* The row whose ring holds queries of the sequence: its own, else that of the nearest one it comes
- * from, which knows of no cut there before the fork. Of positions below *end they are the
- * sequence's. */
+ * from whose rows since the fork, if there are any, came behind no cut. Of positions below *end
+ * they are the sequence's. */
 static uint32_t ring_of(const tamis_plan *plan, const tms_sequence *sequence, uint32_t *end) {
     uint32_t r = tms_plan_find_row(plan, sequence->id);
     if (r != TMS_NO_ROW && plan->rows[r].ring_edits) {
         *end = tms_history_least(sequence, plan->rows[r].ring_edits);
         return r;
     }
-    *end = UINT32_MAX;
+    *end = tms_history_least(sequence, 1);
     for (; sequence && sequence->parent; sequence = tms_cache_find(plan->cache, sequence->parent)) {
-        uint32_t least = tms_history_least(sequence, 1);
-        if (sequence->forked_at < least) least = sequence->forked_at;
-        if (least < *end) *end = least;
+        if (sequence->forked_at < *end) *end = sequence->forked_at;
         r = tms_plan_find_row(plan, sequence->parent);
-        if (r != TMS_NO_ROW && plan->rows[r].ring_edits == sequence->parent_edits) return r;
+        uint64_t edits = r == TMS_NO_ROW ? 0 : plan->rows[r].ring_edits;
+        bool holds = edits > 0 && edits <= sequence->parent_edits;
+        uint32_t least = tms_history_parents_least(sequence, holds ? edits : 1);
+        if (least < *end) *end = least;
+        if (holds) return r;
     }
     return TMS_NO_ROW;
 }
@@ -304,11 +307,14 @@ static tamis_status check_queries(const tamis_plan *plan, const tms_sequence *se
     tms_known known;
     if (window == 0) return TAMIS_OK;
     tms_plan_known(plan, sequence, &known);
-    TMS_REQUIRE(known.to == sequence->length && known.from + window <= known.to, TAMIS_E_STATE,
-                "the queries of positions %" PRIu32 " to %" PRIu32 " of sequence %" PRIu64
-                " are not all kept by this plan; known are %" PRIu32 " to %" PRIu32,
-                sequence->length - window, sequence->length, sequence->id, known.from, known.to);
-    return TAMIS_OK;
+    if (known.to == sequence->length && known.from + window <= known.to) return TAMIS_OK;
+    char text[48] = "none is known";
+    if (known.row != TMS_NO_ROW)
+        snprintf(text, sizeof text, "known are %" PRIu32 " to %" PRIu32, known.from, known.to - 1);
+    return tms_error_set(error, TAMIS_E_STATE,
+                         "the queries of positions %" PRIu32 " to %" PRIu32 " of sequence %" PRIu64
+                         " are not all kept by this plan; %s",
+                         sequence->length - window, sequence->length - 1, sequence->id, text);
 }
 
 /* Whether the last slots hold the window's tokens, and the first ones the sinks, where the eviction
@@ -318,11 +324,12 @@ static tamis_status check_order(const tamis_plan *plan, const tms_sequence *sequ
     const tamis_eviction *e = &plan->params.eviction;
     const char *name = tamis_eviction_name(e->kind);
     if (plan->eviction.asked.window == 0 && e->kind != TAMIS_EVICT_CALLER) return TAMIS_OK;
-    TMS_REQUIRE(
-        e->window == 0 || sequence->length - e->window >= sequence->intact_from, TAMIS_E_STATE,
-        "the window of %s is positions %" PRIu32 " to %" PRIu32 " of sequence %" PRIu64
-        ", whose lanes hold all tokens in their order only from %" PRIu32 " on",
-        name, sequence->length - e->window, sequence->length, sequence->id, sequence->intact_from);
+    TMS_REQUIRE(e->window == 0 || sequence->length - e->window >= sequence->intact_from,
+                TAMIS_E_STATE,
+                "the window of %s is positions %" PRIu32 " to %" PRIu32 " of sequence %" PRIu64
+                ", whose lanes hold all tokens in their order only from %" PRIu32 " on",
+                name, sequence->length - e->window, sequence->length - 1, sequence->id,
+                sequence->intact_from);
     TMS_REQUIRE(e->sinks == 0 || !sequence->unordered, TAMIS_E_STATE,
                 "the slots of sequence %" PRIu64
                 " are not in the order of their tokens; %s takes the first %" PRIu32

@@ -139,7 +139,7 @@ static tamis_status check_attend(const tamis_plan *plan, const tamis_rows *q, co
                 TAMIS_E_ARGUMENT,
                 "q and out overlap: bytes %" PRIu64 " to %" PRIu64 " and %" PRIu64 " to %" PRIu64
                 " of one buffer",
-                from.first, from.end, to.first, to.end);
+                from.first, from.end - 1, to.first, to.end - 1);
     q_rows->ref = (tms_ref){q->buffer->mem, q->offset};
     out_rows->ref = (tms_ref){out->buffer->mem, out->offset};
     return TAMIS_OK;

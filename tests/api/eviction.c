@@ -420,9 +420,9 @@ static void test_unknown_queries(void **state) {
     /* Truncation takes the newest; rows that come anew fill up what is still known. */
     tamis_sequence cut = evict_add(&e, TEXT, PROMPT);
     OK(tamis_cache_truncate(e.w.cache, cut, 50, &test_error));
-    UNKNOWN(&e, cut, "the queries of positions 42 to 50");
+    UNKNOWN(&e, cut, "the queries of positions 42 to 49");
     evict_prompt(&e, cut, TEXT + 50, 4);
-    UNKNOWN(&e, cut, "the queries of positions 46 to 54");
+    UNKNOWN(&e, cut, "the queries of positions 46 to 53");
     evict_prompt(&e, cut, TEXT + 54, 4);
     OK(tamis_plan_evict(e.w.plan, cut, NULL, &test_error));
     /* A cancelled step may have written over those before. */
@@ -433,7 +433,7 @@ static void test_unknown_queries(void **state) {
     OK(tamis_plan_step_begin(e.w.plan, &step, &test_error));
     evict_layer(&e, 0, junk, rows, NULL);
     OK(tamis_plan_step_cancel(e.w.plan, &test_error));
-    UNKNOWN(&e, given_up, "known are 57 to 61");
+    UNKNOWN(&e, given_up, "known are 57 to 60");
     evict_close(&e);
 }
 
@@ -447,7 +447,7 @@ static void test_unattended(void **state) {
         tokens[i] = TEXT + i;
     OK(tamis_cache_add(e.w.cache, &id, &test_error));
     OK(test_append(&e.w, id, tokens, PROMPT));
-    UNKNOWN(&e, id, "the queries of positions 53 to 61");
+    UNKNOWN(&e, id, "the queries of positions 53 to 60");
     evict_prompt(&e, id, TEXT + PROMPT, WINDOW);
     OK(tamis_plan_evict(e.w.plan, id, NULL, &test_error));
     evict_close(&e);
@@ -459,7 +459,7 @@ static void test_lost_rows(void **state) {
     tamis_sequence ids[3];
     for (uint32_t i = 0; i < 3; i++)
         ids[i] = evict_add(&e, TEXT + 100 * i, PROMPT - i);
-    UNKNOWN(&e, ids[0], "the queries of positions 53 to 61");
+    UNKNOWN(&e, ids[0], "the queries of positions 53 to 60");
     /* The failure has not cost the others theirs. */
     OK(tamis_plan_evict(e.w.plan, ids[1], NULL, &test_error));
     OK(tamis_plan_evict(e.w.plan, ids[2], NULL, &test_error));
@@ -467,7 +467,7 @@ static void test_lost_rows(void **state) {
     tamis_plan *second = NULL;
     OK(tamis_plan_create(e.w.cache, &p, &second, &test_error));
     tamis_plan *first = evict_swap_plan(&e, second);
-    UNKNOWN(&e, ids[0], "are not all kept by this plan; known are 0 to 0");
+    UNKNOWN(&e, ids[0], "are not all kept by this plan; none is known");
     evict_prompt(&e, ids[0], TEXT + PROMPT, WINDOW);
     OK(tamis_plan_evict(second, ids[0], NULL, &test_error));
     (void)evict_swap_plan(&e, first);
@@ -508,8 +508,8 @@ static void test_decode_rows(void **state) {
         tamis_sequence id = evict_add(&e, TEXT, PROMPT);
         evict_decode(&e, id, TEXT + PROMPT, 3, NULL);
         if (fixed) {
-            UNKNOWN(&e, id, "the queries of positions 56 to 64");
-            UNKNOWN(&e, id, "known are 53 to 61");
+            UNKNOWN(&e, id, "the queries of positions 56 to 63");
+            UNKNOWN(&e, id, "known are 53 to 60");
             OK(tamis_cache_truncate(e.w.cache, id, PROMPT, &test_error));
             OK(tamis_plan_evict(e.w.plan, id, NULL, &test_error));
             assert_int_equal(evict_length(&e, id, 1, 1), BUDGET);
@@ -598,7 +598,7 @@ static void test_scores_of_others(void **state) {
         (void)evict_swap_plan(&e, plain);
         tamis_sequence id = evict_add(&e, TEXT, PROMPT), fork = 0;
         (void)evict_swap_plan(&e, own);
-        UNKNOWN(&e, id, "the rows of positions 0 to 61 of sequence 16777216 have left no scores");
+        UNKNOWN(&e, id, "the rows of positions 0 to 60 of sequence 16777216 have left no scores");
         OK(tamis_cache_remove(e.w.cache, id, &test_error));
         /* A step elsewhere, taken back; then one that is not. */
         id = evict_add(&e, TEXT, PROMPT);
@@ -606,13 +606,13 @@ static void test_scores_of_others(void **state) {
         (void)evict_swap_plan(&e, plain);
         evict_decode(&e, fork, TEXT + PROMPT, 1, NULL);
         (void)evict_swap_plan(&e, own);
-        UNKNOWN(&e, fork, "the rows of positions 61 to 62");
+        UNKNOWN(&e, fork, "the rows of positions 61 to 61");
         OK(tamis_cache_truncate(e.w.cache, fork, PROMPT, &test_error));
         OK(tamis_plan_evict(own, fork, NULL, &test_error));
         (void)evict_swap_plan(&e, tova);
         evict_decode(&e, id, TEXT + PROMPT, 1, NULL);
         (void)evict_swap_plan(&e, own);
-        UNKNOWN(&e, id, "the rows of positions 0 to 62");
+        UNKNOWN(&e, id, "the rows of positions 0 to 61");
         tamis_plan_destroy(&tova);
         tamis_plan_destroy(&plain);
         evict_close(&e);
@@ -632,7 +632,7 @@ static void test_scores_in_place(void **state) {
     const tamis_step step = {.sequences = &id, .count = 1};
     const uint64_t token = TEXT + BUDGET;
     proof p = prove(&e, id);
-    FAILS(evict_step(&e, &step, &token, NULL), TAMIS_E_STATE, "the rows of positions 0 to 24");
+    FAILS(evict_step(&e, &step, &token, NULL), TAMIS_E_STATE, "the rows of positions 0 to 23");
     unchanged(&e, id, &p);
     tamis_plan_destroy(&plain);
     evict_close(&e);
@@ -684,7 +684,7 @@ static void test_disorder(void **state) {
     OK(tamis_plan_evict(own, id, NULL, &test_error));
     evict_decode(&e, id, TEXT + PROMPT, 10, NULL);
     FAILS(tamis_plan_evict_by_scores(by_window, id, scores, 192, NULL, &test_error), TAMIS_E_STATE,
-          "the window of caller is positions 63 to 71 of sequence 16777216, whose lanes hold all "
+          "the window of caller is positions 63 to 70 of sequence 16777216, whose lanes hold all "
           "tokens in their order only from 71 on");
     FAILS(tamis_plan_evict_by_scores(by_sinks, id, scores, 192, NULL, &test_error), TAMIS_E_STATE,
           "are not in the order of their tokens; caller takes the first 3 for its sinks");
@@ -709,7 +709,7 @@ static void test_disorder(void **state) {
     }
     OK(tamis_plan_evict_to(by_sinks, gap, slots[0], counts, PROMPT, NULL, &test_error));
     FAILS(tamis_plan_evict(snapkv, gap, NULL, &test_error), TAMIS_E_STATE,
-          "the window of snapkv is positions 53 to 61 of sequence 33554433, whose lanes hold all "
+          "the window of snapkv is positions 53 to 60 of sequence 33554433, whose lanes hold all "
           "tokens in their order only from 58 on");
     (void)evict_swap_plan(&e, own);
     tamis_plan_destroy(&by_sinks);

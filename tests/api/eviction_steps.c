@@ -262,7 +262,7 @@ static void run_inherit(tamis_eviction_kind kind, uint32_t max_sequences, int fa
     bool lost = fate == 1 && plan.eviction.window > 0;
     if (lost) /* the parent's newer rows stand where three of the fork's stood */
         FAILS(tamis_plan_evict(e.w.plan, fork, NULL, &test_error), TAMIS_E_STATE,
-              "known are 45 to 50");
+              "known are 45 to 49");
     else
         OK(tamis_plan_evict(e.w.plan, fork, NULL, &test_error));
     twin = evict_add(&e, TEXT, PROMPT);

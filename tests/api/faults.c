@@ -121,6 +121,48 @@ static void begin_fails(test_world *w, const tamis_sequence *ids, const uint64_t
         }
 }
 
+/* The host's calloc, which the test's link puts in the place of the library's. */
+static bool calloc_fails;
+void *__real_calloc(size_t n, size_t size);
+void *__wrap_calloc(size_t n, size_t size);
+void *__wrap_calloc(size_t n, size_t size) {
+    return calloc_fails ? NULL : __real_calloc(n, size);
+}
+
+/* A begin that finds no memory for longer page lists has changed nothing. */
+static void test_page_lists(void **state) {
+    (void)state;
+    test_world w;
+    tamis_cache_params shape = test_shape();
+    tamis_plan_params plan = {.max_sequences = 2, .max_context = 128, .max_rows = 128};
+    tamis_sequence ids[2];
+    uint64_t tokens[120];
+    const uint32_t rows[2] = {1, 100};
+    for (uint32_t i = 0; i < 120; i++)
+        tokens[i] = 10 + i;
+    test_open(&w, &shape, &plan);
+    for (uint32_t i = 0; i < 2; i++) {
+        OK(tamis_cache_add(w.cache, &ids[i], &test_error));
+        OK(test_append(&w, ids[i], tokens, 7));
+    }
+    const tamis_step step = {.sequences = ids, .rows = rows, .count = 2, .exact = 1};
+    tamis_cache_stats before = test_stats(&w);
+    calloc_fails = true;
+    tamis_status status = tamis_plan_step_begin(w.plan, &step, &test_error);
+    calloc_fails = false;
+    test_fails(status, TAMIS_E_NO_MEMORY, "the page lists of sequence", "begin", __FILE__,
+               __LINE__);
+    test_unchanged(&w, &before);
+    for (uint32_t lane = 0; lane < 8; lane++)
+        test_expect(&w, ids[lane / 4], lane / 2 % 2, lane % 2, 0, tokens, 7);
+    OK(test_step(&w, &step, tokens + 7));
+    for (uint32_t lane = 0; lane < 4; lane++) {
+        test_expect(&w, ids[0], lane / 2, lane % 2, 7, tokens + 7, 1);
+        test_expect(&w, ids[1], lane / 2, lane % 2, 7, tokens + 8, 100);
+    }
+    test_close(&w);
+}
+
 static void test_uploads(void **state) {
     (void)state;
     uint64_t tokens[16];
@@ -298,7 +340,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_allocations), cmocka_unit_test(test_uploads),
         cmocka_unit_test(test_mid_step),    cmocka_unit_test(test_sticky),
-        cmocka_unit_test(test_graph),
+        cmocka_unit_test(test_graph),       cmocka_unit_test(test_page_lists),
     };
     int skip = test_begin(argc, argv);
     return skip ? skip : cmocka_run_group_tests(tests, NULL, NULL);

@@ -97,7 +97,7 @@ static void test_attend_arguments(test_world *w) {
     FAILS(tamis_plan_attend(w->plan, 0, &q, &q, &test_error), TAMIS_E_ARGUMENT, "overlap");
     out = (tamis_rows){.buffer = w->q, .offset = 1024 - 64}; /* a row has 1024 bytes */
     FAILS(tamis_plan_attend(w->plan, 0, &q, &out, &test_error), TAMIS_E_ARGUMENT,
-          "bytes 0 to 1024 and 960 to 1984");
+          "bytes 0 to 1023 and 960 to 1983");
     FAILS(tamis_plan_attend(w->plan, 0, &out, &q, &test_error), TAMIS_E_ARGUMENT, "overlap");
     out.offset = 1024;
     OK(tamis_plan_attend(w->plan, 0, &q, &out, &test_error));

@@ -72,8 +72,8 @@ TAMIS_API tamis_plan *tamis_runner_plan(tamis_runner *runner);
 /* Appends a prompt to a sequence in exact chunks of at most max_rows, and then evicts from it if
  * the plan has an eviction other than caller (tamis_plan_evict). *next (may be NULL) is the greedy
  * token after it. Errors: E_ARGUMENT (empty; a token outside the vocabulary; longer than
- * max_context, with the numbers: nothing has changed), E_FULL, E_STATE, E_DEVICE (what came before
- * the failing chunk stays). Waits. */
+ * max_context, with the numbers: nothing has changed), E_FULL, E_NO_MEMORY, E_STATE, E_DEVICE (what
+ * came before the failing chunk stays). Waits. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_runner_prefill(tamis_runner *runner,
                                                              tamis_sequence sequence,
                                                              const int32_t *tokens, size_t count,
@@ -82,7 +82,7 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_runner_prefill(tamis_runner *runne
 /* One decode step: sequences[i] takes tokens[i]; next[i] is the greedy token after it. All rows go
  * through the selection. An eviction with `every` from 2 on then takes from the sequences that have
  * gained so many tokens since it did last. Errors: E_ARGUMENT (empty, more sequences than the plan
- * takes, unknown, a token outside the vocabulary), E_FULL, E_STATE, E_DEVICE. Waits. */
+ * takes, unknown, a token outside the vocabulary), E_FULL, E_NO_MEMORY, E_STATE, E_DEVICE. Waits. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_runner_decode(tamis_runner *runner,
                                                             const tamis_sequence *sequences,
                                                             uint32_t count, const int32_t *tokens,

@@ -70,7 +70,8 @@ typedef struct tamis_step {
 } tamis_step;
 
 /* Reserves the pages of all layers and enqueues the step's tables. The only call of a step that can
- * run out: E_FULL with pages needed and free; then nothing has changed. Errors: E_ARGUMENT (unknown
+ * run out: E_FULL with pages needed and free, E_NO_MEMORY where the host has none for longer page
+ * lists or the driver none for the tables; then nothing has changed. Errors: E_ARGUMENT (unknown
  * sequence, more than max_rows or max_selected_rows, context exceeded, with the numbers), E_STATE
  * (a step is open, or a change of bounds failed half way). Enqueues, as tamis_buffer_write. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_step_begin(tamis_plan *plan,
@@ -145,8 +146,9 @@ typedef struct tamis_evicted {
 /* Evicts from one sequence, between steps: at its prompt's end, or when the caller sees fit. Lanes
  * of at most their budget keep all. The queries that score must have gone through this plan before,
  * in any steps, under fixed_launches in exact ones: E_STATE if the last `window` rows have not,
- * naming the positions that are known. Forks begin with what is known of their parent. Under h2o
- * and tova E_STATE names the positions whose rows have left no scores: those that went through a
+ * naming the positions that are known. A fork has what is known of its parent up to the fork; until
+ * its own first step or eviction, each row that its parent brings takes the oldest one from it.
+ * Under h2o and tova E_STATE names the positions whose rows have left no scores: those that went through a
  * plan of another kind, or not through every layer's attend; a decode step that would take a
  * token's place answers it, too. E_STATE also if the window's tokens, or a window's or the caller's
  * sinks, are not the last and first slots of every lane: after decode steps under every 1, or

@@ -1,0 +1,130 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What forks know of their parents' last queries: the same whoever steps or evicts first, and
+ * whatever has been cut before or since. */
+#include "tests/api/evicting.h"
+
+#define BUDGET 24u
+#define PROMPT 61u
+#define TEXT   8000u /* first token */
+
+static evict_world open_world(void) {
+    tamis_cache_params shape = test_shape();
+    shape.capacity_tokens = 1024;
+    const tamis_plan_params plan = {.max_context = 192,
+                                    .max_rows = 96,
+                                    .max_sequences = 4,
+                                    .eviction = test_eviction(TAMIS_EVICT_SNAPKV, BUDGET, 0)};
+    evict_world e;
+    evict_open(&e, &shape, &plan);
+    return e;
+}
+
+static tamis_sequence fork_of(evict_world *e, tamis_sequence parent) {
+    tamis_sequence fork = 0;
+    OK(tamis_cache_fork(e->w.cache, parent, &fork, &test_error));
+    return fork;
+}
+
+static void cut(evict_world *e, tamis_sequence id, uint32_t length) {
+    OK(tamis_cache_truncate(e->w.cache, id, length, &test_error));
+}
+
+/* Evicts; what stays is what stays of tokens TEXT on that were never forked or cut. */
+static void evict_as_alone(evict_world *e, tamis_sequence id, uint32_t length) {
+    OK(tamis_plan_evict(e->w.plan, id, NULL, &test_error));
+    tamis_sequence alone = evict_add(e, TEXT, length);
+    OK(tamis_plan_evict(e->w.plan, alone, NULL, &test_error));
+    held a = evict_read(e, id), b = evict_read(e, alone);
+    held_check(&a, TEXT, length);
+    held_same(&a, &b);
+    held_free(&a);
+    held_free(&b);
+    OK(tamis_cache_remove(e->w.cache, alone, &test_error));
+}
+
+/* A parent that was cut before it forked, whoever of the two goes first. */
+static void test_cut_before(void **state) {
+    (void)state;
+    const uint32_t kept = 56, more = 6; /* two rows of the window are the parent's */
+    for (uint32_t order = 0; order < 4; order++) {
+        evict_world e = open_world();
+        tamis_sequence both[2];
+        const uint32_t first = order & 1, evicted = order >> 1;
+        both[0] = evict_add(&e, TEXT, PROMPT);
+        cut(&e, both[0], kept);
+        both[1] = fork_of(&e, both[0]);
+        evict_prompt(&e, both[first], TEXT + kept, more);
+        evict_prompt(&e, both[!first], TEXT + kept, more);
+        evict_as_alone(&e, both[evicted], kept + more);
+        evict_as_alone(&e, both[!evicted], kept + more);
+        evict_close(&e);
+    }
+}
+
+/* Both in one step. */
+static void test_cut_together(void **state) {
+    (void)state;
+    evict_world e = open_world();
+    tamis_sequence both[2] = {evict_add(&e, TEXT, PROMPT)};
+    cut(&e, both[0], 60);
+    both[1] = fork_of(&e, both[0]);
+    const uint64_t tokens[2] = {TEXT + 60, TEXT + 60};
+    const tamis_step step = {.sequences = both, .count = 2};
+    OK(evict_step(&e, &step, tokens, NULL));
+    evict_as_alone(&e, both[1], PROMPT);
+    evict_as_alone(&e, both[0], PROMPT);
+    evict_close(&e);
+}
+
+/* What happens to the parent after the fork is not the fork's, as long as the parent's next rows
+ * have not taken the place of those that the fork needs. */
+static void test_cut_since(void **state) {
+    (void)state;
+    evict_world e = open_world();
+    tamis_sequence id = evict_add(&e, TEXT, PROMPT), middle = fork_of(&e, id);
+    tamis_sequence last = fork_of(&e, middle), fork;
+    cut(&e, middle, 40);
+    cut(&e, id, 30);
+    evict_as_alone(&e, last, PROMPT);
+    id = evict_add(&e, TEXT, PROMPT);
+    fork = fork_of(&e, id);
+    cut(&e, id, PROMPT - 4);
+    evict_prompt(&e, id, TEXT + 900, 4); /* in the ring's places of the fork's last rows */
+    FAILS(tamis_plan_evict(e.w.plan, fork, NULL, &test_error), TAMIS_E_STATE,
+          "the queries of positions 53 to 60 of sequence");
+    evict_close(&e);
+}
+
+/* Rows behind a cut that came through another plan are not known to the first, whose ring still
+ * holds others of their positions. */
+static void test_other_plan(void **state) {
+    (void)state;
+    evict_world e = open_world();
+    const tamis_plan_params params = e.w.plan->params;
+    tamis_plan *second = NULL;
+    OK(tamis_plan_create(e.w.cache, &params, &second, &test_error));
+    tamis_sequence id = evict_add(&e, TEXT, PROMPT);
+    cut(&e, id, PROMPT - 2);
+    tamis_plan *first = evict_swap_plan(&e, second);
+    evict_prompt(&e, id, TEXT + 900, 2);
+    (void)evict_swap_plan(&e, first);
+    tamis_sequence fork = fork_of(&e, id);
+    FAILS(tamis_plan_evict(e.w.plan, fork, NULL, &test_error), TAMIS_E_STATE,
+          "the queries of positions 53 to 60 of sequence");
+    cut(&e, fork, PROMPT - 2);
+    evict_prompt(&e, fork, TEXT + PROMPT - 2, WINDOW);
+    evict_as_alone(&e, fork, PROMPT - 2 + WINDOW);
+    tamis_plan_destroy(&second);
+    evict_close(&e);
+}
+
+int main(int argc, char **argv) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_cut_before),
+        cmocka_unit_test(test_cut_together),
+        cmocka_unit_test(test_cut_since),
+        cmocka_unit_test(test_other_plan),
+    };
+    int skip = test_begin(argc, argv);
+    return skip ? skip : cmocka_run_group_tests(tests, NULL, NULL);
+}
