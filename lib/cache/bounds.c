@@ -37,6 +37,7 @@ const char *tamis_bounds_name(tamis_bounds_kind kind) {
 }
 
 tamis_status tms_bounds_fill(tamis_bounds *bounds, tamis_error *error) {
+    TMS_REQUIRE_RESERVED(bounds, tamis_bounds);
     TMS_REQUIRE(is_kind(bounds->kind), TAMIS_E_ARGUMENT, "there is no bounds kind %d",
                 (int)bounds->kind);
     TMS_REQUIRE(bounds->width >= 0 && isfinite(bounds->width), TAMIS_E_ARGUMENT,
@@ -130,7 +131,7 @@ tamis_status tamis_cache_set_bounds(tamis_cache *cache, const tamis_bounds *boun
                                     tamis_error *error) {
     TMS_REQUIRE(cache, TAMIS_E_ARGUMENT, "cache is NULL");
     TMS_REQUIRE(bounds, TAMIS_E_ARGUMENT, "bounds is NULL");
-    tamis_bounds filled = {.kind = bounds->kind, .width = bounds->width};
+    tamis_bounds filled = *bounds;
     tamis_status status = tms_bounds_fill(&filled, error);
     if (status != TAMIS_OK) return status;
     TMS_REQUIRE(!cache->step_open, TAMIS_E_STATE, "a step on the cache is open");

@@ -10,6 +10,9 @@
 static tamis_status check_shape(tamis_cache_params *p, tamis_error *error) {
     static const uint32_t dims[] = {64, 80, 96, 128, 256};
     bool dim_known = false;
+    TMS_REQUIRE_RESERVED(p, tamis_cache_params);
+    TMS_REQUIRE(p->reserved32 == 0, TAMIS_E_ARGUMENT,
+                "reserved32 of tamis_cache_params is %" PRIu32 "; it must be 0", p->reserved32);
     for (size_t i = 0; i < sizeof dims / sizeof *dims; i++)
         dim_known |= p->head_dim == dims[i];
     if (p->page_size == 0) p->page_size = 16;

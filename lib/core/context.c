@@ -44,6 +44,7 @@ tamis_status tamis_context_create(const tamis_context_params *params, tamis_cont
     TMS_REQUIRE(out, TAMIS_E_ARGUMENT, "out: NULL");
     *out = NULL;
     if (!params) params = &defaults;
+    TMS_REQUIRE_RESERVED(params, tamis_context_params);
     tms_log log;
     tamis_status status = tms_log_begin(&log, params, error);
     if (status != TAMIS_OK) return status;

@@ -52,6 +52,18 @@ tamis_status tms_forward(const tms_device *dev, tamis_status status, tamis_error
         if (!(cond)) return tms_error_set(error, (code), __VA_ARGS__);                             \
     } while (0)
 
+/* Returns from the enclosing function unless the reserved fields of a caller's struct of that type
+ * are 0: what they hold now must not come to mean something later. */
+#define TMS_REQUIRE_RESERVED(params, type)                                                         \
+    do {                                                                                           \
+        tamis_status reserved_ = tms_reserved_check(                                               \
+            (params)->reserved, sizeof(params)->reserved / sizeof *(params)->reserved, #type,      \
+            error);                                                                                \
+        if (reserved_ != TAMIS_OK) return reserved_;                                               \
+    } while (0)
+tamis_status tms_reserved_check(const uint64_t *reserved, size_t n, const char *type,
+                                tamis_error *error);
+
 /* Checks a caller's rows: buffer of this context, offset a multiple of 64, `n_rows` rows of `width`
  * elements inside it. *stride is the effective row stride in elements. `what` names it in messages.
  */

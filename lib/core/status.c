@@ -2,6 +2,8 @@
 /* Names and texts of the status codes, and how a device's error reaches the caller. */
 #include "lib/core/core.h"
 
+#include <inttypes.h>
+
 const char *tamis_status_name(tamis_status status) {
     switch (status) {
 #define NAME_CASE(name, value, text)                                                               \
@@ -22,6 +24,14 @@ const char *tamis_status_text(tamis_status status) {
 #undef TEXT_CASE
     }
     return "unknown";
+}
+
+tamis_status tms_reserved_check(const uint64_t *reserved, size_t n, const char *type,
+                                tamis_error *error) {
+    for (size_t i = 0; i < n; i++)
+        TMS_REQUIRE(reserved[i] == 0, TAMIS_E_ARGUMENT,
+                    "reserved[%zu] of %s is %" PRIu64 "; it must be 0", i, type, reserved[i]);
+    return TAMIS_OK;
 }
 
 tamis_status tms_forward(const tms_device *dev, tamis_status status, tamis_error *error) {

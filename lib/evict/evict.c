@@ -143,6 +143,7 @@ static tamis_status check_numbers(const tamis_eviction *e, tamis_error *error) {
 
 tamis_status tamis_eviction_check(const tamis_eviction *eviction, tamis_error *error) {
     TMS_REQUIRE(eviction, TAMIS_E_ARGUMENT, "eviction is NULL");
+    TMS_REQUIRE_RESERVED(eviction, tamis_eviction);
     const tms_eviction_entry *entry = tms_eviction_find(eviction->kind);
     TMS_REQUIRE(entry, TAMIS_E_ARGUMENT, "there is no eviction kind %d", (int)eviction->kind);
     if (eviction->kind == TAMIS_EVICT_NONE) return check_none(eviction, error);

@@ -258,6 +258,7 @@ tamis_status tamis_plan_create(tamis_cache *cache, const tamis_plan_params *para
     *out = NULL;
     TMS_REQUIRE(cache, TAMIS_E_ARGUMENT, "cache is NULL");
     TMS_REQUIRE(params, TAMIS_E_ARGUMENT, "params is NULL");
+    TMS_REQUIRE_RESERVED(params, tamis_plan_params);
     tamis_plan_params filled = *params;
     fill_defaults(cache, &filled);
     tamis_status status = check_params(cache, &filled, error);

@@ -46,6 +46,7 @@ static tamis_status collect(tamis_plan *plan, const tamis_step *in, uint32_t *n,
 static tamis_status check_step(tamis_plan *plan, const tamis_step *in, tamis_error *error) {
     TMS_REQUIRE(plan, TAMIS_E_ARGUMENT, "plan is NULL");
     TMS_REQUIRE(in, TAMIS_E_ARGUMENT, "step is NULL");
+    TMS_REQUIRE_RESERVED(in, tamis_step);
     TMS_REQUIRE(!plan->cache->step_open, TAMIS_E_STATE, "a step on the cache is open");
     TMS_REQUIRE(in->sequences, TAMIS_E_ARGUMENT, "sequences is NULL");
     TMS_REQUIRE(in->count > 0, TAMIS_E_ARGUMENT, "the step has no sequences");

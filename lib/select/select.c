@@ -80,6 +80,7 @@ tamis_status tms_selection_check_scored(const tamis_selection *selection, uint32
 tamis_status tamis_selection_check(const tamis_selection *selection, uint32_t page_size,
                                    tamis_error *error) {
     TMS_REQUIRE(selection, TAMIS_E_ARGUMENT, "selection is NULL");
+    TMS_REQUIRE_RESERVED(selection, tamis_selection);
     TMS_REQUIRE(page_size == 8 || page_size == 16 || page_size == 32 || page_size == 64,
                 TAMIS_E_UNSUPPORTED, "page_size %" PRIu32 " is not supported; 8, 16, 32 and 64 are",
                 page_size);

@@ -3,7 +3,9 @@
 #include "tests/api/fixture.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
+#include <tamis/cuda.h>
 
 static void test_codes(void **state) {
     (void)state;
@@ -343,6 +345,133 @@ static void test_plan_params(void **state) {
     tamis_plan_reset_counters(NULL);
 }
 
+/* ---- Fields that are reserved ---------------------------------------------------------------- */
+
+/* Structs that calls take, each good but for its reserved fields. */
+typedef struct structs {
+    tamis_context_params context;
+    tamis_cache_params cache;
+    tamis_bounds bounds;
+    tamis_selection selection;
+    tamis_eviction eviction, none;
+    tamis_plan_params plan;
+    tamis_step step;
+} structs;
+
+static tamis_status open_context(test_world *w, const structs *s) {
+    tamis_context *context = NULL;
+    tamis_status status = tamis_context_create(&s->context, &context, &test_error);
+    tamis_context_destroy(&context);
+    (void)w;
+    return status;
+}
+
+static tamis_status open_context_cuda(test_world *w, const structs *s) {
+    tamis_context_params params = s->context;
+    tamis_context *context = NULL;
+    params.device = NULL;
+    return tamis_context_create_cuda(w, NULL, &params, &context, &test_error);
+}
+
+static tamis_status measure_cache(test_world *w, const structs *s) {
+    tamis_cache_size size;
+    return tamis_cache_measure(w->context, &s->cache, &size, &test_error);
+}
+
+static tamis_status create_cache(test_world *w, const structs *s) {
+    tamis_cache *cache = NULL;
+    tamis_status status = tamis_cache_create(w->context, &s->cache, &cache, &test_error);
+    tamis_cache_destroy(&cache);
+    return status;
+}
+
+static tamis_status set_bounds(test_world *w, const structs *s) {
+    return tamis_cache_set_bounds(w->cache, &s->bounds, &test_error);
+}
+
+static tamis_status check_selection(test_world *w, const structs *s) {
+    (void)w;
+    return tamis_selection_check(&s->selection, 16, &test_error);
+}
+
+static tamis_status check_eviction(test_world *w, const structs *s) {
+    (void)w;
+    return tamis_eviction_check(&s->eviction, &test_error);
+}
+
+static tamis_status check_none(test_world *w, const structs *s) {
+    (void)w;
+    return tamis_eviction_check(&s->none, &test_error);
+}
+
+static tamis_status create_plan(test_world *w, const structs *s) {
+    tamis_plan *plan = NULL;
+    tamis_status status = tamis_plan_create(w->cache, &s->plan, &plan, &test_error);
+    tamis_plan_destroy(&plan);
+    return status;
+}
+
+static tamis_status begin_step(test_world *w, const structs *s) {
+    tamis_status status = tamis_plan_step_begin(w->plan, &s->step, &test_error);
+    if (status == TAMIS_OK) status = tamis_plan_step_cancel(w->plan, &test_error);
+    return status;
+}
+
+/* Where a call finds reserved numbers. */
+typedef struct reserved {
+    tamis_status (*call)(test_world *, const structs *);
+    const char *type;
+    size_t place, count;
+} reserved;
+
+#define RESERVED(call, type, member)                                                               \
+    { call, #type, offsetof(structs, member), sizeof((structs *)0)->member / sizeof(uint64_t) }
+
+/* A field that is reserved gets a meaning only if nobody has left something else in it. */
+static void test_reserved(void **state) {
+    static const reserved fields[] = {
+        RESERVED(open_context, tamis_context_params, context.reserved),
+        RESERVED(open_context_cuda, tamis_context_params, context.reserved),
+        RESERVED(measure_cache, tamis_cache_params, cache.reserved),
+        RESERVED(create_cache, tamis_cache_params, cache.reserved),
+        RESERVED(measure_cache, tamis_bounds, cache.bounds.reserved),
+        RESERVED(set_bounds, tamis_bounds, bounds.reserved),
+        RESERVED(check_selection, tamis_selection, selection.reserved),
+        RESERVED(check_eviction, tamis_eviction, eviction.reserved),
+        RESERVED(check_none, tamis_eviction, none.reserved),
+        RESERVED(create_plan, tamis_plan_params, plan.reserved),
+        RESERVED(create_plan, tamis_selection, plan.selection.reserved),
+        RESERVED(create_plan, tamis_eviction, plan.eviction.reserved),
+        RESERVED(begin_step, tamis_step, step.reserved),
+    };
+    test_world *w = *state;
+    tamis_sequence id;
+    OK(tamis_cache_add(w->cache, &id, &test_error));
+    const structs good = {.context = {.device = test_device},
+                          .cache = test_shape(),
+                          .eviction = {.kind = TAMIS_EVICT_SNAPKV},
+                          .plan = {.max_context = 64},
+                          .step = {.sequences = &id, .count = 1}};
+    for (size_t f = 0; f < sizeof fields / sizeof *fields; f++) {
+        const reserved *field = &fields[f];
+        assert_true(field->count > 0);
+        for (size_t i = 0; i < field->count; i++) {
+            structs s = good;
+            const uint64_t value = i ? 1ull << 63 : 7;
+            char part[96];
+            snprintf(part, sizeof part, "reserved[%zu] of %s is %llu", i, field->type,
+                     (unsigned long long)value);
+            memcpy((char *)&s + field->place + i * sizeof value, &value, sizeof value);
+            FAILS(field->call(w, &s), TAMIS_E_ARGUMENT, part);
+        }
+        if (field->call != open_context_cuda) OK(field->call(w, &good));
+    }
+    structs s = good;
+    s.cache.reserved32 = 7;
+    FAILS(create_cache(w, &s), TAMIS_E_ARGUMENT, "reserved32 of tamis_cache_params is 7");
+    OK(tamis_cache_remove(w->cache, id, &test_error));
+}
+
 static int set_up(void **state) {
     static test_world world;
     tamis_cache_params shape = test_shape();
@@ -364,6 +493,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_sequences),    cmocka_unit_test(test_lanes),
         cmocka_unit_test(test_selections),   cmocka_unit_test(test_budgets),
         cmocka_unit_test(test_plan_params),  cmocka_unit_test(test_bandwidth),
+        cmocka_unit_test(test_reserved),
     };
     int skip = test_begin(argc, argv);
     return skip ? skip : cmocka_run_group_tests(tests, set_up, tear_down);

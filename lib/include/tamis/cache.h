@@ -26,8 +26,8 @@ typedef enum tamis_bounds_kind {
 
 typedef struct tamis_bounds {
     tamis_bounds_kind kind;
-    float width; /* of mean_std, in standard deviations; 0 means 1 */
-    uint64_t reserved[2];
+    float width;          /* of mean_std, in standard deviations; 0 means 1 */
+    uint64_t reserved[2]; /* 0, else E_ARGUMENT */
 } tamis_bounds;
 
 /* "minmax", "meanstd", "mean" to the kind and back. Errors: E_ARGUMENT naming what is known. */
@@ -54,10 +54,10 @@ typedef struct tamis_cache_params {
      * bytes. */
     uint64_t capacity_tokens;
     uint64_t capacity_bytes;
-    tamis_bounds bounds; /* all zero: minmax */
-    uint32_t planes;     /* TAMIS_PLANE_*, or-ed; a cache that evicts has positions at least */
-    uint32_t reserved32;
-    uint64_t reserved[7];
+    tamis_bounds bounds;  /* all zero: minmax */
+    uint32_t planes;      /* TAMIS_PLANE_*, or-ed; a cache that evicts has positions at least */
+    uint32_t reserved32;  /* 0, as those that follow */
+    uint64_t reserved[7]; /* 0, else E_ARGUMENT */
 } tamis_cache_params;
 
 /* What a cache takes, before it is taken. */

@@ -63,7 +63,7 @@ typedef struct tamis_context_params {
     const char *device;
     tamis_log_fn log; /* NULL: silent */
     void *log_user;
-    uint64_t reserved[8];
+    uint64_t reserved[8]; /* 0, else E_ARGUMENT */
 } tamis_context_params;
 
 /* Opens a device. `params` may be NULL. On "auto" an info line says which device serves and why the

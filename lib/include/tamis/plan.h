@@ -44,7 +44,7 @@ typedef struct tamis_plan_params {
      * row a sequence. The last `window` queries are remembered for as many sequences as a step may
      * have, those that came last. */
     tamis_eviction eviction;
-    uint64_t reserved[7];
+    uint64_t reserved[7]; /* 0, else E_ARGUMENT */
 } tamis_plan_params;
 
 /* Takes workspace, builds every kernel the steps and evictions will need and launches each once,
@@ -66,7 +66,7 @@ typedef struct tamis_step {
     /* Nonzero: every row reads every page it may see (prefill). Zero: rows go through the
      * selection. */
     int exact;
-    uint64_t reserved[4];
+    uint64_t reserved[4]; /* 0, else E_ARGUMENT */
 } tamis_step;
 
 /* Reserves the pages of all layers and enqueues the step's tables. The only call of a step that can

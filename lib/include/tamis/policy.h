@@ -42,7 +42,7 @@ typedef struct tamis_selection {
     uint32_t dense_layers; /* layers [0, dense_layers) read everything */
     tamis_group_rule group;
     uint64_t seed; /* random: pages follow from (seed, layer, position, KV head) on every device */
-    uint64_t reserved[8];
+    uint64_t reserved[8]; /* 0, else E_ARGUMENT */
 } tamis_selection;
 
 /* The defaults for a kind: full {}; window {sinks 4}; quest {sinks 4, recent 64, dense_layers 0,
@@ -143,8 +143,8 @@ typedef struct tamis_eviction {
      * a host wait (streaming, h2o and tova, for which tamis_eviction_default gives it); n: the
      * runner evicts again each n decode steps. Caller takes 0 only. */
     uint32_t every;
-    uint32_t options; /* TAMIS_EVICT_*, or-ed */
-    uint64_t reserved[8];
+    uint32_t options;     /* TAMIS_EVICT_*, or-ed */
+    uint64_t reserved[8]; /* 0, else E_ARGUMENT */
 } tamis_eviction;
 
 /* The defaults for a kind:
