@@ -233,6 +233,7 @@ typedef struct tms_page_mass {
  *      those (lists must have the capacity; the policy check rules it out).
  *   3. the list comes out ascending by ordinal.
  * scores absent: step 2 takes by ordinal desc alone (the newest), which is the window selection.
+ * Selections of pages ask for recent >= 1, so that a row's own page is taken, full or not.
  *   scores  f32 as score_pages wrote them;  lists: capacity >= min(n, max(k, protected))
  * That is the plain selection. What `wide` adds, each part zero or absent if not asked for:
  *   forced     lists of another select on the same entries: those are protected, too. Of one with

@@ -9,11 +9,15 @@ SERIES = {
     ('quest', 'minmax'): ('quest minmax', '#0072b2', 'o'),
     ('quest', 'meanstd'): ('quest meanstd', '#d55e00', '^'),
     ('quest', 'mean'): ('quest mean', '#009e73', 'D'),
+    ('quest-paper', 'minmax'): ('quest-paper minmax', '#56b4e9', 'p'),
+    ('quest-paper', 'meanstd'): ('quest-paper meanstd', '#f0a35e', '<'),
+    ('quest-paper', 'mean'): ('quest-paper mean', '#7fcfb5', 'd'),
     ('window', '-'): ('window', '#e69f00', 's'),
     ('random', 'random'): ('random', '#7f7f7f', 'X'),
 }
 # The bench has no scores: what its selections score by.
-BENCH_SCORES = {'full': '-', 'oracle': 'mass', 'quest': 'minmax', 'window': '-', 'random': 'random'}
+BENCH_SCORES = {'full': '-', 'oracle': 'mass', 'quest': 'minmax', 'quest-paper': 'minmax',
+                'window': '-', 'random': 'random'}
 
 # Kind of eviction, or quest beside them: colour, marker. Options of a kind break its line.
 EVICTIONS = {

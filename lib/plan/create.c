@@ -16,6 +16,24 @@ static void fill_defaults(const tamis_cache *cache, tamis_plan_params *p) {
     p->eviction = tms_eviction_filled(&p->eviction);
 }
 
+/* Where lanes stay at their length and that ends within a page, the page is read beside the one in
+ * which the row's own token has got its place. */
+static tamis_status check_own_page(const tamis_cache *cache, const tamis_plan_params *p,
+                                   tamis_error *error) {
+    const uint32_t page = cache->params.page_size, k = p->selection.budget / page;
+    const uint64_t sinks = tms_divide_up(p->selection.sinks, page);
+    TMS_REQUIRE(
+        p->selection.kind == TAMIS_SELECT_FULL || p->eviction.budget % page == 0 || k >= sinks + 2,
+        TAMIS_E_ARGUMENT,
+        "budget %" PRIu32 " of selection %s is %" PRIu32 " pages of %" PRIu32
+        " tokens; under %s with %" PRIu32 " tokens a lane sinks %" PRIu32 " take %" PRIu64
+        ", the row's own token and the end of the lane one each: at least %" PRIu64 " tokens",
+        p->selection.budget, tamis_selection_name(p->selection.kind), k, page,
+        tamis_eviction_name(p->eviction.kind), p->eviction.budget, p->selection.sinks, sinks,
+        (sinks + 2) * page);
+    return TAMIS_OK;
+}
+
 /* What the eviction asks of the cache and of the plan beside it. */
 static tamis_status check_eviction(const tamis_cache *cache, const tamis_plan_params *p,
                                    tamis_error *error) {
@@ -47,7 +65,7 @@ static tamis_status check_eviction(const tamis_cache *cache, const tamis_plan_pa
     TMS_REQUIRE(!asked.rotation || p->selection.kind == TAMIS_SELECT_FULL, TAMIS_E_UNSUPPORTED,
                 "reindexed %s under selection %s; it goes with full only", name,
                 tamis_selection_name(p->selection.kind));
-    return TAMIS_OK;
+    return asked.in_place ? check_own_page(cache, p, error) : TAMIS_OK;
 }
 
 static tamis_status check_params(const tamis_cache *cache, const tamis_plan_params *p,

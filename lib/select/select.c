@@ -12,6 +12,15 @@ static const tms_selection_entry *const selections[] = {&tms_selection_full, &tm
                                                         &tms_selection_random};
 static const size_t n_selections = sizeof selections / sizeof *selections;
 
+/* Names for other numbers of a kind than its defaults. */
+static const struct {
+    const char *name;
+    tamis_selection selection;
+} presets[] = {
+    {"quest-paper", {.kind = TAMIS_SELECT_QUEST, .budget = TMS_DEFAULT_BUDGET, .dense_layers = 2}},
+};
+static const size_t n_presets = sizeof presets / sizeof *presets;
+
 static const tms_selection_entry *find(tamis_selection_kind kind) {
     for (size_t i = 0; i < n_selections; i++)
         if (selections[i]->kind == kind) return selections[i];
@@ -23,25 +32,51 @@ void tamis_selection_default(tamis_selection_kind kind, tamis_selection *out) {
     if (out) *out = entry ? entry->defaults : (tamis_selection){.kind = kind};
 }
 
-/* "full, window, quest, oracle, random" */
-static void list_names(char *text, size_t size) {
+/* "full, window, quest, oracle, random", and the presets, if they are meant, too. */
+static void list_names(char *text, size_t size, bool with_presets) {
     size_t at = 0;
     for (size_t i = 0; i < n_selections && at < size; i++)
         at += (size_t)snprintf(text + at, size - at, "%s%s", i ? ", " : "", selections[i]->name);
+    for (size_t i = 0; with_presets && i < n_presets && at < size; i++)
+        at += (size_t)snprintf(text + at, size - at, ", %s", presets[i].name);
+}
+
+static const tms_selection_entry *find_name(const char *name) {
+    for (size_t i = 0; i < n_selections; i++)
+        if (strcmp(name, selections[i]->name) == 0) return selections[i];
+    return NULL;
 }
 
 tamis_status tamis_selection_parse(const char *name, tamis_selection_kind *out,
                                    tamis_error *error) {
     TMS_REQUIRE(name, TAMIS_E_ARGUMENT, "name is NULL");
     TMS_REQUIRE(out, TAMIS_E_ARGUMENT, "out is NULL");
-    for (size_t i = 0; i < n_selections; i++) {
-        if (strcmp(name, selections[i]->name) == 0) {
-            *out = selections[i]->kind;
-            return TAMIS_OK;
-        }
+    const tms_selection_entry *entry = find_name(name);
+    if (entry) {
+        *out = entry->kind;
+        return TAMIS_OK;
     }
     char names[128];
-    list_names(names, sizeof names);
+    list_names(names, sizeof names, false);
+    return tms_error_set(error, TAMIS_E_ARGUMENT, "there is no selection \"%s\"; known are %s",
+                         name, names);
+}
+
+tamis_status tamis_selection_preset(const char *name, tamis_selection *out, tamis_error *error) {
+    TMS_REQUIRE(name, TAMIS_E_ARGUMENT, "name is NULL");
+    TMS_REQUIRE(out, TAMIS_E_ARGUMENT, "out is NULL");
+    const tms_selection_entry *entry = find_name(name);
+    if (entry) {
+        *out = entry->defaults;
+        return TAMIS_OK;
+    }
+    for (size_t i = 0; i < n_presets; i++)
+        if (strcmp(name, presets[i].name) == 0) {
+            *out = presets[i].selection;
+            return TAMIS_OK;
+        }
+    char names[128];
+    list_names(names, sizeof names, true);
     return tms_error_set(error, TAMIS_E_ARGUMENT, "there is no selection \"%s\"; known are %s",
                          name, names);
 }
@@ -99,7 +134,8 @@ void tms_selection_ask_lists(const tamis_selection *selection, uint32_t page_siz
                       .scored = scored,
                       .k = tms_selection_budget(selection) / page_size,
                       .sinks = selection->sinks,
-                      .recent = selection->recent,
+                      /* A row's own token is never left unread, and its page may be full. */
+                      .recent = selection->recent ? selection->recent : 1,
                       .group = scored == TMS_SCORE_NONE ? TMS_GROUP_MAX : groups[selection->group]};
 }
 

@@ -267,6 +267,20 @@ static void test_selections(void **state) {
         OK(tamis_selection_check(&s, 16, &test_error));
     }
     assert_true(s.budget == 2048 && s.sinks == 4 && s.recent == 64 && s.dense_layers == 0);
+    for (int i = 0; i < 3; i++) {
+        tamis_selection named;
+        OK(tamis_selection_preset(names[i], &named, &test_error));
+        tamis_selection_default((tamis_selection_kind)i, &s);
+        assert_memory_equal(&named, &s, sizeof s);
+    }
+    OK(tamis_selection_preset("quest-paper", &s, &test_error));
+    assert_true(s.kind == TAMIS_SELECT_QUEST && s.budget == 2048 && s.sinks == 0 && s.recent == 0);
+    assert_true(s.dense_layers == 2 && s.group == TAMIS_GROUP_MAX);
+    OK(tamis_selection_check(&s, 16, &test_error));
+    FAILS(tamis_selection_preset("quest-papers", &s, &test_error), TAMIS_E_ARGUMENT,
+          "\"quest-papers\"; known are full, window, quest, oracle, random, quest-paper");
+    FAILS(tamis_selection_preset(NULL, &s, &test_error), TAMIS_E_ARGUMENT, "name");
+    FAILS(tamis_selection_preset("full", NULL, &test_error), TAMIS_E_ARGUMENT, "out");
     FAILS(tamis_selection_parse("best", &kind, &test_error), TAMIS_E_ARGUMENT,
           "\"best\"; known are full, window, quest, oracle, random");
     FAILS(tamis_selection_parse(NULL, &kind, &test_error), TAMIS_E_ARGUMENT, "name");

@@ -122,6 +122,12 @@ static void refuse(evict_world *e, tamis_plan_params params, tamis_status code,
     assert_null(plan);
 }
 
+static void accept(evict_world *e, tamis_plan_params params) {
+    tamis_plan *plan = NULL;
+    OK(tamis_plan_create(e->w.cache, &params, &plan, &test_error));
+    tamis_plan_destroy(&plan);
+}
+
 static void test_create(void **state) {
     (void)state;
     evict_world e = open_small(TAMIS_EVICT_SNAPKV); /* positions alone */
@@ -132,6 +138,21 @@ static void test_create(void **state) {
            "budget 8 is not above");
     p.sliding_window = 16;
     refuse(&e, p, TAMIS_E_UNSUPPORTED, "sliding_window 16 under eviction snapkv");
+    /* At 21 tokens lanes end within a page, which is read beside the one that takes the new token. */
+    p = plan_of(test_eviction(TAMIS_EVICT_STREAMING, 21, 0));
+    p.selection = (tamis_selection){.kind = TAMIS_SELECT_WINDOW, .budget = 15};
+    refuse(&e, p, TAMIS_E_ARGUMENT, "budget 15 of selection window is 1 pages of 8 tokens");
+    p.selection.sinks = 4;
+    p.selection.budget = 23;
+    refuse(&e, p, TAMIS_E_ARGUMENT, "under streaming with 21 tokens a lane sinks 4 take 1");
+    p.selection.budget = 24;
+    accept(&e, p);
+    p.selection.budget = 16;
+    p.eviction.budget = 24;
+    accept(&e, p);
+    p.eviction.budget = 21;
+    p.eviction.every = 0;
+    accept(&e, p);
     p = plan_of(test_eviction(TAMIS_EVICT_STREAMING, BUDGET, 0));
     p.fixed_launches = 1;
     refuse(&e, p, TAMIS_E_UNSUPPORTED, "fixed_launches under eviction streaming");
@@ -475,26 +496,6 @@ static void test_lost_rows(void **state) {
     evict_close(&e);
 }
 
-/* A fork cut before the plan has seen it has rows of its own behind the cut, which came through
- * another plan. */
-static void test_cut_fork(void **state) {
-    (void)state;
-    evict_world e = open_small(TAMIS_EVICT_SNAPKV);
-    tamis_plan_params p = plan_of(test_eviction(TAMIS_EVICT_SNAPKV, BUDGET, 0));
-    tamis_plan *second = NULL;
-    tamis_sequence id = evict_add(&e, TEXT, PROMPT), fork = 0;
-    OK(tamis_plan_create(e.w.cache, &p, &second, &test_error));
-    OK(tamis_cache_fork(e.w.cache, id, &fork, &test_error));
-    OK(tamis_cache_truncate(e.w.cache, fork, PROMPT - 1, &test_error));
-    tamis_plan *first = evict_swap_plan(&e, second);
-    evict_prompt(&e, fork, TEXT + 900, 1);
-    (void)evict_swap_plan(&e, first);
-    UNKNOWN(&e, fork, "are not all kept by this plan");
-    OK(tamis_plan_evict(e.w.plan, id, NULL, &test_error));
-    tamis_plan_destroy(&second);
-    evict_close(&e);
-}
-
 /* Decode rows bring their queries, too: a turn shorter than the window follows them. Only a graph
  * may stand for them under fixed launches. */
 static void test_decode_rows(void **state) {
@@ -525,55 +526,6 @@ static void test_decode_rows(void **state) {
         }
         evict_close(&e);
     }
-}
-
-/* Forks that enter the plan in one step get their parents' queries, whoever takes whose row; so
- * does a fork of a fork that never was in a step, but not behind a cut in between. */
-static void test_forks_together(void **state) {
-    (void)state;
-    tamis_cache_params shape = test_shape();
-    shape.capacity_tokens = 1024;
-    tamis_plan_params p = plan_of(test_eviction(TAMIS_EVICT_SNAPKV, BUDGET, 0));
-    p.max_sequences = 2;
-    for (uint32_t families = 1; families < 3; families++) {
-        evict_world e;
-        evict_open(&e, &shape, &p);
-        tamis_sequence parents[2] = {0}, forks[2], middle;
-        uint64_t tokens[2];
-        for (uint32_t i = 0; i < families; i++)
-            parents[i] = evict_add(&e, TEXT + 500 * i, PROMPT);
-        for (uint32_t i = 0; i < 2; i++) {
-            uint32_t of = families - 1 - i % families; /* the second parent's first */
-            OK(tamis_cache_fork(e.w.cache, parents[of], &middle, &test_error));
-            OK(tamis_cache_fork(e.w.cache, middle, &forks[i], &test_error));
-            tokens[i] = TEXT + 500 * of + PROMPT;
-        }
-        const tamis_step step = {.sequences = forks, .count = 2};
-        OK(evict_step(&e, &step, tokens, NULL));
-        held h[2];
-        for (uint32_t i = 0; i < 2; i++) {
-            OK(tamis_plan_evict(e.w.plan, forks[i], NULL, &test_error));
-            h[i] = evict_read(&e, forks[i]);
-        }
-        for (uint32_t i = 0; i < 2; i++) {
-            tamis_sequence twin = evict_add(&e, tokens[i] - PROMPT, PROMPT + 1);
-            OK(tamis_plan_evict(e.w.plan, twin, NULL, &test_error));
-            held alone = evict_read(&e, twin);
-            held_check(&h[i], tokens[i] - PROMPT, PROMPT + 1);
-            held_same(&h[i], &alone);
-            held_free(&h[i]);
-            held_free(&alone);
-        }
-        evict_close(&e);
-    }
-    evict_world e = open_small(TAMIS_EVICT_SNAPKV);
-    tamis_sequence id = evict_add(&e, TEXT, PROMPT), fork = 0, last = 0;
-    OK(tamis_cache_fork(e.w.cache, id, &fork, &test_error));
-    OK(tamis_cache_truncate(e.w.cache, fork, PROMPT - 2, &test_error));
-    OK(test_append(&e.w, fork, (const uint64_t[]){1, 2}, 2));
-    OK(tamis_cache_fork(e.w.cache, fork, &last, &test_error));
-    UNKNOWN(&e, last, "are not all kept by this plan");
-    evict_close(&e);
 }
 
 /* ---- Which scores and slots are worth something ---------------------------------------------- */
@@ -754,10 +706,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_unknown_queries),
         cmocka_unit_test(test_unattended),
         cmocka_unit_test(test_lost_rows),
-        cmocka_unit_test(test_cut_fork),
         cmocka_unit_test(test_every),
         cmocka_unit_test(test_decode_rows),
-        cmocka_unit_test(test_forks_together),
         cmocka_unit_test(test_scores_of_others),
         cmocka_unit_test(test_scores_in_place),
         cmocka_unit_test(test_scores_cut),

@@ -7,12 +7,12 @@
 #define PROMPT 61u
 #define TEXT   8000u /* first token */
 
-static evict_world open_world(void) {
+static evict_world open_world(uint32_t max_sequences) {
     tamis_cache_params shape = test_shape();
     shape.capacity_tokens = 1024;
     const tamis_plan_params plan = {.max_context = 192,
                                     .max_rows = 96,
-                                    .max_sequences = 4,
+                                    .max_sequences = max_sequences,
                                     .eviction = test_eviction(TAMIS_EVICT_SNAPKV, BUDGET, 0)};
     evict_world e;
     evict_open(&e, &shape, &plan);
@@ -47,7 +47,7 @@ static void test_cut_before(void **state) {
     (void)state;
     const uint32_t kept = 56, more = 6; /* two rows of the window are the parent's */
     for (uint32_t order = 0; order < 4; order++) {
-        evict_world e = open_world();
+        evict_world e = open_world(4);
         tamis_sequence both[2];
         const uint32_t first = order & 1, evicted = order >> 1;
         both[0] = evict_add(&e, TEXT, PROMPT);
@@ -64,7 +64,7 @@ static void test_cut_before(void **state) {
 /* Both in one step. */
 static void test_cut_together(void **state) {
     (void)state;
-    evict_world e = open_world();
+    evict_world e = open_world(4);
     tamis_sequence both[2] = {evict_add(&e, TEXT, PROMPT)};
     cut(&e, both[0], 60);
     both[1] = fork_of(&e, both[0]);
@@ -80,7 +80,7 @@ static void test_cut_together(void **state) {
  * have not taken the place of those that the fork needs. */
 static void test_cut_since(void **state) {
     (void)state;
-    evict_world e = open_world();
+    evict_world e = open_world(4);
     tamis_sequence id = evict_add(&e, TEXT, PROMPT), middle = fork_of(&e, id);
     tamis_sequence last = fork_of(&e, middle), fork;
     cut(&e, middle, 40);
@@ -99,7 +99,7 @@ static void test_cut_since(void **state) {
  * holds others of their positions. */
 static void test_other_plan(void **state) {
     (void)state;
-    evict_world e = open_world();
+    evict_world e = open_world(4);
     const tamis_plan_params params = e.w.plan->params;
     tamis_plan *second = NULL;
     OK(tamis_plan_create(e.w.cache, &params, &second, &test_error));
@@ -118,12 +118,77 @@ static void test_other_plan(void **state) {
     evict_close(&e);
 }
 
+/* A fork cut before the plan has seen it has rows of its own behind the cut, which came through
+ * another plan. */
+static void test_cut_fork(void **state) {
+    (void)state;
+    evict_world e = open_world(2);
+    const tamis_plan_params params = e.w.plan->params;
+    tamis_plan *second = NULL;
+    tamis_sequence id = evict_add(&e, TEXT, PROMPT), fork = 0;
+    OK(tamis_plan_create(e.w.cache, &params, &second, &test_error));
+    OK(tamis_cache_fork(e.w.cache, id, &fork, &test_error));
+    OK(tamis_cache_truncate(e.w.cache, fork, PROMPT - 1, &test_error));
+    tamis_plan *first = evict_swap_plan(&e, second);
+    evict_prompt(&e, fork, TEXT + 900, 1);
+    (void)evict_swap_plan(&e, first);
+    FAILS(tamis_plan_evict(e.w.plan, fork, NULL, &test_error), TAMIS_E_STATE,
+          "are not all kept by this plan");
+    OK(tamis_plan_evict(e.w.plan, id, NULL, &test_error));
+    tamis_plan_destroy(&second);
+    evict_close(&e);
+}
+
+/* Forks that enter the plan in one step get their parents' queries, whoever takes whose row; so
+ * does a fork of a fork that never was in a step, but not behind a cut in between. */
+static void test_forks_together(void **state) {
+    (void)state;
+    for (uint32_t families = 1; families < 3; families++) {
+        evict_world e = open_world(2);
+        tamis_sequence parents[2] = {0}, forks[2], middle;
+        uint64_t tokens[2];
+        for (uint32_t i = 0; i < families; i++)
+            parents[i] = evict_add(&e, TEXT + 500 * i, PROMPT);
+        for (uint32_t i = 0; i < 2; i++) {
+            uint32_t of = families - 1 - i % families; /* the second parent's first */
+            OK(tamis_cache_fork(e.w.cache, parents[of], &middle, &test_error));
+            OK(tamis_cache_fork(e.w.cache, middle, &forks[i], &test_error));
+            tokens[i] = TEXT + 500 * of + PROMPT;
+        }
+        const tamis_step step = {.sequences = forks, .count = 2};
+        OK(evict_step(&e, &step, tokens, NULL));
+        held h[2];
+        for (uint32_t i = 0; i < 2; i++) {
+            OK(tamis_plan_evict(e.w.plan, forks[i], NULL, &test_error));
+            h[i] = evict_read(&e, forks[i]);
+        }
+        for (uint32_t i = 0; i < 2; i++) {
+            tamis_sequence twin = evict_add(&e, tokens[i] - PROMPT, PROMPT + 1);
+            OK(tamis_plan_evict(e.w.plan, twin, NULL, &test_error));
+            held alone = evict_read(&e, twin);
+            held_check(&h[i], tokens[i] - PROMPT, PROMPT + 1);
+            held_same(&h[i], &alone);
+            held_free(&h[i]);
+            held_free(&alone);
+        }
+        evict_close(&e);
+    }
+    evict_world e = open_world(2);
+    tamis_sequence id = evict_add(&e, TEXT, PROMPT), fork = 0, last = 0;
+    OK(tamis_cache_fork(e.w.cache, id, &fork, &test_error));
+    OK(tamis_cache_truncate(e.w.cache, fork, PROMPT - 2, &test_error));
+    OK(test_append(&e.w, fork, (const uint64_t[]){1, 2}, 2));
+    OK(tamis_cache_fork(e.w.cache, fork, &last, &test_error));
+    FAILS(tamis_plan_evict(e.w.plan, last, NULL, &test_error), TAMIS_E_STATE,
+          "are not all kept by this plan");
+    evict_close(&e);
+}
+
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_cut_before),
-        cmocka_unit_test(test_cut_together),
-        cmocka_unit_test(test_cut_since),
-        cmocka_unit_test(test_other_plan),
+        cmocka_unit_test(test_cut_before), cmocka_unit_test(test_cut_together),
+        cmocka_unit_test(test_cut_since),  cmocka_unit_test(test_other_plan),
+        cmocka_unit_test(test_cut_fork),   cmocka_unit_test(test_forks_together),
     };
     int skip = test_begin(argc, argv);
     return skip ? skip : cmocka_run_group_tests(tests, NULL, NULL);

@@ -76,6 +76,8 @@ class Case:
         sinks, recent = int(rng.choice([0, 3])), int(rng.choice([0, 1, 5, 12]))
         pages = -(-sinks // page) + (recent and (recent + page - 2) // page + 1)
         budget = (pages + int(rng.integers(1, 3))) * page
+        if self.eviction.every == 1:  # the page of the row's token and the lane's last one
+            budget = max(budget, (-(-sinks // page) + 2) * page)
         quest = rng.random() < 0.35 and not self.eviction.has(REINDEX)
         self.selection = (QUEST, budget, sinks, recent, int(rng.integers(2)),
                           int(rng.integers(3))) if quest else (FULL, 0, 0, 0, 0, 0)

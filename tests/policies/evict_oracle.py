@@ -412,8 +412,8 @@ def read_always(positions, page, k, sinks, recent, by_position):
     n = len(positions)
     entries = -(-n // page)
     if not by_position:
-        return protect(entries, -(-sinks // page), 0) | (np.arange(entries) >= n // page) | \
-            ((np.arange(entries) >= max(n - recent, 0) // page) & (recent > 0))
+        newest = max(n - max(recent, 1), 0) // page  # at least the row's own page
+        return protect(entries, -(-sinks // page), 0) | (np.arange(entries) >= newest)
     wide = np.pad(positions, (0, entries * page - n), constant_values=-1).reshape(-1, page)
     own = positions.max()
     first = (np.where(wide < 0, sinks, wide) < sinks).any(-1) | (wide == own).any(-1)

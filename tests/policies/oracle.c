@@ -120,10 +120,10 @@ static int by_rank(const void *a, const void *b) {
 static bool is_protected(const oracle_rule *rule, uint32_t ordinal, uint32_t visible) {
     const tamis_selection *s = &rule->selection;
     uint32_t first = ordinal * rule->page_size, end = first + rule->page_size;
-    bool partial = end > visible;
+    bool newest = end >= visible; /* the row's own page, full or not */
     bool sink = first < s->sinks;
     bool recent = s->recent > 0 && (uint64_t)end + s->recent > visible;
-    return partial || sink || recent;
+    return newest || sink || recent;
 }
 
 /* Takes the best `places` of the ranked; near the threshold anything goes. */

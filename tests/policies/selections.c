@@ -149,6 +149,31 @@ static void test_full(void **state) {
     run_shape(&shape, &plan, false);
 }
 
+/* With nothing asked to be recent every row still reads its own page, also when that is full: here
+ * decode rows fill two pages, some of them two at a time. */
+static void test_newest(void **state) {
+    (void)state;
+    static const uint32_t length[] = {61, 70}, who[] = {0, 1};
+    for (int kind = TAMIS_SELECT_WINDOW; kind <= TAMIS_SELECT_RANDOM; kind++) {
+        tamis_cache_params shape = shape_of(TAMIS_F32, 4, 2, 64, 8);
+        tamis_plan_params plan = {.selection = of_kind((tamis_selection_kind)kind, 16, 0, 0),
+                                  .max_sequences = 2,
+                                  .max_rows = 72,
+                                  .max_selected_rows = 4,
+                                  .max_context = 128};
+        pipe p;
+        pipe_open(&p, &shape, &plan);
+        for (uint32_t i = 0; i < 2; i++)
+            pipe_add(&p);
+        pipe_prefill(&p, length, 36);
+        for (uint32_t i = 0; i < 16; i++) {
+            uint32_t rows[] = {1, 1 + i % 3 / 2};
+            pipe_step(&p, who, rows, 2, false);
+        }
+        pipe_close(&p);
+    }
+}
+
 /* A row sees the last 50 positions only. */
 static void test_sliding_window(void **state) {
     (void)state;
@@ -457,6 +482,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_random_seeds),
         cmocka_unit_test(test_window),
         cmocka_unit_test(test_full),
+        cmocka_unit_test(test_newest),
         cmocka_unit_test(test_sliding_window),
         cmocka_unit_test(test_short),
         cmocka_unit_test(test_company),

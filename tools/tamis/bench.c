@@ -31,7 +31,9 @@ static const cli_option options[] = {
      offsetof(bench_flags, budgets), 1, BENCH_CONTEXT_MAX, NULL},
     {"--dtype", "TYPE", "of the cache: f32, f16, bf16 (default f16)", CLI_CHOICE,
      offsetof(bench_flags, dtype), 0, 0, cli_dtypes},
-    {"--select", "S[,S]", "window, quest, oracle, random (default quest) beside full",
+    {"--select", "S[,S]",
+     "window, quest, oracle, random (default quest) beside full; quest-paper,\n"
+     "                           of which a layer that is not dense is measured",
      CLI_SELECTIONS, offsetof(bench_flags, selections), 0, 0, NULL},
     {"--pages", "ORDER", "ordered, or shuffled: every lane's pages lie in random order", CLI_CHOICE,
      offsetof(bench_flags, pages), 0, 0, page_orders},
@@ -96,13 +98,18 @@ static bool list_arms(const bench_flags *f, bench *run) {
                  BENCH_ARMS_MAX - 1);
         return false;
     }
-    tamis_selection_default(TAMIS_SELECT_FULL, &run->arms[run->n_arms++].selection);
+    bench_arm *arm = &run->arms[run->n_arms++];
+    tamis_selection_default(TAMIS_SELECT_FULL, &arm->selection);
+    arm->select = cli_selection_name(TAMIS_SELECT_FULL);
     for (uint32_t s = 0; s < f->selections.count; s++) {
-        tamis_selection_kind kind = (tamis_selection_kind)f->selections.values[s];
-        for (uint32_t i = 0; i < f->budgets.count && kind != TAMIS_SELECT_FULL; i++)
-            if (!cli_selection(bench_command.name, kind, f->budgets.values[i], &f->selection,
-                               page_size, &run->arms[run->n_arms++].selection))
+        const uint32_t value = f->selections.values[s];
+        for (uint32_t i = 0; i < f->budgets.count && value != TAMIS_SELECT_FULL; i++) {
+            arm = &run->arms[run->n_arms++];
+            arm->select = cli_selection_name(value);
+            if (!cli_selection(bench_command.name, value, f->budgets.values[i], &f->selection,
+                               page_size, &arm->selection))
                 return false;
+        }
     }
     return true;
 }
@@ -156,7 +163,7 @@ int cli_bench(int argc, char *const *argv) {
                      .contexts = {1, {32768}},
                      .budgets = {1, {2048}},
                      .selections = {1, {TAMIS_SELECT_QUEST}},
-                     .selection = {CLI_UNSET, CLI_UNSET, CLI_UNSET, CLI_UNSET}};
+                     .selection = {CLI_UNSET, CLI_UNSET, .dense_layers = 0, .group = CLI_UNSET}};
     int code = parse(&f, argc, argv);
     if (code >= 0) return code;
     bench *runs = calloc(f.contexts.count, sizeof(*runs));

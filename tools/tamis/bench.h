@@ -36,6 +36,7 @@ typedef struct bench_params {
 /* One measured way of attending: full, or a selection with a budget. */
 typedef struct bench_arm {
     tamis_selection selection;
+    const char *select;           /* "quest" */
     double total_us;              /* one attend of one layer, wall time, median of the samples */
     double graph_us;              /* the same from a recorded graph, median; 0: none is recorded */
     double gb_per_s;              /* K, V and bounds read, over total_us */

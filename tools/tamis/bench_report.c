@@ -40,7 +40,7 @@ static void add_stages(cli_table *table, const tamis_plan_times *us) {
 static void add_row(cli_table *table, const bench *b, const bench_arm *arm) {
     bool full = arm->selection.kind == TAMIS_SELECT_FULL;
     cli_table_add(table, "%u", b->context);
-    cli_table_add(table, "%s", tamis_selection_name(arm->selection.kind));
+    cli_table_add(table, "%s", arm->select);
     if (full)
         cli_table_add(table, "-");
     else
@@ -145,7 +145,7 @@ static bool add_result(cJSON *results, const bench *b, const bench_arm *arm) {
            cJSON_AddNumberToObject(row, "context", b->context) != NULL &&
            cJSON_AddNumberToObject(row, "layers", b->layers) != NULL &&
            cJSON_AddStringToObject(row, "dtype", tamis_dtype_name(b->params.dtype)) != NULL &&
-           cJSON_AddStringToObject(row, "select", tamis_selection_name(arm->selection.kind)) &&
+           cJSON_AddStringToObject(row, "select", arm->select) &&
            cJSON_AddNumberToObject(row, "budget", full ? b->context : arm->selection.budget) &&
            cJSON_AddStringToObject(row, "pages", pages_name(b)) != NULL &&
            cJSON_AddNumberToObject(row, "total_us", arm->total_us) != NULL &&

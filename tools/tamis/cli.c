@@ -59,10 +59,26 @@ tamis_status cli_no_memory(tamis_error *error) {
     return cli_error(error, TAMIS_E_NO_MEMORY, "out of host memory");
 }
 
-bool cli_selection(const char *command, tamis_selection_kind kind, uint32_t budget,
+const char *cli_selection_name(uint32_t value) {
+    if (value < CLI_SELECTION_PRESET) return tamis_selection_name((tamis_selection_kind)value);
+    return cli_selection_presets[value - CLI_SELECTION_PRESET];
+}
+
+static tamis_selection preset(uint32_t value) {
+    tamis_selection selection;
+    if (tamis_selection_preset(cli_selection_name(value), &selection, NULL) != TAMIS_OK)
+        tamis_selection_default((tamis_selection_kind)value, &selection);
+    return selection;
+}
+
+tamis_selection_kind cli_selection_kind(uint32_t value) {
+    return preset(value).kind;
+}
+
+bool cli_selection(const char *command, uint32_t value, uint32_t budget,
                    const cli_selection_flags *flags, uint32_t page_size, tamis_selection *out) {
     tamis_error error = {0};
-    tamis_selection_default(kind, out);
+    *out = preset(value);
     if (budget != CLI_UNSET) out->budget = budget;
     if (flags->sinks != CLI_UNSET) out->sinks = flags->sinks;
     if (flags->recent != CLI_UNSET) out->recent = flags->recent;

@@ -42,9 +42,16 @@ typedef struct cli_selection_flags {
     uint32_t sinks, recent, dense_layers, group;
 } cli_selection_flags;
 
+/* For help. */
+#define CLI_SELECTION_NAMES "full, window, quest, oracle, random, quest-paper"
+
+/* The name and the kind of a selection that a flag gave. */
+const char *cli_selection_name(uint32_t value);
+tamis_selection_kind cli_selection_kind(uint32_t value);
+
 /* The selection that the flags mean, with a budget or CLI_UNSET, checked against the page size.
  * Prints why and returns false if it cannot be. */
-bool cli_selection(const char *command, tamis_selection_kind kind, uint32_t budget,
+bool cli_selection(const char *command, uint32_t value, uint32_t budget,
                    const cli_selection_flags *flags, uint32_t page_size, tamis_selection *out);
 
 /* Numbers of an eviction; CLI_UNSET, NULL and an empty list leave its own defaults. */

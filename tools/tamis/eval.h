@@ -24,7 +24,7 @@ typedef struct eval_arm {
     tamis_selection selection;
     tamis_bounds bounds;      /* quest only */
     tamis_eviction eviction;  /* kind none: a selection */
-    cli_eviction_text select; /* "quest", "snapkv" */
+    cli_eviction_text select; /* "quest", "quest-paper", "snapkv" */
     const char *score; /* "minmax", "meanstd", "mean" for quest; "mass", "random"; "-" else */
 } eval_arm;
 
@@ -44,7 +44,7 @@ typedef struct eval_arms {
 /* The flags --select, --score, --budget, --sinks, --recent, --dense-layers, --group, --width,
  * --page-size, which every evaluation takes. */
 typedef struct eval_arm_flags {
-    cli_list selections; /* kinds */
+    cli_list selections; /* as CLI_SELECTIONS gives them */
     cli_list scores;     /* tamis_bounds_kind, for quest */
     cli_list budgets;
     cli_selection_flags selection;
@@ -66,7 +66,7 @@ typedef struct eval_arm_flags {
  * eval_arm_flags in it. Defaults of --select and --budget are the command's, and text. */
 #define EVAL_ARM_OPTIONS(type, member, selects, budget)                                            \
     {"--select", "S[,S]",                                                                          \
-     "full, window, quest, oracle, random (default " selects ")",                                  \
+     CLI_SELECTION_NAMES "\n                           (default " selects ")",                     \
      CLI_SELECTIONS, offsetof(type, member.selections), 0, 0, NULL},                               \
         {"--score", "S[,S]", "quest's bounds: minmax, meanstd, mean (default minmax)",             \
          CLI_CHOICES, offsetof(type, member.scores), 0, 0, cli_bounds},                            \
@@ -74,11 +74,13 @@ typedef struct eval_arm_flags {
          offsetof(type, member.width), 0, 0, NULL},                                                \
         {"--budget", "N[,N]", "tokens a lane that a selection reads (default " budget ")",         \
          CLI_NUMBERS, offsetof(type, member.budgets), 1, EVAL_CONTEXT_MAX, NULL},                  \
-        {"--sinks", "N", "first tokens always read (default 4)", CLI_NUMBER,                       \
+        {"--sinks", "N", "first tokens always read (default 4, quest-paper 0)", CLI_NUMBER,        \
          offsetof(type, member.selection.sinks), 0, EVAL_CONTEXT_MAX, NULL},                       \
-        {"--recent", "N", "last tokens always read (default: 64, window 0)", CLI_NUMBER,           \
+        {"--recent", "N", "last tokens always read (default 64, window and quest-paper 0)",        \
+         CLI_NUMBER,                                                                               \
          offsetof(type, member.selection.recent), 0, EVAL_CONTEXT_MAX, NULL},                      \
-        {"--dense-layers", "N", "first layers that read everything (default 0)", CLI_NUMBER,       \
+        {"--dense-layers", "N", "first layers that read everything (default 0, quest-paper 2)",    \
+         CLI_NUMBER,                                                                               \
          offsetof(type, member.selection.dense_layers), 0, 1024, NULL},                            \
         {"--group", "RULE", "one score from the query heads of a group: max, mean, sum",           \
          CLI_CHOICE, offsetof(type, member.selection.group), 0, 0, cli_groups},                    \

@@ -3,6 +3,8 @@
  * evictions with their budgets. */
 #include "eval.h"
 
+#include <string.h>
+
 /* A decimal number above 0. */
 static bool parse_width(const char *command, const char *text, float *out) {
     if (!cli_decimal(command, "--width", text, out)) return false;
@@ -27,55 +29,50 @@ static const char *score_name(const eval_arm *arm) {
 static bool is_listed(const eval_arms *arms, const eval_arm *arm) {
     for (uint32_t i = 0; i < arms->count; i++) {
         const eval_arm *other = &arms->arms[i];
-        if (other->selection.kind == arm->selection.kind &&
+        if (strcmp(other->select.text, arm->select.text) == 0 &&
             other->selection.budget == arm->selection.budget &&
-            other->bounds.kind == arm->bounds.kind && other->eviction.kind == arm->eviction.kind &&
-            other->eviction.options == arm->eviction.options &&
+            other->bounds.kind == arm->bounds.kind &&
             other->eviction.budget == arm->eviction.budget)
             return true;
     }
     return false;
 }
 
-/* Adds an arm unless it is there. */
-static bool add_arm(const char *command, eval_arm arm, eval_arms *out) {
+/* Adds an arm of that name unless it is there. */
+static bool add_arm(const char *command, const char *name, eval_arm arm, eval_arms *out) {
+    snprintf(arm.select.text, sizeof(arm.select.text), "%s", name);
     if (is_listed(out, &arm)) return true;
     if (out->count == EVAL_ARMS_MAX) {
         cli_fail(command, "--select, --score, --evict and budgets: more than %d combinations",
                  EVAL_ARMS_MAX);
         return false;
     }
-    if (eval_arm_evicts(&arm))
-        arm.select = cli_eviction_name(&arm.eviction);
-    else
-        snprintf(arm.select.text, sizeof(arm.select.text), "%s",
-                 tamis_selection_name(arm.selection.kind));
     arm.score = score_name(&arm);
     out->arms[out->count++] = arm;
     return true;
 }
 
 /* A selection with bounds of one kind and every budget. */
-static bool add_budgets(const char *command, const eval_arm_flags *flags, tamis_selection_kind kind,
+static bool add_budgets(const char *command, const eval_arm_flags *flags, uint32_t selection,
                         tamis_bounds bounds, uint64_t seed, eval_arms *out) {
     for (uint32_t i = 0; i < flags->budgets.count; i++) {
         eval_arm arm = {.bounds = bounds};
-        if (!cli_selection(command, kind, flags->budgets.values[i], &flags->selection,
+        if (!cli_selection(command, selection, flags->budgets.values[i], &flags->selection,
                            cli_page_size(flags->page_size), &arm.selection))
             return false;
-        if (kind == TAMIS_SELECT_RANDOM) arm.selection.seed = seed;
-        if (!add_arm(command, arm, out)) return false;
+        if (selection == TAMIS_SELECT_RANDOM) arm.selection.seed = seed;
+        if (!add_arm(command, cli_selection_name(selection), arm, out)) return false;
     }
     return true;
 }
 
 /* Quest with every score and every budget. */
-static bool add_quest(const char *command, const eval_arm_flags *flags, float width, uint64_t seed,
-                      eval_arms *out) {
+static bool add_quest(const char *command, const eval_arm_flags *flags, uint32_t selection,
+                      float width, uint64_t seed, eval_arms *out) {
     for (uint32_t i = 0; i < flags->scores.count; i++) {
         tamis_bounds bounds = {.kind = (tamis_bounds_kind)flags->scores.values[i]};
         if (bounds.kind == TAMIS_BOUNDS_MEAN_STD) bounds.width = width;
-        if (!add_budgets(command, flags, TAMIS_SELECT_QUEST, bounds, seed, out)) return false;
+        if (!add_budgets(command, flags, selection, bounds, seed, out)) return false;
     }
     return true;
 }
@@ -90,7 +87,7 @@ bool eval_list_evictions(const char *command, const eval_arm_flags *flags, eval_
             tamis_selection_default(TAMIS_SELECT_FULL, &arm.selection);
             if (!cli_eviction(command, values[v], budgets->values[b], &flags->eviction, count > 1,
                               &arm.eviction) ||
-                !add_arm(command, arm, out))
+                !add_arm(command, cli_eviction_name(&arm.eviction).text, arm, out))
                 return false;
         }
     return true;
@@ -117,14 +114,14 @@ bool eval_list_arms(const char *command, const eval_arm_flags *flags, uint64_t s
     *out = (eval_arms){0};
     if (flags->width != NULL && !parse_width(command, flags->width, &width)) return false;
     tamis_selection_default(TAMIS_SELECT_FULL, &full.selection);
-    if (!add_arm(command, full, out)) return false;
+    if (!add_arm(command, cli_selection_name(TAMIS_SELECT_FULL), full, out)) return false;
     for (uint32_t s = 0; s < flags->selections.count; s++) {
-        tamis_selection_kind kind = (tamis_selection_kind)flags->selections.values[s];
+        const uint32_t selection = flags->selections.values[s];
         bool added = true;
-        if (kind == TAMIS_SELECT_QUEST)
-            added = add_quest(command, flags, width, seed, out);
-        else if (kind != TAMIS_SELECT_FULL)
-            added = add_budgets(command, flags, kind, (tamis_bounds){0}, seed, out);
+        if (cli_selection_kind(selection) == TAMIS_SELECT_QUEST)
+            added = add_quest(command, flags, selection, width, seed, out);
+        else if (selection != TAMIS_SELECT_FULL)
+            added = add_budgets(command, flags, selection, (tamis_bounds){0}, seed, out);
         if (!added) return false;
     }
     return eval_list_evictions(command, flags, out);

@@ -177,6 +177,8 @@ int eval_recall(int argc, char *const *argv) {
     int code = parse(&f, argc, argv);
     if (code >= 0) return code;
     if (!eval_list_arms(recall_command.name, &f.arms, f.seed, &arms)) return CLI_USAGE;
+    for (uint32_t i = 0; i < arms.count; i++)
+        arms.arms[i].selection.dense_layers = 0; /* quest-paper has some */
     code = run(&f, &arms, results);
     for (uint32_t i = 0; i < CLI_LIST_MAX; i++) {
         free(results[i].sums);

@@ -7,6 +7,8 @@
 #include <string.h>
 #include <tamis/policy.h>
 
+const char *const cli_selection_presets[] = {"quest-paper", NULL};
+
 const char *const cli_eviction_options[] = {
     "reindex",       "rerank",     "lifetime",           "reference-schedule",
     "blend",         "anchor-all", "budget-beside-kept", "budget-chunks",
@@ -67,11 +69,13 @@ static bool parse_choice(const value *v, uint32_t *out) {
 
 static bool parse_selection(const value *v, uint32_t *out) {
     char name[64]; /* longer than any name that is known, so that a cut one is unknown */
-    tamis_selection_kind kind;
+    tamis_selection selection;
     tamis_error error = {0};
     snprintf(name, sizeof(name), "%.*s", (int)v->length, v->text);
-    if (tamis_selection_parse(name, &kind, &error) != TAMIS_OK) return refuse(v, error.text);
-    *out = (uint32_t)kind;
+    if (tamis_selection_preset(name, &selection, &error) != TAMIS_OK) return refuse(v, error.text);
+    *out = (uint32_t)selection.kind;
+    for (uint32_t i = 0; cli_selection_presets[i] != NULL; i++)
+        if (strcmp(name, cli_selection_presets[i]) == 0) *out = CLI_SELECTION_PRESET | i;
     return true;
 }
 

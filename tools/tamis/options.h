@@ -15,8 +15,13 @@ enum { CLI_OK = 0, CLI_FAILED = 1, CLI_USAGE = 2 };
 #define CLI_LIST_MAX 16
 typedef struct cli_list {
     uint32_t count;
-    uint32_t values[CLI_LIST_MAX]; /* numbers, indices of words, kinds of selection, or evictions */
+    uint32_t values[CLI_LIST_MAX]; /* numbers, indices of words, selections, or evictions */
 } cli_list;
+
+/* A selection as one value: its kind, or CLI_SELECTION_PRESET with the place of its name in the
+ * words below, which the library knows as presets. */
+#define CLI_SELECTION_PRESET 256u
+extern const char *const cli_selection_presets[];
 
 /* An eviction as one value: its kind with its options, TAMIS_EVICT_*. */
 #define CLI_EVICTION_OF(kind, options) ((uint32_t)(kind) | (uint32_t)(options) << 8)
@@ -35,8 +40,8 @@ typedef enum cli_kind {
     CLI_NUMBERS,    /* cli_list, comma-separated */
     CLI_CHOICE,     /* uint32_t: the index of the word */
     CLI_CHOICES,    /* cli_list of indices, comma-separated */
-    CLI_SELECTION,  /* uint32_t: the tamis_selection_kind that the library knows by the name */
-    CLI_SELECTIONS, /* cli_list of kinds, comma-separated */
+    CLI_SELECTION,  /* uint32_t: a selection by its name */
+    CLI_SELECTIONS, /* cli_list of these, comma-separated */
     CLI_EVICTION,   /* uint32_t, CLI_EVICTION_OF: "kind" or "kind+option+option"; not caller */
     CLI_EVICTIONS,  /* cli_list of these, comma-separated; "all" is one, too */
     CLI_FLAG        /* uint32_t: 1 if it is given; it has no value */

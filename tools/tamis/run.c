@@ -47,16 +47,16 @@ static const cli_option options[] = {
      0, 0, NULL},
     {"--question", "TEXT", "follows the prompt, token by token through the selection", CLI_TEXT,
      offsetof(run_flags, question), 0, 0, NULL},
-    {"--select", "NAME", "full, window, quest, oracle, random (default full)", CLI_SELECTION,
-     offsetof(run_flags, select), 0, 0, NULL},
+    {"--select", "NAME", CLI_SELECTION_NAMES "\n                           (default full)",
+     CLI_SELECTION, offsetof(run_flags, select), 0, 0, NULL},
     {"--budget", "N", "tokens a lane that the selection reads (default 2048)", CLI_NUMBER,
      offsetof(run_flags, budget), 1, CONTEXT_MAX, NULL},
-    {"--sinks", "N", "first tokens always read (default 4)", CLI_NUMBER,
+    {"--sinks", "N", "first tokens always read (default 4, quest-paper 0)", CLI_NUMBER,
      offsetof(run_flags, selection.sinks), 0, CONTEXT_MAX, NULL},
-    {"--recent", "N", "last tokens always read (default: quest 64)", CLI_NUMBER,
+    {"--recent", "N", "last tokens always read (default 64, window and quest-paper 0)", CLI_NUMBER,
      offsetof(run_flags, selection.recent), 0, CONTEXT_MAX, NULL},
-    {"--dense-layers", "N", "first layers that read everything (default 0)", CLI_NUMBER,
-     offsetof(run_flags, selection.dense_layers), 0, 1024, NULL},
+    {"--dense-layers", "N", "first layers that read everything (default 0, quest-paper 2)",
+     CLI_NUMBER, offsetof(run_flags, selection.dense_layers), 0, 1024, NULL},
     {"--group", "RULE", "one score from the query heads of a group: max, mean, sum", CLI_CHOICE,
      offsetof(run_flags, selection.group), 0, 0, cli_groups},
     {"--evict", "KIND",
@@ -349,7 +349,7 @@ int cli_run(int argc, char *const *argv) {
     int code = parse(&f, argc, argv);
     if (code >= 0) return code;
     tamis_selection selection;
-    if (!cli_selection(run_command.name, (tamis_selection_kind)f.select, f.budget, &f.selection,
+    if (!cli_selection(run_command.name, f.select, f.budget, &f.selection,
                        cli_page_size(f.page_size), &selection))
         return CLI_USAGE;
     run r = {0};

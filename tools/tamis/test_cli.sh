@@ -97,7 +97,7 @@ usage_error '^tamis bench: --shape gpt5: must be one of llama2-7b, llama3-8b, qw
 usage_error '^tamis bench: --shape: is missing' bench attention --context 64
 usage_error '^tamis bench: --dtype f8: must be one of' bench attention --dtype f8
 usage_error '^tamis bench: --page-size 12: must be one of' bench attention --page-size 12
-usage_error '^tamis bench: --select newest: .*known are full, window, quest, oracle, random' \
+usage_error '^tamis bench: --select newest: .*known are full, window, quest, oracle, random, quest-paper' \
     bench attention --select quest,newest
 usage_error '^tamis run: --select : .*known are full' run --select ''
 usage_error '^tamis bench: --json : must not be empty$' "${small[@]}" --json=
@@ -228,6 +228,8 @@ grep -q 'kept.json: cannot be written' "$work/err" || fail 'a file beyond the li
 [ -z "$(find "$work" -name '*.json.*')" ] || fail 'a temporary file was left behind'
 succeeds '^ *192 +full ' "${small[@]}" --select full,window
 [ "$(grep -cE '^ *192 +full ' "$work/out")" -eq 1 ] || fail 'bench --select full: measured twice'
+succeeds '^ *192 +quest-paper +128 ' "${small[@]}" --select quest,quest-paper --json "$work/paper.json"
+grep -qE '"select":[[:space:]]*"quest-paper"' "$work/paper.json" || fail 'paper.json lacks quest-paper'
 expect 0 '' "${small[@]}" --pages shuffled --context 190 --batch 2 --dtype f32 --probe 1
 
 # What goes together.
@@ -382,6 +384,14 @@ check_passkey() {
             fail "passkey.json: not two rows of score $word"
     done
     grep -qE '^full +- .* 1\.000$' "$work/out" || fail 'passkey: full does not read all'
+    # Of quest-paper two layers read everything, so that it reads more than quest.
+    expect 0 '' eval passkey --model "$data/needle.gguf" --texts 1 --keys 2 --length 600 \
+        --select quest,quest-paper,quest-paper --budget 128 --device reference
+    [ "$(grep -cE '^quest(-paper)? +minmax +128 ' "$work/out")" -eq 2 ] ||
+        fail 'passkey: not one arm of quest and one of quest-paper'
+    [ "$(awk '$1 == "quest-paper" { print $NF }' "$work/out")" != \
+        "$(awk '$1 == "quest" { print $NF }' "$work/out")" ] ||
+        fail 'passkey: quest-paper reads what quest does'
 
     passkey_answers "$work/passkey.json" >"$work/first"
     [ "$fast" != reference ] || return 0

@@ -37,12 +37,14 @@ typedef struct tamis_plan_params {
      * bring one row a sequence. Not with selection random, whose scores come from the host. */
     int fixed_launches;
     /* Which tokens lanes keep; all zero: all of them. Needs the cache's planes
-     * (tamis_eviction_planes). Not with a sliding window; with fixed_launches only if every is 0
-     * and prompts alone are observed (not h2o, tova); reindexed streaming with selection full only.
-     * h2o and tova score every token in every step: pages that forks share are copied, all of them,
-     * at a sequence's first step. Under them, and with every 1, a step that is not exact brings one
-     * row a sequence. The last `window` queries are remembered for as many sequences as a step may
-     * have, those that came last. */
+     * (tamis_eviction_planes). With every 1 and a budget that is no multiple of the page size, a
+     * selection's budget must hold the pages of its sinks and two more. Not with a sliding window;
+     * with fixed_launches only if every is 0 and prompts alone are observed (not h2o, tova);
+     * reindexed streaming with selection full only. h2o and tova score every token in every
+     * step: pages that forks share are copied, all of them, at a sequence's first step. Under
+     * them, and with every 1, a step that is not exact brings one row a sequence. The last
+     * `window` queries are remembered for as many sequences as a step may have, those that came
+     * last. */
     tamis_eviction eviction;
     uint64_t reserved[7]; /* 0, else E_ARGUMENT */
 } tamis_plan_params;

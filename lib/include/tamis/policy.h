@@ -30,15 +30,17 @@ typedef enum tamis_group_rule {
     TAMIS_GROUP_SUM = 2
 } tamis_group_rule;
 
-/* A selection decides at every decode row which pages of a lane are read; it drops nothing. The
- * partial newest page is always read. One list per (row, KV head). */
+/* A selection decides at every decode row which pages of a lane are read; it drops nothing. The page
+ * that holds the row's own token, the newest one, is always read, full or not. One list per (row, KV
+ * head). */
 typedef struct tamis_selection {
     tamis_selection_kind kind;
     /* Tokens a lane, everything always kept included; read in whole pages, so at most
      * floor(budget / page_size) pages. Not used by full. */
     uint32_t budget;
     uint32_t sinks;        /* first tokens always read, rounded up to whole pages */
-    uint32_t recent;       /* last tokens always read, to the page that holds the oldest of them */
+    uint32_t recent;       /* last tokens always read, to the page that holds the oldest of them; 0
+                              as 1 */
     uint32_t dense_layers; /* layers [0, dense_layers) read everything */
     tamis_group_rule group;
     uint64_t seed; /* random: pages follow from (seed, layer, position, KV head) on every device */
@@ -46,8 +48,17 @@ typedef struct tamis_selection {
 } tamis_selection;
 
 /* The defaults for a kind: full {}; window {sinks 4}; quest {sinks 4, recent 64, dense_layers 0,
- * group max}; oracle and random as quest. Budget 0 is filled with 2048. */
+ * group max}; oracle and random as quest. Budget 0 is filled with 2048. Quest's paper has others,
+ * see tamis_selection_preset. */
 TAMIS_API void tamis_selection_default(tamis_selection_kind kind, tamis_selection *out);
+
+/* The selection that a name stands for: a kind's name for the kind's defaults; "quest-paper" for
+ * quest as its paper runs it {sinks 0, recent 0, dense_layers 2, group max}: no page but the newest
+ * is read unasked, and the first two layers read everything. (The paper's lists are one per query
+ * head.) Errors: E_ARGUMENT naming what is known. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_selection_preset(const char *name,
+                                                               tamis_selection *out,
+                                                               tamis_error *error);
 
 /* "full", "window", "quest", "oracle", "random" to the kind and back. Errors: E_ARGUMENT naming
  * what is known. */
