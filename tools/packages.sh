@@ -36,11 +36,34 @@ install_missing() {
         apt-get -q -y --no-install-recommends install "${missing[@]}"
 }
 
+# each_minute TELL COMMAND...: runs the command; once a minute TELL prints how far it is.
+each_minute() {
+    local tell=$1 teller status=0
+    shift
+    # Not for longer than this shell lives, and no pipe stays open for the sake of a sleep.
+    while sleep 55 >/dev/null 2>&1 && kill -0 $$ 2>/dev/null; do
+        say "$SECONDS s: $("$tell")"
+    done &
+    teller=$!
+    "$@" || status=$?
+    kill "$teller"
+    return "$status"
+}
+
+# These two use quietly's log.
+last_line() {
+    tail -n 1 "$log"
+}
+
+to_log() {
+    "$@" >"$log" 2>&1 </dev/null
+}
+
 # quietly COMMAND...: shows the output only if the command fails.
 quietly() {
     local log status=0
     log=$(mktemp)
-    "$@" >"$log" 2>&1 </dev/null || status=$?
+    each_minute last_line to_log "$@" || status=$?
     [ "$status" -eq 0 ] || tail -n 60 "$log" >&2
     rm -f "$log"
     return "$status"

@@ -11,14 +11,23 @@ passed=0
 failed=0
 skipped=0
 
-# suite FOLDER [CTEST OPTION...]: runs the tests of a build folder and adds to the counts; those that
-# fail show their output. ctest itself counts a skipped test as passed.
+# These two use suite's log: all tests, those that fail with their output, and what runs now.
+run_tests() {
+    ctest --output-on-failure --timeout 900 --parallel "$(nproc)" "$@" 2>&1 | tee "$log" || true
+}
+
+running() {
+    awk '$1 == "Start" { runs[$3] } $2 == "Test" { delete runs[$4] }
+        END { printf "running:"; for (name in runs) printf " %s", name }' "$log"
+}
+
+# suite FOLDER [CTEST OPTION...]: runs the tests of a build folder and adds to the counts. ctest
+# itself counts a skipped test as passed.
 suite() {
     local log all bad skips folder=$1
     shift
     log=$(mktemp)
-    ctest --test-dir "$folder" --output-on-failure --timeout 900 --parallel "$(nproc)" "$@" 2>&1 |
-        tee "$log" || true
+    each_minute running run_tests --test-dir "$folder" "$@"
     read -r bad all < <(sed -n -E \
         's/^[0-9]+% tests passed, ([0-9]+) tests failed out of ([0-9]+)$/\1 \2/p' "$log") || {
         echo "no tests ran in $folder" >&2
@@ -53,7 +62,7 @@ say "tests of the sanitizer build"
 # Not again: oclgrind and AddressSanitizer both must be loaded first; mutants and self-tests judge the
 # checker; the CUDA kernels are the same, on a driver that no sanitizer looks into; and a consumer's
 # build has none.
-not_again='check\.(oclgrind|mutants|intel|rusticl|.*cuda)|model-logits-cuda|gpu-check'
+not_again='check\.(oclgrind|mutants|intel|rusticl|.*cuda.*)|model-logits-cuda|gpu-check'
 not_again="$not_again|policies-eviction-(self-test|cuda)|policies-matrix-cuda|consumer.*"
 suite build-sanitize --exclude-regex "^($not_again)\$"
 
