@@ -41,6 +41,7 @@ typedef struct tms_device {
     tms_log log;
     tms_form form;         /* what the ops obey */
     const char *base_only; /* why AUTO takes no other form than base; NULL where it does */
+    bool chose;            /* set by ops that have several forms here: AUTO may differ from BASE */
     tamis_error error;     /* text of the last failed call */
     tamis_status sticky;   /* set by a late device error; every later call returns it */
 } tms_device;

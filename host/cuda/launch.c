@@ -219,6 +219,7 @@ tamis_status tms_cu_base_only(tms_device *dev, const char *op) {
 }
 
 tamis_status tms_cu_choose(tms_device *dev, const char *op, const char *refusal, bool *matrix) {
+    dev->chose = true;
     *matrix = dev->form == TMS_FORM_AUTO && !refusal;
     return tms_cu_base_only(dev, op);
 }

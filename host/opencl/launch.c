@@ -148,6 +148,7 @@ tamis_status tms_cl_run_queue(tms_cl_launch *l, uint64_t n) {
 
 tamis_status tms_cl_choose(tms_device *dev, const char *op, const char *refusal, bool *cpu) {
     const bool forced = tms_form_is_cpu(dev->form);
+    dev->chose = true;
     if (!tms_cl(dev)->cpu && forced) refusal = "the device is not a CPU";
     *cpu = !refusal && (forced || (dev->form == TMS_FORM_AUTO && !dev->base_only));
     if (forced && !*cpu)
@@ -160,6 +161,9 @@ const char *tms_cl_shape(const tms_device *dev) {
 }
 
 tamis_status tms_cl_base_only(tms_device *dev, const char *op) {
+    const bool chose = dev->chose;
     bool cpu;
-    return tms_cl_choose(dev, op, "the base form serves every device", &cpu);
+    tamis_status status = tms_cl_choose(dev, op, "the base form serves every device", &cpu);
+    dev->chose = chose;
+    return status;
 }

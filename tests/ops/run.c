@@ -244,11 +244,13 @@ static void run_form(const check_options *options, tms_device *dev, tms_device *
     check_report_result(data->c, form, &result);
 }
 
-/* Without a form asked for: all that the op has and the device may take by itself. */
+/* Without a form asked for: all that the op has and the device may take by itself. Where an op has
+ * nothing to choose from, AUTO would be BASE again. */
 static bool is_asked(const check_options *options, const tms_device *dev, const check_op *op,
                      tms_form form) {
     if (check_is_reference(dev) && form != TMS_FORM_AUTO) return false; /* it has one form */
     if (options->form >= 0) return options->form == (int)form;
+    if (form == TMS_FORM_AUTO && !dev->chose && !op->refusal) return check_is_reference(dev);
     if (form == TMS_FORM_CPU_OTHER && !op->cpu_shapes) return false;
     return !tms_form_is_cpu(form) || !dev->base_only;
 }
@@ -260,6 +262,7 @@ void check_run_case(const check_options *options, tms_device *dev, tms_device *r
     check_data data;
     check_data_make(&data, c, options->seed);
     if (options->mode == MODE_CORRECT) c->op->oracle(&data);
+    dev->chose = false;
     for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++) {
         if (is_asked(options, dev, c->op, forms[i]))
             run_form(options, dev, reference, &data, forms[i]);
