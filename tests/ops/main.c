@@ -29,7 +29,7 @@ static const char usage_text[] =
     "  --json         rows as JSON on stdout, text on stderr\n"
     "  --print        print the cases and end\n"
     "  --verbose      a line a result\n"
-    "Patterns with * and ? choose cases by text or op name.\n"
+    "Patterns with * and ? choose cases by text or op name; behind a ! they leave cases out.\n"
     "Exit status: 0 passed, 1 failed, 2 wrong usage, 77 nothing could run.\n"
     "example: tamis-check --device opencl --list smoke 'attend*'\n";
 
@@ -108,12 +108,19 @@ static int parse_arguments(int argc, char **argv, arguments *args) {
     return 0;
 }
 
+static bool fits(const char *pattern, const check_case *c) {
+    return fnmatch(pattern, c->op->name, 0) == 0 || fnmatch(pattern, c->text, 0) == 0;
+}
+
 static bool wanted(const arguments *args, const check_case *c) {
-    for (int i = 0; i < args->n_patterns; i++)
-        if (fnmatch(args->patterns[i], c->op->name, 0) == 0 ||
-            fnmatch(args->patterns[i], c->text, 0) == 0)
-            return true;
-    return args->n_patterns == 0;
+    bool chosen = false, choosing = false;
+    for (int i = 0; i < args->n_patterns; i++) {
+        const char *pattern = args->patterns[i];
+        if (*pattern == '!' && fits(pattern + 1, c)) return false;
+        choosing = choosing || *pattern != '!';
+        chosen = chosen || fits(pattern, c);
+    }
+    return chosen || !choosing;
 }
 
 static int choose_cases(arguments *args) {
