@@ -1,69 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Devices that fail at the n-th call while a runner is made, fed a prompt, or decodes. */
 #include "lib/core/core.h"
+#include "tests/faulty.h"
 #include "tests/model/rig.h"
-
-/* The device's table, in which every call that can fail does so when the countdown is at 0. */
-static const tms_backend *sound;
-static tms_backend faulty;
-static int countdown;
-
-static bool fails_now(void) {
-    return countdown-- == 0;
-}
-
-static tamis_status refuse(tms_device *dev) {
-    return tms_device_fail(dev, TAMIS_E_DEVICE, "refused by the test");
-}
-
-#define MEMORY_CALLS(X)                                                                            \
-    X(alloc, (tms_device * dev, uint64_t bytes, tms_mem * *out), (dev, bytes, out))                \
-    X(write, (tms_device * dev, tms_ref to, const void *from, uint64_t bytes),                     \
-      (dev, to, from, bytes))                                                                      \
-    X(read, (tms_device * dev, tms_ref from, void *to, uint64_t bytes), (dev, from, to, bytes))    \
-    X(fill, (tms_device * dev, tms_ref to, uint32_t word, uint64_t bytes), (dev, to, word, bytes)) \
-    X(flush, (tms_device * dev), (dev))                                                            \
-    X(wait, (tms_device * dev), (dev))
-
-#define OP(X, op) X(op, (tms_device * dev, const tms_##op *p), (dev, p))
-#define OPS(X)                                                                                     \
-    OP(X, write_rows)                                                                              \
-    OP(X, copy_pages)                                                                              \
-    OP(X, write_table)                                                                             \
-    OP(X, bounds)                                                                                  \
-    OP(X, rotate)                                                                                  \
-    OP(X, score_pages)                                                                             \
-    OP(X, page_mass)                                                                               \
-    OP(X, select)                                                                                  \
-    OP(X, attend)                                                                                  \
-    OP(X, sparse_attend)                                                                           \
-    OP(X, linear)                                                                                  \
-    OP(X, norm)                                                                                    \
-    OP(X, activate)                                                                                \
-    OP(X, embed)                                                                                   \
-    OP(X, argmax)
-
-#define DEFINE(name, parameters, arguments)                                                        \
-    static tamis_status faulty_##name parameters {                                                 \
-        return fails_now() ? refuse(dev) : sound->name arguments;                                  \
-    }
-MEMORY_CALLS(DEFINE)
-OPS(DEFINE)
-
-static void make_faulty(tms_device *dev, int sound_calls) {
-    sound = dev->backend;
-    faulty = *sound;
-#define ENTER(name, parameters, arguments)                                                         \
-    if (sound->name) faulty.name = faulty_##name;
-    MEMORY_CALLS(ENTER)
-    OPS(ENTER)
-    countdown = sound_calls;
-    dev->backend = &faulty;
-}
-
-static void make_sound(tms_device *dev) {
-    dev->backend = sound;
-}
 
 /* A reading of two of more pages, so that decode rows go through lists. */
 static void open_rig(rig *r, tamis_selection_kind kind) {
@@ -80,11 +19,10 @@ static void run_creation(tamis_selection_kind kind) {
     int n = 0;
     for (; status != TAMIS_OK; ++n) {
         tamis_runner *made = NULL;
-        make_faulty(dev, n);
+        faulty_begin(dev, n, FAULTY_BEFORE);
         status = tamis_runner_create(r.model, r.cache, &plan, &made, &r.error);
-        make_sound(dev);
-        if (status != TAMIS_OK)
-            rig_refused(&r.error, status, TAMIS_E_DEVICE, "refused by the test", "create");
+        faulty_pause(dev);
+        if (status != TAMIS_OK) rig_refused(&r.error, status, FAULTY_STATUS, FAULTY_TEXT, "create");
         assert_true((status == TAMIS_OK) == (made != NULL));
         tamis_runner_destroy(&made);
     }
@@ -117,11 +55,11 @@ static void disturb(rig *r, tamis_sequence a, const int32_t *tokens, size_t coun
     int n = 0, late = 0;
     for (; status != TAMIS_OK; ++n) {
         RIG_OK(r, tamis_cache_truncate(r->cache, a, length, &r->error));
-        make_faulty(dev, n);
+        faulty_begin(dev, n, FAULTY_BEFORE);
         status = run(r, a, tokens, count);
-        make_sound(dev);
+        faulty_pause(dev);
         if (status == TAMIS_OK) break;
-        rig_refused(&r->error, status, TAMIS_E_DEVICE, "refused by the test", "step");
+        rig_refused(&r->error, status, FAULTY_STATUS, FAULTY_TEXT, "step");
         RIG_REFUSED(r, TAMIS_E_STATE, "no logits",
                     tamis_runner_logits(r->runner, 0, logits, &r->error));
         if (late > 0 || rig_length(r, a) != length) {
@@ -173,10 +111,10 @@ static void test_chunks(void **state) {
     tamis_sequence a = rig_add(&r);
     uint32_t length = 0;
     for (int n = 0; length == 0; ++n) {
-        make_faulty(r.context->dev, n);
+        faulty_begin(r.context->dev, n, FAULTY_BEFORE);
         assert_int_equal(tamis_runner_prefill(r.runner, a, tokens, 96, NULL, &r.error),
                          TAMIS_E_DEVICE);
-        make_sound(r.context->dev);
+        faulty_pause(r.context->dev);
         length = rig_length(&r, a);
     }
     assert_int_equal(length, 48);
