@@ -549,7 +549,8 @@ typedef struct tms_fuse {
  *          of the launch reads
  * K, V and the planes that there are. What lies behind the kept slots is left alone; bounds are the
  * caller's to recompute. In place is safe because a kept slot never moves back: pages of a lane are
- * filled in order, each from slots read before any of it is written.
+ * filled in order, each from slots read before any of it is written. One launch: where it fails,
+ * nothing has moved.
  * Bytes: per kept slot 4*head_dim*size. Exact, bit for bit. */
 typedef struct tms_compact {
     tms_kv kv;

@@ -47,6 +47,14 @@ tamis_status tms_bounds_fill(tamis_bounds *bounds, tamis_error *error) {
     return TAMIS_OK;
 }
 
+tamis_status tms_cache_check_bounds(const tamis_cache *cache, tamis_error *error) {
+    TMS_REQUIRE(!cache->bounds_missing, TAMIS_E_STATE,
+                "a call that was to compute bounds of full pages failed half way to %s; "
+                "tamis_cache_set_bounds must come first, with any kind",
+                names[cache->params.bounds.kind]);
+    return TAMIS_OK;
+}
+
 tms_bounds tms_cache_bounds(const tamis_cache *cache, uint32_t layer) {
     return (tms_bounds){.kv = tms_cache_kv(cache, layer),
                         .n_kv_heads = 1,
@@ -139,11 +147,11 @@ tamis_status tamis_cache_set_bounds(tamis_cache *cache, const tamis_bounds *boun
     status = take_work(&r, cache, error);
     if (status == TAMIS_OK) {
         cache->params.bounds = filled;
-        cache->bounds_mixed = true;
+        cache->bounds_missing = true;
         cache->bounds_serial++;
         for (uint32_t i = 0; i < cache->size.pools && status == TAMIS_OK; i++)
             status = renew_pool(&r, cache, &cache->pools[i], error);
-        cache->bounds_mixed = status != TAMIS_OK;
+        cache->bounds_missing = status != TAMIS_OK;
     }
     r.dev->backend->free(r.dev, r.launch.pages.mem);
     free(r.chunk);

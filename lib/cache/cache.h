@@ -32,6 +32,7 @@ typedef struct tms_sequence {
     /* What has happened to it, see history.c. */
     uint32_t evicted_at; /* length when a lane lost a token last; 0: none has */
     bool unordered;      /* some lane's slots are not in the order of their tokens */
+    bool torn; /* layers that shared a budget were evicted from in part, when a call failed */
     /* Every lane ends with all tokens from that position on, in their order; at most evicted_at. */
     uint32_t intact_from;
     /* Not 0: lanes of so many slots may hold rows of a step that was given up, until the next step
@@ -86,7 +87,9 @@ struct tamis_cache {
     uint64_t serial;
     bool step_open;
     tms_copies copies; /* of the latest reserve, for a rollback that finds them not made */
-    bool bounds_mixed; /* a change of what bounds hold did not get through: no step may begin */
+    /* Bounds of full pages are not those of their keys, or of another kind, since a call failed: no
+     * step may begin before they have all been computed anew. */
+    bool bounds_missing;
     uint64_t bounds_serial; /* from 1 on; grows with every change of what bounds hold */
 };
 
@@ -119,6 +122,9 @@ tms_planes tms_cache_planes(const tamis_cache *cache, uint32_t layer);
 
 /* A launch of bounds on a layer's pages, which are still to be given, with the cache's kind. */
 tms_bounds tms_cache_bounds(const tamis_cache *cache, uint32_t layer);
+
+/* E_STATE if bounds are missing. */
+tamis_status tms_cache_check_bounds(const tamis_cache *cache, tamis_error *error);
 
 /* Checks a kind and width; fills in the default width, 0 for kinds that have none. E_ARGUMENT. */
 tamis_status tms_bounds_fill(tamis_bounds *bounds, tamis_error *error);
@@ -177,7 +183,7 @@ uint64_t tms_copies_room(const tamis_cache *cache, uint32_t sequences, uint32_t 
 
 /* Opens the cache's one step: every lane of every sequence grows by its rows, or up to its cap, and
  * owns each page that it will write: all of them where it stays at the cap. E_FULL, E_NO_MEMORY, or
- * E_STATE if a step is open or bounds are mixed: then nothing has changed. */
+ * E_STATE if a step is open or bounds are missing: then nothing has changed. */
 tamis_status tms_cache_reserve(tamis_cache *cache, const tms_growth *growth, uint32_t count,
                                const tms_copies *copies, tamis_error *error);
 

@@ -11,6 +11,7 @@ void tms_history_begin(tms_sequence *sequence) {
 void tms_history_fork(tms_sequence *fork, const tms_sequence *parent) {
     fork->evicted_at = parent->evicted_at;
     fork->unordered = parent->unordered;
+    fork->torn = parent->torn;
     fork->intact_from = parent->intact_from;
     fork->given_up = parent->given_up;
     fork->fed_by = parent->fed_by;

@@ -16,6 +16,7 @@ typedef struct evicting {
     const uint32_t *slots, *counts;
     uint64_t stride;
     tamis_evicted *out;
+    uint32_t n_done; /* layers that hold what they shall keep */
 } evicting;
 
 /* ---- Before anything changes ----------------------------------------------------------------- */
@@ -24,14 +25,18 @@ static tamis_status check_call(const tamis_plan *plan, tamis_sequence id, bool b
                                tms_sequence **sequence, tamis_error *error) {
     TMS_REQUIRE(plan, TAMIS_E_ARGUMENT, "plan is NULL");
     TMS_REQUIRE(!plan->cache->step_open, TAMIS_E_STATE, "a step on the cache is open");
-    TMS_REQUIRE(!plan->cache->bounds_mixed, TAMIS_E_STATE,
-                "tamis_cache_set_bounds failed half way; it must be called again");
     TMS_REQUIRE((plan->params.eviction.kind == TAMIS_EVICT_CALLER) == by_caller &&
                     plan->eviction.asked.active,
                 TAMIS_E_ARGUMENT, "the plan's eviction is %s",
                 tamis_eviction_name(plan->params.eviction.kind));
-    tamis_status status = tms_cache_find_idle(plan->cache, id, sequence, error);
+    tamis_status status = tms_cache_check_bounds(plan->cache, error);
+    if (status == TAMIS_OK) status = tms_cache_find_idle(plan->cache, id, sequence, error);
     if (status != TAMIS_OK) return status;
+    TMS_REQUIRE(!(*sequence)->torn || !plan->eviction.asked.across, TAMIS_E_STATE,
+                "an eviction from sequence %" PRIu64
+                " failed between layers that share a budget; what they hold does not belong "
+                "together, and %s cannot choose from it",
+                id, tamis_eviction_name(plan->params.eviction.kind));
     TMS_REQUIRE((*sequence)->given_up == 0, TAMIS_E_STATE,
                 "sequence %" PRIu64 " holds rows of a step that was given up; it must be repeated",
                 id);
@@ -189,30 +194,27 @@ fail:
     return status;
 }
 
-/* Bounds of the full pages of `to`, as far as slots are kept. */
-static tamis_status rebound(const evicting *v, uint32_t layer, const int32_t *to,
-                            tamis_error *error) {
+/* The full pages of `to`, as far as slots are kept, on the device. What their launch lacks is that
+ * they hold the slots. */
+static tamis_status send_full(const evicting *v, uint32_t layer, const int32_t *to,
+                              tms_bounds *bounds) {
     tamis_plan *plan = v->plan;
-    tms_bounds bounds = tms_cache_bounds(plan->cache, layer);
     uint32_t heads = plan->cache->params.n_kv_heads;
     int32_t *pages = plan->eviction.host;
-    tamis_status status = TAMIS_OK;
-    bounds.pages = tms_plan_bounds_table(plan);
+    *bounds = tms_cache_bounds(plan->cache, layer);
+    bounds->pages = tms_plan_bounds_table(plan);
     for (uint32_t h = 0; h < heads; h++) {
         uint32_t full = plan->eviction.kept[layer * heads + h] / plan->cache->params.page_size;
-        memcpy(pages + bounds.n, to + (uint64_t)h * plan->max_pages, full * sizeof *pages);
-        bounds.n += full;
+        memcpy(pages + bounds->n, to + (uint64_t)h * plan->max_pages, full * sizeof *pages);
+        bounds->n += full;
     }
-    if (bounds.n == 0) return TAMIS_OK;
-    TMS_TRY(plan->dev, tms_plan_send(plan, bounds.pages, pages, bounds.n * sizeof *pages));
-    TMS_TRY(plan->dev, plan->dev->backend->bounds(plan->dev, &bounds));
-fail:
-    return status;
+    return tms_plan_send(plan, bounds->pages, pages, bounds->n * sizeof *pages);
 }
 
-/* The kept slots of a layer to the front of their pages. */
+/* The kept slots of a layer to the front of their pages, whose bounds are still to be computed. A
+ * failure leaves them where they were: compact comes last. */
 static tamis_status compact(const evicting *v, const tms_eviction_work *work, const int32_t *to,
-                            tamis_error *error) {
+                            tms_bounds *bounds) {
     tamis_plan *plan = v->plan;
     const tms_compact p = {.kv = work->kv,
                            .planes = work->planes,
@@ -222,12 +224,9 @@ static tamis_status compact(const evicting *v, const tms_eviction_work *work, co
                            .to = tms_plan_to_table(plan),
                            .to_stride = plan->max_pages};
     uint64_t bytes = (uint64_t)work->n_kv_heads * plan->max_pages * sizeof *to;
-    tamis_status status = TAMIS_OK;
-    TMS_TRY(plan->dev, tms_plan_send(plan, p.to, to, bytes));
-    TMS_TRY(plan->dev, plan->dev->backend->compact(plan->dev, &p));
-    status = rebound(v, work->layer, to, error);
-fail:
-    return status;
+    tamis_status status = tms_plan_send(plan, p.to, to, bytes);
+    if (status == TAMIS_OK) status = send_full(v, work->layer, to, bounds);
+    return status == TAMIS_OK ? plan->dev->backend->compact(plan->dev, &p) : status;
 }
 
 /* How many of their last slots the layer's lanes keep without a gap: of lanes that keep all, all.
@@ -245,23 +244,18 @@ static uint32_t listed_tail(const evicting *v, uint32_t first, uint32_t heads) {
     return tail;
 }
 
-/* Compacts a layer whose lists and counts are known; lanes' lists and lengths follow. */
-static tamis_status shrink(evicting *v, const tms_eviction_work *work, tamis_error *error) {
+/* Compacts a layer whose lists and counts are known; lanes' lists and lengths follow. From then on
+ * it is done: should bounds fail, the cache waits for them. */
+static tamis_status move(evicting *v, const tms_eviction_work *work, const uint32_t *kept,
+                         tamis_error *error) {
     tamis_plan *plan = v->plan;
-    uint32_t first = work->layer * work->n_kv_heads;
-    const uint32_t *kept = plan->eviction.kept + first;
-    /* Behind the ids that rebound gathers. */
+    tms_device *dev = plan->dev;
+    /* Behind the ids that send_full gathers. */
     int32_t *to = plan->eviction.host + (uint64_t)work->n_kv_heads * plan->max_pages;
-    uint64_t before = 0, after = 0;
-    for (uint32_t h = 0; h < work->n_kv_heads; h++) {
-        before += work->slots[h];
-        after += kept[h];
-    }
-    v->out->tokens_before += before;
-    v->out->tokens_kept += after;
-    if (before == after) return TAMIS_OK;
+    const uint32_t first = work->layer * work->n_kv_heads;
+    tms_bounds bounds;
     tms_cache_compact_pages(plan->cache, v->sequence, work->layer, kept, to, plan->max_pages);
-    tamis_status status = compact(v, work, to, error);
+    tamis_status status = tms_forward(dev, compact(v, work, to, &bounds), error);
     if (status != TAMIS_OK) {
         tms_cache_compact_undo(plan->cache, v->sequence, work->layer, kept, to, plan->max_pages);
         return status;
@@ -270,7 +264,27 @@ static tamis_status shrink(evicting *v, const tms_eviction_work *work, tamis_err
                              &v->out->pages_returned);
     tms_history_evicted(v->sequence, v->counts ? listed_tail(v, first, work->n_kv_heads)
                                                : tms_plan_spared(plan));
-    return TAMIS_OK;
+    if (bounds.n > 0) status = tms_forward(dev, dev->backend->bounds(dev, &bounds), error);
+    plan->cache->bounds_missing |= status != TAMIS_OK;
+    return status;
+}
+
+/* What a layer keeps stays, the rest goes. */
+static tamis_status shrink(evicting *v, const tms_eviction_work *work, tamis_error *error) {
+    const uint32_t *kept = v->plan->eviction.kept + work->layer * work->n_kv_heads;
+    tamis_status status = TAMIS_OK;
+    uint64_t before = 0, after = 0, now = 0;
+    for (uint32_t h = 0; h < work->n_kv_heads; h++) {
+        before += work->slots[h];
+        after += kept[h];
+    }
+    if (before != after) status = move(v, work, kept, error);
+    for (uint32_t h = 0; h < work->n_kv_heads; h++)
+        now += v->sequence->lanes[work->layer * work->n_kv_heads + h].length;
+    v->out->tokens_before += before;
+    v->out->tokens_kept += now;
+    v->n_done += now == after;
+    return status;
 }
 
 /* ---- All layers ------------------------------------------------------------------------------ */
@@ -320,6 +334,7 @@ static tamis_status evict_across(evicting *v, tamis_error *error) {
         one.select.granularity = granularity;
         status = shrink(v, &one, error);
     }
+    v->sequence->torn = v->n_done < n_layers && v->out->tokens_kept < v->out->tokens_before;
 fail:
     return status;
 }

@@ -249,13 +249,16 @@ tamis_status tms_plan_inherit(tamis_plan *plan, const tms_heir *heir) {
     tms_table_row *row = &plan->rows[heir->row];
     const tms_known *known = &heir->known;
     if (plan->eviction.asked.window == 0) return TAMIS_OK;
+    if (known->row != TMS_NO_ROW && known->row != heir->row) {
+        tamis_status status = copy_ring(plan, heir->row, known->row);
+        if (status != TAMIS_OK) return status;
+    }
     row->ring_from = known->from;
     row->ring_to = known->to;
     row->ring_edits = heir->sequence->edits;
     heir->sequence->low = UINT32_MAX;
     heir->sequence->low_since = heir->sequence->edits;
-    if (known->row == TMS_NO_ROW || known->row == heir->row) return TAMIS_OK;
-    return copy_ring(plan, heir->row, known->row);
+    return TAMIS_OK;
 }
 
 void tms_plan_note_ring(tamis_plan *plan) {
@@ -268,16 +271,23 @@ void tms_plan_note_ring(tamis_plan *plan) {
     }
 }
 
-/* How many layers of the step were attended. */
-static uint32_t count_layers(const tamis_plan *plan) {
-    uint32_t n = 0;
+/* Whether every layer of the step was attended, and whether rows of one may have fed scores. */
+static bool all_attended(const tamis_plan *plan) {
+    bool all = true;
     for (uint32_t layer = 0; layer < plan->cache->params.n_layers; layer++)
-        n += plan->step.layers[layer].attended;
-    return n;
+        all &= plan->step.layers[layer].attended;
+    return all;
+}
+
+static bool any_fed(const tamis_plan *plan) {
+    bool any = false;
+    for (uint32_t layer = 0; layer < plan->cache->params.n_layers; layer++)
+        any |= plan->step.layers[layer].fed;
+    return any;
 }
 
 void tms_plan_close_ring(tamis_plan *plan) {
-    bool attended = count_layers(plan) == plan->cache->params.n_layers;
+    bool attended = all_attended(plan);
     for (uint32_t i = 0; i < plan->step.n_sequences && !attended && keeps_queries(plan); i++) {
         tms_table_row *row = &plan->rows[plan->step.table_row[i]];
         row->ring_from = row->ring_to;
@@ -290,10 +300,9 @@ void tms_plan_close_ring(tamis_plan *plan) {
  * places: a layer that was attended has them already, another one still has the scores from before.
  * So nothing is lost there. */
 void tms_plan_note_scores(tamis_plan *plan, bool given_up) {
-    const uint32_t attended = count_layers(plan);
     const bool newest = plan->eviction.asked.feed == TMS_FEED_NEWEST;
-    const bool whole = !given_up && attended == plan->cache->params.n_layers;
-    if (plan->eviction.asked.feed == TMS_FEED_NONE || attended == 0) return;
+    const bool whole = !given_up && all_attended(plan);
+    if (plan->eviction.asked.feed == TMS_FEED_NONE || !any_fed(plan)) return;
     for (uint32_t i = 0; i < plan->step.n_sequences; i++) {
         const tms_growth *growth = &plan->step.growth[i];
         if (given_up && growth->sequence->given_up) continue;

@@ -213,7 +213,8 @@ void tms_step_fill(tamis_plan *plan, const tamis_step *in) {
     if (plan->eviction.asked.feed) fill_items(plan, step);
     if (plan->eviction.asked.rotation) fill_reindex(plan, step);
     for (uint32_t layer = 0; layer < n_layers; layer++) {
-        step->layers[layer].written = step->layers[layer].attended = false;
+        step->layers[layer].begun = step->layers[layer].written = false;
+        step->layers[layer].fed = step->layers[layer].attended = false;
         fill_layer(plan, step, layer);
         fill_filled(plan, step, layer, &n_filled);
     }

@@ -59,7 +59,9 @@ typedef struct tms_step_layer {
     uint32_t filled, n_filled; /* first entry and number in `filled`; */
     uint32_t n_bounded;        /* and with those of id -1 that follow under fixed launches */
     uint32_t max_visible;
-    bool written, attended;
+    /* A call that fails may have done part of its work: begun comes before the first launch that
+     * writes rows, fed before the one that adds their weights to scores; the others at the end. */
+    bool begun, written, fed, attended;
     uint32_t n_turns; /* lanes that stay at their length, row by row */
 } tms_step_layer;
 

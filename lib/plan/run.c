@@ -66,7 +66,7 @@ static tamis_status check_write(const tamis_plan *plan, const tamis_rows *k, con
 }
 
 static void count_written(tamis_plan *plan, uint32_t layer) {
-    plan->step.layers[layer].written = true;
+    plan->step.layers[layer].begun = plan->step.layers[layer].written = true;
     plan->counters.rows_written += plan->step.n_rows;
     plan->counters.pages_bounded += plan->step.layers[layer].n_filled;
     plan->counters.tokens_replaced += plan->step.layers[layer].n_turns;
@@ -86,6 +86,7 @@ tamis_status tamis_plan_write(tamis_plan *plan, uint32_t layer, const tamis_rows
     bounds.n = state->n_bounded;
     bounds.pages = (tms_ref){plan->step_tables,
                              (plan->step.at.filled + (uint64_t)state->filled) * sizeof(int32_t)};
+    state->begun = true;
     if (state->n_turns > 0) TIME(plan, replace_us, tms_plan_make_slots(plan, layer));
     RUN(plan, write_us, write_rows, &write);
     if (bounds.n > 0) RUN(plan, bounds_us, bounds, &bounds);
@@ -196,7 +197,7 @@ tamis_status tamis_plan_attend(tamis_plan *plan, uint32_t layer, const tamis_row
     tms_step *step = &plan->step;
     TMS_REQUIRE(step->layers[layer].written, TAMIS_E_STATE,
                 "layer %" PRIu32 " has not been written in this step", layer);
-    TMS_REQUIRE(plan->eviction.asked.feed != TMS_FEED_SUM || !step->layers[layer].attended,
+    TMS_REQUIRE(plan->eviction.asked.feed != TMS_FEED_SUM || !step->layers[layer].fed,
                 TAMIS_E_STATE,
                 "layer %" PRIu32 " has been attended in this step already: %s would count its rows "
                 "twice",
@@ -224,8 +225,9 @@ tamis_status tamis_plan_attend(tamis_plan *plan, uint32_t layer, const tamis_row
     } else {
         RUN(plan, attend_us, attend, &p.attend);
     }
-    step->layers[layer].attended = true;
+    step->layers[layer].fed = plan->eviction.asked.feed != TMS_FEED_NONE;
     if (tms_plan_feeds(plan)) TIME(plan, observe_us, tms_plan_feed(plan, layer, &p.attend));
+    step->layers[layer].attended = true;
     *path += step->n_rows;
     count_attended(plan, layer, listed, fused);
 fail:

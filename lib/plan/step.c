@@ -167,7 +167,7 @@ tamis_status tamis_plan_step_end(tamis_plan *plan, tamis_error *error) {
     return TAMIS_OK;
 }
 
-/* Marks sequences of whose lanes one has had a token overwritten. */
+/* Marks sequences of whose lanes one may have had a token overwritten. */
 static void mark_given_up(tamis_plan *plan) {
     const tms_step *step = &plan->step;
     uint32_t heads = plan->cache->params.n_kv_heads;
@@ -175,7 +175,7 @@ static void mark_given_up(tamis_plan *plan) {
         for (uint32_t lane = 0; lane < plan->cache->n_lanes; lane++) {
             const tms_growth *growth = &step->growth[i];
             bool stayed = growth->sequence->lanes[lane].grown < growth->rows;
-            if (stayed && step->layers[lane / heads].written)
+            if (stayed && step->layers[lane / heads].begun)
                 growth->sequence->given_up = growth->cap;
         }
 }

@@ -134,7 +134,7 @@ static tamis_status sync_or_forget(tamis_plan *plan, const tms_heir *heirs, uint
                                    tamis_error *error) {
     tamis_status status = sync_rows(plan, heirs, count, error);
     for (uint32_t i = 0; i < count && status != TAMIS_OK; i++)
-        plan->rows[heirs[i].row] = (tms_table_row){.pages = plan->rows[heirs[i].row].pages};
+        plan->rows[heirs[i].row].version = 0; /* all of it goes up again */
     return status;
 }
 

@@ -407,10 +407,10 @@ static void test_failures(void **state) {
             watched.write = watch_write;
         FAILS(tamis_cache_set_bounds(w.cache, &mean, &test_error), TAMIS_E_NO_MEMORY, "test");
         unwatch(dev);
-        FAILS(test_append(&w, ids[0], tokens, 1), TAMIS_E_STATE, "half way to mean");
+        FAILS(test_append(&w, ids[0], tokens, 1), TAMIS_E_STATE, "failed half way to mean");
         fail_alloc(&w, &minmax);
         expect_kind(&w, &mean);
-        FAILS(test_append(&w, ids[0], tokens, 1), TAMIS_E_STATE, "half way to mean");
+        FAILS(test_append(&w, ids[0], tokens, 1), TAMIS_E_STATE, "failed half way to mean");
         OK(tamis_cache_set_bounds(w.cache, last, &test_error));
         expect_kind(&w, last);
         expect_bounds(&w, ids[0], last, tokens);

@@ -104,19 +104,24 @@ uint64_t evict_out_floats(const evict_world *e, uint32_t rows) {
     return (uint64_t)rows * e->w.shape.n_heads * e->w.shape.head_dim;
 }
 
-void evict_layer(evict_world *e, uint32_t layer, const uint64_t *tokens, uint32_t n_rows,
-                 float *outs) {
+void evict_fill_queries(evict_world *e, uint32_t layer, const uint64_t *tokens, uint32_t n_rows) {
     test_world *w = &e->w;
-    const tamis_rows q = {.buffer = w->q}, out = {.buffer = w->out};
     uint32_t heads = w->shape.n_heads, dim = w->shape.head_dim;
-    uint64_t bytes = evict_out_floats(e, n_rows) * sizeof(float);
-    test_write(w, layer, tokens, n_rows);
     float *to = w->host;
     for (uint32_t row = 0; row < n_rows; row++)
         for (uint32_t h = 0; h < heads; h++)
             for (uint32_t d = 0; d < dim; d++)
                 *to++ = query_value(tokens[row], layer * heads + h, d);
-    OK(tamis_buffer_write(w->q, 0, w->host, bytes));
+    OK(tamis_buffer_write(w->q, 0, w->host, evict_out_floats(e, n_rows) * sizeof *to));
+}
+
+void evict_layer(evict_world *e, uint32_t layer, const uint64_t *tokens, uint32_t n_rows,
+                 float *outs) {
+    test_world *w = &e->w;
+    const tamis_rows q = {.buffer = w->q}, out = {.buffer = w->out};
+    uint64_t bytes = evict_out_floats(e, n_rows) * sizeof(float);
+    test_write(w, layer, tokens, n_rows);
+    evict_fill_queries(e, layer, tokens, n_rows);
     OK(tamis_plan_attend(w->plan, layer, &q, &out, &test_error));
     if (outs) OK(tamis_buffer_read(w->out, 0, outs, bytes));
 }

@@ -29,6 +29,8 @@ void evict_close(evict_world *e);
 /* Makes another plan over the world's cache the one that steps go through; returns the last. */
 tamis_plan *evict_swap_plan(evict_world *e, tamis_plan *plan);
 
+/* Puts the query rows of the tokens into the world's buffer. */
+void evict_fill_queries(evict_world *e, uint32_t layer, const uint64_t *tokens, uint32_t n_rows);
 /* A layer of the open step, attended. outs may be NULL: [rows][n_heads][head_dim]. */
 void evict_layer(evict_world *e, uint32_t layer, const uint64_t *tokens, uint32_t n_rows,
                  float *outs);

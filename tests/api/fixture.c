@@ -107,10 +107,14 @@ static void fill_rows(test_world *world, tamis_buffer *buffer, uint32_t layer, u
     OK(tamis_buffer_write(buffer, 0, world->host, bytes));
 }
 
-void test_write(test_world *world, uint32_t layer, const uint64_t *tokens, uint32_t n_rows) {
-    tamis_rows k = {.buffer = world->k}, v = {.buffer = world->v};
+void test_fill_kv(test_world *world, uint32_t layer, const uint64_t *tokens, uint32_t n_rows) {
     fill_rows(world, world->k, layer, 0, tokens, n_rows);
     fill_rows(world, world->v, layer, 1, tokens, n_rows);
+}
+
+void test_write(test_world *world, uint32_t layer, const uint64_t *tokens, uint32_t n_rows) {
+    tamis_rows k = {.buffer = world->k}, v = {.buffer = world->v};
+    test_fill_kv(world, layer, tokens, n_rows);
     OK(tamis_plan_write(world->plan, layer, &k, &v, &test_error));
 }
 

@@ -63,6 +63,8 @@ tamis_cache_params test_shape(void);
 void test_open(test_world *world, const tamis_cache_params *shape, const tamis_plan_params *plan);
 void test_close(test_world *world);
 
+/* Puts the K and V rows of the tokens into the world's buffers. */
+void test_fill_kv(test_world *world, uint32_t layer, const uint64_t *tokens, uint32_t n_rows);
 /* Writes the rows of the tokens into a layer of the open step. */
 void test_write(test_world *world, uint32_t layer, const uint64_t *tokens, uint32_t n_rows);
 /* A whole step without attending; the status of step_begin. */

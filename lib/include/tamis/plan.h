@@ -75,7 +75,8 @@ typedef struct tamis_step {
  * run out: E_FULL with pages needed and free, E_NO_MEMORY where the host has none for longer page
  * lists or the driver none for the tables; then nothing has changed. Errors: E_ARGUMENT (unknown
  * sequence, more than max_rows or max_selected_rows, context exceeded, with the numbers), E_STATE
- * (a step is open, or a change of bounds failed half way). Enqueues, as tamis_buffer_write. */
+ * (a step is open, or a call that was to compute bounds failed half way: tamis_cache_set_bounds
+ * comes first). Enqueues, as tamis_buffer_write. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_step_begin(tamis_plan *plan,
                                                               const tamis_step *step,
                                                               tamis_error *error);
@@ -89,7 +90,7 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_write(tamis_plan *plan, uint3
 /* Attends the step's rows of a layer: q and out are [rows][n_heads][head_dim] f32. Rows see the
  * tokens before them and themselves. In one buffer the bytes from the first to the last element of
  * q and those of out must not overlap (E_ARGUMENT). Once a layer and step under h2o, which sums
- * what rows weigh (E_STATE). Enqueues. */
+ * what rows weigh (E_STATE), also where the first call failed after it had begun to. Enqueues. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_attend(tamis_plan *plan, uint32_t layer,
                                                           const tamis_rows *q,
                                                           const tamis_rows *out,
@@ -110,7 +111,7 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_step_replayed(tamis_plan *pla
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_step_end(tamis_plan *plan, tamis_error *error);
 
 /* Gives up an open step: its rows are truncated away. Where lanes stay at their length (evictions
- * with every 1), rows that were written have taken tokens' places: until the sequence's next decode
+ * with every 1), rows whose write was begun have taken tokens' places: until the sequence's next decode
  * step under the same budget, whose rows take theirs, other steps and evictions answer E_STATE. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_step_cancel(tamis_plan *plan,
                                                                tamis_error *error);
@@ -156,8 +157,11 @@ typedef struct tamis_evicted {
  * sinks, are not the last and first slots of every lane: after decode steps under every 1, or
  * evictions that took of them. Never touches a sequence that shares pages. E_FULL (copies of shared
  * pages) comes before anything has changed. Other errors: E_ARGUMENT (unknown sequence; kind none
- * or caller), E_STATE (a step is open; nothing bound that the kind needs), E_DEVICE. Enqueues;
- * where heads share a budget it waits for the counts. */
+ * or caller), E_STATE (a step is open; nothing bound that the kind needs), E_DEVICE. After a failure
+ * half way each layer has been evicted from or is whole, and another call does the rest, to the same
+ * end; but where all layers share one budget it answers E_STATE, for what they hold no longer
+ * belongs together, and where the failed call was to compute bounds tamis_cache_set_bounds must come
+ * first. Enqueues; where heads share a budget it waits for the counts. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_evict(tamis_plan *plan, tamis_sequence sequence,
                                                          tamis_evicted *out, tamis_error *error);
 /* Kind caller: the tokens of each lane with the best scores, by (score desc, slot desc), sinks and
