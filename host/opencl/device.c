@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Devices of all OpenCL platforms: listing with the reasons for refusal, opening, closing. */
 #include "host/opencl/opencl.h"
+#include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -12,6 +13,11 @@
 #define NEED_GROUP       256u
 /* What kernels may read of memory that is absent: a few pages of any shape. */
 #define NOTHING_BYTES (256u << 10)
+
+/* Held while platforms and devices are asked for and contexts come and go: PoCL answers a second
+ * thread while the first one's question is still setting it up, from devices that are not there
+ * yet. Callers of OpenCL beside this library are on their own. */
+static pthread_mutex_t drivers = PTHREAD_MUTEX_INITIALIZER;
 
 typedef struct found {
     cl_platform_id platform;
@@ -105,7 +111,7 @@ static void sort_and_name(found *all, size_t n) {
 }
 
 /* All devices, at most MAX_DEVICES; none leaves the reason in `reason`. */
-static size_t gather(found *all, char *reason, size_t capacity) {
+static size_t gather_alone(found *all, char *reason, size_t capacity) {
     cl_platform_id platforms[MAX_PLATFORMS];
     cl_device_id devices[MAX_DEVICES];
     cl_uint n_platforms = 0;
@@ -129,6 +135,13 @@ static size_t gather(found *all, char *reason, size_t capacity) {
     sort_and_name(all, n);
     if (n == 0)
         snprintf(reason, capacity, "%u OpenCL platforms found, and no device on any", n_platforms);
+    return n;
+}
+
+static size_t gather(found *all, char *reason, size_t capacity) {
+    pthread_mutex_lock(&drivers);
+    size_t n = gather_alone(all, reason, capacity);
+    pthread_mutex_unlock(&drivers);
     return n;
 }
 
@@ -231,6 +244,19 @@ static cl_mem zeros(tms_cl_device *cl, size_t bytes, cl_int *code) {
     return mem;
 }
 
+static cl_int create(tms_cl_device *cl, cl_platform_id platform) {
+    cl_context_properties properties[] = {CL_CONTEXT_PLATFORM, (cl_context_properties)platform, 0};
+    cl_int code;
+    pthread_mutex_lock(&drivers);
+    cl->context = clCreateContext(properties, 1, &cl->id, NULL, NULL, &code);
+    if (code == CL_SUCCESS)
+        cl->queue = clCreateCommandQueue(cl->context, cl->id, CL_QUEUE_PROFILING_ENABLE, &code);
+    if (code == CL_SUCCESS && cl->cpu) cl->items = zeros(cl, 2 * sizeof(cl_int), &code);
+    if (code == CL_SUCCESS) cl->nothing = zeros(cl, NOTHING_BYTES, &code);
+    pthread_mutex_unlock(&drivers);
+    return code;
+}
+
 tamis_status tms_cl_open(const char *id, const tms_log *log, tms_device **out, tamis_error *error) {
     found f;
     tamis_status status = find(id, &f, error);
@@ -240,18 +266,10 @@ tamis_status tms_cl_open(const char *id, const tms_log *log, tms_device **out, t
     tms_device_init(&cl->base, &tms_backend_opencl, &f.info, log);
     cl->id = f.device;
     cl->cpu = f.info.kind == TAMIS_DEVICE_CPU;
-
-    cl_int code;
     char platform[64] = "";
     clGetPlatformInfo(f.platform, CL_PLATFORM_NAME, sizeof platform - 1, platform, NULL);
     set_vendor(cl, platform);
-    cl_context_properties properties[] = {CL_CONTEXT_PLATFORM, (cl_context_properties)f.platform,
-                                          0};
-    cl->context = clCreateContext(properties, 1, &cl->id, NULL, NULL, &code);
-    if (code == CL_SUCCESS)
-        cl->queue = clCreateCommandQueue(cl->context, cl->id, CL_QUEUE_PROFILING_ENABLE, &code);
-    if (code == CL_SUCCESS && cl->cpu) cl->items = zeros(cl, 2 * sizeof(cl_int), &code);
-    if (code == CL_SUCCESS) cl->nothing = zeros(cl, NOTHING_BYTES, &code);
+    cl_int code = create(cl, f.platform);
     if (code != CL_SUCCESS) {
         tms_cl_close(&cl->base);
         return tms_error_set(error, TAMIS_E_DEVICE, "%s (%s): opening failed: %s (%d)", id,
@@ -275,6 +293,8 @@ void tms_cl_close(tms_device *dev) {
     if (cl->items) clReleaseMemObject(cl->items);
     if (cl->nothing) clReleaseMemObject(cl->nothing);
     if (cl->queue) clReleaseCommandQueue(cl->queue);
+    pthread_mutex_lock(&drivers);
     if (cl->context) clReleaseContext(cl->context);
+    pthread_mutex_unlock(&drivers);
     free(cl);
 }

@@ -68,7 +68,10 @@ typedef struct tamis_context_params {
 
 /* Opens a device. `params` may be NULL. On "auto" an info line says which device serves and why the
  * ones before it do not. Errors: E_ARGUMENT (out is NULL; TAMIS_LOG names no level), E_NO_DEVICE
- * with the name and the reason, E_NO_MEMORY, E_DEVICE. */
+ * with the name and the reason, E_NO_MEMORY, E_DEVICE. Thread-safety: any thread, as with
+ * tamis_device_list; several may make, use and destroy contexts of their own at once. Where the
+ * process also calls OpenCL itself, its first call must not come at the same time as this library's:
+ * PoCL does not bear that. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_context_create(const tamis_context_params *params,
                                                              tamis_context **out,
                                                              tamis_error *error);
