@@ -2,6 +2,7 @@
 /* Contexts: one opened device, found by name, with its log. */
 #include "lib/core/core.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,6 +21,10 @@ static tamis_status log_level_from_environment(int *level, tamis_error *error) {
 }
 
 tamis_status tms_log_begin(tms_log *log, const tamis_context_params *params, tamis_error *error) {
+    TMS_REQUIRE_RESERVED(params, tamis_context_params);
+    TMS_REQUIRE(params->reserved32 == 0, TAMIS_E_ARGUMENT,
+                "reserved32 of tamis_context_params is %" PRIu32 "; it must be 0",
+                params->reserved32);
     *log = (tms_log){.fn = params->log, .user = params->log_user};
     return log_level_from_environment(&log->stderr_level, error);
 }
@@ -44,12 +49,11 @@ tamis_status tamis_context_create(const tamis_context_params *params, tamis_cont
     TMS_REQUIRE(out, TAMIS_E_ARGUMENT, "out: NULL");
     *out = NULL;
     if (!params) params = &defaults;
-    TMS_REQUIRE_RESERVED(params, tamis_context_params);
     tms_log log;
     tamis_status status = tms_log_begin(&log, params, error);
     if (status != TAMIS_OK) return status;
     tamis_device_info info;
-    status = tms_device_pick(device_name(params), &log, &info, error);
+    status = tms_device_pick(device_name(params), params->allow_reference != 0, &log, &info, error);
     if (status != TAMIS_OK) return status;
     const tms_backend *backend = tms_backend_by_name(info.backend);
     TMS_REQUIRE(backend, TAMIS_E_NO_DEVICE, "device %s: no backend \"%s\"", info.id, info.backend);

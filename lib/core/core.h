@@ -18,10 +18,10 @@ struct tamis_buffer {
 };
 
 /* The device that `name` means ("auto", a backend, an id); on "auto" an info line says which and
- * why not the ones before it. Errors: E_NO_DEVICE with the reason, or with what exists;
- * E_NO_MEMORY. */
-tamis_status tms_device_pick(const char *name, const tms_log *log, tamis_device_info *out,
-                             tamis_error *error);
+ * why not the ones before it, and the reference serves only if it is allowed. Errors: E_NO_DEVICE
+ * with the reason, or with what exists; E_NO_MEMORY. */
+tamis_status tms_device_pick(const char *name, bool allow_reference, const tms_log *log,
+                             tamis_device_info *out, tamis_error *error);
 
 /* The backend of that name, or NULL. */
 const tms_backend *tms_backend_by_name(const char *name);
@@ -30,7 +30,7 @@ const tms_backend *tms_backend_by_name(const char *name);
 void tms_graph_abandon(tamis_context *context);
 
 /* Where a new context's log lines go: the callback of `params`, and stderr as TAMIS_LOG says.
- * E_ARGUMENT if that names no level. */
+ * E_ARGUMENT if that names no level, or if what is reserved of `params` is not 0. */
 tamis_status tms_log_begin(tms_log *log, const tamis_context_params *params, tamis_error *error);
 
 /* Hands a failed device call's text on to the caller: returns `status`, or the device's sticky

@@ -15,7 +15,6 @@ tamis_status tamis_context_create_cuda(void *cuda_context, void *cuda_stream,
     *out = NULL;
     TMS_REQUIRE(cuda_context, TAMIS_E_ARGUMENT, "CUDA context: NULL");
     if (!params) params = &defaults;
-    TMS_REQUIRE_RESERVED(params, tamis_context_params);
     TMS_REQUIRE(!params->device, TAMIS_E_ARGUMENT,
                 "device \"%.64s\": must be NULL, the CUDA context decides", params->device);
     tms_log log;

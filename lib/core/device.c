@@ -97,8 +97,25 @@ static void log_choice(const tms_log *log, const tamis_device_info *infos, size_
                  infos[chosen].name, refused);
 }
 
-tamis_status tms_device_pick(const char *name, const tms_log *log, tamis_device_info *out,
-                             tamis_error *error) {
+/* Nothing serves "auto": what was looked for, backend by backend. */
+static tamis_status none_found(const tamis_device_info *infos, size_t count, tamis_error *error) {
+    char refused[sizeof error->text] = "";
+    append_refused(refused, sizeof refused, infos, count);
+    return tms_error_set(error, TAMIS_E_NO_DEVICE,
+                         "no device can be used on \"auto\"; device \"reference\" must be named or "
+                         "allowed%s",
+                         refused);
+}
+
+/* Whether `name` means the device, usable or not. */
+static bool is_meant(const char *name, bool allow_reference, const tamis_device_info *info) {
+    if (strcmp(name, "auto") == 0)
+        return allow_reference || strcmp(info->backend, "reference") != 0;
+    return strcmp(name, info->id) == 0 || strcmp(name, info->backend) == 0;
+}
+
+tamis_status tms_device_pick(const char *name, bool allow_reference, const tms_log *log,
+                             tamis_device_info *out, tamis_error *error) {
     const bool any = strcmp(name, "auto") == 0;
     tamis_device_info *infos = NULL;
     size_t count = 0, chosen = 0;
@@ -107,13 +124,15 @@ tamis_status tms_device_pick(const char *name, const tms_log *log, tamis_device_
     if (status != TAMIS_OK) goto done;
     for (; chosen < count; chosen++) {
         const tamis_device_info *info = &infos[chosen];
-        if (!any && strcmp(name, info->id) != 0 && strcmp(name, info->backend) != 0) continue;
+        if (!is_meant(name, allow_reference, info)) continue;
         if (info->usable) break;
         if (!refused) refused = info;
     }
     if (chosen < count) {
         *out = infos[chosen];
         if (any) log_choice(log, infos, chosen);
+    } else if (any) {
+        status = none_found(infos, count, error);
     } else if (refused) {
         status = tms_error_set(error, TAMIS_E_NO_DEVICE, "device \"%.64s\" cannot be used: %s",
                                name, refused->reason);

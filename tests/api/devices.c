@@ -17,11 +17,11 @@ static void keep_line(void *user, tamis_log_level level, const char *text) {
     snprintf(log_text + used, sizeof log_text - used, "%s\n", text);
 }
 
-/* Opens `name` and says which backend serves. */
-static const char *open_backend(const char *name) {
+/* Opens `name` and says which backend serves. allowed: the reference may serve unnamed. */
+static const char *open_allowed(const char *name, bool allowed) {
     static char backend[16];
     tamis_context *context = NULL;
-    tamis_context_params params = {.device = name, .log = keep_line};
+    tamis_context_params params = {.device = name, .log = keep_line, .allow_reference = allowed};
     log_text[0] = 0;
     OK(tamis_context_create(&params, &context, &test_error));
     snprintf(backend, sizeof backend, "%s", tamis_context_device(context)->backend);
@@ -29,6 +29,10 @@ static const char *open_backend(const char *name) {
     tamis_context_destroy(&context);
     assert_null(context);
     return backend;
+}
+
+static const char *open_backend(const char *name) {
+    return open_allowed(name, false);
 }
 
 static void refused(const char *name, tamis_status code, const char *part) {
@@ -101,7 +105,7 @@ static const char *stderr_under(const char *level) {
     int kept = dup(STDERR_FILENO);
     assert_true(kept >= 0 && dup2(fileno(file), STDERR_FILENO) >= 0);
     setenv("TAMIS_LOG", level, 1);
-    open_backend("auto");
+    open_allowed("auto", true);
     unsetenv("TAMIS_LOG");
     fflush(stderr);
     assert_true(dup2(kept, STDERR_FILENO) >= 0);
@@ -130,7 +134,8 @@ static void test_log_levels(void **state) {
     }
 }
 
-/* "auto" takes the first usable device of the list, and says which and why not the ones before. */
+/* "auto" takes the first usable device of the list, and says which and why not the ones before; the
+ * last of the list is the reference, which must be allowed. */
 static void test_auto(void **state) {
     (void)state;
     tamis_device_info infos[32];
@@ -138,13 +143,24 @@ static void test_auto(void **state) {
     OK(tamis_device_list(infos, 32, &count));
     while (!infos[first].usable)
         first++;
-    assert_string_equal(open_backend("auto"), infos[first].backend);
+    assert_string_equal(open_allowed("auto", true), infos[first].backend);
     assert_non_null(strstr(log_text, infos[first].id));
     for (size_t i = 0; i < first; i++)
         assert_non_null(strstr(log_text, infos[i].reason));
+    if (first + 1 < count) assert_string_equal(open_backend("auto"), infos[first].backend);
 }
 
-/* No platform: the reference serves on "auto" and says so; asked for by name, OpenCL is refused. */
+/* Each reason, as far as the text goes. */
+static void expect_reasons(const tamis_device_info *infos, size_t count) {
+    for (size_t i = 0; i < count; i++) {
+        char part[96];
+        snprintf(part, sizeof part, "not %.31s: %.40s", infos[i].id, infos[i].reason);
+        if (!strstr(test_error.text, part)) fail_msg("\"%s\" lacks \"%s\"", test_error.text, part);
+    }
+}
+
+/* No platform and no driver: the reference serves where it is named or allowed; else the reasons
+ * are told. Asked for by name, OpenCL is refused. */
 static void test_no_opencl(void **state) {
     (void)state;
     tamis_device_info infos[32];
@@ -154,9 +170,21 @@ static void test_no_opencl(void **state) {
     assert_string_equal(infos[0].id, "cuda");
     assert_string_equal(infos[1].id, "opencl");
     assert_false(infos[1].usable);
-    assert_string_equal(open_backend("auto"), "reference");
+    unsetenv("TAMIS_DEVICE");
+    refused("auto", TAMIS_E_NO_DEVICE, "device \"reference\" must be named or allowed");
+    expect_reasons(infos, 2);
+    refused(NULL, TAMIS_E_NO_DEVICE, "device \"reference\" must be named or allowed");
+    expect_reasons(infos, 2);
+    assert_string_equal(open_backend("reference"), "reference");
+    assert_string_equal(open_allowed("auto", true), "reference");
     assert_non_null(strstr(log_text, "reference"));
     assert_non_null(strstr(log_text, infos[1].reason));
+    assert_string_equal(open_allowed(NULL, true), "reference");
+    setenv("TAMIS_DEVICE", "auto", 1);
+    refused(NULL, TAMIS_E_NO_DEVICE, "must be named");
+    setenv("TAMIS_DEVICE", "reference", 1);
+    assert_string_equal(open_backend(NULL), "reference");
+    unsetenv("TAMIS_DEVICE");
     refused("opencl", TAMIS_E_NO_DEVICE, infos[1].reason);
     refused("opencl:0", TAMIS_E_NO_DEVICE, "opencl:0");
 }

@@ -42,17 +42,32 @@ static void log_line(void *user, tamis_log_level level, const char *text) {
     if (level <= TAMIS_LOG_INFO) fprintf(stderr, "tamis: %s\n", text);
 }
 
-tamis_status cli_open(const char *device, tamis_context **out, tamis_error *error) {
-    const tamis_context_params params = {.device = device, .log = log_line};
-    return tamis_context_create(&params, out, error);
-}
-
 tamis_status cli_error(tamis_error *error, tamis_status status, const char *format, ...) {
     va_list args;
     va_start(args, format);
     vsnprintf(error->text, sizeof(error->text), format, args);
     va_end(args);
     return error->status = status;
+}
+
+/* A device that nobody named. */
+static bool is_auto(const char *device) {
+    if (device == NULL) device = getenv("TAMIS_DEVICE");
+    return device == NULL || device[0] == '\0' || strcmp(device, "auto") == 0;
+}
+
+tamis_status cli_open(const char *device, tamis_context **out, tamis_error *error) {
+    const tamis_context_params params = {.device = device, .log = log_line};
+    tamis_error reason = {0};
+    tamis_status status = tamis_context_create(&params, out, &reason);
+    if (status == TAMIS_E_NO_DEVICE && is_auto(device))
+        return cli_error(
+            error, status,
+            "no CUDA or OpenCL device can be used; --device reference needs none, but is "
+            "slow (%s)",
+            reason.text);
+    *error = reason;
+    return status;
 }
 
 tamis_status cli_no_memory(tamis_error *error) {

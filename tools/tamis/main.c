@@ -25,7 +25,7 @@ static void print_usage(FILE *to) {
     fprintf(to,
             "\n  tamis COMMAND --help shows options and examples; tamis --version the version.\n"
             "  Every command takes --device ID (see tamis devices); without it the environment\n"
-            "  variable TAMIS_DEVICE decides, else the first usable device.\n"
+            "  variable TAMIS_DEVICE decides, else the first usable CUDA or OpenCL device.\n"
             "  Exit status: 0 done, 1 failed at run time, 2 the command line is wrong.\n");
 }
 

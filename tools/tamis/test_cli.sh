@@ -634,10 +634,19 @@ check_perplexity
 check_not_finite
 check_perplexity_value
 
-# No OpenCL platform: the reference serves on auto and that is said; asked for by name it is refused.
+# No OpenCL platform: the reference serves where it is named, else the reasons are told.
 mkdir "$work/vendors"
 export OCL_ICD_VENDORS=$work/vendors
-expect 0 '^tamis: .*reference' run --model "$data/needle.gguf" --prompt 'And the' --tokens 2
+reasons='not cuda: no CUDA driver: .*not opencl: no OpenCL platform found'
+for command in "run --model $data/needle.gguf --prompt x" 'bench attention --shape llama3-8b' \
+    'bench decode --context 200' "bench throughput --model $data/needle.gguf" \
+    "eval passkey --model $data/needle.gguf" "eval recall --model $data/needle.gguf" \
+    "eval perplexity --model $data/needle.gguf" "eval eviction --model $data/needle.gguf"; do
+    # shellcheck disable=SC2086 # a list of words
+    expect 1 "^tamis [a-z]+.*: no CUDA or OpenCL device can be used; --device reference .*$reasons" $command
+done
+expect 0 '' "${model[@]}" --prompt 'And the' --tokens 2
+TAMIS_DEVICE=reference expect 0 '' run --model "$data/needle.gguf" --prompt 'And the' --tokens 2
 expect 1 '^tamis run: .*opencl' run --model "$data/needle.gguf" --prompt x --device opencl
 
 [ "$failures" -eq 0 ] || exit 1

@@ -58,17 +58,21 @@ typedef struct tamis_context tamis_context;
 
 typedef struct tamis_context_params {
     /* "opencl:0", "reference", a bare backend name for its first usable device, or "auto": the
-     * first usable device in listing order. NULL: the environment variable TAMIS_DEVICE, else
-     * "auto". */
+     * first usable device in listing order, but for the reference. NULL: the environment variable
+     * TAMIS_DEVICE, else "auto". */
     const char *device;
     tamis_log_fn log; /* NULL: silent */
     void *log_user;
-    uint64_t reserved[8]; /* 0, else E_ARGUMENT */
+    /* Nonzero: where "auto" finds no other device, the reference serves. It is a specification, one
+     * thread and no fast path, so nobody gets it unasked. */
+    int allow_reference;
+    uint32_t reserved32;  /* 0, as those that follow */
+    uint64_t reserved[7]; /* 0, else E_ARGUMENT */
 } tamis_context_params;
 
 /* Opens a device. `params` may be NULL. On "auto" an info line says which device serves and why the
  * ones before it do not. Errors: E_ARGUMENT (out is NULL; TAMIS_LOG names no level), E_NO_DEVICE
- * with the name and the reason, E_NO_MEMORY, E_DEVICE. Thread-safety: any thread, as with
+ * with the name and the reason (on "auto" with what each backend lacks), E_NO_MEMORY, E_DEVICE. Thread-safety: any thread, as with
  * tamis_device_list; several may make, use and destroy contexts of their own at once. Where the
  * process also calls OpenCL itself, its first call must not come at the same time as this library's:
  * PoCL does not bear that. */
