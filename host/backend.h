@@ -78,9 +78,12 @@ struct tms_backend {
     tamis_status (*fill)(tms_device *dev, tms_ref to, uint32_t word,
                          uint64_t bytes); /* multiple of 4 */
 
-    tamis_status (*event_record)(tms_device *dev, tms_event **out);
+    /* timed: event_elapsed will be asked, and what that takes of the queue is paid for from the
+     * first such mark on; it may wait. */
+    tamis_status (*event_record)(tms_device *dev, bool timed, tms_event **out);
     tamis_status (*event_wait)(tms_device *dev, tms_event *event);
-    /* Device time between two marks in microseconds; waits for the later one. */
+    /* Device time between two timed marks in microseconds; waits for the later one. The host's
+     * clock, around a wait for each mark, where the driver gives no times. */
     tamis_status (*event_elapsed)(tms_device *dev, tms_event *from, tms_event *to, double *us);
     void (*event_free)(tms_device *dev, tms_event *event);
     /* Between begin and end what is enqueued is recorded in place of running; a failed end ends it,

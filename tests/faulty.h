@@ -19,7 +19,7 @@
     X(read, (tms_device * dev, tms_ref from, void *to, uint64_t bytes), (dev, from, to, bytes))    \
     X(copy, (tms_device * dev, tms_ref to, tms_ref from, uint64_t bytes), (dev, to, from, bytes))  \
     X(fill, (tms_device * dev, tms_ref to, uint32_t word, uint64_t bytes), (dev, to, word, bytes)) \
-    X(event_record, (tms_device * dev, tms_event * *out), (dev, out))                              \
+    X(event_record, (tms_device * dev, bool timed, tms_event **out), (dev, timed, out))            \
     X(event_wait, (tms_device * dev, tms_event * event), (dev, event))                             \
     X(event_elapsed, (tms_device * dev, tms_event * from, tms_event * to, double *us),             \
       (dev, from, to, us))                                                                         \

@@ -99,7 +99,7 @@ tamis_status tms_cu_staging_take(tms_device *dev);
 void tms_cu_staging_free(tms_device *dev);
 
 /* event.c */
-tamis_status tms_cu_event_record(tms_device *dev, tms_event **out);
+tamis_status tms_cu_event_record(tms_device *dev, bool timed, tms_event **out);
 tamis_status tms_cu_event_wait(tms_device *dev, tms_event *event);
 tamis_status tms_cu_event_elapsed(tms_device *dev, tms_event *from, tms_event *to, double *us);
 void tms_cu_event_free(tms_device *dev, tms_event *event);

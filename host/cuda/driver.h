@@ -51,9 +51,10 @@ enum {
     TMS_CU_MEMORY_POOLS = 115
 };
 
-/* CUfunction_attribute, CUstream_flags, CUstreamCaptureMode */
+/* CUfunction_attribute, CUstream_flags, CUevent_flags, CUstreamCaptureMode */
 enum { TMS_CU_MAX_DYNAMIC_SHARED = 8 };
 enum { TMS_CU_STREAM_NON_BLOCKING = 1 };
+enum { TMS_CU_EVENT_DISABLE_TIMING = 2 };
 enum { TMS_CU_CAPTURE_GLOBAL = 0, TMS_CU_CAPTURE_THREAD = 1, TMS_CU_CAPTURE_RELAXED = 2 };
 
 /* X(name as exported, parameters); all return tms_cu_result. */

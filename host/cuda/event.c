@@ -7,14 +7,15 @@ struct tms_event {
     tms_cu_event cu;
 };
 
-tamis_status tms_cu_event_record(tms_device *dev, tms_event **out) {
+tamis_status tms_cu_event_record(tms_device *dev, bool timed, tms_event **out) {
     tms_cu_device *cu = tms_cu(dev);
     if (dev->sticky != TAMIS_OK) return dev->sticky;
     tms_event *event = calloc(1, sizeof *event);
     if (!event) return tms_device_fail(dev, TAMIS_E_NO_MEMORY, "no host memory for an event");
     tamis_status status = tms_cu_enter(dev);
     if (status == TAMIS_OK) {
-        status = tms_cu_check(dev, cu->api->cuEventCreate(&event->cu, 0), "event");
+        const unsigned flags = timed ? 0 : TMS_CU_EVENT_DISABLE_TIMING;
+        status = tms_cu_check(dev, cu->api->cuEventCreate(&event->cu, flags), "event");
         if (status == TAMIS_OK)
             status = tms_cu_check(dev, cu->api->cuEventRecord(event->cu, cu->stream), "event");
         tms_cu_leave(dev);

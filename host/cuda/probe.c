@@ -27,9 +27,9 @@ static tamis_status read_once(tms_device *dev, probe_form form, tms_ref from, ui
 static tamis_status timed(tms_device *dev, probe_form form, tms_ref from, uint64_t bytes,
                           tms_ref sink, double *us) {
     tms_event *begin = NULL, *end = NULL;
-    tamis_status status = tms_cu_event_record(dev, &begin);
+    tamis_status status = tms_cu_event_record(dev, true, &begin);
     if (status == TAMIS_OK) status = read_once(dev, form, from, bytes, sink);
-    if (status == TAMIS_OK) status = tms_cu_event_record(dev, &end);
+    if (status == TAMIS_OK) status = tms_cu_event_record(dev, true, &end);
     if (status == TAMIS_OK) status = tms_cu_event_elapsed(dev, begin, end, us);
     tms_cu_event_free(dev, begin);
     tms_cu_event_free(dev, end);

@@ -249,8 +249,7 @@ static cl_int create(tms_cl_device *cl, cl_platform_id platform) {
     cl_int code;
     pthread_mutex_lock(&drivers);
     cl->context = clCreateContext(properties, 1, &cl->id, NULL, NULL, &code);
-    if (code == CL_SUCCESS)
-        cl->queue = clCreateCommandQueue(cl->context, cl->id, CL_QUEUE_PROFILING_ENABLE, &code);
+    if (code == CL_SUCCESS) cl->queue = clCreateCommandQueue(cl->context, cl->id, 0, &code);
     if (code == CL_SUCCESS && cl->cpu) cl->items = zeros(cl, 2 * sizeof(cl_int), &code);
     if (code == CL_SUCCESS) cl->nothing = zeros(cl, NOTHING_BYTES, &code);
     pthread_mutex_unlock(&drivers);

@@ -1,17 +1,76 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Marks in the queue with the device's time stamps, flush and wait. */
+/* Marks in the queue with their times, flush and wait. */
 #include "host/opencl/opencl.h"
 #include <stdlib.h>
+#include <time.h>
 
 struct tms_event {
     cl_event cl;
+    double us;   /* the host's clock at the mark */
+    bool waited; /* for all before it, when the clock was read */
 };
 
-tamis_status tms_cl_event_record(tms_device *dev, tms_event **out) {
+static double now_us(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return 1e6 * (double)now.tv_sec + 1e-3 * (double)now.tv_nsec;
+}
+
+static cl_int end_of(cl_event event, cl_ulong *ns) {
+    return clGetEventProfilingInfo(event, CL_PROFILING_COMMAND_END, sizeof *ns, ns, NULL);
+}
+
+static void use_host(tms_device *dev, cl_int code) {
+    tms_cl_device *cl = tms_cl(dev);
+    cl->host_times = true;
+    tms_log_line(&dev->log, TAMIS_LOG_INFO,
+                 "%s gives no times (%s, %d): they are the host's, around a wait for each stage",
+                 dev->info.id, tms_cl_error_text(code), (int)code);
+}
+
+/* Whether a mark in the queue gets a time. */
+static cl_int try_queue(cl_command_queue queue) {
+    cl_event event;
+    cl_ulong ns;
+    cl_int code = clEnqueueMarkerWithWaitList(queue, 0, NULL, &event);
+    if (code != CL_SUCCESS) return code;
+    code = clWaitForEvents(1, &event);
+    if (code == CL_SUCCESS) code = end_of(event, &ns);
+    clReleaseEvent(event);
+    return code;
+}
+
+/* From the first timed mark on the queue is one that collects times, if the driver has such. */
+static tamis_status collect_times(tms_device *dev) {
+    tms_cl_device *cl = tms_cl(dev);
+    if (cl->profiling || cl->host_times) return TAMIS_OK;
+    cl_int code;
+    cl_command_queue queue =
+        clCreateCommandQueue(cl->context, cl->id, CL_QUEUE_PROFILING_ENABLE, &code);
+    if (code == CL_SUCCESS) code = try_queue(queue);
+    if (code != CL_SUCCESS) {
+        if (queue) clReleaseCommandQueue(queue);
+        use_host(dev, code);
+        return TAMIS_OK;
+    }
+    tamis_status status = tms_cl_wait(dev);
+    clReleaseCommandQueue(cl->queue);
+    cl->queue = queue;
+    cl->profiling = true;
+    return status;
+}
+
+tamis_status tms_cl_event_record(tms_device *dev, bool timed, tms_event **out) {
+    tms_cl_device *cl = tms_cl(dev);
     if (dev->sticky != TAMIS_OK) return dev->sticky;
+    tamis_status status = timed ? collect_times(dev) : TAMIS_OK;
+    if (status == TAMIS_OK && timed && cl->host_times) status = tms_cl_wait(dev);
+    if (status != TAMIS_OK) return status;
     tms_event *event = malloc(sizeof *event);
     if (!event) return tms_device_fail(dev, TAMIS_E_NO_MEMORY, "no host memory for an event");
-    cl_int code = clEnqueueMarkerWithWaitList(tms_cl(dev)->queue, 0, NULL, &event->cl);
+    event->us = now_us();
+    event->waited = timed && cl->host_times;
+    cl_int code = clEnqueueMarkerWithWaitList(cl->queue, 0, NULL, &event->cl);
     if (code != CL_SUCCESS) {
         free(event);
         return tms_cl_check(dev, code, "event");
@@ -25,16 +84,20 @@ tamis_status tms_cl_event_wait(tms_device *dev, tms_event *event) {
 }
 
 tamis_status tms_cl_event_elapsed(tms_device *dev, tms_event *from, tms_event *to, double *us) {
-    cl_event both[2] = {from->cl, to->cl};
+    tms_cl_device *cl = tms_cl(dev);
+    const cl_event both[2] = {from->cl, to->cl};
     cl_ulong start = 0, end = 0;
     tamis_status status = tms_cl_check_late(dev, clWaitForEvents(2, both), "event wait");
     if (status != TAMIS_OK) return status;
-    cl_int code =
-        clGetEventProfilingInfo(from->cl, CL_PROFILING_COMMAND_END, sizeof start, &start, NULL);
-    if (code == CL_SUCCESS)
-        code = clGetEventProfilingInfo(to->cl, CL_PROFILING_COMMAND_END, sizeof end, &end, NULL);
-    *us = ((double)end - (double)start) * 1e-3;
-    return tms_cl_check(dev, code, "event time");
+    if (!cl->host_times) {
+        cl_int code = end_of(from->cl, &start);
+        if (code == CL_SUCCESS) code = end_of(to->cl, &end);
+        *us = ((double)end - (double)start) * 1e-3;
+        if (code == CL_SUCCESS) return TAMIS_OK;
+        use_host(dev, code);
+    }
+    *us = (to->waited ? to->us : now_us()) - from->us;
+    return TAMIS_OK;
 }
 
 void tms_cl_event_free(tms_device *dev, tms_event *event) {

@@ -39,6 +39,9 @@ typedef struct tms_cl_device {
     tms_cl_program *programs;
     tms_cl_kernel *kernels;
     tms_cl_staging staging;
+    /* Times: the queue collects them, or the driver gives none and the host's clock serves. Neither
+     * before somebody asks. */
+    bool profiling, host_times;
     tms_mem *product; /* workspace of linear's matrix-matrix form, grown when a plan is built */
 } tms_cl_device;
 
@@ -74,7 +77,7 @@ tamis_status tms_cl_fill(tms_device *dev, tms_ref to, uint32_t word, uint64_t by
 void tms_cl_staging_free(tms_cl_staging *staging);
 
 /* event.c */
-tamis_status tms_cl_event_record(tms_device *dev, tms_event **out);
+tamis_status tms_cl_event_record(tms_device *dev, bool timed, tms_event **out);
 tamis_status tms_cl_event_wait(tms_device *dev, tms_event *event);
 tamis_status tms_cl_event_elapsed(tms_device *dev, tms_event *from, tms_event *to, double *us);
 void tms_cl_event_free(tms_device *dev, tms_event *event);

@@ -124,7 +124,8 @@ static tamis_status reference_fill(tms_device *dev, tms_ref to, uint32_t word, u
     return status;
 }
 
-static tamis_status reference_event_record(tms_device *dev, tms_event **out) {
+static tamis_status reference_event_record(tms_device *dev, bool timed, tms_event **out) {
+    (void)timed;
     if (dev->sticky != TAMIS_OK) return dev->sticky;
     *out = malloc(sizeof **out);
     if (!*out) return tms_device_fail(dev, TAMIS_E_NO_MEMORY, "no memory for an event");

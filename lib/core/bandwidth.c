@@ -47,10 +47,10 @@ static tamis_status time_copy(tms_device *dev, tms_mem *to, tms_mem *from, uint6
                               double *us) {
     const tms_backend *backend = dev->backend;
     tms_event *begin = NULL, *end = NULL;
-    tamis_status status = backend->event_record(dev, &begin);
+    tamis_status status = backend->event_record(dev, true, &begin);
     if (status == TAMIS_OK)
         status = backend->copy(dev, (tms_ref){to, 0}, (tms_ref){from, 0}, bytes);
-    if (status == TAMIS_OK) status = backend->event_record(dev, &end);
+    if (status == TAMIS_OK) status = backend->event_record(dev, true, &end);
     if (status == TAMIS_OK) status = backend->event_elapsed(dev, begin, end, us);
     backend->event_free(dev, begin);
     backend->event_free(dev, end);

@@ -89,7 +89,7 @@ tamis_status tamis_event_record(tamis_context *context, tamis_event **out, tamis
     tamis_event *event = calloc(1, sizeof *event);
     TMS_REQUIRE(event, TAMIS_E_NO_MEMORY, "no memory for an event's handle");
     event->context = context;
-    TMS_TRY(dev, dev->backend->event_record(dev, &event->event));
+    TMS_TRY(dev, dev->backend->event_record(dev, false, &event->event));
     *out = event;
     return TAMIS_OK;
 fail:

@@ -232,9 +232,18 @@ fail:
     return status;
 }
 
+/* The device begins to collect times with the first stage. */
+static tamis_status warm_times(const tamis_plan *plan, tamis_error *error) {
+    tms_event *from = NULL;
+    double us = 0;
+    tamis_status status = tms_plan_start_stage(plan, &from);
+    return tms_forward(plan->dev, tms_plan_stop_stage(plan, from, status, &us), error);
+}
+
 static tamis_status warm_up(tamis_plan *plan, tamis_error *error) {
     tms_device *dev = plan->dev;
-    tamis_status status = warm_writes(plan, error);
+    tamis_status status = warm_times(plan, error);
+    if (status == TAMIS_OK) status = warm_writes(plan, error);
     plan->step.layers[0].max_visible = plan->params.max_context;
     for (uint32_t rows = 1; rows <= TMS_TILE_ROWS && status == TAMIS_OK; rows *= TMS_TILE_ROWS) {
         plan->step.max_tile_rows = rows;

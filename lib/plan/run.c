@@ -7,7 +7,7 @@
 
 tamis_status tms_plan_start_stage(const tamis_plan *plan, tms_event **from) {
     *from = NULL;
-    return plan->params.timing ? plan->dev->backend->event_record(plan->dev, from) : TAMIS_OK;
+    return plan->params.timing ? plan->dev->backend->event_record(plan->dev, true, from) : TAMIS_OK;
 }
 
 tamis_status tms_plan_stop_stage(const tamis_plan *plan, tms_event *from, tamis_status status,
@@ -16,7 +16,7 @@ tamis_status tms_plan_stop_stage(const tamis_plan *plan, tms_event *from, tamis_
     tms_device *dev = plan->dev;
     tms_event *to = NULL;
     double elapsed = 0;
-    if (status == TAMIS_OK) status = dev->backend->event_record(dev, &to);
+    if (status == TAMIS_OK) status = dev->backend->event_record(dev, true, &to);
     if (status == TAMIS_OK) status = dev->backend->event_elapsed(dev, from, to, &elapsed);
     *us += elapsed;
     if (to) dev->backend->event_free(dev, to);

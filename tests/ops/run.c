@@ -185,9 +185,9 @@ static int by_value(const void *a, const void *b) {
 static bool timed_launch(check_side *side, double *us, check_result *result) {
     const tms_backend *backend = side->dev->backend;
     tms_event *from = NULL, *to = NULL;
-    tamis_status status = backend->event_record(side->dev, &from);
+    tamis_status status = backend->event_record(side->dev, true, &from);
     if (status == TAMIS_OK) status = side->data->c->op->launch(side, all_rows(side->data));
-    if (status == TAMIS_OK) status = backend->event_record(side->dev, &to);
+    if (status == TAMIS_OK) status = backend->event_record(side->dev, true, &to);
     if (status == TAMIS_OK) status = backend->event_elapsed(side->dev, from, to, us);
     bool ok = launched(side, status, result);
     backend->event_free(side->dev, from);

@@ -26,7 +26,9 @@ typedef struct tamis_plan_params {
     /* A row at position p sees positions > p − window; 0 means all. Only selection full takes one:
      * the others would spend their budget on pages that the row does not see. */
     uint32_t sliding_window;
-    int timing; /* nonzero: stage times are collected (each stage is waited for) */
+    /* Nonzero: stage times are collected, and each stage is waited for. 0: the device collects none,
+     * which costs some of them. */
+    int timing;
     /* Rows of a step that is not exact, under a selection with lists (not full); sizes them. 0
      * means max_sequences, one row each. */
     uint32_t max_selected_rows;
@@ -213,8 +215,9 @@ typedef struct tamis_plan_counters {
 TAMIS_API void tamis_plan_get_counters(const tamis_plan *plan, tamis_plan_counters *out);
 TAMIS_API void tamis_plan_reset_counters(tamis_plan *plan);
 
-/* Device time of the stages since creation or reset, in microseconds; zero unless `timing` is
- * set. */
+/* Device time of the stages since creation or reset, in microseconds; zero unless `timing` is set.
+ * Where an OpenCL driver gives no times it is the host's, from one wait to the next, and an info
+ * line says so. */
 typedef struct tamis_plan_times {
     double write_us, bounds_us, score_us, select_us, attend_us, fused_us;
     /* Evicting: what steps add to observe and replace, and tamis_plan_evict as a whole. */
