@@ -7,6 +7,7 @@
 #include <string.h>
 
 #define MAX_PLATFORMS 16
+#define NO_PLATFORM   (-1001) /* CL_PLATFORM_NOT_FOUND_KHR, of the loader */
 #define MAX_DEVICES   64
 /* What the base kernels take of local memory at most, and their largest group. */
 #define NEED_LOCAL_BYTES (32u << 10)
@@ -116,8 +117,13 @@ static size_t gather_alone(found *all, char *reason, size_t capacity) {
     cl_device_id devices[MAX_DEVICES];
     cl_uint n_platforms = 0;
     size_t n = 0;
-    if (clGetPlatformIDs(MAX_PLATFORMS, platforms, &n_platforms) != CL_SUCCESS ||
-        n_platforms == 0) {
+    cl_int code = clGetPlatformIDs(MAX_PLATFORMS, platforms, &n_platforms);
+    if (code != CL_SUCCESS && code != NO_PLATFORM) {
+        snprintf(reason, capacity, "the list of OpenCL platforms: %s (%d)", tms_cl_error_text(code),
+                 (int)code);
+        return 0;
+    }
+    if (code == NO_PLATFORM || n_platforms == 0) {
         snprintf(reason, capacity, "no OpenCL platform found: no driver is installed");
         return 0;
     }

@@ -74,11 +74,191 @@ static void test_no_times(void **state) {
     free(record);
 }
 
+/* ---- Entry points that fail ------------------------------------------------------------------ */
+
+/* Points of an entry point in a run: spread evenly over its calls. */
+#define POINTS 3u
+/* One of so many points is tried. */
+static uint32_t share = 1;
+static uint32_t points;
+
+static void count(tms_device *dev, bool on) {
+    (void)dev;
+    cl_layer_count(on);
+}
+
+static cl_layer_entry failing;
+
+/* Questions that are asked more than once or whose answer is not vital, and the queue for times. */
+static bool is_passed_over(void) {
+    return failing == CL_LAYER_clGetPlatformIDs || failing == CL_LAYER_clGetPlatformInfo ||
+           failing == CL_LAYER_clGetDeviceIDs || failing == CL_LAYER_clGetDeviceInfo ||
+           failing == CL_LAYER_clGetEventProfilingInfo || failing == CL_LAYER_clCreateCommandQueue;
+}
+
+/* What a queue for times is tried with before it serves. */
+static bool is_of_times(void) {
+    return failing == CL_LAYER_clEnqueueMarkerWithWaitList || failing == CL_LAYER_clWaitForEvents;
+}
+
+static const scenario_faults faults = {count, cl_layer_failed, CL_LAYER_TEXT, is_passed_over};
+
+typedef struct clean {
+    uint8_t *record;
+    size_t bytes;
+} clean;
+
+static clean run_clean(scenario *s, uint32_t leave_at, bool leave_after) {
+    s->faults = NULL;
+    s->leave_at = leave_at;
+    s->leave_after = leave_after;
+    assert_int_equal(scenario_run(s), SCENARIO_WHOLE);
+    clean c = {malloc(s->used), s->used};
+    assert_non_null(c.record);
+    memcpy(c.record, s->record, s->used);
+    s->leave_at = 0;
+    return c;
+}
+
+static bool is_same(const clean *a, const clean *b) {
+    return a->bytes == b->bytes && memcmp(a->record, b->record, a->bytes) == 0;
+}
+
+/* Whether the end is that of a run in which the caller gave the step up at the same place, before
+ * the call or after it: h2o's sums keep the weights of rows that were given up. */
+static bool is_as_left(scenario *s) {
+    const clean now = {s->record, s->used};
+    const uint32_t at = s->failed_at;
+    bool same = false;
+    for (int after = 0; after < 2 && !same; after++) {
+        s->record = NULL;
+        s->room = 0;
+        clean left = run_clean(s, at, after);
+        free(s->record);
+        same = is_same(&now, &left);
+        free(left.record);
+    }
+    s->record = now.record;
+    s->used = s->room = now.bytes;
+    return same;
+}
+
+static void reopen(scenario *s) {
+    const scenario_case *c = s->c;
+    scenario_close(s);
+    scenario_open(s, c);
+}
+
+/* Returns whether the sequence or the device was refused. */
+static bool run_point(scenario *s, const clean *whole, cl_layer_entry entry, uint32_t n) {
+    failing = entry;
+    s->faults = &faults;
+    s->recovery = points % 2 ? SCENARIO_AGAIN : SCENARIO_GIVE_UP;
+    cl_layer_begin(entry, n);
+    const scenario_end end = scenario_run(s);
+    const bool lost = s->e.w.context->dev->sticky != TAMIS_OK;
+    const bool as_left = s->c->eviction == TAMIS_EVICT_H2O && s->gave_up;
+    const clean now = {s->record, s->used};
+    /* When the host waits for its staging depends on the runs before: it may not have come to it. */
+    assert_true(cl_layer_failed() || entry == CL_LAYER_clWaitForEvents);
+    if (end == SCENARIO_WHOLE && !(as_left ? is_as_left(s) : is_same(&now, whole)))
+        fail_msg("%s: call %u of %s fails in call %u, which is %s: another end", s->c->name, n,
+                 cl_layer_names[entry], s->failed_at,
+                 s->recovery == SCENARIO_AGAIN ? "made again" : "given up");
+    if (end == SCENARIO_REFUSED && !lost && !(s->c->options & TAMIS_EVICT_ACROSS_LAYERS))
+        fail_msg("%s: call %u of %s: %s", s->c->name, n, cl_layer_names[entry], s->refusal);
+    /* A device that once gave no time is not asked for one again. */
+    if (lost || entry == CL_LAYER_clGetEventProfilingInfo) reopen(s);
+    return end == SCENARIO_REFUSED;
+}
+
+static uint32_t stride_of(uint32_t calls) {
+    return calls < POINTS ? 1 : calls / POINTS;
+}
+
+static void run_case(const scenario_case *c) {
+    scenario s;
+    uint32_t calls[CL_LAYER_ENTRIES], tried = 0, refused = 0;
+    scenario_open(&s, c);
+    const clean whole = run_clean(&s, 0, false);
+    s.faults = &faults;
+    cl_layer_begin(CL_LAYER_ENTRIES, 0);
+    assert_int_equal(scenario_run(&s), SCENARIO_WHOLE);
+    for (int entry = 0; entry < CL_LAYER_ENTRIES; entry++)
+        calls[entry] = cl_layer_calls((cl_layer_entry)entry);
+    for (int entry = 0; entry < CL_LAYER_ENTRIES; entry++)
+        for (uint32_t n = points % POINTS; n < calls[entry]; n += stride_of(calls[entry])) {
+            if (points++ % share != 0) continue;
+            refused += run_point(&s, &whole, (cl_layer_entry)entry, n);
+            tried++;
+        }
+    print_message("%s: %u points, %u refused\n", c->name, tried, refused);
+    free(whole.record);
+    scenario_close(&s);
+    assert_int_equal(cl_layer_alive(), 0);
+}
+
+static void test_scripts(void **state) {
+    (void)state;
+    for (uint32_t i = 0; i < scenario_case_count; i++)
+        run_case(&scenario_cases[i]);
+}
+
+/* A context, a cache and a plan, and nothing of them left. The status of the first that fails. */
+static tamis_status make_all(const scenario_case *c) {
+    const tamis_context_params params = {.device = test_device};
+    tamis_plan_params plan_params = scenario_plan(c);
+    tamis_cache_params shape = test_shape();
+    tamis_context *context = NULL;
+    tamis_cache *cache = NULL;
+    tamis_plan *plan = NULL;
+    shape.planes = tamis_eviction_planes(&plan_params.eviction);
+    cl_layer_count(true);
+    tamis_status status = tamis_context_create(&params, &context, &test_error);
+    if (status == TAMIS_OK) status = tamis_cache_create(context, &shape, &cache, &test_error);
+    if (status == TAMIS_OK) status = tamis_plan_create(cache, &plan_params, &plan, &test_error);
+    cl_layer_count(false);
+    tamis_plan_destroy(&plan);
+    tamis_cache_destroy(&cache);
+    tamis_context_destroy(&context);
+    assert_int_equal(cl_layer_alive(), 0);
+    return status;
+}
+
+/* What cannot be made says why, and leaves nothing. */
+static void test_creation(void **state) {
+    (void)state;
+    const scenario_case *c = &scenario_cases[5];
+    uint32_t calls[CL_LAYER_ENTRIES];
+    cl_layer_begin(CL_LAYER_ENTRIES, 0);
+    OK(make_all(c));
+    for (int entry = 0; entry < CL_LAYER_ENTRIES; entry++)
+        calls[entry] = cl_layer_calls((cl_layer_entry)entry);
+    for (int entry = 0; entry < CL_LAYER_ENTRIES; entry++)
+        for (uint32_t n = 0; n < calls[entry]; n += stride_of(calls[entry])) {
+            if (points++ % share != 0) continue;
+            failing = (cl_layer_entry)entry;
+            cl_layer_begin(failing, n);
+            test_error = (tamis_error){0};
+            const tamis_status status = make_all(c);
+            assert_true(cl_layer_failed());
+            if (status == TAMIS_OK && (is_passed_over() || is_of_times())) continue;
+            const bool told = strstr(test_error.text, CL_LAYER_TEXT) != NULL;
+            const bool absent = status == TAMIS_E_NO_DEVICE && test_error.text[0];
+            if (!absent && !(told && (status == TAMIS_E_DEVICE || status == TAMIS_E_NO_MEMORY)))
+                fail_msg("call %u of %s: %s \"%s\"", n, cl_layer_names[entry],
+                         tamis_status_name(status), test_error.text);
+        }
+}
+
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_times),
         cmocka_unit_test(test_no_times),
+        cmocka_unit_test(test_creation),
+        cmocka_unit_test(test_scripts),
     };
     int skip = test_begin(argc, argv);
+    if (argc > 2) share = (uint32_t)atoi(argv[2]);
     return skip ? skip : cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -176,6 +176,7 @@ static outcome step_layer(scenario *s, const rows *r, uint32_t layer) {
     const tamis_rows k = {.buffer = s->e.w.k}, v = {.buffer = s->e.w.v};
     const tamis_rows q = {.buffer = s->e.w.q}, out = {.buffer = s->e.w.out};
     const size_t bytes = evict_out_floats(&s->e, r->n_rows) * sizeof(float);
+    if (device(s)->sticky != TAMIS_OK) return REFUSED;
     test_fill_kv(&s->e.w, layer, r->tokens, r->n_rows);
     evict_fill_queries(&s->e, layer, r->tokens, r->n_rows);
     MAKE_IN_STEP(s, tamis_plan_write(s->e.w.plan, layer, &k, &v, &test_error));
