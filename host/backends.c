@@ -1,10 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The ordered list of backends, and what all of them share: errors, log lines, tables. */
+/* The ordered list of backends, and what all of them share: errors, log lines, the environment,
+ * tables. */
+#define _GNU_SOURCE /* secure_getenv */
 #include "host/backend.h"
 
 #include <math.h>
 #include <stdarg.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 extern const tms_backend tms_backend_reference;
@@ -78,6 +81,11 @@ void tms_log_line(const tms_log *log, tamis_log_level level, const char *format,
     va_end(args);
     if (log->fn) log->fn(log->user, level, text);
     if (to_stderr) fprintf(stderr, "tamis %s: %s\n", names[level], text);
+}
+
+const char *tms_env(const char *name) {
+    const char *value = secure_getenv(name);
+    return value && value[0] ? value : NULL;
 }
 
 void tms_rotate_table(const double *frequencies, uint32_t n_rot, float *table) {

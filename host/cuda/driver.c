@@ -1,22 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The CUDA driver and cuBLAS, opened at run time: once for the process, with the reason if not. */
 #include "host/cuda/driver.h"
+#include "host/backend.h"
 #include <dlfcn.h>
 #include <pthread.h>
 #include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 static tms_cu_driver driver;
 static tms_cublas cublas;
 /* Why there is none; empty if there is. */
 static char driver_reason[224], cublas_reason[224];
-
-/* What the environment names, or NULL. */
-static const char *named_by(const char *variable) {
-    const char *value = getenv(variable);
-    return value && value[0] ? value : NULL;
-}
 
 /* The first of `names` (ended by NULL) that opens. `reason` gets the last one's failure. */
 static void *open_first(const char *const *names, char *reason, size_t capacity) {
@@ -54,7 +48,7 @@ static void init(void) {
 }
 
 static void open_driver(void) {
-    const char *named = named_by("TAMIS_CUDA_DRIVER");
+    const char *named = tms_env("TAMIS_CUDA_DRIVER");
     const char *const names[] = {named ? named : "libcuda.so.1", NULL};
     char why[192];
     driver.library = open_first(names, why, sizeof why);
@@ -78,7 +72,7 @@ const tms_cu_driver *tms_cu_driver_get(char *reason, size_t capacity) {
 }
 
 static void open_cublas(void) {
-    const char *named = named_by("TAMIS_CUBLAS");
+    const char *named = tms_env("TAMIS_CUBLAS");
     const char *const known[] = {"libcublas.so.13", "libcublas.so.12", "libcublas.so.11", NULL};
     const char *const one[] = {named, NULL};
     if (named && strcmp(named, "none") == 0) {

@@ -18,13 +18,8 @@ struct tms_cu_function_entry {
     char name[];
 };
 
-static const char *kernel_folder(void) {
-    const char *folder = getenv("TAMIS_CUDA_KERNELS");
-    return folder && folder[0] ? folder : NULL;
-}
-
 bool tms_cu_has_kernels(char *reason, size_t capacity) {
-    const char *folder = kernel_folder();
+    const char *folder = tms_env("TAMIS_CUDA_KERNELS");
     struct stat at;
     if (!folder && tms_cu_images[0].name) return true;
     if (folder && stat(folder, &at) == 0 && S_ISDIR(at.st_mode)) return true;
@@ -37,22 +32,33 @@ bool tms_cu_has_kernels(char *reason, size_t capacity) {
 
 /* ---- Modules --------------------------------------------------------------------------------- */
 
-/* The file's bytes and a NUL behind them; NULL if it cannot be read. The caller frees them. */
-static char *read_file(const char *path) {
-    FILE *file = fopen(path, "rb");
-    if (!file) return NULL;
-    char *bytes = NULL;
+/* The bytes of an open file and a NUL behind them: E_IO, E_NO_MEMORY without words. */
+static tamis_status read_open(FILE *file, char **out) {
     long length = -1;
     if (fseek(file, 0, SEEK_END) == 0) length = ftell(file);
-    if (length > 0) bytes = malloc((size_t)length + 1);
-    if (bytes && (fseek(file, 0, SEEK_SET) != 0 ||
-                  fread(bytes, 1, (size_t)length, file) != (size_t)length)) {
+    if (length <= 0 || fseek(file, 0, SEEK_SET) != 0) return TAMIS_E_IO;
+    char *bytes = malloc((size_t)length + 1);
+    if (!bytes) return TAMIS_E_NO_MEMORY;
+    if (fread(bytes, 1, (size_t)length, file) != (size_t)length) {
         free(bytes);
-        bytes = NULL;
+        return TAMIS_E_IO;
     }
-    if (bytes) bytes[length] = 0;
-    fclose(file);
-    return bytes;
+    bytes[length] = 0;
+    *out = bytes;
+    return TAMIS_OK;
+}
+
+/* The caller frees them. */
+static tamis_status read_file(tms_device *dev, const char *stem, const char *path, char **out) {
+    FILE *file = fopen(path, "rb");
+    tamis_status status = file ? read_open(file, out) : TAMIS_E_IO;
+    if (file) fclose(file);
+    if (status == TAMIS_E_NO_MEMORY)
+        return tms_device_fail(dev, status, "kernels of %s: no host memory for \"%.300s\"", stem,
+                               path);
+    if (status != TAMIS_OK)
+        return tms_device_fail(dev, status, "kernels of %s: \"%.300s\" cannot be read", stem, path);
+    return TAMIS_OK;
 }
 
 static tamis_status load(tms_device *dev, const void *image, const char *from, tms_cu_module *out) {
@@ -65,17 +71,16 @@ static tamis_status load_file(tms_device *dev, const char *folder, const char *s
                               tms_cu_module *out) {
     char path[1024];
     snprintf(path, sizeof path, "%s/%s.fatbin", folder, stem);
-    char *image = read_file(path);
-    if (!image)
-        return tms_device_fail(dev, TAMIS_E_DEVICE, "kernels of %s: \"%.300s\" cannot be read",
-                               stem, path);
-    tamis_status status = load(dev, image, path, out);
+    char *image = NULL;
+    tamis_status status = read_file(dev, stem, path, &image);
+    if (status != TAMIS_OK) return status;
+    status = load(dev, image, path, out);
     free(image);
     return status;
 }
 
 static tamis_status load_stem(tms_device *dev, const char *stem, tms_cu_module *out) {
-    const char *folder = kernel_folder();
+    const char *folder = tms_env("TAMIS_CUDA_KERNELS");
     if (folder) return load_file(dev, folder, stem, out);
     const tms_cu_image *image = tms_cu_images;
     while (image->name && strcmp(image->name, stem) != 0)
@@ -181,7 +186,7 @@ tamis_status tms_cu_function_allow(tms_device *dev, tms_cu_function function, ui
 
 tamis_status tms_cu_programs_probe(tms_device *dev) {
     tms_cu_function function;
-    if (kernel_folder()) return TAMIS_OK;
+    if (tms_env("TAMIS_CUDA_KERNELS")) return TAMIS_OK;
     return tms_cu_function_get(dev, "probe", "read_lanes_4", &function);
 }
 

@@ -2,7 +2,6 @@
 /* Binaries of programs, kept in the user's cache folder for the next process: not every driver
  * keeps what it has compiled. A file is named after a hash of all that its content follows from
  * (device, driver, options, source); one that is missing, cut short or damaged is a miss. */
-#define _GNU_SOURCE /* secure_getenv */
 #define XXH_INLINE_ALL
 #include "host/opencl/opencl.h"
 #include <errno.h>
@@ -30,10 +29,10 @@ static const char MAGIC[8] = {'t', 'a', 'm', 'i', 's', 'c', 'l', '1'};
 /* The folder; false where nothing is kept. One that is named serves every driver, the user's only
  * those that keep no programs themselves. */
 static bool folder_of(const tms_cl_device *cl, char *to) {
-    const char *named = secure_getenv("TAMIS_KERNEL_CACHE");
-    const char *cache = secure_getenv("XDG_CACHE_HOME"), *home = secure_getenv("HOME");
+    const char *named = tms_env("TAMIS_KERNEL_CACHE");
+    const char *cache = tms_env("XDG_CACHE_HOME"), *home = tms_env("HOME");
     int length = 0;
-    if (named && *named)
+    if (named)
         length = strcmp(named, "none") == 0 ? 0 : snprintf(to, PATH_BYTES, "%s", named);
     else if (cl->keeps_programs)
         return false;

@@ -9,35 +9,54 @@
 #define MAX_TEXT  (1u << 20)
 #define MAX_DEPTH 4
 
-/* A whole file of the folder, ended by NUL; NULL if it cannot be read. */
-static char *read_file(const char *folder, const char *file) {
+static tamis_status unreadable(tms_device *dev, const char *file, const char *why) {
+    return tms_device_fail(dev, TAMIS_E_IO, "the kernel text %s cannot be read%s", file, why);
+}
+
+static tamis_status no_memory(tms_device *dev, const char *file) {
+    return tms_device_fail(dev, TAMIS_E_NO_MEMORY, "no host memory for the kernel text %s", file);
+}
+
+/* A whole file of the folder, ended by NUL. */
+static tamis_status read_file(tms_device *dev, const char *folder, const char *file, char **out) {
     char path[1024];
-    if (snprintf(path, sizeof path, "%s/%s", folder, file) >= (int)sizeof path) return NULL;
+    if (snprintf(path, sizeof path, "%s/%s", folder, file) >= (int)sizeof path)
+        return unreadable(dev, file, ": the path is too long");
     FILE *f = fopen(path, "rb");
-    char *text = f ? malloc(MAX_TEXT + 1) : NULL;
-    if (text) {
-        size_t length = fread(text, 1, MAX_TEXT, f);
-        text[ferror(f) ? 0 : length] = 0;
+    if (!f) return unreadable(dev, file, "");
+    tamis_status status = TAMIS_OK;
+    char *text = malloc(MAX_TEXT + 1);
+    if (text) text[fread(text, 1, MAX_TEXT, f)] = 0;
+    if (!text) status = no_memory(dev, file);
+    if (text && ferror(f)) status = unreadable(dev, file, "");
+    fclose(f);
+    if (status != TAMIS_OK) {
+        free(text);
+        return status;
     }
-    if (f) fclose(f);
-    return text;
+    *out = text;
+    return TAMIS_OK;
 }
 
 /* A copy of the text of one file as it is. */
-static char *find_text(const char *file) {
-    const char *folder = getenv("TAMIS_KERNEL_DIR");
-    if (folder && *folder) return read_file(folder, file);
-    for (const tms_cl_text *t = tms_cl_texts; t->name; t++)
-        if (strcmp(t->name, file) == 0) return strdup(t->text);
-    return NULL;
+static tamis_status find_text(tms_device *dev, const char *file, char **out) {
+    const char *folder = tms_env("TAMIS_KERNEL_DIR");
+    if (folder) return read_file(dev, folder, file, out);
+    const tms_cl_text *t = tms_cl_texts;
+    while (t->name && strcmp(t->name, file) != 0)
+        t++;
+    if (!t->name) return unreadable(dev, file, ": there is none built in");
+    *out = strdup(t->text);
+    return *out ? TAMIS_OK : no_memory(dev, file);
 }
 
 /* Appends `file` to `to` of MAX_TEXT, x's text in the place of each `#include "x"` line. */
 static tamis_status append(tms_device *dev, const char *file, char *to, size_t *used, int depth) {
-    char *text = depth < MAX_DEPTH ? find_text(file) : NULL;
-    if (!text) return tms_device_fail(dev, TAMIS_E_IO, "the kernel text %s cannot be read", file);
-    tamis_status status = TAMIS_OK;
+    char *text = NULL;
     int number = 1;
+    if (depth == MAX_DEPTH) return unreadable(dev, file, ": its includes lie too deep");
+    tamis_status status = find_text(dev, file, &text);
+    if (status != TAMIS_OK) return status;
     *used += (size_t)snprintf(to + *used, MAX_TEXT - *used, "#line 1 \"%s\"\n", file);
     for (char *line = text; *line && status == TAMIS_OK; number++) {
         size_t length = strcspn(line, "\n") + (strchr(line, '\n') != NULL);
@@ -63,7 +82,7 @@ char *tms_cl_text_load(tms_device *dev, const char *file) {
     char *text = malloc(MAX_TEXT);
     size_t used = 0;
     if (!text)
-        tms_device_fail(dev, TAMIS_E_NO_MEMORY, "no host memory for the kernel text %s", file);
+        no_memory(dev, file);
     else if (append(dev, file, text, &used, 0) == TAMIS_OK)
         return text;
     free(text);

@@ -9,9 +9,9 @@
 /* The level that TAMIS_LOG names; -1 when it is unset or empty. */
 static tamis_status log_level_from_environment(int *level, tamis_error *error) {
     static const char *const names[] = {"error", "warn", "info", "debug"};
-    const char *value = getenv("TAMIS_LOG");
+    const char *value = tms_env("TAMIS_LOG");
     *level = -1;
-    if (!value || !value[0]) return TAMIS_OK;
+    if (!value) return TAMIS_OK;
     for (int i = 0; i < 4; i++) {
         if (strcmp(value, names[i]) == 0) *level = i;
     }
@@ -32,8 +32,8 @@ tamis_status tms_log_begin(tms_log *log, const tamis_context_params *params, tam
 /* What the caller asks for, else the environment, else "auto". */
 static const char *device_name(const tamis_context_params *params) {
     if (params->device) return params->device;
-    const char *value = getenv("TAMIS_DEVICE");
-    return value && value[0] ? value : "auto";
+    const char *value = tms_env("TAMIS_DEVICE");
+    return value ? value : "auto";
 }
 
 const tms_backend *tms_backend_by_name(const char *name) {

@@ -1,12 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The list of devices, the choice among them, the environment, and the log. With the argument
  * "no-opencl" the environment must hide every OpenCL platform and the CUDA driver. */
+#include "host/backend.h"
 #include "tests/api/fixture.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+/* In the place of the C library's: whether the program has more rights than who started it, in which
+ * case the library must not obey the environment. */
+static bool is_setuid;
+
+char *secure_getenv(const char *name);
+char *secure_getenv(const char *name) {
+    return is_setuid ? NULL : getenv(name);
+}
 
 static char log_text[4096];
 
@@ -94,6 +104,29 @@ static void test_environment(void **state) {
     setenv("TAMIS_LOG", "everything", 1);
     refused("reference", TAMIS_E_ARGUMENT, "everything");
     unsetenv("TAMIS_LOG");
+}
+
+/* Whoever starts a setuid program must not choose what it loads, where it runs and what it tells. */
+static void test_setuid(void **state) {
+    (void)state;
+    static const char *const names[] = {
+        "TAMIS_DEVICE",      "TAMIS_LOG",    "TAMIS_KERNEL_DIR",  "TAMIS_CUDA_KERNELS",
+        "TAMIS_CUDA_DRIVER", "TAMIS_CUBLAS", "TAMIS_KERNEL_CACHE"};
+    for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
+        const char *before = getenv(names[i]);
+        char *kept = before ? strdup(before) : NULL;
+        setenv(names[i], "somebody's", 1);
+        assert_string_equal(tms_env(names[i]), "somebody's");
+        is_setuid = true;
+        assert_null(tms_env(names[i]));
+        open_allowed(NULL, true);
+        is_setuid = false;
+        setenv(names[i], "", 1);
+        assert_null(tms_env(names[i]));
+        unsetenv(names[i]);
+        if (kept) setenv(names[i], kept, 1);
+        free(kept);
+    }
 }
 
 /* What a context's making and closing sends to stderr under a TAMIS_LOG. */
@@ -193,7 +226,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_list),        cmocka_unit_test(test_choice),
         cmocka_unit_test(test_environment), cmocka_unit_test(test_log_levels),
-        cmocka_unit_test(test_auto),
+        cmocka_unit_test(test_auto),        cmocka_unit_test(test_setuid),
     };
     const struct CMUnitTest hidden[] = {cmocka_unit_test(test_no_opencl)};
     if (argc > 1 && strcmp(argv[1], "no-opencl") == 0)

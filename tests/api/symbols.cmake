@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# The shared library LIBRARY exports what the headers in HEADERS declare, and nothing else.
+# The shared library LIBRARY exports what the headers in HEADERS declare, and nothing else; and it asks
+# the environment by secure_getenv alone.
 cmake_minimum_required(VERSION 3.25)
 execute_process(COMMAND ${NM} -D --defined-only ${LIBRARY} OUTPUT_VARIABLE listing
                 COMMAND_ERROR_IS_FATAL ANY)
@@ -34,5 +35,10 @@ foreach(name IN LISTS declared)
         message(SEND_ERROR "declared but not exported: ${name}")
     endif()
 endforeach()
+execute_process(COMMAND ${NM} -D --undefined-only ${LIBRARY} OUTPUT_VARIABLE needed
+                COMMAND_ERROR_IS_FATAL ANY)
+if(NOT needed MATCHES "U secure_getenv[@\n]" OR needed MATCHES "U getenv[@\n]")
+    message(SEND_ERROR "the environment is asked by another function than secure_getenv")
+endif()
 list(LENGTH declared n)
 message("${n} functions declared and exported")

@@ -23,7 +23,7 @@ typedef void (*tamis_log_fn)(void *user, tamis_log_level level, const char *text
 
 /* Environment: TAMIS_LOG=error|warn|info|debug sends lines up to that level to stderr, beside the
  * callback. Unset or empty: none. Any other value is E_ARGUMENT. Read once, when a context is
- * created. */
+ * created; like all variables of this library, not in a setuid program. */
 
 #ifdef __cplusplus
 }

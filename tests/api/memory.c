@@ -1,0 +1,161 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Host memory that runs out: the n-th request of this library for it fails. The call in which that
+ * happens says so and leaves nothing behind, whatever it was about. */
+#include "tests/api/evicting.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* The program is linked with --wrap of these. */
+#define REQUESTS(X)                                                                                \
+    X(void *, malloc, (size_t size), (size))                                                       \
+    X(void *, calloc, (size_t n, size_t size), (n, size))                                          \
+    X(void *, realloc, (void *old, size_t size), (old, size))                                      \
+    X(void *, aligned_alloc, (size_t alignment, size_t size), (alignment, size))                   \
+    X(char *, strdup, (const char *text), (text))
+
+typedef enum request {
+#define NUMBER(type, name, parameters, arguments) REQUEST_##name,
+    REQUESTS(NUMBER)
+#undef NUMBER
+        REQUEST_COUNT
+} request;
+static const char *const names[] = {
+#define NAME(type, name, parameters, arguments) #name,
+    REQUESTS(NAME)
+#undef NAME
+};
+
+static bool counting, failed;
+static request failing;
+static int fails_at, requests[REQUEST_COUNT];
+
+static bool fails_now(request which) {
+    if (!counting) return false;
+    const bool now = requests[which]++ == fails_at && which == failing;
+    failed |= now;
+    return now;
+}
+
+#define WRAP(type, name, parameters, arguments)                                                    \
+    type __real_##name parameters;                                                                 \
+    type __wrap_##name parameters;                                                                 \
+    type __wrap_##name parameters {                                                                \
+        return fails_now(REQUEST_##name) ? NULL : __real_##name arguments;                         \
+    }
+REQUESTS(WRAP)
+
+static void begin(request which, int sound_requests) {
+    failing = which;
+    fails_at = sound_requests;
+    failed = false;
+    memset(requests, 0, sizeof requests);
+}
+
+/* A call of the library: its requests are counted. */
+#define CALL(status, call)                                                                         \
+    do {                                                                                           \
+        counting = true;                                                                           \
+        if ((status) == TAMIS_OK) (status) = (call);                                               \
+        counting = false;                                                                          \
+    } while (0)
+
+typedef struct objects {
+    tamis_context *context;
+    tamis_cache *cache;
+    tamis_plan *plan;
+    tamis_buffer *rows;
+    tamis_event *event;
+    tamis_sequence id, fork;
+} objects;
+
+static tamis_status make(objects *o) {
+    const tamis_context_params params = {.device = test_device};
+    tamis_plan_params plan = {.max_context = 64,
+                              .max_rows = 32,
+                              .selection = {.kind = TAMIS_SELECT_RANDOM, .budget = 16},
+                              .eviction = test_eviction(TAMIS_EVICT_SNAPKV, 20, 0)};
+    tamis_cache_params shape = test_shape();
+    tamis_status status = TAMIS_OK;
+    shape.planes = tamis_eviction_planes(&plan.eviction);
+    CALL(status, tamis_context_create(&params, &o->context, &test_error));
+    CALL(status, tamis_cache_create(o->context, &shape, &o->cache, &test_error));
+    CALL(status, tamis_plan_create(o->cache, &plan, &o->plan, &test_error));
+    CALL(status, tamis_buffer_create(o->context, 32 * 256 * 4, &o->rows, &test_error));
+    CALL(status, tamis_event_record(o->context, &o->event, &test_error));
+    CALL(status, tamis_cache_add(o->cache, &o->id, &test_error));
+    return status;
+}
+
+/* A prompt that is evicted from, a fork, and a decode step through the selection. */
+static tamis_status use(objects *o) {
+    const uint32_t n = 30;
+    const tamis_rows x = {.buffer = o->rows}, out = {.buffer = o->rows, .offset = 31 * 1024};
+    const float zeros[256] = {0};
+    const tamis_bounds mean = {.kind = TAMIS_BOUNDS_MEAN};
+    float k[64];
+    tamis_status status = TAMIS_OK;
+    CALL(status, tamis_buffer_write(o->rows, 0, zeros, sizeof zeros));
+    for (int i = 0; i < 2; i++) {
+        const tamis_step step = {
+            .sequences = i ? &o->fork : &o->id, .rows = i ? NULL : &n, .count = 1, .exact = i == 0};
+        const tamis_rows to = i ? out : (tamis_rows){.buffer = o->rows, .offset = 0};
+        CALL(status, tamis_plan_step_begin(o->plan, &step, &test_error));
+        for (uint32_t layer = 0; layer < 2; layer++) {
+            CALL(status, tamis_plan_write(o->plan, layer, &x, &x, &test_error));
+            if (i) CALL(status, tamis_plan_attend(o->plan, layer, &x, &to, &test_error));
+        }
+        CALL(status, tamis_plan_step_end(o->plan, &test_error));
+        if (i == 0) CALL(status, tamis_cache_fork(o->cache, o->id, &o->fork, &test_error));
+    }
+    CALL(status, tamis_cache_set_bounds(o->cache, &mean, &test_error));
+    CALL(status, tamis_cache_read(o->cache, o->id, 0, 0, 0, 1, k, NULL, &test_error));
+    return status;
+}
+
+static tamis_status run(void) {
+    objects o = {.context = NULL};
+    test_error = (tamis_error){0};
+    tamis_status status = make(&o);
+    if (status == TAMIS_OK) status = use(&o);
+    tamis_event_destroy(&o.event);
+    tamis_buffer_destroy(&o.rows);
+    tamis_plan_destroy(&o.plan);
+    tamis_cache_destroy(&o.cache);
+    tamis_context_destroy(&o.context);
+    return status;
+}
+
+/* On a driver, so many requests of each kind, spread over all. */
+static int stride_of(int n) {
+    const int tried = 6;
+    return strcmp(test_device, "reference") == 0 || n < tried ? 1 : n / tried;
+}
+
+static void test_requests(void **state) {
+    (void)state;
+    int all[REQUEST_COUNT];
+    begin(REQUEST_COUNT, -1);
+    OK(run());
+    memcpy(all, requests, sizeof all);
+    for (int which = 0; which < REQUEST_COUNT; which++) {
+        print_message("%d of %s\n", all[which], names[which]);
+        for (int n = 0; n < all[which]; n += stride_of(all[which])) {
+            begin((request)which, n);
+            const tamis_status status = run();
+            assert_true(failed);
+            if (status != TAMIS_E_NO_MEMORY)
+                fail_msg("request %d of %s: %s \"%s\"", n, names[which], tamis_status_name(status),
+                         test_error.text);
+            /* Transfers have no error to fill. */
+            if (test_error.text[0]) assert_int_equal(test_error.status, TAMIS_E_NO_MEMORY);
+        }
+    }
+    OK(run());
+}
+
+int main(int argc, char **argv) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_requests)};
+    int skip = test_begin(argc, argv);
+    return skip ? skip : cmocka_run_group_tests(tests, NULL, NULL);
+}
