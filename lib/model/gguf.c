@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Parses GGUF v3. The file is hostile: each count, length and offset is checked against what is
  * left of the file before it is used, and work and memory stay linear in the file's size (n log n
- * to sort). */
+ * to sort). It is read, not mapped: one that shrinks meanwhile ends in an error. */
 #include "lib/model/gguf.h"
 
 #include <errno.h>
@@ -9,7 +9,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -18,6 +17,10 @@
 #endif
 
 #define GGUF_VERSION 3u
+/* Everything before the tensors' data; a vocabulary of 256k tokens takes about 10 MiB. */
+#define MAX_HEAD (128u << 20)
+/* The head is read in pieces, as far as it turns out to go. */
+#define HEAD_PIECE (1u << 20)
 /* The least that an entry (empty key, one byte) and a tensor (empty name, one dim) take. */
 #define MIN_ENTRY_BYTES  13u
 #define MIN_TENSOR_BYTES 32u
@@ -38,25 +41,76 @@ static const char *const tensor_type_names[] = {
     [29] = "IQ1_M", [34] = "TQ1_0",  [35] = "TQ2_0",   [39] = "MXFP4"};
 #define N_TENSOR_TYPES (sizeof tensor_type_names / sizeof tensor_type_names[0])
 
-/* What is left to read. */
+/* ---- Bytes of the file ----------------------------------------------------------------------- */
+
+/* Bytes [from, from + bytes), which the file had when it was opened. */
+static tamis_status read_bytes(const tms_gguf *gguf, uint64_t from, void *to, uint64_t bytes,
+                               tamis_error *error) {
+    uint8_t *at = to;
+    while (bytes > 0) {
+        const ssize_t n = pread(gguf->descriptor, at, bytes, (off_t)from);
+        if (n < 0 && errno == EINTR) continue;
+        TMS_REQUIRE(n >= 0, TAMIS_E_IO, "reading at byte %llu: %s", (unsigned long long)from,
+                    strerror(errno));
+        TMS_REQUIRE(n > 0, TAMIS_E_IO,
+                    "the file ends at byte %llu; it had %llu bytes when it was opened",
+                    (unsigned long long)from, (unsigned long long)gguf->bytes);
+        at += n;
+        from += (uint64_t)n;
+        bytes -= (uint64_t)n;
+    }
+    return TAMIS_OK;
+}
+
+tamis_status tms_gguf_read(const tms_gguf *gguf, const tms_gguf_tensor *tensor, uint64_t first,
+                           uint64_t bytes, void *to, tamis_error *error) {
+    const uint64_t from = tensor->at + first;
+    if (gguf->descriptor >= 0) return read_bytes(gguf, from, to, bytes, error);
+    memcpy(to, gguf->head + from, bytes);
+    return TAMIS_OK;
+}
+
+/* What is left to read: of the head's bytes the first `loaded` are there. */
 typedef struct reader {
-    const uint8_t *at, *end;
-    const uint8_t *start;
+    const tms_gguf *gguf;
+    uint8_t *head; /* of a file */
+    uint64_t at, loaded;
 } reader;
 
 static uint64_t left(const reader *r) {
-    return (uint64_t)(r->end - r->at);
+    return r->gguf->bytes - r->at;
+}
+
+static const uint8_t *here(const reader *r) {
+    return r->gguf->head + r->at;
 }
 
 static tamis_status truncated(const reader *r, const char *what, tamis_error *error) {
     return tms_error_set(error, TAMIS_E_FORMAT, "the file ends at byte %llu, inside %s",
-                         (unsigned long long)(r->end - r->start), what);
+                         (unsigned long long)r->gguf->bytes, what);
+}
+
+/* Makes the next `bytes` be there, of which the file has as many left. */
+static tamis_status load(reader *r, uint64_t bytes, tamis_error *error) {
+    const uint64_t end = r->at + bytes;
+    if (end <= r->loaded) return TAMIS_OK;
+    TMS_REQUIRE(end <= MAX_HEAD, TAMIS_E_UNSUPPORTED,
+                "%llu bytes before the tensors' data; up to %u are read", (unsigned long long)end,
+                MAX_HEAD);
+    uint64_t to = (end + HEAD_PIECE - 1) / HEAD_PIECE * HEAD_PIECE;
+    if (to > r->gguf->bytes) to = r->gguf->bytes;
+    tamis_status status =
+        read_bytes(r->gguf, r->loaded, r->head + r->loaded, to - r->loaded, error);
+    if (status == TAMIS_OK) r->loaded = to;
+    return status;
 }
 
 /* Takes `bytes` into `out`. */
 static tamis_status take(reader *r, void *out, size_t bytes, const char *what, tamis_error *error) {
     if (left(r) < bytes) return truncated(r, what, error);
-    memcpy(out, r->at, bytes);
+    tamis_status status = load(r, bytes, error);
+    if (status != TAMIS_OK) return status;
+    memcpy(out, here(r), bytes);
     r->at += bytes;
     return TAMIS_OK;
 }
@@ -67,7 +121,9 @@ static tamis_status take_text(reader *r, tms_text *out, const char *what, tamis_
     TMS_REQUIRE(out->bytes <= left(r), TAMIS_E_FORMAT,
                 "%s states %llu bytes of text, the file has %llu left", what,
                 (unsigned long long)out->bytes, (unsigned long long)left(r));
-    out->at = (const char *)r->at;
+    status = load(r, out->bytes, error);
+    if (status != TAMIS_OK) return status;
+    out->at = (const char *)here(r);
     r->at += out->bytes;
     return TAMIS_OK;
 }
@@ -100,8 +156,9 @@ static tamis_status skip_values(reader *r, const tms_gguf_entry *entry, tamis_er
                 (unsigned long long)entry->count, type_names[entry->type],
                 (unsigned long long)left(r));
     if (entry->type != TMS_GGUF_STRING) {
+        tamis_status status = load(r, entry->count * size, error);
         r->at += entry->count * size;
-        return TAMIS_OK;
+        return status;
     }
     for (uint64_t i = 0; i < entry->count; ++i) {
         tms_text text = {0};
@@ -135,7 +192,7 @@ static tamis_status parse_entry(reader *r, tms_gguf_entry *entry, tamis_error *e
                     tms_text_show(entry->key).text);
     }
     entry->type = (tms_gguf_type)type;
-    entry->at = r->at;
+    entry->at = here(r);
     return skip_values(r, entry, error);
 }
 
@@ -227,7 +284,7 @@ static tamis_status place_tensors(reader *r, tms_gguf *gguf, tamis_error *error)
     TMS_REQUIRE(alignment >= 8 && alignment <= 65536 && (alignment & (alignment - 1)) == 0,
                 TAMIS_E_FORMAT, "general.alignment is %u; a power of two from 8 to 65536 can be",
                 alignment);
-    uint64_t padding = (alignment - (uint64_t)(r->at - r->start) % alignment) % alignment;
+    uint64_t padding = (alignment - r->at % alignment) % alignment;
     if (padding > left(r)) return truncated(r, "the padding before the tensors", error);
     r->at += padding;
     qsort(gguf->tensors, gguf->n_tensors, sizeof *gguf->tensors, offset_order);
@@ -248,7 +305,7 @@ static tamis_status place_tensors(reader *r, tms_gguf *gguf, tamis_error *error)
                     "tensor '%s' at offset %llu lies over the one before it, which ends at %llu",
                     name.text, (unsigned long long)tensor->offset, (unsigned long long)end);
         end = tensor->offset + tensor->bytes;
-        tensor->data = r->at + tensor->offset;
+        tensor->at = r->at + tensor->offset;
     }
     return TAMIS_OK;
 }
@@ -294,9 +351,9 @@ static tamis_status parse_head(reader *r, tms_gguf *gguf, tamis_error *error) {
     return status;
 }
 
-/* Fills gguf, whose file and bytes are set. Closes it on failure. */
-static tamis_status parse(tms_gguf *gguf, tamis_error *error) {
-    reader r = {.at = gguf->file, .end = gguf->file + gguf->bytes, .start = gguf->file};
+/* Fills gguf, whose head is `loaded` so far. Closes it on failure. */
+static tamis_status parse(tms_gguf *gguf, uint8_t *head, uint64_t loaded, tamis_error *error) {
+    reader r = {.gguf = gguf, .head = head, .loaded = loaded};
     tamis_status status = parse_head(&r, gguf, error);
     if (status == TAMIS_OK) status = parse_entries(&r, gguf, error);
     if (status == TAMIS_OK) status = parse_tensors(&r, gguf, error);
@@ -305,36 +362,47 @@ static tamis_status parse(tms_gguf *gguf, tamis_error *error) {
 }
 
 tamis_status tms_gguf_parse(const void *file, uint64_t bytes, tms_gguf *out, tamis_error *error) {
-    *out = (tms_gguf){.file = file, .bytes = bytes};
-    return parse(out, error);
+    *out = (tms_gguf){.head = file, .bytes = bytes, .descriptor = -1};
+    return parse(out, NULL, bytes, error);
 }
 
-/* Maps the file; `descriptor` is open. */
-static tamis_status map_file(int descriptor, const char *path, tms_gguf *out, tamis_error *error) {
+static tamis_status check_file(int descriptor, const char *path, uint64_t *bytes,
+                               tamis_error *error) {
     struct stat info;
     TMS_REQUIRE(fstat(descriptor, &info) == 0, TAMIS_E_IO, "%s: %s", path, strerror(errno));
     TMS_REQUIRE(S_ISREG(info.st_mode), TAMIS_E_IO, "%s: not a regular file", path);
     TMS_REQUIRE(info.st_size > 0, TAMIS_E_FORMAT, "%s: the file is empty", path);
-    void *file = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_PRIVATE, descriptor, 0);
-    TMS_REQUIRE(file != MAP_FAILED, TAMIS_E_IO, "%s: %s", path, strerror(errno));
-    *out = (tms_gguf){.file = file, .bytes = (uint64_t)info.st_size, .mapped = true};
+    *bytes = (uint64_t)info.st_size;
     return TAMIS_OK;
 }
 
 tamis_status tms_gguf_open(const char *path, tms_gguf *out, tamis_error *error) {
-    *out = (tms_gguf){0};
-    int descriptor = open(path, O_RDONLY | O_NONBLOCK); /* a named pipe must not hold us up */
+    uint64_t bytes = 0;
+    *out = (tms_gguf){.descriptor = -1};
+    /* A named pipe must not hold us up. */
+    int descriptor = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
     TMS_REQUIRE(descriptor >= 0, TAMIS_E_IO, "%s: %s", path, strerror(errno));
-    tamis_status status = map_file(descriptor, path, out, error);
-    close(descriptor);
-    return status == TAMIS_OK ? parse(out, error) : status;
+    tamis_status status = check_file(descriptor, path, &bytes, error);
+    /* What is never read of it takes no memory. */
+    uint8_t *head = status == TAMIS_OK ? malloc(bytes < MAX_HEAD ? bytes : MAX_HEAD) : NULL;
+    if (status == TAMIS_OK && !head)
+        status = tms_error_set(error, TAMIS_E_NO_MEMORY, "%s: no memory for its head", path);
+    if (status != TAMIS_OK) {
+        close(descriptor);
+        return status;
+    }
+    *out = (tms_gguf){.head = head, .bytes = bytes, .descriptor = descriptor};
+    return parse(out, head, 0, error);
 }
 
 void tms_gguf_close(tms_gguf *gguf) {
     free(gguf->entries);
     free(gguf->tensors);
-    if (gguf->mapped) munmap((void *)(uintptr_t)gguf->file, gguf->bytes);
-    *gguf = (tms_gguf){0};
+    if (gguf->descriptor >= 0) {
+        free((void *)(uintptr_t)gguf->head);
+        close(gguf->descriptor);
+    }
+    *gguf = (tms_gguf){.descriptor = -1};
 }
 
 /* ---- Look-ups -------------------------------------------------------------------------------- */

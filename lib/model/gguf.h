@@ -47,24 +47,29 @@ typedef struct tms_gguf_tensor {
     uint64_t dims[TMS_GGUF_MAX_DIMS]; /* fastest first; 1 beyond n_dims */
     uint64_t elements, bytes;
     uint64_t offset; /* from the start of the data section */
-    const uint8_t *data;
+    uint64_t at;     /* from the start of the file */
 } tms_gguf_tensor;
 
 typedef struct tms_gguf {
-    const uint8_t *file;
-    uint64_t bytes;
-    bool mapped; /* `file` is a mapping of ours */
+    const uint8_t *head; /* all before the tensors' data */
+    uint64_t bytes;      /* of the file */
+    int descriptor;      /* of the open file, whose head is ours; below 0: all is in memory */
     uint64_t n_entries, n_tensors;
     tms_gguf_entry *entries;  /* ascending by key */
     tms_gguf_tensor *tensors; /* ascending by name */
 } tms_gguf;
 
-/* Maps and checks a whole file. The file must not shrink while it is open. Errors: E_IO, E_FORMAT,
- * E_UNSUPPORTED (version, tensor type), E_NO_MEMORY; *out is then closed. */
+/* Reads and checks all before the tensors' data, and keeps the file open for those. Errors: E_IO
+ * (also if the file has become shorter than it was at first), E_FORMAT, E_UNSUPPORTED (version,
+ * tensor type, more than 128 MiB before the data), E_NO_MEMORY; *out is then closed. */
 tamis_status tms_gguf_open(const char *path, tms_gguf *out, tamis_error *error);
 /* The same for bytes in memory, which stay the caller's and must outlive *out. */
 tamis_status tms_gguf_parse(const void *file, uint64_t bytes, tms_gguf *out, tamis_error *error);
 void tms_gguf_close(tms_gguf *gguf);
+
+/* Bytes [first, first + bytes) of a tensor's data. E_IO. */
+tamis_status tms_gguf_read(const tms_gguf *gguf, const tms_gguf_tensor *tensor, uint64_t first,
+                           uint64_t bytes, void *to, tamis_error *error);
 
 /* NULL if there is none. */
 const tms_gguf_entry *tms_gguf_find(const tms_gguf *gguf, const char *key);

@@ -62,7 +62,7 @@ static tamis_status load(tamis_model *model, const tms_gguf *gguf, tamis_error *
         status =
             tms_weights_find(gguf, &model->config, model->vocab.n_tokens, &model->weights, error);
     if (status == TAMIS_OK)
-        status = tms_weights_upload(&model->weights, model->context->dev, error);
+        status = tms_weights_upload(&model->weights, gguf, model->context->dev, error);
     if (status == TAMIS_OK) status = make_rotate_table(model, error);
     if (status == TAMIS_OK) fill_info(model);
     return status;
@@ -70,7 +70,7 @@ static tamis_status load(tamis_model *model, const tms_gguf *gguf, tamis_error *
 
 tamis_status tamis_model_load(tamis_context *context, const char *path, tamis_model **out,
                               tamis_error *error) {
-    tms_gguf gguf = {0};
+    tms_gguf gguf;
     tamis_error reason = {0};
     TMS_REQUIRE(out, TAMIS_E_ARGUMENT, "out is NULL");
     *out = NULL;

@@ -157,43 +157,73 @@ static float widen_f16(uint16_t half) {
     return sign ? -small : small;
 }
 
-static void widen(const tms_gguf_tensor *tensor, float *to) {
-    for (uint64_t i = 0; i < tensor->elements; ++i) {
-        uint16_t narrow;
-        memcpy(&narrow, tensor->data + i * sizeof narrow, sizeof narrow);
-        to[i] =
-            tensor->dtype == TAMIS_F16 ? widen_f16(narrow) : float_of_bits((uint32_t)narrow << 16);
-    }
+static void widen(tamis_dtype dtype, const uint16_t *from, uint64_t n, float *to) {
+    for (uint64_t i = 0; i < n; ++i)
+        to[i] = dtype == TAMIS_F16 ? widen_f16(from[i]) : float_of_bits((uint32_t)from[i] << 16);
 }
 
-static tamis_status upload(tms_weight *weight, tms_device *dev, tamis_error *error) {
+/* Elements that lie in the host's memory at a time. */
+#define PIECE (1u << 20)
+
+/* The way of weights to the device, piece by piece. */
+typedef struct upload {
+    const tms_gguf *gguf;
+    tms_device *dev;
+    void *narrow; /* [PIECE] as in the file */
+    float *wide;  /* [PIECE] */
+} upload;
+
+/* Elements [first, first + n). */
+static tamis_status send(const upload *u, const tms_weight *weight, uint64_t first, uint64_t n,
+                         tamis_error *error) {
     const tms_gguf_tensor *tensor = weight->tensor;
-    const void *from = tensor ? tensor->data : NULL;
-    float *wide = NULL;
+    const uint64_t from = tamis_dtype_size(tensor->dtype), to = tamis_dtype_size(weight->dtype);
+    const bool same = weight->dtype == tensor->dtype;
+    tamis_status status = tms_gguf_read(u->gguf, tensor, first * from, n * from, u->narrow, error);
+    if (status != TAMIS_OK) return status;
+    if (!same) widen(tensor->dtype, u->narrow, n, u->wide);
+    TMS_TRY(u->dev, u->dev->backend->write(u->dev, (tms_ref){weight->mem, first * to},
+                                           same ? u->narrow : u->wide, n * to));
+fail:
+    return status;
+}
+
+static tamis_status send_weight(const upload *u, tms_weight *weight, tamis_error *error) {
+    const tms_gguf_tensor *tensor = weight->tensor;
     tamis_status status = TAMIS_OK;
     if (!tensor) return TAMIS_OK;
     uint64_t bytes = tensor->elements * tamis_dtype_size(weight->dtype);
-    if (weight->dtype != tensor->dtype) {
-        wide = malloc(bytes);
-        TMS_REQUIRE(wide, TAMIS_E_NO_MEMORY, "no memory for %llu bytes", (unsigned long long)bytes);
-        widen(tensor, wide);
-        from = wide;
+    TMS_TRY(u->dev, u->dev->backend->alloc(u->dev, bytes, &weight->mem));
+    for (uint64_t first = 0; first < tensor->elements && status == TAMIS_OK; first += PIECE) {
+        uint64_t rest = tensor->elements - first;
+        status = send(u, weight, first, rest < PIECE ? rest : PIECE, error);
     }
-    TMS_TRY(dev, dev->backend->alloc(dev, bytes, &weight->mem));
-    TMS_TRY(dev, dev->backend->write(dev, (tms_ref){weight->mem, 0}, from, bytes));
 fail:
-    free(wide);
     weight->tensor = NULL;
     return status;
 }
 
-tamis_status tms_weights_upload(tms_weights *weights, tms_device *dev, tamis_error *error) {
-    tamis_status status = upload(&weights->embed, dev, error);
-    if (status == TAMIS_OK) status = upload(&weights->output_norm, dev, error);
-    if (status == TAMIS_OK) status = upload(&weights->output, dev, error);
+static tamis_status send_all(const upload *u, tms_weights *weights, tamis_error *error) {
+    tamis_status status = send_weight(u, &weights->embed, error);
+    if (status == TAMIS_OK) status = send_weight(u, &weights->output_norm, error);
+    if (status == TAMIS_OK) status = send_weight(u, &weights->output, error);
     for (uint32_t layer = 0; layer < weights->n_layers; ++layer)
         for (int i = 0; i < TMS_LAYER_WEIGHTS && status == TAMIS_OK; ++i)
-            status = upload(&weights->layers[layer].weights[i], dev, error);
+            status = send_weight(u, &weights->layers[layer].weights[i], error);
+    return status;
+}
+
+tamis_status tms_weights_upload(tms_weights *weights, const tms_gguf *gguf, tms_device *dev,
+                                tamis_error *error) {
+    const upload u = {.gguf = gguf,
+                      .dev = dev,
+                      .narrow = malloc(PIECE * sizeof(float)),
+                      .wide = malloc(PIECE * sizeof(float))};
+    tamis_status status = u.narrow && u.wide ? send_all(&u, weights, error)
+                                             : tms_error_set(error, TAMIS_E_NO_MEMORY,
+                                                             "no memory for %u weights", PIECE);
+    free(u.narrow);
+    free(u.wide);
     return status;
 }
 

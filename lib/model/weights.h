@@ -44,8 +44,10 @@ typedef struct tms_weights {
  * missing or of another shape, E_UNSUPPORTED for one too many, E_NO_MEMORY; *out is then empty. */
 tamis_status tms_weights_find(const tms_gguf *gguf, const tms_config *config, uint32_t n_vocab,
                               tms_weights *out, tamis_error *error);
-/* Puts what was found on the device. On failure what is there is left for tms_weights_free. */
-tamis_status tms_weights_upload(tms_weights *weights, tms_device *dev, tamis_error *error);
+/* Puts what was found on the device, piece by piece, so that the host never holds a whole tensor. On
+ * failure what is there is left for tms_weights_free. */
+tamis_status tms_weights_upload(tms_weights *weights, const tms_gguf *gguf, tms_device *dev,
+                                tamis_error *error);
 void tms_weights_free(tms_weights *weights, tms_device *dev);
 
 #endif

@@ -4,6 +4,10 @@
 #include "tests/faulty.h"
 #include "tests/model/rig.h"
 
+#include <stdio.h>
+#include <stdlib.h>
+#include <unistd.h>
+
 /* A reading of two of more pages, so that decode rows go through lists. */
 static void open_rig(rig *r, tamis_selection_kind kind) {
     const tamis_selection selection = {.kind = kind, .budget = 32};
@@ -122,11 +126,59 @@ static void test_chunks(void **state) {
     rig_close(&r);
 }
 
+/* ---- A file that shrinks while it is loaded -------------------------------------------------- */
+
+static const tms_backend *sound;
+static int allocations, descriptor;
+
+/* The tensors go to the device one after the other: before the third one there is half of the file
+ * left. */
+static tamis_status shrink(tms_device *dev, uint64_t bytes, tms_mem **out) {
+    if (++allocations == 3) assert_int_equal(ftruncate(descriptor, 16384), 0);
+    return sound->alloc(dev, bytes, out);
+}
+
+static void copy_file(const char *name) {
+    char path[1024], bytes[4096];
+    size_t n;
+    snprintf(path, sizeof path, "%s/%s", rig_data, name);
+    FILE *file = fopen(path, "rb");
+    assert_non_null(file);
+    while ((n = fread(bytes, 1, sizeof bytes, file)) > 0)
+        assert_int_equal(write(descriptor, bytes, n), n);
+    fclose(file);
+}
+
+static void test_shrinking_file(void **state) {
+    (void)state;
+    const tamis_context_params params = {.device = rig_device};
+    char path[] = "shrinking-XXXXXX";
+    rig r = {0};
+    RIG_OK(&r, tamis_context_create(&params, &r.context, &r.error));
+    tms_device *dev = r.context->dev;
+    sound = dev->backend;
+    tms_backend shrinking = *sound;
+    shrinking.alloc = shrink;
+    descriptor = mkstemp(path);
+    assert_true(descriptor >= 0);
+    copy_file("tiny.gguf");
+    dev->backend = &shrinking;
+    allocations = 0;
+    tamis_status status = tamis_model_load(r.context, path, &r.model, &r.error);
+    dev->backend = sound;
+    rig_refused(&r.error, status, TAMIS_E_IO, "the file ends at byte 16384; it had ", "load");
+    assert_int_equal(allocations, 3);
+    close(descriptor);
+    unlink(path);
+    rig_close(&r);
+}
+
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_creation),
         cmocka_unit_test(test_steps),
         cmocka_unit_test(test_chunks),
+        cmocka_unit_test(test_shrinking_file),
     };
     if (!rig_arguments(argc, argv)) return 2;
     return cmocka_run_group_tests_name("faults", tests, NULL, NULL);

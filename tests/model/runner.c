@@ -193,6 +193,44 @@ static void test_files(void **state) {
     rig_close(&r);
 }
 
+/* A file, mostly a hole, whose head would fill the host's memory; one whose head takes several reads
+ * is read. */
+static void test_long_head(void **state) {
+    (void)state;
+    enum { HOLE = 1 << 30, LONG = 3 << 20 };
+    rig r;
+    char path[32] = "model-XXXXXX";
+    small_file file;
+    size_t count;
+    small_default(&file);
+    small_key *key = small_add_key(&file, "some.array", ARRAY, 0);
+    key->element = U8;
+    key->count = 3u << 28;
+    uint8_t *bytes = small_write(&file, &count);
+    open_context(&r);
+    int descriptor = mkstemp(path);
+    assert_true(descriptor >= 0);
+    assert_int_equal(write(descriptor, bytes, count), count);
+    assert_int_equal(ftruncate(descriptor, HOLE), 0);
+    RIG_REFUSED(&r, TAMIS_E_UNSUPPORTED, "bytes before the tensors' data; up to 134217728 are read",
+                tamis_model_load(r.context, path, &r.model, &r.error));
+    close(descriptor);
+    unlink(path);
+    free(bytes);
+    char *text = malloc(LONG + 1);
+    assert_non_null(text);
+    memset(text, 'x', LONG);
+    text[LONG] = 0;
+    small_default(&file);
+    small_find_key(&file, "general.name")->strings[0] = text;
+    bytes = small_write(&file, &count);
+    RIG_OK(&r, load_bytes(&r, bytes, count, path));
+    assert_int_equal(tamis_model_get_info(r.model)->n_vocab, 4);
+    free(bytes);
+    free(text);
+    rig_close(&r);
+}
+
 /* The longest context is the number of positions that can be rotated, and no token more. */
 static void test_longest_context(void **state) {
     (void)state;
@@ -453,12 +491,19 @@ static void test_evict_fails(void **state) {
 
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_info),           cmocka_unit_test(test_tokens),
-        cmocka_unit_test(test_missing_byte),   cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_full),           cmocka_unit_test(test_create_refused),
-        cmocka_unit_test(test_files),          cmocka_unit_test(test_longest_context),
-        cmocka_unit_test(test_mutants),        cmocka_unit_test(test_observer),
-        cmocka_unit_test(test_observer_fails), cmocka_unit_test(test_evict_fails),
+        cmocka_unit_test(test_info),
+        cmocka_unit_test(test_tokens),
+        cmocka_unit_test(test_missing_byte),
+        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_full),
+        cmocka_unit_test(test_create_refused),
+        cmocka_unit_test(test_files),
+        cmocka_unit_test(test_long_head),
+        cmocka_unit_test(test_longest_context),
+        cmocka_unit_test(test_mutants),
+        cmocka_unit_test(test_observer),
+        cmocka_unit_test(test_observer_fails),
+        cmocka_unit_test(test_evict_fails),
     };
     if (!rig_arguments(argc, argv)) return 2;
     return cmocka_run_group_tests_name("runner", tests, NULL, NULL);

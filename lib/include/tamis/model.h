@@ -24,9 +24,10 @@ typedef struct tamis_model_info {
 } tamis_model_info;
 
 /* Loads a GGUF v3 file with f32, f16 or bf16 tensors. The file is treated as hostile: every length,
- * offset and count is checked before use. Errors: E_IO; E_FORMAT (truncated, contradicting itself)
- * and E_UNSUPPORTED (architecture, tensor type, tokenizer) with the offending value; E_NO_MEMORY;
- * E_DEVICE; *out is then NULL. */
+ * offset and count is checked before use, and weights go to the device piece by piece. Errors: E_IO
+ * (also if the file shrinks meanwhile); E_FORMAT (truncated, contradicting itself) and E_UNSUPPORTED
+ * (architecture, tensor type, tokenizer, more than 128 MiB before the tensors' data) with the
+ * offending value; E_NO_MEMORY; E_DEVICE; *out is then NULL. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_model_load(tamis_context *context, const char *path,
                                                          tamis_model **out, tamis_error *error);
 TAMIS_API void tamis_model_destroy(tamis_model **model);
