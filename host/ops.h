@@ -79,6 +79,13 @@ typedef struct tms_lists {
     uint32_t capacity;
 } tms_lists;
 
+/* Range. Products are formed and summed in fp32, in an order of each backend's own; the reference
+ * does it in fp64. Where a product, or a sum of some of the terms, leaves fp32's range, the result may
+ * be an infinity or NaN though the exact one is finite, and is what the reference gives: finite inputs
+ * alone do not rule it out, a sum of the terms' sizes below FLT_MAX does. From there on it counts as
+ * what it came out as, a logit as not finite, a score as NaN, and goes no further than what is joined
+ * with it: other rows and heads do not see it. */
+
 /* ---- Ops on the cache ------------------------------------------------------------------------ */
 
 /* write_rows: K and V rows into given slots of lanes; append, replace and scatter are one op.

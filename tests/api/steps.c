@@ -2,6 +2,7 @@
 /* Steps: their states and bad arguments, running out, copies on write, giving up. */
 #include "tests/api/fixture.h"
 
+#include <math.h>
 #include <string.h>
 
 static uint64_t tokens[512];
@@ -380,6 +381,83 @@ static void test_long_upload(void **state) {
     test_close(&w);
 }
 
+/* ---- Products that leave the range of fp32 --------------------------------------------------- */
+
+#define WIDE_CONTEXT 40u
+#define WIDE_OUT     (4 * 64)
+
+/* One layer of 40 tokens; the key of token 20 in KV head 0 is ±1e30, as which is said for channels.
+ * The query of head 0 is `query` in all channels, the others' small. */
+static void attend_wide(const tamis_selection *selection, float query, float *out,
+                        uint32_t pages[2][8], uint32_t count[2]) {
+    static float k[WIDE_CONTEXT * 2 * 64], q[WIDE_OUT];
+    tamis_cache_params shape = test_shape();
+    tamis_plan_params plan = {.selection = *selection, .max_rows = 64, .max_context = 64};
+    test_world w;
+    uint32_t n = WIDE_CONTEXT - 1;
+    shape.n_layers = 1;
+    test_open(&w, &shape, &plan);
+    tamis_rows x = {.buffer = w.k}, v = {.buffer = w.v}, rows = {.buffer = w.q},
+               to = {.buffer = w.out};
+    tamis_sequence id = add(&w);
+    for (uint32_t i = 0; i < WIDE_CONTEXT * 2 * 64; i++)
+        k[i] = test_value(i / 128, i / 64 % 2, 0, i % 64);
+    for (uint32_t d = 0; d < 64; d++)
+        k[20 * 128 + d] = d % 2 ? -1e30f : 1e30f;
+    for (uint32_t i = 0; i < WIDE_OUT; i++)
+        q[i] = i < 64 ? query : test_value(i, 0, 0, i % 64);
+    for (uint32_t i = 64; i < 128; i++)
+        q[i] *= 1e-30f;
+    for (uint32_t first = 0; first < WIDE_CONTEXT; first += n) {
+        const tamis_step step = {
+            .sequences = &id, .rows = first ? NULL : &n, .count = 1, .exact = first == 0};
+        const uint32_t rows_now = first ? 1 : n;
+        OK(tamis_buffer_write(w.k, 0, k + first * 128, rows_now * 128 * sizeof *k));
+        OK(tamis_buffer_write(w.v, 0, k, rows_now * 128 * sizeof *k));
+        OK(tamis_buffer_write(w.q, 0, q, sizeof q));
+        OK(tamis_plan_step_begin(w.plan, &step, &test_error));
+        OK(tamis_plan_write(w.plan, 0, &x, &v, &test_error));
+        if (first) OK(tamis_plan_attend(w.plan, 0, &rows, &to, &test_error));
+        for (uint32_t head = 0; head < 2 && first; head++)
+            OK(tamis_plan_read_selected(w.plan, 0, head, pages[head], 8, &count[head],
+                                        &test_error));
+        OK(tamis_plan_step_end(w.plan, &test_error));
+    }
+    OK(tamis_buffer_read(w.out, 0, out, WIDE_OUT * sizeof *out));
+    test_close(&w);
+}
+
+/* Finite queries and keys whose products in fp32 are infinities of both signs: what comes is the
+ * value that the exact sum gives, as on the reference, or NaN; in that head and nowhere else. */
+static void test_wide_products(void **state) {
+    (void)state;
+    const tamis_selection full = {.kind = TAMIS_SELECT_FULL},
+                          quest = {.kind = TAMIS_SELECT_QUEST, .budget = 24};
+    const tamis_selection *selections[] = {&full, &quest};
+    for (size_t i = 0; i < 2; i++) {
+        float wide[WIDE_OUT], narrow[WIDE_OUT];
+        uint32_t pages[2][2][8], count[2][2];
+        attend_wide(selections[i], 1e-30f, narrow, pages[0], count[0]);
+        attend_wide(selections[i], 1e30f, wide, pages[1], count[1]);
+        uint32_t not_finite = 0;
+        for (uint32_t d = 0; d < 64; d++)
+            not_finite += !isfinite(wide[d]);
+        assert_true(not_finite == 0 || not_finite == 64);
+        if (strcmp(test_device, "reference") == 0) assert_int_equal(not_finite, 0);
+        /* Lists are whole; the other KV head's is the same. Its heads give the same, bit for bit;
+         * head 1 shares its list with head 0, so only where all pages are read. */
+        assert_int_equal(count[1][0], count[0][0]);
+        assert_int_equal(count[1][1], count[0][1]);
+        assert_memory_equal(pages[1][1], pages[0][1], count[0][1] * sizeof **pages[0]);
+        for (uint32_t p = 1; p < count[1][0]; p++)
+            assert_true(pages[1][0][p] > pages[1][0][p - 1]);
+        const uint32_t first = i == 0 ? 64 : 128;
+        assert_memory_equal(wide + first, narrow + first, (WIDE_OUT - first) * sizeof *wide);
+        for (uint32_t d = 64; d < WIDE_OUT; d++)
+            assert_true(isfinite(wide[d]));
+    }
+}
+
 /* Times are collected when asked for, and only then. */
 static void test_times(void **state) {
     (void)state;
@@ -404,7 +482,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_selected_rows),   cmocka_unit_test(test_full),
         cmocka_unit_test(test_copy_on_write),   cmocka_unit_test(test_truncated_fork),
         cmocka_unit_test(test_cancel),          cmocka_unit_test(test_long_read),
-        cmocka_unit_test(test_long_upload),     cmocka_unit_test(test_times),
+        cmocka_unit_test(test_long_upload),     cmocka_unit_test(test_wide_products),
+        cmocka_unit_test(test_times),
     };
     int skip = test_begin(argc, argv);
     return skip ? skip : cmocka_run_group_tests(tests, NULL, NULL);

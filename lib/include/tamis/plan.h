@@ -92,7 +92,9 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_write(tamis_plan *plan, uint3
 /* Attends the step's rows of a layer: q and out are [rows][n_heads][head_dim] f32. Rows see the
  * tokens before them and themselves. In one buffer the bytes from the first to the last element of
  * q and those of out must not overlap (E_ARGUMENT). Once a layer and step under h2o, which sums
- * what rows weigh (E_STATE), also where the first call failed after it had begun to. Enqueues. */
+ * what rows weigh (E_STATE), also where the first call failed after it had begun to. q·k is summed in
+ * fp32: where Σ|q_d·k_d|, or scale times it, exceeds 3.4e38 the row's out of that head may be NaN,
+ * though queries and keys are finite. Enqueues. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_attend(tamis_plan *plan, uint32_t layer,
                                                           const tamis_rows *q,
                                                           const tamis_rows *out,
