@@ -102,6 +102,7 @@ static cl_int refuse_queue(cl_layer_entry entry, cl_command_queue_properties pro
 #define properties_of_clCreateCommandQueue      properties
 #define properties_of_clCreateBuffer            0
 #define properties_of_clCreateProgramWithSource 0
+#define properties_of_clCreateProgramWithBinary 0
 #define properties_of_clCreateKernel            0
 #define MAKER(type, name, parameters, arguments)                                                   \
     type CL_API_CALL name parameters {                                                             \

@@ -31,6 +31,9 @@
       (cl_program program, cl_uint n, const cl_device_id *ids, const char *options,                \
        void(CL_CALLBACK * notify)(cl_program, void *), void *user),                                \
       (program, n, ids, options, notify, user))                                                    \
+    X(clGetProgramInfo,                                                                            \
+      (cl_program program, cl_program_info what, size_t size, void *value, size_t *full),          \
+      (program, what, size, value, full))                                                          \
     X(clGetProgramBuildInfo,                                                                       \
       (cl_program program, cl_device_id id, cl_program_build_info what, size_t size, void *value,  \
        size_t *full),                                                                              \
@@ -87,6 +90,10 @@
     X(cl_program, clCreateProgramWithSource,                                                       \
       (cl_context context, cl_uint n, const char **texts, const size_t *lengths, cl_int *code),    \
       (context, n, texts, lengths, code))                                                          \
+    X(cl_program, clCreateProgramWithBinary,                                                       \
+      (cl_context context, cl_uint n, const cl_device_id *ids, const size_t *sizes,                \
+       const unsigned char **binaries, cl_int *taken, cl_int *code),                               \
+      (context, n, ids, sizes, binaries, taken, code))                                             \
     X(cl_kernel, clCreateKernel, (cl_program program, const char *name, cl_int *code),             \
       (program, name, code))
 
