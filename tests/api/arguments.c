@@ -483,6 +483,10 @@ static void test_reserved(void **state) {
     structs s = good;
     s.cache.reserved32 = 7;
     FAILS(create_cache(w, &s), TAMIS_E_ARGUMENT, "reserved32 of tamis_cache_params is 7");
+    s = good;
+    s.context.reserved32 = 7;
+    FAILS(open_context(w, &s), TAMIS_E_ARGUMENT, "reserved32 of tamis_context_params is 7");
+    FAILS(open_context_cuda(w, &s), TAMIS_E_ARGUMENT, "reserved32 of tamis_context_params is 7");
     OK(tamis_cache_remove(w->cache, id, &test_error));
 }
 
