@@ -5,8 +5,8 @@
 Usage: compare_devices.py FILE.json FILE.json...
 
 The files are all of `tamis bench attention --json` (what attention takes under each selection) or
-all of `tamis-check --json` (which forms of which ops pass, and how long the slowest first launch
-of a form took, with compiling).
+all of `tamis-check --json` (which forms of which ops pass, and what the slowest first launch of a
+form took of the processors, with compiling).
 Exit status: 0; 1 with one line that names the file and what is wrong in it; 2 for wrong usage.
 """
 import json

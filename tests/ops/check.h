@@ -392,9 +392,9 @@ typedef struct check_options {
 typedef struct check_result {
     check_verdict verdict;
     char why[512];
-    double first_ms; /* correct: of the first launches, so that compiling is in it */
+    double first_ms; /* correct: processor time of the first launches, with compiling */
     double us;       /* bench: median */
-    uint64_t bytes; /* bench: by the contract */
+    uint64_t bytes;  /* bench: by the contract */
 } check_result;
 
 /* Runs a case on a device in every form asked for and reports each. */

@@ -42,9 +42,10 @@ static bool launch_and_read(check_side *side, check_result *result) {
     return true;
 }
 
+/* Processor time of all threads: what compiling takes, whatever else the machine does. */
 static double milliseconds(void) {
     struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
+    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
     return (double)now.tv_sec * 1e3 + (double)now.tv_nsec * 1e-6;
 }
 
