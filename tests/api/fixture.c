@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the API and policy tests share. */
 #include "tests/api/fixture.h"
+#include "lib/cache/cache.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -150,6 +151,61 @@ void test_unchanged(const test_world *world, const tamis_cache_stats *before) {
     assert_int_equal(now.pages_shared, before->pages_shared);
     assert_int_equal(now.bytes_reserved, before->bytes_reserved);
     assert_int_equal(now.bytes_held, before->bytes_held);
+}
+
+/* How often lanes list each page of a pool. */
+static uint32_t *count_holders(const tamis_cache *cache, const tms_pool *pool) {
+    uint32_t heads = cache->params.n_kv_heads, size = cache->params.page_size;
+    uint32_t first = pool->first_layer * heads, end = first + pool->n_layers * heads;
+    uint32_t *refs = calloc(pool->pages.n, sizeof *refs);
+    assert_non_null(refs);
+    for (uint32_t i = 0; i < cache->sequence_capacity; i++) {
+        const tms_sequence *s = cache->sequences[i];
+        for (uint32_t lane = first; s && lane < end; lane++) {
+            uint32_t n = (s->lanes[lane].length + size - 1) / size;
+            assert_true(n <= s->list_pages);
+            for (uint32_t o = 0; o < n; o++) {
+                int32_t page = tms_lane_pages(s, lane)[o];
+                assert_true(page >= 0 && (uint32_t)page < pool->pages.n);
+                refs[page]++;
+            }
+        }
+    }
+    return refs;
+}
+
+static uint32_t check_blocks(const tms_pages *pages) {
+    uint32_t n_whole = 0;
+    for (uint32_t block = 0; block * TMS_BLOCK_PAGES < pages->n; block++) {
+        uint32_t left = pages->n - block * TMS_BLOCK_PAGES;
+        uint32_t all = left < 32 ? (1u << left) - 1 : UINT32_MAX;
+        bool whole = pages->whole[block / 32] >> block % 32 & 1;
+        assert_int_equal(whole, pages->free[block] == all);
+        assert_int_equal(pages->some[block / 32] >> block % 32 & 1, pages->free[block] != 0);
+        n_whole += whole;
+    }
+    return n_whole;
+}
+
+void test_account(const tamis_cache *cache, uint64_t *held, uint64_t *shared) {
+    *held = *shared = 0;
+    for (uint32_t p = 0; p < cache->size.pools; p++) {
+        const tms_pages *pages = &cache->pools[p].pages;
+        uint32_t *refs = count_holders(cache, &cache->pools[p]), n_free = 0, n_shared = 0;
+        for (uint32_t page = 0; page < pages->n; page++) {
+            bool is_free = pages->free[page / TMS_BLOCK_PAGES] >> page % TMS_BLOCK_PAGES & 1;
+            assert_int_equal(refs[page], pages->refs[page]);
+            assert_int_equal(is_free, refs[page] == 0);
+            n_free += refs[page] == 0;
+            n_shared += refs[page] > 1;
+        }
+        free(refs);
+        assert_int_equal(n_free, pages->n_free);
+        assert_int_equal(n_shared, pages->n_shared);
+        assert_int_equal(check_blocks(pages), pages->n_whole);
+        *held += pages->n - n_free;
+        *shared += n_shared;
+    }
 }
 
 void test_expect(test_world *world, tamis_sequence sequence, uint32_t layer, uint32_t kv_head,

@@ -76,6 +76,10 @@ tamis_status test_append(test_world *world, tamis_sequence sequence, const uint6
 tamis_cache_stats test_stats(const test_world *world);
 void test_unchanged(const test_world *world, const tamis_cache_stats *before);
 
+/* No page of the cache is lost, held without a holder, or counted twice; each list names pages of its
+ * pool; the maps of free blocks are right. Counts the pages that are held and shared. */
+void test_account(const tamis_cache *cache, uint64_t *held, uint64_t *shared);
+
 /* Slots [first, first + count) of a lane hold the tokens. */
 void test_expect(test_world *world, tamis_sequence sequence, uint32_t layer, uint32_t kv_head,
                  uint32_t first, const uint64_t *tokens, uint32_t count);

@@ -174,52 +174,12 @@ static void check_bounds(model *m) {
     }
 }
 
-/* No page is lost, held without a holder, or counted twice; the maps of free blocks are right. */
-static void check_pool(const model *m, const tms_pool *pool) {
-    const tamis_cache *cache = m->world.cache;
-    const tms_pages *pages = &pool->pages;
-    uint32_t heads = cache->params.n_kv_heads, n_free = 0, n_shared = 0, n_whole = 0;
-    uint32_t *refs = calloc(pages->n, sizeof *refs);
-    assert_non_null(refs);
-    for (uint32_t i = 0; i < MAX_LIVE; i++) {
-        const model_sequence *s = &m->sequences[i];
-        const tms_sequence *held = s->id ? tms_cache_find(cache, s->id) : NULL;
-        uint32_t first = pool->first_layer * heads, end = first + pool->n_layers * heads;
-        for (uint32_t lane = first; held && lane < end; lane++)
-            for (uint32_t o = 0; o * cache->params.page_size < s->length; o++)
-                refs[tms_lane_pages(held, lane)[o]]++;
-    }
-    for (uint32_t page = 0; page < pages->n; page++) {
-        bool is_free = pages->free[page / TMS_BLOCK_PAGES] >> page % TMS_BLOCK_PAGES & 1;
-        assert_int_equal(refs[page], pages->refs[page]);
-        assert_int_equal(is_free, refs[page] == 0);
-        n_free += refs[page] == 0;
-        n_shared += refs[page] > 1;
-    }
-    for (uint32_t block = 0; block * TMS_BLOCK_PAGES < pages->n; block++) {
-        uint32_t left = pages->n - block * TMS_BLOCK_PAGES;
-        uint32_t all = left < 32 ? (1u << left) - 1 : UINT32_MAX;
-        bool whole = pages->whole[block / 32] >> block % 32 & 1;
-        assert_int_equal(whole, pages->free[block] == all);
-        assert_int_equal(pages->some[block / 32] >> block % 32 & 1, pages->free[block] != 0);
-        n_whole += whole;
-    }
-    assert_int_equal(n_free, pages->n_free);
-    assert_int_equal(n_shared, pages->n_shared);
-    assert_int_equal(n_whole, pages->n_whole);
-    free(refs);
-}
-
 static void check_statistics(const model *m) {
     const tamis_cache *cache = m->world.cache;
     tamis_cache_stats stats;
     OK(tamis_cache_get_stats(cache, &stats));
     uint64_t held = 0, shared = 0, live = 0;
-    for (uint32_t p = 0; p < cache->size.pools; p++) {
-        check_pool(m, &cache->pools[p]);
-        held += cache->pools[p].pages.n - cache->pools[p].pages.n_free;
-        shared += cache->pools[p].pages.n_shared;
-    }
+    test_account(cache, &held, &shared);
     for (uint32_t i = 0; i < MAX_LIVE; i++) {
         const model_sequence *s = &m->sequences[i];
         tamis_sequence_stats one;

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Writes small GGUF files, true ones and lying ones. */
+/* Writes small GGUF files, true ones and lying ones, and reads any. */
 #include "tests/model/small.h"
+#include "lib/model/vocab.h"
+#include "lib/model/weights.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -260,4 +262,23 @@ uint8_t *small_mutant(const uint8_t *file, size_t count, uint64_t seed, size_t *
     for (uint64_t n = 1 + random_next(&random) % 4; n > 0; --n)
         mutate(mutant, *mutant_count, &random);
     return mutant;
+}
+
+/* ---- Reading --------------------------------------------------------------------------------- */
+
+tamis_status small_read(const uint8_t *file, size_t count, tamis_error *error) {
+    tms_gguf gguf;
+    tms_config config;
+    tms_vocab vocab = {0};
+    tms_weights weights = {0};
+    *error = (tamis_error){0};
+    tamis_status status = tms_gguf_parse(file, count, &gguf, error);
+    if (status == TAMIS_OK) status = tms_config_read(&gguf, &config, error);
+    if (status == TAMIS_OK) status = tms_vocab_read(&gguf, &vocab, error);
+    if (status == TAMIS_OK)
+        status = tms_weights_find(&gguf, &config, vocab.n_tokens, &weights, error);
+    tms_weights_free(&weights, NULL);
+    tms_vocab_free(&vocab);
+    tms_gguf_close(&gguf);
+    return status;
 }

@@ -5,6 +5,7 @@
 
 #include <stddef.h>
 #include <stdint.h>
+#include <tamis/status.h>
 
 /* Value and tensor types as the format numbers them. */
 enum { U8 = 0, I8, U16, I16, U32, I32, F32, BOOL, STRING, ARRAY, U64, I64, F64 };
@@ -60,5 +61,8 @@ uint8_t *small_write(const small_file *file, size_t *bytes);
 /* A copy of a file with one to four changes, and in one of eight cut short; malloced to exactly
  * *mutant_count. The seed fixes it. */
 uint8_t *small_mutant(const uint8_t *file, size_t count, uint64_t seed, size_t *mutant_count);
+
+/* All that tamis_model_load does with a file before it touches a device. *error is cleared first. */
+tamis_status small_read(const uint8_t *file, size_t count, tamis_error *error);
 
 #endif
