@@ -1,7 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # Builds and tests everything: an ordinary build, then one under AddressSanitizer and
-# UndefinedBehaviorSanitizer. The last line counts the tests: "N passed, N failed[, N skipped]".
+# UndefinedBehaviorSanitizer, then the fuzzers. The last line counts the tests:
+# "N passed, N failed[, N skipped]".
 # Exit status: 0 if none failed, and none was skipped where packages could be installed.
 set -eu
 cd "$(dirname "$0")/.."
@@ -72,6 +73,12 @@ say "tests of the sanitizer build"
 not_again='check\.(oclgrind|mutants|intel|rusticl|.*cuda.*)|model-logits-cuda|gpu-check'
 not_again="$not_again|policies-eviction-(self-test|cuda)|policies-matrix-cuda|consumer.*"
 suite build-sanitize --exclude-regex "^($not_again)\$"
+
+say "fuzz build into build-fuzz/"
+CC=clang build build-fuzz -DCMAKE_BUILD_TYPE=Release -DTAMIS_FUZZ=ON -DTAMIS_OPENCL=OFF \
+    -DTAMIS_CUDA=OFF -DTAMIS_TOOLS=OFF
+say "a minute of each fuzzer"
+suite build-fuzz
 
 # With everything installed a skipped test is a hole in the suite.
 can_install || holes=0
