@@ -476,8 +476,8 @@ const check_op check_op_attend = {
             {LIST_CI, "normal:f32:b2:g3:d128:kv17000"},
             {LIST_CI, "normal:f16:g4:d128:kv20000:top700"}, /* two splits of lists */
             {LIST_CI, "nasty:bf16:b2:page8:kv9000"},
-            {LIST_CI, "normal:f16:r64:tile32:d128:g8:kv900"},
-            {LIST_CI, "normal:f16:r40:tile32:g4:kv9000:page8:hkv1"},
+            {LIST_CI, "normal:f16:r64:tile32:hkv1:d128:g8:kv300"},
+            {LIST_CI, "normal:f16:r40:tile32:g4:kv4500:page8:hkv1"},
             {LIST_CI, "normal:f16:b2:r40:tile32:g4:kv100:ivl:pos"},
             {LIST_CI, "nasty:f16:b2:r40:tile32:g4:kv100:hkv3"},
             {LIST_CI, "same:f16:hkv1:r2:tile2:kv4500"}, /* three pieces of a tile on CUDA */
