@@ -201,7 +201,7 @@ typedef struct vendor {
                       * which one instruction widens where vload_half takes more */
     bool wide_grids;     /* kernels are compiled once more for wide grids */
     bool keeps_programs; /* the driver has a cache of its own, or compiles in no time */
-    bool mute;  /* the compiler defines no __AVX512F__, though it makes use of it */
+    bool mute;           /* the compiler defines no __AVX512F__, though it makes use of it */
     bool plain; /* it does not know every instruction that its compiler's optimiser makes */
 } vendor;
 
@@ -277,7 +277,7 @@ tamis_status tms_cl_open(const char *id, const tms_log *log, tms_device **out, t
     cl_int code = create(cl, f.platform);
     if (code != CL_SUCCESS) {
         tms_cl_close(&cl->base);
-        return tms_error_set(error, TAMIS_E_DEVICE, "%s (%s): opening failed: %s (%d)", id,
+        return tms_error_set(error, tms_cl_status(code), "%s (%s): opening failed: %s (%d)", id,
                              f.info.name, tms_cl_error_text(code), (int)code);
     }
     if (strstr(f.info.name, "llvmpipe"))

@@ -44,11 +44,16 @@ const char *tms_cl_error_text(cl_int error) {
     return "an OpenCL error";
 }
 
-tamis_status tms_cl_check(tms_device *dev, cl_int error, const char *what) {
+tamis_status tms_cl_status(cl_int error) {
     if (error == CL_SUCCESS) return TAMIS_OK;
     bool memory = error == CL_MEM_OBJECT_ALLOCATION_FAILURE || error == CL_OUT_OF_HOST_MEMORY;
-    return tms_device_fail(dev, memory ? TAMIS_E_NO_MEMORY : TAMIS_E_DEVICE, "%s: %s (%d)", what,
-                           tms_cl_error_text(error), (int)error);
+    return memory ? TAMIS_E_NO_MEMORY : TAMIS_E_DEVICE;
+}
+
+tamis_status tms_cl_check(tms_device *dev, cl_int error, const char *what) {
+    if (error == CL_SUCCESS) return TAMIS_OK;
+    return tms_device_fail(dev, tms_cl_status(error), "%s: %s (%d)", what, tms_cl_error_text(error),
+                           (int)error);
 }
 
 tamis_status tms_cl_check_late(tms_device *dev, cl_int error, const char *what) {

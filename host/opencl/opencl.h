@@ -56,7 +56,9 @@ static inline tms_cl_device *tms_cl(tms_device *dev) {
 
 /* "CL_OUT_OF_RESOURCES (-5)" and so on. */
 const char *tms_cl_error_text(cl_int error);
-/* OK, or E_DEVICE (E_NO_MEMORY where the driver says so) with `what` and the error's name. */
+/* OK, or E_DEVICE (E_NO_MEMORY where the driver says so). */
+tamis_status tms_cl_status(cl_int error);
+/* The same with `what` and the error's name. */
 tamis_status tms_cl_check(tms_device *dev, cl_int error, const char *what);
 
 /* The same for errors that come with waiting: late ones, which the device keeps. */
