@@ -20,7 +20,7 @@ a_skip='^ *[0-9]+/[0-9]+ Test +#[0-9]+: .*\*\*\*Skipped '
 
 # These two use suite's log: all tests, those that fail with their output, and what runs now.
 run_tests() {
-    ctest --output-on-failure --timeout 900 --parallel "$(nproc)" "$@" 2>&1 | tee "$log" || true
+    ctest --output-on-failure --timeout 1500 --parallel "$(nproc)" "$@" 2>&1 | tee "$log" || true
 }
 
 running() {
