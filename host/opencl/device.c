@@ -196,13 +196,15 @@ static tamis_status find(const char *id, found *out, tamis_error *error) {
 /* The one place for what is a vendor's own. */
 typedef struct vendor {
     const char *platform;
-    bool cpu_forms;      /* have proved themselves there: right, and faster than the base forms */
-    bool clang;          /* the compiler knows clang's builtins for prefetch and vectors of __fp16,
-                      * which one instruction widens where vload_half takes more */
+    /* The CPU forms have proved themselves there: right, and faster than the base forms. */
+    bool cpu_forms;
+    /* The compiler knows clang's builtins: prefetch, and vectors of __fp16, which one instruction
+     * widens where vload_half takes more. */
+    bool clang;
     bool wide_grids;     /* kernels are compiled once more for wide grids */
     bool keeps_programs; /* the driver has a cache of its own, or compiles in no time */
     bool mute;           /* the compiler defines no __AVX512F__, though it makes use of it */
-    bool plain; /* it does not know every instruction that its compiler's optimiser makes */
+    bool plain;          /* it does not know every instruction that its own optimiser makes */
 } vendor;
 
 static const vendor VENDORS[] = {
