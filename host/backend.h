@@ -164,6 +164,8 @@ tamis_status tms_error_set(tamis_error *error, tamis_status status, const char *
 /* What the environment says under a name, or NULL: unset, empty, or not to be trusted, because the
  * program has more rights than who started it (setuid). The one way to ask it. */
 const char *tms_env(const char *name);
+/* The host's clock, which never goes back, in microseconds. */
+double tms_now_us(void);
 void tms_log_line(const tms_log *log, tamis_log_level level, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The ordered list of backends, and what all of them share: errors, log lines, the environment,
- * tables. */
+/* The ordered list of backends, and what all of them share: errors, log lines, the environment, the
+ * clock, tables. */
 #define _GNU_SOURCE /* secure_getenv */
 #include "host/backend.h"
 
@@ -9,6 +9,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 extern const tms_backend tms_backend_reference;
 
@@ -86,6 +87,12 @@ void tms_log_line(const tms_log *log, tamis_log_level level, const char *format,
 const char *tms_env(const char *name) {
     const char *value = secure_getenv(name);
     return value && value[0] ? value : NULL;
+}
+
+double tms_now_us(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec * 1e6 + (double)now.tv_nsec * 1e-3;
 }
 
 void tms_rotate_table(const double *frequencies, uint32_t n_rot, float *table) {

@@ -26,7 +26,7 @@ static const char MAGIC[8] = {'t', 'a', 'm', 'i', 's', 'c', 'l', '1'};
 
 /* ---- Where a program lies -------------------------------------------------------------------- */
 
-/* The folder; false where nothing is kept. One that is named serves every driver, the user's only
+/* The folder, cut where it is too long; false where nothing is kept. One that is named serves every driver, the user's only
  * those that keep no programs themselves. */
 static bool folder_of(const tms_cl_device *cl, char *to) {
     const char *named = tms_env("TAMIS_KERNEL_CACHE");
@@ -40,7 +40,7 @@ static bool folder_of(const tms_cl_device *cl, char *to) {
         length = snprintf(to, PATH_BYTES, "%s/tamis/opencl", cache);
     else if (home && *home == '/')
         length = snprintf(to, PATH_BYTES, "%s/.cache/tamis/opencl", home);
-    return length > 0 && length < PATH_BYTES;
+    return length > 0;
 }
 
 static void add_text(XXH3_state_t *hash, const char *text) {
@@ -65,7 +65,7 @@ static void hash_of(const tms_cl_device *cl, const char *options, const char *so
     memcpy(key, canonical.digest, sizeof canonical.digest);
 }
 
-bool tms_cl_cache_entry_of(const tms_cl_device *cl, const char *options, const char *source,
+bool tms_cl_cache_entry_of(tms_cl_device *cl, const char *options, const char *source,
                            tms_cl_cache_entry *entry) {
     char folder[PATH_BYTES];
     if (!folder_of(cl, folder)) return false;
@@ -73,8 +73,9 @@ bool tms_cl_cache_entry_of(const tms_cl_device *cl, const char *options, const c
     char name[2 * sizeof entry->key + 1];
     for (size_t i = 0; i < sizeof entry->key; i++)
         snprintf(name + 2 * i, 3, "%02x", entry->key[i]);
-    return snprintf(entry->path, sizeof entry->path, "%s/%s.bin", folder, name) <
-           (int)sizeof entry->path;
+    if (snprintf(entry->path, PATH_BYTES, "%s/%s.bin", folder, name) < PATH_BYTES) return true;
+    tms_log_line(&cl->base.log, TAMIS_LOG_INFO, "kernel cache: the folder's name is too long");
+    return false;
 }
 
 /* ---- Reading --------------------------------------------------------------------------------- */

@@ -2,19 +2,12 @@
 /* Marks in the queue with their times, flush and wait. */
 #include "host/opencl/opencl.h"
 #include <stdlib.h>
-#include <time.h>
 
 struct tms_event {
     cl_event cl;
     double us;   /* the host's clock at the mark */
     bool waited; /* for all before it, when the clock was read */
 };
-
-static double now_us(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return 1e6 * (double)now.tv_sec + 1e-3 * (double)now.tv_nsec;
-}
 
 static cl_int end_of(cl_event event, cl_ulong *ns) {
     return clGetEventProfilingInfo(event, CL_PROFILING_COMMAND_END, sizeof *ns, ns, NULL);
@@ -68,7 +61,7 @@ tamis_status tms_cl_event_record(tms_device *dev, bool timed, tms_event **out) {
     if (status != TAMIS_OK) return status;
     tms_event *event = malloc(sizeof *event);
     if (!event) return tms_device_fail(dev, TAMIS_E_NO_MEMORY, "no host memory for an event");
-    event->us = now_us();
+    event->us = tms_now_us();
     event->waited = timed && cl->host_times;
     cl_int code = clEnqueueMarkerWithWaitList(cl->queue, 0, NULL, &event->cl);
     if (code != CL_SUCCESS) {
@@ -96,7 +89,7 @@ tamis_status tms_cl_event_elapsed(tms_device *dev, tms_event *from, tms_event *t
         if (code == CL_SUCCESS) return TAMIS_OK;
         use_host(dev, code);
     }
-    *us = (to->waited ? to->us : now_us()) - from->us;
+    *us = (to->waited ? to->us : tms_now_us()) - from->us;
     return TAMIS_OK;
 }
 

@@ -105,7 +105,7 @@ typedef struct tms_cl_cache_entry {
 } tms_cl_cache_entry;
 /* False where nothing is kept: by TAMIS_KERNEL_CACHE=none, without a home, or because the driver
  * keeps programs itself. */
-bool tms_cl_cache_entry_of(const tms_cl_device *cl, const char *options, const char *source,
+bool tms_cl_cache_entry_of(tms_cl_device *cl, const char *options, const char *source,
                            tms_cl_cache_entry *entry);
 /* The built program, or NULL for a miss. */
 cl_program tms_cl_cache_load(tms_cl_device *cl, const tms_cl_cache_entry *entry,

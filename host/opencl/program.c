@@ -4,7 +4,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 struct tms_cl_program {
     tms_cl_program *next;
@@ -51,12 +50,6 @@ static tamis_status compile(tms_device *dev, const char *source, const char *opt
     return TAMIS_OK;
 }
 
-static double milliseconds(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec * 1e3 + (double)now.tv_nsec * 1e-6;
-}
-
 /* From the cache, else by compiling. */
 static tamis_status build(tms_device *dev, const char *file, const char *options, const char *key,
                           cl_program *out) {
@@ -67,14 +60,14 @@ static tamis_status build(tms_device *dev, const char *file, const char *options
     snprintf(all, sizeof all, "%s %s", cl->options, options);
     tms_cl_cache_entry entry;
     tms_log_line(&dev->log, TAMIS_LOG_DEBUG, "building %s", key);
-    const double begin = milliseconds();
+    const double begin = tms_now_us();
     const bool kept = tms_cl_cache_entry_of(cl, all, source, &entry);
     *out = kept ? tms_cl_cache_load(cl, &entry, all) : NULL;
     const bool hit = *out != NULL;
     tamis_status status = hit ? TAMIS_OK : compile(dev, source, all, key, out);
     if (status == TAMIS_OK && kept && !hit) tms_cl_cache_store(cl, &entry, *out);
     tms_log_line(&dev->log, TAMIS_LOG_DEBUG, "%s %s in %.0f ms", hit ? "loaded" : "compiled", key,
-                 milliseconds() - begin);
+                 1e-3 * (tms_now_us() - begin));
     free(source);
     return status;
 }

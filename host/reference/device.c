@@ -4,18 +4,11 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 struct tms_event {
     double us;
 };
-
-static double now_us(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec * 1e6 + (double)now.tv_nsec * 1e-3;
-}
 
 static tamis_device_info describe(void) {
     tamis_device_info info = {.id = "reference:0",
@@ -129,7 +122,7 @@ static tamis_status reference_event_record(tms_device *dev, bool timed, tms_even
     if (dev->sticky != TAMIS_OK) return dev->sticky;
     *out = malloc(sizeof **out);
     if (!*out) return tms_device_fail(dev, TAMIS_E_NO_MEMORY, "no memory for an event");
-    (*out)->us = now_us();
+    (*out)->us = tms_now_us();
     return TAMIS_OK;
 }
 

@@ -169,6 +169,13 @@ static void test_a_folder_that_cannot_be_written(void **state) {
     assert_true(compiled > 5);
     assert_int_equal(loaded, 0);
     assert_int_equal(unwritten, compiled);
+    char longest[2000];
+    memset(longest, '/', sizeof longest);
+    longest[sizeof longest - 1] = 0;
+    setenv("TAMIS_KERNEL_CACHE", longest, 1);
+    use_kernels();
+    assert_int_equal(loaded, 0);
+    assert_int_equal(unwritten, compiled);
     setenv("TAMIS_KERNEL_CACHE", "none", 1);
     use_kernels();
     assert_int_equal(loaded, 0);

@@ -387,6 +387,7 @@ typedef struct check_options {
     uint64_t seed;
     bool json;    /* rows go to stdout as JSON, text to stderr */
     bool verbose; /* a line a result */
+    bool first;   /* ends behind the first case that fails */
 } check_options;
 
 typedef struct check_result {
@@ -409,6 +410,7 @@ void check_report_device(const tms_device *dev, double read_bandwidth);
 /* Remembers what runs, for the line that a crash prints. */
 void check_report_running(const check_case *c, tms_form form);
 void check_report_result(const check_case *c, tms_form form, const check_result *result);
+bool check_report_failed(void); /* whether a case has so far */
 /* Prints the summary; the program's exit status. */
 int check_report_end(void);
 

@@ -29,6 +29,7 @@ static const char usage_text[] =
     "  --json         rows as JSON on stdout, text on stderr\n"
     "  --print        print the cases and end\n"
     "  --verbose      a line a result\n"
+    "  --first        ends behind the first case that fails\n"
     "Patterns with * and ? choose cases by text or op name; behind a ! they leave cases out.\n"
     "Exit status: 0 passed, 1 failed, 2 wrong usage, 77 nothing could run.\n"
     "example: tamis-check --device opencl --list smoke 'attend*'\n";
@@ -87,7 +88,7 @@ static int take_value(arguments *args, const char *flag, const char *value) {
 
 static int parse_arguments(int argc, char **argv, arguments *args) {
     int i = 1;
-    args->options = (check_options){MODE_CORRECT, -1, 1, false, false};
+    args->options = (check_options){.mode = MODE_CORRECT, .form = -1, .seed = 1};
     for (; i < argc && strncmp(argv[i], "--", 2) == 0; i++) {
         if (strcmp(argv[i], "--json") == 0) {
             args->options.json = true;
@@ -95,6 +96,8 @@ static int parse_arguments(int argc, char **argv, arguments *args) {
             args->print = true;
         } else if (strcmp(argv[i], "--verbose") == 0) {
             args->options.verbose = true;
+        } else if (strcmp(argv[i], "--first") == 0) {
+            args->options.first = true;
         } else if (i + 1 == argc) {
             return wrong("unknown option, or its value is missing:", argv[i]);
         } else {
@@ -163,8 +166,10 @@ static bool check_device(const arguments *args, const tms_backend *backend, cons
     tms_device *dev = open_device(backend, id);
     bool ok = dev && (args->options.mode != MODE_BENCH || probe_bandwidth(dev, &gb_per_s));
     if (ok) check_report_device(dev, gb_per_s);
-    for (size_t i = 0; ok && i < args->cases.count; i++)
+    for (size_t i = 0; ok && i < args->cases.count; i++) {
+        if (args->options.first && check_report_failed()) break;
         check_run_case(&args->options, dev, reference, &args->cases.items[i]);
+    }
     if (dev) backend->close(dev);
     return ok;
 }

@@ -164,6 +164,10 @@ void check_report_result(const check_case *c, tms_form form, const check_result 
         fprintf(report.text, "pass %s %s form %s\n", c->text, report.device, form_name(form));
 }
 
+bool check_report_failed(void) {
+    return report.failed > 0;
+}
+
 int check_report_end(void) {
     for (size_t i = 0; i < report.n_skips; i++)
         fprintf(report.text, "skip %ux %s\n", report.skips[i].count, report.skips[i].text);
