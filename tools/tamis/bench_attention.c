@@ -5,7 +5,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define STAGE_PASSES  5u
+#define STAGE_PASSES  5u /* at most */
 #define GRAPH_SAMPLES 5u /* at most */
 
 static tamis_status probe(const bench *b, double *gb_per_s, tamis_error *error) {
@@ -96,6 +96,7 @@ static tamis_plan_params plan_params(const bench *b, const bench_arm *arm, int t
  * total of the samples. */
 static tamis_status measure_stages(bench *b, bench_arm *arm, tamis_error *error) {
     const tamis_plan_params params = plan_params(b, arm, 1);
+    const uint32_t passes = b->params.repeat < STAGE_PASSES ? b->params.repeat : STAGE_PASSES;
     tamis_plan_times before, after;
     tamis_plan *plan = NULL;
     double us = 0;
@@ -103,10 +104,10 @@ static tamis_status measure_stages(bench *b, bench_arm *arm, tamis_error *error)
     if (status == TAMIS_OK) status = sample(b, plan, wall_clock, &us, error);
     if (status != TAMIS_OK) goto fail;
     tamis_plan_get_times(plan, &before);
-    for (uint32_t i = 0; status == TAMIS_OK && i < STAGE_PASSES; i++)
+    for (uint32_t i = 0; status == TAMIS_OK && i < passes; i++)
         status = sample(b, plan, wall_clock, &us, error);
     tamis_plan_get_times(plan, &after);
-    double n = (double)STAGE_PASSES * b->layers;
+    double n = (double)passes * b->layers;
     arm->stage_us =
         (tamis_plan_times){.write_us = (after.write_us - before.write_us) / n,
                            .bounds_us = (after.bounds_us - before.bounds_us) / n,
