@@ -9,7 +9,6 @@
 /* ---- Driving a device ------------------------------------------------------------------------ */
 
 typedef struct tms_backend tms_backend;
-typedef struct tms_event tms_event; /* a point in the queue */
 typedef struct tms_graph tms_graph; /* a recording of what was enqueued */
 
 /* Which form of an op runs. AUTO is the best one that takes the case; the others are for tests and

@@ -11,7 +11,8 @@
 
 /* ---- What the ops speak of ------------------------------------------------------------------- */
 
-typedef struct tms_mem tms_mem; /* device memory; each backend has its own */
+typedef struct tms_mem tms_mem;     /* device memory; each backend has its own */
+typedef struct tms_event tms_event; /* a point in the queue */
 
 /* A place in device memory: `offset` is in bytes. mem == NULL: absent, where that is allowed. */
 typedef struct tms_ref {
@@ -344,11 +345,13 @@ typedef struct tms_attend {
  * attend.lists is select.lists and is written too, equal bit for bit to what select gives on the
  * fused scores. A backend may offer it for some shapes only: sparse_attend_refusal says why not,
  * and the caller then runs the three ops. Ties with unequal fp32 sums aside (score tolerance), the
- * result is that of the three ops. */
+ * result is that of the three ops. Where `halfway` is not NULL and attend is a launch of its own,
+ * *halfway gets a timed mark before it; the caller sets it to NULL before and frees it. */
 typedef struct tms_sparse_attend {
     tms_score_pages score;
     tms_select select;
     tms_attend attend;
+    tms_event **halfway;
 } tms_sparse_attend;
 
 /* merge: states of the same rows into one. lse = log Σ exp(lse_i); out = Σ exp(lse_i - lse)·out_i.

@@ -80,5 +80,5 @@ build() {
 
 needed_to_build="cmake ninja-build gcc libc6-dev ocl-icd-opencl-dev libclblast-dev libcjson-dev
     libxxhash-dev pocl-opencl-icd"
-needed_to_test="clang libclang-rt-dev g++ pkg-config libcmocka-dev oclgrind python3-matplotlib
+needed_to_test="clang libclang-rt-dev g++ libcmocka-dev oclgrind python3-matplotlib
     python3-numpy python3-pip mesa-opencl-icd"

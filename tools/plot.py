@@ -34,8 +34,11 @@ OPTION_DASHES = ((0, (4, 2)), (0, (1, 1.5)), (0, (6, 2, 1, 2)), (0, (2, 3)))
 # What a run on a GPU shows beside full: quest by budget from light to dark, and dense attention of
 # others.
 BUDGET_COLOURS = ('#9ecae1', '#5ba3cf', '#2171b5', '#08306b')
-PEERS = {'sdpa': ('PyTorch SDPA', '#d55e00', '^'), 'flex': ('FlexAttention', '#009e73', 'D'),
-         'flashinfer': ('FlashInfer', '#cc79a7', 'v')}
+PEERS = {'sdpa-flash': ('PyTorch SDPA, flash', '#d55e00', '^'),
+         'sdpa-cudnn': ('PyTorch SDPA, cuDNN', '#e69f00', '<'),
+         'sdpa-efficient': ('PyTorch SDPA, efficient', '#b35900', '>'),
+         'flex': ('FlexAttention', '#009e73', 'D'), 'flashinfer': ('FlashInfer', '#cc79a7', 'v'),
+         'flashinfer-tensor': ('FlashInfer, tensor cores', '#8a4f7d', 'P')}
 
 STYLE = {
     'font.family': 'DejaVu Sans', 'font.size': 9, 'axes.titlesize': 9, 'axes.labelsize': 9,
@@ -181,13 +184,21 @@ def read_gpu_check(points, root):
     """Keys: (device, shape), batch, series, context; values: time on the wall, of the graph."""
     header = root.object('header')
     device, backend = header.text('device'), header.text('device_id').split(':')[0]
-    if header.get('quick') is not False:
-        raise header.bad('quick', 'is not false: such a run measures nothing')
+    if header.get('dry_run') is not False:
+        raise header.bad('dry_run', 'is not false: such a run measures nothing')
     points.settings = {**(points.settings or {}), device: '%s, %s, %s' % (
         header.text('date')[:10], header.text('driver'), header.text('commit'))}
+    fulls = set()  # several stages measure it in one shape: the first one stands
     for row in root.rows('results'):
-        if (row.text('backend'), row.text('pages')) == (backend, 'ordered'):
-            add_gpu_row(points, device, gpu_series(row), row)
+        series = gpu_series(row)
+        if series is None or (row.text('backend'), row.text('pages'), row.text('dtype')) != (
+                backend, 'ordered', 'f16'):
+            continue
+        shape = row.text('shape'), row.count('batch'), row.count('context')
+        if series[1] is not None or shape not in fulls:
+            add_gpu_row(points, device, series, row)
+        if series[1] is None:
+            fulls.add(shape)
     if not points.by_key:
         raise Bad('%s: "results": no row of backend %s with pages in order' % (root.where, backend))
     for row in root.rows('peers'):
@@ -196,9 +207,10 @@ def read_gpu_check(points, root):
 
 
 def gpu_series(row):
+    """None of what is not drawn."""
     select = row.text('select')
     if select not in ('full', 'quest'):
-        raise row.bad('select', 'is neither full nor quest')
+        return None
     return select, None if select == 'full' else row.count('budget')
 
 

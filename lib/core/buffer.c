@@ -7,6 +7,7 @@
 struct tamis_event {
     tamis_context *context;
     tms_event *event;
+    bool timed;
 };
 
 tamis_status tamis_buffer_create(tamis_context *context, uint64_t bytes, tamis_buffer **out,
@@ -80,7 +81,8 @@ tamis_status tamis_buffer_read(tamis_buffer *buffer, uint64_t offset, void *data
                                      : dev->backend->wait(dev));
 }
 
-tamis_status tamis_event_record(tamis_context *context, tamis_event **out, tamis_error *error) {
+static tamis_status record(tamis_context *context, bool timed, tamis_event **out,
+                           tamis_error *error) {
     TMS_REQUIRE(out, TAMIS_E_ARGUMENT, "out: NULL");
     *out = NULL;
     TMS_REQUIRE(context, TAMIS_E_ARGUMENT, "context: NULL");
@@ -89,12 +91,35 @@ tamis_status tamis_event_record(tamis_context *context, tamis_event **out, tamis
     tamis_event *event = calloc(1, sizeof *event);
     TMS_REQUIRE(event, TAMIS_E_NO_MEMORY, "no memory for an event's handle");
     event->context = context;
-    TMS_TRY(dev, dev->backend->event_record(dev, false, &event->event));
+    event->timed = timed;
+    TMS_TRY(dev, dev->backend->event_record(dev, timed, &event->event));
     *out = event;
     return TAMIS_OK;
 fail:
     tamis_event_destroy(&event);
     return status;
+}
+
+tamis_status tamis_event_record(tamis_context *context, tamis_event **out, tamis_error *error) {
+    return record(context, false, out, error);
+}
+
+tamis_status tamis_event_record_timed(tamis_context *context, tamis_event **out,
+                                      tamis_error *error) {
+    return record(context, true, out, error);
+}
+
+tamis_status tamis_event_elapsed(tamis_event *from, tamis_event *to, double *us,
+                                 tamis_error *error) {
+    TMS_REQUIRE(from && to && us, TAMIS_E_ARGUMENT, "%s: NULL", !from ? "from" : !to ? "to" : "us");
+    *us = 0;
+    TMS_REQUIRE(from->context == to->context, TAMIS_E_ARGUMENT,
+                "the two marks are of different contexts");
+    TMS_REQUIRE(from->timed && to->timed, TAMIS_E_ARGUMENT,
+                "%s was recorded by tamis_event_record: tamis_event_record_timed has times",
+                from->timed ? "to" : "from");
+    tms_device *dev = from->context->dev;
+    return tms_forward(dev, dev->backend->event_elapsed(dev, from->event, to->event, us), error);
 }
 
 tamis_status tamis_event_wait(tamis_event *event) {

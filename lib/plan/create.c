@@ -286,6 +286,8 @@ tamis_status tamis_plan_create(tamis_cache *cache, const tamis_plan_params *para
     TMS_REQUIRE(cache, TAMIS_E_ARGUMENT, "cache is NULL");
     TMS_REQUIRE(params, TAMIS_E_ARGUMENT, "params is NULL");
     TMS_REQUIRE_RESERVED(params, tamis_plan_params);
+    TMS_REQUIRE(params->reserved32 == 0, TAMIS_E_ARGUMENT,
+                "reserved32 of tamis_plan_params is %" PRIu32 "; it must be 0", params->reserved32);
     tamis_plan_params filled = *params;
     fill_defaults(cache, &filled);
     tamis_status status = check_params(cache, &filled, error);

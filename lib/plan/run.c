@@ -175,13 +175,27 @@ fail:
     return status;
 }
 
+/* Its two parts are timed apart where they are launched apart. Device's status. */
+static tamis_status run_fused(tamis_plan *plan, tms_sparse_attend *p) {
+    tms_device *dev = plan->dev;
+    tms_event *from = NULL, *halfway = NULL;
+    double selected = 0;
+    tamis_status status = tms_plan_start_stage(plan, &from);
+    if (status != TAMIS_OK) return status;
+    if (from) p->halfway = &halfway;
+    status = dev->backend->sparse_attend(dev, p);
+    p->halfway = NULL;
+    if (status == TAMIS_OK && halfway)
+        status = dev->backend->event_elapsed(dev, from, halfway, &selected);
+    plan->times.fused_select_us += selected;
+    if (halfway) dev->backend->event_free(dev, halfway);
+    return tms_plan_stop_stage(plan, from, status, &plan->times.fused_us);
+}
+
 static tamis_status attend_listed(tamis_plan *plan, uint32_t layer, tms_sparse_attend *p,
                                   bool fused, tamis_error *error) {
     tamis_status status = TAMIS_OK;
-    if (fused) {
-        RUN(plan, fused_us, sparse_attend, p);
-        return TAMIS_OK;
-    }
+    if (fused) return tms_forward(plan->dev, run_fused(plan, p), error);
     status = score(plan, layer, p, error);
     if (status != TAMIS_OK) return status;
     RUN(plan, select_us, select, &p->select);

@@ -81,7 +81,7 @@ tms_sparse_attend tms_plan_attend_listed(const tamis_plan *plan, uint32_t layer)
 bool tms_plan_fuses(const tamis_plan *plan, const tms_sparse_attend *p) {
     tms_device *dev = plan->dev;
     const tms_backend *backend = dev->backend;
-    return plan->reading.scored == TMS_SCORE_BOUNDS && backend->sparse_attend &&
-           !tms_select_is_wide(&p->select) &&
+    return plan->reading.scored == TMS_SCORE_BOUNDS && !plan->params.separate &&
+           backend->sparse_attend && !tms_select_is_wide(&p->select) &&
            (!backend->sparse_attend_refusal || !backend->sparse_attend_refusal(dev, p));
 }

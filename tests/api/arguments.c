@@ -22,6 +22,33 @@ static void test_codes(void **state) {
     assert_string_equal(tamis_dtype_name((tamis_dtype)7), "unknown");
 }
 
+/* Time between two timed marks; `plain` is a mark without. */
+static void test_elapsed(test_world *w, tamis_event *plain) {
+    tamis_event *from = NULL, *to = NULL, *other = NULL;
+    tamis_context *second = NULL;
+    double us = -1;
+    FAILS(tamis_event_record_timed(NULL, &from, &test_error), TAMIS_E_ARGUMENT, "context");
+    FAILS(tamis_event_record_timed(w->context, NULL, &test_error), TAMIS_E_ARGUMENT, "out");
+    OK(tamis_event_record_timed(w->context, &from, &test_error));
+    OK(tamis_buffer_write(w->q, 0, w->host, 64));
+    OK(tamis_event_record_timed(w->context, &to, &test_error));
+    FAILS(tamis_event_elapsed(NULL, to, &us, &test_error), TAMIS_E_ARGUMENT, "from: NULL");
+    FAILS(tamis_event_elapsed(from, NULL, &us, &test_error), TAMIS_E_ARGUMENT, "to: NULL");
+    FAILS(tamis_event_elapsed(from, to, NULL, &test_error), TAMIS_E_ARGUMENT, "us: NULL");
+    assert_true(us == -1);
+    FAILS(tamis_event_elapsed(from, plain, &us, &test_error), TAMIS_E_ARGUMENT, "to was recorded");
+    FAILS(tamis_event_elapsed(plain, to, &us, &test_error), TAMIS_E_ARGUMENT, "from was recorded");
+    OK(tamis_context_create(&(tamis_context_params){.device = test_device}, &second, &test_error));
+    OK(tamis_event_record_timed(second, &other, &test_error));
+    FAILS(tamis_event_elapsed(from, other, &us, &test_error), TAMIS_E_ARGUMENT, "contexts");
+    OK(tamis_event_elapsed(from, to, &us, &test_error));
+    assert_true(us >= 0 && us < 60e6);
+    tamis_event_destroy(&other);
+    tamis_context_destroy(&second);
+    tamis_event_destroy(&from);
+    tamis_event_destroy(&to);
+}
+
 static void test_buffers(void **state) {
     test_world *w = *state;
     tamis_buffer *buffer = NULL;
@@ -53,6 +80,7 @@ static void test_buffers(void **state) {
     assert_int_equal(tamis_event_wait(NULL), TAMIS_E_ARGUMENT);
     OK(tamis_event_record(w->context, &event, &test_error));
     OK(tamis_event_wait(event));
+    test_elapsed(w, event);
     tamis_event_destroy(&event);
     tamis_event_destroy(&event);
     tamis_event_destroy(NULL);
@@ -483,6 +511,9 @@ static void test_reserved(void **state) {
     structs s = good;
     s.cache.reserved32 = 7;
     FAILS(create_cache(w, &s), TAMIS_E_ARGUMENT, "reserved32 of tamis_cache_params is 7");
+    s = good;
+    s.plan.reserved32 = 7;
+    FAILS(create_plan(w, &s), TAMIS_E_ARGUMENT, "reserved32 of tamis_plan_params is 7");
     s = good;
     s.context.reserved32 = 7;
     FAILS(open_context(w, &s), TAMIS_E_ARGUMENT, "reserved32 of tamis_context_params is 7");

@@ -476,6 +476,59 @@ static void test_times(void **state) {
     }
 }
 
+/* A decode row behind 64 tokens under a selection of two pages. */
+static void run_quest(int separate, float *out, tamis_plan_counters *counters,
+                      tamis_plan_times *times, bool *on_cuda) {
+    tamis_cache_params shape = test_shape();
+    tamis_plan_params plan = {.selection = {.kind = TAMIS_SELECT_QUEST, .budget = 32},
+                              .max_rows = 64,
+                              .max_context = 128,
+                              .timing = 1,
+                              .separate = separate};
+    test_world w;
+    shape.page_size = 16;
+    test_open(&w, &shape, &plan);
+    tamis_sequence id = add(&w);
+    const tamis_step step = {.sequences = &id, .count = 1};
+    tamis_rows q = {.buffer = w.q}, to = {.buffer = w.out};
+    OK(test_append(&w, id, tokens, 64));
+    for (uint32_t i = 0; i < 4 * 64; i++)
+        w.host[i] = test_value(i, 1, 0, i % 64);
+    OK(tamis_buffer_write(w.q, 0, w.host, 4 * 64 * sizeof *out));
+    OK(tamis_plan_step_begin(w.plan, &step, &test_error));
+    for (uint32_t layer = 0; layer < 2; layer++) {
+        test_write(&w, layer, tokens + 64, 1);
+        OK(tamis_plan_attend(w.plan, layer, &q, &to, &test_error));
+    }
+    OK(tamis_plan_step_end(w.plan, &test_error));
+    OK(tamis_buffer_read(w.out, 0, out, 4 * 64 * sizeof *out));
+    tamis_plan_get_counters(w.plan, counters);
+    tamis_plan_get_times(w.plan, times);
+    *on_cuda = strcmp(tamis_context_device(w.context)->backend, "cuda") == 0;
+    test_close(&w);
+}
+
+/* Score, select and attend one by one where the device has them in fewer launches: the same rows,
+ * a time of each. In two launches each has its time, too. */
+static void test_separate(void **state) {
+    (void)state;
+    float fused[4 * 64], apart[4 * 64];
+    tamis_plan_counters counters;
+    tamis_plan_times times;
+    bool on_cuda;
+    run_quest(0, fused, &counters, &times, &on_cuda);
+    assert_int_equal(counters.rows_selected, 2);
+    assert_int_equal(times.fused_us > 0, counters.rows_fused > 0);
+    assert_true(times.fused_select_us <= times.fused_us);
+    if (on_cuda) assert_true(counters.rows_fused == 2 && times.fused_select_us > 0);
+    run_quest(1, apart, &counters, &times, &on_cuda);
+    assert_true(counters.rows_selected == 2 && counters.rows_fused == 0);
+    assert_true(times.score_us > 0 && times.select_us > 0 && times.attend_us > 0);
+    assert_true(times.fused_us == 0 && times.fused_select_us == 0);
+    for (uint32_t i = 0; i < 4 * 64; i++)
+        assert_true(fabsf(apart[i] - fused[i]) < 1e-4f);
+}
+
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_begin_arguments), cmocka_unit_test(test_states),
@@ -483,7 +536,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_copy_on_write),   cmocka_unit_test(test_truncated_fork),
         cmocka_unit_test(test_cancel),          cmocka_unit_test(test_long_read),
         cmocka_unit_test(test_long_upload),     cmocka_unit_test(test_wide_products),
-        cmocka_unit_test(test_times),
+        cmocka_unit_test(test_times),           cmocka_unit_test(test_separate),
     };
     int skip = test_begin(argc, argv);
     return skip ? skip : cmocka_run_group_tests(tests, NULL, NULL);

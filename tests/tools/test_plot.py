@@ -91,15 +91,18 @@ def gpu_check(device='a GPU', on_device=True):
             us = 2 + batch * context / 1000
             for select, budget in (('full', context), ('quest', 512), ('quest', 2048)):
                 time = us if select == 'full' else 2 + us / 16 + batch * budget / 1000
-                results.append({**common(batch, context), 'backend': 'cuda', 'pages': 'ordered',
+                results.append({**common(batch, context), 'backend': 'cuda', 'pages': 'ordered', 'dtype': 'f16',
                                 'select': select, 'budget': budget, 'total_us': time + 3,
                                 'graph_us': time if on_device else None})
             results.append({**results[-1], 'backend': 'opencl'})
-            peers.append({'peer': 'sdpa', **common(batch, context), 'total_us': 1.2 * us + 9,
+            results.append({**results[-2], 'select': 'quest-apart'})
+            results.append({**results[-3], 'dtype': 'bf16'})
+            results.append({**results[-6], 'total_us': 1.0})  # full in another stage
+            peers.append({'peer': 'sdpa-flash', **common(batch, context), 'total_us': 1.2 * us + 9,
                           'graph_us': 1.2 * us})
     return {'tool': 'gpu_check', 'results': results, 'peers': peers,
             'header': {'device': device, 'device_id': 'cuda:0', 'driver': 'CUDA 13.0',
-                       'date': '2026-11-21T00:00:00Z', 'commit': '1234567', 'quick': False}}
+                       'date': '2026-11-21T00:00:00Z', 'commit': '1234567', 'dry_run': False}}
 
 
 KINDS = ['streaming', 'h2o', 'h2o+rerank', 'tova', 'snapkv', 'pyramidkv', 'adakv', 'criticalkv',
@@ -253,10 +256,11 @@ class Plots(unittest.TestCase):
             plot.read_gpu_check(points, plot.Fields(document, 'run'))
             return points.by_key
         by_key = points_of(gpu_check())
-        self.assertEqual(len(by_key), 6 * 4)  # nothing of OpenCL, nothing that failed
+        # Nothing of OpenCL, of another dtype, that failed, or that was measured again.
+        self.assertEqual(len(by_key), 6 * 4)
         run = 'a GPU', 'llama3-8b'
         self.assertEqual(by_key[run, 1, ('full', None), 4096], (4096 / 1000 + 5, 4096 / 1000 + 2))
-        self.assertEqual(by_key[run, 16, ('sdpa', None), 4096][1], 1.2 * (2 + 16 * 4096 / 1000))
+        self.assertEqual(by_key[run, 16, ('sdpa-flash', None), 4096][1], 1.2 * (2 + 16 * 4096 / 1000))
         alone = self.draw(self.out, self.write('a.json', gpu_check()))
         wall = self.draw(self.path('b'), self.write('b.json', gpu_check(on_device=False)))
         self.assertNotEqual(alone, wall)
@@ -268,15 +272,14 @@ class Plots(unittest.TestCase):
     def test_runs_on_gpus_that_are_not_whole(self):
         def changed(**header):
             return {**gpu_check(), 'header': {**gpu_check()['header'], **header}}
-        self.refuse('"header": "quick": true is not false', self.write('a.json',
-                                                                       changed(quick=True)))
+        self.refuse('"header": "dry_run": true is not false', self.write('a.json',
+                                                                       changed(dry_run=True)))
         self.refuse('no row of backend vulkan', self.write('a.json', changed(device_id='vulkan:0')))
         self.refuse_row(r'peers\[2\]: "graph_us" is missing', {
             **gpu_check(), 'peers': [{k: v for k, v in row.items() if k != 'graph_us'}
                                      for row in gpu_check()['peers']]})
-        last = {'backend': 'cuda', 'budget': 1024}
+        last = {'select': 'quest', 'budget': 1024}
         self.refuse_row('"total_us": 0 is not at least', gpu_check(), total_us=0, **last)
-        self.refuse_row('"select": "window" is neither', gpu_check(), select='window', **last)
         rows = gpu_check()['results']
         many = [{**rows[1], 'budget': 100 + i} for i in range(5)]
         self.refuse('5 budgets; colours are known for 4', self.write('a.json', {

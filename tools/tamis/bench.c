@@ -18,6 +18,7 @@ static const char *const page_orders[] = {"ordered", "shuffled", NULL};
 typedef struct bench_flags {
     const char *device, *json;
     uint32_t shape, dtype, page_size, pages, batch, layers, repeat, probe;
+    uint32_t apart;
     cli_list contexts, budgets, selections;
     cli_selection_flags selection;
 } bench_flags;
@@ -37,6 +38,8 @@ static const cli_option options[] = {
      CLI_SELECTIONS, offsetof(bench_flags, selections), 0, 0, NULL},
     {"--pages", "ORDER", "ordered, or shuffled: every lane's pages lie in random order", CLI_CHOICE,
      offsetof(bench_flags, pages), 0, 0, page_orders},
+    {"--apart", "", "quest also as NAME-apart: score, select and attend launched one by one",
+     CLI_FLAG, offsetof(bench_flags, apart), 0, 0, NULL},
     {"--batch", "N", "sequences of a step (default 1)", CLI_NUMBER, offsetof(bench_flags, batch), 1,
      256, NULL},
     {"--layers", "N", "layers in turn (default: enough that one pass reads 1 GiB)", CLI_NUMBER,
@@ -64,7 +67,9 @@ static const cli_command bench_command = {
     "Measures decode attention over a cache of random keys and values: full and each\n"
     "selection in turn, round after round, with the read bandwidth measured between rounds.\n"
     "A sample is the wall time of one attend of every layer, divided by the layers. Figures\n"
-    "are medians; ratios are taken inside each round. --pages shuffled fills the cache with\n"
+    "are medians; ratios are taken inside each round. Where the backend records graphs, the\n"
+    "JSON's graph_us is the device's own time of the same pass, replayed ten times in a row.\n"
+    "--pages shuffled fills the cache with\n"
     "one-page sequences, then lets the measured ones grow into their places as these are\n"
     "removed in random order.\n"
     "tamis bench decode and tamis bench throughput measure evictions; each has its own --help.",
@@ -90,25 +95,35 @@ static int parse(bench_flags *f, int argc, char *const *argv) {
     return CLI_USAGE;
 }
 
+static void name_arm(bench_arm *arm, uint32_t selection) {
+    snprintf(arm->select, sizeof(arm->select), "%s%s", cli_selection_name(selection),
+             arm->apart ? "-apart" : "");
+}
+
 /* The arms of every context: full, then each other selection with each budget. */
 static bool list_arms(const bench_flags *f, bench *run) {
     uint32_t page_size = run->params.page_size;
-    if (1 + f->selections.count * f->budgets.count > BENCH_ARMS_MAX) {
+    if (1 + (1 + f->apart) * f->selections.count * f->budgets.count > BENCH_ARMS_MAX) {
         cli_fail(bench_command.name, "--select and --budget: more than %d pairs",
-                 BENCH_ARMS_MAX - 1);
+                 (BENCH_ARMS_MAX - 1) / (int)(1 + f->apart));
         return false;
     }
     bench_arm *arm = &run->arms[run->n_arms++];
     tamis_selection_default(TAMIS_SELECT_FULL, &arm->selection);
-    arm->select = cli_selection_name(TAMIS_SELECT_FULL);
+    name_arm(arm, TAMIS_SELECT_FULL);
     for (uint32_t s = 0; s < f->selections.count; s++) {
         const uint32_t value = f->selections.values[s];
         for (uint32_t i = 0; i < f->budgets.count && value != TAMIS_SELECT_FULL; i++) {
             arm = &run->arms[run->n_arms++];
-            arm->select = cli_selection_name(value);
+            name_arm(arm, value);
             if (!cli_selection(bench_command.name, value, f->budgets.values[i], &f->selection,
                                page_size, &arm->selection))
                 return false;
+            if (!f->apart || arm->selection.kind != TAMIS_SELECT_QUEST) continue;
+            run->arms[run->n_arms] = *arm;
+            arm = &run->arms[run->n_arms++];
+            arm->apart = true;
+            name_arm(arm, value);
         }
     }
     return true;

@@ -36,10 +36,12 @@ typedef struct bench_params {
 /* One measured way of attending: full, or a selection with a budget. */
 typedef struct bench_arm {
     tamis_selection selection;
-    const char *select;           /* "quest" */
-    double total_us;              /* one attend of one layer, wall time, median of the samples */
-    double graph_us;              /* the same from a recorded graph, median; 0: none is recorded */
-    double gb_per_s;              /* K, V and bounds read, over total_us */
+    bool apart;      /* score, select and attend launched one by one */
+    char select[32]; /* "quest", "quest-apart" */
+    double total_us; /* one attend of one layer, wall time, median of the samples */
+    double graph_us; /* the same on the device's clock, from a graph replayed back to back, median;
+                        0: none is recorded */
+    double gb_per_s; /* K, V and bounds read, over total_us */
     double share_of_read;         /* of the read bandwidth around each sample, median */
     double share_of_copy;         /* of the run's copy bandwidth */
     double speedup_over_full;     /* over the full sample of the same round, median */
@@ -48,6 +50,8 @@ typedef struct bench_arm {
 } bench_arm;
 
 #define BENCH_ARMS_MAX (1 + 2 * CLI_LIST_MAX)
+/* Launches of a graph in a row between two marks. */
+#define BENCH_GRAPH_REPLAYS 10u
 
 /* A cache filled with noise to `context - 1` tokens, so that a decode step sees `context`. */
 typedef struct bench {

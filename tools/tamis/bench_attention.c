@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define STAGE_PASSES 5u
-#define GRAPH_PASSES 5u
+#define STAGE_PASSES  5u /* at most */
+#define GRAPH_SAMPLES 5u /* at most */
 
 static tamis_status probe(const bench *b, double *gb_per_s, tamis_error *error) {
     return bench_read_bandwidth(b->device, b->params.probe, gb_per_s, error);
@@ -34,7 +34,22 @@ static tamis_status wall_clock(bench *b, tamis_plan *plan, double *us, tamis_err
     return status;
 }
 
-/* The same pass as one piece, recorded and launched once before. */
+/* One launch to warm up, then several in a row between two marks of the device. */
+static tamis_status time_replays(bench *b, tamis_graph *graph, double *us, tamis_error *error) {
+    tamis_event *from = NULL, *to = NULL;
+    tamis_status status = tamis_graph_launch(graph, error);
+    if (status == TAMIS_OK) status = tamis_event_record_timed(b->device, &from, error);
+    for (uint32_t i = 0; status == TAMIS_OK && i < BENCH_GRAPH_REPLAYS; i++)
+        status = tamis_graph_launch(graph, error);
+    if (status == TAMIS_OK) status = tamis_event_record_timed(b->device, &to, error);
+    if (status == TAMIS_OK) status = tamis_event_elapsed(from, to, us, error);
+    *us /= BENCH_GRAPH_REPLAYS;
+    tamis_event_destroy(&from);
+    tamis_event_destroy(&to);
+    return status;
+}
+
+/* The same pass as one piece, on the device's clock. */
 static tamis_status graph_clock(bench *b, tamis_plan *plan, double *us, tamis_error *error) {
     tamis_graph *graph = NULL;
     tamis_status status = tamis_graph_begin(b->device, error);
@@ -42,12 +57,7 @@ static tamis_status graph_clock(bench *b, tamis_plan *plan, double *us, tamis_er
     status = attend_layers(b, plan, error);
     const tamis_status ended = tamis_graph_end(b->device, &graph, status ? NULL : error);
     if (status == TAMIS_OK) status = ended;
-    for (int i = 0; status == TAMIS_OK && i < 2; i++) {
-        double start = cli_seconds();
-        status = tamis_graph_launch(graph, error);
-        if (status == TAMIS_OK) status = tamis_context_wait(b->device, error);
-        *us = (cli_seconds() - start) * 1e6;
-    }
+    if (status == TAMIS_OK) status = time_replays(b, graph, us, error);
     tamis_graph_destroy(&graph);
     return status;
 }
@@ -78,13 +88,15 @@ static tamis_plan_params plan_params(const bench *b, const bench_arm *arm, int t
                                .max_sequences = b->params.batch,
                                .max_rows = b->params.batch,
                                .max_context = b->context,
-                               .timing = timing};
+                               .timing = timing,
+                               .separate = arm->apart};
 }
 
 /* What one layer of one step takes by stages. Stages are waited for here, so their sum exceeds the
  * total of the samples. */
 static tamis_status measure_stages(bench *b, bench_arm *arm, tamis_error *error) {
     const tamis_plan_params params = plan_params(b, arm, 1);
+    const uint32_t passes = b->params.repeat < STAGE_PASSES ? b->params.repeat : STAGE_PASSES;
     tamis_plan_times before, after;
     tamis_plan *plan = NULL;
     double us = 0;
@@ -92,16 +104,18 @@ static tamis_status measure_stages(bench *b, bench_arm *arm, tamis_error *error)
     if (status == TAMIS_OK) status = sample(b, plan, wall_clock, &us, error);
     if (status != TAMIS_OK) goto fail;
     tamis_plan_get_times(plan, &before);
-    for (uint32_t i = 0; status == TAMIS_OK && i < STAGE_PASSES; i++)
+    for (uint32_t i = 0; status == TAMIS_OK && i < passes; i++)
         status = sample(b, plan, wall_clock, &us, error);
     tamis_plan_get_times(plan, &after);
-    double n = (double)STAGE_PASSES * b->layers;
-    arm->stage_us = (tamis_plan_times){.write_us = (after.write_us - before.write_us) / n,
-                                       .bounds_us = (after.bounds_us - before.bounds_us) / n,
-                                       .score_us = (after.score_us - before.score_us) / n,
-                                       .select_us = (after.select_us - before.select_us) / n,
-                                       .attend_us = (after.attend_us - before.attend_us) / n,
-                                       .fused_us = (after.fused_us - before.fused_us) / n};
+    double n = (double)passes * b->layers;
+    arm->stage_us =
+        (tamis_plan_times){.write_us = (after.write_us - before.write_us) / n,
+                           .bounds_us = (after.bounds_us - before.bounds_us) / n,
+                           .score_us = (after.score_us - before.score_us) / n,
+                           .select_us = (after.select_us - before.select_us) / n,
+                           .attend_us = (after.attend_us - before.attend_us) / n,
+                           .fused_us = (after.fused_us - before.fused_us) / n,
+                           .fused_select_us = (after.fused_select_us - before.fused_select_us) / n};
 fail:
     tamis_plan_destroy(&plan);
     return status;
@@ -132,13 +146,14 @@ static tamis_status take_samples(bench *b, samples *s, tamis_error *error) {
 
 /* After the rounds, which give the wall times of single launches. */
 static tamis_status take_graph_samples(bench *b, const samples *s, tamis_error *error) {
+    const uint32_t count = b->params.repeat < GRAPH_SAMPLES ? b->params.repeat : GRAPH_SAMPLES;
     tamis_status status = TAMIS_OK;
     for (uint32_t a = 0; status == TAMIS_OK && a < b->n_arms; a++) {
-        double us[GRAPH_PASSES];
+        double us[GRAPH_SAMPLES];
         if (b->arms[a].selection.kind == TAMIS_SELECT_RANDOM) continue; /* scores from the host */
-        for (uint32_t i = 0; status == TAMIS_OK && i < GRAPH_PASSES; i++)
+        for (uint32_t i = 0; status == TAMIS_OK && i < count; i++)
             status = sample(b, s->plans[a], graph_clock, &us[i], error);
-        if (status == TAMIS_OK) b->arms[a].graph_us = bench_median(us, GRAPH_PASSES);
+        if (status == TAMIS_OK) b->arms[a].graph_us = bench_median(us, count);
     }
     return status;
 }

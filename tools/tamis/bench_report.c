@@ -26,8 +26,13 @@ static void add_stages(cli_table *table, const tamis_plan_times *us) {
     const struct {
         const char *name;
         double us;
-    } stages[] = {{"write", us->write_us},   {"bounds", us->bounds_us}, {"score", us->score_us},
-                  {"select", us->select_us}, {"attend", us->attend_us}, {"fused", us->fused_us}};
+    } stages[] = {{"write", us->write_us},
+                  {"bounds", us->bounds_us},
+                  {"score", us->score_us},
+                  {"select", us->select_us},
+                  {"attend", us->attend_us},
+                  {"fused", us->fused_us},
+                  {"of it select", us->fused_select_us}};
     char text[256] = "";
     size_t used = 0;
     for (size_t i = 0; i < sizeof(stages) / sizeof(stages[0]); i++)
@@ -101,7 +106,8 @@ static bool add_stage_us(cJSON *row, const tamis_plan_times *us) {
            cJSON_AddNumberToObject(stages, "score", us->score_us) != NULL &&
            cJSON_AddNumberToObject(stages, "select", us->select_us) != NULL &&
            cJSON_AddNumberToObject(stages, "attend", us->attend_us) != NULL &&
-           cJSON_AddNumberToObject(stages, "fused", us->fused_us) != NULL;
+           cJSON_AddNumberToObject(stages, "fused", us->fused_us) != NULL &&
+           cJSON_AddNumberToObject(stages, "fused_select", us->fused_select_us) != NULL;
 }
 
 static bool add_counters(cJSON *row, const tamis_plan_counters *c) {
@@ -149,7 +155,9 @@ static bool add_result(cJSON *results, const bench *b, const bench_arm *arm) {
            cJSON_AddNumberToObject(row, "budget", full ? b->context : arm->selection.budget) &&
            cJSON_AddStringToObject(row, "pages", pages_name(b)) != NULL &&
            cJSON_AddNumberToObject(row, "total_us", arm->total_us) != NULL &&
-           add_measured(row, "graph_us", arm->graph_us) && add_stage_us(row, &arm->stage_us) &&
+           add_measured(row, "graph_us", arm->graph_us) &&
+           add_measured(row, "graph_replays", arm->graph_us > 0 ? BENCH_GRAPH_REPLAYS : 0) &&
+           add_stage_us(row, &arm->stage_us) &&
            cJSON_AddNumberToObject(row, "gb_per_s", arm->gb_per_s) != NULL &&
            cJSON_AddNumberToObject(row, "share_of_read", arm->share_of_read) != NULL &&
            cJSON_AddNumberToObject(row, "share_of_copy", arm->share_of_copy) != NULL &&

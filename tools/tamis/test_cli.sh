@@ -207,7 +207,7 @@ check_run_eviction
 # JSON: whole, or not at all.
 expect 0 '' "${small[@]}" --select quest,window --json "$work/out.json"
 for word in header device driver version threads read_gb_per_s results shape context dtype select \
-    budget batch layers pages total_us graph_us stage_us gb_per_s share_of_read \
+    budget batch layers pages total_us graph_us graph_replays stage_us fused_select gb_per_s share_of_read \
     share_of_copy copy_gb_per_s speedup_over_full counters; do
     grep -q "\"$word\":" "$work/out.json" || fail "out.json lacks $word"
 done
@@ -230,6 +230,8 @@ succeeds '^ *192 +full ' "${small[@]}" --select full,window
 [ "$(grep -cE '^ *192 +full ' "$work/out")" -eq 1 ] || fail 'bench --select full: measured twice'
 succeeds '^ *192 +quest-paper +128 ' "${small[@]}" --select quest,quest-paper --json "$work/paper.json"
 grep -qE '"select":[[:space:]]*"quest-paper"' "$work/paper.json" || fail 'paper.json lacks quest-paper'
+succeeds '^ *192 +quest-apart +128 .* score .* select .* attend ' "${small[@]}" --select quest,window --apart
+grep -qE '^ *192 +(full|window)-apart' "$work/out" && fail 'bench --apart: of what is never fused'
 expect 0 '' "${small[@]}" --pages shuffled --context 190 --batch 2 --dtype f32 --probe 1
 
 # What goes together.

@@ -43,8 +43,18 @@ typedef struct tamis_event tamis_event;
 /* Marks the queue's present end. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_event_record(tamis_context *context,
                                                            tamis_event **out, tamis_error *error);
+/* The same for tamis_event_elapsed. The first one may wait, and on OpenCL the device collects times
+ * from then on, which costs some of them. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_event_record_timed(tamis_context *context,
+                                                                 tamis_event **out,
+                                                                 tamis_error *error);
 /* Waits until all before the mark is done. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_event_wait(tamis_event *event);
+/* Device time from one timed mark to a later one of the same context, in microseconds; waits for it.
+ * Where an OpenCL driver gives no times it is the host's, around a wait for each mark. Errors:
+ * E_ARGUMENT (NULL; marks of two contexts, or not timed), E_DEVICE. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_event_elapsed(tamis_event *from, tamis_event *to,
+                                                            double *us, tamis_error *error);
 TAMIS_API void tamis_event_destroy(tamis_event **event);
 
 #ifdef __cplusplus

@@ -48,7 +48,11 @@ typedef struct tamis_plan_params {
      * `window` queries are remembered for as many sequences as a step may have, those that came
      * last. */
     tamis_eviction eviction;
-    uint64_t reserved[7]; /* 0, else E_ARGUMENT */
+    /* Nonzero: score, select and attend are launched one by one also where the device has them in
+     * one launch or two (rows_fused stays 0). To measure them; the same lists, rows within rounding. */
+    int separate;
+    uint32_t reserved32;  /* 0, as those that follow */
+    uint64_t reserved[6]; /* 0, else E_ARGUMENT */
 } tamis_plan_params;
 
 /* Takes workspace, builds every kernel the steps and evictions will need and launches each once,
@@ -224,7 +228,9 @@ typedef struct tamis_plan_times {
     double write_us, bounds_us, score_us, select_us, attend_us, fused_us;
     /* Evicting: what steps add to observe and replace, and tamis_plan_evict as a whole. */
     double observe_us, replace_us, evict_us;
-    double reserved[5];
+    /* Of fused_us what it takes to score and to select; 0 where one launch does all. */
+    double fused_select_us;
+    double reserved[4];
 } tamis_plan_times;
 TAMIS_API void tamis_plan_get_times(const tamis_plan *plan, tamis_plan_times *out);
 
