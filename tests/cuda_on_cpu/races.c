@@ -10,9 +10,9 @@
  *
  * A clock goes up with each barrier and fence of the running block, and each word has a mark of its
  * last write and of a read. What is not seen: of the blocks that read a word, all but the first one
- * where nothing orders them; of several blocks' writes to pieces of a word, all but the last one's;
- * pieces of a word within a block. A plain flag gives no order here, a volatile one neither, and no
- * block waits for another one. */
+ * where nothing orders them; of writes to pieces of a word, those behind which a barrier or another
+ * block's write came; pieces of a word within a block. A flag that is no atomic gives no order, and
+ * no block waits for another one. */
 #include "on_cpu.h"
 
 #include <stdio.h>
@@ -148,10 +148,12 @@ static inline void judge_word(const cpu_mark *m, const cpu_stamp *me, const hand
     if (kind != CPU_READ) judge(&m->read, CPU_READ, me, now, kind, at);
 }
 
-/* Joins the present access to one by the same block that stands there. */
-static inline void join(cpu_stamp *s, const cpu_stamp *me) {
+/* Joins the present access to those of the same block that stand there, if they are the thread's
+ * own or nothing orders them before it. */
+static inline void join(cpu_stamp *s, const cpu_stamp *me, const handed *now) {
     const cpu_stamp old = *s;
     *s = *me;
+    if ((old.many || old.thread != me->thread) && before(&old, now)) return;
     s->bytes |= old.bytes;
     s->pieces |= old.pieces;
     s->many = old.many;
@@ -164,16 +166,16 @@ static inline void join(cpu_stamp *s, const cpu_stamp *me) {
 static inline void keep_read(cpu_stamp *s, const cpu_stamp *me, const handed *now) {
     if (!is_of_launch(s))
         *s = *me;
-    else if (s->block == me->block && !before(s, now))
-        join(s, me);
-    else if (s->block == me->block ? s->bytes == me->bytes : order.n_found && ordered(s, now))
+    else if (s->block == me->block)
+        join(s, me, now);
+    else if (order.n_found && ordered(s, now))
         *s = *me;
 }
 
 /* Reads before it are in order with it, and need not be kept. */
-static inline void keep_write(cpu_mark *m, const cpu_stamp *me) {
+static inline void keep_write(cpu_mark *m, const cpu_stamp *me, const handed *now) {
     if (me->bytes != WHOLE && m->write.block == me->block && m->write.many != TICKET)
-        join(&m->write, me);
+        join(&m->write, me, now);
     else
         m->write = *me;
     if (me->bytes == WHOLE) m->read.block = 0;
@@ -204,7 +206,7 @@ void cpu_race_access(cpu_mark *marks, uintptr_t begin, uintptr_t at, size_t n, c
         if (kind == CPU_READ)
             keep_read(&m->read, &me, &now);
         else
-            keep_write(m, &me);
+            keep_write(m, &me, &now);
     }
 }
 

@@ -117,6 +117,20 @@ KERNEL(halves, 1, test_args) {
     ((uint16_t *)&*a.out)[blockIdx.x] = (uint16_t)blockIdx.x;
 }
 
+/* A half is the last thread's before the barrier, and the first one's behind it, who then needs no
+ * other for its ticket. n words, the ticket, the sum. */
+KERNEL(half_again, 64, test_args) {
+    uint16_t *half = (uint16_t *)(a.out + blockIdx.x);
+    if (threadIdx.x == 63) half[0] = half[1] = 7;
+    block_sync();
+    if (threadIdx.x > 0) return;
+    half[1] = (uint16_t)(half[1] - 6);
+    if (atomic_add_acq_rel(a.out + a.n, 1) < a.n - 1) return;
+    a.out[a.n] = a.out[a.n + 1] = 0;
+    for (uint32_t i = 0; i < a.n; i++)
+        a.out[a.n + 1] += a.out[i] >> 16;
+}
+
 KERNEL(add_one, 32, test_args) {
     FOR_EACH_ITEM(i, a.n) a.out[i] += 1;
 }

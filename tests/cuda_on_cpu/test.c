@@ -207,6 +207,8 @@ static void test_tickets(void **state) {
     assert_int_equal(out[13], 28);
     run_blocks("halves", 8, 1, out, 4);
     assert_int_equal(out[3], 7 << 16 | 6);
+    run_blocks("half_again", 8, 64, out, 10);
+    assert_int_equal(out[9], 8);
 }
 
 static void test_small_pieces(void **state) {
