@@ -12,11 +12,12 @@ struct norm_shared {
     float sums[THREADS / WARP];
 };
 
-/* Elements i, i + THREADS, ... of n; 0 beyond them. No branch stands between the loads. */
+/* Elements i, i + THREADS, ... of n; 0 beyond them. No branch stands between the loads; what is read
+ * in the place of those beyond is the thread's own, which nobody else writes to in place. */
 DEVICE void take(const float *from, uint32_t i, uint32_t n, float (&x)[AT_ONCE]) {
 #pragma unroll
     for (uint32_t j = 0; j < AT_ONCE; j++)
-        x[j] = from[min(i + j * THREADS, n - 1)];
+        x[j] = from[i + j * THREADS < n ? i + j * THREADS : i];
 #pragma unroll
     for (uint32_t j = 0; j < AT_ONCE; j++)
         x[j] = i + j * THREADS < n ? x[j] : 0.0f;

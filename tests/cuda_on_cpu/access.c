@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Checks of every access of a kernel: bounds and alignment in global memory, bounds and races in
- * shared memory. The compiler's instrumentation (-fsanitize=thread) calls us at each of them. */
+ * shared memory; races in global memory are in races.c. The compiler's instrumentation
+ * (-fsanitize=thread) calls us at each of them. */
 #include "on_cpu.h"
 
 #include <stdlib.h>
@@ -156,15 +157,18 @@ static _Noreturn void out_of_bounds(uintptr_t at, size_t n, cpu_access_kind kind
              (void *)at);
 }
 
-static void check_elsewhere(cpu_worker *w, uintptr_t at, size_t n, cpu_access_kind kind,
+/* Notes the allocation; false where constants are read, which nobody can write to. */
+static bool check_elsewhere(cpu_worker *w, uintptr_t at, size_t n, cpu_access_kind kind,
                             const void *where) {
     const cpu_allocation *a = cpu_allocation_find(at);
     if (a && !a->freed && at - a->begin + n <= a->bytes) {
         w->cached[at >> 14 & (CPU_CACHED - 1)].begin = a->begin;
         w->cached[at >> 14 & (CPU_CACHED - 1)].bytes = a->bytes;
-        return;
+        w->cached[at >> 14 & (CPU_CACHED - 1)].marks =
+            w->launch->watched ? cpu_allocation_marks(at) : NULL;
+        return true;
     }
-    if (kind == CPU_READ && cpu_constant(at, n)) return;
+    if (kind == CPU_READ && cpu_constant(at, n)) return false;
     out_of_bounds(at, n, kind, where);
 }
 
@@ -182,8 +186,11 @@ void cpu_check(uintptr_t at, size_t n, cpu_access_kind kind, size_t align, const
                  n, (void *)at);
     const uintptr_t begin = w->cached[at >> 14 & (CPU_CACHED - 1)].begin;
     const uintptr_t bytes = w->cached[at >> 14 & (CPU_CACHED - 1)].bytes;
-    if (at >= begin && at - begin + n <= bytes) return;
-    check_elsewhere(w, at, n, kind, where);
+    const bool seen = at >= begin && at - begin + n <= bytes;
+    if (!seen && !check_elsewhere(w, at, n, kind, where)) return;
+    if (w->launch->watched && kind != CPU_ATOMIC)
+        cpu_race_access(w->cached[at >> 14 & (CPU_CACHED - 1)].marks,
+                        w->cached[at >> 14 & (CPU_CACHED - 1)].begin, at, n, kind, where);
 }
 
 /* ---- What kernels call ----------------------------------------------------------------------- */
@@ -198,17 +205,28 @@ void cpu_store(void *to, const void *from, size_t bytes) {
     memcpy(to, from, bytes);
 }
 
+static void check_atomic(uint32_t *p, bool acq_rel, const void *where) {
+    cpu_check((uintptr_t)p, 4, CPU_ATOMIC, 4, where);
+    cpu_race_atomic(p, acq_rel, where);
+}
+
 void cpu_thread_fence(void) {
+    cpu_race_fence();
     __atomic_thread_fence(__ATOMIC_SEQ_CST);
 }
 
 uint32_t cpu_atomic_add(uint32_t *p, uint32_t x) {
-    cpu_check((uintptr_t)p, 4, CPU_ATOMIC, 4, __builtin_return_address(0));
+    check_atomic(p, false, __builtin_return_address(0));
+    return __atomic_fetch_add(p, x, __ATOMIC_SEQ_CST);
+}
+
+uint32_t cpu_atomic_add_acq_rel(uint32_t *p, uint32_t x) {
+    check_atomic(p, true, __builtin_return_address(0));
     return __atomic_fetch_add(p, x, __ATOMIC_SEQ_CST);
 }
 
 uint32_t cpu_atomic_max(uint32_t *p, uint32_t x) {
-    cpu_check((uintptr_t)p, 4, CPU_ATOMIC, 4, __builtin_return_address(0));
+    check_atomic(p, false, __builtin_return_address(0));
     uint32_t old = __atomic_load_n(p, __ATOMIC_SEQ_CST);
     while (old < x &&
            !__atomic_compare_exchange_n(p, &old, x, false, __ATOMIC_SEQ_CST, __ATOMIC_SEQ_CST))

@@ -38,6 +38,7 @@ CPU_API void cpu_thread_fence(void);
 CPU_API uint32_t cpu_shuffle(uint32_t x, uint32_t lane, const char *file, int line);
 CPU_API uint32_t cpu_ballot(bool p, const char *file, int line);
 CPU_API uint32_t cpu_atomic_add(uint32_t *p, uint32_t x);
+CPU_API uint32_t cpu_atomic_add_acq_rel(uint32_t *p, uint32_t x);
 CPU_API uint32_t cpu_atomic_max(uint32_t *p, uint32_t x);
 /* Checked as one access of `bytes`, aligned to them; the other side is the thread's own. */
 CPU_API void cpu_load(void *to, const void *from, size_t bytes);

@@ -100,6 +100,9 @@ tms_cu_result cpu_wrong(tms_cu_result result, const char *format, ...) {
  *   CUDA_ON_CPU_MULTIPROCESSORS  4
  *   CUDA_ON_CPU_SHARED           KiB of a block: 227, and not more
  *   CUDA_ON_CPU_POOLS            1: stream-ordered allocation
+ *   CUDA_ON_CPU_RACES            1: races in global memory are looked for, and one worker runs all
+ *                                blocks in their order; 0: blocks run on all cores, unwatched
+ *   CUDA_ON_CPU_BACKWARDS        0; 1: of a launch the last block runs first
  *   CUDA_ON_CPU_LEAKS            "allowed": what is left behind does not end the process */
 static int setting(const char *name, int otherwise) {
     const char *value = getenv(name);
@@ -121,6 +124,14 @@ static bool runs_kernels(tms_cu_ordinal device) {
 uint32_t cpu_block_shared(void) {
     const unsigned bytes = (unsigned)setting("CUDA_ON_CPU_SHARED", CPU_BLOCK_SHARED >> 10) << 10;
     return bytes < CPU_BLOCK_SHARED ? bytes : CPU_BLOCK_SHARED;
+}
+
+bool cpu_races_wanted(void) {
+    return setting("CUDA_ON_CPU_RACES", 1) != 0;
+}
+
+bool cpu_backwards_wanted(void) {
+    return setting("CUDA_ON_CPU_BACKWARDS", 0) != 0;
 }
 
 tms_cu_result cuInit(unsigned flags) {

@@ -89,6 +89,7 @@ static void release(cpu_worker *w) {
     }
     w->arrived = 0;
     w->block_epoch++;
+    if (w->launch->watched) cpu_race_barrier();
 }
 
 void cpu_block_sync(const char *file, int line) {
@@ -152,6 +153,8 @@ static void block_prepare(cpu_worker *w, uint32_t threads) {
     w->static_begin = w->static_used = 0;
     w->current = NULL;
     w->failed = false;
+    w->other[0] = 0;
+    w->other_where = NULL;
     w->block_epoch++;
     w->block_serial++;
     w->n_warps = (threads + CPU_WARP - 1) / CPU_WARP;

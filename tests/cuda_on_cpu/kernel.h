@@ -137,6 +137,9 @@ DEVICE void thread_fence() {
 DEVICE uint32_t atomic_add(uint32_t *p, uint32_t x) {
     return cpu_atomic_add(p, x);
 }
+DEVICE uint32_t atomic_add_acq_rel(uint32_t *p, uint32_t x) {
+    return cpu_atomic_add_acq_rel(p, x);
+}
 DEVICE uint32_t atomic_max(uint32_t *p, uint32_t x) {
     return cpu_atomic_max(p, x);
 }

@@ -58,11 +58,13 @@ static void locate(const void *where, char *text, size_t capacity) {
 static void report(cpu_launch *launch, const cpu_worker *w) {
     pthread_mutex_lock(&pool.report);
     if (!atomic_load(&launch->failed)) {
-        char place[256];
+        char place[256], other[256];
         locate(w->where, place, sizeof place);
+        locate(w->other_where, other, sizeof other);
         const cpu_dim at = w->block_index;
-        fprintf(stderr, "cuda_on_cpu: %s: block (%u,%u,%u) thread %u: %s%s\n", launch->kernel->name,
-                at.x, at.y, at.z, w->failed_thread, w->message, place);
+        fprintf(stderr, "cuda_on_cpu: %s: block (%u,%u,%u) thread %u: %s%s%s%s\n",
+                launch->kernel->name, at.x, at.y, at.z, w->failed_thread, w->message, place,
+                w->other, other);
         launch->result = w->result;
         atomic_store(&launch->failed, true);
     }
@@ -81,11 +83,13 @@ static void run_blocks(cpu_launch *launch, unsigned index) {
     memset(w->cached, 0, sizeof w->cached);
     cpu_me = w;
     while (!atomic_load(&launch->failed)) {
-        const uint64_t i = atomic_fetch_add(&launch->next_block, 1);
+        uint64_t i = atomic_fetch_add(&launch->next_block, 1);
         if (i >= n) break;
+        if (launch->backwards) i = n - 1 - i;
         const uint64_t rest = i / launch->grid.x;
         const cpu_dim at = {(uint32_t)(i % launch->grid.x), (uint32_t)(rest % launch->grid.y),
                             (uint32_t)(rest / launch->grid.y)};
+        if (launch->watched) cpu_race_block((uint32_t)i);
         if (!cpu_block_run(w, at)) report(launch, w);
     }
     cpu_me = NULL;
@@ -120,7 +124,9 @@ static void start_helpers(void) {
 }
 
 bool cpu_launch_run(cpu_launch *launch) {
-    if ((uint64_t)launch->grid.x * launch->grid.y * launch->grid.z == 1) {
+    const uint64_t blocks = (uint64_t)launch->grid.x * launch->grid.y * launch->grid.z;
+    if (launch->watched) cpu_race_launch(launch, blocks);
+    if (blocks == 1 || launch->watched) {
         run_blocks(launch, 0);
         return !launch->failed;
     }

@@ -56,6 +56,22 @@ bool cpu_allocation_covers(uintptr_t at, size_t n) {
     return a && !a->freed && at - a->begin <= a->bytes && n <= a->bytes - (at - a->begin);
 }
 
+static size_t marks_bytes(const cpu_allocation *a) {
+    return (a->bytes + 3) / 4 * sizeof(cpu_mark);
+}
+
+cpu_mark *cpu_allocation_marks(uintptr_t at) {
+    cpu_allocation *a = &memory.list[cpu_allocation_find(at) - memory.list];
+    if (a->marks) return a->marks;
+    a->marks = mmap(NULL, marks_bytes(a), PROT_READ | PROT_WRITE,
+                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (a->marks == MAP_FAILED) {
+        fprintf(stderr, "cuda_on_cpu: no memory for the marks of %zu bytes\n", a->bytes);
+        abort();
+    }
+    return a->marks;
+}
+
 static bool room_for_one(void) {
     if (!memory.begin) {
         void *p =
@@ -84,7 +100,7 @@ static tms_cu_result allocate(tms_cu_address *address, size_t bytes) {
     if (bytes <= MOST_FILLED) memset((void *)at, 0xff, taken);
     memory.used += taken + PAGE;
     memory.live += bytes;
-    memory.list[memory.n++] = (cpu_allocation){at, bytes, false};
+    memory.list[memory.n++] = (cpu_allocation){at, bytes, false, NULL};
     *address = at;
     return TMS_CU_SUCCESS;
 }
@@ -100,6 +116,8 @@ tms_cu_result cpu_allocation_free(tms_cu_address at) {
                          (void *)at);
     cpu_allocation *a = &memory.list[cpu_allocation_find(at) - memory.list];
     const size_t taken = (a->bytes + PAGE - 1) / PAGE * PAGE;
+    if (a->marks) munmap(a->marks, marks_bytes(a));
+    a->marks = NULL;
     a->freed = true;
     memory.live -= a->bytes;
     mmap((void *)a->begin, taken, PROT_NONE,

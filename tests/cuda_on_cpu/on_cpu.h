@@ -51,6 +51,8 @@ typedef struct cpu_launch {
     cpu_dim grid, block;
     uint32_t shared; /* bytes of dynamic shared memory */
     const void *args;
+    bool watched;   /* races.c looks on: one worker runs all blocks */
+    bool backwards; /* the last block comes first */
     atomic_uint_fast64_t next_block;
     atomic_bool failed; /* the result and the report are those of the first failure */
     tms_cu_result result;
@@ -121,6 +123,21 @@ typedef struct cpu_word {
     uint32_t copying; /* serial number of the block whose asynchronous copy is on its way here */
 } cpu_word;
 
+/* An access to a word of global memory in a watched launch. */
+typedef struct cpu_stamp {
+    uint32_t block; /* counted over all watched launches, from 1 on */
+    uint32_t clock; /* of the block */
+    uint32_t where; /* the return address, from the kernel's entry on */
+    uint16_t thread;
+    uint8_t bytes : 4;  /* which of the word, a bit each */
+    uint8_t pieces : 1; /* not all of them by each of the threads */
+    uint8_t many;       /* 0: one thread, 1: lanes of one warp, 2: threads of several warps;
+                           3: the word has atomics, `clock` is the ticket's number */
+} cpu_stamp;
+typedef struct cpu_mark {
+    cpu_stamp write, read;
+} cpu_mark;
+
 #define CPU_ARENA_WORDS (CPU_ARENA_BYTES / 4)
 #define CPU_CACHED      64u
 typedef struct cpu_worker {
@@ -143,8 +160,11 @@ typedef struct cpu_worker {
     const void *where; /* return address of the failing access, or NULL */
     uint32_t failed_thread;
     char message[512];
+    char other[128]; /* of a race in global memory: who else, and where */
+    const void *other_where;
     struct {
         uintptr_t begin, bytes;
+        cpu_mark *marks;  /* of the allocation, in a watched launch */
     } cached[CPU_CACHED]; /* allocations hit lately */
     cpu_warp warps[CPU_MAX_WARPS];
     cpu_fiber fibers[CPU_MAX_THREADS];
@@ -167,7 +187,18 @@ void cpu_wait(cpu_worker *w);
 
 /* access.c: an access of `n` bytes by the running thread; does not return if it is wrong. */
 void cpu_check(uintptr_t at, size_t n, cpu_access_kind kind, size_t align, const void *where);
-void cpu_copies_end(cpu_worker *w, const cpu_fiber *f);
+
+/* races.c, for watched launches. `blocks`: of the grid; `index`: of the block in it. */
+void cpu_race_launch(const cpu_launch *launch, uint64_t blocks);
+void cpu_race_block(uint32_t index);
+void cpu_race_barrier(void);
+void cpu_race_warp_barrier(uint32_t warp);
+/* Within an allocation, whose marks and begin are given. */
+void cpu_race_access(cpu_mark *marks, uintptr_t begin, uintptr_t at, size_t n, cpu_access_kind kind,
+                     const void *where);
+/* These two look whether the launch is watched. The atomic is still to come. */
+void cpu_race_fence(void);
+void cpu_race_atomic(uint32_t *p, bool acq_rel, const void *where);
 
 /* ---- Memory ---------------------------------------------------------------------------------- */
 
@@ -175,6 +206,7 @@ typedef struct cpu_allocation {
     uintptr_t begin;
     size_t bytes;
     bool freed;
+    cpu_mark *marks; /* one a word; NULL before a watched launch comes to it */
 } cpu_allocation;
 /* The last allocation that begins at or before `at`, freed or not; NULL: none. */
 const cpu_allocation *cpu_allocation_find(uintptr_t at);
@@ -183,6 +215,8 @@ const cpu_allocation *cpu_allocation_after(uintptr_t at);
 /* Whether [at, at + n) lies in one live allocation. */
 bool cpu_allocation_covers(uintptr_t at, size_t n);
 tms_cu_result cpu_allocation_free(tms_cu_address at);
+/* The marks of the live allocation that holds `at`. */
+cpu_mark *cpu_allocation_marks(uintptr_t at);
 bool cpu_pinned(const void *host, size_t bytes);
 void cpu_memory_reset(void);
 size_t cpu_memory_alive(void);
@@ -266,6 +300,9 @@ tms_cu_result cpu_dead(void);
 bool cpu_is_device(tms_cu_ordinal device);
 /* Most bytes of shared memory of a block, on the present device. */
 uint32_t cpu_block_shared(void);
+/* What the environment asks for: watched launches, and blocks in backward order. */
+bool cpu_races_wanted(void);
+bool cpu_backwards_wanted(void);
 /* A line on stderr about a wrong call. */
 tms_cu_result cpu_wrong(tms_cu_result result, const char *format, ...)
     __attribute__((format(printf, 2, 3)));

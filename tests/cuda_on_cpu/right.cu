@@ -74,10 +74,61 @@ KERNEL(last_block, 1, test_args) {
     a.out[blockIdx.x] = blockIdx.x + 1;
     thread_fence();
     if (atomic_add(a.out + a.n, 1) + 1 < a.n) return;
+    thread_fence();
     uint32_t sum = 0;
     for (uint32_t i = 0; i < a.n; i++)
         sum += a.out[i];
     a.out[a.n + 1] = sum;
+}
+
+/* The same by all threads of a block, and with one atomic in the place of fences. The sum comes at
+ * out[n * 64 + 1], behind the ticket. */
+KERNEL(last_adds, 64, test_args) {
+    SHARED(uint32_t, last);
+    uint32_t *ticket = a.out + a.n * 64;
+    a.out[blockIdx.x * 64 + threadIdx.x] = blockIdx.x;
+    block_sync();
+    if (threadIdx.x == 0) {
+        last = atomic_add_acq_rel(ticket, 1) == a.n - 1;
+        if (last) *ticket = 0;
+    }
+    block_sync();
+    for (uint32_t i = threadIdx.x; last && i < a.n * 64; i += 64)
+        atomic_add(ticket + 1, a.out[i]);
+}
+
+/* Blocks meet in pairs, then the last ones of the pairs meet. The last of all reads what it knows of
+ * by way of another block alone. n / 2 tickets, then one, then the sum. */
+KERNEL(two_meetings, 1, test_args) {
+    uint32_t *pair = a.out + a.n + blockIdx.x / 2, *all = a.out + a.n + a.n / 2;
+    uint32_t sum = 0;
+    a.out[blockIdx.x] = blockIdx.x;
+    if (atomic_add_acq_rel(pair, 1) == 0) return;
+    *pair = 0;
+    if (atomic_add_acq_rel(all, 1) < a.n / 2 - 1) return;
+    *all = 0;
+    for (uint32_t i = 0; i < a.n; i++)
+        sum += a.out[i];
+    all[1] = sum;
+}
+
+/* Two blocks write the halves of a word. */
+KERNEL(halves, 1, test_args) {
+    ((uint16_t *)&*a.out)[blockIdx.x] = (uint16_t)blockIdx.x;
+}
+
+/* A half is the last thread's before the barrier, and the first one's behind it, who then needs no
+ * other for its ticket. n words, the ticket, the sum. */
+KERNEL(half_again, 64, test_args) {
+    uint16_t *half = (uint16_t *)(a.out + blockIdx.x);
+    if (threadIdx.x == 63) half[0] = half[1] = 7;
+    block_sync();
+    if (threadIdx.x > 0) return;
+    half[1] = (uint16_t)(half[1] - 6);
+    if (atomic_add_acq_rel(a.out + a.n, 1) < a.n - 1) return;
+    a.out[a.n] = a.out[a.n + 1] = 0;
+    for (uint32_t i = 0; i < a.n; i++)
+        a.out[a.n + 1] += a.out[i] >> 16;
 }
 
 KERNEL(add_one, 32, test_args) {

@@ -117,7 +117,9 @@ static tms_cu_result run_launch(const cpu_command *c) {
                          .grid = c->launch.grid,
                          .block = c->launch.block,
                          .shared = c->launch.shared,
-                         .args = c->payload};
+                         .args = c->payload,
+                         .watched = cpu_races_wanted(),
+                         .backwards = cpu_backwards_wanted()};
     return cpu_launch_run(&launch) ? TMS_CU_SUCCESS : launch.result;
 }
 

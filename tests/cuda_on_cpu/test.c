@@ -168,8 +168,7 @@ static void test_multiply(void **state) {
     multiply("multiply_bf16", true);
 }
 
-static void test_last_block(void **state) {
-    (void)state;
+static void last_block(void) {
     uint32_t out[102];
     test_args args = {.out = take(sizeof out), .n = 100};
     OK(cuMemsetD32Async(args.out, 0, 102, stream));
@@ -177,6 +176,39 @@ static void test_last_block(void **state) {
     download(out, args.out, sizeof out);
     assert_int_equal(out[100], 100);
     assert_int_equal(out[101], 5050);
+}
+
+/* In order, and on all cores. */
+static void test_last_block(void **state) {
+    (void)state;
+    last_block();
+    setenv("CUDA_ON_CPU_RACES", "0", 1);
+    last_block();
+    unsetenv("CUDA_ON_CPU_RACES");
+}
+
+/* `words` of memory that begins as zeros, after a launch of n blocks. */
+static void run_blocks(const char *name, uint32_t n, unsigned threads, uint32_t *out,
+                       uint32_t words) {
+    test_args args = {.out = take(4 * words), .n = n};
+    OK(cuMemsetD32Async(args.out, 0, words, stream));
+    for (int i = 0; i < 2; i++) /* the first one puts its tickets back */
+        launch(right, name, n, threads, 0, args);
+    download(out, args.out, 4 * words);
+}
+
+static void test_tickets(void **state) {
+    (void)state;
+    uint32_t out[8 * 64 + 2];
+    run_blocks("last_adds", 8, 64, out, 8 * 64 + 2);
+    assert_int_equal(out[8 * 64], 0);
+    assert_int_equal(out[8 * 64 + 1], 2 * 64 * 28);
+    run_blocks("two_meetings", 8, 1, out, 14);
+    assert_int_equal(out[13], 28);
+    run_blocks("halves", 8, 1, out, 4);
+    assert_int_equal(out[3], 7 << 16 | 6);
+    run_blocks("half_again", 8, 64, out, 10);
+    assert_int_equal(out[9], 8);
 }
 
 static void test_small_pieces(void **state) {
@@ -522,6 +554,68 @@ static void test_bugs(void **state) {
         run_bug(&bugs[i]);
 }
 
+/* Bugs in global memory. What is said first depends on the order of blocks; that it is not. */
+static const struct {
+    const char *kernel;
+    unsigned threads;
+    const char *text, *with;
+} races[] = {
+    {"no_fence", 64, "race in global memory: read", "with the write by block ("},
+    {"no_fence_before", 64, "race in global memory: read", "with the write by block ("},
+    {"no_fence_behind", 64, "race in global memory: read", "with the write by block ("},
+    {"fence_of_another", 64, "race in global memory: read", "with the write by block ("},
+    {"no_barrier", 64, "race in global memory: read", "with the write by block ("},
+    {"reads_first", 64, "race in global memory: ", ", which nothing orders with the "},
+    {"not_put_back", 64, "ticket not put back: byte 2048 of an allocation of 8192 bytes is 8", ""},
+    {"relaxed", 64, "race in global memory: read", "with the write by block ("},
+    {"no_warp_barrier", 32, "race in global memory: read", "with the write by block ("},
+    {"two_writers", 64, "race in global memory: write", "with the write by block ("},
+    {"same_half", 64, "race in global memory: write of byte 2 of", "with the write by block ("},
+    {"reader_and_writer", 64, "race in global memory: write", "with the read by block ("},
+    {"counter_is_read", 64,
+     "race in global memory: atomic operation of byte 0 of an allocation of "
+     "8192 bytes",
+     "with the read by block ("},
+    {"block_race_global", 64, "race in global memory: write", "with the read by block ("},
+};
+
+/* Both accesses have their line, or the offset in the library where addr2line is missing. */
+static bool names_two_lines(void) {
+    const char *first = strstr(said, " [");
+    return first && strstr(first + 1, " [");
+}
+
+/* Two launches: a ticket that is not put back shows in the second one. */
+static void run_race(size_t index) {
+    const char *kernel = races[index].kernel;
+    begin(NULL);
+    test_args args = {.out = take(8192), .n = 8};
+    for (; args.wrong <= 1; args.wrong++) {
+        OK(cuMemsetD32Async(args.out, 0, 2048, stream));
+        for (int i = 0; i < 2; i++)
+            launch(wrong, kernel, args.n, races[index].threads, 0, args);
+        if (!args.wrong) OK(cuStreamSynchronize(stream));
+    }
+    listen();
+    const tms_cu_result result = cuStreamSynchronize(stream);
+    heard();
+    if (result != TMS_CU_LAUNCH_FAILED || !strstr(said, races[index].text) ||
+        !strstr(said, races[index].with) || !strstr(said, kernel) ||
+        (races[index].with[0] && !names_two_lines()))
+        fail_msg("%s: result %d, said: %s", kernel, result, said);
+    end(NULL);
+}
+
+static void test_races(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof races / sizeof *races; i++)
+        run_race(i);
+    setenv("CUDA_ON_CPU_BACKWARDS", "1", 1);
+    for (size_t i = 0; i < sizeof races / sizeof *races; i++)
+        run_race(i);
+    unsetenv("CUDA_ON_CPU_BACKWARDS");
+}
+
 static void test_use_after_free(void **state) {
     (void)state;
     const uint32_t in[16] = {0};
@@ -649,7 +743,8 @@ int main(int argc, char **argv) {
         CASE(test_launch_limits),    CASE(test_use_after_free),
         CASE(test_one_line),         CASE(test_copy_out_of_bounds),
         CASE(test_settings),         CASE(test_handles),
-        cmocka_unit_test(test_bugs), cmocka_unit_test(test_leaks),
+        cmocka_unit_test(test_bugs), cmocka_unit_test(test_races),
+        CASE(test_tickets),          cmocka_unit_test(test_leaks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -88,7 +88,10 @@ static void complete(cpu_worker *w, cpu_warp *warp, uint32_t lane) {
     const uint32_t index = (uint32_t)(warp - w->warps);
     warp->arrived = 0;
     warp->turn++;
-    if (warp->op == CPU_SYNC) warp->epoch++;
+    if (warp->op == CPU_SYNC) {
+        warp->epoch++;
+        if (w->launch->watched) cpu_race_warp_barrier(index);
+    }
     warp->ready = ~(1u << lane);
     w->ready_warps |= 1u << index;
 }

@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # Shows that the driver on the CPU catches broken CUDA kernels: a race in shared memory (a barrier
-# is missing), a barrier that not all threads reach, a read past the end; and the checker a wrong
-# index.
+# is missing), one in global memory (a ticket without order), a barrier that not all threads reach,
+# a read past the end; and the checker a wrong index.
 # Fails when a mutant survives or the unbroken kernels do not pass.
 # usage: mutants_cuda.sh <tamis-check> <root of the tree> <libcuda_on_cpu.so> <C++ compiler>
 set -u
@@ -24,10 +24,11 @@ build() {
     echo "cuda_on_cpu $1 $work/$1.so" >"$work/$1.fatbin"
 }
 
-# run <arguments of tamis-check>: on the kernels in $work.
+# run <arguments of tamis-check>: on the kernels in $work, and on so many multiprocessors that small
+# cases are split over several blocks.
 run() {
-    TAMIS_CUDA_DRIVER=$driver TAMIS_CUDA_KERNELS=$work "$check" --device cuda:0 --form base \
-        --list smoke "$@" >"$work/log" 2>&1
+    CUDA_ON_CPU_MULTIPROCESSORS=132 TAMIS_CUDA_DRIVER=$driver TAMIS_CUDA_KERNELS=$work "$check" \
+        --device cuda:0 --form base --list smoke "$@" >"$work/log" 2>&1
 }
 
 # mutant <what> <stem> <op> <sed script> <text that must appear>: the script must change the copy.
@@ -44,6 +45,8 @@ mutant() {
     echo "caught: $1: $(grep -m 1 "$5" "$work/log" | cut -c 1-170)"
 }
 
+# What a mutant runs beside itself: the images that lie by the driver.
+cp "$(dirname "$driver")"/kernels/*.fatbin "$work" || exit 2
 for stem in argmax embed; do
     cp "$root/cuda_kernels/$stem.cu" "$work/$stem.cu"
     build $stem
@@ -51,6 +54,10 @@ for stem in argmax embed; do
 done
 
 mutant "missing barrier in argmax.cu" argmax argmax '/block_sync();/d' "race"
+mutant "ticket without order in sparse_attend.cu" sparse_attend sparse_attend \
+    '1i #include "tests/cuda_on_cpu/calls.h"\
+#define cpu_thread_fence() (void)0\
+#define cpu_atomic_add_acq_rel cpu_atomic_add' "race in global memory"
 mutant "divergent barrier in argmax.cu" argmax argmax \
     's/^    block_sync();/    if (warp_id() == 3)\n        block_sync();\n    else\n        block_sync();/' \
     "divergent barrier"
