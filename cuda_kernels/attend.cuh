@@ -92,7 +92,7 @@ DEVICE float attend_power(float scale) {
 /* Capped; an infinite logit among the seen counts as NaN. */
 DEVICE float attend_logit(float dot, float soft_cap) {
     const float logit = soft_cap > 0.0f ? soft_cap * tanhf(dot / soft_cap) : dot;
-    return logit - logit == 0.0f ? logit : bits_to_float(0x7fc00000u);
+    return is_finite(logit) ? logit : bits_to_float(0x7fc00000u);
 }
 
 /* Where the logits of a row's query heads from the first-th of the group on go; NULL: nowhere. */

@@ -256,15 +256,15 @@ DEVICE void attend_keys(const attend_query<T, D, M> &q, attend_rows<D> (&s)[M], 
  * finite. */
 template <typename T, int D> DEVICE bool end_rows(attend_rows<D> &s) {
     s.total = quad_sum(s.total);
-    float check = s.total - s.total;
+    bool finite = is_finite(s.total);
 #pragma unroll
     for (uint32_t i = 0; i < D / 8; i++)
 #pragma unroll
         for (int j = 0; j < 2; j++) {
             s.sum[i][j] *= 1.0f / attend_parts<T>::WEIGHT_SCALE;
-            check += s.sum[i][j] - s.sum[i][j];
+            finite &= is_finite(s.sum[i][j]);
         }
-    return check == 0.0f;
+    return finite;
 }
 
 #endif

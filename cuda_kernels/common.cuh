@@ -86,6 +86,12 @@ template <typename T> DEVICE void store_8(const float (&x)[8], T *p) {
     store_16(p, a);
 }
 
+/* By bits: what makes machine code of PTX may contract x - x with the product that x is, and gives
+ * that product's rounding error in the place of 0. */
+DEVICE bool is_finite(float x) {
+    return (float_to_bits(x) & 0x7fffffffu) < 0x7f800000u;
+}
+
 /* ---- Warps and blocks ------------------------------------------------------------------------ */
 
 DEVICE uint32_t lane_id() {
@@ -157,8 +163,12 @@ DEVICE const T *key_row(const cu_kv &kv, int32_t page, uint32_t head, uint32_t s
 /* ---- Instances: X(C type, tag in names) and X(C type, tag, head dim) ------------------------- */
 
 #define FOR_EACH_TYPE(X) X(float, f32) X(f16, f16) X(bf16, bf16)
+#ifdef ONLY_DIM_128 /* for who looks at code that all dims share */
+#define FOR_EACH_DIM_OF(X, type, tag) X(type, tag, 128)
+#else
 #define FOR_EACH_DIM_OF(X, type, tag)                                                              \
     X(type, tag, 64) X(type, tag, 80) X(type, tag, 96) X(type, tag, 128) X(type, tag, 256)
+#endif
 #define FOR_EACH_TYPE_AND_DIM(X)                                                                   \
     FOR_EACH_DIM_OF(X, float, f32) FOR_EACH_DIM_OF(X, f16, f16) FOR_EACH_DIM_OF(X, bf16, bf16)
 

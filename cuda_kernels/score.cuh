@@ -73,10 +73,6 @@ template <typename T> DEVICE void unpack(const packed_8<T> &u, float (&x)[8]) {
 
 /* ---- Sums ------------------------------------------------------------------------------------ */
 
-DEVICE bool is_finite(float x) {
-    return (float_to_bits(x) & 0x7fffffffu) < 0x7f800000u;
-}
-
 DEVICE float short_sum(const float (&above)[8], const float (&below)[8], const float (&lo)[8],
                        const float (&hi)[8]) {
     float sum = 0.0f;
