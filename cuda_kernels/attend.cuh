@@ -141,7 +141,7 @@ DEVICE bool attend_row_of(const cu_attend_args &a, uint32_t &row) {
 template <int D, int G> struct alignas(16) attend_state { float sum[G][D], top[G], total[G]; };
 template <int D, int G> struct attend_block {
     attend_state<D, G> of[CU_ATTEND_WARPS]; /* of the chunk's splits */
-    uint32_t last;
+    uint32_t before;                        /* blocks of the row that were done before this one */
 };
 
 /* ---- One warp, plain ------------------------------------------------------------------------- */
@@ -402,15 +402,7 @@ DEVICE void attend_finish(const cu_attend_args &a, const attend_lane &l, const a
     }
     if (share.chunks == 1) return;
     uint32_t *ticket = a.tickets + (uint64_t)blockIdx.z * gridDim.y + blockIdx.y;
-    block_sync();
-    if (threadIdx.x == 0) {
-        thread_fence(); /* behind the barrier: for the whole block's writes, and reads to come */
-        b.last = atomic_add(ticket, 1) == share.chunks - 1;
-        thread_fence();
-        if (b.last) *ticket = 0;
-    }
-    block_sync();
-    if (!b.last) return;
+    if (!is_last_block(ticket, share.chunks, b.before)) return;
     for (uint32_t g = warp_id(); g < heads; g += CU_ATTEND_WARPS)
         attend_write_joined<D>(
             a, l, first + g, attend_join_states<D>(states + g * (D + 2), stride, 0, share.chunks));

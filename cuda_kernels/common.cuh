@@ -33,6 +33,8 @@
  *   popcount(x)                                  bits of a uint32_t that are set
  *   thread_fence()                               writes so far before writes to come, device wide
  *   atomic_add(p, x), atomic_max(p, x)           uint32_t, shared or global; the old value
+ *   atomic_add_acq_rel(p, x)                     the same in global memory, device wide in order:
+ *                                                writes so far before it, reads to come behind it
  *   load_16(p), store_16(p, u)                   a `vec16` (4 words) at once, p aligned to 16
  *   copy_async_16(to_shared, from, live)         16 bytes on their way, zeros if not live
  *   copy_async_commit()                          makes a batch of the copies since the last one
@@ -126,6 +128,22 @@ DEVICE float block_sum(float x, float *scratch, uint32_t n_warps) {
     for (uint32_t w = 1; w < n_warps; w++)
         sum += scratch[w];
     return sum;
+}
+
+/* Whether this block is the last of `blocks` that come here, all of them with `ticket`; it puts the
+ * ticket back to 0. What all of them wrote before may then be read. `before` is shared memory.
+ * One atomic of one thread is enough: in PTX's memory model causality order is transitive. A
+ * block's writes come before its first thread's addition by the barrier; that addition releases
+ * them at device scope, and the last block's, which reads what the others added, acquires them; the
+ * second barrier hands that on to its other threads. */
+DEVICE bool is_last_block(uint32_t *ticket, uint32_t blocks, uint32_t &before) {
+    block_sync();
+    if (threadIdx.x == 0) {
+        before = atomic_add_acq_rel(ticket, 1);
+        if (before == blocks - 1) *ticket = 0;
+    }
+    block_sync();
+    return before == blocks - 1;
 }
 
 /* A grid of blocks in x steps over n items. 64 bits: no count wraps. */

@@ -98,6 +98,14 @@ DEVICE uint32_t popcount(uint32_t x) {
 DEVICE uint32_t atomic_add(uint32_t *p, uint32_t x) {
     return atomicAdd(p, x);
 }
+DEVICE uint32_t atomic_add_acq_rel(uint32_t *p, uint32_t x) {
+    uint32_t old;
+    asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;"
+                 : "=r"(old)
+                 : "l"(__cvta_generic_to_global(p)), "r"(x)
+                 : "memory");
+    return old;
+}
 DEVICE uint32_t atomic_max(uint32_t *p, uint32_t x) {
     return atomicMax(p, x);
 }

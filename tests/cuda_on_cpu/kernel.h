@@ -137,6 +137,12 @@ DEVICE void thread_fence() {
 DEVICE uint32_t atomic_add(uint32_t *p, uint32_t x) {
     return cpu_atomic_add(p, x);
 }
+DEVICE uint32_t atomic_add_acq_rel(uint32_t *p, uint32_t x) {
+    cpu_thread_fence();
+    const uint32_t old = cpu_atomic_add(p, x);
+    cpu_thread_fence();
+    return old;
+}
 DEVICE uint32_t atomic_max(uint32_t *p, uint32_t x) {
     return cpu_atomic_max(p, x);
 }
