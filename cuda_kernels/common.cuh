@@ -16,11 +16,13 @@
 #else
 #include "tests/cuda_on_cpu/kernel.h"
 #endif
-/* Either gives, as functions but for the first five:
+/* Either gives, as functions but for the first six:
  *   KERNEL(name, threads, args) { ... a ... }    a kernel of at most `threads` threads a block;
  *                                                its arguments are the struct `a`
  *   KERNEL_WIDE(...)                             the same; it takes the registers that it needs,
  *                                                even if then only one block fits a multiprocessor
+ *   KERNEL_TWICE(...)                            the same; it takes no more registers than let two
+ *                                                blocks share a multiprocessor
  *   SHARED(type, name);                          the kernel's one piece of shared memory, a
  *                                                reference; not initialised, as on a GPU
  *   DYNAMIC_SHARED(type, name);                  a pointer to what the launch asked for, aligned to

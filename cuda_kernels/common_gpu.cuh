@@ -13,6 +13,9 @@
 #define KERNEL_WIDE(name, threads, args_type)                                                      \
     extern "C" __global__ void __launch_bounds__(threads, 1)                                       \
         name(const __grid_constant__ args_type a)
+#define KERNEL_TWICE(name, threads, args_type)                                                     \
+    extern "C" __global__ void __launch_bounds__(threads, 2)                                       \
+        name(const __grid_constant__ args_type a)
 #define SHARED(type, name) __shared__ type name
 #define DYNAMIC_SHARED(type, name)                                                                 \
     extern __shared__ __align__(16) unsigned char dynamic_shared_bytes[];                          \

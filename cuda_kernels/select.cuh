@@ -168,9 +168,10 @@ DEVICE void keep_keys(const float *scores, uint32_t n, uint32_t *kept) {
     }
 }
 
-/* The list of one (row, KV head); `kept` has room for a.cached keys. */
-DEVICE void select_of(const cu_select_args &a, uint64_t owner, select_shared &s, uint32_t *kept) {
-    const select_range r = range_of(a, (uint32_t)a.batch.visible[owner]);
+/* The list of one (row, KV head), which sees `seen` slots; `kept` has room for a.cached keys. */
+DEVICE void select_of(const cu_select_args &a, uint64_t owner, uint32_t seen, select_shared &s,
+                      uint32_t *kept) {
+    const select_range r = range_of(a, seen);
     const bool choice = a.scores && r.wanted > 0 && r.wanted < r.high - r.low;
     const select_keys keys = {choice ? a.scores + owner * a.stride : NULL, kept, r.low,
                               min(a.cached, r.high - r.low)};

@@ -20,9 +20,10 @@ static_assert(sizeof(score_select_shared) <= CU_SELECT_SHARED, "the host counts 
         const uint32_t blocks = a.score.blocks, row = blockIdx.x / blocks;                         \
         if (row >= a.score.batch.n_rows) return;                                                   \
         const uint32_t owner = row * a.score.batch.n_kv_heads + blockIdx.y;                        \
-        score_pages_of<type, dim>(a.score, row, blockIdx.y, blockIdx.x % blocks,                   \
+        const uint32_t seen = (uint32_t)a.score.batch.visible[owner];                              \
+        score_pages_of<type, dim>(a.score, row, blockIdx.y, seen, blockIdx.x % blocks,             \
                                   (float *)dynamic);                                               \
         if (is_last_block(a.tickets + owner, blocks, shared.before))                               \
-            select_of(a.select, owner, shared.select, dynamic);                                    \
+            select_of(a.select, owner, seen, shared.select, dynamic);                              \
     }
 FOR_EACH_TYPE_AND_DIM(SCORE_SELECT)

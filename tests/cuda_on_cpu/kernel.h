@@ -33,6 +33,7 @@ using std::min;
     }                                                                                              \
     static void name##_body(const args_type &a)
 #define KERNEL_WIDE                KERNEL
+#define KERNEL_TWICE               KERNEL
 #define SHARED(type, name)         type &name = *(type *)cpu_shared(sizeof(type), alignof(type))
 #define DYNAMIC_SHARED(type, name) type *const name = (type *)cpu_dynamic_shared()
 
