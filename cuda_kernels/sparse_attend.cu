@@ -14,7 +14,7 @@ static_assert(sizeof(score_select_shared) <= CU_SELECT_SHARED, "the host counts 
 
 /* Dynamic shared memory holds the queries, then the keys. */
 #define SCORE_SELECT(type, tag, dim)                                                               \
-    KERNEL(score_select_##tag##_d##dim, CU_SELECT_THREADS, cu_score_select_args) {                 \
+    KERNEL_TWICE(score_select_##tag##_d##dim, CU_SCORE_THREADS, cu_score_select_args) {            \
         SHARED(score_select_shared, shared);                                                       \
         DYNAMIC_SHARED(uint32_t, dynamic);                                                         \
         const uint32_t blocks = a.score.blocks, row = blockIdx.x / blocks;                         \

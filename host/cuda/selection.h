@@ -5,8 +5,8 @@
 
 #include "host/cuda/cuda.h"
 
-/* With as many blocks of `threads` a (row, KV head) as the device can use. */
-cu_score_args tms_cu_score_args(tms_cu_launch *l, const tms_score_pages *p, uint32_t threads);
+/* With as many blocks of CU_SCORE_THREADS a (row, KV head) as the device can use. */
+cu_score_args tms_cu_score_args(tms_cu_launch *l, const tms_score_pages *p);
 /* Bytes of dynamic shared memory. */
 uint32_t tms_cu_score_shared(const tms_score_pages *p);
 
