@@ -42,6 +42,7 @@ DEVICE attend_lane attend_lane_of(const cu_attend_args &a, uint32_t row, uint32_
     l.seen = (uint32_t)max(a.batch.visible[owner], 0);
     l.entries = (l.seen + a.kv.page_size - 1) >> a.kv.page_shift;
     if (a.lists.pages) {
+        grid_wait(); /* what writes lists may still be running; it writes nothing that is read above */
         l.list = a.lists.pages + owner * a.lists.capacity;
         l.entries = (uint32_t)max(a.lists.count[owner], 0);
     }

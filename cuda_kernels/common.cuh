@@ -34,6 +34,10 @@
  *   warp_ballot(p)                               bit i: p of lane i
  *   popcount(x)                                  bits of a uint32_t that are set
  *   thread_fence()                               writes so far before writes to come, device wide
+ *   grid_wait()                                  in a launch that began early: until the one before
+ *                                                it has ended and its writes are there; else nothing
+ *   grid_release()                               a launch behind that may begin early may begin once
+ *                                                all blocks have come here
  *   atomic_add(p, x), atomic_max(p, x)           uint32_t, shared or global; the old value
  *   atomic_add_acq_rel(p, x)                     the same in global memory, device wide in order:
  *                                                writes so far before it, reads to come behind it

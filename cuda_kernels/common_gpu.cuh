@@ -86,6 +86,17 @@ DEVICE void warp_sync() {
 DEVICE void thread_fence() {
     __threadfence();
 }
+/* Images for 9.0 have them; the host asks for early launches there alone. */
+DEVICE void grid_wait() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+DEVICE void grid_release() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
 template <typename T> DEVICE T shuffle(T x, uint32_t lane) {
     return __shfl_sync(ALL_LANES, x, (int)lane);
 }

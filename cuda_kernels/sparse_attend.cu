@@ -17,6 +17,7 @@ static_assert(sizeof(score_select_shared) <= CU_SELECT_SHARED, "the host counts 
     KERNEL_TWICE(score_select_##tag##_d##dim, CU_SCORE_THREADS, cu_score_select_args) {            \
         SHARED(score_select_shared, shared);                                                       \
         DYNAMIC_SHARED(uint32_t, dynamic);                                                         \
+        grid_release(); /* attend may take the places of blocks that are done */                   \
         const uint32_t blocks = a.score.blocks, row = blockIdx.x / blocks;                         \
         if (row >= a.score.batch.n_rows) return;                                                   \
         const uint32_t owner = row * a.score.batch.n_kv_heads + blockIdx.y;                        \

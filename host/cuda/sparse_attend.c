@@ -54,5 +54,5 @@ static tamis_status run_score_select(tms_device *dev, const tms_sparse_attend *p
 tamis_status tms_cu_sparse_attend(tms_device *dev, const tms_sparse_attend *p) {
     tamis_status status = check(dev, p);
     if (status == TAMIS_OK) status = run_score_select(dev, p);
-    return status == TAMIS_OK ? tms_cu_attend(dev, &p->attend) : status;
+    return status == TAMIS_OK ? tms_cu_attend_lists(dev, &p->attend) : status;
 }
