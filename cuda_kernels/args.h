@@ -145,7 +145,7 @@ typedef struct cu_mass_args {
     uint32_t rule, unused;
 } cu_mass_args;
 
-#define CU_SELECT_THREADS 512u
+#define CU_SELECT_THREADS 512u /* select alone; with scores a block has CU_SCORE_THREADS */
 #define CU_SELECT_SHARED  2048u /* bytes of static shared memory, at most */
 
 typedef struct cu_select_args {

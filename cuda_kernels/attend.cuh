@@ -42,6 +42,7 @@ DEVICE attend_lane attend_lane_of(const cu_attend_args &a, uint32_t row, uint32_
     l.seen = (uint32_t)max(a.batch.visible[owner], 0);
     l.entries = (l.seen + a.kv.page_size - 1) >> a.kv.page_shift;
     if (a.lists.pages) {
+        grid_wait(); /* what writes lists may still be running; it writes nothing that is read above */
         l.list = a.lists.pages + owner * a.lists.capacity;
         l.entries = (uint32_t)max(a.lists.count[owner], 0);
     }
@@ -92,7 +93,7 @@ DEVICE float attend_power(float scale) {
 /* Capped; an infinite logit among the seen counts as NaN. */
 DEVICE float attend_logit(float dot, float soft_cap) {
     const float logit = soft_cap > 0.0f ? soft_cap * tanhf(dot / soft_cap) : dot;
-    return logit - logit == 0.0f ? logit : bits_to_float(0x7fc00000u);
+    return is_finite(logit) ? logit : bits_to_float(0x7fc00000u);
 }
 
 /* Where the logits of a row's query heads from the first-th of the group on go; NULL: nowhere. */
@@ -141,7 +142,7 @@ DEVICE bool attend_row_of(const cu_attend_args &a, uint32_t &row) {
 template <int D, int G> struct alignas(16) attend_state { float sum[G][D], top[G], total[G]; };
 template <int D, int G> struct attend_block {
     attend_state<D, G> of[CU_ATTEND_WARPS]; /* of the chunk's splits */
-    uint32_t last;
+    uint32_t before;                        /* blocks of the row that were done before this one */
 };
 
 /* ---- One warp, plain ------------------------------------------------------------------------- */
@@ -341,38 +342,77 @@ DEVICE attend_result attend_join(const attend_block<D, G> &b, uint32_t splits, u
     return r;
 }
 
-/* The states `first` to `end` of one head, CU_ATTEND_CHUNKS at most, `stride` apart, by one warp: a
- * lane has a state's weight, and every 32nd channel of the result, whose top and total all lanes
- * have. A state that holds nothing leaves the same bits as one that is not there. */
-template <int D> struct attend_joined { float sum[(D + 31) / 32], top, total; };
-template <int D>
-DEVICE attend_joined<D> attend_join_states(const float *states, uint64_t stride, uint32_t first,
-                                           uint32_t end) {
-    const uint32_t lane = lane_id();
-    const bool live = first <= lane && lane < end;
-    const float *mine = states + (live ? lane : first) * stride + D;
-    const float its_top = live ? mine[0] : -INFINITY;
-    attend_joined<D> r = {};
-    r.top = warp_max(its_top);
-    const float weight = expf(its_top - attend_base(r.top));
-    r.total = warp_sum(live ? weight * mine[1] : 0.0f);
-#pragma unroll 4
-    for (uint32_t i = first; i < end; i++) {
-        const float its = shuffle(weight, i);
+/* A head's result in the lanes of WARPS warps, every 32nd channel each: sum i of warp w is of channel
+ * 32·(w + WARPS·i) + lane. All lanes have top and total. */
+template <int D, uint32_t WARPS = 1> struct attend_joined {
+    static constexpr uint32_t N = ((D + 31) / 32 + WARPS - 1) / WARPS;
+    float sum[N], top, total;
+
+    DEVICE static uint32_t channel(uint32_t i) {
+        return 32 * (WARPS == 1 ? i : warp_id() % WARPS + WARPS * i) + lane_id();
+    }
+};
+
+/* The states `first` to `end` of one head, CU_ATTEND_CHUNKS at most, `stride` apart; a lane has a
+ * state's weight. A state that holds nothing leaves the same bits as one that is not there. Many
+ * sums are on their way at once, the first while the weights are found. */
+template <int D, uint32_t WARPS = 1>
+DEVICE attend_joined<D, WARPS> attend_join_states(const float *states, uint64_t stride,
+                                                  uint32_t first, uint32_t end) {
+    typedef attend_joined<D, WARPS> joined;
+    constexpr uint32_t N = joined::N, AHEAD = N == 1 ? WARP : 64 / N;
+    const bool live = first <= lane_id() && lane_id() < end;
+    const float *mine = states + (live ? lane_id() : first) * stride + D;
+    const float its_top = live ? mine[0] : -INFINITY, its_total = live ? mine[1] : 0.0f;
+    joined r = {};
+    float weight = 0.0f;
+    for (uint32_t begin = first; begin < end; begin += AHEAD) {
+        float x[AHEAD][N];
 #pragma unroll
-        for (uint32_t j = 0; j < (D + 31) / 32; j++)
-            r.sum[j] = fmaf(its, states[i * stride + min(32 * j + lane, D - 1u)], r.sum[j]);
+        for (uint32_t u = 0; u < AHEAD; u++)
+#pragma unroll
+            for (uint32_t i = 0; i < N; i++)
+                x[u][i] = states[min(begin + u, end - 1) * stride + min(r.channel(i), D - 1u)];
+        if (begin == first) {
+            r.top = warp_max(its_top);
+            weight = expf(its_top - attend_base(r.top));
+            r.total = warp_sum(live ? weight * its_total : 0.0f);
+        }
+#pragma unroll
+        for (uint32_t u = 0; u < AHEAD; u++) {
+            const float its = shuffle(weight, (begin + u) % WARP);
+#pragma unroll
+            for (uint32_t i = 0; i < N; i++)
+                if (begin + u < end) r.sum[i] = fmaf(its, x[u][i], r.sum[i]);
+        }
     }
     return r;
 }
 
-template <int D>
+template <int D, uint32_t WARPS>
 DEVICE void attend_write_joined(const cu_attend_args &a, const attend_lane &l,
-                                uint32_t head_in_group, const attend_joined<D> &r) {
+                                uint32_t head_in_group, const attend_joined<D, WARPS> &r) {
 #pragma unroll
-    for (uint32_t j = 0; j < (D + 31) / 32; j++)
-        if (32 * j + lane_id() < D)
-            attend_write<D>(a, l, head_in_group, 32 * j + lane_id(), {r.sum[j], r.top, r.total});
+    for (uint32_t i = 0; i < r.N; i++)
+        if (r.channel(i) < D)
+            attend_write<D>(a, l, head_in_group, r.channel(i), {r.sum[i], r.top, r.total});
+}
+
+/* The chunks of `heads` heads, of which the states of the first stand at `states`, by a block: one
+ * or two heads take all of its warps, more a warp each. */
+template <int D, int G>
+DEVICE void attend_join_chunks(const cu_attend_args &a, const attend_lane &l, const float *states,
+                               uint64_t stride, uint32_t chunks, uint32_t first, uint32_t heads) {
+    if (heads <= 2) {
+        for (uint32_t g = 0; g < heads; g++)
+            attend_write_joined<D>(
+                a, l, first + g,
+                attend_join_states<D, CU_ATTEND_WARPS>(states + g * (D + 2), stride, 0, chunks));
+    } else if (G > 1) {
+        for (uint32_t g = warp_id(); g < heads; g += CU_ATTEND_WARPS)
+            attend_write_joined<D>(a, l, first + g,
+                                   attend_join_states<D>(states + g * (D + 2), stride, 0, chunks));
+    }
 }
 
 /* Of a block whose splits' states stand in `b`: heads first to first + heads of the group. A row of
@@ -402,18 +442,8 @@ DEVICE void attend_finish(const cu_attend_args &a, const attend_lane &l, const a
     }
     if (share.chunks == 1) return;
     uint32_t *ticket = a.tickets + (uint64_t)blockIdx.z * gridDim.y + blockIdx.y;
-    block_sync();
-    if (threadIdx.x == 0) {
-        thread_fence(); /* behind the barrier: for the whole block's writes, and reads to come */
-        b.last = atomic_add(ticket, 1) == share.chunks - 1;
-        thread_fence();
-        if (b.last) *ticket = 0;
-    }
-    block_sync();
-    if (!b.last) return;
-    for (uint32_t g = warp_id(); g < heads; g += CU_ATTEND_WARPS)
-        attend_write_joined<D>(
-            a, l, first + g, attend_join_states<D>(states + g * (D + 2), stride, 0, share.chunks));
+    if (!is_last_block(ticket, share.chunks, b.before)) return;
+    attend_join_chunks<D, G>(a, l, states, stride, share.chunks, first, heads);
 }
 
 #endif

@@ -109,13 +109,16 @@ DEVICE void begin_rows(attend_query<T, D, M> &query, int m, attend_rows<D> &s, c
     typedef attend_query<T, D, M> shape;
     const uint32_t column = lane_id() % 4 * 2;
     const float power = attend_power(scale);
-    float up = 1.0f;
+    float up = 1.0f, x[D / 4]; /* two by two; a caller's rows need not be aligned to both */
     s.back = scale / power;
+#pragma unroll
+    for (uint32_t i = 0; i < D / 4 && !shape::KEPT; i++)
+        x[i] = q ? power * q[i / 2 * 8 + column + i % 2] : 0.0f;
     if (!attend_parts<T>::THREE) {
         float largest = 0.0f;
 #pragma unroll
         for (uint32_t i = 0; i < D / 4; i++)
-            largest = fmaxf(largest, q ? fabsf(power * q[i / 2 * 8 + column + i % 2]) : 0.0f);
+            largest = fmaxf(largest, fabsf(x[i]));
         const uint32_t exponent = float_to_bits(quad_max(largest)) >> 23;
         const uint32_t raise = exponent == 255 ? 127 : min(127u + 127 + 14 - exponent, 253u);
         up = bits_to_float(raise << 23);
@@ -123,10 +126,12 @@ DEVICE void begin_rows(attend_query<T, D, M> &query, int m, attend_rows<D> &s, c
     }
 #pragma unroll
     for (uint32_t i = 0; i < D / 8; i++) {
-        const float x = q ? power * q[8 * i + column] : 0.0f;
-        const float y = q ? power * q[8 * i + column + 1] : 0.0f;
-        if (shape::KEPT && i % 8 == 0) warp_sync(); /* or registers hold all of q at once */
-        set_operand(query.x[i / 2], m, i % 2, x * up, y * up);
+        if (shape::KEPT) { /* or registers hold all of q at once */
+            if (i % 8 == 0) warp_sync();
+            x[2 * i] = q ? power * q[8 * i + column] : 0.0f;
+            x[2 * i + 1] = q ? power * q[8 * i + column + 1] : 0.0f;
+        }
+        set_operand(query.x[i / 2], m, i % 2, x[2 * i] * up, x[2 * i + 1] * up);
         if (shape::KEPT) query.thirds[i * WARP] = query.x[i / 2].third[i % 2 * 2];
     }
 #pragma unroll
@@ -256,15 +261,15 @@ DEVICE void attend_keys(const attend_query<T, D, M> &q, attend_rows<D> (&s)[M], 
  * finite. */
 template <typename T, int D> DEVICE bool end_rows(attend_rows<D> &s) {
     s.total = quad_sum(s.total);
-    float check = s.total - s.total;
+    bool finite = is_finite(s.total);
 #pragma unroll
     for (uint32_t i = 0; i < D / 8; i++)
 #pragma unroll
         for (int j = 0; j < 2; j++) {
             s.sum[i][j] *= 1.0f / attend_parts<T>::WEIGHT_SCALE;
-            check += s.sum[i][j] - s.sum[i][j];
+            finite &= is_finite(s.sum[i][j]);
         }
-    return check == 0.0f;
+    return finite;
 }
 
 #endif

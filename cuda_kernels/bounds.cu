@@ -96,10 +96,6 @@ DEVICE void std_of(const page_keys<T> &keys, const float (&mean)[8], float (&dev
         deviation[d] = sqrtf(deviation[d] / (float)keys.n);
 }
 
-DEVICE bool is_finite(float x) {
-    return fabsf(x) <= LARGEST_F32;
-}
-
 /* mean -/+ width·std; where both are finite, so are lo and hi in the cache's type. */
 template <typename T>
 DEVICE void around_mean(const page_keys<T> &keys, float width, float (&lo)[8], float (&hi)[8]) {

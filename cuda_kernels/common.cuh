@@ -16,11 +16,13 @@
 #else
 #include "tests/cuda_on_cpu/kernel.h"
 #endif
-/* Either gives, as functions but for the first five:
+/* Either gives, as functions but for the first six:
  *   KERNEL(name, threads, args) { ... a ... }    a kernel of at most `threads` threads a block;
  *                                                its arguments are the struct `a`
  *   KERNEL_WIDE(...)                             the same; it takes the registers that it needs,
  *                                                even if then only one block fits a multiprocessor
+ *   KERNEL_TWICE(...)                            the same; it takes no more registers than let two
+ *                                                blocks share a multiprocessor
  *   SHARED(type, name);                          the kernel's one piece of shared memory, a
  *                                                reference; not initialised, as on a GPU
  *   DYNAMIC_SHARED(type, name);                  a pointer to what the launch asked for, aligned to
@@ -32,7 +34,13 @@
  *   warp_ballot(p)                               bit i: p of lane i
  *   popcount(x)                                  bits of a uint32_t that are set
  *   thread_fence()                               writes so far before writes to come, device wide
+ *   grid_wait()                                  in a launch that began early: until the one before
+ *                                                it has ended and its writes are there; else nothing
+ *   grid_release()                               a launch behind that may begin early may begin once
+ *                                                all blocks have come here
  *   atomic_add(p, x), atomic_max(p, x)           uint32_t, shared or global; the old value
+ *   atomic_add_acq_rel(p, x)                     the same in global memory, device wide in order:
+ *                                                writes so far before it, reads to come behind it
  *   load_16(p), store_16(p, u)                   a `vec16` (4 words) at once, p aligned to 16
  *   copy_async_16(to_shared, from, live)         16 bytes on their way, zeros if not live
  *   copy_async_commit()                          makes a batch of the copies since the last one
@@ -86,6 +94,12 @@ template <typename T> DEVICE void store_8(const float (&x)[8], T *p) {
     store_16(p, a);
 }
 
+/* By bits: what makes machine code of PTX may contract x - x with the product that x is, and gives
+ * that product's rounding error in the place of 0. */
+DEVICE bool is_finite(float x) {
+    return (float_to_bits(x) & 0x7fffffffu) < 0x7f800000u;
+}
+
 /* ---- Warps and blocks ------------------------------------------------------------------------ */
 
 DEVICE uint32_t lane_id() {
@@ -120,6 +134,22 @@ DEVICE float block_sum(float x, float *scratch, uint32_t n_warps) {
     for (uint32_t w = 1; w < n_warps; w++)
         sum += scratch[w];
     return sum;
+}
+
+/* Whether this block is the last of `blocks` that come here, all of them with `ticket`; it puts the
+ * ticket back to 0. What all of them wrote before may then be read. `before` is shared memory.
+ * One atomic of one thread is enough: in PTX's memory model causality order is transitive. A
+ * block's writes come before its first thread's addition by the barrier; that addition releases
+ * them at device scope, and the last block's, which reads what the others added, acquires them; the
+ * second barrier hands that on to its other threads. */
+DEVICE bool is_last_block(uint32_t *ticket, uint32_t blocks, uint32_t &before) {
+    block_sync();
+    if (threadIdx.x == 0) {
+        before = atomic_add_acq_rel(ticket, 1);
+        if (before == blocks - 1) *ticket = 0;
+    }
+    block_sync();
+    return before == blocks - 1;
 }
 
 /* A grid of blocks in x steps over n items. 64 bits: no count wraps. */
@@ -157,8 +187,12 @@ DEVICE const T *key_row(const cu_kv &kv, int32_t page, uint32_t head, uint32_t s
 /* ---- Instances: X(C type, tag in names) and X(C type, tag, head dim) ------------------------- */
 
 #define FOR_EACH_TYPE(X) X(float, f32) X(f16, f16) X(bf16, bf16)
+#ifdef ONLY_DIM_128 /* for who looks at code that all dims share */
+#define FOR_EACH_DIM_OF(X, type, tag) X(type, tag, 128)
+#else
 #define FOR_EACH_DIM_OF(X, type, tag)                                                              \
     X(type, tag, 64) X(type, tag, 80) X(type, tag, 96) X(type, tag, 128) X(type, tag, 256)
+#endif
 #define FOR_EACH_TYPE_AND_DIM(X)                                                                   \
     FOR_EACH_DIM_OF(X, float, f32) FOR_EACH_DIM_OF(X, f16, f16) FOR_EACH_DIM_OF(X, bf16, bf16)
 

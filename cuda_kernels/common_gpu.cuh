@@ -13,6 +13,9 @@
 #define KERNEL_WIDE(name, threads, args_type)                                                      \
     extern "C" __global__ void __launch_bounds__(threads, 1)                                       \
         name(const __grid_constant__ args_type a)
+#define KERNEL_TWICE(name, threads, args_type)                                                     \
+    extern "C" __global__ void __launch_bounds__(threads, 2)                                       \
+        name(const __grid_constant__ args_type a)
 #define SHARED(type, name) __shared__ type name
 #define DYNAMIC_SHARED(type, name)                                                                 \
     extern __shared__ __align__(16) unsigned char dynamic_shared_bytes[];                          \
@@ -83,6 +86,17 @@ DEVICE void warp_sync() {
 DEVICE void thread_fence() {
     __threadfence();
 }
+/* Images for 9.0 have them; the host asks for early launches there alone. */
+DEVICE void grid_wait() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
+DEVICE void grid_release() {
+#if __CUDA_ARCH__ >= 900
+    asm volatile("griddepcontrol.launch_dependents;" ::: "memory");
+#endif
+}
 template <typename T> DEVICE T shuffle(T x, uint32_t lane) {
     return __shfl_sync(ALL_LANES, x, (int)lane);
 }
@@ -97,6 +111,14 @@ DEVICE uint32_t popcount(uint32_t x) {
 }
 DEVICE uint32_t atomic_add(uint32_t *p, uint32_t x) {
     return atomicAdd(p, x);
+}
+DEVICE uint32_t atomic_add_acq_rel(uint32_t *p, uint32_t x) {
+    uint32_t old;
+    asm volatile("atom.acq_rel.gpu.global.add.u32 %0, [%1], %2;"
+                 : "=r"(old)
+                 : "l"(__cvta_generic_to_global(p)), "r"(x)
+                 : "memory");
+    return old;
 }
 DEVICE uint32_t atomic_max(uint32_t *p, uint32_t x) {
     return atomicMax(p, x);

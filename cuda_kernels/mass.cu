@@ -36,7 +36,7 @@ DEVICE float rescaled(const log_sum &s, float top) {
 /* As in attend; NaN unless it is finite. */
 DEVICE float logit_of(const cu_mass_args &a, float dot) {
     if (a.soft_cap > 0.0f) dot = a.soft_cap * tanhf(dot / a.soft_cap);
-    return (float_to_bits(dot) & 0x7fffffffu) < 0x7f800000u ? dot : NAN;
+    return is_finite(dot) ? dot : NAN;
 }
 
 /* ln Σ exp(logit) of the first `slots` slots of a page, by a warp; every lane gets it. `x` is

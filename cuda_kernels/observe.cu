@@ -24,10 +24,6 @@ DEVICE float join_rows(const cu_observe_args &a, float joined, float x) {
 DEVICE float weight_of(float logit, float lse) {
     return expf(logit - (lse == -INFINITY ? INFINITY : lse));
 }
-DEVICE bool is_finite(float x) {
-    return (float_to_bits(x) & 0x7fffffffu) < 0x7f800000u;
-}
-
 /* What rows give, and what its sums round off, however many there are. */
 typedef struct running {
     float value, lost;

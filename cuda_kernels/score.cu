@@ -6,10 +6,11 @@
 #include "score.cuh"
 
 #define SCORE_PAGES(type, tag, dim)                                                                \
-    KERNEL(score_pages_##tag##_d##dim, CU_SCORE_THREADS, cu_score_args) {                          \
+    KERNEL_TWICE(score_pages_##tag##_d##dim, CU_SCORE_THREADS, cu_score_args) {                    \
         DYNAMIC_SHARED(float, shared);                                                             \
         const uint32_t row = blockIdx.x / a.blocks;                                                \
         if (row >= a.batch.n_rows) return;                                                         \
-        score_pages_of<type, dim>(a, row, blockIdx.y, blockIdx.x % a.blocks, shared);              \
+        const uint32_t seen = (uint32_t)a.batch.visible[row * a.batch.n_kv_heads + blockIdx.y];    \
+        score_pages_of<type, dim>(a, row, blockIdx.y, seen, blockIdx.x % a.blocks, shared);        \
     }
 FOR_EACH_TYPE_AND_DIM(SCORE_PAGES)

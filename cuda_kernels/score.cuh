@@ -73,10 +73,6 @@ template <typename T> DEVICE void unpack(const packed_8<T> &u, float (&x)[8]) {
 
 /* ---- Sums ------------------------------------------------------------------------------------ */
 
-DEVICE bool is_finite(float x) {
-    return (float_to_bits(x) & 0x7fffffffu) < 0x7f800000u;
-}
-
 DEVICE float short_sum(const float (&above)[8], const float (&below)[8], const float (&lo)[8],
                        const float (&hi)[8]) {
     float sum = 0.0f;
@@ -119,38 +115,48 @@ DEVICE float join(uint32_t rule, float score, float x) {
 
 /* ---- One block's share of the pages of (row, head) ------------------------------------------- */
 
+/* The lane's channels of the bounds of a turn's pages, whose ids the first lanes of the warp have. */
 template <typename T, uint32_t DIM>
-DEVICE void score_pages_of(const cu_score_args &a, uint32_t row, uint32_t head, uint32_t block,
-                           float *shared) {
+DEVICE void load_turn(const T *bounds, uint64_t page_stride, int32_t id,
+                      packed_8<T> (&pair)[CU_SCORE_STEPS][2]) {
+    constexpr uint32_t LANES = CU_ROW_LANES(DIM), PAGES = WARP / LANES;
+#pragma unroll
+    for (uint32_t u = 0; u < CU_SCORE_STEPS; u++) {
+        const T *at = bounds + (uint64_t)shuffle(id, u * PAGES + lane_id() / LANES) * page_stride;
+        pair[u][0] = load_packed(at);
+        pair[u][1] = load_packed(at + DIM);
+    }
+}
+
+/* `seen`: visible slots of (row, head). */
+template <typename T, uint32_t DIM>
+DEVICE void score_pages_of(const cu_score_args &a, uint32_t row, uint32_t head, uint32_t seen,
+                           uint32_t block, float *shared) {
     constexpr uint32_t STEPS = CU_SCORE_STEPS, LANES = CU_ROW_LANES(DIM), CHUNKS = DIM / 8;
     constexpr uint32_t PAGES = WARP / LANES, TURN = CU_SCORE_TURN(DIM);
     const uint32_t owner = row * a.batch.n_kv_heads + head, warps = blockDim.x / WARP;
-    const uint32_t full = (uint32_t)a.batch.visible[owner] >> a.kv.page_shift;
+    const uint32_t full = seen >> a.kv.page_shift, step = a.blocks * warps * TURN;
     const uint32_t lane = lane_id(), column = lane % LANES;
     const uint32_t chunk =
         min(column, CHUNKS - 1); /* lanes beyond the channels read the last ones */
     const int32_t *ids = lane_pages(a.batch, row, head);
     const T *bounds = (const T *)a.bounds.rows + head * a.bounds.head_stride + chunk * 8;
     float *scores = a.scores + owner * a.stride;
-    stage_query<DIM>(a, row, head, shared);
 
     uint32_t first = (warp_id() * a.blocks + block) * TURN; /* few pages: all blocks have some */
     int32_t ahead = first < full ? ids[min(first + lane, full - 1)] : 0;
-    for (; first < full; first += a.blocks * warps * TURN) {
-        const uint32_t next = first + a.blocks * warps * TURN;
-        const int32_t id = ahead;
-        ahead = ids[min(next + lane, full - 1)];
-
-        /* 1. the bounds of the turn's pages; of those beyond the last page that one's */
+    for (bool staged = false; !staged || first < full; first += step) {
+        /* 1. the bounds of the turn's pages, of those beyond the last page that one's, and the ids
+         * of the turn behind it; the queries are staged while the first ones are on their way */
         packed_8<T> pair[STEPS][2];
         float lo[STEPS][8], hi[STEPS][8];
-#pragma unroll
-        for (uint32_t u = 0; u < STEPS; u++) {
-            const T *at =
-                bounds + (uint64_t)shuffle(id, u * PAGES + lane / LANES) * a.bounds.page_stride;
-            pair[u][0] = load_packed(at);
-            pair[u][1] = load_packed(at + DIM);
+        if (first < full) {
+            load_turn<T, DIM>(bounds, a.bounds.page_stride, ahead, pair);
+            ahead = ids[min(first + step + lane, full - 1)];
         }
+        if (!staged) stage_query<DIM>(a, row, head, shared);
+        staged = true;
+        if (first >= full) break;
 #pragma unroll
         for (uint32_t u = 0; u < STEPS; u++) {
             unpack(pair[u][0], lo[u]);

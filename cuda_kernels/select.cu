@@ -9,5 +9,5 @@ KERNEL(select_entries, CU_SELECT_THREADS, cu_select_args) {
     SHARED(select_shared, shared);
     DYNAMIC_SHARED(uint32_t, kept);
     if (blockIdx.x >= (uint64_t)a.batch.n_rows * a.batch.n_kv_heads) return;
-    select_of(a, blockIdx.x, shared, kept);
+    select_of(a, blockIdx.x, (uint32_t)a.batch.visible[blockIdx.x], shared, kept);
 }

@@ -157,20 +157,21 @@ DEVICE void write_list(const select_keys &keys, const select_range &r, const sel
 /* The first n keys; other threads read them behind the barriers of find_cut alone. The loads of a
  * thread are under way together; those beyond n read the last. */
 DEVICE void keep_keys(const float *scores, uint32_t n, uint32_t *kept) {
-    for (uint32_t base = threadIdx.x; base < n; base += 4 * blockDim.x) {
-        float x[4];
+    for (uint32_t base = threadIdx.x; base < n; base += 8 * blockDim.x) {
+        float x[8];
 #pragma unroll
-        for (uint32_t u = 0; u < 4; u++)
+        for (uint32_t u = 0; u < 8; u++)
             x[u] = scores[min(base + u * blockDim.x, n - 1)];
 #pragma unroll
-        for (uint32_t u = 0; u < 4; u++)
+        for (uint32_t u = 0; u < 8; u++)
             if (base + u * blockDim.x < n) kept[base + u * blockDim.x] = ordered_key(x[u]);
     }
 }
 
-/* The list of one (row, KV head); `kept` has room for a.cached keys. */
-DEVICE void select_of(const cu_select_args &a, uint64_t owner, select_shared &s, uint32_t *kept) {
-    const select_range r = range_of(a, (uint32_t)a.batch.visible[owner]);
+/* The list of one (row, KV head), which sees `seen` slots; `kept` has room for a.cached keys. */
+DEVICE void select_of(const cu_select_args &a, uint64_t owner, uint32_t seen, select_shared &s,
+                      uint32_t *kept) {
+    const select_range r = range_of(a, seen);
     const bool choice = a.scores && r.wanted > 0 && r.wanted < r.high - r.low;
     const select_keys keys = {choice ? a.scores + owner * a.stride : NULL, kept, r.low,
                               min(a.cached, r.high - r.low)};

@@ -12,32 +12,19 @@ typedef struct score_select_shared {
 } score_select_shared;
 static_assert(sizeof(score_select_shared) <= CU_SELECT_SHARED, "the host counts on it");
 
-/* Whether all blocks of the owner have left their scores, this one as the last; it puts the ticket
- * back. Scores written by other blocks may be read behind it: the barriers spread the order of the
- * first thread's fences, the block's writes before the ticket and its reads behind it. */
-DEVICE bool is_last(uint32_t *ticket, uint32_t blocks, uint32_t &before) {
-    block_sync();
-    if (threadIdx.x == 0) {
-        thread_fence();
-        before = atomic_add(ticket, 1);
-        thread_fence();
-        if (before == blocks - 1) *ticket = 0;
-    }
-    block_sync();
-    return before == blocks - 1;
-}
-
 /* Dynamic shared memory holds the queries, then the keys. */
 #define SCORE_SELECT(type, tag, dim)                                                               \
-    KERNEL(score_select_##tag##_d##dim, CU_SELECT_THREADS, cu_score_select_args) {                 \
+    KERNEL_TWICE(score_select_##tag##_d##dim, CU_SCORE_THREADS, cu_score_select_args) {            \
         SHARED(score_select_shared, shared);                                                       \
         DYNAMIC_SHARED(uint32_t, dynamic);                                                         \
+        grid_release(); /* attend may take the places of blocks that are done */                   \
         const uint32_t blocks = a.score.blocks, row = blockIdx.x / blocks;                         \
         if (row >= a.score.batch.n_rows) return;                                                   \
         const uint32_t owner = row * a.score.batch.n_kv_heads + blockIdx.y;                        \
-        score_pages_of<type, dim>(a.score, row, blockIdx.y, blockIdx.x % blocks,                   \
+        const uint32_t seen = (uint32_t)a.score.batch.visible[owner];                              \
+        score_pages_of<type, dim>(a.score, row, blockIdx.y, seen, blockIdx.x % blocks,             \
                                   (float *)dynamic);                                               \
-        if (is_last(a.tickets + owner, blocks, shared.before))                                     \
-            select_of(a.select, owner, shared.select, dynamic);                                    \
+        if (is_last_block(a.tickets + owner, blocks, shared.before))                               \
+            select_of(a.select, owner, seen, shared.select, dynamic);                              \
     }
 FOR_EACH_TYPE_AND_DIM(SCORE_SELECT)

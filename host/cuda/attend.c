@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* attend on CUDA: the choice of form, scratch memory, and the launches of cuda_kernels/attend.cu
  * and attend_mma.cu. */
-#include "host/cuda/cuda.h"
+#include "host/cuda/selection.h"
 
 #define DECODE_THREADS (32 * CU_ATTEND_WARPS)
 /* Decode goes in launches of so many blocks or a row's: enough for any device, and the states that
@@ -121,8 +121,9 @@ static tms_cu_launch begin_decode(tms_device *dev, const tms_attend *p, bool mat
 }
 
 /* Rows one by one: all of them, or those that are tiles of their own. Windows of rows share the
- * scratch memory, one after the other. */
-static tamis_status run_decode(tms_device *dev, const tms_attend *p, bool matrix, bool by_tile) {
+ * scratch memory, one after the other; the first may begin early. */
+static tamis_status run_decode(tms_device *dev, const tms_attend *p, bool matrix, bool by_tile,
+                               bool early) {
     const uint32_t n = by_tile ? p->batch.n_tiles : p->batch.n_rows;
     const uint64_t chunks = chunks_of(p), row = head_blocks(p) * chunks;
     const uint32_t window = row < MOST_BLOCKS ? (uint32_t)(MOST_BLOCKS / row) : 1;
@@ -142,6 +143,7 @@ static tamis_status run_decode(tms_device *dev, const tms_attend *p, bool matrix
     do {
         args.n = n - args.first < rows ? n - args.first : rows;
         grid.z = args.n;
+        grid.early = early && args.first == 0;
         status = tms_cu_run(&l, grid, &args);
         args.first += args.n;
     } while (status == TAMIS_OK && args.first < n);
@@ -214,14 +216,22 @@ static tamis_status run_tiles(tms_device *dev, const tms_attend *p) {
 
 /* ---- The op ---------------------------------------------------------------------------------- */
 
-tamis_status tms_cu_attend(tms_device *dev, const tms_attend *p) {
+static tamis_status attend(tms_device *dev, const tms_attend *p, bool early) {
     bool matrix;
     tamis_status status = tms_check_attend(dev, p);
     if (status == TAMIS_OK) status = tms_cu_choose(dev, "attend", matrix_refusal(dev, p), &matrix);
     if (status != TAMIS_OK) return status;
     const bool build = p->batch.n_rows == 0; /* all kernels of the shape, which compute nothing */
     const bool tiles = matrix && takes_tiles(p);
-    status = run_decode(dev, p, matrix, tiles && !build);
+    status = run_decode(dev, p, matrix, tiles && !build, early);
     if (status == TAMIS_OK && (tiles || (matrix && build))) status = run_tiles(dev, p);
     return status;
+}
+
+tamis_status tms_cu_attend(tms_device *dev, const tms_attend *p) {
+    return attend(dev, p, false);
+}
+
+tamis_status tms_cu_attend_lists(tms_device *dev, const tms_attend *p) {
+    return attend(dev, p, tms_cu(dev)->overlap);
 }

@@ -37,6 +37,7 @@ typedef struct tms_cu_device {
     bool own_context, own_stream; /* else the caller's */
     bool pools;                   /* stream-ordered allocation */
     int capability;               /* 10 * major + minor */
+    bool overlap;                 /* TAMIS_CUDA_OVERLAP: launches that can begin early do */
     uint32_t max_shared;          /* bytes a block may have */
     uint64_t memory_used;         /* bytes of all tms_mem of its own */
     tms_mem *unfreed;             /* free could not give them back yet */
@@ -173,6 +174,7 @@ typedef struct tms_cu_grid {
     uint64_t x, y, z; /* blocks; 0 counts as 1: a launch without rows still loads its kernel */
     uint32_t threads; /* a block */
     uint32_t shared;  /* bytes of dynamic shared memory */
+    bool early; /* may begin before the launch ahead of it has ended: its kernel has grid_wait */
 } tms_cu_grid;
 /* Launches with the struct at `args`. Errors for grids beyond the driver's limits. */
 tamis_status tms_cu_run(tms_cu_launch *l, tms_cu_grid grid, const void *args);

@@ -143,11 +143,30 @@ static tamis_status take_tickets(tms_device *dev) {
     return tms_cu_fill(dev, (tms_ref){tms_cu(dev)->tickets, 0}, 0, bytes);
 }
 
+/* Early launches are off unless they are asked for. PTX for devices to come has no grid_wait, and
+ * without it they would read lists that are being written. */
+static tamis_status read_overlap(tms_device *dev) {
+    tms_cu_device *cu = tms_cu(dev);
+    const char *value = tms_env("TAMIS_CUDA_OVERLAP");
+    if (!value || strcmp(value, "0") == 0) return TAMIS_OK;
+    if (strcmp(value, "1") != 0)
+        return tms_device_fail(dev, TAMIS_E_ARGUMENT,
+                               "TAMIS_CUDA_OVERLAP is \"%s\": must be 0 or 1", value);
+    if (cu->capability != 90)
+        return tms_device_fail(dev, TAMIS_E_UNSUPPORTED,
+                               "TAMIS_CUDA_OVERLAP=1 on compute capability %d.%d: kernels for 9.0 "
+                               "alone can begin early",
+                               cu->capability / 10, cu->capability % 10);
+    cu->overlap = true;
+    return TAMIS_OK;
+}
+
 /* What a device holds besides its context and stream. */
 static tamis_status prepare(tms_device *dev) {
     tms_cu_device *cu = tms_cu(dev);
     cu->pools = get_number(cu->api, cu->ordinal, TMS_CU_MEMORY_POOLS);
-    tamis_status status = tms_cu_programs_probe(dev);
+    tamis_status status = read_overlap(dev);
+    if (status == TAMIS_OK) status = tms_cu_programs_probe(dev);
     if (status == TAMIS_OK) status = tms_cu_staging_take(dev);
     if (status == TAMIS_OK) status = take_tickets(dev);
     return status == TAMIS_OK ? tms_cu_wait(dev) : status;

@@ -57,6 +57,24 @@ enum { TMS_CU_STREAM_NON_BLOCKING = 1 };
 enum { TMS_CU_EVENT_DISABLE_TIMING = 2 };
 enum { TMS_CU_CAPTURE_GLOBAL = 0, TMS_CU_CAPTURE_THREAD = 1, TMS_CU_CAPTURE_RELAXED = 2 };
 
+/* CUlaunchAttribute and CUlaunchConfig, with the one attribute that is used:
+ * CU_LAUNCH_ATTRIBUTE_PROGRAMMATIC_STREAM_SERIALIZATION, whose value is whether the kernel may begin
+ * before the one ahead of it in the stream has ended. */
+enum { TMS_CU_LAUNCH_EARLY = 6 };
+typedef struct tms_cu_launch_attribute {
+    uint64_t id; /* an int and padding: little-endian machines alone run CUDA */
+    union {
+        int allowed;
+        uint64_t words[8];
+    } value;
+} tms_cu_launch_attribute;
+typedef struct tms_cu_launch_config {
+    unsigned grid[3], block[3], shared_bytes;
+    tms_cu_stream stream;
+    tms_cu_launch_attribute *attributes;
+    unsigned n_attributes;
+} tms_cu_launch_config;
+
 /* X(name as exported, parameters); all return tms_cu_result. */
 #define TMS_CU_CALLS(X)                                                                            \
     X(cuInit, (unsigned flags))                                                                    \
@@ -108,7 +126,9 @@ enum { TMS_CU_CAPTURE_GLOBAL = 0, TMS_CU_CAPTURE_THREAD = 1, TMS_CU_CAPTURE_RELA
     X(cuLaunchKernel,                                                                              \
       (tms_cu_function function, unsigned grid_x, unsigned grid_y, unsigned grid_z,                \
        unsigned block_x, unsigned block_y, unsigned block_z, unsigned shared_bytes,                \
-       tms_cu_stream stream, void **parameters, void **extra))
+       tms_cu_stream stream, void **parameters, void **extra))                                     \
+    X(cuLaunchKernelEx, (const tms_cu_launch_config *config, tms_cu_function function,             \
+                         void **parameters, void **extra))
 
 /* cuBLAS, which linear's matrix-matrix products take where it is installed. X as above; all return
  * a cublasStatus_t. */

@@ -172,8 +172,25 @@ static tamis_status check_grid(tms_cu_launch *l, const tms_cu_grid *grid) {
     return TAMIS_OK;
 }
 
+static tms_cu_result launch(tms_cu_launch *l, const tms_cu_grid *grid, void **arguments) {
+    const tms_cu_device *cu = tms_cu(l->dev);
+    tms_cu_launch_attribute early = {.id = TMS_CU_LAUNCH_EARLY, .value.allowed = 1};
+    const tms_cu_launch_config c = {
+        .grid = {(unsigned)at_least_1(grid->x), (unsigned)at_least_1(grid->y),
+                 (unsigned)at_least_1(grid->z)},
+        .block = {grid->threads, 1, 1},
+        .shared_bytes = grid->shared,
+        .stream = cu->stream,
+        .attributes = &early,
+        .n_attributes = 1,
+    };
+    if (grid->early) return cu->api->cuLaunchKernelEx(&c, l->function, arguments, NULL);
+    return cu->api->cuLaunchKernel(l->function, c.grid[0], c.grid[1], c.grid[2], c.block[0],
+                                   c.block[1], c.block[2], c.shared_bytes, c.stream, arguments,
+                                   NULL);
+}
+
 tamis_status tms_cu_run(tms_cu_launch *l, tms_cu_grid grid, const void *args) {
-    tms_cu_device *cu = tms_cu(l->dev);
     /* The driver takes pointers to the arguments, of which there is one, and only reads them. */
     union {
         const void *from;
@@ -183,13 +200,7 @@ tamis_status tms_cu_run(tms_cu_launch *l, tms_cu_grid grid, const void *args) {
     if (l->status == TAMIS_OK) l->status = tms_cu_enter(l->dev);
     if (l->status != TAMIS_OK) return l->status;
     if (grid.shared) l->status = tms_cu_function_allow(l->dev, l->function, grid.shared);
-    if (l->status == TAMIS_OK)
-        l->status = tms_cu_check(
-            l->dev,
-            cu->api->cuLaunchKernel(l->function, (unsigned)at_least_1(grid.x),
-                                    (unsigned)at_least_1(grid.y), (unsigned)at_least_1(grid.z),
-                                    grid.threads, 1, 1, grid.shared, cu->stream, &arg.to, NULL),
-            l->name);
+    if (l->status == TAMIS_OK) l->status = tms_cu_check(l->dev, launch(l, &grid, &arg.to), l->name);
     tms_cu_leave(l->dev);
     return l->status;
 }

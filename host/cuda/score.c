@@ -2,30 +2,24 @@
 /* score_pages on CUDA: shape and launch of cuda_kernels/score.cu. */
 #include "host/cuda/selection.h"
 
-/* Threads that a launch brings to a multiprocessor: as many as its registers hold at once, at 110 a
- * thread. More would wait for the first to end. */
-#define MOST_THREADS 512u
+/* Blocks that a multiprocessor has at once (KERNEL_TWICE). */
+#define BLOCKS_AT_ONCE 2u
 /* Pages that are worth a block. */
 #define FEWEST_PAGES 32u
 
-static uint64_t least(uint64_t a, uint64_t b) {
-    return a < b ? a : b;
-}
-
-/* Few pages are spread over all multiprocessors; many give each warp a turn or more. */
-static uint32_t blocks_of(const tms_device *dev, const tms_score_pages *p, uint32_t threads) {
+/* As many as run at once: together they wait for memory once, not wave after wave, and its bandwidth
+ * is what they share. A lane has one block at least, so that many lanes take waves, in which blocks
+ * that begin or select overlap with those that read. */
+static uint32_t blocks_of(const tms_device *dev, const tms_score_pages *p) {
     const uint64_t lanes = (uint64_t)p->batch.n_rows * p->batch.n_kv_heads;
-    const uint64_t units = dev->info.compute_units, owners = lanes ? lanes : 1;
-    const uint32_t full = p->batch.max_visible / p->kv.page_size;
-    const uint32_t turn = CU_SCORE_TURN(p->kv.head_dim) * (threads / 32);
-    const uint64_t spread = least(tms_divide_up(full, FEWEST_PAGES), units / owners);
-    const uint64_t whole =
-        least(tms_divide_up(full, turn), units * (MOST_THREADS / threads) / owners);
-    const uint64_t blocks = spread > whole ? spread : whole;
+    const uint64_t at_once = (uint64_t)BLOCKS_AT_ONCE * dev->info.compute_units;
+    const uint64_t each = at_once / (lanes ? lanes : 1);
+    const uint64_t worth = tms_divide_up(p->batch.max_visible / p->kv.page_size, FEWEST_PAGES);
+    const uint64_t blocks = worth < each ? worth : each;
     return blocks ? (uint32_t)blocks : 1;
 }
 
-cu_score_args tms_cu_score_args(tms_cu_launch *l, const tms_score_pages *p, uint32_t threads) {
+cu_score_args tms_cu_score_args(tms_cu_launch *l, const tms_score_pages *p) {
     const tms_batch *b = &p->batch;
     const uint64_t n = (uint64_t)b->n_rows * b->n_kv_heads * p->stride;
     return (cu_score_args){
@@ -36,7 +30,7 @@ cu_score_args tms_cu_score_args(tms_cu_launch *l, const tms_score_pages *p, uint
         .scores = tms_cu_ref(l, "scores", p->scores, sizeof(float), n),
         .stride = p->stride,
         .rule = p->group,
-        .blocks = blocks_of(l->dev, p, threads),
+        .blocks = blocks_of(l->dev, p),
     };
 }
 
@@ -52,7 +46,7 @@ tamis_status tms_cu_score_pages(tms_device *dev, const tms_score_pages *p) {
     if (status != TAMIS_OK) return status;
     tms_cu_launch l = tms_cu_begin(dev, "score", "score_pages_%s_d%u",
                                    tamis_dtype_name(p->kv.dtype), p->kv.head_dim);
-    const cu_score_args args = tms_cu_score_args(&l, p, CU_SCORE_THREADS);
+    const cu_score_args args = tms_cu_score_args(&l, p);
     const tms_cu_grid grid = {.x = (uint64_t)p->batch.n_rows * args.blocks,
                               .y = p->batch.n_kv_heads,
                               .z = 1,

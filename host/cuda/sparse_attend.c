@@ -20,6 +20,12 @@ static tamis_status check(tms_device *dev, const tms_sparse_attend *p) {
     return tms_check_sparse_attend(dev, p);
 }
 
+/* Keys that a block keeps, so that two of them fit a multiprocessor. */
+static uint32_t most_cached(tms_device *dev) {
+    const uint32_t half = tms_cu(dev)->max_shared / 2;
+    return half > CU_SELECT_SHARED ? (half - CU_SELECT_SHARED) / 4 : 0;
+}
+
 static tamis_status run_score_select(tms_device *dev, const tms_sparse_attend *p) {
     const tms_batch *b = &p->score.batch;
     tms_select select = p->select; /* of the scores that the launch writes */
@@ -27,18 +33,20 @@ static tamis_status run_score_select(tms_device *dev, const tms_sparse_attend *p
     select.stride = p->score.stride;
     tms_cu_launch l = tms_cu_begin(dev, "sparse_attend", "score_select_%s_d%u",
                                    tamis_dtype_name(p->score.kv.dtype), p->score.kv.head_dim);
-    const cu_score_select_args args = {
-        .score = tms_cu_score_args(&l, &p->score, CU_SELECT_THREADS),
+    cu_score_select_args args = {
+        .score = tms_cu_score_args(&l, &p->score),
         .select = tms_cu_select_args(&l, &select),
         .tickets = tms_cu_tickets(&l, (uint64_t)b->n_rows * b->n_kv_heads),
     };
+    const uint32_t most = most_cached(dev);
+    if (args.select.cached > most) args.select.cached = most;
     /* The queries, then the keys. */
     const uint32_t queries = tms_cu_score_shared(&p->score),
                    keys = tms_cu_select_shared(&args.select);
     const tms_cu_grid grid = {.x = (uint64_t)b->n_rows * args.score.blocks,
                               .y = b->n_kv_heads,
                               .z = 1,
-                              .threads = CU_SELECT_THREADS,
+                              .threads = CU_SCORE_THREADS,
                               .shared = queries > keys ? queries : keys};
     return tms_cu_run(&l, grid, &args);
 }
@@ -47,5 +55,5 @@ tamis_status tms_cu_sparse_attend(tms_device *dev, const tms_sparse_attend *p) {
     tamis_status status = check(dev, p);
     if (status == TAMIS_OK) status = run_score_select(dev, p);
     if (status == TAMIS_OK && p->halfway) status = tms_cu_event_record(dev, true, p->halfway);
-    return status == TAMIS_OK ? tms_cu_attend(dev, &p->attend) : status;
+    return status == TAMIS_OK ? tms_cu_attend_lists(dev, &p->attend) : status;
 }

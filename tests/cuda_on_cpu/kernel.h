@@ -33,6 +33,7 @@ using std::min;
     }                                                                                              \
     static void name##_body(const args_type &a)
 #define KERNEL_WIDE                KERNEL
+#define KERNEL_TWICE               KERNEL
 #define SHARED(type, name)         type &name = *(type *)cpu_shared(sizeof(type), alignof(type))
 #define DYNAMIC_SHARED(type, name) type *const name = (type *)cpu_dynamic_shared()
 
@@ -134,6 +135,9 @@ DEVICE uint32_t popcount(uint32_t x) {
 DEVICE void thread_fence() {
     cpu_thread_fence();
 }
+/* A launch begins here when the one before it has ended. */
+DEVICE void grid_wait() {}
+DEVICE void grid_release() {}
 DEVICE uint32_t atomic_add(uint32_t *p, uint32_t x) {
     return cpu_atomic_add(p, x);
 }
