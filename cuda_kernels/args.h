@@ -369,6 +369,14 @@ typedef struct cu_key_score_args {
 #define CU_LINEAR_TILE         64u  /* rows, and outputs, of a block with many */
 #define CU_LINEAR_TILE_THREADS 256u /* of that block */
 #define CU_LINEAR_ITEM_THREADS 256u /* of a block that widens or starts */
+/* The form for matrix units: outputs and threads of a block, inputs that it takes at a time, and
+ * its shared memory in bytes, by the rows of the kernel. */
+#define CU_LINEAR_MMA_ROWS    32u /* most */
+#define CU_LINEAR_MMA_OUTPUTS 128u
+#define CU_LINEAR_MMA_STAGE   128u
+#define CU_LINEAR_MMA_THREADS 512u
+#define CU_LINEAR_MMA_SHARED(rows)                                                                 \
+    ((rows) * (4u * 4u * (CU_LINEAR_MMA_OUTPUTS + 8u) + 4u) + 16u)
 
 typedef struct cu_linear_args {
     cu_matrix x, y;
@@ -376,6 +384,15 @@ typedef struct cu_linear_args {
     CU_PTR(const float) bias;
     uint32_t n_rows, n_in, n_out, accumulate;
 } cu_linear_args;
+
+/* `range` inputs a block of the grid's y, whose shares wait in `states` [range][row][n_out] if there
+ * are several. */
+typedef struct cu_linear_mma_args {
+    cu_linear_args linear;
+    CU_PTR(float) states;
+    CU_PTR(uint32_t) tickets; /* one per block of outputs */
+    uint32_t range, unused;
+} cu_linear_mma_args;
 
 typedef struct cu_widen_args {
     CU_PTR(const void) from;

@@ -64,9 +64,9 @@ template <> DEVICE uint32_t pack2<f16>(float x, float y) {
     return (uint32_t)__half_as_ushort(narrow<f16>(x)) | (uint32_t)__half_as_ushort(narrow<f16>(y))
                                                             << 16;
 }
-template <> DEVICE uint32_t pack2<bf16>(float x, float y) {
-    return (uint32_t)__bfloat16_as_ushort(narrow<bf16>(x)) |
-           (uint32_t)__bfloat16_as_ushort(narrow<bf16>(y)) << 16;
+template <> DEVICE uint32_t pack2<bf16>(float x, float y) { /* one conversion, else they are two */
+    const __nv_bfloat162 pair = __floats2bfloat162_rn(x, y);
+    return (uint32_t)__bfloat16_as_ushort(pair.x) | (uint32_t)__bfloat16_as_ushort(pair.y) << 16;
 }
 
 DEVICE vec16 load_16(const void *p) {

@@ -615,7 +615,9 @@ typedef struct tms_scatter_rows {
  *   be absent. y must not overlap x.
  * Bytes at few rows: n_out*n_in*size. Up to TMS_FEW_ROWS rows a matrix-vector kernel serves, above
  * it a matrix-matrix kernel or a vendor's library, and the two may round differently: the one place
- * where a row's bits may depend on how many rows a launch has. Up to TMS_FEW_ROWS they do not.
+ * where a row's bits may depend on how many rows a launch has. Up to TMS_FEW_ROWS they do not; nor
+ * between TMS_FEW_ROWS + 1 and 32 on CUDA, where matrix units serve: f16 or bf16, n_in a multiple of
+ * 8, w and rows of x at multiples of 16 bytes.
  * A vendor's library may take and free memory inside a launch, by the number of rows.
  * Tolerance: 2e-6 * sum_i |x_i*w_i| * (1 + log2 n_in). */
 #define TMS_FEW_ROWS 8

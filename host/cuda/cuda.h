@@ -45,6 +45,7 @@ typedef struct tms_cu_device {
     tms_cu_staging staging;
     tms_mem *tickets;   /* uint32_t [TMS_CU_TICKETS] */
     tms_mem *product;   /* workspace of linear's matrix-matrix form, grown when a plan is built */
+    tms_mem *shares;    /* sums of blocks that linear on matrix units divides an output among */
     bool cublas_sought; /* by the first linear that may take it */
     tms_cublas_handle cublas; /* NULL: own kernels */
     tms_mem *cublas_workspace;

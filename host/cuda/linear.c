@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* linear on CUDA: own matrix-vector kernels for few rows; for many, cuBLAS where it is installed,
- * else an own product. */
+/* linear on CUDA: own matrix-vector kernels for few rows; up to CU_LINEAR_MMA_ROWS, own kernels on
+ * matrix units for weights of 16 bits; for more, cuBLAS where it is installed, else an own
+ * product. */
 #define _GNU_SOURCE /* dlinfo */
 #include "host/cuda/cuda.h"
 #include <dlfcn.h>
@@ -16,6 +17,13 @@
 #define CUBLAS_WORKSPACE (32u << 20)
 /* Blocks of a grid along y, at most. */
 #define MOST_Y 65535u
+/* Of rows that matrix units take. */
+#define MMA_ALIGNMENT 16u
+/* Blocks of that form which an H200 runs at once, and most where the inputs are divided. */
+#define WAVE_BLOCKS 132u
+#define MOST_BLOCKS (3u * WAVE_BLOCKS)
+#define SHARES_BYTES                                                                               \
+    ((uint64_t)MOST_BLOCKS * CU_LINEAR_MMA_OUTPUTS * CU_LINEAR_MMA_ROWS * sizeof(float))
 
 /* ---- cuBLAS ---------------------------------------------------------------------------------- */
 
@@ -40,6 +48,19 @@ static tms_cu_result set_up(tms_cu_device *cu, const tms_cublas *api) {
     return result;
 }
 
+static void close_library(tms_device *dev) {
+    tms_cu_device *cu = tms_cu(dev);
+    if (cu->cublas && tms_cu_enter(dev) == TAMIS_OK) {
+        cublas()->cublasDestroy_v2(cu->cublas);
+        tms_cu_leave(dev);
+    }
+    cu->cublas = NULL;
+    tms_cu_free(dev, cu->cublas_workspace);
+    cu->cublas_workspace = NULL;
+    tms_cu_free(dev, cu->product);
+    cu->product = NULL;
+}
+
 /* Within the device's context. A library that is there but does not start is worth a warning; the
  * own product serves then, too. */
 static tamis_status start_library(tms_device *dev, const tms_cublas *api) {
@@ -53,7 +74,7 @@ static tamis_status start_library(tms_device *dev, const tms_cublas *api) {
         tms_log_line(&dev->log, TAMIS_LOG_DEBUG, "linear: cuBLAS %s", library_name(api->library));
         return TAMIS_OK;
     }
-    tms_cu_linear_close(dev);
+    close_library(dev);
     tms_log_line(&dev->log, TAMIS_LOG_WARN,
                  "linear: own kernels: cuBLAS %s does not start: error %d",
                  library_name(api->library), result);
@@ -80,16 +101,9 @@ static tamis_status seek_library(tms_device *dev) {
 }
 
 void tms_cu_linear_close(tms_device *dev) {
-    tms_cu_device *cu = tms_cu(dev);
-    if (cu->cublas && tms_cu_enter(dev) == TAMIS_OK) {
-        cublas()->cublasDestroy_v2(cu->cublas);
-        tms_cu_leave(dev);
-    }
-    cu->cublas = NULL;
-    tms_cu_free(dev, cu->cublas_workspace);
-    cu->cublas_workspace = NULL;
-    tms_cu_free(dev, cu->product);
-    cu->product = NULL;
+    close_library(dev);
+    tms_cu_free(dev, tms_cu(dev)->shares);
+    tms_cu(dev)->shares = NULL;
 }
 
 /* ---- Own kernels ----------------------------------------------------------------------------- */
@@ -153,6 +167,81 @@ static tamis_status widen(tms_device *dev, tms_ref w, tamis_dtype dtype, uint64_
                           .to = tms_cu_ref(&l, "wide", wide, sizeof(float), n),
                           .n = n};
     return tms_cu_run(&l, tms_cu_items(n / 8, CU_LINEAR_ITEM_THREADS), &args);
+}
+
+/* ---- Own kernels on matrix units ------------------------------------------------------------- */
+
+static bool aligned(const tms_ref *ref) {
+    return !ref->mem || (ref->mem->at + ref->offset) % MMA_ALIGNMENT == 0;
+}
+
+/* Why the form does not take a case; NULL: it does. */
+static const char *matrix_refusal(tms_device *dev, const tms_linear *p) {
+    if (p->dtype == TAMIS_F32) return "the weights are f32";
+    if (p->n_rows > CU_LINEAR_MMA_ROWS) return "there are more than 32 rows";
+    if (p->n_in % 8) return "the inputs are no multiple of 8";
+    if (!aligned(&p->w) || !aligned(&p->x.ref) || (p->n_rows > 1 && p->x.stride % 4))
+        return "rows do not begin at multiples of 16 bytes";
+    if (tms_cu(dev)->max_shared < CU_LINEAR_MMA_SHARED(CU_LINEAR_MMA_ROWS))
+        return "the sums do not fit a block's shared memory";
+    return NULL;
+}
+
+/* Among how many blocks the inputs of an output are divided. The time of n blocks is that of all
+ * waves of blocks, in stages, where shares that wait cost about a stage to write and a quarter to
+ * add. It follows from the sizes alone: so do the bits of the sums. */
+static uint32_t ranges_of(const tms_linear *p) {
+    const uint64_t outputs = tms_divide_up(p->n_out, CU_LINEAR_MMA_OUTPUTS);
+    const uint64_t stages = tms_divide_up(p->n_in, CU_LINEAR_MMA_STAGE);
+    uint64_t best = 1, least = UINT64_MAX;
+    for (uint64_t n = 1; n <= stages && (n == 1 || outputs * n <= MOST_BLOCKS); n++) {
+        const uint64_t waves = tms_divide_up(outputs * n, WAVE_BLOCKS);
+        const uint64_t time = 4 * waves * (tms_divide_up(stages, n) + (n > 1)) + n;
+        if (time < least) {
+            least = time;
+            best = n;
+        }
+    }
+    return (uint32_t)tms_divide_up(stages, tms_divide_up(stages, best));
+}
+
+/* Memory for the shares of any launch, taken once: a recorded graph may name it. */
+static tamis_status take_shares(tms_device *dev) {
+    tms_cu_device *cu = tms_cu(dev);
+    return cu->shares ? TAMIS_OK : tms_cu_alloc(dev, SHARES_BYTES, &cu->shares);
+}
+
+/* `rows`: of the kernel, 16 or 32. */
+static tamis_status run_matrix(tms_device *dev, const tms_linear *p, unsigned rows) {
+    const uint64_t blocks = tms_divide_up(p->n_out, CU_LINEAR_MMA_OUTPUTS);
+    const uint64_t stages = tms_divide_up(p->n_in, CU_LINEAR_MMA_STAGE), ranges = ranges_of(p);
+    tamis_status status = ranges > 1 ? take_shares(dev) : TAMIS_OK;
+    if (status != TAMIS_OK) return status;
+    tms_cu_launch l =
+        tms_cu_begin(dev, "linear_mma", "linear_mma_%s_r%u", tamis_dtype_name(p->dtype), rows);
+    cu_linear_mma_args args = {.linear = operands(&l, p),
+                               .range =
+                                   (uint32_t)tms_divide_up(stages, ranges) * CU_LINEAR_MMA_STAGE};
+    tms_cu_grid grid = {.threads = CU_LINEAR_MMA_THREADS, .shared = CU_LINEAR_MMA_SHARED(rows)};
+    if (p->n_rows) {
+        grid.x = blocks;
+        grid.y = ranges;
+    }
+    if (ranges > 1) {
+        const tms_ref shares = {tms_cu(dev)->shares, 0};
+        args.states = tms_cu_ref(&l, "shares", shares, sizeof(float),
+                                 ranges * p->n_rows * (uint64_t)p->n_out);
+        args.tickets = tms_cu_tickets(&l, blocks);
+    }
+    return tms_cu_run(&l, grid, &args);
+}
+
+/* What launches of this shape need with any rows that the form takes. */
+static tamis_status prepare_matrix(tms_device *dev, const tms_linear *p) {
+    tamis_status status = TAMIS_OK;
+    for (unsigned rows = 16; rows <= CU_LINEAR_MMA_ROWS && status == TAMIS_OK; rows *= 2)
+        status = run_matrix(dev, p, rows);
+    return status;
 }
 
 /* ---- Products of cuBLAS ---------------------------------------------------------------------- */
@@ -249,10 +338,11 @@ static tamis_status prepare_library(tms_device *dev, const tms_linear *p) {
 }
 
 /* No rows: every kernel that launches of this shape may need, empty. */
-static tamis_status prepare(tms_device *dev, const tms_linear *p) {
+static tamis_status prepare(tms_device *dev, const tms_linear *p, bool matrix) {
     tamis_status status = TAMIS_OK;
     for (unsigned rows = 1; rows <= TMS_FEW_ROWS && status == TAMIS_OK; rows *= 2)
         status = run_few(dev, p, rows);
+    if (status == TAMIS_OK && matrix) status = prepare_matrix(dev, p);
     if (status == TAMIS_OK) status = run_tiles(dev, p);
     return status == TAMIS_OK && library_takes(dev, p) ? prepare_library(dev, p) : status;
 }
@@ -262,11 +352,14 @@ tamis_status tms_cu_linear(tms_device *dev, const tms_linear *p) {
         return tms_device_fail(dev, TAMIS_E_ARGUMENT, "linear: %u inputs, %u outputs", p->n_in,
                                p->n_out);
     tamis_status status = tms_check_dtype(dev, "linear", p->dtype);
-    if (status == TAMIS_OK) status = tms_cu_base_only(dev, "linear");
+    const char *refusal = matrix_refusal(dev, p);
+    bool matrix;
+    if (status == TAMIS_OK) status = tms_cu_choose(dev, "linear", refusal, &matrix);
     if (status != TAMIS_OK) return status;
     if (p->n_rows > 0 && p->n_rows <= TMS_FEW_ROWS) return run_few(dev, p, few_rows(p->n_rows));
+    if (p->n_rows > 0 && matrix) return run_matrix(dev, p, p->n_rows <= 16 ? 16 : 32);
     status = seek_library(dev);
     if (status != TAMIS_OK) return status;
-    if (p->n_rows == 0) return prepare(dev, p);
+    if (p->n_rows == 0) return prepare(dev, p, matrix);
     return library_takes(dev, p) ? run_library(dev, p) : run_tiles(dev, p);
 }

@@ -84,6 +84,7 @@ static const key_info keys[KEY_COUNT] = {
     [KEY_NOSCORE] = FLAG("noscore"),
     [KEY_ACC] = FLAG("acc"),
     [KEY_BIAS] = FLAG("bias"),
+    [KEY_WIDE] = FLAG("wide"),
     [KEY_SAME] = FLAG("same"),
     [KEY_LISTS] = {"lists", NULL},
     [KEY_TAIL] = {"tail", NULL},

@@ -57,6 +57,7 @@ typedef enum check_key {
     KEY_NOSCORE, /* flag: scores absent */
     KEY_ACC,     /* flag: accumulate */
     KEY_BIAS,    /* flag: bias present */
+    KEY_WIDE,    /* flag: linear: inputs of very different sizes, infinite weights */
     KEY_SAME,    /* flag: source rows have the cache's dtype; in place; one of two outputs */
     KEY_LISTS,   /* lists of weights an (item, KV head) */
     KEY_TAIL,    /* last slots that take no part */
@@ -89,7 +90,7 @@ typedef struct check_default {
     uint32_t value;
 } check_default;
 
-#define CHECK_LEVELS 8
+#define CHECK_LEVELS 10
 /* A key and the values that the pairwise cover gives it. */
 typedef struct check_factor {
     check_key key;
@@ -336,6 +337,9 @@ struct check_op {
     bool rows_alone;   /* a row launched alone gives its bits of the batch */
     bool exact;        /* the bits are those of the reference (mode bitwise) */
     uint32_t few_rows; /* nonzero: with more rows another kernel may serve, which is exempt */
+    /* Optional. Up to how many rows that kernel gives a row the bits that it gives it among others,
+     * if they are more than few_rows. 0: none. */
+    uint32_t (*alike_rows)(const check_side *side);
     bool tiles_apart;  /* rows of larger tiles may take another kernel than rows alone in theirs */
     uint64_t (*bytes)(const check_data *data); /* moved by a launch, from the contract */
 };

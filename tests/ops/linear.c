@@ -5,6 +5,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 static uint64_t x_stride(const check_data *data) {
     return check_get(data, KEY_IN) + check_get(data, KEY_PAD);
@@ -12,6 +13,24 @@ static uint64_t x_stride(const check_data *data) {
 
 static uint64_t y_stride(const check_data *data) {
     return check_get(data, KEY_OUT) + check_get(data, KEY_PAD);
+}
+
+/* Of 32 neighbouring inputs of a row each is smaller than the one before, 8 times in odd rows, and
+ * an output reads one of them: what is small must be as exact as what is large. An output in 8 has
+ * an infinite weight. */
+static void make_wide(check_data *data) {
+    const uint32_t in = check_get(data, KEY_IN), out = check_get(data, KEY_OUT);
+    float *x = check_init(data, BUF_X);
+    for (uint64_t j = 0; j < out; j++)
+        for (uint32_t i = 0; i < in; i++)
+            if (i % 32 != j % 32)
+                check_store(check_get(data, KEY_DTYPE), check_init(data, BUF_W), j * in + i, 0);
+            else if (j % 8 == 5 && i == j % 32)
+                check_store(check_get(data, KEY_DTYPE), check_init(data, BUF_W), j * in + i,
+                            INFINITY);
+    for (uint64_t r = 0; r < check_get(data, KEY_R); r++)
+        for (uint32_t i = 0; i < in; i++)
+            x[r * x_stride(data) + i] *= ldexpf(1, -(int)(i % 32 * (r % 2 ? 3 : 1)));
 }
 
 static void make(check_data *data) {
@@ -31,6 +50,7 @@ static void make(check_data *data) {
         check_fill_matrix(data, BUF_Y, r, out, y_stride(data));
         data->buf[BUF_Y].role = ROLE_UPDATE;
     }
+    if (check_get(data, KEY_WIDE)) make_wide(data);
 }
 
 static void oracle(check_data *data) {
@@ -74,7 +94,19 @@ static tamis_status launch(check_side *side, check_rows rows) {
 }
 
 static const char *reject(const check_case *c) {
+    if (c->v[KEY_WIDE] && (c->v[KEY_ACC] || c->v[KEY_BIAS] || c->v[KEY_FILL] != FILL_NORMAL))
+        return "what is added would hide small sums of wide inputs, which are normal ones";
     return c->v[KEY_IN] && c->v[KEY_OUT] ? NULL : "in and out are at least 1";
+}
+
+/* On matrix units of CUDA, which take rows and weights of 16 bytes at a time. */
+static uint32_t alike_rows(const check_side *side) {
+    const check_data *data = side->data;
+    const bool matrix = strcmp(side->dev->backend->name, "cuda") == 0 &&
+                        side->dev->form == TMS_FORM_AUTO &&
+                        check_get(data, KEY_DTYPE) != TAMIS_F32 &&
+                        check_get(data, KEY_IN) % 8 == 0 && x_stride(data) % 4 == 0;
+    return matrix ? 32 : 0;
 }
 
 static uint64_t bytes(const check_data *data) {
@@ -93,19 +125,33 @@ const check_op check_op_linear = {
                                         {KEY_PAD, 0},
                                         {KEY_ACC, 0},
                                         {KEY_BIAS, 0},
+                                        {KEY_WIDE, 0},
                                         {KEY_COUNT, 0}},
     .factors = (const check_factor[]){{KEY_FILL, 3, {FILL_INTS, FILL_NORMAL, FILL_NASTY}},
                                       {KEY_DTYPE, 3, {TAMIS_F32, TAMIS_F16, TAMIS_BF16}},
-                                      {KEY_R, 8, {1, 2, 4, 7, 9, 33, 64, 300}},
-                                      {KEY_IN, 6, {1, 17, 64, 100, 256, 515}},
+                                      {KEY_R, 10, {1, 2, 4, 7, 9, 16, 17, 32, 33, 300}},
+                                      {KEY_IN, 8, {1, 17, 64, 100, 136, 256, 515, 1032}},
                                       {KEY_OUT, 6, {1, 15, 64, 130, 256, 1001}},
-                                      {KEY_PAD, 2, {0, 3}},
+                                      {KEY_PAD, 3, {0, 3, 4}},
                                       {KEY_ACC, 2, {0, 1}},
                                       {KEY_BIAS, 2, {0, 1}},
                                       {KEY_COUNT, 0, {0}}},
     .entries = (const check_entry[]){{LIST_SMOKE, "ints:f16:r3:in65:out33:bias"},
                                      {LIST_SMOKE, "normal:bf16:r40:in64:out96:acc"},
+                                     {LIST_SMOKE, "normal:f16:r17:in264:out130:pad4:bias"},
+                                     {LIST_SMOKE, "ints:bf16:r9:in1032:out300"},
                                      {LIST_CI, "r0"},
+                                     {LIST_CI, "ints:f16:r31:in1160:out259:acc:bias"},
+                                     {LIST_CI, "normal:f16:r9:in1032:out130:acc"},
+                                     {LIST_CI, "normal:f16:r16:in2056:out33"},
+                                     {LIST_CI, "normal:f16:r32:in520:out300:bias"},
+                                     {LIST_CI, "normal:bf16:r16:in1032:out130:pad4:acc"},
+                                     {LIST_CI, "normal:bf16:r17:in2056:out33"},
+                                     {LIST_CI, "normal:bf16:r31:in520:out300:bias"},
+                                     {LIST_CI, "normal:bf16:r32:in1160:out259"},
+                                     {LIST_CI, "normal:f16:r17:in264:out100:wide"},
+                                     {LIST_CI, "normal:bf16:r32:in520:out40:wide"},
+                                     {LIST_CI, "normal:f16:r2:in64:out33:wide"},
                                      {LIST_FULL, "normal:f16:r64:in2048:out2048"},
                                      {LIST_OCLGRIND, "normal:f16:r2:in33:out9:bias"},
                                      {LIST_OCLGRIND, "ints:f32:r3:in16:out17:pad3:acc"},
@@ -121,5 +167,6 @@ const check_op check_op_linear = {
     .rows = check_plain_rows,
     .rows_alone = true,
     .few_rows = TMS_FEW_ROWS,
+    .alike_rows = alike_rows,
     .bytes = bytes,
 };

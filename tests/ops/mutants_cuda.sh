@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Shows that the driver on the CPU catches broken CUDA kernels: a race in shared memory (a barrier
 # is missing), one in global memory (a ticket without order), a barrier that not all threads reach,
-# a read past the end; and the checker a wrong index.
+# a read past the end; and the checker a wrong index, and linear on matrix units without a part, a
+# barrier or a block's share.
 # Fails when a mutant survives or the unbroken kernels do not pass.
 # usage: mutants_cuda.sh <tamis-check> <root of the tree> <libcuda_on_cpu.so> <C++ compiler>
 set -u
@@ -13,6 +14,7 @@ compiler=$4
 work=$(mktemp -d) || exit 2
 trap 'rm -rf "$work"' EXIT
 survivors=0
+form=base
 
 # build <stem>: the kernels of $work/<stem>.cu, as tests/cuda_on_cpu/CMakeLists.txt compiles them.
 build() {
@@ -28,7 +30,7 @@ build() {
 # cases are split over several blocks.
 run() {
     CUDA_ON_CPU_MULTIPROCESSORS=132 TAMIS_CUDA_DRIVER=$driver TAMIS_CUDA_KERNELS=$work "$check" \
-        --device cuda:0 --form base --list smoke "$@" >"$work/log" 2>&1
+        --device cuda:0 --form $form --list smoke "$@" >"$work/log" 2>&1
 }
 
 # mutant <what> <stem> <op> <sed script> <text that must appear>: the script must change the copy.
@@ -64,5 +66,18 @@ mutant "divergent barrier in argmax.cu" argmax argmax \
 mutant "overrun in argmax.cu" argmax argmax \
     's/min(i + j \* THREADS, a.dim - 1)/i + j * THREADS + (1 << 20)/' "out of bounds"
 mutant "wrong index in embed.cu" embed embed 's/tokens\[row\]/tokens[0]/' "FAIL embed"
+
+form=auto
+for stem in linear linear_mma; do
+    cp "$root/cuda_kernels/$stem.cu" "$work/$stem.cu"
+    build $stem
+done
+run linear || { echo "the unbroken kernels fail:"; cat "$work/log"; exit 1; }
+mutant "missing part in linear_mma.cu" linear_mma linear \
+    's/part\[n\]\[h\]\[place_of/part[0][h][place_of/' "FAIL linear"
+mutant "missing barrier in linear_mma.cu" linear_mma linear \
+    's/block_sync(); \/\* this stage/\/* this stage/' "race"
+mutant "missing share in linear_mma.cu" linear_mma linear \
+    's/s < gridDim.y; s++/s < gridDim.y - 1; s++/' "FAIL linear"
 
 [ $survivors -eq 0 ]

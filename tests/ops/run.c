@@ -133,6 +133,18 @@ static bool rows_alone(check_side *side, void *const *first, check_result *resul
     return same_bits(side, first, "each row alone against all rows", result);
 }
 
+/* The rows of a launch beyond few_rows in two of the kind. */
+static bool parts_alike(check_side *side, void *const *first, check_result *result) {
+    const check_op *op = side->data->c->op;
+    const uint32_t n = op->rows(side->data), least = op->few_rows + 1;
+    if (!op->alike_rows || n < 2 * least || n > op->alike_rows(side)) return true;
+    return check_side_reset(side)
+               ? launched(side, op->launch(side, (check_rows){0, least}), result) &&
+                     launched(side, op->launch(side, (check_rows){least, n - least}), result) &&
+                     same_bits(side, first, "rows in two launches against one", result)
+               : fail(result, "", side->why);
+}
+
 /* Not in form auto, which may take another form for the other way. */
 static void other_way(check_side *side, void *const *first, check_result *result) {
     const check_op *op = side->data->c->op;
@@ -170,7 +182,7 @@ static void run_bitwise(check_side *side, tms_device *reference, check_result *r
         fail(result, "", side->why);
     else if (launched(side, op->launch(side, all_rows(side->data)), result) &&
              same_bits(side, first, "the second launch against the first", result) &&
-             rows_alone(side, first, result))
+             rows_alone(side, first, result) && parts_alike(side, first, result))
         other_way(side, first, result);
     for (int id = 0; id < BUF_COUNT; id++)
         free(first[id]);
