@@ -54,7 +54,7 @@ template <typename T, uint32_t ROWS> struct alignas(16) linear_block {
         linear_stage<T, ROWS> stage[2];
         float sum[GROUPS][ROWS][PITCH]; /* once all stages are done */
     };
-    uint32_t doubtful[ROWS], last;
+    uint32_t doubtful[ROWS], before;
 };
 
 /* What a block does. */
@@ -267,10 +267,6 @@ DEVICE void multiply_range(const cu_linear_args &a, const linear_task &t,
 
 /* ---- Sums ------------------------------------------------------------------------------------ */
 
-DEVICE bool is_finite(float x) {
-    return (float_to_bits(x) & 0x7f800000u) != 0x7f800000u;
-}
-
 /* A block's share of y[r][j] in plain fp32, by a warp. */
 template <typename T>
 DEVICE float plain_sum(const cu_linear_args &a, const linear_task &t, uint32_t r, uint32_t j) {
@@ -315,15 +311,7 @@ DEVICE void write_sum(const cu_linear_args &a, uint32_t r, uint32_t j, float sum
 template <typename B>
 DEVICE void join_ranges(const cu_linear_mma_args &a, const linear_task &t, B &b) {
     const cu_linear_args &l = a.linear;
-    block_sync();
-    if (threadIdx.x == 0) {
-        thread_fence(); /* behind the barrier: for the whole block's writes, and reads to come */
-        b.last = atomic_add(&a.tickets[blockIdx.x], 1) == gridDim.y - 1;
-        thread_fence();
-        if (b.last) a.tickets[blockIdx.x] = 0;
-    }
-    block_sync();
-    if (!b.last) return;
+    if (!is_last_block(&a.tickets[blockIdx.x], gridDim.y, b.before)) return;
     const uint64_t stride = (uint64_t)l.n_rows * l.n_out;
     for (uint32_t e = threadIdx.x; e < l.n_rows * OUTPUTS; e += THREADS) {
         const uint32_t r = e / OUTPUTS, j = t.first + e % OUTPUTS;

@@ -40,7 +40,7 @@ while read -r op optional; do
         miss "$op" "no tms_reference_$op in host/reference/$stem.c"
     grep -q "^__kernel .* void $op" "cl_kernels/$stem.cl" 2>/dev/null ||
         miss "$op" "no kernel $op... in cl_kernels/$stem.cl"
-    grep -qE "KERNEL(_WIDE)?\($op" "cuda_kernels/$stem.cu" 2>/dev/null ||
+    grep -qE "KERNEL(_[A-Z]+)?\($op" "cuda_kernels/$stem.cu" 2>/dev/null ||
         miss "$op" "no kernel $op... in cuda_kernels/$stem.cu"
 done <<LIST
 $(ops)
