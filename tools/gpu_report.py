@@ -98,8 +98,9 @@ def rows_of(name, found, header):
         return 'peers', [{**row, **found['header']} for row in found['rows']]
     if group == 'ops':
         return 'ops', found['results']
-    if group in ('headline', 'bench', 'opencl'):
-        backend = 'opencl' if group == 'opencl' else header['device_id'].split(':')[0]
+    if group in ('headline', 'bench', 'opencl', 'overlap'):
+        own = header['device_id'].split(':')[0]
+        backend = group if group in ('opencl', 'overlap') else own
         return 'results', [{'backend': backend, **row, **found['header']}
                            for row in found['results']]
     return 'others', [found]
@@ -399,24 +400,32 @@ def op_lines(root):
     return ['## Ops', ''] + table(['case', 'form', 'us', 'GB/s', 'of read'], rows)
 
 
-def opencl_lines(root):
-    """The same card through OpenCL: time of the device checked over OpenCL's."""
+def beside_lines(root, backend, title, us_of):
+    """Rows of another way to drive the same card: time of the default over its own."""
     own = keyed(root)
     rows = []
     for row in root['results']:
         key = row['shape'], row['batch'], row['context']
-        if not row['stage'].startswith('opencl/') or key not in own:
+        if row['backend'] != backend or not row['stage'].startswith(backend + '/'):
             continue
-        for other in own[key]:
+        for other in own.get(key, []):
             if other is not row and (other['select'], other['budget']) == (row['select'],
                                                                            row['budget']):
-                rows.append((*key, row['select'], row['budget'], shown(other['total_us']),
-                             shown(row['total_us']),
-                             shown(other['total_us'] / row['total_us'], 2)))
+                rows.append((*key, row['select'], row['budget'], shown(us_of(other)),
+                             shown(us_of(row)), shown(us_of(other) / us_of(row), 2)))
     if not rows:
         return []
-    return ['## The same card through OpenCL', ''] + table(
-        ['shape', 'batch', 'context', 'select', 'budget', 'us', 'OpenCL us', 'portability'], rows)
+    return ['## ' + title, ''] + table(['shape', 'batch', 'context', 'select', 'budget', 'us',
+                                        backend + ' us', 'ratio'], rows)
+
+
+def opencl_lines(root):
+    return beside_lines(root, 'opencl', 'The same card through OpenCL',
+                        lambda row: row['total_us'])
+
+
+def overlap_lines(root):
+    return beside_lines(root, 'overlap', 'Launches that overlap (TAMIS_CUDA_OVERLAP=1)', device_us)
 
 
 def peer_lines(root):
@@ -443,7 +452,7 @@ def main():
     work, out = sys.argv[1:]
     root = read_all(work)
     parts = (head_lines, gate_lines, stage_lines, decode_lines, peer_table, graph_lines, part_lines,
-             op_lines, opencl_lines, peer_lines)
+             op_lines, opencl_lines, overlap_lines, peer_lines)
     write(os.path.join(out, 'gpu_check.json'), json.dumps(root, indent=1) + '\n')
     write(os.path.join(out, 'gpu_check.md'),
           '\n'.join(line for part in parts for line in part(root)))

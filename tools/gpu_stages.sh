@@ -179,6 +179,12 @@ on_opencl() {
     "${@/#OPENCL/$id}"
 }
 
+# overlapping COMMAND...: attend may begin before the launch ahead of it has ended.
+overlapping() {
+    export TAMIS_CUDA_OVERLAP=1
+    "$@"
+}
+
 # Only what a GPU has: not on the driver of the CPU. needs_gpu PROGRAM
 needs_gpu() {
     if [ -n "${TAMIS_CUDA_DRIVER:-}" ]; then
@@ -226,7 +232,7 @@ find_cublas() {
 
 export -f has_header unpack build_tree test_program show_device together backend_of check_op \
     check_bitwise test_api test_model test_policies check_evictions bench_ops opencl_gpu on_opencl \
-    needs_gpu sanitize profile
+    overlapping needs_gpu sanitize profile
 
 # ---- The stages ---------------------------------------------------------------------------------
 
@@ -240,23 +246,23 @@ caches() {
     echo $((count < 2 ? 2 : count > 32 ? 32 : count))
 }
 
+# On OpenCL, or with launches that overlap, where the stage's name says so.
 # bench STAGE SECONDS SHAPE BATCH CONTEXT BUDGETS [OPTION...]
 bench() {
-    local name=$1 seconds_of=$2 shape=$3 batch=$4 context=$5 budgets=$6 layers need=optional
+    local name=$1 seconds_of=$2 shape=$3 batch=$4 context=$5 budgets=$6 layers
+    local need=required id=$device way=()
     shift 6
-    [[ "$name" == opencl/* ]] || need=required
+    case $name in
+    opencl/*) need=optional id=OPENCL way=(on_opencl) ;;
+    overlap/*) way=(overlapping) ;;
+    esac
     layers=$(caches "$shape" "$batch" "$context")
     set -- --shape "$shape" --batch "$batch" --context "$context" --budget "$budgets" \
         --layers "$layers" "$@"
     [ $dry = 0 ] || set -- "$@" --shape llama3-8b --batch 1 --context 24 --budget 16 \
         --layers 1 --repeat 1 --probe 1 --page-size 8 --sinks 0 --recent 1
-    if [[ "$name" == opencl/* ]]; then
-        stage "$name" $need "$seconds_of" on_opencl "$build/tamis" bench attention --device OPENCL \
-            --json @json "$@"
-    else
-        stage "$name" $need "$seconds_of" "$build/tamis" bench attention --device "$device" \
-            --json @json "$@"
-    fi
+    stage "$name" $need "$seconds_of" "${way[@]}" "$build/tamis" bench attention --device "$id" \
+        --json @json "$@"
 }
 
 # peers STAGE SECONDS NAMES SHAPE:BATCH:CONTEXT...
@@ -289,6 +295,15 @@ stages_of_headline() {
     done
     peers headline/peers 75 all llama2-7b:16:32768 llama2-7b:1:32768 llama3-8b:16:32768 \
         llama3-8b:1:32768
+}
+
+# The form that is off by default, against the headline's rows.
+stages_of_overlap() {
+    local shape
+    stage overlap/check required 8 overlapping check_op sparse_attend
+    for shape in llama2-7b llama3-8b; do
+        bench overlap/$shape/1/32768 10 $shape 1 32768 2048
+    done
 }
 
 stages_of_tests() {
@@ -352,6 +367,7 @@ all_stages() {
     stages_of_checks
     stages_of_headline
     stages_of_tests
+    stages_of_overlap
     stages_of_benches
     peers peers/dense 60 all llama2-7b:1:4096 llama3-8b:1:4096 llama2-7b:16:4096 llama3-8b:16:4096 \
         llama2-7b:1:131072 llama3-8b:1:131072 llama3-8b:64:4096

@@ -175,12 +175,15 @@ class GpuCheck(unittest.TestCase):
 
     def test_all_is_well(self):
         self.make_build('cuda:0 opencl:1')
-        status, said = self.run_check(self.build, '--stages', 'check,%s,opencl' % HEADLINE)
+        status, said = self.run_check(self.build, '--stages',
+                                      'check,%s,opencl,overlap/llama3-8b' % HEADLINE)
         root, page = self.results()
         self.assertEqual(status, 0, said + page)
         self.assertIn('| llama3-8b | 1 | 256 | 60.0 | 0.50 | - | 60.0, tamis | 20.0 (3.00×) |', page)
         self.assertIn('| llama3-8b | 1 | 256 | quest | 128 | 10 | 30.00 | 20.00 | 3.00 |', page)
         self.assertIn('| llama3-8b | 1 | 256 | quest | 128 | 30.0 | 30.0 | 1.00 |', page)
+        # On the device's clock, where there is one.
+        self.assertIn('| llama3-8b | 1 | 256 | quest | 128 | 20.0 | 20.0 | 1.00 |', page)
         states = self.states()
         self.assertEqual((states['opencl/check'], states['bench/llama3-8b/1/4096']),
                          ('passed', 'not run'))
