@@ -9,20 +9,9 @@ all of `tamis-check --json` (which forms of which ops pass, and what the slowest
 form took of the processors, with compiling).
 Exit status: 0; 1 with one line that names the file and what is wrong in it; 2 for wrong usage.
 """
-import json
 import sys
 
-from plot_read import Bad, Fields
-
-
-def load(path):
-    try:
-        with open(path, encoding='utf-8') as f:
-            return Fields(json.load(f), path)
-    except OSError as error:
-        raise Bad('%s: %s' % (path, error.strerror)) from error
-    except ValueError as error:
-        raise Bad('%s: not JSON: %s' % (path, error)) from error
+from plot_read import Bad, read_json
 
 
 def table(head, rows):
@@ -128,7 +117,7 @@ def main(paths):
         print(__doc__.strip(), file=sys.stdout if '--help' in paths else sys.stderr)
         return 0 if '--help' in paths else 2
     try:
-        files = [load(path) for path in paths]
+        files = [read_json(path) for path in paths]
         kinds = ['header' in f for f in files]
         if any(kind != kinds[0] for kind in kinds):
             raise Bad('%s: not of the same tool as %s' % (paths[kinds.index(not kinds[0])],

@@ -8,7 +8,6 @@ figure comes as PNG and SVG, the same bytes for the same files.
 """
 import argparse
 import io
-import json
 import math
 import os
 import sys
@@ -26,7 +25,7 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 sys.dont_write_bytecode = True
-from plot_read import BENCH_SCORES, EVICTIONS, SERIES, Bad, Fields, Points, is_number, shown
+from plot_read import BENCH_SCORES, EVICTIONS, SERIES, Bad, Points, is_number, read_json, shown
 
 # Lines of an eviction with options; alone it has a whole one.
 OPTION_DASHES = ((0, (4, 2)), (0, (1, 1.5)), (0, (6, 2, 1, 2)), (0, (2, 3)))
@@ -57,13 +56,7 @@ DPI = 200
 
 def load(path):
     """(tool, its fields)."""
-    try:
-        with open(path, encoding='utf-8') as file:
-            root = Fields(json.load(file), path)
-    except OSError as error:
-        raise Bad('%s: cannot be read: %s' % (path, error.strerror))
-    except (ValueError, RecursionError) as error:
-        raise Bad('%s: is not JSON: %s' % (path, str(error).splitlines()[0]))
+    root = read_json(path)
     # The bench's file is older than the word "tool".
     if 'tool' not in root and 'header' in root and 'results' in root:
         return 'tamis bench attention', root

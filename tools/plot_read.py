@@ -124,6 +124,17 @@ class Fields:
         return name
 
 
+def read_json(path):
+    """The object in a file."""
+    try:
+        with open(path, encoding='utf-8') as file:
+            return Fields(json.load(file), path)
+    except OSError as error:
+        raise Bad('%s: cannot be read: %s' % (path, error.strerror)) from error
+    except (ValueError, RecursionError) as error:
+        raise Bad('%s: is not JSON: %s' % (path, str(error).splitlines()[0])) from error
+
+
 def is_number(value):
     return isinstance(value, (int, float)) and not isinstance(value, bool) and value == value
 

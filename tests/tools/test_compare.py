@@ -101,7 +101,7 @@ class Compare(unittest.TestCase):
         self.paths[1] = self.paths[0]
         self.fails('0.json: results[0]: the same stands in')
         self.paths[1] = os.path.join(self.folder.name, 'absent')
-        self.fails('absent: No such file')
+        self.fails('absent: cannot be read: No such file')
 
     def test_usage(self):
         self.assertEqual(self.run_it().returncode, 2)

@@ -244,7 +244,7 @@ class Plots(unittest.TestCase):
 
     def test_speed_limit_is_quests(self):
         points = plot.Points()
-        plot.read_bench(points, plot.Fields(bench(), 'bench'))
+        plot.read_bench(points, plot_read.Fields(bench(), 'bench'))
         quest = {key: value for key, value in points.by_key.items() if key[1][0] == 'quest'}
         self.assertEqual(len(quest), 6)
         for (_, _, budget, context), (_, limit) in quest.items():
@@ -253,7 +253,7 @@ class Plots(unittest.TestCase):
     def test_runs_on_gpus(self):
         def points_of(document):
             points = plot.Points()
-            plot.read_gpu_check(points, plot.Fields(document, 'run'))
+            plot.read_gpu_check(points, plot_read.Fields(document, 'run'))
             return points.by_key
         by_key = points_of(gpu_check())
         # Nothing of OpenCL, of another dtype, that failed, or that was measured again.
@@ -287,7 +287,7 @@ class Plots(unittest.TestCase):
 
     def test_evictions(self):
         points = plot.Points()
-        plot.read_eviction(points, plot.Fields(eviction(), 'a'))
+        plot.read_eviction(points, plot_read.Fields(eviction(), 'a'))
         self.assertEqual(len(points.by_key), 1 + 3 * 14)
         self.assertEqual(points.by_key['h2o', 256][0], 4 / 40)
         styles = plot.eviction_styles(set(KINDS))
@@ -309,7 +309,7 @@ class Plots(unittest.TestCase):
 
     def test_throughput(self):
         points = plot.Points()
-        plot.read_throughput(points, plot.Fields(throughput(), 'a'))
+        plot.read_throughput(points, plot_read.Fields(throughput(), 'a'))
         self.assertEqual(len(points.by_key), len(KINDS))
         run = 'PoCL, two cores', 'needle', 'f16', 1024, 204, 64
         self.assertEqual(points.by_key[run, 'streaming'], (3, 5, 36))
@@ -428,4 +428,5 @@ if __name__ == '__main__':
         print('matplotlib is not installed')
         sys.exit(77)
     plot = load_plot()
+    plot_read = sys.modules['plot_read']
     unittest.main()
