@@ -21,16 +21,22 @@ static void use_host(tms_device *dev, cl_int code) {
                  dev->info.id, tms_cl_error_text(code), (int)code);
 }
 
-/* Whether a mark in the queue gets a time. Rusticl 22.3 gives 0 to every one. */
-static cl_int try_queue(cl_command_queue queue) {
+static cl_int time_mark(cl_command_queue queue, cl_ulong *ns) {
     cl_event event;
-    cl_ulong ns = 0;
     cl_int code = clEnqueueMarkerWithWaitList(queue, 0, NULL, &event);
     if (code != CL_SUCCESS) return code;
     code = clWaitForEvents(1, &event);
-    if (code == CL_SUCCESS) code = end_of(event, &ns);
+    if (code == CL_SUCCESS) code = end_of(event, ns);
     clReleaseEvent(event);
-    return code == CL_SUCCESS && ns == 0 ? CL_PROFILING_INFO_NOT_AVAILABLE : code;
+    return code;
+}
+
+/* Whether marks in the queue get times. Rusticl 22.3 gives all the same. */
+static cl_int try_queue(cl_command_queue queue) {
+    cl_ulong first = 0, second = 0;
+    cl_int code = time_mark(queue, &first);
+    if (code == CL_SUCCESS) code = time_mark(queue, &second);
+    return code == CL_SUCCESS && second <= first ? CL_PROFILING_INFO_NOT_AVAILABLE : code;
 }
 
 /* From the first timed mark on the queue is one that collects times, if the driver has such. */

@@ -65,13 +65,13 @@ static void *find_in_loader(const char *name) {
     return found;
 }
 
-/* The loader's clGetEventProfilingInfo, but for drivers whose times are 0. */
+/* The loader's clGetEventProfilingInfo, but for drivers whose clock stands still. */
 static cl_int CL_API_CALL time_of(cl_event event, cl_profiling_info what, size_t size, void *value,
                                   size_t *full) {
     static cl_int(CL_API_CALL * real)(cl_event, cl_profiling_info, size_t, void *, size_t *);
     if (!real) *(void **)&real = find_in_loader("clGetEventProfilingInfo");
     const cl_int code = real(event, what, size, value, full);
-    if (times == CL_LAYER_ZERO_TIMES && value) memset(value, 0, size);
+    if (times == CL_LAYER_SAME_TIMES && value) memset(value, 1, size);
     return code;
 }
 

@@ -125,13 +125,13 @@ uint32_t cl_layer_calls(cl_layer_entry entry);
 bool cl_layer_failed(void);
 
 /* A driver that makes no queue for times, or one that makes it and gives none: from the start, when
- * it has given some, or by saying that all is well and every time 0. */
+ * it has given some, or by a clock that stands still. */
 typedef enum cl_layer_times {
     CL_LAYER_TIMES,
     CL_LAYER_NO_QUEUE,
     CL_LAYER_NO_INFO,
     CL_LAYER_NO_INFO_LATER,
-    CL_LAYER_ZERO_TIMES
+    CL_LAYER_SAME_TIMES
 } cl_layer_times;
 void cl_layer_set_times(cl_layer_times times);
 /* Queues for times made so far, and markers in them asked. */

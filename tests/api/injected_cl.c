@@ -39,7 +39,7 @@ static double check_bandwidths(void) {
 static void test_times(void **state) {
     (void)state;
     const cl_layer_times drivers[] = {CL_LAYER_TIMES, CL_LAYER_NO_QUEUE, CL_LAYER_NO_INFO,
-                                      CL_LAYER_NO_INFO_LATER, CL_LAYER_ZERO_TIMES};
+                                      CL_LAYER_NO_INFO_LATER, CL_LAYER_SAME_TIMES};
     uint8_t *first = NULL, *record;
     size_t bytes, n;
     scenario_case c = scenario_cases[0];
