@@ -33,7 +33,8 @@
  *   shuffle(x, lane), shuffle_xor(x, mask)       x of another lane; 32 bits; all lanes take part
  *   warp_ballot(p)                               bit i: p of lane i
  *   popcount(x)                                  bits of a uint32_t that are set
- *   thread_fence()                               writes so far before writes to come, device wide
+ *   thread_fence()                               writes so far before writes to come, device wide;
+ *                                                tickets do without: is_last_block
  *   grid_wait()                                  in a launch that began early: until the one before
  *                                                it has ended and its writes are there; else nothing
  *   grid_release()                               a launch behind that may begin early may begin once

@@ -5,7 +5,7 @@
  * Products are exact to about fp32: x is a sum of 2 (f16) or 3 (bf16) elements of the weights'
  * type, whose products with weights are exact in fp32. Of 32 inputs of a row, f16 parts take the
  * power of two that brings the largest to 2^14, and the second parts are 2^12 times as large again:
- * an element keeps 20 bits down to 2^-32 of the largest. What parts do not hold (smaller elements
+ * an element keeps 20 bits down to 2^-31 of the largest. What parts do not hold (smaller elements
  * that are not 0, infinity, NaN) makes the row doubtful in this block: its sums are formed anew in
  * plain fp32. So are sums that are not finite: products of the parts of a number with infinity may
  * be NaN where the number's is not. Matrix units may cut off fp32 sums instead of rounding them, so
@@ -246,7 +246,8 @@ DEVICE void multiply_range(const cu_linear_args &a, const linear_task &t,
             if (now >= t.end) break;
             if (next < t.end) fetch_x(a, piece, next, x);
             block_sync(); /* this stage is there, and all are done with the one before */
-                          /* 2. their products */
+
+            /* 2. their products */
 #pragma unroll
             for (uint32_t m = 0; m < ROWS / 16; m++)
                 multiply<T>(b.stage[s].part[group][m], &b.stage[s].back[group][16 * m], w[s],

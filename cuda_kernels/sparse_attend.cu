@@ -10,7 +10,8 @@ typedef struct score_select_shared {
     select_shared select;
     uint32_t before; /* blocks that finished before this one */
 } score_select_shared;
-static_assert(sizeof(score_select_shared) <= CU_SELECT_SHARED, "the host counts on it");
+static_assert(sizeof(score_select_shared) + 512 <= CU_SELECT_SHARED,
+              "two blocks, with 1 KiB of each that is the device's, share a multiprocessor");
 
 /* Dynamic shared memory holds the queries, then the keys. */
 #define SCORE_SELECT(type, tag, dim)                                                               \

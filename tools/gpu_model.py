@@ -97,7 +97,8 @@ def score_select(shape, tokens):
     """cuda_kernels/sparse_attend.cu: bounds of every full page, then a block of each lane selects
     by a pass of a histogram for each byte of the scores that decides, about three."""
     pages = tokens // PAGE
-    blocks = shape.lanes * max(1, min(math.ceil(pages / 32), 2 * SMS // shape.lanes))
+    each = 4 if shape.lanes > 2 * SMS else 2 * SMS // shape.lanes
+    blocks = shape.lanes * max(1, min(math.ceil(pages / 32), each))
     passes = 3
     select = ASSUMED['l2'] + (passes + 2) * (pages / ASSUMED['select'] + 3 * ASSUMED['barrier'])
     waves = math.ceil(shape.lanes / (2 * SMS))

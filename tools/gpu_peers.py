@@ -87,7 +87,7 @@ def run_pairs(engine, pairs):
         except Exception as error:  # of other people's code: the row says what it was
             row['error'] = one_line(error)
         say({'row': row})
-        if 'error' in row and not engine.usable():
+        if ('error' in row or 'graph_error' in row) and not engine.usable():
             return UNUSABLE
     return 0
 
@@ -207,7 +207,8 @@ def main():
     parser.add_argument('--cases', metavar='SHAPE:BATCH:CONTEXT:CACHES,...',
                         type=lambda text: [Case(part) for part in text.split(',')])
     parser.add_argument('--json', metavar='FILE', help='the rows, whole after each of them')
-    parser.add_argument('--limit', type=float, default=90, metavar='SECONDS', help='of one row')
+    parser.add_argument('--limit', type=float, default=150, metavar='SECONDS',
+                        help='of one row; FlashInfer compiles in its first')
     parser.add_argument('--engine', default=ENGINE, help=argparse.SUPPRESS)
     parser.add_argument('--pairs', help=argparse.SUPPRESS)
     options = parser.parse_args()

@@ -119,8 +119,12 @@ def read_all(work):
             for part, rows in parts.items():
                 rows += [row for row in earlier.get(part, []) if row['stage'] == name]
         elif found is not None and stage['state'] != 'running':
-            part, rows = rows_of(name, found, header)
-            parts[part] += [{'stage': name, **row} for row in rows]
+            try:
+                part, rows = rows_of(name, found, header)
+            except (LookupError, TypeError) as error:
+                stage['last_line'] = 'its JSON is not what it should be: %r' % error
+            else:
+                parts[part] += [{'stage': name, **row} for row in rows]
         stages.append({**stage, 'name': name, 'required': need == 'required',
                        'estimate': int(estimate)})
     return {'tool': 'gpu_check', 'header': header_of(header, end, stages, parts, earlier),
@@ -306,13 +310,17 @@ def gate_lines(root):
         if full['copy_gb_per_s']:
             share = full['gb_per_s'] * full['total_us'] / device_us(full) / full['copy_gb_per_s']
             rows.append(gate('dense over copy bandwidth, batch %d' % batch, share, least_share))
+        if not peers_of(root, key):
+            name = 'ours: no peer was measured'
         rows.append(gate('quest %d over the best dense (%s), batch %d' % (budget, name, batch),
                          best / device_us(quest['quest']), least_gain))
-        if 'quest-apart' in quest:
-            attend = quest['quest-apart']['stage_us']['attend']
-            share = max(0, 1 - attend / device_us(quest['quest']))
-            rows.append(gate('score, select and gaps of the pipeline, batch %d' % batch, share,
-                             GATE_SHARE, most=True))
+        # attend stands behind score and select in the queue, so that no host is in its time; one
+        # gap is.
+        parts = quest['quest']['stage_us']
+        if parts.get('fused_select'):
+            attend = parts['fused'] - parts['fused_select']
+            rows.append(gate('score, select and their gap of the pipeline, batch %d' % batch,
+                             1 - attend / device_us(quest['quest']), GATE_SHARE, most=True))
     if not rows:
         return []
     return ['## Gates', '', '%s, %d tokens, on the device\'s clock; a peer counts where it was '
@@ -430,8 +438,9 @@ def overlap_lines(root):
 
 def peer_lines(root):
     bad = ['- %s%s: %s' % (row['peer'], ', %(shape)s, batch %(batch)d, %(context)d tokens' % row
-                           if 'shape' in row else '', row['error'])
-           for row in root['peers'] if 'error' in row]
+                           if 'shape' in row else '', row.get('error') or 'no graph, its wall time '
+                           'counts: ' + row['graph_error'])
+           for row in root['peers'] if 'error' in row or 'graph_error' in row]
     return ['## Peers that did not run', ''] + bad + [''] if bad else []
 
 
@@ -442,6 +451,14 @@ def write(path, text):
     with open(path + '.new', 'w', encoding='utf-8') as file:
         file.write(text)
     os.replace(path + '.new', path)
+
+
+def lines_of_part(part, root):
+    """A table that cannot be made of what was measured costs itself alone."""
+    try:
+        return part(root)
+    except (ArithmeticError, LookupError, TypeError, ValueError) as error:
+        return ['%s could not be made: %s: %s' % (part.__name__, type(error).__name__, error), '']
 
 
 def main():
@@ -455,7 +472,7 @@ def main():
              op_lines, opencl_lines, overlap_lines, peer_lines)
     write(os.path.join(out, 'gpu_check.json'), json.dumps(root, indent=1) + '\n')
     write(os.path.join(out, 'gpu_check.md'),
-          '\n'.join(line for part in parts for line in part(root)))
+          '\n'.join(line for part in parts for line in lines_of_part(part, root)))
 
 
 if __name__ == '__main__':

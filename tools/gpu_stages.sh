@@ -22,10 +22,23 @@ unpack() {
     ls "$prefix/usr/include"
 }
 
+# Of the machine's first GPU; an H200's where nothing says.
+architecture() {
+    local capability
+    capability=$(nvidia-smi --query-gpu=compute_cap --format=csv,noheader 2>/dev/null |
+        sed -n '1s/^\([0-9]*\)\.\([0-9]\)$/\1\2/p')
+    case $capability in
+    '' | 90) echo 90a ;;
+    *) echo "$capability" ;;
+    esac
+}
+
 # Builds what is possible, for this GPU alone, and says what is not.
 build_tree() {
-    local options=(-DCMAKE_BUILD_TYPE=Release -DTAMIS_NVCC=ON -DTAMIS_CUDA_ARCHITECTURES=90a
-        -DTAMIS_NVCC_FLAGS=-lineinfo) targets=() target
+    local flags=-lineinfo options targets=() target
+    ! nvcc --help 2>/dev/null | grep -q -e --split-compile || flags+=';--split-compile=0'
+    options=(-DCMAKE_BUILD_TYPE=Release -DTAMIS_NVCC=ON "-DTAMIS_NVCC_FLAGS=$flags"
+        "-DTAMIS_CUDA_ARCHITECTURES=$(architecture)")
     has_header cjson/cJSON.h || {
         echo 'no cJSON: no command line, no benches (libcjson-dev)'
         options+=(-DTAMIS_TOOLS=OFF)
@@ -76,6 +89,14 @@ together() {
     local command=$1 name rc failed=0 folder
     folder=$(mktemp -d)
     shift
+    # shellcheck disable=SC2317 # by the trap
+    unfinished() {
+        for name in "$@"; do
+            [ -f "$folder/$name.rc" ] || { echo "-- $name: not done" && tail -n 30 "$folder/$name.log"; }
+        done
+        exit 124
+    }
+    trap 'unfinished "$@"' TERM
     for name in "$@"; do
         ("$command" "$name" >"$folder/$name.log" 2>&1; echo $? >"$folder/$name.rc") &
     done
@@ -205,12 +226,13 @@ sanitize() {
         "$check" --device "$device" --list smoke "${@:2}"
 }
 
-# One pass over the launches of the fused path: where its time goes by the hardware's own counters.
+# Launches of a step, full's and quest's: where their time goes by the hardware's own counters. The
+# first 12 are those of plan creation, which have no rows.
 profile() {
     local rc=0 said
     needs_gpu ncu || return 77
-    said=$(ncu --clock-control none --csv --page raw --kernel-name 'regex:score_select|attend' \
-        --launch-skip 8 --launch-count 8 --metrics "gpu__time_duration.sum,\
+    said=$(ncu --clock-control none --csv --page raw --kernel-name 'regex:score_select|attend_decode' \
+        --launch-skip 12 --launch-count 8 --metrics "gpu__time_duration.sum,\
 dram__bytes_read.sum,dram__throughput.avg.pct_of_peak_sustained_elapsed,\
 lts__t_sector_hit_rate.pct,sm__warps_active.avg.pct_of_peak_sustained_active,\
 launch__registers_per_thread,launch__occupancy_limit_registers,launch__occupancy_limit_shared_mem,\
@@ -230,7 +252,7 @@ find_cublas() {
     export cublas
 }
 
-export -f has_header unpack build_tree test_program show_device together backend_of check_op \
+export -f has_header unpack architecture build_tree test_program show_device together backend_of check_op \
     check_bitwise test_api test_model test_policies check_evictions bench_ops opencl_gpu on_opencl \
     overlapping needs_gpu sanitize profile
 
@@ -243,7 +265,7 @@ caches() {
     [ "$1" = llama3-8b ] || heads=32
     bytes=$((2 * $2 * heads * $3 * 128 * 2))
     count=$(((4294967296 + bytes - 1) / bytes))
-    echo $((count < 2 ? 2 : count > 32 ? 32 : count))
+    echo $((count < 2 ? 2 : count > 128 ? 128 : count))
 }
 
 # On OpenCL, or with launches that overlap, where the stage's name says so.
@@ -254,7 +276,7 @@ bench() {
     shift 6
     case $name in
     opencl/*) need=optional id=OPENCL way=(on_opencl) ;;
-    overlap/*) way=(overlapping) ;;
+    overlap/*) need=optional way=(overlapping) ;;
     esac
     layers=$(caches "$shape" "$batch" "$context")
     set -- --shape "$shape" --batch "$batch" --context "$context" --budget "$budgets" \
@@ -286,32 +308,27 @@ stages_of_checks() {
             sparse_attend merge || echo write_rows bounds select merge)
 }
 
-# What the project must show first: the quest's 2048 tokens of 32768 against dense attention.
+# What the project must show first: the quest's 2048 tokens of 32768 against dense attention. Next to
+# the rows of batch 1 the form that is off by default.
 stages_of_headline() {
     local shape
     for shape in llama2-7b llama3-8b; do
         bench headline/$shape/1/32768 12 $shape 1 32768 2048 --apart
+        bench overlap/$shape/1/32768 8 $shape 1 32768 2048
         bench headline/$shape/16/32768 25 $shape 16 32768 2048 --apart
     done
     peers headline/peers 75 all llama2-7b:16:32768 llama2-7b:1:32768 llama3-8b:16:32768 \
         llama3-8b:1:32768
 }
 
-# The form that is off by default, against the headline's rows.
-stages_of_overlap() {
-    local shape
-    stage overlap/check required 8 overlapping check_op sparse_attend
-    for shape in llama2-7b llama3-8b; do
-        bench overlap/$shape/1/32768 10 $shape 1 32768 2048
-    done
-}
-
 stages_of_tests() {
-    stage policies required 60 together test_policies $([ $dry = 1 ] || echo selections) matrix
-    stage eviction required 60 check_evictions
+    stage overlap/check optional 8 overlapping check_op sparse_attend
+    stage overlap/replay optional 5 overlapping test_api replay
+    stage policies required 50 together test_policies $([ $dry = 1 ] || echo selections) matrix
+    stage eviction required 50 check_evictions
     stage api required 60 together test_api arguments steps faults bounds replay eviction \
         eviction_steps eviction_forks $([ $dry = 1 ] || echo random eviction_kinds)
-    stage model required 60 together test_model arguments faults runner logits \
+    stage model required 50 together test_model arguments faults runner logits \
         $([ $dry = 1 ] || echo passkey)
     stage check/others required 45 together check_op \
         $([ $dry = 0 ] && echo others || echo norm argmax)
@@ -361,13 +378,12 @@ all_stages() {
     if [ -n "$given" ]; then
         stage build required 2 test_program "$build/tamis" --version
     else
-        stage build required 80 build_tree
+        stage build required 120 build_tree
     fi
     stage device required 5 show_device "$device"
     stages_of_checks
     stages_of_headline
     stages_of_tests
-    stages_of_overlap
     stages_of_benches
     peers peers/dense 60 all llama2-7b:1:4096 llama3-8b:1:4096 llama2-7b:16:4096 llama3-8b:16:4096 \
         llama2-7b:1:131072 llama3-8b:1:131072 llama3-8b:64:4096
@@ -379,6 +395,6 @@ all_stages() {
     peers peers/flex 60 flex llama3-8b:1:32768 llama2-7b:16:32768
     # A fault of a kernel may leave the device slow to answer; sanitizers take long.
     stage fault required 10 test_program "$build/tests/api/test-api-cuda"
-    stage sanitizer/memcheck optional 60 sanitize memcheck
+    stage sanitizer/memcheck optional 50 sanitize memcheck
     stage sanitizer/racecheck optional 45 sanitize racecheck attend score_pages select argmax norm
 }

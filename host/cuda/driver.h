@@ -52,7 +52,7 @@ enum {
 };
 
 /* CUfunction_attribute, CUstream_flags, CUevent_flags, CUstreamCaptureMode */
-enum { TMS_CU_MAX_DYNAMIC_SHARED = 8 };
+enum { TMS_CU_FUNCTION_PTX = 5, TMS_CU_MAX_DYNAMIC_SHARED = 8 };
 enum { TMS_CU_STREAM_NON_BLOCKING = 1 };
 enum { TMS_CU_EVENT_DISABLE_TIMING = 2 };
 enum { TMS_CU_CAPTURE_GLOBAL = 0, TMS_CU_CAPTURE_THREAD = 1, TMS_CU_CAPTURE_RELAXED = 2 };
@@ -122,6 +122,7 @@ typedef struct tms_cu_launch_config {
     X(cuModuleLoadData, (tms_cu_module * module, const void *image))                               \
     X(cuModuleUnload, (tms_cu_module module))                                                      \
     X(cuModuleGetFunction, (tms_cu_function * function, tms_cu_module module, const char *name))   \
+    X(cuFuncGetAttribute, (int *value, int attribute, tms_cu_function function))                   \
     X(cuFuncSetAttribute, (tms_cu_function function, int attribute, int value))                    \
     X(cuLaunchKernel,                                                                              \
       (tms_cu_function function, unsigned grid_x, unsigned grid_y, unsigned grid_z,                \

@@ -14,6 +14,7 @@ struct tms_cu_function_entry {
     tms_cu_function function;
     uint32_t hash;   /* of the name */
     uint32_t shared; /* bytes of dynamic shared memory that launches may ask for */
+    bool early;      /* known to have grid_wait */
     char stem[32];
     char name[];
 };
@@ -168,11 +169,32 @@ tamis_status tms_cu_function_get(tms_device *dev, const char *stem, const char *
     return status;
 }
 
-tamis_status tms_cu_function_allow(tms_device *dev, tms_cu_function function, uint32_t bytes) {
-    const tms_cu_device *cu = tms_cu(dev);
-    tms_cu_function_entry *f = cu->functions;
+static tms_cu_function_entry *entry_of(tms_device *dev, tms_cu_function function) {
+    tms_cu_function_entry *f = tms_cu(dev)->functions;
     while (f->function != function)
         f = f->next;
+    return f;
+}
+
+tamis_status tms_cu_function_allow_early(tms_device *dev, tms_cu_function function) {
+    tms_cu_function_entry *f = entry_of(dev, function);
+    int ptx = 0;
+    if (f->early) return TAMIS_OK;
+    tamis_status status = tms_cu_check(
+        dev, tms_cu(dev)->api->cuFuncGetAttribute(&ptx, TMS_CU_FUNCTION_PTX, function), f->name);
+    if (status != TAMIS_OK) return status;
+    if (ptx < 90)
+        return tms_device_fail(dev, TAMIS_E_UNSUPPORTED,
+                               "TAMIS_CUDA_OVERLAP=1: the loaded image of %s is made for %d.%d: "
+                               "kernels for 9.0 alone can begin early",
+                               f->name, ptx / 10, ptx % 10);
+    f->early = true;
+    return TAMIS_OK;
+}
+
+tamis_status tms_cu_function_allow(tms_device *dev, tms_cu_function function, uint32_t bytes) {
+    const tms_cu_device *cu = tms_cu(dev);
+    tms_cu_function_entry *f = entry_of(dev, function);
     if (bytes <= f->shared) return TAMIS_OK;
     if (bytes > cu->max_shared)
         return tms_device_fail(dev, TAMIS_E_UNSUPPORTED,

@@ -4,16 +4,19 @@
 
 /* Blocks that a multiprocessor has at once (KERNEL_TWICE). */
 #define BLOCKS_AT_ONCE 2u
+/* Blocks of a lane where there are more lanes than that. */
+#define OF_MANY_LANES 4u
 /* Pages that are worth a block. */
 #define FEWEST_PAGES 32u
 
 /* As many as run at once: together they wait for memory once, not wave after wave, and its bandwidth
- * is what they share. A lane has one block at least, so that many lanes take waves, in which blocks
- * that begin or select overlap with those that read. */
+ * is what they share. Many lanes take waves, in which blocks that begin or select overlap with those
+ * that read. */
 static uint32_t blocks_of(const tms_device *dev, const tms_score_pages *p) {
     const uint64_t lanes = (uint64_t)p->batch.n_rows * p->batch.n_kv_heads;
     const uint64_t at_once = (uint64_t)BLOCKS_AT_ONCE * dev->info.compute_units;
-    const uint64_t each = at_once / (lanes ? lanes : 1);
+    /* Of more lanes than that the last ones do not make a wave of whole lanes. */
+    const uint64_t each = lanes > at_once ? OF_MANY_LANES : at_once / (lanes ? lanes : 1);
     const uint64_t worth = tms_divide_up(p->batch.max_visible / p->kv.page_size, FEWEST_PAGES);
     const uint64_t blocks = worth < each ? worth : each;
     return blocks ? (uint32_t)blocks : 1;

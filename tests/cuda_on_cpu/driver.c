@@ -95,6 +95,7 @@ tms_cu_result cpu_wrong(tms_cu_result result, const char *format, ...) {
 /* ---- Device ---------------------------------------------------------------------------------- */
 
 /* What the environment may set, and is read at each call:
+ *   CUDA_ON_CPU_PTX              what kernels say that they were compiled for: 90
  *   CUDA_ON_CPU_DEVICES          1; the last one runs kernels, those before are too old for them
  *   CUDA_ON_CPU_CAPABILITY       of the last one: 90, 10 * major + minor
  *   CUDA_ON_CPU_MULTIPROCESSORS  4
@@ -472,6 +473,14 @@ tms_cu_result cuModuleGetFunction(tms_cu_function *function, tms_cu_module modul
         module->functions = f;
         *function = f;
     }
+    return cpu_leave(result);
+}
+
+tms_cu_result cuFuncGetAttribute(int *value, int attribute, tms_cu_function function) {
+    tms_cu_result result = cpu_enter();
+    if (!result) result = check_function(function);
+    if (!result && (!value || attribute != TMS_CU_FUNCTION_PTX)) result = TMS_CU_INVALID_VALUE;
+    if (!result) *value = setting("CUDA_ON_CPU_PTX", 90);
     return cpu_leave(result);
 }
 

@@ -58,7 +58,6 @@ done
 mutant "missing barrier in argmax.cu" argmax argmax '/block_sync();/d' "race"
 mutant "ticket without order in sparse_attend.cu" sparse_attend sparse_attend \
     '1i #include "tests/cuda_on_cpu/calls.h"\
-#define cpu_thread_fence() (void)0\
 #define cpu_atomic_add_acq_rel cpu_atomic_add' "race in global memory"
 mutant "divergent barrier in argmax.cu" argmax argmax \
     's/^    block_sync();/    if (warp_id() == 3)\n        block_sync();\n    else\n        block_sync();/' \

@@ -102,8 +102,8 @@ class GpuCheck(unittest.TestCase):
         """A call in a group of its own, which is at the stage now."""
         call = subprocess.Popen(self.command(build, *options), stdout=subprocess.DEVNULL,
                                 start_new_session=True)
-        for _ in range(1800):
-            time.sleep(0.1)
+        for _ in range(9000):
+            time.sleep(0.02)
             if os.path.exists(os.path.join(self.out, 'gpu_check.json')) and \
                     self.states()[name] == 'running':
                 return call
@@ -193,7 +193,8 @@ class GpuCheck(unittest.TestCase):
     def test_gates_and_the_best_dense(self):
         """A peer that is faster than our dense attention is what quest is measured against."""
         full = {**ROW, 'shape': 'llama2-7b', 'context': 32768, 'budget': 32768, 'graph_us': 60.0}
-        quest = {**full, 'select': 'quest', 'budget': 2048, 'graph_us': 2.0}
+        quest = {**full, 'select': 'quest', 'budget': 2048, 'graph_us': 2.0,
+                 'stage_us': {**PARTS, 'fused': 2.5, 'fused_select': 1.0}}
         apart = {**quest, 'select': 'quest-apart'}
         header = {**BENCH['header'], 'copy_gb_per_s': 4.0}
         self.make_build(bench=json.dumps({'header': header, 'results': [full, quest, apart]}))
@@ -202,7 +203,7 @@ class GpuCheck(unittest.TestCase):
         # The pretended peer takes 10 us, ours 60; dense reads 2 GB/s in 90 us of wall time.
         for line in ('| dense over copy bandwidth, batch 1 | at least 0.85 | 0.75 | missed |',
                      '| quest 2048 over the best dense (fine), batch 1 | at least 5.50 | 5.00 | missed |',
-                     '| score, select and gaps of the pipeline, batch 1 | at most 0.45 | 0.25 | met |'):
+                     '| score, select and their gap of the pipeline, batch 1 | at most 0.45 | 0.25 | met |'):
             self.assertIn(line, page)
         self.assertIn('| 10.0, fine | 2.0 (5.00×) |', page)
 
@@ -278,10 +279,11 @@ class GpuCheck(unittest.TestCase):
         status, _ = self.run_check(self.build, '--seconds', '24', '--stages', 'check/smoke')
         root, page = self.results()
         stages = self.stages(root)
-        self.assertEqual((status, stages['check/smoke']['state']), (1, 'timeout'))
-        self.assertEqual(stages['check/smoke']['last_lines'], ['begun'])
+        # Less than its limit was left: the next call has more.
+        self.assertEqual((status, stages['check/smoke']['state']), (0, 'not run'))
+        self.assertEqual(stages['check/smoke']['last_line'], 'begun')
         self.assertLess(root['header']['calls'][0]['seconds'], 24)
-        self.assertIn('`check/smoke`: timeout', page)
+        self.assertIn('Not run yet: check/smoke', page)
 
     def test_a_call_that_is_cut(self):
         self.make_build(check='echo begun\nsleep 60')
@@ -304,7 +306,7 @@ class GpuCheck(unittest.TestCase):
     def test_a_peer_that_fails_is_lost_alone(self):
         bad = 'absent', 'wrong', 'dies', 'hangs', 'breaks'
         status, rows = self.run_peers('absent,fine,wrong,dies,hangs,breaks,also-fine', '--limit',
-                                      '2')
+                                      '5')
         self.assertEqual(status, 0)
         good = [(row['peer'], row['batch']) for row in rows if 'total_us' in row]
         self.assertEqual(good, [('fine', 1), ('also-fine', 1), ('fine', 16), ('also-fine', 16)])
@@ -314,7 +316,7 @@ class GpuCheck(unittest.TestCase):
                 errors.setdefault(row['peer'], row['error'])
         self.assertEqual(set(errors), set(bad))
         for name, why in (('absent', 'No module named'), ('dies', 'ended with status -6'),
-                          ('hangs', 'nothing came for 2 s'), ('breaks', 'illegal memory')):
+                          ('hangs', 'nothing came for 5 s'), ('breaks', 'illegal memory')):
             self.assertIn(why, errors[name])
 
     def test_peers_of_which_none_measures(self):

@@ -1,12 +1,14 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Compiles the CUDA kernels to PTX and looks for differences of a number with itself.
+"""Compiles the CUDA kernels to PTX and looks for differences of a number with itself, and for the
+waits of kernels that may begin early.
 
 Usage: test_ptx.py NVCC FOLDER_OF_KERNELS
 
 x - x is 0 or, where x is not finite, NaN: but what turns PTX into machine code may contract it with
-the product that x is, and then gives the product's rounding error. Kernels look at bits instead. One
-head dim stands for all: they share the templates.
+the product that x is, and then gives the product's rounding error. Kernels look at bits instead.
+Without its wait attend would read lists that are being written, which shows on a GPU alone. One head
+dim stands for all: they share the templates.
 """
 import os
 import re
@@ -15,6 +17,13 @@ import sys
 import tempfile
 
 OPERATION = re.compile(r"^\s*(?:@!?%\w+\s+)?(sub|add|mul|neg|fma)(?:\.(?:rn|ftz|sat))*\.f32\s+(.*);")
+
+# Of kernels that take part in launches that overlap: what one of them must have, by its file.
+OVERLAP = {
+    "attend.cu": (r"attend_decode_\w+", "griddepcontrol.wait;"),
+    "attend_mma.cu": (r"attend_(decode|logits)_\w+", "griddepcontrol.wait;"),
+    "sparse_attend.cu": (r"score_select_\w+", "griddepcontrol.launch_dependents;"),
+}
 
 
 class Finder:
@@ -68,10 +77,20 @@ def check_finder():
         assert bool(found) == (line in wrong), line
 
 
+def lacking(ptx, name, instruction):
+    """The kernels of that name without the instruction; all of the file if it has none."""
+    parts = re.split(r"\.entry\s+(\w+)\(", ptx)[1:]
+    kernels = {kernel: text for kernel, text in zip(parts[::2], parts[1::2])
+               if re.fullmatch(name, kernel)}
+    return [kernel for kernel, text in kernels.items() if instruction not in text] or (
+        [] if kernels else [name])
+
+
 def compile_ptx(nvcc, folder, source):
+    architecture = "compute_90" if source in OVERLAP else "compute_80"
     with tempfile.TemporaryDirectory() as made:
         ptx = os.path.join(made, "kernel.ptx")
-        subprocess.run([nvcc, "-ptx", "-std=c++17", "-O3", "-arch=compute_80",
+        subprocess.run([nvcc, "-ptx", "-std=c++17", "-O3", "-arch=" + architecture,
                         "-DONLY_DIM_128", "-I", folder, "-o", ptx,
                         os.path.join(folder, source)], check=True)
         with open(ptx, encoding="utf-8") as file:
@@ -90,6 +109,10 @@ def main():
             failed = True
             print(f"{source}: {len(found)} differences of a number with itself, "
                   f"the first in {found[0][0]}: {found[0][1]}")
+        without = lacking(ptx, *OVERLAP[source]) if source in OVERLAP else []
+        if without:
+            failed = True
+            print(f"{source}: {', '.join(without)} without {OVERLAP[source][1]}")
     assert kernels > 0, f"no kernel in {folder}"
     print(f"{kernels} kernels")
     sys.exit(failed)
