@@ -240,9 +240,9 @@ run_stage() {
     fi
     began=$(date +%s)
     : >"$here.log"
+    printf '%s\n' "== $name" >>"$out/gpu_check.log"
     note "name=$name" state=running "limit=$limit"
     report 0
-    printf '%s\n' "== $name" >>"$out/gpu_check.log"
     case $name in headline/* | bench/* | overlap/* | opencl/* | peers/*) watch_clocks ;; esac
     timeout -k 5 "$limit" bash -c '"$@"' stage "${@/#@json/$here.json}" >"$here.log" 2>&1 &
     wait $! || rc=$?
