@@ -1,5 +1,39 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* All of tamis: the sparse-attention pipeline of LLM inference behind one C API. */
+/* All of tamis: the sparse-attention pipeline of LLM inference behind one C API.
+ *
+ * The headers in reading order:
+ *
+ * 1. status.h   Every call that can fail returns a tamis_status and takes a tamis_error of the
+ *               caller's, or NULL, which receives the reason with the offending value.
+ * 2. device.h   A context is one opened device with its queue: tamis_context_create. NULL parameters
+ *               take the first usable device on CUDA or OpenCL. tamis_device_list shows all of them.
+ * 3. buffer.h   Memory on the device: q, k, v and outputs of attention. Most calls enqueue work and
+ *               return; tamis_context_wait and reads wait. Each header says which call does what.
+ * 4. cache.h    The paged KV cache of one model: layers, heads, capacity in tokens. A sequence is a
+ *               text in it: add, fork (shares pages), truncate, remove. Each KV head of each layer
+ *               of a sequence is a lane with a page list and a length of its own.
+ * 5. policy.h   A selection says which pages a query reads; an eviction says which tokens a lane
+ *               keeps. Both are plain structs of numbers: take the defaults, set the budget.
+ * 6. plan.h     A plan joins a cache, a selection and an eviction, and runs steps. A step is what one
+ *               batch brings, prompt chunks and single tokens alike:
+ *
+ *                   tamis_plan_step_begin(plan, &step, &error);    takes all memory of the step
+ *                   for each layer of the model:
+ *                       tamis_plan_write(plan, layer, &k, &v, &error);
+ *                       tamis_plan_attend(plan, layer, &q, &out, &error);
+ *                   tamis_plan_step_end(plan, &error);
+ *
+ *               At a prompt's end tamis_plan_evict keeps what is worth its memory. Counters prove
+ *               how much of the cache was read.
+ * 7. graph.h    What a context enqueues, recorded once and launched again (CUDA graphs).
+ * 8. log.h      What the library has to say, to a callback. It prints nothing by itself.
+ * 9. model.h    A whole model from a GGUF file, on top of the calls above.
+ *
+ * cuda.h, the caller's own CUDA context, stream and memory, is no part of this header.
+ *
+ * Structs: zero means the default, and reserved fields must be 0. Handles: _create gives one through
+ * its last parameters; _destroy accepts NULL and sets the handle to NULL. Threads: one thread at a
+ * time uses a context and what was made from it; different contexts are independent. */
 #ifndef TAMIS_TAMIS_H
 #define TAMIS_TAMIS_H
 

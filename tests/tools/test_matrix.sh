@@ -1,11 +1,11 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# Whether the README's matrix is what `tamis devices --matrix --markdown` says where every backend has
-# a device. Usage: test_readme.sh TAMIS README [--update]; the latter writes it there.
+# Whether docs/matrix.md is what `tamis devices --matrix --markdown` says where every backend has
+# a device. Usage: test_matrix.sh TAMIS PAGE [--update]; the latter writes it there.
 # Exit status: 0 the same, 1 not, 77 a backend has no device here.
 set -u
 tamis=${1:?}
-readme=${2:?}
+page=${2:?}
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 begin='<!-- tamis devices --matrix --markdown -->'
@@ -20,19 +20,19 @@ if grep -q '; not [a-z]*: ' "$work/now"; then
     exit 77
 fi
 # The table stands on lines of its own between the two marks.
-if [ "$(grep -cxF -e "$begin" -e "$end" "$readme")" -ne 2 ]; then
-    echo "$readme: lacks the lines $begin and $end"
+if [ "$(grep -cxF -e "$begin" -e "$end" "$page")" -ne 2 ]; then
+    echo "$page: lacks the lines $begin and $end"
     exit 1
 fi
 awk -v begin="$begin" -v end="$end" -v now="$work/now" '
     $0 == end { inside = 0; print "" }
     !inside { print }
     $0 == begin { inside = 1; print ""; while ((getline line <now) > 0) print line }
-' "$readme" >"$work/readme"
+' "$page" >"$work/page"
 if [ "${3-}" = --update ]; then
-    cat "$work/readme" >"$readme"
+    cat "$work/page" >"$page"
     exit 0
 fi
-diff -u "$readme" "$work/readme" && exit 0
-echo "the README's matrix is not that of the library: $0 TAMIS README --update"
+diff -u "$page" "$work/page" && exit 0
+echo "the matrix is not that of the library: $0 TAMIS PAGE --update"
 exit 1
