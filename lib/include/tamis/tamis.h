@@ -31,9 +31,14 @@
  *
  * cuda.h, the caller's own CUDA context, stream and memory, is no part of this header.
  *
- * Structs: zero means the default, and reserved fields must be 0. Handles: _create gives one through
- * its last parameters; _destroy accepts NULL and sets the handle to NULL. Threads: one thread at a
- * time uses a context and what was made from it; different contexts are independent. */
+ * Structs: zero means the default, and reserved fields must be 0. A struct keeps its size for as long
+ * as the library keeps its soname. A new field takes a place of `reserved`, where 0 means what the
+ * library did before: so a new library runs an old program, and an old library answers E_ARGUMENT
+ * to a field that it does not know.
+ * Handles: _create gives one through its last parameters; _destroy accepts NULL and sets the handle
+ * to NULL.
+ * Threads: one thread at a time uses a context and what was made from it; different contexts are
+ * independent. */
 #ifndef TAMIS_TAMIS_H
 #define TAMIS_TAMIS_H
 

@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The layout of every public struct, as programs in the field were compiled with it: a struct keeps
+ * its size, and a new field takes a place of what is reserved, so that `reserved` begins later and
+ * ends where it did. LP64; elsewhere there is nothing to compare. */
+#include <stddef.h>
+#include <stdio.h>
+#include <string.h>
+#include <tamis/cuda.h>
+#include <tamis/tamis.h>
+
+typedef struct layout {
+    const char *name;
+    size_t bytes, now;
+    size_t last_now; /* offset of the last byte of `reserved`, + 1; 0: the struct has none */
+} layout;
+
+#define FIXED(type, bytes)                                                                         \
+    { #type, (bytes), sizeof(type), 0 }
+#define GROWS(type, bytes)                                                                         \
+    { #type, (bytes), sizeof(type), offsetof(type, reserved) + sizeof(((type *)NULL)->reserved) }
+
+static const layout layouts[] = {
+    FIXED(tamis_error, 512),
+    FIXED(tamis_rows, 32),
+    GROWS(tamis_device_info, 656),
+    GROWS(tamis_context_params, 88),
+    GROWS(tamis_bounds, 24),
+    GROWS(tamis_cache_params, 128),
+    GROWS(tamis_cache_size, 104),
+    GROWS(tamis_cache_stats, 112),
+    GROWS(tamis_sequence_stats, 104),
+    GROWS(tamis_selection, 96),
+    GROWS(tamis_eviction, 112),
+    GROWS(tamis_plan_params, 304),
+    GROWS(tamis_step, 56),
+    GROWS(tamis_evicted, 64),
+    GROWS(tamis_plan_counters, 160),
+    GROWS(tamis_plan_times, 112),
+    GROWS(tamis_model_info, 280),
+    GROWS(tamis_attention_rows, 168),
+};
+
+int main(void) {
+    int failed = 0;
+    if (sizeof(void *) != 8 || sizeof(size_t) != 8) {
+        printf("pointers of %zu bytes: nothing to compare\n", sizeof(void *));
+        return 77;
+    }
+    for (size_t i = 0; i < sizeof layouts / sizeof *layouts; i++) {
+        const layout *l = &layouts[i];
+        if (l->now != l->bytes) {
+            printf("%s has %zu bytes, programs in the field have %zu\n", l->name, l->now, l->bytes);
+            failed = 1;
+        }
+        if (l->last_now > 0 && l->last_now != l->now) {
+            printf("%s: what is reserved ends at byte %zu of %zu\n", l->name, l->last_now, l->now);
+            failed = 1;
+        }
+    }
+    return failed;
+}
