@@ -111,8 +111,9 @@ static uint64_t unit_bytes(const tamis_cache *cache) {
     return cache->size.page_bytes + cache->size.bounds_bytes + cache->size.plane_bytes;
 }
 
-tamis_status tamis_cache_get_stats(const tamis_cache *cache, tamis_cache_stats *out) {
-    if (!cache || !out) return TAMIS_E_ARGUMENT;
+tamis_status tamis_cache_get_stats(const tamis_cache *cache, tamis_cache_stats *out,
+                                   tamis_error *error) {
+    TMS_REQUIRE(cache && out, TAMIS_E_ARGUMENT, "%s: NULL", cache ? "out" : "cache");
     *out = (tamis_cache_stats){.sequences = cache->n_sequences,
                                .pages_total = cache->size.pages,
                                .bytes_reserved = cache->size.reserved_bytes};
@@ -126,9 +127,11 @@ tamis_status tamis_cache_get_stats(const tamis_cache *cache, tamis_cache_stats *
 }
 
 tamis_status tamis_cache_get_sequence_stats(const tamis_cache *cache, tamis_sequence sequence,
-                                            tamis_sequence_stats *out) {
-    const tms_sequence *s = cache ? tms_cache_find(cache, sequence) : NULL;
-    if (!s || !out) return TAMIS_E_ARGUMENT;
+                                            tamis_sequence_stats *out, tamis_error *error) {
+    TMS_REQUIRE(cache && out, TAMIS_E_ARGUMENT, "%s: NULL", cache ? "out" : "cache");
+    const tms_sequence *s = tms_cache_find(cache, sequence);
+    TMS_REQUIRE(s, TAMIS_E_ARGUMENT, "the cache has no sequence %llu",
+                (unsigned long long)sequence);
     *out = (tamis_sequence_stats){.length = s->length, .evicted_at = s->evicted_at};
     for (uint32_t lane = 0; lane < cache->n_lanes; lane++) {
         const tms_pages *pages = &tms_cache_pool(cache, lane / cache->params.n_kv_heads)->pages;

@@ -42,43 +42,33 @@ uint64_t tamis_buffer_bytes(const tamis_buffer *buffer) {
     return buffer ? buffer->bytes : 0;
 }
 
-/* Transfers carry no error text; what is wrong with one goes to the log. */
-static tamis_status check_range(const tamis_buffer *buffer, const char *what, uint64_t offset,
-                                const void *data, uint64_t bytes) {
-    if (!buffer) return TAMIS_E_ARGUMENT;
-    const bool inside = offset <= buffer->bytes && bytes <= buffer->bytes - offset;
-    if (inside && (data || bytes == 0)) return TAMIS_OK;
-    tms_log_line(&buffer->context->dev->log, TAMIS_LOG_ERROR,
-                 "buffer %s: %llu bytes at %llu of %llu, data %s", what, (unsigned long long)bytes,
-                 (unsigned long long)offset, (unsigned long long)buffer->bytes,
-                 data ? "given" : "NULL");
-    return TAMIS_E_ARGUMENT;
-}
-
-/* Hands on the status of a call without an error parameter; the reason goes to the log. */
-static tamis_status forward_to_log(const tms_device *dev, tamis_status status) {
-    tamis_error error;
-    status = tms_forward(dev, status, &error);
-    if (status != TAMIS_OK) tms_log_line(&dev->log, TAMIS_LOG_ERROR, "%s", error.text);
-    return status;
+static tamis_status check_range(const tamis_buffer *buffer, uint64_t offset, const void *data,
+                                uint64_t bytes, tamis_error *error) {
+    TMS_REQUIRE(buffer, TAMIS_E_ARGUMENT, "buffer: NULL");
+    TMS_REQUIRE(data || bytes == 0, TAMIS_E_ARGUMENT, "data: NULL");
+    TMS_REQUIRE(offset <= buffer->bytes && bytes <= buffer->bytes - offset, TAMIS_E_ARGUMENT,
+                "%llu bytes at offset %llu: the buffer has %llu", (unsigned long long)bytes,
+                (unsigned long long)offset, (unsigned long long)buffer->bytes);
+    return TAMIS_OK;
 }
 
 tamis_status tamis_buffer_write(tamis_buffer *buffer, uint64_t offset, const void *data,
-                                uint64_t bytes) {
-    const tamis_status status = check_range(buffer, "write", offset, data, bytes);
+                                uint64_t bytes, tamis_error *error) {
+    const tamis_status status = check_range(buffer, offset, data, bytes, error);
     if (status != TAMIS_OK) return status;
     tms_device *dev = buffer->context->dev;
     const tms_ref to = {buffer->mem, offset};
-    return forward_to_log(dev, bytes ? dev->backend->write(dev, to, data, bytes) : TAMIS_OK);
+    return tms_forward(dev, bytes ? dev->backend->write(dev, to, data, bytes) : TAMIS_OK, error);
 }
 
-tamis_status tamis_buffer_read(tamis_buffer *buffer, uint64_t offset, void *data, uint64_t bytes) {
-    const tamis_status status = check_range(buffer, "read", offset, data, bytes);
+tamis_status tamis_buffer_read(tamis_buffer *buffer, uint64_t offset, void *data, uint64_t bytes,
+                               tamis_error *error) {
+    const tamis_status status = check_range(buffer, offset, data, bytes, error);
     if (status != TAMIS_OK) return status;
     tms_device *dev = buffer->context->dev;
     const tms_ref from = {buffer->mem, offset};
-    return forward_to_log(dev, bytes ? dev->backend->read(dev, from, data, bytes)
-                                     : dev->backend->wait(dev));
+    return tms_forward(
+        dev, bytes ? dev->backend->read(dev, from, data, bytes) : dev->backend->wait(dev), error);
 }
 
 static tamis_status record(tamis_context *context, bool timed, tamis_event **out,
@@ -122,10 +112,10 @@ tamis_status tamis_event_elapsed(tamis_event *from, tamis_event *to, double *us,
     return tms_forward(dev, dev->backend->event_elapsed(dev, from->event, to->event, us), error);
 }
 
-tamis_status tamis_event_wait(tamis_event *event) {
-    if (!event) return TAMIS_E_ARGUMENT;
+tamis_status tamis_event_wait(tamis_event *event, tamis_error *error) {
+    TMS_REQUIRE(event, TAMIS_E_ARGUMENT, "event: NULL");
     tms_device *dev = event->context->dev;
-    return forward_to_log(dev, dev->backend->event_wait(dev, event->event));
+    return tms_forward(dev, dev->backend->event_wait(dev, event->event), error);
 }
 
 void tamis_event_destroy(tamis_event **event) {

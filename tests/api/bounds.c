@@ -58,7 +58,7 @@ static page_lists read_lists(test_world *w, tamis_sequence id, const uint64_t *t
     float q[2 * HEADS * DIM];
     page_lists lists = {0};
     make_q(q);
-    OK(tamis_buffer_write(w->q, 0, q, sizeof q));
+    OK(tamis_buffer_write(w->q, 0, q, sizeof q, NULL));
     OK(tamis_plan_step_begin(w->plan, &step, &test_error));
     for (uint32_t lane = 0; lane < LANES; lane++) {
         uint32_t count = 0;

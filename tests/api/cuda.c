@@ -133,12 +133,12 @@ static void test_wrap(void **state) {
     enter();
     CU(api->cuMemsetD32Async(at, 77, N, stream));
     leave();
-    OK(tamis_buffer_read(buffer, 0, got, sizeof got));
+    OK(tamis_buffer_read(buffer, 0, got, sizeof got, NULL));
     for (uint32_t i = 0; i < N; i++)
         assert_int_equal(got[i], 77);
     for (uint32_t i = 0; i < N; i++)
         sent[i] = i * 2654435761u;
-    OK(tamis_buffer_write(buffer, 0, sent, sizeof sent));
+    OK(tamis_buffer_write(buffer, 0, sent, sizeof sent, NULL));
     tamis_buffer_destroy(&buffer);
     tamis_context_destroy(&context); /* the memory outlives both */
 
@@ -186,16 +186,16 @@ static void test_writes(void **state) {
     OK(tamis_buffer_create(context, LARGE, &buffer, &test_error));
     for (uint32_t i = 0; i < LARGE; i++)
         sent[i] = (uint8_t)(i % 8 ? sent[i - 1] * 5u + 1 : test_random(&seed));
-    OK(tamis_buffer_write(buffer, 0, sent, LARGE));
-    OK(tamis_buffer_read(buffer, 0, got, LARGE));
+    OK(tamis_buffer_write(buffer, 0, sent, LARGE, NULL));
+    OK(tamis_buffer_read(buffer, 0, got, LARGE, NULL));
     assert_memory_equal(got, sent, LARGE);
     for (uint32_t i = 0; i < TIMES; i++) {
         uint8_t piece[SMALL];
         memset(piece, (int)(i % 251), sizeof piece);
-        OK(tamis_buffer_write(buffer, i * SMALL, piece, sizeof piece));
+        OK(tamis_buffer_write(buffer, i * SMALL, piece, sizeof piece, NULL));
         memset(piece, 0xff, sizeof piece);
     }
-    OK(tamis_buffer_read(buffer, 0, got, TIMES * SMALL));
+    OK(tamis_buffer_read(buffer, 0, got, TIMES * SMALL, NULL));
     for (uint32_t i = 0; i < TIMES * SMALL; i++)
         if (got[i] != i / SMALL % 251)
             fail_msg("byte %u is %u, wanted %u", i, got[i], i / SMALL % 251);
@@ -239,13 +239,13 @@ static void attend(test_world *world, tamis_buffer *q, tamis_buffer *out, float 
     tamis_step step = {.sequences = &sequence, .rows = &rows, .count = 1, .exact = 1};
     for (uint32_t i = 0; i < n; i++)
         world->host[i] = test_value(i, 0, 1, 3) / 4;
-    OK(tamis_buffer_write(q, 0, world->host, n * sizeof *world->host));
+    OK(tamis_buffer_write(q, 0, world->host, n * sizeof *world->host, NULL));
     OK(tamis_cache_add(world->cache, &sequence, &test_error));
     OK(tamis_plan_step_begin(world->plan, &step, &test_error));
     for (uint32_t layer = 0; layer < world->shape.n_layers; layer++)
         run_layer(world, layer, q, out);
     OK(tamis_plan_step_end(world->plan, &test_error));
-    OK(tamis_buffer_read(out, 0, result, n * sizeof *result));
+    OK(tamis_buffer_read(out, 0, result, n * sizeof *result, NULL));
 }
 
 /* A step from and into the program's own memory gives what the reference gives. */
@@ -291,7 +291,7 @@ static void test_captured(void **state) {
     enter();
     CU(api->cuStreamBeginCapture_v2(stream, TMS_CU_CAPTURE_THREAD));
     leave();
-    assert_int_equal(tamis_buffer_write(buffer, 0, &word, sizeof word), TAMIS_E_STATE);
+    assert_int_equal(tamis_buffer_write(buffer, 0, &word, sizeof word, NULL), TAMIS_E_STATE);
     FAILS(tamis_buffer_create(context, 64, &more, &test_error), TAMIS_E_STATE,
           "a buffer of 64 bytes on cuda:0: the stream is being captured");
     FAILS(tamis_context_wait(context, &test_error), TAMIS_E_STATE, "the stream is being captured");
@@ -300,7 +300,7 @@ static void test_captured(void **state) {
     api->cuStreamEndCapture(stream, &graph); /* fails, for the wait has ended it */
     if (graph) CU(api->cuGraphDestroy(graph));
     leave();
-    OK(tamis_buffer_write(buffer, 0, &word, sizeof word));
+    OK(tamis_buffer_write(buffer, 0, &word, sizeof word, NULL));
     OK(tamis_context_wait(context, &test_error));
     tamis_buffer_destroy(&buffer);
     tamis_context_destroy(&context);
@@ -362,7 +362,7 @@ static void test_second_device(void **state) {
     tamis_device_info infos[16];
     size_t count = 0;
     tamis_context *context = NULL;
-    OK(tamis_device_list(infos, 16, &count));
+    OK(tamis_device_list(infos, 16, &count, NULL));
     assert_in_range(count, 3, 16);
     assert_string_equal(infos[0].id, "cuda:0");
     assert_string_equal(infos[0].reason, "compute capability 7.5: 8.0 is needed");
@@ -402,7 +402,7 @@ static void test_refused(void **state) {
     size_t count = 0;
     tamis_context *context = NULL;
     tamis_context_params params = {.device = "cuda"};
-    OK(tamis_device_list(infos, 16, &count));
+    OK(tamis_device_list(infos, 16, &count, NULL));
     assert_in_range(count, 2, 16);
     assert_string_equal(infos[0].backend, "cuda");
     assert_false(infos[0].usable);

@@ -56,11 +56,11 @@ static void test_list(void **state) {
     (void)state;
     tamis_device_info infos[32], one[2];
     size_t count = 0, again = 0;
-    assert_int_equal(tamis_device_list(NULL, 0, NULL), TAMIS_E_ARGUMENT);
-    assert_int_equal(tamis_device_list(NULL, 3, &count), TAMIS_E_ARGUMENT);
-    OK(tamis_device_list(NULL, 0, &count));
+    assert_int_equal(tamis_device_list(NULL, 0, NULL, NULL), TAMIS_E_ARGUMENT);
+    assert_int_equal(tamis_device_list(NULL, 3, &count, NULL), TAMIS_E_ARGUMENT);
+    OK(tamis_device_list(NULL, 0, &count, NULL));
     assert_in_range(count, 2, 32); /* OpenCL or why not, and the reference */
-    OK(tamis_device_list(infos, 32, &again));
+    OK(tamis_device_list(infos, 32, &again, NULL));
     assert_int_equal(again, count);
     for (size_t i = 0; i < count; i++) {
         assert_true(infos[i].id[0] && infos[i].backend[0]);
@@ -73,7 +73,7 @@ static void test_list(void **state) {
     assert_true(infos[count - 1].usable);
     assert_string_equal(infos[count - 1].backend, "reference");
     memset(one, 0xa5, sizeof one);
-    OK(tamis_device_list(one, 1, &again));
+    OK(tamis_device_list(one, 1, &again, NULL));
     assert_int_equal(again, count);
     assert_string_equal(one[0].id, infos[0].id);
     for (size_t i = 0; i < sizeof one[1]; i++)
@@ -173,7 +173,7 @@ static void test_auto(void **state) {
     (void)state;
     tamis_device_info infos[32];
     size_t count = 0, first = 0;
-    OK(tamis_device_list(infos, 32, &count));
+    OK(tamis_device_list(infos, 32, &count, NULL));
     while (!infos[first].usable)
         first++;
     assert_string_equal(open_allowed("auto", true), infos[first].backend);
@@ -198,7 +198,7 @@ static void test_no_opencl(void **state) {
     (void)state;
     tamis_device_info infos[32];
     size_t count = 0;
-    OK(tamis_device_list(infos, 32, &count));
+    OK(tamis_device_list(infos, 32, &count, NULL));
     assert_int_equal(count, 3);
     assert_string_equal(infos[0].id, "cuda");
     assert_string_equal(infos[1].id, "opencl");

@@ -482,7 +482,7 @@ static void check_statistics(const model *m) {
             slots += s->lanes[lane].length;
             pages += pages_for(s->lanes[lane].length);
         }
-        OK(tamis_cache_get_sequence_stats(m->cache, s->id, &one));
+        OK(tamis_cache_get_sequence_stats(m->cache, s->id, &one, NULL));
         assert_true(one.length == s->length && one.evicted_at == s->evicted_at);
         assert_true(one.slots == slots && one.pages == pages && one.bytes_held == pages * unit);
     }

@@ -52,7 +52,7 @@ static void bind(evict_world *e) {
         host[i] = projection_value(i);
     tamis_buffer_destroy(&e->projection);
     OK(tamis_buffer_create(e->w.context, n * sizeof *host, &e->projection, &test_error));
-    OK(tamis_buffer_write(e->projection, 0, host, n * sizeof *host));
+    OK(tamis_buffer_write(e->projection, 0, host, n * sizeof *host, NULL));
     free(host);
     const tamis_rows w = {.buffer = e->projection};
     for (uint32_t layer = 0; layer < c->n_layers; layer++)
@@ -112,7 +112,7 @@ void evict_fill_queries(evict_world *e, uint32_t layer, const uint64_t *tokens, 
         for (uint32_t h = 0; h < heads; h++)
             for (uint32_t d = 0; d < dim; d++)
                 *to++ = query_value(tokens[row], layer * heads + h, d);
-    OK(tamis_buffer_write(w->q, 0, w->host, evict_out_floats(e, n_rows) * sizeof *to));
+    OK(tamis_buffer_write(w->q, 0, w->host, evict_out_floats(e, n_rows) * sizeof *to, NULL));
 }
 
 void evict_layer(evict_world *e, uint32_t layer, const uint64_t *tokens, uint32_t n_rows,
@@ -123,7 +123,7 @@ void evict_layer(evict_world *e, uint32_t layer, const uint64_t *tokens, uint32_
     test_write(w, layer, tokens, n_rows);
     evict_fill_queries(e, layer, tokens, n_rows);
     OK(tamis_plan_attend(w->plan, layer, &q, &out, &test_error));
-    if (outs) OK(tamis_buffer_read(w->out, 0, outs, bytes));
+    if (outs) OK(tamis_buffer_read(w->out, 0, outs, bytes, NULL));
 }
 
 tamis_status evict_step(evict_world *e, const tamis_step *step, const uint64_t *tokens,

@@ -157,11 +157,11 @@ static tamis_evicted evict(evict_world *e, tamis_sequence id) {
     tamis_sequence_stats s0, s1;
     tamis_cache_stats c0 = test_stats(&e->w), c1;
     tamis_plan_counters n0, n1;
-    OK(tamis_cache_get_sequence_stats(e->w.cache, id, &s0));
+    OK(tamis_cache_get_sequence_stats(e->w.cache, id, &s0, NULL));
     tamis_plan_get_counters(e->w.plan, &n0);
     OK(tamis_plan_evict(e->w.plan, id, &out, &test_error));
     tamis_plan_get_counters(e->w.plan, &n1);
-    OK(tamis_cache_get_sequence_stats(e->w.cache, id, &s1));
+    OK(tamis_cache_get_sequence_stats(e->w.cache, id, &s1, NULL));
     c1 = test_stats(&e->w);
     assert_int_equal(out.tokens_before, s0.slots);
     assert_int_equal(out.tokens_kept, s1.slots);
@@ -363,7 +363,7 @@ static held defended(bool other) {
         float *w = calloc(bytes, 1);
         assert_non_null(w);
         w[5] = 1; /* of each value one channel counts */
-        OK(tamis_buffer_write(e.projection, 0, w, bytes));
+        OK(tamis_buffer_write(e.projection, 0, w, bytes, NULL));
         free(w);
     }
     tamis_sequence id = evict_add(&e, TEXT, PROMPT);

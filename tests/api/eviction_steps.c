@@ -423,7 +423,7 @@ static void test_not_written(void **state) {
     tamis_sequence_stats stats;
     OK(tamis_plan_step_begin(e.w.plan, &step, &test_error));
     OK(tamis_plan_step_cancel(e.w.plan, &test_error));
-    OK(tamis_cache_get_sequence_stats(e.w.cache, id, &stats));
+    OK(tamis_cache_get_sequence_stats(e.w.cache, id, &stats, NULL));
     assert_int_equal(stats.evicted_at, 0);
     OK(tamis_cache_truncate(e.w.cache, id, BUDGET - 4, &test_error));
     evict_close(&e);

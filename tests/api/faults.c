@@ -107,7 +107,7 @@ static void begin_fails(test_world *w, const tamis_sequence *ids, const uint64_t
     make_sound(dev);
     test_unchanged(w, &before);
     for (uint32_t i = 0; i < 2; i++) {
-        OK(tamis_cache_get_sequence_stats(w->cache, ids[i], &one));
+        OK(tamis_cache_get_sequence_stats(w->cache, ids[i], &one, NULL));
         assert_true(one.length == 12 && one.pages_shared == 8);
         for (uint32_t lane = 0; lane < 4; lane++)
             test_expect(w, ids[i], lane / 2, lane % 2, 0, tokens, 12);
@@ -218,8 +218,8 @@ static tamis_status decode(test_world *w, const tamis_sequence *ids, bool *begun
 static void expect_lengths(const test_world *w, const tamis_sequence *ids, uint32_t first,
                            uint32_t second) {
     tamis_sequence_stats one, other;
-    OK(tamis_cache_get_sequence_stats(w->cache, ids[0], &one));
-    OK(tamis_cache_get_sequence_stats(w->cache, ids[1], &other));
+    OK(tamis_cache_get_sequence_stats(w->cache, ids[0], &one, NULL));
+    OK(tamis_cache_get_sequence_stats(w->cache, ids[1], &other, NULL));
     assert_true(one.length == first && other.length == second);
 }
 
@@ -239,7 +239,7 @@ static bool step_fails_at(test_world *w, int n, float *wanted) {
         OK(tamis_cache_add(w->cache, &ids[i], &test_error));
         OK(test_append(w, ids[i], tokens, 47 + i));
     }
-    OK(tamis_buffer_write(w->q, 0, w->host, ROWS_BYTES));
+    OK(tamis_buffer_write(w->q, 0, w->host, ROWS_BYTES, NULL));
     tamis_cache_stats before = test_stats(w);
     make_step_faulty(dev);
     countdown = n;
@@ -256,7 +256,7 @@ static bool step_fails_at(test_world *w, int n, float *wanted) {
     make_sound(dev);
     test_ok(status, "decode", __FILE__, __LINE__);
     expect_lengths(w, ids, 48, 49);
-    OK(tamis_buffer_read(w->out, 0, n < 0 ? wanted : got, ROWS_BYTES));
+    OK(tamis_buffer_read(w->out, 0, n < 0 ? wanted : got, ROWS_BYTES, NULL));
     if (n >= 0) assert_memory_equal(got, wanted, ROWS_BYTES);
     for (uint32_t i = 0; i < 2; i++)
         OK(tamis_cache_remove(w->cache, ids[i], &test_error));
@@ -310,8 +310,8 @@ static void test_sticky(void **state) {
         FAILS(tamis_event_record(w.context, &event, &test_error), TAMIS_E_DEVICE, "fell");
         FAILS(tamis_cache_create(w.context, &shape, &cache, &test_error), TAMIS_E_DEVICE, "fell");
         FAILS(tamis_plan_create(w.cache, &plan, &made, &test_error), TAMIS_E_DEVICE, "fell");
-        assert_int_equal(tamis_buffer_write(w.k, 0, row, 4), TAMIS_E_DEVICE);
-        assert_int_equal(tamis_buffer_read(w.k, 0, row, 4), TAMIS_E_DEVICE);
+        assert_int_equal(tamis_buffer_write(w.k, 0, row, 4, NULL), TAMIS_E_DEVICE);
+        assert_int_equal(tamis_buffer_read(w.k, 0, row, 4, NULL), TAMIS_E_DEVICE);
         if (w.context->dev->backend->capture_begin)
             FAILS(tamis_graph_begin(w.context, &test_error), TAMIS_E_DEVICE, "fell over");
     }

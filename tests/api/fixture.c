@@ -105,7 +105,7 @@ static void fill_rows(test_world *world, tamis_buffer *buffer, uint32_t layer, u
             for (uint32_t d = 0; d < dim; d++)
                 *to++ = test_value(tokens[row], layer * heads + h, which, d);
     uint64_t bytes = (uint64_t)n_rows * heads * dim * sizeof *to;
-    OK(tamis_buffer_write(buffer, 0, world->host, bytes));
+    OK(tamis_buffer_write(buffer, 0, world->host, bytes, NULL));
 }
 
 void test_fill_kv(test_world *world, uint32_t layer, const uint64_t *tokens, uint32_t n_rows) {
@@ -139,7 +139,7 @@ tamis_status test_append(test_world *world, tamis_sequence sequence, const uint6
 
 tamis_cache_stats test_stats(const test_world *world) {
     tamis_cache_stats stats;
-    OK(tamis_cache_get_stats(world->cache, &stats));
+    OK(tamis_cache_get_stats(world->cache, &stats, NULL));
     return stats;
 }
 

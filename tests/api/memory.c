@@ -95,7 +95,7 @@ static tamis_status use(objects *o) {
     const tamis_bounds mean = {.kind = TAMIS_BOUNDS_MEAN};
     float k[64];
     tamis_status status = TAMIS_OK;
-    CALL(status, tamis_buffer_write(o->rows, 0, zeros, sizeof zeros));
+    CALL(status, tamis_buffer_write(o->rows, 0, zeros, sizeof zeros, NULL));
     for (int i = 0; i < 2; i++) {
         const tamis_step step = {
             .sequences = i ? &o->fork : &o->id, .rows = i ? NULL : &n, .count = 1, .exact = i == 0};

@@ -177,7 +177,7 @@ static void check_bounds(model *m) {
 static void check_statistics(const model *m) {
     const tamis_cache *cache = m->world.cache;
     tamis_cache_stats stats;
-    OK(tamis_cache_get_stats(cache, &stats));
+    OK(tamis_cache_get_stats(cache, &stats, NULL));
     uint64_t held = 0, shared = 0, live = 0;
     test_account(cache, &held, &shared);
     for (uint32_t i = 0; i < MAX_LIVE; i++) {
@@ -185,7 +185,7 @@ static void check_statistics(const model *m) {
         tamis_sequence_stats one;
         if (!s->id) continue;
         live++;
-        OK(tamis_cache_get_sequence_stats(cache, s->id, &one));
+        OK(tamis_cache_get_sequence_stats(cache, s->id, &one, NULL));
         assert_int_equal(one.length, s->length);
         assert_int_equal(one.slots, (uint64_t)s->length * cache->n_lanes);
         assert_int_equal(one.pages, (s->length + 7) / 8 * cache->n_lanes);

@@ -81,7 +81,7 @@ static void fill(side *s, tamis_buffer *buffer, uint32_t heads, uint32_t which, 
             for (uint32_t h = 0; h < heads; h++)
                 for (uint32_t d = 0; d < dim; d++)
                     *to++ = test_value(token + i, layer * heads + h, which, d) / 2;
-    OK(tamis_buffer_write(buffer, 0, s->w.host, (uint64_t)(to - s->w.host) * sizeof *to));
+    OK(tamis_buffer_write(buffer, 0, s->w.host, (uint64_t)(to - s->w.host) * sizeof *to, NULL));
 }
 
 /* The inputs of a step of the sequences with the indices `which`, for all layers, and its
@@ -125,8 +125,8 @@ static void expect_same(pair *p, uint32_t n, const char *what) {
     float *a = p->plain.w.host, *b = p->fixed.w.host;
     const uint32_t width = p->plain.w.shape.n_heads * p->plain.w.shape.head_dim;
     const uint64_t bytes = (uint64_t)LAYERS * SEQUENCES * width * sizeof *a;
-    OK(tamis_buffer_read(p->plain.w.out, 0, a, bytes));
-    OK(tamis_buffer_read(p->fixed.w.out, 0, b, bytes));
+    OK(tamis_buffer_read(p->plain.w.out, 0, a, bytes, NULL));
+    OK(tamis_buffer_read(p->fixed.w.out, 0, b, bytes, NULL));
     for (uint32_t layer = 0; layer < LAYERS; layer++)
         for (uint32_t i = 0; i < n * width; i++) {
             const uint32_t at = layer * SEQUENCES * width + i;
@@ -320,7 +320,7 @@ static void break_recording(side *s) {
     tamis_graph *graph = (tamis_graph *)s;
     float read;
     OK(tamis_graph_begin(s->w.context, &test_error));
-    assert_int_equal(tamis_buffer_read(s->w.q, 0, &read, sizeof read), TAMIS_E_STATE);
+    assert_int_equal(tamis_buffer_read(s->w.q, 0, &read, sizeof read, NULL), TAMIS_E_STATE);
     FAILS(tamis_graph_end(s->w.context, &graph, &test_error), TAMIS_E_STATE,
           "broken by an earlier call");
     assert_null(graph);

@@ -160,7 +160,7 @@ typedef struct rows {
 
 static uint32_t length_of(const scenario *s, tamis_sequence id) {
     tamis_sequence_stats stats;
-    OK(tamis_cache_get_sequence_stats(s->e.w.cache, id, &stats));
+    OK(tamis_cache_get_sequence_stats(s->e.w.cache, id, &stats, NULL));
     return stats.length;
 }
 
@@ -182,7 +182,7 @@ static outcome step_layer(scenario *s, const rows *r, uint32_t layer) {
     MAKE_IN_STEP(s, tamis_plan_write(s->e.w.plan, layer, &k, &v, &test_error));
     MAKE_IN_STEP(s, tamis_plan_attend(s->e.w.plan, layer, &q, &out, &test_error));
     if (device(s)->sticky == TAMIS_OK)
-        OK(tamis_buffer_read(s->e.w.out, 0, append(s, bytes), bytes));
+        OK(tamis_buffer_read(s->e.w.out, 0, append(s, bytes), bytes, NULL));
     if (!r->exact && device(s)->sticky == TAMIS_OK) note_lists(s, r->n_rows);
     return DONE;
 }

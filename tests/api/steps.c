@@ -153,7 +153,7 @@ static void test_states(void **state) {
     FAILS(tamis_cache_read_positions(w.cache, id, 0, 0, 0, 0, NULL, &test_error), TAMIS_E_STATE,
           "open step");
     tamis_sequence_stats one;
-    OK(tamis_cache_get_sequence_stats(w.cache, id, &one));
+    OK(tamis_cache_get_sequence_stats(w.cache, id, &one, NULL));
     assert_true(one.length == 17 && one.slots == 4 * 17);
     OK(tamis_cache_remove(w.cache, free_one, &test_error));
     FAILS(tamis_plan_attend(w.plan, 0, &q, &out, &test_error), TAMIS_E_STATE, "not been written");
@@ -240,7 +240,7 @@ static void test_copy_on_write(void **state) {
     OK(tamis_cache_fork(w.cache, ids[0], &ids[1], &test_error));
     assert_int_equal(test_stats(&w).pages_shared, 8);
     tamis_sequence_stats one;
-    OK(tamis_cache_get_sequence_stats(w.cache, ids[1], &one));
+    OK(tamis_cache_get_sequence_stats(w.cache, ids[1], &one, NULL));
     assert_true(one.length == 12 && one.slots == 48 && one.pages == 8 && one.pages_shared == 8);
     assert_int_equal(one.bytes_held, 8 * (4096 + 512));
     tamis_sequence filler = add(&w);
@@ -347,7 +347,7 @@ static void attend_random(test_world *w, tamis_sequence id, const uint64_t *many
                                     LONG_PAGES, &count, &test_error));
         assert_int_equal(count, LONG_PAGES);
     }
-    OK(tamis_buffer_read(w->out, 0, rows->out + first * LONG_OUT, n * LONG_OUT * 4));
+    OK(tamis_buffer_read(w->out, 0, rows->out + first * LONG_OUT, n * LONG_OUT * 4, NULL));
     OK(tamis_plan_step_end(w->plan, &test_error));
 }
 
@@ -371,7 +371,7 @@ static void test_long_upload(void **state) {
         many[i] = 11 * i;
     tamis_sequence id = add(&w);
     OK(test_append(&w, id, many, LONG_CONTEXT - LONG_ROWS));
-    OK(tamis_buffer_write(w.q, 0, zeros, sizeof zeros));
+    OK(tamis_buffer_write(w.q, 0, zeros, sizeof zeros, NULL));
     attend_random(&w, id, many, 0, LONG_ROWS, &pieces); /* 315,000 scores: 1.2 MiB */
     OK(tamis_cache_truncate(w.cache, id, LONG_CONTEXT - LONG_ROWS, &test_error));
     for (uint32_t row = 0; row < LONG_ROWS; row += 60)
@@ -412,9 +412,9 @@ static void attend_wide(const tamis_selection *selection, float query, float *ou
         const tamis_step step = {
             .sequences = &id, .rows = first ? NULL : &n, .count = 1, .exact = first == 0};
         const uint32_t rows_now = first ? 1 : n;
-        OK(tamis_buffer_write(w.k, 0, k + first * 128, rows_now * 128 * sizeof *k));
-        OK(tamis_buffer_write(w.v, 0, k, rows_now * 128 * sizeof *k));
-        OK(tamis_buffer_write(w.q, 0, q, sizeof q));
+        OK(tamis_buffer_write(w.k, 0, k + first * 128, rows_now * 128 * sizeof *k, NULL));
+        OK(tamis_buffer_write(w.v, 0, k, rows_now * 128 * sizeof *k, NULL));
+        OK(tamis_buffer_write(w.q, 0, q, sizeof q, NULL));
         OK(tamis_plan_step_begin(w.plan, &step, &test_error));
         OK(tamis_plan_write(w.plan, 0, &x, &v, &test_error));
         if (first) OK(tamis_plan_attend(w.plan, 0, &rows, &to, &test_error));
@@ -423,7 +423,7 @@ static void attend_wide(const tamis_selection *selection, float query, float *ou
                                         &test_error));
         OK(tamis_plan_step_end(w.plan, &test_error));
     }
-    OK(tamis_buffer_read(w.out, 0, out, WIDE_OUT * sizeof *out));
+    OK(tamis_buffer_read(w.out, 0, out, WIDE_OUT * sizeof *out, NULL));
     test_close(&w);
 }
 
@@ -494,14 +494,14 @@ static void run_quest(int separate, float *out, tamis_plan_counters *counters,
     OK(test_append(&w, id, tokens, 64));
     for (uint32_t i = 0; i < 4 * 64; i++)
         w.host[i] = test_value(i, 1, 0, i % 64);
-    OK(tamis_buffer_write(w.q, 0, w.host, 4 * 64 * sizeof *out));
+    OK(tamis_buffer_write(w.q, 0, w.host, 4 * 64 * sizeof *out, NULL));
     OK(tamis_plan_step_begin(w.plan, &step, &test_error));
     for (uint32_t layer = 0; layer < 2; layer++) {
         test_write(&w, layer, tokens + 64, 1);
         OK(tamis_plan_attend(w.plan, layer, &q, &to, &test_error));
     }
     OK(tamis_plan_step_end(w.plan, &test_error));
-    OK(tamis_buffer_read(w.out, 0, out, 4 * 64 * sizeof *out));
+    OK(tamis_buffer_read(w.out, 0, out, 4 * 64 * sizeof *out, NULL));
     tamis_plan_get_counters(w.plan, counters);
     tamis_plan_get_times(w.plan, times);
     *on_cuda = strcmp(tamis_context_device(w.context)->backend, "cuda") == 0;

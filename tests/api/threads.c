@@ -41,12 +41,12 @@ static tamis_status run_step(tamis_context *context, answer *a) {
     const tamis_rows q = {.buffer = rows}, k = {.buffer = rows, .offset = 512};
     const tamis_rows v = {.buffer = rows, .offset = 768}, out = {.buffer = rows, .offset = 1024};
     const tamis_step step = {.sequences = &id, .count = 1};
-    if (status == TAMIS_OK) status = tamis_buffer_write(rows, 0, values, sizeof values);
+    if (status == TAMIS_OK) status = tamis_buffer_write(rows, 0, values, sizeof values, NULL);
     if (status == TAMIS_OK) status = tamis_plan_step_begin(plan, &step, &a->error);
     if (status == TAMIS_OK) status = tamis_plan_write(plan, 0, &k, &v, &a->error);
     if (status == TAMIS_OK) status = tamis_plan_attend(plan, 0, &q, &out, &a->error);
     if (status == TAMIS_OK) status = tamis_plan_step_end(plan, &a->error);
-    if (status == TAMIS_OK) status = tamis_buffer_read(rows, 1024, a->out, sizeof a->out);
+    if (status == TAMIS_OK) status = tamis_buffer_read(rows, 1024, a->out, sizeof a->out, NULL);
     tamis_buffer_destroy(&rows);
     tamis_plan_destroy(&plan);
     tamis_cache_destroy(&cache);
@@ -58,7 +58,7 @@ static void *work(void *to) {
     const tamis_context_params params = {.device = device};
     tamis_context *context = NULL;
     pthread_barrier_wait(&together);
-    a->status = tamis_device_list(a->infos, 16, &a->count);
+    a->status = tamis_device_list(a->infos, 16, &a->count, NULL);
     if (a->status == TAMIS_OK) a->status = tamis_context_create(&params, &context, &a->error);
     if (a->status == TAMIS_OK) a->status = run_step(context, a);
     tamis_context_destroy(&context);

@@ -311,8 +311,8 @@ void fuzz_evict(fuzz *f) {
     tamis_cache_stats was, is;
     tamis_sequence_stats own = {0};
     uint32_t causes = evict_causes(f, p, s, by_caller), maybe = 0;
-    OK(tamis_cache_get_stats(f->cache, &was));
-    if (s->id) OK(tamis_cache_get_sequence_stats(f->cache, s->id, &own));
+    OK(tamis_cache_get_stats(f->cache, &was, NULL));
+    if (s->id) OK(tamis_cache_get_sequence_stats(f->cache, s->id, &own, NULL));
     if (own.pages_shared) maybe |= CAUSE(E_FULL);
     if (f->step.open) maybe |= CAUSE(E_ARGUMENT); /* lanes are longer than the lists say */
     if (kind != TAMIS_EVICT_STREAMING && !by_list) maybe |= CAUSE(E_STATE);
@@ -320,7 +320,7 @@ void fuzz_evict(fuzz *f) {
     if (by_list && !draw_lists(f, s, &w)) causes |= CAUSE(E_ARGUMENT);
     if (!EXPECT(evict(p->plan, s->id, by_caller, by_list, &w, &evicted), causes, maybe)) return;
     adopt(f, p, s, predict(f, p, s, by_list, &w) ? &w : NULL, &evicted);
-    OK(tamis_cache_get_stats(f->cache, &is));
+    OK(tamis_cache_get_stats(f->cache, &is, NULL));
     if (own.pages_shared == 0)
         assert_int_equal(was.pages_held - is.pages_held, evicted.pages_returned);
 }

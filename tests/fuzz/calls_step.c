@@ -147,7 +147,7 @@ static void upload(fuzz *f, tamis_buffer *buffer, uint32_t layer, uint32_t which
         for (uint32_t h = 0; h < f->shape.n_kv_heads; h++)
             for (uint32_t d = 0; d < f->shape.head_dim; d++)
                 *to++ = test_value(f->step.tokens[row], layer * f->shape.n_kv_heads + h, which, d);
-    OK(tamis_buffer_write(buffer, 0, rows, (uint64_t)(to - rows) * sizeof *rows));
+    OK(tamis_buffer_write(buffer, 0, rows, (uint64_t)(to - rows) * sizeof *rows, NULL));
 }
 
 void fuzz_write(fuzz *f, uint32_t layer) {
@@ -195,11 +195,11 @@ void fuzz_attend(fuzz *f, uint32_t layer) {
     if (!causes) {
         for (uint32_t i = 0; i < n; i++)
             values[i] = shadow_value(step->tokens[i / width], layer, i % width);
-        OK(tamis_buffer_write(f->q, 0, values, n * sizeof *values));
+        OK(tamis_buffer_write(f->q, 0, values, n * sizeof *values, NULL));
     }
     if (!EXPECT(tamis_plan_attend(f->plans[plan].plan, layer, &q, &out, &test_error), causes, 0))
         return;
-    OK(tamis_buffer_read(f->out, 0, step->out[layer], n * sizeof(float)));
+    OK(tamis_buffer_read(f->out, 0, step->out[layer], n * sizeof(float), NULL));
     note_lists(f, layer);
     step->attended[layer] = true;
 }

@@ -85,7 +85,7 @@ static void check_sequence(const fuzz *f, const shadow_sequence *s) {
     tamis_sequence_stats stats;
     const uint32_t rows = grown(f, s), heads = f->shape.n_kv_heads;
     uint64_t slots = 0, pages = 0;
-    OK(tamis_cache_get_sequence_stats(f->cache, s->id, &stats));
+    OK(tamis_cache_get_sequence_stats(f->cache, s->id, &stats, NULL));
     assert_int_equal(stats.length, s->length + rows);
     for (uint32_t lane = 0; lane < f->n_lanes; lane++) {
         uint32_t length = 0;
@@ -116,7 +116,7 @@ void shadow_check(fuzz *f) {
         live++;
     }
     test_account(f->cache, &held, &shared);
-    OK(tamis_cache_get_stats(f->cache, &stats));
+    OK(tamis_cache_get_stats(f->cache, &stats, NULL));
     assert_int_equal(stats.sequences, live);
     assert_int_equal(stats.pages_held, held);
     assert_int_equal(stats.pages_shared, shared);

@@ -63,7 +63,7 @@ tamis_sequence rig_add(rig *r) {
 
 uint32_t rig_length(rig *r, tamis_sequence sequence) {
     tamis_sequence_stats stats;
-    assert_int_equal(tamis_cache_get_sequence_stats(r->cache, sequence, &stats), TAMIS_OK);
+    assert_int_equal(tamis_cache_get_sequence_stats(r->cache, sequence, &stats, NULL), TAMIS_OK);
     return stats.length;
 }
 

@@ -316,7 +316,7 @@ static void take(const tamis_rows *rows, float *to, uint64_t elements) {
     assert_non_null(rows->buffer);
     assert_int_equal(rows->dtype, TAMIS_F32);
     assert_int_equal(rows->row_stride, 0);
-    assert_int_equal(tamis_buffer_read(rows->buffer, rows->offset, to, elements * sizeof *to),
+    assert_int_equal(tamis_buffer_read(rows->buffer, rows->offset, to, elements * sizeof *to, NULL),
                      TAMIS_OK);
 }
 

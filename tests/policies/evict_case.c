@@ -138,7 +138,7 @@ static void take_weights(play *p) {
     for (uint32_t layer = 0; layer < p->shape.n_layers; layer++) {
         take(p, host, bytes);
         must(p, tamis_buffer_create(p->context, bytes, &p->weights[layer], &error), &error, "W_O");
-        must(p, tamis_buffer_write(p->weights[layer], 0, host, bytes), NULL, "W_O");
+        must(p, tamis_buffer_write(p->weights[layer], 0, host, bytes, NULL), NULL, "W_O");
         rows.buffer = p->weights[layer];
         must(p, tamis_plan_bind_output(p->plan, layer, &rows, n_rows, &error), &error,
              "tamis_plan_bind_output");
@@ -319,7 +319,7 @@ static void event_remove(play *p) {
 static void upload(play *p, tamis_buffer *to, uint32_t n_rows, uint32_t n_heads) {
     size_t bytes = (size_t)n_rows * n_heads * p->shape.head_dim * sizeof *p->host;
     take(p, p->host, bytes);
-    must(p, tamis_buffer_write(to, 0, p->host, bytes), NULL, "rows");
+    must(p, tamis_buffer_write(to, 0, p->host, bytes, NULL), NULL, "rows");
 }
 
 /* The pages that each row read under each KV head. */
@@ -349,7 +349,7 @@ static void run_layer(play *p, uint32_t layer, uint32_t n_rows, int exact) {
     must(p, tamis_plan_write(p->plan, layer, &k, &v, &error), &error, "tamis_plan_write");
     must(p, tamis_plan_attend(p->plan, layer, &q, &out, &error), &error, "tamis_plan_attend");
     size_t bytes = (size_t)n_rows * p->shape.n_heads * p->shape.head_dim * sizeof *p->host;
-    must(p, tamis_buffer_read(p->out, 0, p->host, bytes), NULL, "out");
+    must(p, tamis_buffer_read(p->out, 0, p->host, bytes, NULL), NULL, "out");
     give(p, p->host, bytes);
     if (!exact && p->params.selection.kind != TAMIS_SELECT_FULL) give_lists(p, n_rows);
 }

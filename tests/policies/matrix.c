@@ -88,7 +88,7 @@ static void open_side(side *s, const char *device) {
     for (uint32_t i = 0; i < PROJECTED * WIDTH; i++)
         w[i] = noise(&state);
     OK(tamis_buffer_create(s->context, PROJECTED * WIDTH * sizeof *w, &s->w, &test_error));
-    OK(tamis_buffer_write(s->w, 0, w, PROJECTED * WIDTH * sizeof *w));
+    OK(tamis_buffer_write(s->w, 0, w, PROJECTED * WIDTH * sizeof *w, NULL));
     free(w);
 }
 
@@ -160,7 +160,7 @@ static void send(side *s, uint32_t layer, uint32_t which, const uint32_t *who,
             for (uint32_t h = 0; h < KV_HEADS; h++)
                 for (uint32_t d = 0; d < DIM; d++)
                     *to++ = test_value(token_of(who[i], p), layer * KV_HEADS + h, which, d);
-    OK(tamis_buffer_write(which ? s->v : s->k, 0, host, (size_t)(to - host) * sizeof *host));
+    OK(tamis_buffer_write(which ? s->v : s->k, 0, host, (size_t)(to - host) * sizeof *host, NULL));
 }
 
 /* Writes and attends a layer of the open step, with random queries; q and out stay on the host. */
@@ -171,9 +171,9 @@ static void run_layer(side *s, uint32_t layer, uint32_t n_rows, float *q, float 
     for (uint32_t i = 0; i < n_rows * WIDTH; i++)
         q[i] = noise(&s->random);
     OK(tamis_plan_write(s->plan, layer, &k, &v, &test_error));
-    OK(tamis_buffer_write(s->q, 0, q, bytes));
+    OK(tamis_buffer_write(s->q, 0, q, bytes, NULL));
     OK(tamis_plan_attend(s->plan, layer, &from, &to, &test_error));
-    OK(tamis_buffer_read(s->out, 0, out, bytes));
+    OK(tamis_buffer_read(s->out, 0, out, bytes, NULL));
 }
 
 static void prefill(side *s, uint32_t who) {

@@ -103,7 +103,7 @@ static void upload(pipe *p, uint32_t layer, uint32_t which, const uint32_t *who,
                 }
     }
     OK(tamis_buffer_write(which ? p->world.v : p->world.k, 0, p->world.host,
-                          n * (p->narrow ? sizeof *narrow : sizeof *wide)));
+                          n * (p->narrow ? sizeof *narrow : sizeof *wide), NULL));
 }
 
 /* Compares a list that the plan read with the oracle's; notes what the counters must say. */
@@ -202,9 +202,9 @@ static void attend_layer(pipe *p, uint32_t layer, const uint32_t *who, const uin
     if (change_q) change_q(p, p->q, n_rows * width);
     uint64_t bytes = (uint64_t)n_rows * width * sizeof *p->q;
     tamis_rows q = {.buffer = p->world.q}, out = {.buffer = p->world.out};
-    OK(tamis_buffer_write(p->world.q, 0, p->q, bytes));
+    OK(tamis_buffer_write(p->world.q, 0, p->q, bytes, NULL));
     OK(tamis_plan_attend(p->world.plan, layer, &q, &out, &test_error));
-    OK(tamis_buffer_read(p->world.out, 0, p->out, bytes));
+    OK(tamis_buffer_read(p->world.out, 0, p->out, bytes, NULL));
     bool listed = expect_path(p, layer, longest, n_rows, exact);
     tamis_plan_counters before = p->wanted;
     for (uint32_t i = 0, row = 0; i < count; i++) {

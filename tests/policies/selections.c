@@ -301,12 +301,12 @@ static void run_nan_q(const tamis_selection *selection) {
     for (uint32_t layer = 0; layer < 2; layer++) {
         uint32_t pages[128];
         test_write(&w, layer, tokens + 199, 1);
-        OK(tamis_buffer_write(w.q, 0, q, sizeof q));
+        OK(tamis_buffer_write(w.q, 0, q, sizeof q, NULL));
         for (uint32_t again = 0; again < 2; again++) {
             OK(tamis_plan_attend(w.plan, layer, &q_rows, &out_rows, &test_error));
             assert_int_equal(read_lists(&p, 1, pages), 8);
             assert_memory_equal(pages, wanted, sizeof wanted);
-            OK(tamis_buffer_read(w.out, 0, out, sizeof out));
+            OK(tamis_buffer_read(w.out, 0, out, sizeof out, NULL));
             for (uint32_t i = 0; i < 4 * 128; i++)
                 assert_true(isnan(out[i]));
         }
@@ -424,7 +424,7 @@ static void test_no_builds(void **state) {
     OK(tamis_cache_add(w.cache, &id, &test_error));
     for (uint32_t i = 0; i < 16; i++)
         OK(test_append(&w, id, tokens, 512)); /* 1024 pages: two splits */
-    OK(tamis_buffer_write(w.q, 0, w.host, 4 * 64 * sizeof *w.host));
+    OK(tamis_buffer_write(w.q, 0, w.host, 4 * 64 * sizeof *w.host, NULL));
     attend_rows(&w, id, tokens, 1, true);
     attend_rows(&w, id, tokens, 3, true);
     attend_rows(&w, id, tokens, 1, false);

@@ -155,8 +155,9 @@ static tamis_status count_bytes(decode_run *run, decode_arm *arm, tamis_error *e
     arm->slots = 0;
     for (uint32_t i = 0; i < b->params.batch; i++) {
         tamis_sequence_stats stats;
-        if (tamis_cache_get_sequence_stats(b->cache, b->sequences[i], &stats) != TAMIS_OK)
-            return cli_error(error, TAMIS_E_STATE, "a sequence is gone");
+        tamis_status status =
+            tamis_cache_get_sequence_stats(b->cache, b->sequences[i], &stats, error);
+        if (status != TAMIS_OK) return status;
         arm->slots += (double)stats.slots / b->layers;
     }
     tamis_plan_get_counters(arm->plan, &counters);

@@ -44,11 +44,7 @@ static tamis_status create_noise(bench *b, tamis_error *error) {
         noise[i] = ((float)sum - 131070.0f) * (1.7320508f / 65536.0f);
     }
     status = tamis_buffer_create(b->device, b->noise_bytes, &b->noise, error);
-    if (status == TAMIS_OK) {
-        status = tamis_buffer_write(b->noise, 0, noise, b->noise_bytes);
-        if (status != TAMIS_OK)
-            snprintf(error->text, sizeof(error->text), "%s", tamis_status_text(status));
-    }
+    if (status == TAMIS_OK) status = tamis_buffer_write(b->noise, 0, noise, b->noise_bytes, error);
     free(noise);
     return status;
 }

@@ -59,8 +59,9 @@ static tamis_status rewind_arm(const throughput *t, throughput_arm *arm, tamis_e
 
 static uint64_t held(const tamis_cache *cache, tamis_sequence sequence) {
     tamis_sequence_stats stats = {0};
-    return tamis_cache_get_sequence_stats(cache, sequence, &stats) == TAMIS_OK ? stats.bytes_held
-                                                                               : 0;
+    return tamis_cache_get_sequence_stats(cache, sequence, &stats, NULL) == TAMIS_OK
+               ? stats.bytes_held
+               : 0;
 }
 
 /* What evicting takes at a prompt's end, and what observing the prompt took before: medians. */
@@ -284,7 +285,8 @@ static void count_bytes(const throughput *t, throughput_arm *arm) {
     tamis_plan_counters c;
     tamis_sequence_stats stats = {0};
     double steps = (double)t->repeat * t->tokens;
-    if (tamis_cache_get_sequence_stats(arm->cache, arm->sequences[0], &stats) != TAMIS_OK) return;
+    if (tamis_cache_get_sequence_stats(arm->cache, arm->sequences[0], &stats, NULL) != TAMIS_OK)
+        return;
     tamis_plan_get_counters(tamis_runner_plan(arm->runner), &c);
     arm->kv_bytes = (double)(c.kv_bytes_read + c.bounds_bytes_read) / steps;
     arm->policy_bytes = t->shape.n_layers *

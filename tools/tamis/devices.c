@@ -93,12 +93,13 @@ int cli_devices(int argc, char *const *argv) {
         return CLI_USAGE;
     }
     size_t count = 0;
-    tamis_status status = tamis_device_list(NULL, 0, &count);
+    tamis_error error = {0};
+    tamis_status status = tamis_device_list(NULL, 0, &count, &error);
     tamis_device_info *infos = calloc(count > 0 ? count : 1, sizeof(*infos));
     if (infos == NULL) return cli_fail(devices_command.name, "out of host memory");
     size_t capacity = count;
-    if (status == TAMIS_OK) status = tamis_device_list(infos, capacity, &count);
-    if (status != TAMIS_OK) code = cli_fail(devices_command.name, "%s", tamis_status_text(status));
+    if (status == TAMIS_OK) status = tamis_device_list(infos, capacity, &count, &error);
+    if (status != TAMIS_OK) code = cli_fail(devices_command.name, "%s", error.text);
     if (count > capacity) count = capacity; /* one that came since has no place */
     if (status == TAMIS_OK && f.matrix)
         code = devices_matrix(devices_command.name, infos, count, f.device, f.markdown, f.json);

@@ -89,8 +89,8 @@ static int parse(passkey_flags *f, int argc, char *const *argv) {
 static tamis_status hold(passkey_run *run, uint32_t arm, tamis_sequence sequence,
                          tamis_error *error) {
     tamis_sequence_stats stats;
-    tamis_status status = tamis_cache_get_sequence_stats(run->rig.cache, sequence, &stats);
-    if (status != TAMIS_OK) return cli_error(error, status, "the text's sequence is unknown");
+    tamis_status status = tamis_cache_get_sequence_stats(run->rig.cache, sequence, &stats, error);
+    if (status != TAMIS_OK) return status;
     if (stats.bytes_held > run->results[arm].bytes_held)
         run->results[arm].bytes_held = stats.bytes_held;
     return TAMIS_OK;

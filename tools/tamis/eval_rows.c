@@ -24,7 +24,7 @@ tamis_status eval_rows_take(const eval_rows *rows, const tamis_attention_rows *f
     for (int i = 0; status == TAMIS_OK && i < 4; i++)
         if (places[i] != NULL)
             status = tamis_buffer_read(parts[i]->buffer, parts[i]->offset, places[i],
-                                       from->n_rows * widths[i] * sizeof(float));
+                                       from->n_rows * widths[i] * sizeof(float), NULL);
     return status;
 }
 
@@ -37,9 +37,7 @@ static tamis_rows rows_at(const eval_rows *rows, uint64_t width, uint64_t *offse
 
 static tamis_status send(const tamis_rows *to, const float *from, uint64_t elements,
                          tamis_error *error) {
-    tamis_status status =
-        tamis_buffer_write(to->buffer, to->offset, from, elements * sizeof(float));
-    return status == TAMIS_OK ? TAMIS_OK : cli_error(error, status, "the device took no rows");
+    return tamis_buffer_write(to->buffer, to->offset, from, elements * sizeof(float), error);
 }
 
 tamis_status eval_rows_give(const eval_rows *rows, tamis_plan *plan, uint32_t layer, uint32_t n,
@@ -55,8 +53,6 @@ tamis_status eval_rows_give(const eval_rows *rows, tamis_plan *plan, uint32_t la
     status = send(&q, host->q, n * rows->q_width, error);
     if (status == TAMIS_OK) status = tamis_plan_attend(plan, layer, &q, &out, error);
     if (status != TAMIS_OK || host->out == NULL) return status;
-    status =
-        tamis_buffer_read(out.buffer, out.offset, host->out, n * rows->q_width * sizeof(float));
-    return status == TAMIS_OK ? TAMIS_OK
-                              : cli_error(error, status, "the device gave no attended rows");
+    return tamis_buffer_read(out.buffer, out.offset, host->out, n * rows->q_width * sizeof(float),
+                             error);
 }

@@ -191,7 +191,7 @@ static tamis_status decode(run *r, int32_t token, int32_t *next, tamis_error *er
 static double bytes_returned(const run *r, uint32_t page_size) {
     const tamis_model_info *shape = tamis_model_get_info(r->model);
     tamis_sequence_stats s;
-    if (tamis_cache_get_sequence_stats(r->cache, r->sequence, &s) != TAMIS_OK || s.pages == 0)
+    if (tamis_cache_get_sequence_stats(r->cache, r->sequence, &s, NULL) != TAMIS_OK || s.pages == 0)
         return 0;
     uint64_t lanes = (uint64_t)shape->n_layers * shape->n_kv_heads;
     uint64_t pages = lanes * ((s.length + page_size - 1) / page_size);
@@ -291,7 +291,7 @@ static void report(const run *r) {
                 full > 0 ? 100 * read / full : 0.0);
     else
         fprintf(stderr, "- tokens/s, KV read -");
-    if (tamis_cache_get_stats(r->cache, &stats) == TAMIS_OK)
+    if (tamis_cache_get_stats(r->cache, &stats, NULL) == TAMIS_OK)
         fprintf(stderr, ", KV held %s", cli_bytes((double)stats.bytes_held).text);
     fprintf(stderr, ", on %s\n", tamis_context_device(r->device)->id);
 }

@@ -21,12 +21,15 @@ TAMIS_API void tamis_buffer_destroy(tamis_buffer **buffer);
 TAMIS_API uint64_t tamis_buffer_bytes(const tamis_buffer *buffer);
 
 /* Enqueues a copy from the host; `data` may be reused when the call returns. Waits for earlier ones
- * while too many bytes are on their way. */
+ * while too many bytes are on their way. Errors: E_ARGUMENT (NULL; bytes beyond the buffer's end),
+ * E_DEVICE. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_buffer_write(tamis_buffer *buffer, uint64_t offset,
-                                                           const void *data, uint64_t bytes);
-/* Waits for all that is enqueued, then copies to the host. */
+                                                           const void *data, uint64_t bytes,
+                                                           tamis_error *error);
+/* Waits for all that is enqueued, then copies to the host. Errors: as tamis_buffer_write. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_buffer_read(tamis_buffer *buffer, uint64_t offset,
-                                                          void *data, uint64_t bytes);
+                                                          void *data, uint64_t bytes,
+                                                          tamis_error *error);
 
 /* Rows of activations in device memory: element (row, i) lies at `offset` bytes plus
  * (row * row_stride + i) elements. row_stride 0 means rows are packed. */
@@ -48,8 +51,8 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_event_record(tamis_context *contex
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_event_record_timed(tamis_context *context,
                                                                  tamis_event **out,
                                                                  tamis_error *error);
-/* Waits until all before the mark is done. */
-TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_event_wait(tamis_event *event);
+/* Waits until all before the mark is done. Errors: E_ARGUMENT (NULL), E_DEVICE. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_event_wait(tamis_event *event, tamis_error *error);
 /* Device time from one timed mark to a later one of the same context, in microseconds; waits for it.
  * Where an OpenCL driver gives no times it is the host's, around a wait for each mark. Errors:
  * E_ARGUMENT (NULL; marks of two contexts, or not timed), E_DEVICE. */

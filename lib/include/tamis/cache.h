@@ -164,12 +164,14 @@ typedef struct tamis_sequence_stats {
 } tamis_sequence_stats;
 
 /* Both are exact, cost no device call and never wait. The rows of an open step count from its begin
- * on. */
+ * on. Errors: E_ARGUMENT (NULL; a sequence that the cache does not have). */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_cache_get_stats(const tamis_cache *cache,
-                                                              tamis_cache_stats *out);
+                                                              tamis_cache_stats *out,
+                                                              tamis_error *error);
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_cache_get_sequence_stats(const tamis_cache *cache,
                                                                        tamis_sequence sequence,
-                                                                       tamis_sequence_stats *out);
+                                                                       tamis_sequence_stats *out,
+                                                                       tamis_error *error);
 
 #ifdef __cplusplus
 }

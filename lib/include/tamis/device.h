@@ -47,10 +47,10 @@ typedef struct tamis_device_info {
 
 /* Lists every device of every backend built in, best first, and one entry with its reason for a
  * backend that has none. Writes at most `capacity` entries and the full number to *count.
- * `infos` may be NULL when capacity is 0. Probes drivers; opens nothing. Thread-safety: any
- * thread. */
+ * `infos` may be NULL when capacity is 0. Probes drivers; opens nothing. Errors: E_ARGUMENT (NULL),
+ * E_NO_MEMORY. Thread-safety: any thread. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_device_list(tamis_device_info *infos, size_t capacity,
-                                                          size_t *count);
+                                                          size_t *count, tamis_error *error);
 
 /* An opened device with its in-order queue, compiled kernels and scratch memory.
  * Thread-safety: one thread at a time for a context and everything made from it. */
