@@ -195,39 +195,11 @@ tamis_status tms_cu_base_only(tms_device *dev, const char *op);
 
 /* ---- Ops, one file per stem ------------------------------------------------------------------ */
 
-tamis_status tms_cu_write_rows(tms_device *dev, const tms_write_rows *p);
-tamis_status tms_cu_read_rows(tms_device *dev, const tms_read_rows *p);
-tamis_status tms_cu_copy_pages(tms_device *dev, const tms_copy_pages *p);
-tamis_status tms_cu_write_table(tms_device *dev, const tms_write_table *p);
-tamis_status tms_cu_bounds(tms_device *dev, const tms_bounds *p);
-tamis_status tms_cu_rotate(tms_device *dev, const tms_rotate *p);
-tamis_status tms_cu_score_pages(tms_device *dev, const tms_score_pages *p);
-tamis_status tms_cu_page_mass(tms_device *dev, const tms_page_mass *p);
-uint64_t tms_cu_page_mass_scratch(tms_device *dev, const tms_page_mass *p);
-tamis_status tms_cu_select(tms_device *dev, const tms_select *p);
-tamis_status tms_cu_attend(tms_device *dev, const tms_attend *p);
-uint64_t tms_cu_attend_scratch(tms_device *dev, const tms_attend *p);
-tamis_status tms_cu_sparse_attend(tms_device *dev, const tms_sparse_attend *p);
-const char *tms_cu_sparse_attend_refusal(tms_device *dev, const tms_sparse_attend *p);
-tamis_status tms_cu_merge(tms_device *dev, const tms_merge *p);
+TMS_OPS(TMS_DECLARE_OP, tms_cu_)
+TMS_SCRATCH_OPS(TMS_DECLARE_SCRATCH, tms_cu_)
+TMS_OPTIONAL_OPS(TMS_DECLARE_REFUSAL, tms_cu_)
+/* The wide forms of select. */
 tamis_status tms_cu_select_wide(tms_device *dev, const tms_select *p);
-uint64_t tms_cu_select_scratch(tms_device *dev, const tms_select *p);
-tamis_status tms_cu_observe(tms_device *dev, const tms_observe *p);
-tamis_status tms_cu_pool_values(tms_device *dev, const tms_pool_values *p);
-tamis_status tms_cu_value_score(tms_device *dev, const tms_value_score *p);
-uint64_t tms_cu_value_score_scratch(tms_device *dev, const tms_value_score *p);
-tamis_status tms_cu_value_norm(tms_device *dev, const tms_value_norm *p);
-tamis_status tms_cu_key_score(tms_device *dev, const tms_key_score *p);
-uint64_t tms_cu_key_score_scratch(tms_device *dev, const tms_key_score *p);
-tamis_status tms_cu_fuse(tms_device *dev, const tms_fuse *p);
-tamis_status tms_cu_compact(tms_device *dev, const tms_compact *p);
-tamis_status tms_cu_replace(tms_device *dev, const tms_replace *p);
-tamis_status tms_cu_scatter_rows(tms_device *dev, const tms_scatter_rows *p);
-tamis_status tms_cu_linear(tms_device *dev, const tms_linear *p);
-tamis_status tms_cu_norm(tms_device *dev, const tms_norm *p);
-tamis_status tms_cu_activate(tms_device *dev, const tms_activate *p);
-tamis_status tms_cu_embed(tms_device *dev, const tms_embed *p);
-tamis_status tms_cu_argmax(tms_device *dev, const tms_argmax *p);
 tamis_status tms_cu_read_bandwidth(tms_device *dev, tms_ref from, uint64_t bytes, double *gb_per_s);
 
 /* linear.c: gives back what it has taken of the device, and cuBLAS. */

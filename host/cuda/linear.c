@@ -348,13 +348,9 @@ static tamis_status prepare(tms_device *dev, const tms_linear *p, bool matrix) {
 }
 
 tamis_status tms_cu_linear(tms_device *dev, const tms_linear *p) {
-    if (p->n_in == 0 || p->n_out == 0)
-        return tms_device_fail(dev, TAMIS_E_ARGUMENT, "linear: %u inputs, %u outputs", p->n_in,
-                               p->n_out);
-    tamis_status status = tms_check_dtype(dev, "linear", p->dtype);
     const char *refusal = matrix_refusal(dev, p);
     bool matrix;
-    if (status == TAMIS_OK) status = tms_cu_choose(dev, "linear", refusal, &matrix);
+    tamis_status status = tms_cu_choose(dev, "linear", refusal, &matrix);
     if (status != TAMIS_OK) return status;
     if (p->n_rows > 0 && p->n_rows <= TMS_FEW_ROWS) return run_few(dev, p, few_rows(p->n_rows));
     if (p->n_rows > 0 && matrix) return run_matrix(dev, p, p->n_rows <= 16 ? 16 : 32);

@@ -164,12 +164,8 @@ static tamis_status prepare(tms_device *dev, const tms_linear *p) {
 }
 
 tamis_status tms_cl_linear(tms_device *dev, const tms_linear *p) {
-    if (p->n_in == 0 || p->n_out == 0)
-        return tms_device_fail(dev, TAMIS_E_ARGUMENT, "linear: %u inputs, %u outputs", p->n_in,
-                               p->n_out);
     bool cpu;
-    tamis_status status = tms_check_dtype(dev, "linear", p->dtype);
-    if (status == TAMIS_OK) status = tms_cl_choose(dev, "linear", NULL, &cpu);
+    tamis_status status = tms_cl_choose(dev, "linear", NULL, &cpu);
     if (status != TAMIS_OK) return status;
     if (cpu) return run_cpu(dev, p);
     if (p->n_rows == 0) return prepare(dev, p);
