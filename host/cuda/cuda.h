@@ -4,8 +4,8 @@
 #define TMS_CUDA_H
 
 #include "cuda_kernels/args.h"
-#include "host/backend.h"
 #include "host/cuda/driver.h"
+#include "host/product.h"
 
 extern const tms_backend tms_backend_cuda;
 
@@ -43,10 +43,10 @@ typedef struct tms_cu_device {
     tms_mem *unfreed;             /* free could not give them back yet */
     tms_cu_function_entry *functions;
     tms_cu_staging staging;
-    tms_mem *tickets;   /* uint32_t [TMS_CU_TICKETS] */
-    tms_mem *product;   /* workspace of linear's matrix-matrix form, grown when a plan is built */
-    tms_mem *shares;    /* sums of blocks that linear on matrix units divides an output among */
-    bool cublas_sought; /* by the first linear that may take it */
+    tms_mem *tickets;      /* uint32_t [TMS_CU_TICKETS] */
+    tms_workspace product; /* of linear's matrix-matrix form */
+    tms_mem *shares;       /* sums of blocks that linear on matrix units divides an output among */
+    bool cublas_sought;    /* by the first linear that may take it */
     tms_cublas_handle cublas; /* NULL: own kernels */
     tms_mem *cublas_workspace;
 } tms_cu_device;

@@ -4,7 +4,7 @@
 #define TMS_OPENCL_H
 
 #define CL_TARGET_OPENCL_VERSION 120
-#include "host/backend.h"
+#include "host/product.h"
 #include <CL/cl.h>
 
 extern const tms_backend tms_backend_opencl;
@@ -42,7 +42,8 @@ typedef struct tms_cl_device {
     /* Times: the queue collects them, or the driver gives none and the host's clock serves. Neither
      * before somebody asks. */
     bool profiling, host_times;
-    tms_mem *product; /* workspace of linear's matrix-matrix form, grown when a plan is built */
+    tms_workspace product; /* of linear's matrix-matrix form */
+    bool clblast_sought;
 } tms_cl_device;
 
 struct tms_mem {

@@ -6,6 +6,7 @@
 #include "tests/api/fixture.h"
 #include "tests/faulty.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 #define NAME(with, op) #op,
@@ -161,13 +162,64 @@ static void test_optional_ops_refuse(void **state) {
     tamis_context_destroy(&context);
 }
 
+/* ---- Without a vendor's library --------------------------------------------------------------- */
+
+static uint32_t lines;
+
+static void count_lines(void *user, tamis_log_level level, const char *text) {
+    (void)user;
+    (void)level;
+    lines += strstr(text, "TAMIS_CLBLAST is \"none\"") != NULL;
+}
+
+/* Rows of f32 counters times weights of ones: y[r][j] = Σ_i (r + i). */
+static void multiply(tms_device *dev, tms_mem *mem, uint32_t n_rows, float *y) {
+    enum { N = 16 };
+    const tms_ref w = {mem, 0}, x = {mem, N * N * 4}, out = {mem, 4096};
+    const tms_linear p = {
+        .x = {x, N}, .y = {out, N}, .w = w, .n_rows = n_rows, .n_in = N, .n_out = N};
+    float rows[20 * N];
+    for (uint32_t i = 0; i < 20 * N; i++)
+        rows[i] = (float)(i / N + i % N);
+    assert_int_equal(dev->backend->fill(dev, w, 0x3f800000, N * N * 4), TAMIS_OK);
+    assert_int_equal(dev->backend->write(dev, x, rows, sizeof rows), TAMIS_OK);
+    assert_int_equal(tms_run_linear(dev, &p), TAMIS_OK);
+    assert_int_equal(dev->backend->read(dev, out, y, (uint64_t)n_rows * N * 4), TAMIS_OK);
+}
+
+/* linear takes any number of rows without CLBlast, and the log says once that there is none. */
+static void test_no_clblast(void **state) {
+    (void)state;
+    const tamis_context_params params = {.device = test_device, .log = count_lines};
+    tamis_context *context = NULL;
+    tms_mem *mem = NULL;
+    float y[20 * 16];
+    if (strncmp(test_device, "opencl", 6) != 0) skip();
+    OK(tamis_context_create(&params, &context, &test_error));
+    tms_device *dev = context->dev;
+    dev->form = TMS_FORM_BASE;
+    assert_int_equal(dev->backend->alloc(dev, 8192, &mem), TAMIS_OK);
+    multiply(dev, mem, 8, y);
+    assert_int_equal(lines, 0); /* few rows need none */
+    for (uint32_t n = 9; n <= 20; n++) {
+        multiply(dev, mem, n, y);
+        for (uint32_t i = 0; i < n * 16; i++)
+            assert_true(y[i] == (float)(i / 16 * 16 + 120));
+    }
+    assert_int_equal(lines, 1);
+    dev->backend->free(dev, mem);
+    tamis_context_destroy(&context);
+}
+
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_rules_come_before_the_device),
         cmocka_unit_test(test_late_errors_come_first),
         cmocka_unit_test(test_rules_name_the_value),
         cmocka_unit_test(test_optional_ops_refuse),
+        cmocka_unit_test(test_no_clblast),
     };
+    setenv("TAMIS_CLBLAST", "none", 1);
     int skip = test_begin(argc, argv);
     return skip ? skip : cmocka_run_group_tests(tests, NULL, NULL);
 }
