@@ -668,7 +668,14 @@ typedef struct tms_argmax {
 
 /* Every op, as X(with, name). From here come the table's fields, the calls and their checks
  * (backend.h, checks.h), the prototypes and the table of each backend, the checker's list and the
- * calls that tests let fail. */
+ * calls that tests let fail. These no plan calls: */
+#define TMS_MODEL_OPS(X, with)                                                                     \
+    X(with, linear)                                                                                \
+    X(with, norm)                                                                                  \
+    X(with, activate)                                                                              \
+    X(with, embed)                                                                                 \
+    X(with, argmax)
+/* All that every backend has. */
 #define TMS_REQUIRED_OPS(X, with)                                                                  \
     X(with, write_rows)                                                                            \
     X(with, read_rows)                                                                             \
@@ -690,11 +697,7 @@ typedef struct tms_argmax {
     X(with, compact)                                                                               \
     X(with, replace)                                                                               \
     X(with, scatter_rows)                                                                          \
-    X(with, linear)                                                                                \
-    X(with, norm)                                                                                  \
-    X(with, activate)                                                                              \
-    X(with, embed)                                                                                 \
-    X(with, argmax)
+    TMS_MODEL_OPS(X, with)
 /* Those that a backend may lack. */
 #define TMS_OPTIONAL_OPS(X, with) X(with, sparse_attend)
 #define TMS_OPS(X, with)          TMS_REQUIRED_OPS(X, with) TMS_OPTIONAL_OPS(X, with)

@@ -17,6 +17,7 @@ miss() {
 # "name" or "name optional" of every op in the list of the contract.
 ops() {
     list REQUIRED
+    list MODEL
     list OPTIONAL | sed 's/$/ optional/'
 }
 
