@@ -47,6 +47,11 @@ typedef struct tms_device {
 
 /* ---- The table ------------------------------------------------------------------------------- */
 
+#define TMS_OP_FIELD(with, op)      tamis_status (*op)(tms_device * dev, const tms_##op *p);
+#define TMS_SCRATCH_FIELD(with, op) uint64_t (*op##_scratch)(tms_device * dev, const tms_##op *p);
+#define TMS_REFUSAL_FIELD(with, op)                                                                \
+    const char *(*op##_refusal)(tms_device * dev, const tms_##op *p);
+
 /* Every function but list and open takes an opened device. Status other than OK leaves the reason
  * in dev->error. Ops enqueue on the device's one in-order queue and return; their params struct may
  * be reused at once. `optional` entries may be NULL. */
@@ -99,51 +104,40 @@ struct tms_backend {
      * Waits. */
     tamis_status (*read_bandwidth)(tms_device *dev, tms_ref from, uint64_t bytes, double *gb_per_s);
 
-    tamis_status (*write_rows)(tms_device *dev, const tms_write_rows *p);
-    tamis_status (*read_rows)(tms_device *dev, const tms_read_rows *p);
-    tamis_status (*copy_pages)(tms_device *dev, const tms_copy_pages *p);
-    tamis_status (*write_table)(tms_device *dev, const tms_write_table *p);
-    tamis_status (*bounds)(tms_device *dev, const tms_bounds *p);
-    tamis_status (*rotate)(tms_device *dev, const tms_rotate *p);
-    tamis_status (*score_pages)(tms_device *dev, const tms_score_pages *p);
-    tamis_status (*page_mass)(tms_device *dev, const tms_page_mass *p);
-    /* Scratch bytes for launches up to p's shape (n_rows, n_heads, n_kv_heads, stride count). */
-    uint64_t (*page_mass_scratch)(tms_device *dev, const tms_page_mass *p);
-    tamis_status (*select)(tms_device *dev, const tms_select *p);
-    /* Scratch bytes for wide launches up to p's shape (n_rows, n_kv_heads, max_visible, granularity
-     * count); 0 for plain ones. */
-    uint64_t (*select_scratch)(tms_device *dev, const tms_select *p);
-    tamis_status (*attend)(tms_device *dev, const tms_attend *p);
-    /* Scratch bytes for launches up to p's shape (n_rows, n_heads, head_dim, max_pages count). */
-    uint64_t (*attend_scratch)(tms_device *dev, const tms_attend *p);
-    tamis_status (*sparse_attend)(tms_device *dev, const tms_sparse_attend *p); /* optional */
-    /* NULL: sparse_attend takes the shape; else a static reason. optional with sparse_attend. */
-    const char *(*sparse_attend_refusal)(tms_device *dev, const tms_sparse_attend *p);
-    tamis_status (*merge)(tms_device *dev, const tms_merge *p);
-    tamis_status (*observe)(tms_device *dev, const tms_observe *p);
-    tamis_status (*pool_values)(tms_device *dev, const tms_pool_values *p);
-    tamis_status (*value_score)(tms_device *dev, const tms_value_score *p);
-    /* Scratch bytes for launches up to p's shape (n_rows, n_kv_heads, n_lists, max_visible,
-     * head_dim count); key_score's likewise. */
-    uint64_t (*value_score_scratch)(tms_device *dev, const tms_value_score *p);
-    tamis_status (*value_norm)(tms_device *dev, const tms_value_norm *p);
-    tamis_status (*key_score)(tms_device *dev, const tms_key_score *p);
-    uint64_t (*key_score_scratch)(tms_device *dev, const tms_key_score *p);
-    tamis_status (*fuse)(tms_device *dev, const tms_fuse *p);
-    tamis_status (*compact)(tms_device *dev, const tms_compact *p);
-    tamis_status (*replace)(tms_device *dev, const tms_replace *p);
-    tamis_status (*scatter_rows)(tms_device *dev, const tms_scatter_rows *p);
-    tamis_status (*linear)(tms_device *dev, const tms_linear *p);
-    tamis_status (*norm)(tms_device *dev, const tms_norm *p);
-    tamis_status (*activate)(tms_device *dev, const tms_activate *p);
-    tamis_status (*embed)(tms_device *dev, const tms_embed *p);
-    tamis_status (*argmax)(tms_device *dev, const tms_argmax *p);
+    /* The ops: tamis_status op(dev, p), which finds the contract's rules checked; for some,
+     * uint64_t op_scratch(dev, p), optional; for optional ones, const char *op_refusal(dev, p). */
+    TMS_OPS(TMS_OP_FIELD, )
+    TMS_SCRATCH_OPS(TMS_SCRATCH_FIELD, )
+    TMS_OPTIONAL_OPS(TMS_REFUSAL_FIELD, )
 };
+
+/* What a backend that calls its functions <prefix><op> has in its header and in its table. */
+#define TMS_DECLARE_OP(prefix, op) tamis_status prefix##op(tms_device *dev, const tms_##op *p);
+#define TMS_DECLARE_SCRATCH(prefix, op)                                                            \
+    uint64_t prefix##op##_scratch(tms_device *dev, const tms_##op *p);
+#define TMS_DECLARE_REFUSAL(prefix, op)                                                            \
+    const char *prefix##op##_refusal(tms_device *dev, const tms_##op *p);
+#define TMS_ENTER_OP(prefix, op)      .op = prefix##op,
+#define TMS_ENTER_SCRATCH(prefix, op) .op##_scratch = prefix##op##_scratch,
+#define TMS_ENTER_REFUSAL(prefix, op) .op##_refusal = prefix##op##_refusal,
 
 /* The ordered list of backends built in, ended by NULL (host/backends.c). */
 extern const tms_backend *const tms_backends[];
 
-/* ---- Helpers shared by backends (backends.c, checks.c) ---- */
+/* ---- Calling an op --------------------------------------------------------------------------- */
+
+/* tamis_status tms_run_<op>(dev, p): the one way to call an op. A sticky error of the device comes
+ * first; then the contract's rules are checked, alike for every backend; then the device's own
+ * function runs. An optional op that the backend lacks is E_UNSUPPORTED. */
+TMS_OPS(TMS_DECLARE_OP, tms_run_)
+/* uint64_t tms_<op>_scratch(dev, p): bytes of scratch memory for launches up to the shape of p, of
+ * which only the fields count that the contract names. */
+TMS_SCRATCH_OPS(TMS_DECLARE_SCRATCH, tms_)
+/* const char *tms_<op>_refusal(dev, p): why an optional op does not take the case, static; NULL if
+ * it does. */
+TMS_OPTIONAL_OPS(TMS_DECLARE_REFUSAL, tms_)
+
+/* ---- Helpers shared by backends (backends.c) -------------------------------------------------- */
 
 /* n / by, rounded up. */
 static inline uint64_t tms_divide_up(uint64_t n, uint64_t by) {
@@ -174,34 +168,12 @@ void tms_log_line(const tms_log *log, tamis_log_level level, const char *format,
 #define TMS_ROTATE_LIMIT (TMS_ROTATE_STEPS * TMS_ROTATE_STEPS)
 void tms_rotate_table(const double *frequencies, uint32_t n_rot, float *table);
 
-/* checks.c: the rules of the contract, checked alike by every backend before it launches. OK, or
- * the first broken rule with its value in dev->error. */
-tamis_status tms_check_kv(tms_device *dev, const tms_kv *kv);
-tamis_status tms_check_batch(tms_device *dev, const tms_batch *batch);
-tamis_status tms_check_bounds(tms_device *dev, const tms_bounds *p); /* its kv included */
-tamis_status tms_check_dtype(tms_device *dev, const char *op, tamis_dtype dtype);
-/* `used`: bytes that the device has given out already. */
+/* What memory has to fit: `used` are the bytes that the device has given out already. */
 tamis_status tms_check_allocation(tms_device *dev, uint64_t bytes, uint64_t used);
-/* A batch whose rows are items: tables but tiles; `table` only if the launch has planes or a kv. */
-tamis_status tms_check_items(tms_device *dev, const tms_batch *batch, bool paged);
-tamis_status tms_check_write_rows(tms_device *dev, const tms_write_rows *p);
-/* What score_pages and page_mass have in common: kv, batch and the stride of the scores. */
-tamis_status tms_check_scores(tms_device *dev, const char *op, const tms_kv *kv,
-                              const tms_batch *batch, uint32_t stride);
-tamis_status tms_check_select(tms_device *dev, const tms_select *p);
-tamis_status tms_check_attend(tms_device *dev, const tms_attend *p);
-tamis_status tms_check_sparse_attend(tms_device *dev, const tms_sparse_attend *p);
-tamis_status tms_check_observe(tms_device *dev, const tms_observe *p);
-tamis_status tms_check_pool_values(tms_device *dev, const tms_pool_values *p);
-tamis_status tms_check_value_score(tms_device *dev, const tms_value_score *p);
-tamis_status tms_check_value_norm(tms_device *dev, const tms_value_norm *p);
-tamis_status tms_check_key_score(tms_device *dev, const tms_key_score *p);
-tamis_status tms_check_fuse(tms_device *dev, const tms_fuse *p);
+
+/* checks.c: what backends ask of an op's params beside its rules. */
 bool tms_fuse_reads_y(const tms_fuse *p);  /* AXPBY may */
 bool tms_fuse_is_paged(const tms_fuse *p); /* reads page ids: a plane takes part */
-tamis_status tms_check_compact(tms_device *dev, const tms_compact *p);
-tamis_status tms_check_replace(tms_device *dev, const tms_replace *p);
-tamis_status tms_check_scatter_rows(tms_device *dev, const tms_scatter_rows *p);
 /* The most entries that a list of the launch may get. */
 uint32_t tms_select_most(const tms_select *p);
 /* The mass of a wide selection in units of 2^-32, rounded up; 0: none, or more than scores can

@@ -2,7 +2,7 @@
 /* The ordered list of backends, and what all of them share: errors, log lines, the environment, the
  * clock, tables. */
 #define _GNU_SOURCE /* secure_getenv */
-#include "host/backend.h"
+#include "host/found.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -18,13 +18,7 @@ extern const tms_backend tms_backend_reference;
 #define ABSENT(backend_name, title)                                                                \
     static tamis_status backend_name##_list(tamis_device_info *infos, size_t capacity,             \
                                             size_t *count) {                                       \
-        if (capacity > 0)                                                                          \
-            infos[0] = (tamis_device_info){.id = #backend_name,                                    \
-                                           .backend = #backend_name,                               \
-                                           .kind = TAMIS_DEVICE_OTHER,                             \
-                                           .reason = "built without " title};                      \
-        *count = 1;                                                                                \
-        return TAMIS_OK;                                                                           \
+        return tms_found_none(#backend_name, "built without " title, infos, capacity, count);      \
     }                                                                                              \
     static const tms_backend tms_backend_##backend_name = {.name = #backend_name,                  \
                                                            .list = backend_name##_list};

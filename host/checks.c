@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The rules of the contract that every backend checks alike before it allocates or launches. */
-#include "host/backend.h"
+/* The rules of the contract: of what ops have in common, and of the ops on the cache, of selection
+ * and of attention. */
+#include "host/checks.h"
 
 #include <math.h>
 
@@ -95,6 +96,21 @@ tamis_status tms_check_bounds(tms_device *dev, const tms_bounds *p) {
     return TAMIS_OK;
 }
 
+tamis_status tms_check_matrix(tms_device *dev, const char *op, const char *name,
+                              const tms_matrix *matrix, uint32_t n_rows, uint64_t width) {
+    if (n_rows == 0) return TAMIS_OK;
+    if (n_rows > 1 && matrix->stride < width)
+        return tms_device_fail(dev, TAMIS_E_ARGUMENT,
+                               "%s: %s: rows of %llu elements at a stride of %llu", op, name,
+                               (unsigned long long)width, (unsigned long long)matrix->stride);
+    return tms_check_there(dev, op, name, matrix->ref);
+}
+
+tamis_status tms_check_there(tms_device *dev, const char *op, const char *name, tms_ref ref) {
+    if (ref.mem) return TAMIS_OK;
+    return tms_device_fail(dev, TAMIS_E_ARGUMENT, "%s: %s is absent", op, name);
+}
+
 tamis_status tms_check_dtype(tms_device *dev, const char *op, tamis_dtype dtype) {
     if (tamis_dtype_size(dtype) != 0) return TAMIS_OK;
     return tms_device_fail(dev, TAMIS_E_UNSUPPORTED,
@@ -147,8 +163,36 @@ tamis_status tms_check_write_rows(tms_device *dev, const tms_write_rows *p) {
     return check_written_planes(dev, p);
 }
 
-tamis_status tms_check_scores(tms_device *dev, const char *op, const tms_kv *kv,
-                              const tms_batch *batch, uint32_t stride) {
+tamis_status tms_check_read_rows(tms_device *dev, const tms_read_rows *p) {
+    const struct {
+        const char *name;
+        tms_ref ref;
+    } needed[] = {{"table", p->table}, {"seq", p->seq}, {"head", p->head}, {"slot", p->slot}};
+    tamis_status status = tms_check_kv(dev, &p->kv);
+    for (size_t i = 0; status == TAMIS_OK && p->n && i < sizeof needed / sizeof *needed; i++)
+        status = tms_check_there(dev, "read_rows", needed[i].name, needed[i].ref);
+    return status;
+}
+
+tamis_status tms_check_copy_pages(tms_device *dev, const tms_copy_pages *p) {
+    if (p->bytes == 0 || p->bytes % 16)
+        return tms_device_fail(dev, TAMIS_E_ARGUMENT,
+                               "copy_pages: blocks of %llu bytes: must be a multiple of 16 above 0",
+                               (unsigned long long)p->bytes);
+    if (p->n == 0) return TAMIS_OK;
+    tamis_status status = tms_check_there(dev, "copy_pages", "data", p->data);
+    return status == TAMIS_OK ? tms_check_there(dev, "copy_pages", "pairs", p->pairs) : status;
+}
+
+tamis_status tms_check_write_table(tms_device *dev, const tms_write_table *p) {
+    if (p->n == 0) return TAMIS_OK;
+    tamis_status status = tms_check_there(dev, "write_table", "data", p->data);
+    return status == TAMIS_OK ? tms_check_there(dev, "write_table", "entries", p->entries) : status;
+}
+
+/* What score_pages and page_mass have in common. */
+static tamis_status check_scores(tms_device *dev, const char *op, const tms_kv *kv,
+                                 const tms_batch *batch, const tms_matrix *q, uint32_t stride) {
     tamis_status status = tms_check_kv(dev, kv);
     if (status == TAMIS_OK) status = tms_check_batch(dev, batch);
     if (status != TAMIS_OK) return status;
@@ -157,7 +201,16 @@ tamis_status tms_check_scores(tms_device *dev, const char *op, const tms_kv *kv,
         return tms_device_fail(dev, TAMIS_E_ARGUMENT,
                                "%s: a stride of %u scores for lanes of %u full pages", op, stride,
                                full);
-    return TAMIS_OK;
+    return tms_check_matrix(dev, op, "q", q, batch->n_rows,
+                            (uint64_t)batch->n_heads * kv->head_dim);
+}
+
+tamis_status tms_check_score_pages(tms_device *dev, const tms_score_pages *p) {
+    return check_scores(dev, "score_pages", &p->kv, &p->batch, &p->q, p->stride);
+}
+
+tamis_status tms_check_page_mass(tms_device *dev, const tms_page_mass *p) {
+    return check_scores(dev, "page_mass", &p->kv, &p->batch, &p->q, p->stride);
 }
 
 uint32_t tms_select_most(const tms_select *p) {
@@ -263,12 +316,16 @@ tamis_status tms_check_attend(tms_device *dev, const tms_attend *p) {
     if (p->lists.pages.mem && p->max_pages > p->lists.capacity)
         return tms_device_fail(dev, TAMIS_E_ARGUMENT, "attend: max_pages is %u and lists hold %u",
                                p->max_pages, p->lists.capacity);
-    return p->logits.mem && b->n_rows ? check_logits(dev, p) : TAMIS_OK;
+    const uint64_t width = (uint64_t)b->n_heads * p->kv.head_dim;
+    status = tms_check_matrix(dev, "attend", "q", &p->q, b->n_rows, width);
+    if (status == TAMIS_OK)
+        status = tms_check_matrix(dev, "attend", "out", &p->out, b->n_rows, width);
+    return status == TAMIS_OK && p->logits.mem && b->n_rows ? check_logits(dev, p) : status;
 }
 
 tamis_status tms_check_sparse_attend(tms_device *dev, const tms_sparse_attend *p) {
     const tms_score_pages *s = &p->score;
-    tamis_status status = tms_check_scores(dev, "sparse_attend", &s->kv, &s->batch, s->stride);
+    tamis_status status = check_scores(dev, "sparse_attend", &s->kv, &s->batch, &s->q, s->stride);
     if (status == TAMIS_OK) status = tms_check_select(dev, &p->select);
     if (status != TAMIS_OK) return status;
     if (tms_select_is_wide(&p->select))
@@ -281,5 +338,13 @@ tamis_status tms_check_sparse_attend(tms_device *dev, const tms_sparse_attend *p
             dev, TAMIS_E_ARGUMENT,
             "sparse_attend: select gives %u entries, max_pages is %u and lists hold %u", most,
             max_pages, p->select.lists.capacity);
-    return TAMIS_OK;
+    return tms_check_attend(dev, &p->attend);
+}
+
+tamis_status tms_check_merge(tms_device *dev, const tms_merge *p) {
+    if (p->n == 0 || p->dim == 0) return TAMIS_OK;
+    tamis_status status = tms_check_there(dev, "merge", "out", p->out);
+    if (status != TAMIS_OK || p->n_parts == 0) return status;
+    status = tms_check_there(dev, "merge", "outs", p->outs);
+    return status == TAMIS_OK ? tms_check_there(dev, "merge", "lses", p->lses) : status;
 }

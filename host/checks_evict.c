@@ -1,8 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The rules of the contract of the ops that evict, checked alike by every backend. */
-#include "host/backend.h"
-
-#include <math.h>
+/* The rules of the contract of the ops that evict. */
+#include "host/checks.h"
 
 /* Values of `n` slots a lane: a plane, or rows wide enough beside the cache. */
 static tamis_status check_values(tms_device *dev, const char *op, const char *name,
@@ -18,11 +16,6 @@ static tamis_status check_stride(tms_device *dev, const char *op, const char *na
     if (stride >= n) return TAMIS_OK;
     return tms_device_fail(dev, TAMIS_E_ARGUMENT, "%s: %s has a stride of %llu for %u slots", op,
                            name, (unsigned long long)stride, n);
-}
-
-static tamis_status require(tms_device *dev, const char *op, const char *name, tms_ref ref) {
-    if (ref.mem) return TAMIS_OK;
-    return tms_device_fail(dev, TAMIS_E_ARGUMENT, "%s: %s is absent", op, name);
 }
 
 /* Of launches that read `from` again after they have begun to write `to`. */
@@ -63,9 +56,11 @@ tamis_status tms_check_observe(tms_device *dev, const tms_observe *p) {
         return tms_device_fail(dev, TAMIS_E_ARGUMENT,
                                "observe: spans of up to %u rows, lse of %llu for %u heads",
                                p->max_span, (unsigned long long)p->lse_stride, b->n_heads);
-    status = require(dev, "observe", "spans", p->spans);
-    if (status == TAMIS_OK) status = require(dev, "observe", "lse", p->lse);
-    if (status == TAMIS_OK && !p->logits.mem) status = require(dev, "observe", "q", p->q.ref);
+    status = tms_check_there(dev, "observe", "spans", p->spans);
+    if (status == TAMIS_OK) status = tms_check_there(dev, "observe", "lse", p->lse);
+    if (status == TAMIS_OK && !p->logits.mem)
+        status = tms_check_matrix(dev, "observe", "q", &p->q, b->n_rows,
+                                  (uint64_t)b->n_heads * p->kv.head_dim);
     if (status == TAMIS_OK && p->logits.mem)
         status = check_stride(dev, "observe", "logits", p->logit_stride, b->max_visible);
     if (status == TAMIS_OK && p->tile.mem)
@@ -100,7 +95,7 @@ tamis_status tms_check_value_score(tms_device *dev, const tms_value_score *p) {
     if (p->n_lists == 0) return tms_device_fail(dev, TAMIS_E_ARGUMENT, "value_score: 0 lists");
     status = check_stride(dev, "value_score", "a", p->stride, n);
     if (status == TAMIS_OK) status = check_stride(dev, "value_score", "out", p->out_stride, n);
-    return status == TAMIS_OK ? require(dev, "value_score", "limits", p->limits) : status;
+    return status == TAMIS_OK ? tms_check_there(dev, "value_score", "limits", p->limits) : status;
 }
 
 tamis_status tms_check_value_norm(tms_device *dev, const tms_value_norm *p) {
@@ -113,7 +108,7 @@ tamis_status tms_check_value_norm(tms_device *dev, const tms_value_norm *p) {
         const uint64_t width = (uint64_t)p->batch.n_heads * p->kv.head_dim;
         status = tms_check_dtype(dev, "value_norm", p->w_dtype);
         if (status != TAMIS_OK || p->batch.n_rows == 0) return status;
-        status = require(dev, "value_norm", "w", p->w);
+        status = tms_check_there(dev, "value_norm", "w", p->w);
         if (status == TAMIS_OK && (p->n_out == 0 || p->w_stride < width))
             status = tms_device_fail(
                 dev, TAMIS_E_ARGUMENT, "value_norm: w of %u rows at a stride of %llu for %llu",
@@ -131,8 +126,8 @@ tamis_status tms_check_key_score(tms_device *dev, const tms_key_score *p) {
                                (int)p->kind);
     if (p->batch.n_rows == 0) return TAMIS_OK;
     if (p->kind == TMS_KEY_QUADRATIC) {
-        status = require(dev, "key_score", "mu", p->mu);
-        if (status == TAMIS_OK) status = require(dev, "key_score", "cov", p->cov);
+        status = tms_check_there(dev, "key_score", "mu", p->mu);
+        if (status == TAMIS_OK) status = tms_check_there(dev, "key_score", "cov", p->cov);
         if (status != TAMIS_OK) return status;
     }
     return check_stride(dev, "key_score", "out", p->out_stride, p->batch.max_visible);
@@ -172,10 +167,10 @@ tamis_status tms_check_fuse(tms_device *dev, const tms_fuse *p) {
         return tms_device_fail(dev, TAMIS_E_ARGUMENT, "fuse: there is no kind %d", (int)p->kind);
     if (p->batch.n_rows == 0) return TAMIS_OK;
     status = check_fuse_kind(dev, p);
-    if (status == TAMIS_OK) status = require(dev, "fuse", "x", p->x.ref);
-    if (status == TAMIS_OK) status = require(dev, "fuse", "out", p->out.ref);
+    if (status == TAMIS_OK) status = tms_check_there(dev, "fuse", "x", p->x.ref);
+    if (status == TAMIS_OK) status = tms_check_there(dev, "fuse", "out", p->out.ref);
     if (status == TAMIS_OK && p->kind == TMS_FUSE_MULTIPLY)
-        status = require(dev, "fuse", "y", p->y.ref);
+        status = tms_check_there(dev, "fuse", "y", p->y.ref);
     if (status == TAMIS_OK) status = check_values(dev, "fuse", "x", &p->x, n);
     if (status == TAMIS_OK && tms_fuse_reads_y(p))
         status = check_values(dev, "fuse", "y", &p->y, n);
@@ -200,9 +195,9 @@ tamis_status tms_check_compact(tms_device *dev, const tms_compact *p) {
         return tms_device_fail(dev, TAMIS_E_ARGUMENT, "compact: a granularity of 0 slots");
     status = check_planes(dev, "compact", &p->kv, &p->batch, &p->planes);
     if (status != TAMIS_OK || p->batch.n_rows == 0) return status;
-    status = require(dev, "compact", "lists", p->lists.pages);
-    if (status == TAMIS_OK) status = require(dev, "compact", "counts", p->lists.count);
-    return status == TAMIS_OK ? require(dev, "compact", "to", p->to) : status;
+    status = tms_check_there(dev, "compact", "lists", p->lists.pages);
+    if (status == TAMIS_OK) status = tms_check_there(dev, "compact", "counts", p->lists.count);
+    return status == TAMIS_OK ? tms_check_there(dev, "compact", "to", p->to) : status;
 }
 
 tamis_status tms_check_replace(tms_device *dev, const tms_replace *p) {
@@ -218,7 +213,7 @@ tamis_status tms_check_replace(tms_device *dev, const tms_replace *p) {
     if (status == TAMIS_OK) status = check_planes(dev, "replace", &p->kv, &p->batch, &p->planes);
     for (size_t i = 0; status == TAMIS_OK && p->batch.n_rows && i < sizeof needed / sizeof *needed;
          i++)
-        status = require(dev, "replace", needed[i].name, needed[i].ref);
+        status = tms_check_there(dev, "replace", needed[i].name, needed[i].ref);
     return status;
 }
 
@@ -228,5 +223,7 @@ tamis_status tms_check_scatter_rows(tms_device *dev, const tms_scatter_rows *p) 
         return tms_device_fail(
             dev, TAMIS_E_ARGUMENT, "scatter_rows: rows of %u elements at strides of %llu and %llu",
             p->width, (unsigned long long)p->x.stride, (unsigned long long)p->y.stride);
-    return require(dev, "scatter_rows", "index", p->index);
+    tamis_status status = tms_check_there(dev, "scatter_rows", "index", p->index);
+    if (status == TAMIS_OK) status = tms_check_there(dev, "scatter_rows", "x", p->x.ref);
+    return status == TAMIS_OK ? tms_check_there(dev, "scatter_rows", "y", p->y.ref) : status;
 }

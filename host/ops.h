@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* THE CONTRACT, op by op: shapes with strides, dtypes, ties, bytes moved, tolerance. How devices
- * are driven, and the table of functions, are in backend.h. */
+/* THE CONTRACT, op by op: shapes with strides, dtypes, ties, bytes moved, tolerance; at the end the
+ * list of all ops. How devices are driven, and how an op is called, are in backend.h. */
 #ifndef TMS_OPS_H
 #define TMS_OPS_H
 
@@ -216,7 +216,7 @@ typedef struct tms_score_pages {
  * A NaN or infinite logit among the visible ones makes every score of that (row, KV head) NaN.
  * Masses below the range of fp32 are 0 and tie, so that select takes the newer page. No intervals,
  * no lists.
- * scratch: tms_backend.page_mass_scratch bytes; need not be kept.
+ * scratch: for launches up to a shape, by n_rows, n_heads, n_kv_heads and stride; need not be kept.
  * Bytes: per (row, KV head) every visible K once a query head. Tolerance: 4e-6 * (1 + max|logit|)
  * absolute for MAX and MEAN, group times that for SUM. */
 typedef struct tms_page_mass {
@@ -266,7 +266,7 @@ typedef struct tms_page_mass {
  *              largest position desc. Positions are from 0 and below 2^22
  * At most 2^22 entries a lane, 2^32 - 1 in a row that competes. `tiles` may be absent; in wide
  * selections without positions row_seq and table, too.
- * scratch: tms_backend.select_scratch bytes, for wide ones only.
+ * scratch: for wide launches up to a shape, by n_rows, n_kv_heads, max_visible and granularity.
  * Bytes: 4*entries read once (device scratch aside). Tolerance: bit-equal lists everywhere. */
 typedef enum tms_scope { TMS_SCOPE_LANE = 0, TMS_SCOPE_ROW = 1 } tms_scope;
 #define TMS_SHARE_ONE 65536u
@@ -318,7 +318,7 @@ static inline bool tms_select_is_wide(const tms_select *p) {
  * of its tile sees a V that is not finite, last bits may. A NaN or infinite logit among the seen
  * gives NaN out for that (row, head). Weighted values are summed in fp32 before they are
  * normalized: with |v| above FLT_MAX over the slots seen a sum may overflow to infinity or NaN.
- * scratch: tms_backend.attend_scratch bytes; need not be kept.
+ * scratch: for launches up to a shape, by n_rows, n_heads, head_dim and max_pages; need not be kept.
  * Bytes: per (row, KV head) the seen pages' K and V once, not once a query head; a tile of rows
  * once.
  * Tolerance, with T = max over the seen of Σ_d |scale·q_d·k_d|, whose rounding (8 units of fp32)
@@ -451,8 +451,9 @@ typedef struct tms_pool_values {
  *   limits  int32 [n_items][n_kv_heads][2] (first, end) in [0, visible]
  *   out     f32 [n_items][n_kv_heads][out_stride]
  * A NaN gives NaN; an infinite term gives an infinite or a NaN score.
- * scratch: tms_backend.value_score_scratch bytes. Bytes: V twice and a twice. f32 accumulation in
- * blocks. Tolerance: 4e-6 * Σ_l |a(l, s)| * Σ_d |v_sd| * Σ_s' |a(l, s')·v_s'd|. */
+ * scratch: for launches up to a shape, by n_rows, n_kv_heads, n_lists, max_visible and head_dim.
+ * Bytes: V twice and a twice. f32 accumulation in blocks.
+ * Tolerance: 4e-6 * Σ_l |a(l, s)| * Σ_d |v_sd| * Σ_s' |a(l, s')·v_s'd|. */
 typedef struct tms_value_score {
     tms_kv kv;
     tms_batch batch;
@@ -495,7 +496,8 @@ typedef struct tms_value_norm {
  *   QUADRATIC  mean over the group of scale·μ·k + scale²/2·kᵀSk             (ExpectedAttention,
  *              2510.00636), mu f32 [n_heads][head_dim], cov f32 [n_heads][head_dim][head_dim]
  *   out  f32 [n_items][n_kv_heads][out_stride]
- * scratch: tms_backend.key_score_scratch bytes. Bytes: K once, COSINE twice.
+ * scratch: for launches up to a shape, by n_rows, n_kv_heads, max_visible and head_dim.
+ * Bytes: K once, COSINE twice.
  * NORM and COSINE square in fp32: components are from about 1e-18 to 1e18 in size, or 0 (bf16,
  * f32). A key with a NaN gives NaN; with COSINE to all of its lane but keys of norm 0.
  * Tolerance: NORM 2e-6 relative; COSINE 4e-6 / ‖m‖, absolute, as m is a sum of rounded terms of
@@ -661,5 +663,50 @@ typedef struct tms_argmax {
     uint32_t n_rows, dim;
     tms_ref out;
 } tms_argmax;
+
+/* ---- The list -------------------------------------------------------------------------------- */
+
+/* Every op, as X(with, name). From here come the table's fields, the calls and their checks
+ * (backend.h, checks.h), the prototypes and the table of each backend, the checker's list and the
+ * calls that tests let fail. These no plan calls: */
+#define TMS_MODEL_OPS(X, with)                                                                     \
+    X(with, linear)                                                                                \
+    X(with, norm)                                                                                  \
+    X(with, activate)                                                                              \
+    X(with, embed)                                                                                 \
+    X(with, argmax)
+/* All that every backend has. */
+#define TMS_REQUIRED_OPS(X, with)                                                                  \
+    X(with, write_rows)                                                                            \
+    X(with, read_rows)                                                                             \
+    X(with, copy_pages)                                                                            \
+    X(with, write_table)                                                                           \
+    X(with, bounds)                                                                                \
+    X(with, rotate)                                                                                \
+    X(with, score_pages)                                                                           \
+    X(with, page_mass)                                                                             \
+    X(with, select)                                                                                \
+    X(with, attend)                                                                                \
+    X(with, merge)                                                                                 \
+    X(with, observe)                                                                               \
+    X(with, pool_values)                                                                           \
+    X(with, value_score)                                                                           \
+    X(with, value_norm)                                                                            \
+    X(with, key_score)                                                                             \
+    X(with, fuse)                                                                                  \
+    X(with, compact)                                                                               \
+    X(with, replace)                                                                               \
+    X(with, scatter_rows)                                                                          \
+    TMS_MODEL_OPS(X, with)
+/* Those that a backend may lack. */
+#define TMS_OPTIONAL_OPS(X, with) X(with, sparse_attend)
+#define TMS_OPS(X, with)          TMS_REQUIRED_OPS(X, with) TMS_OPTIONAL_OPS(X, with)
+/* Those whose params name scratch memory. */
+#define TMS_SCRATCH_OPS(X, with)                                                                   \
+    X(with, page_mass)                                                                             \
+    X(with, select)                                                                                \
+    X(with, attend)                                                                                \
+    X(with, value_score)                                                                           \
+    X(with, key_score)
 
 #endif

@@ -5,8 +5,10 @@
 #include <string.h>
 
 /* What the table has beside FAULTY_CALLS: name, list, open, open_on, close, free, wrap, event_free,
- * graph_free, sparse_attend_refusal, and the five functions that tell scratch bytes. */
-_Static_assert(sizeof(tms_backend) == (FAULTY_COUNT + 15) * sizeof(void *),
+ * graph_free, and what ops have beside themselves. */
+#define ONE(with, op) +1
+#define OTHERS        (9 TMS_SCRATCH_OPS(ONE, ) TMS_OPTIONAL_OPS(ONE, ))
+_Static_assert(sizeof(tms_backend) == (FAULTY_COUNT + OTHERS) * sizeof(void *),
                "a function of the table is missing in FAULTY_CALLS");
 
 const char *const faulty_names[FAULTY_COUNT] = {
@@ -19,7 +21,7 @@ static const tms_backend *sound;
 static tms_backend faulty;
 static faulty_when failing_when;
 static int fails_at, calls, worked[FAULTY_COUNT];
-static faulty_call failed;
+static faulty_call failed, only; /* only: FAULTY_COUNT: every function */
 
 static tamis_status refuse(tms_device *dev, faulty_call call) {
     failed = call;
@@ -35,7 +37,8 @@ static bool fails_before(faulty_call call) {
 
 #define DEFINE(name, parameters, arguments)                                                        \
     static tamis_status faulty_##name parameters {                                                 \
-        const bool fails = calls++ == fails_at;                                                    \
+        const bool counts = only == FAULTY_COUNT || only == FAULTY_##name;                         \
+        const bool fails = counts && calls++ == fails_at;                                          \
         if (fails && fails_before(FAULTY_##name)) return refuse(dev, FAULTY_##name);               \
         const tamis_status status = sound->name arguments;                                         \
         worked[FAULTY_##name] += status == TAMIS_OK;                                               \
@@ -55,8 +58,13 @@ void faulty_begin(tms_device *dev, int sound_calls, faulty_when when) {
     fails_at = sound_calls;
     calls = 0;
     memset(worked, 0, sizeof worked);
-    failed = FAULTY_COUNT;
+    failed = only = FAULTY_COUNT;
     dev->backend = &faulty;
+}
+
+void faulty_begin_one(tms_device *dev, faulty_call call, int sound_calls) {
+    faulty_begin(dev, sound_calls, FAULTY_BEFORE);
+    only = call;
 }
 
 void faulty_pause(tms_device *dev) {

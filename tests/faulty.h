@@ -30,32 +30,7 @@
     X(wait, (tms_device * dev), (dev))                                                             \
     X(read_bandwidth, (tms_device * dev, tms_ref from, uint64_t bytes, double *gb_per_s),          \
       (dev, from, bytes, gb_per_s))                                                                \
-    FAULTY_OP(X, write_rows)                                                                       \
-    FAULTY_OP(X, read_rows)                                                                        \
-    FAULTY_OP(X, copy_pages)                                                                       \
-    FAULTY_OP(X, write_table)                                                                      \
-    FAULTY_OP(X, bounds)                                                                           \
-    FAULTY_OP(X, rotate)                                                                           \
-    FAULTY_OP(X, score_pages)                                                                      \
-    FAULTY_OP(X, page_mass)                                                                        \
-    FAULTY_OP(X, select)                                                                           \
-    FAULTY_OP(X, attend)                                                                           \
-    FAULTY_OP(X, sparse_attend)                                                                    \
-    FAULTY_OP(X, merge)                                                                            \
-    FAULTY_OP(X, observe)                                                                          \
-    FAULTY_OP(X, pool_values)                                                                      \
-    FAULTY_OP(X, value_score)                                                                      \
-    FAULTY_OP(X, value_norm)                                                                       \
-    FAULTY_OP(X, key_score)                                                                        \
-    FAULTY_OP(X, fuse)                                                                             \
-    FAULTY_OP(X, compact)                                                                          \
-    FAULTY_OP(X, replace)                                                                          \
-    FAULTY_OP(X, scatter_rows)                                                                     \
-    FAULTY_OP(X, linear)                                                                           \
-    FAULTY_OP(X, norm)                                                                             \
-    FAULTY_OP(X, activate)                                                                         \
-    FAULTY_OP(X, embed)                                                                            \
-    FAULTY_OP(X, argmax)
+    TMS_OPS(FAULTY_OP, X)
 
 /* The same as numbers. */
 typedef enum faulty_call {
@@ -73,6 +48,8 @@ typedef enum faulty_when { FAULTY_BEFORE, FAULTY_AFTER } faulty_when;
 /* From now on calls of the device are counted, and the one after `sound_calls` fails; none if that
  * is below 0. One device at a time. */
 void faulty_begin(tms_device *dev, int sound_calls, faulty_when when);
+/* The same, but only calls of one function are counted, and fail. */
+void faulty_begin_one(tms_device *dev, faulty_call call, int sound_calls);
 /* The device is as it was before faulty_begin; its calls go on being counted from where they were
  * after faulty_resume. */
 void faulty_pause(tms_device *dev);

@@ -9,9 +9,9 @@
 # there. Exit status: 0 if no required stage has failed, 1 if one has, 2 for a wrong command line.
 set -u
 # What a build needs beside a C and a C++ compiler, cmake, ninja and nvcc. Without libcjson there is
-# no command line, without libcmocka there are no tests, without the rest no OpenCL backend.
+# no command line, without libcmocka there are no tests, without the rest no OpenCL backend; libclblast1 is opened at run time.
 packages="libcjson-dev libcjson1 libcmocka-dev libcmocka0 opencl-c-headers ocl-icd-opencl-dev
-    ocl-icd-libopencl1 libclblast-dev libclblast1 libxxhash-dev libxxhash0"
+    ocl-icd-libopencl1 libclblast1 libxxhash-dev libxxhash0"
 
 usage() {
     cat <<'END'

@@ -78,7 +78,7 @@ build() {
     quietly cmake --build "$folder" --parallel "$(nproc)"
 }
 
-needed_to_build="cmake ninja-build gcc libc6-dev ocl-icd-opencl-dev libclblast-dev libcjson-dev
+needed_to_build="cmake ninja-build gcc libc6-dev ocl-icd-opencl-dev libclblast1 libcjson-dev
     libxxhash-dev pocl-opencl-icd"
 needed_to_test="clang libclang-rt-dev g++ libcmocka-dev oclgrind python3-matplotlib
     python3-numpy python3-pip mesa-opencl-icd"

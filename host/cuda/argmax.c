@@ -7,9 +7,6 @@
 tamis_status tms_cu_argmax(tms_device *dev, const tms_argmax *p) {
     tamis_status status = tms_cu_base_only(dev, "argmax");
     if (status != TAMIS_OK) return status;
-    if (p->dim == 0 || p->dim > INT32_MAX)
-        return tms_device_fail(dev, TAMIS_E_ARGUMENT, "argmax: dim %u: must be 1 to %d", p->dim,
-                               INT32_MAX);
     tms_cu_launch l = tms_cu_begin(dev, "argmax", "argmax_rows");
     const cu_argmax_args args = {
         .x = tms_cu_matrix(&l, "x", &p->x, p->n_rows, p->dim),

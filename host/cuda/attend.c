@@ -218,8 +218,7 @@ static tamis_status run_tiles(tms_device *dev, const tms_attend *p) {
 
 static tamis_status attend(tms_device *dev, const tms_attend *p, bool early) {
     bool matrix;
-    tamis_status status = tms_check_attend(dev, p);
-    if (status == TAMIS_OK) status = tms_cu_choose(dev, "attend", matrix_refusal(dev, p), &matrix);
+    tamis_status status = tms_cu_choose(dev, "attend", matrix_refusal(dev, p), &matrix);
     if (status != TAMIS_OK) return status;
     const bool build = p->batch.n_rows == 0; /* all kernels of the shape, which compute nothing */
     const bool tiles = matrix && takes_tiles(p);

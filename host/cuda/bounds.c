@@ -7,7 +7,6 @@
 
 tamis_status tms_cu_bounds(tms_device *dev, const tms_bounds *p) {
     tamis_status status = tms_cu_base_only(dev, "bounds");
-    if (status == TAMIS_OK) status = tms_check_bounds(dev, p);
     if (status != TAMIS_OK) return status;
     tms_cu_launch l = tms_cu_begin(dev, "bounds", "bounds_of_pages_%s_d%u",
                                    tamis_dtype_name(p->kv.dtype), p->kv.head_dim);

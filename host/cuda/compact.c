@@ -9,7 +9,6 @@ tamis_status tms_cu_compact(tms_device *dev, const tms_compact *p) {
     const uint32_t pieces = p->kv.head_dim * size / 16;
     const bool planes = p->planes.positions.mem || p->planes.scores.mem;
     tamis_status status = tms_cu_base_only(dev, "compact");
-    if (status == TAMIS_OK) status = tms_check_compact(dev, p);
     if (status != TAMIS_OK) return status;
     tms_cu_launch l = tms_cu_begin(dev, "compact", "compact_slots");
     const cu_compact_args args = {

@@ -4,8 +4,8 @@
 #define TMS_CUDA_H
 
 #include "cuda_kernels/args.h"
-#include "host/backend.h"
 #include "host/cuda/driver.h"
+#include "host/product.h"
 
 extern const tms_backend tms_backend_cuda;
 
@@ -43,10 +43,10 @@ typedef struct tms_cu_device {
     tms_mem *unfreed;             /* free could not give them back yet */
     tms_cu_function_entry *functions;
     tms_cu_staging staging;
-    tms_mem *tickets;   /* uint32_t [TMS_CU_TICKETS] */
-    tms_mem *product;   /* workspace of linear's matrix-matrix form, grown when a plan is built */
-    tms_mem *shares;    /* sums of blocks that linear on matrix units divides an output among */
-    bool cublas_sought; /* by the first linear that may take it */
+    tms_mem *tickets;      /* uint32_t [TMS_CU_TICKETS] */
+    tms_workspace product; /* of linear's matrix-matrix form */
+    tms_mem *shares;       /* sums of blocks that linear on matrix units divides an output among */
+    bool cublas_sought;    /* by the first linear that may take it */
     tms_cublas_handle cublas; /* NULL: own kernels */
     tms_mem *cublas_workspace;
 } tms_cu_device;
@@ -195,39 +195,11 @@ tamis_status tms_cu_base_only(tms_device *dev, const char *op);
 
 /* ---- Ops, one file per stem ------------------------------------------------------------------ */
 
-tamis_status tms_cu_write_rows(tms_device *dev, const tms_write_rows *p);
-tamis_status tms_cu_read_rows(tms_device *dev, const tms_read_rows *p);
-tamis_status tms_cu_copy_pages(tms_device *dev, const tms_copy_pages *p);
-tamis_status tms_cu_write_table(tms_device *dev, const tms_write_table *p);
-tamis_status tms_cu_bounds(tms_device *dev, const tms_bounds *p);
-tamis_status tms_cu_rotate(tms_device *dev, const tms_rotate *p);
-tamis_status tms_cu_score_pages(tms_device *dev, const tms_score_pages *p);
-tamis_status tms_cu_page_mass(tms_device *dev, const tms_page_mass *p);
-uint64_t tms_cu_page_mass_scratch(tms_device *dev, const tms_page_mass *p);
-tamis_status tms_cu_select(tms_device *dev, const tms_select *p);
-tamis_status tms_cu_attend(tms_device *dev, const tms_attend *p);
-uint64_t tms_cu_attend_scratch(tms_device *dev, const tms_attend *p);
-tamis_status tms_cu_sparse_attend(tms_device *dev, const tms_sparse_attend *p);
-const char *tms_cu_sparse_attend_refusal(tms_device *dev, const tms_sparse_attend *p);
-tamis_status tms_cu_merge(tms_device *dev, const tms_merge *p);
+TMS_OPS(TMS_DECLARE_OP, tms_cu_)
+TMS_SCRATCH_OPS(TMS_DECLARE_SCRATCH, tms_cu_)
+TMS_OPTIONAL_OPS(TMS_DECLARE_REFUSAL, tms_cu_)
+/* The wide forms of select. */
 tamis_status tms_cu_select_wide(tms_device *dev, const tms_select *p);
-uint64_t tms_cu_select_scratch(tms_device *dev, const tms_select *p);
-tamis_status tms_cu_observe(tms_device *dev, const tms_observe *p);
-tamis_status tms_cu_pool_values(tms_device *dev, const tms_pool_values *p);
-tamis_status tms_cu_value_score(tms_device *dev, const tms_value_score *p);
-uint64_t tms_cu_value_score_scratch(tms_device *dev, const tms_value_score *p);
-tamis_status tms_cu_value_norm(tms_device *dev, const tms_value_norm *p);
-tamis_status tms_cu_key_score(tms_device *dev, const tms_key_score *p);
-uint64_t tms_cu_key_score_scratch(tms_device *dev, const tms_key_score *p);
-tamis_status tms_cu_fuse(tms_device *dev, const tms_fuse *p);
-tamis_status tms_cu_compact(tms_device *dev, const tms_compact *p);
-tamis_status tms_cu_replace(tms_device *dev, const tms_replace *p);
-tamis_status tms_cu_scatter_rows(tms_device *dev, const tms_scatter_rows *p);
-tamis_status tms_cu_linear(tms_device *dev, const tms_linear *p);
-tamis_status tms_cu_norm(tms_device *dev, const tms_norm *p);
-tamis_status tms_cu_activate(tms_device *dev, const tms_activate *p);
-tamis_status tms_cu_embed(tms_device *dev, const tms_embed *p);
-tamis_status tms_cu_argmax(tms_device *dev, const tms_argmax *p);
 tamis_status tms_cu_read_bandwidth(tms_device *dev, tms_ref from, uint64_t bytes, double *gb_per_s);
 
 /* linear.c: gives back what it has taken of the device, and cuBLAS. */

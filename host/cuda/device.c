@@ -1,21 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Devices of the CUDA driver: listing with the reasons for refusal, opening, closing. */
 #include "host/cuda/cuda.h"
+#include "host/found.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-#define MAX_DEVICES 64
 /* The kernels use what came with this compute capability (10 * major + minor). */
 #define NEED_CAPABILITY 80
 /* Handles of a CUstream that name no stream of the caller's. */
 #define STREAM_LEGACY     ((tms_cu_stream)1) /* the same as NULL */
 #define STREAM_PER_THREAD ((tms_cu_stream)2)
 
-typedef struct found {
-    tms_cu_ordinal device;
-    tamis_device_info info;
-} found;
+/* The driver's number of a device, as a handle and back. */
+static void *handle_of(tms_cu_ordinal ordinal) {
+    return (void *)(intptr_t)ordinal;
+}
+
+static tms_cu_ordinal ordinal_of(const tms_found *f) {
+    return (tms_cu_ordinal)(intptr_t)f->device;
+}
 
 static int get_number(const tms_cu_driver *api, tms_cu_ordinal device, int attribute) {
     int value = 0;
@@ -37,86 +41,52 @@ static bool is_usable(const tms_cu_driver *api, tms_cu_ordinal device, char *rea
     return false;
 }
 
-static void describe(const tms_cu_driver *api, int index, found *f) {
+static void describe(const tms_cu_driver *api, int index, tms_found *f) {
+    const tms_cu_ordinal device = ordinal_of(f);
     tamis_device_info *info = &f->info;
     size_t bytes = 0;
     int version = 0;
     *info = (tamis_device_info){.backend = "cuda", .kind = TAMIS_DEVICE_GPU};
     snprintf(info->id, sizeof info->id, "cuda:%d", index);
-    api->cuDeviceGetName(info->name, sizeof info->name, f->device);
+    api->cuDeviceGetName(info->name, sizeof info->name, device);
     api->cuDriverGetVersion(&version); /* 1000 * major + 10 * minor */
     snprintf(info->driver, sizeof info->driver, "CUDA driver %d.%d", version / 1000,
              version % 1000 / 10);
-    api->cuDeviceTotalMem_v2(&bytes, f->device);
+    api->cuDeviceTotalMem_v2(&bytes, device);
     info->memory_bytes = info->max_buffer_bytes = bytes;
-    info->compute_units = (uint32_t)get_number(api, f->device, TMS_CU_MULTIPROCESSORS);
-    info->usable = is_usable(api, f->device, info->reason, sizeof info->reason);
+    info->compute_units = (uint32_t)get_number(api, device, TMS_CU_MULTIPROCESSORS);
+    info->usable = is_usable(api, device, info->reason, sizeof info->reason);
 }
 
-/* All devices, at most MAX_DEVICES; none leaves the reason in `reason`. */
-static size_t gather(found *all, char *reason, size_t capacity) {
+static size_t gather(tms_found *all, char *reason, size_t capacity) {
     const tms_cu_driver *api = tms_cu_driver_get(reason, capacity);
     if (!api) return 0;
     int count = 0;
     const tms_cu_result result = api->cuDeviceGetCount(&count);
     size_t n = 0;
-    for (int i = 0; result == TMS_CU_SUCCESS && i < count && n < MAX_DEVICES; i++)
-        if (api->cuDeviceGet(&all[n].device, i) == TMS_CU_SUCCESS) describe(api, i, &all[n++]);
+    for (int i = 0; result == TMS_CU_SUCCESS && i < count && n < TMS_MOST_FOUND; i++) {
+        tms_cu_ordinal device;
+        if (api->cuDeviceGet(&device, i) != TMS_CU_SUCCESS) continue;
+        all[n].device = handle_of(device);
+        describe(api, i, &all[n++]);
+    }
     if (n == 0) snprintf(reason, capacity, "the CUDA driver has %d devices (%d)", count, result);
     return n;
 }
 
 tamis_status tms_cu_list(tamis_device_info *infos, size_t capacity, size_t *count) {
-    found *all = calloc(MAX_DEVICES, sizeof *all);
-    if (!all) return TAMIS_E_NO_MEMORY;
-    char reason[sizeof all->info.reason];
-    size_t n = gather(all, reason, sizeof reason);
-    if (n == 0) {
-        tamis_device_info *info = &all[n++].info;
-        *info = (tamis_device_info){.id = "cuda", .backend = "cuda", .kind = TAMIS_DEVICE_OTHER};
-        snprintf(info->reason, sizeof info->reason, "%s", reason);
-    }
-    for (size_t i = 0; i < n && i < capacity; i++)
-        infos[i] = all[i].info;
-    *count = n;
-    free(all);
-    return TAMIS_OK;
+    return tms_found_list("cuda", gather, infos, capacity, count);
 }
 
-/* The device named `id`; with id NULL, the one that is `ordinal` to the driver. */
-static tamis_status find(const char *id, tms_cu_ordinal ordinal, found *out, tamis_error *error) {
-    found *all = calloc(MAX_DEVICES, sizeof *all);
-    if (!all)
-        return tms_error_set(error, TAMIS_E_NO_MEMORY, "no host memory for the list of devices");
-    char reason[sizeof all->info.reason];
-    size_t n = gather(all, reason, sizeof reason), i = 0;
-    while (i < n && (id ? strcmp(all[i].info.id, id) != 0 : all[i].device != ordinal))
-        i++;
-    const char *name = id ? id : "the context's device";
-    tamis_status status = TAMIS_OK;
-    if (n == 0)
-        status = tms_error_set(error, TAMIS_E_NO_DEVICE, "%s: %s", name, reason);
-    else if (i == n)
-        status =
-            tms_error_set(error, TAMIS_E_NO_DEVICE, "%s: no such device; there are %zu", name, n);
-    else if (!all[i].info.usable)
-        status = tms_error_set(error, TAMIS_E_NO_DEVICE, "%s (%s): %s", all[i].info.id,
-                               all[i].info.name, all[i].info.reason);
-    else
-        *out = all[i];
-    free(all);
-    return status;
-}
-
-static tms_cu_device *make(const found *f, const tms_log *log) {
+static tms_cu_device *make(const tms_found *f, const tms_log *log) {
     char reason[sizeof f->info.reason];
     tms_cu_device *cu = calloc(1, sizeof *cu);
     if (!cu) return NULL;
     tms_device_init(&cu->base, &tms_backend_cuda, &f->info, log);
     cu->api = tms_cu_driver_get(reason, sizeof reason); /* it has listed this device */
-    cu->ordinal = f->device;
-    cu->capability = capability_of(cu->api, f->device);
-    cu->max_shared = (uint32_t)get_number(cu->api, f->device, TMS_CU_MAX_SHARED_PER_BLOCK);
+    cu->ordinal = ordinal_of(f);
+    cu->capability = capability_of(cu->api, cu->ordinal);
+    cu->max_shared = (uint32_t)get_number(cu->api, cu->ordinal, TMS_CU_MAX_SHARED_PER_BLOCK);
     return cu;
 }
 
@@ -188,8 +158,8 @@ static tamis_status finish(tms_cu_device *cu, tms_device **out, tamis_error *err
 }
 
 tamis_status tms_cu_open(const char *id, const tms_log *log, tms_device **out, tamis_error *error) {
-    found f;
-    tamis_status status = find(id, 0, &f, error);
+    tms_found f;
+    tamis_status status = tms_found_one(gather, id, NULL, &f, error);
     if (status != TAMIS_OK) return status;
     tms_cu_device *cu = make(&f, log);
     if (!cu) return tms_error_set(error, TAMIS_E_NO_MEMORY, "no host memory for a device");
@@ -215,14 +185,14 @@ static tamis_status device_of(tms_cu_context context, tms_cu_ordinal *device, ta
 
 tamis_status tms_cu_open_on(void *context, void *stream, const tms_log *log, tms_device **out,
                             tamis_error *error) {
-    found f;
+    tms_found f;
     tms_cu_ordinal device;
     if (!context) return tms_error_set(error, TAMIS_E_ARGUMENT, "CUDA context: NULL");
     if (stream == STREAM_PER_THREAD)
         return tms_error_set(error, TAMIS_E_UNSUPPORTED,
                              "CUDA stream 0x2 (CU_STREAM_PER_THREAD): another one in each thread");
     tamis_status status = device_of(context, &device, error);
-    if (status == TAMIS_OK) status = find(NULL, device, &f, error);
+    if (status == TAMIS_OK) status = tms_found_one(gather, NULL, handle_of(device), &f, error);
     if (status != TAMIS_OK) return status;
     tms_cu_device *cu = make(&f, log);
     if (!cu) return tms_error_set(error, TAMIS_E_NO_MEMORY, "no host memory for a device");

@@ -1,40 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The CUDA driver and cuBLAS, opened at run time: once for the process, with the reason if not. */
 #include "host/cuda/driver.h"
-#include "host/backend.h"
-#include <dlfcn.h>
+#include "host/library.h"
 #include <pthread.h>
 #include <stdio.h>
-#include <string.h>
 
 static tms_cu_driver driver;
 static tms_cublas cublas;
 /* Why there is none; empty if there is. */
 static char driver_reason[224], cublas_reason[224];
-
-/* The first of `names` (ended by NULL) that opens. `reason` gets the last one's failure. */
-static void *open_first(const char *const *names, char *reason, size_t capacity) {
-    void *library = NULL;
-    for (; *names && !library; names++) {
-        library = dlopen(*names, RTLD_NOW | RTLD_LOCAL);
-        if (!library) {
-            const char *why = dlerror();
-            snprintf(reason, capacity, "%s", why ? why : *names);
-        }
-    }
-    if (library) reason[0] = 0;
-    return library;
-}
-
-/* Sets *function (a pointer to a function) to the library's `name`. Missing ones are listed in
- * `reason`, as far as it goes. */
-static void find(void *library, const char *name, void *function, char *reason, size_t capacity) {
-    void *found = dlsym(library, name);
-    const size_t used = strlen(reason);
-    if (!found)
-        snprintf(reason + used, capacity - used, "%s%s", used ? ", " : "the library has no ", name);
-    memcpy(function, &found, sizeof found); /* ISO C has no cast from void * to a function */
-}
 
 /* Why the driver does not start; it says so itself where it can. */
 static void init(void) {
@@ -48,19 +22,17 @@ static void init(void) {
 }
 
 static void open_driver(void) {
-    const char *named = tms_env("TAMIS_CUDA_DRIVER");
-    const char *const names[] = {named ? named : "libcuda.so.1", NULL};
+#define NEED(name, parameters) {#name, &driver.name},
+    static const char *const names[] = {"libcuda.so.1", NULL};
+    static const tms_library_function functions[] = {TMS_CU_CALLS(NEED){NULL, NULL}};
+#undef NEED
+    const tms_library_needs needs = {"TAMIS_CUDA_DRIVER", names, functions};
     char why[192];
-    driver.library = open_first(names, why, sizeof why);
-    if (!driver.library) {
+    driver.library = tms_library_open(&needs, why, sizeof why);
+    if (driver.library)
+        init();
+    else
         snprintf(driver_reason, sizeof driver_reason, "no CUDA driver: %s", why);
-        return;
-    }
-#define FIND(name, parameters)                                                                     \
-    find(driver.library, #name, &driver.name, driver_reason, sizeof driver_reason);
-    TMS_CU_CALLS(FIND)
-#undef FIND
-    if (!driver_reason[0]) init();
 }
 
 const tms_cu_driver *tms_cu_driver_get(char *reason, size_t capacity) {
@@ -72,23 +44,13 @@ const tms_cu_driver *tms_cu_driver_get(char *reason, size_t capacity) {
 }
 
 static void open_cublas(void) {
-    const char *named = tms_env("TAMIS_CUBLAS");
-    const char *const known[] = {"libcublas.so.13", "libcublas.so.12", "libcublas.so.11", NULL};
-    const char *const one[] = {named, NULL};
-    if (named && strcmp(named, "none") == 0) {
-        snprintf(cublas_reason, sizeof cublas_reason, "TAMIS_CUBLAS is \"none\"");
-        return;
-    }
-    cublas.library = open_first(named ? one : known, cublas_reason, sizeof cublas_reason);
-    if (!cublas.library) return;
-#define FIND(name, parameters)                                                                     \
-    find(cublas.library, #name, &cublas.name, cublas_reason, sizeof cublas_reason);
-    TMS_CUBLAS_CALLS(FIND)
-#undef FIND
-    if (cublas_reason[0]) {
-        dlclose(cublas.library);
-        cublas.library = NULL;
-    }
+#define NEED(name, parameters) {#name, &cublas.name},
+    static const char *const names[] = {"libcublas.so.13", "libcublas.so.12", "libcublas.so.11",
+                                        NULL};
+    static const tms_library_function functions[] = {TMS_CUBLAS_CALLS(NEED){NULL, NULL}};
+#undef NEED
+    const tms_library_needs needs = {"TAMIS_CUBLAS", names, functions};
+    cublas.library = tms_library_open(&needs, cublas_reason, sizeof cublas_reason);
 }
 
 const tms_cublas *tms_cublas_get(char *reason, size_t capacity) {

@@ -6,7 +6,6 @@
 
 tamis_status tms_cu_embed(tms_device *dev, const tms_embed *p) {
     tamis_status status = tms_cu_base_only(dev, "embed");
-    if (status == TAMIS_OK) status = tms_check_dtype(dev, "embed", p->dtype);
     if (status != TAMIS_OK) return status;
     const uint64_t n = p->n_rows ? (uint64_t)p->n_vocab * p->dim : 0;
     tms_cu_launch l = tms_cu_begin(dev, "embed", "embed_rows_%s", tamis_dtype_name(p->dtype));

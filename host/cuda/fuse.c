@@ -82,7 +82,6 @@ static const char *kernel_of(const tms_fuse *p) {
 
 tamis_status tms_cu_fuse(tms_device *dev, const tms_fuse *p) {
     tamis_status status = tms_cu_base_only(dev, "fuse");
-    if (status == TAMIS_OK) status = tms_check_fuse(dev, p);
     if (status != TAMIS_OK) return status;
     tms_cu_launch l = tms_cu_begin(dev, "fuse", "%s", kernel_of(p));
     const cu_fuse_args args = args_of(&l, p);

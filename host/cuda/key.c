@@ -75,7 +75,6 @@ static tamis_status run_quadratic(tms_device *dev, const tms_key_score *p) {
 
 tamis_status tms_cu_key_score(tms_device *dev, const tms_key_score *p) {
     tamis_status status = tms_cu_base_only(dev, "key_score");
-    if (status == TAMIS_OK) status = tms_check_key_score(dev, p);
     if (status != TAMIS_OK) return status;
     if (p->kind == TMS_KEY_NORM) return run(dev, p, "key_score_norm", CU_ROWS_SLOTS);
     if (p->kind == TMS_KEY_QUADRATIC) return run_quadratic(dev, p);

@@ -120,10 +120,6 @@ cu_batch tms_cu_batch(tms_cu_launch *l, const tms_batch *batch) {
 cu_matrix tms_cu_matrix(tms_cu_launch *l, const char *what, const tms_matrix *matrix,
                         uint64_t n_rows, uint64_t width) {
     const uint64_t n = n_rows ? (n_rows - 1) * matrix->stride + width : 0;
-    if (l->status == TAMIS_OK && n_rows > 1 && matrix->stride < width)
-        l->status = tms_device_fail(
-            l->dev, TAMIS_E_ARGUMENT, "%s: %s: rows of %llu elements at a stride of %llu", l->name,
-            what, (unsigned long long)width, (unsigned long long)matrix->stride);
     return (cu_matrix){tms_cu_ref(l, what, matrix->ref, sizeof(float), n), matrix->stride};
 }
 

@@ -2,16 +2,10 @@
 /* linear on CUDA: own matrix-vector kernels for few rows; up to CU_LINEAR_MMA_ROWS, own kernels on
  * matrix units for weights of 16 bits; for more, cuBLAS where it is installed, else an own
  * product. */
-#define _GNU_SOURCE /* dlinfo */
 #include "host/cuda/cuda.h"
-#include <dlfcn.h>
+#include "host/library.h"
 #include <limits.h>
-#include <link.h>
 
-/* Weights are widened for cuBLAS in pieces of at most this many elements. */
-#define MOST_WIDE_ELEMENTS (16u << 20)
-/* Rows of the product that is computed when a plan is built: cuBLAS loads its kernels then. */
-#define WARM_ROWS 16u
 /* What cuBLAS takes for itself on large devices (its manual, cublasSetWorkspace); given once, so
  * that a launch allocates nothing and can be captured. */
 #define CUBLAS_WORKSPACE (32u << 20)
@@ -29,11 +23,6 @@
 
 static const tms_cublas *cublas(void) {
     return tms_cublas_get(NULL, 0);
-}
-
-static const char *library_name(void *library) {
-    struct link_map *map = NULL;
-    return dlinfo(library, RTLD_DI_LINKMAP, &map) == 0 ? map->l_name : "";
 }
 
 /* Status of cuBLAS. */
@@ -57,8 +46,8 @@ static void close_library(tms_device *dev) {
     cu->cublas = NULL;
     tms_cu_free(dev, cu->cublas_workspace);
     cu->cublas_workspace = NULL;
-    tms_cu_free(dev, cu->product);
-    cu->product = NULL;
+    tms_cu_free(dev, cu->product.mem);
+    cu->product = (tms_workspace){0};
 }
 
 /* Within the device's context. A library that is there but does not start is worth a warning; the
@@ -71,13 +60,14 @@ static tamis_status start_library(tms_device *dev, const tms_cublas *api) {
     if (result != TMS_CUBLAS_SUCCESS) cu->cublas = NULL;
     if (result == TMS_CUBLAS_SUCCESS) result = set_up(cu, api);
     if (result == TMS_CUBLAS_SUCCESS) {
-        tms_log_line(&dev->log, TAMIS_LOG_DEBUG, "linear: cuBLAS %s", library_name(api->library));
+        tms_log_line(&dev->log, TAMIS_LOG_DEBUG, "linear: cuBLAS %s",
+                     tms_library_file(api->library));
         return TAMIS_OK;
     }
     close_library(dev);
     tms_log_line(&dev->log, TAMIS_LOG_WARN,
                  "linear: own kernels: cuBLAS %s does not start: error %d",
-                 library_name(api->library), result);
+                 tms_library_file(api->library), result);
     return TAMIS_OK;
 }
 
@@ -252,89 +242,35 @@ static bool library_takes(tms_device *dev, const tms_linear *p) {
            p->n_out <= INT_MAX && p->x.stride <= INT_MAX && p->y.stride <= INT_MAX;
 }
 
-/* What a kernel's launch would check, for a product by the library. */
-static tamis_status check_operands(tms_device *dev, const tms_linear *p, cu_linear_args *args) {
-    tms_cu_launch l = {.dev = dev, .name = "linear", .status = dev->sticky};
-    *args = operands(&l, p);
-    return l.status;
+static const float *address_of(tms_ref ref) {
+    return (const float *)(uintptr_t)(ref.mem->at + ref.offset);
 }
 
-/* Makes the device's workspace hold `elements` f32. What is enqueued keeps the old one. */
-static tamis_status reserve(tms_device *dev, uint64_t elements) {
-    tms_cu_device *cu = tms_cu(dev);
-    if (cu->product && cu->product->bytes >= elements * sizeof(float)) return TAMIS_OK;
-    tms_mem *grown;
-    tamis_status status = tms_cu_alloc(dev, elements * sizeof(float), &grown);
-    if (status != TAMIS_OK) return status;
-    tms_cu_free(dev, cu->product);
-    cu->product = grown;
-    return TAMIS_OK;
-}
-
-/* y[:, first .. first + n) (+)= x · w[first .. first + n)ᵀ, with w in f32 from `w` on. Seen by
- * columns, as the library does, yᵀ = w · xᵀ. */
-static tamis_status product(tms_device *dev, const cu_linear_args *args, tms_cu_address w,
-                            uint32_t first, uint32_t n, float keep) {
+/* Seen by columns, as the library does, yᵀ = w · xᵀ. */
+static tamis_status multiply(tms_device *dev, const tms_linear *p, tms_ref w, uint32_t first,
+                             uint32_t n, float keep) {
     const float one = 1.0f;
     tamis_status status = tms_cu_enter(dev);
     if (status != TAMIS_OK) return status;
     tms_cu_result result = cublas()->cublasSgemm_v2(
-        tms_cu(dev)->cublas, TMS_CUBLAS_OP_T, TMS_CUBLAS_OP_N, (int)n, (int)args->n_rows,
-        (int)args->n_in, &one, (const float *)(uintptr_t)w, (int)args->n_in,
-        (const float *)(uintptr_t)args->x.at, (int)args->x.stride, &keep,
-        (float *)(uintptr_t)(args->y.at + first * sizeof(float)), (int)args->y.stride);
+        tms_cu(dev)->cublas, TMS_CUBLAS_OP_T, TMS_CUBLAS_OP_N, (int)n, (int)p->n_rows, (int)p->n_in,
+        &one, address_of(w), (int)p->n_in, address_of(p->x.ref), (int)p->x.stride, &keep,
+        (float *)address_of(p->y.ref) + first, (int)p->y.stride);
     tms_cu_leave(dev);
     if (result == TMS_CUBLAS_SUCCESS) return TAMIS_OK;
     return tms_device_fail(dev, TAMIS_E_DEVICE,
-                           "linear: cuBLAS's product of %u x %u x %u: error %d", args->n_rows, n,
-                           args->n_in, result);
+                           "linear: cuBLAS's product of %u x %u x %u: error %d", p->n_rows, n,
+                           p->n_in, result);
 }
 
-static uint32_t outputs_a_piece(const tms_linear *p) {
-    uint32_t most = MOST_WIDE_ELEMENTS / p->n_in;
-    return most == 0 ? 1 : most < p->n_out ? most : p->n_out;
-}
+static const tms_product by_cublas = {.widen = widen, .start = start, .multiply = multiply};
 
+/* What a kernel's launch would check comes first. */
 static tamis_status run_library(tms_device *dev, const tms_linear *p) {
-    bool wide = p->dtype == TAMIS_F32;
-    uint32_t most = wide ? p->n_out : outputs_a_piece(p);
-    float keep = p->accumulate || p->bias.mem ? 1.0f : 0.0f;
-    cu_linear_args args;
-    tamis_status status = check_operands(dev, p, &args);
-    if (status == TAMIS_OK && !wide) status = reserve(dev, (uint64_t)most * p->n_in);
-    if (status == TAMIS_OK && p->bias.mem) status = start(dev, p);
-    for (uint32_t first = 0; first < p->n_out && status == TAMIS_OK; first += most) {
-        uint32_t n = p->n_out - first < most ? p->n_out - first : most;
-        uint64_t skip = (uint64_t)first * p->n_in * tamis_dtype_size(p->dtype);
-        tms_cu_address w = args.w + skip;
-        if (!wide) {
-            tms_ref from = {p->w.mem, p->w.offset + skip}, piece = {tms_cu(dev)->product, 0};
-            status = widen(dev, from, p->dtype, (uint64_t)n * p->n_in, piece);
-            w = piece.mem->at;
-        }
-        if (status == TAMIS_OK) status = product(dev, &args, w, first, n, keep);
-    }
-    return status;
-}
-
-/* Builds what the library needs for launches of this shape, by a product of zeros. */
-static tamis_status prepare_library(tms_device *dev, const tms_linear *p) {
-    uint64_t piece = (uint64_t)outputs_a_piece(p) * p->n_in, side = p->n_in + (uint64_t)p->n_out;
-    tamis_status status = reserve(dev, piece + WARM_ROWS * side);
-    if (status != TAMIS_OK) return status;
-    tms_ref at = {tms_cu(dev)->product, 0};
-    status = tms_cu_fill(dev, at, 0, (piece + WARM_ROWS * side) * sizeof(float));
-    tms_linear warm = {
-        .x = {{at.mem, piece * sizeof(float)}, p->n_in},
-        .y = {{at.mem, (piece + WARM_ROWS * (uint64_t)p->n_in) * sizeof(float)}, p->n_out},
-        .w = at,
-        .bias = {at.mem, 0},
-        .dtype = TAMIS_F32,
-        .n_rows = WARM_ROWS,
-        .n_in = p->n_in,
-        .n_out = outputs_a_piece(p)};
-    if (status == TAMIS_OK && p->dtype != TAMIS_F32) status = widen(dev, at, p->dtype, 0, at);
-    return status == TAMIS_OK ? run_library(dev, &warm) : status;
+    tms_cu_launch l = {.dev = dev, .name = "linear", .status = dev->sticky};
+    operands(&l, p);
+    if (l.status != TAMIS_OK) return l.status;
+    return tms_product_run(dev, &by_cublas, &tms_cu(dev)->product, p);
 }
 
 /* No rows: every kernel that launches of this shape may need, empty. */
@@ -344,17 +280,14 @@ static tamis_status prepare(tms_device *dev, const tms_linear *p, bool matrix) {
         status = run_few(dev, p, rows);
     if (status == TAMIS_OK && matrix) status = prepare_matrix(dev, p);
     if (status == TAMIS_OK) status = run_tiles(dev, p);
-    return status == TAMIS_OK && library_takes(dev, p) ? prepare_library(dev, p) : status;
+    if (status != TAMIS_OK || !library_takes(dev, p)) return status;
+    return tms_product_prepare(dev, &by_cublas, &tms_cu(dev)->product, p);
 }
 
 tamis_status tms_cu_linear(tms_device *dev, const tms_linear *p) {
-    if (p->n_in == 0 || p->n_out == 0)
-        return tms_device_fail(dev, TAMIS_E_ARGUMENT, "linear: %u inputs, %u outputs", p->n_in,
-                               p->n_out);
-    tamis_status status = tms_check_dtype(dev, "linear", p->dtype);
     const char *refusal = matrix_refusal(dev, p);
     bool matrix;
-    if (status == TAMIS_OK) status = tms_cu_choose(dev, "linear", refusal, &matrix);
+    tamis_status status = tms_cu_choose(dev, "linear", refusal, &matrix);
     if (status != TAMIS_OK) return status;
     if (p->n_rows > 0 && p->n_rows <= TMS_FEW_ROWS) return run_few(dev, p, few_rows(p->n_rows));
     if (p->n_rows > 0 && matrix) return run_matrix(dev, p, p->n_rows <= 16 ? 16 : 32);

@@ -81,8 +81,6 @@ static tamis_status run_scores(tms_device *dev, const tms_page_mass *p) {
 
 tamis_status tms_cu_page_mass(tms_device *dev, const tms_page_mass *p) {
     tamis_status status = tms_cu_base_only(dev, "page_mass");
-    if (status == TAMIS_OK)
-        status = tms_check_scores(dev, "page_mass", &p->kv, &p->batch, p->stride);
     if (status != TAMIS_OK) return status;
     status = run_logs(dev, p);
     if (status == TAMIS_OK) status = run_lse(dev, p);

@@ -40,7 +40,6 @@ static cu_observe_args args_of(tms_cu_launch *l, const tms_observe *p, uint32_t 
 
 tamis_status tms_cu_observe(tms_device *dev, const tms_observe *p) {
     tamis_status status = tms_cu_base_only(dev, "observe");
-    if (status == TAMIS_OK) status = tms_check_observe(dev, p);
     if (status != TAMIS_OK) return status;
     const bool logits = p->logits.mem;
     const uint32_t dim = p->kv.head_dim, row = dim * (uint32_t)tamis_dtype_size(p->kv.dtype);

@@ -8,10 +8,6 @@
 tamis_status tms_cu_copy_pages(tms_device *dev, const tms_copy_pages *p) {
     tamis_status status = tms_cu_base_only(dev, "copy_pages");
     if (status != TAMIS_OK) return status;
-    if (p->bytes == 0 || p->bytes % PIECE)
-        return tms_device_fail(dev, TAMIS_E_ARGUMENT,
-                               "copy_pages: blocks of %llu bytes: must be a multiple of 16 above 0",
-                               (unsigned long long)p->bytes);
     tms_cu_launch l = tms_cu_begin(dev, "pages", "copy_pages");
     const cu_copy_pages_args args = {
         .data = tms_cu_reached(&l, "data", p->data, sizeof(int32_t), p->n),

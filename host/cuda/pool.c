@@ -29,7 +29,6 @@ static tamis_status run(tms_device *dev, const tms_pool_values *p, const char *k
 
 tamis_status tms_cu_pool_values(tms_device *dev, const tms_pool_values *p) {
     tamis_status status = tms_cu_base_only(dev, "pool_values");
-    if (status == TAMIS_OK) status = tms_check_pool_values(dev, p);
     if (status == TAMIS_OK) status = run(dev, p, "pool_values", false);
     return status == TAMIS_OK && p->keep_sum ? run(dev, p, "pool_values_rescale", true) : status;
 }

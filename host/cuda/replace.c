@@ -6,7 +6,6 @@ tamis_status tms_cu_replace(tms_device *dev, const tms_replace *p) {
     const tms_batch *b = &p->batch;
     const uint64_t lanes = (uint64_t)b->n_rows * b->n_kv_heads;
     tamis_status status = tms_cu_base_only(dev, "replace");
-    if (status == TAMIS_OK) status = tms_check_replace(dev, p);
     if (status != TAMIS_OK) return status;
     tms_cu_launch l = tms_cu_begin(dev, "replace", "replace_slots");
     const cu_replace_args args = {

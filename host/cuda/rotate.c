@@ -7,10 +7,6 @@
 tamis_status tms_cu_rotate(tms_device *dev, const tms_rotate *p) {
     tamis_status status = tms_cu_base_only(dev, "rotate");
     if (status != TAMIS_OK) return status;
-    if (p->n_rot % 2 || p->n_rot == 0 || p->n_rot > p->head_dim)
-        return tms_device_fail(dev, TAMIS_E_ARGUMENT,
-                               "rotate: %u channels of a head of %u: must be even, 2 to the head's",
-                               p->n_rot, p->head_dim);
     const uint32_t n_pairs = p->n_rot / 2;
     const uint64_t entries = p->n_rows ? 4ull * TMS_ROTATE_STEPS * n_pairs : 0;
     tms_cu_launch l = tms_cu_begin(dev, "rotate", "rotate_rows");

@@ -13,7 +13,6 @@ static uint64_t reach(uint64_t n, uint64_t stride, uint64_t width) {
 tamis_status tms_cu_write_rows(tms_device *dev, const tms_write_rows *p) {
     const tms_batch *b = &p->batch;
     tamis_status status = tms_cu_base_only(dev, "write_rows");
-    if (status == TAMIS_OK) status = tms_check_write_rows(dev, p);
     if (status != TAMIS_OK) return status;
     const uint64_t lanes = (uint64_t)b->n_rows * b->n_kv_heads,
                    width = (uint64_t)b->n_kv_heads * p->kv.head_dim;
@@ -40,7 +39,6 @@ tamis_status tms_cu_write_rows(tms_device *dev, const tms_write_rows *p) {
 
 tamis_status tms_cu_read_rows(tms_device *dev, const tms_read_rows *p) {
     tamis_status status = tms_cu_base_only(dev, "read_rows");
-    if (status == TAMIS_OK) status = tms_check_kv(dev, &p->kv);
     if (status != TAMIS_OK) return status;
     const uint64_t n = (uint64_t)p->n * p->kv.head_dim;
     tms_cu_launch l = tms_cu_begin(dev, "rows", "read_rows_%s_d%u", tamis_dtype_name(p->kv.dtype),

@@ -6,7 +6,6 @@
 
 tamis_status tms_cu_scatter_rows(tms_device *dev, const tms_scatter_rows *p) {
     tamis_status status = tms_cu_base_only(dev, "scatter_rows");
-    if (status == TAMIS_OK) status = tms_check_scatter_rows(dev, p);
     if (status != TAMIS_OK) return status;
     tms_cu_launch l = tms_cu_begin(dev, "scatter", "scatter_rows");
     const cu_scatter_rows_args args = {

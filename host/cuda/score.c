@@ -44,8 +44,6 @@ uint32_t tms_cu_score_shared(const tms_score_pages *p) {
 
 tamis_status tms_cu_score_pages(tms_device *dev, const tms_score_pages *p) {
     tamis_status status = tms_cu_base_only(dev, "score_pages");
-    if (status == TAMIS_OK)
-        status = tms_check_scores(dev, "score_pages", &p->kv, &p->batch, p->stride);
     if (status != TAMIS_OK) return status;
     tms_cu_launch l = tms_cu_begin(dev, "score", "score_pages_%s_d%u",
                                    tamis_dtype_name(p->kv.dtype), p->kv.head_dim);

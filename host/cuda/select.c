@@ -37,7 +37,6 @@ uint32_t tms_cu_select_shared(const cu_select_args *args) {
 tamis_status tms_cu_select(tms_device *dev, const tms_select *p) {
     if (tms_select_is_wide(p)) return tms_cu_select_wide(dev, p);
     tamis_status status = tms_cu_base_only(dev, "select");
-    if (status == TAMIS_OK) status = tms_check_select(dev, p);
     if (status != TAMIS_OK) return status;
     tms_cu_launch l = tms_cu_begin(dev, "select", "select_entries");
     const cu_select_args args = tms_cu_select_args(&l, p);

@@ -88,7 +88,6 @@ static tamis_status run(tms_device *dev, const tms_select *p, const parts *s, co
 
 tamis_status tms_cu_select_wide(tms_device *dev, const tms_select *p) {
     tamis_status status = tms_cu_base_only(dev, "select, wide");
-    if (status == TAMIS_OK) status = tms_check_select(dev, p);
     if (status != TAMIS_OK) return status;
     const parts s = parts_of(p);
     status = run(dev, p, &s, "select_wide_lanes", 0);

@@ -14,12 +14,6 @@ const char *tms_cu_sparse_attend_refusal(tms_device *dev, const tms_sparse_atten
     return NULL;
 }
 
-static tamis_status check(tms_device *dev, const tms_sparse_attend *p) {
-    const char *refusal = tms_cu_sparse_attend_refusal(dev, p);
-    if (refusal) return tms_device_fail(dev, TAMIS_E_UNSUPPORTED, "sparse_attend: %s", refusal);
-    return tms_check_sparse_attend(dev, p);
-}
-
 /* Keys that a block keeps, so that two of them fit a multiprocessor. */
 static uint32_t most_cached(tms_device *dev) {
     const uint32_t half = tms_cu(dev)->max_shared / 2;
@@ -52,8 +46,7 @@ static tamis_status run_score_select(tms_device *dev, const tms_sparse_attend *p
 }
 
 tamis_status tms_cu_sparse_attend(tms_device *dev, const tms_sparse_attend *p) {
-    tamis_status status = check(dev, p);
-    if (status == TAMIS_OK) status = run_score_select(dev, p);
+    tamis_status status = run_score_select(dev, p);
     if (status == TAMIS_OK && p->halfway) status = tms_cu_event_record(dev, true, p->halfway);
     return status == TAMIS_OK ? tms_cu_attend_lists(dev, &p->attend) : status;
 }

@@ -81,7 +81,6 @@ static tamis_status run_slots(tms_device *dev, const tms_value_score *p) {
 
 tamis_status tms_cu_value_score(tms_device *dev, const tms_value_score *p) {
     tamis_status status = tms_cu_base_only(dev, "value_score");
-    if (status == TAMIS_OK) status = tms_check_value_score(dev, p);
     if (status == TAMIS_OK) status = run_sums(dev, p);
     if (status == TAMIS_OK) status = run_join(dev, p);
     return status == TAMIS_OK ? run_slots(dev, p) : status;
@@ -121,7 +120,6 @@ static tamis_status run_projected(tms_device *dev, const tms_value_norm *p) {
 
 tamis_status tms_cu_value_norm(tms_device *dev, const tms_value_norm *p) {
     tamis_status status = tms_cu_base_only(dev, "value_norm");
-    if (status == TAMIS_OK) status = tms_check_value_norm(dev, p);
     if (status != TAMIS_OK) return status;
     return p->kind == TMS_VALUE_L2 ? run_l2(dev, p) : run_projected(dev, p);
 }

@@ -122,9 +122,7 @@ static tamis_status attend_base(tms_device *dev, const tms_attend *p) {
 
 tamis_status tms_cl_attend(tms_device *dev, const tms_attend *p) {
     bool cpu;
-    tamis_status status = tms_check_attend(dev, p);
-    if (status == TAMIS_OK)
-        status = tms_cl_choose(dev, "attend", tms_cl_attend_cpu_refusal(p), &cpu);
+    tamis_status status = tms_cl_choose(dev, "attend", tms_cl_attend_cpu_refusal(p), &cpu);
     if (status != TAMIS_OK || !cpu) return status == TAMIS_OK ? attend_base(dev, p) : status;
     tms_cl_states s = states_of(p, true);
     status = tms_cl_attend_cpu(dev, p, &s);

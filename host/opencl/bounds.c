@@ -4,7 +4,6 @@
 
 tamis_status tms_cl_bounds(tms_device *dev, const tms_bounds *p) {
     tamis_status status = tms_cl_base_only(dev, "bounds");
-    if (status == TAMIS_OK) status = tms_check_bounds(dev, p);
     if (status != TAMIS_OK) return status;
     tms_cl_launch l =
         tms_cl_begin(dev, "bounds.cl", "bounds_of_pages", "-DDTYPE=%d -DHEAD_DIM=%u -DPAGE_SIZE=%u",

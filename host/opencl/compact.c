@@ -9,7 +9,6 @@ tamis_status tms_cl_compact(tms_device *dev, const tms_compact *p) {
     const uint64_t lanes = (uint64_t)b->n_rows * b->n_kv_heads;
     const bool planes = p->planes.positions.mem || p->planes.scores.mem;
     tamis_status status = tms_cl_base_only(dev, "compact");
-    if (status == TAMIS_OK) status = tms_check_compact(dev, p);
     if (status != TAMIS_OK) return status;
     /* Bits are copied: f16 and bf16 are the same. */
     tms_cl_launch l = tms_cl_begin(dev, "compact.cl", "compact_slots", "-DDTYPE=%d",

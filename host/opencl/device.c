@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Devices of all OpenCL platforms: listing with the reasons for refusal, opening, closing. */
+#include "host/found.h"
 #include "host/opencl/opencl.h"
 #include <pthread.h>
 #include <stdio.h>
@@ -8,7 +9,6 @@
 
 #define MAX_PLATFORMS 16
 #define NO_PLATFORM   (-1001) /* CL_PLATFORM_NOT_FOUND_KHR, of the loader */
-#define MAX_DEVICES   64
 /* What the base kernels take of local memory at most, and their largest group. */
 #define NEED_LOCAL_BYTES (32u << 10)
 #define NEED_GROUP       256u
@@ -19,12 +19,6 @@
  * thread while the first one's question is still setting it up, from devices that are not there
  * yet. Callers of OpenCL beside this library are on their own. */
 static pthread_mutex_t drivers = PTHREAD_MUTEX_INITIALIZER;
-
-typedef struct found {
-    cl_platform_id platform;
-    cl_device_id device;
-    tamis_device_info info;
-} found;
 
 /* A driver's string, cut to the field, without the spaces some drivers put around it. */
 static void get_text(cl_device_id device, cl_device_info what, char *to, size_t capacity) {
@@ -80,30 +74,31 @@ static tamis_device_kind kind_of(cl_device_id device) {
     return type & CL_DEVICE_TYPE_GPU ? TAMIS_DEVICE_GPU : TAMIS_DEVICE_OTHER;
 }
 
-static void describe(found *f) {
+static void describe(tms_found *f) {
+    const cl_device_id device = f->device;
     tamis_device_info *info = &f->info;
     char platform[64] = "", driver[48];
     memset(info, 0, sizeof *info);
     snprintf(info->backend, sizeof info->backend, "opencl");
-    get_text(f->device, CL_DEVICE_NAME, info->name, sizeof info->name);
-    get_text(f->device, CL_DRIVER_VERSION, driver, sizeof driver);
+    get_text(device, CL_DEVICE_NAME, info->name, sizeof info->name);
+    get_text(device, CL_DRIVER_VERSION, driver, sizeof driver);
     clGetPlatformInfo(f->platform, CL_PLATFORM_NAME, sizeof platform - 1, platform, NULL);
     snprintf(info->driver, sizeof info->driver, "%s %s", platform, driver);
-    info->kind = kind_of(f->device);
+    info->kind = kind_of(device);
     info->compute_units =
-        (uint32_t)get_number(f->device, CL_DEVICE_MAX_COMPUTE_UNITS, sizeof(cl_uint));
-    info->memory_bytes = get_number(f->device, CL_DEVICE_GLOBAL_MEM_SIZE, sizeof(cl_ulong));
-    info->max_buffer_bytes = get_number(f->device, CL_DEVICE_MAX_MEM_ALLOC_SIZE, sizeof(cl_ulong));
-    info->usable = is_usable(f->device, info->reason, sizeof info->reason);
+        (uint32_t)get_number(device, CL_DEVICE_MAX_COMPUTE_UNITS, sizeof(cl_uint));
+    info->memory_bytes = get_number(device, CL_DEVICE_GLOBAL_MEM_SIZE, sizeof(cl_ulong));
+    info->max_buffer_bytes = get_number(device, CL_DEVICE_MAX_MEM_ALLOC_SIZE, sizeof(cl_ulong));
+    info->usable = is_usable(device, info->reason, sizeof info->reason);
 }
 
 /* GPUs first, then other accelerators, then CPUs; in the platforms' order among equals. */
-static void sort_and_name(found *all, size_t n) {
+static void sort_and_name(tms_found *all, size_t n) {
     static const int RANK[] = {
         [TAMIS_DEVICE_GPU] = 0, [TAMIS_DEVICE_OTHER] = 1, [TAMIS_DEVICE_CPU] = 2};
     for (size_t i = 1; i < n; i++)
         for (size_t j = i; j > 0 && RANK[all[j].info.kind] < RANK[all[j - 1].info.kind]; j--) {
-            found swap = all[j];
+            tms_found swap = all[j];
             all[j] = all[j - 1];
             all[j - 1] = swap;
         }
@@ -111,10 +106,9 @@ static void sort_and_name(found *all, size_t n) {
         snprintf(all[i].info.id, sizeof all[i].info.id, "opencl:%zu", i);
 }
 
-/* All devices, at most MAX_DEVICES; none leaves the reason in `reason`. */
-static size_t gather_alone(found *all, char *reason, size_t capacity) {
+static size_t gather_alone(tms_found *all, char *reason, size_t capacity) {
     cl_platform_id platforms[MAX_PLATFORMS];
-    cl_device_id devices[MAX_DEVICES];
+    cl_device_id devices[TMS_MOST_FOUND];
     cl_uint n_platforms = 0;
     size_t n = 0;
     cl_int code = clGetPlatformIDs(MAX_PLATFORMS, platforms, &n_platforms);
@@ -129,10 +123,10 @@ static size_t gather_alone(found *all, char *reason, size_t capacity) {
     }
     for (cl_uint i = 0; i < n_platforms && i < MAX_PLATFORMS; i++) {
         cl_uint n_devices = 0;
-        if (clGetDeviceIDs(platforms[i], CL_DEVICE_TYPE_ALL, MAX_DEVICES, devices, &n_devices) !=
+        if (clGetDeviceIDs(platforms[i], CL_DEVICE_TYPE_ALL, TMS_MOST_FOUND, devices, &n_devices) !=
             CL_SUCCESS)
             continue;
-        for (cl_uint j = 0; j < n_devices && j < MAX_DEVICES && n < MAX_DEVICES; j++) {
+        for (cl_uint j = 0; j < n_devices && j < TMS_MOST_FOUND && n < TMS_MOST_FOUND; j++) {
             all[n].platform = platforms[i];
             all[n].device = devices[j];
             describe(&all[n++]);
@@ -144,7 +138,7 @@ static size_t gather_alone(found *all, char *reason, size_t capacity) {
     return n;
 }
 
-static size_t gather(found *all, char *reason, size_t capacity) {
+static size_t gather(tms_found *all, char *reason, size_t capacity) {
     pthread_mutex_lock(&drivers);
     size_t n = gather_alone(all, reason, capacity);
     pthread_mutex_unlock(&drivers);
@@ -152,45 +146,7 @@ static size_t gather(found *all, char *reason, size_t capacity) {
 }
 
 tamis_status tms_cl_list(tamis_device_info *infos, size_t capacity, size_t *count) {
-    found *all = calloc(MAX_DEVICES, sizeof *all);
-    if (!all) return TAMIS_E_NO_MEMORY;
-    char reason[sizeof all->info.reason];
-    size_t n = gather(all, reason, sizeof reason);
-    if (n == 0) {
-        tamis_device_info *info = &all[n++].info;
-        snprintf(info->id, sizeof info->id, "opencl");
-        snprintf(info->backend, sizeof info->backend, "opencl");
-        snprintf(info->reason, sizeof info->reason, "%s", reason);
-        info->kind = TAMIS_DEVICE_OTHER;
-    }
-    for (size_t i = 0; i < n && i < capacity; i++)
-        infos[i] = all[i].info;
-    *count = n;
-    free(all);
-    return TAMIS_OK;
-}
-
-static tamis_status find(const char *id, found *out, tamis_error *error) {
-    found *all = calloc(MAX_DEVICES, sizeof *all);
-    if (!all)
-        return tms_error_set(error, TAMIS_E_NO_MEMORY, "no host memory for the list of devices");
-    char reason[sizeof all->info.reason];
-    size_t n = gather(all, reason, sizeof reason), i = 0;
-    while (i < n && strcmp(all[i].info.id, id) != 0)
-        i++;
-    tamis_status status = TAMIS_OK;
-    if (n == 0)
-        status = tms_error_set(error, TAMIS_E_NO_DEVICE, "%s: %s", id, reason);
-    else if (i == n)
-        status =
-            tms_error_set(error, TAMIS_E_NO_DEVICE, "%s: no such device; there are %zu", id, n);
-    else if (!all[i].info.usable)
-        status = tms_error_set(error, TAMIS_E_NO_DEVICE, "%s (%s): %s", id, all[i].info.name,
-                               all[i].info.reason);
-    else
-        *out = all[i];
-    free(all);
-    return status;
+    return tms_found_list("opencl", gather, infos, capacity, count);
 }
 
 /* The one place for what is a vendor's own. */
@@ -265,8 +221,8 @@ static cl_int create(tms_cl_device *cl, cl_platform_id platform) {
 }
 
 tamis_status tms_cl_open(const char *id, const tms_log *log, tms_device **out, tamis_error *error) {
-    found f;
-    tamis_status status = find(id, &f, error);
+    tms_found f;
+    tamis_status status = tms_found_one(gather, id, NULL, &f, error);
     if (status != TAMIS_OK) return status;
     tms_cl_device *cl = calloc(1, sizeof *cl);
     if (!cl) return tms_error_set(error, TAMIS_E_NO_MEMORY, "no host memory for a device");
@@ -294,7 +250,7 @@ tamis_status tms_cl_open(const char *id, const tms_log *log, tms_device **out, t
 void tms_cl_close(tms_device *dev) {
     tms_cl_device *cl = tms_cl(dev);
     if (cl->queue) clFinish(cl->queue);
-    tms_cl_free(dev, cl->product);
+    tms_cl_free(dev, cl->product.mem);
     tms_cl_programs_free(cl);
     tms_cl_staging_free(&cl->staging);
     if (cl->items) clReleaseMemObject(cl->items);

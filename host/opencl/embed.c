@@ -4,7 +4,6 @@
 
 tamis_status tms_cl_embed(tms_device *dev, const tms_embed *p) {
     tamis_status status = tms_cl_base_only(dev, "embed");
-    if (status == TAMIS_OK) status = tms_check_dtype(dev, "embed", p->dtype);
     if (status != TAMIS_OK) return status;
     uint64_t n = p->n_rows ? (uint64_t)p->n_vocab * p->dim : 0;
     tms_cl_launch l = tms_cl_begin(dev, "embed.cl", "embed_rows", "-DDTYPE=%d", p->dtype);

@@ -85,7 +85,6 @@ tamis_status tms_cl_fuse(tms_device *dev, const tms_fuse *p) {
     const uint64_t items = p->batch.n_rows, lanes = items * p->batch.n_kv_heads;
     tms_cl_launch l;
     tamis_status status = tms_cl_base_only(dev, "fuse");
-    if (status == TAMIS_OK) status = tms_check_fuse(dev, p);
     if (status != TAMIS_OK) return status;
     switch (p->kind) {
     case TMS_FUSE_AT_LEAST_MEAN:

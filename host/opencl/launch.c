@@ -92,10 +92,6 @@ void tms_cl_batch(tms_cl_launch *l, const tms_batch *batch) {
 
 void tms_cl_matrix(tms_cl_launch *l, const tms_matrix *matrix, uint64_t n_rows, uint64_t width) {
     uint64_t n = n_rows ? (n_rows - 1) * matrix->stride + width : 0;
-    if (l->status == TAMIS_OK && n_rows > 1 && matrix->stride < width)
-        l->status = tms_device_fail(l->dev, TAMIS_E_ARGUMENT,
-                                    "%s: rows of %llu elements at a stride of %llu", l->name,
-                                    (unsigned long long)width, (unsigned long long)matrix->stride);
     tms_cl_ref(l, matrix->ref, sizeof(cl_float), n);
     tms_cl_u64(l, matrix->stride);
 }

@@ -1,13 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* linear on OpenCL. Base form: own matrix-vector kernel for few rows, CLBlast's product for many.
- * CPU form: own kernels for both. */
-#include "host/opencl/opencl.h"
-#include <clblast_c.h>
-
-/* Weights are widened for CLBlast in pieces of at most this many elements. */
-#define MOST_WIDE_ELEMENTS (16u << 20)
-/* Rows of the product that is computed when a plan is built, so that CLBlast compiles then. */
-#define WARM_ROWS 16u
+/* linear on OpenCL. Base form: own matrix-vector kernel for few rows; for many, CLBlast's product
+ * where it is installed, else the same kernel on few rows at a time. CPU form: own kernels for
+ * both. */
+#include "host/library.h"
+#include "host/opencl/clblast.h"
 
 /* Of linear_cpu.cl: outputs of a work-item with few rows, outputs and rows of one with many. */
 #define CPU_RUN       16u
@@ -69,23 +65,27 @@ static tamis_status run_vector(tms_device *dev, const tms_linear *p, uint32_t ro
     return tms_cl_run_groups(&l, TMS_CL_LANES, p->n_out < 32768 ? p->n_out : 32768, 1);
 }
 
-/* Makes the device's workspace hold `elements` f32. What is enqueued keeps the old one. */
-static tamis_status reserve(tms_device *dev, uint64_t elements) {
-    tms_cl_device *cl = tms_cl(dev);
-    if (cl->product && cl->product->bytes >= elements * sizeof(float)) return TAMIS_OK;
-    tms_mem *grown;
-    tamis_status status = tms_cl_alloc(dev, elements * sizeof(float), &grown);
-    if (status != TAMIS_OK) return status;
-    tms_cl_free(dev, cl->product);
-    cl->product = grown;
-    return TAMIS_OK;
+/* Rows in passes: each reads all weights. */
+static tamis_status run_passes(tms_device *dev, const tms_linear *p) {
+    tamis_status status = check_operands(dev, p);
+    for (uint64_t first = 0; first < p->n_rows && status == TAMIS_OK; first += TMS_FEW_ROWS) {
+        const uint64_t rest = p->n_rows - first;
+        tms_linear pass = *p;
+        pass.x.ref.offset += first * p->x.stride * sizeof(float);
+        pass.y.ref.offset += first * p->y.stride * sizeof(float);
+        pass.n_rows = rest < TMS_FEW_ROWS ? (uint32_t)rest : TMS_FEW_ROWS;
+        status = run_vector(dev, &pass, pass.n_rows == 1 ? 1 : TMS_FEW_ROWS);
+    }
+    return status;
 }
 
-static tamis_status widen(tms_device *dev, tms_ref w, tamis_dtype dtype, uint32_t n, tms_ref wide) {
+/* ---- Products of CLBlast --------------------------------------------------------------------- */
+
+static tamis_status widen(tms_device *dev, tms_ref w, tamis_dtype dtype, uint64_t n, tms_ref wide) {
     tms_cl_launch l = tms_cl_begin(dev, "linear.cl", "widen", "-DDTYPE=%d -DROWS=1", dtype);
     tms_cl_ref(&l, w, tamis_dtype_size(dtype), n);
     tms_cl_ref(&l, wide, sizeof(cl_float), n);
-    tms_cl_u32(&l, n);
+    tms_cl_u32(&l, (uint32_t)n);
     return tms_cl_run_items(&l, (n + 15) / 16);
 }
 
@@ -100,79 +100,57 @@ static tamis_status start(tms_device *dev, const tms_linear *p) {
     return tms_cl_run_items(&l, (uint64_t)p->n_rows * p->n_out);
 }
 
-/* y[:, first .. first + n) (+)= x · w[first .. first + n)ᵀ, with w in f32 from `w` on. */
-static tamis_status product(tms_device *dev, const tms_linear *p, tms_ref w, uint32_t first,
-                            uint32_t n, float keep) {
-    cl_command_queue queue = tms_cl(dev)->queue;
-    CLBlastStatusCode code =
-        CLBlastSgemm(CLBlastLayoutRowMajor, CLBlastTransposeNo, CLBlastTransposeYes, p->n_rows, n,
-                     p->n_in, 1.0f, p->x.ref.mem->cl, p->x.ref.offset / sizeof(float), p->x.stride,
-                     w.mem->cl, w.offset / sizeof(float), p->n_in, keep, p->y.ref.mem->cl,
-                     p->y.ref.offset / sizeof(float) + first, p->y.stride, &queue, NULL);
-    if (code == CLBlastSuccess) return TAMIS_OK;
+static tamis_status multiply(tms_device *dev, const tms_linear *p, tms_ref w, uint32_t first,
+                             uint32_t n, float keep) {
+    const int code = tms_clblast_get(NULL, 0)->CLBlastSgemm(
+        TMS_CLBLAST_ROW_MAJOR, TMS_CLBLAST_AS_IS, TMS_CLBLAST_TRANSPOSED, p->n_rows, n, p->n_in,
+        1.0f, p->x.ref.mem->cl, p->x.ref.offset / sizeof(float), p->x.stride, w.mem->cl,
+        w.offset / sizeof(float), p->n_in, keep, p->y.ref.mem->cl,
+        p->y.ref.offset / sizeof(float) + first, p->y.stride, &tms_cl(dev)->queue, NULL);
+    if (code == TMS_CLBLAST_SUCCESS) return TAMIS_OK;
     return tms_device_fail(dev, TAMIS_E_DEVICE,
                            "linear: CLBlast's product of %u x %u x %u: error %d", p->n_rows, n,
-                           p->n_in, (int)code);
+                           p->n_in, code);
 }
 
-static uint32_t outputs_a_piece(const tms_linear *p) {
-    uint32_t most = MOST_WIDE_ELEMENTS / p->n_in;
-    return most == 0 ? 1 : most < p->n_out ? most : p->n_out;
+static const tms_product by_clblast = {.widen = widen, .start = start, .multiply = multiply};
+
+/* Whether CLBlast is there. Not asked before a linear may take it; a device says once what serves. */
+static bool has_library(tms_device *dev) {
+    tms_cl_device *cl = tms_cl(dev);
+    char reason[256] = "";
+    const tms_clblast *api = tms_clblast_get(reason, sizeof reason);
+    if (!cl->clblast_sought && api->library)
+        tms_log_line(&dev->log, TAMIS_LOG_DEBUG, "linear: CLBlast %s",
+                     tms_library_file(api->library));
+    else if (!cl->clblast_sought)
+        tms_log_line(&dev->log, TAMIS_LOG_INFO,
+                     "linear: no CLBlast: more than %d rows go %d at a time: %s", TMS_FEW_ROWS,
+                     TMS_FEW_ROWS, reason);
+    cl->clblast_sought = true;
+    return api->library;
 }
 
-static tamis_status run_matrix(tms_device *dev, const tms_linear *p) {
-    bool wide = p->dtype == TAMIS_F32;
-    uint32_t most = wide ? p->n_out : outputs_a_piece(p);
-    float keep = p->accumulate || p->bias.mem ? 1.0f : 0.0f;
+static tamis_status run_library(tms_device *dev, const tms_linear *p) {
     tamis_status status = check_operands(dev, p);
-    if (status == TAMIS_OK && !wide) status = reserve(dev, (uint64_t)most * p->n_in);
-    if (status == TAMIS_OK && p->bias.mem) status = start(dev, p);
-    for (uint32_t first = 0; first < p->n_out && status == TAMIS_OK; first += most) {
-        uint32_t n = p->n_out - first < most ? p->n_out - first : most;
-        tms_ref w = p->w;
-        w.offset += (uint64_t)first * p->n_in * tamis_dtype_size(p->dtype);
-        if (!wide) {
-            tms_ref from = w;
-            w = (tms_ref){tms_cl(dev)->product, 0};
-            status = widen(dev, from, p->dtype, n * p->n_in, w);
-        }
-        if (status == TAMIS_OK) status = product(dev, p, w, first, n, keep);
-    }
-    return status;
+    return status == TAMIS_OK ? tms_product_run(dev, &by_clblast, &tms_cl(dev)->product, p)
+                              : status;
 }
 
-/* Builds what launches of this shape need, by a product of zeros in the workspace. */
+/* Builds what launches of this shape need. */
 static tamis_status prepare(tms_device *dev, const tms_linear *p) {
-    uint64_t piece = (uint64_t)outputs_a_piece(p) * p->n_in, side = p->n_in + (uint64_t)p->n_out;
     tamis_status status = run_vector(dev, p, 1);
     if (status == TAMIS_OK) status = run_vector(dev, p, TMS_FEW_ROWS);
-    if (status == TAMIS_OK) status = reserve(dev, piece + WARM_ROWS * side);
-    if (status != TAMIS_OK) return status;
-    tms_ref at = {tms_cl(dev)->product, 0};
-    status = tms_cl_fill(dev, at, 0, (piece + WARM_ROWS * side) * sizeof(float));
-    tms_linear warm = {
-        .x = {{at.mem, piece * sizeof(float)}, p->n_in},
-        .y = {{at.mem, (piece + WARM_ROWS * (uint64_t)p->n_in) * sizeof(float)}, p->n_out},
-        .w = at,
-        .bias = {at.mem, 0},
-        .dtype = TAMIS_F32,
-        .n_rows = WARM_ROWS,
-        .n_in = p->n_in,
-        .n_out = outputs_a_piece(p)};
-    if (status == TAMIS_OK && p->dtype != TAMIS_F32) status = widen(dev, at, p->dtype, 0, at);
-    return status == TAMIS_OK ? run_matrix(dev, &warm) : status;
+    if (status != TAMIS_OK || !has_library(dev)) return status;
+    return tms_product_prepare(dev, &by_clblast, &tms_cl(dev)->product, p);
 }
 
 tamis_status tms_cl_linear(tms_device *dev, const tms_linear *p) {
-    if (p->n_in == 0 || p->n_out == 0)
-        return tms_device_fail(dev, TAMIS_E_ARGUMENT, "linear: %u inputs, %u outputs", p->n_in,
-                               p->n_out);
     bool cpu;
-    tamis_status status = tms_check_dtype(dev, "linear", p->dtype);
-    if (status == TAMIS_OK) status = tms_cl_choose(dev, "linear", NULL, &cpu);
+    tamis_status status = tms_cl_choose(dev, "linear", NULL, &cpu);
     if (status != TAMIS_OK) return status;
     if (cpu) return run_cpu(dev, p);
     if (p->n_rows == 0) return prepare(dev, p);
     if (p->n_rows <= TMS_FEW_ROWS) return run_vector(dev, p, p->n_rows == 1 ? 1 : TMS_FEW_ROWS);
-    return run_matrix(dev, p);
+    return has_library(dev) ? run_library(dev, p) : run_passes(dev, p);
 }

@@ -78,8 +78,6 @@ static tamis_status run_scores(tms_device *dev, const tms_page_mass *p, const ma
 
 tamis_status tms_cl_page_mass(tms_device *dev, const tms_page_mass *p) {
     tamis_status status = tms_cl_base_only(dev, "page_mass");
-    if (status == TAMIS_OK)
-        status = tms_check_scores(dev, "page_mass", &p->kv, &p->batch, p->stride);
     if (status != TAMIS_OK) return status;
     const masses m = masses_of(p);
     status = run_logs(dev, p, &m);

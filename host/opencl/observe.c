@@ -120,8 +120,7 @@ static tamis_status run_cpu(tms_device *dev, const tms_observe *p) {
 
 tamis_status tms_cl_observe(tms_device *dev, const tms_observe *p) {
     bool cpu;
-    tamis_status status = tms_check_observe(dev, p);
-    if (status == TAMIS_OK) status = tms_cl_choose(dev, "observe", NULL, &cpu);
+    tamis_status status = tms_cl_choose(dev, "observe", NULL, &cpu);
     if (status != TAMIS_OK) return status;
     return cpu ? run_cpu(dev, p) : run_base(dev, p);
 }

@@ -4,7 +4,7 @@
 #define TMS_OPENCL_H
 
 #define CL_TARGET_OPENCL_VERSION 120
-#include "host/backend.h"
+#include "host/product.h"
 #include <CL/cl.h>
 
 extern const tms_backend tms_backend_opencl;
@@ -42,7 +42,8 @@ typedef struct tms_cl_device {
     /* Times: the queue collects them, or the driver gives none and the host's clock serves. Neither
      * before somebody asks. */
     bool profiling, host_times;
-    tms_mem *product; /* workspace of linear's matrix-matrix form, grown when a plan is built */
+    tms_workspace product; /* of linear's matrix-matrix form */
+    bool clblast_sought;
 } tms_cl_device;
 
 struct tms_mem {
@@ -179,39 +180,11 @@ const char *tms_cl_cpu_shape_refusal(const tms_kv *kv);
 
 /* ---- Ops, one file per stem ------------------------------------------------------------------ */
 
-tamis_status tms_cl_write_rows(tms_device *dev, const tms_write_rows *p);
-tamis_status tms_cl_read_rows(tms_device *dev, const tms_read_rows *p);
-tamis_status tms_cl_copy_pages(tms_device *dev, const tms_copy_pages *p);
-tamis_status tms_cl_write_table(tms_device *dev, const tms_write_table *p);
-tamis_status tms_cl_bounds(tms_device *dev, const tms_bounds *p);
-tamis_status tms_cl_rotate(tms_device *dev, const tms_rotate *p);
-tamis_status tms_cl_score_pages(tms_device *dev, const tms_score_pages *p);
-tamis_status tms_cl_page_mass(tms_device *dev, const tms_page_mass *p);
-uint64_t tms_cl_page_mass_scratch(tms_device *dev, const tms_page_mass *p);
-tamis_status tms_cl_select(tms_device *dev, const tms_select *p);
-tamis_status tms_cl_attend(tms_device *dev, const tms_attend *p);
-uint64_t tms_cl_attend_scratch(tms_device *dev, const tms_attend *p);
-tamis_status tms_cl_sparse_attend(tms_device *dev, const tms_sparse_attend *p);
-const char *tms_cl_sparse_attend_refusal(tms_device *dev, const tms_sparse_attend *p);
-tamis_status tms_cl_merge(tms_device *dev, const tms_merge *p);
+TMS_OPS(TMS_DECLARE_OP, tms_cl_)
+TMS_SCRATCH_OPS(TMS_DECLARE_SCRATCH, tms_cl_)
+TMS_OPTIONAL_OPS(TMS_DECLARE_REFUSAL, tms_cl_)
+/* The wide forms of select. */
 tamis_status tms_cl_select_wide(tms_device *dev, const tms_select *p);
-uint64_t tms_cl_select_scratch(tms_device *dev, const tms_select *p);
-tamis_status tms_cl_observe(tms_device *dev, const tms_observe *p);
-tamis_status tms_cl_pool_values(tms_device *dev, const tms_pool_values *p);
-tamis_status tms_cl_value_score(tms_device *dev, const tms_value_score *p);
-uint64_t tms_cl_value_score_scratch(tms_device *dev, const tms_value_score *p);
-tamis_status tms_cl_value_norm(tms_device *dev, const tms_value_norm *p);
-tamis_status tms_cl_key_score(tms_device *dev, const tms_key_score *p);
-uint64_t tms_cl_key_score_scratch(tms_device *dev, const tms_key_score *p);
-tamis_status tms_cl_fuse(tms_device *dev, const tms_fuse *p);
-tamis_status tms_cl_compact(tms_device *dev, const tms_compact *p);
-tamis_status tms_cl_replace(tms_device *dev, const tms_replace *p);
-tamis_status tms_cl_scatter_rows(tms_device *dev, const tms_scatter_rows *p);
-tamis_status tms_cl_linear(tms_device *dev, const tms_linear *p);
-tamis_status tms_cl_norm(tms_device *dev, const tms_norm *p);
-tamis_status tms_cl_activate(tms_device *dev, const tms_activate *p);
-tamis_status tms_cl_embed(tms_device *dev, const tms_embed *p);
-tamis_status tms_cl_argmax(tms_device *dev, const tms_argmax *p);
 tamis_status tms_cl_read_bandwidth(tms_device *dev, tms_ref from, uint64_t bytes, double *gb_per_s);
 
 /* Slots of a group's tile in project.clh. */

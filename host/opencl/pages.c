@@ -5,11 +5,10 @@
 tamis_status tms_cl_copy_pages(tms_device *dev, const tms_copy_pages *p) {
     tamis_status status = tms_cl_base_only(dev, "copy_pages");
     if (status != TAMIS_OK) return status;
-    if (p->bytes % 16 || p->bytes > UINT32_MAX)
-        return tms_device_fail(
-            dev, TAMIS_E_ARGUMENT,
-            "copy_pages: blocks of %llu bytes: must be a multiple of 16 below 4 GiB",
-            (unsigned long long)p->bytes);
+    if (p->bytes > UINT32_MAX)
+        return tms_device_fail(dev, TAMIS_E_UNSUPPORTED,
+                               "copy_pages: blocks of %llu bytes: must be below 4 GiB",
+                               (unsigned long long)p->bytes);
     tms_cl_launch l = tms_cl_begin(dev, "pages.cl", "copy_pages", "-DDTYPE=0");
     tms_cl_reached(&l, p->data, sizeof(cl_uint), p->n);
     tms_cl_u32(&l, (uint32_t)(p->bytes / 4));

@@ -43,7 +43,6 @@ static tamis_status run_rescale(tms_device *dev, const tms_pool_values *p) {
 
 tamis_status tms_cl_pool_values(tms_device *dev, const tms_pool_values *p) {
     tamis_status status = tms_cl_base_only(dev, "pool_values");
-    if (status == TAMIS_OK) status = tms_check_pool_values(dev, p);
     if (status == TAMIS_OK) status = run_pool(dev, p);
     return status == TAMIS_OK && p->keep_sum ? run_rescale(dev, p) : status;
 }

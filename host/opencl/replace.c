@@ -8,7 +8,6 @@ tamis_status tms_cl_replace(tms_device *dev, const tms_replace *p) {
     const tms_batch *b = &p->batch;
     const uint64_t lanes = (uint64_t)b->n_rows * b->n_kv_heads;
     tamis_status status = tms_cl_base_only(dev, "replace");
-    if (status == TAMIS_OK) status = tms_check_replace(dev, p);
     if (status != TAMIS_OK) return status;
     tms_cl_launch l = tms_cl_begin(dev, "replace.cl", "replace_slots", "-DLANES=%u", LANES);
     tms_cl_batch(&l, b);

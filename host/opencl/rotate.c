@@ -5,10 +5,6 @@
 tamis_status tms_cl_rotate(tms_device *dev, const tms_rotate *p) {
     tamis_status status = tms_cl_base_only(dev, "rotate");
     if (status != TAMIS_OK) return status;
-    if (p->n_rot % 2 || p->n_rot == 0 || p->n_rot > p->head_dim)
-        return tms_device_fail(dev, TAMIS_E_ARGUMENT,
-                               "rotate: %u channels of a head of %u: must be even, 2 to the head's",
-                               p->n_rot, p->head_dim);
     uint32_t n_pairs = p->n_rot / 2;
     tms_cl_launch l = tms_cl_begin(dev, "rotate.cl", "rotate_rows", "-DPAIRING=%d", p->pairing);
     tms_cl_matrix(&l, &p->x, p->n_rows, (uint64_t)p->n_heads * p->head_dim);

@@ -5,7 +5,6 @@
 tamis_status tms_cl_write_rows(tms_device *dev, const tms_write_rows *p) {
     const tms_batch *b = &p->batch;
     tamis_status status = tms_cl_base_only(dev, "write_rows");
-    if (status == TAMIS_OK) status = tms_check_write_rows(dev, p);
     if (status != TAMIS_OK) return status;
     uint64_t lanes = (uint64_t)b->n_rows * b->n_kv_heads,
              width = (uint64_t)b->n_kv_heads * p->kv.head_dim;
@@ -29,7 +28,6 @@ tamis_status tms_cl_write_rows(tms_device *dev, const tms_write_rows *p) {
 
 tamis_status tms_cl_read_rows(tms_device *dev, const tms_read_rows *p) {
     tamis_status status = tms_cl_base_only(dev, "read_rows");
-    if (status == TAMIS_OK) status = tms_check_kv(dev, &p->kv);
     if (status != TAMIS_OK) return status;
     uint64_t n = (uint64_t)p->n * p->kv.head_dim;
     tms_cl_launch l = tms_cl_begin(dev, "rows.cl", "read_rows",

@@ -4,7 +4,6 @@
 
 tamis_status tms_cl_scatter_rows(tms_device *dev, const tms_scatter_rows *p) {
     tamis_status status = tms_cl_base_only(dev, "scatter_rows");
-    if (status == TAMIS_OK) status = tms_check_scatter_rows(dev, p);
     if (status != TAMIS_OK) return status;
     tms_cl_launch l = tms_cl_begin(dev, "scatter.cl", "scatter_rows", "-DDTYPE=0");
     tms_cl_matrix(&l, &p->x, p->n_rows, p->width);

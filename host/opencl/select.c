@@ -10,8 +10,7 @@ tamis_status tms_cl_select(tms_device *dev, const tms_select *p) {
     uint64_t owners = (uint64_t)b->n_rows * b->n_kv_heads;
     bool cpu;
     if (tms_select_is_wide(p)) return tms_cl_select_wide(dev, p);
-    tamis_status status = tms_check_select(dev, p);
-    if (status == TAMIS_OK) status = tms_cl_choose(dev, "select", NULL, &cpu);
+    tamis_status status = tms_cl_choose(dev, "select", NULL, &cpu);
     if (status != TAMIS_OK) return status;
     tms_cl_launch l = cpu ? tms_cl_begin(dev, "select_cpu.cl", "select_entries", "-DDTYPE=0")
                           : tms_cl_begin(dev, "select.cl", "select_entries", "-DSCORED=%d",

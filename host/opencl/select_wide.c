@@ -106,8 +106,7 @@ static const char *cpu_refusal(const tms_select *p) {
 
 tamis_status tms_cl_select_wide(tms_device *dev, const tms_select *p) {
     bool cpu;
-    tamis_status status = tms_check_select(dev, p);
-    if (status == TAMIS_OK) status = tms_cl_choose(dev, "select", cpu_refusal(p), &cpu);
+    tamis_status status = tms_cl_choose(dev, "select", cpu_refusal(p), &cpu);
     if (status != TAMIS_OK) return status;
     const parts s = parts_of(p);
     status = run_lanes(dev, p, &s, cpu);

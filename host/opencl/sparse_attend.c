@@ -21,18 +21,10 @@ const char *tms_cl_sparse_attend_refusal(tms_device *dev, const tms_sparse_atten
     return tms_cl_cpu_shape_refusal(&p->attend.kv);
 }
 
-static tamis_status check(tms_device *dev, const tms_sparse_attend *p) {
-    const char *refusal = tms_cl_sparse_attend_refusal(dev, p);
-    if (refusal) return tms_device_fail(dev, TAMIS_E_UNSUPPORTED, "sparse_attend: %s", refusal);
-    return tms_check_sparse_attend(dev, p);
-}
-
 tamis_status tms_cl_sparse_attend(tms_device *dev, const tms_sparse_attend *p) {
     const tms_attend *a = &p->attend;
     const tms_select *s = &p->select;
     const tms_batch *b = &a->batch;
-    tamis_status status = check(dev, p);
-    if (status != TAMIS_OK) return status;
     uint64_t lanes = (uint64_t)b->n_rows * b->n_kv_heads;
     uint64_t width = (uint64_t)b->n_heads * a->kv.head_dim;
     tms_cl_launch l =

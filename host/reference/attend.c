@@ -139,8 +139,6 @@ static operands view_operands(tms_views *views, const tms_attend *p) {
 }
 
 tamis_status tms_reference_attend(tms_device *dev, const tms_attend *p) {
-    tamis_status status = tms_check_attend(dev, p);
-    if (status != TAMIS_OK) return status;
     tms_views views = tms_views_begin(dev);
     const operands o = view_operands(&views, p);
     for (uint64_t row = 0; views.status == TAMIS_OK && row < p->batch.n_rows; row++) {
@@ -148,10 +146,4 @@ tamis_status tms_reference_attend(tms_device *dev, const tms_attend *p) {
             attend_lane(p, &o, row, head);
     }
     return views.status;
-}
-
-uint64_t tms_reference_attend_scratch(tms_device *dev, const tms_attend *p) {
-    (void)dev;
-    (void)p;
-    return 0;
 }

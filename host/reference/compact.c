@@ -78,10 +78,8 @@ tamis_status tms_reference_compact(tms_device *dev, const tms_compact *p) {
     const tms_batch *batch = &p->batch;
     const uint32_t n = batch->n_rows, heads = batch->n_kv_heads;
     const uint64_t lanes = (uint64_t)n * heads, capacity = p->lists.capacity;
-    tamis_status status = tms_check_compact(dev, p);
     tms_views views = tms_views_begin(dev);
-    if (status != TAMIS_OK || views.status != TAMIS_OK || n == 0)
-        return status != TAMIS_OK ? status : views.status;
+    if (views.status != TAMIS_OK || n == 0) return views.status;
     const slots s = view_slots(&views, p);
     const int32_t *visible = tms_view_visible(&views, batch);
     const int32_t *row_seq = tms_view(&views, "row_seq", batch->row_seq, (uint64_t)n * 4);

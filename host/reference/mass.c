@@ -89,13 +89,8 @@ tamis_status tms_reference_page_mass(tms_device *dev, const tms_page_mass *p) {
     const tms_kv *kv = &p->kv;
     const tms_batch *batch = &p->batch;
     const uint32_t n = batch->n_rows, heads = batch->n_kv_heads, dim = kv->head_dim;
-    tamis_status status = tms_check_kv(dev, kv);
-    if (status == TAMIS_OK) status = tms_check_batch(dev, batch);
-    if (status != TAMIS_OK) return status;
     const uint32_t group = batch->n_heads / heads;
     tms_views views = tms_views_begin(dev);
-    tms_views_require(&views, p->stride >= batch->max_visible / kv->page_size,
-                      "page_mass: stride below the lanes' full pages", p->stride);
     const float *q = tms_view_matrix(&views, "q", p->q, n, (uint64_t)batch->n_heads * dim);
     float *scores = tms_view(&views, "scores", p->scores, (uint64_t)n * heads * p->stride * 4);
     const int32_t *visible = tms_view_visible(&views, batch);
@@ -117,10 +112,4 @@ tamis_status tms_reference_page_mass(tms_device *dev, const tms_page_mass *p) {
         score_lane(p, &l);
     }
     return TAMIS_OK;
-}
-
-uint64_t tms_reference_page_mass_scratch(tms_device *dev, const tms_page_mass *p) {
-    (void)dev;
-    (void)p;
-    return 0;
 }

@@ -9,7 +9,6 @@
 
 tamis_status tms_reference_norm(tms_device *dev, const tms_norm *p) {
     tms_views views = tms_views_begin(dev);
-    tms_views_require(&views, p->dim > 0, "norm: dim must be above 0", p->dim);
     const float *x = tms_view_matrix(&views, "x", p->x, p->n_rows, p->dim);
     float *y = tms_view_matrix(&views, "y", p->y, p->n_rows, p->dim);
     const float *w = tms_view(&views, "w", p->w, p->n_rows ? (uint64_t)p->dim * 4 : 0);

@@ -136,8 +136,6 @@ static void observe_lane(const tms_observe *p, const operands *o, uint32_t item,
 }
 
 tamis_status tms_reference_observe(tms_device *dev, const tms_observe *p) {
-    tamis_status status = tms_check_observe(dev, p);
-    if (status != TAMIS_OK) return status;
     tms_views views = tms_views_begin(dev);
     if (p->batch.n_rows == 0 || p->n_items == 0) return views.status;
     const operands o = view_operands(&views, p);

@@ -10,8 +10,6 @@
 
 tamis_status tms_reference_copy_pages(tms_device *dev, const tms_copy_pages *p) {
     tms_views views = tms_views_begin(dev);
-    tms_views_require(&views, p->bytes > 0 && p->bytes % 16 == 0,
-                      "copy_pages: block bytes must be a multiple of 16", p->bytes);
     unsigned char *data = p->n ? tms_view_rest(&views, "copy_pages: data", p->data) : NULL;
     const int32_t *pairs = tms_view(&views, "copy_pages: pairs", p->pairs, (uint64_t)p->n * 8);
     if (views.status != TAMIS_OK) return views.status;

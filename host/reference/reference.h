@@ -32,7 +32,7 @@ void *tms_view_optional(tms_views *views, const char *name, tms_ref ref, uint64_
 void *tms_view_rest(tms_views *views, const char *name, tms_ref ref);
 /* The launch's `visible`, every entry of which must be from 0 to max_visible. */
 const int32_t *tms_view_visible(tms_views *views, const tms_batch *batch);
-/* `n_rows` rows of `width` f32 elements; the stride must hold a row. */
+/* `n_rows` rows of `width` f32 elements. */
 float *tms_view_matrix(tms_views *views, const char *name, tms_matrix matrix, uint32_t n_rows,
                        uint64_t width);
 /* Fails the launch unless `holds`. */
@@ -64,37 +64,9 @@ static inline double tms_larger(double a, double b) {
     return isnan(a) || a > b ? a : b;
 }
 
-tamis_status tms_reference_write_rows(tms_device *dev, const tms_write_rows *p);
-tamis_status tms_reference_read_rows(tms_device *dev, const tms_read_rows *p);
-tamis_status tms_reference_copy_pages(tms_device *dev, const tms_copy_pages *p);
-tamis_status tms_reference_write_table(tms_device *dev, const tms_write_table *p);
-tamis_status tms_reference_bounds(tms_device *dev, const tms_bounds *p);
-tamis_status tms_reference_rotate(tms_device *dev, const tms_rotate *p);
-tamis_status tms_reference_score_pages(tms_device *dev, const tms_score_pages *p);
-tamis_status tms_reference_page_mass(tms_device *dev, const tms_page_mass *p);
-uint64_t tms_reference_page_mass_scratch(tms_device *dev, const tms_page_mass *p);
-tamis_status tms_reference_select(tms_device *dev, const tms_select *p);
-tamis_status tms_reference_attend(tms_device *dev, const tms_attend *p);
-uint64_t tms_reference_attend_scratch(tms_device *dev, const tms_attend *p);
-tamis_status tms_reference_merge(tms_device *dev, const tms_merge *p);
+TMS_REQUIRED_OPS(TMS_DECLARE_OP, tms_reference_)
+/* The wide forms of select. */
 tamis_status tms_reference_select_wide(tms_device *dev, const tms_select *p);
-uint64_t tms_reference_select_scratch(tms_device *dev, const tms_select *p);
-tamis_status tms_reference_observe(tms_device *dev, const tms_observe *p);
-tamis_status tms_reference_pool_values(tms_device *dev, const tms_pool_values *p);
-tamis_status tms_reference_value_score(tms_device *dev, const tms_value_score *p);
-uint64_t tms_reference_value_score_scratch(tms_device *dev, const tms_value_score *p);
-tamis_status tms_reference_value_norm(tms_device *dev, const tms_value_norm *p);
-tamis_status tms_reference_key_score(tms_device *dev, const tms_key_score *p);
-uint64_t tms_reference_key_score_scratch(tms_device *dev, const tms_key_score *p);
-tamis_status tms_reference_fuse(tms_device *dev, const tms_fuse *p);
-tamis_status tms_reference_compact(tms_device *dev, const tms_compact *p);
-tamis_status tms_reference_replace(tms_device *dev, const tms_replace *p);
-tamis_status tms_reference_scatter_rows(tms_device *dev, const tms_scatter_rows *p);
-tamis_status tms_reference_linear(tms_device *dev, const tms_linear *p);
-tamis_status tms_reference_norm(tms_device *dev, const tms_norm *p);
-tamis_status tms_reference_activate(tms_device *dev, const tms_activate *p);
-tamis_status tms_reference_embed(tms_device *dev, const tms_embed *p);
-tamis_status tms_reference_argmax(tms_device *dev, const tms_argmax *p);
 tamis_status tms_reference_read_bandwidth(tms_device *dev, tms_ref from, uint64_t bytes,
                                           double *gb_per_s);
 

@@ -63,10 +63,8 @@ tamis_status tms_reference_replace(tms_device *dev, const tms_replace *p) {
     const tms_batch *batch = &p->batch;
     const uint32_t n = batch->n_rows, heads = batch->n_kv_heads, page = p->kv.page_size;
     const uint64_t lanes = (uint64_t)n * heads;
-    tamis_status status = tms_check_replace(dev, p);
     tms_views views = tms_views_begin(dev);
-    if (status != TAMIS_OK || views.status != TAMIS_OK || n == 0)
-        return status != TAMIS_OK ? status : views.status;
+    if (views.status != TAMIS_OK || n == 0) return views.status;
     const int32_t *plane = tms_view_rest(&views, "plane of positions", p->planes.positions);
     const float *scores = NULL;
     if (p->planes.scores.mem) scores = tms_view_rest(&views, "plane of scores", p->planes.scores);

@@ -28,8 +28,6 @@ tamis_status tms_reference_rotate(tms_device *dev, const tms_rotate *p) {
     const uint32_t step = p->pairing == TMS_PAIR_HALF ? 1 : 2;        /* from pair to pair */
     const uint32_t partner = p->pairing == TMS_PAIR_HALF ? pairs : 1; /* from a to b */
     tms_views views = tms_views_begin(dev);
-    tms_views_require(&views, p->n_rot % 2 == 0 && p->n_rot <= p->head_dim && pairs <= MAX_PAIRS,
-                      "rotate: n_rot must be even and at most the head dim and 256", p->n_rot);
     float *x = tms_view_matrix(&views, "x", p->x, p->n_rows, (uint64_t)p->n_heads * p->head_dim);
     const int32_t *positions = tms_view(&views, "positions", p->positions, (uint64_t)p->n_rows * 4);
     const uint64_t entries = p->n_rows ? (uint64_t)2 * TMS_ROTATE_STEPS * pairs * 2 : 0;

@@ -51,21 +51,14 @@ tamis_status tms_reference_select(tms_device *dev, const tms_select *p) {
     const tms_batch *batch = &p->batch;
     const uint64_t lanes = (uint64_t)batch->n_rows * batch->n_kv_heads;
     if (tms_select_is_wide(p)) return tms_reference_select_wide(dev, p);
-    tamis_status status = tms_check_items(dev, batch, true);
-    if (status != TAMIS_OK) return status;
     tms_views views = tms_views_begin(dev);
-    tms_views_require(&views, p->granularity > 0, "select: granularity must be above 0",
-                      p->granularity);
-    tms_views_require(&views,
-                      !p->scores.mem || !p->granularity ||
-                          p->stride >= batch->max_visible / p->granularity,
-                      "select: stride below the lanes' scored entries", p->stride);
     const float *scores =
         lanes ? tms_view_optional(&views, "scores", p->scores, lanes * p->stride * 4) : NULL;
     const int32_t *visible = tms_view_visible(&views, batch);
     int32_t *pages = tms_view(&views, "lists", p->lists.pages, lanes * p->lists.capacity * 4);
     int32_t *counts = tms_view(&views, "counts", p->lists.count, lanes * 4);
     if (views.status != TAMIS_OK) return views.status;
+    tamis_status status = TAMIS_OK;
     const size_t most = (size_t)batch->max_visible / p->granularity + 1;
     candidate *candidates = malloc(most * sizeof *candidates);
     unsigned char *taken = malloc(most);
@@ -90,10 +83,4 @@ tamis_status tms_reference_select(tms_device *dev, const tms_select *p) {
     free(taken);
     free(candidates);
     return status;
-}
-
-uint64_t tms_reference_select_scratch(tms_device *dev, const tms_select *p) {
-    (void)dev;
-    (void)p;
-    return 0;
 }

@@ -241,7 +241,6 @@ static tamis_status choose_row(tms_device *dev, const wide *x, uint32_t row) {
 
 tamis_status tms_reference_select_wide(tms_device *dev, const tms_select *p) {
     tms_views views = tms_views_begin(dev);
-    if (views.status == TAMIS_OK) views.status = tms_check_select(dev, p);
     if (views.status != TAMIS_OK) return views.status;
     wide x = view(&views, p);
     if (views.status != TAMIS_OK) return views.status;

@@ -96,8 +96,6 @@ static void require_limits(tms_views *views, const int32_t *limits, int32_t visi
 
 tamis_status tms_reference_value_score(tms_device *dev, const tms_value_score *p) {
     const uint64_t n = (uint64_t)p->batch.n_rows * p->batch.n_kv_heads;
-    tamis_status status = tms_check_value_score(dev, p);
-    if (status != TAMIS_OK) return status;
     tms_views views = tms_views_begin(dev);
     const lanes all = view_lanes(&views, &p->kv, &p->batch);
     const float *a = tms_view(&views, "a", p->a, n * p->n_lists * p->stride * 4);
@@ -117,12 +115,6 @@ tamis_status tms_reference_value_score(tms_device *dev, const tms_value_score *p
     }
     free(y);
     return TAMIS_OK;
-}
-
-uint64_t tms_reference_value_score_scratch(tms_device *dev, const tms_value_score *p) {
-    (void)dev;
-    (void)p;
-    return 0;
 }
 
 /* ---- value_norm ------------------------------------------------------------------------------ */
@@ -170,8 +162,6 @@ static uint64_t projection_bytes(const tms_value_norm *p) {
 
 tamis_status tms_reference_value_norm(tms_device *dev, const tms_value_norm *p) {
     const uint64_t n = (uint64_t)p->batch.n_rows * p->batch.n_kv_heads;
-    tamis_status status = tms_check_value_norm(dev, p);
-    if (status != TAMIS_OK) return status;
     tms_views views = tms_views_begin(dev);
     const lanes all = view_lanes(&views, &p->kv, &p->batch);
     float *out = tms_view(&views, "out", p->out, n * p->out_stride * 4);

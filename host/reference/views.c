@@ -50,13 +50,6 @@ const int32_t *tms_view_visible(tms_views *views, const tms_batch *batch) {
 float *tms_view_matrix(tms_views *views, const char *name, tms_matrix matrix, uint32_t n_rows,
                        uint64_t width) {
     if (n_rows == 0 || views->status != TAMIS_OK) return NULL;
-    if (n_rows > 1 && matrix.stride < width) {
-        views->status =
-            tms_device_fail(views->dev, TAMIS_E_ARGUMENT,
-                            "%s: row stride %llu: less than the %llu elements of a row", name,
-                            (unsigned long long)matrix.stride, (unsigned long long)width);
-        return NULL;
-    }
     return tms_view(views, name, matrix.ref, ((n_rows - 1) * matrix.stride + width) * 4);
 }
 

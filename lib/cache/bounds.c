@@ -80,7 +80,7 @@ static tamis_status send_chunk(renewal *r, tamis_error *error) {
     tamis_status status = TAMIS_OK;
     if (r->launch.n == 0) return TAMIS_OK;
     TMS_TRY(r->dev, backend->write(r->dev, r->launch.pages, r->chunk, bytes));
-    TMS_TRY(r->dev, backend->bounds(r->dev, &r->launch));
+    TMS_TRY(r->dev, tms_run_bounds(r->dev, &r->launch));
     r->launch.n = 0;
 fail:
     return status;

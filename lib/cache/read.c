@@ -50,7 +50,7 @@ static tamis_status read_chunk(const tamis_cache *cache, const int32_t *list, ui
     TMS_TRY(dev, backend->write(dev, rows.table, list + first_page, n_pages * sizeof *list));
     TMS_TRY(dev, backend->fill(dev, rows.seq, 0, n * sizeof *slots));
     TMS_TRY(dev, backend->write(dev, rows.slot, slots, n * sizeof *slots));
-    TMS_TRY(dev, backend->read_rows(dev, &rows));
+    TMS_TRY(dev, tms_run_read_rows(dev, &rows));
     if (k) TMS_TRY(dev, backend->read(dev, rows.k, k, bytes));
     if (v) TMS_TRY(dev, backend->read(dev, rows.v, v, bytes));
 fail:

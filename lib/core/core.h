@@ -37,8 +37,8 @@ tamis_status tms_log_begin(tms_log *log, const tamis_context_params *params, tam
  * error; sets *error unless OK. */
 tamis_status tms_forward(const tms_device *dev, tamis_status status, tamis_error *error);
 
-/* Runs a call of a backend's table (`dev->backend->name(dev, ...)`) and forwards its failure. The
- * enclosing function has `error` and the label `fail`, and `status` as its result. */
+/* Makes a call of the device (`tms_run_<op>(dev, ...)`, `dev->backend->name(dev, ...)`) and forwards
+ * its failure. The enclosing function has `error` and the label `fail`, and `status` as its result. */
 #define TMS_TRY(dev, expr)                                                                         \
     do {                                                                                           \
         status = tms_forward((dev), (expr), error);                                                \

@@ -91,7 +91,7 @@ static tamis_status score_head(tms_eviction_work *work, uint32_t head) {
                              .out_stride = work->stride,
                              .scratch = work->scratch};
     value.limits.offset += head * 2 * sizeof(int32_t);
-    return status == TAMIS_OK ? work->dev->backend->value_score(work->dev, &value) : status;
+    return status == TAMIS_OK ? tms_run_value_score(work->dev, &value) : status;
 }
 
 /* Chunks that the layer keeps in all. */
@@ -123,7 +123,7 @@ static tamis_status score(tms_eviction_work *work) {
         status = score_head(work, h);
     tms_fuse sum = tms_work_fuse(work, TMS_FUSE_CHUNK_SUM, 0, 0, 1);
     sum.chunk = e->chunk;
-    if (status == TAMIS_OK) status = work->dev->backend->fuse(work->dev, &sum);
+    if (status == TAMIS_OK) status = tms_run_fuse(work->dev, &sum);
     work->select = tms_work_budget(work, e->window, 1, work->kept);
     work->select.granularity = e->chunk;
     work->select.sinks = front(e) * e->chunk;

@@ -35,7 +35,7 @@ static tamis_status two_stages(tms_eviction_work *work, tms_ref k_table, uint32_
     /* The scores are sums over the rows: so is epsilon. */
     tms_fuse weigh = tms_work_fuse(work, TMS_FUSE_MULTIPLY, 0, 1, 0);
     weigh.a = EPSILON * (float)work->eviction->window;
-    return work->dev->backend->fuse(work->dev, &weigh);
+    return tms_run_fuse(work->dev, &weigh);
 }
 
 static tamis_status score(tms_eviction_work *work) {

@@ -37,7 +37,7 @@ static tamis_status join_lists(tms_eviction_work *work, uint32_t head, tms_fuse_
                            .tail = tail,
                            .n_lists = work->eviction->window * work->group,
                            .page_size = work->kv.page_size};
-    return work->dev->backend->fuse(work->dev, &fuse);
+    return tms_run_fuse(work->dev, &fuse);
 }
 
 /* Of one head: values[0] the largest pooled weight, values[1] the sum of all weights. */
@@ -59,7 +59,6 @@ static bool lanes_correspond(const tms_eviction_work *work) {
 
 /* Scores to values[0]; the mean attention to values[1]. */
 static tamis_status weigh(tms_eviction_work *work) {
-    const tms_backend *backend = work->dev->backend;
     const uint32_t window = work->eviction->window;
     tms_fuse mean = tms_work_fuse(work, TMS_FUSE_AXPBY, 1, 1, 1);
     mean.y.ref.mem = NULL;
@@ -70,11 +69,11 @@ static tamis_status weigh(tms_eviction_work *work) {
     const tms_fuse share = tms_work_fuse(work, TMS_FUSE_SHARE_OF_HEADS, 2, 2, 2);
     tms_fuse product = tms_work_fuse(work, TMS_FUSE_MULTIPLY, 0, 2, 0);
     product.tail = window;
-    tamis_status status = backend->fuse(work->dev, &mean);
-    if (status == TAMIS_OK) status = backend->fuse(work->dev, &least);
+    tamis_status status = tms_run_fuse(work->dev, &mean);
+    if (status == TAMIS_OK) status = tms_run_fuse(work->dev, &least);
     if (status == TAMIS_OK) status = tms_work_norms(work, 2);
-    if (status == TAMIS_OK && lanes_correspond(work)) status = backend->fuse(work->dev, &share);
-    return status == TAMIS_OK ? backend->fuse(work->dev, &product) : status;
+    if (status == TAMIS_OK && lanes_correspond(work)) status = tms_run_fuse(work->dev, &share);
+    return status == TAMIS_OK ? tms_run_fuse(work->dev, &product) : status;
 }
 
 static tamis_status score(tms_eviction_work *work) {

@@ -59,7 +59,7 @@ static tamis_status show(tms_eviction_work *work, const tms_select *select) {
 
 tamis_status tms_work_select(tms_eviction_work *work, const tms_select *select) {
     tamis_status status = show(work, select);
-    return status == TAMIS_OK ? work->dev->backend->select(work->dev, select) : status;
+    return status == TAMIS_OK ? tms_run_select(work->dev, select) : status;
 }
 
 tamis_status tms_work_observe(tms_eviction_work *work, uint32_t to) {
@@ -67,7 +67,7 @@ tamis_status tms_work_observe(tms_eviction_work *work, uint32_t to) {
     observe.rows = TMS_ROWS_SUM;
     observe.group = TMS_GROUP_MEAN;
     observe.values = beside(work, to);
-    return work->dev->backend->observe(work->dev, &observe);
+    return tms_run_observe(work->dev, &observe);
 }
 
 tamis_status tms_work_pooled(tms_eviction_work *work, uint32_t to, uint32_t spare) {
@@ -81,7 +81,7 @@ tamis_status tms_work_pooled(tms_eviction_work *work, uint32_t to, uint32_t spar
                                   .out = work->values[to],
                                   .stride = work->stride};
     tamis_status status = tms_work_observe(work, spare);
-    return status == TAMIS_OK ? work->dev->backend->pool_values(work->dev, &pool) : status;
+    return status == TAMIS_OK ? tms_run_pool_values(work->dev, &pool) : status;
 }
 
 tamis_status tms_work_plane(tms_eviction_work *work, uint32_t to, bool lifetime) {
@@ -91,14 +91,14 @@ tamis_status tms_work_plane(tms_eviction_work *work, uint32_t to, bool lifetime)
     fuse.a = 1;
     fuse.positions = work->planes.positions;
     fuse.now = work->now;
-    return work->dev->backend->fuse(work->dev, &fuse);
+    return tms_run_fuse(work->dev, &fuse);
 }
 
 tamis_status tms_work_norms(tms_eviction_work *work, uint32_t to) {
     tms_value_norm norm = work->value_norm;
     norm.out = work->values[to];
     norm.out_stride = work->stride;
-    return work->dev->backend->value_norm(work->dev, &norm);
+    return tms_run_value_norm(work->dev, &norm);
 }
 
 tms_fuse tms_work_fuse(const tms_eviction_work *work, tms_fuse_kind kind, uint32_t x, uint32_t y,
@@ -138,7 +138,7 @@ tamis_status tms_work_head_tile(tms_eviction_work *work, uint32_t head, uint32_t
     observe.lse.offset += (uint64_t)head * work->group * sizeof(float);
     observe.tile = work->tiles[tile];
     observe.tile_stride = work->stride;
-    return work->dev->backend->observe(work->dev, &observe);
+    return tms_run_observe(work->dev, &observe);
 }
 
 tamis_status tms_work_head_pool(tms_eviction_work *work, uint32_t head, uint32_t from, uint32_t to,
@@ -152,5 +152,5 @@ tamis_status tms_work_head_pool(tms_eviction_work *work, uint32_t head, uint32_t
                                   .x = work->tiles[from],
                                   .out = work->tiles[to],
                                   .stride = work->stride};
-    return work->dev->backend->pool_values(work->dev, &pool);
+    return tms_run_pool_values(work->dev, &pool);
 }

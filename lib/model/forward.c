@@ -31,7 +31,7 @@ static tamis_status project(tamis_runner *runner, const tms_weight *w, const tms
                                .n_in = (uint32_t)x.stride,
                                .n_out = (uint32_t)y.stride,
                                .accumulate = accumulate};
-    return dev->backend->linear(dev, &params);
+    return tms_run_linear(dev, &params);
 }
 
 static tamis_status normalise(tamis_runner *runner, const tms_weight *w, tms_matrix x, tms_matrix y,
@@ -43,7 +43,7 @@ static tamis_status normalise(tamis_runner *runner, const tms_weight *w, tms_mat
                              .n_rows = n_rows,
                              .dim = runner->model->config.dim,
                              .eps = runner->model->config.norm_eps};
-    return dev->backend->norm(dev, &params);
+    return tms_run_norm(dev, &params);
 }
 
 static tamis_status rotate(tamis_runner *runner, tms_matrix x, uint32_t n_rows, uint32_t n_heads) {
@@ -57,7 +57,7 @@ static tamis_status rotate(tamis_runner *runner, tms_matrix x, uint32_t n_rows, 
                                .pairing = model->config.pairing,
                                .positions = ref_of(runner, TMS_POSITIONS),
                                .table = {model->rotate_table, 0}};
-    return dev->backend->rotate(dev, &params);
+    return tms_run_rotate(dev, &params);
 }
 
 static tamis_status observe(tamis_runner *runner, const tamis_attention_rows *rows,
@@ -125,7 +125,7 @@ static tamis_status feed_forward(tamis_runner *runner, uint32_t layer, uint32_t 
     TMS_TRY(dev, normalise(runner, &w[TMS_FFN_NORM], x, normed, n_rows));
     TMS_TRY(dev, project(runner, &w[TMS_FFN_GATE], NULL, normed, gate, n_rows, false));
     TMS_TRY(dev, project(runner, &w[TMS_FFN_UP], NULL, normed, up, n_rows, false));
-    TMS_TRY(dev, dev->backend->activate(dev, &activate));
+    TMS_TRY(dev, tms_run_activate(dev, &activate));
     TMS_TRY(dev, project(runner, &w[TMS_FFN_DOWN], NULL, gate, x, n_rows, true));
 fail:
     return status;
@@ -146,7 +146,7 @@ static tamis_status head(tamis_runner *runner, uint32_t first_output, uint32_t n
     TMS_TRY(dev, normalise(runner, &weights->output_norm, x, normed, n_outputs));
     TMS_TRY(dev, project(runner, weights->output.mem ? &weights->output : &weights->embed, NULL,
                          normed, logits, n_outputs, false));
-    TMS_TRY(dev, dev->backend->argmax(dev, &argmax));
+    TMS_TRY(dev, tms_run_argmax(dev, &argmax));
 fail:
     return status;
 }
@@ -163,7 +163,7 @@ tamis_status tms_forward_pass(tamis_runner *runner, uint32_t n_rows, uint32_t fi
                              .dim = model->config.dim,
                              .n_vocab = model->info.n_vocab};
     tamis_status status;
-    TMS_TRY(dev, dev->backend->embed(dev, &embed));
+    TMS_TRY(dev, tms_run_embed(dev, &embed));
     for (uint32_t layer = 0; layer < model->config.n_layers && status == TAMIS_OK; ++layer) {
         status = attention(runner, layer, n_rows, error);
         if (status == TAMIS_OK) status = feed_forward(runner, layer, n_rows, error);

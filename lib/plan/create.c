@@ -136,7 +136,7 @@ static uint64_t mass_scratch_bytes(const tamis_plan *plan) {
     tms_sparse_attend listed = tms_plan_attend_listed(plan, 0);
     listed.score.batch.n_rows = plan->params.max_selected_rows;
     tms_page_mass mass = tms_plan_page_mass(plan, &listed);
-    return plan->dev->backend->page_mass_scratch(plan->dev, &mass);
+    return tms_page_mass_scratch(plan->dev, &mass);
 }
 
 /* Scratch of the select that lists pages: where lanes stay at their length, one of the wide forms.
@@ -146,7 +146,7 @@ static uint64_t list_scratch_bytes(const tamis_plan *plan) {
     tms_select select = tms_plan_attend_listed(plan, 0).select;
     select.batch.n_rows = plan->params.max_selected_rows;
     select.batch.max_visible = plan->params.max_context;
-    return plan->dev->backend->select_scratch(plan->dev, &select);
+    return tms_select_scratch(plan->dev, &select);
 }
 
 /* Scratch of the largest attend: decode rows or prefill tiles, over all pages; of page_mass and of
@@ -160,7 +160,7 @@ static uint64_t scratch_bytes(const tamis_plan *plan) {
     attend.batch.max_visible = plan->params.max_context;
     for (uint32_t rows = 1; rows <= TMS_TILE_ROWS; rows *= TMS_TILE_ROWS) {
         attend.batch.max_tile_rows = rows;
-        uint64_t bytes = plan->dev->backend->attend_scratch(plan->dev, &attend);
+        uint64_t bytes = tms_attend_scratch(plan->dev, &attend);
         most = bytes > most ? bytes : most;
     }
     return most;
@@ -200,12 +200,12 @@ static tamis_status warm_writes(tamis_plan *plan, tamis_error *error) {
     write.k_stride = write.v_stride =
         (uint64_t)plan->cache->params.n_kv_heads * plan->cache->params.head_dim;
     write.dtype = TAMIS_F32;
-    TMS_TRY(dev, dev->backend->write_rows(dev, &write));
+    TMS_TRY(dev, tms_run_write_rows(dev, &write));
     write.dtype = plan->cache->params.dtype;
-    TMS_TRY(dev, dev->backend->write_rows(dev, &write));
-    TMS_TRY(dev, dev->backend->bounds(dev, &bounds));
-    TMS_TRY(dev, dev->backend->write_table(dev, &table));
-    TMS_TRY(dev, dev->backend->copy_pages(dev, &copy));
+    TMS_TRY(dev, tms_run_write_rows(dev, &write));
+    TMS_TRY(dev, tms_run_bounds(dev, &bounds));
+    TMS_TRY(dev, tms_run_write_table(dev, &table));
+    TMS_TRY(dev, tms_run_copy_pages(dev, &copy));
 fail:
     return status;
 }
@@ -217,17 +217,17 @@ static tamis_status warm_attends(tamis_plan *plan, tamis_error *error) {
     uint64_t width = (uint64_t)plan->cache->params.n_heads * plan->cache->params.head_dim;
     tms_attend all = tms_plan_attend_all(plan, 0);
     all.q.stride = all.out.stride = width;
-    TMS_TRY(dev, dev->backend->attend(dev, &all));
+    TMS_TRY(dev, tms_run_attend(dev, &all));
     if (!plan->reading.listed) return TAMIS_OK;
     tms_sparse_attend listed = tms_plan_attend_listed(plan, 0);
     listed.score.q.stride = listed.attend.q.stride = listed.attend.out.stride = width;
-    if (tms_plan_fuses(plan, &listed)) TMS_TRY(dev, dev->backend->sparse_attend(dev, &listed));
+    if (tms_plan_fuses(plan, &listed)) TMS_TRY(dev, tms_run_sparse_attend(dev, &listed));
     tms_page_mass mass = tms_plan_page_mass(plan, &listed);
     if (plan->reading.scored == TMS_SCORE_BOUNDS)
-        TMS_TRY(dev, dev->backend->score_pages(dev, &listed.score));
-    if (plan->reading.scored == TMS_SCORE_MASS) TMS_TRY(dev, dev->backend->page_mass(dev, &mass));
-    TMS_TRY(dev, dev->backend->select(dev, &listed.select));
-    TMS_TRY(dev, dev->backend->attend(dev, &listed.attend));
+        TMS_TRY(dev, tms_run_score_pages(dev, &listed.score));
+    if (plan->reading.scored == TMS_SCORE_MASS) TMS_TRY(dev, tms_run_page_mass(dev, &mass));
+    TMS_TRY(dev, tms_run_select(dev, &listed.select));
+    TMS_TRY(dev, tms_run_attend(dev, &listed.attend));
 fail:
     return status;
 }

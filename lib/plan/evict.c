@@ -226,7 +226,7 @@ static tamis_status compact(const evicting *v, const tms_eviction_work *work, co
     uint64_t bytes = (uint64_t)work->n_kv_heads * plan->max_pages * sizeof *to;
     tamis_status status = tms_plan_send(plan, p.to, to, bytes);
     if (status == TAMIS_OK) status = send_full(v, work->layer, to, bounds);
-    return status == TAMIS_OK ? plan->dev->backend->compact(plan->dev, &p) : status;
+    return status == TAMIS_OK ? tms_run_compact(plan->dev, &p) : status;
 }
 
 /* How many of their last slots the layer's lanes keep without a gap: of lanes that keep all, all.
@@ -264,7 +264,7 @@ static tamis_status move(evicting *v, const tms_eviction_work *work, const uint3
                              &v->out->pages_returned);
     tms_history_evicted(v->sequence, v->counts ? listed_tail(v, first, work->n_kv_heads)
                                                : tms_plan_spared(plan));
-    if (bounds.n > 0) status = tms_forward(dev, dev->backend->bounds(dev, &bounds), error);
+    if (bounds.n > 0) status = tms_forward(dev, tms_run_bounds(dev, &bounds), error);
     plan->cache->bounds_missing |= status != TAMIS_OK;
     return status;
 }

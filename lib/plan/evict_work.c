@@ -234,5 +234,5 @@ tamis_status tms_plan_attend_window(tamis_plan *plan, const tms_eviction_work *w
     attend.intervals.mem = attend.positions.mem = NULL;
     tamis_status status = copy_rows(plan, work->layer, row, first, wrap, q.ref);
     if (status == TAMIS_OK) status = copy_rows(plan, work->layer, row, wrap, length, rest);
-    return status == TAMIS_OK ? plan->dev->backend->attend(plan->dev, &attend) : status;
+    return status == TAMIS_OK ? tms_run_attend(plan->dev, &attend) : status;
 }

@@ -53,7 +53,6 @@ static tamis_status take_for_steps(tamis_plan *plan, tamis_error *error) {
 
 /* Scratch of the ops that score and select, at the largest. */
 static uint64_t scratch_bytes(tamis_plan *plan) {
-    const tms_backend *backend = plan->dev->backend;
     tms_eviction_work work = tms_plan_work(plan, 0, 1);
     uint32_t group = work.group;
     tms_attend attend = tms_plan_attend_all(plan, 0);
@@ -72,10 +71,10 @@ static uint64_t scratch_bytes(tamis_plan *plan) {
     attend.batch.max_visible = plan->params.max_context;
     attend.batch.max_tile_rows = TMS_TILE_ROWS;
     attend.max_pages = plan->max_pages;
-    uint64_t bytes[] = {
-        backend->select_scratch(plan->dev, &select),
-        plan->eviction.asked.n_tiles ? backend->value_score_scratch(plan->dev, &value) : 0,
-        plan->eviction.asked.window ? backend->attend_scratch(plan->dev, &attend) : 0};
+    uint64_t bytes[] = {tms_select_scratch(plan->dev, &select),
+                        plan->eviction.asked.n_tiles ? tms_value_score_scratch(plan->dev, &value)
+                                                     : 0,
+                        plan->eviction.asked.window ? tms_attend_scratch(plan->dev, &attend) : 0};
     uint64_t most = 0;
     for (size_t i = 0; i < sizeof bytes / sizeof *bytes; i++)
         if (bytes[i] > most) most = bytes[i];
@@ -162,7 +161,7 @@ static tamis_status warm_steps(tamis_plan *plan, tamis_error *error) {
         plan->step.max_tile_rows = 1;
         if (plan->eviction.asked.in_place) TMS_TRY(dev, tms_plan_make_slots(plan, 0));
         TMS_TRY(dev, tms_plan_listen(plan, false, &heard));
-        TMS_TRY(dev, dev->backend->attend(dev, &heard));
+        TMS_TRY(dev, tms_run_attend(dev, &heard));
         TMS_TRY(dev, tms_plan_feed(plan, 0, &heard));
     }
     if (plan->eviction.asked.rotation) TMS_TRY(dev, tms_plan_attend_reindexed(plan, 0, &attend));
@@ -180,7 +179,7 @@ static tamis_status warm_score(tamis_plan *plan, tms_eviction_work *work) {
     const tms_eviction_entry *entry = tms_eviction_find(plan->params.eviction.kind);
     *work = tms_plan_work(plan, 0, 0);
     tamis_status status = entry->score(work);
-    return status == TAMIS_OK ? plan->dev->backend->select(plan->dev, &work->select) : status;
+    return status == TAMIS_OK ? tms_run_select(plan->dev, &work->select) : status;
 }
 
 static tamis_status warm_evicting(tamis_plan *plan, tamis_error *error) {
@@ -202,7 +201,7 @@ static tamis_status warm_evicting(tamis_plan *plan, tamis_error *error) {
                            .granularity = work.select.granularity,
                            .to = tms_plan_to_table(plan),
                            .to_stride = plan->max_pages};
-    TMS_TRY(dev, dev->backend->compact(dev, &compact));
+    TMS_TRY(dev, tms_run_compact(dev, &compact));
     TMS_TRY(dev, dev->backend->wait(dev));
 fail:
     return status;

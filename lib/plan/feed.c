@@ -91,14 +91,14 @@ tamis_status tms_plan_make_slots(tamis_plan *plan, uint32_t layer) {
                            .recent = plan->eviction.asked.recent,
                            .lifetime = plan->params.eviction.options & TAMIS_EVICT_LIFETIME};
     if (!plan->eviction.asked.feed) replace.planes.scores.mem = NULL;
-    return plan->dev->backend->replace(plan->dev, &replace);
+    return tms_run_replace(plan->dev, &replace);
 }
 
 tamis_status tms_plan_rebound(tamis_plan *plan, uint32_t layer) {
     tms_bounds bounds = tms_cache_bounds(plan->cache, layer);
     bounds.n = plan->step.n_rows * plan->cache->params.n_kv_heads;
     bounds.pages = (tms_ref){plan->eviction.changed, 0};
-    return plan->dev->backend->bounds(plan->dev, &bounds);
+    return tms_run_bounds(plan->dev, &bounds);
 }
 
 tamis_status tms_plan_listen(tamis_plan *plan, bool listed, tms_attend *attend) {
@@ -139,7 +139,7 @@ static tamis_status add_weights(tamis_plan *plan, uint32_t layer, const tms_atte
     observe.group = TMS_GROUP_SUM;
     observe.accumulate = true;
     observe.values.ref = tms_cache_planes(plan->cache, layer).scores;
-    return plan->dev->backend->observe(plan->dev, &observe);
+    return tms_run_observe(plan->dev, &observe);
 }
 
 /* The mean of all heads of the layer, alike in all of its lanes. */
@@ -158,8 +158,8 @@ static tamis_status put_weights(tamis_plan *plan, uint32_t layer, const tms_atte
     mean.batch.n_rows = observe.n_items;
     mean.batch.row_seq = tms_step_table(plan, step->at.item_seq);
     mean.batch.visible = tms_step_table(plan, step->at.item_visible + entry);
-    tamis_status status = plan->dev->backend->observe(plan->dev, &observe);
-    return status == TAMIS_OK ? plan->dev->backend->fuse(plan->dev, &mean) : status;
+    tamis_status status = tms_run_observe(plan->dev, &observe);
+    return status == TAMIS_OK ? tms_run_fuse(plan->dev, &mean) : status;
 }
 
 /* The layer's last queries into its ring. */
@@ -172,7 +172,7 @@ static tamis_status keep_queries(tamis_plan *plan, uint32_t layer, const tms_att
         .n_rows = plan->step.n_rows,
         .width = (uint32_t)width,
         .index = tms_step_table(plan, plan->step.at.ring)};
-    return plan->dev->backend->scatter_rows(plan->dev, &scatter);
+    return tms_run_scatter_rows(plan->dev, &scatter);
 }
 
 /* Whether the step's queries are kept: those of decode rows, too, unless a graph may stand for

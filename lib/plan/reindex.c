@@ -24,7 +24,6 @@ static reindex_parts lay_out(const tamis_plan *plan, const tms_attend *attend) {
 
 static tamis_status turn(tamis_plan *plan, const tms_attend *attend, const reindex_parts *parts,
                          tms_ref index, tms_ref delta) {
-    const tms_backend *backend = plan->dev->backend;
     const tms_plan_eviction *e = &plan->eviction;
     const tms_scatter_rows copy = {.x = attend->q,
                                    .y = parts->turned,
@@ -39,8 +38,8 @@ static tamis_status turn(tamis_plan *plan, const tms_attend *attend, const reind
                                .pairing = e->pairing,
                                .positions = delta,
                                .table = {e->rotation, 0}};
-    tamis_status status = backend->scatter_rows(plan->dev, &copy);
-    return status == TAMIS_OK ? backend->rotate(plan->dev, &rotate) : status;
+    tamis_status status = tms_run_scatter_rows(plan->dev, &copy);
+    return status == TAMIS_OK ? tms_run_rotate(plan->dev, &rotate) : status;
 }
 
 /* One of the two attends: what lies in its rows' intervals. */
@@ -52,11 +51,10 @@ static tamis_status attend_part(tamis_plan *plan, uint32_t layer, const tms_atte
     p.lse = parts->lses[part];
     p.intervals = intervals;
     p.positions = tms_cache_planes(plan->cache, layer).positions;
-    return plan->dev->backend->attend(plan->dev, &p);
+    return tms_run_attend(plan->dev, &p);
 }
 
 tamis_status tms_plan_attend_reindexed(tamis_plan *plan, uint32_t layer, const tms_attend *attend) {
-    const tms_backend *backend = plan->dev->backend;
     const reindex_parts parts = lay_out(plan, attend);
     const uint64_t n = attend->batch.n_rows, at = plan->step.at.reindex;
     const tms_ref index = tms_step_table(plan, at), delta = tms_step_table(plan, at + n);
@@ -75,6 +73,6 @@ tamis_status tms_plan_attend_reindexed(tamis_plan *plan, uint32_t layer, const t
     tamis_status status = turn(plan, attend, &parts, index, delta);
     if (status == TAMIS_OK) status = attend_part(plan, layer, attend, &parts, 0, near);
     if (status == TAMIS_OK) status = attend_part(plan, layer, attend, &parts, 1, far);
-    if (status == TAMIS_OK) status = backend->merge(plan->dev, &merge);
-    return status == TAMIS_OK ? backend->scatter_rows(plan->dev, &copy) : status;
+    if (status == TAMIS_OK) status = tms_run_merge(plan->dev, &merge);
+    return status == TAMIS_OK ? tms_run_scatter_rows(plan->dev, &copy) : status;
 }

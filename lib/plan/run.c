@@ -33,8 +33,7 @@ tamis_status tms_plan_stop_stage(const tamis_plan *plan, tms_event *from, tamis_
         TMS_TRY((plan)->dev, tms_plan_stop_stage((plan), from_, status, &(plan)->times.stage));    \
     } while (0)
 /* The same for an op. */
-#define RUN(plan, stage, op, params)                                                               \
-    TIME(plan, stage, (plan)->dev->backend->op((plan)->dev, (params)))
+#define RUN(plan, stage, op, params) TIME(plan, stage, tms_run_##op((plan)->dev, (params)))
 
 static tamis_status check_layer(const tamis_plan *plan, uint32_t layer, tamis_error *error) {
     TMS_REQUIRE(plan, TAMIS_E_ARGUMENT, "plan is NULL");
@@ -183,7 +182,7 @@ static tamis_status run_fused(tamis_plan *plan, tms_sparse_attend *p) {
     tamis_status status = tms_plan_start_stage(plan, &from);
     if (status != TAMIS_OK) return status;
     if (from) p->halfway = &halfway;
-    status = dev->backend->sparse_attend(dev, p);
+    status = tms_run_sparse_attend(dev, p);
     p->halfway = NULL;
     if (status == TAMIS_OK && halfway)
         status = dev->backend->event_elapsed(dev, from, halfway, &selected);

@@ -79,7 +79,7 @@ static tamis_status copy_pool(const tamis_plan *plan, const tms_pool *pool, tms_
     for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
         const tms_copy_pages copy = {
             .data = {parts[i].mem, 0}, .bytes = parts[i].bytes, .n = n, .pairs = pairs};
-        if (parts[i].mem) TMS_TRY(dev, dev->backend->copy_pages(dev, &copy));
+        if (parts[i].mem) TMS_TRY(dev, tms_run_copy_pages(dev, &copy));
     }
 fail:
     return status;

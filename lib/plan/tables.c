@@ -83,7 +83,7 @@ static tamis_status send(tamis_plan *plan, uint32_t n, tamis_error *error) {
     tamis_status status = TAMIS_OK;
     TMS_TRY(dev, dev->backend->write(dev, change.entries, plan->entry_host,
                                      2 * (uint64_t)n * sizeof(int32_t)));
-    TMS_TRY(dev, dev->backend->write_table(dev, &change));
+    TMS_TRY(dev, tms_run_write_table(dev, &change));
 fail:
     return status;
 }

@@ -265,7 +265,7 @@ static void make_copies(const model *m) {
         for (uint32_t i = 0; i < 3 && n > 0; i++) {
             copy.data.mem = memories[i];
             copy.bytes = i == 0 ? m->cache->size.page_bytes : PAGE * sizeof(int32_t);
-            assert_int_equal(m->dev->backend->copy_pages(m->dev, &copy), TAMIS_OK);
+            assert_int_equal(tms_run_copy_pages(m->dev, &copy), TAMIS_OK);
         }
     }
 }
@@ -408,7 +408,7 @@ static void move_slots(const model *m, const model_sequence *s, uint32_t layer,
                            .granularity = 1,
                            .to = {m->tables, AT_TO},
                            .to_stride = LIST_PAGES};
-    assert_int_equal(m->dev->backend->compact(m->dev, &compact), TAMIS_OK);
+    assert_int_equal(tms_run_compact(m->dev, &compact), TAMIS_OK);
 }
 
 static void keep_in_model(model_sequence *s, uint32_t layer, const keep_lists *keep) {

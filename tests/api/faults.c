@@ -2,61 +2,9 @@
 /* Devices that fail: at the n-th allocation, in the middle of a step's upload, or for good. */
 #include "lib/cache/cache.h"
 #include "tests/api/fixture.h"
+#include "tests/faulty.h"
 
 #include <string.h>
-
-/* The device's table with one call that fails when its countdown is at 0. */
-static const tms_backend *sound;
-static tms_backend faulty;
-static int countdown;
-static unsigned calls;
-
-static bool fails_now(void) {
-    calls++;
-    return countdown-- == 0;
-}
-
-static tamis_status refuse(tms_device *dev) {
-    return tms_device_fail(dev, TAMIS_E_NO_MEMORY, "refused by the test");
-}
-
-static tamis_status alloc(tms_device *dev, uint64_t bytes, tms_mem **out) {
-    return fails_now() ? refuse(dev) : sound->alloc(dev, bytes, out);
-}
-
-static tamis_status write(tms_device *dev, tms_ref to, const void *from, uint64_t bytes) {
-    return fails_now() ? refuse(dev) : sound->write(dev, to, from, bytes);
-}
-
-static tamis_status flush(tms_device *dev) {
-    return fails_now() ? refuse(dev) : sound->flush(dev);
-}
-
-#define FAULTY(op)                                                                                 \
-    static tamis_status op(tms_device *dev, const tms_##op *p) {                                   \
-        return fails_now() ? refuse(dev) : sound->op(dev, p);                                      \
-    }
-FAULTY(write_table)
-FAULTY(copy_pages)
-FAULTY(write_rows)
-FAULTY(bounds)
-FAULTY(score_pages)
-FAULTY(select)
-FAULTY(attend)
-FAULTY(sparse_attend)
-#undef FAULTY
-
-static void make_faulty(tms_device *dev, int sound_calls) {
-    faulty = *dev->backend;
-    sound = dev->backend;
-    countdown = sound_calls;
-    calls = 0;
-    dev->backend = &faulty;
-}
-
-static void make_sound(tms_device *dev) {
-    dev->backend = sound;
-}
 
 static void test_allocations(void **state) {
     (void)state;
@@ -71,40 +19,37 @@ static void test_allocations(void **state) {
     tms_device *dev = w.context->dev;
     shape.planes = TAMIS_PLANE_POSITIONS | TAMIS_PLANE_SCORES;
     for (int n = 0; n < 4; n++) { /* data, bounds and two planes of the one pool */
-        make_faulty(dev, n);
-        faulty.alloc = alloc;
-        FAILS(tamis_cache_create(w.context, &shape, &cache, &test_error), TAMIS_E_NO_MEMORY,
-              "test");
+        faulty_begin_one(dev, FAULTY_alloc, n);
+        FAILS(tamis_cache_create(w.context, &shape, &cache, &test_error), FAULTY_STATUS,
+              FAULTY_TEXT);
         assert_null(cache);
-        make_sound(dev);
+        faulty_pause(dev);
     }
-    make_faulty(dev, 1000);
-    faulty.alloc = alloc;
+    faulty_begin_one(dev, FAULTY_alloc, -1);
     OK(tamis_plan_create(w.cache, &plan, &made, &test_error));
-    make_sound(dev);
-    unsigned allocations = calls;
+    faulty_pause(dev);
+    const int allocations = faulty_calls();
     assert_true(allocations >= 5);
     tamis_plan_destroy(&made);
-    for (unsigned n = 0; n < allocations; n++) {
-        make_faulty(dev, (int)n);
-        faulty.alloc = alloc;
-        FAILS(tamis_plan_create(w.cache, &plan, &made, &test_error), TAMIS_E_NO_MEMORY, "test");
+    for (int n = 0; n < allocations; n++) {
+        faulty_begin_one(dev, FAULTY_alloc, n);
+        FAILS(tamis_plan_create(w.cache, &plan, &made, &test_error), FAULTY_STATUS, FAULTY_TEXT);
         assert_null(made);
-        make_sound(dev);
+        faulty_pause(dev);
     }
     test_close(&w);
 }
 
 /* A begin whose upload fails leaves lengths, pages and sharing as they were; the next one works. */
 static void begin_fails(test_world *w, const tamis_sequence *ids, const uint64_t *tokens,
-                        int sound_calls) {
+                        faulty_call call, int sound_calls) {
     tms_device *dev = w->context->dev;
     tamis_step step = {.sequences = ids, .count = 2};
     tamis_cache_stats before = test_stats(w);
     tamis_sequence_stats one;
-    countdown = sound_calls;
-    FAILS(tamis_plan_step_begin(w->plan, &step, &test_error), TAMIS_E_NO_MEMORY, "test");
-    make_sound(dev);
+    faulty_begin_one(dev, call, sound_calls);
+    FAILS(tamis_plan_step_begin(w->plan, &step, &test_error), FAULTY_STATUS, FAULTY_TEXT);
+    faulty_pause(dev);
     test_unchanged(w, &before);
     for (uint32_t i = 0; i < 2; i++) {
         OK(tamis_cache_get_sequence_stats(w->cache, ids[i], &one, NULL));
@@ -165,10 +110,15 @@ static void test_page_lists(void **state) {
 
 static void test_uploads(void **state) {
     (void)state;
+    static const struct {
+        faulty_call call;
+        int sound_calls;
+    } cases[] = {
+        {FAULTY_write, 0}, {FAULTY_write, 1}, {FAULTY_write_table, 0}, {FAULTY_copy_pages, 0}};
     uint64_t tokens[16];
     for (uint32_t i = 0; i < 16; i++)
         tokens[i] = 10 + i;
-    for (int kind = 0; kind < 4; kind++) {
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         test_world w;
         tamis_cache_params shape = test_shape();
         tamis_plan_params plan = {.max_sequences = 2, .max_context = 128, .max_rows = 16};
@@ -177,27 +127,9 @@ static void test_uploads(void **state) {
         OK(tamis_cache_add(w.cache, &ids[0], &test_error));
         OK(test_append(&w, ids[0], tokens, 12));
         OK(tamis_cache_fork(w.cache, ids[0], &ids[1], &test_error));
-        make_faulty(w.context->dev, 0);
-        faulty.write = kind < 2 ? write : faulty.write;
-        faulty.write_table = kind == 2 ? write_table : faulty.write_table;
-        faulty.copy_pages = kind == 3 ? copy_pages : faulty.copy_pages;
-        begin_fails(&w, ids, tokens, kind == 1 ? 1 : 0);
+        begin_fails(&w, ids, tokens, cases[i].call, cases[i].sound_calls);
         test_close(&w);
     }
-}
-
-/* Every call of a step can fail. */
-static void make_step_faulty(tms_device *dev) {
-    make_faulty(dev, -1);
-    faulty.flush = flush;
-    faulty.write = write;
-    faulty.write_table = write_table;
-    faulty.write_rows = write_rows;
-    faulty.bounds = bounds;
-    faulty.score_pages = score_pages;
-    faulty.select = select;
-    faulty.attend = attend;
-    if (sound->sparse_attend) faulty.sparse_attend = sparse_attend;
 }
 
 /* A decode step of two sequences with the rows that lie in the world's buffers, up to its first
@@ -241,19 +173,18 @@ static bool step_fails_at(test_world *w, int n, float *wanted) {
     }
     OK(tamis_buffer_write(w->q, 0, w->host, ROWS_BYTES, NULL));
     tamis_cache_stats before = test_stats(w);
-    make_step_faulty(dev);
-    countdown = n;
+    faulty_begin(dev, n, FAULTY_BEFORE);
     test_error = (tamis_error){0};
     tamis_status status = decode(w, ids, &begun);
-    bool failed = countdown < 0 && n >= 0;
+    const bool failed = faulty_failed() != FAULTY_COUNT;
     if (failed) {
-        test_fails(status, TAMIS_E_NO_MEMORY, "test", "decode", __FILE__, __LINE__);
+        test_fails(status, FAULTY_STATUS, FAULTY_TEXT, "decode", __FILE__, __LINE__);
         if (begun) OK(tamis_plan_step_cancel(w->plan, &test_error));
         test_unchanged(w, &before);
         expect_lengths(w, ids, 47, 48);
         status = decode(w, ids, &begun);
     }
-    make_sound(dev);
+    faulty_pause(dev);
     test_ok(status, "decode", __FILE__, __LINE__);
     expect_lengths(w, ids, 48, 49);
     OK(tamis_buffer_read(w->out, 0, n < 0 ? wanted : got, ROWS_BYTES, NULL));
@@ -277,8 +208,8 @@ static void test_mid_step(void **state) {
     test_open(&w, &shape, &plan);
     while (!step_fails_at(&w, n, wanted))
         n++;
-    assert_in_range(n, 9,
-                    64); /* tables; write, bounds and the ways to attend of two layers; flush */
+    /* Tables; write, bounds and the ways to attend of two layers; flush. */
+    assert_in_range(n, 9, 64);
     test_close(&w);
 }
 

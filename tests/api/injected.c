@@ -151,11 +151,16 @@ static void run_case(const scenario_case *c) {
 
 /* What no plan calls: a model's ops, graphs, and what only callers and benches ask for. */
 static bool is_of_plans(faulty_call call) {
-    static const faulty_call others[] = {
-        FAULTY_event_wait, FAULTY_capture_begin,  FAULTY_capture_end,   FAULTY_graph_launch,
-        FAULTY_wait,       FAULTY_read_bandwidth, FAULTY_sparse_attend, FAULTY_key_score,
-        FAULTY_linear,     FAULTY_norm,           FAULTY_activate,      FAULTY_embed,
-        FAULTY_argmax};
+#define NUMBER(with, op) FAULTY_##op,
+    static const faulty_call others[] = {TMS_MODEL_OPS(NUMBER, ) FAULTY_key_score,
+                                         FAULTY_sparse_attend,
+                                         FAULTY_event_wait,
+                                         FAULTY_capture_begin,
+                                         FAULTY_capture_end,
+                                         FAULTY_graph_launch,
+                                         FAULTY_wait,
+                                         FAULTY_read_bandwidth};
+#undef NUMBER
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
         if (others[i] == call) return false;
     return true;

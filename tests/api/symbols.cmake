@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
-# The shared library LIBRARY exports what the headers in HEADERS declare, and nothing else; and it asks
-# the environment by secure_getenv alone.
+# The shared library LIBRARY exports what the headers in HEADERS declare, and nothing else; it asks the
+# environment by secure_getenv alone; and it links no library of matrix products and no driver, which
+# are opened at run time.
 cmake_minimum_required(VERSION 3.25)
 execute_process(COMMAND ${NM} -D --defined-only ${LIBRARY} OUTPUT_VARIABLE listing
                 COMMAND_ERROR_IS_FATAL ANY)
@@ -39,6 +40,10 @@ execute_process(COMMAND ${NM} -D --undefined-only ${LIBRARY} OUTPUT_VARIABLE nee
                 COMMAND_ERROR_IS_FATAL ANY)
 if(NOT needed MATCHES "U secure_getenv[@\n]" OR needed MATCHES "U getenv[@\n]")
     message(SEND_ERROR "the environment is asked by another function than secure_getenv")
+endif()
+execute_process(COMMAND ${READELF} -d ${LIBRARY} OUTPUT_VARIABLE dynamic COMMAND_ERROR_IS_FATAL ANY)
+if(NOT dynamic MATCHES "NEEDED.*libc\\.so" OR dynamic MATCHES "NEEDED[^\n]*(blas|cuda|cudart)")
+    message(SEND_ERROR "linked, or no list of what is:\n${dynamic}")
 endif()
 list(LENGTH declared n)
 message("${n} functions declared and exported")

@@ -367,8 +367,8 @@ static tamis_status launch_with(check_side *side, check_rows rows, bool lists) {
         for (uint64_t i = 0; i < (uint64_t)rows.count * data->lanes.n_kv_heads; i++)
             if ((uint32_t)counts[i] > p.max_pages) p.max_pages = (uint32_t)counts[i];
     }
-    p.scratch = check_scratch(side, side->dev->backend->attend_scratch(side->dev, &p));
-    return side->dev->backend->attend(side->dev, &p);
+    p.scratch = check_scratch(side, tms_attend_scratch(side->dev, &p));
+    return tms_run_attend(side->dev, &p);
 }
 
 static tamis_status launch(check_side *side, check_rows rows) {

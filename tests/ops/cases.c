@@ -96,15 +96,8 @@ static const key_info keys[KEY_COUNT] = {
     [KEY_WEIGHT] = {NULL, weight_words},
 };
 
-const check_op *const check_ops[] = {
-    &check_op_write_rows,   &check_op_read_rows,     &check_op_copy_pages,  &check_op_write_table,
-    &check_op_bounds,       &check_op_rotate,        &check_op_score_pages, &check_op_page_mass,
-    &check_op_select,       &check_op_select_wide,   &check_op_attend,      &check_op_merge,
-    &check_op_linear,       &check_op_norm,          &check_op_activate,    &check_op_embed,
-    &check_op_argmax,       &check_op_sparse_attend, &check_op_compact,     &check_op_replace,
-    &check_op_scatter_rows, &check_op_pool_values,   &check_op_value_score, &check_op_value_norm,
-    &check_op_key_score,    &check_op_observe,       &check_op_fuse,        NULL,
-};
+#define ENTER(with, op) &check_op_##op,
+const check_op *const check_ops[] = {TMS_OPS(ENTER, ) & check_op_select_wide, NULL};
 
 static bool knows(const check_op *op, check_key key) {
     for (const check_default *d = op->defaults; d->key != KEY_COUNT; d++)

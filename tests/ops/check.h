@@ -344,14 +344,10 @@ struct check_op {
     uint64_t (*bytes)(const check_data *data); /* moved by a launch, from the contract */
 };
 
-extern const check_op check_op_observe, check_op_fuse;
-extern const check_op check_op_write_rows, check_op_read_rows, check_op_copy_pages,
-    check_op_write_table, check_op_bounds, check_op_rotate, check_op_score_pages,
-    check_op_page_mass, check_op_select, check_op_select_wide, check_op_attend,
-    check_op_sparse_attend, check_op_merge, check_op_linear, check_op_norm, check_op_activate,
-    check_op_embed, check_op_argmax, check_op_pool_values, check_op_value_score,
-    check_op_value_norm, check_op_key_score, check_op_compact, check_op_replace,
-    check_op_scatter_rows;
+/* check_op_<op>, one for each op of the contract. */
+#define CHECK_DECLARE(with, op) extern const check_op check_op_##op;
+TMS_OPS(CHECK_DECLARE, )
+extern const check_op check_op_select_wide; /* of select, what `wide` adds */
 extern const check_op *const check_ops[]; /* ended by NULL */
 
 /* What several stems need of another's meaning. */

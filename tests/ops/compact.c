@@ -167,7 +167,7 @@ static tamis_status launch(check_side *side, check_rows rows) {
         .to = check_ref(side, BUF_TO, lanes * to_stride(data)),
         .to_stride = to_stride(data),
     };
-    return side->dev->backend->compact(side->dev, &p);
+    return tms_run_compact(side->dev, &p);
 }
 
 /* Of full entries: what a partial one lacks is not counted. */

@@ -2,7 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Fails when an op of the contract lacks a form: its check in tests/ops/<stem>.c, its meaning in
 # host/reference/<stem>.c, its kernels in cl_kernels/<stem>.cl and cuda_kernels/<stem>.cu, its line
-# in host/ops.h. An optional op may have no reference and no base kernel, but some kernel.
+# in host/ops.h. An optional op may have no reference and no base kernel, but some kernel. And when
+# an op is called past tms_run_<op>, or a backend checks the contract's rules once more.
 # usage: forms.sh <root of the tree>
 set -u
 cd "$1" || exit 2
@@ -13,10 +14,17 @@ miss() {
     missing=$((missing + 1))
 }
 
-# "name" or "name optional" of every op in the table of the contract.
+# "name" or "name optional" of every op in the list of the contract.
 ops() {
-    sed -n 's,^ *tamis_status (\*\([a-z_]*\))(tms_device \*dev\, const tms_\1 \*p);\(.*\),\1\2,p' \
-        host/backend.h | sed 's,/\*.*optional.*\*/,optional,'
+    list REQUIRED
+    list MODEL
+    list OPTIONAL | sed 's/$/ optional/'
+}
+
+# list <which>: the names in the list TMS_<which>_OPS.
+list() {
+    sed -n "/^#define TMS_$1_OPS(/{:more /\\\\\$/{N;b more};p}" host/ops.h |
+        grep -o 'X(with, [a-z_]*)' | sed '/X(with, with)/d; s/X(with, \([a-z_]*\))/\1/'
 }
 
 count=0
@@ -28,6 +36,8 @@ while read -r op optional; do
         continue
     fi
     stem=$(basename "$file" .c)
+    past=$(grep -rnE "backend(->|\.)$op\(" lib tests tools --include=*.c --include=*.h)
+    [ -n "$past" ] && miss "$op" "called past tms_run_$op: $past"
     grep -q "^/\* $op: " host/ops.h || miss "$op" "no contract '$op: ...' in host/ops.h"
     [ -f "host/opencl/$stem.c" ] || miss "$op" "no host/opencl/$stem.c"
     [ -f "host/cuda/$stem.c" ] || miss "$op" "no host/cuda/$stem.c"
@@ -46,6 +56,10 @@ done <<LIST
 $(ops)
 LIST
 
+for file in $(grep -l 'host/checks.h"' host/*/*.[ch]); do
+    miss rules "$file includes host/checks.h: tms_run_<op> has checked them"
+done
+
 # Every kernel file belongs to a stem, or to what drives a device (probe).
 for file in cl_kernels/*.cl cuda_kernels/*.cu; do
     stem=$(basename "${file%.*}")
@@ -56,7 +70,7 @@ for file in cl_kernels/*.cl cuda_kernels/*.cu; do
 done
 
 if [ "$count" -lt 10 ]; then
-    echo "only $count ops found in host/backend.h: has its table changed its shape?"
+    echo "only $count ops found in host/ops.h: has its list changed its shape?"
     exit 1
 fi
 echo "$count ops, $missing forms missing"

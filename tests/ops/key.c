@@ -67,8 +67,8 @@ static tamis_status launch(check_side *side, check_rows rows) {
         .out = check_ref(side, BUF_Y, owner * stride_of(data)),
         .out_stride = stride_of(data),
     };
-    p.scratch = check_scratch(side, side->dev->backend->key_score_scratch(side->dev, &p));
-    return side->dev->backend->key_score(side->dev, &p);
+    p.scratch = check_scratch(side, tms_key_score_scratch(side->dev, &p));
+    return tms_run_key_score(side->dev, &p);
 }
 
 /* ---- Direct formulas ------------------------------------------------------------------------- */

@@ -3,8 +3,7 @@
 #include "check.h"
 
 #ifdef TAMIS_HAVE_OPENCL
-#define CL_TARGET_OPENCL_VERSION 120
-#include <clblast_c.h>
+#include "host/opencl/clblast.h"
 #endif
 #include <fnmatch.h>
 #include <stdio.h>
@@ -233,7 +232,7 @@ int main(int argc, char **argv) {
         puts(args.cases.items[i].text);
     if (!status && !args.print) status = run(&args);
 #ifdef TAMIS_HAVE_OPENCL
-    CLBlastClearCache(); /* else its contexts last until exit, when oclgrind frees none */
+    tms_clblast_clear(); /* else its contexts last until exit, when oclgrind frees none */
 #endif
     free(args.cases.items);
     return status;

@@ -121,8 +121,8 @@ static tamis_status launch(check_side *side, check_rows rows) {
         .scale = check_attend_scale(data),
         .soft_cap = check_attend_cap(data),
     };
-    p.scratch = check_scratch(side, side->dev->backend->page_mass_scratch(side->dev, &p));
-    return side->dev->backend->page_mass(side->dev, &p);
+    p.scratch = check_scratch(side, tms_page_mass_scratch(side->dev, &p));
+    return tms_run_page_mass(side->dev, &p);
 }
 
 static uint64_t bytes(const check_data *data) {

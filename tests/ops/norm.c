@@ -59,7 +59,7 @@ static tamis_status launch(check_side *side, check_rows rows) {
         .dim = check_get(side->data, KEY_D),
         .eps = EPS,
     };
-    return side->dev->backend->norm(side->dev, &p);
+    return tms_run_norm(side->dev, &p);
 }
 
 static const char *reject(const check_case *c) {

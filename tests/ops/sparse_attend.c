@@ -58,22 +58,18 @@ static tms_sparse_attend params(check_side *side, check_rows rows) {
                    .scale = check_attend_scale(data),
                    .soft_cap = check_attend_cap(data)},
     };
-    p.attend.scratch =
-        check_scratch(side, side->dev->backend->attend_scratch(side->dev, &p.attend));
+    p.attend.scratch = check_scratch(side, tms_attend_scratch(side->dev, &p.attend));
     return p;
 }
 
 static tamis_status launch(check_side *side, check_rows rows) {
     const tms_sparse_attend p = params(side, rows);
-    return side->dev->backend->sparse_attend(side->dev, &p);
+    return tms_run_sparse_attend(side->dev, &p);
 }
 
 static const char *refusal(check_side *side) {
-    const tms_backend *backend = side->dev->backend;
-    if (!backend->sparse_attend) return "the backend does not fuse";
-    if (!backend->sparse_attend_refusal) return NULL;
     const tms_sparse_attend p = params(side, (check_rows){0, side->data->lanes.n_rows});
-    return backend->sparse_attend_refusal(side->dev, &p);
+    return tms_sparse_attend_refusal(side->dev, &p);
 }
 
 /* Scores and lists may be used as the fused launch likes beyond what it promises. */
@@ -156,13 +152,12 @@ static bool same_lists(check_side *side, const check_side *unfused, const float 
 
 /* score_pages and select as two launches on the same device. */
 static bool run_unfused(check_side *unfused) {
-    const tms_backend *backend = unfused->dev->backend;
     const check_rows rows = {0, unfused->data->lanes.n_rows};
     const tms_sparse_attend p = params(unfused, rows);
     const tms_form form = unfused->dev->form;
     unfused->dev->form = TMS_FORM_AUTO;
-    const bool ok = backend->score_pages(unfused->dev, &p.score) == TAMIS_OK &&
-                    backend->select(unfused->dev, &p.select) == TAMIS_OK;
+    const bool ok = tms_run_score_pages(unfused->dev, &p.score) == TAMIS_OK &&
+                    tms_run_select(unfused->dev, &p.select) == TAMIS_OK;
     unfused->dev->form = form;
     if (!ok) snprintf(unfused->why, sizeof unfused->why, "%s", unfused->dev->error.text);
     return ok && check_side_read(unfused);
@@ -197,11 +192,10 @@ static bool judge(check_side *side, char *why, size_t why_size) {
 /* The three ops, launched one by one: whether a batch is large enough to be fused does not show in
  * its results. */
 static tamis_status again(check_side *side) {
-    const tms_backend *backend = side->dev->backend;
     const tms_sparse_attend p = params(side, (check_rows){0, side->data->lanes.n_rows});
-    tamis_status status = backend->score_pages(side->dev, &p.score);
-    if (status == TAMIS_OK) status = backend->select(side->dev, &p.select);
-    return status == TAMIS_OK ? backend->attend(side->dev, &p.attend) : status;
+    tamis_status status = tms_run_score_pages(side->dev, &p.score);
+    if (status == TAMIS_OK) status = tms_run_select(side->dev, &p.select);
+    return status == TAMIS_OK ? tms_run_attend(side->dev, &p.attend) : status;
 }
 
 /* Bounds of every full page, then K and V of the chosen ones. */

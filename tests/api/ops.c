@@ -1,0 +1,225 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Calling an op: a late error first, then the contract's rules, then the device's own function; the
+ * answer to a broken rule is the same on every device. */
+#include "host/checks.h"
+#include "lib/core/core.h"
+#include "tests/api/fixture.h"
+#include "tests/faulty.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define NAME(with, op) #op,
+static const char *const names[] = {TMS_OPS(NAME, )};
+enum { N_OPS = sizeof names / sizeof *names };
+
+/* Each op with params of zeros: through the call, and its rules alone. */
+#define RUN_ZEROS(with, op)                                                                        \
+    static tamis_status run_##op(tms_device *dev) {                                                \
+        const tms_##op p = {0};                                                                    \
+        return tms_run_##op(dev, &p);                                                              \
+    }
+TMS_OPS(RUN_ZEROS, )
+#define CHECK_ZEROS(with, op)                                                                      \
+    static tamis_status check_##op(tms_device *dev) {                                              \
+        const tms_##op p = {0};                                                                    \
+        return tms_check_##op(dev, &p);                                                            \
+    }
+TMS_OPS(CHECK_ZEROS, )
+#define RUN_ENTRY(with, op)   run_##op,
+#define CHECK_ENTRY(with, op) check_##op,
+static tamis_status (*const runs[N_OPS])(tms_device *) = {TMS_OPS(RUN_ENTRY, )};
+static tamis_status (*const checks[N_OPS])(tms_device *) = {TMS_OPS(CHECK_ENTRY, )};
+
+static tms_device *open_device(tamis_context **context) {
+    const tamis_context_params params = {.device = test_device};
+    OK(tamis_context_create(&params, context, &test_error));
+    return (*context)->dev;
+}
+
+/* What breaks a rule does not reach the device, whatever form is forced; what breaks none does. */
+static void test_rules_come_before_the_device(void **state) {
+    (void)state;
+    tamis_context *context = NULL;
+    tms_device *dev = open_device(&context);
+    uint32_t broken = 0;
+    for (uint32_t i = 0; i < N_OPS; i++) {
+        dev->error = (tamis_error){0};
+        const tamis_status rule = checks[i](dev);
+        const tamis_error wanted = dev->error;
+        dev->error = (tamis_error){0};
+        dev->form = rule == TAMIS_OK ? TMS_FORM_AUTO : TMS_FORM_CPU;
+        faulty_begin(dev, -1, FAULTY_BEFORE);
+        const tamis_status status = runs[i](dev);
+        faulty_pause(dev);
+        broken += rule != TAMIS_OK;
+        if (status != rule || faulty_calls() != (rule == TAMIS_OK) ||
+            (rule != TAMIS_OK && strcmp(dev->error.text, wanted.text) != 0))
+            fail_msg("%s: %s \"%s\" after %d calls; its rules say %s \"%s\"", names[i],
+                     tamis_status_name(status), dev->error.text, faulty_calls(),
+                     tamis_status_name(rule), wanted.text);
+    }
+    assert_true(broken > 20 && broken < N_OPS);
+    dev->form = TMS_FORM_AUTO;
+    tamis_context_destroy(&context);
+}
+
+/* An error that arrived late is the answer of every op, whether its rules are kept or not. */
+static void test_late_errors_come_first(void **state) {
+    (void)state;
+    tamis_context *context = NULL;
+    tms_device *dev = open_device(&context);
+    dev->sticky = tms_device_fail(dev, TAMIS_E_DEVICE, "the device fell over");
+    for (uint32_t i = 0; i < N_OPS; i++) {
+        faulty_begin(dev, -1, FAULTY_BEFORE);
+        const tamis_status status = runs[i](dev);
+        faulty_pause(dev);
+        if (status != TAMIS_E_DEVICE || faulty_calls() != 0 ||
+            strcmp(dev->error.text, "the device fell over") != 0)
+            fail_msg("%s: %s \"%s\" after %d calls", names[i], tamis_status_name(status),
+                     dev->error.text, faulty_calls());
+    }
+    tamis_context_destroy(&context);
+}
+
+/* BREAKS(op, status, part of the text, the params). */
+#define BREAKS(op, code, text, ...)                                                                \
+    do {                                                                                           \
+        const tms_##op p_ = {__VA_ARGS__};                                                         \
+        dev->error = (tamis_error){0};                                                             \
+        const tamis_status status_ = tms_run_##op(dev, &p_);                                       \
+        test_error = dev->error;                                                                   \
+        test_fails(status_, code, text, #op, __FILE__, __LINE__);                                  \
+    } while (0)
+
+static void test_rules_name_the_value(void **state) {
+    (void)state;
+    tamis_context *context = NULL;
+    tms_device *dev = open_device(&context);
+    tms_mem *mem = NULL;
+    assert_int_equal(dev->backend->alloc(dev, 1024, &mem), TAMIS_OK);
+    const tms_ref at = {mem, 0};
+    const tms_kv kv = {.page_size = 8, .head_dim = 64, .slot_stride = 64};
+    const tms_batch heads = {.n_heads = 2, .n_kv_heads = 2};
+    BREAKS(read_rows, TAMIS_E_UNSUPPORTED, "head dim 72", .kv = {.page_size = 8, .head_dim = 72});
+    BREAKS(read_rows, TAMIS_E_ARGUMENT, "read_rows: table is absent", .kv = kv, .n = 1);
+    BREAKS(copy_pages, TAMIS_E_ARGUMENT, "blocks of 24 bytes", .bytes = 24);
+    BREAKS(write_table, TAMIS_E_ARGUMENT, "write_table: entries is absent", .data = at, .n = 1);
+    BREAKS(rotate, TAMIS_E_ARGUMENT, "rotate: 66 channels of a head of 64", .n_rot = 66,
+           .head_dim = 64);
+    BREAKS(rotate, TAMIS_E_ARGUMENT, "rotate: 258 channels", .n_rot = 258, .head_dim = 512);
+    BREAKS(rotate, TAMIS_E_ARGUMENT, "rotate: x: rows of 128 elements at a stride of 64",
+           .x = {at, 64}, .n_rot = 64, .head_dim = 64, .n_heads = 2, .n_rows = 2);
+    BREAKS(score_pages, TAMIS_E_ARGUMENT, "score_pages: a stride of 0 scores for lanes of 2 full",
+           .kv = kv,
+           .batch = {.n_heads = 2,
+                     .n_kv_heads = 2,
+                     .n_rows = 1,
+                     .n_tiles = 1,
+                     .max_tile_rows = 1,
+                     .tiles = at,
+                     .row_seq = at,
+                     .visible = at,
+                     .table = at,
+                     .max_visible = 16});
+    BREAKS(select, TAMIS_E_ARGUMENT, "a granularity of 0 slots", .batch = heads);
+    BREAKS(merge, TAMIS_E_ARGUMENT, "merge: outs is absent", .n_parts = 1, .n = 1, .dim = 1,
+           .out = at);
+    BREAKS(scatter_rows, TAMIS_E_ARGUMENT, "rows of 4 elements at strides of 4 and 2", .n_rows = 1,
+           .width = 4, .x = {at, 4}, .y = {at, 2});
+    BREAKS(linear, TAMIS_E_ARGUMENT, "linear: 0 inputs, 3 outputs", .n_out = 3);
+    BREAKS(linear, TAMIS_E_UNSUPPORTED, "linear: dtype 9", .n_in = 1, .n_out = 1,
+           .dtype = (tamis_dtype)9);
+    BREAKS(linear, TAMIS_E_ARGUMENT, "linear: y: rows of 8 elements at a stride of 4", .n_in = 4,
+           .n_out = 8, .n_rows = 2, .x = {at, 4}, .y = {at, 4}, .w = at);
+    BREAKS(norm, TAMIS_E_ARGUMENT, "norm: dim 0", .n_rows = 1);
+    BREAKS(norm, TAMIS_E_ARGUMENT, "norm: w is absent", .dim = 4, .n_rows = 1, .x = {at, 4},
+           .y = {at, 4});
+    BREAKS(activate, TAMIS_E_ARGUMENT, "activate: up is absent", .dim = 4, .n_rows = 1,
+           .gate = {at, 4});
+    BREAKS(embed, TAMIS_E_UNSUPPORTED, "embed: dtype 7", .dtype = (tamis_dtype)7);
+    BREAKS(argmax, TAMIS_E_ARGUMENT, "argmax: dim 4294967295", .dim = UINT32_MAX);
+    dev->backend->free(dev, mem);
+    tamis_context_destroy(&context);
+}
+
+/* An op that the backend lacks, or that does not take the case, says so. */
+static void test_optional_ops_refuse(void **state) {
+    (void)state;
+    tamis_context *context = NULL;
+    tms_device *dev = open_device(&context);
+    const tms_kv kv = {.page_size = 16, .head_dim = 64, .slot_stride = 64};
+    const tms_batch batch = {.n_heads = 2, .n_kv_heads = 2};
+    const tms_sparse_attend p = {.score = {.kv = kv, .batch = batch},
+                                 .select = {.batch = batch, .granularity = 16},
+                                 .attend = {.kv = kv, .batch = batch}};
+    const char *refusal = tms_sparse_attend_refusal(dev, &p);
+    assert_non_null(refusal);
+    if (!dev->backend->sparse_attend) assert_string_equal(refusal, "the backend has no such op");
+    assert_int_equal(tms_run_sparse_attend(dev, &p), TAMIS_E_UNSUPPORTED);
+    assert_non_null(strstr(dev->error.text, "sparse_attend: "));
+    assert_non_null(strstr(dev->error.text, refusal));
+    tamis_context_destroy(&context);
+}
+
+/* ---- Without a vendor's library --------------------------------------------------------------- */
+
+static uint32_t lines;
+
+static void count_lines(void *user, tamis_log_level level, const char *text) {
+    (void)user;
+    (void)level;
+    lines += strstr(text, "TAMIS_CLBLAST is \"none\"") != NULL;
+}
+
+/* Rows of f32 counters times weights of ones: y[r][j] = Σ_i (r + i). */
+static void multiply(tms_device *dev, tms_mem *mem, uint32_t n_rows, float *y) {
+    enum { N = 16 };
+    const tms_ref w = {mem, 0}, x = {mem, N * N * 4}, out = {mem, 4096};
+    const tms_linear p = {
+        .x = {x, N}, .y = {out, N}, .w = w, .n_rows = n_rows, .n_in = N, .n_out = N};
+    float rows[20 * N];
+    for (uint32_t i = 0; i < 20 * N; i++)
+        rows[i] = (float)(i / N + i % N);
+    assert_int_equal(dev->backend->fill(dev, w, 0x3f800000, N * N * 4), TAMIS_OK);
+    assert_int_equal(dev->backend->write(dev, x, rows, sizeof rows), TAMIS_OK);
+    assert_int_equal(tms_run_linear(dev, &p), TAMIS_OK);
+    assert_int_equal(dev->backend->read(dev, out, y, (uint64_t)n_rows * N * 4), TAMIS_OK);
+}
+
+/* linear takes any number of rows without CLBlast, and the log says once that there is none. */
+static void test_no_clblast(void **state) {
+    (void)state;
+    const tamis_context_params params = {.device = test_device, .log = count_lines};
+    tamis_context *context = NULL;
+    tms_mem *mem = NULL;
+    float y[20 * 16];
+    if (strncmp(test_device, "opencl", 6) != 0) skip();
+    OK(tamis_context_create(&params, &context, &test_error));
+    tms_device *dev = context->dev;
+    dev->form = TMS_FORM_BASE;
+    assert_int_equal(dev->backend->alloc(dev, 8192, &mem), TAMIS_OK);
+    multiply(dev, mem, 8, y);
+    assert_int_equal(lines, 0); /* few rows need none */
+    for (uint32_t n = 9; n <= 20; n++) {
+        multiply(dev, mem, n, y);
+        for (uint32_t i = 0; i < n * 16; i++)
+            assert_true(y[i] == (float)(i / 16 * 16 + 120));
+    }
+    assert_int_equal(lines, 1);
+    dev->backend->free(dev, mem);
+    tamis_context_destroy(&context);
+}
+
+int main(int argc, char **argv) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_rules_come_before_the_device),
+        cmocka_unit_test(test_late_errors_come_first),
+        cmocka_unit_test(test_rules_name_the_value),
+        cmocka_unit_test(test_optional_ops_refuse),
+        cmocka_unit_test(test_no_clblast),
+    };
+    setenv("TAMIS_CLBLAST", "none", 1);
+    int skip = test_begin(argc, argv);
+    return skip ? skip : cmocka_run_group_tests(tests, NULL, NULL);
+}
