@@ -59,9 +59,12 @@ expect 'no PTX that no other GPU takes' lacks one ,compute_90a
 
 configure wrong -DTAMIS_NVCC=ON '-DTAMIS_CUDA_ARCHITECTURES=80;hopper'
 expect 'an architecture that is none' grep '"hopper" is no compute' "$work/wrong.log"
+# Where CMake looks nowhere by itself there is no nvcc; what else it needs it is told.
+unset CUDA_PATH
 configure missing -DTAMIS_NVCC=ON -DTAMIS_NVCC_PROGRAM=TAMIS_NVCC_PROGRAM-NOTFOUND \
-    -DCMAKE_FIND_USE_SYSTEM_ENVIRONMENT_PATH=OFF -DCMAKE_FIND_USE_CMAKE_SYSTEM_PATH=OFF
-[ -x /usr/local/cuda/bin/nvcc ] ||
-    expect 'an nvcc that is missing' grep 'there is no nvcc' "$work/missing.log"
+    -DCMAKE_FIND_USE_SYSTEM_ENVIRONMENT_PATH=OFF -DCMAKE_FIND_USE_CMAKE_SYSTEM_PATH=OFF \
+    -DCMAKE_IGNORE_PATH=/usr/local/cuda/bin "-DCMAKE_MAKE_PROGRAM=$(command -v ninja)" \
+    "-DCMAKE_C_COMPILER=$(command -v cc)"
+expect 'an nvcc that is missing' grep 'there is no nvcc' "$work/missing.log"
 [ $failed = 0 ] && echo 'all is well'
 exit $failed
