@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The command line `tamis`: finds the command and runs it. */
-#include "cli.h"
+#include "cli/cli.h"
 
 #include <errno.h>
 #include <string.h>
