@@ -6,6 +6,8 @@
 
 #include "cli/cli.h"
 #include "cli/output.h"
+#include "cli/random.h"
+#include "cli/text.h"
 
 #include <cjson/cJSON.h>
 
@@ -63,15 +65,12 @@ typedef struct bench {
     tamis_sequence *sequences; /* [batch] */
     tamis_buffer *noise, *out; /* f32 */
     uint64_t noise_bytes;
-    uint64_t random;      /* state of the generator */
+    cli_random random;
     double read_gb_per_s; /* median over the run */
     double copy_gb_per_s; /* bytes read and bytes written, median */
     uint32_t n_arms;
     bench_arm arms[BENCH_ARMS_MAX];
 } bench;
-
-/* The next random number of a sequence that is the same in every run. */
-uint64_t bench_random(uint64_t *state);
 
 /* Random f32 rows of `width` elements, `rows` of them, from a place of the noise that no other call
  * shares but by chance. */

@@ -14,17 +14,11 @@
 #define LEAST_LAYERS     2u
 #define PROJECTED_ROWS   256u /* of a bound output projection: which tokens stay does not matter */
 
-uint64_t bench_random(uint64_t *state) {
-    uint64_t x = *state += 0x9e3779b97f4a7c15u;
-    x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9u;
-    x = (x ^ (x >> 27)) * 0x94d049bb133111ebu;
-    return x ^ (x >> 31);
-}
-
 tamis_rows bench_noise(bench *b, uint32_t rows, uint32_t width) {
     uint64_t places = (b->noise_bytes - (uint64_t)rows * width * sizeof(float)) / 64 + 1;
-    return (tamis_rows){
-        .buffer = b->noise, .offset = bench_random(&b->random) % places * 64, .dtype = TAMIS_F32};
+    return (tamis_rows){.buffer = b->noise,
+                        .offset = cli_random_next(&b->random) % places * 64,
+                        .dtype = TAMIS_F32};
 }
 
 /* Sums of four uniform numbers: near enough to normal, mean 0, variance 1. */
@@ -38,7 +32,7 @@ static tamis_status create_noise(bench *b, tamis_error *error) {
     float *noise = malloc(b->noise_bytes);
     if (noise == NULL) return cli_no_memory(error);
     for (uint64_t i = 0; i < count; i++) {
-        uint64_t bits = bench_random(&b->random);
+        uint64_t bits = cli_random_next(&b->random);
         uint32_t sum = (uint32_t)(bits & 0xffff) + (uint32_t)(bits >> 16 & 0xffff) +
                        (uint32_t)(bits >> 32 & 0xffff) + (uint32_t)(bits >> 48);
         noise[i] = ((float)sum - 131070.0f) * (1.7320508f / 65536.0f);
@@ -221,7 +215,7 @@ static tamis_status replace_fillers(bench *b, tamis_plan *plan, tamis_sequence *
     uint32_t per_sequence = count / b->params.batch;
     tamis_status status = TAMIS_OK;
     for (uint32_t i = 0; status == TAMIS_OK && i < count; i++) {
-        uint64_t pick = i + bench_random(&b->random) % (count - i);
+        uint64_t pick = i + cli_random_next(&b->random) % (count - i);
         tamis_sequence gone = fillers[pick];
         fillers[pick] = fillers[i];
         status = tamis_cache_remove(b->cache, gone, error);
@@ -263,7 +257,7 @@ tamis_status bench_fill(bench *b, tamis_error *error) {
     uint32_t out_rows = b->params.batch > attended_rows(b) ? b->params.batch : attended_rows(b);
     uint64_t out_bytes = (uint64_t)out_rows * shape->n_heads * shape->head_dim * sizeof(float);
     tamis_plan *plan = NULL;
-    b->random = 1;
+    b->random = (cli_random){1};
     tamis_status status = choose_layers(b, error);
     if (status == TAMIS_OK) status = create_noise(b, error);
     if (status == TAMIS_OK) status = tamis_buffer_create(b->device, out_bytes, &b->out, error);

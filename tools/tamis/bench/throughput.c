@@ -73,9 +73,7 @@ static tamis_status time_prompts(const throughput *t, throughput_arm *arm, tamis
     for (uint32_t i = 0; status == TAMIS_OK && i < TIMED_PROMPTS; i++) {
         tamis_sequence sequence = 0;
         tamis_plan_get_times(tamis_runner_plan(runner), &from);
-        status = tamis_cache_add(cache, &sequence, error);
-        if (status == TAMIS_OK)
-            status = tamis_runner_prefill(runner, sequence, t->prompt, t->context, NULL, error);
+        status = cli_prefill(cache, runner, t->prompt, t->context, &sequence, NULL, error);
         tamis_plan_get_times(tamis_runner_plan(runner), &to);
         evict_us[i] = to.evict_us - from.evict_us;
         observe_us[i] = to.observe_us - from.observe_us;
@@ -97,9 +95,8 @@ static tamis_status count_pages(const throughput *t, throughput_arm *arm, tamis_
     int32_t next = 0;
     params.capacity_tokens = t->context;
     tamis_status status = tamis_cache_measure(t->device, &params, &size, error);
-    if (status == TAMIS_OK) status = tamis_cache_add(cache, &sequence, error);
     if (status == TAMIS_OK)
-        status = tamis_runner_prefill(runner, sequence, t->prompt, t->context, &next, error);
+        status = cli_prefill(cache, runner, t->prompt, t->context, &sequence, &next, error);
     if (status != TAMIS_OK) return status;
     arm->prompt_bytes = size.reserved_bytes; /* of whole pages in every lane */
     arm->kept_bytes = held(cache, sequence);
@@ -202,10 +199,8 @@ static tamis_status fill(const throughput *t, throughput_arm *arm, tamis_error *
     for (uint32_t i = 0; status == TAMIS_OK && i < arm->batch; i++) {
         if (i % 16 == 0)
             fprintf(stderr, "%s: prefilling %u of %u sequences\n", name.text, i + 1, arm->batch);
-        status = tamis_cache_add(arm->cache, &arm->sequences[i], error);
-        if (status == TAMIS_OK)
-            status = tamis_runner_prefill(arm->runner, arm->sequences[i], t->prompt, t->context,
-                                          &arm->tokens[i], error);
+        status = cli_prefill(arm->cache, arm->runner, t->prompt, t->context, &arm->sequences[i],
+                             &arm->tokens[i], error);
     }
     if (status == TAMIS_OK) /* the first round, which is not counted */
         status = decode(arm->runner, arm->sequences, arm->tokens, arm->batch, t->tokens, error);
@@ -409,7 +404,7 @@ static int parse(throughput_flags *f, int argc, char *const *argv, uint64_t *mem
 
 /* The model, its shape and a prompt for it; the arms' lengths must be within its context. */
 static tamis_status prepare(throughput *t, const throughput_flags *f, tamis_error *error) {
-    uint64_t random = 1;
+    cli_random random = {1};
     tamis_status status = cli_open(f->device, &t->device, error);
     if (status == TAMIS_OK) status = tamis_model_load(t->device, f->model, &t->model, error);
     if (status != TAMIS_OK) return status;
@@ -423,7 +418,7 @@ static tamis_status prepare(throughput *t, const throughput_flags *f, tamis_erro
                              bench_arm_name(&t->arms[a].eviction).text, t->context, t->tokens,
                              t->repeat, longest(t, &t->arms[a]), info->context);
     for (uint32_t i = 0; i < t->context; i++)
-        t->prompt[i] = (int32_t)(bench_random(&random) % info->n_vocab);
+        t->prompt[i] = (int32_t)(cli_random_next(&random) % info->n_vocab);
     return TAMIS_OK;
 }
 

@@ -1,9 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* `tamis run`: reads a prompt exactly, feeds the question through the selection, answers greedily.
  */
-#include "cli/cli.h"
+#include "cli/text.h"
 
-#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -30,11 +29,6 @@ typedef struct run {
     double prefill_seconds, decode_seconds;
     size_t prefill_tokens, decode_tokens;
 } run;
-
-typedef struct tokens {
-    int32_t *ids;
-    size_t count;
-} tokens;
 
 static const char *const off_on[] = {"off", "on", NULL};
 
@@ -108,42 +102,6 @@ static int parse(run_flags *f, int argc, char *const *argv) {
     return CLI_USAGE;
 }
 
-static tamis_status io_error(tamis_error *error, const char *path, int code) {
-    return cli_error(error, TAMIS_E_IO, "%s: cannot be read: %s", path, strerror(code));
-}
-
-/* The whole file; *text is the caller's to free. */
-static tamis_status read_file(const char *path, char **text, size_t *bytes, tamis_error *error) {
-    size_t capacity = 1 << 16;
-    *bytes = 0;
-    FILE *file = fopen(path, "rb");
-    if (file == NULL) return io_error(error, path, errno);
-    char *content = malloc(capacity);
-    while (content != NULL) {
-        size_t got = fread(content + *bytes, 1, capacity - *bytes, file);
-        *bytes += got;
-        if (*bytes < capacity) break;
-        char *larger = realloc(content, capacity *= 2);
-        if (larger == NULL) free(content);
-        content = larger;
-    }
-    int code = ferror(file) ? errno : 0;
-    fclose(file);
-    *text = content;
-    if (content == NULL) return cli_no_memory(error);
-    return code == 0 ? TAMIS_OK : io_error(error, path, code);
-}
-
-/* Text to tokens; out->ids is the caller's to free. */
-static tamis_status tokenize(const tamis_model *model, const char *text, size_t bytes, tokens *out,
-                             tamis_error *error) {
-    tamis_status status = tamis_model_tokenize(model, text, bytes, NULL, 0, &out->count, error);
-    if (status != TAMIS_OK) return status;
-    out->ids = malloc((out->count > 0 ? out->count : 1) * sizeof(*out->ids));
-    if (out->ids == NULL) return cli_no_memory(error);
-    return tamis_model_tokenize(model, text, bytes, out->ids, out->count, &out->count, error);
-}
-
 /* Everything up to the first token: device, model, cache, runner. */
 static tamis_status prepare(run *r, const run_flags *f, const tamis_selection *selection,
                             tamis_error *error) {
@@ -167,7 +125,6 @@ static tamis_status prepare(run *r, const run_flags *f, const tamis_selection *s
     status = tamis_cache_create(r->device, &cache, &r->cache, error);
     if (status == TAMIS_OK)
         status = tamis_runner_create(r->model, r->cache, &plan, &r->runner, error);
-    if (status == TAMIS_OK) status = tamis_cache_add(r->cache, &r->sequence, error);
     return status;
 }
 
@@ -200,15 +157,15 @@ static double bytes_returned(const run *r, uint32_t page_size) {
 
 /* The prompt in exact chunks, the question token by token. *next is the first token of the answer.
  */
-static tamis_status feed(run *r, const tokens *prompt, const tokens *question, uint32_t page_size,
-                         int32_t *next, tamis_error *error) {
+static tamis_status feed(run *r, const cli_tokens *prompt, const cli_tokens *question,
+                         uint32_t page_size, int32_t *next, tamis_error *error) {
     if (prompt->count + question->count > r->context)
         return cli_error(error, TAMIS_E_ARGUMENT,
                          "prompt and question have %zu tokens, the context is %u",
                          prompt->count + question->count, r->context);
     double start = cli_seconds();
-    tamis_status status = tamis_runner_prefill(r->runner, r->sequence, prompt->ids, prompt->count,
-                                               question->count > 0 ? NULL : next, error);
+    tamis_status status = cli_prefill(r->cache, r->runner, prompt->ids, prompt->count, &r->sequence,
+                                      question->count > 0 ? NULL : next, error);
     r->prefill_seconds = cli_seconds() - start;
     r->prefill_tokens = prompt->count;
     if (status == TAMIS_OK) r->bytes_returned = bytes_returned(r, page_size);
@@ -323,11 +280,11 @@ static void report_eviction(const run *r, bool times) {
 
 static tamis_status answer_prompt(run *r, const run_flags *f, const char *prompt, size_t bytes,
                                   tamis_error *error) {
-    tokens text = {0}, question = {0};
+    cli_tokens text = {0}, question = {0};
     int32_t next = 0;
-    tamis_status status = tokenize(r->model, prompt, bytes, &text, error);
+    tamis_status status = cli_tokenize(r->model, prompt, bytes, &text, error);
     if (status == TAMIS_OK && f->question != NULL)
-        status = tokenize(r->model, f->question, strlen(f->question), &question, error);
+        status = cli_tokenize(r->model, f->question, strlen(f->question), &question, error);
     if (status == TAMIS_OK)
         status = feed(r, &text, &question, cli_page_size(f->page_size), &next, error);
     if (status == TAMIS_OK) status = generate(r, f, text.count + question.count, next, error);
@@ -360,7 +317,7 @@ int cli_run(int argc, char *const *argv) {
     char *file_text = NULL;
     size_t bytes = f.prompt != NULL ? strlen(f.prompt) : 0;
     tamis_status status = TAMIS_OK;
-    if (f.prompt_file != NULL) status = read_file(f.prompt_file, &file_text, &bytes, &error);
+    if (f.prompt_file != NULL) status = cli_read_file(f.prompt_file, &file_text, &bytes, &error);
     if (status == TAMIS_OK) status = prepare(&r, &f, &selection, &error);
     if (status == TAMIS_OK)
         status = answer_prompt(&r, &f, f.prompt != NULL ? f.prompt : file_text, bytes, &error);

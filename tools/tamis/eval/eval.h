@@ -6,7 +6,9 @@
 
 #include "cli/cli.h"
 #include "cli/output.h"
+#include "cli/random.h"
 #include "cli/table.h"
+#include "cli/text.h"
 
 #include <cjson/cJSON.h>
 
@@ -137,15 +139,6 @@ void eval_rig_close(eval_rig *rig);
 tamis_status eval_rig_bounds(eval_rig *rig, uint32_t arm, tamis_error *error);
 
 /* ---- Texts ----------------------------------------------------------------------------------- */
-
-/* A generator of its own for each purpose: numbers follow from (seed, stream) alone. */
-typedef struct eval_random {
-    uint64_t state;
-} eval_random;
-eval_random eval_random_of(uint64_t seed, uint64_t stream);
-uint64_t eval_random_next(eval_random *random);
-/* Below n > 0, without bias. */
-uint32_t eval_random_below(eval_random *random, uint32_t n);
 
 /* A file that texts are made from. */
 typedef struct eval_text {

@@ -169,13 +169,11 @@ static tamis_status record_questions(eviction_run *run, const passkey_text *text
 
 tamis_status eviction_record(eviction_run *run, const passkey_text *text, tamis_error *error) {
     tamis_runner *full = run->rig.runners[0];
-    tamis_status status = tamis_cache_add(run->rig.cache, &run->trace.main, error);
-    run->trace.length = (uint32_t)text->count;
+    run->trace.length = (uint32_t)text->tokens.count;
     run->trace.taken = 0;
     tamis_runner_observe(full, observe_text, run);
-    if (status == TAMIS_OK)
-        status =
-            tamis_runner_prefill(full, run->trace.main, text->tokens, text->count, NULL, error);
+    tamis_status status = cli_prefill(run->rig.cache, full, text->tokens.ids, text->tokens.count,
+                                      &run->trace.main, NULL, error);
     tamis_runner_observe(full, observe_questions, run);
     if (status == TAMIS_OK) status = record_questions(run, text, error);
     tamis_runner_observe(full, NULL, NULL);

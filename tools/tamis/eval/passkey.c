@@ -114,10 +114,8 @@ static tamis_status ask(passkey_run *run, uint32_t arm, const passkey_text *text
 static tamis_status read_and_ask(passkey_run *run, uint32_t arm, const passkey_text *text,
                                  tamis_error *error) {
     tamis_sequence sequence;
-    tamis_status status = tamis_cache_add(run->rig.cache, &sequence, error);
-    if (status == TAMIS_OK)
-        status = tamis_runner_prefill(run->rig.runners[arm], sequence, text->tokens, text->count,
-                                      NULL, error);
+    tamis_status status = cli_prefill(run->rig.cache, run->rig.runners[arm], text->tokens.ids,
+                                      text->tokens.count, &sequence, NULL, error);
     if (status == TAMIS_OK) status = hold(run, arm, sequence, error);
     if (status == TAMIS_OK) status = ask(run, arm, text, sequence, error);
     return status == TAMIS_OK ? tamis_cache_remove(run->rig.cache, sequence, error) : status;
@@ -130,10 +128,9 @@ static tamis_status run_text(passkey_run *run, uint32_t length, uint32_t index, 
     tamis_sequence sequence;
     passkey_text text;
     tamis_status status = passkey_text_make(&run->source, length, index, &text, error);
-    if (status == TAMIS_OK) status = tamis_cache_add(run->rig.cache, &sequence, error);
     if (status == TAMIS_OK)
-        status = tamis_runner_prefill(run->rig.runners[0], sequence, text.tokens, text.count, NULL,
-                                      error);
+        status = cli_prefill(run->rig.cache, run->rig.runners[0], text.tokens.ids,
+                             text.tokens.count, &sequence, NULL, error);
     if (status == TAMIS_OK) eval_progress(what, parts * index + 1, total);
     for (uint32_t a = 0; status == TAMIS_OK && a < run->arms.count; a++) {
         bool evicts = eval_arm_evicts(&run->arms.arms[a]);

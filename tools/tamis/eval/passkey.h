@@ -22,8 +22,7 @@ typedef struct passkey_question {
 
 /* A text with its keys planted, question i of the key at depth i. */
 typedef struct passkey_text {
-    int32_t *tokens;
-    size_t count;
+    cli_tokens tokens;
     uint32_t n_keys;
     passkey_question questions[PASSKEY_KEYS_MAX];
 } passkey_text;

@@ -19,19 +19,19 @@ typedef struct recipe {
 } recipe;
 
 static recipe draw_recipe(const passkey_source *source, uint32_t index) {
-    eval_random random = eval_random_of(source->seed, index);
+    cli_random random = cli_random_of(source->seed, index);
     recipe r = {.n_keys = source->n_keys};
-    r.offset = (size_t)(eval_random_next(&random) % source->natural_bytes);
+    r.offset = (size_t)(cli_random_next(&random) % source->natural_bytes);
     for (uint32_t i = 0; i < PASSKEY_KEYS_MAX; i++)
         r.name[i] = i;
     for (uint32_t i = 0; i < r.n_keys; i++) {
-        uint32_t other = i + eval_random_below(&random, PASSKEY_KEYS_MAX - i);
+        uint32_t other = i + cli_random_below(&random, PASSKEY_KEYS_MAX - i);
         uint32_t name = r.name[other];
         r.name[other] = r.name[i];
         r.name[i] = name;
-        r.jitter[i] = (uint32_t)(eval_random_next(&random) >> 32);
+        r.jitter[i] = (uint32_t)(cli_random_next(&random) >> 32);
         for (int d = 0; d < PASSKEY_DIGITS; d++)
-            r.key[i][d] = (char)('0' + eval_random_below(&random, 10));
+            r.key[i][d] = (char)('0' + cli_random_below(&random, 10));
     }
     return r;
 }
@@ -68,16 +68,8 @@ static tamis_status tokenize(const passkey_source *source, const recipe *r, size
     char *text = malloc(most + 1);
     if (text == NULL) return cli_no_memory(error);
     size_t bytes = write_text(source, r, body, text);
-    tamis_status status =
-        tamis_model_tokenize(source->model, text, bytes, NULL, 0, &out->count, error);
-    free(out->tokens);
-    out->tokens = NULL;
-    if (status == TAMIS_OK) {
-        out->tokens = malloc((out->count > 0 ? out->count : 1) * sizeof(*out->tokens));
-        status = out->tokens == NULL ? cli_no_memory(error)
-                                     : tamis_model_tokenize(source->model, text, bytes, out->tokens,
-                                                            out->count, &out->count, error);
-    }
+    free(out->tokens.ids);
+    tamis_status status = cli_tokenize(source->model, text, bytes, &out->tokens, error);
     free(text);
     return status;
 }
@@ -88,15 +80,16 @@ static tamis_status fit(const passkey_source *source, const recipe *r, uint32_t 
     size_t body = length - passkey_least_length(r->n_keys) + r->n_keys;
     for (int attempt = 0; attempt < 64; attempt++) {
         tamis_status status = tokenize(source, r, body, out, error);
-        if (status != TAMIS_OK || out->count == length) return status;
-        if (out->count < length)
-            body += length - out->count;
+        if (status != TAMIS_OK || out->tokens.count == length) return status;
+        if (out->tokens.count < length)
+            body += length - out->tokens.count;
         else
-            body -= out->count - length < body ? out->count - length : body;
+            body -= out->tokens.count - length < body ? out->tokens.count - length : body;
     }
-    if (out->count < length && length - out->count <= PASSKEY_PLANT_BYTES) return TAMIS_OK;
+    if (out->tokens.count < length && length - out->tokens.count <= PASSKEY_PLANT_BYTES)
+        return TAMIS_OK;
     return cli_error(error, TAMIS_E_ARGUMENT, "--length %u: a text came out with %zu tokens",
-                     length, out->count);
+                     length, out->tokens.count);
 }
 
 static tamis_status write_questions(const passkey_source *source, const recipe *r,
@@ -130,6 +123,6 @@ tamis_status passkey_text_make(const passkey_source *source, uint32_t length, ui
 }
 
 void passkey_text_free(passkey_text *text) {
-    free(text->tokens);
+    free(text->tokens.ids);
     *text = (passkey_text){0};
 }

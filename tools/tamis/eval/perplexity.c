@@ -105,9 +105,7 @@ static tamis_status begin_arm(perplexity *p, uint32_t arm, tamis_sequence contex
                               const int32_t *window, tamis_sequence *own, tamis_error *error) {
     if (!eval_arm_evicts(&p->rig.arms->arms[arm]))
         return tamis_cache_fork(p->rig.cache, context, own, error);
-    tamis_status status = tamis_cache_add(p->rig.cache, own, error);
-    if (status != TAMIS_OK) return status;
-    return tamis_runner_prefill(p->rig.runners[arm], *own, window, p->length, NULL, error);
+    return cli_prefill(p->rig.cache, p->rig.runners[arm], window, p->length, own, NULL, error);
 }
 
 static tamis_status score_arm(perplexity *p, uint32_t arm, tamis_sequence context,
@@ -134,9 +132,8 @@ static tamis_status score_length(perplexity *p, uint32_t length, perplexity_resu
         p->length = length;
         p->text = i + 1;
         snprintf(what, sizeof(what), "length %u, text %u of %u", length, i + 1, texts);
-        status = tamis_cache_add(p->rig.cache, &context, error);
-        if (status == TAMIS_OK)
-            status = tamis_runner_prefill(p->rig.runners[0], context, window, length, NULL, error);
+        status =
+            cli_prefill(p->rig.cache, p->rig.runners[0], window, length, &context, NULL, error);
         if (status == TAMIS_OK) eval_progress(what, ++done, total);
         for (uint32_t a = 0; status == TAMIS_OK && a < arms; a++) {
             status = score_arm(p, a, context, window, &results[a], error);

@@ -33,9 +33,7 @@ tamis_status recall_record(recall *r, const int32_t *window, tamis_error *error)
     tamis_cache *cache = r->rig->cache;
     tamis_runner *full = r->rig->runners[0];
     uint32_t length = r->result->length;
-    tamis_status status = tamis_cache_add(cache, &r->main, error);
-    if (status == TAMIS_OK)
-        status = tamis_runner_prefill(full, r->main, window, length, NULL, error);
+    tamis_status status = cli_prefill(cache, full, window, length, &r->main, NULL, error);
     if (status == TAMIS_OK) status = tamis_cache_fork(cache, r->main, &r->base, error);
     tamis_runner_observe(full, observe, r);
     for (uint32_t t = 0; status == TAMIS_OK && t < r->n_tokens; t++) {

@@ -22,26 +22,16 @@ uint32_t eval_longest(const cli_list *lengths) {
     return longest;
 }
 
-static tamis_status tokenize(eval_windows *windows, const tamis_model *model, const char *text,
-                             size_t bytes, tamis_error *error) {
-    tamis_status status = tamis_model_tokenize(model, text, bytes, NULL, 0, &windows->count, error);
-    if (status != TAMIS_OK) return status;
-    windows->tokens = malloc((windows->count + 1) * sizeof(*windows->tokens));
-    if (windows->tokens == NULL) return cli_no_memory(error);
-    return tamis_model_tokenize(model, text, bytes, windows->tokens, windows->count,
-                                &windows->count, error);
-}
-
 static size_t window_tokens(const eval_windows *windows) {
     return (size_t)windows->longest + windows->fed + 1;
 }
 
 static int check_count(const eval_windows *windows, const char *command, const char *path) {
     size_t need = window_tokens(windows);
-    if (windows->count < need)
+    if (windows->tokens.count < need)
         return cli_fail(command, "%s: has %zu tokens, --length %u with --tokens %u needs %zu", path,
-                        windows->count, windows->longest, windows->fed, need);
-    size_t places = windows->count - need + 1;
+                        windows->tokens.count, windows->longest, windows->fed, need);
+    size_t places = windows->tokens.count - need + 1;
     if (places >= windows->texts) return CLI_OK;
     return cli_fail(command, "%s: has %zu places for a window of %zu tokens, fewer than --texts %u",
                     path, places, need, windows->texts);
@@ -54,7 +44,7 @@ int eval_windows_open(eval_windows *windows, const char *command, const tamis_mo
     tamis_error error = {0};
     *windows = (eval_windows){.longest = longest, .fed = fed, .texts = texts, .seed = seed};
     if (!eval_text_open(&text, command, path, model_path)) return CLI_FAILED;
-    int code = tokenize(windows, model, text.content, text.bytes, &error) == TAMIS_OK
+    int code = cli_tokenize(model, text.content, text.bytes, &windows->tokens, &error) == TAMIS_OK
                    ? check_count(windows, command, text.path)
                    : cli_fail(command, "%s: %s", text.path, error.text);
     eval_text_close(&text);
@@ -62,16 +52,16 @@ int eval_windows_open(eval_windows *windows, const char *command, const tamis_mo
 }
 
 void eval_windows_close(eval_windows *windows) {
-    free(windows->tokens);
+    free(windows->tokens.ids);
     *windows = (eval_windows){0};
 }
 
 const int32_t *eval_windows_at(const eval_windows *windows, uint32_t index, uint32_t length) {
-    uint64_t places = windows->count - window_tokens(windows) + 1;
+    uint64_t places = windows->tokens.count - window_tokens(windows) + 1;
     uint64_t from = places * index / windows->texts, to = places * (index + 1) / windows->texts;
-    eval_random random = eval_random_of(windows->seed, index);
+    cli_random random = cli_random_of(windows->seed, index);
     uint64_t offset =
         from +
-        eval_random_below(&random, (uint32_t)(to - from < UINT32_MAX ? to - from : UINT32_MAX));
-    return windows->tokens + offset + (windows->longest - length);
+        cli_random_below(&random, (uint32_t)(to - from < UINT32_MAX ? to - from : UINT32_MAX));
+    return windows->tokens.ids + offset + (windows->longest - length);
 }

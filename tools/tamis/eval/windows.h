@@ -7,8 +7,7 @@
 #include "eval/eval.h"
 
 typedef struct eval_windows {
-    int32_t *tokens; /* of the whole text */
-    size_t count;
+    cli_tokens tokens;     /* of the whole text */
     uint32_t longest, fed; /* tokens of the longest context; tokens fed after it */
     uint32_t texts;        /* windows */
     uint64_t seed;
