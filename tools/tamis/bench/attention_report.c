@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What `tamis bench attention` says: a table, and the same rows as JSON. */
 #include "bench/bench.h"
+#include "cli/json.h"
 #include "cli/table.h"
 
-#include <cjson/cJSON.h>
 #include <stdlib.h>
 
 /* A machine that reads faster than this is compute-bound in attention; gates go by the smaller. */
@@ -100,37 +100,32 @@ bool bench_print(const bench *runs, uint32_t n_runs) {
 }
 
 static bool add_stage_us(cJSON *row, const tamis_plan_times *us) {
-    cJSON *stages = cJSON_AddObjectToObject(row, "stage_us");
-    return cJSON_AddNumberToObject(stages, "write", us->write_us) != NULL &&
-           cJSON_AddNumberToObject(stages, "bounds", us->bounds_us) != NULL &&
-           cJSON_AddNumberToObject(stages, "score", us->score_us) != NULL &&
-           cJSON_AddNumberToObject(stages, "select", us->select_us) != NULL &&
-           cJSON_AddNumberToObject(stages, "attend", us->attend_us) != NULL &&
-           cJSON_AddNumberToObject(stages, "fused", us->fused_us) != NULL &&
-           cJSON_AddNumberToObject(stages, "fused_select", us->fused_select_us) != NULL;
+    const cli_number stages[] = {{"write", us->write_us},
+                                 {"bounds", us->bounds_us},
+                                 {"score", us->score_us},
+                                 {"select", us->select_us},
+                                 {"attend", us->attend_us},
+                                 {"fused", us->fused_us},
+                                 {"fused_select", us->fused_select_us}};
+    return cli_json_numbers(cJSON_AddObjectToObject(row, "stage_us"), stages,
+                            sizeof(stages) / sizeof(stages[0]));
 }
 
 static bool add_counters(cJSON *row, const tamis_plan_counters *c) {
-    const struct {
-        const char *name;
-        uint64_t value;
-    } fields[] = {{"steps", c->steps},
-                  {"rows_written", c->rows_written},
-                  {"rows_exact", c->rows_exact},
-                  {"rows_full", c->rows_full},
-                  {"rows_short", c->rows_short},
-                  {"rows_selected", c->rows_selected},
-                  {"rows_fused", c->rows_fused},
-                  {"pages_copied", c->pages_copied},
-                  {"pages_bounded", c->pages_bounded},
-                  {"kv_bytes_read", c->kv_bytes_read},
-                  {"bounds_bytes_read", c->bounds_bytes_read},
-                  {"kv_bytes_full", c->kv_bytes_full}};
-    cJSON *counters = cJSON_AddObjectToObject(row, "counters");
-    bool added = counters != NULL;
-    for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++)
-        added = added && cJSON_AddNumberToObject(counters, fields[i].name, (double)fields[i].value);
-    return added;
+    const cli_number numbers[] = {{"steps", (double)c->steps},
+                                  {"rows_written", (double)c->rows_written},
+                                  {"rows_exact", (double)c->rows_exact},
+                                  {"rows_full", (double)c->rows_full},
+                                  {"rows_short", (double)c->rows_short},
+                                  {"rows_selected", (double)c->rows_selected},
+                                  {"rows_fused", (double)c->rows_fused},
+                                  {"pages_copied", (double)c->pages_copied},
+                                  {"pages_bounded", (double)c->pages_bounded},
+                                  {"kv_bytes_read", (double)c->kv_bytes_read},
+                                  {"bounds_bytes_read", (double)c->bounds_bytes_read},
+                                  {"kv_bytes_full", (double)c->kv_bytes_full}};
+    return cli_json_numbers(cJSON_AddObjectToObject(row, "counters"), numbers,
+                            sizeof(numbers) / sizeof(numbers[0]));
 }
 
 /* 0, which nothing measures, becomes null. */
@@ -139,13 +134,9 @@ static bool add_measured(cJSON *to, const char *name, double value) {
                       : cJSON_AddNullToObject(to, name)) != NULL;
 }
 
-static bool add_result(cJSON *results, const bench *b, const bench_arm *arm) {
+static bool add_json_row(cJSON *rows, const bench *b, const bench_arm *arm) {
     bool full = arm->selection.kind == TAMIS_SELECT_FULL;
-    cJSON *row = cJSON_CreateObject();
-    if (!cJSON_AddItemToArray(results, row)) {
-        cJSON_Delete(row);
-        return false;
-    }
+    cJSON *row = cli_json_row(rows);
     return cJSON_AddStringToObject(row, "shape", b->params.shape->name) != NULL &&
            cJSON_AddNumberToObject(row, "batch", b->params.batch) != NULL &&
            cJSON_AddNumberToObject(row, "context", b->context) != NULL &&
@@ -166,30 +157,28 @@ static bool add_result(cJSON *results, const bench *b, const bench_arm *arm) {
 }
 
 /* One read and one copy bandwidth for the run: the means over its contexts. */
-static bool add_header(cJSON *root, const bench *runs, uint32_t n_runs) {
-    const tamis_device_info *device = tamis_context_device(runs[0].device);
-    cJSON *header = cJSON_AddObjectToObject(root, "header");
+static bool add_settings(cJSON *root, const bench *runs, uint32_t n_runs) {
     double read = 0, copy = 0;
     for (uint32_t i = 0; i < n_runs; i++) {
         read += runs[i].read_gb_per_s / n_runs;
         copy += runs[i].copy_gb_per_s / n_runs;
     }
-    return bench_add_device(header, runs[0].device) &&
-           cJSON_AddNumberToObject(header, "threads", device->compute_units) != NULL &&
-           cJSON_AddNumberToObject(header, "read_gb_per_s", read) != NULL &&
-           cJSON_AddNumberToObject(header, "copy_gb_per_s", copy) != NULL;
+    const cli_number numbers[] = {{"threads", tamis_context_device(runs[0].device)->compute_units},
+                                  {"read_gb_per_s", read},
+                                  {"copy_gb_per_s", copy}};
+    return cli_json_numbers(root, numbers, sizeof(numbers) / sizeof(numbers[0]));
 }
 
 bool bench_write_json(const bench *runs, uint32_t n_runs, cli_output *output, const char *command) {
-    cJSON *root = cJSON_CreateObject();
-    bool made = add_header(root, runs, n_runs);
-    cJSON *results = made ? cJSON_AddArrayToObject(root, "results") : NULL;
+    cJSON *root = cli_json_begin(command, runs[0].device);
+    cJSON *rows = add_settings(root, runs, n_runs) ? cJSON_CreateArray() : NULL;
+    bool made = rows != NULL;
     for (uint32_t i = 0; i < n_runs; i++)
         for (uint32_t a = 0; made && a < runs[i].n_arms; a++)
-            made = add_result(results, &runs[i], &runs[i].arms[a]);
+            made = add_json_row(rows, &runs[i], &runs[i].arms[a]);
     if (!made) {
-        cJSON_Delete(root);
-        root = NULL;
+        cJSON_Delete(rows);
+        rows = NULL;
     }
-    return bench_commit(root, output, command);
+    return cli_json_write(root, rows, output, command);
 }

@@ -9,8 +9,6 @@
 #include "cli/random.h"
 #include "cli/text.h"
 
-#include <cjson/cJSON.h>
-
 typedef struct bench_shape {
     const char *name;
     uint32_t n_heads, n_kv_heads, head_dim, n_layers;
@@ -112,11 +110,6 @@ uint32_t bench_list_evictions(const char *command, const cli_list *list, uint32_
  * change. shape: page size filled in. */
 double bench_policy_bytes(const tamis_eviction *eviction, const tamis_cache_params *shape,
                           uint32_t batch, double slots);
-/* Adds the device, its driver and the version. */
-bool bench_add_device(cJSON *header, const tamis_context *device);
-/* Prints root, which may be NULL for memory that ran out, to the output; deletes it. */
-bool bench_commit(cJSON *root, cli_output *output, const char *command);
-
 /* ---- Attention ------------------------------------------------------------------------------- */
 
 /* Measures every arm of b->arms in turn, round after round, the read bandwidth between rounds. */

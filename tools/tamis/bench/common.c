@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the benchmarks share: medians, the read bandwidth, budgets, the bytes of an eviction,
- * JSON. */
+/* What the benchmarks share: medians, the read bandwidth, budgets, the bytes of an
+ * eviction. */
 #include "bench/bench.h"
 
 #include <stdlib.h>
@@ -92,25 +92,4 @@ double bench_policy_bytes(const tamis_eviction *eviction, const tamis_cache_para
      * through a sum of each lane. */
     if (fed) bytes += slots * (8.0 * group + (eviction->kind == TAMIS_EVICT_TOVA ? 12 : 8));
     return bytes;
-}
-
-/* ---- JSON ------------------------------------------------------------------------------------ */
-
-bool bench_add_device(cJSON *header, const tamis_context *device) {
-    const tamis_device_info *info = tamis_context_device(device);
-    return cJSON_AddStringToObject(header, "device", info->name) != NULL &&
-           cJSON_AddStringToObject(header, "driver", info->driver) != NULL &&
-           cJSON_AddStringToObject(header, "version", tamis_version()) != NULL;
-}
-
-bool bench_commit(cJSON *root, cli_output *output, const char *command) {
-    char *text = root != NULL ? cJSON_Print(root) : NULL;
-    bool written = false;
-    if (text == NULL)
-        cli_fail(command, "out of host memory");
-    else
-        written = cli_output_commit(output, command, text);
-    cJSON_free(text);
-    cJSON_Delete(root);
-    return written;
 }

@@ -2,6 +2,7 @@
 /* `tamis bench decode`: what a decode step of attention takes over what evictions have kept, beside
  * full at the same batch, and beside what the bytes that it reads let expect. */
 #include "bench/bench.h"
+#include "cli/json.h"
 #include "cli/table.h"
 
 #include <stdlib.h>
@@ -270,13 +271,10 @@ static bool print(const decode_run *runs, uint32_t n_runs) {
     return printed;
 }
 
-static bool add_result(cJSON *results, const decode_run *run, const decode_arm *arm) {
+static bool add_json_row(cJSON *rows, const decode_run *run, const decode_arm *arm) {
     const bench *b = &arm->rig;
     const double lanes = (double)b->params.shape->n_kv_heads * b->params.batch;
-    const struct {
-        const char *name;
-        double value;
-    } fields[] = {
+    const cli_number numbers[] = {
         {"context", b->context},
         {"batch", b->params.batch},
         {"layers", b->layers},
@@ -296,33 +294,25 @@ static bool add_result(cJSON *results, const decode_run *run, const decode_arm *
         {"observe_us", arm->stage_us.observe_us},
         {"replace_us", arm->stage_us.replace_us},
         {"read_gb_per_s", run->read_gb_per_s}};
-    cJSON *row = cJSON_CreateObject();
-    if (!cJSON_AddItemToArray(results, row)) {
-        cJSON_Delete(row);
-        return false;
-    }
-    bool added = cJSON_AddStringToObject(row, "shape", b->params.shape->name) != NULL &&
-                 cJSON_AddStringToObject(row, "dtype", tamis_dtype_name(b->params.dtype)) != NULL &&
-                 cJSON_AddStringToObject(row, "evict", bench_arm_name(&b->eviction).text) != NULL;
-    for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++)
-        added = added && cJSON_AddNumberToObject(row, fields[i].name, fields[i].value) != NULL;
-    return added;
+    cJSON *row = cli_json_row(rows);
+    return cJSON_AddStringToObject(row, "shape", b->params.shape->name) != NULL &&
+           cJSON_AddStringToObject(row, "dtype", tamis_dtype_name(b->params.dtype)) != NULL &&
+           cJSON_AddStringToObject(row, "evict", bench_arm_name(&b->eviction).text) != NULL &&
+           cli_json_numbers(row, numbers, sizeof(numbers) / sizeof(numbers[0]));
 }
 
 static bool write_json(const decode_run *runs, uint32_t n_runs, cli_output *output) {
-    cJSON *root = cJSON_CreateObject();
-    cJSON *header = cJSON_AddObjectToObject(root, "header");
-    bool made = cJSON_AddStringToObject(root, "tool", "tamis bench decode") != NULL &&
-                bench_add_device(header, runs[0].arms[0].rig.device);
-    cJSON *results = made ? cJSON_AddArrayToObject(root, "results") : NULL;
+    cJSON *root = cli_json_begin(decode_command.name, runs[0].arms[0].rig.device);
+    cJSON *rows = cJSON_CreateArray();
+    bool made = rows != NULL;
     for (uint32_t r = 0; r < n_runs; r++)
         for (uint32_t a = 0; made && a < runs[r].n_arms; a++)
-            made = add_result(results, &runs[r], &runs[r].arms[a]);
+            made = add_json_row(rows, &runs[r], &runs[r].arms[a]);
     if (!made) {
-        cJSON_Delete(root);
-        root = NULL;
+        cJSON_Delete(rows);
+        rows = NULL;
     }
-    return bench_commit(root, output, decode_command.name);
+    return cli_json_write(root, rows, output, decode_command.name);
 }
 
 /* ---- The command ----------------------------------------------------------------------------- */

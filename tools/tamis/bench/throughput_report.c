@@ -2,6 +2,7 @@
 /* What `tamis bench throughput` says: tables of memory, speed and time, and the same rows as
  * JSON. */
 #include "bench/throughput.h"
+#include "cli/json.h"
 #include "cli/table.h"
 
 static void add_heads(cli_table *table, const char *const *heads) {
@@ -88,70 +89,59 @@ bool throughput_print(const throughput *t) {
     return print_times(t);
 }
 
-static bool add_result(cJSON *results, const throughput *t, const throughput_arm *arm) {
+static bool add_json_row(cJSON *rows, const throughput *t, const throughput_arm *arm) {
     bool full = arm->eviction.kind == TAMIS_EVICT_NONE;
-    const struct {
-        const char *name;
-        double value;
-    } fields[] = {{"budget", full ? t->context : t->budget},
-                  {"context", t->context},
-                  {"tokens", t->tokens},
-                  {"batch", arm->batch},
-                  {"prompt_bytes", (double)arm->prompt_bytes},
-                  {"kept_bytes", (double)arm->kept_bytes},
-                  {"bytes_per_sequence", (double)arm->sequence_bytes},
-                  {"reserve_bytes", (double)arm->reserve_bytes},
-                  {"cache_bytes", (double)arm->cache_bytes},
-                  {"window_bytes", (double)arm->window_bytes},
-                  {"tokens_per_s", arm->median_tokens_per_s},
-                  {"tokens_per_s_lowest", arm->slowest_tokens_per_s},
-                  {"tokens_per_s_highest", arm->fastest_tokens_per_s},
-                  {"gain_over_full", arm->gain},
-                  {"ceiling", t->batch > 0 ? 1 : arm->ceiling},
-                  {"step_us", arm->step_us},
-                  {"weights_us", arm->weights_us},
-                  {"attention_us", arm->attention_us},
-                  {"policy_us", arm->policy_us},
-                  {"evict_us", arm->evict_us},
-                  {"prompt_observe_us", arm->prompt_observe_us},
-                  {"kv_bytes", arm->kv_bytes},
-                  {"policy_bytes", arm->policy_bytes},
-                  {"predicted_attention_us", arm->predicted_us}};
-    cJSON *row = cJSON_CreateObject();
-    if (!cJSON_AddItemToArray(results, row)) {
-        cJSON_Delete(row);
-        return false;
-    }
-    bool added = cJSON_AddStringToObject(row, "evict", bench_arm_name(&arm->eviction).text) != NULL;
-    for (size_t i = 0; i < sizeof(fields) / sizeof(fields[0]); i++)
-        added = added && cJSON_AddNumberToObject(row, fields[i].name, fields[i].value) != NULL;
-    return added && (t->batch > 0 ? cJSON_AddNullToObject(row, "one_more_fits")
-                                  : cJSON_AddBoolToObject(row, "one_more_fits", !arm->overflows));
+    const cli_number numbers[] = {{"budget", full ? t->context : t->budget},
+                                  {"context", t->context},
+                                  {"tokens", t->tokens},
+                                  {"batch", arm->batch},
+                                  {"prompt_bytes", (double)arm->prompt_bytes},
+                                  {"kept_bytes", (double)arm->kept_bytes},
+                                  {"bytes_per_sequence", (double)arm->sequence_bytes},
+                                  {"reserve_bytes", (double)arm->reserve_bytes},
+                                  {"cache_bytes", (double)arm->cache_bytes},
+                                  {"window_bytes", (double)arm->window_bytes},
+                                  {"tokens_per_s", arm->median_tokens_per_s},
+                                  {"tokens_per_s_lowest", arm->slowest_tokens_per_s},
+                                  {"tokens_per_s_highest", arm->fastest_tokens_per_s},
+                                  {"gain_over_full", arm->gain},
+                                  {"ceiling", t->batch > 0 ? 1 : arm->ceiling},
+                                  {"step_us", arm->step_us},
+                                  {"weights_us", arm->weights_us},
+                                  {"attention_us", arm->attention_us},
+                                  {"policy_us", arm->policy_us},
+                                  {"evict_us", arm->evict_us},
+                                  {"prompt_observe_us", arm->prompt_observe_us},
+                                  {"kv_bytes", arm->kv_bytes},
+                                  {"policy_bytes", arm->policy_bytes},
+                                  {"predicted_attention_us", arm->predicted_us}};
+    cJSON *row = cli_json_row(rows);
+    return cJSON_AddStringToObject(row, "evict", bench_arm_name(&arm->eviction).text) != NULL &&
+           cli_json_numbers(row, numbers, sizeof(numbers) / sizeof(numbers[0])) &&
+           (t->batch > 0 ? cJSON_AddNullToObject(row, "one_more_fits")
+                         : cJSON_AddBoolToObject(row, "one_more_fits", !arm->overflows)) != NULL;
 }
 
-static bool add_header(cJSON *root, const throughput *t) {
+static bool add_settings(cJSON *root, const throughput *t) {
     const tamis_model_info *model = tamis_model_get_info(t->model);
-    cJSON *header = cJSON_AddObjectToObject(root, "header");
-    return bench_add_device(header, t->device) &&
-           cJSON_AddStringToObject(header, "model",
-                                   model->name[0] != '\0' ? model->name : model->architecture) &&
-           cJSON_AddStringToObject(header, "dtype", tamis_dtype_name(t->shape.dtype)) != NULL &&
-           cJSON_AddNumberToObject(header, "page_size", t->shape.page_size) != NULL &&
-           cJSON_AddNumberToObject(header, "repeat", t->repeat) != NULL &&
-           cJSON_AddBoolToObject(header, "equal_batch", t->batch > 0) != NULL &&
-           cJSON_AddNumberToObject(header, "read_gb_per_s", t->read_gb_per_s) != NULL;
+    const char *name = model->name[0] != '\0' ? model->name : model->architecture;
+    return cJSON_AddStringToObject(root, "model", name) != NULL &&
+           cJSON_AddStringToObject(root, "dtype", tamis_dtype_name(t->shape.dtype)) != NULL &&
+           cJSON_AddNumberToObject(root, "page_size", t->shape.page_size) != NULL &&
+           cJSON_AddNumberToObject(root, "repeat", t->repeat) != NULL &&
+           cJSON_AddBoolToObject(root, "equal_batch", t->batch > 0) != NULL &&
+           cJSON_AddNumberToObject(root, "read_gb_per_s", t->read_gb_per_s) != NULL;
 }
 
 bool throughput_write_json(const throughput *t, cli_output *output) {
-    cJSON *root = cJSON_CreateObject();
-    bool made = cJSON_AddStringToObject(root, "tool", "tamis bench throughput") != NULL &&
-                add_header(root, t);
-    cJSON *results = made ? cJSON_AddArrayToObject(root, "results") : NULL;
+    cJSON *root = cli_json_begin(t->command, t->device);
+    cJSON *rows = add_settings(root, t) ? cJSON_CreateArray() : NULL;
+    bool made = rows != NULL;
     for (uint32_t a = 0; made && a < t->n_arms; a++)
-        made = add_result(results, t, &t->arms[a]);
+        made = add_json_row(rows, t, &t->arms[a]);
     if (!made) {
-        cJSON_Delete(root);
-        root = NULL;
+        cJSON_Delete(rows);
+        rows = NULL;
     }
-    return bench_commit(root, output, t->command);
+    return cli_json_write(root, rows, output, t->command);
 }

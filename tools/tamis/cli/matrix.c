@@ -3,10 +3,9 @@
  * plan of each. */
 #define _POSIX_C_SOURCE 200809L /* strdup */
 #include "cli/devices.h"
-#include "cli/output.h"
+#include "cli/json.h"
 #include "cli/table.h"
 
-#include <cjson/cJSON.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -291,11 +290,7 @@ static bool print(matrix *m, bool markdown) {
 static bool add_cell(cJSON *cells, const matrix *m, uint32_t w, uint32_t s, uint32_t i) {
     const tamis_device_info *info = m->places[i / N_DTYPES].info;
     const char *reason = m->reasons[w][s][i];
-    cJSON *row = cJSON_CreateObject();
-    if (!cJSON_AddItemToArray(cells, row)) {
-        cJSON_Delete(row);
-        return false;
-    }
+    cJSON *row = cli_json_row(cells);
     return cJSON_AddStringToObject(row, "evict", cli_eviction_name(&m->ways[w]).text) != NULL &&
            cJSON_AddStringToObject(row, "select", tamis_selection_name(m->selections[s].kind)) &&
            cJSON_AddStringToObject(row, "backend", info->backend) != NULL &&
@@ -305,27 +300,34 @@ static bool add_cell(cJSON *cells, const matrix *m, uint32_t w, uint32_t s, uint
            (reason == NULL || cJSON_AddStringToObject(row, "reason", reason) != NULL);
 }
 
-static bool write_json(const matrix *m, cli_output *output) {
-    cJSON *root = cJSON_CreateObject();
-    bool made = cJSON_AddStringToObject(root, "tool", "tamis devices") != NULL &&
-                cJSON_AddStringToObject(root, "version", tamis_version()) != NULL;
-    cJSON *absent = made ? cJSON_AddObjectToObject(root, "absent") : NULL;
-    cJSON *cells = made ? cJSON_AddArrayToObject(root, "cells") : NULL;
-    for (uint32_t at = 0; made && at < m->n_places; at++) {
+/* Backends without a usable device, with the reason. */
+static bool add_absent(cJSON *root, const matrix *m) {
+    cJSON *absent = cJSON_AddObjectToObject(root, "absent");
+    bool added = absent != NULL;
+    for (uint32_t at = 0; added && at < m->n_places; at++) {
         const tamis_device_info *info = m->places[at].info;
         if (!m->places[at].usable)
-            made = cJSON_AddStringToObject(absent, info->backend, info->reason) != NULL;
+            added = cJSON_AddStringToObject(absent, info->backend, info->reason) != NULL;
     }
+    return added;
+}
+
+static cJSON *list_cells(const matrix *m) {
+    cJSON *cells = cJSON_CreateArray();
+    bool made = cells != NULL;
     for (uint32_t w = 0; w < m->n_ways; w++)
         for (uint32_t s = 0; s < m->n_selections; s++)
             for (uint32_t i = 0; made && i < m->n_places * N_DTYPES; i++)
                 if (m->places[i / N_DTYPES].usable) made = add_cell(cells, m, w, s, i);
-    char *text = made ? cJSON_Print(root) : NULL;
-    bool written = text != NULL ? cli_output_commit(output, m->command, text)
-                                : cli_fail(m->command, "out of host memory") == CLI_OK;
-    cJSON_free(text);
-    cJSON_Delete(root);
-    return written;
+    if (made) return cells;
+    cJSON_Delete(cells);
+    return NULL;
+}
+
+static bool write_json(const matrix *m, cli_output *output) {
+    cJSON *root = cli_json_begin(m->command, NULL);
+    cJSON *cells = add_absent(root, m) ? list_cells(m) : NULL;
+    return cli_json_write(root, cells, output, m->command);
 }
 
 /* ---- The command ----------------------------------------------------------------------------- */

@@ -5,12 +5,10 @@
 #define CLI_EVAL_H
 
 #include "cli/cli.h"
-#include "cli/output.h"
+#include "cli/json.h"
 #include "cli/random.h"
 #include "cli/table.h"
 #include "cli/text.h"
-
-#include <cjson/cJSON.h>
 
 /* `tamis eval passkey`, `recall`, `perplexity`, `eviction`: arguments after the name. */
 int eval_passkey(int argc, char *const *argv);
@@ -174,10 +172,10 @@ bool eval_add_arm(cJSON *row, const eval_arm *arm, uint32_t length);
  * evictions' own defaults those that flags replace. NULL if memory ran out. */
 cJSON *eval_settings(const eval_arm_flags *flags, tamis_dtype dtype);
 
-/* Writes {"tool": "tamis eval NAME", "version", "device", "device_name", "driver", "model",
- * "parameters", "seed", settings..., "rows": [...]} and completes the file. Takes both objects; one
- * that is NULL means that memory ran out. Prints why and returns false if it cannot. */
-bool eval_write_json(const char *command, const char *name, const eval_rig *rig, uint64_t seed,
-                     cJSON *settings, cJSON *rows, cli_output *output);
+/* Writes what cli_json_begin says of the command, model, parameters, seed, the settings and the rows,
+ * and completes the file. Takes both objects; one that is NULL means that memory ran out. Prints why
+ * and returns false if it cannot. */
+bool eval_write_json(const char *command, const eval_rig *rig, uint64_t seed, cJSON *settings,
+                     cJSON *rows, cli_output *output);
 
 #endif

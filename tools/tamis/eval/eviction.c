@@ -284,8 +284,7 @@ static bool write_json(const eviction_run *run, cli_output *output) {
                 cJSON_AddNumberToObject(settings, "questions", f->n_questions) != NULL &&
                 cJSON_AddNumberToObject(settings, "seeds", f->n_seeds) != NULL;
     cJSON *rows = made ? eviction_json_rows(run) : NULL;
-    return eval_write_json(eviction_command.name, "eviction", &run->rig, f->seed, settings, rows,
-                           output);
+    return eval_write_json(eviction_command.name, &run->rig, f->seed, settings, rows, output);
 }
 
 static int run_all(eviction_run *run) {

@@ -184,11 +184,7 @@ static bool add_times(cJSON *row, const eviction_run *run, uint32_t a) {
 static bool add_row(cJSON *rows, const eviction_run *run, uint32_t a) {
     const eval_arm *arm = &run->arms.arms[a];
     const eviction_result *r = &run->results[a];
-    cJSON *row = cJSON_CreateObject();
-    if (!cJSON_AddItemToArray(rows, row)) {
-        cJSON_Delete(row);
-        return false;
-    }
+    cJSON *row = cli_json_row(rows);
     return cJSON_AddStringToObject(row, "evict", arm->select.text) != NULL &&
            add_number(row, "budget", eval_arm_budget(arm, run->flags->length)) &&
            add_number(row, "tokens_kept", r->tokens_kept / texts(run)) &&

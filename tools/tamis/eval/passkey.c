@@ -202,8 +202,7 @@ static bool write_json(const passkey_run *run, const passkey_report *report, cli
         cJSON_Delete(settings);
         settings = NULL;
     }
-    return eval_write_json(passkey_command.name, "passkey", &run->rig, f->seed, settings, rows,
-                           output);
+    return eval_write_json(passkey_command.name, &run->rig, f->seed, settings, rows, output);
 }
 
 static int report_run(const passkey_run *run, cli_output *output) {

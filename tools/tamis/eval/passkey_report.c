@@ -82,11 +82,7 @@ static bool add_accuracy(cJSON *row, const passkey_report *report, const passkey
 
 static bool add_row(cJSON *rows, const passkey_report *report, uint32_t length, const eval_arm *arm,
                     const passkey_result *result, const passkey_result *full) {
-    cJSON *row = cJSON_CreateObject();
-    if (!cJSON_AddItemToArray(rows, row)) {
-        cJSON_Delete(row);
-        return false;
-    }
+    cJSON *row = cli_json_row(rows);
     return eval_add_arm(row, arm, length) && add_accuracy(row, report, result) &&
            cJSON_AddNumberToObject(row, "tokens_per_s", (double)result->tokens / result->seconds) !=
                NULL &&

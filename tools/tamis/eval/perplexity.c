@@ -218,11 +218,7 @@ static bool print(const perplexity *p) {
 static bool add_row(cJSON *rows, uint32_t length, const eval_arm *arm,
                     const perplexity_result *result, const perplexity_result *full) {
     const figures f = figures_of(arm, result, full);
-    cJSON *row = cJSON_CreateObject();
-    if (!cJSON_AddItemToArray(rows, row)) {
-        cJSON_Delete(row);
-        return false;
-    }
+    cJSON *row = cli_json_row(rows);
     return eval_add_arm(row, arm, length) &&
            cJSON_AddNumberToObject(row, "tokens", (double)result->tokens) != NULL &&
            cJSON_AddNumberToObject(row, "nll", f.nll) != NULL &&
@@ -246,8 +242,7 @@ static bool write_json(const perplexity *p, cli_output *output) {
         cJSON_Delete(rows);
         rows = NULL;
     }
-    return eval_write_json(perplexity_command.name, "perplexity", &p->rig, f->seed, settings, rows,
-                           output);
+    return eval_write_json(perplexity_command.name, &p->rig, f->seed, settings, rows, output);
 }
 
 /* ---- The command ----------------------------------------------------------------------------- */

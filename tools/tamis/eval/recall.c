@@ -140,7 +140,7 @@ static bool write_json(const recall_flags *f, const eval_rig *rig, const recall_
                 cJSON_AddNumberToObject(settings, "texts", f->texts) != NULL &&
                 cJSON_AddNumberToObject(settings, "top", f->top) != NULL;
     cJSON *rows = made ? recall_rows(rig, results, f->lengths.count) : NULL;
-    return eval_write_json(recall_command.name, "recall", rig, f->seed, settings, rows, output);
+    return eval_write_json(recall_command.name, rig, f->seed, settings, rows, output);
 }
 
 static int run(const recall_flags *f, const eval_arms *arms, recall_result *results) {

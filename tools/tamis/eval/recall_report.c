@@ -112,11 +112,7 @@ static double index_of(uint32_t index) {
 
 /* A row of one layer and head at the end of `rows`; NULL without memory. */
 static cJSON *add_row(cJSON *rows, uint32_t layer, uint32_t head) {
-    cJSON *row = cJSON_CreateObject();
-    if (!cJSON_AddItemToArray(rows, row)) {
-        cJSON_Delete(row);
-        return NULL;
-    }
+    cJSON *row = cli_json_row(rows);
     bool made = cJSON_AddNumberToObject(row, "layer", index_of(layer)) != NULL &&
                 cJSON_AddNumberToObject(row, "head", index_of(head)) != NULL;
     return made ? row : NULL;

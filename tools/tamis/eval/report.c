@@ -117,40 +117,21 @@ static bool move_members(cJSON *from, cJSON *to) {
     return true;
 }
 
-static bool add_head(cJSON *root, const char *name, const eval_rig *rig, uint64_t seed) {
-    const tamis_device_info *device = tamis_context_device(rig->context);
+static bool add_model(cJSON *root, const eval_rig *rig, uint64_t seed) {
     const tamis_model_info *model = tamis_model_get_info(rig->model);
-    char tool[64];
-    snprintf(tool, sizeof(tool), "tamis eval %s", name);
-    return cJSON_AddStringToObject(root, "tool", tool) != NULL &&
-           cJSON_AddStringToObject(root, "version", tamis_version()) != NULL &&
-           cJSON_AddStringToObject(root, "device", device->id) != NULL &&
-           cJSON_AddStringToObject(root, "device_name", device->name) != NULL &&
-           cJSON_AddStringToObject(root, "driver", device->driver) != NULL &&
-           cJSON_AddStringToObject(
-               root, "model", model->name[0] != '\0' ? model->name : model->architecture) != NULL &&
+    const char *name = model->name[0] != '\0' ? model->name : model->architecture;
+    return cJSON_AddStringToObject(root, "model", name) != NULL &&
            cJSON_AddNumberToObject(root, "parameters", (double)model->parameters) != NULL &&
            cJSON_AddNumberToObject(root, "seed", (double)seed) != NULL;
 }
 
-bool eval_write_json(const char *command, const char *name, const eval_rig *rig, uint64_t seed,
-                     cJSON *settings, cJSON *rows, cli_output *output) {
-    cJSON *root = cJSON_CreateObject();
-    bool made = settings != NULL && rows != NULL && root != NULL &&
-                add_head(root, name, rig, seed) && move_members(settings, root);
-    if (made && cJSON_AddItemToObject(root, "rows", rows))
-        rows = NULL;
-    else
-        made = false;
-    char *text = made ? cJSON_Print(root) : NULL;
-    bool written = false;
-    if (text == NULL)
-        cli_fail(command, "out of host memory");
-    else
-        written = cli_output_commit(output, command, text);
-    cJSON_free(text);
-    cJSON_Delete(root);
+bool eval_write_json(const char *command, const eval_rig *rig, uint64_t seed, cJSON *settings,
+                     cJSON *rows, cli_output *output) {
+    cJSON *root = cli_json_begin(command, rig->context);
+    if (settings == NULL || !add_model(root, rig, seed) || !move_members(settings, root)) {
+        cJSON_Delete(root);
+        root = NULL;
+    }
     cJSON_Delete(settings);
-    cJSON_Delete(rows);
-    return written;
+    return cli_json_write(root, rows, output, command);
 }
