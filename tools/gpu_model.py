@@ -18,7 +18,7 @@ import sys
 
 from plot_read import Bad, read_json
 
-# Query heads, KV heads, head dim; tools/tamis/bench/bench.c.
+# Query heads, KV heads, head dim; tools/tamis/bench/common.c.
 SHAPES = {'llama2-7b': (32, 32, 128), 'llama3-8b': (32, 8, 128), 'qwen3-4b': (32, 8, 128)}
 PAGE = 16  # tokens; the bench's
 SMS = 132

@@ -13,7 +13,7 @@ import time
 
 from gpu_peers import ImportFailed, NothingToMeasure
 
-# Query heads, KV heads, head dim; as in tools/tamis/bench/bench.c.
+# Query heads, KV heads, head dim; as in tools/tamis/bench/common.c.
 HEADS = {'llama2-7b': (32, 32, 128), 'llama3-8b': (32, 8, 128)}
 PAGE_SIZE = 16
 REPLAYS = 10  # BENCH_GRAPH_REPLAYS

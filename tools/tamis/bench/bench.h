@@ -4,8 +4,8 @@
 #ifndef CLI_BENCH_H
 #define CLI_BENCH_H
 
-#include "cli/cli.h"
 #include "cli/output.h"
+#include "cli/policies.h"
 #include "cli/random.h"
 #include "cli/text.h"
 
@@ -19,9 +19,7 @@ extern const char *const bench_shape_names[]; /* in the same order, ended by NUL
 
 #define BENCH_CONTEXT_MAX (1u << 20)
 
-/* `tamis bench decode` and `throughput`: arguments after the name. */
-int bench_decode(int argc, char *const *argv);
-int bench_throughput(int argc, char *const *argv);
+extern const cli_command bench_attention_command, bench_decode_command, bench_throughput_command;
 
 /* What the flags ask for. */
 typedef struct bench_params {
@@ -87,6 +85,8 @@ tamis_status bench_bind(bench *b, tamis_plan *plan, tamis_error *error);
 
 /* ---- Common (common.c) ----------------------------------------------------------------- */
 
+/* As cli_open; PoCL's threads stay on their cores, unless the environment says otherwise. */
+tamis_status bench_open(const char *device, tamis_context **out, tamis_error *error);
 /* Sorts in place. */
 double bench_median(double *values, uint32_t count);
 /* The read bandwidth over `mib` MiB; 0: as many as the device needs. */

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the benchmarks share: medians, the read bandwidth, budgets, the bytes of an
+/* What the benchmarks share: shapes, medians, the read bandwidth, budgets, the bytes of an
  * eviction. */
+#define _POSIX_C_SOURCE 200809L /* setenv */
 #include "bench/bench.h"
 
 #include <stdlib.h>
@@ -10,6 +11,18 @@
  * memory, which is then beyond its caches still. */
 #define PROBE_BYTES     (256ull << 20)
 #define PROBE_BYTES_GPU (1ull << 30)
+
+const bench_shape bench_shapes[] = {
+    {"llama2-7b", 32, 32, 128, 32},
+    {"llama3-8b", 32, 8, 128, 32},
+    {"qwen3-4b", 32, 8, 128, 36},
+};
+const char *const bench_shape_names[] = {"llama2-7b", "llama3-8b", "qwen3-4b", NULL};
+
+tamis_status bench_open(const char *device, tamis_context **out, tamis_error *error) {
+    setenv("POCL_AFFINITY", "1", 0);
+    return cli_open(device, out, error);
+}
 
 static int compare(const void *a, const void *b) {
     double x = *(const double *)a, y = *(const double *)b;
@@ -63,6 +76,7 @@ uint32_t bench_list_evictions(const char *command, const cli_list *list, uint32_
                               const cli_eviction_flags *flags,
                               tamis_eviction out[1 + CLI_EVICTIONS_MAX]) {
     uint32_t values[CLI_EVICTIONS_MAX], count = cli_list_evictions(list, values);
+    if (count == 0 && !cli_check_no_eviction(command, false, flags)) return 0;
     tamis_eviction_default(TAMIS_EVICT_NONE, &out[0]);
     for (uint32_t i = 0; i < count; i++) {
         tamis_eviction *e = &out[1 + i];

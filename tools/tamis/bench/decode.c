@@ -2,6 +2,7 @@
 /* `tamis bench decode`: what a decode step of attention takes over what evictions have kept, beside
  * full at the same batch, and beside what the bytes that it reads let expect. */
 #include "bench/bench.h"
+#include "cli/commands.h"
 #include "cli/json.h"
 #include "cli/table.h"
 
@@ -18,22 +19,19 @@ typedef struct decode_flags {
 } decode_flags;
 
 static const cli_option options[] = {
-    {"--shape", "S[,S]",
-     "heads and head dim of models: llama2-7b, llama3-8b, qwen3-4b\n"
-     "                           (default llama3-8b,llama2-7b)",
+    {"--shape", "S[,S]", "heads and head dim of models: {} (default llama3-8b,llama2-7b)",
      CLI_CHOICES, offsetof(decode_flags, shapes), 0, 0, bench_shape_names},
     {"--context", "N", "tokens of each sequence (default 32768)", CLI_NUMBER,
      offsetof(decode_flags, context), 2, BENCH_CONTEXT_MAX, NULL},
-    {"--evict", "K[,K]", "all, or " CLI_EVICTION_NAMES " (default h2o,snapkv), beside full",
-     CLI_EVICTIONS, offsetof(decode_flags, evictions), 0, 0, NULL},
-    {"--budget", "N|N%", "tokens a lane that stay, or their share of the context (default 20%)",
-     CLI_TEXT, offsetof(decode_flags, budget), 0, 0, NULL},
+    {"--evict", "K[,K]", "what is measured beside full: {} (default h2o,snapkv)", CLI_EVICTIONS,
+     offsetof(decode_flags, evictions), 0, 0, NULL},
+    {"--budget", "N|N%",
+     "tokens of a lane that are kept, or their share of the context (default 20%)", CLI_TEXT,
+     offsetof(decode_flags, budget), 0, 0, NULL},
     {"--batch", "N", "sequences of a step (default 1)", CLI_NUMBER, offsetof(decode_flags, batch),
      1, 256, NULL},
-    {"--dtype", "TYPE", "of the cache: f32, f16, bf16 (default f16)", CLI_CHOICE,
-     offsetof(decode_flags, dtype), 0, 0, cli_dtypes},
-    {"--page-size", "N", "slots a page: 8, 16, 32, 64 (default 16)", CLI_CHOICE,
-     offsetof(decode_flags, page_size), 0, 0, cli_page_sizes},
+    CLI_DTYPE_OPTION("--dtype", decode_flags, dtype),
+    CLI_PAGE_SIZE_OPTION(decode_flags, page_size),
     {"--layers", "N", "layers in turn (default: enough that one pass of full reads 1 GiB)",
      CLI_NUMBER, offsetof(decode_flags, layers), 1, 128, NULL},
     {"--repeat", "N", "samples (default 9)", CLI_NUMBER, offsetof(decode_flags, repeat), 1, 1000,
@@ -41,13 +39,15 @@ static const cli_option options[] = {
     {"--probe", "N", "MiB to measure the read bandwidth over (default 256, on a GPU up to 1024)",
      CLI_NUMBER, offsetof(decode_flags, probe), 1, 65536, NULL},
     CLI_EVICTION_OPTIONS_OF(decode_flags, eviction),
-    {"--json", "FILE", "the same rows as JSON; the file appears only when complete", CLI_TEXT,
-     offsetof(decode_flags, json), 0, 0, NULL},
-    {"--device", "ID", "see tamis devices", CLI_TEXT, offsetof(decode_flags, device), 0, 0, NULL},
+    CLI_JSON_OPTION(decode_flags, json),
+    CLI_DEVICE_OPTION(decode_flags, device),
 };
 
-static const cli_command decode_command = {
+static int run(int argc, char *const *argv);
+
+const cli_command bench_decode_command = {
     "tamis bench decode",
+    "a layer of a decode step over what evictions keep",
     "[OPTIONS]",
     "Measures decode steps of attention over random keys and values: full, and each eviction's\n"
     "remainder of the same context, in turn, round after round. A sample is the wall time of\n"
@@ -59,7 +59,8 @@ static const cli_command decode_command = {
     "  tamis bench decode --budget 20% --batch 4\n"
     "  tamis bench decode --shape llama2-7b --context 8192 --evict all --json decode.json\n",
     options,
-    sizeof(options) / sizeof(options[0])};
+    sizeof(options) / sizeof(options[0]),
+    run};
 
 /* One way to hold the context, and what its steps took. */
 typedef struct decode_arm {
@@ -302,7 +303,7 @@ static bool add_json_row(cJSON *rows, const decode_run *run, const decode_arm *a
 }
 
 static bool write_json(const decode_run *runs, uint32_t n_runs, cli_output *output) {
-    cJSON *root = cli_json_begin(decode_command.name, runs[0].arms[0].rig.device);
+    cJSON *root = cli_json_begin(bench_decode_command.name, runs[0].arms[0].rig.device);
     cJSON *rows = cJSON_CreateArray();
     bool made = rows != NULL;
     for (uint32_t r = 0; r < n_runs; r++)
@@ -312,7 +313,7 @@ static bool write_json(const decode_run *runs, uint32_t n_runs, cli_output *outp
         cJSON_Delete(rows);
         rows = NULL;
     }
-    return cli_json_write(root, rows, output, decode_command.name);
+    return cli_json_write(root, rows, output, bench_decode_command.name);
 }
 
 /* ---- The command ----------------------------------------------------------------------------- */
@@ -364,24 +365,24 @@ static int run_all(const decode_flags *f, decode_run *runs) {
     tamis_context *context = NULL;
     cli_output output = {0};
     tamis_error error = {0};
-    if (f->json != NULL && !cli_output_open(&output, decode_command.name, f->json))
+    if (f->json != NULL && !cli_output_open(&output, bench_decode_command.name, f->json))
         return CLI_FAILED;
-    tamis_status status = cli_open(f->device, &context, &error);
+    tamis_status status = bench_open(f->device, &context, &error);
     for (uint32_t r = 0; status == TAMIS_OK && r < n_runs; r++) {
         for (uint32_t a = 0; a < runs[r].n_arms; a++)
             runs[r].arms[a].rig.device = context;
         status = measure(&runs[r], &error);
     }
-    int code = status == TAMIS_OK ? CLI_OK : cli_fail(decode_command.name, "%s", error.text);
+    int code = status == TAMIS_OK ? CLI_OK : cli_fail(bench_decode_command.name, "%s", error.text);
     if (code == CLI_OK && !print(runs, n_runs))
-        code = cli_fail(decode_command.name, "out of host memory");
+        code = cli_fail(bench_decode_command.name, "out of host memory");
     if (code == CLI_OK && f->json != NULL && !write_json(runs, n_runs, &output)) code = CLI_FAILED;
     tamis_context_destroy(&context);
     cli_output_discard(&output);
     return code;
 }
 
-int bench_decode(int argc, char *const *argv) {
+static int run(int argc, char *const *argv) {
     decode_flags f = {.budget = "20%",
                       .context = 32768,
                       .dtype = TAMIS_F16,
@@ -395,14 +396,14 @@ int bench_decode(int argc, char *const *argv) {
                       .eviction = CLI_EVICTION_UNSET};
     tamis_eviction evictions[1 + CLI_EVICTIONS_MAX];
     uint32_t budget = 0, n_arms = 0;
-    int code = cli_parse(&decode_command, &f, argc, argv);
+    int code = cli_parse(&bench_decode_command, &f, argc, argv);
     if (code >= 0) return code;
-    if (bench_budget(decode_command.name, f.budget, f.context, &budget))
-        n_arms =
-            bench_list_evictions(decode_command.name, &f.evictions, budget, &f.eviction, evictions);
+    if (bench_budget(bench_decode_command.name, f.budget, f.context, &budget))
+        n_arms = bench_list_evictions(bench_decode_command.name, &f.evictions, budget, &f.eviction,
+                                      evictions);
     if (n_arms == 0) return CLI_USAGE;
     decode_run *runs = make_runs(&f, evictions, n_arms);
-    if (runs == NULL) return cli_fail(decode_command.name, "out of host memory");
+    if (runs == NULL) return cli_fail(bench_decode_command.name, "out of host memory");
     code = run_all(&f, runs);
     free_runs(runs, f.shapes.count);
     return code;

@@ -2,6 +2,7 @@
 /* `tamis bench throughput`: how many sequences of a model fit into the same cache memory under each
  * eviction, and what decoding them all yields. */
 #include "bench/throughput.h"
+#include "cli/commands.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -329,39 +330,39 @@ typedef struct throughput_flags {
 } throughput_flags;
 
 static const cli_option options[] = {
-    {"--model", "FILE", "a GGUF file; see the README for what is supported", CLI_TEXT,
-     offsetof(throughput_flags, model), 0, 0, NULL},
+    CLI_MODEL_OPTION(throughput_flags, model),
     {"--context", "N", "tokens of each prompt (default 2048)", CLI_NUMBER,
      offsetof(throughput_flags, context), 1, BENCH_CONTEXT_MAX, NULL},
-    {"--memory", "BYTES", "of the cache, K, M and G allowed behind it", CLI_TEXT,
+    {"--memory", "BYTES", "memory of the cache, with K, M or G for units of 1024", CLI_TEXT,
      offsetof(throughput_flags, memory), 0, 0, NULL},
-    {"--sequences", "N", "in place of --memory: as much as N take in full (default 16)", CLI_NUMBER,
+    {"--sequences", "N",
+     "in place of --memory: as much as N sequences take under full (default 16)", CLI_NUMBER,
      offsetof(throughput_flags, sequences), 1, 4096, NULL},
     {"--batch", "N", "in place of both: the same batch under every eviction", CLI_NUMBER,
      offsetof(throughput_flags, batch), 1, 4096, NULL},
-    {"--evict", "K[,K]", "all, or " CLI_EVICTION_NAMES " (default all), beside full", CLI_EVICTIONS,
+    {"--evict", "K[,K]", "what is measured beside full: {} (default all)", CLI_EVICTIONS,
      offsetof(throughput_flags, evictions), 0, 0, NULL},
-    {"--budget", "N|N%", "tokens a lane that stay, or their share of the context (default 20%)",
-     CLI_TEXT, offsetof(throughput_flags, budget), 0, 0, NULL},
+    {"--budget", "N|N%",
+     "tokens of a lane that are kept, or their share of the context (default 20%)", CLI_TEXT,
+     offsetof(throughput_flags, budget), 0, 0, NULL},
     CLI_EVICTION_OPTIONS_OF(throughput_flags, eviction),
-    {"--tokens", "N", "that each sequence generates in a round (default 64)", CLI_NUMBER,
+    {"--tokens", "N", "tokens that each sequence generates in a round (default 64)", CLI_NUMBER,
      offsetof(throughput_flags, tokens), 1, BENCH_CONTEXT_MAX, NULL},
     {"--repeat", "N", "rounds (default 3)", CLI_NUMBER, offsetof(throughput_flags, repeat), 1, 100,
      NULL},
-    {"--dtype", "TYPE", "of the cache: f32, f16, bf16 (default f16)", CLI_CHOICE,
-     offsetof(throughput_flags, dtype), 0, 0, cli_dtypes},
-    {"--page-size", "N", "slots a page: 8, 16, 32, 64 (default 16)", CLI_CHOICE,
-     offsetof(throughput_flags, page_size), 0, 0, cli_page_sizes},
+    CLI_DTYPE_OPTION("--dtype", throughput_flags, dtype),
+    CLI_PAGE_SIZE_OPTION(throughput_flags, page_size),
     {"--probe", "N", "MiB to measure the read bandwidth over (default 256, on a GPU up to 1024)",
      CLI_NUMBER, offsetof(throughput_flags, probe), 1, 65536, NULL},
-    {"--json", "FILE", "the same rows as JSON; the file appears only when complete", CLI_TEXT,
-     offsetof(throughput_flags, json), 0, 0, NULL},
-    {"--device", "ID", "see tamis devices", CLI_TEXT, offsetof(throughput_flags, device), 0, 0,
-     NULL},
+    CLI_JSON_OPTION(throughput_flags, json),
+    CLI_DEVICE_OPTION(throughput_flags, device),
 };
 
-static const cli_command throughput_command = {
+static int run_command(int argc, char *const *argv);
+
+const cli_command bench_throughput_command = {
     "tamis bench throughput",
+    "tokens a second of a model in the same cache memory",
     "--model FILE [OPTIONS]",
     "Gives full and each eviction the same cache memory, prefills as many sequences as fit, each\n"
     "of which evicts before the next begins, checks that one more does not, and decodes all of\n"
@@ -372,7 +373,8 @@ static const cli_command throughput_command = {
     "  tamis bench throughput --model tests/data/needle.gguf --memory 64M --evict snapkv,h2o \\\n"
     "      --json throughput.json\n",
     options,
-    sizeof(options) / sizeof(options[0])};
+    sizeof(options) / sizeof(options[0]),
+    run_command};
 
 /* Digits, then K, M or G. */
 static bool parse_memory(const char *text, uint64_t *bytes) {
@@ -382,13 +384,13 @@ static bool parse_memory(const char *text, uint64_t *bytes) {
     if (digits > 0 && digits < 13 && unit != NULL && strlen(text + digits) < 2)
         *bytes = (uint64_t)strtoull(text, NULL, 10) << 10 * (unit - units);
     if (*bytes > 0) return true;
-    cli_fail(throughput_command.name, "--memory %s: must be bytes, as 64M or 67108864", text);
+    cli_fail(bench_throughput_command.name, "--memory %s: must be bytes, as 64M or 67108864", text);
     return false;
 }
 
 static int parse(throughput_flags *f, int argc, char *const *argv, uint64_t *memory) {
-    const char *name = throughput_command.name;
-    int code = cli_parse(&throughput_command, f, argc, argv);
+    const char *name = bench_throughput_command.name;
+    int code = cli_parse(&bench_throughput_command, f, argc, argv);
     if (code >= 0) return code;
     int given = (f->memory != NULL) + (f->sequences != CLI_UNSET) + (f->batch != CLI_UNSET);
     if (f->model == NULL) {
@@ -405,7 +407,7 @@ static int parse(throughput_flags *f, int argc, char *const *argv, uint64_t *mem
 /* The model, its shape and a prompt for it; the arms' lengths must be within its context. */
 static tamis_status prepare(throughput *t, const throughput_flags *f, tamis_error *error) {
     cli_random random = {1};
-    tamis_status status = cli_open(f->device, &t->device, error);
+    tamis_status status = bench_open(f->device, &t->device, error);
     if (status == TAMIS_OK) status = tamis_model_load(t->device, f->model, &t->model, error);
     if (status != TAMIS_OK) return status;
     const tamis_model_info *info = tamis_model_get_info(t->model);
@@ -458,7 +460,7 @@ static int run(throughput *t, const throughput_flags *f, const tamis_eviction *e
     return code;
 }
 
-int bench_throughput(int argc, char *const *argv) {
+static int run_command(int argc, char *const *argv) {
     throughput_flags f = {.budget = "20%",
                           .context = 2048,
                           .sequences = CLI_UNSET,
@@ -470,7 +472,7 @@ int bench_throughput(int argc, char *const *argv) {
                           .evictions = {1, {CLI_EVICTION_ALL}},
                           .eviction = CLI_EVICTION_UNSET};
     tamis_eviction evictions[1 + CLI_EVICTIONS_MAX];
-    throughput t = {.command = throughput_command.name};
+    throughput t = {.command = bench_throughput_command.name};
     int code = parse(&f, argc, argv, &t.memory_bytes);
     if (code >= 0) return code;
     t.context = f.context;

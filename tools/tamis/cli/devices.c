@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* `tamis devices`: every device of every backend, and why one cannot be used. */
 #include "cli/devices.h"
+#include "cli/commands.h"
+#include "cli/json.h"
 #include "cli/table.h"
 
 #include <stdlib.h>
@@ -18,19 +20,22 @@ static const cli_option options[] = {
      offsetof(devices_flags, matrix), 0, 0, NULL},
     {"--markdown", "", "the matrix as Markdown", CLI_FLAG, offsetof(devices_flags, markdown), 0, 0,
      NULL},
-    {"--json", "FILE", "every cell of the matrix as JSON; the file appears only when complete",
-     CLI_TEXT, offsetof(devices_flags, json), 0, 0, NULL},
+    CLI_JSON_OPTION(devices_flags, json),
 };
 
-static const cli_command devices_command = {
+static int run(int argc, char *const *argv);
+
+const cli_command cli_devices_command = {
     "tamis devices",
-    "[--device ID] [--matrix [--markdown] [--json FILE]]",
+    "list devices, why one cannot be used, and what goes together",
+    "[--device ID] [--matrix [--markdown]] [--json FILE]",
     "Lists the devices of all backends, best first: what can be used, and why the rest cannot.\n"
     "With --matrix, which evictions go with which selections: a small plan is made of each, with\n"
     "every dtype, on the first usable device of each backend.",
-    "  tamis devices\n  tamis devices --device opencl\n  tamis devices --matrix\n",
+    "  tamis devices\n  tamis devices --device opencl --json -\n  tamis devices --matrix\n",
     options,
-    sizeof(options) / sizeof(options[0])};
+    sizeof(options) / sizeof(options[0]),
+    run};
 
 static const char *kind_name(tamis_device_kind kind) {
     switch (kind) {
@@ -76,35 +81,83 @@ static int print_devices(const tamis_device_info *infos, size_t count, const cha
     for (size_t i = 0; i < count; i++)
         if (devices_is_meant(&infos[i], device)) add_row(&table, &infos[i]);
     if (table.cells == table.columns)
-        code = cli_fail(devices_command.name, "--device %s: no such device", device);
+        code = cli_fail(cli_devices_command.name, "--device %s: no such device", device);
     else if (!cli_table_print(&table))
-        code = cli_fail(devices_command.name, "out of host memory");
+        code = cli_fail(cli_devices_command.name, "out of host memory");
     cli_table_free(&table);
     return code;
 }
 
-int cli_devices(int argc, char *const *argv) {
+static bool add_json_row(cJSON *rows, const tamis_device_info *info) {
+    cJSON *row = cli_json_row(rows);
+    return cJSON_AddStringToObject(row, "id", info->id) != NULL &&
+           cJSON_AddStringToObject(row, "backend", info->backend) != NULL &&
+           cJSON_AddStringToObject(row, "name", info->name) != NULL &&
+           cJSON_AddStringToObject(row, "driver", info->driver) != NULL &&
+           cJSON_AddStringToObject(row, "kind", kind_name(info->kind)) != NULL &&
+           cJSON_AddNumberToObject(row, "compute_units", info->compute_units) != NULL &&
+           cJSON_AddNumberToObject(row, "memory_bytes", (double)info->memory_bytes) != NULL &&
+           cJSON_AddNumberToObject(row, "max_buffer_bytes", (double)info->max_buffer_bytes) !=
+               NULL &&
+           cJSON_AddBoolToObject(row, "usable", info->usable) != NULL &&
+           (info->usable || cJSON_AddStringToObject(row, "reason", info->reason) != NULL);
+}
+
+static bool write_json(const tamis_device_info *infos, size_t count, const char *device,
+                       cli_output *output) {
+    cJSON *rows = cJSON_CreateArray();
+    bool made = rows != NULL;
+    for (size_t i = 0; made && i < count; i++)
+        if (devices_is_meant(&infos[i], device)) made = add_json_row(rows, &infos[i]);
+    if (!made) {
+        cJSON_Delete(rows);
+        rows = NULL;
+    }
+    return cli_json_write(cli_json_begin(cli_devices_command.name, NULL), rows, output,
+                          cli_devices_command.name);
+}
+
+static int list_devices(const tamis_device_info *infos, size_t count, const devices_flags *f) {
+    cli_output output = {0};
+    if (f->json != NULL && !cli_output_open(&output, cli_devices_command.name, f->json))
+        return CLI_FAILED;
+    int code = print_devices(infos, count, f->device);
+    if (code == CLI_OK && f->json != NULL && !write_json(infos, count, f->device, &output))
+        code = CLI_FAILED;
+    cli_output_discard(&output);
+    return code;
+}
+
+/* All devices; *infos is the caller's to free. */
+static tamis_status find_devices(tamis_device_info **infos, size_t *count, tamis_error *error) {
+    tamis_status status = tamis_device_list(NULL, 0, count, error);
+    size_t capacity = *count;
+    *infos = calloc(capacity > 0 ? capacity : 1, sizeof(**infos));
+    if (*infos == NULL) return cli_no_memory(error);
+    if (status == TAMIS_OK) status = tamis_device_list(*infos, capacity, count, error);
+    if (*count > capacity) *count = capacity; /* one that came since has no place */
+    return status;
+}
+
+static int run(int argc, char *const *argv) {
     devices_flags f = {0};
-    int code = cli_parse(&devices_command, &f, argc, argv);
+    const char *name = cli_devices_command.name;
+    int code = cli_parse(&cli_devices_command, &f, argc, argv);
     if (code >= 0) return code;
-    if (!f.matrix && (f.markdown || f.json != NULL)) {
-        cli_fail(devices_command.name, "%s: is of --matrix, which is not given",
-                 f.markdown ? "--markdown" : "--json");
+    if (!f.matrix && f.markdown) {
+        cli_fail(name, "--markdown: is of --matrix, which is not given");
         return CLI_USAGE;
     }
+    tamis_device_info *infos = NULL;
     size_t count = 0;
     tamis_error error = {0};
-    tamis_status status = tamis_device_list(NULL, 0, &count, &error);
-    tamis_device_info *infos = calloc(count > 0 ? count : 1, sizeof(*infos));
-    if (infos == NULL) return cli_fail(devices_command.name, "out of host memory");
-    size_t capacity = count;
-    if (status == TAMIS_OK) status = tamis_device_list(infos, capacity, &count, &error);
-    if (status != TAMIS_OK) code = cli_fail(devices_command.name, "%s", error.text);
-    if (count > capacity) count = capacity; /* one that came since has no place */
-    if (status == TAMIS_OK && f.matrix)
-        code = devices_matrix(devices_command.name, infos, count, f.device, f.markdown, f.json);
-    else if (status == TAMIS_OK)
-        code = print_devices(infos, count, f.device);
+    tamis_status status = find_devices(&infos, &count, &error);
+    if (status != TAMIS_OK)
+        code = cli_fail(name, "%s", error.text);
+    else if (f.matrix)
+        code = devices_matrix(name, infos, count, f.device, f.markdown, f.json);
+    else
+        code = list_devices(infos, count, &f);
     free(infos);
     return code;
 }

@@ -4,6 +4,7 @@
 #define _POSIX_C_SOURCE 200809L /* strdup */
 #include "cli/devices.h"
 #include "cli/json.h"
+#include "cli/policies.h"
 #include "cli/table.h"
 
 #include <stdlib.h>
@@ -63,7 +64,8 @@ static bool list_ways(matrix *m) {
         tamis_eviction_default((tamis_eviction_kind)kind, &way);
         if (kind != TAMIS_EVICT_NONE) way.budget = EVICT_BUDGET;
         listed = listed && add_way(m, &way);
-        for (uint32_t i = 0; cli_eviction_options[i] != NULL && kind != TAMIS_EVICT_NONE; i++) {
+        for (uint32_t i = 0; tamis_eviction_option_name(i) != NULL && kind != TAMIS_EVICT_NONE;
+             i++) {
             way.options = 1u << i;
             if (tamis_eviction_check(&way, NULL) == TAMIS_OK) listed = listed && add_way(m, &way);
         }
@@ -268,7 +270,8 @@ static void print_markdown(const matrix *m, const cli_table *table) {
     }
     printf("\nEach with f32, f16 and bf16, on ");
     print_places(m);
-    printf(". An option that is not listed goes with what its kind goes with.\n");
+    printf(". An option without a row of its own goes together with the same\n"
+           "selections as its kind without the option.\n");
     if (m->n_notes > 0) printf("\n");
     print_notes(m, "- ");
 }

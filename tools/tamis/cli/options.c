@@ -1,18 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The option parser: finds flags in their table, checks values, prints help. */
+/* The option parser: finds flags in their table and checks their values. */
 #include "cli/options.h"
 
 #include <stdbool.h>
 #include <stdio.h>
 #include <string.h>
 #include <tamis/policy.h>
-
-const char *const cli_selection_presets[] = {"quest-paper", NULL};
-
-const char *const cli_eviction_options[] = {
-    "reindex",       "rerank",     "lifetime",           "reference-schedule",
-    "blend",         "anchor-all", "budget-beside-kept", "budget-chunks",
-    "across-layers", NULL};
 
 /* The value under inspection, with what a message must name. */
 typedef struct value {
@@ -48,11 +41,11 @@ static bool parse_number(const value *v, uint32_t *out) {
     return true;
 }
 
-/* The index of a word among those known. */
-static bool find_word(const value *v, const char *const *known, uint32_t *out) {
+/* The index of a word among those that the option takes. */
+static bool parse_word(const value *v, uint32_t *out) {
     char why[256] = "must be one of";
-    for (uint32_t i = 0; known[i] != NULL; i++) {
-        const char *word = known[i];
+    const char *word;
+    for (uint32_t i = 0; (word = cli_option_word(v->option, i)) != NULL; i++) {
         if (strlen(word) == v->length && memcmp(word, v->text, v->length) == 0) {
             *out = i;
             return true;
@@ -63,19 +56,14 @@ static bool find_word(const value *v, const char *const *known, uint32_t *out) {
     return refuse(v, why);
 }
 
-static bool parse_choice(const value *v, uint32_t *out) {
-    return find_word(v, v->option->choices, out);
-}
-
 static bool parse_selection(const value *v, uint32_t *out) {
     char name[64]; /* longer than any name that is known, so that a cut one is unknown */
     tamis_selection selection;
     tamis_error error = {0};
     snprintf(name, sizeof(name), "%.*s", (int)v->length, v->text);
     if (tamis_selection_preset(name, &selection, &error) != TAMIS_OK) return refuse(v, error.text);
-    *out = (uint32_t)selection.kind;
-    for (uint32_t i = 0; cli_selection_presets[i] != NULL; i++)
-        if (strcmp(name, cli_selection_presets[i]) == 0) *out = CLI_SELECTION_PRESET | i;
+    for (*out = 0; strcmp(name, tamis_selection_preset_name(*out)) != 0;)
+        ++*out;
     return true;
 }
 
@@ -98,10 +86,9 @@ static bool parse_eviction(const value *v, uint32_t *out) {
     if (tamis_eviction_parse(name, &kind, &error) != TAMIS_OK) return refuse(v, error.text);
     if (kind == TAMIS_EVICT_CALLER) return refuse(v, "takes its scores from a program");
     while (used < v->length) {
-        value word = *v;
-        word.text += used + 1;
-        word.length = word_length(v, used + 1, '+');
-        if (!find_word(&word, cli_eviction_options, &bit)) return false;
+        const cli_option words = {.name = v->option->name, .kind = CLI_OPTIONS};
+        const value word = {v->command, &words, v->text + used + 1, word_length(v, used + 1, '+')};
+        if (!parse_word(&word, &bit)) return false;
         options |= 1u << bit;
         used += 1 + word.length;
     }
@@ -136,6 +123,7 @@ static bool parse_value(const cli_command *command, const cli_option *option, co
     void *place = (char *)flags + option->place;
     switch (option->kind) {
     case CLI_TEXT:
+    case CLI_FILE:
         if (v.length == 0) return refuse(&v, "must not be empty");
         *(const char **)place = text;
         return true;
@@ -144,9 +132,10 @@ static bool parse_value(const cli_command *command, const cli_option *option, co
     case CLI_NUMBERS:
         return parse_list(v, text, parse_number, place);
     case CLI_CHOICE:
-        return parse_choice(&v, place);
+        return parse_word(&v, place);
     case CLI_CHOICES:
-        return parse_list(v, text, parse_choice, place);
+    case CLI_OPTIONS:
+        return parse_list(v, text, parse_word, place);
     case CLI_SELECTION:
         return parse_selection(&v, place);
     case CLI_SELECTIONS:
@@ -163,18 +152,6 @@ static bool parse_value(const cli_command *command, const cli_option *option, co
     return false;
 }
 
-static void print_help(const cli_command *command) {
-    printf("usage: %s %s\n\n%s\n\noptions:\n", command->name, command->usage, command->summary);
-    for (size_t i = 0; i < command->n_options; i++) {
-        const cli_option *option = &command->options[i];
-        char head[64];
-        snprintf(head, sizeof(head), "%s %s", option->name, option->value);
-        printf("  %-24s %s\n", head, option->help);
-    }
-    printf("  %-24s %s\n", "--help", "this text");
-    printf("\nexamples:\n%s", command->examples);
-}
-
 static const cli_option *find_option(const cli_command *command, const char *name, size_t length) {
     for (size_t i = 0; i < command->n_options; i++) {
         const char *known = command->options[i].name;
@@ -187,7 +164,7 @@ static const cli_option *find_option(const cli_command *command, const char *nam
 int cli_parse(const cli_command *command, void *flags, int argc, char *const *argv) {
     for (int i = 0; i < argc; i++) {
         if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
-            print_help(command);
+            cli_print_help(command);
             return CLI_OK;
         }
         size_t length = strcspn(argv[i], "=");

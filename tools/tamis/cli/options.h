@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The option parser of every command: a table of flags with their places, ranges and help text. */
+/* A command as tables: its flags with their places, ranges and help. From them come the parser,
+ * --help, the man page and the completion of a shell. */
 #ifndef CLI_OPTIONS_H
 #define CLI_OPTIONS_H
 
@@ -18,10 +19,8 @@ typedef struct cli_list {
     uint32_t values[CLI_LIST_MAX]; /* numbers, indices of words, selections, or evictions */
 } cli_list;
 
-/* A selection as one value: its kind, or CLI_SELECTION_PRESET with the place of its name in the
- * words below, which the library knows as presets. */
-#define CLI_SELECTION_PRESET 256u
-extern const char *const cli_selection_presets[];
+/* A selection as one value: the index of its name among tamis_selection_preset_name, where the
+ * names of the kinds come first, each at the kind's own value. */
 
 /* An eviction as one value: its kind with its options, TAMIS_EVICT_*. */
 #define CLI_EVICTION_OF(kind, options) ((uint32_t)(kind) | (uint32_t)(options) << 8)
@@ -30,16 +29,15 @@ extern const char *const cli_selection_presets[];
 /* "all": every kind that needs no scores of the caller's. */
 #define CLI_EVICTION_ALL UINT32_MAX
 
-/* Words for the options of evictions: the word at i means 1 << i. */
-extern const char *const cli_eviction_options[];
-
 /* What a flag takes, and the type of its place. */
 typedef enum cli_kind {
     CLI_TEXT,       /* const char *, not empty */
+    CLI_FILE,       /* the same; a path */
     CLI_NUMBER,     /* uint32_t */
     CLI_NUMBERS,    /* cli_list, comma-separated */
     CLI_CHOICE,     /* uint32_t: the index of the word */
     CLI_CHOICES,    /* cli_list of indices, comma-separated */
+    CLI_OPTIONS,    /* cli_list of indices of an eviction's options, comma-separated */
     CLI_SELECTION,  /* uint32_t: a selection by its name */
     CLI_SELECTIONS, /* cli_list of these, comma-separated */
     CLI_EVICTION,   /* uint32_t, CLI_EVICTION_OF: "kind" or "kind+option+option"; not caller */
@@ -47,6 +45,8 @@ typedef enum cli_kind {
     CLI_FLAG        /* uint32_t: 1 if it is given; it has no value */
 } cli_kind;
 
+/* In help "{}" stands for the words that the flag takes, "{default}" for what the library's
+ * selections or evictions have by themselves (cli_default_text). */
 typedef struct cli_option {
     const char *name;  /* "--context" */
     const char *value; /* as help shows it: "N[,N]"; empty for a flag */
@@ -59,16 +59,49 @@ typedef struct cli_option {
 
 typedef struct cli_command {
     const char *name;    /* "tamis run": the beginning of every message */
+    const char *brief;   /* what it does, in a line */
     const char *usage;   /* what follows the program's name */
-    const char *summary; /* what it does */
+    const char *summary; /* what it does; lines */
     const char *examples;
     const cli_option *options;
     size_t n_options;
+    int (*run)(int argc, char *const *argv); /* arguments after the name; the exit status */
 } cli_command;
+
+/* Every command, ended by NULL; those of a group ("tamis bench ...") stand together. */
+extern const cli_command *const cli_commands[];
+
+/* The commands whose names share a second word. */
+typedef struct cli_group {
+    const char *name, *brief, *noun; /* "bench", "measure decoding", "benchmark" */
+} cli_group;
+extern const cli_group cli_command_groups[]; /* ended by one without a name */
+
+/* Whether the command is of the group: "tamis bench decode" of "bench". */
+int cli_is_of_group(const cli_command *command, const cli_group *group);
+
+/* What every command says of itself and of the program, beside its own table. */
+#define CLI_COMMON_HELP                                                                            \
+    "Every command takes --device ID (see tamis devices). Without it the environment variable\n"   \
+    "TAMIS_DEVICE decides, else the first usable CUDA or OpenCL device.\n"
 
 /* Reads arguments into `flags`, the struct that the places mean. Returns -1 to go on; else the exit
  * status: CLI_OK after --help, CLI_USAGE after one line on stderr that names the flag and the
  * value. */
 int cli_parse(const cli_command *command, void *flags, int argc, char *const *argv);
+
+/* The index-th word that an option takes; NULL behind the last one, or where any text is taken. */
+const char *cli_option_word(const cli_option *option, uint32_t index);
+
+/* The help of an option with its words, which is as long as it is. */
+typedef struct cli_help {
+    char text[1024];
+} cli_help;
+cli_help cli_option_help(const cli_option *option);
+
+void cli_print_help(const cli_command *command);
+/* The man page of the program, as roff; the completion for bash. */
+void cli_print_manual(void);
+void cli_print_completion(void);
 
 #endif

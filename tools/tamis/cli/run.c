@@ -1,12 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* `tamis run`: reads a prompt exactly, feeds the question through the selection, answers greedily.
  */
+#include "cli/commands.h"
 #include "cli/text.h"
 
 #include <stdlib.h>
 #include <string.h>
-
-#define CONTEXT_MAX (1u << 20)
 
 typedef struct run_flags {
     const char *device, *model, *prompt, *prompt_file, *question, *stop;
@@ -33,50 +32,43 @@ typedef struct run {
 static const char *const off_on[] = {"off", "on", NULL};
 
 static const cli_option options[] = {
-    {"--model", "FILE", "a GGUF file; see the README for what is supported", CLI_TEXT,
-     offsetof(run_flags, model), 0, 0, NULL},
-    {"--prompt", "TEXT", "read exactly (every page)", CLI_TEXT, offsetof(run_flags, prompt), 0, 0,
-     NULL},
-    {"--prompt-file", "FILE", "the prompt from a file", CLI_TEXT, offsetof(run_flags, prompt_file),
+    CLI_MODEL_OPTION(run_flags, model),
+    {"--prompt", "TEXT", "text that the model reads exactly, attending every page", CLI_TEXT,
+     offsetof(run_flags, prompt), 0, 0, NULL},
+    {"--prompt-file", "FILE", "the prompt from a file", CLI_FILE, offsetof(run_flags, prompt_file),
      0, 0, NULL},
-    {"--question", "TEXT", "follows the prompt, token by token through the selection", CLI_TEXT,
-     offsetof(run_flags, question), 0, 0, NULL},
-    {"--select", "NAME", CLI_SELECTION_NAMES "\n                           (default full)",
-     CLI_SELECTION, offsetof(run_flags, select), 0, 0, NULL},
-    {"--budget", "N", "tokens a lane that the selection reads (default 2048)", CLI_NUMBER,
-     offsetof(run_flags, budget), 1, CONTEXT_MAX, NULL},
-    {"--sinks", "N", "first tokens always read (default 4, quest-paper 0)", CLI_NUMBER,
-     offsetof(run_flags, selection.sinks), 0, CONTEXT_MAX, NULL},
-    {"--recent", "N", "last tokens always read (default 64, window and quest-paper 0)", CLI_NUMBER,
-     offsetof(run_flags, selection.recent), 0, CONTEXT_MAX, NULL},
-    {"--dense-layers", "N", "first layers that read everything (default 0, quest-paper 2)",
-     CLI_NUMBER, offsetof(run_flags, selection.dense_layers), 0, 1024, NULL},
-    {"--group", "RULE", "one score from the query heads of a group: max, mean, sum", CLI_CHOICE,
-     offsetof(run_flags, selection.group), 0, 0, cli_groups},
-    {"--evict", "KIND",
-     "tokens leave the cache at the prompt's end (default none):\n"
-     "                           " CLI_EVICTION_NAMES,
+    {"--question", "TEXT", "text that follows the prompt, token by token through the selection",
+     CLI_TEXT, offsetof(run_flags, question), 0, 0, NULL},
+    {"--select", "NAME", "which pages a query reads: {} (default full)", CLI_SELECTION,
+     offsetof(run_flags, select), 0, 0, NULL},
+    {"--budget", "N", "tokens of a lane that the selection reads (default 2048)", CLI_NUMBER,
+     offsetof(run_flags, budget), 1, CLI_TOKENS_MAX, NULL},
+    CLI_SELECTION_OPTIONS(run_flags, selection),
+    CLI_DENSE_LAYERS_OPTION(run_flags, selection),
+    {"--evict", "KIND", "which tokens the cache keeps at the prompt's end: {} (default none)",
      CLI_EVICTION, offsetof(run_flags, evict), 0, 0, NULL},
-    {"--evict-budget", "N", "tokens a lane that stay (default 2048)", CLI_NUMBER,
-     offsetof(run_flags, evict_budget), 1, CONTEXT_MAX, NULL},
+    {"--evict-budget", "N", "tokens of a lane that are kept (default 2048)", CLI_NUMBER,
+     offsetof(run_flags, evict_budget), 1, CLI_TOKENS_MAX, NULL},
     CLI_EVICTION_OPTIONS_OF(run_flags, eviction),
-    {"--times", "WORD", "off, on: also the device time of evicting; steps then wait (default off)",
+    {"--times", "WORD",
+     "{}: whether to tell the device time of evicting, for which each step waits (default off)",
      CLI_CHOICE, offsetof(run_flags, times), 0, 0, off_on},
-    {"--tokens", "N", "tokens to generate at most (default 64)", CLI_NUMBER,
-     offsetof(run_flags, tokens), 1, CONTEXT_MAX, NULL},
-    {"--stop", "TEXT", "ends the answer where it appears; not printed", CLI_TEXT,
-     offsetof(run_flags, stop), 0, 0, NULL},
-    {"--context", "N", "longest text, tokens (default: what the model states)", CLI_NUMBER,
-     offsetof(run_flags, context), 1, CONTEXT_MAX, NULL},
-    {"--cache-dtype", "TYPE", "f32, f16, bf16 (default f16)", CLI_CHOICE,
-     offsetof(run_flags, dtype), 0, 0, cli_dtypes},
-    {"--page-size", "N", "slots a page: 8, 16, 32, 64 (default 16)", CLI_CHOICE,
-     offsetof(run_flags, page_size), 0, 0, cli_page_sizes},
-    {"--device", "ID", "see tamis devices", CLI_TEXT, offsetof(run_flags, device), 0, 0, NULL},
+    {"--tokens", "N", "most tokens of the answer (default 64)", CLI_NUMBER,
+     offsetof(run_flags, tokens), 1, CLI_TOKENS_MAX, NULL},
+    {"--stop", "TEXT", "the answer ends before this text", CLI_TEXT, offsetof(run_flags, stop), 0,
+     0, NULL},
+    {"--context", "N", "most tokens of the whole text (default what the model states)", CLI_NUMBER,
+     offsetof(run_flags, context), 1, CLI_TOKENS_MAX, NULL},
+    CLI_DTYPE_OPTION("--cache-dtype", run_flags, dtype),
+    CLI_PAGE_SIZE_OPTION(run_flags, page_size),
+    CLI_DEVICE_OPTION(run_flags, device),
 };
 
-static const cli_command run_command = {
+static int run_command(int argc, char *const *argv);
+
+const cli_command cli_run_command = {
     "tamis run",
+    "answer a prompt with a model, reading part of its KV cache",
     "--model FILE (--prompt TEXT | --prompt-file FILE) [OPTIONS]",
     "Reads the prompt exactly, then takes the question and generates greedily, one token a\n"
     "step, each through the selection. The answer goes to stdout, a line of figures to stderr\n"
@@ -88,15 +80,16 @@ static const cli_command run_command = {
     "      --evict-budget 256 --times on\n"
     "  tamis run --model model.gguf --prompt 'Once upon a time' --device reference\n",
     options,
-    sizeof(options) / sizeof(options[0])};
+    sizeof(options) / sizeof(options[0]),
+    run_command};
 
 static int parse(run_flags *f, int argc, char *const *argv) {
-    int code = cli_parse(&run_command, f, argc, argv);
+    int code = cli_parse(&cli_run_command, f, argc, argv);
     if (code >= 0) return code;
     if (f->model == NULL)
-        cli_fail(run_command.name, "--model: is missing (see %s --help)", run_command.name);
+        cli_fail(cli_run_command.name, "--model: is missing (see %s --help)", cli_run_command.name);
     else if ((f->prompt == NULL) == (f->prompt_file == NULL))
-        cli_fail(run_command.name, "--prompt, --prompt-file: give exactly one of them");
+        cli_fail(cli_run_command.name, "--prompt, --prompt-file: give exactly one of them");
     else
         return -1;
     return CLI_USAGE;
@@ -228,7 +221,7 @@ static tamis_status generate(run *r, const run_flags *f, size_t length, int32_t 
     fputc('\n', stdout); /* so that what follows, on stderr too, begins a line */
     fflush(stdout);
     if (full)
-        fprintf(stderr, "%s: the context of %u tokens is full\n", run_command.name, r->context);
+        fprintf(stderr, "%s: the context of %u tokens is full\n", cli_run_command.name, r->context);
     free(a.text);
     return status;
 }
@@ -293,7 +286,21 @@ static tamis_status answer_prompt(run *r, const run_flags *f, const char *prompt
     return status;
 }
 
-int cli_run(int argc, char *const *argv) {
+/* What the flags of the selection and of the eviction mean. */
+static bool choose_policies(const run_flags *f, tamis_selection *selection,
+                            tamis_eviction *eviction) {
+    const char *name = cli_run_command.name;
+    const cli_list selections = {1, {f->select}};
+    if (!cli_check_selections(name, &selections, f->budget != CLI_UNSET, &f->selection) ||
+        !cli_selection(name, f->select, f->budget, &f->selection, cli_page_size(f->page_size),
+                       selection))
+        return false;
+    if (CLI_EVICTION_KIND(f->evict) == TAMIS_EVICT_NONE)
+        return cli_check_no_eviction(name, f->evict_budget != CLI_UNSET, &f->eviction);
+    return cli_eviction(name, f->evict, f->evict_budget, &f->eviction, false, eviction);
+}
+
+static int run_command(int argc, char *const *argv) {
     run_flags f = {.select = TAMIS_SELECT_FULL,
                    .dtype = TAMIS_F16,
                    .page_size = 1,
@@ -302,17 +309,12 @@ int cli_run(int argc, char *const *argv) {
                    .evict = CLI_EVICTION_OF(TAMIS_EVICT_NONE, 0),
                    .evict_budget = CLI_UNSET,
                    .eviction = CLI_EVICTION_UNSET,
-                   .selection = {CLI_UNSET, CLI_UNSET, CLI_UNSET, CLI_UNSET}};
+                   .selection = CLI_SELECTION_UNSET};
     int code = parse(&f, argc, argv);
     if (code >= 0) return code;
     tamis_selection selection;
-    if (!cli_selection(run_command.name, f.select, f.budget, &f.selection,
-                       cli_page_size(f.page_size), &selection))
-        return CLI_USAGE;
     run r = {0};
-    if (CLI_EVICTION_KIND(f.evict) != TAMIS_EVICT_NONE &&
-        !cli_eviction(run_command.name, f.evict, f.evict_budget, &f.eviction, false, &r.eviction))
-        return CLI_USAGE;
+    if (!choose_policies(&f, &selection, &r.eviction)) return CLI_USAGE;
     tamis_error error = {0};
     char *file_text = NULL;
     size_t bytes = f.prompt != NULL ? strlen(f.prompt) : 0;
@@ -326,5 +328,5 @@ int cli_run(int argc, char *const *argv) {
         report_eviction(&r, f.times != 0);
     release(&r);
     free(file_text);
-    return status == TAMIS_OK ? CLI_OK : cli_fail(run_command.name, "%s", error.text);
+    return status == TAMIS_OK ? CLI_OK : cli_fail(cli_run_command.name, "%s", error.text);
 }

@@ -77,6 +77,20 @@ static bool add_quest(const char *command, const eval_arm_flags *flags, uint32_t
     return true;
 }
 
+bool eval_check_arms(const char *command, eval_arm_flags *flags, uint32_t budget) {
+    uint32_t values[CLI_EVICTIONS_MAX];
+    const bool evicts = cli_list_evictions(&flags->evictions, values) > 0;
+    const bool of_evictions = evicts && flags->evict_budgets.count == 0;
+    if (!cli_check_selections(command, &flags->selections,
+                              flags->budgets.count > 0 && !of_evictions, &flags->selection))
+        return false;
+    if (!evicts &&
+        !cli_check_no_eviction(command, flags->evict_budgets.count > 0, &flags->eviction))
+        return false;
+    if (flags->budgets.count == 0) flags->budgets = (cli_list){1, {budget}};
+    return true;
+}
+
 bool eval_list_evictions(const char *command, const eval_arm_flags *flags, eval_arms *out) {
     const cli_list *budgets =
         flags->evict_budgets.count > 0 ? &flags->evict_budgets : &flags->budgets;

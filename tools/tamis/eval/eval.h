@@ -4,17 +4,14 @@
 #ifndef CLI_EVAL_H
 #define CLI_EVAL_H
 
-#include "cli/cli.h"
+#include "cli/commands.h"
 #include "cli/json.h"
 #include "cli/random.h"
 #include "cli/table.h"
 #include "cli/text.h"
 
-/* `tamis eval passkey`, `recall`, `perplexity`, `eviction`: arguments after the name. */
-int eval_passkey(int argc, char *const *argv);
-int eval_recall(int argc, char *const *argv);
-int eval_perplexity(int argc, char *const *argv);
-int eval_eviction(int argc, char *const *argv);
+extern const cli_command eval_passkey_command, eval_recall_command, eval_perplexity_command,
+    eval_eviction_command;
 
 /* ---- Arms ------------------------------------------------------------------------------------ */
 
@@ -56,48 +53,43 @@ typedef struct eval_arm_flags {
     cli_eviction_flags eviction;
 } eval_arm_flags;
 
-/* What these flags are before a command sets its own defaults: pages of 16, all else unset. */
+/* What these flags are before a command sets its own selections and its own budgets, which the lists
+ * of arms take where --budget gives none: pages of 16, all else unset. */
 /* clang-format off */
 #define EVAL_ARM_DEFAULTS                                                                          \
-    .page_size = 1, .selection = {CLI_UNSET, CLI_UNSET, CLI_UNSET, CLI_UNSET},                     \
-    .scores = {1, {TAMIS_BOUNDS_MINMAX}}, .eviction = CLI_EVICTION_UNSET
+    .page_size = 1, .selection = CLI_SELECTION_UNSET, .scores = {1, {TAMIS_BOUNDS_MINMAX}},        \
+    .eviction = CLI_EVICTION_UNSET
 
 /* Entries of a command's table of options: `type` is its struct of flags, `member` the
  * eval_arm_flags in it. Defaults of --select and --budget are the command's, and text. */
 #define EVAL_ARM_OPTIONS(type, member, selects, budget)                                            \
     {"--select", "S[,S]",                                                                          \
-     CLI_SELECTION_NAMES "\n                           (default " selects ")",                     \
+     "selections that are measured beside full: {} (default " selects ")",                         \
      CLI_SELECTIONS, offsetof(type, member.selections), 0, 0, NULL},                               \
-        {"--score", "S[,S]", "quest's bounds: minmax, meanstd, mean (default minmax)",             \
+        {"--score", "S[,S]", "what quest scores pages by: {} (default minmax)",                    \
          CLI_CHOICES, offsetof(type, member.scores), 0, 0, cli_bounds},                            \
-        {"--width", "X", "of meanstd, in standard deviations (default 1)", CLI_TEXT,               \
-         offsetof(type, member.width), 0, 0, NULL},                                                \
-        {"--budget", "N[,N]", "tokens a lane that a selection reads (default " budget ")",         \
+        {"--width", "X", "half width of meanstd's bounds, in standard deviations (default 1)",     \
+         CLI_TEXT, offsetof(type, member.width), 0, 0, NULL},                                      \
+        {"--budget", "N[,N]", "tokens of a lane that a selection reads (default " budget ")",      \
          CLI_NUMBERS, offsetof(type, member.budgets), 1, EVAL_CONTEXT_MAX, NULL},                  \
-        {"--sinks", "N", "first tokens always read (default 4, quest-paper 0)", CLI_NUMBER,        \
-         offsetof(type, member.selection.sinks), 0, EVAL_CONTEXT_MAX, NULL},                       \
-        {"--recent", "N", "last tokens always read (default 64, window and quest-paper 0)",        \
-         CLI_NUMBER,                                                                               \
-         offsetof(type, member.selection.recent), 0, EVAL_CONTEXT_MAX, NULL},                      \
-        {"--dense-layers", "N", "first layers that read everything (default 0, quest-paper 2)",    \
-         CLI_NUMBER,                                                                               \
-         offsetof(type, member.selection.dense_layers), 0, 1024, NULL},                            \
-        {"--group", "RULE", "one score from the query heads of a group: max, mean, sum",           \
-         CLI_CHOICE, offsetof(type, member.selection.group), 0, 0, cli_groups},                    \
-        {"--page-size", "N", "slots a page: 8, 16, 32, 64 (default 16)", CLI_CHOICE,               \
-         offsetof(type, member.page_size), 0, 0, cli_page_sizes}
+        CLI_SELECTION_OPTIONS(type, member.selection),                                             \
+        CLI_DENSE_LAYERS_OPTION(type, member.selection),                                           \
+        CLI_PAGE_SIZE_OPTION(type, member.page_size)
 
 /* The same for evictions as arms. */
 #define EVAL_EVICT_OPTIONS(type, member)                                                           \
     {"--evict", "K[,K]",                                                                           \
-     "evictions as arms, too: all, or\n"                                                           \
-     "                           " CLI_EVICTION_NAMES ";\n"                                        \
-     "                           an option goes behind its kind: h2o+rerank",                      \
+     "evictions that are measured too: {}; a variant stands behind its kind, as in h2o+rerank",    \
      CLI_EVICTIONS, offsetof(type, member.evictions), 0, 0, NULL},                                 \
-        {"--evict-budget", "N[,N]", "tokens a lane that they keep (default: those of --budget)",   \
+        {"--evict-budget", "N[,N]",                                                                \
+         "tokens of a lane that they keep (default those of --budget)",                            \
          CLI_NUMBERS, offsetof(type, member.evict_budgets), 1, EVAL_CONTEXT_MAX, NULL},            \
         CLI_EVICTION_OPTIONS_OF(type, member.eviction)
 /* clang-format on */
+
+/* Whether the flags of selections and evictions are for what is listed; without --budget the
+ * budget becomes `budget`. Prints why and returns false if they are not. */
+bool eval_check_arms(const char *command, eval_arm_flags *flags, uint32_t budget);
 
 /* Every selection with every budget, quest with every score too; full once, first and always there;
  * then every eviction with every budget of its own. The selections are checked against the page

@@ -6,39 +6,38 @@
 #include <stdlib.h>
 
 static const cli_option options[] = {
-    {"--model", "FILE", "a GGUF file; see the README for what is supported", CLI_TEXT,
-     offsetof(eviction_flags, model), 0, 0, NULL},
-    {"--text", "FILE", "natural text (default: text.txt beside the model)", CLI_TEXT,
+    CLI_MODEL_OPTION(eviction_flags, model),
+    {"--text", "FILE", "natural text (default: text.txt beside the model)", CLI_FILE,
      offsetof(eviction_flags, text), 0, 0, NULL},
     {"--length", "N", "tokens of a text with its keys, before the questions (default 4096)",
      CLI_NUMBER, offsetof(eviction_flags, length), 1, EVAL_CONTEXT_MAX, NULL},
     {"--evict", "K[,K]",
-     "all (default), or\n"
-     "                           " CLI_EVICTION_NAMES ";\n"
-     "                           an option goes behind its kind: andpro+anchor-all",
+     "what is measured: {} (default all); a variant stands behind its kind, as in "
+     "andpro+anchor-all",
      CLI_EVICTIONS, offsetof(eviction_flags, arms.evictions), 0, 0, NULL},
-    {"--budget", "N[,N]", "tokens a lane that stay, and that quest reads (default 128,256,512)",
+    {"--budget", "N[,N]",
+     "tokens of a lane that an eviction keeps, and that quest reads (default 128,256,512)",
      CLI_NUMBERS, offsetof(eviction_flags, arms.budgets), 1, EVAL_CONTEXT_MAX, NULL},
     CLI_EVICTION_OPTIONS_OF(eviction_flags, arms.eviction),
     {"--questions", "N", "keys in a text, each asked for, at most 16 (default 4)", CLI_NUMBER,
      offsetof(eviction_flags, n_questions), 1, PASSKEY_KEYS_MAX, NULL},
     {"--texts", "N", "texts of each seed (default 1)", CLI_NUMBER,
      offsetof(eviction_flags, n_texts), 1, 100000, NULL},
-    {"--seeds", "N", "seeds that the spread is over (default 4)", CLI_NUMBER,
+    {"--seeds", "N", "seeds, over which the spread is taken (default 4)", CLI_NUMBER,
      offsetof(eviction_flags, n_seeds), 1, EVICTION_SEEDS_MAX, NULL},
     {"--seed", "N", "the first seed; texts and keys follow from it (default 0)", CLI_NUMBER,
      offsetof(eviction_flags, seed), 0, UINT32_MAX - EVICTION_SEEDS_MAX, NULL},
-    {"--page-size", "N", "slots a page: 8, 16, 32, 64 (default 16)", CLI_CHOICE,
-     offsetof(eviction_flags, arms.page_size), 0, 0, cli_page_sizes},
-    {"--dtype", "TYPE", "of the cache: f32, f16, bf16 (default f16)", CLI_CHOICE,
-     offsetof(eviction_flags, dtype), 0, 0, cli_dtypes},
-    {"--json", "FILE", "the same rows as JSON, layer by layer too; appears only when complete",
-     CLI_TEXT, offsetof(eviction_flags, json), 0, 0, NULL},
-    {"--device", "ID", "see tamis devices", CLI_TEXT, offsetof(eviction_flags, device), 0, 0, NULL},
+    CLI_PAGE_SIZE_OPTION(eviction_flags, arms.page_size),
+    CLI_DTYPE_OPTION("--dtype", eviction_flags, dtype),
+    CLI_JSON_OPTION(eviction_flags, json),
+    CLI_DEVICE_OPTION(eviction_flags, device),
 };
 
-static const cli_command eviction_command = {
+static int run_command(int argc, char *const *argv);
+
+const cli_command eval_eviction_command = {
     "tamis eval eviction",
+    "what evictions cost: attention's output, planted keys, time",
     "--model FILE [OPTIONS]",
     "Plants named keys of five digits in natural text. The model reads each text once under\n"
     "full, and its queries, keys and values are kept. Every eviction then takes the same text,\n"
@@ -55,19 +54,21 @@ static const cli_command eviction_command = {
     "  tamis eval eviction --model tests/data/needle.gguf --length 1000 --budget 128 \\\n"
     "      --evict streaming,snapkv,andpro+anchor-all --seeds 2\n",
     options,
-    sizeof(options) / sizeof(options[0])};
+    sizeof(options) / sizeof(options[0]),
+    run_command};
 
 static int parse(eviction_flags *f, int argc, char *const *argv) {
-    int code = cli_parse(&eviction_command, f, argc, argv);
+    int code = cli_parse(&eval_eviction_command, f, argc, argv);
     if (code >= 0) return code;
-    uint32_t least = passkey_least_length(f->n_questions);
+    uint32_t least = passkey_least_length(f->n_questions), values[CLI_EVICTIONS_MAX];
     if (f->model == NULL)
-        cli_fail(eviction_command.name, "--model: is missing (see %s --help)",
-                 eviction_command.name);
+        cli_fail(eval_eviction_command.name, "--model: is missing (see %s --help)",
+                 eval_eviction_command.name);
     else if (f->length < least)
-        cli_fail(eviction_command.name, "--length %u: %u keys need at least %u", f->length,
+        cli_fail(eval_eviction_command.name, "--length %u: %u keys need at least %u", f->length,
                  f->n_questions, least);
-    else
+    else if (cli_list_evictions(&f->arms.evictions, values) > 0 ||
+             cli_check_no_eviction(eval_eviction_command.name, false, &f->arms.eviction))
         return -1;
     return CLI_USAGE;
 }
@@ -85,10 +86,10 @@ static bool list_arms(const eviction_flags *f, eval_arms *out) {
         if (tamis_selection_check(&selection, cli_page_size(f->arms.page_size), &error) == TAMIS_OK)
             quest.budgets.values[quest.budgets.count++] = selection.budget;
         else
-            fprintf(stderr, "%s: quest is left out: %s\n", eviction_command.name, error.text);
+            fprintf(stderr, "%s: quest is left out: %s\n", eval_eviction_command.name, error.text);
     }
-    if (!eval_list_arms(eviction_command.name, &quest, 0, out)) return false;
-    return eval_list_evictions(eviction_command.name, &f->arms, out);
+    if (!eval_list_arms(eval_eviction_command.name, &quest, 0, out)) return false;
+    return eval_list_evictions(eval_eviction_command.name, &f->arms, out);
 }
 
 /* ---- One arm, one text ----------------------------------------------------------------------- */
@@ -253,7 +254,7 @@ static int measure(eviction_run *run) {
     for (run->seed = 0; status == TAMIS_OK && run->seed < run->flags->n_seeds; run->seed++)
         for (uint32_t i = 0; status == TAMIS_OK && i < run->flags->n_texts; i++)
             status = measure_text(run, i, &error);
-    return status == TAMIS_OK ? CLI_OK : cli_fail(eviction_command.name, "%s", error.text);
+    return status == TAMIS_OK ? CLI_OK : cli_fail(eval_eviction_command.name, "%s", error.text);
 }
 
 /* The cache holds the text under full, the arm's, and what one with a question within keeps beside
@@ -264,15 +265,16 @@ static int prepare(eviction_run *run) {
     uint32_t page_size = cli_page_size(f->arms.page_size),
              context = f->length + PASSKEY_TAIL_TOKENS;
     uint64_t tail = PASSKEY_TAIL_TOKENS + 2 * page_size + eval_most_kept(&run->arms, f->length);
-    int code = eval_rig_open(&run->rig, eviction_command.name, f->device, f->model,
+    int code = eval_rig_open(&run->rig, eval_eviction_command.name, f->device, f->model,
                              (tamis_dtype)f->dtype, page_size, &run->arms,
                              3 * ((uint64_t)context + 2 * page_size) + f->n_questions * tail,
                              context, f->n_questions);
     if (code != CLI_OK) return code;
     run->shape = *tamis_model_get_info(run->rig.model);
-    if (!eval_text_open(&run->natural, eviction_command.name, f->text, f->model)) return CLI_FAILED;
+    if (!eval_text_open(&run->natural, eval_eviction_command.name, f->text, f->model))
+        return CLI_FAILED;
     if (run->natural.bytes == 0)
-        return cli_fail(eviction_command.name, "%s: is empty", run->natural.path);
+        return cli_fail(eval_eviction_command.name, "%s: is empty", run->natural.path);
     return CLI_OK;
 }
 
@@ -284,18 +286,18 @@ static bool write_json(const eviction_run *run, cli_output *output) {
                 cJSON_AddNumberToObject(settings, "questions", f->n_questions) != NULL &&
                 cJSON_AddNumberToObject(settings, "seeds", f->n_seeds) != NULL;
     cJSON *rows = made ? eviction_json_rows(run) : NULL;
-    return eval_write_json(eviction_command.name, &run->rig, f->seed, settings, rows, output);
+    return eval_write_json(eval_eviction_command.name, &run->rig, f->seed, settings, rows, output);
 }
 
 static int run_all(eviction_run *run) {
     const eviction_flags *f = run->flags;
     cli_output output = {0};
-    if (f->json != NULL && !cli_output_open(&output, eviction_command.name, f->json))
+    if (f->json != NULL && !cli_output_open(&output, eval_eviction_command.name, f->json))
         return CLI_FAILED;
     int code = prepare(run);
     if (code == CLI_OK) code = measure(run);
     if (code == CLI_OK && !eviction_print(run))
-        code = cli_fail(eviction_command.name, "out of host memory");
+        code = cli_fail(eval_eviction_command.name, "out of host memory");
     if (code == CLI_OK && f->json != NULL && !write_json(run, &output)) code = CLI_FAILED;
     for (uint32_t a = 0; a < run->arms.count; a++) {
         free_sums(&run->results[a].after);
@@ -308,7 +310,7 @@ static int run_all(eviction_run *run) {
     return code;
 }
 
-int eval_eviction(int argc, char *const *argv) {
+static int run_command(int argc, char *const *argv) {
     eviction_flags f = {.length = 4096,
                         .n_texts = 1,
                         .n_questions = 4,
@@ -319,7 +321,7 @@ int eval_eviction(int argc, char *const *argv) {
     int code = parse(&f, argc, argv);
     if (code >= 0) return code;
     eviction_run *run = calloc(1, sizeof(*run));
-    if (run == NULL) return cli_fail(eviction_command.name, "out of host memory");
+    if (run == NULL) return cli_fail(eval_eviction_command.name, "out of host memory");
     run->flags = &f;
     code = list_arms(&f, &run->arms) ? CLI_OK : CLI_USAGE;
     run->arms.timing = true;

@@ -15,9 +15,8 @@ typedef struct passkey_flags {
 } passkey_flags;
 
 static const cli_option options[] = {
-    {"--model", "FILE", "a GGUF file; see the README for what is supported", CLI_TEXT,
-     offsetof(passkey_flags, model), 0, 0, NULL},
-    {"--text", "FILE", "natural text (default: text.txt beside the model)", CLI_TEXT,
+    CLI_MODEL_OPTION(passkey_flags, model),
+    {"--text", "FILE", "natural text (default: text.txt beside the model)", CLI_FILE,
      offsetof(passkey_flags, text), 0, 0, NULL},
     {"--length", "N[,N]", "tokens of a text with its keys, before the question (default 10000)",
      CLI_NUMBERS, offsetof(passkey_flags, lengths), 1, EVAL_CONTEXT_MAX, NULL},
@@ -29,15 +28,16 @@ static const cli_option options[] = {
      offsetof(passkey_flags, seed), 0, UINT32_MAX, NULL},
     EVAL_ARM_OPTIONS(passkey_flags, arms, "full,quest,window", "512"),
     EVAL_EVICT_OPTIONS(passkey_flags, arms),
-    {"--dtype", "TYPE", "of the cache: f32, f16, bf16 (default f16)", CLI_CHOICE,
-     offsetof(passkey_flags, dtype), 0, 0, cli_dtypes},
-    {"--json", "FILE", "the same rows as JSON; the file appears only when complete", CLI_TEXT,
-     offsetof(passkey_flags, json), 0, 0, NULL},
-    {"--device", "ID", "see tamis devices", CLI_TEXT, offsetof(passkey_flags, device), 0, 0, NULL},
+    CLI_DTYPE_OPTION("--dtype", passkey_flags, dtype),
+    CLI_JSON_OPTION(passkey_flags, json),
+    CLI_DEVICE_OPTION(passkey_flags, device),
 };
 
-static const cli_command passkey_command = {
+static int run_command(int argc, char *const *argv);
+
+const cli_command eval_passkey_command = {
     "tamis eval passkey",
+    "how many planted keys are found again in a long text",
     "--model FILE [OPTIONS]",
     "Plants named keys of five digits in natural text at depths that cover it evenly, and\n"
     "asks for each. A text is read once, exactly; for every arm each question is a fork of it,\n"
@@ -53,7 +53,8 @@ static const cli_command passkey_command = {
     "  tamis eval passkey --model tests/data/needle.gguf --length 2000 --texts 4 \\\n"
     "      --evict h2o,snapkv,adakv --budget 512\n",
     options,
-    sizeof(options) / sizeof(options[0])};
+    sizeof(options) / sizeof(options[0]),
+    run_command};
 
 /* What a run holds beside its flags. */
 typedef struct passkey_run {
@@ -66,17 +67,19 @@ typedef struct passkey_run {
 } passkey_run;
 
 static int parse(passkey_flags *f, int argc, char *const *argv) {
-    int code = cli_parse(&passkey_command, f, argc, argv);
+    int code = cli_parse(&eval_passkey_command, f, argc, argv);
     if (code >= 0) return code;
     eval_merge_lengths(&f->lengths);
     if (f->model == NULL) {
-        cli_fail(passkey_command.name, "--model: is missing (see %s --help)", passkey_command.name);
+        cli_fail(eval_passkey_command.name, "--model: is missing (see %s --help)",
+                 eval_passkey_command.name);
         return CLI_USAGE;
     }
+    if (!eval_check_arms(eval_passkey_command.name, &f->arms, 512)) return CLI_USAGE;
     uint32_t least = passkey_least_length(f->n_keys);
     for (uint32_t i = 0; i < f->lengths.count; i++)
         if (f->lengths.values[i] < least) {
-            cli_fail(passkey_command.name, "--length %u: %u keys need at least %u",
+            cli_fail(eval_passkey_command.name, "--length %u: %u keys need at least %u",
                      f->lengths.values[i], f->n_keys, least);
             return CLI_USAGE;
         }
@@ -169,7 +172,7 @@ static int measure(passkey_run *run) {
         run->results += run->arms.count;
     }
     run->results = results;
-    return status == TAMIS_OK ? CLI_OK : cli_fail(passkey_command.name, "%s", error.text);
+    return status == TAMIS_OK ? CLI_OK : cli_fail(eval_passkey_command.name, "%s", error.text);
 }
 
 /* ---- The run --------------------------------------------------------------------------------- */
@@ -182,13 +185,14 @@ static int prepare(passkey_run *run) {
     uint32_t kept = eval_most_kept(&run->arms, length);
     uint64_t tail = PASSKEY_TAIL_TOKENS + 2 * page_size + kept;
     uint64_t texts = (kept > 0 ? 2 : 1) * ((uint64_t)length + page_size);
-    int code = eval_rig_open(&run->rig, passkey_command.name, f->device, f->model,
+    int code = eval_rig_open(&run->rig, eval_passkey_command.name, f->device, f->model,
                              (tamis_dtype)f->dtype, page_size, &run->arms, texts + f->n_keys * tail,
                              length + PASSKEY_TAIL_TOKENS, f->n_keys);
     if (code != CLI_OK) return code;
-    if (!eval_text_open(&run->natural, passkey_command.name, f->text, f->model)) return CLI_FAILED;
+    if (!eval_text_open(&run->natural, eval_passkey_command.name, f->text, f->model))
+        return CLI_FAILED;
     if (run->natural.bytes == 0)
-        return cli_fail(passkey_command.name, "%s: is empty", run->natural.path);
+        return cli_fail(eval_passkey_command.name, "%s: is empty", run->natural.path);
     run->source = (passkey_source){run->rig.model, run->natural.content, run->natural.bytes,
                                    f->n_keys, f->seed};
     return CLI_OK;
@@ -202,35 +206,34 @@ static bool write_json(const passkey_run *run, const passkey_report *report, cli
         cJSON_Delete(settings);
         settings = NULL;
     }
-    return eval_write_json(passkey_command.name, &run->rig, f->seed, settings, rows, output);
+    return eval_write_json(eval_passkey_command.name, &run->rig, f->seed, settings, rows, output);
 }
 
 static int report_run(const passkey_run *run, cli_output *output) {
     const passkey_flags *f = run->flags;
     const passkey_report report = {&run->rig, &f->lengths, f->n_texts, f->n_keys, run->results};
-    if (!passkey_print(&report)) return cli_fail(passkey_command.name, "out of host memory");
+    if (!passkey_print(&report)) return cli_fail(eval_passkey_command.name, "out of host memory");
     return f->json == NULL || write_json(run, &report, output) ? CLI_OK : CLI_FAILED;
 }
 
-int eval_passkey(int argc, char *const *argv) {
+static int run_command(int argc, char *const *argv) {
     passkey_flags f = {
         .n_texts = 20,
         .n_keys = 10,
         .dtype = TAMIS_F16,
         .lengths = {1, {10000}},
         .arms = {EVAL_ARM_DEFAULTS,
-                 .selections = {3, {TAMIS_SELECT_FULL, TAMIS_SELECT_QUEST, TAMIS_SELECT_WINDOW}},
-                 .budgets = {1, {512}}}};
+                 .selections = {3, {TAMIS_SELECT_FULL, TAMIS_SELECT_QUEST, TAMIS_SELECT_WINDOW}}}};
     passkey_run run = {.flags = &f};
     cli_output output = {0};
     int code = parse(&f, argc, argv);
     if (code >= 0) return code;
-    if (!eval_list_arms(passkey_command.name, &f.arms, f.seed, &run.arms)) return CLI_USAGE;
-    if (f.json != NULL && !cli_output_open(&output, passkey_command.name, f.json))
+    if (!eval_list_arms(eval_passkey_command.name, &f.arms, f.seed, &run.arms)) return CLI_USAGE;
+    if (f.json != NULL && !cli_output_open(&output, eval_passkey_command.name, f.json))
         return CLI_FAILED;
     run.results = calloc((size_t)f.lengths.count * run.arms.count, sizeof(*run.results));
     if (run.results == NULL)
-        code = cli_fail(passkey_command.name, "out of host memory");
+        code = cli_fail(eval_passkey_command.name, "out of host memory");
     else
         code = prepare(&run);
     if (code == CLI_OK) code = measure(&run);

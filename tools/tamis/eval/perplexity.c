@@ -29,9 +29,8 @@ typedef struct perplexity {
 } perplexity;
 
 static const cli_option options[] = {
-    {"--model", "FILE", "a GGUF file; see the README for what is supported", CLI_TEXT,
-     offsetof(perplexity_flags, model), 0, 0, NULL},
-    {"--text", "FILE", "the text to read (default: text.txt beside the model)", CLI_TEXT,
+    CLI_MODEL_OPTION(perplexity_flags, model),
+    {"--text", "FILE", "the text to read (default: text.txt beside the model)", CLI_FILE,
      offsetof(perplexity_flags, text), 0, 0, NULL},
     {"--length", "N[,N]", "tokens of context (default 2000,5000,10000)", CLI_NUMBERS,
      offsetof(perplexity_flags, lengths), 1, EVAL_CONTEXT_MAX, NULL},
@@ -44,16 +43,16 @@ static const cli_option options[] = {
     EVAL_EVICT_OPTIONS(perplexity_flags, arms),
     {"--seed", "N", "windows and random's pages follow from it (default 0)", CLI_NUMBER,
      offsetof(perplexity_flags, seed), 0, UINT32_MAX - 1, NULL},
-    {"--dtype", "TYPE", "of the cache: f32, f16, bf16 (default f16)", CLI_CHOICE,
-     offsetof(perplexity_flags, dtype), 0, 0, cli_dtypes},
-    {"--json", "FILE", "the same rows as JSON; the file appears only when complete", CLI_TEXT,
-     offsetof(perplexity_flags, json), 0, 0, NULL},
-    {"--device", "ID", "see tamis devices", CLI_TEXT, offsetof(perplexity_flags, device), 0, 0,
-     NULL},
+    CLI_DTYPE_OPTION("--dtype", perplexity_flags, dtype),
+    CLI_JSON_OPTION(perplexity_flags, json),
+    CLI_DEVICE_OPTION(perplexity_flags, device),
 };
 
-static const cli_command perplexity_command = {
+static int run_command(int argc, char *const *argv);
+
+const cli_command eval_perplexity_command = {
     "tamis eval perplexity",
+    "how well a text is foretold after a long context",
     "--model FILE [OPTIONS]",
     "Reads a context exactly, once a window; then every arm takes the same text token by token\n"
     "through its selection, and the loss of each next token is summed. The scored tokens are\n"
@@ -63,7 +62,8 @@ static const cli_command perplexity_command = {
     "  tamis eval perplexity --model tests/data/needle.gguf --length 500,1500 --texts 4 \\\n"
     "      --select quest,window,oracle --json out.json\n",
     options,
-    sizeof(options) / sizeof(options[0])};
+    sizeof(options) / sizeof(options[0]),
+    run_command};
 
 /* -log softmax(logits)[token] */
 static double loss(const float *logits, uint32_t n, int32_t token) {
@@ -156,7 +156,7 @@ static int measure(perplexity *p) {
     if (p->logits == NULL || p->results == NULL) status = cli_no_memory(&error);
     for (uint32_t i = 0; status == TAMIS_OK && i < lengths->count; i++)
         status = score_length(p, lengths->values[i], &p->results[(size_t)i * arms], &error);
-    return status == TAMIS_OK ? CLI_OK : cli_fail(perplexity_command.name, "%s", error.text);
+    return status == TAMIS_OK ? CLI_OK : cli_fail(eval_perplexity_command.name, "%s", error.text);
 }
 
 /* ---- Report ---------------------------------------------------------------------------------- */
@@ -242,7 +242,7 @@ static bool write_json(const perplexity *p, cli_output *output) {
         cJSON_Delete(rows);
         rows = NULL;
     }
-    return eval_write_json(perplexity_command.name, &p->rig, f->seed, settings, rows, output);
+    return eval_write_json(eval_perplexity_command.name, &p->rig, f->seed, settings, rows, output);
 }
 
 /* ---- The command ----------------------------------------------------------------------------- */
@@ -255,22 +255,22 @@ static int prepare(perplexity *p, const eval_arms *arms) {
     uint64_t tokens = (uint64_t)longest + f->tokens + 3 * page_size;
     if (eval_most_kept(arms, longest) > 0) tokens *= 2;
     int code =
-        eval_rig_open(&p->rig, perplexity_command.name, f->device, f->model, (tamis_dtype)f->dtype,
-                      page_size, arms, tokens, longest + f->tokens, 1);
+        eval_rig_open(&p->rig, eval_perplexity_command.name, f->device, f->model,
+                      (tamis_dtype)f->dtype, page_size, arms, tokens, longest + f->tokens, 1);
     if (code != CLI_OK) return code;
-    return eval_windows_open(&p->windows, perplexity_command.name, p->rig.model, f->model, f->text,
-                             longest, f->tokens, f->texts, f->seed);
+    return eval_windows_open(&p->windows, eval_perplexity_command.name, p->rig.model, f->model,
+                             f->text, longest, f->tokens, f->texts, f->seed);
 }
 
 static int run(const perplexity_flags *f, const eval_arms *arms) {
     perplexity p = {.flags = f};
     cli_output output = {0};
-    if (f->json != NULL && !cli_output_open(&output, perplexity_command.name, f->json))
+    if (f->json != NULL && !cli_output_open(&output, eval_perplexity_command.name, f->json))
         return CLI_FAILED;
     int code = prepare(&p, arms);
     if (code == CLI_OK) code = measure(&p);
     if (code == CLI_OK && !print(&p))
-        code = cli_fail(perplexity_command.name, "out of host memory");
+        code = cli_fail(eval_perplexity_command.name, "out of host memory");
     if (code == CLI_OK && f->json != NULL && !write_json(&p, &output)) code = CLI_FAILED;
     free(p.logits);
     free(p.results);
@@ -280,23 +280,23 @@ static int run(const perplexity_flags *f, const eval_arms *arms) {
     return code;
 }
 
-int eval_perplexity(int argc, char *const *argv) {
-    perplexity_flags f = {.lengths = {3, {2000, 5000, 10000}},
-                          .tokens = 128,
-                          .texts = 8,
-                          .dtype = TAMIS_F16,
-                          .arms = {EVAL_ARM_DEFAULTS,
-                                   .selections = {2, {TAMIS_SELECT_QUEST, TAMIS_SELECT_WINDOW}},
-                                   .budgets = {1, {512}}}};
+static int run_command(int argc, char *const *argv) {
+    perplexity_flags f = {
+        .lengths = {3, {2000, 5000, 10000}},
+        .tokens = 128,
+        .texts = 8,
+        .dtype = TAMIS_F16,
+        .arms = {EVAL_ARM_DEFAULTS, .selections = {2, {TAMIS_SELECT_QUEST, TAMIS_SELECT_WINDOW}}}};
     eval_arms arms;
-    int code = cli_parse(&perplexity_command, &f, argc, argv);
+    int code = cli_parse(&eval_perplexity_command, &f, argc, argv);
     if (code >= 0) return code;
     eval_merge_lengths(&f.lengths);
     if (f.model == NULL) {
-        cli_fail(perplexity_command.name, "--model: is missing (see %s --help)",
-                 perplexity_command.name);
+        cli_fail(eval_perplexity_command.name, "--model: is missing (see %s --help)",
+                 eval_perplexity_command.name);
         return CLI_USAGE;
     }
-    if (!eval_list_arms(perplexity_command.name, &f.arms, f.seed, &arms)) return CLI_USAGE;
+    if (!eval_check_arms(eval_perplexity_command.name, &f.arms, 512)) return CLI_USAGE;
+    if (!eval_list_arms(eval_perplexity_command.name, &f.arms, f.seed, &arms)) return CLI_USAGE;
     return run(&f, &arms);
 }

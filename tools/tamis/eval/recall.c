@@ -12,9 +12,8 @@ typedef struct recall_flags {
 } recall_flags;
 
 static const cli_option options[] = {
-    {"--model", "FILE", "a GGUF file; see the README for what is supported", CLI_TEXT,
-     offsetof(recall_flags, model), 0, 0, NULL},
-    {"--text", "FILE", "the text to read (default: text.txt beside the model)", CLI_TEXT,
+    CLI_MODEL_OPTION(recall_flags, model),
+    {"--text", "FILE", "the text to read (default: text.txt beside the model)", CLI_FILE,
      offsetof(recall_flags, text), 0, 0, NULL},
     {"--length", "N[,N]", "tokens of context (default 10000)", CLI_NUMBERS,
      offsetof(recall_flags, lengths), 1, EVAL_CONTEXT_MAX, NULL},
@@ -28,15 +27,16 @@ static const cli_option options[] = {
     EVAL_ARM_OPTIONS(recall_flags, arms, "quest,oracle,window,random", "512"),
     {"--seed", "N", "windows and random's pages follow from it (default 0)", CLI_NUMBER,
      offsetof(recall_flags, seed), 0, UINT32_MAX - 1, NULL},
-    {"--dtype", "TYPE", "of the cache: f32, f16, bf16 (default f16)", CLI_CHOICE,
-     offsetof(recall_flags, dtype), 0, 0, cli_dtypes},
-    {"--json", "FILE", "the same figures, head by head; the file appears only when complete",
-     CLI_TEXT, offsetof(recall_flags, json), 0, 0, NULL},
-    {"--device", "ID", "see tamis devices", CLI_TEXT, offsetof(recall_flags, device), 0, 0, NULL},
+    CLI_DTYPE_OPTION("--dtype", recall_flags, dtype),
+    CLI_JSON_OPTION(recall_flags, json),
+    CLI_DEVICE_OPTION(recall_flags, device),
 };
 
-static const cli_command recall_command = {
+static int run_command(int argc, char *const *argv);
+
+const cli_command eval_recall_command = {
     "tamis eval recall",
+    "how much of the true attention the pages read hold",
     "--model FILE [OPTIONS]",
     "Feeds a text to the model under full and lets every arm attend the same queries over the\n"
     "same cache. In the means over heads: recall, the share of the tokens with the largest\n"
@@ -48,19 +48,21 @@ static const cli_command recall_command = {
     "  tamis eval recall --model tests/data/needle.gguf --length 1000 --tokens 16 \\\n"
     "      --select quest --score minmax,meanstd,mean --json out.json\n",
     options,
-    sizeof(options) / sizeof(options[0])};
+    sizeof(options) / sizeof(options[0]),
+    run_command};
 
 static int parse(recall_flags *f, int argc, char *const *argv) {
-    int code = cli_parse(&recall_command, f, argc, argv);
+    int code = cli_parse(&eval_recall_command, f, argc, argv);
     if (code >= 0) return code;
     eval_merge_lengths(&f->lengths);
     uint32_t dense = f->arms.selection.dense_layers;
     if (f->model == NULL)
-        cli_fail(recall_command.name, "--model: is missing (see %s --help)", recall_command.name);
+        cli_fail(eval_recall_command.name, "--model: is missing (see %s --help)",
+                 eval_recall_command.name);
     else if (dense != CLI_UNSET && dense != 0)
-        cli_fail(recall_command.name, "--dense-layers %u: must be 0, every layer is measured",
+        cli_fail(eval_recall_command.name, "--dense-layers %u: must be 0, every layer is measured",
                  dense);
-    else
+    else if (eval_check_arms(eval_recall_command.name, &f->arms, 512))
         return -1;
     return CLI_USAGE;
 }
@@ -117,7 +119,7 @@ static int measure(const recall_flags *f, eval_rig *rig, const eval_windows *win
         status = measure_length(&r, windows, f->texts, &error);
     }
     recall_destroy(&r);
-    return status == TAMIS_OK ? CLI_OK : cli_fail(recall_command.name, "%s", error.text);
+    return status == TAMIS_OK ? CLI_OK : cli_fail(eval_recall_command.name, "%s", error.text);
 }
 
 /* Device, model, cache, text. The cache holds the context, what full and one arm add, and a page
@@ -125,12 +127,12 @@ static int measure(const recall_flags *f, eval_rig *rig, const eval_windows *win
 static int prepare(const recall_flags *f, const eval_arms *arms, eval_rig *rig,
                    eval_windows *windows) {
     uint32_t longest = eval_longest(&f->lengths), page_size = cli_page_size(f->arms.page_size);
-    int code = eval_rig_open(rig, recall_command.name, f->device, f->model, (tamis_dtype)f->dtype,
-                             page_size, arms, (uint64_t)longest + 2 * f->tokens + 4 * page_size,
-                             longest + f->tokens, 1);
+    int code = eval_rig_open(
+        rig, eval_recall_command.name, f->device, f->model, (tamis_dtype)f->dtype, page_size, arms,
+        (uint64_t)longest + 2 * f->tokens + 4 * page_size, longest + f->tokens, 1);
     if (code != CLI_OK) return code;
-    return eval_windows_open(windows, recall_command.name, rig->model, f->model, f->text, longest,
-                             f->tokens, f->texts, f->seed);
+    return eval_windows_open(windows, eval_recall_command.name, rig->model, f->model, f->text,
+                             longest, f->tokens, f->texts, f->seed);
 }
 
 static bool write_json(const recall_flags *f, const eval_rig *rig, const recall_result *results,
@@ -140,19 +142,19 @@ static bool write_json(const recall_flags *f, const eval_rig *rig, const recall_
                 cJSON_AddNumberToObject(settings, "texts", f->texts) != NULL &&
                 cJSON_AddNumberToObject(settings, "top", f->top) != NULL;
     cJSON *rows = made ? recall_rows(rig, results, f->lengths.count) : NULL;
-    return eval_write_json(recall_command.name, rig, f->seed, settings, rows, output);
+    return eval_write_json(eval_recall_command.name, rig, f->seed, settings, rows, output);
 }
 
 static int run(const recall_flags *f, const eval_arms *arms, recall_result *results) {
     eval_rig rig = {0};
     eval_windows windows = {0};
     cli_output output = {0};
-    if (f->json != NULL && !cli_output_open(&output, recall_command.name, f->json))
+    if (f->json != NULL && !cli_output_open(&output, eval_recall_command.name, f->json))
         return CLI_FAILED;
     int code = prepare(f, arms, &rig, &windows);
     if (code == CLI_OK) code = measure(f, &rig, &windows, results);
     if (code == CLI_OK && !recall_print(&rig, results, f->lengths.count))
-        code = cli_fail(recall_command.name, "out of host memory");
+        code = cli_fail(eval_recall_command.name, "out of host memory");
     if (code == CLI_OK && f->json != NULL && !write_json(f, &rig, results, &output))
         code = CLI_FAILED;
     eval_windows_close(&windows);
@@ -161,22 +163,21 @@ static int run(const recall_flags *f, const eval_arms *arms, recall_result *resu
     return code;
 }
 
-int eval_recall(int argc, char *const *argv) {
-    recall_flags f = {.lengths = {1, {10000}},
-                      .tokens = 64,
-                      .top = 64,
-                      .texts = 2,
-                      .dtype = TAMIS_F16,
-                      .arms = {EVAL_ARM_DEFAULTS,
-                               .selections = {4,
-                                              {TAMIS_SELECT_QUEST, TAMIS_SELECT_ORACLE,
-                                               TAMIS_SELECT_WINDOW, TAMIS_SELECT_RANDOM}},
-                               .budgets = {1, {512}}}};
+static int run_command(int argc, char *const *argv) {
+    recall_flags f = {
+        .lengths = {1, {10000}},
+        .tokens = 64,
+        .top = 64,
+        .texts = 2,
+        .dtype = TAMIS_F16,
+        .arms = {EVAL_ARM_DEFAULTS, .selections = {4,
+                                                   {TAMIS_SELECT_QUEST, TAMIS_SELECT_ORACLE,
+                                                    TAMIS_SELECT_WINDOW, TAMIS_SELECT_RANDOM}}}};
     eval_arms arms;
     recall_result results[CLI_LIST_MAX] = {0};
     int code = parse(&f, argc, argv);
     if (code >= 0) return code;
-    if (!eval_list_arms(recall_command.name, &f.arms, f.seed, &arms)) return CLI_USAGE;
+    if (!eval_list_arms(eval_recall_command.name, &f.arms, f.seed, &arms)) return CLI_USAGE;
     for (uint32_t i = 0; i < arms.count; i++)
         arms.arms[i].selection.dense_layers = 0; /* quest-paper has some */
     code = run(&f, &arms, results);
