@@ -94,7 +94,8 @@ static bool add_json_row(cJSON *rows, const tamis_device_info *info) {
            cJSON_AddStringToObject(row, "backend", info->backend) != NULL &&
            cJSON_AddStringToObject(row, "name", info->name) != NULL &&
            cJSON_AddStringToObject(row, "driver", info->driver) != NULL &&
-           cJSON_AddStringToObject(row, "kind", kind_name(info->kind)) != NULL &&
+           (info->usable ? cJSON_AddStringToObject(row, "kind", kind_name(info->kind))
+                         : cJSON_AddNullToObject(row, "kind")) != NULL &&
            cJSON_AddNumberToObject(row, "compute_units", info->compute_units) != NULL &&
            cJSON_AddNumberToObject(row, "memory_bytes", (double)info->memory_bytes) != NULL &&
            cJSON_AddNumberToObject(row, "max_buffer_bytes", (double)info->max_buffer_bytes) !=

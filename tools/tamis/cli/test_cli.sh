@@ -2,65 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # The command line from outside: usage: test_cli.sh TAMIS DATA_FOLDER
 # Exit status: 0 if all passed, 1 if something failed, 77 if all passed but opencl:0 is not usable.
-set -u
-tamis=${1:?}
-data=${2:?}
-work=$(mktemp -d)
-trap 'rm -rf "$work"' EXIT
-failures=0
-unset TAMIS_DEVICE TAMIS_LOG
-export TAMIS_CUDA_DRIVER=$work/none # a GPU would serve where the reference is meant
-
-fail() {
-    printf 'FAIL %s\n' "$*"
-    sed 's/^/     stderr: /' "$work/err"
-    failures=$((failures + 1))
-}
-
-# expect STATUS PATTERN ARGUMENT...: exit status, and a line of stderr that matches.
-expect() {
-    local status=$1 pattern=$2 got=0
-    shift 2
-    "$tamis" "$@" >"$work/out" 2>"$work/err" || got=$?
-    [ "$got" -eq "$status" ] || fail "tamis $*: exit status $got, not $status"
-    [ -z "$pattern" ] || grep -qE -e "$pattern" "$work/err" ||
-        fail "tamis $*: stderr lacks: $pattern"
-}
-
-# usage_error PATTERN ARGUMENT...: exit status 2 and one line on stderr, nothing on stdout.
-usage_error() {
-    expect 2 "$@"
-    [ "$(wc -l <"$work/err")" -eq 1 ] || fail "tamis ${*:2}: more than one line"
-    [ ! -s "$work/out" ] || fail "tamis ${*:2}: output on stdout"
-}
-
-# succeeds PATTERN ARGUMENT...: exit status 0 and stdout that matches.
-succeeds() {
-    local pattern=$1
-    shift
-    expect 0 '' "$@"
-    grep -qE -e "$pattern" "$work/out" || fail "tamis $*: stdout lacks: $pattern"
-}
-
-small=(bench attention --shape llama3-8b --context 192 --budget 128 --layers 1 --repeat 1
-    --device reference)
-model=(run --model "$data/needle.gguf" --device reference)
-
-# The devices to measure on, and the fastest of them.
-devices=(reference)
-"$tamis" devices 2>"$work/err" | grep -qE '^opencl:0 .* usable' && devices+=(opencl:0)
-fast=${devices[-1]}
-
-# holds CONDITION NAME=VALUE...: an awk expression over numbers.
-holds() {
-    local condition=$1 name sets=()
-    shift
-    for name in "$@"; do
-        [[ "$name" =~ =[0-9.]+$ ]] || return 1
-        sets+=(-v "$name")
-    done
-    awk "${sets[@]}" "BEGIN { exit !($condition) }"
-}
+. "$(dirname "$0")/checks.sh"
 
 # Help and version.
 : >"$work/err"
@@ -68,53 +10,111 @@ succeeds '^tamis [0-9]+\.[0-9]+\.[0-9]+$' --version
 succeeds 'commands:' --help
 succeeds 'examples:' devices --help
 succeeds 'examples:' run --help
-succeeds 'examples:' bench --help
+succeeds '^usage: tamis bench NAME' bench --help
 succeeds 'examples:' bench attention --help
 succeeds 'examples:' bench decode --help
 succeeds 'examples:' bench throughput --help
 expect 2 'usage: tamis'
+
+# The man page and the completion that the tree holds are those of the tables.
+root=$(cd "$data/../.." && pwd)
+"$tamis" --man | cmp - "$root/docs/man/tamis.1" ||
+    fail 'the man page is not current: tamis --man >docs/man/tamis.1'
+"$tamis" --completion | cmp - "$root/tools/tamis/completion.bash" ||
+    fail 'the completion is not current: tamis --completion >tools/tamis/completion.bash'
+
+# completes WANTED WORD...: what the shell offers for the last word, in one line.
+completes() {
+    local wanted=$1
+    shift
+    # shellcheck disable=SC2034 # of the completion's own
+    COMP_WORDS=("$@") COMP_CWORD=$(($# - 1)) COMPREPLY=()
+    _tamis
+    [ "${COMPREPLY[*]}" = "$wanted" ] || fail "completing $*: ${COMPREPLY[*]}, not $wanted"
+}
+
+# shellcheck source=/dev/null
+. "$root/tools/tamis/completion.bash"
+completes 'devices' tamis d
+completes 'bench' tamis ben
+completes 'attention decode throughput --help' tamis bench ''
+completes '--markdown --matrix' tamis devices --ma
+completes 'quest quest-paper' tamis run --select q
+completes 'quest,quest quest,quest-paper' tamis eval recall --select quest,q
+completes 'h2o,snapkv' tamis bench decode --evict h2o,sn
+completes '' tamis bench decode --context 3
+completes '--cache-dtype' tamis run --select quest --ca
 
 # Wrong command lines.
 usage_error '^tamis: frob: unknown command' frob
 usage_error '^tamis bench: frob: unknown benchmark, must be one of attention, decode, throughput' \
     bench frob
 usage_error '^tamis bench: \(none\): unknown benchmark' bench
-usage_error '^tamis bench: --frob: unknown option' bench attention --frob 1
+usage_error '^tamis bench attention: --frob: unknown option' bench attention --frob 1
 usage_error '^tamis run: extra: unknown argument' run extra
-usage_error '^tamis bench: --context: needs a value' bench attention --context
-usage_error '^tamis bench: --context 0: must be at least 1$' bench attention --context 0
-usage_error '^tamis bench: --context 0: must be at least 1$' bench attention --context=4096,0
-usage_error '^tamis bench: --context 99999999999999999999999: must be at most' \
+usage_error '^tamis bench attention: --context: needs a value' bench attention --context
+usage_error '^tamis bench attention: --context 0: must be at least 1$' bench attention --context 0
+usage_error '^tamis bench attention: --context 0: must be at least 1$' bench attention --context=4096,0
+usage_error '^tamis bench attention: --context 99999999999999999999999: must be at most' \
     bench attention --context 99999999999999999999999
-usage_error '^tamis bench: --context 1e3: not a whole number' bench attention --context 1e3
-usage_error '^tamis bench: --context -5: not a whole number' bench attention --context -5
-usage_error '^tamis bench: --context : a number is missing' bench attention --context 1,,2
-usage_error '^tamis bench: --context 17: too many' \
+usage_error '^tamis bench attention: --context 1e3: not a whole number' bench attention --context 1e3
+usage_error '^tamis bench attention: --context -5: not a whole number' bench attention --context -5
+usage_error '^tamis bench attention: --context : a number is missing' bench attention --context 1,,2
+usage_error '^tamis bench attention: --context 17: too many' \
     bench attention --context 1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17
-usage_error '^tamis bench: --probe 0: must be at least 1$' bench attention --probe 0
-usage_error '^tamis bench: --shape gpt5: must be one of llama2-7b, llama3-8b, qwen3-4b' \
+usage_error '^tamis bench attention: --probe 0: must be at least 1$' bench attention --probe 0
+usage_error '^tamis bench attention: --shape gpt5: must be one of llama2-7b, llama3-8b, qwen3-4b' \
     bench attention --shape gpt5
-usage_error '^tamis bench: --shape: is missing' bench attention --context 64
-usage_error '^tamis bench: --dtype f8: must be one of' bench attention --dtype f8
-usage_error '^tamis bench: --page-size 12: must be one of' bench attention --page-size 12
-usage_error '^tamis bench: --select newest: .*known are full, window, quest, oracle, random, quest-paper' \
+usage_error '^tamis bench attention: --shape: is missing' bench attention --context 64
+usage_error '^tamis bench attention: --dtype f8: must be one of' bench attention --dtype f8
+usage_error '^tamis bench attention: --page-size 12: must be one of' bench attention --page-size 12
+usage_error '^tamis bench attention: --select newest: .*known are full, window, quest, oracle, random, quest-paper' \
     bench attention --select quest,newest
 usage_error '^tamis run: --select : .*known are full' run --select ''
-usage_error '^tamis bench: --json : must not be empty$' "${small[@]}" --json=
+usage_error '^tamis bench attention: --json : must not be empty$' "${small[@]}" --json=
 usage_error '^tamis run: --prompt : must not be empty$' "${model[@]}" --prompt ''
-usage_error '^tamis bench: .*budget' "${small[@]}" --budget 32 --select quest
+usage_error '^tamis bench attention: .*budget' "${small[@]}" --budget 32 --select quest
 usage_error '^tamis run: --model: is missing' run --prompt x
 usage_error '^tamis run: --prompt, --prompt-file: give exactly one' run --model x
 usage_error '^tamis run: --prompt, --prompt-file: give exactly one' \
     run --model x --prompt a --prompt-file b
 usage_error '^tamis run: .*budget' "${model[@]}" --prompt x --select quest --budget 64
 
+# Flags that would have no effect.
+for flag in budget sinks recent dense-layers; do
+    usage_error "^tamis run: --$flag: is given under full, which reads everything" \
+        "${model[@]}" --prompt x --"$flag" 64
+done
+usage_error '^tamis run: --group: is given under full' "${model[@]}" --prompt x --group mean
+for flag in budget sinks recent window kernel chunk floor beta every; do
+    usage_error "^tamis run: --evict-$flag: is given where nothing is evicted" \
+        "${model[@]}" --prompt x --evict-"$flag" 1
+done
+usage_error '^tamis run: --evict-pool: is given where' "${model[@]}" --prompt x --evict-pool max
+usage_error '^tamis run: --evict-options: is given where' \
+    "${model[@]}" --prompt x --evict-options blend
+usage_error '^tamis bench attention: --budget: is given under full' "${small[@]}" --select full
+usage_error '^tamis bench decode: --evict-window: is given where nothing is evicted' \
+    bench decode --evict none --evict-window 8
+usage_error '^tamis bench throughput: --evict-window: is given where nothing is evicted' \
+    bench throughput --model x --evict none --evict-window 8
+for evaluation in passkey perplexity recall; do
+    usage_error "^tamis eval $evaluation: --budget: is given under full" \
+        eval "$evaluation" --model x --select full --budget 64
+    [ "$evaluation" = recall ] || usage_error '--evict-budget: is given where nothing is evicted' \
+        eval "$evaluation" --model x --evict-budget 64
+    [ "$evaluation" = recall ] || usage_error '--budget: is given under full' \
+        eval "$evaluation" --model x --select full --budget 64 --evict snapkv --evict-budget 64
+done
+usage_error '^tamis eval eviction: --evict-sinks: is given where nothing is evicted' \
+    eval eviction --model x --evict none --evict-sinks 4
+
 # What fails at run time.
 expect 1 '^tamis devices: --device nosuch: no such device' devices --device nosuch
 expect 1 '^tamis run: .*nosuch' run --model "$data/needle.gguf" --prompt x --device nosuch
 expect 1 '^tamis run: .*opencl:99' run --model "$data/needle.gguf" --prompt x --device opencl:99
-expect 1 '^tamis bench: .*reference:7' "${small[@]}" --device reference:7
-expect 1 '^tamis run: .*missing\.gguf' run --model "$work/missing.gguf" --prompt x --device reference
+expect 1 '^tamis bench attention: .*reference:7' "${small[@]}" --device reference:7
+expect 1 "^tamis run: $work/missing\.gguf: cannot be read: No such file or directory\$" run --model "$work/missing.gguf" --prompt x --device reference
 head -c 1000 "$data/needle.gguf" >"$work/truncated.gguf"
 expect 1 '^tamis run: ' run --model "$work/truncated.gguf" --prompt x --device reference
 head -c -1 "$data/needle.gguf" >"$work/truncated.gguf"
@@ -204,28 +204,7 @@ check_run_eviction() {
 
 check_run_eviction
 
-# JSON: whole, or not at all.
-expect 0 '' "${small[@]}" --select quest,window --json "$work/out.json"
-for word in header device driver version threads read_gb_per_s results shape context dtype select \
-    budget batch layers pages total_us graph_us graph_replays stage_us fused_select gb_per_s share_of_read \
-    share_of_copy copy_gb_per_s speedup_over_full counters; do
-    grep -q "\"$word\":" "$work/out.json" || fail "out.json lacks $word"
-done
-[ "$(grep -c '"total_us"' "$work/out.json")" -eq 3 ] || fail 'out.json: not three rows'
-grep -qE '"rows_selected":[[:space:]]*[1-9]' "$work/out.json" || fail 'out.json: nothing was selected'
-expect 1 '^tamis bench: /dev/full: cannot be written: ' "${small[@]}" --json /dev/full
-[ -c /dev/full ] || fail '/dev/full was replaced'
-expect 1 '^tamis bench: .*cannot be written: ' "${small[@]}" --json "$work/no/such/folder.json"
-expect 1 '^tamis bench: .*cannot be written: ' "${small[@]}" --json "$work"
-echo kept >"$work/kept.json"
-(
-    trap '' XFSZ # so that a write beyond the limit fails instead of ending the process
-    ulimit -f 1  # KiB
-    exec "$tamis" "${small[@]}" --select quest,window --json "$work/kept.json"
-) >"$work/out" 2>"$work/err" && fail 'a file beyond the limit: exit status 0'
-grep -q 'kept.json: cannot be written' "$work/err" || fail 'a file beyond the limit: no reason'
-[ "$(cat "$work/kept.json")" = kept ] || fail 'a failed write changed the old file'
-[ -z "$(find "$work" -name '*.json.*')" ] || fail 'a temporary file was left behind'
+# What a bench prints.
 succeeds '^ *192 +full ' "${small[@]}" --select full,window
 [ "$(grep -cE '^ *192 +full ' "$work/out")" -eq 1 ] || fail 'bench --select full: measured twice'
 succeeds '^ *192 +quest-paper +128 ' "${small[@]}" --select quest,quest-paper --json "$work/paper.json"
@@ -237,8 +216,6 @@ expect 0 '' "${small[@]}" --pages shuffled --context 190 --batch 2 --dtype f32 -
 # What goes together.
 check_matrix() {
     usage_error '^tamis devices: --markdown: is of --matrix, which is not given$' devices --markdown
-    usage_error '^tamis devices: --json: is of --matrix, which is not given$' \
-        devices --json "$work/matrix.json"
     usage_error '^tamis devices: --matrix yes: takes no value$' devices --matrix=yes
     expect 1 '^tamis devices: --device nosuch: no such device$' devices --matrix --device nosuch
     expect 1 '^tamis devices: --matrix: no device can be used' devices --matrix --device cuda
