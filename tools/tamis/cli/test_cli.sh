@@ -38,7 +38,7 @@ completes() {
 completes 'devices' tamis d
 completes 'bench' tamis ben
 completes 'attention decode throughput --help' tamis bench ''
-completes '--markdown --matrix' tamis devices --ma
+completes '--matrix --markdown' tamis devices --ma
 completes 'quest quest-paper' tamis run --select q
 completes 'quest,quest quest,quest-paper' tamis eval recall --select quest,q
 completes 'h2o,snapkv' tamis bench decode --evict h2o,sn
@@ -592,7 +592,7 @@ check_eviction() {
     check_eviction_on reference streaming,tova,andpro
     for word in tool version device model seed seeds texts questions length dtype rows evict budget \
         tokens_kept bytes_returned output_error output_error_spread output_cosine \
-        output_cosine_spread passkey_accuracy passkey_accuracy_spread passkey_single error_single \
+        output_cosine_spread passkey_accuracy passkey_accuracy_spread passkey_ci95 passkey_single passkey_single_ci95 error_single \
         policy_us policy_us_per_step layers layer; do
         grep -q "\"$word\":" "$work/eviction.json" || fail "eviction.json lacks $word"
     done

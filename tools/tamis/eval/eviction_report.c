@@ -159,16 +159,23 @@ static bool add_layers(cJSON *row, const eviction_run *run, const eviction_resul
     return layers != NULL;
 }
 
-static bool add_accuracy(cJSON *row, const eviction_run *run, const eviction_result *r) {
-    const spread right = shares_of(run, r->after.right), single = shares_of(run, r->within.right);
+/* The interval of a share of all questions, of all seeds together. */
+static bool add_interval(cJSON *row, const char *name, const eviction_run *run,
+                         const uint32_t *right) {
     uint64_t found = 0, trials = (uint64_t)(texts(run) * run->flags->n_questions);
     double ends[2];
     for (uint32_t s = 0; s < run->flags->n_seeds; s++)
-        found += r->after.right[s];
+        found += right[s];
     eval_interval(found, trials, &ends[0], &ends[1]);
+    return cJSON_AddItemToObject(row, name, cJSON_CreateDoubleArray(ends, 2));
+}
+
+static bool add_accuracy(cJSON *row, const eviction_run *run, const eviction_result *r) {
+    const spread right = shares_of(run, r->after.right), single = shares_of(run, r->within.right);
     return add_figure(row, "passkey_accuracy", &right) &&
-           cJSON_AddItemToObject(row, "passkey_ci95", cJSON_CreateDoubleArray(ends, 2)) &&
-           add_figure(row, "passkey_single", &single);
+           add_interval(row, "passkey_ci95", run, r->after.right) &&
+           add_figure(row, "passkey_single", &single) &&
+           add_interval(row, "passkey_single_ci95", run, r->within.right);
 }
 
 /* Times are null where nothing is evicted. */
