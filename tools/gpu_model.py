@@ -135,7 +135,7 @@ def default_rows():
 def rows_of(path):
     """Those that the model knows: pages in order, full or quest, on CUDA."""
     root = read_json(path)
-    for row in root.rows('results'):
+    for row in root.rows('rows'):
         if row.text('select') not in ('full', 'quest') or row.text('pages') != 'ordered':
             continue
         if 'backend' in row and row.text('backend') != 'cuda':
