@@ -52,13 +52,16 @@ const cli_command bench_attention_command = {
     "tamis bench attention",
     "full against selections, one layer of a decode step",
     "--shape NAME [OPTIONS]",
-    "Measures decode attention over a cache of random keys and values: full and each\n"
-    "selection in turn, round after round, with the read bandwidth measured between rounds.\n"
-    "A sample is the wall time of one attend of every layer, divided by the layers. Figures\n"
-    "are medians; ratios are taken inside each round. Where the backend records graphs, the\n"
-    "JSON's graph_us is the device's own time of the same pass, replayed ten times in a row.\n"
-    "--pages shuffled fills the cache with one-page sequences, then lets the measured ones grow\n"
-    "into their places as these are removed in random order.",
+    "Measures one layer of decode attention over random keys and values: full and each\n"
+    "selection in turn, round after round. A sample is the wall time of attending every layer\n"
+    "once, divided by the number of layers. Figures are medians; ratios are taken within a\n"
+    "round. The read bandwidth is measured between rounds. Where the backend records graphs,\n"
+    "graph_us in the JSON is the device's own time of the same pass, replayed ten times in a\n"
+    "row.\n"
+    "\n"
+    "With --pages shuffled the pages of every lane lie in random order: sequences of one page\n"
+    "fill the cache, and the measured ones take their places as those are removed in random\n"
+    "order.",
     "  tamis bench attention --shape llama2-7b --context 32768 --budget 2048 --dtype f16\n"
     "  tamis bench attention --shape llama3-8b --context 8192,32768 --budget 1024,2048 \\\n"
     "      --select quest,window --pages shuffled --json out.json\n",

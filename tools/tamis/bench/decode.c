@@ -49,13 +49,15 @@ const cli_command bench_decode_command = {
     "tamis bench decode",
     "a layer of a decode step over what evictions keep",
     "[OPTIONS]",
-    "Measures decode steps of attention over random keys and values: full, and each eviction's\n"
-    "remainder of the same context, in turn, round after round. A sample is the wall time of\n"
-    "writing and attending every layer, with what the eviction does in a step, divided by the\n"
-    "layers; the step's begin and end are not in it. Beside it stands what the bytes let expect:\n"
-    "K and V read, and what the eviction reads and writes, over the read bandwidth measured\n"
-    "between the rounds. Which tokens stay does not matter here: under h2o, whose sums take every\n"
-    "row, a prompt of the budget's length stands for what is left.",
+    "Measures decode steps of attention over random keys and values: full, and what each\n"
+    "eviction keeps of the same context, in turn, round after round. A sample is the wall time\n"
+    "of writing and attending every layer, with what the eviction does in a step, divided by\n"
+    "the number of layers; the step's begin and end are not part of it. The prediction beside\n"
+    "it is the bytes that the step reads and writes, divided by the read bandwidth, which is\n"
+    "measured between rounds.\n"
+    "\n"
+    "Which tokens are kept does not matter here. So h2o, whose sums need every row of a prompt,\n"
+    "gets a prompt as long as the budget.",
     "  tamis bench decode --budget 20% --batch 4\n"
     "  tamis bench decode --shape llama2-7b --context 8192 --evict all --json decode.json\n",
     options,

@@ -364,11 +364,14 @@ const cli_command bench_throughput_command = {
     "tamis bench throughput",
     "tokens a second of a model in the same cache memory",
     "--model FILE [OPTIONS]",
-    "Gives full and each eviction the same cache memory, prefills as many sequences as fit, each\n"
-    "of which evicts before the next begins, checks that one more does not, and decodes all of\n"
-    "them as one batch, round after round. Prompts are random tokens; what is generated does not\n"
-    "matter here. The ceiling is the bytes of a sequence in full over those under the eviction.\n"
-    "With --batch every eviction gets the same batch: decode latency in place of throughput.",
+    "Full and each eviction get the same cache memory. As many sequences are prefilled as fit;\n"
+    "each evicts before the next one begins, and one more must not fit. Then all of them decode\n"
+    "as one batch, round after round. Prompts are random tokens, and what is generated does not\n"
+    "matter. The ceiling is the bytes of a sequence under full, divided by those under the\n"
+    "eviction.\n"
+    "\n"
+    "With --batch every eviction gets the same batch, which compares latency in place of\n"
+    "throughput.",
     "  tamis bench throughput --model tests/data/needle.gguf --context 1024 --budget 20%\n"
     "  tamis bench throughput --model tests/data/needle.gguf --memory 64M --evict snapkv,h2o \\\n"
     "      --json throughput.json\n",

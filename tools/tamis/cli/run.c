@@ -70,9 +70,9 @@ const cli_command cli_run_command = {
     "tamis run",
     "answer a prompt with a model, reading part of its KV cache",
     "--model FILE (--prompt TEXT | --prompt-file FILE) [OPTIONS]",
-    "Reads the prompt exactly, then takes the question and generates greedily, one token a\n"
-    "step, each through the selection. The answer goes to stdout, a line of figures to stderr\n"
-    "and under --evict another one.",
+    "The model reads the prompt exactly. Question and answer then go through the selection\n"
+    "token by token, and each next token is the likeliest one. The answer goes to stdout; a\n"
+    "line of figures goes to stderr, and with --evict a second one.",
     "  tamis run --model tests/data/needle.gguf --prompt \"$(head -c 1500 tests/data/text.txt)\" "
     "\\\n"
     "      --question 'And the name of' --select quest --budget 256 --tokens 20\n"

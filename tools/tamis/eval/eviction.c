@@ -7,7 +7,7 @@
 
 static const cli_option options[] = {
     CLI_MODEL_OPTION(eviction_flags, model),
-    {"--text", "FILE", "natural text (default: text.txt beside the model)", CLI_FILE,
+    {"--text", "FILE", "natural text (default text.txt beside the model)", CLI_FILE,
      offsetof(eviction_flags, text), 0, 0, NULL},
     {"--length", "N", "tokens of a text with its keys, before the questions (default 4096)",
      CLI_NUMBER, offsetof(eviction_flags, length), 1, EVAL_CONTEXT_MAX, NULL},
@@ -25,7 +25,7 @@ static const cli_option options[] = {
      offsetof(eviction_flags, n_texts), 1, 100000, NULL},
     {"--seeds", "N", "seeds, over which the spread is taken (default 4)", CLI_NUMBER,
      offsetof(eviction_flags, n_seeds), 1, EVICTION_SEEDS_MAX, NULL},
-    {"--seed", "N", "the first seed; texts and keys follow from it (default 0)", CLI_NUMBER,
+    {"--seed", "N", "first seed, a number from which texts and keys follow (default 0)", CLI_NUMBER,
      offsetof(eviction_flags, seed), 0, UINT32_MAX - EVICTION_SEEDS_MAX, NULL},
     CLI_PAGE_SIZE_OPTION(eviction_flags, arms.page_size),
     CLI_DTYPE_OPTION("--dtype", eviction_flags, dtype),
@@ -39,17 +39,23 @@ const cli_command eval_eviction_command = {
     "tamis eval eviction",
     "what evictions cost: attention's output, planted keys, time",
     "--model FILE [OPTIONS]",
-    "Plants named keys of five digits in natural text. The model reads each text once under\n"
-    "full, and its queries, keys and values are kept. Every eviction then takes the same text,\n"
-    "evicts at its end, before any question is known, and gets the rows of the questions and\n"
-    "true answers one by one.\n"
+    "Plants keys, each a name with five digits, in natural text. The model reads each text once\n"
+    "under full, and its queries, keys and values are recorded. Every eviction takes the same\n"
+    "rows and evicts at the text's end, before any question is known; then it takes the rows of\n"
+    "the questions and of their true answers one by one. full, and quest with the same budget,\n"
+    "evict nothing.\n"
+    "\n"
     "output_error: |y - y'| / |y| of all heads of a layer against full, a mean over rows and\n"
-    "layers; output_cosine likewise. passkey_accuracy: keys answered in full by the model over\n"
-    "what was kept, all questions of a text on forks of the one evicted sequence.\n"
-    "passkey_single and error_single: the same where the question ends the prompt and is there\n"
-    "when tokens are chosen; the rows are the answer's. policy_us: device time of evicting a\n"
-    "text, observing its rows included. A spread is the standard deviation over seeds. full, and\n"
-    "quest with the same budget, evict nothing.",
+    "layers; output_cosine likewise.\n"
+    "\n"
+    "passkey_accuracy: share of the keys that the model answers in full over what was kept, all\n"
+    "questions of a text on forks of the one evicted sequence.\n"
+    "\n"
+    "error_single and passkey_single: the same where the question ends the prompt, and so is\n"
+    "known when tokens are chosen; their rows are those of the answer.\n"
+    "\n"
+    "policy_us: device time of evicting a text, observing its rows included. A spread is the\n"
+    "standard deviation over seeds.",
     "  tamis eval eviction --model tests/data/needle.gguf --budget 128,256,512 --json out.json\n"
     "  tamis eval eviction --model tests/data/needle.gguf --length 1000 --budget 128 \\\n"
     "      --evict streaming,snapkv,andpro+anchor-all --seeds 2\n",

@@ -16,7 +16,7 @@ typedef struct passkey_flags {
 
 static const cli_option options[] = {
     CLI_MODEL_OPTION(passkey_flags, model),
-    {"--text", "FILE", "natural text (default: text.txt beside the model)", CLI_FILE,
+    {"--text", "FILE", "natural text (default text.txt beside the model)", CLI_FILE,
      offsetof(passkey_flags, text), 0, 0, NULL},
     {"--length", "N[,N]", "tokens of a text with its keys, before the question (default 10000)",
      CLI_NUMBERS, offsetof(passkey_flags, lengths), 1, EVAL_CONTEXT_MAX, NULL},
@@ -24,7 +24,7 @@ static const cli_option options[] = {
      offsetof(passkey_flags, n_texts), 1, TEXTS_MAX, NULL},
     {"--keys", "N", "keys and questions of a text, at most 16 (default 10)", CLI_NUMBER,
      offsetof(passkey_flags, n_keys), 1, PASSKEY_KEYS_MAX, NULL},
-    {"--seed", "N", "texts follow from the seed and their number (default 0)", CLI_NUMBER,
+    {"--seed", "N", "number from which texts and keys follow (default 0)", CLI_NUMBER,
      offsetof(passkey_flags, seed), 0, UINT32_MAX, NULL},
     EVAL_ARM_OPTIONS(passkey_flags, arms, "full,quest,window", "512"),
     EVAL_EVICT_OPTIONS(passkey_flags, arms),
@@ -39,14 +39,16 @@ const cli_command eval_passkey_command = {
     "tamis eval passkey",
     "how many planted keys are found again in a long text",
     "--model FILE [OPTIONS]",
-    "Plants named keys of five digits in natural text at depths that cover it evenly, and\n"
-    "asks for each. A text is read once, exactly; for every arm each question is a fork of it,\n"
-    "and the question and the answer go through the arm's selection token by token, the\n"
-    "questions of a text side by side. An answer is right if all five digits are; 95 %\n"
-    "intervals are Wilson's, which treat questions as independent, those of one text too.\n"
-    "random is one draw of pages for each seed, to be averaged over seeds. An arm with an\n"
-    "eviction reads the text for itself and evicts before any question is asked. The exit\n"
-    "status does not depend on the answers.",
+    "Plants keys, each a name with five digits, in natural text at depths that cover it evenly,\n"
+    "and asks for every key. An arm is a selection with its budget. Each text is read once,\n"
+    "exactly. For every arm each question is a fork of the text, and question and answer go\n"
+    "through the arm's selection token by token, the questions of a text side by side. An\n"
+    "answer is right if all five digits are. Intervals are Wilson's, 95 %, which take questions\n"
+    "as independent, those of one text too.\n"
+    "\n"
+    "An arm may also be an eviction with its budget. It reads the text for itself and evicts\n"
+    "before any question is asked. random draws its pages once for each seed: take the mean\n"
+    "over several seeds. The exit status does not depend on the answers.",
     "  tamis eval passkey --model tests/data/needle.gguf --length 2000 --texts 4\n"
     "  tamis eval passkey --model model.gguf --select quest,window,oracle,random \\\n"
     "      --score minmax,meanstd,mean --budget 256,512 --json passkey.json\n"

@@ -30,19 +30,20 @@ typedef struct perplexity {
 
 static const cli_option options[] = {
     CLI_MODEL_OPTION(perplexity_flags, model),
-    {"--text", "FILE", "the text to read (default: text.txt beside the model)", CLI_FILE,
+    {"--text", "FILE", "the text to read (default text.txt beside the model)", CLI_FILE,
      offsetof(perplexity_flags, text), 0, 0, NULL},
-    {"--length", "N[,N]", "tokens of context (default 2000,5000,10000)", CLI_NUMBERS,
+    {"--length", "N[,N]", "tokens of a context (default 2000,5000,10000)", CLI_NUMBERS,
      offsetof(perplexity_flags, lengths), 1, EVAL_CONTEXT_MAX, NULL},
-    {"--tokens", "N", "tokens scored after the context (default 128)", CLI_NUMBER,
+    {"--tokens", "N", "tokens after the context, which are scored (default 128)", CLI_NUMBER,
      offsetof(perplexity_flags, tokens), 1, EVAL_CONTEXT_MAX, NULL},
     {"--texts", "N",
-     "windows, each at random in its part of the text; they may overlap (default 8)", CLI_NUMBER,
-     offsetof(perplexity_flags, texts), 1, 1000000, NULL},
+     "windows of the text, each at a random place of its part; they may overlap (default 8)",
+     CLI_NUMBER, offsetof(perplexity_flags, texts), 1, 1000000, NULL},
     EVAL_ARM_OPTIONS(perplexity_flags, arms, "quest,window", "512"),
     EVAL_EVICT_OPTIONS(perplexity_flags, arms),
-    {"--seed", "N", "windows and random's pages follow from it (default 0)", CLI_NUMBER,
-     offsetof(perplexity_flags, seed), 0, UINT32_MAX - 1, NULL},
+    {"--seed", "N",
+     "number from which the places of windows and the pages of random follow (default 0)",
+     CLI_NUMBER, offsetof(perplexity_flags, seed), 0, UINT32_MAX - 1, NULL},
     CLI_DTYPE_OPTION("--dtype", perplexity_flags, dtype),
     CLI_JSON_OPTION(perplexity_flags, json),
     CLI_DEVICE_OPTION(perplexity_flags, device),
@@ -54,10 +55,11 @@ const cli_command eval_perplexity_command = {
     "tamis eval perplexity",
     "how well a text is foretold after a long context",
     "--model FILE [OPTIONS]",
-    "Reads a context exactly, once a window; then every arm takes the same text token by token\n"
-    "through its selection, and the loss of each next token is summed. The scored tokens are\n"
-    "the same for every length. random is one draw of pages for each seed, to be averaged over\n"
-    "seeds. An arm with an eviction reads the context for itself and evicts behind it.",
+    "Every window's context is read once, exactly. Every arm, a selection with its budget, then\n"
+    "takes the same text behind it token by token, and the loss of each next token is summed.\n"
+    "The scored tokens are the same for every length. An arm may also be an eviction with its\n"
+    "budget, which reads the context for itself and evicts at its end. random draws its pages\n"
+    "once for each seed: take the mean over several seeds.",
     "  tamis eval perplexity --model tests/data/needle.gguf --length 1000 --budget 128,256\n"
     "  tamis eval perplexity --model tests/data/needle.gguf --length 500,1500 --texts 4 \\\n"
     "      --select quest,window,oracle --json out.json\n",

@@ -13,20 +13,21 @@ typedef struct recall_flags {
 
 static const cli_option options[] = {
     CLI_MODEL_OPTION(recall_flags, model),
-    {"--text", "FILE", "the text to read (default: text.txt beside the model)", CLI_FILE,
+    {"--text", "FILE", "the text to read (default text.txt beside the model)", CLI_FILE,
      offsetof(recall_flags, text), 0, 0, NULL},
-    {"--length", "N[,N]", "tokens of context (default 10000)", CLI_NUMBERS,
+    {"--length", "N[,N]", "tokens of a context (default 10000)", CLI_NUMBERS,
      offsetof(recall_flags, lengths), 1, EVAL_CONTEXT_MAX, NULL},
-    {"--tokens", "N", "query tokens, fed one by one after the context (default 64)", CLI_NUMBER,
-     offsetof(recall_flags, tokens), 1, EVAL_CONTEXT_MAX, NULL},
+    {"--tokens", "N", "tokens after the context, whose queries are measured (default 64)",
+     CLI_NUMBER, offsetof(recall_flags, tokens), 1, EVAL_CONTEXT_MAX, NULL},
     {"--texts", "N",
-     "windows, each at random in its part of the text; they may overlap (default 2)", CLI_NUMBER,
-     offsetof(recall_flags, texts), 1, 1000000, NULL},
-    {"--top", "N", "recall counts the N tokens with the largest attention (default 64)", CLI_NUMBER,
-     offsetof(recall_flags, top), 1, EVAL_CONTEXT_MAX, NULL},
+     "windows of the text, each at a random place of its part; they may overlap (default 2)",
+     CLI_NUMBER, offsetof(recall_flags, texts), 1, 1000000, NULL},
+    {"--top", "N", "tokens with the largest attention, which recall looks for (default 64)",
+     CLI_NUMBER, offsetof(recall_flags, top), 1, EVAL_CONTEXT_MAX, NULL},
     EVAL_ARM_OPTIONS(recall_flags, arms, "quest,oracle,window,random", "512"),
-    {"--seed", "N", "windows and random's pages follow from it (default 0)", CLI_NUMBER,
-     offsetof(recall_flags, seed), 0, UINT32_MAX - 1, NULL},
+    {"--seed", "N",
+     "number from which the places of windows and the pages of random follow (default 0)",
+     CLI_NUMBER, offsetof(recall_flags, seed), 0, UINT32_MAX - 1, NULL},
     CLI_DTYPE_OPTION("--dtype", recall_flags, dtype),
     CLI_JSON_OPTION(recall_flags, json),
     CLI_DEVICE_OPTION(recall_flags, device),
@@ -38,12 +39,14 @@ const cli_command eval_recall_command = {
     "tamis eval recall",
     "how much of the true attention the pages read hold",
     "--model FILE [OPTIONS]",
-    "Feeds a text to the model under full and lets every arm attend the same queries over the\n"
-    "same cache. In the means over heads: recall, the share of the tokens with the largest\n"
-    "attention that lie in the pages read; mass, the attention that these pages hold; error,\n"
-    "|o - o'| / |o| of the attended rows. Also how sparse the attention of each layer is:\n"
-    "which layers --dense-layers should keep; here no layer is kept. random is one draw of\n"
-    "pages for each seed, to be averaged over seeds.",
+    "The model reads a text under full. Every arm, a selection with its budget, then attends\n"
+    "the same queries over the same cache. recall is the share of the tokens with the largest\n"
+    "attention that lie in the pages read; mass is the attention that these pages hold; error\n"
+    "is |o - o'| / |o| of the attended rows. All three are means over heads.\n"
+    "\n"
+    "sparsity is the smallest share of a layer's tokens that holds 90 % of its attention: it\n"
+    "tells which layers --dense-layers should name. Here no layer is dense. random draws its\n"
+    "pages once for each seed: take the mean over several seeds.",
     "  tamis eval recall --model tests/data/needle.gguf --length 1000 --budget 128,256,512\n"
     "  tamis eval recall --model tests/data/needle.gguf --length 1000 --tokens 16 \\\n"
     "      --select quest --score minmax,meanstd,mean --json out.json\n",

@@ -100,7 +100,8 @@ cJSON *eval_settings(const eval_arm_flags *flags, tamis_dtype dtype) {
         cJSON_AddNumberToObject(out, "page_size", cli_page_size(flags->page_size)) != NULL &&
         cJSON_AddNumberToObject(out, "width", width) != NULL && add_given(out, "sinks", s->sinks) &&
         add_given(out, "recent", s->recent) && add_given(out, "dense_layers", s->dense_layers) &&
-        add_word(out, "group", cli_group_rules, s->group) && add_eviction_flags(out, &flags->eviction);
+        add_word(out, "group", cli_group_rules, s->group) &&
+        add_eviction_flags(out, &flags->eviction);
     if (made) return out;
     cJSON_Delete(out);
     return NULL;
