@@ -23,6 +23,11 @@ root=$(cd "$data/../.." && pwd)
 "$tamis" --completion | cmp - "$root/tools/tamis/completion.bash" ||
     fail 'the completion is not current: tamis --completion >tools/tamis/completion.bash'
 
+# The command line is a client: it includes public headers and its own.
+private=$(grep -rnE '^#include "' "$root/tools/tamis" --include='*.[ch]' |
+    grep -vE '#include "(cli|bench|eval)/[a-z_]+\.h"')
+[ -z "$private" ] || fail "private headers: $private"
+
 # completes WANTED WORD...: what the shell offers for the last word, in one line.
 completes() {
     local wanted=$1
