@@ -391,7 +391,7 @@ check_passkey_evicts() {
     usage_error '^tamis eval passkey: --evict foo: there is no eviction' \
         "${passkey[@]}" --evict snapkv,foo
     usage_error '^tamis eval passkey: --evict snapkv: budget 16 is not above' \
-        "${passkey[@]}" --evict all --evict-budget 16
+        "${passkey[@]}" --select window --evict all --evict-budget 16
     usage_error '^tamis eval recall: --evict: unknown option' \
         eval recall --model "$data/needle.gguf" --evict snapkv
     expect 0 '' "${passkey[@]}" --evict snapkv,adakv+blend,none,snapkv --json "$work/evicts.json"
