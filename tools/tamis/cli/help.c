@@ -33,7 +33,9 @@ const char *cli_option_word(const cli_option *option, uint32_t index) {
 
 static void append(cli_help *to, const char *text, size_t bytes) {
     size_t used = strlen(to->text), room = sizeof(to->text) - used - 1;
-    strncat(to->text, text, bytes < room ? bytes : room);
+    if (bytes > room) bytes = room;
+    memcpy(to->text + used, text, bytes);
+    to->text[used + bytes] = '\0';
 }
 
 static void append_words(cli_help *to, const cli_option *option) {
@@ -42,6 +44,11 @@ static void append_words(cli_help *to, const cli_option *option) {
         if (i > 0) append(to, ", ", 2);
         append(to, word, strlen(word));
     }
+}
+
+static void append_default(cli_help *to, const cli_option *option) {
+    const cli_default own = cli_default_text(option->name);
+    append(to, own.text, strlen(own.text));
 }
 
 cli_help cli_option_help(const cli_option *option) {
@@ -54,7 +61,7 @@ cli_help cli_option_help(const cli_option *option) {
         if (strncmp(at, "{}", 2) == 0)
             append_words(&out, option);
         else /* {default} */
-            append(&out, cli_default_text(option->name).text, sizeof(out.text));
+            append_default(&out, option);
         at += strcspn(at, "}") + 1;
     }
     return out;
