@@ -101,7 +101,7 @@ check_stdout() {
 # Pipes and links stay what they are; what a link leads to becomes the file.
 check_places() {
     mkfifo "$work/pipe"
-    cat "$work/pipe" >"$work/piped" &
+    timeout 60 cat "$work/pipe" >"$work/piped" &
     expect 0 '' devices --json "$work/pipe"
     wait $!
     [ -p "$work/pipe" ] || fail 'a named pipe was replaced'
