@@ -6,8 +6,9 @@ Which they are, and how each is measured, is the engine's (gpu_peers_torch.py). 
 them apart: every shape of every peer is measured in a child process, which goes on to the next one;
 where it dies, hangs or leaves the device unusable, that peer has an error in its row and is not
 asked again, and a fresh child does what is left. The file is written anew after each row, so that a
-run that is cut leaves what it has; its version and device are the engine's. Exit status: 0 done, 1 if nothing could be measured, 2 for a
-wrong command line, 77 where the engine says that there is nothing to measure on.
+run that is cut leaves what it has; its version and device are the engine's. Exit status: 0 done, 1
+if nothing could be measured, 2 for a wrong command line, 77 where the engine says that there is
+nothing to measure on.
 """
 import argparse
 import importlib.util

@@ -243,7 +243,8 @@ def header():
     if not torch.cuda.is_available():
         raise NothingToMeasure('PyTorch %s sees no GPU' % torch.__version__)
     return {'version': torch.__version__, 'device': 'cuda:%d' % torch.cuda.current_device(),
-            'device_name': torch.cuda.get_device_name(), 'page_size': PAGE_SIZE, 'l2_bytes': l2_bytes(), 'copy_gb_per_s': copy_gb_per_s()}
+            'device_name': torch.cuda.get_device_name(), 'page_size': PAGE_SIZE,
+            'l2_bytes': l2_bytes(), 'copy_gb_per_s': copy_gb_per_s()}
 
 
 def usable():

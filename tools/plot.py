@@ -34,7 +34,8 @@ T_975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 
          2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056,
          2.052, 2.048, 2.045, 2.042, 1.96)
 # Ways to ask after an eviction, as the README's table names them.
-EVICTION_CASES = ('the question ends the prompt', 'asked later: the question comes after the eviction')
+EVICTION_CASES = ('the question ends the prompt',
+                  'asked later: the question comes after the eviction')
 
 # Lines of an eviction with options; alone it has a whole one.
 OPTION_DASHES = ((0, (4, 2)), (0, (1, 1.5)), (0, (6, 2, 1, 2)), (0, (2, 3)))
