@@ -11,7 +11,7 @@ Exit status: 0; 1 with one line that names the file and what is wrong in it; 2 f
 """
 import sys
 
-from plot_read import Bad, read_json
+from plot_read import Bad, read_json, shown
 
 
 def table(head, rows):
@@ -62,11 +62,10 @@ def bench_key(row):
 def bench(files):
     columns, read = Columns(), {}
     for f in files:
-        header = f.object('header')
-        name = '%s, %s, %d threads' % (header.text('device'), header.text('driver'),
-                                       header.count('threads'))
-        read.setdefault(name, []).append('%.1f' % header.number('read_gb_per_s', 0))
-        for row in f.rows('results'):
+        name = '%s, %s, %d threads' % (f.text('device_name'), f.text('driver'),
+                                       f.count('threads'))
+        read.setdefault(name, []).append('%.1f' % f.number('read_gb_per_s', 0))
+        for row in f.rows('rows'):
             columns.add(name, bench_key(row), bench_cell(row), row.where)
     first = ['read GB/s'] + [''] * 6 + [', '.join(read[name]) for name in columns.cells]
     rows = [[format(part, ',') if isinstance(part, int) else part for part in key]
@@ -99,7 +98,7 @@ def check(files):
     columns, runs = Columns(), set()
     for f in files:
         cases = {}
-        for row in f.rows('results'):
+        for row in f.rows('rows'):
             key = row.text('driver'), (row.text('op'), row.text('form'))
             cases.setdefault(key, []).append(row)
             if row.text('verdict') != 'skipped':
@@ -112,17 +111,22 @@ def check(files):
                  [list(key) + columns.row(key, 'not taken') for key in keys])
 
 
+TOOLS = {'tamis bench attention': bench, 'tamis-check': check}
+
+
 def main(paths):
     if not paths or any(path.startswith('-') for path in paths):
         print(__doc__.strip(), file=sys.stdout if '--help' in paths else sys.stderr)
         return 0 if '--help' in paths else 2
     try:
         files = [read_json(path) for path in paths]
-        kinds = ['header' in f for f in files]
-        if any(kind != kinds[0] for kind in kinds):
-            raise Bad('%s: not of the same tool as %s' % (paths[kinds.index(not kinds[0])],
-                                                          paths[0]))
-        print((bench if kinds[0] else check)(files), end='')
+        tools = [f.text('tool') for f in files]
+        for path, tool in zip(paths, tools):
+            if tool not in TOOLS:
+                raise Bad('%s: "tool": %s is none of %s' % (path, shown(tool), ', '.join(TOOLS)))
+            if tool != tools[0]:
+                raise Bad('%s: not of the same tool as %s' % (path, paths[0]))
+        print(TOOLS[tools[0]](files), end='')
     except Bad as error:
         print('compare_devices.py: %s' % error, file=sys.stderr)
         return 1

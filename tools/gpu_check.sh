@@ -172,7 +172,7 @@ if [ -n "$earlier" ]; then
     while IFS='=' read -r name state; do
         states[$name]=$state
     done <<<"$said"
-    for value in "commit:$commit" "device_id:$device" "dry_run:$dry"; do
+    for value in "commit:$commit" "device:$device" "dry_run:$dry"; do
         name=${value%%:*}
         [ "${states[/$name]}" = "${value#*:}" ] ||
             wrong "--resume $earlier: there $name is ${states[/$name]}, not ${value#*:}"

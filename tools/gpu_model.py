@@ -18,7 +18,7 @@ import sys
 
 from plot_read import Bad, read_json
 
-# Query heads, KV heads, head dim; tools/tamis/bench.c.
+# Query heads, KV heads, head dim; tools/tamis/bench/common.c.
 SHAPES = {'llama2-7b': (32, 32, 128), 'llama3-8b': (32, 8, 128), 'qwen3-4b': (32, 8, 128)}
 PAGE = 16  # tokens; the bench's
 SMS = 132
@@ -135,7 +135,7 @@ def default_rows():
 def rows_of(path):
     """Those that the model knows: pages in order, full or quest, on CUDA."""
     root = read_json(path)
-    for row in root.rows('results'):
+    for row in root.rows('rows'):
         if row.text('select') not in ('full', 'quest') or row.text('pages') != 'ordered':
             continue
         if 'backend' in row and row.text('backend') != 'cuda':

@@ -6,8 +6,9 @@ Which they are, and how each is measured, is the engine's (gpu_peers_torch.py). 
 them apart: every shape of every peer is measured in a child process, which goes on to the next one;
 where it dies, hangs or leaves the device unusable, that peer has an error in its row and is not
 asked again, and a fresh child does what is left. The file is written anew after each row, so that a
-run that is cut leaves what it has. Exit status: 0 done, 1 if nothing could be measured, 2 for a
-wrong command line, 77 where the engine says that there is nothing to measure on.
+run that is cut leaves what it has; its version and device are the engine's. Exit status: 0 done, 1
+if nothing could be measured, 2 for a wrong command line, 77 where the engine says that there is
+nothing to measure on.
 """
 import argparse
 import importlib.util
@@ -119,8 +120,8 @@ class Results:
         if self.path is None:
             return
         with open(self.path + '.new', 'w', encoding='utf-8') as file:
-            json.dump({'tool': 'gpu_peers', 'header': self.header, 'rows': self.rows}, file,
-                      indent=1)
+            json.dump({'tool': 'gpu_peers', 'version': None, 'commit': None, 'device': None,
+                       **self.header, 'rows': self.rows}, file, indent=1)
         os.replace(self.path + '.new', self.path)
 
     def measured(self):

@@ -13,7 +13,7 @@ import time
 
 from gpu_peers import ImportFailed, NothingToMeasure
 
-# Query heads, KV heads, head dim; as in tools/tamis/bench.c.
+# Query heads, KV heads, head dim; as in tools/tamis/bench/common.c.
 HEADS = {'llama2-7b': (32, 32, 128), 'llama3-8b': (32, 8, 128)}
 PAGE_SIZE = 16
 REPLAYS = 10  # BENCH_GRAPH_REPLAYS
@@ -242,8 +242,9 @@ def header():
         raise NothingToMeasure('PyTorch is not installed for this python3')
     if not torch.cuda.is_available():
         raise NothingToMeasure('PyTorch %s sees no GPU' % torch.__version__)
-    return {'torch': torch.__version__, 'device': torch.cuda.get_device_name(),
-            'page_size': PAGE_SIZE, 'l2_bytes': l2_bytes(), 'copy_gb_per_s': copy_gb_per_s()}
+    return {'version': torch.__version__, 'device': 'cuda:%d' % torch.cuda.current_device(),
+            'device_name': torch.cuda.get_device_name(), 'page_size': PAGE_SIZE,
+            'l2_bytes': l2_bytes(), 'copy_gb_per_s': copy_gb_per_s()}
 
 
 def usable():

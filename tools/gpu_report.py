@@ -94,23 +94,23 @@ def plan_of(work):
 def rows_of(name, found, header):
     """(part of the JSON, rows) of a stage's own file."""
     group = name.split('/')[0]
+    common = {key: value for key, value in found.items() if key not in ('tool', 'rows')}
     if found.get('tool') == 'gpu_peers':
-        return 'peers', [{**row, **found['header']} for row in found['rows']]
+        return 'peers', [{**row, **common} for row in found['rows']]
     if group == 'ops':
-        return 'ops', found['results']
+        return 'ops', found['rows']
     if group in ('headline', 'bench', 'opencl', 'overlap'):
         own = header['device_id'].split(':')[0]
         backend = group if group in ('opencl', 'overlap') else own
-        return 'results', [{'backend': backend, **row, **found['header']}
-                           for row in found['results']]
+        return 'rows', [{'backend': backend, **row, **common} for row in found['rows']]
     return 'others', [found]
 
 
 def read_all(work):
     header, end = fields(os.path.join(work, 'header')), fields(os.path.join(work, 'end'))
-    earlier = json_of(os.path.join(work, 'earlier.json')) or {'stages': [], 'header': {'calls': []}}
+    earlier = json_of(os.path.join(work, 'earlier.json')) or {'stages': [], 'calls': []}
     before = {stage['name']: stage for stage in earlier['stages']}
-    parts = {part: [] for part in ('results', 'peers', 'ops', 'others')}
+    parts = {part: [] for part in ('peers', 'ops', 'others', 'rows')}
     stages = []
     for i, (name, need, estimate) in enumerate(plan_of(work)):
         stage, found = read_stage(work, '%03d' % (i + 1))
@@ -127,22 +127,22 @@ def read_all(work):
                 parts[part] += [{'stage': name, **row} for row in rows]
         stages.append({**stage, 'name': name, 'required': need == 'required',
                        'estimate': int(estimate)})
-    return {'tool': 'gpu_check', 'header': header_of(header, end, stages, parts, earlier),
+    return {'tool': 'gpu_check', **settings_of(header, end, stages, parts, earlier),
             'stages': stages, **parts}
 
 
-def header_of(header, end, stages, parts, earlier):
+def settings_of(header, end, stages, parts, earlier):
     call = {'date': header['date'], 'machine': header['machine'], 'nvcc': header['nvcc'],
             'cublas': header['cublas'], 'limit': int(header['limit']),
             'seconds': int(end['seconds']), 'ended': end['complete'] == '1'}
-    device = parts['results'][0] if parts['results'] else {}
+    device = parts['rows'][0] if parts['rows'] else {}
     complete = all(stage['state'] not in ('not run', 'running') for stage in stages)
-    return {'date': call['date'], 'commit': header['commit'], 'device_id': header['device_id'],
-            'device': device.get('device', ''), 'driver': device.get('driver', ''),
-            'version': device.get('version', ''), 'driver_library': header['driver_library'],
-            'dry_run': header['dry_run'] == '1',
+    return {'version': device.get('version', ''), 'commit': header['commit'],
+            'device': header['device_id'], 'device_name': device.get('device_name', ''),
+            'driver': device.get('driver', ''), 'driver_library': header['driver_library'],
+            'date': call['date'], 'dry_run': header['dry_run'] == '1',
             'estimate': sum(stage['estimate'] for stage in stages),
-            'calls': earlier['header']['calls'] + [call], 'complete': complete,
+            'calls': earlier['calls'] + [call], 'complete': complete,
             'passed': all(stage['state'] == 'passed' for stage in stages if stage['required'])}
 
 
@@ -154,8 +154,8 @@ def print_states(path):
     root = json_of(path)
     for stage in root['stages']:
         print('%s=%s' % (stage['name'], stage['state']))
-    for name in ('commit', 'device_id', 'dry_run'):
-        value = root['header'][name]
+    for name in ('commit', 'device', 'dry_run'):
+        value = root[name]
         print('/%s=%s' % (name, int(value) if isinstance(value, bool) else value))
 
 
@@ -220,24 +220,23 @@ def verdict(root):
 
 
 def head_lines(root):
-    header = root['header']
-    last = header['calls'][-1]
-    facts = [('device', header['device'] or header['device_id']), ('driver', header['driver']),
-             ('machine', last['machine']), ('driver library', header['driver_library']),
-             ('nvcc', last['nvcc']), ('cuBLAS', last['cublas']), ('commit', header['commit']),
+    last = root['calls'][-1]
+    facts = [('device', root['device_name'] or root['device']), ('driver', root['driver']),
+             ('machine', last['machine']), ('driver library', root['driver_library']),
+             ('nvcc', last['nvcc']), ('cuBLAS', last['cublas']), ('commit', root['commit']),
              ('calls, seconds', ', '.join('%d of %d' % (call['seconds'], call['limit'])
-                                          for call in header['calls'])),
+                                          for call in root['calls'])),
              ('seconds of stages', sum(stage.get('seconds') or 0 for stage in root['stages'])),
-             ('estimated', header['estimate'])]
+             ('estimated', root['estimate'])]
     copies = [row['copy_gb_per_s'] for row in root['peers'] if 'copy_gb_per_s' in row]
     # Of one run of the bench, the first; each row of the JSON has its own.
-    for row in root['results'][:1]:
+    for row in root['rows'][:1]:
         facts += [('read bandwidth, GB/s', shown(row['read_gb_per_s'])),
                   ('copy bandwidth, GB/s', shown(row['copy_gb_per_s']))]
     if copies:
         facts.append(('copy bandwidth by PyTorch, GB/s', shown(copies[0])))
-    kind = ' (dry run: whether it works, not how fast)' if header['dry_run'] else ''
-    return (['# GPU check, %s%s' % (header['date'][:10], kind), '', verdict(root), '']
+    kind = ' (dry run: whether it works, not how fast)' if root['dry_run'] else ''
+    return (['# GPU check, %s%s' % (root['date'][:10], kind), '', verdict(root), '']
             + table(['what', 'value'], [fact for fact in facts if fact[1]]))
 
 
@@ -265,9 +264,9 @@ def stage_lines(root):
 
 def keyed(root):
     """{(shape, batch, context): rows of the device checked}; f16 and pages in order only."""
-    backend = root['header']['device_id'].split(':')[0]
+    backend = root['device'].split(':')[0]
     cases = {}
-    for row in root['results']:
+    for row in root['rows']:
         if (row['backend'], row['pages'], row['dtype']) == (backend, 'ordered', 'f16'):
             key = row['shape'], row['batch'], row['context']
             cases.setdefault(key, []).append(row)
@@ -412,7 +411,7 @@ def beside_lines(root, backend, title, us_of):
     """Rows of another way to drive the same card: time of the default over its own."""
     own = keyed(root)
     rows = []
-    for row in root['results']:
+    for row in root['rows']:
         key = row['shape'], row['batch'], row['context']
         if row['backend'] != backend or not row['stage'].startswith(backend + '/'):
             continue

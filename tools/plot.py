@@ -27,6 +27,16 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 sys.dont_write_bytecode = True
 from plot_read import BENCH_SCORES, EVICTIONS, SERIES, Bad, Points, is_number, read_json, shown
 
+# Heads whose attention is held to 90 % by fewer of the tokens than this are sharp.
+SHARP = 0.25
+# Student's t at 97.5 %, by degrees of freedom from 1 on; the last stands for all beyond.
+T_975 = (12.706, 4.303, 3.182, 2.776, 2.571, 2.447, 2.365, 2.306, 2.262, 2.228, 2.201, 2.179, 2.160,
+         2.145, 2.131, 2.120, 2.110, 2.101, 2.093, 2.086, 2.080, 2.074, 2.069, 2.064, 2.060, 2.056,
+         2.052, 2.048, 2.045, 2.042, 1.96)
+# Ways to ask after an eviction, as the README's table names them.
+EVICTION_CASES = ('the question ends the prompt',
+                  'asked later: the question comes after the eviction')
+
 # Lines of an eviction with options; alone it has a whole one.
 OPTION_DASHES = ((0, (4, 2)), (0, (1, 1.5)), (0, (6, 2, 1, 2)), (0, (2, 3)))
 
@@ -57,9 +67,6 @@ DPI = 200
 def load(path):
     """(tool, its fields)."""
     root = read_json(path)
-    # The bench's file is older than the word "tool".
-    if 'tool' not in root and 'header' in root and 'results' in root:
-        return 'tamis bench attention', root
     tool = root.text('tool')
     if tool not in TOOLS:
         raise Bad('%s: "tool": no figure is known for %s; known: %s'
@@ -70,10 +77,7 @@ def load(path):
 def read_arm_rows(points, root, read):
     root.text('model')
     points.same(root)
-    rows = root.rows('rows')
-    if not rows:
-        raise Bad('%s: "rows": is empty' % root.where)
-    for row in rows:
+    for row in rows_of(root):
         read(points, row)
 
 
@@ -100,7 +104,7 @@ def read_passkey_row(points, row):
 
 def read_recall(points, root):
     read_arm_rows(points, root, read_recall_row)
-    for kind, what in (('mean', 'of layer -1 and head -1'), ('sparsity', 'with "sparsity"')):
+    for kind, what in (('head', 'of one layer and head'), ('sparsity', 'with "sparsity"')):
         if not any(key[0] == kind for key in points.by_key):
             raise Bad('%s: "rows": no row %s' % (root.where, what))
 
@@ -113,8 +117,8 @@ def read_recall_row(points, row):
         return
     series = row.series()
     value = row.share('recall'), row.share('mass')
-    if (layer, head) == (-1, -1):
-        points.add(('mean', series, row.budget(series), length), value, row)
+    if layer >= 0 and head >= 0:
+        points.add(('head', series, row.budget(series), length, layer, head), value, row)
 
 
 def read_perplexity(points, root):
@@ -131,37 +135,39 @@ def read_eviction(points, root):
 
 
 def read_eviction_row(points, row):
-    """(error, its spread, share of keys found, low, high)."""
+    """Of a question that ends the prompt, then of one that is asked later: (error, its spread,
+    share of keys found, low, high)."""
     series = row.eviction()
-    error, spread = row.number('output_error', 0), row.number('output_error_spread', 0)
-    found = interval_around(row, 'passkey_accuracy', 'passkey_ci95')
-    points.add((series, None if series == ('full', '-') else row.count('budget')),
-               (error, spread) + found, row)
+    cases = tuple((row.number(error, 0), row.number(error + '_spread', 0))
+                  + interval_around(row, found, interval) for error, found, interval in
+                  (('error_single', 'passkey_single', 'passkey_single_ci95'),
+                   ('output_error', 'passkey_accuracy', 'passkey_ci95')))
+    points.add((series, None if series == ('full', '-') else row.count('budget')), cases, row)
+
+
+def rows_of(root):
+    rows = root.rows('rows')
+    if not rows:
+        raise Bad('%s: "rows": is empty' % root.where)
+    return rows
 
 
 def read_throughput(points, root):
-    header = root.object('header')
-    if header.get('equal_batch') is not False:
-        raise header.bad('equal_batch', 'is not false: such a run shows no gain of memory')
-    rows = root.rows('results')
-    if not rows:
-        raise Bad('%s: "results": is empty' % root.where)
-    for row in rows:
+    if root.get('equal_batch') is not False:
+        raise root.bad('equal_batch', 'is not false: such a run shows no gain of memory')
+    for row in rows_of(root):
         series = row.eviction()
         if series == ('full', '-'):
             continue
-        run = (header.text('device'), header.text('model'), header.text('dtype'),
+        run = (root.text('device_name'), root.text('model'), root.text('dtype'),
                row.count('context'), row.count('budget'), row.count('tokens'))
         points.add((run, series), (row.number('gain_over_full', 1e-9), row.number('ceiling', 1e-9),
                                    row.count('batch')), row)
 
 
 def read_bench(points, root):
-    device = root.object('header').text('device')
-    rows = root.rows('results')
-    if not rows:
-        raise Bad('%s: "results": is empty' % root.where)
-    for row in rows:
+    device = root.text('device_name')
+    for row in rows_of(root):
         series = row.series(BENCH_SCORES)
         if series[0] == 'full':
             continue
@@ -175,14 +181,13 @@ def read_bench(points, root):
 
 def read_gpu_check(points, root):
     """Keys: (device, shape), batch, series, context; values: time on the wall, of the graph."""
-    header = root.object('header')
-    device, backend = header.text('device'), header.text('device_id').split(':')[0]
-    if header.get('dry_run') is not False:
-        raise header.bad('dry_run', 'is not false: such a run measures nothing')
+    device, backend = root.text('device_name'), root.text('device').split(':')[0]
+    if root.get('dry_run') is not False:
+        raise root.bad('dry_run', 'is not false: such a run measures nothing')
     points.settings = {**(points.settings or {}), device: '%s, %s, %s' % (
-        header.text('date')[:10], header.text('driver'), header.text('commit'))}
+        root.text('date')[:10], root.text('driver'), root.text('commit'))}
     fulls = set()  # several stages measure it in one shape: the first one stands
-    for row in root.rows('results'):
+    for row in root.rows('rows'):
         series = gpu_series(row)
         if series is None or (row.text('backend'), row.text('pages'), row.text('dtype')) != (
                 backend, 'ordered', 'f16'):
@@ -193,7 +198,7 @@ def read_gpu_check(points, root):
         if series[1] is None:
             fulls.add(shape)
     if not points.by_key:
-        raise Bad('%s: "results": no row of backend %s with pages in order' % (root.where, backend))
+        raise Bad('%s: "rows": no row of backend %s with pages in order' % (root.where, backend))
     for row in root.rows('peers'):
         if row.text('peer') in PEERS and 'total_us' in row:
             add_gpu_row(points, device, (row.text('peer'), None), row)
@@ -355,32 +360,72 @@ def draw_passkey_panel(axes, by_key, names, budgets, length):
 
 
 def draw_recall(points):
-    means = {key[1:]: value for key, value in points.by_key.items() if key[0] == 'mean'}
-    return {'recall': draw_means(points, means), 'sparsity': draw_sparsity(points)}
+    return {'recall': draw_means(points), 'sparsity': draw_sparsity(points)}
 
 
-def draw_means(points, means):
-    names, budgets, lengths = arms(means)
-    has_full = any(key[1] is None for key in means)
+def kinds_of_heads(points, length):
+    """{kind: its (layer, head)} of one length, by what few or many tokens hold most of their
+    attention."""
+    kinds = {}
+    for (kind, *key), value in sorted(points.by_key.items(), key=lambda item: str(item[0])):
+        if kind == 'sparsity' and key[0] == length and min(key[1:]) >= 0:
+            kinds.setdefault('sharp' if value < SHARP else 'even', []).append(tuple(key[1:]))
+    return dict(sorted(kinds.items(), reverse=True))
+
+
+def mean_interval(values):
+    """(mean, half of its 95 % interval) with the values as a sample; Student's t."""
+    n = len(values)
+    mean = sum(values) / n
+    if n == 1:
+        return mean, 0
+    deviation = math.sqrt(sum((value - mean) ** 2 for value in values) / (n - 1))
+    return mean, T_975[min(n - 1, len(T_975)) - 1] * deviation / math.sqrt(n)
+
+
+def draw_means(points):
+    """A section for each length and kind of head."""
+    names, budgets, lengths = arms(key[1:4] for key in points.by_key if key[0] == 'head')
+    sections = [(length, kind, heads) for length in lengths
+                for kind, heads in kinds_of_heads(points, length).items()]
+    has_full = any(key[0] == 'head' and key[2] is None for key in points.by_key)
     sheet = Sheet('What the pages read hold, by budget',
-                  facts_of(points, 'means over layers and query heads'),
-                  ['%s tokens of text' % grouped(length) for length in lengths], 2,
+                  facts_of(points, 'means over heads; bars: 95 % intervals, heads as independent'),
+                  ['%s tokens of text, %d %s heads: %s of the tokens hold 90 %% of their attention'
+                   % (grouped(length), len(heads), kind, {'sharp': 'under a quarter',
+                                                          'even': 'a quarter or more'}[kind])
+                   for length, kind, heads in sections], 2,
                   [handle(s) for s in [('full', '-')] * has_full + names])
-    for row, length in zip(sheet.panels, lengths):
+    for row, (length, _, heads) in zip(sheet.panels, sections):
         for which, axes in enumerate(row):
-            axes.set_title(('recall of the top tokens', 'covered mass')[which])
-            log2_axis(axes.xaxis, budgets)
-            share_axis(axes)
-            full = means.get((('full', '-'), None, length))
-            if full is not None:
-                axes.axhline(full[which], color='#000000', clip_on=False)
-            for series in names:
-                found = [b for b in budgets if (series, b, length) in means]
-                draw_line(axes, series, found, [means[series, b, length][which] for b in found])
+            draw_means_panel(axes, points.by_key, names, budgets, length, heads, which)
     sheet.label('budget, tokens a lane', 'share of top tokens')
     for row in sheet.panels:
         row[1].set_ylabel('share of attention')
     return sheet.figure
+
+
+def draw_means_panel(axes, by_key, names, budgets, length, heads, which):
+    axes.set_title(('recall of the top tokens', 'covered mass')[which])
+    log2_axis(axes.xaxis, budgets)
+    share_axis(axes)
+
+    def interval(series, budget):
+        found = [by_key['head', series, budget, length, *head][which] for head in heads
+                 if ('head', series, budget, length, *head) in by_key]
+        return mean_interval(found) if found else None
+    full = interval(('full', '-'), None)
+    if full is not None:
+        axes.axhline(full[0], color='#000000', clip_on=False)
+    for i, series in enumerate(names):
+        found = [(b, interval(series, b)) for b in budgets]
+        found = [(b, value) for b, value in found if value is not None]
+        shift = 2 ** (0.05 * (i - (len(names) - 1) / 2))  # bars beside each other, not over
+        xs, ys = [b * shift for b, _ in found], [mean for _, (mean, _) in found]
+        draw_line(axes, series, xs, ys)
+        axes.errorbar(xs, ys, fmt='none', ecolor=SERIES[series][1], elinewidth=1, capsize=2,
+                      yerr=[[min(half, mean) for _, (mean, half) in found],
+                            [min(half, 1 - mean) for _, (mean, half) in found]], clip_on=False)
 
 
 def draw_sparsity(points):
@@ -466,9 +511,20 @@ def draw_eviction(points):
                   facts_of(points, *('%s %s' % (grouped(settings[name]), what) for name, what in
                                      (('length', 'tokens of text'), ('seeds', 'seeds'))
                                      if name in settings),
-                           'bars: deviation over seeds, 95 % intervals'), [''], 2, handles,
-                  share_y=False)
-    for which, axes in enumerate(sheet.panels[0]):
+                           'bars: deviation over seeds, 95 % intervals'), list(EVICTION_CASES), 2,
+                  handles, share_y=False)
+    for case, panels in enumerate(sheet.panels):
+        draw_eviction_panels(panels, full and full[case], styles, budgets,
+                             {key: value[case] for key, value in arms_of.items()})
+    sheet.label('budget, tokens a lane', 'share of the norm')
+    for panels in sheet.panels:
+        panels[1].set_ylabel('share of the questions')
+    return {'eviction': sheet.figure}
+
+
+def draw_eviction_panels(panels, full, styles, budgets, arms_of):
+    """Error and keys found of one way to ask."""
+    for which, axes in enumerate(panels):
         axes.set_title(('error of the output', 'five-digit keys found')[which])
         log2_axis(axes.xaxis, budgets)
         if full is not None:
@@ -478,13 +534,9 @@ def draw_eviction(points):
             shift = 2 ** (0.03 * (i - (len(styles) - 1) / 2))  # bars beside each other, not over
             draw_eviction_line(axes, style, [b * shift for b, _ in found],
                                [value for _, value in found], which)
-    for axes in sheet.panels[0]:
         share_axis(axes)
     most = max(value[0] + value[1] for value in arms_of.values())
-    sheet.panels[0][0].set_ylim(0, 1.08 * most if most > 0 else 1)
-    sheet.label('budget, tokens a lane', 'share of the norm')
-    sheet.panels[0][1].set_ylabel('share of the questions')
-    return {'eviction': sheet.figure}
+    panels[0].set_ylim(0, 1.08 * most if most > 0 else 1)
 
 
 def draw_eviction_line(axes, style, xs, values, which):

@@ -31,7 +31,7 @@ SERIES.update({(kind, '-'): (kind,) + style for kind, style in EVICTIONS.items()
 
 # Members of a file of `tamis eval` in which files that share a figure may differ. Small budgets
 # need smaller recent and sinks.
-OWN = {'version', 'device', 'device_name', 'driver', 'seed', 'rows', 'recent', 'sinks'}
+OWN = {'version', 'commit', 'device', 'device_name', 'driver', 'seed', 'rows', 'recent', 'sinks'}
 
 
 class Bad(Exception):

@@ -77,6 +77,19 @@ const char *tamis_eviction_name(tamis_eviction_kind kind) {
     return entry ? entry->name : "unknown";
 }
 
+/* The word at i is that of the option 1 << i. */
+static const char *const option_names[] = {
+    "reindex",      "rerank",     "lifetime",           "reference-schedule",
+    "blend",        "anchor-all", "budget-beside-kept", "budget-chunks",
+    "across-layers"};
+static const uint32_t n_options = sizeof option_names / sizeof *option_names;
+_Static_assert(1u << (sizeof option_names / sizeof *option_names - 1) == TAMIS_EVICT_ACROSS_LAYERS,
+               "a word for every option");
+
+const char *tamis_eviction_option_name(uint32_t index) {
+    return index < n_options ? option_names[index] : NULL;
+}
+
 /* Numbers of an eviction that does nothing. */
 static tamis_status check_none(const tamis_eviction *e, tamis_error *error) {
     const struct {

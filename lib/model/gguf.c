@@ -366,12 +366,11 @@ tamis_status tms_gguf_parse(const void *file, uint64_t bytes, tms_gguf *out, tam
     return parse(out, NULL, bytes, error);
 }
 
-static tamis_status check_file(int descriptor, const char *path, uint64_t *bytes,
-                               tamis_error *error) {
+static tamis_status check_file(int descriptor, uint64_t *bytes, tamis_error *error) {
     struct stat info;
-    TMS_REQUIRE(fstat(descriptor, &info) == 0, TAMIS_E_IO, "%s: %s", path, strerror(errno));
-    TMS_REQUIRE(S_ISREG(info.st_mode), TAMIS_E_IO, "%s: not a regular file", path);
-    TMS_REQUIRE(info.st_size > 0, TAMIS_E_FORMAT, "%s: the file is empty", path);
+    TMS_REQUIRE(fstat(descriptor, &info) == 0, TAMIS_E_IO, "cannot be read: %s", strerror(errno));
+    TMS_REQUIRE(S_ISREG(info.st_mode), TAMIS_E_IO, "not a regular file");
+    TMS_REQUIRE(info.st_size > 0, TAMIS_E_FORMAT, "the file is empty");
     *bytes = (uint64_t)info.st_size;
     return TAMIS_OK;
 }
@@ -381,12 +380,12 @@ tamis_status tms_gguf_open(const char *path, tms_gguf *out, tamis_error *error) 
     *out = (tms_gguf){.descriptor = -1};
     /* A named pipe must not hold us up. */
     int descriptor = open(path, O_RDONLY | O_NONBLOCK | O_CLOEXEC);
-    TMS_REQUIRE(descriptor >= 0, TAMIS_E_IO, "%s: %s", path, strerror(errno));
-    tamis_status status = check_file(descriptor, path, &bytes, error);
+    TMS_REQUIRE(descriptor >= 0, TAMIS_E_IO, "cannot be read: %s", strerror(errno));
+    tamis_status status = check_file(descriptor, &bytes, error);
     /* What is never read of it takes no memory. */
     uint8_t *head = status == TAMIS_OK ? malloc(bytes < MAX_HEAD ? bytes : MAX_HEAD) : NULL;
     if (status == TAMIS_OK && !head)
-        status = tms_error_set(error, TAMIS_E_NO_MEMORY, "%s: no memory for its head", path);
+        status = tms_error_set(error, TAMIS_E_NO_MEMORY, "no memory for its head");
     if (status != TAMIS_OK) {
         close(descriptor);
         return status;

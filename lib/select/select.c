@@ -81,6 +81,11 @@ tamis_status tamis_selection_preset(const char *name, tamis_selection *out, tami
                          name, names);
 }
 
+const char *tamis_selection_preset_name(uint32_t index) {
+    if (index < n_selections) return selections[index]->name;
+    return index - n_selections < n_presets ? presets[index - n_selections].name : NULL;
+}
+
 const char *tamis_selection_name(tamis_selection_kind kind) {
     const tms_selection_entry *entry = find(kind);
     return entry ? entry->name : "unknown";

@@ -308,6 +308,12 @@ static void test_selections(void **state) {
         tamis_selection_default((tamis_selection_kind)i, &s);
         assert_memory_equal(&named, &s, sizeof s);
     }
+    uint32_t n = 0;
+    for (; tamis_selection_preset_name(n); n++)
+        OK(tamis_selection_preset(tamis_selection_preset_name(n), &s, &test_error));
+    assert_int_equal(n, TAMIS_SELECT_RANDOM + 2); /* every kind, and quest-paper */
+    assert_null(tamis_selection_preset_name(UINT32_MAX));
+    assert_string_equal(tamis_selection_preset_name(n - 1), "quest-paper");
     OK(tamis_selection_preset("quest-paper", &s, &test_error));
     assert_true(s.kind == TAMIS_SELECT_QUEST && s.budget == 2048 && s.sinks == 0 && s.recent == 0);
     assert_true(s.dense_layers == 2 && s.group == TAMIS_GROUP_MAX);

@@ -108,6 +108,19 @@ static void test_names(void **state) {
                                                     : i == TAMIS_EVICT_TOVA ? 3
                                                                             : 1);
     }
+    /* A word for every option that some kind has, and no other. */
+    uint32_t known = 0;
+    for (uint32_t i = 0; i < 32; i++)
+        for (int k = TAMIS_EVICT_STREAMING; k <= TAMIS_EVICT_CALLER; k++) {
+            tamis_eviction with;
+            tamis_eviction_default((tamis_eviction_kind)k, &with);
+            with.options = 1u << i;
+            if (tamis_eviction_check(&with, NULL) == TAMIS_OK) known |= 1u << i;
+        }
+    for (uint32_t i = 0; i < 32; i++)
+        assert_int_equal(tamis_eviction_option_name(i) != NULL, known >> i & 1u);
+    assert_string_equal(tamis_eviction_option_name(0), "reindex");
+    assert_string_equal(tamis_eviction_option_name(8), "across-layers");
     FAILS(tamis_eviction_parse("snapk", &kind, &test_error), TAMIS_E_ARGUMENT,
           "there is no eviction \"snapk\"; known are none, streaming, h2o, tova, snapkv");
     FAILS(tamis_eviction_parse(NULL, &kind, &test_error), TAMIS_E_ARGUMENT, "name is NULL");

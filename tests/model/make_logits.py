@@ -14,7 +14,7 @@ import struct
 
 import numpy as np
 
-LOSS_TOKENS = 20  # tools/tamis/test_cli.sh holds `tamis eval perplexity` to their loss
+LOSS_TOKENS = 20  # tools/tamis/cli/test_cli.sh holds `tamis eval perplexity` to their loss
 SCALARS = {0: 'B', 1: 'b', 2: 'H', 3: 'h', 4: 'I', 5: 'i', 6: 'f', 7: '?', 10: 'Q', 11: 'q',
            12: 'd'}
 

@@ -184,8 +184,8 @@ static void test_files(void **state) {
     refuse_bytes(&r, bytes, count / 2, "leaves the file");
     refuse_bytes(&r, bytes, 20, "ends at byte 20");
     refuse_bytes(&r, bytes, 0, "empty");
-    RIG_REFUSED(&r, TAMIS_E_IO,
-                "no-such-file: ", tamis_model_load(r.context, "no-such-file", &r.model, &r.error));
+    RIG_REFUSED(&r, TAMIS_E_IO, "no-such-file: cannot be read: ",
+                tamis_model_load(r.context, "no-such-file", &r.model, &r.error));
     RIG_REFUSED(&r, TAMIS_E_IO, "not a regular file",
                 tamis_model_load(r.context, rig_data, &r.model, &r.error));
     RIG_OK(&r, load_bytes(&r, bytes, count, path));

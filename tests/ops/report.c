@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <tamis_commit.h>
 #include <unistd.h>
 
 typedef struct skip_reason {
@@ -63,8 +64,9 @@ void check_report_begin(const check_options *options) {
     fprintf(report.text, "tamis-check %s, seed %llu\n", tamis_version(),
             (unsigned long long)options->seed);
     if (options->json)
-        printf("{\"version\": \"%s\", \"seed\": %llu, \"results\": [", tamis_version(),
-               (unsigned long long)options->seed);
+        printf("{\"tool\": \"tamis-check\", \"version\": \"%s\", \"commit\": \"%s\", "
+               "\"device\": null, \"seed\": %llu, \"rows\": [",
+               tamis_version(), TAMIS_COMMIT, (unsigned long long)options->seed);
 }
 
 void check_report_device(const tms_device *dev, double read_bandwidth) {

@@ -48,7 +48,7 @@ QUICK = os.environ.get('PRETEND_PEERS', 'absent,fine').split(',')
 def header():
     if os.environ.get('PRETEND_PEERS') == 'fine,nothing':
         raise NothingToMeasure('there is no GPU')
-    return {'device': 'a pretended one'}
+    return {'version': '0', 'device': 'cuda:0', 'device_name': 'a pretended one'}
 
 
 def usable():

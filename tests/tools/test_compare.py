@@ -19,8 +19,12 @@ def bench(driver, shape='llama3-8b', full_us=1000):
              'select': select, 'budget': budget, 'total_us': us, 'share_of_read': 0.871,
              'speedup_over_full': full_us / us}
             for select, budget, us in (('full', 32768, full_us), ('quest', 2048, full_us / 5))]
-    return {'header': {'device': 'cpu', 'driver': driver, 'threads': 2, 'read_gb_per_s': 31.26},
-            'results': rows}
+    return {'tool': 'tamis bench attention', 'device_name': 'cpu', 'driver': driver, 'threads': 2,
+            'read_gb_per_s': 31.26, 'rows': rows}
+
+
+def check(rows):
+    return {'tool': 'tamis-check', 'rows': rows}
 
 
 def case(driver, op, form, verdict, first_ms=0, reason=''):
@@ -72,14 +76,14 @@ class Compare(unittest.TestCase):
             ['llama2-7b', 'quest', '2,048', '200 us, 5.0 over full', 'not run']])
 
     def test_check(self):
-        self.file({'results': [
+        self.file(check([
             case('A', 'norm', 'base', 'passed', 300), case('A', 'norm', 'base', 'passed', 1240),
             case('A', 'norm', 'cpu', 'skipped', reason='norm: no CPU form: serves all'),
             case('A', 'attend', 'cpu', 'passed', 80),
-            case('A', 'attend', 'cpu', 'skipped', reason='E_UNSUPPORTED: attend: the head dim')]})
-        self.file({'results': [
+            case('A', 'attend', 'cpu', 'skipped', reason='E_UNSUPPORTED: attend: the head dim')]))
+        self.file(check([
             case('B', 'norm', 'base', 'failed', reason='y[0]'),
-            case('B', 'norm', 'base', 'passed', 0)]})
+            case('B', 'norm', 'base', 'passed', 0)]))
         head, _, *rows = self.table()
         self.assertEqual(head, ['op', 'form', 'A', 'B'])
         self.assertEqual(rows, [
@@ -88,18 +92,21 @@ class Compare(unittest.TestCase):
 
     def test_bad_files(self):
         for value, part in (('{', 'not JSON'), ('[]', 'is not an object'),
-                            ({'results': [{'op': 'norm'}]}, '"driver": "driver" is missing'),
-                            ({'header': {}, 'results': []}, '"device" is missing')):
+                            ({'rows': []}, '"tool" is missing'),
+                            ({'tool': 'tamis eval taste', 'rows': []}, 'is none of'),
+                            (check([{'op': 'norm'}]), '"driver": "driver" is missing'),
+                            ({'tool': 'tamis bench attention', 'rows': []},
+                             '"device_name" is missing')):
             self.paths.clear()
             self.file(value)
             self.fails('0.json', part.split(': ')[-1])
 
     def test_files_that_do_not_go_together(self):
         self.file(bench('A'))
-        self.file({'results': []})
+        self.file(check([]))
         self.fails('1.json: not of the same tool as', '0.json')
         self.paths[1] = self.paths[0]
-        self.fails('0.json: results[0]: the same stands in')
+        self.fails('0.json: rows[0]: the same stands in')
         self.paths[1] = os.path.join(self.folder.name, 'absent')
         self.fails('absent: cannot be read: No such file')
 

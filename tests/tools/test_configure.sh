@@ -1,7 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # What CMake makes of its options: the tests without pkg-config, the GPUs that nvcc compiles for, and
-# an nvcc that is missing. A script stands in for nvcc; nothing is built.
+# an nvcc that is missing; and which commit a build says that it is of. A script stands in for nvcc;
+# nothing is built.
 # Usage: test_configure.sh TREE
 set -u
 tree=$1
@@ -66,5 +67,43 @@ configure missing -DTAMIS_NVCC=ON -DTAMIS_NVCC_PROGRAM=TAMIS_NVCC_PROGRAM-NOTFOU
     -DCMAKE_IGNORE_PATH=/usr/local/cuda/bin "-DCMAKE_MAKE_PROGRAM=$(command -v ninja)" \
     "-DCMAKE_C_COMPILER=$(command -v cc)"
 expect 'an nvcc that is missing' grep 'there is no nvcc' "$work/missing.log"
+
+# The commit of a build: of a repository of its own, not of one around it; written when it changes.
+commit() {
+    cmake -DTREE="$work/a tree" -DHEADER="$work/commit.h" -P "$tree/tools/commit.cmake" \
+        >"$work/commit.log" 2>&1 || echo failed >>"$work/commit.log"
+}
+git_there() {
+    git -C "$work/$1" -c user.name=x -c user.email=x -c init.defaultBranch=main "$2" ${3+"$3"} \
+        ${4+"$4"} ${5+"$5"} >/dev/null 2>&1
+}
+name=commit
+mkdir "$work/a tree"
+commit
+expect 'no commit of a tree without git' grep '"unknown"' "$work/commit.h"
+if git --version >/dev/null 2>&1; then
+    git_there . init
+    echo one >"$work/file"
+    git_there . add file
+    git_there . commit -m one
+    commit
+    expect 'no commit of a repository around the tree' grep '"unknown"' "$work/commit.h"
+    git_there 'a tree' init
+    echo one >"$work/a tree/file"
+    git_there 'a tree' add file
+    git_there 'a tree' commit -m one
+    commit
+    expect 'the commit of the tree' \
+        grep "\"$(git -C "$work/a tree" rev-parse --short=12 HEAD)\"" "$work/commit.h"
+    touch -d '2001-01-01' "$work/commit.h"
+    commit
+    [ -n "$(find "$work/commit.h" -newermt 2002-01-01)" ] && {
+        echo 'FAIL the header was written anew without a change'
+        failed=1
+    }
+    echo two >"$work/a tree/file"
+    commit
+    expect 'changes that are not committed' grep -e '-dirty"' "$work/commit.h"
+fi
 [ $failed = 0 ] && echo 'all is well'
 exit $failed

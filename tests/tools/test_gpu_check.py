@@ -30,10 +30,11 @@ ROW = {'shape': 'llama3-8b', 'batch': 1, 'context': 256, 'layers': 1, 'dtype': '
        'select': 'full', 'budget': 256, 'pages': 'ordered', 'total_us': 90.0,
        'graph_us': 60.0, 'graph_replays': 10, 'stage_us': PARTS, 'gb_per_s': 2.0, 'share_of_read': 0.5,
        'share_of_copy': None, 'speedup_over_full': 1, 'counters': COUNTERS}
-BENCH = {'header': {'device': 'a made one', 'driver': 'none', 'version': '0', 'threads': 1,
-                    'read_gb_per_s': 4.0, 'copy_gb_per_s': None},
-         'results': [ROW, {**ROW, 'select': 'quest', 'budget': 128, 'total_us': 30.0,
-                           'graph_us': 20.0, 'speedup_over_full': 3.0}]}
+BENCH = {'tool': 'tamis bench attention', 'version': '0', 'commit': 'unknown', 'device': 'cuda:0',
+         'device_name': 'a made one', 'driver': 'none', 'threads': 1, 'read_gb_per_s': 4.0,
+         'copy_gb_per_s': None,
+         'rows': [ROW, {**ROW, 'select': 'quest', 'budget': 128, 'total_us': 30.0,
+                        'graph_us': 20.0, 'speedup_over_full': 3.0}]}
 
 # A command line that is enough for gpu_check.sh.
 TAMIS = '''#!/bin/sh
@@ -131,18 +132,19 @@ class GpuCheck(unittest.TestCase):
         for name, times in (('check/pipeline', 1), ('device', 2), (HEADLINE, 2), ('api', 1)):
             self.assertEqual(log.count('== %s\n' % name), times, name)
         self.assertRegex(stages['check/smoke']['last_line'], r'^[1-9]\d* passed, 0 failed')
-        header = root['header']
-        self.assertEqual([call['ended'] for call in header['calls']], [False, True])
-        self.assertEqual((header['commit'], header['device_id'], header['dry_run']),
+        self.assertEqual([call['ended'] for call in root['calls']], [False, True])
+        self.assertEqual((root['commit'], root['device'], root['dry_run']),
                          ('abcdef0', DEVICE, True))
-        self.assertTrue(header['complete'])
+        self.assertEqual(list(root)[:4] + list(root)[-1:],
+                         ['tool', 'version', 'commit', 'device', 'rows'])
+        self.assertTrue(root['complete'])
         self.assertIn('cuBLAS: ', log)
         self.assert_figures(root)
         for heading in ('Stages', 'Decode attention', 'Stages of a step', 'Peers that did not run'):
             self.assertIn('\n## %s\n' % heading, page)
 
     def assert_figures(self, root):
-        rows = [row for row in root['results'] if row['stage'] == HEADLINE]
+        rows = [row for row in root['rows'] if row['stage'] == HEADLINE]
         self.assertEqual([row['select'] for row in rows], ['full', 'quest', 'quest-apart'])
         for row in rows:
             self.assertEqual(row['backend'], DEVICE.split(':')[0])
@@ -187,7 +189,7 @@ class GpuCheck(unittest.TestCase):
         states = self.states()
         self.assertEqual((states['opencl/check'], states['bench/llama3-8b/1/4096']),
                          ('passed', 'not run'))
-        self.assertFalse(root['header']['complete'] or root['header']['passed'])
+        self.assertFalse(root['complete'] or root['passed'])
         self.assertIn('Not run yet: ', page)
 
     def test_gates_and_the_best_dense(self):
@@ -196,8 +198,8 @@ class GpuCheck(unittest.TestCase):
         quest = {**full, 'select': 'quest', 'budget': 2048, 'graph_us': 2.0,
                  'stage_us': {**PARTS, 'fused': 2.5, 'fused_select': 1.0}}
         apart = {**quest, 'select': 'quest-apart'}
-        header = {**BENCH['header'], 'copy_gb_per_s': 4.0}
-        self.make_build(bench=json.dumps({'header': header, 'results': [full, quest, apart]}))
+        self.make_build(bench=json.dumps({**BENCH, 'copy_gb_per_s': 4.0,
+                                          'rows': [full, quest, apart]}))
         self.run_check(self.build, '--stages', 'headline/llama2-7b/1/32768,headline/peers')
         _, page = self.results()
         # The pretended peer takes 10 us, ours 60; dense reads 2 GB/s in 90 us of wall time.
@@ -227,7 +229,7 @@ class GpuCheck(unittest.TestCase):
                          ('failed', 3))
         self.assertEqual(stages['check/smoke']['last_lines'], ['first', 'FAIL of smoke'])
         self.assertEqual(stages[HEADLINE]['state'], 'passed')
-        self.assertFalse(root['header']['passed'])
+        self.assertFalse(root['passed'])
         self.assertIn('Did not pass: check/smoke. Not run yet: ', page)
         self.assertIn('\nFAIL of smoke\n', page)
         self.assertIn('== check/smoke\nfirst\n', self.text('gpu_check.log'))
@@ -237,8 +239,8 @@ class GpuCheck(unittest.TestCase):
         self.assertEqual((status, self.states()['check/smoke'], self.states()[HEADLINE]),
                          (0, 'passed', 'passed'), said)
         root = self.results_now()
-        self.assertEqual([row['select'] for row in root['results']], ['full', 'quest'])
-        self.assertEqual(len(root['header']['calls']), 2)
+        self.assertEqual([row['select'] for row in root['rows']], ['full', 'quest'])
+        self.assertEqual(len(root['calls']), 2)
 
     def test_no_time_left(self):
         self.make_build()
@@ -246,7 +248,7 @@ class GpuCheck(unittest.TestCase):
         root, page = self.results()
         self.assertEqual(status, 0, said)
         self.assertEqual(set(self.states().values()), {'not run'})
-        self.assertFalse(root['header']['complete'])
+        self.assertFalse(root['complete'])
 
     def test_a_bench_that_writes_nothing(self):
         self.make_build(bench='')
@@ -282,7 +284,7 @@ class GpuCheck(unittest.TestCase):
         # Less than its limit was left: the next call has more.
         self.assertEqual((status, stages['check/smoke']['state']), (0, 'not run'))
         self.assertEqual(stages['check/smoke']['last_line'], 'begun')
-        self.assertLess(root['header']['calls'][0]['seconds'], 24)
+        self.assertLess(root['calls'][0]['seconds'], 24)
         self.assertIn('Not run yet: check/smoke', page)
 
     def test_a_call_that_is_cut(self):
@@ -293,7 +295,7 @@ class GpuCheck(unittest.TestCase):
         root, _ = self.results()
         self.assertEqual(self.stages(root)['check/smoke']['state'], 'cut')
         self.assertEqual(self.stages(root)['device']['state'], 'passed')
-        self.assertFalse(root['header']['complete'] or root['header']['passed'])
+        self.assertFalse(root['complete'] or root['passed'])
 
     def run_peers(self, names, *options):
         path = self.path('peers.json')

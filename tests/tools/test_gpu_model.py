@@ -26,7 +26,7 @@ class Model(unittest.TestCase):
         if rows is not None:
             path = os.path.join(self.folder.name, 'run.json')
             with open(path, 'w', encoding='utf-8') as file:
-                json.dump({'results': rows}, file)
+                json.dump({'rows': rows}, file)
             arguments += (path,)
         return subprocess.run([sys.executable, os.path.join(TOOLS, 'gpu_model.py'), *arguments],
                               capture_output=True, text=True, check=False)

@@ -49,12 +49,11 @@ def recall(lengths=(10000,)):
         share = 1 - 0.12 * i / (n + 1)
         return {'layer': -1, 'head': -1, 'recall': share, 'mass': share ** 0.5, 'error': 1 - share}
     rows = arm_rows(lengths, (256, 512, 1024), more)
+    rows += [{**row, 'layer': layer, 'head': head, 'recall': row['recall'] * (1 - 0.1 * head)}
+             for row in rows for layer in range(4) for head in range(4)]
     for length in lengths:
-        rows += [{'select': 'quest', 'score': 'minmax', 'budget': 256, 'length': length,
-                  'layer': layer, 'head': 0, 'recall': 0.5, 'mass': 0.5, 'error': 0.1}
-                 for layer in range(4)]
         rows += [{'length': length, 'layer': layer, 'head': head,
-                  'sparsity': 0.4 / (layer + 1) + 0.02 * head}
+                  'sparsity': 0.2 / (layer + 1) + 0.02 * head + 0.5 * (head > 1)}
                  for layer in range(4) for head in range(4)]
     return {'tool': 'tamis eval recall', 'model': 'needle.gguf', 'rows': rows}
 
@@ -79,7 +78,7 @@ def bench(device='PoCL, two cores', contexts=(8192, 32768, 131072)):
                             'select': select, 'budget': budget, 'pages': 'ordered',
                             'speedup_over_full': 1 if select == 'full' else speed,
                             'counters': counters})
-    return {'header': {'device': device}, 'results': results}
+    return {'tool': 'tamis bench attention', 'device_name': device, 'rows': results}
 
 
 def gpu_check(device='a GPU', on_device=True):
@@ -100,9 +99,9 @@ def gpu_check(device='a GPU', on_device=True):
             results.append({**results[-6], 'total_us': 1.0})  # full in another stage
             peers.append({'peer': 'sdpa-flash', **common(batch, context), 'total_us': 1.2 * us + 9,
                           'graph_us': 1.2 * us})
-    return {'tool': 'gpu_check', 'results': results, 'peers': peers,
-            'header': {'device': device, 'device_id': 'cuda:0', 'driver': 'CUDA 13.0',
-                       'date': '2026-11-21T00:00:00Z', 'commit': '1234567', 'dry_run': False}}
+    return {'tool': 'gpu_check', 'commit': '1234567', 'device': 'cuda:0', 'device_name': device,
+            'driver': 'CUDA 13.0', 'date': '2026-11-21T00:00:00Z', 'dry_run': False,
+            'rows': results, 'peers': peers}
 
 
 KINDS = ['streaming', 'h2o', 'h2o+rerank', 'tova', 'snapkv', 'pyramidkv', 'adakv', 'criticalkv',
@@ -114,8 +113,11 @@ def eviction(budgets=(128, 256, 512)):
         error, found = i / 40, 1 - i / 20
         return {'evict': evict, 'budget': budget, 'tokens_kept': budget, 'bytes_returned': 1e6,
                 'output_error': error, 'output_error_spread': error / 4, 'output_cosine': 1 - error,
-                'passkey_accuracy': found, 'policy_us': 1000.0,
-                'passkey_ci95': [max(0, found - 0.2), min(1, found + 0.1)]}
+                'passkey_accuracy': found / 2, 'policy_us': 1000.0,
+                'passkey_ci95': [max(0, found / 2 - 0.2), min(1, found / 2 + 0.1)],
+                'error_single': error / 2, 'error_single_spread': error / 8,
+                'passkey_single': found,
+                'passkey_single_ci95': [max(0, found - 0.2), min(1, found + 0.1)]}
     rows = [row('full', 4096, 0)]
     for budget in budgets:
         rows += [row(name, budget, i + 512 / budget) for i, name in enumerate(['quest'] + KINDS)]
@@ -129,8 +131,8 @@ def throughput(device='PoCL, two cores', kinds=KINDS):
                 'ceiling': 1}]
     results += [{**row, 'evict': name, 'budget': 204, 'batch': 36 - i, 'ceiling': 5 - i / 9,
                  'gain_over_full': 3 - i / 5} for i, name in enumerate(kinds)]
-    return {'tool': 'tamis bench throughput', 'results': results,
-            'header': {'device': device, 'model': 'needle', 'dtype': 'f16', 'equal_batch': False}}
+    return {'tool': 'tamis bench throughput', 'device_name': device, 'model': 'needle',
+            'dtype': 'f16', 'equal_batch': False, 'rows': results}
 
 
 FIGURES = {'passkey': passkey, 'recall': recall, 'perplexity': perplexity, 'speed': bench,
@@ -189,7 +191,7 @@ class Plots(unittest.TestCase):
     def refuse_row(self, pattern, document, **fields):
         """A document whose last row is changed; a field of None goes."""
         document = copy.deepcopy(document)
-        row = (document.get('rows') or document['results'])[-1]
+        row = document['rows'][-1]
         for name, value in fields.items():
             row[name] = value
             if value is None:
@@ -235,12 +237,31 @@ class Plots(unittest.TestCase):
         self.refuse('2.json: "group" is missing, which is "max" in .*1.json', one,
                     self.write('2.json', {**passkey((10000,)), **same}))
 
-    def test_a_tool_in_the_bench_changes_nothing(self):
-        plain = self.draw(self.out, self.write('a.json', bench()))
-        named = {'tool': 'tamis bench attention', **bench()}
-        self.assertEqual(plain, self.draw(self.path('b'), self.write('b.json', named)))
+    def test_runs_on_two_devices(self):
         two = [self.write('1.json', bench()), self.write('2.json', bench('another device'))]
-        self.assertEqual(sorted(self.draw(self.path('two'), *two)), ['speed.png', 'speed.svg'])
+        self.assertEqual(sorted(self.draw(self.out, *two)), ['speed.png', 'speed.svg'])
+        self.refuse('"tool" is missing', self.write('a.json', {'header': {}, 'results': []}))
+
+    def test_recall_by_kind_of_head(self):
+        points = plot.Points()
+        plot.read_recall(points, plot_read.Fields(recall(), 'a'))
+        kinds = plot.kinds_of_heads(points, 10000)
+        self.assertEqual(list(kinds), ['sharp', 'even'])
+        for kind, heads in (('sharp', (0, 1)), ('even', (2, 3))):
+            self.assertEqual(sorted(kinds[kind]), [(l, h) for l in range(4) for h in heads])
+        mean, half = plot.mean_interval([0.4, 0.5, 0.6])
+        self.assertAlmostEqual(mean, 0.5)
+        self.assertAlmostEqual(half, 4.303 * 0.1 / 3 ** 0.5)
+        self.assertEqual(plot.mean_interval([0.4]), (0.4, 0))
+        whole = self.draw(self.out, self.write('a.json', recall()))
+        # Another value of one head moves the figure, of a mean over heads it does not.
+        for keep, (layer, head) in ((True, (-1, -1)), (False, (1, 2))):
+            other = recall()
+            row = [row for row in other['rows'] if 'recall' in row
+                   and (row['layer'], row['head']) == (layer, head)][-1]
+            row['recall'] = 0.01
+            drawn = self.draw(self.path('%d' % head), self.write('b.json', other))
+            self.assertEqual(drawn['recall.png'] == whole['recall.png'], keep)
 
     def test_speed_limit_is_quests(self):
         points = plot.Points()
@@ -266,30 +287,33 @@ class Plots(unittest.TestCase):
         self.assertNotEqual(alone, wall)
         two = [self.write('1.json', gpu_check()), self.write('2.json', gpu_check('another GPU'))]
         self.assertEqual(sorted(self.draw(self.path('two'), *two)), ['gpu.png', 'gpu.svg'])
-        self.refuse(r'results\[0\]: the same point stands in .*1.json', self.path('1.json'),
+        self.refuse(r'rows\[0\]: the same point stands in .*1.json', self.path('1.json'),
                     self.path('1.json'))
 
     def test_runs_on_gpus_that_are_not_whole(self):
-        def changed(**header):
-            return {**gpu_check(), 'header': {**gpu_check()['header'], **header}}
-        self.refuse('"header": "dry_run": true is not false', self.write('a.json',
-                                                                       changed(dry_run=True)))
-        self.refuse('no row of backend vulkan', self.write('a.json', changed(device_id='vulkan:0')))
+        def changed(**fields):
+            return {**gpu_check(), **fields}
+        self.refuse('"dry_run": true is not false', self.write('a.json', changed(dry_run=True)))
+        self.refuse('no row of backend vulkan', self.write('a.json', changed(device='vulkan:0')))
         self.refuse_row(r'peers\[2\]: "graph_us" is missing', {
             **gpu_check(), 'peers': [{k: v for k, v in row.items() if k != 'graph_us'}
                                      for row in gpu_check()['peers']]})
         last = {'select': 'quest', 'budget': 1024}
         self.refuse_row('"total_us": 0 is not at least', gpu_check(), total_us=0, **last)
-        rows = gpu_check()['results']
+        rows = gpu_check()['rows']
         many = [{**rows[1], 'budget': 100 + i} for i in range(5)]
         self.refuse('5 budgets; colours are known for 4', self.write('a.json', {
-            **gpu_check(), 'results': many, 'peers': []}))
+            **gpu_check(), 'rows': many, 'peers': []}))
 
     def test_evictions(self):
         points = plot.Points()
         plot.read_eviction(points, plot_read.Fields(eviction(), 'a'))
         self.assertEqual(len(points.by_key), 1 + 3 * 14)
-        self.assertEqual(points.by_key['h2o', 256][0], 4 / 40)
+        known, later = points.by_key['h2o', 256]
+        self.assertEqual((known[0], later[0]), (2 / 40, 4 / 40))
+        self.assertEqual((known[2], later[2]), (1 - 4 / 20, (1 - 4 / 20) / 2))
+        self.assertEqual(len(plot.EVICTION_CASES), 2)
+        self.assertIn('asked later', plot.EVICTION_CASES[1])
         styles = plot.eviction_styles(set(KINDS))
         self.assertEqual(len(set(styles.values())), len(KINDS))
         self.assertEqual(styles['andpro'][:2], styles['andpro+anchor-all'][:2])
@@ -299,6 +323,7 @@ class Plots(unittest.TestCase):
         self.refuse_row('no colour is known for evict "luck"', eviction(), evict='luck')
         self.refuse_row('"output_error": -1 is not at least 0', eviction(), output_error=-1)
         self.refuse_row('"passkey_ci95" is missing', eviction(), passkey_ci95=None)
+        self.refuse_row('"passkey_single_ci95" is missing', eviction(), passkey_single_ci95=None)
         self.refuse_row('"passkey_ci95": .* does not hold the accuracy 0.9', eviction(),
                         passkey_accuracy=0.9, passkey_ci95=[0.1, 0.2])
         many = {**eviction(), 'rows': [{**eviction()['rows'][-1], 'evict': 'andpro+%d' % i}
@@ -314,14 +339,13 @@ class Plots(unittest.TestCase):
         run = 'PoCL, two cores', 'needle', 'f16', 1024, 204, 64
         self.assertEqual(points.by_key[run, 'streaming'], (3, 5, 36))
         whole = self.draw(self.out, self.write('a.json', throughput()))
-        parts = [self.write('%d.json' % i, {**throughput(), 'results': some})
-                 for i, some in enumerate((throughput()['results'][:6],
-                                           throughput()['results'][6:]))]
+        parts = [self.write('%d.json' % i, {**throughput(), 'rows': some})
+                 for i, some in enumerate((throughput()['rows'][:6], throughput()['rows'][6:]))]
         self.assertEqual(whole, self.draw(self.path('parts'), *parts))
         two = [self.path('a.json'), self.write('b.json', throughput('another device'))]
         self.assertNotEqual(whole, self.draw(self.path('two'), *two))
-        self.refuse(r'results\[1\]: the same point stands in .*a.json', two[0], two[0])
-        equal = {**throughput(), 'header': {**throughput()['header'], 'equal_batch': True}}
+        self.refuse(r'rows\[1\]: the same point stands in .*a.json', two[0], two[0])
+        equal = {**throughput(), 'equal_batch': True}
         self.refuse('"equal_batch": true is not false', self.write('c.json', equal))
         self.refuse_row('"ceiling": 0 is not at least', throughput(), ceiling=0)
         self.refuse_row('no colour is known for evict "luck"', throughput(), evict='luck')
@@ -380,13 +404,13 @@ class Plots(unittest.TestCase):
         self.refuse_row('"score" is missing', passkey(), score=None)
         self.refuse_row('"sparsity": 2 is not from 0 to 1', recall(), sparsity=2)
         self.refuse_row('"perplexity": 0.5 is not at least 1', perplexity(), perplexity=0.5)
-        self.refuse_row(r'results\[14\]: "counters" is missing', bench(), counters=None)
+        self.refuse_row(r'rows\[14\]: "counters" is missing', bench(), counters=None)
         self.refuse_row(r'"counters": "bounds_bytes_read" is missing', bench(),
                         counters={'kv_bytes_full': 2, 'kv_bytes_read': 1})
         self.refuse_row('no colour is known for select "h2o", score null', bench(), select='h2o')
 
     def test_recall_needs_both_of_its_figures(self):
-        for kept, pattern in ((True, 'no row of layer -1 and head -1'),
+        for kept, pattern in ((True, 'no row of one layer and head'),
                               (False, 'no row with "sparsity"')):
             rows = [row for row in recall()['rows'] if ('sparsity' in row) == kept]
             self.refuse(pattern, self.write('a.json', {**recall(), 'rows': rows}))

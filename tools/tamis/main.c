@@ -1,32 +1,84 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The command line `tamis`: finds the command and runs it. */
-#include "cli.h"
+/* The command line `tamis`: the list of its commands, of which it finds one and runs it. */
+#include "bench/bench.h"
+#include "cli/commands.h"
+#include "eval/eval.h"
 
 #include <errno.h>
 #include <string.h>
 
-typedef struct command {
-    const char *name;
-    int (*run)(int argc, char *const *argv);
-    const char *help;
-} command;
+const cli_command *const cli_commands[] = {&cli_devices_command,      &cli_run_command,
+                                           &bench_attention_command,  &bench_decode_command,
+                                           &bench_throughput_command, &eval_passkey_command,
+                                           &eval_recall_command,      &eval_perplexity_command,
+                                           &eval_eviction_command,    NULL};
 
-static const command commands[] = {
-    {"devices", cli_devices, "list devices, why one cannot be used, and what goes together"},
-    {"run", cli_run, "answer a prompt with a model, reading part of its KV cache"},
-    {"bench", cli_bench, "measure decoding: full against selections and evictions"},
-    {"eval", cli_eval, "measure what selections keep: passkeys, recall, perplexity"},
-};
+const cli_group cli_command_groups[] = {
+    {"bench", "measure decoding: full against selections and evictions", "benchmark"},
+    {"eval", "measure what a model loses when it reads or keeps part of its KV cache",
+     "evaluation"},
+    {NULL, NULL, NULL}};
+
+/* The words after "tamis": "bench decode". */
+static const char *name_of(const cli_command *command) {
+    return command->name + strlen("tamis ");
+}
+
+int cli_is_of_group(const cli_command *command, const cli_group *group) {
+    size_t bytes = strlen(group->name);
+    return strncmp(name_of(command), group->name, bytes) == 0 && name_of(command)[bytes] == ' ';
+}
+
+static bool is_alone(const cli_command *command) {
+    return strchr(name_of(command), ' ') == NULL;
+}
 
 static void print_usage(FILE *to) {
     fprintf(to, "usage: tamis COMMAND [OPTIONS]\n\ncommands:\n");
-    for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++)
-        fprintf(to, "  %-10s %s\n", commands[i].name, commands[i].help);
+    for (size_t i = 0; cli_commands[i] != NULL; i++)
+        if (is_alone(cli_commands[i]))
+            fprintf(to, "  %-10s %s\n", name_of(cli_commands[i]), cli_commands[i]->brief);
+    for (const cli_group *group = cli_command_groups; group->name != NULL; group++)
+        fprintf(to, "  %-10s %s\n", group->name, group->brief);
     fprintf(to,
-            "\n  tamis COMMAND --help shows options and examples; tamis --version the version.\n"
-            "  Every command takes --device ID (see tamis devices); without it the environment\n"
-            "  variable TAMIS_DEVICE decides, else the first usable CUDA or OpenCL device.\n"
-            "  Exit status: 0 done, 1 failed at run time, 2 the command line is wrong.\n");
+            "\ntamis COMMAND --help shows options and examples; tamis --version the version.\n"
+            "%s"
+            "Exit status: 0 done, 1 failed at run time, 2 the command line is wrong.\n",
+            CLI_COMMON_HELP);
+}
+
+static void print_group(const cli_group *group) {
+    printf("usage: tamis %s NAME [OPTIONS]\n\n%ss, which %s:\n", group->name, group->noun,
+           group->brief);
+    for (size_t i = 0; cli_commands[i] != NULL; i++)
+        if (cli_is_of_group(cli_commands[i], group))
+            printf("  %-10s %s\n", strchr(name_of(cli_commands[i]), ' ') + 1,
+                   cli_commands[i]->brief);
+    printf("\ntamis %s NAME --help shows options and examples.\n", group->name);
+}
+
+static bool asks_for_help(const char *word) {
+    return strcmp(word, "--help") == 0 || strcmp(word, "-h") == 0;
+}
+
+/* "tamis bench NAME ...", where argv begins at NAME. */
+static int run_of_group(const cli_group *group, int argc, char *const *argv) {
+    const char *name = argc > 0 ? argv[0] : "(none)";
+    char known[256] = "";
+    if (asks_for_help(name)) {
+        print_group(group);
+        return CLI_OK;
+    }
+    for (size_t i = 0; cli_commands[i] != NULL; i++) {
+        if (!cli_is_of_group(cli_commands[i], group)) continue;
+        const char *own = strchr(name_of(cli_commands[i]), ' ') + 1;
+        if (strcmp(name, own) == 0) return cli_commands[i]->run(argc - 1, argv + 1);
+        size_t used = strlen(known);
+        snprintf(known + used, sizeof(known) - used, "%s%s", used > 0 ? ", " : "", own);
+    }
+    fprintf(stderr, "tamis %s: %s: unknown %s, must be one of %s\n", group->name, name, group->noun,
+            known);
+    return CLI_USAGE;
 }
 
 static int dispatch(int argc, char *const *argv) {
@@ -34,7 +86,7 @@ static int dispatch(int argc, char *const *argv) {
         print_usage(stderr);
         return CLI_USAGE;
     }
-    if (strcmp(argv[1], "--help") == 0 || strcmp(argv[1], "-h") == 0) {
+    if (asks_for_help(argv[1])) {
         print_usage(stdout);
         return CLI_OK;
     }
@@ -42,8 +94,15 @@ static int dispatch(int argc, char *const *argv) {
         printf("tamis %s\n", tamis_version());
         return CLI_OK;
     }
-    for (size_t i = 0; i < sizeof(commands) / sizeof(commands[0]); i++)
-        if (strcmp(argv[1], commands[i].name) == 0) return commands[i].run(argc - 2, argv + 2);
+    if (strcmp(argv[1], "--man") == 0 || strcmp(argv[1], "--completion") == 0) {
+        argv[1][2] == 'm' ? cli_print_manual() : cli_print_completion();
+        return CLI_OK;
+    }
+    for (size_t i = 0; cli_commands[i] != NULL; i++)
+        if (is_alone(cli_commands[i]) && strcmp(argv[1], name_of(cli_commands[i])) == 0)
+            return cli_commands[i]->run(argc - 2, argv + 2);
+    for (const cli_group *group = cli_command_groups; group->name != NULL; group++)
+        if (strcmp(argv[1], group->name) == 0) return run_of_group(group, argc - 2, argv + 2);
     cli_fail("tamis", "%s: unknown command (see tamis --help)", argv[1]);
     return CLI_USAGE;
 }

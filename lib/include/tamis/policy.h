@@ -59,6 +59,8 @@ TAMIS_API void tamis_selection_default(tamis_selection_kind kind, tamis_selectio
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_selection_preset(const char *name,
                                                                tamis_selection *out,
                                                                tamis_error *error);
+/* The index-th name that tamis_selection_preset takes, kinds first; NULL behind the last one. */
+TAMIS_API const char *tamis_selection_preset_name(uint32_t index);
 
 /* "full", "window", "quest", "oracle", "random" to the kind and back. Errors: E_ARGUMENT naming
  * what is known. */
@@ -176,6 +178,8 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_eviction_parse(const char *name,
                                                              tamis_eviction_kind *out,
                                                              tamis_error *error);
 TAMIS_API const char *tamis_eviction_name(tamis_eviction_kind kind);
+/* The word for the option 1 << index: "reindex", "rerank", ...; NULL behind the last one. */
+TAMIS_API const char *tamis_eviction_option_name(uint32_t index);
 
 /* Errors: E_ARGUMENT if the budget is below sinks + recent or window + 1 token, if an option or a
  * number does not fit the kind (any but 0 for none), naming the numbers. */

@@ -1,0 +1,213 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The samples of `tamis bench attention`: every arm in turn, round after round, in one run. */
+#include "bench/bench.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#define STAGE_PASSES  5u /* at most */
+#define GRAPH_SAMPLES 5u /* at most */
+
+static tamis_status probe(const bench *b, double *gb_per_s, tamis_error *error) {
+    return bench_read_bandwidth(b->device, b->params.probe, gb_per_s, error);
+}
+
+static tamis_status attend_layers(bench *b, tamis_plan *plan, tamis_error *error) {
+    uint32_t width = b->params.shape->n_heads * b->params.shape->head_dim;
+    const tamis_rows out = {.buffer = b->out, .dtype = TAMIS_F32};
+    tamis_status status = TAMIS_OK;
+    for (uint32_t layer = 0; status == TAMIS_OK && layer < b->layers; layer++) {
+        const tamis_rows q = bench_noise(b, b->params.batch, width);
+        status = tamis_plan_attend(plan, layer, &q, &out, error);
+    }
+    return status;
+}
+
+/* A clock: attends every layer once and waits; *us is the time of one pass. */
+typedef tamis_status clock_fn(bench *b, tamis_plan *plan, double *us, tamis_error *error);
+
+static tamis_status wall_clock(bench *b, tamis_plan *plan, double *us, tamis_error *error) {
+    double start = cli_seconds();
+    tamis_status status = attend_layers(b, plan, error);
+    if (status == TAMIS_OK) status = tamis_context_wait(b->device, error);
+    *us = (cli_seconds() - start) * 1e6;
+    return status;
+}
+
+/* One launch to warm up, then several in a row between two marks of the device. */
+static tamis_status time_replays(bench *b, tamis_graph *graph, double *us, tamis_error *error) {
+    tamis_event *from = NULL, *to = NULL;
+    tamis_status status = tamis_graph_launch(graph, error);
+    if (status == TAMIS_OK) status = tamis_event_record_timed(b->device, &from, error);
+    for (uint32_t i = 0; status == TAMIS_OK && i < BENCH_GRAPH_REPLAYS; i++)
+        status = tamis_graph_launch(graph, error);
+    if (status == TAMIS_OK) status = tamis_event_record_timed(b->device, &to, error);
+    if (status == TAMIS_OK) status = tamis_event_elapsed(from, to, us, error);
+    *us /= BENCH_GRAPH_REPLAYS;
+    tamis_event_destroy(&from);
+    tamis_event_destroy(&to);
+    return status;
+}
+
+/* The same pass as one piece, on the device's clock. */
+static tamis_status graph_clock(bench *b, tamis_plan *plan, double *us, tamis_error *error) {
+    tamis_graph *graph = NULL;
+    tamis_status status = tamis_graph_begin(b->device, error);
+    if (status != TAMIS_OK) return status;
+    status = attend_layers(b, plan, error);
+    const tamis_status ended = tamis_graph_end(b->device, &graph, status ? NULL : error);
+    if (status == TAMIS_OK) status = ended;
+    if (status == TAMIS_OK) status = time_replays(b, graph, us, error);
+    tamis_graph_destroy(&graph);
+    return status;
+}
+
+/* One decode step of the batch: writes a token into every layer and waits; then attends every layer
+ * once on the clock. *us is the time of one layer. The token is truncated away again. */
+static tamis_status sample(bench *b, tamis_plan *plan, clock_fn *timer, double *us,
+                           tamis_error *error) {
+    const tamis_step step = {.sequences = b->sequences, .count = b->params.batch};
+    uint32_t width = b->params.shape->n_kv_heads * b->params.shape->head_dim;
+    tamis_status status = tamis_plan_step_begin(plan, &step, error);
+    for (uint32_t layer = 0; status == TAMIS_OK && layer < b->layers; layer++) {
+        const tamis_rows k = bench_noise(b, b->params.batch, width);
+        const tamis_rows v = bench_noise(b, b->params.batch, width);
+        status = tamis_plan_write(plan, layer, &k, &v, error);
+    }
+    if (status == TAMIS_OK) status = tamis_context_wait(b->device, error);
+    if (status == TAMIS_OK) status = timer(b, plan, us, error);
+    if (status == TAMIS_OK) *us /= b->layers;
+    if (status == TAMIS_OK) status = tamis_plan_step_end(plan, error);
+    for (uint32_t i = 0; status == TAMIS_OK && i < b->params.batch; i++)
+        status = tamis_cache_truncate(b->cache, b->sequences[i], b->context - 1, error);
+    return status;
+}
+
+static tamis_plan_params plan_params(const bench *b, const bench_arm *arm, int timing) {
+    return (tamis_plan_params){.selection = arm->selection,
+                               .max_sequences = b->params.batch,
+                               .max_rows = b->params.batch,
+                               .max_context = b->context,
+                               .timing = timing,
+                               .separate = arm->apart};
+}
+
+/* What one layer of one step takes by stages. Stages are waited for here, so their sum exceeds the
+ * total of the samples. */
+static tamis_status measure_stages(bench *b, bench_arm *arm, tamis_error *error) {
+    const tamis_plan_params params = plan_params(b, arm, 1);
+    const uint32_t passes = b->params.repeat < STAGE_PASSES ? b->params.repeat : STAGE_PASSES;
+    tamis_plan_times before, after;
+    tamis_plan *plan = NULL;
+    double us = 0;
+    tamis_status status = tamis_plan_create(b->cache, &params, &plan, error);
+    if (status == TAMIS_OK) status = sample(b, plan, wall_clock, &us, error);
+    if (status != TAMIS_OK) goto fail;
+    tamis_plan_get_times(plan, &before);
+    for (uint32_t i = 0; status == TAMIS_OK && i < passes; i++)
+        status = sample(b, plan, wall_clock, &us, error);
+    tamis_plan_get_times(plan, &after);
+    double n = (double)passes * b->layers;
+    arm->stage_us =
+        (tamis_plan_times){.write_us = (after.write_us - before.write_us) / n,
+                           .bounds_us = (after.bounds_us - before.bounds_us) / n,
+                           .score_us = (after.score_us - before.score_us) / n,
+                           .select_us = (after.select_us - before.select_us) / n,
+                           .attend_us = (after.attend_us - before.attend_us) / n,
+                           .fused_us = (after.fused_us - before.fused_us) / n,
+                           .fused_select_us = (after.fused_select_us - before.fused_select_us) / n};
+fail:
+    tamis_plan_destroy(&plan);
+    return status;
+}
+
+/* Samples in the order they were taken: us[arm * repeat + round], read bandwidth before each round
+ * and after the last. */
+typedef struct samples {
+    tamis_plan *plans[BENCH_ARMS_MAX];
+    double *us, *read, *scratch;
+} samples;
+
+static tamis_status take_samples(bench *b, samples *s, tamis_error *error) {
+    uint32_t repeat = b->params.repeat;
+    double warm_up;
+    tamis_status status = TAMIS_OK;
+    for (uint32_t a = 0; status == TAMIS_OK && a < b->n_arms; a++) {
+        status = sample(b, s->plans[a], wall_clock, &warm_up, error);
+        tamis_plan_reset_counters(s->plans[a]);
+    }
+    for (uint32_t round = 0; status == TAMIS_OK && round < repeat; round++) {
+        status = probe(b, &s->read[round], error);
+        for (uint32_t a = 0; status == TAMIS_OK && a < b->n_arms; a++)
+            status = sample(b, s->plans[a], wall_clock, &s->us[a * repeat + round], error);
+    }
+    return status == TAMIS_OK ? probe(b, &s->read[repeat], error) : status;
+}
+
+/* After the rounds, which give the wall times of single launches. */
+static tamis_status take_graph_samples(bench *b, const samples *s, tamis_error *error) {
+    const uint32_t count = b->params.repeat < GRAPH_SAMPLES ? b->params.repeat : GRAPH_SAMPLES;
+    tamis_status status = TAMIS_OK;
+    for (uint32_t a = 0; status == TAMIS_OK && a < b->n_arms; a++) {
+        double us[GRAPH_SAMPLES];
+        if (b->arms[a].selection.kind == TAMIS_SELECT_RANDOM) continue; /* scores from the host */
+        for (uint32_t i = 0; status == TAMIS_OK && i < count; i++)
+            status = sample(b, s->plans[a], graph_clock, &us[i], error);
+        if (status == TAMIS_OK) b->arms[a].graph_us = bench_median(us, count);
+    }
+    return status;
+}
+
+static bool records_graphs(const bench *b) {
+    return strcmp(tamis_context_device(b->device)->backend, "cuda") == 0;
+}
+
+/* Ratios are taken inside each round, whose parts are neighbours in time, before their median. */
+static void summarise(bench *b, const samples *s) {
+    uint32_t repeat = b->params.repeat;
+    for (uint32_t a = 0; a < b->n_arms; a++) {
+        bench_arm *arm = &b->arms[a];
+        const double *us = &s->us[a * repeat];
+        tamis_plan_get_counters(s->plans[a], &arm->counters);
+        double bytes = (double)(arm->counters.kv_bytes_read + arm->counters.bounds_bytes_read) /
+                       ((double)repeat * b->layers);
+        for (uint32_t i = 0; i < repeat; i++)
+            s->scratch[i] = s->us[i] / us[i];
+        arm->speedup_over_full = bench_median(s->scratch, repeat);
+        for (uint32_t i = 0; i < repeat; i++)
+            s->scratch[i] = bytes / us[i] * 1e-3 / ((s->read[i] + s->read[i + 1]) / 2);
+        arm->share_of_read = bench_median(s->scratch, repeat);
+        memcpy(s->scratch, us, repeat * sizeof(*us));
+        arm->total_us = bench_median(s->scratch, repeat);
+        arm->gb_per_s = bytes / arm->total_us * 1e-3;
+        arm->share_of_copy = arm->gb_per_s / b->copy_gb_per_s;
+    }
+    b->read_gb_per_s = bench_median(s->read, repeat + 1);
+}
+
+tamis_status bench_measure(bench *b, tamis_error *error) {
+    uint32_t repeat = b->params.repeat;
+    samples s = {.us = calloc((size_t)repeat * b->n_arms, sizeof(double)),
+                 .read = calloc(repeat + 1, sizeof(double)),
+                 .scratch = calloc(repeat, sizeof(double))};
+    tamis_status status = TAMIS_OK;
+    if (s.us == NULL || s.read == NULL || s.scratch == NULL) status = cli_no_memory(error);
+    for (uint32_t a = 0; status == TAMIS_OK && a < b->n_arms; a++) {
+        const tamis_plan_params params = plan_params(b, &b->arms[a], 0);
+        status = tamis_plan_create(b->cache, &params, &s.plans[a], error);
+    }
+    if (status == TAMIS_OK)
+        status = tamis_context_copy_bandwidth(
+            b->device, bench_probe_bytes(b->device, b->params.probe), &b->copy_gb_per_s, error);
+    if (status == TAMIS_OK) status = take_samples(b, &s, error);
+    if (status == TAMIS_OK) summarise(b, &s);
+    if (status == TAMIS_OK && records_graphs(b)) status = take_graph_samples(b, &s, error);
+    for (uint32_t a = 0; a < b->n_arms; a++)
+        tamis_plan_destroy(&s.plans[a]);
+    for (uint32_t a = 0; status == TAMIS_OK && a < b->n_arms; a++)
+        status = measure_stages(b, &b->arms[a], error);
+    free(s.us);
+    free(s.read);
+    free(s.scratch);
+    return status;
+}

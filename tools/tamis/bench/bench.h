@@ -1,0 +1,123 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* `tamis bench` in parts: what all its commands share; of attention what is measured, the filled
+ * cache, the samples, the report. */
+#ifndef CLI_BENCH_H
+#define CLI_BENCH_H
+
+#include "cli/output.h"
+#include "cli/policies.h"
+#include "cli/random.h"
+#include "cli/text.h"
+
+typedef struct bench_shape {
+    const char *name;
+    uint32_t n_heads, n_kv_heads, head_dim, n_layers;
+} bench_shape;
+
+extern const bench_shape bench_shapes[];
+extern const char *const bench_shape_names[]; /* in the same order, ended by NULL */
+
+#define BENCH_CONTEXT_MAX (1u << 20)
+
+extern const cli_command bench_attention_command, bench_decode_command, bench_throughput_command;
+
+/* What the flags ask for. */
+typedef struct bench_params {
+    const bench_shape *shape;
+    tamis_dtype dtype;
+    uint32_t page_size, batch, repeat;
+    uint32_t layers; /* 0: chosen by bench_fill */
+    uint32_t probe;  /* MiB over which the read bandwidth is measured; 0: chosen by the device */
+    bool shuffled;
+} bench_params;
+
+/* One measured way of attending: full, or a selection with a budget. */
+typedef struct bench_arm {
+    tamis_selection selection;
+    bool apart;      /* score, select and attend launched one by one */
+    char select[32]; /* "quest", "quest-apart" */
+    double total_us; /* one attend of one layer, wall time, median of the samples */
+    double graph_us; /* the same on the device's clock, from a graph replayed back to back, median;
+                        0: none is recorded */
+    double gb_per_s; /* K, V and bounds read, over total_us */
+    double share_of_read;         /* of the read bandwidth around each sample, median */
+    double share_of_copy;         /* of the run's copy bandwidth */
+    double speedup_over_full;     /* over the full sample of the same round, median */
+    tamis_plan_times stage_us;    /* one layer, from a plan of its own that waits for each stage */
+    tamis_plan_counters counters; /* of the samples */
+} bench_arm;
+
+#define BENCH_ARMS_MAX (1 + 2 * CLI_LIST_MAX)
+/* Launches of a graph in a row between two marks. */
+#define BENCH_GRAPH_REPLAYS 10u
+
+/* A cache filled with noise to `context - 1` tokens, so that a decode step sees `context`. */
+typedef struct bench {
+    tamis_context *device;
+    bench_params params;
+    uint32_t context, layers;
+    tamis_eviction eviction; /* decode only: what each sequence has been through at its end */
+    tamis_cache *cache;
+    tamis_sequence *sequences; /* [batch] */
+    tamis_buffer *noise, *out; /* f32 */
+    uint64_t noise_bytes;
+    cli_random random;
+    double read_gb_per_s; /* median over the run */
+    double copy_gb_per_s; /* bytes read and bytes written, median */
+    uint32_t n_arms;
+    bench_arm arms[BENCH_ARMS_MAX];
+} bench;
+
+/* Random f32 rows of `width` elements, `rows` of them, from a place of the noise that no other call
+ * shares but by chance. */
+tamis_rows bench_noise(bench *b, uint32_t rows, uint32_t width);
+
+/* Creates and fills the cache; *b has device, params and context, and if it evicts, eviction.
+ * Destroyed by bench_destroy, also after a failure. */
+tamis_status bench_fill(bench *b, tamis_error *error);
+/* Tokens of each sequence afterwards: context - 1, of h2o at most its budget. */
+uint32_t bench_tokens(const bench *b);
+void bench_destroy(bench *b);
+
+/* Gives a plan of b->eviction what it needs beside numbers: noise as output projections,
+ * frequencies. */
+tamis_status bench_bind(bench *b, tamis_plan *plan, tamis_error *error);
+
+/* ---- Common (common.c) ----------------------------------------------------------------- */
+
+/* As cli_open; PoCL's threads stay on their cores, unless the environment says otherwise. */
+tamis_status bench_open(const char *device, tamis_context **out, tamis_error *error);
+/* Sorts in place. */
+double bench_median(double *values, uint32_t count);
+/* The read bandwidth over `mib` MiB; 0: as many as the device needs. */
+tamis_status bench_read_bandwidth(tamis_context *device, uint32_t mib, double *gb_per_s,
+                                  tamis_error *error);
+/* Bytes that it is measured over. */
+uint64_t bench_probe_bytes(const tamis_context *device, uint32_t mib);
+/* "N" tokens, or "N%" of the context, rounded down. Prints why and returns false if it is neither
+ * of them. */
+bool bench_budget(const char *command, const char *text, uint32_t context, uint32_t *budget);
+/* "full" for kind none, else cli_eviction_name. */
+cli_eviction_text bench_arm_name(const tamis_eviction *eviction);
+/* Full, then every eviction of the list with the budget. Returns how many, 0 after one line on
+ * stderr. Steps that evict again (every 2 and more) are the runner's, which nothing here runs:
+ * refused. */
+uint32_t bench_list_evictions(const char *command, const cli_list *list, uint32_t budget,
+                              const cli_eviction_flags *flags,
+                              tamis_eviction out[1 + CLI_EVICTIONS_MAX]);
+/* Bytes that an eviction adds to a decode step in one layer whose lanes hold `slots` slots, all KV
+ * heads and sequences together: planes, logits on their way to scores, keys of pages whose bounds
+ * change. shape: page size filled in. */
+double bench_policy_bytes(const tamis_eviction *eviction, const tamis_cache_params *shape,
+                          uint32_t batch, double slots);
+/* ---- Attention ------------------------------------------------------------------------------- */
+
+/* Measures every arm of b->arms in turn, round after round, the read bandwidth between rounds. */
+tamis_status bench_measure(bench *b, tamis_error *error);
+
+/* The run's table to stdout. Returns false if memory ran out. */
+bool bench_print(const bench *runs, uint32_t n_runs);
+/* Completes `output` with the run as JSON. On failure prints one line and returns false. */
+bool bench_write_json(const bench *runs, uint32_t n_runs, cli_output *output, const char *command);
+
+#endif

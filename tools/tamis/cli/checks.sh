@@ -1,0 +1,63 @@
+# shellcheck shell=bash disable=SC2034
+# SPDX-License-Identifier: Apache-2.0
+# What the tests of the command line share; sourced by those that are run as TEST.sh TAMIS DATA_FOLDER.
+set -u
+tamis=${1:?}
+data=${2:?}
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+failures=0
+unset TAMIS_DEVICE TAMIS_LOG
+export TAMIS_CUDA_DRIVER=$work/none # a GPU would serve where the reference is meant
+
+fail() {
+    printf 'FAIL %s\n' "$*"
+    sed 's/^/     stderr: /' "$work/err"
+    failures=$((failures + 1))
+}
+
+# expect STATUS PATTERN ARGUMENT...: exit status, and a line of stderr that matches.
+expect() {
+    local status=$1 pattern=$2 got=0
+    shift 2
+    "$tamis" "$@" >"$work/out" 2>"$work/err" || got=$?
+    [ "$got" -eq "$status" ] || fail "tamis $*: exit status $got, not $status"
+    [ -z "$pattern" ] || grep -qE -e "$pattern" "$work/err" ||
+        fail "tamis $*: stderr lacks: $pattern"
+}
+
+# usage_error PATTERN ARGUMENT...: exit status 2 and one line on stderr, nothing on stdout.
+usage_error() {
+    expect 2 "$@"
+    [ "$(wc -l <"$work/err")" -eq 1 ] || fail "tamis ${*:2}: more than one line"
+    [ ! -s "$work/out" ] || fail "tamis ${*:2}: output on stdout"
+}
+
+# succeeds PATTERN ARGUMENT...: exit status 0 and stdout that matches.
+succeeds() {
+    local pattern=$1
+    shift
+    expect 0 '' "$@"
+    grep -qE -e "$pattern" "$work/out" || fail "tamis $*: stdout lacks: $pattern"
+}
+
+# Small enough for the reference: a bench, and a model that answers.
+small=(bench attention --shape llama3-8b --context 192 --budget 128 --layers 1 --repeat 1
+    --device reference)
+model=(run --model "$data/needle.gguf" --device reference)
+
+# The devices to measure on, and the fastest of them.
+devices=(reference)
+"$tamis" devices 2>"$work/err" | grep -qE '^opencl:0 .* usable' && devices+=(opencl:0)
+fast=${devices[-1]}
+
+# holds CONDITION NAME=VALUE...: an awk expression over numbers.
+holds() {
+    local condition=$1 name sets=()
+    shift
+    for name in "$@"; do
+        [[ "$name" =~ =[0-9.]+$ ]] || return 1
+        sets+=(-v "$name")
+    done
+    awk "${sets[@]}" "BEGIN { exit !($condition) }"
+}

@@ -1,0 +1,89 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the commands share: messages, opening a device, numbers. */
+#include "cli/cli.h"
+
+#include <math.h>
+#include <stdarg.h>
+#include <stdlib.h>
+#include <string.h>
+#include <time.h>
+
+#define DIGITS "0123456789"
+
+int cli_fail(const char *command, const char *format, ...) {
+    va_list args;
+    fprintf(stderr, "%s: ", command);
+    va_start(args, format);
+    vfprintf(stderr, format, args);
+    va_end(args);
+    fputc('\n', stderr);
+    return CLI_FAILED;
+}
+
+static void log_line(void *user, tamis_log_level level, const char *text) {
+    (void)user;
+    if (level <= TAMIS_LOG_INFO) fprintf(stderr, "tamis: %s\n", text);
+}
+
+tamis_status cli_error(tamis_error *error, tamis_status status, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    vsnprintf(error->text, sizeof(error->text), format, args);
+    va_end(args);
+    return error->status = status;
+}
+
+/* A device that nobody named. */
+static bool is_auto(const char *device) {
+    if (device == NULL) device = getenv("TAMIS_DEVICE");
+    return device == NULL || device[0] == '\0' || strcmp(device, "auto") == 0;
+}
+
+tamis_status cli_open(const char *device, tamis_context **out, tamis_error *error) {
+    const tamis_context_params params = {.device = device, .log = log_line};
+    tamis_error reason = {0};
+    tamis_status status = tamis_context_create(&params, out, &reason);
+    if (status == TAMIS_E_NO_DEVICE && is_auto(device))
+        return cli_error(
+            error, status,
+            "no CUDA or OpenCL device can be used; --device reference needs none, but is "
+            "slow (%s)",
+            reason.text);
+    *error = reason;
+    return status;
+}
+
+tamis_status cli_no_memory(tamis_error *error) {
+    return cli_error(error, TAMIS_E_NO_MEMORY, "out of host memory");
+}
+
+static bool is_decimal(const char *text) {
+    size_t whole = strspn(text, DIGITS), point = text[whole] == '.';
+    size_t part = point ? strspn(text + whole + 1, DIGITS) : 0;
+    return whole + part > 0 && text[whole + point + part] == '\0';
+}
+
+bool cli_decimal(const char *command, const char *flag, const char *text, float *out) {
+    *out = is_decimal(text) ? strtof(text, NULL) : INFINITY;
+    if (isfinite(*out)) return true;
+    cli_fail(command, "%s %s: not a decimal number", flag, text);
+    return false;
+}
+
+double cli_seconds(void) {
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
+}
+
+cli_text cli_bytes(double bytes) {
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
+    cli_text out;
+    size_t unit = 0;
+    while (bytes >= 1024.0 && unit + 1 < sizeof(units) / sizeof(units[0])) {
+        bytes /= 1024.0;
+        unit++;
+    }
+    snprintf(out.text, sizeof(out.text), "%.*f %s", unit > 0 ? 1 : 0, bytes, units[unit]);
+    return out;
+}

@@ -1,0 +1,37 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the commands share: messages, the device, numbers. */
+#ifndef CLI_CLI_H
+#define CLI_CLI_H
+
+#include "cli/options.h"
+
+#include <stdbool.h>
+#include <stdio.h>
+#include <tamis/tamis.h>
+
+/* Prints "<command>: <text>" in one line to stderr. Returns CLI_FAILED. */
+int cli_fail(const char *command, const char *format, ...) __attribute__((format(printf, 2, 3)));
+
+/* Opens a device; lines of the library's log from info up go to stderr. NULL: auto. */
+tamis_status cli_open(const char *device, tamis_context **out, tamis_error *error);
+
+/* Sets *error. Returns the status. */
+tamis_status cli_error(tamis_error *error, tamis_status status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+/* E_NO_MEMORY for host memory. */
+tamis_status cli_no_memory(tamis_error *error);
+
+/* A decimal number that is not negative: digits, with a point among them or without. Prints
+ * "FLAG TEXT: not a decimal number" and returns false if it is none. */
+bool cli_decimal(const char *command, const char *flag, const char *text, float *out);
+
+/* Seconds of a clock that never goes back. */
+double cli_seconds(void);
+
+/* Bytes in a readable unit, e.g. "1.5 GiB", into `text`. Returns `text`. */
+typedef struct cli_text {
+    char text[32];
+} cli_text;
+cli_text cli_bytes(double bytes);
+
+#endif

@@ -1,0 +1,261 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* --help, the man page and the completion of bash, all from the tables of the commands. */
+#include "cli/options.h"
+#include "cli/policies.h"
+
+#include <string.h>
+
+#define HELP_COLUMN 26
+#define HELP_WIDTH  98
+
+/* ---- Words and help of an option ------------------------------------------------------------- */
+
+const char *cli_option_word(const cli_option *option, uint32_t index) {
+    tamis_eviction_kind kind;
+    switch (option->kind) {
+    case CLI_CHOICE:
+    case CLI_CHOICES:
+        return option->choices[index];
+    case CLI_OPTIONS:
+        return tamis_eviction_option_name(index);
+    case CLI_SELECTION:
+    case CLI_SELECTIONS:
+        return cli_selection_name(index);
+    case CLI_EVICTIONS:
+        if (index == 0) return "all";
+        return cli_eviction_kind(index, &kind) ? tamis_eviction_name(kind) : NULL;
+    case CLI_EVICTION:
+        return cli_eviction_kind(index, &kind) ? tamis_eviction_name(kind) : NULL;
+    default:
+        return NULL;
+    }
+}
+
+static void append(cli_help *to, const char *text, size_t bytes) {
+    size_t used = strlen(to->text), room = sizeof(to->text) - used - 1;
+    if (bytes > room) bytes = room;
+    memcpy(to->text + used, text, bytes);
+    to->text[used + bytes] = '\0';
+}
+
+static void append_words(cli_help *to, const cli_option *option) {
+    const char *word;
+    for (uint32_t i = 0; (word = cli_option_word(option, i)) != NULL; i++) {
+        if (i > 0) append(to, ", ", 2);
+        append(to, word, strlen(word));
+    }
+}
+
+static void append_default(cli_help *to, const cli_option *option) {
+    const cli_default own = cli_default_text(option->name);
+    append(to, own.text, strlen(own.text));
+}
+
+cli_help cli_option_help(const cli_option *option) {
+    cli_help out = {""};
+    for (const char *at = option->help; *at != '\0';) {
+        size_t plain = strcspn(at, "{");
+        append(&out, at, plain);
+        at += plain;
+        if (*at == '\0') break;
+        if (strncmp(at, "{}", 2) == 0)
+            append_words(&out, option);
+        else /* {default} */
+            append_default(&out, option);
+        at += strcspn(at, "}") + 1;
+    }
+    return out;
+}
+
+/* ---- --help ---------------------------------------------------------------------------------- */
+
+/* Text from column HELP_COLUMN on, broken between words. */
+static void print_wrapped(const char *text) {
+    size_t column = HELP_COLUMN;
+    while (*text != '\0') {
+        size_t word = strcspn(text, " ");
+        if (column > HELP_COLUMN && column + 1 + word > HELP_WIDTH) {
+            printf("\n%*s", HELP_COLUMN, "");
+            column = HELP_COLUMN;
+        }
+        printf("%s%.*s", column > HELP_COLUMN ? " " : "", (int)word, text);
+        column += word + (column > HELP_COLUMN);
+        text += word;
+        text += strspn(text, " ");
+    }
+    putchar('\n');
+}
+
+static void print_option(const char *name, const char *value, const char *help) {
+    char head[64];
+    snprintf(head, sizeof(head), "%s %s", name, value);
+    printf("  %-*s ", HELP_COLUMN - 3, head);
+    if (strlen(head) > HELP_COLUMN - 3) printf("\n%*s", HELP_COLUMN, "");
+    print_wrapped(help);
+}
+
+void cli_print_help(const cli_command *command) {
+    printf("usage: %s %s\n\n%s\n\noptions:\n", command->name, command->usage, command->summary);
+    for (size_t i = 0; i < command->n_options; i++) {
+        const cli_option *option = &command->options[i];
+        print_option(option->name, option->value, cli_option_help(option).text);
+    }
+    print_option("--help", "", "this text");
+    printf("\nexamples:\n%s", command->examples);
+}
+
+/* ---- The man page ---------------------------------------------------------------------------- */
+
+/* Text with what roff would read as its own escaped; newlines stay. */
+static void roff(const char *text) {
+    bool begins = true;
+    for (; *text != '\0'; text++) {
+        if (begins && (*text == '.' || *text == '\'')) fputs("\\&", stdout);
+        begins = *text == '\n';
+        if (*text == '\\')
+            fputs("\\e", stdout);
+        else if (*text == '-')
+            fputs("\\-", stdout);
+        else
+            putchar(*text);
+    }
+}
+
+static void roff_command(const cli_command *command) {
+    printf(".SH \"");
+    for (const char *at = command->name; *at != '\0'; at++)
+        putchar(*at >= 'a' && *at <= 'z' ? *at - 'a' + 'A' : *at);
+    printf("\"\n.B %s\n", command->name);
+    roff(command->usage);
+    printf("\n.PP\n");
+    roff(command->summary);
+    putchar('\n');
+    for (size_t i = 0; i < command->n_options; i++) {
+        const cli_option *option = &command->options[i];
+        printf(".TP\n.B ");
+        roff(option->name);
+        printf("%s", option->value[0] != '\0' ? " \\fI" : "");
+        roff(option->value);
+        printf("%s\n", option->value[0] != '\0' ? "\\fR" : "");
+        roff(cli_option_help(option).text);
+        putchar('\n');
+    }
+    printf(".PP\nExamples:\n.PP\n.nf\n");
+    roff(command->examples);
+    printf(".fi\n");
+}
+
+void cli_print_manual(void) {
+    printf(".\\\" Made by tamis --man from the tables of the commands; not to be edited.\n"
+           ".TH TAMIS 1 \"\" \"tamis %s\" \"User Commands\"\n"
+           ".SH NAME\ntamis \\- sparse attention over a paged KV cache, run and measured\n"
+           ".SH SYNOPSIS\n",
+           tamis_version());
+    for (size_t i = 0; cli_commands[i] != NULL; i++) {
+        printf(".B %s\n", cli_commands[i]->name);
+        roff(cli_commands[i]->usage);
+        printf("\n.br\n");
+    }
+    printf(".SH DESCRIPTION\nThe library tamis keeps the part of a KV cache that a query needs: a "
+           "selection says which pages\na query reads, an eviction which tokens the cache keeps. "
+           "The program runs models with it and\nmeasures what both save and what they lose.\n");
+    printf(".PP\n");
+    roff(CLI_COMMON_HELP);
+    for (size_t i = 0; cli_commands[i] != NULL; i++)
+        roff_command(cli_commands[i]);
+    printf(".SH ENVIRONMENT\n.TP\n.B TAMIS_DEVICE\nthe device where \\-\\-device names none\n"
+           ".TP\n.B TAMIS_LOG\nwhat the library tells on stderr: error, warn, info or debug\n"
+           ".SH \"EXIT STATUS\"\n0 done, 1 failed at run time, 2 the command line is wrong.\n");
+}
+
+/* ---- The completion -------------------------------------------------------------------------- */
+
+/* The words after "tamis" of a command's name: "bench decode". */
+static const char *name_in(const cli_command *command) {
+    return command->name + strlen("tamis ");
+}
+
+static void print_words_case(const cli_command *command, const cli_option *option) {
+    const char *word;
+    printf("    '%s %s') words='", name_in(command), option->name);
+    for (uint32_t i = 0; (word = cli_option_word(option, i)) != NULL; i++)
+        printf("%s%s", i > 0 ? " " : "", word);
+    printf("' ;;\n");
+}
+
+static bool takes_list(const cli_option *option) {
+    return option->kind == CLI_CHOICES || option->kind == CLI_OPTIONS ||
+           option->kind == CLI_SELECTIONS || option->kind == CLI_EVICTIONS;
+}
+
+/* What follows "tamis", and what follows the name of a group. */
+static void print_names(void) {
+    printf("    '') words='");
+    for (size_t i = 0; cli_commands[i] != NULL; i++)
+        if (strchr(name_in(cli_commands[i]), ' ') == NULL) printf("%s ", name_in(cli_commands[i]));
+    for (const cli_group *group = cli_command_groups; group->name != NULL; group++)
+        printf("%s ", group->name);
+    printf("--help --version' ;;\n");
+    for (const cli_group *group = cli_command_groups; group->name != NULL; group++) {
+        printf("    %s) words='", group->name);
+        for (size_t i = 0; cli_commands[i] != NULL; i++)
+            if (cli_is_of_group(cli_commands[i], group))
+                printf("%s ", strchr(name_in(cli_commands[i]), ' ') + 1);
+        printf("--help' ;;\n");
+    }
+}
+
+static void print_flags(const cli_command *command) {
+    printf("    '%s') words='", name_in(command));
+    for (size_t i = 0; i < command->n_options; i++)
+        printf("%s ", command->options[i].name);
+    printf("--help' ;;\n");
+}
+
+/* A line for each flag that takes words (CLI_TEXT: any), a file, or none. */
+static void print_values(const cli_command *command) {
+    for (size_t i = 0; i < command->n_options; i++) {
+        const cli_option *option = &command->options[i];
+        if (option->kind == CLI_FILE)
+            printf("    '%s %s') files=1 ;;\n", name_in(command), option->name);
+        else if (takes_list(option) || cli_option_word(option, 0) != NULL)
+            print_words_case(command, option);
+        else if (option->kind != CLI_FLAG)
+            printf("    '%s %s') ;;\n", name_in(command), option->name);
+    }
+}
+
+void cli_print_completion(void) {
+    printf("# SPDX-License-Identifier: Apache-2.0\n"
+           "# bash completion for tamis. Made by tamis --completion from the tables of the "
+           "commands; not to be edited.\n"
+           "_tamis() {\n"
+           "    local now=${COMP_WORDS[COMP_CWORD]} last=${COMP_WORDS[COMP_CWORD - 1]}\n"
+           "    local name=${COMP_WORDS[1]-} words='' files='' head='' known=1\n"
+           "    [ \"$COMP_CWORD\" -gt 1 ] || name=''\n"
+           "    case $name in\n    ");
+    for (const cli_group *group = cli_command_groups; group->name != NULL; group++)
+        printf("%s%s", group == cli_command_groups ? "" : " | ", group->name);
+    printf(") [ \"$COMP_CWORD\" -le 2 ] || name=\"$name ${COMP_WORDS[2]}\" ;;\n"
+           "    esac\n"
+           "    case \"$name $last\" in\n");
+    for (size_t i = 0; cli_commands[i] != NULL; i++)
+        print_values(cli_commands[i]);
+    printf("    *) known='' ;;\n"
+           "    esac\n"
+           "    [ -n \"$known\" ] || case $name in\n");
+    print_names();
+    for (size_t i = 0; cli_commands[i] != NULL; i++)
+        print_flags(cli_commands[i]);
+    printf("    esac\n"
+           "    [ -z \"$files\" ] || {\n"
+           "        mapfile -t COMPREPLY < <(compgen -f -- \"$now\")\n"
+           "        compopt -o filenames 2>/dev/null\n"
+           "        return\n"
+           "    }\n"
+           "    # What stands before the last comma of a list stays.\n"
+           "    [[ $now != *,* ]] || head=${now%%,*},\n"
+           "    mapfile -t COMPREPLY < <(compgen -P \"$head\" -W \"$words\" -- \"${now##*,}\")\n"
+           "}\n"
+           "complete -F _tamis tamis\n");
+}

@@ -1,0 +1,107 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A command as tables: its flags with their places, ranges and help. From them come the parser,
+ * --help, the man page and the completion of a shell. */
+#ifndef CLI_OPTIONS_H
+#define CLI_OPTIONS_H
+
+#include <stddef.h>
+#include <stdint.h>
+
+/* Exit statuses of the program. */
+enum { CLI_OK = 0, CLI_FAILED = 1, CLI_USAGE = 2 };
+
+/* What a number holds whose flag was not given and that has no default of its own. */
+#define CLI_UNSET UINT32_MAX
+
+#define CLI_LIST_MAX 16
+typedef struct cli_list {
+    uint32_t count;
+    uint32_t values[CLI_LIST_MAX]; /* numbers, indices of words, selections, or evictions */
+} cli_list;
+
+/* A selection as one value: the index of its name among tamis_selection_preset_name, where the
+ * names of the kinds come first, each at the kind's own value. */
+
+/* An eviction as one value: its kind with its options, TAMIS_EVICT_*. */
+#define CLI_EVICTION_OF(kind, options) ((uint32_t)(kind) | (uint32_t)(options) << 8)
+#define CLI_EVICTION_KIND(value)       ((value)&255u)
+#define CLI_EVICTION_OPTIONS(value)    ((value) >> 8)
+/* "all": every kind that needs no scores of the caller's. */
+#define CLI_EVICTION_ALL UINT32_MAX
+
+/* What a flag takes, and the type of its place. */
+typedef enum cli_kind {
+    CLI_TEXT,       /* const char *, not empty */
+    CLI_FILE,       /* the same; a path */
+    CLI_NUMBER,     /* uint32_t */
+    CLI_NUMBERS,    /* cli_list, comma-separated */
+    CLI_CHOICE,     /* uint32_t: the index of the word */
+    CLI_CHOICES,    /* cli_list of indices, comma-separated */
+    CLI_OPTIONS,    /* cli_list of indices of an eviction's options, comma-separated */
+    CLI_SELECTION,  /* uint32_t: a selection by its name */
+    CLI_SELECTIONS, /* cli_list of these, comma-separated */
+    CLI_EVICTION,   /* uint32_t, CLI_EVICTION_OF: "kind" or "kind+option+option"; not caller */
+    CLI_EVICTIONS,  /* cli_list of these, comma-separated; "all" is one, too */
+    CLI_FLAG        /* uint32_t: 1 if it is given; it has no value */
+} cli_kind;
+
+/* In help "{}" stands for the words that the flag takes, "{default}" for what the library's
+ * selections or evictions have by themselves (cli_default_text). */
+typedef struct cli_option {
+    const char *name;  /* "--context" */
+    const char *value; /* as help shows it: "N[,N]"; empty for a flag */
+    const char *help;
+    cli_kind kind;
+    size_t place;               /* offset of the value in the command's struct of flags */
+    uint32_t min, max;          /* of numbers, inclusive */
+    const char *const *choices; /* of choices, ended by NULL */
+} cli_option;
+
+typedef struct cli_command {
+    const char *name;    /* "tamis run": the beginning of every message */
+    const char *brief;   /* what it does, in a line */
+    const char *usage;   /* what follows the program's name */
+    const char *summary; /* what it does; lines */
+    const char *examples;
+    const cli_option *options;
+    size_t n_options;
+    int (*run)(int argc, char *const *argv); /* arguments after the name; the exit status */
+} cli_command;
+
+/* Every command, ended by NULL; those of a group ("tamis bench ...") stand together. */
+extern const cli_command *const cli_commands[];
+
+/* The commands whose names share a second word. */
+typedef struct cli_group {
+    const char *name, *brief, *noun; /* "bench", "measure decoding", "benchmark" */
+} cli_group;
+extern const cli_group cli_command_groups[]; /* ended by one without a name */
+
+/* Whether the command is of the group: "tamis bench decode" of "bench". */
+int cli_is_of_group(const cli_command *command, const cli_group *group);
+
+/* What every command says of itself and of the program, beside its own table. */
+#define CLI_COMMON_HELP                                                                            \
+    "Every command takes --device ID (see tamis devices). Without it the environment variable\n"   \
+    "TAMIS_DEVICE decides, else the first usable CUDA or OpenCL device.\n"
+
+/* Reads arguments into `flags`, the struct that the places mean. Returns -1 to go on; else the exit
+ * status: CLI_OK after --help, CLI_USAGE after one line on stderr that names the flag and the
+ * value. */
+int cli_parse(const cli_command *command, void *flags, int argc, char *const *argv);
+
+/* The index-th word that an option takes; NULL behind the last one, or where any text is taken. */
+const char *cli_option_word(const cli_option *option, uint32_t index);
+
+/* The help of an option with its words, which is as long as it is. */
+typedef struct cli_help {
+    char text[1024];
+} cli_help;
+cli_help cli_option_help(const cli_option *option);
+
+void cli_print_help(const cli_command *command);
+/* The man page of the program, as roff; the completion for bash. */
+void cli_print_manual(void);
+void cli_print_completion(void);
+
+#endif

@@ -1,0 +1,196 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Where --json writes: an ordinary file beside its place, then renamed; the rest directly. */
+#define _XOPEN_SOURCE 700 /* realpath */
+#include "cli/output.h"
+
+#include "cli/cli.h"
+
+#include <errno.h>
+#include <libgen.h>
+#include <signal.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#define LINKS_MAX 40
+
+/* ---- Signals --------------------------------------------------------------------------------- */
+
+static const int ending[] = {SIGHUP, SIGINT, SIGTERM};
+static const size_t n_ending = sizeof(ending) / sizeof(ending[0]);
+static const char *volatile unfinished; /* what a signal removes */
+
+static void remove_and_end(int number) {
+    if (unfinished != NULL) unlink(unfinished);
+    signal(number, SIG_DFL);
+    raise(number);
+}
+
+/* Signals that are ignored stay so (nohup). */
+static void catch_signals(bool on) {
+    for (size_t i = 0; i < n_ending; i++) {
+        struct sigaction now, then = {.sa_handler = on ? remove_and_end : SIG_DFL};
+        sigemptyset(&then.sa_mask);
+        if (sigaction(ending[i], NULL, &now) == 0 && now.sa_handler != SIG_IGN)
+            sigaction(ending[i], &then, NULL);
+    }
+}
+
+static void set_unfinished(const char *path) {
+    unfinished = path;
+    catch_signals(path != NULL);
+}
+
+/* mkstemp with no moment at which the file is there and no signal would remove it. */
+static int make_temporary(char *template) {
+    sigset_t all, before;
+    sigfillset(&all);
+    sigprocmask(SIG_BLOCK, &all, &before);
+    int handle = mkstemp(template);
+    if (handle >= 0) set_unfinished(template);
+    sigprocmask(SIG_SETMASK, &before, NULL);
+    return handle;
+}
+
+/* ---- Places ---------------------------------------------------------------------------------- */
+
+static bool fail(cli_output *output, const char *command, const char *path, int code) {
+    cli_fail(command, "%s: cannot be written: %s", path, strerror(code));
+    cli_output_discard(output);
+    return false;
+}
+
+/* Whether `info` is the file that `handle` writes to. Of devices only terminals count: anybody may
+ * mean another use of /dev/null. */
+static bool is_handle(const struct stat *info, int handle) {
+    struct stat other;
+    return fstat(handle, &other) == 0 && info->st_dev == other.st_dev &&
+           info->st_ino == other.st_ino && (!S_ISCHR(info->st_mode) || isatty(handle));
+}
+
+/* The standard output for the JSON alone; what is printed goes to stderr. */
+static FILE *take_stdout(void) {
+    int handle = dup(STDOUT_FILENO);
+    if (handle < 0) return NULL;
+    fflush(stdout);
+    if (dup2(STDERR_FILENO, STDOUT_FILENO) >= 0) return fdopen(handle, "w");
+    close(handle);
+    return NULL;
+}
+
+/* The path that a link leads to from the folder that it stands in; NULL with errno. */
+static char *follow(const char *path) {
+    char target[4096];
+    ssize_t bytes = readlink(path, target, sizeof(target) - 1);
+    if (bytes < 0) return NULL;
+    target[bytes] = '\0';
+    char *copy = strdup(path);
+    const char *folder = copy != NULL && target[0] != '/' ? dirname(copy) : "";
+    char *out = malloc(strlen(folder) + (size_t)bytes + 2);
+    if (copy != NULL && out != NULL)
+        sprintf(out, "%s%s%s", folder, folder[0] != '\0' ? "/" : "", target);
+    free(copy);
+    return out;
+}
+
+/* Whether the path names an open file of a process, which a new file cannot take the place of. */
+static bool is_of_process(const char *path) {
+    char *copy = strdup(path), *folder = copy != NULL ? realpath(dirname(copy), NULL) : NULL;
+    bool is = folder != NULL && strncmp(folder, "/proc/", 6) == 0;
+    free(folder);
+    free(copy);
+    return is;
+}
+
+/* The place behind all links, which need not exist; *direct: it is to be written as it is. NULL with
+ * errno. */
+static char *resolve(const char *path, bool *direct) {
+    struct stat info;
+    char *at = strdup(path);
+    for (int i = 0; at != NULL && i < LINKS_MAX; i++) {
+        *direct = is_of_process(at);
+        if (*direct || lstat(at, &info) != 0 || !S_ISLNK(info.st_mode)) return at;
+        char *next = follow(at);
+        free(at);
+        at = next;
+    }
+    if (at != NULL) errno = ELOOP;
+    free(at);
+    return NULL;
+}
+
+/* A new file beside the place, with the rights that an ordinary new file would have. */
+static FILE *open_temporary(cli_output *output) {
+    static const char suffix[] = ".XXXXXX";
+    output->temporary = malloc(strlen(output->path) + sizeof(suffix));
+    if (output->temporary == NULL) return NULL;
+    strcat(strcpy(output->temporary, output->path), suffix);
+    int handle = make_temporary(output->temporary);
+    if (handle < 0) {
+        free(output->temporary);
+        output->temporary = NULL;
+        return NULL;
+    }
+    mode_t mask = umask(0);
+    umask(mask);
+    FILE *file = fchmod(handle, 0666 & ~mask) == 0 ? fdopen(handle, "w") : NULL;
+    if (file == NULL) close(handle);
+    return file;
+}
+
+bool cli_output_open(cli_output *output, const char *command, const char *path) {
+    struct stat info;
+    bool exists = stat(path, &info) == 0, direct = exists && !S_ISREG(info.st_mode);
+    *output = (cli_output){0};
+    if (strcmp(path, "-") == 0 || (exists && is_handle(&info, STDOUT_FILENO))) {
+        output->path = strdup("standard output");
+        output->file = output->path != NULL ? take_stdout() : NULL;
+        return output->file != NULL || fail(output, command, "standard output", errno);
+    }
+    if (exists && S_ISDIR(info.st_mode)) return fail(output, command, path, EISDIR);
+    output->path = direct ? strdup(path) : resolve(path, &direct);
+    if (output->path == NULL) return fail(output, command, path, errno);
+    if (exists && is_handle(&info, STDERR_FILENO)) /* behind what stands there already */
+        output->file = fdopen(dup(STDERR_FILENO), "w");
+    else
+        output->file = direct ? fopen(output->path, "w") : open_temporary(output);
+    return output->file != NULL || fail(output, command, path, errno);
+}
+
+/* ---- The end --------------------------------------------------------------------------------- */
+
+/* Closes the file. Returns 0, or why it is not complete. */
+static int write_whole(cli_output *output, const char *text) {
+    FILE *file = output->file;
+    bool written = fputs(text, file) >= 0 && fputc('\n', file) != EOF && fflush(file) == 0;
+    if (written && output->temporary != NULL) written = fsync(fileno(file)) == 0;
+    int code = written ? 0 : errno;
+    output->file = NULL;
+    if (fclose(file) != 0 && code == 0) code = errno;
+    return code;
+}
+
+bool cli_output_commit(cli_output *output, const char *command, const char *text) {
+    int code = write_whole(output, text);
+    if (code == 0 && output->temporary != NULL) {
+        if (rename(output->temporary, output->path) != 0) code = errno;
+    }
+    if (code != 0) return fail(output, command, output->path, code);
+    set_unfinished(NULL);
+    free(output->temporary);
+    output->temporary = NULL;
+    cli_output_discard(output);
+    return true;
+}
+
+void cli_output_discard(cli_output *output) {
+    if (output->file != NULL) fclose(output->file);
+    if (output->temporary != NULL) {
+        unlink(output->temporary);
+        set_unfinished(NULL);
+    }
+    free(output->temporary);
+    free(output->path);
+    *output = (cli_output){0};
+}

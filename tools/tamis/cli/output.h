@@ -1,0 +1,29 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Where --json writes: an ordinary file whole or not at all, anything else directly. */
+#ifndef CLI_OUTPUT_H
+#define CLI_OUTPUT_H
+
+#include <stdbool.h>
+#include <stdio.h>
+
+/* An ordinary file is written beside its place and renamed when it is complete; a symbolic link
+ * stays, and the file that it leads to is replaced. A pipe or a device is written directly. "-" and
+ * every other name of the standard output mean it alone: what else the program prints there goes to
+ * stderr from then on. */
+typedef struct cli_output {
+    FILE *file;
+    char *path;      /* where it goes, as messages name it; symbolic links resolved */
+    char *temporary; /* where it is written; NULL: directly */
+} cli_output;
+
+/* Opens at once, so that a path that cannot be written fails before work is done. Until the output
+ * is committed or discarded, SIGHUP, SIGINT and SIGTERM remove what was written before they end the
+ * program; so only one output is open at a time. On failure prints one line and returns false. */
+bool cli_output_open(cli_output *output, const char *command, const char *path);
+/* Writes `text` with a newline and completes the file. On failure prints one line, removes what was
+ * written and returns false. */
+bool cli_output_commit(cli_output *output, const char *command, const char *text);
+/* Gives up what is open; accepts an output that is not, or was committed. */
+void cli_output_discard(cli_output *output);
+
+#endif

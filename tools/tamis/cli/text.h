@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* From a file to a sequence in the cache: reading, tokens, prefill. */
+#ifndef CLI_TEXT_H
+#define CLI_TEXT_H
+
+#include "cli/cli.h"
+
+/* The whole file, with a NUL behind its end; *content is the caller's to free. */
+tamis_status cli_read_file(const char *path, char **content, size_t *bytes, tamis_error *error);
+
+typedef struct cli_tokens {
+    int32_t *ids; /* freed by free() */
+    size_t count;
+} cli_tokens;
+
+/* The tokens of a text. `out` owns nothing after an error. */
+tamis_status cli_tokenize(const tamis_model *model, const char *text, size_t bytes, cli_tokens *out,
+                          tamis_error *error);
+
+/* Adds a sequence to the cache and reads `count` tokens into it. *next, unless it is NULL, becomes
+ * the token that follows. After an error the sequence may be there, partly read. */
+tamis_status cli_prefill(tamis_cache *cache, tamis_runner *runner, const int32_t *tokens,
+                         size_t count, tamis_sequence *out, int32_t *next, tamis_error *error);
+
+#endif

@@ -1,0 +1,231 @@
+# SPDX-License-Identifier: Apache-2.0
+# bash completion for tamis. Made by tamis --completion from the tables of the commands; not to be edited.
+_tamis() {
+    local now=${COMP_WORDS[COMP_CWORD]} last=${COMP_WORDS[COMP_CWORD - 1]}
+    local name=${COMP_WORDS[1]-} words='' files='' head='' known=1
+    [ "$COMP_CWORD" -gt 1 ] || name=''
+    case $name in
+    bench | eval) [ "$COMP_CWORD" -le 2 ] || name="$name ${COMP_WORDS[2]}" ;;
+    esac
+    case "$name $last" in
+    'devices --device') ;;
+    'devices --json') files=1 ;;
+    'run --model') files=1 ;;
+    'run --prompt') ;;
+    'run --prompt-file') files=1 ;;
+    'run --question') ;;
+    'run --select') words='full window quest oracle random quest-paper' ;;
+    'run --budget') ;;
+    'run --sinks') ;;
+    'run --recent') ;;
+    'run --group') words='max mean sum' ;;
+    'run --dense-layers') ;;
+    'run --evict') words='none streaming h2o tova snapkv pyramidkv adakv criticalkv critical-adakv andpro defensivekv' ;;
+    'run --evict-budget') ;;
+    'run --evict-sinks') ;;
+    'run --evict-recent') ;;
+    'run --evict-window') ;;
+    'run --evict-kernel') ;;
+    'run --evict-pool') words='max average' ;;
+    'run --evict-chunk') ;;
+    'run --evict-floor') ;;
+    'run --evict-beta') ;;
+    'run --evict-every') ;;
+    'run --evict-options') words='reindex rerank lifetime reference-schedule blend anchor-all budget-beside-kept budget-chunks across-layers' ;;
+    'run --times') words='off on' ;;
+    'run --tokens') ;;
+    'run --stop') ;;
+    'run --context') ;;
+    'run --cache-dtype') words='f32 f16 bf16' ;;
+    'run --page-size') words='8 16 32 64' ;;
+    'run --device') ;;
+    'bench attention --shape') words='llama2-7b llama3-8b qwen3-4b' ;;
+    'bench attention --context') ;;
+    'bench attention --budget') ;;
+    'bench attention --dtype') words='f32 f16 bf16' ;;
+    'bench attention --select') words='full window quest oracle random quest-paper' ;;
+    'bench attention --pages') words='ordered shuffled' ;;
+    'bench attention --batch') ;;
+    'bench attention --layers') ;;
+    'bench attention --repeat') ;;
+    'bench attention --probe') ;;
+    'bench attention --page-size') words='8 16 32 64' ;;
+    'bench attention --sinks') ;;
+    'bench attention --recent') ;;
+    'bench attention --group') words='max mean sum' ;;
+    'bench attention --json') files=1 ;;
+    'bench attention --device') ;;
+    'bench decode --shape') words='llama2-7b llama3-8b qwen3-4b' ;;
+    'bench decode --context') ;;
+    'bench decode --evict') words='all streaming h2o tova snapkv pyramidkv adakv criticalkv critical-adakv andpro defensivekv' ;;
+    'bench decode --budget') ;;
+    'bench decode --batch') ;;
+    'bench decode --dtype') words='f32 f16 bf16' ;;
+    'bench decode --page-size') words='8 16 32 64' ;;
+    'bench decode --layers') ;;
+    'bench decode --repeat') ;;
+    'bench decode --probe') ;;
+    'bench decode --evict-sinks') ;;
+    'bench decode --evict-recent') ;;
+    'bench decode --evict-window') ;;
+    'bench decode --evict-kernel') ;;
+    'bench decode --evict-pool') words='max average' ;;
+    'bench decode --evict-chunk') ;;
+    'bench decode --evict-floor') ;;
+    'bench decode --evict-beta') ;;
+    'bench decode --evict-every') ;;
+    'bench decode --evict-options') words='reindex rerank lifetime reference-schedule blend anchor-all budget-beside-kept budget-chunks across-layers' ;;
+    'bench decode --json') files=1 ;;
+    'bench decode --device') ;;
+    'bench throughput --model') files=1 ;;
+    'bench throughput --context') ;;
+    'bench throughput --memory') ;;
+    'bench throughput --sequences') ;;
+    'bench throughput --batch') ;;
+    'bench throughput --evict') words='all streaming h2o tova snapkv pyramidkv adakv criticalkv critical-adakv andpro defensivekv' ;;
+    'bench throughput --budget') ;;
+    'bench throughput --evict-sinks') ;;
+    'bench throughput --evict-recent') ;;
+    'bench throughput --evict-window') ;;
+    'bench throughput --evict-kernel') ;;
+    'bench throughput --evict-pool') words='max average' ;;
+    'bench throughput --evict-chunk') ;;
+    'bench throughput --evict-floor') ;;
+    'bench throughput --evict-beta') ;;
+    'bench throughput --evict-every') ;;
+    'bench throughput --evict-options') words='reindex rerank lifetime reference-schedule blend anchor-all budget-beside-kept budget-chunks across-layers' ;;
+    'bench throughput --tokens') ;;
+    'bench throughput --repeat') ;;
+    'bench throughput --dtype') words='f32 f16 bf16' ;;
+    'bench throughput --page-size') words='8 16 32 64' ;;
+    'bench throughput --probe') ;;
+    'bench throughput --json') files=1 ;;
+    'bench throughput --device') ;;
+    'eval passkey --model') files=1 ;;
+    'eval passkey --text') files=1 ;;
+    'eval passkey --length') ;;
+    'eval passkey --texts') ;;
+    'eval passkey --keys') ;;
+    'eval passkey --seed') ;;
+    'eval passkey --select') words='full window quest oracle random quest-paper' ;;
+    'eval passkey --score') words='minmax meanstd mean' ;;
+    'eval passkey --width') ;;
+    'eval passkey --budget') ;;
+    'eval passkey --sinks') ;;
+    'eval passkey --recent') ;;
+    'eval passkey --group') words='max mean sum' ;;
+    'eval passkey --dense-layers') ;;
+    'eval passkey --page-size') words='8 16 32 64' ;;
+    'eval passkey --evict') words='all streaming h2o tova snapkv pyramidkv adakv criticalkv critical-adakv andpro defensivekv' ;;
+    'eval passkey --evict-budget') ;;
+    'eval passkey --evict-sinks') ;;
+    'eval passkey --evict-recent') ;;
+    'eval passkey --evict-window') ;;
+    'eval passkey --evict-kernel') ;;
+    'eval passkey --evict-pool') words='max average' ;;
+    'eval passkey --evict-chunk') ;;
+    'eval passkey --evict-floor') ;;
+    'eval passkey --evict-beta') ;;
+    'eval passkey --evict-every') ;;
+    'eval passkey --evict-options') words='reindex rerank lifetime reference-schedule blend anchor-all budget-beside-kept budget-chunks across-layers' ;;
+    'eval passkey --dtype') words='f32 f16 bf16' ;;
+    'eval passkey --json') files=1 ;;
+    'eval passkey --device') ;;
+    'eval recall --model') files=1 ;;
+    'eval recall --text') files=1 ;;
+    'eval recall --length') ;;
+    'eval recall --tokens') ;;
+    'eval recall --texts') ;;
+    'eval recall --top') ;;
+    'eval recall --select') words='full window quest oracle random quest-paper' ;;
+    'eval recall --score') words='minmax meanstd mean' ;;
+    'eval recall --width') ;;
+    'eval recall --budget') ;;
+    'eval recall --sinks') ;;
+    'eval recall --recent') ;;
+    'eval recall --group') words='max mean sum' ;;
+    'eval recall --dense-layers') ;;
+    'eval recall --page-size') words='8 16 32 64' ;;
+    'eval recall --seed') ;;
+    'eval recall --dtype') words='f32 f16 bf16' ;;
+    'eval recall --json') files=1 ;;
+    'eval recall --device') ;;
+    'eval perplexity --model') files=1 ;;
+    'eval perplexity --text') files=1 ;;
+    'eval perplexity --length') ;;
+    'eval perplexity --tokens') ;;
+    'eval perplexity --texts') ;;
+    'eval perplexity --select') words='full window quest oracle random quest-paper' ;;
+    'eval perplexity --score') words='minmax meanstd mean' ;;
+    'eval perplexity --width') ;;
+    'eval perplexity --budget') ;;
+    'eval perplexity --sinks') ;;
+    'eval perplexity --recent') ;;
+    'eval perplexity --group') words='max mean sum' ;;
+    'eval perplexity --dense-layers') ;;
+    'eval perplexity --page-size') words='8 16 32 64' ;;
+    'eval perplexity --evict') words='all streaming h2o tova snapkv pyramidkv adakv criticalkv critical-adakv andpro defensivekv' ;;
+    'eval perplexity --evict-budget') ;;
+    'eval perplexity --evict-sinks') ;;
+    'eval perplexity --evict-recent') ;;
+    'eval perplexity --evict-window') ;;
+    'eval perplexity --evict-kernel') ;;
+    'eval perplexity --evict-pool') words='max average' ;;
+    'eval perplexity --evict-chunk') ;;
+    'eval perplexity --evict-floor') ;;
+    'eval perplexity --evict-beta') ;;
+    'eval perplexity --evict-every') ;;
+    'eval perplexity --evict-options') words='reindex rerank lifetime reference-schedule blend anchor-all budget-beside-kept budget-chunks across-layers' ;;
+    'eval perplexity --seed') ;;
+    'eval perplexity --dtype') words='f32 f16 bf16' ;;
+    'eval perplexity --json') files=1 ;;
+    'eval perplexity --device') ;;
+    'eval eviction --model') files=1 ;;
+    'eval eviction --text') files=1 ;;
+    'eval eviction --length') ;;
+    'eval eviction --evict') words='all streaming h2o tova snapkv pyramidkv adakv criticalkv critical-adakv andpro defensivekv' ;;
+    'eval eviction --budget') ;;
+    'eval eviction --evict-sinks') ;;
+    'eval eviction --evict-recent') ;;
+    'eval eviction --evict-window') ;;
+    'eval eviction --evict-kernel') ;;
+    'eval eviction --evict-pool') words='max average' ;;
+    'eval eviction --evict-chunk') ;;
+    'eval eviction --evict-floor') ;;
+    'eval eviction --evict-beta') ;;
+    'eval eviction --evict-every') ;;
+    'eval eviction --evict-options') words='reindex rerank lifetime reference-schedule blend anchor-all budget-beside-kept budget-chunks across-layers' ;;
+    'eval eviction --questions') ;;
+    'eval eviction --texts') ;;
+    'eval eviction --seeds') ;;
+    'eval eviction --seed') ;;
+    'eval eviction --page-size') words='8 16 32 64' ;;
+    'eval eviction --dtype') words='f32 f16 bf16' ;;
+    'eval eviction --json') files=1 ;;
+    'eval eviction --device') ;;
+    *) known='' ;;
+    esac
+    [ -n "$known" ] || case $name in
+    '') words='devices run bench eval --help --version' ;;
+    bench) words='attention decode throughput --help' ;;
+    eval) words='passkey recall perplexity eviction --help' ;;
+    'devices') words='--device --matrix --markdown --json --help' ;;
+    'run') words='--model --prompt --prompt-file --question --select --budget --sinks --recent --group --dense-layers --evict --evict-budget --evict-sinks --evict-recent --evict-window --evict-kernel --evict-pool --evict-chunk --evict-floor --evict-beta --evict-every --evict-options --times --tokens --stop --context --cache-dtype --page-size --device --help' ;;
+    'bench attention') words='--shape --context --budget --dtype --select --pages --apart --batch --layers --repeat --probe --page-size --sinks --recent --group --json --device --help' ;;
+    'bench decode') words='--shape --context --evict --budget --batch --dtype --page-size --layers --repeat --probe --evict-sinks --evict-recent --evict-window --evict-kernel --evict-pool --evict-chunk --evict-floor --evict-beta --evict-every --evict-options --json --device --help' ;;
+    'bench throughput') words='--model --context --memory --sequences --batch --evict --budget --evict-sinks --evict-recent --evict-window --evict-kernel --evict-pool --evict-chunk --evict-floor --evict-beta --evict-every --evict-options --tokens --repeat --dtype --page-size --probe --json --device --help' ;;
+    'eval passkey') words='--model --text --length --texts --keys --seed --select --score --width --budget --sinks --recent --group --dense-layers --page-size --evict --evict-budget --evict-sinks --evict-recent --evict-window --evict-kernel --evict-pool --evict-chunk --evict-floor --evict-beta --evict-every --evict-options --dtype --json --device --help' ;;
+    'eval recall') words='--model --text --length --tokens --texts --top --select --score --width --budget --sinks --recent --group --dense-layers --page-size --seed --dtype --json --device --help' ;;
+    'eval perplexity') words='--model --text --length --tokens --texts --select --score --width --budget --sinks --recent --group --dense-layers --page-size --evict --evict-budget --evict-sinks --evict-recent --evict-window --evict-kernel --evict-pool --evict-chunk --evict-floor --evict-beta --evict-every --evict-options --seed --dtype --json --device --help' ;;
+    'eval eviction') words='--model --text --length --evict --budget --evict-sinks --evict-recent --evict-window --evict-kernel --evict-pool --evict-chunk --evict-floor --evict-beta --evict-every --evict-options --questions --texts --seeds --seed --page-size --dtype --json --device --help' ;;
+    esac
+    [ -z "$files" ] || {
+        mapfile -t COMPREPLY < <(compgen -f -- "$now")
+        compopt -o filenames 2>/dev/null
+        return
+    }
+    # What stands before the last comma of a list stays.
+    [[ $now != *,* ]] || head=${now%,*},
+    mapfile -t COMPREPLY < <(compgen -P "$head" -W "$words" -- "${now##*,}")
+}
+complete -F _tamis tamis

@@ -1,0 +1,173 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the evaluations of `tamis eval` share: their arms, the texts they read, a model with a cache
+ * that all arms fork from, progress and JSON. */
+#ifndef CLI_EVAL_H
+#define CLI_EVAL_H
+
+#include "cli/commands.h"
+#include "cli/json.h"
+#include "cli/random.h"
+#include "cli/table.h"
+#include "cli/text.h"
+
+extern const cli_command eval_passkey_command, eval_recall_command, eval_perplexity_command,
+    eval_eviction_command;
+
+/* ---- Arms ------------------------------------------------------------------------------------ */
+
+/* One way to read: a selection with its budget, over bounds of one kind; or full over what an
+ * eviction keeps. */
+typedef struct eval_arm {
+    tamis_selection selection;
+    tamis_bounds bounds;      /* quest only */
+    tamis_eviction eviction;  /* kind none: a selection */
+    cli_eviction_text select; /* "quest", "quest-paper", "snapkv" */
+    const char *score; /* "minmax", "meanstd", "mean" for quest; "mass", "random"; "-" else */
+} eval_arm;
+
+static inline bool eval_arm_evicts(const eval_arm *arm) {
+    return arm->eviction.kind != TAMIS_EVICT_NONE;
+}
+
+#define EVAL_CONTEXT_MAX (1u << 20)
+
+#define EVAL_ARMS_MAX 128
+typedef struct eval_arms {
+    uint32_t count;
+    eval_arm arms[EVAL_ARMS_MAX];
+    bool timing; /* plans collect stage times, and wait for each stage */
+} eval_arms;
+
+/* The flags --select, --score, --budget, --sinks, --recent, --dense-layers, --group, --width,
+ * --page-size, which every evaluation takes. */
+typedef struct eval_arm_flags {
+    cli_list selections; /* as CLI_SELECTIONS gives them */
+    cli_list scores;     /* tamis_bounds_kind, for quest */
+    cli_list budgets;
+    cli_selection_flags selection;
+    uint32_t page_size; /* index into cli_page_sizes */
+    const char *width;  /* of meanstd, a decimal number; NULL: 1 */
+    /* --evict, --evict-budget and the flags of an eviction, of those that take them */
+    cli_list evictions;     /* as cli_list_evictions takes them */
+    cli_list evict_budgets; /* empty: budgets */
+    cli_eviction_flags eviction;
+} eval_arm_flags;
+
+/* What these flags are before a command sets its own selections and its own budgets, which the lists
+ * of arms take where --budget gives none: pages of 16, all else unset. */
+/* clang-format off */
+#define EVAL_ARM_DEFAULTS                                                                          \
+    .page_size = 1, .selection = CLI_SELECTION_UNSET, .scores = {1, {TAMIS_BOUNDS_MINMAX}},        \
+    .eviction = CLI_EVICTION_UNSET
+
+/* Entries of a command's table of options: `type` is its struct of flags, `member` the
+ * eval_arm_flags in it. Defaults of --select and --budget are the command's, and text. */
+#define EVAL_ARM_OPTIONS(type, member, selects, budget)                                            \
+    {"--select", "S[,S]",                                                                          \
+     "selections that are measured beside full: {} (default " selects ")",                         \
+     CLI_SELECTIONS, offsetof(type, member.selections), 0, 0, NULL},                               \
+        {"--score", "S[,S]", "what quest scores pages by: {} (default minmax)",                    \
+         CLI_CHOICES, offsetof(type, member.scores), 0, 0, cli_bounds},                            \
+        {"--width", "X", "half width of meanstd's bounds, in standard deviations (default 1)",     \
+         CLI_TEXT, offsetof(type, member.width), 0, 0, NULL},                                      \
+        {"--budget", "N[,N]", "tokens of a lane that a selection reads (default " budget ")",      \
+         CLI_NUMBERS, offsetof(type, member.budgets), 1, EVAL_CONTEXT_MAX, NULL},                  \
+        CLI_SELECTION_OPTIONS(type, member.selection),                                             \
+        CLI_DENSE_LAYERS_OPTION(type, member.selection),                                           \
+        CLI_PAGE_SIZE_OPTION(type, member.page_size)
+
+/* The same for evictions as arms. */
+#define EVAL_EVICT_OPTIONS(type, member)                                                           \
+    {"--evict", "K[,K]",                                                                           \
+     "evictions that are measured too: {}; a variant stands behind its kind, as in h2o+rerank",    \
+     CLI_EVICTIONS, offsetof(type, member.evictions), 0, 0, NULL},                                 \
+        {"--evict-budget", "N[,N]",                                                                \
+         "tokens of a lane that they keep (default those of --budget)",                            \
+         CLI_NUMBERS, offsetof(type, member.evict_budgets), 1, EVAL_CONTEXT_MAX, NULL},            \
+        CLI_EVICTION_OPTIONS_OF(type, member.eviction)
+/* clang-format on */
+
+/* Whether the flags of selections and evictions are for what is listed; without --budget the
+ * budget becomes `budget`. Prints why and returns false if they are not. */
+bool eval_check_arms(const char *command, eval_arm_flags *flags, uint32_t budget);
+
+/* Every selection with every budget, quest with every score too; full once, first and always there;
+ * then every eviction with every budget of its own. The selections are checked against the page
+ * size. Arms of one bounds kind stand together. None is there twice. Prints why and returns false
+ * if it cannot be. */
+bool eval_list_arms(const char *command, const eval_arm_flags *flags, uint64_t seed,
+                    eval_arms *out);
+/* Only the evictions, behind what `out` has. */
+bool eval_list_evictions(const char *command, const eval_arm_flags *flags, eval_arms *out);
+
+/* Tokens that the arms with an eviction may keep at most, in all lanes of a sequence together, as
+ * tokens of a lane; 0 without such arms. */
+uint32_t eval_most_kept(const eval_arms *arms, uint32_t length);
+
+/* ---- A model with a cache -------------------------------------------------------------------- */
+
+/* Owns context, model, cache, and a runner for each arm; all arms read one cache. */
+typedef struct eval_rig {
+    tamis_context *context;
+    tamis_model *model;
+    tamis_cache *cache;
+    tamis_runner *runners[EVAL_ARMS_MAX]; /* by arm; arm 0 is full and prefills for all but those
+                                             with an eviction, which prefill for themselves */
+    const eval_arms *arms;
+    uint32_t max_sequences;
+} eval_rig;
+
+/* Loads the model and makes a cache for `tokens` tokens in all, sequences of at most `context`
+ * tokens, steps of at most `max_sequences` sequences. Prints why and returns CLI_FAILED if it
+ * cannot; closed by eval_rig_close all the same. */
+int eval_rig_open(eval_rig *rig, const char *command, const char *device, const char *model,
+                  tamis_dtype dtype, uint32_t page_size, const eval_arms *arms, uint64_t tokens,
+                  uint32_t context, uint32_t max_sequences);
+void eval_rig_close(eval_rig *rig);
+
+/* Makes the cache's bounds those of the arm, if they are not. */
+tamis_status eval_rig_bounds(eval_rig *rig, uint32_t arm, tamis_error *error);
+
+/* ---- Texts ----------------------------------------------------------------------------------- */
+
+/* A file that texts are made from. */
+typedef struct eval_text {
+    char *path, *content; /* content has a NUL after its end */
+    size_t bytes;
+} eval_text;
+
+/* Reads the file at `path`, or without one text.txt in the folder of the model's file. Prints why
+ * and returns false if it cannot. */
+bool eval_text_open(eval_text *text, const char *command, const char *path, const char *model_path);
+void eval_text_close(eval_text *text);
+
+/* ---- Figures --------------------------------------------------------------------------------- */
+
+/* 95 % interval of a share of `right` in `trials` (Wilson); takes the trials for independent. */
+void eval_interval(uint64_t right, uint64_t trials, double *low, double *high);
+
+/* A bar on stderr, redrawn in place on a terminal, else a line for every tenth. `what` names the
+ * part under way. done == total ends it. */
+void eval_progress(const char *what, uint64_t done, uint64_t total);
+
+/* An arm's budget. Full reads all: its budget is the length. */
+uint32_t eval_arm_budget(const eval_arm *arm, uint32_t length);
+
+/* Adds an arm's budget to a table, "-" for full. */
+void eval_add_budget(cli_table *table, const eval_arm *arm);
+
+/* Adds select, score, budget and length to a row, and evict if it is an eviction, whose name is
+ * then under both. */
+bool eval_add_arm(cJSON *row, const eval_arm *arm, uint32_t length);
+
+/* The settings that every evaluation has: dtype, page_size, width, and of the selections' and
+ * evictions' own defaults those that flags replace. NULL if memory ran out. */
+cJSON *eval_settings(const eval_arm_flags *flags, tamis_dtype dtype);
+
+/* Writes what cli_json_begin says of the command, model, parameters, seed, the settings and the rows,
+ * and completes the file. Takes both objects; one that is NULL means that memory ran out. Prints why
+ * and returns false if it cannot. */
+bool eval_write_json(const char *command, const eval_rig *rig, uint64_t seed, cJSON *settings,
+                     cJSON *rows, cli_output *output);
+
+#endif

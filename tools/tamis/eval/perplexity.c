@@ -1,0 +1,304 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* `tamis eval perplexity`: how well each arm foretells a text after a long context. */
+#include "eval/windows.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+typedef struct perplexity_flags {
+    const char *device, *model, *text, *json;
+    cli_list lengths;
+    uint32_t tokens, texts, seed, dtype;
+    eval_arm_flags arms;
+} perplexity_flags;
+
+/* What one arm gives at one length. */
+typedef struct perplexity_result {
+    double nll;             /* sum over tokens, natural log */
+    uint64_t tokens, bytes; /* scored */
+    tamis_plan_counters counters;
+} perplexity_result;
+
+typedef struct perplexity {
+    const perplexity_flags *flags;
+    eval_rig rig;
+    eval_windows windows;
+    float *logits;              /* [n_vocab] */
+    uint32_t length, text;      /* under work; texts from 1 on */
+    perplexity_result *results; /* [length][arm] */
+} perplexity;
+
+static const cli_option options[] = {
+    CLI_MODEL_OPTION(perplexity_flags, model),
+    {"--text", "FILE", "the text to read (default text.txt beside the model)", CLI_FILE,
+     offsetof(perplexity_flags, text), 0, 0, NULL},
+    {"--length", "N[,N]", "tokens of a context (default 2000,5000,10000)", CLI_NUMBERS,
+     offsetof(perplexity_flags, lengths), 1, EVAL_CONTEXT_MAX, NULL},
+    {"--tokens", "N", "tokens after the context, which are scored (default 128)", CLI_NUMBER,
+     offsetof(perplexity_flags, tokens), 1, EVAL_CONTEXT_MAX, NULL},
+    {"--texts", "N",
+     "windows of the text, each at a random place of its part; they may overlap (default 8)",
+     CLI_NUMBER, offsetof(perplexity_flags, texts), 1, 1000000, NULL},
+    EVAL_ARM_OPTIONS(perplexity_flags, arms, "quest,window", "512"),
+    EVAL_EVICT_OPTIONS(perplexity_flags, arms),
+    {"--seed", "N",
+     "number from which the places of windows and the pages of random follow (default 0)",
+     CLI_NUMBER, offsetof(perplexity_flags, seed), 0, UINT32_MAX - 1, NULL},
+    CLI_DTYPE_OPTION("--dtype", perplexity_flags, dtype),
+    CLI_JSON_OPTION(perplexity_flags, json),
+    CLI_DEVICE_OPTION(perplexity_flags, device),
+};
+
+static int run_command(int argc, char *const *argv);
+
+const cli_command eval_perplexity_command = {
+    "tamis eval perplexity",
+    "how well a text is foretold after a long context",
+    "--model FILE [OPTIONS]",
+    "Every window's context is read once, exactly. Every arm, a selection with its budget, then\n"
+    "takes the same text behind it token by token, and the loss of each next token is summed.\n"
+    "The scored tokens are the same for every length. An arm may also be an eviction with its\n"
+    "budget, which reads the context for itself and evicts at its end. random draws its pages\n"
+    "once for each seed: take the mean over several seeds.",
+    "  tamis eval perplexity --model tests/data/needle.gguf --length 1000 --budget 128,256\n"
+    "  tamis eval perplexity --model tests/data/needle.gguf --length 500,1500 --texts 4 \\\n"
+    "      --select quest,window,oracle --json out.json\n",
+    options,
+    sizeof(options) / sizeof(options[0]),
+    run_command};
+
+/* -log softmax(logits)[token] */
+static double loss(const float *logits, uint32_t n, int32_t token) {
+    double largest = -INFINITY, sum = 0;
+    for (uint32_t i = 0; i < n; i++)
+        largest = fmax(largest, logits[i]);
+    for (uint32_t i = 0; i < n; i++)
+        sum += exp(logits[i] - largest);
+    return log(sum) + largest - logits[token];
+}
+
+/* Feeds the tokens to a fork under an arm; each foretells the next. */
+static tamis_status feed(perplexity *p, uint32_t arm, tamis_sequence sequence, const int32_t *fed,
+                         perplexity_result *result, tamis_error *error) {
+    tamis_runner *runner = p->rig.runners[arm];
+    const char *select = p->rig.arms->arms[arm].select.text;
+    uint32_t n_vocab = tamis_model_get_info(p->rig.model)->n_vocab;
+    tamis_status status = TAMIS_OK;
+    for (uint32_t t = 0; status == TAMIS_OK && t < p->windows.fed; t++) {
+        size_t bytes = 0;
+        status = tamis_runner_decode(runner, &sequence, 1, &fed[t], NULL, error);
+        if (status == TAMIS_OK) status = tamis_runner_logits(runner, 0, p->logits, error);
+        if (status != TAMIS_OK) break;
+        tamis_model_token_text(p->rig.model, fed[t + 1], &bytes);
+        double nll = loss(p->logits, n_vocab, fed[t + 1]);
+        if (!isfinite(nll))
+            return cli_error(error, TAMIS_E_DEVICE,
+                             "length %u, text %u, token %u: the loss under %s is %g", p->length,
+                             p->text, t + 1, select, nll);
+        result->nll += nll;
+        result->bytes += bytes;
+        result->tokens++;
+    }
+    return status;
+}
+
+/* The context for an arm: a fork of what full read, or read by the arm itself if it evicts. */
+static tamis_status begin_arm(perplexity *p, uint32_t arm, tamis_sequence context,
+                              const int32_t *window, tamis_sequence *own, tamis_error *error) {
+    if (!eval_arm_evicts(&p->rig.arms->arms[arm]))
+        return tamis_cache_fork(p->rig.cache, context, own, error);
+    return cli_prefill(p->rig.cache, p->rig.runners[arm], window, p->length, own, NULL, error);
+}
+
+static tamis_status score_arm(perplexity *p, uint32_t arm, tamis_sequence context,
+                              const int32_t *window, perplexity_result *result,
+                              tamis_error *error) {
+    tamis_sequence own;
+    tamis_status status = eval_rig_bounds(&p->rig, arm, error);
+    if (status == TAMIS_OK) status = begin_arm(p, arm, context, window, &own, error);
+    if (status == TAMIS_OK) status = feed(p, arm, own, window + p->length, result, error);
+    return status == TAMIS_OK ? tamis_cache_remove(p->rig.cache, own, error) : status;
+}
+
+static tamis_status score_length(perplexity *p, uint32_t length, perplexity_result *results,
+                                 tamis_error *error) {
+    uint32_t arms = p->rig.arms->count, texts = p->flags->texts;
+    uint64_t done = 0, total = (uint64_t)texts * (arms + 1);
+    tamis_status status = TAMIS_OK;
+    char what[64];
+    for (uint32_t a = 0; a < arms; a++)
+        tamis_plan_reset_counters(tamis_runner_plan(p->rig.runners[a]));
+    for (uint32_t i = 0; status == TAMIS_OK && i < texts; i++) {
+        const int32_t *window = eval_windows_at(&p->windows, i, length);
+        tamis_sequence context;
+        p->length = length;
+        p->text = i + 1;
+        snprintf(what, sizeof(what), "length %u, text %u of %u", length, i + 1, texts);
+        status =
+            cli_prefill(p->rig.cache, p->rig.runners[0], window, length, &context, NULL, error);
+        if (status == TAMIS_OK) eval_progress(what, ++done, total);
+        for (uint32_t a = 0; status == TAMIS_OK && a < arms; a++) {
+            status = score_arm(p, a, context, window, &results[a], error);
+            if (status == TAMIS_OK) eval_progress(what, ++done, total);
+        }
+        if (status == TAMIS_OK) status = tamis_cache_remove(p->rig.cache, context, error);
+    }
+    for (uint32_t a = 0; a < arms; a++)
+        tamis_plan_get_counters(tamis_runner_plan(p->rig.runners[a]), &results[a].counters);
+    return status;
+}
+
+static int measure(perplexity *p) {
+    const cli_list *lengths = &p->flags->lengths;
+    uint32_t arms = p->rig.arms->count;
+    tamis_error error = {0};
+    tamis_status status = TAMIS_OK;
+    p->logits = malloc(tamis_model_get_info(p->rig.model)->n_vocab * sizeof(*p->logits));
+    p->results = calloc((size_t)lengths->count * arms, sizeof(*p->results));
+    if (p->logits == NULL || p->results == NULL) status = cli_no_memory(&error);
+    for (uint32_t i = 0; status == TAMIS_OK && i < lengths->count; i++)
+        status = score_length(p, lengths->values[i], &p->results[(size_t)i * arms], &error);
+    return status == TAMIS_OK ? CLI_OK : cli_fail(eval_perplexity_command.name, "%s", error.text);
+}
+
+/* ---- Report ---------------------------------------------------------------------------------- */
+
+/* What a row says. */
+typedef struct figures {
+    double nll, perplexity, bits_per_byte, kv_read, kv_full; /* bytes a token */
+} figures;
+
+/* After an eviction the cache no longer tells what full would read: then what full, the first arm
+ * of the length, has read. */
+static figures figures_of(const eval_arm *arm, const perplexity_result *r,
+                          const perplexity_result *full) {
+    const tamis_plan_counters *whole = eval_arm_evicts(arm) ? &full->counters : &r->counters;
+    double tokens = (double)r->tokens, nll = r->nll / tokens;
+    const tamis_plan_counters *c = &r->counters;
+    return (figures){.nll = nll,
+                     .perplexity = exp(nll),
+                     .bits_per_byte = r->nll / log(2) / (double)r->bytes,
+                     .kv_read = (double)(c->kv_bytes_read + c->bounds_bytes_read) / tokens,
+                     .kv_full = (double)whole->kv_bytes_full / tokens};
+}
+
+static void add_cells(cli_table *table, uint32_t length, const eval_arm *arm,
+                      const perplexity_result *result, const perplexity_result *full) {
+    const figures f = figures_of(arm, result, full);
+    cli_table_add(table, "%u", length);
+    cli_table_add(table, "%s", arm->select.text);
+    cli_table_add(table, "%s", arm->score);
+    eval_add_budget(table, arm);
+    cli_table_add(table, "%llu", (unsigned long long)result->tokens);
+    cli_table_add(table, "%.4f", f.nll);
+    cli_table_add(table, "%.3f", f.perplexity);
+    cli_table_add(table, "%.4f", f.bits_per_byte);
+    cli_table_add(table, "%s", cli_bytes(f.kv_read).text);
+    cli_table_add(table, "%.3f", f.kv_read / f.kv_full);
+}
+
+static bool print(const perplexity *p) {
+    static const char *const head[] = {"length",        "select", "score",      "budget",
+                                       "tokens",        "nll",    "perplexity", "bits/byte",
+                                       "KV-read/token", "of full"};
+    const tamis_device_info *device = tamis_context_device(p->rig.context);
+    uint32_t arms = p->rig.arms->count;
+    cli_table table = {.columns = sizeof(head) / sizeof(head[0])};
+    for (size_t i = 0; i < table.columns; i++)
+        cli_table_add(&table, "%s", head[i]);
+    for (uint32_t i = 0; i < p->flags->lengths.count; i++)
+        for (uint32_t a = 0; a < arms; a++)
+            add_cells(&table, p->flags->lengths.values[i], &p->rig.arms->arms[a],
+                      &p->results[(size_t)i * arms + a], &p->results[(size_t)i * arms]);
+    printf("%u texts, %u tokens each, on %s (%s)\n", p->flags->texts, p->flags->tokens, device->id,
+           device->name);
+    bool printed = cli_table_print(&table);
+    cli_table_free(&table);
+    return printed;
+}
+
+static bool add_row(cJSON *rows, uint32_t length, const eval_arm *arm,
+                    const perplexity_result *result, const perplexity_result *full) {
+    const figures f = figures_of(arm, result, full);
+    cJSON *row = cli_json_row(rows);
+    return eval_add_arm(row, arm, length) &&
+           cJSON_AddNumberToObject(row, "tokens", (double)result->tokens) != NULL &&
+           cJSON_AddNumberToObject(row, "nll", f.nll) != NULL &&
+           cJSON_AddNumberToObject(row, "perplexity", f.perplexity) != NULL &&
+           cJSON_AddNumberToObject(row, "bits_per_byte", f.bits_per_byte) != NULL &&
+           cJSON_AddNumberToObject(row, "kv_bytes_read_per_token", f.kv_read) != NULL &&
+           cJSON_AddNumberToObject(row, "kv_bytes_full_per_token", f.kv_full) != NULL;
+}
+
+static bool write_json(const perplexity *p, cli_output *output) {
+    const perplexity_flags *f = p->flags;
+    uint32_t arms = p->rig.arms->count;
+    cJSON *settings = eval_settings(&f->arms, (tamis_dtype)f->dtype);
+    cJSON *rows = cJSON_CreateArray();
+    bool made = rows != NULL && cJSON_AddNumberToObject(settings, "texts", f->texts) != NULL;
+    for (uint32_t i = 0; i < f->lengths.count; i++)
+        for (uint32_t a = 0; made && a < arms; a++)
+            made = add_row(rows, f->lengths.values[i], &p->rig.arms->arms[a],
+                           &p->results[(size_t)i * arms + a], &p->results[(size_t)i * arms]);
+    if (!made) {
+        cJSON_Delete(rows);
+        rows = NULL;
+    }
+    return eval_write_json(eval_perplexity_command.name, &p->rig, f->seed, settings, rows, output);
+}
+
+/* ---- The command ----------------------------------------------------------------------------- */
+
+/* The cache holds a context and what one fork adds, with the page that it copies; beside it the
+ * context of an arm with an eviction. */
+static int prepare(perplexity *p, const eval_arms *arms) {
+    const perplexity_flags *f = p->flags;
+    uint32_t longest = eval_longest(&f->lengths), page_size = cli_page_size(f->arms.page_size);
+    uint64_t tokens = (uint64_t)longest + f->tokens + 3 * page_size;
+    if (eval_most_kept(arms, longest) > 0) tokens *= 2;
+    int code =
+        eval_rig_open(&p->rig, eval_perplexity_command.name, f->device, f->model,
+                      (tamis_dtype)f->dtype, page_size, arms, tokens, longest + f->tokens, 1);
+    if (code != CLI_OK) return code;
+    return eval_windows_open(&p->windows, eval_perplexity_command.name, p->rig.model, f->model,
+                             f->text, longest, f->tokens, f->texts, f->seed);
+}
+
+static int run(const perplexity_flags *f, const eval_arms *arms) {
+    perplexity p = {.flags = f};
+    cli_output output = {0};
+    if (f->json != NULL && !cli_output_open(&output, eval_perplexity_command.name, f->json))
+        return CLI_FAILED;
+    int code = prepare(&p, arms);
+    if (code == CLI_OK) code = measure(&p);
+    if (code == CLI_OK && !print(&p))
+        code = cli_fail(eval_perplexity_command.name, "out of host memory");
+    if (code == CLI_OK && f->json != NULL && !write_json(&p, &output)) code = CLI_FAILED;
+    free(p.logits);
+    free(p.results);
+    eval_windows_close(&p.windows);
+    eval_rig_close(&p.rig);
+    cli_output_discard(&output);
+    return code;
+}
+
+static int run_command(int argc, char *const *argv) {
+    perplexity_flags f = {
+        .lengths = {3, {2000, 5000, 10000}},
+        .tokens = 128,
+        .texts = 8,
+        .dtype = TAMIS_F16,
+        .arms = {EVAL_ARM_DEFAULTS, .selections = {2, {TAMIS_SELECT_QUEST, TAMIS_SELECT_WINDOW}}}};
+    eval_arms arms;
+    int code = cli_parse(&eval_perplexity_command, &f, argc, argv);
+    if (code >= 0) return code;
+    eval_merge_lengths(&f.lengths);
+    if (f.model == NULL) {
+        cli_fail(eval_perplexity_command.name, "--model: is missing (see %s --help)",
+                 eval_perplexity_command.name);
+        return CLI_USAGE;
+    }
+    if (!eval_check_arms(eval_perplexity_command.name, &f.arms, 512)) return CLI_USAGE;
+    if (!eval_list_arms(eval_perplexity_command.name, &f.arms, f.seed, &arms)) return CLI_USAGE;
+    return run(&f, &arms);
+}
