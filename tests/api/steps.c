@@ -258,6 +258,30 @@ static void test_ask_pages(void **state) {
     test_close(&w);
 }
 
+/* The last page is enough for a step that needs one, and one page is missing for the next. */
+static void test_ask_last_page(void **state) {
+    (void)state;
+    test_world w;
+    tamis_cache_params shape = test_shape();
+    const tamis_plan_params params = {.max_rows = 64, .max_context = 128};
+    shape.n_layers = shape.n_kv_heads = 1;
+    shape.capacity_tokens = 64;
+    test_open(&w, &shape, &params);
+    tamis_sequence id = add(&w);
+    uint32_t rows = 56;
+    const tamis_step step = {.sequences = &id, .rows = &rows, .count = 1, .exact = 1};
+    for (uint32_t missing = 0; missing < 2; missing++) {
+        tamis_step_pages pages;
+        OK(test_append(&w, id, tokens, rows));
+        rows = 8;
+        OK(tamis_plan_step_pages(w.plan, &step, &pages, &test_error));
+        assert_true(pages.needed == 1 && pages.free + missing == 1 && pages.missing == missing);
+        assert_int_equal(test_step_begin(&w, &step), missing ? TAMIS_E_FULL : TAMIS_OK);
+        if (!missing) OK(tamis_plan_step_cancel(w.plan, &test_error));
+    }
+    test_close(&w);
+}
+
 /* Both sides of a fork write into the shared page; each keeps its own rows, and only one copy is
  * made. When even that does not fit, the sharing stays as it was. */
 static void test_copy_on_write(void **state) {
@@ -568,11 +592,11 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_begin_arguments), cmocka_unit_test(test_states),
         cmocka_unit_test(test_selected_rows),   cmocka_unit_test(test_full),
-        cmocka_unit_test(test_ask_pages),       cmocka_unit_test(test_copy_on_write),
-        cmocka_unit_test(test_truncated_fork),  cmocka_unit_test(test_cancel),
-        cmocka_unit_test(test_long_read),       cmocka_unit_test(test_long_upload),
-        cmocka_unit_test(test_wide_products),   cmocka_unit_test(test_times),
-        cmocka_unit_test(test_separate),
+        cmocka_unit_test(test_ask_pages),       cmocka_unit_test(test_ask_last_page),
+        cmocka_unit_test(test_copy_on_write),   cmocka_unit_test(test_truncated_fork),
+        cmocka_unit_test(test_cancel),          cmocka_unit_test(test_long_read),
+        cmocka_unit_test(test_long_upload),     cmocka_unit_test(test_wide_products),
+        cmocka_unit_test(test_times),           cmocka_unit_test(test_separate),
     };
     int skip = test_begin(argc, argv);
     return skip ? skip : cmocka_run_group_tests(tests, NULL, NULL);
