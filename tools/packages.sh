@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash disable=SC2034
-# Sourced by demo.sh and test.sh: installs Debian packages that are missing, builds quietly.
+# Sourced by demo.sh, test.sh and deb.sh: installs Debian packages that are missing, builds, and shows
+# how far it is.
 
 say() {
     printf '== %s\n' "$*"
@@ -50,20 +51,28 @@ each_minute() {
     return "$status"
 }
 
-# These two use quietly's log.
-last_line() {
-    tail -n 1 "$log"
+# show_progress LOG: its last line, in place on a terminal, else once in 15 seconds.
+show_progress() {
+    local width every=15 begin='' end='\n'
+    if [ -t 1 ]; then
+        width=$(tput cols 2>/dev/null) every=0.5 begin='\r\033[K' end=''
+    fi
+    while sleep "$every" >/dev/null 2>&1 && kill -0 $$ 2>/dev/null; do
+        # shellcheck disable=SC2059 # the formats are above
+        printf "$begin%.$((${width:-100} - 1))s$end" "   $SECONDS s: $(tail -n 1 "$1")"
+    done
 }
 
-to_log() {
-    "$@" >"$log" 2>&1 </dev/null
-}
-
-# quietly COMMAND...: shows the output only if the command fails.
+# quietly COMMAND...: shows how far it is, and the output only if the command fails.
 quietly() {
-    local log status=0
+    local log shower status=0
     log=$(mktemp)
-    each_minute last_line to_log "$@" || status=$?
+    show_progress "$log" &
+    shower=$!
+    "$@" >"$log" 2>&1 </dev/null || status=$?
+    kill "$shower"
+    wait "$shower" 2>/dev/null || true
+    [ ! -t 1 ] || printf '\r\033[K'
     [ "$status" -eq 0 ] || tail -n 60 "$log" >&2
     rm -f "$log"
     return "$status"
@@ -81,4 +90,4 @@ build() {
 needed_to_build="cmake ninja-build gcc libc6-dev ocl-icd-opencl-dev libclblast1 libcjson-dev
     libxxhash-dev pocl-opencl-icd"
 needed_to_test="clang libclang-rt-dev g++ libcmocka-dev oclgrind python3-matplotlib
-    python3-numpy python3-pip mesa-opencl-icd"
+    python3-numpy python3-pip mesa-opencl-icd pkgconf dpkg-dev"

@@ -111,6 +111,13 @@ static uint64_t unit_bytes(const tamis_cache *cache) {
     return cache->size.page_bytes + cache->size.bounds_bytes + cache->size.plane_bytes;
 }
 
+uint64_t tms_cache_free_pages(const tamis_cache *cache) {
+    uint64_t n = 0;
+    for (uint32_t i = 0; i < cache->size.pools; i++)
+        n += cache->pools[i].pages.n_free;
+    return n;
+}
+
 tamis_status tamis_cache_get_stats(const tamis_cache *cache, tamis_cache_stats *out,
                                    tamis_error *error) {
     TMS_REQUIRE(cache && out, TAMIS_E_ARGUMENT, "%s: NULL", cache ? "out" : "cache");

@@ -111,6 +111,9 @@ tamis_status tms_cache_find_idle(const tamis_cache *cache, tamis_sequence id, tm
 /* Frees the host's part of a sequence, not its pages; accepts NULL. */
 void tms_sequence_free(tms_sequence *sequence);
 
+/* Pages that no lane holds, of all pools. */
+uint64_t tms_cache_free_pages(const tamis_cache *cache);
+
 /* The pool of a layer. */
 tms_pool *tms_cache_pool(const tamis_cache *cache, uint32_t layer);
 
@@ -186,6 +189,15 @@ uint64_t tms_copies_room(const tamis_cache *cache, uint32_t sequences, uint32_t 
  * E_STATE if a step is open or bounds are missing: then nothing has changed. */
 tamis_status tms_cache_reserve(tamis_cache *cache, const tms_growth *growth, uint32_t count,
                                const tms_copies *copies, tamis_error *error);
+
+/* What a step would take of the pages of all pools. */
+typedef struct tms_demand {
+    uint64_t needed, copied; /* copied are among the needed */
+    uint64_t missing;        /* the pools' shortages, each by itself */
+} tms_demand;
+
+/* What tms_cache_reserve would take now. Nothing has changed when it returns. */
+tms_demand tms_cache_demand(tamis_cache *cache, const tms_growth *growth, uint32_t count);
 
 /* Closes the step and keeps what it wrote. Where a lane stayed at its cap, tokens have gone. */
 void tms_cache_commit(tamis_cache *cache, const tms_growth *growth, uint32_t count);

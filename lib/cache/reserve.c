@@ -89,6 +89,20 @@ static uint64_t count_pages(const tamis_cache *cache, tms_pool *pool, const tms_
     return needed + *copied;
 }
 
+tms_demand tms_cache_demand(tamis_cache *cache, const tms_growth *growth, uint32_t count) {
+    tms_demand demand = {0};
+    for (uint32_t p = 0; p < cache->size.pools; p++) {
+        tms_pool *pool = &cache->pools[p];
+        uint32_t copied = 0;
+        uint64_t needed = count_pages(cache, pool, growth, count, &copied);
+        hold_again(cache, pool, growth, count);
+        demand.needed += needed;
+        demand.copied += copied;
+        if (needed > pool->pages.n_free) demand.missing += needed - pool->pages.n_free;
+    }
+    return demand;
+}
+
 /* Gives a lane fresh pages in place of those let go. The pairs go to `pair`; returns the place
  * behind them. */
 static int32_t *replace_shared(const tamis_cache *cache, tms_pages *pages, const tms_growth *growth,

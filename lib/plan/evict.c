@@ -399,7 +399,11 @@ static tamis_status evict(evicting *v, tamis_sequence sequence, bool by_caller, 
     v->out = out ? out : &unread;
     *v->out = (tamis_evicted){0};
     tamis_status status = check_call(v->plan, sequence, by_caller, &v->sequence, error);
-    return status == TAMIS_OK ? run(v, error) : status;
+    if (status != TAMIS_OK) return status;
+    uint64_t before = tms_cache_free_pages(v->plan->cache);
+    status = run(v, error);
+    v->out->pages_net = (int64_t)(tms_cache_free_pages(v->plan->cache) - before);
+    return status;
 }
 
 tamis_status tamis_plan_evict(tamis_plan *plan, tamis_sequence sequence, tamis_evicted *out,

@@ -198,6 +198,10 @@ uint64_t tms_plan_copies(const tamis_plan *plan);
 /* Ints of the largest step's upload. */
 uint64_t tms_step_ints(const tamis_plan *plan);
 
+/* Whether the step may begin, but for its pages; what each of its sequences gains is in step.growth
+ * then. E_ARGUMENT, E_STATE. */
+tamis_status tms_plan_check_step(tamis_plan *plan, const tamis_step *in, tamis_error *error);
+
 /* Gives up the open step. */
 void tms_plan_give_up(tamis_plan *plan);
 

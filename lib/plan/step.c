@@ -43,7 +43,7 @@ static tamis_status collect(tamis_plan *plan, const tamis_step *in, uint32_t *n,
     return TAMIS_OK;
 }
 
-static tamis_status check_step(tamis_plan *plan, const tamis_step *in, tamis_error *error) {
+tamis_status tms_plan_check_step(tamis_plan *plan, const tamis_step *in, tamis_error *error) {
     TMS_REQUIRE(plan, TAMIS_E_ARGUMENT, "plan is NULL");
     TMS_REQUIRE(in, TAMIS_E_ARGUMENT, "step is NULL");
     TMS_REQUIRE_RESERVED(in, tamis_step);
@@ -124,7 +124,7 @@ static tamis_status upload(tamis_plan *plan, tamis_error *error) {
 }
 
 tamis_status tamis_plan_step_begin(tamis_plan *plan, const tamis_step *step, tamis_error *error) {
-    tamis_status status = check_step(plan, step, error);
+    tamis_status status = tms_plan_check_step(plan, step, error);
     if (status != TAMIS_OK) return status;
     tms_step *s = &plan->step;
     status = tms_cache_reserve(plan->cache, s->growth, step->count, &plan->copies, error);

@@ -131,7 +131,7 @@ tamis_status evict_step(evict_world *e, const tamis_step *step, const uint64_t *
     uint32_t n_rows = 0;
     for (uint32_t i = 0; i < step->count; i++)
         n_rows += step->rows ? step->rows[i] : 1;
-    tamis_status status = tamis_plan_step_begin(e->w.plan, step, &test_error);
+    tamis_status status = test_step_begin(&e->w, step);
     if (status != TAMIS_OK) return status;
     for (uint32_t layer = 0; layer < e->w.shape.n_layers; layer++)
         evict_layer(e, layer, tokens, n_rows,

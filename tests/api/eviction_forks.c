@@ -185,11 +185,38 @@ static void test_forks_together(void **state) {
     evict_close(&e);
 }
 
+static uint64_t pages_free(const evict_world *e) {
+    const tamis_cache_stats stats = test_stats(&e->w);
+    return stats.pages_total - stats.pages_held;
+}
+
+/* Evicting from a sequence whose pages a fork shares takes fresh pages for what is kept and returns
+ * none of the shared ones: the net is below 0. What the pool gains in all is what is told. */
+static void test_net_pages(void **state) {
+    (void)state;
+    evict_world e = open_world(4);
+    tamis_evicted evicted;
+    tamis_sequence id = evict_add(&e, TEXT, PROMPT), fork = fork_of(&e, id);
+    const uint64_t lanes = e.w.cache->n_lanes, kept = lanes * BUDGET / 8;
+    uint64_t before = pages_free(&e);
+    OK(tamis_plan_evict(e.w.plan, id, &evicted, &test_error));
+    assert_int_equal(evicted.pages_returned, 0);
+    assert_int_equal(evicted.pages_net, -(int64_t)kept);
+    assert_int_equal(evicted.pages_net, (int64_t)(pages_free(&e) - before));
+    before = pages_free(&e);
+    OK(tamis_plan_evict(e.w.plan, fork, &evicted, &test_error));
+    assert_int_equal(evicted.pages_returned, lanes * (PROMPT / 8 + 1) - kept);
+    assert_int_equal(evicted.pages_net, evicted.pages_returned);
+    assert_int_equal(evicted.pages_net, (int64_t)(pages_free(&e) - before));
+    evict_close(&e);
+}
+
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_cut_before), cmocka_unit_test(test_cut_together),
         cmocka_unit_test(test_cut_since),  cmocka_unit_test(test_other_plan),
         cmocka_unit_test(test_cut_fork),   cmocka_unit_test(test_forks_together),
+        cmocka_unit_test(test_net_pages),
     };
     int skip = test_begin(argc, argv);
     return skip ? skip : cmocka_run_group_tests(tests, NULL, NULL);

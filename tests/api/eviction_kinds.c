@@ -167,6 +167,7 @@ static tamis_evicted evict(evict_world *e, tamis_sequence id) {
     assert_int_equal(out.tokens_kept, s1.slots);
     assert_int_equal(out.pages_returned, c0.pages_held - c1.pages_held);
     assert_int_equal(out.pages_returned, s0.pages - s1.pages);
+    assert_int_equal(out.pages_net, out.pages_returned);
     assert_int_equal(out.bytes_returned, c0.bytes_held - c1.bytes_held);
     assert_int_equal(n1.evictions - n0.evictions, s1.slots < s0.slots);
     assert_int_equal(n1.tokens_evicted - n0.tokens_evicted, s0.slots - s1.slots);

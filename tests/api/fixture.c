@@ -119,11 +119,41 @@ void test_write(test_world *world, uint32_t layer, const uint64_t *tokens, uint3
     OK(tamis_plan_write(world->plan, layer, &k, &v, &test_error));
 }
 
+/* What the cache holds is no longer `before`, but more by what was told. */
+static void check_taken(const test_world *world, const tamis_step_pages *told,
+                        const tamis_cache_stats *before, uint64_t copied_before) {
+    tamis_plan_counters counters;
+    tamis_plan_get_counters(world->plan, &counters);
+    assert_int_equal(told->missing, 0);
+    assert_int_equal(told->needed, test_stats(world).pages_held - before->pages_held);
+    assert_int_equal(told->copied, counters.pages_copied - copied_before);
+}
+
+tamis_status test_step_begin(test_world *world, const tamis_step *step) {
+    tamis_cache_stats before = test_stats(world);
+    tamis_plan_counters counters;
+    tamis_step_pages told = {0};
+    uint64_t held, shared;
+    tamis_plan_get_counters(world->plan, &counters);
+    tamis_status asked = tamis_plan_step_pages(world->plan, step, &told, &test_error);
+    test_unchanged(world, &before);
+    test_account(world->cache, &held, &shared);
+    tamis_status status = tamis_plan_step_begin(world->plan, step, &test_error);
+    if (asked != TAMIS_OK) {
+        assert_int_equal(asked, status);
+        return status;
+    }
+    assert_int_equal(told.free, before.pages_total - before.pages_held);
+    assert_int_equal(told.missing > 0, status == TAMIS_E_FULL);
+    if (status == TAMIS_OK) check_taken(world, &told, &before, counters.pages_copied);
+    return status;
+}
+
 tamis_status test_step(test_world *world, const tamis_step *step, const uint64_t *tokens) {
     uint32_t n_rows = 0;
     for (uint32_t i = 0; i < step->count; i++)
         n_rows += step->rows ? step->rows[i] : 1;
-    tamis_status status = tamis_plan_step_begin(world->plan, step, &test_error);
+    tamis_status status = test_step_begin(world, step);
     if (status != TAMIS_OK) return status;
     for (uint32_t layer = 0; layer < world->shape.n_layers; layer++)
         test_write(world, layer, tokens, n_rows);

@@ -67,6 +67,8 @@ void test_close(test_world *world);
 void test_fill_kv(test_world *world, uint32_t layer, const uint64_t *tokens, uint32_t n_rows);
 /* Writes the rows of the tokens into a layer of the open step. */
 void test_write(test_world *world, uint32_t layer, const uint64_t *tokens, uint32_t n_rows);
+/* Begins a step. Before, tamis_plan_step_pages tells what it takes or lacks, and changes nothing. */
+tamis_status test_step_begin(test_world *world, const tamis_step *step);
 /* A whole step without attending; the status of step_begin. */
 tamis_status test_step(test_world *world, const tamis_step *step, const uint64_t *tokens);
 /* The same for one sequence. */

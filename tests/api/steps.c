@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Steps: their states and bad arguments, running out, copies on write, giving up. */
+#include "lib/core/core.h"
 #include "tests/api/fixture.h"
 
 #include <math.h>
@@ -214,6 +215,9 @@ static void test_full(void **state) {
     rows[0] = 5;                                 /* one more page in each of 4 lanes */
     rows[1] = 4;                                 /* and another */
     tamis_cache_stats before = test_stats(&w);
+    tamis_step_pages pages;
+    OK(tamis_plan_step_pages(w.plan, &step, &pages, &test_error));
+    assert_true(pages.needed == 8 && pages.copied == 0 && pages.free == 4 && pages.missing == 4);
     FAILS(tamis_plan_step_begin(w.plan, &step, &test_error), TAMIS_E_FULL,
           "needs 8 pages in layers 0 to 1, of which 4 are free");
     test_unchanged(&w, &before);
@@ -223,6 +227,58 @@ static void test_full(void **state) {
     OK(test_step(&w, &step, tokens + 200));
     assert_int_equal(test_stats(&w).pages_held, before.pages_total);
     expect_all(&w, third, tokens + 100, 8);
+    test_close(&w);
+}
+
+/* Asking what a step would take refuses what begin refuses, and calls no function of the device. */
+static void test_ask_pages(void **state) {
+    (void)state;
+    test_world w;
+    open_world(&w, 64);
+    tamis_sequence ids[] = {add(&w), add(&w)}, none = ids[1] + 1;
+    uint32_t rows[] = {20, 13};
+    tamis_step step = {.sequences = ids, .rows = rows, .count = 2, .exact = 1}, wrong = step;
+    tamis_step_pages pages = {0};
+    const tms_backend *backend = w.context->dev->backend;
+    const tms_backend silent = {0};
+    w.context->dev->backend = &silent;
+    OK(tamis_plan_step_pages(w.plan, &step, &pages, &test_error));
+    w.context->dev->backend = backend;
+    assert_true(pages.needed == 20 && pages.free == 32 && pages.missing == 0);
+    FAILS(tamis_plan_step_pages(NULL, &step, &pages, &test_error), TAMIS_E_ARGUMENT,
+          "plan is NULL");
+    FAILS(tamis_plan_step_pages(w.plan, &step, NULL, &test_error), TAMIS_E_ARGUMENT, "out is NULL");
+    wrong.sequences = &none;
+    wrong.count = 1;
+    FAILS(tamis_plan_step_pages(w.plan, &wrong, &pages, &test_error), TAMIS_E_ARGUMENT,
+          "there is no sequence");
+    OK(tamis_plan_step_begin(w.plan, &step, &test_error));
+    FAILS(tamis_plan_step_pages(w.plan, &step, &pages, &test_error), TAMIS_E_STATE, "is open");
+    OK(tamis_plan_step_cancel(w.plan, &test_error));
+    test_close(&w);
+}
+
+/* The last page is enough for a step that needs one, and one page is missing for the next. */
+static void test_ask_last_page(void **state) {
+    (void)state;
+    test_world w;
+    tamis_cache_params shape = test_shape();
+    const tamis_plan_params params = {.max_rows = 64, .max_context = 128};
+    shape.n_layers = shape.n_kv_heads = 1;
+    shape.capacity_tokens = 64;
+    test_open(&w, &shape, &params);
+    tamis_sequence id = add(&w);
+    uint32_t rows = 56;
+    const tamis_step step = {.sequences = &id, .rows = &rows, .count = 1, .exact = 1};
+    for (uint32_t missing = 0; missing < 2; missing++) {
+        tamis_step_pages pages;
+        OK(test_append(&w, id, tokens, rows));
+        rows = 8;
+        OK(tamis_plan_step_pages(w.plan, &step, &pages, &test_error));
+        assert_true(pages.needed == 1 && pages.free + missing == 1 && pages.missing == missing);
+        assert_int_equal(test_step_begin(&w, &step), missing ? TAMIS_E_FULL : TAMIS_OK);
+        if (!missing) OK(tamis_plan_step_cancel(w.plan, &test_error));
+    }
     test_close(&w);
 }
 
@@ -246,6 +302,9 @@ static void test_copy_on_write(void **state) {
     tamis_sequence filler = add(&w);
     OK(test_append(&w, filler, tokens, 9)); /* fills the pool: 2 + 2 of 4 pages a lane */
     tamis_cache_stats before = test_stats(&w);
+    tamis_step_pages pages;
+    OK(tamis_plan_step_pages(w.plan, &step, &pages, &test_error));
+    assert_true(pages.needed == 4 && pages.copied == 4 && pages.free == 0 && pages.missing == 4);
     FAILS(tamis_plan_step_begin(w.plan, &step, &test_error), TAMIS_E_FULL, "needs 4 pages");
     test_unchanged(&w, &before);
     OK(tamis_cache_remove(w.cache, filler, &test_error));
@@ -533,6 +592,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_begin_arguments), cmocka_unit_test(test_states),
         cmocka_unit_test(test_selected_rows),   cmocka_unit_test(test_full),
+        cmocka_unit_test(test_ask_pages),       cmocka_unit_test(test_ask_last_page),
         cmocka_unit_test(test_copy_on_write),   cmocka_unit_test(test_truncated_fork),
         cmocka_unit_test(test_cancel),          cmocka_unit_test(test_long_read),
         cmocka_unit_test(test_long_upload),     cmocka_unit_test(test_wide_products),

@@ -321,6 +321,7 @@ void fuzz_evict(fuzz *f) {
     if (!EXPECT(evict(p->plan, s->id, by_caller, by_list, &w, &evicted), causes, maybe)) return;
     adopt(f, p, s, predict(f, p, s, by_list, &w) ? &w : NULL, &evicted);
     OK(tamis_cache_get_stats(f->cache, &is, NULL));
+    assert_int_equal(was.pages_held - is.pages_held, evicted.pages_net);
     if (own.pages_shared == 0)
         assert_int_equal(was.pages_held - is.pages_held, evicted.pages_returned);
 }

@@ -120,8 +120,15 @@ void fuzz_begin(fuzz *f) {
                            .exact = step.exact,
                            .reserved = {step.reserved}};
     uint32_t causes = begin_causes(f, &step, &maybe);
-    if (!EXPECT(tamis_plan_step_begin(f->plans[step.plan].plan, &in, &test_error), causes, maybe))
-        return;
+    tamis_plan *plan = f->plans[step.plan].plan;
+    tamis_step_pages told = {0};
+    tamis_cache_stats was, is;
+    OK(tamis_cache_get_stats(f->cache, &was, NULL));
+    const tamis_status asked = tamis_plan_step_pages(plan, &in, &told, &test_error);
+    if (!EXPECT(tamis_plan_step_begin(plan, &in, &test_error), causes, maybe)) return;
+    OK(tamis_cache_get_stats(f->cache, &is, NULL));
+    assert_int_equal(asked, TAMIS_OK);
+    assert_true(told.missing == 0 && told.needed == is.pages_held - was.pages_held);
     f->step = step;
     f->step.open = true;
     for (uint32_t i = 0; i < step.n_rows; i++)

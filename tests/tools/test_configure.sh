@@ -58,6 +58,23 @@ expect 'lines' options one ' -lineinfo '
 expect 'nothing for 8.0' lacks one compute_80
 expect 'no PTX that no other GPU takes' lacks one ,compute_90a
 
+# Where headers of libraries are not installed.
+bare='-DCMAKE_IGNORE_PATH=/usr/include;/usr/local/include'
+configure bare_auto -DTAMIS_TOOLS=AUTO -DTAMIS_TESTS=AUTO -DTAMIS_NVCC=OFF "$bare"
+expect 'a build without cJSON' grep 'Command line: left out, there is no cJSON' "$work/$name.log"
+expect 'a build without cmocka' grep 'Tests: left out, there is no cmocka' "$work/$name.log"
+expect 'a library without both' options bare_auto libtamis.so
+expect 'no command line' lacks bare_auto tamis_cli
+for part in TOOLS TESTS; do
+    ! configure "bare_$part" -DTAMIS_$part=ON -DTAMIS_NVCC=OFF "$bare"
+    expect "$part that cannot be: an error" test $? = 0
+    expect "$part that cannot be" grep "TAMIS_$part=ON: there is no " "$work/$name.log"
+done
+expect 'what is there by itself' configure auto -DTAMIS_TOOLS=AUTO -DTAMIS_TESTS=AUTO \
+    -DTAMIS_NVCC=OFF
+expect 'the command line' options auto tamis_cli
+expect 'the tests' options auto test-api-steps
+
 configure wrong -DTAMIS_NVCC=ON '-DTAMIS_CUDA_ARCHITECTURES=80;hopper'
 expect 'an architecture that is none' grep '"hopper" is no compute' "$work/wrong.log"
 # Where CMake looks nowhere by itself there is no nvcc; what else it needs it is told.

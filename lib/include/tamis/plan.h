@@ -77,6 +77,25 @@ typedef struct tamis_step {
     uint64_t reserved[4]; /* 0, else E_ARGUMENT */
 } tamis_step;
 
+/* What a step would take of the cache's pages, all pools together. */
+typedef struct tamis_step_pages {
+    uint64_t needed; /* for the tokens that pages in use have no room for, and copies */
+    uint64_t copied; /* of these, copies of pages that others share and the step writes into */
+    uint64_t free;   /* that no lane holds now */
+    /* By how many the pools fall short, each by itself. 0: the step fits. Else tamis_plan_step_begin
+     * would answer E_FULL. */
+    uint64_t missing;
+    uint64_t reserved[4];
+} tamis_step_pages;
+
+/* Tells what tamis_plan_step_begin would take for the step if it were called now: for an engine that
+ * chooses which sequences go on, and which prompts to begin. Exact. Changes nothing, calls no device
+ * and never waits. Errors: E_ARGUMENT and E_STATE as tamis_plan_step_begin. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_step_pages(tamis_plan *plan,
+                                                              const tamis_step *step,
+                                                              tamis_step_pages *out,
+                                                              tamis_error *error);
+
 /* Reserves the pages of all layers and enqueues the step's tables. The only call of a step that can
  * run out: E_FULL with pages needed and free, E_NO_MEMORY where the host has none for longer page
  * lists or the driver none for the tables; then nothing has changed. Errors: E_ARGUMENT (unknown
@@ -151,7 +170,10 @@ typedef struct tamis_evicted {
     uint64_t tokens_before, tokens_kept;
     uint64_t pages_returned; /* to the pool: of no other sequence */
     uint64_t bytes_returned; /* with their bounds and planes */
-    uint64_t reserved[4];
+    /* What the pools have gained: pages_returned, less the fresh pages taken for kept tokens whose
+     * pages other sequences share. Below 0 where those are more. */
+    int64_t pages_net;
+    uint64_t reserved[3];
 } tamis_evicted;
 
 /* Evicts from one sequence, between steps: at its prompt's end, or when the caller sees fit. Lanes

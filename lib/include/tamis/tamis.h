@@ -23,8 +23,9 @@
  *                       tamis_plan_attend(plan, layer, &q, &out, &error);
  *                   tamis_plan_step_end(plan, &error);
  *
- *               At a prompt's end tamis_plan_evict keeps what is worth its memory. Counters prove
- *               how much of the cache was read.
+ *               tamis_plan_step_pages tells before a step whether the cache has room for it. At a
+ *               prompt's end tamis_plan_evict keeps what is worth its memory. Counters prove how
+ *               much of the cache was read.
  * 7. graph.h    What a context enqueues, recorded once and launched again (CUDA graphs).
  * 8. log.h      What the library has to say, to a callback. It prints nothing by itself.
  * 9. model.h    A whole model from a GGUF file, on top of the calls above.

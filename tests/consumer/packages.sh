@@ -1,0 +1,68 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# The Debian packages of a finished build: their names, what they ask for, which files are in which, and
+# that the program in them runs where they are unpacked.
+# Usage: packages.sh BUILD. Exit status: 0 all is well, 77 Debian's tools are missing.
+set -eu
+build=$1
+for tool in dpkg-deb dpkg-shlibdeps; do
+    command -v $tool >/dev/null || { echo "skipped: there is no $tool"; exit 77; }
+done
+work=$(mktemp -d)
+trap 'rm -rf "$work"' EXIT
+
+fail() {
+    echo "FAIL $*"
+    exit 1
+}
+
+# has PACKAGE FIELD PATTERN
+has() {
+    dpkg-deb -f "$work/$1"_*.deb "$2" | grep -qE "$3" ||
+        fail "$1, $2: $(dpkg-deb -f "$work/$1"_*.deb "$2")"
+}
+
+# holds PACKAGE PATTERN: a file of it matches.
+holds() {
+    grep -qxE "$2" "$work/$1.files" || fail "$1 holds no $2: $(cat "$work/$1.files")"
+}
+
+(cd "$work" && cpack --config "$build/CPackConfig.cmake" -B "$work") >"$work/log" 2>&1 || {
+    tail -n 20 "$work/log"
+    fail 'cpack'
+}
+version=$(sed -n 's/^set(CPACK_PACKAGE_VERSION "\(.*\)")$/\1/p' "$build/CPackConfig.cmake")
+names=$(cd "$work" && echo *.deb)
+arch=$(dpkg --print-architecture)
+[ "$names" = "libtamis-dev_${version}_$arch.deb libtamis0_${version}_$arch.deb tamis_${version}_$arch.deb" ] ||
+    fail "packages: $names"
+
+for package in libtamis0 libtamis-dev tamis; do
+    dpkg-deb -c "$work/$package"_*.deb | awk '$1 !~ /^d/ { print $6 }' >"$work/$package.files"
+    dpkg-deb -x "$work/$package"_*.deb "$work/root"
+    holds $package "\./usr/share/doc/$package/copyright"
+    has $package Description "sparse-attention pipeline of LLM inference, (library|headers|command line)$"
+    has $package Maintainer .
+done
+[ -z "$(sort "$work"/*.files | uniq -d)" ] || fail "in two packages: $(sort "$work"/*.files | uniq -d)"
+others=$(cat "$work"/*.files | grep -vE '^\./usr/(bin|include|lib|share/(doc|man|bash-completion))/' || true)
+[ -z "$others" ] || fail "files where none should be: $others"
+
+holds libtamis0 '\./usr/lib/(.*/)?libtamis\.so\.0'
+holds libtamis-dev '\./usr/lib/(.*/)?libtamis\.so'
+holds libtamis-dev '\./usr/include/tamis/tamis\.h'
+holds libtamis-dev '\./usr/lib/(.*/)?pkgconfig/tamis\.pc'
+holds libtamis-dev '\./usr/lib/(.*/)?cmake/tamis/tamis-config\.cmake'
+holds libtamis-dev '\./usr/share/doc/libtamis-dev/examples/decode\.c'
+holds tamis '\./usr/bin/tamis'
+holds tamis '\./usr/share/man/man1/tamis\.1'
+holds tamis '\./usr/share/bash-completion/completions/tamis'
+has libtamis0 Depends 'libc6 '
+has libtamis0 Recommends 'pocl-opencl-icd \| opencl-icd, libclblast1'
+has libtamis-dev Depends "libtamis0 \(= $version\)"
+has tamis Depends "libtamis0 \(= $version\)"
+dpkg-deb -I "$work"/libtamis0_*.deb | grep -q ' shlibs *$' || fail 'libtamis0 says not which programs need it'
+dpkg-deb -I "$work"/libtamis0_*.deb | grep -qE ' (triggers|postinst) ' || fail 'nothing runs ldconfig'
+
+env -i "$work/root/usr/bin/tamis" devices | grep -q '^reference:0 .*usable$' || fail 'tamis devices'
+cd "$work" && ls -l ./*.deb
