@@ -31,7 +31,7 @@ static tamis_status check_alike(const tamis_plan *plan, const tms_sequence *sequ
 static tamis_status check_scores(const tamis_plan *plan, const tms_sequence *sequence,
                                  tamis_error *error) {
     const tamis_eviction_kind kind = plan->params.eviction.kind;
-    const uint32_t from = tms_history_fed_to(sequence, kind);
+    const uint32_t from = tms_history_scored_to(sequence, kind);
     const char *name = tamis_eviction_name(kind);
     TMS_REQUIRE(plan->eviction.asked.feed == TMS_FEED_NONE || from == sequence->length,
                 TAMIS_E_STATE,
@@ -216,16 +216,16 @@ static tamis_status copy_ring(tamis_plan *plan, uint32_t to, uint32_t from) {
 static uint32_t ring_of(const tamis_plan *plan, const tms_sequence *sequence, uint32_t *end) {
     uint32_t r = tms_plan_find_row(plan, sequence->id);
     if (r != TMS_NO_ROW && plan->rows[r].ring_edits) {
-        *end = tms_history_least(sequence, plan->rows[r].ring_edits);
+        *end = tms_history_cut_since(sequence, plan->rows[r].ring_edits);
         return r;
     }
-    *end = tms_history_least(sequence, 1);
+    *end = tms_history_cut_since(sequence, 1);
     for (; sequence && sequence->parent; sequence = tms_cache_find(plan->cache, sequence->parent)) {
         if (sequence->forked_at < *end) *end = sequence->forked_at;
         r = tms_plan_find_row(plan, sequence->parent);
         uint64_t edits = r == TMS_NO_ROW ? 0 : plan->rows[r].ring_edits;
-        bool holds = edits > 0 && edits <= sequence->parent_edits;
-        uint32_t least = tms_history_parents_least(sequence, holds ? edits : 1);
+        bool holds = edits > 0 && edits <= sequence->parent_cuts.n;
+        uint32_t least = tms_history_parent_cut_since(sequence, holds ? edits : 1);
         if (least < *end) *end = least;
         if (holds) return r;
     }
@@ -255,9 +255,7 @@ tamis_status tms_plan_inherit(tamis_plan *plan, const tms_heir *heir) {
     }
     row->ring_from = known->from;
     row->ring_to = known->to;
-    row->ring_edits = heir->sequence->edits;
-    heir->sequence->low = UINT32_MAX;
-    heir->sequence->low_since = heir->sequence->edits;
+    row->ring_edits = tms_history_mark(heir->sequence);
     return TAMIS_OK;
 }
 
@@ -306,7 +304,8 @@ void tms_plan_note_scores(tamis_plan *plan, bool given_up) {
     for (uint32_t i = 0; i < plan->step.n_sequences; i++) {
         const tms_growth *growth = &plan->step.growth[i];
         if (given_up && growth->sequence->given_up) continue;
-        tms_history_fed(growth->sequence, plan->params.eviction.kind, newest, growth->rows, whole);
+        tms_history_scored(growth->sequence, plan->params.eviction.kind, newest, growth->rows,
+                           whole);
     }
 }
 
