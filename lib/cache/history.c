@@ -83,7 +83,7 @@ void tms_history_scored(tms_sequence *sequence, uint32_t by, bool newest, uint32
         sequence->scored_newest = newest;
         sequence->scored_to = sequence->length;
     } else if (newest || sequence->scored_by != by) {
-        forget_scores(sequence); /* what stands there now is of no one plan */
+        forget_scores(sequence); /* what stands there now is nobody's */
     }
 }
 

@@ -39,7 +39,7 @@ static tamis_status check_eviction(const tamis_cache *cache, const tamis_plan_pa
                                    tamis_error *error) {
     uint32_t planes = tamis_eviction_planes(&p->eviction), have = cache->params.planes;
     const char *name = tamis_eviction_name(p->eviction.kind);
-    tms_evicting asked;
+    tms_eviction_needs asked;
     tms_eviction_ask(&p->eviction, &asked);
     if (!asked.active) return TAMIS_OK;
     TMS_REQUIRE((planes & ~have) == 0, TAMIS_E_ARGUMENT,

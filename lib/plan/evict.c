@@ -122,21 +122,21 @@ static tamis_status check_pages(tamis_plan *plan, const tms_sequence *sequence,
 
 /* ---- A layer --------------------------------------------------------------------------------- */
 
-static tamis_status send_scores(const evicting *v, const tms_eviction_work *work,
+static tamis_status send_scores(const evicting *v, const tms_evicted_layer *work,
                                 tamis_error *error) {
     tamis_status status = TAMIS_OK;
     for (uint32_t h = 0; h < work->n_kv_heads && status == TAMIS_OK; h++) {
-        uint64_t lane = (uint64_t)work->layer * work->n_kv_heads + h;
-        status = tms_plan_send(v->plan, tms_work_head_values(work, 0, h),
+        uint64_t lane = (uint64_t)work->index * work->n_kv_heads + h;
+        status = tms_plan_send(v->plan, tms_layer_head_values(work, 0, h),
                                v->scores + lane * v->stride, work->slots[h] * sizeof(float));
     }
     return tms_forward(work->dev, status, error);
 }
 
-static tamis_status send_lists(const evicting *v, const tms_eviction_work *work,
+static tamis_status send_lists(const evicting *v, const tms_evicted_layer *work,
                                tamis_error *error) {
     tamis_status status = TAMIS_OK;
-    uint32_t first = work->layer * work->n_kv_heads;
+    uint32_t first = work->index * work->n_kv_heads;
     for (uint32_t h = 0; h < work->n_kv_heads && status == TAMIS_OK; h++) {
         tms_ref list = work->kept.pages;
         list.offset += (uint64_t)h * work->kept.capacity * sizeof(int32_t);
@@ -150,10 +150,10 @@ static tamis_status send_lists(const evicting *v, const tms_eviction_work *work,
 }
 
 /* Scores of the work's layer, and the select that they are for; it has not run. */
-static tamis_status score_layer(evicting *v, tms_eviction_work *work, tamis_error *error) {
+static tamis_status score_layer(evicting *v, tms_evicted_layer *work, tamis_error *error) {
     tamis_plan *plan = v->plan;
     tamis_status status = TAMIS_OK;
-    TMS_TRY(plan->dev, tms_plan_send_layer(plan, v->sequence, work->layer));
+    TMS_TRY(plan->dev, tms_plan_send_layer(plan, v->sequence, work->index));
     if (plan->eviction.asked.window)
         TMS_TRY(plan->dev, tms_plan_attend_window(plan, work, v->row, v->sequence->length));
     work->length = v->sequence->length;
@@ -176,10 +176,10 @@ static uint32_t slots_of(uint32_t count, uint32_t granularity, uint32_t slots) {
 }
 
 /* How many slots the lanes of `n_layers` layers from `layer` on keep, after their select. */
-static tamis_status read_kept(evicting *v, const tms_eviction_work *work, uint32_t n_layers,
+static tamis_status read_kept(evicting *v, const tms_evicted_layer *work, uint32_t n_layers,
                               tamis_error *error) {
     tms_plan_eviction *e = &v->plan->eviction;
-    uint32_t heads = work->n_kv_heads, first = work->layer * heads, n = n_layers * heads;
+    uint32_t heads = work->n_kv_heads, first = work->index * heads, n = n_layers * heads;
     tamis_status status = TAMIS_OK;
     uint32_t *kept = e->kept + first;
     if (!e->asked.shared) {
@@ -213,7 +213,7 @@ static tamis_status send_full(const evicting *v, uint32_t layer, const int32_t *
 
 /* The kept slots of a layer to the front of their pages, whose bounds are still to be computed. A
  * failure leaves them where they were: compact comes last. */
-static tamis_status compact(const evicting *v, const tms_eviction_work *work, const int32_t *to,
+static tamis_status compact(const evicting *v, const tms_evicted_layer *work, const int32_t *to,
                             tms_bounds *bounds) {
     tamis_plan *plan = v->plan;
     const tms_compact p = {.kv = work->kv,
@@ -225,7 +225,7 @@ static tamis_status compact(const evicting *v, const tms_eviction_work *work, co
                            .to_stride = plan->max_pages};
     uint64_t bytes = (uint64_t)work->n_kv_heads * plan->max_pages * sizeof *to;
     tamis_status status = tms_plan_send(plan, p.to, to, bytes);
-    if (status == TAMIS_OK) status = send_full(v, work->layer, to, bounds);
+    if (status == TAMIS_OK) status = send_full(v, work->index, to, bounds);
     return status == TAMIS_OK ? tms_run_compact(plan->dev, &p) : status;
 }
 
@@ -246,21 +246,21 @@ static uint32_t listed_tail(const evicting *v, uint32_t first, uint32_t heads) {
 
 /* Compacts a layer whose lists and counts are known; lanes' lists and lengths follow. From then on
  * it is done: should bounds fail, the cache waits for them. */
-static tamis_status move(evicting *v, const tms_eviction_work *work, const uint32_t *kept,
+static tamis_status move(evicting *v, const tms_evicted_layer *work, const uint32_t *kept,
                          tamis_error *error) {
     tamis_plan *plan = v->plan;
     tms_device *dev = plan->dev;
     /* Behind the ids that send_full gathers. */
     int32_t *to = plan->eviction.host + (uint64_t)work->n_kv_heads * plan->max_pages;
-    const uint32_t first = work->layer * work->n_kv_heads;
+    const uint32_t first = work->index * work->n_kv_heads;
     tms_bounds bounds;
-    tms_cache_compact_pages(plan->cache, v->sequence, work->layer, kept, to, plan->max_pages);
+    tms_cache_compact_pages(plan->cache, v->sequence, work->index, kept, to, plan->max_pages);
     tamis_status status = tms_forward(dev, compact(v, work, to, &bounds), error);
     if (status != TAMIS_OK) {
-        tms_cache_compact_undo(plan->cache, v->sequence, work->layer, kept, to, plan->max_pages);
+        tms_cache_compact_undo(plan->cache, v->sequence, work->index, kept, to, plan->max_pages);
         return status;
     }
-    tms_cache_compact_commit(plan->cache, v->sequence, work->layer, kept, to, plan->max_pages,
+    tms_cache_compact_commit(plan->cache, v->sequence, work->index, kept, to, plan->max_pages,
                              &v->out->pages_returned);
     tms_history_evicted(v->sequence, v->counts ? listed_tail(v, first, work->n_kv_heads)
                                                : tms_plan_spared(plan));
@@ -270,8 +270,8 @@ static tamis_status move(evicting *v, const tms_eviction_work *work, const uint3
 }
 
 /* What a layer keeps stays, the rest goes. */
-static tamis_status shrink(evicting *v, const tms_eviction_work *work, tamis_error *error) {
-    const uint32_t *kept = v->plan->eviction.kept + work->layer * work->n_kv_heads;
+static tamis_status shrink(evicting *v, const tms_evicted_layer *work, tamis_error *error) {
+    const uint32_t *kept = v->plan->eviction.kept + work->index * work->n_kv_heads;
     tamis_status status = TAMIS_OK;
     uint64_t before = 0, after = 0, now = 0;
     for (uint32_t h = 0; h < work->n_kv_heads; h++) {
@@ -280,7 +280,7 @@ static tamis_status shrink(evicting *v, const tms_eviction_work *work, tamis_err
     }
     if (before != after) status = move(v, work, kept, error);
     for (uint32_t h = 0; h < work->n_kv_heads; h++)
-        now += v->sequence->lanes[work->layer * work->n_kv_heads + h].length;
+        now += v->sequence->lanes[work->index * work->n_kv_heads + h].length;
     v->out->tokens_before += before;
     v->out->tokens_kept += now;
     v->n_done += now == after;
@@ -292,7 +292,7 @@ static tamis_status shrink(evicting *v, const tms_eviction_work *work, tamis_err
 /* A layer by itself. */
 static tamis_status evict_layer(evicting *v, uint32_t layer, tamis_error *error) {
     tms_plan_eviction *e = &v->plan->eviction;
-    tms_eviction_work work = tms_plan_work(v->plan, layer, 1);
+    tms_evicted_layer work = tms_plan_work(v->plan, layer, 1);
     uint32_t heads = work.n_kv_heads, first = layer * heads;
     tamis_status status = TAMIS_OK;
     if (!v->counts && !layer_exceeds(v->plan, layer)) {
@@ -302,7 +302,7 @@ static tamis_status evict_layer(evicting *v, uint32_t layer, tamis_error *error)
     status = score_layer(v, &work, error);
     if (status == TAMIS_OK && v->counts) status = send_lists(v, &work, error);
     if (status != TAMIS_OK) return status;
-    if (!v->counts) TMS_TRY(v->plan->dev, tms_work_select(&work, &work.select));
+    if (!v->counts) TMS_TRY(v->plan->dev, tms_layer_select(&work, &work.select));
     status = read_kept(v, &work, 1, error);
     if (status == TAMIS_OK) status = shrink(v, &work, error);
 fail:
@@ -312,7 +312,7 @@ fail:
 /* All layers are scored before one select of all their lanes; then each is compacted. */
 static tamis_status evict_across(evicting *v, tamis_error *error) {
     const uint32_t n_layers = v->plan->cache->params.n_layers;
-    tms_eviction_work work;
+    tms_evicted_layer work;
     tamis_status status = TAMIS_OK;
     for (uint32_t layer = n_layers; layer-- > 0 && status == TAMIS_OK;) {
         work = tms_plan_work(v->plan, layer, 1);
@@ -326,11 +326,11 @@ static tamis_status evict_across(evicting *v, tamis_error *error) {
         if (v->plan->eviction.slots[lane] > work.select.batch.max_visible)
             work.select.batch.max_visible = v->plan->eviction.slots[lane];
     work.select.wide.total = tms_eviction_saturated((uint64_t)work.select.wide.total * n_layers);
-    TMS_TRY(v->plan->dev, tms_work_select(&work, &work.select));
+    TMS_TRY(v->plan->dev, tms_layer_select(&work, &work.select));
     status = read_kept(v, &work, n_layers, error);
     for (uint32_t layer = 0; layer < n_layers && status == TAMIS_OK; layer++) {
         const uint32_t granularity = work.select.granularity;
-        tms_eviction_work one = tms_plan_work(v->plan, layer, 1);
+        tms_evicted_layer one = tms_plan_work(v->plan, layer, 1);
         one.select.granularity = granularity;
         status = shrink(v, &one, error);
     }

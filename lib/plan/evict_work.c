@@ -123,7 +123,7 @@ static tms_batch window_batch(const tamis_plan *plan, const tms_batch *items) {
     return rows;
 }
 
-static tms_observe window_of(const tamis_plan *plan, const tms_eviction_work *work) {
+static tms_observe window_of(const tamis_plan *plan, const tms_evicted_layer *work) {
     return (tms_observe){.kv = work->kv,
                          .batch = window_batch(plan, &work->items),
                          .n_items = work->items.n_rows,
@@ -149,28 +149,28 @@ static tms_lists lists_of(const tamis_plan *plan, uint32_t layer, uint32_t which
         .capacity = plan->params.max_context};
 }
 
-static void place_values(const tamis_plan *plan, tms_eviction_work *work) {
-    const tms_evicting *asked = &plan->eviction.asked;
+static void place_values(const tamis_plan *plan, tms_evicted_layer *work) {
+    const tms_eviction_needs *asked = &plan->eviction.asked;
     uint64_t block = work->n_kv_heads * work->stride * sizeof(float);
     uint64_t tile = (uint64_t)asked->window * work->group * work->stride * sizeof(float);
     uint64_t at_once = tms_plan_layers_at_once(plan);
     for (uint32_t i = 0; i < asked->n_values; i++) {
-        uint64_t at = i > 0 ? at_once + i - 1 : asked->across ? work->layer : 0;
+        uint64_t at = i > 0 ? at_once + i - 1 : asked->across ? work->index : 0;
         work->values[i] = (tms_ref){plan->eviction.values, at * block};
     }
-    for (uint32_t i = 0; i < asked->n_tiles; i++)
-        work->tiles[i] = (tms_ref){plan->eviction.tiles, i * tile};
+    for (uint32_t i = 0; i < asked->n_weights; i++)
+        work->weights[i] = (tms_ref){plan->eviction.tiles, i * tile};
 }
 
-tms_eviction_work tms_plan_work(const tamis_plan *plan, uint32_t layer, uint32_t n_items) {
+tms_evicted_layer tms_plan_work(const tamis_plan *plan, uint32_t layer, uint32_t n_items) {
     const tms_work_layout at = plan->eviction.at;
     const tms_plan_eviction *e = &plan->eviction;
     const tamis_cache_params *c = &plan->cache->params;
     uint32_t lane = layer * c->n_kv_heads;
     uint32_t longest = n_items ? longest_of(e->slots + lane, c->n_kv_heads) : 0;
-    tms_eviction_work work = {.dev = plan->dev,
+    tms_evicted_layer work = {.dev = plan->dev,
                               .eviction = &plan->params.eviction,
-                              .layer = layer,
+                              .index = layer,
                               .n_kv_heads = c->n_kv_heads,
                               .group = c->n_heads / c->n_kv_heads,
                               .longest = longest,
@@ -216,7 +216,7 @@ static tamis_status copy_rows(tamis_plan *plan, uint32_t layer, uint32_t row, ui
     return plan->dev->backend->copy(plan->dev, to, from, (end - first) * bytes);
 }
 
-tamis_status tms_plan_attend_window(tamis_plan *plan, const tms_eviction_work *work, uint32_t row,
+tamis_status tms_plan_attend_window(tamis_plan *plan, const tms_evicted_layer *work, uint32_t row,
                                     uint32_t length) {
     uint32_t window = plan->eviction.asked.window, first = length - window;
     /* The ring's place 0 comes again at this position. */
@@ -224,7 +224,7 @@ tamis_status tms_plan_attend_window(tamis_plan *plan, const tms_eviction_work *w
     tms_matrix q = window_rows(plan, 0);
     tms_ref rest = q.ref;
     rest.offset += (wrap - first) * q.stride * sizeof(float);
-    tms_attend attend = tms_plan_attend_all(plan, work->layer);
+    tms_attend attend = tms_plan_attend_all(plan, work->index);
     attend.batch = work->window.batch;
     attend.max_pages = tms_pages_of(plan->cache, attend.batch.max_visible);
     attend.q = q;
@@ -232,7 +232,7 @@ tamis_status tms_plan_attend_window(tamis_plan *plan, const tms_eviction_work *w
     attend.lse = work->window.lse;
     attend.scratch = work->scratch;
     attend.intervals.mem = attend.positions.mem = NULL;
-    tamis_status status = copy_rows(plan, work->layer, row, first, wrap, q.ref);
-    if (status == TAMIS_OK) status = copy_rows(plan, work->layer, row, wrap, length, rest);
+    tamis_status status = copy_rows(plan, work->index, row, first, wrap, q.ref);
+    if (status == TAMIS_OK) status = copy_rows(plan, work->index, row, wrap, length, rest);
     return status == TAMIS_OK ? tms_run_attend(plan->dev, &attend) : status;
 }

@@ -30,7 +30,7 @@ static tamis_status take_for_steps(tamis_plan *plan, tamis_error *error) {
     tms_plan_eviction *e = &plan->eviction;
     const tamis_cache_params *c = &plan->cache->params;
     const tamis_plan_params *p = &plan->params;
-    const tms_evicting *asked = &e->asked;
+    const tms_eviction_needs *asked = &e->asked;
     uint64_t sequences = p->max_sequences, slot_row = e->stride * sizeof(float);
     uint64_t logit_row = e->logit_stride * sizeof(float);
     uint64_t rings = (uint64_t)c->n_layers * sequences * asked->window;
@@ -53,7 +53,7 @@ static tamis_status take_for_steps(tamis_plan *plan, tamis_error *error) {
 
 /* Scratch of the ops that score and select, at the largest. */
 static uint64_t scratch_bytes(tamis_plan *plan) {
-    tms_eviction_work work = tms_plan_work(plan, 0, 1);
+    tms_evicted_layer work = tms_plan_work(plan, 0, 1);
     uint32_t group = work.group;
     tms_attend attend = tms_plan_attend_all(plan, 0);
     tms_select select = {.batch = work.items, .granularity = 1, .k = plan->params.max_context};
@@ -62,7 +62,7 @@ static uint64_t scratch_bytes(tamis_plan *plan) {
     select.batch.n_heads = select.batch.n_kv_heads;
     select.wide.scope = TMS_SCOPE_ROW;
     tms_value_score value = {.kv = work.kv,
-                             .batch = tms_work_head_items(&work, 0),
+                             .batch = tms_layer_head_items(&work, 0),
                              .n_lists = plan->eviction.asked.window * group,
                              .stride = plan->eviction.stride,
                              .out_stride = plan->eviction.stride};
@@ -72,8 +72,8 @@ static uint64_t scratch_bytes(tamis_plan *plan) {
     attend.batch.max_tile_rows = TMS_TILE_ROWS;
     attend.max_pages = plan->max_pages;
     uint64_t bytes[] = {tms_select_scratch(plan->dev, &select),
-                        plan->eviction.asked.n_tiles ? tms_value_score_scratch(plan->dev, &value)
-                                                     : 0,
+                        plan->eviction.asked.n_weights ? tms_value_score_scratch(plan->dev, &value)
+                                                       : 0,
                         plan->eviction.asked.window ? tms_attend_scratch(plan->dev, &attend) : 0};
     uint64_t most = 0;
     for (size_t i = 0; i < sizeof bytes / sizeof *bytes; i++)
@@ -84,11 +84,11 @@ static uint64_t scratch_bytes(tamis_plan *plan) {
 /* What tamis_plan_evict needs. */
 static tamis_status take_for_evicting(tamis_plan *plan, tamis_error *error) {
     tms_plan_eviction *e = &plan->eviction;
-    const tms_evicting *asked = &e->asked;
+    const tms_eviction_needs *asked = &e->asked;
     uint64_t heads = plan->cache->params.n_kv_heads, at_once = tms_plan_layers_at_once(plan);
     uint64_t group = plan->cache->params.n_heads / heads, window = asked->window;
     uint64_t values = (at_once + asked->n_values - 1) * heads * e->stride;
-    uint64_t tiles = asked->n_tiles * window * group * e->stride;
+    uint64_t tiles = asked->n_weights * window * group * e->stride;
     uint64_t lists = 2 * at_once * heads * (plan->params.max_context + 1ull);
     tamis_status status = take(plan, values * sizeof(float), &e->values, error);
     if (status == TAMIS_OK) status = take(plan, tiles * sizeof(float), &e->tiles, error);
@@ -175,7 +175,7 @@ static bool takes_budgets(tamis_eviction_kind kind) {
 }
 
 /* The kind's score and its last select, empty. */
-static tamis_status warm_score(tamis_plan *plan, tms_eviction_work *work) {
+static tamis_status warm_score(tamis_plan *plan, tms_evicted_layer *work) {
     const tms_eviction_entry *entry = tms_eviction_find(plan->params.eviction.kind);
     *work = tms_plan_work(plan, 0, 0);
     tamis_status status = entry->score(work);
@@ -185,7 +185,7 @@ static tamis_status warm_score(tamis_plan *plan, tms_eviction_work *work) {
 static tamis_status warm_evicting(tamis_plan *plan, tamis_error *error) {
     tms_device *dev = plan->dev;
     uint32_t *budgets = plan->eviction.budgets;
-    tms_eviction_work work;
+    tms_evicted_layer work;
     tamis_status status = TAMIS_OK;
     for (uint32_t lane = 0; lane < plan->cache->n_lanes; lane++)
         budgets[lane] = plan->params.eviction.budget;

@@ -13,7 +13,7 @@ uint32_t tms_plan_cap(const tamis_plan *plan, bool exact) {
 /* Slots of lanes that must correspond to each other: those of a layer, or all. */
 static tamis_status check_alike(const tamis_plan *plan, const tms_sequence *sequence,
                                 tamis_error *error) {
-    const tms_evicting *asked = &plan->eviction.asked;
+    const tms_eviction_needs *asked = &plan->eviction.asked;
     uint32_t heads = plan->cache->params.n_kv_heads;
     if (asked->feed != TMS_FEED_NEWEST && !asked->rotation) return TAMIS_OK;
     for (uint32_t lane = 0; lane < plan->cache->n_lanes; lane++) {
@@ -43,7 +43,7 @@ static tamis_status check_scores(const tamis_plan *plan, const tms_sequence *seq
 
 tamis_status tms_plan_check_growth(const tamis_plan *plan, const tms_growth *growth, bool exact,
                                    tamis_error *error) {
-    const tms_evicting *asked = &plan->eviction.asked;
+    const tms_eviction_needs *asked = &plan->eviction.asked;
     const tms_sequence *sequence = growth->sequence;
     const char *name = tamis_eviction_name(plan->params.eviction.kind);
     TMS_REQUIRE(!asked->rotation || plan->eviction.rotation, TAMIS_E_STATE,

@@ -156,7 +156,7 @@ static void fill_filled(const tamis_plan *plan, tms_step *step, uint32_t layer, 
 
 /* Puts the tables of evicting before those of the layers, which `visible` begins. */
 static void place_eviction(const tamis_plan *plan, tms_step *step) {
-    const tms_evicting *asked = &plan->eviction.asked;
+    const tms_eviction_needs *asked = &plan->eviction.asked;
     tms_step_layout *at = &step->at;
     uint64_t rows = step->n_rows, n_lanes = plan->cache->n_lanes, n = step->n_sequences;
     uint64_t end = at->visible;

@@ -112,7 +112,7 @@ typedef struct tms_work_layout {
 
 /* What evicting takes. Strides in elements; absent memory is NULL. */
 typedef struct tms_plan_eviction {
-    tms_evicting asked;
+    tms_eviction_needs asked;
     uint64_t stride;       /* of values and tiles: a slot each */
     uint64_t logit_stride; /* as far as a lane of a decode step may go */
     tms_mem *ring;         /* f32 [n_layers][max_sequences][window][n_heads][head_dim] */
@@ -268,13 +268,13 @@ tamis_status tms_plan_attend_reindexed(tamis_plan *plan, uint32_t layer, const t
 
 /* One layer's work on a sequence; the tables' contents are the caller's. n_items 0: an empty one.
  */
-tms_eviction_work tms_plan_work(const tamis_plan *plan, uint32_t layer, uint32_t n_items);
+tms_evicted_layer tms_plan_work(const tamis_plan *plan, uint32_t layer, uint32_t n_items);
 /* Uploads what all layers of the sequence share, and what one layer needs. Device's status. */
 tamis_status tms_plan_send_sequence(tamis_plan *plan, const tms_sequence *sequence, uint32_t row);
 tamis_status tms_plan_send_layer(tamis_plan *plan, const tms_sequence *sequence, uint32_t layer);
 /* The last rows in order, and their lse over all that the lanes of the work's layer hold. Device's
  * status. */
-tamis_status tms_plan_attend_window(tamis_plan *plan, const tms_eviction_work *work, uint32_t row,
+tamis_status tms_plan_attend_window(tamis_plan *plan, const tms_evicted_layer *work, uint32_t row,
                                     uint32_t length);
 /* Where a table of page ids of the layer's lanes lies, [n_kv_heads][max_pages]; and page ids for
  * bounds. */

@@ -65,7 +65,7 @@ static tamis_status check_step(tamis_plan *plan, const tamis_step *in, tamis_err
 static tamis_status copy_pool(const tamis_plan *plan, const tms_pool *pool, tms_ref pairs,
                               uint32_t n, tamis_error *error) {
     tms_device *dev = plan->dev;
-    const tms_evicting *asked = &plan->eviction.asked;
+    const tms_eviction_needs *asked = &plan->eviction.asked;
     const uint64_t plane_bytes = plan->cache->params.page_size * sizeof(int32_t);
     const struct {
         tms_mem *mem;
