@@ -109,23 +109,53 @@ static tamis_status ask_policies(tms_setup *setup, tamis_error *error) {
     return TAMIS_OK;
 }
 
-/* Rooms whose launches look at others come after them. */
+/* What each room looks at; then their memory, those first that others ask for sizes. */
 static tamis_status make_rooms(tamis_plan *plan, tamis_error *error) {
     const tms_setup *setup = &plan->setup;
+    plan->launches = (tms_launches){.setup = setup, .step = &plan->step, .table = &plan->table};
+    plan->in_step = (tms_in_step){
+        .setup = setup, .step = &plan->step, .rings = &plan->rings, .counters = &plan->counters};
+    plan->reindex = (tms_reindex){.setup = setup, .step = &plan->step};
+    plan->between = (tms_between){.setup = setup, .table = &plan->table, .rings = &plan->rings};
     tamis_status status = tms_step_create(&plan->step, setup, error);
     if (status == TAMIS_OK) status = tms_page_table_create(&plan->table, setup, error);
-    if (status == TAMIS_OK) status = tms_launches_create(plan, error);
     if (status == TAMIS_OK) status = tms_query_rings_create(&plan->rings, setup, error);
-    if (status == TAMIS_OK) status = tms_in_step_create(&plan->in_step, setup, error);
-    if (status == TAMIS_OK) status = tms_reindex_create(&plan->reindex, setup, error);
-    return status == TAMIS_OK ? tms_between_create(plan, error) : status;
+    if (status == TAMIS_OK) status = tms_launches_create(&plan->launches, error);
+    if (status == TAMIS_OK) status = tms_in_step_create(&plan->in_step, error);
+    if (status == TAMIS_OK) status = tms_reindex_create(&plan->reindex, error);
+    return status == TAMIS_OK ? tms_between_create(&plan->between, error) : status;
+}
+
+/* Launches what the eviction adds to decode steps and to others, empty. */
+static tamis_status warm_in_step(tamis_plan *plan, tamis_error *error) {
+    tms_device *dev = plan->setup.dev;
+    tamis_status status = TAMIS_OK;
+    tms_write_rows write = tms_launch_write(&plan->launches, 0);
+    tms_attend attend = tms_launch_attend(&plan->launches, 0);
+    tms_ref changed = {NULL, 0};
+    attend.q.stride = attend.out.stride = tms_setup_width(&plan->setup);
+    for (int exact = 0; exact <= 1; exact++) {
+        tms_attend observed = attend;
+        plan->step.exact = exact;
+        if (plan->setup.needs.in_place)
+            TMS_TRY(dev, tms_in_step_take_slots(&plan->in_step, 0, &write, &changed));
+        TMS_TRY(dev, tms_in_step_ask_weights(&plan->in_step, false, &observed));
+        TMS_TRY(dev, tms_run_attend(dev, &observed));
+        TMS_TRY(dev, tms_in_step_use_weights(&plan->in_step, 0, &observed));
+    }
+    if (plan->setup.needs.rotation) TMS_TRY(dev, tms_reindex_attend(&plan->reindex, 0, &attend));
+fail:
+    return status;
 }
 
 /* Builds every kernel and launches it once. */
 static tamis_status warm_rooms(tamis_plan *plan, tamis_error *error) {
+    tms_device *dev = plan->setup.dev;
     tamis_status status = tms_page_table_warm(&plan->table, error);
-    if (status == TAMIS_OK) status = tms_launches_warm(plan, error);
-    return status == TAMIS_OK ? tms_between_warm(plan, error) : status;
+    if (status == TAMIS_OK) status = tms_launches_warm(&plan->launches, &plan->step, error);
+    if (status == TAMIS_OK && plan->setup.needs.active) status = warm_in_step(plan, error);
+    if (status == TAMIS_OK) status = tms_between_warm(&plan->between, error);
+    return status == TAMIS_OK ? tms_forward(dev, dev->backend->wait(dev), error) : status;
 }
 
 tamis_status tamis_plan_create(tamis_cache *cache, const tamis_plan_params *params,
@@ -160,15 +190,15 @@ tamis_status tamis_plan_create(tamis_cache *cache, const tamis_plan_params *para
 void tamis_plan_destroy(tamis_plan **plan) {
     if (!plan || !*plan) return;
     tamis_plan *p = *plan;
-    tms_device *dev = p->setup.dev;
-    if (p->step.open) tms_step_give_up(p);
-    tms_between_destroy(&p->between, dev);
-    tms_reindex_destroy(&p->reindex, dev);
-    tms_in_step_destroy(&p->in_step, dev);
-    tms_query_rings_destroy(&p->rings);
-    tms_launches_destroy(&p->launches, dev);
-    tms_page_table_destroy(&p->table);
-    tms_step_destroy(&p->step, &p->setup);
+    if (p->step.open) tms_plan_give_up(p);
+    /* A room that was not made lacks its setup. */
+    if (p->between.setup) tms_between_destroy(&p->between);
+    if (p->reindex.setup) tms_reindex_destroy(&p->reindex);
+    if (p->in_step.setup) tms_in_step_destroy(&p->in_step);
+    if (p->launches.setup) tms_launches_destroy(&p->launches);
+    if (p->rings.setup) tms_query_rings_destroy(&p->rings);
+    if (p->table.setup) tms_page_table_destroy(&p->table);
+    if (p->step.setup) tms_step_destroy(&p->step);
     free(p);
     *plan = NULL;
 }

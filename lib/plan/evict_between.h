@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Evicting from a sequence between steps: layer after layer its slots are scored, selected and
- * compacted, and pages go back. evict_between.c walks through a sequence, evict_layer.c makes the
- * tables and launches of one of its layers. */
+/* Evicting from a sequence between steps, through whose layers calls_evict.c walks: the tables,
+ * memory and launches with which a layer's slots are scored and moved. */
 #ifndef TMS_PLAN_EVICT_BETWEEN_H
 #define TMS_PLAN_EVICT_BETWEEN_H
 
 #include "lib/plan/arena.h"
-#include "lib/plan/setup.h"
+#include "lib/plan/page_table.h"
+#include "lib/plan/query_ring.h"
 
 /* A layer's output projection as it was bound. */
 typedef struct tms_output {
@@ -37,6 +37,9 @@ typedef struct tms_between_layout {
 
 /* Strides in elements; absent memory is NULL. */
 typedef struct tms_between {
+    const tms_setup *setup;
+    const tms_page_table *table;
+    const tms_query_rings *rings;
     uint64_t stride;  /* of values and weights: a slot each */
     tms_mem *window;  /* f32 the last rows in order: q, out [window][n_heads][head_dim], then lse */
     tms_mem *values;  /* f32 [n_layers if across][n_kv_heads][stride], then others without layers */
@@ -56,18 +59,11 @@ typedef struct tms_between {
     void *trace_user;
 } tms_between;
 
-/* Memory by what the eviction needs; kernels built and launched once, empty. */
-tamis_status tms_between_create(tamis_plan *plan, tamis_error *error);
-tamis_status tms_between_warm(tamis_plan *plan, tamis_error *error);
-void tms_between_destroy(tms_between *between, tms_device *dev);
-
-/* Binds a layer's output projection that is no public buffer. */
-void tms_plan_bind_output_ref(tamis_plan *plan, uint32_t layer, const tms_output *output);
-
-/* For tests: sees the scores of every select of tamis_plan_evict. NULL takes it away. */
-void tms_plan_trace_evict(tamis_plan *plan, tms_evict_trace trace, void *user);
-
-/* ---- Between the two files ------------------------------------------------------------------- */
+/* Memory by what the eviction needs; what it looks at has been set. Then kernels are built and
+ * launched once, empty. */
+tamis_status tms_between_create(tms_between *b, tamis_error *error);
+tamis_status tms_between_warm(tms_between *b, tamis_error *error);
+void tms_between_destroy(tms_between *b);
 
 /* Layers that memory is kept for at once. */
 static inline uint32_t tms_between_layers_at_once(const tms_setup *setup) {
@@ -82,13 +78,13 @@ static inline bool tms_between_takes_budgets(const tms_setup *setup) {
 }
 
 /* One layer of the sequence; the tables' contents are the caller's. n_items 0: an empty one. */
-tms_evicted_layer tms_between_layer(const tamis_plan *plan, uint32_t layer, uint32_t n_items);
+tms_evicted_layer tms_between_layer(const tms_between *b, uint32_t index, uint32_t n_items);
 /* Uploads what all layers of the sequence share. Device's status. */
-tamis_status tms_between_send_sequence(const tamis_plan *plan, const tms_sequence *sequence,
+tamis_status tms_between_send_sequence(const tms_between *b, const tms_sequence *sequence,
                                        uint32_t row);
 /* Uploads what one layer needs; then the last queries in order, from the sequence's ring, and their
  * lse over all that the layer's lanes hold. Device's status. */
-tamis_status tms_between_send_layer(const tamis_plan *plan, const tms_sequence *sequence,
+tamis_status tms_between_send_layer(const tms_between *b, const tms_sequence *sequence,
                                     uint32_t ring, const tms_evicted_layer *layer);
 
 #endif

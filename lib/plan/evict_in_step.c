@@ -2,11 +2,11 @@
 /* Evicting within steps: what a sequence may bring, slots in lanes that stay at their length,
  * weights on their way to the scores, and what the scores are worth. */
 #include "lib/plan/evict_in_step.h"
-#include "lib/plan/plan.h"
 
 #include <inttypes.h>
 
-tamis_status tms_in_step_create(tms_in_step *in_step, const tms_setup *setup, tamis_error *error) {
+tamis_status tms_in_step_create(tms_in_step *e, tamis_error *error) {
+    const tms_setup *setup = e->setup;
     const tms_eviction_needs *needs = &setup->needs;
     const tamis_cache_params *c = &setup->cache->params;
     const tamis_plan_params *p = &setup->params;
@@ -16,22 +16,22 @@ tamis_status tms_in_step_create(tms_in_step *in_step, const tms_setup *setup, ta
     const uint64_t logits = tms_align_ints(cap < most ? cap : most) * sizeof(float);
     const uint64_t sequences = p->max_sequences, lanes = sequences * c->n_kv_heads;
     tms_device *dev = setup->dev;
-    in_step->stride = tms_align_ints(most);
-    tamis_status status = tms_memory_take(dev, fed ? lse : 0, &in_step->lse, error);
+    e->stride = tms_align_ints(most);
+    tamis_status status = tms_memory_take(dev, fed ? lse : 0, &e->lse, error);
     if (status == TAMIS_OK)
-        status = tms_memory_take(dev, fed ? sequences * c->n_heads * logits : 0, &in_step->logits,
-                                 error);
+        status = tms_memory_take(dev, fed ? sequences * c->n_heads * logits : 0, &e->logits, error);
     if (status == TAMIS_OK)
-        status = tms_memory_take(dev, newest ? lanes * in_step->stride * sizeof(float) : 0,
-                                 &in_step->newest, error);
+        status =
+            tms_memory_take(dev, newest ? lanes * e->stride * sizeof(float) : 0, &e->newest, error);
     if (status == TAMIS_OK)
-        status = tms_memory_take(dev, needs->in_place ? lanes * sizeof(int32_t) : 0,
-                                 &in_step->changed, error);
+        status =
+            tms_memory_take(dev, needs->in_place ? lanes * sizeof(int32_t) : 0, &e->changed, error);
     return status;
 }
 
-void tms_in_step_destroy(tms_in_step *in_step, tms_device *dev) {
-    tms_mem *memories[] = {in_step->lse, in_step->logits, in_step->newest, in_step->changed};
+void tms_in_step_destroy(tms_in_step *e) {
+    tms_device *dev = e->setup->dev;
+    tms_mem *memories[] = {e->lse, e->logits, e->newest, e->changed};
     for (size_t i = 0; i < sizeof memories / sizeof *memories; i++)
         dev->backend->free(dev, memories[i]);
 }
@@ -66,34 +66,11 @@ tamis_status tms_in_step_check_scores(const tms_setup *setup, const tms_sequence
     return TAMIS_OK;
 }
 
-/* A decode step under an eviction that takes part in it. */
-static tamis_status check_decode(const tms_setup *setup, const tms_growth *growth,
-                                 tamis_error *error) {
-    const tms_sequence *sequence = growth->sequence;
-    const char *name = setup->needs.entry->name;
-    bool stays = false;
-    TMS_REQUIRE(growth->rows == 1, TAMIS_E_ARGUMENT,
-                "sequence %" PRIu64 " brings %" PRIu32
-                " rows: a step that is not exact brings one under eviction %s",
-                sequence->id, growth->rows, name);
-    for (uint32_t lane = 0; lane < setup->cache->n_lanes; lane++) {
-        TMS_REQUIRE(sequence->lanes[lane].length <= growth->cap, TAMIS_E_STATE,
-                    "lane %" PRIu32 " of sequence %" PRIu64 " holds %" PRIu32
-                    " tokens, more than the budget %" PRIu32 " of %s: tamis_plan_evict comes first",
-                    lane, sequence->id, sequence->lanes[lane].length, growth->cap, name);
-        stays |= sequence->lanes[lane].length == growth->cap;
-    }
-    /* A lane that grows asks no score. */
-    return stays ? tms_in_step_check_scores(setup, sequence, error) : TAMIS_OK;
-}
-
-tamis_status tms_in_step_growth(const tamis_plan *plan, tms_sequence *sequence, uint32_t rows,
+tamis_status tms_in_step_growth(const tms_in_step *e, tms_sequence *sequence, uint32_t rows,
                                 bool exact, tms_growth *out, tamis_error *error) {
-    const tms_setup *setup = &plan->setup;
+    const tms_setup *setup = e->setup;
     const tms_eviction_needs *needs = &setup->needs;
     *out = (tms_growth){sequence, rows, tms_setup_cap(setup, exact), needs->feed != TMS_FEED_NONE};
-    TMS_REQUIRE(!needs->rotation || plan->reindex.rotation, TAMIS_E_STATE,
-                "reindexed %s needs tamis_plan_bind_rotation first", needs->entry->name);
     TMS_REQUIRE(sequence->given_up == 0 || sequence->given_up == out->cap, TAMIS_E_STATE,
                 "sequence %" PRIu64 " holds rows of a step that was given up at %" PRIu32
                 " tokens a lane; a decode step under that budget must come first",
@@ -106,17 +83,30 @@ tamis_status tms_in_step_growth(const tamis_plan *plan, tms_sequence *sequence, 
                 sequence->id, tamis_selection_name(setup->params.selection.kind));
     tamis_status status = check_alike(setup, sequence, error);
     if (status != TAMIS_OK || exact || (!needs->feed && !needs->in_place)) return status;
-    return check_decode(setup, out, error);
+    TMS_REQUIRE(rows == 1, TAMIS_E_ARGUMENT,
+                "sequence %" PRIu64 " brings %" PRIu32
+                " rows: a step that is not exact brings one under eviction %s",
+                sequence->id, rows, needs->entry->name);
+    bool stays = false;
+    for (uint32_t lane = 0; lane < setup->cache->n_lanes; lane++) {
+        TMS_REQUIRE(sequence->lanes[lane].length <= out->cap, TAMIS_E_STATE,
+                    "lane %" PRIu32 " of sequence %" PRIu64 " holds %" PRIu32
+                    " tokens, more than the budget %" PRIu32 " of %s: tamis_plan_evict comes first",
+                    lane, sequence->id, sequence->lanes[lane].length, out->cap, needs->entry->name);
+        stays |= sequence->lanes[lane].length == out->cap;
+    }
+    /* A lane that grows asks no score. */
+    return stays ? tms_in_step_check_scores(setup, sequence, error) : TAMIS_OK;
 }
 
 /* ---- Slots in place -------------------------------------------------------------------------- */
 
-tamis_status tms_in_step_take_slots(const tamis_plan *plan, uint32_t layer,
+tamis_status tms_in_step_take_slots(const tms_in_step *e, uint32_t layer,
                                     const tms_write_rows *write, tms_ref *changed) {
-    const tms_setup *setup = &plan->setup;
-    const tms_step *step = &plan->step;
-    uint64_t entry = (uint64_t)layer * step->n_rows * write->batch.n_kv_heads;
-    *changed = (tms_ref){plan->in_step.changed, 0};
+    const tms_setup *setup = e->setup;
+    const tms_step *step = e->step;
+    uint64_t entry = tms_step_entry(step, layer);
+    *changed = (tms_ref){e->changed, 0};
     tms_replace replace = {.kv = write->kv,
                            .planes = write->planes,
                            .batch = write->batch,
@@ -133,22 +123,22 @@ tamis_status tms_in_step_take_slots(const tamis_plan *plan, uint32_t layer,
 
 /* ---- Weights --------------------------------------------------------------------------------- */
 
-bool tms_in_step_observes(const tamis_plan *plan) {
-    return plan->setup.needs.feed || tms_step_keeps_queries(&plan->step, &plan->setup);
+bool tms_in_step_observes(const tms_in_step *e) {
+    return e->setup->needs.feed || tms_step_keeps_queries(e->step);
 }
 
-tamis_status tms_in_step_ask_weights(const tamis_plan *plan, bool listed, tms_attend *attend) {
-    tms_device *dev = plan->setup.dev;
-    if (plan->setup.needs.feed == TMS_FEED_NONE) return TAMIS_OK;
-    attend->lse = (tms_ref){plan->in_step.lse, 0};
-    if (plan->step.exact) return TAMIS_OK;
-    attend->logits = (tms_ref){plan->in_step.logits, 0};
+tamis_status tms_in_step_ask_weights(const tms_in_step *e, bool listed, tms_attend *attend) {
+    tms_device *dev = e->setup->dev;
+    if (e->setup->needs.feed == TMS_FEED_NONE) return TAMIS_OK;
+    attend->lse = (tms_ref){e->lse, 0};
+    if (e->step->exact) return TAMIS_OK;
+    attend->logits = (tms_ref){e->logits, 0};
     /* No longer than the step's longest lane, which is at most the one that there is room for. */
     attend->logit_stride = tms_align_ints(attend->batch.max_visible);
-    if (!listed || plan->step.n_rows == 0) return TAMIS_OK;
+    if (!listed || e->step->n_rows == 0) return TAMIS_OK;
     /* Pages that are not read: -inf, which adds nothing. */
     return dev->backend->fill(dev, attend->logits, 0xFF800000u,
-                              (uint64_t)plan->step.n_rows * attend->batch.n_heads *
+                              (uint64_t)e->step->n_rows * attend->batch.n_heads *
                                   attend->logit_stride * sizeof(float));
 }
 
@@ -169,26 +159,26 @@ static tms_observe weights_of(const tms_step *step, const tms_attend *attend) {
                          .logit_stride = attend->logit_stride};
 }
 
-static tamis_status add_weights(const tamis_plan *plan, uint32_t layer, const tms_attend *attend) {
-    tms_device *dev = plan->setup.dev;
-    tms_observe observe = weights_of(&plan->step, attend);
+static tamis_status add_weights(const tms_in_step *e, uint32_t layer, const tms_attend *attend) {
+    tms_device *dev = e->setup->dev;
+    tms_observe observe = weights_of(e->step, attend);
     observe.group = TMS_GROUP_SUM;
     observe.accumulate = true;
-    observe.values.ref = tms_cache_planes(plan->setup.cache, layer).scores;
+    observe.values.ref = tms_cache_planes(e->setup->cache, layer).scores;
     return tms_run_observe(dev, &observe);
 }
 
 /* The mean of all heads of the layer, alike in all of its lanes. */
-static tamis_status put_weights(const tamis_plan *plan, uint32_t layer, const tms_attend *attend) {
-    tms_device *dev = plan->setup.dev;
-    const tms_step *step = &plan->step;
+static tamis_status put_weights(const tms_in_step *e, uint32_t layer, const tms_attend *attend) {
+    tms_device *dev = e->setup->dev;
+    const tms_step *step = e->step;
     tms_observe observe = weights_of(step, attend);
     observe.group = TMS_GROUP_MEAN;
-    observe.values = (tms_values){{plan->in_step.newest, 0}, plan->in_step.stride};
+    observe.values = (tms_values){{e->newest, 0}, e->stride};
     tms_fuse mean = {.batch = attend->batch,
                      .kind = TMS_FUSE_MEAN_OF_HEADS,
                      .x = observe.values,
-                     .out = {tms_cache_planes(plan->setup.cache, layer).scores, 0},
+                     .out = {tms_cache_planes(e->setup->cache, layer).scores, 0},
                      .page_size = attend->kv.page_size};
     uint64_t entry = (uint64_t)layer * step->n_sequences * attend->batch.n_kv_heads;
     mean.batch.n_rows = observe.n_items;
@@ -198,38 +188,39 @@ static tamis_status put_weights(const tamis_plan *plan, uint32_t layer, const tm
     return status == TAMIS_OK ? tms_run_fuse(dev, &mean) : status;
 }
 
-tamis_status tms_in_step_use_weights(tamis_plan *plan, uint32_t layer, const tms_attend *attend) {
-    const tms_step *step = &plan->step;
-    const tms_feed feed = plan->setup.needs.feed;
+tamis_status tms_in_step_use_weights(const tms_in_step *e, uint32_t layer,
+                                     const tms_attend *attend) {
+    const tms_step *step = e->step;
+    const tms_feed feed = e->setup->needs.feed;
     tamis_status status = TAMIS_OK;
-    if (feed == TMS_FEED_SUM) status = add_weights(plan, layer, attend);
-    if (feed == TMS_FEED_NEWEST) status = put_weights(plan, layer, attend);
-    if (feed) plan->counters.rows_observed += step->n_rows;
-    if (status != TAMIS_OK || !tms_step_keeps_queries(step, &plan->setup)) return status;
-    return tms_query_rings_keep(&plan->rings, layer, attend->q, step->n_rows,
+    if (feed == TMS_FEED_SUM) status = add_weights(e, layer, attend);
+    if (feed == TMS_FEED_NEWEST) status = put_weights(e, layer, attend);
+    if (feed) e->counters->rows_observed += step->n_rows;
+    if (status != TAMIS_OK || !tms_step_keeps_queries(step)) return status;
+    return tms_query_rings_keep(e->rings, layer, attend->q, step->n_rows,
                                 tms_step_table(step, step->at.queries));
 }
 
 /* ---- What scores are worth ------------------------------------------------------------------- */
 
-static bool any_fed(const tamis_plan *plan) {
+static bool any_fed(const tms_in_step *e) {
     bool any = false;
-    for (uint32_t layer = 0; layer < plan->setup.cache->params.n_layers; layer++)
-        any |= plan->step.layers[layer].fed;
+    for (uint32_t layer = 0; layer < e->setup->cache->params.n_layers; layer++)
+        any |= e->step->layers[layer].fed;
     return any;
 }
 
 /* After a step that was given up in place the same one must follow, which takes the same tokens'
  * places: a layer that was attended has them already, another one still has the scores from before.
  * So nothing is lost there. */
-void tms_in_step_note_scores(tamis_plan *plan, bool whole, bool given_up) {
-    const tms_feed feed = plan->setup.needs.feed;
-    const tms_step *step = &plan->step;
-    if (feed == TMS_FEED_NONE || !any_fed(plan)) return;
+void tms_in_step_note_scores(const tms_in_step *e, bool whole, bool given_up) {
+    const tms_feed feed = e->setup->needs.feed;
+    const tms_step *step = e->step;
+    if (feed == TMS_FEED_NONE || !any_fed(e)) return;
     for (uint32_t i = 0; i < step->n_sequences; i++) {
         tms_sequence *sequence = step->sequences[i];
         if (given_up && sequence->given_up) continue;
-        tms_history_scored(sequence, plan->setup.params.eviction.kind, feed == TMS_FEED_NEWEST,
+        tms_history_scored(sequence, e->setup->params.eviction.kind, feed == TMS_FEED_NEWEST,
                            step->growth[i].rows, whole);
     }
 }

@@ -5,8 +5,8 @@
 
 #include <inttypes.h>
 #include <stdlib.h>
+#include <string.h>
 
-#define NO_ROW UINT32_MAX
 /* Changed entries of one upload: 512 KiB, which no backend waits for. */
 #define CHUNK_ENTRIES 65536u
 
@@ -35,7 +35,6 @@ fail:
 
 void tms_page_table_destroy(tms_page_table *table) {
     const tms_setup *setup = table->setup;
-    if (!setup) return;
     setup->dev->backend->free(setup->dev, table->mem);
     setup->dev->backend->free(setup->dev, table->entries);
     for (uint32_t i = 0; table->rows && i < setup->params.max_sequences; i++)
@@ -50,40 +49,15 @@ tamis_status tms_page_table_warm(const tms_page_table *table, tamis_error *error
     return tms_forward(dev, tms_run_write_table(dev, &empty), error);
 }
 
-/* ---- Who has which row ----------------------------------------------------------------------- */
-
-static uint32_t find(const tms_page_table *table, tamis_sequence id) {
-    uint32_t n = table->setup->params.max_sequences, r = 0;
-    while (r < n && table->rows[r].id != id)
-        r++;
-    return r < n ? r : NO_ROW;
-}
-
-/* The row that has not been used for the longest time. */
-static uint32_t oldest(const tms_page_table *table) {
-    uint32_t result = 0;
-    for (uint32_t r = 1; r < table->setup->params.max_sequences; r++)
-        if (table->rows[r].used < table->rows[result].used) result = r;
-    return result;
-}
-
-/* First come those who have a row, so that nobody loses his to another one who is brought. */
-static void assign(tms_page_table *table, tms_sequence *const *sequences, uint32_t n,
-                   uint32_t *rows) {
-    uint64_t now = ++table->n_brought;
-    for (uint32_t i = 0; i < n; i++) {
-        rows[i] = find(table, sequences[i]->id);
-        if (rows[i] != NO_ROW) table->rows[rows[i]].used = now;
+/* The row of a sequence; if it has none, the one that has not been used for the longest time. */
+static uint32_t row_of(const tms_page_table *table, tamis_sequence id) {
+    uint32_t n = table->setup->params.max_sequences, oldest = 0;
+    for (uint32_t r = 0; r < n; r++) {
+        if (table->rows[r].id == id) return r;
+        if (table->rows[r].used < table->rows[oldest].used) oldest = r;
     }
-    for (uint32_t i = 0; i < n; i++) {
-        if (rows[i] != NO_ROW) continue;
-        rows[i] = oldest(table);
-        tms_table_row *row = &table->rows[rows[i]];
-        *row = (tms_table_row){.id = sequences[i]->id, .used = now, .pages = row->pages};
-    }
+    return oldest;
 }
-
-/* ---- What the device has of them ------------------------------------------------------------- */
 
 static tamis_status send(tms_page_table *table, uint32_t n, tamis_error *error) {
     tms_device *dev = table->setup->dev;
@@ -111,22 +85,16 @@ static uint32_t collect(tms_page_table *table, uint32_t r, const tms_sequence *s
     return n;
 }
 
-/* Forgets what the row holds unless only appending has happened to the sequence since. */
-static void refresh(tms_page_table *table, uint32_t r, const tms_sequence *sequence) {
-    tms_table_row *row = &table->rows[r];
-    if (row->version == sequence->version) return;
-    row->version = sequence->version;
-    for (uint32_t lane = 0; lane < table->setup->cache->n_lanes; lane++)
-        row->pages[lane] = 0;
-}
-
-/* Uploads what the rows of the sequences lack. */
+/* Uploads what the rows of the sequences lack: all, unless only appending has happened since. */
 static tamis_status sync(tms_page_table *table, tms_sequence *const *sequences, uint32_t count,
                          const uint32_t *rows, tamis_error *error) {
-    uint32_t n = 0;
+    uint32_t n = 0, n_lanes = table->setup->cache->n_lanes;
     for (uint32_t i = 0; i < count; i++) {
-        refresh(table, rows[i], sequences[i]);
-        for (uint32_t lane = 0; lane < table->setup->cache->n_lanes; lane++) {
+        tms_table_row *row = &table->rows[rows[i]];
+        if (row->version != sequences[i]->version)
+            memset(row->pages, 0, n_lanes * sizeof *row->pages);
+        row->version = sequences[i]->version;
+        for (uint32_t lane = 0; lane < n_lanes; lane++) {
             n = collect(table, rows[i], sequences[i], lane, n);
             while (n == CHUNK_ENTRIES) {
                 tamis_status status = send(table, n, error);
@@ -140,7 +108,18 @@ static tamis_status sync(tms_page_table *table, tms_sequence *const *sequences, 
 
 tamis_status tms_page_table_bring(tms_page_table *table, tms_sequence *const *sequences, uint32_t n,
                                   uint32_t *rows, tamis_error *error) {
-    assign(table, sequences, n, rows);
+    const uint64_t now = ++table->n_brought;
+    /* First those who have a row, so that nobody loses his to another one who is brought. */
+    for (uint32_t i = 0; i < n; i++) {
+        tms_table_row *row = &table->rows[row_of(table, sequences[i]->id)];
+        if (row->id == sequences[i]->id) row->used = now;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        rows[i] = row_of(table, sequences[i]->id);
+        tms_table_row *row = &table->rows[rows[i]];
+        if (row->id != sequences[i]->id)
+            *row = (tms_table_row){.id = sequences[i]->id, .used = now, .pages = row->pages};
+    }
     tamis_status status = sync(table, sequences, n, rows, error);
     for (uint32_t i = 0; i < n && status != TAMIS_OK; i++)
         table->rows[rows[i]].version = 0; /* all of it goes up again */

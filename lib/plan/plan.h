@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The plan: its rooms, each with its own header. Rooms that need one another alone include this
- * header not at all; those with public calls, which walk through several, do. */
+/* The plan: its rooms, each with its own header. Only the files of its public calls, calls_*.c and
+ * create.c, see it whole; a room sees the rooms that it looks at, in its own struct. */
 #ifndef TMS_PLAN_H
 #define TMS_PLAN_H
 
@@ -24,5 +24,14 @@ struct tamis_plan {
     tamis_plan_counters counters;
     tamis_plan_times times;
 };
+
+/* Gives up the open step. */
+void tms_plan_give_up(tamis_plan *plan);
+
+/* Binds a layer's output projection that is no public buffer. */
+void tms_plan_bind_output_ref(tamis_plan *plan, uint32_t layer, const tms_output *output);
+
+/* For tests: sees the scores of every select of tamis_plan_evict. NULL takes it away. */
+void tms_plan_trace_evict(tamis_plan *plan, tms_evict_trace trace, void *user);
 
 #endif

@@ -9,14 +9,10 @@
 
 #define NO_RING UINT32_MAX
 
-static uint64_t row_bytes(const tms_query_rings *rings) {
-    return tms_setup_width(rings->setup) * sizeof(float);
-}
-
 /* Row 0 of a ring. */
 static tms_ref ring_ref(const tms_query_rings *rings, uint32_t layer, uint32_t ring) {
     uint64_t first = (uint64_t)layer * rings->setup->params.max_sequences + ring;
-    return (tms_ref){rings->mem, first * rings->setup->needs.window * row_bytes(rings)};
+    return (tms_ref){rings->mem, first * rings->setup->needs.window * rings->row_bytes};
 }
 
 tamis_status tms_query_rings_create(tms_query_rings *rings, const tms_setup *setup,
@@ -24,16 +20,16 @@ tamis_status tms_query_rings_create(tms_query_rings *rings, const tms_setup *set
     uint32_t n = setup->params.max_sequences;
     uint64_t rows = (uint64_t)setup->cache->params.n_layers * n * setup->needs.window;
     rings->setup = setup;
+    rings->row_bytes = tms_setup_width(setup) * sizeof(float);
     if (rows == 0) return TAMIS_OK;
     rings->rings = calloc(n, sizeof *rings->rings);
     rings->kept = calloc(n, sizeof *rings->kept);
     TMS_REQUIRE(rings->rings && rings->kept, TAMIS_E_NO_MEMORY,
                 "no host memory for the queries of %" PRIu32 " sequences", n);
-    return tms_memory_take(setup->dev, rows * row_bytes(rings), &rings->mem, error);
+    return tms_memory_take(setup->dev, rows * rings->row_bytes, &rings->mem, error);
 }
 
 void tms_query_rings_destroy(tms_query_rings *rings) {
-    if (!rings->setup) return;
     rings->setup->dev->backend->free(rings->setup->dev, rings->mem);
     free(rings->rings);
     free(rings->kept);
@@ -120,53 +116,47 @@ static void vacate(tms_query_rings *rings, tms_sequence *const *sequences, uint3
     }
 }
 
-static uint32_t move_in(tms_query_rings *rings, const tms_sequence *sequence, uint32_t r) {
-    rings->rings[r] = (tms_query_ring){.id = sequence->id, .used = rings->n_brought};
-    return r;
-}
-
 /* A vacant ring goes to one who takes over the queries in it, if there is such a one. So whoever
  * else takes them over can copy them afterwards, and no copy overwrites what another one needs. */
 static void give_out(tms_query_rings *rings, tms_sequence *const *sequences, uint32_t n,
                      uint32_t *index) {
     for (uint32_t i = 0; i < n; i++) {
-        uint32_t from = rings->kept[i].ring;
-        if (index[i] == NO_RING && from != NO_RING && rings->rings[from].vacant)
-            index[i] = move_in(rings, sequences[i], from);
+        uint32_t r = rings->kept[i].ring;
+        if (index[i] != NO_RING || r == NO_RING || !rings->rings[r].vacant) continue;
+        index[i] = r;
+        rings->rings[r] = (tms_query_ring){.id = sequences[i]->id, .used = rings->n_brought};
     }
     for (uint32_t i = 0, r = 0; i < n; i++) {
         if (index[i] != NO_RING) continue;
         while (!rings->rings[r].vacant)
             r++;
-        index[i] = move_in(rings, sequences[i], r);
+        index[i] = r;
+        rings->rings[r] = (tms_query_ring){.id = sequences[i]->id, .used = rings->n_brought};
     }
-}
-
-/* Brings what is known of the sequence into its ring. */
-static tamis_status take_over(tms_query_rings *rings, tms_sequence *sequence, uint32_t r,
-                              const tms_kept_queries *kept) {
-    const tms_setup *setup = rings->setup;
-    uint64_t bytes = setup->needs.window * row_bytes(rings);
-    bool copies = kept->ring != NO_RING && kept->ring != r;
-    for (uint32_t layer = 0; copies && layer < setup->cache->params.n_layers; layer++) {
-        tamis_status status = setup->dev->backend->copy(setup->dev, ring_ref(rings, layer, r),
-                                                        ring_ref(rings, layer, kept->ring), bytes);
-        if (status != TAMIS_OK) return status;
-    }
-    rings->rings[r].from = kept->from;
-    rings->rings[r].to = kept->to;
-    rings->rings[r].mark = tms_history_mark(sequence);
-    return TAMIS_OK;
 }
 
 tamis_status tms_query_rings_bring(tms_query_rings *rings, tms_sequence *const *sequences,
                                    uint32_t n, uint32_t *index) {
+    const tms_setup *setup = rings->setup;
+    const uint64_t bytes = setup->needs.window * rings->row_bytes;
     tamis_status status = TAMIS_OK;
     if (!rings->mem) return TAMIS_OK;
     vacate(rings, sequences, n, index);
     give_out(rings, sequences, n, index);
-    for (uint32_t i = 0; i < n && status == TAMIS_OK; i++)
-        status = take_over(rings, sequences[i], index[i], &rings->kept[i]);
+    for (uint32_t i = 0; i < n; i++) {
+        const tms_kept_queries *kept = &rings->kept[i];
+        tms_query_ring *ring = &rings->rings[index[i]];
+        const bool copies = kept->ring != NO_RING && kept->ring != index[i];
+        for (uint32_t layer = 0; copies && layer < setup->cache->params.n_layers; layer++) {
+            tms_ref from = ring_ref(rings, layer, kept->ring);
+            tms_ref to = ring_ref(rings, layer, index[i]);
+            status = setup->dev->backend->copy(setup->dev, to, from, bytes);
+            if (status != TAMIS_OK) return status;
+        }
+        ring->from = kept->from;
+        ring->to = kept->to;
+        ring->mark = tms_history_mark(sequences[i]);
+    }
     return status;
 }
 
@@ -197,7 +187,7 @@ tamis_status tms_query_rings_unroll(const tms_query_rings *rings, uint32_t layer
                                     uint32_t length, tms_ref to) {
     tms_device *dev = rings->setup->dev;
     const uint32_t window = rings->setup->needs.window;
-    const uint64_t bytes = row_bytes(rings);
+    const uint64_t bytes = rings->row_bytes;
     tamis_status status = TAMIS_OK;
     /* Two pieces, the second of which begins where place 0 comes again. */
     for (uint32_t first = length - window, n; first < length && status == TAMIS_OK; first += n) {

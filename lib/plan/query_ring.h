@@ -23,6 +23,7 @@ typedef struct tms_kept_queries {
 
 typedef struct tms_query_rings {
     const tms_setup *setup;
+    uint64_t row_bytes;
     tms_mem *mem;          /* f32 [n_layers][max_sequences][window][n_heads][head_dim]; NULL: the */
     tms_query_ring *rings; /* eviction needs no queries. [max_sequences] */
     tms_kept_queries *kept; /* [max_sequences] of the sequences being brought */
@@ -45,9 +46,9 @@ void tms_query_rings_expect(tms_query_rings *rings, uint32_t ring, uint32_t firs
 void tms_query_rings_empty(tms_query_rings *rings, uint32_t ring);
 
 /* Where a position's row lies in a layer's rings, as tms_query_rings_keep takes it. */
-static inline uint32_t tms_query_rings_row(const tms_query_rings *rings, uint32_t ring,
+static inline uint32_t tms_query_rings_row(const tms_setup *setup, uint32_t ring,
                                            uint32_t position) {
-    uint32_t window = rings->setup->needs.window;
+    uint32_t window = setup->needs.window;
     return ring * window + position % window;
 }
 

@@ -1,19 +1,19 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The parts of an attend whose sinks come nearer, and how queries were rotated. */
 #include "lib/plan/reindex.h"
-#include "lib/plan/plan.h"
 
 #include <inttypes.h>
-#include <math.h>
 #include <stdlib.h>
 
-tamis_status tms_reindex_create(tms_reindex *reindex, const tms_setup *setup, tamis_error *error) {
+tamis_status tms_reindex_create(tms_reindex *reindex, tamis_error *error) {
+    const tms_setup *setup = reindex->setup;
     const uint64_t row = 4 * tms_setup_width(setup) + 2ull * setup->cache->params.n_heads;
     const uint64_t bytes = setup->params.max_rows * row * sizeof(float);
     return tms_memory_take(setup->dev, setup->needs.rotation ? bytes : 0, &reindex->rows, error);
 }
 
-void tms_reindex_destroy(tms_reindex *reindex, tms_device *dev) {
+void tms_reindex_destroy(tms_reindex *reindex) {
+    tms_device *dev = reindex->setup->dev;
     dev->backend->free(dev, reindex->rows);
     dev->backend->free(dev, reindex->rotation);
 }
@@ -26,20 +26,19 @@ typedef struct reindex_parts {
     tms_ref lses[2];
 } reindex_parts;
 
-static reindex_parts lay_out(const tamis_plan *plan, const tms_attend *attend) {
+static reindex_parts lay_out(const tms_reindex *reindex, const tms_attend *attend) {
     uint64_t width = (uint64_t)attend->batch.n_heads * attend->kv.head_dim;
     uint64_t block = attend->batch.n_rows * width * sizeof(float);
     uint64_t lse = (uint64_t)attend->batch.n_rows * attend->batch.n_heads * sizeof(float);
-    tms_mem *mem = plan->reindex.rows;
+    tms_mem *mem = reindex->rows;
     return (reindex_parts){.turned = {{mem, 0}, width},
                            .outs = {{{mem, block}, width}, {{mem, 2 * block}, width}},
                            .merged = {{mem, 3 * block}, width},
                            .lses = {{mem, 4 * block}, {mem, 4 * block + lse}}};
 }
 
-static tamis_status turn(const tamis_plan *plan, const tms_attend *attend,
+static tamis_status turn(const tms_reindex *reindex, const tms_attend *attend,
                          const reindex_parts *parts, tms_ref index, tms_ref delta) {
-    const tms_reindex *r = &plan->reindex;
     const tms_scatter_rows copy = {.x = attend->q,
                                    .y = parts->turned,
                                    .n_rows = attend->batch.n_rows,
@@ -49,29 +48,31 @@ static tamis_status turn(const tamis_plan *plan, const tms_attend *attend,
                                .n_rows = attend->batch.n_rows,
                                .n_heads = attend->batch.n_heads,
                                .head_dim = attend->kv.head_dim,
-                               .n_rot = r->n_rot ? r->n_rot : attend->kv.head_dim,
-                               .pairing = r->pairing,
+                               .n_rot = reindex->n_rot ? reindex->n_rot : attend->kv.head_dim,
+                               .pairing = reindex->pairing,
                                .positions = delta,
-                               .table = {r->rotation, 0}};
-    tamis_status status = tms_run_scatter_rows(plan->setup.dev, &copy);
-    return status == TAMIS_OK ? tms_run_rotate(plan->setup.dev, &rotate) : status;
+                               .table = {reindex->rotation, 0}};
+    tamis_status status = tms_run_scatter_rows(reindex->setup->dev, &copy);
+    return status == TAMIS_OK ? tms_run_rotate(reindex->setup->dev, &rotate) : status;
 }
 
 /* One of the two attends: what lies in its rows' intervals. */
-static tamis_status attend_part(const tamis_plan *plan, uint32_t layer, const tms_attend *attend,
-                                const reindex_parts *parts, int part, tms_ref intervals) {
+static tamis_status attend_part(const tms_reindex *reindex, uint32_t layer,
+                                const tms_attend *attend, const reindex_parts *parts, int part,
+                                tms_ref intervals) {
     tms_attend p = *attend;
     if (part == 0) p.q = parts->turned;
     p.out = parts->outs[part];
     p.lse = parts->lses[part];
     p.intervals = intervals;
-    p.positions = tms_cache_planes(plan->setup.cache, layer).positions;
-    return tms_run_attend(plan->setup.dev, &p);
+    p.positions = tms_cache_planes(reindex->setup->cache, layer).positions;
+    return tms_run_attend(reindex->setup->dev, &p);
 }
 
-tamis_status tms_reindex_attend(const tamis_plan *plan, uint32_t layer, const tms_attend *attend) {
-    const reindex_parts parts = lay_out(plan, attend);
-    const tms_step *step = &plan->step;
+tamis_status tms_reindex_attend(const tms_reindex *reindex, uint32_t layer,
+                                const tms_attend *attend) {
+    const reindex_parts parts = lay_out(reindex, attend);
+    const tms_step *step = reindex->step;
     const tms_ref index = tms_step_table(step, step->at.index);
     const tms_ref delta = tms_step_table(step, step->at.delta);
     const tms_ref near = tms_step_table(step, step->at.near);
@@ -87,19 +88,19 @@ tamis_status tms_reindex_attend(const tamis_plan *plan, uint32_t layer, const tm
                                    .n_rows = attend->batch.n_rows,
                                    .width = (uint32_t)parts.merged.stride,
                                    .index = index};
-    tamis_status status = turn(plan, attend, &parts, index, delta);
-    if (status == TAMIS_OK) status = attend_part(plan, layer, attend, &parts, 0, near);
-    if (status == TAMIS_OK) status = attend_part(plan, layer, attend, &parts, 1, far);
-    if (status == TAMIS_OK) status = tms_run_merge(plan->setup.dev, &merge);
-    return status == TAMIS_OK ? tms_run_scatter_rows(plan->setup.dev, &copy) : status;
+    tamis_status status = turn(reindex, attend, &parts, index, delta);
+    if (status == TAMIS_OK) status = attend_part(reindex, layer, attend, &parts, 0, near);
+    if (status == TAMIS_OK) status = attend_part(reindex, layer, attend, &parts, 1, far);
+    if (status == TAMIS_OK) status = tms_run_merge(reindex->setup->dev, &merge);
+    return status == TAMIS_OK ? tms_run_scatter_rows(reindex->setup->dev, &copy) : status;
 }
 
 /* ---- The rotation ---------------------------------------------------------------------------- */
 
-static tamis_status send_rotation(tamis_plan *plan, const double *frequencies, uint32_t n_rot,
-                                  tamis_error *error) {
+tamis_status tms_reindex_bind(tms_reindex *reindex, const double *frequencies, uint32_t n_rot,
+                              tms_pairing pairing, tamis_error *error) {
     uint64_t n = 2ull * TMS_ROTATE_STEPS * n_rot;
-    tms_device *dev = plan->setup.dev;
+    tms_device *dev = reindex->setup->dev;
     tms_mem *mem = NULL;
     tamis_status status = TAMIS_OK;
     float *table = malloc(n * sizeof *table);
@@ -108,31 +109,13 @@ static tamis_status send_rotation(tamis_plan *plan, const double *frequencies, u
     tms_rotate_table(frequencies, n_rot, table);
     TMS_TRY(dev, dev->backend->alloc(dev, n * sizeof *table, &mem));
     TMS_TRY(dev, tms_memory_send(dev, (tms_ref){mem, 0}, table, n * sizeof *table));
-    dev->backend->free(dev, plan->reindex.rotation);
-    plan->reindex.rotation = mem;
+    dev->backend->free(dev, reindex->rotation);
+    reindex->rotation = mem;
+    reindex->n_rot = n_rot;
+    reindex->pairing = pairing;
     mem = NULL;
 fail:
     dev->backend->free(dev, mem);
     free(table);
     return status;
-}
-
-tamis_status tamis_plan_bind_rotation(tamis_plan *plan, const double *frequencies, uint32_t n_rot,
-                                      int adjacent, tamis_error *error) {
-    TMS_REQUIRE(plan, TAMIS_E_ARGUMENT, "plan is NULL");
-    TMS_REQUIRE(!plan->step.open, TAMIS_E_STATE, "the plan has an open step");
-    TMS_REQUIRE(plan->setup.needs.rotation, TAMIS_E_ARGUMENT, "eviction %s takes no rotation",
-                plan->setup.needs.entry->name);
-    TMS_REQUIRE(frequencies, TAMIS_E_ARGUMENT, "frequencies is NULL");
-    TMS_REQUIRE(n_rot > 0 && n_rot % 2 == 0 && n_rot <= plan->setup.cache->params.head_dim,
-                TAMIS_E_ARGUMENT, "n_rot %" PRIu32 " is not an even number up to %" PRIu32, n_rot,
-                plan->setup.cache->params.head_dim);
-    for (uint32_t i = 0; i < n_rot / 2; i++)
-        TMS_REQUIRE(isfinite(frequencies[i]), TAMIS_E_ARGUMENT, "frequency %" PRIu32 " is %g", i,
-                    frequencies[i]);
-    tamis_status status = send_rotation(plan, frequencies, n_rot, error);
-    if (status != TAMIS_OK) return status;
-    plan->reindex.n_rot = n_rot;
-    plan->reindex.pairing = adjacent ? TMS_PAIR_ADJACENT : TMS_PAIR_HALF;
-    return TAMIS_OK;
 }

@@ -6,20 +6,28 @@
 #ifndef TMS_PLAN_REINDEX_H
 #define TMS_PLAN_REINDEX_H
 
-#include "lib/plan/setup.h"
+#include "lib/plan/step.h"
 
 /* Absent memory is NULL: the eviction does not need it. */
 typedef struct tms_reindex {
+    const tms_setup *setup;
+    const tms_step *step;
     tms_mem *rows;     /* f32 [4][max_rows][n_heads][head_dim], then lse [2][max_rows][n_heads] */
     tms_mem *rotation; /* table of rotate, once it is bound */
     uint32_t n_rot;
     tms_pairing pairing;
 } tms_reindex;
 
-tamis_status tms_reindex_create(tms_reindex *reindex, const tms_setup *setup, tamis_error *error);
-void tms_reindex_destroy(tms_reindex *reindex, tms_device *dev);
+/* What it looks at has been set. */
+tamis_status tms_reindex_create(tms_reindex *reindex, tamis_error *error);
+void tms_reindex_destroy(tms_reindex *reindex);
+
+/* How queries were rotated; n_rot is an even number up to head_dim. E_NO_MEMORY, E_DEVICE. */
+tamis_status tms_reindex_bind(tms_reindex *reindex, const double *frequencies, uint32_t n_rot,
+                              tms_pairing pairing, tamis_error *error);
 
 /* In the place of a layer's attend. Device's status. */
-tamis_status tms_reindex_attend(const tamis_plan *plan, uint32_t layer, const tms_attend *attend);
+tamis_status tms_reindex_attend(const tms_reindex *reindex, uint32_t layer,
+                                const tms_attend *attend);
 
 #endif

@@ -39,6 +39,7 @@ typedef struct tms_step_layer {
 
 /* Tables and counts stay valid after the end, until the next begin. */
 typedef struct tms_step {
+    const tms_setup *setup;
     bool open, exact;
     bool fixed; /* launches depend on n_rows alone */
     uint32_t n_sequences, n_rows, n_tiles, max_tile_rows;
@@ -53,27 +54,36 @@ typedef struct tms_step {
     tms_step_layout at;
 } tms_step;
 
+/* Room for the largest step. What was taken when it fails is given back by destroy. */
 tamis_status tms_step_create(tms_step *step, const tms_setup *setup, tamis_error *error);
-void tms_step_destroy(tms_step *step, const tms_setup *setup);
+void tms_step_destroy(tms_step *step);
 
-/* Gives up the plan's open step. */
-void tms_step_give_up(tamis_plan *plan);
+/* Fills counts and tables on the host, from the sequences with what they have gained, their rows of
+ * the page table and rings, and the copies. */
+void tms_step_fill(tms_step *step, bool exact);
 
 /* A table on the device, from its place. */
 static inline tms_ref tms_step_table(const tms_step *step, uint64_t at) {
     return tms_arena_ref(&step->tables, at);
 }
 
+/* The part of a table [n_layers][n_rows][n_kv_heads] that is a layer's begins at that element. */
+static inline uint64_t tms_step_entry(const tms_step *step, uint32_t layer) {
+    return (uint64_t)layer * step->n_rows * step->setup->cache->params.n_kv_heads;
+}
+
 /* Visible slots of (row, KV head). */
 static inline uint32_t tms_step_visible(const tms_step *step, uint32_t layer, uint32_t row,
-                                        uint32_t kv_head, uint32_t n_kv_heads) {
-    uint64_t entry = ((uint64_t)layer * step->n_rows + row) * n_kv_heads + kv_head;
-    return (uint32_t)step->tables.host[step->at.visible + entry];
+                                        uint32_t kv_head) {
+    uint32_t heads = step->setup->cache->params.n_kv_heads;
+    uint64_t at = step->at.visible + tms_step_entry(step, layer) + (uint64_t)row * heads + kv_head;
+    return (uint32_t)step->tables.host[at];
 }
 
 /* Whether the queries of the step's rows are kept in rings: those of decode rows, too, unless a
  * graph may stand for them. */
-static inline bool tms_step_keeps_queries(const tms_step *step, const tms_setup *setup) {
+static inline bool tms_step_keeps_queries(const tms_step *step) {
+    const tms_setup *setup = step->setup;
     return setup->needs.window && (step->exact || !setup->params.fixed_launches);
 }
 
