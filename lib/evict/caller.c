@@ -6,6 +6,8 @@
 static void ask(const tamis_eviction *eviction, tms_eviction_needs *out) {
     (void)eviction;
     out->n_values = 1;
+    out->by_slots = true;
+    out->head_budgets = true;
 }
 
 static tamis_status score(tms_evicted_layer *layer) {

@@ -12,11 +12,13 @@ static void ask(const tamis_eviction *eviction, tms_eviction_needs *out) {
     out->window = eviction->window;
     out->n_values = 2;
     out->output = true;
+    out->head_budgets = true;
 }
 
 static void ask_ada(const tamis_eviction *eviction, tms_eviction_needs *out) {
     ask(eviction, out);
     out->shared = true;
+    out->head_budgets = false;
 }
 
 /* Both stages over lanes whose budgets are in `k_table`, none above `most`. Scores in values[0]. */

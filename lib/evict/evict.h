@@ -24,6 +24,9 @@ typedef struct tms_eviction_needs {
     uint32_t window;    /* last query rows that the plan keeps; 0: none */
     uint32_t n_values;  /* memory for so many values of a layer's slots, at least 1 */
     uint32_t n_weights; /* memory for so many weights [window * group][slots] of one KV head */
+    uint32_t spares;    /* newest tokens that it leaves alone in every lane, between steps */
+    bool by_slots;      /* takes first and last slots for the sinks and the window's tokens */
+    bool head_budgets;  /* its selects take budgets of single heads */
     bool output;        /* needs the layers' output projections */
     bool rotation;      /* needs to know how queries were rotated */
     bool shared;        /* what a lane keeps is known only when the select has run */

@@ -168,9 +168,12 @@ tamis_status tamis_eviction_check(const tamis_eviction *eviction, tamis_error *e
 
 void tms_eviction_ask(const tamis_eviction *eviction, tms_eviction_needs *out) {
     const tms_eviction_entry *entry = tms_eviction_find(eviction->kind);
-    *out = (tms_eviction_needs){
-        .entry = entry, .active = eviction->kind != TAMIS_EVICT_NONE, .n_values = 1};
+    *out = (tms_eviction_needs){.entry = entry,
+                                .active = eviction->kind != TAMIS_EVICT_NONE,
+                                .n_values = 1,
+                                .spares = eviction->window};
     if (entry->ask) entry->ask(eviction, out);
+    out->by_slots |= out->window > 0;
 }
 
 uint32_t tamis_eviction_planes(const tamis_eviction *eviction) {

@@ -25,6 +25,7 @@ static void ask(const tamis_eviction *eviction, tms_eviction_needs *out) {
     out->in_place = eviction->every == 1;
     out->recent = recent_of(eviction);
     if (eviction->options & TAMIS_EVICT_RERANK && out->recent > 0) out->recent--;
+    out->spares = out->recent;
     out->feed = TMS_FEED_SUM;
 }
 

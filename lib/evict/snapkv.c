@@ -8,6 +8,7 @@
 static void ask(const tamis_eviction *eviction, tms_eviction_needs *out) {
     out->window = eviction->window;
     out->n_values = 2;
+    out->head_budgets = true;
 }
 
 tamis_status tms_snapkv_score(tms_evicted_layer *layer) {

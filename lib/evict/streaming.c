@@ -6,6 +6,7 @@
 
 static void ask(const tamis_eviction *eviction, tms_eviction_needs *out) {
     out->in_place = eviction->every == 1;
+    out->spares = eviction->budget - eviction->sinks;
     out->rotation = eviction->options & TAMIS_EVICT_REINDEX;
 }
 

@@ -53,8 +53,8 @@ tamis_status tamis_plan_bind_rotation(tamis_plan *plan, const double *frequencie
 
 tamis_status tamis_plan_bind_budgets(tamis_plan *plan, const uint32_t *budgets,
                                      tamis_error *error) {
-    tamis_status status = check_bind(plan, plan && tms_between_takes_budgets(&plan->setup),
-                                     "budgets of single heads", error);
+    tamis_status status =
+        check_bind(plan, plan && plan->setup.needs.head_budgets, "budgets of single heads", error);
     if (status != TAMIS_OK) return status;
     tms_between *b = &plan->between;
     for (uint32_t lane = 0; budgets && lane < plan->setup.cache->n_lanes; lane++) {

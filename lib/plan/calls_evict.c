@@ -59,7 +59,7 @@ static tamis_status check_order(const tamis_plan *plan, const tms_sequence *sequ
                                 tamis_error *error) {
     const tamis_eviction *e = &plan->setup.params.eviction;
     const char *name = plan->setup.needs.entry->name;
-    if (plan->setup.needs.window == 0 && e->kind != TAMIS_EVICT_CALLER) return TAMIS_OK;
+    if (!plan->setup.needs.by_slots) return TAMIS_OK;
     TMS_REQUIRE(e->window == 0 || sequence->length - e->window >= sequence->intact_from,
                 TAMIS_E_STATE,
                 "the window of %s is positions %" PRIu32 " to %" PRIu32 " of sequence %" PRIu64
@@ -80,13 +80,6 @@ static tamis_status check_history(const tamis_plan *plan, const tms_sequence *se
     tamis_status status = tms_in_step_check_scores(&plan->setup, sequence, error);
     if (status == TAMIS_OK) status = tms_query_rings_check(&plan->rings, sequence, error);
     return status == TAMIS_OK ? check_order(plan, sequence, error) : status;
-}
-
-/* How many of the newest tokens the eviction spares in every lane. */
-static uint32_t spared(const tamis_plan *plan) {
-    const tamis_eviction *e = &plan->setup.params.eviction;
-    if (e->kind == TAMIS_EVICT_STREAMING) return e->budget - e->sinks;
-    return e->window ? e->window : plan->setup.needs.recent;
 }
 
 /* Lengths and budgets of the lanes. */
@@ -302,8 +295,8 @@ static tamis_status move(evicting *v, const tms_evicted_layer *layer, const uint
     }
     tms_cache_compact_commit(plan->setup.cache, v->sequence, layer->index, kept, to,
                              plan->setup.max_pages, &v->out->pages_returned);
-    tms_history_evicted(v->sequence,
-                        v->counts ? listed_tail(v, first, layer->n_kv_heads) : spared(plan));
+    tms_history_evicted(v->sequence, v->counts ? listed_tail(v, first, layer->n_kv_heads)
+                                               : plan->setup.needs.spares);
     if (bounds.n > 0) status = tms_forward(dev, tms_run_bounds(dev, &bounds), error);
     plan->setup.cache->bounds_missing |= status != TAMIS_OK;
     return status;

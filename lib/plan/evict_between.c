@@ -331,7 +331,7 @@ static tamis_status warm_score(tms_between *b, tms_evicted_layer *layer) {
 
 tamis_status tms_between_warm(tms_between *b, tamis_error *error) {
     const tms_setup *setup = b->setup;
-    const bool takes_budgets = tms_between_takes_budgets(setup);
+    const bool head_budgets = setup->needs.head_budgets;
     uint32_t *budgets = b->budgets;
     tms_device *dev = setup->dev;
     tms_evicted_layer layer;
@@ -340,8 +340,8 @@ tamis_status tms_between_warm(tms_between *b, tamis_error *error) {
     for (uint32_t lane = 0; lane < setup->cache->n_lanes; lane++)
         budgets[lane] = setup->params.eviction.budget;
     /* Budgets of single heads make other selects. */
-    budgets[0] -= takes_budgets;
-    if (takes_budgets) TMS_TRY(dev, warm_score(b, &layer));
+    budgets[0] -= head_budgets;
+    if (head_budgets) TMS_TRY(dev, warm_score(b, &layer));
     budgets[0] = setup->params.eviction.budget;
     TMS_TRY(dev, warm_score(b, &layer));
     tms_compact compact = {.kv = layer.kv,

@@ -70,13 +70,6 @@ static inline uint32_t tms_between_layers_at_once(const tms_setup *setup) {
     return setup->needs.across ? setup->cache->params.n_layers : 1;
 }
 
-/* Kinds whose selects take budgets of single heads. */
-static inline bool tms_between_takes_budgets(const tms_setup *setup) {
-    const tamis_eviction_kind kind = setup->params.eviction.kind;
-    return kind == TAMIS_EVICT_SNAPKV || kind == TAMIS_EVICT_CRITICALKV ||
-           kind == TAMIS_EVICT_CALLER;
-}
-
 /* One layer of the sequence; the tables' contents are the caller's. n_items 0: an empty one. */
 tms_evicted_layer tms_between_layer(const tms_between *b, uint32_t index, uint32_t n_items);
 /* Uploads what all layers of the sequence share. Device's status. */

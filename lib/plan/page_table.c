@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Rows of the page tables: given out, and brought up to date. */
 #include "lib/plan/page_table.h"
-#include "lib/plan/arena.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
