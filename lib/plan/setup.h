@@ -12,7 +12,7 @@ typedef struct tms_setup {
     tamis_cache *cache;
     tms_device *dev;
     tamis_plan_params params; /* with defaults filled in */
-    tms_reading reading;      /* what the selection asks; lists no longer than a lane's longest */
+    tms_reading reading;      /* what the selection asks; no list is longer than a lane can be */
     tms_eviction_needs needs; /* what the eviction asks */
     uint32_t max_pages;       /* of a lane */
 } tms_setup;
