@@ -7,7 +7,6 @@
 #include "lib/cache/pages.h"
 #include "lib/core/core.h"
 #include <tamis/cache.h>
-#include <tamis/policy.h>
 
 /* Memory that consecutive layers share; page ids are flat within it. */
 typedef struct tms_pool {
@@ -25,6 +24,14 @@ typedef struct tms_lane {
     uint32_t grown;  /* slots, by the latest reserve */
 } tms_lane;
 
+/* Cuts: tokens that were taken off a sequence's end. */
+typedef struct tms_cuts {
+    uint64_t n; /* from 1 on; grows with every cut */
+    /* The least length that the sequence has had since n was `marked`; UINT32_MAX: not cut since. */
+    uint64_t marked;
+    uint32_t least;
+} tms_cuts;
+
 /* Lanes are numbered layer * n_kv_heads + KV head. */
 typedef struct tms_sequence {
     tamis_sequence id;
@@ -32,26 +39,24 @@ typedef struct tms_sequence {
     /* What has happened to it, see history.c. */
     uint32_t evicted_at; /* length when a lane lost a token last; 0: none has */
     bool unordered;      /* some lane's slots are not in the order of their tokens */
-    bool torn; /* layers that shared a budget were evicted from in part, when a call failed */
+    /* What the layers hold does not belong together: a call that chose among the slots of all of
+     * them failed half way. */
+    bool torn;
     /* Every lane ends with all tokens from that position on, in their order; at most evicted_at. */
     uint32_t intact_from;
     /* Not 0: lanes of so many slots may hold rows of a step that was given up, until the next step
      * under the same cap overwrites them. */
     uint32_t given_up;
-    /* What the plane of scores is worth: an eviction of this kind has had the weights of all rows
-     * below fed_to; of the newest of them alone, if fed_newest. */
-    tamis_eviction_kind fed_by; /* TAMIS_EVICT_NONE: nothing */
-    bool fed_newest;
-    uint32_t fed_to;
-    /* For plans that remember rows of the sequence: edits, from 1 on, grows when tokens are taken
-     * off its end; low is the least length since edits was low_since. */
-    uint64_t edits, low_since;
-    uint32_t low;
-    tamis_sequence parent;                   /* 0: it was added */
-    uint32_t forked_at;                      /* the parent's length */
-    uint64_t parent_edits, parent_low_since; /* and what it knew of its cuts, then */
-    uint32_t parent_low;
-    uint64_t version; /* from 1 on; grows when an entry of a page list changes or goes */
+    /* Whose scores stand in the plane of scores: those of `scored_by`, a number of the plan's, for
+     * the weights of all rows below scored_to; of the newest of them alone, if scored_newest. */
+    uint32_t scored_by; /* 0: nobody's */
+    bool scored_newest;
+    uint32_t scored_to;
+    tms_cuts cuts;
+    tamis_sequence parent; /* that it was forked from; 0: it was added */
+    uint32_t forked_at;    /* the parent's length, */
+    tms_cuts parent_cuts;  /* and its cuts, then */
+    uint64_t version;      /* from 1 on; grows when an entry of a page list changes or goes */
     bool in_step;
     tms_lane *lanes; /* [n_lanes] */
     int32_t *pages;  /* [n_lanes][list_pages] */
@@ -157,23 +162,25 @@ void tms_history_fork(tms_sequence *fork, const tms_sequence *parent);
 /* The sequence ends at `length`, at most its present one; its lanes are the caller's. */
 void tms_history_cut(tms_sequence *sequence, uint32_t length);
 
-/* The least length that the sequence has had since its edits were `then`; UINT32_MAX: not cut
- * since. */
-uint32_t tms_history_least(const tms_sequence *sequence, uint64_t then);
+/* A mark for those who remember rows of a sequence: asks for cuts from now on. Above 0. */
+uint64_t tms_history_mark(tms_sequence *sequence);
+/* The least length that the sequence has had since it gave the mark; 1: since it began. UINT32_MAX:
+ * not cut since; 0: not known, another mark was given meanwhile. */
+uint32_t tms_history_cut_since(const tms_sequence *sequence, uint64_t mark);
 /* The same of a fork's parent, up to the fork; since then it may have been cut again. */
-uint32_t tms_history_parents_least(const tms_sequence *fork, uint64_t then);
+uint32_t tms_history_parent_cut_since(const tms_sequence *fork, uint64_t mark);
 
 /* Between steps, lanes have lost tokens, but none of their last `tail` ones. */
 void tms_history_evicted(tms_sequence *sequence, uint32_t tail);
 /* In a step the newest row, or one that was given up, has overwritten tokens of lanes. */
 void tms_history_replaced(tms_sequence *sequence);
 
-/* The latest `rows` rows gave their weights to the plane of scores; `whole`: in every layer, and
- * they stay. newest: in place of what was there, else added to it. */
-void tms_history_fed(tms_sequence *sequence, tamis_eviction_kind kind, bool newest, uint32_t rows,
-                     bool whole);
-/* Positions below the result have scores by that kind. */
-uint32_t tms_history_fed_to(const tms_sequence *sequence, tamis_eviction_kind kind);
+/* The latest `rows` rows gave their weights to the plane of scores, by the plan's number `by`;
+ * `whole`: in every layer, and they stay. newest: in place of what was there, else added to it. */
+void tms_history_scored(tms_sequence *sequence, uint32_t by, bool newest, uint32_t rows,
+                        bool whole);
+/* Positions below the result have scores by that number. */
+uint32_t tms_history_scored_to(const tms_sequence *sequence, uint32_t by);
 
 /* ---- Steps ----------------------------------------------------------------------------------- */
 

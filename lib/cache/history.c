@@ -4,8 +4,7 @@
 #include "lib/cache/cache.h"
 
 void tms_history_begin(tms_sequence *sequence) {
-    sequence->edits = sequence->low_since = 1;
-    sequence->low = UINT32_MAX;
+    sequence->cuts = (tms_cuts){.n = 1, .marked = 1, .least = UINT32_MAX};
 }
 
 void tms_history_fork(tms_sequence *fork, const tms_sequence *parent) {
@@ -14,47 +13,54 @@ void tms_history_fork(tms_sequence *fork, const tms_sequence *parent) {
     fork->torn = parent->torn;
     fork->intact_from = parent->intact_from;
     fork->given_up = parent->given_up;
-    fork->fed_by = parent->fed_by;
-    fork->fed_newest = parent->fed_newest;
-    fork->fed_to = parent->fed_to;
+    fork->scored_by = parent->scored_by;
+    fork->scored_newest = parent->scored_newest;
+    fork->scored_to = parent->scored_to;
     fork->parent = parent->id;
     fork->forked_at = parent->length;
-    fork->parent_edits = parent->edits;
-    fork->parent_low_since = parent->low_since;
-    fork->parent_low = parent->low;
+    fork->parent_cuts = parent->cuts;
 }
 
 static void forget_scores(tms_sequence *sequence) {
-    sequence->fed_by = TAMIS_EVICT_NONE;
-    sequence->fed_newest = false;
-    sequence->fed_to = 0;
+    sequence->scored_by = 0;
+    sequence->scored_newest = false;
+    sequence->scored_to = 0;
 }
 
 /* Sums keep what the rows gave that are taken away. The newest row's weights are worth nothing
  * without that row. */
 static void cut_scores(tms_sequence *sequence, uint32_t length) {
-    if (length >= sequence->fed_to) return;
-    if (sequence->fed_newest || length == 0)
+    if (length >= sequence->scored_to) return;
+    if (sequence->scored_newest || length == 0)
         forget_scores(sequence);
     else
-        sequence->fed_to = length;
+        sequence->scored_to = length;
 }
 
 void tms_history_cut(tms_sequence *sequence, uint32_t length) {
     sequence->length = length;
-    sequence->edits++;
-    if (length < sequence->low) sequence->low = length;
+    sequence->cuts.n++;
+    if (length < sequence->cuts.least) sequence->cuts.least = length;
     cut_scores(sequence, length);
 }
 
-uint32_t tms_history_least(const tms_sequence *sequence, uint64_t then) {
-    if (sequence->edits == then) return UINT32_MAX;
-    return sequence->low_since <= then ? sequence->low : 0;
+uint64_t tms_history_mark(tms_sequence *sequence) {
+    sequence->cuts.marked = sequence->cuts.n;
+    sequence->cuts.least = UINT32_MAX;
+    return sequence->cuts.n;
 }
 
-uint32_t tms_history_parents_least(const tms_sequence *fork, uint64_t then) {
-    if (fork->parent_edits == then) return UINT32_MAX;
-    return fork->parent_low_since <= then ? fork->parent_low : 0;
+static uint32_t least_since(const tms_cuts *cuts, uint64_t mark) {
+    if (cuts->n == mark) return UINT32_MAX;
+    return cuts->marked <= mark ? cuts->least : 0;
+}
+
+uint32_t tms_history_cut_since(const tms_sequence *sequence, uint64_t mark) {
+    return least_since(&sequence->cuts, mark);
+}
+
+uint32_t tms_history_parent_cut_since(const tms_sequence *fork, uint64_t mark) {
+    return least_since(&fork->parent_cuts, mark);
 }
 
 void tms_history_evicted(tms_sequence *sequence, uint32_t tail) {
@@ -68,19 +74,19 @@ void tms_history_replaced(tms_sequence *sequence) {
     sequence->unordered = true;
 }
 
-void tms_history_fed(tms_sequence *sequence, tamis_eviction_kind kind, bool newest, uint32_t rows,
-                     bool whole) {
+void tms_history_scored(tms_sequence *sequence, uint32_t by, bool newest, uint32_t rows,
+                        bool whole) {
     const uint32_t first = whole ? sequence->length - rows : sequence->length;
-    const bool goes_on = sequence->fed_by == kind && sequence->fed_to == first;
+    const bool goes_on = sequence->scored_by == by && sequence->scored_to == first;
     if (whole && (newest || first == 0 || goes_on)) {
-        sequence->fed_by = kind;
-        sequence->fed_newest = newest;
-        sequence->fed_to = sequence->length;
-    } else if (newest || sequence->fed_by != kind) {
-        forget_scores(sequence); /* what stands there now is of no one kind */
+        sequence->scored_by = by;
+        sequence->scored_newest = newest;
+        sequence->scored_to = sequence->length;
+    } else if (newest || sequence->scored_by != by) {
+        forget_scores(sequence); /* what stands there now is nobody's */
     }
 }
 
-uint32_t tms_history_fed_to(const tms_sequence *sequence, tamis_eviction_kind kind) {
-    return sequence->fed_by == kind ? sequence->fed_to : 0;
+uint32_t tms_history_scored_to(const tms_sequence *sequence, uint32_t by) {
+    return sequence->scored_by == by ? sequence->scored_to : 0;
 }

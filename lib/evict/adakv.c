@@ -10,7 +10,7 @@
 
 #include <math.h>
 
-static void ask(const tamis_eviction *eviction, tms_evicting *out) {
+static void ask(const tamis_eviction *eviction, tms_eviction_needs *out) {
     out->window = eviction->window;
     out->n_values = 2;
     out->shared = true;
@@ -31,37 +31,37 @@ uint32_t tms_adakv_blended(uint32_t best, float share, uint32_t base) {
 }
 
 /* Blended budgets of the heads, from how many of the layer's best each has in `kept`. */
-static tamis_status blend(tms_eviction_work *work) {
-    const tamis_eviction *e = work->eviction;
-    const uint32_t base = work->budgets[0] - e->window;
-    const uint64_t bytes = work->n_kv_heads * sizeof(int32_t);
-    const tms_backend *backend = work->dev->backend;
+static tamis_status blend(tms_evicted_layer *layer) {
+    const tamis_eviction *e = layer->eviction;
+    const uint32_t base = layer->budgets[0] - e->window;
+    const uint64_t bytes = layer->n_kv_heads * sizeof(int32_t);
+    const tms_backend *backend = layer->dev->backend;
     int32_t counts[TMS_EVICT_HEADS];
-    tamis_status status = backend->read(work->dev, work->kept.count, counts, bytes);
-    for (uint32_t h = 0; h < work->n_kv_heads; h++) {
-        const uint32_t window = work->slots[h] < e->window ? work->slots[h] : e->window;
+    tamis_status status = backend->read(layer->dev, layer->kept.count, counts, bytes);
+    for (uint32_t h = 0; h < layer->n_kv_heads; h++) {
+        const uint32_t window = layer->slots[h] < e->window ? layer->slots[h] : e->window;
         const uint32_t best = (uint32_t)counts[h] - window;
         counts[h] = (int32_t)(tms_adakv_blended(best, e->floor, base) + e->window);
     }
-    return status == TAMIS_OK ? backend->write(work->dev, work->k_table, counts, bytes) : status;
+    return status == TAMIS_OK ? backend->write(layer->dev, layer->k_table, counts, bytes) : status;
 }
 
-static tamis_status score(tms_eviction_work *work) {
-    const tamis_eviction *e = work->eviction;
-    tamis_status status = tms_work_pooled(work, 0, 1);
+static tamis_status score(tms_evicted_layer *layer) {
+    const tamis_eviction *e = layer->eviction;
+    tamis_status status = tms_layer_pooled(layer, 0, 1);
     if (status != TAMIS_OK) return status;
-    work->select = tms_work_budget(work, e->window, 0, work->kept);
+    layer->select = tms_layer_budget(layer, e->window, 0, layer->kept);
     if (!(e->options & TAMIS_EVICT_BLEND)) {
-        tms_work_share(work, &work->select, e->floor);
+        tms_layer_share(layer, &layer->select, e->floor);
         return TAMIS_OK;
     }
-    tms_select best = work->select;
-    tms_work_share(work, &best, -1);
-    status = tms_work_select(work, &best);
+    tms_select best = layer->select;
+    tms_layer_share(layer, &best, -1);
+    status = tms_layer_select(layer, &best);
     if (status != TAMIS_OK) return status;
-    work->select.k = work->longest;
-    work->select.wide.k_table = work->k_table;
-    return blend(work);
+    layer->select.k = layer->longest;
+    layer->select.wide.k_table = layer->k_table;
+    return blend(layer);
 }
 
 const tms_eviction_entry tms_eviction_adakv = {

@@ -55,43 +55,43 @@ static tamis_status check(const tamis_eviction *eviction, tamis_error *error) {
     return TAMIS_OK;
 }
 
-static void ask(const tamis_eviction *eviction, tms_evicting *out) {
+static void ask(const tamis_eviction *eviction, tms_eviction_needs *out) {
     out->window = eviction->window;
     out->n_values = 2;
-    out->n_tiles = 2;
+    out->n_weights = 2;
     out->shared = true;
 }
 
 /* The slots of each lane over which the anchor goes. */
-static tamis_status send_limits(tms_eviction_work *work) {
-    const tamis_eviction *e = work->eviction;
+static tamis_status send_limits(tms_evicted_layer *layer) {
+    const tamis_eviction *e = layer->eviction;
     int32_t limits[TMS_EVICT_HEADS][2];
-    for (uint32_t h = 0; h < work->n_kv_heads; h++) {
-        const uint32_t n = work->slots[h], first = e->chunk;
+    for (uint32_t h = 0; h < layer->n_kv_heads; h++) {
+        const uint32_t n = layer->slots[h], first = e->chunk;
         const uint32_t end = before_window(e, n);
         const bool some = end > first, whole = e->options & TAMIS_EVICT_ANCHOR_ALL;
         limits[h][0] = whole || !some ? 0 : (int32_t)first;
         limits[h][1] = whole ? (int32_t)n : some ? (int32_t)end : 0;
     }
-    return work->dev->backend->write(work->dev, work->limits, limits,
-                                     work->n_kv_heads * sizeof *limits);
+    return layer->dev->backend->write(layer->dev, layer->limits, limits,
+                                      layer->n_kv_heads * sizeof *limits);
 }
 
 /* values[0] of one head: e of its slots. */
-static tamis_status score_head(tms_eviction_work *work, uint32_t head) {
-    tamis_status status = tms_work_head_tile(work, head, 0);
-    if (status == TAMIS_OK) status = tms_work_head_pool(work, head, 0, 1, 0, false);
-    tms_value_score value = {.kv = work->kv,
-                             .batch = tms_work_head_items(work, head),
-                             .n_lists = work->eviction->window * work->group,
-                             .a = work->tiles[1],
-                             .limits = work->limits,
-                             .out = tms_work_head_values(work, 0, head),
-                             .stride = work->stride,
-                             .out_stride = work->stride,
-                             .scratch = work->scratch};
+static tamis_status score_head(tms_evicted_layer *layer, uint32_t head) {
+    tamis_status status = tms_layer_head_weights(layer, head, 0);
+    if (status == TAMIS_OK) status = tms_layer_head_pooled(layer, head, 0, 1, 0, false);
+    tms_value_score value = {.kv = layer->kv,
+                             .batch = tms_layer_head_items(layer, head),
+                             .n_lists = layer->eviction->window * layer->group,
+                             .a = layer->weights[1],
+                             .limits = layer->limits,
+                             .out = tms_layer_head_values(layer, 0, head),
+                             .stride = layer->stride,
+                             .out_stride = layer->stride,
+                             .scratch = layer->scratch};
     value.limits.offset += head * 2 * sizeof(int32_t);
-    return status == TAMIS_OK ? tms_run_value_score(work->dev, &value) : status;
+    return status == TAMIS_OK ? tms_run_value_score(layer->dev, &value) : status;
 }
 
 /* Chunks that the layer keeps in all. */
@@ -116,25 +116,25 @@ static uint64_t total(const tamis_eviction *e, const uint32_t *slots, uint32_t h
     return total_chunks(e, slots, heads) * e->chunk - slack;
 }
 
-static tamis_status score(tms_eviction_work *work) {
-    const tamis_eviction *e = work->eviction;
-    tamis_status status = send_limits(work);
-    for (uint32_t h = 0; h < work->n_kv_heads && status == TAMIS_OK; h++)
-        status = score_head(work, h);
-    tms_fuse sum = tms_work_fuse(work, TMS_FUSE_CHUNK_SUM, 0, 0, 1);
+static tamis_status score(tms_evicted_layer *layer) {
+    const tamis_eviction *e = layer->eviction;
+    tamis_status status = send_limits(layer);
+    for (uint32_t h = 0; h < layer->n_kv_heads && status == TAMIS_OK; h++)
+        status = score_head(layer, h);
+    tms_fuse sum = tms_layer_fuse(layer, TMS_FUSE_CHUNK_SUM, 0, 0, 1);
     sum.chunk = e->chunk;
-    if (status == TAMIS_OK) status = tms_run_fuse(work->dev, &sum);
-    work->select = tms_work_budget(work, e->window, 1, work->kept);
-    work->select.granularity = e->chunk;
-    work->select.sinks = front(e) * e->chunk;
-    work->select.wide.scope = TMS_SCOPE_ROW;
-    work->select.wide.total =
-        tms_eviction_saturated(total_chunks(e, work->slots, work->n_kv_heads));
+    if (status == TAMIS_OK) status = tms_run_fuse(layer->dev, &sum);
+    layer->select = tms_layer_budget(layer, e->window, 1, layer->kept);
+    layer->select.granularity = e->chunk;
+    layer->select.sinks = front(e) * e->chunk;
+    layer->select.wide.scope = TMS_SCOPE_ROW;
+    layer->select.wide.total =
+        tms_eviction_saturated(total_chunks(e, layer->slots, layer->n_kv_heads));
     const uint32_t most = of_a_head(e) - always_most(e);
     const uint32_t own = e->options & TAMIS_EVICT_BUDGET_CHUNKS
                              ? tms_eviction_floor(e->floor, of_a_head(e))
                              : tms_eviction_floor(e->floor, e->budget) / e->chunk;
-    work->select.wide.floor = own < most ? own : most; /* fits into each of the totals */
+    layer->select.wide.floor = own < most ? own : most; /* fits into each of the totals */
     return status;
 }
 

@@ -3,13 +3,15 @@
  * exactly the slots that the caller lists, for which no score is asked. */
 #include "lib/evict/evict.h"
 
-static void ask(const tamis_eviction *eviction, tms_evicting *out) {
+static void ask(const tamis_eviction *eviction, tms_eviction_needs *out) {
     (void)eviction;
     out->n_values = 1;
+    out->by_slots = true;
+    out->head_budgets = true;
 }
 
-static tamis_status score(tms_eviction_work *work) {
-    work->select = tms_work_budget(work, work->eviction->window, 0, work->kept);
+static tamis_status score(tms_evicted_layer *layer) {
+    layer->select = tms_layer_budget(layer, layer->eviction->window, 0, layer->kept);
     return TAMIS_OK;
 }
 

@@ -8,52 +8,54 @@
 
 #define EPSILON 1e-4f
 
-static void ask(const tamis_eviction *eviction, tms_evicting *out) {
+static void ask(const tamis_eviction *eviction, tms_eviction_needs *out) {
     out->window = eviction->window;
     out->n_values = 2;
     out->output = true;
+    out->head_budgets = true;
 }
 
-static void ask_ada(const tamis_eviction *eviction, tms_evicting *out) {
+static void ask_ada(const tamis_eviction *eviction, tms_eviction_needs *out) {
     ask(eviction, out);
     out->shared = true;
+    out->head_budgets = false;
 }
 
 /* Both stages over lanes whose budgets are in `k_table`, none above `most`. Scores in values[0]. */
-static tamis_status two_stages(tms_eviction_work *work, tms_ref k_table, uint32_t most) {
-    tms_select half = tms_work_budget(work, work->eviction->window, 0, work->forced);
+static tamis_status two_stages(tms_evicted_layer *layer, tms_ref k_table, uint32_t most) {
+    tms_select half = tms_layer_budget(layer, layer->eviction->window, 0, layer->forced);
     half.k = most;
     half.wide.k_table = k_table;
     half.wide.k_share = TMS_SHARE_ONE / 2;
-    tamis_status status = tms_work_select(work, &half);
-    if (status == TAMIS_OK) status = tms_work_norms(work, 1);
+    tamis_status status = tms_layer_select(layer, &half);
+    if (status == TAMIS_OK) status = tms_layer_norms(layer, 1);
     if (status != TAMIS_OK) return status;
-    work->select = half;
-    work->select.lists = work->kept;
-    work->select.wide.k_share = 0;
-    work->select.wide.forced = work->forced;
+    layer->select = half;
+    layer->select.lists = layer->kept;
+    layer->select.wide.k_share = 0;
+    layer->select.wide.forced = layer->forced;
     /* The scores are sums over the rows: so is epsilon. */
-    tms_fuse weigh = tms_work_fuse(work, TMS_FUSE_MULTIPLY, 0, 1, 0);
-    weigh.a = EPSILON * (float)work->eviction->window;
-    return tms_run_fuse(work->dev, &weigh);
+    tms_fuse weigh = tms_layer_fuse(layer, TMS_FUSE_MULTIPLY, 0, 1, 0);
+    weigh.a = EPSILON * (float)layer->eviction->window;
+    return tms_run_fuse(layer->dev, &weigh);
 }
 
-static tamis_status score(tms_eviction_work *work) {
-    const tms_select budget = tms_work_budget(work, work->eviction->window, 0, work->kept);
-    tamis_status status = tms_work_pooled(work, 0, 1);
-    return status == TAMIS_OK ? two_stages(work, work->budget_table, budget.k) : status;
+static tamis_status score(tms_evicted_layer *layer) {
+    const tms_select budget = tms_layer_budget(layer, layer->eviction->window, 0, layer->kept);
+    tamis_status status = tms_layer_pooled(layer, 0, 1);
+    return status == TAMIS_OK ? two_stages(layer, layer->budget_table, budget.k) : status;
 }
 
-static tamis_status score_ada(tms_eviction_work *work) {
-    const tms_backend *backend = work->dev->backend;
-    tms_select share = tms_work_budget(work, work->eviction->window, 0, work->kept);
-    tms_work_share(work, &share, work->eviction->floor);
-    tamis_status status = tms_work_pooled(work, 0, 1);
-    if (status == TAMIS_OK) status = tms_work_select(work, &share);
+static tamis_status score_ada(tms_evicted_layer *layer) {
+    const tms_backend *backend = layer->dev->backend;
+    tms_select share = tms_layer_budget(layer, layer->eviction->window, 0, layer->kept);
+    tms_layer_share(layer, &share, layer->eviction->floor);
+    tamis_status status = tms_layer_pooled(layer, 0, 1);
+    if (status == TAMIS_OK) status = tms_layer_select(layer, &share);
     if (status == TAMIS_OK)
-        status = backend->copy(work->dev, work->k_table, work->kept.count,
-                               work->n_kv_heads * sizeof(int32_t));
-    return status == TAMIS_OK ? two_stages(work, work->k_table, work->longest) : status;
+        status = backend->copy(layer->dev, layer->k_table, layer->kept.count,
+                               layer->n_kv_heads * sizeof(int32_t));
+    return status == TAMIS_OK ? two_stages(layer, layer->k_table, layer->longest) : status;
 }
 
 const tms_eviction_entry tms_eviction_criticalkv = {

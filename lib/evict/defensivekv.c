@@ -18,78 +18,78 @@ static tamis_status check(const tamis_eviction *eviction, tamis_error *error) {
     return TAMIS_OK;
 }
 
-static void ask(const tamis_eviction *eviction, tms_evicting *out) {
+static void ask(const tamis_eviction *eviction, tms_eviction_needs *out) {
     out->window = eviction->window;
     out->n_values = 3;
-    out->n_tiles = 2;
+    out->n_weights = 2;
     out->output = true;
     out->shared = true;
     out->across = eviction->options & TAMIS_EVICT_ACROSS_LAYERS;
 }
 
-/* values[to] of one head from the lists of a tile. */
-static tamis_status join_lists(tms_eviction_work *work, uint32_t head, tms_fuse_kind kind,
-                               uint32_t tile, uint32_t to, uint32_t tail) {
-    const tms_fuse fuse = {.batch = tms_work_head_items(work, head),
+/* values[to] of one head from the lists of weights[from]. */
+static tamis_status join_lists(tms_evicted_layer *layer, uint32_t head, tms_fuse_kind kind,
+                               uint32_t from, uint32_t to, uint32_t tail) {
+    const tms_fuse fuse = {.batch = tms_layer_head_items(layer, head),
                            .kind = kind,
-                           .x = {work->tiles[tile], work->stride},
-                           .out = {tms_work_head_values(work, to, head), work->stride},
+                           .x = {layer->weights[from], layer->stride},
+                           .out = {tms_layer_head_values(layer, to, head), layer->stride},
                            .tail = tail,
-                           .n_lists = work->eviction->window * work->group,
-                           .page_size = work->kv.page_size};
-    return tms_run_fuse(work->dev, &fuse);
+                           .n_lists = layer->eviction->window * layer->group,
+                           .page_size = layer->kv.page_size};
+    return tms_run_fuse(layer->dev, &fuse);
 }
 
 /* Of one head: values[0] the largest pooled weight, values[1] the sum of all weights. */
-static tamis_status score_head(tms_eviction_work *work, uint32_t head) {
-    const uint32_t window = work->eviction->window;
-    tamis_status status = tms_work_head_tile(work, head, 0);
-    if (status == TAMIS_OK) status = join_lists(work, head, TMS_FUSE_LISTS_SUM, 0, 1, 0);
-    if (status == TAMIS_OK) status = tms_work_head_pool(work, head, 0, 1, window, true);
-    return status == TAMIS_OK ? join_lists(work, head, TMS_FUSE_LISTS_MAX, 1, 0, window) : status;
+static tamis_status score_head(tms_evicted_layer *layer, uint32_t head) {
+    const uint32_t window = layer->eviction->window;
+    tamis_status status = tms_layer_head_weights(layer, head, 0);
+    if (status == TAMIS_OK) status = join_lists(layer, head, TMS_FUSE_LISTS_SUM, 0, 1, 0);
+    if (status == TAMIS_OK) status = tms_layer_head_pooled(layer, head, 0, 1, window, true);
+    return status == TAMIS_OK ? join_lists(layer, head, TMS_FUSE_LISTS_MAX, 1, 0, window) : status;
 }
 
 /* Whether a slot holds the same token in every lane; a lane that is alone needs no other. */
-static bool lanes_correspond(const tms_eviction_work *work) {
-    if (work->n_kv_heads == 1) return true;
-    for (uint32_t h = 0; h < work->n_kv_heads; h++)
-        if (work->slots[h] != work->length) return false;
+static bool lanes_correspond(const tms_evicted_layer *layer) {
+    if (layer->n_kv_heads == 1) return true;
+    for (uint32_t h = 0; h < layer->n_kv_heads; h++)
+        if (layer->slots[h] != layer->length) return false;
     return true;
 }
 
 /* Scores to values[0]; the mean attention to values[1]. */
-static tamis_status weigh(tms_eviction_work *work) {
-    const uint32_t window = work->eviction->window;
-    tms_fuse mean = tms_work_fuse(work, TMS_FUSE_AXPBY, 1, 1, 1);
+static tamis_status weigh(tms_evicted_layer *layer) {
+    const uint32_t window = layer->eviction->window;
+    tms_fuse mean = tms_layer_fuse(layer, TMS_FUSE_AXPBY, 1, 1, 1);
     mean.y.ref.mem = NULL;
-    mean.a = 1 / (float)(window * work->group);
-    tms_fuse least = tms_work_fuse(work, TMS_FUSE_AT_LEAST_MEAN, 0, 0, 0);
+    mean.a = 1 / (float)(window * layer->group);
+    tms_fuse least = tms_layer_fuse(layer, TMS_FUSE_AT_LEAST_MEAN, 0, 0, 0);
     least.a = 1;
     least.tail = window;
-    const tms_fuse share = tms_work_fuse(work, TMS_FUSE_SHARE_OF_HEADS, 2, 2, 2);
-    tms_fuse product = tms_work_fuse(work, TMS_FUSE_MULTIPLY, 0, 2, 0);
+    const tms_fuse share = tms_layer_fuse(layer, TMS_FUSE_SHARE_OF_HEADS, 2, 2, 2);
+    tms_fuse product = tms_layer_fuse(layer, TMS_FUSE_MULTIPLY, 0, 2, 0);
     product.tail = window;
-    tamis_status status = tms_run_fuse(work->dev, &mean);
-    if (status == TAMIS_OK) status = tms_run_fuse(work->dev, &least);
-    if (status == TAMIS_OK) status = tms_work_norms(work, 2);
-    if (status == TAMIS_OK && lanes_correspond(work)) status = tms_run_fuse(work->dev, &share);
-    return status == TAMIS_OK ? tms_run_fuse(work->dev, &product) : status;
+    tamis_status status = tms_run_fuse(layer->dev, &mean);
+    if (status == TAMIS_OK) status = tms_run_fuse(layer->dev, &least);
+    if (status == TAMIS_OK) status = tms_layer_norms(layer, 2);
+    if (status == TAMIS_OK && lanes_correspond(layer)) status = tms_run_fuse(layer->dev, &share);
+    return status == TAMIS_OK ? tms_run_fuse(layer->dev, &product) : status;
 }
 
-static tamis_status score(tms_eviction_work *work) {
-    const tamis_eviction *e = work->eviction;
+static tamis_status score(tms_evicted_layer *layer) {
+    const tamis_eviction *e = layer->eviction;
     tamis_status status = TAMIS_OK;
-    for (uint32_t h = 0; h < work->n_kv_heads && status == TAMIS_OK; h++)
-        status = score_head(work, h);
-    if (status == TAMIS_OK) status = weigh(work);
+    for (uint32_t h = 0; h < layer->n_kv_heads && status == TAMIS_OK; h++)
+        status = score_head(layer, h);
+    if (status == TAMIS_OK) status = weigh(layer);
     if (status != TAMIS_OK) return status;
-    tms_select cover = tms_work_budget(work, e->window, 1, work->forced);
+    tms_select cover = tms_layer_budget(layer, e->window, 1, layer->forced);
     cover.wide.mass = COVERED;
-    work->select = tms_work_budget(work, e->window, 0, work->kept);
-    work->select.wide.forced = work->forced;
-    tms_work_share(work, &work->select, e->floor);
-    cover.k -= work->select.wide.floor; /* so that both fit into the budget */
-    return tms_work_select(work, &cover);
+    layer->select = tms_layer_budget(layer, e->window, 0, layer->kept);
+    layer->select.wide.forced = layer->forced;
+    tms_layer_share(layer, &layer->select, e->floor);
+    cover.k -= layer->select.wide.floor; /* so that both fit into the budget */
+    return tms_layer_select(layer, &cover);
 }
 
 const tms_eviction_entry tms_eviction_defensivekv = {.name = "defensivekv",

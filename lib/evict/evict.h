@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What an eviction is to the plan: an entry of the table in evict.c. Its score works on one layer
+/* What an eviction is to the plan: an entry of the table in evictions.c. Its score works on one layer
  * of one sequence and ends in the select that says what stays. */
 #ifndef TMS_EVICT_H
 #define TMS_EVICT_H
@@ -15,24 +15,28 @@ typedef enum tms_feed {
 } tms_feed;
 
 /* What an eviction asks of the plan. */
-typedef struct tms_evicting {
+typedef struct tms_eviction_needs {
+    const struct tms_eviction_entry *entry;
     bool active;     /* false: nothing is evicted, and nothing below counts */
     bool in_place;   /* decode rows of full lanes take the slot of a token */
     uint32_t recent; /* which in_place leaves alone, see replace */
     tms_feed feed;
-    uint32_t window;   /* last query rows that the plan keeps; 0: none */
-    uint32_t n_values; /* memory for so many values of a layer's slots, at least 1 */
-    uint32_t n_tiles;  /* memory for so many [window * group][slots], of one KV head */
-    bool output;       /* needs the layers' output projections */
-    bool rotation;     /* needs to know how queries were rotated */
-    bool shared;       /* what a lane keeps is known only when the select has run */
-    bool across;       /* the lanes of all layers compete */
-    uint32_t slack;    /* tokens by which rounding may lift a lane above its part of the total */
-} tms_evicting;
+    uint32_t window;    /* last query rows that the plan keeps; 0: none */
+    uint32_t n_values;  /* memory for so many values of a layer's slots, at least 1 */
+    uint32_t n_weights; /* memory for so many weights [window * group][slots] of one KV head */
+    uint32_t spares;    /* newest tokens that it leaves alone in every lane, between steps */
+    bool by_slots;      /* takes first and last slots for the sinks and the window's tokens */
+    bool head_budgets;  /* its selects take budgets of single heads */
+    bool output;        /* needs the layers' output projections */
+    bool rotation;      /* needs to know how queries were rotated */
+    bool shared;        /* what a lane keeps is known only when the select has run */
+    bool across;        /* the lanes of all layers compete */
+    uint32_t slack;     /* tokens by which rounding may lift a lane above its part of the total */
+} tms_eviction_needs;
 
-#define TMS_EVICT_VALUES 3u
-#define TMS_EVICT_TILES  2u
-#define TMS_EVICT_HEADS  1024u /* that may share a budget */
+#define TMS_EVICT_VALUES  3u
+#define TMS_EVICT_WEIGHTS 2u
+#define TMS_EVICT_HEADS   1024u /* that may share a budget */
 /* Positions and slots of a lane that selects tell apart, see host/ops.h. */
 #define TMS_EVICT_LIMIT (1u << 22)
 
@@ -40,11 +44,12 @@ typedef struct tms_evicting {
 typedef void (*tms_evict_trace)(void *user, uint32_t layer, uint32_t stage, const float *scores,
                                 uint64_t stride, uint32_t granularity);
 
-/* One layer of one sequence. Memory of the plan; launches are templates to be completed. */
-typedef struct tms_eviction_work {
+/* One layer of a sequence that is evicted from. Memory of the plan; launches are templates to be
+ * completed. */
+typedef struct tms_evicted_layer {
     tms_device *dev;
     const tamis_eviction *eviction;
-    uint32_t layer, n_kv_heads, group;
+    uint32_t index, n_kv_heads, group;
     uint32_t length;         /* tokens of the sequence */
     uint32_t longest;        /* of slots */
     const uint32_t *slots;   /* [n_kv_heads] that the lanes hold */
@@ -53,11 +58,11 @@ typedef struct tms_eviction_work {
     tms_kv kv;
     tms_planes planes;
     tms_batch items;           /* the one sequence; all KV heads */
-    tms_observe window;        /* the last rows; no values or tile yet */
+    tms_observe window;        /* the last rows; no values or weights yet */
     tms_ref window_visible;    /* int32 [n_kv_heads][window]: the rows' visible, head by head */
     tms_value_norm value_norm; /* with the layer's output projection, if it is bound; no out yet */
-    tms_ref values[TMS_EVICT_VALUES]; /* f32 [n_kv_heads][stride] */
-    tms_ref tiles[TMS_EVICT_TILES];   /* f32 [window * group][stride] */
+    tms_ref values[TMS_EVICT_VALUES];   /* f32 [n_kv_heads][stride] */
+    tms_ref weights[TMS_EVICT_WEIGHTS]; /* f32 [window * group][stride], of one KV head */
     uint64_t stride;
     tms_ref limits;  /* int32 [n_kv_heads][2] */
     tms_ref k_table; /* int32 [n_kv_heads], free for use */
@@ -69,7 +74,7 @@ typedef struct tms_eviction_work {
     tms_evict_trace trace;
     void *trace_user;
     float *trace_scores; /* [n_kv_heads][stride] */
-} tms_eviction_work;
+} tms_evicted_layer;
 
 typedef struct tms_eviction_entry {
     const char *name;
@@ -78,9 +83,9 @@ typedef struct tms_eviction_entry {
     uint32_t options; /* that it has */
     /* May be NULL: nothing but the common rules to check; defaults are filled in. */
     tamis_status (*check)(const tamis_eviction *eviction, tamis_error *error);
-    void (*ask)(const tamis_eviction *eviction, tms_evicting *out);
+    void (*ask)(const tamis_eviction *eviction, tms_eviction_needs *out);
     /* Enqueues what a layer's slots are worth and leaves `select`. The status is the device's. */
-    tamis_status (*score)(tms_eviction_work *work);
+    tamis_status (*score)(tms_evicted_layer *layer);
     /* May be NULL: every layer has the budget. length: tokens of the sequence; longest: slots of
      * its longest lane. */
     void (*schedule)(const tamis_eviction *eviction, uint32_t n_layers, uint32_t length,
@@ -101,7 +106,7 @@ const tms_eviction_entry *tms_eviction_find(tamis_eviction_kind kind);
 tamis_eviction tms_eviction_filled(const tamis_eviction *eviction);
 
 /* What a checked and filled eviction asks. */
-void tms_eviction_ask(const tamis_eviction *eviction, tms_evicting *out);
+void tms_eviction_ask(const tamis_eviction *eviction, tms_eviction_needs *out);
 
 /* Budgets of the layers, [n_layers]. */
 void tms_eviction_schedule(const tamis_eviction *eviction, uint32_t n_layers, uint32_t length,
@@ -125,45 +130,45 @@ static inline uint32_t tms_eviction_saturated(uint64_t total) {
 uint32_t tms_adakv_blended(uint32_t best, float share, uint32_t base);
 
 /* Scores of snapkv, which pyramidkv takes as they are. */
-tamis_status tms_snapkv_score(tms_eviction_work *work);
+tamis_status tms_snapkv_score(tms_evicted_layer *layer);
 
-/* ---- Steps of a score (work.c); each enqueues and returns the device's status ---------------- */
+/* ---- Steps of a score (layer.c); each enqueues and returns the device's status ---------------- */
 
 /* A select over the layer's slots into `lists`: each lane its own budget's k, sinks and the last
- * `recent` slots protected; scores values[index]. Completed by the caller, run by tms_work_select.
+ * `recent` slots protected; scores values[index]. Completed by the caller, run by tms_layer_select.
  */
-tms_select tms_work_budget(const tms_eviction_work *work, uint32_t recent, uint32_t values,
-                           tms_lists lists);
+tms_select tms_layer_budget(const tms_evicted_layer *layer, uint32_t recent, uint32_t values,
+                            tms_lists lists);
 /* The same for slots that need not be in the order of their tokens. */
-tms_select tms_work_budget_by_position(const tms_eviction_work *work, uint32_t recent,
-                                       uint32_t values, tms_lists lists);
+tms_select tms_layer_budget_by_position(const tms_evicted_layer *layer, uint32_t recent,
+                                        uint32_t values, tms_lists lists);
 /* The heads of the layer share the sum of their budgets; each has `share` of its own for itself. */
-void tms_work_share(const tms_eviction_work *work, tms_select *select, float share);
+void tms_layer_share(const tms_evicted_layer *layer, tms_select *select, float share);
 /* Runs it, after the trace has seen its scores. */
-tamis_status tms_work_select(tms_eviction_work *work, const tms_select *select);
+tamis_status tms_layer_select(tms_evicted_layer *layer, const tms_select *select);
 
 /* values[to] = Σ over the window's rows of the group's mean weight. */
-tamis_status tms_work_observe(tms_eviction_work *work, uint32_t to);
+tamis_status tms_layer_observe(tms_evicted_layer *layer, uint32_t to);
 
 /* SnapKV's scores: the same, pooled over what is not of the window. Uses values[spare]. */
-tamis_status tms_work_pooled(tms_eviction_work *work, uint32_t to, uint32_t spare);
+tamis_status tms_layer_pooled(tms_evicted_layer *layer, uint32_t to, uint32_t spare);
 
 /* values[to] = the plane of scores, or that divided by the queries that could give it. */
-tamis_status tms_work_plane(tms_eviction_work *work, uint32_t to, bool lifetime);
+tamis_status tms_layer_plane(tms_evicted_layer *layer, uint32_t to, bool lifetime);
 
 /* values[to] = mean over the group of ‖v·W_O‖₁. */
-tamis_status tms_work_norms(tms_eviction_work *work, uint32_t to);
+tamis_status tms_layer_norms(tms_evicted_layer *layer, uint32_t to);
 
 /* A launch of fuse on values[x], values[y] into values[to], to be completed. */
-tms_fuse tms_work_fuse(const tms_eviction_work *work, tms_fuse_kind kind, uint32_t x, uint32_t y,
-                       uint32_t to);
-/* One KV head of the layer: its lane, its window with the weights of each row into tiles[tile]. */
-tms_batch tms_work_head_items(const tms_eviction_work *work, uint32_t head);
-tamis_status tms_work_head_tile(tms_eviction_work *work, uint32_t head, uint32_t tile);
+tms_fuse tms_layer_fuse(const tms_evicted_layer *layer, tms_fuse_kind kind, uint32_t x, uint32_t y,
+                        uint32_t to);
+/* One KV head of the layer: its lane; the weights of each row of its window into weights[to]. */
+tms_batch tms_layer_head_items(const tms_evicted_layer *layer, uint32_t head);
+tamis_status tms_layer_head_weights(tms_evicted_layer *layer, uint32_t head, uint32_t to);
 /* values[index] of one head. */
-tms_ref tms_work_head_values(const tms_eviction_work *work, uint32_t index, uint32_t head);
-/* Pools tiles[from] into tiles[to], of a head's lane, over all slots but the last `tail`. */
-tamis_status tms_work_head_pool(tms_eviction_work *work, uint32_t head, uint32_t from, uint32_t to,
-                                uint32_t tail, bool keep_sum);
+tms_ref tms_layer_head_values(const tms_evicted_layer *layer, uint32_t index, uint32_t head);
+/* Pools weights[from] into weights[to], of a head's lane, over all slots but the last `tail`. */
+tamis_status tms_layer_head_pooled(tms_evicted_layer *layer, uint32_t head, uint32_t from,
+                                   uint32_t to, uint32_t tail, bool keep_sum);
 
 #endif

@@ -21,17 +21,18 @@ static tamis_status check(const tamis_eviction *eviction, tamis_error *error) {
     return TAMIS_OK;
 }
 
-static void ask(const tamis_eviction *eviction, tms_evicting *out) {
+static void ask(const tamis_eviction *eviction, tms_eviction_needs *out) {
     out->in_place = eviction->every == 1;
     out->recent = recent_of(eviction);
     if (eviction->options & TAMIS_EVICT_RERANK && out->recent > 0) out->recent--;
+    out->spares = out->recent;
     out->feed = TMS_FEED_SUM;
 }
 
-static tamis_status score(tms_eviction_work *work) {
-    const tamis_eviction *e = work->eviction;
-    work->select = tms_work_budget_by_position(work, recent_of(e), 0, work->kept);
-    return tms_work_plane(work, 0, e->options & TAMIS_EVICT_LIFETIME);
+static tamis_status score(tms_evicted_layer *layer) {
+    const tamis_eviction *e = layer->eviction;
+    layer->select = tms_layer_budget_by_position(layer, recent_of(e), 0, layer->kept);
+    return tms_layer_plane(layer, 0, e->options & TAMIS_EVICT_LIFETIME);
 }
 
 const tms_eviction_entry tms_eviction_h2o = {.name = "h2o",

@@ -64,7 +64,7 @@ static void schedule(const tamis_eviction *e, uint32_t n_layers, uint32_t length
         budgets[i] += e->window;
 }
 
-static void ask(const tamis_eviction *eviction, tms_evicting *out) {
+static void ask(const tamis_eviction *eviction, tms_eviction_needs *out) {
     out->window = eviction->window;
     out->n_values = 2;
 }

@@ -5,14 +5,15 @@
  * stay one a KV head; max pooling of 7 as in the published runs. */
 #include "lib/evict/evict.h"
 
-static void ask(const tamis_eviction *eviction, tms_evicting *out) {
+static void ask(const tamis_eviction *eviction, tms_eviction_needs *out) {
     out->window = eviction->window;
     out->n_values = 2;
+    out->head_budgets = true;
 }
 
-tamis_status tms_snapkv_score(tms_eviction_work *work) {
-    work->select = tms_work_budget(work, work->eviction->window, 0, work->kept);
-    return tms_work_pooled(work, 0, 1);
+tamis_status tms_snapkv_score(tms_evicted_layer *layer) {
+    layer->select = tms_layer_budget(layer, layer->eviction->window, 0, layer->kept);
+    return tms_layer_pooled(layer, 0, 1);
 }
 
 const tms_eviction_entry tms_eviction_snapkv = {

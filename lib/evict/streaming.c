@@ -4,15 +4,16 @@
  * positions are those in the text unless REINDEX is asked for, which the plan's attend sees to. */
 #include "lib/evict/evict.h"
 
-static void ask(const tamis_eviction *eviction, tms_evicting *out) {
+static void ask(const tamis_eviction *eviction, tms_eviction_needs *out) {
     out->in_place = eviction->every == 1;
+    out->spares = eviction->budget - eviction->sinks;
     out->rotation = eviction->options & TAMIS_EVICT_REINDEX;
 }
 
-static tamis_status score(tms_eviction_work *work) {
-    const uint32_t recent = work->budgets[0] - work->eviction->sinks;
-    work->select = tms_work_budget_by_position(work, recent, 0, work->kept);
-    work->select.scores.mem = NULL;
+static tamis_status score(tms_evicted_layer *layer) {
+    const uint32_t recent = layer->budgets[0] - layer->eviction->sinks;
+    layer->select = tms_layer_budget_by_position(layer, recent, 0, layer->kept);
+    layer->select.scores.mem = NULL;
     return TAMIS_OK;
 }
 

@@ -5,15 +5,15 @@
  * competes like any other. */
 #include "lib/evict/evict.h"
 
-static void ask(const tamis_eviction *eviction, tms_evicting *out) {
+static void ask(const tamis_eviction *eviction, tms_eviction_needs *out) {
     out->in_place = eviction->every == 1;
     out->feed = TMS_FEED_NEWEST;
 }
 
-static tamis_status score(tms_eviction_work *work) {
-    work->select = work->eviction->sinks ? tms_work_budget_by_position(work, 0, 0, work->kept)
-                                         : tms_work_budget(work, 0, 0, work->kept);
-    return tms_work_plane(work, 0, false);
+static tamis_status score(tms_evicted_layer *layer) {
+    layer->select = layer->eviction->sinks ? tms_layer_budget_by_position(layer, 0, 0, layer->kept)
+                                           : tms_layer_budget(layer, 0, 0, layer->kept);
+    return tms_layer_plane(layer, 0, false);
 }
 
 const tms_eviction_entry tms_eviction_tova = {.name = "tova",

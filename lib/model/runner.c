@@ -56,7 +56,7 @@ static tamis_status check_shapes(const tamis_model *model, const tamis_cache *ca
 }
 
 static tamis_status make_buffers(tamis_runner *runner, tamis_error *error) {
-    const tamis_plan_params *limits = &runner->plan->params;
+    const tamis_plan_params *limits = &runner->plan->setup.params;
     runner->positions = malloc(limits->max_rows * sizeof *runner->positions);
     TMS_REQUIRE(runner->positions, TAMIS_E_NO_MEMORY, "no memory for %u positions",
                 limits->max_rows);
@@ -84,7 +84,7 @@ static tamis_status bind_model(tamis_runner *runner, tamis_error *error) {
                                    .n_rows = config->dim};
         tms_plan_bind_output_ref(runner->plan, layer, &output);
     }
-    if (!(runner->plan->params.eviction.options & TAMIS_EVICT_REINDEX)) return TAMIS_OK;
+    if (!(runner->plan->setup.params.eviction.options & TAMIS_EVICT_REINDEX)) return TAMIS_OK;
     tms_model_frequencies(model, frequencies);
     return tamis_plan_bind_rotation(runner->plan, frequencies, config->n_rot,
                                     config->pairing == TMS_PAIR_ADJACENT, error);
@@ -202,14 +202,14 @@ static tamis_status read_next(tamis_runner *runner, uint32_t n_outputs, int32_t 
 
 /* Whether the plan evicts from sequences by itself, at a prompt's end and later. */
 static bool evicts(const tamis_runner *runner) {
-    tamis_eviction_kind kind = runner->plan->params.eviction.kind;
+    tamis_eviction_kind kind = runner->plan->setup.params.eviction.kind;
     return kind != TAMIS_EVICT_NONE && kind != TAMIS_EVICT_CALLER;
 }
 
 /* Evicts from the sequences that have gained `every` tokens since it was done last, and waits. */
 static tamis_status evict_due(tamis_runner *runner, const tamis_sequence *sequences, uint32_t count,
                               tamis_error *error) {
-    uint32_t every = runner->plan->params.eviction.every;
+    uint32_t every = runner->plan->setup.params.eviction.every;
     tamis_status status = TAMIS_OK;
     if (!evicts(runner) || every < 2) return TAMIS_OK;
     for (uint32_t i = 0; i < count && status == TAMIS_OK; ++i) {
@@ -225,7 +225,7 @@ tamis_status tamis_runner_prefill(tamis_runner *runner, tamis_sequence sequence,
                                   tamis_error *error) {
     const tms_sequence *lanes;
     TMS_REQUIRE(runner, TAMIS_E_ARGUMENT, "runner is NULL");
-    const tamis_plan_params *limits = &runner->plan->params;
+    const tamis_plan_params *limits = &runner->plan->setup.params;
     runner->n_outputs = 0;
     tamis_status status = find_sequence(runner, sequence, &lanes, error);
     if (status == TAMIS_OK) status = check_tokens(runner, tokens, count, error);
@@ -255,7 +255,7 @@ tamis_status tamis_runner_decode(tamis_runner *runner, const tamis_sequence *seq
                                  uint32_t count, const int32_t *tokens, int32_t *next,
                                  tamis_error *error) {
     TMS_REQUIRE(runner, TAMIS_E_ARGUMENT, "runner is NULL");
-    const tamis_plan_params *limits = &runner->plan->params;
+    const tamis_plan_params *limits = &runner->plan->setup.params;
     runner->n_outputs = 0;
     tamis_status status = check_tokens(runner, tokens, count, error);
     if (status != TAMIS_OK) return status;

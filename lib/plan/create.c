@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A plan's making: parameters checked, workspace taken, every kernel built and launched once. */
+/* A plan's making and end: parameters checked, rooms made one after the other, kernels built. */
 #include "lib/plan/plan.h"
 
 #include <inttypes.h>
@@ -39,14 +39,14 @@ static tamis_status check_eviction(const tamis_cache *cache, const tamis_plan_pa
                                    tamis_error *error) {
     uint32_t planes = tamis_eviction_planes(&p->eviction), have = cache->params.planes;
     const char *name = tamis_eviction_name(p->eviction.kind);
-    tms_evicting asked;
-    tms_eviction_ask(&p->eviction, &asked);
-    if (!asked.active) return TAMIS_OK;
+    tms_eviction_needs needs;
+    tms_eviction_ask(&p->eviction, &needs);
+    if (!needs.active) return TAMIS_OK;
     TMS_REQUIRE((planes & ~have) == 0, TAMIS_E_ARGUMENT,
                 "eviction %s needs planes %" PRIu32 "; the cache has %" PRIu32, name, planes, have);
     TMS_REQUIRE(p->sliding_window == 0, TAMIS_E_UNSUPPORTED,
                 "sliding_window %" PRIu32 " under eviction %s", p->sliding_window, name);
-    TMS_REQUIRE(!p->fixed_launches || (!asked.in_place && !asked.feed && p->eviction.every == 0),
+    TMS_REQUIRE(!p->fixed_launches || (!needs.in_place && !needs.feed && p->eviction.every == 0),
                 TAMIS_E_UNSUPPORTED,
                 "fixed_launches under eviction %s, which acts in every decode step; only evictions "
                 "with every 0 that observe prompts alone go with it",
@@ -54,18 +54,18 @@ static tamis_status check_eviction(const tamis_cache *cache, const tamis_plan_pa
     TMS_REQUIRE(p->max_context < TMS_EVICT_LIMIT, TAMIS_E_UNSUPPORTED,
                 "max_context %" PRIu32 " under eviction %s, which takes less than %u",
                 p->max_context, name, TMS_EVICT_LIMIT);
-    TMS_REQUIRE(!asked.rotation || p->max_context <= TMS_ROTATE_LIMIT, TAMIS_E_UNSUPPORTED,
+    TMS_REQUIRE(!needs.rotation || p->max_context <= TMS_ROTATE_LIMIT, TAMIS_E_UNSUPPORTED,
                 "max_context %" PRIu32 " under reindexed %s; queries are turned by less than %u",
                 p->max_context, name, TMS_ROTATE_LIMIT);
     uint64_t competing =
-        (uint64_t)cache->params.n_kv_heads * (asked.across ? cache->params.n_layers : 1);
-    TMS_REQUIRE(!asked.shared || competing <= TMS_EVICT_HEADS, TAMIS_E_UNSUPPORTED,
+        (uint64_t)cache->params.n_kv_heads * (needs.across ? cache->params.n_layers : 1);
+    TMS_REQUIRE(!needs.shared || competing <= TMS_EVICT_HEADS, TAMIS_E_UNSUPPORTED,
                 "%" PRIu64 " KV heads share a budget under eviction %s, more than %u", competing,
                 name, TMS_EVICT_HEADS);
-    TMS_REQUIRE(!asked.rotation || p->selection.kind == TAMIS_SELECT_FULL, TAMIS_E_UNSUPPORTED,
+    TMS_REQUIRE(!needs.rotation || p->selection.kind == TAMIS_SELECT_FULL, TAMIS_E_UNSUPPORTED,
                 "reindexed %s under selection %s; it goes with full only", name,
                 tamis_selection_name(p->selection.kind));
-    return asked.in_place ? check_own_page(cache, p, error) : TAMIS_OK;
+    return needs.in_place ? check_own_page(cache, p, error) : TAMIS_OK;
 }
 
 static tamis_status check_params(const tamis_cache *cache, const tamis_plan_params *p,
@@ -90,193 +90,72 @@ static tamis_status check_params(const tamis_cache *cache, const tamis_plan_para
     return status == TAMIS_OK ? check_eviction(cache, p, error) : status;
 }
 
-uint64_t tms_plan_copies(const tamis_plan *plan) {
-    uint32_t sequences = plan->params.max_sequences, cap = tms_plan_cap(plan, false);
-    bool scores = plan->eviction.asked.feed != TMS_FEED_NONE;
-    if (cap == UINT32_MAX && !scores) return (uint64_t)sequences * plan->cache->n_lanes;
-    if (cap > plan->params.max_context || scores) cap = plan->params.max_context;
-    return tms_copies_room(plan->cache, sequences, cap);
-}
-
-/* Lists, and rows of scores, of the largest step that is not exact. */
-static uint64_t n_selected_lanes(const tamis_plan *plan) {
-    return (uint64_t)plan->params.max_selected_rows * plan->cache->params.n_kv_heads;
-}
-
-static tamis_status take_host(tamis_plan *plan, tamis_error *error) {
-    const tamis_cache *cache = plan->cache;
-    size_t sequences = plan->params.max_sequences, n_lanes = cache->n_lanes;
-    tms_step *step = &plan->step;
-    step->growth = calloc(sequences, sizeof *step->growth);
-    step->heirs = calloc(sequences, sizeof *step->heirs);
-    step->table_row = calloc(sequences, sizeof *step->table_row);
-    step->layers = calloc(cache->params.n_layers, sizeof *step->layers);
-    step->host = calloc(plan->step_ints, sizeof *step->host);
-    plan->entry_host = calloc(TMS_ENTRY_CHUNK, 2 * sizeof *plan->entry_host);
-    plan->copies.pairs = calloc(tms_plan_copies(plan), 2 * sizeof *plan->copies.pairs);
-    plan->copies.count = calloc(cache->size.pools, sizeof *plan->copies.count);
-    plan->rows = calloc(sequences, sizeof *plan->rows);
-    plan->serials = calloc(sequences + 1, sizeof *plan->serials);
-    if (plan->reading.scored == TMS_SCORE_RANDOM)
-        plan->score_host =
-            calloc(n_selected_lanes(plan), plan->max_pages * sizeof *plan->score_host);
-    bool ok = step->growth && step->heirs && step->table_row && step->layers && step->host &&
-              plan->entry_host && plan->copies.pairs && plan->copies.count && plan->rows &&
-              plan->serials && (plan->score_host || plan->reading.scored != TMS_SCORE_RANDOM);
-    for (size_t i = 0; i < sequences && ok; i++) {
-        plan->rows[i].pages = calloc(n_lanes, sizeof *plan->rows[i].pages);
-        ok = plan->rows[i].pages != NULL;
-    }
-    TMS_REQUIRE(ok, TAMIS_E_NO_MEMORY, "no host memory for a plan of %zu sequences", sequences);
-    return TAMIS_OK;
-}
-
-static uint64_t mass_scratch_bytes(const tamis_plan *plan) {
-    if (plan->reading.scored != TMS_SCORE_MASS) return 0;
-    tms_sparse_attend listed = tms_plan_attend_listed(plan, 0);
-    listed.score.batch.n_rows = plan->params.max_selected_rows;
-    tms_page_mass mass = tms_plan_page_mass(plan, &listed);
-    return tms_page_mass_scratch(plan->dev, &mass);
-}
-
-/* Scratch of the select that lists pages: where lanes stay at their length, one of the wide forms.
- */
-static uint64_t list_scratch_bytes(const tamis_plan *plan) {
-    if (!plan->reading.listed) return 0;
-    tms_select select = tms_plan_attend_listed(plan, 0).select;
-    select.batch.n_rows = plan->params.max_selected_rows;
-    select.batch.max_visible = plan->params.max_context;
-    return tms_select_scratch(plan->dev, &select);
-}
-
-/* Scratch of the largest attend: decode rows or prefill tiles, over all pages; of page_mass and of
- * select. */
-static uint64_t scratch_bytes(const tamis_plan *plan) {
-    tms_attend attend = tms_plan_attend_all(plan, 0);
-    uint64_t most = mass_scratch_bytes(plan), lists = list_scratch_bytes(plan);
-    most = lists > most ? lists : most;
-    attend.max_pages = plan->max_pages;
-    attend.batch.n_rows = attend.batch.n_tiles = plan->params.max_rows;
-    attend.batch.max_visible = plan->params.max_context;
-    for (uint32_t rows = 1; rows <= TMS_TILE_ROWS; rows *= TMS_TILE_ROWS) {
-        attend.batch.max_tile_rows = rows;
-        uint64_t bytes = tms_attend_scratch(plan->dev, &attend);
-        most = bytes > most ? bytes : most;
-    }
-    return most;
-}
-
-static tamis_status take_device(tamis_plan *plan, tamis_error *error) {
-    tms_device *dev = plan->dev;
-    const tms_backend *backend = dev->backend;
-    tamis_status status = TAMIS_OK;
-    uint64_t entries = n_selected_lanes(plan);
-    uint64_t table = (uint64_t)plan->params.max_sequences * plan->cache->n_lanes * plan->max_pages;
-    uint64_t scratch = scratch_bytes(plan);
-    TMS_TRY(dev, backend->alloc(dev, table * sizeof(int32_t), &plan->table));
-    TMS_TRY(dev, backend->fill(dev, (tms_ref){plan->table, 0}, 0, table * sizeof(int32_t)));
-    TMS_TRY(dev, backend->alloc(dev, TMS_ENTRY_CHUNK * 2 * sizeof(int32_t), &plan->entries));
-    TMS_TRY(dev, backend->alloc(dev, plan->step_ints * sizeof(int32_t), &plan->step_tables));
-    if (scratch > 0) TMS_TRY(dev, backend->alloc(dev, scratch, &plan->scratch));
-    if (plan->reading.listed)
-        TMS_TRY(dev, backend->alloc(dev, entries * (plan->reading.k + 1) * sizeof(int32_t),
-                                    &plan->lists));
-    if (plan->reading.scored)
-        TMS_TRY(dev, backend->alloc(dev, entries * plan->max_pages * sizeof(float), &plan->scores));
-fail:
-    return status;
-}
-
-/* Launches the ops that come before attending, empty. */
-static tamis_status warm_writes(tamis_plan *plan, tamis_error *error) {
-    tms_device *dev = plan->dev;
-    tamis_status status = TAMIS_OK;
-    tms_write_rows write = tms_plan_write_rows(plan, 0);
-    tms_bounds bounds = {.kv = write.kv, .n_kv_heads = 1, .pages = {plan->step_tables, 0}};
-    tms_write_table table = {.data = {plan->table, 0}, .entries = {plan->entries, 0}};
-    tms_copy_pages copy = {.data = write.kv.data,
-                           .bytes = plan->cache->size.page_bytes,
-                           .pairs = {plan->step_tables, 0}};
-    write.k_stride = write.v_stride =
-        (uint64_t)plan->cache->params.n_kv_heads * plan->cache->params.head_dim;
-    write.dtype = TAMIS_F32;
-    TMS_TRY(dev, tms_run_write_rows(dev, &write));
-    write.dtype = plan->cache->params.dtype;
-    TMS_TRY(dev, tms_run_write_rows(dev, &write));
-    TMS_TRY(dev, tms_run_bounds(dev, &bounds));
-    TMS_TRY(dev, tms_run_write_table(dev, &table));
-    TMS_TRY(dev, tms_run_copy_pages(dev, &copy));
-fail:
-    return status;
-}
-
-/* Launches the ways to attend tiles of the step's size, empty. */
-static tamis_status warm_attends(tamis_plan *plan, tamis_error *error) {
-    tms_device *dev = plan->dev;
-    tamis_status status = TAMIS_OK;
-    uint64_t width = (uint64_t)plan->cache->params.n_heads * plan->cache->params.head_dim;
-    tms_attend all = tms_plan_attend_all(plan, 0);
-    all.q.stride = all.out.stride = width;
-    TMS_TRY(dev, tms_run_attend(dev, &all));
-    if (!plan->reading.listed) return TAMIS_OK;
-    tms_sparse_attend listed = tms_plan_attend_listed(plan, 0);
-    listed.score.q.stride = listed.attend.q.stride = listed.attend.out.stride = width;
-    if (tms_plan_fuses(plan, &listed)) TMS_TRY(dev, tms_run_sparse_attend(dev, &listed));
-    tms_page_mass mass = tms_plan_page_mass(plan, &listed);
-    if (plan->reading.scored == TMS_SCORE_BOUNDS)
-        TMS_TRY(dev, tms_run_score_pages(dev, &listed.score));
-    if (plan->reading.scored == TMS_SCORE_MASS) TMS_TRY(dev, tms_run_page_mass(dev, &mass));
-    TMS_TRY(dev, tms_run_select(dev, &listed.select));
-    TMS_TRY(dev, tms_run_attend(dev, &listed.attend));
-fail:
-    return status;
-}
-
-/* The device begins to collect times with the first stage. */
-static tamis_status warm_times(const tamis_plan *plan, tamis_error *error) {
-    tms_event *from = NULL;
-    double us = 0;
-    tamis_status status = tms_plan_start_stage(plan, &from);
-    return tms_forward(plan->dev, tms_plan_stop_stage(plan, from, status, &us), error);
-}
-
-static tamis_status warm_up(tamis_plan *plan, tamis_error *error) {
-    tms_device *dev = plan->dev;
-    tamis_status status = warm_times(plan, error);
-    if (status == TAMIS_OK) status = warm_writes(plan, error);
-    plan->step.layers[0].max_visible = plan->params.max_context;
-    for (uint32_t rows = 1; rows <= TMS_TILE_ROWS && status == TAMIS_OK; rows *= TMS_TILE_ROWS) {
-        plan->step.max_tile_rows = rows;
-        status = warm_attends(plan, error);
-    }
-    return status != TAMIS_OK ? status : tms_forward(dev, dev->backend->wait(dev), error);
-}
-
-static tamis_status set_up(tamis_plan *plan, tamis_error *error) {
-    plan->max_pages = tms_pages_of(plan->cache, plan->params.max_context);
-    tms_selection_ask(&plan->params.selection, plan->cache->params.page_size, &plan->reading);
-    TMS_REQUIRE(!plan->reading.listed || plan->params.sliding_window == 0, TAMIS_E_UNSUPPORTED,
+/* What policies ask, and whether it goes with the plan's parameters. */
+static tamis_status ask_policies(tms_setup *setup, tamis_error *error) {
+    const tamis_plan_params *p = &setup->params;
+    tms_selection_ask(&p->selection, setup->cache->params.page_size, &setup->reading);
+    TMS_REQUIRE(!setup->reading.listed || p->sliding_window == 0, TAMIS_E_UNSUPPORTED,
                 "sliding_window %" PRIu32
                 " under selection %s: its budget would go to pages outside "
                 "the window; only full takes one",
-                plan->params.sliding_window, tamis_selection_name(plan->params.selection.kind));
-    TMS_REQUIRE(!plan->params.fixed_launches || plan->reading.scored != TMS_SCORE_RANDOM,
+                p->sliding_window, tamis_selection_name(p->selection.kind));
+    TMS_REQUIRE(!p->fixed_launches || setup->reading.scored != TMS_SCORE_RANDOM,
                 TAMIS_E_UNSUPPORTED,
                 "fixed_launches under selection %s: its scores come from the host in every step",
-                tamis_selection_name(plan->params.selection.kind));
-    tms_eviction_ask(&plan->params.eviction, &plan->eviction.asked);
+                tamis_selection_name(p->selection.kind));
+    tms_eviction_ask(&p->eviction, &setup->needs);
     /* A list as long as the longest lane never leaves a page out. */
-    if (plan->reading.k > plan->max_pages) plan->reading.k = plan->max_pages;
-    uint64_t ints = tms_step_ints(plan);
-    TMS_REQUIRE(ints <= INT32_MAX, TAMIS_E_ARGUMENT,
-                "the tables of a step take %" PRIu64 " entries, which exceed %" PRId32, ints,
-                INT32_MAX);
-    plan->step_ints = (uint32_t)ints;
-    tamis_status status = take_host(plan, error);
-    if (status == TAMIS_OK) status = take_device(plan, error);
-    if (status == TAMIS_OK) status = tms_plan_eviction_create(plan, error);
-    if (status == TAMIS_OK) status = warm_up(plan, error);
-    return status == TAMIS_OK ? tms_plan_eviction_warm(plan, error) : status;
+    if (setup->reading.k > setup->max_pages) setup->reading.k = setup->max_pages;
+    return TAMIS_OK;
+}
+
+/* What each room looks at; then their memory, those first that others ask for sizes. */
+static tamis_status make_rooms(tamis_plan *plan, tamis_error *error) {
+    const tms_setup *setup = &plan->setup;
+    plan->launches = (tms_launches){.setup = setup, .step = &plan->step, .table = &plan->table};
+    plan->in_step = (tms_in_step){
+        .setup = setup, .step = &plan->step, .rings = &plan->rings, .counters = &plan->counters};
+    plan->reindex = (tms_reindex){.setup = setup, .step = &plan->step};
+    plan->between = (tms_between){.setup = setup, .table = &plan->table, .rings = &plan->rings};
+    tamis_status status = tms_step_create(&plan->step, setup, error);
+    if (status == TAMIS_OK) status = tms_page_table_create(&plan->table, setup, error);
+    if (status == TAMIS_OK) status = tms_query_rings_create(&plan->rings, setup, error);
+    if (status == TAMIS_OK) status = tms_launches_create(&plan->launches, error);
+    if (status == TAMIS_OK) status = tms_in_step_create(&plan->in_step, error);
+    if (status == TAMIS_OK) status = tms_reindex_create(&plan->reindex, error);
+    return status == TAMIS_OK ? tms_between_create(&plan->between, error) : status;
+}
+
+/* Launches what the eviction adds to decode steps and to others, empty. */
+static tamis_status warm_in_step(tamis_plan *plan, tamis_error *error) {
+    tms_device *dev = plan->setup.dev;
+    tamis_status status = TAMIS_OK;
+    tms_write_rows write = tms_launch_write(&plan->launches, 0);
+    tms_attend attend = tms_launch_attend(&plan->launches, 0);
+    tms_ref changed = {NULL, 0};
+    attend.q.stride = attend.out.stride = tms_setup_width(&plan->setup);
+    for (int exact = 0; exact <= 1; exact++) {
+        tms_attend observed = attend;
+        plan->step.exact = exact;
+        if (plan->setup.needs.in_place)
+            TMS_TRY(dev, tms_in_step_take_slots(&plan->in_step, 0, &write, &changed));
+        TMS_TRY(dev, tms_in_step_ask_weights(&plan->in_step, false, &observed));
+        TMS_TRY(dev, tms_run_attend(dev, &observed));
+        TMS_TRY(dev, tms_in_step_use_weights(&plan->in_step, 0, &observed));
+    }
+    if (plan->setup.needs.rotation) TMS_TRY(dev, tms_reindex_attend(&plan->reindex, 0, &attend));
+fail:
+    return status;
+}
+
+/* Builds every kernel and launches it once. */
+static tamis_status warm_rooms(tamis_plan *plan, tamis_error *error) {
+    tms_device *dev = plan->setup.dev;
+    tamis_status status = tms_page_table_warm(&plan->table, error);
+    if (status == TAMIS_OK) status = tms_launches_warm(&plan->launches, &plan->step, error);
+    if (status == TAMIS_OK && plan->setup.needs.active) status = warm_in_step(plan, error);
+    if (status == TAMIS_OK) status = tms_between_warm(&plan->between, error);
+    return status == TAMIS_OK ? tms_forward(dev, dev->backend->wait(dev), error) : status;
 }
 
 tamis_status tamis_plan_create(tamis_cache *cache, const tamis_plan_params *params,
@@ -294,10 +173,13 @@ tamis_status tamis_plan_create(tamis_cache *cache, const tamis_plan_params *para
     if (status != TAMIS_OK) return status;
     tamis_plan *plan = calloc(1, sizeof *plan);
     TMS_REQUIRE(plan, TAMIS_E_NO_MEMORY, "no host memory for a plan");
-    plan->cache = cache;
-    plan->dev = cache->context->dev;
-    plan->params = filled;
-    status = set_up(plan, error);
+    plan->setup = (tms_setup){.cache = cache,
+                              .dev = cache->context->dev,
+                              .params = filled,
+                              .max_pages = tms_pages_of(cache, filled.max_context)};
+    status = ask_policies(&plan->setup, error);
+    if (status == TAMIS_OK) status = make_rooms(plan, error);
+    if (status == TAMIS_OK) status = warm_rooms(plan, error);
     if (status != TAMIS_OK)
         tamis_plan_destroy(&plan);
     else
@@ -305,32 +187,18 @@ tamis_status tamis_plan_create(tamis_cache *cache, const tamis_plan_params *para
     return status;
 }
 
-static void free_host(tamis_plan *plan) {
-    for (uint32_t i = 0; plan->rows && i < plan->params.max_sequences; i++)
-        free(plan->rows[i].pages);
-    free(plan->rows);
-    free(plan->copies.count);
-    free(plan->copies.pairs);
-    free(plan->entry_host);
-    free(plan->score_host);
-    free(plan->serials);
-    free(plan->step.host);
-    free(plan->step.layers);
-    free(plan->step.table_row);
-    free(plan->step.heirs);
-    free(plan->step.growth);
-    free(plan);
-}
-
 void tamis_plan_destroy(tamis_plan **plan) {
     if (!plan || !*plan) return;
     tamis_plan *p = *plan;
-    tms_device *dev = p->dev;
     if (p->step.open) tms_plan_give_up(p);
-    tms_mem *memories[] = {p->table, p->entries, p->step_tables, p->scores, p->lists, p->scratch};
-    for (size_t i = 0; i < sizeof memories / sizeof *memories; i++)
-        dev->backend->free(dev, memories[i]);
-    tms_plan_eviction_destroy(p);
-    free_host(p);
+    /* A room that was not made lacks its setup. */
+    if (p->between.setup) tms_between_destroy(&p->between);
+    if (p->reindex.setup) tms_reindex_destroy(&p->reindex);
+    if (p->in_step.setup) tms_in_step_destroy(&p->in_step);
+    if (p->launches.setup) tms_launches_destroy(&p->launches);
+    if (p->rings.setup) tms_query_rings_destroy(&p->rings);
+    if (p->table.setup) tms_page_table_destroy(&p->table);
+    if (p->step.setup) tms_step_destroy(&p->step);
+    free(p);
     *plan = NULL;
 }

@@ -1,30 +1,44 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Attending under streaming with positions in the cache: the sinks by a query turned back by the
- * gap between them and the rest, the rest by the query as it is, and the two states merged. So a
- * sink is as far from the query as its slot is (StreamingLLM, section 3.2), and no key is
- * rewritten. */
-#include "lib/plan/plan.h"
+/* The parts of an attend whose sinks come nearer, and how queries were rotated. */
+#include "lib/plan/reindex.h"
 
-/* Where the parts lie in eviction.reindex: turned queries, two outs, the merged out, two lse. */
+#include <inttypes.h>
+#include <stdlib.h>
+
+tamis_status tms_reindex_create(tms_reindex *reindex, tamis_error *error) {
+    const tms_setup *setup = reindex->setup;
+    const uint64_t row = 4 * tms_setup_width(setup) + 2ull * setup->cache->params.n_heads;
+    const uint64_t bytes = setup->params.max_rows * row * sizeof(float);
+    return tms_memory_take(setup->dev, setup->needs.rotation ? bytes : 0, &reindex->rows, error);
+}
+
+void tms_reindex_destroy(tms_reindex *reindex) {
+    tms_device *dev = reindex->setup->dev;
+    dev->backend->free(dev, reindex->rows);
+    dev->backend->free(dev, reindex->rotation);
+}
+
+/* ---- A layer --------------------------------------------------------------------------------- */
+
+/* Where the parts lie in the rows' memory: turned queries, two outs, the merged out, two lse. */
 typedef struct reindex_parts {
     tms_matrix turned, outs[2], merged;
     tms_ref lses[2];
 } reindex_parts;
 
-static reindex_parts lay_out(const tamis_plan *plan, const tms_attend *attend) {
+static reindex_parts lay_out(const tms_reindex *reindex, const tms_attend *attend) {
     uint64_t width = (uint64_t)attend->batch.n_heads * attend->kv.head_dim;
     uint64_t block = attend->batch.n_rows * width * sizeof(float);
     uint64_t lse = (uint64_t)attend->batch.n_rows * attend->batch.n_heads * sizeof(float);
-    tms_mem *mem = plan->eviction.reindex;
+    tms_mem *mem = reindex->rows;
     return (reindex_parts){.turned = {{mem, 0}, width},
                            .outs = {{{mem, block}, width}, {{mem, 2 * block}, width}},
                            .merged = {{mem, 3 * block}, width},
                            .lses = {{mem, 4 * block}, {mem, 4 * block + lse}}};
 }
 
-static tamis_status turn(tamis_plan *plan, const tms_attend *attend, const reindex_parts *parts,
-                         tms_ref index, tms_ref delta) {
-    const tms_plan_eviction *e = &plan->eviction;
+static tamis_status turn(const tms_reindex *reindex, const tms_attend *attend,
+                         const reindex_parts *parts, tms_ref index, tms_ref delta) {
     const tms_scatter_rows copy = {.x = attend->q,
                                    .y = parts->turned,
                                    .n_rows = attend->batch.n_rows,
@@ -34,33 +48,37 @@ static tamis_status turn(tamis_plan *plan, const tms_attend *attend, const reind
                                .n_rows = attend->batch.n_rows,
                                .n_heads = attend->batch.n_heads,
                                .head_dim = attend->kv.head_dim,
-                               .n_rot = e->n_rot ? e->n_rot : attend->kv.head_dim,
-                               .pairing = e->pairing,
+                               .n_rot = reindex->n_rot ? reindex->n_rot : attend->kv.head_dim,
+                               .pairing = reindex->pairing,
                                .positions = delta,
-                               .table = {e->rotation, 0}};
-    tamis_status status = tms_run_scatter_rows(plan->dev, &copy);
-    return status == TAMIS_OK ? tms_run_rotate(plan->dev, &rotate) : status;
+                               .table = {reindex->rotation, 0}};
+    tamis_status status = tms_run_scatter_rows(reindex->setup->dev, &copy);
+    return status == TAMIS_OK ? tms_run_rotate(reindex->setup->dev, &rotate) : status;
 }
 
 /* One of the two attends: what lies in its rows' intervals. */
-static tamis_status attend_part(tamis_plan *plan, uint32_t layer, const tms_attend *attend,
-                                const reindex_parts *parts, int part, tms_ref intervals) {
+static tamis_status attend_part(const tms_reindex *reindex, uint32_t layer,
+                                const tms_attend *attend, const reindex_parts *parts, int part,
+                                tms_ref intervals) {
     tms_attend p = *attend;
     if (part == 0) p.q = parts->turned;
     p.out = parts->outs[part];
     p.lse = parts->lses[part];
     p.intervals = intervals;
-    p.positions = tms_cache_planes(plan->cache, layer).positions;
-    return tms_run_attend(plan->dev, &p);
+    p.positions = tms_cache_planes(reindex->setup->cache, layer).positions;
+    return tms_run_attend(reindex->setup->dev, &p);
 }
 
-tamis_status tms_plan_attend_reindexed(tamis_plan *plan, uint32_t layer, const tms_attend *attend) {
-    const reindex_parts parts = lay_out(plan, attend);
-    const uint64_t n = attend->batch.n_rows, at = plan->step.at.reindex;
-    const tms_ref index = tms_step_table(plan, at), delta = tms_step_table(plan, at + n);
-    const tms_ref near = tms_step_table(plan, at + 2 * n), far = tms_step_table(plan, at + 4 * n);
+tamis_status tms_reindex_attend(const tms_reindex *reindex, uint32_t layer,
+                                const tms_attend *attend) {
+    const reindex_parts parts = lay_out(reindex, attend);
+    const tms_step *step = reindex->step;
+    const tms_ref index = tms_step_table(step, step->at.index);
+    const tms_ref delta = tms_step_table(step, step->at.delta);
+    const tms_ref near = tms_step_table(step, step->at.near);
+    const tms_ref far = tms_step_table(step, step->at.far);
     const tms_merge merge = {.n_parts = 2,
-                             .n = (uint32_t)n * attend->batch.n_heads,
+                             .n = attend->batch.n_rows * attend->batch.n_heads,
                              .dim = attend->kv.head_dim,
                              .outs = parts.outs[0].ref,
                              .lses = parts.lses[0],
@@ -70,9 +88,34 @@ tamis_status tms_plan_attend_reindexed(tamis_plan *plan, uint32_t layer, const t
                                    .n_rows = attend->batch.n_rows,
                                    .width = (uint32_t)parts.merged.stride,
                                    .index = index};
-    tamis_status status = turn(plan, attend, &parts, index, delta);
-    if (status == TAMIS_OK) status = attend_part(plan, layer, attend, &parts, 0, near);
-    if (status == TAMIS_OK) status = attend_part(plan, layer, attend, &parts, 1, far);
-    if (status == TAMIS_OK) status = tms_run_merge(plan->dev, &merge);
-    return status == TAMIS_OK ? tms_run_scatter_rows(plan->dev, &copy) : status;
+    tamis_status status = turn(reindex, attend, &parts, index, delta);
+    if (status == TAMIS_OK) status = attend_part(reindex, layer, attend, &parts, 0, near);
+    if (status == TAMIS_OK) status = attend_part(reindex, layer, attend, &parts, 1, far);
+    if (status == TAMIS_OK) status = tms_run_merge(reindex->setup->dev, &merge);
+    return status == TAMIS_OK ? tms_run_scatter_rows(reindex->setup->dev, &copy) : status;
+}
+
+/* ---- The rotation ---------------------------------------------------------------------------- */
+
+tamis_status tms_reindex_bind(tms_reindex *reindex, const double *frequencies, uint32_t n_rot,
+                              tms_pairing pairing, tamis_error *error) {
+    uint64_t n = 2ull * TMS_ROTATE_STEPS * n_rot;
+    tms_device *dev = reindex->setup->dev;
+    tms_mem *mem = NULL;
+    tamis_status status = TAMIS_OK;
+    float *table = malloc(n * sizeof *table);
+    TMS_REQUIRE(table, TAMIS_E_NO_MEMORY, "no host memory for a table of %" PRIu32 " channels",
+                n_rot);
+    tms_rotate_table(frequencies, n_rot, table);
+    TMS_TRY(dev, dev->backend->alloc(dev, n * sizeof *table, &mem));
+    TMS_TRY(dev, tms_memory_send(dev, (tms_ref){mem, 0}, table, n * sizeof *table));
+    dev->backend->free(dev, reindex->rotation);
+    reindex->rotation = mem;
+    reindex->n_rot = n_rot;
+    reindex->pairing = pairing;
+    mem = NULL;
+fail:
+    dev->backend->free(dev, mem);
+    free(table);
+    return status;
 }

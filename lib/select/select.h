@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a selection is to the plan: an entry of the table in select.c. */
+/* What a selection is to the plan: an entry of the table in selections.c. */
 #ifndef TMS_SELECT_H
 #define TMS_SELECT_H
 

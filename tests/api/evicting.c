@@ -40,13 +40,13 @@ static float projection_value(uint64_t i) {
 static void bind(evict_world *e) {
     const tamis_cache_params *c = &e->w.shape;
     uint64_t width = (uint64_t)c->n_heads * c->head_dim, n = PROJECTED * width;
-    if (e->w.plan->eviction.asked.rotation) {
+    if (e->w.plan->setup.needs.rotation) {
         double frequencies[128];
         for (uint32_t i = 0; i < c->head_dim / 2; i++)
             frequencies[i] = pow(10000, -2.0 * i / c->head_dim);
         OK(tamis_plan_bind_rotation(e->w.plan, frequencies, c->head_dim, 0, &test_error));
     }
-    if (!e->w.plan->eviction.asked.output) return;
+    if (!e->w.plan->setup.needs.output) return;
     float *host = take(n, sizeof *host);
     for (uint64_t i = 0; i < n; i++)
         host[i] = projection_value(i);
@@ -290,7 +290,7 @@ double evict_logit(const evict_world *e, const held *h, uint32_t slot, uint64_t 
     double sum = 0;
     for (uint32_t d = 0; d < h->dim; d++)
         sum += (double)query_value(token, head, d) * (double)h->k[(size_t)slot * h->dim + d];
-    return sum * (double)e->w.plan->params.scale;
+    return sum * (double)e->w.plan->setup.params.scale;
 }
 
 /* out [dim] of one query head. */

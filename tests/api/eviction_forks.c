@@ -101,7 +101,7 @@ static void test_cut_since(void **state) {
 static void test_other_plan(void **state) {
     (void)state;
     evict_world e = open_world(4);
-    const tamis_plan_params params = e.w.plan->params;
+    const tamis_plan_params params = e.w.plan->setup.params;
     tamis_plan *second = NULL;
     OK(tamis_plan_create(e.w.cache, &params, &second, &test_error));
     tamis_sequence id = evict_add(&e, TEXT, PROMPT);
@@ -124,7 +124,7 @@ static void test_other_plan(void **state) {
 static void test_cut_fork(void **state) {
     (void)state;
     evict_world e = open_world(2);
-    const tamis_plan_params params = e.w.plan->params;
+    const tamis_plan_params params = e.w.plan->setup.params;
     tamis_plan *second = NULL;
     tamis_sequence id = evict_add(&e, TEXT, PROMPT), fork = 0;
     OK(tamis_plan_create(e.w.cache, &params, &second, &test_error));

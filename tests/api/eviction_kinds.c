@@ -137,7 +137,7 @@ static void check_protected(const tamis_eviction *e, const held *h, uint32_t len
 
 static void check_kept(const evict_world *e, const eviction_case *c, const held *h,
                        const uint32_t *before, uint32_t length) {
-    const tamis_eviction *eviction = &e->w.plan->params.eviction;
+    const tamis_eviction *eviction = &e->w.plan->setup.params.eviction;
     uint32_t heads = e->w.shape.n_kv_heads, layers = e->w.shape.n_layers;
     uint64_t all = sum(h, 0, h->n_lanes), budget = (uint64_t)layers * heads * eviction->budget;
     held_check(h, TEXT, length);
@@ -195,7 +195,7 @@ static void decode_on(evict_world *e, tamis_sequence id, uint32_t length) {
     evict_decode(e, id, TEXT + length + 3, 1, outs);
     held h = evict_read(e, id);
     held_check(&h, TEXT, length + 4);
-    bool turned = e->w.plan->eviction.asked.rotation; /* other queries than the test's */
+    bool turned = e->w.plan->setup.needs.rotation; /* other queries than the test's */
     for (uint32_t layer = 0; layer < e->w.shape.n_layers && !turned; layer++)
         evict_dense(e, &h, layer, TEXT + length + 3, outs + layer * evict_out_floats(e, 1), false);
     held_free(&h);

@@ -210,7 +210,7 @@ static void give_up(scenario *s) {
 
 /* Whether an attend may not be made again in its step: its rows would count twice. */
 static bool counts_once(const scenario *s) {
-    return s->e.w.plan->eviction.asked.feed == TMS_FEED_SUM &&
+    return s->e.w.plan->setup.needs.feed == TMS_FEED_SUM &&
            strstr(s->refusal, "count its rows twice");
 }
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The table of selections, and the public calls that look into it. */
-#include "lib/select/select.h"
 #include "lib/core/core.h"
+#include "lib/select/select.h"
 
 #include <inttypes.h>
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The table of evictions, and the public calls that look into it. */
-#include "lib/evict/evict.h"
 #include "lib/core/core.h"
+#include "lib/evict/evict.h"
 #include <tamis/cache.h>
 
 #include <inttypes.h>
@@ -166,19 +166,23 @@ tamis_status tamis_eviction_check(const tamis_eviction *eviction, tamis_error *e
     return status == TAMIS_OK && entry->check ? entry->check(&filled, error) : status;
 }
 
-void tms_eviction_ask(const tamis_eviction *eviction, tms_evicting *out) {
+void tms_eviction_ask(const tamis_eviction *eviction, tms_eviction_needs *out) {
     const tms_eviction_entry *entry = tms_eviction_find(eviction->kind);
-    *out = (tms_evicting){.active = eviction->kind != TAMIS_EVICT_NONE, .n_values = 1};
+    *out = (tms_eviction_needs){.entry = entry,
+                                .active = eviction->kind != TAMIS_EVICT_NONE,
+                                .n_values = 1,
+                                .spares = eviction->window};
     if (entry->ask) entry->ask(eviction, out);
+    out->by_slots |= out->window > 0;
 }
 
 uint32_t tamis_eviction_planes(const tamis_eviction *eviction) {
     if (!eviction || !tms_eviction_find(eviction->kind) || eviction->kind == TAMIS_EVICT_NONE)
         return 0;
     const tamis_eviction filled = tms_eviction_filled(eviction);
-    tms_evicting asked;
-    tms_eviction_ask(&filled, &asked);
-    return TAMIS_PLANE_POSITIONS | (asked.feed != TMS_FEED_NONE ? TAMIS_PLANE_SCORES : 0);
+    tms_eviction_needs needs;
+    tms_eviction_ask(&filled, &needs);
+    return TAMIS_PLANE_POSITIONS | (needs.feed != TMS_FEED_NONE ? TAMIS_PLANE_SCORES : 0);
 }
 
 void tms_eviction_schedule(const tamis_eviction *eviction, uint32_t n_layers, uint32_t length,

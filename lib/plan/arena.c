@@ -1,0 +1,38 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Memory taken and written, arenas made and given back. */
+#include "lib/plan/arena.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
+tamis_status tms_memory_take(tms_device *dev, uint64_t bytes, tms_mem **out, tamis_error *error) {
+    if (bytes == 0) return TAMIS_OK;
+    return tms_forward(dev, dev->backend->alloc(dev, bytes, out), error);
+}
+
+tamis_status tms_memory_send(tms_device *dev, tms_ref to, const void *from, uint64_t bytes) {
+    const uint64_t piece = 1u << 20;
+    tamis_status status = TAMIS_OK;
+    for (uint64_t at = 0; at < bytes && status == TAMIS_OK; at += piece) {
+        uint64_t left = bytes - at, n = left < piece ? left : piece;
+        tms_ref part = {to.mem, to.offset + at};
+        status = dev->backend->write(dev, part, (const char *)from + at, n);
+    }
+    return status;
+}
+
+tamis_status tms_arena_create(tms_arena *arena, tms_device *dev, uint64_t n, const char *what,
+                              tamis_error *error) {
+    TMS_REQUIRE(n <= INT32_MAX, TAMIS_E_ARGUMENT,
+                "the tables of %s take %" PRIu64 " entries, which exceed %" PRId32, what, n,
+                INT32_MAX);
+    arena->host = calloc(n, sizeof *arena->host);
+    TMS_REQUIRE(arena->host, TAMIS_E_NO_MEMORY,
+                "no host memory for %" PRIu64 " entries in the tables of %s", n, what);
+    return tms_memory_take(dev, n * sizeof *arena->host, &arena->mem, error);
+}
+
+void tms_arena_destroy(tms_arena *arena, tms_device *dev) {
+    dev->backend->free(dev, arena->mem);
+    free(arena->host);
+}

@@ -1,0 +1,70 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What callers bind to a plan that is no number. */
+#include "lib/plan/plan.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <string.h>
+
+static tamis_status check_bind(const tamis_plan *plan, bool fits, const char *what,
+                               tamis_error *error) {
+    TMS_REQUIRE(plan, TAMIS_E_ARGUMENT, "plan is NULL");
+    TMS_REQUIRE(!plan->step.open, TAMIS_E_STATE, "the plan has an open step");
+    TMS_REQUIRE(fits, TAMIS_E_ARGUMENT, "eviction %s takes no %s", plan->setup.needs.entry->name,
+                what);
+    return TAMIS_OK;
+}
+
+void tms_plan_bind_output_ref(tamis_plan *plan, uint32_t layer, const tms_output *output) {
+    if (plan->setup.needs.output) plan->between.outputs[layer] = *output;
+}
+
+tamis_status tamis_plan_bind_output(tamis_plan *plan, uint32_t layer, const tamis_rows *w,
+                                    uint32_t n_rows, tamis_error *error) {
+    tamis_status status =
+        check_bind(plan, plan && plan->setup.needs.output, "output projection", error);
+    if (status != TAMIS_OK) return status;
+    const tamis_cache_params *p = &plan->setup.cache->params;
+    uint64_t stride = 0, width = (uint64_t)p->n_heads * p->head_dim;
+    TMS_REQUIRE(layer < p->n_layers, TAMIS_E_ARGUMENT, "layer %" PRIu32 " is not below %" PRIu32,
+                layer, p->n_layers);
+    TMS_REQUIRE(n_rows > 0, TAMIS_E_ARGUMENT, "the output projection has no rows");
+    status = tms_rows_check(plan->setup.cache->context, w, "w", n_rows, width, &stride, error);
+    if (status != TAMIS_OK) return status;
+    plan->between.outputs[layer] =
+        (tms_output){{w->buffer->mem, w->offset}, w->dtype, stride, n_rows};
+    return TAMIS_OK;
+}
+
+tamis_status tamis_plan_bind_rotation(tamis_plan *plan, const double *frequencies, uint32_t n_rot,
+                                      int adjacent, tamis_error *error) {
+    tamis_status status = check_bind(plan, plan && plan->setup.needs.rotation, "rotation", error);
+    if (status != TAMIS_OK) return status;
+    TMS_REQUIRE(frequencies, TAMIS_E_ARGUMENT, "frequencies is NULL");
+    TMS_REQUIRE(n_rot > 0 && n_rot % 2 == 0 && n_rot <= plan->setup.cache->params.head_dim,
+                TAMIS_E_ARGUMENT, "n_rot %" PRIu32 " is not an even number up to %" PRIu32, n_rot,
+                plan->setup.cache->params.head_dim);
+    for (uint32_t i = 0; i < n_rot / 2; i++)
+        TMS_REQUIRE(isfinite(frequencies[i]), TAMIS_E_ARGUMENT, "frequency %" PRIu32 " is %g", i,
+                    frequencies[i]);
+    return tms_reindex_bind(&plan->reindex, frequencies, n_rot,
+                            adjacent ? TMS_PAIR_ADJACENT : TMS_PAIR_HALF, error);
+}
+
+tamis_status tamis_plan_bind_budgets(tamis_plan *plan, const uint32_t *budgets,
+                                     tamis_error *error) {
+    tamis_status status =
+        check_bind(plan, plan && plan->setup.needs.head_budgets, "budgets of single heads", error);
+    if (status != TAMIS_OK) return status;
+    tms_between *b = &plan->between;
+    for (uint32_t lane = 0; budgets && lane < plan->setup.cache->n_lanes; lane++) {
+        tamis_eviction one = plan->setup.params.eviction;
+        one.budget = budgets[lane];
+        TMS_REQUIRE(one.budget > 0, TAMIS_E_ARGUMENT, "the budget of lane %" PRIu32 " is 0", lane);
+        status = tamis_eviction_check(&one, error);
+        if (status != TAMIS_OK) return status;
+    }
+    b->has_bound = budgets != NULL;
+    if (budgets) memcpy(b->bound, budgets, plan->setup.cache->n_lanes * sizeof *budgets);
+    return TAMIS_OK;
+}

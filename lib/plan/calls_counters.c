@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the steps did, and how long their stages took. */
+#include "lib/plan/plan.h"
+
+#include <string.h>
+
+void tamis_plan_get_counters(const tamis_plan *plan, tamis_plan_counters *out) {
+    if (plan && out) *out = plan->counters;
+}
+
+void tamis_plan_reset_counters(tamis_plan *plan) {
+    if (!plan) return;
+    memset(&plan->counters, 0, sizeof plan->counters);
+    memset(&plan->times, 0, sizeof plan->times);
+}
+
+void tamis_plan_get_times(const tamis_plan *plan, tamis_plan_times *out) {
+    if (plan && out) *out = plan->times;
+}

@@ -1,0 +1,370 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A layer of the open step: its rows written, attended over all pages or the selected ones, and which
+ * pages that were. */
+#include "lib/plan/plan.h"
+
+#include <inttypes.h>
+
+/* Makes a call of the device as TMS_TRY does; its time goes to the stage `stage`. */
+#define TIME(plan, stage, call)                                                                    \
+    do {                                                                                           \
+        tms_event *from_ = NULL;                                                                   \
+        TMS_TRY((plan)->setup.dev, tms_stage_start(&(plan)->setup, &from_));                       \
+        status = (call);                                                                           \
+        TMS_TRY((plan)->setup.dev,                                                                 \
+                tms_stage_stop(&(plan)->setup, from_, status, &(plan)->times.stage));              \
+    } while (0)
+/* The same for an op. */
+#define RUN(plan, stage, op, params) TIME(plan, stage, tms_run_##op((plan)->setup.dev, (params)))
+
+/* ---- Write ------------------------------------------------------------------------------------ */
+
+static tamis_status check_layer(const tamis_plan *plan, uint32_t layer, tamis_error *error) {
+    TMS_REQUIRE(plan, TAMIS_E_ARGUMENT, "plan is NULL");
+    TMS_REQUIRE(plan->step.open, TAMIS_E_STATE, "the plan has no open step");
+    TMS_REQUIRE(layer < plan->setup.cache->params.n_layers, TAMIS_E_ARGUMENT,
+                "layer %" PRIu32 " is not below %" PRIu32, layer,
+                plan->setup.cache->params.n_layers);
+    return TAMIS_OK;
+}
+
+static tamis_status check_write(const tamis_plan *plan, const tamis_rows *k, const tamis_rows *v,
+                                tms_write_rows *write, tamis_error *error) {
+    const tamis_cache_params *p = &plan->setup.cache->params;
+    const tamis_context *context = plan->setup.cache->context;
+    uint64_t width = (uint64_t)p->n_kv_heads * p->head_dim;
+    tamis_status status =
+        tms_rows_check(context, k, "k", plan->step.n_rows, width, &write->k_stride, error);
+    if (status == TAMIS_OK)
+        status = tms_rows_check(context, v, "v", plan->step.n_rows, width, &write->v_stride, error);
+    if (status != TAMIS_OK) return status;
+    TMS_REQUIRE(k->dtype == v->dtype, TAMIS_E_ARGUMENT, "k is %s but v is %s",
+                tamis_dtype_name(k->dtype), tamis_dtype_name(v->dtype));
+    TMS_REQUIRE(k->dtype == TAMIS_F32 || k->dtype == p->dtype, TAMIS_E_ARGUMENT,
+                "k and v are %s; a cache of %s takes that or f32", tamis_dtype_name(k->dtype),
+                tamis_dtype_name(p->dtype));
+    write->k = (tms_ref){k->buffer->mem, k->offset};
+    write->v = (tms_ref){v->buffer->mem, v->offset};
+    write->dtype = k->dtype;
+    return TAMIS_OK;
+}
+
+static void count_written(tamis_plan *plan, uint32_t layer) {
+    plan->step.layers[layer].begun = plan->step.layers[layer].written = true;
+    plan->counters.rows_written += plan->step.n_rows;
+    plan->counters.pages_bounded += plan->step.layers[layer].n_filled;
+    plan->counters.tokens_replaced += plan->step.layers[layer].n_staying;
+}
+
+tamis_status tamis_plan_write(tamis_plan *plan, uint32_t layer, const tamis_rows *k,
+                              const tamis_rows *v, tamis_error *error) {
+    tamis_status status = check_layer(plan, layer, error);
+    if (status != TAMIS_OK) return status;
+    tms_step_layer *state = &plan->step.layers[layer];
+    TMS_REQUIRE(!state->written, TAMIS_E_STATE,
+                "layer %" PRIu32 " has been written in this step already", layer);
+    tms_write_rows write = tms_launch_write(&plan->launches, layer);
+    status = check_write(plan, k, v, &write, error);
+    if (status != TAMIS_OK) return status;
+    tms_bounds bounds = tms_cache_bounds(plan->setup.cache, layer);
+    bounds.n = state->n_bounded;
+    bounds.pages = tms_step_table(&plan->step, plan->step.at.filled + state->filled);
+    tms_ref changed = {NULL, 0}; /* pages whose tokens are replaced */
+    state->begun = true;
+    if (state->n_staying > 0)
+        TIME(plan, replace_us, tms_in_step_take_slots(&plan->in_step, layer, &write, &changed));
+    RUN(plan, write_us, write_rows, &write);
+    if (bounds.n > 0) RUN(plan, bounds_us, bounds, &bounds);
+    if (state->n_staying > 0) {
+        bounds.n = plan->step.n_rows * write.batch.n_kv_heads;
+        bounds.pages = changed;
+        RUN(plan, bounds_us, bounds, &bounds);
+    }
+    if (plan->step.fixed)
+        plan->launches.serials[plan->step.n_rows] = plan->setup.cache->bounds_serial;
+    count_written(plan, layer);
+fail:
+    return status;
+}
+
+/* ---- Attend ----------------------------------------------------------------------------------- */
+
+/* Whether the layer's rows go through lists; *path is the counter of rows that the answer feeds. */
+static bool is_listed(tamis_plan *plan, uint32_t layer, uint64_t **path) {
+    tamis_plan_counters *c = &plan->counters;
+    uint32_t n = tms_pages_of(plan->setup.cache, plan->step.layers[layer].max_visible);
+    *path = &c->rows_selected;
+    if (plan->step.exact)
+        *path = &c->rows_exact;
+    else if (!plan->setup.reading.listed || layer < plan->setup.params.selection.dense_layers)
+        *path = &c->rows_full;
+    else if (n <= plan->setup.reading.k && !plan->step.fixed)
+        *path = &c->rows_short;
+    return *path == &c->rows_selected;
+}
+
+/* Bytes [first, end) from the first to the last element of rows that have been checked. */
+typedef struct byte_range {
+    uint64_t first, end;
+} byte_range;
+
+static byte_range range_of(const tamis_rows *rows, uint64_t n, uint64_t stride, uint64_t width) {
+    return (byte_range){rows->offset, rows->offset + ((n - 1) * stride + width) * sizeof(float)};
+}
+
+static tamis_status check_attend(const tamis_plan *plan, const tamis_rows *q, const tamis_rows *out,
+                                 tms_matrix *q_rows, tms_matrix *out_rows, tamis_error *error) {
+    const tamis_context *context = plan->setup.cache->context;
+    const tamis_cache_params *p = &plan->setup.cache->params;
+    uint64_t width = (uint64_t)p->n_heads * p->head_dim;
+    uint32_t n = plan->step.n_rows;
+    tamis_status status = tms_rows_check(context, q, "q", n, width, &q_rows->stride, error);
+    if (status == TAMIS_OK)
+        status = tms_rows_check(context, out, "out", n, width, &out_rows->stride, error);
+    if (status != TAMIS_OK) return status;
+    TMS_REQUIRE(q->dtype == TAMIS_F32, TAMIS_E_ARGUMENT, "q is %s; it must be f32",
+                tamis_dtype_name(q->dtype));
+    TMS_REQUIRE(out->dtype == TAMIS_F32, TAMIS_E_ARGUMENT, "out is %s; it must be f32",
+                tamis_dtype_name(out->dtype));
+    byte_range from = range_of(q, n, q_rows->stride, width);
+    byte_range to = range_of(out, n, out_rows->stride, width);
+    TMS_REQUIRE(q->buffer != out->buffer || from.end <= to.first || to.end <= from.first,
+                TAMIS_E_ARGUMENT,
+                "q and out overlap: bytes %" PRIu64 " to %" PRIu64 " and %" PRIu64 " to %" PRIu64
+                " of one buffer",
+                from.first, from.end - 1, to.first, to.end - 1);
+    q_rows->ref = (tms_ref){q->buffer->mem, q->offset};
+    out_rows->ref = (tms_ref){out->buffer->mem, out->offset};
+    return TAMIS_OK;
+}
+
+/* Adds what the attend of a layer read to the counters. */
+static void count_read(tamis_plan *plan, uint32_t layer, bool listed, bool fused) {
+    const tamis_cache *cache = plan->setup.cache;
+    tamis_plan_counters *c = &plan->counters;
+    uint64_t k = plan->setup.reading.k, read = 0, full = 0, bounded = 0, massed = 0;
+    if (fused) c->rows_fused += plan->step.n_rows;
+    if (plan->step.exact) return;
+    for (uint32_t row = 0; row < plan->step.n_rows; row++)
+        for (uint32_t h = 0; h < cache->params.n_kv_heads; h++) {
+            uint32_t visible = tms_step_visible(&plan->step, layer, row, h);
+            uint64_t n = tms_pages_of(cache, visible);
+            full += n;
+            read += listed && n > k ? k : n;
+            if (listed && plan->setup.reading.scored == TMS_SCORE_BOUNDS)
+                bounded += visible / cache->params.page_size;
+            if (listed && plan->setup.reading.scored == TMS_SCORE_MASS) massed += n;
+        }
+    c->kv_bytes_read += read * cache->size.page_bytes;
+    c->kv_bytes_full += full * cache->size.page_bytes;
+    /* Half a page is keys. */
+    c->bounds_bytes_read +=
+        bounded * cache->size.bounds_bytes + massed * (cache->size.page_bytes / 2);
+}
+
+static void count_attended(tamis_plan *plan, uint32_t layer, bool listed, bool fused) {
+    count_read(plan, layer, listed, fused);
+    plan->launches.attended = true;
+    plan->launches.listed = listed;
+    plan->launches.attended_layer = layer;
+}
+
+static void fill_random(const tamis_plan *plan, uint32_t layer, uint32_t stride) {
+    const tms_step *step = &plan->step;
+    const tamis_cache_params *cache = &plan->setup.cache->params;
+    float *scores = plan->launches.score_host;
+    for (uint32_t i = 0, row = 0; i < step->n_sequences; i++) {
+        uint32_t rows = step->growth[i].rows, first = step->growth[i].sequence->length - rows;
+        for (uint32_t j = 0; j < rows; j++, row++)
+            for (uint32_t h = 0; h < cache->n_kv_heads; h++, scores += stride) {
+                uint32_t n = tms_step_visible(step, layer, row, h) / cache->page_size;
+                for (uint32_t o = 0; o < n; o++)
+                    scores[o] = tms_selection_random_score(plan->setup.params.selection.seed, layer,
+                                                           first + j, h, o);
+            }
+    }
+}
+
+/* Enqueues random scores for p->select, whose stride it sets. Returns the device's status. */
+static tamis_status send_random(tamis_plan *plan, uint32_t layer, tms_sparse_attend *p) {
+    uint64_t entries = (uint64_t)p->select.batch.n_rows * p->select.batch.n_kv_heads;
+    /* Packed to this step's longest lane, so that as few bytes as possible are sent. */
+    p->select.stride = p->select.batch.max_visible / p->select.granularity;
+    fill_random(plan, layer, p->select.stride);
+    return tms_memory_send(plan->setup.dev, p->select.scores, plan->launches.score_host,
+                           entries * p->select.stride * sizeof *plan->launches.score_host);
+}
+
+static tamis_status score(tamis_plan *plan, uint32_t layer, tms_sparse_attend *p,
+                          tamis_error *error) {
+    tamis_status status = TAMIS_OK;
+    tms_page_mass mass = tms_launch_mass(&plan->launches, p);
+    switch (plan->setup.reading.scored) {
+    case TMS_SCORE_NONE:
+        break;
+    case TMS_SCORE_BOUNDS:
+        RUN(plan, score_us, score_pages, &p->score);
+        break;
+    case TMS_SCORE_MASS:
+        RUN(plan, score_us, page_mass, &mass);
+        break;
+    case TMS_SCORE_RANDOM:
+        TIME(plan, score_us, send_random(plan, layer, p));
+        break;
+    }
+fail:
+    return status;
+}
+
+/* Its two parts are timed apart where they are launched apart. Device's status. */
+static tamis_status run_fused(tamis_plan *plan, tms_sparse_attend *p) {
+    tms_device *dev = plan->setup.dev;
+    tms_event *from = NULL, *halfway = NULL;
+    double selected = 0;
+    tamis_status status = tms_stage_start(&plan->setup, &from);
+    if (status != TAMIS_OK) return status;
+    if (from) p->halfway = &halfway;
+    status = tms_run_sparse_attend(dev, p);
+    p->halfway = NULL;
+    if (status == TAMIS_OK && halfway)
+        status = dev->backend->event_elapsed(dev, from, halfway, &selected);
+    plan->times.fused_select_us += selected;
+    if (halfway) dev->backend->event_free(dev, halfway);
+    return tms_stage_stop(&plan->setup, from, status, &plan->times.fused_us);
+}
+
+static tamis_status run_listed(tamis_plan *plan, uint32_t layer, tms_sparse_attend *p, bool fused,
+                               tamis_error *error) {
+    tamis_status status = TAMIS_OK;
+    if (fused) return tms_forward(plan->setup.dev, run_fused(plan, p), error);
+    status = score(plan, layer, p, error);
+    if (status != TAMIS_OK) return status;
+    RUN(plan, select_us, select, &p->select);
+    RUN(plan, attend_us, attend, &p->attend);
+fail:
+    return status;
+}
+
+tamis_status tamis_plan_attend(tamis_plan *plan, uint32_t layer, const tamis_rows *q,
+                               const tamis_rows *out, tamis_error *error) {
+    tamis_status status = check_layer(plan, layer, error);
+    if (status != TAMIS_OK) return status;
+    tms_step *step = &plan->step;
+    TMS_REQUIRE(step->layers[layer].written, TAMIS_E_STATE,
+                "layer %" PRIu32 " has not been written in this step", layer);
+    TMS_REQUIRE(plan->setup.needs.feed != TMS_FEED_SUM || !step->layers[layer].fed, TAMIS_E_STATE,
+                "layer %" PRIu32 " has been attended in this step already: %s would count its rows "
+                "twice",
+                layer, plan->setup.needs.entry->name);
+    tms_matrix q_rows, out_rows;
+    status = check_attend(plan, q, out, &q_rows, &out_rows, error);
+    if (status != TAMIS_OK) return status;
+    uint64_t *path = NULL;
+    bool listed = is_listed(plan, layer, &path), fused = false;
+    tms_sparse_attend p = {.attend = tms_launch_attend(&plan->launches, layer)};
+    if (listed) {
+        p = tms_launch_sparse(&plan->launches, layer);
+        p.score.q = q_rows;
+    }
+    p.attend.q = q_rows;
+    p.attend.out = out_rows;
+    plan->launches.attended = false;
+    if (tms_in_step_observes(&plan->in_step))
+        TIME(plan, observe_us, tms_in_step_ask_weights(&plan->in_step, listed, &p.attend));
+    if (listed) {
+        fused = tms_launch_fuses(&plan->launches, &p);
+        status = run_listed(plan, layer, &p, fused, error);
+        if (status != TAMIS_OK) return status;
+    } else if (plan->setup.needs.rotation) {
+        TIME(plan, attend_us, tms_reindex_attend(&plan->reindex, layer, &p.attend));
+    } else {
+        RUN(plan, attend_us, attend, &p.attend);
+    }
+    step->layers[layer].fed = plan->setup.needs.feed != TMS_FEED_NONE;
+    if (tms_in_step_observes(&plan->in_step))
+        TIME(plan, observe_us, tms_in_step_use_weights(&plan->in_step, layer, &p.attend));
+    step->layers[layer].attended = true;
+    *path += step->n_rows;
+    count_attended(plan, layer, listed, fused);
+fail:
+    return status;
+}
+
+/* Where the tables lie follows from the number of rows; what bounds hold is in their launch. */
+static tamis_status check_replayed(const tamis_plan *plan, tamis_error *error) {
+    const tms_step *step = &plan->step;
+    TMS_REQUIRE(plan->setup.params.fixed_launches, TAMIS_E_STATE,
+                "the plan has no fixed_launches: a graph of one step does not serve another");
+    TMS_REQUIRE(!step->exact, TAMIS_E_STATE, "the step is exact: it has no fixed launches");
+    for (uint32_t layer = 0; layer < plan->setup.cache->params.n_layers; layer++)
+        TMS_REQUIRE(!step->layers[layer].written, TAMIS_E_STATE,
+                    "layer %" PRIu32 " has been written in this step already", layer);
+    TMS_REQUIRE(plan->launches.serials[step->n_rows] != 0, TAMIS_E_STATE,
+                "no step with %" PRIu32 " sequences was called layer by layer: no graph serves it",
+                step->n_rows);
+    TMS_REQUIRE(plan->launches.serials[step->n_rows] == plan->setup.cache->bounds_serial,
+                TAMIS_E_STATE,
+                "what bounds hold has changed since a step with %" PRIu32
+                " sequences was called layer by layer: an older graph would compute the old ones",
+                step->n_rows);
+    return TAMIS_OK;
+}
+
+tamis_status tamis_plan_step_replayed(tamis_plan *plan, tamis_error *error) {
+    tamis_status status = check_layer(plan, 0, error);
+    if (status == TAMIS_OK) status = check_replayed(plan, error);
+    if (status != TAMIS_OK) return status;
+    for (uint32_t layer = 0; layer < plan->setup.cache->params.n_layers; layer++) {
+        uint64_t *path = NULL;
+        bool listed = is_listed(plan, layer, &path);
+        tms_sparse_attend p = tms_launch_sparse(&plan->launches, layer);
+        *path += plan->step.n_rows;
+        count_written(plan, layer);
+        count_attended(plan, layer, listed, listed && tms_launch_fuses(&plan->launches, &p));
+    }
+    return TAMIS_OK;
+}
+
+/* ---- What was read ---------------------------------------------------------------------------- */
+
+static tamis_status read_list(const tamis_plan *plan, uint32_t row, uint32_t kv_head,
+                              uint32_t *pages, uint32_t capacity, uint32_t *count,
+                              tamis_error *error) {
+    tms_device *dev = plan->setup.dev;
+    tms_lists lists =
+        tms_launch_sparse(&plan->launches, plan->launches.attended_layer).select.lists;
+    uint64_t entry = (uint64_t)row * plan->setup.cache->params.n_kv_heads + kv_head;
+    uint32_t n = 0;
+    tamis_status status = TAMIS_OK;
+    lists.count.offset += entry * sizeof n;
+    lists.pages.offset += entry * lists.capacity * sizeof *pages;
+    TMS_TRY(dev, dev->backend->read(dev, lists.count, &n, sizeof n));
+    uint32_t copied = n < capacity ? n : capacity;
+    if (copied > 0)
+        TMS_TRY(dev, dev->backend->read(dev, lists.pages, pages, copied * sizeof *pages));
+    *count = n;
+fail:
+    return status;
+}
+
+tamis_status tamis_plan_read_selected(tamis_plan *plan, uint32_t row, uint32_t kv_head,
+                                      uint32_t *pages, uint32_t capacity, uint32_t *count,
+                                      tamis_error *error) {
+    TMS_REQUIRE(plan, TAMIS_E_ARGUMENT, "plan is NULL");
+    TMS_REQUIRE(count, TAMIS_E_ARGUMENT, "count is NULL");
+    TMS_REQUIRE(pages || capacity == 0, TAMIS_E_ARGUMENT, "pages is NULL but capacity is %" PRIu32,
+                capacity);
+    TMS_REQUIRE(plan->launches.attended, TAMIS_E_STATE, "no layer has been attended in this step");
+    TMS_REQUIRE(row < plan->step.n_rows, TAMIS_E_ARGUMENT,
+                "row %" PRIu32 " is not below the step's %" PRIu32, row, plan->step.n_rows);
+    TMS_REQUIRE(kv_head < plan->setup.cache->params.n_kv_heads, TAMIS_E_ARGUMENT,
+                "kv_head %" PRIu32 " is not below %" PRIu32, kv_head,
+                plan->setup.cache->params.n_kv_heads);
+    if (plan->launches.listed) return read_list(plan, row, kv_head, pages, capacity, count, error);
+    *count =
+        tms_pages_of(plan->setup.cache,
+                     tms_step_visible(&plan->step, plan->launches.attended_layer, row, kv_head));
+    for (uint32_t i = 0; i < *count && i < capacity; i++)
+        pages[i] = i;
+    return TAMIS_OK;
+}

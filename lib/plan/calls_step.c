@@ -1,0 +1,228 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A step's beginning and end: its rows checked and reserved, everything sent that the layers need;
+ * then kept or given up. */
+#include "lib/plan/plan.h"
+
+#include <inttypes.h>
+
+/* ---- Begin ----------------------------------------------------------------------------------- */
+
+/* Checks the sequences and puts them into the step; marks the first `*n` as taken. */
+static tamis_status collect(tamis_plan *plan, const tamis_step *in, uint32_t *n,
+                            tamis_error *error) {
+    const tamis_plan_params *p = &plan->setup.params;
+    uint64_t total = 0;
+    for (*n = 0; *n < in->count; ++*n) {
+        tamis_sequence id = in->sequences[*n];
+        uint32_t rows = in->rows ? in->rows[*n] : 1;
+        tms_sequence *sequence = tms_cache_find(plan->setup.cache, id);
+        TMS_REQUIRE(sequence, TAMIS_E_ARGUMENT, "there is no sequence %" PRIu64, id);
+        TMS_REQUIRE(!sequence->in_step, TAMIS_E_ARGUMENT,
+                    "sequence %" PRIu64 " comes twice in the step", id);
+        TMS_REQUIRE(rows > 0, TAMIS_E_ARGUMENT, "sequence %" PRIu64 " brings no rows", id);
+        TMS_REQUIRE(rows == 1 || in->exact || !p->fixed_launches, TAMIS_E_ARGUMENT,
+                    "sequence %" PRIu64 " brings %" PRIu32
+                    " rows: a step that is not exact brings one under fixed_launches",
+                    id, rows);
+        TMS_REQUIRE((uint64_t)sequence->length + rows <= p->max_context, TAMIS_E_ARGUMENT,
+                    "%" PRIu32 " rows after the %" PRIu32 " tokens of sequence %" PRIu64
+                    " exceed max_context %" PRIu32,
+                    rows, sequence->length, id, p->max_context);
+        total += rows;
+        TMS_REQUIRE(total <= p->max_rows, TAMIS_E_ARGUMENT,
+                    "the step's first %" PRIu32 " sequences bring %" PRIu64
+                    " rows, which exceed max_rows %" PRIu32,
+                    *n + 1, total, p->max_rows);
+        TMS_REQUIRE(!plan->setup.needs.rotation || plan->reindex.rotation, TAMIS_E_STATE,
+                    "reindexed %s needs tamis_plan_bind_rotation first",
+                    plan->setup.needs.entry->name);
+        plan->step.sequences[*n] = sequence;
+        tamis_status status = tms_in_step_growth(&plan->in_step, sequence, rows, in->exact,
+                                                 &plan->step.growth[*n], error);
+        if (status != TAMIS_OK) return status;
+        sequence->in_step = true;
+    }
+    TMS_REQUIRE(
+        in->exact || !plan->setup.reading.listed || total <= p->max_selected_rows, TAMIS_E_ARGUMENT,
+        "%" PRIu64 " rows go through the selection, which exceed max_selected_rows %" PRIu32, total,
+        p->max_selected_rows);
+    return TAMIS_OK;
+}
+
+static tamis_status check_step(tamis_plan *plan, const tamis_step *in, tamis_error *error) {
+    TMS_REQUIRE(plan, TAMIS_E_ARGUMENT, "plan is NULL");
+    TMS_REQUIRE(in, TAMIS_E_ARGUMENT, "step is NULL");
+    TMS_REQUIRE_RESERVED(in, tamis_step);
+    TMS_REQUIRE(!plan->setup.cache->step_open, TAMIS_E_STATE, "a step on the cache is open");
+    TMS_REQUIRE(in->sequences, TAMIS_E_ARGUMENT, "sequences is NULL");
+    TMS_REQUIRE(in->count > 0, TAMIS_E_ARGUMENT, "the step has no sequences");
+    TMS_REQUIRE(in->count <= plan->setup.params.max_sequences, TAMIS_E_ARGUMENT,
+                "%" PRIu32 " sequences exceed max_sequences %" PRIu32, in->count,
+                plan->setup.params.max_sequences);
+    uint32_t n = 0;
+    tamis_status status = collect(plan, in, &n, error);
+    for (uint32_t i = 0; i < n; i++)
+        plan->step.sequences[i]->in_step = false;
+    return status;
+}
+
+tamis_status tamis_plan_step_pages(tamis_plan *plan, const tamis_step *step, tamis_step_pages *out,
+                                   tamis_error *error) {
+    TMS_REQUIRE(out, TAMIS_E_ARGUMENT, "out is NULL");
+    tamis_status status = check_step(plan, step, error);
+    if (status != TAMIS_OK) return status;
+    tamis_cache *cache = plan->setup.cache;
+    status = tms_cache_check_bounds(cache, error);
+    if (status != TAMIS_OK) return status;
+    const tms_demand demand = tms_cache_demand(cache, plan->step.growth, step->count);
+    *out = (tamis_step_pages){.needed = demand.needed,
+                              .copied = demand.copied,
+                              .free = tms_cache_free_pages(cache),
+                              .missing = demand.missing};
+    return TAMIS_OK;
+}
+
+/* Copies what a pool has of each page of the pairs. Bounds stay behind unless tokens are replaced
+ * or scored in place: else a copied page is a partial one, whose bounds come when it is full. */
+static tamis_status copy_pool(const tms_setup *setup, const tms_pool *pool, tms_ref pairs,
+                              uint32_t n, tamis_error *error) {
+    tms_device *dev = setup->dev;
+    const bool bounded = setup->needs.in_place || setup->needs.feed;
+    const uint64_t plane_bytes = setup->cache->params.page_size * sizeof(int32_t);
+    const struct {
+        tms_mem *mem;
+        uint64_t bytes;
+    } parts[] = {{pool->data, setup->cache->size.page_bytes},
+                 {bounded ? pool->bounds : NULL, setup->cache->size.bounds_bytes},
+                 {pool->positions, plane_bytes},
+                 {pool->scores, plane_bytes}};
+    tamis_status status = TAMIS_OK;
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        const tms_copy_pages copy = {
+            .data = {parts[i].mem, 0}, .bytes = parts[i].bytes, .n = n, .pairs = pairs};
+        if (parts[i].mem) TMS_TRY(dev, tms_run_copy_pages(dev, &copy));
+    }
+fail:
+    return status;
+}
+
+/* Enqueues the copies of shared pages. */
+static tamis_status copy_shared(const tamis_plan *plan, tamis_error *error) {
+    const tamis_cache *cache = plan->setup.cache;
+    const tms_step *step = &plan->step;
+    tamis_status status = TAMIS_OK;
+    uint64_t at = step->at.copies;
+    for (uint32_t p = 0; p < cache->size.pools && status == TAMIS_OK; p++) {
+        uint32_t n = step->copies.count[p];
+        tms_ref pairs = tms_step_table(step, at);
+        if (n > 0) status = copy_pool(&plan->setup, &cache->pools[p], pairs, n, error);
+        at += 2 * (uint64_t)n;
+    }
+    return status;
+}
+
+/* Everything that the device needs before the first layer. */
+static tamis_status upload(tamis_plan *plan, bool exact, tamis_error *error) {
+    tms_step *step = &plan->step;
+    tms_device *dev = plan->setup.dev;
+    uint32_t n = step->n_sequences;
+    tamis_status status = TAMIS_OK;
+    TMS_TRY(dev, tms_query_rings_bring(&plan->rings, step->sequences, n, step->ring));
+    status = tms_page_table_bring(&plan->table, step->sequences, n, step->table_row, error);
+    if (status != TAMIS_OK) return status;
+    tms_step_fill(step, exact);
+    TMS_TRY(dev, tms_arena_send(&step->tables, dev, 0, step->at.end));
+    return copy_shared(plan, error);
+fail:
+    return status;
+}
+
+tamis_status tamis_plan_step_begin(tamis_plan *plan, const tamis_step *in, tamis_error *error) {
+    tamis_status status = check_step(plan, in, error);
+    if (status != TAMIS_OK) return status;
+    tamis_cache *cache = plan->setup.cache;
+    tms_step *step = &plan->step;
+    status = tms_cache_reserve(cache, step->growth, in->count, &step->copies, error);
+    if (status != TAMIS_OK) return status;
+    step->n_sequences = in->count;
+    plan->launches.attended = false;
+    status = upload(plan, in->exact, error);
+    if (status != TAMIS_OK) {
+        tms_cache_rollback(cache, step->growth, step->n_sequences, false);
+        return status;
+    }
+    for (uint32_t i = 0; i < step->n_sequences && tms_step_keeps_queries(step); i++) {
+        uint32_t end = step->sequences[i]->length;
+        tms_query_rings_expect(&plan->rings, step->ring[i], end - step->growth[i].rows, end);
+    }
+    for (uint32_t p = 0; p < cache->size.pools; p++)
+        plan->counters.pages_copied += step->copies.count[p];
+    step->open = true;
+    return TAMIS_OK;
+}
+
+/* ---- End ------------------------------------------------------------------------------------- */
+
+static tamis_status check_open(const tamis_plan *plan, tamis_error *error) {
+    TMS_REQUIRE(plan, TAMIS_E_ARGUMENT, "plan is NULL");
+    TMS_REQUIRE(plan->step.open, TAMIS_E_STATE, "the plan has no open step");
+    return TAMIS_OK;
+}
+
+static bool all_attended(const tamis_plan *plan) {
+    bool all = true;
+    for (uint32_t layer = 0; layer < plan->setup.cache->params.n_layers; layer++)
+        all &= plan->step.layers[layer].attended;
+    return all;
+}
+
+tamis_status tamis_plan_step_end(tamis_plan *plan, tamis_error *error) {
+    tamis_status status = check_open(plan, error);
+    if (status != TAMIS_OK) return status;
+    const tms_setup *setup = &plan->setup;
+    tms_step *step = &plan->step;
+    for (uint32_t layer = 0; layer < setup->cache->params.n_layers; layer++)
+        TMS_REQUIRE(step->layers[layer].written, TAMIS_E_STATE,
+                    "layer %" PRIu32 " was not written in this step", layer);
+    status = tms_forward(setup->dev, setup->dev->backend->flush(setup->dev), error);
+    if (status != TAMIS_OK) return status;
+    const bool whole = all_attended(plan);
+    tms_cache_commit(setup->cache, step->growth, step->n_sequences);
+    /* Layers that were not attended have brought no queries. */
+    for (uint32_t i = 0; i < step->n_sequences && !whole && tms_step_keeps_queries(step); i++)
+        tms_query_rings_empty(&plan->rings, step->ring[i]);
+    tms_in_step_note_scores(&plan->in_step, whole, false);
+    step->open = false;
+    plan->counters.steps++;
+    return TAMIS_OK;
+}
+
+/* Marks sequences of whose lanes one may have had a token overwritten. */
+static void mark_given_up(tamis_plan *plan) {
+    const tms_step *step = &plan->step;
+    uint32_t heads = plan->setup.cache->params.n_kv_heads;
+    for (uint32_t i = 0; i < step->n_sequences; i++)
+        for (uint32_t lane = 0; lane < plan->setup.cache->n_lanes; lane++) {
+            bool stayed = step->sequences[i]->lanes[lane].grown < step->growth[i].rows;
+            if (stayed && step->layers[lane / heads].begun)
+                step->sequences[i]->given_up = step->growth[i].cap;
+        }
+}
+
+void tms_plan_give_up(tamis_plan *plan) {
+    tms_step *step = &plan->step;
+    mark_given_up(plan);
+    tms_cache_rollback(plan->setup.cache, step->growth, step->n_sequences, true);
+    for (uint32_t i = 0; i < step->n_sequences; i++)
+        if (step->sequences[i]->given_up) tms_history_replaced(step->sequences[i]);
+    tms_in_step_note_scores(&plan->in_step, false, true);
+    step->open = false;
+}
+
+tamis_status tamis_plan_step_cancel(tamis_plan *plan, tamis_error *error) {
+    tamis_status status = check_open(plan, error);
+    if (status != TAMIS_OK) return status;
+    tms_plan_give_up(plan);
+    plan->launches.attended = false;
+    return TAMIS_OK;
+}

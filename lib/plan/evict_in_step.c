@@ -1,0 +1,226 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Evicting within steps: what a sequence may bring, slots in lanes that stay at their length,
+ * weights on their way to the scores, and what the scores are worth. */
+#include "lib/plan/evict_in_step.h"
+
+#include <inttypes.h>
+
+tamis_status tms_in_step_create(tms_in_step *e, tamis_error *error) {
+    const tms_setup *setup = e->setup;
+    const tms_eviction_needs *needs = &setup->needs;
+    const tamis_cache_params *c = &setup->cache->params;
+    const tamis_plan_params *p = &setup->params;
+    const uint32_t cap = tms_setup_cap(setup, false), most = p->max_context;
+    const bool fed = needs->feed != TMS_FEED_NONE, newest = needs->feed == TMS_FEED_NEWEST;
+    const uint64_t lse = (uint64_t)p->max_rows * c->n_heads * sizeof(float);
+    const uint64_t logits = tms_align_ints(cap < most ? cap : most) * sizeof(float);
+    const uint64_t sequences = p->max_sequences, lanes = sequences * c->n_kv_heads;
+    tms_device *dev = setup->dev;
+    e->stride = tms_align_ints(most);
+    tamis_status status = tms_memory_take(dev, fed ? lse : 0, &e->lse, error);
+    if (status == TAMIS_OK)
+        status = tms_memory_take(dev, fed ? sequences * c->n_heads * logits : 0, &e->logits, error);
+    if (status == TAMIS_OK)
+        status =
+            tms_memory_take(dev, newest ? lanes * e->stride * sizeof(float) : 0, &e->newest, error);
+    if (status == TAMIS_OK)
+        status =
+            tms_memory_take(dev, needs->in_place ? lanes * sizeof(int32_t) : 0, &e->changed, error);
+    return status;
+}
+
+void tms_in_step_destroy(tms_in_step *e) {
+    tms_device *dev = e->setup->dev;
+    tms_mem *memories[] = {e->lse, e->logits, e->newest, e->changed};
+    for (size_t i = 0; i < sizeof memories / sizeof *memories; i++)
+        dev->backend->free(dev, memories[i]);
+}
+
+/* ---- What a sequence may bring --------------------------------------------------------------- */
+
+/* Slots of lanes that must correspond to each other: those of a layer, or all. */
+static tamis_status check_alike(const tms_setup *setup, const tms_sequence *sequence,
+                                tamis_error *error) {
+    const tms_eviction_needs *needs = &setup->needs;
+    uint32_t heads = setup->cache->params.n_kv_heads;
+    if (needs->feed != TMS_FEED_NEWEST && !needs->rotation) return TAMIS_OK;
+    for (uint32_t lane = 0; lane < setup->cache->n_lanes; lane++) {
+        uint32_t first = needs->rotation ? 0 : lane / heads * heads;
+        TMS_REQUIRE(sequence->lanes[lane].length == sequence->lanes[first].length, TAMIS_E_STATE,
+                    "lanes %" PRIu32 " and %" PRIu32 " of sequence %" PRIu64 " hold %" PRIu32
+                    " and %" PRIu32 " tokens; %s needs as many in each",
+                    first, lane, sequence->id, sequence->lanes[first].length,
+                    sequence->lanes[lane].length, needs->entry->name);
+    }
+    return TAMIS_OK;
+}
+
+tamis_status tms_in_step_check_scores(const tms_setup *setup, const tms_sequence *sequence,
+                                      tamis_error *error) {
+    const uint32_t from = tms_history_scored_to(sequence, setup->params.eviction.kind);
+    const char *name = setup->needs.entry->name;
+    TMS_REQUIRE(setup->needs.feed == TMS_FEED_NONE || from == sequence->length, TAMIS_E_STATE,
+                "the rows of positions %" PRIu32 " to %" PRIu32 " of sequence %" PRIu64
+                " have left no scores for %s: their steps must attend every layer, under %s",
+                from, sequence->length - 1, sequence->id, name, name);
+    return TAMIS_OK;
+}
+
+tamis_status tms_in_step_growth(const tms_in_step *e, tms_sequence *sequence, uint32_t rows,
+                                bool exact, tms_growth *out, tamis_error *error) {
+    const tms_setup *setup = e->setup;
+    const tms_eviction_needs *needs = &setup->needs;
+    *out = (tms_growth){sequence, rows, tms_setup_cap(setup, exact), needs->feed != TMS_FEED_NONE};
+    TMS_REQUIRE(sequence->given_up == 0 || sequence->given_up == out->cap, TAMIS_E_STATE,
+                "sequence %" PRIu64 " holds rows of a step that was given up at %" PRIu32
+                " tokens a lane; a decode step under that budget must come first",
+                sequence->id, sequence->given_up);
+    TMS_REQUIRE(exact || !setup->reading.listed || needs->in_place || !sequence->unordered,
+                TAMIS_E_STATE,
+                "the slots of sequence %" PRIu64
+                " are not in the order of their tokens; selection %s reads them only under an "
+                "eviction that acts in every step",
+                sequence->id, tamis_selection_name(setup->params.selection.kind));
+    tamis_status status = check_alike(setup, sequence, error);
+    if (status != TAMIS_OK || exact || (!needs->feed && !needs->in_place)) return status;
+    TMS_REQUIRE(rows == 1, TAMIS_E_ARGUMENT,
+                "sequence %" PRIu64 " brings %" PRIu32
+                " rows: a step that is not exact brings one under eviction %s",
+                sequence->id, rows, needs->entry->name);
+    bool stays = false;
+    for (uint32_t lane = 0; lane < setup->cache->n_lanes; lane++) {
+        TMS_REQUIRE(sequence->lanes[lane].length <= out->cap, TAMIS_E_STATE,
+                    "lane %" PRIu32 " of sequence %" PRIu64 " holds %" PRIu32
+                    " tokens, more than the budget %" PRIu32 " of %s: tamis_plan_evict comes first",
+                    lane, sequence->id, sequence->lanes[lane].length, out->cap, needs->entry->name);
+        stays |= sequence->lanes[lane].length == out->cap;
+    }
+    /* A lane that grows asks no score. */
+    return stays ? tms_in_step_check_scores(setup, sequence, error) : TAMIS_OK;
+}
+
+/* ---- Slots in place -------------------------------------------------------------------------- */
+
+tamis_status tms_in_step_take_slots(const tms_in_step *e, uint32_t layer,
+                                    const tms_write_rows *write, tms_ref *changed) {
+    const tms_setup *setup = e->setup;
+    const tms_step *step = e->step;
+    uint64_t entry = tms_step_entry(step, layer);
+    *changed = (tms_ref){e->changed, 0};
+    tms_replace replace = {.kv = write->kv,
+                           .planes = write->planes,
+                           .batch = write->batch,
+                           .turns = tms_step_table(step, step->at.stays + entry),
+                           .slots = write->slots,
+                           .changed = *changed,
+                           .positions = write->positions,
+                           .sinks = setup->params.eviction.sinks,
+                           .recent = setup->needs.recent,
+                           .lifetime = setup->params.eviction.options & TAMIS_EVICT_LIFETIME};
+    if (!setup->needs.feed) replace.planes.scores.mem = NULL;
+    return tms_run_replace(setup->dev, &replace);
+}
+
+/* ---- Weights --------------------------------------------------------------------------------- */
+
+bool tms_in_step_observes(const tms_in_step *e) {
+    return e->setup->needs.feed || tms_step_keeps_queries(e->step);
+}
+
+tamis_status tms_in_step_ask_weights(const tms_in_step *e, bool listed, tms_attend *attend) {
+    tms_device *dev = e->setup->dev;
+    if (e->setup->needs.feed == TMS_FEED_NONE) return TAMIS_OK;
+    attend->lse = (tms_ref){e->lse, 0};
+    if (e->step->exact) return TAMIS_OK;
+    attend->logits = (tms_ref){e->logits, 0};
+    /* No longer than the step's longest lane, which is at most the one that there is room for. */
+    attend->logit_stride = tms_align_ints(attend->batch.max_visible);
+    if (!listed || e->step->n_rows == 0) return TAMIS_OK;
+    /* Pages that are not read: -inf, which adds nothing. */
+    return dev->backend->fill(dev, attend->logits, 0xFF800000u,
+                              (uint64_t)e->step->n_rows * attend->batch.n_heads *
+                                  attend->logit_stride * sizeof(float));
+}
+
+/* The rows' weights, from the step's own logits or from its keys. */
+static tms_observe weights_of(const tms_step *step, const tms_attend *attend) {
+    return (tms_observe){.kv = attend->kv,
+                         .batch = attend->batch,
+                         .rows = TMS_ROWS_SUM,
+                         .n_items = step->n_rows ? step->n_sequences : 0,
+                         .max_span = step->max_span ? step->max_span : 1,
+                         .spans = tms_step_table(step, step->at.item_spans),
+                         .q = attend->q,
+                         .lse = attend->lse,
+                         .lse_stride = attend->batch.n_heads,
+                         .scale = attend->scale,
+                         .soft_cap = attend->soft_cap,
+                         .logits = attend->logits,
+                         .logit_stride = attend->logit_stride};
+}
+
+static tamis_status add_weights(const tms_in_step *e, uint32_t layer, const tms_attend *attend) {
+    tms_device *dev = e->setup->dev;
+    tms_observe observe = weights_of(e->step, attend);
+    observe.group = TMS_GROUP_SUM;
+    observe.accumulate = true;
+    observe.values.ref = tms_cache_planes(e->setup->cache, layer).scores;
+    return tms_run_observe(dev, &observe);
+}
+
+/* The mean of all heads of the layer, alike in all of its lanes. */
+static tamis_status put_weights(const tms_in_step *e, uint32_t layer, const tms_attend *attend) {
+    tms_device *dev = e->setup->dev;
+    const tms_step *step = e->step;
+    tms_observe observe = weights_of(step, attend);
+    observe.group = TMS_GROUP_MEAN;
+    observe.values = (tms_values){{e->newest, 0}, e->stride};
+    tms_fuse mean = {.batch = attend->batch,
+                     .kind = TMS_FUSE_MEAN_OF_HEADS,
+                     .x = observe.values,
+                     .out = {tms_cache_planes(e->setup->cache, layer).scores, 0},
+                     .page_size = attend->kv.page_size};
+    uint64_t entry = (uint64_t)layer * step->n_sequences * attend->batch.n_kv_heads;
+    mean.batch.n_rows = observe.n_items;
+    mean.batch.row_seq = tms_step_table(step, step->at.item_seq);
+    mean.batch.visible = tms_step_table(step, step->at.item_visible + entry);
+    tamis_status status = tms_run_observe(dev, &observe);
+    return status == TAMIS_OK ? tms_run_fuse(dev, &mean) : status;
+}
+
+tamis_status tms_in_step_use_weights(const tms_in_step *e, uint32_t layer,
+                                     const tms_attend *attend) {
+    const tms_step *step = e->step;
+    const tms_feed feed = e->setup->needs.feed;
+    tamis_status status = TAMIS_OK;
+    if (feed == TMS_FEED_SUM) status = add_weights(e, layer, attend);
+    if (feed == TMS_FEED_NEWEST) status = put_weights(e, layer, attend);
+    if (feed) e->counters->rows_observed += step->n_rows;
+    if (status != TAMIS_OK || !tms_step_keeps_queries(step)) return status;
+    return tms_query_rings_keep(e->rings, layer, attend->q, step->n_rows,
+                                tms_step_table(step, step->at.queries));
+}
+
+/* ---- What scores are worth ------------------------------------------------------------------- */
+
+static bool any_fed(const tms_in_step *e) {
+    bool any = false;
+    for (uint32_t layer = 0; layer < e->setup->cache->params.n_layers; layer++)
+        any |= e->step->layers[layer].fed;
+    return any;
+}
+
+/* After a step that was given up in place the same one must follow, which takes the same tokens'
+ * places: a layer that was attended has them already, another one still has the scores from before.
+ * So nothing is lost there. */
+void tms_in_step_note_scores(const tms_in_step *e, bool whole, bool given_up) {
+    const tms_feed feed = e->setup->needs.feed;
+    const tms_step *step = e->step;
+    if (feed == TMS_FEED_NONE || !any_fed(e)) return;
+    for (uint32_t i = 0; i < step->n_sequences; i++) {
+        tms_sequence *sequence = step->sequences[i];
+        if (given_up && sequence->given_up) continue;
+        tms_history_scored(sequence, e->setup->params.eviction.kind, feed == TMS_FEED_NEWEST,
+                           step->growth[i].rows, whole);
+    }
+}

@@ -1,0 +1,54 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What an eviction has the layers of a step do: slots of tokens that go taken by new rows, rows'
+ * weights fed to the plane of scores, queries kept. */
+#ifndef TMS_PLAN_EVICT_IN_STEP_H
+#define TMS_PLAN_EVICT_IN_STEP_H
+
+#include "lib/plan/query_ring.h"
+#include "lib/plan/step.h"
+
+/* Absent memory is NULL: the eviction does not need it. */
+typedef struct tms_in_step {
+    const tms_setup *setup;
+    const tms_step *step;
+    const tms_query_rings *rings;
+    tamis_plan_counters *counters;
+    tms_mem *lse;     /* f32 [max_rows][n_heads] of the attend that feeds */
+    tms_mem *logits;  /* f32 [max_sequences][n_heads][] of decode rows */
+    tms_mem *newest;  /* f32 [max_sequences][n_kv_heads][stride], the newest rows' weights */
+    uint64_t stride;  /* elements */
+    tms_mem *changed; /* int32 [max_sequences][n_kv_heads] pages whose tokens are replaced */
+} tms_in_step;
+
+/* What it looks at has been set. */
+tamis_status tms_in_step_create(tms_in_step *e, tamis_error *error);
+void tms_in_step_destroy(tms_in_step *e);
+
+/* What a sequence gains by a step's rows. Whether the eviction bears it: E_ARGUMENT, E_STATE. */
+tamis_status tms_in_step_growth(const tms_in_step *e, tms_sequence *sequence, uint32_t rows,
+                                bool exact, tms_growth *out, tamis_error *error);
+
+/* Before a layer's rows are written: finds slots for them in lanes that stay at their length.
+ * *changed: the pages that hold them, int32 [n_rows][n_kv_heads], whose bounds are to be computed
+ * when the rows are there. Device's status. */
+tamis_status tms_in_step_take_slots(const tms_in_step *e, uint32_t layer,
+                                    const tms_write_rows *write, tms_ref *changed);
+
+/* Whether the open step's attends bring weights or queries: else the two calls around them have
+ * nothing to do. */
+bool tms_in_step_observes(const tms_in_step *e);
+/* What a layer's attend has to write beside its out, for weights. Device's status. */
+tamis_status tms_in_step_ask_weights(const tms_in_step *e, bool listed, tms_attend *attend);
+/* After it: rows' weights to the plane of scores, queries to the rings. Device's status. */
+tamis_status tms_in_step_use_weights(const tms_in_step *e, uint32_t layer,
+                                     const tms_attend *attend);
+
+/* At the step's end, or when it has been given up: what its rows' weights have made of the scores.
+ * whole: every layer was attended. */
+void tms_in_step_note_scores(const tms_in_step *e, bool whole, bool given_up);
+
+/* Whether all rows of the sequence have given the scores that the eviction goes by. E_STATE. */
+tamis_status tms_in_step_check_scores(const tms_setup *setup, const tms_sequence *sequence,
+                                      tamis_error *error);
+
+#endif

@@ -1,0 +1,263 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a layer's launches take, and their kernels. */
+#include "lib/plan/launches.h"
+
+#include <stdlib.h>
+
+/* ---- Stages ---------------------------------------------------------------------------------- */
+
+tamis_status tms_stage_start(const tms_setup *setup, tms_event **from) {
+    *from = NULL;
+    if (!setup->params.timing) return TAMIS_OK;
+    return setup->dev->backend->event_record(setup->dev, true, from);
+}
+
+tamis_status tms_stage_stop(const tms_setup *setup, tms_event *from, tamis_status status,
+                            double *us) {
+    if (!from) return status;
+    tms_device *dev = setup->dev;
+    tms_event *to = NULL;
+    double elapsed = 0;
+    if (status == TAMIS_OK) status = dev->backend->event_record(dev, true, &to);
+    if (status == TAMIS_OK) status = dev->backend->event_elapsed(dev, from, to, &elapsed);
+    *us += elapsed;
+    if (to) dev->backend->event_free(dev, to);
+    dev->backend->event_free(dev, from);
+    return status;
+}
+
+/* ---- What the launches take ------------------------------------------------------------------ */
+
+/* The step's rows of a layer. */
+static tms_batch batch_of(const tms_launches *l, uint32_t layer) {
+    const tms_step *step = l->step;
+    const tms_setup *setup = l->setup;
+    const tamis_cache_params *cache = &setup->cache->params;
+    const uint64_t entry = tms_step_entry(step, layer);
+    return (tms_batch){.n_rows = step->n_rows,
+                       .n_tiles = step->n_tiles,
+                       .n_heads = cache->n_heads,
+                       .n_kv_heads = cache->n_kv_heads,
+                       .tiles = tms_step_table(step, step->at.tiles),
+                       .row_seq = tms_step_table(step, step->at.row_seq),
+                       .visible = tms_step_table(step, step->at.visible + entry),
+                       .table = tms_page_table_layer(l->table, layer),
+                       .seq_stride = (uint64_t)setup->cache->n_lanes * setup->max_pages,
+                       .head_stride = setup->max_pages,
+                       .max_visible = step->fixed ? setup->params.max_context
+                                                  : step->layers[layer].max_visible,
+                       .max_tile_rows = step->max_tile_rows};
+}
+
+tms_write_rows tms_launch_write(const tms_launches *l, uint32_t layer) {
+    const tms_step *step = l->step;
+    const tamis_cache *cache = l->setup->cache;
+    const uint64_t entry = tms_step_entry(step, layer);
+    tms_write_rows write = {.kv = tms_cache_kv(cache, layer),
+                            .batch = batch_of(l, layer),
+                            .slots = tms_step_table(step, step->at.slots + entry),
+                            .planes = tms_cache_planes(cache, layer)};
+    if (write.planes.positions.mem) write.positions = tms_step_table(step, step->at.positions);
+    return write;
+}
+
+tms_attend tms_launch_attend(const tms_launches *l, uint32_t layer) {
+    const tms_setup *setup = l->setup;
+    tms_attend attend = {.kv = tms_cache_kv(setup->cache, layer),
+                         .batch = batch_of(l, layer),
+                         .scale = setup->params.scale,
+                         .soft_cap = setup->params.soft_cap,
+                         .scratch = {l->scratch, 0}};
+    attend.max_pages = tms_pages_of(setup->cache, attend.batch.max_visible);
+    if (setup->params.sliding_window) {
+        attend.intervals = tms_step_table(l->step, l->step->at.intervals);
+        attend.positions = tms_cache_planes(setup->cache, layer).positions;
+    }
+    return attend;
+}
+
+tms_sparse_attend tms_launch_sparse(const tms_launches *l, uint32_t layer) {
+    const tms_setup *setup = l->setup;
+    const tms_reading *reading = &setup->reading;
+    uint64_t entries = (uint64_t)setup->params.max_selected_rows * setup->cache->params.n_kv_heads;
+    tms_sparse_attend p = {.attend = tms_launch_attend(l, layer)};
+    p.attend.lists = (tms_lists){.pages = {l->lists, 0},
+                                 .count = {l->lists, entries * reading->k * sizeof(int32_t)},
+                                 .capacity = reading->k};
+    if (p.attend.max_pages > reading->k) p.attend.max_pages = reading->k;
+    p.select = (tms_select){.batch = p.attend.batch,
+                            .granularity = setup->cache->params.page_size,
+                            .k = reading->k,
+                            .sinks = reading->sinks,
+                            .recent = reading->recent,
+                            .lists = p.attend.lists};
+    /* Lanes that stay at their length have tokens out of order. */
+    if (setup->needs.in_place) {
+        p.select.wide.positions = tms_cache_planes(setup->cache, layer).positions;
+        p.select.wide.row_positions = tms_step_table(l->step, l->step->at.positions);
+        p.select.wide.page_size = setup->cache->params.page_size;
+        p.select.scratch = (tms_ref){l->scratch, 0};
+    }
+    p.score =
+        (tms_score_pages){.kv = p.attend.kv, .batch = p.attend.batch, .group = reading->group};
+    if (reading->scored) {
+        p.score.scores = p.select.scores = (tms_ref){l->scores, 0};
+        p.score.stride = p.select.stride = setup->max_pages;
+    }
+    return p;
+}
+
+tms_page_mass tms_launch_mass(const tms_launches *l, const tms_sparse_attend *p) {
+    return (tms_page_mass){.kv = p->score.kv,
+                           .batch = p->score.batch,
+                           .q = p->score.q,
+                           .group = p->score.group,
+                           .scores = p->score.scores,
+                           .stride = p->score.stride,
+                           .scale = p->attend.scale,
+                           .soft_cap = p->attend.soft_cap,
+                           .scratch = {l->scratch, 0}};
+}
+
+bool tms_launch_fuses(const tms_launches *l, const tms_sparse_attend *p) {
+    tms_device *dev = l->setup->dev;
+    const tms_backend *backend = dev->backend;
+    return l->setup->reading.scored == TMS_SCORE_BOUNDS && !l->setup->params.separate &&
+           backend->sparse_attend && !tms_select_is_wide(&p->select) &&
+           (!backend->sparse_attend_refusal || !backend->sparse_attend_refusal(dev, p));
+}
+
+/* ---- Memory ---------------------------------------------------------------------------------- */
+
+static uint64_t larger(uint64_t a, uint64_t b) {
+    return a > b ? a : b;
+}
+
+static uint64_t mass_scratch_bytes(const tms_launches *l) {
+    if (l->setup->reading.scored != TMS_SCORE_MASS) return 0;
+    tms_sparse_attend listed = tms_launch_sparse(l, 0);
+    listed.score.batch.n_rows = l->setup->params.max_selected_rows;
+    tms_page_mass mass = tms_launch_mass(l, &listed);
+    return tms_page_mass_scratch(l->setup->dev, &mass);
+}
+
+/* Scratch of the select that lists pages: where lanes stay at their length, one of the wide forms.
+ */
+static uint64_t list_scratch_bytes(const tms_launches *l) {
+    if (!l->setup->reading.listed) return 0;
+    tms_select select = tms_launch_sparse(l, 0).select;
+    select.batch.n_rows = l->setup->params.max_selected_rows;
+    select.batch.max_visible = l->setup->params.max_context;
+    return tms_select_scratch(l->setup->dev, &select);
+}
+
+/* Scratch of the largest attend: decode rows or prefill tiles, over all pages; of page_mass and of
+ * select. */
+static uint64_t scratch_bytes(const tms_launches *l) {
+    const tms_setup *setup = l->setup;
+    uint64_t most = larger(mass_scratch_bytes(l), list_scratch_bytes(l));
+    tms_attend attend = tms_launch_attend(l, 0);
+    attend.max_pages = setup->max_pages;
+    attend.batch.n_rows = attend.batch.n_tiles = setup->params.max_rows;
+    attend.batch.max_visible = setup->params.max_context;
+    for (uint32_t rows = 1; rows <= TMS_TILE_ROWS; rows *= TMS_TILE_ROWS) {
+        attend.batch.max_tile_rows = rows;
+        most = larger(most, tms_attend_scratch(setup->dev, &attend));
+    }
+    return most;
+}
+
+tamis_status tms_launches_create(tms_launches *l, tamis_error *error) {
+    const tms_setup *setup = l->setup;
+    const tms_reading *reading = &setup->reading;
+    const size_t sequences = setup->params.max_sequences;
+    /* Lists, and rows of scores, of the largest step that is not exact. */
+    const uint64_t entries =
+        (uint64_t)setup->params.max_selected_rows * setup->cache->params.n_kv_heads;
+    const uint64_t scores = entries * setup->max_pages, lists = entries * (reading->k + 1ull);
+    const bool random = reading->scored == TMS_SCORE_RANDOM;
+    l->serials = calloc(sequences + 1, sizeof *l->serials);
+    if (random) l->score_host = calloc(scores, sizeof *l->score_host);
+    TMS_REQUIRE(l->serials && (l->score_host || !random), TAMIS_E_NO_MEMORY,
+                "no host memory for the launches of %zu sequences", sequences);
+    tamis_status status = tms_memory_take(setup->dev, scratch_bytes(l), &l->scratch, error);
+    if (status == TAMIS_OK && reading->listed)
+        status = tms_memory_take(setup->dev, lists * sizeof(int32_t), &l->lists, error);
+    if (status == TAMIS_OK && reading->scored)
+        status = tms_memory_take(setup->dev, scores * sizeof(float), &l->scores, error);
+    return status;
+}
+
+void tms_launches_destroy(tms_launches *l) {
+    tms_device *dev = l->setup->dev;
+    tms_mem *memories[] = {l->scores, l->lists, l->scratch};
+    for (size_t i = 0; i < sizeof memories / sizeof *memories; i++)
+        dev->backend->free(dev, memories[i]);
+    free(l->score_host);
+    free(l->serials);
+}
+
+/* ---- Kernels --------------------------------------------------------------------------------- */
+
+/* The device begins to collect times with the first stage. */
+static tamis_status warm_times(const tms_launches *l, tamis_error *error) {
+    tms_event *from = NULL;
+    double us = 0;
+    tamis_status status = tms_stage_start(l->setup, &from);
+    return tms_forward(l->setup->dev, tms_stage_stop(l->setup, from, status, &us), error);
+}
+
+/* Launches the ops that come before attending, empty. */
+static tamis_status warm_writes(const tms_launches *l, tamis_error *error) {
+    const tms_setup *setup = l->setup;
+    tms_device *dev = setup->dev;
+    const tms_ref tables = tms_step_table(l->step, 0);
+    tamis_status status = TAMIS_OK;
+    tms_write_rows write = tms_launch_write(l, 0);
+    tms_bounds bounds = {.kv = write.kv, .n_kv_heads = 1, .pages = tables};
+    tms_copy_pages copy = {
+        .data = write.kv.data, .bytes = setup->cache->size.page_bytes, .pairs = tables};
+    write.k_stride = write.v_stride =
+        (uint64_t)setup->cache->params.n_kv_heads * setup->cache->params.head_dim;
+    write.dtype = TAMIS_F32;
+    TMS_TRY(dev, tms_run_write_rows(dev, &write));
+    write.dtype = setup->cache->params.dtype;
+    TMS_TRY(dev, tms_run_write_rows(dev, &write));
+    TMS_TRY(dev, tms_run_bounds(dev, &bounds));
+    TMS_TRY(dev, tms_run_copy_pages(dev, &copy));
+fail:
+    return status;
+}
+
+/* Launches the ways to attend tiles of the step's size, empty. */
+static tamis_status warm_attends(const tms_launches *l, tamis_error *error) {
+    const tms_reading *reading = &l->setup->reading;
+    tms_device *dev = l->setup->dev;
+    tamis_status status = TAMIS_OK;
+    uint64_t width = tms_setup_width(l->setup);
+    tms_attend all = tms_launch_attend(l, 0);
+    all.q.stride = all.out.stride = width;
+    TMS_TRY(dev, tms_run_attend(dev, &all));
+    if (!reading->listed) return TAMIS_OK;
+    tms_sparse_attend listed = tms_launch_sparse(l, 0);
+    listed.score.q.stride = listed.attend.q.stride = listed.attend.out.stride = width;
+    if (tms_launch_fuses(l, &listed)) TMS_TRY(dev, tms_run_sparse_attend(dev, &listed));
+    tms_page_mass mass = tms_launch_mass(l, &listed);
+    if (reading->scored == TMS_SCORE_BOUNDS) TMS_TRY(dev, tms_run_score_pages(dev, &listed.score));
+    if (reading->scored == TMS_SCORE_MASS) TMS_TRY(dev, tms_run_page_mass(dev, &mass));
+    TMS_TRY(dev, tms_run_select(dev, &listed.select));
+    TMS_TRY(dev, tms_run_attend(dev, &listed.attend));
+fail:
+    return status;
+}
+
+tamis_status tms_launches_warm(const tms_launches *l, tms_step *step, tamis_error *error) {
+    tamis_status status = warm_times(l, error);
+    if (status == TAMIS_OK) status = warm_writes(l, error);
+    step->layers[0].max_visible = l->setup->params.max_context;
+    for (uint32_t rows = 1; rows <= TMS_TILE_ROWS && status == TAMIS_OK; rows *= TMS_TILE_ROWS) {
+        step->max_tile_rows = rows;
+        status = warm_attends(l, error);
+    }
+    return status;
+}

@@ -1,0 +1,126 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Rows of the page tables: given out, and brought up to date. */
+#include "lib/plan/page_table.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Changed entries of one upload: 512 KiB, which no backend waits for. */
+#define CHUNK_ENTRIES 65536u
+
+tamis_status tms_page_table_create(tms_page_table *table, const tms_setup *setup,
+                                   tamis_error *error) {
+    tms_device *dev = setup->dev;
+    uint32_t n = setup->params.max_sequences, n_lanes = setup->cache->n_lanes;
+    uint64_t bytes = (uint64_t)n * n_lanes * setup->max_pages * sizeof(int32_t);
+    tamis_status status = TAMIS_OK;
+    table->setup = setup;
+    table->entry_host = calloc(CHUNK_ENTRIES, 2 * sizeof *table->entry_host);
+    table->rows = calloc(n, sizeof *table->rows);
+    bool ok = table->entry_host && table->rows;
+    for (uint32_t i = 0; i < n && ok; i++) {
+        table->rows[i].pages = calloc(n_lanes, sizeof *table->rows[i].pages);
+        ok = table->rows[i].pages != NULL;
+    }
+    TMS_REQUIRE(ok, TAMIS_E_NO_MEMORY,
+                "no host memory for the page tables of %" PRIu32 " sequences", n);
+    TMS_TRY(dev, dev->backend->alloc(dev, bytes, &table->mem));
+    TMS_TRY(dev, dev->backend->fill(dev, (tms_ref){table->mem, 0}, 0, bytes));
+    TMS_TRY(dev, dev->backend->alloc(dev, CHUNK_ENTRIES * 2 * sizeof(int32_t), &table->entries));
+fail:
+    return status;
+}
+
+void tms_page_table_destroy(tms_page_table *table) {
+    const tms_setup *setup = table->setup;
+    setup->dev->backend->free(setup->dev, table->mem);
+    setup->dev->backend->free(setup->dev, table->entries);
+    for (uint32_t i = 0; table->rows && i < setup->params.max_sequences; i++)
+        free(table->rows[i].pages);
+    free(table->rows);
+    free(table->entry_host);
+}
+
+tamis_status tms_page_table_warm(const tms_page_table *table, tamis_error *error) {
+    tms_device *dev = table->setup->dev;
+    const tms_write_table empty = {.data = {table->mem, 0}, .entries = {table->entries, 0}};
+    return tms_forward(dev, tms_run_write_table(dev, &empty), error);
+}
+
+/* The row of a sequence; if it has none, the one that has not been used for the longest time. */
+static uint32_t row_of(const tms_page_table *table, tamis_sequence id) {
+    uint32_t n = table->setup->params.max_sequences, oldest = 0;
+    for (uint32_t r = 0; r < n; r++) {
+        if (table->rows[r].id == id) return r;
+        if (table->rows[r].used < table->rows[oldest].used) oldest = r;
+    }
+    return oldest;
+}
+
+static tamis_status send(tms_page_table *table, uint32_t n, tamis_error *error) {
+    tms_device *dev = table->setup->dev;
+    tms_write_table change = {.data = {table->mem, 0}, .n = n, .entries = {table->entries, 0}};
+    tamis_status status = TAMIS_OK;
+    TMS_TRY(dev, dev->backend->write(dev, change.entries, table->entry_host,
+                                     2 * (uint64_t)n * sizeof(int32_t)));
+    TMS_TRY(dev, tms_run_write_table(dev, &change));
+fail:
+    return status;
+}
+
+/* Collects the entries of a lane that the row lacks, until the chunk is full. Returns its fill. */
+static uint32_t collect(tms_page_table *table, uint32_t r, const tms_sequence *sequence,
+                        uint32_t lane, uint32_t n) {
+    const tms_setup *setup = table->setup;
+    uint32_t *from = &table->rows[r].pages[lane];
+    uint32_t end = tms_pages_of(setup->cache, sequence->lanes[lane].length);
+    const int32_t *list = tms_lane_pages(sequence, lane);
+    uint32_t base = (r * setup->cache->n_lanes + lane) * setup->max_pages;
+    for (; *from < end && n < CHUNK_ENTRIES; n++, ++*from) {
+        table->entry_host[2 * n] = (int32_t)(base + *from);
+        table->entry_host[2 * n + 1] = list[*from];
+    }
+    return n;
+}
+
+/* Uploads what the rows of the sequences lack: all, unless only appending has happened since. */
+static tamis_status sync(tms_page_table *table, tms_sequence *const *sequences, uint32_t count,
+                         const uint32_t *rows, tamis_error *error) {
+    uint32_t n = 0, n_lanes = table->setup->cache->n_lanes;
+    for (uint32_t i = 0; i < count; i++) {
+        tms_table_row *row = &table->rows[rows[i]];
+        if (row->version != sequences[i]->version)
+            memset(row->pages, 0, n_lanes * sizeof *row->pages);
+        row->version = sequences[i]->version;
+        for (uint32_t lane = 0; lane < n_lanes; lane++) {
+            n = collect(table, rows[i], sequences[i], lane, n);
+            while (n == CHUNK_ENTRIES) {
+                tamis_status status = send(table, n, error);
+                if (status != TAMIS_OK) return status;
+                n = collect(table, rows[i], sequences[i], lane, 0);
+            }
+        }
+    }
+    return n > 0 ? send(table, n, error) : TAMIS_OK;
+}
+
+tamis_status tms_page_table_bring(tms_page_table *table, tms_sequence *const *sequences, uint32_t n,
+                                  uint32_t *rows, tamis_error *error) {
+    const uint64_t now = ++table->n_brought;
+    /* First those who have a row, so that nobody loses his to another one who is brought. */
+    for (uint32_t i = 0; i < n; i++) {
+        tms_table_row *row = &table->rows[row_of(table, sequences[i]->id)];
+        if (row->id == sequences[i]->id) row->used = now;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        rows[i] = row_of(table, sequences[i]->id);
+        tms_table_row *row = &table->rows[rows[i]];
+        if (row->id != sequences[i]->id)
+            *row = (tms_table_row){.id = sequences[i]->id, .used = now, .pages = row->pages};
+    }
+    tamis_status status = sync(table, sequences, n, rows, error);
+    for (uint32_t i = 0; i < n && status != TAMIS_OK; i++)
+        table->rows[rows[i]].version = 0; /* all of it goes up again */
+    return status;
+}

@@ -1,0 +1,45 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The page tables on the device: a sequence keeps its row from step to step, so that a decode step
+ * uploads only the entries that are new. */
+#ifndef TMS_PLAN_PAGE_TABLE_H
+#define TMS_PLAN_PAGE_TABLE_H
+
+#include "lib/plan/setup.h"
+
+/* What one row holds on the device. */
+typedef struct tms_table_row {
+    tamis_sequence id; /* 0: nobody's */
+    uint64_t version;  /* of the sequence when it was uploaded; 0: not yet */
+    uint64_t used;     /* number of the bringing that used it last */
+    uint32_t *pages;   /* [n_lanes] leading entries of each list that are on the device */
+} tms_table_row;
+
+typedef struct tms_page_table {
+    const tms_setup *setup;
+    tms_mem *mem;        /* int32 [max_sequences][n_lanes][max_pages] */
+    tms_mem *entries;    /* int32 [][2], changes on their way */
+    int32_t *entry_host; /* the same */
+    tms_table_row *rows; /* [max_sequences] */
+    uint64_t n_brought;
+} tms_page_table;
+
+/* What was taken when it fails is given back by destroy. */
+tamis_status tms_page_table_create(tms_page_table *table, const tms_setup *setup,
+                                   tamis_error *error);
+void tms_page_table_destroy(tms_page_table *table);
+/* Launches its kernel once, empty. */
+tamis_status tms_page_table_warm(const tms_page_table *table, tamis_error *error);
+
+/* Gives each of the sequences a row, at most max_sequences of them, and brings it up to date on the
+ * device; rows[i] is that of sequences[i]. The rows that were used longest ago change hands. */
+tamis_status tms_page_table_bring(tms_page_table *table, tms_sequence *const *sequences, uint32_t n,
+                                  uint32_t *rows, tamis_error *error);
+
+/* The lists of a layer, as tms_batch takes them. */
+static inline tms_ref tms_page_table_layer(const tms_page_table *table, uint32_t layer) {
+    const tms_setup *setup = table->setup;
+    uint64_t first = (uint64_t)layer * setup->cache->params.n_kv_heads * setup->max_pages;
+    return (tms_ref){table->mem, first * sizeof(int32_t)};
+}
+
+#endif

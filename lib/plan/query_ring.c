@@ -1,0 +1,202 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Rings of queries: given out, filled, handed on to forks, read in order. */
+#include "lib/plan/query_ring.h"
+#include "lib/plan/arena.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+
+#define NO_RING UINT32_MAX
+
+/* Row 0 of a ring. */
+static tms_ref ring_ref(const tms_query_rings *rings, uint32_t layer, uint32_t ring) {
+    uint64_t first = (uint64_t)layer * rings->setup->params.max_sequences + ring;
+    return (tms_ref){rings->mem, first * rings->setup->needs.window * rings->row_bytes};
+}
+
+tamis_status tms_query_rings_create(tms_query_rings *rings, const tms_setup *setup,
+                                    tamis_error *error) {
+    uint32_t n = setup->params.max_sequences;
+    uint64_t rows = (uint64_t)setup->cache->params.n_layers * n * setup->needs.window;
+    rings->setup = setup;
+    rings->row_bytes = tms_setup_width(setup) * sizeof(float);
+    if (rows == 0) return TAMIS_OK;
+    rings->rings = calloc(n, sizeof *rings->rings);
+    rings->kept = calloc(n, sizeof *rings->kept);
+    TMS_REQUIRE(rings->rings && rings->kept, TAMIS_E_NO_MEMORY,
+                "no host memory for the queries of %" PRIu32 " sequences", n);
+    return tms_memory_take(setup->dev, rows * rings->row_bytes, &rings->mem, error);
+}
+
+void tms_query_rings_destroy(tms_query_rings *rings) {
+    rings->setup->dev->backend->free(rings->setup->dev, rings->mem);
+    free(rings->rings);
+    free(rings->kept);
+}
+
+/* ---- Which queries are known ----------------------------------------------------------------- */
+
+static uint32_t find(const tms_query_rings *rings, tamis_sequence id) {
+    uint32_t n = rings->setup->params.max_sequences, r = 0;
+    while (r < n && rings->rings[r].id != id)
+        r++;
+    return r < n ? r : NO_RING;
+}
+
+/* The ring that holds queries of the sequence: its own, else that of the nearest one it comes from
+ * whose rows since the fork, if there are any, came behind no cut. Of positions below *end they are
+ * the sequence's. */
+static uint32_t holder_of(const tms_query_rings *rings, const tms_sequence *sequence,
+                          uint32_t *end) {
+    uint32_t r = find(rings, sequence->id);
+    if (r != NO_RING && rings->rings[r].mark) {
+        *end = tms_history_cut_since(sequence, rings->rings[r].mark);
+        return r;
+    }
+    *end = tms_history_cut_since(sequence, 1);
+    while (sequence && sequence->parent) {
+        if (sequence->forked_at < *end) *end = sequence->forked_at;
+        r = find(rings, sequence->parent);
+        uint64_t mark = r == NO_RING ? 0 : rings->rings[r].mark;
+        bool holds = mark > 0 && mark <= sequence->parent_cuts.n;
+        uint32_t least = tms_history_parent_cut_since(sequence, holds ? mark : 1);
+        if (least < *end) *end = least;
+        if (holds) return r;
+        sequence = tms_cache_find(rings->setup->cache, sequence->parent);
+    }
+    return NO_RING;
+}
+
+static tms_kept_queries kept_of(const tms_query_rings *rings, const tms_sequence *sequence) {
+    const tms_kept_queries none = {.ring = NO_RING};
+    uint32_t window = rings->setup->needs.window, end, r = holder_of(rings, sequence, &end);
+    if (r == NO_RING) return none;
+    const tms_query_ring *ring = &rings->rings[r];
+    tms_kept_queries kept = {r, ring->to > window ? ring->to - window : 0, ring->to};
+    if (kept.from < ring->from) kept.from = ring->from;
+    if (kept.to > end) kept.to = end;
+    return kept.from < kept.to ? kept : none;
+}
+
+tamis_status tms_query_rings_check(const tms_query_rings *rings, const tms_sequence *sequence,
+                                   tamis_error *error) {
+    const uint32_t window = rings->setup->needs.window;
+    if (!rings->mem) return TAMIS_OK;
+    const tms_kept_queries kept = kept_of(rings, sequence);
+    if (kept.to == sequence->length && kept.from + window <= kept.to) return TAMIS_OK;
+    char text[48] = "none is known";
+    if (kept.ring != NO_RING)
+        snprintf(text, sizeof text, "known are %" PRIu32 " to %" PRIu32, kept.from, kept.to - 1);
+    return tms_error_set(error, TAMIS_E_STATE,
+                         "the queries of positions %" PRIu32 " to %" PRIu32 " of sequence %" PRIu64
+                         " are not all kept by this plan; %s",
+                         sequence->length - window, sequence->length - 1, sequence->id, text);
+}
+
+/* ---- Who has which ring ---------------------------------------------------------------------- */
+
+/* Finds what is known of every sequence and the ring that it has; for those without one, the rings
+ * that were used longest ago become vacant. */
+static void vacate(tms_query_rings *rings, tms_sequence *const *sequences, uint32_t n,
+                   uint32_t *index) {
+    uint64_t now = ++rings->n_brought;
+    for (uint32_t i = 0; i < n; i++) {
+        rings->kept[i] = kept_of(rings, sequences[i]);
+        index[i] = find(rings, sequences[i]->id);
+        if (index[i] != NO_RING) rings->rings[index[i]].used = now;
+    }
+    for (uint32_t i = 0; i < n; i++) {
+        if (index[i] != NO_RING) continue;
+        tms_query_ring *oldest = rings->rings;
+        for (uint32_t r = 1; r < rings->setup->params.max_sequences; r++)
+            if (rings->rings[r].used < oldest->used) oldest = &rings->rings[r];
+        oldest->used = now;
+        oldest->vacant = true;
+    }
+}
+
+/* A vacant ring goes to one who takes over the queries in it, if there is such a one. So whoever
+ * else takes them over can copy them afterwards, and no copy overwrites what another one needs. */
+static void give_out(tms_query_rings *rings, tms_sequence *const *sequences, uint32_t n,
+                     uint32_t *index) {
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t r = rings->kept[i].ring;
+        if (index[i] != NO_RING || r == NO_RING || !rings->rings[r].vacant) continue;
+        index[i] = r;
+        rings->rings[r] = (tms_query_ring){.id = sequences[i]->id, .used = rings->n_brought};
+    }
+    for (uint32_t i = 0, r = 0; i < n; i++) {
+        if (index[i] != NO_RING) continue;
+        while (!rings->rings[r].vacant)
+            r++;
+        index[i] = r;
+        rings->rings[r] = (tms_query_ring){.id = sequences[i]->id, .used = rings->n_brought};
+    }
+}
+
+tamis_status tms_query_rings_bring(tms_query_rings *rings, tms_sequence *const *sequences,
+                                   uint32_t n, uint32_t *index) {
+    const tms_setup *setup = rings->setup;
+    const uint64_t bytes = setup->needs.window * rings->row_bytes;
+    tamis_status status = TAMIS_OK;
+    if (!rings->mem) return TAMIS_OK;
+    vacate(rings, sequences, n, index);
+    give_out(rings, sequences, n, index);
+    for (uint32_t i = 0; i < n; i++) {
+        const tms_kept_queries *kept = &rings->kept[i];
+        tms_query_ring *ring = &rings->rings[index[i]];
+        const bool copies = kept->ring != NO_RING && kept->ring != index[i];
+        for (uint32_t layer = 0; copies && layer < setup->cache->params.n_layers; layer++) {
+            tms_ref from = ring_ref(rings, layer, kept->ring);
+            tms_ref to = ring_ref(rings, layer, index[i]);
+            status = setup->dev->backend->copy(setup->dev, to, from, bytes);
+            if (status != TAMIS_OK) return status;
+        }
+        ring->from = kept->from;
+        ring->to = kept->to;
+        ring->mark = tms_history_mark(sequences[i]);
+    }
+    return status;
+}
+
+/* ---- What is in them ------------------------------------------------------------------------- */
+
+void tms_query_rings_expect(tms_query_rings *rings, uint32_t ring, uint32_t first, uint32_t end) {
+    if (rings->rings[ring].to != first) rings->rings[ring].from = first;
+    rings->rings[ring].to = end;
+}
+
+void tms_query_rings_empty(tms_query_rings *rings, uint32_t ring) {
+    rings->rings[ring].from = rings->rings[ring].to;
+}
+
+tamis_status tms_query_rings_keep(const tms_query_rings *rings, uint32_t layer, tms_matrix q,
+                                  uint32_t n_rows, tms_ref places) {
+    tms_device *dev = rings->setup->dev;
+    uint64_t width = tms_setup_width(rings->setup);
+    const tms_scatter_rows scatter = {.x = q,
+                                      .y = {ring_ref(rings, layer, 0), width},
+                                      .n_rows = n_rows,
+                                      .width = (uint32_t)width,
+                                      .index = places};
+    return tms_run_scatter_rows(dev, &scatter);
+}
+
+tamis_status tms_query_rings_unroll(const tms_query_rings *rings, uint32_t layer, uint32_t ring,
+                                    uint32_t length, tms_ref to) {
+    tms_device *dev = rings->setup->dev;
+    const uint32_t window = rings->setup->needs.window;
+    const uint64_t bytes = rings->row_bytes;
+    tamis_status status = TAMIS_OK;
+    /* Two pieces, the second of which begins where place 0 comes again. */
+    for (uint32_t first = length - window, n; first < length && status == TAMIS_OK; first += n) {
+        tms_ref from = ring_ref(rings, layer, ring);
+        n = window - first % window;
+        if (n > length - first) n = length - first;
+        from.offset += first % window * bytes;
+        status = dev->backend->copy(dev, to, from, n * bytes);
+        to.offset += n * bytes;
+    }
+    return status;
+}

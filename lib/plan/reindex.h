@@ -1,0 +1,33 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Attending under streaming with positions in the cache: the sinks by a query turned back by the
+ * gap between them and the rest, the rest by the query as it is, and the two states merged. So a
+ * sink is as far from the query as its slot is (StreamingLLM, section 3.2), and no key is
+ * rewritten. */
+#ifndef TMS_PLAN_REINDEX_H
+#define TMS_PLAN_REINDEX_H
+
+#include "lib/plan/step.h"
+
+/* Absent memory is NULL: the eviction does not need it. */
+typedef struct tms_reindex {
+    const tms_setup *setup;
+    const tms_step *step;
+    tms_mem *rows;     /* f32 [4][max_rows][n_heads][head_dim], then lse [2][max_rows][n_heads] */
+    tms_mem *rotation; /* table of rotate, once it is bound */
+    uint32_t n_rot;
+    tms_pairing pairing;
+} tms_reindex;
+
+/* What it looks at has been set. */
+tamis_status tms_reindex_create(tms_reindex *reindex, tamis_error *error);
+void tms_reindex_destroy(tms_reindex *reindex);
+
+/* How queries were rotated; n_rot is an even number up to head_dim. E_NO_MEMORY, E_DEVICE. */
+tamis_status tms_reindex_bind(tms_reindex *reindex, const double *frequencies, uint32_t n_rot,
+                              tms_pairing pairing, tamis_error *error);
+
+/* In the place of a layer's attend. Device's status. */
+tamis_status tms_reindex_attend(const tms_reindex *reindex, uint32_t layer,
+                                const tms_attend *attend);
+
+#endif
