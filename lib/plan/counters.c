@@ -81,3 +81,7 @@ tamis_status tamis_plan_read_selected(tamis_plan *plan, uint32_t row, uint32_t k
         pages[i] = i;
     return TAMIS_OK;
 }
+
+void tamis_plan_get_params(const tamis_plan *plan, tamis_plan_params *out) {
+    if (plan && out) *out = plan->params;
+}

@@ -290,9 +290,6 @@ static inline uint64_t tms_plan_layers_at_once(const tamis_plan *plan) {
 /* For tests: sees the scores of every select of tamis_plan_evict. NULL takes it away. */
 void tms_plan_trace_evict(tamis_plan *plan, tms_evict_trace trace, void *user);
 
-/* Binds a layer's output projection that is no public buffer. */
-void tms_plan_bind_output_ref(tamis_plan *plan, uint32_t layer, const tms_output *output);
-
 /* Marks where a stage begins, if times are collected: else *from is NULL. Device's status. */
 tamis_status tms_plan_start_stage(const tamis_plan *plan, tms_event **from);
 /* Waits for the stage's end and adds its time to *us. Returns the stage's status, or the device's.

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The ops on the caller's own buffers: what a model needs beside attention, and the pipeline for
  * whoever has a paged cache of his own. An engine over tamis_cache needs the first half at most;
- * lib/model is such an engine. Not part of tamis.h. */
+ * lib/model is such an engine. */
 #ifndef TAMIS_OPS_H
 #define TAMIS_OPS_H
 
