@@ -80,6 +80,14 @@ void tamis_cache_destroy(tamis_cache **cache) {
     *cache = NULL;
 }
 
+tamis_context *tamis_cache_context(const tamis_cache *cache) {
+    return cache ? cache->context : NULL;
+}
+
+void tamis_cache_get_params(const tamis_cache *cache, tamis_cache_params *out) {
+    if (cache && out) *out = cache->params;
+}
+
 tms_pool *tms_cache_pool(const tamis_cache *cache, uint32_t layer) {
     tms_pool *pool = cache->pools;
     while (layer >= pool->first_layer + pool->n_layers)

@@ -141,3 +141,13 @@ tamis_status tamis_cache_remove(tamis_cache *cache, tamis_sequence sequence, tam
     tms_sequence_free(s);
     return TAMIS_OK;
 }
+
+tamis_status tamis_cache_length(const tamis_cache *cache, tamis_sequence sequence, uint32_t *length,
+                                uint32_t *evicted_at, tamis_error *error) {
+    TMS_REQUIRE(cache, TAMIS_E_ARGUMENT, "cache is NULL");
+    const tms_sequence *s = tms_cache_find(cache, sequence);
+    TMS_REQUIRE(s, TAMIS_E_ARGUMENT, "the cache has no sequence %" PRIu64, sequence);
+    if (length) *length = s->length;
+    if (evicted_at) *evicted_at = s->evicted_at;
+    return TAMIS_OK;
+}

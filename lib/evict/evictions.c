@@ -176,13 +176,24 @@ void tms_eviction_ask(const tamis_eviction *eviction, tms_eviction_needs *out) {
     out->by_slots |= out->window > 0;
 }
 
-uint32_t tamis_eviction_planes(const tamis_eviction *eviction) {
-    if (!eviction || !tms_eviction_find(eviction->kind) || eviction->kind == TAMIS_EVICT_NONE)
-        return 0;
+/* False for what evicts nothing. */
+static bool ask_filled(const tamis_eviction *eviction, tms_eviction_needs *out) {
+    if (!eviction || !tms_eviction_find(eviction->kind)) return false;
     const tamis_eviction filled = tms_eviction_filled(eviction);
+    tms_eviction_ask(&filled, out);
+    return out->active;
+}
+
+uint32_t tamis_eviction_planes(const tamis_eviction *eviction) {
     tms_eviction_needs needs;
-    tms_eviction_ask(&filled, &needs);
+    if (!ask_filled(eviction, &needs)) return 0;
     return TAMIS_PLANE_POSITIONS | (needs.feed != TMS_FEED_NONE ? TAMIS_PLANE_SCORES : 0);
+}
+
+uint32_t tamis_eviction_needs(const tamis_eviction *eviction) {
+    tms_eviction_needs needs;
+    if (!ask_filled(eviction, &needs)) return 0;
+    return (needs.output ? TAMIS_NEEDS_OUTPUT : 0) | (needs.rotation ? TAMIS_NEEDS_ROTATION : 0);
 }
 
 void tms_eviction_schedule(const tamis_eviction *eviction, uint32_t n_layers, uint32_t length,

@@ -4,6 +4,7 @@
 #define TMS_CONFIG_H
 
 #include "lib/model/gguf.h"
+#include <tamis/ops.h>
 
 typedef struct tms_config {
     char architecture[32]; /* "llama" or "qwen2"; prefix of its keys */
@@ -14,7 +15,7 @@ typedef struct tms_config {
     uint32_t n_vocab; /* 0: not stated */
     double rope_base;
     float norm_eps;
-    tms_pairing pairing;
+    tamis_pairing pairing;
     bool qkv_bias;
 } tms_config;
 

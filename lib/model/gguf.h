@@ -4,7 +4,10 @@
 #ifndef TMS_GGUF_H
 #define TMS_GGUF_H
 
-#include "lib/core/core.h"
+#include "lib/model/error.h"
+#include <tamis/device.h>
+
+#include <stdbool.h>
 
 /* Bytes inside the file, not NUL-terminated. */
 typedef struct tms_text {

@@ -13,26 +13,16 @@ void tms_model_frequencies(const tamis_model *model, double *out) {
         out[i] = pow(model->config.rope_base, -2.0 * i / n_rot);
 }
 
-static tamis_status make_rotate_table(tamis_model *model, tamis_error *error) {
-    tms_device *dev = model->context->dev;
+static tamis_status make_rotation(tamis_model *model, tamis_error *error) {
     uint32_t n_rot = model->config.n_rot;
-    /* [2][TMS_ROTATE_STEPS][n_rot / 2][2] */
-    uint64_t bytes = (uint64_t)2 * TMS_ROTATE_STEPS * n_rot * sizeof(float);
     double *frequencies = malloc(n_rot / 2 * sizeof *frequencies);
-    float *table = malloc(bytes);
-    tamis_status status = TAMIS_OK;
-    if (!frequencies || !table) {
-        status = tms_error_set(error, TAMIS_E_NO_MEMORY, "no memory for %llu bytes",
-                               (unsigned long long)bytes);
-        goto fail;
-    }
+    REQUIRE(frequencies, TAMIS_E_NO_MEMORY, "no memory for %u frequencies", n_rot / 2);
     tms_model_frequencies(model, frequencies);
-    tms_rotate_table(frequencies, n_rot, table);
-    TMS_TRY(dev, dev->backend->alloc(dev, bytes, &model->rotate_table));
-    TMS_TRY(dev, dev->backend->write(dev, (tms_ref){model->rotate_table, 0}, table, bytes));
-fail:
+    tamis_status status =
+        tamis_buffer_create(model->context, tamis_rotation_bytes(n_rot), &model->rotation, error);
+    const tamis_place table = {.buffer = model->rotation};
+    if (status == TAMIS_OK) status = tamis_rotation_write(&table, frequencies, n_rot, error);
     free(frequencies);
-    free(table);
     return status;
 }
 
@@ -62,8 +52,8 @@ static tamis_status load(tamis_model *model, const tms_gguf *gguf, tamis_error *
         status =
             tms_weights_find(gguf, &model->config, model->vocab.n_tokens, &model->weights, error);
     if (status == TAMIS_OK)
-        status = tms_weights_upload(&model->weights, gguf, model->context->dev, error);
-    if (status == TAMIS_OK) status = make_rotate_table(model, error);
+        status = tms_weights_upload(&model->weights, gguf, model->context, error);
+    if (status == TAMIS_OK) status = make_rotation(model, error);
     if (status == TAMIS_OK) fill_info(model);
     return status;
 }
@@ -72,19 +62,19 @@ tamis_status tamis_model_load(tamis_context *context, const char *path, tamis_mo
                               tamis_error *error) {
     tms_gguf gguf;
     tamis_error reason = {0};
-    TMS_REQUIRE(out, TAMIS_E_ARGUMENT, "out is NULL");
+    REQUIRE(out, TAMIS_E_ARGUMENT, "out is NULL");
     *out = NULL;
-    TMS_REQUIRE(context, TAMIS_E_ARGUMENT, "context is NULL");
-    TMS_REQUIRE(path, TAMIS_E_ARGUMENT, "path is NULL");
+    REQUIRE(context, TAMIS_E_ARGUMENT, "context is NULL");
+    REQUIRE(path, TAMIS_E_ARGUMENT, "path is NULL");
     tamis_model *model = calloc(1, sizeof *model);
-    TMS_REQUIRE(model, TAMIS_E_NO_MEMORY, "no memory for a model");
+    REQUIRE(model, TAMIS_E_NO_MEMORY, "no memory for a model");
     model->context = context;
     tamis_status status = tms_gguf_open(path, &gguf, &reason);
     if (status == TAMIS_OK) status = load(model, &gguf, &reason);
     tms_gguf_close(&gguf);
     if (status != TAMIS_OK) {
         tamis_model_destroy(&model);
-        return tms_error_set(error, status, "%.200s: %s", path, reason.text);
+        return tms_model_fail(error, status, "%.200s: %s", path, reason.text);
     }
     *out = model;
     return TAMIS_OK;
@@ -92,10 +82,9 @@ tamis_status tamis_model_load(tamis_context *context, const char *path, tamis_mo
 
 void tamis_model_destroy(tamis_model **model) {
     if (!model || !*model) return;
-    tms_device *dev = (*model)->context->dev;
-    tms_weights_free(&(*model)->weights, dev);
+    tms_weights_free(&(*model)->weights);
     tms_vocab_free(&(*model)->vocab);
-    dev->backend->free(dev, (*model)->rotate_table);
+    tamis_buffer_destroy(&(*model)->rotation);
     free(*model);
     *model = NULL;
 }
@@ -115,16 +104,16 @@ void tamis_model_cache_shape(const tamis_model *model, tamis_cache_params *param
 tamis_status tamis_model_tokenize(const tamis_model *model, const char *text, size_t bytes,
                                   int32_t *tokens, size_t capacity, size_t *count,
                                   tamis_error *error) {
-    TMS_REQUIRE(model, TAMIS_E_ARGUMENT, "model is NULL");
-    TMS_REQUIRE(count, TAMIS_E_ARGUMENT, "count is NULL");
-    TMS_REQUIRE(text || bytes == 0, TAMIS_E_ARGUMENT, "text is NULL but has %zu bytes", bytes);
-    TMS_REQUIRE(tokens || capacity == 0, TAMIS_E_ARGUMENT, "tokens is NULL but capacity is %zu",
-                capacity);
+    REQUIRE(model, TAMIS_E_ARGUMENT, "model is NULL");
+    REQUIRE(count, TAMIS_E_ARGUMENT, "count is NULL");
+    REQUIRE(text || bytes == 0, TAMIS_E_ARGUMENT, "text is NULL but has %zu bytes", bytes);
+    REQUIRE(tokens || capacity == 0, TAMIS_E_ARGUMENT, "tokens is NULL but capacity is %zu",
+            capacity);
     const int32_t *token_of_byte = model->vocab.token_of_byte;
     for (size_t i = 0; i < bytes; ++i) {
         uint8_t byte = (uint8_t)text[i];
-        TMS_REQUIRE(token_of_byte[byte] >= 0, TAMIS_E_ARGUMENT,
-                    "the vocabulary lacks byte %u, at place %zu of the text", byte, i);
+        REQUIRE(token_of_byte[byte] >= 0, TAMIS_E_ARGUMENT,
+                "the vocabulary lacks byte %u, at place %zu of the text", byte, i);
     }
     for (size_t i = 0; i < bytes && i < capacity; ++i)
         tokens[i] = token_of_byte[(uint8_t)text[i]];

@@ -6,13 +6,14 @@
 #include "lib/model/vocab.h"
 #include "lib/model/weights.h"
 #include <tamis/model.h>
+#include <tamis/ops.h>
 
 struct tamis_model {
     tamis_context *context;
     tms_config config;
     tms_vocab vocab;
     tms_weights weights;
-    tms_mem *rotate_table;
+    tamis_buffer *rotation; /* table of rotate */
     tamis_model_info info;
 };
 
@@ -37,6 +38,7 @@ struct tamis_runner {
     tamis_model *model;
     tamis_cache *cache;
     tamis_plan *plan;
+    tamis_plan_params limits; /* of the plan */
     tamis_buffer *buffers[TMS_ACTIVATIONS];
     int32_t *positions;             /* [max_rows of the plan], on the host */
     uint32_t n_outputs;             /* rows of logits that the last call left; 0 after a failure */

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Runs forward passes: prompts in chunks, decode steps of several sequences, the greedy choice. */
-#include "lib/cache/cache.h"
 #include "lib/model/model.h"
-#include "lib/plan/plan.h"
 
+#include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* Channels of the largest head that the cache takes. */
 #define TMS_MOST_ROT 256u
@@ -34,32 +34,31 @@ static uint64_t width_of(const tamis_model *model, tms_activation which) {
 
 static tamis_status check_shapes(const tamis_model *model, const tamis_cache *cache,
                                  const tamis_plan_params *params, tamis_error *error) {
-    const tamis_cache_params *have = &cache->params;
-    tamis_cache_params want = {0};
+    tamis_cache_params have, want = {0};
+    tamis_cache_get_params(cache, &have);
     tamis_model_cache_shape(model, &want);
-    TMS_REQUIRE(model->context == cache->context, TAMIS_E_ARGUMENT,
-                "model and cache are of two contexts");
-    TMS_REQUIRE(have->n_layers == want.n_layers && have->n_heads == want.n_heads &&
-                    have->n_kv_heads == want.n_kv_heads && have->head_dim == want.head_dim,
-                TAMIS_E_ARGUMENT,
-                "the cache has %u layers, %u heads, %u KV heads, head dim %u; the model has %u, "
-                "%u, %u, %u",
-                have->n_layers, have->n_heads, have->n_kv_heads, have->head_dim, want.n_layers,
-                want.n_heads, want.n_kv_heads, want.head_dim);
-    TMS_REQUIRE(params->max_context <= model->info.context, TAMIS_E_ARGUMENT,
-                "max_context is %u; the model's context is %u", params->max_context,
-                model->info.context);
-    TMS_REQUIRE(params->max_context <= TMS_ROTATE_LIMIT, TAMIS_E_UNSUPPORTED,
-                "max_context is %u; positions below %u can be rotated", params->max_context,
-                TMS_ROTATE_LIMIT);
+    REQUIRE(model->context == tamis_cache_context(cache), TAMIS_E_ARGUMENT,
+            "model and cache are of two contexts");
+    REQUIRE(have.n_layers == want.n_layers && have.n_heads == want.n_heads &&
+                have.n_kv_heads == want.n_kv_heads && have.head_dim == want.head_dim,
+            TAMIS_E_ARGUMENT,
+            "the cache has %u layers, %u heads, %u KV heads, head dim %u; the model has %u, "
+            "%u, %u, %u",
+            have.n_layers, have.n_heads, have.n_kv_heads, have.head_dim, want.n_layers,
+            want.n_heads, want.n_kv_heads, want.head_dim);
+    REQUIRE(params->max_context <= model->info.context, TAMIS_E_ARGUMENT,
+            "max_context is %u; the model's context is %u", params->max_context,
+            model->info.context);
+    REQUIRE(params->max_context <= TAMIS_ROTATE_LIMIT, TAMIS_E_UNSUPPORTED,
+            "max_context is %u; positions below %u can be rotated", params->max_context,
+            TAMIS_ROTATE_LIMIT);
     return TAMIS_OK;
 }
 
 static tamis_status make_buffers(tamis_runner *runner, tamis_error *error) {
-    const tamis_plan_params *limits = &runner->plan->setup.params;
+    const tamis_plan_params *limits = &runner->limits;
     runner->positions = malloc(limits->max_rows * sizeof *runner->positions);
-    TMS_REQUIRE(runner->positions, TAMIS_E_NO_MEMORY, "no memory for %u positions",
-                limits->max_rows);
+    REQUIRE(runner->positions, TAMIS_E_NO_MEMORY, "no memory for %u positions", limits->max_rows);
     for (int i = 0; i < TMS_ACTIVATIONS; ++i) {
         bool by_sequence = i == TMS_LOGITS || i == TMS_NEXT;
         uint64_t rows = by_sequence ? limits->max_sequences : limits->max_rows;
@@ -75,36 +74,35 @@ static tamis_status make_buffers(tamis_runner *runner, tamis_error *error) {
 static tamis_status bind_model(tamis_runner *runner, tamis_error *error) {
     const tamis_model *model = runner->model;
     const tms_config *config = &model->config;
+    const uint32_t needs = tamis_eviction_needs(&runner->limits.eviction);
     double frequencies[TMS_MOST_ROT / 2];
-    for (uint32_t layer = 0; layer < config->n_layers; ++layer) {
+    for (uint32_t layer = 0; needs & TAMIS_NEEDS_OUTPUT && layer < config->n_layers; ++layer) {
         const tms_weight *w = &model->weights.layers[layer].weights[TMS_ATTN_OUTPUT];
-        const tms_output output = {.w = {w->mem, 0},
-                                   .dtype = w->dtype,
-                                   .stride = (uint64_t)config->n_heads * config->head_dim,
-                                   .n_rows = config->dim};
-        tms_plan_bind_output_ref(runner->plan, layer, &output);
+        const tamis_rows rows = {.buffer = w->buffer, .dtype = w->dtype};
+        TRY(tamis_plan_bind_output(runner->plan, layer, &rows, config->dim, error));
     }
-    if (!(runner->plan->setup.params.eviction.options & TAMIS_EVICT_REINDEX)) return TAMIS_OK;
+    if (!(needs & TAMIS_NEEDS_ROTATION)) return TAMIS_OK;
     tms_model_frequencies(model, frequencies);
     return tamis_plan_bind_rotation(runner->plan, frequencies, config->n_rot,
-                                    config->pairing == TMS_PAIR_ADJACENT, error);
+                                    config->pairing == TAMIS_PAIR_ADJACENT, error);
 }
 
 tamis_status tamis_runner_create(tamis_model *model, tamis_cache *cache,
                                  const tamis_plan_params *params, tamis_runner **out,
                                  tamis_error *error) {
-    TMS_REQUIRE(out, TAMIS_E_ARGUMENT, "out is NULL");
+    REQUIRE(out, TAMIS_E_ARGUMENT, "out is NULL");
     *out = NULL;
-    TMS_REQUIRE(model, TAMIS_E_ARGUMENT, "model is NULL");
-    TMS_REQUIRE(cache, TAMIS_E_ARGUMENT, "cache is NULL");
-    TMS_REQUIRE(params, TAMIS_E_ARGUMENT, "params is NULL");
+    REQUIRE(model, TAMIS_E_ARGUMENT, "model is NULL");
+    REQUIRE(cache, TAMIS_E_ARGUMENT, "cache is NULL");
+    REQUIRE(params, TAMIS_E_ARGUMENT, "params is NULL");
     tamis_status status = check_shapes(model, cache, params, error);
     if (status != TAMIS_OK) return status;
     tamis_runner *runner = calloc(1, sizeof *runner);
-    TMS_REQUIRE(runner, TAMIS_E_NO_MEMORY, "no memory for a runner");
+    REQUIRE(runner, TAMIS_E_NO_MEMORY, "no memory for a runner");
     runner->model = model;
     runner->cache = cache;
     status = tamis_plan_create(cache, params, &runner->plan, error);
+    tamis_plan_get_params(runner->plan, &runner->limits);
     if (status == TAMIS_OK) status = bind_model(runner, error);
     if (status == TAMIS_OK) status = make_buffers(runner, error);
     if (status == TAMIS_OK) status = tms_forward_pass(runner, 0, 0, 0, error);
@@ -140,36 +138,30 @@ void tamis_runner_observe(tamis_runner *runner, tamis_runner_observer observer, 
 
 static tamis_status check_tokens(const tamis_runner *runner, const int32_t *tokens, size_t count,
                                  tamis_error *error) {
-    TMS_REQUIRE(tokens, TAMIS_E_ARGUMENT, "tokens is NULL");
-    TMS_REQUIRE(count > 0, TAMIS_E_ARGUMENT, "no tokens are given");
+    REQUIRE(tokens, TAMIS_E_ARGUMENT, "tokens is NULL");
+    REQUIRE(count > 0, TAMIS_E_ARGUMENT, "no tokens are given");
     for (size_t i = 0; i < count; ++i)
-        TMS_REQUIRE(tokens[i] >= 0 && (uint32_t)tokens[i] < runner->model->info.n_vocab,
-                    TAMIS_E_ARGUMENT, "token %d at place %zu is outside the vocabulary of %u",
-                    tokens[i], i, runner->model->info.n_vocab);
-    return TAMIS_OK;
-}
-
-static tamis_status find_sequence(const tamis_runner *runner, tamis_sequence id,
-                                  const tms_sequence **out, tamis_error *error) {
-    *out = tms_cache_find(runner->cache, id);
-    TMS_REQUIRE(*out, TAMIS_E_ARGUMENT, "the cache has no sequence %llu", (unsigned long long)id);
+        REQUIRE(tokens[i] >= 0 && (uint32_t)tokens[i] < runner->model->info.n_vocab,
+                TAMIS_E_ARGUMENT, "token %d at place %zu is outside the vocabulary of %u",
+                tokens[i], i, runner->model->info.n_vocab);
     return TAMIS_OK;
 }
 
 /* Tokens and runner->positions to the device, the pass, the step's end. */
 static tamis_status fill_step(tamis_runner *runner, const int32_t *tokens, uint32_t n_rows,
                               uint32_t n_outputs, tamis_error *error) {
-    tms_device *dev = runner->model->context->dev;
-    tms_ref to_tokens = {runner->buffers[TMS_TOKENS]->mem, 0};
-    tms_ref to_positions = {runner->buffers[TMS_POSITIONS]->mem, 0};
-    uint64_t bytes = n_rows * sizeof *tokens;
-    tamis_status status;
-    TMS_TRY(dev, dev->backend->write(dev, to_tokens, tokens, bytes));
-    TMS_TRY(dev, dev->backend->write(dev, to_positions, runner->positions, bytes));
-    status = tms_forward_pass(runner, n_rows, n_rows - n_outputs, n_outputs, error);
-    if (status == TAMIS_OK) status = tamis_plan_step_end(runner->plan, error);
-fail:
-    return status;
+    const uint64_t bytes = n_rows * sizeof *tokens;
+    TRY(tamis_buffer_write(runner->buffers[TMS_TOKENS], 0, tokens, bytes, error));
+    TRY(tamis_buffer_write(runner->buffers[TMS_POSITIONS], 0, runner->positions, bytes, error));
+    TRY(tms_forward_pass(runner, n_rows, n_rows - n_outputs, n_outputs, error));
+    return tamis_plan_step_end(runner->plan, error);
+}
+
+/* Adds to the reason of a failure that its step is still open. */
+static void note_open_step(tamis_error *error) {
+    if (!error) return;
+    const size_t used = strlen(error->text);
+    snprintf(error->text + used, sizeof error->text - used, "; the step could not be taken back");
 }
 
 /* One whole step; after a failure the sequences are as they were. The outputs are the last
@@ -180,8 +172,7 @@ static tamis_status run_step(tamis_runner *runner, const tamis_step *step, const
     if (status != TAMIS_OK) return status;
     status = fill_step(runner, tokens, n_rows, n_outputs, error);
     if (status != TAMIS_OK && tamis_plan_step_cancel(runner->plan, NULL) != TAMIS_OK)
-        tms_log_line(&runner->model->context->dev->log, TAMIS_LOG_ERROR,
-                     "a failed step could not be taken back");
+        note_open_step(error);
     return status;
 }
 
@@ -189,32 +180,29 @@ static tamis_status run_step(tamis_runner *runner, const tamis_step *step, const
  * stay. */
 static tamis_status read_next(tamis_runner *runner, uint32_t n_outputs, int32_t *next,
                               tamis_error *error) {
-    tamis_context *context = runner->model->context;
-    tms_ref from = {runner->buffers[TMS_NEXT]->mem, 0};
-    tamis_status status = tamis_context_wait(context, error);
-    if (status == TAMIS_OK && next)
-        status = tms_forward(
-            context->dev,
-            context->dev->backend->read(context->dev, from, next, n_outputs * sizeof *next), error);
-    if (status == TAMIS_OK) runner->n_outputs = n_outputs;
-    return status;
+    TRY(tamis_context_wait(runner->model->context, error));
+    if (next)
+        TRY(tamis_buffer_read(runner->buffers[TMS_NEXT], 0, next, n_outputs * sizeof *next, error));
+    runner->n_outputs = n_outputs;
+    return TAMIS_OK;
 }
 
 /* Whether the plan evicts from sequences by itself, at a prompt's end and later. */
 static bool evicts(const tamis_runner *runner) {
-    tamis_eviction_kind kind = runner->plan->setup.params.eviction.kind;
+    tamis_eviction_kind kind = runner->limits.eviction.kind;
     return kind != TAMIS_EVICT_NONE && kind != TAMIS_EVICT_CALLER;
 }
 
 /* Evicts from the sequences that have gained `every` tokens since it was done last, and waits. */
 static tamis_status evict_due(tamis_runner *runner, const tamis_sequence *sequences, uint32_t count,
                               tamis_error *error) {
-    uint32_t every = runner->plan->setup.params.eviction.every;
+    uint32_t every = runner->limits.eviction.every;
     tamis_status status = TAMIS_OK;
     if (!evicts(runner) || every < 2) return TAMIS_OK;
     for (uint32_t i = 0; i < count && status == TAMIS_OK; ++i) {
-        const tms_sequence *sequence = tms_cache_find(runner->cache, sequences[i]);
-        if ((sequence->length - sequence->evicted_at) >= every)
+        uint32_t length = 0, evicted_at = 0;
+        status = tamis_cache_length(runner->cache, sequences[i], &length, &evicted_at, error);
+        if (status == TAMIS_OK && length - evicted_at >= every)
             status = tamis_plan_evict(runner->plan, sequences[i], NULL, error);
     }
     return status == TAMIS_OK ? tamis_context_wait(runner->model->context, error) : status;
@@ -223,18 +211,17 @@ static tamis_status evict_due(tamis_runner *runner, const tamis_sequence *sequen
 tamis_status tamis_runner_prefill(tamis_runner *runner, tamis_sequence sequence,
                                   const int32_t *tokens, size_t count, int32_t *next,
                                   tamis_error *error) {
-    const tms_sequence *lanes;
-    TMS_REQUIRE(runner, TAMIS_E_ARGUMENT, "runner is NULL");
-    const tamis_plan_params *limits = &runner->plan->setup.params;
+    uint32_t length = 0;
+    REQUIRE(runner, TAMIS_E_ARGUMENT, "runner is NULL");
+    const tamis_plan_params *limits = &runner->limits;
     runner->n_outputs = 0;
-    tamis_status status = find_sequence(runner, sequence, &lanes, error);
+    tamis_status status = tamis_cache_length(runner->cache, sequence, &length, NULL, error);
     if (status == TAMIS_OK) status = check_tokens(runner, tokens, count, error);
     if (status != TAMIS_OK) return status;
-    uint32_t length = lanes->length;
-    TMS_REQUIRE(length <= limits->max_context && count <= limits->max_context - length,
-                TAMIS_E_ARGUMENT,
-                "the prompt has %zu tokens behind the sequence's %u; max_context is %u", count,
-                length, limits->max_context);
+    REQUIRE(length <= limits->max_context && count <= limits->max_context - length,
+            TAMIS_E_ARGUMENT,
+            "the prompt has %zu tokens behind the sequence's %u; max_context is %u", count, length,
+            limits->max_context);
     for (size_t done = 0; done < count && status == TAMIS_OK;) {
         size_t left = count - done;
         uint32_t rows = left < limits->max_rows ? (uint32_t)left : limits->max_rows;
@@ -254,20 +241,19 @@ tamis_status tamis_runner_prefill(tamis_runner *runner, tamis_sequence sequence,
 tamis_status tamis_runner_decode(tamis_runner *runner, const tamis_sequence *sequences,
                                  uint32_t count, const int32_t *tokens, int32_t *next,
                                  tamis_error *error) {
-    TMS_REQUIRE(runner, TAMIS_E_ARGUMENT, "runner is NULL");
-    const tamis_plan_params *limits = &runner->plan->setup.params;
+    REQUIRE(runner, TAMIS_E_ARGUMENT, "runner is NULL");
+    const tamis_plan_params *limits = &runner->limits;
     runner->n_outputs = 0;
     tamis_status status = check_tokens(runner, tokens, count, error);
     if (status != TAMIS_OK) return status;
-    TMS_REQUIRE(sequences, TAMIS_E_ARGUMENT, "sequences is NULL");
-    TMS_REQUIRE(count <= limits->max_sequences && count <= limits->max_rows, TAMIS_E_ARGUMENT,
-                "%u sequences are given; max_sequences is %u, max_rows %u", count,
-                limits->max_sequences, limits->max_rows);
+    REQUIRE(sequences, TAMIS_E_ARGUMENT, "sequences is NULL");
+    REQUIRE(count <= limits->max_sequences && count <= limits->max_rows, TAMIS_E_ARGUMENT,
+            "%u sequences are given; max_sequences is %u, max_rows %u", count,
+            limits->max_sequences, limits->max_rows);
     for (uint32_t i = 0; i < count; ++i) {
-        const tms_sequence *lanes;
-        status = find_sequence(runner, sequences[i], &lanes, error);
-        if (status != TAMIS_OK) return status;
-        runner->positions[i] = (int32_t)lanes->length;
+        uint32_t length = 0;
+        TRY(tamis_cache_length(runner->cache, sequences[i], &length, NULL, error));
+        runner->positions[i] = (int32_t)length;
     }
     const tamis_step step = {.sequences = sequences, .count = count};
     status = run_step(runner, &step, tokens, count, count, error);
@@ -277,13 +263,11 @@ tamis_status tamis_runner_decode(tamis_runner *runner, const tamis_sequence *seq
 
 tamis_status tamis_runner_logits(tamis_runner *runner, uint32_t row, float *logits,
                                  tamis_error *error) {
-    TMS_REQUIRE(runner, TAMIS_E_ARGUMENT, "runner is NULL");
-    TMS_REQUIRE(logits, TAMIS_E_ARGUMENT, "logits is NULL");
-    tms_device *dev = runner->model->context->dev;
+    REQUIRE(runner, TAMIS_E_ARGUMENT, "runner is NULL");
+    REQUIRE(logits, TAMIS_E_ARGUMENT, "logits is NULL");
     uint64_t bytes = (uint64_t)runner->model->info.n_vocab * sizeof *logits;
-    TMS_REQUIRE(runner->n_outputs > 0, TAMIS_E_STATE, "the last call left no logits");
-    TMS_REQUIRE(row < runner->n_outputs, TAMIS_E_ARGUMENT, "row %u of %u rows of logits", row,
-                runner->n_outputs);
-    tms_ref from = {runner->buffers[TMS_LOGITS]->mem, row * bytes};
-    return tms_forward(dev, dev->backend->read(dev, from, logits, bytes), error);
+    REQUIRE(runner->n_outputs > 0, TAMIS_E_STATE, "the last call left no logits");
+    REQUIRE(row < runner->n_outputs, TAMIS_E_ARGUMENT, "row %u of %u rows of logits", row,
+            runner->n_outputs);
+    return tamis_buffer_read(runner->buffers[TMS_LOGITS], row * bytes, logits, bytes, error);
 }

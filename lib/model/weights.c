@@ -50,13 +50,12 @@ static uint64_t size_of(const tms_config *config, size_name name) {
 static tamis_status find(const tms_gguf *gguf, const char *name, uint64_t n_in, uint64_t n_out,
                          bool vector, tms_weights *weights, tms_weight *to, tamis_error *error) {
     const tms_gguf_tensor *tensor = tms_gguf_tensor_find(gguf, name);
-    TMS_REQUIRE(tensor, TAMIS_E_FORMAT, "tensor '%s' is missing", name);
+    REQUIRE(tensor, TAMIS_E_FORMAT, "tensor '%s' is missing", name);
     const uint64_t *dims = tensor->dims;
-    TMS_REQUIRE(dims[0] == n_in && dims[1] == n_out && dims[2] == 1 && dims[3] == 1, TAMIS_E_FORMAT,
-                "tensor '%s' is of %llu x %llu x %llu x %llu; %llu x %llu is expected", name,
-                (unsigned long long)dims[0], (unsigned long long)dims[1],
-                (unsigned long long)dims[2], (unsigned long long)dims[3], (unsigned long long)n_in,
-                (unsigned long long)n_out);
+    REQUIRE(dims[0] == n_in && dims[1] == n_out && dims[2] == 1 && dims[3] == 1, TAMIS_E_FORMAT,
+            "tensor '%s' is of %llu x %llu x %llu x %llu; %llu x %llu is expected", name,
+            (unsigned long long)dims[0], (unsigned long long)dims[1], (unsigned long long)dims[2],
+            (unsigned long long)dims[3], (unsigned long long)n_in, (unsigned long long)n_out);
     to->tensor = tensor;
     to->dtype = vector ? TAMIS_F32 : tensor->dtype;
     weights->parameters += tensor->elements;
@@ -113,31 +112,30 @@ static bool is_used(const tms_weights *weights, const tms_gguf_tensor *tensor) {
 static tamis_status refuse_extra(const tms_gguf *gguf, const tms_config *config,
                                  const tms_weights *weights, tamis_error *error) {
     for (uint64_t i = 0; i < gguf->n_tensors; ++i)
-        TMS_REQUIRE(is_used(weights, &gguf->tensors[i]), TAMIS_E_UNSUPPORTED,
-                    "tensor '%s' is no part of a %s model of %u layers as it is read here",
-                    tms_text_show(gguf->tensors[i].name).text, config->architecture,
-                    config->n_layers);
+        REQUIRE(is_used(weights, &gguf->tensors[i]), TAMIS_E_UNSUPPORTED,
+                "tensor '%s' is no part of a %s model of %u layers as it is read here",
+                tms_text_show(gguf->tensors[i].name).text, config->architecture, config->n_layers);
     return TAMIS_OK;
 }
 
 tamis_status tms_weights_find(const tms_gguf *gguf, const tms_config *config, uint32_t n_vocab,
                               tms_weights *out, tamis_error *error) {
     *out = (tms_weights){0};
-    TMS_REQUIRE(!config->n_vocab || config->n_vocab == n_vocab, TAMIS_E_FORMAT,
-                "key '%s.vocab_size' is %u; the vocabulary has %u tokens", config->architecture,
-                config->n_vocab, n_vocab);
+    REQUIRE(!config->n_vocab || config->n_vocab == n_vocab, TAMIS_E_FORMAT,
+            "key '%s.vocab_size' is %u; the vocabulary has %u tokens", config->architecture,
+            config->n_vocab, n_vocab);
     /* Before memory is taken for what the file only states. */
-    TMS_REQUIRE(config->n_layers <= gguf->n_tensors, TAMIS_E_FORMAT,
-                "%u layers are stated, the file has %llu tensors", config->n_layers,
-                (unsigned long long)gguf->n_tensors);
+    REQUIRE(config->n_layers <= gguf->n_tensors, TAMIS_E_FORMAT,
+            "%u layers are stated, the file has %llu tensors", config->n_layers,
+            (unsigned long long)gguf->n_tensors);
     out->layers = calloc(config->n_layers, sizeof *out->layers);
-    TMS_REQUIRE(out->layers, TAMIS_E_NO_MEMORY, "no memory for %u layers", config->n_layers);
+    REQUIRE(out->layers, TAMIS_E_NO_MEMORY, "no memory for %u layers", config->n_layers);
     out->n_layers = config->n_layers;
     tamis_status status = find_ends(gguf, config, n_vocab, out, error);
     for (uint32_t layer = 0; layer < config->n_layers && status == TAMIS_OK; ++layer)
         status = find_layer(gguf, config, layer, out, error);
     if (status == TAMIS_OK) status = refuse_extra(gguf, config, out, error);
-    if (status != TAMIS_OK) tms_weights_free(out, NULL);
+    if (status != TAMIS_OK) tms_weights_free(out);
     return status;
 }
 
@@ -168,7 +166,7 @@ static void widen(tamis_dtype dtype, const uint16_t *from, uint64_t n, float *to
 /* The way of weights to the device, piece by piece. */
 typedef struct upload {
     const tms_gguf *gguf;
-    tms_device *dev;
+    tamis_context *context;
     void *narrow; /* [PIECE] as in the file */
     float *wide;  /* [PIECE] */
 } upload;
@@ -182,23 +180,19 @@ static tamis_status send(const upload *u, const tms_weight *weight, uint64_t fir
     tamis_status status = tms_gguf_read(u->gguf, tensor, first * from, n * from, u->narrow, error);
     if (status != TAMIS_OK) return status;
     if (!same) widen(tensor->dtype, u->narrow, n, u->wide);
-    TMS_TRY(u->dev, u->dev->backend->write(u->dev, (tms_ref){weight->mem, first * to},
-                                           same ? u->narrow : u->wide, n * to));
-fail:
-    return status;
+    return tamis_buffer_write(weight->buffer, first * to, same ? u->narrow : u->wide, n * to,
+                              error);
 }
 
 static tamis_status send_weight(const upload *u, tms_weight *weight, tamis_error *error) {
     const tms_gguf_tensor *tensor = weight->tensor;
-    tamis_status status = TAMIS_OK;
     if (!tensor) return TAMIS_OK;
     uint64_t bytes = tensor->elements * tamis_dtype_size(weight->dtype);
-    TMS_TRY(u->dev, u->dev->backend->alloc(u->dev, bytes, &weight->mem));
+    tamis_status status = tamis_buffer_create(u->context, bytes, &weight->buffer, error);
     for (uint64_t first = 0; first < tensor->elements && status == TAMIS_OK; first += PIECE) {
         uint64_t rest = tensor->elements - first;
         status = send(u, weight, first, rest < PIECE ? rest : PIECE, error);
     }
-fail:
     weight->tensor = NULL;
     return status;
 }
@@ -213,31 +207,27 @@ static tamis_status send_all(const upload *u, tms_weights *weights, tamis_error 
     return status;
 }
 
-tamis_status tms_weights_upload(tms_weights *weights, const tms_gguf *gguf, tms_device *dev,
+tamis_status tms_weights_upload(tms_weights *weights, const tms_gguf *gguf, tamis_context *context,
                                 tamis_error *error) {
     const upload u = {.gguf = gguf,
-                      .dev = dev,
+                      .context = context,
                       .narrow = malloc(PIECE * sizeof(float)),
                       .wide = malloc(PIECE * sizeof(float))};
     tamis_status status = u.narrow && u.wide ? send_all(&u, weights, error)
-                                             : tms_error_set(error, TAMIS_E_NO_MEMORY,
-                                                             "no memory for %u weights", PIECE);
+                                             : tms_model_fail(error, TAMIS_E_NO_MEMORY,
+                                                              "no memory for %u weights", PIECE);
     free(u.narrow);
     free(u.wide);
     return status;
 }
 
-static void release(tms_weight *weight, tms_device *dev) {
-    if (weight->mem) dev->backend->free(dev, weight->mem);
-}
-
-void tms_weights_free(tms_weights *weights, tms_device *dev) {
-    release(&weights->embed, dev);
-    release(&weights->output_norm, dev);
-    release(&weights->output, dev);
+void tms_weights_free(tms_weights *weights) {
+    tamis_buffer_destroy(&weights->embed.buffer);
+    tamis_buffer_destroy(&weights->output_norm.buffer);
+    tamis_buffer_destroy(&weights->output.buffer);
     for (uint32_t layer = 0; layer < weights->n_layers; ++layer)
         for (int i = 0; i < TMS_LAYER_WEIGHTS; ++i)
-            release(&weights->layers[layer].weights[i], dev);
+            tamis_buffer_destroy(&weights->layers[layer].weights[i].buffer);
     free(weights->layers);
     *weights = (tms_weights){0};
 }

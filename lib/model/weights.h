@@ -4,11 +4,12 @@
 #define TMS_WEIGHTS_H
 
 #include "lib/model/config.h"
+#include <tamis/buffer.h>
 
-/* A matrix [n_out][n_in] in the file's dtype, or a vector as f32. Absent where mem is NULL. */
+/* A matrix [n_out][n_in] in the file's dtype, or a vector as f32. Absent where buffer is NULL. */
 typedef struct tms_weight {
     const tms_gguf_tensor *tensor; /* valid until the file is closed */
-    tms_mem *mem;
+    tamis_buffer *buffer;
     tamis_dtype dtype; /* on the device */
 } tms_weight;
 
@@ -46,8 +47,8 @@ tamis_status tms_weights_find(const tms_gguf *gguf, const tms_config *config, ui
                               tms_weights *out, tamis_error *error);
 /* Puts what was found on the device, piece by piece, so that the host never holds a whole tensor. On
  * failure what is there is left for tms_weights_free. */
-tamis_status tms_weights_upload(tms_weights *weights, const tms_gguf *gguf, tms_device *dev,
+tamis_status tms_weights_upload(tms_weights *weights, const tms_gguf *gguf, tamis_context *context,
                                 tamis_error *error);
-void tms_weights_free(tms_weights *weights, tms_device *dev);
+void tms_weights_free(tms_weights *weights);
 
 #endif

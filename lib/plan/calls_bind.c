@@ -15,10 +15,6 @@ static tamis_status check_bind(const tamis_plan *plan, bool fits, const char *wh
     return TAMIS_OK;
 }
 
-void tms_plan_bind_output_ref(tamis_plan *plan, uint32_t layer, const tms_output *output) {
-    if (plan->setup.needs.output) plan->between.outputs[layer] = *output;
-}
-
 tamis_status tamis_plan_bind_output(tamis_plan *plan, uint32_t layer, const tamis_rows *w,
                                     uint32_t n_rows, tamis_error *error) {
     tamis_status status =

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the steps did, and how long their stages took. */
+/* What the plan was made with, what its steps did, and how long their stages took. */
 #include "lib/plan/plan.h"
 
 #include <string.h>
@@ -16,4 +16,8 @@ void tamis_plan_reset_counters(tamis_plan *plan) {
 
 void tamis_plan_get_times(const tamis_plan *plan, tamis_plan_times *out) {
     if (plan && out) *out = plan->times;
+}
+
+void tamis_plan_get_params(const tamis_plan *plan, tamis_plan_params *out) {
+    if (plan && out) *out = plan->setup.params;
 }

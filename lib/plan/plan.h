@@ -28,9 +28,6 @@ struct tamis_plan {
 /* Gives up the open step. */
 void tms_plan_give_up(tamis_plan *plan);
 
-/* Binds a layer's output projection that is no public buffer. */
-void tms_plan_bind_output_ref(tamis_plan *plan, uint32_t layer, const tms_output *output);
-
 /* For tests: sees the scores of every select of tamis_plan_evict. NULL takes it away. */
 void tms_plan_trace_evict(tamis_plan *plan, tms_evict_trace trace, void *user);
 

@@ -248,6 +248,41 @@ static void test_sequences(void **state) {
     OK(tamis_cache_remove(w->cache, other, &test_error));
 }
 
+/* What a client can ask back: the context, parameters with their defaults, tokens of a sequence. */
+static void test_asked_back(void **state) {
+    test_world *w = *state;
+    tamis_cache_params shape = {.n_layers = 77};
+    tamis_plan_params limits = {.max_rows = 77};
+    uint32_t length = 77, evicted_at = 77;
+    tamis_sequence id;
+    const uint64_t tokens[5] = {0};
+    assert_null(tamis_cache_context(NULL));
+    assert_ptr_equal(tamis_cache_context(w->cache), w->context);
+    tamis_cache_get_params(NULL, &shape);
+    tamis_cache_get_params(w->cache, NULL);
+    assert_int_equal(shape.n_layers, 77);
+    tamis_cache_get_params(w->cache, &shape);
+    assert_memory_equal(&shape, &w->shape, sizeof shape);
+    tamis_plan_get_params(NULL, &limits);
+    tamis_plan_get_params(w->plan, NULL);
+    assert_int_equal(limits.max_rows, 77);
+    tamis_plan_get_params(w->plan, &limits);
+    assert_int_equal(limits.max_rows, w->max_rows);
+    assert_int_equal(limits.max_sequences, 1);
+    assert_true(limits.scale == (float)(1 / sqrt(w->shape.head_dim)));
+    OK(tamis_cache_add(w->cache, &id, &test_error));
+    OK(test_append(w, id, tokens, 5));
+    FAILS(tamis_cache_length(NULL, id, &length, NULL, &test_error), TAMIS_E_ARGUMENT, "cache");
+    FAILS(tamis_cache_length(w->cache, 7, &length, NULL, &test_error), TAMIS_E_ARGUMENT,
+          "the cache has no sequence 7");
+    assert_int_equal(length, 77);
+    OK(tamis_cache_length(w->cache, id, NULL, NULL, &test_error));
+    OK(tamis_cache_length(w->cache, id, &length, &evicted_at, &test_error));
+    assert_int_equal(length, 5);
+    assert_int_equal(evicted_at, 0);
+    OK(tamis_cache_remove(w->cache, id, &test_error));
+}
+
 /* Lanes: their positions and lengths, of a cache without planes. */
 static void test_lanes(void **state) {
     test_world *w = *state;
@@ -555,7 +590,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_sequences),    cmocka_unit_test(test_lanes),
         cmocka_unit_test(test_selections),   cmocka_unit_test(test_budgets),
         cmocka_unit_test(test_plan_params),  cmocka_unit_test(test_bandwidth),
-        cmocka_unit_test(test_reserved),
+        cmocka_unit_test(test_reserved),     cmocka_unit_test(test_asked_back),
     };
     int skip = test_begin(argc, argv);
     return skip ? skip : cmocka_run_group_tests(tests, set_up, tear_down);

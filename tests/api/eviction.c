@@ -107,6 +107,11 @@ static void test_names(void **state) {
                                                     : i == TAMIS_EVICT_H2O  ? 3
                                                     : i == TAMIS_EVICT_TOVA ? 3
                                                                             : 1);
+        assert_int_equal(tamis_eviction_needs(&e), i == TAMIS_EVICT_CRITICALKV ||
+                                                           i == TAMIS_EVICT_CRITICAL_ADAKV ||
+                                                           i == TAMIS_EVICT_DEFENSIVEKV
+                                                       ? TAMIS_NEEDS_OUTPUT
+                                                       : 0);
     }
     /* A word for every option that some kind has, and no other. */
     uint32_t known = 0;
@@ -121,6 +126,10 @@ static void test_names(void **state) {
         assert_int_equal(tamis_eviction_option_name(i) != NULL, known >> i & 1u);
     assert_string_equal(tamis_eviction_option_name(0), "reindex");
     assert_string_equal(tamis_eviction_option_name(8), "across-layers");
+    const tamis_eviction reindexed = {TAMIS_EVICT_STREAMING, .options = TAMIS_EVICT_REINDEX};
+    assert_int_equal(tamis_eviction_needs(&reindexed), TAMIS_NEEDS_ROTATION);
+    assert_int_equal(tamis_eviction_needs(&(tamis_eviction){.kind = (tamis_eviction_kind)99}), 0);
+    assert_int_equal(tamis_eviction_needs(NULL), 0);
     FAILS(tamis_eviction_parse("snapk", &kind, &test_error), TAMIS_E_ARGUMENT,
           "there is no eviction \"snapk\"; known are none, streaming, h2o, tova, snapkv");
     FAILS(tamis_eviction_parse(NULL, &kind, &test_error), TAMIS_E_ARGUMENT, "name is NULL");

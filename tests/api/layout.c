@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <tamis/cuda.h>
+#include <tamis/model.h>
 #include <tamis/tamis.h>
 
 typedef struct layout {
@@ -39,6 +40,24 @@ static const layout layouts[] = {
     GROWS(tamis_plan_times, 112),
     GROWS(tamis_model_info, 280),
     GROWS(tamis_attention_rows, 168),
+    FIXED(tamis_place, 16),
+    FIXED(tamis_lists, 40),
+    GROWS(tamis_linear_params, 160),
+    GROWS(tamis_norm_params, 128),
+    GROWS(tamis_rotate_params, 120),
+    GROWS(tamis_activate_params, 136),
+    GROWS(tamis_embed_params, 128),
+    GROWS(tamis_argmax_params, 88),
+    GROWS(tamis_scatter_rows_params, 128),
+    GROWS(tamis_kv, 136),
+    GROWS(tamis_batch, 144),
+    GROWS(tamis_bounds_params, 216),
+    GROWS(tamis_score_pages_params, 368),
+    GROWS(tamis_page_mass_params, 392),
+    GROWS(tamis_select_params, 256),
+    GROWS(tamis_attend_params, 520),
+    GROWS(tamis_merge_params, 112),
+    GROWS(tamis_observe_params, 488),
 };
 
 int main(void) {

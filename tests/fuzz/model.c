@@ -3,6 +3,7 @@
  * short text. */
 #include "lib/model/gguf.h"
 #include "tests/model/small.h"
+#include <tamis/model.h>
 #include <tamis/tamis.h>
 
 #include <setjmp.h>

@@ -6,6 +6,7 @@
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
+#include <tamis/model.h>
 #include <tamis/tamis.h>
 
 #include <cmocka.h>

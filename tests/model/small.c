@@ -277,7 +277,7 @@ tamis_status small_read(const uint8_t *file, size_t count, tamis_error *error) {
     if (status == TAMIS_OK) status = tms_vocab_read(&gguf, &vocab, error);
     if (status == TAMIS_OK)
         status = tms_weights_find(&gguf, &config, vocab.n_tokens, &weights, error);
-    tms_weights_free(&weights, NULL);
+    tms_weights_free(&weights);
     tms_vocab_free(&vocab);
     tms_gguf_close(&gguf);
     return status;

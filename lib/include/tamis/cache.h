@@ -85,6 +85,12 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_cache_create(tamis_context *contex
 /* Accepts NULL. Plans over the cache must have been destroyed before. */
 TAMIS_API void tamis_cache_destroy(tamis_cache **cache);
 
+/* The context that the cache was made from. NULL for NULL. */
+TAMIS_API tamis_context *tamis_cache_context(const tamis_cache *cache);
+/* The parameters that the cache was made with, defaults filled in. Does nothing without a cache or
+ * an `out`. */
+TAMIS_API void tamis_cache_get_params(const tamis_cache *cache, tamis_cache_params *out);
+
 /* Changes what bounds hold: those of every full page are computed again from its keys, for all
  * sequences. Errors: E_ARGUMENT (kind, or a width that is negative or not finite) and E_STATE (a
  * plan has an open step over the cache) change nothing; E_NO_MEMORY and E_DEVICE may leave some
@@ -141,6 +147,14 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_cache_lane_length(const tamis_cach
                                                                 uint32_t layer, uint32_t kv_head,
                                                                 uint32_t *length,
                                                                 tamis_error *error);
+
+/* *length gets the tokens of a sequence: the position that its next row gets; *evicted_at its length
+ * at the last eviction that took something, 0 for none. Either may be NULL. Takes the same time for
+ * every length, and costs no device call. E_ARGUMENT: no such sequence. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_cache_length(const tamis_cache *cache,
+                                                           tamis_sequence sequence,
+                                                           uint32_t *length, uint32_t *evicted_at,
+                                                           tamis_error *error);
 
 typedef struct tamis_cache_stats {
     uint32_t sequences;

@@ -64,6 +64,9 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_create(tamis_cache *cache,
                                                           const tamis_plan_params *params,
                                                           tamis_plan **out, tamis_error *error);
 TAMIS_API void tamis_plan_destroy(tamis_plan **plan);
+/* The parameters that the plan was made with, defaults filled in. Does nothing without a plan or an
+ * `out`. */
+TAMIS_API void tamis_plan_get_params(const tamis_plan *plan, tamis_plan_params *out);
 
 /* The rows of one step: sequence i brings rows[i] new tokens, which get the next positions of the
  * sequence. Rows of a sequence are adjacent and in the order of `sequences`; no sequence twice. */
@@ -143,8 +146,8 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_step_end(tamis_plan *plan, ta
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_step_cancel(tamis_plan *plan,
                                                                tamis_error *error);
 
-/* What is not a number. Each may be called between steps only (E_STATE), and replaces what was
- * bound before. */
+/* What is not a number; tamis_eviction_needs says what must be bound. Each may be called between
+ * steps only (E_STATE), and replaces what was bound before. */
 
 /* criticalkv, critical-adakv, defensivekv: the output projection of a layer, f32, f16 or bf16,
  * [rows][n_heads*head_dim] as a model's matrix that multiplies the attention's out. The buffer

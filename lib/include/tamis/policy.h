@@ -189,6 +189,14 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_eviction_check(const tamis_evictio
 /* Planes that a cache needs for it: tamis_cache_params.planes. */
 TAMIS_API uint32_t tamis_eviction_planes(const tamis_eviction *eviction);
 
+/* What a plan must be given before it evicts, or attends. */
+enum {
+    TAMIS_NEEDS_OUTPUT = 1,  /* each layer's output projection: tamis_plan_bind_output */
+    TAMIS_NEEDS_ROTATION = 2 /* how queries are rotated: tamis_plan_bind_rotation */
+};
+/* Of an eviction TAMIS_NEEDS_*, or-ed; 0 for NULL and for kinds that do not exist. */
+TAMIS_API uint32_t tamis_eviction_needs(const tamis_eviction *eviction);
+
 #ifdef __cplusplus
 }
 #endif

@@ -28,9 +28,11 @@
  *               much of the cache was read.
  * 7. graph.h    What a context enqueues, recorded once and launched again (CUDA graphs).
  * 8. log.h      What the library has to say, to a callback. It prints nothing by itself.
- * 9. model.h    A whole model from a GGUF file, on top of the calls above.
+ * 9. ops.h      The ops on the caller's own buffers: what a model needs beside attention, and the
+ *               pipeline for whoever has a paged cache of his own.
  *
- * cuda.h, the caller's own CUDA context, stream and memory, is no part of this header.
+ * No part of this header: cuda.h, the caller's own CUDA context, stream and memory; and model.h, a
+ * whole model from a GGUF file, which is a library of its own (tamis_model) on top of these calls.
  *
  * Structs: zero means the default, and reserved fields must be 0. A struct keeps its size for as long
  * as the library keeps its soname. A new field takes a place of `reserved`, where 0 means what the
@@ -48,7 +50,7 @@
 #include <tamis/device.h>
 #include <tamis/graph.h>
 #include <tamis/log.h>
-#include <tamis/model.h>
+#include <tamis/ops.h>
 #include <tamis/plan.h>
 #include <tamis/policy.h>
 #include <tamis/status.h>

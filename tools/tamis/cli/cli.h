@@ -7,6 +7,7 @@
 
 #include <stdbool.h>
 #include <stdio.h>
+#include <tamis/model.h>
 #include <tamis/tamis.h>
 
 /* Prints "<command>: <text>" in one line to stderr. Returns CLI_FAILED. */

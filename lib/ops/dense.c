@@ -1,0 +1,183 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The ops that a model needs beside attention, on the caller's rows. */
+#include "lib/ops/check.h"
+
+#include <inttypes.h>
+#include <math.h>
+#include <stdlib.h>
+
+_Static_assert(TAMIS_FEW_ROWS == TMS_FEW_ROWS, "the contract's value");
+_Static_assert(TAMIS_ROTATE_LIMIT == TMS_ROTATE_LIMIT, "the contract's value");
+_Static_assert((int)TAMIS_PAIR_HALF == (int)TMS_PAIR_HALF, "the contract's value");
+_Static_assert((int)TAMIS_PAIR_ADJACENT == (int)TMS_PAIR_ADJACENT, "the contract's value");
+
+/* Channels of a head that rotate turns at most. */
+#define MOST_ROT 256u
+
+tamis_status tamis_op_linear(tamis_context *context, const tamis_linear_params *p,
+                             tamis_error *error) {
+    TMS_OP_BEGIN(c, context, p, tamis_linear_params);
+    const tms_op_rows x = {"x", &p->x, p->n_rows, p->n_in}, y = {"y", &p->y, p->n_rows, p->n_out};
+    const tms_op_rows w = {"w", &p->w, p->n_rows ? p->n_out : 0, p->n_in};
+    tms_op_above_0(&c, "n_in", p->n_in);
+    tms_op_above_0(&c, "n_out", p->n_out);
+    const tms_linear run = {
+        .x = tms_op_matrix(&c, &x),
+        .y = tms_op_matrix(&c, &y),
+        .w = tms_op_weights(&c, &w),
+        .bias = tms_op_optional(&c, "bias", &p->bias, (uint64_t)p->n_out * sizeof(float)),
+        .dtype = p->w.dtype,
+        .n_rows = p->n_rows,
+        .n_in = p->n_in,
+        .n_out = p->n_out,
+        .accumulate = p->accumulate != 0};
+    tms_op_apart(&c, &x, &y);
+    if (c.status != TAMIS_OK) return c.status;
+    tms_device *dev = context->dev;
+    return tms_forward(dev, tms_run_linear(dev, &run), error);
+}
+
+tamis_status tamis_op_norm(tamis_context *context, const tamis_norm_params *p, tamis_error *error) {
+    TMS_OP_BEGIN(c, context, p, tamis_norm_params);
+    const tms_op_rows x = {"x", &p->x, p->n_rows, p->dim}, y = {"y", &p->y, p->n_rows, p->dim};
+    const uint64_t bytes = p->n_rows ? (uint64_t)p->dim * sizeof(float) : 0;
+    tms_op_zero(&c, "tamis_norm_params", "reserved32", p->reserved32);
+    tms_op_above_0(&c, "dim", p->dim);
+    const tms_norm run = {.x = tms_op_matrix(&c, &x),
+                          .y = tms_op_matrix(&c, &y),
+                          .w = tms_op_place(&c, "w", &p->w, bytes),
+                          .n_rows = p->n_rows,
+                          .dim = p->dim,
+                          .eps = p->eps};
+    if (c.status != TAMIS_OK) return c.status;
+    tms_device *dev = context->dev;
+    return tms_forward(dev, tms_run_norm(dev, &run), error);
+}
+
+uint64_t tamis_rotation_bytes(uint32_t n_rot) {
+    return (uint64_t)2 * TMS_ROTATE_STEPS * n_rot * sizeof(float); /* [2][steps][n_rot/2][2] */
+}
+
+static void check_rotation(tms_op_call *c, uint32_t n_rot, uint32_t most) {
+    if (n_rot == 0 || n_rot % 2 || n_rot > most)
+        tms_op_refuse(c, TAMIS_E_ARGUMENT,
+                      "n_rot is %" PRIu32 ": an even number from 2 to %" PRIu32, n_rot, most);
+}
+
+tamis_status tamis_rotation_write(const tamis_place *table, const double *frequencies,
+                                  uint32_t n_rot, tamis_error *error) {
+    const uint64_t bytes = tamis_rotation_bytes(n_rot);
+    TMS_REQUIRE(table && table->buffer, TAMIS_E_ARGUMENT, "table is absent");
+    TMS_REQUIRE(frequencies, TAMIS_E_ARGUMENT, "frequencies is NULL");
+    tms_op_call c = {table->buffer->context, false, TAMIS_OK, error};
+    check_rotation(&c, n_rot, INT32_MAX);
+    for (uint32_t i = 0; c.status == TAMIS_OK && i < n_rot / 2; i++)
+        if (!isfinite(frequencies[i]))
+            tms_op_refuse(&c, TAMIS_E_ARGUMENT, "frequency %" PRIu32 " is %g", i, frequencies[i]);
+    const tms_ref to = tms_op_place(&c, "table", table, bytes);
+    if (c.status != TAMIS_OK) return c.status;
+    tms_device *dev = c.context->dev;
+    float *host = malloc(bytes);
+    TMS_REQUIRE(host, TAMIS_E_NO_MEMORY, "no host memory for a table of %" PRIu32 " channels",
+                n_rot);
+    tms_rotate_table(frequencies, n_rot, host);
+    c.status = tms_forward(dev, dev->backend->write(dev, to, host, bytes), error);
+    free(host);
+    return c.status;
+}
+
+tamis_status tamis_op_rotate(tamis_context *context, const tamis_rotate_params *p,
+                             tamis_error *error) {
+    TMS_OP_BEGIN(c, context, p, tamis_rotate_params);
+    const uint32_t n_rot = p->n_rot ? p->n_rot : p->head_dim;
+    const tms_op_rows x = {"x", &p->x, p->n_rows, (uint64_t)p->n_heads * p->head_dim};
+    const uint64_t positions = (uint64_t)p->n_rows * sizeof(int32_t);
+    tms_op_zero(&c, "tamis_rotate_params", "reserved32", p->reserved32);
+    tms_op_above_0(&c, "n_heads", p->n_heads);
+    tms_op_one_of(&c, "pairing", (int)p->pairing, TAMIS_PAIR_ADJACENT);
+    check_rotation(&c, n_rot, p->head_dim < MOST_ROT ? p->head_dim : MOST_ROT);
+    const tms_rotate run = {
+        .x = tms_op_matrix(&c, &x),
+        .n_rows = p->n_rows,
+        .n_heads = p->n_heads,
+        .head_dim = p->head_dim,
+        .n_rot = n_rot,
+        .pairing = (tms_pairing)p->pairing,
+        .positions = tms_op_place(&c, "positions", &p->positions, positions),
+        .table = tms_op_place(&c, "table", &p->table, p->n_rows ? tamis_rotation_bytes(n_rot) : 0)};
+    if (c.status != TAMIS_OK) return c.status;
+    tms_device *dev = context->dev;
+    return tms_forward(dev, tms_run_rotate(dev, &run), error);
+}
+
+tamis_status tamis_op_activate(tamis_context *context, const tamis_activate_params *p,
+                               tamis_error *error) {
+    TMS_OP_BEGIN(c, context, p, tamis_activate_params);
+    const tms_op_rows gate = {"gate", &p->gate, p->n_rows, p->dim};
+    const tms_op_rows up = {"up", &p->up, p->n_rows, p->dim}, y = {"y", &p->y, p->n_rows, p->dim};
+    tms_op_above_0(&c, "dim", p->dim);
+    const tms_activate run = {.gate = tms_op_matrix(&c, &gate),
+                              .up = tms_op_matrix(&c, &up),
+                              .y = tms_op_matrix(&c, &y),
+                              .n_rows = p->n_rows,
+                              .dim = p->dim};
+    if (c.status != TAMIS_OK) return c.status;
+    tms_device *dev = context->dev;
+    return tms_forward(dev, tms_run_activate(dev, &run), error);
+}
+
+tamis_status tamis_op_embed(tamis_context *context, const tamis_embed_params *p,
+                            tamis_error *error) {
+    TMS_OP_BEGIN(c, context, p, tamis_embed_params);
+    const tms_op_rows y = {"y", &p->y, p->n_rows, p->dim};
+    const tms_op_rows w = {"w", &p->w, p->n_rows ? p->n_vocab : 0, p->dim};
+    const uint64_t tokens = (uint64_t)p->n_rows * sizeof(int32_t);
+    tms_op_zero(&c, "tamis_embed_params", "reserved32", p->reserved32);
+    tms_op_above_0(&c, "dim", p->dim);
+    tms_op_above_0(&c, "n_vocab", p->n_vocab);
+    const tms_embed run = {.tokens = tms_op_place(&c, "tokens", &p->tokens, tokens),
+                           .w = tms_op_weights(&c, &w),
+                           .dtype = p->w.dtype,
+                           .y = tms_op_matrix(&c, &y),
+                           .n_rows = p->n_rows,
+                           .dim = p->dim,
+                           .n_vocab = p->n_vocab};
+    if (c.status != TAMIS_OK) return c.status;
+    tms_device *dev = context->dev;
+    return tms_forward(dev, tms_run_embed(dev, &run), error);
+}
+
+tamis_status tamis_op_argmax(tamis_context *context, const tamis_argmax_params *p,
+                             tamis_error *error) {
+    TMS_OP_BEGIN(c, context, p, tamis_argmax_params);
+    const tms_op_rows x = {"x", &p->x, p->n_rows, p->dim};
+    tms_op_above_0(&c, "dim", p->dim);
+    const tms_argmax run = {
+        .x = tms_op_matrix(&c, &x),
+        .n_rows = p->n_rows,
+        .dim = p->dim,
+        .out = tms_op_place(&c, "out", &p->out, (uint64_t)p->n_rows * sizeof(int32_t))};
+    if (c.status != TAMIS_OK) return c.status;
+    tms_device *dev = context->dev;
+    return tms_forward(dev, tms_run_argmax(dev, &run), error);
+}
+
+tamis_status tamis_op_scatter_rows(tamis_context *context, const tamis_scatter_rows_params *p,
+                                   tamis_error *error) {
+    TMS_OP_BEGIN(c, context, p, tamis_scatter_rows_params);
+    const tms_op_rows x = {"x", &p->x, p->n_rows, p->width};
+    const tms_op_rows y = {"y", &p->y, p->n_rows ? p->n_rows_y : 0, p->width};
+    const uint64_t indices = (uint64_t)p->n_rows * sizeof(int32_t);
+    tms_op_zero(&c, "tamis_scatter_rows_params", "reserved32", p->reserved32);
+    tms_op_above_0(&c, "width", p->width);
+    if (p->n_rows) tms_op_above_0(&c, "n_rows_y", p->n_rows_y);
+    const tms_scatter_rows run = {.x = tms_op_matrix(&c, &x),
+                                  .y = tms_op_matrix(&c, &y),
+                                  .n_rows = p->n_rows,
+                                  .width = p->width,
+                                  .index = tms_op_place(&c, "index", &p->index, indices)};
+    tms_op_apart(&c, &x, &y);
+    if (c.status != TAMIS_OK) return c.status;
+    tms_device *dev = context->dev;
+    return tms_forward(dev, tms_run_scatter_rows(dev, &run), error);
+}

@@ -1,0 +1,377 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The ops of tamis/ops.h that a model needs, each against a plain computation, and what they
+ * refuse. */
+#include "tests/api/ops_rig.h"
+
+#include <math.h>
+#include <string.h>
+
+#define TOLERANCE 1e-5
+
+/* ---- Each op against a plain computation ----------------------------------------------------- */
+
+enum { IN = 72, OUT = 40, MOST_ROWS = 11, STRIDE = 80 };
+
+/* y of rows at strides wider than a row, behind offsets; bias and accumulation as asked. */
+static void run_linear(tamis_dtype dtype, uint32_t n_rows, bool bias, bool accumulate) {
+    static float x[MOST_ROWS * STRIDE], y[MOST_ROWS * STRIDE], w[OUT * IN], b[OUT];
+    static float got[MOST_ROWS * STRIDE];
+    ops_rig rig;
+    ops_open(&rig);
+    ops_numbers(&rig, x, MOST_ROWS * STRIDE);
+    ops_numbers(&rig, y, MOST_ROWS * STRIDE);
+    ops_numbers(&rig, w, OUT * IN);
+    ops_numbers(&rig, b, OUT);
+    const tamis_place to = ops_send(&rig, y, sizeof y, 16);
+    const tamis_place weights = ops_send_as(&rig, dtype, w, OUT * IN);
+    tamis_linear_params p = {.x = ops_rows(ops_send(&rig, x, sizeof x, 32), STRIDE),
+                             .y = ops_rows(to, STRIDE),
+                             .w = {.buffer = weights.buffer, .dtype = dtype},
+                             .n_rows = n_rows,
+                             .n_in = IN,
+                             .n_out = OUT,
+                             .accumulate = accumulate};
+    if (bias) p.bias = ops_send(&rig, b, sizeof b, 64);
+    OK(tamis_op_linear(rig.context, &p, &test_error));
+    ops_read(&to, got, sizeof got);
+    for (uint32_t r = 0; r < MOST_ROWS; r++)
+        for (uint32_t j = 0; j < STRIDE; j++) {
+            double sum = y[r * STRIDE + j];
+            if (r < n_rows && j < OUT) {
+                sum = (accumulate ? sum : 0) + (bias ? b[j] : 0);
+                for (uint32_t i = 0; i < IN; i++)
+                    sum += (double)x[r * STRIDE + i] * w[j * IN + i];
+            }
+            ops_near("y", r * STRIDE + j, got[r * STRIDE + j], sum, 50 * TOLERANCE);
+        }
+    ops_close(&rig);
+}
+
+static void linear_multiplies_rows_of_every_weight_type(void **state) {
+    (void)state;
+    for (tamis_dtype dtype = TAMIS_F32; dtype <= TAMIS_BF16; dtype++) {
+        run_linear(dtype, 1, false, false);
+        run_linear(dtype, TAMIS_FEW_ROWS, true, false);
+        run_linear(dtype, MOST_ROWS, true, true);
+        run_linear(dtype, MOST_ROWS, false, false);
+    }
+}
+
+static void norm_divides_by_the_root_mean_square(void **state) {
+    (void)state;
+    enum { DIM = 48, ROWS = 3 };
+    const float eps = 1e-3f;
+    float x[ROWS * DIM], w[DIM], got[ROWS * DIM];
+    ops_rig rig;
+    ops_open(&rig);
+    ops_numbers(&rig, x, ROWS * DIM);
+    ops_numbers(&rig, w, DIM);
+    const tamis_place at = ops_send(&rig, x, sizeof x, 4);
+    const tamis_norm_params p = {.x = ops_rows(at, 0), /* in place */
+                                 .y = ops_rows(at, 0),
+                                 .w = ops_send(&rig, w, sizeof w, 0),
+                                 .n_rows = ROWS,
+                                 .dim = DIM,
+                                 .eps = eps};
+    OK(tamis_op_norm(rig.context, &p, &test_error));
+    ops_read(&at, got, sizeof got);
+    for (uint32_t r = 0; r < ROWS; r++) {
+        double squares = 0;
+        for (uint32_t i = 0; i < DIM; i++)
+            squares += (double)x[r * DIM + i] * x[r * DIM + i];
+        for (uint32_t i = 0; i < DIM; i++)
+            ops_near("y", r * DIM + i, got[r * DIM + i],
+                     x[r * DIM + i] / sqrt(squares / DIM + eps) * w[i], TOLERANCE);
+    }
+    ops_close(&rig);
+}
+
+/* Positions near, far and backwards; the channels from n_rot on stay. */
+static void run_rotate(tamis_pairing pairing, uint32_t n_rot) {
+    enum { ROWS = 3, HEADS = 2, HEAD = 32, WIDTH = HEADS * HEAD };
+    const int32_t positions[ROWS] = {0, 70001, -513};
+    const uint32_t rotated = n_rot ? n_rot : HEAD;
+    float x[ROWS * WIDTH], got[ROWS * WIDTH];
+    double frequencies[HEAD / 2];
+    ops_rig rig;
+    ops_open(&rig);
+    ops_numbers(&rig, x, ROWS * WIDTH);
+    for (uint32_t i = 0; i < rotated / 2; i++)
+        frequencies[i] = pow(10000, -2.0 * i / rotated);
+    const tamis_place table = ops_room(&rig, tamis_rotation_bytes(rotated), 0);
+    OK(tamis_rotation_write(&table, frequencies, rotated, &test_error));
+    const tamis_place at = ops_send(&rig, x, sizeof x, 0);
+    const tamis_rotate_params p = {.x = ops_rows(at, 0),
+                                   .n_rows = ROWS,
+                                   .n_heads = HEADS,
+                                   .head_dim = HEAD,
+                                   .n_rot = n_rot,
+                                   .pairing = pairing,
+                                   .positions = ops_send(&rig, positions, sizeof positions, 8),
+                                   .table = table};
+    OK(tamis_op_rotate(rig.context, &p, &test_error));
+    ops_read(&at, got, sizeof got);
+    for (uint32_t row = 0; row < ROWS * HEADS; row++) {
+        float *head = x + row * HEAD;
+        for (uint32_t i = 0; i < rotated / 2; i++) {
+            float *a = head + (pairing == TAMIS_PAIR_HALF ? i : 2 * i);
+            float *b = a + (pairing == TAMIS_PAIR_HALF ? rotated / 2 : 1);
+            const double angle = positions[row / HEADS] * frequencies[i], a0 = *a, b0 = *b;
+            *a = (float)(a0 * cos(angle) - b0 * sin(angle));
+            *b = (float)(a0 * sin(angle) + b0 * cos(angle));
+        }
+        for (uint32_t d = 0; d < HEAD; d++)
+            ops_near("x", row * HEAD + d, got[row * HEAD + d], head[d], TOLERANCE);
+    }
+    ops_close(&rig);
+}
+
+static void rotate_turns_pairs_by_their_position(void **state) {
+    (void)state;
+    run_rotate(TAMIS_PAIR_HALF, 0);
+    run_rotate(TAMIS_PAIR_ADJACENT, 0);
+    run_rotate(TAMIS_PAIR_ADJACENT, 20);
+}
+
+static void activate_is_silu_times_up(void **state) {
+    (void)state;
+    enum { DIM = 33, ROWS = 2 };
+    float gate[ROWS * DIM], up[ROWS * DIM], got[ROWS * DIM];
+    ops_rig rig;
+    ops_open(&rig);
+    ops_numbers(&rig, gate, ROWS * DIM);
+    ops_numbers(&rig, up, ROWS * DIM);
+    const tamis_place at = ops_send(&rig, gate, sizeof gate, 0);
+    const tamis_activate_params p = {.gate = ops_rows(at, 0),
+                                     .up = ops_rows(ops_send(&rig, up, sizeof up, 0), 0),
+                                     .y = ops_rows(at, 0),
+                                     .n_rows = ROWS,
+                                     .dim = DIM};
+    OK(tamis_op_activate(rig.context, &p, &test_error));
+    ops_read(&at, got, sizeof got);
+    for (uint32_t i = 0; i < ROWS * DIM; i++)
+        ops_near("y", i, got[i], gate[i] / (1 + exp(-(double)gate[i])) * up[i], TOLERANCE);
+    ops_close(&rig);
+}
+
+static void embed_widens_the_rows_of_tokens(void **state) {
+    (void)state;
+    enum { VOCAB = 7, DIM = 24, ROWS = 4 };
+    const int32_t tokens[ROWS] = {6, 0, 3, 6};
+    float w[VOCAB * DIM], got[ROWS * DIM];
+    ops_rig rig;
+    ops_open(&rig);
+    ops_numbers(&rig, w, VOCAB * DIM);
+    for (tamis_dtype dtype = TAMIS_F32; dtype <= TAMIS_BF16; dtype++) {
+        const tamis_place to = ops_room(&rig, sizeof got, 0);
+        const tamis_embed_params p = {
+            .tokens = ops_send(&rig, tokens, sizeof tokens, 0),
+            .w = {.buffer = ops_send_as(&rig, dtype, w, VOCAB * DIM).buffer, .dtype = dtype},
+            .y = ops_rows(to, 0),
+            .n_rows = ROWS,
+            .dim = DIM,
+            .n_vocab = VOCAB};
+        OK(tamis_op_embed(rig.context, &p, &test_error));
+        ops_read(&to, got, sizeof got);
+        for (uint32_t i = 0; i < ROWS * DIM; i++)
+            ops_near("y", i, got[i], w[tokens[i / DIM] * DIM + i % DIM], 0);
+    }
+    ops_close(&rig);
+}
+
+static void argmax_takes_the_lowest_of_equal_ones(void **state) {
+    (void)state;
+    enum { DIM = 300, ROWS = 3 };
+    float x[ROWS * DIM] = {0};
+    int32_t got[ROWS];
+    ops_rig rig;
+    ops_open(&rig);
+    x[17] = x[290] = 2;
+    for (uint32_t i = 0; i < DIM; i++)
+        x[DIM + i] = i == 299 ? -5 : NAN;
+    for (uint32_t i = 0; i < DIM; i++)
+        x[2 * DIM + i] = NAN;
+    const tamis_place out = ops_room(&rig, sizeof got, 4);
+    const tamis_argmax_params p = {
+        .x = ops_rows(ops_send(&rig, x, sizeof x, 0), 0), .out = out, .n_rows = ROWS, .dim = DIM};
+    OK(tamis_op_argmax(rig.context, &p, &test_error));
+    ops_read(&out, got, sizeof got);
+    assert_int_equal(got[0], 17);
+    assert_int_equal(got[1], 299);
+    assert_int_equal(got[2], 0);
+    ops_close(&rig);
+}
+
+static void scatter_rows_puts_rows_where_the_index_says(void **state) {
+    (void)state;
+    enum { WIDTH = 20, ROWS = 3, ROWS_Y = 5 };
+    const int32_t index[ROWS] = {4, -1, 1};
+    float x[ROWS * WIDTH], y[ROWS_Y * WIDTH], got[ROWS_Y * WIDTH];
+    ops_rig rig;
+    ops_open(&rig);
+    ops_numbers(&rig, x, ROWS * WIDTH);
+    ops_numbers(&rig, y, ROWS_Y * WIDTH);
+    const tamis_place to = ops_send(&rig, y, sizeof y, 0);
+    const tamis_scatter_rows_params p = {.x = ops_rows(ops_send(&rig, x, sizeof x, 0), 0),
+                                         .y = ops_rows(to, 0),
+                                         .index = ops_send(&rig, index, sizeof index, 0),
+                                         .n_rows = ROWS,
+                                         .n_rows_y = ROWS_Y,
+                                         .width = WIDTH};
+    OK(tamis_op_scatter_rows(rig.context, &p, &test_error));
+    memcpy(y + 4 * WIDTH, x, WIDTH * sizeof *x);
+    memcpy(y + WIDTH, x + 2 * WIDTH, WIDTH * sizeof *x);
+    ops_read(&to, got, sizeof got);
+    assert_memory_equal(got, y, sizeof y);
+    ops_close(&rig);
+}
+
+/* ---- Without rows ---------------------------------------------------------------------------- */
+
+static void calls_without_rows_need_no_buffers(void **state) {
+    (void)state;
+    ops_rig rig;
+    ops_open(&rig);
+    const tamis_linear_params linear = {.n_in = 64, .n_out = 32, .w = {.dtype = TAMIS_F16}};
+    const tamis_norm_params norm = {.dim = 64};
+    const tamis_rotate_params rotate = {.n_heads = 2, .head_dim = 64};
+    const tamis_activate_params activate = {.dim = 64};
+    const tamis_embed_params embed = {.dim = 64, .n_vocab = 10};
+    const tamis_argmax_params argmax = {.dim = 64};
+    const tamis_scatter_rows_params scatter = {.width = 64};
+    OK(tamis_op_linear(rig.context, &linear, &test_error));
+    OK(tamis_op_norm(rig.context, &norm, &test_error));
+    OK(tamis_op_rotate(rig.context, &rotate, &test_error));
+    OK(tamis_op_activate(rig.context, &activate, &test_error));
+    OK(tamis_op_embed(rig.context, &embed, &test_error));
+    OK(tamis_op_argmax(rig.context, &argmax, &test_error));
+    OK(tamis_op_scatter_rows(rig.context, &scatter, &test_error));
+    OK(tamis_context_wait(rig.context, &test_error));
+    ops_close(&rig);
+}
+
+/* ---- What is refused ------------------------------------------------------------------------- */
+
+/* The call with one field of a sound linear changed is refused, and y keeps its bits. */
+#define REFUSED(change, part)                                                                      \
+    do {                                                                                           \
+        tamis_linear_params p = sound;                                                             \
+        change;                                                                                    \
+        FAILS(tamis_op_linear(rig.context, &p, &test_error), TAMIS_E_ARGUMENT, part);              \
+    } while (0)
+
+static void linear_refuses_buffers_that_do_not_fit(void **state) {
+    (void)state;
+    float zeros[256] = {0}, got[256], nan[256];
+    ops_rig rig, other;
+    ops_open(&rig);
+    ops_open(&other);
+    memset(nan, 0xff, sizeof nan);
+    const tamis_place y = ops_room(&rig, sizeof nan, 0), x = ops_send(&rig, zeros, sizeof zeros, 0);
+    const tamis_linear_params sound = {.x = ops_rows(x, 0), /* 8 x 32 of 256 floats */
+                                       .y = ops_rows(y, 0),
+                                       .w = ops_rows(ops_send(&rig, zeros, 512, 0), 0),
+                                       .bias = ops_send(&rig, zeros, 16, 0),
+                                       .n_rows = 8,
+                                       .n_in = 32,
+                                       .n_out = 4};
+    FAILS(tamis_op_linear(NULL, &sound, &test_error), TAMIS_E_ARGUMENT, "context is NULL");
+    FAILS(tamis_op_linear(rig.context, NULL, &test_error), TAMIS_E_ARGUMENT, "params is NULL");
+    FAILS(tamis_op_linear(other.context, &sound, &test_error), TAMIS_E_ARGUMENT,
+          "the buffer is of another context");
+    REFUSED(p.reserved[3] = 9, "reserved[3] of tamis_linear_params is 9");
+    REFUSED(p.n_rows = 9, "x: 1152 bytes from byte 0: past the buffer's 1024 bytes");
+    REFUSED(p.n_in = 33, "x: 1056 bytes");
+    REFUSED(p.n_in = 0, "n_in is 0");
+    REFUSED(p.n_out = 0, "n_out is 0");
+    REFUSED(p.n_out = 5, "w: 640 bytes from byte 0: past the buffer's 512 bytes");
+    REFUSED(p.x.buffer = NULL, "x: no buffer");
+    REFUSED(p.w.buffer = NULL, "w: no buffer");
+    REFUSED(p.x.offset = 4, "x: 1024 bytes from byte 4");
+    REFUSED(p.x.offset = 2, "x: offset 2: not a multiple of 4");
+    REFUSED(p.x.offset = UINT64_MAX - 3, "past the buffer's");
+    REFUSED(p.x.row_stride = 31, "x: row stride 31: less than the 32 elements of a row");
+    REFUSED(p.x.row_stride = UINT64_MAX / 2, "past the buffer's");
+    REFUSED(p.x.dtype = TAMIS_F16, "x is f16 (1); it must be f32");
+    REFUSED(p.w.dtype = (tamis_dtype)7, "w: dtype 7 is unknown");
+    REFUSED(p.w.row_stride = 40, "w: row stride 40: rows of 32 elements must be packed");
+    REFUSED(p.bias.offset = 4, "bias: 16 bytes from byte 4: past the buffer's 16 bytes");
+    REFUSED(p.x = p.y, "x and y overlap: bytes 0 to 1023 and 0 to 127");
+    ops_read(&y, got, sizeof got);
+    assert_memory_equal(got, nan, sizeof nan);
+    OK(tamis_op_linear(rig.context, &sound, &test_error));
+    ops_close(&other);
+    ops_close(&rig);
+}
+
+static void other_ops_refuse_what_they_cannot_do(void **state) {
+    (void)state;
+    const double frequencies[4] = {1, 0.5, NAN, 1};
+    ops_rig rig;
+    ops_open(&rig);
+    const tamis_place at = ops_room(&rig, 1024, 0);
+    const tamis_rows rows = ops_rows(at, 0);
+    const tamis_norm_params norm = {.x = rows, .y = rows, .w = at, .n_rows = 2};
+    const tamis_norm_params newer = {
+        .x = rows, .y = rows, .w = at, .n_rows = 2, .dim = 8, .reserved32 = 5};
+    const tamis_rotate_params odd = {.x = rows,
+                                     .n_rows = 1,
+                                     .n_heads = 1,
+                                     .head_dim = 8,
+                                     .n_rot = 3,
+                                     .positions = at,
+                                     .table = at};
+    tamis_rotate_params small = odd;
+    small.n_rot = 4;
+    tamis_rotate_params pairing = small;
+    pairing.pairing = (tamis_pairing)2;
+    const tamis_activate_params activate = {.gate = rows, .up = rows, .n_rows = 2, .dim = 8};
+    const tamis_embed_params embed = {
+        .tokens = at, .w = rows, .y = rows, .n_rows = 2, .dim = 8, .n_vocab = 100};
+    const tamis_argmax_params argmax = {.x = rows, .n_rows = 2, .dim = 8};
+    tamis_scatter_rows_params scatter = {
+        .x = rows, .y = rows, .index = at, .n_rows = 2, .n_rows_y = 3, .width = 8};
+    FAILS(tamis_op_norm(rig.context, &norm, &test_error), TAMIS_E_ARGUMENT, "dim is 0");
+    FAILS(tamis_op_norm(rig.context, &newer, &test_error), TAMIS_E_ARGUMENT,
+          "reserved32 of tamis_norm_params is 5");
+    FAILS(tamis_op_rotate(rig.context, &odd, &test_error), TAMIS_E_ARGUMENT,
+          "n_rot is 3: an even number from 2 to 8");
+    FAILS(tamis_op_rotate(rig.context, &small, &test_error), TAMIS_E_ARGUMENT,
+          "table: 32768 bytes from byte 0: past the buffer's 1024 bytes");
+    FAILS(tamis_op_rotate(rig.context, &pairing, &test_error), TAMIS_E_ARGUMENT,
+          "pairing is 2: there are 0 to 1");
+    FAILS(tamis_op_activate(rig.context, &activate, &test_error), TAMIS_E_ARGUMENT, "y: no buffer");
+    FAILS(tamis_op_embed(rig.context, &embed, &test_error), TAMIS_E_ARGUMENT, "w: 3200 bytes");
+    FAILS(tamis_op_argmax(rig.context, &argmax, &test_error), TAMIS_E_ARGUMENT, "out is absent");
+    FAILS(tamis_op_scatter_rows(rig.context, &scatter, &test_error), TAMIS_E_ARGUMENT,
+          "x and y overlap");
+    scatter.n_rows_y = 0;
+    FAILS(tamis_op_scatter_rows(rig.context, &scatter, &test_error), TAMIS_E_ARGUMENT,
+          "n_rows_y is 0");
+    FAILS(tamis_rotation_write(NULL, frequencies, 8, &test_error), TAMIS_E_ARGUMENT,
+          "table is absent");
+    FAILS(tamis_rotation_write(&at, NULL, 8, &test_error), TAMIS_E_ARGUMENT, "frequencies is NULL");
+    FAILS(tamis_rotation_write(&at, frequencies, 7, &test_error), TAMIS_E_ARGUMENT, "n_rot is 7");
+    FAILS(tamis_rotation_write(&at, frequencies, 8, &test_error), TAMIS_E_ARGUMENT,
+          "frequency 2 is nan");
+    FAILS(tamis_rotation_write(&at, frequencies, 4, &test_error), TAMIS_E_ARGUMENT,
+          "table: 32768 bytes");
+    ops_close(&rig);
+}
+
+int main(int argc, char **argv) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(linear_multiplies_rows_of_every_weight_type),
+        cmocka_unit_test(norm_divides_by_the_root_mean_square),
+        cmocka_unit_test(rotate_turns_pairs_by_their_position),
+        cmocka_unit_test(activate_is_silu_times_up),
+        cmocka_unit_test(embed_widens_the_rows_of_tokens),
+        cmocka_unit_test(argmax_takes_the_lowest_of_equal_ones),
+        cmocka_unit_test(scatter_rows_puts_rows_where_the_index_says),
+        cmocka_unit_test(calls_without_rows_need_no_buffers),
+        cmocka_unit_test(linear_refuses_buffers_that_do_not_fit),
+        cmocka_unit_test(other_ops_refuse_what_they_cannot_do),
+    };
+    const int unusable = test_begin(argc, argv);
+    return unusable ? unusable : cmocka_run_group_tests_name("ops_dense", tests, NULL, NULL);
+}
