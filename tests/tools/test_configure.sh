@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
-# What CMake makes of its options: the tests without pkg-config, the GPUs that nvcc compiles for, and
-# an nvcc that is missing; and which commit a build says that it is of. A script stands in for nvcc;
-# nothing is built.
+# What CMake makes of its options: the tests without pkg-config, the GPUs that nvcc compiles for, an
+# nvcc that is missing, the library without the model; and which commit a build says that it is of. A
+# script stands in for nvcc; nothing is built.
 # Usage: test_configure.sh TREE
 set -u
 tree=$1
@@ -84,6 +84,12 @@ configure missing -DTAMIS_NVCC=ON -DTAMIS_NVCC_PROGRAM=TAMIS_NVCC_PROGRAM-NOTFOU
     -DCMAKE_IGNORE_PATH=/usr/local/cuda/bin "-DCMAKE_MAKE_PROGRAM=$(command -v ninja)" \
     "-DCMAKE_C_COMPILER=$(command -v cc)"
 expect 'an nvcc that is missing' grep 'there is no nvcc' "$work/missing.log"
+
+expect 'a build without the model' configure core -DTAMIS_NVCC=OFF -DTAMIS_MODEL=OFF \
+    -DTAMIS_TOOLS=AUTO -DTAMIS_TESTS=ON
+expect 'no model' lacks core libtamis_model
+expect 'no command line, and why' grep 'Command line: left out, there is no model' "$work/core.log"
+expect 'the core' options core libtamis.so
 
 # The commit of a build: of a repository of its own, not of one around it; written when it changes.
 commit() {

@@ -152,7 +152,10 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_op_scatter_rows(
 
 /* ---- The pipeline over a cache of the caller's ----------------------------------------------- */
 
-/* How K and V of a page lie. The channels of a row are adjacent in all of them. */
+/* The caller writes K and V himself and says where they lie. The rest of a decode step over them is
+ *   bounds of the pages that became full; score_pages, select, attend for the step's rows.
+ *
+ * How K and V of a page lie. The channels of a row are adjacent in all of them. */
 typedef enum tamis_kv_layout {
     TAMIS_KV_OWN = 0,    /* [page][K, V][slot][dim]: a page is of one KV head, as in tamis_cache */
     TAMIS_KV_NHD = 1,    /* [page][K, V][slot][KV head][dim] */
@@ -325,9 +328,9 @@ typedef struct tamis_attend_params {
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_op_attend(tamis_context *context,
                                                         const tamis_attend_params *params,
                                                         tamis_error *error);
-/* Bytes of scratch, which may be 0, for launches of up to these n_rows, n_heads and max_pages
- * (max_visible without lists). Buffers may be absent, but for lists.pages: whether it is there
- * tells whether there are lists. Enqueues nothing. */
+/* Bytes of scratch, which may be 0, for launches of up to these n_rows, n_heads, max_tile_rows and
+ * max_pages (max_visible without lists). Buffers may be absent, but for lists.pages: whether it is
+ * there tells whether there are lists. Enqueues nothing. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_op_attend_scratch(tamis_context *context,
                                                                 const tamis_attend_params *params,
                                                                 uint64_t *bytes,
