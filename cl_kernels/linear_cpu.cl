@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* linear on a CPU: y = x·wᵀ + bias (+ y).
  * contract: host/ops.h; meaning: host/reference/linear.c.
- * linear_few, up to ROWS rows, weights that are single numbers: a work-item owns RUN outputs and reads their weights once, 16 inputs
- * a step, OUTPUTS x ROWS sums at a time.
+ * linear_few, up to ROWS rows, weights that are single numbers: a work-item owns RUN outputs and
+ * reads their weights once, 16 inputs a step, OUTPUTS x ROWS sums at a time.
  * linear_many: a work-item owns PANEL outputs of up to MOST_ROWS rows. A step turns DEPTH inputs of
  * its weights into a panel [input][output] of f32, and multiplies it with BLOCK rows at a time;
  * partial sums wait in y. A panel leaves room in the first cache for rows 4 KiB apart. */

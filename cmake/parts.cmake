@@ -56,3 +56,9 @@ if(TAMIS_TESTS)
     endif()
 endif()
 tamis_choose(TAMIS_TESTS "Tests" ${missing})
+
+# Debian's own Python has Debian's NumPy and matplotlib, another one in PATH may not.
+if(TAMIS_TESTS)
+    find_program(TAMIS_PYTHON python3 PATHS /usr/bin NO_DEFAULT_PATH)
+    find_program(TAMIS_PYTHON python3)
+endif()

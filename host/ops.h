@@ -100,6 +100,10 @@ typedef struct tms_weight_matrix {
 static inline bool tms_weight_is_float(tamis_weight_type type) {
     return type == TAMIS_WEIGHT_F32 || type == TAMIS_WEIGHT_F16 || type == TAMIS_WEIGHT_BF16;
 }
+/* Bytes of what a kernel's pointer to weights counts: an element, or one byte of a block. */
+static inline size_t tms_weight_unit(tamis_weight_type type) {
+    return tms_weight_is_float(type) ? tamis_dtype_size((tamis_dtype)type) : 1;
+}
 
 /* Page lists chosen for each (row, KV head): int32 ordinals, strictly ascending.
  *   pages  [n_rows][n_kv_heads][capacity]
@@ -693,9 +697,9 @@ typedef struct tms_scatter_rows {
  *   not overlap x.
  * Bytes with few rows: those of w. Up to TMS_FEW_ROWS rows a matrix-vector kernel runs, above
  * that a matrix-matrix kernel or a vendor's library. The two may round differently: beside
- * attend's tiles only here may a row's bits depend on the number of rows in a launch. They do not depend on it up to TMS_FEW_ROWS,
- * nor on CUDA between TMS_FEW_ROWS + 1 and 32 where matrix units run: f16 or bf16, n_in a multiple
- * of 8, w and rows of x at multiples of 16 bytes.
+ * attend's tiles only here may a row's bits depend on the number of rows in a launch. They do not
+ * depend on it up to TMS_FEW_ROWS, nor on CUDA between TMS_FEW_ROWS + 1 and 32 where matrix units
+ * run: f16 or bf16, n_in a multiple of 8, w and rows of x at multiples of 16 bytes.
  * A vendor's library may allocate and free memory inside a launch, depending on the number of rows.
  * Tolerance: 2e-6 * sum_i |x_i|*|w_i| * (1 + log2 n_in), where |w_i| of Q4_1 and Q4_K is the sum of
  * the absolute values of w_i's two terms, since minima may be summed apart. Quantised types add

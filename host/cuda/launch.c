@@ -50,7 +50,7 @@ uint64_t tms_cu_reached(tms_cu_launch *l, const char *what, tms_ref ref, size_t 
 
 uint64_t tms_cu_weights(tms_cu_launch *l, const tms_weight_matrix *w, uint64_t n_out,
                         uint64_t n_in) {
-    const size_t size = tms_weight_is_float(w->type) ? tamis_dtype_size((tamis_dtype)w->type) : 1;
+    const size_t size = tms_weight_unit(w->type);
     return tms_cu_ref(l, "w", w->ref, size, tamis_weight_bytes(w->type, n_out, n_in) / size);
 }
 

@@ -55,7 +55,7 @@ void tms_cl_reached(tms_cl_launch *l, tms_ref ref, size_t element, uint64_t n) {
 }
 
 void tms_cl_weights(tms_cl_launch *l, const tms_weight_matrix *w, uint64_t n_out, uint64_t n_in) {
-    const size_t size = tms_weight_is_float(w->type) ? tamis_dtype_size((tamis_dtype)w->type) : 1;
+    const size_t size = tms_weight_unit(w->type);
     tms_cl_ref(l, w->ref, size, tamis_weight_bytes(w->type, n_out, n_in) / size);
 }
 

@@ -51,8 +51,8 @@ typedef struct tamis_place {
  * matrix-matrix kernel or a vendor's library. The two may round a row differently: only here may a
  * row's bits depend on the number of rows in a launch. The fast case is w and rows of x at
  * multiples of 16 bytes, with n_in a multiple of 8. A row of w of a quantised type is a whole
- * number of blocks; its inputs may be rounded to 16 bits, each within 1.6e-5 of the largest of the 32 that
- * lie together. */
+ * number of blocks; its inputs may be rounded to 16 bits, each within 1.6e-5 of the largest of the
+ * 32 that lie together. */
 #define TAMIS_FEW_ROWS 8
 typedef struct tamis_linear_params {
     tamis_rows x, y;       /* f32 [n_rows][n_in], [n_rows][n_out]; y does not overlap x */
