@@ -2,8 +2,9 @@
 /* write_rows: K and V rows into slots of lanes; read_rows: out of them, widened to f32.
  * contract: host/ops.h; meaning: host/reference/rows.c.
  * Work split: a thread owns 8 channels of the K and the V row of one (row, KV head). The caller's
- * rows may begin at any element; those of the cache are aligned to 16 bytes. With a rotation a warp owns
- * a head of one row, of q, or of k with v, so that what it sums, rotates and writes is its own. */
+ * rows may begin at any element; those of the cache are aligned to 16 bytes. With a rotation a warp
+ * owns a head of one row, of q, or of k with v, so that what it sums, rotates and writes is its own.
+ */
 #include "rotate.cuh"
 
 DEVICE bool aligned_16(const void *p) {
@@ -142,9 +143,9 @@ template <typename T> DEVICE void write_rotated(const cu_write_rotated_args &a) 
     }
 }
 
-#define WRITE_ROTATED(type, tag)                                                                    \
-    KERNEL(write_rotated_##tag, 256, cu_write_rotated_args) {                                        \
-        write_rotated<type>(a);                                                                     \
+#define WRITE_ROTATED(type, tag)                                                                   \
+    KERNEL(write_rotated_##tag, 256, cu_write_rotated_args) {                                      \
+        write_rotated<type>(a);                                                                    \
     }
 FOR_EACH_TYPE(WRITE_ROTATED)
 

@@ -703,10 +703,10 @@ typedef struct tms_scatter_rows {
  * A vendor's library may allocate and free memory inside a launch, depending on the number of rows.
  * Tolerance: 2e-6 * sum_i |x_i|*|w_i| * (1 + log2 n_in), where |w_i| of Q4_1 and Q4_K is the sum of
  * the absolute values of w_i's two terms, since minima may be summed apart. Quantised types add
- * 1.6e-5 * sum over blocks of 32 inputs of (max |x_i| * sum |w_i|, without the minima): a backend may
- * round a block's inputs to 16 bits, where inputs below 2^-110 may count as 0. An input that is not
- * finite, and a scale or minimum that is not, may then make their whole row, or output, NaN or
- * infinite. */
+ * 1.6e-5 * sum over blocks of 32 inputs of (max |x_i| * sum |w_i|, without the minima): a backend
+ * may round a block's inputs to 16 bits. Blocks whose largest input is below 2^-86 may then lose
+ * digits or count as 0. An input above 2^100 or not finite, and a scale or minimum that is not
+ * finite, may make their whole row, or output, NaN or infinite. */
 #define TMS_FEW_ROWS 8
 typedef struct tms_linear {
     tms_matrix x, y;

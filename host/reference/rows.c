@@ -7,6 +7,8 @@
 #include "host/reference/convert.h"
 #include "host/reference/reference.h"
 
+#include <stdlib.h>
+
 /* First element of the K row of a lane's slot. */
 static uint64_t row_at(const tms_kv *kv, const int32_t *lane, uint32_t head, int32_t slot) {
     const uint32_t ordinal = (uint32_t)slot / kv->page_size, rest = (uint32_t)slot % kv->page_size;
@@ -99,21 +101,32 @@ static tamis_status turn_all(tms_device *dev, const tms_write_rows *p) {
                               : status;
 }
 
+/* Positions that the table does not reach, before anything is changed. */
+static void check_positions(tms_views *views, const tms_write_rows *p) {
+    const uint64_t bytes = p->rotation.n_rot ? p->batch.n_rows * 4ull : 0;
+    const int32_t *at = tms_view(views, "positions", p->rotation.positions, bytes);
+    for (uint64_t r = 0; views->status == TAMIS_OK && r < bytes / 4; r++)
+        tms_views_require(views, labs((long)at[r]) < (long)TMS_ROTATE_LIMIT,
+                          "rotate: the table ends before position", at[r]);
+}
+
 tamis_status tms_reference_write_rows(tms_device *dev, const tms_write_rows *p) {
     const uint32_t heads = p->batch.n_kv_heads;
+    tms_views views = tms_views_begin(dev);
+    const operands o = view_operands(&views, p);
+    check_positions(&views, p);
+    if (views.status != TAMIS_OK) return views.status;
     if (p->rotation.n_rot && p->batch.n_rows) {
         const tamis_status status = turn_all(dev, p);
         if (status != TAMIS_OK) return status;
     }
-    tms_views views = tms_views_begin(dev);
-    const operands o = view_operands(&views, p);
-    for (uint64_t r = 0; views.status == TAMIS_OK && r < p->batch.n_rows; r++) {
+    for (uint64_t r = 0; r < p->batch.n_rows; r++) {
         for (uint32_t h = 0; h < heads; h++) {
             const int32_t slot = o.slots[r * heads + h]; /* a negative one is skipped */
             if (slot >= 0) write_slot(p, &o, r, h, (uint32_t)slot);
         }
     }
-    return views.status;
+    return TAMIS_OK;
 }
 
 tamis_status tms_reference_read_rows(tms_device *dev, const tms_read_rows *p) {

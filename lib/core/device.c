@@ -57,7 +57,7 @@ uint64_t tamis_weight_bytes(tamis_weight_type type, uint64_t n_out, uint64_t n_i
     const uint32_t block = tamis_weight_block(type);
     if (block == 0 || n_in % block) return 0;
     const uint64_t blocks = n_in / block, bytes = weight_types[type].bytes;
-    if (blocks > UINT64_MAX / bytes || (n_out && blocks * bytes > UINT64_MAX / n_out))
+    if (n_out && (blocks > UINT64_MAX / bytes || blocks * bytes > UINT64_MAX / n_out))
         return UINT64_MAX;
     return n_out * blocks * bytes;
 }

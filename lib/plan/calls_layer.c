@@ -106,8 +106,8 @@ typedef struct named_rows {
     uint64_t stride, width;
 } named_rows;
 
-/* Whether two of the step's rows share an element. Rows with one stride may lie between each
- * other. */
+/* Whether two of the step's rows share an element, or may, at unequal strides. Rows with one stride
+ * may lie between each other. */
 static bool share(const named_rows *a, const named_rows *b, uint32_t n) {
     if (a->rows->buffer != b->rows->buffer) return false;
     if (a->rows->offset > b->rows->offset) return share(b, a, n);

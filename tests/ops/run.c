@@ -62,17 +62,18 @@ static void want_arrays(const check_data *data, void **want) {
 
 /* Whether the case is launched without rows first, as when a plan is made. A driver may then compile
  * a base kernel a second time, for wide grids (host/opencl/launch.c), which takes longer than all
- * else: there, only an op's first case of each dtype. The cases of an op come one behind another. */
+ * else: there, only an op's first case of each dtype and type of weights. The cases of an op come
+ * one behind another. */
 static bool begins_idle(tms_device *dev, const check_case *c) {
 #ifdef TAMIS_HAVE_OPENCL
     static const check_op *op;
-    static uint32_t begun; /* a bit for each dtype */
+    static uint32_t begun; /* a bit for each; an op's cases differ in one of the two */
     if (strcmp(dev->backend->name, "opencl") == 0 && dev->form == TMS_FORM_BASE &&
         tms_cl(dev)->wide_grids) {
         if (op != c->op) begun = 0;
         op = c->op;
         const uint32_t before = begun;
-        begun |= 1u << c->v[KEY_DTYPE];
+        begun |= 1u << (c->v[KEY_DTYPE] + c->v[KEY_TYPE]);
         return begun != before;
     }
 #endif

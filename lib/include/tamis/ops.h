@@ -51,8 +51,8 @@ typedef struct tamis_place {
  * matrix-matrix kernel or a vendor's library. The two may round a row differently: only here may a
  * row's bits depend on the number of rows in a launch. The fast case is w and rows of x at
  * multiples of 16 bytes, with n_in a multiple of 8. A row of w of a quantised type is a whole
- * number of blocks; its inputs may be rounded to 16 bits, each within 1.6e-5 of the largest of the
- * 32 that lie together. */
+ * number of blocks. Its inputs may be rounded to 16 bits, each within 1.6e-5 of the largest of the
+ * 32 that lie together; inputs above 2^100 may count as infinite, below 2^-86 as 0. */
 #define TAMIS_FEW_ROWS 8
 typedef struct tamis_linear_params {
     tamis_rows x, y;       /* f32 [n_rows][n_in], [n_rows][n_out]; y does not overlap x */
@@ -122,7 +122,7 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_op_activate(tamis_context *context
                                                           const tamis_activate_params *params,
                                                           tamis_error *error);
 
-/* embed: y[r] = row tokens[r] of w, as f32, exactly. */
+/* embed: y[r] = row tokens[r] of w as f32: each element exactly, or rounded once (Q4_1, Q4_K). */
 typedef struct tamis_embed_params {
     tamis_place tokens;    /* int32 [n_rows], each below n_vocab */
     tamis_weight_matrix w; /* [n_vocab][dim] of any type */
