@@ -22,7 +22,8 @@ typedef struct rig {
     tamis_error error;
 } rig;
 
-/* `file` lies in rig_data unless it begins with '/'. Every other field has a default: f32, full, one sequence, 512 rows, the model's context. */
+/* `file` lies in rig_data unless it begins with '/'. Every other field has a default: f32, full, one
+ * sequence, 512 rows, the model's context. */
 typedef struct rig_params {
     const char *file;
     tamis_dtype dtype;

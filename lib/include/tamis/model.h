@@ -32,10 +32,10 @@ typedef struct tamis_model_info {
  * RoPE scaling is none, linear, yarn, or Llama 3's divisors. The file is not trusted: every length,
  * offset and count is checked before use, and whatever would change the computation and is not
  * known is refused by name, before memory is taken on the device. Weights are copied there piece by
- * piece: the host holds 12 MiB. Errors: E_IO (also if the file shrinks meanwhile); E_FORMAT
- * (truncated, contradicting itself) and E_UNSUPPORTED (architecture, a shape that no cache takes, a
- * tensor or its type, a key, tokenizer, more than 128 MiB before the tensors' data) with the
- * offending value; E_NO_MEMORY; E_DEVICE; *out is then NULL. */
+ * piece: the host holds 12 MiB of weights at a time. Errors: E_IO (also if the file shrinks
+ * meanwhile); E_FORMAT (truncated, contradicting itself) and E_UNSUPPORTED (architecture, a shape
+ * that no cache takes, a tensor or its type, a key, tokenizer, more than 128 MiB before the tensors'
+ * data) with the offending value; E_NO_MEMORY; E_DEVICE; *out is then NULL. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_model_load(tamis_context *context, const char *path,
                                                          tamis_model **out, tamis_error *error);
 
@@ -120,7 +120,8 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_runner_decode(tamis_runner *runner
                                                             int32_t *next, tamis_error *error);
 
 /* The rows of one layer's attention in a forward pass: f32, packed, q and k rotated; out before the
- * output projection. The buffers are the runner's and hold this only during the call. */
+ * output projection. Logits are q.k times the plan's scale (tamis_plan_get_params), which a model
+ * with YaRN changes. The buffers are the runner's and hold this only during the call. */
 typedef struct tamis_attention_rows {
     uint32_t layer, n_rows;
     tamis_rows q;    /* [n_rows][n_heads][head_dim] */

@@ -14,7 +14,8 @@ extern "C" {
  * Each filter keeps the first of them, at least one, and takes what the one before it has left:
  *
  * 1. top_k: that many.
- * 2. top_p: as few as have together at least the share top_p of what top_k left.
+ * 2. top_p: the fewest that together have at least the share top_p of the probability that top_k
+ *    left.
  * 3. min_p: those with at least min_p times the probability of the first.
  * 4. temperature: then logits are divided by it, and one of the tokens is drawn.
  *

@@ -41,10 +41,12 @@ struct cli_chat_format {
 #define INST_TEXT(text)      TOKEN("[INST]") text TOKEN("[/INST]")
 /* clang-format on */
 
-/* Of a name the first format serves whose tokens are all in the vocabulary.
+/* Where several formats have one name, the first is taken whose tokens are all in the vocabulary.
  *
- * An answer stays as the model gave it. Where an original encodes the text of an answer anew, as
- * Llama 2's with a space before eos, the tokens that were generated stand here instead. */
+ * Two things differ from the originals. An answer stays as the model gave it: where an original
+ * encodes the text of an answer anew, as Llama 2's with a space before eos, the tokens that were
+ * generated stand here instead. And where an original strips a text by Python's strip(), which knows
+ * Unicode, only ASCII's white space is stripped here. */
 static const struct cli_chat_format formats[] = {
     /* OpenAI's ChatML, as in the templates of SmolLM2 and Qwen2, and in llama.cpp,
      * src/llama-chat.cpp, LLM_CHAT_TEMPLATE_CHATML. */

@@ -13,8 +13,8 @@ typedef struct cli_progress {
 
 /* The clock starts. */
 void cli_progress_begin(cli_progress *progress);
-/* Shows `done` of `count` tokens on stderr if that is a terminal; of a text that is read already
- * nothing is shown. */
+/* Shows `done` of `count` tokens on stderr if that is a terminal; a text that is read in one chunk
+ * shows nothing. */
 void cli_progress_show(cli_progress *progress, size_t done, size_t count);
 /* Clears the line. */
 void cli_progress_end(cli_progress *progress);
