@@ -61,8 +61,9 @@ static tamis_status read_turn(cli_session *s, const cli_chat *chat, const cli_co
                               const cli_tokens *tokens, size_t known, tamis_error *error) {
     if (tokens->count > s->context - s->length)
         return cli_error(error, TAMIS_E_ARGUMENT,
-                         "the turn has %zu tokens behind %zu, the context is %u", tokens->count,
-                         s->length, s->context);
+                         "the turn has %zu tokens, the conversation before it %zu; the context "
+                         "is %u",
+                         tokens->count, s->length, s->context);
     if (!how->under_selection || (!chat->begun && known == 0)) known = tokens->count;
     if (chat->begun && how->under_selection) known = 0;
     tamis_status status = TAMIS_OK;
@@ -96,7 +97,7 @@ static tamis_status take_turn(cli_session *s, cli_chat *chat, const cli_conversa
     if (chat->begun && s->length < s->context) status = read_last(s, *end, error);
     if (status == TAMIS_OK) status = read_turn(s, chat, how, tokens, known, error);
     if (status == TAMIS_OK && s->cut)
-        fprintf(stderr, "%s: interrupted behind %zu tokens of the conversation\n", how->command,
+        fprintf(stderr, "%s: interrupted after %zu tokens of the conversation\n", how->command,
                 s->length);
     *over = s->cut;
     if (status != TAMIS_OK || s->cut) return status;

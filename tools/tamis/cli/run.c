@@ -74,13 +74,16 @@ const cli_command cli_run_command = {
     "The model reads the prompt exactly. Question and answer are then run under the selection,\n"
     "token by token; each next token is the most likely one or, with --temperature, drawn. The\n"
     "tokens eos and eot end the answer, and so does Ctrl-C; a second Ctrl-C ends the program.\n"
-    "The answer goes to stdout; a line of figures goes to stderr, and with --evict a second one.\n"
+    "A run that Ctrl-C ended has exit status 0, as if the answer had ended by itself. The answer\n"
+    "goes to stdout; a line of figures goes to stderr, and with --evict a second one.\n"
     "\n"
     "With --chat each line of standard input is a turn, which is added to the same cache. The "
     "text\n"
     "of --file and --prompt stands before the first line. It is read exactly; under a selection "
     "or\n"
-    "an eviction the lines are read like a question. The conversation ends with the lines.",
+    "an eviction the lines are read like a question, but for the first where no text stands "
+    "before\n"
+    "it. The conversation ends with the lines.",
     "  tamis run --model tests/data/needle.gguf --prompt \"$(head -c 1500 tests/data/text.txt)\" "
     "\\\n"
     "      --question 'And the name of' --select quest --budget 256 --tokens 20\n"
@@ -97,7 +100,7 @@ const cli_command cli_run_command = {
 static bool check_chat(const run_flags *f) {
     const char *name = cli_run_command.name;
     if (!f->chat && (f->system != NULL || f->chat_format != CLI_UNSET))
-        cli_fail(name, "%s: is of --chat, which is not given",
+        cli_fail(name, "%s: belongs to --chat, which is not given",
                  f->system != NULL ? "--system" : "--chat-format");
     else if (f->chat && f->question != NULL)
         cli_fail(name, "--question: is given with --chat, whose lines are the questions");
@@ -156,7 +159,7 @@ static tamis_status feed(cli_session *s, const cli_tokens *prompt, const cli_tok
                          prompt->count + question->count, s->context);
     tamis_status status = cli_session_read(s, prompt->ids, prompt->count, error);
     if (s->cut)
-        fprintf(stderr, "%s: interrupted behind %zu of %zu tokens of the prompt\n",
+        fprintf(stderr, "%s: interrupted after %zu of %zu tokens of the prompt\n",
                 cli_run_command.name, s->length, prompt->count);
     if (status != TAMIS_OK || s->cut) return status;
     return cli_session_step(s, question->ids, question->count, error);

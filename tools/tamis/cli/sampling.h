@@ -25,12 +25,12 @@ typedef struct cli_sampling_flags {
     {"--top-k", "N", "draw from the N most likely tokens (default all)", CLI_NUMBER,               \
      offsetof(type, member.top_k), 1, INT32_MAX, NULL},                                            \
     {"--top-p", "P",                                                                               \
-     "of these, from as few as together have the share P of probability (default 1)", CLI_TEXT,    \
-     offsetof(type, member.top_p), 0, 0, NULL},                                                    \
+     "from the most likely ones that together have the share P of probability (default 1)",        \
+     CLI_TEXT, offsetof(type, member.top_p), 0, 0, NULL},                                          \
     {"--min-p", "P",                                                                               \
      "of these, from those with at least P times the first one's probability (default 0)",         \
      CLI_TEXT, offsetof(type, member.min_p), 0, 0, NULL},                                          \
-    {"--seed", "N", "of the draws: the same number gives the same answer (default 0)", CLI_NUMBER, \
+    {"--seed", "N", "number from which the draws follow (default 0)", CLI_NUMBER,                  \
      offsetof(type, member.seed), 0, INT32_MAX, NULL}
 /* clang-format on */
 

@@ -116,7 +116,7 @@ check_conversation() {
     # The stop text, and the most tokens, end an answer and not the conversation.
     expect 0 '' "${asked[@]}" --stop "${first:2:1}" <<<$'And the name of\nthe son of'
     [ "$(wc -l <"$work/out")" -eq 2 ] || fail 'chat --stop: not two answers'
-    expect 1 '^tamis run: the turn has [0-9]+ tokens behind [0-9]+, the context is 64$' \
+    expect 1 '^tamis run: the turn has [0-9]+ tokens, the conversation before it [0-9]+; the context is 64$' \
         "${asked[@]}" --context 64 <<<$'And the name of\nthe son of the man of the land of the king'
     expect 0 '^tamis run: the context of 32 tokens is full$' "${asked[@]}" --context 32 \
         <<<$'And the name of\nthe'
@@ -159,8 +159,8 @@ check_chat_refused() {
     [ "$(wc -l <"$work/out")" -eq 2 ] || fail 'chat: a refused line took the others with it'
     usage_error '^tamis run: --chat-format gemma: must be one of chatml, llama2, llama3, mistral$' \
         "${asked[@]}" --model x --chat-format gemma
-    usage_error '^tamis run: --system: is of --chat' "${model[@]}" --prompt x --system y
-    usage_error '^tamis run: --chat-format: is of --chat' "${model[@]}" --prompt x \
+    usage_error '^tamis run: --system: belongs to --chat, which is not given$' "${model[@]}" --prompt x --system y
+    usage_error '^tamis run: --chat-format: belongs to --chat' "${model[@]}" --prompt x \
         --chat-format chatml
     usage_error '^tamis run: --question: is given with --chat' "${asked[@]}" --model x --question y
     usage_error '^tamis run: --file -: is given with --chat' "${asked[@]}" --model x --file -

@@ -101,7 +101,7 @@ def test_interrupt_prompt(folder):
     run.interrupt()
     status, out = run.end()
     assert (status, out) == (0, b'\n'), (status, out, run.err)
-    assert re.search(rb'tamis run: interrupted behind \d+ of 6000 tokens of the prompt', run.err)
+    assert re.search(rb'tamis run: interrupted after \d+ of 6000 tokens of the prompt', run.err)
     assert re.search(rb'prefill .* on reference:0', run.err), run.err
 
 
