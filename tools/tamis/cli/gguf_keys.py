@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""gguf_keys.py IN OUT NAME=VALUE...: a copy of a GGUF file with more keys; numbers become u32, other
-values strings. The new keys stand in front. A last one fills them up to a multiple of the alignment,
-so that all that follows stays aligned."""
+"""gguf_keys.py IN OUT NAME=VALUE...: a copy of a GGUF file with more keys; whole numbers become u32,
+those with a point f32, other values strings. The new keys stand in front. A last one fills them up
+to a multiple of the alignment, so that all that follows stays aligned."""
+import re
 import struct
 import sys
 
@@ -16,6 +17,8 @@ def text(value):
 def key(name, value):
     if value.isdigit():
         return text(name) + struct.pack('<II', 4, int(value))
+    if re.fullmatch(rb'\d+\.\d+', value):
+        return text(name) + struct.pack('<If', 6, float(value))
     return text(name) + struct.pack('<I', 8) + text(value)
 
 

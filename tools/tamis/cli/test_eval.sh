@@ -43,6 +43,17 @@ check_vocabulary() {
     json 'assert [r.get("question") for r in rows[:4]] == [None, None, "later", "known"], rows'
 }
 
+# RoPE scaling may multiply logits, here by a millionth: the true attention is uniform, and so is that
+# of the arms.
+check_scale() {
+    "$python" "$keys" "$data/needle.gguf" "$work/flat.gguf" llama.rope.scaling.attn_factor=0.001
+    file=$work/flat.gguf
+    evaluate recall --text "$data/text.txt" --length 300 --tokens 2 --texts 1 --select oracle \
+        --budget 128
+    json 'assert rows[0]["select"] == "full" and rows[0]["error"] < 1e-5, rows[0]'
+    json 'assert all(0.9 <= r["sparsity"] < 0.91 for r in rows if "sparsity" in r), rows'
+}
+
 # Where the file wants bos, a passage begins with it.
 check_bos() {
     local with
@@ -97,5 +108,6 @@ for vocabulary in smollm spm; do
 done
 check_bos
 check_ruler
+check_scale
 [ "$failures" -eq 0 ] || exit 1
 echo 'eval: all passed'

@@ -25,6 +25,7 @@ typedef struct recall {
     eval_rig *rig;
     tamis_model_info shape;
     uint32_t page_size, n_tokens, top;
+    float scale;               /* of logits, as the model's own plans have it */
     uint32_t read_bytes;       /* of the bits of one list */
     eval_rows rows;            /* for one token */
     float *trace;              /* [token][layer][recall_width]: q, k, v, out under full */

@@ -21,10 +21,10 @@ static int compare(const void *a, const void *b) {
     return x->slot < y->slot ? 1 : -1;
 }
 
-/* softmax(q·k / √d) over the visible slots, largest first. Returns false if it is not finite. */
-static bool true_attention(const float *q, const float *keys, uint32_t head_dim, uint32_t visible,
-                           weight *weights) {
-    double scale = 1 / sqrt((double)head_dim), largest = -INFINITY, sum = 0;
+/* softmax(scale q·k) over the visible slots, largest first. Returns false if it is not finite. */
+static bool true_attention(const float *q, const float *keys, uint32_t head_dim, double scale,
+                           uint32_t visible, weight *weights) {
+    double largest = -INFINITY, sum = 0;
     for (uint32_t slot = 0; slot < visible; slot++) {
         const float *key = keys + (size_t)slot * head_dim;
         double logit = 0;
@@ -76,7 +76,7 @@ static tamis_status measure_heads(const recall *r, uint32_t layer, uint32_t kv_h
         uint32_t visible = r->result->length + t + 1;
         for (uint32_t h = kv_head * group; h < (kv_head + 1) * group; h++) {
             const float *q = recall_row(r, t, layer) + (size_t)h * s->head_dim;
-            if (!true_attention(q, keys, s->head_dim, visible, weights))
+            if (!true_attention(q, keys, s->head_dim, (double)r->scale, visible, weights))
                 return cli_error(
                     error, TAMIS_E_DEVICE,
                     "length %u, text %u, layer %u, head %u: the attention is not finite",
