@@ -106,9 +106,13 @@ static tamis_status find_ends(const tms_gguf *gguf, const tms_config *config, ui
                  error));
     TMS_TRY(find(gguf, "output_norm.weight", config->dim, 1, true, weights, &weights->output_norm,
                  error));
-    if (config->architecture->rope_factors && tms_gguf_tensor_find(gguf, ROPE_FACTORS))
+    if (config->architecture->rope_factors && tms_gguf_tensor_find(gguf, ROPE_FACTORS)) {
         TMS_TRY(find(gguf, ROPE_FACTORS, config->n_rot / 2, 1, true, weights,
                      &weights->rope_factors, error));
+        /* they are never sent */
+        weights->bytes -= device_bytes(&weights->rope_factors);
+        weights->file_bytes -= weights->rope_factors.tensor->bytes;
+    }
     if (!tms_gguf_tensor_find(gguf, "output.weight")) return TAMIS_OK;
     return find(gguf, "output.weight", config->dim, n_vocab, false, weights, &weights->output,
                 error);

@@ -25,7 +25,8 @@ typedef struct tms_weights {
     tms_weight rope_factors; /* never on the device: tms_weights_rope_factors */
     tms_layer *layers;       /* [n_layers] */
     uint32_t n_layers;
-    uint64_t parameters, bytes, file_bytes;       /* `bytes` on the device */
+    uint64_t parameters;
+    uint64_t bytes, file_bytes; /* of what goes to the device: there, and in the file */
     uint64_t matrix_parameters[TMS_WEIGHT_TYPES]; /* of matrices, by their type */
     uint32_t tensors[TMS_WEIGHT_TYPES];           /* of the file, by their type */
 } tms_weights;
