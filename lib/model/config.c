@@ -25,7 +25,8 @@ static const tms_architecture architectures[] = {
      .required = COMMON,
      .optional = QKV_BIAS | BIT(ATTN_OUTPUT_BIAS) | BIT(FFN_GATE_BIAS) | BIT(FFN_UP_BIAS) |
                  BIT(FFN_DOWN_BIAS),
-     .rope_factors = true},
+     .rope_factors = true,
+     .sliding_window = true},
     {.name = "qwen2", .pairing = TAMIS_PAIR_HALF, .required = COMMON | QKV_BIAS},
     {.name = "qwen3",
      .pairing = TAMIS_PAIR_HALF,
@@ -116,6 +117,19 @@ static tamis_status read_number(const tms_gguf *gguf, const tms_config *config, 
     return TAMIS_OK;
 }
 
+/* Qwen's configuration has a window that holds in some layers, or in none, and the file does not say
+ * in which. One that no text outgrows is none. */
+static tamis_status read_window(const tms_gguf *gguf, tms_config *config, tamis_error *error) {
+    const key_text key = key_of(config, "attention.sliding_window");
+    TMS_TRY(tms_gguf_u32(gguf, key.text, &config->sliding_window, error));
+    if (config->architecture->sliding_window) return TAMIS_OK;
+    TMS_REQUIRE(config->sliding_window == 0 || config->sliding_window >= config->context,
+                TAMIS_E_UNSUPPORTED, "key '%s' is %u; which layers have the window is not known",
+                key.text, config->sliding_window);
+    config->sliding_window = 0;
+    return TAMIS_OK;
+}
+
 static tamis_status read_sizes(const tms_gguf *gguf, tms_config *config, tamis_error *error) {
     const struct {
         const char *suffix;
@@ -127,8 +141,7 @@ static tamis_status read_sizes(const tms_gguf *gguf, tms_config *config, tamis_e
                    {"attention.head_count", &config->n_heads}};
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; ++i)
         TMS_TRY(read_number(gguf, config, numbers[i].suffix, 0, numbers[i].out, error));
-    TMS_TRY(tms_gguf_u32(gguf, key_of(config, "attention.sliding_window").text,
-                         &config->sliding_window, error));
+    TMS_TRY(read_window(gguf, config, error));
     return tms_gguf_u32(gguf, key_of(config, "vocab_size").text, &config->n_vocab, error);
 }
 

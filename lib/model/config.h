@@ -39,6 +39,7 @@ typedef struct tms_architecture {
     uint32_t required;     /* a layer's tensors: 1 << tms_layer_weight, or-ed */
     uint32_t optional;     /* tensors that a layer of some files has beside them */
     bool rope_factors;     /* some files have rope_freqs.weight */
+    bool sliding_window;   /* it holds in every layer */
 } tms_architecture;
 
 typedef struct tms_config {
@@ -55,7 +56,8 @@ typedef struct tms_config {
 
 /* Errors: E_FORMAT for keys that are missing, of a wrong type or contradictory; E_UNSUPPORTED for
  * another architecture, for keys that are not known and may change the computation, for kinds of
- * RoPE scaling that are not known, and for heads that the library does not take. */
+ * RoPE scaling that are not known, for a sliding window of layers that are not known, and for heads
+ * that the library does not take. */
 tamis_status tms_config_read(const tms_gguf *gguf, tms_config *out, tamis_error *error);
 
 #endif

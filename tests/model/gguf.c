@@ -339,6 +339,13 @@ static void test_architectures(void **state) {
     for (size_t i = 0; i < 3; ++i)
         small_add_tensor(&file, qkv[i], TENSOR_F32, 64, 0);
     expect(&file, TAMIS_OK, "");
+    small_key *window = small_add_key(&file, "qwen2.attention.sliding_window", U32, 4096);
+    expect(&file, TAMIS_OK, "");
+    window->number = 8;
+    expect(&file, TAMIS_E_UNSUPPORTED,
+           "'qwen2.attention.sliding_window' is 8; which layers have the window is not known");
+    window->number = 0;
+    expect(&file, TAMIS_OK, "");
     small_add_tensor(&file, "blk.0.ffn_up.bias", TENSOR_F32, 16, 0);
     expect(&file, TAMIS_E_UNSUPPORTED, "'blk.0.ffn_up.bias' is no part of a qwen2 model");
     small_default(&file);
