@@ -4,10 +4,15 @@
  * without fused steps (see CMakeLists.txt), so that a seed gives the same tokens everywhere. */
 #include "lib/model/sample.h"
 
+#include <float.h>
 #include <math.h>
 #include <stdbool.h>
 #include <stdlib.h>
 #include <string.h>
+
+#if FLT_EVAL_METHOD != 0
+#error "a seed gives the same tokens everywhere only where double is computed as double"
+#endif
 
 /* ---- Numbers --------------------------------------------------------------------------------- */
 
