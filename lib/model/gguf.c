@@ -232,10 +232,21 @@ static int entry_order(const void *a, const void *b) {
     return text_order(((const tms_gguf_entry *)a)->key, ((const tms_gguf_entry *)b)->key);
 }
 
+/* Checked before memory is allocated for a number that the file only claims: `count` things of at
+ * least `least` bytes each fit into what is left of the file, and into what is read of its head. */
+static tamis_status check_count(const reader *r, uint64_t count, uint32_t least, const char *what,
+                                tamis_error *error) {
+    TMS_REQUIRE(count <= left(r) / least, TAMIS_E_FORMAT,
+                "the file states %llu %s, its %llu bytes left cannot hold them",
+                (unsigned long long)count, what, (unsigned long long)left(r));
+    TMS_REQUIRE(count <= MAX_HEAD / least, TAMIS_E_UNSUPPORTED,
+                "%llu %s before the tensors' data, of which up to %u bytes are read",
+                (unsigned long long)count, what, MAX_HEAD);
+    return TAMIS_OK;
+}
+
 static tamis_status parse_entries(reader *r, tms_gguf *gguf, tamis_error *error) {
-    TMS_REQUIRE(gguf->n_entries <= left(r) / MIN_ENTRY_BYTES, TAMIS_E_FORMAT,
-                "the file states %llu keys, its %llu bytes left cannot hold them",
-                (unsigned long long)gguf->n_entries, (unsigned long long)left(r));
+    TMS_TRY(check_count(r, gguf->n_entries, MIN_ENTRY_BYTES, "keys", error));
     gguf->entries = calloc(gguf->n_entries + 1, sizeof *gguf->entries);
     TMS_REQUIRE(gguf->entries, TAMIS_E_NO_MEMORY, "no memory for %llu keys",
                 (unsigned long long)gguf->n_entries);
@@ -347,9 +358,7 @@ static tamis_status place_tensors(reader *r, tms_gguf *gguf, tamis_error *error)
 }
 
 static tamis_status parse_tensors(reader *r, tms_gguf *gguf, tamis_error *error) {
-    TMS_REQUIRE(gguf->n_tensors <= left(r) / MIN_TENSOR_BYTES, TAMIS_E_FORMAT,
-                "the file states %llu tensors, its %llu bytes left cannot hold them",
-                (unsigned long long)gguf->n_tensors, (unsigned long long)left(r));
+    TMS_TRY(check_count(r, gguf->n_tensors, MIN_TENSOR_BYTES, "tensors", error));
     gguf->tensors = calloc(gguf->n_tensors + 1, sizeof *gguf->tensors);
     TMS_REQUIRE(gguf->tensors, TAMIS_E_NO_MEMORY, "no memory for %llu tensors",
                 (unsigned long long)gguf->n_tensors);

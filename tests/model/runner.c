@@ -267,37 +267,49 @@ static void test_shape(void **state) {
     rig_close(&r);
 }
 
-/* A file, mostly a hole, whose head would fill the host's memory; one whose head takes several reads
- * is read. */
+/* Refuses a file with a hole behind it, of 1 GiB in all. */
+static void refuse_with_hole(rig *r, const small_file *file, const char *part) {
+    char path[32] = "model-XXXXXX";
+    size_t count;
+    uint8_t *bytes = small_write(file, &count);
+    int descriptor = mkstemp(path);
+    assert_true(descriptor >= 0);
+    assert_int_equal(write(descriptor, bytes, count), count);
+    assert_int_equal(ftruncate(descriptor, 1 << 30), 0);
+    RIG_REFUSED(r, TAMIS_E_UNSUPPORTED, part,
+                tamis_model_load(r->context, path, &r->model, &r->error));
+    close(descriptor);
+    unlink(path);
+    free(bytes);
+}
+
+/* Files whose head would fill the host's memory; one whose head takes several reads is read. */
 static void test_long_head(void **state) {
     (void)state;
-    enum { HOLE = 1 << 30, LONG = 3 << 20 };
+    enum { LONG = 3 << 20 };
     rig r;
-    char path[32] = "model-XXXXXX";
+    char path[32];
     small_file file;
     size_t count;
+    open_context(&r);
     small_default(&file);
     small_key *key = small_add_key(&file, "some.array", ARRAY, 0);
     key->element = U8;
     key->count = 3u << 28;
-    uint8_t *bytes = small_write(&file, &count);
-    open_context(&r);
-    int descriptor = mkstemp(path);
-    assert_true(descriptor >= 0);
-    assert_int_equal(write(descriptor, bytes, count), count);
-    assert_int_equal(ftruncate(descriptor, HOLE), 0);
-    RIG_REFUSED(&r, TAMIS_E_UNSUPPORTED, "bytes before the tensors' data; up to 134217728 are read",
-                tamis_model_load(r.context, path, &r.model, &r.error));
-    close(descriptor);
-    unlink(path);
-    free(bytes);
+    refuse_with_hole(&r, &file, "bytes before the tensors' data; up to 134217728 are read");
+    small_default(&file);
+    file.n_keys_stated = 60000000;
+    refuse_with_hole(&r, &file, "60000000 keys before the tensors' data, of which up to 134217728");
+    small_default(&file);
+    file.n_tensors_stated = 30000000;
+    refuse_with_hole(&r, &file, "30000000 tensors before the tensors' data, of which up to 1342");
     char *text = malloc(LONG + 1);
     assert_non_null(text);
     memset(text, 'x', LONG);
     text[LONG] = 0;
     small_default(&file);
     small_find_key(&file, "general.name")->strings[0] = text;
-    bytes = small_write(&file, &count);
+    uint8_t *bytes = small_write(&file, &count);
     RIG_OK(&r, load_bytes(&r, bytes, count, path));
     assert_int_equal(tamis_model_get_info(r.model)->n_vocab, 4);
     free(bytes);
