@@ -68,7 +68,7 @@ static tamis_status read_turn(cli_session *s, const cli_chat *chat, const cli_co
     if (chat->begun && how->under_selection) known = 0;
     tamis_status status = TAMIS_OK;
     if (known > 0) status = cli_session_read(s, tokens->ids, known, error);
-    if (status != TAMIS_OK || s->cut) return status;
+    if (status != TAMIS_OK || s->interrupted) return status;
     return cli_session_step(s, tokens->ids + known, tokens->count - known, error);
 }
 
@@ -96,11 +96,11 @@ static tamis_status take_turn(cli_session *s, cli_chat *chat, const cli_conversa
     tamis_status status = TAMIS_OK;
     if (chat->begun && s->length < s->context) status = read_last(s, *end, error);
     if (status == TAMIS_OK) status = read_turn(s, chat, how, tokens, known, error);
-    if (status == TAMIS_OK && s->cut)
+    if (status == TAMIS_OK && s->interrupted)
         fprintf(stderr, "%s: interrupted after %zu tokens of the conversation\n", how->command,
                 s->length);
-    *over = s->cut;
-    if (status != TAMIS_OK || s->cut) return status;
+    *over = s->interrupted;
+    if (status != TAMIS_OK || s->interrupted) return status;
     status = answer(s, how, end, error);
     chat->begun = true;
     *over = *end == CLI_END_CONTEXT;

@@ -74,9 +74,9 @@ static double bytes_returned(const cli_session *s) {
 /* Behind each chunk of a text. */
 static tamis_status watch(void *user, size_t done, size_t count, tamis_error *error) {
     cli_session *s = user;
-    s->cut = cli_interrupted() && done < count;
+    s->interrupted = cli_interrupted() && done < count;
     cli_progress_show(&s->progress, done, count);
-    return s->cut ? cli_error(error, TAMIS_E_STATE, "interrupted") : TAMIS_OK;
+    return s->interrupted ? cli_error(error, TAMIS_E_STATE, "interrupted") : TAMIS_OK;
 }
 
 tamis_status cli_session_read(cli_session *s, const int32_t *tokens, size_t count,
@@ -90,7 +90,7 @@ tamis_status cli_session_read(cli_session *s, const int32_t *tokens, size_t coun
         tamis_runner_prefill(s->runner, s->sequence, tokens, count, &s->next, error);
     cli_progress_end(&s->progress);
     s->prefill_seconds += cli_seconds() - start;
-    if (status != TAMIS_OK && !s->cut) return status;
+    if (status != TAMIS_OK && !s->interrupted) return status;
     status = tamis_cache_length(s->cache, s->sequence, &length, NULL, error);
     if (status != TAMIS_OK) return status;
     if (before == 0) s->bytes_returned = bytes_returned(s);

@@ -28,7 +28,7 @@ typedef struct cli_session {
     tamis_sequence sequence;
     size_t length;    /* tokens of the sequence */
     uint32_t context; /* longest text, tokens */
-    bool cut;         /* Ctrl-C came before all of the text was read */
+    bool interrupted; /* Ctrl-C came before all of the text was read */
     cli_progress progress;
     tamis_sampler *sampler; /* NULL: the most likely token is next */
     float *logits;          /* for the sampler */
@@ -54,7 +54,7 @@ tamis_status cli_session_open(cli_session *s, cli_session_params *params, tamis_
 void cli_session_close(cli_session *s);
 
 /* Reads tokens exactly, in chunks; an eviction of the plan follows. Ctrl-C ends it behind a chunk:
- * s->cut says so, and nothing was evicted. */
+ * s->interrupted says so, and nothing was evicted. */
 tamis_status cli_session_read(cli_session *s, const int32_t *tokens, size_t count,
                               tamis_error *error);
 /* Reads tokens one by one, under the selection. */
