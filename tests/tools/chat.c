@@ -291,6 +291,29 @@ static void test_mistral_v7(void **state) {
                  "</s>");
 }
 
+/* What ends an answer in any format: tokens that keys name, and control tokens by their text. */
+static void test_endings(void **state) {
+    static const char *const more[] = {"=<|endoftext|>", NULL};
+    (void)state;
+    small_file file;
+    tms_vocab vocab;
+    int32_t got[CLI_ENDINGS];
+    ml_file(&file);
+    open_vocab(&file, &vocab);
+    cli_endings(&vocab, got);
+    const int32_t im_end = tamis_vocab_find_special(&vocab, "<|im_end|>", 10);
+    assert_true(im_end >= 0);
+    assert_memory_equal(got, ((int32_t[]){-1, -1, -1, -1, -1, im_end, -1}), sizeof got);
+    tms_vocab_free(&vocab);
+    /* eos by its key; what the file calls a user's token ends nothing */
+    spm_file(&file, more, "[INST]");
+    open_vocab(&file, &vocab);
+    cli_endings(&vocab, got);
+    assert_true(tamis_vocab_find_special(&vocab, "<|endoftext|>", 13) >= 0);
+    assert_memory_equal(got, ((int32_t[]){2, -1, -1, -1, -1, -1, -1}), sizeof got);
+    tms_vocab_free(&vocab);
+}
+
 /* ---- Recognising ----------------------------------------------------------------------------- */
 
 static void refuse_open(const small_file *file, const char *name, const char *system,
@@ -388,6 +411,7 @@ int main(void) {
         cmocka_unit_test(test_mistral_v1),     cmocka_unit_test(test_mistral_v3),
         cmocka_unit_test(test_mistral_v7),     cmocka_unit_test(test_named),
         cmocka_unit_test(test_not_recognised), cmocka_unit_test(test_injection),
+        cmocka_unit_test(test_endings),
     };
     const struct CMUnitTest merges[] = {cmocka_unit_test(test_llama3)};
     int failed = cmocka_run_group_tests_name("chat", tests, NULL, NULL);

@@ -334,3 +334,18 @@ int32_t cli_chat_ending(const cli_chat *chat) {
     const char *next;
     return find_token(chat->vocab, chat->format->end + 1, &next, name);
 }
+
+/* Chat models of one family end with several tokens, of which a file's keys name two: Llama 3.1's
+ * <|eom_id|> calls a tool, Qwen2's <|endoftext|> ends what follows no turn. llama.cpp takes these
+ * texts for endings, too (src/llama-vocab.cpp, special_eog_ids). */
+void cli_endings(const tamis_vocab *vocab, int32_t out[CLI_ENDINGS]) {
+    static const char *const texts[] = {"<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|im_end|>",
+                                        "<|endoftext|>"};
+    const tamis_vocab_info *info = tamis_vocab_get_info(vocab);
+    *out++ = info->eos;
+    *out++ = info->eot;
+    for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {
+        const int32_t token = tamis_vocab_find_special(vocab, texts[i], strlen(texts[i]));
+        *out++ = tamis_vocab_token_kind(vocab, token) == TAMIS_TOKEN_CONTROL ? token : -1;
+    }
+}

@@ -29,7 +29,12 @@ tamis_status cli_chat_open(const tamis_vocab *vocab, const char *name, const cha
 tamis_status cli_chat_turn(const cli_chat *chat, const char *text, size_t bytes, cli_tokens *out,
                            tamis_error *error);
 
-/* The token that ends an answer. */
+/* The token that ends an answer in this format. */
 int32_t cli_chat_ending(const cli_chat *chat);
+
+/* The tokens that end an answer in any format: eos, eot, and those by which models end a turn or a
+ * text; -1 for one that the vocabulary lacks. */
+#define CLI_ENDINGS 7
+void cli_endings(const tamis_vocab *vocab, int32_t out[CLI_ENDINGS]);
 
 #endif

@@ -112,7 +112,7 @@ tamis_status cli_converse(cli_session *s, cli_chat *chat, const cli_conversation
     tamis_status status = TAMIS_OK;
     line l = {0};
     cli_end end = CLI_END_TOKEN;
-    s->ending[CLI_ENDING_TOKENS - 1] = cli_chat_ending(chat);
+    s->ending[CLI_ENDINGS] = cli_chat_ending(chat);
     for (bool over = false; status == TAMIS_OK && !over && read_line(&l);) {
         cli_tokens tokens = {0};
         size_t known = 0;

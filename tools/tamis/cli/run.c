@@ -56,7 +56,7 @@ static const cli_option options[] = {
     CLI_SAMPLING_OPTIONS(run_flags, sampling),
     {"--stop", "TEXT", "the answer ends before this text", CLI_TEXT, offsetof(run_flags, stop), 0,
      0, NULL},
-    {"--ignore-eos", "", "the tokens that end an answer, eos and eot, do not", CLI_FLAG,
+    {"--ignore-eos", "", "the tokens that end an answer, eos and others, do not", CLI_FLAG,
      offsetof(run_flags, ignore_eos), 0, 0, NULL},
     {"--context", "N", "most tokens of the whole text (default: the model's context)", CLI_NUMBER,
      offsetof(run_flags, context), 1, CLI_TOKENS_MAX, NULL},
@@ -73,7 +73,8 @@ const cli_command cli_run_command = {
     "--model FILE [--file FILE] [--prompt TEXT | --prompt-file FILE] [--chat] [OPTIONS]",
     "The model reads the prompt exactly. Question and answer are then run under the selection,\n"
     "token by token; each next token is the most likely one or, with --temperature, drawn. The\n"
-    "tokens eos and eot end the answer, and so does Ctrl-C; a second Ctrl-C ends the program.\n"
+    "answer ends at eos, eot or another control token by which models end a turn or a text, and\n"
+    "at Ctrl-C; a second Ctrl-C ends the program.\n"
     "A run that Ctrl-C ended has exit status 0, as if the answer had ended by itself. The answer\n"
     "goes to stdout; a line of figures goes to stderr, and with --evict a second one.\n"
     "\n"

@@ -32,10 +32,8 @@ tamis_status cli_session_open(cli_session *s, cli_session_params *params, tamis_
     if (status == TAMIS_OK) status = cli_load(s->device, params->model, &s->model, error);
     if (status == TAMIS_OK) status = choose_context(s, params->context, error);
     if (status != TAMIS_OK) return status;
-    const tamis_vocab_info *vocab = tamis_vocab_get_info(tamis_model_vocab(s->model));
-    s->ending[0] = vocab->eos;
-    s->ending[1] = vocab->eot;
-    s->ending[2] = -1;
+    cli_endings(tamis_model_vocab(s->model), s->ending);
+    s->ending[CLI_ENDINGS] = -1;
     params->cache.capacity_tokens = params->plan.max_context = s->context;
     tamis_model_cache_shape(s->model, &params->cache);
     status = tamis_cache_create(s->device, &params->cache, &s->cache, error);
@@ -123,7 +121,7 @@ static tamis_status choose_next(cli_session *s, tamis_error *error) {
 }
 
 static bool is_ending(const cli_session *s, int32_t token) {
-    for (size_t i = 0; i < CLI_ENDING_TOKENS; i++)
+    for (size_t i = 0; i <= CLI_ENDINGS; i++)
         if (token == s->ending[i]) return true;
     return false;
 }

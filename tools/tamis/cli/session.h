@@ -4,8 +4,8 @@
 #define CLI_SESSION_H
 
 #include "cli/answer.h"
+#include "cli/chat.h"
 #include "cli/progress.h"
-#include "cli/text.h"
 
 #include <tamis/sample.h>
 
@@ -17,8 +17,6 @@ typedef enum cli_end {
     CLI_END_CONTEXT,   /* no room for another token */
     CLI_END_INTERRUPT, /* Ctrl-C, see interrupt.h */
 } cli_end;
-
-#define CLI_ENDING_TOKENS 3
 
 typedef struct cli_session {
     tamis_context *device;
@@ -33,9 +31,9 @@ typedef struct cli_session {
     tamis_sampler *sampler; /* NULL: the most likely token is next */
     float *logits;          /* for the sampler */
     int32_t next;           /* the token that follows what was read; it is not read itself yet */
-    int32_t ending[CLI_ENDING_TOKENS]; /* tokens that end an answer; -1: none */
-    bool goes_on;                      /* they do not */
-    double bytes_returned;             /* by the first eviction */
+    int32_t ending[CLI_ENDINGS + 1]; /* tokens that end an answer, a chat's last; -1: none */
+    bool goes_on;                    /* they do not */
+    double bytes_returned;           /* by the first eviction */
     double prefill_seconds, decode_seconds;
     size_t prefill_tokens, decode_tokens;
 } cli_session;
