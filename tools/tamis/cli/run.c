@@ -159,11 +159,13 @@ static tamis_status feed(cli_session *s, const cli_tokens *prompt, const cli_tok
                          "prompt and question have %zu tokens, the context is %u",
                          prompt->count + question->count, s->context);
     tamis_status status = cli_session_read(s, prompt->ids, prompt->count, error);
-    if (s->interrupted)
-        fprintf(stderr, "%s: interrupted after %zu of %zu tokens of the prompt\n",
-                cli_run_command.name, s->length, prompt->count);
-    if (status != TAMIS_OK || s->interrupted) return status;
-    return cli_session_step(s, question->ids, question->count, error);
+    if (status == TAMIS_OK && !s->interrupted)
+        status = cli_session_step(s, question->ids, question->count, error);
+    if (status == TAMIS_OK && s->interrupted)
+        fprintf(stderr, "%s: interrupted after %zu of %zu tokens of the %s\n", cli_run_command.name,
+                s->length, prompt->count + question->count,
+                question->count > 0 ? "prompt and the question" : "prompt");
+    return status;
 }
 
 static tamis_status answer(cli_session *s, const run_flags *f, tamis_error *error) {

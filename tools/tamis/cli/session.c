@@ -101,10 +101,12 @@ tamis_status cli_session_step(cli_session *s, const int32_t *tokens, size_t coun
                               tamis_error *error) {
     tamis_status status = TAMIS_OK;
     const double start = cli_seconds();
-    for (size_t i = 0; status == TAMIS_OK && i < count; i++) {
+    s->interrupted = false;
+    for (size_t i = 0; status == TAMIS_OK && i < count && !s->interrupted; i++) {
         status = tamis_runner_decode(s->runner, &s->sequence, 1, &tokens[i], &s->next, error);
         s->decode_tokens++;
         s->length++;
+        s->interrupted = cli_interrupted() && i + 1 < count;
     }
     s->decode_seconds += cli_seconds() - start;
     return status;

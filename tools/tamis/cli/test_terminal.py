@@ -105,6 +105,19 @@ def test_interrupt_prompt(folder):
     assert re.search(rb'prefill .* on reference:0', run.err), run.err
 
 
+def test_interrupt_question(folder):
+    """Its tokens are read one by one, behind a prompt whose progress is shown and cleared."""
+    path = long_text(folder, 700)
+    with open(path, encoding='ascii') as file:
+        run = Run('--file', path, '--question', 8 * file.read(), '--tokens', '5')
+    run.wait_for(rb'700 of 700 [^\r]*\r\x1b\[K')
+    run.interrupt()
+    status, out = run.end()
+    assert (status, out) == (0, b'\n'), (status, out, run.err)
+    assert re.search(rb'interrupted after \d+ of 6300 tokens of the prompt and the question',
+                     run.err), run.err
+
+
 def test_second_interrupt(folder):
     run = Run('--file', long_text(folder, 6000), '--tokens', '5')
     run.wait_for(rb'512 of')
