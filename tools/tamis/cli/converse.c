@@ -107,9 +107,18 @@ static tamis_status take_turn(cli_session *s, cli_chat *chat, const cli_conversa
     return status;
 }
 
+/* Finds what is wrong with the text and the system text once, not with every line. */
+static tamis_status check_text(const cli_chat *chat, const cli_conversation *how,
+                               tamis_error *error) {
+    cli_tokens tokens = {0};
+    tamis_status status = cli_chat_turn(chat, how->text, how->bytes, &tokens, error);
+    free(tokens.ids);
+    return status;
+}
+
 tamis_status cli_converse(cli_session *s, cli_chat *chat, const cli_conversation *how,
                           bool *refused, tamis_error *error) {
-    tamis_status status = TAMIS_OK;
+    tamis_status status = check_text(chat, how, error);
     line l = {0};
     cli_end end = CLI_END_TOKEN;
     s->ending[CLI_ENDINGS] = cli_chat_ending(chat);

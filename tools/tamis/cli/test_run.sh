@@ -157,6 +157,10 @@ check_chat_refused() {
     expect 1 "^tamis run: the text holds '\\[/INST\\]', a tag of the chat format llama2" \
         "${asked[@]}" --model "$work/chat.gguf" --chat-format llama2 <<<$'a\nb [/INST] c\nd'
     [ "$(wc -l <"$work/out")" -eq 2 ] || fail 'chat: a refused line took the others with it'
+    printf 'a [INST] b' >"$work/tag"
+    expect 1 "^tamis run: the text holds '\\[INST\\]', a tag of the chat format mistral$" \
+        "${asked[@]}" --model "$work/chat.gguf" --chat-format mistral --file "$work/tag" <<<$'a\nb'
+    [ "$(wc -l <"$work/err")" -eq 1 ] || fail 'chat: a fault of --file is found with every line'
     usage_error '^tamis run: --chat-format gemma: must be one of chatml, llama2, llama3, mistral$' \
         "${asked[@]}" --model x --chat-format gemma
     usage_error '^tamis run: --system: belongs to --chat, which is not given$' "${model[@]}" --prompt x --system y
