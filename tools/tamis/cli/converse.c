@@ -56,27 +56,29 @@ static tamis_status turn_tokens(const cli_chat *chat, const cli_conversation *ho
     return status;
 }
 
+/* Whether an answer has left its last token to be read: unless a token has ended it. */
+static bool leaves_last(const cli_chat *chat, cli_end end) {
+    return chat->begun && end != CLI_END_TOKEN && end != CLI_END_INTERRUPT;
+}
+
+static tamis_status check_room(const cli_session *s, const cli_chat *chat, cli_end end,
+                               const cli_tokens *tokens, tamis_error *error) {
+    const size_t before = s->length + leaves_last(chat, end);
+    if (before + tokens->count <= s->context) return TAMIS_OK;
+    return cli_error(error, TAMIS_E_ARGUMENT,
+                     "the turn has %zu tokens, the conversation before it %zu; the context is %u",
+                     tokens->count, before, s->context);
+}
+
 /* The text before the first line is always read exactly, and evicted from; lines as `how` says. */
 static tamis_status read_turn(cli_session *s, const cli_chat *chat, const cli_conversation *how,
                               const cli_tokens *tokens, size_t known, tamis_error *error) {
-    if (tokens->count > s->context - s->length)
-        return cli_error(error, TAMIS_E_ARGUMENT,
-                         "the turn has %zu tokens, the conversation before it %zu; the context "
-                         "is %u",
-                         tokens->count, s->length, s->context);
     if (!how->under_selection || (!chat->begun && known == 0)) known = tokens->count;
     if (chat->begun && how->under_selection) known = 0;
     tamis_status status = TAMIS_OK;
     if (known > 0) status = cli_session_read(s, tokens->ids, known, error);
     if (status != TAMIS_OK || s->interrupted) return status;
     return cli_session_step(s, tokens->ids + known, tokens->count - known, error);
-}
-
-/* What an answer leaves to be read: its last token, unless a token has ended it. */
-static tamis_status read_last(cli_session *s, cli_end end, tamis_error *error) {
-    const int32_t last = s->next;
-    if (end == CLI_END_TOKEN || end == CLI_END_INTERRUPT) return TAMIS_OK;
-    return cli_session_step(s, &last, 1, error);
 }
 
 static tamis_status answer(cli_session *s, const cli_conversation *how, cli_end *end,
@@ -93,8 +95,9 @@ static tamis_status answer(cli_session *s, const cli_conversation *how, cli_end 
 static tamis_status take_turn(cli_session *s, cli_chat *chat, const cli_conversation *how,
                               const cli_tokens *tokens, size_t known, cli_end *end, bool *over,
                               tamis_error *error) {
+    const int32_t last = s->next;
     tamis_status status = TAMIS_OK;
-    if (chat->begun && s->length < s->context) status = read_last(s, *end, error);
+    if (leaves_last(chat, *end)) status = cli_session_step(s, &last, 1, error);
     if (status == TAMIS_OK) status = read_turn(s, chat, how, tokens, known, error);
     if (status == TAMIS_OK && s->interrupted)
         fprintf(stderr, "%s: interrupted after %zu tokens of the conversation\n", how->command,
@@ -126,16 +129,17 @@ tamis_status cli_converse(cli_session *s, cli_chat *chat, const cli_conversation
         cli_tokens tokens = {0};
         size_t known = 0;
         status = turn_tokens(chat, how, &l, &tokens, &known, error);
-        if (status == TAMIS_E_ARGUMENT) {
+        if (status == TAMIS_OK) status = check_room(s, chat, end, &tokens, error);
+        /* a line is left out; a first turn that is too long leaves no conversation */
+        if (status == TAMIS_E_ARGUMENT && (chat->begun || tokens.ids == NULL)) {
             *refused = true;
             (void)cli_fail(how->command, "%s", error->text);
             status = TAMIS_OK;
-            continue;
-        }
-        cli_interrupt_catch();
-        if (status == TAMIS_OK)
+        } else if (status == TAMIS_OK) {
+            cli_interrupt_catch();
             status = take_turn(s, chat, how, &tokens, known, &end, &over, error);
-        cli_interrupt_release();
+            cli_interrupt_release();
+        }
         free(tokens.ids);
     }
     free(l.text);

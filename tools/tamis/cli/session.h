@@ -55,7 +55,7 @@ void cli_session_close(cli_session *s);
  * s->interrupted says so, and nothing was evicted. */
 tamis_status cli_session_read(cli_session *s, const int32_t *tokens, size_t count,
                               tamis_error *error);
-/* Reads tokens one by one, under the selection. Ctrl-C ends it behind one, as s->interrupted says. */
+/* Reads tokens one by one, under the selection. Ctrl-C ends it behind one: see s->interrupted. */
 tamis_status cli_session_step(cli_session *s, const int32_t *tokens, size_t count,
                               tamis_error *error);
 /* Answers with at most `most` tokens. Then s->next is the last one, which has not been read. */

@@ -117,7 +117,12 @@ check_conversation() {
     expect 0 '' "${asked[@]}" --stop "${first:2:1}" <<<$'And the name of\nthe son of'
     [ "$(wc -l <"$work/out")" -eq 2 ] || fail 'chat --stop: not two answers'
     expect 1 '^tamis run: the turn has [0-9]+ tokens, the conversation before it [0-9]+; the context is 64$' \
-        "${asked[@]}" --context 64 <<<$'And the name of\nthe son of the man of the land of the king'
+        "${asked[@]}" --context 64 \
+        <<<$'And the name of\nthe son of the man of the land of the king\nthe'
+    [ "$(wc -l <"$work/out")" -eq 2 ] || fail 'chat: a line that is too long ended it'
+    expect 1 '^tamis run: the turn has [0-9]+ tokens, the conversation before it 0; the context is 24$' \
+        "${asked[@]}" --context 24 <<<$'And the name of\nthe'
+    [ ! -s "$work/out" ] || fail 'chat: an answer without the first line'
     expect 0 '^tamis run: the context of 32 tokens is full$' "${asked[@]}" --context 32 \
         <<<$'And the name of\nthe'
     [ "$(wc -l <"$work/out")" -eq 1 ] || fail 'chat in a full context: not one answer'
@@ -163,7 +168,8 @@ check_chat_refused() {
     [ "$(wc -l <"$work/err")" -eq 1 ] || fail 'chat: a fault of --file is found with every line'
     usage_error '^tamis run: --chat-format gemma: must be one of chatml, llama2, llama3, mistral$' \
         "${asked[@]}" --model x --chat-format gemma
-    usage_error '^tamis run: --system: belongs to --chat, which is not given$' "${model[@]}" --prompt x --system y
+    usage_error '^tamis run: --system: belongs to --chat, which is not given$' "${model[@]}" \
+        --prompt x --system y
     usage_error '^tamis run: --chat-format: belongs to --chat' "${model[@]}" --prompt x \
         --chat-format chatml
     usage_error '^tamis run: --question: is given with --chat' "${asked[@]}" --model x --question y
