@@ -5,6 +5,7 @@
 
 #include "cli/interrupt.h"
 
+#include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
@@ -15,18 +16,21 @@ typedef struct line {
     size_t bytes, room;
 } line;
 
-/* Reads a line that is not empty, without its end. False: there is none. */
-static bool read_line(line *l) {
+/* Reads a line that is not empty, without its end. *over: there is none. */
+static tamis_status read_line(line *l, bool *over, tamis_error *error) {
     do {
         if (isatty(STDIN_FILENO)) fputs("> ", stderr);
         fflush(stderr);
         const ssize_t bytes = getline(&l->text, &l->room, stdin);
-        if (bytes < 0) return false;
-        l->bytes = (size_t)bytes;
-        while (l->bytes > 0 && strchr("\r\n", l->text[l->bytes - 1]) != NULL)
+        *over = bytes < 0;
+        if (*over && !feof(stdin))
+            return cli_error(error, TAMIS_E_IO, "standard input: cannot be read: %s",
+                             strerror(errno));
+        l->bytes = *over ? 0 : (size_t)bytes;
+        while (l->bytes > 0 && memchr("\r\n", l->text[l->bytes - 1], 2) != NULL)
             l->bytes--;
-    } while (l->bytes == 0);
-    return true;
+    } while (l->bytes == 0 && !*over);
+    return TAMIS_OK;
 }
 
 /* The tokens of a turn. *known of them, of the first turn alone, follow from the text before the
@@ -125,9 +129,11 @@ tamis_status cli_converse(cli_session *s, cli_chat *chat, const cli_conversation
     line l = {0};
     cli_end end = CLI_END_TOKEN;
     s->ending[CLI_ENDINGS] = cli_chat_ending(chat);
-    for (bool over = false; status == TAMIS_OK && !over && read_line(&l);) {
+    for (bool over = false; status == TAMIS_OK && !over;) {
         cli_tokens tokens = {0};
         size_t known = 0;
+        status = read_line(&l, &over, error);
+        if (status != TAMIS_OK || over) break;
         status = turn_tokens(chat, how, &l, &tokens, &known, error);
         if (status == TAMIS_OK) status = check_room(s, chat, end, &tokens, error);
         /* a line is left out; a first turn that is too long leaves no conversation */

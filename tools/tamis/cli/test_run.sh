@@ -128,6 +128,10 @@ check_conversation() {
     [ "$(wc -l <"$work/out")" -eq 1 ] || fail 'chat in a full context: not one answer'
     expect 0 '' "${asked[@]}" </dev/null
     [ ! -s "$work/out" ] || fail 'chat without lines: an answer'
+    expect 1 '^tamis run: standard input: cannot be read: ' "${asked[@]}" <"$work"
+    # NUL is a character of a line.
+    expect 0 '' "${asked[@]}" < <(printf '\0\n')
+    [ -s "$work/out" ] || fail 'chat: a line of one NUL is taken for an empty one'
 }
 
 # What is evicted from: the text before the first line. Lines are then read token by token.
