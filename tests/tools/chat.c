@@ -250,6 +250,36 @@ static void test_llama2(void **state) {
                  "</s>");
 }
 
+/* Llama 2's without a system text is told from Mistral's by bos, which stands before every turn.
+ * The others begin as those of Mistral-7B-Instruct-v0.2 and v0.3 do. */
+static void test_inst_templates(void **state) {
+    static const char *const more[] = {NULL}, *const tags[] = {"~[INST]", "~[/INST]", NULL};
+    static const char *const texts[] = {"a", "b", "c"};
+    (void)state;
+    small_file file;
+    spm_file(&file, more,
+             "{% for message in messages %}{% if message['role'] == 'user' %}"
+             "{{ bos_token + '[INST] ' + message['content'] + ' [/INST]' }}{% endif %}");
+    expect_three(&file, NULL, texts,
+                 (const char *[]){"<s>|" INST " a|" END_I, "</s>|<s>|" INST " b|" END_I,
+                                  "</s>|<s>|" INST " |c|" END_I},
+                 "</s>");
+    spm_file(&file, more,
+             "{{ bos_token }}{% for message in messages %}{% if message['role'] == 'user' %}"
+             "{{ '[INST] ' + message['content'] + ' [/INST]' }}{% endif %}");
+    expect_three(&file, NULL, texts,
+                 (const char *[]){"<s>|" INST " a|" END_I, "</s>|" INST " b|" END_I,
+                                  "</s>|" INST " |c|" END_I},
+                 "</s>");
+    spm_file(&file, tags,
+             "{{- bos_token }}{%- for message in loop_messages %}{{- \"[AVAILABLE_TOOLS] [\" }}"
+             "{{- \"[INST] \" + message[\"content\"] + \"[/INST]\" }}{%- endfor %}");
+    expect_three(&file, NULL, texts,
+                 (const char *[]){"<s>|[INST]| a|[/INST]|", "</s>|[INST]| b|[/INST]|",
+                                  "</s>|[INST]| |c|[/INST]|"},
+                 "</s>");
+}
+
 /* V1: the tags are text, nothing is stripped. */
 static void test_mistral_v1(void **state) {
     static const char *const more[] = {NULL};
@@ -411,7 +441,7 @@ int main(void) {
         cmocka_unit_test(test_mistral_v1),     cmocka_unit_test(test_mistral_v3),
         cmocka_unit_test(test_mistral_v7),     cmocka_unit_test(test_named),
         cmocka_unit_test(test_not_recognised), cmocka_unit_test(test_injection),
-        cmocka_unit_test(test_endings),
+        cmocka_unit_test(test_endings),        cmocka_unit_test(test_inst_templates),
     };
     const struct CMUnitTest merges[] = {cmocka_unit_test(test_llama3)};
     int failed = cmocka_run_group_tests_name("chat", tests, NULL, NULL);

@@ -255,8 +255,11 @@ static const char *recognise(const char *template) {
         strstr(template, "<end_of_utterance>") == NULL)
         return "chatml";
     if (starts) return NULL;
-    if (strstr(template, "[INST]") != NULL)
-        return strstr(template, "<<SYS>>") != NULL ? "llama2" : "mistral";
+    if (strstr(template, "[INST]") != NULL) {
+        /* Llama 2 has bos before every turn, Mistral once, at the start. */
+        const bool every = strstr(template, "bos_token + '[INST]") != NULL;
+        return every || strstr(template, "<<SYS>>") != NULL ? "llama2" : "mistral";
+    }
     if (strstr(template, "<|start_header_id|>") != NULL &&
         strstr(template, "<|end_header_id|>") != NULL)
         return "llama3";

@@ -17,8 +17,8 @@ typedef struct cli_conversation {
     const char *stop; /* an answer ends before this text; NULL: none */
 } cli_conversation;
 
-/* Talks until the lines end; E_IO where standard input cannot be read. *refused: a line was left out,
- * since it holds what no text may hold or is too long, and a line on stderr says why. */
+/* Talks until the lines end; E_IO where standard input cannot be read. *refused: a line was left
+ * out, since it holds what no text may hold or is too long; stderr says why. */
 tamis_status cli_converse(cli_session *s, cli_chat *chat, const cli_conversation *how,
                           bool *refused, tamis_error *error);
 
