@@ -6,6 +6,7 @@
 #include "cli/policies.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 /* ---- Opening and closing --------------------------------------------------------------------- */
 
@@ -27,6 +28,19 @@ static tamis_status make_sampler(cli_session *s, const tamis_sampling *sampling,
     return tamis_sampler_create(sampling, n_vocab, &s->sampler, error);
 }
 
+/* The runner. Where a selection or an eviction does not go with the model's sliding window, a
+ * context within the window does. */
+static tamis_status make_runner(cli_session *s, const tamis_plan_params *params,
+                                tamis_error *error) {
+    const uint32_t window = tamis_model_get_info(s->model)->sliding_window;
+    const tamis_status status = tamis_runner_create(s->model, s->cache, params, &s->runner, error);
+    if (status != TAMIS_E_UNSUPPORTED || window == 0 || s->context <= window) return status;
+    const size_t used = strlen(error->text);
+    snprintf(error->text + used, sizeof(error->text) - used,
+             "; --context %u or less has no sliding window", window);
+    return status;
+}
+
 tamis_status cli_session_open(cli_session *s, cli_session_params *params, tamis_error *error) {
     tamis_status status = cli_open(params->device, &s->device, error);
     if (status == TAMIS_OK) status = cli_load(s->device, params->model, &s->model, error);
@@ -37,8 +51,7 @@ tamis_status cli_session_open(cli_session *s, cli_session_params *params, tamis_
     params->cache.capacity_tokens = params->plan.max_context = s->context;
     tamis_model_cache_shape(s->model, &params->cache);
     status = tamis_cache_create(s->device, &params->cache, &s->cache, error);
-    if (status == TAMIS_OK)
-        status = tamis_runner_create(s->model, s->cache, &params->plan, &s->runner, error);
+    if (status == TAMIS_OK) status = make_runner(s, &params->plan, error);
     if (status == TAMIS_OK) status = tamis_cache_add(s->cache, &s->sequence, error);
     if (status == TAMIS_OK) status = make_sampler(s, &params->sampling, error);
     return status;

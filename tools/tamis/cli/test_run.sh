@@ -79,6 +79,16 @@ check_file() {
     expect 1 '^tamis run: .*no tokens' "${model[@]}" --file - </dev/null
 }
 
+# What does not go with a sliding window names the context that has none.
+check_window() {
+    local mistral=(run --model "$data/models/mistral.gguf" --device reference --prompt x) flag
+    for flag in '--select quest' '--evict snapkv'; do
+        # shellcheck disable=SC2086 # flag and value
+        expect 1 '^tamis run: sliding_window 12 under .*; --context 12 or less has no sliding window$' \
+            "${mistral[@]}" $flag
+    done
+}
+
 # A copy of the model with bos, eos and a template of Mistral, whose first form needs no more tokens.
 chat_model() {
     local template='[INST]'
@@ -183,6 +193,7 @@ check_chat_refused() {
 check_ending
 check_sampling
 check_file
+check_window
 check_conversation
 check_chat_evicting
 check_chat_refused
