@@ -252,6 +252,35 @@ static void heads_are_normalised_before_they_are_rotated(void **state) {
     close_side(&s);
 }
 
+/* The reference alone reads positions on the host. It refuses one that the table does not reach
+ * before it has normalised or rotated anything. */
+static void a_refused_position_leaves_the_rows(void **state) {
+    (void)state;
+    static const rotated_case c = {.name = "position", .dtype = TAMIS_F32};
+    static float before[ROWS * ALL], after[ROWS * ALL];
+    const int32_t beyond = TAMIS_ROTATE_LIMIT;
+    side s;
+    open_side(&s, &c);
+    if (strcmp(tamis_context_device(s.w.context)->backend, "reference") != 0) {
+        close_side(&s);
+        return;
+    }
+    tamis_rotated_rows p = rows_of(&s, &c);
+    p.q_norm = (tamis_place){s.norms, 0};
+    p.k_norm = (tamis_place){s.norms, DIM * 4};
+    p.eps = 1e-5f;
+    begin(&s, 5);
+    fill(&s, 0, 5);
+    OK(tamis_buffer_write(s.positions, 0, &beyond, sizeof beyond, &test_error));
+    OK(tamis_buffer_read(s.rows, 0, before, sizeof before, NULL));
+    FAILS(tamis_plan_write_rotated(s.w.plan, 0, &p, &test_error), TAMIS_E_ARGUMENT,
+          "the table ends before position: 1048576");
+    OK(tamis_buffer_read(s.rows, 0, after, sizeof after, NULL));
+    assert_memory_equal(before, after, sizeof before);
+    OK(tamis_plan_step_cancel(s.w.plan, &test_error));
+    close_side(&s);
+}
+
 #define REFUSED(part)                                                                              \
     FAILS(tamis_plan_write_rotated(s.w.plan, 0, &p, &test_error), TAMIS_E_ARGUMENT, part);         \
     p = good
@@ -313,6 +342,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(the_bits_are_those_of_three_launches),
         cmocka_unit_test(heads_are_normalised_before_they_are_rotated),
+        cmocka_unit_test(a_refused_position_leaves_the_rows),
         cmocka_unit_test(bad_arguments_are_refused),
     };
     int skip = test_begin(argc, argv);
