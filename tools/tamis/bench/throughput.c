@@ -411,7 +411,7 @@ static int parse(throughput_flags *f, int argc, char *const *argv, uint64_t *mem
 static tamis_status prepare(throughput *t, const throughput_flags *f, tamis_error *error) {
     cli_random random = {1};
     tamis_status status = bench_open(f->device, &t->device, error);
-    if (status == TAMIS_OK) status = tamis_model_load(t->device, f->model, &t->model, error);
+    if (status == TAMIS_OK) status = cli_load(t->device, f->model, &t->model, error);
     if (status != TAMIS_OK) return status;
     const tamis_model_info *info = tamis_model_get_info(t->model);
     tamis_model_cache_shape(t->model, &t->shape);

@@ -20,13 +20,14 @@ LIMIT = 100  # seconds
 class Run:
     """A run whose stderr, and stdin if `keyboard`, is a terminal."""
 
-    def __init__(self, *arguments, keyboard=False, stderr='terminal', model=model):
+    def __init__(self, *arguments, command=('run',), keyboard=False, stderr='terminal',
+                 model=model):
         self.master, slave = pty.openpty()
         self.err = b''
         environment = {name: value for name, value in os.environ.items()
                        if name not in ('TAMIS_DEVICE', 'TAMIS_LOG')}
         self.process = subprocess.Popen(
-            [tamis, 'run', '--model', model, '--device', 'reference', *arguments],
+            [tamis, *command, '--model', model, '--device', 'reference', *arguments],
             stdin=slave if keyboard else subprocess.DEVNULL, stdout=subprocess.PIPE,
             stderr=slave if stderr == 'terminal' else subprocess.PIPE, env=environment,
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
@@ -83,6 +84,15 @@ def test_progress(folder):
     run = Run(*asked, stderr='pipe')
     status, _ = run.end()
     assert status == 0 and b' of 700' not in run.err and run.err.startswith(b'prefill '), run.err
+
+
+def test_loading(_):
+    """Whatever loads a model shows how far it is."""
+    for command in ('bench', 'throughput'), ('eval', 'passkey'):
+        run = Run(command=command)
+        run.wait_for(rb'loading 100 %\r +\r')
+        run.process.kill()
+        run.end()
 
 
 def test_interrupt_answer(_):
