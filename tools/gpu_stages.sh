@@ -172,7 +172,7 @@ check_evictions() {
 # The checker's JSON goes to stdout, its text to stderr: bench_ops FILE
 bench_ops() {
     local cases=()
-    [ "$dry" = 0 ] || cases=('argmax*')
+    [ "$dry" = 0 ] || cases=(--probe 1 'argmax*')
     "$check" --device "$device" --mode bench --json "${cases[@]}" >"$1"
 }
 
@@ -355,11 +355,13 @@ stages_of_benches() {
 
 stages_of_policies() {
     local decode=(--context 32768 --evict h2o,snapkv)
+    local throughput_of=needle
     local throughput=(--context 2048 --sequences 16 --evict streaming,h2o,snapkv)
     local passkey=(--length 5000 --texts 4)
     if [ $dry = 1 ]; then
         decode=(--context 24 --evict streaming --budget 16 --shape llama3-8b --page-size 8
             --layers 1 --repeat 1 --probe 1)
+        throughput_of=tiny
         throughput=(--context 24 --batch 1 --evict streaming --budget 16 --page-size 8 --tokens 1
             --repeat 1 --probe 1)
         passkey=(--length 44 --texts 1 --keys 1 --select full,window --budget 32)
@@ -367,7 +369,7 @@ stages_of_policies() {
     stage decode required 45 "$build/tamis" bench decode --device "$device" "${decode[@]}" \
         --json @json
     stage throughput required 60 "$build/tamis" bench throughput --device "$device" \
-        --model "$root/tests/data/needle.gguf" "${throughput[@]}" --json @json
+        --model "$root/tests/data/$throughput_of.gguf" "${throughput[@]}" --json @json
     stage passkey required 60 "$build/tamis" eval passkey \
         --device "$([ $dry = 0 ] && echo "$device" || echo reference)" \
         --model "$root/tests/data/needle.gguf" "${passkey[@]}" --json @json

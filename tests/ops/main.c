@@ -10,9 +10,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define EXIT_USAGE  2
-#define MAX_DEVICES 16
-#define PROBE_BYTES (128ull << 20)
+#define EXIT_USAGE     2
+#define MAX_DEVICES    16
+#define MOST_PROBE_MIB 65536u
+#define PROBE_MIB      128u /* what the read bandwidth is measured over */
 
 static const char usage_text[] =
     "usage: tamis-check [options] [pattern...]\n"
@@ -25,6 +26,7 @@ static const char usage_text[] =
     "                 and the device takes by itself\n"
     "  --mode M       correct (default), bitwise, bench (default list: bench)\n"
     "  --seed N       of the data; default 1\n"
+    "  --probe N      MiB over which bench measures the read bandwidth; default 128\n"
     "  --json         rows as JSON on stdout, text on stderr\n"
     "  --print        print the cases and end\n"
     "  --verbose      a line a result\n"
@@ -37,6 +39,7 @@ typedef struct arguments {
     check_options options;
     const char *device, *list;
     bool print;
+    uint32_t probe_mib;
     check_cases cases;
     char **patterns;
     int n_patterns;
@@ -76,6 +79,11 @@ static int take_value(arguments *args, const char *flag, const char *value) {
     } else if (strcmp(flag, "--mode") == 0) {
         if ((index = word_index(value, modes, 3)) < 0) return wrong("no such mode:", value);
         args->options.mode = (check_mode)index;
+    } else if (strcmp(flag, "--probe") == 0) {
+        const unsigned long mib = strtoul(value, &end, 10);
+        if (*end || value[0] < '0' || value[0] > '9' || mib < 1 || mib > MOST_PROBE_MIB)
+            return wrong("--probe: not a number from 1 to 65536:", value);
+        args->probe_mib = (uint32_t)mib;
     } else if (strcmp(flag, "--seed") == 0) {
         args->options.seed = strtoull(value, &end, 10);
         if (*end || value[0] < '0' || value[0] > '9') return wrong("not a number:", value);
@@ -87,6 +95,7 @@ static int take_value(arguments *args, const char *flag, const char *value) {
 
 static int parse_arguments(int argc, char **argv, arguments *args) {
     int i = 1;
+    args->probe_mib = PROBE_MIB;
     args->options = (check_options){.mode = MODE_CORRECT, .form = -1, .seed = 1};
     for (; i < argc && strncmp(argv[i], "--", 2) == 0; i++) {
         if (strcmp(argv[i], "--json") == 0) {
@@ -139,14 +148,14 @@ static int choose_cases(arguments *args) {
     return 0;
 }
 
-static bool probe_bandwidth(tms_device *dev, double *gb_per_s) {
+static bool probe_bandwidth(tms_device *dev, uint32_t mib, double *gb_per_s) {
+    const uint64_t bytes = (uint64_t)mib << 20;
     tms_mem *mem = NULL;
     tamis_error error = {0};
-    tamis_status status = tms_device_alloc(dev, PROBE_BYTES, &mem, &error);
+    tamis_status status = tms_device_alloc(dev, bytes, &mem, &error);
     const tms_ref at = {mem, 0};
-    if (status == TAMIS_OK) status = tms_device_fill(dev, at, 1, PROBE_BYTES, &error);
-    if (status == TAMIS_OK)
-        status = tms_device_read_bandwidth(dev, at, PROBE_BYTES, gb_per_s, &error);
+    if (status == TAMIS_OK) status = tms_device_fill(dev, at, 1, bytes, &error);
+    if (status == TAMIS_OK) status = tms_device_read_bandwidth(dev, at, bytes, gb_per_s, &error);
     tms_device_free(dev, mem);
     if (status != TAMIS_OK) fprintf(stderr, "tamis-check: read bandwidth: %s\n", error.text);
     return status == TAMIS_OK;
@@ -165,7 +174,8 @@ static bool check_device(const arguments *args, const tms_backend *backend, cons
                          tms_device *reference) {
     double gb_per_s = 0;
     tms_device *dev = open_device(backend, id);
-    bool ok = dev && (args->options.mode != MODE_BENCH || probe_bandwidth(dev, &gb_per_s));
+    bool ok = dev && (args->options.mode != MODE_BENCH ||
+                      probe_bandwidth(dev, args->probe_mib, &gb_per_s));
     if (ok) check_report_device(dev, gb_per_s);
     for (size_t i = 0; ok && i < args->cases.count; i++) {
         if (args->options.first && check_report_failed()) break;
