@@ -459,6 +459,7 @@ const check_op check_op_attend = {
                                            {KEY_IVL, 2, {0, 1}},
                                            {KEY_CAP, 2, {0, 1}},
                                            {KEY_COUNT, 0, {0}}},
+    .compiled = (const check_key[]){KEY_G, KEY_D, KEY_DTYPE, KEY_PAGE, KEY_CAP, KEY_COUNT},
     .entries =
         (const check_entry[]){
             {LIST_SMOKE, "normal:f16:b2:g4"},
@@ -470,37 +471,37 @@ const check_op check_op_attend = {
             {LIST_CI, "r0"},
             {LIST_CI, "r0:d128:g4:top5"},
             {LIST_CI, "normal:f16:g4:cap:nolse"},
-            {LIST_CI, "normal:bf16:g3:d80:cap:pad32"},
+            {LIST_CI, "normal:f16:g3:d80:cap:pad32"},
             {LIST_CI, "nasty:f32:b3:g5:d128:cap:kv70"},
-            {LIST_CI, "normal:f16:g2:page8:kv9000"}, /* three splits, ragged */
-            {LIST_CI, "normal:f32:b2:g3:d128:kv17000"},
+            {LIST_CI, "normal:f16:g4:page8:kv9000"}, /* three splits, ragged */
+            {LIST_CI, "normal:f32:b2:g5:d128:kv17000"},
             {LIST_CI, "normal:f16:g4:d128:kv20000:top700"}, /* two splits of lists */
             {LIST_CI, "nasty:bf16:b2:page8:kv9000"},
-            {LIST_CI, "normal:f16:r64:tile32:hkv1:d128:g8:kv300"},
+            {LIST_CI, "normal:f16:r64:tile32:hkv1:d128:g16:kv300"},
             {LIST_CI, "normal:f16:r40:tile32:g4:kv4500:page8:hkv1"},
             {LIST_CI, "normal:f16:b2:r40:tile32:g4:kv100:ivl:pos"},
             {LIST_CI, "nasty:f16:b2:r40:tile32:g4:kv100:hkv3"},
             {LIST_CI, "same:f16:hkv1:r2:tile2:kv4500"}, /* three pieces of a tile on CUDA */
             {LIST_CI, "same:bf16:hkv1:r32:tile32:kv4500"},
             {LIST_CI, "same:f16:hkv1:kv4500"},
-            {LIST_CI, "nasty:f16:b2:hkv1:r3:tile3:g2:kv4500"},
+            {LIST_CI, "nasty:f16:b2:hkv1:r3:tile3:g4:kv4500"},
             {LIST_CI, "normal:f16:hkv1:r3:tile3:page64:kv67000"}, /* more than a launch's pieces */
             {LIST_CI, "normal:f16:b3:g4:kv5000:ivl"},             /* sliding windows */
             {LIST_CI, "normal:bf16:hkv1:r40:tile32:kv5000:ivl"},
             {LIST_CI, "r0:logits"},
-            {LIST_CI, "ints:f32:b2:g7:d96:kv17:logits"},
+            {LIST_CI, "ints:bf16:b2:g4:d96:page32:kv17:logits"},
             {LIST_CI, "normal:f32:b3:r3:g5:d128:kv70:logits"},
             {LIST_CI, "normal:f16:g4:d128:kv20000:top700:logits"}, /* two splits of lists */
             {LIST_CI, "normal:bf16:g1:page8:kv9000:logits"},       /* three splits, ragged */
-            {LIST_CI, "normal:bf16:hnd:b2:g3:d256:page64:kv600:logits"},
-            {LIST_CI, "nasty:bf16:b2:g8:d128:kv255:cap:logits"},
-            {LIST_CI, "nasty:f16:nhd:b3:r5:g16:d80:page32:kv255:logits"},
-            {LIST_CI, "nasty:bf16:b3:hkv3:g4:kv600:cap:logits"}, /* infinite keys */
+            {LIST_CI, "normal:f16:hnd:b2:g7:d256:page8:kv600:logits"},
+            {LIST_CI, "nasty:bf16:b2:g8:kv255:cap:logits"},
+            {LIST_CI, "nasty:f32:nhd:b3:r5:g16:d80:page32:kv255:logits"},
+            {LIST_CI, "nasty:bf16:b3:hkv3:g8:kv600:cap:logits"}, /* infinite keys */
             {LIST_CI, "normal:f16:b3:r3:g4:kv255:ivl:pos:logits"},
             {LIST_CI, "nasty:f16:b3:r3:g4:kv255:ivl:logits"},
             {LIST_CI, "normal:f16:b3:r3:g4:kv255:top6:ivl:pos:logits"},
-            {LIST_CI, "nasty:f32:g2:page8:r4:kv600:top20:ivl:logits"},
-            {LIST_CI, "normal:bf16:b2:r9:g3:page8:kv300:ivl:logits"},
+            {LIST_CI, "nasty:f16:g4:page8:r4:kv600:top20:ivl:logits"},
+            {LIST_CI, "normal:bf16:b2:r9:page8:kv300:ivl:logits"},
             {LIST_FULL, "normal:f16:hkv8:g4:d128:kv33000:logits"},
             {LIST_FULL, "normal:bf16:hkv1:g1:page64:kv70000"},
             {LIST_FULL, "normal:f16:hkv8:g4:d128:kv33000"},

@@ -188,6 +188,7 @@ const check_op check_op_bounds = {
                                       {KEY_KIND, 3, {0, 1, 2}},
                                       {KEY_WIDTH, 3, {8, 0, 20}},
                                       {KEY_COUNT, 0, {0}}},
+    .compiled = (const check_key[]){KEY_D, KEY_DTYPE, KEY_PAGE, KEY_COUNT},
     .entries = (const check_entry[]){{LIST_SMOKE, "nasty:f16"},
                                      {LIST_SMOKE, "nasty:f32:nhd:even"},
                                      {LIST_SMOKE, "meanstd:f16:width12"},

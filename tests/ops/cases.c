@@ -191,7 +191,7 @@ bool check_case_parse(const char *text, check_case *out, char *why, size_t why_s
 }
 
 bool check_list_parse(const char *name, check_list *out) {
-    static const char *const names[] = {"smoke", "ci", "full", "oclgrind", "bench"};
+    static const char *const names[] = {"smoke", "ci", "full", "lean", "oclgrind", "bench"};
     for (size_t i = 0; i < sizeof names / sizeof names[0]; i++) {
         if (strcmp(name, names[i]) == 0) {
             *out = (check_list)i;
@@ -230,7 +230,7 @@ static void add_text(check_cases *cases, const check_op *op, const char *text) {
 
 #define MAX_FACTORS 16
 typedef struct cover {
-    const check_factor *factors;
+    check_factor factors[MAX_FACTORS];
     uint32_t n;
     bool done[MAX_FACTORS][CHECK_LEVELS][MAX_FACTORS][CHECK_LEVELS];
 } cover;
@@ -272,20 +272,52 @@ static void mark(cover *cv, const int *chosen) {
             cv->done[f][chosen[f]][o][chosen[o]] = true;
 }
 
+static bool is_compiled(const check_op *op, check_key key) {
+    for (const check_key *k = op->compiled; k && *k != KEY_COUNT; k++)
+        if (*k == key) return true;
+    return false;
+}
+
+/* The factors as they are; or, for the lean list, those that are compiled in as one, whose levels
+ * are builds: as many as the longest of them has levels. */
+static void set_factors(cover *cv, const check_op *op, const check_factor *factors, bool lean) {
+    check_factor builds = {.key = KEY_COUNT};
+    for (const check_factor *f = factors; f->key != KEY_COUNT; f++) {
+        if (!lean || !is_compiled(op, f->key))
+            cv->factors[cv->n++] = *f;
+        else if (f->n > builds.n)
+            builds.n = f->n;
+    }
+    for (uint32_t b = 0; b < builds.n; b++)
+        builds.level[b] = b;
+    if (builds.n) cv->factors[cv->n++] = builds;
+}
+
+/* A build has a level of each factor that is compiled in. They go round, so that the builds hold all
+ * pairs of two factors with 2 and 3 levels; factors of equally many levels are out of step. */
+static void set_build(check_case *item, const check_factor *factors, uint32_t build) {
+    uint32_t alike[CHECK_LEVELS + 1] = {0}; /* earlier factors of so many levels */
+    for (const check_factor *f = factors; f->key != KEY_COUNT; f++)
+        if (is_compiled(item->op, f->key))
+            item->v[f->key] = f->level[(build + alike[f->n]++ * (build / f->n)) % f->n];
+}
+
 static void add_cover(check_cases *cases, const check_op *op, const check_factor *factors,
-                      uint32_t turn) {
+                      uint32_t turn, bool lean) {
     cover *cv = check_alloc(sizeof *cv);
     int chosen[MAX_FACTORS];
-    cv->factors = factors;
-    while (factors[cv->n].key != KEY_COUNT)
-        cv->n++;
+    set_factors(cv, op, factors, lean);
     memset(chosen, -1, sizeof chosen);
     for (; first_open(cv, chosen); turn++) {
         check_case item;
         set_defaults(&item, op);
         for (uint32_t f = 0; f < cv->n; f++) {
             if (chosen[f] < 0) chosen[f] = best_level(cv, chosen, f, turn + f);
-            item.v[cv->factors[f].key] = cv->factors[f].level[chosen[f]];
+            const uint32_t level = cv->factors[f].level[chosen[f]];
+            if (cv->factors[f].key == KEY_COUNT)
+                set_build(&item, factors, level);
+            else
+                item.v[cv->factors[f].key] = level;
         }
         mark(cv, chosen);
         memset(chosen, -1, sizeof chosen);
@@ -302,15 +334,17 @@ bool check_any_case(const check_case *c) {
 }
 
 void check_cases_add_list(check_cases *cases, check_list list) {
-    const uint32_t covers = list == LIST_FULL ? 4 : list == LIST_CI ? 1 : 0;
+    const bool lean = list == LIST_LEAN;
+    const uint32_t covers = list == LIST_FULL ? 4 : list == LIST_CI || lean ? 1 : 0;
+    const check_list by_hand = lean ? LIST_CI : list;
     for (size_t o = 0; check_ops[o]; o++) {
         const check_op *op = check_ops[o];
         for (const check_entry *e = op->entries; e->text; e++)
-            if (e->list == list || (list <= LIST_FULL && e->list < list))
+            if (e->list == by_hand || (by_hand <= LIST_FULL && e->list < by_hand))
                 add_text(cases, op, e->text);
         for (uint32_t turn = 0; turn < covers; turn++) {
-            add_cover(cases, op, op->factors, turn);
-            if (op->more_factors) add_cover(cases, op, op->more_factors, turn);
+            add_cover(cases, op, op->factors, turn, lean);
+            if (op->more_factors) add_cover(cases, op, op->more_factors, turn, lean);
         }
     }
 }

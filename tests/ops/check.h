@@ -84,8 +84,17 @@ typedef struct check_case {
     char text[CHECK_CASE_TEXT]; /* canonical */
 } check_case;
 
-/* Lists of cases; each holds those before it, but OCLGRIND and BENCH stand alone. */
-typedef enum check_list { LIST_SMOKE, LIST_CI, LIST_FULL, LIST_OCLGRIND, LIST_BENCH } check_list;
+/* Lists of cases; each holds those before it, but LEAN, OCLGRIND and BENCH stand alone. CI covers all
+ * pairs of levels. LEAN covers them but for pairs of factors that are both compiled into a kernel: it
+ * is for drivers that take seconds to compile one. */
+typedef enum check_list {
+    LIST_SMOKE,
+    LIST_CI,
+    LIST_FULL,
+    LIST_LEAN,
+    LIST_OCLGRIND,
+    LIST_BENCH
+} check_list;
 
 typedef struct check_default {
     check_key key;
@@ -336,6 +345,8 @@ struct check_op {
     const check_default *defaults;   /* the keys it knows; ended by KEY_COUNT */
     const check_factor *factors;     /* of its pairwise cover; ended by KEY_COUNT */
     const check_factor *more_factors; /* optional: a second cover, where `reject` would thin one */
+    const check_key *compiled;       /* optional: factors by which its kernels are compiled, ended by
+                                      * KEY_COUNT */
     const check_entry *entries;      /* cases by hand; ended by NULL */
     /* NULL, or which rule of the contract the numbers break. */
     const char *(*reject)(const check_case *c);

@@ -166,6 +166,7 @@ const check_op check_op_page_mass = {
                                       {KEY_PAD, 2, {0, 16}},
                                       {KEY_CAP, 2, {0, 1}},
                                       {KEY_COUNT, 0, {0}}},
+    .compiled = (const check_key[]){KEY_G, KEY_D, KEY_DTYPE, KEY_PAGE, KEY_RULE, KEY_COUNT},
     .entries = (const check_entry[]){{LIST_SMOKE, "normal:f16:b2:g4"},
                                      {LIST_SMOKE, "nasty:f16:b2:g4"},
                                      {LIST_CI, "r0"},

@@ -180,6 +180,7 @@ const check_op check_op_score_pages = {
                                {KEY_HKV, 2, {1, 3}},
                                {KEY_KV, 3, {17, 400, 1023}},
                                {KEY_COUNT, 0, {0}}},
+    .compiled = (const check_key[]){KEY_G, KEY_D, KEY_DTYPE, KEY_PAGE, KEY_RULE, KEY_COUNT},
     .entries = (const check_entry[]){{LIST_SMOKE, "normal:f16:b2:g4"},
                                      {LIST_SMOKE, "nasty:f16:b2:g4"},
                                      {LIST_CI, "r0"},

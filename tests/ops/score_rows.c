@@ -124,6 +124,7 @@ const check_op check_op_score_rows = {
                                       {KEY_R, 3, {1, 7, 33}},
                                       {KEY_HKV, 3, {1, 2, 5}},
                                       {KEY_COUNT, 0, {0}}},
+    .compiled = (const check_key[]){KEY_D, KEY_DTYPE, KEY_PAGE, KEY_COUNT},
     .entries = (const check_entry[]){{LIST_SMOKE, "nasty:f16:b2:r5"},
                                      {LIST_SMOKE, "nasty:bf16:b2:r5:d80"},
                                      {LIST_CI, "f16:r0"},

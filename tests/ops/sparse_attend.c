@@ -250,6 +250,7 @@ const check_op check_op_sparse_attend = {
                                       {KEY_RECENT, 2, {0, 20}},
                                       {KEY_RULE, 3, {TMS_GROUP_MAX, TMS_GROUP_MEAN, TMS_GROUP_SUM}},
                                       {KEY_COUNT, 0, {0}}},
+    .compiled = (const check_key[]){KEY_G, KEY_D, KEY_DTYPE, KEY_RULE, KEY_CAP, KEY_COUNT},
     .entries =
         (const check_entry[]){{LIST_SMOKE, "normal:f16:b2:g4:sinks4:recent20"},
                               {LIST_SMOKE, "ints:f16:b2:g4:kv2000"},

@@ -222,6 +222,7 @@ const check_op check_op_write_rotated = {
                                       {KEY_PAD, 2, {0, 5}},
                                       {KEY_HEADS, 2, {0, 1}},
                                       {KEY_COUNT, 0, {0}}},
+    .compiled = (const check_key[]){KEY_D, KEY_DTYPE, KEY_PAGE, KEY_COUNT},
     .entries = (const check_entry[]){{LIST_SMOKE, "nasty:f16:b2:r5:half"},
                                      {LIST_SMOKE, "nasty:f16:b2:r5:d80:rot80:adjacent:pad3:heads"},
                                      {LIST_SMOKE, "normal:bf16:b2:r5:pos:score"},
