@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What of an answer is printed with each token: whole characters, and never the stop text. */
+/* What of an answer is printed with each token: whole characters, and never the stop text; texts as
+ * one line. */
 #include "cli/answer.h"
 
 #include <setjmp.h>
@@ -115,8 +116,52 @@ static void test_odd_tokens(void **state) {
     free(content);
 }
 
+/* An answer that is only kept. */
+static void test_kept(void **state) {
+    cli_answer answer = {.stop = "END"};
+    (void)state;
+    assert_true(cli_answer_add(&answer, "a" EURO, 4));
+    assert_true(cli_answer_add(&answer, "bEND", 4));
+    assert_true(answer.stopped && answer.bytes == 5);
+    assert_memory_equal(answer.text, "a" EURO "b", 5);
+    cli_answer_end(&answer);
+    assert_null(answer.text);
+}
+
+/* Texts, and each as one line. */
+static const struct {
+    const char *text, *line;
+} lines[] = {
+    {"", ""},
+    {" \n\t ", ""},
+    {"one line", "one line"},
+    {"\n a\r\n\x1b[1mb\x7f ", "a [1mb"},
+    {EURO " " GRIN, EURO " " GRIN},
+    {"a\xe2\x82", "a"}, /* the end of a character is missing */
+    {"a\xe2\x82"
+     "b",
+     "a\xef\xbf\xbd\xef\xbf\xbd"
+     "b"},
+    {"\xc0\x80\xff", "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd"},
+    {"\xed\xa0\x80.", "\xef\xbf\xbd\xef\xbf\xbd\xef\xbf\xbd."}, /* a surrogate */
+};
+
+static void test_lines(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof lines / sizeof lines[0]; i++) {
+        char *line = cli_answer_line(lines[i].text, strlen(lines[i].text));
+        assert_non_null(line);
+        assert_string_equal(line, lines[i].line);
+        free(line);
+    }
+    char *line = cli_answer_line("a\0b", 3);
+    assert_string_equal(line, "a b");
+    free(line);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(test_streams),
-                                       cmocka_unit_test(test_odd_tokens)};
+                                       cmocka_unit_test(test_odd_tokens),
+                                       cmocka_unit_test(test_kept), cmocka_unit_test(test_lines)};
     return cmocka_run_group_tests_name("answer", tests, NULL, NULL);
 }

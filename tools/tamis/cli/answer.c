@@ -39,7 +39,7 @@ static size_t find_stop(const cli_answer *a, size_t from) {
 }
 
 static void print_to(cli_answer *a, size_t end) {
-    if (end <= a->printed) return;
+    if (a->to == NULL || end <= a->printed) return;
     fwrite(a->text + a->printed, 1, end - a->printed, a->to);
     fflush(a->to);
     a->printed = end;
@@ -67,9 +67,44 @@ bool cli_answer_add(cli_answer *a, const char *piece, size_t bytes) {
 
 void cli_answer_end(cli_answer *a) {
     print_to(a, a->bytes);
-    fputc('\n', a->to); /* so that what follows, on stderr too, begins a line */
-    fflush(a->to);
+    if (a->to != NULL) {
+        fputc('\n', a->to); /* so that what follows, on stderr too, begins a line */
+        fflush(a->to);
+    }
     free(a->text);
     a->text = NULL;
     a->bytes = a->printed = 0;
+}
+
+/* Bytes of the whole character that a text begins with; 0 if it begins with none. */
+static size_t whole_character(const char *text, size_t bytes) {
+    const unsigned char lead = (unsigned char)text[0];
+    const size_t n = character_bytes(lead);
+    if (lead < 0x80) return 1;
+    if (n == 1 || n > bytes || !may_follow(lead, (unsigned char)text[1])) return 0;
+    for (size_t i = 2; i < n; i++)
+        if (((unsigned char)text[i] & 0xc0) != 0x80) return 0;
+    return n;
+}
+
+static bool is_blank(char c) {
+    return (unsigned char)c <= ' ' || c == 0x7f;
+}
+
+char *cli_answer_line(const char *text, size_t bytes) {
+    static const char replacement[] = "\xef\xbf\xbd"; /* U+FFFD */
+    const char *const end = text + bytes - unfinished(text, bytes);
+    char *line = malloc(3 * bytes + 1), *to = line;
+    if (line == NULL) return NULL;
+    while (text < end) {
+        const size_t n = whole_character(text, (size_t)(end - text));
+        const size_t length = n > 0 ? n : strlen(replacement);
+        const bool blank = n == 1 && is_blank(*text);
+        memcpy(to, blank ? " " : n > 0 ? text : replacement, length);
+        to += blank && (to == line || to[-1] == ' ') ? 0 : length;
+        text += n > 0 ? n : 1;
+    }
+    if (to > line && to[-1] == ' ') to--;
+    *to = '\0';
+    return line;
 }

@@ -10,7 +10,7 @@
 /* Held back are the beginning of a UTF-8 character, until the rest of it or something else comes,
  * and what may still become the text that ends the answer. All else is written at once. */
 typedef struct cli_answer {
-    FILE *to;
+    FILE *to;         /* NULL: the text is only kept; free() it, or end the answer */
     const char *stop; /* the answer ends before this text; NULL: none */
     char *text;
     size_t bytes, printed;
@@ -21,5 +21,10 @@ typedef struct cli_answer {
 bool cli_answer_add(cli_answer *answer, const char *piece, size_t bytes);
 /* Writes what was held back, unless it is the stop text, and a newline. Frees the text. */
 void cli_answer_end(cli_answer *answer);
+
+/* A text as one line, for the caller to free: white space and control characters together become
+ * one space, none at either end; a byte that is no UTF-8 becomes U+FFFD; a character that is not
+ * whole at the end is left out. NULL without memory. */
+char *cli_answer_line(const char *text, size_t bytes);
 
 #endif

@@ -332,6 +332,10 @@ tamis_status cli_chat_turn(const cli_chat *chat, const char *text, size_t bytes,
     return status;
 }
 
+const char *cli_chat_name(const cli_chat *chat) {
+    return chat->format->name;
+}
+
 int32_t cli_chat_ending(const cli_chat *chat) {
     char name[32];
     const char *next;

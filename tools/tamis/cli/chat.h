@@ -29,6 +29,9 @@ tamis_status cli_chat_open(const tamis_vocab *vocab, const char *name, const cha
 tamis_status cli_chat_turn(const cli_chat *chat, const char *text, size_t bytes, cli_tokens *out,
                            tamis_error *error);
 
+/* The name of the format. */
+const char *cli_chat_name(const cli_chat *chat);
+
 /* The token that ends an answer in this format. */
 int32_t cli_chat_ending(const cli_chat *chat);
 

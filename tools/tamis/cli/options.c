@@ -117,6 +117,13 @@ static bool parse_list(value v, const char *text, bool (*parse)(const value *, u
     return true;
 }
 
+static bool add_text(const value *v, cli_texts *out) {
+    if (v->length == 0) return refuse(v, "must not be empty");
+    if (out->count == CLI_LIST_MAX) return refuse(v, "is given too often");
+    out->values[out->count++] = v->text;
+    return true;
+}
+
 static bool parse_value(const cli_command *command, const cli_option *option, const char *text,
                         void *flags) {
     const value v = {command, option, text, strlen(text)};
@@ -127,6 +134,8 @@ static bool parse_value(const cli_command *command, const cli_option *option, co
         if (v.length == 0) return refuse(&v, "must not be empty");
         *(const char **)place = text;
         return true;
+    case CLI_TEXTS:
+        return add_text(&v, place);
     case CLI_NUMBER:
         return parse_number(&v, place);
     case CLI_NUMBERS:

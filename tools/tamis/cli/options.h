@@ -19,6 +19,12 @@ typedef struct cli_list {
     uint32_t values[CLI_LIST_MAX]; /* numbers, indices of words, selections, or evictions */
 } cli_list;
 
+/* Texts of a flag that was given several times. */
+typedef struct cli_texts {
+    uint32_t count;
+    const char *values[CLI_LIST_MAX];
+} cli_texts;
+
 /* A selection as one value: the index of its name among tamis_selection_preset_name, where the
  * names of the kinds come first, each at the kind's own value. */
 
@@ -42,7 +48,8 @@ typedef enum cli_kind {
     CLI_SELECTIONS, /* cli_list of these, comma-separated */
     CLI_EVICTION,   /* uint32_t, CLI_EVICTION_OF: "kind" or "kind+option+option"; not caller */
     CLI_EVICTIONS,  /* cli_list of these, comma-separated; "all" is one, too */
-    CLI_FLAG        /* uint32_t: 1 if it is given; it has no value */
+    CLI_FLAG,       /* uint32_t: 1 if it is given; it has no value */
+    CLI_TEXTS       /* cli_texts, none empty: the flag may be given again */
 } cli_kind;
 
 /* In help "{}" stands for the words that the flag takes, "{default}" for the defaults of the

@@ -41,13 +41,17 @@ static tamis_status make_runner(cli_session *s, const tamis_plan_params *params,
     return status;
 }
 
+static void set_ending(cli_session *s) {
+    cli_endings(tamis_model_vocab(s->model), s->ending);
+    s->ending[CLI_ENDINGS] = -1;
+}
+
 tamis_status cli_session_open(cli_session *s, cli_session_params *params, tamis_error *error) {
     tamis_status status = cli_open(params->device, &s->device, error);
     if (status == TAMIS_OK) status = cli_load(s->device, params->model, &s->model, error);
     if (status == TAMIS_OK) status = choose_context(s, params->context, error);
     if (status != TAMIS_OK) return status;
-    cli_endings(tamis_model_vocab(s->model), s->ending);
-    s->ending[CLI_ENDINGS] = -1;
+    set_ending(s);
     params->cache.capacity_tokens = params->plan.max_context = s->context;
     tamis_model_cache_shape(s->model, &params->cache);
     status = tamis_cache_create(s->device, &params->cache, &s->cache, error);
@@ -64,6 +68,22 @@ void cli_session_close(cli_session *s) {
     tamis_cache_destroy(&s->cache);
     tamis_model_destroy(&s->model);
     tamis_context_destroy(&s->device);
+}
+
+tamis_status cli_session_on(cli_session *s, tamis_model *model, tamis_cache *cache,
+                            tamis_runner *runner, tamis_sequence sequence, tamis_error *error) {
+    tamis_plan_params plan;
+    uint32_t length = 0;
+    tamis_plan_get_params(tamis_runner_plan(runner), &plan);
+    *s = (cli_session){.model = model,
+                       .cache = cache,
+                       .runner = runner,
+                       .sequence = sequence,
+                       .context = plan.max_context};
+    set_ending(s);
+    tamis_status status = tamis_cache_length(cache, sequence, &length, NULL, error);
+    s->length = length;
+    return status;
 }
 
 /* ---- Reading --------------------------------------------------------------------------------- */
@@ -99,6 +119,7 @@ tamis_status cli_session_read(cli_session *s, const int32_t *tokens, size_t coun
     tamis_runner_watch(s->runner, watch, s);
     tamis_status status =
         tamis_runner_prefill(s->runner, s->sequence, tokens, count, &s->next, error);
+    tamis_runner_watch(s->runner, NULL, NULL);
     cli_progress_end(&s->progress);
     s->prefill_seconds += cli_seconds() - start;
     if (status != TAMIS_OK && !s->interrupted) return status;

@@ -51,6 +51,11 @@ typedef struct cli_session_params {
 tamis_status cli_session_open(cli_session *s, cli_session_params *params, tamis_error *error);
 void cli_session_close(cli_session *s);
 
+/* A session on a sequence of a runner that others own; it is not to be closed. Its next token is
+ * the most likely one. */
+tamis_status cli_session_on(cli_session *s, tamis_model *model, tamis_cache *cache,
+                            tamis_runner *runner, tamis_sequence sequence, tamis_error *error);
+
 /* Reads tokens exactly, in chunks; an eviction of the plan follows. Ctrl-C ends it behind a chunk:
  * s->interrupted says so, and nothing was evicted. */
 tamis_status cli_session_read(cli_session *s, const int32_t *tokens, size_t count,

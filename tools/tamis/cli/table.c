@@ -8,10 +8,9 @@
 #include <string.h>
 
 void cli_table_add(cli_table *table, const char *format, ...) {
-    char text[512];
     va_list args;
     va_start(args, format);
-    vsnprintf(text, sizeof(text), format, args);
+    const int bytes = vsnprintf(NULL, 0, format, args);
     va_end(args);
     if (table->cells == table->capacity) {
         size_t capacity = table->capacity > 0 ? table->capacity * 2 : 64;
@@ -23,12 +22,15 @@ void cli_table_add(cli_table *table, const char *format, ...) {
         table->cell = cell;
         table->capacity = capacity;
     }
-    char *copy = malloc(strlen(text) + 1);
-    if (copy == NULL) {
+    char *text = bytes >= 0 ? malloc((size_t)bytes + 1) : NULL;
+    if (text == NULL) {
         table->failed = true;
         return;
     }
-    table->cell[table->cells++] = strcpy(copy, text);
+    va_start(args, format);
+    vsnprintf(text, (size_t)bytes + 1, format, args);
+    va_end(args);
+    table->cell[table->cells++] = text;
 }
 
 /* A column is one of numbers if every cell below the head begins with a digit or is "-". */
