@@ -2,6 +2,7 @@
 /* The command line `tamis`: lists its commands, finds the one that was named and runs it. */
 #include "bench/bench.h"
 #include "cli/commands.h"
+#include "compare/compare.h"
 #include "eval/eval.h"
 
 #include <errno.h>
@@ -9,6 +10,7 @@
 
 const cli_command *const cli_commands[] = {&cli_devices_command,
                                            &cli_run_command,
+                                           &compare_command,
                                            &cli_tokenize_command,
                                            &bench_attention_command,
                                            &bench_decode_command,

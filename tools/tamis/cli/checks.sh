@@ -50,6 +50,16 @@ model=(run --model "$data/needle.gguf" --device reference)
 python=$(command -v python3)
 keys=$(dirname "${BASH_SOURCE[0]}")/gguf_keys.py
 
+# json CODE: Python that sees $work/out.json as `root`, its rows as `rows`.
+json() {
+    "$python" - "$work/out.json" "$1" <<'END' || fail "${FUNCNAME[1]}: not as it should be: $1"
+import json, sys
+root = json.load(open(sys.argv[1]))
+rows = root['rows']
+exec(sys.argv[2])
+END
+}
+
 # The devices to measure on, and the fastest of them.
 devices=(reference)
 "$tamis" devices 2>"$work/err" | grep -qE '^opencl:0 .* usable' && devices+=(opencl:0)

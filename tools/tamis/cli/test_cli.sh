@@ -25,7 +25,7 @@ root=$(cd "$data/../.." && pwd)
 
 # The command line is a client: it includes public headers and its own.
 private=$(grep -rnE '^#include "' "$root/tools/tamis" --include='*.[ch]' |
-    grep -vE '#include "(cli|bench|eval)/[a-z_]+\.h"')
+    grep -vE '#include "(cli|compare|bench|eval)/[a-z_]+\.h"')
 [ -z "$private" ] || fail "private headers: $private"
 
 # completes WANTED WORD...: what the shell offers for the last word, in one line.
@@ -42,6 +42,7 @@ completes() {
 . "$root/tools/tamis/completion.bash"
 completes 'devices' tamis d
 completes 'bench' tamis ben
+completes 'compare' tamis c
 completes 'attention decode throughput --help' tamis bench ''
 completes '--matrix --markdown' tamis devices --ma
 completes 'quest quest-paper' tamis run --select q
@@ -374,7 +375,7 @@ check_passkey() {
         "${passkey[@]}" --device reference --text "$work/nothing"
     expect 1 '^tamis eval passkey: .*/empty: is empty$' \
         "${passkey[@]}" --device reference --text "$work/empty"
-    expect 1 '^tamis eval passkey: --length: a text takes up to 1000031 tokens; the model states' \
+    expect 1 '^tamis eval passkey: a text takes up to 1000031 tokens with what follows it; the model' \
         "${wrong[@]}" --device reference --length 1000000,500
 
     expect 0 '^length 320: 16 of 16 \(100 %\)$' "${passkey[@]}" --device reference \

@@ -8,16 +8,6 @@ maker=$3
 python=$4
 "$python" -c 'import numpy' 2>/dev/null || { echo 'skipped: takes NumPy'; exit 77; }
 
-# json CODE: Python that sees the file which was written last as `root`, its rows as `rows`.
-json() {
-    "$python" - "$work/out.json" "$1" <<'END' || fail "${FUNCNAME[1]}: not as it should be: $1"
-import json, sys
-root = json.load(open(sys.argv[1]))
-rows = root['rows']
-exec(sys.argv[2])
-END
-}
-
 # evaluate NAME OPTION...: on the model under test, small, on the reference.
 evaluate() {
     rm -f "$work/out.json"

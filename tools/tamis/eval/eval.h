@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the evaluations of `tamis eval` share: their arms, the texts they read, a model with a cache
- * that all arms fork from, progress and JSON. */
+/* What the evaluations of `tamis eval` share, and `tamis compare` with them: arms, the texts that are
+ * read, a model with a cache that all arms fork from, progress and JSON. */
 #ifndef CLI_EVAL_H
 #define CLI_EVAL_H
 

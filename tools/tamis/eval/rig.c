@@ -37,8 +37,8 @@ int eval_rig_open(eval_rig *rig, const char *command, const char *device, const 
         uint32_t stated = tamis_model_get_info(rig->model)->context;
         if (context > stated)
             status = cli_error(&error, TAMIS_E_ARGUMENT,
-                               "--length: a text takes up to %u tokens; the model states a "
-                               "context of %u",
+                               "a text takes up to %u tokens with what follows it; the model "
+                               "states a context of %u",
                                context, stated);
     }
     tamis_model_cache_shape(rig->model, &cache);
