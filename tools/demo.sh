@@ -4,9 +4,23 @@
 # tokens: reading the whole KV cache (full), the pages that quest selects, and as many of the newest
 # pages (window). Then what quest has read of the cache, and how much faster it was.
 # Exit status: 0 if full and quest answer with the key, and window does not, which cannot know it.
+# Usage: demo.sh             the shipped model, as above
+#        demo.sh --smollm2   the same on a real model, see tools/demo_smollm2.sh; minutes on two cores
 set -eu
 cd "$(dirname "$0")/.."
 . tools/packages.sh
+
+case $#${1-} in
+0 | 1--smollm2) ;;
+1--help | 1-h)
+    sed -n '3,10s/^# //p' tools/demo.sh
+    exit 0
+    ;;
+*)
+    printf 'demo.sh: %s: takes no argument but --smollm2 (see --help)\n' "$*" >&2
+    exit 2
+    ;;
+esac
 
 model=tests/data/needle.gguf
 text=docs/examples/prompt.txt
@@ -23,6 +37,11 @@ build build -DCMAKE_BUILD_TYPE=Release -DTAMIS_TOOLS=ON -DTAMIS_TESTS=OFF
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
+
+if [ "${1-}" = --smollm2 ]; then
+    . tools/demo_smollm2.sh
+    exit "$wrong"
+fi
 
 # ask SELECT [OPTION...]: the answer's beginning goes to SELECT.answer, the line of figures behind
 # SELECT.figures.
