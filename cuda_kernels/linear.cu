@@ -5,82 +5,9 @@
  * Work split: with few rows a block owns CU_LINEAR_RUN outputs and all rows, its threads take
  * chunks of 8 inputs in turn; with many, a block owns a square of rows and outputs and goes through
  * the inputs by panels in shared memory. widen and start serve the products of cuBLAS. */
-#include "weights.cuh"
-
-#define CHUNK     8u
-#define FEW_WARPS (CU_LINEAR_FEW_THREADS / WARP)
-
-DEVICE bool aligned_16(const void *p) {
-    return (uint64_t)p % 16 == 0;
-}
+#include "linear.cuh"
 
 /* ---- Few rows -------------------------------------------------------------------------------- */
-
-/* Elements `first` to `first + 8` of a row of n, zeros behind its end. Rows of quantised weights
- * are of whole chunks, at any address. */
-template <bool WHOLE, typename T>
-DEVICE void load_chunk(const typename weights<T>::unit *row, uint64_t first, uint64_t n,
-                       float (&x)[CHUNK]) {
-    if (WHOLE || is_quantised<T>()) {
-        weights<T>::load(row, first, x);
-    } else {
-#pragma unroll
-        for (uint32_t i = 0; i < CHUNK; i++)
-            x[i] = first + i < n ? weights<T>::one(row, first + i) : 0.0f;
-    }
-}
-
-/* Steps 1 and 2 for a thread: its share of the products of outputs from `first` on, in
- * sum[r * RUN + o]. Rows and outputs beyond the last repeat it. WHOLE: all rows are aligned and of
- * whole chunks; the order of the sums is the same. */
-template <bool WHOLE, typename T, uint32_t ROWS>
-DEVICE void multiply(const cu_linear_args &a, uint32_t first, float (&sum)[ROWS * CU_LINEAR_RUN]) {
-    const uint32_t chunks = a.n_in / CHUNK + (a.n_in % CHUNK != 0);
-    const typename weights<T>::unit *w[CU_LINEAR_RUN];
-#pragma unroll
-    for (uint32_t o = 0; o < CU_LINEAR_RUN; o++)
-        w[o] = weights<T>::row(a.w, min(first + o, a.n_out - 1), a.n_in);
-#pragma unroll(ROWS == 1 ? 2 : 1)
-    for (uint32_t c = threadIdx.x; c < chunks; c += CU_LINEAR_FEW_THREADS) {
-        const uint64_t at = (uint64_t)c * CHUNK;
-        float wide[CU_LINEAR_RUN][CHUNK];
-#pragma unroll
-        for (uint32_t o = 0; o < CU_LINEAR_RUN; o++)
-            load_chunk<WHOLE, T>(w[o], at, a.n_in, wide[o]);
-#pragma unroll
-        for (uint32_t r = 0; r < ROWS; r++) {
-            float x[CHUNK];
-            load_chunk<WHOLE, float>((const float *)a.x.at + min(r, a.n_rows - 1) * a.x.stride, at,
-                                     a.n_in, x);
-#pragma unroll
-            for (uint32_t o = 0; o < CU_LINEAR_RUN; o++)
-#pragma unroll
-                for (uint32_t i = 0; i < CHUNK; i++)
-                    sum[r * CU_LINEAR_RUN + o] =
-                        fmaf(x[i], wide[o][i], sum[r * CU_LINEAR_RUN + o]);
-        }
-    }
-}
-
-/* N <= WARP sums over a warp: lane l gets number l / (WARP / N). A lane halves what it carries
- * while it can. Whatever N is, the terms of a sum meet in the same order. */
-template <uint32_t N> DEVICE float warp_sums(float (&sum)[N]) {
-    uint32_t n = N;
-#pragma unroll
-    for (uint32_t mask = WARP / 2; mask > 0; mask /= 2) {
-        const bool upper = lane_id() & mask;
-        const uint32_t half = n / 2;
-        if (half == 0) sum[0] += shuffle_xor(sum[0], mask);
-#pragma unroll
-        for (uint32_t i = 0; i < N / 2; i++) {
-            if (i >= half) break;
-            const float away = upper ? sum[i] : sum[i + half];
-            sum[i] = (upper ? sum[i + half] : sum[i]) + shuffle_xor(away, mask);
-        }
-        n = half == 0 ? 1 : half;
-    }
-    return sum[0];
-}
 
 template <typename T, uint32_t ROWS> DEVICE void linear_rows(const cu_linear_args &a) {
     constexpr uint32_t N = ROWS * CU_LINEAR_RUN;
@@ -98,10 +25,11 @@ template <typename T, uint32_t ROWS> DEVICE void linear_rows(const cu_linear_arg
     const bool whole = a.n_in % CHUNK == 0 && (is_quantised<T>() || aligned_16(a.w)) &&
                        aligned_16(a.x.at) &&
                        (a.n_rows == 1 || a.x.stride % 4 == 0);
+    const few_inputs in = {a.x, a.n_rows, a.n_in};
     if (whole)
-        multiply<true, T, ROWS>(a, first, sum);
+        multiply<true, T, ROWS>(in, as_they_are(), a.w, a.n_out, first, sum);
     else
-        multiply<false, T, ROWS>(a, first, sum);
+        multiply<false, T, ROWS>(in, as_they_are(), a.w, a.n_out, first, sum);
     const float part = warp_sums(sum);
     if (lane_id() % (WARP / N) == 0) shared.of[warp_id()][lane_id() / (WARP / N)] = part;
     block_sync();
