@@ -1,17 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* activate: y = silu(gate)·up, silu(z) = z / (1 + exp(-z)).
  * contract: host/ops.h; meaning: host/reference/activate.c.
- * With h = exp(-|z|/2) neither side overflows, and results keep the range of f32.
  * Work split: a work-item owns 16 channels of one row, the last one of a row the rest. */
+#include "activate.clh"
 #include "common.clh"
-
-static inline float16 gated16(float16 z, float16 up) {
-    const float16 h = exp(-0.5f * fabs(z)), whole = 1.0f + h * h;
-    return select(z / whole * up, z * h * (up * h) / whole, z < 0.0f);
-}
-static inline float gated1(float z, float up) {
-    return gated16((float16)(z), (float16)(up)).s0;
-}
 
 __kernel GROUP_OF(WG_SIZE) void activate_rows(MATRIX_PARAMS(gate), MATRIX_PARAMS(up),
                                               MATRIX_PARAMS(y), uint n_rows, uint dim) {
@@ -22,7 +14,8 @@ __kernel GROUP_OF(WG_SIZE) void activate_rows(MATRIX_PARAMS(gate), MATRIX_PARAMS
         __global const float *u = up + up_offset + row * up_stride;
         __global float *to = y + y_offset + row * y_stride;
         if (first + 16 <= dim) {
-            vstore16(gated16(vload16(0, g + first), vload16(0, u + first)), 0, to + first);
+            const float16 z = vload16(0, g + first);
+            vstore16(gated16(z, exp(-0.5f * fabs(z)), vload16(0, u + first)), 0, to + first);
         } else {
             for (uint c = first; c < dim; c++)
                 to[c] = gated1(g[c], u[c]);

@@ -382,7 +382,7 @@ typedef struct cu_score_rows_args {
     CU_PTR(float) scores; /* the plane */
 } cu_score_rows_args;
 
-/* ---- linear, norm, activate, embed, argmax ---- */
+/* ---- linear, linear_parts, norm, activate, embed, argmax ---- */
 
 #define CU_LINEAR_RUN          4u   /* outputs of a block with few rows */
 #define CU_LINEAR_FEW_THREADS  128u /* of that block */
@@ -404,6 +404,34 @@ typedef struct cu_linear_args {
     CU_PTR(const float) bias;
     uint32_t n_rows, n_in, n_out, accumulate;
 } cu_linear_args;
+
+/* Values of tamis_weight_type, by the tags of weights.cuh. */
+#define CU_WEIGHT_f32  0
+#define CU_WEIGHT_f16  1
+#define CU_WEIGHT_bf16 2
+#define CU_WEIGHT_Q8_0 3
+#define CU_WEIGHT_Q4_0 4
+#define CU_WEIGHT_Q4_1 5
+#define CU_WEIGHT_Q5_0 6
+#define CU_WEIGHT_Q4_K 7
+#define CU_WEIGHT_Q6_K 8
+
+#define CU_LINEAR_PARTS 3
+typedef struct cu_linear_part {
+    cu_matrix y;
+    CU_PTR(const void) w;
+    CU_PTR(const float) bias;
+    uint32_t n_out, type;
+} cu_linear_part;
+
+/* Parts that are absent have no outputs. */
+typedef struct cu_linear_parts_args {
+    cu_matrix x;
+    CU_PTR(const float) norm;
+    cu_linear_part parts[CU_LINEAR_PARTS];
+    uint32_t n_rows, n_in, gated;
+    float eps;
+} cu_linear_parts_args;
 
 /* Each block of the grid's y takes `range` inputs. If there are several, their partial sums are in
  * `states` [range][row][n_out]. */

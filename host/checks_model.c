@@ -50,6 +50,34 @@ tamis_status tms_check_linear(tms_device *dev, const tms_linear *p) {
     return status == TAMIS_OK ? check_weights(dev, "linear", &p->w, p->n_in, p->n_rows) : status;
 }
 
+static tamis_status check_part(tms_device *dev, const tms_linear_parts *p, uint32_t i) {
+    static const char *const names[TMS_MOST_PARTS] = {"y of part 0", "y of part 1", "y of part 2"};
+    const tms_linear_part *part = &p->parts[i];
+    if (part->n_out == 0 || (p->gated && part->n_out != p->parts[0].n_out))
+        return tms_device_fail(dev, TAMIS_E_ARGUMENT, "linear_parts: %u outputs of part %u%s",
+                               part->n_out, i, p->gated ? ", gated" : "");
+    tamis_status status = TAMIS_OK;
+    if (i == 0 || !p->gated)
+        status = tms_check_matrix(dev, "linear_parts", names[i], &part->y, p->n_rows, part->n_out);
+    return status == TAMIS_OK ? check_weights(dev, "linear_parts", &part->w, p->n_in, p->n_rows)
+                              : status;
+}
+
+tamis_status tms_check_linear_parts(tms_device *dev, const tms_linear_parts *p) {
+    if (p->n_rows > TMS_FEW_ROWS)
+        return tms_device_fail(dev, TAMIS_E_ARGUMENT, "linear_parts: %u rows: at most %d",
+                               p->n_rows, TMS_FEW_ROWS);
+    if (p->n_parts == 0 || p->n_parts > TMS_MOST_PARTS || (p->gated && p->n_parts != 2))
+        return tms_device_fail(dev, TAMIS_E_ARGUMENT,
+                               "linear_parts: %u parts%s: must be 1 to %d, 2 where gated",
+                               p->n_parts, p->gated ? ", gated" : "", TMS_MOST_PARTS);
+    if (p->n_in == 0) return tms_device_fail(dev, TAMIS_E_ARGUMENT, "linear_parts: 0 inputs");
+    tamis_status status = tms_check_matrix(dev, "linear_parts", "x", &p->x, p->n_rows, p->n_in);
+    for (uint32_t i = 0; i < p->n_parts && status == TAMIS_OK; i++)
+        status = check_part(dev, p, i);
+    return status;
+}
+
 /* Checks the width of rows in which int32 indices are used. */
 static tamis_status check_dim(tms_device *dev, const char *op, uint32_t dim) {
     if (dim > 0 && dim <= INT32_MAX) return TAMIS_OK;

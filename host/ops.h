@@ -716,6 +716,31 @@ typedef struct tms_linear {
     bool accumulate;
 } tms_linear;
 
+/* linear_parts: what norm, up to three linears of one input and activate give, in one launch, for
+ * at most TMS_FEW_ROWS rows. With z = x, or norm's y of x with norm_w and eps where norm_w is there:
+ *   part p   y_p[r][j] = Σ_i z[r][i]·w_p[j][i] + bias_p[j], as linear, each with its own weight type
+ *   gated    two parts of one n_out give y_0 = silu(part 0)·part 1; y of part 1 is not used.
+ *   norm_w f32 [n_in]. No y overlaps x or another y. Parts from n_parts on are not read.
+ * Bytes: those of the parts' w. A row's bits do not depend on the number of rows.
+ * Tolerance of a part: linear's with z in the place of x, and 2e-6 * sum_i |z_i|*|w_i| more with a
+ * norm. Gated, with the tolerances t0 and t1 of parts of a and b: 1.1*t0*(|b| + t1) +
+ * |silu(a)|*t1 + 2e-6 relative + 1e-37, since |silu'| < 1.1. */
+#define TMS_MOST_PARTS 3
+typedef struct tms_linear_part {
+    tms_weight_matrix w;
+    tms_ref bias; /* f32 [n_out], may be absent */
+    tms_matrix y;
+    uint32_t n_out;
+} tms_linear_part;
+typedef struct tms_linear_parts {
+    tms_matrix x;
+    tms_ref norm_w;
+    tms_linear_part parts[TMS_MOST_PARTS];
+    uint32_t n_parts, n_rows, n_in;
+    float eps;
+    bool gated;
+} tms_linear_parts;
+
 /* norm: RMSNorm, y = x / sqrt(mean(x²) + eps) · w; w f32 [dim]; y may be x.
  * Tolerance: 2e-6 relative. */
 typedef struct tms_norm {
@@ -756,6 +781,7 @@ typedef struct tms_argmax {
  * fail are made from these lists. The ops that no plan calls: */
 #define TMS_MODEL_OPS(X, with)                                                                     \
     X(with, linear)                                                                                \
+    X(with, linear_parts)                                                                          \
     X(with, norm)                                                                                  \
     X(with, activate)                                                                              \
     X(with, embed)                                                                                 \

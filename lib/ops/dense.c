@@ -7,6 +7,7 @@
 #include <stdlib.h>
 
 _Static_assert(TAMIS_FEW_ROWS == TMS_FEW_ROWS, "the contract's value");
+_Static_assert(TAMIS_MOST_PARTS == TMS_MOST_PARTS, "the contract's value");
 _Static_assert(TAMIS_ROTATE_LIMIT == TMS_ROTATE_LIMIT, "the contract's value");
 _Static_assert((int)TAMIS_PAIR_HALF == (int)TMS_PAIR_HALF, "the contract's value");
 _Static_assert((int)TAMIS_PAIR_ADJACENT == (int)TMS_PAIR_ADJACENT, "the contract's value");
@@ -32,6 +33,65 @@ tamis_status tamis_op_linear(tamis_context *context, const tamis_linear_params *
     tms_op_apart(&c, &x, &y);
     if (c.status != TAMIS_OK) return c.status;
     return tms_run_linear(context->dev, &run, error);
+}
+
+/* Checks that parts behind the last one are zero, so that none is forgotten. */
+static void check_no_part(tms_op_call *c, const tamis_linear_part *part, uint32_t i, uint32_t n) {
+    if (part->n_out || part->w.buffer || part->y.buffer || part->bias.buffer)
+        tms_op_refuse(c, TAMIS_E_ARGUMENT,
+                      "part %" PRIu32 " is set, and there are %" PRIu32 " parts", i, n);
+}
+
+/* The rows that part i writes; with a gate part 1 writes none. */
+static tms_op_rows part_rows(const tamis_linear_parts_params *p, uint32_t i) {
+    static const char *const names[TAMIS_MOST_PARTS] = {"y of part 0", "y of part 1",
+                                                        "y of part 2"};
+    const uint32_t n_rows = p->gated && i > 0 ? 0 : p->n_rows;
+    return (tms_op_rows){names[i], &p->parts[i].y, n_rows, p->parts[i].n_out};
+}
+
+static tms_linear_part part_of(tms_op_call *c, const tamis_linear_parts_params *p, uint32_t i) {
+    const tamis_linear_part *part = &p->parts[i];
+    const tms_op_rows x = {"x", &p->x, p->n_rows, p->n_in}, y = part_rows(p, i);
+    tms_op_zero(c, "tamis_linear_part", "reserved32", part->reserved32);
+    tms_op_above_0(c, "n_out of a part", part->n_out);
+    if (p->gated && i > 0 && part->y.buffer)
+        tms_op_refuse(c, TAMIS_E_ARGUMENT, "%s is given, and the parts are gated", y.name);
+    const tms_linear_part run = {
+        .w = tms_op_weights(c, &part->w, p->n_rows ? part->n_out : 0, p->n_in),
+        .bias = tms_op_optional(c, "bias", &part->bias, (uint64_t)part->n_out * sizeof(float)),
+        .y = tms_op_matrix(c, &y),
+        .n_out = part->n_out};
+    tms_op_apart(c, &x, &y);
+    for (uint32_t other = 0; other < i; other++) {
+        const tms_op_rows before = part_rows(p, other);
+        tms_op_apart(c, &before, &y);
+    }
+    return run;
+}
+
+tamis_status tamis_op_linear_parts(tamis_context *context, const tamis_linear_parts_params *p,
+                                   tamis_error *error) {
+    TMS_OP_BEGIN(c, context, p, tamis_linear_parts_params);
+    const tms_op_rows x = {"x", &p->x, p->n_rows, p->n_in};
+    const uint64_t bytes = p->n_rows ? (uint64_t)p->n_in * sizeof(float) : 0;
+    tms_op_zero(&c, "tamis_linear_parts_params", "reserved32", p->reserved32);
+    tms_op_above_0(&c, "n_in", p->n_in);
+    tms_linear_parts run = {.x = tms_op_matrix(&c, &x),
+                            .norm_w = tms_op_optional(&c, "norm_w", &p->norm_w, bytes),
+                            .n_parts = p->n_parts,
+                            .n_rows = p->n_rows,
+                            .n_in = p->n_in,
+                            .eps = p->eps,
+                            .gated = p->gated != 0};
+    for (uint32_t i = 0; i < TAMIS_MOST_PARTS; i++) {
+        if (i < p->n_parts)
+            run.parts[i] = part_of(&c, p, i);
+        else
+            check_no_part(&c, &p->parts[i], i, p->n_parts);
+    }
+    if (c.status != TAMIS_OK) return c.status;
+    return tms_run_linear_parts(context->dev, &run, error);
 }
 
 tamis_status tamis_op_norm(tamis_context *context, const tamis_norm_params *p, tamis_error *error) {

@@ -48,6 +48,8 @@ static const layout layouts[] = {
     FIXED(tamis_place, 16),
     FIXED(tamis_lists, 40),
     GROWS(tamis_linear_params, 160),
+    FIXED(tamis_linear_part, 88),
+    GROWS(tamis_linear_parts_params, 368),
     GROWS(tamis_norm_params, 128),
     GROWS(tamis_rotate_params, 120),
     GROWS(tamis_activate_params, 136),

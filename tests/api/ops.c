@@ -150,6 +150,19 @@ static void test_rules_name_the_value(void **state) {
            .w = {{at.mem, 2}, TAMIS_WEIGHT_Q8_0});
     BREAKS(linear, TAMIS_E_ARGUMENT, "linear: y: rows of 8 elements at a stride of 4", .n_in = 4,
            .n_out = 8, .n_rows = 2, .x = {at, 4}, .y = {at, 4}, .w = {at, TAMIS_WEIGHT_F32});
+    BREAKS(linear_parts, TAMIS_E_ARGUMENT, "linear_parts: 9 rows: at most 8", .n_rows = 9);
+    BREAKS(linear_parts, TAMIS_E_ARGUMENT, "linear_parts: 4 parts: must be 1 to 3", .n_parts = 4);
+    BREAKS(linear_parts, TAMIS_E_ARGUMENT, "linear_parts: 3 parts, gated: must be 1 to 3, 2 where",
+           .n_parts = 3, .gated = true);
+    BREAKS(linear_parts, TAMIS_E_ARGUMENT, "linear_parts: 0 inputs", .n_parts = 1);
+    BREAKS(linear_parts, TAMIS_E_ARGUMENT, "linear_parts: 5 outputs of part 1, gated", .n_parts = 2,
+           .n_in = 1, .gated = true, .parts = {{.n_out = 4}, {.n_out = 5}});
+    BREAKS(linear_parts, TAMIS_E_ARGUMENT, "linear_parts: y of part 0 is absent", .n_parts = 1,
+           .n_rows = 1, .n_in = 1, .x = {at, 1},
+           .parts = {{.w = {at, TAMIS_WEIGHT_F32}, .n_out = 1}});
+    BREAKS(linear_parts, TAMIS_E_ARGUMENT,
+           "linear_parts: rows of 48 Q4_1 weights: not a multiple of its blocks of 32",
+           .n_parts = 1, .n_in = 48, .parts = {{.w.type = TAMIS_WEIGHT_Q4_1, .n_out = 1}});
     BREAKS(norm, TAMIS_E_ARGUMENT, "norm: dim 0", .n_rows = 1);
     BREAKS(norm, TAMIS_E_ARGUMENT, "norm: w is absent", .dim = 4, .n_rows = 1, .x = {at, 4},
            .y = {at, 4});

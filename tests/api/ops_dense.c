@@ -57,6 +57,69 @@ static void linear_multiplies_rows_of_every_weight_type(void **state) {
     }
 }
 
+/* A row as norm leaves it. */
+static void normalise(const float *x, const float *w, uint32_t n, double *z) {
+    double squares = 0;
+    for (uint32_t i = 0; i < n; i++)
+        squares += (double)x[i] * x[i];
+    for (uint32_t i = 0; i < n; i++)
+        z[i] = x[i] / sqrt(squares / n + 1e-5) * w[i];
+}
+
+/* Three parts of unlike types and sizes, or a gate of the first two; rows at strides wider than a
+ * row. */
+static void run_linear_parts(uint32_t n_rows, bool gated) {
+    static const uint32_t outs[TAMIS_MOST_PARTS] = {OUT, OUT, 7};
+    static float x[MOST_ROWS * STRIDE], of_norm[IN], w[TAMIS_MOST_PARTS][OUT * IN], b[OUT];
+    static float got[TAMIS_FEW_ROWS * STRIDE];
+    ops_rig rig;
+    ops_open(&rig);
+    ops_numbers(&rig, x, MOST_ROWS * STRIDE);
+    ops_numbers(&rig, of_norm, IN);
+    ops_numbers(&rig, b, OUT);
+    tamis_linear_parts_params p = {.x = ops_rows(ops_send(&rig, x, sizeof x, 32), STRIDE),
+                                   .norm_w = ops_send(&rig, of_norm, sizeof of_norm, 16),
+                                   .n_parts = gated ? 2 : 3,
+                                   .n_rows = n_rows,
+                                   .n_in = IN,
+                                   .eps = 1e-5f,
+                                   .gated = gated};
+    tamis_place to[TAMIS_MOST_PARTS];
+    for (uint32_t i = 0; i < p.n_parts; i++) {
+        ops_numbers(&rig, w[i], outs[i] * IN);
+        to[i] = ops_room(&rig, sizeof got, 64);
+        const tamis_place weights = ops_send_as(&rig, (tamis_dtype)i, w[i], outs[i] * IN);
+        p.parts[i].w =
+            (tamis_weight_matrix){.buffer = weights.buffer, .type = (tamis_weight_type)i};
+        p.parts[i].n_out = outs[i];
+        if (i == 1) p.parts[i].bias = ops_send(&rig, b, sizeof b, 64);
+        if (i == 0 || !gated) p.parts[i].y = ops_rows(to[i], STRIDE);
+    }
+    OK(tamis_op_linear_parts(rig.context, &p, &test_error));
+    for (uint32_t i = 0; i < (gated ? 1 : p.n_parts); i++) {
+        ops_read(&to[i], got, sizeof got);
+        for (uint32_t at = 0; at < n_rows * outs[i]; at++) {
+            const uint32_t r = at / outs[i], j = at % outs[i];
+            double z[IN], sum[TAMIS_MOST_PARTS] = {0, b[j], 0};
+            normalise(x + r * STRIDE, of_norm, IN, z);
+            for (uint32_t part = 0; part < p.n_parts; part++)
+                for (uint32_t c = 0; c < IN && j < outs[part]; c++)
+                    sum[part] += z[c] * w[part][j * IN + c];
+            const double y = gated ? sum[0] / (1 + exp(-sum[0])) * sum[1] : sum[i];
+            ops_near("y", r * STRIDE + j, got[r * STRIDE + j], y, 200 * TOLERANCE);
+        }
+    }
+    ops_close(&rig);
+}
+
+static void linear_parts_normalise_multiply_and_gate(void **state) {
+    (void)state;
+    run_linear_parts(1, false);
+    run_linear_parts(TAMIS_FEW_ROWS, false);
+    run_linear_parts(1, true);
+    run_linear_parts(TAMIS_FEW_ROWS, true);
+}
+
 static void weight_types_know_their_bytes(void **state) {
     (void)state;
     assert_string_equal(tamis_weight_name(TAMIS_WEIGHT_BF16), "bf16");
@@ -256,6 +319,8 @@ static void calls_without_rows_need_no_buffers(void **state) {
     ops_rig rig;
     ops_open(&rig);
     const tamis_linear_params linear = {.n_in = 64, .n_out = 32, .w = {.type = TAMIS_WEIGHT_F16}};
+    const tamis_linear_parts_params parts = {
+        .n_parts = 1, .n_in = 64, .parts = {{.n_out = 32, .w = {.type = TAMIS_WEIGHT_F16}}}};
     const tamis_norm_params norm = {.dim = 64};
     const tamis_rotate_params rotate = {.n_heads = 2, .head_dim = 64};
     const tamis_activate_params activate = {.dim = 64};
@@ -263,6 +328,7 @@ static void calls_without_rows_need_no_buffers(void **state) {
     const tamis_argmax_params argmax = {.dim = 64};
     const tamis_scatter_rows_params scatter = {.width = 64};
     OK(tamis_op_linear(rig.context, &linear, &test_error));
+    OK(tamis_op_linear_parts(rig.context, &parts, &test_error));
     OK(tamis_op_norm(rig.context, &norm, &test_error));
     OK(tamis_op_rotate(rig.context, &rotate, &test_error));
     OK(tamis_op_activate(rig.context, &activate, &test_error));
@@ -330,6 +396,43 @@ static void linear_refuses_buffers_that_do_not_fit(void **state) {
     ops_close(&rig);
 }
 
+/* The call with one field of a sound linear_parts changed. */
+#define PARTS_REFUSED(change, part)                                                                \
+    do {                                                                                           \
+        tamis_linear_parts_params p = sound;                                                       \
+        change;                                                                                    \
+        FAILS(tamis_op_linear_parts(rig.context, &p, &test_error), TAMIS_E_ARGUMENT, part);        \
+    } while (0)
+static void linear_parts_refuses_what_does_not_fit(void **state) {
+    (void)state;
+    ops_rig rig;
+    ops_open(&rig);
+    const tamis_place x = ops_room(&rig, 1024, 0), y = ops_room(&rig, 2048, 0);
+    const tamis_place w = ops_room(&rig, 4096, 0);
+    const tamis_linear_part part = {.w = {.buffer = w.buffer}, .n_out = 16};
+    tamis_linear_parts_params sound = {.x = ops_rows(x, 0), /* 4 x 32; parts of 4 x 16 */
+                                       .parts = {part, part},
+                                       .n_parts = 2,
+                                       .n_rows = 4,
+                                       .n_in = 32};
+    sound.parts[0].y = ops_rows(y, 0);
+    sound.parts[1].y = ops_rows((tamis_place){y.buffer, 1024}, 0);
+    OK(tamis_op_linear_parts(rig.context, &sound, &test_error));
+    PARTS_REFUSED(p.n_rows = 9, "x: 1152 bytes");
+    PARTS_REFUSED(p.n_in = 0, "n_in is 0");
+    PARTS_REFUSED(p.n_parts = 1, "part 1 is set, and there are 1 parts");
+    PARTS_REFUSED(p.n_parts = 3, "n_out of a part is 0");
+    PARTS_REFUSED(p.n_parts = 0, "part 0 is set, and there are 0 parts");
+    PARTS_REFUSED(p.gated = 1, "y of part 1 is given, and the parts are gated");
+    PARTS_REFUSED(p.parts[1].y.offset = 0, "y of part 0 and y of part 1 overlap");
+    PARTS_REFUSED(p.parts[1].y = p.x, "x and y of part 1 overlap");
+    PARTS_REFUSED(p.parts[1].reserved32 = 3, "reserved32 of tamis_linear_part is 3");
+    PARTS_REFUSED(p.reserved32 = 3, "reserved32 of tamis_linear_parts_params is 3");
+    PARTS_REFUSED(p.reserved[1] = 3, "reserved[1] of tamis_linear_parts_params is 3");
+    PARTS_REFUSED((p.n_rows = 9, p.n_in = 16), "linear_parts: 9 rows: at most 8");
+    ops_close(&rig);
+}
+
 static void other_ops_refuse_what_they_cannot_do(void **state) {
     (void)state;
     const double frequencies[4] = {1, 0.5, NAN, 1};
@@ -388,6 +491,7 @@ static void other_ops_refuse_what_they_cannot_do(void **state) {
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(linear_multiplies_rows_of_every_weight_type),
+        cmocka_unit_test(linear_parts_normalise_multiply_and_gate),
         cmocka_unit_test(weight_types_know_their_bytes),
         cmocka_unit_test(norm_divides_by_the_root_mean_square),
         cmocka_unit_test(rotate_turns_pairs_by_their_position),
@@ -397,6 +501,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(scatter_rows_puts_rows_where_the_index_says),
         cmocka_unit_test(calls_without_rows_need_no_buffers),
         cmocka_unit_test(linear_refuses_buffers_that_do_not_fit),
+        cmocka_unit_test(linear_parts_refuses_what_does_not_fit),
         cmocka_unit_test(other_ops_refuse_what_they_cannot_do),
     };
     const int unusable = test_begin(argc, argv);

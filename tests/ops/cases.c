@@ -98,6 +98,9 @@ static const key_info keys[KEY_COUNT] = {
     [KEY_SAYS] = {NULL, says_words},
     [KEY_WEIGHT] = {NULL, weight_words},
     [KEY_HEADS] = FLAG("heads"),
+    [KEY_MIX] = {"mix", NULL},
+    [KEY_NORMED] = FLAG("normed"),
+    [KEY_GATED] = FLAG("gated"),
 };
 
 #define ENTER(with, op) &check_op_##op,

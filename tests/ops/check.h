@@ -39,7 +39,7 @@ typedef enum check_key {
     KEY_N,       /* entries of a list of things: pages, pairs, rows to read */
     KEY_CHUNK,   /* slots of an entry */
     KEY_FRESH,   /* compact: ordinal from which pages are others than the lane's own */
-    KEY_PARTS,   /* states to merge */
+    KEY_PARTS,   /* states to merge; matrices of linear_parts */
     KEY_IN,      /* linear: n_in */
     KEY_OUT,     /* linear: n_out; embed: n_vocab */
     KEY_ROT,     /* rotated channels */
@@ -69,6 +69,9 @@ typedef enum check_key {
     KEY_SAYS,    /* tms_key_score_kind */
     KEY_WEIGHT,  /* tamis_dtype of a projection */
     KEY_HEADS,   /* flag: heads are normalised before they are rotated */
+    KEY_MIX,     /* linear_parts: so many types further on is the next part's */
+    KEY_NORMED,  /* flag: inputs are normalised */
+    KEY_GATED,   /* flag: silu of the first part times the second */
     KEY_COUNT
 } check_key;
 
@@ -189,6 +192,13 @@ typedef enum check_id {
     BUF_FORCED,
     BUF_FORCED_COUNTS,
     BUF_K_TABLE,
+    BUF_NORM_W,
+    BUF_W1, /* of the second part, and so on */
+    BUF_W2,
+    BUF_BIAS1,
+    BUF_BIAS2,
+    BUF_Y1,
+    BUF_Y2,
     BUF_COUNT
 } check_id;
 
@@ -248,8 +258,8 @@ static inline void *check_init(const check_data *data, check_id id) {
 /* ---- Weights (weights.c) --------------------------------------------------------------------- */
 
 bool check_is_quantised(uint32_t type); /* of a tamis_weight_type */
-/* Adds BUF_W with random blocks of a quantised type. Any scale: also ones that are not finite. */
-void check_add_weights(check_data *data, uint32_t type, uint64_t count, bool any);
+/* Adds a buffer with random blocks of a quantised type. Any scale: also ones that are not finite. */
+void check_add_weights(check_data *data, check_id id, uint32_t type, uint64_t count, bool any);
 /* Elements of any type, each a scaled number and what is added to it (minima); the caller frees. */
 typedef struct check_weight {
     double scaled, added;

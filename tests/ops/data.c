@@ -75,7 +75,9 @@ const char *check_buffer_name(check_id id) {
         "visible", "q",      "k",       "v",         "slots",         "heads",
         "scores",  "pages",  "count",   "positions", "intervals",     "x",
         "w",       "bias",   "y",       "lse",       "logits",        "row_positions",
-        "to",      "turns",  "changed", "forced",    "forced_counts", "k_table"};
+        "to",      "turns",  "changed", "forced",    "forced_counts", "k_table",
+        "norm_w",  "w1",     "w2",      "bias1",     "bias2",         "y1",
+        "y2"};
     return names[id];
 }
 

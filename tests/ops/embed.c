@@ -14,7 +14,7 @@ static void make(check_data *data) {
     const uint32_t type = check_get(data, KEY_TYPE);
     check_rng rng = check_rng_make(data->seed, data->c, BUF_W);
     if (check_is_quantised(type)) {
-        check_add_weights(data, type, (uint64_t)vocab * dim, true);
+        check_add_weights(data, BUF_W, type, (uint64_t)vocab * dim, true);
     } else {
         void *w = check_buffer_add(data, BUF_W, ROLE_INPUT, type, (uint64_t)vocab * dim);
         for (uint64_t i = 0; i < (uint64_t)vocab * dim; i++)

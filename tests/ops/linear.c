@@ -38,7 +38,7 @@ static void make(check_data *data) {
     const uint32_t out = check_get(data, KEY_OUT);
     const uint32_t type = check_get(data, KEY_TYPE);
     if (check_is_quantised(type)) {
-        check_add_weights(data, type, (uint64_t)out * in, false);
+        check_add_weights(data, BUF_W, type, (uint64_t)out * in, false);
     } else {
         check_buffer_add(data, BUF_W, ROLE_INPUT, type, (uint64_t)out * in);
         check_fill_matrix(data, BUF_W, out, in, in);

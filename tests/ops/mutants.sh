@@ -69,7 +69,8 @@ while IFS='|' read -r file op script; do
     caught "$file: $script" "FAIL $op" \
         "$check" --device opencl --list smoke --first $(form_of "$file") "$op"
 done <<'LIST'
-activate.cl|activate|s/vload16(0, g + first), vload16(0, u + first)/vload16(0, u + first), vload16(0, g + first)/
+activate.cl|activate|s/vload16(0, u + first)/vload16(0, g + first)/
+activate.clh|activate|s/1.0f + h \* h/1.0f + h/
 argmax.cl|argmax|s/best_index\[other\] < best_index/best_index[other] > best_index/
 attend.cl|attend|s/live ? at + value_offset/live ? at/
 attend_cpu.cl|attend|s/last = min(seen - ordinal \* PAGE_SIZE, PAGE_SIZE)/last = PAGE_SIZE/
@@ -87,6 +88,10 @@ key.cl|key_score|s/norm_of(ROW_AT(slot), HEAD_DIM)/norm_of(ROW_AT(slot), HEAD_DI
 linear.cl|linear|s/all += bias ?/all -= bias ?/
 linear_blocks_cpu.cl|linear|s/start += bias/start -= bias/
 linear_cpu.cl|linear|s/start += bias/start -= bias/
+linear_cpu.clh|linear_parts|s/load_f32(x + i) \* scale/load_f32(x + i)/
+linear_parts.cl|linear_parts|s/p = second;/p = third;/
+linear_parts_cpu.cl|linear_parts|s/out\[o\] += p->bias/out[o] -= p->bias/
+linear_type_cpu.clh|linear|s/low + high/low - high/
 mass.cl|page_mass|s/= top + log(sum)/= top - log(sum)/
 merge.cl|merge|s/joint = top + log(total)/joint = top - log(total)/
 merge_cpu.cl|merge|s/top + log(total)/top - log(total)/
@@ -116,7 +121,8 @@ select_wide.clh|select_wide|s/l.seen - l.recent : 0/l.seen : 0/
 select_wide_cpu.cl|select_wide|s/taken += words\[i\] >= (uint)low/taken += words[i] > (uint)low/
 sparse_attend_cpu.cl|sparse_attend|s/seen - list\[n - 1\] \* PAGE_SIZE/PAGE_SIZE/
 value.cl|value_norm|s/norm_of(ROW_AT(slot), HEAD_DIM)/norm_of(ROW_AT(slot), HEAD_DIM \/ 2)/
-weights.clh|embed|s/f16_at(block) \* convert_float8(n) + /f16_at(block) * convert_float8(n) - /
+weights.clh|embed|s/0x38000000u/0x38800000u/
+weights_type.clh|embed|s/f16_at(block) \* convert_float8(n) + /f16_at(block) * convert_float8(n) - /
 LIST
 for file in "$kernels"/*; do
     case ${file##*/} in

@@ -32,14 +32,14 @@ static uint32_t scale_places(uint32_t type, uint32_t places[2]) {
     return type == TAMIS_WEIGHT_Q4_1 || type == TAMIS_WEIGHT_Q4_K ? 2 : 1;
 }
 
-void check_add_weights(check_data *data, uint32_t type, uint64_t count, bool any) {
+void check_add_weights(check_data *data, check_id id, uint32_t type, uint64_t count, bool any) {
     const check_fill fill = (check_fill)check_get(data, KEY_FILL);
     const uint64_t block = bytes_of(type, tamis_weight_block((tamis_weight_type)type));
     const uint64_t bytes = bytes_of(type, count);
     uint32_t places[2];
     const uint32_t n_places = scale_places(type, places);
-    check_rng rng = check_rng_make(data->seed, data->c, BUF_W);
-    unsigned char *to = check_buffer_add(data, BUF_W, ROLE_INPUT, CHECK_U8, bytes);
+    check_rng rng = check_rng_make(data->seed, data->c, id);
+    unsigned char *to = check_buffer_add(data, id, ROLE_INPUT, CHECK_U8, bytes);
     for (uint64_t i = 0; i < bytes; i++)
         to[i] = (unsigned char)check_below(&rng, 256);
     for (uint64_t b = 0; b < bytes / block; b++)

@@ -66,6 +66,33 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_op_linear(tamis_context *context,
                                                         const tamis_linear_params *params,
                                                         tamis_error *error);
 
+/* linear_parts: what norm, up to three linears of one input and activate give, in one launch, for at
+ * most TAMIS_FEW_ROWS rows. With z = x, or norm's y of x with norm_w and eps where norm_w is given:
+ *   part p   y_p[r][j] = Σ_i z[r][i]·w_p[j][i] + bias_p[j], each with its own weight type;
+ *   gated    two parts of one n_out give y_0 = silu(part 0)·part 1, and part 1 has no y.
+ * In a decode step it takes the place of norm, q, k and v, or of norm, gate, up and activate. What
+ * is said of linear holds for each part. Parts from n_parts on must be zero. */
+#define TAMIS_MOST_PARTS 3
+typedef struct tamis_linear_part {
+    tamis_weight_matrix w; /* [n_out][n_in] of any type */
+    tamis_place bias;      /* f32 [n_out]; may be absent */
+    tamis_rows y;          /* f32 [n_rows][n_out]; overlaps neither x nor the y of another part */
+    uint32_t n_out;
+    uint32_t reserved32; /* 0, else E_ARGUMENT */
+} tamis_linear_part;
+typedef struct tamis_linear_parts_params {
+    tamis_rows x;       /* f32 [n_rows][n_in] */
+    tamis_place norm_w; /* f32 [n_in]; may be absent */
+    tamis_linear_part parts[TAMIS_MOST_PARTS];
+    uint32_t n_parts, n_rows, n_in;
+    float eps; /* of the norm */
+    int gated;
+    uint32_t reserved32;  /* 0, else E_ARGUMENT */
+    uint64_t reserved[4]; /* 0, else E_ARGUMENT */
+} tamis_linear_parts_params;
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_op_linear_parts(
+    tamis_context *context, const tamis_linear_parts_params *params, tamis_error *error);
+
 /* norm: y = x / sqrt(mean(x²) + eps)·w, RMSNorm (arXiv 1910.07467). y may be x. */
 typedef struct tamis_norm_params {
     tamis_rows x, y; /* f32 [n_rows][dim] */

@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* linear_parts: up to three matrices with one input, normalised or not, gated or not.
+ * contract: host/ops.h; meaning: host/reference/linear_parts.c.
+ * Work split: a work-group forms the norms of all rows once, then owns outputs j of any part in
+ * turn, of both parts under a gate; its work-items take chunks of 8 inputs in turn. The parts'
+ * types are TYPE_A, TYPE_B and TYPE_C, which may be equal. */
+#ifndef TYPE_A
+#define TYPE_A 0 /* tamis_weight_type */
+#define TYPE_B 7
+#define TYPE_C 0
+#endif
+#ifndef ROWS
+#define ROWS 1 /* rows of a launch, at most */
+#endif
+#define WEIGHT TYPE_A
+#include "weights.clh"
+#include "activate.clh"
+#if TYPE_B != TYPE_A
+#undef WEIGHT
+#define WEIGHT TYPE_B
+#include "weights_type.clh"
+#endif
+#if TYPE_C != TYPE_A && TYPE_C != TYPE_B
+#undef WEIGHT
+#define WEIGHT TYPE_C
+#include "weights_type.clh"
+#endif
+
+typedef struct part {
+    __global float *y;
+    ulong y_stride;
+    __global const uchar *w;
+    __global const float *bias; /* may be NULL */
+    uint n_out, type;
+} part;
+
+#define PART_PARAMS(p)                                                                             \
+    MATRIX_PARAMS(y##p), REF_PARAMS(const uchar, w##p), REF_PARAMS(const float, bias##p),          \
+        uint n_out##p, uint type##p
+#define PART(p)                                                                                    \
+    {y##p + y##p##_offset, y##p##_stride, w##p + w##p##_offset,                                    \
+     bias##p ? bias##p + bias##p##_offset : 0, n_out##p, type##p}
+
+/* Weights i to i + 7 of output j, and one of them. */
+#define ROW_HERE ((__global const weight *)(p->w + j * ROW_BYTES(n_in)))
+static inline float8 part8(const part *p, uint j, uint n_in, uint i) {
+#undef WEIGHT
+#define WEIGHT TYPE_C
+#if TYPE_C != TYPE_A && TYPE_C != TYPE_B
+    if (p->type == WEIGHT) return weights8(ROW_HERE, i);
+#endif
+#undef WEIGHT
+#define WEIGHT TYPE_B
+#if TYPE_B != TYPE_A
+    if (p->type == WEIGHT) return weights8(ROW_HERE, i);
+#endif
+#undef WEIGHT
+#define WEIGHT TYPE_A
+    return weights8(ROW_HERE, i);
+}
+static inline float part1(const part *p, uint j, uint n_in, uint i) {
+#undef WEIGHT
+#define WEIGHT TYPE_C
+#if TYPE_C != TYPE_A && TYPE_C != TYPE_B
+    if (p->type == WEIGHT) return weight1(ROW_HERE, i);
+#endif
+#undef WEIGHT
+#define WEIGHT TYPE_B
+#if TYPE_B != TYPE_A
+    if (p->type == WEIGHT) return weight1(ROW_HERE, i);
+#endif
+#undef WEIGHT
+#define WEIGHT TYPE_A
+    return weight1(ROW_HERE, i);
+}
+
+/* The functions give a work-item's share, and the kernel itself adds up. Where they added up, PoCL
+ * 3.1 let threads share the scratch, and sums of one work-group got into another's. */
+
+/* The squares of n elements of x. */
+static inline float squares_of(__global const float *x, uint n) {
+    const uint wi = (uint)get_local_id(0);
+    float8 squares = 0.0f;
+    float rest = 0.0f;
+    for (uint c = wi; c < n / 8; c += WG_SIZE) {
+        const float8 a = vload8(c, x);
+        squares = fma(a, a, squares);
+    }
+    for (uint i = n / 8 * 8 + wi; i < n; i += WG_SIZE)
+        rest = fma(x[i], x[i], rest);
+    return sum8(squares) + rest;
+}
+
+/* The products of output j of all rows; rows beyond n_rows repeat the last. */
+static inline void multiply(const part *p, uint j, __global const float *x, ulong x_stride,
+                            __global const float *norm, const float *scales, uint n_rows,
+                            uint n_in, float *out) {
+    const uint wi = (uint)get_local_id(0), chunks = n_in / 8;
+    float8 sum[ROWS];
+    for (uint r = 0; r < ROWS; r++) {
+        sum[r] = 0.0f;
+        out[r] = 0.0f;
+    }
+    for (uint c = wi; c < chunks; c += WG_SIZE) {
+        const float8 a = part8(p, j, n_in, c * 8);
+        const float8 of_norm = norm ? vload8(c, norm) : (float8)(1.0f);
+        for (uint r = 0; r < ROWS; r++)
+            sum[r] = fma(a, vload8(c, x + min(r, n_rows - 1) * x_stride) * scales[r] * of_norm,
+                         sum[r]);
+    }
+    for (uint i = chunks * 8 + wi; i < n_in; i += WG_SIZE) {
+        const float a = part1(p, j, n_in, i), of_norm = norm ? norm[i] : 1.0f;
+        for (uint r = 0; r < ROWS; r++)
+            out[r] = fma(a, x[min(r, n_rows - 1) * x_stride + i] * scales[r] * of_norm, out[r]);
+    }
+    for (uint r = 0; r < ROWS; r++)
+        out[r] += sum8(sum[r]);
+}
+
+__kernel GROUP_OF(WG_SIZE) void linear_parts(MATRIX_PARAMS(x), REF_PARAMS(const float, norm),
+                                             float eps, uint gated, uint n_rows, uint n_in,
+                                             PART_PARAMS(0), PART_PARAMS(1), PART_PARAMS(2)) {
+    __local float scratch[WG_SIZE];
+    const part first = PART(0), second = PART(1), third = PART(2);
+    const uint items = gated ? n_out0 : n_out0 + n_out1 + n_out2;
+    float scales[ROWS];
+    if (n_rows == 0) return;
+    x += x_offset;
+    if (norm) norm += norm_offset;
+    /* 1. what normalises each row */
+    for (uint r = 0; r < ROWS; r++) {
+        const float squares = norm ? squares_of(x + min(r, n_rows - 1) * x_stride, n_in) : 0.0f;
+        const float mean = group_sum(squares, scratch) / n_in;
+        scales[r] = norm ? 1.0f / sqrt(mean + eps) : 1.0f;
+    }
+    for (uint item = (uint)get_group_id(0); item < items; item += (uint)get_num_groups(0)) {
+        part p = first;
+        uint j = item;
+        float z[ROWS], up[ROWS];
+        if (item >= n_out0 + n_out1) {
+            p = third;
+            j = item - n_out0 - n_out1;
+        } else if (item >= n_out0) {
+            p = second;
+            j = item - n_out0;
+        }
+        /* 2. products */
+        multiply(&p, j, x, x_stride, norm, scales, n_rows, n_in, z);
+        if (gated) multiply(&second, j, x, x_stride, norm, scales, n_rows, n_in, up);
+        for (uint r = 0; r < ROWS; r++) {
+            z[r] = group_sum(z[r], scratch);
+            if (gated) up[r] = group_sum(up[r], scratch);
+        }
+        /* 3. the bias and the gate */
+        if (get_local_id(0) == 0) {
+            const float add = p.bias ? p.bias[j] : 0.0f;
+            const float add_up = gated && second.bias ? second.bias[j] : 0.0f;
+            for (uint r = 0; r < min(n_rows, (uint)ROWS); r++)
+                p.y[r * p.y_stride + j] =
+                    gated ? gated1(z[r] + add, up[r] + add_up) : z[r] + add;
+        }
+    }
+}

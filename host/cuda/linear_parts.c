@@ -1,0 +1,69 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* linear_parts on CUDA: launch of cuda_kernels/linear_parts.cu. */
+#include "host/cuda/cuda.h"
+
+_Static_assert(CU_LINEAR_PARTS == TMS_MOST_PARTS, "the contract's value");
+_Static_assert((int)CU_WEIGHT_f32 == (int)TAMIS_WEIGHT_F32, "as in the kernels");
+_Static_assert((int)CU_WEIGHT_f16 == (int)TAMIS_WEIGHT_F16, "as in the kernels");
+_Static_assert((int)CU_WEIGHT_bf16 == (int)TAMIS_WEIGHT_BF16, "as in the kernels");
+_Static_assert((int)CU_WEIGHT_Q8_0 == (int)TAMIS_WEIGHT_Q8_0, "as in the kernels");
+_Static_assert((int)CU_WEIGHT_Q4_0 == (int)TAMIS_WEIGHT_Q4_0, "as in the kernels");
+_Static_assert((int)CU_WEIGHT_Q4_1 == (int)TAMIS_WEIGHT_Q4_1, "as in the kernels");
+_Static_assert((int)CU_WEIGHT_Q5_0 == (int)TAMIS_WEIGHT_Q5_0, "as in the kernels");
+_Static_assert((int)CU_WEIGHT_Q4_K == (int)TAMIS_WEIGHT_Q4_K, "as in the kernels");
+_Static_assert((int)CU_WEIGHT_Q6_K == (int)TAMIS_WEIGHT_Q6_K, "as in the kernels");
+
+/* Blocks of a multiprocessor: each normalises the rows once for all runs of outputs it takes. */
+#define BLOCKS_EACH 8u
+
+static cu_linear_part part_of(tms_cu_launch *l, const tms_linear_parts *p, uint32_t i) {
+    const tms_linear_part *part = &p->parts[i];
+    const uint32_t written = p->gated && i > 0 ? 0 : p->n_rows;
+    return (cu_linear_part){
+        .y = tms_cu_matrix(l, "y", &part->y, written, part->n_out),
+        .w = tms_cu_weights(l, &part->w, p->n_rows ? part->n_out : 0, p->n_in),
+        .bias = tms_cu_optional(l, "bias", part->bias, sizeof(float), part->n_out),
+        .n_out = part->n_out,
+        .type = part->w.type,
+    };
+}
+
+static uint64_t runs_of(const tms_linear_parts *p) {
+    uint64_t n = 0;
+    for (uint32_t i = 0; i < (p->gated ? 1 : p->n_parts); i++)
+        n += tms_divide_up(p->parts[i].n_out, CU_LINEAR_RUN);
+    return n;
+}
+
+/* `rows`: of the kernel, a power of two up to TMS_FEW_ROWS. */
+static tamis_status run(tms_device *dev, const tms_linear_parts *p, unsigned rows) {
+    tms_cu_launch l = tms_cu_begin(dev, "linear_parts", "linear_parts_r%u", rows);
+    const uint64_t runs = runs_of(p), most = (uint64_t)BLOCKS_EACH * dev->info.compute_units;
+    cu_linear_parts_args args = {
+        .x = tms_cu_matrix(&l, "x", &p->x, p->n_rows, p->n_in),
+        .norm = tms_cu_optional(&l, "norm_w", p->norm_w, sizeof(float), p->n_rows ? p->n_in : 0),
+        .n_rows = p->n_rows,
+        .n_in = p->n_in,
+        .gated = p->gated,
+        .eps = p->eps,
+    };
+    for (uint32_t i = 0; i < p->n_parts; i++)
+        args.parts[i] = part_of(&l, p, i);
+    tms_cu_grid grid = {.x = runs < most ? runs : most, .threads = CU_LINEAR_FEW_THREADS};
+    if (p->n_rows == 0) grid.x = 0;
+    return tms_cu_run(&l, grid, &args);
+}
+
+tamis_status tms_cu_linear_parts(tms_device *dev, const tms_linear_parts *p) {
+    tamis_status status = tms_cu_base_only(dev, "linear_parts");
+    unsigned rows = 1;
+    if (status != TAMIS_OK) return status;
+    if (p->n_rows) {
+        while (rows < p->n_rows)
+            rows *= 2;
+        return run(dev, p, rows);
+    }
+    for (; rows <= TMS_FEW_ROWS && status == TAMIS_OK; rows *= 2)
+        status = run(dev, p, rows);
+    return status;
+}
