@@ -53,6 +53,59 @@ static tamis_status normalise(const tamis_runner *runner, const tms_weight *w, u
     return tamis_op_norm(runner->model->context, &params, error);
 }
 
+/* Matrices that read the residual stream normalised, from row `first` on. */
+typedef struct normed {
+    const tms_weight *norm;
+    uint32_t first, n_parts;
+    bool gated;                         /* silu of part 0 times part 1 goes to part 0's rows */
+    projection parts[TAMIS_MOST_PARTS]; /* all of them read TMS_NORMED */
+} normed;
+
+/* In one launch. */
+static tamis_status project_few(const tamis_runner *runner, const normed *p, uint32_t n_rows,
+                                tamis_error *error) {
+    const tms_config *config = &runner->model->config;
+    tamis_linear_parts_params params = {.x = rows_of(runner, TMS_X),
+                                        .norm_w = weight_place(p->norm),
+                                        .n_parts = p->n_parts,
+                                        .n_rows = n_rows,
+                                        .n_in = config->dim,
+                                        .eps = config->norm_eps,
+                                        .gated = p->gated};
+    params.x.offset = (uint64_t)p->first * config->dim * sizeof(float);
+    for (uint32_t i = 0; i < p->n_parts; i++) {
+        const projection *part = &p->parts[i];
+        params.parts[i].w = weight_matrix(part->w);
+        params.parts[i].bias.buffer = part->bias ? part->bias->buffer : NULL;
+        params.parts[i].n_out = part->n_out;
+        if (i == 0 || !p->gated) params.parts[i].y = rows_of(runner, part->y);
+    }
+    return tamis_op_linear_parts(runner->model->context, &params, error);
+}
+
+static tamis_status project_many(const tamis_runner *runner, const normed *p, uint32_t n_rows,
+                                 tamis_error *error) {
+    TMS_TRY(normalise(runner, p->norm, p->first, n_rows, error));
+    for (uint32_t i = 0; i < p->n_parts; i++)
+        TMS_TRY(project(runner, &p->parts[i], n_rows, error));
+    if (!p->gated) return TAMIS_OK;
+    const tamis_rows gate = rows_of(runner, p->parts[0].y);
+    const tamis_activate_params activate = {.gate = gate,
+                                            .up = rows_of(runner, p->parts[1].y),
+                                            .y = gate,
+                                            .n_rows = n_rows,
+                                            .dim = p->parts[0].n_out};
+    return tamis_op_activate(runner->model->context, &activate, error);
+}
+
+/* Without rows both ways are made ready. */
+static tamis_status project_normed(const tamis_runner *runner, const normed *p, uint32_t n_rows,
+                                   tamis_error *error) {
+    if (n_rows <= TAMIS_FEW_ROWS) TMS_TRY(project_few(runner, p, n_rows, error));
+    return n_rows == 0 || n_rows > TAMIS_FEW_ROWS ? project_many(runner, p, n_rows, error)
+                                                  : TAMIS_OK;
+}
+
 static tamis_status observe(tamis_runner *runner, const tamis_attention_rows *rows,
                             tamis_error *error) {
     if (!runner->observer) return TAMIS_OK;
@@ -97,18 +150,15 @@ static tamis_status attention(tamis_runner *runner, uint32_t layer, uint32_t n_r
     const tms_weight *w = runner->model->weights.layers[layer].weights;
     const uint32_t dim = config->dim, heads = config->n_heads * config->head_dim;
     const uint32_t kv_heads = config->n_kv_heads * config->head_dim;
-    const projection q = {&w[TMS_ATTN_Q], &w[TMS_ATTN_Q_BIAS], TMS_NORMED, TMS_Q, dim, heads,
-                          false};
-    const projection k = {&w[TMS_ATTN_K], &w[TMS_ATTN_K_BIAS], TMS_NORMED, TMS_K, dim, kv_heads,
-                          false};
-    const projection v = {&w[TMS_ATTN_V], &w[TMS_ATTN_V_BIAS], TMS_NORMED, TMS_V, dim, kv_heads,
-                          false};
+    const normed qkv = {
+        .norm = &w[TMS_ATTN_NORM],
+        .n_parts = 3,
+        .parts = {{&w[TMS_ATTN_Q], &w[TMS_ATTN_Q_BIAS], TMS_NORMED, TMS_Q, dim, heads, false},
+                  {&w[TMS_ATTN_K], &w[TMS_ATTN_K_BIAS], TMS_NORMED, TMS_K, dim, kv_heads, false},
+                  {&w[TMS_ATTN_V], &w[TMS_ATTN_V_BIAS], TMS_NORMED, TMS_V, dim, kv_heads, false}}};
     const projection out = {
         &w[TMS_ATTN_OUTPUT], &w[TMS_ATTN_OUTPUT_BIAS], TMS_ATTENDED, TMS_X, heads, dim, true};
-    TMS_TRY(normalise(runner, &w[TMS_ATTN_NORM], 0, n_rows, error));
-    TMS_TRY(project(runner, &q, n_rows, error));
-    TMS_TRY(project(runner, &k, n_rows, error));
-    TMS_TRY(project(runner, &v, n_rows, error));
+    TMS_TRY(project_normed(runner, &qkv, n_rows, error));
     if (n_rows > 0) TMS_TRY(read_cache(runner, layer, n_rows, error));
     return project(runner, &out, n_rows, error);
 }
@@ -119,21 +169,16 @@ static tamis_status feed_forward(const tamis_runner *runner, uint32_t layer, uin
     const tms_config *config = &runner->model->config;
     const tms_weight *w = runner->model->weights.layers[layer].weights;
     const uint32_t dim = config->dim, ff_dim = config->ff_dim;
-    const projection gate = {
-        &w[TMS_FFN_GATE], &w[TMS_FFN_GATE_BIAS], TMS_NORMED, TMS_GATE, dim, ff_dim, false};
-    const projection up = {&w[TMS_FFN_UP], &w[TMS_FFN_UP_BIAS], TMS_NORMED, TMS_UP, dim, ff_dim,
-                           false};
+    const normed gate_up = {
+        .norm = &w[TMS_FFN_NORM],
+        .n_parts = 2,
+        .gated = true,
+        .parts = {
+            {&w[TMS_FFN_GATE], &w[TMS_FFN_GATE_BIAS], TMS_NORMED, TMS_GATE, dim, ff_dim, false},
+            {&w[TMS_FFN_UP], &w[TMS_FFN_UP_BIAS], TMS_NORMED, TMS_UP, dim, ff_dim, false}}};
     const projection down = {
         &w[TMS_FFN_DOWN], &w[TMS_FFN_DOWN_BIAS], TMS_GATE, TMS_X, ff_dim, dim, true};
-    const tamis_activate_params activate = {.gate = rows_of(runner, TMS_GATE),
-                                            .up = rows_of(runner, TMS_UP),
-                                            .y = rows_of(runner, TMS_GATE),
-                                            .n_rows = n_rows,
-                                            .dim = ff_dim};
-    TMS_TRY(normalise(runner, &w[TMS_FFN_NORM], 0, n_rows, error));
-    TMS_TRY(project(runner, &gate, n_rows, error));
-    TMS_TRY(project(runner, &up, n_rows, error));
-    TMS_TRY(tamis_op_activate(runner->model->context, &activate, error));
+    TMS_TRY(project_normed(runner, &gate_up, n_rows, error));
     return project(runner, &down, n_rows, error);
 }
 
@@ -144,13 +189,15 @@ static tamis_status head(const tamis_runner *runner, uint32_t first_output, uint
     const tms_weights *weights = &model->weights;
     const tms_weight *output = weights->output.buffer ? &weights->output : &weights->embed;
     const uint32_t dim = model->config.dim, n_vocab = model->info.n_vocab;
-    const projection logits = {output, NULL, TMS_NORMED, TMS_LOGITS, dim, n_vocab, false};
+    const normed logits = {.norm = &weights->output_norm,
+                           .first = first_output,
+                           .n_parts = 1,
+                           .parts = {{output, NULL, TMS_NORMED, TMS_LOGITS, dim, n_vocab, false}}};
     const tamis_argmax_params argmax = {.x = rows_of(runner, TMS_LOGITS),
                                         .out = place_of(runner, TMS_NEXT),
                                         .n_rows = n_outputs,
                                         .dim = n_vocab};
-    TMS_TRY(normalise(runner, &weights->output_norm, first_output, n_outputs, error));
-    TMS_TRY(project(runner, &logits, n_outputs, error));
+    TMS_TRY(project_normed(runner, &logits, n_outputs, error));
     return tamis_op_argmax(model->context, &argmax, error);
 }
 
