@@ -3,6 +3,22 @@
  * cl_kernels/sparse_attend_cpu.cl. */
 #include "host/opencl/opencl.h"
 
+/* Bytes that a core reads in about the time of two launches. */
+#define LAUNCHES_BYTES (128u << 10)
+
+/* Whether three launches are faster. A core selects and attends a whole lane either way, up to
+ * TMS_CL_SPLIT_PAGES; in a launch of its own only the scoring of a lane is divided among cores.
+ * This gains at most what cores that have no lane could read of bounds, and costs two launches
+ * more. */
+static bool is_worth_dividing(const tms_device *dev, const tms_sparse_attend *p, uint64_t lanes) {
+    const tms_kv *kv = &p->score.kv;
+    const uint64_t cores = dev->info.compute_units;
+    const uint64_t idle = tms_divide_up(lanes, cores) * cores - lanes;
+    const uint64_t pages = p->attend.batch.max_visible / kv->page_size;
+    const uint64_t bytes = idle * pages * 2 * kv->head_dim * tamis_dtype_size(kv->dtype) / cores;
+    return lanes < 2 * cores && bytes > LAUNCHES_BYTES;
+}
+
 const char *tms_cl_sparse_attend_refusal(tms_device *dev, const tms_sparse_attend *p) {
     const tms_batch *b = &p->attend.batch;
     uint64_t lanes = (uint64_t)b->n_rows * b->n_kv_heads;
@@ -15,11 +31,9 @@ const char *tms_cl_sparse_attend_refusal(tms_device *dev, const tms_sparse_atten
     if (!p->score.scores.mem) return "there are no scores";
     if (tms_select_is_wide(&p->select)) return "a wide selection";
     if (p->select.granularity != p->attend.kv.page_size) return "entries that are not pages";
-    /* One core processes a whole lane. With fewer than two lanes per core, three launches that
-     * split lanes are faster. */
-    if (dev->form == TMS_FORM_AUTO && lanes && lanes < 2ull * dev->info.compute_units)
-        return "too few lanes for the cores";
-    return tms_cl_cpu_shape_refusal(&p->attend.kv);
+    const char *refusal = tms_cl_cpu_shape_refusal(&p->attend.kv);
+    if (refusal || dev->form != TMS_FORM_AUTO || lanes == 0) return refusal;
+    return is_worth_dividing(dev, p, lanes) ? "too few lanes for the cores" : NULL;
 }
 
 tamis_status tms_cl_sparse_attend(tms_device *dev, const tms_sparse_attend *p) {
