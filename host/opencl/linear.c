@@ -9,6 +9,7 @@
  * quantised weights do not hold all at a time, too; outputs and rows of one with many. */
 #define CPU_RUN       16u
 #define CPU_LONG_RUN  64u
+#define CPU_LONG_RUNS 32u /* so many are enough for all cores */
 #define CPU_HELD      4096u
 #define CPU_PANEL     32u
 #define CPU_MOST_ROWS 256u
@@ -36,9 +37,10 @@ static tamis_status check_operands(tms_device *dev, const tms_linear *p) {
 }
 
 static tamis_status run_cpu_blocks(tms_device *dev, const tms_linear *p, uint32_t rows) {
-    const uint32_t run = p->n_in <= CPU_HELD ? CPU_RUN : CPU_LONG_RUN;
+    const bool lots = p->n_out / CPU_LONG_RUN >= CPU_LONG_RUNS;
+    const uint32_t run = lots || p->n_in > CPU_HELD ? CPU_LONG_RUN : CPU_RUN;
     tms_cl_launch l = tms_cl_begin(dev, "linear_blocks_cpu.cl", "linear_blocks",
-                                   "-DWEIGHT=%d -DROWS=%u", p->w.type, rows);
+                                   "-DWEIGHT=%d -DROWS=%u%s", p->w.type, rows, tms_cl_shape(dev));
     set_operands(&l, p);
     tms_cl_u32(&l, run);
     return tms_cl_run_queue(&l, p->n_rows ? groups_of(p->n_out, run) : 0);

@@ -234,6 +234,7 @@ const check_op check_op_linear = {
     .oracle = oracle,
     .launch = launch,
     .cpu_form = check_any_case,
+    .cpu_shapes = true,
     .rows = check_plain_rows,
     .rows_alone = true,
     .few_rows = TMS_FEW_ROWS,
