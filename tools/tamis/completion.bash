@@ -119,6 +119,15 @@ _tamis() {
     'bench decode --evict-options') words='reindex rerank lifetime reference-schedule blend anchor-all budget-beside-kept budget-chunks across-layers' ;;
     'bench decode --json') files=1 ;;
     'bench decode --device') ;;
+    'bench linear --type') words='f32 f16 bf16 Q8_0 Q4_0 Q4_1 Q5_0 Q4_K Q6_K' ;;
+    'bench linear --out') ;;
+    'bench linear --in') ;;
+    'bench linear --rows') ;;
+    'bench linear --matrices') ;;
+    'bench linear --repeat') ;;
+    'bench linear --probe') ;;
+    'bench linear --json') files=1 ;;
+    'bench linear --device') ;;
     'bench throughput --model') files=1 ;;
     'bench throughput --context') ;;
     'bench throughput --memory') ;;
@@ -279,7 +288,7 @@ _tamis() {
     esac
     [ -n "$known" ] || case $name in
     '') words='devices run compare tokenize bench eval --help --version' ;;
-    bench) words='attention decode throughput --help' ;;
+    bench) words='attention decode linear throughput --help' ;;
     eval) words='passkey recall perplexity eviction ruler --help' ;;
     'devices') words='--device --matrix --markdown --json --help' ;;
     'run') words='--model --file --prompt --prompt-file --question --select --budget --sinks --recent --group --dense-layers --evict --evict-budget --evict-sinks --evict-recent --evict-window --evict-kernel --evict-pool --evict-chunk --evict-floor --evict-beta --evict-every --evict-options --times --tokens --chat --system --chat-format --temperature --top-k --top-p --min-p --seed --stop --ignore-eos --context --cache-dtype --page-size --device --help' ;;
@@ -287,6 +296,7 @@ _tamis() {
     'tokenize') words='--model --text --file --special --bare --help' ;;
     'bench attention') words='--shape --context --budget --dtype --select --pages --apart --batch --layers --repeat --probe --page-size --sinks --recent --group --json --device --help' ;;
     'bench decode') words='--shape --context --evict --budget --batch --dtype --page-size --layers --repeat --probe --evict-sinks --evict-recent --evict-window --evict-kernel --evict-pool --evict-chunk --evict-floor --evict-beta --evict-every --evict-options --json --device --help' ;;
+    'bench linear') words='--type --out --in --rows --matrices --repeat --probe --json --device --help' ;;
     'bench throughput') words='--model --context --memory --sequences --batch --evict --budget --evict-sinks --evict-recent --evict-window --evict-kernel --evict-pool --evict-chunk --evict-floor --evict-beta --evict-every --evict-options --tokens --repeat --dtype --page-size --probe --json --device --help' ;;
     'eval passkey') words='--model --text --length --texts --keys --seed --select --score --width --budget --sinks --recent --group --dense-layers --page-size --evict --evict-budget --evict-sinks --evict-recent --evict-window --evict-kernel --evict-pool --evict-chunk --evict-floor --evict-beta --evict-every --evict-options --dtype --json --device --help' ;;
     'eval recall') words='--model --text --length --tokens --texts --top --select --score --width --budget --sinks --recent --group --dense-layers --page-size --seed --dtype --json --device --help' ;;

@@ -13,6 +13,7 @@ succeeds 'examples:' run --help
 succeeds '^usage: tamis bench NAME' bench --help
 succeeds 'examples:' bench attention --help
 succeeds 'examples:' bench decode --help
+succeeds 'examples:' bench linear --help
 succeeds 'examples:' bench throughput --help
 expect 2 'usage: tamis'
 
@@ -43,7 +44,7 @@ completes() {
 completes 'devices' tamis d
 completes 'bench' tamis ben
 completes 'compare' tamis c
-completes 'attention decode throughput --help' tamis bench ''
+completes 'attention decode linear throughput --help' tamis bench ''
 completes '--matrix --markdown' tamis devices --ma
 completes 'quest quest-paper' tamis run --select q
 completes 'quest,quest quest,quest-paper' tamis eval recall --select quest,q
@@ -53,7 +54,7 @@ completes '--cache-dtype' tamis run --select quest --ca
 
 # Wrong command lines.
 usage_error '^tamis: frob: unknown command' frob
-usage_error '^tamis bench: frob: unknown benchmark, must be one of attention, decode, throughput' \
+usage_error '^tamis bench: frob: unknown benchmark, must be one of attention, decode, linear, throughput' \
     bench frob
 usage_error '^tamis bench: \(none\): unknown benchmark' bench
 usage_error '^tamis bench attention: --frob: unknown option' bench attention --frob 1
@@ -286,6 +287,21 @@ check_decode() {
     [ "$(grep -c '"step_us"' "$work/decode.json")" -eq 5 ] || fail 'decode.json: not five rows'
 }
 
+# Products of weights of every type.
+check_linear() {
+    local linear=(bench linear --out 48 --in 256 --matrices 2 --repeat 2 --probe 1 --device reference)
+    usage_error '^tamis bench linear: --type q4: must be one of f32, f16, bf16, Q8_0' \
+        "${linear[@]}" --type q4
+    usage_error '^tamis bench linear: --in 96: Q4_K has blocks of 256 elements$' \
+        bench linear --in 96 --type Q8_0,Q4_K
+    succeeds '^Q6_K +9 +2 +0\.01 ' "${linear[@]}" --rows 1,9 --json "$work/linear.json"
+    grep -qi 'nan\|inf' "$work/linear.json" && fail 'linear.json: not a number'
+    [ "$(grep -c '"share_of_read"' "$work/linear.json")" -eq 18 ] || fail 'linear.json: not 18 rows'
+    # A block of Q4_1 has 20 bytes.
+    grep -q "\"bytes\":[[:space:]]*$((48 * 256 / 32 * 20))," "$work/linear.json" ||
+        fail 'linear.json: the bytes of Q4_1'
+}
+
 # number_of FIELD EVICT: a number in the JSON of throughput.
 number_of() {
     awk -v field="\"$1\":" -v evict="\"$2\"," '$1 == "\"evict\":" { here = $2 == evict }
@@ -334,6 +350,7 @@ check_throughput() {
 
 check_matrix
 check_decode
+check_linear
 check_throughput
 
 # Evaluations in general.
