@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# Which parts are built beside the library: TAMIS_PCRE2, TAMIS_TOOLS and TAMIS_TESTS become ON or OFF. AUTO is OFF
-# where something is missing, and says so; ON is an error then.
+# Which parts are built beside the library: TAMIS_STORE, TAMIS_PCRE2, TAMIS_TOOLS and TAMIS_TESTS become ON or OFF.
+# AUTO is OFF where something is missing, and says so; ON is an error then.
 
 # tamis_choose(OPTION WHAT [MISSING...])
 function(tamis_choose option what)
@@ -27,6 +27,16 @@ macro(tamis_find name header library what)
         list(APPEND missing "${what}")
     endif()
 endmacro()
+
+# Of xxHash only the header is used.
+set(missing "")
+if(TAMIS_STORE)
+    find_path(XXHASH_INCLUDE_DIR xxhash.h)
+    if(NOT XXHASH_INCLUDE_DIR)
+        list(APPEND missing "xxHash (Debian: libxxhash-dev)")
+    endif()
+endif()
+tamis_choose(TAMIS_STORE "Store of chunks" ${missing})
 
 set(missing "")
 if(NOT TAMIS_MODEL)

@@ -13,6 +13,7 @@ static void codes_names_and_version_are_as_published(void **state) {
     assert_string_equal(tamis_status_name(TAMIS_E_FULL), "E_FULL");
     assert_string_equal(tamis_status_name((tamis_status)-99), "unknown");
     assert_int_equal(TAMIS_E_DEVICE, -9);
+    assert_int_equal(TAMIS_E_DAMAGED, -10);
     assert_true(strlen(tamis_status_text(TAMIS_E_STATE)) > 0);
     assert_string_equal(tamis_version(), "0.1.0");
     assert_int_equal(tamis_dtype_size(TAMIS_F32), 4);

@@ -8,6 +8,7 @@
 #include <tamis/cuda.h>
 #include <tamis/model.h>
 #include <tamis/sample.h>
+#include <tamis/store.h>
 #include <tamis/tamis.h>
 
 typedef struct layout {
@@ -65,6 +66,14 @@ static const layout layouts[] = {
     GROWS(tamis_attend_params, 520),
     GROWS(tamis_merge_params, 112),
     GROWS(tamis_observe_params, 488),
+    GROWS(tamis_store_params, 88),
+    GROWS(tamis_chunk_id, 64),
+    GROWS(tamis_chunk_shape, 40),
+    GROWS(tamis_chunk_planes, 160),
+    GROWS(tamis_chunk_info, 160),
+    GROWS(tamis_tier_stats, 128),
+    GROWS(tamis_store_stats, 640),
+    GROWS(tamis_store_found, 64),
 };
 
 int main(void) {

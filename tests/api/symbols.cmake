@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # The shared library LIBRARY exports what the headers in HEADERS declare, and nothing else: model.h,
-# sample.h and vocab.h what the MODEL does, the others what the core does. The core asks the
-# environment by secure_getenv alone, the model does not ask it.
+# sample.h and vocab.h what the MODEL does, store.h the core if it has the STORE, the others the core.
+# The core asks the environment by secure_getenv alone, the model does not ask it.
 cmake_minimum_required(VERSION 3.25)
 execute_process(COMMAND ${NM} -D --defined-only ${LIBRARY} OUTPUT_VARIABLE listing
                 COMMAND_ERROR_IS_FATAL ANY)
@@ -19,6 +19,9 @@ set(headers ${of_model})
 if(NOT MODEL)
     file(GLOB headers ${HEADERS}/*.h)
     list(REMOVE_ITEM headers ${of_model})
+    if(NOT STORE)
+        list(REMOVE_ITEM headers ${HEADERS}/store.h)
+    endif()
 endif()
 foreach(header IN LISTS headers)
     file(READ ${header} text)

@@ -17,11 +17,12 @@ extern "C" {
     X(E_UNSUPPORTED, -2, "not supported by this build, device or op")                              \
     X(E_NO_DEVICE, -3, "no such device, or it cannot be used")                                     \
     X(E_NO_MEMORY, -4, "out of host or device memory")                                             \
-    X(E_FULL, -5, "the cache has no free pages left for this step")                                \
+    X(E_FULL, -5, "a cache has no free pages left for this step, or a store no room")              \
     X(E_STATE, -6, "the call is not allowed in this state")                                        \
     X(E_FORMAT, -7, "a file is truncated, contradicts itself or has another format")               \
     X(E_IO, -8, "reading or writing a file failed")                                                \
-    X(E_DEVICE, -9, "the device or its driver reported an error")
+    X(E_DEVICE, -9, "the device or its driver reported an error")                                  \
+    X(E_DAMAGED, -10, "a stored record is damaged")
 
 typedef enum tamis_status {
 #define TAMIS_STATUS_ENUM(name, value, text) TAMIS_##name = value,

@@ -1,0 +1,211 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A store of text chunks: the K and V of each chunk's tokens, computed once, to be loaded layer by
+ * layer wherever the same chunk stands in another prompt. No device is needed. Libraries built
+ * without xxHash (TAMIS_STORE) lack these calls. */
+#ifndef TAMIS_STORE_H
+#define TAMIS_STORE_H
+
+#include <tamis/device.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Chunk-local keys, whole values: CacheBlend (EuroSys '25, section 5), which also says that K is
+ * stored before its rotation here, so that it can be rotated to any place.
+ *
+ * A record is the K and V of one chunk. It begins with a header: format version, fingerprint, salt,
+ * tokens, shape, an XXH3 checksum of each plane and one of itself. A plane is the K or the V of one
+ * layer, [token][KV head][channel], in the byte order of the machine that computed it; a record of
+ * a machine of the other byte order is of another version. In a record each plane begins at a
+ * multiple of 4096 bytes, and a layer's K and V are neighbours.
+ *
+ * Tiers: memory, then disk. A record that is found on disk moves to memory plane by plane as it is
+ * read. Each tier has a limit in bytes, to which it removes the records that were not used for the
+ * longest time. A chunk that somebody holds (tamis_store_get) is pinned: it stays.
+ *
+ * The disk tier is a folder with one file a chunk, <key>.kv. Several processes may use a folder at
+ * a time: each finds what the others have written, and misses what they have removed. A process that
+ * is killed leaves no half record, and loses none that tamis_store_put has answered for. The folder
+ * must be on a file system with locks (flock). Files can be read by their owner alone.
+ *
+ * What is damaged is never given out. A record with a wrong header is a miss; a wrong plane is
+ * E_DAMAGED where it is read, and the record is removed. Both are counted.
+ *
+ * Thread-safety: any number of threads may use a store and its chunks at a time, but no thread may
+ * use what another one destroys or releases. */
+typedef struct tamis_store tamis_store;
+
+/* A record that was found, pinned until it is released. */
+typedef struct tamis_chunk tamis_chunk;
+
+/* Tiers; values never change. */
+typedef enum tamis_tier { TAMIS_TIER_MEMORY = 0, TAMIS_TIER_DISK = 1 } tamis_tier;
+enum { TAMIS_TIERS = 4 }; /* room for tiers to come */
+
+/* "memory", "disk"; "unknown" outside the list. */
+TAMIS_API const char *tamis_tier_name(tamis_tier tier);
+
+typedef struct tamis_store_params {
+    uint64_t memory_bytes; /* limit of the memory tier; 0: there is none */
+    uint64_t disk_bytes;   /* limit of the disk tier; 0: as much as the file system takes */
+    const char *folder;    /* of the disk tier, made where its parent exists; NULL: no disk tier */
+    uint64_t reserved[8];  /* 0, else E_ARGUMENT */
+} tamis_store_params;
+
+/* Opens a store. The headers of all files in the folder are read; those that are damaged and what
+ * killed processes have left unfinished are removed, and the least recently used of what exceeds
+ * the limit. Errors: E_ARGUMENT (no tier; disk_bytes without a folder), E_IO with the folder and
+ * the reason, E_NO_MEMORY. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_store_create(const tamis_store_params *params,
+                                                           tamis_store **out, tamis_error *error);
+/* Accepts NULL. Every chunk must have been released before. Files stay. */
+TAMIS_API void tamis_store_destroy(tamis_store **store);
+
+/* Which chunk: all of it decides. Chunks with different fingerprints or salts share nothing. */
+typedef struct tamis_chunk_id {
+    const int32_t *tokens;
+    uint32_t n_tokens;       /* 1 to 4194304 */
+    uint32_t reserved32;     /* 0, else E_ARGUMENT */
+    uint8_t fingerprint[16]; /* of all that decides values: weights, RoPE, quantisation, adapter */
+    uint8_t salt[16];        /* of a tenant; 0 is a salt like any other */
+    uint64_t reserved[2];    /* 0, else E_ARGUMENT */
+} tamis_chunk_id;
+
+/* The record's name, 128 bits of XXH3 over fingerprint, salt and tokens. It finds a record and
+ * proves nothing: what is found is compared with the id itself. E_ARGUMENT: tokens NULL, or as
+ * many as none or too many. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_chunk_key(const tamis_chunk_id *id, uint8_t key[16],
+                                                        tamis_error *error);
+
+typedef struct tamis_chunk_shape {
+    uint32_t n_layers;   /* 1 to 1024 */
+    uint32_t n_kv_heads; /* 1 to 1024 */
+    uint32_t head_dim;   /* 1 to 4096 */
+    tamis_dtype dtype;
+    uint32_t sink; /* tokens that stood before the chunk when it was computed, and were dropped */
+    uint32_t reserved32;  /* 0, else E_ARGUMENT */
+    uint64_t reserved[2]; /* 0, else E_ARGUMENT */
+} tamis_chunk_shape;
+
+/* Bytes of a plane: n_tokens * n_kv_heads * head_dim elements. 0 for a shape that is none. */
+TAMIS_API uint64_t tamis_chunk_plane_bytes(const tamis_chunk_shape *shape, uint32_t n_tokens);
+/* Bytes of a record, header and padding included: what it counts in every tier. 0 likewise. */
+TAMIS_API uint64_t tamis_chunk_record_bytes(const tamis_chunk_shape *shape, uint32_t n_tokens);
+
+/* What is stored. Planes are read during the call alone. */
+typedef struct tamis_chunk_planes {
+    tamis_chunk_id id;
+    tamis_chunk_shape shape;
+    const void *const *k; /* [n_layers] planes; K before its rotation */
+    const void *const *v;
+    /* Sum of 1 << tier: the record must enter each of these. 0: it must enter the last tier that
+     * the store has, and enters memory if there is room. */
+    uint32_t tiers;
+    uint32_t reserved32;  /* 0, else E_ARGUMENT */
+    uint64_t reserved[4]; /* 0, else E_ARGUMENT */
+} tamis_chunk_planes;
+
+/* Stores a chunk. Once it answers OK, a record on disk survives the process and the machine's
+ * power. A record that a tier already has stays as it is there (the first wins). Writes files and
+ * waits. Errors leave nothing half-written, and the store goes on: E_ARGUMENT with the value;
+ * E_FULL with the numbers (the record exceeds a tier's limit, or what is pinned leaves no room; the
+ * file system is full); E_IO with file and reason; E_NO_MEMORY. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_store_put(tamis_store *store,
+                                                        const tamis_chunk_planes *chunk,
+                                                        tamis_error *error);
+
+/* Finds a chunk and pins it. A miss is no error: *out is NULL then. Reads a file's header, no
+ * planes. Errors: E_ARGUMENT; E_IO where a file cannot be opened or read, though it is there;
+ * E_NO_MEMORY. After an error *out is NULL, and the caller may go on as after a miss. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_store_get(tamis_store *store,
+                                                        const tamis_chunk_id *id, tamis_chunk **out,
+                                                        tamis_error *error);
+
+typedef struct tamis_chunk_info {
+    uint8_t key[16], fingerprint[16], salt[16];
+    const int32_t *tokens; /* owned by the chunk; NULL in a list */
+    uint32_t n_tokens;
+    uint32_t tiers; /* sum of 1 << tier: where it was found */
+    tamis_chunk_shape shape;
+    uint64_t plane_bytes, record_bytes;
+    uint32_t damaged; /* nonzero: a read has answered E_DAMAGED, as every later one does */
+    uint32_t pins;    /* in a list: how many hold the record in this process */
+    uint64_t reserved[4];
+} tamis_chunk_info;
+
+/* Does nothing without a chunk or an `out`. */
+TAMIS_API void tamis_chunk_get_info(const tamis_chunk *chunk, tamis_chunk_info *out);
+
+/* Reads a layer's planes, plane_bytes each, to the caller's memory; k or v may be NULL. Planes
+ * that come from a tier that can be damaged are compared with their checksums. Several threads may
+ * read a chunk at a time. Errors: E_ARGUMENT (layer; neither k nor v); E_DAMAGED: the file is cut
+ * short or damaged, and has been removed from the store and counted; what is in k and v must not be
+ * used. Planes that were read before are what was stored. E_IO: no more is known. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_chunk_read(tamis_chunk *chunk, uint32_t layer,
+                                                         void *k, void *v, tamis_error *error);
+
+/* Gives the pin back and sets *chunk to NULL. Accepts NULL and *chunk == NULL. */
+TAMIS_API void tamis_chunk_release(tamis_chunk **chunk);
+
+/* Removes a chunk from all tiers; who holds it may go on reading it. *removed (or NULL) is nonzero
+ * if there was one. In another process it stays in the memory tier. Errors: E_ARGUMENT, E_IO. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_store_remove(tamis_store *store,
+                                                           const tamis_chunk_id *id, int *removed,
+                                                           tamis_error *error);
+
+/* Lists the records, each once, in no order, after a look into the folder. Writes at most
+ * `capacity` entries and the full number to *count. `infos` may be NULL when capacity is 0.
+ * Errors: E_ARGUMENT, E_IO, E_NO_MEMORY. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_store_list(tamis_store *store,
+                                                         tamis_chunk_info *infos, size_t capacity,
+                                                         size_t *count, tamis_error *error);
+
+/* What one process has done in a tier, and what it knows to be there. */
+typedef struct tamis_tier_stats {
+    uint64_t limit; /* bytes; UINT64_MAX: none; 0: the store lacks the tier */
+    uint64_t records, bytes;
+    uint64_t pinned_bytes; /* of these bytes */
+    uint64_t hits;         /* of tamis_store_get: the first tier that had the chunk */
+    uint64_t puts;         /* records that entered by tamis_store_put */
+    uint64_t known;        /* puts that found their record there already */
+    uint64_t promoted;     /* records that began to enter because a later tier had them */
+    uint64_t evicted;      /* records removed for the limit */
+    uint64_t damaged;      /* records removed for their content */
+    uint64_t reserved[6];
+} tamis_tier_stats;
+
+typedef struct tamis_store_stats {
+    uint64_t hits, misses; /* of tamis_store_get; errors are neither */
+    uint64_t mismatched;   /* misses where another chunk has the same key */
+    uint64_t foreign;      /* records of another format version that were passed over */
+    uint64_t failed;       /* calls that answered E_IO or E_FULL */
+    tamis_tier_stats tiers[TAMIS_TIERS];
+    uint64_t reserved[11];
+} tamis_store_stats;
+
+/* Exact for this process; reads nothing. Does nothing without a store or an `out`. */
+TAMIS_API void tamis_store_get_stats(tamis_store *store, tamis_store_stats *out);
+
+typedef struct tamis_store_found {
+    uint64_t records, bytes; /* looked at, and sound */
+    uint64_t damaged;        /* removed */
+    uint64_t foreign;        /* of another format version: left by verify, removed by gc */
+    uint64_t leftovers;      /* unfinished files of processes that are gone, removed by gc */
+    uint64_t reserved[3];
+} tamis_store_found;
+
+/* Reads every byte of every record on disk, and removes those that are damaged. Errors: E_IO,
+ * E_NO_MEMORY; *out then counts what was done before. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_store_verify(tamis_store *store,
+                                                           tamis_store_found *out,
+                                                           tamis_error *error);
+/* Reads every header, and removes damaged and foreign records and leftovers; what exceeds the
+ * limit is evicted. Errors: as tamis_store_verify. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_store_gc(tamis_store *store, tamis_store_found *out,
+                                                       tamis_error *error);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,128 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Writing records to disk: under another name, to the end and onto the disk, then renamed. */
+#include "lib/store/disk.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <sys/statvfs.h>
+#include <unistd.h>
+
+#define TRIES 100 /* to find a name that nobody has */
+
+struct tms_staged {
+    int file; /* holds the lock while the process lives */
+    char name[TMS_KEY_TEXT + 48], to[TMS_DISK_NAME];
+};
+
+/* Creates the file and takes its lock, before a sweep of another process can. */
+static bool create_locked(tms_disk_tier *disk, tms_staged *staged) {
+    staged->file = openat(disk->fd, staged->name, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600);
+    if (staged->file < 0) return false;
+    if (flock(staged->file, LOCK_EX | LOCK_NB) == 0 &&
+        tms_disk_same(staged->file, disk->fd, staged->name))
+        return true;
+    const int reason = errno == EWOULDBLOCK || errno == ENOENT ? EEXIST : errno;
+    close(staged->file);
+    staged->file = -1;
+    errno = reason;
+    return false;
+}
+
+static tamis_status create(tms_disk_tier *disk, const uint8_t *key, tms_staged *staged,
+                           tamis_error *error) {
+    char text[TMS_KEY_TEXT];
+    tms_key_text(key, text);
+    for (int i = 0; i < TRIES; i++) {
+        snprintf(staged->name, sizeof staged->name, "%s.%ld-%u" TMS_DISK_UNFINISHED, text,
+                 (long)getpid(), atomic_fetch_add(&disk->written, 1));
+        if (create_locked(disk, staged)) return TAMIS_OK;
+        if (errno != EEXIST) break;
+    }
+    return tms_disk_fails(disk, "cannot create", staged->name, error);
+}
+
+/* What a failed write means, by errno. */
+static tamis_status write_fails(const tms_disk_tier *disk, const tms_staged *staged,
+                                const tms_record *record, tamis_error *error) {
+    const int reason = errno;
+    struct statvfs about;
+    if (reason != ENOSPC && reason != EDQUOT && reason != EFBIG)
+        return tms_disk_fails(disk, "writing", staged->name, error);
+    const uint64_t room =
+        fstatvfs(disk->fd, &about) == 0 ? (uint64_t)about.f_bavail * about.f_frsize : 0;
+    return tms_error_set(error, TAMIS_E_FULL,
+                         "no room for a record of %" PRIu64 " bytes in %s (%" PRIu64
+                         " bytes free): %s",
+                         record->record_bytes, disk->folder, room, strerror(reason));
+}
+
+static bool write_all(int file, const void *from, size_t bytes) {
+    const char *at = from;
+    while (bytes > 0) {
+        const ssize_t n = write(file, at, bytes);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) return false;
+        at += n;
+        bytes -= (size_t)n;
+    }
+    return true;
+}
+
+static bool write_plane(int file, const tms_record *record, const void *plane) {
+    static const uint8_t zeros[TMS_RECORD_PAGE];
+    return write_all(file, plane, record->plane_bytes) &&
+           write_all(file, zeros, record->plane_stride - record->plane_bytes);
+}
+
+static bool write_record(int file, const tms_record *record, const uint8_t *head,
+                         const tamis_chunk_planes *chunk) {
+    if (!write_all(file, head, record->header_bytes)) return false;
+    for (uint32_t i = 0; i < record->shape.n_layers; i++)
+        if (!write_plane(file, record, chunk->k[i]) || !write_plane(file, record, chunk->v[i]))
+            return false;
+    return fsync(file) == 0;
+}
+
+tamis_status tms_disk_stage(tms_tier *tier, const tms_record *record, const uint8_t *head,
+                            const tamis_chunk_planes *chunk, tms_staged **out, tamis_error *error) {
+    tms_disk_tier *disk = (tms_disk_tier *)tier;
+    tms_staged *staged = calloc(1, sizeof *staged);
+    TMS_REQUIRE(staged, TAMIS_E_NO_MEMORY, "no memory to write a chunk");
+    tms_disk_name(record->key, staged->to);
+    tamis_status status = create(disk, record->key, staged, error);
+    if (status != TAMIS_OK) {
+        free(staged);
+        return status;
+    }
+    if (!write_record(staged->file, record, head, chunk)) {
+        status = write_fails(disk, staged, record, error);
+        tms_disk_discard(tier, staged);
+        return status;
+    }
+    *out = staged;
+    return TAMIS_OK;
+}
+
+void tms_disk_discard(tms_tier *tier, tms_staged *staged) {
+    unlinkat(((tms_disk_tier *)tier)->fd, staged->name, 0);
+    close(staged->file);
+    free(staged);
+}
+
+tamis_status tms_disk_commit(tms_tier *tier, tms_staged *staged, tamis_error *error) {
+    tms_disk_tier *disk = (tms_disk_tier *)tier;
+    if (renameat(disk->fd, staged->name, disk->fd, staged->to) != 0) {
+        const tamis_status status = tms_disk_fails(disk, "cannot rename to", staged->to, error);
+        tms_disk_discard(tier, staged);
+        return status;
+    }
+    close(staged->file);
+    free(staged);
+    return TAMIS_OK;
+}

@@ -1,0 +1,236 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Finding a chunk, reading its planes, giving it back. */
+#include "lib/store/shelf.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- Memory ---------------------------------------------------------------------------------- */
+
+static tms_shelf *memory_of(tamis_store *store) {
+    return &store->shelves[TAMIS_TIER_MEMORY];
+}
+
+/* Pins the record in memory, if it is there; under no mutex. False: there is another chunk. */
+static bool look_in_memory(tamis_chunk *chunk, const tamis_chunk_id *id, const uint8_t *key) {
+    tms_index *index = &memory_of(chunk->store)->index;
+    bool same = true;
+    if (index->limit == 0) return true;
+    tms_store_lock(chunk->store);
+    tms_entry *entry = tms_index_find(index, key);
+    if (entry) same = tms_record_is(tms_copy_record(entry->copy), id);
+    if (entry && same) {
+        tms_index_pin(index, entry);
+        tms_index_touch(index, entry);
+        chunk->in_memory = entry;
+        chunk->record = tms_copy_record(entry->copy);
+    }
+    tms_store_unlock(chunk->store);
+    return same;
+}
+
+/* Gives the record in memory back; `drop`: it is of no use to anybody. */
+static void leave_memory(tamis_chunk *chunk, bool drop) {
+    tms_index *index = &memory_of(chunk->store)->index;
+    if (!chunk->in_memory) return;
+    tms_store_lock(chunk->store);
+    if (drop && !chunk->in_memory->dead) tms_index_drop(index, chunk->in_memory);
+    tms_index_unpin(index, chunk->in_memory);
+    tms_store_unlock(chunk->store);
+    chunk->in_memory = NULL;
+}
+
+/* Adds an entry whose bytes are reserved, unless another thread has been faster. */
+static tms_entry *enter_memory(tamis_store *store, tms_entry *entry) {
+    tms_shelf *shelf = memory_of(store);
+    const tms_record *record = tms_copy_record(entry->copy);
+    tms_store_lock(store);
+    tms_shelf_unreserve(shelf, entry->bytes);
+    tms_entry *same = tms_index_find(&shelf->index, record->key);
+    if (same && tms_copy_record(same->copy)->checksum == record->checksum) {
+        tms_index_refuse(&shelf->index, entry);
+        entry = same;
+    } else {
+        tms_index_add(&shelf->index, entry);
+        shelf->counts.promoted++;
+    }
+    tms_index_pin(&shelf->index, entry);
+    tms_store_unlock(store);
+    return entry;
+}
+
+/* Makes room in memory for what was found behind it, which comes as it is read. A record for which
+ * there is no room stays where it is. */
+static void promote(tamis_chunk *chunk) {
+    tms_shelf *shelf = memory_of(chunk->store);
+    const tms_record *record = &chunk->object->record;
+    tms_copy *copy = NULL;
+    tms_entry *entry = NULL;
+    if (shelf->index.limit == 0) return;
+    tms_store_lock(chunk->store);
+    const tamis_status status = tms_shelf_reserve(shelf, record->record_bytes, NULL);
+    tms_store_unlock(chunk->store);
+    if (status != TAMIS_OK) return;
+    if (tms_copy_new(record, &copy, NULL) == TAMIS_OK) entry = tms_entry_new(record, copy);
+    if (entry) {
+        chunk->in_memory = enter_memory(chunk->store, entry);
+        return;
+    }
+    tms_copy_free(copy);
+    tms_store_lock(chunk->store);
+    tms_shelf_unreserve(shelf, record->record_bytes);
+    tms_store_unlock(chunk->store);
+}
+
+/* ---- Finding --------------------------------------------------------------------------------- */
+
+static bool all_in_memory(const tamis_chunk *chunk) {
+    return chunk->in_memory && tms_copy_complete(chunk->in_memory->copy);
+}
+
+/* Looks in the tiers behind memory, the nearest first. */
+static tamis_status look_behind(tamis_chunk *chunk, const tamis_chunk_id *id, const uint8_t *key,
+                                bool *mismatched, tamis_error *error) {
+    tms_look look = {0};
+    for (int t = 0; t < TAMIS_TIERS && !look.object; t++) {
+        tms_shelf *shelf = &chunk->store->shelves[t];
+        if (!shelf->tier) continue;
+        TMS_TRY(tms_shelf_look(chunk->store, shelf, id, key, &look, error));
+        *mismatched = *mismatched || look.mismatched;
+        chunk->shelf = shelf;
+    }
+    chunk->object = look.object;
+    chunk->behind = look.entry;
+    return TAMIS_OK;
+}
+
+/* Planes in memory are of the very record that is behind it, or of none: two records of a chunk,
+ * of two devices say, are not mixed. */
+static void join(tamis_chunk *chunk) {
+    if (chunk->in_memory && (!chunk->object || tms_copy_record(chunk->in_memory->copy)->checksum !=
+                                                   chunk->object->record.checksum))
+        leave_memory(chunk, true);
+    if (chunk->object && !chunk->in_memory) promote(chunk);
+    chunk->record = chunk->object ? &chunk->object->record : NULL;
+}
+
+static tamis_status find(tamis_chunk *chunk, const tamis_chunk_id *id, const uint8_t *key,
+                         bool *mismatched, tamis_error *error) {
+    *mismatched = !look_in_memory(chunk, id, key);
+    if (all_in_memory(chunk)) return TAMIS_OK;
+    const tamis_status status = look_behind(chunk, id, key, mismatched, error);
+    /* Another thread may have brought the last plane meanwhile. */
+    if (status == TAMIS_OK && (chunk->object || !all_in_memory(chunk))) join(chunk);
+    return status;
+}
+
+/* Counts a hit or a miss. Where memory serves, later tiers keep the record as one that is used. */
+static void count(tamis_chunk *chunk, const uint8_t *key, bool mismatched) {
+    tamis_store *store = chunk->store;
+    tms_store_lock(store);
+    if (chunk->record) {
+        store->counts.hits++;
+        (chunk->object ? chunk->shelf : memory_of(store))->counts.hits++;
+    } else {
+        store->counts.misses++;
+        store->counts.mismatched += mismatched;
+    }
+    for (int t = 0; t < TAMIS_TIERS && chunk->record; t++) {
+        tms_index *index = &store->shelves[t].index;
+        tms_entry *entry = store->shelves[t].tier ? tms_index_find(index, key) : NULL;
+        if (entry) tms_index_touch(index, entry);
+    }
+    tms_store_unlock(store);
+}
+
+tamis_status tamis_store_get(tamis_store *store, const tamis_chunk_id *id, tamis_chunk **out,
+                             tamis_error *error) {
+    uint8_t key[TMS_KEY_BYTES];
+    bool mismatched = false;
+    TMS_REQUIRE(out, TAMIS_E_ARGUMENT, "out: NULL");
+    *out = NULL;
+    TMS_REQUIRE(store, TAMIS_E_ARGUMENT, "store: NULL");
+    TMS_TRY(tms_id_check(id, error));
+    tms_key_of(id, key);
+    tamis_chunk *chunk = calloc(1, sizeof *chunk);
+    TMS_REQUIRE(chunk, TAMIS_E_NO_MEMORY, "no memory for a chunk");
+    chunk->store = store;
+    const tamis_status status = find(chunk, id, key, &mismatched, error);
+    if (status == TAMIS_OK) count(chunk, key, mismatched);
+    if (status == TAMIS_OK && chunk->record)
+        *out = chunk;
+    else
+        tamis_chunk_release(&chunk);
+    tms_store_note(store, status);
+    return status;
+}
+
+void tamis_chunk_release(tamis_chunk **chunk) {
+    if (!chunk || !*chunk) return;
+    tamis_chunk *held = *chunk;
+    leave_memory(held, false);
+    if (held->object) {
+        tms_look look = {.object = held->object, .entry = held->behind};
+        tms_look_end(held->store, held->shelf, &look);
+    }
+    free(held);
+    *chunk = NULL;
+}
+
+/* ---- Reading --------------------------------------------------------------------------------- */
+
+void tamis_chunk_get_info(const tamis_chunk *chunk, tamis_chunk_info *out) {
+    if (!chunk || !out) return;
+    const tms_record *record = chunk->record;
+    *out = (tamis_chunk_info){.tokens = record->tokens,
+                              .n_tokens = record->n_tokens,
+                              .shape = record->shape,
+                              .plane_bytes = record->plane_bytes,
+                              .record_bytes = record->record_bytes,
+                              .damaged = atomic_load(&chunk->damaged)};
+    memcpy(out->key, record->key, sizeof out->key);
+    memcpy(out->fingerprint, record->fingerprint, sizeof out->fingerprint);
+    memcpy(out->salt, record->salt, sizeof out->salt);
+    if (chunk->in_memory) out->tiers |= 1u << TAMIS_TIER_MEMORY;
+    if (chunk->object) out->tiers |= 1u << chunk->object->tier->ops->tier;
+}
+
+/* The record is of no use any more, in any tier; the first thread to see it removes it. */
+static void condemn(tamis_chunk *chunk) {
+    if (atomic_exchange(&chunk->damaged, true)) return;
+    tms_index *memory = &memory_of(chunk->store)->index;
+    tms_store_lock(chunk->store);
+    tms_shelf_condemn(chunk->shelf, chunk->record->key, chunk->object);
+    if (chunk->in_memory && !chunk->in_memory->dead) tms_index_drop(memory, chunk->in_memory);
+    tms_store_unlock(chunk->store);
+}
+
+static tamis_status read_plane(tamis_chunk *chunk, uint32_t plane, void *to, tamis_error *error) {
+    tms_copy *copy = chunk->in_memory ? chunk->in_memory->copy : NULL;
+    if (!to || (copy && tms_copy_read(copy, plane, to))) return TAMIS_OK;
+    const tamis_status status =
+        tms_record_read_plane(&chunk->object->source, chunk->record, plane, to, error);
+    if (status == TAMIS_E_DAMAGED) condemn(chunk);
+    if (status == TAMIS_OK && copy) tms_copy_fill(copy, plane, to);
+    return status;
+}
+
+tamis_status tamis_chunk_read(tamis_chunk *chunk, uint32_t layer, void *k, void *v,
+                              tamis_error *error) {
+    TMS_REQUIRE(chunk, TAMIS_E_ARGUMENT, "chunk: NULL");
+    TMS_REQUIRE(layer < chunk->record->shape.n_layers, TAMIS_E_ARGUMENT,
+                "layer %" PRIu32 " of a chunk that has %" PRIu32, layer,
+                chunk->record->shape.n_layers);
+    TMS_REQUIRE(k || v, TAMIS_E_ARGUMENT, "layer %" PRIu32 ": neither k nor v", layer);
+    if (atomic_load(&chunk->damaged)) {
+        char key[TMS_KEY_TEXT];
+        tms_key_text(chunk->record->key, key);
+        return tms_error_set(error, TAMIS_E_DAMAGED,
+                             "chunk %s: an earlier read has found it damaged", key);
+    }
+    tamis_status status = read_plane(chunk, 2 * layer, k, error);
+    if (status == TAMIS_OK) status = read_plane(chunk, 2 * layer + 1, v, error);
+    tms_store_note(chunk->store, status);
+    return status;
+}

@@ -1,0 +1,73 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Keys of chunks: a hash over a domain, fingerprint, salt and tokens. No parent: a chunk has the
+ * same key wherever it stands. */
+#define XXH_INLINE_ALL
+#include "lib/store/key.h"
+#include "lib/core/core.h"
+#include "lib/store/bytes.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+#include <xxhash.h>
+
+/* Tells these hashes from those of other kinds of keys. */
+static const char DOMAIN[] = "tamis chunk 1";
+
+tamis_status tms_id_check(const tamis_chunk_id *id, tamis_error *error) {
+    TMS_REQUIRE(id, TAMIS_E_ARGUMENT, "id: NULL");
+    TMS_REQUIRE(id->tokens, TAMIS_E_ARGUMENT, "tokens of the chunk: NULL");
+    TMS_REQUIRE(id->n_tokens >= 1 && id->n_tokens <= TMS_MOST_TOKENS, TAMIS_E_ARGUMENT,
+                "a chunk of %" PRIu32 " tokens: it must have 1 to %u", id->n_tokens,
+                TMS_MOST_TOKENS);
+    TMS_REQUIRE(id->reserved32 == 0, TAMIS_E_ARGUMENT,
+                "reserved32 of tamis_chunk_id is %" PRIu32 "; it must be 0", id->reserved32);
+    TMS_REQUIRE_RESERVED(id, tamis_chunk_id);
+    return TAMIS_OK;
+}
+
+void tms_key_of(const tamis_chunk_id *id, uint8_t key[TMS_KEY_BYTES]) {
+    XXH3_state_t hash;
+    XXH128_canonical_t canonical;
+    XXH3_128bits_reset(&hash);
+    XXH3_128bits_update(&hash, DOMAIN, sizeof DOMAIN);
+    XXH3_128bits_update(&hash, id->fingerprint, sizeof id->fingerprint);
+    XXH3_128bits_update(&hash, id->salt, sizeof id->salt);
+    uint8_t some[256 * 4];
+    for (uint32_t done = 0; done < id->n_tokens;) {
+        uint32_t n = 0;
+        for (; n < 256 && done < id->n_tokens; n++, done++)
+            tms_put_u32(some + 4 * n, (uint32_t)id->tokens[done]);
+        XXH3_128bits_update(&hash, some, 4 * n);
+    }
+    XXH128_canonicalFromHash(&canonical, XXH3_128bits_digest(&hash));
+    memcpy(key, canonical.digest, TMS_KEY_BYTES);
+}
+
+tamis_status tamis_chunk_key(const tamis_chunk_id *id, uint8_t key[16], tamis_error *error) {
+    TMS_REQUIRE(key, TAMIS_E_ARGUMENT, "key: NULL");
+    TMS_TRY(tms_id_check(id, error));
+    tms_key_of(id, key);
+    return TAMIS_OK;
+}
+
+void tms_key_text(const uint8_t key[TMS_KEY_BYTES], char text[TMS_KEY_TEXT]) {
+    for (size_t i = 0; i < TMS_KEY_BYTES; i++)
+        snprintf(text + 2 * i, 3, "%02x", key[i]);
+}
+
+/* 16 for what is no digit; capitals are none, so that a key has one name. */
+static unsigned digit_of(char c) {
+    if (c >= '0' && c <= '9') return (unsigned)(c - '0');
+    return c >= 'a' && c <= 'f' ? (unsigned)(c - 'a') + 10 : 16;
+}
+
+bool tms_key_parse(const char *text, uint8_t key[TMS_KEY_BYTES]) {
+    for (size_t i = 0; i < TMS_KEY_BYTES; i++) {
+        const unsigned high = digit_of(text[2 * i]);
+        const unsigned low = high < 16 ? digit_of(text[2 * i + 1]) : 16;
+        if (low == 16) return false;
+        key[i] = (uint8_t)(high << 4 | low);
+    }
+    return true;
+}

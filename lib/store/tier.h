@@ -1,0 +1,68 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A tier behind memory: a table of functions over whole records that are found by key. Disk is the
+ * first; a remote store would be the next. What is in it, for how long, and who counts is the
+ * store's concern. */
+#ifndef TMS_STORE_TIER_H
+#define TMS_STORE_TIER_H
+
+#include "lib/store/record.h"
+
+typedef struct tms_tier_ops tms_tier_ops;
+
+typedef struct tms_tier {
+    const tms_tier_ops *ops;
+} tms_tier;
+
+/* A record that was found, open for reading, whatever becomes of its name. */
+typedef struct tms_object {
+    tms_tier *tier;
+    tms_record record; /* empty unless it is sound */
+    tms_source source;
+    int64_t used; /* when it was last found, in nanoseconds of the tier's own clock */
+} tms_object;
+
+typedef struct tms_staged tms_staged; /* a record that is written, and not yet found */
+
+typedef struct tms_keys {
+    uint8_t (*keys)[TMS_KEY_BYTES];
+    size_t count, room;
+} tms_keys;
+
+struct tms_tier_ops {
+    tamis_tier tier;
+    uint64_t (*limit)(const tamis_store_params *params); /* bytes */
+    tamis_status (*open)(const tamis_store_params *params, tms_tier **out, tamis_error *error);
+    void (*close)(tms_tier *tier);
+
+    /* These do I/O; the store's mutex is free, and several threads may call them at a time. */
+
+    /* *out is NULL if there is none (TMS_ABSENT); else the caller gives it to `done`, whatever the
+     * verdict. Errors: E_IO, E_NO_MEMORY. */
+    tamis_status (*find)(tms_tier *tier, const uint8_t *key, tms_object **out, tms_verdict *verdict,
+                         tamis_error *error);
+    void (*touch)(tms_object *object); /* it has been used: other processes and later ones know */
+    void (*done)(tms_object *object);
+    /* Writes a record so that it needs only its name. E_FULL, E_IO, E_NO_MEMORY: nothing is left. */
+    tamis_status (*stage)(tms_tier *tier, const tms_record *record, const uint8_t *head,
+                          const tamis_chunk_planes *chunk, tms_staged **out, tamis_error *error);
+    void (*discard)(tms_tier *tier, tms_staged *staged);
+    /* Returns when all names that were given survive a loss of power. */
+    tamis_status (*settle)(tms_tier *tier, tamis_error *error);
+    /* The keys of all records; the caller frees them, after an error too. */
+    tamis_status (*walk)(tms_tier *tier, tms_keys *out, tamis_error *error);
+    /* Removes what writers that are gone have left; adds to *removed. */
+    tamis_status (*sweep)(tms_tier *tier, uint64_t *removed, tamis_error *error);
+
+    /* These change names, and so come under the mutex, together with the index; they are short. */
+
+    /* Frees `staged`, after an error too. */
+    tamis_status (*commit)(tms_tier *tier, tms_staged *staged, tamis_error *error);
+    /* Removes a record; one that is not there is no error. With an object: only that one, not what
+     * somebody has put in its place. */
+    tamis_status (*erase)(tms_tier *tier, const uint8_t *key, const tms_object *only,
+                          tamis_error *error);
+};
+
+extern const tms_tier_ops tms_disk;
+
+#endif

@@ -1,0 +1,102 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Walks through all records: verify and gc. */
+#include "lib/store/shelf.h"
+
+#include <stdlib.h>
+
+/* Reads all planes; *verdict becomes TMS_DAMAGED where one is. */
+static tamis_status read_planes(const tms_object *object, tms_verdict *verdict,
+                                tamis_error *error) {
+    void *plane = malloc(object->record.plane_bytes);
+    TMS_REQUIRE(plane, TAMIS_E_NO_MEMORY, "no memory for a plane");
+    tamis_status status = TAMIS_OK;
+    for (uint32_t i = 0; status == TAMIS_OK && i < tms_record_planes(&object->record); i++)
+        status = tms_record_read_plane(&object->source, &object->record, i, plane, error);
+    free(plane);
+    if (status != TAMIS_E_DAMAGED) return status;
+    *verdict = TMS_DAMAGED;
+    return TAMIS_OK;
+}
+
+/* Removes a record of another version, which no entry is for. */
+static tamis_status remove_foreign(tamis_store *store, tms_shelf *shelf, const uint8_t *key,
+                                   const tms_object *object, tamis_error *error) {
+    tms_store_lock(store);
+    const tamis_status status = shelf->tier->ops->erase(shelf->tier, key, object, error);
+    tms_store_unlock(store);
+    return status;
+}
+
+static void condemn(tamis_store *store, tms_shelf *shelf, const uint8_t *key,
+                    const tms_object *object) {
+    tms_store_lock(store);
+    tms_shelf_condemn(shelf, key, object);
+    tms_store_unlock(store);
+}
+
+/* verify reads planes; gc removes what is foreign. */
+static tamis_status inspect(tamis_store *store, tms_shelf *shelf, const uint8_t *key, bool verify,
+                            tamis_store_found *out, tamis_error *error) {
+    const tms_tier_ops *ops = shelf->tier->ops;
+    tms_object *object = NULL;
+    tms_verdict verdict;
+    tamis_error reason;
+    TMS_TRY(ops->find(shelf->tier, key, &object, &verdict, error));
+    if (!object) return TAMIS_OK;
+    tamis_status status = TAMIS_OK;
+    if (verdict == TMS_SOUND && verify) {
+        status = read_planes(object, &verdict, &reason);
+        if (status != TAMIS_OK && error) *error = reason;
+    }
+    if (status == TAMIS_OK && verdict == TMS_FOREIGN && !verify)
+        status = remove_foreign(store, shelf, key, object, error);
+    if (status == TAMIS_OK && verdict == TMS_DAMAGED) condemn(store, shelf, key, object);
+    if (status == TAMIS_OK) {
+        out->records += verdict == TMS_SOUND;
+        out->bytes += verdict == TMS_SOUND ? object->record.record_bytes : 0;
+        out->damaged += verdict == TMS_DAMAGED;
+        out->foreign += verdict == TMS_FOREIGN;
+    }
+    ops->done(object);
+    return status;
+}
+
+static tamis_status inspect_all(tamis_store *store, tms_shelf *shelf, bool verify,
+                                tamis_store_found *out, tamis_error *error) {
+    tms_keys keys = {0};
+    tamis_status status = shelf->tier->ops->walk(shelf->tier, &keys, error);
+    for (size_t i = 0; status == TAMIS_OK && i < keys.count; i++)
+        status = inspect(store, shelf, keys.keys[i], verify, out, error);
+    free(keys.keys);
+    return status;
+}
+
+tamis_status tamis_store_verify(tamis_store *store, tamis_store_found *out, tamis_error *error) {
+    TMS_REQUIRE(store, TAMIS_E_ARGUMENT, "store: NULL");
+    TMS_REQUIRE(out, TAMIS_E_ARGUMENT, "out: NULL");
+    *out = (tamis_store_found){0};
+    tamis_status status = TAMIS_OK;
+    for (int t = 0; status == TAMIS_OK && t < TAMIS_TIERS; t++)
+        if (store->shelves[t].tier)
+            status = inspect_all(store, &store->shelves[t], true, out, error);
+    tms_store_note(store, status);
+    return status;
+}
+
+static tamis_status gc(tamis_store *store, tms_shelf *shelf, tamis_store_found *out,
+                       tamis_error *error) {
+    TMS_TRY(shelf->tier->ops->sweep(shelf->tier, &out->leftovers, error));
+    TMS_TRY(inspect_all(store, shelf, false, out, error));
+    return tms_shelf_refresh(store, shelf, error);
+}
+
+tamis_status tamis_store_gc(tamis_store *store, tamis_store_found *out, tamis_error *error) {
+    TMS_REQUIRE(store, TAMIS_E_ARGUMENT, "store: NULL");
+    TMS_REQUIRE(out, TAMIS_E_ARGUMENT, "out: NULL");
+    *out = (tamis_store_found){0};
+    tamis_status status = TAMIS_OK;
+    for (int t = 0; status == TAMIS_OK && t < TAMIS_TIERS; t++)
+        if (store->shelves[t].tier) status = gc(store, &store->shelves[t], out, error);
+    tms_store_note(store, status);
+    return status;
+}

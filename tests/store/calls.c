@@ -1,0 +1,361 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The store's calls, one subject a test: what they take and refuse, what comes back, what two
+ * tenants share, what is on disk for the next process. */
+#include "tests/store/rig.h"
+
+#include <time.h>
+#include <unistd.h>
+
+#define MIB (1u << 20)
+
+static int teardown(void **state) {
+    (void)state;
+    rig_cleanup();
+    return 0;
+}
+
+static void what_is_put_is_read(void **state) {
+    (void)state;
+    static const uint32_t lengths[] = {1, 127, 128, 129, 600}; /* planes of less, of just a page */
+    for (int disk = 0; disk < 2; disk++) {
+        tamis_store *store = rig_open(disk ? 0 : MIB, 0, disk);
+        for (size_t i = 0; i < sizeof lengths / sizeof *lengths; i++) {
+            rig_chunk chunk;
+            rig_chunk_make(&chunk, i, lengths[i]);
+            assert_false(rig_has(store, &chunk));
+            OK(tamis_store_put(store, &chunk.put, &test_error));
+            assert_true(rig_has(store, &chunk));
+            rig_chunk_free(&chunk);
+        }
+        const tamis_store_stats stats = rig_stats(store);
+        assert_int_equal(stats.hits, 5);
+        assert_int_equal(stats.misses, 5);
+        assert_int_equal(stats.tiers[disk].hits, 5);
+        assert_int_equal(stats.tiers[disk].puts, 5);
+        assert_int_equal(stats.tiers[disk].records, 5);
+        assert_int_equal(stats.tiers[!disk].limit, 0);
+        assert_int_equal(stats.tiers[disk].pinned_bytes, 0);
+        tamis_store_destroy(&store);
+        assert_null(store);
+        rig_cleanup();
+    }
+}
+
+static void layers_are_read_alone(void **state) {
+    (void)state;
+    rig_chunk chunk;
+    rig_chunk_make(&chunk, 3, 200);
+    uint8_t *to = malloc(chunk.plane_bytes);
+    tamis_store *store = rig_open(0, 0, true);
+    OK(tamis_store_put(store, &chunk.put, &test_error));
+    tamis_chunk *found = rig_get(store, &chunk);
+    OK(tamis_chunk_read(found, 2, NULL, to, &test_error));
+    assert_memory_equal(to, chunk.v[2], chunk.plane_bytes);
+    OK(tamis_chunk_read(found, 1, to, NULL, &test_error));
+    assert_memory_equal(to, chunk.k[1], chunk.plane_bytes);
+    FAILS(tamis_chunk_read(found, 3, to, NULL, &test_error), TAMIS_E_ARGUMENT, "layer 3");
+    FAILS(tamis_chunk_read(found, 0, NULL, NULL, &test_error), TAMIS_E_ARGUMENT, "neither");
+    FAILS(tamis_chunk_read(NULL, 0, to, to, &test_error), TAMIS_E_ARGUMENT, "NULL");
+    tamis_chunk_release(&found);
+    tamis_chunk_release(&found);
+    tamis_chunk_release(NULL);
+    tamis_store_destroy(&store);
+    free(to);
+    rig_chunk_free(&chunk);
+}
+
+/* A record is found again by another store; the oldest use goes first there too. */
+static void disk_outlives_the_store(void **state) {
+    (void)state;
+    const struct timespec tick = {.tv_nsec = 20000000}; /* more than one of the clock of files */
+    rig_chunk chunks[4];
+    for (uint32_t i = 0; i < 4; i++)
+        rig_chunk_make(&chunks[i], i, 40 + i);
+    tamis_store *store = rig_open(MIB, 0, true);
+    for (uint32_t i = 0; i < 4; i++)
+        OK(tamis_store_put(store, &chunks[i].put, &test_error));
+    tamis_store_destroy(&store);
+
+    store = rig_open(MIB, 0, true);
+    assert_int_equal(rig_stats(store).tiers[TAMIS_TIER_DISK].records, 4);
+    nanosleep(&tick, NULL);
+    assert_true(rig_has(store, &chunks[0]));
+    for (uint32_t i = 1; i < 4; i++) {
+        assert_true(rig_has(store, &chunks[i]));
+        nanosleep(&tick, NULL);
+    }
+    assert_int_equal(rig_stats(store).tiers[TAMIS_TIER_MEMORY].promoted, 4);
+    assert_true(rig_has(store, &chunks[1])); /* from memory: the file does not know */
+    tamis_store_destroy(&store);
+
+    store = rig_open(0, 0, true);
+    assert_true(rig_has(store, &chunks[0]));
+    tamis_store_destroy(&store);
+    store = rig_open(0, 2 * chunks[3].record_bytes, true);
+    assert_int_equal(rig_stats(store).tiers[TAMIS_TIER_DISK].records, 2);
+    assert_int_equal(rig_stats(store).tiers[TAMIS_TIER_DISK].evicted, 2);
+    assert_true(rig_has(store, &chunks[0]));
+    assert_true(rig_has(store, &chunks[3]));
+    assert_int_equal(rig_count(".kv"), 2);
+    tamis_store_destroy(&store);
+    for (uint32_t i = 0; i < 4; i++)
+        rig_chunk_free(&chunks[i]);
+}
+
+/* The same tokens under another salt or model, and other tokens, are other chunks. */
+static void ids_are_all_of_it(void **state) {
+    (void)state;
+    rig_chunk chunk;
+    rig_chunk_make(&chunk, 1, 50);
+    for (int disk = 0; disk < 2; disk++) {
+        tamis_store *store = rig_open(disk ? 0 : MIB, 0, disk);
+        OK(tamis_store_put(store, &chunk.put, &test_error));
+        tamis_chunk_id others[5];
+        int32_t tokens[RIG_MOST];
+        memcpy(tokens, chunk.tokens, sizeof tokens);
+        tokens[49]++;
+        for (int i = 0; i < 5; i++)
+            others[i] = chunk.put.id;
+        others[0].salt[15] = 1;
+        others[1].fingerprint[15] = 1;
+        others[2].n_tokens--;
+        others[3].tokens = tokens;
+        others[4].tokens++;
+        uint8_t key[16], other[16];
+        OK(tamis_chunk_key(&chunk.put.id, key, &test_error));
+        for (int i = 0; i < 5; i++) {
+            tamis_chunk *found = NULL;
+            int removed = 1;
+            OK(tamis_chunk_key(&others[i], other, &test_error));
+            assert_memory_not_equal(key, other, 16);
+            OK(tamis_store_get(store, &others[i], &found, &test_error));
+            assert_null(found);
+            OK(tamis_store_remove(store, &others[i], &removed, &test_error));
+            assert_int_equal(removed, 0);
+        }
+        assert_true(rig_has(store, &chunk));
+        /* A tenant's own record of the same tokens stands beside it. */
+        chunk.put.id.salt[15] = 1;
+        OK(tamis_store_put(store, &chunk.put, &test_error));
+        assert_int_equal(rig_stats(store).tiers[disk].puts, 2);
+        chunk.put.id.salt[15] = 0;
+        tamis_store_destroy(&store);
+    }
+    rig_chunk_free(&chunk);
+}
+
+/* A key is fixed for good: files of older versions must be found. */
+static void keys_do_not_change(void **state) {
+    (void)state;
+    static const int32_t tokens[] = {1, -2, 300000};
+    static const uint8_t wanted[16] = {0xf0, 0x80, 0xcf, 0xac, 0x86, 0x1a, 0xf3, 0x1e,
+                                       0x7a, 0xc9, 0xa2, 0x17, 0x3a, 0xf6, 0x8d, 0x3c};
+    tamis_chunk_id id = {.tokens = tokens, .n_tokens = 3};
+    uint8_t key[16];
+    id.fingerprint[0] = 7;
+    id.salt[0] = 9;
+    OK(tamis_chunk_key(&id, key, &test_error));
+    assert_memory_equal(key, wanted, 16);
+}
+
+static void the_first_of_two_wins(void **state) {
+    (void)state;
+    rig_chunk chunk, other;
+    rig_chunk_make(&chunk, 1, 50);
+    rig_chunk_make(&other, 1, 50);
+    memset(other.bytes, 0, other.plane_bytes);
+    tamis_store *store = rig_open(MIB, 0, true);
+    OK(tamis_store_put(store, &chunk.put, &test_error));
+    OK(tamis_store_put(store, &other.put, &test_error));
+    assert_true(rig_has(store, &chunk));
+    const tamis_store_stats stats = rig_stats(store);
+    assert_int_equal(stats.tiers[TAMIS_TIER_DISK].puts, 1);
+    assert_int_equal(stats.tiers[TAMIS_TIER_DISK].known, 1);
+    tamis_store_destroy(&store);
+
+    /* Nor are they mixed: the first layer of one in memory, and then the other on disk. */
+    store = rig_open(MIB, 0, true);
+    uint8_t *to = malloc(chunk.plane_bytes);
+    tamis_chunk *found = rig_get(store, &chunk);
+    OK(tamis_chunk_read(found, 0, to, NULL, &test_error));
+    tamis_chunk_release(&found);
+    assert_int_equal(unlink(rig_file(&chunk)), 0);
+    tamis_store *second = rig_open(0, 0, true);
+    OK(tamis_store_put(second, &other.put, &test_error));
+    assert_true(rig_has(store, &other));
+    tamis_store_destroy(&second);
+    tamis_store_destroy(&store);
+    free(to);
+    rig_chunk_free(&chunk);
+    rig_chunk_free(&other);
+}
+
+static void tiers_are_chosen(void **state) {
+    (void)state;
+    rig_chunk chunk;
+    tamis_store *store = rig_open(MIB, MIB, true);
+    for (uint32_t tiers = 1; tiers < 4; tiers++) {
+        rig_chunk_make(&chunk, tiers, 30);
+        chunk.put.tiers = tiers;
+        tamis_chunk_info info[4];
+        size_t count = 0;
+        OK(tamis_store_put(store, &chunk.put, &test_error));
+        OK(tamis_store_list(store, info, 4, &count, &test_error));
+        assert_int_equal(count, 1);
+        assert_int_equal(info[0].tiers, tiers);
+        assert_int_equal(info[0].n_tokens, 30);
+        assert_int_equal(info[0].record_bytes, chunk.record_bytes);
+        assert_int_equal(info[0].pins, 0);
+        assert_null(info[0].tokens);
+        int removed = 0;
+        OK(tamis_store_remove(store, &chunk.put.id, &removed, &test_error));
+        assert_int_equal(removed, 1);
+        OK(tamis_store_list(store, NULL, 0, &count, &test_error));
+        assert_int_equal(count, 0);
+        assert_int_equal(rig_count(".kv"), 0);
+        rig_chunk_free(&chunk);
+    }
+    rig_chunk_make(&chunk, 9, 30);
+    chunk.put.tiers = 4;
+    FAILS(tamis_store_put(store, &chunk.put, &test_error), TAMIS_E_ARGUMENT, "0x4");
+    tamis_store_destroy(&store);
+    store = rig_open(0, MIB, true);
+    chunk.put.tiers = 1;
+    FAILS(tamis_store_put(store, &chunk.put, &test_error), TAMIS_E_ARGUMENT, "store has 0x2");
+    tamis_store_destroy(&store);
+    rig_chunk_free(&chunk);
+}
+
+/* A chunk that is held can be read whatever becomes of it. */
+static void held_chunks_stay(void **state) {
+    (void)state;
+    rig_chunk chunk, other;
+    rig_chunk_make(&chunk, 1, 60);
+    rig_chunk_make(&other, 2, 60);
+    for (int disk = 0; disk < 2; disk++) {
+        const uint64_t limit = chunk.record_bytes;
+        tamis_store *store = rig_open(disk ? 0 : limit, disk ? limit : 0, disk);
+        OK(tamis_store_put(store, &chunk.put, &test_error));
+        tamis_chunk *found = rig_get(store, &chunk);
+        assert_int_equal(rig_stats(store).tiers[disk].pinned_bytes, limit);
+        FAILS(tamis_store_put(store, &other.put, &test_error), TAMIS_E_FULL, "are pinned");
+        int removed;
+        OK(tamis_store_remove(store, &chunk.put.id, &removed, &test_error));
+        assert_false(rig_has(store, &chunk));
+        FAILS(tamis_store_put(store, &other.put, &test_error), TAMIS_E_FULL, "are pinned");
+        rig_check(found, &chunk);
+        tamis_chunk_release(&found);
+        assert_int_equal(rig_stats(store).tiers[disk].bytes, 0);
+        OK(tamis_store_put(store, &other.put, &test_error));
+        assert_int_equal(rig_stats(store).failed, 2);
+        tamis_store_destroy(&store);
+    }
+    rig_chunk_free(&chunk);
+    rig_chunk_free(&other);
+}
+
+static void limits_are_kept(void **state) {
+    (void)state;
+    rig_chunk chunk, large;
+    rig_chunk_make(&large, 1, 600);
+    rig_chunk_make(&chunk, 2, 10);
+    tamis_store *store = rig_open(large.record_bytes - 1, 2 * large.record_bytes, true);
+    OK(tamis_store_put(store, &large.put, &test_error)); /* on disk alone */
+    assert_int_equal(rig_stats(store).tiers[TAMIS_TIER_MEMORY].records, 0);
+    assert_true(rig_has(store, &large));
+    large.put.tiers = 3;
+    rig_chunk_make(&chunk, 2, 10);
+    char wanted[64];
+    snprintf(wanted, sizeof wanted, "%llu bytes: the memory tier is limited to %llu",
+             (unsigned long long)large.record_bytes, (unsigned long long)large.record_bytes - 1);
+    FAILS(tamis_store_put(store, &large.put, &test_error), TAMIS_E_FULL, wanted);
+    OK(tamis_store_put(store, &chunk.put, &test_error));
+    tamis_store_destroy(&store);
+    store = rig_open(0, chunk.record_bytes - 1, true);
+    FAILS(tamis_store_put(store, &chunk.put, &test_error), TAMIS_E_FULL, "the disk tier");
+    assert_int_equal(rig_count(".tmp"), 0);
+    tamis_store_destroy(&store);
+    rig_chunk_free(&chunk);
+    rig_chunk_free(&large);
+}
+
+static void arguments_are_checked(void **state) {
+    (void)state;
+    tamis_store *store = NULL;
+    tamis_chunk *found = NULL;
+    tamis_store_params params = {.disk_bytes = 1};
+    rig_chunk chunk;
+    rig_chunk_make(&chunk, 1, 20);
+    uint8_t key[16];
+    FAILS(tamis_store_create(NULL, &store, &test_error), TAMIS_E_ARGUMENT, "params");
+    FAILS(tamis_store_create(&params, NULL, &test_error), TAMIS_E_ARGUMENT, "out");
+    FAILS(tamis_store_create(&params, &store, &test_error), TAMIS_E_ARGUMENT, "disk_bytes is 1");
+    params.disk_bytes = 0;
+    FAILS(tamis_store_create(&params, &store, &test_error), TAMIS_E_ARGUMENT, "without a tier");
+    params.memory_bytes = MIB;
+    params.reserved[7] = 1;
+    FAILS(tamis_store_create(&params, &store, &test_error), TAMIS_E_ARGUMENT, "reserved[7]");
+    params = (tamis_store_params){.folder = "/nonexistent/store"};
+    FAILS(tamis_store_create(&params, &store, &test_error), TAMIS_E_IO, "/nonexistent/store");
+    params.folder = "/dev/null";
+    FAILS(tamis_store_create(&params, &store, &test_error), TAMIS_E_IO, "/dev/null");
+    assert_null(store);
+
+    store = rig_open(MIB, 0, false);
+    tamis_chunk_planes put = chunk.put;
+#define REFUSED(change, part)                                                                      \
+    do {                                                                                           \
+        put = chunk.put;                                                                           \
+        change;                                                                                    \
+        FAILS(tamis_store_put(store, &put, &test_error), TAMIS_E_ARGUMENT, part);                  \
+    } while (0)
+    REFUSED(put.id.tokens = NULL, "tokens");
+    REFUSED(put.id.n_tokens = 0, "0 tokens");
+    REFUSED(put.id.n_tokens = 4194305, "4194305 tokens");
+    REFUSED(put.id.reserved[1] = 5, "reserved[1] of tamis_chunk_id is 5");
+    REFUSED(put.shape.n_layers = 0, "n_layers of the chunk is 0");
+    REFUSED(put.shape.n_kv_heads = 1025, "n_kv_heads of the chunk is 1025");
+    REFUSED(put.shape.head_dim = 4097, "head_dim of the chunk is 4097");
+    REFUSED(put.shape.dtype = (tamis_dtype)9, "dtype of the chunk is 9");
+    REFUSED(put.shape.reserved32 = 2, "reserved32 of tamis_chunk_shape is 2");
+    REFUSED(put.reserved[3] = 2, "reserved[3]");
+    REFUSED(put.reserved32 = 2, "reserved32 of tamis_chunk_planes is 2");
+    REFUSED(put.k = NULL, "k of the chunk");
+    const void *some[RIG_LAYERS] = {chunk.bytes, NULL, chunk.bytes};
+    REFUSED(put.v = some, "v of layer 1");
+    FAILS(tamis_store_put(NULL, &put, &test_error), TAMIS_E_ARGUMENT, "store");
+    FAILS(tamis_store_put(store, NULL, &test_error), TAMIS_E_ARGUMENT, "chunk");
+    FAILS(tamis_store_get(store, NULL, &found, &test_error), TAMIS_E_ARGUMENT, "id");
+    FAILS(tamis_store_get(NULL, &chunk.put.id, &found, &test_error), TAMIS_E_ARGUMENT, "store");
+    FAILS(tamis_store_get(store, &chunk.put.id, NULL, &test_error), TAMIS_E_ARGUMENT, "out");
+    FAILS(tamis_store_remove(NULL, &chunk.put.id, NULL, &test_error), TAMIS_E_ARGUMENT, "store");
+    FAILS(tamis_chunk_key(&chunk.put.id, NULL, &test_error), TAMIS_E_ARGUMENT, "key");
+    size_t count;
+    FAILS(tamis_store_list(store, NULL, 1, &count, &test_error), TAMIS_E_ARGUMENT, "infos");
+    FAILS(tamis_store_verify(store, NULL, &test_error), TAMIS_E_ARGUMENT, "out");
+    FAILS(tamis_store_gc(store, NULL, &test_error), TAMIS_E_ARGUMENT, "out");
+    assert_int_equal(rig_stats(store).failed, 0);
+    assert_int_equal(tamis_chunk_record_bytes(&(tamis_chunk_shape){0}, 1), 0);
+    assert_int_equal(tamis_chunk_plane_bytes(NULL, 1), 0);
+    OK(tamis_chunk_key(&chunk.put.id, key, &test_error));
+    assert_string_equal(tamis_tier_name(TAMIS_TIER_DISK), "disk");
+    tamis_store_destroy(&store);
+    rig_chunk_free(&chunk);
+}
+
+int main(int argc, char **argv) {
+    const int skip = test_begin(argc, argv);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_teardown(what_is_put_is_read, teardown),
+        cmocka_unit_test_teardown(layers_are_read_alone, teardown),
+        cmocka_unit_test_teardown(disk_outlives_the_store, teardown),
+        cmocka_unit_test_teardown(ids_are_all_of_it, teardown),
+        cmocka_unit_test_teardown(keys_do_not_change, teardown),
+        cmocka_unit_test_teardown(the_first_of_two_wins, teardown),
+        cmocka_unit_test_teardown(tiers_are_chosen, teardown),
+        cmocka_unit_test_teardown(held_chunks_stay, teardown),
+        cmocka_unit_test_teardown(limits_are_kept, teardown),
+        cmocka_unit_test_teardown(arguments_are_checked, teardown),
+    };
+    return skip ? skip : cmocka_run_group_tests(tests, NULL, NULL);
+}

@@ -1,0 +1,135 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Damaged records: bytes that change, files that are cut short or grow. Each must be a miss or
+ * E_DAMAGED, be removed and be counted; none may be read as sound.
+ * Usage: test-store-damage [ROUNDS] */
+#include "tests/store/rig.h"
+
+#include <fcntl.h>
+#include <inttypes.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+static unsigned rounds = 10000;
+
+static int teardown(void **state) {
+    (void)state;
+    rig_cleanup();
+    return 0;
+}
+
+/* The file as it is when sound. */
+typedef struct file_image {
+    const char *path;
+    uint8_t *bytes;
+    size_t size;
+} file_image;
+
+static void take(file_image *image, const char *path) {
+    struct stat about;
+    const int file = open(path, O_RDONLY);
+    assert_true(file >= 0 && fstat(file, &about) == 0);
+    *image = (file_image){path, malloc((size_t)about.st_size), (size_t)about.st_size};
+    assert_int_equal(read(file, image->bytes, image->size), image->size);
+    close(file);
+}
+
+static void place(const file_image *image, const uint8_t *bytes, size_t size) {
+    const int file = open(image->path, O_WRONLY | O_CREAT | O_TRUNC, 0600);
+    assert_true(file >= 0);
+    assert_int_equal(write(file, bytes, size), size);
+    close(file);
+}
+
+/* Damages the copy in one of several ways; returns its new size. The version apart, whose damage
+ * makes a record foreign: a miss too, but one that stays. */
+static size_t damage(uint8_t *bytes, size_t size, uint64_t *state, char *what, size_t room) {
+    const uint32_t kind = test_below(state, 5);
+    size_t at = test_below(state, (uint32_t)size);
+    while (at >= 8 && at < 12)
+        at = test_below(state, (uint32_t)size);
+    if (kind == 0) { /* one bit */
+        bytes[at] ^= (uint8_t)(1u << test_below(state, 8));
+    } else if (kind == 1) { /* one byte, near the start, where numbers are */
+        at = test_below(state, 120);
+        at += at >= 8 ? 4 : 0;
+        bytes[at] = (uint8_t)(bytes[at] + 1 + test_below(state, 255));
+    } else if (kind == 2) { /* a block of zeros, as file systems leave after a crash */
+        at = at / 512 * 512 + (at < 512 ? 12 : 0);
+        const size_t block = size - at < 512 ? size - at : 512;
+        bool was_zero = true;
+        for (size_t i = 0; i < block; i++)
+            was_zero = was_zero && bytes[at + i] == 0;
+        memset(bytes + at, was_zero ? 0xff : 0, block);
+    } else if (kind == 3) { /* cut short */
+        size = at;
+    } else { /* longer */
+        const size_t more = 1 + test_below(state, 5000);
+        memset(bytes + size, (int)test_below(state, 2), more);
+        size += more;
+    }
+    snprintf(what, room, "kind %" PRIu32 " at %zu", kind, at);
+    return size;
+}
+
+static void each_damage_is_found(void **state) {
+    (void)state;
+    rig_chunk chunk;
+    file_image image;
+    char what[64];
+    uint64_t random = 16;
+    rig_chunk_make(&chunk, 1, 130); /* planes of a page and a bit */
+    tamis_store *store = rig_open(0, 0, true);
+    OK(tamis_store_put(store, &chunk.put, &test_error));
+    take(&image, rig_file(&chunk));
+    uint8_t *bytes = malloc(image.size + 5000);
+    for (unsigned i = 0; i < rounds; i++) {
+        memcpy(bytes, image.bytes, image.size);
+        const size_t size = damage(bytes, image.size, &random, what, sizeof what);
+        place(&image, bytes, size);
+        if (rig_has_or_damaged(store, &chunk)) fail_msg("round %u: %s is not found", i, what);
+        if (access(image.path, F_OK) == 0) fail_msg("round %u: %s is not removed", i, what);
+    }
+    assert_int_equal(rig_stats(store).tiers[TAMIS_TIER_DISK].damaged, rounds);
+    assert_int_equal(rig_stats(store).foreign, 0);
+    assert_int_equal(rig_stats(store).failed, 0);
+    place(&image, image.bytes, image.size);
+    assert_true(rig_has(store, &chunk));
+    tamis_store_destroy(&store);
+    free(bytes);
+    free(image.bytes);
+    rig_chunk_free(&chunk);
+}
+
+/* Every byte once, by what a start and verify see. */
+static void verify_finds_each_byte(void **state) {
+    (void)state;
+    rig_chunk chunk;
+    file_image image;
+    tamis_store_found found;
+    rig_chunk_make(&chunk, 1, 4);
+    tamis_store *store = rig_open(0, 0, true);
+    OK(tamis_store_put(store, &chunk.put, &test_error));
+    take(&image, rig_file(&chunk));
+    const size_t stride = rounds < 10000 ? 97 : 7;
+    for (size_t at = 0; at < image.size; at += stride) {
+        image.bytes[at] ^= 0x10;
+        place(&image, image.bytes, image.size);
+        image.bytes[at] ^= 0x10;
+        OK(tamis_store_verify(store, &found, &test_error));
+        if (found.damaged + found.foreign != 1 || found.records != 0)
+            fail_msg("byte %zu is not found", at);
+        assert_int_equal(found.foreign, at >= 8 && at < 12);
+    }
+    tamis_store_destroy(&store);
+    free(image.bytes);
+    rig_chunk_free(&chunk);
+}
+
+int main(int argc, char **argv) {
+    if (argc > 1) rounds = (unsigned)strtoul(argv[1], NULL, 10);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_teardown(each_damage_is_found, teardown),
+        cmocka_unit_test_teardown(verify_finds_each_byte, teardown),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
