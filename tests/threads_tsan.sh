@@ -1,16 +1,19 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
-# Builds the test of several threads under ThreadSanitizer, with the library that it needs, and runs
+# Builds a test of several threads under ThreadSanitizer, with the library that it needs, and runs
 # it: a race in this library's own code fails it. Drivers are not instrumented.
-# Usage: threads_tsan.sh SOURCE FOLDER OPENCL, which is ON or OFF
+# Usage: threads_tsan.sh SOURCE FOLDER OPENCL TEST ARGUMENTS...: OPENCL is ON or OFF; TEST is a folder
+# of tests/ and a program in it; each of ARGUMENTS is one run, its words separated by blanks
 set -eu
 source=$1
 folder=$2
 opencl=$3
+test=$4
+shift 4
 
 cmake -S "$source" -B "$folder" -G Ninja -DCMAKE_BUILD_TYPE=Debug -DTAMIS_SANITIZE=thread \
     -DTAMIS_OPENCL="$opencl" -DTAMIS_NVCC=OFF -DTAMIS_TOOLS=OFF -DTAMIS_TESTS=ON >"$folder.log" 2>&1 &&
-    cmake --build "$folder" --target test-api-threads >>"$folder.log" 2>&1 || {
+    cmake --build "$folder" --target "$(basename "$test")" >>"$folder.log" 2>&1 || {
     cat "$folder.log"
     exit 1
 }
@@ -18,5 +21,7 @@ cmake -S "$source" -B "$folder" -G Ninja -DCMAKE_BUILD_TYPE=Debug -DTAMIS_SANITI
 # start unless that is switched off.
 plain=
 ! setarch --addr-no-randomize true 2>/dev/null || plain='setarch --addr-no-randomize'
-$plain "$folder/tests/api/test-api-threads" reference 3
-[ "$opencl" = OFF ] || $plain "$folder/tests/api/test-api-threads" opencl 3
+for arguments in "$@"; do
+    # shellcheck disable=SC2086 # lists of words
+    $plain "$folder/tests/$test" $arguments
+done
