@@ -221,7 +221,13 @@ static tms_verdict decode_numbers(const uint8_t *head, uint64_t bytes, tms_recor
     return agrees ? TMS_SOUND : TMS_DAMAGED;
 }
 
-/* Compares the checksum, which is set to 0 in `head`, and that the key is the content's. */
+static bool all_zero(const uint8_t *from, const uint8_t *to) {
+    while (from < to && *from == 0)
+        from++;
+    return from == to;
+}
+
+/* Compares the checksum, which is set to 0 in `head`, and takes what is behind the numbers. */
 static tms_verdict decode_rest(uint8_t *head, tms_record *record) {
     record->checksum = tms_get_u64(head + AT_CHECKSUM);
     tms_put_u64(head + AT_CHECKSUM, 0);
@@ -237,7 +243,7 @@ static tms_verdict decode_rest(uint8_t *head, tms_record *record) {
         record->sums[i] = tms_get_u64(from);
     for (uint32_t i = 0; i < record->n_tokens; i++, from += 4)
         record->tokens[i] = (int32_t)tms_get_u32(from);
-    return TMS_SOUND;
+    return all_zero(from, head + record->header_bytes) ? TMS_SOUND : TMS_DAMAGED;
 }
 
 /* Reads the header behind its first page and decodes it. */

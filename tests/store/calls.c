@@ -264,7 +264,6 @@ static void limits_are_kept(void **state) {
     assert_int_equal(rig_stats(store).tiers[TAMIS_TIER_MEMORY].records, 0);
     assert_true(rig_has(store, &large));
     large.put.tiers = 3;
-    rig_chunk_make(&chunk, 2, 10);
     char wanted[64];
     snprintf(wanted, sizeof wanted, "%llu bytes: the memory tier is limited to %llu",
              (unsigned long long)large.record_bytes, (unsigned long long)large.record_bytes - 1);

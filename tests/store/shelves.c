@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The disk tier's folder: what other processes write and remove there, unfinished files, files of
  * other versions and under wrong names, a folder that cannot be written; verify and gc. */
+#include "lib/store/record.h"
 #include "tests/store/rig.h"
 
 #include <fcntl.h>
@@ -80,6 +81,32 @@ static void two_stores_share_a_limit(void **state) {
     tamis_store_destroy(&stores[1]);
 }
 
+/* What others wrote is found beyond the limit too, and what is too much goes when it is released. */
+static void releasing_makes_room(void **state) {
+    (void)state;
+    rig_chunk chunks[2];
+    tamis_chunk *held[2];
+    tamis_store *a = rig_open(0, 0, true);
+    for (uint32_t i = 0; i < 2; i++)
+        rig_chunk_make(&chunks[i], i, 100);
+    tamis_store *b = rig_open(0, chunks[0].record_bytes, true);
+    for (uint32_t i = 0; i < 2; i++) {
+        OK(tamis_store_put(a, &chunks[i].put, &test_error));
+        held[i] = rig_get(b, &chunks[i]);
+        assert_non_null(held[i]);
+    }
+    assert_int_equal(rig_stats(b).tiers[TAMIS_TIER_DISK].bytes, 2 * chunks[0].record_bytes);
+    rig_check(held[0], &chunks[0]);
+    tamis_chunk_release(&held[0]);
+    assert_int_equal(rig_stats(b).tiers[TAMIS_TIER_DISK].bytes, chunks[0].record_bytes);
+    assert_false(rig_has(a, &chunks[0]));
+    tamis_chunk_release(&held[1]);
+    assert_true(rig_has(b, &chunks[1]));
+    tamis_store_destroy(&a);
+    tamis_store_destroy(&b);
+    rig_chunk_free(&chunks[0]), rig_chunk_free(&chunks[1]);
+}
+
 /* What a writer that is gone left is removed; what a living one writes is not. */
 static void unfinished_files_go(void **state) {
     (void)state;
@@ -139,6 +166,43 @@ static void other_versions_are_misses(void **state) {
     assert_true(rig_has(store, &chunk));
     tamis_store_destroy(&store);
     rig_chunk_free(&chunk);
+}
+
+/* A sound record that has the key of another chunk, as two chunks would have whose hashes are equal:
+ * that other one is a miss, which is counted, and takes its place when it is put. */
+static void equal_keys_are_no_equal_chunks(void **state) {
+    (void)state;
+    for (int field = 0; field < 4; field++) {
+        rig_chunk chunk, other;
+        tms_record record;
+        rig_chunk_make(&chunk, 5, 100);
+        rig_chunk_make(&other, 5, 100);
+        if (field == 0) other.put.id.salt[15]++;
+        if (field == 1) other.put.id.fingerprint[0]++;
+        if (field == 2) other.tokens[99]++;
+        if (field == 3) other.put.id.n_tokens = 99;
+        tamis_store *store = rig_open(MIB, 0, true);
+        OK(tms_record_describe(&other.put, &record, &test_error));
+        OK(tamis_chunk_key(&chunk.put.id, record.key, &test_error));
+        uint8_t *bytes = calloc(1, record.record_bytes), *head = tms_record_encode(&record);
+        assert_true(bytes && head);
+        memcpy(bytes, head, record.header_bytes);
+        const int file = open(rig_file(&chunk), O_CREAT | O_WRONLY, 0600);
+        assert_int_equal(write(file, bytes, record.record_bytes), record.record_bytes);
+        close(file);
+        assert_false(rig_has(store, &chunk));
+        assert_int_equal(rig_stats(store).mismatched, 1);
+        assert_int_equal(rig_stats(store).tiers[TAMIS_TIER_DISK].damaged, 0);
+        assert_int_equal(rig_count(".kv"), 1);
+        OK(tamis_store_put(store, &chunk.put, &test_error));
+        assert_true(rig_has(store, &chunk));
+        assert_int_equal(rig_stats(store).tiers[TAMIS_TIER_DISK].records, 1);
+        tamis_store_destroy(&store);
+        tms_record_free(&record);
+        free(bytes), free(head);
+        rig_chunk_free(&chunk), rig_chunk_free(&other);
+        rig_cleanup();
+    }
 }
 
 /* A record under the name of another is removed, and that other one is a miss. */
@@ -284,8 +348,10 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(two_stores_share_a_folder, teardown),
         cmocka_unit_test_teardown(two_stores_share_a_limit, teardown),
+        cmocka_unit_test_teardown(releasing_makes_room, teardown),
         cmocka_unit_test_teardown(unfinished_files_go, teardown),
         cmocka_unit_test_teardown(other_versions_are_misses, teardown),
+        cmocka_unit_test_teardown(equal_keys_are_no_equal_chunks, teardown),
         cmocka_unit_test_teardown(a_wrong_name_is_a_miss, teardown),
         cmocka_unit_test_teardown(late_damage_is_found, teardown),
         cmocka_unit_test_teardown(verify_reads_everything, teardown),
