@@ -34,8 +34,12 @@ void tms_disk_name(const uint8_t *key, char name[TMS_DISK_NAME]) {
 
 bool tms_disk_same(int file, int folder, const char *name) {
     struct stat a, b;
-    return fstat(file, &a) == 0 && fstatat(folder, name, &b, AT_SYMLINK_NOFOLLOW) == 0 &&
-           a.st_dev == b.st_dev && a.st_ino == b.st_ino;
+    errno = 0;
+    if (fstat(file, &a) != 0 || fstatat(folder, name, &b, AT_SYMLINK_NOFOLLOW) != 0) {
+        if (errno == ENOENT) errno = 0;
+        return false;
+    }
+    return a.st_dev == b.st_dev && a.st_ino == b.st_ino;
 }
 
 /* ---- The folder ------------------------------------------------------------------------------ */
@@ -125,9 +129,12 @@ static tamis_status disk_find(tms_tier *tier, const uint8_t *key, tms_object **o
     const int file = openat(disk->fd, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
     if (file < 0 && errno == ENOENT) return TAMIS_OK;
     if (file < 0) return tms_disk_fails(disk, "cannot open", name, error);
-    if (fstat(file, &about) != 0 || !S_ISREG(about.st_mode)) {
+    const bool known = fstat(file, &about) == 0;
+    if (!known || !S_ISREG(about.st_mode)) {
+        const tamis_status status =
+            known ? TAMIS_OK : tms_disk_fails(disk, "cannot look at", name, error);
         close(file);
-        return TAMIS_OK;
+        return status;
     }
     disk_object *object = calloc(1, sizeof *object);
     if (!object) {
@@ -162,7 +169,8 @@ static tamis_status disk_erase(tms_tier *tier, const uint8_t *key, const tms_obj
     tms_disk_tier *disk = (tms_disk_tier *)tier;
     char name[TMS_DISK_NAME];
     tms_disk_name(key, name);
-    if (only && !tms_disk_same(((const disk_object *)only)->file, disk->fd, name)) return TAMIS_OK;
+    if (only && !tms_disk_same(((const disk_object *)only)->file, disk->fd, name))
+        return errno ? tms_disk_fails(disk, "cannot look at", name, error) : TAMIS_OK;
     if (unlinkat(disk->fd, name, 0) != 0 && errno != ENOENT)
         return tms_disk_fails(disk, "cannot remove", name, error);
     return TAMIS_OK;

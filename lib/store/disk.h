@@ -21,7 +21,7 @@ typedef struct tms_disk_tier {
 tamis_status tms_disk_fails(const tms_disk_tier *disk, const char *what, const char *name,
                             tamis_error *error);
 void tms_disk_name(const uint8_t *key, char name[TMS_DISK_NAME]);
-/* Whether the open file still has that name. */
+/* Whether the open file still has that name. False with errno 0: it has not; else nobody knows. */
 bool tms_disk_same(int file, int folder, const char *name);
 
 tamis_status tms_disk_stage(tms_tier *tier, const tms_record *record, const uint8_t *head,

@@ -27,7 +27,8 @@ static bool create_locked(tms_disk_tier *disk, tms_staged *staged) {
     if (flock(staged->file, LOCK_EX | LOCK_NB) == 0 &&
         tms_disk_same(staged->file, disk->fd, staged->name))
         return true;
-    const int reason = errno == EWOULDBLOCK || errno == ENOENT ? EEXIST : errno;
+    const int reason = errno == EWOULDBLOCK || errno == 0 ? EEXIST : errno; /* swept: try again */
+    unlinkat(disk->fd, staged->name, 0);
     close(staged->file);
     staged->file = -1;
     errno = reason;

@@ -1,0 +1,190 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Each request of the store for memory and each call of the system fails once, while a script runs.
+ * The call in which that happens says so or does without; nothing is leaked, half-written or lost
+ * that was answered for, and the next store finds all of it. */
+#include "tests/store/rig.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* The program is linked with --wrap of these: type, name, what a failure returns. */
+#define MEMORY(X)                                                                                  \
+    X(void *, malloc, NULL, (size_t size), (size))                                                 \
+    X(void *, calloc, NULL, (size_t n, size_t size), (n, size))                                    \
+    X(void *, realloc, NULL, (void *old, size_t size), (old, size))                                \
+    X(char *, strdup, NULL, (const char *text), (text))                                            \
+    X(int, posix_memalign, ENOMEM, (void **to, size_t align, size_t size), (to, align, size))
+#define SYSTEM(X)                                                                                  \
+    X(int, openat, -1, (int at, const char *name, int flags, mode_t mode),                         \
+      (at, name, flags, mode))                                                                     \
+    X(ssize_t, pread, -1, (int file, void *to, size_t n, off_t at), (file, to, n, at))             \
+    X(ssize_t, write, -1, (int file, const void *from, size_t n), (file, from, n))                 \
+    X(int, fstat, -1, (int file, struct stat *to), (file, to))                                     \
+    X(int, fstatat, -1, (int at, const char *name, struct stat *to, int flags),                    \
+      (at, name, to, flags))                                                                       \
+    X(int, fsync, -1, (int file), (file))                                                          \
+    X(int, flock, -1, (int file, int what), (file, what))                                          \
+    X(int, renameat, -1, (int a, const char *from, int b, const char *to), (a, from, b, to))       \
+    X(int, unlinkat, -1, (int at, const char *name, int flags), (at, name, flags))                 \
+    X(int, futimens, -1, (int file, const struct timespec *times), (file, times))                  \
+    X(DIR *, fdopendir, NULL, (int file), (file))                                                  \
+    X(struct dirent *, readdir, NULL, (DIR * folder), (folder))
+
+static bool counting;
+static long calls, fails_at, reason;
+static const char *failed;
+
+static bool fails_now(const char *name) {
+    if (!counting || calls++ != fails_at) return false;
+    failed = name;
+    errno = (int)reason;
+    return true;
+}
+
+#define WRAP(type, name, failure, parameters, arguments)                                           \
+    type __real_##name parameters;                                                                 \
+    type __wrap_##name parameters;                                                                 \
+    type __wrap_##name parameters {                                                                \
+        return fails_now(#name) ? failure : __real_##name arguments;                               \
+    }
+MEMORY(WRAP)
+SYSTEM(WRAP)
+
+static rig_chunk chunks[3];
+
+/* What was answered for. */
+typedef struct answers {
+    bool put[3], removed;
+} answers;
+
+/* A failure that a call may answer. */
+static void may_fail(tamis_status status) {
+    assert_true(status == TAMIS_OK || status == TAMIS_E_NO_MEMORY || status == TAMIS_E_IO ||
+                status == TAMIS_E_FULL);
+    if (status == TAMIS_OK) return;
+    assert_non_null(failed);
+    assert_int_equal(test_error.status, status);
+    assert_true(test_error.text[0] != 0);
+}
+
+#define CALL(call) (counting = true, last = (call), counting = false, may_fail(last), last)
+
+/* Finds a chunk and reads all of it, as far as the calls succeed. */
+static void script_read(tamis_store *store, const rig_chunk *chunk, bool there) {
+    uint8_t k[32 * RIG_MOST], v[32 * RIG_MOST];
+    tamis_chunk *found = NULL;
+    tamis_status last;
+    const bool sound = failed == NULL;
+    if (CALL(tamis_store_get(store, &chunk->put.id, &found, &test_error)) != TAMIS_OK)
+        assert_null(found);
+    else if (sound && !failed)
+        assert_int_equal(found != NULL, there);
+    for (uint32_t i = 0; found && i < RIG_LAYERS; i++) {
+        if (CALL(tamis_chunk_read(found, i, k, v, &test_error)) != TAMIS_OK) continue;
+        assert_memory_equal(k, chunk->k[i], chunk->plane_bytes);
+        assert_memory_equal(v, chunk->v[i], chunk->plane_bytes);
+    }
+    counting = true;
+    tamis_chunk_release(&found);
+    counting = false;
+}
+
+static void script_look(tamis_store *store) {
+    tamis_chunk_info infos[4];
+    tamis_store_found found;
+    size_t count;
+    tamis_status last;
+    (void)CALL(tamis_store_list(store, infos, 4, &count, &test_error));
+    (void)CALL(tamis_store_verify(store, &found, &test_error));
+    assert_int_equal(found.damaged, 0);
+    (void)CALL(tamis_store_gc(store, &found, &test_error));
+}
+
+/* The folder has chunks[0] and an unfinished file. */
+static answers script(void) {
+    const tamis_store_params params = {.memory_bytes = 1u << 20, .folder = rig_folder()};
+    tamis_store *store = NULL;
+    answers a = {.put = {true}};
+    tamis_status last;
+    if (CALL(tamis_store_create(&params, &store, &test_error)) != TAMIS_OK) {
+        assert_null(store);
+        return a;
+    }
+    script_read(store, &chunks[0], true);
+    for (int i = 1; i < 3; i++)
+        a.put[i] = CALL(tamis_store_put(store, &chunks[i].put, &test_error)) == TAMIS_OK;
+    script_read(store, &chunks[1], a.put[1]);
+    script_read(store, &chunks[0], true);
+    a.removed = CALL(tamis_store_remove(store, &chunks[2].put.id, NULL, &test_error)) == TAMIS_OK;
+    script_look(store);
+    counting = true;
+    tamis_store_destroy(&store);
+    counting = false;
+    return a;
+}
+
+static void prepare(void) {
+    char path[400];
+    tamis_store *store = rig_open(0, 0, true);
+    OK(tamis_store_put(store, &chunks[0].put, &test_error));
+    tamis_store_destroy(&store);
+    snprintf(path, sizeof path, "%s/0123456789abcdef0123456789abcdef.1-1.tmp", rig_folder());
+    const int file = open(path, O_CREAT | O_WRONLY, 0600);
+    assert_true(file >= 0);
+    close(file);
+}
+
+static void check_after(const answers *a) {
+    tamis_store *store = rig_open(0, 0, true);
+    assert_int_equal(rig_count(".tmp"), 0);
+    assert_true(rig_has(store, &chunks[0]));
+    if (a->put[1]) assert_true(rig_has(store, &chunks[1]));
+    const bool third = rig_has(store, &chunks[2]);
+    if (a->removed) assert_false(third);
+    assert_int_equal(rig_stats(store).tiers[TAMIS_TIER_DISK].damaged, 0);
+    tamis_store_destroy(&store);
+}
+
+static void each_call_fails_once(void **state) {
+    const long reasons[] = {EIO, ENOSPC};
+    (void)state;
+    for (int r = 0; r < 2; r++) {
+        long n = 0;
+        reason = reasons[r];
+        for (failed = ""; failed; n++) {
+            prepare();
+            calls = 0;
+            fails_at = n;
+            failed = NULL;
+            const answers a = script();
+            const char *which = failed;
+            check_after(&a);
+            failed = which;
+            rig_cleanup();
+        }
+        print_message("%ld calls, each failed once\n", n - 1);
+        assert_true(n > 100);
+    }
+}
+
+static int teardown(void **state) {
+    (void)state;
+    counting = false;
+    rig_cleanup();
+    return 0;
+}
+
+int main(void) {
+    if (access("/dev/shm", W_OK) == 0) setenv("TMPDIR", "/dev/shm", 1);
+    for (uint32_t i = 0; i < 3; i++)
+        rig_chunk_make(&chunks[i], i, 130);
+    const struct CMUnitTest tests[] = {cmocka_unit_test_teardown(each_call_fails_once, teardown)};
+    const int result = cmocka_run_group_tests(tests, NULL, NULL);
+    for (uint32_t i = 0; i < 3; i++)
+        rig_chunk_free(&chunks[i]);
+    return result;
+}
