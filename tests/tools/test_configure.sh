@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # What CMake makes of its options: the tests without pkg-config, the GPUs that nvcc compiles for, an
-# nvcc that is missing, the library without the model; and which commit a build says that it is of. A
-# script stands in for nvcc; nothing is built.
+# nvcc that is missing, the library without the store or the model; and which commit a build says that
+# it is of. A script stands in for nvcc; nothing is built.
 # Usage: test_configure.sh TREE
 set -u
 tree=$1
@@ -63,9 +63,11 @@ bare='-DCMAKE_IGNORE_PATH=/usr/include;/usr/local/include'
 configure bare_auto -DTAMIS_TOOLS=AUTO -DTAMIS_TESTS=AUTO -DTAMIS_NVCC=OFF "$bare"
 expect 'a build without cJSON' grep 'Command line: left out, there is no cJSON' "$work/$name.log"
 expect 'a build without cmocka' grep 'Tests: left out, there is no cmocka' "$work/$name.log"
-expect 'a library without both' options bare_auto libtamis.so
+expect 'a build without xxHash' grep 'Store of chunks: left out, there is no xxHash' "$work/$name.log"
+expect 'no store' lacks bare_auto lib/store/
+expect 'a library without all of them' options bare_auto libtamis.so
 expect 'no command line' lacks bare_auto tamis_cli
-for part in TOOLS TESTS; do
+for part in STORE TOOLS TESTS; do
     ! configure "bare_$part" -DTAMIS_$part=ON -DTAMIS_NVCC=OFF "$bare"
     expect "$part that cannot be: an error" test $? = 0
     expect "$part that cannot be" grep "TAMIS_$part=ON: there is no " "$work/$name.log"
@@ -74,6 +76,7 @@ expect 'what is there by itself' configure auto -DTAMIS_TOOLS=AUTO -DTAMIS_TESTS
     -DTAMIS_NVCC=OFF
 expect 'the command line' options auto tamis_cli
 expect 'the tests' options auto test-api-steps
+expect 'the store' options auto lib/store/disk.c
 
 configure wrong -DTAMIS_NVCC=ON '-DTAMIS_CUDA_ARCHITECTURES=80;hopper'
 expect 'an architecture that is none' grep '"hopper" is no compute' "$work/wrong.log"
