@@ -127,6 +127,7 @@ static void verify_finds_each_byte(void **state) {
 
 int main(int argc, char **argv) {
     if (argc > 1) rounds = (unsigned)strtoul(argv[1], NULL, 10);
+    rig_in_memory();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(each_damage_is_found, teardown),
         cmocka_unit_test_teardown(verify_finds_each_byte, teardown),

@@ -10,7 +10,7 @@
 #define MEMORY TAMIS_TIER_MEMORY
 #define DISK   TAMIS_TIER_DISK
 
-static unsigned long seeds = 30, first_seed = 1;
+static unsigned long seeds = 100, first_seed = 1;
 
 /* ---- The model ------------------------------------------------------------------------------- */
 
@@ -120,6 +120,10 @@ static void step_put(world *w, uint32_t which) {
     rig_chunk *chunk = &w->chunks[which];
     model_tier *memory = &w->tiers[MEMORY], *disk = &w->tiers[DISK];
     if (held_dead(w, which)) return;
+    if (disk->limit && chunk->record_bytes > disk->limit) { /* refused before anything changes */
+        FAILS(tamis_store_put(w->store, &chunk->put, &test_error), TAMIS_E_FULL, "limited to");
+        return;
+    }
     bool fits = true, enters = memory->limit > 0, known = false;
     if (enters && has(memory, which) && w->complete[which]) {
         put_last(memory, which);
@@ -129,10 +133,7 @@ static void step_put(world *w, uint32_t which) {
     const bool was_known = memory->limit > 0 && has(memory, which) && w->complete[which];
     if (disk->limit) {
         known = has(disk, which);
-        if (chunk->record_bytes > disk->limit)
-            known = fits = false;
-        else if (!known)
-            fits = make_room(w, disk, chunk->record_bytes);
+        if (!known) fits = make_room(w, disk, chunk->record_bytes);
         if (fits) put_last(disk, which);
     } else
         fits = enters || was_known;
@@ -313,6 +314,7 @@ static int teardown(void **state) {
 int main(int argc, char **argv) {
     if (argc > 1) seeds = strtoul(argv[1], NULL, 10);
     if (argc > 2) first_seed = strtoul(argv[2], NULL, 10);
+    rig_in_memory();
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(the_store_is_as_the_model, teardown)};
     return cmocka_run_group_tests(tests, NULL, NULL);

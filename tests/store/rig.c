@@ -41,6 +41,10 @@ void rig_chunk_free(rig_chunk *chunk) {
 
 /* ---- The folder ------------------------------------------------------------------------------ */
 
+void rig_in_memory(void) {
+    if (access("/dev/shm", W_OK) == 0) setenv("TMPDIR", "/dev/shm", 1);
+}
+
 const char *rig_folder(void) {
     const char *parent = getenv("TMPDIR");
     if (*base) return folder;

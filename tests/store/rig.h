@@ -29,6 +29,8 @@ typedef struct rig_chunk {
 void rig_chunk_make(rig_chunk *chunk, uint64_t number, uint32_t n_tokens);
 void rig_chunk_free(rig_chunk *chunk);
 
+/* Folders are made in memory from now on, where there is /dev/shm: nothing waits for a disk. */
+void rig_in_memory(void);
 /* A folder under TMPDIR or /tmp, and the name of a store's folder in it, which is not made. */
 const char *rig_folder(void);
 void rig_cleanup(void); /* with everything in it */
