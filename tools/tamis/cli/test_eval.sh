@@ -44,6 +44,26 @@ check_scale() {
     json 'assert all(0.9 <= r["sparsity"] < 0.91 for r in rows if "sparsity" in r), rows'
 }
 
+# Recall compares full with itself, also where a sliding window just holds the text; it refuses a longer
+# text. A runner has the window, so what evictions are compared with has it too.
+check_window() {
+    local select=(--tokens 4 --texts 1 --select full)
+    local refused='^tamis eval recall: --length, --tokens: a text takes up to 13 tokens, more than '
+    refused+='the model.s sliding window of 12; together they must be at most 12$'
+    "$python" "$keys" "$data/needle.gguf" "$work/window.gguf" llama.attention.sliding_window=12
+    for file in "$work/window.gguf" "$data/models/mistral.gguf"; do
+        expect 1 "$refused" eval recall --model "$file" --text "$data/text.txt" --device reference \
+            --length 4,9 "${select[@]}"
+        [ "$(wc -l <"$work/err")" -eq 1 ] || fail 'recall: a text beyond the window is found late'
+    done
+    file=$work/window.gguf
+    evaluate recall --text "$data/text.txt" --length 8 "${select[@]}"
+    json 'assert rows[0]["select"] == "full" and rows[0]["error"] < 1e-5, rows[0]'
+    evaluate eviction --text "$data/text.txt" --length 200 --questions 1 --seeds 1 --evict none \
+        --budget 16
+    json 'assert [r["evict"] for r in rows] == ["full"] and rows[0]["output_error"] < 1e-6, rows'
+}
+
 # Where the file wants bos, a passage begins with it.
 check_bos() {
     local with
@@ -99,5 +119,6 @@ done
 check_bos
 check_ruler
 check_scale
+check_window
 [ "$failures" -eq 0 ] || exit 1
 echo 'eval: all passed'

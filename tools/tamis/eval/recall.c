@@ -43,7 +43,7 @@ const cli_command eval_recall_command = {
     "the same queries over the same cache. recall is the share of the tokens with the largest\n"
     "attention that lie in the pages read; mass is the attention that these pages hold; error\n"
     "is |o - o'| / |o| of the attended rows. All three are means over heads. Where the file wants\n"
-    "bos, a context begins with it.\n"
+    "bos, a context begins with it. Where the model has a sliding window, it must hold the text.\n"
     "\n"
     "sparsity is the smallest share of a layer's tokens that holds 90 % of its attention: it\n"
     "shows which layers --dense-layers should name. Here no layer is dense. random draws its\n"
@@ -126,6 +126,17 @@ static int measure(const recall_flags *f, eval_rig *rig, const eval_passages *pa
     return status == TAMIS_OK ? CLI_OK : cli_fail(eval_recall_command.name, "%s", error.text);
 }
 
+/* The replay has no sliding window, and every key is weighed: full would be compared with another
+ * attention than its own. */
+static int check_window(const eval_rig *rig, uint32_t tokens) {
+    uint32_t window = tamis_model_get_info(rig->model)->sliding_window;
+    if (window == 0 || window >= tokens) return CLI_OK;
+    return cli_fail(eval_recall_command.name,
+                    "--length, --tokens: a text takes up to %u tokens, more than the model's "
+                    "sliding window of %u; together they must be at most %u",
+                    tokens, window, window);
+}
+
 /* Device, model, cache, text. The cache holds the context, what full and one arm add, and a page
  * each for what forks copy. */
 static int prepare(const recall_flags *f, const eval_arms *arms, eval_rig *rig,
@@ -134,6 +145,7 @@ static int prepare(const recall_flags *f, const eval_arms *arms, eval_rig *rig,
     int code = eval_rig_open(
         rig, eval_recall_command.name, f->device, f->model, (tamis_dtype)f->dtype, page_size, arms,
         (uint64_t)longest + 2 * f->tokens + 4 * page_size, longest + f->tokens, 1);
+    if (code == CLI_OK) code = check_window(rig, longest + f->tokens);
     if (code != CLI_OK) return code;
     return eval_passages_open(passages, eval_recall_command.name, rig->model, f->model, f->text,
                               longest, f->tokens, f->texts, f->seed);
