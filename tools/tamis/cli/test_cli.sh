@@ -664,7 +664,8 @@ check_perplexity_value
 # No OpenCL platform: the reference serves where it is named, else the reasons are told.
 mkdir "$work/vendors"
 export OCL_ICD_VENDORS=$work/vendors
-reasons='not cuda: no CUDA driver: .*not opencl: no OpenCL platform found'
+reasons='not cuda: (no CUDA driver: |built without CUDA).*'
+reasons+='not opencl: (no OpenCL platform found|built without OpenCL)'
 for command in "run --model $data/needle.gguf --prompt x" 'bench attention --shape llama3-8b' \
     'bench decode --context 200' "bench throughput --model $data/needle.gguf" \
     "eval passkey --model $data/needle.gguf" "eval recall --model $data/needle.gguf" \

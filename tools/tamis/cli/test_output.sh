@@ -31,7 +31,8 @@ check_shape() {
     json_of 'tamis devices' devices
     grep -qE '"id":[[:space:]]*"reference:0"' "$work/out.json" || fail 'devices: no reference:0'
     grep -qE '"device":[[:space:]]*null' "$work/out.json" || fail 'devices: is on one device'
-    grep -qE '"reason":[[:space:]]*"no CUDA driver' "$work/out.json" || fail 'devices: no reason'
+    grep -qE '"reason":[[:space:]]*"(no CUDA driver|built without CUDA)' "$work/out.json" ||
+        fail 'devices: no reason'
     json_of 'tamis devices' devices --matrix --device reference
     json_of 'tamis bench decode' bench decode --context 200 --layers 1 --repeat 1 --probe 1 \
         --budget 60 --shape llama3-8b --evict snapkv --device reference
