@@ -59,6 +59,7 @@ STYLE = {
 }
 WIDTH = 8.3  # inches; 830 CSS pixels at 100 a inch, the width of a README
 DPI = 200
+KINDS = 'png', 'svg'  # of files, one each of a figure
 
 
 # ---- Reading ------------------------------------------------------------------------------------
@@ -753,7 +754,7 @@ def main(arguments=None):
         with matplotlib.rc_context(STYLE):
             write(options.out, {'%s.%s' % (name, kind): render(figure, kind)
                                 for name, figure in figures_of(options.files).items()
-                                for kind in ('png', 'svg')})
+                                for kind in KINDS})
     except Bad as error:
         sys.exit('plot.py: %s' % error)
 
