@@ -474,11 +474,11 @@ const check_op check_op_attend = {
             {LIST_CI, "normal:f16:g3:d80:cap:pad32"},
             {LIST_CI, "nasty:f32:b3:g5:d128:cap:kv70"},
             {LIST_CI, "normal:f16:g4:page8:kv9000"}, /* three splits, ragged */
-            {LIST_CI, "normal:f32:b2:g5:d128:kv17000"},
+            {LIST_CI, "normal:f32:b2:g5:d128:kv17000:hkv1"},
             {LIST_CI, "normal:f16:g4:d128:kv20000:top700"}, /* two splits of lists */
             {LIST_CI, "nasty:bf16:b2:page8:kv9000"},
             {LIST_CI, "normal:f16:r64:tile32:hkv1:d128:g16:kv300"},
-            {LIST_CI, "normal:f16:r40:tile32:g4:kv4500:page8:hkv1"},
+            {LIST_CI, "normal:f16:r20:tile16:g4:kv4500:page8:hkv1"},
             {LIST_CI, "normal:f16:b2:r40:tile32:g4:kv100:ivl:pos"},
             {LIST_CI, "nasty:f16:b2:r40:tile32:g4:kv100:hkv3"},
             {LIST_CI, "same:f16:hkv1:r2:tile2:kv4500"}, /* three pieces of a tile on CUDA */
@@ -487,7 +487,7 @@ const check_op check_op_attend = {
             {LIST_CI, "nasty:f16:b2:hkv1:r3:tile3:g4:kv4500"},
             {LIST_CI, "normal:f16:hkv1:r3:tile3:page64:kv67000"}, /* more than a launch's pieces */
             {LIST_CI, "normal:f16:b3:g4:kv5000:ivl"},             /* sliding windows */
-            {LIST_CI, "normal:bf16:hkv1:r40:tile32:kv5000:ivl"},
+            {LIST_CI, "normal:bf16:hkv1:r20:tile16:kv5000:ivl"},
             {LIST_CI, "r0:logits"},
             {LIST_CI, "ints:bf16:b2:g4:d96:page32:kv17:logits"},
             {LIST_CI, "normal:f32:b3:r3:g5:d128:kv70:logits"},
