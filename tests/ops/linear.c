@@ -211,7 +211,7 @@ const check_op check_op_linear = {
                                      {LIST_OCLGRIND, "ints:f32:r3:in16:out17:pad3:acc"},
                                      {LIST_OCLGRIND, "ints:f16:r9:in20:out17:bias"},
                                      {LIST_OCLGRIND, "normal:q4_1:r2:in64:out9:bias"},
-                                     {LIST_OCLGRIND, "normal:q4_1:r1:in288:out3"},
+                                     {LIST_OCLGRIND, "normal:q4_1:r1:in544:out3"},
                                      {LIST_OCLGRIND, "normal:q8_0:r1:in32:out3"},
                                      {LIST_OCLGRIND, "normal:q5_0:r9:in32:out3"},
                                      {LIST_OCLGRIND, "normal:q4_k:r1:in256:out3"},

@@ -91,7 +91,7 @@ linear_cpu.cl|linear|s/start += bias/start -= bias/
 linear_cpu.clh|linear_parts|s/load_f32(x + i) \* scale/load_f32(x + i)/
 linear_parts.cl|linear_parts|s/p = second;/p = third;/
 linear_parts_cpu.cl|linear_parts|s/out\[o\] += p->bias/out[o] -= p->bias/
-linear_type_cpu.clh|linear|s/low + high/low - high/
+linear_type_cpu.clh|linear|s/\.lo + sum\[o\]/.lo - sum[o]/
 mass.cl|page_mass|s/= top + log(sum)/= top - log(sum)/
 merge.cl|merge|s/joint = top + log(total)/joint = top - log(total)/
 merge_cpu.cl|merge|s/top + log(total)/top - log(total)/
