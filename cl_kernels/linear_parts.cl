@@ -15,6 +15,7 @@
 #define WEIGHT TYPE_A
 #include "weights.clh"
 #include "activate.clh"
+#include "linear_parts.clh"
 #if TYPE_B != TYPE_A
 #undef WEIGHT
 #define WEIGHT TYPE_B
@@ -25,21 +26,6 @@
 #define WEIGHT TYPE_C
 #include "weights_type.clh"
 #endif
-
-typedef struct part {
-    __global float *y;
-    ulong y_stride;
-    __global const uchar *w;
-    __global const float *bias; /* may be NULL */
-    uint n_out, type;
-} part;
-
-#define PART_PARAMS(p)                                                                             \
-    MATRIX_PARAMS(y##p), REF_PARAMS(const uchar, w##p), REF_PARAMS(const float, bias##p),          \
-        uint n_out##p, uint type##p
-#define PART(p)                                                                                    \
-    {y##p + y##p##_offset, y##p##_stride, w##p + w##p##_offset,                                    \
-     bias##p ? bias##p + bias##p##_offset : 0, n_out##p, type##p}
 
 /* Weights i to i + 7 of output j, and one of them. */
 #define ROW_HERE ((__global const weight *)(p->w + j * ROW_BYTES(n_in)))

@@ -14,6 +14,7 @@
 #define HOLD_FLOATS (TYPE_A <= 2 || TYPE_B <= 2 || TYPE_C <= 2)
 #include "linear_cpu.clh"
 #include "activate.clh"
+#include "linear_parts.clh"
 #include "linear_type_cpu.clh"
 #if TYPE_B != TYPE_A
 #undef WEIGHT
@@ -27,21 +28,6 @@
 #include "weights_type.clh"
 #include "linear_type_cpu.clh"
 #endif
-
-typedef struct part {
-    __global float *y;
-    ulong y_stride;
-    __global const uchar *w;
-    __global const float *bias; /* may be NULL */
-    uint n_out, type;
-} part;
-
-#define PART_PARAMS(p)                                                                             \
-    MATRIX_PARAMS(y##p), REF_PARAMS(const uchar, w##p), REF_PARAMS(const float, bias##p),          \
-        uint n_out##p, uint type##p
-#define PART(p)                                                                                    \
-    {y##p + y##p##_offset, y##p##_stride, w##p + w##p##_offset,                                    \
-     bias##p ? bias##p + bias##p##_offset : 0, n_out##p, type##p}
 
 /* 1 / sqrt(mean(x²) + eps) */
 static inline float norm_scale(__global const float *x, uint n, float eps) {

@@ -90,6 +90,7 @@ linear_blocks_cpu.cl|linear|s/start += bias/start -= bias/
 linear_cpu.cl|linear|s/start += bias/start -= bias/
 linear_cpu.clh|linear_parts|s/load_f32(x + i) \* scale/load_f32(x + i)/
 linear_parts.cl|linear_parts|s/p = second;/p = third;/
+linear_parts.clh|linear_parts|s/bias##p + bias##p##_offset/bias##p/
 linear_parts_cpu.cl|linear_parts|s/out\[o\] += p->bias/out[o] -= p->bias/
 linear_type_cpu.clh|linear|s/\.lo + sum\[o\]/.lo - sum[o]/
 mass.cl|page_mass|s/= top + log(sum)/= top - log(sum)/
