@@ -39,7 +39,7 @@ struct as_they_are {
     DEVICE void apply(uint32_t, float (&)[CHUNK]) const {}
 };
 template <uint32_t ROWS> struct normalised {
-    const float *w;         /* NULL: as they are */
+    const float *w; /* NULL: as they are */
     const float (&scale)[ROWS];
     float of_chunk[CHUNK];
     template <bool WHOLE> DEVICE void begin(uint64_t first, uint32_t n_in) {

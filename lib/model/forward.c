@@ -53,12 +53,13 @@ static tamis_status normalise(const tamis_runner *runner, const tms_weight *w, u
     return tamis_op_norm(runner->model->context, &params, error);
 }
 
-/* Matrices that read the residual stream normalised, from row `first` on. */
+/* Matrices that read the residual stream normalised, from row `first` on. Only prompts put what is
+ * normalised into TMS_NORMED, the x of every part. */
 typedef struct normed {
     const tms_weight *norm;
     uint32_t first, n_parts;
-    bool gated;                         /* silu of part 0 times part 1 goes to part 0's rows */
-    projection parts[TAMIS_MOST_PARTS]; /* all of them read TMS_NORMED */
+    bool gated; /* silu of part 0 times part 1 goes to part 0's rows */
+    projection parts[TAMIS_MOST_PARTS];
 } normed;
 
 /* In one launch. */
