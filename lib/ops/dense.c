@@ -35,9 +35,11 @@ tamis_status tamis_op_linear(tamis_context *context, const tamis_linear_params *
     return tms_run_linear(context->dev, &run, error);
 }
 
-/* Checks that parts behind the last one are zero, so that none is forgotten. */
+/* Checks that parts behind the last one are not set, so that none is forgotten and what is reserved
+ * in them may get a meaning, too. */
 static void check_no_part(tms_op_call *c, const tamis_linear_part *part, uint32_t i, uint32_t n) {
-    if (part->n_out || part->w.buffer || part->y.buffer || part->bias.buffer)
+    if (part->n_out || part->w.buffer || part->y.buffer || part->bias.buffer || part->w.reserved ||
+        part->reserved32)
         tms_op_refuse(c, TAMIS_E_ARGUMENT,
                       "part %" PRIu32 " is set, and there are %" PRIu32 " parts", i, n);
 }

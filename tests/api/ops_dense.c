@@ -421,6 +421,8 @@ static void linear_parts_refuses_what_does_not_fit(void **state) {
     PARTS_REFUSED(p.n_rows = 9, "x: 1152 bytes");
     PARTS_REFUSED(p.n_in = 0, "n_in is 0");
     PARTS_REFUSED(p.n_parts = 1, "part 1 is set, and there are 1 parts");
+    PARTS_REFUSED(p.parts[2].reserved32 = 3, "part 2 is set, and there are 2 parts");
+    PARTS_REFUSED(p.parts[2].w.reserved = 3, "part 2 is set, and there are 2 parts");
     PARTS_REFUSED(p.n_parts = 3, "n_out of a part is 0");
     PARTS_REFUSED(p.n_parts = 0, "part 0 is set, and there are 0 parts");
     PARTS_REFUSED(p.gated = 1, "y of part 1 is given, and the parts are gated");
