@@ -10,8 +10,9 @@
 #include <string.h>
 #include <tamis/ops.h>
 
-#define ROWS_MAX  8192u
-#define WIDTH_MAX (1u << 20)
+#define ROWS_MAX     8192u
+#define WIDTH_MAX    (1u << 20)
+#define MATRICES_MAX 65536u
 
 /* In the order of tamis_weight_type. */
 static const char *const types[] = {"f32",  "f16",  "bf16", "Q8_0", "Q4_0",
@@ -36,7 +37,7 @@ static const cli_option options[] = {
      CLI_NUMBERS, offsetof(linear_flags, rows), 1, ROWS_MAX, NULL},
     {"--matrices", "N",
      "matrices in turn (default: as many as the read bandwidth is measured over; 1 above 8 rows)",
-     CLI_NUMBER, offsetof(linear_flags, matrices), 1, 65536, NULL},
+     CLI_NUMBER, offsetof(linear_flags, matrices), 1, MATRICES_MAX, NULL},
     {"--repeat", "N", "samples (default 9)", CLI_NUMBER, offsetof(linear_flags, repeat), 1, 1000,
      NULL},
     {"--probe", "N", "MiB to measure the read bandwidth over (default 256, on a GPU up to 1024)",
@@ -256,7 +257,8 @@ static bool list_arms(linear_run *r) {
             const tamis_weight_type type = (tamis_weight_type)f->types.values[t];
             const uint64_t probe = bench_probe_bytes(r->device, f->probe) / matrix_step(f, type);
             uint32_t matrices = f->matrices;
-            if (matrices == 0 && f->rows.values[i] <= TAMIS_FEW_ROWS) matrices = (uint32_t)probe;
+            if (matrices == 0 && f->rows.values[i] <= TAMIS_FEW_ROWS)
+                matrices = probe < MATRICES_MAX ? (uint32_t)probe : MATRICES_MAX;
             *arm = (linear_arm){.type = type,
                                 .n_rows = f->rows.values[i],
                                 .matrices = matrices > 0 ? matrices : 1,
