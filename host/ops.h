@@ -717,8 +717,8 @@ typedef struct tms_linear {
 } tms_linear;
 
 /* linear_parts: what norm, up to three linears of one input and activate give, in one launch, for
- * at most TMS_FEW_ROWS rows. With z = x, or norm's y of x with norm_w and eps where norm_w is there:
- *   part p   y_p[r][j] = Σ_i z[r][i]·w_p[j][i] + bias_p[j], as linear, each with its own weight type
+ * at most TMS_FEW_ROWS rows. With z = x, or norm's y of x with norm_w and eps if norm_w is there:
+ *   part p   y_p[r][j] = Σ_i z[r][i]·w_p[j][i] + bias_p[j], as linear, each of its own weight type
  *   gated    two parts of one n_out give y_0 = silu(part 0)·part 1; y of part 1 is not used.
  *   norm_w f32 [n_in]. No y overlaps x or another y. Parts from n_parts on are not read.
  * Bytes: those of the parts' w. A row's bits do not depend on the number of rows.
@@ -742,7 +742,8 @@ typedef struct tms_linear_parts {
 } tms_linear_parts;
 
 /* norm: RMSNorm, y = x / sqrt(mean(x²) + eps) · w; w f32 [dim]; y may be x.
- * Tolerance: 2e-6 relative. */
+ * Tolerance: 2e-6 relative. Where Σ x² is above fp32's range, y of finite x may be 0; where it is
+ * below it, digits may be lost unless eps hides them. */
 typedef struct tms_norm {
     tms_matrix x, y;
     tms_ref w;

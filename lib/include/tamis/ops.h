@@ -66,8 +66,8 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_op_linear(tamis_context *context,
                                                         const tamis_linear_params *params,
                                                         tamis_error *error);
 
-/* linear_parts: what norm, up to three linears of one input and activate give, in one launch, for at
- * most TAMIS_FEW_ROWS rows. With z = x, or norm's y of x with norm_w and eps where norm_w is given:
+/* linear_parts: what norm, up to three linears of one input and activate give, in one launch, for
+ * at most TAMIS_FEW_ROWS rows. With z = x, or norm's y of x where norm_w is given:
  *   part p   y_p[r][j] = Σ_i z[r][i]·w_p[j][i] + bias_p[j], each with its own weight type;
  *   gated    two parts of one n_out give y_0 = silu(part 0)·part 1, and part 1 has no y.
  * In a decode step it takes the place of norm, q, k and v, or of norm, gate, up and activate. What
@@ -93,7 +93,8 @@ typedef struct tamis_linear_parts_params {
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_op_linear_parts(
     tamis_context *context, const tamis_linear_parts_params *params, tamis_error *error);
 
-/* norm: y = x / sqrt(mean(x²) + eps)·w, RMSNorm (arXiv 1910.07467). y may be x. */
+/* norm: y = x / sqrt(mean(x²) + eps)·w, RMSNorm (arXiv 1910.07467). y may be x. Where a row's Σ x²
+ * is above fp32's range, its y may be 0. */
 typedef struct tamis_norm_params {
     tamis_rows x, y; /* f32 [n_rows][dim] */
     tamis_place w;   /* f32 [dim] */
