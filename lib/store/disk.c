@@ -125,9 +125,9 @@ static tamis_status disk_find(tms_tier *tier, const uint8_t *key, tms_object **o
     *out = NULL;
     *verdict = TMS_ABSENT;
     tms_disk_name(key, name);
-    /* What is no file, such as a pipe, is not waited for. */
-    const int file = openat(disk->fd, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (file < 0 && errno == ENOENT) return TAMIS_OK;
+    /* What is no file, such as a pipe, is not waited for. ELOOP: a symbolic link; ENXIO: a socket. */
+    const int file = openat(disk->fd, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);
+    if (file < 0 && (errno == ENOENT || errno == ELOOP || errno == ENXIO)) return TAMIS_OK;
     if (file < 0) return tms_disk_fails(disk, "cannot open", name, error);
     const bool known = fstat(file, &about) == 0;
     if (!known || !S_ISREG(about.st_mode)) {
@@ -232,17 +232,17 @@ static tamis_status disk_walk(tms_tier *tier, tms_keys *out, tamis_error *error)
 }
 
 /* Removes an unfinished file, if nobody holds its lock: its writer is gone, wherever it ran. What
- * cannot be opened belongs to somebody else. */
+ * cannot be opened belongs to somebody else or is no file. It is opened for writing because NFS locks
+ * no other files exclusively. */
 static tamis_status sweep_name(tms_disk_tier *disk, const char *name, void *to,
                                tamis_error *error) {
     uint64_t *removed = to;
     uint8_t key[TMS_KEY_BYTES];
     const size_t length = strlen(name);
-    const char *end = name + length - (sizeof TMS_DISK_UNFINISHED - 1);
     if (length < TMS_DISK_NAME || !tms_key_parse(name, key) || name[TMS_KEY_TEXT - 1] != '.' ||
-        strcmp(end, TMS_DISK_UNFINISHED) != 0)
+        strcmp(name + length - (sizeof TMS_DISK_UNFINISHED - 1), TMS_DISK_UNFINISHED) != 0)
         return TAMIS_OK;
-    const int file = openat(disk->fd, name, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    const int file = openat(disk->fd, name, O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);
     if (file < 0) return TAMIS_OK;
     tamis_status status = TAMIS_OK;
     if (flock(file, LOCK_EX | LOCK_NB) == 0 && tms_disk_same(file, disk->fd, name)) {

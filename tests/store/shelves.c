@@ -123,7 +123,12 @@ static void unfinished_files_go(void **state) {
         assert_true(files[i] >= 0);
     }
     assert_int_equal(flock(files[1], LOCK_EX | LOCK_NB), 0);
+    /* A folder of such a name is no unfinished file. */
+    char folder[400];
+    snprintf(folder, sizeof folder, "%s/0123456789abcdef0123456789abcdef.19-1.tmp", rig_folder());
+    assert_int_equal(mkdir(folder, 0700), 0);
     store = rig_open(0, 0, true);
+    assert_int_equal(rmdir(folder), 0);
     assert_int_equal(access(paths[0], F_OK), -1);
     for (int i = 1; i < 4; i++)
         assert_int_equal(access(paths[i], F_OK), 0);
@@ -220,10 +225,19 @@ static void a_wrong_name_is_a_miss(void **state) {
     assert_false(rig_has(store, &chunk));
     assert_int_equal(rig_stats(store).tiers[TAMIS_TIER_DISK].damaged, 1);
     assert_int_equal(rig_count(".kv"), 0);
-    /* What is no file is none of the store's. */
+    /* What is no file is none of the store's; a put takes its place. */
     assert_int_equal(mkfifo(path, 0600), 0);
     assert_false(rig_has(store, &chunk));
     assert_int_equal(unlink(path), 0);
+    OK(tamis_store_put(store, &chunk.put, &test_error));
+    char elsewhere[400];
+    snprintf(elsewhere, sizeof elsewhere, "%s/elsewhere", rig_folder());
+    assert_int_equal(rename(path, elsewhere), 0);
+    assert_int_equal(symlink(elsewhere, path), 0);
+    assert_false(rig_has(store, &chunk));
+    OK(tamis_store_put(store, &chunk.put, &test_error));
+    assert_true(rig_has(store, &chunk));
+    assert_int_equal(access(elsewhere, F_OK), 0);
     tamis_store_destroy(&store);
     rig_chunk_free(&chunk);
     rig_chunk_free(&other);
