@@ -16,9 +16,25 @@
 #define TRIES 100 /* to find a name that nobody has */
 
 struct tms_staged {
-    int file; /* holds the lock while the process lives */
+    int file;       /* holds the lock while the process lives */
+    uint64_t bytes; /* of the record */
     char name[TMS_KEY_TEXT + 48], to[TMS_DISK_NAME];
 };
+
+/* What a call that failed means, by errno. A name takes room too. */
+static tamis_status write_fails(const tms_disk_tier *disk, const char *what,
+                                const tms_staged *staged, tamis_error *error) {
+    const int reason = errno;
+    struct statvfs about;
+    if (reason != ENOSPC && reason != EDQUOT && reason != EFBIG)
+        return tms_disk_fails(disk, what, staged->name, error);
+    const uint64_t room =
+        fstatvfs(disk->fd, &about) == 0 ? (uint64_t)about.f_bavail * about.f_frsize : 0;
+    return tms_error_set(error, TAMIS_E_FULL,
+                         "no room for a record of %" PRIu64 " bytes in %s (%" PRIu64
+                         " bytes free): %s",
+                         staged->bytes, disk->folder, room, strerror(reason));
+}
 
 /* Creates the file and takes its lock, before a sweep of another process can. */
 static bool create_locked(tms_disk_tier *disk, tms_staged *staged) {
@@ -45,22 +61,7 @@ static tamis_status create(tms_disk_tier *disk, const uint8_t *key, tms_staged *
         if (create_locked(disk, staged)) return TAMIS_OK;
         if (errno != EEXIST) break;
     }
-    return tms_disk_fails(disk, "cannot create", staged->name, error);
-}
-
-/* What a failed write means, by errno. */
-static tamis_status write_fails(const tms_disk_tier *disk, const tms_staged *staged,
-                                const tms_record *record, tamis_error *error) {
-    const int reason = errno;
-    struct statvfs about;
-    if (reason != ENOSPC && reason != EDQUOT && reason != EFBIG)
-        return tms_disk_fails(disk, "writing", staged->name, error);
-    const uint64_t room =
-        fstatvfs(disk->fd, &about) == 0 ? (uint64_t)about.f_bavail * about.f_frsize : 0;
-    return tms_error_set(error, TAMIS_E_FULL,
-                         "no room for a record of %" PRIu64 " bytes in %s (%" PRIu64
-                         " bytes free): %s",
-                         record->record_bytes, disk->folder, room, strerror(reason));
+    return write_fails(disk, "cannot create", staged, error);
 }
 
 static bool write_all(int file, const void *from, size_t bytes) {
@@ -95,6 +96,7 @@ tamis_status tms_disk_stage(tms_tier *tier, const tms_record *record, const uint
     tms_disk_tier *disk = (tms_disk_tier *)tier;
     tms_staged *staged = calloc(1, sizeof *staged);
     TMS_REQUIRE(staged, TAMIS_E_NO_MEMORY, "no memory to write a chunk");
+    staged->bytes = record->record_bytes;
     tms_disk_name(record->key, staged->to);
     tamis_status status = create(disk, record->key, staged, error);
     if (status != TAMIS_OK) {
@@ -102,7 +104,7 @@ tamis_status tms_disk_stage(tms_tier *tier, const tms_record *record, const uint
         return status;
     }
     if (!write_record(staged->file, record, head, chunk)) {
-        status = write_fails(disk, staged, record, error);
+        status = write_fails(disk, "writing", staged, error);
         tms_disk_discard(tier, staged);
         return status;
     }
@@ -119,7 +121,8 @@ void tms_disk_discard(tms_tier *tier, tms_staged *staged) {
 tamis_status tms_disk_commit(tms_tier *tier, tms_staged *staged, tamis_error *error) {
     tms_disk_tier *disk = (tms_disk_tier *)tier;
     if (renameat(disk->fd, staged->name, disk->fd, staged->to) != 0) {
-        const tamis_status status = tms_disk_fails(disk, "cannot rename to", staged->to, error);
+        const tamis_status status =
+            write_fails(disk, "cannot give a chunk's name to", staged, error);
         tms_disk_discard(tier, staged);
         return status;
     }
