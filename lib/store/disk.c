@@ -56,6 +56,18 @@ static void disk_close(tms_tier *tier) {
     free(disk);
 }
 
+/* The folder's own name must survive a loss of power like those in it, whoever has made it. Where
+ * its parent cannot be opened, nobody can see to that. */
+static tamis_status settle_folder(const tms_disk_tier *disk, tamis_error *error) {
+    const int parent = openat(disk->fd, "..", O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (parent < 0) return TAMIS_OK;
+    tamis_status status = TAMIS_OK;
+    if (fsync(parent) != 0 && errno != EINVAL && errno != EROFS && errno != ENOTSUP)
+        status = tms_disk_fails(disk, "cannot settle the name of", "", error);
+    close(parent);
+    return status;
+}
+
 static tamis_status disk_open(const tamis_store_params *params, tms_tier **out,
                               tamis_error *error) {
     tms_disk_tier *disk = calloc(1, sizeof *disk);
@@ -71,6 +83,7 @@ static tamis_status disk_open(const tamis_store_params *params, tms_tier **out,
     if (status == TAMIS_OK) disk->fd = open(disk->folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
     if (status == TAMIS_OK && disk->fd < 0)
         status = tms_disk_fails(disk, "cannot open the store's folder", "", error);
+    if (status == TAMIS_OK) status = settle_folder(disk, error);
     if (status != TAMIS_OK) {
         disk_close(&disk->tier);
         return status;
@@ -144,7 +157,8 @@ static tamis_status disk_find(tms_tier *tier, const uint8_t *key, tms_object **o
     object->file = file;
     memcpy(object->name, name, sizeof name);
     object->object.tier = tier;
-    object->object.used = (int64_t)about.st_mtim.tv_sec * 1000000000 + about.st_mtim.tv_nsec;
+    object->object.used = /* in 64 bits for 292 years; a file may say any time */
+        (int64_t)((uint64_t)about.st_mtim.tv_sec * 1000000000u + (uint64_t)about.st_mtim.tv_nsec);
     object->object.source = (tms_source){object, (uint64_t)about.st_size, read_file};
     const tamis_status status = read_header(object, key, verdict, error);
     if (status != TAMIS_OK) {
