@@ -61,12 +61,17 @@ static tamis_status inspect(tamis_store *store, tms_shelf *shelf, const uint8_t 
     return status;
 }
 
+/* A record that cannot be read keeps the walk from no other; the first reason is answered. */
 static tamis_status inspect_all(tamis_store *store, tms_shelf *shelf, bool verify,
                                 tamis_store_found *out, tamis_error *error) {
     tms_keys keys = {0};
     tamis_status status = shelf->tier->ops->walk(shelf->tier, &keys, error);
-    for (size_t i = 0; status == TAMIS_OK && i < keys.count; i++)
-        status = inspect(store, shelf, keys.keys[i], verify, out, error);
+    if (status != TAMIS_OK) keys.count = 0;
+    for (size_t i = 0; i < keys.count; i++) {
+        const tamis_status one =
+            inspect(store, shelf, keys.keys[i], verify, out, status == TAMIS_OK ? error : NULL);
+        if (status == TAMIS_OK) status = one;
+    }
     free(keys.keys);
     return status;
 }
@@ -86,8 +91,10 @@ tamis_status tamis_store_verify(tamis_store *store, tamis_store_found *out, tami
 static tamis_status gc(tamis_store *store, tms_shelf *shelf, tamis_store_found *out,
                        tamis_error *error) {
     TMS_TRY(shelf->tier->ops->sweep(shelf->tier, &out->leftovers, error));
-    TMS_TRY(inspect_all(store, shelf, false, out, error));
-    return tms_shelf_refresh(store, shelf, error);
+    const tamis_status status = inspect_all(store, shelf, false, out, error);
+    if (status == TAMIS_OK) return tms_shelf_refresh(store, shelf, error);
+    (void)tms_shelf_refresh(store, shelf, NULL);
+    return status;
 }
 
 tamis_status tamis_store_gc(tamis_store *store, tamis_store_found *out, tamis_error *error) {

@@ -196,7 +196,7 @@ typedef struct tamis_store_found {
 } tamis_store_found;
 
 /* Reads every byte of every record on disk, and removes those that are damaged. Errors: E_IO,
- * E_NO_MEMORY; *out then counts what was done before. */
+ * E_NO_MEMORY, with the first reason; the others have been looked at all the same, and counted. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_store_verify(tamis_store *store,
                                                            tamis_store_found *out,
                                                            tamis_error *error);
