@@ -5,6 +5,7 @@
 #define _GNU_SOURCE
 #include "tests/store/rig.h"
 
+#include <fcntl.h>
 #include <sched.h>
 #include <signal.h>
 #include <sys/mount.h>
@@ -65,12 +66,31 @@ static void files_that_may_not_grow(void **state) {
     rig_chunk_free(&small), rig_chunk_free(&large), rig_chunk_free(&other);
 }
 
-/* A file system of 100 kB in a mount namespace of the child's own, which ends with it. */
+static bool write_text(const char *path, const char *text) {
+    const int file = open(path, O_WRONLY);
+    const ssize_t length = (ssize_t)strlen(text);
+    const bool done = file >= 0 && write(file, text, (size_t)length) == length;
+    if (file >= 0) close(file);
+    return done;
+}
+
+/* A mount namespace of this process's own. Who is not root gets it with a user namespace, in which
+ * nobody can create a file who is not mapped to it. */
+static bool own_mounts(void) {
+    const unsigned user = geteuid(), group = getegid();
+    char users[40], groups[40];
+    if (user == 0) return unshare(CLONE_NEWNS) == 0;
+    snprintf(users, sizeof users, "%u %u 1", user, user);
+    snprintf(groups, sizeof groups, "%u %u 1", group, group);
+    return unshare(CLONE_NEWUSER | CLONE_NEWNS) == 0 &&
+           write_text("/proc/self/setgroups", "deny") && write_text("/proc/self/uid_map", users) &&
+           write_text("/proc/self/gid_map", groups);
+}
+
+/* A file system of 100 kB, which ends with the child. */
 static int on_a_small_file_system(void) {
     rig_chunk small, large, other;
-    const uid_t user = geteuid();
-    if (unshare(user == 0 ? CLONE_NEWNS : CLONE_NEWUSER | CLONE_NEWNS) != 0 ||
-        mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0 ||
+    if (!own_mounts() || mount(NULL, "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0 ||
         mount("none", rig_folder(), "tmpfs", 0, "size=100k") != 0)
         return SKIPPED;
     rig_chunk_make(&small, 1, 10);
