@@ -36,7 +36,9 @@ enum {
 #define MOST_LAYERS 1024u
 #define MOST_HEADS  1024u
 #define MOST_DIM    4096u
-#define CODEC_PLAIN 0u /* planes as they are; others may come */
+/* Planes as they are. A codec that changes their sizes needs another version of the format: this one
+ * takes other sizes for damage. */
+#define CODEC_PLAIN 0u
 
 static const uint8_t MAGIC[8] = "tamiskv";
 

@@ -27,16 +27,19 @@ extern "C" {
  * The disk tier is a folder with one file a chunk, <key>.kv. Several processes may use a folder at
  * a time: each finds what the others have written, and misses what they have removed. A process that
  * is killed leaves no half record, and loses none that tamis_store_put has answered for. The folder
- * must be on a file system with locks (flock). Files can be read by their owner alone.
+ * must be on a file system with locks (flock), and belongs to one user: files can be read by their
+ * owner alone. What is named like a record there and begins otherwise is damaged, and removed.
  *
  * What is damaged is never given out. A record with a wrong header is a miss; a wrong plane is
  * E_DAMAGED where it is read, and the record is removed. Both are counted.
  *
  * Thread-safety: any number of threads may use a store and its chunks at a time, but no thread may
- * use what another one destroys or releases. */
+ * use what another one destroys or releases. A process that was forked opens a store of its own:
+ * its parent's may be locked there for good. */
 typedef struct tamis_store tamis_store;
 
-/* A record that was found, pinned until it is released. */
+/* A record that was found, pinned until it is released. One that was found on disk holds a file
+ * open for as long. */
 typedef struct tamis_chunk tamis_chunk;
 
 /* Tiers; values never change. */
@@ -67,7 +70,7 @@ typedef struct tamis_chunk_id {
     const int32_t *tokens;
     uint32_t n_tokens;       /* 1 to 4194304 */
     uint32_t reserved32;     /* 0, else E_ARGUMENT */
-    uint8_t fingerprint[16]; /* of all that decides values: weights, RoPE, quantisation, adapter */
+    uint8_t fingerprint[16]; /* of all that decides values and shape: weights, RoPE, dtype */
     uint8_t salt[16];        /* of a tenant; 0 is a salt like any other */
     uint64_t reserved[2];    /* 0, else E_ARGUMENT */
 } tamis_chunk_id;
@@ -109,8 +112,8 @@ typedef struct tamis_chunk_planes {
 /* Stores a chunk. Once it answers OK, a record on disk survives the process and the machine's
  * power. A record that a tier already has stays as it is there (the first wins). Writes files and
  * waits. Errors leave nothing half-written, and the store goes on: E_ARGUMENT with the value;
- * E_FULL with the numbers (the record exceeds a tier's limit, or what is pinned leaves no room; the
- * file system is full); E_IO with file and reason; E_NO_MEMORY. */
+ * E_FULL with the numbers (the record exceeds a tier's limit; what is pinned or being written
+ * leaves no room; the file system is full); E_IO with file and reason; E_NO_MEMORY. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_store_put(tamis_store *store,
                                                         const tamis_chunk_planes *chunk,
                                                         tamis_error *error);
@@ -141,7 +144,8 @@ TAMIS_API void tamis_chunk_get_info(const tamis_chunk *chunk, tamis_chunk_info *
  * that come from a tier that can be damaged are compared with their checksums. Several threads may
  * read a chunk at a time. Errors: E_ARGUMENT (layer; neither k nor v); E_DAMAGED: the file is cut
  * short or damaged, and has been removed from the store and counted; what is in k and v must not be
- * used. Planes that were read before are what was stored. E_IO: no more is known. */
+ * used. Planes that were read before are what was stored. E_IO: no more is known, and the record
+ * stays; tamis_store_remove is for one that cannot be read again and again. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_chunk_read(tamis_chunk *chunk, uint32_t layer,
                                                          void *k, void *v, tamis_error *error);
 
@@ -179,7 +183,7 @@ typedef struct tamis_store_stats {
     uint64_t hits, misses; /* of tamis_store_get; errors are neither */
     uint64_t mismatched;   /* misses where another chunk has the same key */
     uint64_t foreign;      /* records of another format version that were passed over */
-    uint64_t failed;       /* calls that answered E_IO or E_FULL */
+    uint64_t failed;       /* calls that answered E_IO or E_FULL, files that a look passed over */
     tamis_tier_stats tiers[TAMIS_TIERS];
     uint64_t reserved[11];
 } tamis_store_stats;
