@@ -131,6 +131,7 @@ check_refused() {
     : >"$work/empty"
     expect 1 "^tamis compare: $work/empty: is empty$" "${asked[@]}" --question x \
         --file "$work/empty"
+    expect 1 '^tamis compare: standard input: is empty$' "${asked[@]}" --question x --file - </dev/null
     expect 1 '^tamis compare: the file has no chat template: --chat-format must name one of' \
         "${whole[@]}" --system y
     expect 1 '^tamis compare: a text takes up to [0-9]+ tokens with what follows it; the model states' \

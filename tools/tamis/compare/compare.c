@@ -5,6 +5,7 @@
 #include "cli/chat.h"
 
 #include <stdlib.h>
+#include <string.h>
 
 #define TOKENS_MAX 4096
 #define ROUNDS_MAX 100
@@ -98,7 +99,8 @@ static tamis_status cut_text(const compare_flags *f, compare_text *out, tamis_er
     size_t bytes = 0;
     tamis_status status = cli_read_input(f->file, &text, &bytes, error);
     if (status == TAMIS_OK && bytes == 0)
-        status = cli_error(error, TAMIS_E_ARGUMENT, "%s: is empty", f->file);
+        status = cli_error(error, TAMIS_E_ARGUMENT, "%s: is empty",
+                           strcmp(f->file, "-") == 0 ? "standard input" : f->file);
     if (status == TAMIS_OK) status = tamis_vocab_load(f->model, &vocab, error);
     if (status == TAMIS_OK)
         status = compare_text_cut(vocab, &f->form, text, bytes, &f->questions, out, error);
