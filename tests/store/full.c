@@ -16,6 +16,8 @@
 
 #define SKIPPED 77
 
+static bool may_mount = true;
+
 static int teardown(void **state) {
     (void)state;
     rig_cleanup();
@@ -117,6 +119,7 @@ static void a_full_file_system(void **state) {
     assert_true(WIFEXITED(how));
     if (WEXITSTATUS(how) == SKIPPED) {
         print_message("no file system may be mounted here\n");
+        may_mount = false;
         skip();
     }
     assert_int_equal(WEXITSTATUS(how), 0);
@@ -127,5 +130,6 @@ int main(void) {
         cmocka_unit_test_teardown(files_that_may_not_grow, teardown),
         cmocka_unit_test_teardown(a_full_file_system, teardown),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    const int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    return failed == 0 && !may_mount ? SKIPPED : failed;
 }
