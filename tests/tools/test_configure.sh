@@ -100,7 +100,7 @@ commit() {
         >"$work/commit.log" 2>&1 || echo failed >>"$work/commit.log"
 }
 git_there() {
-    git -C "$work/$1" -c user.name=x -c user.email=x -c init.defaultBranch=main "$2" ${3+"$3"} \
+    git -C "$work/$1" -c user.name=x -c user.email=x -c commit.gpgsign=false -c init.defaultBranch=main "$2" ${3+"$3"} \
         ${4+"$4"} ${5+"$5"} >/dev/null 2>&1
 }
 name=commit
