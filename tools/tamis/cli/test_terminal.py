@@ -55,6 +55,16 @@ class Run:
     def interrupt(self):
         self.process.send_signal(signal.SIGINT)
 
+    def wait_for_default(self):
+        """Until the first SIGINT has reset its handler, so that the next one ends the run."""
+        end = time.time() + LIMIT
+        caught = True
+        while caught:
+            assert time.time() < end, 'the first SIGINT is still caught'
+            with open('/proc/%d/status' % self.process.pid, encoding='ascii') as file:
+                mask = int(re.search(r'^SigCgt:\s*(\w+)', file.read(), re.M).group(1), 16)
+            caught = mask >> (signal.SIGINT - 1) & 1
+
     def end(self):
         """The exit status and the standard output."""
         out = self.process.stdout.read()
@@ -133,7 +143,7 @@ def test_second_interrupt(folder):
     run.wait_for(rb'512 of')
     time.sleep(0.05)  # within the second chunk, at whose end the first signal would be seen
     run.interrupt()
-    time.sleep(0.03)
+    run.wait_for_default()
     run.interrupt()
     status, out = run.end()
     assert (status, out) == (-signal.SIGINT, b''), (status, out, run.err)
