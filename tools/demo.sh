@@ -8,6 +8,7 @@
 #        demo.sh --smollm2   the same on a real model, see tools/demo_smollm2.sh; minutes on two cores
 set -eu
 cd "$(dirname "$0")/.."
+export LC_ALL=C # figures have a decimal point, whatever the user's language
 . tools/packages.sh
 
 case $#${1-} in
