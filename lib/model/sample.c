@@ -11,7 +11,8 @@
 #include <string.h>
 
 #if FLT_EVAL_METHOD != 0
-#error "a seed gives the same tokens everywhere only where double is computed as double"
+/* x87 */
+#error "the sampler needs double to be computed as double: -msse2 -mfpmath=sse, or TAMIS_MODEL=OFF"
 #endif
 
 /* ---- Numbers --------------------------------------------------------------------------------- */
