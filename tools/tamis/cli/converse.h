@@ -18,7 +18,8 @@ typedef struct cli_conversation {
 } cli_conversation;
 
 /* Talks until the lines end; E_IO where standard input cannot be read. *refused: a line was left
- * out, since it holds what no text may hold or is too long; stderr says why. */
+ * out, since it holds what no text may hold or is too long; stderr says why. E_ARGUMENT: the text
+ * before the first line is at fault, or is too long together with that line. */
 tamis_status cli_converse(cli_session *s, cli_chat *chat, const cli_conversation *how,
                           bool *refused, tamis_error *error);
 
