@@ -116,9 +116,9 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_write(tamis_plan *plan, uint3
                                                          const tamis_rows *k, const tamis_rows *v,
                                                          tamis_error *error);
 
-/* The step's rows of a layer as a model's matrices give them, not yet rotated; all f32. They may lie
- * between each other in one buffer at equal strides, as those of one matrix product for q, k and v
- * do, but no two share an element. */
+/* The step's rows of a layer as a model's matrices give them, not yet rotated; all f32. They
+ * may be interleaved in one buffer, at equal strides, as those of one matrix product for q, k and v
+ * are, but no two share an element. */
 typedef struct tamis_rotated_rows {
     tamis_rows q;   /* [rows][n_heads][head_dim], changed in place */
     tamis_rows k;   /* [rows][n_kv_heads][head_dim], changed in place */

@@ -11,14 +11,14 @@
 extern "C" {
 #endif
 
-/* Chunk-local keys, whole values: CacheBlend (EuroSys '25, section 5), which also says that K is
- * stored before its rotation here, so that it can be rotated to any place.
+/* K and V are those of the chunk's text alone, as CacheBlend (EuroSys '25) stores them. K is given
+ * and stored before its rotation, so that it can be rotated to any position.
  *
  * A record is the K and V of one chunk. It begins with a header: format version, fingerprint, salt,
  * tokens, shape, an XXH3 checksum of each plane and one of itself. A plane is the K or the V of one
- * layer, [token][KV head][channel], in the byte order of the machine that computed it; a record of
- * a machine of the other byte order is of another version. In a record each plane begins at a
- * multiple of 4096 bytes, and a layer's K and V are neighbours.
+ * layer, [token][KV head][channel], in the byte order of the machine that computed it; a machine of
+ * the other byte order takes the record for one of another version. In a record each plane begins
+ * at a multiple of 4096 bytes, and a layer's K and V are neighbours.
  *
  * Tiers: memory, then disk. A record that is found on disk moves to memory plane by plane as it is
  * read. Each tier has a limit in bytes, to which it removes the records that were not used for the
@@ -76,8 +76,8 @@ typedef struct tamis_chunk_id {
 } tamis_chunk_id;
 
 /* The record's name, 128 bits of XXH3 over fingerprint, salt and tokens. It finds a record and
- * proves nothing: what is found is compared with the id itself. E_ARGUMENT: tokens NULL, or as
- * many as none or too many. */
+ * proves nothing: what is found is compared with the id itself. E_ARGUMENT: id or tokens is NULL,
+ * n_tokens is 0 or too large, a reserved field is not 0. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_chunk_key(const tamis_chunk_id *id, uint8_t key[16],
                                                         tamis_error *error);
 
@@ -144,8 +144,8 @@ TAMIS_API void tamis_chunk_get_info(const tamis_chunk *chunk, tamis_chunk_info *
  * that come from a tier that can be damaged are compared with their checksums. Several threads may
  * read a chunk at a time. Errors: E_ARGUMENT (layer; neither k nor v); E_DAMAGED: the file is cut
  * short or damaged, and has been removed from the store and counted; what is in k and v must not be
- * used. Planes that were read before are what was stored. E_IO: no more is known, and the record
- * stays; tamis_store_remove is for one that cannot be read again and again. */
+ * used. Planes that were read before are what was stored. E_IO: reading failed; whether the plane
+ * is damaged is not known, and the record stays (tamis_store_remove is for one that fails again). */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_chunk_read(tamis_chunk *chunk, uint32_t layer,
                                                          void *k, void *v, tamis_error *error);
 
@@ -204,8 +204,8 @@ typedef struct tamis_store_found {
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_store_verify(tamis_store *store,
                                                            tamis_store_found *out,
                                                            tamis_error *error);
-/* Reads every header, and removes damaged and foreign records and leftovers; what exceeds the
- * limit is evicted. Errors: as tamis_store_verify. */
+/* Reads every header, and removes damaged and foreign records, leftovers, and what exceeds the
+ * limit. Errors: as tamis_store_verify. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_store_gc(tamis_store *store, tamis_store_found *out,
                                                        tamis_error *error);
 
