@@ -83,6 +83,7 @@ static tamis_status ask(compare_run *run, uint32_t arm, uint32_t question, uint3
     tamis_sequence fork;
     cli_session s;
     tamis_status status = eval_rig_bounds(rig, arm, error);
+    if (status == TAMIS_OK) status = tamis_context_wait(rig->context, error); /* not in the rate */
     if (status == TAMIS_OK) status = tamis_cache_fork(rig->cache, base, &fork, error);
     if (status == TAMIS_OK)
         status = cli_session_on(&s, rig->model, rig->cache, rig->runners[arm], fork, error);
