@@ -128,6 +128,21 @@ _tamis() {
     'bench linear --probe') ;;
     'bench linear --json') files=1 ;;
     'bench linear --device') ;;
+    'bench model --model') files=1 ;;
+    'bench model --context') ;;
+    'bench model --select') words='full window quest oracle random quest-paper' ;;
+    'bench model --budget') ;;
+    'bench model --sinks') ;;
+    'bench model --recent') ;;
+    'bench model --group') words='max mean sum' ;;
+    'bench model --dense-layers') ;;
+    'bench model --batch') ;;
+    'bench model --dtype') words='f32 f16 bf16' ;;
+    'bench model --page-size') words='8 16 32 64' ;;
+    'bench model --repeat') ;;
+    'bench model --probe') ;;
+    'bench model --json') files=1 ;;
+    'bench model --device') ;;
     'bench throughput --model') files=1 ;;
     'bench throughput --context') ;;
     'bench throughput --memory') ;;
@@ -288,7 +303,7 @@ _tamis() {
     esac
     [ -n "$known" ] || case $name in
     '') words='devices run compare tokenize bench eval --help --version' ;;
-    bench) words='attention decode linear throughput --help' ;;
+    bench) words='attention decode linear model throughput --help' ;;
     eval) words='passkey recall perplexity eviction ruler --help' ;;
     'devices') words='--device --matrix --markdown --json --help' ;;
     'run') words='--model --file --prompt --prompt-file --question --select --budget --sinks --recent --group --dense-layers --evict --evict-budget --evict-sinks --evict-recent --evict-window --evict-kernel --evict-pool --evict-chunk --evict-floor --evict-beta --evict-every --evict-options --times --tokens --chat --system --chat-format --temperature --top-k --top-p --min-p --seed --stop --ignore-eos --context --cache-dtype --page-size --device --help' ;;
@@ -297,6 +312,7 @@ _tamis() {
     'bench attention') words='--shape --context --budget --dtype --select --pages --apart --batch --layers --repeat --probe --page-size --sinks --recent --group --json --device --help' ;;
     'bench decode') words='--shape --context --evict --budget --batch --dtype --page-size --layers --repeat --probe --evict-sinks --evict-recent --evict-window --evict-kernel --evict-pool --evict-chunk --evict-floor --evict-beta --evict-every --evict-options --json --device --help' ;;
     'bench linear') words='--type --out --in --rows --matrices --repeat --probe --json --device --help' ;;
+    'bench model') words='--model --context --select --budget --sinks --recent --group --dense-layers --batch --dtype --page-size --repeat --probe --json --device --help' ;;
     'bench throughput') words='--model --context --memory --sequences --batch --evict --budget --evict-sinks --evict-recent --evict-window --evict-kernel --evict-pool --evict-chunk --evict-floor --evict-beta --evict-every --evict-options --tokens --repeat --dtype --page-size --probe --json --device --help' ;;
     'eval passkey') words='--model --text --length --texts --keys --seed --select --score --width --budget --sinks --recent --group --dense-layers --page-size --evict --evict-budget --evict-sinks --evict-recent --evict-window --evict-kernel --evict-pool --evict-chunk --evict-floor --evict-beta --evict-every --evict-options --dtype --json --device --help' ;;
     'eval recall') words='--model --text --length --tokens --texts --top --select --score --width --budget --sinks --recent --group --dense-layers --page-size --seed --dtype --json --device --help' ;;

@@ -20,7 +20,7 @@ extern const char *const bench_shape_names[]; /* in the same order, ended by NUL
 #define BENCH_CONTEXT_MAX (1u << 20)
 
 extern const cli_command bench_attention_command, bench_decode_command, bench_linear_command,
-    bench_throughput_command;
+    bench_model_command, bench_throughput_command;
 
 /* What the flags ask for. */
 typedef struct bench_params {

@@ -14,6 +14,7 @@ succeeds '^usage: tamis bench NAME' bench --help
 succeeds 'examples:' bench attention --help
 succeeds 'examples:' bench decode --help
 succeeds 'examples:' bench linear --help
+succeeds 'examples:' bench model --help
 succeeds 'examples:' bench throughput --help
 expect 2 'usage: tamis'
 
@@ -44,7 +45,7 @@ completes() {
 completes 'devices' tamis d
 completes 'bench' tamis ben
 completes 'compare' tamis c
-completes 'attention decode linear throughput --help' tamis bench ''
+completes 'attention decode linear model throughput --help' tamis bench ''
 completes '--matrix --markdown' tamis devices --ma
 completes 'quest quest-paper' tamis run --select q
 completes 'quest,quest quest,quest-paper' tamis eval recall --select quest,q
@@ -54,7 +55,7 @@ completes '--cache-dtype' tamis run --select quest --ca
 
 # Wrong command lines.
 usage_error '^tamis: frob: unknown command' frob
-usage_error '^tamis bench: frob: unknown benchmark, must be one of attention, decode, linear, throughput' \
+usage_error '^tamis bench: frob: unknown benchmark, must be one of attention, decode, linear, model, throughput' \
     bench frob
 usage_error '^tamis bench: \(none\): unknown benchmark' bench
 usage_error '^tamis bench attention: --frob: unknown option' bench attention --frob 1
@@ -302,6 +303,31 @@ check_linear() {
         fail 'linear.json: the bytes of Q4_1'
 }
 
+# A whole model's step: the bytes are those of its weights and of the pages that are read.
+check_model() {
+    local model=(bench model --model "$data/needle.gguf" --context 256 --repeat 2 --probe 1
+        --device reference)
+    usage_error '^tamis bench model: --model: is missing' bench model --context 256
+    usage_error '^tamis bench model: --budget: is given under full' \
+        "${model[@]}" --select full --budget 64
+    usage_error '^tamis bench model: --select luck: .*known are|must be one of' \
+        "${model[@]}" --select luck
+    expect 1 '^tamis bench model: .*/missing.gguf' bench model --model "$work/missing.gguf" \
+        --device reference
+    succeeds '^quest-paper +64 ' "${model[@]}" --select quest,quest-paper,window --budget 64 \
+        --recent 16 --batch 2 --json "$work/model.json"
+    for word in tool device model layers weight_bytes read_gb_per_s step_us predicted_speedup; do
+        grep -q "\"$word\":" "$work/model.json" || fail "model.json lacks $word"
+    done
+    [ "$(grep -c '"step_us"' "$work/model.json")" -eq 4 ] || fail 'model.json: not four rows'
+    # Two sequences, 4 layers, 2 KV heads of 64 channels, K and V in f16: 2048 bytes a token and
+    # sequence; full reads 256 tokens, quest 64.
+    grep -qE "\"kv_bytes\":[[:space:]]*$((2 * 256 * 2048)),?\$" "$work/model.json" ||
+        fail 'model.json: the bytes of full'
+    grep -qE "\"kv_bytes\":[[:space:]]*$((2 * 64 * 2048)),?\$" "$work/model.json" ||
+        fail 'model.json: the bytes of quest'
+}
+
 # number_of FIELD EVICT: a number in the JSON of throughput.
 number_of() {
     awk -v field="\"$1\":" -v evict="\"$2\"," '$1 == "\"evict\":" { here = $2 == evict }
@@ -351,6 +377,7 @@ check_throughput() {
 check_matrix
 check_decode
 check_linear
+check_model
 check_throughput
 
 # Evaluations in general.
@@ -667,7 +694,7 @@ export OCL_ICD_VENDORS=$work/vendors
 reasons='not cuda: (no CUDA driver: |built without CUDA).*'
 reasons+='not opencl: (no OpenCL platform found|built without OpenCL)'
 for command in "run --model $data/needle.gguf --prompt x" 'bench attention --shape llama3-8b' \
-    'bench decode --context 200' "bench throughput --model $data/needle.gguf" \
+    'bench decode --context 200' "bench model --model $data/needle.gguf" "bench throughput --model $data/needle.gguf" \
     "eval passkey --model $data/needle.gguf" "eval recall --model $data/needle.gguf" \
     "eval perplexity --model $data/needle.gguf" "eval eviction --model $data/needle.gguf"; do
     # shellcheck disable=SC2086 # a list of words
