@@ -76,17 +76,17 @@ static bool write_all(int file, const void *from, size_t bytes) {
     return true;
 }
 
-static bool write_plane(int file, const tms_record *record, const void *plane) {
+static bool write_plane(int file, uint64_t bytes, const void *plane) {
     static const uint8_t zeros[TMS_RECORD_PAGE];
-    return write_all(file, plane, record->plane_bytes) &&
-           write_all(file, zeros, record->plane_stride - record->plane_bytes);
+    return write_all(file, plane, bytes) && write_all(file, zeros, tms_whole_pages(bytes) - bytes);
 }
 
 static bool write_record(int file, const tms_record *record, const uint8_t *head,
                          const tamis_chunk_planes *chunk) {
     if (!write_all(file, head, record->header_bytes)) return false;
     for (uint32_t i = 0; i < record->shape.n_layers; i++)
-        if (!write_plane(file, record, chunk->k[i]) || !write_plane(file, record, chunk->v[i]))
+        if (!write_plane(file, record->planes[2 * i].bytes, chunk->k[i]) ||
+            !write_plane(file, record->planes[2 * i + 1].bytes, chunk->v[i]))
             return false;
     return fsync(file) == 0;
 }

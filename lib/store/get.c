@@ -192,6 +192,7 @@ void tamis_chunk_get_info(const tamis_chunk *chunk, tamis_chunk_info *out) {
     memcpy(out->key, record->key, sizeof out->key);
     memcpy(out->fingerprint, record->fingerprint, sizeof out->fingerprint);
     memcpy(out->salt, record->salt, sizeof out->salt);
+    memcpy(out->parent, record->parent, sizeof out->parent);
     if (chunk->in_memory) out->tiers |= 1u << TAMIS_TIER_MEMORY;
     if (chunk->object) out->tiers |= 1u << chunk->object->tier->ops->tier;
 }

@@ -37,6 +37,7 @@ tms_entry *tms_entry_new(const tms_record *record, tms_copy *copy) {
     memcpy(entry->key, record->key, sizeof entry->key);
     memcpy(entry->fingerprint, record->fingerprint, sizeof entry->fingerprint);
     memcpy(entry->salt, record->salt, sizeof entry->salt);
+    memcpy(entry->parent, record->parent, sizeof entry->parent);
     entry->n_tokens = record->n_tokens;
     entry->shape = record->shape;
     entry->bytes = record->record_bytes;

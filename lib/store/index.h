@@ -8,7 +8,7 @@
 
 typedef struct tms_entry tms_entry;
 struct tms_entry {
-    uint8_t key[TMS_KEY_BYTES], fingerprint[16], salt[16];
+    uint8_t key[TMS_KEY_BYTES], fingerprint[16], salt[16], parent[TMS_KEY_BYTES];
     uint32_t n_tokens;
     tamis_chunk_shape shape;
     uint64_t bytes;

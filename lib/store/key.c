@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Keys of chunks: a hash over a domain, fingerprint, salt and tokens. No parent: a chunk has the
- * same key wherever it stands. */
+/* Ids of records, and their keys: a hash over a domain and all that an id says. */
 #define XXH_INLINE_ALL
 #include "lib/store/key.h"
 #include "lib/core/core.h"
@@ -12,7 +11,30 @@
 #include <xxhash.h>
 
 /* Tells these hashes from those of other kinds of keys. */
-static const char DOMAIN[] = "tamis chunk 1";
+static const char DOMAIN[] = "tamis record 2";
+
+#define MOST_LAYERS 1024u
+#define MOST_HEADS  1024u
+#define MOST_DIM    4096u
+
+tamis_status tms_shape_check(const tamis_chunk_shape *shape, tamis_error *error) {
+    const struct {
+        const char *name;
+        uint32_t value, most;
+    } fields[] = {{"n_layers", shape->n_layers, MOST_LAYERS},
+                  {"n_kv_heads", shape->n_kv_heads, MOST_HEADS},
+                  {"head_dim", shape->head_dim, MOST_DIM}};
+    for (size_t i = 0; i < sizeof fields / sizeof *fields; i++)
+        TMS_REQUIRE(fields[i].value >= 1 && fields[i].value <= fields[i].most, TAMIS_E_ARGUMENT,
+                    "%s of the chunk is %" PRIu32 ": it must be 1 to %" PRIu32, fields[i].name,
+                    fields[i].value, fields[i].most);
+    TMS_REQUIRE(tamis_dtype_size(shape->dtype) > 0, TAMIS_E_ARGUMENT, "dtype of the chunk is %d",
+                (int)shape->dtype);
+    TMS_REQUIRE(shape->reserved32 == 0, TAMIS_E_ARGUMENT,
+                "reserved32 of tamis_chunk_shape is %" PRIu32 "; it must be 0", shape->reserved32);
+    TMS_REQUIRE_RESERVED(shape, tamis_chunk_shape);
+    return TAMIS_OK;
+}
 
 tamis_status tms_id_check(const tamis_chunk_id *id, tamis_error *error) {
     TMS_REQUIRE(id, TAMIS_E_ARGUMENT, "id: NULL");
@@ -23,6 +45,10 @@ tamis_status tms_id_check(const tamis_chunk_id *id, tamis_error *error) {
     TMS_REQUIRE(id->reserved32 == 0, TAMIS_E_ARGUMENT,
                 "reserved32 of tamis_chunk_id is %" PRIu32 "; it must be 0", id->reserved32);
     TMS_REQUIRE_RESERVED(id, tamis_chunk_id);
+    TMS_TRY(tms_shape_check(&id->shape, error));
+    TMS_REQUIRE(id->shape.sink == 0 || tms_key_none(id->parent), TAMIS_E_ARGUMENT,
+                "sink of a chunk with a parent is %" PRIu32 ": what stood before it is its parent",
+                id->shape.sink);
     return TAMIS_OK;
 }
 
@@ -33,7 +59,14 @@ void tms_key_of(const tamis_chunk_id *id, uint8_t key[TMS_KEY_BYTES]) {
     XXH3_128bits_update(&hash, DOMAIN, sizeof DOMAIN);
     XXH3_128bits_update(&hash, id->fingerprint, sizeof id->fingerprint);
     XXH3_128bits_update(&hash, id->salt, sizeof id->salt);
+    XXH3_128bits_update(&hash, id->parent, sizeof id->parent);
+    const tamis_chunk_shape *shape = &id->shape;
+    const uint32_t numbers[] = {shape->n_layers, shape->n_kv_heads, shape->head_dim,
+                                (uint32_t)shape->dtype, shape->sink};
     uint8_t some[256 * 4];
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        tms_put_u32(some + 4 * i, numbers[i]);
+    XXH3_128bits_update(&hash, some, sizeof numbers);
     for (uint32_t done = 0; done < id->n_tokens;) {
         uint32_t n = 0;
         for (; n < 256 && done < id->n_tokens; n++, done++)
@@ -49,6 +82,11 @@ tamis_status tamis_chunk_key(const tamis_chunk_id *id, uint8_t key[16], tamis_er
     TMS_TRY(tms_id_check(id, error));
     tms_key_of(id, key);
     return TAMIS_OK;
+}
+
+bool tms_key_none(const uint8_t key[TMS_KEY_BYTES]) {
+    static const uint8_t none[TMS_KEY_BYTES];
+    return memcmp(key, none, sizeof none) == 0;
 }
 
 void tms_key_text(const uint8_t key[TMS_KEY_BYTES], char text[TMS_KEY_TEXT]) {

@@ -12,13 +12,13 @@ enum { ABSENT, COMING, THERE };
 
 struct tms_copy {
     tms_record record;
-    uint8_t *planes; /* [2 * n_layers] of plane_stride bytes, from a page's start */
+    uint8_t *planes; /* [2 * n_layers], each from a page's start */
     atomic_uchar *states;
     atomic_uint there;
 };
 
 tamis_status tms_copy_new(const tms_record *record, tms_copy **out, tamis_error *error) {
-    const uint64_t bytes = record->record_bytes - record->header_bytes;
+    const uint64_t bytes = tms_whole_pages(record->plane_bytes) * tms_record_planes(record);
     void *planes = NULL;
     *out = NULL;
     tms_copy *copy = calloc(1, sizeof *copy);
@@ -54,16 +54,20 @@ bool tms_copy_complete(const tms_copy *copy) {
     return atomic_load(&copy->there) == tms_record_planes(&copy->record);
 }
 
+static uint8_t *plane_of(const tms_copy *copy, uint32_t plane) {
+    return copy->planes + tms_whole_pages(copy->record.plane_bytes) * plane;
+}
+
 bool tms_copy_read(const tms_copy *copy, uint32_t plane, void *to) {
     if (atomic_load(&copy->states[plane]) != THERE) return false;
-    memcpy(to, copy->planes + copy->record.plane_stride * plane, copy->record.plane_bytes);
+    memcpy(to, plane_of(copy, plane), copy->record.plane_bytes);
     return true;
 }
 
 void tms_copy_fill(tms_copy *copy, uint32_t plane, const void *from) {
     unsigned char absent = ABSENT;
     if (!atomic_compare_exchange_strong(&copy->states[plane], &absent, COMING)) return;
-    memcpy(copy->planes + copy->record.plane_stride * plane, from, copy->record.plane_bytes);
+    memcpy(plane_of(copy, plane), from, copy->record.plane_bytes);
     atomic_store(&copy->states[plane], THERE);
     atomic_fetch_add(&copy->there, 1);
 }

@@ -2,11 +2,16 @@
 /* A record as bytes: the header, where planes lie, checksums, and what is wrong with what was read.
  * The same bytes are a file on disk and may be one value of a remote store.
  *
- *   header   magic "tamiskv", 0; version; header bytes; fingerprint; salt; key; tokens, layers,
- *            KV heads, channels, dtype, sink, codec, byte order of planes; plane bytes, plane
- *            stride, record bytes; checksum of the header with 0 in its own place; tokens;
- *            checksums of planes, K and V of each layer. Little-endian, zeros up to a page.
- *   planes   K of layer 0, V of layer 0, K of layer 1, ...; zeros up to a page behind each. */
+ *   header   256 bytes: magic "tamiskv", 0; version; header bytes; checksum of the header with 0 in
+ *            its own place; codec, byte order of planes; fingerprint, salt, key, parent; tokens,
+ *            layers, KV heads, channels, dtype, sink; plane bytes, record bytes; zeros.
+ *            Of each plane, K and V of each layer: offset, bytes and checksum of what is stored.
+ *            Tokens. Little-endian, zeros up to a page.
+ *   planes   K of layer 0, V of layer 0, K of layer 1, ...; zeros up to a page behind each.
+ *
+ * Everything up to the byte order keeps its place and meaning in later codecs of this version: a
+ * reader that lacks a codec can tell a sound record from a damaged one, and uses no other number of
+ * it. */
 #ifndef TMS_STORE_RECORD_H
 #define TMS_STORE_RECORD_H
 
@@ -14,17 +19,24 @@
 #include "lib/store/key.h"
 
 #define TMS_RECORD_PAGE    4096u
-#define TMS_RECORD_VERSION 1u
+#define TMS_RECORD_VERSION 2u
+#define TMS_RECORD_FIXED   256u /* bytes before the table of planes */
+#define TMS_RECORD_PLANE   24u  /* bytes of an entry of that table */
 
-/* What a header says. One piece of memory holds tokens and sums. */
+/* A plane as it is stored. */
+typedef struct tms_plane {
+    uint64_t offset, bytes, sum;
+} tms_plane;
+
+/* What a header says. One piece of memory holds planes and tokens. */
 typedef struct tms_record {
-    uint8_t key[TMS_KEY_BYTES], fingerprint[16], salt[16];
+    uint8_t key[TMS_KEY_BYTES], fingerprint[16], salt[16], parent[TMS_KEY_BYTES];
     uint32_t n_tokens;
     tamis_chunk_shape shape;
-    uint64_t plane_bytes, plane_stride, header_bytes, record_bytes;
+    uint64_t plane_bytes, header_bytes, record_bytes;
     uint64_t checksum; /* of the header; it covers the checksums of all planes */
-    uint64_t *sums;    /* [2 * n_layers] */
-    int32_t *tokens;   /* behind the sums */
+    tms_plane *planes; /* [2 * n_layers] */
+    int32_t *tokens;   /* behind them */
 } tms_record;
 
 /* Why a record was not given. */
@@ -32,7 +44,7 @@ typedef enum tms_verdict {
     TMS_SOUND,
     TMS_ABSENT,
     TMS_DAMAGED, /* cut short, too long, or bytes that contradict a checksum */
-    TMS_FOREIGN  /* sound as far as can be seen, but of another version */
+    TMS_FOREIGN  /* sound as far as can be seen, but of another version, codec or byte order */
 } tms_verdict;
 
 /* Where the bytes of a record come from. */
@@ -48,8 +60,9 @@ static inline uint32_t tms_record_planes(const tms_record *record) {
     return 2 * record->shape.n_layers;
 }
 
-/* E_ARGUMENT for a shape that no record has. */
-tamis_status tms_shape_check(const tamis_chunk_shape *shape, tamis_error *error);
+static inline uint64_t tms_whole_pages(uint64_t bytes) {
+    return (bytes + TMS_RECORD_PAGE - 1) / TMS_RECORD_PAGE * TMS_RECORD_PAGE;
+}
 
 /* Describes what a caller stores, checksums of all planes included: reads every plane. The id has
  * been checked. E_ARGUMENT, E_NO_MEMORY. */
@@ -69,8 +82,6 @@ tamis_status tms_record_read(const tms_source *source, tms_record *out, tms_verd
 
 /* Whether the record is of that chunk, and not only of its key. */
 bool tms_record_is(const tms_record *record, const tamis_chunk_id *id);
-
-uint64_t tms_record_offset(const tms_record *record, uint32_t plane);
 
 /* Reads a plane into plane_bytes bytes at `to`. Errors: E_DAMAGED with the plane; the source's. */
 tamis_status tms_record_read_plane(const tms_source *source, const tms_record *record,

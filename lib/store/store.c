@@ -110,6 +110,7 @@ static tamis_chunk_info info_of(const tamis_store *store, const tms_entry *entry
     memcpy(info.key, entry->key, sizeof info.key);
     memcpy(info.fingerprint, entry->fingerprint, sizeof info.fingerprint);
     memcpy(info.salt, entry->salt, sizeof info.salt);
+    memcpy(info.parent, entry->parent, sizeof info.parent);
     for (int t = 0; t < TAMIS_TIERS; t++) {
         const tms_entry *same = find_in(store, t, entry->key);
         if (!same) continue;

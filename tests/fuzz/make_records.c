@@ -17,17 +17,22 @@ static int write_file(const char *folder, const char *name, const uint8_t *bytes
 
 /* Planes of zeros, of at most a page. */
 static int write_record(const char *folder, const char *name, uint32_t n_tokens, uint32_t n_layers,
-                        tamis_dtype dtype, uint8_t version) {
+                        tamis_dtype dtype, uint8_t parent, uint8_t version) {
     static const uint8_t plane[4096];
     static int32_t tokens[1100];
     const void *planes[8] = {plane, plane, plane, plane, plane, plane, plane, plane};
     for (uint32_t i = 0; i < n_tokens; i++)
         tokens[i] = (int32_t)i;
-    const tamis_chunk_planes chunk = {
-        .id = {.tokens = tokens, .n_tokens = n_tokens},
-        .shape = {.n_layers = n_layers, .n_kv_heads = 1, .head_dim = 2, .dtype = dtype, .sink = 1},
-        .k = planes,
-        .v = planes};
+    const tamis_chunk_planes chunk = {.id = {.tokens = tokens,
+                                             .n_tokens = n_tokens,
+                                             .parent = {parent},
+                                             .shape = {.n_layers = n_layers,
+                                                       .n_kv_heads = 1,
+                                                       .head_dim = 2,
+                                                       .dtype = dtype,
+                                                       .sink = !parent}},
+                                      .k = planes,
+                                      .v = planes};
     tms_record record;
     if (tms_record_describe(&chunk, &record, NULL) != TAMIS_OK) return 1;
     uint8_t *head = tms_record_encode(&record);
@@ -47,8 +52,8 @@ static int write_record(const char *folder, const char *name, uint32_t n_tokens,
 int main(int argc, char **argv) {
     if (argc != 2) return 2;
     const char *to = argv[1];
-    return write_record(to, "one-token", 1, 1, TAMIS_F32, 1) ||
-           write_record(to, "two-layers", 7, 2, TAMIS_BF16, 1) ||
-           write_record(to, "long-header", 1000, 1, TAMIS_F16, 1) ||
-           write_record(to, "other-version", 1, 1, TAMIS_F16, 2);
+    return write_record(to, "one-token", 1, 1, TAMIS_F32, 0, 2) ||
+           write_record(to, "two-layers", 7, 2, TAMIS_BF16, 9, 2) ||
+           write_record(to, "long-header", 1000, 1, TAMIS_F16, 0, 2) ||
+           write_record(to, "other-version", 1, 1, TAMIS_F16, 0, 1);
 }

@@ -102,28 +102,35 @@ static void disk_outlives_the_store(void **state) {
         rig_chunk_free(&chunks[i]);
 }
 
-/* The same tokens under another salt or model, and other tokens, are other chunks. */
+/* The same tokens under another salt, model, parent or shape, and other tokens, are other chunks. */
 static void ids_are_all_of_it(void **state) {
     (void)state;
+    enum { OTHERS = 10 };
     rig_chunk chunk;
     rig_chunk_make(&chunk, 1, 50);
+    chunk.put.id.shape.sink = 0;
     for (int disk = 0; disk < 2; disk++) {
         tamis_store *store = rig_open(disk ? 0 : MIB, 0, disk);
         OK(tamis_store_put(store, &chunk.put, &test_error));
-        tamis_chunk_id others[5];
+        tamis_chunk_id others[OTHERS];
         int32_t tokens[RIG_MOST];
         memcpy(tokens, chunk.tokens, sizeof tokens);
         tokens[49]++;
-        for (int i = 0; i < 5; i++)
+        for (int i = 0; i < OTHERS; i++)
             others[i] = chunk.put.id;
         others[0].salt[15] = 1;
         others[1].fingerprint[15] = 1;
         others[2].n_tokens--;
         others[3].tokens = tokens;
         others[4].tokens++;
+        others[5].parent[15] = 1;
+        others[6].shape.dtype = TAMIS_BF16; /* as many bytes */
+        others[7].shape.sink = 2;
+        others[8].shape.n_kv_heads = 1, others[8].shape.head_dim = 16;
+        others[9].shape.n_layers--;
         uint8_t key[16], other[16];
         OK(tamis_chunk_key(&chunk.put.id, key, &test_error));
-        for (int i = 0; i < 5; i++) {
+        for (int i = 0; i < OTHERS; i++) {
             tamis_chunk *found = NULL;
             int removed = 1;
             OK(tamis_chunk_key(&others[i], other, &test_error));
@@ -133,6 +140,7 @@ static void ids_are_all_of_it(void **state) {
             OK(tamis_store_remove(store, &others[i], &removed, &test_error));
             assert_int_equal(removed, 0);
         }
+        assert_int_equal(rig_stats(store).misses, OTHERS);
         assert_true(rig_has(store, &chunk));
         /* A tenant's own record of the same tokens stands beside it. */
         chunk.put.id.salt[15] = 1;
@@ -148,12 +156,16 @@ static void ids_are_all_of_it(void **state) {
 static void keys_do_not_change(void **state) {
     (void)state;
     static const int32_t tokens[] = {1, -2, 300000};
-    static const uint8_t wanted[16] = {0xf0, 0x80, 0xcf, 0xac, 0x86, 0x1a, 0xf3, 0x1e,
-                                       0x7a, 0xc9, 0xa2, 0x17, 0x3a, 0xf6, 0x8d, 0x3c};
-    tamis_chunk_id id = {.tokens = tokens, .n_tokens = 3};
+    static const uint8_t wanted[16] = {0xb6, 0xb1, 0x1a, 0x84, 0xff, 0x4c, 0xad, 0xc0,
+                                       0x35, 0xbe, 0xca, 0x57, 0xd5, 0x30, 0xad, 0xa8};
+    tamis_chunk_id id = {
+        .tokens = tokens,
+        .n_tokens = 3,
+        .shape = {.n_layers = 30, .n_kv_heads = 3, .head_dim = 64, .dtype = TAMIS_BF16}};
     uint8_t key[16];
     id.fingerprint[0] = 7;
     id.salt[0] = 9;
+    id.parent[15] = 11;
     OK(tamis_chunk_key(&id, key, &test_error));
     assert_memory_equal(key, wanted, 16);
 }
@@ -312,11 +324,12 @@ static void arguments_are_checked(void **state) {
     REFUSED(put.id.n_tokens = 0, "0 tokens");
     REFUSED(put.id.n_tokens = 4194305, "4194305 tokens");
     REFUSED(put.id.reserved[1] = 5, "reserved[1] of tamis_chunk_id is 5");
-    REFUSED(put.shape.n_layers = 0, "n_layers of the chunk is 0");
-    REFUSED(put.shape.n_kv_heads = 1025, "n_kv_heads of the chunk is 1025");
-    REFUSED(put.shape.head_dim = 4097, "head_dim of the chunk is 4097");
-    REFUSED(put.shape.dtype = (tamis_dtype)9, "dtype of the chunk is 9");
-    REFUSED(put.shape.reserved32 = 2, "reserved32 of tamis_chunk_shape is 2");
+    REFUSED(put.id.shape.n_layers = 0, "n_layers of the chunk is 0");
+    REFUSED(put.id.shape.n_kv_heads = 1025, "n_kv_heads of the chunk is 1025");
+    REFUSED(put.id.shape.head_dim = 4097, "head_dim of the chunk is 4097");
+    REFUSED(put.id.shape.dtype = (tamis_dtype)9, "dtype of the chunk is 9");
+    REFUSED(put.id.shape.reserved32 = 2, "reserved32 of tamis_chunk_shape is 2");
+    REFUSED((put.id.parent[0] = 1, put.id.shape.sink = 2), "sink of a chunk with a parent is 2");
     REFUSED(put.reserved[3] = 2, "reserved[3]");
     REFUSED(put.reserved32 = 2, "reserved32 of tamis_chunk_planes is 2");
     REFUSED(put.k = NULL, "k of the chunk");

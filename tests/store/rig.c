@@ -10,14 +10,16 @@ static char base[RIG_MOST_PATH], folder[RIG_MOST_PATH + 16];
 void rig_chunk_make(rig_chunk *chunk, uint64_t number, uint32_t n_tokens) {
     assert_true(n_tokens >= 1 && n_tokens <= RIG_MOST);
     memset(chunk, 0, sizeof *chunk);
-    chunk->put.shape = (tamis_chunk_shape){
-        .n_layers = RIG_LAYERS, .n_kv_heads = 2, .head_dim = 8, .dtype = TAMIS_F16, .sink = 1};
     for (uint32_t i = 0; i < n_tokens; i++)
         chunk->tokens[i] = (int32_t)(number * 7919 + i);
-    chunk->put.id = (tamis_chunk_id){.tokens = chunk->tokens, .n_tokens = n_tokens};
+    chunk->put.id = (tamis_chunk_id){
+        .tokens = chunk->tokens,
+        .n_tokens = n_tokens,
+        .shape = {
+            .n_layers = RIG_LAYERS, .n_kv_heads = 2, .head_dim = 8, .dtype = TAMIS_F16, .sink = 1}};
     memcpy(chunk->put.id.fingerprint, "a model", 7);
-    chunk->plane_bytes = tamis_chunk_plane_bytes(&chunk->put.shape, n_tokens);
-    chunk->record_bytes = tamis_chunk_record_bytes(&chunk->put.shape, n_tokens);
+    chunk->plane_bytes = tamis_chunk_plane_bytes(&chunk->put.id.shape, n_tokens);
+    chunk->record_bytes = tamis_chunk_record_bytes(&chunk->put.id.shape, n_tokens);
     assert_int_equal(chunk->plane_bytes, 32 * n_tokens);
     chunk->bytes = malloc(2 * RIG_LAYERS * chunk->plane_bytes);
     assert_non_null(chunk->bytes);
@@ -142,7 +144,7 @@ void rig_check(tamis_chunk *found, const rig_chunk *chunk) {
     tamis_chunk_get_info(found, &info);
     assert_int_equal(info.n_tokens, chunk->put.id.n_tokens);
     assert_memory_equal(info.tokens, chunk->tokens, 4 * info.n_tokens);
-    assert_memory_equal(&info.shape, &chunk->put.shape, sizeof info.shape);
+    assert_memory_equal(&info.shape, &chunk->put.id.shape, sizeof info.shape);
     OK(read_all(found, chunk));
 }
 

@@ -152,7 +152,7 @@ static void other_versions_are_misses(void **state) {
     tamis_store *store = rig_open(MIB, 0, true);
     chunk.put.tiers = 1u << TAMIS_TIER_DISK;
     OK(tamis_store_put(store, &chunk.put, &test_error));
-    write_at(rig_file(&chunk), 8, "\2", 1);
+    write_at(rig_file(&chunk), 8, "\1", 1);
     assert_false(rig_has(store, &chunk));
     tamis_store_found found;
     OK(tamis_store_verify(store, &found, &test_error));
@@ -177,7 +177,7 @@ static void other_versions_are_misses(void **state) {
  * that other one is a miss, which is counted, and takes its place when it is put. */
 static void equal_keys_are_no_equal_chunks(void **state) {
     (void)state;
-    for (int field = 0; field < 4; field++) {
+    for (int field = 0; field < 7; field++) {
         rig_chunk chunk, other;
         tms_record record;
         rig_chunk_make(&chunk, 5, 100);
@@ -186,6 +186,9 @@ static void equal_keys_are_no_equal_chunks(void **state) {
         if (field == 1) other.put.id.fingerprint[0]++;
         if (field == 2) other.tokens[99]++;
         if (field == 3) other.put.id.n_tokens = 99;
+        if (field == 4) other.put.id.shape.dtype = TAMIS_BF16;
+        if (field == 5) other.put.id.shape.sink = 2;
+        if (field == 6) other.put.id.parent[7]++;
         tamis_store *store = rig_open(MIB, 0, true);
         OK(tms_record_describe(&other.put, &record, &test_error));
         OK(tamis_chunk_key(&chunk.put.id, record.key, &test_error));

@@ -11,14 +11,18 @@
 extern "C" {
 #endif
 
-/* K and V are those of the chunk's text alone, as CacheBlend (EuroSys '25) stores them. K is given
- * and stored before its rotation, so that it can be rotated to any position.
+/* There are two kinds of records. One without a parent holds K and V of the chunk's text alone, as
+ * CacheBlend (EuroSys '25) stores them, for any place in a prompt. One with a parent is a page of a
+ * prefix: its K and V depend on everything that stood before, which its parent's key names, and they
+ * are right there alone. A prefix's first page is a record without a parent. K is given and stored
+ * before its rotation in both, so that it can be rotated to any position.
  *
- * A record is the K and V of one chunk. It begins with a header: format version, fingerprint, salt,
- * tokens, shape, an XXH3 checksum of each plane and one of itself. A plane is the K or the V of one
- * layer, [token][KV head][channel], in the byte order of the machine that computed it; a machine of
- * the other byte order takes the record for one of another version. In a record each plane begins
- * at a multiple of 4096 bytes, and a layer's K and V are neighbours.
+ * A record is the K and V of one chunk. It begins with a header: format version, codec, fingerprint,
+ * salt, parent, tokens, shape, an XXH3 checksum of each plane and one of itself. A plane is the K or
+ * the V of one layer, [token][KV head][channel], in the byte order of the machine that computed it;
+ * a machine of the other byte order takes the record for one of another version, as a library does
+ * that lacks the codec. In a record each plane begins at a multiple of 4096 bytes, and a layer's K
+ * and V are neighbours.
  *
  * Tiers: memory, then disk. A record that is found on disk moves to memory plane by plane as it is
  * read. Each tier has a limit in bytes, to which it removes the records that were not used for the
@@ -65,22 +69,6 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_store_create(const tamis_store_par
 /* Accepts NULL. Every chunk must have been released before. Files stay. */
 TAMIS_API void tamis_store_destroy(tamis_store **store);
 
-/* Which chunk: all of it decides. Chunks with different fingerprints or salts share nothing. */
-typedef struct tamis_chunk_id {
-    const int32_t *tokens;
-    uint32_t n_tokens;       /* 1 to 4194304 */
-    uint32_t reserved32;     /* 0, else E_ARGUMENT */
-    uint8_t fingerprint[16]; /* of all that decides values and shape: weights, RoPE, dtype */
-    uint8_t salt[16];        /* of a tenant; 0 is a salt like any other */
-    uint64_t reserved[2];    /* 0, else E_ARGUMENT */
-} tamis_chunk_id;
-
-/* The record's name, 128 bits of XXH3 over fingerprint, salt and tokens. It finds a record and
- * proves nothing: what is found is compared with the id itself. E_ARGUMENT: id or tokens is NULL,
- * n_tokens is 0 or too large, a reserved field is not 0. */
-TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_chunk_key(const tamis_chunk_id *id, uint8_t key[16],
-                                                        tamis_error *error);
-
 typedef struct tamis_chunk_shape {
     uint32_t n_layers;   /* 1 to 1024 */
     uint32_t n_kv_heads; /* 1 to 1024 */
@@ -91,6 +79,25 @@ typedef struct tamis_chunk_shape {
     uint64_t reserved[2]; /* 0, else E_ARGUMENT */
 } tamis_chunk_shape;
 
+/* Which record: all of it decides. What differs in fingerprint or salt shares nothing, and the same
+ * tokens in another shape are another record. */
+typedef struct tamis_chunk_id {
+    const int32_t *tokens;
+    uint32_t n_tokens;       /* 1 to 4194304 */
+    uint32_t reserved32;     /* 0, else E_ARGUMENT */
+    uint8_t fingerprint[16]; /* of all that decides values: weights, RoPE, precision */
+    uint8_t salt[16];        /* of a tenant; 0 is a salt like any other */
+    uint8_t parent[16];      /* the key of the record whose tokens stand before these; 0: none */
+    tamis_chunk_shape shape; /* with a parent, sink is 0 */
+    uint64_t reserved[2];    /* 0, else E_ARGUMENT */
+} tamis_chunk_id;
+
+/* The record's name, 128 bits of XXH3 over all of the id. It finds a record and proves nothing: what
+ * is found is compared with the id itself. E_ARGUMENT: id or tokens is NULL, n_tokens is 0 or too
+ * large, the shape is none, a sink beside a parent, a reserved field is not 0. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_chunk_key(const tamis_chunk_id *id, uint8_t key[16],
+                                                        tamis_error *error);
+
 /* Bytes of a plane: n_tokens * n_kv_heads * head_dim elements. 0 for a shape that is none. */
 TAMIS_API uint64_t tamis_chunk_plane_bytes(const tamis_chunk_shape *shape, uint32_t n_tokens);
 /* Bytes of a record, header and padding included: what it counts in every tier. 0 likewise. */
@@ -99,7 +106,6 @@ TAMIS_API uint64_t tamis_chunk_record_bytes(const tamis_chunk_shape *shape, uint
 /* What is stored. Planes are read during the call alone. */
 typedef struct tamis_chunk_planes {
     tamis_chunk_id id;
-    tamis_chunk_shape shape;
     const void *const *k; /* [n_layers] planes; K before its rotation */
     const void *const *v;
     /* Sum of 1 << tier: the record must enter each of these. 0: it must enter the last tier that
@@ -126,7 +132,7 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_store_get(tamis_store *store,
                                                         tamis_error *error);
 
 typedef struct tamis_chunk_info {
-    uint8_t key[16], fingerprint[16], salt[16];
+    uint8_t key[16], fingerprint[16], salt[16], parent[16];
     const int32_t *tokens; /* owned by the chunk; NULL in a list */
     uint32_t n_tokens;
     uint32_t tiers; /* sum of 1 << tier: where it was found */
