@@ -179,12 +179,17 @@ static void disk_touch(tms_object *object) {
 /* ---- Names ----------------------------------------------------------------------------------- */
 
 static tamis_status disk_erase(tms_tier *tier, const uint8_t *key, const tms_object *only,
-                               tamis_error *error) {
+                               bool *other, tamis_error *error) {
     tms_disk_tier *disk = (tms_disk_tier *)tier;
     char name[TMS_DISK_NAME];
+    struct stat about;
     tms_disk_name(key, name);
-    if (only && !tms_disk_same(((const disk_object *)only)->file, disk->fd, name))
-        return errno ? tms_disk_fails(disk, "cannot look at", name, error) : TAMIS_OK;
+    if (other) *other = false;
+    if (only && !tms_disk_same(((const disk_object *)only)->file, disk->fd, name)) {
+        if (errno) return tms_disk_fails(disk, "cannot look at", name, error);
+        if (other) *other = fstatat(disk->fd, name, &about, AT_SYMLINK_NOFOLLOW) == 0;
+        return TAMIS_OK;
+    }
     if (unlinkat(disk->fd, name, 0) != 0 && errno != ENOENT)
         return tms_disk_fails(disk, "cannot remove", name, error);
     return TAMIS_OK;

@@ -69,7 +69,7 @@ static void promote(tamis_chunk *chunk) {
     tms_entry *entry = NULL;
     if (shelf->index.limit == 0) return;
     tms_store_lock(chunk->store);
-    const tamis_status status = tms_shelf_reserve(shelf, record->record_bytes, NULL);
+    const tamis_status status = tms_shelf_reserve(chunk->store, shelf, record->record_bytes, NULL);
     tms_store_unlock(chunk->store);
     if (status != TAMIS_OK) return;
     if (tms_copy_new(record, &copy, NULL) == TAMIS_OK) entry = tms_entry_new(record, copy);
@@ -89,20 +89,31 @@ static bool all_in_memory(const tamis_chunk *chunk) {
     return chunk->in_memory && tms_copy_complete(chunk->in_memory->copy);
 }
 
-/* Looks in the tiers behind memory, the nearest first. */
+/* Looks in the tiers behind memory, the nearest first. One that fails does not hide those behind it;
+ * its reason is answered if none of these has the record. */
 static tamis_status look_behind(tamis_chunk *chunk, const tamis_chunk_id *id, const uint8_t *key,
                                 bool *mismatched, tamis_error *error) {
     tms_look look = {0};
+    tamis_error reason, *first = &reason;
+    tamis_status failed = TAMIS_OK;
     for (int t = 0; t < TAMIS_TIERS && !look.object; t++) {
         tms_shelf *shelf = &chunk->store->shelves[t];
         if (!shelf->tier) continue;
-        TMS_TRY(tms_shelf_look(chunk->store, shelf, id, key, &look, error));
+        const tamis_status status = tms_shelf_look(chunk->store, shelf, id, key, &look, first);
+        if (status != TAMIS_OK && failed != TAMIS_OK) tms_store_note(chunk->store, status);
+        if (status != TAMIS_OK && failed == TAMIS_OK) {
+            failed = status;
+            first = NULL;
+        }
         *mismatched = *mismatched || look.mismatched;
         chunk->shelf = shelf;
     }
     chunk->object = look.object;
     chunk->behind = look.entry;
-    return TAMIS_OK;
+    if (failed == TAMIS_OK) return TAMIS_OK;
+    if (!look.object && error) *error = reason;
+    if (look.object) tms_store_note(chunk->store, failed);
+    return look.object ? TAMIS_OK : failed;
 }
 
 /* Planes in memory are of the very record that is behind it, or of none: two records of a chunk,
@@ -139,7 +150,7 @@ static void count(tamis_chunk *chunk, const uint8_t *key, bool mismatched) {
     for (int t = 0; t < TAMIS_TIERS && chunk->record; t++) {
         tms_index *index = &store->shelves[t].index;
         tms_entry *entry = store->shelves[t].tier ? tms_index_find(index, key) : NULL;
-        if (entry) tms_index_touch(index, entry);
+        if (entry) tms_index_touch_line(index, entry);
     }
     tms_store_unlock(store);
 }
@@ -201,8 +212,8 @@ void tamis_chunk_get_info(const tamis_chunk *chunk, tamis_chunk_info *out) {
 static void condemn(tamis_chunk *chunk) {
     if (atomic_exchange(&chunk->damaged, true)) return;
     tms_index *memory = &memory_of(chunk->store)->index;
+    tms_shelf_condemn(chunk->store, chunk->shelf, chunk->record->key, chunk->object);
     tms_store_lock(chunk->store);
-    tms_shelf_condemn(chunk->shelf, chunk->record->key, chunk->object);
     if (chunk->in_memory && !chunk->in_memory->dead) tms_index_drop(memory, chunk->in_memory);
     tms_store_unlock(chunk->store);
 }

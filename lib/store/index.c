@@ -41,6 +41,7 @@ tms_entry *tms_entry_new(const tms_record *record, tms_copy *copy) {
     entry->n_tokens = record->n_tokens;
     entry->shape = record->shape;
     entry->bytes = record->record_bytes;
+    entry->checksum = record->checksum;
     entry->copy = copy;
     return entry;
 }
@@ -100,6 +101,13 @@ void tms_index_touch(tms_index *index, tms_entry *entry) {
     append_entry(index, entry);
 }
 
+void tms_index_touch_line(tms_index *index, tms_entry *entry) {
+    for (size_t left = index->count; entry && left > 0; left--) {
+        tms_index_touch(index, entry);
+        entry = tms_key_none(entry->parent) ? NULL : tms_index_find(index, entry->parent);
+    }
+}
+
 /* ---- In and out ------------------------------------------------------------------------------ */
 
 void tms_index_refuse(tms_index *index, tms_entry *entry) {
@@ -136,6 +144,12 @@ void tms_index_add(tms_index *index, tms_entry *entry) {
     index->used += entry->bytes;
 }
 
+void tms_index_add_dead(tms_index *index, tms_entry *entry) {
+    entry->dead = true;
+    index->used += entry->bytes;
+    tms_index_pin(index, entry);
+}
+
 void tms_index_pin(tms_index *index, tms_entry *entry) {
     if (entry->pins++ == 0) index->pinned += entry->bytes;
 }
@@ -158,11 +172,4 @@ bool tms_index_may_fit(const tms_index *index, uint64_t bytes) {
 
 bool tms_index_fits(const tms_index *index, uint64_t bytes) {
     return within(index, index->used + index->reserved, bytes);
-}
-
-tms_entry *tms_index_victim(const tms_index *index) {
-    tms_entry *entry = index->oldest;
-    while (entry && entry->pins > 0)
-        entry = entry->newer;
-    return entry;
 }

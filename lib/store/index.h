@@ -11,8 +11,8 @@ struct tms_entry {
     uint8_t key[TMS_KEY_BYTES], fingerprint[16], salt[16], parent[TMS_KEY_BYTES];
     uint32_t n_tokens;
     tamis_chunk_shape shape;
-    uint64_t bytes;
-    uint64_t generation; /* of the walk that has seen it last */
+    uint64_t bytes, checksum; /* of the record, and of its header */
+    uint64_t generation;      /* of the walk that has seen it last */
     uint32_t pins;
     bool dead;                /* no longer in the index; counts until nobody holds it */
     tms_copy *copy;           /* its content; of the memory tier alone */
@@ -46,7 +46,11 @@ void tms_index_add(tms_index *index, tms_entry *entry);
 void tms_index_drop(tms_index *index, tms_entry *entry);
 /* Does not put an entry in: it becomes garbage. */
 void tms_index_refuse(tms_index *index, tms_entry *entry);
+/* Counts an entry that is held and in no table: what it is of has lost its name. */
+void tms_index_add_dead(tms_index *index, tms_entry *entry);
 void tms_index_touch(tms_index *index, tms_entry *entry);
+/* An entry, and then those before it in its prefix: what others depend on was used last. */
+void tms_index_touch_line(tms_index *index, tms_entry *entry);
 
 void tms_index_pin(tms_index *index, tms_entry *entry);
 void tms_index_unpin(tms_index *index, tms_entry *entry);
@@ -54,7 +58,5 @@ void tms_index_unpin(tms_index *index, tms_entry *entry);
 /* Whether so many bytes fit once all that nobody holds is gone. */
 bool tms_index_may_fit(const tms_index *index, uint64_t bytes);
 bool tms_index_fits(const tms_index *index, uint64_t bytes); /* as it is */
-/* The entry that is to go first; NULL: everything is held. */
-tms_entry *tms_index_victim(const tms_index *index);
 
 #endif

@@ -13,7 +13,7 @@ typedef struct put {
     tms_record record;
     uint8_t *head;
     uint32_t must;    /* tiers that must take it, as bits */
-    bool into_memory; /* or memory may */
+    uint32_t may;     /* tiers that take it if they can */
     tms_entry *entry; /* for memory, complete; its bytes are reserved. NULL: nothing to add */
 } put;
 
@@ -34,7 +34,7 @@ static tamis_status check_tiers(put *p, tamis_error *error) {
     TMS_REQUIRE((asked & ~had) == 0, TAMIS_E_ARGUMENT,
                 "tiers of the chunk: 0x%" PRIx32 ", but the store has 0x%" PRIx32, asked, had);
     p->must = asked ? asked : last;
-    p->into_memory = asked ? asked & bit_of(TAMIS_TIER_MEMORY) : had & bit_of(TAMIS_TIER_MEMORY);
+    p->may = asked ? 0 : had & ~last;
     return TAMIS_OK;
 }
 
@@ -74,7 +74,7 @@ static tamis_status reserve_memory(put *p, bool *known, tamis_error *error) {
         shelf->counts.known++;
         tms_index_touch(&shelf->index, entry);
     } else
-        status = tms_shelf_reserve(shelf, p->record.record_bytes, error);
+        status = tms_shelf_reserve(p->store, shelf, p->record.record_bytes, error);
     tms_store_unlock(p->store);
     return status;
 }
@@ -119,18 +119,18 @@ static tamis_status begin_memory(put *p, tamis_error *error) {
 
 /* ---- Behind it ------------------------------------------------------------------------------- */
 
-/* Gives the record its name together with its entry. Takes both over. */
+/* Gives the record its name, and then its entry. Takes both over. */
 static tamis_status commit(put *p, tms_shelf *shelf, tms_staged *staged, tms_entry *entry,
                            tamis_error *error) {
+    const tamis_status status = shelf->tier->ops->commit(shelf->tier, staged, error);
     tms_store_lock(p->store);
     tms_shelf_unreserve(shelf, p->record.record_bytes);
-    tamis_status status = shelf->tier->ops->commit(shelf->tier, staged, error);
     if (status == TAMIS_OK) {
-        tms_index_add(&shelf->index, entry);
+        tms_shelf_named(shelf, entry);
         shelf->counts.puts++;
         shelf->written += p->record.record_bytes;
     } else
-        free(entry);
+        tms_index_refuse(&shelf->index, entry);
     tms_store_unlock(p->store);
     return status;
 }
@@ -138,7 +138,7 @@ static tamis_status commit(put *p, tms_shelf *shelf, tms_staged *staged, tms_ent
 static tamis_status write_behind(put *p, tms_shelf *shelf, tamis_error *error) {
     tms_staged *staged = NULL;
     tms_store_lock(p->store);
-    tamis_status status = tms_shelf_reserve(shelf, p->record.record_bytes, error);
+    tamis_status status = tms_shelf_reserve(p->store, shelf, p->record.record_bytes, error);
     tms_store_unlock(p->store);
     if (status != TAMIS_OK) return status;
     tms_entry *entry = tms_entry_new(&p->record, NULL);
@@ -155,36 +155,64 @@ static tamis_status write_behind(put *p, tms_shelf *shelf, tamis_error *error) {
     return status;
 }
 
-/* Writes the record, unless it is there; *known says so. Other processes fill the tier too: from
- * time to time it is looked at anew. */
+/* Writes the record, unless it is there; *known says so. */
 static tamis_status put_behind(put *p, tms_shelf *shelf, bool *known, tamis_error *error) {
     tms_look look;
     TMS_TRY(tms_shelf_look(p->store, shelf, &p->chunk->id, p->record.key, &look, error));
-    *known = look.object;
+    const bool there = look.object;
     tms_look_end(p->store, shelf, &look);
+    *known = *known || there;
     tms_store_lock(p->store);
-    shelf->counts.known += *known;
-    const bool late = shelf->written > shelf->index.limit / 16;
+    shelf->counts.known += there;
     tms_store_unlock(p->store);
-    if (!*known && late) TMS_TRY(tms_shelf_refresh(p->store, shelf, error));
-    if (!*known) TMS_TRY(write_behind(p, shelf, error));
+    if (!there) TMS_TRY(write_behind(p, shelf, error));
     /* What another process has just written must be settled too before it is answered for. */
     return shelf->tier->ops->settle(shelf->tier, error);
 }
 
-static tamis_status run(put *p, tamis_error *error) {
+/* Other processes fill a tier too: from time to time it is looked at anew. */
+static tamis_status refresh_late(const put *p, tms_shelf *shelf, tamis_error *error) {
+    tms_store_lock(p->store);
+    const bool late = shelf->written > shelf->index.limit / 16;
+    tms_store_unlock(p->store);
+    return late ? tms_shelf_refresh(p->store, shelf, error) : TAMIS_OK;
+}
+
+/* Does that for each tier behind memory that takes the record, the last first. What fails where it
+ * may is counted. */
+static tamis_status each_behind(put *p, bool refresh, bool *known, tamis_error *error) {
+    for (int t = TAMIS_TIERS - 1; t > TAMIS_TIER_MEMORY; t--) {
+        tms_shelf *shelf = &p->store->shelves[t];
+        const bool must = p->must & bit_of(t);
+        tamis_error *reason = must ? error : NULL;
+        if (!must && !(p->may & bit_of(t))) continue;
+        const tamis_status status =
+            refresh ? refresh_late(p, shelf, reason) : put_behind(p, shelf, known, reason);
+        if (must && status != TAMIS_OK) return status;
+        if (status == TAMIS_E_IO) tms_store_note(p->store, status);
+    }
+    return TAMIS_OK;
+}
+
+/* Nobody else puts or removes the record meanwhile: who comes second finds it. */
+static tamis_status run_claimed(put *p, tamis_error *error) {
+    const bool must = p->must & bit_of(TAMIS_TIER_MEMORY);
     bool known = false;
     tamis_status status = TAMIS_OK;
-    if (p->into_memory) {
-        const bool must = p->must & bit_of(TAMIS_TIER_MEMORY);
-        status = begin_memory(p, must ? error : NULL);
-        if (!must) status = TAMIS_OK;
-    }
-    for (int t = TAMIS_TIERS - 1; status == TAMIS_OK && t > TAMIS_TIER_MEMORY; t--)
-        if (p->must & bit_of(t)) status = put_behind(p, &p->store->shelves[t], &known, error);
+    if (must || p->may & bit_of(TAMIS_TIER_MEMORY)) status = begin_memory(p, must ? error : NULL);
+    if (!must) status = TAMIS_OK;
+    if (status == TAMIS_OK) status = each_behind(p, false, &known, error);
     /* What a later tier has had before stays the record; it comes to memory when it is read. */
-    const bool other = known && !(p->must & bit_of(TAMIS_TIER_MEMORY));
-    end_memory(p, status == TAMIS_OK && !other);
+    end_memory(p, status == TAMIS_OK && !(known && !must));
+    return status;
+}
+
+static tamis_status run(put *p, tamis_error *error) {
+    tms_claim claim;
+    TMS_TRY(each_behind(p, true, NULL, error));
+    tms_claim_begin(p->store, &claim, p->record.key);
+    const tamis_status status = run_claimed(p, error);
+    tms_claim_end(p->store, &claim);
     return status;
 }
 

@@ -30,28 +30,142 @@ void tms_store_note(tamis_store *store, tamis_status status) {
     tms_store_unlock(store);
 }
 
-/* ---- Room ------------------------------------------------------------------------------------ */
+/* ---- Claims ---------------------------------------------------------------------------------- */
 
-/* Removes the record that was not used for longest. */
-static tamis_status evict(tms_shelf *shelf, tms_entry *victim, tamis_error *error) {
-    if (shelf->tier) TMS_TRY(shelf->tier->ops->erase(shelf->tier, victim->key, NULL, error));
-    tms_index_drop(&shelf->index, victim);
-    shelf->counts.evicted++;
-    return TAMIS_OK;
+static bool claimed_by_others(const tamis_store *store, const uint8_t *key) {
+    const tms_claim *claim = store->claims;
+    while (claim && (memcmp(claim->key, key, TMS_KEY_BYTES) != 0 ||
+                     pthread_equal(claim->owner, pthread_self())))
+        claim = claim->next;
+    return claim != NULL;
 }
 
-tamis_status tms_shelf_reserve(tms_shelf *shelf, uint64_t bytes, tamis_error *error) {
+/* Under the mutex. */
+static void add_claim(tamis_store *store, tms_claim *claim, const uint8_t *key) {
+    *claim = (tms_claim){key, pthread_self(), store->claims};
+    store->claims = claim;
+}
+
+static void take_claim(tamis_store *store, const tms_claim *claim) {
+    tms_claim **at = &store->claims;
+    while (*at != claim)
+        at = &(*at)->next;
+    *at = claim->next;
+    pthread_cond_broadcast(&store->moved);
+}
+
+void tms_claim_begin(tamis_store *store, tms_claim *claim, const uint8_t *key) {
+    tms_store_lock(store);
+    while (claimed_by_others(store, key))
+        pthread_cond_wait(&store->moved, &store->mutex);
+    add_claim(store, claim, key);
+    tms_store_unlock(store);
+}
+
+void tms_claim_end(tamis_store *store, tms_claim *claim) {
+    tms_store_lock(store);
+    take_claim(store, claim);
+    tms_store_unlock(store);
+}
+
+/* ---- Names ----------------------------------------------------------------------------------- */
+
+static void note_change(tms_shelf *shelf, const uint8_t *key) {
+    memcpy(shelf->changed[shelf->changes++ % TMS_CHANGES], key, TMS_KEY_BYTES);
+}
+
+/* Whether the key's name may have changed since there were so many changes. */
+static bool changed_since(const tms_shelf *shelf, uint64_t changes, const uint8_t *key) {
+    if (shelf->changes - changes > TMS_CHANGES) return true;
+    for (; changes < shelf->changes; changes++)
+        if (memcmp(shelf->changed[changes % TMS_CHANGES], key, TMS_KEY_BYTES) == 0) return true;
+    return false;
+}
+
+void tms_shelf_named(tms_shelf *shelf, tms_entry *entry) {
+    tms_entry *same = tms_index_find(&shelf->index, entry->key);
+    note_change(shelf, entry->key);
+    if (same && same->checksum == entry->checksum) { /* somebody has found it already */
+        free(entry);
+        entry = same;
+    } else
+        tms_index_add(&shelf->index, entry);
+    tms_index_touch_line(&shelf->index, entry);
+}
+
+void tms_shelf_unnamed(tms_shelf *shelf, const uint8_t *key) {
+    tms_entry *entry = tms_index_find(&shelf->index, key);
+    note_change(shelf, key);
+    if (entry) tms_index_drop(&shelf->index, entry);
+}
+
+void tms_shelf_condemn(tamis_store *store, tms_shelf *shelf, const uint8_t *key,
+                       const tms_object *object) {
+    tms_claim claim;
+    bool other = false;
+    tms_claim_begin(store, &claim, key);
+    /* A file that cannot be removed is damaged at the next look too. */
+    (void)shelf->tier->ops->erase(shelf->tier, key, object, &other, NULL);
+    tms_store_lock(store);
+    if (!other) tms_shelf_unnamed(shelf, key);
+    shelf->counts.damaged++;
+    take_claim(store, &claim);
+    tms_store_unlock(store);
+}
+
+/* ---- Room ------------------------------------------------------------------------------------ */
+
+/* The record that was not used for longest. NULL: all are held, or others change their names. */
+static tms_entry *victim_of(const tamis_store *store, const tms_shelf *shelf) {
+    tms_entry *entry = shelf->index.oldest;
+    while (entry && (entry->pins > 0 || (shelf->tier && claimed_by_others(store, entry->key))))
+        entry = entry->newer;
+    return entry;
+}
+
+/* Removes it. The mutex is free while its name is taken. */
+static tamis_status evict(tamis_store *store, tms_shelf *shelf, tms_entry *victim,
+                          tamis_error *error) {
+    uint8_t key[TMS_KEY_BYTES];
+    tms_claim claim;
+    if (!shelf->tier) {
+        tms_index_drop(&shelf->index, victim);
+        shelf->counts.evicted++;
+        return TAMIS_OK;
+    }
+    memcpy(key, victim->key, sizeof key);
+    add_claim(store, &claim, key);
+    shelf->leaving++;
+    tms_store_unlock(store);
+    const tamis_status status = shelf->tier->ops->erase(shelf->tier, key, NULL, NULL, error);
+    tms_store_lock(store);
+    shelf->leaving--;
+    if (status == TAMIS_OK) {
+        tms_shelf_unnamed(shelf, key);
+        shelf->counts.evicted++;
+    }
+    take_claim(store, &claim);
+    return status;
+}
+
+tamis_status tms_shelf_reserve(tamis_store *store, tms_shelf *shelf, uint64_t bytes,
+                               tamis_error *error) {
     const tms_index *index = &shelf->index;
     const char *name = tamis_tier_name(shelf->tier ? shelf->tier->ops->tier : TAMIS_TIER_MEMORY);
     TMS_REQUIRE(bytes <= index->limit, TAMIS_E_FULL,
                 "a record of %" PRIu64 " bytes: the %s tier is limited to %" PRIu64, bytes, name,
                 index->limit);
-    TMS_REQUIRE(tms_index_may_fit(index, bytes), TAMIS_E_FULL,
-                "a record of %" PRIu64 " bytes: of the %" PRIu64 " of the %s tier, %" PRIu64
-                " are pinned and %" PRIu64 " are being written",
-                bytes, index->limit, name, index->pinned, index->reserved);
-    while (!tms_index_fits(index, bytes))
-        TMS_TRY(evict(shelf, tms_index_victim(index), error));
+    while (!tms_index_fits(index, bytes)) {
+        tms_entry *victim = victim_of(store, shelf);
+        TMS_REQUIRE(tms_index_may_fit(index, bytes) && (victim || shelf->leaving > 0), TAMIS_E_FULL,
+                    "a record of %" PRIu64 " bytes: of the %" PRIu64 " of the %s tier, %" PRIu64
+                    " are pinned and %" PRIu64 " are being written",
+                    bytes, index->limit, name, index->pinned, index->reserved);
+        if (victim)
+            TMS_TRY(evict(store, shelf, victim, error));
+        else
+            pthread_cond_wait(&store->moved, &store->mutex);
+    }
     shelf->index.reserved += bytes;
     return TAMIS_OK;
 }
@@ -60,54 +174,56 @@ void tms_shelf_unreserve(tms_shelf *shelf, uint64_t bytes) {
     shelf->index.reserved -= bytes;
 }
 
-void tms_shelf_trim(tms_shelf *shelf) {
+void tms_shelf_trim(tamis_store *store, tms_shelf *shelf) {
     while (!tms_index_fits(&shelf->index, 0)) {
-        tms_entry *victim = tms_index_victim(&shelf->index);
-        if (!victim || evict(shelf, victim, NULL) != TAMIS_OK) return;
+        tms_entry *victim = victim_of(store, shelf);
+        if (!victim || evict(store, shelf, victim, NULL) != TAMIS_OK) return;
     }
-}
-
-void tms_shelf_condemn(tms_shelf *shelf, const uint8_t *key, const tms_object *object) {
-    tms_entry *entry = tms_index_find(&shelf->index, key);
-    /* A file that cannot be removed is damaged at the next look too. */
-    (void)shelf->tier->ops->erase(shelf->tier, key, object, NULL);
-    if (entry) tms_index_drop(&shelf->index, entry);
-    shelf->counts.damaged++;
 }
 
 /* ---- Looking for a record -------------------------------------------------------------------- */
 
-/* A sound record of the chunk is there; under the mutex. Its entry, which another process's record
- * does not have yet, is pinned and the newest. */
-static tamis_status adopt(tms_shelf *shelf, tms_look *look, tamis_error *error) {
-    if (!look->entry) {
-        look->entry = tms_index_find(&shelf->index, look->object->record.key);
-        if (!look->entry) {
-            look->entry = tms_entry_new(&look->object->record, NULL);
-            TMS_REQUIRE(look->entry, TAMIS_E_NO_MEMORY, "no memory for a chunk's entry");
-            tms_index_add(&shelf->index, look->entry);
+/* The entry of a record that was found when there were so many changes, pinned; under the mutex.
+ * What another process has written has none yet, and what it has replaced is another record's. A
+ * name that this process has changed since is not the found record's any more, or nobody knows.
+ * NULL: no memory. */
+static tms_entry *entry_of(tms_shelf *shelf, uint64_t changes, const tms_record *record) {
+    tms_index *index = &shelf->index;
+    tms_entry *entry = tms_index_find(index, record->key);
+    if (!entry || entry->checksum != record->checksum) {
+        entry = tms_entry_new(record, NULL);
+        if (!entry) return NULL;
+        if (changed_since(shelf, changes, record->key)) {
+            tms_index_add_dead(index, entry);
+            return entry;
         }
-        tms_index_pin(&shelf->index, look->entry);
-        tms_shelf_trim(shelf);
+        tms_index_add(index, entry);
     }
-    tms_index_touch(&shelf->index, look->entry);
-    return TAMIS_OK;
+    tms_index_pin(index, entry);
+    return entry;
 }
 
 /* Under the mutex: what the verdict means for the index. */
 static tamis_status judge(tamis_store *store, tms_shelf *shelf, const tamis_chunk_id *id,
-                          const uint8_t *key, tms_verdict verdict, tms_look *look,
+                          const uint8_t *key, uint64_t changes, tms_verdict verdict, tms_look *look,
                           tamis_error *error) {
-    if (verdict == TMS_SOUND && tms_record_is(&look->object->record, id))
-        return adopt(shelf, look, error);
-    if (verdict == TMS_DAMAGED)
-        tms_shelf_condemn(shelf, key, look->object);
-    else if (verdict == TMS_ABSENT && look->entry && !look->entry->dead)
-        tms_index_drop(&shelf->index, look->entry);
-    store->counts.foreign += verdict == TMS_FOREIGN;
-    look->mismatched = verdict == TMS_SOUND;
-    if (look->entry) tms_index_unpin(&shelf->index, look->entry);
+    tms_entry *before = look->entry;
+    const bool gone = verdict == TMS_ABSENT || verdict == TMS_FOREIGN;
     look->entry = NULL;
+    store->counts.foreign += verdict == TMS_FOREIGN;
+    if (gone && before && !before->dead && !changed_since(shelf, changes, key))
+        tms_index_drop(&shelf->index, before);
+    if (verdict == TMS_SOUND) look->entry = entry_of(shelf, changes, &look->object->record);
+    if (before) tms_index_unpin(&shelf->index, before);
+    if (verdict != TMS_SOUND) return TAMIS_OK;
+    TMS_REQUIRE(look->entry, TAMIS_E_NO_MEMORY, "no memory for a chunk's entry");
+    look->mismatched = !tms_record_is(&look->object->record, id);
+    if (look->mismatched) {
+        tms_index_unpin(&shelf->index, look->entry);
+        look->entry = NULL;
+    } else
+        tms_index_touch(&shelf->index, look->entry);
+    tms_shelf_trim(store, shelf);
     return TAMIS_OK;
 }
 
@@ -117,13 +233,16 @@ tamis_status tms_shelf_look(tamis_store *store, tms_shelf *shelf, const tamis_ch
     tms_verdict verdict = TMS_ABSENT;
     *out = (tms_look){0};
     tms_store_lock(store);
+    const uint64_t changes = shelf->changes;
     out->entry = tms_index_find(&shelf->index, key);
     if (out->entry) tms_index_pin(&shelf->index, out->entry);
     tms_store_unlock(store);
     tamis_status status = ops->find(shelf->tier, key, &out->object, &verdict, error);
+    if (status == TAMIS_OK && verdict == TMS_DAMAGED)
+        tms_shelf_condemn(store, shelf, key, out->object);
     tms_store_lock(store);
     if (status == TAMIS_OK)
-        status = judge(store, shelf, id, key, verdict, out, error);
+        status = judge(store, shelf, id, key, changes, verdict, out, error);
     else if (out->entry) {
         tms_index_unpin(&shelf->index, out->entry);
         out->entry = NULL;
@@ -142,7 +261,7 @@ void tms_look_end(tamis_store *store, tms_shelf *shelf, tms_look *look) {
     shelf->tier->ops->done(look->object);
     tms_store_lock(store);
     tms_index_unpin(&shelf->index, look->entry);
-    tms_shelf_trim(shelf); /* what others wrote while everything was pinned */
+    tms_shelf_trim(store, shelf); /* what others wrote while everything was pinned */
     tms_store_unlock(store);
     *look = (tms_look){0};
 }
@@ -151,7 +270,7 @@ void tms_look_end(tamis_store *store, tms_shelf *shelf, tms_look *look) {
 
 typedef struct newcomer {
     int64_t used;
-    tms_entry *entry;
+    uint8_t key[TMS_KEY_BYTES];
 } newcomer;
 
 static int by_use(const void *a, const void *b) {
@@ -178,47 +297,76 @@ static void compare(tamis_store *store, tms_shelf *shelf, uint64_t generation, t
     keys->count = left;
 }
 
-/* Reads the header of a file that is new here. *entry stays NULL for what is no sound record, and
- * for a file that cannot be read: others can. */
-static tamis_status meet(tamis_store *store, tms_shelf *shelf, const uint8_t *key, newcomer *to,
-                         tamis_error *error) {
+/* Adds the entry of a sound record, unless it has got one or lost its name meanwhile. */
+static tamis_status add_newcomer(tamis_store *store, tms_shelf *shelf, const tms_record *record,
+                                 uint64_t changes, tamis_error *error) {
+    tms_entry *entry = tms_entry_new(record, NULL);
+    TMS_REQUIRE(entry, TAMIS_E_NO_MEMORY, "no memory for a chunk's entry");
+    tms_store_lock(store);
+    if (tms_index_find(&shelf->index, entry->key) || changed_since(shelf, changes, entry->key))
+        tms_index_refuse(&shelf->index, entry);
+    else
+        tms_index_add(&shelf->index, entry);
+    tms_store_unlock(store);
+    return TAMIS_OK;
+}
+
+/* Reads the header of a file that is new here. *used stays 0 for what is no sound record, and for a
+ * file that cannot be read: others can. */
+static tamis_status meet(tamis_store *store, tms_shelf *shelf, newcomer *one, tamis_error *error) {
     const tms_tier_ops *ops = shelf->tier->ops;
     tms_object *object = NULL;
     tms_verdict verdict;
-    *to = (newcomer){0};
-    tamis_status status = ops->find(shelf->tier, key, &object, &verdict, error);
+    tms_store_lock(store);
+    const uint64_t changes = shelf->changes;
+    tms_store_unlock(store);
+    tamis_status status = ops->find(shelf->tier, one->key, &object, &verdict, error);
     if (status == TAMIS_E_IO) {
         tms_store_note(store, status);
         return TAMIS_OK;
     }
     if (!object) return status;
-    if (verdict == TMS_SOUND) {
-        *to = (newcomer){object->used, tms_entry_new(&object->record, NULL)};
-        if (!to->entry)
-            status = tms_error_set(error, TAMIS_E_NO_MEMORY, "no memory for a chunk's entry");
-    } else {
+    one->used = object->used;
+    if (verdict == TMS_SOUND)
+        status = add_newcomer(store, shelf, &object->record, changes, error);
+    else if (verdict == TMS_DAMAGED)
+        tms_shelf_condemn(store, shelf, one->key, object);
+    else {
         tms_store_lock(store);
-        if (verdict == TMS_DAMAGED) tms_shelf_condemn(shelf, key, object);
-        store->counts.foreign += verdict == TMS_FOREIGN;
+        store->counts.foreign++;
         tms_store_unlock(store);
     }
     ops->done(object);
     return status;
 }
 
-/* Adds them in the order in which they were used; one that has got an entry meanwhile is known.
- * What is then beyond the limit goes. */
+/* Puts those that were met in the order in which they were used. What is then beyond the limit
+ * goes. */
 static void welcome(tamis_store *store, tms_shelf *shelf, newcomer *all, size_t count) {
     if (count > 1) qsort(all, count, sizeof *all, by_use);
     tms_store_lock(store);
     for (size_t i = 0; i < count; i++) {
-        if (tms_index_find(&shelf->index, all[i].entry->key))
-            free(all[i].entry);
-        else
-            tms_index_add(&shelf->index, all[i].entry);
+        tms_entry *entry = tms_index_find(&shelf->index, all[i].key);
+        if (entry) tms_index_touch(&shelf->index, entry);
     }
-    tms_shelf_trim(shelf);
+    tms_shelf_trim(store, shelf);
     tms_store_unlock(store);
+}
+
+/* Meets all records without an entry. */
+static tamis_status meet_all(tamis_store *store, tms_shelf *shelf, const tms_keys *keys,
+                             tamis_error *error) {
+    newcomer *all = calloc(keys->count, sizeof *all);
+    size_t count = 0;
+    TMS_REQUIRE(all, TAMIS_E_NO_MEMORY, "no memory for %zu entries", keys->count);
+    tamis_status status = TAMIS_OK;
+    for (; status == TAMIS_OK && count < keys->count; count++) {
+        memcpy(all[count].key, keys->keys[count], TMS_KEY_BYTES);
+        status = meet(store, shelf, &all[count], error);
+    }
+    welcome(store, shelf, all, count);
+    free(all);
+    return status;
 }
 
 tamis_status tms_shelf_refresh(tamis_store *store, tms_shelf *shelf, tamis_error *error) {
@@ -227,22 +375,12 @@ tamis_status tms_shelf_refresh(tamis_store *store, tms_shelf *shelf, tamis_error
     const uint64_t generation = ++shelf->index.generation;
     shelf->written = 0;
     tms_store_unlock(store);
-    newcomer *all = NULL;
-    size_t count = 0;
     tamis_status status = shelf->tier->ops->walk(shelf->tier, &keys, error);
     if (status == TAMIS_OK) compare(store, shelf, generation, &keys);
-    if (status == TAMIS_OK && keys.count > 0) {
-        all = malloc(keys.count * sizeof *all);
-        if (!all)
-            status =
-                tms_error_set(error, TAMIS_E_NO_MEMORY, "no memory for %zu entries", keys.count);
-        for (size_t i = 0; status == TAMIS_OK && i < keys.count; i++) {
-            status = meet(store, shelf, keys.keys[i], &all[count], error);
-            if (status == TAMIS_OK && all[count].entry) count++;
-        }
-    }
-    welcome(store, shelf, all, count);
-    free(all);
+    if (status == TAMIS_OK && keys.count > 0) status = meet_all(store, shelf, &keys, error);
     free(keys.keys);
+    tms_store_lock(store);
+    tms_shelf_trim(store, shelf);
+    tms_store_unlock(store);
     return status;
 }

@@ -1,8 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A store from inside: its tiers as shelves, each with an index and counters, and the mutex.
  *
- * The mutex guards every index, every counter, and the names in the tiers: a record gets or loses
- * its name together with its entry. Headers and planes are read and written without it. */
+ * The mutex guards every index and every counter, and no tier is called under it. Names in the tiers
+ * are guarded by claims: who gives a key's record its name, or takes it, claims the key, and another
+ * thread that wants to waits. Between a name's change and its entry's, others may find the record
+ * without an entry or an entry without the record: a look that began before says so (`changed`). */
 #ifndef TMS_STORE_SHELF_H
 #define TMS_STORE_SHELF_H
 
@@ -12,15 +14,30 @@
 #include <pthread.h>
 #include <stdatomic.h>
 
+/* A key whose names a thread is changing; lies on its stack. */
+typedef struct tms_claim tms_claim;
+struct tms_claim {
+    const uint8_t *key;
+    pthread_t owner;
+    tms_claim *next;
+};
+
+#define TMS_CHANGES 64
+
 typedef struct tms_shelf {
     tms_tier *tier; /* NULL: memory, or no tier */
     tms_index index;
     tamis_tier_stats counts; /* what the index says is filled in when somebody asks */
     uint64_t written;        /* bytes since the last look at what other processes did */
+    unsigned leaving;        /* records whose names are being taken to make room */
+    uint64_t changes;        /* how many names were given and taken */
+    uint8_t changed[TMS_CHANGES][TMS_KEY_BYTES]; /* the last of these keys */
 } tms_shelf;
 
 struct tamis_store {
     pthread_mutex_t mutex;
+    pthread_cond_t moved; /* a claim has ended, or a record has left */
+    tms_claim *claims;
     tms_shelf shelves[TAMIS_TIERS]; /* by tier; a tier that the store lacks has the limit 0 */
     tamis_store_stats counts;       /* without tiers */
 };
@@ -43,16 +60,28 @@ void tms_store_note(tamis_store *store, tamis_status status);
 
 /* ---- Under the mutex ------------------------------------------------------------------------- */
 
-/* Removes what was not used for longest until so many bytes fit, and reserves them. E_FULL with the
- * numbers, and nothing is removed; E_IO. */
-tamis_status tms_shelf_reserve(tms_shelf *shelf, uint64_t bytes, tamis_error *error);
+/* Removes what was not used for longest until so many bytes fit, and reserves them; gives the mutex
+ * back meanwhile. E_FULL with the numbers, and nothing is removed; E_IO. */
+tamis_status tms_shelf_reserve(tamis_store *store, tms_shelf *shelf, uint64_t bytes,
+                               tamis_error *error);
 void tms_shelf_unreserve(tms_shelf *shelf, uint64_t bytes);
-/* Removes what is beyond the limit, as far as it is not pinned. */
-void tms_shelf_trim(tms_shelf *shelf);
-/* Removes a record that is damaged, and its entry. */
-void tms_shelf_condemn(tms_shelf *shelf, const uint8_t *key, const tms_object *object);
+/* Removes what is beyond the limit, as far as it is not pinned; gives the mutex back meanwhile. */
+void tms_shelf_trim(tamis_store *store, tms_shelf *shelf);
+/* A name has been given: the record's entry, which it takes over. */
+void tms_shelf_named(tms_shelf *shelf, tms_entry *entry);
+/* A name has been taken. */
+void tms_shelf_unnamed(tms_shelf *shelf, const uint8_t *key);
 
 /* ---- Without it ------------------------------------------------------------------------------ */
+
+/* Waits until no other thread claims the key; the thread itself may. A thread that claims one key
+ * waits for no other. */
+void tms_claim_begin(tamis_store *store, tms_claim *claim, const uint8_t *key);
+void tms_claim_end(tamis_store *store, tms_claim *claim);
+
+/* Removes a record that is damaged, and its entry. */
+void tms_shelf_condemn(tamis_store *store, tms_shelf *shelf, const uint8_t *key,
+                       const tms_object *object);
 
 /* What a look into a tier behind memory has found: an object and its entry, pinned, or neither. */
 typedef struct tms_look {

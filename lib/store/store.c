@@ -45,6 +45,13 @@ static tamis_status open_tier(tamis_store *store, const tms_tier_ops *ops,
     return tms_shelf_refresh(store, shelf, error);
 }
 
+static bool init_mutex(tamis_store *store) {
+    if (pthread_mutex_init(&store->mutex, NULL) != 0) return false;
+    if (pthread_cond_init(&store->moved, NULL) == 0) return true;
+    pthread_mutex_destroy(&store->mutex);
+    return false;
+}
+
 tamis_status tamis_store_create(const tamis_store_params *params, tamis_store **out,
                                 tamis_error *error) {
     TMS_REQUIRE(out, TAMIS_E_ARGUMENT, "out: NULL");
@@ -52,7 +59,7 @@ tamis_status tamis_store_create(const tamis_store_params *params, tamis_store **
     TMS_TRY(check_params(params, error));
     tamis_store *store = calloc(1, sizeof *store);
     TMS_REQUIRE(store, TAMIS_E_NO_MEMORY, "no memory for a store");
-    if (pthread_mutex_init(&store->mutex, NULL) != 0) {
+    if (!init_mutex(store)) {
         free(store);
         return tms_error_set(error, TAMIS_E_NO_MEMORY, "no memory for a mutex");
     }
@@ -74,6 +81,7 @@ void tamis_store_destroy(tamis_store **store) {
         tms_index_free(&shelf->index);
         if (shelf->tier) shelf->tier->ops->close(shelf->tier);
     }
+    pthread_cond_destroy(&(*store)->moved);
     pthread_mutex_destroy(&(*store)->mutex);
     free(*store);
     *store = NULL;
@@ -165,11 +173,12 @@ static bool remove_from_memory(tamis_store *store, const tamis_chunk_id *id, con
 static tamis_status remove_from(tamis_store *store, tms_shelf *shelf, const tamis_chunk_id *id,
                                 const uint8_t *key, bool *found, tamis_error *error) {
     tms_look look;
+    bool other = false;
     TMS_TRY(tms_shelf_look(store, shelf, id, key, &look, error));
     if (!look.object) return TAMIS_OK;
+    tamis_status status = shelf->tier->ops->erase(shelf->tier, key, look.object, &other, error);
     tms_store_lock(store);
-    tamis_status status = shelf->tier->ops->erase(shelf->tier, key, look.object, error);
-    if (status == TAMIS_OK && !look.entry->dead) tms_index_drop(&shelf->index, look.entry);
+    if (status == TAMIS_OK && !other) tms_shelf_unnamed(shelf, key);
     tms_store_unlock(store);
     tms_look_end(store, shelf, &look);
     if (status == TAMIS_OK) status = shelf->tier->ops->settle(shelf->tier, error);
@@ -184,11 +193,17 @@ tamis_status tamis_store_remove(tamis_store *store, const tamis_chunk_id *id, in
     TMS_REQUIRE(store, TAMIS_E_ARGUMENT, "store: NULL");
     TMS_TRY(tms_id_check(id, error));
     tms_key_of(id, key);
+    tms_claim claim;
+    tms_claim_begin(store, &claim, key);
     bool found = remove_from_memory(store, id, key);
     tamis_status status = TAMIS_OK;
-    for (int t = 0; status == TAMIS_OK && t < TAMIS_TIERS; t++)
-        if (store->shelves[t].tier)
-            status = remove_from(store, &store->shelves[t], id, key, &found, error);
+    for (int t = 0; t < TAMIS_TIERS; t++) {
+        if (!store->shelves[t].tier) continue;
+        tamis_error *reason = status == TAMIS_OK ? error : NULL;
+        const tamis_status one = remove_from(store, &store->shelves[t], id, key, &found, reason);
+        if (status == TAMIS_OK) status = one;
+    }
+    tms_claim_end(store, &claim);
     if (removed) *removed = found;
     tms_store_note(store, status);
     return status;

@@ -34,7 +34,8 @@ struct tms_tier_ops {
     tamis_status (*open)(const tamis_store_params *params, tms_tier **out, tamis_error *error);
     void (*close)(tms_tier *tier);
 
-    /* These do I/O; the store's mutex is free, and several threads may call them at a time. */
+    /* These do I/O, which may take seconds: the store's mutex is free, and several threads may call
+     * them at a time. Those that change a name, commit and erase, come one at a time for a key. */
 
     /* *out is NULL if there is none (TMS_ABSENT); else the caller gives it to `done`, whatever the
      * verdict. Errors: E_IO, E_NO_MEMORY. */
@@ -53,13 +54,12 @@ struct tms_tier_ops {
     /* Removes what writers that are gone have left; adds to *removed. */
     tamis_status (*sweep)(tms_tier *tier, uint64_t *removed, tamis_error *error);
 
-    /* These change names, and so come under the mutex, together with the index; they are short. */
-
-    /* Frees `staged`, after an error too. */
+    /* Gives the record its name, in place of another that may have it. Frees `staged`, after an
+     * error too. */
     tamis_status (*commit)(tms_tier *tier, tms_staged *staged, tamis_error *error);
-    /* Removes a record; one that is not there is no error. With an object: only that one, not what
-     * somebody has put in its place. */
-    tamis_status (*erase)(tms_tier *tier, const uint8_t *key, const tms_object *only,
+    /* Removes a record; one that is not there is no error. With an object: only that one. Then
+     * *other (or NULL) says that somebody has put another in its place, which stays. */
+    tamis_status (*erase)(tms_tier *tier, const uint8_t *key, const tms_object *only, bool *other,
                           tamis_error *error);
 };
 

@@ -21,17 +21,11 @@ static tamis_status read_planes(const tms_object *object, tms_verdict *verdict,
 /* Removes a record of another version, which no entry is for. */
 static tamis_status remove_foreign(tamis_store *store, tms_shelf *shelf, const uint8_t *key,
                                    const tms_object *object, tamis_error *error) {
-    tms_store_lock(store);
-    const tamis_status status = shelf->tier->ops->erase(shelf->tier, key, object, error);
-    tms_store_unlock(store);
+    tms_claim claim;
+    tms_claim_begin(store, &claim, key);
+    const tamis_status status = shelf->tier->ops->erase(shelf->tier, key, object, NULL, error);
+    tms_claim_end(store, &claim);
     return status;
-}
-
-static void condemn(tamis_store *store, tms_shelf *shelf, const uint8_t *key,
-                    const tms_object *object) {
-    tms_store_lock(store);
-    tms_shelf_condemn(shelf, key, object);
-    tms_store_unlock(store);
 }
 
 /* verify reads planes; gc removes what is foreign. */
@@ -50,7 +44,7 @@ static tamis_status inspect(tamis_store *store, tms_shelf *shelf, const uint8_t 
     }
     if (status == TAMIS_OK && verdict == TMS_FOREIGN && !verify)
         status = remove_foreign(store, shelf, key, object, error);
-    if (status == TAMIS_OK && verdict == TMS_DAMAGED) condemn(store, shelf, key, object);
+    if (status == TAMIS_OK && verdict == TMS_DAMAGED) tms_shelf_condemn(store, shelf, key, object);
     if (status == TAMIS_OK) {
         out->records += verdict == TMS_SOUND;
         out->bytes += verdict == TMS_SOUND ? object->record.record_bytes : 0;
@@ -81,9 +75,12 @@ tamis_status tamis_store_verify(tamis_store *store, tamis_store_found *out, tami
     TMS_REQUIRE(out, TAMIS_E_ARGUMENT, "out: NULL");
     *out = (tamis_store_found){0};
     tamis_status status = TAMIS_OK;
-    for (int t = 0; status == TAMIS_OK && t < TAMIS_TIERS; t++)
-        if (store->shelves[t].tier)
-            status = inspect_all(store, &store->shelves[t], true, out, error);
+    for (int t = 0; t < TAMIS_TIERS; t++) {
+        if (!store->shelves[t].tier) continue;
+        tamis_error *reason = status == TAMIS_OK ? error : NULL;
+        const tamis_status one = inspect_all(store, &store->shelves[t], true, out, reason);
+        if (status == TAMIS_OK) status = one;
+    }
     tms_store_note(store, status);
     return status;
 }
@@ -102,8 +99,12 @@ tamis_status tamis_store_gc(tamis_store *store, tamis_store_found *out, tamis_er
     TMS_REQUIRE(out, TAMIS_E_ARGUMENT, "out: NULL");
     *out = (tamis_store_found){0};
     tamis_status status = TAMIS_OK;
-    for (int t = 0; status == TAMIS_OK && t < TAMIS_TIERS; t++)
-        if (store->shelves[t].tier) status = gc(store, &store->shelves[t], out, error);
+    for (int t = 0; t < TAMIS_TIERS; t++) {
+        if (!store->shelves[t].tier) continue;
+        const tamis_status one =
+            gc(store, &store->shelves[t], out, status == TAMIS_OK ? error : NULL);
+        if (status == TAMIS_OK) status = one;
+    }
     tms_store_note(store, status);
     return status;
 }
