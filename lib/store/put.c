@@ -190,6 +190,7 @@ static tamis_status each_behind(put *p, bool refresh, bool *known, tamis_error *
             refresh ? refresh_late(p, shelf, reason) : put_behind(p, shelf, known, reason);
         if (must && status != TAMIS_OK) return status;
         if (status == TAMIS_E_IO) tms_store_note(p->store, status);
+        if (status != TAMIS_OK) p->may &= ~bit_of(t);
     }
     return TAMIS_OK;
 }

@@ -170,19 +170,23 @@ static bool remove_from_memory(tamis_store *store, const tamis_chunk_id *id, con
     return found;
 }
 
+/* A record that cannot be read goes by its name. */
 static tamis_status remove_from(tamis_store *store, tms_shelf *shelf, const tamis_chunk_id *id,
                                 const uint8_t *key, bool *found, tamis_error *error) {
     tms_look look;
     bool other = false;
-    TMS_TRY(tms_shelf_look(store, shelf, id, key, &look, error));
-    if (!look.object) return TAMIS_OK;
-    tamis_status status = shelf->tier->ops->erase(shelf->tier, key, look.object, &other, error);
+    tamis_status status = tms_shelf_look(store, shelf, id, key, &look, error);
+    const bool unread = status == TAMIS_E_IO;
+    if (status != TAMIS_OK && !unread) return status;
+    if (!look.object && !unread) return TAMIS_OK;
+    status = shelf->tier->ops->erase(shelf->tier, key, look.object, &other, error);
     tms_store_lock(store);
+    const bool there = look.object || tms_index_find(&shelf->index, key);
     if (status == TAMIS_OK && !other) tms_shelf_unnamed(shelf, key);
     tms_store_unlock(store);
     tms_look_end(store, shelf, &look);
     if (status == TAMIS_OK) status = shelf->tier->ops->settle(shelf->tier, error);
-    *found = *found || status == TAMIS_OK;
+    *found = *found || (there && status == TAMIS_OK);
     return status;
 }
 

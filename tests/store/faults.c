@@ -36,9 +36,13 @@
 
 static bool counting;
 static long calls, fails_at, reason;
-static const char *failed;
+static const char *failed, *always; /* the call that has failed; one that fails each time */
 
 static bool fails_now(const char *name) {
+    if (always && strcmp(name, always) == 0) {
+        errno = EIO;
+        return true;
+    }
     if (!counting || calls++ != fails_at) return false;
     failed = name;
     errno = (int)reason;
@@ -173,8 +177,52 @@ static void each_call_fails_once(void **state) {
     }
 }
 
+/* Reading fails and is no damage: the record stays, and so does what memory has of it. A caller
+ * computes the chunk anew, tries again later, or removes the record, which it may hold meanwhile. */
+static void failed_reads_leave_the_record(void **state) {
+    (void)state;
+    uint8_t k[32 * RIG_MOST], v[32 * RIG_MOST];
+    prepare();
+    tamis_store *store = rig_open(1u << 20, 0, true);
+    tamis_chunk *found = rig_get(store, &chunks[0]), *again = NULL;
+    tamis_chunk_info info;
+    OK(tamis_chunk_read(found, 0, k, v, &test_error));
+    always = "pread";
+    FAILS(tamis_chunk_read(found, 1, k, v, &test_error), TAMIS_E_IO, "reading");
+    FAILS(tamis_store_get(store, &chunks[0].put.id, &again, &test_error), TAMIS_E_IO, "reading");
+    assert_null(again);
+    OK(tamis_chunk_read(found, 0, k, v, &test_error)); /* memory has it */
+    assert_memory_equal(k, chunks[0].k[0], chunks[0].plane_bytes);
+    tamis_chunk_get_info(found, &info);
+    assert_int_equal(info.damaged, 0);
+    assert_int_equal(rig_stats(store).failed, 2);
+    assert_int_equal(rig_stats(store).tiers[TAMIS_TIER_DISK].damaged, 0);
+    assert_int_equal(rig_stats(store).tiers[TAMIS_TIER_DISK].records, 1);
+    always = NULL;
+    rig_check(found, &chunks[0]); /* a later read of the same chunk */
+    tamis_chunk_release(&found);
+    tamis_store_destroy(&store);
+
+    /* One that fails for good: the file must be opened to be removed, and is put again. */
+    store = rig_open(0, 0, true);
+    found = rig_get(store, &chunks[0]);
+    always = "pread";
+    FAILS(tamis_chunk_read(found, 2, k, NULL, &test_error), TAMIS_E_IO, "reading");
+    int removed;
+    OK(tamis_store_remove(store, &chunks[0].put.id, &removed, &test_error));
+    assert_int_equal(removed, 1);
+    always = NULL;
+    assert_false(rig_has(store, &chunks[0]));
+    OK(tamis_store_put(store, &chunks[0].put, &test_error));
+    tamis_chunk_release(&found);
+    assert_true(rig_has(store, &chunks[0]));
+    assert_int_equal(rig_bytes(), rig_stats(store).tiers[TAMIS_TIER_DISK].bytes);
+    tamis_store_destroy(&store);
+}
+
 static int teardown(void **state) {
     (void)state;
+    always = NULL;
     counting = false;
     rig_cleanup();
     return 0;
@@ -184,7 +232,10 @@ int main(void) {
     rig_in_memory();
     for (uint32_t i = 0; i < 3; i++)
         rig_chunk_make(&chunks[i], i, 130);
-    const struct CMUnitTest tests[] = {cmocka_unit_test_teardown(each_call_fails_once, teardown)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_teardown(each_call_fails_once, teardown),
+        cmocka_unit_test_teardown(failed_reads_leave_the_record, teardown),
+    };
     const int result = cmocka_run_group_tests(tests, NULL, NULL);
     for (uint32_t i = 0; i < 3; i++)
         rig_chunk_free(&chunks[i]);

@@ -3,6 +3,7 @@
 #include "tests/store/rig.h"
 
 #include <dirent.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 static char base[RIG_MOST_PATH], folder[RIG_MOST_PATH + 16];
@@ -98,6 +99,18 @@ unsigned rig_count(const char *ending) {
     }
     closedir(all);
     return count;
+}
+
+uint64_t rig_bytes(void) {
+    uint64_t bytes = 0;
+    struct stat about;
+    DIR *all = opendir(rig_folder());
+    assert_non_null(all);
+    for (const struct dirent *entry; (entry = readdir(all));)
+        if (strstr(entry->d_name, ".kv") && fstatat(dirfd(all), entry->d_name, &about, 0) == 0)
+            bytes += (uint64_t)about.st_size;
+    closedir(all);
+    return bytes;
 }
 
 /* ---- Stores ---------------------------------------------------------------------------------- */

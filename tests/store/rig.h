@@ -38,6 +38,8 @@ void rig_cleanup(void); /* with everything in it */
 const char *rig_file(const rig_chunk *chunk);
 /* How many files of the store's folder have names that end so. */
 unsigned rig_count(const char *ending);
+/* Bytes of all records there. */
+uint64_t rig_bytes(void);
 
 tamis_store *rig_open(uint64_t memory_bytes, uint64_t disk_bytes, bool disk);
 tamis_store_stats rig_stats(tamis_store *store);

@@ -105,6 +105,12 @@ static void play(uint64_t memory_bytes, uint64_t disk_bytes) {
         assert_true(stats.tiers[t].limit == 0 || stats.tiers[t].bytes <= stats.tiers[t].limit);
     }
     assert_true(found > steps / 10);
+    /* No look into the folder since: what is counted is what another store finds there. */
+    tamis_store *fresh = rig_open(0, 0, true);
+    assert_int_equal(stats.tiers[TAMIS_TIER_DISK].bytes, rig_bytes());
+    assert_int_equal(stats.tiers[TAMIS_TIER_DISK].bytes, rig_stats(fresh).tiers[1].bytes);
+    assert_int_equal(stats.tiers[TAMIS_TIER_DISK].records, rig_stats(fresh).tiers[1].records);
+    tamis_store_destroy(&fresh);
     tamis_store_destroy(&store);
     rig_cleanup();
 }

@@ -108,16 +108,16 @@ typedef struct tamis_chunk_planes {
     tamis_chunk_id id;
     const void *const *k; /* [n_layers] planes; K before its rotation */
     const void *const *v;
-    /* Sum of 1 << tier: the record must enter each of these. 0: it must enter the last tier that
-     * the store has, and enters memory if there is room. */
+    /* Sum of 1 << tier: the record must enter each of these, and no other. 0: it enters all tiers
+     * that the store has, of which the last must take it; one that cannot is left out. */
     uint32_t tiers;
     uint32_t reserved32;  /* 0, else E_ARGUMENT */
     uint64_t reserved[4]; /* 0, else E_ARGUMENT */
 } tamis_chunk_planes;
 
 /* Stores a chunk. Once it answers OK, a record on disk survives the process and the machine's
- * power. A record that a tier already has stays as it is there (the first wins). Writes files and
- * waits. Errors leave nothing half-written, and the store goes on: E_ARGUMENT with the value;
+ * power. A record that a tier already has stays as it is there (the first wins); of threads that
+ * put one chunk at a time the others wait for the first. Writes files and waits. Errors leave nothing half-written, and the store goes on: E_ARGUMENT with the value;
  * E_FULL with the numbers (the record exceeds a tier's limit; what is pinned or being written
  * leaves no room; the file system is full); E_IO with file and reason; E_NO_MEMORY. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_store_put(tamis_store *store,
@@ -125,8 +125,8 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_store_put(tamis_store *store,
                                                         tamis_error *error);
 
 /* Finds a chunk and pins it. A miss is no error: *out is NULL then. Reads a file's header, no
- * planes. Errors: E_ARGUMENT; E_IO where a file cannot be opened or read, though it is there;
- * E_NO_MEMORY. After an error *out is NULL, and the caller may go on as after a miss. */
+ * planes. Errors: E_ARGUMENT; E_IO where a file cannot be opened or read, though it is there, and no
+ * tier behind has the chunk; E_NO_MEMORY. After an error *out is NULL, and the caller may go on as after a miss. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_store_get(tamis_store *store,
                                                         const tamis_chunk_id *id, tamis_chunk **out,
                                                         tamis_error *error);
@@ -151,7 +151,9 @@ TAMIS_API void tamis_chunk_get_info(const tamis_chunk *chunk, tamis_chunk_info *
  * read a chunk at a time. Errors: E_ARGUMENT (layer; neither k nor v); E_DAMAGED: the file is cut
  * short or damaged, and has been removed from the store and counted; what is in k and v must not be
  * used. Planes that were read before are what was stored. E_IO: reading failed; whether the plane
- * is damaged is not known, and the record stays (tamis_store_remove is for one that fails again). */
+ * is damaged is not known, and the record stays. What is in k and v must not be used. The caller
+ * reads again, or computes the chunk's K and V anew and releases it; a record that fails again is
+ * one for tamis_store_remove, and may be put then. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_chunk_read(tamis_chunk *chunk, uint32_t layer,
                                                          void *k, void *v, tamis_error *error);
 
@@ -159,7 +161,9 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_chunk_read(tamis_chunk *chunk, uin
 TAMIS_API void tamis_chunk_release(tamis_chunk **chunk);
 
 /* Removes a chunk from all tiers; who holds it may go on reading it. *removed (or NULL) is nonzero
- * if there was one. In another process it stays in the memory tier. Errors: E_ARGUMENT, E_IO. */
+ * if there was one. One that cannot be read is removed by its key. In another process it stays in
+ * the memory tier. Errors: E_ARGUMENT; E_IO, when it has been removed from the other tiers all the
+ * same; E_NO_MEMORY. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_store_remove(tamis_store *store,
                                                            const tamis_chunk_id *id, int *removed,
                                                            tamis_error *error);
@@ -189,7 +193,7 @@ typedef struct tamis_store_stats {
     uint64_t hits, misses; /* of tamis_store_get; errors are neither */
     uint64_t mismatched;   /* misses where another chunk has the same key */
     uint64_t foreign;      /* records of another format version that were passed over */
-    uint64_t failed;       /* calls that answered E_IO or E_FULL, files that a look passed over */
+    uint64_t failed;       /* calls that answered E_IO or E_FULL, files and tiers passed over */
     tamis_tier_stats tiers[TAMIS_TIERS];
     uint64_t reserved[11];
 } tamis_store_stats;
@@ -206,7 +210,7 @@ typedef struct tamis_store_found {
 } tamis_store_found;
 
 /* Reads every byte of every record on disk, and removes those that are damaged. Errors: E_IO,
- * E_NO_MEMORY, with the first reason; the others have been looked at all the same, and counted. */
+ * E_NO_MEMORY, with the first reason; all others have been looked at all the same, and counted. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_store_verify(tamis_store *store,
                                                            tamis_store_found *out,
                                                            tamis_error *error);
