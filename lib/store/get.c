@@ -136,8 +136,7 @@ static tamis_status find(tamis_chunk *chunk, const tamis_chunk_id *id, const uin
     return status;
 }
 
-/* Counts a hit or a miss. Where memory serves, later tiers keep the record as one that is used. */
-static void count(tamis_chunk *chunk, const uint8_t *key, bool mismatched) {
+static void count(tamis_chunk *chunk, bool mismatched) {
     tamis_store *store = chunk->store;
     tms_store_lock(store);
     if (chunk->record) {
@@ -147,33 +146,64 @@ static void count(tamis_chunk *chunk, const uint8_t *key, bool mismatched) {
         store->counts.misses++;
         store->counts.mismatched += mismatched;
     }
-    for (int t = 0; t < TAMIS_TIERS && chunk->record; t++) {
-        tms_index *index = &store->shelves[t].index;
-        tms_entry *entry = store->shelves[t].tier ? tms_index_find(index, key) : NULL;
-        if (entry) tms_index_touch_line(index, entry);
-    }
     tms_store_unlock(store);
 }
 
-tamis_status tamis_store_get(tamis_store *store, const tamis_chunk_id *id, tamis_chunk **out,
-                             tamis_error *error) {
-    uint8_t key[TMS_KEY_BYTES];
+/* Finds a chunk of an id that has been checked, pins and counts it. */
+static tamis_status get(tamis_store *store, const tamis_chunk_id *id, const uint8_t *key,
+                        tamis_chunk **out, tamis_error *error) {
     bool mismatched = false;
-    TMS_REQUIRE(out, TAMIS_E_ARGUMENT, "out: NULL");
-    *out = NULL;
-    TMS_REQUIRE(store, TAMIS_E_ARGUMENT, "store: NULL");
-    TMS_TRY(tms_id_check(id, error));
-    tms_key_of(id, key);
     tamis_chunk *chunk = calloc(1, sizeof *chunk);
     TMS_REQUIRE(chunk, TAMIS_E_NO_MEMORY, "no memory for a chunk");
     chunk->store = store;
     const tamis_status status = find(chunk, id, key, &mismatched, error);
-    if (status == TAMIS_OK) count(chunk, key, mismatched);
+    if (status == TAMIS_OK) count(chunk, mismatched);
     if (status == TAMIS_OK && chunk->record)
         *out = chunk;
     else
         tamis_chunk_release(&chunk);
     tms_store_note(store, status);
+    return status;
+}
+
+tamis_status tamis_store_get(tamis_store *store, const tamis_chunk_id *id, tamis_chunk **out,
+                             tamis_error *error) {
+    uint8_t key[TMS_KEY_BYTES];
+    TMS_REQUIRE(out, TAMIS_E_ARGUMENT, "out: NULL");
+    *out = NULL;
+    TMS_REQUIRE(store, TAMIS_E_ARGUMENT, "store: NULL");
+    TMS_TRY(tms_id_check(id, error));
+    tms_key_of(id, key);
+    TMS_TRY(get(store, id, key, out, error));
+    if (*out) tms_store_touch_line(store, key);
+    return TAMIS_OK;
+}
+
+tamis_status tamis_store_get_prefix(tamis_store *store, const tamis_chunk_id *id,
+                                    uint32_t page_tokens, tamis_chunk **out, size_t capacity,
+                                    size_t *n_pages, tamis_error *error) {
+    TMS_REQUIRE(n_pages, TAMIS_E_ARGUMENT, "n_pages: NULL");
+    *n_pages = 0;
+    TMS_REQUIRE(store, TAMIS_E_ARGUMENT, "store: NULL");
+    TMS_REQUIRE(out || capacity == 0, TAMIS_E_ARGUMENT, "out: NULL for %zu pages", capacity);
+    TMS_TRY(tms_prefix_check(id, page_tokens, error));
+    tamis_chunk_id page = *id;
+    tamis_status status = TAMIS_OK;
+    page.n_tokens = page_tokens;
+    size_t n = 0;
+    for (; n < capacity && n < id->n_tokens / page_tokens; n++) {
+        uint8_t key[TMS_KEY_BYTES];
+        page.tokens = id->tokens + n * page_tokens;
+        tms_key_of(&page, key);
+        out[n] = NULL;
+        status = get(store, &page, key, &out[n], error);
+        if (!out[n]) break;
+        memcpy(page.parent, key, sizeof key);
+    }
+    if (n > 0) tms_store_touch_line(store, page.parent);
+    for (size_t i = n; i > 0; i--) /* later processes go by the order of the files */
+        if (out[i - 1]->object) out[i - 1]->shelf->tier->ops->touch(out[i - 1]->object);
+    *n_pages = n;
     return status;
 }
 

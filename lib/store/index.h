@@ -18,6 +18,8 @@ struct tms_entry {
     tms_copy *copy;           /* its content; of the memory tier alone */
     tms_entry *next;          /* in its bucket, or in the list of what is to be freed */
     tms_entry *older, *newer; /* by last use */
+    tms_entry *below;         /* on a stack while entries are put in order */
+    bool stacked;
 };
 
 typedef struct tms_index {

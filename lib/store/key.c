@@ -52,6 +52,15 @@ tamis_status tms_id_check(const tamis_chunk_id *id, tamis_error *error) {
     return TAMIS_OK;
 }
 
+tamis_status tms_prefix_check(const tamis_chunk_id *id, uint32_t page_tokens, tamis_error *error) {
+    TMS_TRY(tms_id_check(id, error));
+    TMS_REQUIRE(page_tokens > 0, TAMIS_E_ARGUMENT, "pages of 0 tokens");
+    TMS_REQUIRE(id->shape.sink == 0, TAMIS_E_ARGUMENT,
+                "sink of a prefix is %" PRIu32 ": nothing that stood before is dropped",
+                id->shape.sink);
+    return TAMIS_OK;
+}
+
 void tms_key_of(const tamis_chunk_id *id, uint8_t key[TMS_KEY_BYTES]) {
     XXH3_state_t hash;
     XXH128_canonical_t canonical;
@@ -81,6 +90,23 @@ tamis_status tamis_chunk_key(const tamis_chunk_id *id, uint8_t key[16], tamis_er
     TMS_REQUIRE(key, TAMIS_E_ARGUMENT, "key: NULL");
     TMS_TRY(tms_id_check(id, error));
     tms_key_of(id, key);
+    return TAMIS_OK;
+}
+
+tamis_status tamis_prefix_keys(const tamis_chunk_id *id, uint32_t page_tokens, uint8_t (*keys)[16],
+                               size_t capacity, size_t *n_pages, tamis_error *error) {
+    TMS_REQUIRE(n_pages, TAMIS_E_ARGUMENT, "n_pages: NULL");
+    *n_pages = 0;
+    TMS_REQUIRE(keys || capacity == 0, TAMIS_E_ARGUMENT, "keys: NULL for %zu pages", capacity);
+    TMS_TRY(tms_prefix_check(id, page_tokens, error));
+    tamis_chunk_id page = *id;
+    page.n_tokens = page_tokens;
+    *n_pages = id->n_tokens / page_tokens;
+    for (size_t i = 0; i < capacity && i < *n_pages; i++) {
+        page.tokens = id->tokens + i * page_tokens;
+        tms_key_of(&page, keys[i]);
+        memcpy(page.parent, keys[i], sizeof page.parent);
+    }
     return TAMIS_OK;
 }
 

@@ -14,6 +14,8 @@
 tamis_status tms_shape_check(const tamis_chunk_shape *shape, tamis_error *error);
 /* E_ARGUMENT for an id that can name no record. */
 tamis_status tms_id_check(const tamis_chunk_id *id, tamis_error *error);
+/* The same for a list of tokens that is taken in pages. */
+tamis_status tms_prefix_check(const tamis_chunk_id *id, uint32_t page_tokens, tamis_error *error);
 /* The key of an id that has been checked. */
 void tms_key_of(const tamis_chunk_id *id, uint8_t key[TMS_KEY_BYTES]);
 

@@ -214,6 +214,8 @@ static tamis_status run(put *p, tamis_error *error) {
     tms_claim_begin(p->store, &claim, p->record.key);
     const tamis_status status = run_claimed(p, error);
     tms_claim_end(p->store, &claim);
+    if (status == TAMIS_OK && !tms_key_none(p->record.parent))
+        tms_store_touch_line(p->store, p->record.key);
     return status;
 }
 

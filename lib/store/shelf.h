@@ -71,6 +71,8 @@ void tms_shelf_trim(tamis_store *store, tms_shelf *shelf);
 void tms_shelf_named(tms_shelf *shelf, tms_entry *entry);
 /* A name has been taken. */
 void tms_shelf_unnamed(tms_shelf *shelf, const uint8_t *key);
+/* Whether the key's name may have changed since there were so many changes. */
+bool tms_shelf_changed(const tms_shelf *shelf, uint64_t changes, const uint8_t *key);
 
 /* ---- Without it ------------------------------------------------------------------------------ */
 
@@ -78,6 +80,10 @@ void tms_shelf_unnamed(tms_shelf *shelf, const uint8_t *key);
  * waits for no other. */
 void tms_claim_begin(tamis_store *store, tms_claim *claim, const uint8_t *key);
 void tms_claim_end(tamis_store *store, tms_claim *claim);
+
+/* The record has been used, in each tier that has it, and so have those before it in its prefix: a
+ * tier behind memory keeps what memory serves, and what others depend on goes after them. */
+void tms_store_touch_line(tamis_store *store, const uint8_t *key);
 
 /* Removes a record that is damaged, and its entry. */
 void tms_shelf_condemn(tamis_store *store, tms_shelf *shelf, const uint8_t *key,

@@ -14,7 +14,8 @@ extern "C" {
 /* There are two kinds of records. One without a parent holds K and V of the chunk's text alone, as
  * CacheBlend (EuroSys '25) stores them, for any place in a prompt. One with a parent is a page of a
  * prefix: its K and V depend on everything that stood before, which its parent's key names, and they
- * are right there alone. A prefix's first page is a record without a parent. K is given and stored
+ * are right there alone. A prefix's first page is a record without a parent. Keys prove what stood
+ * before as far as XXH3 has no collisions, which who knows the salt can make. K is given and stored
  * before its rotation in both, so that it can be rotated to any position.
  *
  * A record is the K and V of one chunk. It begins with a header: format version, codec, fingerprint,
@@ -98,6 +99,16 @@ typedef struct tamis_chunk_id {
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_chunk_key(const tamis_chunk_id *id, uint8_t key[16],
                                                         tamis_error *error);
 
+/* The keys of the full pages of a prefix: of each `page_tokens` tokens of the id, in order, with the
+ * key of the page before as parent; the first page's parent is the id's. Writes at most `capacity`
+ * keys and the number of pages to *n_pages; a rest of tokens is in none. A page's record is put with
+ * its tokens and its parent's key in the id. E_ARGUMENT: as tamis_chunk_key; page_tokens is 0; a sink
+ * is given, with or without a parent. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_prefix_keys(const tamis_chunk_id *id,
+                                                          uint32_t page_tokens, uint8_t (*keys)[16],
+                                                          size_t capacity, size_t *n_pages,
+                                                          tamis_error *error);
+
 /* Bytes of a plane: n_tokens * n_kv_heads * head_dim elements. 0 for a shape that is none. */
 TAMIS_API uint64_t tamis_chunk_plane_bytes(const tamis_chunk_shape *shape, uint32_t n_tokens);
 /* Bytes of a record, header and padding included: what it counts in every tier. 0 likewise. */
@@ -130,6 +141,18 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_store_put(tamis_store *store,
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_store_get(tamis_store *store,
                                                         const tamis_chunk_id *id, tamis_chunk **out,
                                                         tamis_error *error);
+
+/* Finds the longest stored prefix of the id's tokens, in pages as tamis_prefix_keys makes them, but
+ * at most `capacity` of them: all pages up to the first that is missing, each pinned as by
+ * tamis_store_get, in order in out[0] to out[*n_pages - 1]. The caller releases each of these, after
+ * an error too, which then is that of the page behind them. Each page counts as a hit, and the first
+ * that is missing as a miss. Where room is made, a prefix goes from its end. Errors: as
+ * tamis_store_get and tamis_prefix_keys. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_store_get_prefix(tamis_store *store,
+                                                               const tamis_chunk_id *id,
+                                                               uint32_t page_tokens,
+                                                               tamis_chunk **out, size_t capacity,
+                                                               size_t *n_pages, tamis_error *error);
 
 typedef struct tamis_chunk_info {
     uint8_t key[16], fingerprint[16], salt[16], parent[16];
