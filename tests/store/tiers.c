@@ -30,6 +30,8 @@ typedef struct fake {
     const char *fails; /* a reason: every call answers E_IO */
     long slow;         /* nanoseconds of stage, commit and erase */
     atomic_uint under, staged;
+    void (*found)(tamis_store *store); /* once, when a value was found, or has got its name */
+    void (*named)(tamis_store *store);
 } fake;
 
 typedef struct fake_object {
@@ -58,6 +60,13 @@ static tamis_status enter(tms_tier *tier, bool slow, tamis_error *error) {
     nanosleep(&pause, NULL);
     TMS_REQUIRE(!f->fails, TAMIS_E_IO, "%s", f->fails);
     return TAMIS_OK;
+}
+
+/* What another thread might do just then. */
+static void once(void (**call)(tamis_store *store), tamis_store *store) {
+    void (*now)(tamis_store *) = *call;
+    *call = NULL;
+    if (now) now(store);
 }
 
 static value *place_of(fake *f, const uint8_t *key) {
@@ -100,6 +109,7 @@ static tamis_status fake_find(tms_tier *tier, const uint8_t *key, tms_object **o
     }
     pthread_mutex_unlock(&f->mutex);
     if (!object) return TAMIS_OK;
+    once(&f->found, f->store);
     object->object.tier = tier;
     object->object.source = (tms_source){object, object->value.size, read_value};
     *out = &object->object;
@@ -149,6 +159,7 @@ static tamis_status fake_commit(tms_tier *tier, tms_staged *staged, tamis_error 
     *to = staged->value;
     pthread_mutex_unlock(&f->mutex);
     free(staged);
+    once(&f->named, f->store);
     return TAMIS_OK;
 }
 
@@ -305,6 +316,61 @@ static void a_tier_that_fails_hides_no_other(void **state) {
     rig_chunk_free(&chunk), rig_chunk_free(&other);
 }
 
+/* ---- Between a name and its entry ------------------------------------------------------------ */
+
+static rig_chunk subject;
+static tamis_chunk *held;
+
+static void remove_subject(tamis_store *store) {
+    int removed;
+    OK(tamis_store_remove(store, &subject.put.id, &removed, &test_error));
+    assert_int_equal(removed, 1);
+}
+
+static void hold_subject(tamis_store *store) {
+    held = rig_get(store, &subject);
+    assert_non_null(held);
+}
+
+/* A record that is removed after it was found and before it is in the index leaves no entry, whether
+ * somebody looked for it or a walk met it; one that is found before it is in the index is counted
+ * once. */
+static void entries_follow_names(void **state) {
+    (void)state;
+    rig_chunk_make(&subject, 1, 50);
+    tamis_store *store = rig_open(0, 0, true); /* a tier is needed to open one */
+    fake *far = install(store, FAR, MIB);
+    subject.put.tiers = 1u << FAR;
+    tms_index *index = &store->shelves[FAR].index;
+    size_t count;
+    for (int way = 0; way < 3; way++) {
+        OK(tamis_store_put(store, &subject.put, &test_error));
+        far->found = remove_subject;
+        if (way > 0) tms_index_drop(index, index->oldest); /* as if another process had put it */
+        if (way < 2) {
+            held = rig_get(store, &subject);
+            assert_int_equal(rig_stats(store).tiers[FAR].records, 0);
+            assert_int_equal(rig_stats(store).tiers[FAR].bytes, subject.record_bytes);
+            rig_check(held, &subject);
+            tamis_chunk_release(&held);
+        } else {
+            OK(tamis_store_list(store, NULL, 0, &count, &test_error));
+            assert_int_equal(count, 0);
+        }
+        check_counts(store, far);
+    }
+    far->named = hold_subject;
+    OK(tamis_store_put(store, &subject.put, &test_error));
+    assert_int_equal(rig_stats(store).tiers[FAR].bytes, subject.record_bytes);
+    assert_int_equal(rig_stats(store).tiers[FAR].pinned_bytes, subject.record_bytes);
+    rig_check(held, &subject);
+    tamis_chunk_release(&held);
+    check_counts(store, far);
+    tamis_store_destroy(&store);
+    rig_chunk_free(&subject);
+    rig_cleanup();
+}
+
 typedef struct putter {
     pthread_t thread;
     tamis_store *store;
@@ -421,6 +487,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(no_tiers_are_all),
         cmocka_unit_test(a_tier_that_fails_hides_no_other),
+        cmocka_unit_test(entries_follow_names),
         cmocka_unit_test(puts_of_one_key_make_one_record),
         cmocka_unit_test(slow_names_are_counted),
     };
