@@ -61,7 +61,8 @@ void tms_store_note(tamis_store *store, tamis_status status);
 /* ---- Under the mutex ------------------------------------------------------------------------- */
 
 /* Removes what was not used for longest until so many bytes fit, and reserves them; gives the mutex
- * back meanwhile. E_FULL with the numbers, and nothing is removed; E_IO. */
+ * back meanwhile. E_FULL with the numbers, and nothing is removed unless others took the room
+ * meanwhile; E_IO. */
 tamis_status tms_shelf_reserve(tamis_store *store, tms_shelf *shelf, uint64_t bytes,
                                tamis_error *error);
 void tms_shelf_unreserve(tms_shelf *shelf, uint64_t bytes);

@@ -14,9 +14,12 @@ extern "C" {
 /* There are two kinds of records. One without a parent holds K and V of the chunk's text alone, as
  * CacheBlend (EuroSys '25) stores them, for any place in a prompt. One with a parent is a page of a
  * prefix: its K and V depend on everything that stood before, which its parent's key names, and they
- * are right there alone. A prefix's first page is a record without a parent. Keys prove what stood
- * before as far as XXH3 has no collisions, which who knows the salt can make. K is given and stored
- * before its rotation in both, so that it can be rotated to any position.
+ * are right there alone. A prefix's first page is a record without a parent. In both, K is given and
+ * stored before its rotation, so that it can be rotated to any position.
+ *
+ * What stood before a page is known by its key alone, and XXH3 is no cryptographic hash: whoever
+ * knows the salt can make two prefixes with one key. Tenants that do not trust each other need salts
+ * that the others do not know.
  *
  * A record is the K and V of one chunk. It begins with a header: format version, codec, fingerprint,
  * salt, parent, tokens, shape, an XXH3 checksum of each plane and one of itself. A plane is the K or
@@ -128,16 +131,18 @@ typedef struct tamis_chunk_planes {
 
 /* Stores a chunk. Once it answers OK, a record on disk survives the process and the machine's
  * power. A record that a tier already has stays as it is there (the first wins); of threads that
- * put one chunk at a time the others wait for the first. Writes files and waits. Errors leave nothing half-written, and the store goes on: E_ARGUMENT with the value;
- * E_FULL with the numbers (the record exceeds a tier's limit; what is pinned or being written
- * leaves no room; the file system is full); E_IO with file and reason; E_NO_MEMORY. */
+ * put one chunk at a time the others wait for the first. Writes files and waits. Errors leave
+ * nothing half-written, and the store goes on: E_ARGUMENT with the value; E_FULL with the numbers
+ * (the record exceeds a tier's limit; what is pinned or being written leaves no room; the file
+ * system is full); E_IO with file and reason; E_NO_MEMORY. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_store_put(tamis_store *store,
                                                         const tamis_chunk_planes *chunk,
                                                         tamis_error *error);
 
 /* Finds a chunk and pins it. A miss is no error: *out is NULL then. Reads a file's header, no
- * planes. Errors: E_ARGUMENT; E_IO where a file cannot be opened or read, though it is there, and no
- * tier behind has the chunk; E_NO_MEMORY. After an error *out is NULL, and the caller may go on as after a miss. */
+ * planes. Errors: E_ARGUMENT; E_IO where a file cannot be opened or read, though it is there, and
+ * no tier behind has the chunk; E_NO_MEMORY. After an error *out is NULL, and the caller may go on
+ * as after a miss. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_store_get(tamis_store *store,
                                                         const tamis_chunk_id *id, tamis_chunk **out,
                                                         tamis_error *error);
@@ -172,11 +177,11 @@ TAMIS_API void tamis_chunk_get_info(const tamis_chunk *chunk, tamis_chunk_info *
 /* Reads a layer's planes, plane_bytes each, to the caller's memory; k or v may be NULL. Planes
  * that come from a tier that can be damaged are compared with their checksums. Several threads may
  * read a chunk at a time. Errors: E_ARGUMENT (layer; neither k nor v); E_DAMAGED: the file is cut
- * short or damaged, and has been removed from the store and counted; what is in k and v must not be
- * used. Planes that were read before are what was stored. E_IO: reading failed; whether the plane
- * is damaged is not known, and the record stays. What is in k and v must not be used. The caller
- * reads again, or computes the chunk's K and V anew and releases it; a record that fails again is
- * one for tamis_store_remove, and may be put then. */
+ * short or damaged, and has been removed from the store and counted; what is in k and v must not
+ * be used. Planes that were read before are what was stored. E_IO: reading failed; whether the
+ * plane is damaged is not known, and the record stays. What is in k and v must not be used. The
+ * caller reads again, or computes the chunk's K and V anew and releases it; a record that fails
+ * again is one for tamis_store_remove, and may be put then. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_chunk_read(tamis_chunk *chunk, uint32_t layer,
                                                          void *k, void *v, tamis_error *error);
 
