@@ -382,6 +382,17 @@ typedef struct cu_score_rows_args {
     CU_PTR(float) scores; /* the plane */
 } cu_score_rows_args;
 
+#define CU_DEVIATION_THREADS 128u
+
+typedef struct cu_deviation_args {
+    cu_kv kv;
+    cu_batch batch;
+    cu_matrix x;
+    CU_PTR(const int32_t) slots;
+    CU_PTR(float) out;
+    uint32_t dim, values; /* values: of V, else of K */
+} cu_deviation_args;
+
 /* ---- linear, linear_parts, norm, activate, embed, argmax ---- */
 
 #define CU_LINEAR_RUN          4u   /* outputs of a block with few rows */

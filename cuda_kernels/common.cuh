@@ -101,6 +101,10 @@ DEVICE bool is_finite(float x) {
     return (float_to_bits(x) & 0x7fffffffu) < 0x7f800000u;
 }
 
+DEVICE bool is_nan(float x) {
+    return (float_to_bits(x) & 0x7fffffffu) > 0x7f800000u;
+}
+
 /* ---- Warps and blocks ------------------------------------------------------------------------ */
 
 DEVICE uint32_t lane_id() {

@@ -149,6 +149,24 @@ tamis_status tms_check_score_rows(tms_device *dev, const tms_score_rows *p) {
                               : status;
 }
 
+tamis_status tms_check_deviation(tms_device *dev, const tms_deviation *p) {
+    const uint64_t width = (uint64_t)p->batch.n_kv_heads * p->kv.head_dim;
+    const struct {
+        const char *name;
+        tms_ref ref;
+    } needed[] = {{"slots", p->slots},
+                  {"out", p->out},
+                  {"row_seq", p->batch.row_seq},
+                  {"table", p->batch.table}};
+    tamis_status status = tms_check_kv(dev, &p->kv);
+    for (size_t i = 0; status == TAMIS_OK && p->batch.n_rows && i < sizeof needed / sizeof *needed;
+         i++)
+        status = tms_check_there(dev, "deviation", needed[i].name, needed[i].ref);
+    return status == TAMIS_OK && p->batch.n_rows
+               ? tms_check_matrix(dev, "deviation", "x", &p->x, p->batch.n_rows, width)
+               : status;
+}
+
 bool tms_fuse_reads_y(const tms_fuse *p) {
     return p->kind == TMS_FUSE_MULTIPLY || (p->kind == TMS_FUSE_AXPBY && p->y.ref.mem);
 }

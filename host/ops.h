@@ -598,6 +598,24 @@ typedef struct tms_score_rows {
     tms_ref slots, scores;
 } tms_score_rows;
 
+/* deviation: how far rows are from what the slots of their tokens hold, by which tokens are chosen
+ * to be computed anew (CacheBlend, arXiv 2405.16444, section 4.3):
+ *   out     f32 [n_rows]: Σ over KV heads and channels of (x - the slot's)²; +infinity for a NaN, so
+ *           that such a row comes first
+ *   x       f32 [n_rows][n_kv_heads][head_dim] at row*stride: what the slots would hold, K or V
+ *   values  whether the slots' V rows are compared, else their K rows
+ *   slots   int32 [n_rows][n_kv_heads], as write_rows's: < 0 adds nothing
+ * Of `batch`: n_rows, n_kv_heads, row_seq, table and its strides. Differences and squares are formed
+ * in fp32: what leaves its range is infinite.
+ * Bytes: rows and x once. Tolerance: 1e-5 relative. */
+typedef struct tms_deviation {
+    tms_kv kv;
+    tms_batch batch;
+    tms_matrix x;
+    tms_ref slots, out;
+    bool values;
+} tms_deviation;
+
 /* fuse: elementwise on the values of lanes, s < n = max(visible - tail, 0). out may be x or y.
  *   AXPBY           a·x + b·y;  without y: a·x + b
  *   MULTIPLY        (x + a)·y
@@ -806,6 +824,7 @@ typedef struct tms_argmax {
     X(with, value_norm)                                                                            \
     X(with, key_score)                                                                             \
     X(with, score_rows)                                                                            \
+    X(with, deviation)                                                                             \
     X(with, fuse)                                                                                  \
     X(with, compact)                                                                               \
     X(with, replace)                                                                               \

@@ -117,6 +117,10 @@ static void test_rules_name_the_value(void **state) {
     BREAKS(score_rows, TAMIS_E_ARGUMENT, "score_rows: a plane on pages that 2 KV heads share",
            .kv = kv, .slots = at, .scores = at,
            .batch = {.n_kv_heads = 2, .n_rows = 1, .row_seq = at, .table = at});
+    BREAKS(deviation, TAMIS_E_ARGUMENT, "deviation: out is absent", .kv = kv, .slots = at,
+           .batch = {.n_kv_heads = 2, .n_rows = 1});
+    BREAKS(deviation, TAMIS_E_ARGUMENT, "x", .kv = kv, .slots = at, .out = at, .x = {at, 64},
+           .batch = {.n_kv_heads = 2, .n_rows = 2, .row_seq = at, .table = at});
     BREAKS(rotate, TAMIS_E_ARGUMENT, "rotate: 66 channels of a head of 64", .n_rot = 66,
            .head_dim = 64);
     BREAKS(rotate, TAMIS_E_ARGUMENT, "rotate: 258 channels", .n_rot = 258, .head_dim = 512);

@@ -101,6 +101,7 @@ static const key_info keys[KEY_COUNT] = {
     [KEY_MIX] = {"mix", NULL},
     [KEY_NORMED] = FLAG("normed"),
     [KEY_GATED] = FLAG("gated"),
+    [KEY_VALUES] = FLAG("values"),
 };
 
 #define ENTER(with, op) &check_op_##op,

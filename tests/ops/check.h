@@ -72,6 +72,7 @@ typedef enum check_key {
     KEY_MIX,     /* linear_parts: so many types further on is the next part's */
     KEY_NORMED,  /* flag: inputs are normalised */
     KEY_GATED,   /* flag: silu of the first part times the second */
+    KEY_VALUES,  /* flag: V rows, not K rows */
     KEY_COUNT
 } check_key;
 

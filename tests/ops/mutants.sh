@@ -82,6 +82,7 @@ bounds.cl|bounds|s/store16(hi, to + HEAD_DIM)/store16(lo, to + HEAD_DIM)/
 common.clh|argmax|s/u & 0x80000000u ? ~u : u/u \& 0x80000000u ? u : u/
 compact.cl|compact|s/vstore16(held\[i\]/vstore16(held[0]/
 cpu.clh|attend|s,(1.0f / 6),(1.0f / 7),
+deviation.cl|deviation|s/if (values) held/if (!values) held/
 embed.cl|embed|s/tokens\[tokens_offset + row\]/tokens[tokens_offset]/
 fuse.cl|fuse|s/a \* value + b \* other/a * value - b * other/
 key.cl|key_score|s/norm_of(ROW_AT(slot), HEAD_DIM)/norm_of(ROW_AT(slot), HEAD_DIM \/ 2)/
