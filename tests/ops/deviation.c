@@ -13,10 +13,10 @@ static uint64_t stride_of(const check_data *data) {
 
 static void make(check_data *data) {
     const check_lanes *l = &data->lanes;
-    const uint64_t width = (uint64_t)l->n_kv_heads * l->kv.head_dim, stride = stride_of(data);
     const check_fill fill = (check_fill)check_get(data, KEY_FILL);
     check_lanes_make(data, ROLE_INPUT);
     if (!l->n_rows) return;
+    const uint64_t width = (uint64_t)l->n_kv_heads * l->kv.head_dim, stride = stride_of(data);
     check_lanes_slots(data);
     float *x = check_buffer_add(data, BUF_X, ROLE_INPUT, TAMIS_F32, l->n_rows * stride);
     check_buffer_add(data, BUF_Y, ROLE_OUTPUT, TAMIS_F32, l->n_rows);
