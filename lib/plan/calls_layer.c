@@ -22,6 +22,8 @@
 static tamis_status check_layer(const tamis_plan *plan, uint32_t layer, tamis_error *error) {
     TMS_REQUIRE(plan, TAMIS_E_ARGUMENT, "plan is NULL");
     TMS_REQUIRE(plan->step.open, TAMIS_E_STATE, "the plan has no open step");
+    TMS_REQUIRE(!plan->step.unsent, TAMIS_E_STATE,
+                "the call that narrowed the step failed: it must be repeated");
     TMS_REQUIRE(layer < plan->setup.cache->params.n_layers, TAMIS_E_ARGUMENT,
                 "layer %" PRIu32 " is not below %" PRIu32, layer,
                 plan->setup.cache->params.n_layers);
@@ -59,6 +61,10 @@ static tamis_status check_unwritten(const tamis_plan *plan, uint32_t layer, tami
     TMS_TRY(check_layer(plan, layer, error));
     TMS_REQUIRE(!plan->step.layers[layer].written, TAMIS_E_STATE,
                 "layer %" PRIu32 " has been written in this step already", layer);
+    TMS_REQUIRE(plan->step.n_rows == plan->step.n_begun, TAMIS_E_STATE,
+                "the step was narrowed from %" PRIu32 " rows to %" PRIu32 " before layer %" PRIu32
+                " was written: the others would hold no K and V there",
+                plan->step.n_begun, plan->step.n_rows, layer);
     return TAMIS_OK;
 }
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The beginning and end of a step: checks its rows, reserves their pages and uploads what the
- * layers need; later keeps the rows or cancels the step. */
+ * layers need; leaves out rows of an open step; later keeps the rows or cancels the step. */
 #include "lib/plan/plan.h"
 
 #include <inttypes.h>
@@ -149,13 +149,77 @@ tamis_status tamis_plan_step_begin(tamis_plan *plan, const tamis_step *in, tamis
     return TAMIS_OK;
 }
 
-/* ---- End ------------------------------------------------------------------------------------- */
-
 static tamis_status check_open(const tamis_plan *plan, tamis_error *error) {
     TMS_REQUIRE(plan, TAMIS_E_ARGUMENT, "plan is NULL");
     TMS_REQUIRE(plan->step.open, TAMIS_E_STATE, "the plan has no open step");
     return TAMIS_OK;
 }
+
+/* ---- Narrow ---------------------------------------------------------------------------------- */
+
+static tamis_status check_narrow(const tamis_plan *plan, const uint32_t *rows, uint32_t n,
+                                 tamis_error *error) {
+    const tms_eviction_needs *needs = &plan->setup.needs;
+    const tms_step *step = &plan->step;
+    TMS_REQUIRE(rows, TAMIS_E_ARGUMENT, "rows is NULL");
+    TMS_REQUIRE(n > 0, TAMIS_E_ARGUMENT, "no row of the step would be left");
+    TMS_REQUIRE(step->exact, TAMIS_E_STATE,
+                "the step is not exact: only exact steps can be narrowed");
+    TMS_REQUIRE(!needs->rotation && needs->feed != TMS_FEED_SUM, TAMIS_E_UNSUPPORTED,
+                "a step under %s cannot be narrowed: %s", needs->entry->name,
+                needs->rotation ? "it attends with sinks moved nearer"
+                                : "its scores are sums over all rows");
+    for (uint32_t i = 1; i < n; i++)
+        TMS_REQUIRE(rows[i] > rows[i - 1], TAMIS_E_ARGUMENT,
+                    "rows are not ascending: %" PRIu32 " comes after %" PRIu32, rows[i],
+                    rows[i - 1]);
+    TMS_REQUIRE(rows[n - 1] < step->n_begun, TAMIS_E_ARGUMENT,
+                "row %" PRIu32 " is not below the step's %" PRIu32, rows[n - 1], step->n_begun);
+    return TAMIS_OK;
+}
+
+/* Checks that each of the rows is one that the step still has, and that none is lost that the
+ * eviction scores by: the last ones of each sequence. */
+static tamis_status check_kept(const tamis_plan *plan, const uint32_t *rows, uint32_t n,
+                               tamis_error *error) {
+    const tms_eviction_needs *needs = &plan->setup.needs;
+    const uint32_t tail = needs->feed == TMS_FEED_NEWEST ? 1 : needs->window;
+    const tms_step *step = &plan->step;
+    for (uint32_t i = 0, row = 0, next = 0, first = 0; i < step->n_sequences; i++) {
+        const uint32_t n_begun = step->growth[i].rows;
+        for (uint32_t j = 0; j < step->n_kept[i]; j++, row++) {
+            const uint32_t begun = first + step->place[row];
+            const bool kept = next < n && rows[next] == begun;
+            TMS_REQUIRE(next == n || rows[next] >= begun, TAMIS_E_ARGUMENT,
+                        "row %" PRIu32 " has been left out by an earlier call", rows[next]);
+            TMS_REQUIRE(kept || step->place[row] + tail < n_begun, TAMIS_E_ARGUMENT,
+                        "row %" PRIu32 " is left out, but %s scores by the last %" PRIu32
+                        " rows of sequence %" PRIu64,
+                        begun, needs->entry->name, tail, step->sequences[i]->id);
+            next += kept;
+        }
+        first += n_begun;
+        TMS_REQUIRE(next == n || rows[next] >= first, TAMIS_E_ARGUMENT,
+                    "row %" PRIu32 " has been left out by an earlier call", rows[next]);
+    }
+    return TAMIS_OK;
+}
+
+tamis_status tamis_plan_narrow(tamis_plan *plan, const uint32_t *rows, uint32_t n,
+                               tamis_error *error) {
+    TMS_TRY(check_open(plan, error));
+    TMS_TRY(check_narrow(plan, rows, n, error));
+    TMS_TRY(check_kept(plan, rows, n, error));
+    tms_step *step = &plan->step;
+    plan->launches.attended = false;
+    tms_step_narrow(step, rows, n);
+    step->unsent = true;
+    TMS_TRY(tms_arena_send(&step->tables, plan->setup.dev, 0, step->at.copies, error));
+    step->unsent = false;
+    return TAMIS_OK;
+}
+
+/* ---- End ------------------------------------------------------------------------------------- */
 
 static bool all_attended(const tamis_plan *plan) {
     bool all = true;

@@ -71,11 +71,13 @@ tamis_status tms_step_create(tms_step *step, const tms_setup *setup, tamis_error
     step->growth = calloc(n, sizeof *step->growth);
     step->table_row = calloc(n, sizeof *step->table_row);
     step->ring = calloc(n, sizeof *step->ring);
+    step->n_kept = calloc(n, sizeof *step->n_kept);
+    step->place = calloc(size.rows, sizeof *step->place);
     step->layers = calloc(setup->cache->params.n_layers, sizeof *step->layers);
     step->copies.pairs = calloc(size.copies, 2 * sizeof *step->copies.pairs);
     step->copies.count = calloc(setup->cache->size.pools, sizeof *step->copies.count);
-    TMS_REQUIRE(step->sequences && step->growth && step->table_row && step->ring && step->layers &&
-                    step->copies.pairs && step->copies.count,
+    TMS_REQUIRE(step->sequences && step->growth && step->table_row && step->ring && step->n_kept &&
+                    step->place && step->layers && step->copies.pairs && step->copies.count,
                 TAMIS_E_NO_MEMORY, "no host memory for a plan of %zu sequences", n);
     return tms_arena_create(&step->tables, setup->dev, lay_out(setup, &size).end, "a step", error);
 }
@@ -86,6 +88,8 @@ void tms_step_destroy(tms_step *step) {
     free(step->growth);
     free(step->table_row);
     free(step->ring);
+    free(step->n_kept);
+    free(step->place);
     free(step->layers);
     free(step->copies.pairs);
     free(step->copies.count);
@@ -99,7 +103,7 @@ static void fill_tiles(tms_step *step) {
     step->n_tiles = 0;
     step->max_tile_rows = 1;
     for (uint32_t i = 0; i < step->n_sequences; i++) {
-        uint32_t left = step->growth[i].rows;
+        uint32_t left = step->n_kept[i];
         while (left > 0) {
             uint32_t n = left < TMS_TILE_ROWS ? left : TMS_TILE_ROWS;
             tile[2 * step->n_tiles] = (int32_t)first;
@@ -128,9 +132,9 @@ static void fill_rows(const tms_step *step) {
     const uint32_t sliding_window = step->setup->params.sliding_window;
     int32_t *host = step->tables.host;
     for (uint32_t i = 0, row = 0; i < step->n_sequences; i++) {
-        uint32_t rows = step->growth[i].rows, first = step->sequences[i]->length - rows;
-        for (uint32_t j = 0; j < rows; j++, row++) {
-            uint32_t position = first + j;
+        uint32_t first = step->sequences[i]->length - step->growth[i].rows;
+        for (uint32_t j = 0; j < step->n_kept[i]; j++, row++) {
+            uint32_t position = first + step->place[row];
             host[step->at.row_seq + row] = (int32_t)step->table_row[i];
             fill_position(step, i, row, position);
             if (sliding_window == 0) continue;
@@ -148,7 +152,7 @@ static void fill_items(tms_step *step) {
     int32_t *host = step->tables.host, *spans = host + step->at.item_spans;
     step->max_span = 1;
     for (uint32_t i = 0; i < n; i++) {
-        uint32_t rows = step->growth[i].rows, fed = setup->needs.feed == TMS_FEED_SUM ? rows : 1;
+        uint32_t rows = step->n_kept[i], fed = setup->needs.feed == TMS_FEED_SUM ? rows : 1;
         spans[2 * i] = (int32_t)(first + rows - fed);
         spans[2 * i + 1] = (int32_t)fed;
         host[step->at.item_seq + i] = (int32_t)step->table_row[i];
@@ -187,26 +191,27 @@ static void fill_layer(tms_step *step, uint32_t layer) {
     const tms_setup *setup = step->setup;
     uint32_t heads = setup->cache->params.n_kv_heads;
     uint64_t entry = tms_step_entry(step, layer);
-    int32_t *slot = step->tables.host + step->at.slots + entry;
+    tms_step_layer *to = &step->layers[layer];
+    int32_t *slots = step->tables.host + step->at.slots + entry;
     int32_t *visible = step->tables.host + step->at.visible + entry;
     int32_t *stays =
         setup->needs.in_place && !step->exact ? step->tables.host + step->at.stays + entry : NULL;
-    step->layers[layer] = (tms_step_layer){0};
-    for (uint32_t i = 0; i < step->n_sequences; i++) {
+    to->n_staying = to->max_visible = 0;
+    for (uint32_t i = 0, row = 0; i < step->n_sequences; i++) {
         uint32_t rows = step->growth[i].rows;
         const tms_lane *lanes = step->sequences[i]->lanes + layer * heads;
-        for (uint32_t j = 0; j < rows; j++)
+        for (uint32_t n = 0; n < step->n_kept[i]; n++, row++)
             for (uint32_t h = 0; h < heads; h++) {
                 /* A lane that stays at its length takes one row, whose slot the device chooses. */
                 bool same = lanes[h].grown < rows;
-                *slot++ = same ? -1 : (int32_t)(lanes[h].length - rows + j);
-                *visible++ = (int32_t)(lanes[h].length - (same ? 0 : rows - j - 1));
+                uint32_t slot = lanes[h].length - rows + step->place[row];
+                *slots++ = same ? -1 : (int32_t)slot;
+                *visible++ = (int32_t)(same ? lanes[h].length : slot + 1);
                 if (stays) *stays++ = same;
-                step->layers[layer].n_staying += same;
+                to->n_staying += same;
             }
         for (uint32_t h = 0; h < heads; h++)
-            if (lanes[h].length > step->layers[layer].max_visible)
-                step->layers[layer].max_visible = lanes[h].length;
+            if (lanes[h].length > to->max_visible) to->max_visible = lanes[h].length;
     }
 }
 
@@ -234,17 +239,12 @@ static void fill_filled(tms_step *step, uint32_t layer, uint32_t *n) {
     to->n_bounded = *n - to->filled;
 }
 
-void tms_step_fill(tms_step *step, bool exact) {
+static void fill_tables(tms_step *step) {
     const tms_setup *setup = step->setup;
-    step_size size = {.sequences = step->n_sequences, .exact = exact};
+    step_size size = {.rows = step->n_rows, .sequences = step->n_sequences, .exact = step->exact};
     uint32_t n_filled = 0;
-    for (uint32_t i = 0; i < step->n_sequences; i++)
-        size.rows += step->growth[i].rows;
     for (uint32_t p = 0; p < setup->cache->size.pools; p++)
         size.copies += step->copies.count[p];
-    step->exact = exact;
-    step->fixed = setup->params.fixed_launches && !exact;
-    step->n_rows = (uint32_t)size.rows;
     step->at = lay_out(setup, &size);
     fill_tiles(step);
     fill_rows(step);
@@ -258,4 +258,35 @@ void tms_step_fill(tms_step *step, bool exact) {
     step->at = lay_out(setup, &size);
     memcpy(step->tables.host + step->at.copies, step->copies.pairs,
            2 * size.copies * sizeof *step->copies.pairs);
+}
+
+void tms_step_fill(tms_step *step, bool exact) {
+    const tms_setup *setup = step->setup;
+    step->exact = exact;
+    step->fixed = setup->params.fixed_launches && !exact;
+    step->unsent = false;
+    step->n_rows = 0;
+    for (uint32_t i = 0; i < step->n_sequences; i++) {
+        step->n_kept[i] = step->growth[i].rows;
+        for (uint32_t j = 0; j < step->n_kept[i]; j++)
+            step->place[step->n_rows++] = j;
+    }
+    step->n_begun = step->n_rows;
+    for (uint32_t layer = 0; layer < setup->cache->params.n_layers; layer++)
+        step->layers[layer] = (tms_step_layer){0};
+    fill_tables(step);
+}
+
+void tms_step_narrow(tms_step *step, const uint32_t *rows, uint32_t n) {
+    step->n_rows = 0;
+    for (uint32_t i = 0, first = 0; i < step->n_sequences; i++) {
+        const uint32_t end = first + step->growth[i].rows, before = step->n_rows;
+        while (step->n_rows < n && rows[step->n_rows] < end) {
+            step->place[step->n_rows] = rows[step->n_rows] - first;
+            step->n_rows++;
+        }
+        step->n_kept[i] = step->n_rows - before;
+        first = end;
+    }
+    fill_tables(step);
 }

@@ -6,7 +6,7 @@
 #include "lib/plan/arena.h"
 #include "lib/plan/setup.h"
 
-/* Offsets of the tables in the arena. */
+/* Offsets of the tables in the arena. Rows are those that the step still has. */
 typedef struct tms_step_layout {
     uint64_t tiles;     /* [n_tiles][2] */
     uint64_t row_seq;   /* [n_rows] rows of the page table */
@@ -43,7 +43,13 @@ typedef struct tms_step {
     const tms_setup *setup;
     bool open, exact;
     bool fixed; /* launches depend only on n_rows */
-    uint32_t n_sequences, n_rows, n_tiles, max_tile_rows;
+    /* The tables on the device may not be those on the host: the call that narrowed failed. */
+    bool unsent;
+    uint32_t n_sequences, n_tiles, max_tile_rows;
+    uint32_t n_begun;         /* rows as begun */
+    uint32_t n_rows;          /* those that the step still has, of all sequences */
+    uint32_t *n_kept;         /* [max_sequences] of each; */
+    uint32_t *place;          /* [max_rows] which of its sequence's rows as begun a row is */
     uint32_t max_span;        /* most rows of a sequence whose weights go to scores */
     tms_sequence **sequences; /* [max_sequences]; */
     tms_growth *growth;       /* their growth, */
@@ -62,6 +68,9 @@ void tms_step_destroy(tms_step *step);
 /* Fills counts and tables on the host, from the sequences with their growth, their rows of the page
  * table, their rings, and the copies. */
 void tms_step_fill(tms_step *step, bool exact);
+/* The same for the rows that are kept: indices of rows as begun, ascending, which the step still
+ * has. */
+void tms_step_narrow(tms_step *step, const uint32_t *rows, uint32_t n);
 
 /* The device memory of the table at an offset. */
 static inline tms_ref tms_step_table(const tms_step *step, uint64_t at) {

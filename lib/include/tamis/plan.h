@@ -155,6 +155,24 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_attend(tamis_plan *plan, uint
                                                           const tamis_rows *out,
                                                           tamis_error *error);
 
+/* Leaves rows out of an open step that is exact: from now on write and attend take only the rows
+ * that are named, in this order; q, k, v and out of later calls have n rows. Rows are indices into
+ * the step's rows as begun, ascending; a further call may leave out more of them. Each row keeps its
+ * position and its slots, and sees what it saw before. A sequence may be left without rows, the step
+ * may not.
+ *
+ * For what is computed for few rows of a prompt: a layer's K and V are written for all of them, and
+ * the rest of the layer is computed for those whose output is needed. A layer that was not written
+ * before can no longer be, since the other rows would hold nothing there: E_STATE.
+ *
+ * An eviction with a window scores by the last `window` rows of a sequence, tova by its last row:
+ * they must stay (E_ARGUMENT). h2o sums the weights of all rows, reindexed streaming attends twice:
+ * E_UNSUPPORTED. Other errors: E_ARGUMENT (rows that are not ascending, not of the step, or left out
+ * before), E_STATE (no open step, or one that is not exact); then nothing has changed. After E_DEVICE
+ * calls on layers answer E_STATE until the call has been repeated. Enqueues, as tamis_buffer_write. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_narrow(tamis_plan *plan, const uint32_t *rows,
+                                                          uint32_t n, tamis_error *error);
+
 /* Tells the plan that a replayed graph writes and attends every layer of the open step, in the
  * place of the calls above. The plan counts them as done, so that the step can be closed. The graph
  * must have been recorded under this plan in a step with as many sequences, with the same buffers,
