@@ -72,6 +72,14 @@ typedef struct cu_write_rotated_args {
     uint32_t unused;
 } cu_write_rotated_args;
 
+/* A warp takes a head of one row. */
+typedef struct cu_load_rows_args {
+    cu_write_rows_args write;   /* k and v may be NULL */
+    CU_PTR(const float) table;  /* NULL without a rotation */
+    uint32_t head_dim, n_pairs; /* 0: K is not rotated */
+    uint32_t adjacent, unused;
+} cu_load_rows_args;
+
 typedef struct cu_read_rows_args {
     cu_kv kv;
     CU_PTR(const int32_t) table;

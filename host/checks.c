@@ -134,16 +134,17 @@ tamis_status tms_check_allocation(tms_device *dev, uint64_t bytes, uint64_t used
 }
 
 /* Planes have one entry for each slot of a page, so heads that share pages cannot have planes. */
-static tamis_status check_written_planes(tms_device *dev, const tms_write_rows *p) {
-    const bool any = p->planes.positions.mem || p->planes.scores.mem;
-    if (any && p->batch.n_kv_heads > 1 && p->kv.head_stride)
+static tamis_status check_written_planes(tms_device *dev, const char *op, const tms_kv *kv,
+                                         const tms_batch *batch, const tms_planes *planes,
+                                         tms_ref positions) {
+    const bool any = planes->positions.mem || planes->scores.mem;
+    if (any && batch->n_kv_heads > 1 && kv->head_stride)
         return tms_device_fail(dev, TAMIS_E_ARGUMENT,
-                               "write_rows: planes beside pages that %u KV heads share",
-                               p->batch.n_kv_heads);
-    if (p->batch.n_rows && p->planes.positions.mem && !p->positions.mem)
+                               "%s: planes beside pages that %u KV heads share", op,
+                               batch->n_kv_heads);
+    if (batch->n_rows && planes->positions.mem && !positions.mem)
         return tms_device_fail(dev, TAMIS_E_ARGUMENT,
-                               "write_rows: a plane of positions, and none for %u rows",
-                               p->batch.n_rows);
+                               "%s: a plane of positions, and none for %u rows", op, batch->n_rows);
     return TAMIS_OK;
 }
 
@@ -180,8 +181,47 @@ tamis_status tms_check_write_rows(tms_device *dev, const tms_write_rows *p) {
                                "write_rows: rows of %llu elements at strides of %llu and %llu",
                                (unsigned long long)width, (unsigned long long)p->k_stride,
                                (unsigned long long)p->v_stride);
-    status = check_written_planes(dev, p);
+    status = check_written_planes(dev, "write_rows", &p->kv, &p->batch, &p->planes, p->positions);
     return status == TAMIS_OK && p->rotation.n_rot ? check_rotation(dev, p) : status;
+}
+
+/* What is there of K and of V, with the rows' strides. */
+static tamis_status check_loaded(tms_device *dev, const tms_load_rows *p) {
+    const uint64_t width = (uint64_t)p->batch.n_kv_heads * p->kv.head_dim;
+    const uint32_t n = p->batch.n_rows;
+    if (n && !p->k.mem && !p->v.mem)
+        return tms_device_fail(dev, TAMIS_E_ARGUMENT, "load_rows: %u rows without k and v", n);
+    if (n && !p->k.mem && (p->planes.positions.mem || p->planes.scores.mem))
+        return tms_device_fail(dev, TAMIS_E_ARGUMENT, "load_rows: planes for %u rows without k", n);
+    if (n > 1 && ((p->k.mem && p->k_stride < width) || (p->v.mem && p->v_stride < width)))
+        return tms_device_fail(dev, TAMIS_E_ARGUMENT,
+                               "load_rows: rows of %llu elements at strides of %llu and %llu",
+                               (unsigned long long)width, (unsigned long long)p->k_stride,
+                               (unsigned long long)p->v_stride);
+    return TAMIS_OK;
+}
+
+tamis_status tms_check_load_rows(tms_device *dev, const tms_load_rows *p) {
+    const struct {
+        const char *name;
+        tms_ref ref;
+        bool needed;
+    } refs[] = {{"slots", p->slots, true},
+                {"row_seq", p->batch.row_seq, true},
+                {"table of pages", p->batch.table, true},
+                {"positions", p->positions, p->n_rot},
+                {"table", p->table, p->n_rot}};
+    tamis_status status = tms_check_kv(dev, &p->kv);
+    if (status == TAMIS_OK) status = tms_check_dtype(dev, "load_rows", p->dtype);
+    if (status == TAMIS_OK) status = check_loaded(dev, p);
+    if (status == TAMIS_OK)
+        status =
+            check_written_planes(dev, "load_rows", &p->kv, &p->batch, &p->planes, p->positions);
+    if (status == TAMIS_OK && p->n_rot)
+        status = tms_check_rotated(dev, "load_rows", p->n_rot, p->kv.head_dim);
+    for (size_t i = 0; status == TAMIS_OK && p->batch.n_rows && i < sizeof refs / sizeof *refs; i++)
+        if (refs[i].needed) status = tms_check_there(dev, "load_rows", refs[i].name, refs[i].ref);
+    return status;
 }
 
 tamis_status tms_check_read_rows(tms_device *dev, const tms_read_rows *p) {

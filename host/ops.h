@@ -178,6 +178,32 @@ typedef struct tms_write_rows {
     tms_rotation rotation;
 } tms_write_rows;
 
+/* load_rows: writes rows of K, of V or of both that have been stored, as write_rows does; rotates K
+ * on its way.
+ *   k, v       [n_rows][n_kv_heads][head_dim] at row*stride of dtype f32, f16 or bf16, whatever that
+ *              of kv is; either may be absent: then what slots hold of it stays
+ *   slots      as write_rows's
+ *   planes     as write_rows's; only with k
+ *   positions  int32 [n_rows], with a plane of positions or with n_rot
+ *   n_rot      0: K rows are written as they are. Else they are widened to f32, rotated as rotate does
+ *              by their positions, and rounded once; k itself is not changed
+ *   table      as rotate's, with n_rot
+ * Of `batch`: n_rows, n_kv_heads, row_seq, table and its strides.
+ * Bytes: rows read and written once. Tolerance: exact, bit for bit (NaN as NaN). A rotated K row has
+ * the bits that write_rows gives, with the same rotation, for the same row widened to f32. */
+typedef struct tms_load_rows {
+    tms_kv kv;
+    tms_batch batch;
+    tms_ref k, v, slots;
+    uint64_t k_stride, v_stride; /* elements of `dtype` from row to row */
+    tamis_dtype dtype;
+    tms_planes planes;
+    tms_ref positions;
+    uint32_t n_rot;
+    tms_pairing pairing;
+    tms_ref table;
+} tms_load_rows;
+
 /* read_rows: reads K and V rows from given slots, widened to f32.
  *   seq, head, slot  int32 [n]: sequence index in table, KV head, slot
  *   k, v             f32 [n][head_dim]; either may be absent
@@ -808,6 +834,7 @@ typedef struct tms_argmax {
 /* The ops that every backend has. */
 #define TMS_REQUIRED_OPS(X, with)                                                                  \
     X(with, write_rows)                                                                            \
+    X(with, load_rows)                                                                             \
     X(with, read_rows)                                                                             \
     X(with, copy_pages)                                                                            \
     X(with, write_table)                                                                           \

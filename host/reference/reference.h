@@ -64,6 +64,10 @@ static inline double tms_larger(double a, double b) {
     return isnan(a) || a > b ? a : b;
 }
 
+/* Rotates a head in place by its position, by rotate's table. */
+void tms_turn_head(const float *table, int32_t position, uint32_t n_rot, tms_pairing pairing,
+                   float *head);
+
 TMS_REQUIRED_OPS(TMS_DECLARE_OP, tms_reference_)
 /* The wide forms of select. */
 tamis_status tms_reference_select_wide(tms_device *dev, const tms_select *p);

@@ -23,10 +23,27 @@ static void angles(const float *table, int32_t position, uint32_t pairs, double 
     }
 }
 
+/* Every pair of a head. */
+static void turn_pairs(double (*turn)[2], uint32_t pairs, tms_pairing pairing, float *head) {
+    const uint32_t step = pairing == TMS_PAIR_HALF ? 1 : 2;        /* from pair to pair */
+    const uint32_t partner = pairing == TMS_PAIR_HALF ? pairs : 1; /* from a to b */
+    for (uint32_t i = 0; i < pairs; i++) {
+        float *a = head + i * step, *b = a + partner;
+        const double a0 = *a, b0 = *b;
+        *a = (float)(a0 * turn[i][0] - b0 * turn[i][1]);
+        *b = (float)(a0 * turn[i][1] + b0 * turn[i][0]);
+    }
+}
+
+void tms_turn_head(const float *table, int32_t position, uint32_t n_rot, tms_pairing pairing,
+                   float *head) {
+    double turn[MAX_PAIRS][2];
+    angles(table, position, n_rot / 2, turn);
+    turn_pairs(turn, n_rot / 2, pairing, head);
+}
+
 tamis_status tms_reference_rotate(tms_device *dev, const tms_rotate *p) {
     const uint32_t pairs = p->n_rot / 2;
-    const uint32_t step = p->pairing == TMS_PAIR_HALF ? 1 : 2;        /* from pair to pair */
-    const uint32_t partner = p->pairing == TMS_PAIR_HALF ? pairs : 1; /* from a to b */
     tms_views views = tms_views_begin(dev);
     float *x = tms_view_matrix(&views, "x", p->x, p->n_rows, (uint64_t)p->n_heads * p->head_dim);
     const int32_t *positions = tms_view(&views, "positions", p->positions, (uint64_t)p->n_rows * 4);
@@ -42,15 +59,8 @@ tamis_status tms_reference_rotate(tms_device *dev, const tms_rotate *p) {
         /* 1. The row's angles. */
         angles(table, positions[r], pairs, turn);
         /* 2. Every pair of every head is rotated. */
-        for (uint32_t h = 0; h < p->n_heads; h++) {
-            float *row = x + r * p->x.stride + (uint64_t)h * p->head_dim;
-            for (uint32_t i = 0; i < pairs; i++) {
-                float *a = row + i * step, *b = a + partner;
-                const double a0 = *a, b0 = *b;
-                *a = (float)(a0 * turn[i][0] - b0 * turn[i][1]);
-                *b = (float)(a0 * turn[i][1] + b0 * turn[i][0]);
-            }
-        }
+        for (uint32_t h = 0; h < p->n_heads; h++)
+            turn_pairs(turn, pairs, p->pairing, x + r * p->x.stride + (uint64_t)h * p->head_dim);
     }
     return TAMIS_OK;
 }

@@ -121,6 +121,18 @@ static void test_rules_name_the_value(void **state) {
            .batch = {.n_kv_heads = 2, .n_rows = 1});
     BREAKS(deviation, TAMIS_E_ARGUMENT, "x", .kv = kv, .slots = at, .out = at, .x = {at, 64},
            .batch = {.n_kv_heads = 2, .n_rows = 2, .row_seq = at, .table = at});
+    BREAKS(load_rows, TAMIS_E_ARGUMENT, "load_rows: 1 rows without k and v", .kv = kv,
+           .batch = {.n_rows = 1});
+    BREAKS(load_rows, TAMIS_E_ARGUMENT, "load_rows: planes for 1 rows without k", .kv = kv, .v = at,
+           .batch = {.n_kv_heads = 1, .n_rows = 1}, .planes = {.scores = at});
+    BREAKS(load_rows, TAMIS_E_ARGUMENT, "rows of 128 elements at strides of 64 and 0", .kv = kv,
+           .k = at, .k_stride = 64, .batch = {.n_kv_heads = 2, .n_rows = 2});
+    BREAKS(load_rows, TAMIS_E_ARGUMENT, "load_rows: 66 channels of a head of 64", .kv = kv, .k = at,
+           .n_rot = 66, .batch = {.n_kv_heads = 1, .n_rows = 1});
+    BREAKS(load_rows, TAMIS_E_ARGUMENT, "load_rows: positions is absent", .kv = kv, .k = at,
+           .n_rot = 64, .slots = at,
+           .batch = {.n_kv_heads = 1, .n_rows = 1, .row_seq = at, .table = at});
+    BREAKS(load_rows, TAMIS_E_UNSUPPORTED, "load_rows: dtype 7", .kv = kv, .dtype = (tamis_dtype)7);
     BREAKS(rotate, TAMIS_E_ARGUMENT, "rotate: 66 channels of a head of 64", .n_rot = 66,
            .head_dim = 64);
     BREAKS(rotate, TAMIS_E_ARGUMENT, "rotate: 258 channels", .n_rot = 258, .head_dim = 512);

@@ -16,6 +16,7 @@ static const char *const fill_words[] = {"ints", "normal", "nasty", NULL};
 static const char *const dtype_words[] = {"f32", "f16", "bf16", NULL};
 static const char *const type_words[] = {"f32",  "f16",  "bf16", "q8_0", "q4_0",
                                          "q4_1", "q5_0", "q4_k", "q6_k", NULL};
+static const char *const source_words[] = {"from-f32", "from-f16", "from-bf16", NULL};
 static const char *const layout_words[] = {"own", "nhd", "hnd", NULL};
 static const char *const way_words[] = {"row",         "rowforced",  "forced",       "table",
                                         "tableforced", "mass",       "pos",          "posforced",
@@ -102,6 +103,7 @@ static const key_info keys[KEY_COUNT] = {
     [KEY_NORMED] = FLAG("normed"),
     [KEY_GATED] = FLAG("gated"),
     [KEY_VALUES] = FLAG("values"),
+    [KEY_SOURCE] = {NULL, source_words},
 };
 
 #define ENTER(with, op) &check_op_##op,

@@ -39,7 +39,7 @@ typedef enum check_key {
     KEY_N,       /* entries of a list of things: pages, pairs, rows to read */
     KEY_CHUNK,   /* slots of an entry */
     KEY_FRESH,   /* compact: ordinal from which pages are others than the lane's own */
-    KEY_PARTS,   /* states to merge; matrices of linear_parts */
+    KEY_PARTS,   /* states to merge; matrices of linear_parts; load_rows: 1 K, 2 V, 3 both */
     KEY_IN,      /* linear: n_in */
     KEY_OUT,     /* linear: n_out; embed: n_vocab */
     KEY_ROT,     /* rotated channels */
@@ -73,6 +73,7 @@ typedef enum check_key {
     KEY_NORMED,  /* flag: inputs are normalised */
     KEY_GATED,   /* flag: silu of the first part times the second */
     KEY_VALUES,  /* flag: V rows, not K rows */
+    KEY_SOURCE,  /* tamis_dtype of stored rows */
     KEY_COUNT
 } check_key;
 

@@ -94,6 +94,7 @@ linear_parts.cl|linear_parts|s/p = second;/p = third;/
 linear_parts.clh|linear_parts|s/bias##p + bias##p##_offset/bias##p/
 linear_parts_cpu.cl|linear_parts|s/out\[o\] += p->bias/out[o] -= p->bias/
 linear_type_cpu.clh|linear|s/\.lo + sum\[o\]/.lo - sum[o]/
+load.cl|load_rows|s/to + value_offset + c/to + c/
 mass.cl|page_mass|s/= top + log(sum)/= top - log(sum)/
 merge.cl|merge|s/joint = top + log(total)/joint = top - log(total)/
 merge_cpu.cl|merge|s/top + log(total)/top - log(total)/

@@ -1,0 +1,88 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* load_rows: stored rows of K, of V or of both into slots of lanes; K is rotated on its way.
+ * contract: host/ops.h; meaning: host/reference/load.c.
+ * Work split: a work-item owns a head of one row, which it rotates in memory of its own. */
+#include "common.clh"
+#include "rotate.clh"
+#ifndef HEAD_DIM
+#define HEAD_DIM 128
+#endif
+#ifndef PAGE_SIZE
+#define PAGE_SIZE 16
+#endif
+#ifndef SOURCE
+#define SOURCE 0 /* tamis_dtype of the stored rows */
+#endif
+
+#if SOURCE == 0
+typedef float source;
+static inline float16 take16(__global const source *p) {
+    return vload16(0, p);
+}
+#elif SOURCE == 1
+typedef ushort source;
+static inline float16 take16(__global const source *p) {
+    return vload_half16(0, (__global const half *)p);
+}
+#else
+typedef ushort source;
+static inline float16 take16(__global const source *p) {
+    return as_float16(convert_uint16(vload16(0, p)) << 16);
+}
+#endif
+
+static inline void turn_head(float *head, __global const float *table, int position, uint n_pairs,
+                             uint adjacent) {
+    __global const float *low = LOW_ROW(table, position, n_pairs);
+    __global const float *high = HIGH_ROW(table, position, n_pairs);
+    for (uint pair = 0; pair < n_pairs; pair++) {
+        const uint first = adjacent ? 2 * pair : pair,
+                   second = adjacent ? first + 1 : pair + n_pairs;
+        float a = head[first], b = head[second];
+        turn_1(low[2 * pair], low[2 * pair + 1], high[2 * pair], high[2 * pair + 1], position, &a,
+               &b);
+        head[first] = a;
+        head[second] = b;
+    }
+}
+
+__kernel GROUP_OF(WG_SIZE) void load_rows(KV_PARAMS, BATCH_PARAMS, REF_PARAMS(const source, k),
+                                          ulong k_stride, REF_PARAMS(const source, v),
+                                          ulong v_stride, REF_PARAMS(const int, slots),
+                                          REF_PARAMS(int, position_plane),
+                                          REF_PARAMS(float, score_plane),
+                                          REF_PARAMS(const int, positions), uint n_pairs,
+                                          uint adjacent, REF_PARAMS(const float, turns)) {
+    FOR_EACH_ITEM(i, n_rows * n_kv_heads) {
+        /* 1. the slot's place */
+        const uint head = i % n_kv_heads, row = i / n_kv_heads;
+        const int slot = slots[slots_offset + i];
+        if (slot < 0) continue;
+        const int page = table[table_offset + row_seq[row_seq_offset + row] * seq_stride +
+                               head * head_stride + slot / PAGE_SIZE];
+        __global element *to = kv + kv_offset + page * page_stride + head * kv_head_stride +
+                               slot % PAGE_SIZE * slot_stride;
+        /* 2. the K row, rotated, and the V row */
+        if (k) {
+            float key[HEAD_DIM];
+            __global const source *from = k + k_offset + row * k_stride + head * HEAD_DIM;
+            for (uint c = 0; c < HEAD_DIM; c += 16)
+                vstore16(take16(from + c), 0, key + c);
+            if (n_pairs)
+                turn_head(key, turns + turns_offset, positions[positions_offset + row], n_pairs,
+                          adjacent);
+            for (uint c = 0; c < HEAD_DIM; c += 16)
+                store16(vload16(0, key + c), to + c);
+        }
+        if (v) {
+            __global const source *from = v + v_offset + row * v_stride + head * HEAD_DIM;
+            for (uint c = 0; c < HEAD_DIM; c += 16)
+                store16(take16(from + c), to + value_offset + c);
+        }
+        /* 3. the planes that there are */
+        const ulong in_plane = (ulong)page * PAGE_SIZE + slot % PAGE_SIZE;
+        if (position_plane)
+            position_plane[position_plane_offset + in_plane] = positions[positions_offset + row];
+        if (score_plane) score_plane[score_plane_offset + in_plane] = 0.0f;
+    }
+}

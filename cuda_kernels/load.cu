@@ -1,0 +1,62 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* load_rows: stored rows of K, of V or of both into slots of lanes; K is rotated on its way.
+ * contract: host/ops.h; meaning: host/reference/load.c.
+ * Work split: a warp owns a head of one row; its lanes take pairs of channels, then channels that
+ * are not rotated. Stored rows may begin at any element. */
+#include "rotate.cuh"
+
+/* Channels [first, dim), as they are. */
+template <typename S, typename T>
+DEVICE void put_channels(const S *from, T *to, uint32_t first, uint32_t dim) {
+    for (uint32_t i = first + lane_id(); i < dim; i += WARP)
+        to[i] = narrow<T>(widen(from[i]));
+}
+
+template <typename S, typename T>
+DEVICE void put_key(const cu_load_rows_args &a, const S *from, uint32_t row, T *to) {
+    for (uint32_t pair = lane_id(); pair < a.n_pairs; pair += WARP) {
+        const uint32_t first = first_of(pair, a.adjacent != 0);
+        const uint32_t second = second_of(pair, a.n_pairs, a.adjacent != 0);
+        float x = widen(from[first]), y = widen(from[second]);
+        turn(a.table, a.write.positions[row], pair, a.n_pairs, x, y);
+        to[first] = narrow<T>(x);
+        to[second] = narrow<T>(y);
+    }
+    put_channels(from, to, 2 * a.n_pairs, a.head_dim);
+}
+
+template <typename S, typename T> DEVICE void load_rows(const cu_load_rows_args &a) {
+    const cu_write_rows_args &w = a.write;
+    const uint32_t heads = w.batch.n_kv_heads, warps = blockDim.x / WARP;
+    const uint64_t n = (uint64_t)w.batch.n_rows * heads;
+    for (uint64_t i = (uint64_t)blockIdx.x * warps + warp_id(); i < n;
+         i += (uint64_t)gridDim.x * warps) {
+        /* 1. the slot's place */
+        const uint32_t head = i % heads, row = i / heads;
+        const int32_t slot = w.slots[i];
+        if (slot < 0) continue;
+        const int32_t page = lane_pages(w.batch, row, head)[slot >> w.kv.page_shift];
+        const uint32_t in_page = slot & (w.kv.page_size - 1);
+        T *to = (T *)key_row<T>(w.kv, page, head, in_page);
+        const uint64_t within = (uint64_t)head * a.head_dim;
+        /* 2. the K row, rotated, and the V row */
+        if (w.k) put_key(a, (const S *)w.k + row * w.k_stride + within, row, to);
+        if (w.v)
+            put_channels((const S *)w.v + row * w.v_stride + within, to + w.kv.value_offset, 0,
+                         a.head_dim);
+        /* 3. the planes that there are */
+        const uint64_t in_plane = ((uint64_t)page << w.kv.page_shift) + in_page;
+        if (lane_id() == 0 && w.position_plane) w.position_plane[in_plane] = w.positions[row];
+        if (lane_id() == 0 && w.score_plane) w.score_plane[in_plane] = 0.0f;
+    }
+}
+
+#define LOAD_ROWS_OF(source, from, type, tag)                                                      \
+    KERNEL(load_rows_##from##_##tag, 256, cu_load_rows_args) {                                     \
+        load_rows<source, type>(a);                                                                \
+    }
+#define LOAD_ROWS(type, tag)                                                                       \
+    LOAD_ROWS_OF(float, f32, type, tag)                                                            \
+    LOAD_ROWS_OF(f16, f16, type, tag)                                                              \
+    LOAD_ROWS_OF(bf16, bf16, type, tag)
+FOR_EACH_TYPE(LOAD_ROWS)
