@@ -5,21 +5,9 @@
 
 #include <inttypes.h>
 
-/* Makes a call as TMS_TRY does; its time goes to the stage `stage`. */
-#define TIME(plan, stage, call)                                                                    \
-    do {                                                                                           \
-        tms_event *from_ = NULL;                                                                   \
-        TMS_TRY(tms_stage_start(&(plan)->setup, &from_, error));                                   \
-        const tamis_status called_ = (call);                                                       \
-        TMS_TRY(tms_stage_stop(&(plan)->setup, from_, called_, &(plan)->times.stage, error));      \
-    } while (0)
-/* The same for an op. */
-#define RUN(plan, stage, op, params)                                                               \
-    TIME(plan, stage, tms_run_##op((plan)->setup.dev, (params), error))
-
 /* ---- Write ------------------------------------------------------------------------------------ */
 
-static tamis_status check_layer(const tamis_plan *plan, uint32_t layer, tamis_error *error) {
+tamis_status tms_plan_check_layer(const tamis_plan *plan, uint32_t layer, tamis_error *error) {
     TMS_REQUIRE(plan, TAMIS_E_ARGUMENT, "plan is NULL");
     TMS_REQUIRE(plan->step.open, TAMIS_E_STATE, "the plan has no open step");
     TMS_REQUIRE(!plan->step.unsent, TAMIS_E_STATE,
@@ -58,13 +46,19 @@ static void count_written(tamis_plan *plan, uint32_t layer) {
 
 /* A layer that may be written now. */
 static tamis_status check_unwritten(const tamis_plan *plan, uint32_t layer, tamis_error *error) {
-    TMS_TRY(check_layer(plan, layer, error));
+    uint32_t row = 0;
+    const char *lacks = NULL;
+    TMS_TRY(tms_plan_check_layer(plan, layer, error));
     TMS_REQUIRE(!plan->step.layers[layer].written, TAMIS_E_STATE,
                 "layer %" PRIu32 " has been written in this step already", layer);
-    TMS_REQUIRE(plan->step.n_rows == plan->step.n_begun, TAMIS_E_STATE,
+    TMS_REQUIRE(!plan->step.layers[layer].attended, TAMIS_E_STATE,
+                "layer %" PRIu32 " has been attended in this step already, by loaded rows", layer);
+    TMS_REQUIRE(!tms_loads_lacking(&plan->loads, layer, TMS_ROWS_LEFT_OUT, TMS_HELD_K | TMS_HELD_V,
+                                   &row, &lacks),
+                TAMIS_E_STATE,
                 "the step was narrowed from %" PRIu32 " rows to %" PRIu32 " before layer %" PRIu32
-                " was written: the others would hold no K and V there",
-                plan->step.n_begun, plan->step.n_rows, layer);
+                " was written, and %s of row %" PRIu32 ", which was left out, was not loaded there",
+                plan->step.n_begun, plan->step.n_rows, layer, lacks, row);
     return TAMIS_OK;
 }
 
@@ -77,6 +71,7 @@ static tamis_status enqueue_write(tamis_plan *plan, uint32_t layer, tms_write_ro
     bounds.pages = tms_step_table(&plan->step, plan->step.at.filled + state->filled);
     tms_ref changed = {NULL, 0}; /* pages whose tokens are replaced */
     state->begun = true;
+    tms_loads_lose_present(&plan->loads, layer);
     if (state->n_staying > 0)
         TIME(plan, replace_us,
              tms_in_step_take_slots(&plan->in_step, layer, &write, &changed, error));
@@ -157,9 +152,9 @@ static tamis_status check_rotated_rows(const tamis_plan *plan, const tamis_rotat
     return TAMIS_OK;
 }
 
-/* A caller's place with room for `bytes`, into *ref. */
-static tamis_status check_place(const tamis_plan *plan, const tamis_place *place, const char *name,
-                                uint64_t bytes, tms_ref *ref, tamis_error *error) {
+tamis_status tms_plan_check_place(const tamis_plan *plan, const tamis_place *place,
+                                  const char *name, uint64_t bytes, tms_ref *ref,
+                                  tamis_error *error) {
     const tamis_buffer *buffer = place->buffer;
     TMS_REQUIRE(buffer, TAMIS_E_ARGUMENT, "%s is absent", name);
     TMS_REQUIRE(buffer->context == plan->setup.cache->context, TAMIS_E_ARGUMENT,
@@ -174,26 +169,33 @@ static tamis_status check_place(const tamis_plan *plan, const tamis_place *place
     return TAMIS_OK;
 }
 
+tamis_status tms_plan_check_turns(const tamis_plan *plan, uint32_t n_rot, tamis_pairing pairing,
+                                  const tamis_place *table, uint32_t *channels, tms_ref *ref,
+                                  tamis_error *error) {
+    const uint32_t dim = plan->setup.cache->params.head_dim;
+    *channels = n_rot ? n_rot : dim;
+    TMS_REQUIRE(*channels % 2 == 0 && *channels <= dim, TAMIS_E_ARGUMENT,
+                "n_rot is %" PRIu32 ": an even number from 2 to %" PRIu32, *channels, dim);
+    TMS_REQUIRE(pairing == TAMIS_PAIR_HALF || pairing == TAMIS_PAIR_ADJACENT, TAMIS_E_ARGUMENT,
+                "pairing is %d: there are 0 to %d", (int)pairing, (int)TAMIS_PAIR_ADJACENT);
+    return tms_plan_check_place(plan, table, "table", tamis_rotation_bytes(*channels), ref, error);
+}
+
 /* How they are rotated and normalised, into what the launch takes. */
 static tamis_status check_rotation(const tamis_plan *plan, const tamis_rotated_rows *p,
                                    tms_rotation *rotation, tamis_error *error) {
-    const uint32_t dim = plan->setup.cache->params.head_dim, n_rot = p->n_rot ? p->n_rot : dim;
-    const uint64_t positions = plan->step.n_rows * sizeof(int32_t), norm = dim * sizeof(float);
-    TMS_REQUIRE(n_rot % 2 == 0 && n_rot <= dim, TAMIS_E_ARGUMENT,
-                "n_rot is %" PRIu32 ": an even number from 2 to %" PRIu32, n_rot, dim);
-    TMS_REQUIRE(p->pairing == TAMIS_PAIR_HALF || p->pairing == TAMIS_PAIR_ADJACENT,
-                TAMIS_E_ARGUMENT, "pairing is %d: there are 0 to %d", (int)p->pairing,
-                (int)TAMIS_PAIR_ADJACENT);
-    rotation->n_rot = n_rot;
+    const uint64_t positions = plan->step.n_rows * sizeof(int32_t),
+                   norm = plan->setup.cache->params.head_dim * sizeof(float);
+    TMS_TRY(tms_plan_check_turns(plan, p->n_rot, p->pairing, &p->table, &rotation->n_rot,
+                                 &rotation->table, error));
     rotation->pairing = (tms_pairing)p->pairing;
     rotation->eps = p->eps;
-    TMS_TRY(check_place(plan, &p->positions, "positions", positions, &rotation->positions, error));
-    TMS_TRY(check_place(plan, &p->table, "table", tamis_rotation_bytes(n_rot), &rotation->table,
-                        error));
+    TMS_TRY(tms_plan_check_place(plan, &p->positions, "positions", positions, &rotation->positions,
+                                 error));
     if (p->q_norm.buffer)
-        TMS_TRY(check_place(plan, &p->q_norm, "q_norm", norm, &rotation->q_norm, error));
+        TMS_TRY(tms_plan_check_place(plan, &p->q_norm, "q_norm", norm, &rotation->q_norm, error));
     if (p->k_norm.buffer)
-        TMS_TRY(check_place(plan, &p->k_norm, "k_norm", norm, &rotation->k_norm, error));
+        TMS_TRY(tms_plan_check_place(plan, &p->k_norm, "k_norm", norm, &rotation->k_norm, error));
     return TAMIS_OK;
 }
 
@@ -211,6 +213,21 @@ tamis_status tamis_plan_write_rotated(tamis_plan *plan, uint32_t layer,
 }
 
 /* ---- Attend ----------------------------------------------------------------------------------- */
+
+tamis_status tms_plan_check_held(const tamis_plan *plan, uint32_t layer, tamis_error *error) {
+    uint32_t row = 0;
+    const char *lacks = NULL;
+    if (plan->step.layers[layer].written) return TAMIS_OK;
+    const bool lacking = tms_loads_lacking(&plan->loads, layer, TMS_ROWS_BEGUN,
+                                           TMS_HELD_K | TMS_HELD_V, &row, &lacks);
+    TMS_REQUIRE(!lacking || plan->setup.params.load_dtypes, TAMIS_E_STATE,
+                "layer %" PRIu32 " has not been written in this step", layer);
+    TMS_REQUIRE(!lacking, TAMIS_E_STATE,
+                "layer %" PRIu32 " has not been written in this step, and %s of row %" PRIu32
+                " has not been loaded",
+                layer, lacks, row);
+    return TAMIS_OK;
+}
 
 /* Whether the layer's rows read the pages of lists; *path is the counter of such rows. */
 static bool is_listed(tamis_plan *plan, uint32_t layer, uint64_t **path) {
@@ -363,10 +380,9 @@ static tamis_status run_listed(tamis_plan *plan, uint32_t layer, tms_sparse_atte
 
 tamis_status tamis_plan_attend(tamis_plan *plan, uint32_t layer, const tamis_rows *q,
                                const tamis_rows *out, tamis_error *error) {
-    TMS_TRY(check_layer(plan, layer, error));
+    TMS_TRY(tms_plan_check_layer(plan, layer, error));
     tms_step *step = &plan->step;
-    TMS_REQUIRE(step->layers[layer].written, TAMIS_E_STATE,
-                "layer %" PRIu32 " has not been written in this step", layer);
+    TMS_TRY(tms_plan_check_held(plan, layer, error));
     TMS_REQUIRE(plan->setup.needs.feed != TMS_FEED_SUM || !step->layers[layer].fed, TAMIS_E_STATE,
                 "layer %" PRIu32 " has been attended in this step already: %s would count its rows "
                 "twice",
@@ -424,7 +440,7 @@ static tamis_status check_replayed(const tamis_plan *plan, tamis_error *error) {
 }
 
 tamis_status tamis_plan_step_replayed(tamis_plan *plan, tamis_error *error) {
-    TMS_TRY(check_layer(plan, 0, error));
+    TMS_TRY(tms_plan_check_layer(plan, 0, error));
     TMS_TRY(check_replayed(plan, error));
     for (uint32_t layer = 0; layer < plan->setup.cache->params.n_layers; layer++) {
         uint64_t *path = NULL;

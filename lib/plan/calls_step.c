@@ -123,6 +123,7 @@ static tamis_status upload(tamis_plan *plan, bool exact, tamis_error *error) {
     TMS_TRY(tms_query_rings_bring(&plan->rings, step->sequences, n, step->ring, error));
     TMS_TRY(tms_page_table_bring(&plan->table, step->sequences, n, step->table_row, error));
     tms_step_fill(step, exact);
+    tms_loads_clear(&plan->loads);
     TMS_TRY(tms_arena_send(&step->tables, plan->setup.dev, 0, step->at.end, error));
     return copy_shared(plan, error);
 }
@@ -228,13 +229,31 @@ static bool all_attended(const tamis_plan *plan) {
     return all;
 }
 
+/* Enqueues the bounds of layers all of whose rows were loaded: nothing reads them in an exact step. */
+static tamis_status bound_loaded(tamis_plan *plan, tamis_error *error) {
+    const tms_step *step = &plan->step;
+    uint32_t n = 0;
+    for (uint32_t layer = 0; layer < plan->setup.cache->params.n_layers; layer++) {
+        const tms_step_layer *of = &step->layers[layer];
+        tms_bounds bounds = tms_cache_bounds(plan->setup.cache, layer);
+        if (of->written || of->n_filled == 0) continue;
+        TMS_TRY(tms_plan_check_layer(plan, layer, error));
+        bounds.n = of->n_filled;
+        bounds.pages = tms_step_table(step, step->at.filled + of->filled);
+        RUN(plan, bounds_us, bounds, &bounds);
+        n += of->n_filled;
+    }
+    plan->counters.pages_bounded += n;
+    return TAMIS_OK;
+}
+
 tamis_status tamis_plan_step_end(tamis_plan *plan, tamis_error *error) {
     TMS_TRY(check_open(plan, error));
     const tms_setup *setup = &plan->setup;
     tms_step *step = &plan->step;
     for (uint32_t layer = 0; layer < setup->cache->params.n_layers; layer++)
-        TMS_REQUIRE(step->layers[layer].written, TAMIS_E_STATE,
-                    "layer %" PRIu32 " was not written in this step", layer);
+        TMS_TRY(tms_plan_check_held(plan, layer, error));
+    TMS_TRY(bound_loaded(plan, error));
     TMS_TRY(tms_device_flush(setup->dev, error));
     const bool whole = all_attended(plan);
     tms_cache_commit(setup->cache, step->growth, step->n_sequences);

@@ -84,6 +84,10 @@ static tamis_status check_params(const tamis_cache *cache, const tamis_plan_para
                 "max_rows %" PRIu32 " over %" PRIu32 " lanes make tables of more than %" PRId32
                 " entries",
                 p->max_rows, cache->n_lanes, INT32_MAX);
+    TMS_REQUIRE(p->load_dtypes >> (TAMIS_BF16 + 1) == 0, TAMIS_E_ARGUMENT,
+                "load_dtypes is %" PRIu32
+                ", more than the sum of 1 << dtype over f32, f16 and bf16",
+                p->load_dtypes);
     TMS_REQUIRE(isfinite(p->scale), TAMIS_E_ARGUMENT, "scale %g is not finite", (double)p->scale);
     TMS_REQUIRE(isfinite(p->soft_cap) && p->soft_cap >= 0, TAMIS_E_ARGUMENT,
                 "soft_cap %g is not a number from 0 on", (double)p->soft_cap);
@@ -116,6 +120,7 @@ static tamis_status ask_policies(tms_setup *setup, tamis_error *error) {
 static tamis_status make_rooms(tamis_plan *plan, tamis_error *error) {
     const tms_setup *setup = &plan->setup;
     plan->launches = (tms_launches){.setup = setup, .step = &plan->step, .table = &plan->table};
+    plan->loads = (tms_loads){.setup = setup, .step = &plan->step, .table = &plan->table};
     plan->in_step = (tms_in_step){
         .setup = setup, .step = &plan->step, .rings = &plan->rings, .counters = &plan->counters};
     plan->reindex = (tms_reindex){.setup = setup, .step = &plan->step};
@@ -124,6 +129,7 @@ static tamis_status make_rooms(tamis_plan *plan, tamis_error *error) {
     TMS_TRY(tms_page_table_create(&plan->table, setup, error));
     TMS_TRY(tms_query_rings_create(&plan->rings, setup, error));
     TMS_TRY(tms_launches_create(&plan->launches, error));
+    TMS_TRY(tms_loads_create(&plan->loads, error));
     TMS_TRY(tms_in_step_create(&plan->in_step, error));
     TMS_TRY(tms_reindex_create(&plan->reindex, error));
     return tms_between_create(&plan->between, error);
@@ -153,6 +159,7 @@ static tamis_status warm_in_step(tamis_plan *plan, tamis_error *error) {
 static tamis_status warm_rooms(tamis_plan *plan, tamis_error *error) {
     TMS_TRY(tms_page_table_warm(&plan->table, error));
     TMS_TRY(tms_launches_warm(&plan->launches, &plan->step, error));
+    TMS_TRY(tms_loads_warm(&plan->loads, error));
     if (plan->setup.needs.active) TMS_TRY(warm_in_step(plan, error));
     TMS_TRY(tms_between_warm(&plan->between, error));
     return tms_device_wait(plan->setup.dev, error);
@@ -171,8 +178,6 @@ tamis_status tamis_plan_create(tamis_cache *cache, const tamis_plan_params *para
     TMS_REQUIRE(cache, TAMIS_E_ARGUMENT, "cache is NULL");
     TMS_REQUIRE(params, TAMIS_E_ARGUMENT, "params is NULL");
     TMS_REQUIRE_RESERVED(params, tamis_plan_params);
-    TMS_REQUIRE(params->reserved32 == 0, TAMIS_E_ARGUMENT,
-                "reserved32 of tamis_plan_params is %" PRIu32 "; it must be 0", params->reserved32);
     tamis_plan_params filled = *params;
     fill_defaults(cache, &filled);
     TMS_TRY(check_params(cache, &filled, error));
@@ -196,6 +201,7 @@ void tamis_plan_destroy(tamis_plan **plan) {
     if (p->between.setup) tms_between_destroy(&p->between);
     if (p->reindex.setup) tms_reindex_destroy(&p->reindex);
     if (p->in_step.setup) tms_in_step_destroy(&p->in_step);
+    if (p->loads.setup) tms_loads_destroy(&p->loads);
     if (p->launches.setup) tms_launches_destroy(&p->launches);
     if (p->rings.setup) tms_query_rings_destroy(&p->rings);
     if (p->table.setup) tms_page_table_destroy(&p->table);

@@ -7,6 +7,7 @@
 #include "lib/plan/evict_between.h"
 #include "lib/plan/evict_in_step.h"
 #include "lib/plan/launches.h"
+#include "lib/plan/load.h"
 #include "lib/plan/page_table.h"
 #include "lib/plan/query_ring.h"
 #include "lib/plan/reindex.h"
@@ -18,12 +19,38 @@ struct tamis_plan {
     tms_query_rings rings;
     tms_step step;
     tms_launches launches;
+    tms_loads loads;
     tms_in_step in_step;
     tms_reindex reindex;
     tms_between between;
     tamis_plan_counters counters;
     tamis_plan_times times;
 };
+
+/* Makes a call as TMS_TRY does; its time goes to the stage `stage`. */
+#define TIME(plan, stage, call)                                                                    \
+    do {                                                                                           \
+        tms_event *from_ = NULL;                                                                   \
+        TMS_TRY(tms_stage_start(&(plan)->setup, &from_, error));                                   \
+        const tamis_status called_ = (call);                                                       \
+        TMS_TRY(tms_stage_stop(&(plan)->setup, from_, called_, &(plan)->times.stage, error));      \
+    } while (0)
+/* The same for an op. */
+#define RUN(plan, stage, op, params)                                                               \
+    TIME(plan, stage, tms_run_##op((plan)->setup.dev, (params), error))
+
+/* E_STATE unless a step is open whose tables the device has, E_ARGUMENT unless it has the layer. */
+tamis_status tms_plan_check_layer(const tamis_plan *plan, uint32_t layer, tamis_error *error);
+/* E_STATE unless every row, as begun, has its K and V in the layer. */
+tamis_status tms_plan_check_held(const tamis_plan *plan, uint32_t layer, tamis_error *error);
+/* A caller's place with room for `bytes`, into *ref. */
+tamis_status tms_plan_check_place(const tamis_plan *plan, const tamis_place *place,
+                                  const char *name, uint64_t bytes, tms_ref *ref,
+                                  tamis_error *error);
+/* How a caller rotates K: how many channels, and their table, into *ref. */
+tamis_status tms_plan_check_turns(const tamis_plan *plan, uint32_t n_rot, tamis_pairing pairing,
+                                  const tamis_place *table, uint32_t *channels, tms_ref *ref,
+                                  tamis_error *error);
 
 /* Cancels the open step. */
 void tms_plan_give_up(tamis_plan *plan);

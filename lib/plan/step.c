@@ -72,12 +72,14 @@ tamis_status tms_step_create(tms_step *step, const tms_setup *setup, tamis_error
     step->table_row = calloc(n, sizeof *step->table_row);
     step->ring = calloc(n, sizeof *step->ring);
     step->n_kept = calloc(n, sizeof *step->n_kept);
+    step->begun = calloc(size.rows, sizeof *step->begun);
     step->place = calloc(size.rows, sizeof *step->place);
     step->layers = calloc(setup->cache->params.n_layers, sizeof *step->layers);
     step->copies.pairs = calloc(size.copies, 2 * sizeof *step->copies.pairs);
     step->copies.count = calloc(setup->cache->size.pools, sizeof *step->copies.count);
     TMS_REQUIRE(step->sequences && step->growth && step->table_row && step->ring && step->n_kept &&
-                    step->place && step->layers && step->copies.pairs && step->copies.count,
+                    step->begun && step->place && step->layers && step->copies.pairs &&
+                    step->copies.count,
                 TAMIS_E_NO_MEMORY, "no host memory for a plan of %zu sequences", n);
     return tms_arena_create(&step->tables, setup->dev, lay_out(setup, &size).end, "a step", error);
 }
@@ -89,6 +91,7 @@ void tms_step_destroy(tms_step *step) {
     free(step->table_row);
     free(step->ring);
     free(step->n_kept);
+    free(step->begun);
     free(step->place);
     free(step->layers);
     free(step->copies.pairs);
@@ -268,8 +271,10 @@ void tms_step_fill(tms_step *step, bool exact) {
     step->n_rows = 0;
     for (uint32_t i = 0; i < step->n_sequences; i++) {
         step->n_kept[i] = step->growth[i].rows;
-        for (uint32_t j = 0; j < step->n_kept[i]; j++)
+        for (uint32_t j = 0; j < step->n_kept[i]; j++) {
+            step->begun[step->n_rows] = step->n_rows;
             step->place[step->n_rows++] = j;
+        }
     }
     step->n_begun = step->n_rows;
     for (uint32_t layer = 0; layer < setup->cache->params.n_layers; layer++)
@@ -282,6 +287,7 @@ void tms_step_narrow(tms_step *step, const uint32_t *rows, uint32_t n) {
     for (uint32_t i = 0, first = 0; i < step->n_sequences; i++) {
         const uint32_t end = first + step->growth[i].rows, before = step->n_rows;
         while (step->n_rows < n && rows[step->n_rows] < end) {
+            step->begun[step->n_rows] = rows[step->n_rows];
             step->place[step->n_rows] = rows[step->n_rows] - first;
             step->n_rows++;
         }

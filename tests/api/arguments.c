@@ -561,8 +561,8 @@ static void reserved_fields_must_be_zero(void **state) {
     s.cache.reserved32 = 7;
     FAILS(create_cache(w, &s), TAMIS_E_ARGUMENT, "reserved32 of tamis_cache_params is 7");
     s = good;
-    s.plan.reserved32 = 7;
-    FAILS(create_plan(w, &s), TAMIS_E_ARGUMENT, "reserved32 of tamis_plan_params is 7");
+    s.plan.load_dtypes = 8;
+    FAILS(create_plan(w, &s), TAMIS_E_ARGUMENT, "load_dtypes is 8, more than");
     s = good;
     s.context.reserved32 = 7;
     FAILS(open_context(w, &s), TAMIS_E_ARGUMENT, "reserved32 of tamis_context_params is 7");

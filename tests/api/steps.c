@@ -167,7 +167,7 @@ static void calls_out_of_order_are_refused(void **state) {
     test_attend_arguments(&w);
     OK(tamis_plan_attend(w.plan, 0, &q, &out, &test_error));
     test_read_selected(&w);
-    FAILS(tamis_plan_step_end(w.plan, &test_error), TAMIS_E_STATE, "layer 1 was not written");
+    FAILS(tamis_plan_step_end(w.plan, &test_error), TAMIS_E_STATE, "layer 1 has not been written");
     test_write(&w, 1, tokens + 16, 1);
     OK(tamis_plan_step_end(w.plan, &test_error));
     expect_all(&w, id, tokens, 17);

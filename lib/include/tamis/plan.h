@@ -13,7 +13,7 @@ extern "C" {
 #endif
 
 /* Owns the page tables on the device, workspace and the step's batch. One step is:
- *   step_begin → for each layer: write, attend → step_end.
+ *   step_begin → for each layer: write (or load), attend → step_end.
  * Thread-safety: as its context. Several plans may use one cache, one step at a time. */
 typedef struct tamis_plan tamis_plan;
 
@@ -52,7 +52,9 @@ typedef struct tamis_plan_params {
      * them into one launch or two (rows_fused stays 0). This is for measuring them: lists are the
      * same, outputs differ by rounding only. */
     int separate;
-    uint32_t reserved32;  /* 0, else E_ARGUMENT */
+    /* The types of rows that tamis_plan_load will take, as the sum of 1 << tamis_dtype; the kernels
+     * of tamis_plan_load and tamis_plan_deviation are built for them. 0: neither is called. */
+    uint32_t load_dtypes;
     uint64_t reserved[6]; /* 0, else E_ARGUMENT */
 } tamis_plan_params;
 
@@ -162,8 +164,9 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_attend(tamis_plan *plan, uint
  * may not.
  *
  * For what is computed for few rows of a prompt: a layer's K and V are written for all of them, and
- * the rest of the layer is computed for those whose output is needed. A layer that was not written
- * before can no longer be, since the other rows would hold nothing there: E_STATE.
+ * the rest of the layer is computed for those whose output is needed. In a layer that was not written
+ * before, the other rows would hold nothing: there their K and V must be loaded (tamis_plan_load)
+ * before the layer can be written or attended, else E_STATE.
  *
  * An eviction with a window scores by the last `window` rows of a sequence, tova by its last row:
  * they must stay (E_ARGUMENT). h2o sums the weights of all rows, reindexed streaming attends twice:
@@ -172,6 +175,50 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_attend(tamis_plan *plan, uint
  * calls on layers answer E_STATE until the call has been repeated. Enqueues, as tamis_buffer_write. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_narrow(tamis_plan *plan, const uint32_t *rows,
                                                           uint32_t n, tamis_error *error);
+
+/* Rows of a layer that were stored, as tamis_plan_load takes them. */
+typedef struct tamis_stored_rows {
+    /* [n_rows][n_kv_heads][head_dim], f32, f16 or bf16, one type for both. k before its rotation, but
+     * after a norm of its heads if the model has one. Either may be absent (its buffer NULL): then
+     * the slots keep what they hold of it. */
+    tamis_rows k, v;
+    uint32_t n_rot; /* of k, as in tamis_rotate_params; 0: head_dim */
+    tamis_pairing pairing;
+    tamis_place table;    /* as tamis_rotation_write wrote it for n_rot; not needed without k */
+    uint64_t reserved[8]; /* 0, else E_ARGUMENT */
+} tamis_stored_rows;
+
+/* Loads K, V or both of rows [first_row, first_row + n_rows) of an open step that is exact into their
+ * slots in a layer. Rows are counted as the step was begun, also where it has been narrowed since. K
+ * is rotated on its way, each row to the position that it has in its sequence; loaded f32 rows have
+ * the bits that tamis_plan_write_rotated leaves of the same rows. Rows may be loaded in any number of
+ * calls, and again. A layer takes loads until it is written or attended:
+ *
+ * - tamis_plan_write and tamis_plan_write_rotated write the rows that the step still has, over what
+ *   was loaded of them. Both K and V of all others must have been loaded.
+ * - tamis_plan_attend and tamis_plan_step_end take a layer that was not written if both K and V of
+ *   all rows, as begun, have been loaded. The step's end then computes its bounds.
+ *
+ * Errors: E_ARGUMENT (no rows, or rows past the step's, with the numbers; neither k nor v; two types,
+ * or one that is not in load_dtypes; as tamis_plan_write_rotated for n_rot, pairing and table; a
+ * position from TAMIS_ROTATE_LIMIT on), E_STATE (no open step, or one that is not exact; the plan was
+ * made without load_dtypes; the layer has been written or attended); then nothing has changed. After
+ * E_DEVICE what was to be loaded counts as not loaded. Enqueues, as tamis_buffer_write. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_load(tamis_plan *plan, uint32_t layer,
+                                                        uint32_t first_row, uint32_t n_rows,
+                                                        const tamis_stored_rows *rows,
+                                                        tamis_error *error);
+
+/* How far rows that were computed are from those that the layer holds in their slots: out is f32
+ * [rows], for each row that the open exact step still has the sum of squares of the differences over
+ * KV heads and channels, +infinity for a NaN. rows is f32 [rows][n_kv_heads][head_dim]: V if `values`
+ * is nonzero, else K, rotated. Each row must have been loaded (of K and V what is compared) or the
+ * layer written: E_STATE names the first that was not. Other errors: as tamis_plan_load; E_ARGUMENT
+ * also where bytes of rows and out overlap. Enqueues. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_deviation(tamis_plan *plan, uint32_t layer,
+                                                             const tamis_rows *rows, int values,
+                                                             const tamis_place *out,
+                                                             tamis_error *error);
 
 /* Tells the plan that a replayed graph writes and attends every layer of the open step, in the
  * place of the calls above. The plan counts them as done, so that the step can be closed. The graph
@@ -183,7 +230,7 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_narrow(tamis_plan *plan, cons
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_step_replayed(tamis_plan *plan,
                                                                  tamis_error *error);
 
-/* Closes the step. Errors: E_STATE if a layer was not written, E_DEVICE; the step then stays open
+/* Closes the step. Errors: E_STATE if a layer was neither written nor loaded as a whole, E_DEVICE; the step then stays open
  * and can be cancelled. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_step_end(tamis_plan *plan, tamis_error *error);
 
@@ -299,7 +346,8 @@ typedef struct tamis_plan_counters {
     uint64_t tokens_evicted;    /* by those, over all lanes */
     uint64_t tokens_replaced;   /* in decode steps at fixed lane lengths */
     uint64_t rows_observed;     /* rows whose weights were added to scores, in steps */
-    uint64_t reserved[4];
+    uint64_t rows_loaded;       /* by tamis_plan_load: their K, their V or both, each time */
+    uint64_t reserved[3];
 } tamis_plan_counters;
 
 TAMIS_API void tamis_plan_get_counters(const tamis_plan *plan, tamis_plan_counters *out);
@@ -309,6 +357,7 @@ TAMIS_API void tamis_plan_reset_counters(tamis_plan *plan);
  * Where an OpenCL driver gives no times, the host's time from one wait to the next is taken, and an
  * info line says so. */
 typedef struct tamis_plan_times {
+    /* write_us: also loading. */
     double write_us, bounds_us, score_us, select_us, attend_us, fused_us;
     /* Evicting: observing rows or scoring their keys and replacing in steps, and tamis_plan_evict as
      * a whole. */
