@@ -404,9 +404,8 @@ static void a_blend_is_what_its_rows_are(void **state) {
     }
 }
 
-/* knorm scores keys when they come. */
-static void loaded_keys_are_scored(void **state) {
-    (void)state;
+/* knorm scores keys when they come; `mixed`: some are written over in every second layer. */
+static void play_knorm(bool mixed) {
     static const load_case c = {TAMIS_F16, TAMIS_F16, TAMIS_PAIR_HALF, 0, false, TAMIS_EVICT_KNORM};
     uint32_t rows[] = {4, 9, FIRST + 2};
     tamis_evicted evicted;
@@ -416,7 +415,7 @@ static void loaded_keys_are_scored(void **state) {
     for (uint32_t layer = 0; layer < LAYERS; layer++) {
         load(&loaded, layer, 0, ALL, 3);
         load(&loaded, layer, 5, 30, 2);
-        if (layer % 2) write(&loaded, layer, rows, 3, 0);
+        if (mixed && layer % 2) write(&loaded, layer, rows, 3, 0);
         attend(&loaded, layer, rows, 3);
     }
     OK(tamis_plan_step_end(loaded.e.w.plan, &test_error));
@@ -430,6 +429,12 @@ static void loaded_keys_are_scored(void **state) {
         assert_true(evicted.tokens_kept < evicted.tokens_before);
     }
     close_rig(&loaded);
+}
+
+static void loaded_keys_are_scored(void **state) {
+    (void)state;
+    play_knorm(false);
+    play_knorm(true);
 }
 
 #define REFUSED(code, part)                                                                        \
@@ -480,6 +485,11 @@ static void bad_arguments_are_refused(void **state) {
     REFUSED(TAMIS_E_ARGUMENT, "table is absent");
     rows.reserved[7] = 1;
     REFUSED(TAMIS_E_ARGUMENT, "reserved");
+    /* A sequence as long as that takes no less than 100 MiB: this one only says that it is. */
+    tms_sequence *far = tms_cache_find(loaded.e.w.cache, loaded.ids[0]);
+    far->length += TAMIS_ROTATE_LIMIT - OLD - 4;
+    REFUSED(TAMIS_E_ARGUMENT, "row 4 is at position 1048576: K is rotated by less than 1048576");
+    far->length -= TAMIS_ROTATE_LIMIT - OLD - 4;
     FAILS(tamis_plan_deviation(plan, 0, NULL, 1, &out, &test_error), TAMIS_E_ARGUMENT, "rows");
     FAILS(tamis_plan_deviation(plan, 0, &x, 1, NULL, &test_error), TAMIS_E_ARGUMENT, "out is NULL");
     FAILS(tamis_plan_deviation(plan, 0, &x, 1, &(tamis_place){x.buffer, 64}, &test_error),
