@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* load_rows: stored rows of K, of V or of both into slots of lanes; K is rotated on its way.
+/* load_rows: stored rows of K, of V or of both into slots of lanes; K is normalised and rotated on its way.
  * contract: host/ops.h; meaning: host/reference/load.c.
  * Work split: a work-item owns a head of one row, which it rotates in memory of its own. */
 #include "common.clh"
@@ -46,13 +46,25 @@ static inline void turn_head(float *head, __global const float *table, int posit
     }
 }
 
+static inline void norm_head(float *head, __global const float *w, float eps) {
+    float16 squares = 0.0f;
+    for (uint c = 0; c < HEAD_DIM / 16; c++) {
+        const float16 x = vload16(c, head);
+        squares = fma(x, x, squares);
+    }
+    const float scale = 1.0f / sqrt(sum16(squares) / HEAD_DIM + eps);
+    for (uint c = 0; c < HEAD_DIM / 16; c++)
+        vstore16(vload16(c, head) * scale * vload16(c, w), c, head);
+}
+
 __kernel GROUP_OF(WG_SIZE) void load_rows(KV_PARAMS, BATCH_PARAMS, REF_PARAMS(const source, k),
                                           ulong k_stride, REF_PARAMS(const source, v),
                                           ulong v_stride, REF_PARAMS(const int, slots),
                                           REF_PARAMS(int, position_plane),
                                           REF_PARAMS(float, score_plane),
                                           REF_PARAMS(const int, positions), uint n_pairs,
-                                          uint adjacent, REF_PARAMS(const float, turns)) {
+                                          uint adjacent, REF_PARAMS(const float, turns),
+                                          REF_PARAMS(const float, k_norm), float eps) {
     FOR_EACH_ITEM(i, n_rows * n_kv_heads) {
         /* 1. the slot's place */
         const uint head = i % n_kv_heads, row = i / n_kv_heads;
@@ -62,12 +74,13 @@ __kernel GROUP_OF(WG_SIZE) void load_rows(KV_PARAMS, BATCH_PARAMS, REF_PARAMS(co
                                head * head_stride + slot / PAGE_SIZE];
         __global element *to = kv + kv_offset + page * page_stride + head * kv_head_stride +
                                slot % PAGE_SIZE * slot_stride;
-        /* 2. the K row, rotated, and the V row */
+        /* 2. the K row, normalised and rotated, and the V row */
         if (k) {
             float key[HEAD_DIM];
             __global const source *from = k + k_offset + row * k_stride + head * HEAD_DIM;
             for (uint c = 0; c < HEAD_DIM; c += 16)
                 vstore16(take16(from + c), 0, key + c);
+            if (k_norm) norm_head(key, k_norm + k_norm_offset, eps);
             if (n_pairs)
                 turn_head(key, turns + turns_offset, positions[positions_offset + row], n_pairs,
                           adjacent);

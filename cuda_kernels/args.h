@@ -76,8 +76,10 @@ typedef struct cu_write_rotated_args {
 typedef struct cu_load_rows_args {
     cu_write_rows_args write;   /* k and v may be NULL */
     CU_PTR(const float) table;  /* NULL without a rotation */
+    CU_PTR(const float) k_norm; /* NULL: K is not normalised */
     uint32_t head_dim, n_pairs; /* 0: K is not rotated */
-    uint32_t adjacent, unused;
+    uint32_t adjacent;
+    float eps;
 } cu_load_rows_args;
 
 typedef struct cu_read_rows_args {

@@ -1,9 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* load_rows: stored rows of K, of V or of both into slots of lanes; K is rotated on its way.
+/* load_rows: stored rows of K, of V or of both into slots of lanes; K is normalised and rotated on its way.
  * contract: host/ops.h; meaning: host/reference/load.c.
  * Work split: a warp owns a head of one row; its lanes take pairs of channels, then channels that
  * are not rotated. Stored rows may begin at any element. */
 #include "rotate.cuh"
+
+/* What a head's channels are multiplied by, beside the norm's weights. */
+template <typename S> DEVICE float norm_scale(const S *head, uint32_t dim, float eps) {
+    float squares = 0.0f;
+    for (uint32_t i = lane_id(); i < dim; i += WARP)
+        squares = fmaf(widen(head[i]), widen(head[i]), squares);
+    return 1.0f / sqrtf(warp_sum(squares) / (float)dim + eps);
+}
 
 /* Channels [first, dim), as they are. */
 template <typename S, typename T>
@@ -14,15 +22,21 @@ DEVICE void put_channels(const S *from, T *to, uint32_t first, uint32_t dim) {
 
 template <typename S, typename T>
 DEVICE void put_key(const cu_load_rows_args &a, const S *from, uint32_t row, T *to) {
+    const float *w = a.k_norm;
+    const float scale = w ? norm_scale(from, a.head_dim, a.eps) : 1.0f;
     for (uint32_t pair = lane_id(); pair < a.n_pairs; pair += WARP) {
         const uint32_t first = first_of(pair, a.adjacent != 0);
         const uint32_t second = second_of(pair, a.n_pairs, a.adjacent != 0);
         float x = widen(from[first]), y = widen(from[second]);
+        if (w) x = x * scale * w[first];
+        if (w) y = y * scale * w[second];
         turn(a.table, a.write.positions[row], pair, a.n_pairs, x, y);
         to[first] = narrow<T>(x);
         to[second] = narrow<T>(y);
     }
-    put_channels(from, to, 2 * a.n_pairs, a.head_dim);
+    for (uint32_t i = 2 * a.n_pairs + lane_id(); w && i < a.head_dim; i += WARP)
+        to[i] = narrow<T>(widen(from[i]) * scale * w[i]);
+    if (!w) put_channels(from, to, 2 * a.n_pairs, a.head_dim);
 }
 
 template <typename S, typename T> DEVICE void load_rows(const cu_load_rows_args &a) {
@@ -39,7 +53,7 @@ template <typename S, typename T> DEVICE void load_rows(const cu_load_rows_args 
         const uint32_t in_page = slot & (w.kv.page_size - 1);
         T *to = (T *)key_row<T>(w.kv, page, head, in_page);
         const uint64_t within = (uint64_t)head * a.head_dim;
-        /* 2. the K row, rotated, and the V row */
+        /* 2. the K row, normalised and rotated, and the V row */
         if (w.k) put_key(a, (const S *)w.k + row * w.k_stride + within, row, to);
         if (w.v)
             put_channels((const S *)w.v + row * w.v_stride + within, to + w.kv.value_offset, 0,

@@ -178,8 +178,8 @@ typedef struct tms_write_rows {
     tms_rotation rotation;
 } tms_write_rows;
 
-/* load_rows: writes rows of K, of V or of both that have been stored, as write_rows does; rotates K
- * on its way.
+/* load_rows: writes rows of K, of V or of both that have been stored, as write_rows does; normalises
+ * and rotates K on its way.
  *   k, v       [n_rows][n_kv_heads][head_dim] at row*stride of dtype f32, f16 or bf16, whatever that
  *              of kv is; either may be absent: then what slots hold of it stays
  *   slots      as write_rows's
@@ -188,9 +188,12 @@ typedef struct tms_write_rows {
  *   n_rot      0: K rows are written as they are. Else they are widened to f32, rotated as rotate does
  *              by their positions, and rounded once; k itself is not changed
  *   table      as rotate's, with n_rot
+ *   k_norm     f32 [head_dim]: each head of a K row is normalised first, as norm does with eps; may be
+ *              absent
  * Of `batch`: n_rows, n_kv_heads, row_seq, table and its strides.
  * Bytes: rows read and written once. Tolerance: exact, bit for bit (NaN as NaN). A rotated K row has
- * the bits that write_rows gives, with the same rotation, for the same row widened to f32. */
+ * the bits that write_rows gives, with the same rotation, for the same row widened to f32; with a norm
+ * each head is within norm's tolerance before it is rotated. */
 typedef struct tms_load_rows {
     tms_kv kv;
     tms_batch batch;
@@ -201,7 +204,8 @@ typedef struct tms_load_rows {
     tms_ref positions;
     uint32_t n_rot;
     tms_pairing pairing;
-    tms_ref table;
+    tms_ref table, k_norm;
+    float eps; /* of the norm */
 } tms_load_rows;
 
 /* read_rows: reads K and V rows from given slots, widened to f32.

@@ -35,6 +35,8 @@ tamis_status tms_cu_load_rows(tms_device *dev, const tms_load_rows *p) {
         .head_dim = p->kv.head_dim,
         .n_pairs = p->n_rot / 2,
         .adjacent = p->pairing == TMS_PAIR_ADJACENT,
+        .k_norm = tms_cu_optional(&l, "k's norm", p->k_norm, sizeof(float), n ? dim : 0),
+        .eps = p->eps,
     };
     return tms_cu_run(&l, tms_cu_items(n * heads * WARP, THREADS), &args);
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* load_rows: writes stored rows of K, of V or of both into slots of lanes; K is rotated on its way.
+/* load_rows: writes stored rows of K, of V or of both into slots of lanes; K is normalised and rotated on its way.
  *   slot s of a lane lies at slot s % page_size of its page of ordinal s / page_size.
  * Contract: host/ops.h, load_rows. A slot below 0 writes nothing. */
 #include "host/reference/convert.h"
@@ -12,7 +12,7 @@ typedef struct operands {
     void *data;
     const void *k, *v; /* NULL: absent */
     const int32_t *slots, *row_seq, *table, *positions;
-    const float *turns;
+    const float *turns, *norm; /* norm may be absent */
     int32_t *position_plane;
     float *score_plane;
 } operands;
@@ -31,6 +31,7 @@ static operands view_operands(tms_views *views, const tms_load_rows *p) {
     o.positions = tms_view_optional(views, "positions", p->positions, n * 4);
     if (p->n_rot)
         o.turns = tms_view(views, "table", p->table, 2ull * TMS_ROTATE_STEPS * p->n_rot * 4);
+    o.norm = tms_view_optional(views, "k's norm", p->k_norm, 4ull * p->kv.head_dim);
     if (p->planes.positions.mem)
         o.position_plane = tms_view_rest(views, "plane of positions", p->planes.positions);
     if (p->planes.scores.mem)
@@ -51,9 +52,10 @@ static void load_slot(const tms_load_rows *p, const operands *o, uint64_t r, uin
     const uint64_t to = tms_key_at(kv, lane[slot / kv->page_size], h, slot % kv->page_size);
     const uint64_t column = (uint64_t)h * kv->head_dim;
     const uint64_t in_plane = tms_plane_at(lane, kv->page_size, slot);
-    /* 2. The K row, rotated, and, value_offset further on, the V row. */
+    /* 2. The K row, normalised and rotated, and, value_offset further on, the V row. */
     if (o->k) {
         tms_load_row(p->dtype, o->k, r * p->k_stride + column, kv->head_dim, row);
+        if (o->norm) tms_norm_row(row, o->norm, kv->head_dim, p->eps, row);
         if (p->n_rot) tms_turn_head(o->turns, o->positions[r], p->n_rot, p->pairing, row);
         tms_store_row(kv->dtype, o->data, to, kv->head_dim, row);
     }

@@ -7,20 +7,21 @@
 
 #include <math.h>
 
+void tms_norm_row(const float *x, const float *w, uint32_t dim, float eps, float *y) {
+    /* 1. The root of the mean square. */
+    const double root = sqrt(tms_dot(x, x, dim) / dim + eps);
+    /* 2. Every element scaled. */
+    for (uint32_t i = 0; i < dim; i++)
+        y[i] = (float)(x[i] / root * w[i]);
+}
+
 tamis_status tms_reference_norm(tms_device *dev, const tms_norm *p) {
     tms_views views = tms_views_begin(dev);
     const float *x = tms_view_matrix(&views, "x", p->x, p->n_rows, p->dim);
     float *y = tms_view_matrix(&views, "y", p->y, p->n_rows, p->dim);
     const float *w = tms_view(&views, "w", p->w, p->n_rows ? (uint64_t)p->dim * 4 : 0);
     if (views.status != TAMIS_OK) return views.status;
-    for (uint64_t r = 0; r < p->n_rows; r++) {
-        const float *from = x + r * p->x.stride;
-        float *to = y + r * p->y.stride;
-        /* 1. The root of the mean square. */
-        const double root = sqrt(tms_dot(from, from, p->dim) / p->dim + p->eps);
-        /* 2. Every element scaled. */
-        for (uint32_t i = 0; i < p->dim; i++)
-            to[i] = (float)(from[i] / root * w[i]);
-    }
+    for (uint64_t r = 0; r < p->n_rows; r++)
+        tms_norm_row(x + r * p->x.stride, w, p->dim, p->eps, y + r * p->y.stride);
     return TAMIS_OK;
 }

@@ -1,9 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Checks of load_rows: stored rows of any dtype in the cache, K rotated on its way, against angles in
- * fp64. */
+/* Checks of load_rows: stored rows of any dtype in the cache, K normalised and rotated on its way,
+ * against norms and angles in fp64. */
 #include "check.h"
 
 #include <math.h>
+
+#define EPS 1e-5f
 
 /* ---- Data and launch ------------------------------------------------------------------------- */
 
@@ -36,6 +38,10 @@ static void make(check_data *data) {
     if (!l->n_rows) return;
     check_lanes_slots(data);
     make_positions(data);
+    if (check_get(data, KEY_HEADS)) {
+        check_buffer_add(data, BUF_Y, ROLE_INPUT, TAMIS_F32, l->kv.head_dim);
+        check_fill_matrix(data, BUF_Y, 1, l->kv.head_dim, l->kv.head_dim);
+    }
     for (int id = BUF_K; id <= BUF_V; id++) {
         if (!is_there(data, (check_id)id)) continue;
         const uint32_t type = check_get(data, KEY_SOURCE);
@@ -66,28 +72,43 @@ static tamis_status launch(check_side *side, check_rows rows) {
         .n_rot = check_get(data, KEY_ROT),
         .pairing = (tms_pairing)check_get(data, KEY_PAIRING),
         .table = check_ref(side, BUF_W, 0),
+        .k_norm = check_ref(side, BUF_Y, 0),
+        .eps = EPS,
     };
     return tms_run_load_rows(side->dev, &p, &side->error);
 }
 
 /* ---- Direct formula -------------------------------------------------------------------------- */
 
+/* Channels of a head, as stored or x / sqrt(mean(x²) + eps)·w of them. */
+static void normalised(const check_data *data, uint64_t at, double *y) {
+    const uint32_t dim = check_get(data, KEY_D);
+    const check_buffer *k = &data->buf[BUF_K];
+    const float *w = check_get(data, KEY_HEADS) ? check_init(data, BUF_Y) : NULL;
+    double squares = 0;
+    for (uint32_t d = 0; d < dim; d++) {
+        y[d] = check_load(k->type, k->init, at + d);
+        squares += y[d] * y[d];
+    }
+    for (uint32_t d = 0; w && d < dim; d++)
+        y[d] = y[d] / sqrt(squares / dim + EPS) * w[d];
+}
+
 /* Channels of a rotated head, and what each may differ by in fp32. */
 static void turned(const check_data *data, uint64_t at, int32_t position, double *y,
                    double *tolerance) {
     const uint32_t rot = check_get(data, KEY_ROT), dim = check_get(data, KEY_D);
     const bool half = check_get(data, KEY_PAIRING) == TMS_PAIR_HALF;
-    const check_buffer *k = &data->buf[BUF_K];
-    for (uint32_t d = 0; d < dim; d++) {
-        y[d] = check_load(k->type, k->init, at + d);
-        tolerance[d] = 0;
-    }
+    const double of_norm = check_get(data, KEY_HEADS) ? 2e-6 : 0;
+    normalised(data, at, y);
+    for (uint32_t d = 0; d < dim; d++)
+        tolerance[d] = of_norm * fabs(y[d]);
     for (uint32_t i = 0; i < rot / 2; i++) {
         const uint32_t first = half ? i : 2 * i, second = first + (half ? rot / 2 : 1);
         const double angle = position * check_frequency(data, i), a = y[first], b = y[second];
         y[first] = a * cos(angle) - b * sin(angle);
         y[second] = a * sin(angle) + b * cos(angle);
-        tolerance[first] = tolerance[second] = 4e-7 * hypot(a, b);
+        tolerance[first] = tolerance[second] = (4e-7 + of_norm) * hypot(a, b);
     }
 }
 
@@ -148,6 +169,8 @@ static const char *reject(const check_case *c) {
         return "rotated channels (rot) are odd, or more than the head dim (d)";
     if (c->v[KEY_PARTS] < 1 || c->v[KEY_PARTS] > 3) return "parts is 1 (K), 2 (V) or 3";
     if (c->v[KEY_PARTS] == 2 && (c->v[KEY_POS] || c->v[KEY_SCORE])) return "planes without K";
+    if (c->v[KEY_HEADS] && c->v[KEY_FILL] == FILL_NASTY && c->v[KEY_SOURCE] != TAMIS_F16)
+        return "a norm of rows whose squares exceed fp32";
     if ((c->v[KEY_POS] || c->v[KEY_SCORE]) && c->v[KEY_LAYOUT] != LAYOUT_OWN && c->v[KEY_HKV] > 1)
         return "planes beside pages that several heads share";
     return check_lanes_reject(c);
@@ -178,6 +201,7 @@ const check_op check_op_load_rows = {
                                         {KEY_PAD, 0},
                                         {KEY_POS, 0},
                                         {KEY_SCORE, 0},
+                                        {KEY_HEADS, 0},
                                         {KEY_COUNT, 0}},
     .factors = (const check_factor[]){{KEY_FILL, 3, {FILL_INTS, FILL_NORMAL, FILL_NASTY}},
                                       {KEY_DTYPE, 3, {TAMIS_F32, TAMIS_F16, TAMIS_BF16}},
@@ -192,16 +216,18 @@ const check_op check_op_load_rows = {
                                       {KEY_PAIRING, 2, {TMS_PAIR_HALF, TMS_PAIR_ADJACENT}},
                                       {KEY_PARTS, 3, {1, 2, 3}},
                                       {KEY_PAD, 2, {0, 6}},
+                                      {KEY_HEADS, 2, {0, 1}},
                                       {KEY_COUNT, 0, {0}}},
     .compiled = (const check_key[]){KEY_D, KEY_DTYPE, KEY_SOURCE, KEY_PAGE, KEY_COUNT},
     .entries =
         (const check_entry[]){{LIST_SMOKE, "nasty:f16:b2:r5:half"},
                               {LIST_SMOKE, "normal:f16:from-bf16:b2:r5:d80:rot80:adjacent:pad6"},
                               {LIST_SMOKE, "normal:bf16:from-f32:b2:r5:pos:score:parts1"},
+                              {LIST_SMOKE, "nasty:f16:b2:r5:rot18:heads"},
                               {LIST_CI, "f16:r0"},
                               {LIST_CI, "nasty:f16:b3:r33:hkv5:page8:rot0:pos:score"},
                               {LIST_CI, "normal:f32:b2:r33:d256:rot256:page64"},
-                              {LIST_OCLGRIND, "normal:f16:b2:r2:kv20:pos:score"},
+                              {LIST_OCLGRIND, "normal:f16:b2:r2:kv20:pos:score:heads"},
                               {LIST_OCLGRIND, "nasty:bf16:r2:kv20:d80:rot80:parts2"},
                               {LIST_BENCH, "f16:r512:hkv8:d128:rot128:kv4096"},
                               {LIST_BENCH, "f16:r512:hkv8:d128:rot0:kv4096"},
