@@ -75,6 +75,11 @@ static tamis_status check_rows(const tamis_plan *plan, uint32_t first, uint32_t 
     TMS_TRY(check_stored(plan, &rows->k, "k", n, &load->k, &load->k_stride, error));
     TMS_TRY(check_positions(&plan->step, first, n, error));
     load->pairing = (tms_pairing)rows->pairing;
+    load->eps = rows->eps;
+    if (rows->k_norm.buffer)
+        TMS_TRY(tms_plan_check_place(plan, &rows->k_norm, "k_norm",
+                                     plan->setup.cache->params.head_dim * sizeof(float),
+                                     &load->k_norm, error));
     return tms_plan_check_turns(plan, rows->n_rot, rows->pairing, &rows->table, &load->n_rot,
                                 &load->table, error);
 }
@@ -106,6 +111,8 @@ tamis_status tamis_plan_load(tamis_plan *plan, uint32_t layer, uint32_t first_ro
     TMS_TRY(check_loading(plan, layer, error));
     TMS_REQUIRE(rows, TAMIS_E_ARGUMENT, "rows is NULL");
     TMS_REQUIRE_RESERVED(rows, tamis_stored_rows);
+    TMS_REQUIRE(rows->reserved32 == 0, TAMIS_E_ARGUMENT,
+                "reserved32 of tamis_stored_rows is %" PRIu32 "; it must be 0", rows->reserved32);
     TMS_TRY(check_range(plan, layer, first_row, n_rows, error));
     TMS_TRY(check_rows(plan, first_row, n_rows, rows, &load, error));
     return enqueue_load(plan, layer, first_row, n_rows, load, error);

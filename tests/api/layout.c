@@ -39,7 +39,7 @@ static const layout layouts[] = {
     GROWS(tamis_step, 56),
     GROWS(tamis_step_pages, 64),
     GROWS(tamis_rotated_rows, 208),
-    GROWS(tamis_stored_rows, 152),
+    GROWS(tamis_stored_rows, 144),
     GROWS(tamis_evicted, 64),
     GROWS(tamis_plan_counters, 160),
     GROWS(tamis_plan_times, 112),

@@ -12,6 +12,7 @@
 enum { LAYERS = 4, HEADS = 4, KV_HEADS = 2, DIM = 64, PAGE = 8, WIDTH = HEADS * DIM };
 /* Tokens before the step, and the step's rows of both texts. The first tokens are not rotated. */
 enum { OLD = 11, FIRST = 45, SECOND = 22, ALL = FIRST + SECOND, MOST = 96 };
+#define EPS 1e-5f
 /* A stored row is that of another token, so that it differs from the row that is computed. */
 #define STORED (1ull << 20)
 
@@ -20,7 +21,7 @@ typedef struct load_case {
     tamis_dtype cache, source;
     tamis_pairing pairing;
     uint32_t n_rot;
-    bool quest;
+    bool norm, quest;
     tamis_eviction_kind eviction;
 } load_case;
 
@@ -29,7 +30,7 @@ typedef struct rig {
     evict_world e;
     load_case c;
     tamis_sequence ids[2];
-    tamis_buffer *stored[2], *positions, *table;
+    tamis_buffer *stored[2], *positions, *table, *norm;
     uint64_t content[LAYERS][2][MOST]; /* whose K and V the tokens have */
     uint32_t n_attended[LAYERS], attended[LAYERS][ALL];
     float q[LAYERS][ALL * WIDTH], out[LAYERS][ALL * WIDTH];
@@ -50,15 +51,24 @@ static double frequency(const rig *r, uint32_t i) {
     return pow(10000, -2.0 * i / r->c.n_rot);
 }
 
+static float weight(uint32_t d) {
+    return 1 + test_value(d, 0, 0, 0) / 8;
+}
+
 static void make_buffers(rig *r) {
     tamis_context *context = r->e.w.context;
     double frequencies[DIM / 2];
+    float norm[DIM];
     for (uint32_t i = 0; i < r->c.n_rot / 2; i++)
         frequencies[i] = frequency(r, i);
+    for (uint32_t d = 0; d < DIM; d++)
+        norm[d] = weight(d);
     for (uint32_t part = 0; part < 2; part++)
         OK(tamis_buffer_create(context, ALL * KV_HEADS * DIM * 4, &r->stored[part], &test_error));
     OK(tamis_buffer_create(context, ALL * sizeof(int32_t), &r->positions, &test_error));
     OK(tamis_buffer_create(context, tamis_rotation_bytes(r->c.n_rot), &r->table, &test_error));
+    OK(tamis_buffer_create(context, sizeof norm, &r->norm, &test_error));
+    OK(tamis_buffer_write(r->norm, 0, norm, sizeof norm, NULL));
     OK(tamis_rotation_write(&(tamis_place){r->table, 0}, frequencies, r->c.n_rot, &test_error));
 }
 
@@ -94,7 +104,7 @@ static void open_rig(rig *r, const load_case *c) {
 }
 
 static void close_rig(rig *r) {
-    tamis_buffer **all[] = {&r->stored[0], &r->stored[1], &r->positions, &r->table};
+    tamis_buffer **all[] = {&r->stored[0], &r->stored[1], &r->positions, &r->table, &r->norm};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++)
         tamis_buffer_destroy(all[i]);
     evict_close(&r->e);
@@ -116,7 +126,11 @@ static void put_content(rig *r, uint32_t layer, uint32_t row, uint64_t token) {
 static tamis_stored_rows stored_rows(rig *r, uint32_t layer, uint32_t first, uint32_t n,
                                      uint32_t parts) {
     static float row[KV_HEADS * DIM], host[ALL * KV_HEADS * DIM];
-    tamis_stored_rows rows = {.n_rot = r->c.n_rot, .pairing = r->c.pairing, .table = {r->table, 0}};
+    tamis_stored_rows rows = {.n_rot = r->c.n_rot,
+                              .pairing = r->c.pairing,
+                              .table = {r->table, 0},
+                              .k_norm = {r->c.norm ? r->norm : NULL, 0},
+                              .eps = EPS};
     tamis_rows *to[] = {&rows.k, &rows.v};
     for (uint32_t part = 0; part < 2; part++) {
         if (!(parts >> part & 1)) continue;
@@ -156,7 +170,9 @@ static void write(rig *r, uint32_t layer, const uint32_t *rows, uint32_t n, uint
                                   .n_rot = r->c.n_rot,
                                   .pairing = r->c.pairing,
                                   .positions = {r->positions, 0},
-                                  .table = {r->table, 0}};
+                                  .table = {r->table, 0},
+                                  .k_norm = {r->c.norm ? r->norm : NULL, 0},
+                                  .eps = EPS};
     OK(tamis_plan_write_rotated(r->e.w.plan, layer, &p, &test_error));
 }
 
@@ -180,11 +196,16 @@ static void every_row(uint32_t *rows) {
 
 /* ---- What is expected ------------------------------------------------------------------------- */
 
-/* A K row of a token at a position, in fp64: K of the step's rows is rotated. */
+/* A K row of a token at a position, in fp64: K of the step's rows is normalised and rotated. */
 static void turned(const rig *r, uint64_t token, uint32_t lane, uint32_t position, double *y) {
     const bool half = r->c.pairing == TAMIS_PAIR_HALF;
-    for (uint32_t d = 0; d < DIM; d++)
+    double squares = 0;
+    for (uint32_t d = 0; d < DIM; d++) {
         y[d] = test_value(token, lane, 0, d);
+        squares += y[d] * y[d];
+    }
+    for (uint32_t d = 0; d < DIM && r->c.norm && position >= OLD; d++)
+        y[d] *= weight(d) / sqrt(squares / DIM + (double)EPS);
     for (uint32_t i = 0; i < r->c.n_rot / 2 && position >= OLD; i++) {
         const uint32_t a = half ? i : 2 * i, b = half ? i + r->c.n_rot / 2 : 2 * i + 1;
         const double angle = position * frequency(r, i), x = y[a];
@@ -268,10 +289,11 @@ static rig written, loaded;
 static void loaded_rows_have_the_bits_of_written_ones(void **state) {
     (void)state;
     static const load_case cases[] = {
-        {TAMIS_F32, TAMIS_F32, TAMIS_PAIR_HALF, 0, false, TAMIS_EVICT_NONE},
-        {TAMIS_F16, TAMIS_F16, TAMIS_PAIR_ADJACENT, 0, true, TAMIS_EVICT_NONE},
-        {TAMIS_BF16, TAMIS_F32, TAMIS_PAIR_HALF, 18, false, TAMIS_EVICT_NONE},
-        {TAMIS_F16, TAMIS_BF16, TAMIS_PAIR_HALF, 0, false, TAMIS_EVICT_NONE},
+        {TAMIS_F32, TAMIS_F32, TAMIS_PAIR_HALF, 0, false, false, TAMIS_EVICT_NONE},
+        {TAMIS_F16, TAMIS_F16, TAMIS_PAIR_ADJACENT, 0, false, true, TAMIS_EVICT_NONE},
+        {TAMIS_BF16, TAMIS_F32, TAMIS_PAIR_HALF, 18, true, false, TAMIS_EVICT_NONE},
+        {TAMIS_F16, TAMIS_BF16, TAMIS_PAIR_HALF, 0, false, false, TAMIS_EVICT_NONE},
+        {TAMIS_F32, TAMIS_F32, TAMIS_PAIR_ADJACENT, 0, true, false, TAMIS_EVICT_NONE},
     };
     static const uint32_t before[LAYERS] = {1, 2, 3, 1}, after[LAYERS] = {2, 1, 3, 3};
     uint32_t every[ALL];
@@ -364,8 +386,8 @@ static void decode(rig *r) {
 static void a_blend_is_what_its_rows_are(void **state) {
     (void)state;
     static const load_case cases[] = {
-        {TAMIS_F32, TAMIS_F32, TAMIS_PAIR_HALF, 0, true, TAMIS_EVICT_NONE},
-        {TAMIS_F16, TAMIS_F16, TAMIS_PAIR_ADJACENT, 32, true, TAMIS_EVICT_NONE},
+        {TAMIS_F32, TAMIS_F32, TAMIS_PAIR_HALF, 0, true, true, TAMIS_EVICT_NONE},
+        {TAMIS_F16, TAMIS_F16, TAMIS_PAIR_ADJACENT, 32, false, true, TAMIS_EVICT_NONE},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         uint32_t every[ALL], rows[ALL], n = 0;
@@ -406,7 +428,8 @@ static void a_blend_is_what_its_rows_are(void **state) {
 
 /* knorm scores keys when they come; `mixed`: some are written over in every second layer. */
 static void play_knorm(bool mixed) {
-    static const load_case c = {TAMIS_F16, TAMIS_F16, TAMIS_PAIR_HALF, 0, false, TAMIS_EVICT_KNORM};
+    static const load_case c = {TAMIS_F16, TAMIS_F16, TAMIS_PAIR_HALF,  0,
+                                false,     false,     TAMIS_EVICT_KNORM};
     uint32_t rows[] = {4, 9, FIRST + 2};
     tamis_evicted evicted;
     open_rig(&loaded, &c);
@@ -443,7 +466,8 @@ static void loaded_keys_are_scored(void **state) {
 
 static void bad_arguments_are_refused(void **state) {
     (void)state;
-    static const load_case c = {TAMIS_F16, TAMIS_F16, TAMIS_PAIR_HALF, 0, false, TAMIS_EVICT_NONE};
+    static const load_case c = {TAMIS_F16, TAMIS_F16, TAMIS_PAIR_HALF, 0,
+                                false,     false,     TAMIS_EVICT_NONE};
     uint32_t layer = 1, first = 2, n = 3;
     open_rig(&loaded, &c);
     tamis_plan *plan = loaded.e.w.plan;
@@ -483,7 +507,11 @@ static void bad_arguments_are_refused(void **state) {
     REFUSED(TAMIS_E_ARGUMENT, "pairing is 2");
     rows.table.buffer = NULL;
     REFUSED(TAMIS_E_ARGUMENT, "table is absent");
-    rows.reserved[7] = 1;
+    rows.k_norm = (tamis_place){loaded.positions, 16};
+    REFUSED(TAMIS_E_ARGUMENT, "k_norm: 256 bytes from byte 16: past the buffer's 268 bytes");
+    rows.reserved32 = 5;
+    REFUSED(TAMIS_E_ARGUMENT, "reserved32 of tamis_stored_rows is 5");
+    rows.reserved[3] = 1;
     REFUSED(TAMIS_E_ARGUMENT, "reserved");
     /* A sequence as long as that takes no less than 100 MiB: this one only says that it is. */
     tms_sequence *far = tms_cache_find(loaded.e.w.cache, loaded.ids[0]);
@@ -501,7 +529,8 @@ static void bad_arguments_are_refused(void **state) {
 /* A plan that builds no kernels for it. */
 static void a_plan_without_load_dtypes_loads_nothing(void **state) {
     (void)state;
-    static const load_case c = {TAMIS_F32, TAMIS_F32, TAMIS_PAIR_HALF, 0, false, TAMIS_EVICT_NONE};
+    static const load_case c = {TAMIS_F32, TAMIS_F32, TAMIS_PAIR_HALF, 0,
+                                false,     false,     TAMIS_EVICT_NONE};
     const tamis_plan_params params = {.max_sequences = 2, .max_rows = ALL, .max_context = MOST};
     tamis_plan *other;
     open_rig(&loaded, &c);
@@ -522,7 +551,8 @@ static void a_plan_without_load_dtypes_loads_nothing(void **state) {
 /* Every way to read a slot that holds nothing is an error. */
 static void no_row_is_read_that_has_no_k_or_v(void **state) {
     (void)state;
-    static const load_case c = {TAMIS_F32, TAMIS_F32, TAMIS_PAIR_HALF, 0, false, TAMIS_EVICT_NONE};
+    static const load_case c = {TAMIS_F32, TAMIS_F32, TAMIS_PAIR_HALF, 0,
+                                false,     false,     TAMIS_EVICT_NONE};
     const uint32_t kept[] = {3, 50};
     open_rig(&loaded, &c);
     tamis_plan *plan = loaded.e.w.plan;
@@ -571,7 +601,8 @@ static void no_row_is_read_that_has_no_k_or_v(void **state) {
 /* Rows whose load or write has failed hold nothing until a call has succeeded. */
 static void what_failed_counts_as_not_loaded(void **state) {
     (void)state;
-    static const load_case c = {TAMIS_F32, TAMIS_F32, TAMIS_PAIR_HALF, 0, false, TAMIS_EVICT_KNORM};
+    static const load_case c = {TAMIS_F32, TAMIS_F32, TAMIS_PAIR_HALF,  0,
+                                false,     false,     TAMIS_EVICT_KNORM};
     static const faulty_call calls[] = {FAULTY_write, FAULTY_load_rows, FAULTY_score_rows};
     uint32_t every[ALL];
     const uint32_t kept[] = {6, 8};

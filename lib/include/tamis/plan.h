@@ -178,20 +178,23 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_narrow(tamis_plan *plan, cons
 
 /* Rows of a layer that were stored, as tamis_plan_load takes them. */
 typedef struct tamis_stored_rows {
-    /* [n_rows][n_kv_heads][head_dim], f32, f16 or bf16, one type for both. k before its rotation, but
-     * after a norm of its heads if the model has one. Either may be absent (its buffer NULL): then
-     * the slots keep what they hold of it. */
+    /* [n_rows][n_kv_heads][head_dim], f32, f16 or bf16, one type for both. k as the model's matrix
+     * gives it, before a norm of its heads and before its rotation. Either may be absent (its buffer
+     * NULL): then the slots keep what they hold of it. */
     tamis_rows k, v;
     uint32_t n_rot; /* of k, as in tamis_rotate_params; 0: head_dim */
     tamis_pairing pairing;
-    tamis_place table;    /* as tamis_rotation_write wrote it for n_rot; not needed without k */
-    uint64_t reserved[8]; /* 0, else E_ARGUMENT */
+    tamis_place table;  /* as tamis_rotation_write wrote it for n_rot; not needed without k */
+    tamis_place k_norm; /* as in tamis_rotated_rows, with eps; may be absent */
+    float eps;
+    uint32_t reserved32;  /* 0, else E_ARGUMENT */
+    uint64_t reserved[4]; /* 0, else E_ARGUMENT */
 } tamis_stored_rows;
 
 /* Loads K, V or both of rows [first_row, first_row + n_rows) of an open step that is exact into their
  * slots in a layer. Rows are counted as the step was begun, also where it has been narrowed since. K
- * is rotated on its way, each row to the position that it has in its sequence; loaded f32 rows have
- * the bits that tamis_plan_write_rotated leaves of the same rows. Rows may be loaded in any number of
+ * is normalised and rotated on its way, each row to the position that it has in its sequence; loaded
+ * f32 rows have the bits that tamis_plan_write_rotated leaves of the same rows. Rows may be loaded in any number of
  * calls, and again. A layer takes loads until it is written or attended:
  *
  * - tamis_plan_write and tamis_plan_write_rotated write the rows that the step still has, over what
@@ -200,7 +203,7 @@ typedef struct tamis_stored_rows {
  *   all rows, as begun, have been loaded. The step's end then computes its bounds.
  *
  * Errors: E_ARGUMENT (no rows, or rows past the step's, with the numbers; neither k nor v; two types,
- * or one that is not in load_dtypes; as tamis_plan_write_rotated for n_rot, pairing and table; a
+ * or one that is not in load_dtypes; as tamis_plan_write_rotated for n_rot, pairing and places; a
  * position from TAMIS_ROTATE_LIMIT on), E_STATE (no open step, or one that is not exact; the plan was
  * made without load_dtypes; the layer has been written or attended); then nothing has changed. After
  * E_DEVICE what was to be loaded counts as not loaded. Enqueues, as tamis_buffer_write. */
