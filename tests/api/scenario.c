@@ -3,6 +3,7 @@
 #include "tests/api/scenario.h"
 #include "host/backend.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -10,18 +11,19 @@
 #define TEXT    700u
 #define TRIES   6u
 #define NO_PART ""
+#define STORED  (1u << 20) /* more than any token: stored rows are not those that are computed */
 
 #define BETWEEN(name, selection, kind, options)                                                    \
-    { name, TAMIS_SELECT_##selection, TAMIS_EVICT_##kind, options, 0, false, false }
+    { name, TAMIS_SELECT_##selection, TAMIS_EVICT_##kind, options, 0, false, false, false }
 #define IN_STEPS(name, selection, kind, options)                                                   \
-    { name, TAMIS_SELECT_##selection, TAMIS_EVICT_##kind, options, 1, false, false }
+    { name, TAMIS_SELECT_##selection, TAMIS_EVICT_##kind, options, 1, false, false, false }
 const scenario_case scenario_cases[] = {
     BETWEEN("quest", QUEST, NONE, 0),
     BETWEEN("oracle", ORACLE, NONE, 0),
     BETWEEN("random", RANDOM, NONE, 0),
     IN_STEPS("streaming", QUEST, STREAMING, 0),
     IN_STEPS("streaming+reindex", FULL, STREAMING, TAMIS_EVICT_REINDEX),
-    {"h2o", TAMIS_SELECT_QUEST, TAMIS_EVICT_H2O, TAMIS_EVICT_LIFETIME, 1, true, false},
+    {"h2o", TAMIS_SELECT_QUEST, TAMIS_EVICT_H2O, TAMIS_EVICT_LIFETIME, 1, true, false, false},
     BETWEEN("h2o between", FULL, H2O, 0),
     IN_STEPS("tova", QUEST, TOVA, 0),
     IN_STEPS("knorm", QUEST, KNORM, 0),
@@ -33,7 +35,9 @@ const scenario_case scenario_cases[] = {
     BETWEEN("defensivekv", FULL, DEFENSIVEKV, 0),
     BETWEEN("defensivekv+across", QUEST, DEFENSIVEKV, TAMIS_EVICT_ACROSS_LAYERS),
     BETWEEN("by scores", QUEST, CALLER, 0),
-    {"to lists", TAMIS_SELECT_QUEST, TAMIS_EVICT_CALLER, 0, 0, false, true},
+    {"to lists", TAMIS_SELECT_QUEST, TAMIS_EVICT_CALLER, 0, 0, false, true, false},
+    {"stored", TAMIS_SELECT_QUEST, TAMIS_EVICT_NONE, 0, 0, false, false, true},
+    {"knorm, stored", TAMIS_SELECT_QUEST, TAMIS_EVICT_KNORM, 0, 0, false, false, true},
 };
 const uint32_t scenario_case_count = sizeof scenario_cases / sizeof *scenario_cases;
 
@@ -189,6 +193,41 @@ static outcome step_layer(scenario *s, const rows *r, uint32_t layer) {
     return DONE;
 }
 
+/* Which rows of a narrowed step stay: every second, and the last. */
+static uint32_t kept_rows(const rows *r, uint32_t *kept) {
+    uint32_t n = 0;
+    for (uint32_t row = 0; row < r->n_rows; row++)
+        if (row % 2 == 1 || row + 1 == r->n_rows) kept[n++] = row;
+    return n;
+}
+
+/* A layer of a narrowed step: loaded as a whole, then compared and written where rows are left. */
+static outcome stored_layer(scenario *s, const rows *r, uint32_t layer) {
+    tamis_plan *plan = s->e.w.plan;
+    const tamis_rows k = {.buffer = s->e.w.k}, v = {.buffer = s->e.w.v};
+    const tamis_stored_rows of_k = {.k = k, .table = {s->table, 0}}, of_v = {.v = v};
+    const tamis_place out = {s->e.w.out, 0};
+    uint64_t stored[64] = {0};
+    uint32_t kept[64];
+    rows left = {.n_rows = kept_rows(r, kept), .exact = true};
+    for (uint32_t i = 0; i < left.n_rows; i++)
+        left.tokens[i] = r->tokens[kept[i]];
+    for (uint32_t i = 0; i < r->n_rows; i++)
+        stored[i] = r->tokens[i] + STORED;
+    if (layer == 1) MAKE_IN_STEP(s, tamis_plan_narrow(plan, kept, left.n_rows, &test_error));
+    if (device(s)->sticky != TAMIS_OK) return REFUSED;
+    test_fill_kv(&s->e.w, layer, stored, r->n_rows);
+    MAKE_IN_STEP(s, tamis_plan_load(plan, layer, 0, r->n_rows, &of_k, &test_error));
+    MAKE_IN_STEP(s, tamis_plan_load(plan, layer, 0, r->n_rows, &of_v, &test_error));
+    if (device(s)->sticky != TAMIS_OK) return REFUSED;
+    test_fill_kv(&s->e.w, layer, left.tokens, left.n_rows);
+    MAKE_IN_STEP(s, tamis_plan_deviation(plan, layer, &v, 1, &out, &test_error));
+    if (device(s)->sticky == TAMIS_OK)
+        OK(tamis_buffer_read(s->e.w.out, 0, append(s, left.n_rows * sizeof(float)),
+                             left.n_rows * sizeof(float), NULL));
+    return step_layer(s, &left, layer);
+}
+
 static outcome step_once(scenario *s, const rows *r) {
     const tamis_step step = {
         .sequences = r->ids, .rows = r->each, .count = r->n_sequences, .exact = r->exact};
@@ -199,7 +238,8 @@ static outcome step_once(scenario *s, const rows *r) {
         return LEFT;
     }
     for (uint32_t layer = 0; layer < s->e.w.shape.n_layers && made == DONE; layer++)
-        made = step_layer(s, r, layer);
+        made = s->c->stored && r->exact && layer > 0 ? stored_layer(s, r, layer)
+                                                     : step_layer(s, r, layer);
     if (made != DONE) return made;
     MAKE_IN_STEP(s, tamis_plan_step_end(s->e.w.plan, &test_error));
     return DONE;
@@ -397,6 +437,7 @@ tamis_plan_params scenario_plan(const scenario_case *c) {
                               .max_rows = 32,
                               .max_sequences = 2,
                               .timing = c->timing,
+                              .load_dtypes = c->stored ? 1u << TAMIS_F32 : 0,
                               .eviction = test_eviction(c->eviction, BUDGET, c->options)};
     tamis_selection_default(c->selection, &plan.selection);
     if (c->selection != TAMIS_SELECT_FULL) plan.selection.budget = 16;
@@ -410,9 +451,16 @@ void scenario_open(scenario *s, const scenario_case *c) {
     const tamis_plan_params plan = scenario_plan(c);
     *s = (scenario){.c = c};
     evict_open(&s->e, &shape, &plan);
+    if (!c->stored) return;
+    double frequencies[32];
+    for (uint32_t i = 0; i < 32; i++)
+        frequencies[i] = pow(10000, -2.0 * i / 64);
+    OK(tamis_buffer_create(s->e.w.context, tamis_rotation_bytes(64), &s->table, &test_error));
+    OK(tamis_rotation_write(&(tamis_place){s->table, 0}, frequencies, 64, &test_error));
 }
 
 void scenario_close(scenario *s) {
+    tamis_buffer_destroy(&s->table);
     evict_close(&s->e);
     free(s->record);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* One script of calls to a plan and its cache, in which one call of the device may fail: prompts in
- * pieces, a fork, a truncation, batches, copies of shared pages, evictions between steps and in
+ * pieces, or with stored rows, a fork, a truncation, batches, copies of shared pages, evictions between steps and in
  * them, selections, a step given up. What it reads and leaves is recorded, to be compared with a
  * run in which nothing fails. */
 #ifndef TEST_SCENARIO_H
@@ -15,6 +15,7 @@ typedef struct scenario_case {
     uint32_t options;
     uint32_t every;
     bool timing, lists; /* of every stage; an eviction to keep lists */
+    bool stored;        /* exact steps are narrowed after a layer, and load the other rows */
 } scenario_case;
 extern const scenario_case scenario_cases[];
 extern const uint32_t scenario_case_count;
@@ -56,6 +57,7 @@ typedef struct scenario {
     bool gave_up;              /* a step, because of the fault */
     char refusal[sizeof(tamis_error)];
     tamis_sequence sequences[3];
+    tamis_buffer *table; /* of a rotation, for stored rows */
     uint8_t *record;
     size_t used, room;
 } scenario;
