@@ -393,7 +393,8 @@ static void run_cancel(const place_case *c, bool attended) {
             evict_layer(e, 0, &junk, 1, NULL);
         else
             test_write(&e->w, 0, &junk, 1);
-        FAILS(tamis_plan_step_end(e->w.plan, &test_error), TAMIS_E_STATE, "layer 1 was not");
+        FAILS(tamis_plan_step_end(e->w.plan, &test_error), TAMIS_E_STATE,
+              "layer 1 has not been written");
         OK(tamis_plan_step_cancel(e->w.plan, &test_error));
         test_unchanged(&e->w, &stats);
     }
