@@ -130,8 +130,6 @@ void tms_device_init(tms_device *dev, const tms_backend *backend, const tamis_de
  * set, its text stays and it is returned instead. */
 tamis_status tms_device_fail(tms_device *dev, tamis_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
-/* The host's clock, which never goes back, in microseconds. */
-double tms_now_us(void);
 
 /* Checks an allocation against the device's limits; `used` bytes are allocated already. */
 tamis_status tms_check_allocation(tms_device *dev, uint64_t bytes, uint64_t used);

@@ -104,6 +104,8 @@ void tms_log_line(const tms_log *log, tamis_log_level level, const char *format,
 /* The value of an environment variable. NULL if it is unset or empty, or if the program has more
  * rights than the user who started it (setuid). All code reads the environment through this. */
 const char *tms_env(const char *name);
+/* The host's clock, which never goes back, in microseconds. */
+double tms_now_us(void);
 
 /* n / by, rounded up. */
 static inline uint64_t tms_divide_up(uint64_t n, uint64_t by) {

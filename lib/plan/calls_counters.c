@@ -21,3 +21,7 @@ void tamis_plan_get_times(const tamis_plan *plan, tamis_plan_times *out) {
 void tamis_plan_get_params(const tamis_plan *plan, tamis_plan_params *out) {
     if (plan && out) *out = plan->setup.params;
 }
+
+tamis_cache *tamis_plan_cache(const tamis_plan *plan) {
+    return plan ? plan->setup.cache : NULL;
+}

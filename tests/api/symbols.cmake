@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # The shared library LIBRARY exports what the headers in HEADERS declare, and nothing else: model.h,
-# sample.h and vocab.h what the MODEL does, store.h the core if it has the STORE, the others the core.
+# sample.h and vocab.h what the MODEL does, store.h and blend.h the core if it has the STORE, the others
+# the core.
 # The core asks the environment by secure_getenv alone, the model does not ask it.
 cmake_minimum_required(VERSION 3.25)
 execute_process(COMMAND ${NM} -D --defined-only ${LIBRARY} OUTPUT_VARIABLE listing
@@ -20,7 +21,7 @@ if(NOT MODEL)
     file(GLOB headers ${HEADERS}/*.h)
     list(REMOVE_ITEM headers ${of_model})
     if(NOT STORE)
-        list(REMOVE_ITEM headers ${HEADERS}/store.h)
+        list(REMOVE_ITEM headers ${HEADERS}/store.h ${HEADERS}/blend.h)
     endif()
 endif()
 foreach(header IN LISTS headers)

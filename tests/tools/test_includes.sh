@@ -4,7 +4,7 @@
 #   - No two files of a folder include each other's headers in a circle.
 #   - The whole plan (lib/plan/plan.h) is seen by the plan's public calls alone.
 #   - lib/ sees of host/ the door (host/device.h) and the contract (host/ops.h) alone.
-#   - The store of chunks (lib/store) sees no more of lib/ than lib/core.
+#   - The store of chunks (lib/store) and the fusor (lib/blend) see no more of lib/ than lib/core.
 #   - The library's clients, lib/model and tools/, include public headers and their own alone.
 set -eu
 cd "$1"
@@ -34,7 +34,7 @@ clients() {
     grep -rHoE --include='*.[ch]' 'include[[:space:]]*<(lib|host|tests|tools)/.*' "$1" || true
 }
 
-for folder in lib/cache lib/core lib/evict lib/model lib/ops lib/plan lib/select lib/store host host/cuda \
+for folder in lib/blend lib/cache lib/core lib/evict lib/model lib/ops lib/plan lib/select lib/store host host/cuda \
     host/opencl host/reference; do
     edges "$folder" | tsort >/dev/null ||
         fail "files of $folder include each other's headers in a circle"
@@ -45,9 +45,11 @@ for file in $(grep -l '#include "lib/plan/plan.h"' lib/plan/* 2>/dev/null); do
     *) fail "$file includes lib/plan/plan.h, which is for calls_*.c and create.c" ;;
     esac
 done
-beyond=$(grep -rnE --include='*.[ch]' '^[[:space:]]*#[[:space:]]*include[[:space:]]*"' lib/store 2>/dev/null |
-    grep -vE '"lib/(core|store)/' || true)
-[ -z "$beyond" ] || fail "$beyond: the store sees no more than lib/core"
+for folder in blend store; do
+    beyond=$(grep -rnE --include='*.[ch]' '^[[:space:]]*#[[:space:]]*include[[:space:]]*"' "lib/$folder" \
+        2>/dev/null | grep -vE "\"lib/(core|$folder)/" || true)
+    [ -z "$beyond" ] || fail "$beyond: lib/$folder sees no more than lib/core"
+done
 behind=$(grep -rnE --include='*.[ch]' '^[[:space:]]*#[[:space:]]*include.*host/' lib |
     grep -vE '"host/(device|ops)\.h"' || true)
 [ -z "$behind" ] || fail "$behind: neither the door to a device nor the contract"

@@ -70,6 +70,8 @@ TAMIS_API void tamis_plan_destroy(tamis_plan **plan);
 /* The parameters that the plan was made with, defaults filled in. Does nothing without a plan or an
  * `out`. */
 TAMIS_API void tamis_plan_get_params(const tamis_plan *plan, tamis_plan_params *out);
+/* The cache over which it runs. NULL for NULL. */
+TAMIS_API tamis_cache *tamis_plan_cache(const tamis_plan *plan);
 
 /* The rows of one step: sequence i has rows[i] new tokens, which get the next positions of the
  * sequence. Rows of a sequence are adjacent and in the order of `sequences`; no sequence twice. */

@@ -1,0 +1,94 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A blend from inside: what it was made for, and the open prompt with its parts and rows. */
+#ifndef TMS_BLEND_H
+#define TMS_BLEND_H
+
+#include "lib/blend/loader.h"
+#include "lib/blend/selector.h"
+#include "lib/core/core.h"
+
+/* What a row of the prompt is; see tamis/blend.h. */
+typedef enum tms_row_kind { TMS_ROW_FRESH, TMS_ROW_HIT, TMS_ROW_EXACT } tms_row_kind;
+
+typedef struct tms_part {
+    uint32_t first, n;  /* rows of the prompt */
+    tamis_chunk *chunk; /* pinned; NULL: all its rows are fresh */
+    bool exact;
+} tms_part;
+
+/* The call that comes next. */
+typedef enum tms_phase { TMS_PHASE_LAYER, TMS_PHASE_COMPARE, TMS_PHASE_SELECT } tms_phase;
+
+struct tamis_blend {
+    /* Constant. */
+    tamis_plan *plan;
+    tamis_store *store;
+    tamis_cache *cache;
+    tamis_cache_params shape;
+    tamis_blend_params params; /* defaults filled in; arrays are the blend's own */
+    const tms_selector *selector;
+    bool everything; /* all rows are computed, and nothing is loaded */
+    bool checked;    /* there is a check layer */
+    uint32_t from;   /* the layer of the first share: the check layer, or 0 */
+    uint32_t tail;   /* last rows of the prompt that are fresh */
+    uint32_t max_rows;
+    double *shares; /* [params.n_shares] */
+    uint32_t *listed;
+    int32_t *sink;
+    tamis_place *k_norms;
+
+    tamis_buffer *stored;    /* K, then V from `values_at` on, of the chunk that is being loaded */
+    uint64_t values_at;      /* bytes */
+    tamis_buffer *zeros;     /* V of TMS_ZERO_ROWS rows */
+    tamis_buffer *deviation; /* f32 [max_rows] */
+
+    /* The open prompt. */
+    bool open;
+    tms_phase phase;
+    uint32_t layer; /* the next one */
+    tamis_sequence sequence;
+    tms_part *parts;
+    uint32_t n_parts;
+    uint32_t n_rows, n_hits;
+    uint8_t *kinds;            /* [n_rows] tms_row_kind */
+    uint32_t *rows, n_present; /* rows that the step still has, */
+    uint32_t *places;          /* and their places among those before the last selection */
+    float *deviations;         /* [max_rows] on the host */
+    tms_candidate *candidates; /* [max_rows] */
+    tms_read *reads;
+    uint32_t n_reads, next_read;
+    tms_loader loader;
+
+    tamis_blend_stats stats;
+    tamis_blend_layer_stats *layers; /* [n_layers], of the last prompt */
+    double left_at;                  /* when tamis_blend_layer returned */
+};
+
+#define TMS_ZERO_ROWS 256u
+
+/* ---- Rows (rows.c) ---------------------------------------------------------------------------- */
+
+/* Fills in kinds, n_hits, and all rows as present, but those that are left out from layer 0 on. */
+void tms_blend_fill_rows(tamis_blend *blend);
+/* A part whose chunk is gone: its hits are fresh from now on. */
+void tms_blend_make_fresh(tamis_blend *blend, const tms_part *part);
+/* Whether V of the layer's rows is measured; whether the layer selects, after it has been written. */
+bool tms_blend_measures(const tamis_blend *blend, uint32_t layer);
+bool tms_blend_selects(const tamis_blend *blend, uint32_t layer);
+/* Of the present rows, those that a layer's selection keeps: puts them to the front of `rows` with
+ * their places, and answers how many. n_present stays. */
+uint32_t tms_blend_choose(tamis_blend *blend, uint32_t layer);
+
+/* ---- The prompt (prompt.c) -------------------------------------------------------------------- */
+
+/* Begins the plan's step with the parts as they are, and to read. After a failure nothing is open. */
+tamis_status tms_blend_start(tamis_blend *blend, tamis_error *error);
+/* Lists what is to be read from a part of a layer on, and starts the loader. */
+tamis_status tms_blend_read_from(tamis_blend *blend, uint32_t layer, uint32_t part,
+                                 tamis_error *error);
+/* Releases the chunks of the parts, and the parts. */
+void tms_blend_release(tamis_blend *blend);
+/* Cancels the open prompt and answers the status. */
+tamis_status tms_blend_fail(tamis_blend *blend, tamis_status status);
+
+#endif

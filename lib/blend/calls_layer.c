@@ -1,0 +1,185 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The calls on a layer of the open prompt: loading, measuring, selecting. */
+#include "lib/blend/blend.h"
+
+#include <inttypes.h>
+#include <string.h>
+
+/* The open prompt is in this layer, and this call comes next. */
+static tamis_status check_call(const tamis_blend *blend, uint32_t layer, tms_phase phase,
+                               tamis_error *error) {
+    static const char *const calls[] = {[TMS_PHASE_LAYER] = "tamis_blend_layer",
+                                        [TMS_PHASE_COMPARE] = "tamis_blend_compare",
+                                        [TMS_PHASE_SELECT] = "tamis_blend_select"};
+    TMS_REQUIRE(blend, TAMIS_E_ARGUMENT, "blend is NULL");
+    TMS_REQUIRE(blend->open, TAMIS_E_STATE, "no prompt is open");
+    TMS_REQUIRE(blend->phase == phase, TAMIS_E_STATE, "layer %" PRIu32 ": %s comes next, not %s",
+                blend->layer, calls[blend->phase], calls[phase]);
+    TMS_REQUIRE(blend->layer < blend->shape.n_layers, TAMIS_E_STATE,
+                "all %" PRIu32 " layers are done: tamis_blend_end comes next", blend->layer);
+    TMS_REQUIRE(layer == blend->layer, TAMIS_E_ARGUMENT,
+                "layer is %" PRIu32 "; the next one is %" PRIu32, layer, blend->layer);
+    return TAMIS_OK;
+}
+
+static tamis_blend_rows present(const tamis_blend *blend) {
+    return (tamis_blend_rows){.rows = blend->rows, .n = blend->n_present};
+}
+
+/* ---- Load ------------------------------------------------------------------------------------- */
+
+/* The planes to the device, and from there into the rows' slots. */
+static tamis_status load(tamis_blend *blend, const tms_loaded *loaded, tamis_error *error) {
+    const tamis_blend_params *p = &blend->params;
+    const tms_part *part = &blend->parts[loaded->read->part];
+    const uint64_t bytes = loaded->read->plane_bytes;
+    tamis_stored_rows rows = {
+        .n_rot = p->n_rot, .pairing = p->pairing, .table = p->table, .eps = p->eps};
+    if (blend->k_norms) rows.k_norm = blend->k_norms[loaded->read->layer];
+    if (loaded->k) {
+        TMS_TRY(tamis_buffer_write(blend->stored, 0, loaded->k, bytes, error));
+        rows.k = (tamis_rows){.buffer = blend->stored, .dtype = p->dtype};
+    }
+    TMS_TRY(tamis_buffer_write(blend->stored, blend->values_at, loaded->v, bytes, error));
+    rows.v = (tamis_rows){.buffer = blend->stored, .offset = blend->values_at, .dtype = p->dtype};
+    return tamis_plan_load(blend->plan, loaded->read->layer, part->first, part->n, &rows, error);
+}
+
+/* Rows that have no stored V, among those that are measured: zeros, which nobody looks at and which
+ * the layer's write replaces. */
+static tamis_status load_zeros(tamis_blend *blend, uint32_t layer, tamis_error *error) {
+    const tamis_stored_rows rows = {.v = {.buffer = blend->zeros, .dtype = blend->params.dtype}};
+    for (uint32_t row = 0, n; row < blend->n_rows; row += n) {
+        n = 1;
+        if (blend->kinds[row] != TMS_ROW_FRESH) continue;
+        while (n < TMS_ZERO_ROWS && row + n < blend->n_rows &&
+               blend->kinds[row + n] == TMS_ROW_FRESH)
+            n++;
+        TMS_TRY(tamis_plan_load(blend->plan, layer, row, n, &rows, error));
+    }
+    return TAMIS_OK;
+}
+
+static void count_read(tamis_blend *blend, const tms_loaded *loaded) {
+    tamis_blend_layer_stats *layer = &blend->layers[loaded->read->layer];
+    const uint64_t bytes =
+        (uint64_t)(loaded->read->k + loaded->read->v) * loaded->read->plane_bytes;
+    layer->wait_us += loaded->wait_us;
+    layer->read_us += loaded->read_us;
+    blend->stats.wait_us += loaded->wait_us;
+    blend->stats.read_us += loaded->read_us;
+    if (loaded->status != TAMIS_OK) return;
+    layer->bytes_read += bytes;
+    blend->stats.bytes_read += bytes;
+}
+
+/* A part's chunk cannot be read: its tokens are fresh. Where all of them still have hidden states,
+ * the prompt goes on; else its step begins anew. */
+static tamis_status lose(tamis_blend *blend, const tms_loaded *loaded, bool *restarted,
+                         tamis_error *error) {
+    const uint32_t layer = loaded->read->layer, p = loaded->read->part;
+    tms_part *part = &blend->parts[p];
+    blend->stats.parts_damaged += loaded->status == TAMIS_E_DAMAGED;
+    blend->stats.parts_failed += loaded->status == TAMIS_E_IO;
+    *restarted = part->exact || !blend->checked || layer > blend->from;
+    tms_loader_stop(&blend->loader);
+    tamis_chunk_release(&part->chunk);
+    if (!*restarted) {
+        tms_blend_make_fresh(blend, part);
+        return tms_blend_read_from(blend, layer, p + 1, error);
+    }
+    blend->stats.restarts++;
+    TMS_TRY(tamis_plan_step_cancel(blend->plan, error));
+    blend->open = false;
+    return tms_blend_start(blend, error);
+}
+
+/* Loads what the layer needs of the parts. */
+static tamis_status load_parts(tamis_blend *blend, uint32_t layer, bool *restarted,
+                               tamis_error *error) {
+    while (blend->next_read < blend->n_reads && blend->reads[blend->next_read].layer == layer) {
+        const tms_loaded *loaded = tms_loader_take(&blend->loader);
+        count_read(blend, loaded);
+        if (loaded->status == TAMIS_E_DAMAGED || loaded->status == TAMIS_E_IO) {
+            TMS_TRY(lose(blend, loaded, restarted, error));
+            if (*restarted) return TAMIS_OK;
+            continue;
+        }
+        if (loaded->status != TAMIS_OK)
+            return tms_error_set(error, loaded->status, "%s", loaded->error.text);
+        TMS_TRY(load(blend, loaded, error));
+        tms_loader_give(&blend->loader);
+        blend->next_read++;
+    }
+    return tms_blend_measures(blend, layer) ? load_zeros(blend, layer, error) : TAMIS_OK;
+}
+
+static void count_time(tamis_blend *blend, uint32_t layer) {
+    const double us = tms_now_us() - blend->left_at;
+    if (layer == 0) return;
+    blend->layers[layer - 1].compute_us += us;
+    blend->stats.compute_us += us;
+}
+
+tamis_status tamis_blend_layer(tamis_blend *blend, uint32_t layer, tamis_blend_rows *out,
+                               tamis_error *error) {
+    bool restarted = false;
+    TMS_TRY(check_call(blend, layer, TMS_PHASE_LAYER, error));
+    TMS_REQUIRE(out, TAMIS_E_ARGUMENT, "out is NULL");
+    count_time(blend, layer);
+    const tamis_status status = load_parts(blend, layer, &restarted, error);
+    if (status != TAMIS_OK) return tms_blend_fail(blend, status);
+    *out = present(blend);
+    out->restarted = restarted;
+    if (!restarted) {
+        blend->phase = TMS_PHASE_COMPARE;
+        blend->layers[layer].rows_computed = blend->n_present;
+        blend->stats.rows_computed += blend->n_present;
+    }
+    blend->left_at = tms_now_us();
+    return TAMIS_OK;
+}
+
+/* ---- Measure and select ----------------------------------------------------------------------- */
+
+tamis_status tamis_blend_compare(tamis_blend *blend, uint32_t layer, const tamis_rows *v,
+                                 tamis_error *error) {
+    const tamis_place out = {.buffer = blend ? blend->deviation : NULL};
+    TMS_TRY(check_call(blend, layer, TMS_PHASE_COMPARE, error));
+    TMS_REQUIRE(v, TAMIS_E_ARGUMENT, "v is NULL");
+    if (tms_blend_measures(blend, layer)) {
+        const tamis_status status = tamis_plan_deviation(blend->plan, layer, v, 1, &out, error);
+        if (status != TAMIS_OK) return tms_blend_fail(blend, status);
+    }
+    blend->phase = TMS_PHASE_SELECT;
+    return TAMIS_OK;
+}
+
+static tamis_status select_rows(tamis_blend *blend, uint32_t layer, tamis_blend_rows *out,
+                                tamis_error *error) {
+    const uint32_t before = blend->n_present;
+    if (blend->selector->measured)
+        TMS_TRY(tamis_buffer_read(blend->deviation, 0, blend->deviations,
+                                  before * sizeof *blend->deviations, error));
+    const uint32_t n = tms_blend_choose(blend, layer);
+    if (n < before) TMS_TRY(tamis_plan_narrow(blend->plan, blend->rows, n, error));
+    blend->n_present = n;
+    *out = present(blend);
+    if (n < before) out->places = blend->places;
+    return TAMIS_OK;
+}
+
+tamis_status tamis_blend_select(tamis_blend *blend, uint32_t layer, tamis_blend_rows *out,
+                                tamis_error *error) {
+    TMS_TRY(check_call(blend, layer, TMS_PHASE_SELECT, error));
+    TMS_REQUIRE(out, TAMIS_E_ARGUMENT, "out is NULL");
+    *out = present(blend);
+    if (tms_blend_selects(blend, layer)) {
+        const tamis_status status = select_rows(blend, layer, out, error);
+        if (status != TAMIS_OK) return tms_blend_fail(blend, status);
+    }
+    blend->layers[layer].rows_attended = blend->n_present;
+    blend->phase = TMS_PHASE_LAYER;
+    blend->layer++;
+    return TAMIS_OK;
+}

@@ -1,0 +1,256 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Makes and destroys blends, and tells what they have done. */
+#include "lib/blend/blend.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define DEFAULT_SHARE 0.15
+
+/* ---- Checks ----------------------------------------------------------------------------------- */
+
+/* Numbers that only some selectors have. */
+static tamis_status check_fit(const tms_selector *selector, const tamis_blend_params *p,
+                              tamis_error *error) {
+    const bool shares = tms_selector_shares(selector);
+    const struct {
+        const char *name;
+        double value;
+        bool fits;
+    } numbers[] = {{"share", p->share, shares},
+                   {"n_shares", p->n_shares, shares},
+                   {"schedule", p->schedule, shares},
+                   {"least", p->least, shares},
+                   {"most", p->most, shares},
+                   {"first", p->first, p->selector == TAMIS_BLEND_FIRST},
+                   {"n_rows", p->n_rows, p->selector == TAMIS_BLEND_LIST},
+                   {"seed", (double)p->seed, p->selector == TAMIS_BLEND_RANDOM}};
+    for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
+        TMS_REQUIRE(numbers[i].fits || numbers[i].value == 0, TAMIS_E_ARGUMENT,
+                    "%s %g is given for selector %s, which has none", numbers[i].name,
+                    numbers[i].value, selector->name);
+    return TAMIS_OK;
+}
+
+static tamis_status check_shares(const tamis_blend_params *p, uint32_t n_layers, uint32_t from,
+                                 tamis_error *error) {
+    TMS_REQUIRE(p->schedule == TAMIS_BLEND_FALLING || p->schedule == TAMIS_BLEND_FLAT,
+                TAMIS_E_ARGUMENT, "schedule is %d: there are 0 and 1", (int)p->schedule);
+    TMS_REQUIRE(p->share >= 0 && p->share <= 1, TAMIS_E_ARGUMENT,
+                "share is %g; it must be above 0 and at most 1", p->share);
+    TMS_REQUIRE(p->most == 0 || p->least <= p->most, TAMIS_E_ARGUMENT,
+                "least is %" PRIu32 ", most %" PRIu32, p->least, p->most);
+    TMS_REQUIRE(p->shares || p->n_shares == 0, TAMIS_E_ARGUMENT, "shares is NULL for %" PRIu32,
+                p->n_shares);
+    if (!p->shares) return TAMIS_OK;
+    TMS_REQUIRE(p->share == 0 && p->schedule == 0, TAMIS_E_ARGUMENT,
+                "share %g and schedule %d are given beside a list of shares", p->share,
+                (int)p->schedule);
+    TMS_REQUIRE(p->n_shares > 0 && p->n_shares <= n_layers - from, TAMIS_E_ARGUMENT,
+                "n_shares is %" PRIu32 " from layer %" PRIu32 " on; there are %" PRIu32 " layers",
+                p->n_shares, from, n_layers);
+    for (uint32_t i = 0; i < p->n_shares; i++) {
+        TMS_REQUIRE(p->shares[i] > 0 && p->shares[i] <= 1, TAMIS_E_ARGUMENT,
+                    "share %" PRIu32 " is %g; it must be above 0 and at most 1", i, p->shares[i]);
+        TMS_REQUIRE(i == 0 || p->shares[i] <= p->shares[i - 1], TAMIS_E_ARGUMENT,
+                    "share %" PRIu32 " is %g, above the one before, %g", i, p->shares[i],
+                    p->shares[i - 1]);
+    }
+    return TAMIS_OK;
+}
+
+static tamis_status check_records(const tamis_blend_params *p, const tamis_plan_params *plan,
+                                  tamis_error *error) {
+    TMS_REQUIRE(p->sink || p->n_sink == 0, TAMIS_E_ARGUMENT, "sink is NULL for %" PRIu32 " tokens",
+                p->n_sink);
+    TMS_REQUIRE((unsigned)p->dtype < 32 && plan->load_dtypes >> p->dtype & 1, TAMIS_E_ARGUMENT,
+                "dtype is %s, which is not in the plan's load_dtypes %" PRIu32,
+                tamis_dtype_name(p->dtype), plan->load_dtypes);
+    TMS_REQUIRE(p->table.buffer, TAMIS_E_ARGUMENT, "table is absent");
+    return TAMIS_OK;
+}
+
+/* What cannot leave rows out of a step. */
+static tamis_status check_eviction(const tamis_plan_params *plan, tamis_error *error) {
+    const tamis_eviction *eviction = &plan->eviction;
+    TMS_REQUIRE(eviction->kind != TAMIS_EVICT_H2O && !(eviction->options & TAMIS_EVICT_REINDEX),
+                TAMIS_E_UNSUPPORTED, "a plan under %s%s cannot blend: its steps need all rows",
+                eviction->kind == TAMIS_EVICT_H2O ? "" : "reindexed ",
+                tamis_eviction_name(eviction->kind));
+    return TAMIS_OK;
+}
+
+static tamis_status check(tamis_blend *blend, const tamis_blend_params *p,
+                          const tamis_plan_params *plan, tamis_error *error) {
+    const uint32_t n_layers = blend->shape.n_layers;
+    TMS_REQUIRE_RESERVED(p, tamis_blend_params);
+    blend->selector = tms_selector_find(p->selector);
+    TMS_REQUIRE(blend->selector, TAMIS_E_ARGUMENT, "there is no selector %d", (int)p->selector);
+    TMS_TRY(check_fit(blend->selector, p, error));
+    if (blend->selector->check) TMS_TRY(blend->selector->check(p, error));
+    blend->checked = p->check_layer != TAMIS_BLEND_NO_CHECK;
+    blend->from = !blend->checked ? 0 : p->check_layer ? p->check_layer : 1;
+    blend->everything = blend->selector->everything || p->share == 1 ||
+                        (p->shares && p->n_shares && p->shares[p->n_shares - 1] == 1);
+    TMS_REQUIRE(blend->from < n_layers || blend->selector->everything, TAMIS_E_ARGUMENT,
+                "check_layer is %" PRIu32 "; there are %" PRIu32 " layers", blend->from, n_layers);
+    TMS_TRY(check_shares(p, n_layers, blend->from, error));
+    if (blend->everything) return TAMIS_OK;
+    TMS_TRY(check_records(p, plan, error));
+    return check_eviction(plan, error);
+}
+
+/* ---- Parameters ------------------------------------------------------------------------------- */
+
+/* A copy of n elements, or NULL for none; false without memory. */
+static bool copy_of(const void *from, size_t n, size_t size, void *out) {
+    void *copy = NULL;
+    if (from && n > 0) {
+        copy = malloc(n * size);
+        if (!copy) return false;
+        memcpy(copy, from, n * size);
+    }
+    memcpy(out, &copy, sizeof copy);
+    return true;
+}
+
+/* The schedule's shares in the place of a list. */
+static bool fill_shares(tamis_blend *blend, const tamis_blend_params *p) {
+    const double share = p->share == 0 ? DEFAULT_SHARE : p->share;
+    const double falling[] = {1.5 * share, 1.25 * share, 1.1 * share, share};
+    const bool flat = p->schedule == TAMIS_BLEND_FLAT;
+    if (p->shares) return copy_of(p->shares, p->n_shares, sizeof *p->shares, &blend->shares);
+    blend->params.n_shares = flat ? 1 : 4;
+    if (!copy_of(flat ? &share : falling, flat ? 1 : 4, sizeof share, &blend->shares)) return false;
+    for (uint32_t i = 0; i < blend->params.n_shares; i++)
+        if (blend->shares[i] > 1) blend->shares[i] = 1;
+    return true;
+}
+
+static tamis_status fill_params(tamis_blend *blend, const tamis_blend_params *p,
+                                tamis_error *error) {
+    blend->params = *p;
+    const bool filled =
+        fill_shares(blend, p) && copy_of(p->rows, p->n_rows, sizeof *p->rows, &blend->listed) &&
+        copy_of(p->sink, p->n_sink, sizeof *p->sink, &blend->sink) &&
+        copy_of(p->k_norms, blend->shape.n_layers, sizeof *p->k_norms, &blend->k_norms);
+    blend->params.shares = blend->shares;
+    blend->params.rows = blend->listed;
+    blend->params.sink = blend->sink;
+    blend->params.k_norms = blend->k_norms;
+    TMS_REQUIRE(filled, TAMIS_E_NO_MEMORY, "no memory for the parameters of a blend");
+    return TAMIS_OK;
+}
+
+/* ---- Create and destroy ----------------------------------------------------------------------- */
+
+static tamis_status make_arrays(tamis_blend *blend, tamis_error *error) {
+    const size_t n = blend->max_rows;
+    blend->kinds = malloc(n * sizeof *blend->kinds);
+    blend->rows = malloc(n * sizeof *blend->rows);
+    blend->places = malloc(n * sizeof *blend->places);
+    blend->deviations = malloc(n * sizeof *blend->deviations);
+    blend->candidates = malloc(n * sizeof *blend->candidates);
+    blend->layers = calloc(blend->shape.n_layers, sizeof *blend->layers);
+    TMS_REQUIRE(blend->kinds && blend->rows && blend->places && blend->deviations &&
+                    blend->candidates && blend->layers,
+                TAMIS_E_NO_MEMORY, "no memory for a blend of %zu rows", n);
+    return TAMIS_OK;
+}
+
+static tamis_status make_buffers(tamis_blend *blend, tamis_error *error) {
+    tamis_context *context = tamis_cache_context(blend->cache);
+    const uint64_t row = (uint64_t)blend->shape.n_kv_heads * blend->shape.head_dim *
+                         tamis_dtype_size(blend->params.dtype);
+    const uint64_t n_zeros = blend->max_rows < TMS_ZERO_ROWS ? blend->max_rows : TMS_ZERO_ROWS;
+    if (blend->everything) return TAMIS_OK;
+    blend->values_at = tms_divide_up(blend->max_rows * row, 64) * 64;
+    TMS_TRY(tamis_buffer_create(context, 2 * blend->values_at, &blend->stored, error));
+    if (!blend->selector->measured) return TAMIS_OK;
+    TMS_TRY(
+        tamis_buffer_create(context, blend->max_rows * sizeof(float), &blend->deviation, error));
+    TMS_TRY(tamis_buffer_create(context, n_zeros * row, &blend->zeros, error));
+    void *zeros = calloc(n_zeros, row);
+    TMS_REQUIRE(zeros, TAMIS_E_NO_MEMORY, "no memory for %" PRIu64 " rows", n_zeros);
+    const tamis_status status = tamis_buffer_write(blend->zeros, 0, zeros, n_zeros * row, error);
+    free(zeros);
+    return status;
+}
+
+static tamis_status make(tamis_blend *blend, const tamis_blend_params *params, tamis_error *error) {
+    tamis_plan_params plan;
+    tamis_plan_get_params(blend->plan, &plan);
+    tamis_cache_get_params(blend->cache, &blend->shape);
+    blend->max_rows = plan.max_rows;
+    blend->tail = plan.eviction.window ? plan.eviction.window : 1;
+    TMS_TRY(check(blend, params, &plan, error));
+    TMS_TRY(fill_params(blend, params, error));
+    TMS_TRY(make_arrays(blend, error));
+    return make_buffers(blend, error);
+}
+
+tamis_status tamis_blend_create(tamis_plan *plan, tamis_store *store,
+                                const tamis_blend_params *params, tamis_blend **out,
+                                tamis_error *error) {
+    TMS_REQUIRE(out, TAMIS_E_ARGUMENT, "out is NULL");
+    *out = NULL;
+    TMS_REQUIRE(plan, TAMIS_E_ARGUMENT, "plan is NULL");
+    TMS_REQUIRE(store, TAMIS_E_ARGUMENT, "store is NULL");
+    TMS_REQUIRE(params, TAMIS_E_ARGUMENT, "params is NULL");
+    tamis_blend *blend = calloc(1, sizeof *blend);
+    TMS_REQUIRE(blend, TAMIS_E_NO_MEMORY, "no memory for a blend");
+    blend->plan = plan;
+    blend->store = store;
+    blend->cache = tamis_plan_cache(plan);
+    tamis_status status = tms_loader_init(&blend->loader, error);
+    if (status != TAMIS_OK) {
+        free(blend);
+        return status;
+    }
+    status = make(blend, params, error);
+    if (status != TAMIS_OK) tamis_blend_destroy(&blend);
+    *out = blend;
+    return status;
+}
+
+void tamis_blend_destroy(tamis_blend **blend) {
+    if (!blend || !*blend) return;
+    tamis_blend *b = *blend;
+    tamis_blend_cancel(b);
+    tms_loader_free(&b->loader);
+    tamis_buffer_destroy(&b->stored);
+    tamis_buffer_destroy(&b->zeros);
+    tamis_buffer_destroy(&b->deviation);
+    free(b->shares);
+    free(b->listed);
+    free(b->sink);
+    free(b->k_norms);
+    free(b->kinds);
+    free(b->rows);
+    free(b->places);
+    free(b->deviations);
+    free(b->candidates);
+    free(b->layers);
+    free(b->reads);
+    free(b);
+    *blend = NULL;
+}
+
+tamis_plan *tamis_blend_plan(const tamis_blend *blend) {
+    return blend ? blend->plan : NULL;
+}
+
+void tamis_blend_get_stats(const tamis_blend *blend, tamis_blend_stats *out) {
+    if (blend && out) *out = blend->stats;
+}
+
+tamis_status tamis_blend_get_layer_stats(const tamis_blend *blend, uint32_t layer,
+                                         tamis_blend_layer_stats *out, tamis_error *error) {
+    TMS_REQUIRE(blend, TAMIS_E_ARGUMENT, "blend is NULL");
+    TMS_REQUIRE(out, TAMIS_E_ARGUMENT, "out is NULL");
+    TMS_REQUIRE(layer < blend->shape.n_layers, TAMIS_E_ARGUMENT,
+                "layer %" PRIu32 " is not below %" PRIu32, layer, blend->shape.n_layers);
+    *out = blend->layers[layer];
+    return TAMIS_OK;
+}

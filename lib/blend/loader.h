@@ -1,0 +1,66 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Reads planes of chunks ahead of who uses them: a list of reads, taken in its order, and a ring of
+ * slots for what has been read. One thread reads and one takes; without a thread, taking reads. */
+#ifndef TMS_BLEND_LOADER_H
+#define TMS_BLEND_LOADER_H
+
+#include "lib/core/error.h"
+#include <tamis/store.h>
+
+#include <pthread.h>
+
+/* The planes of one layer of one chunk; either may be left out. */
+typedef struct tms_read {
+    tamis_chunk *chunk;
+    uint32_t layer, part; /* part: the caller's */
+    bool k, v;
+    uint64_t plane_bytes;
+} tms_read;
+
+/* What became of a read, in the ring until it is given back. */
+typedef struct tms_loaded {
+    const tms_read *read;
+    const uint8_t *k, *v;
+    tamis_status status; /* of tamis_chunk_read; unless it is OK, k and v hold nothing */
+    tamis_error error;
+    double read_us, wait_us; /* wait_us: of who takes it */
+} tms_loaded;
+
+typedef struct tms_loader {
+    /* Constant from start to stop. */
+    const tms_read *reads;
+    uint32_t n_reads, n_slots;
+    uint64_t slot_bytes;
+    bool threaded; /* the thread runs */
+    uint8_t *ring; /* [n_slots][slot_bytes], kept from one start to the next */
+    uint64_t ring_bytes;
+    tms_loaded *slots; /* [n_slots] */
+    uint32_t slots_room;
+    pthread_t thread;
+    /* Guarded by the mutex. */
+    pthread_mutex_t mutex;
+    pthread_cond_t moved;
+    uint32_t n_read, n_given; /* reads that are done; that were given back */
+    bool stop;
+} tms_loader;
+
+tamis_status tms_loader_init(tms_loader *loader, tamis_error *error);
+void tms_loader_free(tms_loader *loader);
+
+/* Begins to read the list, which must stay until the stop. ring_bytes: at least one slot of the
+ * largest read. E_NO_MEMORY; then nothing has begun. */
+tamis_status tms_loader_start(tms_loader *loader, const tms_read *reads, uint32_t n_reads,
+                              uint64_t ring_bytes, bool threaded, tamis_error *error);
+/* Ends the thread, which finishes the plane that it is reading. Does nothing unless it was started.
+ */
+void tms_loader_stop(tms_loader *loader);
+
+/* The next read of the list, of which there must be one; waits for it. */
+const tms_loaded *tms_loader_take(tms_loader *loader);
+/* The slot that was taken last may be filled again. */
+void tms_loader_give(tms_loader *loader);
+
+/* Bytes of a slot that holds a read: the planes at multiples of 64. */
+uint64_t tms_read_bytes(const tms_read *read);
+
+#endif

@@ -1,0 +1,223 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Blending: a prompt of which parts are stored chunks. Their K and V are loaded in the place of being
+ * computed, and only some of their tokens are computed anew, so that they know of what stands before
+ * them. Libraries built without the store (TAMIS_STORE) lack these calls. */
+#ifndef TAMIS_BLEND_H
+#define TAMIS_BLEND_H
+
+#include <tamis/plan.h>
+#include <tamis/store.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* CacheBlend (EuroSys '25), its gradual filtering (section 4.3) included. A prompt is one exact step
+ * of a plan. Its rows are
+ *
+ *   exact  of a stored chunk before which the prompt has the sink and nothing else: K and V that
+ *          were stored are right where they stand. They are loaded in every layer.
+ *   hits   of any other chunk that the store has;
+ *   fresh  all others: tokens that are in no chunk, chunks that the store lacks, and the prompt's
+ *          last token. Also its last `window` tokens, where the plan's eviction has a window.
+ *
+ * In the layers before the check layer K, V and attention of all rows but the exact ones are
+ * computed. In the check layer K and V of all these rows are computed and written. From then on a row
+ * is either computed, or it has no hidden state any more and its stored K and V are loaded: fresh
+ * rows are always computed, exact ones never, and of the hits those that the selector selects. Each
+ * layer's are among those of the layer before. A row sees the tokens before it in the prompt,
+ * whichever rows are computed beside it.
+ *
+ * An engine takes its model's layers in order:
+ *
+ *   tamis_blend_begin
+ *   for each layer:
+ *     tamis_blend_layer      loads; says for which rows to compute q, k and v
+ *     tamis_blend_compare    with v of these rows
+ *     tamis_plan_write_rotated (or tamis_plan_write)
+ *     tamis_blend_select     says which rows stay: gather their q and hidden states
+ *     tamis_plan_attend, and the rest of the layer, for these
+ *   tamis_blend_end
+ *
+ * The sequence is then one like any other. What it holds of the hits is an approximation: it must not
+ * be stored as the K and V of a prefix.
+ *
+ * Thread-safety: as the plan's context. A thread of the blend reads the store, and calls no device. */
+typedef struct tamis_blend tamis_blend;
+
+/* Which hits are computed behind the check layer; values never change. */
+typedef enum tamis_blend_selector {
+    /* The share whose V deviates most from the stored one (CacheBlend): by the sum of squares of the
+     * differences over KV heads and channels, of two equal ones the lower row. */
+    TAMIS_BLEND_HKVD = 0,
+    TAMIS_BLEND_FIRST = 1,  /* the first `first` tokens of each chunk (EPIC, ICML '25) */
+    TAMIS_BLEND_RANDOM = 2, /* a share drawn by `seed`: to measure against */
+    TAMIS_BLEND_LIST = 3,   /* those that the caller lists */
+    TAMIS_BLEND_ALL = 4,    /* all, and the exact rows: nothing is loaded */
+    TAMIS_BLEND_NONE = 5    /* none */
+} tamis_blend_selector;
+
+/* "hkvd", "first", "random", "list", "all", "none" to the selector and back. Errors: E_ARGUMENT
+ * listing the known names. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_blend_selector_parse(const char *name,
+                                                                   tamis_blend_selector *out,
+                                                                   tamis_error *error);
+/* "unknown" outside the list. */
+TAMIS_API const char *tamis_blend_selector_name(tamis_blend_selector selector);
+
+/* How the share goes on from the check layer. */
+typedef enum tamis_blend_schedule {
+    TAMIS_BLEND_FALLING = 0, /* 1.5, 1.25, 1.1 times the share, at most 1; then the share */
+    TAMIS_BLEND_FLAT = 1     /* the share: selected once */
+} tamis_blend_schedule;
+
+/* A check_layer: no layer is computed for all rows. Rows are selected before layer 0, and hits are
+ * loaded in all layers (full reuse with selector none; EPIC with first). Not with hkvd. */
+#define TAMIS_BLEND_NO_CHECK UINT32_MAX
+
+typedef struct tamis_blend_params {
+    tamis_blend_selector selector;
+    tamis_blend_schedule schedule;
+    /* Of the hits, above 0 to 1; 0 means 0.15. For hkvd and random: k = ceil(share * hits), computed
+     * in double. 1 means selector all. */
+    double share;
+    /* The shares of the check layer and of those behind it in the place of the schedule: none above
+     * the one before; the last one holds for all layers behind. Copied; NULL: the schedule's. */
+    const double *shares;
+    uint32_t n_shares;
+    uint32_t check_layer; /* 0 means 1 */
+    /* Bounds on k: at least and at most so many of the hits; `most` 0 means all. */
+    uint32_t least, most;
+    uint32_t first; /* of selector first, at least 1 */
+    uint32_t n_rows;
+    const uint32_t *rows; /* of selector list: rows of the prompt, ascending, [n_rows]; copied */
+    uint64_t seed;
+
+    /* Which records: see tamis_chunk_id. `dtype` must be in the plan's load_dtypes. */
+    tamis_dtype dtype;
+    uint32_t n_sink;
+    const int32_t *sink; /* the tokens that stood before the chunks, [n_sink]; copied */
+    uint8_t fingerprint[16], salt[16];
+
+    /* How stored K is normalised and rotated: as in tamis_stored_rows. `table` and the buffers of
+     * `k_norms` stay the caller's and must live as long as the blend. */
+    tamis_place table;
+    uint32_t n_rot;
+    tamis_pairing pairing;
+    const tamis_place *k_norms; /* [n_layers], copied; NULL: no norms */
+    float eps;
+
+    int no_thread;        /* nonzero: what is loaded is read by the calls themselves */
+    uint64_t ring_bytes;  /* host memory for what has been read ahead; 0: for two layers */
+    uint64_t reserved[8]; /* 0, else E_ARGUMENT */
+} tamis_blend_params;
+
+/* Makes a blend for prompts of a plan, with chunks of a store; both must outlive it. Allocates device
+ * memory for K and V of a layer of the plan's max_rows. Errors: E_ARGUMENT with the value (a
+ * selector, schedule, share or layer that is none; a dtype that is not in the plan's load_dtypes);
+ * E_UNSUPPORTED (evictions under which no step can be narrowed: h2o, reindexed streaming; not with
+ * selector all); E_NO_MEMORY; E_DEVICE. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_blend_create(tamis_plan *plan, tamis_store *store,
+                                                           const tamis_blend_params *params,
+                                                           tamis_blend **out, tamis_error *error);
+/* Accepts NULL. Cancels a prompt that is open. */
+TAMIS_API void tamis_blend_destroy(tamis_blend **blend);
+/* The plan that it was made for. NULL for NULL. */
+TAMIS_API tamis_plan *tamis_blend_plan(const tamis_blend *blend);
+
+typedef struct tamis_blend_part {
+    const int32_t *tokens;
+    uint32_t n_tokens;    /* 0: the part is passed over */
+    int stored;           /* nonzero: a chunk, looked up in the store; computed if that lacks it */
+    uint64_t reserved[2]; /* 0, else E_ARGUMENT */
+} tamis_blend_part;
+
+/* Rows of the prompt, counted from its first token on. Owned by the blend until its next call. */
+typedef struct tamis_blend_rows {
+    const uint32_t *rows; /* [n], ascending */
+    uint32_t n;
+    /* Of tamis_blend_layer: nonzero if a record turned out to be damaged when rows that it was to
+     * serve had been left out. The step has been begun anew, with these tokens as fresh ones: the
+     * engine goes on with layer 0, of which `rows` tells. At most once for each stored part. */
+    int restarted;
+    /* Of tamis_blend_select: [n] the places of these rows among those that tamis_blend_layer named;
+     * NULL: they are the same. */
+    const uint32_t *places;
+    uint64_t reserved[4];
+} tamis_blend_rows;
+
+/* Looks up the stored parts, begins the plan's step with all tokens of the parts as rows of the
+ * sequence, and starts to read. The last token is always computed. Errors: E_ARGUMENT (no tokens;
+ * more than the plan's max_rows; a listed row past the prompt; ring_bytes below a layer of a chunk);
+ * E_STATE (a prompt is open); those of tamis_plan_step_begin and of tamis_plan_narrow; E_NO_MEMORY.
+ * Then nothing has changed. What the store cannot read counts as missed. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_blend_begin(tamis_blend *blend,
+                                                          tamis_sequence sequence,
+                                                          const tamis_blend_part *parts,
+                                                          uint32_t n_parts, tamis_error *error);
+
+/* The calls on an open prompt answer E_STATE if they are out of order, E_ARGUMENT for a NULL or
+ * another layer than the next one: then nothing has changed. After any other error the prompt is
+ * cancelled, as by tamis_blend_cancel. */
+
+/* Loads what the layer needs of the store, and says which rows are to be computed. May wait for
+ * reads. E_DEVICE, E_NO_MEMORY. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_blend_layer(tamis_blend *blend, uint32_t layer,
+                                                          tamis_blend_rows *out,
+                                                          tamis_error *error);
+/* Where the layer's rows are to be measured, enqueues how far V of the rows is from the stored one. v
+ * is f32 [n][n_kv_heads][head_dim], of the rows that tamis_blend_layer has named, before it is
+ * written. Needed in every layer. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_blend_compare(tamis_blend *blend, uint32_t layer,
+                                                            const tamis_rows *v,
+                                                            tamis_error *error);
+/* Once the layer has been written: selects, leaves the other rows out of the step, and says which
+ * rows stay. Waits where they were measured. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_blend_select(tamis_blend *blend, uint32_t layer,
+                                                           tamis_blend_rows *out,
+                                                           tamis_error *error);
+/* Ends the plan's step, once all layers have been attended. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_blend_end(tamis_blend *blend, tamis_error *error);
+/* Gives up an open prompt: the thread ends, chunks are released, the plan's step is cancelled. Does
+ * nothing without an open prompt. */
+TAMIS_API void tamis_blend_cancel(tamis_blend *blend);
+
+/* Since the blend was made. */
+typedef struct tamis_blend_stats {
+    uint64_t prompts;  /* ended */
+    uint64_t restarts; /* of prompts, for records that were damaged when rows had been left out */
+    uint64_t parts_found, parts_missed, parts_exact; /* stored parts; exact ones are found, too */
+    uint64_t parts_damaged;                          /* found, but a plane was damaged: computed */
+    uint64_t parts_failed; /* of those missed and those found: the store could not read them */
+    uint64_t tokens_exact, tokens_hit, tokens_fresh; /* of prompts that ended */
+    uint64_t tokens_selected;                        /* of the hits: in the last layer */
+    uint64_t rows_computed; /* over layers: rows whose K and V were computed */
+    uint64_t bytes_read;    /* from the store, also for prompts that were cancelled */
+    double read_us;         /* reading them */
+    double wait_us;         /* of tamis_blend_layer, waiting for reads */
+    double compute_us;      /* between tamis_blend_layer and its next call, or the end */
+    uint64_t reserved[8];
+} tamis_blend_stats;
+/* Does nothing without a blend or an `out`. */
+TAMIS_API void tamis_blend_get_stats(const tamis_blend *blend, tamis_blend_stats *out);
+
+/* The last prompt, layer by layer. Times are the host's: compute_us is the time from the end of
+ * tamis_blend_layer to its next call or that of tamis_blend_end, which on a device with a queue of
+ * its own is that of enqueueing, unless something waited. */
+typedef struct tamis_blend_layer_stats {
+    uint32_t rows_computed; /* whose K and V were computed */
+    uint32_t rows_attended;
+    uint64_t bytes_read;
+    double read_us, wait_us, compute_us;
+    uint64_t reserved[4];
+} tamis_blend_layer_stats;
+/* E_ARGUMENT: NULL, or no such layer. A layer that was not reached is all 0. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_blend_get_layer_stats(const tamis_blend *blend,
+                                                                    uint32_t layer,
+                                                                    tamis_blend_layer_stats *out,
+                                                                    tamis_error *error);
+
+#ifdef __cplusplus
+}
+#endif
+#endif
