@@ -117,21 +117,22 @@ static tamis_status observe(tamis_runner *runner, const tamis_attention_rows *ro
     return TAMIS_OK;
 }
 
-/* Heads of queries and keys normalised, where the model has norms for them, and rotated; keys and
- * values into the cache; then the queries over it. */
-static tamis_status read_cache(tamis_runner *runner, uint32_t layer, uint32_t n_rows,
-                               tamis_error *error) {
+static tamis_attention_rows attention_rows(const tamis_runner *runner, uint32_t layer,
+                                           uint32_t n_rows) {
+    return (tamis_attention_rows){.layer = layer,
+                                  .n_rows = n_rows,
+                                  .q = rows_of(runner, TMS_Q),
+                                  .k = rows_of(runner, TMS_K),
+                                  .v = rows_of(runner, TMS_V),
+                                  .out = rows_of(runner, TMS_ATTENDED)};
+}
+
+tamis_status tms_forward_write(tamis_runner *runner, uint32_t layer, tamis_error *error) {
     const tamis_model *model = runner->model;
     const tms_weight *w = model->weights.layers[layer].weights;
-    const tamis_attention_rows rows = {.layer = layer,
-                                       .n_rows = n_rows,
-                                       .q = rows_of(runner, TMS_Q),
-                                       .k = rows_of(runner, TMS_K),
-                                       .v = rows_of(runner, TMS_V),
-                                       .out = rows_of(runner, TMS_ATTENDED)};
-    const tamis_rotated_rows rotated = {.q = rows.q,
-                                        .k = rows.k,
-                                        .v = rows.v,
+    const tamis_rotated_rows rotated = {.q = rows_of(runner, TMS_Q),
+                                        .k = rows_of(runner, TMS_K),
+                                        .v = rows_of(runner, TMS_V),
                                         .n_rot = model->config.n_rot,
                                         .pairing = model->config.architecture->pairing,
                                         .positions = place_of(runner, TMS_POSITIONS),
@@ -139,14 +140,26 @@ static tamis_status read_cache(tamis_runner *runner, uint32_t layer, uint32_t n_
                                         .q_norm = weight_place(&w[TMS_ATTN_Q_NORM]),
                                         .k_norm = weight_place(&w[TMS_ATTN_K_NORM]),
                                         .eps = model->config.norm_eps};
-    TMS_TRY(tamis_plan_write_rotated(runner->plan, layer, &rotated, error));
-    TMS_TRY(tamis_plan_attend(runner->plan, layer, &rows.q, &rows.out, error));
+    return tamis_plan_write_rotated(runner->plan, layer, &rotated, error);
+}
+
+tamis_status tms_forward_attend(tamis_runner *runner, uint32_t layer, tamis_error *error) {
+    const tamis_rows q = rows_of(runner, TMS_Q), out = rows_of(runner, TMS_ATTENDED);
+    return tamis_plan_attend(runner->plan, layer, &q, &out, error);
+}
+
+/* Heads of queries and keys normalised, where the model has norms for them, and rotated; keys and
+ * values into the cache; then the queries over it. */
+static tamis_status read_cache(tamis_runner *runner, uint32_t layer, uint32_t n_rows,
+                               tamis_error *error) {
+    const tamis_attention_rows rows = attention_rows(runner, layer, n_rows);
+    TMS_TRY(tms_forward_write(runner, layer, error));
+    TMS_TRY(tms_forward_attend(runner, layer, error));
     return observe(runner, &rows, error);
 }
 
-/* x += W_o · attention(norm(x)) */
-static tamis_status attention(tamis_runner *runner, uint32_t layer, uint32_t n_rows,
-                              tamis_error *error) {
+tamis_status tms_forward_qkv(tamis_runner *runner, uint32_t layer, uint32_t n_rows,
+                             tamis_error *error) {
     const tms_config *config = &runner->model->config;
     const tms_weight *w = runner->model->weights.layers[layer].weights;
     const uint32_t dim = config->dim, heads = config->n_heads * config->head_dim;
@@ -157,16 +170,35 @@ static tamis_status attention(tamis_runner *runner, uint32_t layer, uint32_t n_r
         .parts = {{&w[TMS_ATTN_Q], &w[TMS_ATTN_Q_BIAS], TMS_NORMED, TMS_Q, dim, heads, false},
                   {&w[TMS_ATTN_K], &w[TMS_ATTN_K_BIAS], TMS_NORMED, TMS_K, dim, kv_heads, false},
                   {&w[TMS_ATTN_V], &w[TMS_ATTN_V_BIAS], TMS_NORMED, TMS_V, dim, kv_heads, false}}};
-    const projection out = {
-        &w[TMS_ATTN_OUTPUT], &w[TMS_ATTN_OUTPUT_BIAS], TMS_ATTENDED, TMS_X, heads, dim, true};
-    TMS_TRY(project_normed(runner, &qkv, n_rows, error));
-    if (n_rows > 0) TMS_TRY(read_cache(runner, layer, n_rows, error));
+    return project_normed(runner, &qkv, n_rows, error);
+}
+
+tamis_status tms_forward_out(tamis_runner *runner, uint32_t layer, uint32_t n_rows,
+                             tamis_error *error) {
+    const tms_config *config = &runner->model->config;
+    const tms_weight *w = runner->model->weights.layers[layer].weights;
+    const uint32_t heads = config->n_heads * config->head_dim;
+    const projection out = {&w[TMS_ATTN_OUTPUT],
+                            &w[TMS_ATTN_OUTPUT_BIAS],
+                            TMS_ATTENDED,
+                            TMS_X,
+                            heads,
+                            config->dim,
+                            true};
     return project(runner, &out, n_rows, error);
 }
 
+/* x += W_o · attention(norm(x)) */
+static tamis_status attention(tamis_runner *runner, uint32_t layer, uint32_t n_rows,
+                              tamis_error *error) {
+    TMS_TRY(tms_forward_qkv(runner, layer, n_rows, error));
+    if (n_rows > 0) TMS_TRY(read_cache(runner, layer, n_rows, error));
+    return tms_forward_out(runner, layer, n_rows, error);
+}
+
 /* x += W_down · (silu(W_gate · norm(x)) ⊙ W_up · norm(x)) */
-static tamis_status feed_forward(const tamis_runner *runner, uint32_t layer, uint32_t n_rows,
-                                 tamis_error *error) {
+tamis_status tms_forward_feed(tamis_runner *runner, uint32_t layer, uint32_t n_rows,
+                              tamis_error *error) {
     const tms_config *config = &runner->model->config;
     const tms_weight *w = runner->model->weights.layers[layer].weights;
     const uint32_t dim = config->dim, ff_dim = config->ff_dim;
@@ -184,8 +216,8 @@ static tamis_status feed_forward(const tamis_runner *runner, uint32_t layer, uin
 }
 
 /* Logits and their largest entries, of the output rows alone. */
-static tamis_status head(const tamis_runner *runner, uint32_t first_output, uint32_t n_outputs,
-                         tamis_error *error) {
+tamis_status tms_forward_head(tamis_runner *runner, uint32_t first_output, uint32_t n_outputs,
+                              tamis_error *error) {
     const tamis_model *model = runner->model;
     const tms_weights *weights = &model->weights;
     const tms_weight *output = weights->output.buffer ? &weights->output : &weights->embed;
@@ -202,8 +234,7 @@ static tamis_status head(const tamis_runner *runner, uint32_t first_output, uint
     return tamis_op_argmax(model->context, &argmax, error);
 }
 
-tamis_status tms_forward_pass(tamis_runner *runner, uint32_t n_rows, uint32_t first_output,
-                              uint32_t n_outputs, tamis_error *error) {
+tamis_status tms_forward_embed(tamis_runner *runner, uint32_t n_rows, tamis_error *error) {
     const tamis_model *model = runner->model;
     const tamis_embed_params embed = {.tokens = place_of(runner, TMS_TOKENS),
                                       .w = weight_matrix(&model->weights.embed),
@@ -211,11 +242,16 @@ tamis_status tms_forward_pass(tamis_runner *runner, uint32_t n_rows, uint32_t fi
                                       .n_rows = n_rows,
                                       .dim = model->config.dim,
                                       .n_vocab = model->info.n_vocab};
-    TMS_TRY(tamis_op_embed(model->context, &embed, error));
-    for (uint32_t layer = 0; layer < model->config.n_layers; ++layer) {
+    return tamis_op_embed(model->context, &embed, error);
+}
+
+tamis_status tms_forward_pass(tamis_runner *runner, uint32_t n_rows, uint32_t first_output,
+                              uint32_t n_outputs, tamis_error *error) {
+    TMS_TRY(tms_forward_embed(runner, n_rows, error));
+    for (uint32_t layer = 0; layer < runner->model->config.n_layers; ++layer) {
         TMS_TRY(attention(runner, layer, n_rows, error));
-        TMS_TRY(feed_forward(runner, layer, n_rows, error));
+        TMS_TRY(tms_forward_feed(runner, layer, n_rows, error));
     }
     if (n_outputs == 0 && n_rows > 0) return TAMIS_OK;
-    return head(runner, first_output, n_outputs, error);
+    return tms_forward_head(runner, first_output, n_outputs, error);
 }

@@ -58,4 +58,29 @@ struct tamis_runner {
 tamis_status tms_forward_pass(tamis_runner *runner, uint32_t n_rows, uint32_t first_output,
                               uint32_t n_outputs, tamis_error *error);
 
+/* Its parts, of the first n_rows rows of the activations. Each enqueues; 0 rows as above. */
+tamis_status tms_forward_embed(tamis_runner *runner, uint32_t n_rows, tamis_error *error);
+/* TMS_Q, TMS_K and TMS_V of the normalised TMS_X. */
+tamis_status tms_forward_qkv(tamis_runner *runner, uint32_t layer, uint32_t n_rows,
+                             tamis_error *error);
+/* Those, q and k rotated, into the plan's open step; TMS_ATTENDED by TMS_Q. */
+tamis_status tms_forward_write(tamis_runner *runner, uint32_t layer, tamis_error *error);
+tamis_status tms_forward_attend(tamis_runner *runner, uint32_t layer, tamis_error *error);
+/* TMS_X += W_o · TMS_ATTENDED; TMS_X += the feed-forward of the normalised TMS_X. */
+tamis_status tms_forward_out(tamis_runner *runner, uint32_t layer, uint32_t n_rows,
+                             tamis_error *error);
+tamis_status tms_forward_feed(tamis_runner *runner, uint32_t layer, uint32_t n_rows,
+                              tamis_error *error);
+/* Logits and greedy tokens of the rows [first_output, first_output + n_outputs). */
+tamis_status tms_forward_head(tamis_runner *runner, uint32_t first_output, uint32_t n_outputs,
+                              tamis_error *error);
+
+/* For calls beside those of runner.c: tokens of a prompt are checked; waits for a step that has ended
+ * and copies the greedy tokens to `next`, which may be NULL; evicts at a prompt's end. */
+tamis_status tms_check_tokens(const tamis_runner *runner, const int32_t *tokens, size_t count,
+                              tamis_error *error);
+tamis_status tms_read_next(tamis_runner *runner, uint32_t n_outputs, int32_t *next,
+                           tamis_error *error);
+tamis_status tms_evict_prompt(tamis_runner *runner, tamis_sequence sequence, tamis_error *error);
+
 #endif

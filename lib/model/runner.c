@@ -199,8 +199,8 @@ void tamis_runner_watch(tamis_runner *runner, tamis_runner_watcher watcher, void
 
 /* ---- Steps ----------------------------------------------------------------------------------- */
 
-static tamis_status check_tokens(const tamis_runner *runner, const int32_t *tokens, size_t count,
-                                 tamis_error *error) {
+tamis_status tms_check_tokens(const tamis_runner *runner, const int32_t *tokens, size_t count,
+                              tamis_error *error) {
     TMS_REQUIRE(tokens, TAMIS_E_ARGUMENT, "tokens is NULL");
     TMS_REQUIRE(count > 0, TAMIS_E_ARGUMENT, "no tokens are given");
     for (size_t i = 0; i < count; ++i)
@@ -228,7 +228,7 @@ static void note_open_step(tamis_error *error) {
 }
 
 /* Runs one whole step; after a failure the sequences are as they were. The outputs are those of the
- * last n_outputs rows. Device errors that arrive later are returned by read_next. */
+ * last n_outputs rows. Device errors that arrive later are returned by tms_read_next. */
 static tamis_status run_step(tamis_runner *runner, const tamis_step *step, const int32_t *tokens,
                              uint32_t n_rows, uint32_t n_outputs, tamis_error *error) {
     TMS_TRY(tamis_plan_step_begin(runner->plan, step, error));
@@ -240,8 +240,8 @@ static tamis_status run_step(tamis_runner *runner, const tamis_step *step, const
 
 /* Waits, and copies the greedy tokens to `next` unless it is NULL. The step has ended: after a
  * failure its tokens stay. */
-static tamis_status read_next(tamis_runner *runner, uint32_t n_outputs, int32_t *next,
-                              tamis_error *error) {
+tamis_status tms_read_next(tamis_runner *runner, uint32_t n_outputs, int32_t *next,
+                           tamis_error *error) {
     TMS_TRY(tamis_context_wait(runner->model->context, error));
     if (next)
         TMS_TRY(
@@ -262,6 +262,12 @@ static tamis_status tell_watcher(tamis_runner *runner, size_t done, size_t count
 static bool evicts(const tamis_runner *runner) {
     tamis_eviction_kind kind = runner->limits.eviction.kind;
     return kind != TAMIS_EVICT_NONE && kind != TAMIS_EVICT_CALLER;
+}
+
+tamis_status tms_evict_prompt(tamis_runner *runner, tamis_sequence sequence, tamis_error *error) {
+    if (!evicts(runner)) return TAMIS_OK;
+    TMS_TRY(tamis_plan_evict(runner->plan, sequence, NULL, error));
+    return tamis_context_wait(runner->model->context, error);
 }
 
 /* Evicts from the sequences that have grown by `every` tokens since their last eviction, and
@@ -287,7 +293,7 @@ tamis_status tamis_runner_prefill(tamis_runner *runner, tamis_sequence sequence,
     const tamis_plan_params *limits = &runner->limits;
     runner->n_outputs = 0;
     TMS_TRY(tamis_cache_length(runner->cache, sequence, &length, NULL, error));
-    TMS_TRY(check_tokens(runner, tokens, count, error));
+    TMS_TRY(tms_check_tokens(runner, tokens, count, error));
     TMS_REQUIRE(length <= limits->max_context && count <= limits->max_context - length,
                 TAMIS_E_ARGUMENT,
                 "the prompt has %zu tokens behind the sequence's %u; max_context is %u", count,
@@ -303,10 +309,8 @@ tamis_status tamis_runner_prefill(tamis_runner *runner, tamis_sequence sequence,
         TMS_TRY(tell_watcher(runner, done, count, error));
     }
     /* The caller gets the step's results, even if the eviction fails. */
-    TMS_TRY(read_next(runner, 1, next, error));
-    if (!evicts(runner)) return TAMIS_OK;
-    TMS_TRY(tamis_plan_evict(runner->plan, sequence, NULL, error));
-    return tamis_context_wait(runner->model->context, error);
+    TMS_TRY(tms_read_next(runner, 1, next, error));
+    return tms_evict_prompt(runner, sequence, error);
 }
 
 tamis_status tamis_runner_decode(tamis_runner *runner, const tamis_sequence *sequences,
@@ -315,7 +319,7 @@ tamis_status tamis_runner_decode(tamis_runner *runner, const tamis_sequence *seq
     TMS_REQUIRE(runner, TAMIS_E_ARGUMENT, "runner is NULL");
     const tamis_plan_params *limits = &runner->limits;
     runner->n_outputs = 0;
-    TMS_TRY(check_tokens(runner, tokens, count, error));
+    TMS_TRY(tms_check_tokens(runner, tokens, count, error));
     TMS_REQUIRE(sequences, TAMIS_E_ARGUMENT, "sequences is NULL");
     TMS_REQUIRE(count <= limits->max_sequences && count <= limits->max_rows, TAMIS_E_ARGUMENT,
                 "%u sequences are given; max_sequences is %u, max_rows %u", count,
@@ -327,7 +331,7 @@ tamis_status tamis_runner_decode(tamis_runner *runner, const tamis_sequence *seq
     }
     const tamis_step step = {.sequences = sequences, .count = count};
     TMS_TRY(run_step(runner, &step, tokens, count, count, error));
-    TMS_TRY(read_next(runner, count, next, error));
+    TMS_TRY(tms_read_next(runner, count, next, error));
     return evict_due(runner, sequences, count, error);
 }
 

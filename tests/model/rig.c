@@ -37,6 +37,7 @@ void rig_open(rig *r, const rig_params *params) {
     RIG_OK(r, tamis_cache_create(r->context, &cache, &r->cache, &r->error));
     const tamis_plan_params plan = {.selection = params->selection,
                                     .eviction = params->eviction,
+                                    .load_dtypes = params->load_dtypes,
                                     .max_sequences = params->max_sequences,
                                     .max_rows = params->max_rows,
                                     .max_context =

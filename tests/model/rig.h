@@ -31,6 +31,7 @@ typedef struct rig_params {
     uint32_t max_sequences, max_rows, max_context;
     uint64_t capacity_tokens;
     tamis_eviction eviction;
+    uint32_t load_dtypes;
 } rig_params;
 
 void rig_open(rig *r, const rig_params *params);

@@ -1,0 +1,41 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What tests of blends with a model share: the oracle's prompt, its chunks in a store, and which rows
+ * the layers of a blend were attended for. */
+#ifndef TEST_BLENDS_H
+#define TEST_BLENDS_H
+
+#include "tests/data/blend_logits.h"
+#include "tests/model/rig.h"
+#include <tamis/blend_model.h>
+#include <tamis/record.h>
+
+#define BLEND_MODELS (sizeof blend_models / sizeof *blend_models)
+
+typedef struct blends {
+    rig r;
+    tamis_store *store;
+    char folder[256]; /* of the store's disk tier; empty: memory */
+    tamis_dtype dtype;
+    tamis_blend_part parts[BLEND_PARTS]; /* the oracle's prompt */
+} blends;
+
+/* A runner of blends/<name>.gguf over params, with load_dtypes of `dtype`, and a store, in memory or
+ * on disk, with the prompt's chunks. */
+void blends_open(blends *b, const char *name, const rig_params *params, tamis_dtype dtype,
+                 bool on_disk);
+void blends_close(blends *b);
+
+/* The parameters of a case: selector, shares, sink, dtype. */
+tamis_blend_params blends_params(const blends *b, const blend_case *c);
+tamis_blend *blends_make(blends *b, const tamis_blend_params *params);
+/* The prompt on a new sequence. */
+tamis_sequence blends_run(blends *b, tamis_blend *blend);
+void blends_logits(blends *b, float *logits);
+
+/* The rows that stayed in each layer of the last prompt, as tamis_blend_select told. */
+typedef struct blends_seen {
+    uint32_t counts[BLEND_LAYERS], rows[BLEND_LAYERS][BLEND_ROWS];
+} blends_seen;
+extern blends_seen blends_last;
+
+#endif

@@ -1,0 +1,383 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Blends by a model's runner against the oracle's (make_blends.py), on models of three kinds: the
+ * rows of each layer, and the logits. What computes all rows is a prefill, bit for bit. Records that
+ * are found to be damaged late, failing devices and misuse change no answer. */
+#include "lib/core/core.h"
+#include "tests/blend/blends.h"
+#include "tests/faulty.h"
+
+#include <dirent.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Bound on logits, which reach 12. The oracle is float64; five layers in f32 are some 1e-5 away. */
+#define BOUND 2e-3f
+
+static const rig_params plain = {.max_rows = BLEND_ROWS, .max_context = BLEND_CONTEXT};
+
+static const blend_case *case_of(const blend_model *model, const char *name) {
+    for (size_t i = 0; i < BLEND_CASES; i++)
+        if (strcmp(model->cases[i].name, name) == 0) return &model->cases[i];
+    fail_msg("no case %s", name);
+    return NULL;
+}
+
+static bool is_exact(uint32_t row) {
+    for (size_t i = 0; i < BLEND_PARTS; i++)
+        if (row - blend_parts[i].first < blend_parts[i].n) return blend_parts[i].exact;
+    return false;
+}
+
+/* The rows of each layer are the oracle's, but for exact ones, which the oracle computes before the
+ * check layer and the library never. */
+static void check_rows(const char *model, const blend_case *c) {
+    const bool everything = strcmp(c->selector, "all") == 0;
+    const uint32_t *wanted = c->rows;
+    for (uint32_t layer = 0; layer < BLEND_LAYERS; wanted += c->counts[layer++]) {
+        uint32_t n = 0;
+        if (everything) {
+            assert_int_equal(blends_last.counts[layer], BLEND_ROWS);
+            continue;
+        }
+        for (uint32_t i = 0; i < c->counts[layer]; i++) {
+            if (is_exact(wanted[i])) continue;
+            if (n >= blends_last.counts[layer] || blends_last.rows[layer][n] != wanted[i])
+                fail_msg("%s, %s, layer %u: row %u is missing", model, c->name, layer, wanted[i]);
+            n++;
+        }
+        if (n != blends_last.counts[layer])
+            fail_msg("%s, %s, layer %u: row %u is too many", model, c->name, layer,
+                     blends_last.rows[layer][n]);
+    }
+}
+
+static void check_logits(blends *b, const char *model, const blend_case *c) {
+    float logits[BLEND_VOCABULARY], most = 0;
+    blends_logits(b, logits);
+    for (size_t j = 0; j < BLEND_VOCABULARY; j++) {
+        const float d = fabsf(logits[j] - c->logits[j]);
+        if (!(d <= BOUND))
+            fail_msg("%s, %s: logit %zu is %g, not %g", model, c->name, j, (double)logits[j],
+                     (double)c->logits[j]);
+        most = d > most ? d : most;
+    }
+    if (getenv("TEST_VERBOSE")) print_message("%s, %s: %g\n", model, c->name, (double)most);
+}
+
+static void check_stats(const tamis_blend *blend, const blend_case *c) {
+    tamis_blend_stats stats;
+    tamis_blend_get_stats(blend, &stats);
+    const bool everything = strcmp(c->selector, "all") == 0;
+    assert_int_equal(stats.prompts, 1);
+    assert_int_equal(stats.tokens_hit + stats.tokens_exact + stats.tokens_fresh, BLEND_ROWS);
+    assert_int_equal(stats.tokens_hit, everything ? 0 : BLEND_HITS);
+    assert_int_equal(stats.parts_found, everything ? 0 : 4);
+    assert_int_equal(stats.parts_missed, everything ? 0 : 1);
+    assert_int_equal(stats.parts_exact, everything ? 0 : 1);
+    assert_int_equal(stats.restarts + stats.parts_damaged + stats.parts_failed, 0);
+    if (!everything)
+        assert_int_equal(stats.tokens_selected, c->counts[BLEND_LAYERS - 1] - stats.tokens_fresh);
+    assert_true((stats.bytes_read == 0) == everything);
+}
+
+static void run_case(blends *b, const blend_model *model, const blend_case *c, int no_thread) {
+    tamis_blend_params params = blends_params(b, c);
+    params.no_thread = no_thread;
+    tamis_blend *blend = blends_make(b, &params);
+    const tamis_sequence sequence = blends_run(b, blend);
+    check_rows(model->name, c);
+    check_logits(b, model->name, c);
+    check_stats(blend, c);
+    assert_int_equal(rig_length(&b->r, sequence), BLEND_ROWS);
+    tamis_blend_destroy(&blend);
+    RIG_OK(&b->r, tamis_cache_remove(b->r.cache, sequence, &b->r.error));
+}
+
+static void blends_are_the_oracles(void **state) {
+    (void)state;
+    for (size_t m = 0; m < BLEND_MODELS; m++) {
+        blends b;
+        blends_open(&b, blend_models[m].name, &plain, TAMIS_F32, m == 1);
+        for (size_t i = 0; i < BLEND_CASES; i++)
+            run_case(&b, &blend_models[m], &blend_models[m].cases[i], i % 2);
+        blends_close(&b);
+    }
+}
+
+/* ---- Everything is computed ------------------------------------------------------------------- */
+
+/* Both sequences hold the same bits. */
+static void expect_same(blends *b, tamis_sequence x, tamis_sequence y) {
+    static float k[2][BLEND_CONTEXT * 64], v[2][BLEND_CONTEXT * 64];
+    const tamis_model_info *info = tamis_model_get_info(b->r.model);
+    const uint32_t n = rig_length(&b->r, x);
+    const tamis_sequence of[] = {x, y};
+    assert_int_equal(rig_length(&b->r, y), n);
+    for (uint32_t lane = 0; lane < info->n_layers * info->n_kv_heads; lane++) {
+        for (int i = 0; i < 2; i++)
+            RIG_OK(&b->r, tamis_cache_read(b->r.cache, of[i], lane / info->n_kv_heads,
+                                           lane % info->n_kv_heads, 0, n, k[i], v[i], &b->r.error));
+        assert_memory_equal(k[0], k[1], n * 64 * sizeof(float));
+        assert_memory_equal(v[0], v[1], n * 64 * sizeof(float));
+    }
+}
+
+static void what_computes_all_is_a_prefill(void **state) {
+    (void)state;
+    float wanted[BLEND_VOCABULARY], logits[BLEND_VOCABULARY];
+    for (size_t m = 0; m < BLEND_MODELS; m++) {
+        blends b;
+        blends_open(&b, blend_models[m].name, &plain, TAMIS_F32, false);
+        const tamis_sequence whole = rig_add(&b.r);
+        RIG_OK(&b.r,
+               tamis_runner_prefill(b.r.runner, whole, blend_tokens, BLEND_ROWS, NULL, &b.r.error));
+        blends_logits(&b, wanted);
+        for (int i = 0; i < 4; i++) {
+            tamis_blend_params params = blends_params(&b, case_of(&blend_models[m], "all"));
+            const double ones[] = {1, 1};
+            if (i > 0) params.selector = i == 1 ? TAMIS_BLEND_RANDOM : TAMIS_BLEND_HKVD;
+            if (i == 1 || i == 2) params.share = 1;
+            if (i == 3) params.shares = ones, params.n_shares = 2;
+            tamis_blend *blend = blends_make(&b, &params);
+            const tamis_sequence sequence = blends_run(&b, blend);
+            blends_logits(&b, logits);
+            assert_memory_equal(logits, wanted, sizeof logits);
+            expect_same(&b, whole, sequence);
+            tamis_blend_destroy(&blend);
+            RIG_OK(&b.r, tamis_cache_remove(b.r.cache, sequence, &b.r.error));
+        }
+        blends_close(&b);
+    }
+}
+
+/* ---- Damage ----------------------------------------------------------------------------------- */
+
+/* Changes a byte of a plane in the file of a part's chunk. */
+static void damage(blends *b, size_t part, uint32_t layer, int values) {
+    const tamis_record_params record = {
+        .sink = blend_sink, .n_sink = BLEND_SINKS, .dtype = b->dtype};
+    char path[512], *at = path + snprintf(path, sizeof path, "%s/", b->folder);
+    uint8_t key[16];
+    tamis_chunk_id id;
+    RIG_OK(&b->r, tamis_record_id(b->r.model, &record, b->parts[part].tokens,
+                                  b->parts[part].n_tokens, &id, &b->r.error));
+    RIG_OK(&b->r, tamis_chunk_key(&id, key, &b->r.error));
+    for (size_t i = 0; i < sizeof key; i++)
+        at += sprintf(at, "%02x", key[i]);
+    strcpy(at, ".kv");
+    FILE *file = fopen(path, "r+b");
+    assert_non_null(file);
+    const long plane = (long)(tamis_chunk_plane_bytes(&id.shape, id.n_tokens) + 4095) / 4096 * 4096;
+    assert_int_equal(fseek(file, 0, SEEK_END), 0);
+    /* From the end: planes are padded there, too. */
+    const long end = (ftell(file) + 4095) / 4096 * 4096;
+    const long first = end - 2 * (long)id.shape.n_layers * plane;
+    const long place = first + (2 * (long)layer + values) * plane + 5;
+    assert_true(first >= 4096);
+    assert_int_equal(fseek(file, place, SEEK_SET), 0);
+    const int byte = fgetc(file);
+    assert_int_equal(fseek(file, place, SEEK_SET), 0);
+    assert_int_not_equal(fputc(byte ^ 0x41, file), EOF);
+    assert_int_equal(fclose(file), 0);
+}
+
+/* The answer is that of a blend whose chunk was missed from the beginning: bit for bit, since the
+ * same rows are computed beside each other. */
+static void play_damage(const char *name, const char *of, size_t part, uint32_t layer, int values,
+                        uint32_t restarts) {
+    const blend_model *model = &blend_models[0];
+    float wanted[BLEND_VOCABULARY], logits[BLEND_VOCABULARY];
+    tamis_blend_stats stats;
+    blends b;
+    blends_open(&b, model->name, &plain, TAMIS_F32, true);
+    tamis_blend_params params = blends_params(&b, case_of(model, of));
+    tamis_blend *blend = blends_make(&b, &params);
+    damage(&b, part, layer, values);
+    const tamis_sequence sequence = blends_run(&b, blend);
+    blends_logits(&b, logits);
+    tamis_blend_get_stats(blend, &stats);
+    if (stats.parts_damaged != 1 || stats.restarts != restarts)
+        fail_msg("%s: %u damaged, %u restarts", name, (unsigned)stats.parts_damaged,
+                 (unsigned)stats.restarts);
+    assert_int_equal(stats.prompts, 1);
+    const tamis_sequence missed = blends_run(&b, blend); /* the store has removed it */
+    blends_logits(&b, wanted);
+    tamis_blend_get_stats(blend, &stats);
+    assert_int_equal(stats.parts_damaged, 1);
+    assert_int_equal(stats.restarts, restarts);
+    assert_memory_equal(logits, wanted, sizeof logits);
+    expect_same(&b, sequence, missed);
+    tamis_blend_destroy(&blend);
+    blends_close(&b);
+}
+
+static void late_damage_costs_time_alone(void **state) {
+    (void)state;
+    play_damage("while all rows are there", "falling", 5, BLEND_CHECK, 1, 0);
+    play_damage("behind the check layer", "falling", 5, BLEND_CHECK + 1, 0, 1);
+    play_damage("in the last layer", "flat", 5, BLEND_LAYERS - 1, 1, 1);
+    play_damage("of an exact chunk", "list", 1, 0, 0, 1);
+    play_damage("of full reuse", "reuse", 5, 3, 1, 1);
+}
+
+/* A chunk that stands in two places, and another one: each damage of a part begins anew. */
+static void several_records_may_be_damaged(void **state) {
+    (void)state;
+    const blend_model *model = &blend_models[1];
+    float wanted[BLEND_VOCABULARY], logits[BLEND_VOCABULARY];
+    tamis_blend_stats stats;
+    blends b;
+    blends_open(&b, model->name, &plain, TAMIS_F32, true);
+    tamis_blend_params params = blends_params(&b, case_of(model, "list"));
+    tamis_blend *blend = blends_make(&b, &params);
+    damage(&b, 2, 3, 0);
+    damage(&b, 5, 4, 1);
+    (void)blends_run(&b, blend);
+    blends_logits(&b, logits);
+    tamis_blend_get_stats(blend, &stats);
+    assert_int_equal(stats.parts_damaged, 3);
+    assert_int_equal(stats.restarts, 3);
+    (void)blends_run(&b, blend);
+    blends_logits(&b, wanted);
+    assert_memory_equal(logits, wanted, sizeof logits);
+    tamis_blend_destroy(&blend);
+    blends_close(&b);
+}
+
+/* ---- Failures --------------------------------------------------------------------------------- */
+
+/* Each call of the device fails once: the sequence is as before unless the step had ended, and the
+ * blend goes on. */
+static void play_faults(int no_thread) {
+    const blend_model *model = &blend_models[1];
+    float wanted[BLEND_VOCABULARY], logits[BLEND_VOCABULARY];
+    tamis_status status = TAMIS_E_DEVICE;
+    int n = 0, late = 0, step = strncmp(rig_device, "cuda", 4) == 0 ? 7 : 1;
+    blends b;
+    blends_open(&b, model->name, &plain, TAMIS_F32, false);
+    tamis_blend_params params = blends_params(&b, case_of(model, "falling"));
+    params.no_thread = no_thread;
+    tamis_blend *blend = blends_make(&b, &params);
+    (void)blends_run(&b, blend);
+    blends_logits(&b, wanted);
+    const tamis_sequence sequence = rig_add(&b.r);
+    for (; status != TAMIS_OK; n += step) {
+        faulty_begin(b.r.context->dev, n, FAULTY_BEFORE);
+        status =
+            tamis_runner_blend(b.r.runner, sequence, blend, b.parts, BLEND_PARTS, NULL, &b.r.error);
+        faulty_pause(b.r.context->dev);
+        if (status == TAMIS_OK) break;
+        rig_refused(&b.r.error, status, FAULTY_STATUS, FAULTY_TEXT, "blend");
+        RIG_REFUSED(&b.r, TAMIS_E_STATE, "no logits",
+                    tamis_runner_logits(b.r.runner, 0, logits, &b.r.error));
+        if (rig_length(&b.r, sequence) == 0) continue;
+        assert_int_equal(rig_length(&b.r, sequence), BLEND_ROWS);
+        RIG_OK(&b.r, tamis_cache_truncate(b.r.cache, sequence, 0, &b.r.error));
+        late++;
+    }
+    assert_true(n > 80 && late <= 2);
+    blends_logits(&b, logits);
+    assert_memory_equal(logits, wanted, sizeof logits);
+    tamis_blend_destroy(&blend);
+    blends_close(&b);
+}
+
+static void a_failing_device_changes_nothing(void **state) {
+    (void)state;
+    play_faults(0);
+    play_faults(1);
+}
+
+/* A device that fails while a prompt begins anew. */
+static void a_failure_while_beginning_anew(void **state) {
+    (void)state;
+    const blend_model *model = &blend_models[0];
+    blends b;
+    for (int n = 0; n < 3; n++) {
+        blends_open(&b, model->name, &plain, TAMIS_F32, true);
+        tamis_blend_params params = blends_params(&b, case_of(model, "flat"));
+        tamis_blend *blend = blends_make(&b, &params);
+        const tamis_sequence sequence = rig_add(&b.r);
+        damage(&b, 5, 3, 1);
+        /* The tables of the first step, of its two narrowings and its loads come before. */
+        faulty_begin_one(b.r.context->dev, FAULTY_load_rows, 4 + 4 + n);
+        const tamis_status status =
+            tamis_runner_blend(b.r.runner, sequence, blend, b.parts, BLEND_PARTS, NULL, &b.r.error);
+        faulty_pause(b.r.context->dev);
+        rig_refused(&b.r.error, status, FAULTY_STATUS, FAULTY_TEXT, "blend");
+        assert_int_equal(rig_length(&b.r, sequence), 0);
+        RIG_OK(&b.r, tamis_runner_blend(b.r.runner, sequence, blend, b.parts, BLEND_PARTS, NULL,
+                                        &b.r.error));
+        tamis_blend_destroy(&blend);
+        blends_close(&b);
+    }
+}
+
+/* ---- Misuse ----------------------------------------------------------------------------------- */
+
+static void misuse_is_refused(void **state) {
+    (void)state;
+    const blend_model *model = &blend_models[0];
+    blends b;
+    tamis_blend *blend = NULL;
+    tamis_blend_part part = {.tokens = blend_tokens, .n_tokens = 4};
+    blends_open(&b, model->name, &plain, TAMIS_F32, false);
+    tamis_error *error = &b.r.error;
+    tamis_runner *runner = b.r.runner;
+    const tamis_blend_params good = blends_params(&b, case_of(model, "flat"));
+    tamis_blend_params params = good;
+    params.n_rot = 64;
+    RIG_REFUSED(&b.r, TAMIS_E_ARGUMENT, "n_rot 64",
+                tamis_runner_blend_create(runner, b.store, &params, &blend, error));
+    RIG_REFUSED(&b.r, TAMIS_E_ARGUMENT, "params is NULL",
+                tamis_runner_blend_create(runner, b.store, NULL, &blend, error));
+    RIG_REFUSED(&b.r, TAMIS_E_ARGUMENT, "runner is NULL",
+                tamis_runner_blend_create(NULL, b.store, &good, &blend, error));
+    RIG_REFUSED(&b.r, TAMIS_E_ARGUMENT, "out is NULL",
+                tamis_runner_blend_create(runner, b.store, &good, NULL, error));
+    blend = blends_make(&b, &good);
+    const tamis_sequence sequence = rig_add(&b.r);
+    RIG_REFUSED(&b.r, TAMIS_E_ARGUMENT, "blend is NULL",
+                tamis_runner_blend(runner, sequence, NULL, &part, 1, NULL, error));
+    RIG_REFUSED(&b.r, TAMIS_E_ARGUMENT, "no sequence 999",
+                tamis_runner_blend(runner, 999, blend, &part, 1, NULL, error));
+    RIG_REFUSED(&b.r, TAMIS_E_ARGUMENT, "parts is NULL",
+                tamis_runner_blend(runner, sequence, blend, NULL, 1, NULL, error));
+    RIG_REFUSED(&b.r, TAMIS_E_ARGUMENT, "0 tokens",
+                tamis_runner_blend(runner, sequence, blend, &part, 0, NULL, error));
+    part.n_tokens = 92;
+    int32_t many[92] = {1};
+    part.tokens = many;
+    RIG_REFUSED(&b.r, TAMIS_E_ARGUMENT, "92 tokens; max_rows is 91",
+                tamis_runner_blend(runner, sequence, blend, &part, 1, NULL, error));
+    many[2] = 48;
+    RIG_REFUSED(&b.r, TAMIS_E_ARGUMENT, "token 48 at place 2",
+                tamis_runner_blend(runner, sequence, blend, &part, 1, NULL, error));
+    tamis_runner *other = NULL;
+    const tamis_plan_params plan = {.max_context = 64};
+    RIG_OK(&b.r, tamis_runner_create(b.r.model, b.r.cache, &plan, &other, error));
+    RIG_REFUSED(&b.r, TAMIS_E_ARGUMENT, "another plan",
+                tamis_runner_blend(other, sequence, blend, b.parts, BLEND_PARTS, NULL, error));
+    RIG_REFUSED(&b.r, TAMIS_E_ARGUMENT, "load_dtypes 0",
+                tamis_runner_blend_create(other, b.store, &good, &(tamis_blend *){NULL}, error));
+    tamis_runner_destroy(&other);
+    assert_int_equal(rig_length(&b.r, sequence), 0);
+    tamis_blend_destroy(&blend);
+    blends_close(&b);
+}
+
+int main(int argc, char **argv) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(blends_are_the_oracles),
+        cmocka_unit_test(what_computes_all_is_a_prefill),
+        cmocka_unit_test(late_damage_costs_time_alone),
+        cmocka_unit_test(several_records_may_be_damaged),
+        cmocka_unit_test(a_failing_device_changes_nothing),
+        cmocka_unit_test(a_failure_while_beginning_anew),
+        cmocka_unit_test(misuse_is_refused),
+    };
+    if (!rig_arguments(argc, argv)) return 2;
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
