@@ -140,7 +140,8 @@ static tamis_status fill_params(tamis_blend *blend, const tamis_blend_params *p,
     blend->params.sink = blend->sink;
     blend->params.k_norms = blend->k_norms;
     TMS_REQUIRE(filled, TAMIS_E_NO_MEMORY, "no memory for the parameters of a blend");
-    return TAMIS_OK;
+    return tamis_fingerprint_extend(p->fingerprint, p->sink, p->n_sink, blend->params.fingerprint,
+                                    error);
 }
 
 /* ---- Create and destroy ----------------------------------------------------------------------- */

@@ -6,6 +6,7 @@
 
 #include "tests/data/blend_logits.h"
 #include "tests/model/rig.h"
+#include <stdbool.h>
 #include <tamis/blend_model.h>
 #include <tamis/record.h>
 

@@ -97,7 +97,8 @@ typedef struct tamis_blend_params {
     tamis_dtype dtype;
     uint32_t n_sink;
     const int32_t *sink; /* the tokens that stood before the chunks, [n_sink]; copied */
-    uint8_t fingerprint[16], salt[16];
+    uint8_t fingerprint[16]; /* the model's: records have it extended by the sink */
+    uint8_t salt[16];
 
     /* How stored K is normalised and rotated: as in tamis_stored_rows. `table` and the buffers of
      * `k_norms` stay the caller's and must live as long as the blend. */
