@@ -3,6 +3,7 @@
  * writes, bit for bit; and a call that fails leaves nothing. */
 #include "host/reference/convert.h"
 #include "lib/model/model.h"
+#include "tests/data/blend_logits.h"
 #include "tests/faulty.h"
 #include "tests/model/rig.h"
 #include <tamis/record.h>
@@ -275,6 +276,29 @@ static void test_narrow(void **state) {
     close_world(&w);
 }
 
+/* A prompt of blends that is computed plainly has the logits of the case in which all rows are. */
+static void test_plain_prompt(void **state) {
+    (void)state;
+    for (size_t i = 0; i < sizeof blend_models / sizeof *blend_models; ++i) {
+        rig r;
+        char file[64];
+        float logits[BLEND_VOCABULARY];
+        const blend_case *all = &blend_models[i].cases[0];
+        snprintf(file, sizeof file, "blends/%s.gguf", blend_models[i].name);
+        rig_open(&r, &(rig_params){.file = file});
+        assert_int_equal(tamis_model_get_info(r.model)->n_layers, BLEND_LAYERS);
+        assert_string_equal(all->selector, "all");
+        const tamis_sequence a = rig_add(&r);
+        RIG_OK(&r, tamis_runner_prefill(r.runner, a, blend_tokens, BLEND_ROWS, NULL, &r.error));
+        RIG_OK(&r, tamis_runner_logits(r.runner, 0, logits, &r.error));
+        for (int j = 0; j < BLEND_VOCABULARY; ++j)
+            if (!(fabsf(logits[j] - all->logits[j]) < 2e-3f))
+                fail_msg("%s: logit %d is %g, not %g", file, j, (double)logits[j],
+                         (double)all->logits[j]);
+        rig_close(&r);
+    }
+}
+
 /* ---- What stays as it was ---------------------------------------------------------------------- */
 
 static tamis_status refuse_to_see(void *user, const tamis_attention_rows *rows,
@@ -446,13 +470,10 @@ static void test_faults(void **state) {
 
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_same_as_prefill),
-        cmocka_unit_test(test_sink),
-        cmocka_unit_test(test_planes_behind_sink),
-        cmocka_unit_test(test_narrow),
-        cmocka_unit_test(test_others_stay),
-        cmocka_unit_test(test_refused),
-        cmocka_unit_test(test_full),
+        cmocka_unit_test(test_plain_prompt), cmocka_unit_test(test_same_as_prefill),
+        cmocka_unit_test(test_sink),         cmocka_unit_test(test_planes_behind_sink),
+        cmocka_unit_test(test_narrow),       cmocka_unit_test(test_others_stay),
+        cmocka_unit_test(test_refused),      cmocka_unit_test(test_full),
         cmocka_unit_test(test_faults),
     };
     if (!rig_arguments(argc, argv)) return 2;
