@@ -153,6 +153,7 @@ tamis_status tms_forward_attend(tamis_runner *runner, uint32_t layer, tamis_erro
 static tamis_status read_cache(tamis_runner *runner, uint32_t layer, uint32_t n_rows,
                                tamis_error *error) {
     const tamis_attention_rows rows = attention_rows(runner, layer, n_rows);
+    if (runner->tap) TMS_TRY(runner->tap(runner->tap_user, layer, n_rows, error));
     TMS_TRY(tms_forward_write(runner, layer, error));
     TMS_TRY(tms_forward_attend(runner, layer, error));
     return observe(runner, &rows, error);

@@ -11,23 +11,23 @@ position i. The last part is fresh.
 
 CHUNK. Its K and V are computed from its tokens alone behind the sink: the sink's tokens have
 positions 0 to s - 1, the chunk's from s on, then the sink's rows are dropped. Stored are, of every
-layer, V and K as the matrix with its bias gives them: before a norm of heads, before the rotation. A
-sliding window holds there as everywhere. Loading a row normalises heads of K and rotates them to the
-row's position in the prompt.
+layer, V and K as the matrix with its bias gives them: before a norm of heads, before the rotation.
+A sliding window holds there as everywhere. Loading a row normalises heads of K and rotates them to
+the row's position in the prompt.
 
 ROWS. A row is exact if its chunk is stored and all that stands before the chunk in the prompt are
-the tokens of the sink: its K and V are right where they stand. A row is a hit if its chunk is stored
-and it is not exact. All others (fresh and missed) are fresh. n_hit is the number of hits.
+the tokens of the sink: its K and V are right where they stand. A row is a hit if its chunk is
+stored and it is not exact. All others (fresh and missed) are fresh. n_hit is the number of hits.
 
 LAYERS. h is the rows' hidden states; a row that is left out has none from then on.
   1. Layers before the check layer c = 1: K, V and attention of all rows, nothing is stored.
-  2. Layer c: K and V of all rows are computed. dev[j] = sum over KV heads and channels of
-     (V computed - V stored)^2, for the hits. K and V computed are installed for all rows. S_c is
+  2. Layer c: K and V of all rows are computed. dev[j] = sum over KV heads and channels of (V
+     computed - V stored)^2, for the hits. K and V computed are installed for all rows. S_c is
      selected, and only its rows are attended and go on.
   3. Layers l = c + 1, ...: K and V of S_(l-1) are computed and installed, those of all other rows
-     are the stored ones, rotated to their places. Where the schedule has a share for this layer, dev
-     is measured anew for the hits of S_(l-1), before they are installed, and S_l is selected from
-     them; else S_l = S_(l-1). Only S_l is attended and goes on.
+     are the stored ones, rotated to their places. Where the schedule has a share for this layer,
+     dev is measured anew for the hits of S_(l-1), before they are installed, and S_l is selected
+     from them; else S_l = S_(l-1). Only S_l is attended and goes on.
   4. Logits are those of the prompt's last row.
 
 MASK. By original position: row i sees the key of row j if j <= i, and under a sliding window w also
@@ -39,19 +39,20 @@ SELECTORS. S_l has all fresh rows, none that is exact, and of the hits:
   list     those that are listed. Fixed from the check layer on.
   first    the first n tokens of each stored chunk. Fixed from the check layer on.
   hkvd     k_l = ceil(share_l * n_hit), computed in double, of the largest dev, among two equal ones
-           the lower row; never more than S_(l-1) has. share_l is the schedule's share i for layer
-           c + i; the last share holds for the layers behind it, without a new selection. One share is
-           the flat schedule. dev that is not a number counts as +infinity. (In the cases here
-           share * n_hit is no integer, so that ceil does not hang on a last bit.)
+           the lower row; never more than S_(l-1) has. share_l is the schedule's share i for layer c
+           + i; the last share holds for the layers behind it, without a new selection. One share is
+           the flat schedule. dev that is not a number counts as +infinity. (In the cases here share
+           * n_hit is no integer, so that ceil does not hang on a last bit.)
   reuse    the other rule for full reuse: no layer is computed for all rows. S_l is the fresh rows
-           from layer 0 on, K and V of all others are the stored ones in all layers. Not `none`, which
-           has K and V of layers 0 and c computed for all rows.
+           from layer 0 on, K and V of all others are the stored ones in all layers. Not `none`,
+           which has K and V of layers 0 and c computed for all rows.
 
 The exact rows may be computed or loaded, in any layer: they are the same but for rounding.
 
 The script writes nothing unless `all` equals make_logits.py's pass over the prompt, an exact row's
-stored K and V equal the computed ones, wrong masks and left-out parts of the rule move the logits by
-a bound, and the deviations at the edge of each selection differ by a part that no rounding reaches.
+stored K and V equal the computed ones, wrong masks and left-out parts of the rule move the logits
+by a bound, and the deviations at the edge of each selection differ by a part that no rounding
+reaches.
 
 Usage: make_blends.py [--out tests/data]
 """
@@ -108,7 +109,8 @@ def make_model(path, name, spec, seed):
     for i in range(LAYERS):
         for matrix, rows, cols, scale in (
                 ('attn_q', heads * HEAD_DIM, dim, 1.2), ('attn_k', kv_heads * HEAD_DIM, dim, 1.2),
-                ('attn_v', kv_heads * HEAD_DIM, dim, 1.5), ('attn_output', dim, heads * HEAD_DIM, 1),
+                ('attn_v', kv_heads * HEAD_DIM, dim, 1.5),
+                ('attn_output', dim, heads * HEAD_DIM, 1),
                 ('ffn_gate', ff, dim, 1), ('ffn_up', ff, dim, 1), ('ffn_down', dim, ff, 0.7)):
             tensors.append(('blk.%d.%s.weight' % (i, matrix), draw(rows, cols, scale), TENSOR_F16))
             if spec.get('biases') and matrix in ('attn_q', 'attn_k', 'attn_v'):
@@ -217,8 +219,8 @@ class Blender(Model):
         return out
 
     def blend(self, prompt, selector, number=None, shares=(), wrong=''):
-        """(rows after each layer, logits of the last row, least distance of deviations at the edge of
-        a selection). `wrong` leaves a part of the rule out."""
+        """(rows after each layer, logits of the last row, least distance of deviations at the edge
+        of a selection). `wrong` leaves a part of the rule out."""
         rows, edge = np.arange(prompt.n), np.inf
         if selector == 'reuse':
             rows = np.flatnonzero(prompt.fresh)
@@ -299,8 +301,9 @@ def is_good(name, model, prompt, blends):
                                model.visible(rows, prompt.n))
     least = {}
     for wrong in ('mask', 'selected only', 'not moved'):
-        least[wrong] = min(abs(model.blend(prompt, s, number, shares, wrong)[1] - blends[c][1]).max()
-                           for c, s, number, shares in CASES if c in ('list', 'flat', 'falling'))
+        least[wrong] = min(
+            abs(model.blend(prompt, s, number, shares, wrong)[1] - blends[c][1]).max()
+            for c, s, number, shares in CASES if c in ('list', 'flat', 'falling'))
     names = [c[0] for c in CASES]
     least['other case'] = min(abs(blends[a][1] - blends[b][1]).max()
                               for a in names for b in names if a < b)
@@ -401,8 +404,8 @@ static const int32_t blend_sink[BLEND_SINKS] = {%s};
 
 def write_header(path, prompt, results):
     listed = next(c[2] for c in CASES if c[1] == 'list')
-    text = HEAD % (LAYERS, VOCABULARY, CONTEXT, CHECK, len(SINK), len(PARTS), prompt.n, prompt.n_hit,
-                   len(CASES), ', '.join(map(str, SINK)))
+    text = HEAD % (LAYERS, VOCABULARY, CONTEXT, CHECK, len(SINK), len(PARTS), prompt.n,
+                   prompt.n_hit, len(CASES), ', '.join(map(str, SINK)))
     text += 'static const int32_t blend_tokens[BLEND_ROWS] = {\n%s\n};\n' % numbers(prompt.tokens,
                                                                                  '%d')
     text += 'static const blend_part blend_parts[BLEND_PARTS] = {\n'

@@ -170,6 +170,31 @@ static void keys_do_not_change(void **state) {
     assert_memory_equal(key, wanted, 16);
 }
 
+/* Which tokens a sink has, and in which order, decides; it is fixed for good, too. */
+static void fingerprints_know_the_sink(void **state) {
+    (void)state;
+    static const int32_t sink[] = {1, -2, 300000}, other[] = {-2, 1, 300000};
+    static const uint8_t wanted[16] = {0x23, 0x55, 0x1b, 0x9d, 0xb6, 0x49, 0x11, 0x9b,
+                                       0xba, 0x20, 0x34, 0xe3, 0x35, 0x1d, 0xc4, 0x52};
+    const uint8_t own[16] = {7};
+    uint8_t behind[16], same[16] = {7};
+    OK(tamis_fingerprint_extend(own, sink, 3, behind, &test_error));
+    assert_memory_equal(behind, wanted, 16);
+    OK(tamis_fingerprint_extend(same, sink, 3, same, &test_error));
+    assert_memory_equal(same, wanted, 16);
+    OK(tamis_fingerprint_extend(own, other, 3, same, &test_error));
+    assert_memory_not_equal(same, wanted, 16);
+    OK(tamis_fingerprint_extend(own, sink, 2, same, &test_error));
+    assert_memory_not_equal(same, wanted, 16);
+    OK(tamis_fingerprint_extend(own, NULL, 0, same, &test_error));
+    assert_memory_equal(same, own, 16);
+    FAILS(tamis_fingerprint_extend(NULL, sink, 3, same, &test_error), TAMIS_E_ARGUMENT,
+          "fingerprint");
+    FAILS(tamis_fingerprint_extend(own, sink, 3, NULL, &test_error), TAMIS_E_ARGUMENT, "out");
+    FAILS(tamis_fingerprint_extend(own, NULL, 3, same, &test_error), TAMIS_E_ARGUMENT,
+          "NULL for 3 tokens");
+}
+
 static void the_first_of_two_wins(void **state) {
     (void)state;
     rig_chunk chunk, other;
@@ -364,6 +389,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test_teardown(disk_outlives_the_store, teardown),
         cmocka_unit_test_teardown(ids_are_all_of_it, teardown),
         cmocka_unit_test_teardown(keys_do_not_change, teardown),
+        cmocka_unit_test_teardown(fingerprints_know_the_sink, teardown),
         cmocka_unit_test_teardown(the_first_of_two_wins, teardown),
         cmocka_unit_test_teardown(tiers_are_chosen, teardown),
         cmocka_unit_test_teardown(held_chunks_stay, teardown),

@@ -15,7 +15,8 @@ extern "C" {
  * CacheBlend (EuroSys '25) stores them, for any place in a prompt. One with a parent is a page of a
  * prefix: its K and V depend on everything that stood before, which its parent's key names, and they
  * are right there alone. A prefix's first page is a record without a parent. In both, K is given and
- * stored before its rotation, so that it can be rotated to any position.
+ * stored as the model's matrix gives it, before a norm of its heads and before its rotation, so that
+ * it can be rotated to any position (tamis_plan_load does both).
  *
  * What stood before a page is known by its key alone, and XXH3 is no cryptographic hash: whoever
  * knows the salt can make two prefixes with one key. Tenants that do not trust each other need salts
@@ -89,7 +90,7 @@ typedef struct tamis_chunk_id {
     const int32_t *tokens;
     uint32_t n_tokens;       /* 1 to 4194304 */
     uint32_t reserved32;     /* 0, else E_ARGUMENT */
-    uint8_t fingerprint[16]; /* of all that decides values: weights, RoPE, precision */
+    uint8_t fingerprint[16]; /* of all that decides values: weights, RoPE, precision, sink */
     uint8_t salt[16];        /* of a tenant; 0 is a salt like any other */
     uint8_t parent[16];      /* the key of the record whose tokens stand before these; 0: none */
     tamis_chunk_shape shape; /* with a parent, sink is 0 */
@@ -101,6 +102,14 @@ typedef struct tamis_chunk_id {
  * large, the shape is none, a sink beside a parent, a reserved field is not 0. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_chunk_key(const tamis_chunk_id *id, uint8_t key[16],
                                                         tamis_error *error);
+
+/* The fingerprint of chunks that are computed behind the tokens of a sink: a shape says how many there
+ * are, this which, so that chunks behind other sinks are other records. It is the model's own where
+ * n_sink is 0. `out` may be `fingerprint`. E_ARGUMENT: NULL, but for a sink of no tokens. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_fingerprint_extend(const uint8_t fingerprint[16],
+                                                                 const int32_t *sink,
+                                                                 uint32_t n_sink, uint8_t out[16],
+                                                                 tamis_error *error);
 
 /* The keys of the full pages of a prefix: of each `page_tokens` tokens of the id, in order, with the
  * key of the page before as parent; the first page's parent is the id's. Writes at most `capacity`
@@ -120,7 +129,7 @@ TAMIS_API uint64_t tamis_chunk_record_bytes(const tamis_chunk_shape *shape, uint
 /* What is stored. Planes are read during the call alone. */
 typedef struct tamis_chunk_planes {
     tamis_chunk_id id;
-    const void *const *k; /* [n_layers] planes; K before its rotation */
+    const void *const *k; /* [n_layers] planes; K before norm of heads and rotation */
     const void *const *v;
     /* Sum of 1 << tier: the record must enter each of these, and no other. 0: it enters all tiers
      * that the store has, of which the last must take it; one that cannot is left out. */
