@@ -14,6 +14,14 @@ _tamis() {
     'run --file') files=1 ;;
     'run --prompt') ;;
     'run --prompt-file') files=1 ;;
+    'run --chunks') ;;
+    'run --chunk-tokens') ;;
+    'run --store') files=1 ;;
+    'run --store-memory') ;;
+    'run --store-dtype') words='f32 f16 bf16' ;;
+    'run --blend') words='hkvd first random all none' ;;
+    'run --share') ;;
+    'run --first') ;;
     'run --question') ;;
     'run --select') words='full window quest oracle random quest-paper' ;;
     'run --budget') ;;
@@ -306,7 +314,7 @@ _tamis() {
     bench) words='attention decode linear model throughput --help' ;;
     eval) words='passkey recall perplexity eviction ruler --help' ;;
     'devices') words='--device --matrix --markdown --json --help' ;;
-    'run') words='--model --file --prompt --prompt-file --question --select --budget --sinks --recent --group --dense-layers --evict --evict-budget --evict-sinks --evict-recent --evict-window --evict-kernel --evict-pool --evict-chunk --evict-floor --evict-beta --evict-every --evict-options --times --tokens --chat --system --chat-format --temperature --top-k --top-p --min-p --seed --stop --ignore-eos --context --cache-dtype --page-size --device --help' ;;
+    'run') words='--model --file --prompt --prompt-file --chunks --chunk-tokens --store --store-memory --store-dtype --blend --share --first --no-record --question --select --budget --sinks --recent --group --dense-layers --evict --evict-budget --evict-sinks --evict-recent --evict-window --evict-kernel --evict-pool --evict-chunk --evict-floor --evict-beta --evict-every --evict-options --times --tokens --chat --system --chat-format --temperature --top-k --top-p --min-p --seed --stop --ignore-eos --context --cache-dtype --page-size --device --help' ;;
     'compare') words='--model --file --question --system --chat-format --plain --tokens --rounds --select --score --width --budget --sinks --recent --group --dense-layers --page-size --evict --evict-budget --evict-sinks --evict-recent --evict-window --evict-kernel --evict-pool --evict-chunk --evict-floor --evict-beta --evict-every --evict-options --dtype --json --device --help' ;;
     'tokenize') words='--model --text --file --special --bare --help' ;;
     'bench attention') words='--shape --context --budget --dtype --select --pages --apart --batch --layers --repeat --probe --page-size --sinks --recent --group --json --device --help' ;;

@@ -1,0 +1,239 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* A prompt that begins with stored chunks: cut, blended, recorded. */
+#include "cli/chunks.h"
+
+#include "cli/policies.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <tamis/blend_model.h>
+#include <tamis/record.h>
+
+/* Of texts: those of --chunks or that of --file, what stands before them, what stands behind. */
+enum { TEXTS = CLI_LIST_MAX + 2, SINK = CLI_LIST_MAX, PROMPT };
+
+struct cli_chunks {
+    cli_chunks_params params;
+    bool keep; /* chunks that are missing are put into the store */
+    cli_tokens texts[TEXTS];
+    tamis_blend_part *parts;
+    uint32_t n_parts, n_chunks;
+    size_t n_tokens;
+    tamis_store *store;
+    tamis_blend *blend;
+    tamis_record_params record;
+    uint8_t fingerprint[16]; /* of the chunks' records */
+    double seconds;          /* until the first token */
+};
+
+/* ---- Cutting --------------------------------------------------------------------------------- */
+
+static tamis_status read_texts(cli_chunks *c, const cli_chunk_flags *f, const tamis_vocab *vocab,
+                               const char *file, size_t file_bytes, tamis_error *error) {
+    tamis_status status = TAMIS_OK;
+    if (f->files.count == 0) return cli_tokenize(vocab, file, file_bytes, 0, &c->texts[0], error);
+    for (uint32_t i = 0; status == TAMIS_OK && i < f->files.count; i++) {
+        char *text = NULL;
+        size_t bytes = 0;
+        status = cli_read_input(f->files.values[i], &text, &bytes, error);
+        if (status == TAMIS_OK) status = cli_tokenize(vocab, text, bytes, 0, &c->texts[i], error);
+        free(text);
+        if (status == TAMIS_OK && c->texts[i].count == 0)
+            status = cli_error(error, TAMIS_E_ARGUMENT, "--chunks %s: has no tokens",
+                               f->files.values[i]);
+    }
+    return status;
+}
+
+/* Adds a text in parts of at most `most` tokens. */
+static void add_parts(cli_chunks *c, const cli_tokens *text, size_t most, int stored) {
+    for (size_t at = 0; at < text->count; at += most) {
+        const size_t left = text->count - at, n = left < most ? left : most;
+        c->parts[c->n_parts++] =
+            (tamis_blend_part){.tokens = text->ids + at, .n_tokens = (uint32_t)n, .stored = stored};
+        c->n_chunks += stored != 0;
+    }
+}
+
+static tamis_status cut(cli_chunks *c, uint32_t chunk_tokens, tamis_error *error) {
+    size_t room = 2;
+    for (size_t i = 0; i < TEXTS; i++) {
+        c->n_tokens += c->texts[i].count;
+        if (i < SINK && c->texts[i].count > 0)
+            room += chunk_tokens == CLI_UNSET ? 1 : (c->texts[i].count - 1) / chunk_tokens + 1;
+    }
+    c->parts = calloc(room, sizeof(*c->parts));
+    if (c->parts == NULL) return cli_no_memory(error);
+    add_parts(c, &c->texts[SINK], CLI_TOKENS_MAX, 0);
+    for (size_t i = 0; i < SINK; i++)
+        add_parts(c, &c->texts[i], chunk_tokens, 1);
+    add_parts(c, &c->texts[PROMPT], CLI_TOKENS_MAX, 0);
+    if (c->n_chunks > 0) return TAMIS_OK;
+    return cli_error(error, TAMIS_E_ARGUMENT, "--file: has no tokens to cut to chunks");
+}
+
+/* ---- Opening and closing --------------------------------------------------------------------- */
+
+static tamis_status open_store(cli_chunks *c, const cli_chunk_flags *f, tamis_error *error) {
+    const tamis_store_params params = {.folder = f->store, .memory_bytes = c->params.store_memory};
+    return tamis_store_create(&params, &c->store, error);
+}
+
+tamis_status cli_chunks_open(const cli_chunk_flags *f, const cli_chunks_params *params,
+                             const cli_session *s, const char *file, size_t file_bytes,
+                             const char *prompt, size_t prompt_bytes, tamis_plan_params *plan,
+                             cli_chunks **out, tamis_error *error) {
+    const tamis_vocab *vocab = tamis_model_vocab(s->model);
+    cli_chunks *c = *out = calloc(1, sizeof(*c));
+    if (c == NULL) return cli_no_memory(error);
+    c->params = *params;
+    c->keep = !f->no_record;
+    tamis_status status = read_texts(c, f, vocab, file, file_bytes, error);
+    if (status == TAMIS_OK)
+        status = cli_tokenize(vocab, "", 0, TAMIS_ENCODE_ADD_BOS, &c->texts[SINK], error);
+    if (status == TAMIS_OK)
+        status = cli_tokenize(vocab, prompt, prompt_bytes, 0, &c->texts[PROMPT], error);
+    if (status == TAMIS_OK) status = cut(c, f->chunk_tokens, error);
+    if (status == TAMIS_OK && c->n_tokens > s->context)
+        status = cli_error(error, TAMIS_E_ARGUMENT,
+                           "chunks and prompt have %zu tokens, the context is %u", c->n_tokens,
+                           s->context);
+    if (status == TAMIS_OK) status = open_store(c, f, error);
+    if (status != TAMIS_OK) return status;
+    c->record = (tamis_record_params){.sink = c->texts[SINK].ids,
+                                      .n_sink = (uint32_t)c->texts[SINK].count,
+                                      .dtype = params->dtype};
+    plan->max_rows = (uint32_t)c->n_tokens; /* all of it is one step */
+    plan->load_dtypes = 1u << params->dtype;
+    return TAMIS_OK;
+}
+
+void cli_chunks_close(cli_chunks **chunks) {
+    cli_chunks *c = *chunks;
+    if (c == NULL) return;
+    tamis_blend_destroy(&c->blend);
+    tamis_store_destroy(&c->store);
+    for (size_t i = 0; i < TEXTS; i++)
+        free(c->texts[i].ids);
+    free(c->parts);
+    free(c);
+    *chunks = NULL;
+}
+
+size_t cli_chunks_count(const cli_chunks *c) {
+    return c->n_tokens;
+}
+
+/* ---- Reading --------------------------------------------------------------------------------- */
+
+static tamis_status make_blend(cli_chunks *c, cli_session *s, tamis_error *error) {
+    tamis_blend_params params = {.share = c->params.share,
+                                 .first = c->params.first,
+                                 .dtype = c->params.dtype,
+                                 .sink = c->record.sink,
+                                 .n_sink = c->record.n_sink};
+    tamis_status status =
+        tamis_blend_selector_parse(cli_blends[c->params.blend], &params.selector, error);
+    if (params.selector == TAMIS_BLEND_NONE || params.selector == TAMIS_BLEND_FIRST)
+        params.check_layer = TAMIS_BLEND_NO_CHECK; /* nothing is measured */
+    if (status == TAMIS_OK) status = tamis_model_fingerprint(s->model, params.fingerprint, error);
+    if (status == TAMIS_OK)
+        status = tamis_fingerprint_extend(params.fingerprint, c->record.sink, c->record.n_sink,
+                                          c->fingerprint, error);
+    if (status != TAMIS_OK) return status;
+    return tamis_runner_blend_create(s->runner, c->store, &params, &c->blend, error);
+}
+
+tamis_status cli_chunks_read(cli_chunks *c, cli_session *s, tamis_error *error) {
+    tamis_status status = make_blend(c, s, error);
+    if (status != TAMIS_OK) return status;
+    const double start = cli_seconds();
+    status =
+        tamis_runner_blend(s->runner, s->sequence, c->blend, c->parts, c->n_parts, &s->next, error);
+    c->seconds = cli_seconds() - start;
+    s->prefill_seconds += c->seconds;
+    return status == TAMIS_OK ? cli_session_measure(s, error) : status;
+}
+
+/* ---- Saying ---------------------------------------------------------------------------------- */
+
+/* Records of other models, or behind other sinks. 0 where the folder cannot be listed. */
+static size_t count_others(const cli_chunks *c) {
+    size_t count = 0, others = 0;
+    if (tamis_store_list(c->store, NULL, 0, &count, NULL) != TAMIS_OK || count == 0) return 0;
+    const size_t room = count;
+    tamis_chunk_info *infos = calloc(room, sizeof(*infos));
+    if (infos != NULL && tamis_store_list(c->store, infos, room, &count, NULL) == TAMIS_OK)
+        for (size_t i = 0; i < count && i < room; i++)
+            others += memcmp(infos[i].fingerprint, c->fingerprint, sizeof(c->fingerprint)) != 0;
+    free(infos);
+    return others;
+}
+
+/* What went wrong and was computed instead. */
+static void report_trouble(const cli_chunks *c, const tamis_blend_stats *n) {
+    const size_t others = n->parts_missed > 0 ? count_others(c) : 0;
+    if (others > 0)
+        fprintf(stderr, ", the store has %zu record%s of other models", others,
+                others > 1 ? "s" : "");
+    if (n->parts_failed > 0)
+        fprintf(stderr, ", %llu could not be read", (unsigned long long)n->parts_failed);
+    if (n->parts_damaged > 0)
+        fprintf(stderr, ", %llu damaged and removed", (unsigned long long)n->parts_damaged);
+    if (n->restarts > 0)
+        fprintf(stderr, ", begun anew %llu times", (unsigned long long)n->restarts);
+}
+
+void cli_chunks_report(const cli_chunks *c, bool times) {
+    tamis_blend_stats n;
+    tamis_blend_get_stats(c->blend, &n);
+    fprintf(stderr, "blend %s", cli_blends[c->params.blend]);
+    if (c->params.share > 0) fprintf(stderr, " %.3g %%", 100 * c->params.share);
+    fprintf(stderr, ": %u chunk%s, %llu found (%llu exact), %llu missed", c->n_chunks,
+            c->n_chunks > 1 ? "s" : "", (unsigned long long)n.parts_found,
+            (unsigned long long)n.parts_exact, (unsigned long long)n.parts_missed);
+    report_trouble(c, &n);
+    fprintf(stderr, "; tokens: %llu exact, %llu hits of which %llu computed, %llu fresh; loaded %s",
+            (unsigned long long)n.tokens_exact, (unsigned long long)n.tokens_hit,
+            (unsigned long long)n.tokens_selected, (unsigned long long)n.tokens_fresh,
+            cli_bytes((double)n.bytes_read).text);
+    if (times)
+        fprintf(stderr, "; first token after %.3f s (reading %.3f s, waiting for it %.3f s)",
+                c->seconds, 1e-6 * n.read_us, 1e-6 * n.wait_us);
+    fputc('\n', stderr);
+}
+
+/* ---- Recording ------------------------------------------------------------------------------- */
+
+/* Whether the store lacks a chunk. */
+static tamis_status is_missing(cli_chunks *c, cli_session *s, const tamis_blend_part *part,
+                               bool *missing, tamis_error *error) {
+    tamis_chunk_id id;
+    tamis_chunk *chunk = NULL;
+    tamis_status status =
+        tamis_record_id(s->model, &c->record, part->tokens, part->n_tokens, &id, error);
+    if (status == TAMIS_OK) status = tamis_store_get(c->store, &id, &chunk, error);
+    *missing = chunk == NULL;
+    tamis_chunk_release(&chunk);
+    return status;
+}
+
+tamis_status cli_chunks_record(cli_chunks *c, cli_session *s, tamis_error *error) {
+    const double start = cli_seconds();
+    uint32_t stored = 0;
+    tamis_status status = TAMIS_OK;
+    if (c->keep) status = tamis_cache_remove(s->cache, s->sequence, error);
+    for (uint32_t p = 0; status == TAMIS_OK && c->keep && p < c->n_parts; p++) {
+        const tamis_blend_part *part = &c->parts[p];
+        bool missing = false;
+        if (part->stored) status = is_missing(c, s, part, &missing, error);
+        if (status != TAMIS_OK || !missing) continue;
+        status = tamis_runner_record(s->runner, c->store, &c->record, part->tokens, part->n_tokens,
+                                     error);
+        stored += status == TAMIS_OK;
+    }
+    if (stored > 0)
+        fprintf(stderr, "stored %u of %u chunk%s in %.3f s\n", stored, c->n_chunks,
+                c->n_chunks > 1 ? "s" : "", cli_seconds() - start);
+    return status;
+}
