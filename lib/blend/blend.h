@@ -88,7 +88,5 @@ tamis_status tms_blend_read_from(tamis_blend *blend, uint32_t layer, uint32_t pa
                                  tamis_error *error);
 /* Releases the chunks of the parts, and the parts. */
 void tms_blend_release(tamis_blend *blend);
-/* Cancels the open prompt and answers the status. */
-tamis_status tms_blend_fail(tamis_blend *blend, tamis_status status);
 
 #endif

@@ -128,7 +128,10 @@ tamis_status tamis_blend_layer(tamis_blend *blend, uint32_t layer, tamis_blend_r
     TMS_REQUIRE(out, TAMIS_E_ARGUMENT, "out is NULL");
     count_time(blend, layer);
     const tamis_status status = load_parts(blend, layer, &restarted, error);
-    if (status != TAMIS_OK) return tms_blend_fail(blend, status);
+    if (status != TAMIS_OK) {
+        tamis_blend_cancel(blend);
+        return status;
+    }
     *out = present(blend);
     out->restarted = restarted;
     if (!restarted) {
@@ -147,12 +150,11 @@ tamis_status tamis_blend_compare(tamis_blend *blend, uint32_t layer, const tamis
     const tamis_place out = {.buffer = blend ? blend->deviation : NULL};
     TMS_TRY(check_call(blend, layer, TMS_PHASE_COMPARE, error));
     TMS_REQUIRE(v, TAMIS_E_ARGUMENT, "v is NULL");
-    if (tms_blend_measures(blend, layer)) {
-        const tamis_status status = tamis_plan_deviation(blend->plan, layer, v, 1, &out, error);
-        if (status != TAMIS_OK) return tms_blend_fail(blend, status);
-    }
     blend->phase = TMS_PHASE_SELECT;
-    return TAMIS_OK;
+    if (!tms_blend_measures(blend, layer)) return TAMIS_OK;
+    const tamis_status status = tamis_plan_deviation(blend->plan, layer, v, 1, &out, error);
+    if (status != TAMIS_OK) tamis_blend_cancel(blend);
+    return status;
 }
 
 static tamis_status select_rows(tamis_blend *blend, uint32_t layer, tamis_blend_rows *out,
@@ -174,9 +176,11 @@ tamis_status tamis_blend_select(tamis_blend *blend, uint32_t layer, tamis_blend_
     TMS_TRY(check_call(blend, layer, TMS_PHASE_SELECT, error));
     TMS_REQUIRE(out, TAMIS_E_ARGUMENT, "out is NULL");
     *out = present(blend);
-    if (tms_blend_selects(blend, layer)) {
-        const tamis_status status = select_rows(blend, layer, out, error);
-        if (status != TAMIS_OK) return tms_blend_fail(blend, status);
+    const bool selects = tms_blend_selects(blend, layer);
+    const tamis_status status = selects ? select_rows(blend, layer, out, error) : TAMIS_OK;
+    if (status != TAMIS_OK) {
+        tamis_blend_cancel(blend);
+        return status;
     }
     blend->layers[layer].rows_attended = blend->n_present;
     blend->phase = TMS_PHASE_LAYER;

@@ -82,8 +82,12 @@ static tamis_status start(tamis_blend *blend, tamis_error *error) {
 
 tamis_status tms_blend_start(tamis_blend *blend, tamis_error *error) {
     const tamis_status status = start(blend, error);
-    if (status != TAMIS_OK && !blend->open) tms_blend_release(blend);
-    return status == TAMIS_OK ? status : tms_blend_fail(blend, status);
+    if (status == TAMIS_OK) return TAMIS_OK;
+    if (blend->open)
+        tamis_blend_cancel(blend);
+    else
+        tms_blend_release(blend);
+    return status;
 }
 
 void tms_blend_release(tamis_blend *blend) {
@@ -98,14 +102,10 @@ void tamis_blend_cancel(tamis_blend *blend) {
     if (!blend || !blend->open) return;
     blend->open = false;
     tms_loader_stop(&blend->loader);
-    /* The engine may have ended the step itself. */
-    if (tamis_plan_step_cancel(blend->plan, NULL) != TAMIS_OK) blend->layer = 0;
+    /* E_STATE: the engine has ended the step itself. */
+    const tamis_status status = tamis_plan_step_cancel(blend->plan, NULL);
+    (void)status;
     tms_blend_release(blend);
-}
-
-tamis_status tms_blend_fail(tamis_blend *blend, tamis_status status) {
-    tamis_blend_cancel(blend);
-    return status;
 }
 
 static void count_prompt(tamis_blend *blend) {
@@ -130,7 +130,10 @@ tamis_status tamis_blend_end(tamis_blend *blend, tamis_error *error) {
                 "the prompt is in layer %" PRIu32 " of %" PRIu32, blend->layer, n_layers);
     const double us = tms_now_us() - blend->left_at;
     const tamis_status status = tamis_plan_step_end(blend->plan, error);
-    if (status != TAMIS_OK) return tms_blend_fail(blend, status);
+    if (status != TAMIS_OK) {
+        tamis_blend_cancel(blend);
+        return status;
+    }
     blend->layers[n_layers - 1].compute_us += us;
     blend->stats.compute_us += us;
     count_prompt(blend);

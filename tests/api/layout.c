@@ -5,6 +5,7 @@
 #include <stddef.h>
 #include <stdio.h>
 #include <string.h>
+#include <tamis/blend.h>
 #include <tamis/cuda.h>
 #include <tamis/model.h>
 #include <tamis/record.h>
@@ -77,6 +78,11 @@ static const layout layouts[] = {
     GROWS(tamis_tier_stats, 128),
     GROWS(tamis_store_stats, 640),
     GROWS(tamis_store_found, 64),
+    GROWS(tamis_blend_params, 224),
+    GROWS(tamis_blend_part, 32),
+    GROWS(tamis_blend_rows, 56),
+    GROWS(tamis_blend_stats, 192),
+    GROWS(tamis_blend_layer_stats, 72),
 };
 
 int main(void) {

@@ -54,8 +54,7 @@ static void close_all(void) {
 
 static bool same(const tms_loaded *loaded, const tms_read *read) {
     const rig_chunk *chunk = &chunks[read->part];
-    return loaded->read == read && loaded->status == TAMIS_OK &&
-           (loaded->k != NULL) == read->k &&
+    return loaded->read == read && loaded->status == TAMIS_OK && (loaded->k != NULL) == read->k &&
            (!read->k || memcmp(loaded->k, chunk->k[read->layer], chunk->plane_bytes) == 0) &&
            memcmp(loaded->v, chunk->v[read->layer], chunk->plane_bytes) == 0;
 }
@@ -174,7 +173,13 @@ static void damage_is_told(void **state) {
 
 /* ---- Without a thread, without memory --------------------------------------------------------- */
 
-static int refused;
+static int refused, exhausted;
+
+void *__real_malloc(size_t size);
+void *__wrap_malloc(size_t size);
+void *__wrap_malloc(size_t size) {
+    return exhausted ? NULL : __real_malloc(size);
+}
 
 int __real_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, void *(*run)(void *),
                           void *of);
@@ -205,9 +210,12 @@ static void no_ring_is_an_error(void **state) {
     tms_loader loader;
     open_all(0);
     OK(tms_loader_init(&loader, &test_error));
-    reads[0].plane_bytes = UINT64_C(1) << 60;
-    FAILS(tms_loader_start(&loader, reads, n_reads, UINT64_C(1) << 61, true, &test_error),
+    exhausted = 1;
+    FAILS(tms_loader_start(&loader, reads, n_reads, largest(), true, &test_error),
           TAMIS_E_NO_MEMORY, "no memory for a ring of");
+    exhausted = 0;
+    OK(tms_loader_start(&loader, reads, n_reads, largest(), true, &test_error));
+    assert_true(same(tms_loader_take(&loader), &reads[0]));
     tms_loader_free(&loader);
     close_all();
 }

@@ -12,10 +12,16 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Bound on logits, which reach 12. The oracle is float64; five layers in f32 are some 1e-5 away. */
-#define BOUND 2e-3f
+/* Bound on logits, which reach 12. The oracle is float64, from which five layers in f32 are some 2e-6
+ * away. */
+#define BOUND 1e-4f
 
 static const rig_params plain = {.max_rows = BLEND_ROWS, .max_context = BLEND_CONTEXT};
+
+/* On the CPU, CUDA reads a few tokens a second. */
+static bool is_slow(void) {
+    return strncmp(rig_device, "cuda", 4) == 0;
+}
 
 static const blend_case *case_of(const blend_model *model, const char *name) {
     for (size_t i = 0; i < BLEND_CASES; i++)
@@ -217,6 +223,7 @@ static void late_damage_costs_time_alone(void **state) {
     (void)state;
     play_damage("while all rows are there", "falling", 5, BLEND_CHECK, 1, 0);
     play_damage("behind the check layer", "falling", 5, BLEND_CHECK + 1, 0, 1);
+    if (is_slow()) return;
     play_damage("in the last layer", "flat", 5, BLEND_LAYERS - 1, 1, 1);
     play_damage("of an exact chunk", "list", 1, 0, 0, 1);
     play_damage("of full reuse", "reuse", 5, 3, 1, 1);
@@ -254,7 +261,7 @@ static void play_faults(int no_thread) {
     const blend_model *model = &blend_models[1];
     float wanted[BLEND_VOCABULARY], logits[BLEND_VOCABULARY];
     tamis_status status = TAMIS_E_DEVICE;
-    int n = 0, late = 0, step = strncmp(rig_device, "cuda", 4) == 0 ? 7 : 1;
+    int n = 0, late = 0, step = is_slow() ? 29 : 1;
     blends b;
     blends_open(&b, model->name, &plain, TAMIS_F32, false);
     tamis_blend_params params = blends_params(&b, case_of(model, "falling"));
@@ -287,7 +294,7 @@ static void play_faults(int no_thread) {
 static void a_failing_device_changes_nothing(void **state) {
     (void)state;
     play_faults(0);
-    play_faults(1);
+    if (!is_slow()) play_faults(1);
 }
 
 /* A device that fails while a prompt begins anew. */
@@ -361,6 +368,11 @@ static void misuse_is_refused(void **state) {
     RIG_REFUSED(&b.r, TAMIS_E_ARGUMENT, "another plan",
                 tamis_runner_blend(other, sequence, blend, b.parts, BLEND_PARTS, NULL, error));
     RIG_REFUSED(&b.r, TAMIS_E_ARGUMENT, "load_dtypes 0",
+                tamis_runner_blend_create(other, b.store, &good, &(tamis_blend *){NULL}, error));
+    tamis_runner_destroy(&other);
+    const tamis_plan_params scaled = {.max_context = 64, .scale = 0.5f, .load_dtypes = 1};
+    RIG_OK(&b.r, tamis_runner_create(b.r.model, b.r.cache, &scaled, &other, error));
+    RIG_REFUSED(&b.r, TAMIS_E_UNSUPPORTED, "scale 0.5",
                 tamis_runner_blend_create(other, b.store, &good, &(tamis_blend *){NULL}, error));
     tamis_runner_destroy(&other);
     assert_int_equal(rig_length(&b.r, sequence), 0);

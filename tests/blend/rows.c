@@ -109,8 +109,7 @@ static void close_world(world *w) {
 /* ---- Prompts ---------------------------------------------------------------------------------- */
 
 static void add_part(prompt *p, const int32_t *tokens, uint32_t n, int stored, int kind) {
-    p->parts[p->n_parts++] =
-        (tamis_blend_part){.tokens = tokens, .n_tokens = n, .stored = stored};
+    p->parts[p->n_parts++] = (tamis_blend_part){.tokens = tokens, .n_tokens = n, .stored = stored};
     for (uint32_t i = 0; i < n; i++) {
         p->place[p->n] = i;
         p->kind[p->n++] = kind;
@@ -162,8 +161,8 @@ static void keep_largest(const prompt *p, bool *in, uint64_t seed, uint32_t laye
         uint32_t best = ROWS;
         for (uint32_t row = 0; row < p->n; row++) {
             if (!in[row] || kept[row] || p->kind[row] != HIT) continue;
-            if (best == ROWS || value_of(distance(seed, row, layer)) >
-                                    value_of(distance(seed, best, layer)))
+            if (best == ROWS ||
+                value_of(distance(seed, row, layer)) > value_of(distance(seed, best, layer)))
                 best = row;
         }
         if (best == ROWS) break;
@@ -307,7 +306,8 @@ static void selectors_keep_the_rows_of_the_rule(void **state) {
         if (what == 3) params.least = 5, params.most = 5 + test_below(&random, 4);
         if (what == 4) params.selector = TAMIS_BLEND_NONE;
         if (what == 5) params.selector = TAMIS_BLEND_LIST, params.rows = rows, params.n_rows = n;
-        if (what == 6) params.selector = TAMIS_BLEND_FIRST, params.first = 1 + test_below(&random, 5);
+        if (what == 6)
+            params.selector = TAMIS_BLEND_FIRST, params.first = 1 + test_below(&random, 5);
         if (what == 7) params.check_layer = 2;
         if (what >= 4 && what <= 6 && test_below(&random, 2))
             params.check_layer = TAMIS_BLEND_NO_CHECK;
@@ -401,7 +401,8 @@ static void random_rows_follow_from_the_seed(void **state) {
             assert_int_equal(hits, layer < from
                                        ? p.n_hits
                                        : (uint32_t)ceil(0.3 * falling[layer - from] * p.n_hits));
-            if (layer + 1 == LAYERS && i < 2) memcpy(first[i], rows.rows, rows.n * 4), n[i] = rows.n;
+            if (layer + 1 == LAYERS && i < 2)
+                memcpy(first[i], rows.rows, rows.n * 4), n[i] = rows.n;
             if (layer + 1 == LAYERS && i == 2) {
                 assert_int_equal(rows.n, n[0]);
                 assert_memory_not_equal(rows.rows, first[0], rows.n * sizeof *rows.rows);
@@ -430,8 +431,10 @@ static void bad_parameters_are_refused(void **state) {
     tamis_blend *blend = NULL;
     open_world(&w, NULL);
     tamis_blend_params params = w.good;
-    FAILS(tamis_blend_create(NULL, w.store, &params, &blend, &test_error), TAMIS_E_ARGUMENT, "plan");
-    FAILS(tamis_blend_create(w.plan, NULL, &params, &blend, &test_error), TAMIS_E_ARGUMENT, "store");
+    FAILS(tamis_blend_create(NULL, w.store, &params, &blend, &test_error), TAMIS_E_ARGUMENT,
+          "plan");
+    FAILS(tamis_blend_create(w.plan, NULL, &params, &blend, &test_error), TAMIS_E_ARGUMENT,
+          "store");
     FAILS(tamis_blend_create(w.plan, w.store, NULL, &blend, &test_error), TAMIS_E_ARGUMENT, "par");
     FAILS(tamis_blend_create(w.plan, w.store, &params, NULL, &test_error), TAMIS_E_ARGUMENT, "out");
     params.selector = (tamis_blend_selector)6;
@@ -523,7 +526,8 @@ static void calls_out_of_order_are_refused(void **state) {
     FAILS(tamis_blend_layer(blend, 0, &rows, &test_error), TAMIS_E_STATE, "no prompt is open");
     FAILS(tamis_blend_end(blend, &test_error), TAMIS_E_STATE, "no prompt is open");
     FAILS(tamis_blend_begin(blend, sequence, NULL, 1, &test_error), TAMIS_E_ARGUMENT, "parts");
-    FAILS(tamis_blend_begin(blend, sequence, p.parts, 0, &test_error), TAMIS_E_ARGUMENT, "no token");
+    FAILS(tamis_blend_begin(blend, sequence, p.parts, 0, &test_error), TAMIS_E_ARGUMENT,
+          "no token");
     FAILS(tamis_blend_begin(blend, 99, p.parts, 2, &test_error), TAMIS_E_ARGUMENT, "sequence 99");
     tamis_blend_part part = {.tokens = NULL, .n_tokens = 3};
     FAILS(tamis_blend_begin(blend, sequence, &part, 1, &test_error), TAMIS_E_ARGUMENT, "part 0:");

@@ -96,7 +96,7 @@ typedef struct tamis_blend_params {
     /* Which records: see tamis_chunk_id. `dtype` must be in the plan's load_dtypes. */
     tamis_dtype dtype;
     uint32_t n_sink;
-    const int32_t *sink; /* the tokens that stood before the chunks, [n_sink]; copied */
+    const int32_t *sink;     /* the tokens that stood before the chunks, [n_sink]; copied */
     uint8_t fingerprint[16]; /* the model's: records have it extended by the sink */
     uint8_t salt[16];
 
