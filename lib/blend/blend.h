@@ -79,6 +79,11 @@ bool tms_blend_selects(const tamis_blend *blend, uint32_t layer);
  * their places, and answers how many. n_present stays. */
 uint32_t tms_blend_choose(tamis_blend *blend, uint32_t layer);
 
+/* ---- Layers (calls_layer.c) ------------------------------------------------------------------- */
+
+/* Waits for the device, where times of layers are asked for. */
+tamis_status tms_blend_settle(tamis_blend *blend, tamis_error *error);
+
 /* ---- The prompt (prompt.c) -------------------------------------------------------------------- */
 
 /* Begins the plan's step with the parts as they are, and to read. After a failure nothing is open. */

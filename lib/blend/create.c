@@ -85,6 +85,8 @@ static tamis_status check(tamis_blend *blend, const tamis_blend_params *p,
                           const tamis_plan_params *plan, tamis_error *error) {
     const uint32_t n_layers = blend->shape.n_layers;
     TMS_REQUIRE_RESERVED(p, tamis_blend_params);
+    TMS_REQUIRE(p->reserved32 == 0, TAMIS_E_ARGUMENT,
+                "reserved32 of tamis_blend_params is %" PRIu32 "; it must be 0", p->reserved32);
     blend->selector = tms_selector_find(p->selector);
     TMS_REQUIRE(blend->selector, TAMIS_E_ARGUMENT, "there is no selector %d", (int)p->selector);
     TMS_TRY(check_fit(blend->selector, p, error));
@@ -204,7 +206,8 @@ tamis_status tamis_blend_create(tamis_plan *plan, tamis_store *store,
     blend->plan = plan;
     blend->store = store;
     blend->cache = tamis_plan_cache(plan);
-    tamis_status status = tms_loader_init(&blend->loader, error);
+    tamis_status status =
+        tms_loader_init(&blend->loader, params->reader, params->reader_user, error);
     if (status != TAMIS_OK) {
         free(blend);
         return status;

@@ -128,8 +128,9 @@ tamis_status tamis_blend_end(tamis_blend *blend, tamis_error *error) {
     const uint32_t n_layers = blend->shape.n_layers;
     TMS_REQUIRE(blend->layer == n_layers && blend->phase == TMS_PHASE_LAYER, TAMIS_E_STATE,
                 "the prompt is in layer %" PRIu32 " of %" PRIu32, blend->layer, n_layers);
+    tamis_status status = tms_blend_settle(blend, error);
     const double us = tms_now_us() - blend->left_at;
-    const tamis_status status = tamis_plan_step_end(blend->plan, error);
+    if (status == TAMIS_OK) status = tamis_plan_step_end(blend->plan, error);
     if (status != TAMIS_OK) {
         tamis_blend_cancel(blend);
         return status;

@@ -75,6 +75,12 @@ typedef enum tamis_blend_schedule {
  * loaded in all layers (full reuse with selector none; EPIC with first). Not with hkvd. */
 #define TAMIS_BLEND_NO_CHECK UINT32_MAX
 
+/* How a blend reads a layer of a chunk: tamis_chunk_read with these arguments, or what stands in its
+ * place and answers as it does. Called by the blend's thread, or with no_thread by the caller's, by
+ * one at a time; it must call neither the blend nor a device. */
+typedef tamis_status (*tamis_blend_reader)(void *user, tamis_chunk *chunk, uint32_t layer, void *k,
+                                           void *v, tamis_error *error);
+
 typedef struct tamis_blend_params {
     tamis_blend_selector selector;
     tamis_blend_schedule schedule;
@@ -108,9 +114,15 @@ typedef struct tamis_blend_params {
     const tamis_place *k_norms; /* [n_layers], copied; NULL: no norms */
     float eps;
 
-    int no_thread;        /* nonzero: what is loaded is read by the calls themselves */
-    uint64_t ring_bytes;  /* host memory for what has been read ahead; 0: for two layers */
-    uint64_t reserved[8]; /* 0, else E_ARGUMENT */
+    int no_thread;             /* nonzero: what is loaded is read by the calls themselves */
+    uint64_t ring_bytes;       /* host memory for what has been read ahead; 0: for two layers */
+    tamis_blend_reader reader; /* NULL: tamis_chunk_read */
+    void *reader_user;
+    /* Nonzero: each layer waits for the device, so that the times of layers are the device's. 0: they
+     * are the host's, which on a device with a queue of its own enqueues and goes on. */
+    int timing;
+    uint32_t reserved32;  /* 0, else E_ARGUMENT */
+    uint64_t reserved[5]; /* 0, else E_ARGUMENT */
 } tamis_blend_params;
 
 /* Makes a blend for prompts of a plan, with chunks of a store; both must outlive it. Allocates device
@@ -197,20 +209,21 @@ typedef struct tamis_blend_stats {
     double read_us;         /* reading them */
     double wait_us;         /* of tamis_blend_layer, waiting for reads */
     double compute_us;      /* between tamis_blend_layer and its next call, or the end */
-    uint64_t reserved[8];
+    double load_us;         /* of tamis_blend_layer, beside waiting: to the device and into slots */
+    uint64_t reserved[7];
 } tamis_blend_stats;
 /* Does nothing without a blend or an `out`. */
 TAMIS_API void tamis_blend_get_stats(const tamis_blend *blend, tamis_blend_stats *out);
 
 /* The last prompt, layer by layer. Times are the host's: compute_us is the time from the end of
- * tamis_blend_layer to its next call or that of tamis_blend_end, which on a device with a queue of
- * its own is that of enqueueing, unless something waited. */
+ * tamis_blend_layer to its next call or that of tamis_blend_end. On a device with a queue of its own
+ * that is the time of enqueueing, unless something waited (see `timing`). */
 typedef struct tamis_blend_layer_stats {
     uint32_t rows_computed; /* whose K and V were computed */
     uint32_t rows_attended;
     uint64_t bytes_read;
-    double read_us, wait_us, compute_us;
-    uint64_t reserved[4];
+    double read_us, wait_us, compute_us, load_us;
+    uint64_t reserved[3];
 } tamis_blend_layer_stats;
 /* E_ARGUMENT: NULL, or no such layer. A layer that was not reached is all 0. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_blend_get_layer_stats(const tamis_blend *blend,
