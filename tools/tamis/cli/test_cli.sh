@@ -45,7 +45,7 @@ completes() {
 completes 'devices' tamis d
 completes 'bench' tamis ben
 completes 'compare' tamis c
-completes 'attention decode linear model throughput --help' tamis bench ''
+completes 'attention decode linear model throughput ttft --help' tamis bench ''
 completes '--matrix --markdown' tamis devices --ma
 completes 'quest quest-paper' tamis run --select q
 completes 'quest,quest quest,quest-paper' tamis eval recall --select quest,q
@@ -55,7 +55,7 @@ completes '--cache-dtype' tamis run --select quest --ca
 
 # Wrong command lines.
 usage_error '^tamis: frob: unknown command' frob
-usage_error '^tamis bench: frob: unknown benchmark, must be one of attention, decode, linear, model, throughput' \
+usage_error '^tamis bench: frob: unknown benchmark, must be one of attention, decode, linear, model, throughput\
     bench frob
 usage_error '^tamis bench: \(none\): unknown benchmark' bench
 usage_error '^tamis bench attention: --frob: unknown option' bench attention --frob 1
