@@ -66,22 +66,24 @@ struct tamis_blend {
 
 #define TMS_ZERO_ROWS 256u
 
-/* ---- Rows (rows.c) ---------------------------------------------------------------------------- */
+/* ---- Rows (rows.c) --------------------------------------------------------------------------- */
 
 /* Fills in kinds, n_hits, and all rows as present, but those that are left out from layer 0 on. */
 void tms_blend_fill_rows(tamis_blend *blend);
 /* A part whose chunk is gone: its hits are fresh from now on. */
 void tms_blend_make_fresh(tamis_blend *blend, const tms_part *part);
-/* Whether V of the layer's rows is measured; whether the layer selects, after it has been written. */
+/* Whether V of the layer's rows is measured; whether the layer selects, after it has been written.
+ */
 bool tms_blend_measures(const tamis_blend *blend, uint32_t layer);
 bool tms_blend_selects(const tamis_blend *blend, uint32_t layer);
 /* Of the present rows, those that a layer's selection keeps: puts them to the front of `rows` with
  * their places, and answers how many. n_present stays. */
 uint32_t tms_blend_choose(tamis_blend *blend, uint32_t layer);
 
-/* ---- The prompt (prompt.c) -------------------------------------------------------------------- */
+/* ---- The prompt (prompt.c) ------------------------------------------------------------------- */
 
-/* Begins the plan's step with the parts as they are, and to read. After a failure nothing is open. */
+/* Begins the plan's step with the parts as they are, and to read. After a failure nothing is open.
+ */
 tamis_status tms_blend_start(tamis_blend *blend, tamis_error *error);
 /* Lists what is to be read from a part of a layer on, and starts the loader. */
 tamis_status tms_blend_read_from(tamis_blend *blend, uint32_t layer, uint32_t part,

@@ -26,7 +26,7 @@ static tamis_blend_rows present(const tamis_blend *blend) {
     return (tamis_blend_rows){.rows = blend->rows, .n = blend->n_present};
 }
 
-/* ---- Load ------------------------------------------------------------------------------------- */
+/* ---- Load ------------------------------------------------------------------------------------ */
 
 /* The planes to the device, and from there into the rows' slots. */
 static tamis_status load(tamis_blend *blend, const tms_loaded *loaded, tamis_error *error) {
@@ -143,7 +143,7 @@ tamis_status tamis_blend_layer(tamis_blend *blend, uint32_t layer, tamis_blend_r
     return TAMIS_OK;
 }
 
-/* ---- Measure and select ----------------------------------------------------------------------- */
+/* ---- Measure and select ---------------------------------------------------------------------- */
 
 tamis_status tamis_blend_compare(tamis_blend *blend, uint32_t layer, const tamis_rows *v,
                                  tamis_error *error) {

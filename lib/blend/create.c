@@ -8,7 +8,7 @@
 
 #define DEFAULT_SHARE 0.15
 
-/* ---- Checks ----------------------------------------------------------------------------------- */
+/* ---- Checks ---------------------------------------------------------------------------------- */
 
 /* Numbers that only some selectors have. */
 static tamis_status check_fit(const tms_selector *selector, const tamis_blend_params *p,
@@ -101,7 +101,7 @@ static tamis_status check(tamis_blend *blend, const tamis_blend_params *p,
     return check_eviction(plan, error);
 }
 
-/* ---- Parameters ------------------------------------------------------------------------------- */
+/* ---- Parameters ------------------------------------------------------------------------------ */
 
 /* A copy of n elements, or NULL for none; false without memory. */
 static bool copy_of(const void *from, size_t n, size_t size, void *out) {
@@ -144,7 +144,7 @@ static tamis_status fill_params(tamis_blend *blend, const tamis_blend_params *p,
                                     error);
 }
 
-/* ---- Create and destroy ----------------------------------------------------------------------- */
+/* ---- Create and destroy ---------------------------------------------------------------------- */
 
 static tamis_status make_arrays(tamis_blend *blend, tamis_error *error) {
     const size_t n = blend->max_rows;

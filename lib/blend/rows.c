@@ -30,7 +30,7 @@ void tms_blend_make_fresh(tamis_blend *blend, const tms_part *part) {
     count_hits(blend);
 }
 
-/* ---- Which layers ----------------------------------------------------------------------------- */
+/* ---- Which layers ---------------------------------------------------------------------------- */
 
 static bool in_schedule(const tamis_blend *blend, uint32_t layer) {
     const uint32_t n = tms_selector_shares(blend->selector) ? blend->params.n_shares : 1;
@@ -46,7 +46,7 @@ bool tms_blend_selects(const tamis_blend *blend, uint32_t layer) {
     return in_schedule(blend, layer) && (blend->checked || layer > 0);
 }
 
-/* ---- Choosing --------------------------------------------------------------------------------- */
+/* ---- Choosing -------------------------------------------------------------------------------- */
 
 /* How many of n candidates the layer's share is. */
 static uint32_t budget(const tamis_blend *blend, uint32_t layer, uint32_t n) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Blends by a model's runner against the oracle's (make_blends.py), on models of three kinds: the
- * rows of each layer, and the logits. What computes all rows is a prefill, bit for bit. Records that
- * are found to be damaged late, failing devices and misuse change no answer. */
+ * rows of each layer, and the logits. What computes all rows is a prefill, bit for bit. Records
+ * that are found to be damaged late, failing devices and misuse change no answer. */
 #include "lib/core/core.h"
 #include "tests/blend/blends.h"
 #include "tests/faulty.h"
@@ -12,8 +12,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Bound on logits, which reach 12. The oracle is float64, from which five layers in f32 are some 2e-6
- * away. */
+/* Bound on logits, which reach 12. The oracle is float64, from which five layers in f32 are some
+ * 2e-6 away. */
 #define BOUND 1e-4f
 
 static const rig_params plain = {.max_rows = BLEND_ROWS, .max_context = BLEND_CONTEXT};
@@ -112,7 +112,7 @@ static void blends_are_the_oracles(void **state) {
     }
 }
 
-/* ---- Everything is computed ------------------------------------------------------------------- */
+/* ---- Everything is computed ------------------------------------------------------------------ */
 
 /* Both sequences hold the same bits. */
 static void expect_same(blends *b, tamis_sequence x, tamis_sequence y) {
@@ -158,7 +158,7 @@ static void what_computes_all_is_a_prefill(void **state) {
     }
 }
 
-/* ---- Damage ----------------------------------------------------------------------------------- */
+/* ---- Damage ---------------------------------------------------------------------------------- */
 
 /* Changes a byte of a plane in the file of a part's chunk. */
 static void damage(blends *b, size_t part, uint32_t layer, int values) {
@@ -253,7 +253,7 @@ static void several_records_may_be_damaged(void **state) {
     blends_close(&b);
 }
 
-/* ---- Failures --------------------------------------------------------------------------------- */
+/* ---- Failures -------------------------------------------------------------------------------- */
 
 /* Each call of the device fails once: the sequence is as before unless the step had ended, and the
  * blend goes on. */
@@ -322,7 +322,7 @@ static void a_failure_while_beginning_anew(void **state) {
     }
 }
 
-/* ---- Misuse ----------------------------------------------------------------------------------- */
+/* ---- Misuse ---------------------------------------------------------------------------------- */
 
 static void misuse_is_refused(void **state) {
     (void)state;

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which rows a blend computes, for random prompts: an engine of no layers hands in V whose distance
- * from the stored one is known, and a plain statement of the rule says which rows must stay. Then the
- * calls' order and bad parameters. */
+ * from the stored one is known, and a plain statement of the rule says which rows must stay. Then
+ * the calls' order and bad parameters. */
 #include "tests/api/fixture.h"
 #include <tamis/blend.h>
 
@@ -37,7 +37,7 @@ typedef struct prompt {
     uint32_t parts_found, parts_missed, parts_exact;
 } prompt;
 
-/* ---- World ------------------------------------------------------------------------------------ */
+/* ---- World ----------------------------------------------------------------------------------- */
 
 static uint32_t length_of(uint32_t chunk) {
     return 3 + 5 * chunk % 17;
@@ -106,7 +106,7 @@ static void close_world(world *w) {
     tamis_context_destroy(&w->context);
 }
 
-/* ---- Prompts ---------------------------------------------------------------------------------- */
+/* ---- Prompts --------------------------------------------------------------------------------- */
 
 static void add_part(prompt *p, const int32_t *tokens, uint32_t n, int stored, int kind) {
     p->parts[p->n_parts++] = (tamis_blend_part){.tokens = tokens, .n_tokens = n, .stored = stored};
@@ -148,7 +148,7 @@ static float distance(uint64_t seed, uint32_t row, uint32_t layer) {
     return d == 11 ? NAN : (float)d;
 }
 
-/* ---- The rule --------------------------------------------------------------------------------- */
+/* ---- The rule -------------------------------------------------------------------------------- */
 
 static double value_of(float d) {
     return isnan(d) ? INFINITY : (double)d * (double)d;
@@ -206,7 +206,7 @@ static void apply_rule(const tamis_blend_params *params, const prompt *p, bool *
     }
 }
 
-/* ---- Playing ---------------------------------------------------------------------------------- */
+/* ---- Playing --------------------------------------------------------------------------------- */
 
 static void expect_rows(const char *what, uint32_t layer, const tamis_blend_rows *rows,
                         const bool *in, uint32_t n) {
@@ -416,7 +416,7 @@ static void random_rows_follow_from_the_seed(void **state) {
     close_world(&w);
 }
 
-/* ---- Misuse ----------------------------------------------------------------------------------- */
+/* ---- Misuse ---------------------------------------------------------------------------------- */
 
 #define REFUSED(code, part)                                                                        \
     FAILS(tamis_blend_create(w.plan, w.store, &params, &blend, &test_error), (code), (part));      \
