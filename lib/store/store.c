@@ -42,6 +42,7 @@ static tamis_status open_tier(tamis_store *store, const tms_tier_ops *ops,
     TMS_TRY(ops->open(params, &shelf->tier, error));
     TMS_TRY(tms_index_init(&shelf->index, ops->limit(params), error));
     TMS_TRY(ops->sweep(shelf->tier, &removed, error));
+    store->counts.leftovers += removed;
     return tms_shelf_refresh(store, shelf, error);
 }
 

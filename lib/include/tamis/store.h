@@ -240,7 +240,8 @@ typedef struct tamis_store_stats {
     uint64_t foreign;      /* records of another format version that were passed over */
     uint64_t failed;       /* calls that answered E_IO or E_FULL, files and tiers passed over */
     tamis_tier_stats tiers[TAMIS_TIERS];
-    uint64_t reserved[11];
+    uint64_t leftovers; /* unfinished files of processes that are gone, removed on opening, by gc */
+    uint64_t reserved[10];
 } tamis_store_stats;
 
 /* Exact for this process; reads nothing. Does nothing without a store or an `out`. */
