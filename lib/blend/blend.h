@@ -37,10 +37,12 @@ struct tamis_blend {
     int32_t *sink;
     tamis_place *k_norms;
 
-    tamis_buffer *stored;    /* K, then V from `values_at` on, of the chunk that is being loaded */
-    uint64_t values_at;      /* bytes */
-    tamis_buffer *zeros;     /* V of TMS_ZERO_ROWS rows */
-    tamis_buffer *deviation; /* f32 [max_rows] */
+    tamis_buffer *stored; /* K, then V from `values_at` on, of the chunk that is being loaded */
+    uint64_t values_at;   /* bytes */
+    tamis_buffer *zeros;  /* V of TMS_ZERO_ROWS rows */
+    tamis_buffer
+        *deviation;    /* f32 [max_rows]; from `norms_at` on, with a bound, |V|^2 of the rows */
+    uint64_t norms_at; /* bytes */
 
     /* The open prompt. */
     bool open;
@@ -53,7 +55,7 @@ struct tamis_blend {
     uint8_t *kinds;            /* [n_rows] tms_row_kind */
     uint32_t *rows, n_present; /* rows that the step still has, */
     uint32_t *places;          /* and their places among those before the last selection */
-    float *deviations;         /* [max_rows] on the host */
+    float *deviations, *norms; /* [max_rows] on the host; norms with a bound alone */
     tms_candidate *candidates; /* [max_rows] */
     tms_read *reads;
     uint32_t n_reads, next_read;
@@ -79,6 +81,10 @@ bool tms_blend_selects(const tamis_blend *blend, uint32_t layer);
 /* Of the present rows, those that a layer's selection keeps: puts them to the front of `rows` with
  * their places, and answers how many. n_present stays. */
 uint32_t tms_blend_choose(tamis_blend *blend, uint32_t layer);
+/* Whether the layer's selection passes the gate. */
+bool tms_blend_gates(const tamis_blend *blend, uint32_t layer);
+/* What a selection of n rows in the check layer leaves, as `bound` is defined. */
+double tms_blend_left(const tamis_blend *blend, uint32_t n);
 
 /* ---- The prompt (prompt.c) ------------------------------------------------------------------- */
 

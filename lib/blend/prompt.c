@@ -72,6 +72,7 @@ static tamis_status start(tamis_blend *blend, tamis_error *error) {
         .sequences = &blend->sequence, .rows = &blend->n_rows, .count = 1, .exact = 1};
     tms_blend_fill_rows(blend);
     memset(blend->layers, 0, blend->shape.n_layers * sizeof *blend->layers);
+    blend->stats.left = 0;
     blend->layer = 0;
     blend->phase = TMS_PHASE_LAYER;
     TMS_TRY(tamis_plan_step_begin(blend->plan, &step, error));

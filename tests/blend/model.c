@@ -158,6 +158,36 @@ static void what_computes_all_is_a_prefill(void **state) {
     }
 }
 
+/* ---- The gate -------------------------------------------------------------------------------- */
+
+/* A bound that is passed leaves the blend as it is; one that is not has all hits computed. */
+static void the_gate_decides(void **state) {
+    (void)state;
+    float wanted[BLEND_VOCABULARY], logits[BLEND_VOCABULARY];
+    for (size_t m = 0; m < BLEND_MODELS; m++) {
+        tamis_blend_stats stats;
+        blends b;
+        blends_open(&b, blend_models[m].name, &plain, TAMIS_F32, m == 1);
+        const blend_case *c = case_of(&blend_models[m], "falling");
+        tamis_blend_params params = blends_params(&b, c);
+        for (int gate = 0; gate < 3; gate++) {
+            static const double bounds[] = {0, 0.9, 0.001};
+            params.bound = bounds[gate];
+            tamis_blend *blend = blends_make(&b, &params);
+            (void)blends_run(&b, blend);
+            blends_logits(&b, gate ? logits : wanted);
+            tamis_blend_get_stats(blend, &stats);
+            assert_int_equal(stats.gated, gate == 2);
+            assert_int_equal(stats.tokens_hit, gate == 2 ? 0 : BLEND_HITS);
+            assert_true(gate == 0 ? stats.left == 0 : stats.left > 0.01 && stats.left < 0.8);
+            if (gate == 1) assert_memory_equal(logits, wanted, sizeof logits);
+            if (gate == 2) check_logits(&b, "gated", case_of(&blend_models[m], "all"));
+            tamis_blend_destroy(&blend);
+        }
+        blends_close(&b);
+    }
+}
+
 /* ---- Damage ---------------------------------------------------------------------------------- */
 
 /* Changes a byte of a plane in the file of a part's chunk. */
@@ -392,7 +422,7 @@ static void a_store_that_fails(void **state) {
     blends_close(&b);
 }
 
-/* ---- Memory ------------------------------------------------------------------------------------ */
+/* ---- Memory ---------------------------------------------------------------------------------- */
 
 static int requests_left = -1; /* below 0: none fails */
 
@@ -517,6 +547,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(blends_are_the_oracles),
         cmocka_unit_test(what_computes_all_is_a_prefill),
+        cmocka_unit_test(the_gate_decides),
         cmocka_unit_test(late_damage_costs_time_alone),
         cmocka_unit_test(several_records_may_be_damaged),
         cmocka_unit_test(a_failing_device_changes_nothing),

@@ -89,6 +89,11 @@ typedef struct tamis_blend_params {
     uint32_t check_layer; /* 0 means 1 */
     /* Bounds on k: at least and at most so many of the hits; `most` 0 means all. */
     uint32_t least, most;
+    /* Of hkvd: the gate. Where what would be left in the check layer exceeds it, all hits of the
+     * prompt are computed to the end, and `gated` counts it. What is left is the deviation of the
+     * hits that are not selected over the norm of all hits: sqrt(sum |V - stored V|^2 / sum |V|^2).
+     * What is not finite exceeds every bound. 0: no gate. */
+    double bound;
     uint32_t first; /* of selector first, at least 1 */
     uint32_t n_rows;
     const uint32_t *rows; /* of selector list: rows of the prompt, ascending, [n_rows]; copied */
@@ -111,7 +116,7 @@ typedef struct tamis_blend_params {
 
     int no_thread;        /* nonzero: what is loaded is read by the calls themselves */
     uint64_t ring_bytes;  /* host memory for what has been read ahead; 0: for two layers */
-    uint64_t reserved[8]; /* 0, else E_ARGUMENT */
+    uint64_t reserved[7]; /* 0, else E_ARGUMENT */
 } tamis_blend_params;
 
 /* Makes a blend for prompts of a plan, with chunks of a store; both must outlive it. Allocates
@@ -198,7 +203,10 @@ typedef struct tamis_blend_stats {
     double read_us;         /* reading them */
     double wait_us;         /* of tamis_blend_layer, waiting for reads */
     double compute_us;      /* between tamis_blend_layer and its next call, or the end */
-    uint64_t reserved[8];
+    uint64_t
+        gated;   /* prompts whose hits the gate has had computed to the end: they count as fresh */
+    double left; /* of the last prompt: what `bound` is compared with; 0 without a bound */
+    uint64_t reserved[6];
 } tamis_blend_stats;
 /* Does nothing without a blend or an `out`. */
 TAMIS_API void tamis_blend_get_stats(const tamis_blend *blend, tamis_blend_stats *out);
