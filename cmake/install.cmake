@@ -44,10 +44,11 @@ install(TARGETS ${TAMIS_LIBRARIES} EXPORT tamis-targets
         ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR} COMPONENT development)
 set(left_out "")
 if(NOT TAMIS_STORE)
-    set(left_out PATTERN store.h EXCLUDE)
+    set(left_out PATTERN store.h EXCLUDE PATTERN record.h EXCLUDE)
 endif()
 if(DEFINED TAMIS_MODEL AND NOT TAMIS_MODEL)
-    list(APPEND left_out PATTERN model.h EXCLUDE PATTERN sample.h EXCLUDE PATTERN vocab.h EXCLUDE)
+    list(APPEND left_out PATTERN model.h EXCLUDE PATTERN record.h EXCLUDE PATTERN sample.h EXCLUDE
+                         PATTERN vocab.h EXCLUDE)
 endif()
 install(DIRECTORY lib/include/tamis DESTINATION ${CMAKE_INSTALL_INCLUDEDIR} COMPONENT development
         ${left_out})

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The table of a device that fails on purpose. */
 #include "tests/faulty.h"
+#include "lib/core/core.h"
 
 #include <string.h>
 
@@ -46,6 +47,10 @@ static bool fails_before(faulty_call call) {
     }
 FAULTY_CALLS(DEFINE)
 #undef DEFINE
+
+tms_device *faulty_device(tamis_context *context) {
+    return context->dev;
+}
 
 void faulty_begin(tms_device *dev, int sound_calls, faulty_when when) {
     sound = dev->backend;

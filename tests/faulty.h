@@ -45,6 +45,8 @@ extern const char *const faulty_names[FAULTY_COUNT];
  * or its contract says that then nothing has happened. */
 typedef enum faulty_when { FAULTY_BEFORE, FAULTY_AFTER } faulty_when;
 
+/* The device of a context, for tests that see the inside of something else than of lib/core. */
+tms_device *faulty_device(tamis_context *context);
 /* From now on calls of the device are counted, and the one after `sound_calls` fails; none if that
  * is below 0. One device at a time. */
 void faulty_begin(tms_device *dev, int sound_calls, faulty_when when);

@@ -139,6 +139,7 @@ static tamis_status read_cache(tamis_runner *runner, uint32_t layer, uint32_t n_
                                         .q_norm = weight_place(&w[TMS_ATTN_Q_NORM]),
                                         .k_norm = weight_place(&w[TMS_ATTN_K_NORM]),
                                         .eps = model->config.norm_eps};
+    if (runner->tap) TMS_TRY(runner->tap(runner->tap_user, layer, n_rows, error));
     TMS_TRY(tamis_plan_write_rotated(runner->plan, layer, &rotated, error));
     TMS_TRY(tamis_plan_attend(runner->plan, layer, &rows.q, &rows.out, error));
     return observe(runner, &rows, error);

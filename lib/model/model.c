@@ -12,6 +12,11 @@ static tamis_status read_frequencies(tamis_model *model, const tms_gguf *gguf, t
     TMS_TRY(tms_weights_rope_factors(&model->weights, gguf, factors, &present, error));
     tms_rope_frequencies(&model->config.rope, model->config.n_rot, present ? factors : NULL,
                          model->frequencies);
+    if (!present) return TAMIS_OK;
+    const size_t bytes = model->config.n_rot / 2 * sizeof *factors;
+    model->rope_factors = malloc(bytes);
+    TMS_REQUIRE(model->rope_factors, TAMIS_E_NO_MEMORY, "no memory for %zu bytes", bytes);
+    memcpy(model->rope_factors, factors, bytes);
     return TAMIS_OK;
 }
 
@@ -107,6 +112,7 @@ void tamis_model_destroy(tamis_model **model) {
     tms_weights_free(&(*model)->weights);
     tms_vocab_free(&(*model)->vocab);
     tamis_buffer_destroy(&(*model)->rotation);
+    free((*model)->rope_factors);
     free(*model);
     *model = NULL;
 }

@@ -14,8 +14,11 @@ struct tamis_model {
     tms_vocab vocab;
     tms_weights weights;
     double frequencies[TMS_MAX_HEAD_DIM / 2]; /* RoPE's, radians per position, [n_rot / 2] */
-    tamis_buffer *rotation;                   /* table of tamis_op_rotate */
+    float *rope_factors;    /* [n_rot / 2] what the file divides each of them by; NULL: nothing */
+    tamis_buffer *rotation; /* table of tamis_op_rotate */
     tamis_model_info info;
+    bool has_fingerprint;
+    uint8_t fingerprint[16];
 };
 
 /* The buffers of a forward pass, rows packed. */
@@ -35,6 +38,10 @@ typedef enum tms_activation {
     TMS_ACTIVATIONS
 } tms_activation;
 
+/* Called in every layer before its K and V are written: TMS_K and TMS_V hold n_rows rows as the
+ * matrices give them, K before a norm of its heads and before its rotation. */
+typedef tamis_status (*tms_tap)(void *user, uint32_t layer, uint32_t n_rows, tamis_error *error);
+
 struct tamis_runner {
     tamis_model *model;
     tamis_cache *cache;
@@ -50,6 +57,9 @@ struct tamis_runner {
     void *observer_user;
     tamis_runner_watcher watcher; /* may be NULL */
     void *watcher_user;
+    tms_tap tap; /* NULL unless a chunk is recorded */
+    void *tap_user;
+    bool as_model; /* scale, soft cap and sliding window are the model's own */
 };
 
 /* One forward pass over the rows of the plan's open step, whose tokens and positions are on the
@@ -57,5 +67,15 @@ struct tamis_runner {
  * n_rows == 0 only builds the kernels and needs no step. Enqueues. */
 tamis_status tms_forward_pass(tamis_runner *runner, uint32_t n_rows, uint32_t first_output,
                               uint32_t n_outputs, tamis_error *error);
+
+/* E_ARGUMENT for no tokens, and for one outside the vocabulary. */
+tamis_status tms_check_tokens(const tamis_runner *runner, const int32_t *tokens, size_t count,
+                              tamis_error *error);
+
+/* One exact step of a sequence: `n_rows` tokens from position `first` on, of which the last
+ * n_outputs get logits. After a failure the sequence is as it was. Enqueues. */
+tamis_status tms_run_rows(tamis_runner *runner, tamis_sequence sequence, uint32_t first,
+                          const int32_t *tokens, uint32_t n_rows, uint32_t n_outputs,
+                          tamis_error *error);
 
 #endif

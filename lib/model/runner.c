@@ -140,6 +140,7 @@ static tamis_plan_params with_model(const tamis_model *model, const tamis_plan_p
 static tamis_status make(tamis_runner *runner, const tamis_plan_params *params,
                          tamis_error *error) {
     const tamis_plan_params own = with_model(runner->model, params);
+    runner->as_model = params->scale == 0 && params->soft_cap == 0 && params->sliding_window == 0;
     TMS_TRY(tamis_plan_create(runner->cache, &own, &runner->plan, error));
     tamis_plan_get_params(runner->plan, &runner->limits);
     TMS_TRY(bind_model(runner, error));
@@ -199,8 +200,8 @@ void tamis_runner_watch(tamis_runner *runner, tamis_runner_watcher watcher, void
 
 /* ---- Steps ----------------------------------------------------------------------------------- */
 
-static tamis_status check_tokens(const tamis_runner *runner, const int32_t *tokens, size_t count,
-                                 tamis_error *error) {
+tamis_status tms_check_tokens(const tamis_runner *runner, const int32_t *tokens, size_t count,
+                              tamis_error *error) {
     TMS_REQUIRE(tokens, TAMIS_E_ARGUMENT, "tokens is NULL");
     TMS_REQUIRE(count > 0, TAMIS_E_ARGUMENT, "no tokens are given");
     for (size_t i = 0; i < count; ++i)
@@ -236,6 +237,15 @@ static tamis_status run_step(tamis_runner *runner, const tamis_step *step, const
     if (status != TAMIS_OK && tamis_plan_step_cancel(runner->plan, NULL) != TAMIS_OK)
         note_open_step(error);
     return status;
+}
+
+tamis_status tms_run_rows(tamis_runner *runner, tamis_sequence sequence, uint32_t first,
+                          const int32_t *tokens, uint32_t n_rows, uint32_t n_outputs,
+                          tamis_error *error) {
+    const tamis_step step = {.sequences = &sequence, .rows = &n_rows, .count = 1, .exact = 1};
+    for (uint32_t i = 0; i < n_rows; ++i)
+        runner->positions[i] = (int32_t)(first + i);
+    return run_step(runner, &step, tokens, n_rows, n_outputs, error);
 }
 
 /* Waits, and copies the greedy tokens to `next` unless it is NULL. The step has ended: after a
@@ -287,7 +297,7 @@ tamis_status tamis_runner_prefill(tamis_runner *runner, tamis_sequence sequence,
     const tamis_plan_params *limits = &runner->limits;
     runner->n_outputs = 0;
     TMS_TRY(tamis_cache_length(runner->cache, sequence, &length, NULL, error));
-    TMS_TRY(check_tokens(runner, tokens, count, error));
+    TMS_TRY(tms_check_tokens(runner, tokens, count, error));
     TMS_REQUIRE(length <= limits->max_context && count <= limits->max_context - length,
                 TAMIS_E_ARGUMENT,
                 "the prompt has %zu tokens behind the sequence's %u; max_context is %u", count,
@@ -295,10 +305,8 @@ tamis_status tamis_runner_prefill(tamis_runner *runner, tamis_sequence sequence,
     for (size_t done = 0; done < count;) {
         size_t left = count - done;
         uint32_t rows = left < limits->max_rows ? (uint32_t)left : limits->max_rows;
-        const tamis_step step = {.sequences = &sequence, .rows = &rows, .count = 1, .exact = 1};
-        for (uint32_t i = 0; i < rows; ++i)
-            runner->positions[i] = (int32_t)(length + done + i);
-        TMS_TRY(run_step(runner, &step, tokens + done, rows, rows == left, error));
+        const uint32_t first = length + (uint32_t)done;
+        TMS_TRY(tms_run_rows(runner, sequence, first, tokens + done, rows, rows == left, error));
         done += rows;
         TMS_TRY(tell_watcher(runner, done, count, error));
     }
@@ -315,7 +323,7 @@ tamis_status tamis_runner_decode(tamis_runner *runner, const tamis_sequence *seq
     TMS_REQUIRE(runner, TAMIS_E_ARGUMENT, "runner is NULL");
     const tamis_plan_params *limits = &runner->limits;
     runner->n_outputs = 0;
-    TMS_TRY(check_tokens(runner, tokens, count, error));
+    TMS_TRY(tms_check_tokens(runner, tokens, count, error));
     TMS_REQUIRE(sequences, TAMIS_E_ARGUMENT, "sequences is NULL");
     TMS_REQUIRE(count <= limits->max_sequences && count <= limits->max_rows, TAMIS_E_ARGUMENT,
                 "%u sequences are given; max_sequences is %u, max_rows %u", count,

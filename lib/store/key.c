@@ -11,7 +11,7 @@
 #include <xxhash.h>
 
 /* Tells these hashes from those of other kinds of keys. */
-static const char DOMAIN[] = "tamis record 2";
+static const char DOMAIN[] = "tamis record 2", SINK_DOMAIN[] = "tamis sink 1";
 
 #define MOST_LAYERS 1024u
 #define MOST_HEADS  1024u
@@ -61,9 +61,24 @@ tamis_status tms_prefix_check(const tamis_chunk_id *id, uint32_t page_tokens, ta
     return TAMIS_OK;
 }
 
+static void add_tokens(XXH3_state_t *hash, const int32_t *tokens, uint32_t n_tokens) {
+    uint8_t some[256 * 4];
+    for (uint32_t done = 0; done < n_tokens;) {
+        uint32_t n = 0;
+        for (; n < 256 && done < n_tokens; n++, done++)
+            tms_put_u32(some + 4 * n, (uint32_t)tokens[done]);
+        XXH3_128bits_update(hash, some, 4 * n);
+    }
+}
+
+static void end_hash(const XXH3_state_t *hash, uint8_t out[TMS_KEY_BYTES]) {
+    XXH128_canonical_t canonical;
+    XXH128_canonicalFromHash(&canonical, XXH3_128bits_digest(hash));
+    memcpy(out, canonical.digest, TMS_KEY_BYTES);
+}
+
 void tms_key_of(const tamis_chunk_id *id, uint8_t key[TMS_KEY_BYTES]) {
     XXH3_state_t hash;
-    XXH128_canonical_t canonical;
     XXH3_128bits_reset(&hash);
     XXH3_128bits_update(&hash, DOMAIN, sizeof DOMAIN);
     XXH3_128bits_update(&hash, id->fingerprint, sizeof id->fingerprint);
@@ -72,18 +87,30 @@ void tms_key_of(const tamis_chunk_id *id, uint8_t key[TMS_KEY_BYTES]) {
     const tamis_chunk_shape *shape = &id->shape;
     const uint32_t numbers[] = {shape->n_layers, shape->n_kv_heads, shape->head_dim,
                                 (uint32_t)shape->dtype, shape->sink};
-    uint8_t some[256 * 4];
+    uint8_t some[sizeof numbers];
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         tms_put_u32(some + 4 * i, numbers[i]);
-    XXH3_128bits_update(&hash, some, sizeof numbers);
-    for (uint32_t done = 0; done < id->n_tokens;) {
-        uint32_t n = 0;
-        for (; n < 256 && done < id->n_tokens; n++, done++)
-            tms_put_u32(some + 4 * n, (uint32_t)id->tokens[done]);
-        XXH3_128bits_update(&hash, some, 4 * n);
+    XXH3_128bits_update(&hash, some, sizeof some);
+    add_tokens(&hash, id->tokens, id->n_tokens);
+    end_hash(&hash, key);
+}
+
+tamis_status tamis_fingerprint_extend(const uint8_t fingerprint[16], const int32_t *sink,
+                                      uint32_t n_sink, uint8_t out[16], tamis_error *error) {
+    XXH3_state_t hash;
+    TMS_REQUIRE(fingerprint, TAMIS_E_ARGUMENT, "fingerprint: NULL");
+    TMS_REQUIRE(out, TAMIS_E_ARGUMENT, "out: NULL");
+    TMS_REQUIRE(sink || n_sink == 0, TAMIS_E_ARGUMENT, "sink: NULL for %" PRIu32 " tokens", n_sink);
+    if (n_sink == 0) {
+        memmove(out, fingerprint, TMS_KEY_BYTES);
+        return TAMIS_OK;
     }
-    XXH128_canonicalFromHash(&canonical, XXH3_128bits_digest(&hash));
-    memcpy(key, canonical.digest, TMS_KEY_BYTES);
+    XXH3_128bits_reset(&hash);
+    XXH3_128bits_update(&hash, SINK_DOMAIN, sizeof SINK_DOMAIN);
+    XXH3_128bits_update(&hash, fingerprint, TMS_KEY_BYTES);
+    add_tokens(&hash, sink, n_sink);
+    end_hash(&hash, out);
+    return TAMIS_OK;
 }
 
 tamis_status tamis_chunk_key(const tamis_chunk_id *id, uint8_t key[16], tamis_error *error) {

@@ -7,6 +7,7 @@
 #include <string.h>
 #include <tamis/cuda.h>
 #include <tamis/model.h>
+#include <tamis/record.h>
 #include <tamis/sample.h>
 #include <tamis/store.h>
 #include <tamis/tamis.h>
@@ -67,6 +68,7 @@ static const layout layouts[] = {
     GROWS(tamis_attend_params, 520),
     GROWS(tamis_merge_params, 112),
     GROWS(tamis_observe_params, 488),
+    GROWS(tamis_record_params, 88),
     GROWS(tamis_store_params, 88),
     GROWS(tamis_chunk_id, 120),
     GROWS(tamis_chunk_shape, 40),

@@ -1,6 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # The shared library LIBRARY exports what the headers in HEADERS declare, and nothing else: model.h,
-# sample.h and vocab.h what the MODEL does, store.h the core if it has the STORE, the others the core.
+# record.h, sample.h and vocab.h what the MODEL does, the others the core. Store.h and record.h are
+# there with the STORE alone.
 # The core asks the environment by secure_getenv alone, the model does not ask it.
 cmake_minimum_required(VERSION 3.25)
 execute_process(COMMAND ${NM} -D --defined-only ${LIBRARY} OUTPUT_VARIABLE listing
@@ -14,14 +15,14 @@ if(NOT exported)
     message(FATAL_ERROR "no exported symbols in ${LIBRARY}")
 endif()
 
-set(of_model ${HEADERS}/model.h ${HEADERS}/sample.h ${HEADERS}/vocab.h)
+set(of_model ${HEADERS}/model.h ${HEADERS}/record.h ${HEADERS}/sample.h ${HEADERS}/vocab.h)
 set(headers ${of_model})
 if(NOT MODEL)
     file(GLOB headers ${HEADERS}/*.h)
     list(REMOVE_ITEM headers ${of_model})
-    if(NOT STORE)
-        list(REMOVE_ITEM headers ${HEADERS}/store.h)
-    endif()
+endif()
+if(NOT STORE)
+    list(REMOVE_ITEM headers ${HEADERS}/store.h ${HEADERS}/record.h)
 endif()
 foreach(header IN LISTS headers)
     file(READ ${header} text)

@@ -57,6 +57,18 @@ TAMIS_API const tamis_model_info *tamis_model_get_info(const tamis_model *model)
  * With NULL it does nothing. */
 TAMIS_API void tamis_model_cache_shape(const tamis_model *model, tamis_cache_params *params);
 
+/* A hash of all that decides which K and V the model computes for tokens: its weights, sizes, norms,
+ * biases, sliding window, RoPE in full (base, kind of scaling and its numbers, pairing), and the kind
+ * and size of its vocabulary, by XXH3. It is that of tamis_chunk_id. Files with the same content
+ * agree, whatever their paths and metadata, on every device and backend; weights that differ in one
+ * bit do not. Vectors count as the f32 that they are computed in. Not in it: the device, whose kernels
+ * differ by rounding alone, and the cache's dtype, to which K and V are rounded as they are written.
+ * The first call reads all weights back from the device and waits; later ones give the same bytes.
+ * Errors: E_UNSUPPORTED (built without xxHash), E_NO_MEMORY, E_DEVICE: the call may be repeated. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_model_fingerprint(tamis_model *model,
+                                                                uint8_t fingerprint[16],
+                                                                tamis_error *error);
+
 /* The model's vocabulary, which it owns; NULL for NULL. */
 TAMIS_API const tamis_vocab *tamis_model_vocab(const tamis_model *model);
 /* tamis_vocab_encode without flags: the text alone. */

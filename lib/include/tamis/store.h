@@ -15,7 +15,8 @@ extern "C" {
  * CacheBlend (EuroSys '25) stores them, for any place in a prompt. One with a parent is a page of a
  * prefix: its K and V depend on everything that stood before, which its parent's key names, and they
  * are right there alone. A prefix's first page is a record without a parent. In both, K is given and
- * stored before its rotation, so that it can be rotated to any position.
+ * stored as the model's matrix gives it, before a norm of its heads and before its rotation, so that
+ * it can be rotated to any position (tamis_plan_load does both).
  *
  * What stood before a page is known by its key alone, and XXH3 is no cryptographic hash: whoever
  * knows the salt can make two prefixes with one key. Tenants that do not trust each other need salts
@@ -89,7 +90,7 @@ typedef struct tamis_chunk_id {
     const int32_t *tokens;
     uint32_t n_tokens;       /* 1 to 4194304 */
     uint32_t reserved32;     /* 0, else E_ARGUMENT */
-    uint8_t fingerprint[16]; /* of all that decides values: weights, RoPE, precision */
+    uint8_t fingerprint[16]; /* of all that decides values: weights, RoPE, precision, sink */
     uint8_t salt[16];        /* of a tenant; 0 is a salt like any other */
     uint8_t parent[16];      /* the key of the record whose tokens stand before these; 0: none */
     tamis_chunk_shape shape; /* with a parent, sink is 0 */
@@ -101,6 +102,14 @@ typedef struct tamis_chunk_id {
  * large, the shape is none, a sink beside a parent, a reserved field is not 0. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_chunk_key(const tamis_chunk_id *id, uint8_t key[16],
                                                         tamis_error *error);
+
+/* The fingerprint of chunks that are computed behind the tokens of a sink: a shape says how many there
+ * are, this which, so that chunks behind other sinks are other records. It is the model's own where
+ * n_sink is 0. `out` may be `fingerprint`. E_ARGUMENT: NULL, but for a sink of no tokens. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_fingerprint_extend(const uint8_t fingerprint[16],
+                                                                 const int32_t *sink,
+                                                                 uint32_t n_sink, uint8_t out[16],
+                                                                 tamis_error *error);
 
 /* The keys of the full pages of a prefix: of each `page_tokens` tokens of the id, in order, with the
  * key of the page before as parent; the first page's parent is the id's. Writes at most `capacity`
@@ -120,7 +129,7 @@ TAMIS_API uint64_t tamis_chunk_record_bytes(const tamis_chunk_shape *shape, uint
 /* What is stored. Planes are read during the call alone. */
 typedef struct tamis_chunk_planes {
     tamis_chunk_id id;
-    const void *const *k; /* [n_layers] planes; K before its rotation */
+    const void *const *k; /* [n_layers] planes; K before norm of heads and rotation */
     const void *const *v;
     /* Sum of 1 << tier: the record must enter each of these, and no other. 0: it enters all tiers
      * that the store has, of which the last must take it; one that cannot is left out. */
@@ -168,7 +177,10 @@ typedef struct tamis_chunk_info {
     uint64_t plane_bytes, record_bytes;
     uint32_t damaged; /* nonzero: a read has answered E_DAMAGED, as every later one does */
     uint32_t pins;    /* in a list: how many hold the record in this process */
-    uint64_t reserved[4];
+    /* In a list: when it was put or found last, in nanoseconds since 1970, as far as this process
+     * knows: by itself, or by others before it met the record. */
+    int64_t last_used;
+    uint64_t reserved[3];
 } tamis_chunk_info;
 
 /* Does nothing without a chunk or an `out`. */
@@ -195,6 +207,11 @@ TAMIS_API void tamis_chunk_release(tamis_chunk **chunk);
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_store_remove(tamis_store *store,
                                                            const tamis_chunk_id *id, int *removed,
                                                            tamis_error *error);
+
+/* The same for the record of a key, as tamis_store_list gives it, whatever its tokens. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_store_remove_key(tamis_store *store,
+                                                               const uint8_t key[16], int *removed,
+                                                               tamis_error *error);
 
 /* Lists the records, each once, in no order, after a look into the folder. Writes at most
  * `capacity` entries and the full number to *count. `infos` may be NULL when capacity is 0.
@@ -223,7 +240,8 @@ typedef struct tamis_store_stats {
     uint64_t foreign;      /* records of another format version that were passed over */
     uint64_t failed;       /* calls that answered E_IO or E_FULL, files and tiers passed over */
     tamis_tier_stats tiers[TAMIS_TIERS];
-    uint64_t reserved[11];
+    uint64_t leftovers; /* unfinished files of processes that are gone, removed on opening, by gc */
+    uint64_t reserved[10];
 } tamis_store_stats;
 
 /* Exact for this process; reads nothing. Does nothing without a store or an `out`. */

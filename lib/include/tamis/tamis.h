@@ -33,10 +33,11 @@
  * 9. ops.h      The ops on the caller's own buffers: what a model needs beside attention, and the
  *               pipeline for an engine that has a paged cache of its own.
  *
- * This header does not include five others: cuda.h, for the caller's own CUDA context, stream and
+ * This header does not include six others: cuda.h, for the caller's own CUDA context, stream and
  * memory; store.h, which keeps the K and V of text chunks in memory and on disk; model.h, for a
- * whole model from a GGUF file; vocab.h, for its vocabulary alone; and sample.h, which draws tokens
- * from logits. The last three are of a library of their own (tamis_model) on top of these calls.
+ * whole model from a GGUF file; record.h, for its chunks into a store; vocab.h, for its vocabulary
+ * alone; and sample.h, which draws tokens from logits. The last four are of a library of their own
+ * (tamis_model) on top of these calls.
  *
  * Structs: zero means the default, and reserved fields must be 0. A struct keeps its size for as
  * long as the library keeps its soname. A new field takes a place of `reserved`, where 0 means what

@@ -1,0 +1,61 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Text chunks into a store: a model computes their K and V, alone or behind a sink. Of
+ * libtamis_model. Libraries built without xxHash (TAMIS_STORE) lack these calls. */
+#ifndef TAMIS_RECORD_H
+#define TAMIS_RECORD_H
+
+#include <tamis/model.h>
+#include <tamis/store.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+typedef struct tamis_record_params {
+    /* Tokens that stand before the chunk while it is computed, such as bos, at positions 0 to
+     * n_sink - 1; their own K and V are not stored. NULL where n_sink is 0. */
+    const int32_t *sink;
+    uint32_t n_sink;
+    tamis_dtype dtype;    /* of the planes: f32, or f16 and bf16, rounded to nearest even */
+    uint8_t salt[16];     /* of a tenant; 0 is a salt like any other */
+    uint32_t tiers;       /* as in tamis_chunk_planes; 0: all */
+    uint32_t reserved32;  /* 0, else E_ARGUMENT */
+    uint64_t reserved[6]; /* 0, else E_ARGUMENT */
+} tamis_record_params;
+
+/* The id under which tamis_runner_record stores these tokens: to look whether a store has them
+ * (tamis_store_get), and to find them later. Its fingerprint is that of the model behind the sink
+ * (tamis_fingerprint_extend). The id points to the caller's tokens. Errors: E_ARGUMENT (NULL; no
+ * tokens, or more than a record takes; a dtype that is none; a reserved field), and those of
+ * tamis_model_fingerprint. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_record_id(tamis_model *model,
+                                                        const tamis_record_params *params,
+                                                        const int32_t *tokens, uint32_t n_tokens,
+                                                        tamis_chunk_id *out, tamis_error *error);
+
+/* Computes the K and V of a chunk's tokens by a forward pass and puts them into a store: V and K of
+ * each layer as the model's matrices give them, K before a norm of its heads and before its rotation,
+ * as tamis_plan_load takes it. The pass is that of tamis_runner_prefill, in exact steps of at most
+ * max_rows, of the sink's tokens and the chunk's behind them, on a sequence of its own that is gone
+ * when the call returns. No other sequence changes, and what tamis_runner_logits gives stays. Neither
+ * observer nor watcher is called, and nothing is evicted. The plan takes the pass for steps of one
+ * more sequence: under an eviction with a window they may take the place of the queries of the
+ * sequence whose step lies longest back. The host holds all planes meanwhile, f32 ones of one step
+ * beside them, and waits in every layer.
+ *
+ * Errors, which leave nothing behind: E_ARGUMENT (as tamis_record_id; a token outside the vocabulary;
+ * sink and chunk longer than max_context, with the numbers); E_UNSUPPORTED (the runner's scale, soft
+ * cap or sliding window is not the model's own, so that its K and V are not those that the fingerprint
+ * stands for; a value that is not finite, or that the dtype does not hold, with layer and token);
+ * E_FULL (the cache lacks pages, with the numbers); E_NO_MEMORY; E_STATE (an open step of another
+ * plan); E_DEVICE; and those of tamis_store_put. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_runner_record(tamis_runner *runner,
+                                                            tamis_store *store,
+                                                            const tamis_record_params *params,
+                                                            const int32_t *tokens,
+                                                            uint32_t n_tokens, tamis_error *error);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

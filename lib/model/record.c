@@ -1,0 +1,237 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Puts the K and V of a chunk's tokens, computed by an ordinary forward pass, into a store. */
+#include "lib/model/model.h"
+#include <tamis/record.h>
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- Ids --------------------------------------------------------------------------------------- */
+
+static tamis_status check_params(const tamis_record_params *params, tamis_error *error) {
+    TMS_REQUIRE(params, TAMIS_E_ARGUMENT, "params is NULL");
+    TMS_REQUIRE(params->sink || params->n_sink == 0, TAMIS_E_ARGUMENT, "sink is NULL, n_sink is %u",
+                params->n_sink);
+    TMS_REQUIRE(params->reserved32 == 0, TAMIS_E_ARGUMENT,
+                "reserved32 of tamis_record_params is %u; it must be 0", params->reserved32);
+    for (size_t i = 0; i < sizeof params->reserved / sizeof *params->reserved; ++i)
+        TMS_REQUIRE(params->reserved[i] == 0, TAMIS_E_ARGUMENT,
+                    "reserved[%zu] of tamis_record_params is %llu; it must be 0", i,
+                    (unsigned long long)params->reserved[i]);
+    return TAMIS_OK;
+}
+
+tamis_status tamis_record_id(tamis_model *model, const tamis_record_params *params,
+                             const int32_t *tokens, uint32_t n_tokens, tamis_chunk_id *out,
+                             tamis_error *error) {
+    uint8_t key[16];
+    TMS_REQUIRE(model, TAMIS_E_ARGUMENT, "model is NULL");
+    TMS_REQUIRE(out, TAMIS_E_ARGUMENT, "out is NULL");
+    TMS_TRY(check_params(params, error));
+    const tms_config *config = &model->config;
+    tamis_chunk_id id = {.tokens = tokens,
+                         .n_tokens = n_tokens,
+                         .shape = {.n_layers = config->n_layers,
+                                   .n_kv_heads = config->n_kv_heads,
+                                   .head_dim = config->head_dim,
+                                   .dtype = params->dtype,
+                                   .sink = params->n_sink}};
+    memcpy(id.salt, params->salt, sizeof id.salt);
+    TMS_TRY(tamis_chunk_key(&id, key, error)); /* which checks it */
+    TMS_TRY(tamis_model_fingerprint(model, id.fingerprint, error));
+    TMS_TRY(tamis_fingerprint_extend(id.fingerprint, params->sink, params->n_sink, id.fingerprint,
+                                     error));
+    *out = id;
+    return TAMIS_OK;
+}
+
+/* ---- Narrower types ---------------------------------------------------------------------------- */
+
+static uint32_t bits_of(float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
+/* Finite f32 to f16, to nearest even; infinity where f16 does not hold it. */
+static uint16_t narrow_f16(float value) {
+    const uint32_t bits = bits_of(value), sign = bits >> 16 & 0x8000u, size = bits & 0x7fffffffu;
+    if (size >= 0x477ff000u) return (uint16_t)(sign | 0x7c00u); /* from 65520 on */
+    if (size < 0x38800000u)                                     /* below 2^-14: in steps of 2^-24 */
+        return (uint16_t)(sign | (uint32_t)lrintf(fabsf(value) * 0x1p24f));
+    return (uint16_t)(sign | ((size - 0x38000000u + 0xfffu + (size >> 13 & 1)) >> 13));
+}
+
+/* Finite f32 to bf16, to nearest even; infinity where bf16 does not hold it. */
+static uint16_t narrow_bf16(float value) {
+    const uint32_t bits = bits_of(value);
+    return (uint16_t)((bits + 0x7fffu + (bits >> 16 & 1)) >> 16);
+}
+
+/* Whether `to` holds a finite value. */
+static bool narrow(tamis_dtype dtype, float value, uint16_t *to) {
+    const bool half = dtype == TAMIS_F16;
+    *to = half ? narrow_f16(value) : narrow_bf16(value);
+    return (*to & 0x7fffu) < (half ? 0x7c00u : 0x7f80u);
+}
+
+/* ---- Planes ------------------------------------------------------------------------------------ */
+
+/* A chunk that is being recorded. */
+typedef struct recording {
+    tamis_runner *runner;
+    uint32_t width;   /* elements of a row of a plane */
+    uint32_t n_sink;  /* rows that are dropped */
+    uint32_t done;    /* rows of the steps before */
+    uint8_t **planes; /* [2 * n_layers]: K of each layer, then V of each */
+    float *wide;      /* [max_rows][width]: a step's rows, where planes are narrower; else NULL */
+    tamis_chunk_id id;
+} recording;
+
+/* Rows of a plane from `first` on, as they come. */
+static tamis_status put_rows(const recording *r, const char *name, uint32_t layer, uint8_t *plane,
+                             uint32_t first, const float *rows, uint32_t n, tamis_error *error) {
+    const tamis_dtype dtype = r->id.shape.dtype;
+    uint16_t *to = (uint16_t *)plane + (uint64_t)first * r->width;
+    for (uint64_t i = 0; i < (uint64_t)n * r->width; ++i) {
+        const bool held =
+            isfinite(rows[i]) && (dtype == TAMIS_F32 || narrow(dtype, rows[i], &to[i]));
+        TMS_REQUIRE(
+            held, TAMIS_E_UNSUPPORTED,
+            "%s of layer %u has %g at token %llu of the chunk, which a record of %s does not "
+            "take",
+            name, layer, (double)rows[i], (unsigned long long)(first + i / r->width),
+            tamis_dtype_name(dtype));
+    }
+    return TAMIS_OK;
+}
+
+/* Takes the rows of the chunk out of a step's rows of a layer. */
+static tamis_status take(void *user, uint32_t layer, uint32_t n_rows, tamis_error *error) {
+    static const char *const names[] = {"K", "V"};
+    static const tms_activation which[] = {TMS_K, TMS_V};
+    const recording *r = user;
+    const uint32_t skip = r->n_sink > r->done ? r->n_sink - r->done : 0;
+    if (skip >= n_rows) return TAMIS_OK;
+    const uint32_t n = n_rows - skip, first = r->done + skip - r->n_sink;
+    const uint64_t row = (uint64_t)r->width * sizeof(float);
+    for (int part = 0; part < 2; ++part) {
+        uint8_t *plane = r->planes[part * r->id.shape.n_layers + layer];
+        float *rows = r->wide ? r->wide : (float *)plane + (uint64_t)first * r->width;
+        TMS_TRY(
+            tamis_buffer_read(r->runner->buffers[which[part]], skip * row, rows, n * row, error));
+        TMS_TRY(put_rows(r, names[part], layer, plane, first, rows, n, error));
+    }
+    return TAMIS_OK;
+}
+
+static void free_planes(recording *r) {
+    for (uint32_t i = 0; r->planes && i < 2 * r->id.shape.n_layers; ++i)
+        free(r->planes[i]);
+    free(r->planes);
+    free(r->wide);
+}
+
+static tamis_status make_planes(recording *r, tamis_error *error) {
+    const tamis_chunk_shape *shape = &r->id.shape;
+    const uint64_t bytes = tamis_chunk_plane_bytes(shape, r->id.n_tokens);
+    const uint64_t step = (uint64_t)r->runner->limits.max_rows * r->width * sizeof(float);
+    bool all = (r->planes = calloc(2 * (size_t)shape->n_layers, sizeof *r->planes)) != NULL;
+    for (uint32_t i = 0; all && i < 2 * shape->n_layers; ++i)
+        all = (r->planes[i] = malloc(bytes)) != NULL;
+    if (all && shape->dtype != TAMIS_F32) all = (r->wide = malloc(step)) != NULL;
+    TMS_REQUIRE(all, TAMIS_E_NO_MEMORY, "no memory for %u planes of %llu bytes",
+                2 * shape->n_layers, (unsigned long long)bytes);
+    return TAMIS_OK;
+}
+
+/* ---- The pass ---------------------------------------------------------------------------------- */
+
+/* Steps over the sink's tokens and the chunk's. */
+static tamis_status run_steps(recording *r, tamis_sequence sequence, const int32_t *tokens,
+                              uint32_t count, tamis_error *error) {
+    const uint32_t most = r->runner->limits.max_rows;
+    for (r->done = 0; r->done < count;) {
+        const uint32_t left = count - r->done, rows = left < most ? left : most;
+        TMS_TRY(tms_run_rows(r->runner, sequence, r->done, tokens + r->done, rows, 0, error));
+        r->done += rows;
+    }
+    return TAMIS_OK;
+}
+
+/* On a sequence of its own, without the caller's observer. */
+static tamis_status run(recording *r, const int32_t *tokens, uint32_t count, tamis_error *error) {
+    tamis_runner *runner = r->runner;
+    const tamis_runner_observer observer = runner->observer;
+    tamis_sequence sequence = 0;
+    TMS_TRY(tamis_cache_add(runner->cache, &sequence, error));
+    runner->observer = NULL;
+    runner->tap = take;
+    runner->tap_user = r;
+    tamis_status status = run_steps(r, sequence, tokens, count, error);
+    runner->tap = NULL;
+    runner->tap_user = NULL;
+    runner->observer = observer;
+    /* A step that could not be taken back holds its sequence; the reason says so. */
+    const tamis_status removed =
+        tamis_cache_remove(runner->cache, sequence, status == TAMIS_OK ? error : NULL);
+    return status == TAMIS_OK ? removed : status;
+}
+
+static tamis_status put(const recording *r, tamis_store *store, uint32_t tiers,
+                        tamis_error *error) {
+    const tamis_chunk_planes planes = {.id = r->id,
+                                       .k = (const void *const *)r->planes,
+                                       .v = (const void *const *)r->planes + r->id.shape.n_layers,
+                                       .tiers = tiers};
+    return tamis_store_put(store, &planes, error);
+}
+
+/* The sink's tokens and the chunk's, one after another; the caller frees them. */
+static tamis_status join(const recording *r, const int32_t *sink, int32_t **out,
+                         tamis_error *error) {
+    const uint32_t n = r->id.n_tokens;
+    const size_t count = (size_t)r->n_sink + n;
+    *out = malloc(count * sizeof **out);
+    TMS_REQUIRE(*out, TAMIS_E_NO_MEMORY, "no memory for %zu tokens", count);
+    if (r->n_sink) memcpy(*out, sink, r->n_sink * sizeof **out);
+    memcpy(*out + r->n_sink, r->id.tokens, n * sizeof **out);
+    return TAMIS_OK;
+}
+
+static tamis_status check_limits(const tamis_runner *runner, const tamis_record_params *params,
+                                 uint32_t n_tokens, tamis_error *error) {
+    const tamis_plan_params *limits = &runner->limits;
+    TMS_REQUIRE(runner->as_model, TAMIS_E_UNSUPPORTED,
+                "the runner has scale %g, soft cap %g, sliding window %u, which are not all the "
+                "model's own: its K and V are not those of the model",
+                (double)limits->scale, (double)limits->soft_cap, limits->sliding_window);
+    TMS_REQUIRE(n_tokens <= limits->max_context && params->n_sink <= limits->max_context - n_tokens,
+                TAMIS_E_ARGUMENT, "the chunk has %u tokens behind a sink of %u; max_context is %u",
+                n_tokens, params->n_sink, limits->max_context);
+    if (params->n_sink > 0) TMS_TRY(tms_check_tokens(runner, params->sink, params->n_sink, error));
+    return TAMIS_OK;
+}
+
+tamis_status tamis_runner_record(tamis_runner *runner, tamis_store *store,
+                                 const tamis_record_params *params, const int32_t *tokens,
+                                 uint32_t n_tokens, tamis_error *error) {
+    TMS_REQUIRE(runner, TAMIS_E_ARGUMENT, "runner is NULL");
+    TMS_REQUIRE(store, TAMIS_E_ARGUMENT, "store is NULL");
+    TMS_TRY(check_params(params, error));
+    TMS_TRY(tms_check_tokens(runner, tokens, n_tokens, error));
+    TMS_TRY(check_limits(runner, params, n_tokens, error));
+    const tms_config *config = &runner->model->config;
+    recording r = {
+        .runner = runner, .width = config->n_kv_heads * config->head_dim, .n_sink = params->n_sink};
+    int32_t *all = NULL;
+    TMS_TRY(tamis_record_id(runner->model, params, tokens, n_tokens, &r.id, error));
+    tamis_status status = join(&r, params->sink, &all, error);
+    if (status == TAMIS_OK) status = make_planes(&r, error);
+    if (status == TAMIS_OK) status = run(&r, all, r.n_sink + n_tokens, error);
+    if (status == TAMIS_OK) status = put(&r, store, params->tiers, error);
+    free_planes(&r);
+    free(all);
+    return status;
+}
