@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The beginning and end of a prompt: looks up its chunks, begins the plan's step, starts to read. */
+/* The beginning and end of a prompt: looks up its chunks, begins the plan's step, starts to read.
+ */
 #include "lib/blend/blend.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- What is read ----------------------------------------------------------------------------- */
+/* ---- What is read ---------------------------------------------------------------------------- */
 
 /* The read of a part's planes in a layer; false: it needs none. */
 static bool read_of(const tamis_blend *blend, uint32_t layer, uint32_t p, tms_read *out) {
@@ -64,13 +65,14 @@ tamis_status tms_blend_read_from(tamis_blend *blend, uint32_t layer, uint32_t pa
                             ring ? ring : default_ring(blend), !blend->params.no_thread, error);
 }
 
-/* ---- Start and end ---------------------------------------------------------------------------- */
+/* ---- Start and end --------------------------------------------------------------------------- */
 
 static tamis_status start(tamis_blend *blend, tamis_error *error) {
     const tamis_step step = {
         .sequences = &blend->sequence, .rows = &blend->n_rows, .count = 1, .exact = 1};
     tms_blend_fill_rows(blend);
     memset(blend->layers, 0, blend->shape.n_layers * sizeof *blend->layers);
+    blend->stats.left = 0;
     blend->layer = 0;
     blend->phase = TMS_PHASE_LAYER;
     TMS_TRY(tamis_plan_step_begin(blend->plan, &step, error));
@@ -144,7 +146,7 @@ tamis_status tamis_blend_end(tamis_blend *blend, tamis_error *error) {
     return TAMIS_OK;
 }
 
-/* ---- Begin ------------------------------------------------------------------------------------ */
+/* ---- Begin ----------------------------------------------------------------------------------- */
 
 static tamis_status check_parts(const tamis_blend *blend, const tamis_blend_part *parts,
                                 uint32_t n_parts, tamis_error *error) {

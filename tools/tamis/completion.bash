@@ -5,7 +5,7 @@ _tamis() {
     local name=${COMP_WORDS[1]-} words='' files='' head='' known=1
     [ "$COMP_CWORD" -gt 1 ] || name=''
     case $name in
-    bench | eval) [ "$COMP_CWORD" -le 2 ] || name="$name ${COMP_WORDS[2]}" ;;
+    bench | eval | store) [ "$COMP_CWORD" -le 2 ] || name="$name ${COMP_WORDS[2]}" ;;
     esac
     case "$name $last" in
     'devices --device') ;;
@@ -324,12 +324,31 @@ _tamis() {
     'eval ruler --dtype') words='f32 f16 bf16' ;;
     'eval ruler --json') files=1 ;;
     'eval ruler --device') ;;
+    'store put --model') files=1 ;;
+    'store put --store') files=1 ;;
+    'store put --file') ;;
+    'store put --chunk') ;;
+    'store put --dtype') words='f32 f16 bf16' ;;
+    'store put --salt') ;;
+    'store put --bytes') ;;
+    'store put --json') files=1 ;;
+    'store put --device') ;;
+    'store list --store') files=1 ;;
+    'store list --json') files=1 ;;
+    'store verify --store') files=1 ;;
+    'store verify --json') files=1 ;;
+    'store gc --store') files=1 ;;
+    'store gc --bytes') ;;
+    'store gc --model') files=1 ;;
+    'store gc --json') files=1 ;;
+    'store gc --device') ;;
     *) known='' ;;
     esac
     [ -n "$known" ] || case $name in
-    '') words='devices run compare tokenize bench eval --help --version' ;;
+    '') words='devices run compare tokenize bench eval store --help --version' ;;
     bench) words='attention decode linear model throughput ttft --help' ;;
     eval) words='passkey recall perplexity eviction ruler --help' ;;
+    store) words='put list verify gc --help' ;;
     'devices') words='--device --matrix --markdown --json --help' ;;
     'run') words='--model --file --prompt --prompt-file --chunks --chunk-tokens --store --store-memory --store-dtype --blend --share --first --no-record --question --select --budget --sinks --recent --group --dense-layers --evict --evict-budget --evict-sinks --evict-recent --evict-window --evict-kernel --evict-pool --evict-chunk --evict-floor --evict-beta --evict-every --evict-options --times --tokens --chat --system --chat-format --temperature --top-k --top-p --min-p --seed --stop --ignore-eos --context --cache-dtype --page-size --device --help' ;;
     'compare') words='--model --file --question --system --chat-format --plain --tokens --rounds --select --score --width --budget --sinks --recent --group --dense-layers --page-size --evict --evict-budget --evict-sinks --evict-recent --evict-window --evict-kernel --evict-pool --evict-chunk --evict-floor --evict-beta --evict-every --evict-options --dtype --json --device --help' ;;
@@ -345,6 +364,10 @@ _tamis() {
     'eval perplexity') words='--model --text --length --tokens --texts --select --score --width --budget --sinks --recent --group --dense-layers --page-size --evict --evict-budget --evict-sinks --evict-recent --evict-window --evict-kernel --evict-pool --evict-chunk --evict-floor --evict-beta --evict-every --evict-options --seed --dtype --json --device --help' ;;
     'eval eviction') words='--model --text --length --evict --budget --evict-sinks --evict-recent --evict-window --evict-kernel --evict-pool --evict-chunk --evict-floor --evict-beta --evict-every --evict-options --questions --texts --seeds --seed --page-size --dtype --json --device --help' ;;
     'eval ruler') words='--model --task --length --texts --seed --select --score --width --budget --sinks --recent --group --dense-layers --page-size --evict --evict-budget --evict-sinks --evict-recent --evict-window --evict-kernel --evict-pool --evict-chunk --evict-floor --evict-beta --evict-every --evict-options --question --dtype --json --device --help' ;;
+    'store put') words='--model --store --file --chunk --bare --special --dtype --salt --bytes --json --device --help' ;;
+    'store list') words='--store --json --help' ;;
+    'store verify') words='--store --json --help' ;;
+    'store gc') words='--store --bytes --others --model --json --device --help' ;;
     esac
     [ -z "$files" ] || {
         mapfile -t COMPREPLY < <(compgen -f -- "$now")

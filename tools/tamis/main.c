@@ -4,6 +4,9 @@
 #include "cli/commands.h"
 #include "compare/compare.h"
 #include "eval/eval.h"
+#ifdef TAMIS_HAVE_STORE
+#include "store/shared.h"
+#endif
 
 #include <errno.h>
 #include <string.h>
@@ -25,12 +28,22 @@ const cli_command *const cli_commands[] = {&cli_devices_command,
                                            &eval_perplexity_command,
                                            &eval_eviction_command,
                                            &eval_ruler_command,
+#ifdef TAMIS_HAVE_STORE
+                                           &store_put_command,
+                                           &store_list_command,
+                                           &store_verify_command,
+                                           &store_gc_command,
+#endif
                                            NULL};
 
 const cli_group cli_command_groups[] = {
     {"bench", "measure decoding: full against selections and evictions", "benchmark"},
     {"eval", "measure what a model loses when it reads or keeps part of its KV cache",
      "evaluation"},
+#ifdef TAMIS_HAVE_STORE
+    {"store", "keep the K and V of text chunks in a folder, to be used wherever the texts stand",
+     "command"},
+#endif
     {NULL, NULL, NULL}};
 
 /* The words after "tamis": "bench decode". */

@@ -20,14 +20,17 @@ expect 2 'usage: tamis'
 
 # The man page and the completion that the tree holds are those of the tables.
 root=$(cd "$data/../.." && pwd)
-"$tamis" --man | cmp - "$root/docs/man/tamis.1" ||
-    fail 'the man page is not current: tamis --man >docs/man/tamis.1'
-"$tamis" --completion | cmp - "$root/tools/tamis/completion.bash" ||
-    fail 'the completion is not current: tamis --completion >tools/tamis/completion.bash'
+# They have the commands of the store, which a build may lack.
+if "$tamis" store --help >"$work/out" 2>&1; then
+    "$tamis" --man | cmp - "$root/docs/man/tamis.1" ||
+        fail 'the man page is not current: tamis --man >docs/man/tamis.1'
+    "$tamis" --completion | cmp - "$root/tools/tamis/completion.bash" ||
+        fail 'the completion is not current: tamis --completion >tools/tamis/completion.bash'
+fi
 
 # The command line is a client: it includes public headers and its own.
 private=$(grep -rnE '^#include "' "$root/tools/tamis" --include='*.[ch]' |
-    grep -vE '#include "(cli|compare|bench|eval)/[a-z_]+\.h"')
+    grep -vE '#include "(cli|compare|bench|eval|store)/[a-z_]+\.h"')
 [ -z "$private" ] || fail "private headers: $private"
 
 # completes WANTED WORD...: what the shell offers for the last word, in one line.
@@ -46,6 +49,7 @@ completes 'devices' tamis d
 completes 'bench' tamis ben
 completes 'compare' tamis c
 completes 'attention decode linear model throughput ttft --help' tamis bench ''
+completes 'put list verify gc --help' tamis store ''
 completes '--matrix --markdown' tamis devices --ma
 completes 'quest quest-paper' tamis run --select q
 completes 'quest,quest quest,quest-paper' tamis eval recall --select quest,q
@@ -55,7 +59,7 @@ completes '--cache-dtype' tamis run --select quest --ca
 
 # Wrong command lines.
 usage_error '^tamis: frob: unknown command' frob
-usage_error '^tamis bench: frob: unknown benchmark, must be one of attention, decode, linear, model, throughput\
+usage_error '^tamis bench: frob: unknown benchmark, must be one of attention, decode, linear, model, throughput' \
     bench frob
 usage_error '^tamis bench: \(none\): unknown benchmark' bench
 usage_error '^tamis bench attention: --frob: unknown option' bench attention --frob 1
