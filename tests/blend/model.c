@@ -155,6 +155,32 @@ static void check_times(const tamis_blend *blend, uint32_t calls) {
     assert_true(fabs(load - all.load_us) < 1 && fabs(compute - all.compute_us) < 1);
 }
 
+/* Costs are those of the layers behind the check layer. */
+static void check_costs(const tamis_blend *blend) {
+    tamis_blend_costs costs;
+    tamis_blend_stats all;
+    double read = 0, compute = 0, bytes = 0, rows = 0, share = 0;
+    tamis_blend_get_stats(blend, &all);
+    assert_int_equal(tamis_blend_get_costs(blend, &costs, NULL), TAMIS_OK);
+    for (uint32_t layer = 2; layer < BLEND_LAYERS; layer++) {
+        tamis_blend_layer_stats of;
+        assert_int_equal(tamis_blend_get_layer_stats(blend, layer, &of, NULL), TAMIS_OK);
+        read += of.read_us;
+        compute += of.compute_us;
+        bytes += (double)of.bytes_read;
+        rows += of.rows_attended;
+    }
+    const double tokens = (double)(all.tokens_hit + all.tokens_exact) * (BLEND_LAYERS - 2);
+    assert_true(fmod(bytes, tokens) == 0);
+    assert_true(fabs(costs.load_us - read / tokens) < 1e-6 * costs.load_us);
+    assert_true(fabs(costs.compute_us - compute / rows) < 1e-6 * costs.compute_us);
+    assert_int_equal(costs.hits, all.tokens_hit);
+    assert_int_equal(costs.exact, all.tokens_exact);
+    assert_int_equal(costs.fresh, all.tokens_fresh);
+    assert_int_equal(tamis_blend_share(&costs, &share, NULL), TAMIS_OK);
+    assert_true(share >= 0.15 && share <= 1);
+}
+
 static void a_reader_of_the_caller_reads(void **state) {
     (void)state;
     static const tamis_status failures[] = {TAMIS_OK, TAMIS_E_IO, TAMIS_E_DAMAGED};
@@ -170,6 +196,8 @@ static void a_reader_of_the_caller_reads(void **state) {
         params.reader_user = &slow;
         params.timing = 1;
         tamis_blend *blend = blends_make(&b, &params);
+        RIG_REFUSED(&b.r, TAMIS_E_STATE, "no prompt has ended",
+                    tamis_blend_get_costs(blend, &(tamis_blend_costs){0}, &b.r.error));
         const tamis_sequence sequence = blends_run(&b, blend);
         tamis_blend_get_stats(blend, &stats);
         assert_int_equal(stats.restarts, i > 0);
@@ -178,6 +206,7 @@ static void a_reader_of_the_caller_reads(void **state) {
         if (i == 0) {
             check_logits(&b, model->name, c);
             check_times(blend, slow.calls);
+            check_costs(blend);
         }
         RIG_OK(&b.r, tamis_cache_remove(b.r.cache, sequence, &b.r.error));
         tamis_blend_destroy(&blend);

@@ -240,6 +240,62 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_blend_get_layer_stats(const tamis_
                                                                     tamis_blend_layer_stats *out,
                                                                     tamis_error *error);
 
+/* ---- The controller: how much to compute, and where to store ---------------------------------- */
+
+/* What a layer of a prompt takes: of the hits and the exact rows K and V are loaded, of the fresh
+ * rows and of a share of the hits they are computed meanwhile. */
+typedef struct tamis_blend_costs {
+    double load_us;              /* reading K and V of a token in a layer out of a tier */
+    double compute_us;           /* a row in a layer, its part of everything between two layers */
+    uint64_t hits, exact, fresh; /* rows; all 0: hits alone */
+    double least;         /* share: 0 means 0.15, below which the paper's answers become worse */
+    double most;          /* share: 0 means 1 */
+    uint64_t reserved[4]; /* 0, else E_ARGUMENT */
+} tamis_blend_costs;
+
+/* The share of the hits whose computing takes as long as loading, so that more would make the prompt
+ * slower and fewer would save nothing:
+ *
+ *   share = ((hits + exact) * load_us - fresh * compute_us) / (hits * compute_us)
+ *
+ * within least and most. Of hits alone it is load_us / compute_us, as in CacheBlend (EuroSys '25,
+ * section 5.1: r * prefill = bytes of a token / throughput, and r is at least 15 %). A pure function.
+ * Errors: E_ARGUMENT with the value (a time that is not finite or negative, compute_us 0; no hits
+ * beside other rows; least above most, or one of them above 1). */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_blend_share(const tamis_blend_costs *costs,
+                                                          double *share, tamis_error *error);
+
+/* A tier that chunks could be kept in. */
+typedef struct tamis_blend_tier {
+    double load_us;       /* as in tamis_blend_costs, out of this tier */
+    double price;         /* of keeping a token; in any unit, the same for all tiers */
+    uint64_t reserved[2]; /* 0, else E_ARGUMENT */
+} tamis_blend_tier;
+
+/* The tier to keep chunks in where blends compute `share` of their hits: the cheapest of those whose
+ * loading is hidden, that is
+ *
+ *   (hits + exact) * load_us <= (fresh + share * hits) * compute_us
+ *
+ * (CacheBlend, section 5.1: the least C_store with T_recompute >= T_load), of two equal prices the
+ * faster one, then the first. Where none is, *hidden is 0, and the tier is the fastest, of equal ones
+ * the cheapest: the paper says nothing of that case. `hidden` may be NULL. load_us of the costs is not
+ * used. A pure function. Errors: as tamis_blend_share; no tiers; a price that is not finite; a share
+ * that is not 0 to 1. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_blend_choose_tier(const tamis_blend_costs *costs,
+                                                                double share,
+                                                                const tamis_blend_tier *tiers,
+                                                                size_t n_tiers, size_t *chosen,
+                                                                int *hidden, tamis_error *error);
+
+/* What the last prompt took, as its layers from the check layer on say: read_us and compute_us over
+ * tokens and rows. On a device with a queue of its own computing is seen under `timing` alone. `least`
+ * and `most` are 0. Errors: E_ARGUMENT (NULL); E_STATE (no prompt has ended; nothing was loaded behind
+ * the check layer). */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_blend_get_costs(const tamis_blend *blend,
+                                                              tamis_blend_costs *out,
+                                                              tamis_error *error);
+
 #ifdef __cplusplus
 }
 #endif

@@ -24,7 +24,9 @@ static const cli_option options[] = {
      offsetof(ttft_flags, chunk_tokens), 1, BENCH_CONTEXT_MAX, NULL},
     {"--suffix", "N", "tokens behind the chunks, which nothing is stored of (default 32)",
      CLI_NUMBER, offsetof(ttft_flags, suffix), 1, BENCH_CONTEXT_MAX, NULL},
-    {"--share", "P[,P]", "percent of the chunks' tokens that a blend computes (default 15)",
+    {"--share", "P[,P]",
+     "percent of the chunks' tokens that a blend computes (default 15); auto: as many as are\n"
+     "computed while the others are read, by what 15 took, and 15 or more",
      CLI_TEXT, offsetof(ttft_flags, share), 0, 0, NULL},
     {"--source", "S[,S]",
      "where chunks come from: {} (default memory, and with --store disk); cached is a disk whose\n"
@@ -100,6 +102,10 @@ static bool parse_shares(ttft *t, const char *list) {
         if (t->n_shares == TTFT_SHARES_MAX) {
             cli_fail(t->command, "--share %s: more than %d shares", text, TTFT_SHARES_MAX);
             return false;
+        }
+        if (strcmp(text, "auto") == 0) {
+            t->shares[t->n_shares++] = 0;
+            continue;
         }
         if (!cli_decimal(t->command, "--share", text, &percent)) return false;
         if (percent <= 0 || percent > 100) {

@@ -103,7 +103,7 @@ typedef struct ttft {
     uint32_t repeat, n_requests;
     cli_list counts; /* of chunks */
     uint32_t n_shares;
-    double shares[TTFT_SHARES_MAX]; /* 0: chosen */
+    double shares[TTFT_SHARES_MAX]; /* 0: chosen for each source */
     uint32_t n_rates;
     double rates[TTFT_RATES_MAX];
     ttft_texts texts;

@@ -7,6 +7,7 @@
 #include <string.h>
 
 #define STEP_ROWS    512u /* of a prefill, as tamis run reads a prompt */
+#define LEAST_SHARE  0.15 /* the controller's */
 #define TIMED_PASSES 3u   /* whose layers are waited for; the median one counts */
 
 const char *ttft_kind_name(ttft_kind kind) {
@@ -273,11 +274,42 @@ static tamis_status measure_count(const ttft *t, ttft_cell *cells, tamis_error *
 
 /* ---- Arms ------------------------------------------------------------------------------------ */
 
+/* The controller's share for a source, by the second of two prompts under the least one. */
+static tamis_status choose_share(const ttft *t, ttft_arm *arm, tamis_error *error) {
+    tamis_blend *blend = NULL;
+    tamis_blend_costs costs;
+    ttft_prompt prompt;
+    double seconds = 0;
+    tamis_status status =
+        ttft_prompt_make(&t->texts, t->counts.values[0], UINT32_MAX, &prompt, error);
+    if (status != TAMIS_OK) return status;
+    arm->chosen = true;
+    arm->share = LEAST_SHARE;
+    status = make_blend(t, arm, true, &blend, error);
+    for (int i = 0; status == TAMIS_OK && i < 2; i++)
+        status = sample(t, arm, blend, &prompt, &seconds, error);
+    if (status == TAMIS_OK) status = tamis_blend_get_costs(blend, &costs, error);
+    if (status == TAMIS_OK) status = tamis_blend_share(&costs, &arm->share, error);
+    if (status == TAMIS_OK)
+        fprintf(
+            stderr,
+            "%s: share %.3g %%: reading takes %.2f us for a token in a layer, computing %.2f us "
+            "for a row\n",
+            arm->source->name, 100 * arm->share, costs.load_us, costs.compute_us);
+    tamis_blend_destroy(&blend);
+    ttft_prompt_free(&prompt);
+    return status;
+}
+
 static tamis_status add_arm(ttft *t, ttft_kind kind, ttft_source *source, double share,
                             tamis_error *error) {
     ttft_arm *arm = &t->arms[t->n_arms++];
     *arm = (ttft_arm){.kind = kind, .source = source, .share = share};
     if (kind == TTFT_FULL) return TAMIS_OK;
+    if (kind == TTFT_BLEND && share == 0) {
+        const tamis_status status = choose_share(t, arm, error);
+        if (status != TAMIS_OK) return status;
+    }
     return make_blend(t, arm, false, &arm->blend, error);
 }
 

@@ -50,6 +50,8 @@ static bool check_share(const char *command, const cli_chunk_flags *f, cli_chunk
         if (f->share != NULL) cli_fail(command, "--share: is given, but %s has none", name);
         return f->share == NULL;
     }
+    out->chosen = f->share != NULL && strcmp(f->share, "auto") == 0;
+    if (out->chosen) return true;
     if (f->share != NULL && !cli_decimal(command, "--share", f->share, &percent)) return false;
     out->share = (double)percent / 100;
     if (percent > 0 && percent <= 100) return true;

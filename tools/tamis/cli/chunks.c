@@ -9,6 +9,8 @@
 #include <tamis/blend_model.h>
 #include <tamis/record.h>
 
+#define PROBE_ROWS 256u /* by which computing is timed */
+
 /* Of texts: those of --chunks or that of --file, what stands before them, what stands behind. */
 enum { TEXTS = CLI_LIST_MAX + 2, SINK = CLI_LIST_MAX, PROMPT };
 
@@ -124,6 +126,84 @@ size_t cli_chunks_count(const cli_chunks *c) {
     return c->n_tokens;
 }
 
+/* ---- The share ------------------------------------------------------------------------------- */
+
+/* Reads the last layer of each chunk that the store has: the time of a token in a layer. Counts the tokens
+ * of these chunks. */
+static tamis_status time_reading(cli_chunks *c, cli_session *s, tamis_blend_costs *costs,
+                                 tamis_error *error) {
+    double seconds = 0;
+    uint64_t tokens = 0;
+    tamis_status status = TAMIS_OK;
+    for (uint32_t p = 0; status == TAMIS_OK && p < c->n_parts; p++) {
+        tamis_chunk_id id;
+        tamis_chunk_info info;
+        tamis_chunk *chunk = NULL;
+        if (!c->parts[p].stored) continue;
+        status = tamis_record_id(s->model, &c->record, c->parts[p].tokens, c->parts[p].n_tokens,
+                                 &id, error);
+        if (status == TAMIS_OK) status = tamis_store_get(c->store, &id, &chunk, error);
+        if (status != TAMIS_OK || chunk == NULL) continue;
+        tamis_chunk_get_info(chunk, &info);
+        uint8_t *planes = malloc(2 * info.plane_bytes);
+        if (planes == NULL) status = cli_no_memory(error);
+        const double start = cli_seconds();
+        if (status == TAMIS_OK)
+            status = tamis_chunk_read(chunk, info.shape.n_layers - 1, planes,
+                                      planes + info.plane_bytes, error);
+        seconds += cli_seconds() - start;
+        if (status == TAMIS_OK) tokens += info.n_tokens;
+        /* The blend meets these, too, and computes the chunk. */
+        if (status == TAMIS_E_DAMAGED || status == TAMIS_E_IO) status = TAMIS_OK;
+        free(planes);
+        tamis_chunk_release(&chunk);
+    }
+    costs->hits = tokens;
+    costs->load_us = tokens > 0 ? 1e6 * seconds / (double)tokens : 0;
+    return status;
+}
+
+/* Computes the first rows of the prompt, the second time for the clock: the time of a row in a layer. */
+static tamis_status time_computing(cli_chunks *c, cli_session *s, tamis_blend_costs *costs,
+                                   tamis_error *error) {
+    const size_t n = c->n_tokens < PROBE_ROWS ? c->n_tokens : PROBE_ROWS;
+    int32_t *tokens = malloc(n * sizeof(*tokens));
+    tamis_status status = tokens != NULL ? TAMIS_OK : cli_no_memory(error);
+    for (size_t p = 0, at = 0; status == TAMIS_OK && at < n; p++)
+        for (size_t i = 0; i < c->parts[p].n_tokens && at < n; i++)
+            tokens[at++] = c->parts[p].tokens[i];
+    for (int i = 0; status == TAMIS_OK && i < 2; i++) {
+        tamis_sequence sequence = 0;
+        status = tamis_cache_add(s->cache, &sequence, error);
+        if (status != TAMIS_OK) break;
+        const double start = cli_seconds();
+        status = tamis_runner_prefill(s->runner, sequence, tokens, n, NULL, error);
+        costs->compute_us =
+            1e6 * (cli_seconds() - start) / ((double)n * tamis_model_get_info(s->model)->n_layers);
+        const tamis_status removed =
+            tamis_cache_remove(s->cache, sequence, status == TAMIS_OK ? error : NULL);
+        if (status == TAMIS_OK) status = removed;
+    }
+    free(tokens);
+    return status;
+}
+
+static tamis_status choose_share(cli_chunks *c, cli_session *s, tamis_error *error) {
+    tamis_blend_costs costs = {.load_us = 0};
+    if (!c->params.chosen) return TAMIS_OK;
+    tamis_status status = time_reading(c, s, &costs, error);
+    if (status == TAMIS_OK) status = time_computing(c, s, &costs, error);
+    if (status != TAMIS_OK) return status;
+    tamis_plan_reset_counters(tamis_runner_plan(s->runner)); /* the answer's are wanted */
+    if (costs.hits > 0) costs.fresh = c->n_tokens - costs.hits;
+    status = tamis_blend_share(&costs, &c->params.share, error);
+    if (status == TAMIS_OK)
+        fprintf(stderr,
+                "share %.3g %%: reading takes %.2f us for a token in a layer, computing %.2f us\n",
+                100 * c->params.share, costs.load_us, costs.compute_us);
+    return status;
+}
+
 /* ---- Reading --------------------------------------------------------------------------------- */
 
 static tamis_status make_blend(cli_chunks *c, cli_session *s, tamis_error *error) {
@@ -145,7 +225,8 @@ static tamis_status make_blend(cli_chunks *c, cli_session *s, tamis_error *error
 }
 
 tamis_status cli_chunks_read(cli_chunks *c, cli_session *s, tamis_error *error) {
-    tamis_status status = make_blend(c, s, error);
+    tamis_status status = choose_share(c, s, error);
+    if (status == TAMIS_OK) status = make_blend(c, s, error);
     if (status != TAMIS_OK) return status;
     const double start = cli_seconds();
     status =

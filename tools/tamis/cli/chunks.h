@@ -38,7 +38,10 @@ enum { CLI_BLEND_FIRST_DEFAULT = 32 };
      offsetof(type, member.dtype), 0, 0, cli_dtypes},                                              \
     {"--blend", "NAME", "which tokens of found chunks are computed anew: {} (default hkvd)",       \
      CLI_CHOICE, offsetof(type, member.blend), 0, 0, cli_blends},                                  \
-    {"--share", "PERCENT", "how many of them, under hkvd and random (default 15)", CLI_TEXT,       \
+    {"--share", "PERCENT",                                                                         \
+     "how many of them, under hkvd and random (default 15); auto: as many as are computed while\n"  \
+     "the others are read, by what a layer and a few rows take before the prompt, and 15 or more",  \
+     CLI_TEXT,                                                                                     \
      offsetof(type, member.share), 0, 0, NULL},                                                    \
     {"--first", "N", "tokens of each chunk that first computes anew (default 32)", CLI_NUMBER,     \
      offsetof(type, member.first), 1, CLI_TOKENS_MAX, NULL},                                       \
@@ -50,7 +53,8 @@ enum { CLI_BLEND_FIRST_DEFAULT = 32 };
 typedef struct cli_chunks_params {
     bool used; /* there are chunks */
     uint64_t store_memory;
-    double share; /* 0: the selector has none */
+    double share; /* 0: the selector has none, or it is chosen */
+    bool chosen;  /* by the controller (tamis_blend_share) */
     uint32_t blend, first;
     tamis_dtype dtype;
 } cli_chunks_params;

@@ -50,6 +50,10 @@ check_found() {
     ! grep -q '^stored' "$work/err" || fail "$device: what was there is stored again"
     asks "$device" --share 50 --store-memory 64M
     said '^blend hkvd 50 %: .* 400 hits of which 221 computed,'
+    # The controller, by what it measures.
+    asks "$device" --share auto
+    said '^share [0-9.]+ %: reading takes [0-9.]+ us for a token in a layer, computing [0-9.]+ us$'
+    said '^blend hkvd [0-9.]+ %: 3 chunks, '
     asks "$device" --blend all
     said '^blend all: 3 chunks, 0 found .* 613 fresh; loaded 0 B$'
     [ "$answer" = "$exact" ] || fail "$device --blend all: the answer is '$answer', not '$exact'"

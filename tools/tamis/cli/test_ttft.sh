@@ -70,6 +70,19 @@ for slow, fast in zip(queues, queues[len(arms):]):
 '
 }
 
+# The controller's share: of memory the least one, of a disk at which loading takes longer more of it.
+check_auto() {
+    local device=$1
+    expect 0 '^memory: share 15 %: reading takes' "${small[@]}" --device "$device" --chunks 3 \
+        --share auto,15 --store "$work/store" --source memory --throttle 100KB --json "$work/out.json"
+    json '
+blends = [(r["source"], r["share_chosen"], r["share"]) for r in rows if r["arm"] == "blend"]
+assert len(blends) == 4, blends
+assert blends[0] == ("memory", True, 0.15) and blends[1][:2] == ("memory", False), blends
+assert blends[2][:2] == ("100KB/s", True) and blends[2][2] == 1, blends
+'
+}
+
 check_refused() {
     local name='^tamis bench ttft:'
     usage_error "$name --model: is missing" bench ttft
@@ -92,6 +105,7 @@ check_refused() {
 for device in "${devices[@]}"; do
     rm -rf "$work/store"
     check_rows "$device"
+    check_auto "$device"
 done
 check_refused
 [ "$failures" -eq 0 ] || exit 1
