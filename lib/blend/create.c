@@ -87,8 +87,6 @@ static tamis_status check(tamis_blend *blend, const tamis_blend_params *p,
                           const tamis_plan_params *plan, tamis_error *error) {
     const uint32_t n_layers = blend->shape.n_layers;
     TMS_REQUIRE_RESERVED(p, tamis_blend_params);
-    TMS_REQUIRE(p->reserved32 == 0, TAMIS_E_ARGUMENT,
-                "reserved32 of tamis_blend_params is %" PRIu32 "; it must be 0", p->reserved32);
     blend->selector = tms_selector_find(p->selector);
     TMS_REQUIRE(blend->selector, TAMIS_E_ARGUMENT, "there is no selector %d", (int)p->selector);
     TMS_TRY(check_fit(blend->selector, p, error));
@@ -143,6 +141,7 @@ static tamis_status fill_params(tamis_blend *blend, const tamis_blend_params *p,
     blend->params.rows = blend->listed;
     blend->params.sink = blend->sink;
     blend->params.k_norms = blend->k_norms;
+    memcpy(blend->model, p->fingerprint, sizeof blend->model);
     TMS_REQUIRE(filled, TAMIS_E_NO_MEMORY, "no memory for the parameters of a blend");
     return tamis_fingerprint_extend(p->fingerprint, p->sink, p->n_sink, blend->params.fingerprint,
                                     error);

@@ -15,8 +15,9 @@ extern "C" {
 /* CacheBlend (EuroSys '25), its gradual filtering (section 4.3) included. A prompt is one exact
  * step of a plan. Its rows are
  *
- *   exact  of a stored chunk before which the prompt has the sink and nothing else: K and V that
- *          were stored are right where they stand. They are loaded in every layer.
+ *   exact  of a stored chunk before which the prompt has the sink and nothing else, or of a prefix's
+ *          stored page: K and V that were stored are right where they stand. They are loaded in
+ *          every layer.
  *   hits   of any other chunk that the store has;
  *   fresh  all others: tokens that are in no chunk, chunks that the store lacks, and the prompt's
  *          last token. Also its last `window` tokens, where the plan's eviction has a window.
@@ -127,7 +128,7 @@ typedef struct tamis_blend_params {
     /* Nonzero: each layer waits for the device, so that the times of layers are the device's. 0: they
      * are the host's, which on a device with a queue of its own enqueues and goes on. */
     int timing;
-    uint32_t reserved32;  /* 0, else E_ARGUMENT */
+    uint32_t page_tokens; /* of the pages of prefixes; 0: the prompts have none */
     uint64_t reserved[4]; /* 0, else E_ARGUMENT */
 } tamis_blend_params;
 
@@ -144,10 +145,21 @@ TAMIS_API void tamis_blend_destroy(tamis_blend **blend);
 /* The plan that it was made for. NULL for NULL. */
 TAMIS_API tamis_plan *tamis_blend_plan(const tamis_blend *blend);
 
+/* What a part is; values never change. */
+enum {
+    TAMIS_BLEND_FRESH = 0,
+    TAMIS_BLEND_CHUNK = 1, /* looked up in the store; fresh if that lacks it */
+    /* The beginning of the sequence, sink included: the longest prefix whose pages the store has
+     * (tamis_store_get_prefix, by the model's own fingerprint), in pages of page_tokens, is exact; the
+     * rest is fresh. Nothing stands before it. Each page counts as a part, and those that are missing
+     * as one. */
+    TAMIS_BLEND_PREFIX = 2
+};
+
 typedef struct tamis_blend_part {
     const int32_t *tokens;
     uint32_t n_tokens;    /* 0: the part is passed over */
-    int stored;           /* nonzero: a chunk, looked up in the store; computed if that lacks it */
+    int stored;           /* TAMIS_BLEND_FRESH, _CHUNK or _PREFIX */
     uint64_t reserved[2]; /* 0, else E_ARGUMENT */
 } tamis_blend_part;
 
@@ -168,7 +180,7 @@ typedef struct tamis_blend_rows {
 /* Looks up the stored parts, begins the plan's step with all tokens of the parts as rows of the
  * sequence, and starts to read. The last token is always computed. Errors: E_ARGUMENT (no tokens;
  * more than the plan's max_rows; a listed row past the prompt; ring_bytes below a layer of a
- * chunk); E_STATE (a prompt is open); those of tamis_plan_step_begin and of tamis_plan_narrow;
+ * chunk; a prefix behind other tokens, or without page_tokens; a `stored` that is none); E_STATE (a prompt is open); those of tamis_plan_step_begin and of tamis_plan_narrow;
  * E_NO_MEMORY. Then nothing has changed. What the store cannot read counts as missed. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_blend_begin(tamis_blend *blend,
                                                           tamis_sequence sequence,
