@@ -9,20 +9,20 @@ enum { HKVD, FIRST, RANDOM };
 
 #define DEFAULT_SHARE 15.0f
 
-/* A flag that says something of chunks, where there are none. */
-static bool check_absent(const char *command, const cli_chunk_flags *f) {
+/* A flag that says something of chunks or prefixes, where there are none. */
+static bool check_absent(const char *command, const cli_chunk_flags *f, bool prefix) {
     const struct {
         const char *name;
-        bool given;
-    } flags[] = {{"--store", f->store != NULL},
-                 {"--store-memory", f->store_memory != NULL},
-                 {"--store-dtype", f->dtype != CLI_UNSET},
-                 {"--blend", f->blend != CLI_UNSET},
-                 {"--share", f->share != NULL},
-                 {"--first", f->first != CLI_UNSET},
-                 {"--no-record", f->no_record != 0}};
+        bool given, of_prefix; /* of_prefix: goes with --prefix-store, too */
+    } flags[] = {{"--store", f->store != NULL, false},
+                 {"--store-memory", f->store_memory != NULL, true},
+                 {"--store-dtype", f->dtype != CLI_UNSET, true},
+                 {"--blend", f->blend != CLI_UNSET, false},
+                 {"--share", f->share != NULL, false},
+                 {"--first", f->first != CLI_UNSET, false},
+                 {"--no-record", f->no_record != 0, true}};
     for (size_t i = 0; i < sizeof(flags) / sizeof(flags[0]); i++)
-        if (flags[i].given) {
+        if (flags[i].given && !(prefix && flags[i].of_prefix)) {
             cli_fail(command, "%s: belongs to --chunks or --chunk-tokens, which are not given",
                      flags[i].name);
             return false;
@@ -59,19 +59,39 @@ static bool check_share(const char *command, const cli_chunk_flags *f, cli_chunk
     return false;
 }
 
+/* The flags of a prefix, which --prefix-store asks for. */
+static bool check_prefix(const char *command, const cli_chunk_flags *f, cli_chunks_params *out) {
+    out->prefix = f->prefix_store != NULL;
+    out->page_tokens =
+        f->page_tokens != CLI_UNSET ? f->page_tokens : (uint32_t)CLI_PAGE_TOKENS_DEFAULT;
+    if (f->page_tokens != CLI_UNSET && !out->prefix)
+        cli_fail(command, "--prefix-page: belongs to --prefix-store, which is not given");
+    else if (out->prefix && out->used)
+        cli_fail(command, "--prefix-store: is given with %s; a prompt has a prefix or chunks",
+                 f->files.count > 0 ? "--chunks" : "--chunk-tokens");
+    else
+        return true;
+    return false;
+}
+
 bool cli_chunks_check(const char *command, const cli_chunk_flags *f, bool file,
                       cli_chunks_params *out) {
     *out = (cli_chunks_params){.used = f->files.count > 0 || f->chunk_tokens != CLI_UNSET,
                                .blend = f->blend != CLI_UNSET ? f->blend : HKVD,
                                .dtype = f->dtype != CLI_UNSET ? (tamis_dtype)f->dtype : TAMIS_F16};
-    if (!out->used) return check_absent(command, f);
+    if (!check_prefix(command, f, out)) return false;
+    if (!out->used && !check_absent(command, f, out->prefix)) return false;
+    out->used = out->used || out->prefix;
+    if (out->prefix && f->dtype == CLI_UNSET) out->dtype = TAMIS_F32; /* the bits of a prefill */
+    if (!out->used) return true;
+    if (f->store_memory != NULL &&
+        !cli_size(command, "--store-memory", f->store_memory, &out->store_memory))
+        return false;
+    if (out->prefix) return true;
     if (!check_texts(command, f, file) || !check_share(command, f, out)) return false;
     if (out->blend == FIRST)
         out->first = f->first != CLI_UNSET ? f->first : CLI_BLEND_FIRST_DEFAULT;
-    if (out->blend != FIRST && f->first != CLI_UNSET) {
-        cli_fail(command, "--first: is given, but --blend is %s", cli_blends[out->blend]);
-        return false;
-    }
-    return f->store_memory == NULL ||
-           cli_size(command, "--store-memory", f->store_memory, &out->store_memory);
+    if (out->blend == FIRST || f->first == CLI_UNSET) return true;
+    cli_fail(command, "--first: is given, but --blend is %s", cli_blends[out->blend]);
+    return false;
 }

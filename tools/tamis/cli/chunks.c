@@ -57,6 +57,19 @@ static void add_parts(cli_chunks *c, const cli_tokens *text, size_t most, int st
     }
 }
 
+/* All of the prompt as one prefix. */
+static tamis_status take_prefix(cli_chunks *c, tamis_error *error) {
+    const cli_tokens *text = &c->texts[PROMPT];
+    if (text->count == 0) return cli_error(error, TAMIS_E_ARGUMENT, "the prompt has no tokens");
+    c->parts = calloc(1, sizeof(*c->parts));
+    if (c->parts == NULL) return cli_no_memory(error);
+    c->n_tokens = text->count;
+    c->n_parts = 1;
+    c->parts[0] = (tamis_blend_part){
+        .tokens = text->ids, .n_tokens = (uint32_t)text->count, .stored = TAMIS_BLEND_PREFIX};
+    return TAMIS_OK;
+}
+
 static tamis_status cut(cli_chunks *c, uint32_t chunk_tokens, tamis_error *error) {
     size_t room = 2;
     for (size_t i = 0; i < TEXTS; i++) {
@@ -66,10 +79,10 @@ static tamis_status cut(cli_chunks *c, uint32_t chunk_tokens, tamis_error *error
     }
     c->parts = calloc(room, sizeof(*c->parts));
     if (c->parts == NULL) return cli_no_memory(error);
-    add_parts(c, &c->texts[SINK], CLI_TOKENS_MAX, 0);
+    add_parts(c, &c->texts[SINK], CLI_TOKENS_MAX, TAMIS_BLEND_FRESH);
     for (size_t i = 0; i < SINK; i++)
-        add_parts(c, &c->texts[i], chunk_tokens, 1);
-    add_parts(c, &c->texts[PROMPT], CLI_TOKENS_MAX, 0);
+        add_parts(c, &c->texts[i], chunk_tokens, TAMIS_BLEND_CHUNK);
+    add_parts(c, &c->texts[PROMPT], CLI_TOKENS_MAX, TAMIS_BLEND_FRESH);
     if (c->n_chunks > 0) return TAMIS_OK;
     return cli_error(error, TAMIS_E_ARGUMENT, "--file: has no tokens to cut to chunks");
 }
@@ -77,7 +90,8 @@ static tamis_status cut(cli_chunks *c, uint32_t chunk_tokens, tamis_error *error
 /* ---- Opening and closing --------------------------------------------------------------------- */
 
 static tamis_status open_store(cli_chunks *c, const cli_chunk_flags *f, tamis_error *error) {
-    const tamis_store_params params = {.folder = f->store, .memory_bytes = c->params.store_memory};
+    const tamis_store_params params = {.folder = c->params.prefix ? f->prefix_store : f->store,
+                                       .memory_bytes = c->params.store_memory};
     return tamis_store_create(&params, &c->store, error);
 }
 
@@ -90,16 +104,19 @@ tamis_status cli_chunks_open(const cli_chunk_flags *f, const cli_chunks_params *
     if (c == NULL) return cli_no_memory(error);
     c->params = *params;
     c->keep = !f->no_record;
-    tamis_status status = read_texts(c, f, vocab, file, file_bytes, error);
-    if (status == TAMIS_OK)
+    tamis_status status = TAMIS_OK;
+    if (!params->prefix) status = read_texts(c, f, vocab, file, file_bytes, error);
+    if (status == TAMIS_OK && !params->prefix)
         status = cli_tokenize(vocab, "", 0, TAMIS_ENCODE_ADD_BOS, &c->texts[SINK], error);
     if (status == TAMIS_OK)
-        status = cli_tokenize(vocab, prompt, prompt_bytes, 0, &c->texts[PROMPT], error);
-    if (status == TAMIS_OK) status = cut(c, f->chunk_tokens, error);
+        status = cli_tokenize(vocab, prompt, prompt_bytes,
+                              params->prefix ? TAMIS_ENCODE_ADD_BOS : 0, &c->texts[PROMPT], error);
+    if (status == TAMIS_OK)
+        status = params->prefix ? take_prefix(c, error) : cut(c, f->chunk_tokens, error);
     if (status == TAMIS_OK && c->n_tokens > s->context)
-        status = cli_error(error, TAMIS_E_ARGUMENT,
-                           "chunks and prompt have %zu tokens, the context is %u", c->n_tokens,
-                           s->context);
+        status = cli_error(error, TAMIS_E_ARGUMENT, "%s %zu tokens, the context is %u",
+                           params->prefix ? "the prompt has" : "chunks and prompt have",
+                           c->n_tokens, s->context);
     if (status == TAMIS_OK) status = open_store(c, f, error);
     if (status != TAMIS_OK) return status;
     c->record = (tamis_record_params){.sink = c->texts[SINK].ids,
@@ -214,6 +231,10 @@ static tamis_status make_blend(cli_chunks *c, cli_session *s, tamis_error *error
                                  .n_sink = c->record.n_sink};
     tamis_status status =
         tamis_blend_selector_parse(cli_blends[c->params.blend], &params.selector, error);
+    if (c->params.prefix) {
+        params.selector = TAMIS_BLEND_NONE;
+        params.page_tokens = c->params.page_tokens;
+    }
     if (params.selector == TAMIS_BLEND_NONE || params.selector == TAMIS_BLEND_FIRST)
         params.check_layer = TAMIS_BLEND_NO_CHECK; /* nothing is measured */
     if (status == TAMIS_OK) status = tamis_model_fingerprint(s->model, params.fingerprint, error);
@@ -265,19 +286,34 @@ static void report_trouble(const cli_chunks *c, const tamis_blend_stats *n) {
         fprintf(stderr, ", begun anew %llu times", (unsigned long long)n->restarts);
 }
 
-void cli_chunks_report(const cli_chunks *c, bool times) {
-    tamis_blend_stats n;
-    tamis_blend_get_stats(c->blend, &n);
+static void report_prefix(const cli_chunks *c, const tamis_blend_stats *n) {
+    fprintf(stderr, "prefix: %llu page%s of %u tokens found", (unsigned long long)n->parts_found,
+            n->parts_found == 1 ? "" : "s", c->params.page_tokens);
+    report_trouble(c, n);
+    fprintf(stderr, "; of %zu tokens %llu loaded, %llu computed", c->n_tokens,
+            (unsigned long long)n->tokens_exact, (unsigned long long)n->tokens_fresh);
+}
+
+static void report_chunks(const cli_chunks *c, const tamis_blend_stats *n) {
     fprintf(stderr, "blend %s", cli_blends[c->params.blend]);
     if (c->params.share > 0) fprintf(stderr, " %.3g %%", 100 * c->params.share);
     fprintf(stderr, ": %u chunk%s, %llu found (%llu exact), %llu missed", c->n_chunks,
-            c->n_chunks > 1 ? "s" : "", (unsigned long long)n.parts_found,
-            (unsigned long long)n.parts_exact, (unsigned long long)n.parts_missed);
-    report_trouble(c, &n);
-    fprintf(stderr, "; tokens: %llu exact, %llu hits of which %llu computed, %llu fresh; loaded %s",
-            (unsigned long long)n.tokens_exact, (unsigned long long)n.tokens_hit,
-            (unsigned long long)n.tokens_selected, (unsigned long long)n.tokens_fresh,
-            cli_bytes((double)n.bytes_read).text);
+            c->n_chunks > 1 ? "s" : "", (unsigned long long)n->parts_found,
+            (unsigned long long)n->parts_exact, (unsigned long long)n->parts_missed);
+    report_trouble(c, n);
+    fprintf(stderr, "; tokens: %llu exact, %llu hits of which %llu computed, %llu fresh",
+            (unsigned long long)n->tokens_exact, (unsigned long long)n->tokens_hit,
+            (unsigned long long)n->tokens_selected, (unsigned long long)n->tokens_fresh);
+}
+
+void cli_chunks_report(const cli_chunks *c, bool times) {
+    tamis_blend_stats n;
+    tamis_blend_get_stats(c->blend, &n);
+    if (c->params.prefix)
+        report_prefix(c, &n);
+    else
+        report_chunks(c, &n);
+    fprintf(stderr, "; loaded %s", cli_bytes((double)n.bytes_read).text);
     if (times)
         fprintf(stderr, "; first token after %.3f s (reading %.3f s, waiting for it %.3f s)",
                 c->seconds, 1e-6 * n.read_us, 1e-6 * n.wait_us);
@@ -299,11 +335,24 @@ static tamis_status is_missing(cli_chunks *c, cli_session *s, const tamis_blend_
     return status;
 }
 
+static tamis_status record_prefix(cli_chunks *c, cli_session *s, tamis_error *error) {
+    const double start = cli_seconds();
+    uint32_t stored = 0;
+    const tamis_status status =
+        tamis_runner_record_prefix(s->runner, c->store, &c->record, c->parts[0].tokens,
+                                   c->parts[0].n_tokens, c->params.page_tokens, &stored, error);
+    if (stored > 0)
+        fprintf(stderr, "stored %u page%s of %u tokens in %.3f s\n", stored, stored > 1 ? "s" : "",
+                c->params.page_tokens, cli_seconds() - start);
+    return status;
+}
+
 tamis_status cli_chunks_record(cli_chunks *c, cli_session *s, tamis_error *error) {
     const double start = cli_seconds();
     uint32_t stored = 0;
     tamis_status status = TAMIS_OK;
     if (c->keep) status = tamis_cache_remove(s->cache, s->sequence, error);
+    if (status == TAMIS_OK && c->keep && c->params.prefix) return record_prefix(c, s, error);
     for (uint32_t p = 0; status == TAMIS_OK && c->keep && p < c->n_parts; p++) {
         const tamis_blend_part *part = &c->parts[p];
         bool missing = false;

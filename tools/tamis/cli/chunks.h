@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A prompt that begins with stored chunks: texts cut to chunks, the store that has their K and V, and
- * the blend that reads them. Without the store of chunks (TAMIS_STORE) all of it is refused. */
+/* A prompt that begins with stored chunks, or with a stored prefix: texts cut to chunks, the store
+ * that has their K and V, and the blend that reads them. Without the store of chunks (TAMIS_STORE) all of it is refused. */
 #ifndef CLI_CHUNKS_H
 #define CLI_CHUNKS_H
 
@@ -10,16 +10,19 @@
 typedef struct cli_chunk_flags {
     cli_texts files;       /* each a chunk, or cut to chunks */
     uint32_t chunk_tokens; /* of a chunk at most; CLI_UNSET: a text is one chunk */
-    const char *store, *store_memory, *share;
+    const char *store, *prefix_store, *store_memory, *share;
     uint32_t blend; /* the index of a name in cli_blends */
-    uint32_t first, dtype, no_record;
+    uint32_t first, dtype, no_record, page_tokens;
 } cli_chunk_flags;
 
 #define CLI_CHUNKS_UNSET                                                                           \
-    { .chunk_tokens = CLI_UNSET, .blend = CLI_UNSET, .first = CLI_UNSET, .dtype = CLI_UNSET }
+    {                                                                                              \
+        .chunk_tokens = CLI_UNSET, .blend = CLI_UNSET, .first = CLI_UNSET, .dtype = CLI_UNSET,     \
+        .page_tokens = CLI_UNSET                                                                   \
+    }
 
 extern const char *const cli_blends[]; /* selectors that a command line can name, ended by NULL */
-enum { CLI_BLEND_FIRST_DEFAULT = 32 };
+enum { CLI_BLEND_FIRST_DEFAULT = 32, CLI_PAGE_TOKENS_DEFAULT = 256 };
 
 /* clang-format off */
 /* The entries of these flags in a command's table. */
@@ -31,11 +34,17 @@ enum { CLI_BLEND_FIRST_DEFAULT = 32 };
      CLI_NUMBER, offsetof(type, member.chunk_tokens), 1, CLI_TOKENS_MAX, NULL},                    \
     {"--store", "DIR", "the folder of stored chunks; it is made where its parent exists",          \
      CLI_FILE, offsetof(type, member.store), 0, 0, NULL},                                          \
+    {"--prefix-store", "DIR",                                                                      \
+     "in place of chunks: a folder with pages of prompts; the longest beginning of file and\n"      \
+     "prompt that it has is loaded, the rest computed, as if all were",                            \
+     CLI_FILE, offsetof(type, member.prefix_store), 0, 0, NULL},                                   \
+    {"--prefix-page", "N", "tokens of a page of a prefix (default 256)", CLI_NUMBER,               \
+     offsetof(type, member.page_tokens), 1, CLI_TOKENS_MAX, NULL},                                 \
     {"--store-memory", "BYTES",                                                                    \
      "memory for chunks that were read, with K, M or G for units of 1024 (default none)",          \
      CLI_TEXT, offsetof(type, member.store_memory), 0, 0, NULL},                                   \
-    {"--store-dtype", "TYPE", "element type of stored K and V: {} (default f16)", CLI_CHOICE,      \
-     offsetof(type, member.dtype), 0, 0, cli_dtypes},                                              \
+    {"--store-dtype", "TYPE", "element type of stored K and V: {} (default f16, of prefixes f32)",\
+     CLI_CHOICE, offsetof(type, member.dtype), 0, 0, cli_dtypes},                                              \
     {"--blend", "NAME", "which tokens of found chunks are computed anew: {} (default hkvd)",       \
      CLI_CHOICE, offsetof(type, member.blend), 0, 0, cli_blends},                                  \
     {"--share", "PERCENT",                                                                         \
@@ -45,13 +54,15 @@ enum { CLI_BLEND_FIRST_DEFAULT = 32 };
      offsetof(type, member.share), 0, 0, NULL},                                                    \
     {"--first", "N", "tokens of each chunk that first computes anew (default 32)", CLI_NUMBER,     \
      offsetof(type, member.first), 1, CLI_TOKENS_MAX, NULL},                                       \
-    {"--no-record", "", "chunks that the store lacks are not put into it", CLI_FLAG,               \
+    {"--no-record", "", "what the store lacks is not put into it", CLI_FLAG,               \
      offsetof(type, member.no_record), 0, 0, NULL}
 /* clang-format on */
 
 /* What the flags mean. */
 typedef struct cli_chunks_params {
-    bool used; /* there are chunks */
+    bool used;   /* there are chunks, or a prefix */
+    bool prefix; /* file and prompt are one */
+    uint32_t page_tokens;
     uint64_t store_memory;
     double share; /* 0: the selector has none, or it is chosen */
     bool chosen;  /* by the controller (tamis_blend_share) */

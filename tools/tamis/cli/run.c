@@ -96,7 +96,10 @@ const cli_command cli_run_command = {
     "being computed; all their tokens but those that --blend chooses keep what was computed\n"
     "without the text before them. So the answer is an approximation, but for --blend all, which\n"
     "loads nothing. The others are computed, and put into the store behind the answer. A second\n"
-    "line of figures says what was found, loaded and computed.",
+    "line of figures says what was found, loaded and computed.\n"
+    "\n"
+    "With --prefix-store whole pages of the text are stored, each for what stands before it. The\n"
+    "pages with which a later text begins alike are loaded, and its answer is the same as without.",
     "  tamis run --model tests/data/needle.gguf --prompt \"$(head -c 1500 tests/data/text.txt)\" "
     "\\\n"
     "      --question 'And the name of' --select quest --budget 256 --tokens 20\n"
@@ -119,6 +122,8 @@ static bool check_chat(const run_flags *f) {
                  f->system != NULL ? "--system" : "--chat-format");
     else if (f->chat && f->question != NULL)
         cli_fail(name, "--question: is given with --chat, whose lines are the questions");
+    else if (f->chat && f->chunks.prefix_store != NULL)
+        cli_fail(name, "--chat: is given with --prefix-store, whose text is no conversation");
     else if (f->chat && (f->chunks.files.count > 0 || f->chunks.chunk_tokens != CLI_UNSET))
         cli_fail(name, "--chat: is given with %s, whose text is no conversation",
                  f->chunks.files.count > 0 ? "--chunks" : "--chunk-tokens");
@@ -326,8 +331,10 @@ static tamis_status run_chunks(const run_flags *f, cli_session_params *params,
     tamis_status status = read_text(f, &text, &bytes, &from, error);
     if (status == TAMIS_OK) status = cli_session_load(s, params, error);
     if (status == TAMIS_OK)
-        status = cli_chunks_open(&f->chunks, how, s, text, from, text + from, bytes - from,
-                                 &params->plan, &chunks, error);
+        status = how->prefix ? cli_chunks_open(&f->chunks, how, s, NULL, 0, text, bytes,
+                                               &params->plan, &chunks, error)
+                             : cli_chunks_open(&f->chunks, how, s, text, from, text + from,
+                                               bytes - from, &params->plan, &chunks, error);
     if (status == TAMIS_OK) status = cli_session_start(s, params, error);
     if (status == TAMIS_OK) status = answer_chunks(s, f, chunks, error);
     if (status == TAMIS_OK) {

@@ -113,6 +113,38 @@ check_cut() {
         --chunks "$work/a" --chunks "$work/all" --chunk-tokens 110 --context 1024
 }
 
+# Pages of a prefix: found by the next run, by a longer text too, and the answer stays the same.
+check_prefix() {
+    local device=$1 exact
+    local -a asked=(run --model "$data/needle.gguf" --device "$device" --tokens 12
+        --prefix-store "$store" --prefix-page 64)
+    exact=$(plain "$device")
+    rm -rf "$store"
+    expect 0 '^prefix: 0 pages of 64 tokens found; of 613 tokens 0 loaded, 613 computed; loaded 0 B$' \
+        "${asked[@]}" --file "$work/all" --prompt ' And the name' --no-record
+    [ "$(cat "$work/out")" = "$exact" ] || fail "$device: without pages the answer is another"
+    expect 0 '^stored 3 pages of 64 tokens in' "${asked[@]}" --file "$work/a" --prompt ' And'
+    expect 0 '^prefix: 3 pages of 64 tokens found; of 613 tokens 192 loaded, 421 computed; loaded 768.0 KiB$' \
+        "${asked[@]}" --file "$work/all" --prompt ' And the name'
+    [ "$(cat "$work/out")" = "$exact" ] || fail "$device: with 3 pages the answer is another"
+    said '^stored 6 pages of 64 tokens in'
+    expect 0 '^prefix: 9 pages .* 576 loaded, 37 computed; .*; first token after [0-9.]+ s' \
+        "${asked[@]}" --file "$work/all" --prompt ' And the name' --times on
+    [ "$(cat "$work/out")" = "$exact" ] || fail "$device: with 9 pages the answer is another"
+    ! grep -q '^stored' "$work/err" || fail "$device: what was there is stored again"
+    expect 0 '^prefix: 0 pages' "${asked[@]}" --file "$work/b" --prompt x --no-record
+    expect 0 '^prefix: 3 pages of 64' "${asked[@]}" --file "$work/a" --select quest --budget 128 \
+        --question ' of' --no-record --store-memory 8M
+    expect 0 '^prefix: 0 pages of 64' "${asked[@]}" --file "$work/a" --store-dtype f16 --no-record
+    usage_error '^tamis run: --prefix-store: is given with --chunks' "${asked[@]}" --prompt x --chunks a
+    usage_error '^tamis run: --share: belongs to --chunks' "${asked[@]}" --prompt x --share 5
+    usage_error '^tamis run: --chat: is given with --prefix-store' "${asked[@]}" --chat
+    usage_error '^tamis run: --prefix-page: belongs to --prefix-store' "${model[@]}" --prompt x \
+        --prefix-page 5
+    expect 1 '^tamis run: the prompt has 613 tokens, the context is 64$' "${asked[@]}" \
+        --file "$work/all" --prompt ' And the name' --context 64
+}
+
 check_refused() {
     local -a asked=("${model[@]}" --prompt x)
     local flag
@@ -151,6 +183,7 @@ if "$tamis" "${model[@]}" --prompt x --chunks "$work/a" --store "$store" --no-re
 fi
 for device in "${devices[@]}"; do
     check_found "$device"
+    check_prefix "$device"
 done
 check_policies
 check_trouble
