@@ -2,6 +2,7 @@
 /* Prefixes out of a store: the longest one whose pages are there is loaded, the rest computed, and all
  * of it is what a prefill gives, bit for bit, on models of three kinds. */
 #include "tests/blend/blends.h"
+#include "tests/faulty.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -246,6 +247,76 @@ static void pages_of_f16_are_near(void **state) {
     blends_close(&b);
 }
 
+/* ---- A failing device ------------------------------------------------------------------------- */
+
+/* Each call fails once while pages are recorded: none is stored, and no sequence is left. */
+static void fail_recording(blends *b, tms_device *dev) {
+    tamis_cache_stats before, after;
+    tamis_store_stats stats;
+    tamis_status status = TAMIS_E_DEVICE;
+    uint32_t stored = 0;
+    int n = 0;
+    RIG_OK(&b->r, tamis_cache_get_stats(b->r.cache, &before, &b->r.error));
+    for (; status != TAMIS_OK; n += is_slow() ? 61 : 1) {
+        faulty_begin(dev, n, FAULTY_BEFORE);
+        status = tamis_runner_record_prefix(b->r.runner, b->store, &kept, blend_tokens, KEPT, PAGE,
+                                            &stored, &b->r.error);
+        faulty_pause(dev);
+        if (status == TAMIS_OK) break;
+        rig_refused(&b->r.error, status, FAULTY_STATUS, FAULTY_TEXT, "record");
+        assert_int_equal(stored, 0);
+        RIG_OK(&b->r, tamis_cache_get_stats(b->r.cache, &after, &b->r.error));
+        assert_int_equal(after.bytes_held, before.bytes_held);
+    }
+    assert_true(n > 40);
+    assert_int_equal(stored, PAGES);
+    tamis_store_get_stats(b->store, &stats);
+    assert_int_equal(stats.tiers[TAMIS_TIER_MEMORY].pinned_bytes, 0);
+}
+
+/* And while they are loaded: the sequence is as before, or all of it is there. */
+static void fail_loading(blends *b, tms_device *dev) {
+    const tamis_blend_params params = params_of(b, TAMIS_F32);
+    const tamis_blend_part part = {
+        .tokens = blend_tokens, .n_tokens = BLEND_ROWS, .stored = TAMIS_BLEND_PREFIX};
+    float wanted[BLEND_VOCABULARY], logits[BLEND_VOCABULARY];
+    tamis_store_stats stats;
+    tamis_status status = TAMIS_E_DEVICE;
+    int n = 0;
+    tamis_sequence of = prefill(b, blend_tokens, BLEND_ROWS, wanted);
+    drop(b, &of);
+    tamis_blend *blend = blends_make(b, &params);
+    of = run_prefix(b, blend, blend_tokens, BLEND_ROWS);
+    RIG_OK(&b->r, tamis_cache_truncate(b->r.cache, of, 0, &b->r.error));
+    for (; status != TAMIS_OK; n += is_slow() ? 61 : 1) {
+        faulty_begin(dev, n, FAULTY_BEFORE);
+        status = tamis_runner_blend(b->r.runner, of, blend, &part, 1, NULL, &b->r.error);
+        faulty_pause(dev);
+        if (status == TAMIS_OK) break;
+        rig_refused(&b->r.error, status, FAULTY_STATUS, FAULTY_TEXT, "blend");
+        if (rig_length(&b->r, of) > 0)
+            RIG_OK(&b->r, tamis_cache_truncate(b->r.cache, of, 0, &b->r.error));
+    }
+    assert_true(n > 80);
+    blends_logits(b, logits);
+    assert_memory_equal(logits, wanted, sizeof wanted);
+    tamis_blend_destroy(&blend);
+    tamis_store_get_stats(b->store, &stats);
+    assert_int_equal(stats.tiers[TAMIS_TIER_MEMORY].pinned_bytes, 0);
+}
+
+static void a_failing_device_changes_nothing(void **state) {
+    (void)state;
+    blends b;
+    uint8_t fingerprint[16];
+    blends_open(&b, blend_models[0].name, &plain, TAMIS_F32, false);
+    tms_device *dev = faulty_device(b.r.context);
+    RIG_OK(&b.r, tamis_model_fingerprint(b.r.model, fingerprint, &b.r.error));
+    fail_recording(&b, dev);
+    fail_loading(&b, dev);
+    blends_close(&b);
+}
+
 /* ---- With chunks; misuse ---------------------------------------------------------------------- */
 
 /* A prefix, a chunk that stands elsewhere, and a question: hits behind exact rows. */
@@ -337,6 +408,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(a_missing_page_ends_the_prefix),
         cmocka_unit_test(a_damaged_page_is_computed),
         cmocka_unit_test(pages_of_f16_are_near),
+        cmocka_unit_test(a_failing_device_changes_nothing),
         cmocka_unit_test(a_prefix_before_chunks),
         cmocka_unit_test(misuse_is_refused),
     };
