@@ -299,12 +299,29 @@ _tamis() {
     'eval ruler --dtype') words='f32 f16 bf16' ;;
     'eval ruler --json') files=1 ;;
     'eval ruler --device') ;;
+    'eval blend --model') files=1 ;;
+    'eval blend --text') files=1 ;;
+    'eval blend --chunks') ;;
+    'eval blend --chunk-tokens') ;;
+    'eval blend --questions') ;;
+    'eval blend --ask') words='one two chain' ;;
+    'eval blend --select') words='prefix reuse first random hkvd' ;;
+    'eval blend --share') ;;
+    'eval blend --schedule') words='falling flat' ;;
+    'eval blend --check-layer') ;;
+    'eval blend --measured') ;;
+    'eval blend --seed') ;;
+    'eval blend --dtype') words='f32 f16 bf16' ;;
+    'eval blend --stored') words='f32 f16 bf16' ;;
+    'eval blend --page-size') words='8 16 32 64' ;;
+    'eval blend --json') files=1 ;;
+    'eval blend --device') ;;
     *) known='' ;;
     esac
     [ -n "$known" ] || case $name in
     '') words='devices run compare tokenize bench eval --help --version' ;;
     bench) words='attention decode linear model throughput --help' ;;
-    eval) words='passkey recall perplexity eviction ruler --help' ;;
+    eval) words='passkey recall perplexity eviction ruler blend --help' ;;
     'devices') words='--device --matrix --markdown --json --help' ;;
     'run') words='--model --file --prompt --prompt-file --question --select --budget --sinks --recent --group --dense-layers --evict --evict-budget --evict-sinks --evict-recent --evict-window --evict-kernel --evict-pool --evict-chunk --evict-floor --evict-beta --evict-every --evict-options --times --tokens --chat --system --chat-format --temperature --top-k --top-p --min-p --seed --stop --ignore-eos --context --cache-dtype --page-size --device --help' ;;
     'compare') words='--model --file --question --system --chat-format --plain --tokens --rounds --select --score --width --budget --sinks --recent --group --dense-layers --page-size --evict --evict-budget --evict-sinks --evict-recent --evict-window --evict-kernel --evict-pool --evict-chunk --evict-floor --evict-beta --evict-every --evict-options --dtype --json --device --help' ;;
@@ -319,6 +336,7 @@ _tamis() {
     'eval perplexity') words='--model --text --length --tokens --texts --select --score --width --budget --sinks --recent --group --dense-layers --page-size --evict --evict-budget --evict-sinks --evict-recent --evict-window --evict-kernel --evict-pool --evict-chunk --evict-floor --evict-beta --evict-every --evict-options --seed --dtype --json --device --help' ;;
     'eval eviction') words='--model --text --length --evict --budget --evict-sinks --evict-recent --evict-window --evict-kernel --evict-pool --evict-chunk --evict-floor --evict-beta --evict-every --evict-options --questions --texts --seeds --seed --page-size --dtype --json --device --help' ;;
     'eval ruler') words='--model --task --length --texts --seed --select --score --width --budget --sinks --recent --group --dense-layers --page-size --evict --evict-budget --evict-sinks --evict-recent --evict-window --evict-kernel --evict-pool --evict-chunk --evict-floor --evict-beta --evict-every --evict-options --question --dtype --json --device --help' ;;
+    'eval blend') words='--model --text --chunks --chunk-tokens --questions --ask --select --share --schedule --check-layer --measured --seed --dtype --stored --page-size --json --device --help' ;;
     esac
     [ -z "$files" ] || {
         mapfile -t COMPREPLY < <(compgen -f -- "$now")

@@ -22,6 +22,9 @@ const cli_command *const cli_commands[] = {&cli_devices_command,
                                            &eval_perplexity_command,
                                            &eval_eviction_command,
                                            &eval_ruler_command,
+#ifdef TAMIS_HAVE_STORE
+                                           &eval_blend_command,
+#endif
                                            NULL};
 
 const cli_group cli_command_groups[] = {
