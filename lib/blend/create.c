@@ -6,8 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define DEFAULT_SHARE 0.15
-
 /* ---- Checks ----------------------------------------------------------------------------------- */
 
 /* Numbers that only some selectors have. */
@@ -117,7 +115,7 @@ static bool copy_of(const void *from, size_t n, size_t size, void *out) {
 
 /* The schedule's shares in the place of a list. */
 static bool fill_shares(tamis_blend *blend, const tamis_blend_params *p) {
-    const double share = p->share == 0 ? DEFAULT_SHARE : p->share;
+    const double share = p->share == 0 ? TMS_DEFAULT_SHARE : p->share;
     const double falling[] = {1.5 * share, 1.25 * share, 1.1 * share, share};
     const bool flat = p->schedule == TAMIS_BLEND_FLAT;
     if (p->shares) return copy_of(p->shares, p->n_shares, sizeof *p->shares, &blend->shares);

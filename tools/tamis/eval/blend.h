@@ -78,7 +78,8 @@ tamis_status blend_ask_question(const blend_rig *rig, const blend_question *ques
 typedef struct blend_cell {
     uint64_t asked[BLEND_ASKS], right[BLEND_ASKS], agreed[BLEND_ASKS];
     double *divergences[BLEND_ASKS]; /* [questions] of the next token from full's, nats */
-    double seconds, rows;            /* sums over prompts */
+    double *seconds;                 /* [prompts] to the first token */
+    double rows;                     /* sum over prompts */
     uint64_t prompts, measured;      /* measured: those whose deviations were taken */
     blend_sums *sums;                /* [n_layers] */
 } blend_cell;

@@ -14,7 +14,8 @@ static const char *const schedule_names[] = {"falling", "flat", NULL};
 
 typedef struct blend_flags {
     const char *device, *model, *text, *json;
-    uint32_t chunk_tokens, n_questions, schedule, check_layer, n_measured, seed, dtype, stored;
+    uint32_t chunk_tokens, n_questions, schedule, check_layer, n_measured, seed, dtype, stored,
+        sink;
     uint32_t page_size;
     cli_list counts, asks, arms, shares;
 } blend_flags;
@@ -44,8 +45,8 @@ static const cli_option options[] = {
     {"--seed", "N", "number from which texts and keys follow (default 0)", CLI_NUMBER,
      offsetof(blend_flags, seed), 0, UINT32_MAX, NULL},
     CLI_DTYPE_OPTION("--dtype", blend_flags, dtype),
-    {"--stored", "TYPE", "element type of the stored chunks: {} (default f16)", CLI_CHOICE,
-     offsetof(blend_flags, stored), 0, 0, cli_dtypes},
+    BLEND_STORED_OPTION(blend_flags, stored),
+    BLEND_SINK_OPTION(blend_flags, sink),
     CLI_PAGE_SIZE_OPTION(blend_flags, page_size),
     CLI_JSON_OPTION(blend_flags, json),
     CLI_DEVICE_OPTION(blend_flags, device),
@@ -67,16 +68,15 @@ const cli_command eval_blend_command = {
     "its answer another), or a chain: a name in one chunk for a key in another. An answer is\n"
     "right if it holds the digits of all keys. Intervals are Wilson's, 95 %. agreement is the\n"
     "share of answers with the tokens of full's. KL is that of the first answer token's\n"
-    "distribution from full's, in nats. TTFT is the time to the first token, the store in memory;\n"
-    "rows is the share of rows computed, over layers.\n"
+    "distribution from full's, in nats. TTFT is the median time to the first token, the store in\n"
+    "memory; rows is the share of rows computed, over layers.\n"
     "\n"
-    "K, V and attention are relative differences to full: of the rows of all chunks but the "
-    "first,\n"
-    "and of the output of attention in the rows of a question; means over layers. The JSON file\n"
-    "has them by layer. A second table tells of reuse, layer by layer, how V's deviation of a row\n"
-    "goes with its deviation in the next layer (rank correlation), and what part of the sum of\n"
-    "squares the rows with the largest deviations hold. The exit status does not depend on the\n"
-    "answers.",
+    "K, V and attention are relative differences to full: of the rows of all chunks but the\n"
+    "first, and of the output of attention in the rows of a question; means over layers. The JSON\n"
+    "file has them by layer. A second table tells of reuse, layer by layer, how V's deviation of\n"
+    "a row goes with its deviation in the next layer (rank correlation), and what part of the sum\n"
+    "of squares the rows with the largest deviations hold. The exit status does not depend on\n"
+    "the answers.",
     "  tamis eval blend --model tests/data/needle.gguf --chunk-tokens 128 --questions 12\n"
     "  tamis eval blend --model model.gguf --chunks 6,12 --ask one,two,chain --json blend.json\n"
     "  tamis eval blend --model model.gguf --select hkvd,random --share 15 --schedule flat\n",
@@ -154,7 +154,8 @@ static tamis_status make_cells(blend_eval *run, tamis_error *error) {
     for (size_t i = 0; made && i < n; i++) {
         blend_cell *cell = &run->cells[i];
         cell->sums = calloc(run->rig.n_layers, sizeof(*cell->sums));
-        made = cell->sums != NULL;
+        cell->seconds = calloc(f->n_questions, sizeof(*cell->seconds)); /* prompts are fewer */
+        made = cell->sums != NULL && cell->seconds != NULL;
         for (uint32_t k = 0; made && k < f->asks.count; k++) {
             double *values = calloc(f->n_questions, sizeof(*values));
             cell->divergences[f->asks.values[k]] = values;
@@ -168,6 +169,7 @@ static void free_cells(blend_eval *run) {
     const size_t n = (size_t)run->flags->counts.count * run->n_arms;
     for (size_t i = 0; run->cells != NULL && i < n; i++) {
         free(run->cells[i].sums);
+        free(run->cells[i].seconds);
         for (uint32_t k = 0; k < BLEND_ASKS; k++)
             free(run->cells[i].divergences[k]);
     }
@@ -252,6 +254,7 @@ static int prepare(blend_eval *run) {
                                      .model = f->model,
                                      .dtype = (tamis_dtype)f->dtype,
                                      .stored = (tamis_dtype)f->stored,
+                                     .sink = (blend_sink)f->sink,
                                      .page_size = cli_page_size(f->page_size),
                                      .prompt = 1 + chunks * f->chunk_tokens + BLEND_ASKED_TOKENS,
                                      .answer = BLEND_TAIL_TOKENS,

@@ -156,9 +156,8 @@ tamis_status blend_prompts_run(const blend_prompts *p, uint32_t arm, uint32_t n_
     tamis_status status =
         blend_run(p->rig, &p->arms[arm], &prompt, &sequence, &first, &cost, error);
     if (status != TAMIS_OK) return status;
-    cell->seconds += cost.seconds;
+    cell->seconds[cell->prompts++] = cost.seconds;
     cell->rows += cost.rows;
-    cell->prompts++;
     if (arm == 0) *full = sequence;
     status = take_logits(p, arm, ask, 0, error);
     if (status == TAMIS_OK) status = tamis_cache_fork(p->rig->cache, sequence, &fork, error);

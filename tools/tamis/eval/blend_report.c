@@ -36,13 +36,13 @@ typedef struct figures {
     double accuracy, low, high, agreement, kl_mean, kl_p95, seconds, rows;
 } figures;
 
-/* Sorts the cell's divergences. */
+/* Sorts the cell's divergences and seconds. */
 static figures figures_of(const blend_cell *cell, uint32_t ask) {
     const double n = (double)cell->asked[ask];
     double sum = 0;
     figures out = {.accuracy = (double)cell->right[ask] / n,
                    .agreement = (double)cell->agreed[ask] / n,
-                   .seconds = cell->seconds / (double)cell->prompts,
+                   .seconds = blend_quantile(cell->seconds, cell->prompts, 0.5),
                    .rows = cell->rows / (double)cell->prompts};
     for (uint64_t i = 0; i < cell->asked[ask]; i++)
         sum += cell->divergences[ask][i];

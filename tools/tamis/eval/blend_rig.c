@@ -5,6 +5,8 @@
 #include <inttypes.h>
 #include <string.h>
 
+const char *const blend_sinks[] = {"file", "bos", "none", NULL};
+
 /* ---- Opening --------------------------------------------------------------------------------- */
 
 static tamis_status make_cache(blend_rig *rig, const blend_rig_params *p, tamis_error *error) {
@@ -31,13 +33,21 @@ static tamis_status make_runner(blend_rig *rig, const blend_rig_params *p, tamis
     return tamis_runner_create(rig->model, rig->cache, &plan, &rig->runner, error);
 }
 
+static tamis_status set_sink(blend_rig *rig, const blend_rig_params *p, tamis_error *error) {
+    const tamis_vocab_info *vocab = tamis_vocab_get_info(tamis_model_vocab(rig->model));
+    const bool wanted = p->sink == BLEND_SINK_BOS || (p->sink == BLEND_SINK_FILE && vocab->add_bos);
+    rig->record.dtype = p->stored;
+    if (!wanted) return TAMIS_OK;
+    if (vocab->bos < 0)
+        return cli_error(error, TAMIS_E_ARGUMENT, "--sink bos: the file names no such token");
+    rig->sink[0] = vocab->bos;
+    rig->record.sink = rig->sink;
+    rig->record.n_sink = 1;
+    return TAMIS_OK;
+}
+
 /* A store that holds the chunks of a prompt twice, so that none has to leave while one is added. */
 static tamis_status make_store(blend_rig *rig, const blend_rig_params *p, tamis_error *error) {
-    const tamis_vocab_info *vocab = tamis_vocab_get_info(tamis_model_vocab(rig->model));
-    rig->sink[0] = vocab->bos;
-    rig->record = (tamis_record_params){
-        .sink = rig->sink, .n_sink = vocab->add_bos ? 1 : 0, .dtype = p->stored};
-    if (!vocab->add_bos) rig->record.sink = NULL;
     const tamis_chunk_shape shape = {.n_layers = rig->n_layers,
                                      .n_kv_heads = rig->n_kv_heads,
                                      .head_dim = rig->head_dim,
@@ -63,6 +73,7 @@ int blend_rig_open(blend_rig *rig, const char *command, const blend_rig_params *
         status = make_cache(rig, params, &error);
     }
     if (status == TAMIS_OK) status = make_runner(rig, params, &error);
+    if (status == TAMIS_OK) status = set_sink(rig, params, &error);
     if (status == TAMIS_OK) status = make_store(rig, params, &error);
     return status == TAMIS_OK ? CLI_OK : cli_fail(command, "%s", error.text);
 }

@@ -4,7 +4,7 @@
 #ifndef CLI_EVAL_BLEND_RIG_H
 #define CLI_EVAL_BLEND_RIG_H
 
-#include "cli/cli.h"
+#include "cli/commands.h"
 
 #include <tamis/blend_model.h>
 #include <tamis/record.h>
@@ -37,9 +37,24 @@ blend_arm_text blend_arm_name(const blend_arm *arm);
 
 /* ---- A model with a store -------------------------------------------------------------------- */
 
+/* What stands before the chunks, while they are computed and in the prompt. */
+typedef enum blend_sink { BLEND_SINK_FILE, BLEND_SINK_BOS, BLEND_SINK_NONE } blend_sink;
+extern const char *const blend_sinks[]; /* words for flags, ended by NULL */
+
+/* clang-format off */
+/* `type` is a command's struct of flags, `member` the place in it. */
+#define BLEND_STORED_OPTION(type, member)                                                          \
+    {"--stored", "TYPE", "element type of the stored chunks: {} (default f16)", CLI_CHOICE,        \
+     offsetof(type, member), 0, 0, cli_dtypes}
+#define BLEND_SINK_OPTION(type, member)                                                            \
+    {"--sink", "WORD", "what stands before chunks: {}; file: bos where the file wants it "         \
+     "(default file)", CLI_CHOICE, offsetof(type, member), 0, 0, blend_sinks}
+/* clang-format on */
+
 typedef struct blend_rig_params {
     const char *device, *model;
     tamis_dtype dtype, stored; /* of the cache and of the records */
+    blend_sink sink;
     uint32_t page_size;
     uint32_t prompt;               /* tokens of a prompt at most, its sink included */
     uint32_t answer;               /* tokens behind it at most */
@@ -55,7 +70,7 @@ typedef struct blend_rig {
     tamis_runner *runner; /* one plan for all arms */
     tamis_store *store;   /* in memory */
     tamis_record_params record;
-    int32_t sink[1]; /* bos, where the file wants it */
+    int32_t sink[1]; /* bos, where there is a sink */
     uint32_t n_vocab, n_layers, n_kv_heads, head_dim, out_width;
 } blend_rig;
 
