@@ -69,6 +69,10 @@ suite build
 export ASAN_OPTIONS=detect_stack_use_after_return=0:intercept_tls_get_addr=0
 export LSAN_OPTIONS=suppressions=$PWD/tools/lsan.supp:print_suppressions=0
 export UBSAN_OPTIONS=print_stacktrace=1
+# Of Mesa's drivers one unloads a library that has not freed all memory, on an EPYC 128 bytes at each
+# start: a leak without a name, which that file cannot tell from ours. So PoCL is the only driver here.
+pocl=/etc/OpenCL/vendors/pocl.icd
+[ ! -e "$pocl" ] || export OCL_ICD_VENDORS=$pocl
 say "sanitizer build into build-sanitize/"
 build build-sanitize -DCMAKE_BUILD_TYPE=Release -DTAMIS_TOOLS=ON -DTAMIS_TESTS=ON \
     -DTAMIS_PCRE2=ON -DTAMIS_STORE=ON -DTAMIS_SANITIZE=address,undefined \
@@ -84,6 +88,7 @@ not_again='check\.(oclgrind|mutants|intel|rusticl|bitwise.*|.*cuda.*)|model-logi
 not_again="$not_again|policies-(eviction-self-test|.*-cuda)|api-eviction_kinds-cuda|consumer.*"
 not_again="$not_again|plot|compare|gpu-model|(includes|errors)(-self-test)?|readme-example"
 not_again="$not_again|api-(headers|needed.*)|model-((logits|passkey)-reference|real-opencl)"
+not_again="$not_again|blend-(model|mix)-cuda"
 suite build-sanitize --exclude-regex "^($not_again)\$"
 
 say "fuzz build into build-fuzz/"

@@ -50,7 +50,7 @@ static void load_slot(const tms_load_rows *p, const operands *o, uint64_t r, uin
     /* 1. The slot's place. */
     const int32_t *lane =
         tms_lane(o->table, p->batch.seq_stride, p->batch.head_stride, o->row_seq[r], h);
-    const uint64_t to = tms_key_at(kv, lane[slot / kv->page_size], h, slot % kv->page_size);
+    const uint64_t to = tms_slot_at(kv, lane, h, slot);
     const uint64_t column = (uint64_t)h * kv->head_dim;
     const uint64_t in_plane = tms_plane_at(lane, kv->page_size, slot);
     /* 2. The K row, normalised and rotated, and, value_offset further on, the V row. */

@@ -49,6 +49,12 @@ static inline uint64_t tms_key_at(const tms_kv *kv, int32_t page, uint32_t head,
     return (uint64_t)page * kv->page_stride + head * kv->head_stride + slot * kv->slot_stride;
 }
 
+/* The same of a slot of a lane, whose page ids by ordinal are `pages`. */
+static inline uint64_t tms_slot_at(const tms_kv *kv, const int32_t *pages, uint32_t head,
+                                   uint32_t slot) {
+    return tms_key_at(kv, pages[slot / kv->page_size], head, slot % kv->page_size);
+}
+
 /* First element of a page's lo row; its hi row lies kv->head_dim further on. */
 static inline uint64_t tms_bounds_at(const tms_kv *kv, int32_t page, uint32_t head) {
     return (uint64_t)page * kv->bounds_page_stride + head * kv->bounds_head_stride;

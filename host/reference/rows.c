@@ -9,12 +9,6 @@
 
 #include <stdlib.h>
 
-/* First element of the K row of a lane's slot. */
-static uint64_t row_at(const tms_kv *kv, const int32_t *lane, uint32_t head, int32_t slot) {
-    const uint32_t ordinal = (uint32_t)slot / kv->page_size, rest = (uint32_t)slot % kv->page_size;
-    return tms_key_at(kv, lane[ordinal], head, rest);
-}
-
 static void write_row(const tms_kv *kv, void *data, uint64_t to, tamis_dtype dtype,
                       const void *rows, uint64_t from) {
     if (dtype == kv->dtype) {
@@ -60,9 +54,8 @@ static void write_slot(const tms_write_rows *p, const operands *o, uint64_t r, u
     /* 1. The slot's place. */
     const int32_t *lane =
         tms_lane(o->table, p->batch.seq_stride, p->batch.head_stride, o->row_seq[r], h);
-    const uint64_t to = row_at(kv, lane, h, (int32_t)slot), column = (uint64_t)h * kv->head_dim;
-    const uint64_t in_plane =
-        (uint64_t)lane[slot / kv->page_size] * kv->page_size + slot % kv->page_size;
+    const uint64_t to = tms_slot_at(kv, lane, h, slot), column = (uint64_t)h * kv->head_dim;
+    const uint64_t in_plane = tms_plane_at(lane, kv->page_size, slot);
     /* 2. The K row and, value_offset further on, the V row. */
     write_row(kv, o->data, to, p->dtype, o->k, r * p->k_stride + column);
     write_row(kv, o->data, to + kv->value_offset, p->dtype, o->v, r * p->v_stride + column);
@@ -146,7 +139,7 @@ tamis_status tms_reference_read_rows(tms_device *dev, const tms_read_rows *p) {
         /* 1. The slot's place. */
         const int32_t *lane =
             tms_lane(table, p->seq_stride, p->head_stride, seq[i], (uint32_t)head[i]);
-        const uint64_t at = row_at(kv, lane, (uint32_t)head[i], slot[i]);
+        const uint64_t at = tms_slot_at(kv, lane, (uint32_t)head[i], (uint32_t)slot[i]);
         /* 2. Both rows, widened. */
         if (k) tms_load_row(kv->dtype, data, at, kv->head_dim, k + i * kv->head_dim);
         if (v)

@@ -20,8 +20,7 @@ typedef struct lane {
 
 static void load_value(const lane *l, uint32_t slot, float *v) {
     const tms_kv *kv = l->kv;
-    const uint64_t at =
-        tms_key_at(kv, l->pages[slot / kv->page_size], l->head, slot % kv->page_size);
+    const uint64_t at = tms_slot_at(kv, l->pages, l->head, slot);
     tms_load_row(kv->dtype, l->data, at + kv->value_offset, kv->head_dim, v);
 }
 

@@ -37,10 +37,12 @@ struct tamis_blend {
     int32_t *sink;
     tamis_place *k_norms;
 
-    tamis_buffer *stored;    /* K, then V from `values_at` on, of the chunk that is being loaded */
-    uint64_t values_at;      /* bytes */
-    tamis_buffer *zeros;     /* V of TMS_ZERO_ROWS rows */
-    tamis_buffer *deviation; /* f32 [max_rows] */
+    tamis_buffer *stored; /* K, then V from `values_at` on, of the chunk that is being loaded */
+    uint64_t values_at;   /* bytes */
+    tamis_buffer *zeros;  /* V of TMS_ZERO_ROWS rows */
+    tamis_buffer
+        *deviation;    /* f32 [max_rows]; from `norms_at` on, with a bound, |V|^2 of the rows */
+    uint64_t norms_at; /* bytes */
 
     /* The open prompt. */
     bool open;
@@ -53,7 +55,7 @@ struct tamis_blend {
     uint8_t *kinds;            /* [n_rows] tms_row_kind */
     uint32_t *rows, n_present; /* rows that the step still has, */
     uint32_t *places;          /* and their places among those before the last selection */
-    float *deviations;         /* [max_rows] on the host */
+    float *deviations, *norms; /* [max_rows] on the host; norms with a bound alone */
     tms_candidate *candidates; /* [max_rows] */
     tms_read *reads;
     uint32_t n_reads, next_read;
@@ -66,29 +68,33 @@ struct tamis_blend {
 
 #define TMS_ZERO_ROWS 256u
 
-/* ---- Rows (rows.c) ---------------------------------------------------------------------------- */
+/* ---- Rows (rows.c) --------------------------------------------------------------------------- */
 
 /* Fills in kinds, n_hits, and all rows as present, but those that are left out from layer 0 on. */
 void tms_blend_fill_rows(tamis_blend *blend);
 /* A part whose chunk is gone: its hits are fresh from now on. */
 void tms_blend_make_fresh(tamis_blend *blend, const tms_part *part);
-/* Whether V of the layer's rows is measured; whether the layer selects, after it has been written. */
+/* Whether V of the layer's rows is measured; whether the layer selects, after it has been written.
+ */
 bool tms_blend_measures(const tamis_blend *blend, uint32_t layer);
 bool tms_blend_selects(const tamis_blend *blend, uint32_t layer);
 /* Of the present rows, those that a layer's selection keeps: puts them to the front of `rows` with
  * their places, and answers how many. n_present stays. */
 uint32_t tms_blend_choose(tamis_blend *blend, uint32_t layer);
+/* Whether the layer's selection passes the gate. */
+bool tms_blend_gates(const tamis_blend *blend, uint32_t layer);
+/* What a selection of n rows in the check layer leaves, as `bound` is defined. */
+double tms_blend_left(const tamis_blend *blend, uint32_t n);
 
-/* ---- The prompt (prompt.c) -------------------------------------------------------------------- */
+/* ---- The prompt (prompt.c) ------------------------------------------------------------------- */
 
-/* Begins the plan's step with the parts as they are, and to read. After a failure nothing is open. */
+/* Begins the plan's step with the parts as they are, and to read. After a failure nothing is open.
+ */
 tamis_status tms_blend_start(tamis_blend *blend, tamis_error *error);
 /* Lists what is to be read from a part of a layer on, and starts the loader. */
 tamis_status tms_blend_read_from(tamis_blend *blend, uint32_t layer, uint32_t part,
                                  tamis_error *error);
 /* Releases the chunks of the parts, and the parts. */
 void tms_blend_release(tamis_blend *blend);
-/* Cancels the open prompt and answers the status. */
-tamis_status tms_blend_fail(tamis_blend *blend, tamis_status status);
 
 #endif

@@ -26,7 +26,7 @@ static tamis_blend_rows present(const tamis_blend *blend) {
     return (tamis_blend_rows){.rows = blend->rows, .n = blend->n_present};
 }
 
-/* ---- Load ------------------------------------------------------------------------------------- */
+/* ---- Load ------------------------------------------------------------------------------------ */
 
 /* The planes to the device, and from there into the rows' slots. */
 static tamis_status load(tamis_blend *blend, const tms_loaded *loaded, tamis_error *error) {
@@ -45,15 +45,17 @@ static tamis_status load(tamis_blend *blend, const tms_loaded *loaded, tamis_err
     return tamis_plan_load(blend->plan, loaded->read->layer, part->first, part->n, &rows, error);
 }
 
-/* Rows that have no stored V, among those that are measured: zeros, which nobody looks at and which
- * the layer's write replaces. */
-static tamis_status load_zeros(tamis_blend *blend, uint32_t layer, tamis_error *error) {
+/* Zeros for V of the rows up to a kind, which the layer's write replaces. Fresh rows have no stored
+ * V, but are measured beside hits; nobody looks at what comes out. From zeros hits deviate by their
+ * norm.
+ */
+static tamis_status load_zeros(tamis_blend *blend, uint32_t layer, tms_row_kind most,
+                               tamis_error *error) {
     const tamis_stored_rows rows = {.v = {.buffer = blend->zeros, .dtype = blend->params.dtype}};
     for (uint32_t row = 0, n; row < blend->n_rows; row += n) {
         n = 1;
-        if (blend->kinds[row] != TMS_ROW_FRESH) continue;
-        while (n < TMS_ZERO_ROWS && row + n < blend->n_rows &&
-               blend->kinds[row + n] == TMS_ROW_FRESH)
+        if (blend->kinds[row] > most) continue;
+        while (n < TMS_ZERO_ROWS && row + n < blend->n_rows && blend->kinds[row + n] <= most)
             n++;
         TMS_TRY(tamis_plan_load(blend->plan, layer, row, n, &rows, error));
     }
@@ -111,7 +113,8 @@ static tamis_status load_parts(tamis_blend *blend, uint32_t layer, bool *restart
         tms_loader_give(&blend->loader);
         blend->next_read++;
     }
-    return tms_blend_measures(blend, layer) ? load_zeros(blend, layer, error) : TAMIS_OK;
+    if (!tms_blend_measures(blend, layer)) return TAMIS_OK;
+    return load_zeros(blend, layer, TMS_ROW_FRESH, error);
 }
 
 static void count_time(tamis_blend *blend, uint32_t layer) {
@@ -128,7 +131,10 @@ tamis_status tamis_blend_layer(tamis_blend *blend, uint32_t layer, tamis_blend_r
     TMS_REQUIRE(out, TAMIS_E_ARGUMENT, "out is NULL");
     count_time(blend, layer);
     const tamis_status status = load_parts(blend, layer, &restarted, error);
-    if (status != TAMIS_OK) return tms_blend_fail(blend, status);
+    if (status != TAMIS_OK) {
+        tamis_blend_cancel(blend);
+        return status;
+    }
     *out = present(blend);
     out->restarted = restarted;
     if (!restarted) {
@@ -140,28 +146,62 @@ tamis_status tamis_blend_layer(tamis_blend *blend, uint32_t layer, tamis_blend_r
     return TAMIS_OK;
 }
 
-/* ---- Measure and select ----------------------------------------------------------------------- */
+/* ---- Measure and select ---------------------------------------------------------------------- */
+
+/* The deviation of the rows, and with a gate their norms. */
+static tamis_status measure(tamis_blend *blend, uint32_t layer, const tamis_rows *v,
+                            tamis_error *error) {
+    tamis_place out = {.buffer = blend->deviation};
+    TMS_TRY(tamis_plan_deviation(blend->plan, layer, v, 1, &out, error));
+    if (!tms_blend_gates(blend, layer)) return TAMIS_OK;
+    out.offset = blend->norms_at;
+    TMS_TRY(load_zeros(blend, layer, TMS_ROW_HIT, error));
+    return tamis_plan_deviation(blend->plan, layer, v, 1, &out, error);
+}
 
 tamis_status tamis_blend_compare(tamis_blend *blend, uint32_t layer, const tamis_rows *v,
                                  tamis_error *error) {
-    const tamis_place out = {.buffer = blend ? blend->deviation : NULL};
     TMS_TRY(check_call(blend, layer, TMS_PHASE_COMPARE, error));
     TMS_REQUIRE(v, TAMIS_E_ARGUMENT, "v is NULL");
-    if (tms_blend_measures(blend, layer)) {
-        const tamis_status status = tamis_plan_deviation(blend->plan, layer, v, 1, &out, error);
-        if (status != TAMIS_OK) return tms_blend_fail(blend, status);
-    }
     blend->phase = TMS_PHASE_SELECT;
-    return TAMIS_OK;
+    if (!tms_blend_measures(blend, layer)) return TAMIS_OK;
+    const tamis_status status = measure(blend, layer, v, error);
+    if (status != TAMIS_OK) tamis_blend_cancel(blend);
+    return status;
+}
+
+/* All hits are fresh from now on: none has been left out. */
+static tamis_status recompute(tamis_blend *blend, uint32_t layer, tamis_error *error) {
+    blend->stats.gated++;
+    tms_loader_stop(&blend->loader);
+    for (uint32_t p = 0; p < blend->n_parts; p++)
+        if (!blend->parts[p].exact) tamis_chunk_release(&blend->parts[p].chunk);
+    tms_blend_fill_rows(blend);
+    return tms_blend_read_from(blend, layer + 1, 0, error);
+}
+
+/* How many rows stay, at the front. */
+static tamis_status choose_rows(tamis_blend *blend, uint32_t layer, uint32_t *n,
+                                tamis_error *error) {
+    const uint64_t bytes = blend->n_present * sizeof *blend->deviations;
+    const bool gates = tms_blend_gates(blend, layer);
+    if (tms_blend_measures(blend, layer))
+        TMS_TRY(tamis_buffer_read(blend->deviation, 0, blend->deviations, bytes, error));
+    if (gates)
+        TMS_TRY(tamis_buffer_read(blend->deviation, blend->norms_at, blend->norms, bytes, error));
+    *n = tms_blend_choose(blend, layer);
+    if (!gates) return TAMIS_OK;
+    blend->stats.left = tms_blend_left(blend, *n);
+    if (blend->stats.left <= blend->params.bound) return TAMIS_OK;
+    *n = blend->n_present;
+    return recompute(blend, layer, error);
 }
 
 static tamis_status select_rows(tamis_blend *blend, uint32_t layer, tamis_blend_rows *out,
                                 tamis_error *error) {
     const uint32_t before = blend->n_present;
-    if (blend->selector->measured)
-        TMS_TRY(tamis_buffer_read(blend->deviation, 0, blend->deviations,
-                                  before * sizeof *blend->deviations, error));
-    const uint32_t n = tms_blend_choose(blend, layer);
+    uint32_t n = 0;
+    TMS_TRY(choose_rows(blend, layer, &n, error));
     if (n < before) TMS_TRY(tamis_plan_narrow(blend->plan, blend->rows, n, error));
     blend->n_present = n;
     *out = present(blend);
@@ -174,9 +214,11 @@ tamis_status tamis_blend_select(tamis_blend *blend, uint32_t layer, tamis_blend_
     TMS_TRY(check_call(blend, layer, TMS_PHASE_SELECT, error));
     TMS_REQUIRE(out, TAMIS_E_ARGUMENT, "out is NULL");
     *out = present(blend);
-    if (tms_blend_selects(blend, layer)) {
-        const tamis_status status = select_rows(blend, layer, out, error);
-        if (status != TAMIS_OK) return tms_blend_fail(blend, status);
+    const bool selects = tms_blend_selects(blend, layer);
+    const tamis_status status = selects ? select_rows(blend, layer, out, error) : TAMIS_OK;
+    if (status != TAMIS_OK) {
+        tamis_blend_cancel(blend);
+        return status;
     }
     blend->layers[layer].rows_attended = blend->n_present;
     blend->phase = TMS_PHASE_LAYER;

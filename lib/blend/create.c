@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- Checks ----------------------------------------------------------------------------------- */
+/* ---- Checks ---------------------------------------------------------------------------------- */
 
 /* Numbers that only some selectors have. */
 static tamis_status check_fit(const tms_selector *selector, const tamis_blend_params *p,
@@ -21,6 +21,7 @@ static tamis_status check_fit(const tms_selector *selector, const tamis_blend_pa
                    {"schedule", p->schedule, shares},
                    {"least", p->least, shares},
                    {"most", p->most, shares},
+                   {"bound", p->bound, selector->measured},
                    {"first", p->first, p->selector == TAMIS_BLEND_FIRST},
                    {"n_rows", p->n_rows, p->selector == TAMIS_BLEND_LIST},
                    {"seed", (double)p->seed, p->selector == TAMIS_BLEND_RANDOM}};
@@ -39,6 +40,7 @@ static tamis_status check_shares(const tamis_blend_params *p, uint32_t n_layers,
                 "share is %g; it must be above 0 and at most 1", p->share);
     TMS_REQUIRE(p->most == 0 || p->least <= p->most, TAMIS_E_ARGUMENT,
                 "least is %" PRIu32 ", most %" PRIu32, p->least, p->most);
+    TMS_REQUIRE(p->bound >= 0, TAMIS_E_ARGUMENT, "bound is %g", p->bound);
     TMS_REQUIRE(p->shares || p->n_shares == 0, TAMIS_E_ARGUMENT, "shares is NULL for %" PRIu32,
                 p->n_shares);
     if (!p->shares) return TAMIS_OK;
@@ -99,7 +101,7 @@ static tamis_status check(tamis_blend *blend, const tamis_blend_params *p,
     return check_eviction(plan, error);
 }
 
-/* ---- Parameters ------------------------------------------------------------------------------- */
+/* ---- Parameters ------------------------------------------------------------------------------ */
 
 /* A copy of n elements, or NULL for none; false without memory. */
 static bool copy_of(const void *from, size_t n, size_t size, void *out) {
@@ -142,7 +144,7 @@ static tamis_status fill_params(tamis_blend *blend, const tamis_blend_params *p,
                                     error);
 }
 
-/* ---- Create and destroy ----------------------------------------------------------------------- */
+/* ---- Create and destroy ---------------------------------------------------------------------- */
 
 static tamis_status make_arrays(tamis_blend *blend, tamis_error *error) {
     const size_t n = blend->max_rows;
@@ -150,10 +152,12 @@ static tamis_status make_arrays(tamis_blend *blend, tamis_error *error) {
     blend->rows = malloc(n * sizeof *blend->rows);
     blend->places = malloc(n * sizeof *blend->places);
     blend->deviations = malloc(n * sizeof *blend->deviations);
+    blend->norms = blend->params.bound > 0 ? malloc(n * sizeof *blend->norms) : NULL;
     blend->candidates = malloc(n * sizeof *blend->candidates);
     blend->layers = calloc(blend->shape.n_layers, sizeof *blend->layers);
     TMS_REQUIRE(blend->kinds && blend->rows && blend->places && blend->deviations &&
-                    blend->candidates && blend->layers,
+                    blend->candidates && blend->layers &&
+                    (blend->norms || blend->params.bound == 0),
                 TAMIS_E_NO_MEMORY, "no memory for a blend of %zu rows", n);
     return TAMIS_OK;
 }
@@ -167,8 +171,8 @@ static tamis_status make_buffers(tamis_blend *blend, tamis_error *error) {
     blend->values_at = tms_divide_up(blend->max_rows * row, 64) * 64;
     TMS_TRY(tamis_buffer_create(context, 2 * blend->values_at, &blend->stored, error));
     if (!blend->selector->measured) return TAMIS_OK;
-    TMS_TRY(
-        tamis_buffer_create(context, blend->max_rows * sizeof(float), &blend->deviation, error));
+    blend->norms_at = tms_divide_up(blend->max_rows * sizeof(float), 64) * 64;
+    TMS_TRY(tamis_buffer_create(context, 2 * blend->norms_at, &blend->deviation, error));
     TMS_TRY(tamis_buffer_create(context, n_zeros * row, &blend->zeros, error));
     void *zeros = calloc(n_zeros, row);
     TMS_REQUIRE(zeros, TAMIS_E_NO_MEMORY, "no memory for %" PRIu64 " rows", n_zeros);
@@ -229,6 +233,7 @@ void tamis_blend_destroy(tamis_blend **blend) {
     free(b->rows);
     free(b->places);
     free(b->deviations);
+    free(b->norms);
     free(b->candidates);
     free(b->layers);
     free(b->reads);

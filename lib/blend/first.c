@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* first: the first tokens of each chunk, which attend to it as to a sink where it was computed alone
- * (EPIC, ICML '25: LegoLink). */
+/* first: the first tokens of each chunk, which attend to it as to a sink where it was computed
+ * alone (EPIC, ICML '25: LegoLink). */
 #include "lib/blend/selector.h"
 
 static bool takes(const tamis_blend_params *params, uint32_t row, uint32_t place) {

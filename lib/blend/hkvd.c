@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* hkvd: the hits whose V deviates most from the stored one. CacheBlend's paper compares K and V; its
- * code, and ours, V alone, which needs no rotation. */
+/* hkvd: the hits whose V deviates most from the stored one. CacheBlend's paper compares K and V;
+ * its code, and ours, V alone, which needs no rotation. */
 #include "lib/blend/selector.h"
 
 static tamis_status check(const tamis_blend_params *params, tamis_error *error) {

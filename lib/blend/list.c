@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* list: the hits that the caller lists. Fresh and exact rows may be listed, which changes nothing. */
+/* list: the hits that the caller lists. Fresh and exact rows may be listed, which changes nothing.
+ */
 #include "lib/blend/selector.h"
 
 #include <inttypes.h>

@@ -31,7 +31,7 @@ void tms_loader_free(tms_loader *loader) {
     free(loader->slots);
 }
 
-/* ---- Reading ---------------------------------------------------------------------------------- */
+/* ---- Reading --------------------------------------------------------------------------------- */
 
 /* Reads the i-th of the list into its slot, which nobody else uses meanwhile. */
 static void read_one(tms_loader *loader, uint32_t i) {
@@ -65,7 +65,7 @@ static void *run(void *of) {
     return NULL;
 }
 
-/* ---- Start and stop --------------------------------------------------------------------------- */
+/* ---- Start and stop -------------------------------------------------------------------------- */
 
 static tamis_status make_room(tms_loader *loader, tamis_error *error) {
     const uint64_t bytes = loader->n_slots * loader->slot_bytes;
@@ -130,7 +130,7 @@ void tms_loader_stop(tms_loader *loader) {
     loader->threaded = false;
 }
 
-/* ---- Taking ----------------------------------------------------------------------------------- */
+/* ---- Taking ---------------------------------------------------------------------------------- */
 
 const tms_loaded *tms_loader_take(tms_loader *loader) {
     const double begun = tms_now_us();

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The beginning and end of a prompt: looks up its chunks, begins the plan's step, starts to read. */
+/* The beginning and end of a prompt: looks up its chunks, begins the plan's step, starts to read.
+ */
 #include "lib/blend/blend.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- What is read ----------------------------------------------------------------------------- */
+/* ---- What is read ---------------------------------------------------------------------------- */
 
 /* The read of a part's planes in a layer; false: it needs none. */
 static bool read_of(const tamis_blend *blend, uint32_t layer, uint32_t p, tms_read *out) {
@@ -64,13 +65,14 @@ tamis_status tms_blend_read_from(tamis_blend *blend, uint32_t layer, uint32_t pa
                             ring ? ring : default_ring(blend), !blend->params.no_thread, error);
 }
 
-/* ---- Start and end ---------------------------------------------------------------------------- */
+/* ---- Start and end --------------------------------------------------------------------------- */
 
 static tamis_status start(tamis_blend *blend, tamis_error *error) {
     const tamis_step step = {
         .sequences = &blend->sequence, .rows = &blend->n_rows, .count = 1, .exact = 1};
     tms_blend_fill_rows(blend);
     memset(blend->layers, 0, blend->shape.n_layers * sizeof *blend->layers);
+    blend->stats.left = 0;
     blend->layer = 0;
     blend->phase = TMS_PHASE_LAYER;
     TMS_TRY(tamis_plan_step_begin(blend->plan, &step, error));
@@ -82,8 +84,12 @@ static tamis_status start(tamis_blend *blend, tamis_error *error) {
 
 tamis_status tms_blend_start(tamis_blend *blend, tamis_error *error) {
     const tamis_status status = start(blend, error);
-    if (status != TAMIS_OK && !blend->open) tms_blend_release(blend);
-    return status == TAMIS_OK ? status : tms_blend_fail(blend, status);
+    if (status == TAMIS_OK) return TAMIS_OK;
+    if (blend->open)
+        tamis_blend_cancel(blend);
+    else
+        tms_blend_release(blend);
+    return status;
 }
 
 void tms_blend_release(tamis_blend *blend) {
@@ -98,14 +104,10 @@ void tamis_blend_cancel(tamis_blend *blend) {
     if (!blend || !blend->open) return;
     blend->open = false;
     tms_loader_stop(&blend->loader);
-    /* The engine may have ended the step itself. */
-    if (tamis_plan_step_cancel(blend->plan, NULL) != TAMIS_OK) blend->layer = 0;
+    /* E_STATE: the engine has ended the step itself. */
+    const tamis_status status = tamis_plan_step_cancel(blend->plan, NULL);
+    (void)status;
     tms_blend_release(blend);
-}
-
-tamis_status tms_blend_fail(tamis_blend *blend, tamis_status status) {
-    tamis_blend_cancel(blend);
-    return status;
 }
 
 static void count_prompt(tamis_blend *blend) {
@@ -130,7 +132,10 @@ tamis_status tamis_blend_end(tamis_blend *blend, tamis_error *error) {
                 "the prompt is in layer %" PRIu32 " of %" PRIu32, blend->layer, n_layers);
     const double us = tms_now_us() - blend->left_at;
     const tamis_status status = tamis_plan_step_end(blend->plan, error);
-    if (status != TAMIS_OK) return tms_blend_fail(blend, status);
+    if (status != TAMIS_OK) {
+        tamis_blend_cancel(blend);
+        return status;
+    }
     blend->layers[n_layers - 1].compute_us += us;
     blend->stats.compute_us += us;
     count_prompt(blend);
@@ -140,7 +145,7 @@ tamis_status tamis_blend_end(tamis_blend *blend, tamis_error *error) {
     return TAMIS_OK;
 }
 
-/* ---- Begin ------------------------------------------------------------------------------------ */
+/* ---- Begin ----------------------------------------------------------------------------------- */
 
 static tamis_status check_parts(const tamis_blend *blend, const tamis_blend_part *parts,
                                 uint32_t n_parts, tamis_error *error) {

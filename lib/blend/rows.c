@@ -2,6 +2,8 @@
 /* The rows of a prompt: which are fresh, hits and exact, and which of them stay. */
 #include "lib/blend/blend.h"
 
+#include <math.h>
+
 static void count_hits(tamis_blend *blend) {
     blend->n_hits = 0;
     for (uint32_t row = 0; row < blend->n_rows; row++)
@@ -30,7 +32,7 @@ void tms_blend_make_fresh(tamis_blend *blend, const tms_part *part) {
     count_hits(blend);
 }
 
-/* ---- Which layers ----------------------------------------------------------------------------- */
+/* ---- Which layers ---------------------------------------------------------------------------- */
 
 static bool in_schedule(const tamis_blend *blend, uint32_t layer) {
     const uint32_t n = tms_selector_shares(blend->selector) ? blend->params.n_shares : 1;
@@ -38,7 +40,7 @@ static bool in_schedule(const tamis_blend *blend, uint32_t layer) {
 }
 
 bool tms_blend_measures(const tamis_blend *blend, uint32_t layer) {
-    return blend->selector->measured && in_schedule(blend, layer);
+    return blend->selector->measured && blend->n_hits > 0 && in_schedule(blend, layer);
 }
 
 bool tms_blend_selects(const tamis_blend *blend, uint32_t layer) {
@@ -46,7 +48,11 @@ bool tms_blend_selects(const tamis_blend *blend, uint32_t layer) {
     return in_schedule(blend, layer) && (blend->checked || layer > 0);
 }
 
-/* ---- Choosing --------------------------------------------------------------------------------- */
+bool tms_blend_gates(const tamis_blend *blend, uint32_t layer) {
+    return blend->params.bound > 0 && layer == blend->from && tms_blend_measures(blend, layer);
+}
+
+/* ---- Choosing -------------------------------------------------------------------------------- */
 
 /* How many of n candidates the layer's share is. */
 static uint32_t budget(const tamis_blend *blend, uint32_t layer, uint32_t n) {
@@ -99,4 +105,21 @@ uint32_t tms_blend_choose(tamis_blend *blend, uint32_t layer) {
         blend->places[n++] = i;
     }
     return n;
+}
+
+double tms_blend_left(const tamis_blend *blend, uint32_t n) {
+    double left = 0, whole = 0;
+    /* All rows but the exact ones have been measured. */
+    for (uint32_t row = 0, i = 0, next = 0; row < blend->n_rows; row++) {
+        if (blend->kinds[row] == TMS_ROW_EXACT) continue;
+        const bool kept = next < n && blend->rows[next] == row;
+        next += kept;
+        if (blend->kinds[row] == TMS_ROW_HIT) {
+            if (!kept) left += (double)blend->deviations[i];
+            whole += (double)blend->norms[i];
+        }
+        i++;
+    }
+    if (left == 0) return 0;
+    return isfinite(left) && isfinite(whole) ? sqrt(left / whole) : INFINITY;
 }

@@ -12,7 +12,8 @@ typedef struct tms_selector {
     const char *name;
     tamis_blend_selector kind;
     bool everything; /* all rows are computed, and nothing is loaded */
-    /* It takes a share of the hits, those with the largest values: what was measured, or `value`. */
+    /* It takes a share of the hits, those with the largest values: what was measured, or `value`.
+     */
     bool measured;
     float (*value)(const tamis_blend_params *params, uint32_t row);
     /* Without a share: whether a hit is taken, by its row in the prompt and its place in its chunk.

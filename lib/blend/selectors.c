@@ -40,7 +40,7 @@ tamis_status tamis_blend_selector_parse(const char *name, tamis_blend_selector *
                          names);
 }
 
-/* ---- Shares ----------------------------------------------------------------------------------- */
+/* ---- Shares ---------------------------------------------------------------------------------- */
 
 static int by_value(const void *a, const void *b) {
     const tms_candidate *x = a, *y = b;

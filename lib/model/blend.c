@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* ---- Making a blend --------------------------------------------------------------------------- */
+/* ---- Making a blend -------------------------------------------------------------------------- */
 
 static tamis_status check_params(const tamis_blend_params *p, tamis_error *error) {
     TMS_REQUIRE(p, TAMIS_E_ARGUMENT, "params is NULL");
@@ -68,7 +68,7 @@ tamis_status tamis_runner_blend_create(tamis_runner *runner, tamis_store *store,
     return status;
 }
 
-/* ---- Running it ------------------------------------------------------------------------------- */
+/* ---- Running it ------------------------------------------------------------------------------ */
 
 /* A prompt on its way. */
 typedef struct blending {

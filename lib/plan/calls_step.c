@@ -189,11 +189,11 @@ static tamis_status check_kept(const tamis_plan *plan, const uint32_t *rows, uin
     for (uint32_t i = 0, row = 0, next = 0, first = 0; i < step->n_sequences; i++) {
         const uint32_t n_begun = step->growth[i].rows;
         for (uint32_t j = 0; j < step->n_kept[i]; j++, row++) {
-            const uint32_t begun = first + step->place[row];
+            const uint32_t begun = step->begun[row];
             const bool kept = next < n && rows[next] == begun;
             TMS_REQUIRE(next == n || rows[next] >= begun, TAMIS_E_ARGUMENT,
                         "row %" PRIu32 " has been left out by an earlier call", rows[next]);
-            TMS_REQUIRE(kept || step->place[row] + tail < n_begun, TAMIS_E_ARGUMENT,
+            TMS_REQUIRE(kept || begun + tail < first + n_begun, TAMIS_E_ARGUMENT,
                         "row %" PRIu32 " is left out, but %s scores by the last %" PRIu32
                         " rows of sequence %" PRIu64,
                         begun, needs->entry->name, tail, step->sequences[i]->id);

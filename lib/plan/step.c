@@ -73,13 +73,11 @@ tamis_status tms_step_create(tms_step *step, const tms_setup *setup, tamis_error
     step->ring = calloc(n, sizeof *step->ring);
     step->n_kept = calloc(n, sizeof *step->n_kept);
     step->begun = calloc(size.rows, sizeof *step->begun);
-    step->place = calloc(size.rows, sizeof *step->place);
     step->layers = calloc(setup->cache->params.n_layers, sizeof *step->layers);
     step->copies.pairs = calloc(size.copies, 2 * sizeof *step->copies.pairs);
     step->copies.count = calloc(setup->cache->size.pools, sizeof *step->copies.count);
     TMS_REQUIRE(step->sequences && step->growth && step->table_row && step->ring && step->n_kept &&
-                    step->begun && step->place && step->layers && step->copies.pairs &&
-                    step->copies.count,
+                    step->begun && step->layers && step->copies.pairs && step->copies.count,
                 TAMIS_E_NO_MEMORY, "no host memory for a plan of %zu sequences", n);
     return tms_arena_create(&step->tables, setup->dev, lay_out(setup, &size).end, "a step", error);
 }
@@ -92,7 +90,6 @@ void tms_step_destroy(tms_step *step) {
     free(step->ring);
     free(step->n_kept);
     free(step->begun);
-    free(step->place);
     free(step->layers);
     free(step->copies.pairs);
     free(step->copies.count);
@@ -134,10 +131,10 @@ static void fill_position(const tms_step *step, uint32_t i, uint32_t row, uint32
 static void fill_rows(const tms_step *step) {
     const uint32_t sliding_window = step->setup->params.sliding_window;
     int32_t *host = step->tables.host;
-    for (uint32_t i = 0, row = 0; i < step->n_sequences; i++) {
+    for (uint32_t i = 0, row = 0, begun = 0; i < step->n_sequences; i++) {
         uint32_t first = step->sequences[i]->length - step->growth[i].rows;
         for (uint32_t j = 0; j < step->n_kept[i]; j++, row++) {
-            uint32_t position = first + step->place[row];
+            uint32_t position = first + step->begun[row] - begun;
             host[step->at.row_seq + row] = (int32_t)step->table_row[i];
             fill_position(step, i, row, position);
             if (sliding_window == 0) continue;
@@ -145,6 +142,7 @@ static void fill_rows(const tms_step *step) {
             interval[0] = position < sliding_window ? 0 : (int32_t)(position - sliding_window + 1);
             interval[1] = (int32_t)position;
         }
+        begun += step->growth[i].rows;
     }
 }
 
@@ -200,14 +198,14 @@ static void fill_layer(tms_step *step, uint32_t layer) {
     int32_t *stays =
         setup->needs.in_place && !step->exact ? step->tables.host + step->at.stays + entry : NULL;
     to->n_staying = to->max_visible = 0;
-    for (uint32_t i = 0, row = 0; i < step->n_sequences; i++) {
+    for (uint32_t i = 0, row = 0, begun = 0; i < step->n_sequences; i++) {
         uint32_t rows = step->growth[i].rows;
         const tms_lane *lanes = step->sequences[i]->lanes + layer * heads;
         for (uint32_t n = 0; n < step->n_kept[i]; n++, row++)
             for (uint32_t h = 0; h < heads; h++) {
                 /* A lane that stays at its length takes one row, whose slot the device chooses. */
                 bool same = lanes[h].grown < rows;
-                uint32_t slot = lanes[h].length - rows + step->place[row];
+                uint32_t slot = lanes[h].length - rows + step->begun[row] - begun;
                 *slots++ = same ? -1 : (int32_t)slot;
                 *visible++ = (int32_t)(same ? lanes[h].length : slot + 1);
                 if (stays) *stays++ = same;
@@ -215,6 +213,7 @@ static void fill_layer(tms_step *step, uint32_t layer) {
             }
         for (uint32_t h = 0; h < heads; h++)
             if (lanes[h].length > to->max_visible) to->max_visible = lanes[h].length;
+        begun += rows;
     }
 }
 
@@ -271,11 +270,10 @@ void tms_step_fill(tms_step *step, bool exact) {
     step->n_rows = 0;
     for (uint32_t i = 0; i < step->n_sequences; i++) {
         step->n_kept[i] = step->growth[i].rows;
-        for (uint32_t j = 0; j < step->n_kept[i]; j++) {
-            step->begun[step->n_rows] = step->n_rows;
-            step->place[step->n_rows++] = j;
-        }
+        step->n_rows += step->n_kept[i];
     }
+    for (uint32_t row = 0; row < step->n_rows; row++)
+        step->begun[row] = row;
     step->n_begun = step->n_rows;
     for (uint32_t layer = 0; layer < setup->cache->params.n_layers; layer++)
         step->layers[layer] = (tms_step_layer){0};
@@ -288,7 +286,6 @@ void tms_step_narrow(tms_step *step, const uint32_t *rows, uint32_t n) {
         const uint32_t end = first + step->growth[i].rows, before = step->n_rows;
         while (step->n_rows < n && rows[step->n_rows] < end) {
             step->begun[step->n_rows] = rows[step->n_rows];
-            step->place[step->n_rows] = rows[step->n_rows] - first;
             step->n_rows++;
         }
         step->n_kept[i] = step->n_rows - before;

@@ -49,8 +49,7 @@ typedef struct tms_step {
     uint32_t n_begun;         /* rows as begun */
     uint32_t n_rows;          /* those that the step still has, of all sequences */
     uint32_t *n_kept;         /* [max_sequences] of each; */
-    uint32_t *begun;          /* [max_rows] which of the rows as begun a row is, */
-    uint32_t *place;          /* [max_rows] and which of its sequence's */
+    uint32_t *begun;          /* [max_rows] which of the rows as begun a row is */
     uint32_t max_span;        /* most rows of a sequence whose weights go to scores */
     tms_sequence **sequences; /* [max_sequences]; */
     tms_growth *growth;       /* their growth, */

@@ -22,7 +22,7 @@ static bool look_in_memory(tamis_chunk *chunk, const tamis_chunk_id *id, const u
     if (entry) same = tms_record_is(tms_copy_record(entry->copy), id);
     if (entry && same) {
         tms_index_pin(index, entry);
-        tms_index_touch(index, entry);
+        tms_index_use(index, entry);
         chunk->in_memory = entry;
         chunk->record = tms_copy_record(entry->copy);
     }
@@ -53,6 +53,7 @@ static tms_entry *enter_memory(tamis_store *store, tms_entry *entry) {
         entry = same;
     } else {
         tms_index_add(&shelf->index, entry);
+        tms_index_use(&shelf->index, entry);
         shelf->counts.promoted++;
     }
     tms_index_pin(&shelf->index, entry);

@@ -4,6 +4,7 @@
 
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 #define FIRST_BUCKETS 64 /* a power of two, as all later numbers */
 
@@ -99,6 +100,13 @@ void tms_index_touch(tms_index *index, tms_entry *entry) {
     if (entry->dead) return;
     unlink_entry(index, entry);
     append_entry(index, entry);
+}
+
+void tms_index_use(tms_index *index, tms_entry *entry) {
+    struct timespec now = {0};
+    clock_gettime(CLOCK_REALTIME, &now);
+    entry->last_used = (int64_t)now.tv_sec * 1000000000 + now.tv_nsec;
+    tms_index_touch(index, entry);
 }
 
 void tms_index_touch_line(tms_index *index, tms_entry *entry) {

@@ -13,6 +13,7 @@ struct tms_entry {
     tamis_chunk_shape shape;
     uint64_t bytes, checksum; /* of the record, and of its header */
     uint64_t generation;      /* of the walk that has seen it last */
+    int64_t last_used;        /* nanoseconds since 1970 */
     uint32_t pins;
     bool dead;                /* no longer in the index; counts until nobody holds it */
     tms_copy *copy;           /* its content; of the memory tier alone */
@@ -50,7 +51,9 @@ void tms_index_drop(tms_index *index, tms_entry *entry);
 void tms_index_refuse(tms_index *index, tms_entry *entry);
 /* Counts an entry that is held and in no table: what it is of has lost its name. */
 void tms_index_add_dead(tms_index *index, tms_entry *entry);
+/* Puts an entry last in the order of use; _use: it is used now. */
 void tms_index_touch(tms_index *index, tms_entry *entry);
+void tms_index_use(tms_index *index, tms_entry *entry);
 /* An entry, and then those before it in its prefix: what others depend on was used last. */
 void tms_index_touch_line(tms_index *index, tms_entry *entry);
 

@@ -72,7 +72,7 @@ static tamis_status reserve_memory(put *p, bool *known, tamis_error *error) {
              tms_copy_complete(entry->copy);
     if (*known) {
         shelf->counts.known++;
-        tms_index_touch(&shelf->index, entry);
+        tms_index_use(&shelf->index, entry);
     } else
         status = tms_shelf_reserve(p->store, shelf, p->record.record_bytes, error);
     tms_store_unlock(p->store);
@@ -86,6 +86,7 @@ static void end_memory(put *p, bool keep) {
     tms_shelf_unreserve(shelf, p->record.record_bytes);
     if (keep) {
         tms_index_add(&shelf->index, p->entry);
+        tms_index_use(&shelf->index, p->entry);
         shelf->counts.puts++;
     } else
         tms_index_refuse(&shelf->index, p->entry);

@@ -295,6 +295,7 @@ static bool same_shape(const tamis_chunk_shape *a, const tamis_chunk_shape *b) {
 }
 
 bool tms_record_is(const tms_record *record, const tamis_chunk_id *id) {
+    if (!id) return true;
     return record->n_tokens == id->n_tokens && same_shape(&record->shape, &id->shape) &&
            memcmp(record->fingerprint, id->fingerprint, sizeof record->fingerprint) == 0 &&
            memcmp(record->salt, id->salt, sizeof record->salt) == 0 &&

@@ -80,7 +80,7 @@ uint8_t *tms_record_encode(tms_record *record);
 tamis_status tms_record_read(const tms_source *source, tms_record *out, tms_verdict *verdict,
                              tamis_error *error);
 
-/* Whether the record is of that chunk, and not only of its key. */
+/* Whether the record is of that chunk, and not only of its key; without an id it is. */
 bool tms_record_is(const tms_record *record, const tamis_chunk_id *id);
 
 /* Reads a plane into plane_bytes bytes at `to`. Errors: E_DAMAGED with the plane; the source's. */

@@ -100,8 +100,11 @@ static void welcome(tamis_store *store, tms_shelf *shelf, newcomer *all, size_t 
     if (count > 1) qsort(all, count, sizeof *all, by_use);
     tms_store_lock(store);
     tms_entry *stack = NULL;
-    for (size_t i = count; i > 0; i--)
-        stack_line(&shelf->index, tms_index_find(&shelf->index, all[i - 1].key), &stack);
+    for (size_t i = count; i > 0; i--) {
+        tms_entry *entry = tms_index_find(&shelf->index, all[i - 1].key);
+        if (entry && entry->last_used < all[i - 1].used) entry->last_used = all[i - 1].used;
+        stack_line(&shelf->index, entry, &stack);
+    }
     for (; stack; stack = stack->below) {
         tms_index_touch(&shelf->index, stack);
         stack->stacked = false;

@@ -99,7 +99,7 @@ void tms_shelf_named(tms_shelf *shelf, tms_entry *entry) {
         entry = same;
     } else
         tms_index_add(&shelf->index, entry);
-    tms_index_touch(&shelf->index, entry);
+    tms_index_use(&shelf->index, entry);
 }
 
 void tms_shelf_unnamed(tms_shelf *shelf, const uint8_t *key) {
@@ -231,7 +231,7 @@ static tamis_status judge(tamis_store *store, tms_shelf *shelf, const tamis_chun
         tms_index_unpin(&shelf->index, look->entry);
         look->entry = NULL;
     } else
-        tms_index_touch(&shelf->index, look->entry);
+        tms_index_use(&shelf->index, look->entry);
     tms_shelf_trim(store, shelf);
     return TAMIS_OK;
 }

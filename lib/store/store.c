@@ -42,6 +42,7 @@ static tamis_status open_tier(tamis_store *store, const tms_tier_ops *ops,
     TMS_TRY(ops->open(params, &shelf->tier, error));
     TMS_TRY(tms_index_init(&shelf->index, ops->limit(params), error));
     TMS_TRY(ops->sweep(shelf->tier, &removed, error));
+    store->counts.leftovers += removed;
     return tms_shelf_refresh(store, shelf, error);
 }
 
@@ -124,6 +125,7 @@ static tamis_chunk_info info_of(const tamis_store *store, const tms_entry *entry
         if (!same) continue;
         info.tiers |= 1u << t;
         if (same->pins > info.pins) info.pins = same->pins;
+        if (same->last_used > info.last_used) info.last_used = same->last_used;
     }
     return info;
 }
@@ -190,13 +192,9 @@ static tamis_status remove_from(tamis_store *store, tms_shelf *shelf, const tami
     return status;
 }
 
-tamis_status tamis_store_remove(tamis_store *store, const tamis_chunk_id *id, int *removed,
-                                tamis_error *error) {
-    uint8_t key[TMS_KEY_BYTES];
-    if (removed) *removed = 0;
-    TMS_REQUIRE(store, TAMIS_E_ARGUMENT, "store: NULL");
-    TMS_TRY(tms_id_check(id, error));
-    tms_key_of(id, key);
+/* Without an id: whatever record has the key. */
+static tamis_status remove_all(tamis_store *store, const tamis_chunk_id *id, const uint8_t *key,
+                               int *removed, tamis_error *error) {
     tms_claim claim;
     tms_claim_begin(store, &claim, key);
     bool found = remove_from_memory(store, id, key);
@@ -211,4 +209,22 @@ tamis_status tamis_store_remove(tamis_store *store, const tamis_chunk_id *id, in
     if (removed) *removed = found;
     tms_store_note(store, status);
     return status;
+}
+
+tamis_status tamis_store_remove(tamis_store *store, const tamis_chunk_id *id, int *removed,
+                                tamis_error *error) {
+    uint8_t key[TMS_KEY_BYTES];
+    if (removed) *removed = 0;
+    TMS_REQUIRE(store, TAMIS_E_ARGUMENT, "store: NULL");
+    TMS_TRY(tms_id_check(id, error));
+    tms_key_of(id, key);
+    return remove_all(store, id, key, removed, error);
+}
+
+tamis_status tamis_store_remove_key(tamis_store *store, const uint8_t key[16], int *removed,
+                                    tamis_error *error) {
+    if (removed) *removed = 0;
+    TMS_REQUIRE(store, TAMIS_E_ARGUMENT, "store: NULL");
+    TMS_REQUIRE(key, TAMIS_E_ARGUMENT, "key: NULL");
+    return remove_all(store, NULL, key, removed, error);
 }

@@ -87,7 +87,13 @@ tamis_status tamis_store_verify(tamis_store *store, tamis_store_found *out, tami
 
 static tamis_status gc(tamis_store *store, tms_shelf *shelf, tamis_store_found *out,
                        tamis_error *error) {
-    TMS_TRY(shelf->tier->ops->sweep(shelf->tier, &out->leftovers, error));
+    uint64_t removed = 0;
+    const tamis_status swept = shelf->tier->ops->sweep(shelf->tier, &removed, error);
+    out->leftovers += removed;
+    tms_store_lock(store);
+    store->counts.leftovers += removed;
+    tms_store_unlock(store);
+    if (swept != TAMIS_OK) return swept;
     const tamis_status status = inspect_all(store, shelf, false, out, error);
     if (status == TAMIS_OK) return tms_shelf_refresh(store, shelf, error);
     (void)tms_shelf_refresh(store, shelf, NULL);

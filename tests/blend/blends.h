@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What tests of blends with a model share: the oracle's prompt, its chunks in a store, and which rows
- * the layers of a blend were attended for. */
+/* What tests of blends with a model share: the oracle's prompt, its chunks in a store, and which
+ * rows the layers of a blend were attended for. */
 #ifndef TEST_BLENDS_H
 #define TEST_BLENDS_H
 
@@ -20,8 +20,8 @@ typedef struct blends {
     tamis_blend_part parts[BLEND_PARTS]; /* the oracle's prompt */
 } blends;
 
-/* A runner of blends/<name>.gguf over params, with load_dtypes of `dtype`, and a store, in memory or
- * on disk, with the prompt's chunks. */
+/* A runner of blends/<name>.gguf over params, with load_dtypes of `dtype`, and a store, in memory
+ * or on disk, with the prompt's chunks. */
 void blends_open(blends *b, const char *name, const rig_params *params, tamis_dtype dtype,
                  bool on_disk);
 void blends_close(blends *b);

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The thread that reads chunks ahead: everything in order and whole, no further ahead than the ring,
- * ended at any time; several on one store, under ThreadSanitizer too.
- * Usage: test-blend-loader [ROUNDS] */
+/* The thread that reads chunks ahead: everything in order and whole, no further ahead than the
+ * ring, ended at any time; several on one store, under ThreadSanitizer too. Usage:
+ * test-blend-loader [ROUNDS] */
 #include "lib/blend/loader.h"
 #include "tests/store/rig.h"
 
@@ -21,7 +21,7 @@ static tamis_chunk *found[CHUNKS];
 static tms_read reads[READS];
 static uint32_t n_reads;
 
-/* ---- A store and a list ----------------------------------------------------------------------- */
+/* ---- A store and a list ---------------------------------------------------------------------- */
 
 static void open_all(uint64_t memory_bytes) {
     store = rig_open(memory_bytes, 0, true);
@@ -79,7 +79,7 @@ static void nap(long ms) {
     nanosleep(&time, NULL);
 }
 
-/* ---- Tests ------------------------------------------------------------------------------------ */
+/* ---- Tests ----------------------------------------------------------------------------------- */
 
 static void all_is_read_in_order(void **state) {
     (void)state;
@@ -171,7 +171,7 @@ static void damage_is_told(void **state) {
     }
 }
 
-/* ---- Without a thread, without memory --------------------------------------------------------- */
+/* ---- Without a thread, without memory -------------------------------------------------------- */
 
 static int refused, exhausted;
 
@@ -220,7 +220,7 @@ static void no_ring_is_an_error(void **state) {
     close_all();
 }
 
-/* ---- Threads ---------------------------------------------------------------------------------- */
+/* ---- Threads --------------------------------------------------------------------------------- */
 
 typedef struct worker {
     pthread_t thread;

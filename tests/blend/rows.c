@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which rows a blend computes, for random prompts: an engine of no layers hands in V whose distance
- * from the stored one is known, and a plain statement of the rule says which rows must stay. Then the
- * calls' order and bad parameters. */
+ * from the stored one is known, and a plain statement of the rule says which rows must stay. Then
+ * the calls' order and bad parameters. */
 #include "tests/api/fixture.h"
 #include <tamis/blend.h>
 
@@ -13,11 +13,12 @@
 enum { LAYERS = 6, KV_HEADS = 2, DIM = 64, WIDTH = KV_HEADS * DIM, ROWS = 90, CONTEXT = 128 };
 enum { CHUNKS = 6, HELD = 4, LONGEST = 24, PARTS = 8, SINKS = 2 };
 enum { FRESH, HIT, EXACT };
+#define COMMON 3.0f /* the last channel of V, stored and computed */
 
 static const int32_t sink[SINKS] = {7, 9};
 static int32_t texts[CHUNKS][LONGEST]; /* the store holds the first ones */
 
-/* A device, a cache and a plan, a store of chunks whose planes are zeros, and a blend. */
+/* A device, a cache and a plan, a store of chunks whose K and V are zeros but for COMMON. */
 typedef struct world {
     tamis_context *context;
     tamis_cache *cache;
@@ -37,7 +38,7 @@ typedef struct prompt {
     uint32_t parts_found, parts_missed, parts_exact;
 } prompt;
 
-/* ---- World ------------------------------------------------------------------------------------ */
+/* ---- World ----------------------------------------------------------------------------------- */
 
 static uint32_t length_of(uint32_t chunk) {
     return 3 + 5 * chunk % 17;
@@ -56,12 +57,14 @@ static tamis_chunk_id id_of(uint32_t chunk, tamis_dtype dtype, const uint8_t *fi
 }
 
 static void open_store(world *w) {
-    static const float zeros[LONGEST * WIDTH];
+    static float values[LONGEST * WIDTH];
     const void *planes[LAYERS];
     const tamis_store_params params = {.memory_bytes = 16 << 20};
     OK(tamis_store_create(&params, &w->store, &test_error));
+    for (uint32_t i = 0; i < LONGEST; i++)
+        values[i * WIDTH + WIDTH - 1] = COMMON;
     for (uint32_t i = 0; i < LAYERS; i++)
-        planes[i] = zeros;
+        planes[i] = values;
     for (uint32_t c = 0; c < CHUNKS; c++) {
         for (uint32_t i = 0; i < LONGEST; i++)
             texts[c][i] = (int32_t)(100 * (c + 1) + i);
@@ -106,7 +109,7 @@ static void close_world(world *w) {
     tamis_context_destroy(&w->context);
 }
 
-/* ---- Prompts ---------------------------------------------------------------------------------- */
+/* ---- Prompts --------------------------------------------------------------------------------- */
 
 static void add_part(prompt *p, const int32_t *tokens, uint32_t n, int stored, int kind) {
     p->parts[p->n_parts++] = (tamis_blend_part){.tokens = tokens, .n_tokens = n, .stored = stored};
@@ -145,10 +148,10 @@ static void make_prompt(prompt *p, uint64_t *state, uint32_t tail) {
 static float distance(uint64_t seed, uint32_t row, uint32_t layer) {
     uint64_t state = seed * 7919 + row * 64 + layer;
     const uint32_t d = test_below(&state, 12);
-    return d == 11 ? NAN : (float)d;
+    return d == 11 && seed % 3 == 0 ? NAN : (float)d;
 }
 
-/* ---- The rule --------------------------------------------------------------------------------- */
+/* ---- The rule -------------------------------------------------------------------------------- */
 
 static double value_of(float d) {
     return isnan(d) ? INFINITY : (double)d * (double)d;
@@ -172,6 +175,10 @@ static void keep_largest(const prompt *p, bool *in, uint64_t seed, uint32_t laye
         in[row] = in[row] && (kept[row] || p->kind[row] != HIT);
 }
 
+/* Of the prompt that is played: whether the gate has had all hits computed, and why. */
+static bool gate_open;
+static double gate_left;
+
 /* The shares of the layers from the check layer on. */
 static uint32_t shares_of(const tamis_blend_params *params, double *shares) {
     static const double falling[] = {1.5, 1.25, 1.1, 1};
@@ -182,6 +189,18 @@ static uint32_t shares_of(const tamis_blend_params *params, double *shares) {
         shares[i] = shares[i] > 1 ? 1 : shares[i];
     }
     return n;
+}
+
+/* What the rows that are in leave of the hits' deviations, over the norm of all hits. */
+static double left_by(const prompt *p, const bool *in, uint64_t seed, uint32_t layer) {
+    double left = 0, whole = 0;
+    for (uint32_t row = 0; row < p->n; row++) {
+        if (p->kind[row] != HIT) continue;
+        const double value = value_of(distance(seed, row, layer));
+        left += in[row] ? 0 : value;
+        whole += value + COMMON * COMMON;
+    }
+    return left == 0 ? 0 : isinf(left) || isinf(whole) ? INFINITY : sqrt(left / whole);
 }
 
 /* Which rows stay in a layer, of those that are in. */
@@ -197,7 +216,11 @@ static void apply_rule(const tamis_blend_params *params, const prompt *p, bool *
         k = k < params->least ? params->least : k;
         k = params->most && k > params->most ? params->most : k;
         keep_largest(p, in, seed, layer, k);
+        if (layer == from && params->bound > 0) gate_left = left_by(p, in, seed, layer);
+        if (layer == from && gate_left > params->bound && params->bound > 0) gate_open = true;
     }
+    for (uint32_t row = 0; row < p->n && gate_open; row++)
+        in[row] = p->kind[row] != EXACT;
     for (uint32_t row = 0; row < p->n && params->selector != TAMIS_BLEND_HKVD; row++) {
         bool taken = params->selector == TAMIS_BLEND_FIRST && p->place[row] < params->first;
         for (uint32_t i = 0; i < params->n_rows; i++)
@@ -206,7 +229,7 @@ static void apply_rule(const tamis_blend_params *params, const prompt *p, bool *
     }
 }
 
-/* ---- Playing ---------------------------------------------------------------------------------- */
+/* ---- Playing --------------------------------------------------------------------------------- */
 
 static void expect_rows(const char *what, uint32_t layer, const tamis_blend_rows *rows,
                         const bool *in, uint32_t n) {
@@ -223,8 +246,10 @@ static void expect_rows(const char *what, uint32_t layer, const tamis_blend_rows
 static void fill_v(world *w, const tamis_blend_rows *rows, uint64_t seed, uint32_t layer) {
     static float v[ROWS * WIDTH];
     memset(v, 0, sizeof v);
-    for (uint32_t i = 0; i < rows->n; i++)
+    for (uint32_t i = 0; i < rows->n; i++) {
         v[i * WIDTH + rows->rows[i] % WIDTH] = distance(seed, rows->rows[i], layer);
+        v[i * WIDTH + WIDTH - 1] = COMMON;
+    }
     OK(tamis_buffer_write(w->v, 0, v, sizeof v, &test_error));
 }
 
@@ -267,6 +292,8 @@ static void play(world *w, const tamis_blend_params *params, const prompt *p, ui
     }
     OK(tamis_blend_create(w->plan, w->store, params, &blend, &test_error));
     OK(tamis_blend_begin(blend, sequence, p->parts, p->n_parts, &test_error));
+    gate_open = false;
+    gate_left = 0;
     for (uint32_t row = 0; row < p->n; row++)
         in[row] = p->kind[row] != EXACT;
     if (params->check_layer == TAMIS_BLEND_NO_CHECK) apply_rule(params, p, in, seed, 0);
@@ -274,7 +301,9 @@ static void play(world *w, const tamis_blend_params *params, const prompt *p, ui
         play_layer(w, blend, params, p, in, seed, layer);
     OK(tamis_blend_end(blend, &test_error));
     tamis_blend_get_stats(blend, &stats);
-    assert_int_equal(stats.tokens_hit, p->n_hits);
+    assert_int_equal(stats.gated, gate_open);
+    if (fabs(stats.left - gate_left) > 1e-9 * gate_left) fail_msg("%g is left", stats.left);
+    assert_int_equal(stats.tokens_hit, gate_open ? 0 : p->n_hits);
     assert_int_equal(stats.parts_found, p->parts_found);
     assert_int_equal(stats.parts_missed, p->parts_missed);
     assert_int_equal(stats.parts_exact, p->parts_exact);
@@ -283,7 +312,7 @@ static void play(world *w, const tamis_blend_params *params, const prompt *p, ui
 }
 
 static uint32_t prompts(void) {
-    return strcmp(test_device, "reference") == 0 ? 80 : 12;
+    return strcmp(test_device, "reference") == 0 ? 300 : 20;
 }
 
 static void selectors_keep_the_rows_of_the_rule(void **state) {
@@ -291,6 +320,7 @@ static void selectors_keep_the_rows_of_the_rule(void **state) {
     static const double list[] = {0.9, 0.4, 0.4, 0.02};
     static world w;
     static prompt p;
+    uint32_t gates_seen[2] = {0};
     open_world(&w, NULL);
     for (uint64_t seed = 1; seed <= prompts(); seed++) {
         uint64_t random = seed;
@@ -309,11 +339,16 @@ static void selectors_keep_the_rows_of_the_rule(void **state) {
         if (what == 6)
             params.selector = TAMIS_BLEND_FIRST, params.first = 1 + test_below(&random, 5);
         if (what == 7) params.check_layer = 2;
+        if (what >= 7) params.bound = 0.1 * (1 + test_below(&random, 9));
+        gates_seen[0] += what >= 7;
         if (what >= 4 && what <= 6 && test_below(&random, 2))
             params.check_layer = TAMIS_BLEND_NO_CHECK;
         params.no_thread = seed % 2;
         play(&w, &params, &p, seed, 0);
+        gates_seen[1] += gate_open;
     }
+    if (strcmp(test_device, "reference") == 0)
+        assert_true(gates_seen[1] > 5 && gates_seen[1] + 5 < gates_seen[0]);
     close_world(&w);
 }
 
@@ -416,7 +451,7 @@ static void random_rows_follow_from_the_seed(void **state) {
     close_world(&w);
 }
 
-/* ---- Misuse ----------------------------------------------------------------------------------- */
+/* ---- Misuse ---------------------------------------------------------------------------------- */
 
 #define REFUSED(code, part)                                                                        \
     FAILS(tamis_blend_create(w.plan, w.store, &params, &blend, &test_error), (code), (part));      \
@@ -459,6 +494,10 @@ static void bad_parameters_are_refused(void **state) {
     REFUSED(TAMIS_E_ARGUMENT, "shares is NULL for 1");
     params.shares = many, params.n_shares = 1, params.share = 0.5;
     REFUSED(TAMIS_E_ARGUMENT, "share 0.5 and schedule 0 are given beside");
+    params.bound = -1;
+    REFUSED(TAMIS_E_ARGUMENT, "bound is -1");
+    params.selector = TAMIS_BLEND_NONE, params.bound = 0.5;
+    REFUSED(TAMIS_E_ARGUMENT, "bound 0.5 is given for selector none");
     params.least = 3, params.most = 2;
     REFUSED(TAMIS_E_ARGUMENT, "least is 3, most 2");
     params.check_layer = LAYERS;
@@ -483,7 +522,7 @@ static void bad_parameters_are_refused(void **state) {
     REFUSED(TAMIS_E_ARGUMENT, "dtype is f16, which is not in the plan's load_dtypes 1");
     params.table.buffer = NULL;
     REFUSED(TAMIS_E_ARGUMENT, "table is absent");
-    params.reserved[7] = 1;
+    params.reserved[6] = 1;
     REFUSED(TAMIS_E_ARGUMENT, "reserved");
     tamis_blend_destroy(NULL);
     tamis_blend_destroy(&blend);

@@ -298,6 +298,7 @@ uint64_t check_all_visible(const check_data *data);
 void check_poison_slot(check_data *data, uint32_t page, uint32_t head, uint32_t slot);
 uint32_t check_lanes_rows(const check_data *data); /* check_op.rows of the ops on lanes */
 const char *check_lanes_reject(const check_case *c);
+const char *check_planes_reject(const check_case *c); /* the same of ops that write planes */
 bool check_lanes_cpu_form(const check_case *c); /* check_op.cpu_form, by the shape of pages */
 
 /* ---- Sides: a case's buffers on a device (side.c, guard.c) ----------------------------------- */

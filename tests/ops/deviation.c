@@ -78,10 +78,6 @@ static uint64_t bytes(const check_data *data) {
            (l->n_kv_heads * l->kv.head_dim * (check_type_size(l->kv.dtype) + 4) + 4);
 }
 
-static const char *reject(const check_case *c) {
-    return check_lanes_reject(c);
-}
-
 const check_op check_op_deviation = {
     .name = "deviation",
     .defaults = (const check_default[]){{KEY_FILL, FILL_NORMAL},
@@ -116,7 +112,7 @@ const check_op check_op_deviation = {
                                      {LIST_OCLGRIND, "nasty:bf16:d80:r2:kv20"},
                                      {LIST_BENCH, "f16:r4096:hkv8:d128:kv4096:values"},
                                      {0, NULL}},
-    .reject = reject,
+    .reject = check_lanes_reject,
     .make = make,
     .oracle = oracle,
     .launch = launch,

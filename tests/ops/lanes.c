@@ -21,6 +21,12 @@ const char *check_lanes_reject(const check_case *c) {
     return NULL;
 }
 
+const char *check_planes_reject(const check_case *c) {
+    if ((c->v[KEY_POS] || c->v[KEY_SCORE]) && c->v[KEY_LAYOUT] != LAYOUT_OWN && c->v[KEY_HKV] > 1)
+        return "planes beside pages that several heads share";
+    return check_lanes_reject(c);
+}
+
 bool check_lanes_cpu_form(const check_case *c) {
     return (c->v[KEY_D] == 64 || c->v[KEY_D] == 128) && c->v[KEY_PAGE] == 16;
 }

@@ -171,9 +171,7 @@ static const char *reject(const check_case *c) {
     if (c->v[KEY_PARTS] == 2 && (c->v[KEY_POS] || c->v[KEY_SCORE])) return "planes without K";
     if (c->v[KEY_HEADS] && c->v[KEY_FILL] == FILL_NASTY && c->v[KEY_SOURCE] != TAMIS_F16)
         return "a norm of rows whose squares exceed fp32";
-    if ((c->v[KEY_POS] || c->v[KEY_SCORE]) && c->v[KEY_LAYOUT] != LAYOUT_OWN && c->v[KEY_HKV] > 1)
-        return "planes beside pages that several heads share";
-    return check_lanes_reject(c);
+    return check_planes_reject(c);
 }
 
 static uint64_t bytes(const check_data *data) {

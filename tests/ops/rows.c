@@ -194,12 +194,6 @@ static uint64_t read_bytes(const check_data *data) {
     return 2ull * check_get(data, KEY_N) * kv->head_dim * (check_type_size(kv->dtype) + 4);
 }
 
-static const char *write_reject(const check_case *c) {
-    if ((c->v[KEY_POS] || c->v[KEY_SCORE]) && c->v[KEY_LAYOUT] != LAYOUT_OWN && c->v[KEY_HKV] > 1)
-        return "planes beside pages that several heads share";
-    return check_lanes_reject(c);
-}
-
 const check_op check_op_write_rows = {
     .name = "write_rows",
     .defaults = (const check_default[]){{KEY_FILL, FILL_NORMAL},
@@ -243,7 +237,7 @@ const check_op check_op_write_rows = {
                                      {LIST_OCLGRIND, "normal:f16:b2:r2:kv20:pos:score"},
                                      {LIST_BENCH, "f16:r4096:hkv8:d128:kv4096"},
                                      {0, NULL}},
-    .reject = write_reject,
+    .reject = check_planes_reject,
     .make = write_make,
     .oracle = write_oracle,
     .launch = write_launch,

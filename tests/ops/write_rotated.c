@@ -177,9 +177,7 @@ static const char *reject(const check_case *c) {
     if (c->v[KEY_ROT] % 2 || c->v[KEY_ROT] == 0 || c->v[KEY_ROT] > c->v[KEY_D])
         return "rotated channels (rot) are odd, none, or more than the head dim (d)";
     if (c->v[KEY_G] == 0) return "no query heads (g)";
-    if ((c->v[KEY_POS] || c->v[KEY_SCORE]) && c->v[KEY_LAYOUT] != LAYOUT_OWN && c->v[KEY_HKV] > 1)
-        return "planes beside pages that several heads share";
-    return check_lanes_reject(c);
+    return check_planes_reject(c);
 }
 
 static uint64_t bytes(const check_data *data) {

@@ -195,6 +195,86 @@ static void fingerprints_know_the_sink(void **state) {
           "NULL for 3 tokens");
 }
 
+static int64_t now(void) {
+    struct timespec t;
+    clock_gettime(CLOCK_REALTIME, &t);
+    return (int64_t)t.tv_sec * 1000000000 + t.tv_nsec;
+}
+
+static int64_t last_used(tamis_store *store, const rig_chunk *chunk) {
+    tamis_chunk_info infos[4];
+    uint8_t key[16];
+    size_t count = 0;
+    OK(tamis_chunk_key(&chunk->put.id, key, &test_error));
+    OK(tamis_store_list(store, infos, 4, &count, &test_error));
+    for (size_t i = 0; i < count; i++)
+        if (memcmp(infos[i].key, key, 16) == 0) return infos[i].last_used;
+    fail_msg("not listed");
+    return 0;
+}
+
+/* A list says when a record was used last: in memory, on disk, and in a store that opens later. A
+ * file system may cut times to its own steps, a thousandth of a second here. */
+static void a_list_says_when(void **state) {
+    (void)state;
+    const int64_t step = 20000000;
+    rig_chunk a, b;
+    rig_chunk_make(&a, 1, 20);
+    rig_chunk_make(&b, 2, 20);
+    for (int disk = 0; disk < 2; disk++) {
+        tamis_store *store = rig_open(disk ? 0 : MIB, 0, disk);
+        const int64_t start = now();
+        OK(tamis_store_put(store, &a.put, &test_error));
+        OK(tamis_store_put(store, &b.put, &test_error));
+        const int64_t put = last_used(store, &a);
+        assert_in_range(put, start - step, now() + step);
+        const struct timespec pause = {.tv_nsec = 3 * step};
+        nanosleep(&pause, NULL);
+        assert_true(rig_has(store, &a));
+        assert_true(last_used(store, &a) >= put + 2 * step);
+        assert_true(last_used(store, &b) < put + 2 * step);
+        if (disk) {
+            const int64_t before = last_used(store, &a);
+            tamis_store_destroy(&store);
+            nanosleep(&pause, NULL);
+            store = rig_open(0, 0, true);
+            assert_in_range(last_used(store, &a), before - step, before + step);
+            assert_true(last_used(store, &b) < put + 2 * step);
+        }
+        tamis_store_destroy(&store);
+    }
+    rig_chunk_free(&a);
+    rig_chunk_free(&b);
+}
+
+/* By the key alone, in each tier; another record stays. */
+static void keys_are_removed(void **state) {
+    (void)state;
+    rig_chunk a, b;
+    uint8_t key[16];
+    int removed = 7;
+    rig_chunk_make(&a, 1, 20);
+    rig_chunk_make(&b, 2, 20);
+    OK(tamis_chunk_key(&a.put.id, key, &test_error));
+    for (int disk = 0; disk < 2; disk++) {
+        tamis_store *store = rig_open(MIB, 0, disk);
+        OK(tamis_store_put(store, &a.put, &test_error));
+        OK(tamis_store_put(store, &b.put, &test_error));
+        OK(tamis_store_remove_key(store, key, &removed, &test_error));
+        assert_int_equal(removed, 1);
+        assert_false(rig_has(store, &a));
+        assert_true(rig_has(store, &b));
+        OK(tamis_store_remove_key(store, key, &removed, &test_error));
+        assert_int_equal(removed, 0);
+        FAILS(tamis_store_remove_key(NULL, key, &removed, &test_error), TAMIS_E_ARGUMENT, "store");
+        FAILS(tamis_store_remove_key(store, NULL, &removed, &test_error), TAMIS_E_ARGUMENT, "key");
+        tamis_store_destroy(&store);
+        if (disk) assert_int_equal(rig_count(".kv"), 1);
+    }
+    rig_chunk_free(&a);
+    rig_chunk_free(&b);
+}
+
 static void the_first_of_two_wins(void **state) {
     (void)state;
     rig_chunk chunk, other;
@@ -390,6 +470,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test_teardown(ids_are_all_of_it, teardown),
         cmocka_unit_test_teardown(keys_do_not_change, teardown),
         cmocka_unit_test_teardown(fingerprints_know_the_sink, teardown),
+        cmocka_unit_test_teardown(a_list_says_when, teardown),
+        cmocka_unit_test_teardown(keys_are_removed, teardown),
         cmocka_unit_test_teardown(the_first_of_two_wins, teardown),
         cmocka_unit_test_teardown(tiers_are_chosen, teardown),
         cmocka_unit_test_teardown(held_chunks_stay, teardown),

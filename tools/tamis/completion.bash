@@ -5,7 +5,7 @@ _tamis() {
     local name=${COMP_WORDS[1]-} words='' files='' head='' known=1
     [ "$COMP_CWORD" -gt 1 ] || name=''
     case $name in
-    bench | eval) [ "$COMP_CWORD" -le 2 ] || name="$name ${COMP_WORDS[2]}" ;;
+    bench | eval | blend | store) [ "$COMP_CWORD" -le 2 ] || name="$name ${COMP_WORDS[2]}" ;;
     esac
     case "$name $last" in
     'devices --device') ;;
@@ -313,15 +313,59 @@ _tamis() {
     'eval blend --seed') ;;
     'eval blend --dtype') words='f32 f16 bf16' ;;
     'eval blend --stored') words='f32 f16 bf16' ;;
+    'eval blend --sink') words='file bos none' ;;
     'eval blend --page-size') words='8 16 32 64' ;;
     'eval blend --json') files=1 ;;
     'eval blend --device') ;;
+    'blend check --model') files=1 ;;
+    'blend check --text') files=1 ;;
+    'blend check --prompts') ;;
+    'blend check --chunks') ;;
+    'blend check --chunk-tokens') ;;
+    'blend check --suffix') ;;
+    'blend check --answer') ;;
+    'blend check --select') words='hkvd random' ;;
+    'blend check --share') ;;
+    'blend check --schedule') words='falling flat' ;;
+    'blend check --check-layer') ;;
+    'blend check --max-kl') ;;
+    'blend check --min-agreement') ;;
+    'blend check --policy') files=1 ;;
+    'blend check --seed') ;;
+    'blend check --dtype') words='f32 f16 bf16' ;;
+    'blend check --stored') words='f32 f16 bf16' ;;
+    'blend check --sink') words='file bos none' ;;
+    'blend check --page-size') words='8 16 32 64' ;;
+    'blend check --json') files=1 ;;
+    'blend check --device') ;;
+    'blend list --policy') files=1 ;;
+    'blend list --json') files=1 ;;
+    'store put --model') files=1 ;;
+    'store put --store') files=1 ;;
+    'store put --file') ;;
+    'store put --chunk') ;;
+    'store put --dtype') words='f32 f16 bf16' ;;
+    'store put --salt') ;;
+    'store put --bytes') ;;
+    'store put --json') files=1 ;;
+    'store put --device') ;;
+    'store list --store') files=1 ;;
+    'store list --json') files=1 ;;
+    'store verify --store') files=1 ;;
+    'store verify --json') files=1 ;;
+    'store gc --store') files=1 ;;
+    'store gc --bytes') ;;
+    'store gc --model') files=1 ;;
+    'store gc --json') files=1 ;;
+    'store gc --device') ;;
     *) known='' ;;
     esac
     [ -n "$known" ] || case $name in
-    '') words='devices run compare tokenize bench eval --help --version' ;;
+    '') words='devices run compare tokenize bench eval blend store --help --version' ;;
     bench) words='attention decode linear model throughput --help' ;;
     eval) words='passkey recall perplexity eviction ruler blend --help' ;;
+    blend) words='check list --help' ;;
+    store) words='put list verify gc --help' ;;
     'devices') words='--device --matrix --markdown --json --help' ;;
     'run') words='--model --file --prompt --prompt-file --question --select --budget --sinks --recent --group --dense-layers --evict --evict-budget --evict-sinks --evict-recent --evict-window --evict-kernel --evict-pool --evict-chunk --evict-floor --evict-beta --evict-every --evict-options --times --tokens --chat --system --chat-format --temperature --top-k --top-p --min-p --seed --stop --ignore-eos --context --cache-dtype --page-size --device --help' ;;
     'compare') words='--model --file --question --system --chat-format --plain --tokens --rounds --select --score --width --budget --sinks --recent --group --dense-layers --page-size --evict --evict-budget --evict-sinks --evict-recent --evict-window --evict-kernel --evict-pool --evict-chunk --evict-floor --evict-beta --evict-every --evict-options --dtype --json --device --help' ;;
@@ -336,7 +380,13 @@ _tamis() {
     'eval perplexity') words='--model --text --length --tokens --texts --select --score --width --budget --sinks --recent --group --dense-layers --page-size --evict --evict-budget --evict-sinks --evict-recent --evict-window --evict-kernel --evict-pool --evict-chunk --evict-floor --evict-beta --evict-every --evict-options --seed --dtype --json --device --help' ;;
     'eval eviction') words='--model --text --length --evict --budget --evict-sinks --evict-recent --evict-window --evict-kernel --evict-pool --evict-chunk --evict-floor --evict-beta --evict-every --evict-options --questions --texts --seeds --seed --page-size --dtype --json --device --help' ;;
     'eval ruler') words='--model --task --length --texts --seed --select --score --width --budget --sinks --recent --group --dense-layers --page-size --evict --evict-budget --evict-sinks --evict-recent --evict-window --evict-kernel --evict-pool --evict-chunk --evict-floor --evict-beta --evict-every --evict-options --question --dtype --json --device --help' ;;
-    'eval blend') words='--model --text --chunks --chunk-tokens --questions --ask --select --share --schedule --check-layer --measured --seed --dtype --stored --page-size --json --device --help' ;;
+    'eval blend') words='--model --text --chunks --chunk-tokens --questions --ask --select --share --schedule --check-layer --measured --seed --dtype --stored --sink --page-size --json --device --help' ;;
+    'blend check') words='--model --text --prompts --chunks --chunk-tokens --suffix --answer --select --share --schedule --check-layer --max-kl --min-agreement --policy --dry-run --seed --dtype --stored --sink --page-size --json --device --help' ;;
+    'blend list') words='--policy --json --help' ;;
+    'store put') words='--model --store --file --chunk --bare --special --dtype --salt --bytes --json --device --help' ;;
+    'store list') words='--store --json --help' ;;
+    'store verify') words='--store --json --help' ;;
+    'store gc') words='--store --bytes --others --model --json --device --help' ;;
     esac
     [ -z "$files" ] || {
         mapfile -t COMPREPLY < <(compgen -f -- "$now")

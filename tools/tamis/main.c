@@ -7,6 +7,9 @@
 #include "cli/commands.h"
 #include "compare/compare.h"
 #include "eval/eval.h"
+#ifdef TAMIS_HAVE_STORE
+#include "store/shared.h"
+#endif
 
 #include <errno.h>
 #include <string.h>
@@ -29,6 +32,10 @@ const cli_command *const cli_commands[] = {&cli_devices_command,
                                            &eval_blend_command,
                                            &blend_check_command,
                                            &blend_list_command,
+                                           &store_put_command,
+                                           &store_list_command,
+                                           &store_verify_command,
+                                           &store_gc_command,
 #endif
                                            NULL};
 
@@ -38,6 +45,8 @@ const cli_group cli_command_groups[] = {
      "evaluation"},
 #ifdef TAMIS_HAVE_STORE
     {"blend", "say for which models stored chunks may be put into prompts", "command"},
+    {"store", "keep the K and V of text chunks in a folder, to be used wherever the texts stand",
+     "command"},
 #endif
     {NULL, NULL, NULL}};
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Blending: a prompt of which parts are stored chunks. Their K and V are loaded in the place of being
- * computed, and only some of their tokens are computed anew, so that they know of what stands before
- * them. Libraries built without the store (TAMIS_STORE) lack these calls. */
+/* Blending: a prompt of which parts are stored chunks. Their K and V are loaded in the place of
+ * being computed, and only some of their tokens are computed anew, so that they know of what stands
+ * before them. Libraries built without the store (TAMIS_STORE) lack these calls. */
 #ifndef TAMIS_BLEND_H
 #define TAMIS_BLEND_H
 
@@ -12,8 +12,8 @@
 extern "C" {
 #endif
 
-/* CacheBlend (EuroSys '25), its gradual filtering (section 4.3) included. A prompt is one exact step
- * of a plan. Its rows are
+/* CacheBlend (EuroSys '25), its gradual filtering (section 4.3) included. A prompt is one exact
+ * step of a plan. Its rows are
  *
  *   exact  of a stored chunk before which the prompt has the sink and nothing else: K and V that
  *          were stored are right where they stand. They are loaded in every layer.
@@ -22,11 +22,11 @@ extern "C" {
  *          last token. Also its last `window` tokens, where the plan's eviction has a window.
  *
  * In the layers before the check layer K, V and attention of all rows but the exact ones are
- * computed. In the check layer K and V of all these rows are computed and written. From then on a row
- * is either computed, or it has no hidden state any more and its stored K and V are loaded: fresh
- * rows are always computed, exact ones never, and of the hits those that the selector selects. Each
- * layer's are among those of the layer before. A row sees the tokens before it in the prompt,
- * whichever rows are computed beside it.
+ * computed. In the check layer K and V of all these rows are computed and written. From then on a
+ * row is either computed, or it has no hidden state any more and its stored K and V are loaded:
+ * fresh rows are always computed, exact ones never, and of the hits those that the selector
+ * selects. Each layer's are among those of the layer before. A row sees the tokens before it in the
+ * prompt, whichever rows are computed beside it.
  *
  * An engine takes its model's layers in order:
  *
@@ -39,16 +39,17 @@ extern "C" {
  *     tamis_plan_attend, and the rest of the layer, for these
  *   tamis_blend_end
  *
- * The sequence is then one like any other. What it holds of the hits is an approximation: it must not
- * be stored as the K and V of a prefix.
+ * The sequence is then one like any other. What it holds of the hits is an approximation: it must
+ * not be stored as the K and V of a prefix.
  *
- * Thread-safety: as the plan's context. A thread of the blend reads the store, and calls no device. */
+ * Thread-safety: as the plan's context. A thread of the blend reads the store, and calls no device.
+ */
 typedef struct tamis_blend tamis_blend;
 
 /* Which hits are computed behind the check layer; values never change. */
 typedef enum tamis_blend_selector {
-    /* The share whose V deviates most from the stored one (CacheBlend): by the sum of squares of the
-     * differences over KV heads and channels, of two equal ones the lower row. */
+    /* The share whose V deviates most from the stored one (CacheBlend): by the sum of squares of
+     * the differences over KV heads and channels, of two equal ones the lower row. */
     TAMIS_BLEND_HKVD = 0,
     TAMIS_BLEND_FIRST = 1,  /* the first `first` tokens of each chunk (EPIC, ICML '25) */
     TAMIS_BLEND_RANDOM = 2, /* a share drawn by `seed`: to measure against */
@@ -78,8 +79,8 @@ typedef enum tamis_blend_schedule {
 typedef struct tamis_blend_params {
     tamis_blend_selector selector;
     tamis_blend_schedule schedule;
-    /* Of the hits, above 0 to 1; 0 means 0.15. For hkvd and random: k = ceil(share * hits), computed
-     * in double. 1 means selector all. */
+    /* Of the hits, above 0 to 1; 0 means 0.15. For hkvd and random: k = ceil(share * hits),
+     * computed in double. 1 means selector all. */
     double share;
     /* The shares of the check layer and of those behind it in the place of the schedule: none above
      * the one before; the last one holds for all layers behind. Copied; NULL: the schedule's. */
@@ -88,6 +89,11 @@ typedef struct tamis_blend_params {
     uint32_t check_layer; /* 0 means 1 */
     /* Bounds on k: at least and at most so many of the hits; `most` 0 means all. */
     uint32_t least, most;
+    /* Of hkvd: the gate. Where what would be left in the check layer exceeds it, all hits of the
+     * prompt are computed to the end, and `gated` counts it. What is left is the deviation of the
+     * hits that are not selected over the norm of all hits: sqrt(sum |V - stored V|^2 / sum |V|^2).
+     * What is not finite exceeds every bound. 0: no gate. */
+    double bound;
     uint32_t first; /* of selector first, at least 1 */
     uint32_t n_rows;
     const uint32_t *rows; /* of selector list: rows of the prompt, ascending, [n_rows]; copied */
@@ -110,11 +116,11 @@ typedef struct tamis_blend_params {
 
     int no_thread;        /* nonzero: what is loaded is read by the calls themselves */
     uint64_t ring_bytes;  /* host memory for what has been read ahead; 0: for two layers */
-    uint64_t reserved[8]; /* 0, else E_ARGUMENT */
+    uint64_t reserved[7]; /* 0, else E_ARGUMENT */
 } tamis_blend_params;
 
-/* Makes a blend for prompts of a plan, with chunks of a store; both must outlive it. Allocates device
- * memory for K and V of a layer of the plan's max_rows. Errors: E_ARGUMENT with the value (a
+/* Makes a blend for prompts of a plan, with chunks of a store; both must outlive it. Allocates
+ * device memory for K and V of a layer of the plan's max_rows. Errors: E_ARGUMENT with the value (a
  * selector, schedule, share or layer that is none; a dtype that is not in the plan's load_dtypes);
  * E_UNSUPPORTED (evictions under which no step can be narrowed: h2o, reindexed streaming; not with
  * selector all); E_NO_MEMORY; E_DEVICE. */
@@ -149,9 +155,9 @@ typedef struct tamis_blend_rows {
 
 /* Looks up the stored parts, begins the plan's step with all tokens of the parts as rows of the
  * sequence, and starts to read. The last token is always computed. Errors: E_ARGUMENT (no tokens;
- * more than the plan's max_rows; a listed row past the prompt; ring_bytes below a layer of a chunk);
- * E_STATE (a prompt is open); those of tamis_plan_step_begin and of tamis_plan_narrow; E_NO_MEMORY.
- * Then nothing has changed. What the store cannot read counts as missed. */
+ * more than the plan's max_rows; a listed row past the prompt; ring_bytes below a layer of a
+ * chunk); E_STATE (a prompt is open); those of tamis_plan_step_begin and of tamis_plan_narrow;
+ * E_NO_MEMORY. Then nothing has changed. What the store cannot read counts as missed. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_blend_begin(tamis_blend *blend,
                                                           tamis_sequence sequence,
                                                           const tamis_blend_part *parts,
@@ -166,8 +172,8 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_blend_begin(tamis_blend *blend,
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_blend_layer(tamis_blend *blend, uint32_t layer,
                                                           tamis_blend_rows *out,
                                                           tamis_error *error);
-/* Where the layer's rows are to be measured, enqueues how far V of the rows is from the stored one. v
- * is f32 [n][n_kv_heads][head_dim], of the rows that tamis_blend_layer has named, before it is
+/* Where the layer's rows are to be measured, enqueues how far V of the rows is from the stored one.
+ * v is f32 [n][n_kv_heads][head_dim], of the rows that tamis_blend_layer has named, before it is
  * written. Needed in every layer. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_blend_compare(tamis_blend *blend, uint32_t layer,
                                                             const tamis_rows *v,
@@ -197,7 +203,10 @@ typedef struct tamis_blend_stats {
     double read_us;         /* reading them */
     double wait_us;         /* of tamis_blend_layer, waiting for reads */
     double compute_us;      /* between tamis_blend_layer and its next call, or the end */
-    uint64_t reserved[8];
+    uint64_t
+        gated;   /* prompts whose hits the gate has had computed to the end: they count as fresh */
+    double left; /* of the last prompt: what `bound` is compared with; 0 without a bound */
+    uint64_t reserved[6];
 } tamis_blend_stats;
 /* Does nothing without a blend or an `out`. */
 TAMIS_API void tamis_blend_get_stats(const tamis_blend *blend, tamis_blend_stats *out);

@@ -196,8 +196,8 @@ typedef struct tamis_stored_rows {
 /* Loads K, V or both of rows [first_row, first_row + n_rows) of an open step that is exact into their
  * slots in a layer. Rows are counted as the step was begun, also where it has been narrowed since. K
  * is normalised and rotated on its way, each row to the position that it has in its sequence; loaded
- * f32 rows have the bits that tamis_plan_write_rotated leaves of the same rows. Rows may be loaded in any number of
- * calls, and again. A layer takes loads until it is written or attended:
+ * f32 rows have the bits that tamis_plan_write_rotated leaves of the same rows. Rows may be loaded in
+ * any number of calls, and again. A layer takes loads until it is written or attended:
  *
  * - tamis_plan_write and tamis_plan_write_rotated write the rows that the step still has, over what
  *   was loaded of them. Both K and V of all others must have been loaded.
@@ -235,8 +235,8 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_deviation(tamis_plan *plan, u
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_step_replayed(tamis_plan *plan,
                                                                  tamis_error *error);
 
-/* Closes the step. Errors: E_STATE if a layer was neither written nor loaded as a whole, E_DEVICE; the step then stays open
- * and can be cancelled. */
+/* Closes the step. Errors: E_STATE if a layer was neither written nor loaded as a whole, E_DEVICE; the
+ * step then stays open and can be cancelled. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_step_end(tamis_plan *plan, tamis_error *error);
 
 /* Gives up an open step: its rows are truncated away. Where lanes stay at their length (evictions

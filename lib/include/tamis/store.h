@@ -177,7 +177,10 @@ typedef struct tamis_chunk_info {
     uint64_t plane_bytes, record_bytes;
     uint32_t damaged; /* nonzero: a read has answered E_DAMAGED, as every later one does */
     uint32_t pins;    /* in a list: how many hold the record in this process */
-    uint64_t reserved[4];
+    /* In a list: when it was put or found last, in nanoseconds since 1970, as far as this process
+     * knows: by itself, or by others before it met the record. */
+    int64_t last_used;
+    uint64_t reserved[3];
 } tamis_chunk_info;
 
 /* Does nothing without a chunk or an `out`. */
@@ -204,6 +207,11 @@ TAMIS_API void tamis_chunk_release(tamis_chunk **chunk);
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_store_remove(tamis_store *store,
                                                            const tamis_chunk_id *id, int *removed,
                                                            tamis_error *error);
+
+/* The same for the record of a key, as tamis_store_list gives it, whatever its tokens. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_store_remove_key(tamis_store *store,
+                                                               const uint8_t key[16], int *removed,
+                                                               tamis_error *error);
 
 /* Lists the records, each once, in no order, after a look into the folder. Writes at most
  * `capacity` entries and the full number to *count. `infos` may be NULL when capacity is 0.
@@ -232,7 +240,8 @@ typedef struct tamis_store_stats {
     uint64_t foreign;      /* records of another format version that were passed over */
     uint64_t failed;       /* calls that answered E_IO or E_FULL, files and tiers passed over */
     tamis_tier_stats tiers[TAMIS_TIERS];
-    uint64_t reserved[11];
+    uint64_t leftovers; /* unfinished files of processes that are gone, removed on opening, by gc */
+    uint64_t reserved[10];
 } tamis_store_stats;
 
 /* Exact for this process; reads nothing. Does nothing without a store or an `out`. */

@@ -167,11 +167,6 @@ static tamis_status measure(model_run *run, tamis_error *error) {
 
 /* ---- Saying ---------------------------------------------------------------------------------- */
 
-static const char *model_name(const model_run *run) {
-    const tamis_model_info *info = tamis_model_get_info(run->model);
-    return info->name[0] != '\0' ? info->name : info->architecture;
-}
-
 static double share_of_read(const model_run *run, const model_arm *arm) {
     return bytes_of(run, arm) / arm->step_us * 1e-3 / run->read_gb_per_s;
 }
@@ -185,7 +180,7 @@ static bool print(const model_run *run) {
     cli_table table = {.columns = sizeof(head) / sizeof(head[0])};
     printf("%s, %u layers, context %u, batch %u, %s, pages of %u; medians of %u samples on %s "
            "(%s), read bandwidth %.2f GB/s\n",
-           model_name(run), b->layers, b->context, b->params.batch,
+           cli_model_name(tamis_model_get_info(run->model)), b->layers, b->context, b->params.batch,
            tamis_dtype_name(b->params.dtype), b->params.page_size, b->params.repeat, device->id,
            device->name, run->read_gb_per_s);
     for (size_t i = 0; i < table.columns; i++)
@@ -233,7 +228,8 @@ static bool add_settings(cJSON *root, const model_run *run) {
                                   {"repeat", b->params.repeat},
                                   {"weight_bytes", run->weight_bytes},
                                   {"read_gb_per_s", run->read_gb_per_s}};
-    return cJSON_AddStringToObject(root, "model", model_name(run)) != NULL &&
+    return cJSON_AddStringToObject(root, "model",
+                                   cli_model_name(tamis_model_get_info(run->model))) != NULL &&
            cJSON_AddStringToObject(root, "dtype", tamis_dtype_name(b->params.dtype)) != NULL &&
            cli_json_numbers(root, numbers, sizeof(numbers) / sizeof(numbers[0]));
 }

@@ -74,9 +74,8 @@ bool throughput_print(const throughput *t) {
     const tamis_model_info *model = tamis_model_get_info(t->model);
     printf("%s, context %u, budget %u, %u tokens a round, medians of %u rounds, %s, pages of %u on "
            "%s (%s)\n",
-           model->name[0] != '\0' ? model->name : model->architecture, t->context, t->budget,
-           t->tokens, t->repeat, tamis_dtype_name(t->shape.dtype), t->shape.page_size, device->id,
-           device->name);
+           cli_model_name(model), t->context, t->budget, t->tokens, t->repeat,
+           tamis_dtype_name(t->shape.dtype), t->shape.page_size, device->id, device->name);
     if (t->batch > 0)
         printf("the same batch of %u for all", t->batch);
     else
@@ -124,7 +123,7 @@ static bool add_json_row(cJSON *rows, const throughput *t, const throughput_arm 
 
 static bool add_settings(cJSON *root, const throughput *t) {
     const tamis_model_info *model = tamis_model_get_info(t->model);
-    const char *name = model->name[0] != '\0' ? model->name : model->architecture;
+    const char *name = cli_model_name(model);
     return cJSON_AddStringToObject(root, "model", name) != NULL &&
            cJSON_AddStringToObject(root, "dtype", tamis_dtype_name(t->shape.dtype)) != NULL &&
            cJSON_AddNumberToObject(root, "page_size", t->shape.page_size) != NULL &&

@@ -73,6 +73,10 @@ tamis_status cli_load(tamis_context *device, const char *path, tamis_model **out
     return status;
 }
 
+const char *cli_model_name(const tamis_model_info *model) {
+    return model->name[0] != '\0' ? model->name : model->architecture;
+}
+
 tamis_status cli_no_memory(tamis_error *error) {
     return cli_error(error, TAMIS_E_NO_MEMORY, "out of host memory");
 }

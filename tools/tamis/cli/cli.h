@@ -20,6 +20,9 @@ tamis_status cli_open(const char *device, tamis_context **out, tamis_error *erro
 tamis_status cli_load(tamis_context *device, const char *path, tamis_model **out,
                       tamis_error *error);
 
+/* The name that the file gives the model, else its architecture. */
+const char *cli_model_name(const tamis_model_info *model);
+
 /* Sets *error. Returns the status. */
 tamis_status cli_error(tamis_error *error, tamis_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));

@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """gguf_keys.py IN OUT NAME=VALUE...: a copy of a GGUF file with more keys; whole numbers become u32,
-those with a point f32, other values strings. The new keys stand in front. A last one fills them up
-to a multiple of the alignment, so that all that follows stays aligned."""
+those with a point f32, true and false bool, other values strings. The new keys stand in front. A
+last one fills them up to a multiple of the alignment, so that all that follows stays aligned."""
 import re
 import struct
 import sys
@@ -19,6 +19,8 @@ def key(name, value):
         return text(name) + struct.pack('<II', 4, int(value))
     if re.fullmatch(rb'\d+\.\d+', value):
         return text(name) + struct.pack('<If', 6, float(value))
+    if value in (b'true', b'false'):
+        return text(name) + struct.pack('<I?', 7, value == b'true')
     return text(name) + struct.pack('<I', 8) + text(value)
 
 

@@ -59,9 +59,8 @@ bool compare_print(const compare_run *run, const cli_texts *questions) {
     const size_t count = run->text.tokens.count;
     bool printed = true;
     printf("%zu tokens, read once in %.1f s (%.1f tokens/s) by %s on %s (%s), form: %s\n", count,
-           run->read_seconds, (double)count / run->read_seconds,
-           model->name[0] != '\0' ? model->name : model->architecture, device->id, device->name,
-           run->text.form);
+           run->read_seconds, (double)count / run->read_seconds, cli_model_name(model), device->id,
+           device->name, run->text.form);
     printf("tokens/s: question and answer, token by token, median of %u rounds; answers of at most "
            "%u tokens\n",
            run->rounds, run->most);

@@ -115,8 +115,8 @@ bool eviction_print(const eviction_run *run) {
         rows += run->rows_after[s];
     printf("%u seeds, %u texts of %u tokens each, %u questions a text (%" PRIu64
            " rows a layer), by %s on %s (%s); no layer is dense\n",
-           f->n_seeds, f->n_texts, f->length, f->n_questions, rows,
-           model->name[0] != '\0' ? model->name : model->architecture, device->id, device->name);
+           f->n_seeds, f->n_texts, f->length, f->n_questions, rows, cli_model_name(model),
+           device->id, device->name);
     bool printed = cli_table_print(&table);
     cli_table_free(&table);
     return printed;

@@ -58,8 +58,7 @@ bool passkey_print(const passkey_report *report) {
                      &report->results[l * arms->count + a], &report->results[l * arms->count]);
     printf("%u texts of each length, %u keys each, by %s on %s (%s); tokens/s: of a batch of up to "
            "%u forks that share a text's pages\n",
-           report->n_texts, report->n_keys,
-           model->name[0] != '\0' ? model->name : model->architecture, device->id, device->name,
+           report->n_texts, report->n_keys, cli_model_name(model), device->id, device->name,
            report->n_keys);
     bool printed = cli_table_print(&table);
     cli_table_free(&table);

@@ -88,7 +88,7 @@ bool ruler_print(const ruler_report *report) {
         cli_table_add(&table, "%s", head[i]);
     for_lines(report, add_line, &table);
     printf("%u texts of each task and length by %s on %s (%s)\n", report->n_texts,
-           model->name[0] != '\0' ? model->name : model->architecture, device->id, device->name);
+           cli_model_name(model), device->id, device->name);
     bool printed = cli_table_print(&table);
     cli_table_free(&table);
     return printed;

@@ -1,0 +1,81 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the commands on a store of chunks share. */
+#include "store/shared.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+
+tamis_status store_open(const char *folder, uint64_t bytes, bool make, tamis_store **out,
+                        tamis_error *error) {
+    const tamis_store_params params = {.folder = folder, .disk_bytes = bytes};
+    struct stat about;
+    if (!make && stat(folder, &about) != 0)
+        return cli_error(error, TAMIS_E_IO, "%s: cannot be read: %s", folder, strerror(errno));
+    return tamis_store_create(&params, out, error);
+}
+
+tamis_status store_list(tamis_store *store, store_records *out, tamis_error *error) {
+    size_t room = 0;
+    *out = (store_records){0};
+    for (;;) { /* another process may add records meanwhile */
+        tamis_status status = tamis_store_list(store, out->infos, room, &out->count, error);
+        if (status == TAMIS_OK && out->count <= room) return TAMIS_OK;
+        free(out->infos);
+        out->infos = NULL;
+        if (status == TAMIS_OK) {
+            room = out->count + 16;
+            out->infos = calloc(room, sizeof(*out->infos));
+            if (out->infos == NULL) status = cli_no_memory(error);
+        }
+        if (status != TAMIS_OK) {
+            out->count = 0;
+            return status;
+        }
+    }
+}
+
+uint32_t store_sink(const tamis_model *model, int32_t *token) {
+    const tamis_vocab_info *info = tamis_vocab_get_info(tamis_model_vocab(model));
+    *token = info->bos;
+    return info->add_bos && info->bos >= 0;
+}
+
+store_hex store_hex_of(const uint8_t bytes[16]) {
+    store_hex hex;
+    for (int i = 0; i < 16; i++)
+        snprintf(hex.text + 2 * i, 3, "%02x", bytes[i]);
+    return hex;
+}
+
+bool store_parse_hex(const char *command, const char *flag, const char *text, uint8_t out[16]) {
+    static const char digits[] = "0123456789abcdef";
+    if (strlen(text) != 32 || strspn(text, digits) != 32) {
+        cli_fail(command, "%s %s: not 32 digits of 0 to 9 and a to f", flag, text);
+        return false;
+    }
+    for (int i = 0; i < 16; i++)
+        out[i] = (uint8_t)((strchr(digits, text[2 * i]) - digits) << 4 |
+                           (strchr(digits, text[2 * i + 1]) - digits));
+    return true;
+}
+
+bool store_parse_bytes(const char *command, const char *flag, const char *text, uint64_t *out) {
+    static const char units[] = "KMGT";
+    uint64_t number = 0;
+    size_t i = 0;
+    bool good = text[0] >= '0' && text[0] <= '9';
+    for (; good && text[i] >= '0' && text[i] <= '9'; i++) {
+        good = number <= (UINT64_MAX >> 4) / 10;
+        number = number * 10 + (uint64_t)(text[i] - '0');
+    }
+    const char *unit = good && text[i] != '\0' ? strchr(units, text[i]) : NULL;
+    const unsigned shift = unit != NULL ? 10 * (unsigned)(unit - units + 1) : 0;
+    good = good && number > 0 && number <= UINT64_MAX >> shift &&
+           (text[i] == '\0' || (unit != NULL && text[i + 1] == '\0'));
+    if (!good)
+        cli_fail(command, "%s %s: not a number of bytes, such as 4096, 512M or 20G", flag, text);
+    *out = number << shift;
+    return good;
+}

@@ -1,0 +1,46 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What the commands on a store of chunks share: opening it, its folder's list, keys as text. */
+#ifndef STORE_SHARED_H
+#define STORE_SHARED_H
+
+#include "cli/commands.h"
+#include "cli/json.h"
+
+#include <tamis/record.h>
+
+extern const cli_command store_put_command, store_list_command, store_verify_command,
+    store_gc_command;
+
+/* clang-format off */
+#define STORE_FOLDER_OPTION(type, member)                                                          \
+    {"--store", "FOLDER", "the folder of the store", CLI_FILE, offsetof(type, member), 0, 0, NULL}
+/* clang-format on */
+
+/* Opens the store of a folder, without a tier in memory; `bytes` limits it, 0: nothing does. A
+ * folder that is not there is made if `make`, else it is an error. */
+tamis_status store_open(const char *folder, uint64_t bytes, bool make, tamis_store **out,
+                        tamis_error *error);
+
+/* All records of a store; `infos` is the caller's to free. */
+typedef struct store_records {
+    tamis_chunk_info *infos;
+    size_t count;
+} store_records;
+tamis_status store_list(tamis_store *store, store_records *out, tamis_error *error);
+
+/* The tokens behind which chunks of this model are computed: bos, where the file wants it before
+ * every text. Writes it to *token and returns how many there are, 0 or 1. */
+uint32_t store_sink(const tamis_model *model, int32_t *token);
+
+/* 32 digits of a key, a fingerprint or a salt. */
+typedef struct store_hex {
+    char text[33];
+} store_hex;
+store_hex store_hex_of(const uint8_t bytes[16]);
+
+/* Prints what is wrong with a value of a flag, and returns false. */
+bool store_parse_hex(const char *command, const char *flag, const char *text, uint8_t out[16]);
+/* A number of bytes: digits, then K, M, G or T for powers of 1024, or nothing. Not 0. */
+bool store_parse_bytes(const char *command, const char *flag, const char *text, uint64_t *out);
+
+#endif
