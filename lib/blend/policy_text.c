@@ -250,22 +250,21 @@ typedef struct reader {
     const char *path, *at, *end;
     size_t line;    /* its number, from 1 on */
     char text[512]; /* the line, without its newline */
-    tamis_error *error;
 } reader;
 
-static tamis_status refuse(const reader *r, const char *why) {
-    return tms_error_set(r->error, TAMIS_E_FORMAT, "%s: line %zu, \"%.100s\": %s", r->path, r->line,
+static tamis_status refuse(const reader *r, const char *why, tamis_error *error) {
+    return tms_error_set(error, TAMIS_E_FORMAT, "%s: line %zu, \"%.100s\": %s", r->path, r->line,
                          r->text, why);
 }
 
-static tamis_status next_line(reader *r) {
+static tamis_status next_line(reader *r, tamis_error *error) {
     const char *newline = memchr(r->at, '\n', (size_t)(r->end - r->at));
     const size_t bytes = newline ? (size_t)(newline - r->at) : 0;
     r->line++;
     r->text[0] = '\0';
-    if (!newline) return refuse(r, "an entry is missing its end");
-    if (bytes >= sizeof r->text) return refuse(r, "it is too long");
-    if (memchr(r->at, '\0', bytes)) return refuse(r, "it has a byte 0");
+    if (!newline) return refuse(r, "an entry is missing its end", error);
+    if (bytes >= sizeof r->text) return refuse(r, "it is too long", error);
+    if (memchr(r->at, '\0', bytes)) return refuse(r, "it has a byte 0", error);
     memcpy(r->text, r->at, bytes);
     r->text[bytes] = '\0';
     r->at = newline + 1;
@@ -384,27 +383,27 @@ static bool take_hex(const char *word, uint8_t out[16]) {
     return strcmp(word, wanted) == 0;
 }
 
-static tamis_status read_entry(reader *r, tamis_blend_policy *out) {
+static tamis_status read_entry(reader *r, tamis_blend_policy *out, tamis_error *error) {
     tamis_error why;
     *out = (tamis_blend_policy){0};
-    TMS_TRY(next_line(r));
+    TMS_TRY(next_line(r, error));
     const char *word = value_of(r, "entry");
     if (!word || !take_hex(word, out->fingerprint))
-        return refuse(r, "it is no beginning of an entry");
+        return refuse(r, "it is no beginning of an entry", error);
     for (size_t i = 0; i < N_FIELDS; i++) {
-        TMS_TRY(next_line(r));
+        TMS_TRY(next_line(r, error));
         word = value_of(r, fields[i].name);
-        if (!word || !take_value(&fields[i], word, out)) return refuse(r, fields[i].name);
+        if (!word || !take_value(&fields[i], word, out)) return refuse(r, fields[i].name, error);
     }
     for (;;) {
-        TMS_TRY(next_line(r));
+        TMS_TRY(next_line(r, error));
         if (strcmp(r->text, "end") == 0) break;
         word = value_of(r, "figures");
         if (!word || out->n_figures == TAMIS_BLEND_POLICY_SHARES ||
             !take_figures(word, &out->figures[out->n_figures++]))
-            return refuse(r, "it is no line of figures that an entry takes");
+            return refuse(r, "it is no line of figures that an entry takes", error);
     }
-    return tms_policy_check(out, &why) == TAMIS_OK ? TAMIS_OK : refuse(r, why.text);
+    return tms_policy_check(out, &why) == TAMIS_OK ? TAMIS_OK : refuse(r, why.text, error);
 }
 
 /* What must hold for the file as a whole: *bytes becomes those before the checksum. */
@@ -440,15 +439,11 @@ tamis_status tms_policies_parse(const char *path, const char *text, size_t bytes
                                 tamis_error *error) {
     *out = (tms_policies){0};
     TMS_TRY(check_file(path, text, &bytes, error));
-    reader r = {.path = path,
-                .at = text + sizeof(MAGIC VERSION),
-                .end = text + bytes,
-                .line = 1,
-                .error = error};
+    reader r = {.path = path, .at = text + sizeof(MAGIC VERSION), .end = text + bytes, .line = 1};
     tamis_status status = TAMIS_OK;
     while (status == TAMIS_OK && r.at < r.end) {
         status = grow(out, error);
-        if (status == TAMIS_OK) status = read_entry(&r, &out->entries[out->count]);
+        if (status == TAMIS_OK) status = read_entry(&r, &out->entries[out->count], error);
         out->count += status == TAMIS_OK;
     }
     if (status == TAMIS_OK) return status;

@@ -82,7 +82,7 @@ static const layout layouts[] = {
     GROWS(tamis_blend_params, 224),
     GROWS(tamis_blend_part, 32),
     GROWS(tamis_blend_figures, 96),
-    GROWS(tamis_blend_policy, 1856),
+    GROWS(tamis_blend_policy, 1824),
     GROWS(tamis_blend_rows, 56),
     GROWS(tamis_blend_stats, 192),
     GROWS(tamis_blend_layer_stats, 72),
