@@ -3,7 +3,6 @@
 #include "lib/blend/blend.h"
 
 #include <inttypes.h>
-#include <string.h>
 
 /* The open prompt is in this layer, and this call comes next. */
 static tamis_status check_call(const tamis_blend *blend, uint32_t layer, tms_phase phase,
@@ -46,9 +45,8 @@ static tamis_status load(tamis_blend *blend, const tms_loaded *loaded, tamis_err
 }
 
 /* Zeros for V of the rows up to a kind, which the layer's write replaces. Fresh rows have no stored
- * V, but are measured beside hits; nobody looks at what comes out. From zeros hits deviate by their
- * norm.
- */
+ * V, but are measured beside hits; nobody looks at what comes out. Hits deviate from zeros by their
+ * norm. */
 static tamis_status load_zeros(tamis_blend *blend, uint32_t layer, tms_row_kind most,
                                tamis_error *error) {
     const tamis_stored_rows rows = {.v = {.buffer = blend->zeros, .dtype = blend->params.dtype}};

@@ -1,6 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The beginning and end of a prompt: looks up its chunks, begins the plan's step, starts to read.
- */
+/* The beginning and end of a prompt: finds its chunks, begins the plan's step, starts to read. */
 #include "lib/blend/blend.h"
 
 #include <inttypes.h>

@@ -165,10 +165,14 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_blend_begin(tamis_blend *blend,
 
 /* The calls on an open prompt answer E_STATE if they are out of order, E_ARGUMENT for a NULL or
  * another layer than the next one: then nothing has changed. After any other error the prompt is
- * cancelled, as by tamis_blend_cancel. */
+ * cancelled, as by tamis_blend_cancel, which an engine calls itself where one of its own calls
+ * fails.
+ */
 
 /* Loads what the layer needs of the store, and says which rows are to be computed. May wait for
- * reads. E_DEVICE, E_NO_MEMORY. */
+ * reads. Errors: those of tamis_plan_load; where the step is begun anew, those of
+ * tamis_blend_begin.
+ */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_blend_layer(tamis_blend *blend, uint32_t layer,
                                                           tamis_blend_rows *out,
                                                           tamis_error *error);

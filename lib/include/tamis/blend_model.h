@@ -24,9 +24,9 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_runner_blend_create(tamis_runner *
 
 /* Appends a prompt of fresh tokens and stored chunks to a sequence in one step, as
  * tamis_runner_prefill appends tokens alone: *next (may be NULL) is the greedy token after it, its
- * logits are tamis_runner_logits' row 0, and then the plan's eviction evicts. The observer is not
- * called, since rows of one layer are not those of the next. With selector all, or a share of 1,
- * the result is that of a prefill in one chunk, bit for bit. Errors: E_ARGUMENT (a blend for
+ * logits are tamis_runner_logits' row 0, and then the plan's eviction evicts. Neither observer
+ * nor watcher is called: rows of one layer are not those of the next. With selector all, or a share
+ * of 1, the result is that of a prefill in one chunk, bit for bit. Errors: E_ARGUMENT (a blend for
  * another plan; a token outside the vocabulary; those of tamis_blend_begin); E_FULL, E_NO_MEMORY,
  * E_STATE, E_DEVICE as tamis_runner_prefill: the sequence is as it was unless the step had ended.
  * Waits. */
