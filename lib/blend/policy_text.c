@@ -58,9 +58,10 @@ static const size_t figures[] = {offsetof(tamis_blend_figures, share),
                                  offsetof(tamis_blend_figures, agreement),
                                  offsetof(tamis_blend_figures, k_deviation),
                                  offsetof(tamis_blend_figures, v_deviation),
-                                 offsetof(tamis_blend_figures, attention_deviation)};
-static const char *const figure_names[] = {"share", "kl", "kl-p95",   "agreement",
-                                           "k",     "v",  "attention"};
+                                 offsetof(tamis_blend_figures, attention_deviation),
+                                 offsetof(tamis_blend_figures, left)};
+static const char *const figure_names[] = {"share", "kl", "kl-p95",    "agreement",
+                                           "k",     "v",  "attention", "left"};
 #define N_FIGURES (sizeof figures / sizeof *figures)
 
 static const char *const schedules[] = {"falling", "flat"};

@@ -73,6 +73,7 @@ static tamis_blend_policy entry_of(uint8_t id, uint32_t from) {
                                              .attention_deviation = 0,
                                              .kl_mean = 0.125 / (i + 1),
                                              .kl_p95 = 3e-9,
+                                             .left = 0.5,
                                              .agreement = 1,
                                              .passed = i >= from};
     p.share = from < 3 ? shares[from] : 0;
@@ -100,7 +101,7 @@ static void expect_same(const tamis_blend_policy *a, const tamis_blend_policy *b
         assert_true(fabs(x->kl_mean - y->kl_mean) <= 5e-10);
         assert_true(fabs(x->kl_p95 - y->kl_p95) <= 5e-10);
         assert_true(x->k_deviation == y->k_deviation && x->v_deviation == y->v_deviation);
-        assert_true(x->attention_deviation == y->attention_deviation);
+        assert_true(x->attention_deviation == y->attention_deviation && x->left == y->left);
         assert_true(x->agreement == y->agreement && x->passed == y->passed);
     }
 }
@@ -174,6 +175,7 @@ static void what_contradicts_itself_is_refused(void **state) {
     REFUSES(p.figures[2].share = 1.1, "share is 1.1; it must be 0 to 1");
     REFUSES(p.figures[2].kl_mean = NAN, "kl is");
     REFUSES(p.figures[2].kl_p95 = INFINITY, "kl-p95 is inf");
+    REFUSES(p.figures[2].left = INFINITY, "left is inf");
     REFUSES(p.figures[2].agreement = 2, "agreement is 2");
     REFUSES(p.figures[2].passed = 2, "passed is 2");
     REFUSES(p.figures[2].passed = 0,
@@ -181,7 +183,7 @@ static void what_contradicts_itself_is_refused(void **state) {
     REFUSES(p.share = 0.05, "share is 0.05; the smallest");
     REFUSES(p.reserved32 = 3, "reserved32 of tamis_blend_policy is 3");
     REFUSES(p.reserved[7] = 5, "reserved[7] of tamis_blend_policy is 5");
-    REFUSES(p.figures[0].reserved[3] = 6, "reserved[3] of tamis_blend_figures is 6");
+    REFUSES(p.figures[0].reserved[2] = 6, "reserved[2] of tamis_blend_figures is 6");
     REFUSES(memset(p.model, 'x', sizeof p.model), "model does not end");
     size_t count;
     EXPECT(TAMIS_E_ARGUMENT, tamis_blend_policy_write(NULL, &p, &error));

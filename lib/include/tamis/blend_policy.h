@@ -30,10 +30,14 @@ typedef struct tamis_blend_figures {
      * that the former gives greedily, which both have read up to there: mean, and the value that 95 %
      * do not exceed. Nats. */
     double kl_mean, kl_p95;
-    double agreement; /* share of these tokens that are the most likely ones after the latter, too */
-    uint32_t passed;  /* 1: kl_mean and agreement keep the bounds; else 0 */
+    double
+        agreement; /* share of these tokens that are the most likely ones after the latter, too */
+    /* The largest estimate of the gate in the check layer, tamis_blend_stats' `left`, of these prompts:
+     * a `bound` of tamis_blend_params not far above it lets the like of them pass. */
+    double left;
+    uint32_t passed; /* 1: kl_mean and agreement keep the bounds; else 0 */
     uint32_t reserved32;
-    uint64_t reserved[4]; /* 0, else E_ARGUMENT */
+    uint64_t reserved[3]; /* 0, else E_ARGUMENT */
 } tamis_blend_figures;
 
 #define TAMIS_BLEND_POLICY_SHARES 16
@@ -45,7 +49,7 @@ typedef struct tamis_blend_policy {
     /* Settings. */
     tamis_blend_selector selector; /* one that takes a share */
     tamis_blend_schedule schedule;
-    uint32_t check_layer; /* the layer itself, from 1 on; or TAMIS_BLEND_NO_CHECK */
+    uint32_t check_layer;           /* the layer itself, from 1 on; or TAMIS_BLEND_NO_CHECK */
     tamis_dtype cache_dtype, dtype; /* of the cache, of the records */
     uint32_t n_sink;
     /* What was measured, and the bounds. */

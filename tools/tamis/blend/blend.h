@@ -35,7 +35,7 @@ bool blend_gate(const char *command, const char *model, const char *policy,
 typedef struct check_cell {
     double *divergences;                    /* [prompts * answer] */
     uint64_t tokens, agreed, prompts, same; /* same: whole answers */
-    double rows;                            /* sum over prompts */
+    double rows, left;                      /* sum over prompts; largest of them */
     blend_sums *sums;                       /* [n_layers] */
 } check_cell;
 

@@ -75,7 +75,8 @@ const cli_command blend_check_command = {
     "too;\n"
     "answers the number of answers that are the same to the end. K, V and attention are relative\n"
     "differences, means over layers: of the rows of all chunks but the first, which is exact, and\n"
-    "of the output of attention in the rows behind the chunks.\n"
+    "of the output of attention in the rows behind the chunks. left is the largest estimate that\n"
+    "the check layer gave of what is left wrong, which blends compare with a bound.\n"
     "\n"
     "A share passes if KL and agreement keep their bounds. The smallest share that passed with "
     "all\n"
@@ -180,6 +181,7 @@ static tamis_status run_arm(check_run *run, uint32_t arm, const blend_prompt *pr
         blend_run(&run->rig, &run->arms[arm], prompt, &sequence, NULL, &cost, error);
     if (status != TAMIS_OK) return status;
     cell->rows += cost.rows;
+    if (cost.left > cell->left) cell->left = cost.left;
     cell->prompts++;
     status = follow_answer(run, &run->arms[arm], sequence, cell, error);
     if (status == TAMIS_OK) status = blend_attention(&run->rig, prompt, sequence, own, error);
@@ -237,7 +239,8 @@ static tamis_status open_arms(check_run *run, tamis_error *error) {
     const blend_settings settings = {.schedule = (tamis_blend_schedule)f->schedule,
                                      .check_layer = f->check_layer,
                                      .chunk_tokens = f->chunk_tokens,
-                                     .seed = f->seed};
+                                     .seed = f->seed,
+                                     .estimate = true};
     run->whole = (blend_arm){.name = "whole", .selector = TAMIS_BLEND_ALL};
     tamis_status status = blend_arm_open(&run->rig, &settings, &run->whole, error);
     for (uint32_t a = 0; status == TAMIS_OK && a < f->shares.count; a++) {

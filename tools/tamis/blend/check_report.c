@@ -24,6 +24,7 @@ static void fill_figures(const blend_rig *rig, check_cell *cell, const tamis_ble
     out->kl_mean = mean_of(cell->divergences, cell->tokens);
     out->kl_p95 = blend_quantile(cell->divergences, cell->tokens, 0.95);
     out->agreement = (double)cell->agreed / (double)cell->tokens;
+    out->left = cell->left;
     out->passed = out->kl_mean <= policy->max_kl && out->agreement >= policy->min_agreement;
 }
 
@@ -36,8 +37,8 @@ void check_decide(const blend_rig *rig, check_cell *cells, tamis_blend_policy *p
 }
 
 bool check_print(const check_report *report) {
-    static const char *const head[] = {"share", "KL", "KL-p95",    "agreement", "answers",
-                                       "K",     "V",  "attention", "rows",      "passed"};
+    static const char *const head[] = {"share", "KL",        "KL-p95", "agreement", "answers", "K",
+                                       "V",     "attention", "left",   "rows",      "passed"};
     const tamis_blend_policy *p = report->policy;
     const tamis_device_info *device = tamis_context_device(report->rig->context);
     cli_table table = {.columns = sizeof(head) / sizeof(head[0])};
@@ -54,6 +55,7 @@ bool check_print(const check_report *report) {
         cli_table_add(&table, "%.4f", f->k_deviation);
         cli_table_add(&table, "%.4f", f->v_deviation);
         cli_table_add(&table, "%.4f", f->attention_deviation);
+        cli_table_add(&table, "%.3f", f->left);
         cli_table_add(&table, "%.3f", cell->rows / (double)cell->prompts);
         cli_table_add(&table, f->passed ? "yes" : "no");
     }
@@ -105,6 +107,7 @@ static bool add_row(cJSON *rows, const tamis_blend_figures *f, const check_cell 
                                   {"k_deviation", f->k_deviation},
                                   {"v_deviation", f->v_deviation},
                                   {"attention_deviation", f->attention_deviation},
+                                  {"left", f->left},
                                   {"rows_computed", cell->rows / (double)cell->prompts}};
     cJSON *row = cli_json_row(rows);
     return cli_json_numbers(row, numbers, sizeof(numbers) / sizeof(numbers[0])) &&

@@ -3,6 +3,7 @@
 #include "eval/blend_rig.h"
 
 #include <inttypes.h>
+#include <math.h>
 #include <string.h>
 
 const char *const blend_sinks[] = {"file", "bos", "none", NULL};
@@ -111,6 +112,8 @@ tamis_status blend_arm_open(const blend_rig *rig, const blend_settings *settings
         params.share = arm->share / 100.0;
         params.schedule = settings->schedule;
     }
+    if (settings->estimate && !arm->unchecked && arm->selector != TAMIS_BLEND_ALL)
+        params.bound = INFINITY; /* which nothing exceeds but what is not finite */
     if (arm->selector == TAMIS_BLEND_RANDOM) params.seed = settings->seed;
     tamis_status status = tamis_model_fingerprint(rig->model, params.fingerprint, error);
     if (status != TAMIS_OK) return status;
@@ -175,6 +178,7 @@ tamis_status blend_run(const blend_rig *rig, const blend_arm *arm, const blend_p
     if (status != TAMIS_OK) return status;
     tamis_blend_get_stats(arm->blend, &cost->last);
     cost->rows = (double)(cost->last.rows_computed - before.rows_computed) / (rows * rig->n_layers);
+    cost->left = cost->last.left;
     return check_found(arm, &before, &cost->last, error);
 }
 

@@ -27,6 +27,7 @@ typedef struct blend_settings {
     uint32_t check_layer;  /* of arms that have one */
     uint32_t chunk_tokens; /* of which `first` takes the arm's share */
     uint64_t seed;
+    bool estimate; /* arms with a check layer say what their selection leaves there */
 } blend_settings;
 
 /* "hkvd at 15 %", "full". */
@@ -105,6 +106,7 @@ tamis_status blend_record(const blend_rig *rig, const blend_prompt *prompt, tami
 typedef struct blend_cost {
     double seconds;         /* to the first token */
     double rows;            /* computed, over layers, of all of the prompt: 0 to 1 */
+    double left;            /* the estimate, where the arm makes one; else 0 */
     tamis_blend_stats last; /* of the blend, since it was made */
 } blend_cost;
 
