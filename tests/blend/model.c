@@ -140,7 +140,7 @@ static void what_computes_all_is_a_prefill(void **state) {
         RIG_OK(&b.r,
                tamis_runner_prefill(b.r.runner, whole, blend_tokens, BLEND_ROWS, NULL, &b.r.error));
         blends_logits(&b, wanted);
-        for (int i = 0; i < 4; i++) {
+        for (int i = 0; i < (is_slow() ? 1 : 4); i++) {
             tamis_blend_params params = blends_params(&b, case_of(&blend_models[m], "all"));
             const double ones[] = {1, 1};
             if (i > 0) params.selector = i == 1 ? TAMIS_BLEND_RANDOM : TAMIS_BLEND_HKVD;
@@ -158,13 +158,54 @@ static void what_computes_all_is_a_prefill(void **state) {
     }
 }
 
+/* ---- Behind other tokens --------------------------------------------------------------------- */
+
+/* A sequence with a few tokens, the last page of which is not full. */
+static tamis_sequence begun(blends *b) {
+    const tamis_sequence sequence = rig_add(&b->r);
+    RIG_OK(&b->r,
+           tamis_runner_prefill(b->r.runner, sequence, blend_tokens + 30, 21, NULL, &b->r.error));
+    return sequence;
+}
+
+/* A blend behind tokens, on a fork of them: as on a sequence of its own, and the parent stays. */
+static void forks_blend(void **state) {
+    (void)state;
+    float wanted[BLEND_VOCABULARY], logits[BLEND_VOCABULARY];
+    for (size_t m = 0; m < (is_slow() ? 1 : BLEND_MODELS); m++) {
+        tamis_blend_stats stats;
+        tamis_sequence fork = 0;
+        blends b;
+        blends_open(&b, blend_models[m].name, &plain, TAMIS_F32, false);
+        tamis_blend_params params = blends_params(&b, case_of(&blend_models[m], "list"));
+        tamis_blend *blend = blends_make(&b, &params);
+        const tamis_sequence parent = begun(&b), twin = begun(&b), own = begun(&b);
+        RIG_OK(&b.r, tamis_cache_fork(b.r.cache, parent, &fork, &b.r.error));
+        RIG_OK(&b.r,
+               tamis_runner_blend(b.r.runner, own, blend, b.parts, BLEND_PARTS, NULL, &b.r.error));
+        blends_logits(&b, wanted);
+        RIG_OK(&b.r,
+               tamis_runner_blend(b.r.runner, fork, blend, b.parts, BLEND_PARTS, NULL, &b.r.error));
+        blends_logits(&b, logits);
+        assert_memory_equal(logits, wanted, sizeof logits);
+        expect_same(&b, own, fork);
+        expect_same(&b, parent, twin);
+        tamis_blend_get_stats(blend, &stats);
+        assert_int_equal(stats.parts_exact, 0);
+        assert_int_equal(stats.tokens_hit,
+                         2 * (BLEND_HITS + 13)); /* 13: the chunk behind the sink */
+        tamis_blend_destroy(&blend);
+        blends_close(&b);
+    }
+}
+
 /* ---- The gate -------------------------------------------------------------------------------- */
 
 /* A bound that is passed leaves the blend as it is; one that is not has all hits computed. */
 static void the_gate_decides(void **state) {
     (void)state;
     float wanted[BLEND_VOCABULARY], logits[BLEND_VOCABULARY];
-    for (size_t m = 0; m < BLEND_MODELS; m++) {
+    for (size_t m = 0; m < (is_slow() ? 1 : BLEND_MODELS); m++) {
         tamis_blend_stats stats;
         blends b;
         blends_open(&b, blend_models[m].name, &plain, TAMIS_F32, m == 1);
@@ -291,7 +332,7 @@ static void play_faults(int no_thread) {
     const blend_model *model = &blend_models[1];
     float wanted[BLEND_VOCABULARY], logits[BLEND_VOCABULARY];
     tamis_status status = TAMIS_E_DEVICE;
-    int n = 0, late = 0, step = is_slow() ? 29 : 1;
+    int n = 0, late = 0, step = is_slow() ? 61 : 1;
     blends b;
     blends_open(&b, model->name, &plain, TAMIS_F32, false);
     tamis_blend_params params = blends_params(&b, case_of(model, "falling"));
@@ -332,7 +373,7 @@ static void a_failure_while_beginning_anew(void **state) {
     (void)state;
     const blend_model *model = &blend_models[0];
     blends b;
-    for (int n = 0; n < 3; n++) {
+    for (int n = 0; n < (is_slow() ? 1 : 3); n++) {
         blends_open(&b, model->name, &plain, TAMIS_F32, true);
         tamis_blend_params params = blends_params(&b, case_of(model, "flat"));
         tamis_blend *blend = blends_make(&b, &params);
@@ -547,6 +588,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(blends_are_the_oracles),
         cmocka_unit_test(what_computes_all_is_a_prefill),
+        cmocka_unit_test(forks_blend),
         cmocka_unit_test(the_gate_decides),
         cmocka_unit_test(late_damage_costs_time_alone),
         cmocka_unit_test(several_records_may_be_damaged),
