@@ -60,14 +60,16 @@ static void check_alias(const tamis_vocab *vocab, const blend_text *text, uint32
     free(bytes);
 }
 
-static void check_questions(const tamis_vocab *vocab, const blend_text *text, uint32_t c) {
-    const blend_question *one = &text->questions[BLEND_ASK_ONE][c],
-                         *two = &text->questions[BLEND_ASK_TWO][c],
-                         *chain = &text->questions[BLEND_ASK_CHAIN][c];
+/* Answers the chunk of key k. */
+static uint32_t check_questions(const tamis_vocab *vocab, const blend_text *text, uint32_t n_keys,
+                                uint32_t k) {
+    const blend_question *one = &text->questions[BLEND_ASK_ONE][k],
+                         *two = &text->questions[BLEND_ASK_TWO][k],
+                         *chain = &text->questions[BLEND_ASK_CHAIN][k];
     char subject[64], second[64], alias[64];
     assert_true(one->n_steps == 1 && two->n_steps == 2 && chain->n_steps == 1);
     subject_of(vocab, &one->steps[0], subject);
-    assert_int_equal(chunk_of(vocab, text, subject, one->steps[0].key), c);
+    const uint32_t c = chunk_of(vocab, text, subject, one->steps[0].key);
     assert_memory_equal(&two->steps[0], &one->steps[0], sizeof(one->steps[0]));
     subject_of(vocab, &two->steps[1], second);
     const uint32_t other = chunk_of(vocab, text, second, two->steps[1].key);
@@ -75,11 +77,12 @@ static void check_questions(const tamis_vocab *vocab, const blend_text *text, ui
     assert_string_equal(chain->steps[0].key, two->steps[1].key);
     subject_of(vocab, &chain->steps[0], alias);
     check_alias(vocab, text, c, alias, second);
-    for (uint32_t i = 0; i < text->n_chunks; i++) { /* no name has two keys */
+    for (uint32_t i = 0; i < n_keys; i++) { /* no name has two keys */
         subject_of(vocab, &text->questions[BLEND_ASK_ONE][i].steps[0], second);
         assert_string_not_equal(alias, second);
-        if (i != c) assert_string_not_equal(subject, second);
+        if (i != k) assert_string_not_equal(subject, second);
     }
+    return c;
 }
 
 static void check_text(const tamis_vocab *vocab, const blend_source *source, uint32_t n_chunks,
@@ -91,8 +94,11 @@ static void check_text(const tamis_vocab *vocab, const blend_source *source, uin
     OK(blend_text_make(source, n_chunks, index + 1, &next, &error));
     assert_memory_equal(text.chunks, again.chunks, bytes);
     assert_memory_not_equal(text.chunks, next.chunks, bytes);
-    for (uint32_t c = 0; c < n_chunks; c++)
-        check_questions(vocab, &text, c);
+    const uint32_t n_keys = blend_text_keys(source, n_chunks);
+    uint32_t chunks = 0;
+    for (uint32_t k = 0; k < n_keys; k++)
+        chunks |= 1u << check_questions(vocab, &text, n_keys, k);
+    assert_int_equal(__builtin_popcount(chunks), n_keys); /* each in a chunk of its own */
     blend_text_free(&text);
     blend_text_free(&again);
     blend_text_free(&next);
@@ -105,9 +111,12 @@ static void chunks_hold_what_is_asked(void **state) {
         tamis_vocab *vocab = open_vocab(names[i]);
         if (vocab == NULL) continue;
         cli_tokens natural = natural_of(vocab);
-        const blend_source source = {vocab, &natural, CHUNK, true, 7};
+        blend_source source = {vocab, &natural, CHUNK, 0, true, 7};
         check_text(vocab, &source, 2, 0);
         check_text(vocab, &source, BLEND_CHUNKS_MAX, 3);
+        source.n_keys = 3;
+        check_text(vocab, &source, 7, 1);
+        check_text(vocab, &source, 2, 1);
         free(natural.ids);
         tamis_vocab_destroy(&vocab);
     }
@@ -117,7 +126,7 @@ static void chunks_that_are_too_short_are_refused(void **state) {
     (void)state;
     tamis_vocab *vocab = open_vocab("needle.gguf");
     cli_tokens natural = natural_of(vocab);
-    const blend_source source = {vocab, &natural, 40, false, 7};
+    const blend_source source = {vocab, &natural, 40, 0, false, 7};
     blend_text text;
     assert_int_equal(blend_text_make(&source, 4, 0, &text, &error), TAMIS_E_ARGUMENT);
     assert_non_null(strstr(error.text, "--chunk-tokens 40: the keys of a chunk take 4"));

@@ -303,6 +303,7 @@ _tamis() {
     'eval blend --text') files=1 ;;
     'eval blend --chunks') ;;
     'eval blend --chunk-tokens') ;;
+    'eval blend --keys') ;;
     'eval blend --questions') ;;
     'eval blend --ask') words='one two chain' ;;
     'eval blend --select') words='prefix reuse first random hkvd' ;;
@@ -380,7 +381,7 @@ _tamis() {
     'eval perplexity') words='--model --text --length --tokens --texts --select --score --width --budget --sinks --recent --group --dense-layers --page-size --evict --evict-budget --evict-sinks --evict-recent --evict-window --evict-kernel --evict-pool --evict-chunk --evict-floor --evict-beta --evict-every --evict-options --seed --dtype --json --device --help' ;;
     'eval eviction') words='--model --text --length --evict --budget --evict-sinks --evict-recent --evict-window --evict-kernel --evict-pool --evict-chunk --evict-floor --evict-beta --evict-every --evict-options --questions --texts --seeds --seed --page-size --dtype --json --device --help' ;;
     'eval ruler') words='--model --task --length --texts --seed --select --score --width --budget --sinks --recent --group --dense-layers --page-size --evict --evict-budget --evict-sinks --evict-recent --evict-window --evict-kernel --evict-pool --evict-chunk --evict-floor --evict-beta --evict-every --evict-options --question --dtype --json --device --help' ;;
-    'eval blend') words='--model --text --chunks --chunk-tokens --questions --ask --select --share --schedule --check-layer --measured --seed --dtype --stored --sink --page-size --json --device --help' ;;
+    'eval blend') words='--model --text --chunks --chunk-tokens --keys --questions --ask --select --share --schedule --check-layer --measured --seed --dtype --stored --sink --page-size --json --device --help' ;;
     'blend check') words='--model --text --prompts --chunks --chunk-tokens --suffix --answer --select --share --schedule --check-layer --max-kl --min-agreement --policy --dry-run --seed --dtype --stored --sink --page-size --json --device --help' ;;
     'blend list') words='--policy --json --help' ;;
     'store put') words='--model --store --file --chunk --bare --special --dtype --salt --bytes --json --device --help' ;;

@@ -36,8 +36,8 @@ check_vocabulary() {
 # Chunks and questions in a vocabulary with merges.
 check_blend_words() {
     "$tamis" eval blend --help >"$work/out" 2>"$work/err" || return 0
-    evaluate blend --text "$data/text.txt" --chunks 2 --chunk-tokens 128 --questions 2 --share 20 \
-        --ask one,two,chain --select prefix,hkvd --measured 1
+    evaluate blend --text "$data/text.txt" --chunks 3 --keys 2 --chunk-tokens 128 --questions 2 \
+        --share 20 --ask one,two,chain --select prefix,hkvd --measured 1
     json 'assert [r["questions"] for r in rows] == [2] * 9, rows'
     json 'assert rows[0]["agreement"] == 1 and rows[1]["kl_mean"] < 1e-4, rows[:2]'
 }
@@ -128,6 +128,8 @@ check_blend() {
     usage_error '^tamis eval blend: --share 100: must be at most 99$' "${wrong[@]}" --share 100
     usage_error '^tamis eval blend: --select all: must be one of prefix, .*, hkvd$' \
         "${wrong[@]}" --select all
+    usage_error '^tamis eval blend: --keys 1: --ask two and chain need two keys$' \
+        "${wrong[@]}" --keys 1
     expect 1 '^tamis eval blend: --chunk-tokens 16: the keys of a chunk take [0-9]+$' \
         "${wrong[@]}" --chunk-tokens 16 --device reference
     expect 1 '^tamis eval blend: a prompt takes up to [0-9]+ tokens .* states a context of' \

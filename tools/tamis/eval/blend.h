@@ -37,7 +37,7 @@ typedef struct blend_question {
 typedef struct blend_text {
     int32_t *chunks; /* [n_chunks][chunk_tokens] */
     uint32_t n_chunks;
-    blend_question questions[BLEND_ASKS][BLEND_CHUNKS_MAX]; /* question c: of chunk c */
+    blend_question questions[BLEND_ASKS][BLEND_CHUNKS_MAX]; /* question k: of key k */
 } blend_text;
 
 /* What texts are made from. */
@@ -45,11 +45,15 @@ typedef struct blend_source {
     const tamis_vocab *vocab;
     const cli_tokens *natural; /* not empty */
     uint32_t chunk_tokens;
-    bool chain; /* chunks hold names of keys of other chunks */
+    uint32_t n_keys; /* 0: one in each chunk; else in so many of them, if there are more */
+    bool chain;      /* chunks with a key hold a name of another key, too */
     uint64_t seed;
 } blend_source;
 
-/* Text `index` of n_chunks chunks: natural text with a key in each. Everything follows from (seed,
+/* Keys of a text, and questions of each kind. */
+uint32_t blend_text_keys(const blend_source *source, uint32_t n_chunks);
+
+/* Text `index` of n_chunks chunks: natural text with keys, at most one in each. Everything follows from (seed,
  * n_chunks, index). Errors: E_ARGUMENT (a chunk is too short for its key; the vocabulary lacks a
  * byte), E_UNSUPPORTED (a question takes too many tokens), E_NO_MEMORY. Freed by blend_text_free, also
  * after an error. */

@@ -14,8 +14,8 @@ static const char *const schedule_names[] = {"falling", "flat", NULL};
 
 typedef struct blend_flags {
     const char *device, *model, *text, *json;
-    uint32_t chunk_tokens, n_questions, schedule, check_layer, n_measured, seed, dtype, stored,
-        sink;
+    uint32_t chunk_tokens, n_keys, n_questions, schedule, check_layer, n_measured, seed, dtype,
+        stored, sink;
     uint32_t page_size;
     cli_list counts, asks, arms, shares;
 } blend_flags;
@@ -28,6 +28,8 @@ static const cli_option options[] = {
      offsetof(blend_flags, counts), 2, BLEND_CHUNKS_MAX, NULL},
     {"--chunk-tokens", "N", "tokens of a chunk (default 512)", CLI_NUMBER,
      offsetof(blend_flags, chunk_tokens), 16, 65536, NULL},
+    {"--keys", "N", "keys of a prompt, each in a chunk of its own (default one in every chunk)",
+     CLI_NUMBER, offsetof(blend_flags, n_keys), 1, BLEND_CHUNKS_MAX, NULL},
     {"--questions", "N", "questions of each kind for every arm (default 100)", CLI_NUMBER,
      offsetof(blend_flags, n_questions), 1, 100000, NULL},
     {"--ask", "K[,K]", "kinds of questions: {} (default one,two)", CLI_CHOICES,
@@ -58,7 +60,7 @@ const cli_command eval_blend_command = {
     "tamis eval blend",
     "what a model loses when the K and V of stored chunks are used in a prompt",
     "--model FILE [OPTIONS]",
-    "Makes prompts of chunks of natural text, each with a key of its own name, stores the K and V\n"
+    "Makes prompts of chunks of natural text with keys of names of their own, stores the K and V\n"
     "of every chunk computed alone, and computes the prompts in several ways: full computes all\n"
     "of it, prefix takes the first chunk from the store, reuse all chunks, and first (EPIC),\n"
     "random and hkvd (CacheBlend) compute a share of the stored tokens anew. first and reuse\n"
@@ -180,16 +182,19 @@ static void free_cells(blend_eval *run) {
 
 /* ---- Prompts --------------------------------------------------------------------------------- */
 
-/* Prompts of one number of chunks; each has a question of every kind for each chunk. */
-static uint32_t prompts_of(const blend_flags *f, uint32_t n_chunks) {
-    return (f->n_questions + n_chunks - 1) / n_chunks;
+/* Prompts of one number of chunks; each has a question of every kind for each key. */
+static uint32_t prompts_of(const blend_eval *run, uint32_t n_chunks) {
+    const uint32_t n_keys = blend_text_keys(&run->prompts.source, n_chunks);
+    return (run->flags->n_questions + n_keys - 1) / n_keys;
 }
 
 /* One text by all arms; `index` of the count's prompts. */
 static tamis_status run_text(blend_eval *run, uint32_t count, uint32_t index, tamis_error *error) {
     const blend_flags *f = run->flags;
-    const uint32_t n_chunks = f->counts.values[count], left = f->n_questions - index * n_chunks;
-    const uint64_t parts = run->n_arms + 1, total = parts * prompts_of(f, n_chunks);
+    const uint32_t n_chunks = f->counts.values[count];
+    const uint32_t n_keys = blend_text_keys(&run->prompts.source, n_chunks);
+    const uint32_t left = f->n_questions - index * n_keys;
+    const uint64_t parts = run->n_arms + 1, total = parts * prompts_of(run, n_chunks);
     const bool measured = index < f->n_measured;
     blend_prompts *p = &run->prompts;
     tamis_sequence full = 0;
@@ -201,7 +206,7 @@ static tamis_status run_text(blend_eval *run, uint32_t count, uint32_t index, ta
     for (uint32_t a = 0; status == TAMIS_OK && a < run->n_arms; a++) {
         const bool layered = measured && run->reuse > 0 && a == run->reuse;
         run->layered[count] += layered;
-        status = blend_prompts_run(p, a, left < n_chunks ? left : n_chunks, measured, &full,
+        status = blend_prompts_run(p, a, left < n_keys ? left : n_keys, measured, &full,
                                    &run->cells[(size_t)count * run->n_arms + a],
                                    layered ? run->layers + (size_t)count * run->rig.n_layers : NULL,
                                    error);
@@ -222,7 +227,7 @@ static int measure(blend_eval *run) {
     if (status == TAMIS_OK) status = blend_prompts_open(&run->prompts, &error);
     if (status == TAMIS_OK) status = open_arms(run, &error);
     for (uint32_t c = 0; status == TAMIS_OK && c < f->counts.count; c++)
-        for (uint32_t i = 0; status == TAMIS_OK && i < prompts_of(f, f->counts.values[c]); i++)
+        for (uint32_t i = 0; status == TAMIS_OK && i < prompts_of(run, f->counts.values[c]); i++)
             status = run_text(run, c, i, &error);
     return status == TAMIS_OK ? CLI_OK : cli_fail(eval_blend_command.name, "%s", error.text);
 }
@@ -242,6 +247,7 @@ static int open_text(blend_eval *run) {
     run->prompts.source = (blend_source){.vocab = vocab,
                                          .natural = &run->natural,
                                          .chunk_tokens = f->chunk_tokens,
+                                         .n_keys = f->n_keys,
                                          .chain = has(&f->asks, BLEND_ASK_CHAIN),
                                          .seed = f->seed};
     return CLI_OK;
@@ -278,6 +284,7 @@ static cJSON *make_settings(const blend_eval *run, const blend_report *report) {
     const blend_flags *f = run->flags;
     const cli_number numbers[] = {{"page_size", cli_page_size(f->page_size)},
                                   {"chunk_tokens", f->chunk_tokens},
+                                  {"keys", f->n_keys},
                                   {"questions", f->n_questions},
                                   {"measured", f->n_measured},
                                   {"check_layer", f->check_layer},
@@ -333,6 +340,10 @@ static int parse(blend_flags *f, int argc, char *const *argv) {
     eval_merge_lengths(&f->counts);
     eval_merge_lengths(&f->shares);
     eval_merge_lengths(&f->asks);
+    if (f->n_keys == 1 && (has(&f->asks, BLEND_ASK_TWO) || has(&f->asks, BLEND_ASK_CHAIN))) {
+        cli_fail(eval_blend_command.name, "--keys 1: --ask two and chain need two keys");
+        return CLI_USAGE;
+    }
     if (f->model != NULL) return -1;
     cli_fail(eval_blend_command.name, "--model: is missing (see %s --help)",
              eval_blend_command.name);
