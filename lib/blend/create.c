@@ -142,6 +142,7 @@ static tamis_status fill_params(tamis_blend *blend, const tamis_blend_params *p,
     blend->params.rows = blend->listed;
     blend->params.sink = blend->sink;
     blend->params.k_norms = blend->k_norms;
+    memcpy(blend->model, p->fingerprint, sizeof blend->model);
     TMS_REQUIRE(filled, TAMIS_E_NO_MEMORY, "no memory for the parameters of a blend");
     return tamis_fingerprint_extend(p->fingerprint, p->sink, p->n_sink, blend->params.fingerprint,
                                     error);
@@ -209,7 +210,8 @@ tamis_status tamis_blend_create(tamis_plan *plan, tamis_store *store,
     blend->plan = plan;
     blend->store = store;
     blend->cache = tamis_plan_cache(plan);
-    tamis_status status = tms_loader_init(&blend->loader, error);
+    tamis_status status =
+        tms_loader_init(&blend->loader, params->reader, params->reader_user, error);
     if (status != TAMIS_OK) {
         free(blend);
         return status;

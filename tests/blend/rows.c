@@ -525,7 +525,7 @@ static void bad_parameters_are_refused(void **state) {
     REFUSED(TAMIS_E_ARGUMENT, "dtype is f16, which is not in the plan's load_dtypes 1");
     params.table.buffer = NULL;
     REFUSED(TAMIS_E_ARGUMENT, "table is absent");
-    params.reserved[6] = 1;
+    params.reserved[3] = 1;
     REFUSED(TAMIS_E_ARGUMENT, "reserved");
     tamis_blend_destroy(NULL);
     tamis_blend_destroy(&blend);

@@ -14,6 +14,17 @@ _tamis() {
     'run --file') files=1 ;;
     'run --prompt') ;;
     'run --prompt-file') files=1 ;;
+    'run --chunks') ;;
+    'run --chunk-tokens') ;;
+    'run --store') files=1 ;;
+    'run --prefix-store') files=1 ;;
+    'run --prefix-page') ;;
+    'run --store-memory') ;;
+    'run --store-dtype') words='f32 f16 bf16' ;;
+    'run --blend') words='hkvd first random all none' ;;
+    'run --share') ;;
+    'run --first') ;;
+    'run --policy') files=1 ;;
     'run --question') ;;
     'run --select') words='full window quest oracle random quest-paper' ;;
     'run --budget') ;;
@@ -167,6 +178,23 @@ _tamis() {
     'bench throughput --probe') ;;
     'bench throughput --json') files=1 ;;
     'bench throughput --device') ;;
+    'bench ttft --model') files=1 ;;
+    'bench ttft --chunks') ;;
+    'bench ttft --chunk-tokens') ;;
+    'bench ttft --suffix') ;;
+    'bench ttft --share') ;;
+    'bench ttft --source') words='memory cached disk' ;;
+    'bench ttft --throttle') ;;
+    'bench ttft --store') files=1 ;;
+    'bench ttft --store-dtype') words='f32 f16 bf16' ;;
+    'bench ttft --rate') ;;
+    'bench ttft --requests') ;;
+    'bench ttft --repeat') ;;
+    'bench ttft --seed') ;;
+    'bench ttft --dtype') words='f32 f16 bf16' ;;
+    'bench ttft --page-size') words='8 16 32 64' ;;
+    'bench ttft --json') files=1 ;;
+    'bench ttft --device') ;;
     'eval passkey --model') files=1 ;;
     'eval passkey --text') files=1 ;;
     'eval passkey --length') ;;
@@ -363,12 +391,12 @@ _tamis() {
     esac
     [ -n "$known" ] || case $name in
     '') words='devices run compare tokenize bench eval blend store --help --version' ;;
-    bench) words='attention decode linear model throughput --help' ;;
+    bench) words='attention decode linear model throughput ttft --help' ;;
     eval) words='passkey recall perplexity eviction ruler blend --help' ;;
     blend) words='check list --help' ;;
     store) words='put list verify gc --help' ;;
     'devices') words='--device --matrix --markdown --json --help' ;;
-    'run') words='--model --file --prompt --prompt-file --question --select --budget --sinks --recent --group --dense-layers --evict --evict-budget --evict-sinks --evict-recent --evict-window --evict-kernel --evict-pool --evict-chunk --evict-floor --evict-beta --evict-every --evict-options --times --tokens --chat --system --chat-format --temperature --top-k --top-p --min-p --seed --stop --ignore-eos --context --cache-dtype --page-size --device --help' ;;
+    'run') words='--model --file --prompt --prompt-file --chunks --chunk-tokens --store --prefix-store --prefix-page --store-memory --store-dtype --blend --share --first --no-record --policy --unchecked --question --select --budget --sinks --recent --group --dense-layers --evict --evict-budget --evict-sinks --evict-recent --evict-window --evict-kernel --evict-pool --evict-chunk --evict-floor --evict-beta --evict-every --evict-options --times --tokens --chat --system --chat-format --temperature --top-k --top-p --min-p --seed --stop --ignore-eos --context --cache-dtype --page-size --device --help' ;;
     'compare') words='--model --file --question --system --chat-format --plain --tokens --rounds --select --score --width --budget --sinks --recent --group --dense-layers --page-size --evict --evict-budget --evict-sinks --evict-recent --evict-window --evict-kernel --evict-pool --evict-chunk --evict-floor --evict-beta --evict-every --evict-options --dtype --json --device --help' ;;
     'tokenize') words='--model --text --file --special --bare --help' ;;
     'bench attention') words='--shape --context --budget --dtype --select --pages --apart --batch --layers --repeat --probe --page-size --sinks --recent --group --json --device --help' ;;
@@ -376,6 +404,7 @@ _tamis() {
     'bench linear') words='--type --out --in --rows --matrices --repeat --probe --json --device --help' ;;
     'bench model') words='--model --context --select --budget --sinks --recent --group --dense-layers --batch --dtype --page-size --repeat --probe --json --device --help' ;;
     'bench throughput') words='--model --context --memory --sequences --batch --evict --budget --evict-sinks --evict-recent --evict-window --evict-kernel --evict-pool --evict-chunk --evict-floor --evict-beta --evict-every --evict-options --tokens --repeat --dtype --page-size --probe --json --device --help' ;;
+    'bench ttft') words='--model --chunks --chunk-tokens --suffix --share --source --throttle --store --store-dtype --rate --requests --repeat --seed --dtype --page-size --json --device --help' ;;
     'eval passkey') words='--model --text --length --texts --keys --seed --select --score --width --budget --sinks --recent --group --dense-layers --page-size --evict --evict-budget --evict-sinks --evict-recent --evict-window --evict-kernel --evict-pool --evict-chunk --evict-floor --evict-beta --evict-every --evict-options --dtype --json --device --help' ;;
     'eval recall') words='--model --text --length --tokens --texts --top --select --score --width --budget --sinks --recent --group --dense-layers --page-size --seed --dtype --json --device --help' ;;
     'eval perplexity') words='--model --text --length --tokens --texts --select --score --width --budget --sinks --recent --group --dense-layers --page-size --evict --evict-budget --evict-sinks --evict-recent --evict-window --evict-kernel --evict-pool --evict-chunk --evict-floor --evict-beta --evict-every --evict-options --seed --dtype --json --device --help' ;;

@@ -23,6 +23,9 @@ const cli_command *const cli_commands[] = {&cli_devices_command,
                                            &bench_linear_command,
                                            &bench_model_command,
                                            &bench_throughput_command,
+#ifdef TAMIS_HAVE_STORE
+                                           &bench_ttft_command,
+#endif
                                            &eval_passkey_command,
                                            &eval_recall_command,
                                            &eval_perplexity_command,

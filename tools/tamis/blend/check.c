@@ -95,7 +95,7 @@ const cli_command blend_check_command = {
 typedef struct check_run {
     const check_flags *flags;
     tamis_blend_policy policy;
-    char path[BLEND_PATH_BYTES];
+    char path[CLI_POLICY_BYTES];
     blend_arm whole, arms[TAMIS_BLEND_POLICY_SHARES];
     blend_rig rig;
     cli_tokens natural;
@@ -424,10 +424,11 @@ static int run_command(int argc, char *const *argv) {
                      .shares = {6, {5, 10, 15, 20, 30, 50}}};
     check_run run = {.flags = &f};
     cli_output output = {0};
+    tamis_error error = {0};
     int code = parse(&run, &f, argc, argv);
     if (code >= 0) return code;
-    if (!f.dry_run && !blend_policy_file(blend_check_command.name, f.policy, run.path))
-        return CLI_FAILED;
+    if (!f.dry_run && cli_policy_file(f.policy, run.path, &error) != TAMIS_OK)
+        return cli_fail(blend_check_command.name, "%s", error.text);
     if (f.json != NULL && !cli_output_open(&output, blend_check_command.name, f.json))
         return CLI_FAILED;
     code = prepare(&run);

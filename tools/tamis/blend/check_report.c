@@ -5,6 +5,13 @@
 #include <inttypes.h>
 #include <math.h>
 
+blend_hex blend_hex_of(const uint8_t fingerprint[16]) {
+    blend_hex out;
+    for (int i = 0; i < 16; i++)
+        snprintf(out.text + 2 * i, 3, "%02x", fingerprint[i]);
+    return out;
+}
+
 static double mean_of(const double *values, uint64_t n) {
     double sum = 0;
     for (uint64_t i = 0; i < n; i++)

@@ -129,10 +129,11 @@ static int run_command(int argc, char *const *argv) {
     entries e = {0};
     cli_output output = {0};
     tamis_error error = {0};
-    char path[BLEND_PATH_BYTES];
+    char path[CLI_POLICY_BYTES];
     int code = cli_parse(&blend_list_command, &f, argc, argv);
     if (code >= 0) return code;
-    if (!blend_policy_file(blend_list_command.name, f.policy, path)) return CLI_FAILED;
+    if (cli_policy_file(f.policy, path, &error) != TAMIS_OK)
+        return cli_fail(blend_list_command.name, "%s", error.text);
     if (f.json != NULL && !cli_output_open(&output, blend_list_command.name, f.json))
         return CLI_FAILED;
     code = CLI_OK;

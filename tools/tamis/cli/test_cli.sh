@@ -48,7 +48,7 @@ completes() {
 completes 'devices' tamis d
 completes 'bench' tamis ben
 completes 'compare' tamis c
-completes 'attention decode linear model throughput --help' tamis bench ''
+completes 'attention decode linear model throughput ttft --help' tamis bench ''
 completes 'put list verify gc --help' tamis store ''
 completes '--matrix --markdown' tamis devices --ma
 completes 'quest quest-paper' tamis run --select q
