@@ -32,7 +32,7 @@ tamis_status tamis_blend_policy_path(char *path, size_t capacity, tamis_error *e
     return TAMIS_OK;
 }
 
-/* ---- Reading ---------------------------------------------------------------------------------- */
+/* ---- Reading --------------------------------------------------------------------------------- */
 
 static tamis_status read_text(int file, const char *path, char *text, size_t bytes,
                               tamis_error *error) {
@@ -88,7 +88,7 @@ tamis_status tamis_blend_policy_read(const char *path, tamis_blend_policy *polic
     return TAMIS_OK;
 }
 
-/* ---- Writing ---------------------------------------------------------------------------------- */
+/* ---- Writing --------------------------------------------------------------------------------- */
 
 /* A file that is written in its folder under another name. */
 typedef struct draft {
@@ -218,7 +218,7 @@ tamis_status tamis_blend_policy_write(const char *path, const tamis_blend_policy
     return status;
 }
 
-/* ---- The gate --------------------------------------------------------------------------------- */
+/* ---- The gate -------------------------------------------------------------------------------- */
 
 /* What an entry must have to speak for the parameters. */
 static tamis_status describe(const tamis_blend_params *p, tamis_dtype cache_dtype,

@@ -14,8 +14,8 @@ typedef struct tms_policies {
 /* What must hold for an entry, in a file and from a caller. E_ARGUMENT with the value. */
 tamis_status tms_policy_check(const tamis_blend_policy *policy, tamis_error *error);
 
-/* The entries of a file's text. `path` is for messages. Errors as tamis_blend_policy_read; then there
- * is nothing to free. */
+/* The entries of a file's text. `path` is for messages. Errors as tamis_blend_policy_read; then
+ * there is nothing to free. */
 tamis_status tms_policies_parse(const char *path, const char *text, size_t bytes, tms_policies *out,
                                 tamis_error *error);
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The text of a file of policies. Its first line names the format and its version. An entry begins with
- * its fingerprint; then a line for each field, a word and its value; then its figures and "end". The
- * last line is a checksum (XXH3, 64 bits) of all before it. Decimal numbers have a point and nine
- * digits behind it, whatever the program's locale. */
+/* The text of a file of policies. Its first line names the format and its version. An entry begins
+ * with its fingerprint; then a line for each field, a word and its value; then its figures and
+ * "end". The last line is a checksum (XXH3, 64 bits) of all before it. Decimal numbers have a point
+ * and nine digits behind it, whatever the program's locale. */
 #define XXH_INLINE_ALL
 #include "lib/blend/policy.h"
 #include "lib/blend/selector.h"
@@ -22,7 +22,7 @@
 #define MOST           1e9 /* of a decimal number */
 #define UNIT           1e-9
 
-/* ---- Fields ----------------------------------------------------------------------------------- */
+/* ---- Fields ---------------------------------------------------------------------------------- */
 
 typedef enum kind { NAME, SELECTOR, SCHEDULE, LAYER, DTYPE, NUMBER, SEED, DECIMAL } kind;
 
@@ -83,7 +83,7 @@ bool tms_policy_same(const tamis_blend_policy *a, const tamis_blend_policy *b) {
            a->dtype == b->dtype && a->n_sink == b->n_sink;
 }
 
-/* ---- Checks ----------------------------------------------------------------------------------- */
+/* ---- Checks ---------------------------------------------------------------------------------- */
 
 static tamis_status check_number(const char *name, double value, double most, tamis_error *error) {
     TMS_REQUIRE(value >= 0 && value <= most, TAMIS_E_ARGUMENT, "%s is %g; it must be 0 to %g", name,
@@ -158,7 +158,7 @@ tamis_status tms_policy_check(const tamis_blend_policy *p, tamis_error *error) {
     return check_figures(p, error);
 }
 
-/* ---- Writing ---------------------------------------------------------------------------------- */
+/* ---- Writing --------------------------------------------------------------------------------- */
 
 static void put_decimal(FILE *to, double value) {
     const uint64_t units = units_of(value);
@@ -244,7 +244,7 @@ tamis_status tms_policies_print(const tms_policies *policies, char **text, size_
                          policies->count);
 }
 
-/* ---- Reading ---------------------------------------------------------------------------------- */
+/* ---- Reading --------------------------------------------------------------------------------- */
 
 /* The lines of a file. */
 typedef struct reader {

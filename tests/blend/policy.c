@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Files of blend policies: what is written is read again, entries replace their like, any damage is an
- * error and changes nothing, writers at a time lose nothing, and the gate lets pass what passed. */
+/* Files of blend policies: what is written is read again, entries replace their like, any damage is
+ * an error and changes nothing, writers at a time lose nothing, and the gate lets pass what passed.
+ */
 #define XXH_INLINE_ALL
 #include "tests/api/fixture.h"
 
@@ -145,7 +146,7 @@ static void names_are_cleaned_and_numbers_need_no_locale(void **state) {
     expect_same(&out, &in);
 }
 
-/* ---- Refused ---------------------------------------------------------------------------------- */
+/* ---- Refused --------------------------------------------------------------------------------- */
 
 static void refuses(tamis_blend_policy p, const char *why) {
     EXPECT(TAMIS_E_ARGUMENT, tamis_blend_policy_write(path, &p, &error));
@@ -194,7 +195,7 @@ static void what_contradicts_itself_is_refused(void **state) {
     EXPECT(TAMIS_E_ARGUMENT, tamis_blend_policy_read(path, NULL, 1, &count, &error));
 }
 
-/* ---- Damage ----------------------------------------------------------------------------------- */
+/* ---- Damage ---------------------------------------------------------------------------------- */
 
 static char *slurp(size_t *bytes) {
     FILE *file = fopen(path, "rb");
@@ -329,7 +330,7 @@ static void lines_are_checked_under_a_right_checksum(void **state) {
     free(changed);
 }
 
-/* ---- The file system -------------------------------------------------------------------------- */
+/* ---- The file system ------------------------------------------------------------------------- */
 
 static void a_file_that_cannot_be_written_is_an_error(void **state) {
     (void)state;
@@ -404,7 +405,7 @@ static void the_path_is_the_users(void **state) {
     EXPECT(TAMIS_E_STATE, tamis_blend_policy_path(to, sizeof to, &error));
 }
 
-/* ---- The gate --------------------------------------------------------------------------------- */
+/* ---- The gate -------------------------------------------------------------------------------- */
 
 static tamis_blend_params params_of(const tamis_blend_policy *p, double share) {
     tamis_blend_params params = {.selector = p->selector,

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a command that blends says where the gate refuses: the model's fingerprint, and the command that
- * makes an entry; and what passes without one. */
+/* What a command that blends says where the gate refuses: the model's fingerprint, and the command
+ * that makes an entry; and what passes without one. */
 #include "cli/gate.h"
 
 #include <setjmp.h>

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The chunks of `tamis eval blend` have their length and hold what is asked for, as a reader of the text
- * finds it, in vocabularies of every family; and the measures by which prompts are compared. */
+/* The chunks of `tamis eval blend` have their length and hold what is asked for, as a reader of the
+ * text finds it, in vocabularies of every family; and the measures by which prompts are compared.
+ */
 #include "eval/blend.h"
 #include "tests/tools/vocabularies.h"
 

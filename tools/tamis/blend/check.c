@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `tamis blend check`: sample prompts blended with a list of shares beside the same prompts computed
- * whole, and a policy of what passed. */
+/* `tamis blend check`: sample prompts blended with a list of shares beside the same prompts
+ * computed whole, and a policy of what passed. */
 #include "blend/blend.h"
 #include "eval/eval.h"
 
@@ -139,8 +139,9 @@ static tamis_status check_finite(const check_run *run, const float *logits, cons
     return TAMIS_OK;
 }
 
-/* Reads the answer of the prompt computed whole behind a prompt of `arm`, and takes the logits in front
- * of each of its tokens: for whole itself, of which the answer is made, else compared one by one. */
+/* Reads the answer of the prompt computed whole behind a prompt of `arm`, and takes the logits in
+ * front of each of its tokens: for whole itself, of which the answer is made, else compared one by
+ * one. */
 static tamis_status follow_answer(check_run *run, const blend_arm *arm, tamis_sequence sequence,
                                   check_cell *cell, tamis_error *error) {
     const uint32_t n_vocab = run->rig.n_vocab, n_answer = run->flags->n_answer;

@@ -12,9 +12,9 @@
 #define CLI_POLICY_BYTES 4096
 tamis_status cli_policy_file(const char *flag, char path[CLI_POLICY_BYTES], tamis_error *error);
 
-/* Whether the file (NULL: the user's) has an entry that passed for a blend of these parameters with a
- * cache of this dtype. If not, the reason names the model's fingerprint and the command that makes an
- * entry; `model` is the model's file. */
+/* Whether the file (NULL: the user's) has an entry that passed for a blend of these parameters with
+ * a cache of this dtype. If not, the reason names the model's fingerprint and the command that
+ * makes an entry; `model` is the model's file. */
 tamis_status cli_gate(const char *policy, const char *model, const tamis_blend_params *params,
                       tamis_dtype cache_dtype, tamis_error *error);
 

@@ -9,8 +9,8 @@
 
 /* ---- Texts ----------------------------------------------------------------------------------- */
 
-/* What a question needs: a key; two keys, of two chunks; a key whose name stands in another chunk than
- * the key. */
+/* What a question needs: a key; two keys, of two chunks; a key whose name stands in another chunk
+ * than the key. */
 typedef enum blend_ask { BLEND_ASK_ONE, BLEND_ASK_TWO, BLEND_ASK_CHAIN, BLEND_ASKS } blend_ask;
 extern const char *const blend_ask_names[BLEND_ASKS + 1]; /* ended by NULL */
 
@@ -53,10 +53,10 @@ typedef struct blend_source {
 /* Keys of a text, and questions of each kind. */
 uint32_t blend_text_keys(const blend_source *source, uint32_t n_chunks);
 
-/* Text `index` of n_chunks chunks: natural text with keys, at most one in each. Everything follows from (seed,
- * n_chunks, index). Errors: E_ARGUMENT (a chunk is too short for its key; the vocabulary lacks a
- * byte), E_UNSUPPORTED (a question takes too many tokens), E_NO_MEMORY. Freed by blend_text_free, also
- * after an error. */
+/* Text `index` of n_chunks chunks: natural text with keys, at most one in each. Everything follows
+ * from (seed, n_chunks, index). Errors: E_ARGUMENT (a chunk is too short for its key; the
+ * vocabulary lacks a byte), E_UNSUPPORTED (a question takes too many tokens), E_NO_MEMORY. Freed by
+ * blend_text_free, also after an error. */
 tamis_status blend_text_make(const blend_source *source, uint32_t n_chunks, uint32_t index,
                              blend_text *out, tamis_error *error);
 void blend_text_free(blend_text *text);
@@ -119,10 +119,10 @@ void blend_prompts_close(blend_prompts *p);
 /* Puts the text's chunks into the store. */
 tamis_status blend_prompts_record(const blend_prompts *p, tamis_error *error);
 
-/* The text's prompt by an arm, with the first n_questions questions of each kind; full first. The first
- * question is the prompt's, the others follow on forks, since no arm selects by what follows the
- * chunks. `measured`: how far it is from full is added to the cell, and for full reuse to `layers`,
- * else NULL. *full is the sequence of full, which stays. */
+/* The text's prompt by an arm, with the first n_questions questions of each kind; full first. The
+ * first question is the prompt's, the others follow on forks, since no arm selects by what follows
+ * the chunks. `measured`: how far it is from full is added to the cell, and for full reuse to
+ * `layers`, else NULL. *full is the sequence of full, which stays. */
 tamis_status blend_prompts_run(const blend_prompts *p, uint32_t arm, uint32_t n_questions,
                                bool measured, tamis_sequence *full, blend_cell *cell,
                                blend_layer *layers, tamis_error *error);

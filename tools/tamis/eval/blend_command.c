@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `tamis eval blend`: prompts of stored chunks, computed in several ways, and asked about one chunk and
- * about two. */
+/* `tamis eval blend`: prompts of stored chunks, computed in several ways, and asked about one chunk
+ * and about two. */
 #include "eval/blend.h"
 #include "eval/passages.h"
 

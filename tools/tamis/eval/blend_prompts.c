@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One text by every arm of `tamis eval blend`: the prompt, its questions, and how far it is from full
- * recompute. */
+/* One text by every arm of `tamis eval blend`: the prompt, its questions, and how far it is from
+ * full recompute. */
 #include "eval/blend.h"
 
 #include <stdlib.h>
@@ -98,8 +98,8 @@ static int by_size_down(const void *a, const void *b) {
     return (*x < *y) - (*x > *y);
 }
 
-/* Of full reuse: what of a layer's sum the rows with the largest deviations hold, and how their order
- * goes on in the next layer. Sorts the rows of the layer, after their order has been used. */
+/* Of full reuse: what of a layer's sum the rows with the largest deviations hold, and how their
+ * order goes on in the next layer. Sorts the rows of the layer, after their order has been used. */
 static tamis_status add_layer(const blend_prompts *p, uint32_t layer, size_t n, blend_layer *to,
                               tamis_error *error) {
     double *rows = p->tokens + layer * n, sum = 0, part = 0;

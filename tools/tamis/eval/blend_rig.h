@@ -95,7 +95,7 @@ typedef struct blend_prompt {
     uint32_t n_suffix; /* > 0 */
 } blend_prompt;
 
-/* Tokens before the suffix; the first row that is not right where it stands, whatever comes before. */
+/* Tokens before the suffix; the first row behind the first chunk, which is exact. */
 uint32_t blend_prompt_context(const blend_rig *rig, const blend_prompt *prompt);
 uint32_t blend_prompt_hits(const blend_rig *rig, const blend_prompt *prompt);
 
@@ -114,7 +114,8 @@ typedef struct blend_cost {
 tamis_status blend_run(const blend_rig *rig, const blend_arm *arm, const blend_prompt *prompt,
                        tamis_sequence *out, int32_t *next, blend_cost *cost, tamis_error *error);
 
-/* A fork of a computed prompt without its suffix, and then with another one, computed whole. */
+/* A fork of a computed prompt, `from`, whose suffix gives way to that of `prompt`, which is computed
+ * whole: what an ordinary prefill makes of it behind the same chunks. */
 tamis_status blend_follow(const blend_rig *rig, const blend_prompt *prompt, tamis_sequence from,
                           tamis_sequence *out, int32_t *next, tamis_error *error);
 
@@ -138,7 +139,8 @@ tamis_status blend_compare_rows(const blend_rig *rig, tamis_sequence full, tamis
  * [n_heads * head_dim], for the suffix behind a computed prompt. */
 tamis_status blend_attention(const blend_rig *rig, const blend_prompt *prompt, tamis_sequence from,
                              float *out, tamis_error *error);
-/* Adds to sums[layer] how far attention's outputs are from those of full, n floats in each layer. */
+/* Adds to sums[layer] how far attention's outputs are from those of full, n floats in each layer.
+ */
 void blend_compare_attention(const blend_rig *rig, const float *full, const float *other, size_t n,
                              blend_sums *sums);
 
@@ -148,11 +150,10 @@ double blend_divergence(const float *full, const float *other, uint32_t n);
 uint32_t blend_likeliest(const float *logits, uint32_t n);
 
 /* Spearman's rank correlation; equal values share their mean rank. NaN where one side has one value
- * alone. -1: no memory is left for ranks, in *failed. */
+ * alone. *failed: memory ran out. */
 double blend_rank_correlation(const double *x, const double *y, size_t n, bool *failed);
 
-/* The value below which `share` of n values lie: sorts them; the smallest value that is not exceeded
- * by more than the rest. 0 for none. */
+/* Of n values, the smallest one that at least `share` of them do not exceed; 0 of none. Sorts them. */
 double blend_quantile(double *values, size_t n, double share);
 
 #endif
