@@ -114,8 +114,8 @@ typedef struct blend_cost {
 tamis_status blend_run(const blend_rig *rig, const blend_arm *arm, const blend_prompt *prompt,
                        tamis_sequence *out, int32_t *next, blend_cost *cost, tamis_error *error);
 
-/* A fork of a computed prompt, `from`, whose suffix gives way to that of `prompt`, which is computed
- * whole: what an ordinary prefill makes of it behind the same chunks. */
+/* A fork of a computed prompt, `from`, whose suffix gives way to that of `prompt`, which is
+ * computed whole: what an ordinary prefill makes of it behind the same chunks. */
 tamis_status blend_follow(const blend_rig *rig, const blend_prompt *prompt, tamis_sequence from,
                           tamis_sequence *out, int32_t *next, tamis_error *error);
 
@@ -153,7 +153,8 @@ uint32_t blend_likeliest(const float *logits, uint32_t n);
  * alone. *failed: memory ran out. */
 double blend_rank_correlation(const double *x, const double *y, size_t n, bool *failed);
 
-/* Of n values, the smallest one that at least `share` of them do not exceed; 0 of none. Sorts them. */
+/* Of n values, the smallest one that at least `share` of them do not exceed; 0 of none. Sorts them.
+ */
 double blend_quantile(double *values, size_t n, double share);
 
 #endif
