@@ -55,8 +55,13 @@ static void the_gate_says_why_it_refuses(void **state) {
     assert_int_equal(tamis_blend_policy_write(path, &policy, NULL), TAMIS_OK);
     assert_false(ask(path, &low));
     expect_said("share 0.1 is below 0.2, the smallest that passed, for model a0a1");
-    low.share = 0.2;
+    assert_int_equal(cli_gate_share(path, "m.gguf", &low, TAMIS_F16, &error), TAMIS_OK);
+    assert_true(low.share == 0.2);
     assert_true(ask(path, &low));
+    low.share = 0.7;
+    assert_int_equal(cli_gate_share(path, "m.gguf", &low, TAMIS_F16, &error), TAMIS_OK);
+    assert_true(low.share == 0.7);
+    assert_int_equal(cli_gate_share(path, "m.gguf", &low, TAMIS_F32, &error), TAMIS_E_STATE);
     assert_false(ask(path, &first));
     expect_said("selector first takes no share");
 }

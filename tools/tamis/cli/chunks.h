@@ -51,7 +51,7 @@ enum { CLI_BLEND_FIRST_DEFAULT = 32, CLI_PAGE_TOKENS_DEFAULT = 256 };
      CLI_CHOICE, offsetof(type, member.blend), 0, 0, cli_blends},                                  \
     {"--share", "PERCENT",                                                                         \
      "how many of them, under hkvd and random (default 15); auto: as many as are computed while\n"  \
-     "the others are read, by what a layer and a few rows take before the prompt, and 15 or more",  \
+     "the others are read, by what a layer and a few rows take before the prompt; at least 15 and what has passed",  \
      CLI_TEXT,                                                                                     \
      offsetof(type, member.share), 0, 0, NULL},                                                    \
     {"--first", "N", "tokens of each chunk that first computes anew (default 32)", CLI_NUMBER,     \

@@ -18,4 +18,8 @@ tamis_status cli_policy_file(const char *flag, char path[CLI_POLICY_BYTES], tami
 tamis_status cli_gate(const char *policy, const char *model, const tamis_blend_params *params,
                       tamis_dtype cache_dtype, tamis_error *error);
 
+/* The same where nobody has asked for the share: it is raised to the smallest one that passed. */
+tamis_status cli_gate_share(const char *policy, const char *model, tamis_blend_params *params,
+                            tamis_dtype cache_dtype, tamis_error *error);
+
 #endif
