@@ -14,6 +14,11 @@ enum { PAGE = 16, PAGES = 3, KEPT = PAGE * PAGES, MOST_WIDTH = 64 };
 static const rig_params plain = {.max_rows = BLEND_ROWS, .max_context = BLEND_CONTEXT};
 static const tamis_record_params kept = {.dtype = TAMIS_F32};
 
+/* On the CPU, CUDA reads a few tokens a second. */
+static bool is_slow(void) {
+    return strncmp(rig_device, "cuda", 4) == 0;
+}
+
 static uint32_t record(blends *b, const tamis_record_params *params, uint32_t n_tokens) {
     uint32_t stored = 99;
     RIG_OK(&b->r, tamis_runner_record_prefix(b->r.runner, b->store, params, blend_tokens, n_tokens,
@@ -100,28 +105,34 @@ static void expect_prefill(blends *b, tamis_blend *blend, const int32_t *tokens,
         drop(b, &of[i]);
 }
 
+static void try_other_texts(blends *b, tamis_blend *blend) {
+    int32_t other[BLEND_ROWS];
+    memcpy(other, blend_tokens, sizeof other);
+    other[2 * PAGE + 1] = (other[2 * PAGE + 1] + 1) % BLEND_VOCABULARY;
+    expect_prefill(b, blend, other, BLEND_ROWS);
+    expect_counts(blend, 2, 1, 2 * PAGE, BLEND_ROWS - 2 * PAGE);
+    if (is_slow()) return;
+    other[0] = (other[0] + 1) % BLEND_VOCABULARY;
+    expect_prefill(b, blend, other, BLEND_ROWS);
+    expect_counts(blend, 0, 1, 0, BLEND_ROWS);
+}
+
 static void a_prefix_is_a_prefill(void **state) {
     (void)state;
     for (size_t m = 0; m < BLEND_MODELS; m++) {
         blends b;
-        int32_t other[BLEND_ROWS];
         blends_open(&b, blend_models[m].name, &plain, TAMIS_F32, m == 1);
         const tamis_blend_params params = params_of(&b, TAMIS_F32);
         tamis_blend *blend = blends_make(&b, &params);
-        expect_prefill(&b, blend, blend_tokens, BLEND_ROWS); /* nothing is there */
-        expect_counts(blend, 0, 1, 0, BLEND_ROWS);
+        if (!is_slow()) {
+            expect_prefill(&b, blend, blend_tokens, BLEND_ROWS); /* nothing is there */
+            expect_counts(blend, 0, 1, 0, BLEND_ROWS);
+        }
         assert_int_equal(record(&b, &kept, KEPT + 5), PAGES);
         assert_int_equal(record(&b, &kept, KEPT + 5), 0);
         expect_prefill(&b, blend, blend_tokens, BLEND_ROWS);
         expect_counts(blend, PAGES, 1, KEPT, BLEND_ROWS - KEPT);
-        /* Another text from the third page on. */
-        memcpy(other, blend_tokens, sizeof other);
-        other[2 * PAGE + 1] = (other[2 * PAGE + 1] + 1) % BLEND_VOCABULARY;
-        expect_prefill(&b, blend, other, BLEND_ROWS);
-        expect_counts(blend, 2, 1, 2 * PAGE, BLEND_ROWS - 2 * PAGE);
-        other[0] = (other[0] + 1) % BLEND_VOCABULARY;
-        expect_prefill(&b, blend, other, BLEND_ROWS);
-        expect_counts(blend, 0, 1, 0, BLEND_ROWS);
+        if (!is_slow() || m == 0) try_other_texts(&b, blend);
         tamis_blend_destroy(&blend);
         blends_close(&b);
     }
@@ -150,6 +161,7 @@ static void a_prompt_of_pages_alone(void **state) {
 /* Without a page the prefix ends before it, and recording puts that page and no other. */
 static void a_missing_page_ends_the_prefix(void **state) {
     (void)state;
+    if (is_slow()) return; /* what the store finds does not depend on the device */
     blends b;
     uint8_t keys[PAGES][16];
     size_t n = 0;
@@ -192,7 +204,7 @@ static tamis_status read_damaged(void *user, tamis_chunk *chunk, uint32_t layer,
 
 static void a_damaged_page_is_computed(void **state) {
     (void)state;
-    for (int no_thread = 0; no_thread < 2; no_thread++) {
+    for (int no_thread = is_slow(); no_thread < 2; no_thread++) {
         blends b;
         int damaged = 0;
         tamis_blend_stats stats;
