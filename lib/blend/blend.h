@@ -35,6 +35,7 @@ struct tamis_blend {
     double *shares; /* [params.n_shares] */
     uint32_t *listed;
     int32_t *sink;
+    uint8_t model[16]; /* its fingerprint; that of the parameters is extended by the sink */
     tamis_place *k_norms;
 
     tamis_buffer *stored; /* K, then V from `values_at` on, of the chunk that is being loaded */
@@ -85,6 +86,22 @@ uint32_t tms_blend_choose(tamis_blend *blend, uint32_t layer);
 bool tms_blend_gates(const tamis_blend *blend, uint32_t layer);
 /* What a selection of n rows in the check layer leaves, as `bound` is defined. */
 double tms_blend_left(const tamis_blend *blend, uint32_t n);
+
+/* ---- Layers (calls_layer.c) ------------------------------------------------------------------ */
+
+/* Waits for the device, where times of layers are asked for. */
+tamis_status tms_blend_settle(tamis_blend *blend, tamis_error *error);
+
+/* ---- Prefixes (prefix.c) --------------------------------------------------------------------- */
+
+/* What `stored` of the parts must be, behind `length` tokens of the sequence. *room: how many parts
+ * they become at most, pages of prefixes counted. */
+tamis_status tms_blend_check_prefix(const tamis_blend *blend, const tamis_blend_part *parts,
+                                    uint32_t n_parts, uint32_t length, size_t *room,
+                                    tamis_error *error);
+/* Adds a prefix, the first part: the pages that are stored, and the rest. */
+tamis_status tms_blend_find_prefix(tamis_blend *blend, const tamis_blend_part *part,
+                                   tamis_error *error);
 
 /* ---- The prompt (prompt.c) ------------------------------------------------------------------- */
 

@@ -115,6 +115,12 @@ static tamis_status load_parts(tamis_blend *blend, uint32_t layer, bool *restart
     return load_zeros(blend, layer, TMS_ROW_FRESH, error);
 }
 
+/* Where times of layers are asked for, the device has done what it was given. */
+tamis_status tms_blend_settle(tamis_blend *blend, tamis_error *error) {
+    if (!blend->params.timing) return TAMIS_OK;
+    return tamis_context_wait(tamis_cache_context(blend->cache), error);
+}
+
 static void count_time(tamis_blend *blend, uint32_t layer) {
     const double us = tms_now_us() - blend->left_at;
     if (layer == 0) return;
@@ -122,13 +128,28 @@ static void count_time(tamis_blend *blend, uint32_t layer) {
     blend->stats.compute_us += us;
 }
 
+/* Loads, and counts the time of it and that of the layer before. */
+static tamis_status load_layer(tamis_blend *blend, uint32_t layer, bool *restarted,
+                               tamis_error *error) {
+    tamis_blend_layer_stats *of = &blend->layers[layer];
+    TMS_TRY(tms_blend_settle(blend, error));
+    count_time(blend, layer);
+    const double begun = tms_now_us(), waited = of->wait_us;
+    TMS_TRY(load_parts(blend, layer, restarted, error));
+    TMS_TRY(tms_blend_settle(blend, error));
+    if (*restarted) return TAMIS_OK; /* the times of layers begin anew */
+    const double us = tms_now_us() - begun - (of->wait_us - waited);
+    of->load_us += us;
+    blend->stats.load_us += us;
+    return TAMIS_OK;
+}
+
 tamis_status tamis_blend_layer(tamis_blend *blend, uint32_t layer, tamis_blend_rows *out,
                                tamis_error *error) {
     bool restarted = false;
     TMS_TRY(check_call(blend, layer, TMS_PHASE_LAYER, error));
     TMS_REQUIRE(out, TAMIS_E_ARGUMENT, "out is NULL");
-    count_time(blend, layer);
-    const tamis_status status = load_parts(blend, layer, &restarted, error);
+    const tamis_status status = load_layer(blend, layer, &restarted, error);
     if (status != TAMIS_OK) {
         tamis_blend_cancel(blend);
         return status;

@@ -14,8 +14,15 @@ uint64_t tms_read_bytes(const tms_read *read) {
     return (uint64_t)(read->k + read->v) * padded(read->plane_bytes);
 }
 
-tamis_status tms_loader_init(tms_loader *loader, tamis_error *error) {
-    *loader = (tms_loader){.n_reads = 0};
+static tamis_status read_chunk(void *user, tamis_chunk *chunk, uint32_t layer, void *k, void *v,
+                               tamis_error *error) {
+    (void)user;
+    return tamis_chunk_read(chunk, layer, k, v, error);
+}
+
+tamis_status tms_loader_init(tms_loader *loader, tamis_blend_reader reader, void *reader_user,
+                             tamis_error *error) {
+    *loader = (tms_loader){.reader = reader ? reader : read_chunk, .reader_user = reader_user};
     TMS_REQUIRE(pthread_mutex_init(&loader->mutex, NULL) == 0, TAMIS_E_NO_MEMORY,
                 "no memory for a mutex");
     if (pthread_cond_init(&loader->moved, NULL) == 0) return TAMIS_OK;
@@ -42,7 +49,8 @@ static void read_one(tms_loader *loader, uint32_t i) {
     tms_loaded *slot = &loader->slots[i % loader->n_slots];
     *slot = (tms_loaded){.read = read, .k = k, .v = v};
     const double begun = tms_now_us();
-    slot->status = tamis_chunk_read(read->chunk, read->layer, k, v, &slot->error);
+    slot->status =
+        loader->reader(loader->reader_user, read->chunk, read->layer, k, v, &slot->error);
     slot->read_us = tms_now_us() - begun;
 }
 

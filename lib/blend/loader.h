@@ -5,7 +5,7 @@
 #define TMS_BLEND_LOADER_H
 
 #include "lib/core/error.h"
-#include <tamis/store.h>
+#include <tamis/blend.h>
 
 #include <pthread.h>
 
@@ -21,12 +21,15 @@ typedef struct tms_read {
 typedef struct tms_loaded {
     const tms_read *read;
     const uint8_t *k, *v;
-    tamis_status status; /* of tamis_chunk_read; unless it is OK, k and v hold nothing */
+    tamis_status status; /* of the reader; unless it is OK, k and v hold nothing */
     tamis_error error;
     double read_us, wait_us; /* wait_us: of who takes it */
 } tms_loaded;
 
 typedef struct tms_loader {
+    /* Constant from init on. */
+    tamis_blend_reader reader;
+    void *reader_user;
     /* Constant from start to stop. */
     const tms_read *reads;
     uint32_t n_reads, n_slots;
@@ -44,7 +47,9 @@ typedef struct tms_loader {
     bool stop;
 } tms_loader;
 
-tamis_status tms_loader_init(tms_loader *loader, tamis_error *error);
+/* `reader` may be NULL: tamis_chunk_read. */
+tamis_status tms_loader_init(tms_loader *loader, tamis_blend_reader reader, void *reader_user,
+                             tamis_error *error);
 void tms_loader_free(tms_loader *loader);
 
 /* Begins to read the list, which must stay until the stop. ring_bytes: at least one slot of the

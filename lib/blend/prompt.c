@@ -129,8 +129,9 @@ tamis_status tamis_blend_end(tamis_blend *blend, tamis_error *error) {
     const uint32_t n_layers = blend->shape.n_layers;
     TMS_REQUIRE(blend->layer == n_layers && blend->phase == TMS_PHASE_LAYER, TAMIS_E_STATE,
                 "the prompt is in layer %" PRIu32 " of %" PRIu32, blend->layer, n_layers);
+    tamis_status status = tms_blend_settle(blend, error);
     const double us = tms_now_us() - blend->left_at;
-    const tamis_status status = tamis_plan_step_end(blend->plan, error);
+    if (status == TAMIS_OK) status = tamis_plan_step_end(blend->plan, error);
     if (status != TAMIS_OK) {
         tamis_blend_cancel(blend);
         return status;
@@ -202,6 +203,11 @@ static tamis_status collect(tamis_blend *blend, const tamis_blend_part *parts, u
     blend->n_rows = 0;
     for (uint32_t i = 0; i < n_parts; i++) {
         if (parts[i].n_tokens == 0) continue;
+        if (parts[i].stored == TAMIS_BLEND_PREFIX && !blend->everything) { /* the first part */
+            sink = in_sink(blend, &parts[i], 0);
+            TMS_TRY(tms_blend_find_prefix(blend, &parts[i], error));
+            continue;
+        }
         tms_part *part = &blend->parts[blend->n_parts++];
         *part = (tms_part){.first = blend->n_rows,
                            .n = parts[i].n_tokens,
@@ -217,12 +223,14 @@ tamis_status tamis_blend_begin(tamis_blend *blend, tamis_sequence sequence,
                                const tamis_blend_part *parts, uint32_t n_parts,
                                tamis_error *error) {
     uint32_t length = 0;
+    size_t room = 0;
     TMS_REQUIRE(blend, TAMIS_E_ARGUMENT, "blend is NULL");
     TMS_REQUIRE(!blend->open, TAMIS_E_STATE, "a prompt is open");
     TMS_TRY(check_parts(blend, parts, n_parts, error));
     TMS_TRY(tamis_cache_length(blend->cache, sequence, &length, NULL, error));
-    blend->parts = calloc(n_parts, sizeof *blend->parts);
-    TMS_REQUIRE(blend->parts, TAMIS_E_NO_MEMORY, "no memory for %" PRIu32 " parts", n_parts);
+    TMS_TRY(tms_blend_check_prefix(blend, parts, n_parts, length, &room, error));
+    blend->parts = calloc(room, sizeof *blend->parts);
+    TMS_REQUIRE(blend->parts, TAMIS_E_NO_MEMORY, "no memory for %zu parts", room);
     blend->sequence = sequence;
     const tamis_status status = collect(blend, parts, n_parts, length, error);
     if (status == TAMIS_OK) return tms_blend_start(blend, error);

@@ -214,24 +214,109 @@ static tamis_status check_limits(const tamis_runner *runner, const tamis_record_
     return TAMIS_OK;
 }
 
-tamis_status tamis_runner_record(tamis_runner *runner, tamis_store *store,
-                                 const tamis_record_params *params, const int32_t *tokens,
-                                 uint32_t n_tokens, tamis_error *error) {
+/* Checks the call, and makes the id of the tokens. */
+static tamis_status prepare(recording *r, tamis_runner *runner, const tamis_store *store,
+                            const tamis_record_params *params, const int32_t *tokens,
+                            uint32_t n_tokens, tamis_error *error) {
     TMS_REQUIRE(runner, TAMIS_E_ARGUMENT, "runner is NULL");
     TMS_REQUIRE(store, TAMIS_E_ARGUMENT, "store is NULL");
     TMS_TRY(check_params(params, error));
     TMS_TRY(tms_check_tokens(runner, tokens, n_tokens, error));
     TMS_TRY(check_limits(runner, params, n_tokens, error));
     const tms_config *config = &runner->model->config;
-    recording r = {
+    *r = (recording){
         .runner = runner, .width = config->n_kv_heads * config->head_dim, .n_sink = params->n_sink};
+    return tamis_record_id(runner->model, params, tokens, n_tokens, &r->id, error);
+}
+
+tamis_status tamis_runner_record(tamis_runner *runner, tamis_store *store,
+                                 const tamis_record_params *params, const int32_t *tokens,
+                                 uint32_t n_tokens, tamis_error *error) {
+    recording r;
     int32_t *all = NULL;
-    TMS_TRY(tamis_record_id(runner->model, params, tokens, n_tokens, &r.id, error));
+    TMS_TRY(prepare(&r, runner, store, params, tokens, n_tokens, error));
     tamis_status status = join(&r, params->sink, &all, error);
     if (status == TAMIS_OK) status = make_planes(&r, error);
     if (status == TAMIS_OK) status = run(&r, all, r.n_sink + n_tokens, error);
     if (status == TAMIS_OK) status = put(&r, store, params->tiers, error);
     free_planes(&r);
     free(all);
+    return status;
+}
+
+/* ---- Prefixes --------------------------------------------------------------------------------- */
+
+/* How many pages the store has, from the first on. What cannot be read counts as missing. */
+static tamis_status count_pages(const recording *r, tamis_store *store, uint32_t page_tokens,
+                                size_t n_pages, size_t *found, tamis_error *error) {
+    tamis_chunk **chunks = calloc(n_pages, sizeof *chunks);
+    TMS_REQUIRE(chunks, TAMIS_E_NO_MEMORY, "no memory for %zu pages", n_pages);
+    const tamis_status status =
+        tamis_store_get_prefix(store, &r->id, page_tokens, chunks, n_pages, found, error);
+    for (size_t i = 0; i < *found; ++i)
+        tamis_chunk_release(&chunks[i]);
+    free(chunks);
+    return status == TAMIS_E_IO ? TAMIS_OK : status;
+}
+
+/* Puts a page out of the planes of the whole prefix; `planes` has room for those of a page. */
+static tamis_status put_page(const recording *r, tamis_store *store, uint32_t tiers, size_t page,
+                             uint32_t page_tokens, const uint8_t (*keys)[16], const void **planes,
+                             tamis_error *error) {
+    const uint32_t n_layers = r->id.shape.n_layers;
+    const uint64_t from = page * tamis_chunk_plane_bytes(&r->id.shape, page_tokens);
+    tamis_chunk_planes out = {.id = r->id, .k = planes, .v = planes + n_layers, .tiers = tiers};
+    for (uint32_t i = 0; i < 2 * n_layers; ++i)
+        planes[i] = r->planes[i] + from;
+    out.id.tokens += page * page_tokens;
+    out.id.n_tokens = page_tokens;
+    if (page > 0) memcpy(out.id.parent, keys[page - 1], sizeof out.id.parent);
+    return tamis_store_put(store, &out, error);
+}
+
+static tamis_status put_pages(const recording *r, tamis_store *store, uint32_t tiers, size_t found,
+                              size_t n_pages, uint32_t page_tokens, uint32_t *n_stored,
+                              tamis_error *error) {
+    const void **planes = calloc(2 * (size_t)r->id.shape.n_layers, sizeof *planes);
+    uint8_t(*keys)[16] = calloc(n_pages, sizeof *keys);
+    tamis_status status;
+    if (!planes || !keys)
+        status = tms_model_fail(error, TAMIS_E_NO_MEMORY, "no memory for the keys of %zu pages",
+                                n_pages);
+    else
+        status = tamis_prefix_keys(&r->id, page_tokens, keys, n_pages, &n_pages, error);
+    for (size_t page = found; status == TAMIS_OK && page < n_pages; ++page) {
+        status = put_page(r, store, tiers, page, page_tokens, keys, planes, error);
+        *n_stored += status == TAMIS_OK;
+    }
+    free(keys);
+    free(planes);
+    return status;
+}
+
+tamis_status tamis_runner_record_prefix(tamis_runner *runner, tamis_store *store,
+                                        const tamis_record_params *params, const int32_t *tokens,
+                                        uint32_t n_tokens, uint32_t page_tokens, uint32_t *n_stored,
+                                        tamis_error *error) {
+    recording r;
+    uint32_t stored = 0;
+    size_t found = 0;
+    TMS_REQUIRE(page_tokens > 0, TAMIS_E_ARGUMENT, "page_tokens is 0");
+    TMS_REQUIRE(!params || params->n_sink == 0, TAMIS_E_ARGUMENT,
+                "n_sink of a prefix is %u: all that stands before a page is the prefix's",
+                params ? params->n_sink : 0);
+    TMS_TRY(prepare(&r, runner, store, params, tokens, n_tokens, error));
+    const size_t n_pages = n_tokens / page_tokens;
+    r.id.n_tokens = (uint32_t)n_pages * page_tokens;
+    if (n_stored) *n_stored = 0;
+    if (n_pages == 0) return TAMIS_OK;
+    TMS_TRY(count_pages(&r, store, page_tokens, n_pages, &found, error));
+    if (found == n_pages) return TAMIS_OK;
+    tamis_status status = make_planes(&r, error);
+    if (status == TAMIS_OK) status = run(&r, tokens, r.id.n_tokens, error);
+    if (status == TAMIS_OK)
+        status = put_pages(&r, store, params->tiers, found, n_pages, page_tokens, &stored, error);
+    free_planes(&r);
+    if (n_stored) *n_stored = stored;
     return status;
 }

@@ -86,7 +86,7 @@ static void all_is_read_in_order(void **state) {
     tms_loader loader;
     uint64_t random = 1;
     open_all(0);
-    OK(tms_loader_init(&loader, &test_error));
+    OK(tms_loader_init(&loader, NULL, NULL, &test_error));
     for (unsigned round = 0; round < rounds; round++) {
         const uint32_t slots = 1 + test_below(&random, n_reads + 2);
         const bool threaded = test_below(&random, 4) > 0;
@@ -113,7 +113,7 @@ static void the_ring_holds_the_thread_back(void **state) {
     uint32_t given = 0;
     const uint32_t slots = 3;
     open_all(16 * chunks[0].record_bytes);
-    OK(tms_loader_init(&loader, &test_error));
+    OK(tms_loader_init(&loader, NULL, NULL, &test_error));
     OK(tms_loader_start(&loader, reads, n_reads, slots * largest() + 5, true, &test_error));
     for (int waited = 0; ahead(&loader, &given) < slots; waited++) {
         assert_true(waited < 10000);
@@ -136,7 +136,7 @@ static void the_ring_holds_the_thread_back(void **state) {
 static void an_empty_list_needs_nothing(void **state) {
     (void)state;
     tms_loader loader;
-    OK(tms_loader_init(&loader, &test_error));
+    OK(tms_loader_init(&loader, NULL, NULL, &test_error));
     OK(tms_loader_start(&loader, NULL, 0, 0, true, &test_error));
     assert_false(loader.threaded);
     tms_loader_stop(&loader);
@@ -155,7 +155,7 @@ static void damage_is_told(void **state) {
         const uint64_t plane = (chunks[2].plane_bytes + 4095) / 4096 * 4096;
         assert_int_equal(pwrite(file, wrong, 8, (off_t)(4096 + 4 * plane)), 8);
         close(file);
-        OK(tms_loader_init(&loader, &test_error));
+        OK(tms_loader_init(&loader, NULL, NULL, &test_error));
         OK(tms_loader_start(&loader, reads, n_reads, 4 * largest(), threaded, &test_error));
         for (uint32_t i = 0; i < n_reads; i++) {
             const tms_loaded *loaded = tms_loader_take(&loader);
@@ -169,6 +169,42 @@ static void damage_is_told(void **state) {
         tms_loader_free(&loader);
         close_all();
     }
+}
+
+/* Fails at one of its calls, and takes part of the others. */
+typedef struct own_reader {
+    uint32_t calls, fails_at;
+} own_reader;
+
+static tamis_status read_own(void *user, tamis_chunk *chunk, uint32_t layer, void *k, void *v,
+                             tamis_error *error) {
+    own_reader *own = user;
+    if (own->calls++ != own->fails_at) return tamis_chunk_read(chunk, layer, k, v, error);
+    snprintf(error->text, sizeof error->text, "the line is cut");
+    return error->status = TAMIS_E_IO;
+}
+
+static void a_reader_of_the_caller_reads(void **state) {
+    (void)state;
+    open_all(0);
+    for (int threaded = 0; threaded < 2; threaded++) {
+        tms_loader loader;
+        own_reader own = {.fails_at = 3};
+        OK(tms_loader_init(&loader, read_own, &own, &test_error));
+        OK(tms_loader_start(&loader, reads, n_reads, 4 * largest(), threaded, &test_error));
+        for (uint32_t i = 0; i < n_reads; i++) {
+            const tms_loaded *loaded = tms_loader_take(&loader);
+            if (i == own.fails_at) {
+                assert_int_equal(loaded->status, TAMIS_E_IO);
+                assert_string_equal(loaded->error.text, "the line is cut");
+            } else
+                assert_true(same(loaded, &reads[i]));
+            tms_loader_give(&loader);
+        }
+        tms_loader_free(&loader);
+        assert_int_equal(own.calls, n_reads);
+    }
+    close_all();
 }
 
 /* ---- Without a thread, without memory -------------------------------------------------------- */
@@ -194,7 +230,7 @@ static void no_thread_is_an_error(void **state) {
     (void)state;
     tms_loader loader;
     open_all(0);
-    OK(tms_loader_init(&loader, &test_error));
+    OK(tms_loader_init(&loader, NULL, NULL, &test_error));
     refused = 1;
     FAILS(tms_loader_start(&loader, reads, n_reads, largest(), true, &test_error),
           TAMIS_E_NO_MEMORY, "no thread to read chunks");
@@ -209,7 +245,7 @@ static void no_ring_is_an_error(void **state) {
     (void)state;
     tms_loader loader;
     open_all(0);
-    OK(tms_loader_init(&loader, &test_error));
+    OK(tms_loader_init(&loader, NULL, NULL, &test_error));
     exhausted = 1;
     FAILS(tms_loader_start(&loader, reads, n_reads, largest(), true, &test_error),
           TAMIS_E_NO_MEMORY, "no memory for a ring of");
@@ -232,7 +268,7 @@ typedef struct worker {
 static void *work(void *of) {
     worker *w = of;
     tms_loader loader;
-    w->wrong += tms_loader_init(&loader, NULL) != TAMIS_OK;
+    w->wrong += tms_loader_init(&loader, NULL, NULL, NULL) != TAMIS_OK;
     for (unsigned round = 0; round < rounds / 4; round++) {
         const uint64_t bytes = (1 + test_below(&w->random, 6)) * largest();
         w->wrong += tms_loader_start(&loader, reads, n_reads, bytes, true, NULL) != TAMIS_OK;
@@ -278,6 +314,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test_teardown(the_ring_holds_the_thread_back, teardown),
         cmocka_unit_test_teardown(an_empty_list_needs_nothing, teardown),
         cmocka_unit_test_teardown(damage_is_told, teardown),
+        cmocka_unit_test_teardown(a_reader_of_the_caller_reads, teardown),
         cmocka_unit_test_teardown(no_thread_is_an_error, teardown),
         cmocka_unit_test_teardown(no_ring_is_an_error, teardown),
         cmocka_unit_test_teardown(loaders_share_chunks, teardown),

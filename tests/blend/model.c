@@ -11,6 +11,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 
 /* Bound on logits, which reach 12. The oracle is float64, from which five layers in f32 are some
  * 2e-6 away. */
@@ -110,6 +111,128 @@ static void blends_are_the_oracles(void **state) {
             run_case(&b, &blend_models[m], &blend_models[m].cases[i], i % 2);
         blends_close(&b);
     }
+}
+
+/* ---- A reader of the caller ------------------------------------------------------------------- */
+
+/* Takes a millisecond for each read; with `status` not OK, the read of a layer fails once. */
+typedef struct slow_reader {
+    uint32_t calls, layer;
+    tamis_status status;
+} slow_reader;
+
+static tamis_status read_slowly(void *user, tamis_chunk *chunk, uint32_t layer, void *k, void *v,
+                                tamis_error *error) {
+    slow_reader *slow = user;
+    const struct timespec time = {.tv_nsec = 1000000};
+    nanosleep(&time, NULL);
+    slow->calls++;
+    const tamis_status status = slow->status;
+    if (status == TAMIS_OK || layer != slow->layer)
+        return tamis_chunk_read(chunk, layer, k, v, error);
+    slow->status = TAMIS_OK;
+    snprintf(error->text, sizeof error->text, "the line is cut");
+    return error->status = status;
+}
+
+/* Times of layers are those of the reader, and sum up to the blend's. */
+static void check_times(const tamis_blend *blend, uint32_t calls) {
+    tamis_blend_stats all;
+    double read = 0, wait = 0, load = 0, compute = 0;
+    tamis_blend_get_stats(blend, &all);
+    for (uint32_t layer = 0; layer < BLEND_LAYERS; layer++) {
+        tamis_blend_layer_stats of;
+        assert_int_equal(tamis_blend_get_layer_stats(blend, layer, &of, NULL), TAMIS_OK);
+        assert_true(of.compute_us > 0 && of.load_us >= 0 && of.wait_us >= 0);
+        assert_true((of.bytes_read > 0) == (of.read_us >= 1000));
+        read += of.read_us;
+        wait += of.wait_us;
+        load += of.load_us;
+        compute += of.compute_us;
+    }
+    assert_true(read >= 1000.0 * calls);
+    assert_true(fabs(read - all.read_us) < 1 && fabs(wait - all.wait_us) < 1);
+    assert_true(fabs(load - all.load_us) < 1 && fabs(compute - all.compute_us) < 1);
+}
+
+/* Costs are those of the layers behind the check layer. */
+static void check_costs(const tamis_blend *blend) {
+    tamis_blend_costs costs;
+    tamis_blend_stats all;
+    double read = 0, compute = 0, bytes = 0, rows = 0, share = 0;
+    tamis_blend_get_stats(blend, &all);
+    assert_int_equal(tamis_blend_get_costs(blend, &costs, NULL), TAMIS_OK);
+    for (uint32_t layer = 2; layer < BLEND_LAYERS; layer++) {
+        tamis_blend_layer_stats of;
+        assert_int_equal(tamis_blend_get_layer_stats(blend, layer, &of, NULL), TAMIS_OK);
+        read += of.read_us;
+        compute += of.compute_us;
+        bytes += (double)of.bytes_read;
+        rows += of.rows_attended;
+    }
+    const double tokens = (double)(all.tokens_hit + all.tokens_exact) * (BLEND_LAYERS - 2);
+    assert_true(fmod(bytes, tokens) == 0);
+    assert_true(fabs(costs.load_us - read / tokens) < 1e-6 * costs.load_us);
+    assert_true(fabs(costs.compute_us - compute / rows) < 1e-6 * costs.compute_us);
+    assert_int_equal(costs.hits, all.tokens_hit);
+    assert_int_equal(costs.exact, all.tokens_exact);
+    assert_int_equal(costs.fresh, all.tokens_fresh);
+    assert_int_equal(tamis_blend_share(&costs, &share, NULL), TAMIS_OK);
+    assert_true(share >= 0.15 && share <= 1);
+}
+
+static void a_reader_of_the_caller_reads(void **state) {
+    (void)state;
+    static const tamis_status failures[] = {TAMIS_OK, TAMIS_E_IO, TAMIS_E_DAMAGED};
+    const blend_model *model = &blend_models[0];
+    const blend_case *c = case_of(model, "flat");
+    blends b;
+    blends_open(&b, model->name, &plain, TAMIS_F32, false);
+    for (size_t i = 0; i < 3; i++) {
+        slow_reader slow = {.status = failures[i], .layer = 3};
+        tamis_blend_stats stats;
+        tamis_blend_params params = blends_params(&b, c);
+        params.reader = read_slowly;
+        params.reader_user = &slow;
+        params.timing = 1;
+        tamis_blend *blend = blends_make(&b, &params);
+        RIG_REFUSED(&b.r, TAMIS_E_STATE, "no prompt has ended",
+                    tamis_blend_get_costs(blend, &(tamis_blend_costs){0}, &b.r.error));
+        const tamis_sequence sequence = blends_run(&b, blend);
+        tamis_blend_get_stats(blend, &stats);
+        assert_int_equal(stats.restarts, i > 0);
+        assert_int_equal(stats.parts_failed, i == 1);
+        assert_int_equal(stats.parts_damaged, i == 2);
+        if (i == 0) {
+            check_logits(&b, model->name, c);
+            check_times(blend, slow.calls);
+            check_costs(blend);
+        }
+        RIG_OK(&b.r, tamis_cache_remove(b.r.cache, sequence, &b.r.error));
+        tamis_blend_destroy(&blend);
+    }
+    blends_close(&b);
+}
+
+/* What is wrong with neither the chunk nor the line ends the prompt. */
+static void a_reader_without_memory_fails(void **state) {
+    (void)state;
+    blends b;
+    blends_open(&b, blend_models[0].name, &plain, TAMIS_F32, false);
+    slow_reader slow = {.status = TAMIS_E_NO_MEMORY, .layer = 3};
+    tamis_blend_params params = blends_params(&b, case_of(&blend_models[0], "flat"));
+    params.reader = read_slowly;
+    params.reader_user = &slow;
+    tamis_blend *blend = blends_make(&b, &params);
+    const tamis_sequence sequence = rig_add(&b.r);
+    RIG_REFUSED(
+        &b.r, TAMIS_E_NO_MEMORY, "the line is cut",
+        tamis_runner_blend(b.r.runner, sequence, blend, b.parts, BLEND_PARTS, NULL, &b.r.error));
+    assert_int_equal(rig_length(&b.r, sequence), 0);
+    RIG_OK(&b.r,
+           tamis_runner_blend(b.r.runner, sequence, blend, b.parts, BLEND_PARTS, NULL, &b.r.error));
+    tamis_blend_destroy(&blend);
+    blends_close(&b);
 }
 
 /* ---- Everything is computed ------------------------------------------------------------------ */
@@ -587,6 +710,8 @@ static void misuse_is_refused(void **state) {
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(blends_are_the_oracles),
+        cmocka_unit_test(a_reader_of_the_caller_reads),
+        cmocka_unit_test(a_reader_without_memory_fails),
         cmocka_unit_test(what_computes_all_is_a_prefill),
         cmocka_unit_test(forks_blend),
         cmocka_unit_test(the_gate_decides),

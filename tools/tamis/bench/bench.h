@@ -21,6 +21,8 @@ extern const char *const bench_shape_names[]; /* in the same order, ended by NUL
 
 extern const cli_command bench_attention_command, bench_decode_command, bench_linear_command,
     bench_model_command, bench_throughput_command;
+/* In a build with the store. */
+extern const cli_command bench_ttft_command;
 
 /* What the flags ask for. */
 typedef struct bench_params {

@@ -5,7 +5,6 @@
 #include "cli/commands.h"
 
 #include <stdlib.h>
-#include <string.h>
 
 #define PREFILL_ROWS  512u
 #define TIMED_PROMPTS 3u
@@ -379,18 +378,6 @@ const cli_command bench_throughput_command = {
     sizeof(options) / sizeof(options[0]),
     run_command};
 
-/* Digits, then K, M or G. */
-static bool parse_memory(const char *text, uint64_t *bytes) {
-    size_t digits = strspn(text, "0123456789");
-    const char *units = " KMG", *unit = strchr(units, text[digits] != '\0' ? text[digits] : ' ');
-    *bytes = 0;
-    if (digits > 0 && digits < 13 && unit != NULL && strlen(text + digits) < 2)
-        *bytes = (uint64_t)strtoull(text, NULL, 10) << 10 * (unit - units);
-    if (*bytes > 0) return true;
-    cli_fail(bench_throughput_command.name, "--memory %s: must be bytes, as 64M or 67108864", text);
-    return false;
-}
-
 static int parse(throughput_flags *f, int argc, char *const *argv, uint64_t *memory) {
     const char *name = bench_throughput_command.name;
     int code = cli_parse(&bench_throughput_command, f, argc, argv);
@@ -404,7 +391,7 @@ static int parse(throughput_flags *f, int argc, char *const *argv, uint64_t *mem
         cli_fail(name, "--memory, --sequences, --batch: give one of them");
         return CLI_USAGE;
     }
-    return f->memory == NULL || parse_memory(f->memory, memory) ? -1 : CLI_USAGE;
+    return f->memory == NULL || cli_size(name, "--memory", f->memory, memory) ? -1 : CLI_USAGE;
 }
 
 /* The model, its shape and a prompt for it; the arms' lengths must be within its context. */

@@ -94,6 +94,17 @@ bool cli_decimal(const char *command, const char *flag, const char *text, float 
     return false;
 }
 
+bool cli_size(const char *command, const char *flag, const char *text, uint64_t *bytes) {
+    size_t digits = strspn(text, DIGITS);
+    const char *units = " KMG", *unit = strchr(units, text[digits] != '\0' ? text[digits] : ' ');
+    *bytes = 0;
+    if (digits > 0 && digits < 13 && unit != NULL && strlen(text + digits) < 2)
+        *bytes = (uint64_t)strtoull(text, NULL, 10) << 10 * (unit - units);
+    if (*bytes > 0) return true;
+    cli_fail(command, "%s %s: must be bytes, as 64M or 67108864", flag, text);
+    return false;
+}
+
 double cli_seconds(void) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* `tamis run`: reads a prompt exactly, runs the question under the selection, answers. */
+#include "cli/chunks.h"
 #include "cli/commands.h"
 #include "cli/converse.h"
 #include "cli/interrupt.h"
@@ -16,6 +17,7 @@ typedef struct run_flags {
     cli_selection_flags selection;
     cli_eviction_flags eviction;
     cli_sampling_flags sampling;
+    cli_chunk_flags chunks;
 } run_flags;
 
 static const char *const off_on[] = {"off", "on", NULL};
@@ -28,6 +30,7 @@ static const cli_option options[] = {
      offsetof(run_flags, prompt), 0, 0, NULL},
     {"--prompt-file", "FILE", "the prompt from a file", CLI_FILE, offsetof(run_flags, prompt_file),
      0, 0, NULL},
+    CLI_CHUNK_OPTIONS(run_flags, chunks),
     {"--question", "TEXT", "text after the prompt, read token by token under the selection",
      CLI_TEXT, offsetof(run_flags, question), 0, 0, NULL},
     {"--select", "NAME", "which pages a query reads: {} (default full)", CLI_SELECTION,
@@ -42,7 +45,9 @@ static const cli_option options[] = {
      offsetof(run_flags, evict_budget), 1, CLI_TOKENS_MAX, NULL},
     CLI_EVICTION_OPTIONS_OF(run_flags, eviction),
     {"--times", "WORD",
-     "{}: whether to print the device time of evicting; each step then waits (default off)",
+     "{}: whether to print the device time of evicting, for which each step waits, and with "
+     "chunks\n"
+     "the time to the first token (default off)",
      CLI_CHOICE, offsetof(run_flags, times), 0, 0, off_on},
     {"--tokens", "N", "most tokens of an answer (default 64, with --chat 1024)", CLI_NUMBER,
      offsetof(run_flags, tokens), 1, CLI_TOKENS_MAX, NULL},
@@ -84,7 +89,17 @@ const cli_command cli_run_command = {
     "or\n"
     "an eviction the lines are read like a question, but for the first where no text stands "
     "before\n"
-    "it. The conversation ends with the lines.",
+    "it. The conversation ends with the lines.\n"
+    "\n"
+    "With --chunks or --chunk-tokens the text before the prompt consists of chunks, whose K and V\n"
+    "are kept in a store from one run to the next. Those that it has are loaded in the place of\n"
+    "being computed; all their tokens but those that --blend chooses keep what was computed\n"
+    "without the text before them. So the answer is an approximation, but for --blend all, which\n"
+    "loads nothing. The others are computed, and put into the store behind the answer. A second\n"
+    "line of figures says what was found, loaded and computed.\n"
+    "\n"
+    "With --prefix-store whole pages of the text are stored, each for what stands before it. The\n"
+    "pages with which a later text begins alike are loaded, and its answer is the same as without.",
     "  tamis run --model tests/data/needle.gguf --prompt \"$(head -c 1500 tests/data/text.txt)\" "
     "\\\n"
     "      --question 'And the name of' --select quest --budget 256 --tokens 20\n"
@@ -92,7 +107,9 @@ const cli_command cli_run_command = {
     "      --evict-budget 256 --times on\n"
     "  tamis run --model model.gguf --chat --file book.txt --system 'Answer briefly.' \\\n"
     "      --select quest --budget 1024 --temperature 0.7\n"
-    "  tamis run --model model.gguf --prompt 'Once upon a time' --device reference\n",
+    "  tamis run --model model.gguf --prompt 'Once upon a time' --device reference\n"
+    "  tamis run --model model.gguf --file book.txt --chunk-tokens 512 --store chunks \\\n"
+    "      --prompt ' In short:' --share 15 --times on\n",
     options,
     sizeof(options) / sizeof(options[0]),
     run_command};
@@ -105,6 +122,11 @@ static bool check_chat(const run_flags *f) {
                  f->system != NULL ? "--system" : "--chat-format");
     else if (f->chat && f->question != NULL)
         cli_fail(name, "--question: is given with --chat, whose lines are the questions");
+    else if (f->chat && f->chunks.prefix_store != NULL)
+        cli_fail(name, "--chat: is given with --prefix-store, whose text is no conversation");
+    else if (f->chat && (f->chunks.files.count > 0 || f->chunks.chunk_tokens != CLI_UNSET))
+        cli_fail(name, "--chat: is given with %s, whose text is no conversation",
+                 f->chunks.files.count > 0 ? "--chunks" : "--chunk-tokens");
     else if (f->chat && f->file != NULL && strcmp(f->file, "-") == 0)
         cli_fail(name, "--file -: is given with --chat, which reads lines from standard input");
     else
@@ -121,7 +143,8 @@ static int parse(run_flags *f, int argc, char *const *argv) {
         cli_fail(cli_run_command.name, "--prompt, --prompt-file: give exactly one of them");
     else if (!check_chat(f))
         return CLI_USAGE;
-    else if (!f->chat && f->prompt == NULL && f->prompt_file == NULL && f->file == NULL)
+    else if (!f->chat && f->prompt == NULL && f->prompt_file == NULL && f->file == NULL &&
+             f->chunks.files.count == 0)
         cli_fail(cli_run_command.name,
                  "--prompt, --prompt-file: give exactly one of them, or --file");
     else
@@ -129,8 +152,9 @@ static int parse(run_flags *f, int argc, char *const *argv) {
     return CLI_USAGE;
 }
 
-/* What is given before a question: the file, and the prompt behind it. */
-static tamis_status read_text(const run_flags *f, char **text, size_t *bytes, tamis_error *error) {
+/* What is given before a question: the file, and the prompt behind it from *from on. */
+static tamis_status read_text(const run_flags *f, char **text, size_t *bytes, size_t *from,
+                              tamis_error *error) {
     char *file = NULL, *prompt = NULL;
     size_t n_file = 0, n_prompt = f->prompt != NULL ? strlen(f->prompt) : 0;
     tamis_status status = TAMIS_OK;
@@ -138,6 +162,7 @@ static tamis_status read_text(const run_flags *f, char **text, size_t *bytes, ta
     if (status == TAMIS_OK && f->prompt_file != NULL)
         status = cli_read_file(f->prompt_file, &prompt, &n_prompt, error);
     if (status == TAMIS_OK) {
+        *from = n_file;
         *bytes = n_file + n_prompt;
         *text = malloc(*bytes + 1);
         if (*text == NULL) status = cli_no_memory(error);
@@ -195,6 +220,35 @@ static tamis_status answer_prompt(cli_session *s, const run_flags *f, const char
     return status;
 }
 
+/* ---- Stored chunks --------------------------------------------------------------------------- */
+
+static tamis_status read_chunks(cli_session *s, cli_chunks *chunks, const cli_tokens *question,
+                                tamis_error *error) {
+    const size_t count = cli_chunks_count(chunks);
+    if (count + question->count > s->context)
+        return cli_error(error, TAMIS_E_ARGUMENT,
+                         "chunks, prompt and question have %zu tokens, the context is %u",
+                         count + question->count, s->context);
+    tamis_status status = cli_chunks_read(chunks, s, error);
+    if (status == TAMIS_OK) status = cli_session_step(s, question->ids, question->count, error);
+    return status;
+}
+
+static tamis_status answer_chunks(cli_session *s, const run_flags *f, cli_chunks *chunks,
+                                  tamis_error *error) {
+    cli_tokens question = {0};
+    tamis_status status = TAMIS_OK;
+    if (f->question != NULL)
+        status = cli_tokenize(tamis_model_vocab(s->model), f->question, strlen(f->question), 0,
+                              &question, error);
+    cli_interrupt_catch();
+    if (status == TAMIS_OK) status = read_chunks(s, chunks, &question, error);
+    if (status == TAMIS_OK) status = answer(s, f, error);
+    cli_interrupt_release();
+    free(question.ids);
+    return status;
+}
+
 static tamis_status converse(cli_session *s, const run_flags *f, const char *text, size_t bytes,
                              bool under_selection, bool *refused, tamis_error *error) {
     cli_chat chat;
@@ -211,7 +265,7 @@ static tamis_status converse(cli_session *s, const run_flags *f, const char *tex
 }
 
 /* What the flags of the selection and of the eviction mean. */
-static bool choose_policies(const run_flags *f, tamis_selection *selection,
+static bool choose_policies(const run_flags *f, bool chunks, tamis_selection *selection,
                             tamis_eviction *eviction) {
     const char *name = cli_run_command.name;
     const cli_list selections = {1, {f->select}};
@@ -220,25 +274,35 @@ static bool choose_policies(const run_flags *f, tamis_selection *selection,
                        selection))
         return false;
     if (CLI_EVICTION_KIND(f->evict) == TAMIS_EVICT_NONE) {
-        if (f->times) cli_fail(name, "--times: is given where nothing is evicted (see --evict)");
-        return !f->times && cli_check_no_eviction(name, f->evict_budget != CLI_UNSET, &f->eviction);
+        if (f->times && !chunks)
+            cli_fail(name, "--times: is given where nothing is evicted (see --evict)");
+        return (!f->times || chunks) &&
+               cli_check_no_eviction(name, f->evict_budget != CLI_UNSET, &f->eviction);
     }
     return cli_eviction(name, f->evict, f->evict_budget, &f->eviction, false, eviction);
 }
 
-/* What the flags say of device, model, cache, plan and sampling. */
-static bool choose_params(const run_flags *f, cli_session_params *out) {
+/* What the flags say of chunks, device, model, cache, plan and sampling. */
+static bool choose_params(const run_flags *f, cli_session_params *out, cli_chunks_params *chunks) {
+    if (!cli_chunks_check(cli_run_command.name, &f->chunks, f->file != NULL, chunks)) return false;
+    chunks->model = f->model;
     *out = (cli_session_params){
         .device = f->device,
         .model = f->model,
         .context = f->context,
         .cache = {.page_size = cli_page_size(f->page_size), .dtype = (tamis_dtype)f->dtype},
-        .plan = {.timing = f->times != 0}};
-    if (!choose_policies(f, &out->plan.selection, &out->plan.eviction) ||
+        .plan = {.timing = f->times != 0 && CLI_EVICTION_KIND(f->evict) != TAMIS_EVICT_NONE}};
+    if (!choose_policies(f, chunks->used, &out->plan.selection, &out->plan.eviction) ||
         !cli_sampling(cli_run_command.name, &f->sampling, &out->sampling))
         return false;
     out->cache.planes = tamis_eviction_planes(&out->plan.eviction);
     return true;
+}
+
+static void report(const run_flags *f, const cli_session *s, const cli_session_params *params) {
+    cli_session_report(s);
+    if (params->plan.eviction.kind != TAMIS_EVICT_NONE)
+        cli_session_report_eviction(s, &params->plan.eviction, f->times != 0);
 }
 
 /* Opens everything, reads and answers, and prints the figures. */
@@ -247,15 +311,38 @@ static tamis_status run(const run_flags *f, cli_session_params *params, cli_sess
     const bool evicts = params->plan.eviction.kind != TAMIS_EVICT_NONE;
     const bool sparse = evicts || params->plan.selection.kind != TAMIS_SELECT_FULL;
     char *text = NULL;
-    size_t bytes = 0;
-    tamis_status status = read_text(f, &text, &bytes, error);
+    size_t bytes = 0, from = 0;
+    tamis_status status = read_text(f, &text, &bytes, &from, error);
     if (status == TAMIS_OK) status = cli_session_open(s, params, error);
     if (status == TAMIS_OK)
         status = f->chat ? converse(s, f, text, bytes, sparse, refused, error)
                          : answer_prompt(s, f, text, bytes, error);
-    if (status == TAMIS_OK) cli_session_report(s);
-    if (status == TAMIS_OK && evicts)
-        cli_session_report_eviction(s, &params->plan.eviction, f->times != 0);
+    if (status == TAMIS_OK) report(f, s, params);
+    free(text);
+    return status;
+}
+
+/* The same with stored chunks before the prompt; those that were missing are stored behind it. */
+static tamis_status run_chunks(const run_flags *f, cli_session_params *params,
+                               const cli_chunks_params *how, cli_session *s, tamis_error *error) {
+    cli_chunks *chunks = NULL;
+    char *text = NULL;
+    size_t bytes = 0, from = 0;
+    tamis_status status = read_text(f, &text, &bytes, &from, error);
+    if (status == TAMIS_OK) status = cli_session_load(s, params, error);
+    if (status == TAMIS_OK)
+        status = how->prefix ? cli_chunks_open(&f->chunks, how, s, NULL, 0, text, bytes,
+                                               &params->plan, &chunks, error)
+                             : cli_chunks_open(&f->chunks, how, s, text, from, text + from,
+                                               bytes - from, &params->plan, &chunks, error);
+    if (status == TAMIS_OK) status = cli_session_start(s, params, error);
+    if (status == TAMIS_OK) status = answer_chunks(s, f, chunks, error);
+    if (status == TAMIS_OK) {
+        report(f, s, params);
+        cli_chunks_report(chunks, f->times != 0);
+        if (!cli_interrupted()) status = cli_chunks_record(chunks, s, error);
+    }
+    cli_chunks_close(&chunks);
     free(text);
     return status;
 }
@@ -271,15 +358,18 @@ static int run_command(int argc, char *const *argv) {
                    .evict_budget = CLI_UNSET,
                    .eviction = CLI_EVICTION_UNSET,
                    .selection = CLI_SELECTION_UNSET,
-                   .sampling = CLI_SAMPLING_UNSET};
+                   .sampling = CLI_SAMPLING_UNSET,
+                   .chunks = CLI_CHUNKS_UNSET};
     cli_session_params params;
+    cli_chunks_params chunks;
     tamis_error error = {0};
     bool refused = false;
     int code = parse(&f, argc, argv);
     if (code >= 0) return code;
-    if (!choose_params(&f, &params)) return CLI_USAGE;
+    if (!choose_params(&f, &params, &chunks)) return CLI_USAGE;
     cli_session s = {.goes_on = f.ignore_eos != 0};
-    tamis_status status = run(&f, &params, &s, &refused, &error);
+    tamis_status status = chunks.used ? run_chunks(&f, &params, &chunks, &s, &error)
+                                      : run(&f, &params, &s, &refused, &error);
     cli_session_close(&s);
     if (status != TAMIS_OK) return cli_fail(cli_run_command.name, "%s", error.text);
     return refused ? CLI_FAILED : CLI_OK;

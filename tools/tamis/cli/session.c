@@ -46,19 +46,28 @@ static void set_ending(cli_session *s) {
     s->ending[CLI_ENDINGS] = -1;
 }
 
-tamis_status cli_session_open(cli_session *s, cli_session_params *params, tamis_error *error) {
+tamis_status cli_session_load(cli_session *s, const cli_session_params *params,
+                              tamis_error *error) {
     tamis_status status = cli_open(params->device, &s->device, error);
     if (status == TAMIS_OK) status = cli_load(s->device, params->model, &s->model, error);
     if (status == TAMIS_OK) status = choose_context(s, params->context, error);
-    if (status != TAMIS_OK) return status;
-    set_ending(s);
+    if (status == TAMIS_OK) set_ending(s);
+    return status;
+}
+
+tamis_status cli_session_start(cli_session *s, cli_session_params *params, tamis_error *error) {
     params->cache.capacity_tokens = params->plan.max_context = s->context;
     tamis_model_cache_shape(s->model, &params->cache);
-    status = tamis_cache_create(s->device, &params->cache, &s->cache, error);
+    tamis_status status = tamis_cache_create(s->device, &params->cache, &s->cache, error);
     if (status == TAMIS_OK) status = make_runner(s, &params->plan, error);
     if (status == TAMIS_OK) status = tamis_cache_add(s->cache, &s->sequence, error);
     if (status == TAMIS_OK) status = make_sampler(s, &params->sampling, error);
     return status;
+}
+
+tamis_status cli_session_open(cli_session *s, cli_session_params *params, tamis_error *error) {
+    const tamis_status status = cli_session_load(s, params, error);
+    return status == TAMIS_OK ? cli_session_start(s, params, error) : status;
 }
 
 void cli_session_close(cli_session *s) {
@@ -110,11 +119,20 @@ static tamis_status watch(void *user, size_t done, size_t count, tamis_error *er
     return s->interrupted ? cli_error(error, TAMIS_E_STATE, "interrupted") : TAMIS_OK;
 }
 
+tamis_status cli_session_measure(cli_session *s, tamis_error *error) {
+    const size_t before = s->length;
+    uint32_t length = 0;
+    tamis_status status = tamis_cache_length(s->cache, s->sequence, &length, NULL, error);
+    if (status != TAMIS_OK) return status;
+    if (before == 0) s->bytes_returned = bytes_returned(s);
+    s->length = length;
+    s->prefill_tokens += length - before;
+    return TAMIS_OK;
+}
+
 tamis_status cli_session_read(cli_session *s, const int32_t *tokens, size_t count,
                               tamis_error *error) {
     const double start = cli_seconds();
-    const size_t before = s->length;
-    uint32_t length = 0;
     cli_progress_begin(&s->progress);
     tamis_runner_watch(s->runner, watch, s);
     tamis_status status =
@@ -123,12 +141,7 @@ tamis_status cli_session_read(cli_session *s, const int32_t *tokens, size_t coun
     cli_progress_end(&s->progress);
     s->prefill_seconds += cli_seconds() - start;
     if (status != TAMIS_OK && !s->interrupted) return status;
-    status = tamis_cache_length(s->cache, s->sequence, &length, NULL, error);
-    if (status != TAMIS_OK) return status;
-    if (before == 0) s->bytes_returned = bytes_returned(s);
-    s->length = length;
-    s->prefill_tokens += length - before;
-    return TAMIS_OK;
+    return cli_session_measure(s, error);
 }
 
 tamis_status cli_session_step(cli_session *s, const int32_t *tokens, size_t count,

@@ -49,6 +49,10 @@ typedef struct cli_session_params {
 
 /* Device, model, cache, runner, sampler. What *s holds after an error is to be closed, too. */
 tamis_status cli_session_open(cli_session *s, cli_session_params *params, tamis_error *error);
+/* The same in two parts, between which the model's tokens can be counted: device, model and context;
+ * then what depends on them. */
+tamis_status cli_session_load(cli_session *s, const cli_session_params *params, tamis_error *error);
+tamis_status cli_session_start(cli_session *s, cli_session_params *params, tamis_error *error);
 void cli_session_close(cli_session *s);
 
 /* A session on a sequence of a runner that others own; it is not to be closed. Its next token is
@@ -60,6 +64,8 @@ tamis_status cli_session_on(cli_session *s, tamis_model *model, tamis_cache *cac
  * s->interrupted says so, and nothing was evicted. */
 tamis_status cli_session_read(cli_session *s, const int32_t *tokens, size_t count,
                               tamis_error *error);
+/* Takes up the sequence as it is now, after a text that the caller has read by the runner. */
+tamis_status cli_session_measure(cli_session *s, tamis_error *error);
 /* Reads tokens one by one, under the selection. Ctrl-C ends it behind one: see s->interrupted. */
 tamis_status cli_session_step(cli_session *s, const int32_t *tokens, size_t count,
                               tamis_error *error);

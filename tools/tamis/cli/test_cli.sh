@@ -30,7 +30,7 @@ fi
 
 # The command line is a client: it includes public headers and its own.
 private=$(grep -rnE '^#include "' "$root/tools/tamis" --include='*.[ch]' |
-    grep -vE '#include "(cli|compare|bench|eval|store)/[a-z_]+\.h"')
+    grep -vE '#include "(blend|cli|compare|bench|eval|store)/[a-z_]+\.h"')
 [ -z "$private" ] || fail "private headers: $private"
 
 # completes WANTED WORD...: what the shell offers for the last word, in one line.
@@ -48,7 +48,7 @@ completes() {
 completes 'devices' tamis d
 completes 'bench' tamis ben
 completes 'compare' tamis c
-completes 'attention decode linear model throughput --help' tamis bench ''
+completes 'attention decode linear model throughput ttft --help' tamis bench ''
 completes 'put list verify gc --help' tamis store ''
 completes '--matrix --markdown' tamis devices --ma
 completes 'quest quest-paper' tamis run --select q

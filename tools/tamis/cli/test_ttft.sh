@@ -1,0 +1,112 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# `tamis bench ttft`: what each arm loads and computes, speeds that are stated, queues, what is refused.
+# Usage: test_ttft.sh TAMIS DATA_FOLDER
+# Exit status: 0 if all passed, 1 if something failed.
+. "$(dirname "$0")/checks.sh"
+small=(bench ttft --model "$data/needle.gguf" --chunk-tokens 48 --suffix 10 --repeat 2)
+
+check_rows() {
+    local device=$1
+    expect 0 '' "${small[@]}" --device "$device" --chunks 2,3 --share 15,100 --store "$work/store" \
+        --source memory,cached,disk --throttle 2MB --rate 50,5000 --requests 8 --json "$work/out.json"
+    [ "$(find "$work/store" -name '*.kv' | wc -l)" -eq 6 ] || fail "$device: not 6 chunks are stored"
+    json '
+sources = ["memory", "cached", "disk", "2MB/s"]
+arms = [("full", None, None), ("all", None, None)]
+for s in sources:
+    arms += [("prefix", s, None), ("reuse", s, None), ("blend", s, 0.15), ("blend", s, 1)]
+ttft = [r for r in rows if r["what"] == "ttft"]
+key = lambda r: (r["arm"], r["source"], r["share"])
+for i, n in enumerate([2, 3]):
+    of = ttft[i * len(arms):(i + 1) * len(arms)]
+    assert [key(r) for r in of] == [(a, s, p if p is None else r["share"])
+                                    for (a, s, p), r in zip(arms, of)], of
+    tokens, hits = 48 * n + 10, 48 * (n - 1)
+    for r in of:
+        assert r["chunks"] == n and r["tokens"] == tokens, r
+        assert 0 < r["ttft_s_lowest"] <= r["ttft_s"] <= r["ttft_s_highest"], r
+        if r["arm"] == "full":
+            assert r["speedup_over_full"] == 1 and r["speedup_bound"] == 1, r
+            continue
+        layers = r["layers"]
+        assert len(layers) == 4, r
+        busy = [l["load_us"] + l["compute_us"] for l in layers]
+        near = lambda a, b: abs(a - b) < 1e-6 * max(a, b) + 1e-6
+        assert near(r["pipeline_us"], sum(busy) + sum(l["wait_us"] for l in layers)), r
+        assert near(r["longer_us"], sum(max(b, l["read_us"]) for b, l in zip(busy, layers))), r
+        assert near(r["both_us"], sum(busy) + sum(l["read_us"] for l in layers)), r
+        assert sum(l["bytes_read"] for l in layers) == r["bytes_read"], r
+        loaded = {"all": 0, "prefix": 1, "reuse": n, "blend": n}[r["arm"]]
+        if r["share"] == 1: loaded = 0
+        exact = 48 if loaded else 0
+        assert r["parts_found"] == loaded and r["tokens_exact"] == exact, r
+        hit = hits if loaded == n else 0
+        assert r["tokens_hit"] == hit and r["tokens_fresh"] == tokens - exact - hit, r
+        computed = {"blend": -(-hit * 165 // 1000)}.get(r["arm"], 0) if loaded else 0
+        assert r["tokens_selected"] == computed, (r, computed)
+        plane = 48 * 2 * 64 * 2   # tokens, KV heads, channels, f16
+        planes = 0 if not loaded else 8 if r["arm"] == "prefix" else 8 * n
+        if r["arm"] == "blend" and loaded:
+            planes = 8 + (n - 1) * 5  # the others: V of layer 1, both of the two layers behind it
+        assert r["bytes_read"] == plane * planes, (r, plane * planes)
+        last = layers[-1]["rows_attended"]
+        assert last == r["tokens_fresh"] + r["tokens_selected"], r
+        fraction = {"all": 1, "reuse": 10 / tokens, "prefix": (tokens - 48) / tokens}
+        if r["arm"] in fraction: assert near(r["compute_fraction"], fraction[r["arm"]]), r
+        if r["share"] == 1: assert near(r["compute_fraction"], 1), r
+        if r["source"] == "2MB/s" and loaded:
+            assert r["read_us"] >= 0.99 * r["bytes_read"] / 2, r
+            assert r["ttft_s_lowest"] >= 0.99 * r["bytes_read"] / 2e6, r
+assert 0 <= root["page_cache_kept"] <= 1
+queues = [r for r in rows if r["what"] == "rate"]
+assert [(r["rate"],) + key(r)[:2] for r in queues] == [(f,) + a[:2] for f in (50, 5000) for a in arms]
+for r in queues:
+    assert r["requests"] == 8 and r["chunks"] == 2, r
+    assert 0 < r["ttft_s_p50"] <= r["ttft_s_p95"] and r["ttft_s_mean"] <= r["ttft_s_p95"], r
+    assert 0 < r["busy"] <= 1.000001 and r["requests_per_s"] > 0, r
+for slow, fast in zip(queues, queues[len(arms):]):
+    assert slow["ttft_s_mean"] <= fast["ttft_s_mean"], (slow, fast)
+'
+}
+
+# The controller's share: of memory the least one, of a disk at which loading takes longer more of it.
+check_auto() {
+    local device=$1
+    expect 0 '^memory: share 15 %: reading takes' "${small[@]}" --device "$device" --chunks 3 \
+        --share auto,15 --store "$work/store" --source memory --throttle 100KB --json "$work/out.json"
+    json '
+blends = [(r["source"], r["share_chosen"], r["share"]) for r in rows if r["arm"] == "blend"]
+assert len(blends) == 4, blends
+assert blends[0] == ("memory", True, 0.15) and blends[1][:2] == ("memory", False), blends
+assert blends[2][:2] == ("100KB/s", True) and blends[2][2] == 1, blends
+'
+}
+
+check_refused() {
+    local name='^tamis bench ttft:'
+    usage_error "$name --model: is missing" bench ttft
+    usage_error "$name --share 0: must be above 0" "${small[@]}" --share 15,0
+    usage_error "$name --share x: not a decimal" "${small[@]}" --share x
+    usage_error "$name --share 5: more than 4 shares" "${small[@]}" --share 1,2,3,4,5
+    usage_error "$name --rate 0: must be above 0" "${small[@]}" --rate 0
+    usage_error "$name --rate x: not a decimal" "${small[@]}" --rate 1,x
+    usage_error "$name --requests: belongs to --rate" "${small[@]}" --requests 5
+    usage_error "$name --throttle 5: must be bytes a second" "${small[@]}" --store s --throttle 5
+    usage_error "$name --throttle 5MX: must be bytes" "${small[@]}" --store s --throttle 5MX
+    usage_error "$name --throttle 0MB: must be bytes" "${small[@]}" --store s --throttle 1GB,0MB
+    usage_error "$name --store: is missing; 1MB/s reads a folder" "${small[@]}" --throttle 1MB
+    usage_error "$name --store: is missing; disk reads a folder" "${small[@]}" --source disk
+    usage_error "$name --source: disk is given twice" "${small[@]}" --source disk,disk --store s
+    expect 1 "$name a prompt has [0-9]+ tokens; the model states a context of" "${small[@]}" \
+        --device reference --chunks 1024
+}
+
+for device in "${devices[@]}"; do
+    rm -rf "$work/store"
+    check_rows "$device"
+    check_auto "$device"
+done
+check_refused
+[ "$failures" -eq 0 ] || exit 1
+echo 'ttft: all passed'
