@@ -65,12 +65,15 @@ suite build
 # Drivers allocate for the life of the process, and LSan cannot see into what they load and unload:
 # what is named in the file is theirs. GCC 12's runtime guesses where glibc keeps thread-local memory
 # of libraries, such as of the compiler inside PoCL. A wrong guess ends LSan with a signal; without
-# guessing it still finds that memory, as the loader's (tests/api/leaks.c).
-export ASAN_OPTIONS=detect_stack_use_after_return=0:intercept_tls_get_addr=0
+# guessing it still finds that memory, as the loader's (tests/api/leaks.c). LLVM, which is that
+# compiler, gives the thread that compiles first a signal stack from malloc; ASan would unmap it as
+# its own when the thread ends, and fail.
+export ASAN_OPTIONS=detect_stack_use_after_return=0:intercept_tls_get_addr=0:use_sigaltstack=0
 export LSAN_OPTIONS=suppressions=$PWD/tools/lsan.supp:print_suppressions=0
 export UBSAN_OPTIONS=print_stacktrace=1
 # Of Mesa's drivers one unloads a library that has not freed all memory, on an EPYC 128 bytes at each
-# start: a leak without a name, which that file cannot tell from ours. So PoCL is the only driver here.
+# start: a leak without a name, which that file cannot tell from ours. So PoCL is the only driver
+# here.
 pocl=/etc/OpenCL/vendors/pocl.icd
 [ ! -e "$pocl" ] || export OCL_ICD_VENDORS=$pocl
 say "sanitizer build into build-sanitize/"

@@ -6,8 +6,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define DEFAULT_SHARE 0.15
-
 /* ---- Checks ---------------------------------------------------------------------------------- */
 
 /* Numbers that only some selectors have. */
@@ -23,7 +21,7 @@ static tamis_status check_fit(const tms_selector *selector, const tamis_blend_pa
                    {"schedule", p->schedule, shares},
                    {"least", p->least, shares},
                    {"most", p->most, shares},
-                   {"bound", p->bound, selector->measured},
+                   {"bound", p->bound, !selector->everything},
                    {"first", p->first, p->selector == TAMIS_BLEND_FIRST},
                    {"n_rows", p->n_rows, p->selector == TAMIS_BLEND_LIST},
                    {"seed", (double)p->seed, p->selector == TAMIS_BLEND_RANDOM}};
@@ -98,6 +96,9 @@ static tamis_status check(tamis_blend *blend, const tamis_blend_params *p,
     TMS_REQUIRE(blend->from < n_layers || blend->selector->everything, TAMIS_E_ARGUMENT,
                 "check_layer is %" PRIu32 "; there are %" PRIu32 " layers", blend->from, n_layers);
     TMS_TRY(check_shares(p, n_layers, blend->from, error));
+    TMS_REQUIRE(blend->checked || p->bound == 0, TAMIS_E_ARGUMENT,
+                "bound is %g, but check_layer is TAMIS_BLEND_NO_CHECK: nothing is measured",
+                p->bound);
     if (blend->everything) return TAMIS_OK;
     TMS_TRY(check_records(p, plan, error));
     return check_eviction(plan, error);
@@ -119,7 +120,7 @@ static bool copy_of(const void *from, size_t n, size_t size, void *out) {
 
 /* The schedule's shares in the place of a list. */
 static bool fill_shares(tamis_blend *blend, const tamis_blend_params *p) {
-    const double share = p->share == 0 ? DEFAULT_SHARE : p->share;
+    const double share = p->share == 0 ? TMS_DEFAULT_SHARE : p->share;
     const double falling[] = {1.5 * share, 1.25 * share, 1.1 * share, share};
     const bool flat = p->schedule == TAMIS_BLEND_FLAT;
     if (p->shares) return copy_of(p->shares, p->n_shares, sizeof *p->shares, &blend->shares);
@@ -173,7 +174,7 @@ static tamis_status make_buffers(tamis_blend *blend, tamis_error *error) {
     if (blend->everything) return TAMIS_OK;
     blend->values_at = tms_divide_up(blend->max_rows * row, 64) * 64;
     TMS_TRY(tamis_buffer_create(context, 2 * blend->values_at, &blend->stored, error));
-    if (!blend->selector->measured) return TAMIS_OK;
+    if (!blend->selector->measured && blend->params.bound == 0) return TAMIS_OK;
     blend->norms_at = tms_divide_up(blend->max_rows * sizeof(float), 64) * 64;
     TMS_TRY(tamis_buffer_create(context, 2 * blend->norms_at, &blend->deviation, error));
     TMS_TRY(tamis_buffer_create(context, n_zeros * row, &blend->zeros, error));

@@ -40,7 +40,8 @@ static bool in_schedule(const tamis_blend *blend, uint32_t layer) {
 }
 
 bool tms_blend_measures(const tamis_blend *blend, uint32_t layer) {
-    return blend->selector->measured && blend->n_hits > 0 && in_schedule(blend, layer);
+    const bool gated = blend->params.bound > 0 && layer == blend->from;
+    return (blend->selector->measured || gated) && blend->n_hits > 0 && in_schedule(blend, layer);
 }
 
 bool tms_blend_selects(const tamis_blend *blend, uint32_t layer) {

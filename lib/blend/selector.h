@@ -6,6 +6,8 @@
 #include "lib/core/error.h"
 #include <tamis/blend.h>
 
+#define TMS_DEFAULT_SHARE 0.15
+
 typedef struct tms_selector {
     const char *name;
     tamis_blend_selector kind;

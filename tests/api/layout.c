@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <tamis/blend.h>
+#include <tamis/blend_policy.h>
 #include <tamis/cuda.h>
 #include <tamis/model.h>
 #include <tamis/record.h>
@@ -81,6 +82,8 @@ static const layout layouts[] = {
     GROWS(tamis_blend_params, 224),
     GROWS(tamis_blend_costs, 88),
     GROWS(tamis_blend_part, 32),
+    GROWS(tamis_blend_figures, 96),
+    GROWS(tamis_blend_policy, 1824),
     GROWS(tamis_blend_tier, 32),
     GROWS(tamis_blend_rows, 56),
     GROWS(tamis_blend_stats, 192),

@@ -216,17 +216,17 @@ static void apply_rule(const tamis_blend_params *params, const prompt *p, bool *
         k = k < params->least ? params->least : k;
         k = params->most && k > params->most ? params->most : k;
         keep_largest(p, in, seed, layer, k);
-        if (layer == from && params->bound > 0) gate_left = left_by(p, in, seed, layer);
-        if (layer == from && gate_left > params->bound && params->bound > 0) gate_open = true;
     }
-    for (uint32_t row = 0; row < p->n && gate_open; row++)
-        in[row] = p->kind[row] != EXACT;
     for (uint32_t row = 0; row < p->n && params->selector != TAMIS_BLEND_HKVD; row++) {
         bool taken = params->selector == TAMIS_BLEND_FIRST && p->place[row] < params->first;
         for (uint32_t i = 0; i < params->n_rows; i++)
             taken = taken || params->rows[i] == row;
         in[row] = in[row] && (taken || p->kind[row] != HIT);
     }
+    if (layer == from && params->bound > 0) gate_left = left_by(p, in, seed, layer);
+    if (layer == from && gate_left > params->bound && params->bound > 0) gate_open = true;
+    for (uint32_t row = 0; row < p->n && gate_open; row++)
+        in[row] = p->kind[row] != EXACT;
 }
 
 /* ---- Playing --------------------------------------------------------------------------------- */
@@ -339,10 +339,11 @@ static void selectors_keep_the_rows_of_the_rule(void **state) {
         if (what == 6)
             params.selector = TAMIS_BLEND_FIRST, params.first = 1 + test_below(&random, 5);
         if (what == 7) params.check_layer = 2;
-        if (what >= 7) params.bound = 0.1 * (1 + test_below(&random, 9));
-        gates_seen[0] += what >= 7;
         if (what >= 4 && what <= 6 && test_below(&random, 2))
             params.check_layer = TAMIS_BLEND_NO_CHECK;
+        else if (what >= 7 || (what >= 4 && test_below(&random, 2)))
+            params.bound = 0.1 * (1 + test_below(&random, 9));
+        gates_seen[0] += params.bound > 0;
         params.no_thread = seed % 2;
         play(&w, &params, &p, seed, 0);
         gates_seen[1] += gate_open;
@@ -496,8 +497,10 @@ static void bad_parameters_are_refused(void **state) {
     REFUSED(TAMIS_E_ARGUMENT, "share 0.5 and schedule 0 are given beside");
     params.bound = -1;
     REFUSED(TAMIS_E_ARGUMENT, "bound is -1");
-    params.selector = TAMIS_BLEND_NONE, params.bound = 0.5;
-    REFUSED(TAMIS_E_ARGUMENT, "bound 0.5 is given for selector none");
+    params.selector = TAMIS_BLEND_ALL, params.bound = 0.5;
+    REFUSED(TAMIS_E_ARGUMENT, "bound 0.5 is given for selector all");
+    params.selector = TAMIS_BLEND_NONE, params.bound = 0.5, params.check_layer = UINT32_MAX;
+    REFUSED(TAMIS_E_ARGUMENT, "bound is 0.5, but check_layer is TAMIS_BLEND_NO_CHECK");
     params.least = 3, params.most = 2;
     REFUSED(TAMIS_E_ARGUMENT, "least is 3, most 2");
     params.check_layer = LAYERS;

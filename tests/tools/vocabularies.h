@@ -48,7 +48,7 @@ static char *decode(const tamis_vocab *vocab, const int32_t *tokens, size_t coun
     return text;
 }
 
-static uint32_t count_of(const char *text, const char *part) {
+static inline uint32_t count_of(const char *text, const char *part) {
     uint32_t count = 0;
     for (const char *at = strstr(text, part); at != NULL; at = strstr(at + 1, part))
         count++;
@@ -56,8 +56,8 @@ static uint32_t count_of(const char *text, const char *part) {
 }
 
 /* A text's tokens and those behind them are the tokens of the whole text, cut at once. */
-static void same_when_whole(const tamis_vocab *vocab, const cli_tokens *text, const int32_t *tail,
-                            size_t n_tail) {
+static inline void same_when_whole(const tamis_vocab *vocab, const cli_tokens *text,
+                                   const int32_t *tail, size_t n_tail) {
     size_t n = text->count + n_tail;
     int32_t *all = malloc(n * sizeof(*all));
     cli_tokens whole;

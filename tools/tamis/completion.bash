@@ -5,7 +5,7 @@ _tamis() {
     local name=${COMP_WORDS[1]-} words='' files='' head='' known=1
     [ "$COMP_CWORD" -gt 1 ] || name=''
     case $name in
-    bench | eval | store) [ "$COMP_CWORD" -le 2 ] || name="$name ${COMP_WORDS[2]}" ;;
+    bench | eval | blend | store) [ "$COMP_CWORD" -le 2 ] || name="$name ${COMP_WORDS[2]}" ;;
     esac
     case "$name $last" in
     'devices --device') ;;
@@ -24,6 +24,7 @@ _tamis() {
     'run --blend') words='hkvd first random all none' ;;
     'run --share') ;;
     'run --first') ;;
+    'run --policy') files=1 ;;
     'run --question') ;;
     'run --select') words='full window quest oracle random quest-paper' ;;
     'run --budget') ;;
@@ -326,6 +327,48 @@ _tamis() {
     'eval ruler --dtype') words='f32 f16 bf16' ;;
     'eval ruler --json') files=1 ;;
     'eval ruler --device') ;;
+    'eval blend --model') files=1 ;;
+    'eval blend --text') files=1 ;;
+    'eval blend --chunks') ;;
+    'eval blend --chunk-tokens') ;;
+    'eval blend --keys') ;;
+    'eval blend --questions') ;;
+    'eval blend --ask') words='one two chain' ;;
+    'eval blend --select') words='prefix reuse first random hkvd' ;;
+    'eval blend --share') ;;
+    'eval blend --schedule') words='falling flat' ;;
+    'eval blend --check-layer') ;;
+    'eval blend --measured') ;;
+    'eval blend --seed') ;;
+    'eval blend --dtype') words='f32 f16 bf16' ;;
+    'eval blend --stored') words='f32 f16 bf16' ;;
+    'eval blend --sink') words='file bos none' ;;
+    'eval blend --page-size') words='8 16 32 64' ;;
+    'eval blend --json') files=1 ;;
+    'eval blend --device') ;;
+    'blend check --model') files=1 ;;
+    'blend check --text') files=1 ;;
+    'blend check --prompts') ;;
+    'blend check --chunks') ;;
+    'blend check --chunk-tokens') ;;
+    'blend check --suffix') ;;
+    'blend check --answer') ;;
+    'blend check --select') words='hkvd random' ;;
+    'blend check --share') ;;
+    'blend check --schedule') words='falling flat' ;;
+    'blend check --check-layer') ;;
+    'blend check --max-kl') ;;
+    'blend check --min-agreement') ;;
+    'blend check --policy') files=1 ;;
+    'blend check --seed') ;;
+    'blend check --dtype') words='f32 f16 bf16' ;;
+    'blend check --stored') words='f32 f16 bf16' ;;
+    'blend check --sink') words='file bos none' ;;
+    'blend check --page-size') words='8 16 32 64' ;;
+    'blend check --json') files=1 ;;
+    'blend check --device') ;;
+    'blend list --policy') files=1 ;;
+    'blend list --json') files=1 ;;
     'store put --model') files=1 ;;
     'store put --store') files=1 ;;
     'store put --file') ;;
@@ -347,12 +390,13 @@ _tamis() {
     *) known='' ;;
     esac
     [ -n "$known" ] || case $name in
-    '') words='devices run compare tokenize bench eval store --help --version' ;;
+    '') words='devices run compare tokenize bench eval blend store --help --version' ;;
     bench) words='attention decode linear model throughput ttft --help' ;;
-    eval) words='passkey recall perplexity eviction ruler --help' ;;
+    eval) words='passkey recall perplexity eviction ruler blend --help' ;;
+    blend) words='check list --help' ;;
     store) words='put list verify gc --help' ;;
     'devices') words='--device --matrix --markdown --json --help' ;;
-    'run') words='--model --file --prompt --prompt-file --chunks --chunk-tokens --store --prefix-store --prefix-page --store-memory --store-dtype --blend --share --first --no-record --question --select --budget --sinks --recent --group --dense-layers --evict --evict-budget --evict-sinks --evict-recent --evict-window --evict-kernel --evict-pool --evict-chunk --evict-floor --evict-beta --evict-every --evict-options --times --tokens --chat --system --chat-format --temperature --top-k --top-p --min-p --seed --stop --ignore-eos --context --cache-dtype --page-size --device --help' ;;
+    'run') words='--model --file --prompt --prompt-file --chunks --chunk-tokens --store --prefix-store --prefix-page --store-memory --store-dtype --blend --share --first --no-record --policy --unchecked --question --select --budget --sinks --recent --group --dense-layers --evict --evict-budget --evict-sinks --evict-recent --evict-window --evict-kernel --evict-pool --evict-chunk --evict-floor --evict-beta --evict-every --evict-options --times --tokens --chat --system --chat-format --temperature --top-k --top-p --min-p --seed --stop --ignore-eos --context --cache-dtype --page-size --device --help' ;;
     'compare') words='--model --file --question --system --chat-format --plain --tokens --rounds --select --score --width --budget --sinks --recent --group --dense-layers --page-size --evict --evict-budget --evict-sinks --evict-recent --evict-window --evict-kernel --evict-pool --evict-chunk --evict-floor --evict-beta --evict-every --evict-options --dtype --json --device --help' ;;
     'tokenize') words='--model --text --file --special --bare --help' ;;
     'bench attention') words='--shape --context --budget --dtype --select --pages --apart --batch --layers --repeat --probe --page-size --sinks --recent --group --json --device --help' ;;
@@ -366,6 +410,9 @@ _tamis() {
     'eval perplexity') words='--model --text --length --tokens --texts --select --score --width --budget --sinks --recent --group --dense-layers --page-size --evict --evict-budget --evict-sinks --evict-recent --evict-window --evict-kernel --evict-pool --evict-chunk --evict-floor --evict-beta --evict-every --evict-options --seed --dtype --json --device --help' ;;
     'eval eviction') words='--model --text --length --evict --budget --evict-sinks --evict-recent --evict-window --evict-kernel --evict-pool --evict-chunk --evict-floor --evict-beta --evict-every --evict-options --questions --texts --seeds --seed --page-size --dtype --json --device --help' ;;
     'eval ruler') words='--model --task --length --texts --seed --select --score --width --budget --sinks --recent --group --dense-layers --page-size --evict --evict-budget --evict-sinks --evict-recent --evict-window --evict-kernel --evict-pool --evict-chunk --evict-floor --evict-beta --evict-every --evict-options --question --dtype --json --device --help' ;;
+    'eval blend') words='--model --text --chunks --chunk-tokens --keys --questions --ask --select --share --schedule --check-layer --measured --seed --dtype --stored --sink --page-size --json --device --help' ;;
+    'blend check') words='--model --text --prompts --chunks --chunk-tokens --suffix --answer --select --share --schedule --check-layer --max-kl --min-agreement --policy --dry-run --seed --dtype --stored --sink --page-size --json --device --help' ;;
+    'blend list') words='--policy --json --help' ;;
     'store put') words='--model --store --file --chunk --bare --special --dtype --salt --bytes --json --device --help' ;;
     'store list') words='--store --json --help' ;;
     'store verify') words='--store --json --help' ;;

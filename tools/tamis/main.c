@@ -1,6 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The command line `tamis`: lists its commands, finds the one that was named and runs it. */
 #include "bench/bench.h"
+#ifdef TAMIS_HAVE_STORE
+#include "blend/blend.h"
+#endif
 #include "cli/commands.h"
 #include "compare/compare.h"
 #include "eval/eval.h"
@@ -29,6 +32,9 @@ const cli_command *const cli_commands[] = {&cli_devices_command,
                                            &eval_eviction_command,
                                            &eval_ruler_command,
 #ifdef TAMIS_HAVE_STORE
+                                           &eval_blend_command,
+                                           &blend_check_command,
+                                           &blend_list_command,
                                            &store_put_command,
                                            &store_list_command,
                                            &store_verify_command,
@@ -41,6 +47,7 @@ const cli_group cli_command_groups[] = {
     {"eval", "measure what a model loses when it reads or keeps part of its KV cache",
      "evaluation"},
 #ifdef TAMIS_HAVE_STORE
+    {"blend", "say for which models stored chunks may be put into prompts", "command"},
     {"store", "keep the K and V of text chunks in a folder, to be used wherever the texts stand",
      "command"},
 #endif

@@ -96,8 +96,8 @@ typedef struct tamis_blend_params {
     uint32_t check_layer; /* 0 means 1 */
     /* Bounds on k: at least and at most so many of the hits; `most` 0 means all. */
     uint32_t least, most;
-    /* Of hkvd: the gate. Where what would be left in the check layer exceeds it, all hits of the
-     * prompt are computed to the end, and `gated` counts it. What is left is the deviation of the
+    /* The gate, of every selector but all. Where what would be left in the check layer, which must be
+     * there, exceeds it, all hits of the prompt are computed to the end, and `gated` counts it. What is left is the deviation of the
      * hits that are not selected over the norm of all hits: sqrt(sum |V - stored V|^2 / sum |V|^2).
      * What is not finite exceeds every bound. 0: no gate. */
     double bound;

@@ -20,6 +20,8 @@ static bool check_absent(const char *command, const cli_chunk_flags *f, bool pre
                  {"--blend", f->blend != CLI_UNSET, false},
                  {"--share", f->share != NULL, false},
                  {"--first", f->first != CLI_UNSET, false},
+                 {"--policy", f->policy != NULL, false},
+                 {"--unchecked", f->unchecked != 0, false},
                  {"--no-record", f->no_record != 0, true}};
     for (size_t i = 0; i < sizeof(flags) / sizeof(flags[0]); i++)
         if (flags[i].given && !(prefix && flags[i].of_prefix)) {
@@ -78,7 +80,9 @@ bool cli_chunks_check(const char *command, const cli_chunk_flags *f, bool file,
                       cli_chunks_params *out) {
     *out = (cli_chunks_params){.used = f->files.count > 0 || f->chunk_tokens != CLI_UNSET,
                                .blend = f->blend != CLI_UNSET ? f->blend : HKVD,
-                               .dtype = f->dtype != CLI_UNSET ? (tamis_dtype)f->dtype : TAMIS_F16};
+                               .dtype = f->dtype != CLI_UNSET ? (tamis_dtype)f->dtype : TAMIS_F16,
+                               .policy = f->policy,
+                               .unchecked = f->unchecked != 0};
     if (!check_prefix(command, f, out)) return false;
     if (!out->used && !check_absent(command, f, out->prefix)) return false;
     out->used = out->used || out->prefix;

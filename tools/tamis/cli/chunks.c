@@ -2,6 +2,7 @@
 /* A prompt that begins with stored chunks: cut, blended, recorded. */
 #include "cli/chunks.h"
 
+#include "cli/gate.h"
 #include "cli/policies.h"
 
 #include <stdlib.h>
@@ -223,6 +224,19 @@ static tamis_status choose_share(cli_chunks *c, cli_session *s, tamis_error *err
 
 /* ---- Reading --------------------------------------------------------------------------------- */
 
+/* A prefix is exact and needs no gate. A share that was chosen is at least what passed. */
+static tamis_status pass_gate(cli_chunks *c, const cli_session *s, tamis_blend_params *params,
+                              tamis_error *error) {
+    const cli_chunks_params *p = &c->params;
+    tamis_cache_params cache;
+    if (p->prefix || p->unchecked) return TAMIS_OK;
+    tamis_cache_get_params(s->cache, &cache);
+    if (!p->chosen) return cli_gate(p->policy, p->model, params, cache.dtype, error);
+    const tamis_status status = cli_gate_share(p->policy, p->model, params, cache.dtype, error);
+    c->params.share = params->share;
+    return status;
+}
+
 static tamis_status make_blend(cli_chunks *c, cli_session *s, tamis_error *error) {
     tamis_blend_params params = {.share = c->params.share,
                                  .first = c->params.first,
@@ -241,6 +255,7 @@ static tamis_status make_blend(cli_chunks *c, cli_session *s, tamis_error *error
     if (status == TAMIS_OK)
         status = tamis_fingerprint_extend(params.fingerprint, c->record.sink, c->record.n_sink,
                                           c->fingerprint, error);
+    if (status == TAMIS_OK) status = pass_gate(c, s, &params, error);
     if (status != TAMIS_OK) return status;
     return tamis_runner_blend_create(s->runner, c->store, &params, &c->blend, error);
 }

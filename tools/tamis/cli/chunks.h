@@ -13,6 +13,8 @@ typedef struct cli_chunk_flags {
     const char *store, *prefix_store, *store_memory, *share;
     uint32_t blend; /* the index of a name in cli_blends */
     uint32_t first, dtype, no_record, page_tokens;
+    const char *policy; /* of the gate */
+    uint32_t unchecked; /* it is not asked */
 } cli_chunk_flags;
 
 #define CLI_CHUNKS_UNSET                                                                           \
@@ -49,13 +51,18 @@ enum { CLI_BLEND_FIRST_DEFAULT = 32, CLI_PAGE_TOKENS_DEFAULT = 256 };
      CLI_CHOICE, offsetof(type, member.blend), 0, 0, cli_blends},                                  \
     {"--share", "PERCENT",                                                                         \
      "how many of them, under hkvd and random (default 15); auto: as many as are computed while\n"  \
-     "the others are read, by what a layer and a few rows take before the prompt, and 15 or more",  \
+     "the others are read, by what a layer and a few rows take before the prompt; at least 15 and what has passed",  \
      CLI_TEXT,                                                                                     \
      offsetof(type, member.share), 0, 0, NULL},                                                    \
     {"--first", "N", "tokens of each chunk that first computes anew (default 32)", CLI_NUMBER,     \
      offsetof(type, member.first), 1, CLI_TOKENS_MAX, NULL},                                       \
     {"--no-record", "", "what the store lacks is not put into it", CLI_FLAG,               \
-     offsetof(type, member.no_record), 0, 0, NULL}
+     offsetof(type, member.no_record), 0, 0, NULL},                                                \
+    {"--policy", "FILE",                                                                           \
+     "what tamis blend check measured (default tamis/blend.policy in the user's folder for "       \
+     "settings)", CLI_FILE, offsetof(type, member.policy), 0, 0, NULL},                            \
+    {"--unchecked", "", "chunks are blended even where no check has passed", CLI_FLAG,             \
+     offsetof(type, member.unchecked), 0, 0, NULL}
 /* clang-format on */
 
 /* What the flags mean. */
@@ -68,6 +75,8 @@ typedef struct cli_chunks_params {
     bool chosen;  /* by the controller (tamis_blend_share) */
     uint32_t blend, first;
     tamis_dtype dtype;
+    const char *policy, *model; /* of the gate: its file, the model's */
+    bool unchecked;
 } cli_chunks_params;
 
 /* Prints why and returns false if flags are wrong, or are given without chunks. `file`: --file is

@@ -222,7 +222,6 @@ static tamis_status answer_prompt(cli_session *s, const run_flags *f, const char
 
 /* ---- Stored chunks --------------------------------------------------------------------------- */
 
-/* Where a gate decides which blends may run, it is asked here: before anything is read. */
 static tamis_status read_chunks(cli_session *s, cli_chunks *chunks, const cli_tokens *question,
                                 tamis_error *error) {
     const size_t count = cli_chunks_count(chunks);
@@ -286,6 +285,7 @@ static bool choose_policies(const run_flags *f, bool chunks, tamis_selection *se
 /* What the flags say of chunks, device, model, cache, plan and sampling. */
 static bool choose_params(const run_flags *f, cli_session_params *out, cli_chunks_params *chunks) {
     if (!cli_chunks_check(cli_run_command.name, &f->chunks, f->file != NULL, chunks)) return false;
+    chunks->model = f->model;
     *out = (cli_session_params){
         .device = f->device,
         .model = f->model,

@@ -11,7 +11,7 @@ for part in a:0:200 b:200:220 c:420:180; do
     tail -c "+$((from + 1))" "$data/text.txt" | head -c "$bytes" >"$work/$name"
 done
 cat "$work"/[abc] >"$work/all"
-chunks=(--chunks "$work/a" --chunks "$work/b" --chunks "$work/c" --prompt ' And the name')
+chunks=(--chunks "$work/a" --chunks "$work/b" --chunks "$work/c" --prompt ' And the name' --unchecked)
 
 # asks ON [ARGUMENT...]: a run with the three chunks; the answer goes to $answer.
 asks() {
@@ -95,22 +95,46 @@ check_trouble() {
     asks reference --blend all
     [ "$answer" = "$exact" ] || fail "after a damage the answer is '$answer'"
     expect 0 '1 missed, the store has 3 records of other models;' run --model "$data/tiny.gguf" \
-        --device reference --tokens 2 --store "$store" --no-record --chunks "$work/a" --prompt x
+        --device reference --tokens 2 --store "$store" --no-record --chunks "$work/a" --prompt x --unchecked
     [ "$(find "$store" -name '*.kv' | wc -l)" -eq 3 ] || fail '--no-record: something was stored'
     rm -rf "$store"
     expect 0 '^stored 1 of 2 chunks' "${model[@]}" --tokens 1 --store "$store" \
-        --chunks "$work/a" --chunks "$work/a" --prompt x
+        --chunks "$work/a" --chunks "$work/a" --prompt x --unchecked
 }
 
 # A file that is cut; no prompt behind the chunks.
 check_cut() {
     rm -rf "$store"
     expect 0 '^blend hkvd 15 %: 6 chunks, 0 found' "${model[@]}" --tokens 2 --store "$store" \
-        --file "$work/all" --chunk-tokens 110
+        --file "$work/all" --chunk-tokens 110 --unchecked
     expect 0 '6 chunks, 6 found .* 110 exact, 489 hits of which 81 computed, 1 fresh' \
-        "${model[@]}" --tokens 2 --store "$store" --file "$work/all" --chunk-tokens 110
+        "${model[@]}" --tokens 2 --store "$store" --file "$work/all" --chunk-tokens 110 --unchecked
     expect 0 '^blend hkvd 15 %: 8 chunks, 7 found' "${model[@]}" --tokens 2 --store "$store" \
-        --chunks "$work/a" --chunks "$work/all" --chunk-tokens 110 --context 1024
+        --chunks "$work/a" --chunks "$work/all" --chunk-tokens 110 --context 1024 --unchecked
+}
+
+# Nothing is blended without an entry that passed; the refusal says which, and nothing is read.
+check_gate() {
+    local policy=$work/policy fingerprint asked=("${model[@]}" --tokens 2 --store "$store" --chunks
+        "$work/a" --chunks "$work/b" --prompt x --policy "$work/policy")
+    rm -rf "$store"
+    expect 1 "^tamis run: $policy: there is no entry for model [0-9a-f]{32} with selector hkvd, .*; tamis blend check measures it \\(--model $data/needle.gguf\\); --unchecked blends all the same$" \
+        "${asked[@]}"
+    fingerprint=$(grep -oE '[0-9a-f]{32}' "$work/err" | head -1)
+    [ -z "$(ls -A "$store" 2>/dev/null)" ] || fail 'what was refused has stored chunks'
+    expect 0 '2 missed' "${asked[@]}" --unchecked
+    expect 0 '^blend all' "${asked[@]}" --blend all
+    expect 0 "keeps the entry of model $fingerprint$" blend check --model "$data/needle.gguf" \
+        --text "$data/text.txt" --device reference --chunks 2 --chunk-tokens 64 --prompts 1 \
+        --share 20,40 --policy "$policy"
+    expect 0 '^blend hkvd 20 %: 2 chunks, 2 found' "${asked[@]}" --share 20
+    expect 0 '^blend hkvd [2-9][0-9.]* %' "${asked[@]}" --share auto
+    expect 1 'share 0.15 is below 0.2, the smallest that passed, for model' "${asked[@]}"
+    expect 1 'there is no entry .* f32 records' "${asked[@]}" --share 20 --store-dtype f32
+    expect 1 'selector first takes no share.*--unchecked' "${asked[@]}" --blend first
+    echo x >>"$policy"
+    expect 1 'its checksum is not that of its content' "${asked[@]}" --share 20
+    expect 0 '^blend hkvd 20 %' "${asked[@]}" --share 20 --unchecked
 }
 
 # Pages of a prefix: found by the next run, by a longer text too, and the answer stays the same.
@@ -149,7 +173,7 @@ check_refused() {
     local -a asked=("${model[@]}" --prompt x)
     local flag
     for flag in '--store s' '--store-memory 1M' '--store-dtype f16' '--blend none' '--share 5' \
-        '--first 5' --no-record; do
+        '--first 5' '--policy p' --unchecked --no-record; do
         # shellcheck disable=SC2086 # flag and value
         usage_error "^tamis run: ${flag% *}: belongs to --chunks or --chunk-tokens" "${asked[@]}" $flag
     done
@@ -188,6 +212,7 @@ done
 check_policies
 check_trouble
 check_cut
+check_gate
 check_refused
 [ "$failures" -eq 0 ] || exit 1
 echo 'chunks: all passed'

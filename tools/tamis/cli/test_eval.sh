@@ -33,6 +33,15 @@ check_vocabulary() {
     json 'assert [r.get("question") for r in rows[:4]] == [None, None, "later", "known"], rows'
 }
 
+# Chunks and questions in a vocabulary with merges.
+check_blend_words() {
+    "$tamis" eval blend --help >"$work/out" 2>"$work/err" || return 0
+    evaluate blend --text "$data/text.txt" --chunks 3 --keys 2 --chunk-tokens 128 --questions 2 \
+        --share 20 --ask one,two,chain --select prefix,hkvd --measured 1
+    json 'assert [r["questions"] for r in rows] == [2] * 9, rows'
+    json 'assert rows[0]["agreement"] == 1 and rows[1]["kl_mean"] < 1e-4, rows[:2]'
+}
+
 # RoPE scaling may multiply logits, here by a millionth: the true attention is uniform, and so is that
 # of the arms.
 check_scale() {
@@ -107,6 +116,55 @@ for r in rows if r["select"] == "quest"), rows'
     json 'assert [r["trials"] for r in rows] == [1] * 4, rows'
 }
 
+# Prompts of stored chunks. What computes all is full itself; a chunk that stands first is exact; what
+# computes more is nearer to full.
+check_blend() {
+    local wrong=(eval blend --model "$data/needle.gguf") small=(--text "$data/text.txt" --chunks 3
+        --chunk-tokens 128 --questions 3 --ask one,two,chain --measured 1)
+    "$tamis" eval blend --help >"$work/out" 2>"$work/err" || return 0 # built without the store
+    succeeds 'examples:' eval blend --help
+    usage_error '^tamis eval blend: --model: is missing' eval blend
+    usage_error '^tamis eval blend: --chunks 1: must be at least 2$' "${wrong[@]}" --chunks 1
+    usage_error '^tamis eval blend: --share 100: must be at most 99$' "${wrong[@]}" --share 100
+    usage_error '^tamis eval blend: --select all: must be one of prefix, .*, hkvd$' \
+        "${wrong[@]}" --select all
+    usage_error '^tamis eval blend: --keys 1: --ask two and chain need two keys$' \
+        "${wrong[@]}" --keys 1
+    expect 1 '^tamis eval blend: --chunk-tokens 16: the keys of a chunk take [0-9]+$' \
+        "${wrong[@]}" --chunk-tokens 16 --device reference
+    expect 1 '^tamis eval blend: a prompt takes up to [0-9]+ tokens .* states a context of' \
+        "${wrong[@]}" --chunk-tokens 65536 --device reference
+    expect 1 'check_layer is 9; there are 4 layers$' "${wrong[@]}" --check-layer 9 \
+        --chunk-tokens 64 --device reference
+    file=$data/needle.gguf
+    evaluate blend "${small[@]}" --share 20,60 --select prefix,reuse,first,random,hkvd \
+        --stored f32
+    json 'assert len(rows) == 3 * 9 and all(r["questions"] == 3 for r in rows), rows'
+    json 'assert all(r["agreement"] == 1 and r["kl_mean"] == 0 == r["measured"]
+for r in rows if r["arm"] == "full"), rows'
+    json 'assert all(r["rows_computed"] == 1 for r in rows if r["arm"] == "full"), rows'
+    json 'assert all(r["kl_mean"] < 1e-8 and max(r["v_deviation"]) < 1e-5
+for r in rows if r["arm"] == "prefix"), rows'
+    json 'assert all(r["v_deviation"][0] < 1e-6 and r["k_deviation"][0] < 1e-6
+for r in rows[1:9]), rows'
+    json 'last = {r["arm"] + str(r.get("share", "")): r for r in rows[:9]}
+v = {name: r["v_deviation"][-1] for name, r in last.items() if name != "full"}
+assert 0 < v["hkvd0.6"] < v["hkvd0.2"] < v["random0.2"] < v["reuse"] * 1.01, v
+assert v["first0.6"] < v["first0.2"] < v["reuse"], v
+assert last["hkvd0.6"]["v_deviation"][1] < 1e-6 < last["reuse"]["v_deviation"][1], last'
+    json 'layers = root["layers"]
+assert [x["layer"] for x in layers] == list(range(len(rows[1]["v_deviation"]))), layers
+assert layers[-1]["rank_correlation"] is None, layers
+assert all(-1 <= x["rank_correlation"] <= 1 for x in layers[1:-1]), layers
+assert all(0.2 <= x["held"][0] <= x["held"][1] <= 1 for x in layers[1:]), layers'
+    evaluate blend "${small[@]}" --share 20 --device "$fast"
+    grep -v ttft_seconds "$work/out.json" >"$work/first"
+    evaluate blend "${small[@]}" --share 20 --device "$fast"
+    grep -v ttft_seconds "$work/out.json" | cmp -s - "$work/first" ||
+        fail 'blend: a second run says something else'
+    file=$work/model.gguf
+}
+
 file=$work/model.gguf
 for vocabulary in smollm spm; do
     "$python" "$maker" "$data/tokens/$vocabulary.gguf" "$file" || exit 1
@@ -115,7 +173,9 @@ for vocabulary in smollm spm; do
         fail "$vocabulary: is not read"
     }
     check_vocabulary
+    check_blend_words
 done
+check_blend
 check_bos
 check_ruler
 check_scale

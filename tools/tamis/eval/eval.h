@@ -11,7 +11,7 @@
 #include "cli/text.h"
 
 extern const cli_command eval_passkey_command, eval_recall_command, eval_perplexity_command,
-    eval_eviction_command, eval_ruler_command;
+    eval_eviction_command, eval_ruler_command, eval_blend_command;
 
 /* ---- Arms ------------------------------------------------------------------------------------ */
 

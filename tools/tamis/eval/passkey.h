@@ -40,6 +40,23 @@ typedef struct passkey_source {
     uint64_t seed;
 } passkey_source;
 
+/* Whether a vocabulary is one of bytes, whose texts have the words that the shipped model was trained
+ * on. */
+bool passkey_has_bytes(const tamis_vocab *vocab);
+
+/* What the key of a name is called where there are several: "magic number of red", "red pass key".
+ * name < PASSKEY_KEYS_MAX. */
+typedef struct passkey_subject {
+    char text[32];
+} passkey_subject;
+passkey_subject passkey_subject_of(const tamis_vocab *vocab, uint32_t name);
+
+/* " The magic number of red is 12345. Remember it.", with its NUL, to PASSKEY_PLANT_ROOM bytes.
+ * Returns its bytes. */
+#define PASSKEY_PLANT_ROOM 64
+size_t passkey_write_plant(const tamis_vocab *vocab, passkey_subject subject, const char *key,
+                           char *to);
+
 /* The least length for so many keys: each has a byte of text of its own. */
 uint32_t passkey_least_length(uint32_t n_keys);
 

@@ -41,30 +41,42 @@ static recipe draw_recipe(const passkey_source *source, uint32_t index) {
 
 /* Vocabularies of bytes get the words that the shipped model was trained on. In others the space
  * before the key belongs to the answer, for it may be a part of the key's first token. */
-static bool has_bytes(const passkey_source *source) {
-    return tamis_vocab_get_info(source->vocab)->kind == TAMIS_VOCAB_BYTES;
+bool passkey_has_bytes(const tamis_vocab *vocab) {
+    return tamis_vocab_get_info(vocab)->kind == TAMIS_VOCAB_BYTES;
 }
 
-/* What key i is called. A small chat model tells four "magic number of red" apart, where it mixes up
- * "red magic number" and its like. */
-typedef struct subject {
-    char text[32];
-} subject;
+static bool has_bytes(const passkey_source *source) {
+    return passkey_has_bytes(source->vocab);
+}
 
-static subject subject_of(const passkey_source *source, const recipe *r, uint32_t i) {
-    const char *format = has_bytes(source) ? "%s pass key" : "magic number of %s";
-    subject out = {"special magic number"};
-    if (has_bytes(source) || r->n_keys > 1)
-        snprintf(out.text, sizeof(out.text), format, names[r->name[i]]);
+/* A small chat model tells four "magic number of red" apart, where it mixes up "red magic number" and
+ * its like. */
+passkey_subject passkey_subject_of(const tamis_vocab *vocab, uint32_t name) {
+    const char *format = passkey_has_bytes(vocab) ? "%s pass key" : "magic number of %s";
+    passkey_subject out;
+    snprintf(out.text, sizeof(out.text), format, names[name]);
     return out;
 }
 
+/* What key i is called. */
+static passkey_subject subject_of(const passkey_source *source, const recipe *r, uint32_t i) {
+    if (has_bytes(source) || r->n_keys > 1)
+        return passkey_subject_of(source->vocab, r->name[i]);
+    return (passkey_subject){"special magic number"};
+}
+
 #define PLANT_MOST (sizeof(" The magic number of white is . Remember it.") + PASSKEY_DIGITS)
+_Static_assert(PLANT_MOST < PASSKEY_PLANT_ROOM, "room for either");
 _Static_assert(PLANT_MOST >= PASSKEY_PLANT_BYTES, "room for either");
 
+size_t passkey_write_plant(const tamis_vocab *vocab, passkey_subject subject, const char *key,
+                           char *to) {
+    return (size_t)snprintf(to, PLANT_MOST + 1, " The %s is %s. Remember it.%s", subject.text, key,
+                            passkey_has_bytes(vocab) ? " " : "");
+}
+
 static size_t write_plant(const passkey_source *source, const recipe *r, uint32_t i, char *to) {
-    return (size_t)snprintf(to, PLANT_MOST + 1, " The %s is %s. Remember it.%s",
-                            subject_of(source, r, i).text, r->key[i], has_bytes(source) ? " " : "");
+    return passkey_write_plant(source->vocab, subject_of(source, r, i), r->key[i], to);
 }
 
 /* ---- Natural text ---------------------------------------------------------------------------- */

@@ -1,0 +1,116 @@
+#!/bin/bash
+# SPDX-License-Identifier: Apache-2.0
+# The commands on blends from outside: usage: test_blend.sh TAMIS DATA_FOLDER
+# Exit status: 0 all passed, 1 a test failed, 77 a build without the store.
+. "$(dirname "$0")/checks.sh"
+
+"$tamis" blend check --help >"$work/out" 2>"$work/err" ||
+    { echo 'skipped: built without the store'; exit 77; }
+policy=$work/settings/blend.policy
+own=(blend check --model "$data/needle.gguf" --text "$data/text.txt" --chunks 3 --chunk-tokens 96
+    --prompts 2 --answer 6 --suffix 8 --share 60,20,60)
+check=("${own[@]}" --policy "$policy" --json "$work/out.json")
+
+# entry NAME: the value of a line of the only entry.
+entry() {
+    sed -n "s/^$1 //p" "$policy"
+}
+
+check_usage() {
+    local wrong=(blend check --model "$data/needle.gguf")
+    succeeds 'examples:' blend check --help
+    succeeds 'examples:' blend list --help
+    usage_error '^tamis blend check: --model: is missing' blend check
+    usage_error '^tamis blend check: --share 100: must be at most 99$' "${wrong[@]}" --share 100
+    usage_error '^tamis blend check: --select first: must be one of hkvd, random$' \
+        "${wrong[@]}" --select first
+    usage_error '^tamis blend check: --max-kl -1: not a decimal number$' "${wrong[@]}" --max-kl -1
+    usage_error '^tamis blend check: --min-agreement 1.5: must be at most 1$' \
+        "${wrong[@]}" --min-agreement 1.5
+    usage_error 'tamis blend: put: unknown command, must be one of check, list$' blend put
+    expect 1 '^tamis blend check: .*/short: has [0-9]+ tokens; a chunk of 512 with' "${wrong[@]}" \
+        --text "$work/short" --device reference --policy "$policy"
+    expect 1 '^tamis blend check: --sink bos: the file names no such token$' "${wrong[@]}" \
+        --text "$data/text.txt" --sink bos --device reference --policy "$policy"
+    HOME='' XDG_CONFIG_HOME='' expect 1 '^tamis blend check: --policy: is missing, and there is no' \
+        "${wrong[@]}"
+    [ ! -e "$policy" ] || fail 'a check that failed has kept an entry'
+}
+
+# More is computed, and less is lost; the entry has what the report says.
+check_measures() {
+    expect 0 "keeps the entry of model [0-9a-f]{32}$" "${check[@]}" --device "$1"
+    json 'assert [r["share"] for r in rows] == [0.2, 0.6], rows
+assert all(r["passed"] and r["agreement"] == 1 and r["answers_same"] == 2 for r in rows), rows
+assert rows[0]["rows_computed"] < rows[1]["rows_computed"] < 1, rows
+assert all(0 < rows[1][d] < rows[0][d] < 0.6
+    for d in ("k_deviation", "v_deviation", "attention_deviation", "left")), rows
+assert 0 <= rows[1]["kl_mean"] <= rows[0]["kl_mean"] <= rows[0]["kl_p95"] < 0.05, rows
+assert root["share"] == 0.2 and len(root["fingerprint"]) == 32, root'
+    grep -q 'smallest share that passed: 0.2$' "$work/out" || fail 'the share is not told'
+    [ "$(entry share)" = 0.200000000 ] || fail "the entry has share $(entry share)"
+    [ "$(entry selector) $(entry schedule) $(entry check-layer)" = 'hkvd falling 1' ] ||
+        fail 'the entry has other settings'
+    [ "$(entry chunks) $(entry chunk-tokens) $(entry records)" = '3 96 f16' ] ||
+        fail 'the entry was measured otherwise'
+    [ "$(grep -c '^figures .* passed$' "$policy")" -eq 2 ] || fail 'the entry lacks figures'
+    succeeds '^needle +[0-9a-f]{32} +hkvd +falling +1 +f16 +f16 +0 +0.2 ' blend list \
+        --policy "$policy"
+}
+
+# A bound that nothing keeps: the entry says so in the place of the one before.
+check_bounds() {
+    expect 1 '^tamis blend check: no share passed: KL must be at most 0, agreement at least 1$' \
+        "${check[@]}" --device "$fast" --max-kl 0 --min-agreement 1
+    [ "$(entry share)" = 0.000000000 ] || fail "the entry has share $(entry share)"
+    json 'assert root["share"] is None and not any(r["passed"] for r in rows), rows'
+    succeeds '^needle .* -  +-  +-$' blend list --policy "$policy"
+    expect 0 '' "${check[@]}" --device "$fast" --schedule flat --stored f32 --dtype f32
+    [ "$(grep -c '^entry ' "$policy")" -eq 2 ] || fail 'other settings are not another entry'
+    "$tamis" blend list --policy "$policy" --json "$work/out.json" >"$work/out" 2>"$work/err"
+    json 'assert [r.get("share") for r in rows] == [None, 0.2], rows
+assert [r["schedule"] for r in rows] == ["falling", "flat"], rows'
+    cp "$policy" "$work/kept"
+    expect 0 '' "${check[@]}" --device "$fast" --dry-run --seed 3
+    cmp -s "$policy" "$work/kept" || fail 'a dry run has kept an entry'
+}
+
+# What is not a whole file of policies is neither used nor replaced.
+check_damage() {
+    local damaged=': its checksum is not that of its content'
+    sed 's/share 0.6/share 0.5/' "$work/kept" >"$policy"
+    expect 1 "^tamis blend list: $policy$damaged" blend list --policy "$policy"
+    expect 1 "^tamis blend check: $policy$damaged" "${check[@]}" --device "$fast"
+    sed 's/share 0.6/share 0.5/' "$work/kept" | cmp -s - "$policy" || fail 'it was replaced'
+    head -c 100 "$work/kept" >"$policy"
+    expect 1 "^tamis blend list: $policy$damaged" blend list --policy "$policy"
+    echo '{}' >"$policy"
+    expect 1 "^tamis blend list: $policy: is no file of blend policies" blend list \
+        --policy "$policy"
+    rm "$policy"
+    expect 0 '' blend list --policy "$policy"
+    [ "$(wc -l <"$work/out")" -eq 1 ] || fail 'a file that does not exist has entries'
+}
+
+# The user's own file, where none is named.
+check_default() {
+    mkdir "$work/home"
+    HOME=$work/home XDG_CONFIG_HOME='' \
+        expect 0 "blend check: $work/home/.config/tamis/blend.policy keeps" "${own[@]}" \
+        --device "$fast"
+    XDG_CONFIG_HOME=$work/home expect 0 "blend check: $work/home/tamis/blend.policy keeps" \
+        "${own[@]}" --device "$fast"
+    XDG_CONFIG_HOME=$work/home succeeds '^needle ' blend list
+}
+
+echo 'few words' >"$work/short"
+check_usage
+for device in "${devices[@]}"; do
+    rm -f "$policy"
+    check_measures "$device"
+done
+check_bounds
+check_damage
+check_default
+[ "$failures" -eq 0 ] || exit 1
+echo 'blend: all passed'
