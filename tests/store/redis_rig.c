@@ -47,7 +47,8 @@ static bool answers(const char *path) {
     assert_non_null(line);
     if (!line->err) {
         redisReply *reply = redisCommand(line, "PING");
-        const bool well = reply && reply->type == REDIS_REPLY_STATUS;
+        const bool well = reply && reply->type == REDIS_REPLY_STATUS &&
+                          redisSetTimeout(line, (struct timeval){20, 0}) == REDIS_OK;
         if (reply) freeReplyObject(reply);
         if (well) return true;
     }
