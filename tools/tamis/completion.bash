@@ -301,6 +301,9 @@ _tamis() {
     'eval ruler --device') ;;
     'store put --model') files=1 ;;
     'store put --store') files=1 ;;
+    'store put --redis') ;;
+    'store put --prefix') ;;
+    'store put --database') ;;
     'store put --file') ;;
     'store put --chunk') ;;
     'store put --dtype') words='f32 f16 bf16' ;;
@@ -309,10 +312,19 @@ _tamis() {
     'store put --json') files=1 ;;
     'store put --device') ;;
     'store list --store') files=1 ;;
+    'store list --redis') ;;
+    'store list --prefix') ;;
+    'store list --database') ;;
     'store list --json') files=1 ;;
     'store verify --store') files=1 ;;
+    'store verify --redis') ;;
+    'store verify --prefix') ;;
+    'store verify --database') ;;
     'store verify --json') files=1 ;;
     'store gc --store') files=1 ;;
+    'store gc --redis') ;;
+    'store gc --prefix') ;;
+    'store gc --database') ;;
     'store gc --bytes') ;;
     'store gc --model') files=1 ;;
     'store gc --json') files=1 ;;
@@ -338,10 +350,10 @@ _tamis() {
     'eval perplexity') words='--model --text --length --tokens --texts --select --score --width --budget --sinks --recent --group --dense-layers --page-size --evict --evict-budget --evict-sinks --evict-recent --evict-window --evict-kernel --evict-pool --evict-chunk --evict-floor --evict-beta --evict-every --evict-options --seed --dtype --json --device --help' ;;
     'eval eviction') words='--model --text --length --evict --budget --evict-sinks --evict-recent --evict-window --evict-kernel --evict-pool --evict-chunk --evict-floor --evict-beta --evict-every --evict-options --questions --texts --seeds --seed --page-size --dtype --json --device --help' ;;
     'eval ruler') words='--model --task --length --texts --seed --select --score --width --budget --sinks --recent --group --dense-layers --page-size --evict --evict-budget --evict-sinks --evict-recent --evict-window --evict-kernel --evict-pool --evict-chunk --evict-floor --evict-beta --evict-every --evict-options --question --dtype --json --device --help' ;;
-    'store put') words='--model --store --file --chunk --bare --special --dtype --salt --bytes --json --device --help' ;;
-    'store list') words='--store --json --help' ;;
-    'store verify') words='--store --json --help' ;;
-    'store gc') words='--store --bytes --others --model --json --device --help' ;;
+    'store put') words='--model --store --redis --prefix --database --file --chunk --bare --special --dtype --salt --bytes --json --device --help' ;;
+    'store list') words='--store --redis --prefix --database --json --help' ;;
+    'store verify') words='--store --redis --prefix --database --json --help' ;;
+    'store gc') words='--store --redis --prefix --database --bytes --others --model --json --device --help' ;;
     esac
     [ -z "$files" ] || {
         mapfile -t COMPREPLY < <(compgen -f -- "$now")

@@ -38,8 +38,7 @@ const cli_group cli_command_groups[] = {
     {"eval", "measure what a model loses when it reads or keeps part of its KV cache",
      "evaluation"},
 #ifdef TAMIS_HAVE_STORE
-    {"store", "keep the K and V of text chunks in a folder, to be used wherever the texts stand",
-     "command"},
+    {"store", "keep the K and V of text chunks to be used wherever the texts stand", "command"},
 #endif
     {NULL, NULL, NULL}};
 

@@ -29,9 +29,10 @@ extern "C" {
  * that lacks the codec. In a record each plane begins at a multiple of 4096 bytes, and a layer's K
  * and V are neighbours.
  *
- * Tiers: memory, then disk, then redis. A record that is found behind memory moves to memory plane
- * by plane as it is read. Each tier has a limit in bytes, to which it removes the records that were not used for the
- * longest time. A chunk that somebody holds (tamis_store_get) is pinned: it stays.
+ * Tiers: memory, then disk, then redis. A record that is found behind memory moves to memory plane by
+ * plane as it is read. Each tier has a limit in bytes, to which it removes the records that were not
+ * used for the longest time. A chunk that somebody holds (tamis_store_get) is pinned: it stays, but
+ * on a server.
  *
  * The disk tier is a folder with one file a chunk, <key>.kv. Several processes may use a folder at
  * a time: each finds what the others have written, and misses what they have removed. A process that
@@ -175,10 +176,10 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_store_put(tamis_store *store,
                                                         const tamis_chunk_planes *chunk,
                                                         tamis_error *error);
 
-/* Finds a chunk and pins it. A miss is no error: *out is NULL then. Reads a file's header, no
+/* Finds a chunk and pins it. A miss is no error: *out is NULL then. Reads a record's header, no
  * planes. Errors: E_ARGUMENT; E_IO where a file cannot be opened or read, though it is there, and
- * no tier behind has the chunk, but never for a server; E_NO_MEMORY. After an error *out is NULL, and the caller may go on
- * as after a miss. */
+ * no tier behind has the chunk, but never for what a server does; E_NO_MEMORY. After an error *out
+ * is NULL, and the caller may go on as after a miss. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_store_get(tamis_store *store,
                                                         const tamis_chunk_id *id, tamis_chunk **out,
                                                         tamis_error *error);
@@ -215,12 +216,12 @@ TAMIS_API void tamis_chunk_get_info(const tamis_chunk *chunk, tamis_chunk_info *
 
 /* Reads a layer's planes, plane_bytes each, to the caller's memory; k or v may be NULL. Planes
  * that come from a tier that can be damaged are compared with their checksums. Several threads may
- * read a chunk at a time. Errors: E_ARGUMENT (layer; neither k nor v); E_DAMAGED: the file is cut
+ * read a chunk at a time. Errors: E_ARGUMENT (layer; neither k nor v); E_DAMAGED: the record is cut
  * short or damaged, and has been removed from the store and counted; what is in k and v must not
  * be used. Planes that were read before are what was stored. E_IO: reading failed, or the record has
- * gone from the server; whether the plane is damaged is not known, and the record stays. What is in k and v must not be used. The
- * caller reads again, or computes the chunk's K and V anew and releases it; a record that fails
- * again is one for tamis_store_remove, and may be put then. */
+ * gone from the server; whether the plane is damaged is not known, and what is there stays. What is
+ * in k and v must not be used. The caller reads again, or computes the chunk's K and V anew and
+ * releases it; a record that fails again is one for tamis_store_remove, and may be put then. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_chunk_read(tamis_chunk *chunk, uint32_t layer,
                                                          void *k, void *v, tamis_error *error);
 
@@ -240,7 +241,7 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_store_remove_key(tamis_store *stor
                                                                const uint8_t key[16], int *removed,
                                                                tamis_error *error);
 
-/* Lists the records, each once, in no order, after a look into the folder and through the server. Writes at most
+/* Lists the records, each once, in no order, after a look through folder and server. Writes at most
  * `capacity` entries and the full number to *count. `infos` may be NULL when capacity is 0.
  * Errors: E_ARGUMENT, E_IO, E_NO_MEMORY. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_store_list(tamis_store *store,
