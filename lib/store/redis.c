@@ -37,7 +37,6 @@ static void redis_close(tms_tier *tier) {
     tms_redis *redis = (tms_redis *)tier;
     tms_redis_hang_up(redis);
     pthread_mutex_destroy(&redis->mutex);
-    if (redis->password) memset(redis->password, 0, strlen(redis->password));
     free(redis->password);
     free(redis->prefix);
     free(redis->address);

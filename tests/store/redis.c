@@ -3,6 +3,9 @@
  * records or go, commands that the server refuses. Exit status 77 where no server is installed. */
 #include "tests/store/redis_rig.h"
 
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <sys/socket.h>
 #include <unistd.h>
 
 #define CHUNKS 4u
@@ -329,6 +332,38 @@ static void passwords_and_databases(void **state) {
     server_do("CONFIG SET requirepass %s", "");
 }
 
+/* A port that nobody has at this moment. */
+static unsigned free_port(void) {
+    struct sockaddr_in name = {.sin_family = AF_INET};
+    socklen_t length = sizeof name;
+    name.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    const int one = socket(AF_INET, SOCK_STREAM, 0);
+    assert_true(one >= 0 && bind(one, (struct sockaddr *)&name, sizeof name) == 0);
+    assert_int_equal(getsockname(one, (struct sockaddr *)&name, &length), 0);
+    close(one);
+    return ntohs(name.sin_port);
+}
+
+static void over_tcp(void **state) {
+    (void)state;
+    char address[32];
+    const unsigned port = free_port();
+    snprintf(address, sizeof address, "127.0.0.1:%u", port);
+    redisReply *reply = server_ask("CONFIG SET port %u", port);
+    const bool set = reply->type == REDIS_REPLY_STATUS;
+    freeReplyObject(reply);
+    if (!set) skip(); /* servers before 7 keep their port */
+    tamis_store *store = server_store((tamis_store_params){.redis = address});
+    OK(tamis_store_put(store, &chunks[0].put, &test_error));
+    assert_true(rig_has(store, &chunks[0]));
+    server_do("CONFIG SET port 0");
+    assert_int_equal(server_stats(store).failed, 0);
+    tamis_store_destroy(&store);
+    store = server_store((tamis_store_params){.redis = address});
+    FAILS(tamis_store_put(store, &chunks[0].put, &test_error), TAMIS_E_IO, "Connection refused");
+    tamis_store_destroy(&store);
+}
+
 static void arguments_are_checked(void **state) {
     (void)state;
     tamis_store *store = NULL;
@@ -383,6 +418,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(held_records_may_go, setup, teardown),
         cmocka_unit_test_setup_teardown(commands_may_be_refused, setup, teardown),
         cmocka_unit_test_setup_teardown(passwords_and_databases, setup, teardown),
+        cmocka_unit_test_setup_teardown(over_tcp, setup, teardown),
         cmocka_unit_test_setup_teardown(arguments_are_checked, setup, teardown),
         cmocka_unit_test_setup_teardown(behind_disk, setup,
                                         teardown), /* removes the rig's folder */

@@ -50,7 +50,8 @@ extern "C" {
  * itself takes the record, and is counted in the tier's `failed`. A server that was not reached is
  * not asked again for 0.1 s, then for twice as long after each failure, up to 5 s. A command may
  * take redis_timeout_ms, and a millisecond more for each 16 KiB that it moves; the name of a host is
- * looked up in the system's own time. Nothing is encrypted.
+ * looked up in the system's own time. Nothing is encrypted. The commands are AUTH, SELECT, MULTI,
+ * EXEC, OBJECT IDLETIME, EXISTS, STRLEN, GETRANGE, SET, UNLINK, EVAL and SCAN.
  *
  * What is damaged is never given out. A record with a wrong header is a miss; a wrong plane is
  * E_DAMAGED where it is read, and the record is removed. Both are counted.
