@@ -416,6 +416,10 @@ static void arguments_are_checked(void **state) {
     params.folder = "/dev/null";
     FAILS(tamis_store_create(&params, &store, &test_error), TAMIS_E_IO, "/dev/null");
     assert_null(store);
+#ifndef TAMIS_HAVE_REDIS
+    params = (tamis_store_params){.memory_bytes = MIB, .redis = "localhost:6379"};
+    FAILS(tamis_store_create(&params, &store, &test_error), TAMIS_E_UNSUPPORTED, "localhost:6379");
+#endif
 
     store = rig_open(MIB, 0, false);
     tamis_chunk_planes put = chunk.put;
