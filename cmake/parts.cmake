@@ -1,5 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
-# Which parts are built beside the library: TAMIS_STORE, TAMIS_PCRE2, TAMIS_TOOLS and TAMIS_TESTS become ON or OFF.
+# Which parts are built beside the library: TAMIS_STORE, TAMIS_REDIS, TAMIS_PCRE2, TAMIS_TOOLS
+# and TAMIS_TESTS become ON or OFF.
 # AUTO is OFF where something is missing, and says so; ON is an error then.
 
 # tamis_choose(OPTION WHAT [MISSING...])
@@ -37,6 +38,14 @@ if(TAMIS_STORE)
     endif()
 endif()
 tamis_choose(TAMIS_STORE "Store of chunks" ${missing})
+
+set(missing "")
+if(NOT TAMIS_STORE)
+    set(TAMIS_REDIS OFF)
+elseif(TAMIS_REDIS)
+    tamis_find(HIREDIS hiredis/hiredis.h hiredis "hiredis (Debian: libhiredis-dev)")
+endif()
+tamis_choose(TAMIS_REDIS "Tier of a Redis server" ${missing})
 
 set(missing "")
 if(NOT TAMIS_MODEL)

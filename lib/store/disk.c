@@ -159,7 +159,7 @@ static tamis_status disk_find(tms_tier *tier, const uint8_t *key, tms_object **o
     object->object.tier = tier;
     object->object.used = /* in 64 bits for 292 years; a file may say any time */
         (int64_t)((uint64_t)about.st_mtim.tv_sec * 1000000000u + (uint64_t)about.st_mtim.tv_nsec);
-    object->object.source = (tms_source){object, (uint64_t)about.st_size, read_file};
+    object->object.source = (tms_source){object, (uint64_t)about.st_size, read_file, NULL};
     const tamis_status status = read_header(object, key, verdict, error);
     if (status != TAMIS_OK) {
         *verdict = TMS_ABSENT;
@@ -229,20 +229,11 @@ static tamis_status each_name(tms_disk_tier *disk,
 
 static tamis_status take_key(tms_disk_tier *disk, const char *name, void *to, tamis_error *error) {
     (void)disk;
-    tms_keys *out = to;
     uint8_t key[TMS_KEY_BYTES];
     if (strlen(name) != TMS_DISK_NAME - 1 || strcmp(name + TMS_KEY_TEXT - 1, ".kv") != 0 ||
         !tms_key_parse(name, key))
         return TAMIS_OK;
-    if (out->count == out->room) {
-        const size_t room = out->room ? 2 * out->room : 256;
-        void *more = realloc(out->keys, room * sizeof *out->keys);
-        TMS_REQUIRE(more, TAMIS_E_NO_MEMORY, "no memory for the keys of %zu files", room);
-        out->keys = more;
-        out->room = room;
-    }
-    memcpy(out->keys[out->count++], key, sizeof key);
-    return TAMIS_OK;
+    return tms_keys_add(to, key, error);
 }
 
 static tamis_status disk_walk(tms_tier *tier, tms_keys *out, tamis_error *error) {

@@ -91,7 +91,7 @@ static bool all_in_memory(const tamis_chunk *chunk) {
 }
 
 /* Looks in the tiers behind memory, the nearest first. One that fails does not hide those behind it;
- * its reason is answered if none of these has the record. */
+ * its reason is answered if none of these has the record. A remote one that fails has no record. */
 static tamis_status look_behind(tamis_chunk *chunk, const tamis_chunk_id *id, const uint8_t *key,
                                 bool *mismatched, tamis_error *error) {
     tms_look look = {0};
@@ -101,8 +101,11 @@ static tamis_status look_behind(tamis_chunk *chunk, const tamis_chunk_id *id, co
         tms_shelf *shelf = &chunk->store->shelves[t];
         if (!shelf->tier) continue;
         const tamis_status status = tms_shelf_look(chunk->store, shelf, id, key, &look, first);
-        if (status != TAMIS_OK && failed != TAMIS_OK) tms_store_note(chunk->store, status);
-        if (status != TAMIS_OK && failed == TAMIS_OK) {
+        const bool missed = status == TAMIS_E_IO && shelf->tier->ops->remote;
+        tms_shelf_note(chunk->store, shelf, status);
+        if (status != TAMIS_OK && (failed != TAMIS_OK || missed))
+            tms_store_note(chunk->store, status);
+        else if (status != TAMIS_OK) {
             failed = status;
             first = NULL;
         }
@@ -255,6 +258,7 @@ static tamis_status read_plane(tamis_chunk *chunk, uint32_t plane, void *to, tam
     const tamis_status status =
         tms_record_read_plane(&chunk->object->source, chunk->record, plane, to, error);
     if (status == TAMIS_E_DAMAGED) condemn(chunk);
+    tms_shelf_note(chunk->store, chunk->shelf, status);
     if (status == TAMIS_OK && copy) tms_copy_fill(copy, plane, to);
     return status;
 }

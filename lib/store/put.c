@@ -28,8 +28,9 @@ static tamis_status check_tiers(put *p, tamis_error *error) {
     uint32_t had = 0, last = 0;
     for (int t = 0; t < TAMIS_TIERS; t++) {
         if (p->store->shelves[t].index.limit == 0) continue;
+        const bool remote = p->store->shelves[t].tier && p->store->shelves[t].tier->ops->remote;
         had |= bit_of(t);
-        last = bit_of(t);
+        if (!remote || last == 0) last = bit_of(t);
     }
     TMS_REQUIRE((asked & ~had) == 0, TAMIS_E_ARGUMENT,
                 "tiers of the chunk: 0x%" PRIx32 ", but the store has 0x%" PRIx32, asked, had);
@@ -189,6 +190,7 @@ static tamis_status each_behind(put *p, bool refresh, bool *known, tamis_error *
         if (!must && !(p->may & bit_of(t))) continue;
         const tamis_status status =
             refresh ? refresh_late(p, shelf, reason) : put_behind(p, shelf, known, reason);
+        tms_shelf_note(p->store, shelf, status);
         if (must && status != TAMIS_OK) return status;
         if (status == TAMIS_E_IO) tms_store_note(p->store, status);
         if (status != TAMIS_OK) p->may &= ~bit_of(t);

@@ -303,25 +303,30 @@ bool tms_record_is(const tms_record *record, const tamis_chunk_id *id) {
            memcmp(record->tokens, id->tokens, record->n_tokens * sizeof *record->tokens) == 0;
 }
 
-/* The zeros behind a plane. */
-static tamis_status read_padding(const tms_source *source, const tms_plane *plane, bool *sound,
-                                 tamis_error *error) {
-    uint8_t padding[TMS_RECORD_PAGE];
-    size_t got = 0;
-    const size_t bytes = tms_whole_pages(plane->bytes) - plane->bytes;
-    if (bytes == 0) return TAMIS_OK;
-    TMS_TRY(source->read(source->of, plane->offset + plane->bytes, padding, bytes, &got, error));
-    *sound = *sound && got == bytes && all_zero(padding, padding + bytes);
+/* A plane, and the zeros behind it. */
+static tamis_status read_padded(const tms_source *source, const tms_plane *plane, void *to,
+                                uint8_t *padding, size_t more, size_t *got, tamis_error *error) {
+    size_t behind = 0;
+    if (source->read_two)
+        return source->read_two(source->of, plane->offset, to, plane->bytes, padding, more, got,
+                                error);
+    TMS_TRY(source->read(source->of, plane->offset, to, plane->bytes, got, error));
+    if (more == 0 || *got < plane->bytes) return TAMIS_OK;
+    TMS_TRY(source->read(source->of, plane->offset + plane->bytes, padding, more, &behind, error));
+    *got += behind;
     return TAMIS_OK;
 }
 
 tamis_status tms_record_read_plane(const tms_source *source, const tms_record *record,
                                    uint32_t plane, void *to, tamis_error *error) {
     const tms_plane *stored = &record->planes[plane];
+    uint8_t padding[TMS_RECORD_PAGE];
+    const size_t more = tms_whole_pages(stored->bytes) - stored->bytes;
     size_t got = 0;
-    TMS_TRY(source->read(source->of, stored->offset, to, stored->bytes, &got, error));
-    bool sound = got == stored->bytes && XXH3_64bits(to, stored->bytes) == stored->sum;
-    TMS_TRY(read_padding(source, stored, &sound, error));
+    TMS_TRY(read_padded(source, stored, to, padding, more, &got, error));
+    const bool sound = got == stored->bytes + more && all_zero(padding, padding + more) &&
+                       XXH3_64bits(to, stored->bytes) == stored->sum;
+    if (got > stored->bytes) got = stored->bytes;
     char key[TMS_KEY_TEXT];
     tms_key_text(record->key, key);
     TMS_REQUIRE(sound, TAMIS_E_DAMAGED,

@@ -54,6 +54,9 @@ typedef struct tms_source {
     /* *got < bytes: there are no more. Several threads may call it at a time. */
     tamis_status (*read)(void *of, uint64_t offset, void *to, size_t bytes, size_t *got,
                          tamis_error *error);
+    /* NULL, or the same for two places in memory, of what lies one behind the other. */
+    tamis_status (*read_two)(void *of, uint64_t offset, void *first, size_t bytes, void *second,
+                             size_t more, size_t *got, tamis_error *error);
 } tms_source;
 
 static inline uint32_t tms_record_planes(const tms_record *record) {

@@ -30,6 +30,13 @@ void tms_store_note(tamis_store *store, tamis_status status) {
     tms_store_unlock(store);
 }
 
+void tms_shelf_note(tamis_store *store, tms_shelf *shelf, tamis_status status) {
+    if (status != TAMIS_E_IO && status != TAMIS_E_FULL) return;
+    tms_store_lock(store);
+    shelf->counts.failed++;
+    tms_store_unlock(store);
+}
+
 void tms_store_touch_line(tamis_store *store, const uint8_t *key) {
     tms_store_lock(store);
     for (int t = 0; t < TAMIS_TIERS; t++) {

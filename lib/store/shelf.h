@@ -57,6 +57,8 @@ void tms_store_lock(tamis_store *store);
 void tms_store_unlock(tamis_store *store);
 /* Counts what a call is about to answer, if that is E_IO or E_FULL. */
 void tms_store_note(tamis_store *store, tamis_status status);
+/* Counts what a tier could not do, if that is E_IO or E_FULL. */
+void tms_shelf_note(tamis_store *store, tms_shelf *shelf, tamis_status status);
 
 /* ---- Under the mutex ------------------------------------------------------------------------- */
 

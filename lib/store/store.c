@@ -8,7 +8,12 @@
 #include <string.h>
 
 /* Tiers behind memory. */
-static const tms_tier_ops *const tiers[] = {&tms_disk};
+static const tms_tier_ops *const tiers[] = {
+    &tms_disk,
+#ifdef TAMIS_HAVE_REDIS
+    &tms_redis_ops,
+#endif
+};
 
 const char *tamis_tier_name(tamis_tier tier) {
     switch (tier) {
@@ -16,24 +21,45 @@ const char *tamis_tier_name(tamis_tier tier) {
         return "memory";
     case TAMIS_TIER_DISK:
         return "disk";
+    case TAMIS_TIER_REDIS:
+        return "redis";
     }
     return "unknown";
 }
 
 /* ---- Opening and closing --------------------------------------------------------------------- */
 
+/* Fields of a tier that is not asked for, or that this build lacks, are an error. */
+static tamis_status check_redis(const tamis_store_params *params, tamis_error *error) {
+    const bool more = params->redis_bytes || params->redis_prefix || params->redis_password ||
+                      params->redis_database || params->redis_timeout_ms;
+    TMS_REQUIRE(params->redis || !more, TAMIS_E_ARGUMENT,
+                "redis is NULL, but another field of it is given");
+    if (!params->redis) return TAMIS_OK;
+    TMS_REQUIRE(*params->redis, TAMIS_E_ARGUMENT, "redis: empty");
+#ifndef TAMIS_HAVE_REDIS
+    return tms_error_set(error, TAMIS_E_UNSUPPORTED, "redis: %s: this build is without it",
+                         params->redis);
+#else
+    return TAMIS_OK;
+#endif
+}
+
 static tamis_status check_params(const tamis_store_params *params, tamis_error *error) {
     TMS_REQUIRE(params, TAMIS_E_ARGUMENT, "params: NULL");
     TMS_REQUIRE_RESERVED(params, tamis_store_params);
     TMS_REQUIRE(params->folder || params->disk_bytes == 0, TAMIS_E_ARGUMENT,
                 "disk_bytes is %" PRIu64 ", but there is no folder", params->disk_bytes);
-    TMS_REQUIRE(params->folder || params->memory_bytes > 0, TAMIS_E_ARGUMENT,
-                "a store without a tier: memory_bytes is 0 and folder is NULL");
+    TMS_TRY(check_redis(params, error));
+    TMS_REQUIRE(params->folder || params->redis || params->memory_bytes > 0, TAMIS_E_ARGUMENT,
+                "a store without a tier: memory_bytes is 0, folder and redis are NULL");
     TMS_REQUIRE(!params->folder || *params->folder, TAMIS_E_ARGUMENT, "folder: empty");
     return TAMIS_OK;
 }
 
-/* Opens a tier behind memory, sweeps it, and reads what is there. */
+/* Opens a tier behind memory, sweeps it, and reads what is there. To read all headers of a server
+ * that others fill takes long and disturbs its own order of use, so that is done only to keep a
+ * limit; one that is out of reach may be there later. */
 static tamis_status open_tier(tamis_store *store, const tms_tier_ops *ops,
                               const tamis_store_params *params, tamis_error *error) {
     tms_shelf *shelf = &store->shelves[ops->tier];
@@ -43,7 +69,12 @@ static tamis_status open_tier(tamis_store *store, const tms_tier_ops *ops,
     TMS_TRY(tms_index_init(&shelf->index, ops->limit(params), error));
     TMS_TRY(ops->sweep(shelf->tier, &removed, error));
     store->counts.leftovers += removed;
-    return tms_shelf_refresh(store, shelf, error);
+    if (!ops->remote) return tms_shelf_refresh(store, shelf, error);
+    if (shelf->index.limit == UINT64_MAX) return TAMIS_OK;
+    const tamis_status status = tms_shelf_refresh(store, shelf, error);
+    tms_shelf_note(store, shelf, status);
+    tms_store_note(store, status);
+    return status == TAMIS_E_IO ? TAMIS_OK : status;
 }
 
 static bool init_mutex(tamis_store *store) {
@@ -179,6 +210,7 @@ static tamis_status remove_from(tamis_store *store, tms_shelf *shelf, const tami
     bool other = false;
     tamis_status status = tms_shelf_look(store, shelf, id, key, &look, error);
     const bool unread = status == TAMIS_E_IO;
+    tms_shelf_note(store, shelf, status);
     if (status != TAMIS_OK && !unread) return status;
     if (!look.object && !unread) return TAMIS_OK;
     status = shelf->tier->ops->erase(shelf->tier, key, look.object, &other, error);

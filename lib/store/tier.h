@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A tier behind memory: a table of functions over whole records that are found by key. Disk is the
- * first; a remote store would be the next. What is in it, for how long, and who counts is the
- * store's concern. */
+ * first, a Redis server the next. What is in it, for how long, and who counts is the store's
+ * concern. */
 #ifndef TMS_STORE_TIER_H
 #define TMS_STORE_TIER_H
 
@@ -28,8 +28,14 @@ typedef struct tms_keys {
     size_t count, room;
 } tms_keys;
 
+/* Adds a key. E_NO_MEMORY. */
+tamis_status tms_keys_add(tms_keys *keys, const uint8_t key[TMS_KEY_BYTES], tamis_error *error);
+
 struct tms_tier_ops {
     tamis_tier tier;
+    /* It may be out of reach, and records go from it that are held: the store works without it, and
+     * walks through it on opening only to keep a limit. */
+    bool remote;
     uint64_t (*limit)(const tamis_store_params *params); /* bytes */
     tamis_status (*open)(const tamis_store_params *params, tms_tier **out, tamis_error *error);
     void (*close)(tms_tier *tier);
@@ -64,5 +70,8 @@ struct tms_tier_ops {
 };
 
 extern const tms_tier_ops tms_disk;
+#ifdef TAMIS_HAVE_REDIS
+extern const tms_tier_ops tms_redis_ops;
+#endif
 
 #endif

@@ -409,13 +409,17 @@ static void arguments_are_checked(void **state) {
     params.disk_bytes = 0;
     FAILS(tamis_store_create(&params, &store, &test_error), TAMIS_E_ARGUMENT, "without a tier");
     params.memory_bytes = MIB;
-    params.reserved[7] = 1;
-    FAILS(tamis_store_create(&params, &store, &test_error), TAMIS_E_ARGUMENT, "reserved[7]");
+    params.reserved[2] = 1;
+    FAILS(tamis_store_create(&params, &store, &test_error), TAMIS_E_ARGUMENT, "reserved[2]");
     params = (tamis_store_params){.folder = "/nonexistent/store"};
     FAILS(tamis_store_create(&params, &store, &test_error), TAMIS_E_IO, "/nonexistent/store");
     params.folder = "/dev/null";
     FAILS(tamis_store_create(&params, &store, &test_error), TAMIS_E_IO, "/dev/null");
     assert_null(store);
+#ifndef TAMIS_HAVE_REDIS
+    params = (tamis_store_params){.memory_bytes = MIB, .redis = "localhost:6379"};
+    FAILS(tamis_store_create(&params, &store, &test_error), TAMIS_E_UNSUPPORTED, "localhost:6379");
+#endif
 
     store = rig_open(MIB, 0, false);
     tamis_chunk_planes put = chunk.put;
@@ -456,6 +460,7 @@ static void arguments_are_checked(void **state) {
     assert_int_equal(tamis_chunk_plane_bytes(NULL, 1), 0);
     OK(tamis_chunk_key(&chunk.put.id, key, &test_error));
     assert_string_equal(tamis_tier_name(TAMIS_TIER_DISK), "disk");
+    assert_string_equal(tamis_tier_name(TAMIS_TIER_REDIS), "redis");
     tamis_store_destroy(&store);
     rig_chunk_free(&chunk);
 }

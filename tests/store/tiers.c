@@ -111,7 +111,7 @@ static tamis_status fake_find(tms_tier *tier, const uint8_t *key, tms_object **o
     if (!object) return TAMIS_OK;
     once(&f->found, f->store);
     object->object.tier = tier;
-    object->object.source = (tms_source){object, object->value.size, read_value};
+    object->object.source = (tms_source){object, object->value.size, read_value, NULL};
     *out = &object->object;
     return tms_record_read(&object->object.source, &object->object.record, verdict, error);
 }

@@ -77,6 +77,12 @@ expect 'what is there by itself' configure auto -DTAMIS_TOOLS=AUTO -DTAMIS_TESTS
 expect 'the command line' options auto tamis_cli
 expect 'the tests' options auto test-api-steps
 expect 'the store' options auto lib/store/disk.c
+expect 'the redis tier' options auto lib/store/redis.c
+expect 'hiredis' options auto -lhiredis
+expect 'a store without a server' configure local -DTAMIS_REDIS=OFF -DTAMIS_NVCC=OFF
+expect 'its disk tier' options local lib/store/disk.c
+expect 'no redis tier' lacks local lib/store/redis
+expect 'no hiredis' lacks local hiredis
 
 configure wrong -DTAMIS_NVCC=ON '-DTAMIS_CUDA_ARCHITECTURES=80;hopper'
 expect 'an architecture that is none' grep '"hopper" is no compute' "$work/wrong.log"

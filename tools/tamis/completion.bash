@@ -371,6 +371,9 @@ _tamis() {
     'blend list --json') files=1 ;;
     'store put --model') files=1 ;;
     'store put --store') files=1 ;;
+    'store put --redis') ;;
+    'store put --prefix') ;;
+    'store put --database') ;;
     'store put --file') ;;
     'store put --chunk') ;;
     'store put --dtype') words='f32 f16 bf16' ;;
@@ -379,10 +382,19 @@ _tamis() {
     'store put --json') files=1 ;;
     'store put --device') ;;
     'store list --store') files=1 ;;
+    'store list --redis') ;;
+    'store list --prefix') ;;
+    'store list --database') ;;
     'store list --json') files=1 ;;
     'store verify --store') files=1 ;;
+    'store verify --redis') ;;
+    'store verify --prefix') ;;
+    'store verify --database') ;;
     'store verify --json') files=1 ;;
     'store gc --store') files=1 ;;
+    'store gc --redis') ;;
+    'store gc --prefix') ;;
+    'store gc --database') ;;
     'store gc --bytes') ;;
     'store gc --model') files=1 ;;
     'store gc --json') files=1 ;;
@@ -413,10 +425,10 @@ _tamis() {
     'eval blend') words='--model --text --chunks --chunk-tokens --keys --questions --ask --select --share --schedule --check-layer --measured --seed --dtype --stored --sink --page-size --json --device --help' ;;
     'blend check') words='--model --text --prompts --chunks --chunk-tokens --suffix --answer --select --share --schedule --check-layer --max-kl --min-agreement --policy --dry-run --seed --dtype --stored --sink --page-size --json --device --help' ;;
     'blend list') words='--policy --json --help' ;;
-    'store put') words='--model --store --file --chunk --bare --special --dtype --salt --bytes --json --device --help' ;;
-    'store list') words='--store --json --help' ;;
-    'store verify') words='--store --json --help' ;;
-    'store gc') words='--store --bytes --others --model --json --device --help' ;;
+    'store put') words='--model --store --redis --prefix --database --file --chunk --bare --special --dtype --salt --bytes --json --device --help' ;;
+    'store list') words='--store --redis --prefix --database --json --help' ;;
+    'store verify') words='--store --redis --prefix --database --json --help' ;;
+    'store gc') words='--store --redis --prefix --database --bytes --others --model --json --device --help' ;;
     esac
     [ -z "$files" ] || {
         mapfile -t COMPREPLY < <(compgen -f -- "$now")

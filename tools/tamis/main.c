@@ -48,8 +48,7 @@ const cli_group cli_command_groups[] = {
      "evaluation"},
 #ifdef TAMIS_HAVE_STORE
     {"blend", "say for which models stored chunks may be put into prompts", "command"},
-    {"store", "keep the K and V of text chunks in a folder, to be used wherever the texts stand",
-     "command"},
+    {"store", "keep the K and V of text chunks to be used wherever the texts stand", "command"},
 #endif
     {NULL, NULL, NULL}};
 

@@ -29,15 +29,29 @@ extern "C" {
  * that lacks the codec. In a record each plane begins at a multiple of 4096 bytes, and a layer's K
  * and V are neighbours.
  *
- * Tiers: memory, then disk. A record that is found on disk moves to memory plane by plane as it is
- * read. Each tier has a limit in bytes, to which it removes the records that were not used for the
- * longest time. A chunk that somebody holds (tamis_store_get) is pinned: it stays.
+ * Tiers: memory, then disk, then redis. A record that is found behind memory moves to memory plane by
+ * plane as it is read. Each tier has a limit in bytes, to which it removes the records that were not
+ * used for the longest time. A chunk that somebody holds (tamis_store_get) is pinned: it stays, but
+ * on a server.
  *
  * The disk tier is a folder with one file a chunk, <key>.kv. Several processes may use a folder at
  * a time: each finds what the others have written, and misses what they have removed. A process that
  * is killed leaves no half record, and loses none that tamis_store_put has answered for. The folder
  * must be on a file system with locks (flock), and belongs to one user: files can be read by their
  * owner alone. What is named like a record there and begins otherwise is damaged, and removed.
+ *
+ * The redis tier is a Redis or Valkey server (not a cluster of them) that any number of processes and
+ * machines share: one value a record, the same bytes as a file, of at most 512 MiB. A record is
+ * stored by one command, whole or not at all, and the first one that is stored under a key stays.
+ * Whether it survives the server's end is the server's matter, and so is what the server evicts: a
+ * pin holds nothing there, and reading a record that has gone since it was found is E_IO. The store
+ * works without the server: what does not answer in time, or answers by an error, is a miss for
+ * tamis_store_get, is passed over by tamis_store_put where another tier behind memory or memory
+ * itself takes the record, and is counted in the tier's `failed`. A server that was not reached is
+ * not asked again for 0.1 s, then for twice as long after each failure, up to 5 s. A command may
+ * take redis_timeout_ms, and a millisecond more for each 16 KiB that it moves; the name of a host is
+ * looked up in the system's own time. Nothing is encrypted. The commands are AUTH, SELECT, MULTI,
+ * EXEC, OBJECT IDLETIME, EXISTS, STRLEN, GETRANGE, SET, UNLINK, EVAL and SCAN.
  *
  * What is damaged is never given out. A record with a wrong header is a miss; a wrong plane is
  * E_DAMAGED where it is read, and the record is removed. Both are counted.
@@ -52,23 +66,37 @@ typedef struct tamis_store tamis_store;
 typedef struct tamis_chunk tamis_chunk;
 
 /* Tiers; values never change. */
-typedef enum tamis_tier { TAMIS_TIER_MEMORY = 0, TAMIS_TIER_DISK = 1 } tamis_tier;
+typedef enum tamis_tier {
+    TAMIS_TIER_MEMORY = 0,
+    TAMIS_TIER_DISK = 1,
+    TAMIS_TIER_REDIS = 2
+} tamis_tier;
 enum { TAMIS_TIERS = 4 }; /* room for tiers to come */
 
-/* "memory", "disk"; "unknown" outside the list. */
+/* "memory", "disk", "redis"; "unknown" outside the list. */
 TAMIS_API const char *tamis_tier_name(tamis_tier tier);
 
 typedef struct tamis_store_params {
     uint64_t memory_bytes; /* limit of the memory tier; 0: there is none */
     uint64_t disk_bytes;   /* limit of the disk tier; 0: as much as the file system takes */
     const char *folder;    /* of the disk tier, made where its parent exists; NULL: no disk tier */
-    uint64_t reserved[8];  /* 0, else E_ARGUMENT */
+    /* Address of a Redis or Valkey server, "host:port", "[IPv6]:port" or the path of a socket, which
+     * has a slash; NULL: no redis tier. The other fields of it are 0 then. All are copied. */
+    const char *redis;
+    const char *redis_prefix;   /* of all keys there, at most 128 bytes; NULL: "tamis:" */
+    const char *redis_password; /* NULL: that of TAMIS_REDIS_PASSWORD, or none */
+    uint64_t redis_bytes;       /* limit of the redis tier; 0: what the server keeps */
+    uint32_t redis_database;    /* number of the database */
+    uint32_t redis_timeout_ms;  /* to connect, and of a command; 0: 1000. At most 3600000 */
+    uint64_t reserved[3];       /* 0, else E_ARGUMENT */
 } tamis_store_params;
 
 /* Opens a store. The headers of all files in the folder are read; those that are damaged and what
  * killed processes have left unfinished are removed, and the least recently used of what exceeds
- * the limit. Errors: E_ARGUMENT (no tier; disk_bytes without a folder), E_IO with the folder and
- * the reason, E_NO_MEMORY. */
+ * the limit. A server is asked only where redis_bytes limits what is there; one that does not answer
+ * is no error. Errors: E_ARGUMENT (no tier; a field of a tier that is not asked for; an address that
+ * is none), E_UNSUPPORTED (redis in a build without it), E_IO with the folder and the reason,
+ * E_NO_MEMORY. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_store_create(const tamis_store_params *params,
                                                            tamis_store **out, tamis_error *error);
 /* Accepts NULL. Every chunk must have been released before. Files stay. */
@@ -132,7 +160,8 @@ typedef struct tamis_chunk_planes {
     const void *const *k; /* [n_layers] planes; K before norm of heads and rotation */
     const void *const *v;
     /* Sum of 1 << tier: the record must enter each of these, and no other. 0: it enters all tiers
-     * that the store has, of which the last must take it; one that cannot is left out. */
+     * that the store has; one that cannot is left out, but the last must take it, or the one before
+     * redis if there is one. */
     uint32_t tiers;
     uint32_t reserved32;  /* 0, else E_ARGUMENT */
     uint64_t reserved[4]; /* 0, else E_ARGUMENT */
@@ -148,10 +177,10 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_store_put(tamis_store *store,
                                                         const tamis_chunk_planes *chunk,
                                                         tamis_error *error);
 
-/* Finds a chunk and pins it. A miss is no error: *out is NULL then. Reads a file's header, no
+/* Finds a chunk and pins it. A miss is no error: *out is NULL then. Reads a record's header, no
  * planes. Errors: E_ARGUMENT; E_IO where a file cannot be opened or read, though it is there, and
- * no tier behind has the chunk; E_NO_MEMORY. After an error *out is NULL, and the caller may go on
- * as after a miss. */
+ * no tier behind has the chunk, but never for what a server does; E_NO_MEMORY. After an error *out
+ * is NULL, and the caller may go on as after a miss. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_store_get(tamis_store *store,
                                                         const tamis_chunk_id *id, tamis_chunk **out,
                                                         tamis_error *error);
@@ -188,12 +217,12 @@ TAMIS_API void tamis_chunk_get_info(const tamis_chunk *chunk, tamis_chunk_info *
 
 /* Reads a layer's planes, plane_bytes each, to the caller's memory; k or v may be NULL. Planes
  * that come from a tier that can be damaged are compared with their checksums. Several threads may
- * read a chunk at a time. Errors: E_ARGUMENT (layer; neither k nor v); E_DAMAGED: the file is cut
+ * read a chunk at a time. Errors: E_ARGUMENT (layer; neither k nor v); E_DAMAGED: the record is cut
  * short or damaged, and has been removed from the store and counted; what is in k and v must not
- * be used. Planes that were read before are what was stored. E_IO: reading failed; whether the
- * plane is damaged is not known, and the record stays. What is in k and v must not be used. The
- * caller reads again, or computes the chunk's K and V anew and releases it; a record that fails
- * again is one for tamis_store_remove, and may be put then. */
+ * be used. Planes that were read before are what was stored. E_IO: reading failed, or the record has
+ * gone from the server; whether the plane is damaged is not known, and what is there stays. What is
+ * in k and v must not be used. The caller reads again, or computes the chunk's K and V anew and
+ * releases it; a record that fails again is one for tamis_store_remove, and may be put then. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_chunk_read(tamis_chunk *chunk, uint32_t layer,
                                                          void *k, void *v, tamis_error *error);
 
@@ -213,7 +242,7 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_store_remove_key(tamis_store *stor
                                                                const uint8_t key[16], int *removed,
                                                                tamis_error *error);
 
-/* Lists the records, each once, in no order, after a look into the folder. Writes at most
+/* Lists the records, each once, in no order, after a look through folder and server. Writes at most
  * `capacity` entries and the full number to *count. `infos` may be NULL when capacity is 0.
  * Errors: E_ARGUMENT, E_IO, E_NO_MEMORY. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_store_list(tamis_store *store,
@@ -231,7 +260,8 @@ typedef struct tamis_tier_stats {
     uint64_t promoted;     /* records that began to enter because a later tier had them */
     uint64_t evicted;      /* records removed for the limit */
     uint64_t damaged;      /* records removed for their content */
-    uint64_t reserved[6];
+    uint64_t failed;       /* times that the tier answered E_IO or could not take a record */
+    uint64_t reserved[5];
 } tamis_tier_stats;
 
 typedef struct tamis_store_stats {
@@ -255,7 +285,7 @@ typedef struct tamis_store_found {
     uint64_t reserved[3];
 } tamis_store_found;
 
-/* Reads every byte of every record on disk, and removes those that are damaged. Errors: E_IO,
+/* Reads every byte of every record behind memory, and removes those that are damaged. Errors: E_IO,
  * E_NO_MEMORY, with the first reason; all others have been looked at all the same, and counted. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_store_verify(tamis_store *store,
                                                            tamis_store_found *out,

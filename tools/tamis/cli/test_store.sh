@@ -34,7 +34,7 @@ check_help() {
     done
     usage_error '^tamis store: frob: unknown command, must be one of put, list, verify, gc' store frob
     usage_error '^tamis store put: --model: is missing' store put
-    usage_error '^tamis store put: --store: is missing' store put --model x
+    usage_error '^tamis store put: --store or --redis: is missing' store put --model x
     usage_error '^tamis store put: --file: is missing' store put --model x --store y
     usage_error '^tamis store put: --chunk 0: must be at least 1' store put --chunk 0
     usage_error '^tamis store put: --dtype f8: must be one of f32, f16, bf16' store put --dtype f8
@@ -46,9 +46,12 @@ check_help() {
         usage_error "^tamis store gc: --bytes $bytes: not a number of bytes" \
             store gc --store x --bytes "$bytes"
     done
-    usage_error '^tamis store list: --store: is missing' store list
-    usage_error '^tamis store verify: --store: is missing' store verify
-    usage_error '^tamis store gc: --store: is missing' store gc
+    usage_error '^tamis store list: --store or --redis: is missing' store list
+    usage_error '^tamis store verify: --store or --redis: is missing' store verify
+    usage_error '^tamis store gc: --store or --redis: is missing' store gc
+    usage_error '^tamis store list: --redis: stands in the place' store list --store x --redis y
+    usage_error '^tamis store list: --prefix: belongs to --redis' store list --store x --prefix y
+    usage_error '^tamis store list: --database: belongs to' store list --store x --database 1
     usage_error '^tamis store gc: --others: needs --model' store gc --store x --others
     usage_error '^tamis store gc: --model: belongs to --others' store gc --store x --model y
     usage_error '^tamis store gc: --device: belongs to --others' store gc --store x --device y
@@ -175,11 +178,49 @@ assert rows[0]["evicted"] == 5 - rows[0]["records"]'
         fail 'what was removed'
 }
 
+# The same on a server.
+check_redis() {
+    local server socket=$work/socket name place
+    # redis-check-rdb is the server, too, where it is called so.
+    name=$(command -v redis-server || command -v redis-check-rdb || command -v valkey-server) ||
+        return 0
+    "$tamis" store list --redis "$socket" >/dev/null 2>"$work/err"
+    ! grep -q 'this build is without it' "$work/err" || return 0
+    place=(--redis "$socket" --prefix p: --database 2 --json "$work/out.json")
+    expect 1 "^tamis store list: redis $socket: connecting: " store list "${place[@]}"
+    (exec -a redis-server "$name" --port 0 --unixsocket "$socket" --save '' --appendonly no \
+        --dir "$work" --logfile /dev/null) &
+    server=$!
+    for _ in $(seq 200); do
+        [ ! -S "$socket" ] || break
+        sleep 0.05
+    done
+    expect 0 '' store put --model "$data/tiny.gguf" --device reference --file "$work/a" --chunk 60 \
+        "${place[@]}"
+    json 'assert [(r["tokens"], r["known"]) for r in rows] == [(60, False), (40, False)]'
+    expect 0 '' store put --model "$data/tiny.gguf" --device reference --file "$work/a" --chunk 60 \
+        "${place[@]}"
+    json 'assert [r["known"] for r in rows] == [True, True]'
+    succeeds '^0 records' store list --redis "$socket" --database 2
+    expect 0 '' store list "${place[@]}"
+    json 'assert sorted(r["tokens"] for r in rows) == [40, 60] and root["store"].endswith("/socket")'
+    expect 0 '' store verify "${place[@]}"
+    json 'assert root["records"] == 2 and root["damaged"] == 0'
+    expect 0 '' store gc --others --model "$work/bos.gguf" --device reference "${place[@]}"
+    json 'assert rows[0]["others"] == 0 and rows[0]["records"] == 2'
+    expect 0 '' store gc --bytes 50K "${place[@]}"
+    json 'assert rows[0]["evicted"] == 1 and rows[0]["records"] == 1'
+    kill "$server"
+    wait "$server" 2>/dev/null
+    expect 1 "^tamis store verify: redis $socket: connecting: " store verify "${place[@]}"
+}
+
 check_help
 check_put
 check_list
 check_sink
 check_verify
 check_gc
+check_redis
 [ "$failures" -eq 0 ] || exit 1
 echo 'store: all passed'

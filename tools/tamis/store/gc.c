@@ -6,13 +6,14 @@
 #include <string.h>
 
 typedef struct gc_flags {
-    const char *device, *model, *folder, *bytes, *json;
+    store_place place;
+    const char *device, *model, *bytes, *json;
     uint32_t others;
     uint64_t limit; /* of bytes */
 } gc_flags;
 
 static const cli_option options[] = {
-    STORE_FOLDER_OPTION(gc_flags, folder),
+    STORE_PLACE_OPTIONS(gc_flags, place),
     {"--bytes", "N", "remove what was not used for the longest time, down to N, as 512M or 20G",
      CLI_TEXT, offsetof(gc_flags, bytes), 0, 0, NULL},
     {"--others", "", "remove what is not of the model of --model", CLI_FLAG,
@@ -28,7 +29,7 @@ static int run(int argc, char *const *argv);
 const cli_command store_gc_command = {
     "tamis store gc",
     "remove from a store what nobody needs",
-    "--store FOLDER [--bytes N] [--model FILE --others]",
+    "--store FOLDER | --redis ADDRESS [--bytes N] [--model FILE --others]",
     "Removes damaged records, records of other versions of the store, and what writers that are\n"
     "gone have left. With --bytes also the records that were not used for the longest time, down\n"
     "to a limit; with --others those of other models: what is not of the model that is given,\n"
@@ -88,19 +89,20 @@ static tamis_status gc(const gc_flags *f, gc_result *r, tamis_error *error) {
     tamis_store_stats before = {0}, stats = {0};
     tamis_status status = f->others ? prints_of(f, prints, error) : TAMIS_OK;
     if (status != TAMIS_OK) return status;
-    status = store_open(f->folder, 0, false, &store, error);
+    status = store_open(&f->place, 0, false, &store, error);
     if (status == TAMIS_OK && f->others) status = remove_others(store, prints, r, error);
     tamis_store_get_stats(store, &before);
     tamis_store_destroy(&store);
-    if (status == TAMIS_OK) status = store_open(f->folder, f->limit, false, &store, error);
+    if (status == TAMIS_OK) status = store_open(&f->place, f->limit, false, &store, error);
     if (status == TAMIS_OK) status = tamis_store_gc(store, &r->found, error);
     tamis_store_get_stats(store, &stats);
-    const tamis_tier_stats *disk = &stats.tiers[TAMIS_TIER_DISK];
-    r->damaged = before.tiers[TAMIS_TIER_DISK].damaged + disk->damaged;
+    const tamis_tier tier = store_place_tier(&f->place);
+    const tamis_tier_stats *at = &stats.tiers[tier];
+    r->damaged = before.tiers[tier].damaged + at->damaged;
     r->leftovers = before.leftovers + stats.leftovers;
-    r->evicted = disk->evicted;
-    r->records = disk->records;
-    r->bytes = disk->bytes;
+    r->evicted = at->evicted;
+    r->records = at->records;
+    r->bytes = at->bytes;
     tamis_store_destroy(&store);
     return status;
 }
@@ -115,7 +117,7 @@ static void print_result(const gc_result *r) {
            cli_bytes((double)r->bytes).text);
 }
 
-static bool write_json(const char *folder, const gc_result *r, cli_output *output) {
+static bool write_json(const store_place *place, const gc_result *r, cli_output *output) {
     const cli_number numbers[] = {
         {"damaged", (double)r->damaged},     {"foreign", (double)r->found.foreign},
         {"leftovers", (double)r->leftovers}, {"others", (double)r->others},
@@ -123,7 +125,7 @@ static bool write_json(const char *folder, const gc_result *r, cli_output *outpu
         {"bytes", (double)r->bytes}};
     cJSON *root = cli_json_begin(store_gc_command.name, NULL);
     cJSON *rows = cJSON_CreateArray();
-    if (rows == NULL || cJSON_AddStringToObject(root, "store", folder) == NULL ||
+    if (rows == NULL || cJSON_AddStringToObject(root, "store", store_place_name(place)) == NULL ||
         !cli_json_numbers(cli_json_row(rows), numbers, sizeof(numbers) / sizeof(numbers[0]))) {
         cJSON_Delete(rows);
         rows = NULL;
@@ -135,9 +137,8 @@ static int parse(gc_flags *f, int argc, char *const *argv) {
     const char *name = store_gc_command.name;
     int code = cli_parse(&store_gc_command, f, argc, argv);
     if (code >= 0) return code;
-    if (f->folder == NULL)
-        cli_fail(name, "--store: is missing (see %s --help)", name);
-    else if (f->others && f->model == NULL)
+    if (!store_place_check(name, &f->place)) return CLI_USAGE;
+    if (f->others && f->model == NULL)
         cli_fail(name, "--others: needs --model, whose records stay");
     else if (!f->others && (f->model != NULL || f->device != NULL))
         cli_fail(name, "%s: belongs to --others, which is not given",
@@ -158,7 +159,7 @@ static int run(int argc, char *const *argv) {
     if (f.json != NULL && !cli_output_open(&output, name, f.json)) return CLI_FAILED;
     code = gc(&f, &r, &error) == TAMIS_OK ? CLI_OK : cli_fail(name, "%s", error.text);
     if (code == CLI_OK) print_result(&r);
-    if (code == CLI_OK && f.json != NULL && !write_json(f.folder, &r, &output)) code = CLI_FAILED;
+    if (code == CLI_OK && f.json != NULL && !write_json(&f.place, &r, &output)) code = CLI_FAILED;
     cli_output_discard(&output);
     return code;
 }

@@ -8,11 +8,12 @@
 #include <time.h>
 
 typedef struct list_flags {
-    const char *folder, *json;
+    store_place place;
+    const char *json;
 } list_flags;
 
 static const cli_option options[] = {
-    STORE_FOLDER_OPTION(list_flags, folder),
+    STORE_PLACE_OPTIONS(list_flags, place),
     CLI_JSON_OPTION(list_flags, json),
 };
 
@@ -21,8 +22,8 @@ static int run(int argc, char *const *argv);
 const cli_command store_list_command = {
     "tamis store list",
     "list the records of a store",
-    "--store FOLDER [--json FILE]",
-    "Lists the records of a folder, those that were used last at the end: key, tokens, shape, the\n"
+    "--store FOLDER | --redis ADDRESS [--json FILE]",
+    "Lists the records of a store, those that were used last at the end: key, tokens, shape, the\n"
     "fingerprint of the model behind its sink, bytes, and when the record was put or found last,\n"
     "in UTC. Opening a store removes records whose headers are damaged; what is removed is "
     "counted.",
@@ -99,12 +100,13 @@ static bool add_json_row(cJSON *rows, const tamis_chunk_info *info) {
            cli_json_numbers(row, numbers, sizeof(numbers) / sizeof(numbers[0]));
 }
 
-static bool write_json(const char *folder, const store_records *records, uint64_t damaged,
+static bool write_json(const store_place *place, const store_records *records, uint64_t damaged,
                        cli_output *output) {
     const cli_number numbers[] = {{"damaged", (double)damaged}};
     cJSON *root = cli_json_begin(store_list_command.name, NULL);
     cJSON *rows = cJSON_CreateArray();
-    bool made = rows != NULL && cJSON_AddStringToObject(root, "store", folder) != NULL &&
+    bool made = rows != NULL &&
+                cJSON_AddStringToObject(root, "store", store_place_name(place)) != NULL &&
                 cli_json_numbers(root, numbers, 1);
     for (size_t i = 0; made && i < records->count; i++)
         made = add_json_row(rows, &records->infos[i]);
@@ -123,14 +125,14 @@ static int list(const list_flags *f) {
     tamis_error error = {0};
     if (f->json != NULL && !cli_output_open(&output, store_list_command.name, f->json))
         return CLI_FAILED;
-    tamis_status status = store_open(f->folder, 0, false, &store, &error);
+    tamis_status status = store_open(&f->place, 0, false, &store, &error);
     if (status == TAMIS_OK) status = store_list(store, &records, &error);
     tamis_store_get_stats(store, &stats);
-    const uint64_t damaged = stats.tiers[TAMIS_TIER_DISK].damaged;
+    const uint64_t damaged = stats.tiers[store_place_tier(&f->place)].damaged;
     if (records.count > 1) qsort(records.infos, records.count, sizeof(*records.infos), by_use);
     int code = status == TAMIS_OK ? print_records(&records, damaged)
                                   : cli_fail(store_list_command.name, "%s", error.text);
-    if (code == CLI_OK && f->json != NULL && !write_json(f->folder, &records, damaged, &output))
+    if (code == CLI_OK && f->json != NULL && !write_json(&f->place, &records, damaged, &output))
         code = CLI_FAILED;
     cli_output_discard(&output);
     free(records.infos);
@@ -143,9 +145,6 @@ static int run(int argc, char *const *argv) {
     const char *name = store_list_command.name;
     int code = cli_parse(&store_list_command, &f, argc, argv);
     if (code >= 0) return code;
-    if (f.folder == NULL) {
-        cli_fail(name, "--store: is missing (see %s --help)", name);
-        return CLI_USAGE;
-    }
+    if (!store_place_check(name, &f.place)) return CLI_USAGE;
     return list(&f);
 }

@@ -7,7 +7,8 @@
 #include <string.h>
 
 typedef struct put_flags {
-    const char *device, *model, *folder, *salt, *bytes, *json;
+    store_place place;
+    const char *device, *model, *salt, *bytes, *json;
     cli_texts files;
     uint32_t chunk, dtype, bare, special;
     uint8_t salt_bytes[16]; /* of salt */
@@ -16,7 +17,7 @@ typedef struct put_flags {
 
 static const cli_option options[] = {
     CLI_MODEL_OPTION(put_flags, model),
-    STORE_FOLDER_OPTION(put_flags, folder),
+    STORE_PLACE_OPTIONS(put_flags, place),
     {"--file", "FILE", "a text; - is standard input. The flag may be given again", CLI_TEXTS,
      offsetof(put_flags, files), 0, 0, NULL},
     {"--chunk", "N", "most tokens of a chunk, into which a text is cut (default: one chunk a file)",
@@ -28,7 +29,7 @@ static const cli_option options[] = {
     CLI_DTYPE_OPTION("--dtype", put_flags, dtype),
     {"--salt", "HEX", "32 digits: what tenants without them do not find (default: all 0)", CLI_TEXT,
      offsetof(put_flags, salt), 0, 0, NULL},
-    {"--bytes", "N", "limit of the folder, as 512M or 20G (default: none)", CLI_TEXT,
+    {"--bytes", "N", "limit of the store, as 512M or 20G (default: none)", CLI_TEXT,
      offsetof(put_flags, bytes), 0, 0, NULL},
     CLI_JSON_OPTION(put_flags, json),
     CLI_DEVICE_OPTION(put_flags, device),
@@ -39,13 +40,14 @@ static int run(int argc, char *const *argv);
 const cli_command store_put_command = {
     "tamis store put",
     "compute the K and V of texts and store them",
-    "--model FILE --store FOLDER --file FILE [--chunk N] [OPTIONS]",
+    "--model FILE (--store FOLDER | --redis ADDRESS) --file FILE [--chunk N] [OPTIONS]",
     "Cuts texts into chunks, computes the K and V of each by itself, behind bos where the file\n"
     "wants it before every text, and stores them, in the type that the cache has too. A line for\n"
     "each chunk has its key. A chunk that is in the store is not computed again. Where the limit\n"
     "is reached, the chunks that were not used for the longest time go.",
     "  tamis store put --model model.gguf --store chunks --file handbook.txt --chunk 512\n"
-    "  tamis store put --model model.gguf --store chunks --file a.txt --file b.txt --bytes 20G\n",
+    "  tamis store put --model model.gguf --store chunks --file a.txt --file b.txt --bytes 20G\n"
+    "  tamis store put --model model.gguf --redis localhost:6379 --file handbook.txt --chunk 512\n",
     options,
     sizeof(options) / sizeof(options[0]),
     run};
@@ -159,7 +161,7 @@ static tamis_status open_all(put_state *s, tamis_error *error) {
     status = tamis_cache_create(s->device, &cache, &s->cache, error);
     if (status == TAMIS_OK)
         status = tamis_runner_create(s->model, s->cache, &plan, &s->runner, error);
-    if (status == TAMIS_OK) status = store_open(f->folder, f->limit, true, &s->store, error);
+    if (status == TAMIS_OK) status = store_open(&f->place, f->limit, true, &s->store, error);
     return status;
 }
 
@@ -265,12 +267,13 @@ static int run(int argc, char *const *argv) {
     const char *name = store_put_command.name;
     int code = cli_parse(&store_put_command, &f, argc, argv);
     if (code >= 0) return code;
-    const char *missing = f.model == NULL      ? "--model"
-                          : f.folder == NULL   ? "--store"
-                          : f.files.count == 0 ? "--file"
-                                               : NULL;
-    if (missing != NULL) {
-        cli_fail(name, "%s: is missing (see %s --help)", missing, name);
+    if (f.model == NULL) {
+        cli_fail(name, "--model: is missing (see %s --help)", name);
+        return CLI_USAGE;
+    }
+    if (!store_place_check(name, &f.place)) return CLI_USAGE;
+    if (f.files.count == 0) {
+        cli_fail(name, "--file: is missing (see %s --help)", name);
         return CLI_USAGE;
     }
     if (f.salt != NULL && !store_parse_hex(name, "--salt", f.salt, f.salt_bytes)) return CLI_USAGE;

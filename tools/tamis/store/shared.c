@@ -7,13 +7,41 @@
 #include <string.h>
 #include <sys/stat.h>
 
-tamis_status store_open(const char *folder, uint64_t bytes, bool make, tamis_store **out,
+bool store_place_check(const char *command, const store_place *place) {
+    const bool more = place->prefix != NULL || place->database != 0;
+    if (place->folder == NULL && place->redis == NULL)
+        cli_fail(command, "--store or --redis: is missing (see %s --help)", command);
+    else if (place->folder != NULL && place->redis != NULL)
+        cli_fail(command, "--redis: stands in the place of --store");
+    else if (more && place->redis == NULL)
+        cli_fail(command, "%s: belongs to --redis, which is not given",
+                 place->prefix != NULL ? "--prefix" : "--database");
+    else
+        return true;
+    return false;
+}
+
+const char *store_place_name(const store_place *place) {
+    return place->redis != NULL ? place->redis : place->folder;
+}
+
+tamis_tier store_place_tier(const store_place *place) {
+    return place->redis != NULL ? TAMIS_TIER_REDIS : TAMIS_TIER_DISK;
+}
+
+tamis_status store_open(const store_place *place, uint64_t bytes, bool make, tamis_store **out,
                         tamis_error *error) {
-    const tamis_store_params params = {.folder = folder, .disk_bytes = bytes};
+    const tamis_store_params at_server = {.redis = place->redis,
+                                          .redis_prefix = place->prefix,
+                                          .redis_database = place->database,
+                                          .redis_bytes = bytes};
+    const tamis_store_params in_folder = {.folder = place->folder, .disk_bytes = bytes};
     struct stat about;
-    if (!make && stat(folder, &about) != 0)
-        return cli_error(error, TAMIS_E_IO, "%s: cannot be read: %s", folder, strerror(errno));
-    return tamis_store_create(&params, out, error);
+    if (place->redis != NULL) return tamis_store_create(&at_server, out, error);
+    if (!make && stat(place->folder, &about) != 0)
+        return cli_error(error, TAMIS_E_IO, "%s: cannot be read: %s", place->folder,
+                         strerror(errno));
+    return tamis_store_create(&in_folder, out, error);
 }
 
 tamis_status store_list(tamis_store *store, store_records *out, tamis_error *error) {

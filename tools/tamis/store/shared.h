@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the commands on a store of chunks share: opening it, its folder's list, keys as text. */
+/* What the commands on a store of chunks share: opening it, its list, keys as text. */
 #ifndef STORE_SHARED_H
 #define STORE_SHARED_H
 
@@ -11,14 +11,34 @@
 extern const cli_command store_put_command, store_list_command, store_verify_command,
     store_gc_command;
 
+/* Where a store is: a folder, or a server with a prefix and a database. */
+typedef struct store_place {
+    const char *folder, *redis, *prefix;
+    uint32_t database;
+} store_place;
+
 /* clang-format off */
-#define STORE_FOLDER_OPTION(type, member)                                                          \
-    {"--store", "FOLDER", "the folder of the store", CLI_FILE, offsetof(type, member), 0, 0, NULL}
+#define STORE_PLACE_OPTIONS(type, member)                                                          \
+    {"--store", "FOLDER", "the folder of the store", CLI_FILE, offsetof(type, member.folder), 0,   \
+     0, NULL},                                                                                     \
+    {"--redis", "ADDRESS", "in place of a folder: a Redis or Valkey server, host:port or the path "\
+     "of a socket; the password is that of TAMIS_REDIS_PASSWORD", CLI_TEXT,                        \
+     offsetof(type, member.redis), 0, 0, NULL},                                                    \
+    {"--prefix", "TEXT", "of --redis: of all its keys (default: tamis:)", CLI_TEXT,                \
+     offsetof(type, member.prefix), 0, 0, NULL},                                                   \
+    {"--database", "N", "of --redis: the number of a database (default: 0)", CLI_NUMBER,           \
+     offsetof(type, member.database), 0, 1000000, NULL}
 /* clang-format on */
 
-/* Opens the store of a folder, without a tier in memory; `bytes` limits it, 0: nothing does. A
- * folder that is not there is made if `make`, else it is an error. */
-tamis_status store_open(const char *folder, uint64_t bytes, bool make, tamis_store **out,
+/* Says what is wrong with a place: none, or two. */
+bool store_place_check(const char *command, const store_place *place);
+/* The folder, or the address of the server. */
+const char *store_place_name(const store_place *place);
+tamis_tier store_place_tier(const store_place *place);
+
+/* Opens the store of a place, without a tier in memory; `bytes` limits it, 0: nothing does. A folder
+ * that is not there is made if `make`, else it is an error. */
+tamis_status store_open(const store_place *place, uint64_t bytes, bool make, tamis_store **out,
                         tamis_error *error);
 
 /* All records of a store; `infos` is the caller's to free. */

@@ -6,11 +6,12 @@
 #include <string.h>
 
 typedef struct verify_flags {
-    const char *folder, *json;
+    store_place place;
+    const char *json;
 } verify_flags;
 
 static const cli_option options[] = {
-    STORE_FOLDER_OPTION(verify_flags, folder),
+    STORE_PLACE_OPTIONS(verify_flags, place),
     CLI_JSON_OPTION(verify_flags, json),
 };
 
@@ -19,7 +20,7 @@ static int run(int argc, char *const *argv);
 const cli_command store_verify_command = {
     "tamis store verify",
     "read every record, and remove those that are damaged",
-    "--store FOLDER [--json FILE]",
+    "--store FOLDER | --redis ADDRESS [--json FILE]",
     "Reads every byte of every record and compares it with its checksums. Damaged records are\n"
     "removed: their text is computed anew when it is needed. A line names each of those whose\n"
     "header could be read. Exit status 1 if a record was damaged, or could not be read.",
@@ -40,10 +41,10 @@ static bool has(const store_records *records, const uint8_t key[16]) {
     return false;
 }
 
-static tamis_status verify(const char *folder, verify_result *r, tamis_error *error) {
+static tamis_status verify(const store_place *place, verify_result *r, tamis_error *error) {
     tamis_store *store = NULL;
     tamis_store_stats stats = {0};
-    tamis_status status = store_open(folder, 0, false, &store, error);
+    tamis_status status = store_open(place, 0, false, &store, error);
     if (status == TAMIS_OK) status = store_list(store, &r->before, error);
     if (status == TAMIS_OK) {
         tamis_error own;
@@ -53,7 +54,7 @@ static tamis_status verify(const char *folder, verify_result *r, tamis_error *er
         if (status == TAMIS_OK) status = listed;
     }
     tamis_store_get_stats(store, &stats);
-    r->damaged = stats.tiers[TAMIS_TIER_DISK].damaged;
+    r->damaged = stats.tiers[store_place_tier(place)].damaged;
     tamis_store_destroy(&store);
     return status;
 }
@@ -70,14 +71,15 @@ static void print_result(const verify_result *r) {
            (unsigned long long)r->damaged, (unsigned long long)r->found.foreign);
 }
 
-static bool write_json(const char *folder, const verify_result *r, cli_output *output) {
+static bool write_json(const store_place *place, const verify_result *r, cli_output *output) {
     const cli_number numbers[] = {{"records", (double)r->found.records},
                                   {"bytes", (double)r->found.bytes},
                                   {"damaged", (double)r->damaged},
                                   {"foreign", (double)r->found.foreign}};
     cJSON *root = cli_json_begin(store_verify_command.name, NULL);
     cJSON *rows = cJSON_CreateArray();
-    bool made = rows != NULL && cJSON_AddStringToObject(root, "store", folder) != NULL &&
+    bool made = rows != NULL &&
+                cJSON_AddStringToObject(root, "store", store_place_name(place)) != NULL &&
                 cli_json_numbers(root, numbers, sizeof(numbers) / sizeof(numbers[0]));
     for (size_t i = 0; made && i < r->before.count; i++) {
         const tamis_chunk_info *info = &r->before.infos[i];
@@ -103,16 +105,13 @@ static int run(int argc, char *const *argv) {
     const char *name = store_verify_command.name;
     int code = cli_parse(&store_verify_command, &f, argc, argv);
     if (code >= 0) return code;
-    if (f.folder == NULL) {
-        cli_fail(name, "--store: is missing (see %s --help)", name);
-        return CLI_USAGE;
-    }
+    if (!store_place_check(name, &f.place)) return CLI_USAGE;
     if (f.json != NULL && !cli_output_open(&output, name, f.json)) return CLI_FAILED;
-    code = verify(f.folder, &r, &error) == TAMIS_OK ? CLI_OK : cli_fail(name, "%s", error.text);
+    code = verify(&f.place, &r, &error) == TAMIS_OK ? CLI_OK : cli_fail(name, "%s", error.text);
     if (code == CLI_OK) print_result(&r);
-    if (code == CLI_OK && f.json != NULL && !write_json(f.folder, &r, &output)) code = CLI_FAILED;
+    if (code == CLI_OK && f.json != NULL && !write_json(&f.place, &r, &output)) code = CLI_FAILED;
     if (code == CLI_OK && r.damaged > 0)
-        code = cli_fail(name, "%s: %llu records were damaged", f.folder,
+        code = cli_fail(name, "%s: %llu records were damaged", store_place_name(&f.place),
                         (unsigned long long)r.damaged);
     cli_output_discard(&output);
     free(r.before.infos);
