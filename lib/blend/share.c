@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The controller: from what loading and computing take, the share of the hits to compute and the tier
- * to store in. */
+/* The controller: from what loading and computing take, the share of the hits to compute and the
+ * tier to store in. */
 #include "lib/blend/blend.h"
 
 #include <inttypes.h>

@@ -244,7 +244,7 @@ tamis_status tamis_runner_record(tamis_runner *runner, tamis_store *store,
     return status;
 }
 
-/* ---- Prefixes --------------------------------------------------------------------------------- */
+/* ---- Prefixes -------------------------------------------------------------------------------- */
 
 /* How many pages the store has, from the first on. What cannot be read counts as missing. */
 static tamis_status count_pages(const recording *r, tamis_store *store, uint32_t page_tokens,

@@ -113,7 +113,7 @@ static void blends_are_the_oracles(void **state) {
     }
 }
 
-/* ---- A reader of the caller ------------------------------------------------------------------- */
+/* ---- A reader of the caller ------------------------------------------------------------------ */
 
 /* Takes a millisecond for each read; with `status` not OK, the read of a layer fails once. */
 typedef struct slow_reader {

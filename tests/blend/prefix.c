@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Prefixes out of a store: the longest one whose pages are there is loaded, the rest computed, and all
- * of it is what a prefill gives, bit for bit, on models of three kinds. */
+/* Prefixes out of a store: the longest one whose pages are there is loaded, the rest computed, and
+ * all of it is what a prefill gives, bit for bit, on models of three kinds. */
 #include "tests/blend/blends.h"
 #include "tests/faulty.h"
 
@@ -86,7 +86,7 @@ static void expect_counts(const tamis_blend *blend, uint32_t found, uint32_t mis
     before = now;
 }
 
-/* ---- The same bits ---------------------------------------------------------------------------- */
+/* ---- The same bits --------------------------------------------------------------------------- */
 
 /* A prompt is what its prefill is, and goes on alike. */
 static void expect_prefill(blends *b, tamis_blend *blend, const int32_t *tokens, uint32_t n) {
@@ -186,7 +186,7 @@ static void a_missing_page_ends_the_prefix(void **state) {
     blends_close(&b);
 }
 
-/* ---- Damage, other types ---------------------------------------------------------------------- */
+/* ---- Damage, other types --------------------------------------------------------------------- */
 
 /* Finds the second page's plane of layer 3 damaged. */
 static tamis_status read_damaged(void *user, tamis_chunk *chunk, uint32_t layer, void *k, void *v,
@@ -247,7 +247,7 @@ static void pages_of_f16_are_near(void **state) {
     blends_close(&b);
 }
 
-/* ---- A failing device ------------------------------------------------------------------------- */
+/* ---- A failing device ------------------------------------------------------------------------ */
 
 /* Each call fails once while pages are recorded: none is stored, and no sequence is left. */
 static void fail_recording(blends *b, tms_device *dev) {
@@ -317,7 +317,7 @@ static void a_failing_device_changes_nothing(void **state) {
     blends_close(&b);
 }
 
-/* ---- With chunks; misuse ---------------------------------------------------------------------- */
+/* ---- With chunks; misuse --------------------------------------------------------------------- */
 
 /* A prefix, a chunk that stands elsewhere, and a question: hits behind exact rows. */
 static void a_prefix_before_chunks(void **state) {

@@ -17,8 +17,8 @@ static void expect_share(tamis_blend_costs costs, double wanted) {
     if (fabs(share - wanted) > 1e-12) fail_msg("the share is %g, not %g", share, wanted);
 }
 
-/* Figures of the paper for 4K tokens, a layer: 15 % of Llama-7B takes 3 ms and an NVMe disk 16 ms; of
- * Llama-70B 7 ms and 4 ms. */
+/* Figures of the paper for 4K tokens, a layer: 15 % of Llama-7B takes 3 ms and an NVMe disk 16 ms;
+ * of Llama-70B 7 ms and 4 ms. */
 static void the_papers_models(void **state) {
     (void)state;
     expect_share((tamis_blend_costs){.load_us = 16, .compute_us = 3 / 0.15}, 0.8);

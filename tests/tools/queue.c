@@ -44,8 +44,8 @@ static void requests_at_once_wait_for_each_other(void **state) {
     assert_true(near(q.per_s, 2, 1e-6) && near(q.busy, 1, 1e-6));
 }
 
-/* At half of what a worker does, a queue of this kind (M/D/1) waits for half of a service on average:
- * rho / (2 (1 - rho)) services. */
+/* At half of what a worker does, a queue of this kind (M/D/1) waits for half of a service on
+ * average: rho / (2 (1 - rho)) services. */
 static void half_busy_waits_for_half_a_service(void **state) {
     (void)state;
     double mean = 0;

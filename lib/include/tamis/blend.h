@@ -15,9 +15,9 @@ extern "C" {
 /* CacheBlend (EuroSys '25), its gradual filtering (section 4.3) included. A prompt is one exact
  * step of a plan. Its rows are
  *
- *   exact  of a stored chunk before which the prompt has the sink and nothing else, or of a prefix's
- *          stored page: K and V that were stored are right where they stand. They are loaded in
- *          every layer.
+ *   exact  of a stored chunk before which the prompt has the sink and nothing else, or of a
+ *          stored page of a prefix: K and V that were stored are right where they stand. They are
+ *          loaded in every layer.
  *   hits   of any other chunk that the store has;
  *   fresh  all others: tokens that are in no chunk, chunks that the store lacks, and the prompt's
  *          last token. Also its last `window` tokens, where the plan's eviction has a window.
@@ -77,9 +77,9 @@ typedef enum tamis_blend_schedule {
  * loaded in all layers (full reuse with selector none; EPIC with first). Not with hkvd. */
 #define TAMIS_BLEND_NO_CHECK UINT32_MAX
 
-/* How a blend reads a layer of a chunk: tamis_chunk_read with these arguments, or what stands in its
- * place and answers as it does. Called by the blend's thread, or with no_thread by the caller's, by
- * one at a time; it must call neither the blend nor a device. */
+/* How a blend reads a layer of a chunk: tamis_chunk_read with these arguments, or what stands in
+ * its place and answers as it does. Called by the blend's thread, or with no_thread by the
+ * caller's, by one at a time; it must call neither the blend nor a device. */
 typedef tamis_status (*tamis_blend_reader)(void *user, tamis_chunk *chunk, uint32_t layer, void *k,
                                            void *v, tamis_error *error);
 
@@ -96,10 +96,11 @@ typedef struct tamis_blend_params {
     uint32_t check_layer; /* 0 means 1 */
     /* Bounds on k: at least and at most so many of the hits; `most` 0 means all. */
     uint32_t least, most;
-    /* The gate, of every selector but all. Where what would be left in the check layer, which must be
-     * there, exceeds it, all hits of the prompt are computed to the end, and `gated` counts it. What is left is the deviation of the
-     * hits that are not selected over the norm of all hits: sqrt(sum |V - stored V|^2 / sum |V|^2).
-     * What is not finite exceeds every bound. 0: no gate. */
+    /* The gate, of every selector but all. Where what would be left in the check layer, which must
+     * be there, exceeds it, all hits of the prompt are computed to the end, and `gated` counts it.
+     * What is left is the deviation of the hits that are not selected over the norm of all hits:
+     * sqrt(sum |V - stored V|^2 / sum |V|^2). What is not finite exceeds every bound. 0: no
+     * gate. */
     double bound;
     uint32_t first; /* of selector first, at least 1 */
     uint32_t n_rows;
@@ -125,8 +126,8 @@ typedef struct tamis_blend_params {
     uint64_t ring_bytes;       /* host memory for what has been read ahead; 0: for two layers */
     tamis_blend_reader reader; /* NULL: tamis_chunk_read */
     void *reader_user;
-    /* Nonzero: each layer waits for the device, so that the times of layers are the device's. 0: they
-     * are the host's, which on a device with a queue of its own enqueues and goes on. */
+    /* Nonzero: each layer waits for the device, so that the times of layers are the device's. 0:
+     * they are the host's, which on a device with a queue of its own enqueues and goes on. */
     int timing;
     uint32_t page_tokens; /* of the pages of prefixes; 0: the prompts have none */
     uint64_t reserved[4]; /* 0, else E_ARGUMENT */
@@ -150,9 +151,9 @@ enum {
     TAMIS_BLEND_FRESH = 0,
     TAMIS_BLEND_CHUNK = 1, /* looked up in the store; fresh if that lacks it */
     /* The beginning of the sequence, sink included: the longest prefix whose pages the store has
-     * (tamis_store_get_prefix, by the model's own fingerprint), in pages of page_tokens, is exact; the
-     * rest is fresh. Nothing stands before it. Each page counts as a part, and those that are missing
-     * as one. */
+     * (tamis_store_get_prefix, by the model's own fingerprint), in pages of page_tokens, is exact;
+     * the rest is fresh. Nothing stands before it. Each page counts as a part, and those that are
+     * missing as one. */
     TAMIS_BLEND_PREFIX = 2
 };
 
@@ -179,9 +180,10 @@ typedef struct tamis_blend_rows {
 
 /* Looks up the stored parts, begins the plan's step with all tokens of the parts as rows of the
  * sequence, and starts to read. The last token is always computed. Errors: E_ARGUMENT (no tokens;
- * more than the plan's max_rows; a listed row past the prompt; ring_bytes below a layer of a
- * chunk; a prefix behind other tokens, or without page_tokens; a `stored` that is none); E_STATE (a prompt is open); those of tamis_plan_step_begin and of tamis_plan_narrow;
- * E_NO_MEMORY. Then nothing has changed. What the store cannot read counts as missed. */
+ * more than the plan's max_rows; a listed row past the prompt; ring_bytes below a layer of a chunk;
+ * a prefix behind other tokens, or without page_tokens; a `stored` that is none); E_STATE (a prompt
+ * is open); those of tamis_plan_step_begin and of tamis_plan_narrow; E_NO_MEMORY. Then nothing has
+ * changed. What the store cannot read counts as missed. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_blend_begin(tamis_blend *blend,
                                                           tamis_sequence sequence,
                                                           const tamis_blend_part *parts,
@@ -241,8 +243,8 @@ typedef struct tamis_blend_stats {
 TAMIS_API void tamis_blend_get_stats(const tamis_blend *blend, tamis_blend_stats *out);
 
 /* The last prompt, layer by layer. Times are the host's: compute_us is the time from the end of
- * tamis_blend_layer to its next call or that of tamis_blend_end. On a device with a queue of its own
- * that is the time of enqueueing, unless something waited (see `timing`). */
+ * tamis_blend_layer to its next call or that of tamis_blend_end. On a device with a queue of its
+ * own that is the time of enqueueing, unless something waited (see `timing`). */
 typedef struct tamis_blend_layer_stats {
     uint32_t rows_computed; /* whose K and V were computed */
     uint32_t rows_attended;
@@ -256,7 +258,7 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_blend_get_layer_stats(const tamis_
                                                                     tamis_blend_layer_stats *out,
                                                                     tamis_error *error);
 
-/* ---- The controller: how much to compute, and where to store ---------------------------------- */
+/* ---- The controller: how much to compute, and where to store --------------------------------- */
 
 /* What a layer of a prompt takes: of the hits and the exact rows K and V are loaded, of the fresh
  * rows and of a share of the hits they are computed meanwhile. */
@@ -269,15 +271,15 @@ typedef struct tamis_blend_costs {
     uint64_t reserved[4]; /* 0, else E_ARGUMENT */
 } tamis_blend_costs;
 
-/* The share of the hits whose computing takes as long as loading, so that more would make the prompt
- * slower and fewer would save nothing:
+/* The share of the hits whose computing takes as long as loading, so that more would make the
+ * prompt slower and fewer would save nothing:
  *
  *   share = ((hits + exact) * load_us - fresh * compute_us) / (hits * compute_us)
  *
  * within least and most. Of hits alone it is load_us / compute_us, as in CacheBlend (EuroSys '25,
- * section 5.1: r * prefill = bytes of a token / throughput, and r is at least 15 %). A pure function.
- * Errors: E_ARGUMENT with the value (a time that is not finite or negative, compute_us 0; no hits
- * beside other rows; least above most, or one of them above 1). */
+ * section 5.1: r * prefill = bytes of a token / throughput, and r is at least 15 %). A pure
+ * function. Errors: E_ARGUMENT with the value (a time that is not finite or negative, compute_us 0;
+ * no hits beside other rows; least above most, or one of them above 1). */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_blend_share(const tamis_blend_costs *costs,
                                                           double *share, tamis_error *error);
 
@@ -288,16 +290,16 @@ typedef struct tamis_blend_tier {
     uint64_t reserved[2]; /* 0, else E_ARGUMENT */
 } tamis_blend_tier;
 
-/* The tier to keep chunks in where blends compute `share` of their hits: the cheapest of those whose
- * loading is hidden, that is
+/* The tier to keep chunks in where blends compute `share` of their hits: the cheapest of those
+ * whose loading is hidden, that is
  *
  *   (hits + exact) * load_us <= (fresh + share * hits) * compute_us
  *
  * (CacheBlend, section 5.1: the least C_store with T_recompute >= T_load), of two equal prices the
- * faster one, then the first. Where none is, *hidden is 0, and the tier is the fastest, of equal ones
- * the cheapest: the paper says nothing of that case. `hidden` may be NULL. load_us of the costs is not
- * used. A pure function. Errors: as tamis_blend_share; no tiers; a price that is not finite; a share
- * that is not 0 to 1. */
+ * faster one, then the first. Where none is, *hidden is 0, and the tier is the fastest, of equal
+ * ones the cheapest: the paper says nothing of that case. `hidden` may be NULL. load_us of the
+ * costs is not used. A pure function. Errors: as tamis_blend_share; no tiers; a price that is not
+ * finite; a share that is not 0 to 1. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_blend_choose_tier(const tamis_blend_costs *costs,
                                                                 double share,
                                                                 const tamis_blend_tier *tiers,
@@ -305,9 +307,9 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_blend_choose_tier(const tamis_blen
                                                                 int *hidden, tamis_error *error);
 
 /* What the last prompt took, as its layers from the check layer on say: read_us and compute_us over
- * tokens and rows. On a device with a queue of its own computing is seen under `timing` alone. `least`
- * and `most` are 0. Errors: E_ARGUMENT (NULL); E_STATE (no prompt has ended; nothing was loaded behind
- * the check layer). */
+ * tokens and rows. On a device with a queue of its own computing is seen under `timing` alone.
+ * `least` and `most` are 0. Errors: E_ARGUMENT (NULL); E_STATE (no prompt has ended; nothing was
+ * loaded behind the check layer). */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_blend_get_costs(const tamis_blend *blend,
                                                               tamis_blend_costs *out,
                                                               tamis_error *error);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `tamis bench ttft`: the time to the first token of prompts whose chunks are stored, beside that of
- * computing them. */
+/* `tamis bench ttft`: the time to the first token of prompts whose chunks are stored, beside that
+ * of computing them. */
 #include "bench/ttft.h"
 #include "cli/commands.h"
 

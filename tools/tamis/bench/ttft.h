@@ -53,8 +53,8 @@ typedef struct ttft_source {
     double cached;      /* share of the files that the page cache still had after dropping, most */
 } ttft_source;
 
-/* A tamis_blend_reader for a source (user) with a speed: reads, and waits until the bytes would have
- * come at that speed. */
+/* A tamis_blend_reader for a source (user) with a speed: reads, and waits until the bytes would
+ * have come at that speed. */
 tamis_status ttft_read_throttled(void *user, tamis_chunk *chunk, uint32_t layer, void *k, void *v,
                                  tamis_error *error);
 /* Drops the files of a folder from the page cache, and says what share of their pages is there all

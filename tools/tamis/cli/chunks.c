@@ -146,8 +146,8 @@ size_t cli_chunks_count(const cli_chunks *c) {
 
 /* ---- The share ------------------------------------------------------------------------------- */
 
-/* Reads the last layer of each chunk that the store has: the time of a token in a layer. Counts the tokens
- * of these chunks. */
+/* Reads the last layer of each chunk that the store has: the time of a token in a layer. Counts the
+ * tokens of these chunks. */
 static tamis_status time_reading(cli_chunks *c, cli_session *s, tamis_blend_costs *costs,
                                  tamis_error *error) {
     double seconds = 0;
@@ -181,7 +181,8 @@ static tamis_status time_reading(cli_chunks *c, cli_session *s, tamis_blend_cost
     return status;
 }
 
-/* Computes the first rows of the prompt, the second time for the clock: the time of a row in a layer. */
+/* Computes the first rows of the prompt, the second time for the clock: the time of a row in a
+ * layer. */
 static tamis_status time_computing(cli_chunks *c, cli_session *s, tamis_blend_costs *costs,
                                    tamis_error *error) {
     const size_t n = c->n_tokens < PROBE_ROWS ? c->n_tokens : PROBE_ROWS;

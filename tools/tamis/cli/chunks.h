@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A prompt that begins with stored chunks, or with a stored prefix: texts cut to chunks, the store
- * that has their K and V, and the blend that reads them. Without the store of chunks (TAMIS_STORE) all of it is refused. */
+ * that has their K and V, and the blend that reads them. Without the store of chunks (TAMIS_STORE)
+ * all of it is refused. */
 #ifndef CLI_CHUNKS_H
 #define CLI_CHUNKS_H
 
@@ -37,7 +38,7 @@ enum { CLI_BLEND_FIRST_DEFAULT = 32, CLI_PAGE_TOKENS_DEFAULT = 256 };
     {"--store", "DIR", "the folder of stored chunks; it is made where its parent exists",          \
      CLI_FILE, offsetof(type, member.store), 0, 0, NULL},                                          \
     {"--prefix-store", "DIR",                                                                      \
-     "in place of chunks: a folder with pages of prompts; the longest beginning of file and\n"      \
+     "in place of chunks: a folder with pages of prompts; the longest beginning of file and\n"     \
      "prompt that it has is loaded, the rest computed, as if all were",                            \
      CLI_FILE, offsetof(type, member.prefix_store), 0, 0, NULL},                                   \
     {"--prefix-page", "N", "tokens of a page of a prefix (default 256)", CLI_NUMBER,               \
@@ -45,18 +46,19 @@ enum { CLI_BLEND_FIRST_DEFAULT = 32, CLI_PAGE_TOKENS_DEFAULT = 256 };
     {"--store-memory", "BYTES",                                                                    \
      "memory for chunks that were read, with K, M or G for units of 1024 (default none)",          \
      CLI_TEXT, offsetof(type, member.store_memory), 0, 0, NULL},                                   \
-    {"--store-dtype", "TYPE", "element type of stored K and V: {} (default f16, of prefixes f32)",\
-     CLI_CHOICE, offsetof(type, member.dtype), 0, 0, cli_dtypes},                                              \
+    {"--store-dtype", "TYPE", "element type of stored K and V: {} (default f16, of prefixes f32)", \
+     CLI_CHOICE, offsetof(type, member.dtype), 0, 0, cli_dtypes},                                  \
     {"--blend", "NAME", "which tokens of found chunks are computed anew: {} (default hkvd)",       \
      CLI_CHOICE, offsetof(type, member.blend), 0, 0, cli_blends},                                  \
     {"--share", "PERCENT",                                                                         \
-     "how many of them, under hkvd and random (default 15); auto: as many as are computed while\n"  \
-     "the others are read, by what a layer and a few rows take before the prompt; at least 15 and what has passed",  \
+     "how many of them, under hkvd and random (default 15); auto: as many as are computed while\n" \
+     "the others are read, by what a layer and a few rows take before the prompt; at least 15\n"   \
+     "and what has passed",                                                                        \
      CLI_TEXT,                                                                                     \
      offsetof(type, member.share), 0, 0, NULL},                                                    \
     {"--first", "N", "tokens of each chunk that first computes anew (default 32)", CLI_NUMBER,     \
      offsetof(type, member.first), 1, CLI_TOKENS_MAX, NULL},                                       \
-    {"--no-record", "", "what the store lacks is not put into it", CLI_FLAG,               \
+    {"--no-record", "", "what the store lacks is not put into it", CLI_FLAG,                       \
      offsetof(type, member.no_record), 0, 0, NULL},                                                \
     {"--policy", "FILE",                                                                           \
      "what tamis blend check measured (default tamis/blend.policy in the user's folder for "       \
@@ -87,9 +89,9 @@ bool cli_chunks_check(const char *command, const cli_chunk_flags *flags, bool fi
 /* A prompt on its way through the store. */
 typedef struct cli_chunks cli_chunks;
 
-/* Opens the store and cuts the texts; `file` is the text of --file, or NULL. `prompt` is what stands
- * behind the chunks; it may be empty. Sets what a plan needs for them. E_UNSUPPORTED in a build without
- * the store. What *out holds after an error is to be closed, too. */
+/* Opens the store and cuts the texts; `file` is the text of --file, or NULL. `prompt` is what
+ * stands behind the chunks; it may be empty. Sets what a plan needs for them. E_UNSUPPORTED in a
+ * build without the store. What *out holds after an error is to be closed, too. */
 tamis_status cli_chunks_open(const cli_chunk_flags *flags, const cli_chunks_params *params,
                              const cli_session *s, const char *file, size_t file_bytes,
                              const char *prompt, size_t prompt_bytes, tamis_plan_params *plan,

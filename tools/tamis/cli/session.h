@@ -49,8 +49,8 @@ typedef struct cli_session_params {
 
 /* Device, model, cache, runner, sampler. What *s holds after an error is to be closed, too. */
 tamis_status cli_session_open(cli_session *s, cli_session_params *params, tamis_error *error);
-/* The same in two parts, between which the model's tokens can be counted: device, model and context;
- * then what depends on them. */
+/* The same in two parts, between which the model's tokens can be counted: device, model and
+ * context; then what depends on them. */
 tamis_status cli_session_load(cli_session *s, const cli_session_params *params, tamis_error *error);
 tamis_status cli_session_start(cli_session *s, cli_session_params *params, tamis_error *error);
 void cli_session_close(cli_session *s);

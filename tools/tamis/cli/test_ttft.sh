@@ -9,10 +9,10 @@ small=(bench ttft --model "$data/needle.gguf" --chunk-tokens 48 --suffix 10 --re
 check_rows() {
     local device=$1
     expect 0 '' "${small[@]}" --device "$device" --chunks 2,3 --share 15,100 --store "$work/store" \
-        --source memory,cached,disk --throttle 2MB --rate 50,5000 --requests 8 --json "$work/out.json"
+        --source memory,cached,disk --throttle 8MB --rate 50,5000 --requests 8 --json "$work/out.json"
     [ "$(find "$work/store" -name '*.kv' | wc -l)" -eq 6 ] || fail "$device: not 6 chunks are stored"
     json '
-sources = ["memory", "cached", "disk", "2MB/s"]
+sources = ["memory", "cached", "disk", "8MB/s"]
 arms = [("full", None, None), ("all", None, None)]
 for s in sources:
     arms += [("prefix", s, None), ("reuse", s, None), ("blend", s, 0.15), ("blend", s, 1)]
@@ -55,9 +55,9 @@ for i, n in enumerate([2, 3]):
         fraction = {"all": 1, "reuse": 10 / tokens, "prefix": (tokens - 48) / tokens}
         if r["arm"] in fraction: assert near(r["compute_fraction"], fraction[r["arm"]]), r
         if r["share"] == 1: assert near(r["compute_fraction"], 1), r
-        if r["source"] == "2MB/s" and loaded:
-            assert r["read_us"] >= 0.99 * r["bytes_read"] / 2, r
-            assert r["ttft_s_lowest"] >= 0.99 * r["bytes_read"] / 2e6, r
+        if r["source"] == "8MB/s" and loaded:
+            assert r["read_us"] >= 0.99 * r["bytes_read"] / 8, r
+            assert r["ttft_s_lowest"] >= 0.99 * r["bytes_read"] / 8e6, r
 assert 0 <= root["page_cache_kept"] <= 1
 queues = [r for r in rows if r["what"] == "rate"]
 assert [(r["rate"],) + key(r)[:2] for r in queues] == [(f,) + a[:2] for f in (50, 5000) for a in arms]
@@ -72,14 +72,15 @@ for slow, fast in zip(queues, queues[len(arms):]):
 
 # The controller's share: of memory the least one, of a disk at which loading takes longer more of it.
 check_auto() {
-    local device=$1
+    local device=$1 speed=100KB # below what the reference computes meanwhile
+    [ "$device" = reference ] || speed=1MB
     expect 0 '^memory: share 15 %: reading takes' "${small[@]}" --device "$device" --chunks 3 \
-        --share auto,15 --store "$work/store" --source memory --throttle 100KB --json "$work/out.json"
+        --share auto,15 --store "$work/store" --source memory --throttle "$speed" --json "$work/out.json"
     json '
 blends = [(r["source"], r["share_chosen"], r["share"]) for r in rows if r["arm"] == "blend"]
 assert len(blends) == 4, blends
 assert blends[0] == ("memory", True, 0.15) and blends[1][:2] == ("memory", False), blends
-assert blends[2][:2] == ("100KB/s", True) and blends[2][2] == 1, blends
+assert blends[2][0].endswith("B/s") and blends[2][1] and blends[2][2] == 1, blends
 '
 }
 
@@ -105,8 +106,8 @@ check_refused() {
 for device in "${devices[@]}"; do
     rm -rf "$work/store"
     check_rows "$device"
-    check_auto "$device"
 done
+check_auto "$fast"
 check_refused
 [ "$failures" -eq 0 ] || exit 1
 echo 'ttft: all passed'
