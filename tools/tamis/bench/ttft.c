@@ -25,11 +25,11 @@ static const cli_option options[] = {
     {"--suffix", "N", "tokens behind the chunks, which nothing is stored of (default 32)",
      CLI_NUMBER, offsetof(ttft_flags, suffix), 1, BENCH_CONTEXT_MAX, NULL},
     {"--share", "P[,P]",
-     "percent of the chunks' tokens that a blend computes (default 15); auto: as many as are\n"
+     "percent of the chunks' tokens that a blend computes (default 15); auto: as many as are "
      "computed while the others are read, by what 15 took, and 15 or more",
      CLI_TEXT, offsetof(ttft_flags, share), 0, 0, NULL},
     {"--source", "S[,S]",
-     "where chunks come from: {} (default memory, and with --store disk); cached is a disk whose\n"
+     "where chunks come from: {} (default memory, and with --store disk); cached is a disk whose "
      "files the page cache has",
      CLI_CHOICES, offsetof(ttft_flags, sources), 0, 0, source_names},
     {"--throttle", "SPEED[,SPEED]",

@@ -38,7 +38,7 @@ enum { CLI_BLEND_FIRST_DEFAULT = 32, CLI_PAGE_TOKENS_DEFAULT = 256 };
     {"--store", "DIR", "the folder of stored chunks; it is made where its parent exists",          \
      CLI_FILE, offsetof(type, member.store), 0, 0, NULL},                                          \
     {"--prefix-store", "DIR",                                                                      \
-     "in place of chunks: a folder with pages of prompts; the longest beginning of file and\n"     \
+     "in place of chunks: a folder with pages of prompts; the longest beginning of file and "      \
      "prompt that it has is loaded, the rest computed, as if all were",                            \
      CLI_FILE, offsetof(type, member.prefix_store), 0, 0, NULL},                                   \
     {"--prefix-page", "N", "tokens of a page of a prefix (default 256)", CLI_NUMBER,               \
@@ -51,8 +51,8 @@ enum { CLI_BLEND_FIRST_DEFAULT = 32, CLI_PAGE_TOKENS_DEFAULT = 256 };
     {"--blend", "NAME", "which tokens of found chunks are computed anew: {} (default hkvd)",       \
      CLI_CHOICE, offsetof(type, member.blend), 0, 0, cli_blends},                                  \
     {"--share", "PERCENT",                                                                         \
-     "how many of them, under hkvd and random (default 15); auto: as many as are computed while\n" \
-     "the others are read, by what a layer and a few rows take before the prompt; at least 15\n"   \
+     "how many of them, under hkvd and random (default 15); auto: as many as are computed while "  \
+     "the others are read, by what a layer and a few rows take before the prompt; at least 15 "    \
      "and what has passed",                                                                        \
      CLI_TEXT,                                                                                     \
      offsetof(type, member.share), 0, 0, NULL},                                                    \

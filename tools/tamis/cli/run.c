@@ -46,8 +46,7 @@ static const cli_option options[] = {
     CLI_EVICTION_OPTIONS_OF(run_flags, eviction),
     {"--times", "WORD",
      "{}: whether to print the device time of evicting, for which each step waits, and with "
-     "chunks\n"
-     "the time to the first token (default off)",
+     "chunks the time to the first token (default off)",
      CLI_CHOICE, offsetof(run_flags, times), 0, 0, off_on},
     {"--tokens", "N", "most tokens of an answer (default 64, with --chat 1024)", CLI_NUMBER,
      offsetof(run_flags, tokens), 1, CLI_TOKENS_MAX, NULL},
