@@ -36,14 +36,18 @@ static void nap(long ms) {
 }
 
 /* Opens a store with the first chunk on the server, of which a layer has been read. */
-static tamis_chunk *begin_load(tamis_store **store) {
-    *store = server_store((tamis_store_params){.memory_bytes = MIB});
+static tamis_chunk *begin_load(uint32_t timeout_ms, tamis_store **store) {
+    *store =
+        server_store((tamis_store_params){.memory_bytes = MIB, .redis_timeout_ms = timeout_ms});
     OK(tamis_store_put(*store, &chunks[0].put, &test_error));
     tamis_chunk *found = rig_get(*store, &chunks[0]);
     assert_non_null(found);
     OK(tamis_chunk_read(found, 0, k, NULL, &test_error));
     return found;
 }
+
+/* Where a call waits for the server or not; a busy machine may make it wait for the processor. */
+#define AT_ONCE 20
 
 /* The server is not there: nobody waits for it twice, and memory works. */
 static void play_without_server(tamis_store *store) {
@@ -54,7 +58,7 @@ static void play_without_server(tamis_store *store) {
         OK(tamis_store_get(store, &chunks[1].put.id, &none, &test_error));
         assert_null(none);
     }
-    assert_true(server_seconds() - start < 2);
+    assert_true(server_seconds() - start < AT_ONCE);
     assert_int_equal(server_stats(store).failed, failed + 100);
     assert_int_equal(rig_stats(store).failed, all + 100);
     OK(tamis_store_put(store, &chunks[2].put, &test_error));
@@ -70,7 +74,7 @@ static void play_without_server(tamis_store *store) {
 static void wait_until_asked(tamis_store *store) {
     const double start = server_seconds();
     while (tamis_store_put(store, &chunks[0].put, &test_error) != TAMIS_OK) {
-        if (server_seconds() - start > 15) fail_msg("not asked again: %s", test_error.text);
+        if (server_seconds() - start > 60) fail_msg("not asked again: %s", test_error.text);
         nap(20);
     }
 }
@@ -78,11 +82,11 @@ static void wait_until_asked(tamis_store *store) {
 static void a_server_that_is_killed(void **state) {
     (void)state;
     tamis_store *store;
-    tamis_chunk *found = begin_load(&store);
+    tamis_chunk *found = begin_load(60000, &store);
     server_kill();
     const double start = server_seconds();
     FAILS(tamis_chunk_read(found, 1, k, NULL, &test_error), TAMIS_E_IO, "redis /");
-    assert_true(server_seconds() - start < 2);
+    assert_true(server_seconds() - start < AT_ONCE);
     OK(tamis_chunk_read(found, 0, k, NULL, &test_error)); /* is in memory */
     assert_int_equal(server_stats(store).failed, 1);
     play_without_server(store);
@@ -98,15 +102,15 @@ static void a_server_that_is_killed(void **state) {
 static void a_server_that_stands_still(void **state) {
     (void)state;
     tamis_store *store;
-    tamis_chunk *found = begin_load(&store);
+    tamis_chunk *found = begin_load(1000, &store);
     server_pause();
     const double start = server_seconds();
     FAILS(tamis_chunk_read(found, 1, k, NULL, &test_error), TAMIS_E_IO, "in time");
-    assert_true(server_seconds() - start >= 0.3 && server_seconds() - start < 2);
+    assert_true(server_seconds() - start >= 1 && server_seconds() - start < AT_ONCE);
     play_without_server(store);
     nap(250); /* one more asks, and waits for its own time */
     assert_false(rig_has(store, &chunks[1]));
-    assert_true(server_seconds() - start < 5);
+    assert_true(server_seconds() - start < AT_ONCE);
     server_go_on();
     wait_until_asked(store);
     OK(tamis_chunk_read(found, 1, k, NULL, &test_error));
@@ -119,7 +123,7 @@ static void a_server_that_stands_still(void **state) {
 static void a_connection_that_is_closed(void **state) {
     (void)state;
     tamis_store *store;
-    tamis_chunk *found = begin_load(&store);
+    tamis_chunk *found = begin_load(20000, &store);
     server_do("CLIENT KILL TYPE normal SKIPME yes");
     OK(tamis_chunk_read(found, 1, k, NULL, &test_error));
     tamis_chunk_release(&found);

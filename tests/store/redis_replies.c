@@ -256,7 +256,7 @@ static void replies_that_are_none(void **state) {
         assert_int_equal(play(60, &stats), 0);
         if (stats.failed != 1 || stats.damaged != 0)
             fail_msg("reply %zu: %llu failures", i, (unsigned long long)stats.failed);
-        assert_true(server_seconds() - start < 3);
+        assert_true(server_seconds() - start < 20);
     }
 }
 
@@ -264,9 +264,10 @@ static void replies_that_are_none(void **state) {
  * no record. Returns how many bytes of commands there were. */
 static uint64_t play_put(const tamis_chunk_planes *put, int kind, uint64_t at,
                          tamis_status *status) {
+    const bool held = kind == HOLD_COMMAND;
     server_do("FLUSHALL");
     begin_round(kind, at, 0, NULL, 0);
-    tamis_store *store = open_between(300);
+    tamis_store *store = open_between(held ? 300 : 20000);
     *status = tamis_store_put(store, put, &test_error);
     tamis_store_destroy(&store);
     assert_true(*status == TAMIS_OK || *status == TAMIS_E_IO);
@@ -314,8 +315,7 @@ static void commands_are_held(void **state) {
         assert_int_equal(status, TAMIS_E_IO);
         assert_non_null(strstr(test_error.text, reasons[i]));
     }
-    assert_true(server_seconds() - start < 5);
-    assert_true(server_seconds() - start > 0.6);
+    assert_true(server_seconds() - start > 0.6 && server_seconds() - start < 20);
 }
 
 int main(void) {

@@ -142,7 +142,7 @@ const char *server_name(const rig_chunk *chunk) {
 tamis_store *server_store(tamis_store_params params) {
     tamis_store *store = NULL;
     if (!params.redis) params.redis = server_path();
-    if (!params.redis_timeout_ms) params.redis_timeout_ms = 300;
+    if (!params.redis_timeout_ms) params.redis_timeout_ms = 20000; /* the machine may be busy */
     OK(tamis_store_create(&params, &store, &test_error));
     return store;
 }

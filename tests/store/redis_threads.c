@@ -69,22 +69,23 @@ static void a_server_that_comes_and_goes(void **state) {
     static worker workers[THREADS];
     store = server_store((tamis_store_params){.memory_bytes = 2 * chunks[0].record_bytes,
                                               .redis_bytes = 6 * chunks[0].record_bytes,
-                                              .redis_timeout_ms = 100});
+                                              .redis_timeout_ms = 500});
     for (int i = 0; i < THREADS; i++) {
         workers[i].random = (uint64_t)i + 1;
         assert_int_equal(pthread_create(&workers[i].thread, NULL, work, &workers[i]), 0);
     }
-    nap(300);
+    for (int i = 0; i < 600 && atomic_load(&reads) == 0; i++)
+        nap(100);
     assert_true(atomic_load(&reads) > 0);
     server_pause();
-    nap(300);
+    nap(800);
     server_go_on();
     nap(300);
     server_kill();
     nap(200);
     assert_true(server_start());
     const uint64_t hits = server_stats(store).hits;
-    for (int i = 0; i < 150 && server_stats(store).hits == hits; i++)
+    for (int i = 0; i < 600 && server_stats(store).hits == hits; i++)
         nap(100);
     assert_true(server_stats(store).hits > hits); /* the server is asked again */
     atomic_store(&ends, true);
