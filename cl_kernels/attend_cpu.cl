@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* attend on a CPU, single rows: out = Σ softmax(scale·q·k)·v over the slots that a row sees.
  * contract: host/ops.h; meaning: host/reference/attend.c; the loops: attend_cpu.clh.
- * Work split: an item of the queue is one (row, KV head, split of SPLIT_PAGES list entries), with
- * all query heads of the KV head, so that K and V are read once. With several splits `out` and
- * `lse` are their states, which merge joins. No intervals. */
+ * Work split: an item of the queue is one piece of a (row, KV head, split of SPLIT_PAGES list
+ * entries), with all query heads of the KV head, so that K and V are read once. The core that ends
+ * the last piece joins them. With several splits `out` and `lse` are their states, which merge
+ * joins. No intervals. */
 #include "attend_cpu.clh"
 
 /* tiles: NULL to serve every row, else only rows that are a tile of their own. */
@@ -12,21 +13,24 @@ __kernel ONE_ITEM void attend_single(
     REF_PARAMS(const int, pages), REF_PARAMS(const int, count), uint capacity,
     REF_PARAMS(float, logits), ulong logit_stride, float scale, float soft_cap, uint n_splits,
     MATRIX_PARAMS(out), ulong out_split_stride, REF_PARAMS(float, lse), ulong lse_split_stride,
-    QUEUE_PARAMS) {
+    PIECE_PARAMS, QUEUE_PARAMS) {
     attend_state s;
     FOR_EACH_QUEUED(item) {
-        const uint head = item % n_kv_heads, split = item / n_kv_heads % n_splits;
-        const uint tile = item / n_kv_heads / n_splits;
+        const uint piece = item % pieces, lane = item / pieces;
+        const uint head = lane % n_kv_heads, split = lane / n_kv_heads % n_splits;
+        const uint tile = lane / n_kv_heads / n_splits;
         const uint row = tiles ? (uint)tiles[tiles_offset + 2 * tile] : tile;
         if (tiles && tiles[tiles_offset + 2 * tile + 1] != 1) continue;
         const uint owner = row * n_kv_heads + head;
         const ulong first_head = (ulong)head * GROUP;
 
-        /* The split's page ids, and how much of the last page counts. */
+        /* The piece's page ids, and how much of the last page counts. */
         const int seen = visible[visible_offset + owner];
         const int newest = (seen + PAGE_SIZE - 1) / PAGE_SIZE - 1;
         const int entries = pages ? count[count_offset + owner] : newest + 1;
-        const int first = split * SPLIT_PAGES, most = min(entries - first, SPLIT_PAGES);
+        const int at = pieces > 1 ? piece * PIECE_PAGES : 0, first = split * SPLIT_PAGES + at;
+        const int most = min(entries - first, pieces > 1 ? min((int)PIECE_PAGES, SPLIT_PAGES - at)
+                                                         : SPLIT_PAGES);
         __global const int *ids = table + table_offset +
                                   row_seq[row_seq_offset + row] * seq_stride + head * head_stride;
         __global const int *list =
@@ -47,7 +51,14 @@ __kernel ONE_ITEM void attend_single(
         s.logit_stride = logit_stride;
 #endif
         attend_begin(&s, q + q_offset + row * q_stride + first_head * HEAD_DIM, scale);
-        attend_pages(&s, keys, value_offset, n, last, soft_cap);
+        __global float *kept = KEPT_OF(lane);
+        attend_pages(&s, keys, value_offset, n, last, soft_cap,
+                     kept ? kept + piece * piece_segments * STATE : kept, piece_segments);
+        if (kept) {
+            if (!is_last(COUNTERS_OF(lane), pieces)) continue;
+            attend_join_kept(&s, kept, pieces * piece_segments);
+            *COUNTERS_OF(lane) = 0;
+        }
         attend_end(&s,
                    out + out_offset + split * out_split_stride + row * out_stride +
                        first_head * HEAD_DIM,

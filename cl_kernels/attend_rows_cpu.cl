@@ -6,9 +6,9 @@
  * KEYS slots:
  *   1. keys to f32;  2. logits, 4 keys x 2 vectors at a time;  3. what is seen, maxima, weights;
  *   4. values to f32;  5. weighted sums, 8 channels x 2 vectors at a time.
- * Every sum is formed in the order of attend_cpu.clh (tiles of 64 slots, 16 partial sums of a dot
- * product and of the weights, values slot by slot of all pages), so a row has the same bits in
- * either form.
+ * Every sum is formed in the order of attend_cpu.clh (segments of SEGMENT_PAGES, tiles of 64 slots,
+ * 16 partial sums of a dot product and of the weights, values slot by slot of all pages), so a row
+ * has the same bits in either form.
  * With several splits `out` and `lse` are their states, which merge joins. No lists. */
 #include "cpu.clh"
 
@@ -27,19 +27,23 @@
 #define TILE_ROWS 32 /* TMS_TILE_ROWS */
 #define HALVES 2     /* vectors of 16 rows */
 #define KEYS (4 * PAGE_SIZE)
+#define SEGMENT (16 * PAGE_SIZE) /* slots of TMS_CL_SEGMENT_PAGES */
 #define BLOCK 4    /* keys of step 2 */
 #define CHANNELS 8 /* of step 5 */
 #define FOR_BLOCK(i, b)                                                                            \
     UNROLL for (int i = 0; i < BLOCK; i++) UNROLL for (int b = 0; b < HALVES; b++)
 
+/* sum, total and top are of the segment, whole, whole_total and whole_top of those before it. */
 typedef struct tile_state {
     float16 q[HEAD_DIM][HALVES];      /* times scale */
     float16 sum[HEAD_DIM][HALVES];    /* Σ exp(logit - top)·v */
+    float16 whole[HEAD_DIM][HALVES];
     float16 weight[KEYS][HALVES];     /* logits, then exp(logit - top) */
     float16 rows[KEYS][VECS];         /* keys, then values, as f32 */
     float16 total[PAGE_SIZE][HALVES]; /* Σ exp(logit - top) of every 16th slot; NaN once a logit was
                                          not finite */
-    float16 top[HALVES], old[HALVES];
+    float16 whole_total[PAGE_SIZE][HALVES];
+    float16 top[HALVES], old[HALVES], whole_top[HALVES];
     int16 visible[HALVES], low[HALVES], high[HALVES];
     int position[KEYS];
 #if LOGITS
@@ -195,11 +199,36 @@ static inline int tile_begin(tile_state *s, int rows, __global const float *q, u
             ((float *)s->q[d])[r] = live ? scale * q[r * q_stride + d] : 0.0f;
     }
     for (int b = 0; b < HALVES; b++) {
+        s->whole_top[b] = -INFINITY;
+        for (int i = 0; i < PAGE_SIZE; i++) s->whole_total[i][b] = 0.0f;
+        for (int d = 0; d < HEAD_DIM; d++) s->whole[d][b] = 0.0f;
+    }
+    return most;
+}
+
+static inline void segment_begin(tile_state *s) {
+    for (int b = 0; b < HALVES; b++) {
         s->top[b] = -INFINITY;
         for (int i = 0; i < PAGE_SIZE; i++) s->total[i][b] = 0.0f;
         for (int d = 0; d < HEAD_DIM; d++) s->sum[d][b] = 0.0f;
     }
-    return most;
+}
+
+/* As attend_join of attend_cpu.clh. */
+static inline void segment_join(tile_state *s) {
+    for (int b = 0; b < HALVES; b++) {
+        const float16 top = s->top[b], before = s->whole_top[b];
+        const float16 highest = top > before ? top : before;
+        const float16 base = highest == -INFINITY ? (float16)(0.0f) : highest;
+        const float16 old = exp16(before - base), new = exp16(top - base);
+        for (int i = 0; i < PAGE_SIZE; i++)
+            s->whole_total[i][b] = fma(s->total[i][b], new, s->whole_total[i][b] * old);
+        for (int d = 0; d < HEAD_DIM; d++) {
+            const float16 joined = fma(s->sum[d][b], new, s->whole[d][b] * old);
+            s->whole[d][b] = top == -INFINITY ? s->whole[d][b] : joined;
+        }
+        s->whole_top[b] = highest;
+    }
 }
 
 /* The state of the tile's rows; lse may be NULL. */
@@ -207,13 +236,15 @@ static inline void tile_end(tile_state *s, int rows, __global float *out, ulong 
                             __global float *lse, uint lse_stride) {
     for (int r = 0; r < rows; r++) {
         float16 totals;
-        for (int i = 0; i < PAGE_SIZE; i++) ((float *)&totals)[i] = ((const float *)s->total[i])[r];
+        for (int i = 0; i < PAGE_SIZE; i++)
+            ((float *)&totals)[i] = ((const float *)s->whole_total[i])[r];
         const float total = sum16(totals);
         for (int d = 0; d < HEAD_DIM; d++)
-            out[r * out_stride + d] = total == 0.0f ? 0.0f : ((const float *)s->sum[d])[r] / total;
+            out[r * out_stride + d] =
+                total == 0.0f ? 0.0f : ((const float *)s->whole[d])[r] / total;
         if (lse)
             lse[(ulong)r * lse_stride] =
-                total == 0.0f ? -INFINITY : ((const float *)s->top)[r] + log(total);
+                total == 0.0f ? -INFINITY : ((const float *)s->whole_top)[r] + log(total);
     }
 }
 
@@ -254,6 +285,7 @@ __kernel ONE_ITEM void attend_tiles(
                 s.position[i] = positions ? positions[positions_offset + place] : slot;
             }
 #endif
+            if ((first - begin) % SEGMENT == 0) segment_begin(&s);
             load_rows(&s, keys, page_stride, slot_stride, ids, first, n);
             tile_logits(&s, n);
             tile_softmax(&s, first, n, soft_cap);
@@ -263,6 +295,7 @@ __kernel ONE_ITEM void attend_tiles(
                 tile_values(&s, n);
             else
                 tile_values_guarded(&s, first, n);
+            if ((first + KEYS - begin) % SEGMENT == 0 || first + KEYS >= end) segment_join(&s);
         }
         const ulong first_lse = split * lse_split_stride + (ulong)row * n_heads + query_head;
         tile_end(&s, rows,

@@ -29,14 +29,17 @@ static uint64_t scratch_of(const tms_attend *p, bool cpu) {
 }
 
 uint64_t tms_cl_attend_scratch(tms_device *dev, const tms_attend *p) {
-    const uint64_t base = scratch_of(p, false), cpu = tms_cl(dev)->cpu ? scratch_of(p, true) : 0;
-    return base > cpu ? base : cpu; /* either form may run */
+    const uint64_t lanes = (uint64_t)p->batch.n_rows * p->batch.n_kv_heads * splits_of(p, true);
+    const uint64_t base = scratch_of(p, false);
+    const uint64_t cpu = scratch_of(p, true) + tms_cl_pieces_bytes(dev, p, lanes);
+    return base > cpu || !tms_cl(dev)->cpu ? base : cpu; /* either form may run */
 }
 
 static tms_cl_states states_of(const tms_attend *p, bool cpu) {
     const uint64_t width = (uint64_t)p->batch.n_heads * p->kv.head_dim;
     const uint64_t rows = rows_a_launch(p, cpu);
-    tms_cl_states s = {splits_of(p, cpu), rows * p->batch.n_heads, p->out, p->lse};
+    tms_cl_states s = {splits_of(p, cpu), rows * p->batch.n_heads, p->out, p->lse, p->scratch};
+    s.pieces.offset += scratch_of(p, cpu);
     if (s.n_splits > 1) {
         s.out = (tms_matrix){p->scratch, width};
         s.lse = (tms_ref){p->scratch.mem,

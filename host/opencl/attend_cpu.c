@@ -13,6 +13,51 @@ const char *tms_cl_attend_cpu_refusal(const tms_attend *p) {
     return tms_cl_cpu_shape_refusal(&p->kv);
 }
 
+/* ---- Pieces ---------------------------------------------------------------------------------- */
+
+/* Pieces for each core if there are enough segments, so that one core ends soon after another. */
+#define PIECES_A_CORE 8u
+
+tms_cl_pieces tms_cl_pieces_of(const tms_device *dev, uint64_t lanes, uint32_t pages) {
+    const uint32_t cores = dev->info.compute_units;
+    const uint32_t most = pages < TMS_CL_SPLIT_PAGES ? pages : TMS_CL_SPLIT_PAGES;
+    const uint32_t segments = (uint32_t)tms_divide_up(most, TMS_CL_SEGMENT_PAGES);
+    tms_cl_pieces pieces = {1, segments};
+    if (lanes == 0 || lanes > tms_cl_most_shared_lanes(cores) || segments < 2) return pieces;
+    /* A piece begins with memory that was not prefetched: of one segment only for idle cores. */
+    const uint32_t enough = (uint32_t)tms_divide_up(PIECES_A_CORE * cores, lanes);
+    const uint32_t idle = (uint32_t)tms_divide_up(cores, lanes);
+    uint32_t n = segments / 2 > idle ? segments / 2 : idle;
+    n = n < enough ? n : enough;
+    n = n < segments ? n : segments;
+    pieces.segments = (uint32_t)tms_divide_up(segments, n);
+    pieces.n = (uint32_t)tms_divide_up(segments, pieces.segments);
+    return pieces;
+}
+
+/* Floats that a KV head keeps of a segment: STATE of attend_cpu.clh. */
+static uint64_t state_floats(const tms_attend *p) {
+    return p->batch.n_heads / p->batch.n_kv_heads * (p->kv.head_dim + 32ull);
+}
+
+uint64_t tms_cl_pieces_bytes(const tms_device *dev, const tms_attend *p, uint64_t lanes) {
+    const uint32_t shared = tms_cl_most_shared_lanes(dev->info.compute_units);
+    const uint32_t pages = p->max_pages < TMS_CL_SPLIT_PAGES ? p->max_pages : TMS_CL_SPLIT_PAGES;
+    /* Pieces of a lane hold less than twice its segments. */
+    const uint64_t segments = 2 * tms_divide_up(pages, TMS_CL_SEGMENT_PAGES);
+    return (lanes < shared ? lanes : shared) * segments * state_floats(p) * sizeof(float);
+}
+
+void tms_cl_attend_pieces(tms_cl_launch *l, const tms_attend *p, uint64_t lanes,
+                          const tms_cl_pieces *pieces, tms_ref scratch) {
+    const uint64_t kept = pieces->n > 1 ? lanes * pieces->n * pieces->segments : 0;
+    tms_cl_optional(l, kept ? scratch : (tms_ref){0}, sizeof(cl_float), kept * state_floats(p));
+    tms_cl_u32(l, pieces->n);
+    tms_cl_u32(l, pieces->segments);
+}
+
+/* ---- Launches -------------------------------------------------------------------------------- */
+
 static tms_cl_launch begin(tms_device *dev, const tms_attend *p, const char *file,
                            const char *kernel) {
     const tms_batch *b = &p->batch;
@@ -38,8 +83,11 @@ static tamis_status run_single(tms_device *dev, const tms_attend *p, const tms_c
     tms_cl_attend_lists(&l, p);
     tms_cl_attend_logits(&l, p);
     tms_cl_attend_states(&l, p, s);
-    return tms_cl_run_queue(&l, (uint64_t)b->n_kv_heads * s->n_splits *
-                                    (by_tile ? b->n_tiles : b->n_rows));
+    const uint64_t lanes =
+        (uint64_t)b->n_kv_heads * s->n_splits * (by_tile ? b->n_tiles : b->n_rows);
+    const tms_cl_pieces pieces = tms_cl_pieces_of(dev, lanes, p->max_pages);
+    tms_cl_attend_pieces(&l, p, lanes, &pieces, s->pieces);
+    return tms_cl_run_queue(&l, lanes * pieces.n);
 }
 
 /* Tiles of more than one row, or all of them. */

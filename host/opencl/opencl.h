@@ -196,15 +196,32 @@ static inline uint32_t tms_cl_project_slots(uint32_t head_dim) {
     return head_dim > 128 ? 16 : 32;
 }
 
-/* List entries of a split of attend. */
-#define TMS_CL_SPLIT_PAGES 512
+/* List entries of a split of attend, and of a segment of a split. */
+#define TMS_CL_SPLIT_PAGES   512
+#define TMS_CL_SEGMENT_PAGES 16
+/* Pieces of whole segments into which a CPU kernel divides a lane among cores, because the launch
+ * has too few lanes for them: `n` of `segments`. n is 1 if the lane stays whole. */
+typedef struct tms_cl_pieces {
+    uint32_t n, segments;
+} tms_cl_pieces;
+tms_cl_pieces tms_cl_pieces_of(const tms_device *dev, uint64_t lanes, uint32_t pages);
+/* The most lanes that a launch divides; each has TMS_CL_COUNTERS counters behind the queue. */
+#define TMS_CL_COUNTERS 3
+static inline uint32_t tms_cl_most_shared_lanes(uint32_t cores) {
+    return cores > 1 ? 4 * cores - 1 : 0;
+}
+/* Bytes of what pieces keep in launches of at most so many lanes, of max_pages pages at most. */
+uint64_t tms_cl_pieces_bytes(const tms_device *dev, const tms_attend *p, uint64_t lanes);
+/* The arguments PIECE_PARAMS of attend_cpu.clh; the states are in `scratch`. */
+void tms_cl_attend_pieces(tms_cl_launch *l, const tms_attend *p, uint64_t lanes,
+                          const tms_cl_pieces *pieces, tms_ref scratch);
 /* The memory of the states of attend's splits: with one split the results themselves, else scratch,
- * packed [split][row][head], outs of head_dim, then the lses. */
+ * packed [split][row][head], outs of head_dim, then the lses. Behind them is what pieces keep. */
 typedef struct tms_cl_states {
     uint32_t n_splits;
     uint64_t n; /* of a split */
     tms_matrix out;
-    tms_ref lse;
+    tms_ref lse, pieces;
 } tms_cl_states;
 
 /* attend.c: the arguments from `scale` on, and those of the lists and of the logits, which both

@@ -3,25 +3,27 @@
  * cl_kernels/sparse_attend_cpu.cl. */
 #include "host/opencl/opencl.h"
 
-/* Bytes that a core reads in about the time of two launches. */
-#define LAUNCHES_BYTES (128u << 10)
+/* A run of pages that is scored by one core has at least so many, a multiple of the pages that the
+ * kernel scores together. */
+#define RUN_PAGES   64u
+#define RUNS_A_CORE 4u
 
-/* Whether three launches are faster. A core selects and attends a whole lane either way, up to
- * TMS_CL_SPLIT_PAGES; in a launch of its own only the scoring of a lane is divided among cores.
- * This gains at most what cores that have no lane could read of bounds, and costs two launches
- * more. */
-static bool is_worth_dividing(const tms_device *dev, const tms_sparse_attend *p, uint64_t lanes) {
-    const tms_kv *kv = &p->score.kv;
-    const uint64_t cores = dev->info.compute_units;
-    const uint64_t idle = tms_divide_up(lanes, cores) * cores - lanes;
-    const uint64_t pages = p->attend.batch.max_visible / kv->page_size;
-    const uint64_t bytes = idle * pages * 2 * kv->head_dim * tamis_dtype_size(kv->dtype) / cores;
-    return lanes < 2 * cores && bytes > LAUNCHES_BYTES;
+/* Runs of a lane's pages that are scored one by one; 0 if lanes stay whole. */
+typedef struct score_runs {
+    uint32_t n, pages;
+} score_runs;
+
+static score_runs runs_of(const tms_device *dev, const tms_sparse_attend *p, uint64_t lanes) {
+    const uint32_t cores = dev->info.compute_units;
+    const uint64_t pages = p->attend.batch.max_visible / p->score.kv.page_size;
+    if (lanes == 0 || lanes > tms_cl_most_shared_lanes(cores)) return (score_runs){0};
+    const uint64_t least = tms_divide_up(pages, tms_divide_up(RUNS_A_CORE * cores, lanes));
+    const uint32_t run = (uint32_t)tms_divide_up(least, RUN_PAGES) * RUN_PAGES;
+    return run ? (score_runs){(uint32_t)tms_divide_up(pages, run), run}
+               : (score_runs){1, RUN_PAGES};
 }
 
 const char *tms_cl_sparse_attend_refusal(tms_device *dev, const tms_sparse_attend *p) {
-    const tms_batch *b = &p->attend.batch;
-    uint64_t lanes = (uint64_t)b->n_rows * b->n_kv_heads;
     if (!tms_cl(dev)->cpu) return "the device is not a CPU";
     if (dev->form == TMS_FORM_BASE) return "there is no base form";
     if (dev->form == TMS_FORM_AUTO && dev->base_only) return dev->base_only;
@@ -31,9 +33,7 @@ const char *tms_cl_sparse_attend_refusal(tms_device *dev, const tms_sparse_atten
     if (!p->score.scores.mem) return "there are no scores";
     if (tms_select_is_wide(&p->select)) return "a wide selection";
     if (p->select.granularity != p->attend.kv.page_size) return "entries that are not pages";
-    const char *refusal = tms_cl_cpu_shape_refusal(&p->attend.kv);
-    if (refusal || dev->form != TMS_FORM_AUTO || lanes == 0) return refusal;
-    return is_worth_dividing(dev, p, lanes) ? "too few lanes for the cores" : NULL;
+    return tms_cl_cpu_shape_refusal(&p->attend.kv);
 }
 
 tamis_status tms_cl_sparse_attend(tms_device *dev, const tms_sparse_attend *p) {
@@ -64,5 +64,10 @@ tamis_status tms_cl_sparse_attend(tms_device *dev, const tms_sparse_attend *p) {
     tms_cl_f32(&l, a->soft_cap);
     tms_cl_matrix(&l, &a->out, b->n_rows, width);
     tms_cl_optional(&l, a->lse, sizeof(cl_float), lanes * (b->n_heads / b->n_kv_heads));
-    return tms_cl_run_queue(&l, (uint64_t)b->n_kv_heads * b->n_rows);
+    const score_runs runs = runs_of(dev, p, lanes);
+    const tms_cl_pieces pieces = tms_cl_pieces_of(dev, lanes, a->max_pages);
+    tms_cl_u32(&l, runs.n);
+    tms_cl_u32(&l, runs.pages);
+    tms_cl_attend_pieces(&l, a, lanes, &pieces, a->scratch);
+    return tms_cl_run_queue(&l, lanes * (runs.n + pieces.n));
 }

@@ -212,35 +212,6 @@ static void test_optional_ops_refuse(void **state) {
     tamis_context_destroy(&context);
 }
 
-/* A CPU device leaves one lane to one core unless it is so long that the others would score more of
- * its bounds than two launches cost: 512 bytes a page here. */
-static void test_long_lanes_are_divided(void **state) {
-    (void)state;
-    enum { PAGE = 16, SHORT = 200, LONG = 2000 };
-    tamis_context *context = NULL;
-    tms_device *dev = open_device(&context);
-    tms_mem *mem = NULL;
-    const bool cpu = strcmp(dev->info.backend, "opencl") == 0 &&
-                     dev->info.kind == TAMIS_DEVICE_CPU && !dev->base_only;
-    const tms_kv kv = {.page_size = PAGE, .head_dim = 64, .slot_stride = 64};
-    tms_batch batch = {.n_rows = 1, .n_heads = 1, .n_kv_heads = 1};
-    assert_int_equal(dev->backend->alloc(dev, 64, &mem), TAMIS_OK);
-    for (uint32_t pages = SHORT; cpu && pages <= LONG; pages += LONG - SHORT) {
-        batch.max_visible = pages * PAGE;
-        const tms_sparse_attend p = {
-            .score = {.kv = kv, .batch = batch, .scores = {mem, 0}},
-            .select = {.batch = batch, .granularity = PAGE, .scores = {mem, 0}},
-            .attend = {.kv = kv, .batch = batch, .max_pages = 8}};
-        const char *refusal = tms_sparse_attend_refusal(dev, &p);
-        if (pages == SHORT || dev->info.compute_units == 1)
-            assert_null(refusal);
-        else
-            assert_string_equal(refusal, "too few lanes for the cores");
-    }
-    dev->backend->free(dev, mem);
-    tamis_context_destroy(&context);
-}
-
 /* ---- Without a vendor's library --------------------------------------------------------------- */
 
 static uint32_t lines;
@@ -296,7 +267,6 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_late_errors_come_first),
         cmocka_unit_test(test_rules_name_the_value),
         cmocka_unit_test(test_optional_ops_refuse),
-        cmocka_unit_test(test_long_lanes_are_divided),
         cmocka_unit_test(test_no_clblast),
     };
     setenv("TAMIS_CLBLAST", "none", 1);

@@ -462,10 +462,10 @@ const check_op check_op_attend = {
     .compiled = (const check_key[]){KEY_G, KEY_D, KEY_DTYPE, KEY_PAGE, KEY_CAP, KEY_COUNT},
     .entries =
         (const check_entry[]){
-            {LIST_SMOKE, "normal:f16:b2:g4"},
+            {LIST_SMOKE, "normal:f16:b2:g4:kv600"}, /* three segments */
             {LIST_SMOKE, "nasty:f16:b2:g4"},
             {LIST_SMOKE, "normal:f16:b2:g4:top5"},
-            {LIST_SMOKE, "normal:f16:r40:tile32:g4:kv100"},
+            {LIST_SMOKE, "normal:f16:r40:tile32:g4:kv300"},
             {LIST_SMOKE, "normal:f16:b2:g4:logits"},
             {LIST_SMOKE, "nasty:f16:b2:g4:top5:logits"},
             {LIST_CI, "r0"},
@@ -488,6 +488,11 @@ const check_op check_op_attend = {
             {LIST_CI, "normal:f16:hkv1:r3:tile3:page64:kv67000"}, /* more than a launch's pieces */
             {LIST_CI, "normal:f16:b3:g4:kv5000:ivl"},             /* sliding windows */
             {LIST_CI, "normal:bf16:hkv1:r20:tile16:kv5000:ivl"},
+            {LIST_CI, "normal:f16:b4:hkv3:g3:kv3000"},    /* more lanes than cores share */
+            {LIST_CI, "normal:f16:b4:hkv3:g3:kv3000:top60"},
+            {LIST_CI, "nasty:f16:hkv3:g3:kv3000"},
+            {LIST_CI, "normal:f16:hkv1:r33:tile32:g3:kv2000"}, /* segments of tiles and of a row */
+            {LIST_CI, "normal:f16:hkv1:g3:kv3000:logits"},
             {LIST_CI, "r0:logits"},
             {LIST_CI, "ints:bf16:b2:g4:d96:page32:kv17:logits"},
             {LIST_CI, "normal:f32:b3:r3:g5:d128:kv70:logits"},

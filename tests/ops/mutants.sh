@@ -75,7 +75,9 @@ argmax.cl|argmax|s/best_index\[other\] < best_index/best_index[other] > best_ind
 attend.cl|attend|s/live ? at + value_offset/live ? at/
 attend_cpu.cl|attend|s/last = min(seen - ordinal \* PAGE_SIZE, PAGE_SIZE)/last = PAGE_SIZE/
 attend_cpu.clh|attend|s/total \*= old;/total *= 1.0f;/
+attend_cpu.clh|attend|s/s->whole_total\[g\] \* old/s->whole_total[g]/
 attend_narrow.clh|attend|s/w\[g\] = weight\[/w[g] = 2 * weight[/
+attend_rows_cpu.cl|attend|s/s->whole\[d\]\[b\] \* old/s->whole[d][b]/
 attend_rows_cpu.cl|attend|s/quarter\[0\]\[i\]\[b\] + quarter\[2\]\[i\]\[b\]/quarter[0][i][b] + quarter[0][i][b]/
 attend_wide.clh|attend|s/const float16 w = weight\[/const float16 w = 2 * weight[/
 bounds.cl|bounds|s/store16(hi, to + HEAD_DIM)/store16(lo, to + HEAD_DIM)/
@@ -122,7 +124,8 @@ select_cpu.clh|select|s/pass <= 0/pass >= 0/
 select_wide.cl|select_wide|s/i >= ends.y/i > ends.y/
 select_wide.clh|select_wide|s/l.seen - l.recent : 0/l.seen : 0/
 select_wide_cpu.cl|select_wide|s/taken += words\[i\] >= (uint)low/taken += words[i] > (uint)low/
-sparse_attend_cpu.cl|sparse_attend|s/seen - list\[n - 1\] \* PAGE_SIZE/PAGE_SIZE/
+sparse_attend_cpu.cl|sparse_attend|s/seen - list\[first + n - 1\] \* PAGE_SIZE/PAGE_SIZE/
+sparse_attend_cpu.cl|sparse_attend|s/first = whole ? 0 : part \* PIECE_PAGES/first = 0/
 value.cl|value_norm|s/norm_of(ROW_AT(slot), HEAD_DIM)/norm_of(ROW_AT(slot), HEAD_DIM \/ 2)/
 weights.clh|embed|s/0x38000000u/0x38800000u/
 weights_type.clh|embed|s/f16_at(block) \* convert_float8(n) + /f16_at(block) * convert_float8(n) - /
