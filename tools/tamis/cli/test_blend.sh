@@ -22,7 +22,7 @@ check_usage() {
     succeeds 'examples:' blend list --help
     usage_error '^tamis blend check: --model: is missing' blend check
     usage_error '^tamis blend check: --share 100: must be at most 99$' "${wrong[@]}" --share 100
-    usage_error '^tamis blend check: --select first: must be one of hkvd, random$' \
+    usage_error '^tamis blend check: --select first: must be one of hkvd, question, random$' \
         "${wrong[@]}" --select first
     usage_error '^tamis blend check: --max-kl -1: not a decimal number$' "${wrong[@]}" --max-kl -1
     usage_error '^tamis blend check: --min-agreement 1.5: must be at most 1$' \
