@@ -119,13 +119,15 @@ tamis_status tms_masses_warm(const tms_masses *m, tamis_error *error) {
 
 /* ---- Adding ---------------------------------------------------------------------------------- */
 
-/* The step's rows are the last slots of each lane. */
+/* The step's rows as begun are the last slots of each lane. Nothing was written of those behind the
+ * last row that the step still has: it does not see them. */
 static void add_values(const tms_masses *m, uint32_t layer, uint64_t stride, double *mass) {
     const uint32_t heads = m->setup->cache->params.n_kv_heads, n = m->step->n_begun;
+    const uint32_t seen = m->step->begun[m->step->n_rows - 1] + 1;
     for (uint32_t h = 0; h < heads; h++) {
         const tms_lane *lane = &m->step->sequences[0]->lanes[layer * heads + h];
         const float *of = m->host + h * stride + (lane->length - n);
-        for (uint32_t i = 0; i < n; i++)
+        for (uint32_t i = 0; i < seen; i++)
             mass[i] += (double)of[i];
     }
 }
@@ -134,10 +136,11 @@ tamis_status tms_masses_add(const tms_masses *m, uint32_t layer, const tms_matri
                             double *mass, tamis_error *error) {
     const uint32_t heads = m->setup->cache->params.n_kv_heads, end = m->step->n_rows;
     const uint64_t stride = tms_align_ints(m->step->layers[layer].max_visible);
-    for (uint32_t first = end - last, n; first < end; first += n) {
-        n = end - first < m->at_once ? end - first : m->at_once;
-        const tms_attend attend = attend_of(m, layer, q, first, n);
-        TMS_TRY(run(m, &attend, first > end - last, error));
+    /* The newest rows first: they see, and so write, every slot; the others add to these. */
+    for (uint32_t left = last, n; left > 0; left -= n) {
+        n = left < m->at_once ? left : m->at_once;
+        const tms_attend attend = attend_of(m, layer, q, end - last + left - n, n);
+        TMS_TRY(run(m, &attend, left < last, error));
     }
     TMS_TRY(tms_device_read(m->setup->dev, (tms_ref){m->values, 0}, m->host,
                             heads * stride * sizeof *m->host, error));
