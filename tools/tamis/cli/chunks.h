@@ -48,7 +48,9 @@ enum { CLI_BLEND_FIRST_DEFAULT = 32, CLI_PAGE_TOKENS_DEFAULT = 256 };
      CLI_TEXT, offsetof(type, member.store_memory), 0, 0, NULL},                                   \
     {"--store-dtype", "TYPE", "element type of stored K and V: {} (default f16, of prefixes f32)", \
      CLI_CHOICE, offsetof(type, member.dtype), 0, 0, cli_dtypes},                                  \
-    {"--blend", "NAME", "which tokens of found chunks are computed anew: {} (default hkvd)",       \
+    {"--blend", "NAME",                                                                            \
+     "which tokens of found chunks are computed anew: {} (default hkvd); question: those to "      \
+     "which the prompt attends most",                                                              \
      CLI_CHOICE, offsetof(type, member.blend), 0, 0, cli_blends},                                  \
     {"--share", "PERCENT",                                                                         \
      "how many of them, under hkvd, question and random (default 15); auto: as many as are "       \

@@ -58,6 +58,16 @@ assert root["share"] == 0.2 and len(root["fingerprint"]) == 32, root'
         --policy "$policy"
 }
 
+# The prompt's question selects; the entry is another one, and the gate knows it.
+check_question() {
+    expect 0 "keeps the entry of model [0-9a-f]{32}$" "${own[@]}" --policy "$work/asked" \
+        --json "$work/out.json" --device "$fast" --select question
+    json 'assert root["select"] == "question" and [r["share"] for r in rows] == [0.2, 0.6], rows
+assert all(r["passed"] and r["agreement"] == 1 for r in rows), rows
+assert 0 < rows[1]["v_deviation"] < rows[0]["v_deviation"], rows'
+    grep -q '^selector question$' "$work/asked" || fail 'the entry has another selector'
+}
+
 # A bound that nothing keeps: the entry says so in the place of the one before.
 check_bounds() {
     expect 1 '^tamis blend check: no share passed: KL must be at most 0, agreement at least 1$' \
@@ -110,6 +120,7 @@ for device in "${devices[@]}"; do
     check_measures "$device"
 done
 check_bounds
+check_question
 check_damage
 check_default
 [ "$failures" -eq 0 ] || exit 1
