@@ -63,8 +63,8 @@ typedef enum tamis_blend_selector {
     TAMIS_BLEND_QUESTION = 6
 } tamis_blend_selector;
 
-/* "hkvd", "question", "first", "random", "list", "all", "none" to the selector and back. Errors: E_ARGUMENT
- * listing the known names. */
+/* "hkvd", "question", "first", "random", "list", "all", "none" to the selector and back. Errors:
+ * E_ARGUMENT listing the known names. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_blend_selector_parse(const char *name,
                                                                    tamis_blend_selector *out,
                                                                    tamis_error *error);
@@ -268,18 +268,17 @@ typedef struct tamis_blend_stats {
         gated;   /* prompts whose hits the gate has had computed to the end: they count as fresh */
     double left; /* of the last prompt: what `bound` is compared with; 0 without a bound */
     double load_us; /* of tamis_blend_layer, beside waiting: to the device and into slots */
-    uint64_t
-        asked;     /* questions, under selector question: one for each prompt with hits, and one for
-                       each restart behind it */
-    double ask_us; /* the passes that asked them, as a whole */
+    uint64_t asked; /* first passes of selector question: of prompts with hits, and of restarts */
+    double ask_us;  /* these passes, as a whole */
     uint64_t reserved[3];
 } tamis_blend_stats;
 /* Does nothing without a blend or an `out`. */
 TAMIS_API void tamis_blend_get_stats(const tamis_blend *blend, tamis_blend_stats *out);
 
-/* The last prompt, layer by layer, of selector question its last pass. Times are the host's: compute_us is the time from the end of
- * tamis_blend_layer to its next call or that of tamis_blend_end. On a device with a queue of its
- * own that is the time of enqueueing, unless something waited (see `timing`). */
+/* The last prompt, layer by layer; under selector question its last pass. Times are the host's:
+ * compute_us is the time from the end of tamis_blend_layer to its next call or that of
+ * tamis_blend_end. On a device with a queue of its own that is the time of enqueueing, unless
+ * something waited (see `timing`). */
 typedef struct tamis_blend_layer_stats {
     uint32_t rows_computed; /* whose K and V were computed */
     uint32_t rows_attended;
