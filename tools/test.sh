@@ -91,7 +91,7 @@ not_again='check\.(oclgrind|mutants|intel|rusticl|bitwise.*|.*cuda.*)|model-logi
 not_again="$not_again|policies-(eviction-self-test|.*-cuda)|api-eviction_kinds-cuda|consumer.*"
 not_again="$not_again|plot|compare|gpu-model|(includes|errors)(-self-test)?|readme-example"
 not_again="$not_again|api-(headers|needed.*)|model-((logits|passkey)-reference|real-opencl)"
-not_again="$not_again|blend-(model|mix|prefix)-cuda|model-record-cuda"
+not_again="$not_again|blend-(model|mix|prefix|question)-cuda|model-record-cuda"
 suite build-sanitize --exclude-regex "^($not_again)\$"
 
 say "fuzz build into build-fuzz/"

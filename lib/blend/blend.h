@@ -17,7 +17,12 @@ typedef struct tms_part {
 } tms_part;
 
 /* The call that comes next. */
-typedef enum tms_phase { TMS_PHASE_LAYER, TMS_PHASE_COMPARE, TMS_PHASE_SELECT } tms_phase;
+typedef enum tms_phase {
+    TMS_PHASE_LAYER,
+    TMS_PHASE_COMPARE,
+    TMS_PHASE_SELECT,
+    TMS_PHASE_OBSERVE /* of selectors that ask */
+} tms_phase;
 
 struct tamis_blend {
     /* Constant. */
@@ -53,6 +58,12 @@ struct tamis_blend {
     tms_part *parts;
     uint32_t n_parts;
     uint32_t n_rows, n_hits;
+    double started_at; /* when its step was begun */
+    /* Selectors that ask: whether this is the pass in which the question attends to full reuse;
+     * whether `masses` rank the hits of the prompt as it is. */
+    bool asking, ranked;
+    uint32_t question;         /* its first row */
+    double *masses;            /* [max_rows] by rows of the prompt */
     uint8_t *kinds;            /* [n_rows] tms_row_kind */
     uint32_t *rows, n_present; /* rows that the step still has, */
     uint32_t *places;          /* and their places among those before the last selection */
@@ -75,6 +86,8 @@ struct tamis_blend {
 void tms_blend_fill_rows(tamis_blend *blend);
 /* A part whose chunk is gone: its hits are fresh from now on. */
 void tms_blend_make_fresh(tamis_blend *blend, const tms_part *part);
+/* Whether a layer is computed for all rows: not in the pass that asks. */
+bool tms_blend_checks(const tamis_blend *blend);
 /* Whether V of the layer's rows is measured; whether the layer selects, after it has been written.
  */
 bool tms_blend_measures(const tamis_blend *blend, uint32_t layer);

@@ -9,7 +9,8 @@ static tamis_status check_call(const tamis_blend *blend, uint32_t layer, tms_pha
                                tamis_error *error) {
     static const char *const calls[] = {[TMS_PHASE_LAYER] = "tamis_blend_layer",
                                         [TMS_PHASE_COMPARE] = "tamis_blend_compare",
-                                        [TMS_PHASE_SELECT] = "tamis_blend_select"};
+                                        [TMS_PHASE_SELECT] = "tamis_blend_select",
+                                        [TMS_PHASE_OBSERVE] = "tamis_blend_observe"};
     TMS_REQUIRE(blend, TAMIS_E_ARGUMENT, "blend is NULL");
     TMS_REQUIRE(blend->open, TAMIS_E_STATE, "no prompt is open");
     TMS_REQUIRE(blend->phase == phase, TAMIS_E_STATE, "layer %" PRIu32 ": %s comes next, not %s",
@@ -73,6 +74,14 @@ static void count_read(tamis_blend *blend, const tms_loaded *loaded) {
     blend->stats.bytes_read += bytes;
 }
 
+/* Begins the prompt's step once more. */
+static tamis_status begin_anew(tamis_blend *blend, tamis_error *error) {
+    tms_loader_stop(&blend->loader);
+    TMS_TRY(tamis_plan_step_cancel(blend->plan, error));
+    blend->open = false;
+    return tms_blend_start(blend, error);
+}
+
 /* A part's chunk cannot be read: its tokens are fresh. Where all of them still have hidden states,
  * the prompt goes on; else its step begins anew. */
 static tamis_status lose(tamis_blend *blend, const tms_loaded *loaded, bool *restarted,
@@ -81,7 +90,7 @@ static tamis_status lose(tamis_blend *blend, const tms_loaded *loaded, bool *res
     tms_part *part = &blend->parts[p];
     blend->stats.parts_damaged += loaded->status == TAMIS_E_DAMAGED;
     blend->stats.parts_failed += loaded->status == TAMIS_E_IO;
-    *restarted = part->exact || !blend->checked || layer > blend->from;
+    *restarted = part->exact || !tms_blend_checks(blend) || layer > blend->from;
     tms_loader_stop(&blend->loader);
     tamis_chunk_release(&part->chunk);
     if (!*restarted) {
@@ -89,9 +98,8 @@ static tamis_status lose(tamis_blend *blend, const tms_loaded *loaded, bool *res
         return tms_blend_read_from(blend, layer, p + 1, error);
     }
     blend->stats.restarts++;
-    TMS_TRY(tamis_plan_step_cancel(blend->plan, error));
-    blend->open = false;
-    return tms_blend_start(blend, error);
+    blend->ranked = false; /* what is reused is no longer the same */
+    return begin_anew(blend, error);
 }
 
 /* Loads what the layer needs of the parts. */
@@ -240,6 +248,56 @@ tamis_status tamis_blend_select(tamis_blend *blend, uint32_t layer, tamis_blend_
         return status;
     }
     blend->layers[layer].rows_attended = blend->n_present;
+    blend->phase = blend->selector->asks ? TMS_PHASE_OBSERVE : TMS_PHASE_LAYER;
+    blend->layer += !blend->selector->asks;
+    return TAMIS_OK;
+}
+
+/* ---- Observe --------------------------------------------------------------------------------- */
+
+/* Selectors that do not ask need not be called: the layer that was selected in last. */
+static tamis_status check_observe(const tamis_blend *blend, uint32_t layer, tamis_error *error) {
+    if (!blend || !blend->open || blend->selector->asks)
+        return check_call(blend, layer, TMS_PHASE_OBSERVE, error);
+    TMS_REQUIRE(blend->phase == TMS_PHASE_LAYER && blend->layer > 0, TAMIS_E_STATE,
+                "layer %" PRIu32 " has not been selected in", blend->layer);
+    TMS_REQUIRE(layer + 1 == blend->layer, TAMIS_E_ARGUMENT,
+                "layer is %" PRIu32 "; that which was selected in last is %" PRIu32, layer,
+                blend->layer - 1);
+    return TAMIS_OK;
+}
+
+/* The question attends to what is reused; after the last layer the prompt begins anew, with its hits
+ * ranked. */
+static tamis_status ask(tamis_blend *blend, uint32_t layer, const tamis_rows *q, bool *restarted,
+                        tamis_error *error) {
+    TMS_TRY(tamis_plan_mass(blend->plan, layer, q, blend->n_rows - blend->question, blend->masses,
+                            error));
+    *restarted = layer + 1 == blend->shape.n_layers;
+    if (!*restarted) return TAMIS_OK;
+    const double now = tms_now_us();
+    blend->stats.compute_us += now - blend->left_at;
+    blend->stats.ask_us += now - blend->started_at;
+    blend->stats.asked++;
+    blend->ranked = true;
+    return begin_anew(blend, error);
+}
+
+tamis_status tamis_blend_observe(tamis_blend *blend, uint32_t layer, const tamis_rows *q,
+                                 int *restarted, tamis_error *error) {
+    bool anew = false;
+    TMS_REQUIRE(restarted, TAMIS_E_ARGUMENT, "restarted is NULL");
+    TMS_REQUIRE(q, TAMIS_E_ARGUMENT, "q is NULL");
+    *restarted = 0;
+    TMS_TRY(check_observe(blend, layer, error));
+    if (!blend->selector->asks) return TAMIS_OK;
+    const tamis_status status = blend->asking ? ask(blend, layer, q, &anew, error) : TAMIS_OK;
+    if (status != TAMIS_OK) {
+        tamis_blend_cancel(blend);
+        return status;
+    }
+    *restarted = anew;
+    if (anew) return TAMIS_OK;
     blend->phase = TMS_PHASE_LAYER;
     blend->layer++;
     return TAMIS_OK;

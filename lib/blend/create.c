@@ -96,6 +96,9 @@ static tamis_status check(tamis_blend *blend, const tamis_blend_params *p,
     TMS_REQUIRE(blend->from < n_layers || blend->selector->everything, TAMIS_E_ARGUMENT,
                 "check_layer is %" PRIu32 "; there are %" PRIu32 " layers", blend->from, n_layers);
     TMS_TRY(check_shares(p, n_layers, blend->from, error));
+    TMS_REQUIRE(!blend->selector->asks || blend->everything || plan->masses, TAMIS_E_ARGUMENT,
+                "selector %s, but the plan was made with masses %d: it weighs no rows",
+                blend->selector->name, plan->masses);
     TMS_REQUIRE(blend->checked || p->bound == 0, TAMIS_E_ARGUMENT,
                 "bound is %g, but check_layer is TAMIS_BLEND_NO_CHECK: nothing is measured",
                 p->bound);
@@ -158,10 +161,12 @@ static tamis_status make_arrays(tamis_blend *blend, tamis_error *error) {
     blend->deviations = malloc(n * sizeof *blend->deviations);
     blend->norms = blend->params.bound > 0 ? malloc(n * sizeof *blend->norms) : NULL;
     blend->candidates = malloc(n * sizeof *blend->candidates);
+    blend->masses = blend->selector->asks ? calloc(n, sizeof *blend->masses) : NULL;
     blend->layers = calloc(blend->shape.n_layers, sizeof *blend->layers);
     TMS_REQUIRE(blend->kinds && blend->rows && blend->places && blend->deviations &&
                     blend->candidates && blend->layers &&
-                    (blend->norms || blend->params.bound == 0),
+                    (blend->norms || blend->params.bound == 0) &&
+                    (blend->masses || !blend->selector->asks),
                 TAMIS_E_NO_MEMORY, "no memory for a blend of %zu rows", n);
     return TAMIS_OK;
 }
@@ -240,6 +245,7 @@ void tamis_blend_destroy(tamis_blend **blend) {
     free(b->deviations);
     free(b->norms);
     free(b->candidates);
+    free(b->masses);
     free(b->layers);
     free(b->reads);
     free(b);

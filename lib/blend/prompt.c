@@ -12,7 +12,7 @@
 static bool read_of(const tamis_blend *blend, uint32_t layer, uint32_t p, tms_read *out) {
     const tms_part *part = &blend->parts[p];
     if (!part->chunk) return false;
-    const bool whole = part->exact || !blend->checked || layer > blend->from;
+    const bool whole = part->exact || !tms_blend_checks(blend) || layer > blend->from;
     const bool measured = layer == blend->from && tms_blend_measures(blend, layer);
     tamis_chunk_info info;
     tamis_chunk_get_info(part->chunk, &info);
@@ -69,7 +69,9 @@ tamis_status tms_blend_read_from(tamis_blend *blend, uint32_t layer, uint32_t pa
 static tamis_status start(tamis_blend *blend, tamis_error *error) {
     const tamis_step step = {
         .sequences = &blend->sequence, .rows = &blend->n_rows, .count = 1, .exact = 1};
+    blend->started_at = tms_now_us();
     tms_blend_fill_rows(blend);
+    if (blend->asking) memset(blend->masses, 0, blend->n_rows * sizeof *blend->masses);
     memset(blend->layers, 0, blend->shape.n_layers * sizeof *blend->layers);
     blend->stats.left = 0;
     blend->layer = 0;
@@ -200,12 +202,14 @@ static bool in_sink(const tamis_blend *blend, const tamis_blend_part *part, uint
 static tamis_status collect(tamis_blend *blend, const tamis_blend_part *parts, uint32_t n_parts,
                             uint32_t length, tamis_error *error) {
     bool sink = length == 0; /* what stands before is the sink so far */
-    blend->n_rows = 0;
+    blend->n_rows = blend->question = 0;
+    blend->ranked = false;
     for (uint32_t i = 0; i < n_parts; i++) {
         if (parts[i].n_tokens == 0) continue;
         if (parts[i].stored == TAMIS_BLEND_PREFIX && !blend->everything) { /* the first part */
             sink = in_sink(blend, &parts[i], 0);
             TMS_TRY(tms_blend_find_prefix(blend, &parts[i], error));
+            blend->question = blend->n_rows;
             continue;
         }
         tms_part *part = &blend->parts[blend->n_parts++];
@@ -214,8 +218,10 @@ static tamis_status collect(tamis_blend *blend, const tamis_blend_part *parts, u
                            .exact = sink && blend->n_rows == blend->params.n_sink};
         sink = sink && in_sink(blend, &parts[i], blend->n_rows);
         blend->n_rows += parts[i].n_tokens;
+        if (parts[i].stored) blend->question = blend->n_rows;
         if (parts[i].stored && !blend->everything) TMS_TRY(look_up(blend, &parts[i], part, error));
     }
+    if (blend->question == blend->n_rows) blend->question--; /* the last token asks */
     return TAMIS_OK;
 }
 

@@ -20,10 +20,13 @@ void tms_blend_fill_rows(tamis_blend *blend) {
             blend->kinds[row] = row + blend->tail < blend->n_rows ? kind : TMS_ROW_FRESH;
     }
     count_hits(blend);
+    blend->asking =
+        blend->selector->asks && !blend->everything && !blend->ranked && blend->n_hits > 0;
     blend->n_present = 0;
     for (uint32_t row = 0; row < blend->n_rows; row++)
         if (blend->kinds[row] != TMS_ROW_EXACT) blend->rows[blend->n_present++] = row;
-    if (!blend->checked && !blend->everything) blend->n_present = tms_blend_choose(blend, 0);
+    if (!tms_blend_checks(blend) && !blend->everything)
+        blend->n_present = tms_blend_choose(blend, 0);
 }
 
 void tms_blend_make_fresh(tamis_blend *blend, const tms_part *part) {
@@ -34,9 +37,13 @@ void tms_blend_make_fresh(tamis_blend *blend, const tms_part *part) {
 
 /* ---- Which layers ---------------------------------------------------------------------------- */
 
+bool tms_blend_checks(const tamis_blend *blend) {
+    return blend->checked && !blend->asking;
+}
+
 static bool in_schedule(const tamis_blend *blend, uint32_t layer) {
     const uint32_t n = tms_selector_shares(blend->selector) ? blend->params.n_shares : 1;
-    return !blend->everything && layer >= blend->from && layer - blend->from < n;
+    return !blend->everything && !blend->asking && layer >= blend->from && layer - blend->from < n;
 }
 
 bool tms_blend_measures(const tamis_blend *blend, uint32_t layer) {
@@ -46,7 +53,7 @@ bool tms_blend_measures(const tamis_blend *blend, uint32_t layer) {
 
 bool tms_blend_selects(const tamis_blend *blend, uint32_t layer) {
     /* Without a check layer the first selection is before layer 0. */
-    return in_schedule(blend, layer) && (blend->checked || layer > 0);
+    return in_schedule(blend, layer) && (tms_blend_checks(blend) || layer > 0);
 }
 
 bool tms_blend_gates(const tamis_blend *blend, uint32_t layer) {
@@ -64,15 +71,21 @@ static uint32_t budget(const tamis_blend *blend, uint32_t layer, uint32_t n) {
     return k < n ? k : n;
 }
 
+/* What ranks the hit at place i of the present rows. What is not a number ranks first. */
+static float value_of(const tamis_blend *blend, uint32_t i) {
+    const uint32_t row = blend->rows[i];
+    if (blend->selector->measured) return blend->deviations[i];
+    if (!blend->selector->asks) return blend->selector->value(&blend->params, row);
+    return isnan(blend->masses[row]) ? INFINITY : (float)blend->masses[row];
+}
+
 /* The hits among the present rows that a share takes, ascending, at the front of the candidates. */
 static uint32_t choose_share(tamis_blend *blend, uint32_t layer) {
     uint32_t n = 0;
     for (uint32_t i = 0; i < blend->n_present; i++) {
         const uint32_t row = blend->rows[i];
         if (blend->kinds[row] != TMS_ROW_HIT) continue;
-        const float value = blend->selector->measured ? blend->deviations[i]
-                                                      : blend->selector->value(&blend->params, row);
-        blend->candidates[n++] = (tms_candidate){value, row};
+        blend->candidates[n++] = (tms_candidate){value_of(blend, i), row};
     }
     const uint32_t k = budget(blend, layer, n);
     tms_candidates_top(blend->candidates, n, k);
@@ -94,8 +107,9 @@ static uint32_t choose_each(tamis_blend *blend) {
 }
 
 uint32_t tms_blend_choose(tamis_blend *blend, uint32_t layer) {
-    const uint32_t k =
-        tms_selector_shares(blend->selector) ? choose_share(blend, layer) : choose_each(blend);
+    const bool shares = tms_selector_shares(blend->selector);
+    /* The question attends to hits that are all reused. */
+    const uint32_t k = blend->asking ? 0 : shares ? choose_share(blend, layer) : choose_each(blend);
     uint32_t n = 0;
     for (uint32_t i = 0, next = 0; i < blend->n_present; i++) {
         const uint32_t row = blend->rows[i];

@@ -12,10 +12,11 @@ typedef struct tms_selector {
     const char *name;
     tamis_blend_selector kind;
     bool everything; /* all rows are computed, and nothing is loaded */
-    /* It takes a share of the hits, those with the largest values: what was measured, or `value`.
-     */
+    /* It takes a share of the hits, those with the largest values: what was measured, `value`, or
+     * what the question attends to. */
     bool measured;
     float (*value)(const tamis_blend_params *params, uint32_t row);
+    bool asks; /* values are how much the question attends to the hits */
     /* Without a share: whether a hit is taken, by its row in the prompt and its place in its chunk.
      * NULL: none is. */
     bool (*takes)(const tamis_blend_params *params, uint32_t row, uint32_t place);
@@ -26,6 +27,7 @@ typedef struct tms_selector {
 /* Every selector as X(name), in the order in which they are told: tms_selector_<name>. */
 #define TMS_SELECTORS(X)                                                                           \
     X(hkvd)                                                                                        \
+    X(question)                                                                                    \
     X(first)                                                                                       \
     X(random)                                                                                      \
     X(list)                                                                                        \
@@ -39,7 +41,7 @@ const tms_selector *tms_selector_find(tamis_blend_selector kind);
 
 /* Whether it takes a share. */
 static inline bool tms_selector_shares(const tms_selector *selector) {
-    return selector->measured || selector->value;
+    return selector->measured || selector->value || selector->asks;
 }
 
 /* A hit and what the selector ranks it by. */

@@ -139,6 +139,9 @@ static tamis_status run_layer(const blending *b, uint32_t layer, tamis_blend_row
     TMS_TRY(tms_forward_write(runner, layer, error));
     TMS_TRY(tamis_blend_select(b->blend, layer, rows, error));
     TMS_TRY(keep_rows(b, rows, n_before, error));
+    const tamis_rows q = {.buffer = runner->buffers[TMS_Q], .dtype = TAMIS_F32};
+    TMS_TRY(tamis_blend_observe(b->blend, layer, &q, &rows->restarted, error));
+    if (rows->restarted) return TAMIS_OK;
     TMS_TRY(tms_forward_attend(runner, layer, error));
     TMS_TRY(tms_forward_out(runner, layer, rows->n, error));
     return tms_forward_feed(runner, layer, rows->n, error);

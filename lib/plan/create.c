@@ -64,6 +64,8 @@ static tamis_status check_eviction(const tamis_cache *cache, const tamis_plan_pa
     TMS_REQUIRE(!needs.shared || competing <= TMS_EVICT_HEADS, TAMIS_E_UNSUPPORTED,
                 "%" PRIu64 " KV heads share a budget under eviction %s, more than %u", competing,
                 name, TMS_EVICT_HEADS);
+    TMS_REQUIRE(!needs.rotation || !p->masses, TAMIS_E_UNSUPPORTED,
+                "masses under reindexed %s, whose rows attend twice", name);
     TMS_REQUIRE(!needs.rotation || p->selection.kind == TAMIS_SELECT_FULL, TAMIS_E_UNSUPPORTED,
                 "reindexed %s under selection %s; it goes with full only", name,
                 tamis_selection_name(p->selection.kind));
@@ -88,6 +90,8 @@ static tamis_status check_params(const tamis_cache *cache, const tamis_plan_para
                 "load_dtypes is %" PRIu32
                 ", more than the sum of 1 << dtype over f32, f16 and bf16",
                 p->load_dtypes);
+    TMS_REQUIRE(p->reserved32 == 0, TAMIS_E_ARGUMENT,
+                "reserved32 of tamis_plan_params is %" PRIu32 "; it must be 0", p->reserved32);
     TMS_REQUIRE(isfinite(p->scale), TAMIS_E_ARGUMENT, "scale %g is not finite", (double)p->scale);
     TMS_REQUIRE(isfinite(p->soft_cap) && p->soft_cap >= 0, TAMIS_E_ARGUMENT,
                 "soft_cap %g is not a number from 0 on", (double)p->soft_cap);
@@ -121,6 +125,7 @@ static tamis_status make_rooms(tamis_plan *plan, tamis_error *error) {
     const tms_setup *setup = &plan->setup;
     plan->launches = (tms_launches){.setup = setup, .step = &plan->step, .table = &plan->table};
     plan->loads = (tms_loads){.setup = setup, .step = &plan->step, .table = &plan->table};
+    plan->masses = (tms_masses){.setup = setup, .step = &plan->step, .launches = &plan->launches};
     plan->in_step = (tms_in_step){
         .setup = setup, .step = &plan->step, .rings = &plan->rings, .counters = &plan->counters};
     plan->reindex = (tms_reindex){.setup = setup, .step = &plan->step};
@@ -130,6 +135,7 @@ static tamis_status make_rooms(tamis_plan *plan, tamis_error *error) {
     TMS_TRY(tms_query_rings_create(&plan->rings, setup, error));
     TMS_TRY(tms_launches_create(&plan->launches, error));
     TMS_TRY(tms_loads_create(&plan->loads, error));
+    TMS_TRY(tms_masses_create(&plan->masses, error));
     TMS_TRY(tms_in_step_create(&plan->in_step, error));
     TMS_TRY(tms_reindex_create(&plan->reindex, error));
     return tms_between_create(&plan->between, error);
@@ -160,6 +166,7 @@ static tamis_status warm_rooms(tamis_plan *plan, tamis_error *error) {
     TMS_TRY(tms_page_table_warm(&plan->table, error));
     TMS_TRY(tms_launches_warm(&plan->launches, &plan->step, error));
     TMS_TRY(tms_loads_warm(&plan->loads, error));
+    TMS_TRY(tms_masses_warm(&plan->masses, error));
     if (plan->setup.needs.active) TMS_TRY(warm_in_step(plan, error));
     TMS_TRY(tms_between_warm(&plan->between, error));
     return tms_device_wait(plan->setup.dev, error);
@@ -201,6 +208,7 @@ void tamis_plan_destroy(tamis_plan **plan) {
     if (p->between.setup) tms_between_destroy(&p->between);
     if (p->reindex.setup) tms_reindex_destroy(&p->reindex);
     if (p->in_step.setup) tms_in_step_destroy(&p->in_step);
+    if (p->masses.setup) tms_masses_destroy(&p->masses);
     if (p->loads.setup) tms_loads_destroy(&p->loads);
     if (p->launches.setup) tms_launches_destroy(&p->launches);
     if (p->rings.setup) tms_query_rings_destroy(&p->rings);

@@ -8,6 +8,7 @@
 #include "lib/plan/evict_in_step.h"
 #include "lib/plan/launches.h"
 #include "lib/plan/load.h"
+#include "lib/plan/mass.h"
 #include "lib/plan/page_table.h"
 #include "lib/plan/query_ring.h"
 #include "lib/plan/reindex.h"
@@ -20,6 +21,7 @@ struct tamis_plan {
     tms_step step;
     tms_launches launches;
     tms_loads loads;
+    tms_masses masses;
     tms_in_step in_step;
     tms_reindex reindex;
     tms_between between;

@@ -74,6 +74,7 @@ static tamis_status make(objects *o) {
     tamis_plan_params plan = {.max_context = 64,
                               .max_rows = 32,
                               .load_dtypes = 1u << TAMIS_F16,
+                              .masses = 1,
                               .selection = {.kind = TAMIS_SELECT_RANDOM, .budget = 16},
                               .eviction = test_eviction(TAMIS_EVICT_SNAPKV, 20, 0)};
     tamis_cache_params shape = test_shape();

@@ -58,6 +58,7 @@ void blends_open(blends *b, const char *name, const rig_params *params, tamis_dt
     snprintf(file, sizeof file, "blends/%s.gguf", name);
     own.file = file;
     own.load_dtypes = 1u << dtype;
+    own.masses = 1;
     if (own.capacity_tokens == 0) own.capacity_tokens = 4 * BLEND_CONTEXT;
     rig_open(&b->r, &own);
     open_store(b, on_disk);
@@ -89,6 +90,9 @@ tamis_blend_params blends_params(const blends *b, const blend_case *c) {
     tamis_error error;
     if (strcmp(c->selector, "reuse") == 0) {
         params.selector = TAMIS_BLEND_NONE;
+        params.check_layer = TAMIS_BLEND_NO_CHECK;
+    } else if (strcmp(c->selector, "asked") == 0) {
+        params.selector = TAMIS_BLEND_QUESTION;
         params.check_layer = TAMIS_BLEND_NO_CHECK;
     } else if (tamis_blend_selector_parse(c->selector, &params.selector, &error) != TAMIS_OK)
         fail_msg("%s", error.text);

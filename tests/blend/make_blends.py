@@ -46,6 +46,13 @@ SELECTORS. S_l has all fresh rows, none that is exact, and of the hits:
   reuse    the other rule for full reuse: no layer is computed for all rows. S_l is the fresh rows
            from layer 0 on, K and V of all others are the stored ones in all layers. Not `none`,
            which has K and V of layers 0 and c computed for all rows.
+  question k_l of the largest mass, with k_l and ties as for hkvd. The mass of a row is what the
+           question's rows attend to it in `reuse`: the sum over these rows, the query heads and the
+           layers of the weights after softmax. The question is the rows behind the last part that
+           is stored or missed. Masses are computed once, before layer 0 of the blend.
+  asked    question with reuse's rule: no layer is computed for all rows. S_-1 is selected with the
+           schedule's share 0 before layer 0, in which K and V of its rows alone are computed;
+           share i belongs to layer i. K and V of all other rows are the stored ones.
 
 The exact rows may be computed or loaded, in any layer: they are the same but for rounding.
 
@@ -95,7 +102,8 @@ PARTS = [(FRESH, 0, 1), (STORED, 1, 13), (STORED, 2, 21), (FRESH, 3, 3), (MISSED
 CASES = [('all', 'all', None, []), ('none', 'none', None, []), ('reuse', 'reuse', None, []),
          ('list', 'list', [14, 17, 18, 23, 31, 34, 48, 50, 53, 56, 61, 64, 65, 66, 79, 84], []),
          ('first', 'first', 3, []), ('flat', 'hkvd', None, [0.16]),
-         ('falling', 'hkvd', None, [0.36, 0.23, 0.11]), ('two', 'hkvd', None, [0.31, 0.21])]
+         ('falling', 'hkvd', None, [0.36, 0.23, 0.11]), ('two', 'hkvd', None, [0.31, 0.21]),
+         ('question', 'question', None, [0.41, 0.14, 0.04]), ('asked', 'asked', None, [0.41, 0.13])]
 
 
 def make_model(path, name, spec, seed):
@@ -157,6 +165,9 @@ class Prompt:
             at += len(tokens)
         self.fresh = ~self.exact & ~self.hit
         self.n_hit = int(self.hit.sum())
+        behind = [kind for kind, _ in self.parts][::-1]
+        last = next(i for i, kind in enumerate(behind) if kind != FRESH)
+        self.question = self.n - sum(len(tokens) for _, tokens in self.parts[::-1][:last])
 
 
 class Blender(Model):
@@ -185,16 +196,23 @@ class Blender(Model):
         return [self.project(layer, name, x).reshape(len(x), self.kv_heads, self.head_dim)
                 for name in ('attn_k', 'attn_v')]
 
-    def finish_layer(self, layer, x, rows, k, v, mask):
-        """The layer's output for the hidden states x of `rows`, which see rows of k and v."""
+    def weights(self, layer, x, rows, k, mask):
+        """What each head of `rows`, of hidden states x, attends to rows of k: [head][row][of k]."""
         h = rms_norm(x, self.w['blk.%d.attn_norm.weight' % layer], self.eps)
         q = self.turn(self.heads_of(layer, 'attn_q', h, self.heads), rows)
-        out, group = np.empty_like(q), self.heads // self.kv_heads
+        group, out = self.heads // self.kv_heads, []
         for head in range(self.heads):
             logits = q[:, head] @ k[:, head // group].T / math.sqrt(self.head_dim)
             logits[~mask] = -np.inf
             p = np.exp(logits - logits.max(1, keepdims=True))
-            out[:, head] = p / p.sum(1, keepdims=True) @ v[:, head // group]
+            out.append(p / p.sum(1, keepdims=True))
+        return out
+
+    def finish_layer(self, layer, x, rows, k, v, mask):
+        """The layer's output for the hidden states x of `rows`, which see rows of k and v."""
+        p = self.weights(layer, x, rows, k, mask)
+        group = self.heads // self.kv_heads
+        out = np.stack([p[head] @ v[:, head // group] for head in range(self.heads)], 1)
         x = x + self.project(layer, 'attn_output', out.reshape(len(x), -1))
         h = rms_norm(x, self.w['blk.%d.ffn_norm.weight' % layer], self.eps)
         gate = self.project(layer, 'ffn_gate', h)
@@ -218,12 +236,32 @@ class Blender(Model):
                                   self.visible(rows, len(x)))
         return out
 
+    def masses(self, prompt, wrong=''):
+        """What the question attends to each row in full reuse."""
+        rows, mass = np.flatnonzero(prompt.fresh), np.zeros(prompt.n)
+        x = self.w['token_embd.weight'][np.array(prompt.tokens)[rows]]
+        asks = rows >= (prompt.n - 1 if wrong == 'last row' else prompt.question)
+        if wrong == 'all fresh':
+            asks = rows >= 0
+        for layer in range(self.layers):
+            bare, v = (plane.copy() for plane in prompt.stored[layer])
+            bare[rows], v[rows] = self.project_kv(layer, x)
+            k, mask = self.key(layer, bare, np.arange(prompt.n)), self.visible(rows, prompt.n)
+            if wrong != 'last layer' or layer == self.layers - 1:
+                mass += sum(p[asks].sum(0) for p in self.weights(layer, x, rows, k, mask))
+            x = self.finish_layer(layer, x, rows, k, v, mask)
+        return mass
+
     def blend(self, prompt, selector, number=None, shares=(), wrong=''):
         """(rows after each layer, logits of the last row, least distance of deviations at the edge
         of a selection). `wrong` leaves a part of the rule out."""
-        rows, edge = np.arange(prompt.n), np.inf
+        rows, edge, check = np.arange(prompt.n), np.inf, CHECK
+        mass = self.masses(prompt, wrong) if selector in ('question', 'asked') else None
         if selector == 'reuse':
             rows = np.flatnonzero(prompt.fresh)
+        if selector == 'asked':
+            rows, edge = choose(prompt, rows, selector, number, shares[0], mass)
+            check = 0
         x, kept = self.w['token_embd.weight'][np.array(prompt.tokens)[rows]], []
         for layer in range(self.layers):
             bare, v = (plane.copy() for plane in prompt.stored[layer])
@@ -232,11 +270,12 @@ class Blender(Model):
             bare[rows], v[rows] = fresh_k, fresh_v
             stay = np.ones(len(rows), bool)
             if layer >= CHECK and selector != 'reuse':
-                share = shares[layer - CHECK] if layer - CHECK < len(shares) else None
+                share = shares[layer - check] if layer - check < len(shares) else None
                 dev = np.full(prompt.n, -np.inf)
                 dev[rows] = ((fresh_v - stored_v[rows]) ** 2).sum((1, 2))
-                if layer == CHECK or share is not None:
-                    chosen, distance = choose(prompt, rows, selector, number, share, dev)
+                if layer == check or share is not None:
+                    chosen, distance = choose(prompt, rows, selector, number, share,
+                                              dev if mass is None else mass)
                     stay, edge = np.isin(rows, chosen), min(edge, distance)
             if wrong == 'selected only' and layer == CHECK:
                 for plane, old in zip((bare, v), prompt.stored[layer]):
@@ -275,10 +314,12 @@ def choose(prompt, rows, selector, number, share, dev):
     if selector == 'first':
         chosen = [i for chunk in prompt.chunks for i in chunk[:number] if prompt.hit[i]]
         return np.union1d(fresh, chosen), np.inf
-    assert selector == 'hkvd' and 0.01 < share * prompt.n_hit % 1 < 0.99
+    assert selector in ('hkvd', 'question', 'asked') and 0.01 < share * prompt.n_hit % 1 < 0.99
     k = min(math.ceil(share * prompt.n_hit), len(hits))
     order = sorted(hits, key=lambda i: (-dev[i], i))
-    distance = 1 - dev[order[k]] / dev[order[k - 1]] if k < len(order) else np.inf
+    # What a window hides has mass 0, exactly.
+    sharp = k == len(order) or dev[order[k - 1]] == 0
+    distance = np.inf if sharp else 1 - dev[order[k]] / dev[order[k - 1]]
     return np.union1d(fresh, order[:k]), distance
 
 
@@ -304,6 +345,10 @@ def is_good(name, model, prompt, blends):
         least[wrong] = min(
             abs(model.blend(prompt, s, number, shares, wrong)[1] - blends[c][1]).max()
             for c, s, number, shares in CASES if c in ('list', 'flat', 'falling'))
+    for wrong in ('last layer', 'last row', 'all fresh'):
+        least[wrong] = min(
+            abs(model.blend(prompt, s, number, shares, wrong)[1] - blends[c][1]).max()
+            for c, s, number, shares in CASES if s in ('question', 'asked'))
     names = [c[0] for c in CASES]
     least['other case'] = min(abs(blends[a][1] - blends[b][1]).max()
                               for a in names for b in names if a < b)
@@ -380,11 +425,11 @@ typedef struct blend_part {
 } blend_part;
 
 typedef struct blend_case {
-    const char *name, *selector; /* all, none, reuse, list, first, hkvd */
+    const char *name, *selector; /* all, none, reuse, list, first, hkvd, question, asked */
     uint32_t first;              /* of selector first: tokens of each chunk */
     const uint32_t *listed;      /* of selector list: rows */
     uint32_t n_listed;
-    double shares[3]; /* of selector hkvd, from the check layer on */
+    double shares[3]; /* of hkvd and question, from the check layer on; of asked, from layer 0 on */
     uint32_t n_shares;
     uint32_t counts[BLEND_LAYERS]; /* rows that are attended in each layer */
     const uint32_t *rows;          /* these rows, layer after layer */

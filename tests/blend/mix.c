@@ -211,7 +211,8 @@ static void expect_paths(blends *b, const char *what, const rig_params *params,
 static void play(tamis_eviction_kind kind, tamis_selection_kind selection, tamis_dtype dtype,
                  int number) {
     static const tamis_blend_selector selectors[] = {TAMIS_BLEND_HKVD, TAMIS_BLEND_FIRST,
-                                                     TAMIS_BLEND_RANDOM, TAMIS_BLEND_NONE};
+                                                     TAMIS_BLEND_QUESTION, TAMIS_BLEND_RANDOM,
+                                                     TAMIS_BLEND_NONE};
     static const tamis_dtype stored[] = {TAMIS_F16, TAMIS_F32, TAMIS_BF16};
     /* Without a sliding window, which goes with no eviction and no list. */
     const blend_model *model = &blend_models[1];
@@ -230,7 +231,7 @@ static void play(tamis_eviction_kind kind, tamis_selection_kind selection, tamis
     blends_open(&b, model->name, &params, stored[number % 3], false);
     twin_open(&b, &t);
     tamis_blend_params p = blends_params(&b, falling(model));
-    p.selector = selectors[number % 4];
+    p.selector = selectors[number % 5];
     if (p.selector != TAMIS_BLEND_HKVD) p.shares = NULL, p.n_shares = 0;
     if (p.selector == TAMIS_BLEND_FIRST) p.first = 2;
     if (p.selector != TAMIS_BLEND_HKVD && number % 8 > 3) p.check_layer = TAMIS_BLEND_NO_CHECK;

@@ -87,6 +87,9 @@ static void check_stats(const tamis_blend *blend, const blend_case *c) {
     if (!everything)
         assert_int_equal(stats.tokens_selected, c->counts[BLEND_LAYERS - 1] - stats.tokens_fresh);
     assert_true((stats.bytes_read == 0) == everything);
+    const bool asks = strcmp(c->selector, "question") == 0 || strcmp(c->selector, "asked") == 0;
+    assert_int_equal(stats.asked, asks);
+    assert_true((stats.ask_us > 0) == asks);
 }
 
 static void run_case(blends *b, const blend_model *model, const blend_case *c, int no_thread) {
@@ -263,11 +266,12 @@ static void what_computes_all_is_a_prefill(void **state) {
         RIG_OK(&b.r,
                tamis_runner_prefill(b.r.runner, whole, blend_tokens, BLEND_ROWS, NULL, &b.r.error));
         blends_logits(&b, wanted);
-        for (int i = 0; i < (is_slow() ? 1 : 4); i++) {
+        for (int i = 0; i < (is_slow() ? 1 : 5); i++) {
             tamis_blend_params params = blends_params(&b, case_of(&blend_models[m], "all"));
             const double ones[] = {1, 1};
             if (i > 0) params.selector = i == 1 ? TAMIS_BLEND_RANDOM : TAMIS_BLEND_HKVD;
-            if (i == 1 || i == 2) params.share = 1;
+            if (i == 4) params.selector = TAMIS_BLEND_QUESTION;
+            if (i == 1 || i == 2 || i == 4) params.share = 1;
             if (i == 3) params.shares = ones, params.n_shares = 2;
             tamis_blend *blend = blends_make(&b, &params);
             const tamis_sequence sequence = blends_run(&b, blend);
@@ -292,15 +296,14 @@ static tamis_sequence begun(blends *b) {
 }
 
 /* A blend behind tokens, on a fork of them: as on a sequence of its own, and the parent stays. */
-static void forks_blend(void **state) {
-    (void)state;
+static void play_fork(const char *name) {
     float wanted[BLEND_VOCABULARY], logits[BLEND_VOCABULARY];
     for (size_t m = 0; m < (is_slow() ? 1 : BLEND_MODELS); m++) {
         tamis_blend_stats stats;
         tamis_sequence fork = 0;
         blends b;
         blends_open(&b, blend_models[m].name, &plain, TAMIS_F32, false);
-        tamis_blend_params params = blends_params(&b, case_of(&blend_models[m], "list"));
+        tamis_blend_params params = blends_params(&b, case_of(&blend_models[m], name));
         tamis_blend *blend = blends_make(&b, &params);
         const tamis_sequence parent = begun(&b), twin = begun(&b), own = begun(&b);
         RIG_OK(&b.r, tamis_cache_fork(b.r.cache, parent, &fork, &b.r.error));
@@ -322,17 +325,22 @@ static void forks_blend(void **state) {
     }
 }
 
+static void forks_blend(void **state) {
+    (void)state;
+    play_fork("list");
+    if (!is_slow()) play_fork("question");
+}
+
 /* ---- The gate -------------------------------------------------------------------------------- */
 
 /* A bound that is passed leaves the blend as it is; one that is not has all hits computed. */
-static void the_gate_decides(void **state) {
-    (void)state;
+static void play_gate(const char *name) {
     float wanted[BLEND_VOCABULARY], logits[BLEND_VOCABULARY];
     for (size_t m = 0; m < (is_slow() ? 1 : BLEND_MODELS); m++) {
         tamis_blend_stats stats;
         blends b;
         blends_open(&b, blend_models[m].name, &plain, TAMIS_F32, m == 1);
-        const blend_case *c = case_of(&blend_models[m], "falling");
+        const blend_case *c = case_of(&blend_models[m], name);
         tamis_blend_params params = blends_params(&b, c);
         for (int gate = 0; gate < 3; gate++) {
             static const double bounds[] = {0, 0.9, 0.001};
@@ -350,6 +358,12 @@ static void the_gate_decides(void **state) {
         }
         blends_close(&b);
     }
+}
+
+static void the_gate_decides(void **state) {
+    (void)state;
+    play_gate("falling");
+    if (!is_slow()) play_gate("question");
 }
 
 /* ---- Damage ---------------------------------------------------------------------------------- */
@@ -421,6 +435,7 @@ static void late_damage_costs_time_alone(void **state) {
     play_damage("in the last layer", "flat", 5, BLEND_LAYERS - 1, 1, 1);
     play_damage("of an exact chunk", "list", 1, 0, 0, 1);
     play_damage("of full reuse", "reuse", 5, 3, 1, 1);
+    play_damage("while the question asks", "question", 5, 3, 1, 1);
 }
 
 /* A chunk that stands in two places, and another one: each damage of a part begins anew. */
@@ -451,14 +466,14 @@ static void several_records_may_be_damaged(void **state) {
 
 /* Each call of the device fails once: the sequence is as before unless the step had ended, and the
  * blend goes on. */
-static void play_faults(int no_thread) {
+static void play_faults(const char *name, int no_thread, int step) {
     const blend_model *model = &blend_models[1];
     float wanted[BLEND_VOCABULARY], logits[BLEND_VOCABULARY];
     tamis_status status = TAMIS_E_DEVICE;
-    int n = 0, late = 0, step = is_slow() ? 61 : 1;
+    int n = 0, late = 0;
     blends b;
     blends_open(&b, model->name, &plain, TAMIS_F32, false);
-    tamis_blend_params params = blends_params(&b, case_of(model, "falling"));
+    tamis_blend_params params = blends_params(&b, case_of(model, name));
     params.no_thread = no_thread;
     tamis_blend *blend = blends_make(&b, &params);
     (void)blends_run(&b, blend);
@@ -487,8 +502,10 @@ static void play_faults(int no_thread) {
 
 static void a_failing_device_changes_nothing(void **state) {
     (void)state;
-    play_faults(0);
-    if (!is_slow()) play_faults(1);
+    play_faults("falling", 0, is_slow() ? 61 : 1);
+    if (is_slow()) return;
+    play_faults("falling", 1, 1);
+    play_faults("question", 1, strcmp(rig_device, "reference") == 0 ? 1 : 7);
 }
 
 /* A device that fails while a prompt begins anew. */
@@ -622,14 +639,12 @@ static tamis_status make_and_run(blends *b, const tamis_blend_params *params,
     return status;
 }
 
-static void no_memory_changes_nothing(void **state) {
-    (void)state;
+static void play_memory(const char *name) {
     float wanted[BLEND_VOCABULARY], logits[BLEND_VOCABULARY];
     int n = 0;
     blends b;
-    if (strcmp(rig_device, "reference") != 0) return; /* drivers ask for memory of their own */
     blends_open(&b, blend_models[0].name, &plain, TAMIS_F32, false);
-    tamis_blend_params params = blends_params(&b, case_of(&blend_models[0], "falling"));
+    tamis_blend_params params = blends_params(&b, case_of(&blend_models[0], name));
     params.no_thread = 1; /* the requests come in one order */
     const tamis_sequence sequence = rig_add(&b.r);
     RIG_OK(&b.r, make_and_run(&b, &params, sequence, -1));
@@ -647,6 +662,13 @@ static void no_memory_changes_nothing(void **state) {
     blends_logits(&b, logits);
     assert_memory_equal(logits, wanted, sizeof logits);
     blends_close(&b);
+}
+
+static void no_memory_changes_nothing(void **state) {
+    (void)state;
+    if (strcmp(rig_device, "reference") != 0) return; /* drivers ask for memory of their own */
+    play_memory("falling");
+    play_memory("question");
 }
 
 /* ---- Misuse ---------------------------------------------------------------------------------- */

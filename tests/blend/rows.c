@@ -473,8 +473,12 @@ static void bad_parameters_are_refused(void **state) {
           "store");
     FAILS(tamis_blend_create(w.plan, w.store, NULL, &blend, &test_error), TAMIS_E_ARGUMENT, "par");
     FAILS(tamis_blend_create(w.plan, w.store, &params, NULL, &test_error), TAMIS_E_ARGUMENT, "out");
-    params.selector = (tamis_blend_selector)6;
-    REFUSED(TAMIS_E_ARGUMENT, "no selector 6");
+    params.selector = (tamis_blend_selector)7;
+    REFUSED(TAMIS_E_ARGUMENT, "no selector 7");
+    params.selector = TAMIS_BLEND_QUESTION;
+    REFUSED(TAMIS_E_ARGUMENT, "selector question, but the plan was made with masses 0");
+    params.selector = TAMIS_BLEND_QUESTION, params.first = 2;
+    REFUSED(TAMIS_E_ARGUMENT, "first 2 is given for selector question");
     params.schedule = (tamis_blend_schedule)2;
     REFUSED(TAMIS_E_ARGUMENT, "schedule is 2");
     params.share = -0.5;
@@ -629,16 +633,17 @@ static void calls_out_of_order_are_refused(void **state) {
 
 static void selectors_are_known_by_name(void **state) {
     (void)state;
-    static const char *const names[] = {"hkvd", "first", "random", "list", "all", "none"};
+    static const char *const names[] = {"hkvd", "first", "random",  "list",
+                                        "all",  "none",  "question"};
     tamis_blend_selector selector;
-    for (int i = 0; i < 6; i++) {
+    for (int i = 0; i < 7; i++) {
         OK(tamis_blend_selector_parse(names[i], &selector, &test_error));
         assert_int_equal(selector, i);
         assert_string_equal(tamis_blend_selector_name(selector), names[i]);
     }
-    assert_string_equal(tamis_blend_selector_name((tamis_blend_selector)6), "unknown");
+    assert_string_equal(tamis_blend_selector_name((tamis_blend_selector)7), "unknown");
     FAILS(tamis_blend_selector_parse("kv", &selector, &test_error), TAMIS_E_ARGUMENT,
-          "\"kv\"; known are hkvd, first, random, list, all, none");
+          "\"kv\"; known are hkvd, question, first, random, list, all, none");
     FAILS(tamis_blend_selector_parse(NULL, &selector, &test_error), TAMIS_E_ARGUMENT, "name");
     FAILS(tamis_blend_selector_parse("all", NULL, &test_error), TAMIS_E_ARGUMENT, "out");
 }

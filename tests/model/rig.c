@@ -38,6 +38,7 @@ void rig_open(rig *r, const rig_params *params) {
     const tamis_plan_params plan = {.selection = params->selection,
                                     .eviction = params->eviction,
                                     .load_dtypes = params->load_dtypes,
+                                    .masses = params->masses,
                                     .max_sequences = params->max_sequences,
                                     .max_rows = params->max_rows,
                                     .max_context =

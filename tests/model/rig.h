@@ -32,6 +32,7 @@ typedef struct rig_params {
     uint64_t capacity_tokens;
     tamis_eviction eviction;
     uint32_t load_dtypes;
+    int masses;
 } rig_params;
 
 void rig_open(rig *r, const rig_params *params);

@@ -21,7 +21,7 @@ _tamis() {
     'run --prefix-page') ;;
     'run --store-memory') ;;
     'run --store-dtype') words='f32 f16 bf16' ;;
-    'run --blend') words='hkvd first random all none' ;;
+    'run --blend') words='hkvd question first random all none' ;;
     'run --share') ;;
     'run --first') ;;
     'run --policy') files=1 ;;
@@ -182,6 +182,7 @@ _tamis() {
     'bench ttft --chunks') ;;
     'bench ttft --chunk-tokens') ;;
     'bench ttft --suffix') ;;
+    'bench ttft --select') words='hkvd question random' ;;
     'bench ttft --share') ;;
     'bench ttft --source') words='memory cached disk' ;;
     'bench ttft --throttle') ;;
@@ -334,7 +335,7 @@ _tamis() {
     'eval blend --keys') ;;
     'eval blend --questions') ;;
     'eval blend --ask') words='one two chain' ;;
-    'eval blend --select') words='prefix reuse first random hkvd' ;;
+    'eval blend --select') words='prefix reuse first random question hkvd' ;;
     'eval blend --share') ;;
     'eval blend --schedule') words='falling flat' ;;
     'eval blend --check-layer') ;;
@@ -353,7 +354,7 @@ _tamis() {
     'blend check --chunk-tokens') ;;
     'blend check --suffix') ;;
     'blend check --answer') ;;
-    'blend check --select') words='hkvd random' ;;
+    'blend check --select') words='hkvd question random' ;;
     'blend check --share') ;;
     'blend check --schedule') words='falling flat' ;;
     'blend check --check-layer') ;;
@@ -416,7 +417,7 @@ _tamis() {
     'bench linear') words='--type --out --in --rows --matrices --repeat --probe --json --device --help' ;;
     'bench model') words='--model --context --select --budget --sinks --recent --group --dense-layers --batch --dtype --page-size --repeat --probe --json --device --help' ;;
     'bench throughput') words='--model --context --memory --sequences --batch --evict --budget --evict-sinks --evict-recent --evict-window --evict-kernel --evict-pool --evict-chunk --evict-floor --evict-beta --evict-every --evict-options --tokens --repeat --dtype --page-size --probe --json --device --help' ;;
-    'bench ttft') words='--model --chunks --chunk-tokens --suffix --share --source --throttle --store --store-dtype --rate --requests --repeat --seed --dtype --page-size --json --device --help' ;;
+    'bench ttft') words='--model --chunks --chunk-tokens --suffix --select --share --source --throttle --store --store-dtype --rate --requests --repeat --seed --dtype --page-size --json --device --help' ;;
     'eval passkey') words='--model --text --length --texts --keys --seed --select --score --width --budget --sinks --recent --group --dense-layers --page-size --evict --evict-budget --evict-sinks --evict-recent --evict-window --evict-kernel --evict-pool --evict-chunk --evict-floor --evict-beta --evict-every --evict-options --dtype --json --device --help' ;;
     'eval recall') words='--model --text --length --tokens --texts --top --select --score --width --budget --sinks --recent --group --dense-layers --page-size --seed --dtype --json --device --help' ;;
     'eval perplexity') words='--model --text --length --tokens --texts --select --score --width --budget --sinks --recent --group --dense-layers --page-size --evict --evict-budget --evict-sinks --evict-recent --evict-window --evict-kernel --evict-pool --evict-chunk --evict-floor --evict-beta --evict-every --evict-options --seed --dtype --json --device --help' ;;

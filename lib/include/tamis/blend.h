@@ -37,6 +37,7 @@ extern "C" {
  *     tamis_blend_compare    with v of these rows
  *     tamis_plan_write_rotated (or tamis_plan_write)
  *     tamis_blend_select     says which rows stay: gather their q and hidden states
+ *     tamis_blend_observe    with q of these rows; for selector question alone
  *     tamis_plan_attend, and the rest of the layer, for these
  *   tamis_blend_end
  *
@@ -56,11 +57,14 @@ typedef enum tamis_blend_selector {
     TAMIS_BLEND_RANDOM = 2, /* a share drawn by `seed`: to measure against */
     TAMIS_BLEND_LIST = 3,   /* those that the caller lists */
     TAMIS_BLEND_ALL = 4,    /* all, and the exact rows: nothing is loaded */
-    TAMIS_BLEND_NONE = 5    /* none */
+    TAMIS_BLEND_NONE = 5,   /* none */
+    /* The share to which the prompt's question attends most where all hits are reused, of two equal
+     * ones the lower row (the idea of ProphetKV, ICML '26): see tamis_blend_observe. */
+    TAMIS_BLEND_QUESTION = 6
 } tamis_blend_selector;
 
-/* "hkvd", "first", "random", "list", "all", "none" to the selector and back. Errors: E_ARGUMENT
- * listing the known names. */
+/* "hkvd", "question", "first", "random", "list", "all", "none" to the selector and back. Errors:
+ * E_ARGUMENT listing the known names. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_blend_selector_parse(const char *name,
                                                                    tamis_blend_selector *out,
                                                                    tamis_error *error);
@@ -86,8 +90,8 @@ typedef tamis_status (*tamis_blend_reader)(void *user, tamis_chunk *chunk, uint3
 typedef struct tamis_blend_params {
     tamis_blend_selector selector;
     tamis_blend_schedule schedule;
-    /* Of the hits, above 0 to 1; 0 means 0.15. For hkvd and random: k = ceil(share * hits),
-     * computed in double. 1 means selector all. */
+    /* Of the hits, above 0 to 1; 0 means 0.15. For hkvd, question and random: k = ceil(share *
+     * hits), computed in double. 1 means selector all. */
     double share;
     /* The shares of the check layer and of those behind it in the place of the schedule: none above
      * the one before; the last one holds for all layers behind. Copied; NULL: the schedule's. */
@@ -135,7 +139,8 @@ typedef struct tamis_blend_params {
 
 /* Makes a blend for prompts of a plan, with chunks of a store; both must outlive it. Allocates
  * device memory for K and V of a layer of the plan's max_rows. Errors: E_ARGUMENT with the value (a
- * selector, schedule, share or layer that is none; a dtype that is not in the plan's load_dtypes);
+ * selector, schedule, share or layer that is none; a dtype that is not in the plan's load_dtypes;
+ * selector question for a plan without `masses`);
  * E_UNSUPPORTED (evictions under which no step can be narrowed: h2o, reindexed streaming; not with
  * selector all); E_NO_MEMORY; E_DEVICE. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_blend_create(tamis_plan *plan, tamis_store *store,
@@ -213,13 +218,39 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_blend_compare(tamis_blend *blend, 
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_blend_select(tamis_blend *blend, uint32_t layer,
                                                            tamis_blend_rows *out,
                                                            tamis_error *error);
+/* Selector question needs it in every layer, after tamis_blend_select and before
+ * tamis_plan_attend; of others it does nothing. q is f32 [n][n_heads][head_dim], of the rows that
+ * stay, as tamis_plan_attend takes it.
+ *
+ * The question is what stands behind the last part that is stored, whether the store has it or not;
+ * where such a part ends the prompt, the prompt's last token. A prompt with hits is run twice. In
+ * the first pass all hits are loaded in every layer, as in full reuse, and fresh rows are computed.
+ * The weights with which the question's rows attend to each hit are summed over these rows, the
+ * query heads and the layers (tamis_plan_mass). In the last layer the hits are ranked by these sums
+ * (NaN first), the step is begun anew, and *restarted is 1: the engine goes on with layer 0, as
+ * after tamis_blend_layer's `restarted`. The second pass is a blend in which the selector keeps the
+ * first of this ranking; a share that falls keeps the first of the same one. Chunks are read once in
+ * each pass, the second time from the store's memory where that has kept them. If a record turns
+ * out to be damaged so late that the step is begun anew, the question is asked again of what is
+ * left. A share of 1 asks nothing. An engine that ranks tokens by itself takes selector list.
+ *
+ * ProphetKV (Wang and others, ICML '26, arXiv 2602.02579) selects by a query's attention, joined
+ * over layers, in two stages of this kind. What is done here follows that idea, not its code; sums
+ * without weights, and fresh rows outside the share, are this library's choice.
+ *
+ * Waits in the first pass. Errors: those of tamis_plan_mass; in the last layer those of
+ * tamis_blend_begin; E_ARGUMENT also for restarted NULL. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_blend_observe(tamis_blend *blend, uint32_t layer,
+                                                            const tamis_rows *q, int *restarted,
+                                                            tamis_error *error);
 /* Ends the plan's step, once all layers have been attended. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_blend_end(tamis_blend *blend, tamis_error *error);
 /* Gives up an open prompt: the thread ends, chunks are released, the plan's step is cancelled. Does
  * nothing without an open prompt. */
 TAMIS_API void tamis_blend_cancel(tamis_blend *blend);
 
-/* Since the blend was made. */
+/* Since the blend was made. Under selector question both passes of a prompt count in rows_computed,
+ * bytes_read and the times. */
 typedef struct tamis_blend_stats {
     uint64_t prompts;  /* ended */
     uint64_t restarts; /* of prompts, for records that were damaged when rows had been left out */
@@ -237,14 +268,17 @@ typedef struct tamis_blend_stats {
         gated;   /* prompts whose hits the gate has had computed to the end: they count as fresh */
     double left; /* of the last prompt: what `bound` is compared with; 0 without a bound */
     double load_us; /* of tamis_blend_layer, beside waiting: to the device and into slots */
-    uint64_t reserved[5];
+    uint64_t asked; /* first passes of selector question: of prompts with hits, and of restarts */
+    double ask_us;  /* these passes, as a whole */
+    uint64_t reserved[3];
 } tamis_blend_stats;
 /* Does nothing without a blend or an `out`. */
 TAMIS_API void tamis_blend_get_stats(const tamis_blend *blend, tamis_blend_stats *out);
 
-/* The last prompt, layer by layer. Times are the host's: compute_us is the time from the end of
- * tamis_blend_layer to its next call or that of tamis_blend_end. On a device with a queue of its
- * own that is the time of enqueueing, unless something waited (see `timing`). */
+/* The last prompt, layer by layer; under selector question its last pass. Times are the host's:
+ * compute_us is the time from the end of tamis_blend_layer to its next call or that of
+ * tamis_blend_end. On a device with a queue of its own that is the time of enqueueing, unless
+ * something waited (see `timing`). */
 typedef struct tamis_blend_layer_stats {
     uint32_t rows_computed; /* whose K and V were computed */
     uint32_t rows_attended;

@@ -55,7 +55,12 @@ typedef struct tamis_plan_params {
     /* The types of rows that tamis_plan_load will take, as the sum of 1 << tamis_dtype; the kernels
      * of tamis_plan_load and tamis_plan_deviation are built for them. 0: neither is called. */
     uint32_t load_dtypes;
-    uint64_t reserved[6]; /* 0, else E_ARGUMENT */
+    /* Nonzero: tamis_plan_mass may be called; its kernels are built, and it has memory for one f32
+     * of each KV head and token of max_context, under a sliding window also for four of each query
+     * head and token. Not with reindexed streaming. */
+    int masses;
+    uint32_t reserved32;  /* 0, else E_ARGUMENT */
+    uint64_t reserved[5]; /* 0, else E_ARGUMENT */
 } tamis_plan_params;
 
 /* Allocates workspace, builds every kernel the steps and evictions will need and launches each
@@ -224,6 +229,25 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_deviation(tamis_plan *plan, u
                                                              const tamis_rows *rows, int values,
                                                              const tamis_place *out,
                                                              tamis_error *error);
+
+/* How much the last rows of an open exact step of one sequence attend to each of its rows: adds to
+ * mass[i], i a row as the step was begun, the attention weights of row i's token, summed over query
+ * heads and over the `last` last rows that the step still has. A row's weights over all tokens that
+ * it sees sum to 1 for each query head; tokens of the sequence before the step take their part. A
+ * token that a row does not see, behind it or outside its sliding window, gets 0. q is f32
+ * [rows][n_heads][head_dim], of all rows that the step still has, as tamis_plan_attend takes it;
+ * mass is on the host, [rows as begun]. The layer must hold all rows: written, or loaded as a whole.
+ * The rows are attended for this alone: beside tamis_plan_attend K is read twice and V once. Sums
+ * over rows and the query heads of a KV head are f32, those over KV heads and calls fp64. A NaN in q
+ * or K gives NaN.
+ *
+ * Errors: E_ARGUMENT (`last` is 0 or more than the step's rows; q that is not f32 or does not fit;
+ * mass is NULL), E_STATE (no open step, or one that is not exact or has several sequences; the plan
+ * was made without `masses`; the layer does not hold all rows), E_DEVICE; then nothing has been
+ * added. Waits. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_mass(tamis_plan *plan, uint32_t layer,
+                                                        const tamis_rows *q, uint32_t last,
+                                                        double *mass, tamis_error *error);
 
 /* Tells the plan that a replayed graph writes and attends every layer of the open step, in the
  * place of the calls above. The plan counts them as done, so that the step can be closed. The graph

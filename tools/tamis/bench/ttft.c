@@ -9,9 +9,13 @@
 
 typedef struct ttft_flags {
     const char *device, *json, *model, *store, *share, *throttle, *rate;
-    uint32_t chunk_tokens, suffix, dtype, store_dtype, page_size, repeat, requests, seed;
+    uint32_t chunk_tokens, suffix, selector, dtype, store_dtype, page_size, repeat, requests, seed;
     cli_list chunks, sources;
 } ttft_flags;
+
+static const char *const selector_names[] = {"hkvd", "question", "random", NULL};
+static const tamis_blend_selector selectors[] = {TAMIS_BLEND_HKVD, TAMIS_BLEND_QUESTION,
+                                                 TAMIS_BLEND_RANDOM};
 
 enum { SOURCE_MEMORY, SOURCE_CACHED, SOURCE_DISK };
 static const char *const source_names[] = {"memory", "cached", "disk", NULL};
@@ -24,6 +28,8 @@ static const cli_option options[] = {
      offsetof(ttft_flags, chunk_tokens), 1, BENCH_CONTEXT_MAX, NULL},
     {"--suffix", "N", "tokens behind the chunks, which nothing is stored of (default 32)",
      CLI_NUMBER, offsetof(ttft_flags, suffix), 1, BENCH_CONTEXT_MAX, NULL},
+    {"--select", "S", "what selects the tokens that a blend computes: {} (default hkvd)",
+     CLI_CHOICE, offsetof(ttft_flags, selector), 0, 0, selector_names},
     {"--share", "P[,P]",
      "percent of the chunks' tokens that a blend computes (default 15); auto: as many as are "
      "computed while the others are read, by what 15 took, and 15 or more",
@@ -62,8 +68,8 @@ const cli_command bench_ttft_command = {
     "Prompts consist of chunks that are stored and a suffix that is not. Each is read from an\n"
     "empty cache to its first token: full computes all of it in steps of 512 rows, all in one\n"
     "step; prefix loads the first chunk, reuse all chunks; blend loads all chunks and computes a\n"
-    "share of their tokens anew (hkvd). These take turns, round after round, after one that is\n"
-    "not counted. Texts are random tokens.\n"
+    "share of their tokens anew. These take turns, round after round, after one that is not\n"
+    "counted. Texts are random tokens.\n"
     "\n"
     "Before each sample from disk the page cache drops the store's files; the share of them that\n"
     "stays all the same is printed. A throttled disk is one that the page cache has, whose reads\n"
@@ -72,7 +78,8 @@ const cli_command bench_ttft_command = {
     "In a pass apart each layer waits for the device. Beside the sum of its layers (pipeline) are\n"
     "those of the longer of reading and computing (the least that a pipeline can take), and of\n"
     "both. The bound is the most that full could be faster for the rows that are left, attention\n"
-    "counted like the rest.\n"
+    "counted like the rest. --select question loads the chunks twice: its first pass is a part of\n"
+    "each of these sums, and of no layer.\n"
     "\n"
     "With --rate each request is a prompt of its own, read once; how long requests then wait for\n"
     "one worker follows from these times and from random arrivals (Poisson), which are the same\n"
@@ -196,6 +203,7 @@ static bool choose(ttft *t, const ttft_flags *f) {
     t->counts = f->chunks;
     t->repeat = f->repeat;
     t->n_requests = f->requests != CLI_UNSET ? f->requests : 20;
+    t->selector = selectors[f->selector];
     t->store_dtype = (tamis_dtype)f->store_dtype;
     t->shape.dtype = (tamis_dtype)f->dtype;
     t->shape.page_size = cli_page_size(f->page_size);

@@ -84,6 +84,7 @@ typedef struct ttft_cell {
     tamis_blend_stats stats;                 /* of one prompt */
     tamis_blend_layer_stats *layers;         /* [n_layers] of a pass that waits for each layer */
     double pipeline_us, overlapped_us, serial_us; /* sums over layers of that pass */
+    double ask_us;   /* of selector question: the pass before it, in which the suffix asks */
     double fraction; /* of the computing of full that is left, attention counted like the rest */
 } ttft_cell;
 
@@ -100,6 +101,7 @@ typedef struct ttft {
     tamis_model *model;
     tamis_cache_params shape;
     tamis_dtype store_dtype;
+    tamis_blend_selector selector; /* of blend */
     uint32_t repeat, n_requests;
     cli_list counts; /* of chunks */
     uint32_t n_shares;

@@ -39,6 +39,7 @@ static tamis_status make_runners(ttft *t, tamis_error *error) {
         status = tamis_runner_create(t->model, t->cache, &plan, &t->in_steps, error);
     plan.max_rows = most;
     plan.load_dtypes = 1u << t->store_dtype;
+    plan.masses = t->selector == TAMIS_BLEND_QUESTION;
     if (status == TAMIS_OK)
         status = tamis_runner_create(t->model, t->cache, &plan, &t->runner, error);
     if (status == TAMIS_OK) status = tamis_model_fingerprint(t->model, t->fingerprint, error);
@@ -86,8 +87,8 @@ static tamis_store *store_of(const ttft *t, const ttft_source *source) {
 
 static tamis_status make_blend(const ttft *t, const ttft_arm *arm, bool timing, tamis_blend **out,
                                tamis_error *error) {
-    static const tamis_blend_selector selectors[] = {
-        TAMIS_BLEND_ALL, TAMIS_BLEND_ALL, TAMIS_BLEND_NONE, TAMIS_BLEND_NONE, TAMIS_BLEND_HKVD};
+    const tamis_blend_selector selectors[] = {TAMIS_BLEND_ALL, TAMIS_BLEND_ALL, TAMIS_BLEND_NONE,
+                                              TAMIS_BLEND_NONE, t->selector};
     tamis_blend_params params = {.selector = selectors[arm->kind],
                                  .dtype = t->store_dtype,
                                  .sink = t->texts.sink,
@@ -148,8 +149,9 @@ static double share_of_qkv(const tamis_model_info *m) {
 static void sum_layers(const ttft *t, ttft_cell *cell) {
     const tamis_model_info *model = tamis_model_get_info(t->model);
     const double qkv = share_of_qkv(model);
-    double rows = 0;
-    cell->pipeline_us = cell->overlapped_us = cell->serial_us = 0;
+    /* Where a question asks, its rows are computed once more. */
+    double rows = cell->ask_us > 0 ? (double)model->n_layers * (double)cell->stats.tokens_fresh : 0;
+    cell->pipeline_us = cell->overlapped_us = cell->serial_us = cell->ask_us;
     for (uint32_t i = 0; i < model->n_layers; i++) {
         const tamis_blend_layer_stats *of = &cell->layers[i];
         const double busy = of->load_us + of->compute_us;
@@ -166,13 +168,17 @@ static tamis_status time_layers(const ttft *t, ttft_cell *cell, const ttft_promp
                                 tamis_error *error) {
     const uint32_t n_layers = tamis_model_get_info(t->model)->n_layers;
     const size_t bytes = n_layers * sizeof(*cell->layers);
-    double seconds[TIMED_PASSES], sorted[TIMED_PASSES];
+    double seconds[TIMED_PASSES], sorted[TIMED_PASSES], asks[TIMED_PASSES], asked = 0;
     tamis_blend *blend = NULL;
     tamis_blend_layer_stats *passes = malloc(TIMED_PASSES * bytes);
     if (passes == NULL) return cli_no_memory(error);
     tamis_status status = make_blend(t, cell->arm, true, &blend, error);
     for (uint32_t i = 0; status == TAMIS_OK && i < TIMED_PASSES; i++) {
+        tamis_blend_stats all;
         status = sample(t, cell->arm, blend, prompt, &seconds[i], error);
+        tamis_blend_get_stats(blend, &all);
+        asks[i] = all.ask_us - asked;
+        asked = all.ask_us;
         for (uint32_t layer = 0; status == TAMIS_OK && layer < n_layers; layer++)
             status =
                 tamis_blend_get_layer_stats(blend, layer, &passes[i * n_layers + layer], error);
@@ -181,7 +187,10 @@ static tamis_status time_layers(const ttft *t, ttft_cell *cell, const ttft_promp
         memcpy(sorted, seconds, sizeof(sorted));
         const double median = bench_median(sorted, TIMED_PASSES);
         for (uint32_t i = 0; i < TIMED_PASSES; i++)
-            if (seconds[i] == median) memcpy(cell->layers, passes + i * n_layers, bytes);
+            if (seconds[i] == median) {
+                memcpy(cell->layers, passes + i * n_layers, bytes);
+                cell->ask_us = asks[i];
+            }
         sum_layers(t, cell);
     }
     tamis_blend_destroy(&blend);

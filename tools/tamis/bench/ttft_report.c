@@ -195,6 +195,7 @@ static bool add_cell(cJSON *rows, const ttft *t, const ttft_cell *cell) {
                                   {"bytes_read", (double)s->bytes_read},
                                   {"read_us", s->read_us},
                                   {"wait_us", s->wait_us},
+                                  {"ask_us", cell->ask_us},
                                   {"pipeline_us", cell->pipeline_us},
                                   {"longer_us", cell->overlapped_us},
                                   {"both_us", cell->serial_us}};
@@ -229,6 +230,7 @@ static bool add_settings(cJSON *root, const ttft *t) {
         cJSON_AddStringToObject(root, "model", model_name(t)) != NULL &&
         cJSON_AddStringToObject(root, "dtype", tamis_dtype_name(t->shape.dtype)) != NULL &&
         cJSON_AddStringToObject(root, "store_dtype", tamis_dtype_name(t->store_dtype)) != NULL &&
+        cJSON_AddStringToObject(root, "select", tamis_blend_selector_name(t->selector)) != NULL &&
         cli_json_numbers(root, numbers, sizeof(numbers) / sizeof(numbers[0]));
     for (uint32_t i = 0; added && i < t->n_sources; i++)
         if (t->sources[i].dropped)

@@ -8,9 +8,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { SELECT_HKVD, SELECT_RANDOM };
-static const char *const selector_names[] = {"hkvd", "random", NULL};
-static const tamis_blend_selector selectors[] = {TAMIS_BLEND_HKVD, TAMIS_BLEND_RANDOM};
+enum { SELECT_HKVD, SELECT_QUESTION, SELECT_RANDOM };
+static const char *const selector_names[] = {"hkvd", "question", "random", NULL};
+static const tamis_blend_selector selectors[] = {TAMIS_BLEND_HKVD, TAMIS_BLEND_QUESTION,
+                                                 TAMIS_BLEND_RANDOM};
 static const char *const schedule_names[] = {"falling", "flat", NULL};
 
 typedef struct check_flags {
@@ -284,7 +285,8 @@ static int prepare(check_run *run) {
                                      .chunks = f->n_chunks,
                                      .chunk_tokens = f->chunk_tokens,
                                      .sequences = 2,
-                                     .forks = 2};
+                                     .forks = 2,
+                                     .asks = f->selector == SELECT_QUESTION};
     const int code = blend_rig_open(&run->rig, blend_check_command.name, &params);
     return code == CLI_OK ? open_text(run) : code;
 }

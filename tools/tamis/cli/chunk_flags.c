@@ -4,8 +4,8 @@
 
 #include <string.h>
 
-const char *const cli_blends[] = {"hkvd", "first", "random", "all", "none", NULL};
-enum { HKVD, FIRST, RANDOM };
+const char *const cli_blends[] = {"hkvd", "question", "first", "random", "all", "none", NULL};
+enum { HKVD, QUESTION, FIRST, RANDOM };
 
 #define DEFAULT_SHARE 15.0f
 
@@ -48,7 +48,7 @@ static bool check_texts(const char *command, const cli_chunk_flags *f, bool file
 static bool check_share(const char *command, const cli_chunk_flags *f, cli_chunks_params *out) {
     const char *name = cli_blends[out->blend];
     float percent = DEFAULT_SHARE;
-    if (out->blend != HKVD && out->blend != RANDOM) {
+    if (out->blend != HKVD && out->blend != QUESTION && out->blend != RANDOM) {
         if (f->share != NULL) cli_fail(command, "--share: is given, but %s has none", name);
         return f->share == NULL;
     }
@@ -86,6 +86,7 @@ bool cli_chunks_check(const char *command, const cli_chunk_flags *f, bool file,
     if (!check_prefix(command, f, out)) return false;
     if (!out->used && !check_absent(command, f, out->prefix)) return false;
     out->used = out->used || out->prefix;
+    out->asks = out->blend == QUESTION && !out->prefix;
     if (out->prefix && f->dtype == CLI_UNSET) out->dtype = TAMIS_F32; /* the bits of a prefill */
     if (!out->used) return true;
     if (f->store_memory != NULL &&

@@ -125,6 +125,7 @@ tamis_status cli_chunks_open(const cli_chunk_flags *f, const cli_chunks_params *
                                       .dtype = params->dtype};
     plan->max_rows = (uint32_t)c->n_tokens; /* all of it is one step */
     plan->load_dtypes = 1u << params->dtype;
+    plan->masses = params->asks;
     return TAMIS_OK;
 }
 

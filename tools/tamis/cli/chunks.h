@@ -48,12 +48,14 @@ enum { CLI_BLEND_FIRST_DEFAULT = 32, CLI_PAGE_TOKENS_DEFAULT = 256 };
      CLI_TEXT, offsetof(type, member.store_memory), 0, 0, NULL},                                   \
     {"--store-dtype", "TYPE", "element type of stored K and V: {} (default f16, of prefixes f32)", \
      CLI_CHOICE, offsetof(type, member.dtype), 0, 0, cli_dtypes},                                  \
-    {"--blend", "NAME", "which tokens of found chunks are computed anew: {} (default hkvd)",       \
+    {"--blend", "NAME",                                                                            \
+     "which tokens of found chunks are computed anew: {} (default hkvd); question: those to "      \
+     "which the prompt attends most",                                                              \
      CLI_CHOICE, offsetof(type, member.blend), 0, 0, cli_blends},                                  \
     {"--share", "PERCENT",                                                                         \
-     "how many of them, under hkvd and random (default 15); auto: as many as are computed while "  \
-     "the others are read, by what a layer and a few rows take before the prompt; at least 15 "    \
-     "and what has passed",                                                                        \
+     "how many of them, under hkvd, question and random (default 15); auto: as many as are "       \
+     "computed while the others are read, by what a layer and a few rows take before the prompt; " \
+     "at least 15 and what has passed",                                                            \
      CLI_TEXT,                                                                                     \
      offsetof(type, member.share), 0, 0, NULL},                                                    \
     {"--first", "N", "tokens of each chunk that first computes anew (default 32)", CLI_NUMBER,     \
@@ -75,6 +77,7 @@ typedef struct cli_chunks_params {
     uint64_t store_memory;
     double share; /* 0: the selector has none, or it is chosen */
     bool chosen;  /* by the controller (tamis_blend_share) */
+    bool asks;    /* the prompt's question selects */
     uint32_t blend, first;
     tamis_dtype dtype;
     const char *policy, *model; /* of the gate: its file, the model's */

@@ -22,7 +22,7 @@ check_usage() {
     succeeds 'examples:' blend list --help
     usage_error '^tamis blend check: --model: is missing' blend check
     usage_error '^tamis blend check: --share 100: must be at most 99$' "${wrong[@]}" --share 100
-    usage_error '^tamis blend check: --select first: must be one of hkvd, random$' \
+    usage_error '^tamis blend check: --select first: must be one of hkvd, question, random$' \
         "${wrong[@]}" --select first
     usage_error '^tamis blend check: --max-kl -1: not a decimal number$' "${wrong[@]}" --max-kl -1
     usage_error '^tamis blend check: --min-agreement 1.5: must be at most 1$' \
@@ -56,6 +56,16 @@ assert root["share"] == 0.2 and len(root["fingerprint"]) == 32, root'
     [ "$(grep -c '^figures .* passed$' "$policy")" -eq 2 ] || fail 'the entry lacks figures'
     succeeds '^needle +[0-9a-f]{32} +hkvd +falling +1 +f16 +f16 +0 +0.2 ' blend list \
         --policy "$policy"
+}
+
+# The prompt's question selects; the entry is another one, and the gate knows it.
+check_question() {
+    expect 0 "keeps the entry of model [0-9a-f]{32}$" "${own[@]}" --policy "$work/asked" \
+        --json "$work/out.json" --device "$fast" --select question
+    json 'assert root["select"] == "question" and [r["share"] for r in rows] == [0.2, 0.6], rows
+assert all(r["passed"] and r["agreement"] == 1 for r in rows), rows
+assert 0 < rows[1]["v_deviation"] < rows[0]["v_deviation"], rows'
+    grep -q '^selector question$' "$work/asked" || fail 'the entry has another selector'
 }
 
 # A bound that nothing keeps: the entry says so in the place of the one before.
@@ -110,6 +120,7 @@ for device in "${devices[@]}"; do
     check_measures "$device"
 done
 check_bounds
+check_question
 check_damage
 check_default
 [ "$failures" -eq 0 ] || exit 1

@@ -50,6 +50,8 @@ check_found() {
     ! grep -q '^stored' "$work/err" || fail "$device: what was there is stored again"
     asks "$device" --share 50 --store-memory 64M
     said '^blend hkvd 50 %: .* 400 hits of which 221 computed,'
+    asks "$device" --blend question --share 20
+    said '^blend question 20 %: 3 chunks, 3 found \(1 exact\), .* 400 hits of which 89 computed, 13 fresh; loaded 2.0 MiB'
     # The controller, by what it measures.
     asks "$device" --share auto
     said '^share [0-9.]+ %: reading takes [0-9.]+ us for a token in a layer, computing [0-9.]+ us$'

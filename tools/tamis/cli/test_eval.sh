@@ -157,6 +157,13 @@ assert [x["layer"] for x in layers] == list(range(len(rows[1]["v_deviation"]))),
 assert layers[-1]["rank_correlation"] is None, layers
 assert all(-1 <= x["rank_correlation"] <= 1 for x in layers[1:-1]), layers
 assert all(0.2 <= x["held"][0] <= x["held"][1] <= 1 for x in layers[1:]), layers'
+    # By the question: each one is a prompt of its own, of the same tokens.
+    evaluate blend --text "$data/text.txt" --chunks 3 --chunk-tokens 128 --questions 2 --ask one \
+        --measured 1 --share 20 --select reuse,question --device "$fast"
+    json 'of = {r["arm"]: r for r in rows}
+assert of["question"]["agreement"] == 1 and of["question"]["questions"] == 2, rows
+assert of["question"]["v_deviation"][-1] < of["reuse"]["v_deviation"][-1], rows
+assert of["reuse"]["rows_computed"] < of["question"]["rows_computed"] < 1, rows'
     evaluate blend "${small[@]}" --share 20 --device "$fast"
     grep -v ttft_seconds "$work/out.json" >"$work/first"
     evaluate blend "${small[@]}" --share 20 --device "$fast"

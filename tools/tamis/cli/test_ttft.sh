@@ -99,6 +99,21 @@ for line, blend in zip(lines, blends[::2]):
 '
 }
 
+# The suffix asks in a pass of its own, which reads the chunks, too.
+check_question() {
+    expect 0 '' "${small[@]}" --device "$fast" --chunks 3 --select question --json "$work/out.json"
+    json '
+assert root["select"] == "question", root
+blend, = [r for r in rows if r["arm"] == "blend"]
+plane = 48 * 2 * 64 * 2   # tokens, KV heads, channels, f16
+assert blend["bytes_read"] == plane * (8 * 3 + 8 + (3 - 1) * 4), blend
+busy = sum(l["load_us"] + l["compute_us"] + l["wait_us"] for l in blend["layers"])
+assert blend["ask_us"] > 0, blend
+assert abs(blend["pipeline_us"] - busy - blend["ask_us"]) < 1e-6 * blend["pipeline_us"], blend
+assert all(r["ask_us"] == 0 for r in rows if r["arm"] != "blend"), rows
+'
+}
+
 check_refused() {
     local name='^tamis bench ttft:'
     usage_error "$name --model: is missing" bench ttft
@@ -123,6 +138,7 @@ for device in "${devices[@]}"; do
     check_rows "$device"
 done
 check_auto "$fast"
+check_question
 check_refused
 [ "$failures" -eq 0 ] || exit 1
 echo 'ttft: all passed'

@@ -95,7 +95,7 @@ typedef struct blend_layer {
     double held[BLEND_SHARES_MAX]; /* sums: of the sum of squares, what the top share holds */
 } blend_layer;
 
-#define BLEND_ARMS_MAX 64
+#define BLEND_ARMS_MAX 80
 
 /* ---- Prompts --------------------------------------------------------------------------------- */
 
@@ -120,8 +120,8 @@ void blend_prompts_close(blend_prompts *p);
 tamis_status blend_prompts_record(const blend_prompts *p, tamis_error *error);
 
 /* The text's prompt by an arm, with the first n_questions questions of each kind; full first. The
- * first question is the prompt's, the others follow on forks, since no arm selects by what follows
- * the chunks. `measured`: how far it is from full is added to the cell, and for full reuse to
+ * first question is the prompt's. The others follow on forks, but for an arm that selects by the
+ * question: there each is a prompt of its own, whose time is not counted. `measured`: how far it is from full is added to the cell, and for full reuse to
  * `layers`, else NULL. *full is the sequence of full, which stays. */
 tamis_status blend_prompts_run(const blend_prompts *p, uint32_t arm, uint32_t n_questions,
                                bool measured, tamis_sequence *full, blend_cell *cell,

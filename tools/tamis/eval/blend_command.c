@@ -7,9 +7,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { ARM_PREFIX, ARM_REUSE, ARM_FIRST, ARM_RANDOM, ARM_HKVD, ARM_KINDS };
-static const char *const arm_names[ARM_KINDS + 1] = {"prefix", "reuse", "first",
-                                                     "random", "hkvd",  NULL};
+enum { ARM_PREFIX, ARM_REUSE, ARM_FIRST, ARM_RANDOM, ARM_QUESTION, ARM_HKVD, ARM_KINDS };
+static const char *const arm_names[ARM_KINDS + 1] = {"prefix",   "reuse", "first", "random",
+                                                     "question", "hkvd",  NULL};
 static const char *const schedule_names[] = {"falling", "flat", NULL};
 
 typedef struct blend_flags {
@@ -63,8 +63,10 @@ const cli_command eval_blend_command = {
     "Makes prompts of chunks of natural text with keys of names of their own, stores the K and V\n"
     "of every chunk computed alone, and computes the prompts in several ways: full computes all\n"
     "of it, prefix takes the first chunk from the store, reuse all chunks, and first (EPIC),\n"
-    "random and hkvd (CacheBlend) compute a share of the stored tokens anew. first and reuse\n"
-    "compute no more than that; random and hkvd compute all rows up to the check layer.\n"
+    "random, question (ProphetKV's idea) and hkvd (CacheBlend) compute a share of the stored\n"
+    "tokens anew. first and reuse compute no more than that; the others compute all rows up to\n"
+    "the check layer. Under question each question is a prompt of its own, for it selects what is\n"
+    "computed; other arms answer all on forks of one prompt.\n"
     "\n"
     "Questions need one chunk ('The magic number of red is'), two of them (one key, and behind\n"
     "its answer another), or a chain: a name in one chunk for a key in another. An answer is\n"
@@ -113,6 +115,7 @@ static const blend_arm kinds[ARM_KINDS] = {
     [ARM_REUSE] = {.selector = TAMIS_BLEND_NONE, .unchecked = true},
     [ARM_FIRST] = {.selector = TAMIS_BLEND_FIRST, .unchecked = true},
     [ARM_RANDOM] = {.selector = TAMIS_BLEND_RANDOM},
+    [ARM_QUESTION] = {.selector = TAMIS_BLEND_QUESTION},
     [ARM_HKVD] = {.selector = TAMIS_BLEND_HKVD}};
 
 /* full, then each kind that is listed, with every share where it takes one. */
@@ -266,8 +269,9 @@ static int prepare(blend_eval *run) {
                                      .answer = BLEND_TAIL_TOKENS,
                                      .chunks = chunks,
                                      .chunk_tokens = f->chunk_tokens,
-                                     .sequences = 2,
-                                     .forks = 2};
+                                     .sequences = 2 + has(&f->arms, ARM_QUESTION),
+                                     .forks = 2,
+                                     .asks = has(&f->arms, ARM_QUESTION)};
     const int code = blend_rig_open(&run->rig, eval_blend_command.name, &params);
     return code == CLI_OK ? open_text(run) : code;
 }

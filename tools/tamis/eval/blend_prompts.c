@@ -74,7 +74,17 @@ static blend_prompt prompt_of(const blend_prompts *p, blend_ask ask, uint32_t c)
                           .n_suffix = step->n_question};
 }
 
-/* All questions but the first, on forks of a computed prompt. */
+/* A prompt that differs from a computed one, `from`, in its question. */
+static tamis_status ask_another(const blend_prompts *p, uint32_t arm, const blend_prompt *prompt,
+                                tamis_sequence from, tamis_sequence *out, int32_t *first,
+                                tamis_error *error) {
+    blend_cost cost;
+    if (p->arms[arm].selector != TAMIS_BLEND_QUESTION)
+        return blend_follow(p->rig, prompt, from, out, first, error);
+    return blend_run(p->rig, &p->arms[arm], prompt, out, first, &cost, error);
+}
+
+/* All questions but the first. */
 static tamis_status ask_others(const blend_prompts *p, uint32_t arm, tamis_sequence from,
                                uint32_t n_questions, blend_cell *cell, tamis_error *error) {
     tamis_status status = TAMIS_OK;
@@ -83,7 +93,7 @@ static tamis_status ask_others(const blend_prompts *p, uint32_t arm, tamis_seque
         const blend_prompt prompt = prompt_of(p, ask, i % n_questions);
         tamis_sequence fork;
         int32_t first = 0;
-        status = blend_follow(p->rig, &prompt, from, &fork, &first, error);
+        status = ask_another(p, arm, &prompt, from, &fork, &first, error);
         if (status == TAMIS_OK) status = take_logits(p, arm, ask, i % n_questions, error);
         if (status == TAMIS_OK)
             status = answer(p, arm, ask, i % n_questions, fork, first, cell, error);

@@ -30,7 +30,8 @@ static tamis_status make_cache(blend_rig *rig, const blend_rig_params *p, tamis_
 static tamis_status make_runner(blend_rig *rig, const blend_rig_params *p, tamis_error *error) {
     const tamis_plan_params plan = {.max_rows = p->prompt,
                                     .max_context = p->prompt + p->answer,
-                                    .load_dtypes = 1u << p->stored};
+                                    .load_dtypes = 1u << p->stored,
+                                    .masses = p->asks};
     return tamis_runner_create(rig->model, rig->cache, &plan, &rig->runner, error);
 }
 

@@ -62,6 +62,7 @@ typedef struct blend_rig_params {
     uint32_t chunks, chunk_tokens; /* that the store must hold */
     uint32_t sequences;            /* whole prompts that the cache must hold, */
     uint32_t forks;                /* and forks of these with an answer of their own */
+    bool asks;                     /* an arm selects by the question */
 } blend_rig_params;
 
 typedef struct blend_rig {
