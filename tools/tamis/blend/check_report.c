@@ -90,11 +90,10 @@ cJSON *check_json_settings(const check_report *report) {
                                   {"max_kl", p->max_kl},
                                   {"min_agreement", p->min_agreement}};
     cJSON *out = cJSON_CreateObject();
-    const bool flat = p->schedule == TAMIS_BLEND_FLAT;
     const bool made =
         cJSON_AddStringToObject(out, "fingerprint", blend_hex_of(p->fingerprint).text) != NULL &&
         cJSON_AddStringToObject(out, "select", tamis_blend_selector_name(p->selector)) != NULL &&
-        cJSON_AddStringToObject(out, "schedule", flat ? "flat" : "falling") != NULL &&
+        cJSON_AddStringToObject(out, "schedule", blend_schedules[p->schedule]) != NULL &&
         cJSON_AddStringToObject(out, "dtype", tamis_dtype_name(p->cache_dtype)) != NULL &&
         cJSON_AddStringToObject(out, "stored", tamis_dtype_name(p->dtype)) != NULL &&
         cli_json_numbers(out, numbers, sizeof(numbers) / sizeof(numbers[0])) &&
