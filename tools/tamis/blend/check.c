@@ -328,7 +328,7 @@ static int keep(const check_run *run) {
         if (tamis_blend_policy_write(run->path, p, &error) != TAMIS_OK)
             return cli_fail(blend_check_command.name, "%s", error.text);
         fprintf(stderr, "%s: %s keeps the entry of model %s\n", blend_check_command.name, run->path,
-                blend_hex_of(p->fingerprint).text);
+                cli_hex(p->fingerprint).text);
     }
     if (p->share > 0) return CLI_OK;
     return cli_fail(blend_check_command.name,

@@ -122,3 +122,10 @@ cli_text cli_bytes(double bytes) {
     snprintf(out.text, sizeof(out.text), "%.*f %s", unit > 0 ? 1 : 0, bytes, units[unit]);
     return out;
 }
+
+cli_digits cli_hex(const uint8_t bytes[16]) {
+    cli_digits out;
+    for (int i = 0; i < 16; i++)
+        snprintf(out.text + 2 * i, 3, "%02x", bytes[i]);
+    return out;
+}

@@ -46,4 +46,10 @@ typedef struct cli_text {
 } cli_text;
 cli_text cli_bytes(double bytes);
 
+/* A key, a fingerprint or a salt as 32 digits. */
+typedef struct cli_digits {
+    char text[33];
+} cli_digits;
+cli_digits cli_hex(const uint8_t bytes[16]);
+
 #endif

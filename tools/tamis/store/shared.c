@@ -70,13 +70,6 @@ uint32_t store_sink(const tamis_model *model, int32_t *token) {
     return info->add_bos && info->bos >= 0;
 }
 
-store_hex store_hex_of(const uint8_t bytes[16]) {
-    store_hex hex;
-    for (int i = 0; i < 16; i++)
-        snprintf(hex.text + 2 * i, 3, "%02x", bytes[i]);
-    return hex;
-}
-
 bool store_parse_hex(const char *command, const char *flag, const char *text, uint8_t out[16]) {
     static const char digits[] = "0123456789abcdef";
     if (strlen(text) != 32 || strspn(text, digits) != 32) {
