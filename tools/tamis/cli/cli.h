@@ -33,7 +33,7 @@ tamis_status cli_no_memory(tamis_error *error);
  * "FLAG TEXT: not a decimal number" and returns false if it is none. */
 bool cli_decimal(const char *command, const char *flag, const char *text, float *out);
 
-/* Bytes above 0: digits, then K, M or G for units of 1024, or nothing. Prints "FLAG TEXT: must be
+/* Bytes above 0: digits, then K, M, G or T for powers of 1024, or nothing. Prints "FLAG TEXT: must be
  * bytes, ..." and returns false if it is none. */
 bool cli_size(const char *command, const char *flag, const char *text, uint64_t *bytes);
 

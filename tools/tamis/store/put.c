@@ -276,6 +276,6 @@ static int run(int argc, char *const *argv) {
         return CLI_USAGE;
     }
     if (f.salt != NULL && !store_parse_hex(name, "--salt", f.salt, f.salt_bytes)) return CLI_USAGE;
-    if (f.bytes != NULL && !store_parse_bytes(name, "--bytes", f.bytes, &f.limit)) return CLI_USAGE;
+    if (f.bytes != NULL && !cli_size(name, "--bytes", f.bytes, &f.limit)) return CLI_USAGE;
     return put(&f);
 }

@@ -81,22 +81,3 @@ bool store_parse_hex(const char *command, const char *flag, const char *text, ui
                            (strchr(digits, text[2 * i + 1]) - digits));
     return true;
 }
-
-bool store_parse_bytes(const char *command, const char *flag, const char *text, uint64_t *out) {
-    static const char units[] = "KMGT";
-    uint64_t number = 0;
-    size_t i = 0;
-    bool good = text[0] >= '0' && text[0] <= '9';
-    for (; good && text[i] >= '0' && text[i] <= '9'; i++) {
-        good = number <= (UINT64_MAX >> 4) / 10;
-        number = number * 10 + (uint64_t)(text[i] - '0');
-    }
-    const char *unit = good && text[i] != '\0' ? strchr(units, text[i]) : NULL;
-    const unsigned shift = unit != NULL ? 10 * (unsigned)(unit - units + 1) : 0;
-    good = good && number > 0 && number <= UINT64_MAX >> shift &&
-           (text[i] == '\0' || (unit != NULL && text[i + 1] == '\0'));
-    if (!good)
-        cli_fail(command, "%s %s: not a number of bytes, such as 4096, 512M or 20G", flag, text);
-    *out = number << shift;
-    return good;
-}

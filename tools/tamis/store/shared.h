@@ -54,7 +54,5 @@ uint32_t store_sink(const tamis_model *model, int32_t *token);
 
 /* Prints what is wrong with a value of a flag, and returns false. */
 bool store_parse_hex(const char *command, const char *flag, const char *text, uint8_t out[16]);
-/* A number of bytes: digits, then K, M, G or T for powers of 1024, or nothing. Not 0. */
-bool store_parse_bytes(const char *command, const char *flag, const char *text, uint64_t *out);
 
 #endif
