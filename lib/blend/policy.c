@@ -246,7 +246,7 @@ static tamis_status describe(const tamis_blend_params *p, tamis_dtype cache_dtyp
 static tamis_status refuse(const char *path, const tamis_blend_policy *wanted,
                            const tamis_blend_policy *found, tamis_error *error) {
     char hex[33], layer[16] = "none", why[96] = "there is no entry for";
-    tms_policy_hex(wanted->fingerprint, hex);
+    tms_hex(wanted->fingerprint, hex);
     if (wanted->check_layer != TAMIS_BLEND_NO_CHECK)
         snprintf(layer, sizeof layer, "%" PRIu32, wanted->check_layer);
     if (found && found->share > 0)

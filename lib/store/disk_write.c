@@ -54,7 +54,7 @@ static bool create_locked(tms_disk_tier *disk, tms_staged *staged) {
 static tamis_status create(tms_disk_tier *disk, const uint8_t *key, tms_staged *staged,
                            tamis_error *error) {
     char text[TMS_KEY_TEXT];
-    tms_key_text(key, text);
+    tms_hex(key, text);
     for (int i = 0; i < TRIES; i++) {
         snprintf(staged->name, sizeof staged->name, "%s.%ld-%u" TMS_DISK_UNFINISHED, text,
                  (long)getpid(), atomic_fetch_add(&disk->written, 1));

@@ -65,7 +65,7 @@ tamis_status tms_redis_parse(tms_redis *redis, const char *address, tamis_error 
 
 void tms_redis_name_of(const tms_redis *redis, const uint8_t *key, tms_redis_name *out) {
     char digits[TMS_KEY_TEXT];
-    tms_key_text(key, digits);
+    tms_hex(key, digits);
     out->length = (size_t)snprintf(out->text, sizeof out->text, "%s%s", redis->prefix, digits);
 }
 

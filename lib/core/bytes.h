@@ -1,0 +1,14 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Bytes as digits. */
+#ifndef TMS_BYTES_H
+#define TMS_BYTES_H
+
+#include <stdbool.h>
+#include <stdint.h>
+
+/* A key or a fingerprint as 32 digits and a NUL. */
+void tms_hex(const uint8_t bytes[16], char text[33]);
+/* Reads the text's first 32 characters; false if they are none of these. */
+bool tms_hex_parse(const char *text, uint8_t bytes[16]);
+
+#endif
