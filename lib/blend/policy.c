@@ -141,21 +141,10 @@ static tamis_status lock_folder(draft *d, tamis_error *error) {
     return tms_error_set(error, TAMIS_E_IO, "%s: %s", d->folder, strerror(why));
 }
 
-static bool write_text(int file, const char *text, size_t bytes) {
-    while (bytes > 0) {
-        const ssize_t n = write(file, text, bytes);
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0) return false;
-        text += n;
-        bytes -= (size_t)n;
-    }
-    return fsync(file) == 0;
-}
-
 static tamis_status put_file(draft *d, const char *text, size_t bytes, tamis_error *error) {
     const int file = mkstemp(d->own);
     TMS_REQUIRE(file >= 0, TAMIS_E_IO, "%s: %s", d->own, strerror(errno));
-    bool done = write_text(file, text, bytes);
+    bool done = tms_write_all(file, text, bytes) && fsync(file) == 0;
     int why = errno;
     if (close(file) != 0 && done) {
         done = false;

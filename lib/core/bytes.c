@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Bytes as digits. */
+/* Bytes as digits, and into files. */
 #include "lib/core/bytes.h"
 
-#include <stddef.h>
+#include <errno.h>
 #include <stdio.h>
+#include <unistd.h>
 
 void tms_hex(const uint8_t bytes[16], char text[33]) {
     for (size_t i = 0; i < 16; i++)
@@ -22,6 +23,18 @@ bool tms_hex_parse(const char *text, uint8_t bytes[16]) {
         const unsigned low = high < 16 ? digit_of(text[2 * i + 1]) : 16;
         if (low == 16) return false;
         bytes[i] = (uint8_t)(high << 4 | low);
+    }
+    return true;
+}
+
+bool tms_write_all(int file, const void *from, size_t bytes) {
+    const char *at = from;
+    while (bytes > 0) {
+        const ssize_t n = write(file, at, bytes);
+        if (n < 0 && errno == EINTR) continue;
+        if (n < 0) return false;
+        at += n;
+        bytes -= (size_t)n;
     }
     return true;
 }
