@@ -26,11 +26,6 @@ double server_seconds(void) {
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-static void nap(void) {
-    const struct timespec while_it_starts = {0, 10000000};
-    nanosleep(&while_it_starts, NULL);
-}
-
 /* In the child. Exit status 77: not installed. Debian's redis-tools brings the server's program as
  * redis-check-rdb, which is a server where it is called so; redis-server starts it as a service. */
 static void become_server(const char *path) {
@@ -67,7 +62,7 @@ bool server_start(void) {
     server = fork();
     assert_true(server >= 0);
     if (server == 0) become_server(path);
-    for (int i = 0; i < 2000; i++, nap()) {
+    for (int i = 0; i < 2000; i++, rig_nap(10)) {
         if (waitpid(server, &how, WNOHANG) == server) {
             server = -1;
             if (WIFEXITED(how) && WEXITSTATUS(how) == 77) return false;

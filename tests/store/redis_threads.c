@@ -5,7 +5,6 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
-#include <time.h>
 
 #define THREADS 4
 #define CHUNKS  8u
@@ -59,11 +58,6 @@ static void *work(void *of) {
     return NULL;
 }
 
-static void nap(long ms) {
-    const struct timespec some = {ms / 1000, ms % 1000 * 1000000};
-    nanosleep(&some, NULL);
-}
-
 static void a_server_that_comes_and_goes(void **state) {
     (void)state;
     static worker workers[THREADS];
@@ -75,18 +69,18 @@ static void a_server_that_comes_and_goes(void **state) {
         assert_int_equal(pthread_create(&workers[i].thread, NULL, work, &workers[i]), 0);
     }
     for (int i = 0; i < 600 && atomic_load(&reads) == 0; i++)
-        nap(100);
+        rig_nap(100);
     assert_true(atomic_load(&reads) > 0);
     server_pause();
-    nap(800);
+    rig_nap(800);
     server_go_on();
-    nap(300);
+    rig_nap(300);
     server_kill();
-    nap(200);
+    rig_nap(200);
     assert_true(server_start());
     const uint64_t hits = server_stats(store).hits;
     for (int i = 0; i < 600 && server_stats(store).hits == hits; i++)
-        nap(100);
+        rig_nap(100);
     assert_true(server_stats(store).hits > hits); /* the server is asked again */
     atomic_store(&ends, true);
     for (int i = 0; i < THREADS; i++) {
