@@ -182,12 +182,7 @@ static void processes_share_a_server(void **state) {
 }
 
 int main(void) {
-    rig_in_memory();
-    if (!server_start()) {
-        puts("skipped: neither redis-server nor valkey-server is installed");
-        rig_cleanup();
-        return 77;
-    }
+    if (!server_begin()) return SERVER_NONE;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_server_that_stands_still, setup, teardown),
         cmocka_unit_test_setup_teardown(a_connection_that_is_closed, setup, teardown),
@@ -195,7 +190,6 @@ int main(void) {
         cmocka_unit_test_setup_teardown(a_server_that_is_killed, setup, teardown),
     };
     const int failed = cmocka_run_group_tests(tests, NULL, NULL);
-    server_kill();
-    rig_cleanup();
+    server_end();
     return failed;
 }

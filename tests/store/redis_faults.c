@@ -130,12 +130,7 @@ static void each_call_fails_once(void **state) {
 }
 
 int main(void) {
-    rig_in_memory();
-    if (!server_start()) {
-        puts("skipped: neither redis-server nor valkey-server is installed");
-        rig_cleanup();
-        return 77;
-    }
+    if (!server_begin()) return SERVER_NONE;
     for (uint32_t i = 0; i < 3; i++) {
         rig_chunk_make(&chunks[i], i, 130);
         chunks[i].put.tiers = 1u << TAMIS_TIER_REDIS;
@@ -144,7 +139,6 @@ int main(void) {
     const int result = cmocka_run_group_tests(tests, NULL, NULL);
     for (uint32_t i = 0; i < 3; i++)
         rig_chunk_free(&chunks[i]);
-    server_kill();
-    rig_cleanup();
+    server_end();
     return result;
 }

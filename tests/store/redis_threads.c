@@ -94,19 +94,13 @@ static void a_server_that_comes_and_goes(void **state) {
 }
 
 int main(void) {
-    rig_in_memory();
-    if (!server_start()) {
-        puts("skipped: neither redis-server nor valkey-server is installed");
-        rig_cleanup();
-        return 77;
-    }
+    if (!server_begin()) return SERVER_NONE;
     for (uint32_t i = 0; i < CHUNKS; i++)
         rig_chunk_make(&chunks[i], i, 200);
     const struct CMUnitTest tests[] = {cmocka_unit_test(a_server_that_comes_and_goes)};
     const int failed = cmocka_run_group_tests(tests, NULL, NULL);
     for (uint32_t i = 0; i < CHUNKS; i++)
         rig_chunk_free(&chunks[i]);
-    server_kill();
-    rig_cleanup();
+    server_end();
     return failed;
 }
