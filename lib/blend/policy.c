@@ -141,21 +141,10 @@ static tamis_status lock_folder(draft *d, tamis_error *error) {
     return tms_error_set(error, TAMIS_E_IO, "%s: %s", d->folder, strerror(why));
 }
 
-static bool write_text(int file, const char *text, size_t bytes) {
-    while (bytes > 0) {
-        const ssize_t n = write(file, text, bytes);
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0) return false;
-        text += n;
-        bytes -= (size_t)n;
-    }
-    return fsync(file) == 0;
-}
-
 static tamis_status put_file(draft *d, const char *text, size_t bytes, tamis_error *error) {
     const int file = mkstemp(d->own);
     TMS_REQUIRE(file >= 0, TAMIS_E_IO, "%s: %s", d->own, strerror(errno));
-    bool done = write_text(file, text, bytes);
+    bool done = tms_write_all(file, text, bytes) && fsync(file) == 0;
     int why = errno;
     if (close(file) != 0 && done) {
         done = false;
@@ -220,20 +209,22 @@ tamis_status tamis_blend_policy_write(const char *path, const tamis_blend_policy
 
 /* ---- The gate -------------------------------------------------------------------------------- */
 
-/* What an entry must have to speak for the parameters. */
+/* What an entry must have to speak for the parameters. Of share 1, where all is computed, none
+ * need speak. */
 static tamis_status describe(const tamis_blend_params *p, tamis_dtype cache_dtype,
                              tamis_blend_policy *out, tamis_error *error) {
     const tms_selector *selector = tms_selector_find(p->selector);
     TMS_REQUIRE(selector, TAMIS_E_ARGUMENT, "there is no selector %d", (int)p->selector);
+    const double share = p->share == 0 ? TMS_DEFAULT_SHARE : p->share;
     *out = (tamis_blend_policy){.selector = p->selector,
                                 .schedule = p->schedule,
                                 .check_layer = p->check_layer ? p->check_layer : 1,
                                 .cache_dtype = cache_dtype,
                                 .dtype = p->dtype,
                                 .n_sink = p->n_sink,
-                                .share = p->share == 0 ? TMS_DEFAULT_SHARE : p->share};
+                                .share = selector->everything ? 1 : share};
     memcpy(out->fingerprint, p->fingerprint, sizeof out->fingerprint);
-    if (selector->everything || out->share == 1) return TAMIS_OK;
+    if (out->share == 1) return TAMIS_OK;
     TMS_REQUIRE(tms_selector_shares(selector), TAMIS_E_UNSUPPORTED,
                 "selector %s takes no share, so that no policy says what it costs", selector->name);
     TMS_REQUIRE(!p->shares && p->least == 0 && p->most == 0, TAMIS_E_UNSUPPORTED,
@@ -246,7 +237,7 @@ static tamis_status describe(const tamis_blend_params *p, tamis_dtype cache_dtyp
 static tamis_status refuse(const char *path, const tamis_blend_policy *wanted,
                            const tamis_blend_policy *found, tamis_error *error) {
     char hex[33], layer[16] = "none", why[96] = "there is no entry for";
-    tms_policy_hex(wanted->fingerprint, hex);
+    tms_hex(wanted->fingerprint, hex);
     if (wanted->check_layer != TAMIS_BLEND_NO_CHECK)
         snprintf(layer, sizeof layer, "%" PRIu32, wanted->check_layer);
     if (found && found->share > 0)
@@ -271,7 +262,7 @@ tamis_status tamis_blend_policy_check(const char *path, const tamis_blend_params
     TMS_REQUIRE(path, TAMIS_E_ARGUMENT, "path is NULL");
     TMS_REQUIRE(params, TAMIS_E_ARGUMENT, "params is NULL");
     TMS_TRY(describe(params, cache_dtype, &wanted, error));
-    if (params->selector == TAMIS_BLEND_ALL || wanted.share == 1) {
+    if (wanted.share == 1) {
         if (out) *out = (tamis_blend_policy){0};
         return TAMIS_OK;
     }

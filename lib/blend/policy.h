@@ -3,6 +3,7 @@
 #ifndef TMS_BLEND_POLICY_H
 #define TMS_BLEND_POLICY_H
 
+#include "lib/core/bytes.h"
 #include "lib/core/error.h"
 #include <tamis/blend_policy.h>
 
@@ -25,8 +26,5 @@ tamis_status tms_policies_print(const tms_policies *policies, char **text, size_
 
 /* Whether two entries are of one fingerprint and of the same settings. */
 bool tms_policy_same(const tamis_blend_policy *a, const tamis_blend_policy *b);
-
-/* 32 digits and a NUL. */
-void tms_policy_hex(const uint8_t fingerprint[16], char out[33]);
 
 #endif

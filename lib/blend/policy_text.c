@@ -71,11 +71,6 @@ static double *number_of(tamis_blend_figures *f, size_t i) {
     return (double *)((char *)f + figures[i]);
 }
 
-void tms_policy_hex(const uint8_t fingerprint[16], char out[33]) {
-    for (size_t i = 0; i < 16; i++)
-        snprintf(out + 2 * i, 3, "%02x", fingerprint[i]);
-}
-
 bool tms_policy_same(const tamis_blend_policy *a, const tamis_blend_policy *b) {
     return memcmp(a->fingerprint, b->fingerprint, sizeof a->fingerprint) == 0 &&
            a->selector == b->selector && a->schedule == b->schedule &&
@@ -208,7 +203,7 @@ static void put_field(FILE *to, const field *f, const tamis_blend_policy *p) {
 
 static void put_entry(FILE *to, const tamis_blend_policy *p) {
     char hex[33];
-    tms_policy_hex(p->fingerprint, hex);
+    tms_hex(p->fingerprint, hex);
     fprintf(to, "entry %s\n", hex);
     for (size_t i = 0; i < N_FIELDS; i++)
         put_field(to, &fields[i], p);
@@ -374,14 +369,7 @@ static bool take_figures(const char *at, tamis_blend_figures *out) {
 }
 
 static bool take_hex(const char *word, uint8_t out[16]) {
-    char wanted[33];
-    for (size_t i = 0; i < 32; i++) {
-        const char *digits = "0123456789abcdef", *digit = word[i] ? strchr(digits, word[i]) : NULL;
-        if (!digit) return false;
-        out[i / 2] = (uint8_t)(out[i / 2] << 4 | (digit - digits));
-    }
-    tms_policy_hex(out, wanted);
-    return strcmp(word, wanted) == 0;
+    return tms_hex_parse(word, out) && word[32] == '\0';
 }
 
 static tamis_status read_entry(reader *r, tamis_blend_policy *out, tamis_error *error) {

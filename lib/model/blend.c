@@ -45,11 +45,7 @@ tamis_status tamis_runner_blend_create(tamis_runner *runner, tamis_store *store,
     *out = NULL;
     TMS_REQUIRE(runner, TAMIS_E_ARGUMENT, "runner is NULL");
     TMS_TRY(check_params(params, error));
-    TMS_REQUIRE(runner->as_model, TAMIS_E_UNSUPPORTED,
-                "the runner has scale %g, soft cap %g, sliding window %u, which are not all the "
-                "model's own: what is stored is the model's",
-                (double)runner->limits.scale, (double)runner->limits.soft_cap,
-                runner->limits.sliding_window);
+    TMS_TRY(tms_check_as_model(runner, error));
     TMS_TRY(warm(runner, error));
     const tamis_model *model = runner->model;
     const tms_config *config = &model->config;

@@ -88,6 +88,9 @@ tamis_status tms_forward_head(tamis_runner *runner, uint32_t first_output, uint3
 /* E_ARGUMENT for no tokens, and for one outside the vocabulary. */
 tamis_status tms_check_tokens(const tamis_runner *runner, const int32_t *tokens, size_t count,
                               tamis_error *error);
+/* E_UNSUPPORTED unless scale, soft cap and sliding window are the model's own, as they are of what
+ * is stored. */
+tamis_status tms_check_as_model(const tamis_runner *runner, tamis_error *error);
 
 /* One exact step of a sequence: `n_rows` tokens from position `first` on, of which the last
  * n_outputs get logits. After a failure the sequence is as it was. Enqueues. */

@@ -203,10 +203,7 @@ static tamis_status join(const recording *r, const int32_t *sink, int32_t **out,
 static tamis_status check_limits(const tamis_runner *runner, const tamis_record_params *params,
                                  uint32_t n_tokens, tamis_error *error) {
     const tamis_plan_params *limits = &runner->limits;
-    TMS_REQUIRE(runner->as_model, TAMIS_E_UNSUPPORTED,
-                "the runner has scale %g, soft cap %g, sliding window %u, which are not all the "
-                "model's own: its K and V are not those of the model",
-                (double)limits->scale, (double)limits->soft_cap, limits->sliding_window);
+    TMS_TRY(tms_check_as_model(runner, error));
     TMS_REQUIRE(n_tokens <= limits->max_context && params->n_sink <= limits->max_context - n_tokens,
                 TAMIS_E_ARGUMENT, "the chunk has %u tokens behind a sink of %u; max_context is %u",
                 n_tokens, params->n_sink, limits->max_context);

@@ -211,6 +211,15 @@ tamis_status tms_check_tokens(const tamis_runner *runner, const int32_t *tokens,
     return TAMIS_OK;
 }
 
+tamis_status tms_check_as_model(const tamis_runner *runner, tamis_error *error) {
+    const tamis_plan_params *limits = &runner->limits;
+    TMS_REQUIRE(runner->as_model, TAMIS_E_UNSUPPORTED,
+                "the runner has scale %g, soft cap %g, sliding window %u, which are not all the "
+                "model's own: its K and V are not those of the model",
+                (double)limits->scale, (double)limits->soft_cap, limits->sliding_window);
+    return TAMIS_OK;
+}
+
 /* Uploads tokens and runner->positions, runs the forward pass, ends the step. */
 static tamis_status fill_step(tamis_runner *runner, const int32_t *tokens, uint32_t n_rows,
                               uint32_t n_outputs, tamis_error *error) {

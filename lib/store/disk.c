@@ -28,7 +28,7 @@ tamis_status tms_disk_fails(const tms_disk_tier *disk, const char *what, const c
 }
 
 void tms_disk_name(const uint8_t *key, char name[TMS_DISK_NAME]) {
-    tms_key_text(key, name);
+    tms_hex(key, name);
     memcpy(name + TMS_KEY_TEXT - 1, ".kv", sizeof ".kv");
 }
 
@@ -231,7 +231,7 @@ static tamis_status take_key(tms_disk_tier *disk, const char *name, void *to, ta
     (void)disk;
     uint8_t key[TMS_KEY_BYTES];
     if (strlen(name) != TMS_DISK_NAME - 1 || strcmp(name + TMS_KEY_TEXT - 1, ".kv") != 0 ||
-        !tms_key_parse(name, key))
+        !tms_hex_parse(name, key))
         return TAMIS_OK;
     return tms_keys_add(to, key, error);
 }
@@ -249,7 +249,7 @@ static tamis_status sweep_name(tms_disk_tier *disk, const char *name, void *to,
     uint64_t *removed = to;
     uint8_t key[TMS_KEY_BYTES];
     const size_t length = strlen(name);
-    if (length < TMS_DISK_NAME || !tms_key_parse(name, key) || name[TMS_KEY_TEXT - 1] != '.' ||
+    if (length < TMS_DISK_NAME || !tms_hex_parse(name, key) || name[TMS_KEY_TEXT - 1] != '.' ||
         strcmp(name + length - (sizeof TMS_DISK_UNFINISHED - 1), TMS_DISK_UNFINISHED) != 0)
         return TAMIS_OK;
     const int file = openat(disk->fd, name, O_RDWR | O_CLOEXEC | O_NONBLOCK | O_NOFOLLOW);

@@ -54,7 +54,7 @@ static bool create_locked(tms_disk_tier *disk, tms_staged *staged) {
 static tamis_status create(tms_disk_tier *disk, const uint8_t *key, tms_staged *staged,
                            tamis_error *error) {
     char text[TMS_KEY_TEXT];
-    tms_key_text(key, text);
+    tms_hex(key, text);
     for (int i = 0; i < TRIES; i++) {
         snprintf(staged->name, sizeof staged->name, "%s.%ld-%u" TMS_DISK_UNFINISHED, text,
                  (long)getpid(), atomic_fetch_add(&disk->written, 1));
@@ -64,26 +64,15 @@ static tamis_status create(tms_disk_tier *disk, const uint8_t *key, tms_staged *
     return write_fails(disk, "cannot create", staged, error);
 }
 
-static bool write_all(int file, const void *from, size_t bytes) {
-    const char *at = from;
-    while (bytes > 0) {
-        const ssize_t n = write(file, at, bytes);
-        if (n < 0 && errno == EINTR) continue;
-        if (n < 0) return false;
-        at += n;
-        bytes -= (size_t)n;
-    }
-    return true;
-}
-
 static bool write_plane(int file, uint64_t bytes, const void *plane) {
     static const uint8_t zeros[TMS_RECORD_PAGE];
-    return write_all(file, plane, bytes) && write_all(file, zeros, tms_whole_pages(bytes) - bytes);
+    return tms_write_all(file, plane, bytes) &&
+           tms_write_all(file, zeros, tms_whole_pages(bytes) - bytes);
 }
 
 static bool write_record(int file, const tms_record *record, const uint8_t *head,
                          const tamis_chunk_planes *chunk) {
-    if (!write_all(file, head, record->header_bytes)) return false;
+    if (!tms_write_all(file, head, record->header_bytes)) return false;
     for (uint32_t i = 0; i < record->shape.n_layers; i++)
         if (!write_plane(file, record->planes[2 * i].bytes, chunk->k[i]) ||
             !write_plane(file, record->planes[2 * i + 1].bytes, chunk->v[i]))

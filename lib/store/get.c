@@ -272,7 +272,7 @@ tamis_status tamis_chunk_read(tamis_chunk *chunk, uint32_t layer, void *k, void 
     TMS_REQUIRE(k || v, TAMIS_E_ARGUMENT, "layer %" PRIu32 ": neither k nor v", layer);
     if (atomic_load(&chunk->damaged)) {
         char key[TMS_KEY_TEXT];
-        tms_key_text(chunk->record->key, key);
+        tms_hex(chunk->record->key, key);
         return tms_error_set(error, TAMIS_E_DAMAGED,
                              "chunk %s: an earlier read has found it damaged", key);
     }

@@ -6,7 +6,6 @@
 #include "lib/store/bytes.h"
 
 #include <inttypes.h>
-#include <stdio.h>
 #include <string.h>
 #include <xxhash.h>
 
@@ -140,25 +139,4 @@ tamis_status tamis_prefix_keys(const tamis_chunk_id *id, uint32_t page_tokens, u
 bool tms_key_none(const uint8_t key[TMS_KEY_BYTES]) {
     static const uint8_t none[TMS_KEY_BYTES];
     return memcmp(key, none, sizeof none) == 0;
-}
-
-void tms_key_text(const uint8_t key[TMS_KEY_BYTES], char text[TMS_KEY_TEXT]) {
-    for (size_t i = 0; i < TMS_KEY_BYTES; i++)
-        snprintf(text + 2 * i, 3, "%02x", key[i]);
-}
-
-/* 16 for what is no digit; capitals are none, so that a key has one name. */
-static unsigned digit_of(char c) {
-    if (c >= '0' && c <= '9') return (unsigned)(c - '0');
-    return c >= 'a' && c <= 'f' ? (unsigned)(c - 'a') + 10 : 16;
-}
-
-bool tms_key_parse(const char *text, uint8_t key[TMS_KEY_BYTES]) {
-    for (size_t i = 0; i < TMS_KEY_BYTES; i++) {
-        const unsigned high = digit_of(text[2 * i]);
-        const unsigned low = high < 16 ? digit_of(text[2 * i + 1]) : 16;
-        if (low == 16) return false;
-        key[i] = (uint8_t)(high << 4 | low);
-    }
-    return true;
 }

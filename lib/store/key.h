@@ -3,11 +3,13 @@
 #ifndef TMS_STORE_KEY_H
 #define TMS_STORE_KEY_H
 
-#include <stdbool.h>
+#include "lib/core/bytes.h"
 #include <tamis/store.h>
 
+#include <stdbool.h>
+
 #define TMS_KEY_BYTES   16
-#define TMS_KEY_TEXT    33 /* hexadecimal, with its NUL */
+#define TMS_KEY_TEXT    33 /* by tms_hex, with its NUL */
 #define TMS_MOST_TOKENS (1u << 22)
 
 /* E_ARGUMENT for a shape that no record has. */
@@ -21,8 +23,5 @@ void tms_key_of(const tamis_chunk_id *id, uint8_t key[TMS_KEY_BYTES]);
 
 /* Whether that is no parent: zeros. */
 bool tms_key_none(const uint8_t key[TMS_KEY_BYTES]);
-void tms_key_text(const uint8_t key[TMS_KEY_BYTES], char text[TMS_KEY_TEXT]);
-/* Reads the text's first 32 characters; false if they are no key. */
-bool tms_key_parse(const char *text, uint8_t key[TMS_KEY_BYTES]);
 
 #endif

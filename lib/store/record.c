@@ -328,7 +328,7 @@ tamis_status tms_record_read_plane(const tms_source *source, const tms_record *r
                        XXH3_64bits(to, stored->bytes) == stored->sum;
     if (got > stored->bytes) got = stored->bytes;
     char key[TMS_KEY_TEXT];
-    tms_key_text(record->key, key);
+    tms_hex(record->key, key);
     TMS_REQUIRE(sound, TAMIS_E_DAMAGED,
                 "%c of layer %" PRIu32 " of chunk %s is not what was stored (%zu of %" PRIu64
                 " bytes are there)",

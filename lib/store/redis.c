@@ -308,7 +308,7 @@ static tamis_status take_names(const tms_redis *redis, const redisReply *names, 
         uint8_t key[TMS_KEY_BYTES];
         if (name->type != REDIS_REPLY_STRING || name->len != prefix + TMS_KEY_TEXT - 1 ||
             memcmp(name->str, redis->prefix, prefix) != 0 ||
-            !tms_key_parse(name->str + prefix, key))
+            !tms_hex_parse(name->str + prefix, key))
             continue;
         TMS_TRY(tms_keys_add(out, key, error));
     }

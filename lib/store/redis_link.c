@@ -13,7 +13,6 @@
 #include <sys/socket.h>
 #include <sys/time.h>
 #include <sys/un.h>
-#include <time.h>
 
 #define FIRST_WAIT_US 100e3 /* after a failure; twice as long after each that follows */
 #define MOST_WAIT_US  5e6
@@ -27,13 +26,6 @@ typedef size_t array_size;
 #else
 typedef int array_size;
 #endif
-
-/* Microseconds of a clock that nobody sets. */
-static double now_us(void) {
-    struct timespec now = {0};
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec * 1e6 + (double)now.tv_nsec * 1e-3;
-}
 
 /* ---- The address ----------------------------------------------------------------------------- */
 
@@ -73,7 +65,7 @@ tamis_status tms_redis_parse(tms_redis *redis, const char *address, tamis_error 
 
 void tms_redis_name_of(const tms_redis *redis, const uint8_t *key, tms_redis_name *out) {
     char digits[TMS_KEY_TEXT];
-    tms_key_text(key, digits);
+    tms_hex(key, digits);
     out->length = (size_t)snprintf(out->text, sizeof out->text, "%s%s", redis->prefix, digits);
 }
 
@@ -82,7 +74,7 @@ void tms_redis_name_of(const tms_redis *redis, const uint8_t *key, tms_redis_nam
 /* Whether the server may be asked now. Of those that come when a wait is over one asks, and the
  * others go on waiting meanwhile. */
 static tamis_status may_ask(tms_redis *redis, tamis_error *error) {
-    const double now = now_us();
+    const double now = tms_now_us();
     char reason[sizeof redis->reason];
     pthread_mutex_lock(&redis->mutex);
     const double left = redis->failures ? redis->down_until - now : 0;
@@ -102,7 +94,7 @@ static tamis_status is_down(tms_redis *redis, const char *reason, tamis_error *e
     for (unsigned i = 0; i < redis->failures && wait < MOST_WAIT_US; i++)
         wait *= 2;
     redis->failures++;
-    redis->down_until = now_us() + (wait < MOST_WAIT_US ? wait : MOST_WAIT_US);
+    redis->down_until = tms_now_us() + (wait < MOST_WAIT_US ? wait : MOST_WAIT_US);
     snprintf(redis->reason, sizeof redis->reason, "%s", reason);
     redis->generation++;
     const unsigned n = redis->n_idle;
@@ -135,11 +127,11 @@ static bool fails(call *to, const char *what, const char *why) {
 static bool wait_for(call *to, short events, const char *what) {
     struct pollfd one = {.fd = to->context->fd, .events = events};
     for (;;) {
-        const double left = to->deadline - now_us();
+        const double left = to->deadline - tms_now_us();
         const int ready = left > 0 ? poll(&one, 1, (int)(left / 1e3) + 1) : 0;
         if (ready > 0) return true;
         if (ready < 0 && errno != EINTR) return fails(to, what, strerror(errno));
-        if (ready == 0 && to->deadline - now_us() <= 0) {
+        if (ready == 0 && to->deadline - tms_now_us() <= 0) {
             to->timed_out = true;
             return fails(to, what, "the server has not answered in time");
         }
@@ -218,7 +210,7 @@ static uint64_t bytes_of(const struct iovec *pieces, size_t n) {
 static bool exchange(const tms_redis *redis, call *to, const struct iovec *pieces, size_t n,
                      redisReply **replies, unsigned n_replies, uint64_t reply_bytes) {
     const uint64_t moved = bytes_of(pieces, n) + reply_bytes;
-    to->deadline = now_us() + 1e3 * (redis->timeout_ms + (double)(moved / BYTES_PER_MS));
+    to->deadline = tms_now_us() + 1e3 * (redis->timeout_ms + (double)(moved / BYTES_PER_MS));
     to->room = reply_bytes + FRAMES;
     return send_all(to, pieces, n) && receive(to, replies, n_replies);
 }

@@ -8,7 +8,6 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <pthread.h>
-#include <time.h>
 #include <unistd.h>
 
 #define CHUNKS 4u
@@ -74,11 +73,6 @@ static uint32_t ahead(tms_loader *loader, uint32_t *given) {
     return n;
 }
 
-static void nap(long ms) {
-    const struct timespec time = {.tv_nsec = ms * 1000000};
-    nanosleep(&time, NULL);
-}
-
 /* ---- Tests ----------------------------------------------------------------------------------- */
 
 static void all_is_read_in_order(void **state) {
@@ -117,13 +111,13 @@ static void the_ring_holds_the_thread_back(void **state) {
     OK(tms_loader_start(&loader, reads, n_reads, slots * largest() + 5, true, &test_error));
     for (int waited = 0; ahead(&loader, &given) < slots; waited++) {
         assert_true(waited < 10000);
-        nap(1);
+        rig_nap(1);
     }
-    nap(20);
+    rig_nap(20);
     assert_int_equal(ahead(&loader, &given), slots);
     for (uint32_t i = 0; i < n_reads; i++) {
         const tms_loaded *loaded = tms_loader_take(&loader);
-        if (i == 4) nap(20); /* what others read meanwhile is elsewhere */
+        if (i == 4) rig_nap(20); /* what others read meanwhile is elsewhere */
         assert_true(same(loaded, &reads[i]));
         tms_loader_give(&loader);
         assert_true(ahead(&loader, &given) <= i + 1 + slots);

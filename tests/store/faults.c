@@ -2,22 +2,15 @@
 /* Each request of the store for memory and each call of the system fails once, while a script runs.
  * The call in which that happens says so or does without; nothing is leaked, half-written or lost
  * that was answered for, and the next store finds all of it. */
-#include "tests/store/rig.h"
+#include "tests/store/failing.h"
 
 #include <dirent.h>
-#include <errno.h>
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
-/* The program is linked with --wrap of these: type, name, what a failure returns. */
-#define MEMORY(X)                                                                                  \
-    X(void *, malloc, NULL, (size_t size), (size))                                                 \
-    X(void *, calloc, NULL, (size_t n, size_t size), (n, size))                                    \
-    X(void *, realloc, NULL, (void *old, size_t size), (old, size))                                \
-    X(char *, strdup, NULL, (const char *text), (text))                                            \
-    X(int, posix_memalign, ENOMEM, (void **to, size_t align, size_t size), (to, align, size))
+/* What fails beside requests for memory. */
 #define SYSTEM(X)                                                                                  \
     X(int, openat, -1, (int at, const char *name, int flags, mode_t mode),                         \
       (at, name, flags, mode))                                                                     \
@@ -33,29 +26,6 @@
     X(int, futimens, -1, (int file, const struct timespec *times), (file, times))                  \
     X(DIR *, fdopendir, NULL, (int file), (file))                                                  \
     X(struct dirent *, readdir, NULL, (DIR * folder), (folder))
-
-static bool counting;
-static long calls, fails_at, reason;
-static const char *failed, *always; /* the call that has failed; one that fails each time */
-
-static bool fails_now(const char *name) {
-    if (always && strcmp(name, always) == 0) {
-        errno = EIO;
-        return true;
-    }
-    if (!counting || calls++ != fails_at) return false;
-    failed = name;
-    errno = (int)reason;
-    return true;
-}
-
-#define WRAP(type, name, failure, parameters, arguments)                                           \
-    type __real_##name parameters;                                                                 \
-    type __wrap_##name parameters;                                                                 \
-    type __wrap_##name parameters {                                                                \
-        return fails_now(#name) ? failure : __real_##name arguments;                               \
-    }
-MEMORY(WRAP)
 SYSTEM(WRAP)
 
 static rig_chunk chunks[3];
@@ -76,8 +46,6 @@ static void may_fail(tamis_status status) {
     assert_int_equal(test_error.status, status);
     assert_true(test_error.text[0] != 0);
 }
-
-#define CALL(call) (counting = true, last = (call), counting = false, may_fail(last), last)
 
 /* Finds a chunk and reads all of it, as far as the calls succeed. */
 static void script_read(tamis_store *store, const rig_chunk *chunk, bool there) {

@@ -401,12 +401,7 @@ static void arguments_are_checked(void **state) {
 }
 
 int main(void) {
-    rig_in_memory();
-    if (!server_start()) {
-        puts("skipped: neither redis-server nor valkey-server is installed");
-        rig_cleanup();
-        return 77;
-    }
+    if (!server_begin()) return SERVER_NONE;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(what_is_put_is_found, setup, teardown),
         cmocka_unit_test_setup_teardown(limits_are_kept, setup, teardown),
@@ -424,7 +419,6 @@ int main(void) {
                                         teardown), /* removes the rig's folder */
     };
     const int failed = cmocka_run_group_tests(tests, NULL, NULL);
-    server_kill();
-    rig_cleanup();
+    server_end();
     return failed;
 }

@@ -4,7 +4,6 @@
 #include "tests/store/redis_rig.h"
 
 #include <sys/wait.h>
-#include <time.h>
 #include <unistd.h>
 
 #define CHUNKS 4u
@@ -28,11 +27,6 @@ static int teardown(void **state) {
     for (uint32_t i = 0; i < CHUNKS; i++)
         rig_chunk_free(&chunks[i]);
     return 0;
-}
-
-static void nap(long ms) {
-    const struct timespec some = {ms / 1000, ms % 1000 * 1000000};
-    nanosleep(&some, NULL);
 }
 
 /* Opens a store with the first chunk on the server, of which a layer has been read. */
@@ -75,7 +69,7 @@ static void wait_until_asked(tamis_store *store) {
     const double start = server_seconds();
     while (tamis_store_put(store, &chunks[0].put, &test_error) != TAMIS_OK) {
         if (server_seconds() - start > 60) fail_msg("not asked again: %s", test_error.text);
-        nap(20);
+        rig_nap(20);
     }
 }
 
@@ -91,7 +85,7 @@ static void a_server_that_is_killed(void **state) {
     assert_int_equal(server_stats(store).failed, 1);
     play_without_server(store);
     assert_true(server_start());
-    nap(5100); /* the longest wait */
+    rig_nap(5100); /* the longest wait */
     FAILS(tamis_chunk_read(found, 1, k, NULL, &test_error), TAMIS_E_IO, "is gone");
     wait_until_asked(store);
     tamis_chunk_release(&found);
@@ -108,7 +102,7 @@ static void a_server_that_stands_still(void **state) {
     FAILS(tamis_chunk_read(found, 1, k, NULL, &test_error), TAMIS_E_IO, "in time");
     assert_true(server_seconds() - start >= 1 && server_seconds() - start < AT_ONCE);
     play_without_server(store);
-    nap(250); /* one more asks, and waits for its own time */
+    rig_nap(250); /* one more asks, and waits for its own time */
     assert_false(rig_has(store, &chunks[1]));
     assert_true(server_seconds() - start < AT_ONCE);
     server_go_on();
@@ -188,12 +182,7 @@ static void processes_share_a_server(void **state) {
 }
 
 int main(void) {
-    rig_in_memory();
-    if (!server_start()) {
-        puts("skipped: neither redis-server nor valkey-server is installed");
-        rig_cleanup();
-        return 77;
-    }
+    if (!server_begin()) return SERVER_NONE;
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(a_server_that_stands_still, setup, teardown),
         cmocka_unit_test_setup_teardown(a_connection_that_is_closed, setup, teardown),
@@ -201,7 +190,6 @@ int main(void) {
         cmocka_unit_test_setup_teardown(a_server_that_is_killed, setup, teardown),
     };
     const int failed = cmocka_run_group_tests(tests, NULL, NULL);
-    server_kill();
-    rig_cleanup();
+    server_end();
     return failed;
 }

@@ -2,44 +2,19 @@
 /* Each request of the redis tier for memory and each call of the system fails once, while a script
  * runs. The call in which that happens says so or does without; nothing is leaked or lost that was
  * answered for, and what is there is sound. hiredis' own requests are not among them. */
+#include "tests/store/failing.h"
 #include "tests/store/redis_rig.h"
 
-#include <errno.h>
 #include <poll.h>
 #include <sys/socket.h>
 
-/* The program is linked with --wrap of these: type, name, what a failure returns. */
-#define MEMORY(X)                                                                                  \
-    X(void *, malloc, NULL, (size_t size), (size))                                                 \
-    X(void *, calloc, NULL, (size_t n, size_t size), (n, size))                                    \
-    X(void *, realloc, NULL, (void *old, size_t size), (old, size))                                \
-    X(char *, strdup, NULL, (const char *text), (text))                                            \
-    X(char *, strndup, NULL, (const char *text, size_t n), (text, n))                              \
-    X(int, posix_memalign, ENOMEM, (void **to, size_t align, size_t size), (to, align, size))
+/* What fails beside the requests for memory of all tiers. */
 #define SYSTEM(X)                                                                                  \
+    X(char *, strndup, NULL, (const char *text, size_t n), (text, n))                              \
     X(int, poll, -1, (struct pollfd * all, nfds_t n, int ms), (all, n, ms))                        \
     X(ssize_t, sendmsg, -1, (int to, const struct msghdr *message, int flags),                     \
       (to, message, flags))                                                                        \
     X(ssize_t, recv, -1, (int from, void *to, size_t n, int flags), (from, to, n, flags))
-
-static bool counting;
-static long calls, fails_at, reason;
-static const char *failed; /* the call that has failed */
-
-static bool fails_now(const char *name) {
-    if (!counting || calls++ != fails_at) return false;
-    failed = name;
-    errno = (int)reason;
-    return true;
-}
-
-#define WRAP(type, name, failure, parameters, arguments)                                           \
-    type __real_##name parameters;                                                                 \
-    type __wrap_##name parameters;                                                                 \
-    type __wrap_##name parameters {                                                                \
-        return fails_now(#name) ? failure : __real_##name arguments;                               \
-    }
-MEMORY(WRAP)
 SYSTEM(WRAP)
 
 static rig_chunk chunks[3];
@@ -52,8 +27,6 @@ static void may_fail(tamis_status status) {
     assert_int_equal(test_error.status, status);
     assert_true(test_error.text[0] != 0);
 }
-
-#define CALL(call) (counting = true, last = (call), counting = false, may_fail(last), last)
 
 static void script_read(tamis_store *store, const rig_chunk *chunk) {
     uint8_t k[32 * RIG_MOST], v[32 * RIG_MOST];
@@ -130,12 +103,7 @@ static void each_call_fails_once(void **state) {
 }
 
 int main(void) {
-    rig_in_memory();
-    if (!server_start()) {
-        puts("skipped: neither redis-server nor valkey-server is installed");
-        rig_cleanup();
-        return 77;
-    }
+    if (!server_begin()) return SERVER_NONE;
     for (uint32_t i = 0; i < 3; i++) {
         rig_chunk_make(&chunks[i], i, 130);
         chunks[i].put.tiers = 1u << TAMIS_TIER_REDIS;
@@ -144,7 +112,6 @@ int main(void) {
     const int result = cmocka_run_group_tests(tests, NULL, NULL);
     for (uint32_t i = 0; i < 3; i++)
         rig_chunk_free(&chunks[i]);
-    server_kill();
-    rig_cleanup();
+    server_end();
     return result;
 }

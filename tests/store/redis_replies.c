@@ -320,12 +320,7 @@ static void commands_are_held(void **state) {
 
 int main(void) {
     pthread_t between;
-    rig_in_memory();
-    if (!server_start()) {
-        puts("skipped: neither redis-server nor valkey-server is installed");
-        rig_cleanup();
-        return 77;
-    }
+    if (!server_begin()) return SERVER_NONE;
     snprintf(path, sizeof path, "%s-between", server_path());
     listener = socket_at(path, true);
     rig_chunk_make(&chunk, 1, 4);
@@ -348,7 +343,6 @@ int main(void) {
     close(listener);
     freeReplyObject(value);
     rig_chunk_free(&chunk);
-    server_kill();
-    rig_cleanup();
+    server_end();
     return failed;
 }

@@ -26,13 +26,9 @@ double server_seconds(void) {
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
-static void nap(void) {
-    const struct timespec while_it_starts = {0, 10000000};
-    nanosleep(&while_it_starts, NULL);
-}
-
-/* In the child. Exit status 77: not installed. Debian's redis-tools brings the server's program as
- * redis-check-rdb, which is a server where it is called so; redis-server starts it as a service. */
+/* In the child. Exit status SERVER_NONE: not installed. Debian's redis-tools brings the server's
+ * program as redis-check-rdb, which is a server where it is called so; redis-server starts it as a
+ * service. */
 static void become_server(const char *path) {
     static const char *const programs[][2] = {{"redis-server", "redis-server"},
                                               {"redis-check-rdb", "redis-server"},
@@ -41,7 +37,7 @@ static void become_server(const char *path) {
     for (int i = 0; i < 3; i++)
         execlp(programs[i][0], programs[i][1], "--port", "0", "--unixsocket", path, "--save", "",
                "--appendonly", "no", "--logfile", "/dev/null", "--dir", "/tmp", (char *)NULL);
-    _exit(77);
+    _exit(SERVER_NONE);
 }
 
 static bool answers(const char *path) {
@@ -67,10 +63,10 @@ bool server_start(void) {
     server = fork();
     assert_true(server >= 0);
     if (server == 0) become_server(path);
-    for (int i = 0; i < 2000; i++, nap()) {
+    for (int i = 0; i < 2000; i++, rig_nap(10)) {
         if (waitpid(server, &how, WNOHANG) == server) {
             server = -1;
-            if (WIFEXITED(how) && WEXITSTATUS(how) == 77) return false;
+            if (WIFEXITED(how) && WEXITSTATUS(how) == SERVER_NONE) return false;
             fail_msg("the server has ended with status 0x%x", (unsigned)how);
         }
         if (access(path, F_OK) == 0 && answers(path)) return true;
@@ -87,6 +83,19 @@ void server_kill(void) {
     waitpid(server, NULL, 0);
     server = -1;
     unlink(server_path());
+}
+
+bool server_begin(void) {
+    rig_in_memory();
+    if (server_start()) return true;
+    puts("skipped: neither redis-server nor valkey-server is installed");
+    rig_cleanup();
+    return false;
+}
+
+void server_end(void) {
+    server_kill();
+    rig_cleanup();
 }
 
 void server_pause(void) {

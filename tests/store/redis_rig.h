@@ -7,6 +7,13 @@
 
 #include <hiredis/hiredis.h>
 
+#define SERVER_NONE 77 /* exit status of a test that is skipped */
+
+/* How a test's main begins: folders in memory, a server. False and a line: none is installed. */
+bool server_begin(void);
+/* How it ends: nothing is left of server and folders. */
+void server_end(void);
+
 /* Starts redis-server or valkey-server, and waits until it answers. False: neither is installed. */
 bool server_start(void);
 /* Ends it at once; nothing of what it had is left. */
@@ -27,8 +34,8 @@ long long server_keys(void);
 /* The name of a chunk's key there. */
 const char *server_name(const rig_chunk *chunk);
 
-/* A store with a tier on the server, whose commands may take 300 ms; what is 0 in params is filled
- * in. Memory comes from params, too. */
+/* A store with a tier on the server. Of params that are 0, `redis` is the server, and commands may
+ * take 20 s. */
 tamis_store *server_store(tamis_store_params params);
 tamis_tier_stats server_stats(tamis_store *store);
 

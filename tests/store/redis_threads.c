@@ -5,7 +5,6 @@
 
 #include <pthread.h>
 #include <stdatomic.h>
-#include <time.h>
 
 #define THREADS 4
 #define CHUNKS  8u
@@ -59,11 +58,6 @@ static void *work(void *of) {
     return NULL;
 }
 
-static void nap(long ms) {
-    const struct timespec some = {ms / 1000, ms % 1000 * 1000000};
-    nanosleep(&some, NULL);
-}
-
 static void a_server_that_comes_and_goes(void **state) {
     (void)state;
     static worker workers[THREADS];
@@ -75,18 +69,18 @@ static void a_server_that_comes_and_goes(void **state) {
         assert_int_equal(pthread_create(&workers[i].thread, NULL, work, &workers[i]), 0);
     }
     for (int i = 0; i < 600 && atomic_load(&reads) == 0; i++)
-        nap(100);
+        rig_nap(100);
     assert_true(atomic_load(&reads) > 0);
     server_pause();
-    nap(800);
+    rig_nap(800);
     server_go_on();
-    nap(300);
+    rig_nap(300);
     server_kill();
-    nap(200);
+    rig_nap(200);
     assert_true(server_start());
     const uint64_t hits = server_stats(store).hits;
     for (int i = 0; i < 600 && server_stats(store).hits == hits; i++)
-        nap(100);
+        rig_nap(100);
     assert_true(server_stats(store).hits > hits); /* the server is asked again */
     atomic_store(&ends, true);
     for (int i = 0; i < THREADS; i++) {
@@ -100,19 +94,13 @@ static void a_server_that_comes_and_goes(void **state) {
 }
 
 int main(void) {
-    rig_in_memory();
-    if (!server_start()) {
-        puts("skipped: neither redis-server nor valkey-server is installed");
-        rig_cleanup();
-        return 77;
-    }
+    if (!server_begin()) return SERVER_NONE;
     for (uint32_t i = 0; i < CHUNKS; i++)
         rig_chunk_make(&chunks[i], i, 200);
     const struct CMUnitTest tests[] = {cmocka_unit_test(a_server_that_comes_and_goes)};
     const int failed = cmocka_run_group_tests(tests, NULL, NULL);
     for (uint32_t i = 0; i < CHUNKS; i++)
         rig_chunk_free(&chunks[i]);
-    server_kill();
-    rig_cleanup();
+    server_end();
     return failed;
 }

@@ -4,9 +4,15 @@
 
 #include <dirent.h>
 #include <sys/stat.h>
+#include <time.h>
 #include <unistd.h>
 
 static char base[RIG_MOST_PATH], folder[RIG_MOST_PATH + 16];
+
+void rig_nap(long ms) {
+    const struct timespec some = {ms / 1000, ms % 1000 * 1000000};
+    nanosleep(&some, NULL);
+}
 
 void rig_chunk_make(rig_chunk *chunk, uint64_t number, uint32_t n_tokens) {
     assert_true(n_tokens >= 1 && n_tokens <= RIG_MOST);

@@ -24,6 +24,8 @@ typedef struct rig_chunk {
     tamis_chunk_planes put; /* ready for tamis_store_put */
 } rig_chunk;
 
+void rig_nap(long ms); /* sleeps */
+
 /* The chunk of that number: tokens, fingerprint and planes follow from it. f16, 2 KV heads of 8
  * channels: 32 bytes a token and plane. */
 void rig_chunk_make(rig_chunk *chunk, uint64_t number, uint32_t n_tokens);

@@ -332,7 +332,7 @@ static const cli_option options[] = {
     CLI_MODEL_OPTION(throughput_flags, model),
     {"--context", "N", "tokens of each prompt (default 2048)", CLI_NUMBER,
      offsetof(throughput_flags, context), 1, BENCH_CONTEXT_MAX, NULL},
-    {"--memory", "BYTES", "memory of the cache, with K, M or G for units of 1024", CLI_TEXT,
+    {"--memory", "BYTES", "memory of the cache, with K, M, G or T for powers of 1024", CLI_TEXT,
      offsetof(throughput_flags, memory), 0, 0, NULL},
     {"--sequences", "N",
      "in place of --memory: as much as N sequences take under full (default 16)", CLI_NUMBER,

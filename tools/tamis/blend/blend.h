@@ -11,12 +11,6 @@
 
 extern const cli_command blend_check_command, blend_list_command;
 
-/* The model's fingerprint as 32 digits. */
-typedef struct blend_hex {
-    char text[33];
-} blend_hex;
-blend_hex blend_hex_of(const uint8_t fingerprint[16]);
-
 /* ---- Check ----------------------------------------------------------------------------------- */
 
 /* What one share gave, over all prompts. */

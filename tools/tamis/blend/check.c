@@ -12,7 +12,6 @@ enum { SELECT_HKVD, SELECT_QUESTION, SELECT_RANDOM };
 static const char *const selector_names[] = {"hkvd", "question", "random", NULL};
 static const tamis_blend_selector selectors[] = {TAMIS_BLEND_HKVD, TAMIS_BLEND_QUESTION,
                                                  TAMIS_BLEND_RANDOM};
-static const char *const schedule_names[] = {"falling", "flat", NULL};
 
 typedef struct check_flags {
     const char *device, *model, *text, *json, *policy, *max_kl, *min_agreement;
@@ -39,10 +38,8 @@ static const cli_option options[] = {
      offsetof(check_flags, selector), 0, 0, selector_names},
     {"--share", "N[,N]", "percent of the tokens found that are computed (default 5,10,15,20,30,50)",
      CLI_NUMBERS, offsetof(check_flags, shares), 1, 99, NULL},
-    {"--schedule", "WORD", "how the share goes on from layer to layer: {} (default falling)",
-     CLI_CHOICE, offsetof(check_flags, schedule), 0, 0, schedule_names},
-    {"--check-layer", "N", "the layer in which deviations are measured (default 1)", CLI_NUMBER,
-     offsetof(check_flags, check_layer), 1, 1023, NULL},
+    BLEND_SCHEDULE_OPTION(check_flags, schedule),
+    BLEND_CHECK_LAYER_OPTION(check_flags, check_layer),
     {"--max-kl", "X", "bound on the mean divergence of an answer's tokens, nats (default 0.05)",
      CLI_TEXT, offsetof(check_flags, max_kl), 0, 0, NULL},
     {"--min-agreement", "X", "least share of an answer's tokens that are the same (default 0.9)",
@@ -333,7 +330,7 @@ static int keep(const check_run *run) {
         if (tamis_blend_policy_write(run->path, p, &error) != TAMIS_OK)
             return cli_fail(blend_check_command.name, "%s", error.text);
         fprintf(stderr, "%s: %s keeps the entry of model %s\n", blend_check_command.name, run->path,
-                blend_hex_of(p->fingerprint).text);
+                cli_hex(p->fingerprint).text);
     }
     if (p->share > 0) return CLI_OK;
     return cli_fail(blend_check_command.name,

@@ -5,13 +5,6 @@
 #include <inttypes.h>
 #include <math.h>
 
-blend_hex blend_hex_of(const uint8_t fingerprint[16]) {
-    blend_hex out;
-    for (int i = 0; i < 16; i++)
-        snprintf(out.text + 2 * i, 3, "%02x", fingerprint[i]);
-    return out;
-}
-
 static double mean_of(const double *values, uint64_t n) {
     double sum = 0;
     for (uint64_t i = 0; i < n; i++)
@@ -90,11 +83,10 @@ cJSON *check_json_settings(const check_report *report) {
                                   {"max_kl", p->max_kl},
                                   {"min_agreement", p->min_agreement}};
     cJSON *out = cJSON_CreateObject();
-    const bool flat = p->schedule == TAMIS_BLEND_FLAT;
     const bool made =
-        cJSON_AddStringToObject(out, "fingerprint", blend_hex_of(p->fingerprint).text) != NULL &&
+        cJSON_AddStringToObject(out, "fingerprint", cli_hex(p->fingerprint).text) != NULL &&
         cJSON_AddStringToObject(out, "select", tamis_blend_selector_name(p->selector)) != NULL &&
-        cJSON_AddStringToObject(out, "schedule", flat ? "flat" : "falling") != NULL &&
+        cJSON_AddStringToObject(out, "schedule", blend_schedules[p->schedule]) != NULL &&
         cJSON_AddStringToObject(out, "dtype", tamis_dtype_name(p->cache_dtype)) != NULL &&
         cJSON_AddStringToObject(out, "stored", tamis_dtype_name(p->dtype)) != NULL &&
         cli_json_numbers(out, numbers, sizeof(numbers) / sizeof(numbers[0])) &&

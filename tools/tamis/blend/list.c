@@ -59,9 +59,9 @@ static const tamis_blend_figures *passed(const tamis_blend_policy *p) {
 static void add_line(cli_table *table, const tamis_blend_policy *p) {
     const tamis_blend_figures *f = passed(p);
     cli_table_add(table, "%s", p->model);
-    cli_table_add(table, "%s", blend_hex_of(p->fingerprint).text);
+    cli_table_add(table, "%s", cli_hex(p->fingerprint).text);
     cli_table_add(table, "%s", tamis_blend_selector_name(p->selector));
-    cli_table_add(table, p->schedule == TAMIS_BLEND_FLAT ? "flat" : "falling");
+    cli_table_add(table, "%s", blend_schedules[p->schedule]);
     cli_table_add(table, p->check_layer == TAMIS_BLEND_NO_CHECK ? "-" : "%u", p->check_layer);
     cli_table_add(table, "%s", tamis_dtype_name(p->cache_dtype));
     cli_table_add(table, "%s", tamis_dtype_name(p->dtype));
@@ -97,12 +97,11 @@ static bool add_row(cJSON *rows, const tamis_blend_policy *p) {
     const cli_number figures[] = {{"share", p->share},
                                   {"kl_mean", f != NULL ? f->kl_mean : 0},
                                   {"agreement", f != NULL ? f->agreement : 0}};
-    const bool flat = p->schedule == TAMIS_BLEND_FLAT;
     cJSON *row = cli_json_row(rows);
     return cJSON_AddStringToObject(row, "model", p->model) != NULL &&
-           cJSON_AddStringToObject(row, "fingerprint", blend_hex_of(p->fingerprint).text) != NULL &&
+           cJSON_AddStringToObject(row, "fingerprint", cli_hex(p->fingerprint).text) != NULL &&
            cJSON_AddStringToObject(row, "select", tamis_blend_selector_name(p->selector)) != NULL &&
-           cJSON_AddStringToObject(row, "schedule", flat ? "flat" : "falling") != NULL &&
+           cJSON_AddStringToObject(row, "schedule", blend_schedules[p->schedule]) != NULL &&
            (p->check_layer == TAMIS_BLEND_NO_CHECK
                 ? cJSON_AddNullToObject(row, "check_layer")
                 : cJSON_AddNumberToObject(row, "check_layer", p->check_layer)) != NULL &&

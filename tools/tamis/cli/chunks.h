@@ -44,7 +44,7 @@ enum { CLI_BLEND_FIRST_DEFAULT = 32, CLI_PAGE_TOKENS_DEFAULT = 256 };
     {"--prefix-page", "N", "tokens of a page of a prefix (default 256)", CLI_NUMBER,               \
      offsetof(type, member.page_tokens), 1, CLI_TOKENS_MAX, NULL},                                 \
     {"--store-memory", "BYTES",                                                                    \
-     "memory for chunks that were read, with K, M or G for units of 1024 (default none)",          \
+     "memory for chunks that were read, with K, M, G or T for powers of 1024 (default none)",      \
      CLI_TEXT, offsetof(type, member.store_memory), 0, 0, NULL},                                   \
     {"--store-dtype", "TYPE", "element type of stored K and V: {} (default f16, of prefixes f32)", \
      CLI_CHOICE, offsetof(type, member.dtype), 0, 0, cli_dtypes},                                  \

@@ -95,11 +95,13 @@ bool cli_decimal(const char *command, const char *flag, const char *text, float 
 }
 
 bool cli_size(const char *command, const char *flag, const char *text, uint64_t *bytes) {
-    size_t digits = strspn(text, DIGITS);
-    const char *units = " KMG", *unit = strchr(units, text[digits] != '\0' ? text[digits] : ' ');
-    *bytes = 0;
-    if (digits > 0 && digits < 13 && unit != NULL && strlen(text + digits) < 2)
-        *bytes = (uint64_t)strtoull(text, NULL, 10) << 10 * (unit - units);
+    static const char units[] = "KMGT";
+    const size_t digits = strspn(text, DIGITS);
+    const char *unit = text[digits] != '\0' ? strchr(units, text[digits]) : NULL;
+    const unsigned shift = unit != NULL ? 10 * (unsigned)(unit - units + 1) : 0;
+    const bool all = digits > 0 && digits < 20 && text[digits + (unit != NULL)] == '\0';
+    const uint64_t number = all ? strtoull(text, NULL, 10) : 0;
+    *bytes = number <= UINT64_MAX >> shift ? number << shift : 0;
     if (*bytes > 0) return true;
     cli_fail(command, "%s %s: must be bytes, as 64M or 67108864", flag, text);
     return false;
@@ -120,5 +122,12 @@ cli_text cli_bytes(double bytes) {
         unit++;
     }
     snprintf(out.text, sizeof(out.text), "%.*f %s", unit > 0 ? 1 : 0, bytes, units[unit]);
+    return out;
+}
+
+cli_digits cli_hex(const uint8_t bytes[16]) {
+    cli_digits out;
+    for (int i = 0; i < 16; i++)
+        snprintf(out.text + 2 * i, 3, "%02x", bytes[i]);
     return out;
 }

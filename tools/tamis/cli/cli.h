@@ -33,7 +33,7 @@ tamis_status cli_no_memory(tamis_error *error);
  * "FLAG TEXT: not a decimal number" and returns false if it is none. */
 bool cli_decimal(const char *command, const char *flag, const char *text, float *out);
 
-/* Bytes above 0: digits, then K, M or G for units of 1024, or nothing. Prints "FLAG TEXT: must be
+/* Bytes above 0: digits, then K, M, G or T for powers of 1024, or nothing. Prints "FLAG TEXT: must be
  * bytes, ..." and returns false if it is none. */
 bool cli_size(const char *command, const char *flag, const char *text, uint64_t *bytes);
 
@@ -45,5 +45,11 @@ typedef struct cli_text {
     char text[32];
 } cli_text;
 cli_text cli_bytes(double bytes);
+
+/* A key, a fingerprint or a salt as 32 digits. */
+typedef struct cli_digits {
+    char text[33];
+} cli_digits;
+cli_digits cli_hex(const uint8_t bytes[16]);
 
 #endif

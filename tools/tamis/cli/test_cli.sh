@@ -345,8 +345,8 @@ check_throughput() {
     usage_error '^tamis bench throughput: --model: is missing' bench throughput
     usage_error '^tamis bench throughput: --memory, --sequences, --batch: give one of them$' \
         "${run[@]}" --batch 2 --sequences 2
-    usage_error '^tamis bench throughput: --memory 1T: must be bytes, as 64M or 67108864$' \
-        "${run[@]}" --memory 1T
+    usage_error '^tamis bench throughput: --memory 1P: must be bytes, as 64M or 67108864$' \
+        "${run[@]}" --memory 1P
     usage_error '^tamis bench throughput: --budget 101%: must be' "${run[@]}" --budget 101%
     expect 1 '^tamis bench throughput: full: a sequence takes [0-9]+ bytes and 0 in reserve, the memory' \
         "${run[@]}" --memory 256K

@@ -43,7 +43,7 @@ check_help() {
             store put --model x --store y --file z --salt "$salt"
     done
     for bytes in 0 x 1X 1KK -1 1.5G 99999999999999999999 20000000T; do
-        usage_error "^tamis store gc: --bytes $bytes: not a number of bytes" \
+        usage_error "^tamis store gc: --bytes $bytes: must be bytes, as 64M or 67108864$" \
             store gc --store x --bytes "$bytes"
     done
     usage_error '^tamis store list: --store or --redis: is missing' store list

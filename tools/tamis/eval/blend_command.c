@@ -10,7 +10,6 @@
 enum { ARM_PREFIX, ARM_REUSE, ARM_FIRST, ARM_RANDOM, ARM_QUESTION, ARM_HKVD, ARM_KINDS };
 static const char *const arm_names[ARM_KINDS + 1] = {"prefix",   "reuse", "first", "random",
                                                      "question", "hkvd",  NULL};
-static const char *const schedule_names[] = {"falling", "flat", NULL};
 
 typedef struct blend_flags {
     const char *device, *model, *text, *json;
@@ -38,10 +37,8 @@ static const cli_option options[] = {
      offsetof(blend_flags, arms), 0, 0, arm_names},
     {"--share", "N[,N]", "percent of the tokens found that an arm computes (default 5,10,15,20,30)",
      CLI_NUMBERS, offsetof(blend_flags, shares), 1, 99, NULL},
-    {"--schedule", "WORD", "how the share goes on from layer to layer: {} (default falling)",
-     CLI_CHOICE, offsetof(blend_flags, schedule), 0, 0, schedule_names},
-    {"--check-layer", "N", "the layer in which deviations are measured (default 1)", CLI_NUMBER,
-     offsetof(blend_flags, check_layer), 1, 1023, NULL},
+    BLEND_SCHEDULE_OPTION(blend_flags, schedule),
+    BLEND_CHECK_LAYER_OPTION(blend_flags, check_layer),
     {"--measured", "N", "first prompts whose K, V and attention are compared (default 4)",
      CLI_NUMBER, offsetof(blend_flags, n_measured), 0, 100000, NULL},
     {"--seed", "N", "number from which texts and keys follow (default 0)", CLI_NUMBER,
@@ -297,7 +294,7 @@ static cJSON *make_settings(const blend_eval *run, const blend_report *report) {
     const bool made =
         cJSON_AddStringToObject(out, "dtype", tamis_dtype_name((tamis_dtype)f->dtype)) != NULL &&
         cJSON_AddStringToObject(out, "stored", tamis_dtype_name((tamis_dtype)f->stored)) != NULL &&
-        cJSON_AddStringToObject(out, "schedule", schedule_names[f->schedule]) != NULL &&
+        cJSON_AddStringToObject(out, "schedule", blend_schedules[f->schedule]) != NULL &&
         cli_json_numbers(out, numbers, sizeof(numbers) / sizeof(numbers[0])) &&
         add_list(out, "shares", &f->shares) && layers != NULL &&
         cJSON_AddItemToObject(out, "layers", layers);

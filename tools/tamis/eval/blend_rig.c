@@ -7,6 +7,7 @@
 #include <string.h>
 
 const char *const blend_sinks[] = {"file", "bos", "none", NULL};
+const char *const blend_schedules[] = {"falling", "flat", NULL};
 
 /* ---- Opening --------------------------------------------------------------------------------- */
 

@@ -40,7 +40,8 @@ blend_arm_text blend_arm_name(const blend_arm *arm);
 
 /* What stands before the chunks, while they are computed and in the prompt. */
 typedef enum blend_sink { BLEND_SINK_FILE, BLEND_SINK_BOS, BLEND_SINK_NONE } blend_sink;
-extern const char *const blend_sinks[]; /* words for flags, ended by NULL */
+/* Words for flags, ended by NULL; by blend_sink and by tamis_blend_schedule. */
+extern const char *const blend_sinks[], *const blend_schedules[];
 
 /* clang-format off */
 /* `type` is a command's struct of flags, `member` the place in it. */
@@ -50,6 +51,12 @@ extern const char *const blend_sinks[]; /* words for flags, ended by NULL */
 #define BLEND_SINK_OPTION(type, member)                                                            \
     {"--sink", "WORD", "what stands before chunks: {}; file: bos where the file wants it "         \
      "(default file)", CLI_CHOICE, offsetof(type, member), 0, 0, blend_sinks}
+#define BLEND_SCHEDULE_OPTION(type, member)                                                        \
+    {"--schedule", "WORD", "how the share goes on from layer to layer: {} (default falling)",      \
+     CLI_CHOICE, offsetof(type, member), 0, 0, blend_schedules}
+#define BLEND_CHECK_LAYER_OPTION(type, member)                                                     \
+    {"--check-layer", "N", "the layer in which deviations are measured (default 1)", CLI_NUMBER,   \
+     offsetof(type, member), 1, 1023, NULL}
 /* clang-format on */
 
 typedef struct blend_rig_params {

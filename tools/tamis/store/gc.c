@@ -143,7 +143,7 @@ static int parse(gc_flags *f, int argc, char *const *argv) {
     else if (!f->others && (f->model != NULL || f->device != NULL))
         cli_fail(name, "%s: belongs to --others, which is not given",
                  f->model != NULL ? "--model" : "--device");
-    else if (f->bytes == NULL || store_parse_bytes(name, "--bytes", f->bytes, &f->limit))
+    else if (f->bytes == NULL || cli_size(name, "--bytes", f->bytes, &f->limit))
         return -1;
     return CLI_USAGE;
 }

@@ -50,12 +50,12 @@ static cli_text time_text(int64_t nanoseconds) {
 
 static void add_row(cli_table *table, const tamis_chunk_info *info) {
     const tamis_chunk_shape *shape = &info->shape;
-    cli_table_add(table, "%s", store_hex_of(info->key).text);
+    cli_table_add(table, "%s", cli_hex(info->key).text);
     cli_table_add(table, "%u", info->n_tokens);
     cli_table_add(table, "%u", shape->sink);
     cli_table_add(table, "%u x %u x %u %s", shape->n_layers, shape->n_kv_heads, shape->head_dim,
                   tamis_dtype_name(shape->dtype));
-    cli_table_add(table, "%s", store_hex_of(info->fingerprint).text);
+    cli_table_add(table, "%s", cli_hex(info->fingerprint).text);
     cli_table_add(table, "%s", cli_bytes((double)info->record_bytes).text);
     cli_table_add(table, "%s", time_text(info->last_used).text);
 }
@@ -91,11 +91,10 @@ static bool add_json_row(cJSON *rows, const tamis_chunk_info *info) {
                                   {"record_bytes", (double)info->record_bytes},
                                   {"last_used", (double)info->last_used * 1e-9}};
     cJSON *row = cli_json_row(rows);
-    return cJSON_AddStringToObject(row, "key", store_hex_of(info->key).text) != NULL &&
-           cJSON_AddStringToObject(row, "fingerprint", store_hex_of(info->fingerprint).text) !=
-               NULL &&
-           cJSON_AddStringToObject(row, "salt", store_hex_of(info->salt).text) != NULL &&
-           cJSON_AddStringToObject(row, "parent", store_hex_of(info->parent).text) != NULL &&
+    return cJSON_AddStringToObject(row, "key", cli_hex(info->key).text) != NULL &&
+           cJSON_AddStringToObject(row, "fingerprint", cli_hex(info->fingerprint).text) != NULL &&
+           cJSON_AddStringToObject(row, "salt", cli_hex(info->salt).text) != NULL &&
+           cJSON_AddStringToObject(row, "parent", cli_hex(info->parent).text) != NULL &&
            cJSON_AddStringToObject(row, "dtype", tamis_dtype_name(shape->dtype)) != NULL &&
            cli_json_numbers(row, numbers, sizeof(numbers) / sizeof(numbers[0]));
 }

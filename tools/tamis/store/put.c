@@ -202,7 +202,7 @@ static tamis_status store_chunks(put_state *s, tamis_error *error) {
         if (status != TAMIS_OK)
             return cli_error(error, status, "%s, chunk %u: %s", chunk->file, chunk->number,
                              reason.text);
-        printf("%s  %s chunk %u: %u tokens, %s, ", store_hex_of(chunk->info.key).text, chunk->file,
+        printf("%s  %s chunk %u: %u tokens, %s, ", cli_hex(chunk->info.key).text, chunk->file,
                chunk->number, chunk->n_tokens, cli_bytes((double)chunk->info.record_bytes).text);
         if (chunk->known)
             printf("was there\n");
@@ -221,7 +221,7 @@ static bool add_row(cJSON *rows, const put_chunk *chunk) {
                                   {"record_bytes", (double)chunk->info.record_bytes},
                                   {"seconds", chunk->seconds}};
     cJSON *row = cli_json_row(rows);
-    return cJSON_AddStringToObject(row, "key", store_hex_of(chunk->info.key).text) != NULL &&
+    return cJSON_AddStringToObject(row, "key", cli_hex(chunk->info.key).text) != NULL &&
            cJSON_AddStringToObject(row, "file", chunk->file) != NULL &&
            cJSON_AddBoolToObject(row, "known", chunk->known) != NULL &&
            cli_json_numbers(row, numbers, sizeof(numbers) / sizeof(numbers[0]));
@@ -232,12 +232,11 @@ static bool write_json(const put_state *s, cli_output *output) {
     cJSON *root = cli_json_begin(store_put_command.name, s->device);
     cJSON *rows = cJSON_CreateArray();
     const cli_number numbers[] = {{"sink", s->params.n_sink}};
-    bool made =
-        rows != NULL && cli_json_numbers(root, numbers, 1) &&
-        tamis_model_fingerprint(s->model, fingerprint, NULL) == TAMIS_OK &&
-        cJSON_AddStringToObject(root, "model", s->flags->model) != NULL &&
-        cJSON_AddStringToObject(root, "fingerprint", store_hex_of(fingerprint).text) != NULL &&
-        cJSON_AddStringToObject(root, "dtype", cli_dtypes[s->flags->dtype]) != NULL;
+    bool made = rows != NULL && cli_json_numbers(root, numbers, 1) &&
+                tamis_model_fingerprint(s->model, fingerprint, NULL) == TAMIS_OK &&
+                cJSON_AddStringToObject(root, "model", s->flags->model) != NULL &&
+                cJSON_AddStringToObject(root, "fingerprint", cli_hex(fingerprint).text) != NULL &&
+                cJSON_AddStringToObject(root, "dtype", cli_dtypes[s->flags->dtype]) != NULL;
     for (size_t i = 0; made && i < s->count; i++)
         made = add_row(rows, &s->chunks[i]);
     if (!made) {
@@ -277,6 +276,6 @@ static int run(int argc, char *const *argv) {
         return CLI_USAGE;
     }
     if (f.salt != NULL && !store_parse_hex(name, "--salt", f.salt, f.salt_bytes)) return CLI_USAGE;
-    if (f.bytes != NULL && !store_parse_bytes(name, "--bytes", f.bytes, &f.limit)) return CLI_USAGE;
+    if (f.bytes != NULL && !cli_size(name, "--bytes", f.bytes, &f.limit)) return CLI_USAGE;
     return put(&f);
 }

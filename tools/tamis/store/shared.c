@@ -70,13 +70,6 @@ uint32_t store_sink(const tamis_model *model, int32_t *token) {
     return info->add_bos && info->bos >= 0;
 }
 
-store_hex store_hex_of(const uint8_t bytes[16]) {
-    store_hex hex;
-    for (int i = 0; i < 16; i++)
-        snprintf(hex.text + 2 * i, 3, "%02x", bytes[i]);
-    return hex;
-}
-
 bool store_parse_hex(const char *command, const char *flag, const char *text, uint8_t out[16]) {
     static const char digits[] = "0123456789abcdef";
     if (strlen(text) != 32 || strspn(text, digits) != 32) {
@@ -87,23 +80,4 @@ bool store_parse_hex(const char *command, const char *flag, const char *text, ui
         out[i] = (uint8_t)((strchr(digits, text[2 * i]) - digits) << 4 |
                            (strchr(digits, text[2 * i + 1]) - digits));
     return true;
-}
-
-bool store_parse_bytes(const char *command, const char *flag, const char *text, uint64_t *out) {
-    static const char units[] = "KMGT";
-    uint64_t number = 0;
-    size_t i = 0;
-    bool good = text[0] >= '0' && text[0] <= '9';
-    for (; good && text[i] >= '0' && text[i] <= '9'; i++) {
-        good = number <= (UINT64_MAX >> 4) / 10;
-        number = number * 10 + (uint64_t)(text[i] - '0');
-    }
-    const char *unit = good && text[i] != '\0' ? strchr(units, text[i]) : NULL;
-    const unsigned shift = unit != NULL ? 10 * (unsigned)(unit - units + 1) : 0;
-    good = good && number > 0 && number <= UINT64_MAX >> shift &&
-           (text[i] == '\0' || (unit != NULL && text[i + 1] == '\0'));
-    if (!good)
-        cli_fail(command, "%s %s: not a number of bytes, such as 4096, 512M or 20G", flag, text);
-    *out = number << shift;
-    return good;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the commands on a store of chunks share: opening it, its list, keys as text. */
+/* What the commands on a store of chunks share: opening it, its list, what flags say. */
 #ifndef STORE_SHARED_H
 #define STORE_SHARED_H
 
@@ -52,15 +52,7 @@ tamis_status store_list(tamis_store *store, store_records *out, tamis_error *err
  * every text. Writes it to *token and returns how many there are, 0 or 1. */
 uint32_t store_sink(const tamis_model *model, int32_t *token);
 
-/* 32 digits of a key, a fingerprint or a salt. */
-typedef struct store_hex {
-    char text[33];
-} store_hex;
-store_hex store_hex_of(const uint8_t bytes[16]);
-
 /* Prints what is wrong with a value of a flag, and returns false. */
 bool store_parse_hex(const char *command, const char *flag, const char *text, uint8_t out[16]);
-/* A number of bytes: digits, then K, M, G or T for powers of 1024, or nothing. Not 0. */
-bool store_parse_bytes(const char *command, const char *flag, const char *text, uint64_t *out);
 
 #endif

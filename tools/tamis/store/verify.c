@@ -64,7 +64,7 @@ static void print_result(const verify_result *r) {
     for (size_t i = 0; i < r->before.count; i++)
         if (!has(&r->after, r->before.infos[i].key))
             printf("%s  was damaged, and has been removed: %u tokens, %s\n",
-                   store_hex_of(r->before.infos[i].key).text, r->before.infos[i].n_tokens,
+                   cli_hex(r->before.infos[i].key).text, r->before.infos[i].n_tokens,
                    cli_bytes((double)r->before.infos[i].record_bytes).text);
     printf("%llu sound records, %s; %llu damaged, removed; %llu of another version, left\n",
            (unsigned long long)r->found.records, cli_bytes((double)r->found.bytes).text,
@@ -87,7 +87,7 @@ static bool write_json(const store_place *place, const verify_result *r, cli_out
         const cli_number of_row[] = {{"tokens", info->n_tokens},
                                      {"record_bytes", (double)info->record_bytes}};
         cJSON *row = cli_json_row(rows);
-        made = cJSON_AddStringToObject(row, "key", store_hex_of(info->key).text) != NULL &&
+        made = cJSON_AddStringToObject(row, "key", cli_hex(info->key).text) != NULL &&
                cli_json_numbers(row, of_row, 2);
     }
     if (!made) {
