@@ -40,7 +40,7 @@ bool cli_size(const char *command, const char *flag, const char *text, uint64_t 
 /* Seconds of a clock that never goes back. */
 double cli_seconds(void);
 
-/* Bytes in a readable unit, e.g. "1.5 GiB", into `text`. Returns `text`. */
+/* Bytes in a readable unit, e.g. "1.5 GiB". */
 typedef struct cli_text {
     char text[32];
 } cli_text;
