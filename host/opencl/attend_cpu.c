@@ -43,9 +43,10 @@ static uint64_t state_floats(const tms_attend *p) {
 uint64_t tms_cl_pieces_bytes(const tms_device *dev, const tms_attend *p, uint64_t lanes) {
     const uint32_t shared = tms_cl_most_shared_lanes(dev->info.compute_units);
     const uint32_t pages = p->max_pages < TMS_CL_SPLIT_PAGES ? p->max_pages : TMS_CL_SPLIT_PAGES;
+    const uint64_t segments = tms_divide_up(pages, TMS_CL_SEGMENT_PAGES);
+    if (segments < 2) return 0; /* never divided */
     /* Pieces of a lane hold less than twice its segments. */
-    const uint64_t segments = 2 * tms_divide_up(pages, TMS_CL_SEGMENT_PAGES);
-    return (lanes < shared ? lanes : shared) * segments * state_floats(p) * sizeof(float);
+    return (lanes < shared ? lanes : shared) * 2 * segments * state_floats(p) * sizeof(float);
 }
 
 void tms_cl_attend_pieces(tms_cl_launch *l, const tms_attend *p, uint64_t lanes,

@@ -255,7 +255,7 @@ const check_op check_op_sparse_attend = {
     .compiled = (const check_key[]){KEY_G, KEY_D, KEY_DTYPE, KEY_RULE, KEY_CAP, KEY_COUNT},
     .entries =
         (const check_entry[]){{LIST_SMOKE, "normal:f16:b2:g4:sinks4:recent20"},
-                              {LIST_SMOKE, "ints:f16:b2:g4:kv2000:top40"},
+                              {LIST_SMOKE, "ints:f16:b2:g4:kv2000:top80"}, /* pieces of several segments */
                               {LIST_CI, "r0:g4"},
                               {LIST_CI, "normal:f16:g4:d128:kv33000:top128:sinks4:recent64"},
                               {LIST_CI, "nasty:f16:b3:r3:g4:d128:kv1000:top20:pad32"},
