@@ -2,6 +2,7 @@
 /* Evicting within steps: which rows a sequence may have, slots in lanes that stay at their length,
  * keys and weights that go to the scores, and the check of the scores. */
 #include "lib/plan/evict_in_step.h"
+#include "lib/plan/launches.h"
 
 #include <inttypes.h>
 
@@ -153,19 +154,11 @@ tamis_status tms_in_step_ask_weights(const tms_in_step *e, bool listed, tms_atte
 
 /* The launch that computes the rows' weights, from the step's own logits or from its keys. */
 static tms_observe weights_of(const tms_step *step, const tms_attend *attend) {
-    return (tms_observe){.kv = attend->kv,
-                         .batch = attend->batch,
-                         .rows = TMS_ROWS_SUM,
-                         .n_items = step->n_rows ? step->n_sequences : 0,
-                         .max_span = step->max_span ? step->max_span : 1,
-                         .spans = tms_step_table(step, step->at.item_spans),
-                         .q = attend->q,
-                         .lse = attend->lse,
-                         .lse_stride = attend->batch.n_heads,
-                         .scale = attend->scale,
-                         .soft_cap = attend->soft_cap,
-                         .logits = attend->logits,
-                         .logit_stride = attend->logit_stride};
+    tms_observe observe = tms_launch_observe(attend);
+    observe.n_items = step->n_rows ? step->n_sequences : 0;
+    observe.max_span = step->max_span ? step->max_span : 1;
+    observe.spans = tms_step_table(step, step->at.item_spans);
+    return observe;
 }
 
 static tamis_status add_weights(const tms_in_step *e, uint32_t layer, const tms_attend *attend,

@@ -107,6 +107,19 @@ tms_sparse_attend tms_launch_sparse(const tms_launches *l, uint32_t layer) {
     return p;
 }
 
+tms_observe tms_launch_observe(const tms_attend *attend) {
+    return (tms_observe){.kv = attend->kv,
+                         .batch = attend->batch,
+                         .rows = TMS_ROWS_SUM,
+                         .q = attend->q,
+                         .lse = attend->lse,
+                         .lse_stride = attend->batch.n_heads,
+                         .scale = attend->scale,
+                         .soft_cap = attend->soft_cap,
+                         .logits = attend->logits,
+                         .logit_stride = attend->logit_stride};
+}
+
 tms_page_mass tms_launch_mass(const tms_launches *l, const tms_sparse_attend *p) {
     return (tms_page_mass){.kv = p->score.kv,
                            .batch = p->score.batch,

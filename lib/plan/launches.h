@@ -34,6 +34,8 @@ void tms_launches_destroy(tms_launches *l);
 tms_write_rows tms_launch_write(const tms_launches *l, uint32_t layer);
 tms_attend tms_launch_attend(const tms_launches *l, uint32_t layer);
 tms_sparse_attend tms_launch_sparse(const tms_launches *l, uint32_t layer);
+/* What the rows of an attend give to the slots of their lanes, summed: without items and values. */
+tms_observe tms_launch_observe(const tms_attend *attend);
 /* page_mass with the scores' memory of p->score. */
 tms_page_mass tms_launch_mass(const tms_launches *l, const tms_sparse_attend *p);
 /* Whether sparse_attend replaces score_pages, select and attend. */

@@ -83,21 +83,13 @@ static tms_attend attend_of(const tms_masses *m, uint32_t layer, const tms_matri
 /* What the rows of an attend give to the slots of their lanes. */
 static tms_observe observe_of(const tms_masses *m, const tms_attend *attend) {
     const uint32_t n = attend->batch.n_rows;
-    return (tms_observe){.kv = attend->kv,
-                         .batch = attend->batch,
-                         .rows = TMS_ROWS_SUM,
-                         .group = TMS_GROUP_SUM,
-                         .n_items = n > 0,
-                         .max_span = n ? n : 1,
-                         .spans = tms_arena_ref(&m->pairs, n ? 2 * (n - 1) : 0),
-                         .q = attend->q,
-                         .lse = attend->lse,
-                         .lse_stride = attend->batch.n_heads,
-                         .scale = attend->scale,
-                         .soft_cap = attend->soft_cap,
-                         .logits = attend->logits,
-                         .logit_stride = attend->logit_stride,
-                         .values = {{m->values, 0}, tms_align_ints(attend->batch.max_visible)}};
+    tms_observe observe = tms_launch_observe(attend);
+    observe.group = TMS_GROUP_SUM;
+    observe.n_items = n > 0;
+    observe.max_span = n ? n : 1;
+    observe.spans = tms_arena_ref(&m->pairs, n ? 2 * (n - 1) : 0);
+    observe.values = (tms_values){{m->values, 0}, tms_align_ints(attend->batch.max_visible)};
+    return observe;
 }
 
 static tamis_status run(const tms_masses *m, const tms_attend *attend, bool more,
