@@ -64,5 +64,5 @@ __kernel ONE_ITEM void attend_single(
                        first_head * HEAD_DIM,
                    lse ? lse + lse_offset + split * lse_split_stride + (ulong)owner * GROUP : lse);
     }
-    leave_queue(queue);
+    leave_queue(queue, 0);
 }

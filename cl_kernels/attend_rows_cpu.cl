@@ -303,5 +303,5 @@ __kernel ONE_ITEM void attend_tiles(
                      (ulong)query_head * HEAD_DIM,
                  out_stride, lse ? lse + lse_offset + first_lse : lse, n_heads);
     }
-    leave_queue(queue);
+    leave_queue(queue, 0);
 }

@@ -1,19 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* linear on a CPU: y = x·wᵀ + bias (+ y).
  * contract: host/ops.h; meaning: host/reference/linear.c.
- * linear_few, up to ROWS rows, weights that are single numbers: a work-item owns RUN outputs and
- * reads their weights once, 16 inputs a step, OUTPUTS x ROWS sums at a time.
- * linear_many: a work-item owns PANEL outputs of up to MOST_ROWS rows. A step turns DEPTH inputs of
- * its weights into a panel [input][output] of f32, and multiplies it with BLOCK rows at a time;
- * partial sums wait in y. A panel leaves room in the first cache for rows 4 KiB apart. */
+ * For more than a few rows: a work-item owns PANEL outputs of up to MOST_ROWS rows. A step turns
+ * DEPTH inputs of its weights into a panel [input][output] of f32, and multiplies it with BLOCK rows
+ * at a time; partial sums wait in y. A panel leaves room in the first cache for rows 4 KiB apart.
+ * A few rows are a chain of one stage: linear_chain_cpu.cl. */
 #include "weights.clh"
 #include "cpu.clh"
 
-#ifndef ROWS
-#define ROWS 1
-#endif
-#define OUTPUTS (ROWS == 1 ? 4 : 16 / ROWS)
-#define RUN 16
 #define PANEL 32 /* two vectors */
 #define DEPTH 128
 #define BLOCK 8
@@ -31,50 +25,6 @@ static inline float16 wide16(__global const weight *row, uint i) {
     return widen16(row + i);
 #endif
 }
-
-#if !QUANTISED
-__kernel ONE_ITEM void linear_few(LINEAR_PARAMS) {
-    const uint first = (uint)get_group_id(0) * RUN, end = min(first + RUN, n_out);
-    if (n_rows == 0) return;
-    x += x_offset;
-    for (uint j = first; j < end; j += OUTPUTS) {
-        float16 sum[OUTPUTS][ROWS];
-        float rest[OUTPUTS][ROWS];
-        __global const element *from[OUTPUTS]; /* past the end, the last output again */
-        UNROLL for (int o = 0; o < OUTPUTS; o++) {
-            from[o] = w + w_offset + (ulong)min(j + o, end - 1) * n_in;
-            UNROLL for (int r = 0; r < ROWS; r++) {
-                sum[o][r] = 0.0f;
-                rest[o][r] = 0.0f;
-            }
-        }
-        uint i = 0;
-        for (; i + 16 <= n_in; i += 16) {
-            float16 a[ROWS];
-            UNROLL for (int r = 0; r < ROWS; r++)
-                a[r] = load_f32(x + min((uint)r, n_rows - 1) * x_stride + i);
-            UNROLL for (int o = 0; o < OUTPUTS; o++) {
-                const float16 b = widen16(from[o] + i);
-                UNROLL for (int r = 0; r < ROWS; r++) sum[o][r] = fma(a[r], b, sum[o][r]);
-            }
-        }
-        for (; i < n_in; i++)
-            for (int o = 0; o < OUTPUTS; o++) {
-                const float b = load1(from[o] + i);
-                for (int r = 0; r < ROWS; r++)
-                    rest[o][r] = fma(x[min((uint)r, n_rows - 1) * x_stride + i], b, rest[o][r]);
-            }
-        UNROLL for (int o = 0; o < OUTPUTS; o++)
-            UNROLL for (int r = 0; r < ROWS; r++)
-                if (j + o < end && r < n_rows) {
-                    __global float *to = y + y_offset + r * y_stride + j + o;
-                    float start = accumulate ? *to : 0.0f;
-                    if (bias) start += bias[bias_offset + j + o];
-                    *to = start + (sum16(sum[o][r]) + rest[o][r]);
-                }
-    }
-}
-#endif
 
 /* 16 x 16 elements, rows to columns: blocks of 8, 4, 2 and 1 change places across the diagonal. */
 static inline void transpose(float16 *a) {

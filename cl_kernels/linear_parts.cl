@@ -78,10 +78,9 @@ static inline float squares_of(__global const float *x, uint n) {
 }
 
 /* The products of output j of all rows; rows beyond n_rows repeat the last. */
-static inline void multiply(const part *p, uint j, __global const float *x, ulong x_stride,
-                            __global const float *norm, const float *scales, uint n_rows,
-                            uint n_in, float *out) {
-    const uint wi = (uint)get_local_id(0), chunks = n_in / 8;
+static inline void multiply(const part *p, uint j, const stage *s, const float *scales, uint n_rows,
+                            float *out) {
+    const uint wi = (uint)get_local_id(0), n_in = s->n_in, chunks = n_in / 8;
     float8 sum[ROWS];
     for (uint r = 0; r < ROWS; r++) {
         sum[r] = 0.0f;
@@ -89,35 +88,36 @@ static inline void multiply(const part *p, uint j, __global const float *x, ulon
     }
     for (uint c = wi; c < chunks; c += WG_SIZE) {
         const float8 a = part8(p, j, n_in, c * 8);
-        const float8 of_norm = norm ? vload8(c, norm) : (float8)(1.0f);
+        const float8 of_norm = s->norm ? vload8(c, s->norm) : (float8)(1.0f);
         for (uint r = 0; r < ROWS; r++)
-            sum[r] = fma(a, vload8(c, x + min(r, n_rows - 1) * x_stride) * scales[r] * of_norm,
-                         sum[r]);
+            sum[r] = fma(
+                a, vload8(c, s->x + min(r, n_rows - 1) * s->x_stride) * scales[r] * of_norm,
+                sum[r]);
     }
     for (uint i = chunks * 8 + wi; i < n_in; i += WG_SIZE) {
-        const float a = part1(p, j, n_in, i), of_norm = norm ? norm[i] : 1.0f;
+        const float a = part1(p, j, n_in, i), of_norm = s->norm ? s->norm[i] : 1.0f;
         for (uint r = 0; r < ROWS; r++)
-            out[r] = fma(a, x[min(r, n_rows - 1) * x_stride + i] * scales[r] * of_norm, out[r]);
+            out[r] =
+                fma(a, s->x[min(r, n_rows - 1) * s->x_stride + i] * scales[r] * of_norm, out[r]);
     }
     for (uint r = 0; r < ROWS; r++)
         out[r] += sum8(sum[r]);
 }
 
-__kernel GROUP_OF(WG_SIZE) void linear_parts(MATRIX_PARAMS(x), REF_PARAMS(const float, norm),
-                                             float eps, uint gated, uint n_rows, uint n_in,
-                                             PART_PARAMS(0), PART_PARAMS(1), PART_PARAMS(2)) {
+__kernel GROUP_OF(WG_SIZE) void linear_parts(uint n_rows, STAGE_PARAMS(0), PART_PARAMS(0),
+                                             PART_PARAMS(1), PART_PARAMS(2)) {
     __local float scratch[WG_SIZE];
+    const stage s = STAGE(0);
     const part first = PART(0), second = PART(1), third = PART(2);
-    const uint items = gated ? n_out0 : n_out0 + n_out1 + n_out2;
+    const uint items = s.gated ? n_out0 : n_out0 + n_out1 + n_out2;
     float scales[ROWS];
     if (n_rows == 0) return;
-    x += x_offset;
-    if (norm) norm += norm_offset;
     /* 1. what normalises each row */
     for (uint r = 0; r < ROWS; r++) {
-        const float squares = norm ? squares_of(x + min(r, n_rows - 1) * x_stride, n_in) : 0.0f;
-        const float mean = group_sum(squares, scratch) / n_in;
-        scales[r] = norm ? 1.0f / sqrt(mean + eps) : 1.0f;
+        const float squares =
+            s.norm ? squares_of(s.x + min(r, n_rows - 1) * s.x_stride, s.n_in) : 0.0f;
+        const float mean = group_sum(squares, scratch) / s.n_in;
+        scales[r] = s.norm ? 1.0f / sqrt(mean + s.eps) : 1.0f;
     }
     for (uint item = (uint)get_group_id(0); item < items; item += (uint)get_num_groups(0)) {
         part p = first;
@@ -131,19 +131,21 @@ __kernel GROUP_OF(WG_SIZE) void linear_parts(MATRIX_PARAMS(x), REF_PARAMS(const 
             j = item - n_out0;
         }
         /* 2. products */
-        multiply(&p, j, x, x_stride, norm, scales, n_rows, n_in, z);
-        if (gated) multiply(&second, j, x, x_stride, norm, scales, n_rows, n_in, up);
+        multiply(&p, j, &s, scales, n_rows, z);
+        if (s.gated) multiply(&second, j, &s, scales, n_rows, up);
         for (uint r = 0; r < ROWS; r++) {
             z[r] = group_sum(z[r], scratch);
-            if (gated) up[r] = group_sum(up[r], scratch);
+            if (s.gated) up[r] = group_sum(up[r], scratch);
         }
-        /* 3. the bias and the gate */
+        /* 3. what is added, and the gate */
         if (get_local_id(0) == 0) {
-            const float add = p.bias ? p.bias[j] : 0.0f;
-            const float add_up = gated && second.bias ? second.bias[j] : 0.0f;
-            for (uint r = 0; r < min(n_rows, (uint)ROWS); r++)
-                p.y[r * p.y_stride + j] =
-                    gated ? gated1(z[r] + add, up[r] + add_up) : z[r] + add;
+            const float add_up = s.gated && second.bias ? second.bias[j] : 0.0f;
+            for (uint r = 0; r < min(n_rows, (uint)ROWS); r++) {
+                __global float *to = p.y + r * p.y_stride + j;
+                float start = s.accumulate ? *to : 0.0f;
+                if (p.bias) start += p.bias[j];
+                *to = s.gated ? gated1(start + z[r], up[r] + add_up) : start + z[r];
+            }
         }
     }
 }

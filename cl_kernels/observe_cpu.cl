@@ -234,5 +234,5 @@ __kernel ONE_ITEM void observe_run(
                            (int)page_size, accumulate);
         }
     }
-    leave_queue(queue);
+    leave_queue(queue, 0);
 }

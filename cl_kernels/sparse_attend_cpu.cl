@@ -72,5 +72,5 @@ __kernel ONE_ITEM void sparse_attend(
         attend_end(&s, out + out_offset + row * out_stride + (ulong)head * GROUP * HEAD_DIM,
                    lse ? lse + lse_offset + (ulong)owner * GROUP : lse);
     }
-    leave_queue(queue);
+    leave_queue(queue, 0);
 }

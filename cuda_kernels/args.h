@@ -450,7 +450,7 @@ typedef struct cu_linear_parts_args {
     cu_matrix x;
     CU_PTR(const float) norm;
     cu_linear_part parts[CU_LINEAR_PARTS];
-    uint32_t n_rows, n_in, gated;
+    uint32_t n_rows, n_in, gated, accumulate;
     float eps;
 } cu_linear_parts_args;
 

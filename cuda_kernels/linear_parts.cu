@@ -97,7 +97,10 @@ template <uint32_t ROWS> DEVICE void linear_parts(const cu_linear_parts_args &a)
             y = second ? gated(y, z) : z;
         }
         const uint32_t r = threadIdx.x / CU_LINEAR_RUN, j = first + threadIdx.x % CU_LINEAR_RUN;
-        if (r < ROWS && r < a.n_rows && j < part.n_out) part.y.at[r * part.y.stride + j] = y;
+        if (r < ROWS && r < a.n_rows && j < part.n_out) {
+            float *to = part.y.at + r * part.y.stride + j;
+            *to = a.accumulate ? *to + y : y;
+        }
     }
 }
 

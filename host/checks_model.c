@@ -2,6 +2,8 @@
 /* The rules of the contract for the ops that a model needs beside attention. */
 #include "host/checks.h"
 
+#include <stdio.h>
+
 #define MOST_ROTATED 256u
 
 tamis_status tms_check_rotated(tms_device *dev, const char *op, uint32_t n_rot, uint32_t head_dim) {
@@ -71,10 +73,36 @@ tamis_status tms_check_linear_parts(tms_device *dev, const tms_linear_parts *p) 
         return tms_device_fail(dev, TAMIS_E_ARGUMENT,
                                "linear_parts: %u parts%s: must be 1 to %d, 2 where gated",
                                p->n_parts, p->gated ? ", gated" : "", TMS_MOST_PARTS);
+    if (p->gated && p->accumulate)
+        return tms_device_fail(dev, TAMIS_E_ARGUMENT, "linear_parts: gated, and accumulates");
     if (p->n_in == 0) return tms_device_fail(dev, TAMIS_E_ARGUMENT, "linear_parts: 0 inputs");
     tamis_status status = tms_check_matrix(dev, "linear_parts", "x", &p->x, p->n_rows, p->n_in);
     for (uint32_t i = 0; i < p->n_parts && status == TAMIS_OK; i++)
         status = check_part(dev, p, i);
+    return status;
+}
+
+/* Puts the number of the stage in front of the reason. */
+static void name_stage(tms_device *dev, uint32_t stage) {
+    char reason[sizeof dev->error.text];
+    snprintf(reason, sizeof reason, "%s", dev->error.text);
+    snprintf(dev->error.text, sizeof dev->error.text, "linear_chain: stage %u: %.200s", stage,
+             reason);
+}
+
+tamis_status tms_check_linear_chain(tms_device *dev, const tms_linear_chain *p) {
+    if (p->n_stages == 0 || p->n_stages > TMS_MOST_STAGES)
+        return tms_device_fail(dev, TAMIS_E_ARGUMENT, "linear_chain: %u stages: must be 1 to %d",
+                               p->n_stages, TMS_MOST_STAGES);
+    tamis_status status = TAMIS_OK;
+    for (uint32_t i = 0; i < p->n_stages && status == TAMIS_OK; i++) {
+        if (p->stages[i].n_rows != p->stages[0].n_rows)
+            return tms_device_fail(dev, TAMIS_E_ARGUMENT,
+                                   "linear_chain: %u rows of stage %u: stage 0 has %u",
+                                   p->stages[i].n_rows, i, p->stages[0].n_rows);
+        status = tms_check_linear_parts(dev, &p->stages[i]);
+        if (status != TAMIS_OK) name_stage(dev, i);
+    }
     return status;
 }
 

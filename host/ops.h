@@ -766,8 +766,10 @@ typedef struct tms_linear {
 
 /* linear_parts: what norm, up to three linears of one input and activate give, in one launch, for
  * at most TMS_FEW_ROWS rows. With z = x, or norm's y of x with norm_w and eps if norm_w is there:
- *   part p   y_p[r][j] = Σ_i z[r][i]·w_p[j][i] + bias_p[j], as linear, each of its own weight type
- *   gated    two parts of one n_out give y_0 = silu(part 0)·part 1; y of part 1 is not used.
+ *   part p   y_p[r][j] = Σ_i z[r][i]·w_p[j][i] + bias_p[j] (+ y_p[r][j] if accumulate), as linear,
+ *            each of its own weight type
+ *   gated    two parts of one n_out give y_0 = silu(part 0)·part 1; y of part 1 is not used, and
+ *            accumulate must not be set.
  *   norm_w f32 [n_in]. No y overlaps x or another y. Parts from n_parts on are not read.
  * Bytes: those of the parts' w. A row's bits do not depend on the number of rows.
  * Tolerance of a part: linear's with z in the place of x, and 2e-6 * sum_i |z_i|*|w_i| more with a
@@ -786,8 +788,21 @@ typedef struct tms_linear_parts {
     tms_linear_part parts[TMS_MOST_PARTS];
     uint32_t n_parts, n_rows, n_in;
     float eps;
-    bool gated;
+    bool gated, accumulate;
 } tms_linear_parts;
+
+/* linear_chain: up to four stages, one after another; all have the same n_rows. A stage is
+ * linear_parts, or linear if it has one part and no norm. It may read what stages before it wrote,
+ * and write what they read. One launch on CPUs, if the stages have at most TMS_CHAIN_PARTS parts and
+ * three types of weights together, else one for each.
+ * Bytes and tolerance: those of the stages. Bits: those of the ops one after another on the same
+ * device. */
+#define TMS_MOST_STAGES 4
+#define TMS_CHAIN_PARTS 7 /* out; gate and up; down; q, k and v */
+typedef struct tms_linear_chain {
+    tms_linear_parts stages[TMS_MOST_STAGES];
+    uint32_t n_stages;
+} tms_linear_chain;
 
 /* norm: RMSNorm, y = x / sqrt(mean(x²) + eps) · w; w f32 [dim]; y may be x.
  * Tolerance: 2e-6 relative. Where Σ x² is above fp32's range, y of finite x may be 0; where it is
@@ -831,6 +846,7 @@ typedef struct tms_argmax {
 #define TMS_MODEL_OPS(X, with)                                                                     \
     X(with, linear)                                                                                \
     X(with, linear_parts)                                                                          \
+    X(with, linear_chain)                                                                          \
     X(with, norm)                                                                                  \
     X(with, activate)                                                                              \
     X(with, embed)                                                                                 \

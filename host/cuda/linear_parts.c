@@ -45,6 +45,7 @@ static tamis_status run(tms_device *dev, const tms_linear_parts *p, unsigned row
         .n_rows = p->n_rows,
         .n_in = p->n_in,
         .gated = p->gated,
+        .accumulate = p->accumulate,
         .eps = p->eps,
     };
     for (uint32_t i = 0; i < p->n_parts; i++)

@@ -214,8 +214,9 @@ static cl_int create(tms_cl_device *cl, cl_platform_id platform) {
     pthread_mutex_lock(&drivers);
     cl->context = clCreateContext(properties, 1, &cl->id, NULL, NULL, &code);
     if (code == CL_SUCCESS) cl->queue = clCreateCommandQueue(cl->context, cl->id, 0, &code);
-    const size_t counters =
-        TMS_CL_COUNTERS * (size_t)tms_cl_most_shared_lanes(cl->base.info.compute_units);
+    const size_t lanes = tms_cl_most_shared_lanes(cl->base.info.compute_units);
+    const size_t of_lanes = TMS_CL_COUNTERS * lanes, of_stages = 2 * TMS_MOST_STAGES;
+    const size_t counters = of_lanes > of_stages ? of_lanes : of_stages;
     if (code == CL_SUCCESS && cl->cpu)
         cl->items = zeros(cl, (2 + counters) * sizeof(cl_int), &code);
     if (code == CL_SUCCESS) cl->nothing = zeros(cl, NOTHING_BYTES, &code);

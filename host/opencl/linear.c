@@ -1,16 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* linear on OpenCL. Base form: a matrix-vector kernel of our own for few rows; for many rows
  * CLBlast's product if it is installed, else the same kernel on few rows at a time. CPU form:
- * kernels of our own for both. */
+ * a chain of one stage for few rows, a kernel of our own for many. */
+#include "host/opencl/linear.h"
 #include "host/library.h"
 #include "host/opencl/clblast.h"
 
-/* Of linear_cpu.cl and linear_blocks_cpu.cl: outputs of an item with few rows, with inputs of which
- * quantised weights do not hold all at a time, too; outputs and rows of one with many. */
-#define CPU_RUN       16u
-#define CPU_LONG_RUN  64u
-#define CPU_LONG_RUNS 32u /* so many are enough for all cores */
-#define CPU_HELD      4096u
+/* Of linear_cpu.cl: outputs and rows of a work-item. */
 #define CPU_PANEL     32u
 #define CPU_MOST_ROWS 256u
 
@@ -36,23 +32,14 @@ static tamis_status check_operands(tms_device *dev, const tms_linear *p) {
     return l.status;
 }
 
-static tamis_status run_cpu_blocks(tms_device *dev, const tms_linear *p, uint32_t rows) {
-    const bool lots = p->n_out / CPU_LONG_RUN >= CPU_LONG_RUNS;
-    const uint32_t run = lots || p->n_in > CPU_HELD ? CPU_LONG_RUN : CPU_RUN;
-    tms_cl_launch l = tms_cl_begin(dev, "linear_blocks_cpu.cl", "linear_blocks",
-                                   "-DWEIGHT=%d -DROWS=%u%s", p->w.type, rows, tms_cl_shape(dev));
-    set_operands(&l, p);
-    tms_cl_u32(&l, run);
-    return tms_cl_run_queue(&l, p->n_rows ? groups_of(p->n_out, run) : 0);
-}
-
-/* `rows`: of the kernel, 1 or TMS_FEW_ROWS. */
-static tamis_status run_cpu_few(tms_device *dev, const tms_linear *p, uint32_t rows) {
-    if (!tms_weight_is_float(p->w.type)) return run_cpu_blocks(dev, p, rows);
-    tms_cl_launch l =
-        tms_cl_begin(dev, "linear_cpu.cl", "linear_few", "-DWEIGHT=%d -DROWS=%u", p->w.type, rows);
-    set_operands(&l, p);
-    return tms_cl_run_groups(&l, 1, groups_of(p->n_out, CPU_RUN), 1);
+static tamis_status run_cpu_few(tms_device *dev, const tms_linear *p) {
+    const tms_linear_parts stage = {.x = p->x,
+                                    .parts = {{p->w, p->bias, p->y, p->n_out}},
+                                    .n_parts = 1,
+                                    .n_rows = p->n_rows,
+                                    .n_in = p->n_in,
+                                    .accumulate = p->accumulate};
+    return tms_cl_run_stage(dev, &stage);
 }
 
 static tamis_status run_cpu_many(tms_device *dev, const tms_linear *p) {
@@ -63,13 +50,11 @@ static tamis_status run_cpu_many(tms_device *dev, const tms_linear *p) {
                              groups_of(p->n_rows, CPU_MOST_ROWS));
 }
 
-/* Without rows it launches all three kernels. */
+/* Without rows it launches all kernels. */
 static tamis_status run_cpu(tms_device *dev, const tms_linear *p) {
     if (p->n_rows > TMS_FEW_ROWS) return run_cpu_many(dev, p);
-    if (p->n_rows) return run_cpu_few(dev, p, p->n_rows == 1 ? 1 : TMS_FEW_ROWS);
-    tamis_status status = run_cpu_few(dev, p, 1);
-    if (status == TAMIS_OK) status = run_cpu_few(dev, p, TMS_FEW_ROWS);
-    return status == TAMIS_OK ? run_cpu_many(dev, p) : status;
+    const tamis_status status = run_cpu_few(dev, p);
+    return status == TAMIS_OK && p->n_rows == 0 ? run_cpu_many(dev, p) : status;
 }
 
 static tamis_status run_vector(tms_device *dev, const tms_linear *p, uint32_t rows) {

@@ -29,7 +29,8 @@ static tamis_status multiply(tms_device *dev, const tms_linear_parts *p, uint32_
                                .bias = p->parts[part].bias,
                                .n_rows = p->n_rows,
                                .n_in = p->n_in,
-                               .n_out = p->parts[part].n_out};
+                               .n_out = p->parts[part].n_out,
+                               .accumulate = p->accumulate};
     return tms_reference_linear(dev, &linear);
 }
 

@@ -39,6 +39,13 @@ static tamis_status project(const tamis_runner *runner, const projection *p, uin
     return tamis_op_linear(runner->model->context, &params, error);
 }
 
+static tamis_linear_part part_of(const tamis_runner *runner, const projection *p) {
+    return (tamis_linear_part){.w = weight_matrix(p->w),
+                               .bias = {.buffer = p->bias ? p->bias->buffer : NULL},
+                               .y = rows_of(runner, p->y),
+                               .n_out = p->n_out};
+}
+
 /* The rows of the residual stream from `first` on. */
 static tamis_status normalise(const tamis_runner *runner, const tms_weight *w, uint32_t first,
                               uint32_t n_rows, tamis_error *error) {
@@ -62,9 +69,8 @@ typedef struct normed {
     projection parts[TAMIS_MOST_PARTS];
 } normed;
 
-/* In one launch. */
-static tamis_status project_few(const tamis_runner *runner, const normed *p, uint32_t n_rows,
-                                tamis_error *error) {
+static tamis_linear_parts_params few_of(const tamis_runner *runner, const normed *p,
+                                        uint32_t n_rows) {
     const tms_config *config = &runner->model->config;
     tamis_linear_parts_params params = {.x = rows_of(runner, TMS_X),
                                         .norm_w = weight_place(p->norm),
@@ -75,12 +81,16 @@ static tamis_status project_few(const tamis_runner *runner, const normed *p, uin
                                         .gated = p->gated};
     params.x.offset = (uint64_t)p->first * config->dim * sizeof(float);
     for (uint32_t i = 0; i < p->n_parts; i++) {
-        const projection *part = &p->parts[i];
-        params.parts[i].w = weight_matrix(part->w);
-        params.parts[i].bias.buffer = part->bias ? part->bias->buffer : NULL;
-        params.parts[i].n_out = part->n_out;
-        if (i == 0 || !p->gated) params.parts[i].y = rows_of(runner, part->y);
+        params.parts[i] = part_of(runner, &p->parts[i]);
+        if (i > 0 && p->gated) params.parts[i].y = (tamis_rows){0};
     }
+    return params;
+}
+
+/* In one launch. */
+static tamis_status project_few(const tamis_runner *runner, const normed *p, uint32_t n_rows,
+                                tamis_error *error) {
+    const tamis_linear_parts_params params = few_of(runner, p, n_rows);
     return tamis_op_linear_parts(runner->model->context, &params, error);
 }
 
@@ -159,61 +169,113 @@ static tamis_status read_cache(tamis_runner *runner, uint32_t layer, uint32_t n_
     return observe(runner, &rows, error);
 }
 
-tamis_status tms_forward_qkv(tamis_runner *runner, uint32_t layer, uint32_t n_rows,
-                             tamis_error *error) {
+/* ---- The products of a layer ----------------------------------------------------------------- */
+
+static normed qkv_of(const tamis_runner *runner, uint32_t layer) {
     const tms_config *config = &runner->model->config;
     const tms_weight *w = runner->model->weights.layers[layer].weights;
     const uint32_t dim = config->dim, heads = config->n_heads * config->head_dim;
     const uint32_t kv_heads = config->n_kv_heads * config->head_dim;
-    const normed qkv = {
+    return (normed){
         .norm = &w[TMS_ATTN_NORM],
         .n_parts = 3,
         .parts = {{&w[TMS_ATTN_Q], &w[TMS_ATTN_Q_BIAS], TMS_NORMED, TMS_Q, dim, heads, false},
                   {&w[TMS_ATTN_K], &w[TMS_ATTN_K_BIAS], TMS_NORMED, TMS_K, dim, kv_heads, false},
                   {&w[TMS_ATTN_V], &w[TMS_ATTN_V_BIAS], TMS_NORMED, TMS_V, dim, kv_heads, false}}};
-    return project_normed(runner, &qkv, n_rows, error);
 }
 
-tamis_status tms_forward_out(tamis_runner *runner, uint32_t layer, uint32_t n_rows,
-                             tamis_error *error) {
+static projection out_of(const tamis_runner *runner, uint32_t layer) {
     const tms_config *config = &runner->model->config;
     const tms_weight *w = runner->model->weights.layers[layer].weights;
     const uint32_t heads = config->n_heads * config->head_dim;
-    const projection out = {&w[TMS_ATTN_OUTPUT],
-                            &w[TMS_ATTN_OUTPUT_BIAS],
-                            TMS_ATTENDED,
-                            TMS_X,
-                            heads,
-                            config->dim,
-                            true};
-    return project(runner, &out, n_rows, error);
+    return (projection){&w[TMS_ATTN_OUTPUT],
+                        &w[TMS_ATTN_OUTPUT_BIAS],
+                        TMS_ATTENDED,
+                        TMS_X,
+                        heads,
+                        config->dim,
+                        true};
 }
 
-/* x += W_o · attention(norm(x)) */
-static tamis_status attention(tamis_runner *runner, uint32_t layer, uint32_t n_rows,
-                              tamis_error *error) {
-    TMS_TRY(tms_forward_qkv(runner, layer, n_rows, error));
-    if (n_rows > 0) TMS_TRY(read_cache(runner, layer, n_rows, error));
-    return tms_forward_out(runner, layer, n_rows, error);
-}
-
-/* x += W_down · (silu(W_gate · norm(x)) ⊙ W_up · norm(x)) */
-tamis_status tms_forward_feed(tamis_runner *runner, uint32_t layer, uint32_t n_rows,
-                              tamis_error *error) {
+static normed gate_up_of(const tamis_runner *runner, uint32_t layer) {
     const tms_config *config = &runner->model->config;
     const tms_weight *w = runner->model->weights.layers[layer].weights;
     const uint32_t dim = config->dim, ff_dim = config->ff_dim;
-    const normed gate_up = {
+    return (normed){
         .norm = &w[TMS_FFN_NORM],
         .n_parts = 2,
         .gated = true,
         .parts = {
             {&w[TMS_FFN_GATE], &w[TMS_FFN_GATE_BIAS], TMS_NORMED, TMS_GATE, dim, ff_dim, false},
             {&w[TMS_FFN_UP], &w[TMS_FFN_UP_BIAS], TMS_NORMED, TMS_UP, dim, ff_dim, false}}};
-    const projection down = {
-        &w[TMS_FFN_DOWN], &w[TMS_FFN_DOWN_BIAS], TMS_GATE, TMS_X, ff_dim, dim, true};
+}
+
+static projection down_of(const tamis_runner *runner, uint32_t layer) {
+    const tms_config *config = &runner->model->config;
+    const tms_weight *w = runner->model->weights.layers[layer].weights;
+    return (projection){&w[TMS_FFN_DOWN], &w[TMS_FFN_DOWN_BIAS], TMS_GATE, TMS_X,
+                        config->ff_dim,   config->dim,           true};
+}
+
+tamis_status tms_forward_qkv(tamis_runner *runner, uint32_t layer, uint32_t n_rows,
+                             tamis_error *error) {
+    const normed qkv = qkv_of(runner, layer);
+    return project_normed(runner, &qkv, n_rows, error);
+}
+
+/* x += W_o · attention(norm(x)) */
+tamis_status tms_forward_out(tamis_runner *runner, uint32_t layer, uint32_t n_rows,
+                             tamis_error *error) {
+    const projection out = out_of(runner, layer);
+    return project(runner, &out, n_rows, error);
+}
+
+/* x += W_down · (silu(W_gate · norm(x)) ⊙ W_up · norm(x)) */
+tamis_status tms_forward_feed(tamis_runner *runner, uint32_t layer, uint32_t n_rows,
+                              tamis_error *error) {
+    const normed gate_up = gate_up_of(runner, layer);
+    const projection down = down_of(runner, layer);
     TMS_TRY(project_normed(runner, &gate_up, n_rows, error));
     return project(runner, &down, n_rows, error);
+}
+
+static tamis_linear_parts_params sum_of(const tamis_runner *runner, const projection *p,
+                                        uint32_t n_rows) {
+    return (tamis_linear_parts_params){.x = rows_of(runner, p->x),
+                                       .parts = {part_of(runner, p)},
+                                       .n_parts = 1,
+                                       .n_rows = n_rows,
+                                       .n_in = p->n_in,
+                                       .accumulate = p->accumulate};
+}
+
+/* From the attended rows of a layer to q, k and v of the next, if there is one: one op. */
+static tamis_status advance_few(const tamis_runner *runner, uint32_t layer, uint32_t n_rows,
+                                tamis_error *error) {
+    const bool last = layer + 1 == runner->model->config.n_layers;
+    const projection out = out_of(runner, layer), down = down_of(runner, layer);
+    const normed gate_up = gate_up_of(runner, layer), qkv = qkv_of(runner, last ? 0 : layer + 1);
+    const tamis_linear_parts_params stages[] = {
+        sum_of(runner, &out, n_rows), few_of(runner, &gate_up, n_rows),
+        sum_of(runner, &down, n_rows), few_of(runner, &qkv, n_rows)};
+    const tamis_linear_chain_params params = {.stages = stages, .n_stages = last ? 3 : 4};
+    return tamis_op_linear_chain(runner->model->context, &params, error);
+}
+
+static tamis_status advance_many(tamis_runner *runner, uint32_t layer, uint32_t n_rows,
+                                 tamis_error *error) {
+    TMS_TRY(tms_forward_out(runner, layer, n_rows, error));
+    TMS_TRY(tms_forward_feed(runner, layer, n_rows, error));
+    if (layer + 1 == runner->model->config.n_layers) return TAMIS_OK;
+    return tms_forward_qkv(runner, layer + 1, n_rows, error);
+}
+
+/* Without rows both ways are made ready. */
+static tamis_status advance(tamis_runner *runner, uint32_t layer, uint32_t n_rows,
+                            tamis_error *error) {
+    if (n_rows <= TAMIS_FEW_ROWS) TMS_TRY(advance_few(runner, layer, n_rows, error));
+    return n_rows == 0 || n_rows > TAMIS_FEW_ROWS ? advance_many(runner, layer, n_rows, error)
+                                                  : TAMIS_OK;
 }
 
 /* Logits and their largest entries, of the output rows alone. */
@@ -249,9 +311,10 @@ tamis_status tms_forward_embed(tamis_runner *runner, uint32_t n_rows, tamis_erro
 tamis_status tms_forward_pass(tamis_runner *runner, uint32_t n_rows, uint32_t first_output,
                               uint32_t n_outputs, tamis_error *error) {
     TMS_TRY(tms_forward_embed(runner, n_rows, error));
+    TMS_TRY(tms_forward_qkv(runner, 0, n_rows, error));
     for (uint32_t layer = 0; layer < runner->model->config.n_layers; ++layer) {
-        TMS_TRY(attention(runner, layer, n_rows, error));
-        TMS_TRY(tms_forward_feed(runner, layer, n_rows, error));
+        if (n_rows > 0) TMS_TRY(read_cache(runner, layer, n_rows, error));
+        TMS_TRY(advance(runner, layer, n_rows, error));
     }
     if (n_outputs == 0 && n_rows > 0) return TAMIS_OK;
     return tms_forward_head(runner, first_output, n_outputs, error);

@@ -4,10 +4,12 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 _Static_assert(TAMIS_FEW_ROWS == TMS_FEW_ROWS, "the contract's value");
 _Static_assert(TAMIS_MOST_PARTS == TMS_MOST_PARTS, "the contract's value");
+_Static_assert(TAMIS_MOST_STAGES == TMS_MOST_STAGES, "the contract's value");
 _Static_assert(TAMIS_ROTATE_LIMIT == TMS_ROTATE_LIMIT, "the contract's value");
 _Static_assert((int)TAMIS_PAIR_HALF == (int)TMS_PAIR_HALF, "the contract's value");
 _Static_assert((int)TAMIS_PAIR_ADJACENT == (int)TMS_PAIR_ADJACENT, "the contract's value");
@@ -72,28 +74,60 @@ static tms_linear_part part_of(tms_op_call *c, const tamis_linear_parts_params *
     return run;
 }
 
-tamis_status tamis_op_linear_parts(tamis_context *context, const tamis_linear_parts_params *p,
-                                   tamis_error *error) {
-    TMS_OP_BEGIN(c, context, p, tamis_linear_parts_params);
+static tms_linear_parts parts_of(tms_op_call *c, const tamis_linear_parts_params *p) {
     const tms_op_rows x = {"x", &p->x, p->n_rows, p->n_in};
     const uint64_t bytes = p->n_rows ? (uint64_t)p->n_in * sizeof(float) : 0;
-    tms_op_zero(&c, "tamis_linear_parts_params", "reserved32", p->reserved32);
-    tms_op_above_0(&c, "n_in", p->n_in);
-    tms_linear_parts run = {.x = tms_op_matrix(&c, &x),
-                            .norm_w = tms_op_optional(&c, "norm_w", &p->norm_w, bytes),
+    tms_op_above_0(c, "n_in", p->n_in);
+    tms_linear_parts run = {.x = tms_op_matrix(c, &x),
+                            .norm_w = tms_op_optional(c, "norm_w", &p->norm_w, bytes),
                             .n_parts = p->n_parts,
                             .n_rows = p->n_rows,
                             .n_in = p->n_in,
                             .eps = p->eps,
-                            .gated = p->gated != 0};
+                            .gated = p->gated != 0,
+                            .accumulate = p->accumulate != 0};
     for (uint32_t i = 0; i < TAMIS_MOST_PARTS; i++) {
         if (i < p->n_parts)
-            run.parts[i] = part_of(&c, p, i);
+            run.parts[i] = part_of(c, p, i);
         else
-            check_no_part(&c, &p->parts[i], i, p->n_parts);
+            check_no_part(c, &p->parts[i], i, p->n_parts);
     }
+    return run;
+}
+
+tamis_status tamis_op_linear_parts(tamis_context *context, const tamis_linear_parts_params *p,
+                                   tamis_error *error) {
+    TMS_OP_BEGIN(c, context, p, tamis_linear_parts_params);
+    const tms_linear_parts run = parts_of(&c, p);
     if (c.status != TAMIS_OK) return c.status;
     return tms_run_linear_parts(context->dev, &run, error);
+}
+
+/* Puts the number of the stage in front of the reason. */
+static void name_stage(tms_op_call *c, uint32_t stage) {
+    char reason[sizeof c->error->text];
+    if (c->status == TAMIS_OK || !c->error) return;
+    snprintf(reason, sizeof reason, "%s", c->error->text);
+    snprintf(c->error->text, sizeof c->error->text, "stage %" PRIu32 ": %.200s", stage, reason);
+}
+
+tamis_status tamis_op_linear_chain(tamis_context *context, const tamis_linear_chain_params *p,
+                                   tamis_error *error) {
+    TMS_OP_BEGIN(c, context, p, tamis_linear_chain_params);
+    tms_linear_chain run = {.n_stages = p->n_stages};
+    tms_op_zero(&c, "tamis_linear_chain_params", "reserved32", p->reserved32);
+    if (p->n_stages == 0 || p->n_stages > TAMIS_MOST_STAGES)
+        tms_op_refuse(&c, TAMIS_E_ARGUMENT, "n_stages is %" PRIu32 ": there may be 1 to %d",
+                      p->n_stages, TAMIS_MOST_STAGES);
+    else if (!p->stages)
+        tms_op_refuse(&c, TAMIS_E_ARGUMENT, "stages is NULL");
+    for (uint32_t i = 0; i < p->n_stages && c.status == TAMIS_OK; i++) {
+        TMS_REQUIRE_RESERVED(&p->stages[i], tamis_linear_parts_params);
+        run.stages[i] = parts_of(&c, &p->stages[i]);
+        name_stage(&c, i);
+    }
+    if (c.status != TAMIS_OK) return c.status;
+    return tms_run_linear_chain(context->dev, &run, error);
 }
 
 tamis_status tamis_op_norm(tamis_context *context, const tamis_norm_params *p, tamis_error *error) {

@@ -179,6 +179,16 @@ static void test_rules_name_the_value(void **state) {
     BREAKS(linear_parts, TAMIS_E_ARGUMENT,
            "linear_parts: rows of 48 Q4_1 weights: not a multiple of its blocks of 32",
            .n_parts = 1, .n_in = 48, .parts = {{.w.type = TAMIS_WEIGHT_Q4_1, .n_out = 1}});
+    BREAKS(linear_parts, TAMIS_E_ARGUMENT, "linear_parts: gated, and accumulates", .n_parts = 2,
+           .gated = true, .accumulate = true);
+    BREAKS(linear_chain, TAMIS_E_ARGUMENT, "linear_chain: 0 stages: must be 1 to 4", .n_stages = 0);
+    BREAKS(linear_chain, TAMIS_E_ARGUMENT, "linear_chain: 5 stages: must be 1 to 4", .n_stages = 5);
+    BREAKS(linear_chain, TAMIS_E_ARGUMENT, "linear_chain: stage 1: linear_parts: 0 inputs",
+           .n_stages = 2,
+           .stages = {{.n_parts = 1, .n_in = 1, .parts = {{.n_out = 1}}}, {.n_parts = 1}});
+    BREAKS(linear_chain, TAMIS_E_ARGUMENT, "linear_chain: 2 rows of stage 1: stage 0 has 0",
+           .n_stages = 2,
+           .stages = {{.n_parts = 1, .n_in = 1, .parts = {{.n_out = 1}}}, {.n_rows = 2}});
     BREAKS(norm, TAMIS_E_ARGUMENT, "norm: dim 0", .n_rows = 1);
     BREAKS(norm, TAMIS_E_ARGUMENT, "norm: w is absent", .dim = 4, .n_rows = 1, .x = {at, 4},
            .y = {at, 4});

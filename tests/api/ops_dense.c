@@ -120,6 +120,53 @@ static void linear_parts_normalise_multiply_and_gate(void **state) {
     run_linear_parts(TAMIS_FEW_ROWS, true);
 }
 
+/* y = (b·silu(x·w0)·(x·w1))·w2 + y: two stages, of which the second reads what the first wrote. */
+static void linear_chain_goes_from_stage_to_stage(void **state) {
+    (void)state;
+    enum { ROWS = 3 };
+    static float x[ROWS * IN], w[TAMIS_MOST_PARTS][OUT * IN], y[ROWS * IN], got[ROWS * IN];
+    ops_rig rig;
+    ops_open(&rig);
+    ops_numbers(&rig, x, ROWS * IN);
+    ops_numbers(&rig, y, ROWS * IN);
+    const tamis_place hidden = ops_room(&rig, ROWS * OUT * sizeof(float), 64);
+    const tamis_place to = ops_send(&rig, y, sizeof y, 32);
+    tamis_linear_parts_params stages[] = {
+        {.x = ops_rows(ops_send(&rig, x, sizeof x, 0), 0),
+         .n_parts = 2,
+         .n_rows = ROWS,
+         .n_in = IN,
+         .gated = 1},
+        {.x = ops_rows(hidden, 0), .n_parts = 1, .n_rows = ROWS, .n_in = OUT, .accumulate = 1}};
+    for (uint32_t i = 0; i < TAMIS_MOST_PARTS; i++) {
+        tamis_linear_part *part = &stages[i / 2].parts[i % 2];
+        ops_numbers(&rig, w[i], OUT * IN);
+        part->w.buffer = ops_send(&rig, w[i], sizeof w[i], 0).buffer;
+        part->n_out = i < 2 ? OUT : IN;
+        if (i != 1) part->y = ops_rows(i ? to : hidden, 0);
+    }
+    const tamis_linear_chain_params p = {.stages = stages, .n_stages = 2};
+    OK(tamis_op_linear_chain(rig.context, &p, &test_error));
+    ops_read(&to, got, sizeof got);
+    for (uint32_t r = 0; r < ROWS; r++) {
+        double h[OUT] = {0};
+        for (uint32_t j = 0; j < OUT; j++) {
+            double sum[2] = {0, 0};
+            for (uint32_t c = 0; c < IN; c++)
+                for (uint32_t i = 0; i < 2; i++)
+                    sum[i] += (double)x[r * IN + c] * w[i][j * IN + c];
+            h[j] = sum[0] / (1 + exp(-sum[0])) * sum[1];
+        }
+        for (uint32_t j = 0; j < IN; j++) {
+            double want = y[r * IN + j];
+            for (uint32_t c = 0; c < OUT; c++)
+                want += h[c] * w[2][j * OUT + c];
+            ops_near("y", r * IN + j, got[r * IN + j], want, 1000 * TOLERANCE);
+        }
+    }
+    ops_close(&rig);
+}
+
 static void weight_types_know_their_bytes(void **state) {
     (void)state;
     assert_string_equal(tamis_weight_name(TAMIS_WEIGHT_BF16), "bf16");
@@ -321,6 +368,7 @@ static void calls_without_rows_need_no_buffers(void **state) {
     const tamis_linear_params linear = {.n_in = 64, .n_out = 32, .w = {.type = TAMIS_WEIGHT_F16}};
     const tamis_linear_parts_params parts = {
         .n_parts = 1, .n_in = 64, .parts = {{.n_out = 32, .w = {.type = TAMIS_WEIGHT_F16}}}};
+    const tamis_linear_chain_params chain = {.stages = &parts, .n_stages = 1};
     const tamis_norm_params norm = {.dim = 64};
     const tamis_rotate_params rotate = {.n_heads = 2, .head_dim = 64};
     const tamis_activate_params activate = {.dim = 64};
@@ -329,6 +377,7 @@ static void calls_without_rows_need_no_buffers(void **state) {
     const tamis_scatter_rows_params scatter = {.width = 64};
     OK(tamis_op_linear(rig.context, &linear, &test_error));
     OK(tamis_op_linear_parts(rig.context, &parts, &test_error));
+    OK(tamis_op_linear_chain(rig.context, &chain, &test_error));
     OK(tamis_op_norm(rig.context, &norm, &test_error));
     OK(tamis_op_rotate(rig.context, &rotate, &test_error));
     OK(tamis_op_activate(rig.context, &activate, &test_error));
@@ -429,9 +478,43 @@ static void linear_parts_refuses_what_does_not_fit(void **state) {
     PARTS_REFUSED(p.parts[1].y.offset = 0, "y of part 0 and y of part 1 overlap");
     PARTS_REFUSED(p.parts[1].y = p.x, "x and y of part 1 overlap");
     PARTS_REFUSED(p.parts[1].reserved32 = 3, "reserved32 of tamis_linear_part is 3");
-    PARTS_REFUSED(p.reserved32 = 3, "reserved32 of tamis_linear_parts_params is 3");
+    PARTS_REFUSED((p.gated = p.accumulate = 1, p.parts[1].y = (tamis_rows){0}),
+                  "linear_parts: gated, and accumulates");
     PARTS_REFUSED(p.reserved[1] = 3, "reserved[1] of tamis_linear_parts_params is 3");
     PARTS_REFUSED((p.n_rows = 9, p.n_in = 16), "linear_parts: 9 rows: at most 8");
+    ops_close(&rig);
+}
+
+#define CHAIN_REFUSED(change, part)                                                                \
+    do {                                                                                           \
+        tamis_linear_parts_params stages[] = {sound, sound};                                       \
+        tamis_linear_chain_params p = {.stages = stages, .n_stages = 2};                           \
+        change;                                                                                    \
+        FAILS(tamis_op_linear_chain(rig.context, &p, &test_error), TAMIS_E_ARGUMENT, part);        \
+    } while (0)
+static void linear_chain_names_the_stage_that_does_not_fit(void **state) {
+    (void)state;
+    ops_rig rig;
+    ops_open(&rig);
+    const tamis_place at = ops_room(&rig, 4096, 0);
+    const tamis_linear_parts_params sound = {
+        .x = ops_rows(at, 0), /* 2 x 16, then 2 x 16 behind them */
+        .parts = {{.w = {.buffer = at.buffer},
+                   .y = ops_rows((tamis_place){at.buffer, 128}, 0),
+                   .n_out = 16}},
+        .n_parts = 1,
+        .n_rows = 2,
+        .n_in = 16};
+    CHAIN_REFUSED(p.n_stages = 0, "n_stages is 0: there may be 1 to 4");
+    CHAIN_REFUSED(p.n_stages = 5, "n_stages is 5: there may be 1 to 4");
+    CHAIN_REFUSED(p.stages = NULL, "stages is NULL");
+    CHAIN_REFUSED(p.reserved32 = 3, "reserved32 of tamis_linear_chain_params is 3");
+    CHAIN_REFUSED(p.reserved[2] = 3, "reserved[2] of tamis_linear_chain_params is 3");
+    CHAIN_REFUSED(stages[1].n_in = 0, "stage 1: n_in is 0");
+    CHAIN_REFUSED(stages[0].parts[0].y.offset = 64, "stage 0: x and y of part 0 overlap");
+    CHAIN_REFUSED(stages[1].reserved[3] = 3, "reserved[3] of tamis_linear_parts_params is 3");
+    CHAIN_REFUSED(stages[1].n_rows = 1, "linear_chain: 1 rows of stage 1: stage 0 has 2");
+    CHAIN_REFUSED(stages[1].parts[0].w.type = TAMIS_WEIGHT_Q8_0, "stage 1: w: rows of 16 Q8_0");
     ops_close(&rig);
 }
 
@@ -494,6 +577,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(linear_multiplies_rows_of_every_weight_type),
         cmocka_unit_test(linear_parts_normalise_multiply_and_gate),
+        cmocka_unit_test(linear_chain_goes_from_stage_to_stage),
         cmocka_unit_test(weight_types_know_their_bytes),
         cmocka_unit_test(norm_divides_by_the_root_mean_square),
         cmocka_unit_test(rotate_turns_pairs_by_their_position),
@@ -504,6 +588,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(calls_without_rows_need_no_buffers),
         cmocka_unit_test(linear_refuses_buffers_that_do_not_fit),
         cmocka_unit_test(linear_parts_refuses_what_does_not_fit),
+        cmocka_unit_test(linear_chain_names_the_stage_that_does_not_fit),
         cmocka_unit_test(other_ops_refuse_what_they_cannot_do),
     };
     const int unusable = test_begin(argc, argv);

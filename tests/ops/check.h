@@ -70,6 +70,8 @@ typedef enum check_key {
     KEY_WEIGHT,  /* tamis_dtype of a projection */
     KEY_HEADS,   /* flag: heads are normalised before they are rotated */
     KEY_MIX,     /* linear_parts: so many types further on is the next part's */
+    KEY_STAGES,  /* linear_chain: how many */
+    KEY_FF,      /* linear_chain: outputs of gate and up */
     KEY_NORMED,  /* flag: inputs are normalised */
     KEY_GATED,   /* flag: silu of the first part times the second */
     KEY_VALUES,  /* flag: V rows, not K rows */
@@ -197,10 +199,16 @@ typedef enum check_id {
     BUF_NORM_W,
     BUF_W1, /* of the second part, and so on */
     BUF_W2,
+    BUF_W3,
+    BUF_W4,
+    BUF_W5,
+    BUF_W6,
     BUF_BIAS1,
     BUF_BIAS2,
     BUF_Y1,
     BUF_Y2,
+    BUF_Y3,
+    BUF_Y4,
     BUF_COUNT
 } check_id;
 

@@ -53,8 +53,11 @@ static void make_part(check_data *data, uint32_t part) {
         check_buffer_add(data, bias_of[part], ROLE_INPUT, TAMIS_F32, out);
         check_fill_matrix(data, bias_of[part], 1, out, out);
     }
-    if (r && part < written(data))
-        check_buffer_add(data, y_of[part], ROLE_OUTPUT, TAMIS_F32, r * y_stride(data, part));
+    if (!r || part >= written(data)) return;
+    check_buffer_add(data, y_of[part], ROLE_OUTPUT, TAMIS_F32, r * y_stride(data, part));
+    if (!check_get(data, KEY_ACC)) return;
+    check_fill_matrix(data, y_of[part], r, out, y_stride(data, part));
+    data->buf[y_of[part]].role = ROLE_UPDATE;
 }
 
 static void make(check_data *data) {
@@ -103,16 +106,18 @@ typedef struct output {
     double value, tolerance;
 } output;
 
+/* added: bias and what is there. */
 static output multiply(const check_data *data, uint32_t part, const check_weight *row,
-                       const double *z, double bias) {
+                       const double *z, const double *added) {
     const uint32_t in = check_get(data, KEY_IN);
     const bool normed = check_get(data, KEY_NORMED);
-    double sum = bias, size = 0;
+    double sum = added[0] + added[1], size = 0;
     for (uint32_t i = 0; i < in; i++) {
         sum += z[i] * (double)(float)(row[i].scaled + row[i].added);
         size += fabs(z[i]) * (fabs(row[i].scaled) + fabs(row[i].added));
     }
-    output out = {sum, 2e-6 * (fabs(bias) + size) * (1 + log2(in)) + (normed ? 2e-6 * size : 0)};
+    output out = {sum, 2e-6 * (fabs(added[0]) + fabs(added[1]) + size) * (1 + log2(in)) +
+                           (normed ? 2e-6 * size : 0)};
     if (check_is_quantised(type_of(data->c, part)))
         out.tolerance += rounding(z, row, in);
     else if (check_get(data, KEY_FILL) == FILL_INTS && !normed && !check_get(data, KEY_GATED))
@@ -134,12 +139,14 @@ static output *outputs(const check_data *data, uint32_t part) {
     check_weight *w = check_weights(type_of(data->c, part), check_init(data, weights_of[part]),
                                     (uint64_t)out * in);
     double *z = check_alloc(in * sizeof *z);
+    const float *y = check_get(data, KEY_ACC) ? check_init(data, y_of[part]) : NULL;
     output *all = check_alloc((uint64_t)r * out * sizeof *all);
     for (uint32_t row = 0; row < r; row++) {
         normalise(data, row, z);
-        for (uint32_t j = 0; j < out; j++)
-            all[(uint64_t)row * out + j] =
-                multiply(data, part, w + (uint64_t)j * in, z, bias ? bias[j] : 0);
+        for (uint32_t j = 0; j < out; j++) {
+            const double added[] = {bias ? bias[j] : 0, y ? y[row * y_stride(data, part) + j] : 0};
+            all[(uint64_t)row * out + j] = multiply(data, part, w + (uint64_t)j * in, z, added);
+        }
     }
     free(z);
     free(w);
@@ -188,6 +195,7 @@ static tamis_status launch(check_side *side, check_rows rows) {
         .n_in = check_get(data, KEY_IN),
         .eps = EPS,
         .gated = check_get(data, KEY_GATED) != 0,
+        .accumulate = check_get(data, KEY_ACC) != 0,
     };
     for (uint32_t part = 0; part < p.n_parts; part++)
         p.parts[part] = part_of(side, rows, part);
@@ -198,6 +206,7 @@ static const char *reject(const check_case *c) {
     if (c->v[KEY_R] > TMS_FEW_ROWS) return "there are more than 8 rows";
     if (c->v[KEY_PARTS] < 1 || c->v[KEY_PARTS] > TMS_MOST_PARTS) return "parts are 1 to 3";
     if (c->v[KEY_GATED] && c->v[KEY_PARTS] != 2) return "a gate has 2 parts";
+    if (c->v[KEY_GATED] && c->v[KEY_ACC]) return "what is gated does not accumulate";
     if (c->v[KEY_IN] == 0 || c->v[KEY_OUT] == 0) return "in and out are at least 1";
     for (uint32_t part = 0; part < c->v[KEY_PARTS]; part++)
         if (c->v[KEY_IN] % tamis_weight_block((tamis_weight_type)type_of(c, part)))
@@ -226,6 +235,7 @@ const check_op check_op_linear_parts = {
                                         {KEY_OUT, 64},
                                         {KEY_PAD, 0},
                                         {KEY_BIAS, 0},
+                                        {KEY_ACC, 0},
                                         {KEY_MIX, 0},
                                         {KEY_NORMED, 0},
                                         {KEY_GATED, 0},
@@ -238,6 +248,7 @@ const check_op check_op_linear_parts = {
                                       {KEY_OUT, 4, {1, 17, 64, 130}},
                                       {KEY_PAD, 3, {0, 3, 4}},
                                       {KEY_BIAS, 2, {0, 1}},
+                                      {KEY_ACC, 2, {0, 1}},
                                       {KEY_NORMED, 2, {0, 1}},
                                       {KEY_GATED, 2, {0, 1}},
                                       {KEY_COUNT, 0, {0}}},
@@ -250,31 +261,34 @@ const check_op check_op_linear_parts = {
                                {KEY_OUT, 3, {15, 64, 130}},
                                {KEY_PAD, 2, {0, 3}},
                                {KEY_BIAS, 2, {0, 1}},
+                               {KEY_ACC, 2, {0, 1}},
                                {KEY_MIX, 2, {0, 1}},
                                {KEY_NORMED, 2, {0, 1}},
                                {KEY_GATED, 2, {0, 1}},
                                {KEY_COUNT, 0, {0}}},
-    .entries = (const check_entry[]){{LIST_SMOKE, "ints:f16:r3:in65:out33:bias"},
-                                     {LIST_SMOKE, "normal:q4_1:r1:in576:out49:normed:bias"},
-                                     {LIST_SMOKE, "normal:q4_k:r2:in512:out35:mix1:normed"},
-                                     {LIST_SMOKE, "normal:bf16:parts2:in96:out70:normed:gated"},
-                                     {LIST_SMOKE, "normal:q8_0:r8:parts2:in64:out40:gated"},
-                                     {LIST_CI, "r0"},
-                                     {LIST_CI, "r0:q4_k:in256:mix1:normed"},
-                                     {LIST_CI, "normal:q4_0:r1:in4128:out20:mix1:normed"},
-                                     {LIST_CI, "normal:q5_0:r2:parts1:in8416:out67:normed"},
-                                     {LIST_CI, "normal:f32:r8:in4100:out20:normed"},
-                                     {LIST_CI, "normal:f16:r1:in4352:out9:mix6:normed"},
-                                     {LIST_CI, "nasty:q6_k:r1:parts2:in512:out21:mix5:gated"},
-                                     {LIST_OCLGRIND, "normal:f16:r2:in33:out9:bias:normed"},
-                                     {LIST_OCLGRIND, "normal:q4_1:r1:parts2:in64:out9:gated"},
-                                     {LIST_OCLGRIND, "normal:q4_k:r1:in256:out3:mix1:normed"},
-                                     {LIST_BENCH, "q4_1:r1:in576:out576:normed"},
-                                     {LIST_BENCH, "q4_1:r1:parts2:in576:out1536:normed:gated"},
-                                     {LIST_BENCH, "q4_k:r1:in4096:out4096:normed"},
-                                     {LIST_BENCH, "q4_k:r1:parts2:in4096:out11008:normed:gated"},
-                                     {LIST_BENCH, "f16:r1:parts2:in4096:out11008:normed:gated"},
-                                     {0, NULL}},
+    .entries =
+        (const check_entry[]){{LIST_SMOKE, "ints:f16:r3:in65:out33:bias"},
+                              {LIST_SMOKE, "normal:q4_1:r1:in576:out49:normed:bias"},
+                              {LIST_SMOKE, "normal:q4_k:r2:in512:out35:mix1:normed"},
+                              {LIST_SMOKE, "normal:q4_0:r2:parts2:in96:out35:bias:acc:normed"},
+                              {LIST_SMOKE, "normal:bf16:parts2:in96:out70:normed:gated"},
+                              {LIST_SMOKE, "normal:q8_0:r8:parts2:in64:out40:gated"},
+                              {LIST_CI, "r0"},
+                              {LIST_CI, "r0:q4_k:in256:mix1:normed"},
+                              {LIST_CI, "normal:q4_0:r1:in4128:out20:mix1:normed"},
+                              {LIST_CI, "normal:q5_0:r2:parts1:in8416:out67:normed"},
+                              {LIST_CI, "normal:f32:r8:in4100:out20:normed"},
+                              {LIST_CI, "normal:f16:r1:in4352:out9:mix6:normed"},
+                              {LIST_CI, "nasty:q6_k:r1:parts2:in512:out21:mix5:gated"},
+                              {LIST_OCLGRIND, "normal:f16:r2:in33:out9:bias:normed"},
+                              {LIST_OCLGRIND, "normal:q4_1:r1:parts2:in64:out9:gated"},
+                              {LIST_OCLGRIND, "normal:q4_k:r1:in256:out3:mix1:normed"},
+                              {LIST_BENCH, "q4_1:r1:in576:out576:normed"},
+                              {LIST_BENCH, "q4_1:r1:parts2:in576:out1536:normed:gated"},
+                              {LIST_BENCH, "q4_k:r1:in4096:out4096:normed"},
+                              {LIST_BENCH, "q4_k:r1:parts2:in4096:out11008:normed:gated"},
+                              {LIST_BENCH, "f16:r1:parts2:in4096:out11008:normed:gated"},
+                              {0, NULL}},
     .reject = reject,
     .make = make,
     .oracle = oracle,

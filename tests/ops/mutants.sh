@@ -89,12 +89,14 @@ embed.cl|embed|s/tokens\[tokens_offset + row\]/tokens[tokens_offset]/
 fuse.cl|fuse|s/a \* value + b \* other/a * value - b * other/
 key.cl|key_score|s/norm_of(ROW_AT(slot), HEAD_DIM)/norm_of(ROW_AT(slot), HEAD_DIM \/ 2)/
 linear.cl|linear|s/all += bias ?/all -= bias ?/
-linear_blocks_cpu.cl|linear|s/start += bias/start -= bias/
+linear_chain_cpu.cl|linear|s/out\[o\] += p->y/out[o] -= p->y/
 linear_cpu.cl|linear|s/start += bias/start -= bias/
 linear_cpu.clh|linear_parts|s/load_f32(x + i) \* scale/load_f32(x + i)/
 linear_parts.cl|linear_parts|s/p = second;/p = third;/
 linear_parts.clh|linear_parts|s/bias##p + bias##p##_offset/bias##p/
-linear_parts_cpu.cl|linear_parts|s/out\[o\] += p->bias/out[o] -= p->bias/
+linear_chain_cpu.cl|linear_parts|s/out\[o\] += p->bias/out[o] -= p->bias/
+linear_chain_cpu.cl|linear_chain|s/parts += s->parts/parts += 1/
+linear_chain_cpu.cl|linear_chain|s/here.first = s->n_in/here.first = here.first/
 linear_type_cpu.clh|linear|s/\.lo + sum\[o\]/.lo - sum[o]/
 load.cl|load_rows|s/to + value_offset + c/to + c/
 mass.cl|page_mass|s/= top + log(sum)/= top - log(sum)/

@@ -68,8 +68,10 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_op_linear(tamis_context *context,
 
 /* linear_parts: what norm, up to three linears of one input and activate give, in one launch, for
  * at most TAMIS_FEW_ROWS rows. With z = x, or norm's y of x where norm_w is given:
- *   part p   y_p[r][j] = Σ_i z[r][i]·w_p[j][i] + bias_p[j], each with its own weight type;
- *   gated    two parts of one n_out give y_0 = silu(part 0)·part 1, and part 1 has no y.
+ *   part p   y_p[r][j] = Σ_i z[r][i]·w_p[j][i] + bias_p[j] (+ y_p[r][j] if accumulate), each with
+ *            its own weight type;
+ *   gated    two parts of one n_out give y_0 = silu(part 0)·part 1; part 1 has no y, and accumulate
+ *            must be 0.
  * In a decode step it takes the place of norm, q, k and v, or of norm, gate, up and activate. What
  * is said of linear holds for each part. Parts from n_parts on must be zero. */
 #define TAMIS_MOST_PARTS 3
@@ -86,12 +88,27 @@ typedef struct tamis_linear_parts_params {
     tamis_linear_part parts[TAMIS_MOST_PARTS];
     uint32_t n_parts, n_rows, n_in;
     float eps; /* of the norm */
-    int gated;
-    uint32_t reserved32;  /* 0, else E_ARGUMENT */
+    int gated, accumulate;
     uint64_t reserved[4]; /* 0, else E_ARGUMENT */
 } tamis_linear_parts_params;
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_op_linear_parts(
     tamis_context *context, const tamis_linear_parts_params *params, tamis_error *error);
+
+/* linear_chain: up to four linear_parts, the stages, one after another; a stage may read what those
+ * before it wrote, and write what they read. All stages have the same n_rows. Same bits as
+ * linear_parts stage by stage; as linear where a stage has one part and no norm. On CPUs it is one
+ * launch if the stages have at most 7 parts and three types of weights together, elsewhere one for
+ * each stage. In a decode step it takes a layer from its attention to the next one's: out; gate and
+ * up; down; q, k and v. Stages from n_stages on are not read. An error's text names the stage. */
+#define TAMIS_MOST_STAGES 4
+typedef struct tamis_linear_chain_params {
+    const tamis_linear_parts_params *stages; /* host memory, [n_stages] */
+    uint32_t n_stages;                       /* 1 to 4 */
+    uint32_t reserved32;                     /* 0, else E_ARGUMENT */
+    uint64_t reserved[4];                    /* 0, else E_ARGUMENT */
+} tamis_linear_chain_params;
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_op_linear_chain(
+    tamis_context *context, const tamis_linear_chain_params *params, tamis_error *error);
 
 /* norm: y = x / sqrt(mean(x²) + eps)·w, RMSNorm (arXiv 1910.07467). y may be x. Where a row's Σ x²
  * is above fp32's range, its y may be 0. */

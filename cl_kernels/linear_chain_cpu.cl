@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* linear_chain on a CPU: stages of up to three matrices with one input, normalised or not, gated or
+ * not, each stage after the one before. linear and linear_parts are chains of one stage.
+ * contract: host/ops.h; meaning: host/reference/linear_chain.c.
+ * A work-group goes from stage to stage. Of each it takes runs of outputs of any part from the
+ * stage's queue, then waits until those of the others have ended too. It normalises the rows once a
+ * stage, or DEPTH inputs of them at a time if there are more, as it holds them. The parts' types are
+ * TYPE_A, TYPE_B and TYPE_C, which may be equal. */
+#ifndef TYPE_A
+#define TYPE_A 0 /* tamis_weight_type */
+#define TYPE_B 7
+#define TYPE_C 0
+#endif
+#define WEIGHT TYPE_A
+#define HOLD_INTEGERS (TYPE_A > 2 || TYPE_B > 2 || TYPE_C > 2)
+#define HOLD_FLOATS (TYPE_A <= 2 || TYPE_B <= 2 || TYPE_C <= 2)
+#include "linear_cpu.clh"
+#include "activate.clh"
+#include "linear_parts.clh"
+#include "linear_type_cpu.clh"
+#if TYPE_B != TYPE_A
+#undef WEIGHT
+#define WEIGHT TYPE_B
+#include "weights_type.clh"
+#include "linear_type_cpu.clh"
+#endif
+#if TYPE_C != TYPE_A && TYPE_C != TYPE_B
+#undef WEIGHT
+#define WEIGHT TYPE_C
+#include "weights_type.clh"
+#include "linear_type_cpu.clh"
+#endif
+
+/* 1 / sqrt(mean(x²) + eps) */
+static inline float norm_scale(__global const float *x, uint n, float eps) {
+    float16 squares = 0.0f;
+    float rest = 0.0f;
+    uint i = 0;
+    for (; i + 16 <= n; i += 16) {
+        const float16 a = load_f32(x + i);
+        squares = fma(a, a, squares);
+    }
+    for (; i < n; i++) rest = fma(x[i], x[i], rest);
+    return 1.0f / sqrt((sum16(squares) + rest) / n + eps);
+}
+
+/* Adds the products of outputs j to j + outputs with the inputs k to k + depth, which are held. */
+static inline void add_part(const part *p, uint j, uint outputs, uint n_in, uint k, uint depth,
+                            const held *x, float (*sum)[ROWS]) {
+#undef WEIGHT
+#define WEIGHT TYPE_C
+#if TYPE_C != TYPE_A && TYPE_C != TYPE_B
+    if (p->type == WEIGHT) {
+        add_outputs(p->w + j * ROW_BYTES(n_in) + ROW_BYTES(k), n_in, outputs, x, depth, sum);
+        return;
+    }
+#endif
+#undef WEIGHT
+#define WEIGHT TYPE_B
+#if TYPE_B != TYPE_A
+    if (p->type == WEIGHT) {
+        add_outputs(p->w + j * ROW_BYTES(n_in) + ROW_BYTES(k), n_in, outputs, x, depth, sum);
+        return;
+    }
+#endif
+#undef WEIGHT
+#define WEIGHT TYPE_A
+    add_outputs(p->w + j * ROW_BYTES(n_in) + ROW_BYTES(k), n_in, outputs, x, depth, sum);
+}
+
+/* The outputs of a row, with the bias and with what is there; zeros behind the last up to a
+ * multiple of 16. */
+static inline void take_row(const part *p, uint j, uint outputs, float (*sum)[ROWS], uint r,
+                            bool accumulate, float *out) {
+    for (uint o = 0; o < outputs; o++) out[o] = sum[o][r];
+    for (uint o = outputs; o % 16; o++) out[o] = 0.0f;
+    if (p->bias) /* a loop of its own: reading what is absent under a mask would be slow */
+        for (uint o = 0; o < outputs; o++) out[o] += p->bias[j + o];
+    if (accumulate)
+        for (uint o = 0; o < outputs; o++) out[o] += p->y[r * p->y_stride + j + o];
+}
+
+#define STAGES 4
+#define PARTS 7
+#define ALL_STAGES(X) X(0), X(1), X(2), X(3)
+#define ALL_PARTS(X) X(0), X(1), X(2), X(3), X(4), X(5), X(6)
+
+/* The items of a stage, whose parts these are; with a gate both are in one. */
+static inline uint items_of(const stage *s, const part *parts) {
+    uint n = 0;
+    for (uint p = 0; p < (s->gated ? 1 : s->parts); p++)
+        n += (parts[p].n_out + s->run - 1) / s->run;
+    return n;
+}
+
+/* The rows of a stage that a core holds. */
+typedef struct inputs_held {
+    held rows;
+    float scales[ROWS]; /* of their norms */
+    uint first;         /* input that is held; n_in: none yet */
+} inputs_held;
+
+/* Outputs j to j + outputs of part p, and of the one behind it under a gate. */
+static inline void end_item(const stage *s, const part *p, uint j, uint outputs, uint n_rows,
+                            inputs_held *here) {
+    float sum[2][MOST_RUN][ROWS];
+    for (uint o = 0; o < outputs; o++)
+        for (uint r = 0; r < ROWS; r++) sum[0][o][r] = sum[1][o][r] = 0.0f;
+    for (uint k = 0; k < s->n_in; k += DEPTH) {
+        const uint depth = min((uint)DEPTH, s->n_in - k);
+        for (uint r = 0; r < ROWS && here->first != k; r++) /* past the end, the last row again */
+            hold_row(&here->rows, r, s->x + min(r, n_rows - 1) * s->x_stride + k,
+                     s->norm ? s->norm + k : 0, here->scales[r], depth);
+        here->first = k;
+        for (uint second = 0; second <= s->gated; second++)
+            add_part(p + second, j, outputs, s->n_in, k, depth, &here->rows, sum[second]);
+    }
+    for (uint r = 0; r < min(n_rows, (uint)ROWS); r++) {
+        float y[MOST_RUN], up[MOST_RUN];
+        take_row(p, j, outputs, sum[0], r, s->accumulate, y);
+        if (s->gated) take_row(p + 1, j, outputs, sum[1], r, false, up);
+        for (uint o = 0; o < outputs && s->gated; o += 16) {
+            const float16 z = *(const float16_at4 *)(y + o);
+            *(float16_at4 *)(y + o) =
+                gated16(z, exp16(-0.5f * fabs(z)), *(const float16_at4 *)(up + o));
+        }
+        for (uint o = 0; o < outputs; o++) p->y[r * p->y_stride + j + o] = y[o];
+    }
+}
+
+/* What the work-groups count of each stage, behind the queue. */
+#define TAKEN(s) (queue + 2 + 2 * (s))
+#define ENDED(s) (queue + 3 + 2 * (s))
+
+/* n_items: of the stage that has the most. */
+__kernel ONE_ITEM void linear_chain(uint n_rows, uint n_stages, ALL_STAGES(STAGE_PARAMS),
+                                    ALL_PARTS(PART_PARAMS), QUEUE_PARAMS) {
+    const stage stages[STAGES] = {ALL_STAGES(STAGE)};
+    const part all_parts[PARTS] = {ALL_PARTS(PART)};
+    const part *parts = all_parts;
+    inputs_held here;
+    if (n_rows == 0) return;
+    for (uint at = 0; at < n_stages; at++) {
+        const stage *s = stages + at;
+        const uint items = items_of(s, parts);
+        int ended = 0;
+        here.first = s->n_in;
+        for (uint item = next_item(TAKEN(at)); item < items; item = next_item(TAKEN(at))) {
+            uint p = 0, n = item;
+            for (uint runs; n >= (runs = (parts[p].n_out + s->run - 1) / s->run); p++) n -= runs;
+            for (uint r = 0; r < ROWS && ended == 0; r++)
+                here.scales[r] =
+                    s->norm ? norm_scale(s->x + min(r, n_rows - 1) * s->x_stride, s->n_in, s->eps)
+                            : 1.0f;
+            end_item(s, parts + p, n * s->run, min(s->run, parts[p].n_out - n * s->run), n_rows,
+                     &here);
+            ended++;
+        }
+        if (at + 1 < n_stages) add_and_wait(ENDED(at), ended, (int)items);
+        parts += s->parts;
+    }
+    leave_queue(queue, 2 * STAGES);
+}

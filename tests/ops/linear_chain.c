@@ -1,0 +1,248 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Checks of linear_chain: the stages that lead from a layer's attention to the next layer, or the
+ * first of them, against linear and linear_parts one after another on the same device: the same
+ * bits. Those ops have checks of their own. */
+#include "check.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+
+#define EPS   1e-5f
+#define TYPES 9u
+
+/* The parts of all stages, what each stage begins with, and how many it has. */
+enum { OUT, GATE, UP, DOWN, Q, K, V, PARTS };
+static const uint32_t first_of[] = {OUT, GATE, DOWN, Q}, parts_of[] = {1, 2, 1, 3};
+static const check_id weights_of[] = {BUF_W, BUF_W1, BUF_W2, BUF_W3, BUF_W4, BUF_W5, BUF_W6};
+/* Attended rows; rows that are added to; gated rows; q, k and v. up has no rows. */
+static const check_id rows_of[] = {BUF_Y, BUF_Y1, BUF_COUNT, BUF_Y, BUF_Y2, BUF_Y3, BUF_Y4};
+
+/* ---- Shapes ---------------------------------------------------------------------------------- */
+
+static uint32_t type_of(const check_case *c, uint32_t part) {
+    return (c->v[KEY_TYPE] + part % 3 * c->v[KEY_MIX]) % TYPES;
+}
+
+static uint32_t inputs_of(const check_case *c, uint32_t stage) {
+    const check_key keys[] = {KEY_IN, KEY_OUT, KEY_FF, KEY_OUT};
+    return c->v[keys[stage]];
+}
+
+/* Queries are as wide as what is attended, keys and values less. */
+static uint32_t outputs_of(const check_case *c, uint32_t part) {
+    if (part == GATE || part == UP) return c->v[KEY_FF];
+    if (part == OUT || part == DOWN) return c->v[KEY_OUT];
+    return part == Q ? c->v[KEY_IN] : c->v[KEY_IN] / 3 + part - Q;
+}
+
+static uint64_t stride(const check_data *data, uint32_t width) {
+    return width + check_get(data, KEY_PAD);
+}
+
+static uint64_t y_stride(const check_data *data, uint32_t part) {
+    return stride(data, outputs_of(data->c, part));
+}
+
+static uint32_t most_outputs(const check_case *c) {
+    uint32_t most = 0;
+    for (uint32_t part = OUT; part < PARTS; part++)
+        most = outputs_of(c, part) > most ? outputs_of(c, part) : most;
+    return most;
+}
+
+/* ---- Buffers --------------------------------------------------------------------------------- */
+
+static void make_part(check_data *data, uint32_t stage, uint32_t part) {
+    const uint32_t in = inputs_of(data->c, stage), out = outputs_of(data->c, part);
+    const uint32_t type = type_of(data->c, part), r = check_get(data, KEY_R);
+    if (check_is_quantised(type)) {
+        check_add_weights(data, weights_of[part], type, (uint64_t)out * in, false);
+    } else {
+        check_buffer_add(data, weights_of[part], ROLE_INPUT, type, (uint64_t)out * in);
+        check_fill_matrix(data, weights_of[part], out, in, in);
+    }
+    if (r && (part == GATE || part >= Q))
+        check_buffer_add(data, rows_of[part], ROLE_OUTPUT, TAMIS_F32, r * y_stride(data, part));
+}
+
+/* One bias and one norm serve all stages. */
+static void make(check_data *data) {
+    const uint32_t r = check_get(data, KEY_R), in = check_get(data, KEY_IN);
+    const uint32_t out = check_get(data, KEY_OUT), most = most_outputs(data->c);
+    for (uint32_t stage = 0; stage < check_get(data, KEY_STAGES); stage++)
+        for (uint32_t i = 0; i < parts_of[stage]; i++)
+            make_part(data, stage, first_of[stage] + i);
+    if (check_get(data, KEY_BIAS)) {
+        check_buffer_add(data, BUF_BIAS, ROLE_INPUT, TAMIS_F32, most);
+        check_fill_matrix(data, BUF_BIAS, 1, most, most);
+    }
+    check_buffer_add(data, BUF_NORM_W, ROLE_INPUT, TAMIS_F32, out);
+    check_fill_matrix(data, BUF_NORM_W, 1, out, out);
+    if (!r) return;
+    check_buffer_add(data, BUF_X, ROLE_INPUT, TAMIS_F32, r * stride(data, in));
+    check_fill_matrix(data, BUF_X, r, in, stride(data, in));
+    check_buffer_add(data, BUF_Y, ROLE_OUTPUT, TAMIS_F32, r * y_stride(data, OUT));
+    check_fill_matrix(data, BUF_Y, r, out, y_stride(data, OUT));
+    data->buf[BUF_Y].role = ROLE_UPDATE;
+}
+
+/* `judge` knows what is wanted. */
+static void oracle(check_data *data) {
+    for (int id = 0; id < BUF_COUNT; id++)
+        if (data->buf[id].role == ROLE_OUTPUT || data->buf[id].role == ROLE_UPDATE)
+            check_want(data, (check_id)id, false);
+}
+
+/* ---- The launch ------------------------------------------------------------------------------ */
+
+static tms_matrix matrix(check_side *side, check_rows rows, check_id id, uint64_t width) {
+    return (tms_matrix){check_ref(side, id, rows.first * width), width};
+}
+
+static tms_linear_parts stage_of(check_side *side, check_rows rows, uint32_t stage) {
+    static const check_id inputs[] = {BUF_X, BUF_Y, BUF_Y1, BUF_Y};
+    const check_data *data = side->data;
+    const uint32_t in = inputs_of(data->c, stage);
+    tms_linear_parts p = {.x = matrix(side, rows, inputs[stage], stride(data, in)),
+                          .n_parts = parts_of[stage],
+                          .n_rows = rows.count,
+                          .n_in = in,
+                          .eps = EPS,
+                          .gated = stage == 1,
+                          .accumulate = stage == 0 || stage == 2};
+    if (!p.accumulate) p.norm_w = check_ref(side, BUF_NORM_W, 0);
+    for (uint32_t i = 0; i < p.n_parts; i++) {
+        const uint32_t part = first_of[stage] + i;
+        p.parts[i] = (tms_linear_part){
+            .w = {check_ref(side, weights_of[part], 0), (tamis_weight_type)type_of(data->c, part)},
+            .bias = check_ref(side, BUF_BIAS, 0),
+            .n_out = outputs_of(data->c, part)};
+        if (part != UP) p.parts[i].y = matrix(side, rows, rows_of[part], y_stride(data, part));
+    }
+    return p;
+}
+
+static tamis_status launch(check_side *side, check_rows rows) {
+    tms_linear_chain p = {.n_stages = check_get(side->data, KEY_STAGES)};
+    for (uint32_t stage = 0; stage < p.n_stages; stage++)
+        p.stages[stage] = stage_of(side, rows, stage);
+    return tms_run_linear_chain(side->dev, &p, &side->error);
+}
+
+/* ---- The ops one after another --------------------------------------------------------------- */
+
+static tamis_status run_stage(check_side *side, check_rows rows, uint32_t stage) {
+    const tms_linear_parts p = stage_of(side, rows, stage);
+    if (!p.accumulate) return tms_run_linear_parts(side->dev, &p, &side->error);
+    const tms_linear linear = {.x = p.x,
+                               .y = p.parts[0].y,
+                               .w = p.parts[0].w,
+                               .bias = p.parts[0].bias,
+                               .n_rows = p.n_rows,
+                               .n_in = p.n_in,
+                               .n_out = p.parts[0].n_out,
+                               .accumulate = true};
+    return tms_run_linear(side->dev, &linear, &side->error);
+}
+
+static bool run_apart(check_side *apart) {
+    const check_rows rows = {0, check_get(apart->data, KEY_R)};
+    tamis_status status = TAMIS_OK;
+    for (uint32_t stage = 0; stage < check_get(apart->data, KEY_STAGES); stage++)
+        if (status == TAMIS_OK) status = run_stage(apart, rows, stage);
+    if (status != TAMIS_OK) snprintf(apart->why, sizeof apart->why, "%s", apart->error.text);
+    return status == TAMIS_OK && check_side_read(apart);
+}
+
+static bool judge(check_side *side, char *why, size_t why_size) {
+    check_side apart;
+    const bool ok = check_side_open(&apart, side->dev, side->data) && run_apart(&apart);
+    if (!ok) snprintf(why, why_size, "one after another: %.300s", apart.why);
+    const bool same =
+        ok && check_compare_bits(side->data, apart.result, side->result, why, why_size);
+    check_side_close(&apart);
+    return same;
+}
+
+static const char *reject(const check_case *c) {
+    if (c->v[KEY_R] > TMS_FEW_ROWS) return "there are more than 8 rows";
+    if (c->v[KEY_STAGES] < 1 || c->v[KEY_STAGES] > TMS_MOST_STAGES) return "stages are 1 to 4";
+    if (c->v[KEY_IN] == 0 || c->v[KEY_OUT] == 0 || c->v[KEY_FF] == 0)
+        return "in, out and ff are at least 1";
+    for (uint32_t stage = 0; stage < c->v[KEY_STAGES]; stage++)
+        for (uint32_t i = 0; i < parts_of[stage]; i++)
+            if (inputs_of(c, stage) %
+                tamis_weight_block((tamis_weight_type)type_of(c, first_of[stage] + i)))
+                return "an input's width is no multiple of a type's block";
+    return NULL;
+}
+
+/* Every part's weights, and the rows of the first and the last stage. */
+static uint64_t bytes(const check_data *data) {
+    const uint32_t n = check_get(data, KEY_STAGES);
+    uint64_t sum =
+        4ull * check_get(data, KEY_R) * (inputs_of(data->c, 0) + check_get(data, KEY_OUT));
+    for (uint32_t stage = 0; stage < n; stage++)
+        for (uint32_t part = first_of[stage]; part < first_of[stage] + parts_of[stage]; part++)
+            sum += tamis_weight_bytes((tamis_weight_type)type_of(data->c, part),
+                                      outputs_of(data->c, part), inputs_of(data->c, stage));
+    return sum;
+}
+
+const check_op check_op_linear_chain = {
+    .name = "linear_chain",
+    .defaults = (const check_default[]){{KEY_FILL, FILL_NORMAL},
+                                        {KEY_TYPE, TAMIS_F16},
+                                        {KEY_R, 1},
+                                        {KEY_STAGES, 4},
+                                        {KEY_IN, 64},
+                                        {KEY_OUT, 96},
+                                        {KEY_FF, 160},
+                                        {KEY_PAD, 0},
+                                        {KEY_BIAS, 0},
+                                        {KEY_MIX, 0},
+                                        {KEY_COUNT, 0}},
+    .factors = (const check_factor[]){{KEY_TYPE, 3, {TAMIS_F32, TAMIS_F16, TAMIS_BF16}},
+                                      {KEY_R, 4, {1, 2, 5, 8}},
+                                      {KEY_STAGES, 4, {1, 2, 3, 4}},
+                                      {KEY_IN, 3, {1, 33, 256}},
+                                      {KEY_OUT, 4, {1, 17, 96, 515}},
+                                      {KEY_FF, 3, {1, 130, 512}},
+                                      {KEY_PAD, 2, {0, 3}},
+                                      {KEY_BIAS, 2, {0, 1}},
+                                      {KEY_COUNT, 0, {0}}},
+    .more_factors =
+        (const check_factor[]){{KEY_FILL, 2, {FILL_NORMAL, FILL_NASTY}},
+                               {KEY_TYPE, 3, {TAMIS_F16, TAMIS_WEIGHT_Q4_0, TAMIS_WEIGHT_Q4_K}},
+                               {KEY_R, 3, {1, 3, 8}},
+                               {KEY_STAGES, 2, {3, 4}},
+                               {KEY_IN, 2, {256, 512}},
+                               {KEY_OUT, 2, {256, 768}},
+                               {KEY_FF, 2, {256, 1024}},
+                               {KEY_BIAS, 2, {0, 1}},
+                               {KEY_MIX, 2, {0, 1}},
+                               {KEY_COUNT, 0, {0}}},
+    .entries = (const check_entry[]){{LIST_SMOKE, "normal:f16:r3:in65:out33:ff50:bias:pad3"},
+                                     {LIST_SMOKE, "normal:q4_1:r1:in576:out576:ff1536"},
+                                     {LIST_SMOKE, "normal:q4_k:r2:in512:out256:ff768:mix1:bias"},
+                                     {LIST_CI, "r0"},
+                                     {LIST_CI, "r0:q4_k:in256:out256:ff256:mix1"},
+                                     {LIST_CI, "normal:q8_0:r8:in576:out2112:ff8224"},
+                                     {LIST_CI, "normal:f32:r1:in100:out5000:ff4100"},
+                                     {LIST_CI, "normal:q4_0:r1:in32:out32:ff32:stages2"},
+                                     {LIST_OCLGRIND, "normal:f16:r2:in33:out9:ff5:bias"},
+                                     {LIST_OCLGRIND, "normal:q4_1:r1:in64:out32:ff64"},
+                                     {LIST_BENCH, "q4_1:r1:in576:out576:ff1536"},
+                                     {LIST_BENCH, "q4_0:r1:in4096:out4096:ff11008"},
+                                     {0, NULL}},
+    .reject = reject,
+    .make = make,
+    .oracle = oracle,
+    .launch = launch,
+    .cpu_form = check_any_case,
+    .cpu_shapes = true,
+    .judge = judge,
+    .rows = check_plain_rows,
+    .rows_alone = true,
+    .bytes = bytes,
+};
