@@ -90,7 +90,7 @@ fuse.cl|fuse|s/a \* value + b \* other/a * value - b * other/
 key.cl|key_score|s/norm_of(ROW_AT(slot), HEAD_DIM)/norm_of(ROW_AT(slot), HEAD_DIM \/ 2)/
 linear.cl|linear|s/all += bias ?/all -= bias ?/
 linear_chain_cpu.cl|linear|s/out\[o\] += p->y/out[o] -= p->y/
-linear_cpu.cl|linear|s/start += bias/start -= bias/
+linear_cpu.cl|linear|s/start += load_part(bias/start -= load_part(bias/
 linear_cpu.clh|linear_parts|s/load_f32(x + i) \* scale/load_f32(x + i)/
 linear_parts.cl|linear_parts|s/p = second;/p = third;/
 linear_parts.clh|linear_parts|s/bias##p + bias##p##_offset/bias##p/
