@@ -184,9 +184,12 @@ _tamis() {
     'bench ttft --suffix') ;;
     'bench ttft --select') words='hkvd question random' ;;
     'bench ttft --share') ;;
-    'bench ttft --source') words='memory cached disk' ;;
+    'bench ttft --source') words='memory cached disk redis' ;;
     'bench ttft --throttle') ;;
     'bench ttft --store') files=1 ;;
+    'bench ttft --redis') ;;
+    'bench ttft --prefix') ;;
+    'bench ttft --database') ;;
     'bench ttft --store-dtype') words='f32 f16 bf16' ;;
     'bench ttft --rate') ;;
     'bench ttft --requests') ;;
@@ -417,7 +420,7 @@ _tamis() {
     'bench linear') words='--type --out --in --rows --matrices --repeat --probe --json --device --help' ;;
     'bench model') words='--model --context --select --budget --sinks --recent --group --dense-layers --batch --dtype --page-size --repeat --probe --json --device --help' ;;
     'bench throughput') words='--model --context --memory --sequences --batch --evict --budget --evict-sinks --evict-recent --evict-window --evict-kernel --evict-pool --evict-chunk --evict-floor --evict-beta --evict-every --evict-options --tokens --repeat --dtype --page-size --probe --json --device --help' ;;
-    'bench ttft') words='--model --chunks --chunk-tokens --suffix --select --share --source --throttle --store --store-dtype --rate --requests --repeat --seed --dtype --page-size --json --device --help' ;;
+    'bench ttft') words='--model --chunks --chunk-tokens --suffix --select --share --source --throttle --store --redis --prefix --database --store-dtype --rate --requests --repeat --seed --dtype --page-size --json --device --help' ;;
     'eval passkey') words='--model --text --length --texts --keys --seed --select --score --width --budget --sinks --recent --group --dense-layers --page-size --evict --evict-budget --evict-sinks --evict-recent --evict-window --evict-kernel --evict-pool --evict-chunk --evict-floor --evict-beta --evict-every --evict-options --dtype --json --device --help' ;;
     'eval recall') words='--model --text --length --tokens --texts --top --select --score --width --budget --sinks --recent --group --dense-layers --page-size --seed --dtype --json --device --help' ;;
     'eval perplexity') words='--model --text --length --tokens --texts --select --score --width --budget --sinks --recent --group --dense-layers --page-size --evict --evict-budget --evict-sinks --evict-recent --evict-window --evict-kernel --evict-pool --evict-chunk --evict-floor --evict-beta --evict-every --evict-options --seed --dtype --json --device --help' ;;

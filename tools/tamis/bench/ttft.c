@@ -9,6 +9,7 @@
 
 typedef struct ttft_flags {
     const char *device, *json, *model, *store, *share, *throttle, *rate;
+    store_place server;
     uint32_t chunk_tokens, suffix, selector, dtype, store_dtype, page_size, repeat, requests, seed;
     cli_list chunks, sources;
 } ttft_flags;
@@ -17,8 +18,10 @@ static const char *const selector_names[] = {"hkvd", "question", "random", NULL}
 static const tamis_blend_selector selectors[] = {TAMIS_BLEND_HKVD, TAMIS_BLEND_QUESTION,
                                                  TAMIS_BLEND_RANDOM};
 
-enum { SOURCE_MEMORY, SOURCE_CACHED, SOURCE_DISK };
-static const char *const source_names[] = {"memory", "cached", "disk", NULL};
+enum { SOURCE_MEMORY, SOURCE_CACHED, SOURCE_DISK, SOURCE_REDIS };
+static const char *const source_names[] = {"memory", "cached", "disk", "redis", NULL};
+static const tamis_tier source_tiers[] = {TAMIS_TIER_MEMORY, TAMIS_TIER_DISK, TAMIS_TIER_DISK,
+                                          TAMIS_TIER_REDIS};
 
 static const cli_option options[] = {
     CLI_MODEL_OPTION(ttft_flags, model),
@@ -35,14 +38,16 @@ static const cli_option options[] = {
      "computed while the others are read, by what 15 took, and 15 or more",
      CLI_TEXT, offsetof(ttft_flags, share), 0, 0, NULL},
     {"--source", "S[,S]",
-     "where chunks come from: {} (default memory, and with --store disk); cached is a disk whose "
-     "files the page cache has",
+     "where chunks come from: {} (default memory, with --store also disk, with --redis also "
+     "redis); cached is a disk whose files the page cache has",
      CLI_CHOICES, offsetof(ttft_flags, sources), 0, 0, source_names},
     {"--throttle", "SPEED[,SPEED]",
      "also from a disk of this speed, as 100MB or 1GB a second: each read waits", CLI_TEXT,
      offsetof(ttft_flags, throttle), 0, 0, NULL},
     {"--store", "DIR", "the folder of the disk's chunks, which stay there for the next run",
      CLI_FILE, offsetof(ttft_flags, store), 0, 0, NULL},
+    STORE_SERVER_OPTIONS(ttft_flags, server,
+                         "for chunks of redis, which stay there: a Redis or Valkey server"),
     {"--store-dtype", "TYPE", "element type of stored K and V: {} (default f16)", CLI_CHOICE,
      offsetof(ttft_flags, store_dtype), 0, 0, cli_dtypes},
     {"--rate", "R[,R]", "requests a second, for which the worker is also looked at as a queue",
@@ -73,7 +78,8 @@ const cli_command bench_ttft_command = {
     "\n"
     "Before each sample from disk the page cache drops the store's files; the share of them that\n"
     "stays all the same is printed. A throttled disk is one that the page cache has, whose reads\n"
-    "wait until the bytes would have come.\n"
+    "wait until the bytes would have come. Each sample from redis reads from the server. A chunk\n"
+    "that is lost, or does not come in time, ends the run with an error.\n"
     "\n"
     "In a pass apart each layer waits for the device. Beside the sum of its layers (pipeline) are\n"
     "those of the longer of reading and computing (the least that a pipeline can take), and of\n"
@@ -86,7 +92,8 @@ const cli_command bench_ttft_command = {
     "for all. A request ends with its first token.",
     "  tamis bench ttft --model tests/data/needle.gguf --chunks 2,4 --chunk-tokens 128\n"
     "  tamis bench ttft --model model.gguf --chunks 12 --store chunks --throttle 100MB,1GB \\\n"
-    "      --rate 0.1,0.2 --json ttft.json\n",
+    "      --rate 0.1,0.2 --json ttft.json\n"
+    "  tamis bench ttft --model model.gguf --source redis --redis localhost:6379\n",
     options,
     sizeof(options) / sizeof(options[0]),
     run_command};
@@ -142,9 +149,9 @@ static bool parse_rates(ttft *t, const char *list) {
     return true;
 }
 
-static ttft_source *add_source(ttft *t, const char *name, bool disk) {
+static ttft_source *add_source(ttft *t, const char *name, tamis_tier tier) {
     ttft_source *source = &t->sources[t->n_sources++];
-    *source = (ttft_source){.disk = disk};
+    *source = (ttft_source){.tier = tier};
     snprintf(source->name, sizeof(source->name), "%s", name);
     return source;
 }
@@ -168,9 +175,31 @@ static bool parse_speeds(ttft *t, const char *list) {
             return false;
         }
         strcat(text, "/s");
-        add_source(t, text, true)->bytes_per_s = speed;
+        add_source(t, text, TAMIS_TIER_DISK)->bytes_per_s = speed;
     }
     return true;
+}
+
+/* A source needs its folder or server, and a server the source that reads it. */
+static bool check_sources(const ttft *t) {
+    bool redis = false;
+    for (uint32_t i = 0; i < t->n_sources; i++) {
+        const ttft_source *source = &t->sources[i];
+        redis = redis || source->tier == TAMIS_TIER_REDIS;
+        if (source->tier == TAMIS_TIER_DISK && t->folder == NULL) {
+            cli_fail(t->command, "--store: is missing; %s reads a folder", source->name);
+            return false;
+        }
+        if (source->tier == TAMIS_TIER_REDIS && t->server.redis == NULL) {
+            cli_fail(t->command, "--redis: is missing; %s reads a server", source->name);
+            return false;
+        }
+    }
+    if (t->server.redis != NULL && !redis) {
+        cli_fail(t->command, "--redis: belongs to --source redis, which is not given");
+        return false;
+    }
+    return store_server_check(t->command, &t->server);
 }
 
 static bool choose_sources(ttft *t, const ttft_flags *f) {
@@ -178,6 +207,7 @@ static bool choose_sources(ttft *t, const ttft_flags *f) {
     if (sources.count == 0) {
         sources = (cli_list){1, {SOURCE_MEMORY}};
         if (f->store != NULL) sources.values[sources.count++] = SOURCE_DISK;
+        if (f->server.redis != NULL) sources.values[sources.count++] = SOURCE_REDIS;
     }
     for (uint32_t i = 0; i < sources.count; i++) {
         const uint32_t which = sources.values[i];
@@ -186,20 +216,15 @@ static bool choose_sources(ttft *t, const ttft_flags *f) {
                 cli_fail(t->command, "--source: %s is given twice", source_names[which]);
                 return false;
             }
-        add_source(t, source_names[which], which != SOURCE_MEMORY)->dropped = which == SOURCE_DISK;
+        add_source(t, source_names[which], source_tiers[which])->dropped = which == SOURCE_DISK;
     }
-    if (!parse_speeds(t, f->throttle)) return false;
-    for (uint32_t i = 0; i < t->n_sources; i++)
-        if (t->sources[i].disk && f->store == NULL) {
-            cli_fail(t->command, "--store: is missing; %s reads a folder", t->sources[i].name);
-            return false;
-        }
-    return true;
+    return parse_speeds(t, f->throttle) && check_sources(t);
 }
 
 static bool choose(ttft *t, const ttft_flags *f) {
     uint32_t most = 0;
     t->folder = f->store;
+    t->server = f->server;
     t->counts = f->chunks;
     t->repeat = f->repeat;
     t->n_requests = f->requests != CLI_UNSET ? f->requests : 20;
@@ -241,8 +266,8 @@ static void release(ttft *t) {
         tamis_blend_destroy(&t->arms[a].blend);
     free(t->cells);
     free(t->queues);
-    tamis_store_destroy(&t->memory);
-    tamis_store_destroy(&t->disk);
+    for (int tier = 0; tier < TAMIS_TIERS; tier++)
+        tamis_store_destroy(&t->stores[tier]);
     tamis_runner_destroy(&t->runner);
     tamis_runner_destroy(&t->in_steps);
     tamis_cache_destroy(&t->cache);

@@ -4,12 +4,13 @@
 #define CLI_BENCH_TTFT_H
 
 #include "bench/bench.h"
+#include "store/shared.h"
 
 #include <tamis/blend_model.h>
 #include <tamis/record.h>
 
 #define TTFT_SHARES_MAX  4
-#define TTFT_SOURCES_MAX (3 + CLI_LIST_MAX)
+#define TTFT_SOURCES_MAX (4 + CLI_LIST_MAX)
 #define TTFT_ARMS_MAX    (2 + TTFT_SOURCES_MAX * (2 + TTFT_SHARES_MAX))
 #define TTFT_RATES_MAX   CLI_LIST_MAX
 
@@ -46,7 +47,7 @@ uint32_t ttft_prompt_tokens(const ttft_texts *texts, uint32_t n_chunks);
 /* Where chunks come from. */
 typedef struct ttft_source {
     char name[32];
-    bool disk;          /* which of the two stores */
+    tamis_tier tier;    /* its store has this one alone */
     bool dropped;       /* what the page cache has of it goes before each sample */
     double bytes_per_s; /* 0: as fast as it can */
     double free_at;     /* of the throttle: when what was read so far would have arrived */
@@ -97,6 +98,7 @@ typedef struct ttft_queue {
 
 typedef struct ttft {
     const char *command, *folder;
+    store_place server;
     tamis_context *device;
     tamis_model *model;
     tamis_cache_params shape;
@@ -112,8 +114,8 @@ typedef struct ttft {
     tamis_record_params record;
     uint8_t fingerprint[16];
     tamis_cache *cache;
-    tamis_runner *in_steps, *runner; /* full's; that of all others, whose step holds a prompt */
-    tamis_store *memory, *disk;
+    tamis_runner *in_steps, *runner;  /* full's; that of all others, whose step holds a prompt */
+    tamis_store *stores[TAMIS_TIERS]; /* of one tier each; NULL: no source has it */
     uint32_t n_sources, n_arms, n_cells, n_queues;
     ttft_source sources[TTFT_SOURCES_MAX];
     ttft_arm arms[TTFT_ARMS_MAX];

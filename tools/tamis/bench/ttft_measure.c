@@ -66,23 +66,34 @@ static tamis_status record(const ttft *t, tamis_store *store, const char *name,
     return status;
 }
 
-static tamis_status open_stores(ttft *t, tamis_error *error) {
-    bool memory = false, disk = false;
-    for (uint32_t i = 0; i < t->n_sources; i++)
-        *(t->sources[i].disk ? &disk : &memory) = true;
+static const char *place_of(const ttft *t, tamis_tier tier) {
+    if (tier == TAMIS_TIER_DISK) return t->folder;
+    return tier == TAMIS_TIER_REDIS ? store_place_name(&t->server) : tamis_tier_name(tier);
+}
+
+/* A store of one tier: what is read from it comes from there each time. */
+static tamis_status open_store(ttft *t, tamis_tier tier, tamis_error *error) {
     const tamis_store_params in_memory = {.memory_bytes = UINT64_MAX / 2},
                              on_disk = {.folder = t->folder};
+    if (tier == TAMIS_TIER_REDIS) return store_open(&t->server, 0, true, &t->stores[tier], error);
+    return tamis_store_create(tier == TAMIS_TIER_DISK ? &on_disk : &in_memory, &t->stores[tier],
+                              error);
+}
+
+static tamis_status open_stores(ttft *t, tamis_error *error) {
     tamis_status status = TAMIS_OK;
-    if (memory) status = tamis_store_create(&in_memory, &t->memory, error);
-    if (status == TAMIS_OK && disk) status = tamis_store_create(&on_disk, &t->disk, error);
-    if (status == TAMIS_OK && memory) status = record(t, t->memory, "memory", error);
-    if (status == TAMIS_OK && disk) status = record(t, t->disk, t->folder, error);
+    for (uint32_t i = 0; status == TAMIS_OK && i < t->n_sources; i++)
+        if (t->stores[t->sources[i].tier] == NULL)
+            status = open_store(t, t->sources[i].tier, error);
+    for (int tier = 0; status == TAMIS_OK && tier < TAMIS_TIERS; tier++)
+        if (t->stores[tier] != NULL)
+            status = record(t, t->stores[tier], place_of(t, (tamis_tier)tier), error);
     return status;
 }
 
+/* An arm without a source, which asks none, gets that of the first. */
 static tamis_store *store_of(const ttft *t, const ttft_source *source) {
-    if (source == NULL) return t->memory != NULL ? t->memory : t->disk;
-    return source->disk ? t->disk : t->memory;
+    return t->stores[source != NULL ? source->tier : t->sources[0].tier];
 }
 
 static tamis_status make_blend(const ttft *t, const ttft_arm *arm, bool timing, tamis_blend **out,
@@ -118,11 +129,54 @@ static tamis_status read_prompt(const ttft *t, const ttft_arm *arm, tamis_blend 
                               prompt->n_parts, &next, error);
 }
 
-/* From an empty sequence to the first token. */
+/* What one prompt counted: the difference of two looks. */
+static tamis_blend_stats between(const tamis_blend_stats *before, const tamis_blend_stats *after) {
+    tamis_blend_stats of = *after;
+    of.parts_found -= before->parts_found;
+    of.parts_missed -= before->parts_missed;
+    of.parts_damaged -= before->parts_damaged;
+    of.parts_failed -= before->parts_failed;
+    of.restarts -= before->restarts;
+    of.tokens_exact -= before->tokens_exact;
+    of.tokens_hit -= before->tokens_hit;
+    of.tokens_fresh -= before->tokens_fresh;
+    of.tokens_selected -= before->tokens_selected;
+    of.bytes_read -= before->bytes_read;
+    of.read_us -= before->read_us;
+    of.wait_us -= before->wait_us;
+    return of;
+}
+
+/* Calls of a source's store that failed so far. A server that fails is a miss to the blend. */
+static uint64_t failed_calls(const ttft *t, const ttft_arm *arm) {
+    tamis_store_stats stats;
+    tamis_store_get_stats(store_of(t, arm->source), &stats);
+    return stats.failed;
+}
+
+/* A prompt whose chunks are not all there measures something else. */
+static tamis_status check_found(const ttft *t, const ttft_arm *arm, const tamis_blend_stats *s,
+                                uint64_t failed, tamis_error *error) {
+    if (s->parts_missed + s->parts_damaged + s->parts_failed + s->restarts == 0) return TAMIS_OK;
+    return cli_error(error, TAMIS_E_STATE,
+                     "%s from %s: %llu chunks missed, %llu damaged, %llu not read, %llu calls to "
+                     "%s failed: nothing can be said of its time",
+                     ttft_kind_name(arm->kind), arm->source->name,
+                     (unsigned long long)s->parts_missed, (unsigned long long)s->parts_damaged,
+                     (unsigned long long)s->parts_failed, (unsigned long long)failed,
+                     place_of(t, arm->source->tier));
+}
+
+/* From an empty sequence to the first token; `stats` (or NULL): what was counted meanwhile. Fails
+ * unless all chunks came from where the arm takes them. */
 static tamis_status sample(const ttft *t, const ttft_arm *arm, tamis_blend *blend,
-                           const ttft_prompt *prompt, double *seconds, tamis_error *error) {
+                           const ttft_prompt *prompt, double *seconds, tamis_blend_stats *stats,
+                           tamis_error *error) {
     tamis_sequence sequence = 0;
     double cached = 0;
+    tamis_blend_stats before = {.prompts = 0}, after = {.prompts = 0}, counted;
+    const uint64_t failed = failed_calls(t, arm);
+    tamis_blend_get_stats(blend, &before);
     tamis_status status = tamis_cache_add(t->cache, &sequence, error);
     if (status != TAMIS_OK) return status;
     if (arm->source != NULL && arm->source->dropped) {
@@ -133,6 +187,11 @@ static tamis_status sample(const ttft *t, const ttft_arm *arm, tamis_blend *blen
     const double start = cli_seconds();
     if (status == TAMIS_OK) status = read_prompt(t, arm, blend, prompt, sequence, error);
     *seconds = cli_seconds() - start;
+    tamis_blend_get_stats(blend, &after);
+    counted = between(&before, &after);
+    if (stats != NULL) *stats = counted;
+    if (status == TAMIS_OK)
+        status = check_found(t, arm, &counted, failed_calls(t, arm) - failed, error);
     const tamis_status removed =
         tamis_cache_remove(t->cache, sequence, status == TAMIS_OK ? error : NULL);
     return status == TAMIS_OK ? removed : status;
@@ -175,7 +234,7 @@ static tamis_status time_layers(const ttft *t, ttft_cell *cell, const ttft_promp
     tamis_status status = make_blend(t, cell->arm, true, &blend, error);
     for (uint32_t i = 0; status == TAMIS_OK && i < TIMED_PASSES; i++) {
         tamis_blend_stats all;
-        status = sample(t, cell->arm, blend, prompt, &seconds[i], error);
+        status = sample(t, cell->arm, blend, prompt, &seconds[i], NULL, error);
         tamis_blend_get_stats(blend, &all);
         asks[i] = all.ask_us - asked;
         asked = all.ask_us;
@@ -200,53 +259,18 @@ static tamis_status time_layers(const ttft *t, ttft_cell *cell, const ttft_promp
 
 /* ---- Cells ----------------------------------------------------------------------------------- */
 
-/* What one prompt counted between two looks. */
-static void take_stats(tamis_blend_stats *of, const tamis_blend_stats *before,
-                       const tamis_blend *blend) {
-    tamis_blend_stats now = {.prompts = 0};
-    tamis_blend_get_stats(blend, &now);
-    *of = now;
-    of->parts_found -= before->parts_found;
-    of->parts_missed -= before->parts_missed;
-    of->parts_damaged -= before->parts_damaged;
-    of->parts_failed -= before->parts_failed;
-    of->restarts -= before->restarts;
-    of->tokens_exact -= before->tokens_exact;
-    of->tokens_hit -= before->tokens_hit;
-    of->tokens_fresh -= before->tokens_fresh;
-    of->tokens_selected -= before->tokens_selected;
-    of->bytes_read -= before->bytes_read;
-    of->read_us -= before->read_us;
-    of->wait_us -= before->wait_us;
-}
-
-/* A prompt whose chunks are not all there measures something else. */
-static tamis_status check_found(const ttft_cell *cell, tamis_error *error) {
-    const tamis_blend_stats *s = &cell->stats;
-    if (s->parts_missed + s->parts_damaged + s->parts_failed + s->restarts == 0) return TAMIS_OK;
-    return cli_error(error, TAMIS_E_STATE,
-                     "%s from %s: %llu chunks missed, %llu damaged, %llu not read: nothing can be "
-                     "said of its time",
-                     ttft_kind_name(cell->arm->kind), cell->arm->source->name,
-                     (unsigned long long)s->parts_missed, (unsigned long long)s->parts_damaged,
-                     (unsigned long long)s->parts_failed);
-}
-
 static tamis_status take_rounds(const ttft *t, ttft_cell *cells, const ttft_prompt *prompt,
                                 tamis_error *error) {
     tamis_status status = TAMIS_OK;
     double warm = 0;
     for (uint32_t a = 0; status == TAMIS_OK && a < t->n_arms; a++) /* not counted */
-        status = sample(t, cells[a].arm, cells[a].arm->blend, prompt, &warm, error);
+        status = sample(t, cells[a].arm, cells[a].arm->blend, prompt, &warm, NULL, error);
     for (uint32_t r = 0; status == TAMIS_OK && r < t->repeat; r++) {
         fprintf(stderr, "%u chunks: round %u of %u\n", cells->n_chunks, r + 1, t->repeat);
         for (uint32_t a = 0; status == TAMIS_OK && a < t->n_arms; a++) {
             ttft_cell *cell = &cells[a];
-            tamis_blend_stats before = {.prompts = 0};
-            tamis_blend_get_stats(cell->arm->blend, &before);
-            status = sample(t, cell->arm, cell->arm->blend, prompt, &cell->seconds[r], error);
-            take_stats(&cell->stats, &before, cell->arm->blend);
-            if (status == TAMIS_OK) status = check_found(cell, error);
+            status = sample(t, cell->arm, cell->arm->blend, prompt, &cell->seconds[r], &cell->stats,
+                            error);
         }
     }
     return status;
@@ -296,7 +320,7 @@ static tamis_status choose_share(const ttft *t, ttft_arm *arm, tamis_error *erro
     arm->share = LEAST_SHARE;
     status = make_blend(t, arm, true, &blend, error);
     for (int i = 0; status == TAMIS_OK && i < 2; i++)
-        status = sample(t, arm, blend, &prompt, &seconds, error);
+        status = sample(t, arm, blend, &prompt, &seconds, NULL, error);
     if (status == TAMIS_OK) status = tamis_blend_get_costs(blend, &costs, error);
     if (status == TAMIS_OK) status = tamis_blend_share(&costs, &arm->share, error);
     if (status == TAMIS_OK)
@@ -363,7 +387,7 @@ static tamis_status take_requests(const ttft *t, double *seconds, tamis_error *e
         if (status != TAMIS_OK) break;
         for (uint32_t a = 0; status == TAMIS_OK && a < t->n_arms; a++)
             status = sample(t, &t->arms[a], t->arms[a].blend, &prompt,
-                            &seconds[a * t->n_requests + i], error);
+                            &seconds[a * t->n_requests + i], NULL, error);
         ttft_prompt_free(&prompt);
     }
     return status;

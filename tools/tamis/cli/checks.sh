@@ -60,6 +60,27 @@ exec(sys.argv[2])
 END
 }
 
+# start_server: a Redis or Valkey server at $socket, which is the process $server. Returns 1 where
+# there is none, or where the build is without it; $why says which.
+start_server() {
+    local name
+    socket=$work/socket
+    # redis-check-rdb is the server, too, where it is called so.
+    name=$(command -v redis-server || command -v redis-check-rdb || command -v valkey-server) ||
+        { why='neither redis-server nor valkey-server is installed'; return 1; }
+    "$tamis" store list --redis "$socket" >/dev/null 2>"$work/err"
+    ! grep -q 'this build is without it' "$work/err" || { why='built without hiredis'; return 1; }
+    (exec -a redis-server "$name" --port 0 --unixsocket "$socket" --save '' --appendonly no \
+        --dir "$work" --logfile /dev/null) &
+    server=$!
+    trap 'kill -9 "$server" 2>/dev/null; rm -rf "$work"' EXIT
+    for _ in $(seq 200); do
+        [ ! -S "$socket" ] || return 0
+        sleep 0.05
+    done
+    fail 'the server has not started'
+}
+
 # The devices to measure on, and the fastest of them.
 devices=(reference)
 "$tamis" devices 2>"$work/err" | grep -qE '^opencl:0 .* usable' && devices+=(opencl:0)

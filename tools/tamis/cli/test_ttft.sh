@@ -114,6 +114,82 @@ assert all(r["ask_us"] == 0 for r in rows if r["arm"] != "blend"), rows
 '
 }
 
+# ask_server COMMAND: what it answers.
+ask_server() {
+    "$python" - "$socket" "$1" <<'END'
+import socket, sys
+line = socket.socket(socket.AF_UNIX)
+line.connect(sys.argv[1])
+line.sendall(sys.argv[2].encode() + b'\r\nQUIT\r\n')
+print(b''.join(iter(lambda: line.recv(65536), b'')).decode())
+END
+}
+
+sent_bytes() {
+    ask_server 'INFO stats' | sed -n 's/^total_net_output_bytes:\([0-9]*\).*/\1/p'
+}
+
+# interrupted PATTERN COMMAND...: the command runs in the middle of a run, which then fails with a line
+# that matches.
+interrupted() {
+    local pattern=$1 run got=0
+    shift
+    "$tamis" "${from_redis[@]}" --repeat 1000 >"$work/out" 2>"$work/err" &
+    run=$!
+    for _ in $(seq 1200); do
+        ! grep -q 'round 2 of 1000' "$work/err" || break
+        sleep 0.05
+    done
+    "$@" >"$work/done" || fail "$* fails"
+    wait "$run" || got=$?
+    [ "$got" -eq 1 ] || fail "$*: exit status $got, not 1"
+    grep -qE "$pattern" "$work/err" || fail "$*: stderr lacks: $pattern"
+}
+
+# Chunks of a server are put there once, and each sample reads them from there.
+check_redis() {
+    local name='^tamis bench ttft:' of=(--prefix p: --database 1) from_redis before
+    start_server || {
+        echo "redis: skipped: $why"
+        [ "$why" != 'built without hiredis' ] ||
+            expect 1 "$name redis: .*: this build is without it" "${small[@]}" --redis x:1
+        return
+    }
+    from_redis=("${small[@]}" --device "$fast" --chunks 3 --redis "$socket" "${of[@]}")
+    expect 0 "^$socket: recording chunk 6 of 6" "${from_redis[@]}" --source redis --share auto \
+        --rate 50 --requests 2 --json "$work/out.json"
+    json 'assert [(r["what"], r["arm"], r["source"]) for r in rows] == [
+    (w, a, s) for w in ("ttft", "rate") for a, s in
+    (("full", None), ("all", None), ("prefix", "redis"), ("reuse", "redis"), ("blend", "redis"))]'
+    succeeds '^6 records' store list --redis "$socket" "${of[@]}"
+    before=$(sent_bytes)
+    # Memory and redis, as without --source: memory must not answer for the server.
+    expect 0 '^3 chunks: round 2 of 2' "${from_redis[@]}" --json "$work/out.json"
+    ! grep -q "^$socket: recording" "$work/err" || fail 'chunks are put again'
+    grep -qE '^blend +redis +15 ' "$work/out" || fail 'no row of redis'
+    export sent
+    sent=$(($(sent_bytes) - before))
+    json '
+import os
+of = lambda source: [(r["arm"], r["parts_found"], r["bytes_read"]) for r in rows
+                     if r["source"] == source]
+assert [a[:2] for a in of("redis")] == [("prefix", 1), ("reuse", 3), ("blend", 3)], of("redis")
+assert of("redis") == of("memory"), rows
+passes = 1 + 2 + 3   # not counted, rounds, with times of layers
+least = passes * sum(a[2] for a in of("redis"))
+assert least > 0 and int(os.environ["sent"]) >= least, (os.environ["sent"], least)
+'
+    from_redis+=(--source redis)
+    interrupted "$name [a-z]+ from redis: ([1-9][0-9]* chunks missed|.*, [1-9][0-9]* not read)" \
+        "$tamis" store gc --redis "$socket" "${of[@]}" --bytes 1
+    interrupted "$name [a-z]+ from redis: .*, [1-9][0-9]* calls to $socket failed" \
+        kill -STOP "$server"
+    kill -CONT "$server"
+    kill "$server"
+    wait "$server" 2>/dev/null
+    expect 1 "$name redis $socket: .*connecting: " "${from_redis[@]}"
+}
+
 check_refused() {
     local name='^tamis bench ttft:'
     usage_error "$name --model: is missing" bench ttft
@@ -128,6 +204,10 @@ check_refused() {
     usage_error "$name --throttle 0MB: must be bytes" "${small[@]}" --store s --throttle 1GB,0MB
     usage_error "$name --store: is missing; 1MB/s reads a folder" "${small[@]}" --throttle 1MB
     usage_error "$name --store: is missing; disk reads a folder" "${small[@]}" --source disk
+    usage_error "$name --redis: is missing; redis reads a server" "${small[@]}" --source redis
+    usage_error "$name --redis: belongs to --source redis" "${small[@]}" --source memory --redis x:1
+    usage_error "$name --prefix: belongs to --redis" "${small[@]}" --prefix x
+    usage_error "$name --database: belongs to --redis" "${small[@]}" --database 1
     usage_error "$name --source: disk is given twice" "${small[@]}" --source disk,disk --store s
     expect 1 "$name a prompt has [0-9]+ tokens; the model states a context of" "${small[@]}" \
         --device reference --chunks 1024
@@ -139,6 +219,7 @@ for device in "${devices[@]}"; do
 done
 check_auto "$fast"
 check_question
+check_redis
 check_refused
 [ "$failures" -eq 0 ] || exit 1
 echo 'ttft: all passed'

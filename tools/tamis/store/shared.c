@@ -7,17 +7,21 @@
 #include <string.h>
 #include <sys/stat.h>
 
-bool store_place_check(const char *command, const store_place *place) {
+bool store_server_check(const char *command, const store_place *place) {
     const bool more = place->prefix != NULL || place->database != 0;
+    if (!more || place->redis != NULL) return true;
+    cli_fail(command, "%s: belongs to --redis, which is not given",
+             place->prefix != NULL ? "--prefix" : "--database");
+    return false;
+}
+
+bool store_place_check(const char *command, const store_place *place) {
     if (place->folder == NULL && place->redis == NULL)
         cli_fail(command, "--store or --redis: is missing (see %s --help)", command);
     else if (place->folder != NULL && place->redis != NULL)
         cli_fail(command, "--redis: stands in the place of --store");
-    else if (more && place->redis == NULL)
-        cli_fail(command, "%s: belongs to --redis, which is not given",
-                 place->prefix != NULL ? "--prefix" : "--database");
     else
-        return true;
+        return store_server_check(command, place);
     return false;
 }
 

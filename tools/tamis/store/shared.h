@@ -18,20 +18,23 @@ typedef struct store_place {
 } store_place;
 
 /* clang-format off */
-#define STORE_PLACE_OPTIONS(type, member)                                                          \
-    {"--store", "FOLDER", "the folder of the store", CLI_FILE, offsetof(type, member.folder), 0,   \
-     0, NULL},                                                                                     \
-    {"--redis", "ADDRESS", "in place of a folder: a Redis or Valkey server, host:port or the path "\
-     "of a socket; the password is that of TAMIS_REDIS_PASSWORD", CLI_TEXT,                        \
-     offsetof(type, member.redis), 0, 0, NULL},                                                    \
+#define STORE_SERVER_OPTIONS(type, member, what)                                                   \
+    {"--redis", "ADDRESS", what ", host:port or the path of a socket; the password is that of "    \
+     "TAMIS_REDIS_PASSWORD", CLI_TEXT, offsetof(type, member.redis), 0, 0, NULL},                  \
     {"--prefix", "TEXT", "of --redis: of all its keys (default: tamis:)", CLI_TEXT,                \
      offsetof(type, member.prefix), 0, 0, NULL},                                                   \
     {"--database", "N", "of --redis: the number of a database (default: 0)", CLI_NUMBER,           \
      offsetof(type, member.database), 0, 1000000, NULL}
+#define STORE_PLACE_OPTIONS(type, member)                                                          \
+    {"--store", "FOLDER", "the folder of the store", CLI_FILE, offsetof(type, member.folder), 0,   \
+     0, NULL},                                                                                     \
+    STORE_SERVER_OPTIONS(type, member, "in place of a folder: a Redis or Valkey server")
 /* clang-format on */
 
 /* Says what is wrong with a place: none, or two. */
 bool store_place_check(const char *command, const store_place *place);
+/* The same of the flags of a server alone, which may be missing. */
+bool store_server_check(const char *command, const store_place *place);
 /* The folder, or the address of the server. */
 const char *store_place_name(const store_place *place);
 tamis_tier store_place_tier(const store_place *place);
