@@ -14,11 +14,15 @@ from plot_sheet import BUDGET_COLOURS, Sheet, facts_of, grouped, log2_axis, say_
 ARMS = {'full': ('#000000', 's'), 'all': ('#7f7f7f', 's'), 'prefix': ('#e69f00', 'D'),
         'reuse': ('#d55e00', 'X'), 'first': ('#009e73', '^'), 'random': ('#a65628', 'v'),
         'question': ('#cc79a7', 'P'), 'hkvd': ('#0072b2', 'o')}
-TIMED = 'full', 'all', 'prefix', 'reuse', 'blend'  # by `tamis bench ttft`
+# Of `tamis eval blend`, without and with a share; of `tamis bench ttft`, of which two load nothing.
+ASKED, SHARED = ('full', 'prefix', 'reuse'), ('first', 'random', 'question', 'hkvd')
+TIMED, COMPUTED = ('full', 'all', 'prefix', 'reuse', 'blend'), ('full', 'all')
 SHARES = tuple((colour, 'o') for colour in BUDGET_COLOURS)  # of blend
 CHOSEN = '#009e73', '^'  # blend with the share that the controller chose for each source
 ASKS = {'one': 'questions about one chunk', 'two': 'questions about two chunks',
         'chain': 'a name in one chunk, its key in another'}
+# The same by the next token: a question about two chunks begins as that about the first of them.
+BEGINNINGS = {'one': 'questions about one chunk or two', 'chain': ASKS['chain']}
 SOURCES = {None: 'nothing loaded', 'memory': 'from memory', 'cached': 'from the page cache',
            'disk': 'from disk'}
 UNITS = {'K': 1e3, 'M': 1e6, 'G': 1e9}
@@ -47,8 +51,9 @@ def read_blend(points, root):
     points.same(root)
     for row in rows_of(root):
         run = root.text('device_name'), row.count('chunks')
-        share = row.number('share', 0.001, 1) if 'share' in row else 0
-        points.add((run, known(row, 'ask', ASKS), known(row, 'arm', ARMS), share),
+        arm = known(row, 'arm', ASKED + SHARED)
+        share = row.number('share', 0.001, 1) if arm in SHARED else 0
+        points.add((run, known(row, 'ask', ASKS), arm, share),
                    Quality(row.number('ttft_seconds', 1e-9),
                            *interval_around(row, 'accuracy', 'ci95'), row.number('kl_mean', 0),
                            row.count('questions')), row)
@@ -92,7 +97,9 @@ def series_of(row):
 
 def source_of(row):
     """None of what loads nothing, a name of SOURCES, or a speed: "100MB/s"."""
-    if row.get('source') is None:
+    if row.text('arm') in COMPUTED:
+        if row.get('source') is not None:
+            raise row.bad('source', 'is not null, and %s loads nothing' % row.text('arm'))
         return None
     source = row.text('source')
     if source not in SOURCES and not re.fullmatch('[0-9]{1,9}[KMG]B/s', source):
@@ -104,37 +111,43 @@ def source_of(row):
 
 
 def draw_blend(points):
-    if all(arm == 'full' for _, _, arm, _ in points.by_key):
+    by_key = points.by_key
+    if all(arm == 'full' for _, _, arm, _ in by_key):
         raise Bad('no row but those of full')
-    right = blend_sheet(points, 'Right answers by time to the first token',
-                        'bars: 95 % intervals', draw_right)
+    facts = facts_of(points, '%s questions a point' % least_to_most(
+        quality.questions for quality in by_key.values()), 'larger marks: more is computed')
+    chunk_tokens = points.settings['chunk_tokens']
+    right = blend_sheet(by_key, chunk_tokens, ASKS, draw_right,
+                        'Right answers by time to the first token',
+                        facts + '  ·  bars: 95 % intervals')
     right.label('seconds to the first token', 'right answers')
-    kl = blend_sheet(points, 'Divergence from full by time to the first token',
-                     'KL of the token behind the question', draw_kl)
-    kl.label('seconds to the first token', 'mean KL, nats')
-    draw_kl_axes(kl, points)
+    by_beginning = {(run, ask if ask in BEGINNINGS else 'one', arm, share): quality
+                    for (run, ask, arm, share), quality in by_key.items()}
+    kl = blend_sheet(by_beginning, chunk_tokens, BEGINNINGS, draw_kl,
+                     'Divergence of the next token by time to the first', facts)
+    kl.label('seconds to the first token', "mean KL from full's, nats")
+    draw_kl_axes(kl, max(quality.kl for quality in by_key.values()))
     return {'blend': right.figure, 'blend-kl': kl.figure}
 
 
-def blend_sheet(points, title, fact, draw):
+def least_to_most(counts):
+    counts = sorted(set(counts))
+    return ' to '.join(grouped(n) for n in sorted({counts[0], counts[-1]}))
+
+
+def blend_sheet(by_key, chunk_tokens, titles, draw, title, facts):
     """A section for each device and number of chunks, a panel for each kind of question."""
-    by_key = points.by_key
     runs = sorted({run for run, _, _, _ in by_key})
-    asks = [ask for ask in ASKS if any(key[1] == ask for key in by_key)]
+    asks = [ask for ask in titles if any(key[1] == ask for key in by_key)]
     arms = [arm for arm in ARMS if any(key[2] == arm for key in by_key)]
-    asked = sorted({quality.questions for quality in by_key.values()})
-    sheet = Sheet(title,
-                  facts_of(points, '%s questions a point'
-                           % ' to '.join(grouped(n) for n in sorted({asked[0], asked[-1]})),
-                           'larger marks: more is computed', fact),
-                  ['%s chunks of %s tokens, %s'
-                   % (grouped(chunks), grouped(points.settings['chunk_tokens']), device)
+    sheet = Sheet(title, facts,
+                  ['%s chunks of %s tokens, %s' % (grouped(chunks), grouped(chunk_tokens), device)
                    for device, chunks in runs], len(asks),
                   [Line2D([], [], color=ARMS[arm][0], marker=ARMS[arm][1], markeredgewidth=0,
                           label=arm + shares_text(by_key, arm)) for arm in arms])
     for panels, run in zip(sheet.panels, runs):
         for axes, ask in zip(panels, asks):
-            axes.set_title(ASKS[ask])
+            axes.set_title(titles[ask])
             if not any(key[:2] == (run, ask) for key in by_key):
                 say_empty(axes)
             for arm in arms:
@@ -190,8 +203,7 @@ def draw_kl(axes, arm, found):
     draw_marks(axes, arm, [value.seconds for _, value in found], [value.kl for _, value in found])
 
 
-def draw_kl_axes(sheet, points):
-    most = max(quality.kl for quality in points.by_key.values())
+def draw_kl_axes(sheet, most):
     powers = [10.0 ** i for i in range(-6, 3)]
     top = next(power for power in powers + [most + ROUNDING] if power > most)
     axes = sheet.panels[0][0]
@@ -256,8 +268,8 @@ def draw_times(points, styles):
     places = bar_places({key[2:] for key in times}, styles)
     lowest = max(places.values()) + 0.7
     sheet = Sheet('Time to the first token',
-                  facts_of(points, 'medians of %s rounds' % grouped(points.settings['repeat']),
-                           'bars: lowest and highest', 'beside them: times as fast as full'),
+                  facts_of(points, rounds_text(points.settings['repeat']),
+                           'beside the bars: times as fast as full'),
                   devices, len(counts),
                   [Line2D([], [], color=colour, linewidth=5, label=name)
                    for name, colour, _ in styles.values()], row=max(2.2, 0.17 * lowest), left=1.5)
@@ -279,6 +291,10 @@ def draw_times(points, styles):
                     [source_text(source) for source in groups])
     sheet.label('seconds', '')
     return sheet.figure
+
+
+def rounds_text(count):
+    return 'medians of %s rounds, lowest, highest' % grouped(count) if count > 1 else 'one round'
 
 
 def bar_places(bars, styles):
@@ -313,12 +329,11 @@ def draw_queues(points, styles):
     queues = {key[1:]: value for key, value in points.by_key.items() if key[0] == 'rate'}
     runs = sorted({key[0] for key in queues})
     sources = sorted({key[1] for key in queues} - {None}, key=by_speed) or [None]
-    requests = sorted({queue.requests for queue in queues.values()})
     shown = [(series, style) for series, style in styles.items()
              if any(key[2] == series for key in queues)]
     sheet = Sheet('Time to the first token, waiting included, by the rate of requests',
-                  facts_of(points, '%s requests, one worker'
-                           % ' to '.join(grouped(n) for n in sorted({requests[0], requests[-1]})),
+                  facts_of(points, '%s requests, one worker' % least_to_most(
+                      queue.requests for queue in queues.values()),
                            'means; broken lines: the time that 95 % stay below'),
                   ['%s chunks, %s' % (grouped(chunks), device) for device, chunks in runs],
                   len(sources),
@@ -329,6 +344,8 @@ def draw_queues(points, styles):
             axes.set_title(source_text(source))
             log2_axis(axes.xaxis, [key[3] for key in queues])
             axes.xaxis.set_major_formatter(FuncFormatter(lambda x, _: '%g' % x))
+            if not any(key[:2] == (run, source) for key in queues):
+                say_empty(axes)
             for series, (_, colour, marker) in shown:
                 found = sorted((key[3], value) for key, value in queues.items()
                                if key[0] == run and key[1] in (None, source) and key[2] == series)
