@@ -27,7 +27,8 @@ sys.dont_write_bytecode = True
 from plot_blend import draw_blend, draw_ttft, read_blend, read_ttft
 from plot_read import (BENCH_SCORES, EVICTIONS, SERIES, Bad, Points, interval_around, read_json,
                        rows_of, shown)
-from plot_sheet import (BUDGET_COLOURS, Sheet, facts_of, grouped, log2_axis, say_empty, share_axis)
+from plot_sheet import (BETWEEN, BUDGET_COLOURS, Sheet, facts_of, grouped, log2_axis, say_empty,
+                        share_axis)
 
 # Heads whose attention is held to 90 % by fewer of the tokens than this are sharp.
 SHARP = 0.25
@@ -551,7 +552,7 @@ def draw_gpu_check(points):
     # All by one clock: where a row lacks the time on the device, by the wall's.
     which = 1 if all(value[1] is not None for value in by_key.values()) else 0
     sheet = Sheet('Decode attention on a GPU, time of one layer',
-                  '  ·  '.join(points.settings[device] for device in sorted(points.settings)),
+                  BETWEEN.join(points.settings[device] for device in sorted(points.settings)),
                   [', '.join(run) for run in runs], len(batches),
                   [Line2D([], [], color=colour, marker=marker, label=name, linestyle=dashes(series))
                    for series, (name, colour, marker) in styles.items()])

@@ -8,7 +8,8 @@ from matplotlib.lines import Line2D
 from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, NullLocator
 
 from plot_read import Bad, interval_around, rows_of
-from plot_sheet import BUDGET_COLOURS, Sheet, facts_of, grouped, log2_axis, say_empty, share_axis
+from plot_sheet import (BETWEEN, BUDGET_COLOURS, Sheet, facts_of, grouped, log2_axis, say_empty,
+                        share_axis)
 
 # Ways to compute a prompt: colour, marker.
 ARMS = {'full': ('#000000', 's'), 'all': ('#7f7f7f', 's'), 'prefix': ('#e69f00', 'D'),
@@ -119,7 +120,7 @@ def draw_blend(points):
     chunk_tokens = points.settings['chunk_tokens']
     right = blend_sheet(by_key, chunk_tokens, ASKS, draw_right,
                         'Right answers by time to the first token',
-                        facts + '  ·  bars: 95 % intervals')
+                        facts + BETWEEN + 'bars: 95 % intervals')
     right.label('seconds to the first token', 'right answers')
     by_beginning = {(run, ask if ask in BEGINNINGS else 'one', arm, share): quality
                     for (run, ask, arm, share), quality in by_key.items()}

@@ -7,12 +7,25 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullLocator
 
 WIDTH = 8.3  # inches; 830 CSS pixels at 100 a inch, the width of a README
+BETWEEN = '  ·  '  # facts
+FACTS_AN_INCH = 15.5  # characters of facts
 # Amounts of one kind, from light to dark.
 BUDGET_COLOURS = ('#9ecae1', '#5ba3cf', '#2171b5', '#08306b')
 
 
 def grouped(number):
     return '{:,}'.format(number)
+
+
+def folded(facts, width):
+    """In lines that a width has room for, if none of the facts is longer."""
+    lines = []
+    for fact in facts.split(BETWEEN):
+        if lines and len(lines[-1] + BETWEEN + fact) <= width * FACTS_AN_INCH:
+            lines[-1] += BETWEEN + fact
+        else:
+            lines.append(fact)
+    return lines
 
 
 class Sheet:
@@ -28,8 +41,9 @@ class Sheet:
         n_rows = len(headings) * section_rows
         legend_rows = -(-len(handles) // 5)
         width = WIDTH if columns > 1 else 6.2
-        top = 1.05 if any(headings) else 0.82
+        top, facts = 1.05 if any(headings) else 0.82, folded(facts, width)
         gap, foot = top - 0.25, 0.62 + 0.22 * legend_rows
+        top += 0.15 * (len(facts) - 1)
         height = top + n_rows * row + (n_rows - 1) * gap + foot
         self.figure = Figure(figsize=(width, height), facecolor='white')
         self.figure.subplots_adjust(left=left / width, right=1 - 0.2 / width, top=1 - top / height,
@@ -39,7 +53,7 @@ class Sheet:
                                          squeeze=False)
         write = lambda x, y, text, **how: self.figure.text(x / width, 1 - y / height, text, **how)
         write(0.12, 0.13, title, size=11, weight='bold', va='top')
-        write(0.12, 0.36, facts, size=8, color='#555555', va='top')
+        write(0.12, 0.36, '\n'.join(facts), size=8, color='#555555', va='top')
         self.panels = []
         for i, heading in enumerate(headings):
             first = i * section_rows
@@ -89,4 +103,4 @@ def share_axis(axes):
 
 def facts_of(points, *more):
     """The model's file name, not its folder, and what else there is to say."""
-    return '  ·  '.join((os.path.basename(points.settings['model']),) + more)
+    return BETWEEN.join((os.path.basename(points.settings['model']),) + more)

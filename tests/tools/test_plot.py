@@ -475,6 +475,13 @@ class Plots(unittest.TestCase):
         self.refuse('"select": "question" differs from "hkvd"', parts[0], self.write('c.json', {
             **ttft((2,)), 'select': 'question'}))
 
+    def test_facts_are_folded_where_they_are_too_long(self):
+        sheet_module = sys.modules['plot_sheet']
+        facts = sheet_module.BETWEEN.join(['a' * 39, 'b' * 39, 'c' * 39])
+        self.assertEqual(sheet_module.folded(facts, 8.3), [facts])
+        self.assertEqual(sheet_module.folded(facts, 6.2), [facts[:83], 'c' * 39])
+        self.assertEqual(sheet_module.folded('a' * 200, 6.2), ['a' * 200])
+
     def test_times_stand_by_source(self):
         blend_module = sys.modules['plot_blend']
         sources = ['100MB/s', 'disk', '20KB/s', '1GB/s', 'memory', None, 'cached']
