@@ -14,7 +14,7 @@ from plot_sheet import (BETWEEN, BUDGET_COLOURS, Sheet, facts_of, grouped, log2_
 # Ways to compute a prompt: colour, marker.
 ARMS = {'full': ('#000000', 's'), 'all': ('#7f7f7f', 's'), 'prefix': ('#e69f00', 'D'),
         'reuse': ('#d55e00', 'X'), 'first': ('#009e73', '^'), 'random': ('#a65628', 'v'),
-        'question': ('#cc79a7', 'P'), 'hkvd': ('#0072b2', 'o')}
+        'question': ('#cc79a7', 'h'), 'hkvd': ('#0072b2', 'o')}
 # Of `tamis eval blend`, without and with a share; of `tamis bench ttft`, of which two load nothing.
 ASKED, SHARED = ('full', 'prefix', 'reuse'), ('first', 'random', 'question', 'hkvd')
 TIMED, COMPUTED = ('full', 'all', 'prefix', 'reuse', 'blend'), ('full', 'all')
@@ -22,12 +22,13 @@ SHARES = tuple((colour, 'o') for colour in BUDGET_COLOURS)  # of blend
 CHOSEN = '#009e73', '^'  # blend with the share that the controller chose for each source
 ASKS = {'one': 'questions about one chunk', 'two': 'questions about two chunks',
         'chain': 'a name in one chunk, its key in another'}
-# The same by the next token: a question about two chunks begins as that about the first of them.
+# By the next token: a question about two chunks begins as that about the first of them, and but for
+# rounding its next token is the same.
 BEGINNINGS = {'one': 'questions about one chunk or two', 'chain': ASKS['chain']}
 SOURCES = {None: 'nothing loaded', 'memory': 'from memory', 'cached': 'from the page cache',
            'disk': 'from disk'}
 UNITS = {'K': 1e3, 'M': 1e6, 'G': 1e9}
-ROUNDING = 1e-6  # nats; an axis of KL is linear below, so that 0 has a place
+ROUNDING = 1e-6  # nats of KL
 
 Quality = namedtuple('Quality', 'seconds accuracy low high kl questions')
 Series = namedtuple('Series', 'arm share chosen')  # share: 0 of arms that have none or a chosen one
@@ -122,12 +123,13 @@ def draw_blend(points):
                         'Right answers by time to the first token',
                         facts + BETWEEN + 'bars: 95 % intervals')
     right.label('seconds to the first token', 'right answers')
-    by_beginning = {(run, ask if ask in BEGINNINGS else 'one', arm, share): quality
-                    for (run, ask, arm, share), quality in by_key.items()}
+    by_beginning = {**{(run, 'one', arm, share): quality
+                       for (run, ask, arm, share), quality in by_key.items() if ask == 'two'},
+                    **{key: quality for key, quality in by_key.items() if key[1] != 'two'}}
     kl = blend_sheet(by_beginning, chunk_tokens, BEGINNINGS, draw_kl,
                      'Divergence of the next token by time to the first', facts)
     kl.label('seconds to the first token', "mean KL from full's, nats")
-    draw_kl_axes(kl, max(quality.kl for quality in by_key.values()))
+    kl_axis(kl.panels[0][0], [quality.kl for quality in by_beginning.values()])
     return {'blend': right.figure, 'blend-kl': kl.figure}
 
 
@@ -145,7 +147,7 @@ def blend_sheet(by_key, chunk_tokens, titles, draw, title, facts):
                   ['%s chunks of %s tokens, %s' % (grouped(chunks), grouped(chunk_tokens), device)
                    for device, chunks in runs], len(asks),
                   [Line2D([], [], color=ARMS[arm][0], marker=ARMS[arm][1], markeredgewidth=0,
-                          label=arm + shares_text(by_key, arm)) for arm in arms])
+                          label=arm + shares_text(by_key, arm)) for arm in arms], row=2.8)
     for panels, run in zip(sheet.panels, runs):
         for axes, ask in zip(panels, asks):
             axes.set_title(titles[ask])
@@ -204,13 +206,15 @@ def draw_kl(axes, arm, found):
     draw_marks(axes, arm, [value.seconds for _, value in found], [value.kl for _, value in found])
 
 
-def draw_kl_axes(sheet, most):
-    powers = [10.0 ** i for i in range(-6, 3)]
-    top = next(power for power in powers + [most + ROUNDING] if power > most)
-    axes = sheet.panels[0][0]
-    axes.set_yscale('symlog', linthresh=ROUNDING, linscale=0.6)
-    axes.set_ylim(0, top)
-    axes.yaxis.set_major_locator(FixedLocator([0] + [power for power in powers if power <= top]))
+def kl_axis(axes, values):
+    """Logarithmic from the power of ten below what is more than rounding; linear below that, so that
+    0 has a place."""
+    least = min((value for value in values if value > ROUNDING), default=ROUNDING)
+    low = math.floor(math.log10(least))
+    high = max(math.floor(math.log10(max(*values, least))), low) + 1
+    axes.set_yscale('symlog', linthresh=10.0 ** low, linscale=0.6)
+    axes.set_ylim(0, 10.0 ** high)
+    axes.yaxis.set_major_locator(FixedLocator([0] + [10.0 ** i for i in range(low, high + 1)]))
     axes.yaxis.set_minor_locator(NullLocator())
     axes.yaxis.set_major_formatter(FuncFormatter(
         lambda y, _: '$10^{%d}$' % round(math.log10(y)) if y > 0 else '0'))

@@ -420,7 +420,7 @@ class Plots(unittest.TestCase):
         whole = self.draw(self.out, self.write('a.json', blend()))
         for field, moved in (('accuracy', 'blend.svg'), ('kl_mean', 'blend-kl.svg')):
             other = blend()
-            other['rows'][-1][field] += 0.01
+            [row for row in other['rows'] if row['ask'] == 'one'][-1][field] += 0.01
             drawn = self.draw(self.path(field), self.write('b.json', other))
             self.assertEqual([name for name in whole if drawn[name] != whole[name]], [moved])
         # Questions about two chunks begin as those about one: by the next token they are the same.
@@ -429,11 +429,14 @@ class Plots(unittest.TestCase):
         self.assertNotEqual(one['blend.svg'], whole['blend.svg'])
         chain = self.draw(self.path('chain'), self.write('d.json', blend(asks=('one', 'chain'))))
         self.assertNotEqual(one['blend-kl.svg'], chain['blend-kl.svg'])
-        # No divergence anywhere: the axis has its 0 all the same.
-        same = blend()
-        for row in same['rows']:
-            row['kl_mean'] = 0
-        self.draw(self.path('same'), self.write('e.json', same))
+
+    def test_the_axis_of_divergences(self):
+        for values, low, high in (([0, 3e-7, 0.0035, 0.054], 1e-3, 0.1), ([0], 1e-6, 1e-5),
+                                  ([0, 2e-6, 3], 1e-6, 10)):
+            axes = plot.Sheet('', '', [''], 1, [plot.Line2D([], [])]).panels[0][0]
+            sys.modules['plot_blend'].kl_axis(axes, values)
+            self.assertEqual(axes.get_ylim(), (0, high))
+            self.assertEqual(list(axes.get_yticks())[:2], [0, low])
 
     def test_blends_that_are_not_whole(self):
         self.refuse_row('"arm": "luck" is not one of full, prefix, reuse, first,', blend(),
