@@ -207,8 +207,8 @@ def draw_kl(axes, arm, found):
 
 
 def kl_axis(axes, values):
-    """Logarithmic from the power of ten below what is more than rounding; linear below that, so that
-    0 has a place."""
+    """Logarithmic from the power of ten below what is more than rounding; linear below that, for 0
+    needs a place."""
     least = min((value for value in values if value > ROUNDING), default=ROUNDING)
     low = math.floor(math.log10(least))
     high = max(math.floor(math.log10(max(*values, least))), low) + 1
