@@ -26,7 +26,7 @@ ASKS = {'one': 'questions about one chunk', 'two': 'questions about two chunks',
 # rounding its next token is the same.
 BEGINNINGS = {'one': 'questions about one chunk or two', 'chain': ASKS['chain']}
 SOURCES = {None: 'nothing loaded', 'memory': 'from memory', 'cached': 'from the page cache',
-           'disk': 'from disk'}
+           'disk': 'from disk', 'redis': 'from a server'}
 UNITS = {'K': 1e3, 'M': 1e6, 'G': 1e9}
 ROUNDING = 1e-6  # nats of KL
 
@@ -105,7 +105,7 @@ def source_of(row):
         return None
     source = row.text('source')
     if source not in SOURCES and not re.fullmatch('[0-9]{1,9}[KMG]B/s', source):
-        raise row.bad('source', 'is not memory, cached, disk or a speed as 100MB/s')
+        raise row.bad('source', 'is not memory, cached, disk, redis or a speed as 100MB/s')
     return source
 
 

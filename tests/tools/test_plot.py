@@ -158,7 +158,7 @@ def blend(chunks=(6,), asks=('one', 'two'), device='PoCL, two cores'):
 
 def ttft(chunks=(2, 6), rates=(0.1, 0.5, 2), device='PoCL, two cores'):
     arms = [('full', None, None, False), ('all', None, None, False)]
-    for i, source in enumerate(('memory', 'disk', '100MB/s', '1GB/s')):
+    for i, source in enumerate(('memory', 'redis', '100MB/s', '1GB/s')):
         arms += [('prefix', source, None, False), ('reuse', source, None, False),
                  ('blend', source, 0.1, False), ('blend', source, 0.3, False),
                  ('blend', source, (i + 1) / 8, True)]
@@ -465,7 +465,7 @@ class Plots(unittest.TestCase):
         chosen = {key[3]: value for key, value in points.by_key.items()
                   if key[:3] == ('ttft', 'PoCL, two cores', 6) and key[4] == ('blend', 0, True)}
         self.assertEqual({source: time.share for source, time in chosen.items()}, {
-            'memory': 0.125, 'disk': 0.25, '100MB/s': 0.375, '1GB/s': 0.5})
+            'memory': 0.125, 'redis': 0.25, '100MB/s': 0.375, '1GB/s': 0.5})
         whole = self.draw(self.out, self.write('a.json', ttft()))
         self.assertEqual(sorted(whole), ['ttft-rate.svg', 'ttft.svg'])
         parts = [self.write('1.json', ttft((6,), ())),
@@ -487,9 +487,9 @@ class Plots(unittest.TestCase):
 
     def test_times_stand_by_source(self):
         blend_module = sys.modules['plot_blend']
-        sources = ['100MB/s', 'disk', '20KB/s', '1GB/s', 'memory', None, 'cached']
+        sources = ['100MB/s', 'redis', 'disk', '20KB/s', '1GB/s', 'memory', None, 'cached']
         self.assertEqual(sorted(sources, key=blend_module.by_speed),
-                         [None, 'memory', 'cached', 'disk', '1GB/s', '100MB/s', '20KB/s'])
+                         [None, 'memory', 'cached', 'disk', 'redis', '1GB/s', '100MB/s', '20KB/s'])
         series = [('full', 0, False), ('reuse', 0, False), ('blend', 0.3, False)]
         series = [blend_module.Series(*of) for of in series]
         styles = blend_module.ttft_styles(set(series), 'hkvd')
@@ -509,7 +509,7 @@ class Plots(unittest.TestCase):
         refuse_time('"tokens": 2.5 is not a whole number', tokens=2.5)
         refuse_time('"what": "luck" is not one of ttft, rate', what='luck')
         refuse_time('"arm": "hkvd" is not one of full, all, prefix, reuse, blend', arm='hkvd')
-        refuse_time('"source": "tape" is not memory, cached, disk or a speed', source='tape')
+        refuse_time('"source": "tape" is not memory, cached, disk, redis or a speed', source='tape')
         refuse_time('"source": "1GB/s" is not null, and all loads nothing', arm='all')
         refuse_time('"source": 1 is not a string', source=1)
         refuse_time('"share": 2 is not from 0.001 to 1', share=2)
