@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Draws what `tamis eval`, `tamis bench attention`, `tamis bench throughput` and gpu_check.sh wrote
+"""Draws what `tamis eval`, `tamis bench attention`, `throughput` and `ttft`, and gpu_check.sh wrote
 as JSON.
 
 Each file's "tool" decides its figures; several files of one tool make one set of points. Every
@@ -20,12 +20,15 @@ except ImportError:
              % sys.executable)
 matplotlib.rcdefaults()
 matplotlib.use('Agg')
-from matplotlib.figure import Figure
 from matplotlib.lines import Line2D
-from matplotlib.ticker import FixedLocator, FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
 sys.dont_write_bytecode = True
-from plot_read import BENCH_SCORES, EVICTIONS, SERIES, Bad, Points, is_number, read_json, shown
+from plot_blend import draw_blend, draw_ttft, read_blend, read_ttft
+from plot_read import (BENCH_SCORES, EVICTIONS, SERIES, Bad, Points, interval_around, read_json,
+                       rows_of, shown)
+from plot_sheet import (BETWEEN, BUDGET_COLOURS, Sheet, facts_of, grouped, log2_axis, say_empty,
+                        share_axis)
 
 # Heads whose attention is held to 90 % by fewer of the tokens than this are sharp.
 SHARP = 0.25
@@ -40,9 +43,7 @@ EVICTION_CASES = ('the question ends the prompt',
 # Lines of an eviction with options; alone it has a whole one.
 OPTION_DASHES = ((0, (4, 2)), (0, (1, 1.5)), (0, (6, 2, 1, 2)), (0, (2, 3)))
 
-# What a run on a GPU shows beside full: quest by budget from light to dark, and dense attention of
-# others.
-BUDGET_COLOURS = ('#9ecae1', '#5ba3cf', '#2171b5', '#08306b')
+# Dense attention of others, which a run on a GPU shows beside full and quest.
 PEERS = {'sdpa-flash': ('PyTorch SDPA, flash', '#d55e00', '^'),
          'sdpa-cudnn': ('PyTorch SDPA, cuDNN', '#e69f00', '<'),
          'sdpa-efficient': ('PyTorch SDPA, efficient', '#b35900', '>'),
@@ -57,7 +58,6 @@ STYLE = {
     'ytick.labelsize': 8, 'legend.frameon': False, 'legend.fontsize': 8.5, 'lines.linewidth': 1.6,
     'lines.markersize': 5, 'svg.hashsalt': 'tamis', 'svg.fonttype': 'path',
 }
-WIDTH = 8.3  # inches; 830 CSS pixels at 100 a inch, the width of a README
 DPI = 200
 KINDS = 'png', 'svg'  # of files, one each of a figure
 
@@ -84,17 +84,6 @@ def read_arm_rows(points, root, read):
 
 def read_passkey(points, root):
     read_arm_rows(points, root, read_passkey_row)
-
-
-def interval_around(row, name, interval):
-    """(share, low, high)."""
-    accuracy, ends = row.share(name), row.get(interval)
-    if not isinstance(ends, list) or len(ends) != 2 or not all(map(is_number, ends)):
-        raise row.bad(interval, 'is not [low, high]')
-    low, high = ends
-    if not -1e-9 <= low <= accuracy + 1e-9 or not accuracy - 1e-9 <= high <= 1 + 1e-9:
-        raise row.bad(interval, 'does not hold the accuracy %g' % accuracy)
-    return accuracy, low, high
 
 
 def read_passkey_row(points, row):
@@ -144,13 +133,6 @@ def read_eviction_row(points, row):
                   (('error_single', 'passkey_single', 'passkey_single_ci95'),
                    ('output_error', 'passkey_accuracy', 'passkey_ci95')))
     points.add((series, None if series == ('full', '-') else row.count('budget')), cases, row)
-
-
-def rows_of(root):
-    rows = root.rows('rows')
-    if not rows:
-        raise Bad('%s: "rows": is empty' % root.where)
-    return rows
 
 
 def read_throughput(points, root):
@@ -222,10 +204,6 @@ def add_gpu_row(points, device, series, row):
 # ---- Drawing ------------------------------------------------------------------------------------
 
 
-def grouped(number):
-    return '{:,}'.format(number)
-
-
 def order(series):
     return list(SERIES).index(series)
 
@@ -241,76 +219,6 @@ def draw_line(axes, series, xs, ys, **options):
               **options)
 
 
-class Sheet:
-    """A figure: title, a line of facts, sections of panels with a heading each, a legend below.
-    `panels` holds a list for each section; up to three stand side by side. All axes are shared, the
-    y axes unless share_y says no."""
-
-    def __init__(self, title, facts, headings, n_panels, handles, share_y=True):
-        columns = min(n_panels, 3)
-        section_rows = -(-n_panels // columns)
-        n_rows = len(headings) * section_rows
-        legend_rows = -(-len(handles) // 5)
-        width = WIDTH if columns > 1 else 6.2
-        top = 1.05 if any(headings) else 0.82
-        row, gap, foot = 2.2, top - 0.25, 0.62 + 0.22 * legend_rows  # inches
-        height = top + n_rows * row + (n_rows - 1) * gap + foot
-        self.figure = Figure(figsize=(width, height), facecolor='white')
-        self.figure.subplots_adjust(left=0.7 / width, right=1 - 0.2 / width, top=1 - top / height,
-                                    bottom=foot / height, hspace=gap / row,
-                                    wspace=0.16 if share_y else 0.24)
-        self.grid = self.figure.subplots(n_rows, columns, sharex=True, sharey=share_y,
-                                         squeeze=False)
-        write = lambda x, y, text, **how: self.figure.text(x / width, 1 - y / height, text, **how)
-        write(0.12, 0.13, title, size=11, weight='bold', va='top')
-        write(0.12, 0.36, facts, size=8, color='#555555', va='top')
-        self.panels = []
-        for i, heading in enumerate(headings):
-            first = i * section_rows
-            write(0.7, top + first * (row + gap) - 0.32, heading, weight='bold', va='bottom')
-            cells = list(self.grid[first:first + section_rows].flat)
-            self.panels.append(cells[:n_panels])
-            for axes in cells[n_panels:]:
-                axes.set_visible(False)
-        self.figure.legend(handles=handles, loc='lower center', borderaxespad=0.3,
-                           columnspacing=1.6, handlelength=1.8,
-                           ncol=-(-len(handles) // legend_rows))
-
-    def label(self, x, y):
-        """x under the lowest panel of each column, y beside the first of each row."""
-        for column in self.grid.T:
-            lowest = [axes for axes in column if axes.get_visible()][-1]
-            lowest.set_xlabel(x)
-            lowest.tick_params(labelbottom=True)
-        for axes in self.grid[:, 0]:
-            axes.set_ylabel(y)
-
-
-def say_empty(axes):
-    axes.text(0.5, 0.5, 'not measured', transform=axes.transAxes, ha='center', color='#777777')
-
-
-def log2_axis(axis, values):
-    """Ticks at the values that occur, from the largest down, as far as their labels have room."""
-    low, high = min(values) / 1.25, max(values) * 1.25
-    room = math.log2(high / low) / 6
-    ticks = []
-    for value in sorted(set(values), reverse=True):
-        if not ticks or math.log2(ticks[-1] / value) >= room:
-            ticks.append(value)
-    axis.axes.set_xscale('log', base=2)
-    axis.set_major_locator(FixedLocator(ticks))
-    axis.set_minor_locator(NullLocator())
-    axis.set_major_formatter(FuncFormatter(lambda x, _: grouped(round(x))))
-    axis.axes.set_xlim(low, high)
-
-
-def share_axis(axes):
-    axes.set_ylim(0, 1)
-    axes.yaxis.set_major_locator(MaxNLocator(5))
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda y, _: '%.0f %%' % (100 * y)))
-
-
 def arms(keys):
     """(series but full in their order, budgets, lengths) of keys (series, budget, length)."""
     keys = list(keys)
@@ -319,11 +227,6 @@ def arms(keys):
     if not names:
         raise Bad('no row but those of full')
     return names, budgets, sorted({key[2] for key in keys})
-
-
-def facts_of(points, *more):
-    """The model's file name, not its folder, and what else there is to say."""
-    return '  ·  '.join((os.path.basename(points.settings['model']),) + more)
 
 
 def draw_passkey(points):
@@ -649,7 +552,7 @@ def draw_gpu_check(points):
     # All by one clock: where a row lacks the time on the device, by the wall's.
     which = 1 if all(value[1] is not None for value in by_key.values()) else 0
     sheet = Sheet('Decode attention on a GPU, time of one layer',
-                  '  ·  '.join(points.settings[device] for device in sorted(points.settings)),
+                  BETWEEN.join(points.settings[device] for device in sorted(points.settings)),
                   [', '.join(run) for run in runs], len(batches),
                   [Line2D([], [], color=colour, marker=marker, label=name, linestyle=dashes(series))
                    for series, (name, colour, marker) in styles.items()])
@@ -680,8 +583,10 @@ TOOLS = {
     'tamis eval recall': (read_recall, draw_recall),
     'tamis eval perplexity': (read_perplexity, draw_perplexity),
     'tamis eval eviction': (read_eviction, draw_eviction),
+    'tamis eval blend': (read_blend, draw_blend),
     'tamis bench attention': (read_bench, draw_bench),
     'tamis bench throughput': (read_throughput, draw_throughput),
+    'tamis bench ttft': (read_ttft, draw_ttft),
     'gpu_check': (read_gpu_check, draw_gpu_check),
 }
 
@@ -738,14 +643,18 @@ def write(folder, contents):
 def main(arguments=None):
     parser = argparse.ArgumentParser(
         prog='plot.py',
-        description='Draws what tamis eval passkey, recall, perplexity, eviction, tamis bench '
-        'attention,\nthroughput and gpu_check.sh wrote as JSON: passkey, recall, sparsity, '
-        'perplexity, eviction,\nspeed, throughput, gpu, each as PNG and SVG.',
+        description='Draws what tamis eval passkey, recall, perplexity, eviction, blend, tamis '
+        'bench attention,\nthroughput, ttft and gpu_check.sh wrote as JSON: passkey, recall, '
+        'sparsity, perplexity, eviction,\nblend, blend-kl, speed, throughput, ttft, gpu, each as '
+        'PNG and SVG; ttft-rate where bench ttft\nwas given rates.',
         formatter_class=argparse.RawDescriptionHelpFormatter,
         epilog='example:\n'
         '  tamis eval passkey --model needle.gguf --budget 256,512,1024 --json passkey.json\n'
         '  tamis bench attention --shape llama3-8b --context 8192,32768 --json bench.json\n'
-        '  tools/plot.py --out plots passkey.json bench.json')
+        '  tools/plot.py --out plots passkey.json bench.json\n'
+        '  tamis eval blend --model needle.gguf --chunk-tokens 128 --json blend.json\n'
+        '  tamis bench ttft --model needle.gguf --chunk-tokens 128 --rate 1,5 --json ttft.json\n'
+        '  tools/plot.py --out plots blend.json ttft.json')
     parser.add_argument('--out', required=True, metavar='FOLDER', help='is made if it is not there')
     parser.add_argument('files', nargs='+', metavar='FILE',
                         help='what --json wrote, or gpu_check.json')

@@ -30,9 +30,10 @@ EVICTIONS = {
 SERIES.update({(kind, '-'): (kind,) + style for kind, style in EVICTIONS.items()
                if kind != 'quest'})
 
-# Members of a file of `tamis eval` in which files that share a figure may differ. Small budgets
-# need smaller recent and sinks.
-OWN = {'version', 'commit', 'device', 'device_name', 'driver', 'seed', 'rows', 'recent', 'sinks'}
+# Members of a file in which files that share a figure may differ. Small budgets need smaller recent
+# and sinks; layers and page_cache_kept are measured.
+OWN = {'version', 'commit', 'device', 'device_name', 'driver', 'seed', 'rows', 'recent', 'sinks',
+       'layers', 'page_cache_kept'}
 
 
 class Bad(Exception):
@@ -138,6 +139,24 @@ def read_json(path):
 
 def is_number(value):
     return isinstance(value, (int, float)) and not isinstance(value, bool) and value == value
+
+
+def interval_around(row, name, interval):
+    """(share, low, high)."""
+    accuracy, ends = row.share(name), row.get(interval)
+    if not isinstance(ends, list) or len(ends) != 2 or not all(map(is_number, ends)):
+        raise row.bad(interval, 'is not [low, high]')
+    low, high = ends
+    if not -1e-9 <= low <= accuracy + 1e-9 or not accuracy - 1e-9 <= high <= 1 + 1e-9:
+        raise row.bad(interval, 'does not hold the accuracy %g' % accuracy)
+    return accuracy, low, high
+
+
+def rows_of(root):
+    rows = root.rows('rows')
+    if not rows:
+        raise Bad('%s: "rows": is empty' % root.where)
+    return rows
 
 
 class Points:

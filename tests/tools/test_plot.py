@@ -136,10 +136,52 @@ def throughput(device='PoCL, two cores', kinds=KINDS):
             'dtype': 'f16', 'equal_batch': False, 'rows': results}
 
 
+def blend(chunks=(6,), asks=('one', 'two'), device='PoCL, two cores'):
+    arms = [('full', 0), ('prefix', 0), ('reuse', 0)]
+    arms += [(arm, share) for arm in ('first', 'random', 'question', 'hkvd')
+             for share in (0.05, 0.15, 0.3)]
+    rows = []
+    for n in chunks:
+        for ask in asks:
+            for i, (arm, share) in enumerate(arms):
+                accuracy = max(0, 0.9 - 0.02 * i - 0.1 * (ask == 'two'))
+                rows.append({'arm': arm, 'ask': ask, 'chunks': n, 'questions': 100,
+                             'right': round(100 * accuracy), 'accuracy': accuracy, 'agreement': 0.5,
+                             'kl_mean': 0 if i < 2 else 0.1 / i ** 3, 'kl_p95': 0.2,
+                             'ttft_seconds': n * (1 / (1 + i) + share), 'rows_computed': 0.5,
+                             'ci95': [max(0, accuracy - 0.08), min(1, accuracy + 0.06)],
+                             **({'share': share} if share > 0 else {})})
+    return {'tool': 'tamis eval blend', 'device_name': device, 'model': 'needle', 'seed': 0,
+            'chunk_tokens': 512, 'shares': [5, 15, 30], 'rows': rows,
+            'layers': [{'chunks': n, 'layer': 0, 'held': [0.5]} for n in chunks]}
+
+
+def ttft(chunks=(2, 6), rates=(0.1, 0.5, 2), device='PoCL, two cores'):
+    arms = [('full', None, None, False), ('all', None, None, False)]
+    for i, source in enumerate(('memory', 'redis', '100MB/s', '1GB/s')):
+        arms += [('prefix', source, None, False), ('reuse', source, None, False),
+                 ('blend', source, 0.1, False), ('blend', source, 0.3, False),
+                 ('blend', source, (i + 1) / 8, True)]
+    named = [dict(zip(('arm', 'source', 'share', 'share_chosen'), arm)) for arm in arms]
+    seconds = lambda n, i: n / (1 + i % 5)
+    rows = [{'what': 'ttft', **arm, 'chunks': n, 'tokens': 512 * n + 32, 'ttft_s': seconds(n, i),
+             'ttft_s_lowest': 0.9 * seconds(n, i), 'ttft_s_highest': 1.3 * seconds(n, i),
+             'speedup_over_full': 1 + i % 5, 'layers': []}
+            for n in chunks for i, arm in enumerate(named)]
+    rows += [{'what': 'rate', **arm, 'chunks': chunks[0], 'requests': 20, 'rate': rate,
+              'ttft_s_mean': seconds(2, i) * (1 + rate), 'ttft_s_p50': seconds(2, i),
+              'ttft_s_p95': 3 * seconds(2, i) * (1 + rate)}
+             for rate in rates for i, arm in enumerate(named)]
+    return {'tool': 'tamis bench ttft', 'device_name': device, 'model': 'needle', 'select': 'hkvd',
+            'chunk_tokens': 512, 'repeat': 5, 'page_cache_kept': 0.01, 'rows': rows}
+
+
 FIGURES = {'passkey': passkey, 'recall': recall, 'perplexity': perplexity, 'speed': bench,
-           'gpu': gpu_check, 'eviction': eviction, 'throughput': throughput}
+           'gpu': gpu_check, 'eviction': eviction, 'throughput': throughput, 'blend': blend,
+           'ttft': ttft}
 BOTH = 'png', 'svg'
-NAMES = sorted('%s.%s' % (name, kind) for name in (*FIGURES, 'sparsity') for kind in BOTH)
+NAMES = sorted('%s.%s' % (name, kind) for name in (*FIGURES, 'sparsity', 'blend-kl', 'ttft-rate')
+               for kind in BOTH)
 
 
 class Plots(unittest.TestCase):
@@ -354,6 +396,136 @@ class Plots(unittest.TestCase):
         self.refuse_row('"ceiling": 0 is not at least', throughput(), ceiling=0)
         self.refuse_row('no colour is known for evict "luck"', throughput(), evict='luck')
         self.refuse('no row but those of full', self.write('c.json', throughput(kinds=[])))
+
+    def test_blends(self):
+        points = plot.Points()
+        plot.read_blend(points, plot_read.Fields(blend(), 'a'))
+        self.assertEqual(len(points.by_key), 2 * 15)
+        run = 'PoCL, two cores', 6
+        hkvd = points.by_key[run, 'two', 'hkvd', 0.05]
+        self.assertEqual(hkvd[0], 6 * (1 / 13 + 0.05))
+        self.assertAlmostEqual(hkvd[1], 0.9 - 0.02 * 12 - 0.1)
+        self.assertEqual(hkvd[4], 0.1 / 12 ** 3)
+        whole = self.draw(self.out, self.write('a.json', blend((2, 6))))
+        self.assertEqual(sorted(whole), ['blend-kl.svg', 'blend.svg'])
+        parts = [self.write('%d.json' % n, blend((n,))) for n in (6, 2)]
+        self.assertEqual(whole, self.draw(self.path('parts'), *parts))
+        other = self.write('b.json', blend((6,), device='another device'))
+        self.draw(self.path('two'), parts[0], other)
+        self.refuse(r'rows\[0\]: the same point stands in .*6.json: rows\[0\]', parts[0], parts[0])
+        self.refuse('"chunk_tokens": 256 differs from 512', parts[0], self.write('c.json', {
+            **blend((2,)), 'chunk_tokens': 256}))
+
+    def test_blends_by_answers_and_by_the_next_token(self):
+        whole = self.draw(self.out, self.write('a.json', blend()))
+        for field, moved in (('accuracy', 'blend.svg'), ('kl_mean', 'blend-kl.svg')):
+            other = blend()
+            [row for row in other['rows'] if row['ask'] == 'one'][-1][field] += 0.01
+            drawn = self.draw(self.path(field), self.write('b.json', other))
+            self.assertEqual([name for name in whole if drawn[name] != whole[name]], [moved])
+        # Questions about two chunks begin as those about one: by the next token they are the same.
+        one = self.draw(self.path('one'), self.write('c.json', blend(asks=('one',))))
+        self.assertEqual(one['blend-kl.svg'], whole['blend-kl.svg'])
+        self.assertNotEqual(one['blend.svg'], whole['blend.svg'])
+        chain = self.draw(self.path('chain'), self.write('d.json', blend(asks=('one', 'chain'))))
+        self.assertNotEqual(one['blend-kl.svg'], chain['blend-kl.svg'])
+
+    def test_the_axis_of_divergences(self):
+        for values, low, high in (([0, 3e-7, 0.0035, 0.054], 1e-3, 0.1), ([0], 1e-6, 1e-5),
+                                  ([0, 2e-6, 3], 1e-6, 10)):
+            axes = plot.Sheet('', '', [''], 1, [plot.Line2D([], [])]).panels[0][0]
+            sys.modules['plot_blend'].kl_axis(axes, values)
+            self.assertEqual(axes.get_ylim(), (0, high))
+            self.assertEqual(list(axes.get_yticks())[:2], [0, low])
+
+    def test_blends_that_are_not_whole(self):
+        self.refuse_row('"arm": "luck" is not one of full, prefix, reuse, first,', blend(),
+                        arm='luck')
+        self.refuse_row('"ask": "three" is not one of one, two, chain', blend(), ask='three')
+        self.refuse_row('"share" is missing', blend(), share=None)
+        self.refuse_row('"share": 30 is not from 0.001 to 1', blend(), share=30)
+        self.refuse_row('"chunks": 0 is not at least 1', blend(), chunks=0)
+        self.refuse_row('"ttft_seconds": 0 is not at least', blend(), ttft_seconds=0)
+        self.refuse_row('"kl_mean": -1 is not at least 0', blend(), kl_mean=-1)
+        self.refuse_row('"kl_mean" is missing', blend(), kl_mean=None)
+        self.refuse_row('"ci95" is missing', blend(), ci95=None)
+        self.refuse_row('"ci95": .* does not hold the accuracy 0.9', blend(), accuracy=0.9,
+                        ci95=[0.1, 0.2])
+        self.refuse('"chunk_tokens": "many" is not a number', self.write('a.json', {
+            **blend(), 'chunk_tokens': 'many'}))
+        self.refuse('"device_name" is missing', self.write('a.json', {
+            name: value for name, value in blend().items() if name != 'device_name'}))
+        self.refuse('no row but those of full', self.write('a.json', {
+            **blend(), 'rows': blend()['rows'][:1]}))
+
+    def test_times_to_the_first_token(self):
+        points = plot.Points()
+        plot.read_ttft(points, plot_read.Fields(ttft(), 'a'))
+        self.assertEqual(len(points.by_key), (2 + 3) * 22)
+        chosen = {key[3]: value for key, value in points.by_key.items()
+                  if key[:3] == ('ttft', 'PoCL, two cores', 6) and key[4] == ('blend', 0, True)}
+        self.assertEqual({source: time.share for source, time in chosen.items()}, {
+            'memory': 0.125, 'redis': 0.25, '100MB/s': 0.375, '1GB/s': 0.5})
+        whole = self.draw(self.out, self.write('a.json', ttft()))
+        self.assertEqual(sorted(whole), ['ttft-rate.svg', 'ttft.svg'])
+        parts = [self.write('1.json', ttft((6,), ())),
+                 self.write('2.json', {**ttft((2,)), 'page_cache_kept': 0.5})]
+        self.assertEqual(whole, self.draw(self.path('parts'), *parts))
+        self.assertEqual(sorted(self.draw(self.path('times'), parts[0])), ['ttft.svg'])
+        self.draw(self.path('two'), self.path('a.json'),
+                  self.write('b.json', ttft(device='another device')))
+        self.refuse(r'rows\[0\]: the same point stands in .*1.json: rows\[0\]', parts[0], parts[0])
+        self.refuse('"select": "question" differs from "hkvd"', parts[0], self.write('c.json', {
+            **ttft((2,)), 'select': 'question'}))
+
+    def test_facts_are_folded_where_they_are_too_long(self):
+        sheet_module = sys.modules['plot_sheet']
+        facts = sheet_module.BETWEEN.join(['a' * 39, 'b' * 39, 'c' * 39])
+        self.assertEqual(sheet_module.folded(facts, 8.3), [facts])
+        self.assertEqual(sheet_module.folded(facts, 6.2), [facts[:83], 'c' * 39])
+        self.assertEqual(sheet_module.folded('a' * 200, 6.2), ['a' * 200])
+
+    def test_times_stand_by_source(self):
+        blend_module = sys.modules['plot_blend']
+        sources = ['100MB/s', 'redis', 'disk', '20KB/s', '1GB/s', 'memory', None, 'cached']
+        self.assertEqual(sorted(sources, key=blend_module.by_speed),
+                         [None, 'memory', 'cached', 'disk', 'redis', '1GB/s', '100MB/s', '20KB/s'])
+        series = [('full', 0, False), ('reuse', 0, False), ('blend', 0.3, False)]
+        series = [blend_module.Series(*of) for of in series]
+        styles = blend_module.ttft_styles(set(series), 'hkvd')
+        self.assertEqual([name for name, _, _ in styles.values()], ['full', 'reuse', 'hkvd 30 %'])
+        places = blend_module.bar_places({(None, series[0]), ('disk', series[2]),
+                                          ('disk', series[1]), ('memory', series[2])}, styles)
+        self.assertEqual(places, {(None, series[0]): 0, ('memory', series[2]): 2,
+                                  ('disk', series[1]): 4, ('disk', series[2]): 5})
+
+    def test_times_that_are_not_whole(self):
+        def refuse_time(pattern, **fields):
+            rows = [row for row in ttft()['rows'] if row['what'] == 'ttft']
+            self.refuse_row(pattern, {**ttft(), 'rows': rows}, **fields)
+        refuse_time('"ttft_s": 9 is not from 1 to 2', ttft_s=9, ttft_s_lowest=1, ttft_s_highest=2)
+        refuse_time('"ttft_s_highest" is missing', ttft_s_highest=None)
+        refuse_time('"speedup_over_full": 0 is not at least', speedup_over_full=0)
+        refuse_time('"tokens": 2.5 is not a whole number', tokens=2.5)
+        refuse_time('"what": "luck" is not one of ttft, rate', what='luck')
+        refuse_time('"arm": "hkvd" is not one of full, all, prefix, reuse, blend', arm='hkvd')
+        refuse_time('"source": "tape" is not memory, cached, disk, redis or a speed', source='tape')
+        refuse_time('"source": "1GB/s" is not null, and all loads nothing', arm='all')
+        refuse_time('"source": 1 is not a string', source=1)
+        refuse_time('"share": 2 is not from 0.001 to 1', share=2)
+        refuse_time('"share_chosen": 1 is not true or false', share_chosen=1)
+        self.refuse_row('"rate": 0 is not at least', ttft(), rate=0)
+        self.refuse_row('"ttft_s_p95" is missing', ttft(), ttft_s_p95=None)
+        self.refuse_row('"requests": 0 is not at least 1', ttft(), requests=0)
+        self.refuse('no row of what "ttft"', self.write('a.json', {
+            **ttft(), 'rows': ttft()['rows'][-1:]}))
+        self.refuse('no row but those of full', self.write('a.json', {
+            **ttft(), 'rows': ttft()['rows'][:1]}))
+        self.refuse('"select" is missing', self.write('a.json', {
+            name: value for name, value in ttft().items() if name != 'select'}))
+        row = ttft()['rows'][4]
+        self.refuse('5 shares; colours are known for 4', self.write('a.json', {
+            **ttft(), 'rows': [{**row, 'share': 0.1 * i} for i in range(1, 6)]}))
 
     def test_evictions_beside_selections(self):
         rows = passkey()['rows']
