@@ -794,7 +794,7 @@ typedef struct tms_linear_parts {
 /* linear_chain: up to four stages, one after another; all have the same n_rows. A stage is
  * linear_parts, or linear if it has one part and no norm. It may read what stages before it wrote,
  * and write what they read. One launch on CPUs, if the stages have at most TMS_CHAIN_PARTS parts and
- * three types of weights together, else one for each.
+ * three types of weights together, else one for each; then those before one that fails have run.
  * Bytes and tolerance: those of the stages. Bits: those of the ops one after another on the same
  * device. */
 #define TMS_MOST_STAGES 4

@@ -242,6 +242,12 @@ tamis_status tms_cl_open(const char *id, const tms_log *log, tms_device **out, t
         return tms_error_set(error, tms_cl_status(code), "%s (%s): opening failed: %s (%d)", id,
                              f.info.name, tms_cl_error_text(code), (int)code);
     }
+    status = tms_cl_choose_waiting(cl);
+    if (status != TAMIS_OK) {
+        tms_forward(&cl->base, status, error);
+        tms_cl_close(&cl->base);
+        return status;
+    }
     if (strstr(f.info.name, "llvmpipe"))
         tms_log_line(log, TAMIS_LOG_WARN,
                      "%s (%s): this driver leaves a loop in silence after 65,535 turns: for tests, "

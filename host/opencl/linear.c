@@ -43,8 +43,7 @@ static tamis_status run_cpu_few(tms_device *dev, const tms_linear *p) {
 }
 
 static tamis_status run_cpu_many(tms_device *dev, const tms_linear *p) {
-    tms_cl_launch l =
-        tms_cl_begin(dev, "linear_cpu.cl", "linear_many", "-DWEIGHT=%d -DROWS=1", p->w.type);
+    tms_cl_launch l = tms_cl_begin(dev, "linear_cpu.cl", "linear_many", "-DWEIGHT=%d", p->w.type);
     set_operands(&l, p);
     return tms_cl_run_groups(&l, 1, groups_of(p->n_out, CPU_PANEL),
                              groups_of(p->n_rows, CPU_MOST_ROWS));

@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* linear_chain on OpenCL. CPU form: one launch of cl_kernels/linear_chain_cpu.cl, which also serves
- * linear for few rows and linear_parts, as chains of one stage. Else a launch for each stage. A
- * program knows the types of a launch, in ascending order, so that launches share it whatever part
- * has which. */
+ * linear for few rows and linear_parts, as chains of one stage. Else a launch for each stage, also
+ * on a CPU whose cores do not all run at a time: there a core would wait for one that is not
+ * running. A program knows the types of a launch, in ascending order, so that launches share it
+ * whatever part has which. */
 #include "host/chain.h"
 #include "host/opencl/linear.h"
 
-/* Outputs of an item: of many, and with inputs of which a core does not hold all at a time, too. */
+/* Outputs of an item; and if there are many, or more inputs than a core holds at a time. */
 #define RUN       16u
 #define LONG_RUN  64u
 #define LONG_RUNS 32u /* so many are enough for all cores */
@@ -111,6 +112,7 @@ tamis_status tms_cl_linear_chain(tms_device *dev, const tms_linear_chain *p) {
     if (status != TAMIS_OK) return status;
     for (uint32_t i = 0; i < p->n_stages; i++)
         parts += p->stages[i].n_parts;
-    const bool fits = parts <= TMS_CHAIN_PARTS && tms_cl_types_of(p->stages, p->n_stages, &types);
-    return cpu && fits ? run(dev, p->stages, p->n_stages, &types) : tms_chain_run(dev, &ops, p);
+    const bool fits = cpu && tms_cl(dev)->waits && parts <= TMS_CHAIN_PARTS &&
+                      tms_cl_types_of(p->stages, p->n_stages, &types);
+    return fits ? run(dev, p->stages, p->n_stages, &types) : tms_chain_run(dev, &ops, p);
 }

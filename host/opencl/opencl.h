@@ -30,6 +30,7 @@ typedef struct tms_cl_device {
     cl_context context;
     cl_command_queue queue;
     bool cpu;             /* memory is the host's and a work-group runs on one core */
+    bool waits;           /* its cores run at the same time, and may wait for each other */
     bool wide_grids;      /* the driver compiles kernels again for wide grids */
     bool keeps_programs;  /* the driver has a cache of what it compiled */
     cl_mem items;         /* the counter of tms_cl_run_queue on CPUs */
@@ -69,6 +70,9 @@ tamis_status tms_cl_check_late(tms_device *dev, cl_int error, const char *what);
 tamis_status tms_cl_list(tamis_device_info *infos, size_t capacity, size_t *count);
 tamis_status tms_cl_open(const char *id, const tms_log *log, tms_device **out, tamis_error *error);
 void tms_cl_close(tms_device *dev);
+
+/* cores.c: sets `waits`, by TAMIS_OPENCL_WAIT or by the processors that the process may use. */
+tamis_status tms_cl_choose_waiting(tms_cl_device *cl);
 
 /* memory.c */
 tamis_status tms_cl_alloc(tms_device *dev, uint64_t bytes, tms_mem **out);

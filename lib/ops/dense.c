@@ -122,8 +122,10 @@ tamis_status tamis_op_linear_chain(tamis_context *context, const tamis_linear_ch
     else if (!p->stages)
         tms_op_refuse(&c, TAMIS_E_ARGUMENT, "stages is NULL");
     for (uint32_t i = 0; i < p->n_stages && c.status == TAMIS_OK; i++) {
-        TMS_REQUIRE_RESERVED(&p->stages[i], tamis_linear_parts_params);
-        run.stages[i] = parts_of(&c, &p->stages[i]);
+        const tamis_linear_parts_params *stage = &p->stages[i];
+        for (uint32_t k = 0; k < sizeof stage->reserved / sizeof *stage->reserved; k++)
+            tms_op_zero(&c, "tamis_linear_parts_params", "reserved", stage->reserved[k]);
+        run.stages[i] = parts_of(&c, stage);
         name_stage(&c, i);
     }
     if (c.status != TAMIS_OK) return c.status;

@@ -106,12 +106,28 @@ static void the_environment_chooses_an_unnamed_device(void **state) {
     unsetenv("TAMIS_LOG");
 }
 
+/* Where there is an OpenCL device. */
+static void a_wait_is_0_or_1(void **state) {
+    (void)state;
+    tamis_device_info infos[32];
+    size_t count = 0;
+    OK(tamis_device_list(infos, 32, &count, NULL));
+    for (size_t i = 0; i < count && i < 32; i++) {
+        if (!infos[i].usable || strncmp(infos[i].id, "opencl:", 7) != 0) continue;
+        setenv("TAMIS_OPENCL_WAIT", "2", 1);
+        refused(infos[i].id, TAMIS_E_ARGUMENT, "TAMIS_OPENCL_WAIT is \"2\": must be 0 or 1");
+        setenv("TAMIS_OPENCL_WAIT", "0", 1);
+        assert_string_equal(open_backend(infos[i].id), "opencl");
+        unsetenv("TAMIS_OPENCL_WAIT");
+    }
+}
+
 /* Whoever starts a setuid program must not choose what it loads, where it runs and what it tells. */
 static void a_setuid_program_ignores_the_environment(void **state) {
     (void)state;
     static const char *const names[] = {
-        "TAMIS_DEVICE",      "TAMIS_LOG",    "TAMIS_KERNEL_DIR",  "TAMIS_CUDA_KERNELS",
-        "TAMIS_CUDA_DRIVER", "TAMIS_CUBLAS", "TAMIS_KERNEL_CACHE"};
+        "TAMIS_DEVICE",      "TAMIS_LOG",    "TAMIS_KERNEL_DIR",   "TAMIS_CUDA_KERNELS",
+        "TAMIS_CUDA_DRIVER", "TAMIS_CUBLAS", "TAMIS_KERNEL_CACHE", "TAMIS_OPENCL_WAIT"};
     for (size_t i = 0; i < sizeof names / sizeof *names; i++) {
         const char *before = getenv(names[i]);
         char *kept = before ? strdup(before) : NULL;
@@ -227,6 +243,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(every_backend_is_listed),
         cmocka_unit_test(a_named_device_is_opened_or_refused),
         cmocka_unit_test(the_environment_chooses_an_unnamed_device),
+        cmocka_unit_test(a_wait_is_0_or_1),
         cmocka_unit_test(log_lines_follow_their_levels),
         cmocka_unit_test(auto_takes_the_first_usable_device),
         cmocka_unit_test(a_setuid_program_ignores_the_environment),

@@ -512,7 +512,7 @@ static void linear_chain_names_the_stage_that_does_not_fit(void **state) {
     CHAIN_REFUSED(p.reserved[2] = 3, "reserved[2] of tamis_linear_chain_params is 3");
     CHAIN_REFUSED(stages[1].n_in = 0, "stage 1: n_in is 0");
     CHAIN_REFUSED(stages[0].parts[0].y.offset = 64, "stage 0: x and y of part 0 overlap");
-    CHAIN_REFUSED(stages[1].reserved[3] = 3, "reserved[3] of tamis_linear_parts_params is 3");
+    CHAIN_REFUSED(stages[1].reserved[3] = 3, "stage 1: reserved of tamis_linear_parts_params is 3");
     CHAIN_REFUSED(stages[1].n_rows = 1, "linear_chain: 1 rows of stage 1: stage 0 has 2");
     CHAIN_REFUSED(stages[1].parts[0].w.type = TAMIS_WEIGHT_Q8_0, "stage 1: w: rows of 16 Q8_0");
     ops_close(&rig);

@@ -6,6 +6,7 @@
 #include "tests/faulty.h"
 #include "tests/model/rig.h"
 
+#include <stdlib.h>
 #include <string.h>
 
 /* No page fills in the step behind the prompt: where one does, a layer has one launch more, of
@@ -17,6 +18,8 @@ enum { PROMPT = 100, LAYERS = 4, MOST = 8 };
 typedef enum way { ALL, LISTED, FUSED } way;
 static const uint32_t wanted_ops[] = {[ALL] = 3, [LISTED] = 5, [FUSED] = 3};
 static const uint32_t wanted_cpu[] = {[ALL] = 3, [FUSED] = 3};
+/* Where cores do not wait for each other, a chain is four launches. */
+static const uint32_t wanted_apart[] = {[ALL] = 6, [FUSED] = 6};
 /* Rows of more than 64 tokens are split, and then merged. */
 static const uint32_t wanted_base[] = {[ALL] = 7, [LISTED] = 9};
 static const uint32_t wanted_cuda[] = {[ALL] = 6, [LISTED] = 8, [FUSED] = 7};
@@ -79,14 +82,16 @@ static void take_base(rig *r) {
     RIG_OK(r, tamis_runner_create(r->model, r->cache, &plan, &r->runner, &r->error));
 }
 
-static const uint32_t *wanted_kernels(const tms_device *dev, bool base) {
+static const uint32_t *wanted_kernels(const tms_device *dev, bool base, bool waits) {
     static const uint32_t none[FUSED + 1];
     if (strcmp(dev->info.backend, "cuda") == 0) return wanted_cuda;
     if (strcmp(dev->info.backend, "opencl") != 0) return none;
-    return base || dev->base_only ? wanted_base : wanted_cpu;
+    if (base || dev->base_only) return wanted_base;
+    return waits ? wanted_cpu : wanted_apart;
 }
 
-static tally count(tamis_selection_kind kind, uint32_t n, bool base) {
+/* waits: whether cores of a CPU may wait for each other, whatever the machine. */
+static tally count(tamis_selection_kind kind, uint32_t n, bool base, bool waits) {
     rig r;
     tally t;
     rig_params params = {.file = "needle.gguf", .max_sequences = n};
@@ -94,6 +99,7 @@ static tally count(tamis_selection_kind kind, uint32_t n, bool base) {
     params.selection.budget = kind == TAMIS_SELECT_FULL ? 0 : 80;
     params.selection.dense_layers = params.selection.sinks = 0;
     params.selection.recent = 16;
+    setenv("TAMIS_OPENCL_WAIT", waits ? "1" : "0", 1);
     rig_open(&r, &params);
     if (base) take_base(&r);
     count_step(&r, n, &t);
@@ -102,7 +108,7 @@ static tally count(tamis_selection_kind kind, uint32_t n, bool base) {
     for (uint32_t layer = 1; layer < LAYERS; layer++) {
         assert_int_equal(t.ops[layer] - t.ops[layer - 1], wanted_ops[t.way]);
         assert_int_equal(t.kernels[layer] - t.kernels[layer - 1],
-                         wanted_kernels(t.dev, base)[t.way]);
+                         wanted_kernels(t.dev, base, waits)[t.way]);
     }
     t.fuses = cuda || cpu;
     rig_close(&r);
@@ -112,7 +118,8 @@ static tally count(tamis_selection_kind kind, uint32_t n, bool base) {
 static void all_pages(void **state) {
     (void)state;
     for (int base = 0; base < 2; base++)
-        assert_int_equal(count(TAMIS_SELECT_FULL, 1, base).way, ALL);
+        for (int waits = 0; waits < 2; waits++)
+            assert_int_equal(count(TAMIS_SELECT_FULL, 1, base, waits).way, ALL);
 }
 
 /* A CUDA device fuses always, a CPU where scoring a lane on several cores would gain less than two
@@ -121,7 +128,7 @@ static void selected_pages(void **state) {
     (void)state;
     for (int base = 0; base < 2; base++)
         for (uint32_t n = 1; n <= MOST; n *= MOST) {
-            const tally t = count(TAMIS_SELECT_QUEST, n, base);
+            const tally t = count(TAMIS_SELECT_QUEST, n, base, true);
             assert_int_equal(t.way, t.fuses ? FUSED : LISTED);
         }
 }

@@ -69,7 +69,7 @@ typedef enum check_key {
     KEY_SAYS,    /* tms_key_score_kind */
     KEY_WEIGHT,  /* tamis_dtype of a projection */
     KEY_HEADS,   /* flag: heads are normalised before they are rotated */
-    KEY_MIX,     /* linear_parts: so many types further on is the next part's */
+    KEY_MIX,     /* linear_parts, linear_chain: so many types further on is the next part's */
     KEY_STAGES,  /* linear_chain: how many */
     KEY_FF,      /* linear_chain: outputs of gate and up */
     KEY_NORMED,  /* flag: inputs are normalised */

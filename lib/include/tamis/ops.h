@@ -96,10 +96,12 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_op_linear_parts(
 
 /* linear_chain: up to four linear_parts, the stages, one after another; a stage may read what those
  * before it wrote, and write what they read. All stages have the same n_rows. Same bits as
- * linear_parts stage by stage; as linear where a stage has one part and no norm. On CPUs it is one
- * launch if the stages have at most 7 parts and three types of weights together, elsewhere one for
- * each stage. In a decode step it takes a layer from its attention to the next one's: out; gate and
- * up; down; q, k and v. Stages from n_stages on are not read. An error's text names the stage. */
+ * linear_parts stage by stage; as linear where a stage has one part and no norm. In a decode step it
+ * takes a layer from its attention to the next one's: out; gate and up; down; q, k and v. On a CPU
+ * whose cores all run at a time it is one launch, if the stages have at most 7 parts and three types
+ * of weights together; elsewhere one for each stage, and where one of them fails with E_NO_MEMORY or
+ * E_DEVICE, those before it have run. Stages from n_stages on are not read. An error's text names
+ * the stage. */
 #define TAMIS_MOST_STAGES 4
 typedef struct tamis_linear_chain_params {
     const tamis_linear_parts_params *stages; /* host memory, [n_stages] */
