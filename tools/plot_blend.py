@@ -54,7 +54,7 @@ def read_blend(points, root):
     for row in rows_of(root):
         run = root.text('device_name'), row.count('chunks')
         arm = known(row, 'arm', ASKED + SHARED)
-        share = row.number('share', 0.001, 1) if arm in SHARED else 0
+        share = row.number('share', 1e-9, 1) if arm in SHARED else 0
         points.add((run, known(row, 'ask', ASKS), arm, share),
                    Quality(row.number('ttft_seconds', 1e-9),
                            *interval_around(row, 'accuracy', 'ci95'), row.number('kl_mean', 0),
@@ -87,7 +87,7 @@ def read_ttft(points, root):
 
 
 def share_of(row):
-    return row.number('share', 0.001, 1) if row.text('arm') == 'blend' else 0
+    return row.number('share', 1e-9, 1) if row.text('arm') == 'blend' else 0
 
 
 def series_of(row):

@@ -109,6 +109,16 @@ static bool next_text(const char **list, char text[32]) {
     return true;
 }
 
+static bool add_share(ttft *t, const char *text, double share) {
+    for (uint32_t i = 0; i < t->n_shares; i++)
+        if (t->shares[i] == share) {
+            cli_fail(t->command, "--share: %s is given twice", text);
+            return false;
+        }
+    t->shares[t->n_shares++] = share;
+    return true;
+}
+
 static bool parse_shares(ttft *t, const char *list) {
     char text[32];
     while (next_text(&list, text)) {
@@ -118,7 +128,7 @@ static bool parse_shares(ttft *t, const char *list) {
             return false;
         }
         if (strcmp(text, "auto") == 0) {
-            t->shares[t->n_shares++] = 0;
+            if (!add_share(t, text, 0)) return false;
             continue;
         }
         if (!cli_decimal(t->command, "--share", text, &percent)) return false;
@@ -126,7 +136,7 @@ static bool parse_shares(ttft *t, const char *list) {
             cli_fail(t->command, "--share %s: must be above 0 and at most 100", text);
             return false;
         }
-        t->shares[t->n_shares++] = (double)percent / 100;
+        if (!add_share(t, text, (double)percent / 100)) return false;
     }
     return true;
 }
@@ -174,18 +184,23 @@ static bool parse_speeds(ttft *t, const char *list) {
             cli_fail(t->command, "--throttle %s: too many sources", text);
             return false;
         }
+        for (uint32_t i = 0; i < t->n_sources; i++)
+            if (t->sources[i].bytes_per_s == speed) {
+                cli_fail(t->command, "--throttle: %s is given twice", text);
+                return false;
+            }
         strcat(text, "/s");
         add_source(t, text, TAMIS_TIER_DISK)->bytes_per_s = speed;
     }
     return true;
 }
 
-/* A source needs its folder or server, and a server the source that reads it. */
+/* A source needs its folder or server, and these the source that reads them. */
 static bool check_sources(const ttft *t) {
-    bool redis = false;
+    bool read[TAMIS_TIERS] = {false};
     for (uint32_t i = 0; i < t->n_sources; i++) {
         const ttft_source *source = &t->sources[i];
-        redis = redis || source->tier == TAMIS_TIER_REDIS;
+        read[source->tier] = true;
         if (source->tier == TAMIS_TIER_DISK && t->folder == NULL) {
             cli_fail(t->command, "--store: is missing; %s reads a folder", source->name);
             return false;
@@ -195,7 +210,12 @@ static bool check_sources(const ttft *t) {
             return false;
         }
     }
-    if (t->server.redis != NULL && !redis) {
+    if (t->folder != NULL && !read[TAMIS_TIER_DISK]) {
+        cli_fail(t->command, "--store: belongs to --source disk or cached, or --throttle; none "
+                             "is given");
+        return false;
+    }
+    if (t->server.redis != NULL && !read[TAMIS_TIER_REDIS]) {
         cli_fail(t->command, "--redis: belongs to --source redis, which is not given");
         return false;
     }

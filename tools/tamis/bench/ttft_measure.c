@@ -307,14 +307,17 @@ static tamis_status measure_count(const ttft *t, ttft_cell *cells, tamis_error *
 
 /* ---- Arms ------------------------------------------------------------------------------------ */
 
-/* The controller's share for a source, by the second of two prompts under the least one. */
+/* The controller's share for a source, by the second of two prompts with the most chunks under the
+ * least one; that one stays where a prompt has no tokens to choose from. */
 static tamis_status choose_share(const ttft *t, ttft_arm *arm, tamis_error *error) {
     tamis_blend *blend = NULL;
     tamis_blend_costs costs;
     ttft_prompt prompt;
     double seconds = 0;
-    tamis_status status =
-        ttft_prompt_make(&t->texts, t->counts.values[0], UINT32_MAX, &prompt, error);
+    uint32_t most = 0;
+    for (uint32_t i = 0; i < t->counts.count; i++)
+        most = t->counts.values[i] > most ? t->counts.values[i] : most;
+    tamis_status status = ttft_prompt_make(&t->texts, most, UINT32_MAX, &prompt, error);
     if (status != TAMIS_OK) return status;
     arm->chosen = true;
     arm->share = LEAST_SHARE;
@@ -322,7 +325,8 @@ static tamis_status choose_share(const ttft *t, ttft_arm *arm, tamis_error *erro
     for (int i = 0; status == TAMIS_OK && i < 2; i++)
         status = sample(t, arm, blend, &prompt, &seconds, NULL, error);
     if (status == TAMIS_OK) status = tamis_blend_get_costs(blend, &costs, error);
-    if (status == TAMIS_OK) status = tamis_blend_share(&costs, &arm->share, error);
+    if (status == TAMIS_OK && costs.hits > 0)
+        status = tamis_blend_share(&costs, &arm->share, error);
     if (status == TAMIS_OK)
         fprintf(
             stderr,

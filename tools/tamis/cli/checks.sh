@@ -73,12 +73,18 @@ start_server() {
     (exec -a redis-server "$name" --port 0 --unixsocket "$socket" --save '' --appendonly no \
         --dir "$work" --logfile /dev/null) &
     server=$!
-    trap 'kill -9 "$server" 2>/dev/null; rm -rf "$work"' EXIT
+    trap '[ -z "$server" ] || kill -9 "$server"; rm -rf "$work"' EXIT
     for _ in $(seq 200); do
         [ ! -S "$socket" ] || return 0
         sleep 0.05
     done
     fail 'the server has not started'
+}
+
+stop_server() {
+    kill "$server"
+    wait "$server" 2>/dev/null
+    server= # the number may be another process's from now on
 }
 
 # The devices to measure on, and the fastest of them.

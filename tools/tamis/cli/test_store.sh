@@ -198,8 +198,7 @@ check_redis() {
     json 'assert rows[0]["others"] == 0 and rows[0]["records"] == 2'
     expect 0 '' store gc --bytes 50K "${place[@]}"
     json 'assert rows[0]["evicted"] == 1 and rows[0]["records"] == 1'
-    kill "$server"
-    wait "$server" 2>/dev/null
+    stop_server
     expect 1 "^tamis store list: redis $socket: connecting: " store list "${place[@]}"
     expect 1 "^tamis store verify: redis $socket: connecting: " store verify "${place[@]}"
 }

@@ -185,8 +185,7 @@ assert least > 0 and int(os.environ["sent"]) >= least, (os.environ["sent"], leas
     interrupted "$name [a-z]+ from redis: .*, [1-9][0-9]* calls to $socket failed" \
         kill -STOP "$server"
     kill -CONT "$server"
-    kill "$server"
-    wait "$server" 2>/dev/null
+    stop_server
     expect 1 "$name redis $socket: .*connecting: " "${from_redis[@]}"
 }
 
@@ -209,6 +208,12 @@ check_refused() {
     usage_error "$name --prefix: belongs to --redis" "${small[@]}" --prefix x
     usage_error "$name --database: belongs to --redis" "${small[@]}" --database 1
     usage_error "$name --source: disk is given twice" "${small[@]}" --source disk,disk --store s
+    usage_error "$name --share: 15 is given twice" "${small[@]}" --share 15,5,15
+    usage_error "$name --share: auto is given twice" "${small[@]}" --share auto,auto
+    usage_error "$name --throttle: 1000KB is given twice" "${small[@]}" --store s \
+        --throttle 1MB,1000KB
+    usage_error "$name --store: belongs to --source disk or cached" "${small[@]}" --store s \
+        --source memory
     expect 1 "$name a prompt has [0-9]+ tokens; the model states a context of" "${small[@]}" \
         --device reference --chunks 1024
 }
