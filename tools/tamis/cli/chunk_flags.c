@@ -19,6 +19,7 @@ static bool check_absent(const char *command, const cli_chunk_flags *f, bool pre
                  {"--store-dtype", f->dtype != CLI_UNSET, true},
                  {"--blend", f->blend != CLI_UNSET, false},
                  {"--share", f->share != NULL, false},
+                 {"--bound", f->bound != NULL, false},
                  {"--first", f->first != CLI_UNSET, false},
                  {"--policy", f->policy != NULL, false},
                  {"--unchecked", f->unchecked != 0, false},
@@ -44,11 +45,31 @@ static bool check_texts(const char *command, const cli_chunk_flags *f, bool file
     return false;
 }
 
+/* Whether a share of the tokens is computed, and the check layer estimates what is left. */
+static bool has_share(uint32_t blend) {
+    return blend == HKVD || blend == QUESTION || blend == RANDOM;
+}
+
+/* Sets out->bound. */
+static bool check_bound(const char *command, const cli_chunk_flags *f, cli_chunks_params *out) {
+    float bound = 0;
+    if (f->bound == NULL) return true;
+    if (!has_share(out->blend)) {
+        cli_fail(command, "--bound: is given, but %s has no estimate", cli_blends[out->blend]);
+        return false;
+    }
+    if (!cli_decimal(command, "--bound", f->bound, &bound)) return false;
+    out->bound = (double)bound;
+    if (bound > 0) return true;
+    cli_fail(command, "--bound %s: must be above 0", f->bound);
+    return false;
+}
+
 /* Sets out->share. */
 static bool check_share(const char *command, const cli_chunk_flags *f, cli_chunks_params *out) {
     const char *name = cli_blends[out->blend];
     float percent = DEFAULT_SHARE;
-    if (out->blend != HKVD && out->blend != QUESTION && out->blend != RANDOM) {
+    if (!has_share(out->blend)) {
         if (f->share != NULL) cli_fail(command, "--share: is given, but %s has none", name);
         return f->share == NULL;
     }
@@ -93,7 +114,9 @@ bool cli_chunks_check(const char *command, const cli_chunk_flags *f, bool file,
         !cli_size(command, "--store-memory", f->store_memory, &out->store_memory))
         return false;
     if (out->prefix) return true;
-    if (!check_texts(command, f, file) || !check_share(command, f, out)) return false;
+    if (!check_texts(command, f, file) || !check_share(command, f, out) ||
+        !check_bound(command, f, out))
+        return false;
     if (out->blend == FIRST)
         out->first = f->first != CLI_UNSET ? f->first : CLI_BLEND_FIRST_DEFAULT;
     if (out->blend == FIRST || f->first == CLI_UNSET) return true;

@@ -241,6 +241,7 @@ static tamis_status pass_gate(cli_chunks *c, const cli_session *s, tamis_blend_p
 
 static tamis_status make_blend(cli_chunks *c, cli_session *s, tamis_error *error) {
     tamis_blend_params params = {.share = c->params.share,
+                                 .bound = c->params.bound,
                                  .first = c->params.first,
                                  .dtype = c->params.dtype,
                                  .sink = c->record.sink,
@@ -321,6 +322,9 @@ static void report_chunks(const cli_chunks *c, const tamis_blend_stats *n) {
     fprintf(stderr, "; tokens: %llu exact, %llu hits of which %llu computed, %llu fresh",
             (unsigned long long)n->tokens_exact, (unsigned long long)n->tokens_hit,
             (unsigned long long)n->tokens_selected, (unsigned long long)n->tokens_fresh);
+    if (c->params.bound > 0)
+        fprintf(stderr, "; left %.3g, %s %g", n->left, n->gated > 0 ? "above" : "within",
+                c->params.bound);
 }
 
 void cli_chunks_report(const cli_chunks *c, bool times) {

@@ -11,7 +11,7 @@
 typedef struct cli_chunk_flags {
     cli_texts files;       /* each a chunk, or cut to chunks */
     uint32_t chunk_tokens; /* of a chunk at most; CLI_UNSET: a text is one chunk */
-    const char *store, *prefix_store, *store_memory, *share;
+    const char *store, *prefix_store, *store_memory, *share, *bound;
     uint32_t blend; /* the index of a name in cli_blends */
     uint32_t first, dtype, no_record, page_tokens;
     const char *policy; /* of the gate */
@@ -58,6 +58,10 @@ enum { CLI_BLEND_FIRST_DEFAULT = 32, CLI_PAGE_TOKENS_DEFAULT = 256 };
      "at least 15 and what has passed",                                                            \
      CLI_TEXT,                                                                                     \
      offsetof(type, member.share), 0, 0, NULL},                                                    \
+    {"--bound", "X",                                                                               \
+     "under hkvd, question and random: all tokens of chunks are computed where what would be "     \
+     "left wrong is estimated above X, the left of tamis blend check",                             \
+     CLI_TEXT, offsetof(type, member.bound), 0, 0, NULL},                                          \
     {"--first", "N", "tokens of each chunk that first computes anew (default 32)", CLI_NUMBER,     \
      offsetof(type, member.first), 1, CLI_TOKENS_MAX, NULL},                                       \
     {"--no-record", "", "what the store lacks is not put into it", CLI_FLAG,                       \
@@ -76,6 +80,7 @@ typedef struct cli_chunks_params {
     uint32_t page_tokens;
     uint64_t store_memory;
     double share; /* 0: the selector has none, or it is chosen */
+    double bound; /* 0: none */
     bool chosen;  /* by the controller (tamis_blend_share) */
     bool asks;    /* the prompt's question selects */
     uint32_t blend, first;

@@ -52,6 +52,12 @@ check_found() {
     said '^blend hkvd 50 %: .* 400 hits of which 221 computed,'
     asks "$device" --blend question --share 20
     said '^blend question 20 %: 3 chunks, 3 found \(1 exact\), .* 400 hits of which 89 computed, 13 fresh; loaded 2.0 MiB'
+    # The on-line gate: what is left is estimated, and too much of it is not accepted.
+    asks "$device" --bound 9
+    said '400 hits of which 66 computed, 13 fresh; left 0\.[0-9]+, within 9; loaded'
+    asks "$device" --bound 0.0001
+    said ' 413 fresh; left 0\.[0-9]+, above 0\.0001; loaded'
+    [ "$answer" = "$exact" ] || fail "$device: gated, and the answer is '$answer', not '$exact'"
     # The controller, by what it measures.
     asks "$device" --share auto
     said '^share [0-9.]+ %: reading takes [0-9.]+ us for a token in a layer, computing [0-9.]+ us$'
@@ -189,6 +195,9 @@ check_refused() {
     usage_error '^tamis run: --share 101: must be above 0' "${asked[@]}" --share 101
     usage_error '^tamis run: --share x: not a decimal' "${asked[@]}" --share x
     usage_error '^tamis run: --share: is given, but none has none' "${asked[@]}" --share 5 --blend none
+    usage_error '^tamis run: --bound 0: must be above 0' "${asked[@]}" --bound 0
+    usage_error '^tamis run: --bound x: not a decimal' "${asked[@]}" --bound x
+    usage_error '^tamis run: --bound: is given, but first has no' "${asked[@]}" --bound 1 --blend first
     usage_error '^tamis run: --first: is given, but --blend is hkvd' "${asked[@]}" --first 5
     usage_error '^tamis run: --store-memory 5X: must be bytes' "${asked[@]}" --store-memory 5X
     expect 1 '^tamis run: chunks, prompt and question have 208 tokens, the context is 205$' \
