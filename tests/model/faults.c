@@ -82,7 +82,7 @@ static void disturb(rig *r, tamis_sequence a, const int32_t *tokens, size_t coun
             late++;
         }
     }
-    assert_in_range(n, 20, 1000);
+    assert_in_range(n, 10, 1000);
     assert_int_equal(late, 2);
     RIG_OK(r, tamis_runner_logits(r->runner, 0, logits, &r->error));
     assert_memory_equal(logits, expected, sizeof logits);
