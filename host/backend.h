@@ -53,7 +53,7 @@ tamis_status tms_forward(const tms_device *dev, tamis_status status, tamis_error
     const char *(*op##_refusal)(tms_device * dev, const tms_##op *p);
 
 /* Every function but list and open takes an opened device. Status other than OK leaves the reason
- * in dev->error. Ops enqueue on the device's one in-order queue and return; their params struct may
+ * in dev->error. Ops enqueue on the device's in-order queue and return; their params struct may
  * be reused at once. `optional` entries may be NULL. */
 struct tms_backend {
     const char *name; /* "opencl" */
@@ -66,7 +66,7 @@ struct tms_backend {
     /* On the caller's native context and queue or stream, which it keeps. optional */
     tamis_status (*open_on)(void *context, void *queue, const tms_log *log, tms_device **out,
                             tamis_error *error);
-    void (*close)(tms_device *dev); /* waits */
+    void (*close)(tms_device *dev); /* waits for both queues */
 
     /* Uninitialised memory, aligned to 64 bytes; E_NO_MEMORY with size and limit. */
     tamis_status (*alloc)(tms_device *dev, uint64_t bytes, tms_mem **out);
@@ -81,6 +81,18 @@ struct tms_backend {
     tamis_status (*copy)(tms_device *dev, tms_ref to, tms_ref from, uint64_t bytes);
     tamis_status (*fill)(tms_device *dev, tms_ref to, uint32_t word,
                          uint64_t bytes); /* multiple of 4 */
+
+    /* Memory of the host from which the device copies by itself, aligned to 64 bytes. */
+    tamis_status (*host_alloc)(tms_device *dev, uint64_t bytes, void **out);
+    void (*host_free)(tms_device *dev, void *host); /* waits for uploads; accepts NULL */
+    /* A copy out of such memory on a second queue, in order with other uploads: it begins when
+     * `after`, which may be NULL, is reached; *done is the mark behind it. The host's bytes must
+     * stay until then; a call that fails copies no more when it returns. E_STATE during a recording.
+     * Without a second queue the copy is done at once. */
+    tamis_status (*upload)(tms_device *dev, tms_ref to, const void *from, uint64_t bytes,
+                           const tms_event *after, tms_event **done);
+    /* What is enqueued from now on begins when the event is reached. E_STATE during a recording. */
+    tamis_status (*event_await)(tms_device *dev, const tms_event *event);
 
     /* timed: for event_elapsed. From the first timed mark on the queue collects times; that call
      * may wait. */
@@ -97,7 +109,7 @@ struct tms_backend {
     tamis_status (*graph_launch)(tms_device *dev, tms_graph *graph);
     void (*graph_free)(tms_device *dev, tms_graph *graph);
     tamis_status (*flush)(tms_device *dev);
-    tamis_status (*wait)(tms_device *dev);
+    tamis_status (*wait)(tms_device *dev); /* for both queues */
 
     /* Best read bandwidth over `bytes` (>= 1 MiB; at least 96 MiB exceed caches) from `from`, GB/s
      * (1e9), all compute units, the best of several kernels and the median of several runs of it.

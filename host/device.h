@@ -53,6 +53,12 @@ tamis_status tms_device_copy(tms_device *dev, tms_ref to, tms_ref from, uint64_t
 tamis_status tms_device_fill(tms_device *dev, tms_ref to, uint32_t word, uint64_t bytes,
                              tamis_error *error);
 
+tamis_status tms_device_host_alloc(tms_device *dev, uint64_t bytes, void **out, tamis_error *error);
+void tms_device_host_free(tms_device *dev, void *host); /* accepts NULL */
+tamis_status tms_device_upload(tms_device *dev, tms_ref to, const void *from, uint64_t bytes,
+                               const tms_event *after, tms_event **done, tamis_error *error);
+
+tamis_status tms_device_event_await(tms_device *dev, const tms_event *event, tamis_error *error);
 tamis_status tms_device_event_record(tms_device *dev, bool timed, tms_event **out,
                                      tamis_error *error);
 tamis_status tms_device_event_wait(tms_device *dev, tms_event *event, tamis_error *error);

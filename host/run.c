@@ -112,6 +112,20 @@ tamis_status tms_device_fill(tms_device *dev, tms_ref to, uint32_t word, uint64_
     return tms_forward(dev, dev->backend->fill(dev, to, word, bytes), error);
 }
 
+tamis_status tms_device_host_alloc(tms_device *dev, uint64_t bytes, void **out,
+                                   tamis_error *error) {
+    return tms_forward(dev, dev->backend->host_alloc(dev, bytes, out), error);
+}
+
+void tms_device_host_free(tms_device *dev, void *host) {
+    dev->backend->host_free(dev, host);
+}
+
+tamis_status tms_device_upload(tms_device *dev, tms_ref to, const void *from, uint64_t bytes,
+                               const tms_event *after, tms_event **done, tamis_error *error) {
+    return tms_forward(dev, dev->backend->upload(dev, to, from, bytes, after, done), error);
+}
+
 /* ---- Events and graphs ----------------------------------------------------------------------- */
 
 tamis_status tms_device_event_record(tms_device *dev, bool timed, tms_event **out,
@@ -121,6 +135,10 @@ tamis_status tms_device_event_record(tms_device *dev, bool timed, tms_event **ou
 
 tamis_status tms_device_event_wait(tms_device *dev, tms_event *event, tamis_error *error) {
     return tms_forward(dev, dev->backend->event_wait(dev, event), error);
+}
+
+tamis_status tms_device_event_await(tms_device *dev, const tms_event *event, tamis_error *error) {
+    return tms_forward(dev, dev->backend->event_await(dev, event), error);
 }
 
 tamis_status tms_device_event_elapsed(tms_device *dev, tms_event *from, tms_event *to, double *us,

@@ -5,10 +5,10 @@
 
 #include <string.h>
 
-/* What the table has beside FAULTY_CALLS: name, list, open, open_on, close, free, wrap, event_free,
- * graph_free, and what ops have beside themselves. */
+/* What the table has beside FAULTY_CALLS: name, list, open, open_on, close, free, host_free, wrap,
+ * event_free, graph_free, and what ops have beside themselves. */
 #define ONE(with, op) +1
-#define OTHERS        (9 TMS_SCRATCH_OPS(ONE, ) TMS_OPTIONAL_OPS(ONE, ))
+#define OTHERS        (10 TMS_SCRATCH_OPS(ONE, ) TMS_OPTIONAL_OPS(ONE, ))
 _Static_assert(sizeof(tms_backend) == (FAULTY_COUNT + OTHERS) * sizeof(void *),
                "a function of the table is missing in FAULTY_CALLS");
 
@@ -32,8 +32,8 @@ static tamis_status refuse(tms_device *dev, faulty_call call) {
 /* What a call makes belongs to nobody if it then fails; and a compact that fails has moved nothing,
  * by its contract. */
 static bool fails_before(faulty_call call) {
-    return failing_when == FAULTY_BEFORE || call == FAULTY_alloc || call == FAULTY_event_record ||
-           call == FAULTY_capture_end || call == FAULTY_compact;
+    return failing_when == FAULTY_BEFORE || call == FAULTY_alloc || call == FAULTY_host_alloc ||
+           call == FAULTY_event_record || call == FAULTY_upload || call == FAULTY_capture_end || call == FAULTY_compact;
 }
 
 #define DEFINE(name, parameters, arguments)                                                        \

@@ -19,6 +19,12 @@
     X(read, (tms_device * dev, tms_ref from, void *to, uint64_t bytes), (dev, from, to, bytes))    \
     X(copy, (tms_device * dev, tms_ref to, tms_ref from, uint64_t bytes), (dev, to, from, bytes))  \
     X(fill, (tms_device * dev, tms_ref to, uint32_t word, uint64_t bytes), (dev, to, word, bytes)) \
+    X(host_alloc, (tms_device * dev, uint64_t bytes, void **out), (dev, bytes, out))               \
+    X(upload,                                                                                      \
+      (tms_device * dev, tms_ref to, const void *from, uint64_t bytes, const tms_event *after,     \
+       tms_event **done),                                                                          \
+      (dev, to, from, bytes, after, done))                                                         \
+    X(event_await, (tms_device * dev, const tms_event *event), (dev, event))                       \
     X(event_record, (tms_device * dev, bool timed, tms_event **out), (dev, timed, out))            \
     X(event_wait, (tms_device * dev, tms_event * event), (dev, event))                             \
     X(event_elapsed, (tms_device * dev, tms_event * from, tms_event * to, double *us),             \

@@ -36,6 +36,8 @@ typedef struct tms_cu_device {
     tms_cu_context context;
     tms_cu_stream stream;
     bool own_context, own_stream; /* else the caller's */
+    tms_cu_stream uploads;        /* the second one; NULL until it is needed */
+    bool allocated;               /* memory, since the last upload */
     bool pools;                   /* stream-ordered allocation */
     int capability;               /* 10 * major + minor */
     bool overlap;                 /* TAMIS_CUDA_OVERLAP: launches that can begin early do */
@@ -51,6 +53,10 @@ typedef struct tms_cu_device {
     tms_cublas_handle cublas; /* NULL: our own kernels are used */
     tms_mem *cublas_workspace;
 } tms_cu_device;
+
+struct tms_event {
+    tms_cu_event cu;
+};
 
 struct tms_mem {
     tms_cu_address at;
@@ -101,8 +107,19 @@ tamis_status tms_cu_copy(tms_device *dev, tms_ref to, tms_ref from, uint64_t byt
 tamis_status tms_cu_fill(tms_device *dev, tms_ref to, uint32_t word, uint64_t bytes);
 tamis_status tms_cu_staging_take(tms_device *dev);
 void tms_cu_staging_free(tms_device *dev);
+/* E_ARGUMENT for bytes beyond the memory's end; a late error comes first. */
+tamis_status tms_cu_check_range(tms_device *dev, tms_ref ref, uint64_t bytes, const char *what);
+
+/* upload.c */
+tamis_status tms_cu_host_alloc(tms_device *dev, uint64_t bytes, void **out);
+void tms_cu_host_free(tms_device *dev, void *host);
+tamis_status tms_cu_upload(tms_device *dev, tms_ref to, const void *from, uint64_t bytes,
+                           const tms_event *after, tms_event **done);
+tamis_status tms_cu_event_await(tms_device *dev, const tms_event *event);
 
 /* event.c */
+/* A mark at the present end of a stream; the context must be current. */
+tamis_status tms_cu_event_make(tms_device *dev, tms_cu_stream stream, bool timed, tms_event **out);
 tamis_status tms_cu_event_record(tms_device *dev, bool timed, tms_event **out);
 tamis_status tms_cu_event_wait(tms_device *dev, tms_event *event);
 tamis_status tms_cu_event_elapsed(tms_device *dev, tms_event *from, tms_event *to, double *us);

@@ -217,6 +217,7 @@ void tms_cu_close(tms_device *dev) {
     tms_cu_device *cu = tms_cu(dev);
     const bool inside = cu->context && tms_cu_enter(dev) == TAMIS_OK;
     if (inside && (cu->stream || !cu->own_context)) cu->api->cuStreamSynchronize(cu->stream);
+    if (inside && cu->uploads) cu->api->cuStreamSynchronize(cu->uploads);
     tms_cu_linear_close(dev);
     tms_cu_free(dev, cu->tickets);
     tms_cu_free_last(dev);
@@ -224,6 +225,7 @@ void tms_cu_close(tms_device *dev) {
     if (inside) {
         tms_cu_staging_free(dev);
         if (cu->own_stream) cu->api->cuStreamDestroy_v2(cu->stream);
+        if (cu->uploads) cu->api->cuStreamDestroy_v2(cu->uploads);
         tms_cu_leave(dev);
     }
     if (cu->own_context) cu->api->cuDevicePrimaryCtxRelease_v2(cu->ordinal);

@@ -94,6 +94,7 @@ typedef struct tms_cu_launch_config {
     X(cuStreamCreate, (tms_cu_stream * stream, unsigned flags))                                    \
     X(cuStreamDestroy_v2, (tms_cu_stream stream))                                                  \
     X(cuStreamSynchronize, (tms_cu_stream stream))                                                 \
+    X(cuStreamWaitEvent, (tms_cu_stream stream, tms_cu_event event, unsigned flags))               \
     X(cuStreamBeginCapture_v2, (tms_cu_stream stream, int mode))                                   \
     X(cuStreamEndCapture, (tms_cu_stream stream, tms_cu_graph * graph))                            \
     X(cuStreamIsCapturing, (tms_cu_stream stream, int *status))                                    \

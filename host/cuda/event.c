@@ -3,29 +3,29 @@
 #include "host/cuda/cuda.h"
 #include <stdlib.h>
 
-struct tms_event {
-    tms_cu_event cu;
-};
-
-tamis_status tms_cu_event_record(tms_device *dev, bool timed, tms_event **out) {
-    tms_cu_device *cu = tms_cu(dev);
-    if (dev->sticky != TAMIS_OK) return dev->sticky;
+tamis_status tms_cu_event_make(tms_device *dev, tms_cu_stream stream, bool timed, tms_event **out) {
+    const tms_cu_driver *api = tms_cu(dev)->api;
     tms_event *event = calloc(1, sizeof *event);
     if (!event) return tms_device_fail(dev, TAMIS_E_NO_MEMORY, "no host memory for an event");
-    tamis_status status = tms_cu_enter(dev);
-    if (status == TAMIS_OK) {
-        const unsigned flags = timed ? 0 : TMS_CU_EVENT_DISABLE_TIMING;
-        status = tms_cu_check(dev, cu->api->cuEventCreate(&event->cu, flags), "event");
-        if (status == TAMIS_OK)
-            status = tms_cu_check(dev, cu->api->cuEventRecord(event->cu, cu->stream), "event");
-        tms_cu_leave(dev);
-    }
+    tamis_status status = tms_cu_check(
+        dev, api->cuEventCreate(&event->cu, timed ? 0 : TMS_CU_EVENT_DISABLE_TIMING), "event");
+    if (status == TAMIS_OK)
+        status = tms_cu_check(dev, api->cuEventRecord(event->cu, stream), "event");
     if (status != TAMIS_OK) {
         tms_cu_event_free(dev, event);
         return status;
     }
     *out = event;
     return TAMIS_OK;
+}
+
+tamis_status tms_cu_event_record(tms_device *dev, bool timed, tms_event **out) {
+    if (dev->sticky != TAMIS_OK) return dev->sticky;
+    tamis_status status = tms_cu_enter(dev);
+    if (status != TAMIS_OK) return status;
+    status = tms_cu_event_make(dev, tms_cu(dev)->stream, timed, out);
+    tms_cu_leave(dev);
+    return status;
 }
 
 tamis_status tms_cu_event_wait(tms_device *dev, tms_event *event) {
@@ -71,6 +71,9 @@ tamis_status tms_cu_wait(tms_device *dev) {
     tamis_status status = tms_cu_enter(dev);
     if (status != TAMIS_OK) return status;
     status = tms_cu_check_late(dev, cu->api->cuStreamSynchronize(cu->stream), "wait");
+    if (status == TAMIS_OK && cu->uploads)
+        status =
+            tms_cu_check_late(dev, cu->api->cuStreamSynchronize(cu->uploads), "wait for uploads");
     tms_cu_leave(dev);
     return status;
 }

@@ -64,6 +64,7 @@ tamis_status tms_cu_alloc(tms_device *dev, uint64_t bytes, tms_mem **out) {
     mem->bytes = bytes;
     mem->own = true;
     tms_cu(dev)->memory_used += bytes;
+    tms_cu(dev)->allocated = true;
     *out = mem;
     return TAMIS_OK;
 }
@@ -84,8 +85,9 @@ tamis_status tms_cu_wrap(tms_device *dev, uint64_t native, uint64_t bytes, tms_m
     return TAMIS_OK;
 }
 
-/* During a recording a graph could free only its own memory, so nothing is freed then. Without
- * pools the driver frees at once, so this waits for enqueued work before. */
+/* During a recording a graph could free only its own memory, so nothing is freed then. The driver
+ * frees in the first stream's order, or without pools at once: so this waits for what is not in that
+ * order. */
 static tamis_status give_back(tms_device *dev, tms_cu_address at) {
     tms_cu_device *cu = tms_cu(dev);
     tamis_status status = tms_cu_enter(dev);
@@ -93,6 +95,8 @@ static tamis_status give_back(tms_device *dev, tms_cu_address at) {
     status = tms_cu_check_not_captured(dev, "free");
     if (status == TAMIS_OK && !cu->pools)
         status = tms_cu_check(dev, cu->api->cuStreamSynchronize(cu->stream), "free");
+    if (status == TAMIS_OK && cu->uploads)
+        status = tms_cu_check(dev, cu->api->cuStreamSynchronize(cu->uploads), "free");
     if (status == TAMIS_OK)
         status = tms_cu_check(
             dev, cu->pools ? cu->api->cuMemFreeAsync(at, cu->stream) : cu->api->cuMemFree_v2(at),
@@ -135,7 +139,7 @@ void tms_cu_free_last(tms_device *dev) {
                      (unsigned long long)lost, dev->error.text);
 }
 
-static tamis_status check_range(tms_device *dev, tms_ref ref, uint64_t bytes, const char *what) {
+tamis_status tms_cu_check_range(tms_device *dev, tms_ref ref, uint64_t bytes, const char *what) {
     if (dev->sticky != TAMIS_OK) return dev->sticky;
     if (!ref.mem) return tms_device_fail(dev, TAMIS_E_ARGUMENT, "%s: the memory is absent", what);
     if (ref.offset > ref.mem->bytes || bytes > ref.mem->bytes - ref.offset)
@@ -202,7 +206,7 @@ static tamis_status write_staged(tms_device *dev, tms_cu_address to, const void 
 }
 
 tamis_status tms_cu_write(tms_device *dev, tms_ref to, const void *from, uint64_t bytes) {
-    tamis_status status = check_range(dev, to, bytes, "write");
+    tamis_status status = tms_cu_check_range(dev, to, bytes, "write");
     if (status != TAMIS_OK || bytes == 0) return status;
     status = tms_cu_enter(dev);
     if (status != TAMIS_OK) return status;
@@ -220,7 +224,7 @@ tamis_status tms_cu_write(tms_device *dev, tms_ref to, const void *from, uint64_
 
 tamis_status tms_cu_read(tms_device *dev, tms_ref from, void *to, uint64_t bytes) {
     tms_cu_device *cu = tms_cu(dev);
-    tamis_status status = check_range(dev, from, bytes, "read");
+    tamis_status status = tms_cu_check_range(dev, from, bytes, "read");
     if (status != TAMIS_OK || bytes == 0) return status;
     status = tms_cu_enter(dev);
     if (status != TAMIS_OK) return status;
@@ -235,8 +239,8 @@ tamis_status tms_cu_read(tms_device *dev, tms_ref from, void *to, uint64_t bytes
 
 tamis_status tms_cu_copy(tms_device *dev, tms_ref to, tms_ref from, uint64_t bytes) {
     tms_cu_device *cu = tms_cu(dev);
-    tamis_status status = check_range(dev, to, bytes, "copy to");
-    if (status == TAMIS_OK) status = check_range(dev, from, bytes, "copy from");
+    tamis_status status = tms_cu_check_range(dev, to, bytes, "copy to");
+    if (status == TAMIS_OK) status = tms_cu_check_range(dev, from, bytes, "copy from");
     if (status != TAMIS_OK || bytes == 0) return status;
     status = tms_cu_enter(dev);
     if (status != TAMIS_OK) return status;
@@ -251,7 +255,7 @@ tamis_status tms_cu_copy(tms_device *dev, tms_ref to, tms_ref from, uint64_t byt
 
 tamis_status tms_cu_fill(tms_device *dev, tms_ref to, uint32_t word, uint64_t bytes) {
     tms_cu_device *cu = tms_cu(dev);
-    tamis_status status = check_range(dev, to, bytes, "fill");
+    tamis_status status = tms_cu_check_range(dev, to, bytes, "fill");
     if (status != TAMIS_OK || bytes == 0) return status;
     if (bytes % 4 || to.offset % 4)
         return tms_device_fail(dev, TAMIS_E_ARGUMENT,

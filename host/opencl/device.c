@@ -260,12 +260,14 @@ tamis_status tms_cl_open(const char *id, const tms_log *log, tms_device **out, t
 void tms_cl_close(tms_device *dev) {
     tms_cl_device *cl = tms_cl(dev);
     if (cl->queue) clFinish(cl->queue);
+    if (cl->uploads) clFinish(cl->uploads);
     tms_cl_free(dev, cl->product.mem);
     tms_cl_programs_free(cl);
     tms_cl_staging_free(&cl->staging);
     if (cl->items) clReleaseMemObject(cl->items);
     if (cl->nothing) clReleaseMemObject(cl->nothing);
     if (cl->queue) clReleaseCommandQueue(cl->queue);
+    if (cl->uploads) clReleaseCommandQueue(cl->uploads);
     pthread_mutex_lock(&drivers);
     if (cl->context) clReleaseContext(cl->context);
     pthread_mutex_unlock(&drivers);

@@ -9,6 +9,21 @@ struct tms_event {
     bool waited; /* for all before it, when the clock was read */
 };
 
+tamis_status tms_cl_event_make(tms_device *dev, cl_event cl, tms_event **out) {
+    tms_event *event = malloc(sizeof *event);
+    if (!event) {
+        clReleaseEvent(cl);
+        return tms_device_fail(dev, TAMIS_E_NO_MEMORY, "no host memory for an event");
+    }
+    *event = (tms_event){.cl = cl, .us = tms_now_us()};
+    *out = event;
+    return TAMIS_OK;
+}
+
+cl_event tms_cl_event_of(const tms_event *event) {
+    return event->cl;
+}
+
 static cl_int end_of(cl_event event, cl_ulong *ns) {
     return clGetEventProfilingInfo(event, CL_PROFILING_COMMAND_END, sizeof *ns, ns, NULL);
 }
@@ -66,17 +81,11 @@ tamis_status tms_cl_event_record(tms_device *dev, bool timed, tms_event **out) {
     tamis_status status = timed ? collect_times(dev) : TAMIS_OK;
     if (status == TAMIS_OK && timed && cl->host_times) status = tms_cl_wait(dev);
     if (status != TAMIS_OK) return status;
-    tms_event *event = malloc(sizeof *event);
-    if (!event) return tms_device_fail(dev, TAMIS_E_NO_MEMORY, "no host memory for an event");
-    event->us = tms_now_us();
-    event->waited = timed && cl->host_times;
-    cl_int code = clEnqueueMarkerWithWaitList(cl->queue, 0, NULL, &event->cl);
-    if (code != CL_SUCCESS) {
-        free(event);
-        return tms_cl_check(dev, code, "event");
-    }
-    *out = event;
-    return TAMIS_OK;
+    cl_event mark;
+    status = tms_cl_check(dev, clEnqueueMarkerWithWaitList(cl->queue, 0, NULL, &mark), "event");
+    if (status == TAMIS_OK) status = tms_cl_event_make(dev, mark, out);
+    if (status == TAMIS_OK) (*out)->waited = timed && cl->host_times;
+    return status;
 }
 
 tamis_status tms_cl_event_wait(tms_device *dev, tms_event *event) {
@@ -112,5 +121,8 @@ tamis_status tms_cl_flush(tms_device *dev) {
 }
 
 tamis_status tms_cl_wait(tms_device *dev) {
-    return tms_cl_check_late(dev, clFinish(tms_cl(dev)->queue), "wait");
+    tms_cl_device *cl = tms_cl(dev);
+    tamis_status status = tms_cl_check_late(dev, clFinish(cl->queue), "wait");
+    if (status != TAMIS_OK || !cl->uploads) return status;
+    return tms_cl_check_late(dev, clFinish(cl->uploads), "wait for uploads");
 }

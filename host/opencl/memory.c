@@ -64,7 +64,7 @@ void tms_cl_free(tms_device *dev, tms_mem *mem) {
     free(mem);
 }
 
-static tamis_status check_range(tms_device *dev, tms_ref ref, uint64_t bytes, const char *what) {
+tamis_status tms_cl_check_range(tms_device *dev, tms_ref ref, uint64_t bytes, const char *what) {
     if (dev->sticky != TAMIS_OK) return dev->sticky;
     if (!ref.mem) return tms_device_fail(dev, TAMIS_E_ARGUMENT, "%s: the memory is absent", what);
     if (ref.offset > ref.mem->bytes || bytes > ref.mem->bytes - ref.offset)
@@ -110,7 +110,7 @@ static tamis_status write_staged(tms_device *dev, tms_ref to, const void *from, 
 }
 
 tamis_status tms_cl_write(tms_device *dev, tms_ref to, const void *from, uint64_t bytes) {
-    tamis_status status = check_range(dev, to, bytes, "write");
+    tamis_status status = tms_cl_check_range(dev, to, bytes, "write");
     if (status != TAMIS_OK || bytes == 0) return status;
     if (bytes <= MAX_NO_WAIT) return write_staged(dev, to, from, bytes);
     return tms_cl_check_late(dev,
@@ -120,7 +120,7 @@ tamis_status tms_cl_write(tms_device *dev, tms_ref to, const void *from, uint64_
 }
 
 tamis_status tms_cl_read(tms_device *dev, tms_ref from, void *to, uint64_t bytes) {
-    tamis_status status = check_range(dev, from, bytes, "read");
+    tamis_status status = tms_cl_check_range(dev, from, bytes, "read");
     if (status != TAMIS_OK || bytes == 0) return status;
     return tms_cl_check_late(dev,
                              clEnqueueReadBuffer(tms_cl(dev)->queue, from.mem->cl, CL_TRUE,
@@ -129,8 +129,8 @@ tamis_status tms_cl_read(tms_device *dev, tms_ref from, void *to, uint64_t bytes
 }
 
 tamis_status tms_cl_copy(tms_device *dev, tms_ref to, tms_ref from, uint64_t bytes) {
-    tamis_status status = check_range(dev, to, bytes, "copy to");
-    if (status == TAMIS_OK) status = check_range(dev, from, bytes, "copy from");
+    tamis_status status = tms_cl_check_range(dev, to, bytes, "copy to");
+    if (status == TAMIS_OK) status = tms_cl_check_range(dev, from, bytes, "copy from");
     if (status != TAMIS_OK || bytes == 0) return status;
     return tms_cl_check(dev,
                         clEnqueueCopyBuffer(tms_cl(dev)->queue, from.mem->cl, to.mem->cl,
@@ -139,7 +139,7 @@ tamis_status tms_cl_copy(tms_device *dev, tms_ref to, tms_ref from, uint64_t byt
 }
 
 tamis_status tms_cl_fill(tms_device *dev, tms_ref to, uint32_t word, uint64_t bytes) {
-    tamis_status status = check_range(dev, to, bytes, "fill");
+    tamis_status status = tms_cl_check_range(dev, to, bytes, "fill");
     if (status != TAMIS_OK || bytes == 0) return status;
     if (bytes % 4 || to.offset % 4)
         return tms_device_fail(dev, TAMIS_E_ARGUMENT,

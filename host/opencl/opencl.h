@@ -23,20 +23,23 @@ typedef struct tms_cl_staging {
 
 typedef struct tms_cl_program tms_cl_program;
 typedef struct tms_cl_kernel tms_cl_kernel;
+typedef struct tms_cl_host tms_cl_host;
 
 typedef struct tms_cl_device {
     tms_device base;
     cl_device_id id;
     cl_context context;
     cl_command_queue queue;
-    bool cpu;             /* memory is the host's and a work-group runs on one core */
-    bool waits;           /* its cores run at the same time, and may wait for each other */
-    bool wide_grids;      /* the driver compiles kernels again for wide grids */
-    bool keeps_programs;  /* the driver has a cache of what it compiled */
-    cl_mem items;         /* the counter of tms_cl_run_queue on CPUs */
-    cl_mem nothing;       /* zeros in the place of absent memory */
-    uint64_t memory_used; /* bytes of all tms_mem */
-    char options[160];    /* of every build: language version and what depends on the vendor */
+    cl_command_queue uploads; /* the second one; NULL until it is needed */
+    tms_cl_host *hosts;       /* the memory that uploads come from */
+    bool cpu;                 /* memory is the host's and a work-group runs on one core */
+    bool waits;               /* its cores run at the same time, and may wait for each other */
+    bool wide_grids;          /* the driver compiles kernels again for wide grids */
+    bool keeps_programs;      /* the driver has a cache of what it compiled */
+    cl_mem items;             /* the counter of tms_cl_run_queue on CPUs */
+    cl_mem nothing;           /* zeros in the place of absent memory */
+    uint64_t memory_used;     /* bytes of all tms_mem */
+    char options[160];        /* of every build: language version and what depends on the vendor */
     tms_cl_program *programs;
     tms_cl_kernel *kernels;
     tms_cl_staging staging;
@@ -82,8 +85,20 @@ tamis_status tms_cl_read(tms_device *dev, tms_ref from, void *to, uint64_t bytes
 tamis_status tms_cl_copy(tms_device *dev, tms_ref to, tms_ref from, uint64_t bytes);
 tamis_status tms_cl_fill(tms_device *dev, tms_ref to, uint32_t word, uint64_t bytes);
 void tms_cl_staging_free(tms_cl_staging *staging);
+/* E_ARGUMENT for bytes beyond the memory's end; a late error comes first. */
+tamis_status tms_cl_check_range(tms_device *dev, tms_ref ref, uint64_t bytes, const char *what);
+
+/* upload.c */
+tamis_status tms_cl_host_alloc(tms_device *dev, uint64_t bytes, void **out);
+void tms_cl_host_free(tms_device *dev, void *host);
+tamis_status tms_cl_upload(tms_device *dev, tms_ref to, const void *from, uint64_t bytes,
+                           const tms_event *after, tms_event **done);
+tamis_status tms_cl_event_await(tms_device *dev, const tms_event *event);
 
 /* event.c */
+/* A mark, of an event that it takes: also where it fails. */
+tamis_status tms_cl_event_make(tms_device *dev, cl_event cl, tms_event **out);
+cl_event tms_cl_event_of(const tms_event *event);
 tamis_status tms_cl_event_record(tms_device *dev, bool timed, tms_event **out);
 tamis_status tms_cl_event_wait(tms_device *dev, tms_event *event);
 tamis_status tms_cl_event_elapsed(tms_device *dev, tms_event *from, tms_event *to, double *us);

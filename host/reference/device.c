@@ -142,6 +142,34 @@ static void reference_event_free(tms_device *dev, tms_event *event) {
     free(event);
 }
 
+static tamis_status reference_host_alloc(tms_device *dev, uint64_t bytes, void **out) {
+    const uint64_t limit = dev->info.max_buffer_bytes;
+    if (dev->sticky != TAMIS_OK) return dev->sticky;
+    *out = bytes <= limit ? aligned_alloc(64, (size_t)((bytes + 63) / 64 * 64)) : NULL;
+    if (*out) return TAMIS_OK;
+    return tms_device_fail(dev, TAMIS_E_NO_MEMORY,
+                           "%llu bytes of host memory asked for, the limit is %llu",
+                           (unsigned long long)bytes, (unsigned long long)limit);
+}
+
+static void reference_host_free(tms_device *dev, void *host) {
+    (void)dev;
+    free(host);
+}
+
+/* There is no second queue. */
+static tamis_status reference_upload(tms_device *dev, tms_ref to, const void *from, uint64_t bytes,
+                                     const tms_event *after, tms_event **done) {
+    (void)after;
+    const tamis_status status = reference_write(dev, to, from, bytes);
+    return status == TAMIS_OK ? reference_event_record(dev, false, done) : status;
+}
+
+static tamis_status reference_event_await(tms_device *dev, const tms_event *event) {
+    (void)event;
+    return dev->sticky;
+}
+
 /* Flush and wait: nothing is ever pending. */
 static tamis_status reference_done(tms_device *dev) {
     return dev->sticky;
@@ -158,6 +186,10 @@ const tms_backend tms_backend_reference = {
     .read = reference_read,
     .copy = reference_copy,
     .fill = reference_fill,
+    .host_alloc = reference_host_alloc,
+    .host_free = reference_host_free,
+    .upload = reference_upload,
+    .event_await = reference_event_await,
     .event_record = reference_event_record,
     .event_wait = reference_event_wait,
     .event_elapsed = reference_event_elapsed,

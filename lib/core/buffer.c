@@ -4,6 +4,12 @@
 
 #include <stdlib.h>
 
+struct tamis_host_buffer {
+    tamis_context *context;
+    void *data;
+    uint64_t bytes;
+};
+
 struct tamis_event {
     tamis_context *context;
     tms_event *event;
@@ -108,6 +114,79 @@ void tamis_event_destroy(tamis_event **event) {
     free(*event);
     *event = NULL;
 }
+
+/* ---- Uploads --------------------------------------------------------------------------------- */
+
+tamis_status tamis_host_buffer_create(tamis_context *context, uint64_t bytes,
+                                      tamis_host_buffer **out, tamis_error *error) {
+    TMS_REQUIRE(out, TAMIS_E_ARGUMENT, "out: NULL");
+    *out = NULL;
+    TMS_REQUIRE(context, TAMIS_E_ARGUMENT, "context: NULL");
+    TMS_REQUIRE(bytes > 0, TAMIS_E_ARGUMENT, "host buffer of 0 bytes");
+    tamis_host_buffer *buffer = calloc(1, sizeof *buffer);
+    TMS_REQUIRE(buffer, TAMIS_E_NO_MEMORY, "no memory for a host buffer's handle");
+    buffer->context = context;
+    buffer->bytes = bytes;
+    const tamis_status status = tms_device_host_alloc(context->dev, bytes, &buffer->data, error);
+    if (status != TAMIS_OK) tamis_host_buffer_destroy(&buffer);
+    *out = buffer;
+    return status;
+}
+
+void tamis_host_buffer_destroy(tamis_host_buffer **buffer) {
+    if (!buffer || !*buffer) return;
+    tms_device_host_free((*buffer)->context->dev, (*buffer)->data);
+    free(*buffer);
+    *buffer = NULL;
+}
+
+void *tamis_host_buffer_data(const tamis_host_buffer *buffer) {
+    return buffer ? buffer->data : NULL;
+}
+
+uint64_t tamis_host_buffer_bytes(const tamis_host_buffer *buffer) {
+    return buffer ? buffer->bytes : 0;
+}
+
+static tamis_status check_upload(const tamis_buffer *to, uint64_t offset,
+                                 const tamis_host_buffer *from, uint64_t from_offset,
+                                 uint64_t bytes, const tamis_event *after, tamis_error *error) {
+    TMS_REQUIRE(from, TAMIS_E_ARGUMENT, "from: NULL");
+    TMS_TRY(check_range(to, offset, from->data, bytes, error));
+    TMS_REQUIRE(from_offset <= from->bytes && bytes <= from->bytes - from_offset, TAMIS_E_ARGUMENT,
+                "%llu bytes from offset %llu: the host buffer has %llu", (unsigned long long)bytes,
+                (unsigned long long)from_offset, (unsigned long long)from->bytes);
+    TMS_REQUIRE(from->context == to->context, TAMIS_E_ARGUMENT,
+                "the two buffers are of different contexts");
+    TMS_REQUIRE(!after || after->context == to->context, TAMIS_E_ARGUMENT,
+                "the mark is of another context than the buffers");
+    return TAMIS_OK;
+}
+
+tamis_status tamis_buffer_upload(tamis_buffer *to, uint64_t offset, const tamis_host_buffer *from,
+                                 uint64_t from_offset, uint64_t bytes, const tamis_event *after,
+                                 tamis_event **done, tamis_error *error) {
+    TMS_REQUIRE(done, TAMIS_E_ARGUMENT, "done: NULL");
+    *done = NULL;
+    TMS_TRY(check_upload(to, offset, from, from_offset, bytes, after, error));
+    tamis_event *event = calloc(1, sizeof *event);
+    TMS_REQUIRE(event, TAMIS_E_NO_MEMORY, "no memory for an event's handle");
+    event->context = to->context;
+    const tms_ref ref = {to->mem, offset};
+    const tamis_status status =
+        tms_device_upload(to->context->dev, ref, (const uint8_t *)from->data + from_offset, bytes,
+                          after ? after->event : NULL, &event->event, error);
+    if (status != TAMIS_OK) tamis_event_destroy(&event);
+    *done = event;
+    return status;
+}
+
+tamis_status tamis_event_await(tamis_event *event, tamis_error *error) {
+    TMS_REQUIRE(event, TAMIS_E_ARGUMENT, "event: NULL");
+    return tms_device_event_await(event->context->dev, event->event, error);
+}
+
+/* ---- Rows ------------------------------------------------------------------------------------ */
 
 tamis_status tms_rows_check(const tamis_context *context, const tamis_rows *rows, const char *what,
                             uint32_t n_rows, uint64_t width, uint64_t *stride, tamis_error *error) {

@@ -118,6 +118,7 @@ static cl_int refuse_queue(cl_layer_entry entry, cl_command_queue_properties pro
 #define properties_of_clCreateProgramWithSource 0
 #define properties_of_clCreateProgramWithBinary 0
 #define properties_of_clCreateKernel            0
+#define properties_of_clEnqueueMapBuffer        0
 #define MAKER(type, name, parameters, arguments)                                                   \
     type CL_API_CALL name parameters {                                                             \
         static type(CL_API_CALL *real) parameters;                                                 \
@@ -146,3 +147,12 @@ CL_LAYER_MAKERS(MAKER)
         return real(object);                                                                       \
     }
 CL_LAYER_RELEASES(RELEASE)
+
+cl_int CL_API_CALL clEnqueueUnmapMemObject(cl_command_queue queue, cl_mem mem, void *mapped,
+                                           cl_uint n, const cl_event *after, cl_event *event) {
+    static cl_int(CL_API_CALL * real)(cl_command_queue, cl_mem, void *, cl_uint, const cl_event *,
+                                      cl_event *);
+    if (!real) *(void **)&real = find("clEnqueueUnmapMemObject");
+    alive--;
+    return real(queue, mem, mapped, n, after, event);
+}

@@ -15,6 +15,8 @@
 #define CL_LAYER_CODE CL_OUT_OF_RESOURCES
 #define CL_LAYER_TEXT "CL_OUT_OF_RESOURCES"
 
+typedef void *cl_map; /* memory of the host into which a buffer is mapped */
+
 /* Entry points that answer a code: X(name, parameters, arguments). */
 #define CL_LAYER_CALLS(X)                                                                          \
     X(clGetPlatformIDs, (cl_uint n, cl_platform_id * ids, cl_uint * count), (n, ids, count))       \
@@ -69,11 +71,15 @@
     X(clEnqueueMarkerWithWaitList,                                                                 \
       (cl_command_queue queue, cl_uint n, const cl_event *after, cl_event *event),                 \
       (queue, n, after, event))                                                                    \
+    X(clEnqueueBarrierWithWaitList,                                                                \
+      (cl_command_queue queue, cl_uint n, const cl_event *after, cl_event *event),                 \
+      (queue, n, after, event))                                                                    \
     X(clWaitForEvents, (cl_uint n, const cl_event *events), (n, events))                           \
     X(clFlush, (cl_command_queue queue), (queue))                                                  \
     X(clFinish, (cl_command_queue queue), (queue))
 
-/* Those that make an object, whose last parameter is the code. */
+/* Those that make an object, or what has to be given back like one, and whose last parameter is the
+ * code. */
 #define CL_LAYER_MAKERS(X)                                                                         \
     X(cl_context, clCreateContext,                                                                 \
       (const cl_context_properties *properties, cl_uint n, const cl_device_id *ids,                \
@@ -95,9 +101,14 @@
        const unsigned char **binaries, cl_int *taken, cl_int *code),                               \
       (context, n, ids, sizes, binaries, taken, code))                                             \
     X(cl_kernel, clCreateKernel, (cl_program program, const char *name, cl_int *code),             \
-      (program, name, code))
+      (program, name, code))                                                                       \
+    X(cl_map, clEnqueueMapBuffer,                                                                  \
+      (cl_command_queue queue, cl_mem mem, cl_bool blocking, cl_map_flags flags, size_t offset,    \
+       size_t size, cl_uint n, const cl_event *after, cl_event *event, cl_int *code),              \
+      (queue, mem, blocking, flags, offset, size, n, after, event, code))
 
-/* Those that let go of one, and are never made to fail: nobody asks for their answer. */
+/* Those that let go of one, and are never made to fail: nobody asks for their answer. Beside them
+ * clEnqueueUnmapMemObject. */
 #define CL_LAYER_RELEASES(X)                                                                       \
     X(clReleaseContext, cl_context)                                                                \
     X(clReleaseCommandQueue, cl_command_queue)                                                     \

@@ -287,21 +287,31 @@ static void waiting_calls_fail_during_a_capture(void **state) {
     tms_cu_graph graph = NULL;
     tamis_context *context = create();
     tamis_buffer *buffer = NULL, *more = NULL;
+    tamis_host_buffer *host = NULL, *second = NULL;
+    tamis_event *mark = NULL, *done = NULL;
     OK(tamis_buffer_create(context, 64, &buffer, &test_error));
+    OK(tamis_host_buffer_create(context, 64, &host, &test_error));
+    OK(tamis_event_record(context, &mark, &test_error));
     enter();
     CU(api->cuStreamBeginCapture_v2(stream, TMS_CU_CAPTURE_THREAD));
     leave();
     assert_int_equal(tamis_buffer_write(buffer, 0, &word, sizeof word, NULL), TAMIS_E_STATE);
     FAILS(tamis_buffer_create(context, 64, &more, &test_error), TAMIS_E_STATE,
           "a buffer of 64 bytes on cuda:0: the stream is being captured");
+    FAILS(tamis_host_buffer_create(context, 64, &second, &test_error), TAMIS_E_STATE, "captured");
+    FAILS(tamis_buffer_upload(buffer, 0, host, 0, 64, mark, &done, &test_error), TAMIS_E_STATE,
+          "upload: the stream is being captured");
+    FAILS(tamis_event_await(mark, &test_error), TAMIS_E_STATE, "the stream is being captured");
     FAILS(tamis_context_wait(context, &test_error), TAMIS_E_STATE, "the stream is being captured");
-    assert_null(more);
+    assert_true(!more && !second && !done);
     enter();
     api->cuStreamEndCapture(stream, &graph); /* fails, for the wait has ended it */
     if (graph) CU(api->cuGraphDestroy(graph));
     leave();
     OK(tamis_buffer_write(buffer, 0, &word, sizeof word, NULL));
     OK(tamis_context_wait(context, &test_error));
+    tamis_event_destroy(&mark);
+    tamis_host_buffer_destroy(&host);
     tamis_buffer_destroy(&buffer);
     tamis_context_destroy(&context);
 }

@@ -205,7 +205,30 @@ static void each_failing_call_of_opencl_repeats_to_the_same_end(void **state) {
         run_case(&scenario_cases[i]);
 }
 
-/* A context, a cache and a plan, and nothing of them left. The status of the first that fails. */
+/* Memory of both sides, and a copy that the first queue waits for. */
+static tamis_status upload(tamis_context *context) {
+    tamis_host_buffer *from = NULL;
+    tamis_buffer *to = NULL;
+    tamis_event *mark = NULL, *done = NULL;
+    tamis_status status = tamis_host_buffer_create(context, 4096, &from, &test_error);
+    if (status == TAMIS_OK) status = tamis_buffer_create(context, 4096, &to, &test_error);
+    if (status == TAMIS_OK) memset(tamis_host_buffer_data(from), 7, 4096);
+    if (status == TAMIS_OK) status = tamis_event_record(context, &mark, &test_error);
+    if (status == TAMIS_OK)
+        status = tamis_buffer_upload(to, 0, from, 0, 4096, mark, &done, &test_error);
+    if (status == TAMIS_OK) status = tamis_event_await(done, &test_error);
+    uint8_t last = 7;
+    if (status == TAMIS_OK) status = tamis_buffer_read(to, 4095, &last, 1, &test_error);
+    assert_int_equal(last, 7);
+    tamis_event_destroy(&done);
+    tamis_event_destroy(&mark);
+    tamis_buffer_destroy(&to);
+    tamis_host_buffer_destroy(&from);
+    return status;
+}
+
+/* A context, a cache, a plan and an upload, and nothing of them left. The status of the first that
+ * fails. */
 static tamis_status make_all(const scenario_case *c) {
     const tamis_context_params params = {.device = test_device};
     tamis_plan_params plan_params = scenario_plan(c);
@@ -218,6 +241,7 @@ static tamis_status make_all(const scenario_case *c) {
     tamis_status status = tamis_context_create(&params, &context, &test_error);
     if (status == TAMIS_OK) status = tamis_cache_create(context, &shape, &cache, &test_error);
     if (status == TAMIS_OK) status = tamis_plan_create(cache, &plan_params, &plan, &test_error);
+    if (status == TAMIS_OK) status = upload(context);
     cl_layer_count(false);
     tamis_plan_destroy(&plan);
     tamis_cache_destroy(&cache);

@@ -65,7 +65,8 @@ typedef struct objects {
     tamis_cache *cache;
     tamis_plan *plan;
     tamis_buffer *rows;
-    tamis_event *event;
+    tamis_host_buffer *host;
+    tamis_event *event, *uploaded;
     tamis_sequence id, fork;
 } objects;
 
@@ -85,6 +86,10 @@ static tamis_status make(objects *o) {
     CALL(status, tamis_plan_create(o->cache, &plan, &o->plan, &test_error));
     CALL(status, tamis_buffer_create(o->context, 32 * 256 * 4, &o->rows, &test_error));
     CALL(status, tamis_event_record(o->context, &o->event, &test_error));
+    CALL(status, tamis_host_buffer_create(o->context, 4096, &o->host, &test_error));
+    CALL(status,
+         tamis_buffer_upload(o->rows, 0, o->host, 0, 4096, o->event, &o->uploaded, &test_error));
+    CALL(status, tamis_event_await(o->uploaded, &test_error));
     CALL(status, tamis_cache_add(o->cache, &o->id, &test_error));
     return status;
 }
@@ -121,6 +126,8 @@ static tamis_status run(void) {
     tamis_status status = make(&o);
     if (status == TAMIS_OK) status = use(&o);
     tamis_event_destroy(&o.event);
+    tamis_event_destroy(&o.uploaded);
+    tamis_host_buffer_destroy(&o.host);
     tamis_buffer_destroy(&o.rows);
     tamis_plan_destroy(&o.plan);
     tamis_cache_destroy(&o.cache);

@@ -208,6 +208,7 @@ bool cpu_pinned(const void *host, size_t bytes) {
     return false;
 }
 
+/* Whole pages, as page-locked memory is. */
 tms_cu_result cuMemAllocHost_v2(void **host, size_t bytes) {
     tms_cu_result result = cpu_enter();
     if (!result) result = cpu_unsafe();
@@ -215,7 +216,7 @@ tms_cu_result cuMemAllocHost_v2(void **host, size_t bytes) {
     if (!result) {
         void *list = realloc(memory.pinned, (memory.n_pinned + 1) * sizeof *memory.pinned);
         if (list) memory.pinned = list;
-        void *p = list ? malloc(bytes) : NULL;
+        void *p = list ? aligned_alloc(4096, (bytes + 4095) / 4096 * 4096) : NULL;
         if (!p) return cpu_leave(TMS_CU_OUT_OF_MEMORY);
         memory.pinned[memory.n_pinned].begin = p;
         memory.pinned[memory.n_pinned++].bytes = bytes;

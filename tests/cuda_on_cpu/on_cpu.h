@@ -241,6 +241,7 @@ typedef enum cpu_command_kind {
     CPU_SET,
     CPU_FREE,
     CPU_EVENT,
+    CPU_WAIT,
     CPU_GEMM
 } cpu_command_kind;
 
@@ -273,6 +274,7 @@ typedef struct cpu_command {
         struct {
             tms_cu_event event;
             uint64_t serial;
+            tms_cu_stream stream; /* of the record, where a wait is for it */
         } event;
         tms_cu_address free;
         cpu_gemm gemm;

@@ -33,6 +33,7 @@ struct CUevent_st {
     tms_cu_event next;
     tms_cu_stream stream; /* of the last record; NULL: never recorded */
     uint64_t wanted, done;
+    uint32_t waits; /* commands in queues that wait for it */
     bool timed, captured, destroyed;
     struct timespec time;
 };
@@ -170,11 +171,29 @@ static void event_drop(tms_cu_event event) {
     free(event);
 }
 
+/* Frees an event that has been destroyed, once nobody comes to it any more. */
+static void event_forget(tms_cu_event event) {
+    if (event->destroyed && event->done == event->wanted && event->waits == 0) event_drop(event);
+}
+
 static void run_event(const cpu_command *c) {
     tms_cu_event event = c->event.event;
     event->done = c->event.serial;
     clock_gettime(CLOCK_MONOTONIC, &event->time);
-    if (event->destroyed && event->done == event->wanted) event_drop(event);
+    event_forget(event);
+}
+
+static tms_cu_result drain_until(tms_cu_stream s, const struct CUevent_st *event, uint64_t serial);
+
+/* The other stream goes on up to the record. */
+static tms_cu_result run_wait(const cpu_command *c) {
+    tms_cu_event event = c->event.event;
+    tms_cu_result result = cpu_dead();
+    if (!result && event->done < c->event.serial)
+        result = drain_until(c->event.stream, event, c->event.serial);
+    event->waits--;
+    event_forget(event);
+    return result;
 }
 
 static tms_cu_result execute(const cpu_command *c) {
@@ -194,15 +213,17 @@ static tms_cu_result execute(const cpu_command *c) {
     case CPU_EVENT:
         run_event(c);
         return TMS_CU_SUCCESS;
+    case CPU_WAIT:
+        return run_wait(c);
     }
     return TMS_CU_INVALID_VALUE;
 }
 
 /* ---- Queues ---------------------------------------------------------------------------------- */
 
-/* Runs what stands in the queue, with an event until that has happened. */
-static tms_cu_result drain_until(tms_cu_stream s, const struct CUevent_st *event) {
-    while (s->head && !cpu_dead() && !(event && event->done == event->wanted)) {
+/* Runs what stands in the queue, with an event until that record of it has happened. */
+static tms_cu_result drain_until(tms_cu_stream s, const struct CUevent_st *event, uint64_t serial) {
+    while (s->head && !cpu_dead() && !(event && event->done >= serial)) {
         cpu_command *c = s->head;
         s->head = c->next;
         s->queued--;
@@ -217,14 +238,14 @@ tms_cu_result cpu_drain(tms_cu_stream stream) {
     tms_cu_stream s = stream_of(stream);
     if (s == &legacy)
         for (tms_cu_stream other = streams; other; other = other->next)
-            if (other->blocking) drain_until(other, NULL);
-    return drain_until(s, NULL);
+            if (other->blocking) drain_until(other, NULL, 0);
+    return drain_until(s, NULL, 0);
 }
 
 tms_cu_result cpu_drain_all(void) {
     for (tms_cu_stream s = streams; s; s = s->next)
-        drain_until(s, NULL);
-    return drain_until(&legacy, NULL);
+        drain_until(s, NULL, 0);
+    return drain_until(&legacy, NULL, 0);
 }
 
 bool cpu_capturing(tms_cu_stream stream) {
@@ -247,14 +268,14 @@ tms_cu_result cpu_unsafe(void) {
 /* The legacy stream and the blocking ones are in order with each other. */
 static tms_cu_result order(tms_cu_stream s) {
     if (!s->blocking) return TMS_CU_SUCCESS;
-    if (s != &legacy) return legacy.head ? drain_until(&legacy, NULL) : TMS_CU_SUCCESS;
+    if (s != &legacy) return legacy.head ? drain_until(&legacy, NULL, 0) : TMS_CU_SUCCESS;
     for (tms_cu_stream other = streams; other; other = other->next) {
         if (!other->blocking) continue;
         if (other->capture) {
             other->invalidated = true;
             return CPU_CU_CAPTURE_IMPLICIT;
         }
-        drain_until(other, NULL);
+        drain_until(other, NULL, 0);
     }
     return cpu_dead();
 }
@@ -273,7 +294,7 @@ tms_cu_result cpu_enqueue(tms_cu_stream stream, cpu_command *command) {
         return result;
     }
     append(&s->head, &s->tail, command);
-    return ++s->queued > LONG_QUEUE ? drain_until(s, NULL) : TMS_CU_SUCCESS;
+    return ++s->queued > LONG_QUEUE ? drain_until(s, NULL, 0) : TMS_CU_SUCCESS;
 }
 
 static void stream_free(tms_cu_stream s) {
@@ -361,7 +382,7 @@ tms_cu_result cuStreamDestroy_v2(tms_cu_stream stream) {
     if (!result) {
         tms_cu_stream *link;
         CPU_WALK(link, streams, stream)
-        result = drain_until(stream, NULL);
+        result = drain_until(stream, NULL, 0);
         *link = stream->next;
         for (tms_cu_event e = events; e; e = e->next)
             if (e->stream == stream) e->stream = &legacy;
@@ -487,7 +508,7 @@ tms_cu_result cuEventDestroy_v2(tms_cu_event event) {
     if (!result) result = check_event(event);
     if (!result) {
         event->destroyed = true;
-        if (event->done == event->wanted) event_drop(event);
+        event_forget(event);
     }
     return cpu_leave(result);
 }
@@ -510,12 +531,33 @@ tms_cu_result cuEventRecord(tms_cu_event event, tms_cu_stream stream) {
     return cpu_leave(cpu_enqueue(stream, command));
 }
 
+/* For the last record before the call; an event that was never recorded is no reason to wait. What
+ * captures of several streams have to do with each other is not here. */
+tms_cu_result cuStreamWaitEvent(tms_cu_stream stream, tms_cu_event event, unsigned flags) {
+    tms_cu_result result = cpu_enter();
+    if (!result && flags) result = TMS_CU_INVALID_VALUE;
+    if (!result) result = check_event(event);
+    if (!result) result = cpu_stream_check(stream);
+    if (!result && (event->captured || cpu_capturing(stream))) result = TMS_CU_CAPTURE_UNSUPPORTED;
+    if (result || event->done == event->wanted) return cpu_leave(result);
+    cpu_command *command = cpu_command_new(CPU_WAIT, 0);
+    if (command) {
+        command->event.event = event;
+        command->event.serial = event->wanted;
+        command->event.stream = event->stream;
+        event->waits++;
+    }
+    result = cpu_enqueue(stream, command);
+    if (command && result && !cpu_dead()) event->waits--; /* it was not taken */
+    return cpu_leave(result);
+}
+
 tms_cu_result cuEventSynchronize(tms_cu_event event) {
     tms_cu_result result = cpu_enter();
     if (!result) result = check_event(event);
     if (!result && event->captured) result = CPU_CU_CAPTURED_EVENT;
     if (!result) result = cpu_unsafe();
-    if (!result && event->stream) result = drain_until(event->stream, event);
+    if (!result && event->stream) result = drain_until(event->stream, event, event->wanted);
     return cpu_leave(result);
 }
 

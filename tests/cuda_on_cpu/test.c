@@ -265,6 +265,42 @@ static void test_events(void **state) {
     OK(cuEventDestroy_v2(from));
 }
 
+/* A stream that waits for another one has it go on, up to the record and no further. */
+static void test_streams_wait(void **state) {
+    (void)state;
+    tms_cu_stream second;
+    tms_cu_event filled, used;
+    uint32_t *pinned = NULL, zero = 0, out = 7;
+    const tms_cu_address at = upload(&zero, 4), copy = take(4);
+    OK(cuMemAllocHost_v2((void **)&pinned, 4));
+    OK(cuStreamCreate(&second, TMS_CU_STREAM_NON_BLOCKING));
+    OK(cuEventCreate(&filled, 2));
+    OK(cuEventCreate(&used, 2));
+    OK(cuStreamWaitEvent(stream, filled, 0)); /* never recorded: no reason to wait */
+    assert_int_equal(cuStreamWaitEvent(stream, filled, 1), TMS_CU_INVALID_VALUE);
+    assert_int_equal(cuStreamWaitEvent(stream, NULL, 0), TMS_CU_INVALID_HANDLE);
+    *pinned = 1;
+    OK(cuMemcpyHtoDAsync_v2(at, pinned, 4, second));
+    OK(cuEventRecord(filled, second));
+    OK(cuStreamWaitEvent(stream, filled, 0));
+    OK(cuMemcpyDtoDAsync_v2(copy, at, 4, stream));
+    OK(cuEventRecord(used, stream));
+    OK(cuStreamWaitEvent(second, used, 0));
+    OK(cuMemsetD32Async(at, 9, 1, second));
+    OK(cuEventRecord(used, second)); /* the wait is for the record before */
+    OK(cuEventDestroy_v2(filled));   /* while it is waited for */
+    download(&out, copy, 4);
+    assert_int_equal(out, 1);
+    download(&out, at, 4);
+    assert_int_equal(out, 1); /* nobody has waited for the second stream yet */
+    OK(cuEventSynchronize(used));
+    download(&out, at, 4);
+    assert_int_equal(out, 9);
+    OK(cuEventDestroy_v2(used));
+    OK(cuStreamDestroy_v2(second));
+    OK(cuMemFreeHost(pinned));
+}
+
 static void test_graph(void **state) {
     (void)state;
     tms_cu_graph graph;
@@ -733,18 +769,31 @@ int main(int argc, char **argv) {
     if (argc > 1) return keep(argv[1]);
     setenv("CUDA_ON_CPU_LEAKS", "allowed", 1); /* the release in `end` is enough */
     const struct CMUnitTest tests[] = {
-        CASE(test_exchange),         CASE(test_sums),
-        CASE(test_backwards),        CASE(test_copies),
-        CASE(test_multiply),         CASE(test_last_block),
-        CASE(test_small_pieces),     CASE(test_deferred),
-        CASE(test_events),           CASE(test_graph),
-        CASE(test_device),           CASE(test_capture_refuses),
-        CASE(test_modules),          CASE(test_gemm),
-        CASE(test_launch_limits),    CASE(test_use_after_free),
-        CASE(test_one_line),         CASE(test_copy_out_of_bounds),
-        CASE(test_settings),         CASE(test_handles),
-        cmocka_unit_test(test_bugs), cmocka_unit_test(test_races),
-        CASE(test_tickets),          cmocka_unit_test(test_leaks),
+        CASE(test_exchange),
+        CASE(test_sums),
+        CASE(test_backwards),
+        CASE(test_copies),
+        CASE(test_multiply),
+        CASE(test_last_block),
+        CASE(test_small_pieces),
+        CASE(test_deferred),
+        CASE(test_events),
+        CASE(test_streams_wait),
+        CASE(test_graph),
+        CASE(test_device),
+        CASE(test_capture_refuses),
+        CASE(test_modules),
+        CASE(test_gemm),
+        CASE(test_launch_limits),
+        CASE(test_use_after_free),
+        CASE(test_one_line),
+        CASE(test_copy_out_of_bounds),
+        CASE(test_settings),
+        CASE(test_handles),
+        cmocka_unit_test(test_bugs),
+        cmocka_unit_test(test_races),
+        CASE(test_tickets),
+        cmocka_unit_test(test_leaks),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

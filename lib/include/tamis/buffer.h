@@ -69,6 +69,39 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_event_elapsed(tamis_event *from, t
                                                             double *us, tamis_error *error);
 TAMIS_API void tamis_event_destroy(tamis_event **event);
 
+/* ---- Uploads: copies beside what is computed --------------------------------------------------- */
+
+/* Memory of the host from which a device copies by itself, page-locked where the driver does that.
+ * Ownership: the caller's. Thread-safety: as its context; its bytes may be used by any thread. */
+typedef struct tamis_host_buffer tamis_host_buffer;
+
+/* Allocates `bytes` (> 0), uninitialised, at a multiple of 64. Slow: once, not for each upload.
+ * Errors: E_ARGUMENT, E_NO_MEMORY with the requested size. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_host_buffer_create(tamis_context *context,
+                                                                 uint64_t bytes,
+                                                                 tamis_host_buffer **out,
+                                                                 tamis_error *error);
+/* Waits for uploads, then frees; accepts NULL. */
+TAMIS_API void tamis_host_buffer_destroy(tamis_host_buffer **buffer);
+TAMIS_API void *tamis_host_buffer_data(const tamis_host_buffer *buffer); /* NULL for NULL */
+TAMIS_API uint64_t tamis_host_buffer_bytes(const tamis_host_buffer *buffer);
+
+/* Enqueues a copy on the context's second queue, which runs beside the first one. It begins once
+ * all before the mark `after` is done (NULL: at once). *done is the mark behind it, to be waited for
+ * (tamis_event_wait) and to be put before what reads `to` (tamis_event_await); it has no time, and
+ * is the caller's. Until it is reached the bytes in `from` must stay as they are. Uploads run in
+ * their order. Does not wait; on the reference the copy is done when the call returns. Errors:
+ * E_ARGUMENT (NULL; bytes beyond an end; buffers or a mark of two contexts), E_STATE (while the
+ * context records a graph), E_NO_MEMORY, E_DEVICE. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_buffer_upload(tamis_buffer *to, uint64_t offset,
+                                                            const tamis_host_buffer *from,
+                                                            uint64_t from_offset, uint64_t bytes,
+                                                            const tamis_event *after,
+                                                            tamis_event **done, tamis_error *error);
+/* What is enqueued on the first queue from now on begins once the event is reached. Does not wait.
+ * Errors: E_ARGUMENT (NULL), E_STATE (while the context records a graph), E_DEVICE. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_event_await(tamis_event *event, tamis_error *error);
+
 #ifdef __cplusplus
 }
 #endif
