@@ -3,7 +3,7 @@
 #ifndef TMS_BLEND_H
 #define TMS_BLEND_H
 
-#include "lib/blend/loader.h"
+#include "lib/blend/ring.h"
 #include "lib/blend/selector.h"
 #include "lib/core/core.h"
 
@@ -43,9 +43,7 @@ struct tamis_blend {
     uint8_t model[16]; /* its fingerprint; that of the parameters is extended by the sink */
     tamis_place *k_norms;
 
-    tamis_buffer *stored; /* K, then V from `values_at` on, of the chunk that is being loaded */
-    uint64_t values_at;   /* bytes */
-    tamis_buffer *zeros;  /* V of TMS_ZERO_ROWS rows */
+    tamis_buffer *zeros; /* V of TMS_ZERO_ROWS rows */
     tamis_buffer
         *deviation;    /* f32 [max_rows]; from `norms_at` on, with a bound, |V|^2 of the rows */
     uint64_t norms_at; /* bytes */
@@ -70,8 +68,9 @@ struct tamis_blend {
     float *deviations, *norms; /* [max_rows] on the host; norms with a bound alone */
     tms_candidate *candidates; /* [max_rows] */
     tms_read *reads;
-    uint32_t n_reads, next_read;
+    uint32_t n_reads, next_read, next_upload; /* next_upload >= next_read */
     tms_loader loader;
+    tms_ring ring;
 
     tamis_blend_stats stats;
     tamis_blend_layer_stats *layers; /* [n_layers], of the last prompt */

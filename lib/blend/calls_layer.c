@@ -28,21 +28,39 @@ static tamis_blend_rows present(const tamis_blend *blend) {
 
 /* ---- Load ------------------------------------------------------------------------------------ */
 
-/* The planes to the device, and from there into the rows' slots. */
+static tamis_status upload(tamis_blend *blend, const tms_loaded *loaded, tamis_error *error) {
+    TMS_TRY(tms_ring_upload(&blend->ring, loaded, error));
+    blend->next_upload++;
+    blend->stats.uploads++;
+    return TAMIS_OK;
+}
+
+/* What has been read for the layers behind goes to the device, while it computes this one. Where a
+ * read has failed, its layer deals with that. */
+static tamis_status upload_ahead(tamis_blend *blend, tamis_error *error) {
+    while (blend->next_upload < blend->n_reads) {
+        const tms_loaded *loaded = tms_loader_peek(&blend->loader, blend->next_upload);
+        if (!loaded || loaded->status != TAMIS_OK) break;
+        TMS_TRY(upload(blend, loaded, error));
+        blend->stats.uploads_ahead++;
+    }
+    return TAMIS_OK;
+}
+
+/* The planes into the rows' slots. */
 static tamis_status load(tamis_blend *blend, const tms_loaded *loaded, tamis_error *error) {
     const tamis_blend_params *p = &blend->params;
     const tms_part *part = &blend->parts[loaded->read->part];
-    const uint64_t bytes = loaded->read->plane_bytes;
     tamis_stored_rows rows = {
         .n_rot = p->n_rot, .pairing = p->pairing, .table = p->table, .eps = p->eps};
+    rows.k.dtype = rows.v.dtype = p->dtype;
+    rows.v.buffer = blend->ring.device;
     if (blend->k_norms) rows.k_norm = blend->k_norms[loaded->read->layer];
-    if (loaded->k) {
-        TMS_TRY(tamis_buffer_write(blend->stored, 0, loaded->k, bytes, error));
-        rows.k = (tamis_rows){.buffer = blend->stored, .dtype = p->dtype};
-    }
-    TMS_TRY(tamis_buffer_write(blend->stored, blend->values_at, loaded->v, bytes, error));
-    rows.v = (tamis_rows){.buffer = blend->stored, .offset = blend->values_at, .dtype = p->dtype};
-    return tamis_plan_load(blend->plan, loaded->read->layer, part->first, part->n, &rows, error);
+    if (loaded->k) rows.k.buffer = blend->ring.device;
+    if (blend->next_upload == blend->next_read) TMS_TRY(upload(blend, loaded, error));
+    TMS_TRY(tms_ring_await(&blend->ring, loaded, &rows.k.offset, &rows.v.offset, error));
+    TMS_TRY(tamis_plan_load(blend->plan, loaded->read->layer, part->first, part->n, &rows, error));
+    return tms_ring_release(&blend->ring, loaded, error);
 }
 
 /* Zeros for V of the rows up to a kind, which the layer's write replaces. Fresh rows have no stored
@@ -157,7 +175,8 @@ tamis_status tamis_blend_layer(tamis_blend *blend, uint32_t layer, tamis_blend_r
     bool restarted = false;
     TMS_TRY(check_call(blend, layer, TMS_PHASE_LAYER, error));
     TMS_REQUIRE(out, TAMIS_E_ARGUMENT, "out is NULL");
-    const tamis_status status = load_layer(blend, layer, &restarted, error);
+    tamis_status status = load_layer(blend, layer, &restarted, error);
+    if (status == TAMIS_OK) status = upload_ahead(blend, error);
     if (status != TAMIS_OK) {
         tamis_blend_cancel(blend);
         return status;

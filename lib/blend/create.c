@@ -177,8 +177,6 @@ static tamis_status make_buffers(tamis_blend *blend, tamis_error *error) {
                          tamis_dtype_size(blend->params.dtype);
     const uint64_t n_zeros = blend->max_rows < TMS_ZERO_ROWS ? blend->max_rows : TMS_ZERO_ROWS;
     if (blend->everything) return TAMIS_OK;
-    blend->values_at = tms_divide_up(blend->max_rows * row, 64) * 64;
-    TMS_TRY(tamis_buffer_create(context, 2 * blend->values_at, &blend->stored, error));
     if (!blend->selector->measured && blend->params.bound == 0) return TAMIS_OK;
     blend->norms_at = tms_divide_up(blend->max_rows * sizeof(float), 64) * 64;
     TMS_TRY(tamis_buffer_create(context, 2 * blend->norms_at, &blend->deviation, error));
@@ -232,7 +230,7 @@ void tamis_blend_destroy(tamis_blend **blend) {
     tamis_blend *b = *blend;
     tamis_blend_cancel(b);
     tms_loader_free(&b->loader);
-    tamis_buffer_destroy(&b->stored);
+    tms_ring_free(&b->ring);
     tamis_buffer_destroy(&b->zeros);
     tamis_buffer_destroy(&b->deviation);
     free(b->shares);

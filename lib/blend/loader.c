@@ -34,7 +34,6 @@ void tms_loader_free(tms_loader *loader) {
     tms_loader_stop(loader);
     pthread_cond_destroy(&loader->moved);
     pthread_mutex_destroy(&loader->mutex);
-    free(loader->ring);
     free(loader->slots);
 }
 
@@ -47,7 +46,7 @@ static void read_one(tms_loader *loader, uint32_t i) {
     uint8_t *k = read->k ? at : NULL,
             *v = read->v ? at + read->k * padded(read->plane_bytes) : NULL;
     tms_loaded *slot = &loader->slots[i % loader->n_slots];
-    *slot = (tms_loaded){.read = read, .k = k, .v = v};
+    *slot = (tms_loaded){.read = read, .slot = i % loader->n_slots, .k = k, .v = v};
     const double begun = tms_now_us();
     slot->status =
         loader->reader(loader->reader_user, read->chunk, read->layer, k, v, &slot->error);
@@ -75,24 +74,26 @@ static void *run(void *of) {
 
 /* ---- Start and stop -------------------------------------------------------------------------- */
 
+tms_ring_shape tms_loader_shape(const tms_read *reads, uint32_t n_reads, uint64_t most,
+                                bool threaded) {
+    tms_ring_shape shape = {0, 0};
+    if (n_reads == 0) return shape;
+    for (uint32_t i = 0; i < n_reads; i++)
+        if (tms_read_bytes(&reads[i]) > shape.slot_bytes)
+            shape.slot_bytes = tms_read_bytes(&reads[i]);
+    const uint64_t slots = most / shape.slot_bytes;
+    shape.n_slots = !threaded || slots == 0 ? 1 : slots < n_reads ? (uint32_t)slots : n_reads;
+    return shape;
+}
+
 static tamis_status make_room(tms_loader *loader, tamis_error *error) {
-    const uint64_t bytes = loader->n_slots * loader->slot_bytes;
-    if (bytes > loader->ring_bytes) {
-        free(loader->ring);
-        loader->ring_bytes = 0;
-        loader->ring = malloc(bytes);
-        TMS_REQUIRE(loader->ring, TAMIS_E_NO_MEMORY, "no memory for a ring of %" PRIu64 " bytes",
-                    bytes);
-        loader->ring_bytes = bytes;
-    }
-    if (loader->n_slots > loader->slots_room) {
-        free(loader->slots);
-        loader->slots_room = 0;
-        loader->slots = calloc(loader->n_slots, sizeof *loader->slots);
-        TMS_REQUIRE(loader->slots, TAMIS_E_NO_MEMORY, "no memory for a ring of %" PRIu32 " slots",
-                    loader->n_slots);
-        loader->slots_room = loader->n_slots;
-    }
+    if (loader->n_slots <= loader->slots_room) return TAMIS_OK;
+    free(loader->slots);
+    loader->slots_room = 0;
+    loader->slots = malloc(loader->n_slots * sizeof *loader->slots);
+    TMS_REQUIRE(loader->slots, TAMIS_E_NO_MEMORY, "no memory for a ring of %" PRIu32 " slots",
+                loader->n_slots);
+    loader->slots_room = loader->n_slots;
     return TAMIS_OK;
 }
 
@@ -107,19 +108,17 @@ static int start_thread(tms_loader *loader) {
 }
 
 tamis_status tms_loader_start(tms_loader *loader, const tms_read *reads, uint32_t n_reads,
-                              uint64_t ring_bytes, bool threaded, tamis_error *error) {
+                              const tms_ring_shape *shape, uint8_t *ring, bool threaded,
+                              tamis_error *error) {
     tms_loader_stop(loader);
     loader->reads = reads;
     loader->n_reads = n_reads;
     loader->n_read = loader->n_given = 0;
     loader->stop = false;
-    loader->slot_bytes = 0;
-    for (uint32_t i = 0; i < n_reads; i++)
-        if (tms_read_bytes(&reads[i]) > loader->slot_bytes)
-            loader->slot_bytes = tms_read_bytes(&reads[i]);
+    loader->ring = ring;
+    loader->slot_bytes = shape->slot_bytes;
+    loader->n_slots = shape->n_slots;
     if (n_reads == 0) return TAMIS_OK;
-    const uint64_t slots = ring_bytes / loader->slot_bytes;
-    loader->n_slots = !threaded || slots == 0 ? 1 : slots < n_reads ? (uint32_t)slots : n_reads;
     TMS_TRY(make_room(loader, error));
     if (!threaded) return TAMIS_OK;
     const int failed = start_thread(loader);
@@ -155,6 +154,14 @@ const tms_loaded *tms_loader_take(tms_loader *loader) {
     tms_loaded *slot = &loader->slots[i % loader->n_slots];
     slot->wait_us = tms_now_us() - begun;
     return slot;
+}
+
+const tms_loaded *tms_loader_peek(tms_loader *loader, uint32_t i) {
+    if (!loader->threaded) return NULL;
+    pthread_mutex_lock(&loader->mutex);
+    const bool there = i >= loader->n_given && i < loader->n_read;
+    pthread_mutex_unlock(&loader->mutex);
+    return there ? &loader->slots[i % loader->n_slots] : NULL;
 }
 
 void tms_loader_give(tms_loader *loader) {

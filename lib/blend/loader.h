@@ -20,6 +20,7 @@ typedef struct tms_read {
 /* What became of a read, in the ring until it is given back. */
 typedef struct tms_loaded {
     const tms_read *read;
+    uint32_t slot;
     const uint8_t *k, *v;
     tamis_status status; /* of the reader; unless it is OK, k and v hold nothing */
     tamis_error error;
@@ -34,10 +35,9 @@ typedef struct tms_loader {
     const tms_read *reads;
     uint32_t n_reads, n_slots;
     uint64_t slot_bytes;
-    bool threaded; /* the thread runs */
-    uint8_t *ring; /* [n_slots][slot_bytes], kept from one start to the next */
-    uint64_t ring_bytes;
-    tms_loaded *slots; /* [n_slots] */
+    bool threaded;     /* the thread runs */
+    uint8_t *ring;     /* [n_slots][slot_bytes], the caller's */
+    tms_loaded *slots; /* [n_slots], kept from one start to the next */
     uint32_t slots_room;
     pthread_t thread;
     /* Guarded by the mutex. */
@@ -52,16 +52,28 @@ tamis_status tms_loader_init(tms_loader *loader, tamis_blend_reader reader, void
                              tamis_error *error);
 void tms_loader_free(tms_loader *loader);
 
-/* Begins to read the list, which must stay until the stop. ring_bytes: at least one slot of the
- * largest read. E_NO_MEMORY; then nothing has begun. */
+/* Of a ring in which a list is read: whole slots, each as large as the largest read. Of at most
+ * `most` bytes, but at least one slot; not more slots than reads, one without a thread. */
+typedef struct tms_ring_shape {
+    uint64_t slot_bytes;
+    uint32_t n_slots;
+} tms_ring_shape;
+tms_ring_shape tms_loader_shape(const tms_read *reads, uint32_t n_reads, uint64_t most,
+                                bool threaded);
+/* Begins to read the list, which must stay until the stop, as the ring must. E_NO_MEMORY; then
+ * nothing has begun. */
 tamis_status tms_loader_start(tms_loader *loader, const tms_read *reads, uint32_t n_reads,
-                              uint64_t ring_bytes, bool threaded, tamis_error *error);
+                              const tms_ring_shape *shape, uint8_t *ring, bool threaded,
+                              tamis_error *error);
 /* Ends the thread, which finishes the plane that it is reading. Does nothing unless it was started.
  */
 void tms_loader_stop(tms_loader *loader);
 
 /* The next read of the list, of which there must be one; waits for it. */
 const tms_loaded *tms_loader_take(tms_loader *loader);
+/* The i-th read of the list, if it lies in the ring: it has been done, and not given back. NULL: it
+ * does not. */
+const tms_loaded *tms_loader_peek(tms_loader *loader, uint32_t i);
 /* The slot that was taken last may be filled again. */
 void tms_loader_give(tms_loader *loader);
 

@@ -52,16 +52,20 @@ tamis_status tms_blend_read_from(tamis_blend *blend, uint32_t layer, uint32_t pa
     const size_t room = (size_t)blend->shape.n_layers * blend->n_parts;
     tms_loader_stop(&blend->loader);
     free(blend->reads);
-    blend->n_reads = blend->next_read = 0;
+    blend->n_reads = blend->next_read = blend->next_upload = 0;
     blend->reads = calloc(room, sizeof *blend->reads);
     TMS_REQUIRE(blend->reads, TAMIS_E_NO_MEMORY, "no memory to list %zu reads", room);
     for (; layer < blend->shape.n_layers; layer++, part = 0)
         for (uint32_t p = part; p < blend->n_parts; p++)
             blend->n_reads += read_of(blend, layer, p, &blend->reads[blend->n_reads]);
     TMS_TRY(check_ring(blend, error));
-    const uint64_t ring = blend->params.ring_bytes;
-    return tms_loader_start(&blend->loader, blend->reads, blend->n_reads,
-                            ring ? ring : default_ring(blend), !blend->params.no_thread, error);
+    if (blend->n_reads == 0) return TAMIS_OK;
+    const bool threaded = !blend->params.no_thread;
+    const uint64_t most = blend->params.ring_bytes ? blend->params.ring_bytes : default_ring(blend);
+    const tms_ring_shape shape = tms_loader_shape(blend->reads, blend->n_reads, most, threaded);
+    TMS_TRY(tms_ring_begin(&blend->ring, tamis_cache_context(blend->cache), &shape, error));
+    return tms_loader_start(&blend->loader, blend->reads, blend->n_reads, &shape,
+                            tms_ring_host(&blend->ring), threaded, error);
 }
 
 /* ---- Start and end --------------------------------------------------------------------------- */

@@ -65,6 +65,16 @@ static uint64_t largest(void) {
     return bytes;
 }
 
+/* Starts with a ring of at most so many bytes, which is kept from one start to the next. */
+static tamis_status start(tms_loader *loader, uint8_t **ring, uint64_t most, bool threaded,
+                          tamis_error *error) {
+    const tms_ring_shape shape = tms_loader_shape(reads, n_reads, most, threaded);
+    tms_loader_stop(loader);
+    free(*ring);
+    *ring = malloc(shape.n_slots * shape.slot_bytes);
+    return tms_loader_start(loader, reads, n_reads, &shape, *ring, threaded, error);
+}
+
 static uint32_t ahead(tms_loader *loader, uint32_t *given) {
     pthread_mutex_lock(&loader->mutex);
     const uint32_t n = loader->n_read;
@@ -78,13 +88,14 @@ static uint32_t ahead(tms_loader *loader, uint32_t *given) {
 static void all_is_read_in_order(void **state) {
     (void)state;
     tms_loader loader;
+    uint8_t *ring = NULL;
     uint64_t random = 1;
     open_all(0);
     OK(tms_loader_init(&loader, NULL, NULL, &test_error));
     for (unsigned round = 0; round < rounds; round++) {
         const uint32_t slots = 1 + test_below(&random, n_reads + 2);
         const bool threaded = test_below(&random, 4) > 0;
-        OK(tms_loader_start(&loader, reads, n_reads, slots * largest(), threaded, &test_error));
+        OK(start(&loader, &ring, slots * largest(), threaded, &test_error));
         assert_int_equal(loader.n_slots, !threaded ? 1 : slots < n_reads ? slots : n_reads);
         /* Some lists are left in the middle. */
         const uint32_t n = test_below(&random, 3) ? n_reads : test_below(&random, n_reads);
@@ -97,6 +108,7 @@ static void all_is_read_in_order(void **state) {
         if (test_below(&random, 2)) tms_loader_stop(&loader);
     }
     tms_loader_free(&loader);
+    free(ring);
     close_all();
 }
 
@@ -104,11 +116,12 @@ static void all_is_read_in_order(void **state) {
 static void the_ring_holds_the_thread_back(void **state) {
     (void)state;
     tms_loader loader;
+    uint8_t *ring = NULL;
     uint32_t given = 0;
     const uint32_t slots = 3;
     open_all(16 * chunks[0].record_bytes);
     OK(tms_loader_init(&loader, NULL, NULL, &test_error));
-    OK(tms_loader_start(&loader, reads, n_reads, slots * largest() + 5, true, &test_error));
+    OK(start(&loader, &ring, slots * largest() + 5, true, &test_error));
     for (int waited = 0; ahead(&loader, &given) < slots; waited++) {
         assert_true(waited < 10000);
         rig_nap(1);
@@ -119,19 +132,27 @@ static void the_ring_holds_the_thread_back(void **state) {
         const tms_loaded *loaded = tms_loader_take(&loader);
         if (i == 4) rig_nap(20); /* what others read meanwhile is elsewhere */
         assert_true(same(loaded, &reads[i]));
+        assert_ptr_equal(tms_loader_peek(&loader, i), loaded);
+        assert_null(tms_loader_peek(&loader, i + slots)); /* there is no room for it */
+        if (i > 0) assert_null(tms_loader_peek(&loader, i - 1));
+        const tms_loaded *next = tms_loader_peek(&loader, i + 1);
+        assert_true(!next || same(next, &reads[i + 1]));
+        if (i == 4) assert_non_null(next);
         tms_loader_give(&loader);
         assert_true(ahead(&loader, &given) <= i + 1 + slots);
         assert_int_equal(given, i + 1);
     }
     tms_loader_free(&loader);
+    free(ring);
     close_all();
 }
 
 static void an_empty_list_needs_nothing(void **state) {
     (void)state;
     tms_loader loader;
+    const tms_ring_shape none = tms_loader_shape(NULL, 0, 0, true);
     OK(tms_loader_init(&loader, NULL, NULL, &test_error));
-    OK(tms_loader_start(&loader, NULL, 0, 0, true, &test_error));
+    OK(tms_loader_start(&loader, NULL, 0, &none, NULL, true, &test_error));
     assert_false(loader.threaded);
     tms_loader_stop(&loader);
     tms_loader_free(&loader);
@@ -142,6 +163,7 @@ static void damage_is_told(void **state) {
     (void)state;
     for (int threaded = 0; threaded < 2; threaded++) {
         tms_loader loader;
+        uint8_t *ring = NULL;
         open_all(0);
         const int file = open(rig_file(&chunks[2]), O_RDWR);
         const uint8_t wrong[] = {1, 2, 3, 4, 5, 6, 7, 8};
@@ -150,7 +172,7 @@ static void damage_is_told(void **state) {
         assert_int_equal(pwrite(file, wrong, 8, (off_t)(4096 + 4 * plane)), 8);
         close(file);
         OK(tms_loader_init(&loader, NULL, NULL, &test_error));
-        OK(tms_loader_start(&loader, reads, n_reads, 4 * largest(), threaded, &test_error));
+        OK(start(&loader, &ring, 4 * largest(), threaded, &test_error));
         for (uint32_t i = 0; i < n_reads; i++) {
             const tms_loaded *loaded = tms_loader_take(&loader);
             if (reads[i].part == 2 && reads[i].layer == 2) {
@@ -161,6 +183,7 @@ static void damage_is_told(void **state) {
             tms_loader_give(&loader);
         }
         tms_loader_free(&loader);
+        free(ring);
         close_all();
     }
 }
@@ -183,9 +206,10 @@ static void a_reader_of_the_caller_reads(void **state) {
     open_all(0);
     for (int threaded = 0; threaded < 2; threaded++) {
         tms_loader loader;
+        uint8_t *ring = NULL;
         own_reader own = {.fails_at = 3};
         OK(tms_loader_init(&loader, read_own, &own, &test_error));
-        OK(tms_loader_start(&loader, reads, n_reads, 4 * largest(), threaded, &test_error));
+        OK(start(&loader, &ring, 4 * largest(), threaded, &test_error));
         for (uint32_t i = 0; i < n_reads; i++) {
             const tms_loaded *loaded = tms_loader_take(&loader);
             if (i == own.fails_at) {
@@ -196,6 +220,7 @@ static void a_reader_of_the_caller_reads(void **state) {
             tms_loader_give(&loader);
         }
         tms_loader_free(&loader);
+        free(ring);
         assert_int_equal(own.calls, n_reads);
     }
     close_all();
@@ -223,30 +248,34 @@ int __wrap_pthread_create(pthread_t *thread, const pthread_attr_t *attributes, v
 static void no_thread_is_an_error(void **state) {
     (void)state;
     tms_loader loader;
+    uint8_t *ring = NULL;
     open_all(0);
     OK(tms_loader_init(&loader, NULL, NULL, &test_error));
     refused = 1;
-    FAILS(tms_loader_start(&loader, reads, n_reads, largest(), true, &test_error),
-          TAMIS_E_NO_MEMORY, "no thread to read chunks");
+    FAILS(start(&loader, &ring, largest(), true, &test_error), TAMIS_E_NO_MEMORY,
+          "no thread to read chunks");
     refused = 0;
-    OK(tms_loader_start(&loader, reads, n_reads, largest(), true, &test_error));
+    OK(start(&loader, &ring, largest(), true, &test_error));
     assert_true(same(tms_loader_take(&loader), &reads[0]));
     tms_loader_free(&loader);
+    free(ring);
     close_all();
 }
 
 static void no_ring_is_an_error(void **state) {
     (void)state;
     tms_loader loader;
+    uint8_t *ring = NULL;
     open_all(0);
     OK(tms_loader_init(&loader, NULL, NULL, &test_error));
     exhausted = 1;
-    FAILS(tms_loader_start(&loader, reads, n_reads, largest(), true, &test_error),
-          TAMIS_E_NO_MEMORY, "no memory for a ring of");
+    FAILS(start(&loader, &ring, largest(), true, &test_error), TAMIS_E_NO_MEMORY,
+          "no memory for a ring of");
     exhausted = 0;
-    OK(tms_loader_start(&loader, reads, n_reads, largest(), true, &test_error));
+    OK(start(&loader, &ring, largest(), true, &test_error));
     assert_true(same(tms_loader_take(&loader), &reads[0]));
     tms_loader_free(&loader);
+    free(ring);
     close_all();
 }
 
@@ -262,10 +291,11 @@ typedef struct worker {
 static void *work(void *of) {
     worker *w = of;
     tms_loader loader;
+    uint8_t *ring = NULL;
     w->wrong += tms_loader_init(&loader, NULL, NULL, NULL) != TAMIS_OK;
     for (unsigned round = 0; round < rounds / 4; round++) {
         const uint64_t bytes = (1 + test_below(&w->random, 6)) * largest();
-        w->wrong += tms_loader_start(&loader, reads, n_reads, bytes, true, NULL) != TAMIS_OK;
+        w->wrong += start(&loader, &ring, bytes, true, NULL) != TAMIS_OK;
         const uint32_t n = test_below(&w->random, n_reads + 1);
         for (uint32_t i = 0; i < n; i++) {
             w->wrong += !same(tms_loader_take(&loader), &reads[i]);
@@ -274,6 +304,7 @@ static void *work(void *of) {
         tms_loader_stop(&loader);
     }
     tms_loader_free(&loader);
+    free(ring);
     return NULL;
 }
 

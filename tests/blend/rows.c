@@ -6,6 +6,8 @@
 #include <tamis/blend.h>
 
 #include <math.h>
+#include <sched.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -631,6 +633,69 @@ static void calls_out_of_order_are_refused(void **state) {
     close_world(&w);
 }
 
+/* ---- Uploads --------------------------------------------------------------------------------- */
+
+static atomic_uint reads_begun;
+
+static tamis_status read_counted(void *user, tamis_chunk *chunk, uint32_t layer, void *k, void *v,
+                                 tamis_error *error) {
+    (void)user;
+    reads_begun++;
+    return tamis_chunk_read(chunk, layer, k, v, error);
+}
+
+/* A prompt of full reuse. Where `patient`, the first layer waits until the last read has begun. */
+static tamis_blend_stats reuse_all(world *w, const prompt *p, bool patient, bool threaded) {
+    tamis_blend *blend = NULL;
+    tamis_sequence sequence;
+    tamis_blend_rows rows;
+    tamis_blend_stats stats;
+    tamis_blend_params params = w->good;
+    const tamis_rows v = {.buffer = w->v};
+    params.selector = TAMIS_BLEND_NONE;
+    params.check_layer = TAMIS_BLEND_NO_CHECK;
+    params.ring_bytes = 1u << 20; /* all of it */
+    params.reader = read_counted;
+    params.no_thread = !threaded;
+    reads_begun = 0;
+    OK(tamis_cache_add(w->cache, &sequence, &test_error));
+    OK(tamis_blend_create(w->plan, w->store, &params, &blend, &test_error));
+    OK(tamis_blend_begin(blend, sequence, p->parts, p->n_parts, &test_error));
+    tamis_blend_get_stats(blend, &stats);
+    while (patient && reads_begun < LAYERS * stats.parts_found)
+        sched_yield();
+    for (uint32_t layer = 0; layer < LAYERS; layer++) {
+        OK(tamis_blend_layer(blend, layer, &rows, &test_error));
+        OK(tamis_blend_compare(blend, layer, &v, &test_error));
+        OK(tamis_plan_write(w->plan, layer, &v, &v, &test_error));
+        OK(tamis_blend_select(blend, layer, &rows, &test_error));
+    }
+    tamis_blend_get_stats(blend, &stats);
+    tamis_blend_destroy(&blend);
+    OK(tamis_cache_remove(w->cache, sequence, &test_error));
+    return stats;
+}
+
+/* What has been read goes to the device before its layer comes; without a thread nothing does. */
+static void what_was_read_ahead_is_uploaded_ahead(void **state) {
+    (void)state;
+    static world w;
+    static prompt p;
+    uint64_t random = 3;
+    open_world(&w, NULL);
+    make_prompt(&p, &random, 1);
+    const tamis_blend_stats ahead = reuse_all(&w, &p, true, true);
+    const uint64_t reads = LAYERS * ahead.parts_found;
+    assert_true(ahead.parts_found > 1);
+    assert_int_equal(ahead.uploads, reads);
+    /* The last read may not have ended when the first layer was done. */
+    assert_in_range(ahead.uploads_ahead, reads - ahead.parts_found - 1, reads - ahead.parts_found);
+    const tamis_blend_stats at_once = reuse_all(&w, &p, false, false);
+    assert_int_equal(at_once.uploads, reads);
+    assert_int_equal(at_once.uploads_ahead, 0);
+    close_world(&w);
+}
+
 static void selectors_are_known_by_name(void **state) {
     (void)state;
     static const char *const names[] = {"hkvd", "first", "random",  "list",
@@ -657,6 +722,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(bad_parameters_are_refused),
         cmocka_unit_test(evictions_that_need_all_rows_are_refused),
         cmocka_unit_test(calls_out_of_order_are_refused),
+        cmocka_unit_test(what_was_read_ahead_is_uploaded_ahead),
         cmocka_unit_test(selectors_are_known_by_name),
     };
     int skipped = test_begin(argc, argv);

@@ -126,8 +126,10 @@ typedef struct tamis_blend_params {
     const tamis_place *k_norms; /* [n_layers], copied; NULL: no norms */
     float eps;
 
-    int no_thread;             /* nonzero: what is loaded is read by the calls themselves */
-    uint64_t ring_bytes;       /* host memory for what has been read ahead; 0: for two layers */
+    int no_thread; /* nonzero: what is loaded is read by the calls themselves */
+    /* Memory for what has been read ahead, as much on the host as on the device; 0: two layers of
+     * the largest prompt so far. */
+    uint64_t ring_bytes;
     tamis_blend_reader reader; /* NULL: tamis_chunk_read */
     void *reader_user;
     /* Nonzero: each layer waits for the device, so that the times of layers are the device's. 0:
@@ -137,8 +139,7 @@ typedef struct tamis_blend_params {
     uint64_t reserved[4]; /* 0, else E_ARGUMENT */
 } tamis_blend_params;
 
-/* Makes a blend for prompts of a plan, with chunks of a store; both must outlive it. Allocates
- * device memory for K and V of a layer of the plan's max_rows. Errors: E_ARGUMENT with the value (a
+/* Makes a blend for prompts of a plan, with chunks of a store; both must outlive it. Errors: E_ARGUMENT with the value (a
  * selector, schedule, share or layer that is none; a dtype that is not in the plan's load_dtypes;
  * selector question for a plan without `masses`);
  * E_UNSUPPORTED (evictions under which no step can be narrowed: h2o, reindexed streaming; not with
@@ -270,7 +271,10 @@ typedef struct tamis_blend_stats {
     double load_us; /* of tamis_blend_layer, beside waiting: to the device and into slots */
     uint64_t asked; /* first passes of selector question: of prompts with hits, and of restarts */
     double ask_us;  /* these passes, as a whole */
-    uint64_t reserved[3];
+    /* A layer's planes of a chunk that went to the device; those of them that went on the second
+     * queue while an earlier layer was computed. */
+    uint64_t uploads, uploads_ahead;
+    uint64_t reserved[1];
 } tamis_blend_stats;
 /* Does nothing without a blend or an `out`. */
 TAMIS_API void tamis_blend_get_stats(const tamis_blend *blend, tamis_blend_stats *out);
