@@ -74,9 +74,8 @@ static tamis_status check_records(const tamis_blend_params *p, const tamis_plan_
 /* What cannot leave rows out of a step. */
 static tamis_status check_eviction(const tamis_plan_params *plan, tamis_error *error) {
     const tamis_eviction *eviction = &plan->eviction;
-    TMS_REQUIRE(eviction->kind != TAMIS_EVICT_H2O && !(eviction->options & TAMIS_EVICT_REINDEX),
-                TAMIS_E_UNSUPPORTED, "a plan under %s%s cannot blend: its steps need all rows",
-                eviction->kind == TAMIS_EVICT_H2O ? "" : "reindexed ",
+    TMS_REQUIRE(!(eviction->options & TAMIS_EVICT_REINDEX), TAMIS_E_UNSUPPORTED,
+                "a plan under reindexed %s cannot blend: its steps need all rows",
                 tamis_eviction_name(eviction->kind));
     return TAMIS_OK;
 }

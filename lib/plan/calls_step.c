@@ -166,10 +166,9 @@ static tamis_status check_narrow(const tamis_plan *plan, const uint32_t *rows, u
     TMS_REQUIRE(n > 0, TAMIS_E_ARGUMENT, "no row of the step would be left");
     TMS_REQUIRE(step->exact, TAMIS_E_STATE,
                 "the step is not exact: only exact steps can be narrowed");
-    TMS_REQUIRE(!needs->rotation && needs->feed != TMS_FEED_SUM, TAMIS_E_UNSUPPORTED,
-                "a step under %s cannot be narrowed: %s", needs->entry->name,
-                needs->rotation ? "it attends with sinks moved nearer"
-                                : "its scores are sums over all rows");
+    TMS_REQUIRE(!needs->rotation, TAMIS_E_UNSUPPORTED,
+                "a step under reindexed %s cannot be narrowed: it attends with sinks moved nearer",
+                needs->entry->name);
     for (uint32_t i = 1; i < n; i++)
         TMS_REQUIRE(rows[i] > rows[i - 1], TAMIS_E_ARGUMENT,
                     "rows are not ascending: %" PRIu32 " comes after %" PRIu32, rows[i],
@@ -184,7 +183,7 @@ static tamis_status check_narrow(const tamis_plan *plan, const uint32_t *rows, u
 static tamis_status check_kept(const tamis_plan *plan, const uint32_t *rows, uint32_t n,
                                tamis_error *error) {
     const tms_eviction_needs *needs = &plan->setup.needs;
-    const uint32_t tail = needs->feed == TMS_FEED_NEWEST ? 1 : needs->window;
+    const uint32_t tail = tms_needs_weights(needs) ? 1 : needs->window;
     const tms_step *step = &plan->step;
     for (uint32_t i = 0, row = 0, next = 0, first = 0; i < step->n_sequences; i++) {
         const uint32_t n_begun = step->growth[i].rows;
@@ -194,7 +193,7 @@ static tamis_status check_kept(const tamis_plan *plan, const uint32_t *rows, uin
             TMS_REQUIRE(next == n || rows[next] >= begun, TAMIS_E_ARGUMENT,
                         "row %" PRIu32 " has been left out by an earlier call", rows[next]);
             TMS_REQUIRE(kept || begun + tail < first + n_begun, TAMIS_E_ARGUMENT,
-                        "row %" PRIu32 " is left out, but %s scores by the last %" PRIu32
+                        "row %" PRIu32 " is left out, but %s needs the last %" PRIu32
                         " rows of sequence %" PRIu64,
                         begun, needs->entry->name, tail, step->sequences[i]->id);
             next += kept;

@@ -5,6 +5,7 @@
 #include "tests/faulty.h"
 #include "tests/policies/oracle.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -286,6 +287,49 @@ static void evictions_are_those_of_all_rows(void **state) {
     }
 }
 
+/* The weights that the rows of the first text give to its slots, in fp64, summed over rows and the
+ * heads of a group. */
+static void sum_weights(party *p, const held *h, const uint32_t *rows, uint32_t n, double *sums) {
+    const uint32_t group = HEADS / KV_HEADS;
+    const text *t = &p->texts[0];
+    memset(sums, 0, h->n_slots * sizeof *sums);
+    for (uint32_t lane = 0; lane < h->n_lanes; lane++)
+        for (uint32_t i = 0; i < n * group; i++) {
+            const uint32_t at = t->length - t->rows + rows[i / group];
+            const uint32_t head = lane % KV_HEADS * group + i % group;
+            const uint32_t first = h->first[lane];
+            double w[MOST], total = 0;
+            for (uint32_t s = 0; s <= at; s++)
+                total += w[s] = exp(evict_logit(&p->e, h, first + s, t->tokens[at],
+                                                lane / KV_HEADS * HEADS + head));
+            for (uint32_t s = 0; s <= at; s++)
+                sums[first + s] += w[s] / total;
+        }
+}
+
+/* Rows that were left out add nothing to h2o's sums; then it evicts by them. */
+static void h2o_sums_the_rows_that_are_attended(void **state) {
+    (void)state;
+    enum { N = 50 };
+    const tamis_eviction eviction = test_eviction(TAMIS_EVICT_H2O, 24, 0);
+    uint32_t few[N], n = scattered(0, N - 1, few);
+    static double sums[LAYERS * KV_HEADS * MOST];
+    tamis_evicted evicted;
+    party p;
+    few[n++] = N - 1;
+    open_party(&p, TAMIS_F32, 0, &eviction);
+    run_prompt(&p, N, few, n);
+    held h = evict_read(&p.e, p.texts[0].id);
+    sum_weights(&p, &h, few, n, sums);
+    for (uint32_t slot = 0; slot < h.n_slots; slot++)
+        if (fabs(h.scores[slot] - sums[slot]) > 1e-5 * (1 + sums[slot]))
+            fail_msg("slot %u: %g, not %g", slot, (double)h.scores[slot], sums[slot]);
+    FAILS(tamis_plan_evict(p.e.w.plan, p.texts[0].id, &evicted, &test_error), TAMIS_E_STATE,
+          "the rows of positions 0 to 60"); /* the first 11 were not attended */
+    held_free(&h);
+    evict_close(&p.e);
+}
+
 static void refuse(tamis_eviction_kind kind, uint32_t options, const uint32_t *rows, uint32_t n,
                    tamis_status status, const char *reason) {
     const tamis_eviction eviction = test_eviction(kind, 24, options);
@@ -305,12 +349,13 @@ static void rows_that_an_eviction_needs_must_stay(void **state) {
     (void)state;
     static const uint32_t rows[] = {0, 4, 5, 6, 7, 8, 9, 10, 11, 23}, last[] = {3, 11, 22};
     refuse(TAMIS_EVICT_SNAPKV, 0, rows, 10, TAMIS_E_ARGUMENT,
-           "row 16 is left out, but snapkv scores by the last 8 rows");
+           "row 16 is left out, but snapkv needs the last 8 rows");
     refuse(TAMIS_EVICT_TOVA, 0, last, 3, TAMIS_E_ARGUMENT,
-           "row 23 is left out, but tova scores by the last 1 rows");
-    refuse(TAMIS_EVICT_H2O, 0, last, 3, TAMIS_E_UNSUPPORTED, "h2o cannot be narrowed");
+           "row 23 is left out, but tova needs the last 1 rows");
+    refuse(TAMIS_EVICT_H2O, 0, last, 3, TAMIS_E_ARGUMENT,
+           "row 23 is left out, but h2o needs the last 1 rows");
     refuse(TAMIS_EVICT_STREAMING, TAMIS_EVICT_REINDEX, last, 3, TAMIS_E_UNSUPPORTED,
-           "streaming cannot be narrowed");
+           "reindexed streaming cannot be narrowed");
 }
 
 /* Layers cannot be called by half-sent tables. The repeated call sends them. */
@@ -341,6 +386,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(narrowed_rows_see_what_they_saw),
         cmocka_unit_test(narrowing_is_refused_where_it_has_no_meaning),
         cmocka_unit_test(evictions_are_those_of_all_rows),
+        cmocka_unit_test(h2o_sums_the_rows_that_are_attended),
         cmocka_unit_test(rows_that_an_eviction_needs_must_stay),
         cmocka_unit_test(a_failed_narrowing_is_repeated),
     };

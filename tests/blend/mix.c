@@ -271,7 +271,6 @@ static void a_blend_is_a_sequence_like_any_other(void **state) {
     static const tamis_dtype dtypes[] = {TAMIS_F32, TAMIS_F16, TAMIS_BF16};
     int number = 0;
     for (int kind = TAMIS_EVICT_NONE; kind <= TAMIS_EVICT_KNORM; kind++) {
-        if (kind == TAMIS_EVICT_H2O) continue; /* its steps cannot be narrowed */
         for (int s = 0; s < 5; s++)
             for (int d = 0; d < 3; d++, number++)
                 if (is_played(kind, s, d))

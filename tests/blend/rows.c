@@ -539,16 +539,17 @@ static void bad_parameters_are_refused(void **state) {
     close_world(&w);
 }
 
-static void evictions_that_need_all_rows_are_refused(void **state) {
+static void reindexed_streaming_is_refused(void **state) {
     (void)state;
     static world w;
     tamis_eviction eviction;
     tamis_blend *blend = NULL;
-    tamis_eviction_default(TAMIS_EVICT_H2O, &eviction);
+    tamis_eviction_default(TAMIS_EVICT_STREAMING, &eviction);
     eviction.budget = 64;
+    eviction.options = TAMIS_EVICT_REINDEX;
     open_world(&w, &eviction);
     FAILS(tamis_blend_create(w.plan, w.store, &w.good, &blend, &test_error), TAMIS_E_UNSUPPORTED,
-          "under h2o cannot blend");
+          "under reindexed streaming cannot blend");
     w.good.selector = TAMIS_BLEND_ALL;
     OK(tamis_blend_create(w.plan, w.store, &w.good, &blend, &test_error));
     tamis_blend_destroy(&blend);
@@ -720,7 +721,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(nothing_is_exact_behind_other_tokens),
         cmocka_unit_test(random_rows_follow_from_the_seed),
         cmocka_unit_test(bad_parameters_are_refused),
-        cmocka_unit_test(evictions_that_need_all_rows_are_refused),
+        cmocka_unit_test(reindexed_streaming_is_refused),
         cmocka_unit_test(calls_out_of_order_are_refused),
         cmocka_unit_test(what_was_read_ahead_is_uploaded_ahead),
         cmocka_unit_test(selectors_are_known_by_name),

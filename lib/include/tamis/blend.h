@@ -142,8 +142,7 @@ typedef struct tamis_blend_params {
 /* Makes a blend for prompts of a plan, with chunks of a store; both must outlive it. Errors: E_ARGUMENT with the value (a
  * selector, schedule, share or layer that is none; a dtype that is not in the plan's load_dtypes;
  * selector question for a plan without `masses`);
- * E_UNSUPPORTED (evictions under which no step can be narrowed: h2o, reindexed streaming; not with
- * selector all); E_NO_MEMORY; E_DEVICE. */
+ * E_UNSUPPORTED (reindexed streaming, under which no step can be narrowed; not with selector all); E_NO_MEMORY; E_DEVICE. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_blend_create(tamis_plan *plan, tamis_store *store,
                                                            const tamis_blend_params *params,
                                                            tamis_blend **out, tamis_error *error);

@@ -176,8 +176,9 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_attend(tamis_plan *plan, uint
  * before the layer can be written or attended, else E_STATE.
  *
  * An eviction with a window scores by the last `window` rows of a sequence, tova by its last row:
- * they must stay (E_ARGUMENT). h2o sums the weights of all rows, reindexed streaming attends twice:
- * E_UNSUPPORTED. Other errors: E_ARGUMENT (rows that are not ascending, not of the step, or left out
+ * they must stay (E_ARGUMENT), under h2o the last row, too. h2o sums the weights of the rows that are
+ * attended: rows that were left out add nothing. Reindexed streaming attends twice: E_UNSUPPORTED.
+ * Other errors: E_ARGUMENT (rows that are not ascending, not of the step, or left out
  * before), E_STATE (no open step, or one that is not exact); then nothing has changed. After E_DEVICE
  * calls on layers answer E_STATE until the call has been repeated. Enqueues, as tamis_buffer_write. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_narrow(tamis_plan *plan, const uint32_t *rows,
@@ -313,7 +314,7 @@ typedef struct tamis_evicted {
  * fork. Until the fork's own first step or eviction, each new row of the parent overwrites the
  * oldest of them.
  *
- * h2o, tova and knorm need scores from all rows: E_STATE names the positions of rows without scores,
+ * h2o, tova and knorm need scores from all rows, but those that were left out: E_STATE names the positions of rows without scores,
  * which were run under a plan with another eviction or, for h2o and tova, not attended in every
  * layer. A decode step that would replace a token gives the same error.
  *

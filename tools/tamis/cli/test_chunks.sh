@@ -79,13 +79,13 @@ check_found() {
 check_policies() {
     local kind
     asks reference --select quest --budget 128 --question ' of'
-    for kind in streaming tova snapkv pyramidkv adakv knorm; do
+    for kind in streaming h2o tova snapkv pyramidkv adakv knorm; do
         asks reference --evict "$kind" --evict-budget 128
         said "^evict $kind: budget 128, tokens kept per lane"
         said '3 chunks, 3 found'
     done
-    expect 1 '^tamis run: a plan under h2o cannot blend' "${model[@]}" "${chunks[@]}" \
-        --store "$store" --evict h2o
+    expect 1 '^tamis run: a plan under reindexed streaming cannot blend' "${model[@]}" \
+        "${chunks[@]}" --store "$store" --evict streaming+reindex
 }
 
 # A damaged plane is found, its chunk computed and stored anew; the records of another model are
