@@ -13,6 +13,6 @@ const tms_selection_entry tms_selection_oracle = {.name = "oracle",
                                                   .defaults = {.kind = TAMIS_SELECT_ORACLE,
                                                                .budget = TMS_DEFAULT_BUDGET,
                                                                .sinks = 4,
-                                                               .recent = 64},
+                                                               .recent = 16},
                                                   .check = tms_selection_check_scored,
                                                   .ask = ask};

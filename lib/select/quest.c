@@ -12,6 +12,6 @@ const tms_selection_entry tms_selection_quest = {.name = "quest",
                                                  .defaults = {.kind = TAMIS_SELECT_QUEST,
                                                               .budget = TMS_DEFAULT_BUDGET,
                                                               .sinks = 4,
-                                                              .recent = 64},
+                                                              .recent = 16},
                                                  .check = tms_selection_check_scored,
                                                  .ask = ask};

@@ -337,7 +337,7 @@ static void selections_are_known_by_name_and_checked(void **state) {
         assert_int_equal(s.kind, kind);
         OK(tamis_selection_check(&s, 16, &test_error));
     }
-    assert_true(s.budget == 2048 && s.sinks == 4 && s.recent == 64 && s.dense_layers == 0);
+    assert_true(s.budget == 2048 && s.sinks == 4 && s.recent == 16 && s.dense_layers == 0);
     for (int i = 0; i < 3; i++) {
         tamis_selection named;
         OK(tamis_selection_preset(names[i], &named, &test_error));

@@ -28,6 +28,7 @@ _tamis() {
     'run --policy') files=1 ;;
     'run --question') ;;
     'run --select') words='full window quest oracle random quest-paper' ;;
+    'run --score') words='minmax meanstd mean' ;;
     'run --budget') ;;
     'run --sinks') ;;
     'run --recent') ;;
@@ -413,7 +414,7 @@ _tamis() {
     blend) words='check list --help' ;;
     store) words='put list verify gc --help' ;;
     'devices') words='--device --matrix --markdown --json --help' ;;
-    'run') words='--model --file --prompt --prompt-file --chunks --chunk-tokens --store --prefix-store --prefix-page --store-memory --store-dtype --blend --share --bound --first --no-record --policy --unchecked --question --select --budget --sinks --recent --group --dense-layers --evict --evict-budget --evict-sinks --evict-recent --evict-window --evict-kernel --evict-pool --evict-chunk --evict-floor --evict-beta --evict-every --evict-options --times --tokens --chat --system --chat-format --temperature --top-k --top-p --min-p --seed --stop --ignore-eos --context --cache-dtype --page-size --device --help' ;;
+    'run') words='--model --file --prompt --prompt-file --chunks --chunk-tokens --store --prefix-store --prefix-page --store-memory --store-dtype --blend --share --bound --first --no-record --policy --unchecked --question --select --score --budget --sinks --recent --group --dense-layers --evict --evict-budget --evict-sinks --evict-recent --evict-window --evict-kernel --evict-pool --evict-chunk --evict-floor --evict-beta --evict-every --evict-options --times --tokens --chat --system --chat-format --temperature --top-k --top-p --min-p --seed --stop --ignore-eos --context --cache-dtype --page-size --device --help' ;;
     'compare') words='--model --file --question --system --chat-format --plain --tokens --rounds --select --score --width --budget --sinks --recent --group --dense-layers --page-size --evict --evict-budget --evict-sinks --evict-recent --evict-window --evict-kernel --evict-pool --evict-chunk --evict-floor --evict-beta --evict-every --evict-options --dtype --json --device --help' ;;
     'tokenize') words='--model --text --file --special --bare --help' ;;
     'bench attention') words='--shape --context --budget --dtype --select --pages --apart --batch --layers --repeat --probe --page-size --sinks --recent --group --json --device --help' ;;

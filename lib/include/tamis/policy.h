@@ -47,7 +47,7 @@ typedef struct tamis_selection {
     uint64_t reserved[8]; /* 0, else E_ARGUMENT */
 } tamis_selection;
 
-/* The defaults for a kind: full {}; window {sinks 4}; quest {sinks 4, recent 64, dense_layers 0,
+/* The defaults for a kind: full {}; window {sinks 4}; quest {sinks 4, recent 16, dense_layers 0,
  * group max}; oracle and random as quest. Budget 0 is filled with 2048. Quest's paper has others,
  * see tamis_selection_preset. */
 TAMIS_API void tamis_selection_default(tamis_selection_kind kind, tamis_selection *out);

@@ -39,6 +39,11 @@ tamis_selection_kind cli_selection_kind(uint32_t value) {
     return preset(value).kind;
 }
 
+tamis_bounds_kind cli_selection_bounds(uint32_t value) {
+    const bool paper = strcmp(cli_selection_name(value), "quest-paper") == 0;
+    return paper ? TAMIS_BOUNDS_MINMAX : TAMIS_BOUNDS_MEAN_STD;
+}
+
 bool cli_selection(const char *command, uint32_t value, uint32_t budget,
                    const cli_selection_flags *flags, uint32_t page_size, tamis_selection *out) {
     tamis_error error = {0};

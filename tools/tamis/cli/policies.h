@@ -57,6 +57,10 @@ typedef struct cli_selection_flags {
 const char *cli_selection_name(uint32_t value);
 tamis_selection_kind cli_selection_kind(uint32_t value);
 
+/* The bounds by which a selection scores pages unless a flag says otherwise: meanstd, which finds
+ * more on real models (docs/results/selection.md), but for quest-paper. */
+tamis_bounds_kind cli_selection_bounds(uint32_t value);
+
 /* The selection that the flags describe, with a budget or CLI_UNSET, checked against the page size.
  * If the selection is invalid it prints why and returns false. */
 bool cli_selection(const char *command, uint32_t value, uint32_t budget,

@@ -12,7 +12,7 @@
 
 typedef struct run_flags {
     const char *device, *model, *file, *prompt, *prompt_file, *question, *stop, *system;
-    uint32_t select, budget, tokens, dtype, page_size, context;
+    uint32_t select, score, budget, tokens, dtype, page_size, context;
     uint32_t evict, evict_budget, times, ignore_eos, chat, chat_format;
     cli_selection_flags selection;
     cli_eviction_flags eviction;
@@ -35,6 +35,9 @@ static const cli_option options[] = {
      CLI_TEXT, offsetof(run_flags, question), 0, 0, NULL},
     {"--select", "NAME", "which pages a query reads: {} (default full)", CLI_SELECTION,
      offsetof(run_flags, select), 0, 0, NULL},
+    {"--score", "KIND",
+     "bounds by which quest scores pages: {} (default meanstd, minmax for quest-paper)", CLI_CHOICE,
+     offsetof(run_flags, score), 0, 0, cli_bounds},
     {"--budget", "N", "tokens of a lane that the selection reads (default 2048)", CLI_NUMBER,
      offsetof(run_flags, budget), 1, CLI_TOKENS_MAX, NULL},
     CLI_SELECTION_OPTIONS(run_flags, selection),
@@ -272,6 +275,10 @@ static bool choose_policies(const run_flags *f, bool chunks, tamis_selection *se
         !cli_selection(name, f->select, f->budget, &f->selection, cli_page_size(f->page_size),
                        selection))
         return false;
+    if (f->score != CLI_UNSET && selection->kind != TAMIS_SELECT_QUEST) {
+        cli_fail(name, "--score: is given without quest, which alone has one (see --select)");
+        return false;
+    }
     if (CLI_EVICTION_KIND(f->evict) == TAMIS_EVICT_NONE) {
         if (f->times && !chunks)
             cli_fail(name, "--times: is given where nothing is evicted (see --evict)");
@@ -295,6 +302,8 @@ static bool choose_params(const run_flags *f, cli_session_params *out, cli_chunk
         !cli_sampling(cli_run_command.name, &f->sampling, &out->sampling))
         return false;
     out->cache.planes = tamis_eviction_planes(&out->plan.eviction);
+    out->cache.bounds.kind = f->score != CLI_UNSET ? (tamis_bounds_kind)f->score
+                                                   : cli_selection_bounds(f->select);
     return true;
 }
 
@@ -348,6 +357,7 @@ static tamis_status run_chunks(const run_flags *f, cli_session_params *params,
 
 static int run_command(int argc, char *const *argv) {
     run_flags f = {.select = TAMIS_SELECT_FULL,
+                   .score = CLI_UNSET,
                    .dtype = TAMIS_F16,
                    .page_size = 1,
                    .tokens = CLI_UNSET,

@@ -90,7 +90,8 @@ usage_error '^tamis run: --model: is missing' run --prompt x
 usage_error '^tamis run: --prompt, --prompt-file: give exactly one' run --model x
 usage_error '^tamis run: --prompt, --prompt-file: give exactly one' \
     run --model x --prompt a --prompt-file b
-usage_error '^tamis run: .*budget' "${model[@]}" --prompt x --select quest --budget 64
+usage_error '^tamis run: .*budget' "${model[@]}" --prompt x --select quest --budget 32
+usage_error '^tamis run: --score: is given without quest' "${model[@]}" --prompt x --score mean
 
 # Flags that would have no effect.
 for flag in budget sinks recent dense-layers; do
@@ -418,7 +419,7 @@ check_passkey() {
         usage_error "^tamis eval passkey: --width $word: not a decimal number$" \
             "${wide[@]}" --width "$word"
     done
-    usage_error '^tamis eval passkey: budget 96 is 6 pages' "${wrong[@]}" --budget 96
+    usage_error '^tamis eval passkey: budget 32 is 2 pages' "${wrong[@]}" --budget 32
     expect 1 "^tamis eval passkey: $work/nothing: cannot be read: " \
         "${passkey[@]}" --device reference --text "$work/nothing"
     expect 1 '^tamis eval passkey: .*/empty: is empty$' \
@@ -445,7 +446,7 @@ check_passkey() {
     # Of quest-paper two layers read everything, so that it reads more than quest.
     expect 0 '' eval passkey --model "$data/needle.gguf" --texts 1 --keys 2 --length 600 \
         --select quest,quest-paper,quest-paper --budget 128 --device reference
-    [ "$(grep -cE '^quest(-paper)? +minmax +128 ' "$work/out")" -eq 2 ] ||
+    [ "$(grep -cE '^quest +meanstd +128 |^quest-paper +minmax +128 ' "$work/out")" -eq 2 ] ||
         fail 'passkey: not one arm of quest and one of quest-paper'
     [ "$(awk '$1 == "quest-paper" { print $NF }' "$work/out")" != \
         "$(awk '$1 == "quest" { print $NF }' "$work/out")" ] ||
@@ -532,7 +533,7 @@ check_recall() {
     usage_error '^tamis eval recall: --model: is missing' eval recall
     usage_error '^tamis eval recall: --top 0: must be at least 1$' "${wrong[@]}" --top 0
     usage_error '^tamis eval recall: --dense-layers 2: must be 0' "${wrong[@]}" --dense-layers 2
-    usage_error '^tamis eval recall: budget 96 is 6 pages' "${wrong[@]}" --budget 96
+    usage_error '^tamis eval recall: budget 32 is 2 pages' "${wrong[@]}" --budget 32
     head -c 400 "$data/text.txt" >"$work/short"
     expect 1 '/short: has 400 tokens, --length 397 with --tokens 3 needs 401$' "${wrong[@]}" \
         --device reference --text "$work/short" --length 100,397 --tokens 3

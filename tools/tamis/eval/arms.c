@@ -69,7 +69,7 @@ static bool add_budgets(const char *command, const eval_arm_flags *flags, uint32
 /* Quest with every score and every budget. */
 static bool add_quest(const char *command, const eval_arm_flags *flags, uint32_t selection,
                       float width, uint64_t seed, eval_arms *out) {
-    const cli_list by_default = {1, {TAMIS_BOUNDS_MINMAX}};
+    const cli_list by_default = {1, {cli_selection_bounds(selection)}};
     const cli_list *scores = flags->scores.count > 0 ? &flags->scores : &by_default;
     for (uint32_t i = 0; i < scores->count; i++) {
         tamis_bounds bounds = {.kind = (tamis_bounds_kind)scores->values[i]};
@@ -82,8 +82,13 @@ static bool add_quest(const char *command, const eval_arm_flags *flags, uint32_t
 /* Whether --score and --width, if given, have an effect. */
 static bool check_scores(const char *command, const eval_arm_flags *flags) {
     bool quest = false, meanstd = false;
-    for (uint32_t i = 0; i < flags->selections.count; i++)
-        quest |= cli_selection_kind(flags->selections.values[i]) == TAMIS_SELECT_QUEST;
+    for (uint32_t i = 0; i < flags->selections.count; i++) {
+        const uint32_t selection = flags->selections.values[i];
+        if (cli_selection_kind(selection) != TAMIS_SELECT_QUEST) continue;
+        quest = true;
+        meanstd |= flags->scores.count == 0 &&
+                   cli_selection_bounds(selection) == TAMIS_BOUNDS_MEAN_STD;
+    }
     for (uint32_t i = 0; i < flags->scores.count; i++)
         meanstd |= flags->scores.values[i] == TAMIS_BOUNDS_MEAN_STD;
     if (flags->scores.count > 0 && !quest)

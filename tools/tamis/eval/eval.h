@@ -66,7 +66,8 @@ typedef struct eval_arm_flags {
     {"--select", "S[,S]",                                                                          \
      "selections that are measured beside full: {} (default " selects ")",                         \
      CLI_SELECTIONS, offsetof(type, member.selections), 0, 0, NULL},                               \
-        {"--score", "S[,S]", "bounds by which quest scores pages: {} (default minmax)",            \
+        {"--score", "S[,S]",                                                                       \
+         "bounds by which quest scores pages: {} (default meanstd, minmax for quest-paper)",       \
          CLI_CHOICES, offsetof(type, member.scores), 0, 0, cli_bounds},                            \
         {"--width", "X", "half width of meanstd's bounds, in standard deviations (default 1)",     \
          CLI_TEXT, offsetof(type, member.width), 0, 0, NULL},                                      \
