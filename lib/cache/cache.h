@@ -24,12 +24,19 @@ typedef struct tms_lane {
     uint32_t grown;  /* slots that the latest reserve added */
 } tms_lane;
 
+/* Who keeps something of a sequence beside the cache. Each has marks of its own, so that none makes
+ * another forget. */
+typedef enum tms_keeper { TMS_KEEPS_QUERIES, TMS_KEEPS_TOKENS, TMS_KEEPERS } tms_keeper;
+
 /* Cuts: tokens that were truncated from a sequence's end. */
 typedef struct tms_cuts {
     uint64_t n; /* from 1 on; grows with every cut */
-    /* The least length that the sequence has had since n was `marked`; UINT32_MAX: not cut since. */
-    uint64_t marked;
-    uint32_t least;
+    /* The least length that the sequence has had since n was `marked`; UINT32_MAX: not cut
+     * since. */
+    struct {
+        uint64_t marked;
+        uint32_t least;
+    } of[TMS_KEEPERS];
 } tms_cuts;
 
 /* Lanes are numbered layer * n_kv_heads + KV head. */
@@ -114,6 +121,10 @@ tms_sequence *tms_cache_find(const tamis_cache *cache, tamis_sequence id);
 tamis_status tms_cache_find_idle(const tamis_cache *cache, tamis_sequence id, tms_sequence **out,
                                  tamis_error *error);
 
+/* Keeps the first `length` tokens of an idle sequence, at most its present length and at least its
+ * evicted_at. */
+void tms_sequence_shorten(tamis_cache *cache, tms_sequence *sequence, uint32_t length);
+
 /* Frees the host's part of a sequence, not its pages; accepts NULL. */
 void tms_sequence_free(tms_sequence *sequence);
 
@@ -164,13 +175,18 @@ void tms_history_fork(tms_sequence *fork, const tms_sequence *parent);
  * lanes. */
 void tms_history_cut(tms_sequence *sequence, uint32_t length);
 
-/* A mark, above 0, for code that keeps rows of a sequence: cuts are counted from now on. */
-uint64_t tms_history_mark(tms_sequence *sequence);
-/* The least length that the sequence has had since it gave the mark; with mark 1, since it began.
- * UINT32_MAX: not cut since. 0: not known, since another mark was given meanwhile. */
-uint32_t tms_history_cut_since(const tms_sequence *sequence, uint64_t mark);
+/* A mark, above 0, for a keeper: cuts are counted from now on. */
+uint64_t tms_history_mark(tms_sequence *sequence, tms_keeper keeper);
+/* The least length that the sequence has had since it gave the keeper the mark; with mark 1, since
+ * it began. UINT32_MAX: not cut since. 0: not known, since the keeper got another mark after a
+ * cut. */
+uint32_t tms_history_cut_since(const tms_sequence *sequence, tms_keeper keeper, uint64_t mark);
 /* The same for a fork's parent, up to the fork; cuts of the parent after it do not count. */
-uint32_t tms_history_parent_cut_since(const tms_sequence *fork, uint64_t mark);
+uint32_t tms_history_parent_cut_since(const tms_sequence *fork, tms_keeper keeper, uint64_t mark);
+
+/* Whether every lane holds all tokens of the sequence, in their order. Once it does not, it never
+ * will. */
+bool tms_history_whole(const tms_sequence *sequence);
 
 /* Records that, between steps, lanes have lost tokens, but none of their last `tail` tokens. */
 void tms_history_evicted(tms_sequence *sequence, uint32_t tail);

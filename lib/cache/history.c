@@ -4,7 +4,9 @@
 #include "lib/cache/cache.h"
 
 void tms_history_begin(tms_sequence *sequence) {
-    sequence->cuts = (tms_cuts){.n = 1, .marked = 1, .least = UINT32_MAX};
+    sequence->cuts.n = 1;
+    for (int keeper = 0; keeper < TMS_KEEPERS; keeper++)
+        (void)tms_history_mark(sequence, (tms_keeper)keeper);
 }
 
 void tms_history_fork(tms_sequence *fork, const tms_sequence *parent) {
@@ -40,27 +42,33 @@ static void cut_scores(tms_sequence *sequence, uint32_t length) {
 void tms_history_cut(tms_sequence *sequence, uint32_t length) {
     sequence->length = length;
     sequence->cuts.n++;
-    if (length < sequence->cuts.least) sequence->cuts.least = length;
+    for (int keeper = 0; keeper < TMS_KEEPERS; keeper++)
+        if (length < sequence->cuts.of[keeper].least) sequence->cuts.of[keeper].least = length;
     cut_scores(sequence, length);
 }
 
-uint64_t tms_history_mark(tms_sequence *sequence) {
-    sequence->cuts.marked = sequence->cuts.n;
-    sequence->cuts.least = UINT32_MAX;
+uint64_t tms_history_mark(tms_sequence *sequence, tms_keeper keeper) {
+    sequence->cuts.of[keeper].marked = sequence->cuts.n;
+    sequence->cuts.of[keeper].least = UINT32_MAX;
     return sequence->cuts.n;
 }
 
-static uint32_t least_since(const tms_cuts *cuts, uint64_t mark) {
+static uint32_t least_since(const tms_cuts *cuts, tms_keeper keeper, uint64_t mark) {
     if (cuts->n == mark) return UINT32_MAX;
-    return cuts->marked <= mark ? cuts->least : 0;
+    return cuts->of[keeper].marked <= mark ? cuts->of[keeper].least : 0;
 }
 
-uint32_t tms_history_cut_since(const tms_sequence *sequence, uint64_t mark) {
-    return least_since(&sequence->cuts, mark);
+uint32_t tms_history_cut_since(const tms_sequence *sequence, tms_keeper keeper, uint64_t mark) {
+    return least_since(&sequence->cuts, keeper, mark);
 }
 
-uint32_t tms_history_parent_cut_since(const tms_sequence *fork, uint64_t mark) {
-    return least_since(&fork->parent_cuts, mark);
+uint32_t tms_history_parent_cut_since(const tms_sequence *fork, tms_keeper keeper, uint64_t mark) {
+    return least_since(&fork->parent_cuts, keeper, mark);
+}
+
+bool tms_history_whole(const tms_sequence *sequence) {
+    /* Where slots are recorded as torn, unordered or given up, lost tokens are recorded, too. */
+    return sequence->evicted_at == 0;
 }
 
 void tms_history_evicted(tms_sequence *sequence, uint32_t tail) {

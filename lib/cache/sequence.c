@@ -111,6 +111,12 @@ void tms_lane_shorten(tamis_cache *cache, tms_sequence *sequence, uint32_t lane,
         tms_pages_drop(pages, list[--n]);
 }
 
+void tms_sequence_shorten(tamis_cache *cache, tms_sequence *sequence, uint32_t length) {
+    for (uint32_t lane = 0; lane < cache->n_lanes; lane++)
+        tms_lane_shorten(cache, sequence, lane, sequence->length - length);
+    tms_history_cut(sequence, length);
+}
+
 tamis_status tamis_cache_truncate(tamis_cache *cache, tamis_sequence sequence, uint32_t length,
                                   tamis_error *error) {
     tms_sequence *s = NULL;
@@ -122,9 +128,7 @@ tamis_status tamis_cache_truncate(tamis_cache *cache, tamis_sequence sequence, u
                 "sequence %" PRIu64 " cannot go back to %" PRIu32 " tokens: tokens before %" PRIu32
                 " have been evicted",
                 sequence, length, s->evicted_at);
-    for (uint32_t lane = 0; lane < cache->n_lanes; lane++)
-        tms_lane_shorten(cache, s, lane, s->length - length);
-    tms_history_cut(s, length);
+    tms_sequence_shorten(cache, s, length);
     return TAMIS_OK;
 }
 

@@ -52,16 +52,17 @@ static uint32_t holder_of(const tms_query_rings *rings, const tms_sequence *sequ
                           uint32_t *end) {
     uint32_t r = find(rings, sequence->id);
     if (r != NO_RING && rings->rings[r].mark) {
-        *end = tms_history_cut_since(sequence, rings->rings[r].mark);
+        *end = tms_history_cut_since(sequence, TMS_KEEPS_QUERIES, rings->rings[r].mark);
         return r;
     }
-    *end = tms_history_cut_since(sequence, 1);
+    *end = tms_history_cut_since(sequence, TMS_KEEPS_QUERIES, 1);
     while (sequence && sequence->parent) {
         if (sequence->forked_at < *end) *end = sequence->forked_at;
         r = find(rings, sequence->parent);
         uint64_t mark = r == NO_RING ? 0 : rings->rings[r].mark;
         bool holds = mark > 0 && mark <= sequence->parent_cuts.n;
-        uint32_t least = tms_history_parent_cut_since(sequence, holds ? mark : 1);
+        uint32_t least =
+            tms_history_parent_cut_since(sequence, TMS_KEEPS_QUERIES, holds ? mark : 1);
         if (least < *end) *end = least;
         if (holds) return r;
         sequence = tms_cache_find(rings->setup->cache, sequence->parent);
@@ -155,7 +156,7 @@ tamis_status tms_query_rings_bring(tms_query_rings *rings, tms_sequence *const *
         }
         ring->from = kept->from;
         ring->to = kept->to;
-        ring->mark = tms_history_mark(sequences[i]);
+        ring->mark = tms_history_mark(sequences[i], TMS_KEEPS_QUERIES);
     }
     return TAMIS_OK;
 }

@@ -64,10 +64,11 @@ typedef struct objects {
     tamis_context *context;
     tamis_cache *cache;
     tamis_plan *plan;
+    tamis_prefixes *prefixes;
     tamis_buffer *rows;
     tamis_host_buffer *host;
     tamis_event *event, *uploaded;
-    tamis_sequence id, fork;
+    tamis_sequence id, fork, hit;
 } objects;
 
 static tamis_status make(objects *o) {
@@ -84,6 +85,7 @@ static tamis_status make(objects *o) {
     CALL(status, tamis_context_create(&params, &o->context, &test_error));
     CALL(status, tamis_cache_create(o->context, &shape, &o->cache, &test_error));
     CALL(status, tamis_plan_create(o->cache, &plan, &o->plan, &test_error));
+    CALL(status, tamis_prefixes_create(o->cache, &o->prefixes, &test_error));
     CALL(status, tamis_buffer_create(o->context, 32 * 256 * 4, &o->rows, &test_error));
     CALL(status, tamis_event_record(o->context, &o->event, &test_error));
     CALL(status, tamis_host_buffer_create(o->context, 4096, &o->host, &test_error));
@@ -120,15 +122,42 @@ static tamis_status use(objects *o) {
     return status;
 }
 
+/* The prompt's sequence is known by 20 tokens, then by 30, and forked for a longer prompt. What was
+ * known before a call that fails is known after it. */
+static tamis_status share(objects *o) {
+    const int32_t tokens[31] = {0};
+    const uint8_t salt[16] = {0};
+    uint32_t known = 0, length = 0;
+    tamis_cache_stats stats;
+    tamis_status status = TAMIS_OK;
+    for (uint32_t n = 20; n <= 30; n += 10) {
+        CALL(status, tamis_prefixes_add(o->prefixes, o->id, tokens, n, salt, &test_error));
+        if (status == TAMIS_OK) known = n;
+    }
+    CALL(status,
+         tamis_prefixes_fork(o->prefixes, tokens, 31, salt, 1, &o->hit, &length, &test_error));
+    OK(tamis_cache_get_stats(o->cache, &stats, NULL));
+    assert_int_equal(stats.sequences, status == TAMIS_OK ? 3 : 2);
+    assert_int_equal(o->hit != 0, status == TAMIS_OK);
+    assert_int_equal(length, status == TAMIS_OK ? known : 0);
+    const tamis_error reason = test_error;
+    OK(tamis_prefixes_fork(o->prefixes, tokens, 31, salt, 1, &o->hit, &length, &test_error));
+    assert_int_equal(length, known);
+    test_error = reason;
+    return status;
+}
+
 static tamis_status run(void) {
     objects o = {.context = NULL};
     test_error = (tamis_error){0};
     tamis_status status = make(&o);
     if (status == TAMIS_OK) status = use(&o);
+    if (status == TAMIS_OK) status = share(&o);
     tamis_event_destroy(&o.event);
     tamis_event_destroy(&o.uploaded);
     tamis_host_buffer_destroy(&o.host);
     tamis_buffer_destroy(&o.rows);
+    tamis_prefixes_destroy(&o.prefixes);
     tamis_plan_destroy(&o.plan);
     tamis_cache_destroy(&o.cache);
     tamis_context_destroy(&o.context);
@@ -136,7 +165,7 @@ static tamis_status run(void) {
 }
 
 /* One of so many requests fails. */
-static int share = 1;
+static int one_of = 1;
 
 static void each_failed_host_allocation_leaves_all_whole(void **state) {
     (void)state;
@@ -146,7 +175,7 @@ static void each_failed_host_allocation_leaves_all_whole(void **state) {
     memcpy(all, requests, sizeof all);
     for (int which = 0; which < REQUEST_COUNT; which++) {
         print_message("%d of %s\n", all[which], names[which]);
-        for (int n = 0; n < all[which]; n += share) {
+        for (int n = 0; n < all[which]; n += one_of) {
             begin((request)which, n);
             const tamis_status status = run();
             assert_true(failed);
@@ -166,6 +195,6 @@ int main(int argc, char **argv) {
     /* A binary for which there is no memory is none that was kept, which is no failure. */
     setenv("TAMIS_KERNEL_CACHE", "none", 1);
     int skip = test_begin(argc, argv);
-    if (argc > 2) share = atoi(argv[2]);
+    if (argc > 2) one_of = atoi(argv[2]);
     return skip ? skip : cmocka_run_group_tests(tests, NULL, NULL);
 }

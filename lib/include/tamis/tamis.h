@@ -14,6 +14,7 @@
  * 4. cache.h    The paged KV cache of one model: layers, heads, capacity in tokens. A sequence is a
  *               text in it: add, fork (shares pages), truncate, remove. Each KV head of each layer
  *               of a sequence is a lane with a page list and a length of its own.
+ *               prefixes.h finds the live sequence that shares most with a prompt, and forks it.
  * 5. policy.h   A selection says which pages a query reads; an eviction says which tokens a lane
  *               keeps. Both are plain structs of numbers: take the defaults, set the budget.
  * 6. plan.h     A plan joins a cache, a selection and an eviction, and runs steps. A step processes
@@ -58,6 +59,7 @@
 #include <tamis/ops.h>
 #include <tamis/plan.h>
 #include <tamis/policy.h>
+#include <tamis/prefixes.h>
 #include <tamis/status.h>
 #include <tamis/version.h>
 
