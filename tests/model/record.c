@@ -276,6 +276,80 @@ static void test_narrow(void **state) {
     close_world(&w);
 }
 
+/* ---- What a sequence holds ------------------------------------------------------------------- */
+
+static tamis_status record_sequence(world *w, tamis_sequence sequence, uint32_t n_sink, uint32_t n,
+                                    tamis_dtype dtype) {
+    const tamis_record_params params = behind(w, n_sink, dtype);
+    return tamis_runner_record_sequence(w->r.runner, w->store, &params, sequence,
+                                        w->tokens + n_sink, n, &w->r.error);
+}
+
+/* What was read out of the cache and loaded again is what it was: the sink's own rows are recorded
+ * as a chunk, too. */
+static double held_distance(world *w, tamis_sequence a, tamis_dtype dtype) {
+    tamis_chunk *chunks[2];
+    RIG_OK(&w->r, record_sequence(w, a, 0, SINK, dtype));
+    RIG_OK(&w->r, record_sequence(w, a, SINK, TOKENS, dtype));
+    assert_non_null(chunks[0] = get(w, 0, SINK, dtype));
+    assert_non_null(chunks[1] = get(w, SINK, TOKENS, dtype));
+    const tamis_sequence b = loaded(w, chunks, 2);
+    const double d = distance(w, a, b, ALL);
+    tamis_chunk_release(&chunks[0]);
+    tamis_chunk_release(&chunks[1]);
+    RIG_OK(&w->r, tamis_cache_remove(w->r.cache, b, &w->r.error));
+    return d;
+}
+
+/* Under a norm of heads, as qwen3's, up to its eps beside the mean square. */
+static void test_sequence(void **state) {
+    (void)state;
+    for (size_t i = 0; i < MODELS; ++i)
+        for (uint32_t max_rows = 11; max_rows <= ALL; max_rows += ALL - 11) {
+            world w;
+            open_world(&w, models[i], max_rows);
+            const tamis_sequence a = rig_add(&w.r);
+            RIG_OK(&w.r, tamis_runner_prefill(w.r.runner, a, w.tokens, ALL, NULL, &w.r.error));
+            const double f32 = held_distance(&w, a, TAMIS_F32);
+            const double f16 = held_distance(&w, a, TAMIS_F16);
+            const double bf16 = held_distance(&w, a, TAMIS_BF16);
+            if (f32 > 1e-5 || f16 > 0x1p-10 || bf16 < 0x1p-11 || bf16 > 0x1p-7)
+                fail_msg("%s, %u rows: %g, %g, %g", models[i], max_rows, f32, f16, bf16);
+            close_world(&w);
+        }
+}
+
+static void test_sequence_refused(void **state) {
+    (void)state;
+    world w;
+    open_world_with(
+        &w, "blends/llama.gguf",
+        (tamis_plan_params){.max_rows = 16,
+                            .eviction = {.kind = TAMIS_EVICT_STREAMING, .budget = 16, .sinks = 4}},
+        256);
+    const tamis_sequence a = rig_add(&w.r);
+    const tamis_record_params params = behind(&w, SINK, TAMIS_F32);
+    RIG_OK(&w.r, tamis_runner_prefill(w.r.runner, a, w.tokens, 20, NULL, &w.r.error));
+    RIG_REFUSED(&w.r, TAMIS_E_STATE, "layer 0, KV head 0 of the sequence holds 16 of its 20 tokens",
+                record_sequence(&w, a, SINK, 17, TAMIS_F32));
+    RIG_OK(&w.r, tamis_cache_remove(w.r.cache, a, &w.r.error));
+    close_world(&w);
+    open_world(&w, "blends/llama.gguf", 16);
+    const tamis_sequence b = rig_add(&w.r);
+    const sizes s = sizes_of(&w);
+    RIG_REFUSED(&w.r, TAMIS_E_ARGUMENT, "1 tokens behind a sink of 3; the sequence has 0",
+                record_sequence(&w, b, SINK, 1, TAMIS_F32));
+    RIG_OK(&w.r, tamis_runner_prefill(w.r.runner, b, w.tokens, 20, NULL, &w.r.error));
+    RIG_REFUSED(&w.r, TAMIS_E_ARGUMENT, "18 tokens behind a sink of 3; the sequence has 20",
+                record_sequence(&w, b, SINK, 18, TAMIS_F32));
+    RIG_REFUSED(&w.r, TAMIS_E_ARGUMENT, "no tokens", record_sequence(&w, b, SINK, 0, TAMIS_F32));
+    RIG_REFUSED(
+        &w.r, TAMIS_E_ARGUMENT, "sequence 999",
+        tamis_runner_record_sequence(w.r.runner, w.store, &params, 999, w.tokens, 3, &w.r.error));
+    assert_int_equal(sizes_of(&w).records, s.records);
+    close_world(&w);
+}
+
 /* A prompt of blends that is computed plainly has the logits of the case in which all rows are. */
 static void test_plain_prompt(void **state) {
     (void)state;
@@ -470,11 +544,17 @@ static void test_faults(void **state) {
 
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_plain_prompt), cmocka_unit_test(test_same_as_prefill),
-        cmocka_unit_test(test_sink),         cmocka_unit_test(test_planes_behind_sink),
-        cmocka_unit_test(test_narrow),       cmocka_unit_test(test_others_stay),
-        cmocka_unit_test(test_refused),      cmocka_unit_test(test_full),
+        cmocka_unit_test(test_plain_prompt),
+        cmocka_unit_test(test_same_as_prefill),
+        cmocka_unit_test(test_sink),
+        cmocka_unit_test(test_planes_behind_sink),
+        cmocka_unit_test(test_narrow),
+        cmocka_unit_test(test_others_stay),
+        cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_full),
         cmocka_unit_test(test_faults),
+        cmocka_unit_test(test_sequence),
+        cmocka_unit_test(test_sequence_refused),
     };
     if (!rig_arguments(argc, argv)) return 2;
     return cmocka_run_group_tests_name("record", tests, NULL, NULL);

@@ -55,7 +55,23 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_runner_record(tamis_runner *runner
                                                             const int32_t *tokens,
                                                             uint32_t n_tokens, tamis_error *error);
 
-/* The same for a prefix: the K and V of its full pages of page_tokens, each of which knows of all
+/* Puts what a sequence holds into a store, as one chunk: its tokens behind the sink, which must be
+ * those given, from position n_sink on. Nothing is computed. So a text that a blend has put together
+ * of chunks is found as one chunk the next time, as far from a prefill as the blend left it; a salt
+ * of its own keeps such records apart from those that tamis_runner_record makes of the same tokens.
+ *
+ * K and V are read out of the cache, in its dtype. The rotation is taken off K in fp64, and divided
+ * by the weights of the norm of its heads where the model has one. Loaded again at the same
+ * positions they are what they were, up to the roundings of the two dtypes, and under such a norm up
+ * to its eps beside the mean square of a head. Waits for the device. Errors, which leave nothing
+ * behind: E_ARGUMENT (as tamis_record_id; no such sequence, or one that is shorter, with the
+ * numbers); E_STATE (a lane that does not hold all tokens, after an eviction); E_UNSUPPORTED (as
+ * tamis_runner_record); E_NO_MEMORY; E_DEVICE; and those of tamis_store_put. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_runner_record_sequence(
+    tamis_runner *runner, tamis_store *store, const tamis_record_params *params,
+    tamis_sequence sequence, const int32_t *tokens, uint32_t n_tokens, tamis_error *error);
+
+/* The same as tamis_runner_record for a prefix: the K and V of its full pages of page_tokens, each of which knows of all
  * that stands before it, as records with the page before as parent (tamis_prefix_keys); a rest of
  * tokens is in none. The tokens begin with bos or whatever else the model needs: n_sink must be 0,
  * and the ids are those of tamis_record_id with parents. Nothing is computed if the store has all
