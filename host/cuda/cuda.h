@@ -29,6 +29,11 @@ typedef struct tms_cu_staging {
 
 typedef struct tms_cu_function_entry tms_cu_function_entry;
 
+/* Pinned memory that is to be freed; it lies at the memory's own beginning. */
+typedef struct tms_cu_host {
+    struct tms_cu_host *next;
+} tms_cu_host;
+
 typedef struct tms_cu_device {
     tms_device base;
     const tms_cu_driver *api;
@@ -38,6 +43,7 @@ typedef struct tms_cu_device {
     bool own_context, own_stream; /* else the caller's */
     tms_cu_stream uploads;        /* the second one; NULL until it is needed */
     bool allocated;               /* memory, since the last upload */
+    tms_cu_host *unfreed_hosts;   /* pinned memory that could not be freed yet */
     bool pools;                   /* stream-ordered allocation */
     int capability;               /* 10 * major + minor */
     bool overlap;                 /* TAMIS_CUDA_OVERLAP: launches that can begin early do */
@@ -113,9 +119,14 @@ tamis_status tms_cu_check_range(tms_device *dev, tms_ref ref, uint64_t bytes, co
 /* upload.c */
 tamis_status tms_cu_host_alloc(tms_device *dev, uint64_t bytes, void **out);
 void tms_cu_host_free(tms_device *dev, void *host);
+/* As tms_cu_free_again, of pinned memory. */
+void tms_cu_host_free_again(tms_device *dev);
 tamis_status tms_cu_upload(tms_device *dev, tms_ref to, const void *from, uint64_t bytes,
                            const tms_event *after, tms_event **done);
 tamis_status tms_cu_event_await(tms_device *dev, const tms_event *event);
+/* What is enqueued on the first stream from now on comes behind all uploads. The context must be
+ * current. */
+tamis_status tms_cu_follow_uploads(tms_device *dev);
 
 /* event.c */
 /* A mark at the present end of a stream; the context must be current. */

@@ -86,17 +86,16 @@ tamis_status tms_cu_wrap(tms_device *dev, uint64_t native, uint64_t bytes, tms_m
 }
 
 /* During a recording a graph could free only its own memory, so nothing is freed then. The driver
- * frees in the first stream's order, or without pools at once: so this waits for what is not in that
- * order. */
+ * frees in the first stream's order, behind uploads; without pools at once, so that this waits for
+ * both streams before. */
 static tamis_status give_back(tms_device *dev, tms_cu_address at) {
     tms_cu_device *cu = tms_cu(dev);
     tamis_status status = tms_cu_enter(dev);
     if (status != TAMIS_OK) return status;
     status = tms_cu_check_not_captured(dev, "free");
+    if (status == TAMIS_OK) status = tms_cu_follow_uploads(dev);
     if (status == TAMIS_OK && !cu->pools)
         status = tms_cu_check(dev, cu->api->cuStreamSynchronize(cu->stream), "free");
-    if (status == TAMIS_OK && cu->uploads)
-        status = tms_cu_check(dev, cu->api->cuStreamSynchronize(cu->uploads), "free");
     if (status == TAMIS_OK)
         status = tms_cu_check(
             dev, cu->pools ? cu->api->cuMemFreeAsync(at, cu->stream) : cu->api->cuMemFree_v2(at),
@@ -128,6 +127,7 @@ void tms_cu_free_again(tms_device *dev) {
 
 void tms_cu_free_last(tms_device *dev) {
     uint64_t lost = 0;
+    tms_cu_host_free_again(dev);
     tms_cu_free_again(dev);
     for (tms_mem *mem = tms_cu(dev)->unfreed, *next; mem; mem = next) {
         next = mem->next;

@@ -2,6 +2,7 @@
 /* The second stream: copies from the host that run beside what the first one does, the pinned memory
  * that they come from, and how the two streams wait for each other. */
 #include "host/cuda/cuda.h"
+#include <stdio.h>
 
 /* Without a wait for the legacy stream, which may be the caller's. */
 static tamis_status take_stream(tms_device *dev) {
@@ -12,25 +13,50 @@ static tamis_status take_stream(tms_device *dev) {
 }
 
 tamis_status tms_cu_host_alloc(tms_device *dev, uint64_t bytes, void **out) {
+    char what[80];
+    snprintf(what, sizeof what, "%llu bytes of pinned host memory for %s",
+             (unsigned long long)bytes, dev->info.id);
     if (dev->sticky != TAMIS_OK) return dev->sticky;
     tamis_status status = tms_cu_enter(dev);
     if (status != TAMIS_OK) return status;
-    status = tms_cu_check_not_captured(dev, "host memory");
-    if (status == TAMIS_OK && tms_cu(dev)->api->cuMemAllocHost_v2(out, bytes) != TMS_CU_SUCCESS)
-        status = tms_device_fail(dev, TAMIS_E_NO_MEMORY, "%llu bytes of pinned host memory for %s",
-                                 (unsigned long long)bytes, dev->info.id);
+    status = tms_cu_check_not_captured(dev, what);
+    if (status == TAMIS_OK) tms_cu_host_free_again(dev);
+    /* What waits to be freed keeps a pointer in it. */
+    const uint64_t least = sizeof(tms_cu_host);
+    if (status == TAMIS_OK)
+        status = tms_cu_check(
+            dev, tms_cu(dev)->api->cuMemAllocHost_v2(out, bytes < least ? least : bytes), what);
+    tms_cu_leave(dev);
+    return status;
+}
+
+/* Freeing would end a recording. */
+static tamis_status give_back(tms_device *dev, void *host) {
+    tms_cu_device *cu = tms_cu(dev);
+    tamis_status status = tms_cu_enter(dev);
+    if (status != TAMIS_OK) return status;
+    status = tms_cu_check_not_captured(dev, "free");
+    if (status == TAMIS_OK && cu->uploads)
+        status = tms_cu_check(dev, cu->api->cuStreamSynchronize(cu->uploads), "free");
+    if (status == TAMIS_OK) status = tms_cu_check(dev, cu->api->cuMemFreeHost(host), "free");
     tms_cu_leave(dev);
     return status;
 }
 
 void tms_cu_host_free(tms_device *dev, void *host) {
-    tms_cu_device *cu = tms_cu(dev);
-    if (!host || tms_cu_enter(dev) != TAMIS_OK) return;
-    if (cu->uploads) cu->api->cuStreamSynchronize(cu->uploads);
-    if (tms_cu_check(dev, cu->api->cuMemFreeHost(host), "free") != TAMIS_OK)
-        tms_log_line(&dev->log, TAMIS_LOG_WARN, "pinned host memory is not freed: %s",
-                     dev->error.text);
-    tms_cu_leave(dev);
+    if (!host || give_back(dev, host) == TAMIS_OK) return;
+    tms_cu_host *unfreed = host;
+    unfreed->next = tms_cu(dev)->unfreed_hosts;
+    tms_cu(dev)->unfreed_hosts = unfreed;
+}
+
+void tms_cu_host_free_again(tms_device *dev) {
+    tms_cu_host *unfreed = tms_cu(dev)->unfreed_hosts;
+    tms_cu(dev)->unfreed_hosts = NULL;
+    for (tms_cu_host *next; unfreed; unfreed = next) {
+        next = unfreed->next;
+        tms_cu_host_free(dev, unfreed);
+    }
 }
 
 static tamis_status wait_in(tms_device *dev, tms_cu_stream stream, const tms_event *event) {
@@ -48,6 +74,16 @@ static tamis_status wait_for_memory(tms_device *dev) {
     if (status == TAMIS_OK) status = wait_in(dev, cu->uploads, end);
     tms_cu_event_free(dev, end);
     cu->allocated = status != TAMIS_OK;
+    return status;
+}
+
+tamis_status tms_cu_follow_uploads(tms_device *dev) {
+    tms_cu_device *cu = tms_cu(dev);
+    tms_event *end = NULL;
+    if (!cu->uploads) return TAMIS_OK;
+    tamis_status status = tms_cu_event_make(dev, cu->uploads, false, &end);
+    if (status == TAMIS_OK) status = wait_in(dev, cu->stream, end);
+    tms_cu_event_free(dev, end);
     return status;
 }
 

@@ -2,6 +2,7 @@
 /* The second queue: copies from the host that run beside what the first one does, the host memory
  * that they come from, and how the two queues wait for each other. */
 #include "host/opencl/opencl.h"
+#include <stdio.h>
 #include <stdlib.h>
 
 /* A buffer that the driver keeps where the device copies from best, mapped for as long as it lives.
@@ -39,10 +40,11 @@ tamis_status tms_cl_host_alloc(tms_device *dev, uint64_t bytes, void **out) {
         return tms_device_fail(dev, TAMIS_E_NO_MEMORY, "no host memory for a buffer's handle");
     const cl_int code = map(cl, host, bytes);
     if (code != CL_SUCCESS) {
+        char what[80];
+        snprintf(what, sizeof what, "%llu bytes of host memory for %s", (unsigned long long)bytes,
+                 dev->info.id);
         free(host);
-        return tms_device_fail(dev, TAMIS_E_NO_MEMORY, "%llu bytes of host memory for %s: %s (%d)",
-                               (unsigned long long)bytes, dev->info.id, tms_cl_error_text(code),
-                               (int)code);
+        return tms_cl_check(dev, code, what);
     }
     host->next = cl->hosts;
     cl->hosts = host;
@@ -80,9 +82,12 @@ tamis_status tms_cl_upload(tms_device *dev, tms_ref to, const void *from, uint64
                                                 &copied);
     status = tms_cl_check(dev, code, "upload");
     if (status != TAMIS_OK) return status;
-    status = tms_cl_event_make(dev, copied, done);
-    if (status == TAMIS_OK) return tms_cl_check_late(dev, clFlush(cl->uploads), "flush");
-    clFinish(cl->uploads);
+    status = tms_cl_check_late(dev, clFlush(cl->uploads), "flush");
+    if (status == TAMIS_OK)
+        status = tms_cl_event_make(dev, copied, done);
+    else
+        clReleaseEvent(copied);
+    if (status != TAMIS_OK) clFinish(cl->uploads);
     return status;
 }
 

@@ -243,22 +243,15 @@ tamis_status tamis_runner_record(tamis_runner *runner, tamis_store *store,
 
 /* ---- What a sequence holds ------------------------------------------------------------------- */
 
-/* Every lane holds all of the sequence's tokens, and they are enough. */
+/* The sequence holds all of its tokens, in every lane, and they are enough. */
 static tamis_status check_held(const recording *r, tamis_sequence sequence, tamis_error *error) {
-    tamis_cache *cache = r->runner->cache;
-    uint32_t length = 0;
-    TMS_TRY(tamis_cache_length(cache, sequence, &length, NULL, error));
-    TMS_REQUIRE(length - r->n_sink >= r->id.n_tokens && length >= r->n_sink, TAMIS_E_ARGUMENT,
+    uint32_t length = 0, evicted_at = 0;
+    TMS_TRY(tamis_cache_length(r->runner->cache, sequence, &length, &evicted_at, error));
+    TMS_REQUIRE(length >= r->n_sink && length - r->n_sink >= r->id.n_tokens, TAMIS_E_ARGUMENT,
                 "%u tokens behind a sink of %u; the sequence has %u", r->id.n_tokens, r->n_sink,
                 length);
-    for (uint32_t layer = 0; layer < r->id.shape.n_layers; ++layer)
-        for (uint32_t head = 0; head < r->id.shape.n_kv_heads; ++head) {
-            uint32_t held = 0;
-            TMS_TRY(tamis_cache_lane_length(cache, sequence, layer, head, &held, error));
-            TMS_REQUIRE(held == length, TAMIS_E_STATE,
-                        "layer %u, KV head %u of the sequence holds %u of its %u tokens", layer,
-                        head, held, length);
-        }
+    TMS_REQUIRE(evicted_at == 0, TAMIS_E_STATE,
+                "the sequence has lost tokens: it was evicted from at a length of %u", evicted_at);
     return TAMIS_OK;
 }
 
@@ -278,7 +271,7 @@ static void undo(const tamis_model *model, const float *norm, uint32_t position,
             k[i * step + partner] = (float)(b * cos(angle) - a * sin(angle));
         }
         for (uint32_t d = 0; norm && d < config->head_dim; ++d)
-            k[d] /= norm[d];
+            k[d] = norm[d] == 0 ? 0 : k[d] / norm[d];
     }
 }
 
@@ -293,15 +286,14 @@ static void spread(const recording *r, uint32_t head, const float *from, uint32_
 /* What taking rows out of a sequence works with. */
 typedef struct held_rows {
     tamis_sequence sequence;
-    uint32_t most;        /* rows at a time: max_rows */
-    float *of_head;       /* [most][head_dim] */
-    float *norm;          /* [head_dim], of a layer; NULL: the model has none */
-    float *norm_of_layer; /* where it is kept */
+    uint32_t most;  /* rows at a time: max_rows */
+    float *of_head; /* [most][head_dim] */
+    float *norm;    /* [head_dim], of a layer */
 } held_rows;
 
 /* Rows [first, first + n) of the chunk: K (part 0) or V of a layer. */
 static tamis_status take_held(const recording *r, const held_rows *h, uint32_t layer, int part,
-                              uint32_t first, uint32_t n, tamis_error *error) {
+                              const float *norm, uint32_t first, uint32_t n, tamis_error *error) {
     static const char *const names[] = {"K", "V"};
     uint8_t *plane = r->planes[part * r->id.shape.n_layers + layer];
     float *rows = r->wide ? r->wide : (float *)plane + (uint64_t)first * r->width;
@@ -309,22 +301,23 @@ static tamis_status take_held(const recording *r, const held_rows *h, uint32_t l
     for (uint32_t head = 0; head < r->id.shape.n_kv_heads; ++head) {
         float *k = part == 0 ? h->of_head : NULL, *v = part == 0 ? NULL : h->of_head;
         TMS_TRY(tamis_cache_read(r->runner->cache, h->sequence, layer, head, at, n, k, v, error));
-        if (k) undo(r->runner->model, h->norm, at, n, k);
+        if (k) undo(r->runner->model, norm, at, n, k);
         spread(r, head, h->of_head, n, rows);
     }
     return put_rows(r, names[part], layer, plane, first, rows, n, error);
 }
 
-static tamis_status take_layer(const recording *r, held_rows *h, uint32_t layer,
+static tamis_status take_layer(const recording *r, const held_rows *h, uint32_t layer,
                                tamis_error *error) {
-    tamis_buffer *norm = r->runner->model->weights.layers[layer].weights[TMS_ATTN_K_NORM].buffer;
-    h->norm = norm ? h->norm_of_layer : NULL;
-    if (norm)
-        TMS_TRY(tamis_buffer_read(norm, 0, h->norm, r->id.shape.head_dim * sizeof *h->norm, error));
+    tamis_buffer *weights = r->runner->model->weights.layers[layer].weights[TMS_ATTN_K_NORM].buffer;
+    const float *norm = weights ? h->norm : NULL;
+    if (weights)
+        TMS_TRY(
+            tamis_buffer_read(weights, 0, h->norm, r->id.shape.head_dim * sizeof *h->norm, error));
     for (uint32_t first = 0, n; first < r->id.n_tokens; first += n) {
         n = r->id.n_tokens - first < h->most ? r->id.n_tokens - first : h->most;
-        TMS_TRY(take_held(r, h, layer, 0, first, n, error));
-        TMS_TRY(take_held(r, h, layer, 1, first, n, error));
+        TMS_TRY(take_held(r, h, layer, 0, norm, first, n, error));
+        TMS_TRY(take_held(r, h, layer, 1, norm, first, n, error));
     }
     return TAMIS_OK;
 }
@@ -333,14 +326,14 @@ static tamis_status take_sequence(const recording *r, tamis_sequence sequence, t
     const uint64_t dim = r->id.shape.head_dim;
     held_rows h = {.sequence = sequence, .most = r->runner->limits.max_rows};
     h.of_head = malloc(h.most * dim * sizeof *h.of_head);
-    h.norm_of_layer = malloc(dim * sizeof *h.norm_of_layer);
+    h.norm = malloc(dim * sizeof *h.norm);
     tamis_status status = TAMIS_OK;
-    if (!h.of_head || !h.norm_of_layer)
+    if (!h.of_head || !h.norm)
         status = tms_model_fail(error, TAMIS_E_NO_MEMORY, "no memory for %u rows", h.most);
     for (uint32_t layer = 0; status == TAMIS_OK && layer < r->id.shape.n_layers; ++layer)
         status = take_layer(r, &h, layer, error);
     free(h.of_head);
-    free(h.norm_of_layer);
+    free(h.norm);
     return status;
 }
 

@@ -319,23 +319,55 @@ static void test_sequence(void **state) {
         }
 }
 
+/* A sequence with a prompt of as many tokens as a lane may hold under streaming in every step. */
+static tamis_sequence open_full_lanes(world *w) {
+    tamis_eviction eviction;
+    tamis_eviction_default(TAMIS_EVICT_STREAMING, &eviction);
+    eviction.budget = 20;
+    open_world_with(w, "blends/llama.gguf",
+                    (tamis_plan_params){.max_rows = 32, .eviction = eviction}, 256);
+    const tamis_sequence a = rig_add(&w->r);
+    RIG_OK(&w->r, tamis_runner_prefill(w->r.runner, a, w->tokens, 20, NULL, &w->r.error));
+    RIG_OK(&w->r, record_sequence(w, a, SINK, 17, TAMIS_F32));
+    return a;
+}
+
+/* A decode step takes a token's slot, also one that is given up: then each lane holds as many tokens
+ * as the sequence has, but not the same. */
+static void test_sequence_that_lost_tokens(void **state) {
+    (void)state;
+    for (int given_up = 0; given_up < 2; ++given_up) {
+        world w;
+        const tamis_sequence a = open_full_lanes(&w);
+        tamis_plan *plan = tamis_runner_plan(w.r.runner);
+        const tamis_step step = {.sequences = &a, .count = 1};
+        tamis_buffer *row = NULL;
+        RIG_OK(&w.r, tamis_buffer_create(w.r.context, MOST_WIDTH * 4, &row, &w.r.error));
+        const tamis_rows k = {.buffer = row};
+        const sizes s = sizes_of(&w);
+        if (given_up) {
+            RIG_OK(&w.r, tamis_plan_step_begin(plan, &step, &w.r.error));
+            RIG_OK(&w.r, tamis_plan_write(plan, 0, &k, &k, &w.r.error));
+            RIG_REFUSED(&w.r, TAMIS_E_STATE, "step", record_sequence(&w, a, SINK, 9, TAMIS_F32));
+            RIG_OK(&w.r, tamis_plan_step_cancel(plan, &w.r.error));
+            assert_int_equal(rig_length(&w.r, a), 20);
+        } else {
+            RIG_OK(&w.r, tamis_runner_decode(w.r.runner, &a, 1, w.tokens + 20, NULL, &w.r.error));
+        }
+        RIG_REFUSED(&w.r, TAMIS_E_STATE, "the sequence has lost tokens",
+                    record_sequence(&w, a, SINK, 9, TAMIS_F32));
+        assert_int_equal(sizes_of(&w).records, s.records);
+        tamis_buffer_destroy(&row);
+        close_world(&w);
+    }
+}
+
 static void test_sequence_refused(void **state) {
     (void)state;
     world w;
-    open_world_with(
-        &w, "blends/llama.gguf",
-        (tamis_plan_params){.max_rows = 16,
-                            .eviction = {.kind = TAMIS_EVICT_STREAMING, .budget = 16, .sinks = 4}},
-        256);
-    const tamis_sequence a = rig_add(&w.r);
-    const tamis_record_params params = behind(&w, SINK, TAMIS_F32);
-    RIG_OK(&w.r, tamis_runner_prefill(w.r.runner, a, w.tokens, 20, NULL, &w.r.error));
-    RIG_REFUSED(&w.r, TAMIS_E_STATE, "layer 0, KV head 0 of the sequence holds 16 of its 20 tokens",
-                record_sequence(&w, a, SINK, 17, TAMIS_F32));
-    RIG_OK(&w.r, tamis_cache_remove(w.r.cache, a, &w.r.error));
-    close_world(&w);
     open_world(&w, "blends/llama.gguf", 16);
     const tamis_sequence b = rig_add(&w.r);
+    const tamis_record_params params = behind(&w, SINK, TAMIS_F32);
     const sizes s = sizes_of(&w);
     RIG_REFUSED(&w.r, TAMIS_E_ARGUMENT, "1 tokens behind a sink of 3; the sequence has 0",
                 record_sequence(&w, b, SINK, 1, TAMIS_F32));
@@ -555,6 +587,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_faults),
         cmocka_unit_test(test_sequence),
         cmocka_unit_test(test_sequence_refused),
+        cmocka_unit_test(test_sequence_that_lost_tokens),
     };
     if (!rig_arguments(argc, argv)) return 2;
     return cmocka_run_group_tests_name("record", tests, NULL, NULL);

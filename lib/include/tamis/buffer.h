@@ -21,12 +21,13 @@ TAMIS_API void tamis_buffer_destroy(tamis_buffer **buffer);
 TAMIS_API uint64_t tamis_buffer_bytes(const tamis_buffer *buffer);
 
 /* Enqueues a copy from the host; `data` may be reused when the call returns. Waits for earlier
- * copies if too many bytes are still to be copied. Errors: E_ARGUMENT (NULL; bytes beyond the
- * buffer's end), E_DEVICE. */
+ * copies if too many bytes are still to be copied. It does not wait for uploads, see
+ * tamis_event_await. Errors: E_ARGUMENT (NULL; bytes beyond the buffer's end), E_DEVICE. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_buffer_write(tamis_buffer *buffer, uint64_t offset,
                                                            const void *data, uint64_t bytes,
                                                            tamis_error *error);
-/* Waits for all that is enqueued, then copies to the host. Errors: as tamis_buffer_write. */
+/* Waits for all that is enqueued, but for uploads, then copies to the host. Errors: as
+ * tamis_buffer_write. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_buffer_read(tamis_buffer *buffer, uint64_t offset,
                                                           void *data, uint64_t bytes,
                                                           tamis_error *error);
@@ -76,7 +77,8 @@ TAMIS_API void tamis_event_destroy(tamis_event **event);
 typedef struct tamis_host_buffer tamis_host_buffer;
 
 /* Allocates `bytes` (> 0), uninitialised, at a multiple of 64. Slow: once, not for each upload.
- * Errors: E_ARGUMENT, E_NO_MEMORY with the requested size. */
+ * Errors: E_ARGUMENT, E_NO_MEMORY with the requested size, E_STATE (while the context records a
+ * graph), E_DEVICE. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_host_buffer_create(tamis_context *context,
                                                                  uint64_t bytes,
                                                                  tamis_host_buffer **out,

@@ -65,7 +65,8 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_runner_record(tamis_runner *runner
  * positions they are what they were, up to the roundings of the two dtypes, and under such a norm up
  * to its eps beside the mean square of a head. Waits for the device. Errors, which leave nothing
  * behind: E_ARGUMENT (as tamis_record_id; no such sequence, or one that is shorter, with the
- * numbers); E_STATE (a lane that does not hold all tokens, after an eviction); E_UNSUPPORTED (as
+ * numbers); E_STATE (a sequence in an open step, or one that has lost tokens to an eviction or to a
+ * decode step at fixed lane lengths, given up ones included); E_UNSUPPORTED (as
  * tamis_runner_record); E_NO_MEMORY; E_DEVICE; and those of tamis_store_put. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_runner_record_sequence(
     tamis_runner *runner, tamis_store *store, const tamis_record_params *params,
