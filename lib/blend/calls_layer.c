@@ -141,10 +141,14 @@ static tamis_status load_parts(tamis_blend *blend, uint32_t layer, bool *restart
     return load_zeros(blend, layer, TMS_ROW_FRESH, error);
 }
 
-/* Where times of layers are asked for, the device has done what it was given. */
+/* Where times of layers are asked for, the device has done what it was given, but for uploads. */
 tamis_status tms_blend_settle(tamis_blend *blend, tamis_error *error) {
+    tamis_event *end = NULL;
     if (!blend->params.timing) return TAMIS_OK;
-    return tamis_context_wait(tamis_cache_context(blend->cache), error);
+    TMS_TRY(tamis_event_record(tamis_cache_context(blend->cache), &end, error));
+    const tamis_status status = tamis_event_wait(end, error);
+    tamis_event_destroy(&end);
+    return status;
 }
 
 static void count_time(tamis_blend *blend, uint32_t layer) {

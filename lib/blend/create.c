@@ -212,6 +212,7 @@ tamis_status tamis_blend_create(tamis_plan *plan, tamis_store *store,
     blend->plan = plan;
     blend->store = store;
     blend->cache = tamis_plan_cache(plan);
+    blend->ring.context = tamis_cache_context(blend->cache);
     tamis_status status =
         tms_loader_init(&blend->loader, params->reader, params->reader_user, error);
     if (status != TAMIS_OK) {

@@ -39,10 +39,10 @@ void tms_loader_free(tms_loader *loader) {
 
 /* ---- Reading --------------------------------------------------------------------------------- */
 
-/* Reads the i-th of the list into its slot, which nobody else uses meanwhile. */
+/* Reads the i-th of the list into its place, which nobody else uses meanwhile. */
 static void read_one(tms_loader *loader, uint32_t i) {
     const tms_read *read = &loader->reads[i];
-    uint8_t *at = loader->ring + (i % loader->n_slots) * loader->slot_bytes;
+    uint8_t *at = loader->ring + read->at;
     uint8_t *k = read->k ? at : NULL,
             *v = read->v ? at + read->k * padded(read->plane_bytes) : NULL;
     tms_loaded *slot = &loader->slots[i % loader->n_slots];
@@ -57,7 +57,7 @@ static void *run(void *of) {
     tms_loader *loader = of;
     pthread_mutex_lock(&loader->mutex);
     while (!loader->stop && loader->n_read < loader->n_reads) {
-        if (loader->n_read - loader->n_given == loader->n_slots) {
+        if (loader->n_given < loader->reads[loader->n_read].behind) {
             pthread_cond_wait(&loader->moved, &loader->mutex);
             continue;
         }
@@ -74,15 +74,34 @@ static void *run(void *of) {
 
 /* ---- Start and stop -------------------------------------------------------------------------- */
 
-tms_ring_shape tms_loader_shape(const tms_read *reads, uint32_t n_reads, uint64_t most,
-                                bool threaded) {
+/* How many reads must have been given back before the i-th can be read: up to the last one that lies
+ * in its place. */
+static uint32_t reads_behind(const tms_read *reads, uint32_t i) {
+    const uint64_t begin = reads[i].at, end = begin + tms_read_bytes(&reads[i]);
+    uint32_t n = i;
+    while (n > 0 &&
+           (reads[n - 1].at >= end || reads[n - 1].at + tms_read_bytes(&reads[n - 1]) <= begin))
+        n--;
+    return n;
+}
+
+tms_ring_shape tms_reads_place(tms_read *reads, uint32_t n_reads, uint64_t most, bool threaded) {
     tms_ring_shape shape = {0, 0};
-    if (n_reads == 0) return shape;
-    for (uint32_t i = 0; i < n_reads; i++)
-        if (tms_read_bytes(&reads[i]) > shape.slot_bytes)
-            shape.slot_bytes = tms_read_bytes(&reads[i]);
-    const uint64_t slots = most / shape.slot_bytes;
-    shape.n_slots = !threaded || slots == 0 ? 1 : slots < n_reads ? (uint32_t)slots : n_reads;
+    uint64_t all = 0, at = 0;
+    for (uint32_t i = 0; i < n_reads; i++) {
+        const uint64_t bytes = tms_read_bytes(&reads[i]);
+        all += bytes;
+        if (bytes > shape.bytes) shape.bytes = bytes;
+    }
+    if (threaded && most > shape.bytes) shape.bytes = most < all ? most : all;
+    for (uint32_t i = 0; i < n_reads; i++) {
+        const uint64_t bytes = tms_read_bytes(&reads[i]);
+        if (!threaded || bytes > shape.bytes - at) at = 0;
+        reads[i].at = at;
+        reads[i].behind = threaded ? reads_behind(reads, i) : i;
+        if (i + 1 - reads[i].behind > shape.n_slots) shape.n_slots = i + 1 - reads[i].behind;
+        at += bytes;
+    }
     return shape;
 }
 
@@ -116,7 +135,6 @@ tamis_status tms_loader_start(tms_loader *loader, const tms_read *reads, uint32_
     loader->n_read = loader->n_given = 0;
     loader->stop = false;
     loader->ring = ring;
-    loader->slot_bytes = shape->slot_bytes;
     loader->n_slots = shape->n_slots;
     if (n_reads == 0) return TAMIS_OK;
     TMS_TRY(make_room(loader, error));

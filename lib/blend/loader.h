@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Reads planes of chunks ahead of who uses them: a list of reads, taken in its order, and a ring of
- * slots for what has been read. One thread reads and one takes; without a thread, taking reads. */
+/* Reads planes of chunks ahead of who uses them: a list of reads, taken in its order, and a ring for
+ * what has been read. One thread reads and one takes; without a thread, taking reads. */
 #ifndef TMS_BLEND_LOADER_H
 #define TMS_BLEND_LOADER_H
 
@@ -15,6 +15,10 @@ typedef struct tms_read {
     uint32_t layer, part; /* part: the caller's */
     bool k, v;
     uint64_t plane_bytes;
+    /* Set by tms_reads_place: its place in the ring, in bytes; and how many reads of the list must
+     * have been given back before, because they lie in that place. */
+    uint64_t at;
+    uint32_t behind;
 } tms_read;
 
 /* What became of a read, in the ring until it is given back. */
@@ -34,9 +38,8 @@ typedef struct tms_loader {
     /* Constant from start to stop. */
     const tms_read *reads;
     uint32_t n_reads, n_slots;
-    uint64_t slot_bytes;
     bool threaded;     /* the thread runs */
-    uint8_t *ring;     /* [n_slots][slot_bytes], the caller's */
+    uint8_t *ring;     /* the caller's */
     tms_loaded *slots; /* [n_slots], kept from one start to the next */
     uint32_t slots_room;
     pthread_t thread;
@@ -52,16 +55,16 @@ tamis_status tms_loader_init(tms_loader *loader, tamis_blend_reader reader, void
                              tamis_error *error);
 void tms_loader_free(tms_loader *loader);
 
-/* Of a ring in which a list is read: whole slots, each as large as the largest read. Of at most
- * `most` bytes, but at least one slot; not more slots than reads, one without a thread. */
+/* A ring for a list: its bytes, and how many reads lie in it at a time at most. */
 typedef struct tms_ring_shape {
-    uint64_t slot_bytes;
+    uint64_t bytes;
     uint32_t n_slots;
 } tms_ring_shape;
-tms_ring_shape tms_loader_shape(const tms_read *reads, uint32_t n_reads, uint64_t most,
-                                bool threaded);
-/* Begins to read the list, which must stay until the stop, as the ring must. E_NO_MEMORY; then
- * nothing has begun. */
+/* Gives each read of a list its place in a ring of at most `most` bytes, but at least the largest
+ * read's; without a thread all have the same. */
+tms_ring_shape tms_reads_place(tms_read *reads, uint32_t n_reads, uint64_t most, bool threaded);
+/* Begins to read the list, whose reads have their places and which must stay until the stop, as the
+ * ring must. E_NO_MEMORY; then nothing has begun. */
 tamis_status tms_loader_start(tms_loader *loader, const tms_read *reads, uint32_t n_reads,
                               const tms_ring_shape *shape, uint8_t *ring, bool threaded,
                               tamis_error *error);
@@ -74,10 +77,10 @@ const tms_loaded *tms_loader_take(tms_loader *loader);
 /* The i-th read of the list, if it lies in the ring: it has been done, and not given back. NULL: it
  * does not. */
 const tms_loaded *tms_loader_peek(tms_loader *loader, uint32_t i);
-/* The slot that was taken last may be filled again. */
+/* The place of the read that was taken last may be filled again. */
 void tms_loader_give(tms_loader *loader);
 
-/* Bytes of a slot that holds a read: the planes at multiples of 64. */
+/* Bytes that a read takes in the ring: the planes at multiples of 64. */
 uint64_t tms_read_bytes(const tms_read *read);
 
 #endif

@@ -25,17 +25,20 @@ static bool read_of(const tamis_blend *blend, uint32_t layer, uint32_t p, tms_re
     return whole || measured;
 }
 
-/* Bytes that two layers take at most. */
+/* Bytes that two layers take at most, and the largest read once more: none is cut at the ring's end. */
 static uint64_t default_ring(const tamis_blend *blend) {
-    uint64_t most = 0;
+    uint64_t most = 0, largest = 0;
     for (uint32_t i = 0; i < blend->n_reads;) {
-        uint64_t bytes = 0;
+        uint64_t layer_bytes = 0;
         const uint32_t layer = blend->reads[i].layer;
-        for (; i < blend->n_reads && blend->reads[i].layer == layer; i++)
-            bytes += tms_read_bytes(&blend->reads[i]);
-        if (bytes > most) most = bytes;
+        for (; i < blend->n_reads && blend->reads[i].layer == layer; i++) {
+            const uint64_t bytes = tms_read_bytes(&blend->reads[i]);
+            layer_bytes += bytes;
+            if (bytes > largest) largest = bytes;
+        }
+        if (layer_bytes > most) most = layer_bytes;
     }
-    return 2 * most;
+    return 2 * most + largest;
 }
 
 static tamis_status check_ring(const tamis_blend *blend, tamis_error *error) {
@@ -62,8 +65,8 @@ tamis_status tms_blend_read_from(tamis_blend *blend, uint32_t layer, uint32_t pa
     if (blend->n_reads == 0) return TAMIS_OK;
     const bool threaded = !blend->params.no_thread;
     const uint64_t most = blend->params.ring_bytes ? blend->params.ring_bytes : default_ring(blend);
-    const tms_ring_shape shape = tms_loader_shape(blend->reads, blend->n_reads, most, threaded);
-    TMS_TRY(tms_ring_begin(&blend->ring, tamis_cache_context(blend->cache), &shape, error));
+    const tms_ring_shape shape = tms_reads_place(blend->reads, blend->n_reads, most, threaded);
+    TMS_TRY(tms_ring_begin(&blend->ring, &shape, error));
     return tms_loader_start(&blend->loader, blend->reads, blend->n_reads, &shape,
                             tms_ring_host(&blend->ring), threaded, error);
 }

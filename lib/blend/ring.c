@@ -1,13 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Slots on the host and on the device, and the marks between their uploads and their loads. */
+/* The ring on the host and on the device, and the marks between uploads and loads. */
 #include "lib/blend/ring.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
-
-static uint64_t bytes_of(const tms_ring_shape *shape) {
-    return shape->n_slots * shape->slot_bytes;
-}
 
 void tms_ring_free(tms_ring *ring) {
     for (uint32_t i = 0; i < ring->room; i++) {
@@ -18,10 +14,10 @@ void tms_ring_free(tms_ring *ring) {
     tamis_host_buffer_destroy(&ring->host);
     tamis_buffer_destroy(&ring->device);
     free(ring->slots);
-    *ring = (tms_ring){.host = NULL};
+    *ring = (tms_ring){.context = ring->context};
 }
 
-/* The slots that the list before has left are nobody's. */
+/* What the list before has left is nobody's. */
 static tamis_status empty(tms_ring *ring, tamis_error *error) {
     for (uint32_t i = 0; i < ring->room; i++) {
         tamis_event_destroy(&ring->slots[i].used);
@@ -31,8 +27,7 @@ static tamis_status empty(tms_ring *ring, tamis_error *error) {
     return TAMIS_OK;
 }
 
-static tamis_status make_room(tms_ring *ring, tamis_context *context, const tms_ring_shape *shape,
-                              tamis_error *error) {
+static tamis_status make_room(tms_ring *ring, const tms_ring_shape *shape, tamis_error *error) {
     if (shape->n_slots > ring->room) {
         tms_ring_slot *slots = realloc(ring->slots, shape->n_slots * sizeof *slots);
         TMS_REQUIRE(slots, TAMIS_E_NO_MEMORY, "no memory for a ring of %" PRIu32 " slots",
@@ -41,35 +36,35 @@ static tamis_status make_room(tms_ring *ring, tamis_context *context, const tms_
         while (ring->room < shape->n_slots)
             ring->slots[ring->room++] = (tms_ring_slot){NULL, NULL};
     }
-    if (bytes_of(shape) <= ring->bytes) return TAMIS_OK;
+    if (shape->bytes <= ring->bytes) return TAMIS_OK;
     tamis_host_buffer_destroy(&ring->host);
     tamis_buffer_destroy(&ring->device);
     ring->bytes = 0;
-    TMS_TRY(tamis_host_buffer_create(context, bytes_of(shape), &ring->host, error));
-    TMS_TRY(tamis_buffer_create(context, bytes_of(shape), &ring->device, error));
-    ring->bytes = bytes_of(shape);
+    TMS_TRY(tamis_host_buffer_create(ring->context, shape->bytes, &ring->host, error));
+    TMS_TRY(tamis_buffer_create(ring->context, shape->bytes, &ring->device, error));
+    ring->bytes = shape->bytes;
     return TAMIS_OK;
 }
 
-tamis_status tms_ring_begin(tms_ring *ring, tamis_context *context, const tms_ring_shape *shape,
-                            tamis_error *error) {
+tamis_status tms_ring_begin(tms_ring *ring, const tms_ring_shape *shape, tamis_error *error) {
     TMS_TRY(empty(ring, error));
     tamis_event_destroy(&ring->begun);
-    TMS_TRY(make_room(ring, context, shape, error));
-    ring->context = context;
-    ring->shape = *shape;
-    return tamis_event_record(context, &ring->begun, error);
+    TMS_TRY(make_room(ring, shape, error));
+    ring->n_slots = shape->n_slots;
+    return tamis_event_record(ring->context, &ring->begun, error);
 }
 
 uint8_t *tms_ring_host(const tms_ring *ring) {
     return tamis_host_buffer_data(ring->host);
 }
 
+/* Behind the load of the last read that lies in this one's place; reads are loaded in their order. */
 tamis_status tms_ring_upload(tms_ring *ring, const tms_loaded *loaded, tamis_error *error) {
-    tms_ring_slot *slot = &ring->slots[loaded->slot];
-    const uint64_t at = loaded->slot * ring->shape.slot_bytes;
-    return tamis_buffer_upload(ring->device, at, ring->host, at, tms_read_bytes(loaded->read),
-                               slot->used ? slot->used : ring->begun, &slot->done, error);
+    const tms_read *read = loaded->read;
+    const tamis_event *after =
+        read->behind > 0 ? ring->slots[(read->behind - 1) % ring->n_slots].used : ring->begun;
+    return tamis_buffer_upload(ring->device, read->at, ring->host, read->at, tms_read_bytes(read),
+                               after, &ring->slots[loaded->slot].done, error);
 }
 
 tamis_status tms_ring_await(const tms_ring *ring, const tms_loaded *loaded, uint64_t *k,

@@ -53,7 +53,9 @@ static void close_all(void) {
 
 static bool same(const tms_loaded *loaded, const tms_read *read) {
     const rig_chunk *chunk = &chunks[read->part];
-    return loaded->read == read && loaded->status == TAMIS_OK && (loaded->k != NULL) == read->k &&
+    return loaded->read->chunk == read->chunk && loaded->read->layer == read->layer &&
+           loaded->read->part == read->part && loaded->status == TAMIS_OK &&
+           (loaded->k != NULL) == read->k &&
            (!read->k || memcmp(loaded->k, chunk->k[read->layer], chunk->plane_bytes) == 0) &&
            memcmp(loaded->v, chunk->v[read->layer], chunk->plane_bytes) == 0;
 }
@@ -68,11 +70,24 @@ static uint64_t largest(void) {
 /* Starts with a ring of at most so many bytes, which is kept from one start to the next. */
 static tamis_status start(tms_loader *loader, uint8_t **ring, uint64_t most, bool threaded,
                           tamis_error *error) {
-    const tms_ring_shape shape = tms_loader_shape(reads, n_reads, most, threaded);
+    static _Thread_local tms_read placed[READS];
     tms_loader_stop(loader);
+    memcpy(placed, reads, sizeof placed);
+    const tms_ring_shape shape = tms_reads_place(placed, n_reads, most, threaded);
     free(*ring);
-    *ring = malloc(shape.n_slots * shape.slot_bytes);
-    return tms_loader_start(loader, reads, n_reads, &shape, *ring, threaded, error);
+    *ring = malloc(shape.bytes);
+    return tms_loader_start(loader, placed, n_reads, &shape, *ring, threaded, error);
+}
+
+/* How many reads the ring takes when so many have been given back. */
+static uint32_t most_read(uint64_t most, uint32_t given) {
+    tms_read placed[READS];
+    uint32_t n = given;
+    memcpy(placed, reads, sizeof placed);
+    tms_reads_place(placed, n_reads, most, true);
+    while (n < n_reads && placed[n].behind <= given)
+        n++;
+    return n;
 }
 
 static uint32_t ahead(tms_loader *loader, uint32_t *given) {
@@ -85,6 +100,44 @@ static uint32_t ahead(tms_loader *loader, uint32_t *given) {
 
 /* ---- Tests ----------------------------------------------------------------------------------- */
 
+/* Places of reads of any sizes: inside the ring, apart from all that has not been given back, and
+ * as close behind it as can be. */
+static void places_do_not_overlap(void **state) {
+    (void)state;
+    uint64_t random = 7;
+    for (unsigned round = 0; round < 20 * rounds; round++) {
+        enum { MOST = 40 };
+        tms_read list[MOST];
+        const uint32_t n = 1 + test_below(&random, MOST);
+        uint64_t large = 0;
+        for (uint32_t i = 0; i < n; i++) {
+            list[i] = (tms_read){.k = test_below(&random, 2),
+                                 .v = true,
+                                 .plane_bytes = 1 + test_below(&random, 1000)};
+            if (tms_read_bytes(&list[i]) > large) large = tms_read_bytes(&list[i]);
+        }
+        const uint64_t most = 64 * test_below(&random, 400);
+        const bool threaded = test_below(&random, 4) > 0;
+        const tms_ring_shape shape = tms_reads_place(list, n, most, threaded);
+        assert_true(shape.bytes >= large && shape.bytes <= (most > large ? most : large));
+        uint32_t together = 0;
+        for (uint32_t i = 0; i < n; i++) {
+            const uint64_t begin = list[i].at, end = begin + tms_read_bytes(&list[i]);
+            bool apart = true;
+            assert_true(begin % 64 == 0 && end <= shape.bytes && list[i].behind <= i);
+            for (uint32_t j = list[i].behind; j < i; j++)
+                apart &= list[j].at >= end || list[j].at + tms_read_bytes(&list[j]) <= begin;
+            assert_true(apart);
+            if (list[i].behind > 0 && threaded) {
+                const tms_read *last = &list[list[i].behind - 1];
+                assert_true(last->at < end && last->at + tms_read_bytes(last) > begin);
+            }
+            if (i + 1 - list[i].behind > together) together = i + 1 - list[i].behind;
+        }
+        assert_int_equal(shape.n_slots, threaded ? together : 1);
+    }
+}
+
 static void all_is_read_in_order(void **state) {
     (void)state;
     tms_loader loader;
@@ -96,7 +149,7 @@ static void all_is_read_in_order(void **state) {
         const uint32_t slots = 1 + test_below(&random, n_reads + 2);
         const bool threaded = test_below(&random, 4) > 0;
         OK(start(&loader, &ring, slots * largest(), threaded, &test_error));
-        assert_int_equal(loader.n_slots, !threaded ? 1 : slots < n_reads ? slots : n_reads);
+        assert_in_range(loader.n_slots, 1, n_reads);
         /* Some lists are left in the middle. */
         const uint32_t n = test_below(&random, 3) ? n_reads : test_below(&random, n_reads);
         for (uint32_t i = 0; i < n; i++) {
@@ -118,28 +171,30 @@ static void the_ring_holds_the_thread_back(void **state) {
     tms_loader loader;
     uint8_t *ring = NULL;
     uint32_t given = 0;
-    const uint32_t slots = 3;
     open_all(16 * chunks[0].record_bytes);
+    const uint64_t most = 3 * largest() + 5;
     OK(tms_loader_init(&loader, NULL, NULL, &test_error));
-    OK(start(&loader, &ring, slots * largest() + 5, true, &test_error));
-    for (int waited = 0; ahead(&loader, &given) < slots; waited++) {
+    OK(start(&loader, &ring, most, true, &test_error));
+    const uint32_t first = most_read(most, 0);
+    assert_in_range(first, 3, n_reads - 1);
+    for (int waited = 0; ahead(&loader, &given) < first; waited++) {
         assert_true(waited < 10000);
         rig_nap(1);
     }
     rig_nap(20);
-    assert_int_equal(ahead(&loader, &given), slots);
+    assert_int_equal(ahead(&loader, &given), first);
     for (uint32_t i = 0; i < n_reads; i++) {
         const tms_loaded *loaded = tms_loader_take(&loader);
         if (i == 4) rig_nap(20); /* what others read meanwhile is elsewhere */
         assert_true(same(loaded, &reads[i]));
         assert_ptr_equal(tms_loader_peek(&loader, i), loaded);
-        assert_null(tms_loader_peek(&loader, i + slots)); /* there is no room for it */
+        assert_null(tms_loader_peek(&loader, most_read(most, i))); /* there is no room for it */
         if (i > 0) assert_null(tms_loader_peek(&loader, i - 1));
         const tms_loaded *next = tms_loader_peek(&loader, i + 1);
         assert_true(!next || same(next, &reads[i + 1]));
         if (i == 4) assert_non_null(next);
         tms_loader_give(&loader);
-        assert_true(ahead(&loader, &given) <= i + 1 + slots);
+        assert_true(ahead(&loader, &given) <= most_read(most, i + 1));
         assert_int_equal(given, i + 1);
     }
     tms_loader_free(&loader);
@@ -150,7 +205,7 @@ static void the_ring_holds_the_thread_back(void **state) {
 static void an_empty_list_needs_nothing(void **state) {
     (void)state;
     tms_loader loader;
-    const tms_ring_shape none = tms_loader_shape(NULL, 0, 0, true);
+    const tms_ring_shape none = tms_reads_place(NULL, 0, 0, true);
     OK(tms_loader_init(&loader, NULL, NULL, &test_error));
     OK(tms_loader_start(&loader, NULL, 0, &none, NULL, true, &test_error));
     assert_false(loader.threaded);
@@ -335,6 +390,7 @@ int main(int argc, char **argv) {
     for (uint32_t c = 0; c < CHUNKS; c++)
         rig_chunk_make(&chunks[c], c, 40 + 130 * c);
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(places_do_not_overlap),
         cmocka_unit_test_teardown(all_is_read_in_order, teardown),
         cmocka_unit_test_teardown(the_ring_holds_the_thread_back, teardown),
         cmocka_unit_test_teardown(an_empty_list_needs_nothing, teardown),

@@ -37,7 +37,10 @@ static tamis_store *new_store(uint64_t bytes) {
 
 static void open_world_with(world *w, const char *file, tamis_plan_params plan, uint64_t capacity) {
     *w = (world){0};
-    rig_open(&w->r, &(rig_params){.file = file, .max_context = ALL, .capacity_tokens = capacity});
+    rig_open(&w->r, &(rig_params){.file = file,
+                                  .max_context = ALL,
+                                  .capacity_tokens = capacity,
+                                  .eviction = plan.eviction});
     tamis_runner_destroy(&w->r.runner);
     plan.max_context = ALL;
     RIG_OK(&w->r, tamis_runner_create(w->r.model, w->r.cache, &plan, &w->r.runner, &w->r.error));

@@ -127,8 +127,8 @@ typedef struct tamis_blend_params {
     float eps;
 
     int no_thread; /* nonzero: what is loaded is read by the calls themselves */
-    /* Memory for what has been read ahead, as much on the host as on the device; 0: two layers of
-     * the largest prompt so far. */
+    /* Memory for what has been read ahead, as much on the host as on the device, taken as prompts
+     * need it; 0: two layers of the largest prompt so far, and a chunk's layer more. */
     uint64_t ring_bytes;
     tamis_blend_reader reader; /* NULL: tamis_chunk_read */
     void *reader_user;
@@ -139,10 +139,11 @@ typedef struct tamis_blend_params {
     uint64_t reserved[4]; /* 0, else E_ARGUMENT */
 } tamis_blend_params;
 
-/* Makes a blend for prompts of a plan, with chunks of a store; both must outlive it. Errors: E_ARGUMENT with the value (a
- * selector, schedule, share or layer that is none; a dtype that is not in the plan's load_dtypes;
- * selector question for a plan without `masses`);
- * E_UNSUPPORTED (reindexed streaming, under which no step can be narrowed; not with selector all); E_NO_MEMORY; E_DEVICE. */
+/* Makes a blend for prompts of a plan, with chunks of a store; both must outlive it. Errors:
+ * E_ARGUMENT with the value (a selector, schedule, share or layer that is none; a dtype that is not
+ * in the plan's load_dtypes; selector question for a plan without `masses`); E_UNSUPPORTED
+ * (reindexed streaming, under which no step can be narrowed; not with selector all); E_NO_MEMORY;
+ * E_DEVICE. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_blend_create(tamis_plan *plan, tamis_store *store,
                                                            const tamis_blend_params *params,
                                                            tamis_blend **out, tamis_error *error);
@@ -232,7 +233,8 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_blend_select(tamis_blend *blend, u
  * first of this ranking; a share that falls keeps the first of the same one. Chunks are read once in
  * each pass, the second time from the store's memory where that has kept them. If a record turns
  * out to be damaged so late that the step is begun anew, the question is asked again of what is
- * left. A share of 1 asks nothing. An engine that ranks tokens by itself takes selector list.
+ * left. A share of 1 asks nothing. To tokens before the prompt h2o's sums add the question's rows of
+ * both passes. An engine that ranks tokens by itself takes selector list.
  *
  * ProphetKV (Wang and others, ICML '26, arXiv 2602.02579) selects by a query's attention, joined
  * over layers, in two stages of this kind. What is done here follows that idea, not its code; sums
@@ -270,8 +272,8 @@ typedef struct tamis_blend_stats {
     double load_us; /* of tamis_blend_layer, beside waiting: to the device and into slots */
     uint64_t asked; /* first passes of selector question: of prompts with hits, and of restarts */
     double ask_us;  /* these passes, as a whole */
-    /* A layer's planes of a chunk that went to the device; those of them that went on the second
-     * queue while an earlier layer was computed. */
+    /* A layer's planes of a chunk that were uploaded; those of them that were before their layer's
+     * call, beside what the device computed of an earlier one. */
     uint64_t uploads, uploads_ahead;
     uint64_t reserved[1];
 } tamis_blend_stats;

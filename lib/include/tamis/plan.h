@@ -314,9 +314,9 @@ typedef struct tamis_evicted {
  * fork. Until the fork's own first step or eviction, each new row of the parent overwrites the
  * oldest of them.
  *
- * h2o, tova and knorm need scores from all rows, but those that were left out: E_STATE names the positions of rows without scores,
- * which were run under a plan with another eviction or, for h2o and tova, not attended in every
- * layer. A decode step that would replace a token gives the same error.
+ * h2o, tova and knorm need scores from all rows but those that were left out: E_STATE names the
+ * positions of rows without scores, which were run under a plan with another eviction or, for h2o
+ * and tova, not attended in every layer. A decode step that would replace a token gives the same error.
  *
  * E_STATE also if the window's tokens are not the last slots of every lane, or if the sinks (of an
  * eviction with a window, or of caller) are not the first: after decode steps with `every` 1, or
