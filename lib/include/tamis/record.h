@@ -72,14 +72,15 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_runner_record_sequence(
     tamis_runner *runner, tamis_store *store, const tamis_record_params *params,
     tamis_sequence sequence, const int32_t *tokens, uint32_t n_tokens, tamis_error *error);
 
-/* The same as tamis_runner_record for a prefix: the K and V of its full pages of page_tokens, each of which knows of all
- * that stands before it, as records with the page before as parent (tamis_prefix_keys); a rest of
- * tokens is in none. The tokens begin with bos or whatever else the model needs: n_sink must be 0,
- * and the ids are those of tamis_record_id with parents. Nothing is computed if the store has all
- * pages; else all of them are, and those that are there already stay as they are. *n_stored (may be
- * NULL) is how many pages were put, from the first on that was missing. In a blend
- * (TAMIS_BLEND_PREFIX) pages of f32 give the bits of a prefill. Errors: as tamis_runner_record;
- * E_ARGUMENT (a sink, page_tokens 0). Pages that were put before an error stay, and are right. */
+/* The same as tamis_runner_record for a prefix: the K and V of its full pages of page_tokens, each of
+ * which knows of all that stands before it, as records with the page before as parent
+ * (tamis_prefix_keys); a rest of tokens is in none. The tokens begin with bos or whatever else the
+ * model needs: n_sink must be 0, and the ids are those of tamis_record_id with parents. Nothing is
+ * computed if the store has all pages; else all of them are, and those that are there already stay as
+ * they are. *n_stored (may be NULL) is how many pages were put, from the first on that was missing.
+ * In a blend (TAMIS_BLEND_PREFIX) pages of f32 give the bits of a prefill. Errors: as
+ * tamis_runner_record; E_ARGUMENT (a sink, page_tokens 0). Pages that were put before an error stay,
+ * and are right. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_runner_record_prefix(
     tamis_runner *runner, tamis_store *store, const tamis_record_params *params,
     const int32_t *tokens, uint32_t n_tokens, uint32_t page_tokens, uint32_t *n_stored,
