@@ -12,6 +12,7 @@
 #define DEVICE_BYTES ((size_t)4 << 30)
 #define PAGE         ((size_t)64 << 10) /* a multiple of any system's */
 #define MOST_FILLED  ((size_t)16 << 20) /* larger allocations begin as zeros */
+#define MOST_PINNED  ((size_t)64 << 30) /* in one piece; sanitizers end the program above 1 TiB */
 
 static struct {
     uintptr_t begin; /* of the region */
@@ -213,6 +214,7 @@ tms_cu_result cuMemAllocHost_v2(void **host, size_t bytes) {
     tms_cu_result result = cpu_enter();
     if (!result) result = cpu_unsafe();
     if (!result && (!host || bytes == 0)) result = TMS_CU_INVALID_VALUE;
+    if (!result && bytes > MOST_PINNED) result = TMS_CU_OUT_OF_MEMORY;
     if (!result) {
         void *list = realloc(memory.pinned, (memory.n_pinned + 1) * sizeof *memory.pinned);
         if (list) memory.pinned = list;
