@@ -25,6 +25,10 @@ tamis_status tms_check_kv(tms_device *dev, const tms_kv *kv) {
         return tms_device_fail(dev, TAMIS_E_UNSUPPORTED,
                                "cache dtype %d: supported are f32 (0), f16 (1), bf16 (2)",
                                (int)kv->dtype);
+    if (kv->bounds.mem && kv->bounds_dtype != kv->dtype)
+        return tms_device_fail(dev, TAMIS_E_UNSUPPORTED,
+                               "bounds of dtype %s for a cache of dtype %s",
+                               tamis_dtype_name(kv->bounds_dtype), tamis_dtype_name(kv->dtype));
     if (kv->slot_stride < kv->head_dim)
         return tms_device_fail(dev, TAMIS_E_ARGUMENT, "slot stride %llu: less than the head dim %u",
                                (unsigned long long)kv->slot_stride, kv->head_dim);

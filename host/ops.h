@@ -31,9 +31,10 @@ typedef struct tms_ref {
 typedef struct tms_kv {
     tms_ref data;
     tms_ref bounds;     /* may be absent where an op does not read or write bounds */
-    tamis_dtype dtype;  /* of K, V and bounds */
-    uint32_t page_size; /* 8, 16, 32, 64 */
-    uint32_t head_dim;  /* 64, 80, 96, 128, 256 */
+    tamis_dtype dtype;        /* of K and V */
+    tamis_dtype bounds_dtype; /* where there are bounds: that of K and V */
+    uint32_t page_size;       /* 8, 16, 32, 64 */
+    uint32_t head_dim;        /* 64, 80, 96, 128, 256 */
     uint64_t page_stride, head_stride, slot_stride, value_offset;
     uint64_t bounds_page_stride, bounds_head_stride;
 } tms_kv;

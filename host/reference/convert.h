@@ -71,6 +71,8 @@ static inline void tms_load_row(tamis_dtype dtype, const void *data, uint64_t at
         for (uint32_t i = 0; i < n; i++)
             out[i] = tms_bf16_load(half[i]);
         break;
+    case TAMIS_Q8: /* no cache has it yet: tms_check_kv */
+        break;
     }
 }
 
@@ -89,6 +91,8 @@ static inline void tms_store_row(tamis_dtype dtype, void *data, uint64_t at, uin
     case TAMIS_BF16:
         for (uint32_t i = 0; i < n; i++)
             half[i] = tms_bf16_store(row[i]);
+        break;
+    case TAMIS_Q8:
         break;
     }
 }

@@ -99,6 +99,7 @@ tms_kv tms_cache_kv(const tamis_cache *cache, uint32_t layer) {
     return (tms_kv){.data = {pool->data, 0},
                     .bounds = {pool->bounds, 0},
                     .dtype = cache->params.dtype,
+                    .bounds_dtype = cache->params.dtype,
                     .page_size = cache->params.page_size,
                     .head_dim = cache->params.head_dim,
                     .page_stride = 2 * half_page,

@@ -13,6 +13,8 @@ size_t tamis_dtype_size(tamis_dtype dtype) {
     case TAMIS_F16:
     case TAMIS_BF16:
         return 2;
+    case TAMIS_Q8:
+        break;
     }
     return 0;
 }
@@ -25,6 +27,8 @@ const char *tamis_dtype_name(tamis_dtype dtype) {
         return "f16";
     case TAMIS_BF16:
         return "bf16";
+    case TAMIS_Q8:
+        return "q8";
     }
     return "unknown";
 }

@@ -193,7 +193,10 @@ static void check_strides(tms_op_call *c, const tamis_kv *kv, bool bounded) {
 tms_kv tms_op_kv(tms_op_call *c, const tamis_kv *kv, uint32_t n_kv_heads, uint32_t rows,
                  bool bounded) {
     tms_device *dev = c->context->dev;
-    tms_kv out = {.dtype = kv->dtype, .page_size = kv->page_size, .head_dim = kv->head_dim};
+    tms_kv out = {.dtype = kv->dtype,
+                  .bounds_dtype = kv->dtype,
+                  .page_size = kv->page_size,
+                  .head_dim = kv->head_dim};
     check_reserved(c, kv->reserved, sizeof kv->reserved / sizeof *kv->reserved, "tamis_kv");
     tms_op_zero(c, "tamis_kv", "reserved32", kv->reserved32);
     tms_op_above_0(c, "n_kv_heads", n_kv_heads);

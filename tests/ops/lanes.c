@@ -108,7 +108,7 @@ static void set_layout(check_data *data) {
         kv->bounds_page_stride = h * 2 * d;
         kv->bounds_head_stride = 2 * d;
     }
-    kv->dtype = (tamis_dtype)check_get(data, KEY_DTYPE);
+    kv->dtype = kv->bounds_dtype = (tamis_dtype)check_get(data, KEY_DTYPE);
     kv->page_size = (uint32_t)s;
     kv->head_dim = (uint32_t)d;
 }

@@ -15,13 +15,14 @@ extern "C" {
 /* Element types of caches, weights and activations. Values never change. */
 typedef enum tamis_dtype {
     TAMIS_F32 = 0,
-    TAMIS_F16 = 1, /* IEEE binary16 */
-    TAMIS_BF16 = 2 /* upper half of binary32 */
+    TAMIS_F16 = 1,  /* IEEE binary16 */
+    TAMIS_BF16 = 2, /* upper half of binary32 */
+    TAMIS_Q8 = 3    /* int8 with one f16 scale for 32 channels; of caches alone */
 } tamis_dtype;
 
-/* Bytes of one element; 0 for a value outside the list. */
+/* Bytes of one element; 0 for q8, whose elements share scales, and for a value outside the list. */
 TAMIS_API size_t tamis_dtype_size(tamis_dtype dtype);
-/* "f32", "f16", "bf16"; "unknown" outside the list. */
+/* "f32", "f16", "bf16", "q8"; "unknown" outside the list. */
 TAMIS_API const char *tamis_dtype_name(tamis_dtype dtype);
 
 /* Types of weight matrices: elements, or blocks of neighbouring elements of a row in GGUF's layout,
