@@ -21,16 +21,20 @@ tamis_status tms_check_kv(tms_device *dev, const tms_kv *kv) {
     if (!listed(kv->head_dim, head_dims, sizeof head_dims / sizeof *head_dims))
         return tms_device_fail(dev, TAMIS_E_UNSUPPORTED,
                                "head dim %u: supported are 64, 80, 96, 128, 256", kv->head_dim);
-    if (kv->dtype != TAMIS_F32 && kv->dtype != TAMIS_F16 && kv->dtype != TAMIS_BF16)
+    if (tms_kv_unit(kv->dtype) == 0)
         return tms_device_fail(dev, TAMIS_E_UNSUPPORTED,
-                               "cache dtype %d: supported are f32 (0), f16 (1), bf16 (2)",
+                               "cache dtype %d: supported are f32 (0), f16 (1), bf16 (2), q8 (3)",
                                (int)kv->dtype);
-    if (kv->bounds.mem && kv->bounds_dtype != kv->dtype)
+    if (kv->bounds.mem && kv->bounds_dtype != kv->dtype && kv->bounds_dtype != TAMIS_Q8)
         return tms_device_fail(dev, TAMIS_E_UNSUPPORTED,
                                "bounds of dtype %s for a cache of dtype %s",
                                tamis_dtype_name(kv->bounds_dtype), tamis_dtype_name(kv->dtype));
     if (kv->slot_stride < kv->head_dim)
         return tms_device_fail(dev, TAMIS_E_ARGUMENT, "slot stride %llu: less than the head dim %u",
+                               (unsigned long long)kv->slot_stride, kv->head_dim);
+    if (kv->dtype == TAMIS_Q8 && kv->slot_stride != kv->head_dim)
+        return tms_device_fail(dev, TAMIS_E_UNSUPPORTED,
+                               "slot stride %llu: in a cache of q8 it must be the head dim %u",
                                (unsigned long long)kv->slot_stride, kv->head_dim);
     return TAMIS_OK;
 }
@@ -176,7 +180,7 @@ tamis_status tms_check_write_rows(tms_device *dev, const tms_write_rows *p) {
     const uint64_t width = (uint64_t)p->batch.n_kv_heads * p->kv.head_dim;
     tamis_status status = tms_check_kv(dev, &p->kv);
     if (status != TAMIS_OK) return status;
-    if (p->dtype != TAMIS_F32 && p->dtype != p->kv.dtype)
+    if (p->dtype != TAMIS_F32 && (p->dtype != p->kv.dtype || p->dtype == TAMIS_Q8))
         return tms_device_fail(dev, TAMIS_E_ARGUMENT,
                                "write_rows: %s rows into a cache of %s: f32 or the cache's dtype",
                                tamis_dtype_name(p->dtype), tamis_dtype_name(p->kv.dtype));

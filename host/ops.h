@@ -27,17 +27,42 @@ typedef struct tms_ref {
  * slot_stride = head_dim, value_offset = page_size*head_dim, bounds_page_stride = 2*head_dim,
  * bounds_head_stride = 0. A caller's cache with one page list for all heads has head strides and a
  * list head stride of 0. A backend may refuse (E_UNSUPPORTED) rows that do not all begin at
- * multiples of 16 bytes. */
+ * multiples of 16 bytes.
+ * q8 (tamis_dtype): strides and offsets are in bytes. The int8 rows of a page's K lie one behind
+ * another, slot_stride = head_dim; behind all page_size of them their scales, f16
+ * [page_size][tms_q8_blocks]; V's the same. A pair of bounds is lo, hi, then one scale f16
+ * [tms_q8_blocks] for blocks of both. In the cache's own layout a page's K takes tms_kv_half, a pair
+ * tms_bounds_pair. */
 typedef struct tms_kv {
     tms_ref data;
-    tms_ref bounds;     /* may be absent where an op does not read or write bounds */
+    tms_ref bounds;           /* may be absent where an op does not read or write bounds */
     tamis_dtype dtype;        /* of K and V */
-    tamis_dtype bounds_dtype; /* where there are bounds: that of K and V */
+    tamis_dtype bounds_dtype; /* where there are bounds: that of K and V, or q8 */
     uint32_t page_size;       /* 8, 16, 32, 64 */
     uint32_t head_dim;        /* 64, 80, 96, 128, 256 */
     uint64_t page_stride, head_stride, slot_stride, value_offset;
     uint64_t bounds_page_stride, bounds_head_stride;
 } tms_kv;
+
+/* Channels of a q8 block, and blocks of a row. */
+#define TMS_Q8_BLOCK 32u
+static inline uint32_t tms_q8_blocks(uint32_t head_dim) {
+    return (head_dim + TMS_Q8_BLOCK - 1) / TMS_Q8_BLOCK;
+}
+/* Bytes of what strides and offsets of K and V, or of bounds, count: an element, or one byte of q8. */
+static inline size_t tms_kv_unit(tamis_dtype dtype) {
+    return dtype == TAMIS_Q8 ? 1 : tamis_dtype_size(dtype);
+}
+/* In these units: K or V of a page in the cache's own layout, and the bounds of a page, in q8 up to
+ * the next multiple of 16. */
+static inline uint64_t tms_kv_half(tamis_dtype dtype, uint32_t page_size, uint32_t head_dim) {
+    const uint32_t scales = dtype == TAMIS_Q8 ? 2 * tms_q8_blocks(head_dim) : 0;
+    return (uint64_t)page_size * (head_dim + scales);
+}
+static inline uint64_t tms_bounds_pair(tamis_dtype dtype, uint32_t head_dim) {
+    const uint32_t scales = dtype == TAMIS_Q8 ? 2 * tms_q8_blocks(head_dim) : 0;
+    return 2ull * head_dim + (scales + 15) / 16 * 16;
+}
 
 /* Planes: 4 bytes for every slot of the cache's pages, [page id][page_size], without a head stride:
  * they exist only in caches whose page id determines the head. Either may be absent. */
@@ -145,7 +170,7 @@ typedef struct tms_rotate {
 
 /* write_rows: writes K and V rows into given slots of lanes; append, replace and scatter are one
  * op.
- *   k, v   [n_rows][n_kv_heads][head_dim] at row*stride, dtype f32 or kv->dtype
+ *   k, v   [n_rows][n_kv_heads][head_dim] at row*stride, dtype f32 or kv->dtype; f32 if that is q8
  *   slots  int32 [n_rows][n_kv_heads]: slot in the lane, < 0 skips; no two rows of a launch name
  *          one slot
  *   planes     in the planes that are given, a written slot gets its row's position and score 0
@@ -155,7 +180,8 @@ typedef struct tms_rotate {
  *              where its weights are given; then as rotate does. dtype is then f32
  * Of `batch`: n_rows, n_kv_heads, row_seq, table and its strides; with a rotation n_heads. Rows of q, k
  * and v may lie between each other in one memory; with a rotation no two share an element.
- * Conversion from f32 rounds to nearest even; f16 overflow gives infinity, NaN stays NaN.
+ * Conversion from f32 rounds to nearest even; f16 overflow gives infinity, NaN stays NaN; q8 as in
+ * tamis_dtype.
  * Bytes: rows read and written once; with a rotation q and k once more each way.
  * Tolerance: exact, bit for bit (NaN as NaN). With a rotation the bits are those of rotate on q and on k
  * followed by write_rows, on the same backend; with norms each head is within norm's tolerance
@@ -251,8 +277,12 @@ typedef struct tms_write_table {
  *   MEAN      lo = hi = mean: a centroid
  * -0 and +0 are equal, either may be stored; a channel with a NaN key gets lo = hi = NaN, so that
  * its page scores NaN; infinite keys give what fp32 arithmetic gives.
+ * Bounds in q8: what the kind gives in fp32 is rounded outward, lo down and hi up, so that true
+ * bounds stay true; MEAN to nearest. The scale is that of a block of lo and hi together, as in
+ * tamis_dtype.
  * Bytes: n*n_kv_heads*(page_size + 2)*head_dim*size. Tolerance: MINMAX exact (values); else
- * 2e-6 * (max|key| of the channel) * (1 + width) and the rounding to the dtype. */
+ * 2e-6 * (max|key| of the channel) * (1 + width) and the rounding to the dtype; in q8 a scale
+ * that differs by one place, and one step of it. */
 typedef enum tms_bounds_kind {
     TMS_BOUNDS_MINMAX = 0,
     TMS_BOUNDS_MEAN_STD = 1,

@@ -71,8 +71,15 @@ void tms_cl_f32(tms_cl_launch *l, float value) {
     set_arg(l, sizeof value, &value);
 }
 
+static void refuse_q8(tms_cl_launch *l, const char *what, tamis_dtype dtype) {
+    if (l->status == TAMIS_OK && dtype == TAMIS_Q8)
+        l->status = tms_device_fail(l->dev, TAMIS_E_UNSUPPORTED,
+                                    "%s: OpenCL has no form for %s of q8", l->name, what);
+}
+
 void tms_cl_kv(tms_cl_launch *l, const tms_kv *kv, uint64_t n) {
-    tms_cl_reached(l, kv->data, tamis_dtype_size(kv->dtype), n);
+    refuse_q8(l, "a cache", kv->dtype);
+    tms_cl_reached(l, kv->data, tms_kv_unit(kv->dtype), n);
     tms_cl_u64(l, kv->page_stride);
     tms_cl_u64(l, kv->head_stride);
     tms_cl_u64(l, kv->slot_stride);
@@ -80,7 +87,8 @@ void tms_cl_kv(tms_cl_launch *l, const tms_kv *kv, uint64_t n) {
 }
 
 void tms_cl_bounds_of(tms_cl_launch *l, const tms_kv *kv, uint64_t n) {
-    tms_cl_reached(l, kv->bounds, tamis_dtype_size(kv->dtype), n);
+    if (kv->bounds.mem) refuse_q8(l, "bounds", kv->bounds_dtype);
+    tms_cl_reached(l, kv->bounds, tms_kv_unit(kv->bounds_dtype), n);
     tms_cl_u64(l, kv->bounds_page_stride);
     tms_cl_u64(l, kv->bounds_head_stride);
 }

@@ -73,9 +73,9 @@ static void add_page(const tms_attend *p, const operands *o, uint64_t row, uint3
         for (uint32_t g = 0; g < group && !seen; g++)
             keep(p, o, row, head * group + g, first + s, -INFINITY);
         if (!seen) continue;
-        const uint64_t at = tms_key_at(kv, page, head, s);
-        tms_load_row(kv->dtype, o->data, at, dim, k);
-        tms_load_row(kv->dtype, o->data, at + kv->value_offset, dim, v);
+        const tms_row key = tms_key_at(kv, page, head, s);
+        tms_load_slot(kv, o->data, key, k);
+        tms_load_slot(kv, o->data, tms_value_of(kv, key), v);
         /* 3. Its logit with every query head, and the softmax so far. */
         for (uint32_t g = 0; g < group; g++) {
             const double logit = logit_of(p, q + g * dim, k);

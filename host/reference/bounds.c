@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* bounds: a pair (lo_d, hi_d) of the keys of a full page, channel by channel: minimum and maximum,
  * mean -/+ width standard deviations, or the mean twice. Contract: host/ops.h, bounds. A
- * channel with a NaN key has NaN for both, so that the page scores NaN. Minima and maxima are keys
- * of the cache's dtype, so storing them rounds nothing; of -0 and +0 the first seen stays. */
+ * channel with a NaN key has NaN for both, so that the page scores NaN. Minima and maxima are keys,
+ * so storing them in the cache's dtype rounds nothing, and in q8 it rounds outward; of -0 and +0 the
+ * first seen stays. */
 #include "host/reference/convert.h"
 #include "host/reference/reference.h"
 
@@ -19,8 +20,7 @@ typedef struct page_keys {
 
 static void load_key(const page_keys *keys, uint32_t slot, float *key) {
     const tms_kv *kv = keys->kv;
-    tms_load_row(kv->dtype, keys->data, tms_key_at(kv, keys->page, keys->head, slot), kv->head_dim,
-                 key);
+    tms_load_slot(kv, keys->data, tms_key_at(kv, keys->page, keys->head, slot), key);
 }
 
 /* Both begin as the first key; every other key widens them. A NaN stays, since comparisons with it
@@ -65,6 +65,7 @@ static void std_of(const page_keys *keys, const float *mean, float *std) {
 }
 
 static float largest_of(tamis_dtype dtype) {
+    if (dtype == TAMIS_Q8) return 127 * 65504.0f;
     return dtype == TAMIS_F16 ? 65504.0f : dtype == TAMIS_BF16 ? 0x1.fep127f : FLT_MAX;
 }
 
@@ -73,7 +74,7 @@ static float largest_of(tamis_dtype dtype) {
  * hi too high. */
 static void around_mean(const tms_kv *kv, const float *mean, const float *spread, float *lo,
                         float *hi) {
-    const float most = largest_of(kv->dtype);
+    const float most = largest_of(kv->bounds_dtype);
     for (uint32_t d = 0; d < kv->head_dim; d++) {
         lo[d] = mean[d] - spread[d];
         hi[d] = mean[d] + spread[d];
@@ -106,14 +107,13 @@ tamis_status tms_reference_bounds(tms_device *dev, const tms_bounds *p) {
     void *bounds = p->n ? tms_view_rest(&views, "kv bounds", kv->bounds) : NULL;
     const int32_t *pages = tms_view(&views, "pages", p->pages, (uint64_t)p->n * 4);
     if (views.status != TAMIS_OK) return views.status;
-    float lo[TMS_MAX_HEAD_DIM], hi[TMS_MAX_HEAD_DIM];
+    float pair[2 * TMS_MAX_HEAD_DIM];
     for (uint32_t i = 0; i < p->n; i++) {
         for (uint32_t h = 0; h < p->n_kv_heads && pages[i] >= 0; h++) {
             const page_keys keys = {kv, data, pages[i], h};
-            const uint64_t at = tms_bounds_at(kv, pages[i], h);
-            pair_of(p, &keys, lo, hi);
-            tms_store_row(kv->dtype, bounds, at, kv->head_dim, lo);
-            tms_store_row(kv->dtype, bounds, at + kv->head_dim, kv->head_dim, hi);
+            pair_of(p, &keys, pair, pair + kv->head_dim);
+            tms_store_bounds(kv, bounds, tms_bounds_at(kv, pages[i], h), pair,
+                             p->kind != TMS_BOUNDS_MEAN);
         }
     }
     return TAMIS_OK;

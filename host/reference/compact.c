@@ -29,14 +29,13 @@ static slots view_slots(tms_views *views, const tms_compact *p) {
 
 static void copy_slot(const tms_kv *kv, const slots *s, const lane *l, uint32_t from, uint32_t to) {
     const uint32_t page = kv->page_size;
-    const size_t size = tamis_dtype_size(kv->dtype), bytes = kv->head_dim * size;
-    const char *k = s->data + tms_key_at(kv, l->pages[from / page], l->head, from % page) * size;
-    char *to_k = s->data + tms_key_at(kv, l->to[to / page], l->head, to % page) * size;
+    const tms_row k = tms_slot_at(kv, l->pages, l->head, from);
+    const tms_row to_k = tms_slot_at(kv, l->to, l->head, to);
     const uint64_t source = tms_plane_at(l->pages, page, from);
     const uint64_t target = tms_plane_at(l->to, page, to);
-    if (k == to_k) return;
-    memcpy(to_k, k, bytes);
-    memcpy(to_k + kv->value_offset * size, k + kv->value_offset * size, bytes);
+    if (k.page == to_k.page && k.slot == to_k.slot) return;
+    tms_copy_slot(kv, s->data, to_k, k);
+    tms_copy_slot(kv, s->data, tms_value_of(kv, to_k), tms_value_of(kv, k));
     if (s->positions) s->positions[target] = s->positions[source];
     if (s->scores) s->scores[target] = s->scores[source];
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Loads and stores of rows in every dtype, and the fp64 dot product of two f32 rows. */
+/* Loads and stores of rows of elements, and the fp64 dot product of two f32 rows. */
 #ifndef TMS_REFERENCE_CONVERT_H
 #define TMS_REFERENCE_CONVERT_H
 
@@ -71,7 +71,7 @@ static inline void tms_load_row(tamis_dtype dtype, const void *data, uint64_t at
         for (uint32_t i = 0; i < n; i++)
             out[i] = tms_bf16_load(half[i]);
         break;
-    case TAMIS_Q8: /* no cache has it yet: tms_check_kv */
+    case TAMIS_Q8: /* of caches alone: tms_load_slot */
         break;
     }
 }

@@ -36,8 +36,8 @@ static double of_slot(const tms_deviation *p, const operands *o, int32_t seq, ui
     double sum = 0;
     /* 1. The row in the slot. */
     const int32_t *lane = tms_lane(o->table, p->batch.seq_stride, p->batch.head_stride, seq, head);
-    const uint64_t at = tms_slot_at(kv, lane, head, slot);
-    tms_load_row(kv->dtype, o->data, at + (p->values ? kv->value_offset : 0), kv->head_dim, held);
+    const tms_row key = tms_slot_at(kv, lane, head, slot);
+    tms_load_slot(kv, o->data, p->values ? tms_value_of(kv, key) : key, held);
     /* 2. The squares. */
     for (uint32_t d = 0; d < kv->head_dim; d++) {
         const double apart = (double)x[d] - held[d];

@@ -19,8 +19,7 @@ typedef struct lane {
 } lane;
 
 static void load_key(const tms_kv *kv, const lane *l, uint32_t slot, float *k) {
-    const uint64_t at = tms_slot_at(kv, l->pages, l->head, slot);
-    tms_load_row(kv->dtype, l->data, at, kv->head_dim, k);
+    tms_load_slot(kv, l->data, tms_slot_at(kv, l->pages, l->head, slot), k);
 }
 
 static double norm(const float *k, uint32_t n) {

@@ -50,19 +50,19 @@ static void load_slot(const tms_load_rows *p, const operands *o, uint64_t r, uin
     /* 1. The slot's place. */
     const int32_t *lane =
         tms_lane(o->table, p->batch.seq_stride, p->batch.head_stride, o->row_seq[r], h);
-    const uint64_t to = tms_slot_at(kv, lane, h, slot);
+    const tms_row to = tms_slot_at(kv, lane, h, slot);
     const uint64_t column = (uint64_t)h * kv->head_dim;
     const uint64_t in_plane = tms_plane_at(lane, kv->page_size, slot);
-    /* 2. The K row, normalised and rotated, and, value_offset further on, the V row. */
+    /* 2. The K row, normalised and rotated, and the V row. */
     if (o->k) {
         tms_load_row(p->dtype, o->k, r * p->k_stride + column, kv->head_dim, row);
         if (o->norm) tms_norm_row(row, o->norm, kv->head_dim, p->eps, row);
         if (p->n_rot) tms_turn_head(o->turns, o->positions[r], p->n_rot, p->pairing, row);
-        tms_store_row(kv->dtype, o->data, to, kv->head_dim, row);
+        tms_store_slot(kv, o->data, to, row);
     }
     if (o->v) {
         tms_load_row(p->dtype, o->v, r * p->v_stride + column, kv->head_dim, row);
-        tms_store_row(kv->dtype, o->data, to + kv->value_offset, kv->head_dim, row);
+        tms_store_slot(kv, o->data, tms_value_of(kv, to), row);
     }
     /* 3. The planes that are given. */
     if (o->position_plane) o->position_plane[in_plane] = o->positions[r];

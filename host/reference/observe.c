@@ -73,8 +73,7 @@ static void observe_slot(const tms_observe *p, const operands *o, const lane *l,
     float k[TMS_MAX_HEAD_DIM];
     double value = p->accumulate && o->values ? o->values[at] : 0;
     if (!o->logits)
-        tms_load_row(kv->dtype, o->data, tms_key_at(kv, page, l->head, slot % kv->page_size),
-                     kv->head_dim, k);
+        tms_load_slot(kv, o->data, tms_key_at(kv, page, l->head, slot % kv->page_size), k);
     for (uint32_t t = 0; t < l->rows; t++) {
         const double w = row_value(p, o, l, t, slot, k);
         value = p->rows == TMS_ROWS_MAX ? tms_larger(value, w) : value + w;

@@ -44,18 +44,37 @@ static inline const int32_t *tms_lane(const int32_t *table, uint64_t seq_stride,
     return table + (uint64_t)seq * seq_stride + head * head_stride;
 }
 
-/* First element of a page's K row; its V row lies kv->value_offset further on. */
-static inline uint64_t tms_key_at(const tms_kv *kv, int32_t page, uint32_t head, uint32_t slot) {
-    return (uint64_t)page * kv->page_stride + head * kv->head_stride + slot * kv->slot_stride;
+/* A row of K or of V: where those of its page begin, in units of the dtype, and its slot there. */
+typedef struct tms_row {
+    uint64_t page;
+    uint32_t slot;
+} tms_row;
+
+static inline tms_row tms_key_at(const tms_kv *kv, int32_t page, uint32_t head, uint32_t slot) {
+    return (tms_row){(uint64_t)page * kv->page_stride + head * kv->head_stride, slot};
 }
 
 /* The same of a slot of a lane, whose page ids by ordinal are `pages`. */
-static inline uint64_t tms_slot_at(const tms_kv *kv, const int32_t *pages, uint32_t head,
-                                   uint32_t slot) {
+static inline tms_row tms_slot_at(const tms_kv *kv, const int32_t *pages, uint32_t head,
+                                  uint32_t slot) {
     return tms_key_at(kv, pages[slot / kv->page_size], head, slot % kv->page_size);
 }
 
-/* First element of a page's lo row; its hi row lies kv->head_dim further on. */
+/* The V row of a K row. */
+static inline tms_row tms_value_of(const tms_kv *kv, tms_row key) {
+    return (tms_row){key.page + kv->value_offset, key.slot};
+}
+
+/* Widens a row of K or V; rounds one into its place; copies one bit for bit. */
+void tms_load_slot(const tms_kv *kv, const void *data, tms_row row, float *out);
+void tms_store_slot(const tms_kv *kv, void *data, tms_row row, const float *x);
+void tms_copy_slot(const tms_kv *kv, void *data, tms_row to, tms_row from);
+/* The pair of bounds at `at`: lo, then hi, head_dim each. Storing it in q8 rounds outward if `outward`,
+ * else to nearest. */
+void tms_load_bounds(const tms_kv *kv, const void *bounds, uint64_t at, float *pair);
+void tms_store_bounds(const tms_kv *kv, void *bounds, uint64_t at, const float *pair, bool outward);
+
+/* Where a page's pair of bounds begins: its lo row; its hi row lies kv->head_dim further on. */
 static inline uint64_t tms_bounds_at(const tms_kv *kv, int32_t page, uint32_t head) {
     return (uint64_t)page * kv->bounds_page_stride + head * kv->bounds_head_stride;
 }

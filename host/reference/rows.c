@@ -9,13 +9,14 @@
 
 #include <stdlib.h>
 
-static void write_row(const tms_kv *kv, void *data, uint64_t to, tamis_dtype dtype,
-                      const void *rows, uint64_t from) {
+static void write_row(const tms_kv *kv, void *data, tms_row to, tamis_dtype dtype, const void *rows,
+                      uint64_t from) {
     if (dtype == kv->dtype) {
         const size_t size = tamis_dtype_size(dtype);
-        memcpy((char *)data + to * size, (const char *)rows + from * size, kv->head_dim * size);
+        const uint64_t at = to.page + to.slot * kv->slot_stride;
+        memcpy((char *)data + at * size, (const char *)rows + from * size, kv->head_dim * size);
     } else {
-        tms_store_row(kv->dtype, data, to, kv->head_dim, (const float *)rows + from);
+        tms_store_slot(kv, data, to, (const float *)rows + from);
     }
 }
 
@@ -54,11 +55,12 @@ static void write_slot(const tms_write_rows *p, const operands *o, uint64_t r, u
     /* 1. The slot's place. */
     const int32_t *lane =
         tms_lane(o->table, p->batch.seq_stride, p->batch.head_stride, o->row_seq[r], h);
-    const uint64_t to = tms_slot_at(kv, lane, h, slot), column = (uint64_t)h * kv->head_dim;
+    const tms_row to = tms_slot_at(kv, lane, h, slot);
+    const uint64_t column = (uint64_t)h * kv->head_dim;
     const uint64_t in_plane = tms_plane_at(lane, kv->page_size, slot);
-    /* 2. The K row and, value_offset further on, the V row. */
+    /* 2. The K row and the V row. */
     write_row(kv, o->data, to, p->dtype, o->k, r * p->k_stride + column);
-    write_row(kv, o->data, to + kv->value_offset, p->dtype, o->v, r * p->v_stride + column);
+    write_row(kv, o->data, tms_value_of(kv, to), p->dtype, o->v, r * p->v_stride + column);
     /* 3. The planes that are given. */
     if (o->position_plane) o->position_plane[in_plane] = o->positions[r];
     if (o->score_plane) o->score_plane[in_plane] = 0;
@@ -139,12 +141,10 @@ tamis_status tms_reference_read_rows(tms_device *dev, const tms_read_rows *p) {
         /* 1. The slot's place. */
         const int32_t *lane =
             tms_lane(table, p->seq_stride, p->head_stride, seq[i], (uint32_t)head[i]);
-        const uint64_t at = tms_slot_at(kv, lane, (uint32_t)head[i], (uint32_t)slot[i]);
+        const tms_row key = tms_slot_at(kv, lane, (uint32_t)head[i], (uint32_t)slot[i]);
         /* 2. Both rows, widened. */
-        if (k) tms_load_row(kv->dtype, data, at, kv->head_dim, k + i * kv->head_dim);
-        if (v)
-            tms_load_row(kv->dtype, data, at + kv->value_offset, kv->head_dim,
-                         v + i * kv->head_dim);
+        if (k) tms_load_slot(kv, data, key, k + i * kv->head_dim);
+        if (v) tms_load_slot(kv, data, tms_value_of(kv, key), v + i * kv->head_dim);
     }
     return TAMIS_OK;
 }

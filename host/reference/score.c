@@ -55,7 +55,7 @@ tamis_status tms_reference_score_pages(tms_device *dev, const tms_score_pages *p
             const uint32_t pages = (uint32_t)visible[r * heads + h] / kv->page_size;
             for (uint32_t i = 0; i < pages; i++) {
                 /* 1. The page's bounds. */
-                tms_load_row(kv->dtype, bounds, tms_bounds_at(kv, lane[i], h), 2 * dim, rows);
+                tms_load_bounds(kv, bounds, tms_bounds_at(kv, lane[i], h), rows);
                 /* 2. Every query head's score, 3. joined by the group's rule. */
                 scores[(r * heads + h) * p->stride + i] =
                     group_score(p->group, group, query, rows, rows + dim, dim);

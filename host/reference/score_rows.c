@@ -36,7 +36,7 @@ static void score_slot(const tms_score_rows *p, const operands *o, int32_t seq, 
     const int32_t page = lane[slot / kv->page_size];
     const uint32_t rest = slot % kv->page_size;
     /* 2. The key's norm, the largest last. Its square is a number of fp32, or infinite. */
-    tms_load_row(kv->dtype, o->data, tms_key_at(kv, page, head, rest), kv->head_dim, k);
+    tms_load_slot(kv, o->data, tms_key_at(kv, page, head, rest), k);
     const float square = (float)tms_dot(k, k, kv->head_dim);
     o->scores[(uint64_t)page * kv->page_size + rest] = -sqrtf(square);
 }

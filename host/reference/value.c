@@ -20,8 +20,7 @@ typedef struct lane {
 
 static void load_value(const lane *l, uint32_t slot, float *v) {
     const tms_kv *kv = l->kv;
-    const uint64_t at = tms_slot_at(kv, l->pages, l->head, slot);
-    tms_load_row(kv->dtype, l->data, at + kv->value_offset, kv->head_dim, v);
+    tms_load_slot(kv, l->data, tms_value_of(kv, tms_slot_at(kv, l->pages, l->head, slot)), v);
 }
 
 /* The tables from which the lanes of a launch are found. */

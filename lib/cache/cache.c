@@ -95,17 +95,19 @@ tms_pool *tms_cache_pool(const tamis_cache *cache, uint32_t layer) {
 
 tms_kv tms_cache_kv(const tamis_cache *cache, uint32_t layer) {
     const tms_pool *pool = tms_cache_pool(cache, layer);
-    uint64_t dim = cache->params.head_dim, half_page = cache->params.page_size * dim;
+    const tamis_cache_params *p = &cache->params;
+    uint64_t half_page = tms_kv_half(p->dtype, p->page_size, p->head_dim);
+    tamis_dtype bounds_dtype = tms_cache_bounds_dtype(p);
     return (tms_kv){.data = {pool->data, 0},
                     .bounds = {pool->bounds, 0},
-                    .dtype = cache->params.dtype,
-                    .bounds_dtype = cache->params.dtype,
-                    .page_size = cache->params.page_size,
-                    .head_dim = cache->params.head_dim,
+                    .dtype = p->dtype,
+                    .bounds_dtype = bounds_dtype,
+                    .page_size = p->page_size,
+                    .head_dim = p->head_dim,
                     .page_stride = 2 * half_page,
-                    .slot_stride = dim,
+                    .slot_stride = p->head_dim,
                     .value_offset = half_page,
-                    .bounds_page_stride = 2 * dim};
+                    .bounds_page_stride = tms_bounds_pair(bounds_dtype, p->head_dim)};
 }
 
 tms_planes tms_cache_planes(const tamis_cache *cache, uint32_t layer) {

@@ -11,8 +11,6 @@ static tamis_status check_shape(tamis_cache_params *p, tamis_error *error) {
     static const uint32_t dims[] = {64, 80, 96, 128, 256};
     bool dim_known = false;
     TMS_REQUIRE_RESERVED(p, tamis_cache_params);
-    TMS_REQUIRE(p->reserved32 == 0, TAMIS_E_ARGUMENT,
-                "reserved32 of tamis_cache_params is %" PRIu32 "; it must be 0", p->reserved32);
     for (size_t i = 0; i < sizeof dims / sizeof *dims; i++)
         dim_known |= p->head_dim == dims[i];
     if (p->page_size == 0) p->page_size = 16;
@@ -33,8 +31,11 @@ static tamis_status check_shape(tamis_cache_params *p, tamis_error *error) {
     TMS_REQUIRE(p->page_size == 8 || p->page_size == 16 || p->page_size == 32 || p->page_size == 64,
                 TAMIS_E_UNSUPPORTED, "page_size %" PRIu32 " is not supported; 8, 16, 32 and 64 are",
                 p->page_size);
-    TMS_REQUIRE(tamis_dtype_size(p->dtype) > 0, TAMIS_E_ARGUMENT,
-                "dtype %d is none of f32, f16 and bf16", (int)p->dtype);
+    TMS_REQUIRE(tms_kv_unit(p->dtype) > 0, TAMIS_E_ARGUMENT,
+                "dtype %d is none of f32, f16, bf16 and q8", (int)p->dtype);
+    TMS_REQUIRE(p->bounds_dtype == TAMIS_BOUNDS_AS_CACHE || p->bounds_dtype == TAMIS_BOUNDS_Q8,
+                TAMIS_E_ARGUMENT, "bounds_dtype %d is neither that of the cache (0) nor q8 (1)",
+                (int)p->bounds_dtype);
     TMS_REQUIRE((p->capacity_tokens == 0) != (p->capacity_bytes == 0), TAMIS_E_ARGUMENT,
                 "exactly one of capacity_tokens %" PRIu64 " and capacity_bytes %" PRIu64
                 " must be given",
@@ -73,10 +74,12 @@ static tamis_status count_layer_pages(const tamis_cache_params *p, uint64_t unit
 tamis_status tms_cache_measure(const tms_device *dev, tamis_cache_params *params,
                                tamis_cache_size *size, tamis_error *error) {
     TMS_TRY(check_shape(params, error));
-    uint64_t row_bytes = params->head_dim * tamis_dtype_size(params->dtype);
+    const tamis_dtype bounds = tms_cache_bounds_dtype(params);
+    uint64_t half = tms_kv_half(params->dtype, params->page_size, params->head_dim);
+    uint64_t pair = tms_bounds_pair(bounds, params->head_dim);
     uint64_t n_planes = (uint64_t)__builtin_popcount(params->planes);
-    tamis_cache_size result = {.page_bytes = 2 * params->page_size * row_bytes,
-                               .bounds_bytes = 2 * row_bytes,
+    tamis_cache_size result = {.page_bytes = 2 * half * tms_kv_unit(params->dtype),
+                               .bounds_bytes = pair * tms_kv_unit(bounds),
                                .plane_bytes = n_planes * params->page_size * sizeof(int32_t)};
     uint64_t unit_bytes = result.page_bytes + result.bounds_bytes + result.plane_bytes;
     uint64_t layer_pages = 0;

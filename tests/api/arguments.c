@@ -558,8 +558,8 @@ static void reserved_fields_must_be_zero(void **state) {
         if (field->call != open_context_cuda) OK(field->call(w, &good));
     }
     structs s = good;
-    s.cache.reserved32 = 7;
-    FAILS(create_cache(w, &s), TAMIS_E_ARGUMENT, "reserved32 of tamis_cache_params is 7");
+    s.cache.bounds_dtype = (tamis_bounds_dtype)7;
+    FAILS(create_cache(w, &s), TAMIS_E_ARGUMENT, "bounds_dtype 7 is neither");
     s = good;
     s.plan.load_dtypes = 8;
     FAILS(create_plan(w, &s), TAMIS_E_ARGUMENT, "load_dtypes is 8, more than");

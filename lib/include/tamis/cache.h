@@ -30,6 +30,13 @@ typedef struct tamis_bounds {
     uint64_t reserved[2]; /* 0, else E_ARGUMENT */
 } tamis_bounds;
 
+/* How a pair is stored. Values never change. Bounds in q8 take about half the bytes of f16; minmax and
+ * meanstd are rounded outward, so that true bounds stay true, mean to nearest. */
+typedef enum tamis_bounds_dtype {
+    TAMIS_BOUNDS_AS_CACHE = 0, /* in the cache's dtype */
+    TAMIS_BOUNDS_Q8 = 1
+} tamis_bounds_dtype;
+
 /* "minmax", "meanstd", "mean" to the kind and back. Errors: E_ARGUMENT listing the known names. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_bounds_parse(const char *name, tamis_bounds_kind *out,
                                                            tamis_error *error);
@@ -48,15 +55,15 @@ typedef struct tamis_cache_params {
     uint32_t n_kv_heads;
     uint32_t head_dim;  /* 64, 80, 96, 128 or 256 */
     uint32_t page_size; /* slots a page: 8, 16, 32 or 64; 0 means 16 */
-    tamis_dtype dtype;  /* of K, V and bounds */
+    tamis_dtype dtype;  /* of K and V; q8 too */
     /* Exactly one of the two is not 0. Tokens: room for this many tokens in all layers and KV
      * heads, each lane rounded up to whole pages. Bytes: pages, bounds and planes together take at
      * most this many bytes. */
     uint64_t capacity_tokens;
     uint64_t capacity_bytes;
-    tamis_bounds bounds;  /* all zero: minmax */
-    uint32_t planes;      /* TAMIS_PLANE_*, or-ed; a cache that evicts has positions at least */
-    uint32_t reserved32;  /* 0, else E_ARGUMENT */
+    tamis_bounds bounds; /* all zero: minmax */
+    uint32_t planes;     /* TAMIS_PLANE_*, or-ed; a cache that evicts has positions at least */
+    tamis_bounds_dtype bounds_dtype;
     uint64_t reserved[7]; /* 0, else E_ARGUMENT */
 } tamis_cache_params;
 
