@@ -393,7 +393,7 @@ static uint64_t bytes(const check_data *data) {
             pages += top && top < n ? top : n;
         }
     }
-    return pages * 2 * l->kv.page_size * l->kv.head_dim * check_type_size(l->kv.dtype);
+    return pages * 2 * l->kv.page_size * check_row_bytes(data);
 }
 
 static const char *reject(const check_case *c) {
@@ -432,7 +432,7 @@ const check_op check_op_attend = {
                                         {KEY_COUNT, 0}},
     .factors = (const check_factor[]){{KEY_G, 7, {1, 3, 4, 5, 7, 8, 16}},
                                       {KEY_D, 5, {64, 80, 96, 128, 256}},
-                                      {KEY_DTYPE, 3, {TAMIS_F32, TAMIS_F16, TAMIS_BF16}},
+                                      {KEY_DTYPE, 4, {TAMIS_F32, TAMIS_F16, TAMIS_BF16, TAMIS_Q8}},
                                       {KEY_PAGE, 4, {8, 16, 32, 64}},
                                       {KEY_FILL, 3, {FILL_INTS, FILL_NORMAL, FILL_NASTY}},
                                       {KEY_LAYOUT, 3, {LAYOUT_OWN, LAYOUT_NHD, LAYOUT_HND}},
@@ -445,20 +445,21 @@ const check_op check_op_attend = {
                                       {KEY_POS, 2, {0, 1}},
                                       {KEY_IVL, 2, {0, 1}},
                                       {KEY_COUNT, 0, {0}}},
-    .more_factors = (const check_factor[]){{KEY_G, 8, {1, 2, 3, 5, 6, 7, 8, 16}},
-                                           {KEY_D, 2, {64, 128}},
-                                           {KEY_DTYPE, 3, {TAMIS_F32, TAMIS_F16, TAMIS_BF16}},
-                                           {KEY_FILL, 3, {FILL_INTS, FILL_NORMAL, FILL_NASTY}},
-                                           {KEY_LAYOUT, 3, {LAYOUT_OWN, LAYOUT_NHD, LAYOUT_HND}},
-                                           {KEY_B, 2, {1, 3}},
-                                           {KEY_R, 3, {1, 5, 33}},
-                                           {KEY_TILE, 3, {1, 7, 32}},
-                                           {KEY_KV, 4, {1, 17, 255, 600}},
-                                           {KEY_TOP, 2, {0, 6}},
-                                           {KEY_POS, 2, {0, 1}},
-                                           {KEY_IVL, 2, {0, 1}},
-                                           {KEY_CAP, 2, {0, 1}},
-                                           {KEY_COUNT, 0, {0}}},
+    .more_factors =
+        (const check_factor[]){{KEY_G, 8, {1, 2, 3, 5, 6, 7, 8, 16}},
+                               {KEY_D, 2, {64, 128}},
+                               {KEY_DTYPE, 4, {TAMIS_F32, TAMIS_F16, TAMIS_BF16, TAMIS_Q8}},
+                               {KEY_FILL, 3, {FILL_INTS, FILL_NORMAL, FILL_NASTY}},
+                               {KEY_LAYOUT, 3, {LAYOUT_OWN, LAYOUT_NHD, LAYOUT_HND}},
+                               {KEY_B, 2, {1, 3}},
+                               {KEY_R, 3, {1, 5, 33}},
+                               {KEY_TILE, 3, {1, 7, 32}},
+                               {KEY_KV, 4, {1, 17, 255, 600}},
+                               {KEY_TOP, 2, {0, 6}},
+                               {KEY_POS, 2, {0, 1}},
+                               {KEY_IVL, 2, {0, 1}},
+                               {KEY_CAP, 2, {0, 1}},
+                               {KEY_COUNT, 0, {0}}},
     .compiled = (const check_key[]){KEY_G, KEY_D, KEY_DTYPE, KEY_PAGE, KEY_CAP, KEY_COUNT},
     .entries =
         (const check_entry[]){
@@ -488,7 +489,7 @@ const check_op check_op_attend = {
             {LIST_CI, "normal:f16:hkv1:r3:tile3:page64:kv67000"}, /* more than a launch's pieces */
             {LIST_CI, "normal:f16:b3:g4:kv5000:ivl"},             /* sliding windows */
             {LIST_CI, "normal:bf16:hkv1:r20:tile16:kv5000:ivl"},
-            {LIST_CI, "normal:f16:b4:hkv3:g3:kv3000"},    /* more lanes than cores share */
+            {LIST_CI, "normal:f16:b4:hkv3:g3:kv3000"}, /* more lanes than cores share */
             {LIST_CI, "normal:f16:b4:hkv3:g3:kv3000:top60"},
             {LIST_CI, "nasty:f16:hkv3:g3:kv3000"},
             {LIST_CI, "normal:f16:hkv1:r33:tile32:g3:kv2000"}, /* segments of tiles and of a row */

@@ -53,6 +53,7 @@ static void infinite_keys(check_data *data) {
 }
 
 static double limit_of(tamis_dtype dtype) {
+    if (dtype == TAMIS_Q8) return 127.0 * 65504;
     return dtype == TAMIS_F16 ? 65504 : dtype == TAMIS_BF16 ? 0x1.fep127 : FLT_MAX;
 }
 
@@ -125,7 +126,8 @@ static void want_mean(check_data *data, uint32_t page, uint32_t head, uint32_t d
     const bool plain = check_get(data, KEY_KIND) == TMS_BOUNDS_MEAN;
     const double spread = plain ? 0 : width * sqrt(squares / kv->page_size);
     const double slack = 2e-6 * most * (1 + width);
-    const double limit = isfinite(mean) && isfinite(spread) ? limit_of(kv->dtype) : INFINITY;
+    const tamis_dtype dtype = check_is_q8(data, BUF_BOUNDS) ? TAMIS_Q8 : kv->bounds_dtype;
+    const double limit = isfinite(mean) && isfinite(spread) ? limit_of(dtype) : INFINITY;
     const uint64_t at = page * kv->bounds_page_stride + head * kv->bounds_head_stride + d;
     check_buffer *b = &data->buf[BUF_BOUNDS];
     want_value(b, at, mean - spread, slack, limit);
@@ -160,14 +162,15 @@ static tamis_status launch(check_side *side, check_rows rows) {
 
 static uint64_t bytes(const check_data *data) {
     const tms_kv *kv = &data->lanes.kv;
-    return (uint64_t)count(data) * heads_a_page(data) * (kv->page_size + 2) * kv->head_dim *
-           check_type_size(kv->dtype);
+    return (uint64_t)count(data) * heads_a_page(data) *
+           (kv->page_size * check_row_bytes(data) + check_pair_bytes(data));
 }
 
 const check_op check_op_bounds = {
     .name = "bounds",
     .defaults = (const check_default[]){{KEY_FILL, FILL_NORMAL},
                                         {KEY_DTYPE, TAMIS_F16},
+                                        {KEY_Q8BOUNDS, 0},
                                         {KEY_LAYOUT, LAYOUT_OWN},
                                         {KEY_B, 1},
                                         {KEY_HKV, 2},
@@ -179,7 +182,8 @@ const check_op check_op_bounds = {
                                         {KEY_EVEN, 0},
                                         {KEY_COUNT, 0}},
     .factors = (const check_factor[]){{KEY_FILL, 3, {FILL_INTS, FILL_NORMAL, FILL_NASTY}},
-                                      {KEY_DTYPE, 3, {TAMIS_F32, TAMIS_F16, TAMIS_BF16}},
+                                      {KEY_DTYPE, 4, {TAMIS_F32, TAMIS_F16, TAMIS_BF16, TAMIS_Q8}},
+                                      {KEY_Q8BOUNDS, 2, {0, 1}},
                                       {KEY_LAYOUT, 3, {LAYOUT_OWN, LAYOUT_NHD, LAYOUT_HND}},
                                       {KEY_D, 5, {64, 80, 96, 128, 256}},
                                       {KEY_PAGE, 4, {8, 16, 32, 64}},
@@ -188,7 +192,7 @@ const check_op check_op_bounds = {
                                       {KEY_KIND, 3, {0, 1, 2}},
                                       {KEY_WIDTH, 3, {8, 0, 20}},
                                       {KEY_COUNT, 0, {0}}},
-    .compiled = (const check_key[]){KEY_D, KEY_DTYPE, KEY_PAGE, KEY_COUNT},
+    .compiled = (const check_key[]){KEY_D, KEY_DTYPE, KEY_Q8BOUNDS, KEY_PAGE, KEY_COUNT},
     .entries = (const check_entry[]){{LIST_SMOKE, "nasty:f16"},
                                      {LIST_SMOKE, "nasty:f32:nhd:even"},
                                      {LIST_SMOKE, "meanstd:f16:width12"},

@@ -13,7 +13,7 @@ typedef struct key_info {
 } key_info;
 
 static const char *const fill_words[] = {"ints", "normal", "nasty", NULL};
-static const char *const dtype_words[] = {"f32", "f16", "bf16", NULL};
+static const char *const dtype_words[] = {"f32", "f16", "bf16", "q8", NULL};
 static const char *const type_words[] = {"f32",  "f16",  "bf16", "q8_0", "q4_0",
                                          "q4_1", "q5_0", "q4_k", "q6_k", NULL};
 static const char *const source_words[] = {"from-f32", "from-f16", "from-bf16", NULL};
@@ -42,6 +42,7 @@ static const char *const pairing_words[] = {"half", "adjacent", NULL};
 static const key_info keys[KEY_COUNT] = {
     [KEY_FILL] = {NULL, fill_words},
     [KEY_DTYPE] = {NULL, dtype_words},
+    [KEY_Q8BOUNDS] = FLAG("q8bounds"),
     [KEY_TYPE] = {NULL, type_words},
     [KEY_LAYOUT] = {NULL, layout_words},
     [KEY_B] = {"b", NULL},

@@ -10,72 +10,73 @@
 
 /* What a case string can say. The order is the order of printing. */
 typedef enum check_key {
-    KEY_FILL,    /* check_fill */
-    KEY_DTYPE,   /* tamis_dtype of K, V, bounds */
-    KEY_TYPE,    /* tamis_weight_type */
-    KEY_LAYOUT,  /* check_layout */
-    KEY_B,       /* sequences */
-    KEY_R,       /* rows a sequence; of ops without sequences, rows */
-    KEY_TILE,    /* most rows in a tile */
-    KEY_HKV,     /* KV heads */
-    KEY_G,       /* query heads a KV head */
-    KEY_D,       /* head dim, or width of a row */
-    KEY_PAGE,    /* page size */
-    KEY_KV,      /* slots of the longest lane */
-    KEY_TOP,     /* pages a list; attend: 0 means no lists */
-    KEY_SINKS,   /* tokens */
-    KEY_RECENT,  /* tokens */
-    KEY_WAY,     /* what a wide selection asks for */
-    KEY_TOTAL,   /* entries of all lanes of a row */
-    KEY_FLOOR,   /* entries that each lane of them gets */
-    KEY_SHARE,   /* of k, of TMS_SHARE_ONE */
-    KEY_MASS,    /* in quarters */
-    KEY_RULE,    /* tms_group */
-    KEY_KIND,    /* tms_bounds_kind */
-    KEY_JOIN,    /* tms_rows_join */
-    KEY_FUSE,    /* tms_fuse_kind */
-    KEY_PLANES,  /* which values lie in a plane: 1 x, 2 y, 4 out */
-    KEY_WIDTH,   /* of bounds, in eighths of a standard deviation */
-    KEY_N,       /* entries of a list of things: pages, pairs, rows to read */
-    KEY_CHUNK,   /* slots of an entry */
-    KEY_FRESH,   /* compact: ordinal from which pages are others than the lane's own */
-    KEY_PARTS,   /* states to merge; matrices of linear_parts; load_rows: 1 K, 2 V, 3 both */
-    KEY_IN,      /* linear: n_in */
-    KEY_OUT,     /* linear: n_out; embed: n_vocab */
-    KEY_ROT,     /* rotated channels */
-    KEY_PAIRING, /* tms_pairing */
-    KEY_PAD,     /* elements between the rows of a matrix */
-    KEY_EVEN,    /* flag: all lanes are equally long */
-    KEY_ORDERED, /* flag: page ids ascend */
-    KEY_POS,     /* flag: a plane of positions */
-    KEY_SCORE,   /* flag: a plane of scores */
-    KEY_LIFE,    /* flag: scores are divided by lifetimes */
-    KEY_IVL,     /* flag: intervals */
-    KEY_CAP,     /* flag: soft cap */
-    KEY_LOGITS,  /* flag: logits, too */
-    KEY_WEIGHTS, /* flag: single weights, too */
-    KEY_NOLSE,   /* flag: lse absent */
-    KEY_NOSCORE, /* flag: scores absent */
-    KEY_ACC,     /* flag: accumulate */
-    KEY_BIAS,    /* flag: bias present */
-    KEY_WIDE,    /* flag: linear: inputs of very different sizes, infinite weights */
-    KEY_SAME,    /* flag: source rows have the cache's dtype; in place; one of two outputs */
-    KEY_LISTS,   /* lists of weights an (item, KV head) */
-    KEY_TAIL,    /* last slots that take no part */
-    KEY_KERNEL,  /* of pooling */
-    KEY_POOLING, /* tms_pooling */
-    KEY_KEEP,    /* flag: keep the sum */
-    KEY_NORM,    /* tms_value_norm_kind */
-    KEY_SAYS,    /* tms_key_score_kind */
-    KEY_WEIGHT,  /* tamis_dtype of a projection */
-    KEY_HEADS,   /* flag: heads are normalised before they are rotated */
-    KEY_MIX,     /* linear_parts, linear_chain: so many types further on is the next part's */
-    KEY_STAGES,  /* linear_chain: how many */
-    KEY_FF,      /* linear_chain: outputs of gate and up */
-    KEY_NORMED,  /* flag: inputs are normalised */
-    KEY_GATED,   /* flag: silu of the first part times the second */
-    KEY_VALUES,  /* flag: V rows, not K rows */
-    KEY_SOURCE,  /* tamis_dtype of stored rows */
+    KEY_FILL,     /* check_fill */
+    KEY_DTYPE,    /* tamis_dtype of K, V, bounds */
+    KEY_Q8BOUNDS, /* flag: bounds are q8, whatever K and V are */
+    KEY_TYPE,     /* tamis_weight_type */
+    KEY_LAYOUT,   /* check_layout */
+    KEY_B,        /* sequences */
+    KEY_R,        /* rows a sequence; of ops without sequences, rows */
+    KEY_TILE,     /* most rows in a tile */
+    KEY_HKV,      /* KV heads */
+    KEY_G,        /* query heads a KV head */
+    KEY_D,        /* head dim, or width of a row */
+    KEY_PAGE,     /* page size */
+    KEY_KV,       /* slots of the longest lane */
+    KEY_TOP,      /* pages a list; attend: 0 means no lists */
+    KEY_SINKS,    /* tokens */
+    KEY_RECENT,   /* tokens */
+    KEY_WAY,      /* what a wide selection asks for */
+    KEY_TOTAL,    /* entries of all lanes of a row */
+    KEY_FLOOR,    /* entries that each lane of them gets */
+    KEY_SHARE,    /* of k, of TMS_SHARE_ONE */
+    KEY_MASS,     /* in quarters */
+    KEY_RULE,     /* tms_group */
+    KEY_KIND,     /* tms_bounds_kind */
+    KEY_JOIN,     /* tms_rows_join */
+    KEY_FUSE,     /* tms_fuse_kind */
+    KEY_PLANES,   /* which values lie in a plane: 1 x, 2 y, 4 out */
+    KEY_WIDTH,    /* of bounds, in eighths of a standard deviation */
+    KEY_N,        /* entries of a list of things: pages, pairs, rows to read */
+    KEY_CHUNK,    /* slots of an entry */
+    KEY_FRESH,    /* compact: ordinal from which pages are others than the lane's own */
+    KEY_PARTS,    /* states to merge; matrices of linear_parts; load_rows: 1 K, 2 V, 3 both */
+    KEY_IN,       /* linear: n_in */
+    KEY_OUT,      /* linear: n_out; embed: n_vocab */
+    KEY_ROT,      /* rotated channels */
+    KEY_PAIRING,  /* tms_pairing */
+    KEY_PAD,      /* elements between the rows of a matrix */
+    KEY_EVEN,     /* flag: all lanes are equally long */
+    KEY_ORDERED,  /* flag: page ids ascend */
+    KEY_POS,      /* flag: a plane of positions */
+    KEY_SCORE,    /* flag: a plane of scores */
+    KEY_LIFE,     /* flag: scores are divided by lifetimes */
+    KEY_IVL,      /* flag: intervals */
+    KEY_CAP,      /* flag: soft cap */
+    KEY_LOGITS,   /* flag: logits, too */
+    KEY_WEIGHTS,  /* flag: single weights, too */
+    KEY_NOLSE,    /* flag: lse absent */
+    KEY_NOSCORE,  /* flag: scores absent */
+    KEY_ACC,      /* flag: accumulate */
+    KEY_BIAS,     /* flag: bias present */
+    KEY_WIDE,     /* flag: linear: inputs of very different sizes, infinite weights */
+    KEY_SAME,     /* flag: source rows have the cache's dtype; in place; one of two outputs */
+    KEY_LISTS,    /* lists of weights an (item, KV head) */
+    KEY_TAIL,     /* last slots that take no part */
+    KEY_KERNEL,   /* of pooling */
+    KEY_POOLING,  /* tms_pooling */
+    KEY_KEEP,     /* flag: keep the sum */
+    KEY_NORM,     /* tms_value_norm_kind */
+    KEY_SAYS,     /* tms_key_score_kind */
+    KEY_WEIGHT,   /* tamis_dtype of a projection */
+    KEY_HEADS,    /* flag: heads are normalised before they are rotated */
+    KEY_MIX,      /* linear_parts, linear_chain: so many types further on is the next part's */
+    KEY_STAGES,   /* linear_chain: how many */
+    KEY_FF,       /* linear_chain: outputs of gate and up */
+    KEY_NORMED,   /* flag: inputs are normalised */
+    KEY_GATED,    /* flag: silu of the first part times the second */
+    KEY_VALUES,   /* flag: V rows, not K rows */
+    KEY_SOURCE,   /* tamis_dtype of stored rows */
     KEY_COUNT
 } check_key;
 
@@ -226,7 +227,7 @@ typedef struct check_buffer {
 
 /* The paged lanes of a case; zero for ops without. */
 typedef struct check_lanes {
-    tms_kv kv; /* strides; refs are set by check_kv */
+    tms_kv kv; /* strides on the host, where q8 is f32; refs are set by check_kv */
     uint32_t n_seqs, n_rows, n_tiles, max_tile_rows, n_kv_heads, group;
     uint32_t lane_pages; /* entries of a page list */
     uint32_t n_pages;    /* page ids in use and spare */
@@ -307,7 +308,22 @@ void check_poison_slot(check_data *data, uint32_t page, uint32_t head, uint32_t 
 uint32_t check_lanes_rows(const check_data *data); /* check_op.rows of the ops on lanes */
 const char *check_lanes_reject(const check_case *c);
 const char *check_planes_reject(const check_case *c); /* the same of ops that write planes */
-bool check_lanes_cpu_form(const check_case *c); /* check_op.cpu_form, by the shape of pages */
+bool check_lanes_cpu_form(const check_case *c);       /* check_op.cpu_form, by the shape of pages */
+
+/* ---- q8 (q8.c) ------------------------------------------------------------------------------- */
+
+/* Whether a device holds the buffer in q8; the host has f32 then. */
+bool check_is_q8(const check_data *data, check_id id);
+uint64_t check_q8_bytes(const check_data *data, check_id id);
+void check_q8_encode(const check_data *data, check_id id, const void *from, void *to);
+void check_q8_decode(const check_data *data, check_id id, const void *from, void *to);
+/* Makes what a case begins with, or what its oracle wants, such as q8 can hold. */
+void check_q8_settle(check_data *data, bool want);
+/* The strides on a device. */
+tms_kv check_q8_kv(const check_data *data);
+/* Bytes of a row of K or V, and of a pair of bounds, on a device. */
+uint64_t check_row_bytes(const check_data *data);
+uint64_t check_pair_bytes(const check_data *data);
 
 /* ---- Sides: a case's buffers on a device (side.c, guard.c) ----------------------------------- */
 
@@ -362,13 +378,13 @@ bool check_compare_bits(const check_data *data, void *const *want, void *const *
 /* ---- Ops: one table entry each, in the file of its stem -------------------------------------- */
 
 struct check_op {
-    const char *name;                /* of the op in host/backend.h */
-    const check_default *defaults;   /* the keys it knows; ended by KEY_COUNT */
-    const check_factor *factors;     /* of its pairwise cover; ended by KEY_COUNT */
+    const char *name;                 /* of the op in host/backend.h */
+    const check_default *defaults;    /* the keys it knows; ended by KEY_COUNT */
+    const check_factor *factors;      /* of its pairwise cover; ended by KEY_COUNT */
     const check_factor *more_factors; /* optional: a second cover, where `reject` would thin one */
-    const check_key *compiled;       /* optional: factors by which its kernels are compiled, ended by
+    const check_key *compiled;  /* optional: factors by which its kernels are compiled, ended by
                                       * KEY_COUNT */
-    const check_entry *entries;      /* cases by hand; ended by NULL */
+    const check_entry *entries; /* cases by hand; ended by NULL */
     /* NULL, or which rule of the contract the numbers break. */
     const char *(*reject)(const check_case *c);
     void (*make)(check_data *data);   /* buffers and inputs */
@@ -393,7 +409,7 @@ struct check_op {
     /* Optional. Up to how many rows that kernel gives a row the bits that it gives it among others,
      * if they are more than few_rows. 0: none. */
     uint32_t (*alike_rows)(const check_side *side);
-    bool tiles_apart;  /* rows of larger tiles may take another kernel than rows alone in theirs */
+    bool tiles_apart; /* rows of larger tiles may take another kernel than rows alone in theirs */
     uint64_t (*bytes)(const check_data *data); /* moved by a launch, from the contract */
 };
 

@@ -172,11 +172,10 @@ static tamis_status launch(check_side *side, check_rows rows) {
 
 /* Of full entries: what a partial one lacks is not counted. */
 static uint64_t bytes(const check_data *data) {
-    const tms_kv *kv = &data->lanes.kv;
     uint64_t kept = 0;
     for (uint64_t i = 0; i < data->buf[BUF_COUNTS].count; i++)
         kept += (uint64_t)((int32_t *)check_init(data, BUF_COUNTS))[i];
-    return 4 * kept * check_get(data, KEY_CHUNK) * kv->head_dim * check_type_size(kv->dtype);
+    return 4 * kept * check_get(data, KEY_CHUNK) * check_row_bytes(data);
 }
 
 static const char *reject(const check_case *c) {
@@ -211,7 +210,7 @@ const check_op check_op_compact = {
                                         {KEY_SCORE, 0},
                                         {KEY_COUNT, 0}},
     .factors = (const check_factor[]){{KEY_FILL, 2, {FILL_NORMAL, FILL_NASTY}},
-                                      {KEY_DTYPE, 3, {TAMIS_F32, TAMIS_F16, TAMIS_BF16}},
+                                      {KEY_DTYPE, 4, {TAMIS_F32, TAMIS_F16, TAMIS_BF16, TAMIS_Q8}},
                                       {KEY_LAYOUT, 3, {LAYOUT_OWN, LAYOUT_NHD, LAYOUT_HND}},
                                       {KEY_D, 5, {64, 80, 96, 128, 256}},
                                       {KEY_PAGE, 4, {8, 16, 32, 64}},

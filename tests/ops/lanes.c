@@ -18,6 +18,8 @@ const char *check_lanes_reject(const check_case *c) {
     if (v[KEY_B] < 1 || v[KEY_HKV] < 1 || v[KEY_KV] < 1) return "b, hkv and kv are at least 1";
     if (v[KEY_G] > 16) return "more than 16 query heads a KV head";
     if (v[KEY_TILE] > TMS_TILE_ROWS) return "a tile has more than 32 rows";
+    if (v[KEY_DTYPE] == TAMIS_Q8 && v[KEY_LAYOUT] == LAYOUT_NHD)
+        return "rows of q8 do not lie one behind another";
     return NULL;
 }
 
@@ -108,7 +110,9 @@ static void set_layout(check_data *data) {
         kv->bounds_page_stride = h * 2 * d;
         kv->bounds_head_stride = 2 * d;
     }
-    kv->dtype = kv->bounds_dtype = (tamis_dtype)check_get(data, KEY_DTYPE);
+    const tamis_dtype dtype = (tamis_dtype)check_get(data, KEY_DTYPE);
+    kv->dtype = dtype == TAMIS_Q8 ? TAMIS_F32 : dtype;
+    kv->bounds_dtype = check_get(data, KEY_Q8BOUNDS) ? TAMIS_F32 : kv->dtype;
     kv->page_size = (uint32_t)s;
     kv->head_dim = (uint32_t)d;
 }
@@ -257,14 +261,14 @@ void check_bounds_page(const check_data *data, void *bounds, uint32_t page, uint
             lo = key < lo ? key : lo;
             hi = key > hi ? key : hi;
         }
-        check_store(kv->dtype, bounds, at + d, lo);
-        check_store(kv->dtype, bounds, at + kv->head_dim + d, hi);
+        check_store(kv->bounds_dtype, bounds, at + d, lo);
+        check_store(kv->bounds_dtype, bounds, at + kv->head_dim + d, hi);
     }
 }
 
 void check_bounds_make(check_data *data, check_role role) {
     const check_lanes *l = &data->lanes;
-    void *bounds = check_buffer_add(data, BUF_BOUNDS, ROLE_OUTPUT, l->kv.dtype,
+    void *bounds = check_buffer_add(data, BUF_BOUNDS, ROLE_OUTPUT, l->kv.bounds_dtype,
                                     l->n_pages * l->kv.bounds_page_stride);
     data->buf[BUF_BOUNDS].role = role;
     if (role != ROLE_INPUT) return;

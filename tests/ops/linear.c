@@ -127,11 +127,10 @@ static const char *reject(const check_case *c) {
 /* On matrix units of CUDA, which take rows and weights of 16 bytes at a time. */
 static uint32_t alike_rows(const check_side *side) {
     const check_data *data = side->data;
-    const bool matrix = strcmp(side->dev->backend->name, "cuda") == 0 &&
-                        side->dev->form == TMS_FORM_AUTO &&
-                        check_get(data, KEY_TYPE) != TAMIS_F32 &&
-                        !check_is_quantised(check_get(data, KEY_TYPE)) &&
-                        check_get(data, KEY_IN) % 8 == 0 && x_stride(data) % 4 == 0;
+    const bool matrix =
+        strcmp(side->dev->backend->name, "cuda") == 0 && side->dev->form == TMS_FORM_AUTO &&
+        check_get(data, KEY_TYPE) != TAMIS_F32 && !check_is_quantised(check_get(data, KEY_TYPE)) &&
+        check_get(data, KEY_IN) % 8 == 0 && x_stride(data) % 4 == 0;
     return matrix ? 32 : 0;
 }
 

@@ -177,8 +177,8 @@ static const char *reject(const check_case *c) {
 static uint64_t bytes(const check_data *data) {
     const check_lanes *l = &data->lanes;
     const uint64_t parts = is_there(data, BUF_K) + is_there(data, BUF_V);
-    return parts * l->n_rows * l->n_kv_heads * l->kv.head_dim *
-           (check_type_size(l->kv.dtype) + check_type_size(check_get(data, KEY_SOURCE)));
+    return parts * l->n_rows * l->n_kv_heads *
+           (check_row_bytes(data) + l->kv.head_dim * check_type_size(check_get(data, KEY_SOURCE)));
 }
 
 const check_op check_op_load_rows = {
@@ -202,7 +202,7 @@ const check_op check_op_load_rows = {
                                         {KEY_HEADS, 0},
                                         {KEY_COUNT, 0}},
     .factors = (const check_factor[]){{KEY_FILL, 3, {FILL_INTS, FILL_NORMAL, FILL_NASTY}},
-                                      {KEY_DTYPE, 3, {TAMIS_F32, TAMIS_F16, TAMIS_BF16}},
+                                      {KEY_DTYPE, 4, {TAMIS_F32, TAMIS_F16, TAMIS_BF16, TAMIS_Q8}},
                                       {KEY_SOURCE, 3, {TAMIS_F32, TAMIS_F16, TAMIS_BF16}},
                                       {KEY_LAYOUT, 3, {LAYOUT_OWN, LAYOUT_NHD, LAYOUT_HND}},
                                       {KEY_D, 5, {64, 80, 96, 128, 256}},

@@ -119,7 +119,7 @@ static uint64_t write_bytes(const check_data *data) {
     const check_lanes *l = &data->lanes;
     const size_t size = check_type_size(l->kv.dtype);
     const size_t source = check_get(data, KEY_SAME) ? size : 4;
-    return 2ull * l->n_rows * l->n_kv_heads * l->kv.head_dim * (size + source);
+    return 2ull * l->n_rows * l->n_kv_heads * (l->kv.head_dim * source + check_row_bytes(data));
 }
 
 /* ---- read_rows ------------------------------------------------------------------------------- */
@@ -191,7 +191,7 @@ static uint32_t read_count(const check_data *data) {
 
 static uint64_t read_bytes(const check_data *data) {
     const tms_kv *kv = &data->lanes.kv;
-    return 2ull * check_get(data, KEY_N) * kv->head_dim * (check_type_size(kv->dtype) + 4);
+    return 2ull * check_get(data, KEY_N) * (check_row_bytes(data) + 4 * kv->head_dim);
 }
 
 const check_op check_op_write_rows = {
@@ -211,7 +211,7 @@ const check_op check_op_write_rows = {
                                         {KEY_SAME, 0},
                                         {KEY_COUNT, 0}},
     .factors = (const check_factor[]){{KEY_FILL, 3, {FILL_INTS, FILL_NORMAL, FILL_NASTY}},
-                                      {KEY_DTYPE, 3, {TAMIS_F32, TAMIS_F16, TAMIS_BF16}},
+                                      {KEY_DTYPE, 4, {TAMIS_F32, TAMIS_F16, TAMIS_BF16, TAMIS_Q8}},
                                       {KEY_LAYOUT, 3, {LAYOUT_OWN, LAYOUT_NHD, LAYOUT_HND}},
                                       {KEY_D, 5, {64, 80, 96, 128, 256}},
                                       {KEY_PAGE, 4, {8, 16, 32, 64}},
@@ -260,7 +260,7 @@ const check_op check_op_read_rows = {
                                         {KEY_SAME, 0},
                                         {KEY_COUNT, 0}},
     .factors = (const check_factor[]){{KEY_FILL, 2, {FILL_NORMAL, FILL_NASTY}},
-                                      {KEY_DTYPE, 3, {TAMIS_F32, TAMIS_F16, TAMIS_BF16}},
+                                      {KEY_DTYPE, 4, {TAMIS_F32, TAMIS_F16, TAMIS_BF16, TAMIS_Q8}},
                                       {KEY_LAYOUT, 3, {LAYOUT_OWN, LAYOUT_NHD, LAYOUT_HND}},
                                       {KEY_D, 5, {64, 80, 96, 128, 256}},
                                       {KEY_PAGE, 4, {8, 16, 32, 64}},

@@ -41,8 +41,9 @@ static double head_score(const check_data *data, const float *q, uint64_t bounds
     double sum = 0;
     *size = 0;
     for (uint32_t d = 0; d < kv->head_dim; d++) {
-        double lo = check_load(kv->dtype, check_init(data, BUF_BOUNDS), bounds + d);
-        double hi = check_load(kv->dtype, check_init(data, BUF_BOUNDS), bounds + kv->head_dim + d);
+        double lo = check_load(kv->bounds_dtype, check_init(data, BUF_BOUNDS), bounds + d);
+        double hi =
+            check_load(kv->bounds_dtype, check_init(data, BUF_BOUNDS), bounds + kv->head_dim + d);
         double term = larger(q[d] * lo, q[d] * hi);
         sum += term;
         *size += fabs(term);
@@ -137,13 +138,14 @@ static uint64_t bytes(const check_data *data) {
     for (uint32_t row = 0; row < l->n_rows; row++)
         for (uint32_t h = 0; h < l->n_kv_heads; h++)
             pages += check_visible(data, row, h) / l->kv.page_size;
-    return pages * 2 * l->kv.head_dim * check_type_size(l->kv.dtype);
+    return pages * check_pair_bytes(data);
 }
 
 const check_op check_op_score_pages = {
     .name = "score_pages",
     .defaults = (const check_default[]){{KEY_FILL, FILL_NORMAL},
                                         {KEY_DTYPE, TAMIS_F16},
+                                        {KEY_Q8BOUNDS, 0},
                                         {KEY_LAYOUT, LAYOUT_OWN},
                                         {KEY_B, 1},
                                         {KEY_R, 1},
@@ -158,7 +160,8 @@ const check_op check_op_score_pages = {
                                         {KEY_ORDERED, 0},
                                         {KEY_COUNT, 0}},
     .factors = (const check_factor[]){{KEY_FILL, 3, {FILL_INTS, FILL_NORMAL, FILL_NASTY}},
-                                      {KEY_DTYPE, 3, {TAMIS_F32, TAMIS_F16, TAMIS_BF16}},
+                                      {KEY_DTYPE, 4, {TAMIS_F32, TAMIS_F16, TAMIS_BF16, TAMIS_Q8}},
+                                      {KEY_Q8BOUNDS, 2, {0, 1}},
                                       {KEY_LAYOUT, 3, {LAYOUT_OWN, LAYOUT_NHD, LAYOUT_HND}},
                                       {KEY_D, 5, {64, 80, 96, 128, 256}},
                                       {KEY_G, 6, {1, 3, 4, 5, 7, 16}},
@@ -173,14 +176,16 @@ const check_op check_op_score_pages = {
     .more_factors =
         (const check_factor[]){{KEY_G, 8, {1, 2, 3, 5, 6, 7, 8, 16}},
                                {KEY_D, 2, {64, 128}},
-                               {KEY_DTYPE, 3, {TAMIS_F32, TAMIS_F16, TAMIS_BF16}},
+                               {KEY_DTYPE, 4, {TAMIS_F32, TAMIS_F16, TAMIS_BF16, TAMIS_Q8}},
+                               {KEY_Q8BOUNDS, 2, {0, 1}},
                                {KEY_FILL, 3, {FILL_INTS, FILL_NORMAL, FILL_NASTY}},
                                {KEY_LAYOUT, 3, {LAYOUT_OWN, LAYOUT_NHD, LAYOUT_HND}},
                                {KEY_RULE, 3, {TMS_GROUP_MAX, TMS_GROUP_MEAN, TMS_GROUP_SUM}},
                                {KEY_HKV, 2, {1, 3}},
                                {KEY_KV, 3, {17, 400, 1023}},
                                {KEY_COUNT, 0, {0}}},
-    .compiled = (const check_key[]){KEY_G, KEY_D, KEY_DTYPE, KEY_PAGE, KEY_RULE, KEY_COUNT},
+    .compiled =
+        (const check_key[]){KEY_G, KEY_D, KEY_DTYPE, KEY_Q8BOUNDS, KEY_PAGE, KEY_RULE, KEY_COUNT},
     .entries = (const check_entry[]){{LIST_SMOKE, "normal:f16:b2:g4"},
                                      {LIST_SMOKE, "nasty:f16:b2:g4"},
                                      {LIST_CI, "r0"},

@@ -6,8 +6,31 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* On the host. */
 static uint64_t bytes_of(const check_buffer *b) {
     return b->count * check_type_size(b->type);
+}
+
+static uint64_t device_bytes(const check_data *data, check_id id) {
+    return check_is_q8(data, id) ? check_q8_bytes(data, id) : bytes_of(&data->buf[id]);
+}
+
+/* What the device holds before a launch; the caller frees it. */
+static void *device_init(const check_data *data, check_id id) {
+    const check_buffer *b = &data->buf[id];
+    void *bytes = check_alloc(device_bytes(data, id));
+    if (check_is_q8(data, id))
+        check_q8_encode(data, id, b->init, bytes);
+    else
+        memcpy(bytes, b->init, bytes_of(b));
+    return bytes;
+}
+
+static bool write_init(check_side *side, check_id id) {
+    void *bytes = device_init(side->data, id);
+    const bool ok = check_guarded_write(side, &side->mem[id], bytes);
+    free(bytes);
+    return ok;
 }
 
 static bool is_output(const check_buffer *b) {
@@ -21,8 +44,8 @@ bool check_side_open(check_side *side, tms_device *dev, const check_data *data) 
     for (int id = 0; id < BUF_COUNT; id++) {
         const check_buffer *b = &data->buf[id];
         if (b->role == ROLE_ABSENT) continue;
-        if (!check_guarded_alloc(side, &side->mem[id], bytes_of(b)) ||
-            !check_guarded_write(side, &side->mem[id], b->init))
+        if (!check_guarded_alloc(side, &side->mem[id], device_bytes(data, (check_id)id)) ||
+            !write_init(side, (check_id)id))
             return false;
         if (is_output(b)) side->result[id] = check_alloc(bytes_of(b));
     }
@@ -41,20 +64,31 @@ void check_side_close(check_side *side) {
 bool check_side_reset(check_side *side) {
     for (int id = 0; id < BUF_COUNT; id++) {
         const check_buffer *b = &side->data->buf[id];
-        if (is_output(b) && !check_guarded_write(side, &side->mem[id], b->init)) return false;
+        if (is_output(b) && !write_init(side, (check_id)id)) return false;
     }
     return true;
 }
 
 static bool input_unchanged(check_side *side, check_id id) {
-    const check_buffer *b = &side->data->buf[id];
-    void *now = check_alloc(bytes_of(b));
+    void *was = device_init(side->data, id), *now = check_alloc(side->mem[id].bytes);
     bool ok = check_guarded_read(side, &side->mem[id], now, check_buffer_name(id));
-    if (ok && memcmp(now, b->init, bytes_of(b)) != 0) {
+    if (ok && memcmp(now, was, side->mem[id].bytes) != 0) {
         snprintf(side->why, sizeof side->why, "input %s was changed", check_buffer_name(id));
         ok = false;
     }
+    free(was);
     free(now);
+    return ok;
+}
+
+static bool read_output(check_side *side, check_id id) {
+    const char *name = check_buffer_name(id);
+    if (!check_is_q8(side->data, id))
+        return check_guarded_read(side, &side->mem[id], side->result[id], name);
+    void *bytes = check_alloc(side->mem[id].bytes);
+    const bool ok = check_guarded_read(side, &side->mem[id], bytes, name);
+    check_q8_decode(side->data, id, bytes, side->result[id]);
+    free(bytes);
     return ok;
 }
 
@@ -70,9 +104,7 @@ bool check_side_read(check_side *side) {
     for (int id = 0; id < BUF_COUNT; id++) {
         const check_buffer *b = &side->data->buf[id];
         if (b->role == ROLE_INPUT && !input_unchanged(side, (check_id)id)) return false;
-        if (is_output(b) && !check_guarded_read(side, &side->mem[id], side->result[id],
-                                                check_buffer_name((check_id)id)))
-            return false;
+        if (is_output(b) && !read_output(side, (check_id)id)) return false;
     }
     return scratch_unharmed(side);
 }
@@ -97,7 +129,7 @@ tms_ref check_scratch(check_side *side, uint64_t bytes) {
 }
 
 tms_kv check_kv(const check_side *side) {
-    tms_kv kv = side->data->lanes.kv;
+    tms_kv kv = check_q8_kv(side->data);
     kv.data = check_ref(side, BUF_KV, 0);
     kv.bounds = check_ref(side, BUF_BOUNDS, 0);
     return kv;

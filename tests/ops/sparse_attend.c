@@ -202,14 +202,15 @@ static tamis_status again(check_side *side) {
 static uint64_t bytes(const check_data *data) {
     const check_lanes *l = &data->lanes;
     const uint32_t size = l->kv.page_size, capacity = check_select_capacity(data);
-    uint64_t rows = 0;
+    uint64_t sum = 0;
     for (uint32_t row = 0; row < l->n_rows; row++) {
         for (uint32_t h = 0; h < l->n_kv_heads; h++) {
             const uint32_t visible = check_visible(data, row, h), n = (visible + size - 1) / size;
-            rows += 2ull * (visible / size) + 2ull * size * (n < capacity ? n : capacity);
+            sum += visible / size * check_pair_bytes(data) +
+                   2ull * size * (n < capacity ? n : capacity) * check_row_bytes(data);
         }
     }
-    return rows * l->kv.head_dim * check_type_size(l->kv.dtype);
+    return sum;
 }
 
 static const char *reject(const check_case *c) {
@@ -220,6 +221,7 @@ const check_op check_op_sparse_attend = {
     .name = "sparse_attend",
     .defaults = (const check_default[]){{KEY_FILL, FILL_NORMAL},
                                         {KEY_DTYPE, TAMIS_F16},
+                                        {KEY_Q8BOUNDS, 0},
                                         {KEY_LAYOUT, LAYOUT_OWN},
                                         {KEY_B, 1},
                                         {KEY_R, 1},
@@ -240,7 +242,8 @@ const check_op check_op_sparse_attend = {
     /* The builds of the second covers of score_pages and attend: `again` launches these. */
     .factors = (const check_factor[]){{KEY_G, 8, {1, 2, 3, 5, 6, 7, 8, 16}},
                                       {KEY_D, 2, {64, 128}},
-                                      {KEY_DTYPE, 3, {TAMIS_F32, TAMIS_F16, TAMIS_BF16}},
+                                      {KEY_DTYPE, 4, {TAMIS_F32, TAMIS_F16, TAMIS_BF16, TAMIS_Q8}},
+                                      {KEY_Q8BOUNDS, 2, {0, 1}},
                                       {KEY_FILL, 3, {FILL_INTS, FILL_NORMAL, FILL_NASTY}},
                                       {KEY_LAYOUT, 3, {LAYOUT_OWN, LAYOUT_NHD, LAYOUT_HND}},
                                       {KEY_B, 2, {1, 3}},
@@ -252,25 +255,27 @@ const check_op check_op_sparse_attend = {
                                       {KEY_RULE, 3, {TMS_GROUP_MAX, TMS_GROUP_MEAN, TMS_GROUP_SUM}},
                                       {KEY_CAP, 2, {0, 1}},
                                       {KEY_COUNT, 0, {0}}},
-    .compiled = (const check_key[]){KEY_G, KEY_D, KEY_DTYPE, KEY_RULE, KEY_CAP, KEY_COUNT},
+    .compiled =
+        (const check_key[]){KEY_G, KEY_D, KEY_DTYPE, KEY_Q8BOUNDS, KEY_RULE, KEY_CAP, KEY_COUNT},
     .entries =
-        (const check_entry[]){{LIST_SMOKE, "normal:f16:b2:g4:sinks4:recent20"},
-                              {LIST_SMOKE, "ints:f16:b2:g4:kv2000:top80"}, /* pieces of several segments */
-                              {LIST_CI, "r0:g4"},
-                              {LIST_CI, "normal:f16:g4:d128:kv33000:top128:sinks4:recent64"},
-                              {LIST_CI, "nasty:f16:b3:r3:g4:d128:kv1000:top20:pad32"},
-                              {LIST_CI, "normal:f16:b4:hkv3:g3:kv3000:top60"}, /* lanes stay whole */
-                              {LIST_CI, "nasty:f16:hkv3:g3:kv3000:top60"},
-                              {LIST_CI, "normal:f16:g2:page32:kv2000"},
-                              {LIST_CI, "normal:f16:g2:d80"},
-                              {LIST_FULL, "normal:f16:hkv1:kv1048576:top128"}, /* 65,536 pages */
-                              {LIST_OCLGRIND, "normal:f16:g2:kv100:top3:sinks4:recent5"},
-                              {LIST_OCLGRIND, "normal:f16:hkv1:kv200:top6:sinks4:recent5"},
-                              {LIST_OCLGRIND, "nasty:f32:hkv1:d128:g3:kv60:top2"},
-                              {LIST_OCLGRIND, "ints:bf16:nhd:hkv2:g2:kv90:top3:mean"},
-                              {LIST_BENCH, "f16:hkv32:d128:kv32768:top128:sinks4:recent64:even"},
-                              {LIST_BENCH, "f16:hkv8:g4:d128:kv32768:top128:sinks4:recent64:even"},
-                              {0, NULL}},
+        (const check_entry[]){
+            {LIST_SMOKE, "normal:f16:b2:g4:sinks4:recent20"},
+            {LIST_SMOKE, "ints:f16:b2:g4:kv2000:top80"}, /* pieces of several segments */
+            {LIST_CI, "r0:g4"},
+            {LIST_CI, "normal:f16:g4:d128:kv33000:top128:sinks4:recent64"},
+            {LIST_CI, "nasty:f16:b3:r3:g4:d128:kv1000:top20:pad32"},
+            {LIST_CI, "normal:f16:b4:hkv3:g3:kv3000:top60"}, /* lanes stay whole */
+            {LIST_CI, "nasty:f16:hkv3:g3:kv3000:top60"},
+            {LIST_CI, "normal:f16:g2:page32:kv2000"},
+            {LIST_CI, "normal:f16:g2:d80"},
+            {LIST_FULL, "normal:f16:hkv1:kv1048576:top128"}, /* 65,536 pages */
+            {LIST_OCLGRIND, "normal:f16:g2:kv100:top3:sinks4:recent5"},
+            {LIST_OCLGRIND, "normal:f16:hkv1:kv200:top6:sinks4:recent5"},
+            {LIST_OCLGRIND, "nasty:f32:hkv1:d128:g3:kv60:top2"},
+            {LIST_OCLGRIND, "ints:bf16:nhd:hkv2:g2:kv90:top3:mean"},
+            {LIST_BENCH, "f16:hkv32:d128:kv32768:top128:sinks4:recent64:even"},
+            {LIST_BENCH, "f16:hkv8:g4:d128:kv32768:top128:sinks4:recent64:even"},
+            {0, NULL}},
     .reject = reject,
     .make = make,
     .oracle = oracle,

@@ -161,9 +161,8 @@ static tamis_status score_launch(check_side *side, check_rows rows) {
 }
 
 static uint64_t score_bytes(const check_data *data) {
-    const tms_kv *kv = &data->lanes.kv;
     return check_all_visible(data) *
-           (2 * kv->head_dim * check_type_size(kv->dtype) + 8ull * check_get(data, KEY_LISTS) + 4);
+           (2 * check_row_bytes(data) + 8ull * check_get(data, KEY_LISTS) + 4);
 }
 
 static const char *score_reject(const check_case *c) {
@@ -185,7 +184,7 @@ const check_op check_op_value_score = {
                                         {KEY_LISTS, 4},
                                         {KEY_COUNT, 0}},
     .factors = (const check_factor[]){{KEY_FILL, 3, {FILL_INTS, FILL_NORMAL, FILL_NASTY}},
-                                      {KEY_DTYPE, 3, {TAMIS_F32, TAMIS_F16, TAMIS_BF16}},
+                                      {KEY_DTYPE, 4, {TAMIS_F32, TAMIS_F16, TAMIS_BF16, TAMIS_Q8}},
                                       {KEY_LAYOUT, 3, {LAYOUT_OWN, LAYOUT_NHD, LAYOUT_HND}},
                                       {KEY_D, 2, {64, 128}},
                                       {KEY_PAGE, 4, {8, 16, 32, 64}},
@@ -308,8 +307,7 @@ static tamis_status norm_launch(check_side *side, check_rows rows) {
 }
 
 static uint64_t norm_bytes(const check_data *data) {
-    const tms_kv *kv = &data->lanes.kv;
-    return check_all_visible(data) * (kv->head_dim * check_type_size(kv->dtype) + 4) +
+    return check_all_visible(data) * (check_row_bytes(data) + 4) +
            data->buf[BUF_W].count * check_type_size(data->buf[BUF_W].type);
 }
 
