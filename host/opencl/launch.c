@@ -86,8 +86,20 @@ void tms_cl_kv(tms_cl_launch *l, const tms_kv *kv, uint64_t n) {
     tms_cl_u64(l, kv->value_offset);
 }
 
+/* The scales of q8 are read as 16-bit elements. */
+static void check_scales(tms_cl_launch *l, const tms_kv *kv) {
+    const uint64_t odd =
+        (kv->bounds.offset | kv->bounds_page_stride | kv->bounds_head_stride) % sizeof(cl_half);
+    if (l->status == TAMIS_OK && kv->bounds.mem && kv->bounds_dtype == TAMIS_Q8 && odd)
+        l->status = tms_device_fail(
+            l->dev, TAMIS_E_UNSUPPORTED,
+            "%s: bounds of q8 at offset %llu, page stride %llu, head stride %llu: not all are even",
+            l->name, (unsigned long long)kv->bounds.offset,
+            (unsigned long long)kv->bounds_page_stride, (unsigned long long)kv->bounds_head_stride);
+}
+
 void tms_cl_bounds_of(tms_cl_launch *l, const tms_kv *kv, uint64_t n) {
-    if (kv->bounds.mem) refuse_q8(l, "bounds", kv->bounds_dtype);
+    check_scales(l, kv);
     tms_cl_reached(l, kv->bounds, tms_kv_unit(kv->bounds_dtype), n);
     tms_cl_u64(l, kv->bounds_page_stride);
     tms_cl_u64(l, kv->bounds_head_stride);

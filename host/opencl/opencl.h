@@ -165,7 +165,8 @@ void tms_cl_weights(tms_cl_launch *l, const tms_weight_matrix *w, uint64_t n_out
 void tms_cl_u32(tms_cl_launch *l, uint32_t value);
 void tms_cl_u64(tms_cl_launch *l, uint64_t value);
 void tms_cl_f32(tms_cl_launch *l, float value);
-/* KV_PARAMS, BOUNDS_PARAMS, BATCH_PARAMS and MATRIX_PARAMS of common.clh; `n` as above. */
+/* KV_PARAMS, BATCH_PARAMS and MATRIX_PARAMS of common.clh, BOUNDS_PARAMS of bounds.clh; `n` as
+ * above. */
 void tms_cl_kv(tms_cl_launch *l, const tms_kv *kv, uint64_t n);
 void tms_cl_bounds_of(tms_cl_launch *l, const tms_kv *kv, uint64_t n);
 void tms_cl_batch(tms_cl_launch *l, const tms_batch *batch);
