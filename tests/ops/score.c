@@ -66,7 +66,9 @@ double check_score(const check_data *data, uint32_t row, uint32_t head, uint32_t
         sizes = rule == TMS_GROUP_MAX ? larger(sizes, size) : sizes + size;
     }
     const double share = rule == TMS_GROUP_MEAN ? 1.0 / l->group : 1;
-    const bool exact = check_get(data, KEY_FILL) == FILL_INTS && rule != TMS_GROUP_MEAN;
+    /* Integers stay integers, but not in q8. */
+    const bool exact = check_get(data, KEY_FILL) == FILL_INTS && rule != TMS_GROUP_MEAN &&
+                       !check_is_q8(data, BUF_BOUNDS);
     *tolerance = exact ? 0 : 1e-6 * sizes * share;
     return score * share;
 }
@@ -188,14 +190,20 @@ const check_op check_op_score_pages = {
         (const check_key[]){KEY_G, KEY_D, KEY_DTYPE, KEY_Q8BOUNDS, KEY_PAGE, KEY_RULE, KEY_COUNT},
     .entries = (const check_entry[]){{LIST_SMOKE, "normal:f16:b2:g4"},
                                      {LIST_SMOKE, "nasty:f16:b2:g4"},
+                                     {LIST_SMOKE, "normal:f16:q8bounds:b2:g4"},
+                                     {LIST_SMOKE, "nasty:f16:q8bounds:b2"},
                                      {LIST_CI, "r0"},
                                      {LIST_CI, "kv3"}, /* no full page */
                                      {LIST_CI, "normal:f16:hkv8:g4:d128:kv33000"},
                                      {LIST_OCLGRIND, "f16:g2:kv40"},
                                      {LIST_OCLGRIND, "bf16:nhd:g3:d128:kv70:sum"},
                                      {LIST_OCLGRIND, "nasty:f32:hnd:d80:g3:page8:kv40:mean"},
+                                     {LIST_OCLGRIND, "nasty:f16:q8bounds:d128:kv70"},
+                                     {LIST_OCLGRIND, "f32:q8bounds:nhd:g3:kv70:sum"},
                                      {LIST_BENCH, "f16:hkv32:d128:kv32768:even"},
                                      {LIST_BENCH, "f16:hkv8:g4:d128:kv32768:even"},
+                                     {LIST_BENCH, "f16:q8bounds:hkv32:d128:kv32768:even"},
+                                     {LIST_BENCH, "f16:q8bounds:hkv8:g4:d128:kv32768:even"},
                                      {0, NULL}},
     .reject = check_lanes_reject,
     .make = make,
