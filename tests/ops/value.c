@@ -319,6 +319,10 @@ static const char *norm_reject(const check_case *c) {
     return c->v[KEY_OUT] && c->v[KEY_G] ? check_lanes_reject(c) : "out and g are at least 1";
 }
 
+static bool norm_cpu_form(const check_case *c) {
+    return c->v[KEY_NORM] == TMS_VALUE_L1_PROJECTED;
+}
+
 const check_op check_op_value_norm = {
     .name = "value_norm",
     .defaults = (const check_default[]){{KEY_FILL, FILL_NORMAL},
@@ -370,11 +374,14 @@ const check_op check_op_value_norm = {
                                      {LIST_BENCH, "f16:hkv2:g4:d128:kv4096:out4096:even:l1"},
                                      {LIST_BENCH, "f16:hkv8:d128:kv32768:even:l2"},
                                      {0, NULL}},
+    .compiled = (const check_key[]){KEY_D, KEY_G, KEY_WEIGHT, KEY_PAGE, KEY_COUNT},
     .reject = norm_reject,
     .make = norm_make,
     .oracle = norm_oracle,
     .launch = norm_launch,
     .rows = check_lanes_rows,
+    .cpu_form = norm_cpu_form,
+    .cpu_shapes = true,
     .rows_alone = true,
     .bytes = norm_bytes,
 };
