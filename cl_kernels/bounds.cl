@@ -35,7 +35,7 @@ typedef struct page_keys {
 } page_keys;
 
 static inline float16 load_key16(const page_keys *keys, uint slot) {
-    return load16(keys->rows + slot * keys->slot_stride + keys->channel);
+    return row16(row_of(keys->rows, PAGE_SIZE, slot, keys->slot_stride), keys->channel);
 }
 
 static inline void min_and_max(const page_keys *keys, float16 *lo, float16 *hi) {
@@ -85,19 +85,11 @@ static inline void pair_of(const page_keys *keys, uint kind, float width, float1
 }
 
 #if BOUNDS_Q8
-/* The largest magnitude, NaN if one is NaN. */
-static inline float largest16(float16 x) {
-    const float8 a = fmax(fabs(x.lo), fabs(x.hi));
-    const float4 b = fmax(a.lo, a.hi);
-    const float2 c = fmax(b.lo, b.hi);
-    return any(isnan(x)) ? NAN : fmax(c.x, c.y);
-}
-
 /* A block of a pair from `channel` on: `n` times 16 channels of lo and of hi. Their scale is one. */
 static inline void store_block(const float16 *lo, const float16 *hi, uint n, bool outward,
                                __global bound_element *pair, uint channel) {
     float most = 0.0f;
-    for (uint i = 0; i < n; i++) most = larger(most, larger(largest16(lo[i]), largest16(hi[i])));
+    for (uint i = 0; i < n; i++) most = larger(most, larger(q8_largest(lo[i]), q8_largest(hi[i])));
     const ushort scale = q8_scale(most);
     const float d = q8_widen(scale);
     __global char *to = pair + channel;

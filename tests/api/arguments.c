@@ -152,7 +152,8 @@ static void cache_parameters_are_checked_one_by_one(void **state) {
     REFUSED(head_dim, 72, TAMIS_E_UNSUPPORTED, "head_dim 72");
     REFUSED(page_size, 24, TAMIS_E_UNSUPPORTED, "page_size 24");
     REFUSED(page_size, 128, TAMIS_E_UNSUPPORTED, "page_size 128");
-    REFUSED(dtype, (tamis_dtype)3, TAMIS_E_ARGUMENT, "dtype 3");
+    REFUSED(dtype, (tamis_dtype)4, TAMIS_E_ARGUMENT, "dtype 4");
+    REFUSED(bounds_dtype, (tamis_bounds_dtype)2, TAMIS_E_ARGUMENT, "bounds_dtype 2");
     REFUSED(capacity_tokens, 0, TAMIS_E_ARGUMENT, "exactly one");
     REFUSED(capacity_bytes, 1 << 20, TAMIS_E_ARGUMENT, "exactly one");
     REFUSED(capacity_tokens, UINT64_MAX, TAMIS_E_ARGUMENT, "18446744073709551615");
@@ -198,6 +199,14 @@ static void a_cache_takes_the_memory_it_measured(void **state) {
     assert_int_equal(size.pages, (53 * 4608 + 4607) / 4352 / 2 * 2);
     assert_true(size.reserved_bytes <= p.capacity_bytes);
     assert_int_equal(size.plane_bytes, 0);
+    p.bounds_dtype = TAMIS_BOUNDS_Q8; /* 2 rows of 64 bytes, 2 scales, up to a multiple of 16 */
+    OK(tamis_cache_measure(w->context, &p, &size, &test_error));
+    assert_true(size.page_bytes == 4096 && size.bounds_bytes == 144);
+    p.dtype = TAMIS_Q8; /* 32 rows of 64 bytes and 2 scales */
+    OK(tamis_cache_measure(w->context, &p, &size, &test_error));
+    assert_true(size.page_bytes == 2176 && size.bounds_bytes == 144);
+    p.dtype = TAMIS_F16;
+    p.bounds_dtype = TAMIS_BOUNDS_AS_CACHE;
     p.planes = TAMIS_PLANE_POSITIONS | TAMIS_PLANE_SCORES; /* 8 bytes a slot */
     OK(tamis_cache_measure(w->context, &p, &size, &test_error));
     assert_int_equal(size.plane_bytes, 128);

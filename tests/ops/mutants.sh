@@ -135,6 +135,7 @@ select_wide_cpu.cl|select_wide|s/taken += words\[i\] >= (uint)low/taken += words
 sparse_attend_cpu.cl|sparse_attend|s/seen - list\[first + n - 1\] \* PAGE_SIZE/PAGE_SIZE/
 sparse_attend_cpu.cl|sparse_attend|s/first = whole ? 0 : part \* PIECE_PAGES/first = 0/
 value.cl|value_norm|s/norm_of(ROW_AT(slot), HEAD_DIM)/norm_of(ROW_AT(slot), HEAD_DIM \/ 2)/
+value_cpu.cl|value_norm|s,norm\[b\] += fabs(sums\[j\]\[b\]),norm[b] += sums[j][b],
 weights.clh|embed|s/0x38000000u/0x38800000u/
 weights_type.clh|embed|s/f16_at(block) \* convert_float8(n) + /f16_at(block) * convert_float8(n) - /
 LIST

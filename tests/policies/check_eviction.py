@@ -336,7 +336,8 @@ class Mirror:
                           head, list(got), k, list(np.flatnonzero(always)))
                 continue
             q = sequence.queries(self.case, layer, head, sequence.length - 1)[0]
-            s, e = oracle.page_scores(q, sequence.kv(layer, head)[0], page, rule)
+            s, e = oracle.page_scores(q, sequence.kv(layer, head)[0], page, rule,
+                                      cases.stored_bounds(self.case.dtype))
             select = oracle.Select(0, [(layer, head)], [always], [taken])
             pair = [[x] for x in self.filled((s, e), len(taken))]
             why = oracle.explained(select, *pair)
@@ -441,7 +442,8 @@ class Mirror:
                       after, before)
         pages = sum(-(-len(p) // case.page) + -int(mask.sum()) // case.page
                     for x, y in zip(positions, keep) for p, mask in zip(x, y))
-        size = 2 * (case.page + 1) * case.dim * cases.SIZES[case.dtype]
+        row, pair = cases.row_bytes(case.dim, case.dtype)
+        size = 2 * case.page * row + pair
         size += 4 * case.page * (2 if ev.kind in (H2O, TOVA, KNORM) else 1)
         if not sequence.shared and numbers[2:] != (pages, pages * size):
             self.fail('tells of %d pages, %d bytes returned, wanted %d, %d', *numbers[2:], pages,

@@ -12,12 +12,12 @@ from evict_oracle import (ACROSS_LAYERS, ADAKV, ANCHOR_ALL, ANDPRO, BLEND, BUDGE
 
 MAGIC = 0x54414d43
 END, ADD, FORK, REMOVE, STEP, EVICT, BY_SCORES, TO, READ = range(9)
-F32, F16, BF16 = range(3)
-SIZES = [4, 2, 2]
+F32, F16, BF16, Q8 = range(4)
+Q8_BLOCK = 32
 FULL, QUEST = 0, 2
 GROUP_MAX, GROUP_MEAN, GROUP_SUM = range(3)
 # (group, head dim, page size, dtype): few, because each is a set of kernels to build.
-SHAPES = [(1, 64, 8, F32), (4, 128, 16, F16), (5, 64, 8, BF16), (8, 64, 16, F32)]
+SHAPES = [(1, 64, 8, F32), (4, 128, 16, F16), (5, 64, 8, BF16), (8, 64, 16, F32), (3, 64, 16, Q8)]
 PER_STEP = (STREAMING, H2O, TOVA, KNORM)
 LONGEST = 320
 
@@ -31,7 +31,50 @@ def rounded(x, dtype):
         bits = x.view(np.uint32).astype(np.uint64)
         bits = (bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000
         return bits.astype(np.uint32).view(np.float32).reshape(x.shape)
+    if dtype == Q8:
+        return rounded_q8(x)
     return x
+
+
+def q8_blocks(x):
+    return np.asarray(x, np.float64).reshape(x.shape[:-1] + (-1, Q8_BLOCK))
+
+
+def q8_scales(*arrays):
+    """The scales that the blocks of arrays share: the smallest f16 d with 127 d not below their
+    largest magnitude."""
+    most = np.max([np.abs(q8_blocks(x)).max(-1, keepdims=True) for x in arrays], 0)
+    d = np.float16(most / 127)
+    d = np.where(127 * d.astype(np.float64) < most, np.nextafter(d, np.float16(np.inf)), d)
+    return d.astype(np.float64)
+
+
+def in_q8(x, d, integer):
+    q = integer(np.divide(q8_blocks(x), d, out=np.zeros_like(q8_blocks(x)), where=d > 0))
+    return (q * d).astype(np.float32).reshape(x.shape)
+
+
+def rounded_q8(x):
+    return in_q8(x, q8_scales(x), np.rint)
+
+
+def stored_bounds(dtype):
+    """What a cache makes of the bounds of its pages: q8 rounds them outward."""
+    def stored(low, high):
+        if dtype != Q8 or not low.size:
+            return low, high
+        d = q8_scales(low, high)
+        return in_q8(low, d, np.floor), in_q8(high, d, np.ceil)
+    return stored
+
+
+def row_bytes(dim, dtype):
+    """Bytes of a row of K or V, and of a page's pair of bounds."""
+    if dtype != Q8:
+        size = 4 if dtype == F32 else 2
+        return dim * size, 2 * dim * size
+    scales = 2 * (dim // Q8_BLOCK)
+    return dim + scales, 2 * dim + -(-scales // 16) * 16
 
 
 class Case:

@@ -406,11 +406,11 @@ def certain(select, scores, errors, ties):
     return True
 
 
-def page_scores(q, k, page, rule):
+def page_scores(q, k, page, rule, stored=lambda low, high: (low, high)):
     """What the bounds of the full pages of keys [n, d] promise queries [g, d], and its error.
-    Rules: largest, mean, sum over g."""
+    Rules: largest, mean, sum over g. `stored`: the bounds as the cache holds them."""
     full = k[:len(k) // page * page].reshape(-1, page, k.shape[-1])
-    low, high = full.min(1), full.max(1)
+    low, high = stored(full.min(1), full.max(1))
     terms = np.maximum(q[:, None] * low, q[:, None] * high)
     join = [np.max, np.mean, np.sum][rule]
     return join(terms.sum(-1), 0), join(1e-6 * np.abs(terms).sum(-1), 0)

@@ -12,19 +12,70 @@ typedef struct candidate {
     double score, slack; /* slack: what fp32 sums may differ by */
 } candidate;
 
-/* Score of one query head: the largest q·k that any key between the bounds could have. */
-static double head_score(const oracle_rule *rule, const float *keys, const float *q,
-                         double *slack) {
-    double score = 0;
+/* ---- q8 -------------------------------------------------------------------------------------- */
+
+#define Q8_BLOCK 32u
+
+/* The smallest f16 d with 127·d >= most; NaN stays. */
+static double q8_scale(double most) {
+    if (!(most > 0)) return most;
+    const int exponent = ilogb(most / 127);
+    const double quantum = ldexp(1, (exponent > -14 ? exponent : -14) - 10);
+    double d = floor(most / 127 / quantum) * quantum;
+    while (127 * d < most)
+        d += quantum;
+    return d;
+}
+
+void oracle_q8_row(float *row, uint32_t dim) {
+    for (uint32_t first = 0; first < dim; first += Q8_BLOCK) {
+        const uint32_t end = first + Q8_BLOCK < dim ? first + Q8_BLOCK : dim;
+        double most = 0;
+        for (uint32_t i = first; i < end; i++)
+            most = isnan(row[i]) || isnan(most) ? NAN : fmax(most, fabs(row[i]));
+        const double d = q8_scale(most);
+        for (uint32_t i = first; i < end; i++)
+            row[i] = d == 0 ? 0 : (float)(d * nearbyint(row[i] / d));
+    }
+}
+
+static void q8_bounds(double *lo, double *hi, uint32_t dim) {
+    for (uint32_t first = 0; first < dim; first += Q8_BLOCK) {
+        const uint32_t end = first + Q8_BLOCK < dim ? first + Q8_BLOCK : dim;
+        double most = 0;
+        for (uint32_t i = first; i < end; i++)
+            most = isnan(lo[i]) || isnan(most) ? NAN : fmax(most, fmax(fabs(lo[i]), fabs(hi[i])));
+        const double d = q8_scale(most);
+        for (uint32_t i = first; i < end; i++) {
+            lo[i] = d == 0 ? 0 : d * floor(lo[i] / d);
+            hi[i] = d == 0 ? 0 : d * ceil(hi[i] / d);
+        }
+    }
+}
+
+/* ---- Scores ---------------------------------------------------------------------------------- */
+
+/* The bounds of a page, as the cache stores them. */
+static void bounds_of(const oracle_rule *rule, const float *keys, double *lo, double *hi) {
     for (uint32_t d = 0; d < rule->head_dim; d++) {
-        double lo = INFINITY, hi = -INFINITY;
+        lo[d] = INFINITY;
+        hi[d] = -INFINITY;
         for (uint32_t s = 0; s < rule->page_size; s++) {
             double k = keys[s * rule->head_dim + d];
-            lo = isnan(k) ? NAN : fmin(lo, k);
-            hi = isnan(k) ? NAN : fmax(hi, k);
+            lo[d] = isnan(k) ? NAN : fmin(lo[d], k);
+            hi[d] = isnan(k) ? NAN : fmax(hi[d], k);
             if (isnan(k)) break;
         }
-        double at_lo = q[d] * lo, at_hi = q[d] * hi;
+    }
+    if (rule->q8_bounds) q8_bounds(lo, hi, rule->head_dim);
+}
+
+/* Score of one query head: the largest q·k that any key between the bounds could have. */
+static double head_score(const oracle_rule *rule, const double *lo, const double *hi,
+                         const float *q, double *slack) {
+    double score = 0;
+    for (uint32_t d = 0; d < rule->head_dim; d++) {
+        double at_lo = q[d] * lo[d], at_hi = q[d] * hi[d];
         double term = isnan(at_lo) || isnan(at_hi) ? NAN : fmax(at_lo, at_hi);
         score += term;
         *slack += 2e-6 * fabs(term);
@@ -47,9 +98,10 @@ static candidate quest_page(const oracle_rule *rule, const oracle_lane *lane, ui
                             const float *q) {
     const float *keys = lane->k + (size_t)ordinal * rule->page_size * rule->head_dim;
     candidate c = {.ordinal = ordinal};
-    double scores[16];
+    double scores[16], lo[256], hi[256];
+    bounds_of(rule, keys, lo, hi);
     for (uint32_t g = 0; g < rule->group; g++)
-        scores[g] = head_score(rule, keys, q + g * rule->head_dim, &c.slack);
+        scores[g] = head_score(rule, lo, hi, q + g * rule->head_dim, &c.slack);
     c.score = join(rule, scores);
     return c;
 }

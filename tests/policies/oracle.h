@@ -16,7 +16,11 @@ typedef struct oracle_rule {
     tamis_selection selection;
     uint32_t sliding_window;
     double scale, soft_cap;
+    bool q8_bounds; /* bounds are stored in q8, rounded outward */
 } oracle_rule;
+
+/* Rounds a row to what a cache of q8 holds of it (tamis_dtype). */
+void oracle_q8_row(float *row, uint32_t dim);
 
 /* The pages that the selection must take from a lane of `visible` slots for the `group` query heads
  * at `q`: chosen[ordinal] is 1 for those that it must read, 0 for those that it must not, -1 where

@@ -11,14 +11,15 @@ void pipe_open(pipe *p, const tamis_cache_params *shape, const tamis_plan_params
     test_open(&p->world, shape, plan);
     p->builds = test_builds;
     p->n_lanes = shape->n_layers * shape->n_kv_heads;
-    p->rule =
-        (oracle_rule){.head_dim = shape->head_dim,
-                      .page_size = p->world.shape.page_size,
-                      .group = shape->n_heads / shape->n_kv_heads,
-                      .selection = plan->selection,
-                      .sliding_window = plan->sliding_window,
-                      .scale = plan->scale != 0 ? (double)plan->scale : 1 / sqrt(shape->head_dim),
-                      .soft_cap = plan->soft_cap};
+    p->rule = (oracle_rule){
+        .head_dim = shape->head_dim,
+        .page_size = p->world.shape.page_size,
+        .group = shape->n_heads / shape->n_kv_heads,
+        .selection = plan->selection,
+        .sliding_window = plan->sliding_window,
+        .scale = plan->scale != 0 ? (double)plan->scale : 1 / sqrt(shape->head_dim),
+        .soft_cap = plan->soft_cap,
+        .q8_bounds = shape->dtype == TAMIS_Q8 || shape->bounds_dtype == TAMIS_BOUNDS_Q8};
     size_t row = (size_t)shape->n_heads * shape->head_dim;
     p->q = calloc(p->world.max_rows * row, sizeof *p->q);
     p->out = calloc(p->world.max_rows * row, sizeof *p->out);
@@ -70,13 +71,21 @@ static void extend(pipe *p, const uint32_t *who, const uint32_t *rows, uint32_t 
     for (uint32_t i = 0; i < count; i++) {
         pipe_sequence *s = &p->sequences[who[i]];
         for (uint32_t j = 0; j < rows[i]; j++, s->length++, p->next_token++)
-            for (uint32_t lane = 0; lane < p->n_lanes; lane++)
+            for (uint32_t lane = 0; lane < p->n_lanes; lane++) {
+                size_t row = lane * lane_elements(p) + (size_t)s->length * dim;
                 for (uint32_t d = 0; d < dim; d++) {
-                    size_t at = lane * lane_elements(p) + (size_t)s->length * dim + d;
                     bool bad = s->length == p->nan_at && d == 3;
-                    s->k[at] = bad ? NAN : test_value(p->next_token, lane, 0, d);
-                    s->v[at] = test_value(p->next_token, lane, 1, d);
+                    s->k[row + d] = bad ? NAN : test_value(p->next_token, lane, 0, d);
+                    s->v[row + d] = test_value(p->next_token, lane, 1, d);
                 }
+                if (p->world.shape.dtype != TAMIS_Q8) continue;
+                for (uint32_t d = 0; d < dim; d++) { /* to values that q8 has to round */
+                    s->k[row + d] *= 0.83f;
+                    s->v[row + d] *= 0.83f;
+                }
+                oracle_q8_row(s->k + row, dim);
+                oracle_q8_row(s->v + row, dim);
+            }
     }
 }
 
@@ -163,10 +172,22 @@ static bool expect_path(pipe *p, uint32_t layer, uint32_t longest, uint32_t n_ro
     return path == &p->wanted.rows_selected;
 }
 
+/* Of q8 each 32 channels have 2 bytes of a scale; both rows of a pair share them, and pairs begin at
+ * multiples of 16 bytes. */
+static uint64_t row_bytes(const pipe *p) {
+    const uint64_t dim = p->rule.head_dim, scales = (dim + 31) / 32 * 2;
+    if (p->world.shape.dtype == TAMIS_Q8) return dim + scales;
+    return dim * tamis_dtype_size(p->world.shape.dtype);
+}
+
+static uint64_t pair_bytes(const pipe *p) {
+    const uint64_t dim = p->rule.head_dim, scales = (dim + 31) / 32 * 2;
+    return p->rule.q8_bounds ? (2 * dim + scales + 15) / 16 * 16 : 2 * row_bytes(p);
+}
+
 static void check_counters(pipe *p) {
     tamis_plan_counters got;
-    uint64_t page_bytes =
-        2 * (uint64_t)p->rule.page_size * p->rule.head_dim * tamis_dtype_size(p->world.shape.dtype);
+    const uint64_t page_bytes = 2 * p->rule.page_size * row_bytes(p);
     tamis_plan_get_counters(p->world.plan, &got);
     assert_int_equal(got.rows_exact, p->wanted.rows_exact);
     assert_int_equal(got.rows_full, p->wanted.rows_full);
@@ -175,18 +196,16 @@ static void check_counters(pipe *p) {
     assert_true(got.rows_fused <= got.rows_selected);
     assert_int_equal(got.kv_bytes_read, p->wanted.kv_bytes_read * page_bytes);
     assert_int_equal(got.kv_bytes_full, p->wanted.kv_bytes_full * page_bytes);
-    assert_int_equal(got.bounds_bytes_read,
-                     p->wanted.bounds_bytes_read * page_bytes / p->rule.page_size);
+    assert_int_equal(got.bounds_bytes_read, p->wanted.bounds_bytes_read);
 }
 
-/* What scoring reads for a row over the KV heads, in pairs of rows of head_dim: bounds of the full
- * pages, one pair each, or the keys of all pages, page_size / 2 pairs each. */
-static uint64_t scored_units(const pipe *p, uint32_t visible) {
-    uint64_t size = p->rule.page_size, units = 0;
-    if (p->rule.selection.kind == TAMIS_SELECT_QUEST) units = visible / size;
+/* What scoring reads for a row over the KV heads: bounds of the full pages, or the keys of all. */
+static uint64_t scored_bytes(const pipe *p, uint32_t visible) {
+    uint64_t size = p->rule.page_size, bytes = 0;
+    if (p->rule.selection.kind == TAMIS_SELECT_QUEST) bytes = visible / size * pair_bytes(p);
     if (p->rule.selection.kind == TAMIS_SELECT_ORACLE)
-        units = (visible + size - 1) / size * size / 2;
-    return units * p->world.shape.n_kv_heads;
+        bytes = (visible + size - 1) / size * size * row_bytes(p);
+    return bytes * p->world.shape.n_kv_heads;
 }
 
 static void attend_layer(pipe *p, uint32_t layer, const uint32_t *who, const uint32_t *rows,
@@ -213,7 +232,7 @@ static void attend_layer(pipe *p, uint32_t layer, const uint32_t *who, const uin
             uint32_t visible = s->length - rows[i] + j + 1;
             if (exact && row % 5 != 0 && row + 1 < n_rows) continue;
             check_row(p, layer, row, s, visible, !listed);
-            if (listed) p->wanted.bounds_bytes_read += scored_units(p, visible);
+            if (listed) p->wanted.bounds_bytes_read += scored_bytes(p, visible);
         }
     }
     if (exact) p->wanted = before; /* only decode rows count bytes */

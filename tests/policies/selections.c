@@ -100,6 +100,37 @@ static void test_quest_large_head(void **state) {
     run_shape(&shape, &plan, false);
 }
 
+/* Caches of q8, and of f16 with bounds of q8: small and odd head dims, every rule of a group. */
+static void test_quest_q8(void **state) {
+    (void)state;
+    tamis_cache_params shape = shape_of(TAMIS_Q8, 6, 2, 80, 8);
+    tamis_plan_params plan = {.selection = quest(64, 4, 16)};
+    run_shape(&shape, &plan, false);
+    shape = shape_of(TAMIS_Q8, 4, 1, 128, 16);
+    plan.selection.group = TAMIS_GROUP_MEAN;
+    run_shape(&shape, &plan, false);
+}
+
+static void test_q8_bounds(void **state) {
+    (void)state;
+    tamis_cache_params shape = shape_of(TAMIS_F16, 4, 2, 128, 16);
+    tamis_plan_params plan = {.selection = quest(64, 4, 0)};
+    shape.bounds_dtype = TAMIS_BOUNDS_Q8;
+    run_shape(&shape, &plan, false);
+    shape = shape_of(TAMIS_F32, 3, 1, 96, 64);
+    shape.bounds_dtype = TAMIS_BOUNDS_Q8;
+    plan.selection = quest(192, 0, 1);
+    plan.selection.group = TAMIS_GROUP_SUM;
+    run_shape(&shape, &plan, false);
+}
+
+static void test_oracle_q8(void **state) {
+    (void)state;
+    tamis_cache_params shape = shape_of(TAMIS_Q8, 6, 2, 64, 16);
+    tamis_plan_params plan = {.selection = of_kind(TAMIS_SELECT_ORACLE, 64, 4, 16)};
+    run_shape(&shape, &plan, false);
+}
+
 static void test_oracle_f32(void **state) {
     (void)state;
     tamis_cache_params shape = shape_of(TAMIS_F32, 6, 2, 64, 8);
@@ -475,6 +506,9 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_quest_f16),
         cmocka_unit_test(test_quest_bf16),
         cmocka_unit_test(test_quest_large_head),
+        cmocka_unit_test(test_quest_q8),
+        cmocka_unit_test(test_q8_bounds),
+        cmocka_unit_test(test_oracle_q8),
         cmocka_unit_test(test_oracle_f32),
         cmocka_unit_test(test_oracle_bf16),
         cmocka_unit_test(test_oracle_large_head),

@@ -10,7 +10,7 @@ static const char *const page_orders[] = {"ordered", "shuffled", NULL};
 
 typedef struct bench_flags {
     const char *device, *json;
-    uint32_t shape, dtype, page_size, pages, batch, layers, repeat, probe;
+    uint32_t shape, dtype, bounds_dtype, page_size, pages, batch, layers, repeat, probe;
     uint32_t apart;
     cli_list contexts, budgets, selections;
     cli_selection_flags selection;
@@ -24,6 +24,7 @@ static const cli_option options[] = {
     {"--budget", "N[,N]", "tokens of a lane that a selection reads (default 2048)", CLI_NUMBERS,
      offsetof(bench_flags, budgets), 1, BENCH_CONTEXT_MAX, NULL},
     CLI_DTYPE_OPTION("--dtype", bench_flags, dtype),
+    CLI_BOUNDS_DTYPE_OPTION(bench_flags, bounds_dtype),
     {"--select", "S[,S]",
      "what is measured beside full: {} (default quest); quest-paper in a layer that is not dense",
      CLI_SELECTIONS, offsetof(bench_flags, selections), 0, 0, NULL},
@@ -174,6 +175,7 @@ static int run(int argc, char *const *argv) {
         runs[i].context = f.contexts.values[i];
         runs[i].params = (bench_params){.shape = &bench_shapes[f.shape],
                                         .dtype = (tamis_dtype)f.dtype,
+                                        .bounds_dtype = (tamis_bounds_dtype)f.bounds_dtype,
                                         .page_size = cli_page_size(f.page_size),
                                         .batch = f.batch,
                                         .repeat = f.repeat,

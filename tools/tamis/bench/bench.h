@@ -28,6 +28,7 @@ extern const cli_command bench_ttft_command;
 typedef struct bench_params {
     const bench_shape *shape;
     tamis_dtype dtype;
+    tamis_bounds_dtype bounds_dtype;
     uint32_t page_size, batch, repeat;
     uint32_t layers; /* 0: chosen by bench_fill */
     uint32_t probe;  /* MiB over which the read bandwidth is measured; 0: chosen by the device */
