@@ -66,7 +66,9 @@ double check_score(const check_data *data, uint32_t row, uint32_t head, uint32_t
         sizes = rule == TMS_GROUP_MAX ? larger(sizes, size) : sizes + size;
     }
     const double share = rule == TMS_GROUP_MEAN ? 1.0 / l->group : 1;
-    const bool exact = check_get(data, KEY_FILL) == FILL_INTS && rule != TMS_GROUP_MEAN;
+    /* Integers stay integers, but not in q8. */
+    const bool exact = check_get(data, KEY_FILL) == FILL_INTS && rule != TMS_GROUP_MEAN &&
+                       !check_is_q8(data, BUF_BOUNDS);
     *tolerance = exact ? 0 : 1e-6 * sizes * share;
     return score * share;
 }
