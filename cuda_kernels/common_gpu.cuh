@@ -26,6 +26,9 @@ typedef __nv_bfloat16 bf16;
 struct __align__(16) vec16 {
     uint32_t word[4];
 };
+struct __align__(8) vec8 {
+    uint32_t word[2];
+};
 
 DEVICE float bits_to_float(uint32_t x) {
     return __uint_as_float(x);
@@ -75,6 +78,14 @@ DEVICE vec16 load_16(const void *p) {
 }
 DEVICE void store_16(void *p, const vec16 &u) {
     *(uint4 *)p = make_uint4(u.word[0], u.word[1], u.word[2], u.word[3]);
+}
+
+DEVICE vec8 load_vec8(const void *p) {
+    const uint2 u = *(const uint2 *)p;
+    return vec8{{u.x, u.y}};
+}
+DEVICE void store_vec8(void *p, const vec8 &u) {
+    *(uint2 *)p = make_uint2(u.word[0], u.word[1]);
 }
 
 DEVICE void block_sync() {

@@ -56,6 +56,9 @@ struct bf16 {
 struct alignas(16) vec16 {
     uint32_t word[4];
 };
+struct alignas(8) vec8 {
+    uint32_t word[2];
+};
 
 DEVICE bool is_bf16(f16) {
     return false;
@@ -154,6 +157,14 @@ DEVICE vec16 load_16(const void *p) {
 }
 DEVICE void store_16(void *p, const vec16 &u) {
     cpu_store(p, &u, 16);
+}
+DEVICE vec8 load_vec8(const void *p) {
+    vec8 u;
+    cpu_load(&u, p, 8);
+    return u;
+}
+DEVICE void store_vec8(void *p, const vec8 &u) {
+    cpu_store(p, &u, 8);
 }
 DEVICE void copy_async_16(void *to, const void *from, bool live) {
     cpu_copy_async_16(to, from, live);
