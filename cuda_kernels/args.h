@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Arguments of the CUDA kernels, one struct each, filled by host/cuda and taken by value. Strides
- * in elements, pointers to the first element, absent memory NULL. Meanings: host/ops.h. */
+ * in elements, of q8 in bytes, pointers to the first element, absent memory NULL. Meanings:
+ * host/ops.h. */
 #ifndef TAMIS_CUDA_ARGS_H
 #define TAMIS_CUDA_ARGS_H
 
@@ -125,6 +126,7 @@ typedef struct cu_bounds_args {
     CU_PTR(const int32_t) pages;
     uint32_t n, n_kv_heads, kind;
     float width;
+    uint32_t dim, unused;
 } cu_bounds_args;
 
 typedef struct cu_rotate_args {
@@ -215,8 +217,8 @@ typedef struct cu_score_select_args {
 
 /* ---- compact, replace ---- */
 
-/* A block takes a part of a lane: CU_COMPACT_WIDE pieces of 16 bytes of every row of K, or of V, or
- * the planes. */
+/* A block takes a part of a lane: CU_COMPACT_WIDE pieces of 16 bytes of every row of K, or of V, the
+ * scales of q8 of K, or of V, or the planes. */
 #define CU_COMPACT_THREADS 256u
 #define CU_COMPACT_WIDE    8u
 
@@ -228,7 +230,7 @@ typedef struct cu_compact_args {
     CU_PTR(uint32_t) positions;
     CU_PTR(uint32_t) scores;
     uint64_t to_stride;
-    uint32_t granularity, size, pieces, unused; /* bytes of an element; pieces of a row */
+    uint32_t granularity, size, pieces, unused; /* bytes of an element, 1 of q8; pieces of a row */
 } cu_compact_args;
 
 #define CU_REPLACE_THREADS 256u
