@@ -68,6 +68,7 @@ static uint64_t tile_scratch(const tms_attend *p) {
 static const char *matrix_refusal(tms_device *dev, const tms_attend *p) {
     const uint32_t dim = p->kv.head_dim, most = tms_cu(dev)->max_shared;
     if (p->kv.dtype == TAMIS_F32) return "the dtype is f32";
+    if (p->kv.dtype == TAMIS_Q8) return "the dtype is q8";
     if (CU_ATTEND_DECODE_SHARED(dim) > most ||
         CU_ATTEND_TILE_SHARED(dim, CU_ATTEND_TILE_WARPS) > most)
         return "the keys on their way do not fit a block's shared memory";
