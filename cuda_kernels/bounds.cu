@@ -41,14 +41,16 @@ template <typename T> struct page_keys {
 
 /* take(x) for every key in slot order; 4 of them are on their way at a time. */
 template <typename T, typename F> DEVICE void for_each_key(const page_keys<T> &keys, F take) {
+    kv_row<T> row = keys.first;
     for (uint32_t slot = 0; slot < keys.kv.page_size; slot += 4) {
         float x[4][8];
 #pragma unroll
         for (uint32_t j = 0; j < 4; j++)
-            load_8(row_behind(keys.kv, keys.first, slot + j), keys.channel, x[j]);
+            load_8(row_behind(keys.kv, row, j), keys.channel, x[j]);
 #pragma unroll
         for (uint32_t j = 0; j < 4; j++)
             take(x[j]);
+        row = row_behind(keys.kv, row, 4);
     }
 }
 

@@ -233,6 +233,13 @@ template <> struct kv_rows<q8> { /* the scales lie behind all rows of the page *
                           (const f16 *)(first + kv.page_size * dim) + slot * q8_blocks(dim)};
     }
 };
+/* The V row of a K row's slot. */
+template <typename T> DEVICE kv_row<T> value_row(const cu_kv &kv, const kv_row<T> &key) {
+    return kv_row<T>{key.at + kv.value_offset};
+}
+DEVICE kv_row<q8> value_row(const cu_kv &kv, const kv_row<q8> &key) {
+    return kv_row<q8>{key.at + kv.value_offset, key.scales + kv.value_offset / sizeof(f16)};
+}
 /* The row n slots further on in the page. */
 template <typename T>
 DEVICE kv_row<T> row_behind(const cu_kv &kv, const kv_row<T> &row, uint32_t n) {

@@ -47,9 +47,9 @@ DEVICE void put_key(const cu_load_rows_args &a, const S *from, uint32_t row, T *
 /* The K row and the V row of a slot, where they are given; `row` is the row's number. */
 template <typename S, typename T>
 DEVICE void put_rows(const cu_load_rows_args &a, const S *k, const S *v, uint32_t row,
-                     const kv_row<T> &key, const kv_row<T> &value, float *) {
-    if (k) put_key(a, k, row, (T *)key.at);
-    if (v) put_channels(v, (T *)value.at, 0, a.head_dim);
+                     const kv_row<T> &to, float *) {
+    if (k) put_key(a, k, row, (T *)to.at);
+    if (v) put_channels(v, (T *)value_row(a.write.kv, to).at, 0, a.head_dim);
 }
 /* A row that lies in `formed`. */
 DEVICE void put_formed(const float *formed, uint32_t dim, const kv_row<q8> &to) {
@@ -62,14 +62,14 @@ DEVICE void put_formed(const float *formed, uint32_t dim, const kv_row<q8> &to) 
 }
 template <typename S>
 DEVICE void put_rows(const cu_load_rows_args &a, const S *k, const S *v, uint32_t row,
-                     const kv_row<q8> &key, const kv_row<q8> &value, float *formed) {
+                     const kv_row<q8> &to, float *formed) {
     if (k) {
         put_key(a, k, row, formed);
-        put_formed(formed, a.head_dim, key);
+        put_formed(formed, a.head_dim, to);
     }
     if (v) {
         put_channels(v, formed, 0, a.head_dim);
-        put_formed(formed, a.head_dim, value);
+        put_formed(formed, a.head_dim, value_row(a.write.kv, to));
     }
 }
 
@@ -90,8 +90,7 @@ template <typename S, typename T> DEVICE void load_rows(const cu_load_rows_args 
         /* 2. the K row, normalised and rotated, and the V row */
         const S *k = w.k ? (const S *)w.k + row * w.k_stride + within : nullptr;
         const S *v = w.v ? (const S *)w.v + row * w.v_stride + within : nullptr;
-        put_rows(a, k, v, row, kv_rows<T>::of(w.kv, page, head, in_page, 0),
-                 kv_rows<T>::of(w.kv, page, head, in_page, w.kv.value_offset), formed);
+        put_rows(a, k, v, row, kv_rows<T>::of(w.kv, page, head, in_page, 0), formed);
         /* 3. the planes that there are */
         const uint64_t in_plane = ((uint64_t)page << w.kv.page_shift) + in_page;
         if (lane_id() == 0 && w.position_plane) w.position_plane[in_plane] = w.positions[row];

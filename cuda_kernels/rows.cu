@@ -69,14 +69,13 @@ DEVICE void put_8(const cu_kv &kv, const kv_row<T> &to, uint32_t channel, bool, 
 }
 DEVICE void put_8(const cu_kv &kv, const kv_row<q8> &to, uint32_t channel, bool live,
                   const float *k, const float *v) {
-    const kv_row<q8> to_v = {to.at + kv.value_offset, to.scales + kv.value_offset / sizeof(f16)};
     float x[8] = {}, y[8] = {};
     if (live) {
         take_8(k, x);
         take_8(v, y);
     }
     store_q8(x, live, to, channel);
-    store_q8(y, live, to_v, channel);
+    store_q8(y, live, value_row(kv, to), channel);
 }
 
 /* The K row of a lane's slot in its page. */
@@ -203,11 +202,9 @@ template <typename T, uint32_t DIM> DEVICE void read_rows(const cu_read_rows_arg
         const uint32_t head = a.head[row];
         const int32_t *pages = a.table + a.seq[row] * a.seq_stride + head * a.head_stride;
         const uint32_t slot = a.slot[row];
-        const int32_t page = pages[slot >> a.kv.page_shift];
-        const uint32_t in_page = slot & (a.kv.page_size - 1);
-        if (a.k) get_8(kv_rows<T>::of(a.kv, page, head, in_page, 0), channel, a.k + to);
-        if (a.v)
-            get_8(kv_rows<T>::of(a.kv, page, head, in_page, a.kv.value_offset), channel, a.v + to);
+        const kv_row<T> from = slot_row<T>(a.kv, pages[slot >> a.kv.page_shift], head, slot);
+        if (a.k) get_8(from, channel, a.k + to);
+        if (a.v) get_8(value_row(a.kv, from), channel, a.v + to);
     }
 }
 
