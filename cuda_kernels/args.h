@@ -275,6 +275,16 @@ typedef struct cu_replace_args {
     (CU_ATTEND_DECODE_KEYS(dim) + CU_ATTEND_WARPS * CU_ATTEND_THIRDS(dim))
 #define CU_ATTEND_TILE_SHARED(dim, warps)                                                          \
     (CU_ATTEND_STAGES(dim) * CU_ATTEND_TILE_STAGE(dim) + (warps) * CU_ATTEND_THIRDS(dim))
+/* The same of a cache of q8: rows of bytes, 32 bytes more or less than a multiple of 64 apart; behind
+ * the rows of K, and of V, their scales. */
+#define CU_ATTEND_Q8_ROW(dim)    ((dim) / 64u * 64u + 32u)
+#define CU_ATTEND_Q8_SCALES(dim) (((dim) + 31u) / 32u * 2u) /* of a row, in bytes */
+#define CU_ATTEND_Q8_STAGE(dim)                                                                    \
+    (2u * CU_ATTEND_KEYS * (CU_ATTEND_Q8_ROW(dim) + CU_ATTEND_Q8_SCALES(dim)))
+#define CU_ATTEND_Q8_TILE_STAGE(dim) (2u * CU_ATTEND_Q8_STAGE(dim) + 8u * CU_ATTEND_KEYS)
+#define CU_ATTEND_Q8_DECODE_SHARED(dim)                                                            \
+    (CU_ATTEND_WARPS * CU_ATTEND_STAGES(dim) * CU_ATTEND_Q8_STAGE(dim))
+#define CU_ATTEND_Q8_TILE_SHARED(dim) (CU_ATTEND_STAGES(dim) * CU_ATTEND_Q8_TILE_STAGE(dim))
 #define CU_ATTEND_WARP_ROWS(dim) ((dim) > 128u ? 8u : 16u)
 #define CU_ATTEND_TILE_WARPS     8u
 /* The slots of a tile are divided into pieces, one per block, which begin at multiples of

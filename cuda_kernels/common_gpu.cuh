@@ -72,6 +72,16 @@ template <> DEVICE uint32_t pack2<bf16>(float x, float y) { /* one conversion, e
     return (uint32_t)__bfloat16_as_ushort(pair.x) | (uint32_t)__bfloat16_as_ushort(pair.y) << 16;
 }
 
+DEVICE uint32_t permute_bytes(uint32_t a, uint32_t b, uint32_t selector) {
+    return __byte_perm(a, b, selector);
+}
+DEVICE uint32_t subtract2(uint32_t a, uint32_t b) {
+    const __half2 x = __halves2half2(from_bits<f16>(a & 0xffffu), from_bits<f16>(a >> 16));
+    const __half2 y = __halves2half2(from_bits<f16>(b & 0xffffu), from_bits<f16>(b >> 16));
+    const __half2 d = __hsub2(x, y);
+    return (uint32_t)__half_as_ushort(d.x) | (uint32_t)__half_as_ushort(d.y) << 16;
+}
+
 DEVICE vec16 load_16(const void *p) {
     const uint4 u = *(const uint4 *)p;
     return vec16{{u.x, u.y, u.z, u.w}};
