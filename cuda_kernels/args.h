@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Arguments of the CUDA kernels, one struct each, filled by host/cuda and taken by value. Strides
- * in elements, pointers to the first element, absent memory NULL. Meanings: host/ops.h. */
+ * in elements, of q8 in bytes, pointers to the first element, absent memory NULL. Meanings:
+ * host/ops.h. */
 #ifndef TAMIS_CUDA_ARGS_H
 #define TAMIS_CUDA_ARGS_H
 
@@ -125,6 +126,7 @@ typedef struct cu_bounds_args {
     CU_PTR(const int32_t) pages;
     uint32_t n, n_kv_heads, kind;
     float width;
+    uint32_t dim, unused;
 } cu_bounds_args;
 
 typedef struct cu_rotate_args {
@@ -215,8 +217,8 @@ typedef struct cu_score_select_args {
 
 /* ---- compact, replace ---- */
 
-/* A block takes a part of a lane: CU_COMPACT_WIDE pieces of 16 bytes of every row of K, or of V, or
- * the planes. */
+/* A block takes a part of a lane: CU_COMPACT_WIDE pieces of 16 bytes of every row of K, or of V, the
+ * scales of q8 of K, or of V, or the planes. */
 #define CU_COMPACT_THREADS 256u
 #define CU_COMPACT_WIDE    8u
 
@@ -228,7 +230,7 @@ typedef struct cu_compact_args {
     CU_PTR(uint32_t) positions;
     CU_PTR(uint32_t) scores;
     uint64_t to_stride;
-    uint32_t granularity, size, pieces, unused; /* bytes of an element; pieces of a row */
+    uint32_t granularity, size, pieces, unused; /* bytes of an element, 1 of q8; pieces of a row */
 } cu_compact_args;
 
 #define CU_REPLACE_THREADS 256u
@@ -273,6 +275,16 @@ typedef struct cu_replace_args {
     (CU_ATTEND_DECODE_KEYS(dim) + CU_ATTEND_WARPS * CU_ATTEND_THIRDS(dim))
 #define CU_ATTEND_TILE_SHARED(dim, warps)                                                          \
     (CU_ATTEND_STAGES(dim) * CU_ATTEND_TILE_STAGE(dim) + (warps) * CU_ATTEND_THIRDS(dim))
+/* The same of a cache of q8: rows of bytes, 32 bytes more or less than a multiple of 64 apart; behind
+ * the rows of K, and of V, their scales. */
+#define CU_ATTEND_Q8_ROW(dim)    ((dim) / 64u * 64u + 32u)
+#define CU_ATTEND_Q8_SCALES(dim) (((dim) + 31u) / 32u * 2u) /* of a row, in bytes */
+#define CU_ATTEND_Q8_STAGE(dim)                                                                    \
+    (2u * CU_ATTEND_KEYS * (CU_ATTEND_Q8_ROW(dim) + CU_ATTEND_Q8_SCALES(dim)))
+#define CU_ATTEND_Q8_TILE_STAGE(dim) (2u * CU_ATTEND_Q8_STAGE(dim) + 8u * CU_ATTEND_KEYS)
+#define CU_ATTEND_Q8_DECODE_SHARED(dim)                                                            \
+    (CU_ATTEND_WARPS * CU_ATTEND_STAGES(dim) * CU_ATTEND_Q8_STAGE(dim))
+#define CU_ATTEND_Q8_TILE_SHARED(dim) (CU_ATTEND_STAGES(dim) * CU_ATTEND_Q8_TILE_STAGE(dim))
 #define CU_ATTEND_WARP_ROWS(dim) ((dim) > 128u ? 8u : 16u)
 #define CU_ATTEND_TILE_WARPS     8u
 /* The slots of a tile are divided into pieces, one per block, which begin at multiples of
@@ -545,5 +557,15 @@ typedef struct cu_probe_args {
     CU_PTR(uint32_t) sink; /* one word, for sums that nobody reads */
     uint64_t n;            /* vectors of 16 bytes */
 } cu_probe_args;
+
+typedef struct cu_page_read_args {
+    CU_PTR(const uint8_t) kv;
+    CU_PTR(const int32_t) table; /* page ids [lane][capacity] */
+    CU_PTR(const int32_t) count; /* [lane] */
+    CU_PTR(uint32_t) sink;
+    uint64_t page_stride, value_offset; /* bytes */
+    uint32_t n_lanes, capacity, max_pages;
+    uint32_t half_vectors; /* of 16 bytes: of a page's K, and of its V */
+} cu_page_read_args;
 
 #endif

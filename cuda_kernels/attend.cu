@@ -41,4 +41,4 @@ DEVICE void decode(const cu_attend_args &a, attend_block<D, G> &b) {
 #define ATTEND_DECODES(type, tag, dim)                                                             \
     ATTEND_DECODE(type, tag, dim, 1)                                                               \
     ATTEND_DECODE(type, tag, dim, 4) ATTEND_DECODE(type, tag, dim, 8)
-FOR_EACH_TYPE_AND_DIM(ATTEND_DECODES)
+FOR_EACH_KV_TYPE_AND_DIM(ATTEND_DECODES)

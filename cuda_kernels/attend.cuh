@@ -162,7 +162,8 @@ DEVICE void attend_plain_row(const cu_attend_args &a, const attend_lane &l, cons
 #pragma unroll
     for (int i = 0; i < 8; i++)
         x[i] = 0.0f;
-    if (seen && channel < D) load_8(key_row<T>(a.kv, p.id, l.head, in_page) + offset + channel, x);
+    if (seen && channel < D)
+        load_8(kv_rows<T>::of(a.kv, p.id, l.head, in_page, offset), channel, x);
 }
 
 /* Keeps the logits of a slot, if they are asked for: all lanes that share its key have them,

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* attend: out = Σ softmax(scale·q·k)·v over the slots that a row sees; lse = log Σ exp. Form for
- * matrix units: f16 and bf16.
+ * matrix units: f16, bf16 and q8.
  * contract: host/ops.h; meaning: host/reference/attend.c; numbered steps: attend.cuh,
- * attend_mma.cuh.
+ * attend_mma.cuh, attend_q8.cuh.
  * Sums that are not finite are formed anew in plain fp32, which decides between NaN, infinity and a
  * capped logit: products of the parts of a number with infinity may be NaN where the number's is
  * not.
@@ -11,17 +11,18 @@
  * memory, 16 at a time, some stages ahead. Of tiles: a block owns a piece of the slots for rows of
  * a tile times query heads of a KV head, a warp CU_ATTEND_WARP_ROWS of them; all warps share the
  * keys, 32 at a time. A second kernel joins the pieces, a warp a (row, query head). */
-#include "attend_mma.cuh"
+#include "attend_q8.cuh"
 
 #define KEYS CU_ATTEND_KEYS
 
-/* Copies 8 elements of a K row at `from` and of its V row; zeros if not live. */
+/* Copies 16 bytes of a K row at `from`, the piece-th, and of its V row; zeros if not live. */
 template <int ROW, typename T>
-DEVICE void bring_eighth(T *keys, T *values, const T *from, uint64_t value_offset, uint32_t row,
-                         uint32_t eighth, bool live) {
-    const uint32_t place = place_of<ROW>(row, eighth);
-    copy_async_16(keys + place, from + 8 * eighth, live);
-    copy_async_16(values + place, from + value_offset + 8 * eighth, live);
+DEVICE void bring_piece(T *keys, T *values, const T *from, uint64_t value_offset, uint32_t row,
+                        uint32_t piece, bool live) {
+    constexpr uint32_t WIDE = 16 / sizeof(T);
+    const uint32_t place = WIDE == 8 ? place_of<ROW>(row, piece) : row * ROW + WIDE * piece;
+    copy_async_16(keys + place, from + WIDE * piece, live);
+    copy_async_16(values + place, from + value_offset + WIDE * piece, live);
 }
 
 /* ---- Decode ---------------------------------------------------------------------------------- */
@@ -36,6 +37,7 @@ struct key_stream {
  * zeros: memory there may hold anything. */
 template <typename T, int D>
 DEVICE uint32_t bring(const cu_attend_args &a, const attend_lane &l, key_stream &s, T *keys) {
+    typedef attend_layout<T, D> layout;
     const uint32_t shift = a.kv.page_shift, in_page = s.slot & (a.kv.page_size - 1);
     if (s.slot && s.slot % (WARP << shift) == 0) {
         s.pages = s.next;
@@ -52,13 +54,24 @@ DEVICE uint32_t bring(const cu_attend_args &a, const attend_lane &l, key_stream 
     const uint32_t seen = warp_ballot(sees) & 0xffffu;
     const T *rows = key_row<T>(a.kv, max(page.id, 0), l.head, in_page);
     const T *rows_8 = key_row<T>(a.kv, max(second.id, 0), l.head, in_second);
+    constexpr uint32_t ROW = layout::ROW, OF_ROW = D * sizeof(T) / 16, PIECES = KEYS * OF_ROW;
+    T *values = keys + layout::STAGE / 2 / sizeof(T);
 #pragma unroll 2 /* more keep addresses in registers that the sums need */
-    for (uint32_t i = 0; i < KEYS * D / 8 / WARP; i++) {
-        const uint32_t piece = i * WARP + lane_id(), row = piece / (D / 8),
-                       eighth = piece % (D / 8);
+    for (uint32_t i = 0; i < PIECES; i += WARP) {
+        const uint32_t piece = i + lane_id(), row = piece / OF_ROW;
         const T *at = (row < 8 ? rows : rows_8) + row % 8 * a.kv.slot_stride;
-        bring_eighth<CU_ATTEND_ROW(D)>(keys, keys + KEYS * CU_ATTEND_ROW(D), at, a.kv.value_offset,
-                                       row, eighth, seen >> row & 1);
+        if (PIECES % WARP == 0 || piece < PIECES)
+            bring_piece<ROW>(keys, values, at, a.kv.value_offset, row, piece % OF_ROW,
+                             seen >> row & 1);
+    }
+    if constexpr (layout::SCALES > 0) { /* 16 bytes of each block of 8 slots, a lane each */
+        const uint32_t half = lane_id() / (layout::SCALES / 2), slots = 8 * layout::SCALES * half;
+        if (half < 2)
+            bring_scales(keys + KEYS * ROW + slots, values + KEYS * ROW + slots,
+                         kv_rows<T>::of(a.kv, max(half ? second.id : page.id, 0), l.head,
+                                        half ? in_second : in_page, 0),
+                         a.kv.value_offset, lane_id() % (layout::SCALES / 2),
+                         (seen >> 8 * half & 0xffu) != 0);
     }
     s.slot += KEYS;
     return seen;
@@ -87,7 +100,8 @@ template <bool LOGITS, typename T, int D>
 DEVICE void attend_split(const cu_attend_args &a, const attend_lane &l, const attend_share &share,
                          const float *q, uint32_t first, uint32_t heads, T *stages,
                          uint32_t *thirds, attend_rows<D> (&s)[1]) {
-    constexpr uint32_t STAGES = CU_ATTEND_STAGES(D), STAGE = CU_ATTEND_STAGE(D) / sizeof(T);
+    constexpr uint32_t STAGES = CU_ATTEND_STAGES(D), ROW = attend_layout<T, D>::ROW;
+    constexpr uint32_t STAGE = attend_layout<T, D>::STAGE / sizeof(T);
     const uint32_t slots = (share.end - share.begin) << a.kv.page_shift;
     key_stream stream;
     stream.pages = attend_page_of(a, l, share.begin + lane_id(), share.end);
@@ -112,14 +126,14 @@ DEVICE void attend_split(const cu_attend_args &a, const attend_lane &l, const at
         seen[STAGES - 1] =
             stream.slot < slots ? bring<T, D>(a, l, stream, stages + free_stage * STAGE) : 0;
         copy_async_commit();
-        const T *keys = stages + i * STAGE, *values = keys + KEYS * CU_ATTEND_ROW(D);
+        const T *keys = stages + i * STAGE, *values = keys + STAGE / 2;
         const uint32_t now = seen[0];
         const auto sees = [&](int, uint32_t key) { return (now >> key & 1) != 0; };
         if constexpr (LOGITS) {
             const key_logits keep = {a, l, share, first, heads, slot};
-            attend_keys<CU_ATTEND_ROW(D), 1>(query, s, keys, values, a.soft_cap, sees, keep);
+            attend_keys<ROW, 1>(query, s, keys, values, a.soft_cap, sees, keep);
         } else if (now) {
-            attend_keys<CU_ATTEND_ROW(D), 1>(query, s, keys, values, a.soft_cap, sees);
+            attend_keys<ROW, 1>(query, s, keys, values, a.soft_cap, sees);
         }
 #pragma unroll
         for (uint32_t j = 0; j + 1 < STAGES; j++)
@@ -134,7 +148,8 @@ template <typename T, int D>
 DEVICE void keep_split(const cu_attend_args &a, const attend_lane &l, const attend_share &share,
                        const float *q, float *logits, uint32_t heads, attend_rows<D> &s,
                        attend_state<D, CU_ATTEND_HEADS> &state) {
-    const uint32_t mine = lane_id() / 4, column = lane_id() % 4 * 2;
+    typedef attend_layout<T, D> layout;
+    const uint32_t mine = lane_id() / 4, part = lane_id() % 4;
     const bool finite = end_rows<T>(s);
     const uint32_t doubtful = warp_ballot(!finite);
     if (lane_id() % 4 == 0) {
@@ -143,8 +158,8 @@ DEVICE void keep_split(const cu_attend_args &a, const attend_lane &l, const atte
     }
 #pragma unroll
     for (uint32_t i = 0; i < D / 8 && mine < heads; i++) {
-        state.sum[mine][8 * i + column] = s.sum[i][0];
-        state.sum[mine][8 * i + column + 1] = s.sum[i][1];
+        state.sum[mine][layout::of_value(i, part, 0)] = s.sum[i][0];
+        state.sum[mine][layout::of_value(i, part, 1)] = s.sum[i][1];
     }
     if (!doubtful) return;
     warp_sync();
@@ -163,6 +178,7 @@ DEVICE void keep_split(const cu_attend_args &a, const attend_lane &l, const atte
 
 template <bool LOGITS, typename T, int D>
 DEVICE void decode(const cu_attend_args &a, unsigned char *shared) {
+    typedef attend_layout<T, D> layout;
     uint32_t row;
     if (!attend_row_of(a, row)) return;
     const uint32_t tiles = (a.batch.group + CU_ATTEND_HEADS - 1) / CU_ATTEND_HEADS;
@@ -176,11 +192,11 @@ DEVICE void decode(const cu_attend_args &a, unsigned char *shared) {
     attend_rows<D> s[1];
     attend_split<LOGITS, T, D>(
         a, l, share, mine < heads ? q + mine * D : nullptr, first, heads,
-        (T *)(shared + warp_id() * CU_ATTEND_STAGES(D) * CU_ATTEND_STAGE(D)),
-        (uint32_t *)(shared + CU_ATTEND_DECODE_KEYS(D) + warp_id() * CU_ATTEND_THIRDS(D)), s);
+        (T *)(shared + warp_id() * CU_ATTEND_STAGES(D) * layout::STAGE),
+        (uint32_t *)(shared + layout::DECODE_KEYS + warp_id() * CU_ATTEND_THIRDS(D)), s);
     /* The states take the place of the keys. */
     attend_block<D, CU_ATTEND_HEADS> &b = *(attend_block<D, CU_ATTEND_HEADS> *)shared;
-    static_assert(sizeof b <= CU_ATTEND_DECODE_SHARED(D), "states fit where keys were");
+    static_assert(sizeof b <= layout::DECODE_SHARED, "states fit where keys were");
     block_sync();
     keep_split<T>(a, l, share, q, LOGITS ? attend_logits_of(a, l, first) : nullptr, heads, s[0],
                   b.of[warp_id()]);
@@ -198,14 +214,17 @@ DEVICE void decode(const cu_attend_args &a, unsigned char *shared) {
     }
 FOR_EACH_DIM_OF(ATTEND_DECODE, f16, f16)
 FOR_EACH_DIM_OF(ATTEND_DECODE, bf16, bf16)
+FOR_EACH_DIM_OF(ATTEND_DECODE, q8, q8)
 
 /* ---- Tiles ----------------------------------------------------------------------------------- */
 
 #define TILE_KEYS (2 * KEYS)
 
-/* Keys that a block of tile rows shares. */
+/* Keys that a block of tile rows shares, with their scales behind them. */
 template <typename T, int D> struct tile_stage {
-    T keys[TILE_KEYS * CU_ATTEND_TILE_ROW(D)], values[TILE_KEYS * CU_ATTEND_TILE_ROW(D)];
+    typedef attend_layout<T, D> layout;
+    T keys[TILE_KEYS * (layout::TILE_ROW + layout::SCALES)];
+    T values[TILE_KEYS * (layout::TILE_ROW + layout::SCALES)];
     int32_t position[TILE_KEYS]; /* used if there are intervals */
 };
 
@@ -220,9 +239,28 @@ DEVICE int32_t tile_page(const cu_attend_args &a, const tile_slots &t, uint32_t 
     return slot < t.end ? t.ids[slot >> a.kv.page_shift] : 0;
 }
 
+/* 16 bytes of each block of 8 slots, a thread each. */
+template <int D>
+DEVICE void bring_tile_scales(const cu_attend_args &a, const tile_slots &t, tile_stage<q8, D> &to) {
+    constexpr uint32_t ROW = attend_layout<q8, D>::TILE_ROW, SCALES = CU_ATTEND_Q8_SCALES(D);
+    constexpr uint32_t OF_SLOTS = SCALES / 2, PIECES = TILE_KEYS / 8 * OF_SLOTS;
+    for (uint32_t i = 0; i < PIECES; i += blockDim.x) {
+        const uint32_t piece = i + threadIdx.x, row = piece / OF_SLOTS * 8, slot = t.slot + row;
+        const int32_t id = shuffle(t.id, row % TILE_KEYS);
+        if (piece < PIECES)
+            bring_scales(to.keys + TILE_KEYS * ROW + row * SCALES,
+                         to.values + TILE_KEYS * ROW + row * SCALES,
+                         kv_rows<q8>::of(a.kv, id, t.head, slot & (a.kv.page_size - 1), 0),
+                         a.kv.value_offset, piece % OF_SLOTS, slot < t.end);
+    }
+}
+
 template <typename T, int D>
 DEVICE void bring_tile(const cu_attend_args &a, tile_slots &t, tile_stage<T, D> &to) {
-    const uint32_t in_page = a.kv.page_size - 1, pieces = TILE_KEYS * D / 8;
+    typedef attend_layout<T, D> layout;
+    constexpr uint32_t ROW = layout::TILE_ROW, OF_ROW = D * sizeof(T) / 16;
+    constexpr uint32_t PIECES = TILE_KEYS * OF_ROW;
+    const uint32_t in_page = a.kv.page_size - 1;
     if (warp_id() == 0 && a.intervals) {
         const uint32_t slot = t.slot + lane_id();
         int32_t position = (int32_t)slot;
@@ -230,14 +268,15 @@ DEVICE void bring_tile(const cu_attend_args &a, tile_slots &t, tile_stage<T, D> 
             position = a.positions[((uint64_t)t.id << a.kv.page_shift) + (slot & in_page)];
         to.position[lane_id()] = position;
     }
-    for (uint32_t i = 0; i < pieces; i += blockDim.x) {
-        const uint32_t piece = i + threadIdx.x, row = piece / (D / 8), slot = t.slot + row;
+    for (uint32_t i = 0; i < PIECES; i += blockDim.x) {
+        const uint32_t piece = i + threadIdx.x, row = piece / OF_ROW, slot = t.slot + row;
         const int32_t id = shuffle(t.id, row % TILE_KEYS);
         const T *from = key_row<T>(a.kv, id, t.head, slot & in_page);
-        if (piece < pieces)
-            bring_eighth<CU_ATTEND_TILE_ROW(D)>(to.keys, to.values, from, a.kv.value_offset, row,
-                                                piece % (D / 8), slot < t.end);
+        if (piece < PIECES)
+            bring_piece<ROW>(to.keys, to.values, from, a.kv.value_offset, row, piece % OF_ROW,
+                             slot < t.end);
     }
+    if constexpr (layout::SCALES > 0) bring_tile_scales(a, t, to);
     t.slot += TILE_KEYS;
     t.id = tile_page(a, t, t.slot + lane_id());
 }
@@ -333,7 +372,7 @@ DEVICE void tile_write(const cu_attend_args &a, const attend_lane &l, uint32_t h
 template <typename T, int D>
 DEVICE void write_rows(const cu_attend_args &a, attend_rows<D> &s, const tile_row &r, bool live,
                        uint32_t head, uint32_t piece, float *states) {
-    const uint32_t column = lane_id() % 4 * 2;
+    const uint32_t part = lane_id() % 4;
     const bool finite = end_rows<T>(s);
     const uint32_t doubtful = warp_ballot(live && !finite);
     attend_lane l = {};
@@ -345,7 +384,8 @@ DEVICE void write_rows(const cu_attend_args &a, attend_rows<D> &s, const tile_ro
     for (uint32_t i = 0; i < D / 8 && mine; i++)
 #pragma unroll
         for (uint32_t j = 0; j < 2; j++)
-            tile_write<D>(a, l, r.head, 8 * i + column + j, {s.sum[i][j], s.top, s.total}, state);
+            tile_write<D>(a, l, r.head, attend_layout<T, D>::of_value(i, part, j),
+                          {s.sum[i][j], s.top, s.total}, state);
     for (uint32_t n = 0; n < 8; n++) {
         if ((doubtful >> 4 * n & 15) == 0) continue;
         const uint32_t row = shuffle(r.row, 4 * n), g = shuffle(r.head, 4 * n);
@@ -418,7 +458,7 @@ template <typename T, int D> DEVICE void tiles(const cu_attend_args &a, tile_sta
         const tile_stage<T, D> &stage = stages[i];
         /* 2. a row sees slots below its limit whose positions lie in its interval */
         if (task.own < all)
-            attend_keys<CU_ATTEND_TILE_ROW(D), 2>(
+            attend_keys<attend_layout<T, D>::TILE_ROW, 2>(
                 query, s, stage.keys, stage.values, a.soft_cap, [&](int m, uint32_t key) {
                     if (slot + key >= r[m].seen) return false;
                     return !a.intervals ||
@@ -440,12 +480,14 @@ template <typename T, int D> DEVICE void tiles(const cu_attend_args &a, tile_sta
 #define ATTEND_TILES(type, tag, dim)                                                               \
     KERNEL_WIDE(attend_tiles_##tag##_d##dim, CU_ATTEND_TILE_WARPS *WARP, cu_attend_args) {         \
         typedef tile_stage<type, dim> stage;                                                       \
-        static_assert(sizeof(stage) == CU_ATTEND_TILE_STAGE(dim), "the host asks for as much");    \
+        static_assert(sizeof(stage) == attend_layout<type, dim>::TILE_STAGE,                       \
+                      "the host asks for as much");                                                \
         DYNAMIC_SHARED(stage, stages);                                                             \
         tiles<type, dim>(a, stages);                                                               \
     }
 FOR_EACH_DIM_OF(ATTEND_TILES, f16, f16)
 FOR_EACH_DIM_OF(ATTEND_TILES, bf16, bf16)
+FOR_EACH_DIM_OF(ATTEND_TILES, q8, q8)
 
 /* ---- Joining the pieces of tiles ------------------------------------------------------------- */
 

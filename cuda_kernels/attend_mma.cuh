@@ -11,16 +11,36 @@
 #define TAMIS_CUDA_ATTEND_MMA_CUH
 #include "attend.cuh"
 
-/* The element of the cache's type that is the left operand of 16 columns. */
+/* The parts of a left operand: elements of a type, of the cache's but for q8. */
 template <typename T> struct attend_parts;
 template <> struct attend_parts<f16> {
+    typedef f16 type;
     static constexpr bool THREE = false;
     /* Weights up to 1 use the range of f16, or small ones would lose their second part. */
     static constexpr float WEIGHT_SCALE = 16384.0f;
 };
 template <> struct attend_parts<bf16> {
+    typedef bf16 type;
     static constexpr bool THREE = true;
     static constexpr float WEIGHT_SCALE = 1.0f;
+};
+
+/* How rows of K and V lie in shared memory, in decode and in tiles: T from row to row, bytes of a
+ * row's scales and of a stage. */
+template <typename T, int D> struct attend_layout {
+    static constexpr uint32_t ROW = CU_ATTEND_ROW(D), TILE_ROW = CU_ATTEND_TILE_ROW(D), SCALES = 0;
+    static constexpr uint32_t STAGE = CU_ATTEND_STAGE(D), TILE_STAGE = CU_ATTEND_TILE_STAGE(D);
+    static constexpr uint32_t DECODE_KEYS = CU_ATTEND_DECODE_KEYS(D);
+    static constexpr uint32_t DECODE_SHARED = CU_ATTEND_DECODE_SHARED(D);
+
+    /* Which channels a lane has; `part` is lane % 4. In half h of the left operand of step c, n being
+     * 2c + h, two from here on; in column 2·part + j of the n-th 8 of the results this one. */
+    DEVICE static uint32_t of_query(uint32_t n, uint32_t part) {
+        return 8 * n + 2 * part;
+    }
+    DEVICE static uint32_t of_value(uint32_t n, uint32_t part, uint32_t j) {
+        return 8 * n + 2 * part + j;
+    }
 };
 
 /* Left operand: M times 8 rows, 16 columns. The first two parts of 8 rows make a matrix tile; the
@@ -37,9 +57,10 @@ template <typename T> DEVICE uint32_t take_part(float &x, float &y) {
 /* Columns 2·(lane % 4) + 0, 1 + 8·half of row lane / 4 of the m-th 8. */
 template <typename T, int M>
 DEVICE void set_operand(attend_operand<T, M> &to, int m, int half, float x, float y) {
-    to.pair[m][2 * half] = take_part<T>(x, y);
-    to.pair[m][2 * half + 1] = take_part<T>(x, y);
-    to.third[2 * half + m] = attend_parts<T>::THREE ? take_part<T>(x, y) : 0;
+    typedef typename attend_parts<T>::type part;
+    to.pair[m][2 * half] = take_part<part>(x, y);
+    to.pair[m][2 * half + 1] = take_part<part>(x, y);
+    to.third[2 * half + m] = attend_parts<T>::THREE ? take_part<part>(x, y) : 0;
     if (M == 1) to.third[2 * half + 1] = 0;
 }
 
@@ -49,10 +70,11 @@ template <typename T, int M> struct attend_products { float pair[M][4], third[4]
 template <bool TOGETHER, typename T, int M>
 DEVICE void multiply(attend_products<T, M> &d, const attend_operand<T, M> &x, uint32_t b0,
                      uint32_t b1) {
-    if (attend_parts<T>::THREE) mma(TOGETHER ? d.pair[0] : d.third, x.third, b0, b1, T());
+    typedef typename attend_parts<T>::type part;
+    if (attend_parts<T>::THREE) mma(TOGETHER ? d.pair[0] : d.third, x.third, b0, b1, part());
 #pragma unroll
     for (int m = 0; m < M; m++)
-        mma(d.pair[m], x.pair[m], b0, b1, T());
+        mma(d.pair[m], x.pair[m], b0, b1, part());
 }
 /* Column 2·(lane % 4) + i of row lane / 4 of the m-th 8. */
 template <typename T, int M> DEVICE float product(const attend_products<T, M> &d, int m, int i) {
@@ -107,13 +129,14 @@ template <typename T, int D, int M>
 DEVICE void begin_rows(attend_query<T, D, M> &query, int m, attend_rows<D> &s, const float *q,
                        float scale) {
     typedef attend_query<T, D, M> shape;
-    const uint32_t column = lane_id() % 4 * 2;
+    typedef attend_layout<T, D> layout;
+    const uint32_t part = lane_id() % 4;
     const float power = attend_power(scale);
     float up = 1.0f, x[D / 4]; /* two by two; a caller's rows need not be aligned to both */
     s.back = scale / power;
 #pragma unroll
     for (uint32_t i = 0; i < D / 4 && !shape::KEPT; i++)
-        x[i] = q ? power * q[i / 2 * 8 + column + i % 2] : 0.0f;
+        x[i] = q ? power * q[layout::of_query(i / 2, part) + i % 2] : 0.0f;
     if (!attend_parts<T>::THREE) {
         float largest = 0.0f;
 #pragma unroll
@@ -128,8 +151,8 @@ DEVICE void begin_rows(attend_query<T, D, M> &query, int m, attend_rows<D> &s, c
     for (uint32_t i = 0; i < D / 8; i++) {
         if (shape::KEPT) { /* or registers hold all of q at once */
             if (i % 8 == 0) warp_sync();
-            x[2 * i] = q ? power * q[8 * i + column] : 0.0f;
-            x[2 * i + 1] = q ? power * q[8 * i + column + 1] : 0.0f;
+            x[2 * i] = q ? power * q[layout::of_query(i, part)] : 0.0f;
+            x[2 * i + 1] = q ? power * q[layout::of_query(i, part) + 1] : 0.0f;
         }
         set_operand(query.x[i / 2], m, i % 2, x[2 * i] * up, x[2 * i + 1] * up);
         if (shape::KEPT) query.thirds[i * WARP] = query.x[i / 2].third[i % 2 * 2];
@@ -178,9 +201,9 @@ struct attend_drop {
 /* 3b. Dot products x[.][m] of the m-th 8 rows to weights; the sums so far follow the largest logit.
  * seen(m, key): whether the lane's row sees a key of these N times 16; keep(m, key, logit) gets
  * every logit, -inf where it does not. */
-template <typename T, int D, int M, int N, typename SEEN, typename KEEP>
+template <int D, int M, int N, typename SEEN, typename KEEP>
 DEVICE void weigh(attend_rows<D> &s, int m, float (&x)[N][M][4], float soft_cap, const SEEN &seen,
-                  const KEEP &keep, attend_operand<T, M> (&weights)[N]) {
+                  const KEEP &keep) {
     const uint32_t column = lane_id() % 4 * 2;
     float top = s.top;
 #pragma unroll
@@ -204,7 +227,6 @@ DEVICE void weigh(attend_rows<D> &s, int m, float (&x)[N][M][4], float soft_cap,
         }
     }
     s.top = top;
-    const float scale = attend_parts<T>::WEIGHT_SCALE;
     float total = 0.0f; /* of few keys at a time: sums of many equal ones round the same way */
 #pragma unroll
     for (int n = 0; n < N; n++) {
@@ -212,10 +234,18 @@ DEVICE void weigh(attend_rows<D> &s, int m, float (&x)[N][M][4], float soft_cap,
         for (int i = 0; i < 4; i++)
             x[n][m][i] = expf(x[n][m][i] - base);
         total += (x[n][m][0] + x[n][m][1]) + (x[n][m][2] + x[n][m][3]);
+    }
+    s.total += total;
+}
+/* Weights of the m-th 8 rows as left operands. */
+template <typename T, int M, int N>
+DEVICE void set_weights(attend_operand<T, M> (&weights)[N], int m, const float (&x)[N][M][4]) {
+    const float scale = attend_parts<T>::WEIGHT_SCALE;
+#pragma unroll
+    for (int n = 0; n < N; n++) {
         set_operand(weights[n], m, 0, x[n][m][0] * scale, x[n][m][1] * scale);
         set_operand(weights[n], m, 1, x[n][m][2] * scale, x[n][m][3] * scale);
     }
-    s.total += total;
 }
 
 /* 3c. Adds the weighted values of N times 16 keys. */
@@ -252,8 +282,10 @@ DEVICE void attend_keys(const attend_query<T, D, M> &q, attend_rows<D> (&s)[M], 
     for (int n = 0; n < N; n++)
         dot_keys<ROW>(q, keys + 16 * n * ROW, x[n]);
 #pragma unroll
-    for (int m = 0; m < M; m++)
-        weigh(s[m], m, x, soft_cap, seen, keep, weights);
+    for (int m = 0; m < M; m++) {
+        weigh(s[m], m, x, soft_cap, seen, keep);
+        set_weights(weights, m, x);
+    }
     add_values<ROW>(s, values, weights);
 }
 

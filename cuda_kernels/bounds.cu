@@ -2,8 +2,9 @@
 /* bounds: a pair (lo, hi) of the keys of a full page, channel by channel: min and max, mean
  * -/+ width standard deviations, or the mean twice; NaN if a key is NaN.
  * contract: host/ops.h; meaning: host/reference/bounds.c.
- * Work split: a thread owns 8 channels of one (page, KV head); a loop step reads 4 slots. */
-#include "common.cuh"
+ * Work split: a thread owns 8 channels of one (page, KV head); a loop step reads 4 slots. Bounds of
+ * q8 have as many warp lanes a pair as a side has, so that blocks do not lie in two warps. */
+#include "q8.cuh"
 
 #define MINMAX 0u /* tms_bounds_kind */
 #define MEAN   2u
@@ -21,6 +22,9 @@ template <> DEVICE float largest<f16>() {
 template <> DEVICE float largest<bf16>() {
     return 0x1.fep127f;
 }
+template <> DEVICE float largest<q8>() {
+    return Q8_MOST * 65504.0f;
+}
 
 DEVICE void fill_8(float (&x)[8], float value) {
 #pragma unroll
@@ -30,21 +34,23 @@ DEVICE void fill_8(float (&x)[8], float value) {
 
 /* The keys of one page, at 8 channels. */
 template <typename T> struct page_keys {
-    const T *first;
-    uint64_t slot_stride;
-    uint32_t n; /* a multiple of 8 */
+    const cu_kv &kv; /* its page size is a multiple of 8 */
+    kv_row<T> first;
+    uint32_t channel;
 };
 
 /* take(x) for every key in slot order; 4 of them are on their way at a time. */
 template <typename T, typename F> DEVICE void for_each_key(const page_keys<T> &keys, F take) {
-    for (uint32_t slot = 0; slot < keys.n; slot += 4) {
+    kv_row<T> row = keys.first;
+    for (uint32_t slot = 0; slot < keys.kv.page_size; slot += 4) {
         float x[4][8];
 #pragma unroll
         for (uint32_t j = 0; j < 4; j++)
-            load_8(keys.first + (slot + j) * keys.slot_stride, x[j]);
+            load_8(row_behind(keys.kv, row, j), keys.channel, x[j]);
 #pragma unroll
         for (uint32_t j = 0; j < 4; j++)
             take(x[j]);
+        row = row_behind(keys.kv, row, 4);
     }
 }
 
@@ -77,7 +83,7 @@ template <typename T> DEVICE void mean_of(const page_keys<T> &keys, float (&mean
     });
 #pragma unroll
     for (int d = 0; d < 8; d++)
-        mean[d] /= (float)keys.n;
+        mean[d] /= (float)keys.kv.page_size;
 }
 
 /* From the squares of differences to the mean, which are never below 0. */
@@ -93,11 +99,11 @@ DEVICE void std_of(const page_keys<T> &keys, const float (&mean)[8], float (&dev
     });
 #pragma unroll
     for (int d = 0; d < 8; d++)
-        deviation[d] = sqrtf(deviation[d] / (float)keys.n);
+        deviation[d] = sqrtf(deviation[d] / (float)keys.kv.page_size);
 }
 
-/* mean -/+ width·std; where both are finite, so are lo and hi in the cache's type. */
-template <typename T>
+/* mean -/+ width·std; where both are finite, so are lo and hi in the bounds' type B. */
+template <typename B, typename T>
 DEVICE void around_mean(const page_keys<T> &keys, float width, float (&lo)[8], float (&hi)[8]) {
     float mean[8], deviation[8];
     mean_of(keys, mean);
@@ -109,9 +115,30 @@ DEVICE void around_mean(const page_keys<T> &keys, float width, float (&lo)[8], f
         lo[d] = mean[d] - spread;
         hi[d] = mean[d] + spread;
         if (!is_finite(mean[d]) || !is_finite(spread)) continue;
-        lo[d] = fmaxf(lo[d], -largest<T>());
-        hi[d] = fminf(hi[d], largest<T>());
+        lo[d] = fmaxf(lo[d], -largest<B>());
+        hi[d] = fminf(hi[d], largest<B>());
     }
+}
+
+template <typename B, typename T>
+DEVICE void pair_of(const cu_bounds_args &a, const page_keys<T> &keys, float (&lo)[8],
+                    float (&hi)[8]) {
+    if (a.kind == MINMAX) {
+        min_and_max(keys, lo, hi);
+    } else if (a.kind == MEAN) {
+        mean_of(keys, lo);
+#pragma unroll
+        for (int d = 0; d < 8; d++)
+            hi[d] = lo[d];
+    } else {
+        around_mean<B>(keys, a.width, lo, hi);
+    }
+}
+
+/* Where a pair lies. */
+template <typename B>
+DEVICE B *bounds_at(const cu_bounds_rows &bounds, int32_t page, uint32_t head) {
+    return (B *)bounds.rows + page * bounds.page_stride + head * bounds.head_stride;
 }
 
 template <typename T, uint32_t DIM> DEVICE void bounds_of_pages(const cu_bounds_args &a) {
@@ -122,21 +149,9 @@ template <typename T, uint32_t DIM> DEVICE void bounds_of_pages(const cu_bounds_
         const uint32_t head = pair % a.n_kv_heads;
         const int32_t page = a.pages[pair / a.n_kv_heads];
         if (page < 0) continue;
-        const page_keys<T> keys = {key_row<T>(a.kv, page, head, 0) + channel, a.kv.slot_stride,
-                                   a.kv.page_size};
         float lo[8], hi[8];
-        if (a.kind == MINMAX) {
-            min_and_max(keys, lo, hi);
-        } else if (a.kind == MEAN) {
-            mean_of(keys, lo);
-#pragma unroll
-            for (int d = 0; d < 8; d++)
-                hi[d] = lo[d];
-        } else {
-            around_mean(keys, a.width, lo, hi);
-        }
-        T *to = (T *)a.bounds.rows + page * a.bounds.page_stride + head * a.bounds.head_stride +
-                channel;
+        pair_of<T>(a, page_keys<T>{a.kv, kv_rows<T>::of(a.kv, page, head, 0, 0), channel}, lo, hi);
+        T *to = bounds_at<T>(a.bounds, page, head) + channel;
         store_8(lo, to);
         store_8(hi, to + DIM);
     }
@@ -147,3 +162,43 @@ template <typename T, uint32_t DIM> DEVICE void bounds_of_pages(const cu_bounds_
         bounds_of_pages<type, dim>(a);                                                             \
     }
 FOR_EACH_TYPE_AND_DIM(BOUNDS)
+
+/* 8 channels of a pair: lo rounded down and hi up, means to the nearest. All lanes of a warp call
+ * it. */
+DEVICE void store_pair(const cu_bounds_args &a, const float (&lo)[8], const float (&hi)[8],
+                       bool live, q8 *to, uint32_t channel) {
+    const uint32_t scale = q8_scale(q8_most_of_block(q8_most(hi, q8_most(lo))));
+    if (!live) return;
+    if (a.kind == MEAN) {
+        store_vec8(to + channel, q8_of<Q8_NEAREST>(lo, scale));
+        store_vec8(to + a.dim + channel, q8_of<Q8_NEAREST>(hi, scale));
+    } else {
+        store_vec8(to + channel, q8_of<Q8_DOWN>(lo, scale));
+        store_vec8(to + a.dim + channel, q8_of<Q8_UP>(hi, scale));
+    }
+    if (channel % Q8_BLOCK == 0)
+        ((f16 *)(to + 2 * a.dim))[channel / Q8_BLOCK] = from_bits<f16>(scale);
+}
+
+template <typename T> DEVICE void bounds_to_q8(const cu_bounds_args &a) {
+    const uint32_t lanes = CU_ROW_LANES(a.dim);
+    const uint64_t n = (uint64_t)a.n * a.n_kv_heads * lanes;
+    FOR_EACH_ITEM(i, (n + WARP - 1) / WARP * WARP) { /* whole warps */
+        const uint32_t channel = i % lanes * 8;
+        const uint64_t pair = i / lanes;
+        const uint32_t head = pair % a.n_kv_heads;
+        const int32_t page = i < n && channel < a.dim ? a.pages[pair / a.n_kv_heads] : -1;
+        const bool live = page >= 0;
+        float lo[8] = {}, hi[8] = {};
+        if (live)
+            pair_of<q8>(a, page_keys<T>{a.kv, kv_rows<T>::of(a.kv, page, head, 0, 0), channel}, lo,
+                        hi);
+        store_pair(a, lo, hi, live, bounds_at<q8>(a.bounds, page, head), channel);
+    }
+}
+
+#define BOUNDS_TO_Q8(type, tag)                                                                    \
+    KERNEL(bounds_of_pages_##tag##_q8, 256, cu_bounds_args) {                                      \
+        bounds_to_q8<type>(a);                                                                     \
+    }
+FOR_EACH_KV_TYPE(BOUNDS_TO_Q8)

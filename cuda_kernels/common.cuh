@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the CUDA kernels share: how a kernel is declared, elements of f32, f16 and bf16, 16-byte
+/* What the CUDA kernels share: how a kernel is declared, elements of f32, f16, bf16 and q8, 16-byte
  * accesses, warp and block operations, matrix and copy intrinsics. A kernel file compiles with nvcc
  * for a GPU, and as C++ for the CPU (tests/cuda_on_cpu), where these names have a plain, checked
  * form. So kernels use no other intrinsics, and declare shared memory by SHARED alone. */
@@ -43,6 +43,7 @@
  *   atomic_add_acq_rel(p, x)                     the same in global memory, device wide in order:
  *                                                writes so far before it, reads to come behind it
  *   load_16(p), store_16(p, u)                   a `vec16` (4 words) at once, p aligned to 16
+ *   load_vec8(p), store_vec8(p, u)               a `vec8` (2 words) at once, p aligned to 8
  *   copy_async_16(to_shared, from, live)         starts to copy 16 bytes, zeros if not live
  *   copy_async_commit()                          makes a batch of the copies since the last one
  *   copy_async_wait<N>()                         all but the last N batches of the thread are there
@@ -56,6 +57,9 @@
  *                                                mma.m16n8k16
  *   widen(x), narrow<T>(x)                       exact; to nearest even, NaN stays NaN
  *   pack2<T>(x, y)                               two narrowed in a word, x in the low half
+ *   subtract2(a, b)                              a - b of two words of two f16 each
+ *   permute_bytes(a, b, s)                       byte i is that one of a's 4 and b's 4 which the i-th
+ *                                                4 bits of s name, from 0 to 7
  *   f16, bf16                                    element types of 16 bits; f32 is float */
 
 /* ---- Elements -------------------------------------------------------------------------------- */
@@ -93,6 +97,26 @@ template <typename T> DEVICE void store_8(const float (&x)[8], T *p) {
     for (int i = 0; i < 4; i++)
         a.word[i] = pack2<T>(x[2 * i], x[2 * i + 1]);
     store_16(p, a);
+}
+
+/* An element of q8 without the scale of its block (tamis_dtype). */
+struct q8 {
+    int8_t q;
+};
+#define Q8_BLOCK 32u /* TMS_Q8_BLOCK */
+DEVICE uint32_t q8_blocks(uint32_t head_dim) {
+    return (head_dim + Q8_BLOCK - 1) / Q8_BLOCK;
+}
+
+/* 8 of a block times its scale, exact. With its sign flipped a byte is the last one of a float from
+ * 2^23 on, which costs less than a conversion. */
+DEVICE void widen_8(const vec8 &u, f16 scale, float (&x)[8]) {
+    const float d = widen(scale);
+#pragma unroll
+    for (int i = 0; i < 8; i++) {
+        const uint32_t byte = (u.word[i / 4] ^ 0x80808080u) >> i % 4 * 8 & 0xffu;
+        x[i] = d * (bits_to_float(0x4b000000u | byte) - 8388736.0f);
+    }
 }
 
 /* By bits: what makes machine code of PTX may contract x - x with the product that x is, and gives
@@ -182,16 +206,66 @@ DEVICE float larger(float a, float b) {
 DEVICE const int32_t *lane_pages(const cu_batch &b, uint32_t row, uint32_t head) {
     return b.table + b.row_seq[row] * b.seq_stride + head * b.head_stride;
 }
-/* A K row; its V row lies value_offset on. */
+/* The elements of a K row; those of its V row lie value_offset on. */
 template <typename T>
 DEVICE const T *key_row(const cu_kv &kv, int32_t page, uint32_t head, uint32_t slot) {
     return (const T *)kv.rows + page * kv.page_stride + head * kv.head_stride +
            slot * kv.slot_stride;
 }
 
+/* A row of K or V, of q8 with the scales of its blocks; at is NULL where there is none. */
+template <typename T> struct kv_row { const T *at; };
+template <> struct kv_row<q8> {
+    const q8 *at;
+    const f16 *scales;
+};
+
+/* The row of a page's slot, of K or, `from` = value_offset on, of V. */
+template <typename T> struct kv_rows {
+    DEVICE static kv_row<T> of(const cu_kv &kv, int32_t page, uint32_t head, uint32_t slot,
+                               uint64_t from) {
+        return kv_row<T>{key_row<T>(kv, page, head, slot) + from};
+    }
+};
+template <> struct kv_rows<q8> { /* the scales lie behind all rows of the page */
+    DEVICE static kv_row<q8> of(const cu_kv &kv, int32_t page, uint32_t head, uint32_t slot,
+                                uint64_t from) {
+        const uint32_t dim = (uint32_t)kv.slot_stride;
+        const q8 *first = key_row<q8>(kv, page, head, 0) + from;
+        return kv_row<q8>{first + slot * dim,
+                          (const f16 *)(first + kv.page_size * dim) + slot * q8_blocks(dim)};
+    }
+};
+/* The V row of a K row's slot. */
+template <typename T> DEVICE kv_row<T> value_row(const cu_kv &kv, const kv_row<T> &key) {
+    return kv_row<T>{key.at + kv.value_offset};
+}
+DEVICE kv_row<q8> value_row(const cu_kv &kv, const kv_row<q8> &key) {
+    return kv_row<q8>{key.at + kv.value_offset, key.scales + kv.value_offset / sizeof(f16)};
+}
+/* The row n slots further on in the page. */
+template <typename T>
+DEVICE kv_row<T> row_behind(const cu_kv &kv, const kv_row<T> &row, uint32_t n) {
+    return kv_row<T>{row.at + n * kv.slot_stride};
+}
+DEVICE kv_row<q8> row_behind(const cu_kv &kv, const kv_row<q8> &row, uint32_t n) {
+    const uint32_t dim = (uint32_t)kv.slot_stride;
+    return kv_row<q8>{row.at + n * dim, row.scales + n * q8_blocks(dim)};
+}
+
+/* 8 channels of a row as f32, from a multiple of 8 on. */
+template <typename T> DEVICE void load_8(const kv_row<T> &row, uint32_t channel, float (&x)[8]) {
+    load_8(row.at + channel, x);
+}
+DEVICE void load_8(const kv_row<q8> &row, uint32_t channel, float (&x)[8]) {
+    widen_8(load_vec8(row.at + channel), row.scales[channel / Q8_BLOCK], x);
+}
+
 /* ---- Instances: X(C type, tag in names) and X(C type, tag, head dim) ------------------------- */
 
 #define FOR_EACH_TYPE(X) X(float, f32) X(f16, f16) X(bf16, bf16)
+/* Those of caches and of bounds. */
+#define FOR_EACH_KV_TYPE(X) FOR_EACH_TYPE(X) X(q8, q8)
 #ifdef ONLY_DIM_128 /* for who looks at code that all dims share */
 #define FOR_EACH_DIM_OF(X, type, tag) X(type, tag, 128)
 #else
@@ -200,5 +274,6 @@ DEVICE const T *key_row(const cu_kv &kv, int32_t page, uint32_t head, uint32_t s
 #endif
 #define FOR_EACH_TYPE_AND_DIM(X)                                                                   \
     FOR_EACH_DIM_OF(X, float, f32) FOR_EACH_DIM_OF(X, f16, f16) FOR_EACH_DIM_OF(X, bf16, bf16)
+#define FOR_EACH_KV_TYPE_AND_DIM(X) FOR_EACH_TYPE_AND_DIM(X) FOR_EACH_DIM_OF(X, q8, q8)
 
 #endif

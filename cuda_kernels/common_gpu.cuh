@@ -26,6 +26,9 @@ typedef __nv_bfloat16 bf16;
 struct __align__(16) vec16 {
     uint32_t word[4];
 };
+struct __align__(8) vec8 {
+    uint32_t word[2];
+};
 
 DEVICE float bits_to_float(uint32_t x) {
     return __uint_as_float(x);
@@ -69,12 +72,30 @@ template <> DEVICE uint32_t pack2<bf16>(float x, float y) { /* one conversion, e
     return (uint32_t)__bfloat16_as_ushort(pair.x) | (uint32_t)__bfloat16_as_ushort(pair.y) << 16;
 }
 
+DEVICE uint32_t permute_bytes(uint32_t a, uint32_t b, uint32_t selector) {
+    return __byte_perm(a, b, selector);
+}
+DEVICE uint32_t subtract2(uint32_t a, uint32_t b) {
+    const __half2 x = __halves2half2(from_bits<f16>(a & 0xffffu), from_bits<f16>(a >> 16));
+    const __half2 y = __halves2half2(from_bits<f16>(b & 0xffffu), from_bits<f16>(b >> 16));
+    const __half2 d = __hsub2(x, y);
+    return (uint32_t)__half_as_ushort(d.x) | (uint32_t)__half_as_ushort(d.y) << 16;
+}
+
 DEVICE vec16 load_16(const void *p) {
     const uint4 u = *(const uint4 *)p;
     return vec16{{u.x, u.y, u.z, u.w}};
 }
 DEVICE void store_16(void *p, const vec16 &u) {
     *(uint4 *)p = make_uint4(u.word[0], u.word[1], u.word[2], u.word[3]);
+}
+
+DEVICE vec8 load_vec8(const void *p) {
+    const uint2 u = *(const uint2 *)p;
+    return vec8{{u.x, u.y}};
+}
+DEVICE void store_vec8(void *p, const vec8 &u) {
+    *(uint2 *)p = make_uint2(u.word[0], u.word[1]);
 }
 
 DEVICE void block_sync() {

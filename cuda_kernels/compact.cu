@@ -7,10 +7,11 @@
  * dtypes are bytes. */
 #include "common.cuh"
 
-#define HELD 8u /* pieces in a thread's registers */
-#define ROWS (CU_COMPACT_THREADS / CU_COMPACT_WIDE)
-#define TILE (ROWS * HELD)
-#define NONE 0xffffffffu
+#define HELD        8u /* pieces in a thread's registers */
+#define ROWS        (CU_COMPACT_THREADS / CU_COMPACT_WIDE)
+#define TILE        (ROWS * HELD)
+#define NONE        0xffffffffu
+#define MOST_BLOCKS 8u /* of a row of q8 */
 
 struct lane_args {
     const int32_t *pages, *to, *list;
@@ -56,6 +57,25 @@ DEVICE void compact_rows(const lane_args &l, char *rows, bool live, uint64_t pag
     }
 }
 
+/* The scales of q8, from those of slot 0 of page 0 on, as bits; `page_stride` of them lie between
+ * two pages. */
+DEVICE void compact_scales(const lane_args &l, uint16_t *scales, uint32_t blocks,
+                           uint64_t page_stride) {
+    for (uint32_t tile = 0; tile < l.n; tile += CU_COMPACT_THREADS) {
+        const uint32_t j = tile + threadIdx.x, from = source_of(l, j);
+        uint16_t held[MOST_BLOCKS];
+#pragma unroll
+        for (uint32_t i = 0; i < MOST_BLOCKS; i++)
+            if (from != NONE && i < blocks)
+                held[i] = scales[place_of(l.pages, l.page_shift, from, page_stride, blocks) + i];
+        block_sync();
+#pragma unroll
+        for (uint32_t i = 0; i < MOST_BLOCKS; i++)
+            if (from != NONE && i < blocks)
+                scales[place_of(l.to, l.page_shift, j, page_stride, blocks) + i] = held[i];
+    }
+}
+
 /* One of the planes, as bits. */
 DEVICE void compact_plane(const lane_args &l, uint32_t *plane) {
     const uint64_t page_stride = 1u << l.page_shift;
@@ -85,6 +105,11 @@ KERNEL(compact_slots, CU_COMPACT_THREADS, cu_compact_args) {
         const uint64_t first = head * a.kv.head_stride + (part < slices ? 0 : a.kv.value_offset);
         compact_rows(l, (char *)a.kv.rows + first * a.size + piece * 16, piece < a.pieces,
                      a.kv.page_stride * a.size, a.kv.slot_stride * a.size);
+    } else if (a.size == 1 && part < 2 * slices + 2) {
+        const kv_row<q8> row =
+            kv_rows<q8>::of(a.kv, 0, head, 0, part == 2 * slices ? 0 : a.kv.value_offset);
+        compact_scales(l, (uint16_t *)row.scales, q8_blocks((uint32_t)a.kv.slot_stride),
+                       a.kv.page_stride / sizeof(uint16_t));
     } else {
         if (a.positions) compact_plane(l, a.positions);
         if (a.scores) compact_plane(l, a.scores);

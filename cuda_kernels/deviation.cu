@@ -19,13 +19,13 @@ template <typename T> DEVICE void deviation(const cu_deviation_args &a) {
         const int32_t slot = a.slots[(uint64_t)row * heads + head];
         if (slot < 0) continue;
         const int32_t page = lane_pages(a.batch, row, head)[(uint32_t)slot >> a.kv.page_shift];
-        const T *held =
-            key_row<T>(a.kv, page, head, (uint32_t)slot & (a.kv.page_size - 1)) + channel;
-        if (a.values) held += a.kv.value_offset;
+        const kv_row<T> held =
+            kv_rows<T>::of(a.kv, page, head, (uint32_t)slot & (a.kv.page_size - 1),
+                           a.values ? a.kv.value_offset : 0);
         /* 2. the squares */
         const float *from = a.x.at + row * a.x.stride + (uint64_t)head * a.dim + channel;
         float old[8];
-        load_8(held, old);
+        load_8(held, channel, old);
 #pragma unroll
         for (uint32_t c = 0; c < 8; c++) {
             const float apart = from[c] - old[c];
@@ -40,4 +40,4 @@ template <typename T> DEVICE void deviation(const cu_deviation_args &a) {
     KERNEL(deviation_##tag, CU_DEVIATION_THREADS, cu_deviation_args) {                             \
         deviation<type>(a);                                                                        \
     }
-FOR_EACH_TYPE(DEVIATION)
+FOR_EACH_KV_TYPE(DEVIATION)

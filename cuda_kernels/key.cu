@@ -23,7 +23,7 @@ template <typename T> DEVICE void directions(const cu_key_score_args &a) {
     /* 1. 1/‖k‖; a key of norm 0 adds nothing */
     FOR_EACH_ROW(slot, a.slots, first, end) {
         float x[8];
-        load_chunk(a.slots, slot < end ? slot_row<T>(a.slots, l, slot) : nullptr, x);
+        load_chunk(a.slots, slot < end ? slot_row<T>(a.slots, l, slot, 0) : kv_row<T>{}, x);
         const float norm = sqrtf(side_sum(a.slots, dot_8(x, x)));
         if (slot < end && lane_id() % side_lanes(a.slots) == 0)
             shared.factors[slot - first] = norm == 0.0f ? 0.0f : 1.0f / norm;
@@ -36,7 +36,7 @@ template <typename T> DEVICE void directions(const cu_key_score_args &a) {
     for (uint32_t slot = first + share; share < shares && slot < end; slot += shares) {
         const float factor = shared.factors[slot - first];
         float x[8];
-        load_8(slot_row<T>(a.slots, l, slot) + chunk * 8, x);
+        load_8(slot_row<T>(a.slots, l, slot, 0), chunk * 8, x);
 #pragma unroll
         for (uint32_t c = 0; c < 8; c++)
             sum[c] = fmaf(x[c], factor, sum[c]);
@@ -82,7 +82,7 @@ template <typename T> DEVICE void cosines(const cu_key_score_args &a) {
     }
     FOR_EACH_ROW(slot, a.slots, first, end) {
         float x[8];
-        load_chunk(a.slots, slot < end ? slot_row<T>(a.slots, l, slot) : nullptr, x);
+        load_chunk(a.slots, slot < end ? slot_row<T>(a.slots, l, slot, 0) : kv_row<T>{}, x);
         const float norm = sqrtf(side_sum(a.slots, dot_8(x, x)));
         const float along = side_sum(a.slots, dot_8(x, m));
         if (slot < end && lane_id() % side_lanes(a.slots) == 0)
@@ -100,7 +100,7 @@ template <typename T> DEVICE void cosines(const cu_key_score_args &a) {
     KERNEL(key_score_cosine_##tag, CU_ROWS_THREADS, cu_key_score_args) {                           \
         cosines<type>(a);                                                                          \
     }
-FOR_EACH_TYPE(KEY_SCORE)
+FOR_EACH_KV_TYPE(KEY_SCORE)
 
 KERNEL(key_score_quadratic, CU_PROJECT_THREADS, cu_key_score_args) {
     DYNAMIC_SHARED(float, tile);

@@ -3,8 +3,12 @@
  * rotated on its way.
  * contract: host/ops.h; meaning: host/reference/load.c.
  * Work split: a warp owns a head of one row; its lanes take pairs of channels, then channels that
- * are not rotated. Stored rows may begin at any element. */
+ * are not rotated. Stored rows may begin at any element. In a cache of q8 a row is formed as f32 in
+ * shared memory first. */
+#include "q8.cuh"
 #include "rotate.cuh"
+
+#define THREADS 256u
 
 /* What a head's channels are multiplied by, beside the norm's weights. */
 template <typename S> DEVICE float norm_scale(const S *head, uint32_t dim, float eps) {
@@ -40,7 +44,37 @@ DEVICE void put_key(const cu_load_rows_args &a, const S *from, uint32_t row, T *
     if (!w) put_channels(from, to, 2 * a.n_pairs, a.head_dim);
 }
 
-template <typename S, typename T> DEVICE void load_rows(const cu_load_rows_args &a) {
+/* The K row and the V row of a slot, where they are given; `row` is the row's number. */
+template <typename S, typename T>
+DEVICE void put_rows(const cu_load_rows_args &a, const S *k, const S *v, uint32_t row,
+                     const kv_row<T> &to, float *) {
+    if (k) put_key(a, k, row, (T *)to.at);
+    if (v) put_channels(v, (T *)value_row(a.write.kv, to).at, 0, a.head_dim);
+}
+/* A row that lies in `formed`. */
+DEVICE void put_formed(const float *formed, uint32_t dim, const kv_row<q8> &to) {
+    const uint32_t channel = lane_id() * 8;
+    float x[8] = {};
+    warp_sync();
+    if (channel < dim) load_8(formed + channel, x);
+    store_q8(x, channel < dim, to, channel);
+    warp_sync(); /* the row is read before another one is formed */
+}
+template <typename S>
+DEVICE void put_rows(const cu_load_rows_args &a, const S *k, const S *v, uint32_t row,
+                     const kv_row<q8> &to, float *formed) {
+    if (k) {
+        put_key(a, k, row, formed);
+        put_formed(formed, a.head_dim, to);
+    }
+    if (v) {
+        put_channels(v, formed, 0, a.head_dim);
+        put_formed(formed, a.head_dim, value_row(a.write.kv, to));
+    }
+}
+
+/* `formed`: of each warp, where T is q8. */
+template <typename S, typename T> DEVICE void load_rows(const cu_load_rows_args &a, float *formed) {
     const cu_write_rows_args &w = a.write;
     const uint32_t heads = w.batch.n_kv_heads, warps = blockDim.x / WARP;
     const uint64_t n = (uint64_t)w.batch.n_rows * heads;
@@ -52,13 +86,11 @@ template <typename S, typename T> DEVICE void load_rows(const cu_load_rows_args 
         if (slot < 0) continue;
         const int32_t page = lane_pages(w.batch, row, head)[slot >> w.kv.page_shift];
         const uint32_t in_page = slot & (w.kv.page_size - 1);
-        T *to = (T *)key_row<T>(w.kv, page, head, in_page);
         const uint64_t within = (uint64_t)head * a.head_dim;
         /* 2. the K row, normalised and rotated, and the V row */
-        if (w.k) put_key(a, (const S *)w.k + row * w.k_stride + within, row, to);
-        if (w.v)
-            put_channels((const S *)w.v + row * w.v_stride + within, to + w.kv.value_offset, 0,
-                         a.head_dim);
+        const S *k = w.k ? (const S *)w.k + row * w.k_stride + within : nullptr;
+        const S *v = w.v ? (const S *)w.v + row * w.v_stride + within : nullptr;
+        put_rows(a, k, v, row, kv_rows<T>::of(w.kv, page, head, in_page, 0), formed);
         /* 3. the planes that there are */
         const uint64_t in_plane = ((uint64_t)page << w.kv.page_shift) + in_page;
         if (lane_id() == 0 && w.position_plane) w.position_plane[in_plane] = w.positions[row];
@@ -67,11 +99,21 @@ template <typename S, typename T> DEVICE void load_rows(const cu_load_rows_args 
 }
 
 #define LOAD_ROWS_OF(source, from, type, tag)                                                      \
-    KERNEL(load_rows_##from##_##tag, 256, cu_load_rows_args) {                                     \
-        load_rows<source, type>(a);                                                                \
+    KERNEL(load_rows_##from##_##tag, THREADS, cu_load_rows_args) {                                 \
+        load_rows<source, type>(a, nullptr);                                                       \
     }
 #define LOAD_ROWS(type, tag)                                                                       \
     LOAD_ROWS_OF(float, f32, type, tag)                                                            \
     LOAD_ROWS_OF(f16, f16, type, tag)                                                              \
     LOAD_ROWS_OF(bf16, bf16, type, tag)
 FOR_EACH_TYPE(LOAD_ROWS)
+
+struct alignas(16) formed_rows {
+    float of[THREADS / WARP][256];
+};
+#define LOAD_Q8(source, from)                                                                      \
+    KERNEL(load_rows_##from##_q8, THREADS, cu_load_rows_args) {                                    \
+        SHARED(formed_rows, rows);                                                                 \
+        load_rows<source, q8>(a, rows.of[warp_id()]);                                              \
+    }
+FOR_EACH_TYPE(LOAD_Q8)

@@ -43,7 +43,8 @@ DEVICE float logit_of(const cu_mass_args &a, float dot) {
 /* ln Σ exp(logit) of the first `slots` slots of a page, by a warp; every lane gets it. `x` is
  * scale·q of the lane's channels, 0 beyond the last one. */
 template <typename T, uint32_t DIM>
-DEVICE float page_log(const cu_mass_args &a, const T *key, uint32_t slots, const float (&x)[8]) {
+DEVICE float page_log(const cu_mass_args &a, const kv_row<T> &key, uint32_t slots,
+                      const float (&x)[8]) {
     constexpr uint32_t LANES = CU_ROW_LANES(DIM), SIDES = WARP / LANES;
     const uint32_t chunk = lane_id() % LANES, side = lane_id() / LANES;
     log_sum mine = {-INFINITY, 0.0f}; /* of every SIDES-th slot, the same in LANES lanes */
@@ -53,7 +54,7 @@ DEVICE float page_log(const cu_mass_args &a, const T *key, uint32_t slots, const
         float dot = 0.0f;
         if (slot < slots && chunk < DIM / 8) {
             float k[8];
-            load_8(key + slot * a.kv.slot_stride + chunk * 8, k);
+            load_8(row_behind(a.kv, key, slot), chunk * 8, k);
 #pragma unroll
             for (uint32_t i = 0; i < 8; i++)
                 dot = fmaf(x[i], k[i], dot);
@@ -88,7 +89,8 @@ template <typename T, uint32_t DIM> DEVICE void mass_logs(const cu_mass_args &a)
     for (uint32_t page = blockIdx.y * MASS_WARPS + warp_id(); page < pages;
          page += gridDim.y * MASS_WARPS) {
         const uint32_t slots = min(seen - (page << a.kv.page_shift), a.kv.page_size);
-        const float log = page_log<T, DIM>(a, key_row<T>(a.kv, ids[page], head, 0), slots, x);
+        const float log =
+            page_log<T, DIM>(a, kv_rows<T>::of(a.kv, ids[page], head, 0, 0), slots, x);
         if (lane_id() == 0) a.logs[state * a.log_stride + page] = log;
     }
 }
@@ -97,7 +99,7 @@ template <typename T, uint32_t DIM> DEVICE void mass_logs(const cu_mass_args &a)
     KERNEL(page_mass_logs_##tag##_d##dim, CU_MASS_THREADS, cu_mass_args) {                         \
         mass_logs<type, dim>(a);                                                                   \
     }
-FOR_EACH_TYPE_AND_DIM(PAGE_MASS_LOGS)
+FOR_EACH_KV_TYPE_AND_DIM(PAGE_MASS_LOGS)
 
 typedef struct lse_shared {
     float tops[MASS_WARPS], sums[MASS_WARPS];

@@ -113,6 +113,27 @@ DEVICE void stage_keys(const cu_observe_args &a, const span &s, uint32_t begin, 
     }
 }
 
+/* In shared memory a row has 16 bytes more: that is room for the scales of q8. */
+template <typename T, uint32_t DIM> DEVICE kv_row<T> staged_key(const unsigned char *row) {
+    if constexpr (sizeof(T) == 1)
+        return kv_row<T>{(const T *)row, (const f16 *)(row + DIM)};
+    else
+        return kv_row<T>{(const T *)row};
+}
+template <uint32_t DIM>
+DEVICE void stage_scales(const cu_observe_args &a, const span &s, uint32_t begin, uint32_t n,
+                         unsigned char *keys) {
+    const uint32_t blocks = q8_blocks(DIM);
+    const int32_t *ids = lane_pages(a.batch, s.first, s.head);
+    for (uint32_t i = threadIdx.x; i < CU_OBSERVE_KEYS * blocks; i += CU_OBSERVE_THREADS) {
+        const uint32_t slot = begin + i / blocks;
+        if (slot >= n) break;
+        const kv_row<q8> row =
+            kv_rows<q8>::of(a.kv, ids[slot >> a.kv.page_shift], s.head, slot % a.kv.page_size, 0);
+        ((f16 *)(keys + i / blocks * (DIM + 16) + DIM))[i % blocks] = row.scales[i % blocks];
+    }
+}
+
 /* scale·q of one query head of the rows t to t + CU_OBSERVE_ROWS; 0 beyond the span. */
 template <uint32_t DIM>
 DEVICE void stage_queries(const cu_observe_args &a, const span &s, uint32_t t, uint32_t g,
@@ -139,7 +160,7 @@ DEVICE void dot_rows(const unsigned char *keys, const float *queries,
         float k[SLOTS][8];
 #pragma unroll
         for (uint32_t j = 0; j < SLOTS; j++)
-            load_8((const T *)(keys + (lane_id() + j * WARP) * STEP) + c, k[j]);
+            load_8(staged_key<T, DIM>(keys + (lane_id() + j * WARP) * STEP), c, k[j]);
 #pragma unroll
         for (uint32_t r = 0; r < WARP_ROWS; r++) {
             float x[8];
@@ -171,6 +192,7 @@ template <typename T, uint32_t DIM> DEVICE void observe_rows(const cu_observe_ar
     const uint32_t n = most_seen(a, s, 0, s.rows, &shared.most);
     if (begin >= n) return;
     stage_keys<T, DIM>(a, s, begin, n, keys);
+    if (sizeof(T) == 1) stage_scales<DIM>(a, s, begin, n, keys);
     const bool owns = threadIdx.x < CU_OBSERVE_KEYS; /* slot begin + threadIdx.x */
     if (owns) shared.all[threadIdx.x] = running{0.0f, 0.0f};
     for (uint32_t base = 0; base < s.rows; base += CU_OBSERVE_ROWS) {
@@ -221,7 +243,7 @@ template <typename T, uint32_t DIM> DEVICE void observe_rows(const cu_observe_ar
     KERNEL(observe_rows_##tag##_d##dim, CU_OBSERVE_THREADS, cu_observe_args) {                     \
         observe_rows<type, dim>(a);                                                                \
     }
-FOR_EACH_TYPE_AND_DIM(OBSERVE_ROWS)
+FOR_EACH_KV_TYPE_AND_DIM(OBSERVE_ROWS)
 
 KERNEL(observe_logits, CU_OBSERVE_THREADS, cu_observe_args) {
     SHARED(uint32_t, most);

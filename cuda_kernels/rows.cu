@@ -2,9 +2,10 @@
 /* write_rows: K and V rows into slots of lanes; read_rows: out of them, widened to f32.
  * contract: host/ops.h; meaning: host/reference/rows.c.
  * Work split: a thread owns 8 channels of the K and the V row of one (row, KV head). The caller's
- * rows may begin at any element; those of the cache are aligned to 16 bytes. With a rotation a warp
- * owns a head of one row, of q, or of k with v, so that what it sums, rotates and writes is its own.
- */
+ * rows may begin at any element; those of the cache are aligned to 16 bytes, of q8 to 8. With a
+ * rotation a warp owns a head of one row, of q, or of k with v, so that what it sums, rotates and
+ * writes is its own. */
+#include "q8.cuh"
 #include "rotate.cuh"
 
 DEVICE bool aligned_16(const void *p) {
@@ -46,9 +47,9 @@ template <typename T> DEVICE void put_8(const float *k, const float *v, T *to_k,
     store_8(x, to_k);
     store_8(y, to_v);
 }
-template <typename T> DEVICE void get_8(const T *from, float *to) {
+template <typename T> DEVICE void get_8(const kv_row<T> &from, uint32_t channel, float *to) {
     float x[8];
-    load_8(from, x);
+    load_8(from, channel, x);
     if (aligned_16(to)) {
         store_8(x, to);
     } else {
@@ -58,10 +59,29 @@ template <typename T> DEVICE void get_8(const T *from, float *to) {
     }
 }
 
+/* 8 channels of a K and of a V row to a slot. T q8: all lanes of a warp call it, others only where
+ * they are live. */
+template <typename T>
+DEVICE void put_8(const cu_kv &kv, const kv_row<T> &to, uint32_t channel, bool, const float *k,
+                  const float *v) {
+    T *at = (T *)to.at + channel;
+    put_8(k, v, at, at + kv.value_offset);
+}
+DEVICE void put_8(const cu_kv &kv, const kv_row<q8> &to, uint32_t channel, bool live,
+                  const float *k, const float *v) {
+    float x[8] = {}, y[8] = {};
+    if (live) {
+        take_8(k, x);
+        take_8(v, y);
+    }
+    store_q8(x, live, to, channel);
+    store_q8(y, live, value_row(kv, to), channel);
+}
+
 /* The K row of a lane's slot in its page. */
 template <typename T>
-DEVICE T *slot_row(const cu_kv &kv, int32_t page, uint32_t head, uint32_t slot) {
-    return (T *)key_row<T>(kv, page, head, slot & (kv.page_size - 1));
+DEVICE kv_row<T> slot_row(const cu_kv &kv, int32_t page, uint32_t head, uint32_t slot) {
+    return kv_rows<T>::of(kv, page, head, slot & (kv.page_size - 1), 0);
 }
 
 /* The slot's entries in the planes that there are. */
@@ -83,13 +103,37 @@ DEVICE void write_rows(const cu_write_rows_args &a) {
         const int32_t slot = a.slots[lane];
         if (slot < 0) continue;
         const int32_t page = lane_pages(a.batch, row, head)[slot >> a.kv.page_shift];
-        T *to = slot_row<T>(a.kv, page, head, slot) + channel;
+        T *to = (T *)slot_row<T>(a.kv, page, head, slot).at + channel;
         /* 2. the planes; first, since the page is then no longer needed */
         if (channel == 0) put_planes(a, row, page, slot);
         /* 3. both rows */
         const uint64_t within = (uint64_t)head * DIM + channel;
         put_8((const S *)a.k + row * a.k_stride + within,
               (const S *)a.v + row * a.v_stride + within, to, to + a.kv.value_offset);
+    }
+}
+
+/* f32 rows into a cache of q8. A row has as many warp lanes as a side, some of them idle, so that
+ * blocks do not lie in two warps. */
+template <uint32_t DIM> DEVICE void write_q8(const cu_write_rows_args &a) {
+    constexpr uint32_t LANES = CU_ROW_LANES(DIM);
+    const uint32_t n_heads = a.batch.n_kv_heads;
+    const uint64_t n = (uint64_t)a.batch.n_rows * n_heads * LANES;
+    FOR_EACH_ITEM(i, (n + WARP - 1) / WARP * WARP) { /* whole warps */
+        /* 1. the slot's place */
+        const uint32_t channel = i % LANES * 8;
+        const uint64_t lane = i / LANES;
+        const uint32_t head = lane % n_heads, row = lane / n_heads;
+        const int32_t slot = i < n && channel < DIM ? a.slots[lane] : -1;
+        const bool live = slot >= 0;
+        const int32_t page = live ? lane_pages(a.batch, row, head)[slot >> a.kv.page_shift] : 0;
+        /* 2. the planes */
+        if (live && channel == 0) put_planes(a, row, page, slot);
+        /* 3. both rows */
+        const uint64_t within = (uint64_t)head * DIM + channel;
+        put_8(a.kv, slot_row<q8>(a.kv, page, head, slot), channel, live,
+              (const float *)a.k + row * a.k_stride + within,
+              (const float *)a.v + row * a.v_stride + within);
     }
 }
 
@@ -110,13 +154,14 @@ DEVICE void write_head(const cu_write_rotated_args &a, uint32_t row, uint32_t he
     const cu_write_rows_args &w = a.write;
     const int32_t slot = w.slots[(uint64_t)row * w.batch.n_kv_heads + head];
     const uint32_t channel = lane_id() * 8;
-    if (slot < 0 || channel >= a.head_dim) return;
+    const bool live = channel < a.head_dim;
+    if (slot < 0 || (sizeof(T) > 1 && !live)) return;
     const int32_t page = lane_pages(w.batch, row, head)[slot >> w.kv.page_shift];
-    T *to = slot_row<T>(w.kv, page, head, slot) + channel;
     if (channel == 0) put_planes(w, row, page, slot);
     const uint64_t within = (uint64_t)head * a.head_dim + channel;
-    put_8((const float *)w.k + row * w.k_stride + within,
-          (const float *)w.v + row * w.v_stride + within, to, to + w.kv.value_offset);
+    put_8(w.kv, slot_row<T>(w.kv, page, head, slot), channel, live,
+          (const float *)w.k + row * w.k_stride + within,
+          (const float *)w.v + row * w.v_stride + within);
 }
 
 template <typename T> DEVICE void write_rotated(const cu_write_rotated_args &a) {
@@ -147,7 +192,7 @@ template <typename T> DEVICE void write_rotated(const cu_write_rotated_args &a) 
     KERNEL(write_rotated_##tag, 256, cu_write_rotated_args) {                                      \
         write_rotated<type>(a);                                                                    \
     }
-FOR_EACH_TYPE(WRITE_ROTATED)
+FOR_EACH_KV_TYPE(WRITE_ROTATED)
 
 template <typename T, uint32_t DIM> DEVICE void read_rows(const cu_read_rows_args &a) {
     const uint32_t chunks = DIM / 8;
@@ -157,20 +202,28 @@ template <typename T, uint32_t DIM> DEVICE void read_rows(const cu_read_rows_arg
         const uint32_t head = a.head[row];
         const int32_t *pages = a.table + a.seq[row] * a.seq_stride + head * a.head_stride;
         const uint32_t slot = a.slot[row];
-        const T *from = slot_row<T>(a.kv, pages[slot >> a.kv.page_shift], head, slot) + channel;
-        if (a.k) get_8(from, a.k + to);
-        if (a.v) get_8(from + a.kv.value_offset, a.v + to);
+        const kv_row<T> from = slot_row<T>(a.kv, pages[slot >> a.kv.page_shift], head, slot);
+        if (a.k) get_8(from, channel, a.k + to);
+        if (a.v) get_8(value_row(a.kv, from), channel, a.v + to);
     }
 }
 
 #define ROWS(type, tag, dim)                                                                       \
     KERNEL(write_rows_##tag##_d##dim, 256, cu_write_rows_args) {                                   \
         write_rows<float, type, dim>(a);                                                           \
-    }                                                                                              \
+    }
+FOR_EACH_TYPE_AND_DIM(ROWS)
+#define ROWS_Q8(type, tag, dim)                                                                    \
+    KERNEL(write_rows_##tag##_d##dim, 256, cu_write_rows_args) {                                   \
+        write_q8<dim>(a);                                                                          \
+    }
+FOR_EACH_DIM_OF(ROWS_Q8, q8, q8)
+
+#define READ_ROWS(type, tag, dim)                                                                  \
     KERNEL(read_rows_##tag##_d##dim, 256, cu_read_rows_args) {                                     \
         read_rows<type, dim>(a);                                                                   \
     }
-FOR_EACH_TYPE_AND_DIM(ROWS)
+FOR_EACH_KV_TYPE_AND_DIM(READ_ROWS)
 
 /* Rows that come in the cache's type of 16 bits, whichever that is. */
 #define COPY_ROWS(type, tag, dim)                                                                  \

@@ -71,6 +71,33 @@ template <typename T> DEVICE void unpack(const packed_8<T> &u, float (&x)[8]) {
         x[i] = widen(from_bits<T>(u.part[0].word[i / 2] >> i % 2 * 16 & 0xffffu));
 }
 
+/* A lane's channels of a pair of bounds of T, from `page` on. */
+template <typename T> struct packed_pair { packed_8<T> lo, hi; };
+template <> struct packed_pair<q8> {
+    vec8 lo, hi;
+    f16 scale;
+};
+template <uint32_t DIM, typename T>
+DEVICE void load_pair(const T *page, uint32_t chunk, packed_pair<T> &pair) {
+    pair.lo = load_packed(page + chunk * 8);
+    pair.hi = load_packed(page + DIM + chunk * 8);
+}
+template <uint32_t DIM>
+DEVICE void load_pair(const q8 *page, uint32_t chunk, packed_pair<q8> &pair) {
+    pair.lo = load_vec8(page + chunk * 8);
+    pair.hi = load_vec8(page + DIM + chunk * 8);
+    pair.scale = ((const f16 *)(page + 2 * DIM))[chunk * 8 / Q8_BLOCK];
+}
+template <typename T>
+DEVICE void unpack(const packed_pair<T> &pair, float (&lo)[8], float (&hi)[8]) {
+    unpack(pair.lo, lo);
+    unpack(pair.hi, hi);
+}
+DEVICE void unpack(const packed_pair<q8> &pair, float (&lo)[8], float (&hi)[8]) {
+    widen_8(pair.lo, pair.scale, lo);
+    widen_8(pair.hi, pair.scale, hi);
+}
+
 /* ---- Sums ------------------------------------------------------------------------------------ */
 
 DEVICE float short_sum(const float (&above)[8], const float (&below)[8], const float (&lo)[8],
@@ -117,14 +144,13 @@ DEVICE float join(uint32_t rule, float score, float x) {
 
 /* The lane's channels of the bounds of a turn's pages, whose ids the first lanes of the warp have. */
 template <typename T, uint32_t DIM>
-DEVICE void load_turn(const T *bounds, uint64_t page_stride, int32_t id,
-                      packed_8<T> (&pair)[CU_SCORE_STEPS][2]) {
+DEVICE void load_turn(const T *bounds, uint64_t page_stride, int32_t id, uint32_t chunk,
+                      packed_pair<T> (&pair)[CU_SCORE_STEPS]) {
     constexpr uint32_t LANES = CU_ROW_LANES(DIM), PAGES = WARP / LANES;
 #pragma unroll
     for (uint32_t u = 0; u < CU_SCORE_STEPS; u++) {
         const T *at = bounds + (uint64_t)shuffle(id, u * PAGES + lane_id() / LANES) * page_stride;
-        pair[u][0] = load_packed(at);
-        pair[u][1] = load_packed(at + DIM);
+        load_pair<DIM>(at, chunk, pair[u]);
     }
 }
 
@@ -140,7 +166,7 @@ DEVICE void score_pages_of(const cu_score_args &a, uint32_t row, uint32_t head, 
     const uint32_t chunk =
         min(column, CHUNKS - 1); /* lanes beyond the channels read the last ones */
     const int32_t *ids = lane_pages(a.batch, row, head);
-    const T *bounds = (const T *)a.bounds.rows + head * a.bounds.head_stride + chunk * 8;
+    const T *bounds = (const T *)a.bounds.rows + head * a.bounds.head_stride;
     float *scores = a.scores + owner * a.stride;
 
     uint32_t first = (warp_id() * a.blocks + block) * TURN; /* few pages: all blocks have some */
@@ -148,20 +174,18 @@ DEVICE void score_pages_of(const cu_score_args &a, uint32_t row, uint32_t head, 
     for (bool staged = false; !staged || first < full; first += step) {
         /* 1. the bounds of the turn's pages, of those beyond the last page that one's, and the ids
          * of the turn behind it; the queries are staged while the first ones are on their way */
-        packed_8<T> pair[STEPS][2];
+        packed_pair<T> pair[STEPS];
         float lo[STEPS][8], hi[STEPS][8];
         if (first < full) {
-            load_turn<T, DIM>(bounds, a.bounds.page_stride, ahead, pair);
+            load_turn<T, DIM>(bounds, a.bounds.page_stride, ahead, chunk, pair);
             ahead = ids[min(first + step + lane, full - 1)];
         }
         if (!staged) stage_query<DIM>(a, row, head, shared);
         staged = true;
         if (first >= full) break;
 #pragma unroll
-        for (uint32_t u = 0; u < STEPS; u++) {
-            unpack(pair[u][0], lo[u]);
-            unpack(pair[u][1], hi[u]);
-        }
+        for (uint32_t u = 0; u < STEPS; u++)
+            unpack(pair[u], lo[u], hi[u]);
 
         /* 2. every query head's sums over the channels, 3. joined by the group's rule */
         float score = 0.0f;

@@ -18,7 +18,7 @@ template <typename T> DEVICE void score_rows(const cu_score_rows_args &a) {
         const uint32_t rest = (uint32_t)slot & (kv.page_size - 1);
         /* 2. the key's norm, the largest last */
         float x[8];
-        load_chunk(a.rows, slot < 0 ? nullptr : key_row<T>(kv, page, head, rest), x);
+        load_chunk(a.rows, slot < 0 ? kv_row<T>{} : kv_rows<T>::of(kv, page, head, rest, 0), x);
         const float square = side_sum(a.rows, dot_8(x, x));
         if (slot >= 0 && lane_id() % side_lanes(a.rows) == 0)
             a.scores[((uint64_t)page << kv.page_shift) + rest] = -sqrtf(square);
@@ -29,4 +29,4 @@ template <typename T> DEVICE void score_rows(const cu_score_rows_args &a) {
     KERNEL(score_rows_##tag, CU_ROWS_THREADS, cu_score_rows_args) {                                \
         score_rows<type>(a);                                                                       \
     }
-FOR_EACH_TYPE(SCORE_ROWS)
+FOR_EACH_KV_TYPE(SCORE_ROWS)

@@ -24,10 +24,11 @@ DEVICE slot_lane lane_of(const cu_slots &s) {
     return l;
 }
 
-/* The K row of a slot. */
+/* The row of a slot, of K or, `from` = value_offset on, of V. */
 template <typename T>
-DEVICE const T *slot_row(const cu_slots &s, const slot_lane &l, uint32_t slot) {
-    return key_row<T>(s.kv, l.pages[slot >> s.kv.page_shift], l.head, slot & (s.kv.page_size - 1));
+DEVICE kv_row<T> slot_row(const cu_slots &s, const slot_lane &l, uint32_t slot, uint64_t from) {
+    return kv_rows<T>::of(s.kv, l.pages[slot >> s.kv.page_shift], l.head,
+                          slot & (s.kv.page_size - 1), from);
 }
 
 /* ---- Rows by warps --------------------------------------------------------------------------- */
@@ -39,12 +40,13 @@ DEVICE uint32_t side_lanes(const cu_slots &s) {
 }
 
 /* The lane's channels of a row; 0 beyond the last channel and without a row. */
-template <typename T> DEVICE void load_chunk(const cu_slots &s, const T *row, float (&x)[8]) {
+template <typename T>
+DEVICE void load_chunk(const cu_slots &s, const kv_row<T> &row, float (&x)[8]) {
     const uint32_t channel = lane_id() % side_lanes(s) * 8;
 #pragma unroll
     for (uint32_t i = 0; i < 8; i++)
         x[i] = 0.0f;
-    if (row && channel < s.dim) load_8(row + channel, x);
+    if (row.at && channel < s.dim) load_8(row, channel, x);
 }
 
 /* The sum over the warp lanes of a side; all of them get it. */
@@ -77,7 +79,7 @@ DEVICE void slot_norms(const cu_slots &s, uint64_t from, float *out, uint64_t ou
     const uint32_t first = l.block * CU_ROWS_SLOTS, end = min(l.seen, first + CU_ROWS_SLOTS);
     FOR_EACH_ROW(slot, s, first, end) {
         float x[8];
-        load_chunk(s, slot < end ? slot_row<T>(s, l, slot) + from : nullptr, x);
+        load_chunk(s, slot < end ? slot_row<T>(s, l, slot, from) : kv_row<T>{}, x);
         const float square = side_sum(s, dot_8(x, x));
         if (slot < end && lane_id() % side_lanes(s) == 0)
             out[l.owner * out_stride + slot] = sqrtf(square);
@@ -105,7 +107,7 @@ DEVICE void load_tile_of(const cu_slots &s, const slot_lane &l, uint64_t from, u
     for (uint32_t i = threadIdx.x; i < CU_PROJECT_SLOTS * s.dim / 8; i += CU_PROJECT_THREADS) {
         const uint32_t slot = i % CU_PROJECT_SLOTS, channel = i / CU_PROJECT_SLOTS * 8;
         float x[8] = {};
-        if (first + slot < end) load_8(slot_row<T>(s, l, first + slot) + from + channel, x);
+        if (first + slot < end) load_8(slot_row<T>(s, l, first + slot, from), channel, x);
 #pragma unroll
         for (uint32_t c = 0; c < 8; c++)
             tile[(channel + c) * CU_PROJECT_SLOTS + slot] = x[c];
@@ -117,6 +119,8 @@ DEVICE void load_tile(const cu_slots &s, const slot_lane &l, uint64_t from, uint
         load_tile_of<float>(s, l, from, first, end, tile);
     else if (s.dtype == 1)
         load_tile_of<f16>(s, l, from, first, end, tile);
+    else if (s.dtype == 3)
+        load_tile_of<q8>(s, l, from, first, end, tile);
     else
         load_tile_of<bf16>(s, l, from, first, end, tile);
 }

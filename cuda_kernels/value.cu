@@ -10,14 +10,16 @@
 
 /* ---- value_score ----------------------------------------------------------------------------- */
 
-/* Adds the slots from `s` to `stop`, all of one page, to the sums of the lists. */
+/* Adds 8 channels of the slots from `s` to `stop`, all of one page, the first at v, to the sums of
+ * the lists. */
 template <typename T>
-DEVICE void add_slots(const cu_value_score_args &a, const T *v, const float *const *from,
-                      uint32_t s, uint32_t stop, float (&sum)[CU_VALUE_LISTS][8]) {
+DEVICE void add_slots(const cu_value_score_args &a, kv_row<T> v, uint32_t channel,
+                      const float *const *from, uint32_t s, uint32_t stop,
+                      float (&sum)[CU_VALUE_LISTS][8]) {
     float part[CU_VALUE_LISTS][8] = {};
-    for (; s < stop; s++, v += a.slots.kv.slot_stride) {
+    for (; s < stop; s++, v = row_behind(a.slots.kv, v, 1)) {
         float x[8];
-        load_8(v, x);
+        load_8(v, channel, x);
 #pragma unroll
         for (uint32_t j = 0; j < CU_VALUE_LISTS; j++) {
             const float weight = from[j][s];
@@ -49,7 +51,7 @@ template <typename T> DEVICE void score_sums(const cu_value_score_args &a) {
         from[j] = a.a + ((uint64_t)l.owner * a.n_lists + min(list + j, a.n_lists - 1)) * a.stride;
     for (uint32_t s = first; s < end;) {
         const uint32_t stop = min(end, (s | (a.slots.kv.page_size - 1)) + 1);
-        add_slots(a, slot_row<T>(a.slots, l, s) + a.slots.kv.value_offset + channel, from, s, stop,
+        add_slots(a, slot_row<T>(a.slots, l, s, a.slots.kv.value_offset), channel, from, s, stop,
                   sum);
         s = stop;
     }
@@ -108,13 +110,13 @@ template <typename T> DEVICE void score_slots(const cu_value_score_args &a) {
     const slot_lane l = lane_of(a.slots);
     const uint32_t dim = a.slots.dim, first = l.block * CU_VALUE_SLOTS;
     if (first >= l.seen) return;
-    const T *rows[RUN]; /* past the end, the last slot again */
+    kv_row<T> rows[RUN]; /* past the end, the last slot again */
     const float *weights[RUN];
     float e[RUN] = {};
 #pragma unroll
     for (uint32_t j = 0; j < RUN; j++) {
         const uint32_t slot = min(first + j * CU_VALUE_THREADS + threadIdx.x, l.seen - 1);
-        rows[j] = slot_row<T>(a.slots, l, slot) + a.slots.kv.value_offset;
+        rows[j] = slot_row<T>(a.slots, l, slot, a.slots.kv.value_offset);
         weights[j] = a.a + (uint64_t)l.owner * a.n_lists * a.stride + slot;
     }
     const float *y = a.y + (uint64_t)l.owner * a.n_lists * dim;
@@ -128,7 +130,7 @@ template <typename T> DEVICE void score_slots(const cu_value_score_args &a) {
             float v[RUN][8];
 #pragma unroll
             for (uint32_t j = 0; j < RUN; j++)
-                load_8(rows[j] + channel, v[j]);
+                load_8(rows[j], channel, v[j]);
             add_lists(lists, channel, n, weights, a.stride, v, e);
         }
 #pragma unroll
@@ -149,7 +151,7 @@ template <typename T> DEVICE void score_slots(const cu_value_score_args &a) {
     KERNEL(value_score_slots_##tag, CU_VALUE_THREADS, cu_value_score_args) {                       \
         score_slots<type>(a);                                                                      \
     }
-FOR_EACH_TYPE(VALUE_SCORE)
+FOR_EACH_KV_TYPE(VALUE_SCORE)
 
 /* ---- value_norm ------------------------------------------------------------------------------ */
 
@@ -157,7 +159,7 @@ FOR_EACH_TYPE(VALUE_SCORE)
     KERNEL(value_norm_l2_##tag, CU_ROWS_THREADS, cu_value_norm_args) {                             \
         slot_norms<type>(a.slots, a.slots.kv.value_offset, a.out, a.out_stride);                   \
     }
-FOR_EACH_TYPE(VALUE_NORM_L2)
+FOR_EACH_KV_TYPE(VALUE_NORM_L2)
 
 KERNEL(value_norm_projected, CU_PROJECT_THREADS, cu_value_norm_args) {
     DYNAMIC_SHARED(float, tile);

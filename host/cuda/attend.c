@@ -65,11 +65,22 @@ static uint64_t tile_scratch(const tms_attend *p) {
     return at_most(p->batch.n_rows * tile, at_least(MOST_TILE_BYTES, tile));
 }
 
+/* Bytes of shared memory of a block on matrix units. */
+static uint32_t decode_shared(const tms_attend *p) {
+    const uint32_t dim = p->kv.head_dim;
+    return p->kv.dtype == TAMIS_Q8 ? CU_ATTEND_Q8_DECODE_SHARED(dim) : CU_ATTEND_DECODE_SHARED(dim);
+}
+
+static uint32_t tile_shared(const tms_attend *p, uint32_t warps) {
+    const uint32_t dim = p->kv.head_dim;
+    return p->kv.dtype == TAMIS_Q8 ? CU_ATTEND_Q8_TILE_SHARED(dim)
+                                   : CU_ATTEND_TILE_SHARED(dim, warps);
+}
+
 static const char *matrix_refusal(tms_device *dev, const tms_attend *p) {
-    const uint32_t dim = p->kv.head_dim, most = tms_cu(dev)->max_shared;
+    const uint32_t most = tms_cu(dev)->max_shared;
     if (p->kv.dtype == TAMIS_F32) return "the dtype is f32";
-    if (CU_ATTEND_DECODE_SHARED(dim) > most ||
-        CU_ATTEND_TILE_SHARED(dim, CU_ATTEND_TILE_WARPS) > most)
+    if (decode_shared(p) > most || tile_shared(p, CU_ATTEND_TILE_WARPS) > most)
         return "the keys on their way do not fit a block's shared memory";
     return NULL;
 }
@@ -140,7 +151,7 @@ static tamis_status run_decode(tms_device *dev, const tms_attend *p, bool matrix
         args.tickets = tms_cu_tickets(&l, rows * head_blocks(p));
     }
     tms_cu_grid grid = {.x = chunks, .y = head_blocks(p), .threads = DECODE_THREADS};
-    if (matrix) grid.shared = CU_ATTEND_DECODE_SHARED(p->kv.head_dim);
+    if (matrix) grid.shared = decode_shared(p);
     tamis_status status = TAMIS_OK;
     do {
         args.n = n - args.first < rows ? n - args.first : rows;
@@ -172,7 +183,7 @@ static tile_launches begin_tiles(tms_device *dev, const tms_attend *p) {
                            .join = tms_cu_begin(dev, "attend_mma", "attend_join_d%u", dim),
                            .sums_grid = {.y = p->batch.n_kv_heads,
                                          .threads = 32 * warps,
-                                         .shared = CU_ATTEND_TILE_SHARED(dim, warps)},
+                                         .shared = tile_shared(p, warps)},
                            .join_grid = {.y = p->batch.n_kv_heads,
                                          .z = tms_divide_up(rows, CU_ATTEND_JOIN_WARPS),
                                          .threads = 32 * CU_ATTEND_JOIN_WARPS},

@@ -5,8 +5,9 @@
 tamis_status tms_cu_compact(tms_device *dev, const tms_compact *p) {
     const tms_batch *b = &p->batch;
     const uint64_t lanes = (uint64_t)b->n_rows * b->n_kv_heads, some = b->n_rows != 0;
-    const uint32_t size = (uint32_t)tamis_dtype_size(p->kv.dtype);
+    const uint32_t size = (uint32_t)tms_kv_unit(p->kv.dtype);
     const uint32_t pieces = p->kv.head_dim * size / 16;
+    const uint32_t scales = p->kv.dtype == TAMIS_Q8 ? 2 : 0; /* parts */
     const bool planes = p->planes.positions.mem || p->planes.scores.mem;
     tamis_status status = tms_cu_base_only(dev, "compact");
     if (status != TAMIS_OK) return status;
@@ -25,7 +26,7 @@ tamis_status tms_cu_compact(tms_device *dev, const tms_compact *p) {
         .pieces = pieces,
     };
     const tms_cu_grid grid = {.x = lanes,
-                              .y = 2 * tms_divide_up(pieces, CU_COMPACT_WIDE) + planes,
+                              .y = 2 * tms_divide_up(pieces, CU_COMPACT_WIDE) + scales + planes,
                               .z = 1,
                               .threads = CU_COMPACT_THREADS};
     return tms_cu_run(&l, grid, &args);

@@ -82,15 +82,8 @@ static uint32_t log2_of(uint32_t x) {
     return log2;
 }
 
-static void refuse_q8(tms_cu_launch *l, const char *what, tamis_dtype dtype) {
-    if (l->status == TAMIS_OK && dtype == TAMIS_Q8)
-        l->status = tms_device_fail(l->dev, TAMIS_E_UNSUPPORTED,
-                                    "%s: CUDA has no form for %s of q8", l->name, what);
-}
-
 cu_kv tms_cu_kv(tms_cu_launch *l, const tms_kv *kv, uint64_t n) {
     const size_t size = tms_kv_unit(kv->dtype);
-    refuse_q8(l, "a cache", kv->dtype);
     const uint64_t strides[] = {kv->page_stride, kv->head_stride, kv->slot_stride,
                                 kv->value_offset};
     const cu_kv out = {.rows = tms_cu_reached(l, "K and V rows", kv->data, size, n),
@@ -106,7 +99,6 @@ cu_kv tms_cu_kv(tms_cu_launch *l, const tms_kv *kv, uint64_t n) {
 
 cu_bounds_rows tms_cu_bounds_of(tms_cu_launch *l, const tms_kv *kv, uint64_t n) {
     const size_t size = tms_kv_unit(kv->bounds_dtype);
-    if (kv->bounds.mem) refuse_q8(l, "bounds", kv->bounds_dtype);
     const uint64_t strides[] = {kv->bounds_page_stride, kv->bounds_head_stride};
     const cu_bounds_rows out = {.rows = tms_cu_reached(l, "bounds", kv->bounds, size, n),
                                 .page_stride = kv->bounds_page_stride,

@@ -42,7 +42,7 @@ tamis_status tms_cu_observe(tms_device *dev, const tms_observe *p) {
     tamis_status status = tms_cu_base_only(dev, "observe");
     if (status != TAMIS_OK) return status;
     const bool logits = p->logits.mem;
-    const uint32_t dim = p->kv.head_dim, row = dim * (uint32_t)tamis_dtype_size(p->kv.dtype);
+    const uint32_t dim = p->kv.head_dim, row = dim * (uint32_t)tms_kv_unit(p->kv.dtype);
     tms_cu_launch l = logits ? tms_cu_begin(dev, "observe", "observe_logits")
                              : tms_cu_begin(dev, "observe", "observe_rows_%s_d%u",
                                             tamis_dtype_name(p->kv.dtype), dim);

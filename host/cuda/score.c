@@ -46,7 +46,7 @@ tamis_status tms_cu_score_pages(tms_device *dev, const tms_score_pages *p) {
     tamis_status status = tms_cu_base_only(dev, "score_pages");
     if (status != TAMIS_OK) return status;
     tms_cu_launch l = tms_cu_begin(dev, "score", "score_pages_%s_d%u",
-                                   tamis_dtype_name(p->kv.dtype), p->kv.head_dim);
+                                   tamis_dtype_name(p->kv.bounds_dtype), p->kv.head_dim);
     const cu_score_args args = tms_cu_score_args(&l, p);
     const tms_cu_grid grid = {.x = (uint64_t)p->batch.n_rows * args.blocks,
                               .y = p->batch.n_kv_heads,

@@ -210,6 +210,8 @@ TMS_OPTIONAL_OPS(TMS_DECLARE_REFUSAL, tms_cl_)
 /* The wide forms of select. */
 tamis_status tms_cl_select_wide(tms_device *dev, const tms_select *p);
 tamis_status tms_cl_read_bandwidth(tms_device *dev, tms_ref from, uint64_t bytes, double *gb_per_s);
+tamis_status tms_cl_read_pages(tms_device *dev, const tms_page_read *p);
+bool tms_cl_orders_pages(tms_device *dev);
 
 /* Slots of a work-group's tile in project.clh. */
 static inline uint32_t tms_cl_project_slots(uint32_t head_dim) {

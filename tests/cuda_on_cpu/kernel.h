@@ -56,6 +56,9 @@ struct bf16 {
 struct alignas(16) vec16 {
     uint32_t word[4];
 };
+struct alignas(8) vec8 {
+    uint32_t word[2];
+};
 
 DEVICE bool is_bf16(f16) {
     return false;
@@ -115,6 +118,18 @@ template <typename T> DEVICE uint32_t pack2(float x, float y) {
     return (uint32_t)narrow<T>(x).bits | (uint32_t)narrow<T>(y).bits << 16;
 }
 
+DEVICE uint32_t permute_bytes(uint32_t a, uint32_t b, uint32_t selector) {
+    const uint64_t both = (uint64_t)b << 32 | a;
+    uint32_t to = 0;
+    for (int i = 0; i < 4; i++)
+        to |= (uint32_t)(both >> (selector >> 4 * i & 7u) * 8 & 0xffu) << 8 * i;
+    return to;
+}
+DEVICE uint32_t subtract2(uint32_t a, uint32_t b) {
+    const auto part = [](uint32_t word) { return widen(from_bits<f16>(word)); };
+    return pack2<f16>(part(a) - part(b), part(a >> 16) - part(b >> 16));
+}
+
 /* Threads are dealt to warps in the order of x, then y, then z. */
 DEVICE uint32_t cpu_lane() {
     const cpu_thread *t = cpu_self();
@@ -154,6 +169,14 @@ DEVICE vec16 load_16(const void *p) {
 }
 DEVICE void store_16(void *p, const vec16 &u) {
     cpu_store(p, &u, 16);
+}
+DEVICE vec8 load_vec8(const void *p) {
+    vec8 u;
+    cpu_load(&u, p, 8);
+    return u;
+}
+DEVICE void store_vec8(void *p, const vec8 &u) {
+    cpu_store(p, &u, 8);
 }
 DEVICE void copy_async_16(void *to, const void *from, bool live) {
     cpu_copy_async_16(to, from, live);

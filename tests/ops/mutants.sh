@@ -63,7 +63,7 @@ form_of() {
 }
 
 # One mutant of each file, by the op whose cases must catch it. The probe's kernels (probe.cl,
-# probe_cpu.cl) give nothing that could be wrong but a time.
+# probe_cpu.cl) are no ops: that they read all pages is a matter of tests/api/read_limit.c.
 while IFS='|' read -r file op script; do
     mutate "$file" "$script"
     # shellcheck disable=SC2046 # two words or none

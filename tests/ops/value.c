@@ -55,11 +55,10 @@ static double *values_of(const check_data *data, uint64_t owner) {
     return values;
 }
 
-/* Sums of integers whose absolute values sum up to less than 2^24 are exact. q8 holds multiples of
- * scales. */
+/* Sums of integers whose absolute values sum up to less than 2^24 are exact, but not in q8. */
 static void put(check_data *data, uint64_t at, double want, double size, double tolerance) {
-    const bool exact = check_get(data, KEY_FILL) == FILL_INTS && size < 0x1p24 &&
-                       check_get(data, KEY_DTYPE) != TAMIS_Q8;
+    const bool exact =
+        check_get(data, KEY_FILL) == FILL_INTS && size < 0x1p24 && !check_is_q8(data, BUF_KV);
     ((float *)data->buf[BUF_Y].want)[at] = (float)want;
     data->buf[BUF_Y].tolerance[at] = exact ? 0 : tolerance;
 }

@@ -1,0 +1,200 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* attend on matrix units, caches of q8: integers and scales of K and V in shared memory, products of
+ * integers, which f16 holds exactly. Scales are applied in fp32: of K to the products with a block, of V
+ * to the weights. Meaning: host/reference/attend.c.
+ *
+ * Shared memory has the rows of K, then their scales [row][block], then V's the same. A lane reads
+ * integers as a right operand needs them: channels of a block may take part in any order, if q's do, and
+ * columns of a result may be any channels. So a lane takes neighbouring ones. */
+#ifndef TAMIS_CUDA_ATTEND_Q8_CUH
+#define TAMIS_CUDA_ATTEND_Q8_CUH
+#include "attend_mma.cuh"
+
+template <> struct attend_parts<q8> {
+    typedef f16 type;
+    static constexpr bool THREE = false;
+    static constexpr float WEIGHT_SCALE = 1.0f; /* see scale_weights */
+};
+
+template <int D> struct attend_layout<q8, D> {
+    static constexpr uint32_t ROW = CU_ATTEND_Q8_ROW(D), TILE_ROW = CU_ATTEND_Q8_ROW(D);
+    static constexpr uint32_t SCALES = CU_ATTEND_Q8_SCALES(D);
+    static constexpr uint32_t STAGE = CU_ATTEND_Q8_STAGE(D);
+    static constexpr uint32_t TILE_STAGE = CU_ATTEND_Q8_TILE_STAGE(D);
+    static constexpr uint32_t DECODE_KEYS = CU_ATTEND_Q8_DECODE_SHARED(D);
+    static constexpr uint32_t DECODE_SHARED = CU_ATTEND_Q8_DECODE_SHARED(D);
+
+    /* 8 neighbouring channels of each block to a part, 4 of the last one if it has 16. */
+    DEVICE static uint32_t of_query(uint32_t n, uint32_t part) {
+        const uint32_t block = n / 4 * Q8_BLOCK;
+        return block + part * (block + Q8_BLOCK > D ? 4 : 8) + n % 4 * 2;
+    }
+    /* As many neighbouring ones to a column as the block has results. */
+    DEVICE static uint32_t of_value(uint32_t n, uint32_t part, uint32_t j) {
+        const uint32_t block = n / 4 * Q8_BLOCK;
+        return block + (2 * part + j) * (block + Q8_BLOCK > D ? 2 : 4) + n % 4;
+    }
+};
+
+/* Bytes 0 and 1 of a word whose signs are flipped, or 2 and 3, as f16: 1024 + byte, less 1152. */
+template <uint32_t FIRST> DEVICE uint32_t widen_pair(uint32_t word) {
+    return subtract2(permute_bytes(word, 0x64646464u, FIRST ? 0x4342u : 0x4140u), 0x64806480u);
+}
+DEVICE uint32_t load_word(const q8 *p) {
+    return *(const uint32_t *)p ^ 0x80808080u;
+}
+
+/* The lane's keys of 16, those of its columns of products. */
+DEVICE uint32_t column_key(int i) {
+    return i / 2 * 8 + lane_id() % 4 * 2 + i % 2;
+}
+
+/* 3a. As the other dot_keys; N times 16 keys have their scales behind them, these are the n-th. */
+template <int ROW, int N, int D, int M>
+DEVICE void dot_keys(const attend_query<q8, D, M> &q, const q8 *keys, int n, float (&x)[M][4]) {
+    constexpr int BLOCKS = CU_ATTEND_Q8_SCALES(D) / 2;
+    const f16 *scales = (const f16 *)(keys + 16 * N * ROW) + 16 * n * BLOCKS;
+    const q8 *row = keys + (16 * n + lane_id() / 4) * ROW;
+#pragma unroll
+    for (int m = 0; m < M; m++)
+        x[m][0] = x[m][1] = x[m][2] = x[m][3] = 0.0f;
+#pragma unroll
+    for (int block = 0; block < BLOCKS; block++) {
+        constexpr int STEPS = 2;
+        attend_products<q8, M> part[2] = {};
+#pragma unroll
+        for (int c = 0; c < STEPS && block * STEPS + c < D / 16; c++) {
+            const uint32_t at = attend_layout<q8, D>::of_query(4 * block + 2 * c, lane_id() % 4);
+            const uint32_t low = load_word(row + at), high = load_word(row + 8 * ROW + at);
+            multiply<false>(part[0], q.x[block * STEPS + c], widen_pair<0>(low),
+                            widen_pair<2>(low));
+            multiply<false>(part[1], q.x[block * STEPS + c], widen_pair<0>(high),
+                            widen_pair<2>(high));
+        }
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const float scale = widen(scales[column_key(i) * BLOCKS + block]);
+#pragma unroll
+            for (int m = 0; m < M; m++)
+                x[m][i] = fmaf(product(part[i / 2], m, i % 2), scale, x[m][i]);
+        }
+    }
+}
+
+/* Weights of the m-th 8 rows times the scales of a block of V, as left operands, raised by a power
+ * of two, so that they use the range of f16. `seen`: which of its keys the lane's row sees, a bit
+ * each; scales of others may be anything. Returns the way back. */
+template <int BLOCKS, int M, int N>
+DEVICE float scale_weights(attend_operand<q8, M> (&weights)[N], int m, const float (&x)[N][M][4],
+                           const f16 *scales, int block, uint32_t seen) {
+    float d[N][4], most = 0.0f;
+#pragma unroll
+    for (int n = 0; n < N; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const f16 scale = scales[(16 * n + column_key(i)) * BLOCKS + block];
+            d[n][i] = seen >> (4 * n + i) & 1u ? widen(scale) : 0.0f;
+            most = fmaxf(most, d[n][i]);
+        }
+    const uint32_t exponent = float_to_bits(quad_max(most)) >> 23;
+    const uint32_t raise = min(127u + 127 + 14 - exponent, 253u);
+    const float up = bits_to_float(raise << 23);
+#pragma unroll
+    for (int n = 0; n < N; n++)
+#pragma unroll
+        for (int h = 0; h < 2; h++)
+            set_operand(weights[n], m, h, x[n][m][2 * h] * (d[n][2 * h] * up),
+                        x[n][m][2 * h + 1] * (d[n][2 * h + 1] * up));
+    return bits_to_float((254 - raise) << 23);
+}
+
+/* The right operands of a block: of the lane's 16 keys, and of the channels of its column of each of
+ * WIDE results. */
+template <int ROW, int WIDE> DEVICE void load_values(const q8 *row, uint32_t (&b)[WIDE][2]) {
+#pragma unroll
+    for (int h = 0; h < 2; h++) {
+        const q8 *at = row + (8 * h + lane_id() % 4 * 2) * ROW + lane_id() / 4 * WIDE;
+        uint32_t x, y;
+        if (WIDE == 4) {
+            x = load_word(at);
+            y = load_word(at + ROW);
+        } else {
+            x = *(const uint16_t *)at ^ 0x8080u;
+            y = *(const uint16_t *)(at + ROW) ^ 0x8080u;
+        }
+        const uint32_t low = permute_bytes(x, y, 0x5140u), high = permute_bytes(x, y, 0x7362u);
+        b[0][h] = widen_pair<0>(low);
+        b[1][h] = widen_pair<2>(low);
+        if (WIDE == 4) {
+            b[WIDE - 2][h] = widen_pair<0>(high);
+            b[WIDE - 1][h] = widen_pair<2>(high);
+        }
+    }
+}
+
+/* 3c. Adds the values of a block, of WIDE times 8 channels, weighted by x. */
+template <int ROW, int WIDE, int D, int M, int N>
+DEVICE void add_block(attend_rows<D> (&s)[M], const q8 *values, const float (&x)[N][M][4],
+                      int block, const uint32_t (&seen)[M]) {
+    constexpr int BLOCKS = CU_ATTEND_Q8_SCALES(D) / 2;
+    attend_operand<q8, M> weights[N];
+    float back[M];
+#pragma unroll
+    for (int m = 0; m < M; m++)
+        back[m] = scale_weights<BLOCKS>(weights, m, x, (const f16 *)(values + 16 * N * ROW), block,
+                                        seen[m]);
+    attend_products<q8, M> part[WIDE] = {};
+#pragma unroll
+    for (int n = 0; n < N; n++) {
+        uint32_t b[WIDE][2];
+        load_values<ROW, WIDE>(values + 16 * n * ROW + block * (int)Q8_BLOCK, b);
+#pragma unroll
+        for (int c = 0; c < WIDE; c++)
+            multiply<false>(part[c], weights[n], b[c][0], b[c][1]);
+    }
+#pragma unroll
+    for (int m = 0; m < M; m++)
+#pragma unroll
+        for (int c = 0; c < WIDE; c++)
+#pragma unroll
+            for (int j = 0; j < 2; j++)
+                s[m].sum[4 * block + c][j] =
+                    fmaf(product(part[c], m, j), back[m], s[m].sum[4 * block + c][j]);
+}
+
+/* As the other attend_keys. */
+template <int ROW, int N, int D, int M, typename SEEN, typename KEEP = attend_drop>
+DEVICE void attend_keys(const attend_query<q8, D, M> &q, attend_rows<D> (&s)[M], const q8 *keys,
+                        const q8 *values, float soft_cap, const SEEN &seen,
+                        const KEEP &keep = KEEP()) {
+    float x[N][M][4];
+    uint32_t bits[M];
+#pragma unroll
+    for (int n = 0; n < N; n++)
+        dot_keys<ROW, N>(q, keys, n, x[n]);
+#pragma unroll
+    for (int m = 0; m < M; m++) {
+        weigh(s[m], m, x, soft_cap, seen, keep);
+        bits[m] = 0;
+#pragma unroll
+        for (int i = 0; i < 4 * N; i++)
+            bits[m] |= (uint32_t)seen(m, 16 * (i / 4) + column_key(i % 4)) << i;
+    }
+#pragma unroll
+    for (int block = 0; block < D / (int)Q8_BLOCK; block++)
+        add_block<ROW, 4>(s, values, x, block, bits);
+    if constexpr (D % Q8_BLOCK != 0) add_block<ROW, 2>(s, values, x, D / (int)Q8_BLOCK, bits);
+}
+
+/* ---- Copies ---------------------------------------------------------------------------------- */
+
+/* 8 slots of a page, from one of which the number is a multiple of 8: their scales are 16 bytes a
+ * block. Copies piece `piece` of those of K, and of V. */
+DEVICE void bring_scales(q8 *key_scales, q8 *value_scales, const kv_row<q8> &first,
+                         uint64_t value_offset, uint32_t piece, bool live) {
+    const q8 *from = (const q8 *)first.scales + 16 * piece;
+    copy_async_16(key_scales + 16 * piece, from, live);
+    copy_async_16(value_scales + 16 * piece, from + value_offset, live);
+}
+
+#endif
