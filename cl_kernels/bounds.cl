@@ -85,7 +85,7 @@ static inline void pair_of(const page_keys *keys, uint kind, float width, float1
 }
 
 #if BOUNDS_Q8
-/* A block of a pair from `channel` on: `n` times 16 channels of lo and of hi. Their scale is one. */
+/* A block of a pair from `channel` on: `n` times 16 channels of lo and of hi with one scale. */
 static inline void store_block(const float16 *lo, const float16 *hi, uint n, bool outward,
                                __global bound_element *pair, uint channel) {
     float most = 0.0f;
