@@ -190,8 +190,8 @@ const check_op check_op_score_pages = {
         (const check_key[]){KEY_G, KEY_D, KEY_DTYPE, KEY_Q8BOUNDS, KEY_PAGE, KEY_RULE, KEY_COUNT},
     .entries = (const check_entry[]){{LIST_SMOKE, "normal:f16:b2:g4"},
                                      {LIST_SMOKE, "nasty:f16:b2:g4"},
-                                     {LIST_SMOKE, "normal:f16:q8bounds:b2:g4"},
-                                     {LIST_SMOKE, "nasty:f16:q8bounds:b2"},
+                                     {LIST_SMOKE, "normal:f16:q8bounds:b2"},
+                                     {LIST_SMOKE, "nasty:f16:q8bounds:b2:g4"},
                                      {LIST_CI, "r0"},
                                      {LIST_CI, "kv3"}, /* no full page */
                                      {LIST_CI, "normal:f16:hkv8:g4:d128:kv33000"},
