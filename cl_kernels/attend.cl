@@ -36,7 +36,7 @@ __kernel GROUP_OF(WG_SIZE) void attend_rows(
     __local float weight[GROUP][WG_SIZE]; /* logits, then probabilities, of the block */
     __local float highest[GROUP][8];      /* of each eighth of the block */
     __local float top[GROUP], old[GROUP]; /* running maximum, and the factor for what was before */
-    __local ulong value_at[WG_SIZE];      /* V row of each key of the block; ULONG_MAX: not seen */
+    __local ulong page_of[WG_SIZE];       /* of each key of the block; ULONG_MAX: not seen */
     __local float8 sums[WG_SIZE];
     const uint wi = (uint)get_local_id(0), head = (uint)get_group_id(1);
     const uint split = (uint)get_group_id(0) % n_splits, turn = (uint)get_group_id(0) / n_splits;
@@ -85,17 +85,18 @@ __kernel GROUP_OF(WG_SIZE) void attend_rows(
                     positions ? positions[positions_offset + page * PAGE_SIZE + wi % PAGE_SIZE]
                               : (int)slot;
                 live = low <= position && position <= high;
-                at = page * page_stride + wi % PAGE_SIZE * slot_stride;
+                at = page * page_stride;
             }
         }
-        value_at[wi] = live ? at + value_offset : ULONG_MAX;
+        page_of[wi] = live ? at : ULONG_MAX;
         /* 3a. the key's logit with every query head */
         float4 dot4[GROUP];
         for (uint g = 0; g < GROUP; g++)
             dot4[g] = 0.0f;
+        const kv_row key_row = row_of(kv + at, PAGE_SIZE, wi % PAGE_SIZE, slot_stride);
         if (live)
             for (uint c = 0; c < HEAD_DIM; c += 8) {
-                const float8 key = load8(kv + at + c);
+                const float8 key = row8(key_row, c);
                 for (uint g = 0; g < GROUP; g++) {
                     const float8 x = vload8(0, query + g * HEAD_DIM + c);
                     dot4[g] = fma(x.lo, key.lo, fma(x.hi, key.hi, dot4[g]));
@@ -141,8 +142,10 @@ __kernel GROUP_OF(WG_SIZE) void attend_rows(
         /* 3d. weighted values */
         if (part < PARTS)
             for (uint key = part; key < WG_SIZE; key += PARTS) {
-                if (value_at[key] == ULONG_MAX) continue;
-                const float8 value = load8(kv + value_at[key] + channel);
+                if (page_of[key] == ULONG_MAX) continue;
+                const float8 value = row8(row_of(kv + page_of[key] + value_offset, PAGE_SIZE,
+                                                 key % PAGE_SIZE, slot_stride),
+                                          channel);
                 for (uint g = 0; g < GROUP; g++)
                     sum[g] = fma((float8)(weight[g][key]), value, sum[g]);
             }

@@ -53,19 +53,16 @@ typedef struct tile_state {
 
 /* 1, 4. Rows of slots first to first + n as f32, zeros up to a multiple of BLOCK. Returns 0; some
  * element is NaN if an element of the rows is not finite. */
-static inline float16 load_rows(tile_state *s, __global const element *rows,
-                                ulong page_stride, ulong slot_stride, __global const int *table,
-                                int first, int n) {
+static inline float16 load_rows(tile_state *s, __global element *rows, ulong page_stride,
+                                ulong slot_stride, __global const int *table, int first, int n) {
     float16 check = 0.0f;
     for (int i = 0; i < n; i++) {
         const int slot = first + i;
-        __global const element *row =
-            rows + table[slot / PAGE_SIZE] * page_stride + slot % PAGE_SIZE * slot_stride;
-        UNROLL for (int j = 0; j < VECS; j++) {
-            const float16 x = widen16(row + 16 * j);
-            check = fma(x, (float16)(0.0f), check);
-            s->rows[i][j] = x;
-        }
+        widen_row(row_of(rows + table[slot / PAGE_SIZE] * page_stride, PAGE_SIZE, slot % PAGE_SIZE,
+                         slot_stride),
+                  s->rows[i]);
+        UNROLL for (int j = 0; j < VECS; j++)
+            check = fma(s->rows[i][j], (float16)(0.0f), check);
     }
     for (int i = n; i % BLOCK; i++)
         for (int j = 0; j < VECS; j++) s->rows[i][j] = 0.0f;
@@ -275,7 +272,7 @@ __kernel ONE_ITEM void attend_tiles(
 
         __global const int *ids = table + table_offset +
                                   row_seq[row_seq_offset + row] * seq_stride + head * head_stride;
-        __global const element *keys = kv + kv_offset + head * kv_head_stride;
+        __global element *keys = kv + kv_offset + head * kv_head_stride;
         for (int first = begin; first < end; first += KEYS) {
             const int n = min(KEYS, end - first);
 #if INTERVALS

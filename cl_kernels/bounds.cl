@@ -2,19 +2,20 @@
 /* bounds: a pair (lo, hi) of the keys of a full page, channel by channel: min and max, mean
  * -/+ width standard deviations, or the mean twice; NaN if a key is NaN.
  * contract: host/ops.h; meaning: host/reference/bounds.c.
- * Work split: a work-item owns 16 channels of one (page, KV head); a loop step reads one slot. The
- * kind is an argument, so that one program serves a cache whose kind changes. */
-#include "common.clh"
-#ifndef HEAD_DIM
-#define HEAD_DIM 128
-#endif
+ * Work split: a work-item owns 16 channels of one (page, KV head), of q8 a block; a loop step reads
+ * 16 channels of one slot. The kind is an argument, so that one program serves a cache whose kind
+ * changes. */
+#include "bounds.clh"
 #ifndef PAGE_SIZE
 #define PAGE_SIZE 16
 #endif
-#define CHUNKS (HEAD_DIM / 16)
+#define OWNED (BOUNDS_Q8 ? Q8_BLOCK : 16) /* channels; the last block may have fewer */
+#define ITEMS ((HEAD_DIM + OWNED - 1) / OWNED)
 
 /* The largest finite element. */
-#if DTYPE == 1
+#if BOUNDS_Q8
+#define MOST (Q8_MOST * 65504.0f)
+#elif DTYPE == 1
 #define MOST 65504.0f
 #elif DTYPE == 2
 #define MOST 0x1.fep127f
@@ -26,14 +27,24 @@
 #define MINMAX 0
 #define MEAN   2
 
-static inline void min_and_max(__global const element *key, ulong slot_stride, float16 *lo,
-                               float16 *hi) {
+/* 16 channels of the keys of one (page, KV head). */
+typedef struct page_keys {
+    __global element *rows;
+    ulong slot_stride;
+    uint channel;
+} page_keys;
+
+static inline float16 load_key16(const page_keys *keys, uint slot) {
+    return row16(row_of(keys->rows, PAGE_SIZE, slot, keys->slot_stride), keys->channel);
+}
+
+static inline void min_and_max(const page_keys *keys, float16 *lo, float16 *hi) {
     /* 1. both begin as the first key */
-    float16 least = load16(key), most = least;
+    float16 least = load_key16(keys, 0), most = least;
     int16 nan = isnan(least);
     /* 2. every other key widens them; NaN is recorded separately */
     for (uint slot = 1; slot < PAGE_SIZE; slot++) {
-        const float16 x = load16(key + slot * slot_stride);
+        const float16 x = load_key16(keys, slot);
         least = fmin(least, x);
         most = fmax(most, x);
         nan |= isnan(x);
@@ -42,48 +53,75 @@ static inline void min_and_max(__global const element *key, ulong slot_stride, f
     *hi = select(most, (float16)(NAN), nan);
 }
 
-static inline float16 mean_of(__global const element *key, ulong slot_stride) {
-    float16 sum = load16(key);
-    for (uint slot = 1; slot < PAGE_SIZE; slot++)
-        sum += load16(key + slot * slot_stride);
+static inline float16 mean_of(const page_keys *keys) {
+    float16 sum = load_key16(keys, 0);
+    for (uint slot = 1; slot < PAGE_SIZE; slot++) sum += load_key16(keys, slot);
     return sum * (1.0f / PAGE_SIZE);
 }
 
 /* From the squares of differences to the mean, which are never below 0. */
-static inline float16 std_of(__global const element *key, ulong slot_stride, float16 mean) {
+static inline float16 std_of(const page_keys *keys, float16 mean) {
     float16 squares = 0.0f;
     for (uint slot = 0; slot < PAGE_SIZE; slot++) {
-        const float16 off = load16(key + slot * slot_stride) - mean;
+        const float16 off = load_key16(keys, slot) - mean;
         squares += off * off;
     }
     return sqrt(squares * (1.0f / PAGE_SIZE));
 }
 
+static inline void pair_of(const page_keys *keys, uint kind, float width, float16 *lo,
+                           float16 *hi) {
+    if (kind == MINMAX) {
+        min_and_max(keys, lo, hi);
+        return;
+    }
+    const float16 mean = mean_of(keys);
+    *lo = *hi = mean;
+    if (kind == MEAN) return;
+    const float16 spread = width * std_of(keys, mean);
+    const int16 finite = isfinite(mean) & isfinite(spread);
+    *lo = select(mean - spread, fmax(mean - spread, -MOST), finite);
+    *hi = select(mean + spread, fmin(mean + spread, MOST), finite);
+}
+
+#if BOUNDS_Q8
+/* A block of a pair from `channel` on: `n` times 16 channels of lo and of hi. Their scale is one. */
+static inline void store_block(const float16 *lo, const float16 *hi, uint n, bool outward,
+                               __global bound_element *pair, uint channel) {
+    float most = 0.0f;
+    for (uint i = 0; i < n; i++) most = larger(most, larger(q8_largest(lo[i]), q8_largest(hi[i])));
+    const ushort scale = q8_scale(most);
+    const float d = q8_widen(scale);
+    __global char *to = pair + channel;
+    for (uint i = 0; i < n; i++, to += 16) {
+        vstore16(convert_char16(outward ? q8_below16(lo[i], d) : q8_nearest16(lo[i], d)), 0, to);
+        vstore16(convert_char16(outward ? q8_above16(hi[i], d) : q8_nearest16(hi[i], d)), 0,
+                 to + HEAD_DIM);
+    }
+    ((__global ushort *)(pair + 2 * HEAD_DIM))[channel / Q8_BLOCK] = scale;
+}
+#endif
+
 __kernel GROUP_OF(WG_SIZE) void bounds_of_pages(KV_PARAMS, BOUNDS_PARAMS, uint n, uint n_kv_heads,
                                                 REF_PARAMS(const int, pages), uint kind,
                                                 float width) {
-    FOR_EACH_ITEM(i, n * n_kv_heads * CHUNKS) {
-        const uint channel = i % CHUNKS * 16, head = i / CHUNKS % n_kv_heads;
-        const int page = pages[pages_offset + i / CHUNKS / n_kv_heads];
+    FOR_EACH_ITEM(i, n * n_kv_heads * ITEMS) {
+        const uint channel = i % ITEMS * OWNED, head = i / ITEMS % n_kv_heads;
+        const int page = pages[pages_offset + i / ITEMS / n_kv_heads];
         if (page < 0) continue;
-        __global const element *key =
-            kv + kv_offset + page * page_stride + head * kv_head_stride + channel;
-        float16 lo, hi;
-        if (kind == MINMAX) {
-            min_and_max(key, slot_stride, &lo, &hi);
-        } else {
-            const float16 mean = mean_of(key, slot_stride);
-            lo = hi = mean;
-            if (kind != MEAN) {
-                const float16 spread = width * std_of(key, slot_stride, mean);
-                const int16 finite = isfinite(mean) & isfinite(spread);
-                lo = select(mean - spread, fmax(mean - spread, -MOST), finite);
-                hi = select(mean + spread, fmin(mean + spread, MOST), finite);
-            }
-        }
-        __global element *to = bounds + bounds_offset + page * bounds_page_stride +
-                               head * bounds_head_stride + channel;
-        store16(lo, to);
-        store16(hi, to + HEAD_DIM);
+        page_keys keys = {kv + kv_offset + page * page_stride + head * kv_head_stride, slot_stride,
+                          channel};
+        __global bound_element *pair =
+            bounds + bounds_offset + page * bounds_page_stride + head * bounds_head_stride;
+        float16 lo[OWNED / 16], hi[OWNED / 16];
+        const uint parts = min((uint)OWNED, HEAD_DIM - channel) / 16;
+        for (uint part = 0; part < parts; part++, keys.channel += 16)
+            pair_of(&keys, kind, width, &lo[part], &hi[part]);
+#if BOUNDS_Q8
+        store_block(lo, hi, parts, kind != MEAN, pair, channel);
+#else
+        store16(lo[0], pair + channel);
+        store16(hi[0], pair + HEAD_DIM + channel);
+#endif
     }
 }

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* compact: the kept slots of lanes to the front of a page list.
  * contract: host/ops.h; meaning: host/reference/compact.c.
- * Work split: a work-group owns a part of one (item, KV head): WIDE channels of K, or of V, or the
- * planes; parts are independent. It takes TILE kept slots at a time: all of them are in registers
+ * Work split: a work-group owns a part of one (item, KV head): WIDE channels of K, or of V, the scales
+ * of either, or the planes; parts are independent. It takes TILE kept slots at a time: all of them are in registers
  * before any of them is written. Later steps read only later slots, since a kept slot never moves
  * to a later one. */
 #include "common.clh"
@@ -15,6 +15,8 @@
 
 #if DTYPE == 0
 typedef float16 chunk;
+#elif DTYPE == 3
+typedef char16 chunk;
 #else
 typedef ushort16 chunk;
 #endif
@@ -64,6 +66,31 @@ static void compact_rows(const lane *l, __global element *rows, ulong page_strid
     }
 }
 
+#if DTYPE == 3
+#define MOST_BLOCKS 8 /* of a row */
+/* The scales of K or V, which begins at `first` of page 0. */
+static void compact_scales(const lane *l, __global element *first, ulong page_stride,
+                           ulong slot_stride) {
+    const uint blocks = Q8_BLOCKS_OF((uint)slot_stride);
+    __global element *scales = first + (slot_stride << l->page_shift);
+    for (uint tile = 0; tile < l->count * l->granularity; tile += WG_SIZE) {
+        const uint j = tile + (uint)get_local_id(0), from = source_of(l, j);
+        ushort held[MOST_BLOCKS];
+        if (from != NONE) {
+            __global const ushort *of = (__global const ushort *)(
+                scales + place_of(l, l->pages, from, page_stride, 2 * blocks));
+            for (uint b = 0; b < blocks; b++) held[b] = of[b];
+        }
+        barrier(CLK_GLOBAL_MEM_FENCE);
+        if (from != NONE) {
+            __global ushort *of =
+                (__global ushort *)(scales + place_of(l, l->to, j, page_stride, 2 * blocks));
+            for (uint b = 0; b < blocks; b++) of[b] = held[b];
+        }
+    }
+}
+#endif
+
 /* One of the planes, as bits. */
 static void compact_plane(const lane *l, __global uint *plane) {
     const ulong page_stride = 1u << l->page_shift;
@@ -94,11 +121,15 @@ __kernel GROUP_OF(WG_SIZE) void compact_slots(KV_PARAMS, BATCH_PARAMS, uint page
                     .visible = (uint)visible[visible_offset + owner],
                     .page_shift = 31 - clz(page_size)};
     const uint slices = (head_dim + WIDE - 1) / WIDE;
+    kv += kv_offset + head * kv_head_stride;
     if (part < 2 * slices) {
         const uint channel = part % slices * WIDE + (uint)get_local_id(0) % (WIDE / CHUNK) * CHUNK;
-        __global element *rows =
-            kv + kv_offset + head * kv_head_stride + (part < slices ? 0 : value_offset) + channel;
+        __global element *rows = kv + (part < slices ? 0 : value_offset) + channel;
         compact_rows(&l, channel < head_dim ? rows : 0, page_stride, slot_stride);
+#if DTYPE == 3
+    } else if (part < 2 * slices + 2) {
+        compact_scales(&l, kv + (part == 2 * slices ? 0 : value_offset), page_stride, slot_stride);
+#endif
     } else {
         if (positions) compact_plane(&l, positions + positions_offset);
         if (scores) compact_plane(&l, scores + scores_offset);

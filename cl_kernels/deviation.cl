@@ -25,12 +25,12 @@ __kernel GROUP_OF(WG_SIZE) void deviation(KV_PARAMS, BATCH_PARAMS, MATRIX_PARAMS
         if (slot < 0) continue;
         const int page = table[table_offset + row_seq[row_seq_offset + row] * seq_stride +
                                head * head_stride + slot / PAGE_SIZE];
-        __global const element *held = kv + kv_offset + page * page_stride + head * kv_head_stride +
-                                       slot % PAGE_SIZE * slot_stride + channel;
+        __global element *held = kv + kv_offset + page * page_stride + head * kv_head_stride;
         if (values) held += value_offset;
         /* 2. the squares */
         const float16 apart =
-            vload16(0, x + x_offset + row * x_stride + head * HEAD_DIM + channel) - load16(held);
+            vload16(0, x + x_offset + row * x_stride + head * HEAD_DIM + channel) -
+            row16(row_of(held, PAGE_SIZE, slot % PAGE_SIZE, slot_stride), channel);
         squares = fma(apart, apart, squares);
     }
     const float sum = group_sum(sum16(squares), scratch);

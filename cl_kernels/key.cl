@@ -18,7 +18,7 @@ __kernel GROUP_OF(WG_SIZE) void key_score_norm(LANE_PARAMS, REF_PARAMS(float, ou
     const uint slot = BLOCK * WG_SIZE + (uint)get_local_id(0);
     if (slot >= (uint)visible[visible_offset + OWNER]) return;
     __global const int *pages = LANE_PAGES;
-    __global const element *keys = LANE_KEYS;
+    __global element *keys = LANE_KEYS;
     out[out_offset + OWNER * out_stride + slot] = norm_of(ROW_AT(slot), HEAD_DIM);
 }
 
@@ -32,7 +32,7 @@ __kernel GROUP_OF(WG_SIZE) void key_score_directions(LANE_PARAMS, REF_PARAMS(flo
     const uint wi = (uint)get_local_id(0), n = min(seen - first, (uint)KEYS);
     const uint chunk = wi % CHUNKS, part = wi / CHUNKS;
     __global const int *pages = LANE_PAGES;
-    __global const element *keys = LANE_KEYS;
+    __global element *keys = LANE_KEYS;
     /* 1. 1/‖k‖; a key of norm 0 adds nothing */
     for (uint s = wi; s < n; s += WG_SIZE) {
         const float norm = norm_of(ROW_AT(first + s), HEAD_DIM);
@@ -42,7 +42,7 @@ __kernel GROUP_OF(WG_SIZE) void key_score_directions(LANE_PARAMS, REF_PARAMS(flo
     /* 2. the work-item's channels of its share of the slots */
     float16 sum = 0.0f;
     for (uint s = part; part < PARTS && s < n; s += PARTS)
-        sum = fma(load16(ROW_AT(first + s) + chunk * 16), (float16)(factors[s]), sum);
+        sum = fma(row16(ROW_AT(first + s), chunk * 16), (float16)(factors[s]), sum);
     parts[wi] = sum;
     barrier(CLK_LOCAL_MEM_FENCE);
     /* 3. over the shares, in order */
@@ -79,12 +79,12 @@ __kernel GROUP_OF(WG_SIZE) void key_score_cosine(LANE_PARAMS, REF_PARAMS(float, 
     const uint slot = BLOCK * WG_SIZE + (uint)get_local_id(0);
     if (slot >= (uint)visible[visible_offset + OWNER]) return;
     __global const int *pages = LANE_PAGES;
-    __global const element *keys = LANE_KEYS;
-    __global const element *key = ROW_AT(slot);
+    __global element *keys = LANE_KEYS;
+    const kv_row key = ROW_AT(slot);
     float16 along = 0.0f;
     means += means_offset + (ulong)OWNER * HEAD_DIM;
     for (uint c = 0; c < HEAD_DIM; c += 16)
-        along = fma(load16(key + c), vload16(0, means + c), along);
+        along = fma(row16(key, c), vload16(0, means + c), along);
     const float norm = norm_of(key, HEAD_DIM);
     out[out_offset + OWNER * out_stride + slot] = norm == 0.0f ? 0.0f : sum16(along) / norm;
 }

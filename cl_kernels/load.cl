@@ -32,6 +32,17 @@ static inline float16 take16(__global const source *p) {
 }
 #endif
 
+static inline void take_head(__global const source *from, float *head) {
+    for (uint c = 0; c < HEAD_DIM; c += 16)
+        vstore16(take16(from + c), 0, head + c);
+}
+static inline void put_head(const float *head, kv_row to) {
+    for (uint c = 0; c < HEAD_DIM; c += PUT) {
+        const bool both = PUT_BOTH(c, HEAD_DIM);
+        put_row(to, c, vload16(0, head + c), both ? vload16(1, head + c) : (float16)(0.0f), both);
+    }
+}
+
 static inline void turn_head(float *head, __global const float *table, int position, uint n_pairs,
                              uint adjacent) {
     __global const float *low = LOW_ROW(table, position, n_pairs);
@@ -73,25 +84,20 @@ __kernel GROUP_OF(WG_SIZE) void load_rows(KV_PARAMS, BATCH_PARAMS, REF_PARAMS(co
         if (slot < 0) continue;
         const int page = table[table_offset + row_seq[row_seq_offset + row] * seq_stride +
                                head * head_stride + slot / PAGE_SIZE];
-        __global element *to = kv + kv_offset + page * page_stride + head * kv_head_stride +
-                               slot % PAGE_SIZE * slot_stride;
+        __global element *to = kv + kv_offset + page * page_stride + head * kv_head_stride;
         /* 2. the K row, normalised and rotated, and the V row */
+        float x[HEAD_DIM];
         if (k) {
-            float key[HEAD_DIM];
-            __global const source *from = k + k_offset + row * k_stride + head * HEAD_DIM;
-            for (uint c = 0; c < HEAD_DIM; c += 16)
-                vstore16(take16(from + c), 0, key + c);
-            if (k_norm) norm_head(key, k_norm + k_norm_offset, eps);
+            take_head(k + k_offset + row * k_stride + head * HEAD_DIM, x);
+            if (k_norm) norm_head(x, k_norm + k_norm_offset, eps);
             if (n_pairs)
-                turn_head(key, turns + turns_offset, positions[positions_offset + row], n_pairs,
+                turn_head(x, turns + turns_offset, positions[positions_offset + row], n_pairs,
                           adjacent);
-            for (uint c = 0; c < HEAD_DIM; c += 16)
-                store16(vload16(0, key + c), to + c);
+            put_head(x, row_of(to, PAGE_SIZE, slot % PAGE_SIZE, slot_stride));
         }
         if (v) {
-            __global const source *from = v + v_offset + row * v_stride + head * HEAD_DIM;
-            for (uint c = 0; c < HEAD_DIM; c += 16)
-                store16(take16(from + c), to + value_offset + c);
+            take_head(v + v_offset + row * v_stride + head * HEAD_DIM, x);
+            put_head(x, row_of(to + value_offset, PAGE_SIZE, slot % PAGE_SIZE, slot_stride));
         }
         /* 3. the planes that there are */
         const ulong in_plane = (ulong)page * PAGE_SIZE + slot % PAGE_SIZE;

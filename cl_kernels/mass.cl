@@ -38,15 +38,16 @@ __kernel GROUP_OF(WG_SIZE) void page_mass_logs(KV_PARAMS, BATCH_PARAMS, MATRIX_P
         const uint slots = min(seen - page * PAGE_SIZE, (uint)PAGE_SIZE);
         const int id = table[table_offset + row_seq[row_seq_offset + row] * seq_stride +
                              head * head_stride + page];
-        __global const element *key = kv + kv_offset + id * page_stride + head * kv_head_stride;
+        __global element *keys = kv + kv_offset + id * page_stride + head * kv_head_stride;
         __global const float *query = q + q_offset + row * q_stride + (ulong)query_head * HEAD_DIM;
         /* 1. the logits of the page's slots; an infinite one counts as NaN */
         float logits[PAGE_SIZE];
         float top = -INFINITY;
         for (uint s = 0; s < slots; s++) {
+            const kv_row key = row_of(keys, PAGE_SIZE, s, slot_stride);
             float16 sums = 0.0f;
             for (uint c = 0; c < HEAD_DIM; c += 16)
-                sums = fma(scale * vload16(0, query + c), load16(key + s * slot_stride + c), sums);
+                sums = fma(scale * vload16(0, query + c), row16(key, c), sums);
             float logit = sum16(sums);
             if (soft_cap > 0.0f) logit = soft_cap * tanh(logit / soft_cap);
             logits[s] = isfinite(logit) ? logit : NAN;

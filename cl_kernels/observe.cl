@@ -76,8 +76,9 @@ __kernel GROUP_OF(WG_SIZE) void observe_rows(KV_PARAMS, BATCH_PARAMS, OBSERVE_PA
     q += q_offset + first * q_stride + (ulong)head * group * head_dim;
     const ulong owner = (ulong)item * n_kv_heads + head;
     const bool live = slot < n;
-    __global const element *key = kv + kv_offset + head * kv_head_stride;
-    if (live) key += table[slot / page_size] * page_stride + slot % page_size * slot_stride;
+    __global element *keys = kv + kv_offset + head * kv_head_stride;
+    if (live) keys += table[slot / page_size] * page_stride;
+    const kv_row key = row_of(keys, page_size, slot % page_size, slot_stride);
 
     float value = 0.0f, lost = 0.0f;
     for (uint t = part_begin; t < end; t += ROWS) {
@@ -99,7 +100,7 @@ __kernel GROUP_OF(WG_SIZE) void observe_rows(KV_PARAMS, BATCH_PARAMS, OBSERVE_PA
             float4 dot4[ROWS];
             FOR_EACH_ROW dot4[r] = 0.0f;
             for (uint c = 0; c < head_dim; c += 8) {
-                const float8 k = load8(key + c);
+                const float8 k = row8(key, c);
                 FOR_EACH_ROW {
                     const float8 x = vload8(0, query[r] + c);
                     dot4[r] = fma(x.lo, k.lo, fma(x.hi, k.hi, dot4[r]));

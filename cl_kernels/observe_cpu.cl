@@ -77,15 +77,16 @@ static inline void block_logits(key_block *k, const span *s, int t, int count, u
 }
 #else
 /* scale·k, one slot per element; zeros behind the last. */
-static inline void turn_keys(key_block *k, const span *s, __global const element *rows,
-                             ulong page_stride, ulong slot_stride, int page_size, float scale) {
+static inline void turn_keys(key_block *k, const span *s, __global element *rows,
+                             ulong page_stride, ulong slot_stride, uint page_size, float scale) {
     for (int i = 0; i < KEYS; i++) {
         float16 key[VECS];
-        const int slot = k->first + min(i, k->slots - 1);
-        __global const element *row =
-            rows + s->ids[slot / page_size] * page_stride + slot % page_size * slot_stride;
+        const uint slot = k->first + min(i, k->slots - 1);
+        widen_row(row_of(rows + s->ids[slot / page_size] * page_stride, page_size,
+                         slot % page_size, slot_stride),
+                  key);
         UNROLL for (int j = 0; j < VECS; j++)
-            key[j] = i < k->slots ? scale * widen16(row + 16 * j) : (float16)(0.0f);
+            key[j] = i < k->slots ? scale * key[j] : (float16)(0.0f);
         for (int d = 0; d < HEAD_DIM; d++) ((float *)k->keys[d])[i] = ((const float *)key)[d];
     }
 }
@@ -226,7 +227,7 @@ __kernel ONE_ITEM void observe_run(
             k.slots = min(KEYS, end - k.first);
 #if !LOGITS
             turn_keys(&k, &s, kv + kv_offset + head * kv_head_stride, page_stride, slot_stride,
-                      (int)page_size, scale);
+                      page_size, scale);
 #endif
             block_values(&k, &s);
             if (values)

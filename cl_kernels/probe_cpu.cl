@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Read bandwidth on CPUs: sums of `n` blocks of 64 bytes, each read once; a work-item reads a run
- * of its own as STREAMS streams side by side, prefetching AHEAD blocks on. */
+/* Read bandwidth on CPUs: of memory in one piece, and of the pages of lanes in the orders in which
+ * attention could read them. Sums of all that is read. */
 #include "cpu.clh"
 
 #ifndef STREAMS
@@ -9,9 +9,27 @@
 #ifndef AHEAD
 #define AHEAD 0 /* 0: no prefetch */
 #endif
+#ifndef HALF
+#define HALF 4096 /* bytes of a page's K, and of its V; a multiple of 16 */
+#endif
+#ifndef ROW
+#define ROW 256 /* bytes of one page before the next one's, where pages are read in turn; multiple of 64 */
+#endif
+#ifndef SPLIT_PAGES
+#define SPLIT_PAGES 512 /* TMS_CL_SPLIT_PAGES */
+#endif
 
 typedef uint uint16_at4 __attribute__((ext_vector_type(16), aligned(4)));
+typedef uint uint4_at4 __attribute__((ext_vector_type(4), aligned(4)));
 
+static inline uint total_of(uint16 sum) {
+    const uint8 a = sum.lo + sum.hi;
+    const uint4 b = a.lo + a.hi;
+    return (b.x + b.y) + (b.z + b.w);
+}
+
+/* `n` blocks of 64 bytes, each read once; a work-item reads a run of its own as STREAMS streams side
+ * by side, prefetching AHEAD blocks on. */
 __kernel ONE_ITEM void read_run(REF_PARAMS(const uint, from), ulong n, REF_PARAMS(uint, out)) {
     const ulong stream = n / get_global_size(0) / STREAMS;
     __global const uint *p = from + from_offset + 16 * stream * STREAMS * get_global_id(0);
@@ -24,8 +42,99 @@ __kernel ONE_ITEM void read_run(REF_PARAMS(const uint, from), ulong n, REF_PARAM
             if (AHEAD) PREFETCH(at + 16 * AHEAD);
         }
     UNROLL for (int s = 1; s < STREAMS; s++) sum[0] += sum[s];
-    const uint8 a = sum[0].lo + sum[0].hi;
-    const uint4 b = a.lo + a.hi;
     /* Nobody reads the sum; the store keeps the compiler from removing the loop. */
-    if ((b.x + b.y) + (b.z + b.w) == 0x5ca1ab1e) out[out_offset] = 1;
+    if (total_of(sum[0]) == 0x5ca1ab1e) out[out_offset] = 1;
+}
+
+/* ---- Pages ----------------------------------------------------------------------------------- */
+
+#define WIDEST 16 /* pages in turn */
+#define WHOLE (HALF / 64 * 64)
+
+/* What an item reads: the pages ids[0..n), K at `keys`, V value_offset further on. Each page is read
+ * while the same place of the page `ahead` entries on is prefetched; 0: none is. */
+typedef struct page_list {
+    __global const uchar *keys;
+    ulong page_stride, value_offset;
+    __global const int *ids;
+    int n, ahead;
+} page_list;
+
+static inline __global const uchar *page_at(const page_list *p, int i) {
+    return p->keys + p->ids[min(i, p->n - 1)] * p->page_stride;
+}
+
+/* K, or V further on by `offset`, of `width` pages from `first` on: a row of each in turn. */
+static inline ALWAYS uint16 read_rows(uint16 sum, const page_list *p, int first, int width,
+                                      ulong offset, bool fetch) {
+    __global const uchar *at[WIDEST], *next[WIDEST];
+    UNROLL for (int t = 0; t < width; t++) {
+        at[t] = page_at(p, first + t) + offset;
+        next[t] = page_at(p, first + t + p->ahead) + offset;
+    }
+    for (int i = 0; i < WHOLE; i += ROW)
+        UNROLL for (int t = 0; t < width; t++)
+            UNROLL for (int j = i; j < i + ROW; j += 64) {
+                if (WHOLE % ROW && j >= WHOLE) break;
+                sum += *(__global const uint16_at4 *)(at[t] + j);
+                if (fetch) PREFETCH(next[t] + j);
+            }
+    for (int i = WHOLE; i < HALF; i += 16)
+        UNROLL for (int t = 0; t < width; t++) sum.s0123 += *(__global const uint4_at4 *)(at[t] + i);
+    return sum;
+}
+
+/* K of `step` pages, then their V, `width` of the pages in turn; what is left of the list page after
+ * page. */
+static inline ALWAYS uint16 read_steps(const page_list *p, int step, int width, bool fetch) {
+    uint16 sum = 0;
+    int first = 0;
+    for (; first + step <= p->n; first += step)
+        for (int v = 0; v < 2; v++)
+            for (int t = 0; t < step; t += width)
+                sum = read_rows(sum, p, first + t, width, v ? p->value_offset : 0, fetch);
+    for (int v = 0; v < 2; v++)
+        for (int t = first; t < p->n; t++)
+            sum = read_rows(sum, p, t, 1, v ? p->value_offset : 0, fetch);
+    return sum;
+}
+
+/* Pages that an order reads before the next ones; `order` is a tms_page_reading. */
+static inline int step_of(uint order) {
+    const int steps[] = {1, 4, 4, 8, 16};
+    return steps[order];
+}
+
+/* tms_page_read of host/device.h: every page of every lane once. The queue's items are those of
+ * attend_cpu.cl: pieces of splits. */
+__kernel ONE_ITEM void read_pages(REF_PARAMS(const uchar, kv), ulong page_stride, ulong value_offset,
+                                  REF_PARAMS(const int, table), REF_PARAMS(const int, count),
+                                  uint capacity, uint order, uint ahead, uint n_lanes, uint pieces,
+                                  uint piece_pages, REF_PARAMS(uint, out), QUEUE_PARAMS) {
+    FOR_EACH_QUEUED(item) {
+        const uint lane = item / pieces % n_lanes;
+        const int at = item % pieces * piece_pages;
+        const int first = item / pieces / n_lanes * SPLIT_PAGES + at;
+        const page_list list = {
+            kv + kv_offset, page_stride, value_offset,
+            table + table_offset + (ulong)lane * capacity + first,
+            min(count[count_offset + lane] - first, min((int)piece_pages, SPLIT_PAGES - at)),
+            ahead * step_of(order)};
+        if (list.n <= 0) continue;
+        uint16 sum = 0;
+        switch (2 * order + (ahead > 0)) {
+        case 0: sum = read_steps(&list, 1, 1, false); break;
+        case 1: sum = read_steps(&list, 1, 1, true); break;
+        case 2: sum = read_steps(&list, 4, 1, false); break;
+        case 3: sum = read_steps(&list, 4, 1, true); break;
+        case 4: sum = read_steps(&list, 4, 4, false); break;
+        case 5: sum = read_steps(&list, 4, 4, true); break;
+        case 6: sum = read_steps(&list, 8, 8, false); break;
+        case 7: sum = read_steps(&list, 8, 8, true); break;
+        case 8: sum = read_steps(&list, 16, 16, false); break;
+        case 9: sum = read_steps(&list, 16, 16, true); break;
+        }
+        atomic_add(out + out_offset, total_of(sum));
+    }
+    leave_queue(queue, 0);
 }

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* write_rows: K and V rows into slots of lanes; read_rows: out of them, widened to f32.
  * contract: host/ops.h; meaning: host/reference/rows.c.
- * Work split: a work-item owns 16 channels of the K and the V row of one (row, KV head). With a
+ * Work split: a work-item owns PUT channels of the K and the V row of one (row, KV head). With a
  * rotation it owns a head of one row, of q, or of k with v: what is summed, rotated and then written
  * is its own, and needs no barrier. */
 #include "common.clh"
@@ -16,18 +16,24 @@
 #define NARROW 1 /* rows come as f32; 0: as DTYPE, and bits are copied */
 #endif
 #define CHUNKS (HEAD_DIM / 16)
+#define PUTS   ((HEAD_DIM + PUT - 1) / PUT)
 
+/* Elements of a row from channel c on. */
 #if NARROW
 typedef float source;
-static inline void put16(__global const source *from, __global element *to) {
-    store16(vload16(0, from), to);
+static inline void put(__global const source *row, kv_row to, uint c) {
+    const bool both = PUT_BOTH(c, HEAD_DIM);
+    put_row(to, c, vload16(0, row + c), both ? vload16(1, row + c) : (float16)(0.0f), both);
 }
 #else
 typedef element source;
-static inline void put16(__global const source *from, __global element *to) {
-    vstore16(vload16(0, from), 0, to);
+static inline void put(__global const source *row, kv_row to, uint c) {
+    vstore16(vload16(0, row + c), 0, to.at + c);
 }
 #endif
+
+/* The row of a slot of a lane, `page` being where its page's K or V begins. */
+#define SLOT_OF(page, slot) row_of(page, PAGE_SIZE, (slot) % PAGE_SIZE, slot_stride)
 
 __kernel GROUP_OF(WG_SIZE) void write_rows(KV_PARAMS, BATCH_PARAMS, REF_PARAMS(const source, k),
                                            ulong k_stride, REF_PARAMS(const source, v),
@@ -35,20 +41,19 @@ __kernel GROUP_OF(WG_SIZE) void write_rows(KV_PARAMS, BATCH_PARAMS, REF_PARAMS(c
                                            REF_PARAMS(int, position_plane),
                                            REF_PARAMS(float, score_plane),
                                            REF_PARAMS(const int, positions)) {
-    FOR_EACH_ITEM(i, n_rows * n_kv_heads * CHUNKS) {
+    FOR_EACH_ITEM(i, n_rows * n_kv_heads * PUTS) {
         /* 1. the slot's place */
-        const uint channel = i % CHUNKS * 16;
-        const uint lane = i / CHUNKS, head = lane % n_kv_heads, row = lane / n_kv_heads;
+        const uint channel = i % PUTS * PUT;
+        const uint lane = i / PUTS, head = lane % n_kv_heads, row = lane / n_kv_heads;
         const int slot = slots[slots_offset + lane];
         if (slot < 0) continue;
         const int page = table[table_offset + row_seq[row_seq_offset + row] * seq_stride +
                                head * head_stride + slot / PAGE_SIZE];
-        __global element *to = kv + kv_offset + page * page_stride + head * kv_head_stride +
-                               slot % PAGE_SIZE * slot_stride + channel;
+        __global element *to = kv + kv_offset + page * page_stride + head * kv_head_stride;
         /* 2. both rows */
-        const ulong within = head * HEAD_DIM + channel;
-        put16(k + k_offset + row * k_stride + within, to);
-        put16(v + v_offset + row * v_stride + within, to + value_offset);
+        put(k + k_offset + row * k_stride + head * HEAD_DIM, SLOT_OF(to, slot), channel);
+        put(v + v_offset + row * v_stride + head * HEAD_DIM, SLOT_OF(to + value_offset, slot),
+            channel);
         /* 3. the planes that there are */
         const ulong in_plane = (ulong)page * PAGE_SIZE + slot % PAGE_SIZE;
         if (channel == 0 && position_plane)
@@ -141,12 +146,11 @@ __kernel GROUP_OF(WG_SIZE) void write_rotated(
         if (slot < 0) continue;
         const int page = table[table_offset + row_seq[row_seq_offset + row] * seq_stride +
                                head * head_stride + slot / PAGE_SIZE];
-        __global element *to = kv + kv_offset + page * page_stride + head * kv_head_stride +
-                               slot % PAGE_SIZE * slot_stride;
+        __global element *to = kv + kv_offset + page * page_stride + head * kv_head_stride;
         __global const float *value = v + v_offset + row * v_stride + head * HEAD_DIM;
-        for (uint c = 0; c < HEAD_DIM; c += 16) {
-            put16(at + c, to + c);
-            put16(value + c, to + value_offset + c);
+        for (uint c = 0; c < HEAD_DIM; c += PUT) {
+            put(at, SLOT_OF(to, slot), c);
+            put(value, SLOT_OF(to + value_offset, slot), c);
         }
         const ulong in_plane = (ulong)page * PAGE_SIZE + slot % PAGE_SIZE;
         if (position_plane)
@@ -165,10 +169,9 @@ __kernel GROUP_OF(WG_SIZE) void read_rows(KV_PARAMS, REF_PARAMS(const int, table
         const int s = slot[slot_offset + row], h = head[head_offset + row];
         const int page = table[table_offset + seq[seq_offset + row] * seq_stride + h * head_stride +
                                s / PAGE_SIZE];
-        __global const element *from = kv + kv_offset + page * page_stride + h * kv_head_stride +
-                                       s % PAGE_SIZE * slot_stride + channel;
+        __global element *from = kv + kv_offset + page * page_stride + h * kv_head_stride;
         const ulong to = (ulong)row * HEAD_DIM + channel;
-        if (k) vstore16(load16(from), 0, k + k_offset + to);
-        if (v) vstore16(load16(from + value_offset), 0, v + v_offset + to);
+        if (k) vstore16(row16(SLOT_OF(from, s), channel), 0, k + k_offset + to);
+        if (v) vstore16(row16(SLOT_OF(from + value_offset, s), channel), 0, v + v_offset + to);
     }
 }

@@ -4,10 +4,7 @@
  * Work split: a work-group owns PAGES full pages of one (row, KV head), with CHUNKS work-items per
  * page and 16 channels per work-item; it computes all query heads of the KV head, so that bounds
  * are read once. */
-#include "common.clh"
-#ifndef HEAD_DIM
-#define HEAD_DIM 128
-#endif
+#include "bounds.clh"
 #ifndef PAGE_SIZE
 #define PAGE_SIZE 16
 #endif
@@ -37,9 +34,9 @@ __kernel GROUP_OF(WG_SIZE) void score_pages(BOUNDS_PARAMS, BATCH_PARAMS, MATRIX_
     if (live) {
         const int id = table[table_offset + row_seq[row_seq_offset + row] * seq_stride +
                              head * head_stride + page];
-        __global const element *pair =
-            bounds + bounds_offset + id * bounds_page_stride + head * bounds_head_stride + channel;
-        const float16 lo = load16(pair), hi = load16(pair + HEAD_DIM);
+        __global const bound_element *pair =
+            bounds + bounds_offset + id * bounds_page_stride + head * bounds_head_stride;
+        const float16 lo = load_bound16(pair, 0, channel), hi = load_bound16(pair, 1, channel);
         __global const float *query =
             q + q_offset + row * q_stride + (ulong)head * GROUP * HEAD_DIM + channel;
         for (uint g = 0; g < GROUP; g++) {

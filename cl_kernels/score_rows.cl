@@ -19,10 +19,9 @@ __kernel GROUP_OF(WG_SIZE) void score_rows(KV_PARAMS, BATCH_PARAMS, REF_PARAMS(c
         if (slot < 0) continue;
         const int page = table[table_offset + row_seq[row_seq_offset + row] * seq_stride +
                                head * head_stride + slot / PAGE_SIZE];
-        __global const element *key = kv + kv_offset + page * page_stride + head * kv_head_stride +
-                                      slot % PAGE_SIZE * slot_stride;
+        __global element *keys = kv + kv_offset + page * page_stride + head * kv_head_stride;
         /* 2. the key's norm, the largest last */
         scores[scores_offset + (ulong)page * PAGE_SIZE + slot % PAGE_SIZE] =
-            -norm_of(key, HEAD_DIM);
+            -norm_of(row_of(keys, PAGE_SIZE, slot % PAGE_SIZE, slot_stride), HEAD_DIM);
     }
 }

@@ -27,7 +27,7 @@ __kernel GROUP_OF(WG_SIZE) void value_score_sums(LANE_PARAMS, REF_PARAMS(const f
     const uint end = min((uint)limits[1], (BLOCK + 1) * KEYS);
     if (first >= end || list >= n_lists) return;
     __global const int *pages = LANE_PAGES;
-    __global const element *values = LANE_VALUES;
+    __global element *values = LANE_VALUES;
     __global const float *from[LISTS]; /* past the end, the last list again */
     float16 sum[LISTS];
     for (uint j = 0; j < LISTS; j++) {
@@ -36,11 +36,10 @@ __kernel GROUP_OF(WG_SIZE) void value_score_sums(LANE_PARAMS, REF_PARAMS(const f
     }
     for (uint s = first; s < end;) {
         const uint stop = min(end, (s / page_size + 1) * page_size);
-        __global const element *v = ROW_AT(s) + channel;
         float16 part[LISTS]; /* of a page */
         for (uint j = 0; j < LISTS; j++) part[j] = 0.0f;
-        for (; s < stop; s++, v += slot_stride) {
-            const float16 x = load16(v);
+        for (; s < stop; s++) {
+            const float16 x = row16(ROW_AT(s), channel);
             for (uint j = 0; j < LISTS; j++) part[j] = fma(x, (float16)(from[j][s]), part[j]);
         }
         for (uint j = 0; j < LISTS; j++) sum[j] += part[j];
@@ -77,8 +76,8 @@ __kernel GROUP_OF(WG_SIZE) void value_score_slots(LANE_PARAMS, REF_PARAMS(const 
     const uint slot = (BLOCK * WG_SIZE + (uint)get_local_id(0)) * RUN;
     if (slot >= seen) return;
     __global const int *pages = LANE_PAGES;
-    __global const element *values = LANE_VALUES;
-    __global const element *rows[RUN]; /* past the end, the last slot again */
+    __global element *values = LANE_VALUES;
+    kv_row rows[RUN]; /* past the end, the last slot again */
     __global const float *weights[RUN];
     float e[RUN];
     for (uint j = 0; j < RUN; j++) {
@@ -97,7 +96,7 @@ __kernel GROUP_OF(WG_SIZE) void value_score_slots(LANE_PARAMS, REF_PARAMS(const 
                 for (uint j = 0; j < RUN; j++)
                     sum[j] = fma(x, (float16)(weights[j][l * a_stride]), sum[j]);
             }
-            for (uint j = 0; j < RUN; j++) e[j] += sum16(sum[j] * load16(rows[j] + channel));
+            for (uint j = 0; j < RUN; j++) e[j] += sum16(sum[j] * row16(rows[j], channel));
         }
     for (uint j = 0; j < RUN && slot + j < seen; j++)
         out[out_offset + OWNER * out_stride + slot + j] = e[j];
@@ -109,7 +108,7 @@ __kernel GROUP_OF(WG_SIZE) void value_norm_l2(LANE_PARAMS, REF_PARAMS(float, out
     const uint slot = BLOCK * WG_SIZE + (uint)get_local_id(0);
     if (slot >= (uint)visible[visible_offset + OWNER]) return;
     __global const int *pages = LANE_PAGES;
-    __global const element *values = LANE_VALUES;
+    __global element *values = LANE_VALUES;
     out[out_offset + OWNER * out_stride + slot] = norm_of(ROW_AT(slot), HEAD_DIM);
 }
 

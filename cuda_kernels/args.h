@@ -558,4 +558,14 @@ typedef struct cu_probe_args {
     uint64_t n;            /* vectors of 16 bytes */
 } cu_probe_args;
 
+typedef struct cu_page_read_args {
+    CU_PTR(const uint8_t) kv;
+    CU_PTR(const int32_t) table; /* page ids [lane][capacity] */
+    CU_PTR(const int32_t) count; /* [lane] */
+    CU_PTR(uint32_t) sink;
+    uint64_t page_stride, value_offset; /* bytes */
+    uint32_t n_lanes, capacity, max_pages;
+    uint32_t half_vectors; /* of 16 bytes: of a page's K, and of its V */
+} cu_page_read_args;
+
 #endif

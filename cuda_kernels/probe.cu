@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Read bandwidth: sums of `n` vectors of 16 bytes, each read once; neighbouring threads read
- * neighbouring vectors, and a thread loads COUNT of them at once. */
+/* Read bandwidth: of memory in one piece, and of the pages of lanes. Sums of all that is read;
+ * neighbouring threads read neighbouring vectors of 16 bytes. */
 #include "common.cuh"
 
 DEVICE void add(vec16 &sum, const vec16 &u) {
@@ -9,6 +9,11 @@ DEVICE void add(vec16 &sum, const vec16 &u) {
         sum.word[w] += u.word[w];
 }
 
+DEVICE uint32_t total_of(const vec16 &sum) {
+    return sum.word[0] + sum.word[1] + sum.word[2] + sum.word[3];
+}
+
+/* `n` vectors, each read once; a thread loads COUNT of them at once. */
 template <uint32_t COUNT> DEVICE void read_lanes(const cu_probe_args &a) {
     const vec16 *from = (const vec16 *)a.from;
     const uint64_t step = (uint64_t)gridDim.x * blockDim.x;
@@ -26,7 +31,7 @@ template <uint32_t COUNT> DEVICE void read_lanes(const cu_probe_args &a) {
     for (; i < a.n; i += step)
         add(sum, load_16(from + i));
     /* Nobody reads the sum; the store keeps the compiler from removing the loop. */
-    if (sum.word[0] + sum.word[1] + sum.word[2] + sum.word[3] == 0x5ca1ab1eu) *a.sink = 1;
+    if (total_of(sum) == 0x5ca1ab1eu) *a.sink = 1;
 }
 
 #define READ_LANES(count)                                                                          \
@@ -35,3 +40,23 @@ template <uint32_t COUNT> DEVICE void read_lanes(const cu_probe_args &a) {
     }
 READ_LANES(4)
 READ_LANES(8)
+
+/* tms_page_read of host/device.h: every page of every lane once, a page for a block at a time, K and V
+ * side by side. */
+KERNEL(read_pages, 128, cu_page_read_args) {
+    const uint64_t n = (uint64_t)a.n_lanes * a.max_pages;
+    vec16 sum = {};
+    for (uint64_t i = blockIdx.x; i < n; i += gridDim.x) {
+        const uint64_t lane = i / a.max_pages, ordinal = i % a.max_pages;
+        if (ordinal >= (uint64_t)a.count[lane]) continue;
+        const uint8_t *page = a.kv + a.table[lane * a.capacity + ordinal] * a.page_stride;
+        const vec16 *keys = (const vec16 *)page, *values = (const vec16 *)(page + a.value_offset);
+#pragma unroll 4
+        for (uint32_t j = threadIdx.x; j < a.half_vectors; j += blockDim.x) {
+            const vec16 k = load_16(keys + j), v = load_16(values + j);
+            add(sum, k);
+            add(sum, v);
+        }
+    }
+    atomic_add(a.sink, total_of(sum));
+}

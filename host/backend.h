@@ -115,6 +115,11 @@ struct tms_backend {
      * (1e9), all compute units, the best of several kernels and the median of several runs of it.
      * Waits. */
     tamis_status (*read_bandwidth)(tms_device *dev, tms_ref from, uint64_t bytes, double *gb_per_s);
+    /* Reads K and V of every page of the lanes once, computing nothing, with all compute units; a
+     * CPU divides the work as attend's CPU form does. Enqueues. */
+    tamis_status (*read_pages)(tms_device *dev, const tms_page_read *p);
+    /* Whether it reads them in every order; else only in TMS_READ_PAGES, ahead 0. */
+    bool (*orders_pages)(tms_device *dev);
 
     /* The ops: tamis_status op(dev, p), called after the contract's rules were checked; for some
      * ops uint64_t op_scratch(dev, p), optional; for optional ops const char *op_refusal(dev,

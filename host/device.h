@@ -76,6 +76,35 @@ tamis_status tms_device_wait(tms_device *dev, tamis_error *error);
 tamis_status tms_device_read_bandwidth(tms_device *dev, tms_ref from, uint64_t bytes,
                                        double *gb_per_s, tamis_error *error);
 
+/* ---- Pages that are read for the time it takes ----------------------------------------------- */
+
+/* In which order the pages of a lane are read. */
+typedef enum tms_page_reading {
+    TMS_READ_PAGES = 0, /* page after page, K then V */
+    TMS_READ_FOURS = 1, /* K of four pages, one after another, then their V */
+    /* K of so many pages, a row of each in turn, then their V likewise. */
+    TMS_READ_ROWS_4 = 2,
+    TMS_READ_ROWS_8 = 3,
+    TMS_READ_ROWS_16 = 4
+} tms_page_reading;
+
+/* All K and V of the lanes of one layer. */
+typedef struct tms_page_read {
+    tms_kv kv;     /* in the cache's own layout, of any dtype; its bounds are not read */
+    tms_ref table; /* int32 [n_lanes][capacity]: page ids */
+    tms_ref count; /* int32 [n_lanes]: how many of a lane's are read */
+    uint32_t n_lanes, capacity; /* n_lanes == 0 only builds the kernel; tables may be absent then */
+    uint32_t max_pages;         /* no entry of `count` is larger */
+    tms_page_reading reading;
+    uint32_t ahead; /* what is read so many steps of the order later is prefetched; 0: nothing is */
+    /* uint32: the sum of all 32-bit words that were read, modulo 2^32, is added to it. So the loops
+     * cannot be left out, and a test sees that they read everything. */
+    tms_ref sink;
+} tms_page_read;
+
+tamis_status tms_device_read_pages(tms_device *dev, const tms_page_read *p, tamis_error *error);
+bool tms_device_orders_pages(tms_device *dev);
+
 /* ---- Ops ------------------------------------------------------------------------------------- */
 
 /* tms_run_<op>(dev, p, error): the only way to call an op. A late error of the device comes

@@ -181,6 +181,14 @@ tamis_status tms_device_read_bandwidth(tms_device *dev, tms_ref from, uint64_t b
     return tms_forward(dev, dev->backend->read_bandwidth(dev, from, bytes, gb_per_s), error);
 }
 
+tamis_status tms_device_read_pages(tms_device *dev, const tms_page_read *p, tamis_error *error) {
+    return tms_forward(dev, dev->backend->read_pages(dev, p), error);
+}
+
+bool tms_device_orders_pages(tms_device *dev) {
+    return dev->backend->orders_pages(dev);
+}
+
 /* ---- Ops ------------------------------------------------------------------------------------- */
 
 /* Late errors come first: nothing runs on such a device any more, whatever is asked of it. */

@@ -6,9 +6,9 @@
 #include <string.h>
 
 /* What the table has beside FAULTY_CALLS: name, list, open, open_on, close, free, host_free, wrap,
- * event_free, graph_free, and what ops have beside themselves. */
+ * event_free, graph_free, orders_pages, and what ops have beside themselves. */
 #define ONE(with, op) +1
-#define OTHERS        (10 TMS_SCRATCH_OPS(ONE, ) TMS_OPTIONAL_OPS(ONE, ))
+#define OTHERS        (11 TMS_SCRATCH_OPS(ONE, ) TMS_OPTIONAL_OPS(ONE, ))
 _Static_assert(sizeof(tms_backend) == (FAULTY_COUNT + OTHERS) * sizeof(void *),
                "a function of the table is missing in FAULTY_CALLS");
 
@@ -33,7 +33,8 @@ static tamis_status refuse(tms_device *dev, faulty_call call) {
  * by its contract. */
 static bool fails_before(faulty_call call) {
     return failing_when == FAULTY_BEFORE || call == FAULTY_alloc || call == FAULTY_host_alloc ||
-           call == FAULTY_event_record || call == FAULTY_upload || call == FAULTY_capture_end || call == FAULTY_compact;
+           call == FAULTY_event_record || call == FAULTY_upload || call == FAULTY_capture_end ||
+           call == FAULTY_compact;
 }
 
 #define DEFINE(name, parameters, arguments)                                                        \

@@ -36,6 +36,7 @@
     X(wait, (tms_device * dev), (dev))                                                             \
     X(read_bandwidth, (tms_device * dev, tms_ref from, uint64_t bytes, double *gb_per_s),          \
       (dev, from, bytes, gb_per_s))                                                                \
+    X(read_pages, (tms_device * dev, const tms_page_read *p), (dev, p))                            \
     TMS_OPS(FAULTY_OP, X)
 
 /* The same as numbers. */

@@ -30,6 +30,8 @@ const tms_backend tms_backend_cuda = {
     .flush = tms_cu_flush,
     .wait = tms_cu_wait,
     .read_bandwidth = tms_cu_read_bandwidth,
+    .read_pages = tms_cu_read_pages,
+    .orders_pages = tms_cu_orders_pages,
     /* clang-format off */
     TMS_OPS(TMS_ENTER_OP, tms_cu_)
     TMS_SCRATCH_OPS(TMS_ENTER_SCRATCH, tms_cu_)

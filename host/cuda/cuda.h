@@ -236,6 +236,8 @@ TMS_OPTIONAL_OPS(TMS_DECLARE_REFUSAL, tms_cu_)
 /* The wide forms of select. */
 tamis_status tms_cu_select_wide(tms_device *dev, const tms_select *p);
 tamis_status tms_cu_read_bandwidth(tms_device *dev, tms_ref from, uint64_t bytes, double *gb_per_s);
+tamis_status tms_cu_read_pages(tms_device *dev, const tms_page_read *p);
+bool tms_cu_orders_pages(tms_device *dev);
 
 /* linear.c: frees its memory on the device, and cuBLAS's handle. */
 void tms_cu_linear_close(tms_device *dev);

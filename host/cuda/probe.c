@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The read bandwidth probe on CUDA: the best of the kernels and grids of cuda_kernels/probe.cu. */
+/* The probes on CUDA, by the kernels of cuda_kernels/probe.cu: the best read bandwidth of several
+ * kernels and grids, and the pages of lanes. */
 #include "host/cuda/cuda.h"
 #include <stdlib.h>
 
@@ -70,4 +71,36 @@ tamis_status tms_cu_read_bandwidth(tms_device *dev, tms_ref from, uint64_t bytes
     }
     tms_cu_free(dev, sink);
     return status;
+}
+
+/* ---- Pages ----------------------------------------------------------------------------------- */
+
+#define PAGE_THREADS 128u
+#define PAGE_BLOCKS  16u /* for each compute unit */
+
+tamis_status tms_cu_read_pages(tms_device *dev, const tms_page_read *p) {
+    const uint64_t unit = tms_kv_unit(p->kv.dtype);
+    const uint64_t half = tms_kv_half(p->kv.dtype, p->kv.page_size, p->kv.head_dim) * unit;
+    const uint64_t pages = (uint64_t)p->n_lanes * p->max_pages;
+    const uint64_t blocks = (uint64_t)PAGE_BLOCKS * dev->info.compute_units;
+    tms_cu_launch l = tms_cu_begin(dev, "probe", "read_pages");
+    const cu_page_read_args args = {
+        .kv = tms_cu_reached(&l, "kv", p->kv.data, VECTOR, p->n_lanes),
+        .table = tms_cu_ref(&l, "table", p->table, 4, (uint64_t)p->n_lanes * p->capacity),
+        .count = tms_cu_ref(&l, "count", p->count, 4, p->n_lanes),
+        .sink = tms_cu_ref(&l, "sink", p->sink, 4, 1),
+        .page_stride = p->kv.page_stride * unit,
+        .value_offset = p->kv.value_offset * unit,
+        .n_lanes = p->n_lanes,
+        .capacity = p->capacity,
+        .max_pages = p->max_pages,
+        .half_vectors = (uint32_t)(half / VECTOR),
+    };
+    return tms_cu_run(
+        &l, (tms_cu_grid){.x = pages < blocks ? pages : blocks, .threads = PAGE_THREADS}, &args);
+}
+
+bool tms_cu_orders_pages(tms_device *dev) {
+    (void)dev;
+    return false;
 }

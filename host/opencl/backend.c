@@ -24,6 +24,8 @@ const tms_backend tms_backend_opencl = {
     .flush = tms_cl_flush,
     .wait = tms_cl_wait,
     .read_bandwidth = tms_cl_read_bandwidth,
+    .read_pages = tms_cl_read_pages,
+    .orders_pages = tms_cl_orders_pages,
     /* clang-format off */
     TMS_OPS(TMS_ENTER_OP, tms_cl_)
     TMS_SCRATCH_OPS(TMS_ENTER_SCRATCH, tms_cl_)

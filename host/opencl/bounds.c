@@ -6,8 +6,11 @@ tamis_status tms_cl_bounds(tms_device *dev, const tms_bounds *p) {
     tamis_status status = tms_cl_base_only(dev, "bounds");
     if (status != TAMIS_OK) return status;
     tms_cl_launch l =
-        tms_cl_begin(dev, "bounds.cl", "bounds_of_pages", "-DDTYPE=%d -DHEAD_DIM=%u -DPAGE_SIZE=%u",
-                     p->kv.dtype, p->kv.head_dim, p->kv.page_size);
+        tms_cl_begin(dev, "bounds.cl", "bounds_of_pages",
+                     "-DDTYPE=%d -DBOUNDS_DTYPE=%d -DHEAD_DIM=%u -DPAGE_SIZE=%u", p->kv.dtype,
+                     p->kv.bounds_dtype, p->kv.head_dim, p->kv.page_size);
+    const uint32_t items =
+        p->kv.bounds_dtype == TAMIS_Q8 ? tms_q8_blocks(p->kv.head_dim) : p->kv.head_dim / 16;
     tms_cl_kv(&l, &p->kv, p->n);
     tms_cl_bounds_of(&l, &p->kv, p->n);
     tms_cl_u32(&l, p->n);
@@ -15,5 +18,5 @@ tamis_status tms_cl_bounds(tms_device *dev, const tms_bounds *p) {
     tms_cl_ref(&l, p->pages, sizeof(cl_int), p->n);
     tms_cl_u32(&l, p->kind);
     tms_cl_f32(&l, p->width);
-    return tms_cl_run_items(&l, (uint64_t)p->n * p->n_kv_heads * (p->kv.head_dim / 16));
+    return tms_cl_run_items(&l, (uint64_t)p->n * p->n_kv_heads * items);
 }

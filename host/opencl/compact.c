@@ -11,8 +11,10 @@ tamis_status tms_cl_compact(tms_device *dev, const tms_compact *p) {
     tamis_status status = tms_cl_base_only(dev, "compact");
     if (status != TAMIS_OK) return status;
     /* Bits are copied, so f16 and bf16 take the same kernel. */
-    tms_cl_launch l = tms_cl_begin(dev, "compact.cl", "compact_slots", "-DDTYPE=%d",
-                                   p->kv.dtype == TAMIS_F32 ? TAMIS_F32 : TAMIS_F16);
+    const tamis_dtype dtype = p->kv.dtype == TAMIS_BF16 ? TAMIS_F16 : p->kv.dtype;
+    const uint64_t rows = 2 * tms_divide_up(p->kv.head_dim, WIDE);
+    const uint64_t scales = dtype == TAMIS_Q8 ? 2 : 0;
+    tms_cl_launch l = tms_cl_begin(dev, "compact.cl", "compact_slots", "-DDTYPE=%d", (int)dtype);
     tms_cl_kv(&l, &p->kv, b->n_rows);
     tms_cl_batch(&l, b);
     tms_cl_u32(&l, p->kv.page_size);
@@ -25,6 +27,5 @@ tamis_status tms_cl_compact(tms_device *dev, const tms_compact *p) {
     tms_cl_u64(&l, p->to_stride);
     tms_cl_optional(&l, p->planes.positions, sizeof(cl_int), b->n_rows != 0);
     tms_cl_optional(&l, p->planes.scores, sizeof(cl_float), b->n_rows != 0);
-    return tms_cl_run_groups(&l, TMS_CL_WG_SIZE, lanes,
-                             2 * tms_divide_up(p->kv.head_dim, WIDE) + planes);
+    return tms_cl_run_groups(&l, TMS_CL_WG_SIZE, lanes, rows + scales + planes);
 }

@@ -165,7 +165,8 @@ void tms_cl_weights(tms_cl_launch *l, const tms_weight_matrix *w, uint64_t n_out
 void tms_cl_u32(tms_cl_launch *l, uint32_t value);
 void tms_cl_u64(tms_cl_launch *l, uint64_t value);
 void tms_cl_f32(tms_cl_launch *l, float value);
-/* KV_PARAMS, BOUNDS_PARAMS, BATCH_PARAMS and MATRIX_PARAMS of common.clh; `n` as above. */
+/* KV_PARAMS, BATCH_PARAMS and MATRIX_PARAMS of common.clh, BOUNDS_PARAMS of bounds.clh; `n` as
+ * above. */
 void tms_cl_kv(tms_cl_launch *l, const tms_kv *kv, uint64_t n);
 void tms_cl_bounds_of(tms_cl_launch *l, const tms_kv *kv, uint64_t n);
 void tms_cl_batch(tms_cl_launch *l, const tms_batch *batch);
@@ -209,6 +210,8 @@ TMS_OPTIONAL_OPS(TMS_DECLARE_REFUSAL, tms_cl_)
 /* The wide forms of select. */
 tamis_status tms_cl_select_wide(tms_device *dev, const tms_select *p);
 tamis_status tms_cl_read_bandwidth(tms_device *dev, tms_ref from, uint64_t bytes, double *gb_per_s);
+tamis_status tms_cl_read_pages(tms_device *dev, const tms_page_read *p);
+bool tms_cl_orders_pages(tms_device *dev);
 
 /* Slots of a work-group's tile in project.clh. */
 static inline uint32_t tms_cl_project_slots(uint32_t head_dim) {

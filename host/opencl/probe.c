@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The read bandwidth probe on OpenCL: the best of the kernels of cl_kernels/probe.cl or
- * probe_cpu.cl. */
+/* The probes on OpenCL, by the kernels of cl_kernels/probe.cl or probe_cpu.cl: the best read
+ * bandwidth, and the pages of lanes. */
 #include "host/opencl/opencl.h"
 #include <stdlib.h>
 
@@ -84,4 +84,62 @@ tamis_status tms_cl_read_bandwidth(tms_device *dev, tms_ref from, uint64_t bytes
     }
     tms_cl_free(dev, sink);
     return status;
+}
+
+/* ---- Pages ----------------------------------------------------------------------------------- */
+
+static uint64_t half_bytes(const tms_kv *kv) {
+    return tms_kv_half(kv->dtype, kv->page_size, kv->head_dim) * tms_kv_unit(kv->dtype);
+}
+
+/* Bytes of a row of K as far as whole cache lines go, at least one. */
+static uint32_t row_bytes(const tms_kv *kv) {
+    const uint32_t bytes = kv->head_dim * (uint32_t)tms_kv_unit(kv->dtype);
+    return bytes / BLOCK_BYTES * BLOCK_BYTES;
+}
+
+static void page_args(tms_cl_launch *l, const tms_page_read *p) {
+    const uint64_t unit = tms_kv_unit(p->kv.dtype);
+    tms_cl_reached(l, p->kv.data, 1, p->n_lanes);
+    tms_cl_u64(l, p->kv.page_stride * unit);
+    tms_cl_u64(l, p->kv.value_offset * unit);
+    tms_cl_ref(l, p->table, sizeof(cl_int), (uint64_t)p->n_lanes * p->capacity);
+    tms_cl_ref(l, p->count, sizeof(cl_int), p->n_lanes);
+    tms_cl_u32(l, p->capacity);
+}
+
+/* The splits and pieces are those of attend_cpu.c. */
+static tamis_status read_pages_cpu(tms_device *dev, const tms_page_read *p) {
+    const uint64_t splits = tms_divide_up(p->max_pages, TMS_CL_SPLIT_PAGES);
+    const tms_cl_pieces pieces = tms_cl_pieces_of(dev, p->n_lanes * splits, p->max_pages);
+    tms_cl_launch l = tms_cl_begin(dev, "probe_cpu.cl", "read_pages", "-DHALF=%llu -DROW=%u",
+                                   (unsigned long long)half_bytes(&p->kv), row_bytes(&p->kv));
+    page_args(&l, p);
+    tms_cl_u32(&l, p->reading);
+    tms_cl_u32(&l, p->ahead);
+    tms_cl_u32(&l, p->n_lanes);
+    tms_cl_u32(&l, pieces.n);
+    tms_cl_u32(&l, pieces.n > 1 ? pieces.segments * TMS_CL_SEGMENT_PAGES : TMS_CL_SPLIT_PAGES);
+    tms_cl_ref(&l, p->sink, sizeof(cl_uint), 1);
+    return tms_cl_run_queue(&l, p->n_lanes * splits * pieces.n);
+}
+
+/* Groups stride over all pages. */
+static tamis_status read_pages_gpu(tms_device *dev, const tms_page_read *p) {
+    const uint64_t pages = (uint64_t)p->n_lanes * p->max_pages;
+    tms_cl_launch l = tms_cl_begin(dev, "probe.cl", "read_pages", "-DDTYPE=0");
+    page_args(&l, p);
+    tms_cl_u32(&l, p->n_lanes);
+    tms_cl_u32(&l, p->max_pages);
+    tms_cl_u32(&l, (uint32_t)half_bytes(&p->kv));
+    tms_cl_ref(&l, p->sink, sizeof(cl_uint), 1);
+    return tms_cl_run_groups(&l, TMS_CL_WG_SIZE, pages < GPU_GROUPS ? pages : GPU_GROUPS, 1);
+}
+
+bool tms_cl_orders_pages(tms_device *dev) {
+    return tms_cl(dev)->cpu && dev->form != TMS_FORM_BASE;
+}
+
+tamis_status tms_cl_read_pages(tms_device *dev, const tms_page_read *p) {
+    return tms_cl_orders_pages(dev) ? read_pages_cpu(dev, p) : read_pages_gpu(dev, p);
 }

@@ -8,9 +8,10 @@ static tamis_status run_base(tms_device *dev, const tms_score_pages *p) {
     uint32_t pages_a_block = TMS_CL_WG_SIZE / (p->kv.head_dim / 16);
     uint32_t blocks = full ? (full + pages_a_block - 1) / pages_a_block : 1;
     uint64_t n = (uint64_t)b->n_rows * b->n_kv_heads * p->stride;
-    tms_cl_launch l = tms_cl_begin(dev, "score.cl", "score_pages",
-                                   "-DDTYPE=%d -DHEAD_DIM=%u -DPAGE_SIZE=%u -DGROUP=%u -DRULE=%d",
-                                   p->kv.dtype, p->kv.head_dim, p->kv.page_size, group, p->group);
+    tms_cl_launch l = tms_cl_begin(
+        dev, "score.cl", "score_pages",
+        "-DDTYPE=%d -DBOUNDS_DTYPE=%d -DHEAD_DIM=%u -DPAGE_SIZE=%u -DGROUP=%u -DRULE=%d",
+        p->kv.dtype, p->kv.bounds_dtype, p->kv.head_dim, p->kv.page_size, group, p->group);
     tms_cl_bounds_of(&l, &p->kv, b->n_rows);
     tms_cl_batch(&l, b);
     tms_cl_matrix(&l, &p->q, b->n_rows, (uint64_t)b->n_heads * p->kv.head_dim);
@@ -27,10 +28,11 @@ static tamis_status run_cpu(tms_device *dev, const tms_score_pages *p) {
     const tms_batch *b = &p->batch;
     uint32_t full = b->max_visible / p->kv.page_size, runs = (full + RUN_PAGES - 1) / RUN_PAGES;
     uint64_t n = (uint64_t)b->n_rows * b->n_kv_heads * p->stride;
-    tms_cl_launch l = tms_cl_begin(
-        dev, "score_cpu.cl", "score_pages",
-        "-DDTYPE=%d -DHEAD_DIM=%u -DPAGE_SIZE=%u -DGROUP=%u -DRULE=%d -DRUN_PAGES=%u", p->kv.dtype,
-        p->kv.head_dim, p->kv.page_size, b->n_heads / b->n_kv_heads, p->group, RUN_PAGES);
+    tms_cl_launch l = tms_cl_begin(dev, "score_cpu.cl", "score_pages",
+                                   "-DDTYPE=%d -DBOUNDS_DTYPE=%d -DHEAD_DIM=%u -DPAGE_SIZE=%u "
+                                   "-DGROUP=%u -DRULE=%d -DRUN_PAGES=%u",
+                                   p->kv.dtype, p->kv.bounds_dtype, p->kv.head_dim, p->kv.page_size,
+                                   b->n_heads / b->n_kv_heads, p->group, RUN_PAGES);
     tms_cl_bounds_of(&l, &p->kv, b->n_rows);
     tms_cl_batch(&l, b);
     tms_cl_matrix(&l, &p->q, b->n_rows, (uint64_t)b->n_heads * p->kv.head_dim);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* value_score and value_norm on OpenCL: shapes and launches of cl_kernels/value.cl. */
+/* value_score and value_norm on OpenCL: shapes and launches of cl_kernels/value.cl, and of
+ * cl_kernels/value_cpu.cl. */
 #include "host/opencl/opencl.h"
 
 /* Constants of value.cl: slots of a block of sums, lists and slots of a work-item. */
@@ -116,22 +117,49 @@ static tamis_status run_l2(tms_device *dev, const tms_value_norm *p) {
     return tms_cl_run_groups(&l, TMS_CL_WG_SIZE, (uint64_t)b->n_rows * b->n_kv_heads * blocks, 1);
 }
 
+static void set_projection(tms_cl_launch *l, const tms_value_norm *p) {
+    const uint64_t width = (uint64_t)p->batch.n_heads * p->kv.head_dim;
+    tms_cl_ref(l, p->w, tamis_dtype_size(p->w_dtype),
+               p->batch.n_rows ? (p->n_out - 1) * p->w_stride + width : 0);
+    tms_cl_u64(l, p->w_stride);
+    tms_cl_u32(l, p->n_out);
+}
+
+/* Slots of an item of the CPU form's queue. */
+#define CPU_SLOTS 32u
+
+static tamis_status run_projected_cpu(tms_device *dev, const tms_value_norm *p) {
+    const tms_batch *b = &p->batch;
+    const uint32_t blocks = blocks_of(b->max_visible, CPU_SLOTS);
+    tms_cl_launch l =
+        tms_cl_begin(dev, "value_cpu.cl", "value_norm_projected",
+                     "-DDTYPE=%d -DHEAD_DIM=%u -DPAGE_SIZE=%u -DGROUP=%u -DWEIGHT=%d%s",
+                     (int)p->kv.dtype, p->kv.head_dim, p->kv.page_size, b->n_heads / b->n_kv_heads,
+                     (int)p->w_dtype, tms_cl_shape(dev));
+    tms_cl_kv(&l, &p->kv, b->n_rows);
+    tms_cl_batch(&l, b);
+    set_out(&l, p);
+    set_projection(&l, p);
+    tms_cl_u32(&l, blocks);
+    return tms_cl_run_queue(&l, (uint64_t)b->n_rows * b->n_kv_heads * blocks);
+}
+
 static tamis_status run_projected(tms_device *dev, const tms_value_norm *p) {
     const tms_batch *b = &p->batch;
-    const uint64_t width = (uint64_t)b->n_heads * p->kv.head_dim;
     const uint32_t blocks = blocks_of(b->max_visible, tms_cl_project_slots(p->kv.head_dim));
     tms_cl_launch l = begin(dev, "value_norm_projected", &p->kv, b, p->w_dtype, blocks);
     set_out(&l, p);
-    tms_cl_ref(&l, p->w, tamis_dtype_size(p->w_dtype),
-               b->n_rows ? (p->n_out - 1) * p->w_stride + width : 0);
-    tms_cl_u64(&l, p->w_stride);
-    tms_cl_u32(&l, p->n_out);
+    set_projection(&l, p);
     tms_cl_u32(&l, b->n_heads / b->n_kv_heads);
     return tms_cl_run_groups(&l, TMS_CL_WG_SIZE, (uint64_t)b->n_rows * b->n_kv_heads * blocks, 1);
 }
 
 tamis_status tms_cl_value_norm(tms_device *dev, const tms_value_norm *p) {
-    tamis_status status = tms_cl_base_only(dev, "value_norm");
+    const bool l2 = p->kind == TMS_VALUE_L2;
+    bool cpu;
+    tamis_status status =
+        tms_cl_choose(dev, "value_norm", l2 ? "there are no weights" : NULL, &cpu);
     if (status != TAMIS_OK) return status;
-    return p->kind == TMS_VALUE_L2 ? run_l2(dev, p) : run_projected(dev, p);
+    if (l2) return run_l2(dev, p);
+    return cpu ? run_projected_cpu(dev, p) : run_projected(dev, p);
 }

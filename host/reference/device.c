@@ -197,6 +197,8 @@ const tms_backend tms_backend_reference = {
     .flush = reference_done,
     .wait = reference_done,
     .read_bandwidth = tms_reference_read_bandwidth,
+    .read_pages = tms_reference_read_pages,
+    .orders_pages = tms_reference_orders_pages,
     /* clang-format off */
     TMS_REQUIRED_OPS(TMS_ENTER_OP, tms_reference_)
     /* clang-format on */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The read bandwidth of one thread of plain C. */
+/* The probes of one thread of plain C: the read bandwidth, and the pages of lanes. */
 #include "host/reference/reference.h"
 
 #include <string.h>
@@ -58,4 +58,45 @@ tamis_status tms_reference_read_bandwidth(tms_device *dev, tms_ref from, uint64_
     const double best = one < four ? one : four;
     *gb_per_s = best > 0 ? (double)bytes / best * 1e-9 : 0;
     return TAMIS_OK;
+}
+
+/* ---- Pages ----------------------------------------------------------------------------------- */
+
+/* The sum of the 32-bit words of `bytes`, a multiple of 16. */
+static uint32_t sum_words(const unsigned char *data, uint64_t bytes) {
+    uint32_t sums[4] = {0};
+    for (uint64_t i = 0; i < bytes; i += sizeof sums) {
+        uint32_t block[4];
+        memcpy(block, data + i, sizeof block);
+        for (uint32_t j = 0; j < 4; j++)
+            sums[j] += block[j];
+    }
+    return sums[0] + sums[1] + sums[2] + sums[3];
+}
+
+tamis_status tms_reference_read_pages(tms_device *dev, const tms_page_read *p) {
+    const uint64_t unit = tms_kv_unit(p->kv.dtype), stride = p->kv.page_stride * unit;
+    const uint64_t half = tms_kv_half(p->kv.dtype, p->kv.page_size, p->kv.head_dim) * unit;
+    const uint64_t entries = (uint64_t)p->n_lanes * p->capacity;
+    tms_views views = tms_views_begin(dev);
+    const int32_t *table = tms_view(&views, "table", p->table, entries * sizeof *table);
+    const int32_t *count = tms_view(&views, "count", p->count, p->n_lanes * sizeof *count);
+    uint32_t *total = tms_view(&views, "sink", p->sink, sizeof *total);
+    for (uint32_t lane = 0; lane < p->n_lanes && views.status == TAMIS_OK; lane++) {
+        const int32_t *ids = table + (uint64_t)lane * p->capacity;
+        for (int32_t i = 0; i < count[lane]; i++) {
+            const tms_ref k = {p->kv.data.mem, p->kv.data.offset + (uint64_t)ids[i] * stride};
+            const tms_ref v = {k.mem, k.offset + p->kv.value_offset * unit};
+            const unsigned char *keys = tms_view(&views, "K of a page", k, half);
+            const unsigned char *values = tms_view(&views, "V of a page", v, half);
+            if (views.status != TAMIS_OK) break;
+            *total += sum_words(keys, half) + sum_words(values, half);
+        }
+    }
+    return views.status;
+}
+
+bool tms_reference_orders_pages(tms_device *dev) {
+    (void)dev;
+    return false;
 }

@@ -100,5 +100,7 @@ TMS_REQUIRED_OPS(TMS_DECLARE_OP, tms_reference_)
 tamis_status tms_reference_select_wide(tms_device *dev, const tms_select *p);
 tamis_status tms_reference_read_bandwidth(tms_device *dev, tms_ref from, uint64_t bytes,
                                           double *gb_per_s);
+tamis_status tms_reference_read_pages(tms_device *dev, const tms_page_read *p);
+bool tms_reference_orders_pages(tms_device *dev);
 
 #endif

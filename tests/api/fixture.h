@@ -46,7 +46,7 @@ uint32_t test_below(uint64_t *state, uint32_t n);
 int test_evictions(void);
 
 /* Channel `d` of a token's K (which 0) or V (which 1) row in a lane: n/64 with |n| <= 127, which
- * f32, f16 and bf16 hold exactly. */
+ * f32, f16 and bf16 hold exactly; q8, too, since n is 127 or -127 in every 32nd channel. */
 float test_value(uint64_t token, uint32_t lane, uint32_t which, uint32_t d);
 
 typedef struct test_world {

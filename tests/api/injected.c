@@ -162,7 +162,8 @@ static bool is_of_plans(faulty_call call) {
                                          FAULTY_capture_end,
                                          FAULTY_graph_launch,
                                          FAULTY_wait,
-                                         FAULTY_read_bandwidth};
+                                         FAULTY_read_bandwidth,
+                                         FAULTY_read_pages};
 #undef NUMBER
     for (size_t i = 0; i < sizeof others / sizeof *others; i++)
         if (others[i] == call) return false;

@@ -198,13 +198,18 @@ const check_op check_op_bounds = {
                                      {LIST_SMOKE, "meanstd:f16:width12"},
                                      {LIST_SMOKE, "mean:nasty:bf16"},
                                      {LIST_SMOKE, "meanstd:nasty:f16:width16:page8"},
+                                     {LIST_SMOKE, "nasty:f16:q8bounds:d80"},
+                                     {LIST_SMOKE, "normal:f16:q8bounds:hnd:even"},
+                                     {LIST_CI, "mean:nasty:f32:q8bounds"},
                                      {LIST_CI, "meanstd:nasty:f16:width800000"}, /* all clamped */
                                      {LIST_CI, "kv3"},                           /* no full page */
                                      {LIST_OCLGRIND, "f16:page8:kv20"},
                                      {LIST_OCLGRIND, "nasty:bf16:hnd:even:kv40"},
                                      {LIST_OCLGRIND, "meanstd:f32:nhd:even:page8:kv20"},
+                                     {LIST_OCLGRIND, "nasty:f16:q8bounds:hnd:even:d80:kv40"},
                                      {LIST_BENCH, "f16:hkv8:d128:kv32768:even"},
                                      {LIST_BENCH, "meanstd:f16:hkv8:d128:kv32768:even"},
+                                     {LIST_BENCH, "f16:q8bounds:hkv8:d128:kv32768:even"},
                                      {0, NULL}},
     .reject = check_lanes_reject,
     .make = make,

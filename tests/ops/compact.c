@@ -227,6 +227,7 @@ const check_op check_op_compact = {
                                      {LIST_SMOKE, "nasty:bf16:b4:fresh1:chunk4:n9:pos:score"},
                                      {LIST_SMOKE, "f32:d80:page8:fresh0:n1000:score"},
                                      {LIST_SMOKE, "bf16:nhd:hkv3:fresh2"},
+                                     {LIST_SMOKE, "normal:q8:hkv3:d80:fresh1:n90:pos"},
                                      {LIST_CI, "r0"},
                                      {LIST_CI, "f16:kv2500:n1700:even:pos:score"},
                                      {LIST_CI, "nasty:f32:kv2500:n900:even:page8:d128:pos:score"},

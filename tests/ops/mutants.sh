@@ -63,7 +63,7 @@ form_of() {
 }
 
 # One mutant of each file, by the op whose cases must catch it. The probe's kernels (probe.cl,
-# probe_cpu.cl) give nothing that could be wrong but a time.
+# probe_cpu.cl) are no ops: that they read all pages is a matter of tests/api/read_limit.c.
 while IFS='|' read -r file op script; do
     mutate "$file" "$script"
     # shellcheck disable=SC2046 # two words or none
@@ -81,7 +81,9 @@ attend_narrow.clh|attend|s/w\[g\] = weight\[/w[g] = 2 * weight[/
 attend_rows_cpu.cl|attend|s/s->whole\[d\]\[b\] \* old/s->whole[d][b]/
 attend_rows_cpu.cl|attend|s/quarter\[0\]\[i\]\[b\] + quarter\[2\]\[i\]\[b\]/quarter[0][i][b] + quarter[0][i][b]/
 attend_wide.clh|attend|s/const float16 w = weight\[/const float16 w = 2 * weight[/
-bounds.cl|bounds|s/store16(hi, to + HEAD_DIM)/store16(lo, to + HEAD_DIM)/
+bounds.cl|bounds|s/store16(hi\[0\], pair/store16(lo[0], pair/
+bounds.cl|bounds|s/larger(largest16(lo\[i\]), /(/
+bounds.clh|score_pages|s,scales\[channel / Q8_BLOCK\],scales[0],
 common.clh|argmax|s/u & 0x80000000u ? ~u : u/u \& 0x80000000u ? u : u/
 compact.cl|compact|s/vstore16(held\[i\]/vstore16(held[0]/
 cpu.clh|attend|s,(1.0f / 6),(1.0f / 7),
@@ -110,6 +112,7 @@ observe_cpu.cl|observe|s/x > 88.7f/x > 0.0f/
 pages.cl|copy_pages|s/pair.y \* block_words/pair.x * block_words/
 pool.cl|pool_values|s/at <= slot + reach/at < slot + reach/
 project.clh|value_norm|s/turn \* SLOTS + slot/slot/
+q8.clh|bounds|s/return -q8_below16(-x, d)/return q8_below16(x, d)/
 replace.cl|replace|s/a.z < (int)b.z/a.z > (int)b.z/
 rotate.cl|rotate|s/b = at\[second\]/b = -at[second]/
 rotate.clh|write_rotated|s/x \* turn + y \* c/x * turn - y * c/
@@ -117,9 +120,11 @@ rows.cl|write_rows|s/to + value_offset/to/
 rows.cl|write_rotated|s/first + n_pairs;/first + 16;/
 rows.cl|write_rotated|s/CHUNKS; c++)$/CHUNKS - 1; c++)/
 scatter.cl|scatter_rows|s/target \* y_stride/row * y_stride/
-score.cl|score_pages|s/load16(pair + HEAD_DIM)/load16(pair)/
+score.cl|score_pages|s/load_bound16(pair, 1,/load_bound16(pair, 0,/
 score_cpu.cl|score_pages|s/min(full, first/min(full - 1, first/
 score_cpu.clh|score_pages|s/s->below\[g\]\[j\], x/s->below[g][j], y/
+score_q8_cpu.clh|score_pages|s/(float16)(scale\[b\])/(float16)(scale[0])/
+score_q8_cpu.clh|score_pages|s/(lo & ~s->positive\[j\])/(lo \& s->positive[j])/
 score_rows.cl|score_rows|s/-norm_of(key, HEAD_DIM)/norm_of(key, HEAD_DIM)/
 select.cl|select|s/before_equal >= skip)/before_equal < skip)/
 select_cpu.cl|select|s/k, sinks, recent,/k, recent, sinks,/
@@ -130,6 +135,7 @@ select_wide_cpu.cl|select_wide|s/taken += words\[i\] >= (uint)low/taken += words
 sparse_attend_cpu.cl|sparse_attend|s/seen - list\[first + n - 1\] \* PAGE_SIZE/PAGE_SIZE/
 sparse_attend_cpu.cl|sparse_attend|s/first = whole ? 0 : part \* PIECE_PAGES/first = 0/
 value.cl|value_norm|s/norm_of(ROW_AT(slot), HEAD_DIM)/norm_of(ROW_AT(slot), HEAD_DIM \/ 2)/
+value_cpu.cl|value_norm|s,norm\[b\] += fabs(sums\[j\]\[b\]),norm[b] += sums[j][b],
 weights.clh|embed|s/0x38000000u/0x38800000u/
 weights_type.clh|embed|s/f16_at(block) \* convert_float8(n) + /f16_at(block) * convert_float8(n) - /
 LIST

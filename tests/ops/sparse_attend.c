@@ -261,7 +261,10 @@ const check_op check_op_sparse_attend = {
         (const check_entry[]){
             {LIST_SMOKE, "normal:f16:b2:g4:sinks4:recent20"},
             {LIST_SMOKE, "ints:f16:b2:g4:kv2000:top80"}, /* pieces of several segments */
+            {LIST_SMOKE, "normal:f16:q8bounds:b2:g4:sinks4:recent20"},
+            {LIST_SMOKE, "normal:q8:b2:g4:kv2000:top80"},
             {LIST_CI, "r0:g4"},
+            {LIST_CI, "nasty:f16:q8bounds:hkv3:d128:kv3000:top60"},
             {LIST_CI, "normal:f16:g4:d128:kv33000:top128:sinks4:recent64"},
             {LIST_CI, "nasty:f16:b3:r3:g4:d128:kv1000:top20:pad32"},
             {LIST_CI, "normal:f16:b4:hkv3:g3:kv3000:top60"}, /* lanes stay whole */
@@ -273,8 +276,13 @@ const check_op check_op_sparse_attend = {
             {LIST_OCLGRIND, "normal:f16:hkv1:kv200:top6:sinks4:recent5"},
             {LIST_OCLGRIND, "nasty:f32:hkv1:d128:g3:kv60:top2"},
             {LIST_OCLGRIND, "ints:bf16:nhd:hkv2:g2:kv90:top3:mean"},
+            {LIST_OCLGRIND, "normal:f16:q8bounds:g2:kv100:top3:sinks4:recent5"},
             {LIST_BENCH, "f16:hkv32:d128:kv32768:top128:sinks4:recent64:even"},
+            {LIST_BENCH, "q8:hkv32:d128:kv32768:top128:sinks4:recent64:even"},
             {LIST_BENCH, "f16:hkv8:g4:d128:kv32768:top128:sinks4:recent64:even"},
+            {LIST_BENCH, "q8:hkv8:g4:d128:kv32768:top128:sinks4:recent64:even"},
+            {LIST_BENCH, "f16:q8bounds:hkv32:d128:kv32768:top128:sinks4:recent64:even"},
+            {LIST_BENCH, "f16:q8bounds:hkv8:g4:d128:kv32768:top128:sinks4:recent64:even"},
             {0, NULL}},
     .reject = reject,
     .make = make,

@@ -203,6 +203,7 @@ const check_op check_op_value_score = {
                                      {LIST_CI, "nasty:f16:b3:d128:kv1025:hkv2:lists2"},
                                      {LIST_CI, "normal:bf16:d128:kv70:lists256:hkv1"},
                                      {LIST_CI, "nasty:hnd:d80:kv70:lists3"},
+                                     {LIST_CI, "nasty:q8:hnd:d80:kv70:lists3"},
                                      {LIST_FULL, "normal:d96:kv1100:lists7"},
                                      {LIST_FULL, "normal:f32:d256:kv1100:lists7"},
                                      {LIST_FULL, "normal:d128:kv20000:lists32"},
@@ -317,6 +318,10 @@ static const char *norm_reject(const check_case *c) {
     return c->v[KEY_OUT] && c->v[KEY_G] ? check_lanes_reject(c) : "out and g are at least 1";
 }
 
+static bool norm_cpu_form(const check_case *c) {
+    return c->v[KEY_NORM] == TMS_VALUE_L1_PROJECTED;
+}
+
 const check_op check_op_value_norm = {
     .name = "value_norm",
     .defaults = (const check_default[]){{KEY_FILL, FILL_NORMAL},
@@ -354,6 +359,8 @@ const check_op check_op_value_norm = {
                                      {LIST_CI, "r0:l2"},
                                      {LIST_CI, "nasty:b3:r2:nhd:d128:kv300:l2"},
                                      {LIST_CI, "nasty:bf16:page8:kv70:l2"},
+                                     {LIST_CI, "nasty:q8:b2:d80:kv70:l2"},
+                                     {LIST_CI, "normal:q8:d128:page32:kv70:g4:l1"},
                                      {LIST_CI, "normal:bf16:d64:page64:kv130:g5:l1:wbf16"},
                                      {LIST_CI, "normal:f32:d80:kv40:g3:l1:wf32"},
                                      {LIST_FULL, "normal:f32:d256:kv40:g2:l1:wf16"},
@@ -366,11 +373,14 @@ const check_op check_op_value_norm = {
                                      {LIST_BENCH, "f16:hkv2:g4:d128:kv4096:out4096:even:l1"},
                                      {LIST_BENCH, "f16:hkv8:d128:kv32768:even:l2"},
                                      {0, NULL}},
+    .compiled = (const check_key[]){KEY_D, KEY_G, KEY_WEIGHT, KEY_PAGE, KEY_COUNT},
     .reject = norm_reject,
     .make = norm_make,
     .oracle = norm_oracle,
     .launch = norm_launch,
     .rows = check_lanes_rows,
+    .cpu_form = norm_cpu_form,
+    .cpu_shapes = true,
     .rows_alone = true,
     .bytes = norm_bytes,
 };

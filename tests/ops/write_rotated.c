@@ -230,6 +230,7 @@ const check_op check_op_write_rotated = {
                                      {LIST_OCLGRIND, "nasty:bf16:r2:kv20:d80:rot80:adjacent"},
                                      {LIST_BENCH, "f16:hkv8:g4:d128:rot128:kv4096"},
                                      {LIST_BENCH, "f16:r512:hkv8:g4:d128:rot128:kv4096"},
+                                     {LIST_BENCH, "q8:r512:hkv8:g4:d128:rot128:kv4096"},
                                      {0, NULL}},
     .reject = reject,
     .make = make,

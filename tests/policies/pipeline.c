@@ -11,16 +11,15 @@ void pipe_open(pipe *p, const tamis_cache_params *shape, const tamis_plan_params
     test_open(&p->world, shape, plan);
     p->builds = test_builds;
     p->n_lanes = shape->n_layers * shape->n_kv_heads;
-    p->rule =
-        (oracle_rule){.head_dim = shape->head_dim,
-                      .page_size = p->world.shape.page_size,
-                      .group = shape->n_heads / shape->n_kv_heads,
-                      .selection = plan->selection,
-                      .sliding_window = plan->sliding_window,
-                      .scale = plan->scale != 0 ? (double)plan->scale : 1 / sqrt(shape->head_dim),
-                      .soft_cap = plan->soft_cap,
-                      .q8_bounds = shape->dtype == TAMIS_Q8 ||
-                                   shape->bounds_dtype == TAMIS_BOUNDS_Q8};
+    p->rule = (oracle_rule){
+        .head_dim = shape->head_dim,
+        .page_size = p->world.shape.page_size,
+        .group = shape->n_heads / shape->n_kv_heads,
+        .selection = plan->selection,
+        .sliding_window = plan->sliding_window,
+        .scale = plan->scale != 0 ? (double)plan->scale : 1 / sqrt(shape->head_dim),
+        .soft_cap = plan->soft_cap,
+        .q8_bounds = shape->dtype == TAMIS_Q8 || shape->bounds_dtype == TAMIS_BOUNDS_Q8};
     size_t row = (size_t)shape->n_heads * shape->head_dim;
     p->q = calloc(p->world.max_rows * row, sizeof *p->q);
     p->out = calloc(p->world.max_rows * row, sizeof *p->out);
@@ -80,6 +79,10 @@ static void extend(pipe *p, const uint32_t *who, const uint32_t *rows, uint32_t 
                     s->v[row + d] = test_value(p->next_token, lane, 1, d);
                 }
                 if (p->world.shape.dtype != TAMIS_Q8) continue;
+                for (uint32_t d = 0; d < dim; d++) { /* to values that q8 has to round */
+                    s->k[row + d] *= 0.83f;
+                    s->v[row + d] *= 0.83f;
+                }
                 oracle_q8_row(s->k + row, dim);
                 oracle_q8_row(s->v + row, dim);
             }

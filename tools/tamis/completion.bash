@@ -57,7 +57,8 @@ _tamis() {
     'run --seed') ;;
     'run --stop') ;;
     'run --context') ;;
-    'run --cache-dtype') words='f32 f16 bf16' ;;
+    'run --cache-dtype') words='f32 f16 bf16 q8' ;;
+    'run --bounds-dtype') words='cache q8' ;;
     'run --page-size') words='8 16 32 64' ;;
     'run --device') ;;
     'compare --model') files=1 ;;
@@ -75,6 +76,7 @@ _tamis() {
     'compare --recent') ;;
     'compare --group') words='max mean sum' ;;
     'compare --dense-layers') ;;
+    'compare --bounds-dtype') words='cache q8' ;;
     'compare --page-size') words='8 16 32 64' ;;
     'compare --evict') words='all streaming h2o tova snapkv pyramidkv adakv criticalkv critical-adakv andpro defensivekv knorm' ;;
     'compare --evict-budget') ;;
@@ -88,7 +90,7 @@ _tamis() {
     'compare --evict-beta') ;;
     'compare --evict-every') ;;
     'compare --evict-options') words='reindex rerank lifetime reference-schedule blend anchor-all budget-beside-kept budget-chunks across-layers' ;;
-    'compare --dtype') words='f32 f16 bf16' ;;
+    'compare --dtype') words='f32 f16 bf16 q8' ;;
     'compare --json') files=1 ;;
     'compare --device') ;;
     'tokenize --model') files=1 ;;
@@ -97,7 +99,8 @@ _tamis() {
     'bench attention --shape') words='llama2-7b llama3-8b qwen3-4b' ;;
     'bench attention --context') ;;
     'bench attention --budget') ;;
-    'bench attention --dtype') words='f32 f16 bf16' ;;
+    'bench attention --dtype') words='f32 f16 bf16 q8' ;;
+    'bench attention --bounds-dtype') words='cache q8' ;;
     'bench attention --select') words='full window quest oracle random quest-paper' ;;
     'bench attention --pages') words='ordered shuffled' ;;
     'bench attention --batch') ;;
@@ -115,7 +118,7 @@ _tamis() {
     'bench decode --evict') words='all streaming h2o tova snapkv pyramidkv adakv criticalkv critical-adakv andpro defensivekv knorm' ;;
     'bench decode --budget') ;;
     'bench decode --batch') ;;
-    'bench decode --dtype') words='f32 f16 bf16' ;;
+    'bench decode --dtype') words='f32 f16 bf16 q8' ;;
     'bench decode --page-size') words='8 16 32 64' ;;
     'bench decode --layers') ;;
     'bench decode --repeat') ;;
@@ -150,7 +153,8 @@ _tamis() {
     'bench model --group') words='max mean sum' ;;
     'bench model --dense-layers') ;;
     'bench model --batch') ;;
-    'bench model --dtype') words='f32 f16 bf16' ;;
+    'bench model --dtype') words='f32 f16 bf16 q8' ;;
+    'bench model --bounds-dtype') words='cache q8' ;;
     'bench model --page-size') words='8 16 32 64' ;;
     'bench model --repeat') ;;
     'bench model --probe') ;;
@@ -175,7 +179,7 @@ _tamis() {
     'bench throughput --evict-options') words='reindex rerank lifetime reference-schedule blend anchor-all budget-beside-kept budget-chunks across-layers' ;;
     'bench throughput --tokens') ;;
     'bench throughput --repeat') ;;
-    'bench throughput --dtype') words='f32 f16 bf16' ;;
+    'bench throughput --dtype') words='f32 f16 bf16 q8' ;;
     'bench throughput --page-size') words='8 16 32 64' ;;
     'bench throughput --probe') ;;
     'bench throughput --json') files=1 ;;
@@ -197,7 +201,7 @@ _tamis() {
     'bench ttft --requests') ;;
     'bench ttft --repeat') ;;
     'bench ttft --seed') ;;
-    'bench ttft --dtype') words='f32 f16 bf16' ;;
+    'bench ttft --dtype') words='f32 f16 bf16 q8' ;;
     'bench ttft --page-size') words='8 16 32 64' ;;
     'bench ttft --json') files=1 ;;
     'bench ttft --device') ;;
@@ -215,6 +219,7 @@ _tamis() {
     'eval passkey --recent') ;;
     'eval passkey --group') words='max mean sum' ;;
     'eval passkey --dense-layers') ;;
+    'eval passkey --bounds-dtype') words='cache q8' ;;
     'eval passkey --page-size') words='8 16 32 64' ;;
     'eval passkey --evict') words='all streaming h2o tova snapkv pyramidkv adakv criticalkv critical-adakv andpro defensivekv knorm' ;;
     'eval passkey --evict-budget') ;;
@@ -228,7 +233,7 @@ _tamis() {
     'eval passkey --evict-beta') ;;
     'eval passkey --evict-every') ;;
     'eval passkey --evict-options') words='reindex rerank lifetime reference-schedule blend anchor-all budget-beside-kept budget-chunks across-layers' ;;
-    'eval passkey --dtype') words='f32 f16 bf16' ;;
+    'eval passkey --dtype') words='f32 f16 bf16 q8' ;;
     'eval passkey --json') files=1 ;;
     'eval passkey --device') ;;
     'eval recall --model') files=1 ;;
@@ -245,9 +250,10 @@ _tamis() {
     'eval recall --recent') ;;
     'eval recall --group') words='max mean sum' ;;
     'eval recall --dense-layers') ;;
+    'eval recall --bounds-dtype') words='cache q8' ;;
     'eval recall --page-size') words='8 16 32 64' ;;
     'eval recall --seed') ;;
-    'eval recall --dtype') words='f32 f16 bf16' ;;
+    'eval recall --dtype') words='f32 f16 bf16 q8' ;;
     'eval recall --json') files=1 ;;
     'eval recall --device') ;;
     'eval perplexity --model') files=1 ;;
@@ -263,6 +269,7 @@ _tamis() {
     'eval perplexity --recent') ;;
     'eval perplexity --group') words='max mean sum' ;;
     'eval perplexity --dense-layers') ;;
+    'eval perplexity --bounds-dtype') words='cache q8' ;;
     'eval perplexity --page-size') words='8 16 32 64' ;;
     'eval perplexity --evict') words='all streaming h2o tova snapkv pyramidkv adakv criticalkv critical-adakv andpro defensivekv knorm' ;;
     'eval perplexity --evict-budget') ;;
@@ -277,7 +284,7 @@ _tamis() {
     'eval perplexity --evict-every') ;;
     'eval perplexity --evict-options') words='reindex rerank lifetime reference-schedule blend anchor-all budget-beside-kept budget-chunks across-layers' ;;
     'eval perplexity --seed') ;;
-    'eval perplexity --dtype') words='f32 f16 bf16' ;;
+    'eval perplexity --dtype') words='f32 f16 bf16 q8' ;;
     'eval perplexity --json') files=1 ;;
     'eval perplexity --device') ;;
     'eval eviction --model') files=1 ;;
@@ -300,7 +307,7 @@ _tamis() {
     'eval eviction --seeds') ;;
     'eval eviction --seed') ;;
     'eval eviction --page-size') words='8 16 32 64' ;;
-    'eval eviction --dtype') words='f32 f16 bf16' ;;
+    'eval eviction --dtype') words='f32 f16 bf16 q8' ;;
     'eval eviction --json') files=1 ;;
     'eval eviction --device') ;;
     'eval ruler --model') files=1 ;;
@@ -316,6 +323,7 @@ _tamis() {
     'eval ruler --recent') ;;
     'eval ruler --group') words='max mean sum' ;;
     'eval ruler --dense-layers') ;;
+    'eval ruler --bounds-dtype') words='cache q8' ;;
     'eval ruler --page-size') words='8 16 32 64' ;;
     'eval ruler --evict') words='all streaming h2o tova snapkv pyramidkv adakv criticalkv critical-adakv andpro defensivekv knorm' ;;
     'eval ruler --evict-budget') ;;
@@ -330,7 +338,7 @@ _tamis() {
     'eval ruler --evict-every') ;;
     'eval ruler --evict-options') words='reindex rerank lifetime reference-schedule blend anchor-all budget-beside-kept budget-chunks across-layers' ;;
     'eval ruler --question') words='later known' ;;
-    'eval ruler --dtype') words='f32 f16 bf16' ;;
+    'eval ruler --dtype') words='f32 f16 bf16 q8' ;;
     'eval ruler --json') files=1 ;;
     'eval ruler --device') ;;
     'eval blend --model') files=1 ;;
@@ -346,7 +354,7 @@ _tamis() {
     'eval blend --check-layer') ;;
     'eval blend --measured') ;;
     'eval blend --seed') ;;
-    'eval blend --dtype') words='f32 f16 bf16' ;;
+    'eval blend --dtype') words='f32 f16 bf16 q8' ;;
     'eval blend --stored') words='f32 f16 bf16' ;;
     'eval blend --sink') words='file bos none' ;;
     'eval blend --page-size') words='8 16 32 64' ;;
@@ -367,7 +375,7 @@ _tamis() {
     'blend check --min-agreement') ;;
     'blend check --policy') files=1 ;;
     'blend check --seed') ;;
-    'blend check --dtype') words='f32 f16 bf16' ;;
+    'blend check --dtype') words='f32 f16 bf16 q8' ;;
     'blend check --stored') words='f32 f16 bf16' ;;
     'blend check --sink') words='file bos none' ;;
     'blend check --page-size') words='8 16 32 64' ;;
@@ -414,20 +422,20 @@ _tamis() {
     blend) words='check list --help' ;;
     store) words='put list verify gc --help' ;;
     'devices') words='--device --matrix --markdown --json --help' ;;
-    'run') words='--model --file --prompt --prompt-file --chunks --chunk-tokens --store --prefix-store --prefix-page --store-memory --store-dtype --blend --share --bound --first --no-record --policy --unchecked --question --select --score --budget --sinks --recent --group --dense-layers --evict --evict-budget --evict-sinks --evict-recent --evict-window --evict-kernel --evict-pool --evict-chunk --evict-floor --evict-beta --evict-every --evict-options --times --tokens --chat --system --chat-format --temperature --top-k --top-p --min-p --seed --stop --ignore-eos --context --cache-dtype --page-size --device --help' ;;
-    'compare') words='--model --file --question --system --chat-format --plain --tokens --rounds --select --score --width --budget --sinks --recent --group --dense-layers --page-size --evict --evict-budget --evict-sinks --evict-recent --evict-window --evict-kernel --evict-pool --evict-chunk --evict-floor --evict-beta --evict-every --evict-options --dtype --json --device --help' ;;
+    'run') words='--model --file --prompt --prompt-file --chunks --chunk-tokens --store --prefix-store --prefix-page --store-memory --store-dtype --blend --share --bound --first --no-record --policy --unchecked --question --select --score --budget --sinks --recent --group --dense-layers --evict --evict-budget --evict-sinks --evict-recent --evict-window --evict-kernel --evict-pool --evict-chunk --evict-floor --evict-beta --evict-every --evict-options --times --tokens --chat --system --chat-format --temperature --top-k --top-p --min-p --seed --stop --ignore-eos --context --cache-dtype --bounds-dtype --page-size --device --help' ;;
+    'compare') words='--model --file --question --system --chat-format --plain --tokens --rounds --select --score --width --budget --sinks --recent --group --dense-layers --bounds-dtype --page-size --evict --evict-budget --evict-sinks --evict-recent --evict-window --evict-kernel --evict-pool --evict-chunk --evict-floor --evict-beta --evict-every --evict-options --dtype --json --device --help' ;;
     'tokenize') words='--model --text --file --special --bare --help' ;;
-    'bench attention') words='--shape --context --budget --dtype --select --pages --apart --batch --layers --repeat --probe --page-size --sinks --recent --group --json --device --help' ;;
+    'bench attention') words='--shape --context --budget --dtype --bounds-dtype --select --pages --apart --batch --layers --repeat --probe --page-size --sinks --recent --group --json --device --help' ;;
     'bench decode') words='--shape --context --evict --budget --batch --dtype --page-size --layers --repeat --probe --evict-sinks --evict-recent --evict-window --evict-kernel --evict-pool --evict-chunk --evict-floor --evict-beta --evict-every --evict-options --json --device --help' ;;
     'bench linear') words='--type --out --in --rows --matrices --repeat --probe --json --device --help' ;;
-    'bench model') words='--model --context --select --budget --sinks --recent --group --dense-layers --batch --dtype --page-size --repeat --probe --json --device --help' ;;
+    'bench model') words='--model --context --select --budget --sinks --recent --group --dense-layers --batch --dtype --bounds-dtype --page-size --repeat --probe --json --device --help' ;;
     'bench throughput') words='--model --context --memory --sequences --batch --evict --budget --evict-sinks --evict-recent --evict-window --evict-kernel --evict-pool --evict-chunk --evict-floor --evict-beta --evict-every --evict-options --tokens --repeat --dtype --page-size --probe --json --device --help' ;;
     'bench ttft') words='--model --chunks --chunk-tokens --suffix --select --share --source --throttle --store --redis --prefix --database --store-dtype --rate --requests --repeat --seed --dtype --page-size --json --device --help' ;;
-    'eval passkey') words='--model --text --length --texts --keys --seed --select --score --width --budget --sinks --recent --group --dense-layers --page-size --evict --evict-budget --evict-sinks --evict-recent --evict-window --evict-kernel --evict-pool --evict-chunk --evict-floor --evict-beta --evict-every --evict-options --dtype --json --device --help' ;;
-    'eval recall') words='--model --text --length --tokens --texts --top --select --score --width --budget --sinks --recent --group --dense-layers --page-size --seed --dtype --json --device --help' ;;
-    'eval perplexity') words='--model --text --length --tokens --texts --select --score --width --budget --sinks --recent --group --dense-layers --page-size --evict --evict-budget --evict-sinks --evict-recent --evict-window --evict-kernel --evict-pool --evict-chunk --evict-floor --evict-beta --evict-every --evict-options --seed --dtype --json --device --help' ;;
+    'eval passkey') words='--model --text --length --texts --keys --seed --select --score --width --budget --sinks --recent --group --dense-layers --bounds-dtype --page-size --evict --evict-budget --evict-sinks --evict-recent --evict-window --evict-kernel --evict-pool --evict-chunk --evict-floor --evict-beta --evict-every --evict-options --dtype --json --device --help' ;;
+    'eval recall') words='--model --text --length --tokens --texts --top --select --score --width --budget --sinks --recent --group --dense-layers --bounds-dtype --page-size --seed --dtype --json --device --help' ;;
+    'eval perplexity') words='--model --text --length --tokens --texts --select --score --width --budget --sinks --recent --group --dense-layers --bounds-dtype --page-size --evict --evict-budget --evict-sinks --evict-recent --evict-window --evict-kernel --evict-pool --evict-chunk --evict-floor --evict-beta --evict-every --evict-options --seed --dtype --json --device --help' ;;
     'eval eviction') words='--model --text --length --evict --budget --evict-sinks --evict-recent --evict-window --evict-kernel --evict-pool --evict-chunk --evict-floor --evict-beta --evict-every --evict-options --questions --texts --seeds --seed --page-size --dtype --json --device --help' ;;
-    'eval ruler') words='--model --task --length --texts --seed --select --score --width --budget --sinks --recent --group --dense-layers --page-size --evict --evict-budget --evict-sinks --evict-recent --evict-window --evict-kernel --evict-pool --evict-chunk --evict-floor --evict-beta --evict-every --evict-options --question --dtype --json --device --help' ;;
+    'eval ruler') words='--model --task --length --texts --seed --select --score --width --budget --sinks --recent --group --dense-layers --bounds-dtype --page-size --evict --evict-budget --evict-sinks --evict-recent --evict-window --evict-kernel --evict-pool --evict-chunk --evict-floor --evict-beta --evict-every --evict-options --question --dtype --json --device --help' ;;
     'eval blend') words='--model --text --chunks --chunk-tokens --keys --questions --ask --select --share --schedule --check-layer --measured --seed --dtype --stored --sink --page-size --json --device --help' ;;
     'blend check') words='--model --text --prompts --chunks --chunk-tokens --suffix --answer --select --share --schedule --check-layer --max-kl --min-agreement --policy --dry-run --seed --dtype --stored --sink --page-size --json --device --help' ;;
     'blend list') words='--policy --json --help' ;;

@@ -148,6 +148,43 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_cache_read_positions(
     tamis_cache *cache, tamis_sequence sequence, uint32_t layer, uint32_t kv_head, uint32_t first,
     uint32_t count, int32_t *positions, tamis_error *error);
 
+/* One order in which pages can be read. */
+typedef struct tamis_read_order {
+    const char *name; /* static: "pages", "rows-4-near" */
+    double gb_per_s;  /* 1e9 bytes a second */
+} tamis_read_order;
+
+#define TAMIS_READ_ORDERS 24u /* at most */
+
+/* The page-read limit: how fast the pages of sequences can be read by a loop that does nothing
+ * else. */
+typedef struct tamis_read_limit {
+    double gb_per_s;   /* of the best order */
+    uint32_t best;     /* its index in `orders` */
+    uint32_t n_orders; /* that the device knows, 1 at least */
+    uint64_t bytes;    /* of one pass over the layers: K and V of whole pages */
+    tamis_read_order orders[TAMIS_READ_ORDERS];
+    uint64_t reserved[7];
+} tamis_read_limit;
+
+/* Measures the page-read limit of `count` sequences, which no step may be open on: reads K and V of
+ * every page of all of their lanes, layer after layer, as attention over all pages does with one row
+ * of each sequence, on as many compute units. Nothing changes. Each order is measured `passes`
+ * times, in turns, and its figure is the median; 0 means 5. The best order depends on the machine,
+ * and on how the pages lie:
+ *   pages    page after page, K then V
+ *   fours    K of four pages, one after another, then their V
+ *   rows-N   K of N pages (4, 8, 16), a row of each in turn, then their V likewise
+ * each of them also with what is one (-near) or two (-far) of these steps on prefetched. GPUs and the
+ * reference know pages alone. Let a pass read at least 96 MiB: less fits into caches. Waits. Errors:
+ * E_ARGUMENT (NULL, no sequence, an unknown or an empty one), E_STATE (one in an open step; a graph is
+ * being recorded), E_NO_MEMORY, E_DEVICE. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_cache_read_limit(tamis_cache *cache,
+                                                               const tamis_sequence *sequences,
+                                                               uint32_t count, uint32_t passes,
+                                                               tamis_read_limit *out,
+                                                               tamis_error *error);
+
 /* Slots that a lane holds. Costs no device call. E_ARGUMENT: no such sequence, layer or KV head. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_cache_lane_length(const tamis_cache *cache,
                                                                 tamis_sequence sequence,

@@ -10,7 +10,7 @@ static const char *const page_orders[] = {"ordered", "shuffled", NULL};
 
 typedef struct bench_flags {
     const char *device, *json;
-    uint32_t shape, dtype, page_size, pages, batch, layers, repeat, probe;
+    uint32_t shape, dtype, bounds_dtype, page_size, pages, batch, layers, repeat, probe;
     uint32_t apart;
     cli_list contexts, budgets, selections;
     cli_selection_flags selection;
@@ -24,6 +24,7 @@ static const cli_option options[] = {
     {"--budget", "N[,N]", "tokens of a lane that a selection reads (default 2048)", CLI_NUMBERS,
      offsetof(bench_flags, budgets), 1, BENCH_CONTEXT_MAX, NULL},
     CLI_DTYPE_OPTION("--dtype", bench_flags, dtype),
+    CLI_BOUNDS_DTYPE_OPTION(bench_flags, bounds_dtype),
     {"--select", "S[,S]",
      "what is measured beside full: {} (default quest); quest-paper in a layer that is not dense",
      CLI_SELECTIONS, offsetof(bench_flags, selections), 0, 0, NULL},
@@ -55,9 +56,14 @@ const cli_command bench_attention_command = {
     "Measures one layer of decode attention over random keys and values: full and each\n"
     "selection in turn, round after round. A sample is the wall time of attending every layer\n"
     "once, divided by the number of layers. Figures are medians; ratios are taken within a\n"
-    "round. The read bandwidth is measured between rounds. Where the backend records graphs,\n"
-    "graph_us in the JSON is the device's own time of the same pass, replayed ten times in a\n"
-    "row.\n"
+    "round. Between rounds the read bandwidth of memory in one piece is measured, and the\n"
+    "page-read limit: what a loop that does nothing else reaches over all K and V of the same\n"
+    "pages, in the best of several orders. On a CPU these are pages (page after page, K then\n"
+    "V), fours (K of four pages, then their V) and rows-N (a row of each of 4, 8 or 16 pages in\n"
+    "turn), each with no prefetch, one step (-near) or two (-far) ahead. \"of read\" and \"of\n"
+    "limit\" are the shares of the two that the bytes an arm reads reach. Where the backend\n"
+    "records graphs, graph_us in the JSON is the device's own time of the same pass, replayed\n"
+    "ten times in a row.\n"
     "\n"
     "With --pages shuffled the pages of every lane lie in random order: sequences of one page\n"
     "fill the cache, and the measured ones take their places as those are removed in random\n"
@@ -174,6 +180,7 @@ static int run(int argc, char *const *argv) {
         runs[i].context = f.contexts.values[i];
         runs[i].params = (bench_params){.shape = &bench_shapes[f.shape],
                                         .dtype = (tamis_dtype)f.dtype,
+                                        .bounds_dtype = (tamis_bounds_dtype)f.bounds_dtype,
                                         .page_size = cli_page_size(f.page_size),
                                         .batch = f.batch,
                                         .repeat = f.repeat,

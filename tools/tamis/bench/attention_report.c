@@ -54,6 +54,7 @@ static void add_row(cli_table *table, const bench *b, const bench_arm *arm) {
     cli_table_add(table, "%.1f", arm->total_us);
     cli_table_add(table, "%.2f", arm->gb_per_s);
     cli_table_add(table, "%.3f", arm->share_of_read);
+    cli_table_add(table, "%.3f", arm->share_of_limit);
     if (!on_gpu(b))
         cli_table_add(table, "%.3f", arm->gb_per_s / smaller_read(b));
     else
@@ -62,10 +63,11 @@ static void add_row(cli_table *table, const bench *b, const bench_arm *arm) {
     add_stages(table, &arm->stage_us);
 }
 
-/* Prints the bandwidths of a run: read, and on a GPU copy too. */
+/* Prints the bandwidths of a run: read, the page-read limit, and on a GPU copy too. */
 static void print_bandwidths(const bench *b) {
     printf("context %u: %u layers in turn, read bandwidth %.2f GB/s", b->context, b->layers,
            b->read_gb_per_s);
+    printf(", page-read limit %.2f GB/s (%s)", b->limit_gb_per_s, b->limit_order);
     if (on_gpu(b))
         printf(", copy bandwidth %.2f GB/s\n", b->copy_gb_per_s);
     else
@@ -73,15 +75,11 @@ static void print_bandwidths(const bench *b) {
 }
 
 bool bench_print(const bench *runs, uint32_t n_runs) {
-    const char *const head[] = {"context",
-                                "select",
-                                "budget",
-                                "total us",
-                                "GB/s",
-                                "of read",
-                                on_gpu(&runs[0]) ? "of copy" : "of min",
-                                "speed-up",
-                                "stages, us (timed apart)"};
+    const char *const head[] = {"context",  "select",
+                                "budget",   "total us",
+                                "GB/s",     "of read",
+                                "of limit", on_gpu(&runs[0]) ? "of copy" : "of min",
+                                "speed-up", "stages, us (timed apart)"};
     const bench_params *p = &runs[0].params;
     const tamis_device_info *device = tamis_context_device(runs[0].device);
     cli_table table = {.columns = sizeof(head) / sizeof(head[0])};
@@ -152,6 +150,9 @@ static bool add_json_row(cJSON *rows, const bench *b, const bench_arm *arm) {
            add_stage_us(row, &arm->stage_us) &&
            cJSON_AddNumberToObject(row, "gb_per_s", arm->gb_per_s) != NULL &&
            cJSON_AddNumberToObject(row, "share_of_read", arm->share_of_read) != NULL &&
+           cJSON_AddStringToObject(row, "limit_order", b->limit_order) != NULL &&
+           cJSON_AddNumberToObject(row, "limit_gb_per_s", b->limit_gb_per_s) != NULL &&
+           cJSON_AddNumberToObject(row, "share_of_limit", arm->share_of_limit) != NULL &&
            cJSON_AddNumberToObject(row, "share_of_copy", arm->share_of_copy) != NULL &&
            cJSON_AddNumberToObject(row, "speedup_over_full", arm->speedup_over_full) != NULL &&
            add_counters(row, &arm->counters);

@@ -8,10 +8,6 @@
 #define STAGE_PASSES  5u /* at most */
 #define GRAPH_SAMPLES 5u /* at most */
 
-static tamis_status probe(const bench *b, double *gb_per_s, tamis_error *error) {
-    return bench_read_bandwidth(b->device, b->params.probe, gb_per_s, error);
-}
-
 static tamis_status attend_layers(bench *b, tamis_plan *plan, tamis_error *error) {
     uint32_t width = b->params.shape->n_heads * b->params.shape->head_dim;
     const tamis_rows out = {.buffer = b->out, .dtype = TAMIS_F32};
@@ -121,12 +117,23 @@ fail:
     return status;
 }
 
-/* Samples in the order they were taken: us[arm * repeat + round], read bandwidth before each round
- * and after the last. */
+/* Samples in the order they were taken: us[arm * repeat + round]; the others before each round and
+ * after the last. */
 typedef struct samples {
     tamis_plan *plans[BENCH_ARMS_MAX];
-    double *us, *read, *scratch;
+    double *us, *read;
+    tamis_read_limit *limits;
+    double *limit; /* of the run's best order */
+    double *scratch;
 } samples;
+
+/* Before round `round`, or behind the last one. */
+static tamis_status probe(const bench *b, samples *s, uint32_t round, tamis_error *error) {
+    tamis_status status = bench_read_bandwidth(b->device, b->params.probe, &s->read[round], error);
+    if (status != TAMIS_OK) return status;
+    return tamis_cache_read_limit(b->cache, b->sequences, b->params.batch, 1, &s->limits[round],
+                                  error);
+}
 
 static tamis_status take_samples(bench *b, samples *s, tamis_error *error) {
     uint32_t repeat = b->params.repeat;
@@ -137,11 +144,11 @@ static tamis_status take_samples(bench *b, samples *s, tamis_error *error) {
         tamis_plan_reset_counters(s->plans[a]);
     }
     for (uint32_t round = 0; status == TAMIS_OK && round < repeat; round++) {
-        status = probe(b, &s->read[round], error);
+        status = probe(b, s, round, error);
         for (uint32_t a = 0; status == TAMIS_OK && a < b->n_arms; a++)
             status = sample(b, s->plans[a], wall_clock, &s->us[a * repeat + round], error);
     }
-    return status == TAMIS_OK ? probe(b, &s->read[repeat], error) : status;
+    return status == TAMIS_OK ? probe(b, s, repeat, error) : status;
 }
 
 /* After the rounds, which give the wall times of single launches. */
@@ -162,9 +169,37 @@ static bool records_graphs(const bench *b) {
     return strcmp(tamis_context_device(b->device)->backend, "cuda") == 0;
 }
 
+/* What an order of reading pages reached in each probe, in s->scratch; its median. */
+static double median_of_order(const samples *s, uint32_t order, uint32_t n) {
+    for (uint32_t i = 0; i < n; i++)
+        s->scratch[i] = s->limits[i].orders[order].gb_per_s;
+    return bench_median(s->scratch, n);
+}
+
+/* The run's limit is that of one order: the best of single probes would be the luckiest. */
+static void choose_order(bench *b, const samples *s) {
+    const uint32_t n = b->params.repeat + 1, n_orders = s->limits[0].n_orders;
+    uint32_t best = 0;
+    for (uint32_t order = 1; order < n_orders; order++)
+        if (median_of_order(s, order, n) > median_of_order(s, best, n)) best = order;
+    b->limit_order = s->limits[0].orders[best].name;
+    b->limit_gb_per_s = median_of_order(s, best, n);
+    for (uint32_t i = 0; i < n; i++)
+        s->limit[i] = s->limits[i].orders[best].gb_per_s;
+}
+
+/* The median share of a bandwidth, of which the means of before and behind each sample count. */
+static double median_share(const samples *s, const double *us, double bytes, const double *gb_per_s,
+                           uint32_t repeat) {
+    for (uint32_t i = 0; i < repeat; i++)
+        s->scratch[i] = bytes / us[i] * 1e-3 / ((gb_per_s[i] + gb_per_s[i + 1]) / 2);
+    return bench_median(s->scratch, repeat);
+}
+
 /* Takes ratios within each round, whose samples are close in time, and then their median. */
 static void summarise(bench *b, const samples *s) {
     uint32_t repeat = b->params.repeat;
+    choose_order(b, s);
     for (uint32_t a = 0; a < b->n_arms; a++) {
         bench_arm *arm = &b->arms[a];
         const double *us = &s->us[a * repeat];
@@ -174,9 +209,8 @@ static void summarise(bench *b, const samples *s) {
         for (uint32_t i = 0; i < repeat; i++)
             s->scratch[i] = s->us[i] / us[i];
         arm->speedup_over_full = bench_median(s->scratch, repeat);
-        for (uint32_t i = 0; i < repeat; i++)
-            s->scratch[i] = bytes / us[i] * 1e-3 / ((s->read[i] + s->read[i + 1]) / 2);
-        arm->share_of_read = bench_median(s->scratch, repeat);
+        arm->share_of_read = median_share(s, us, bytes, s->read, repeat);
+        arm->share_of_limit = median_share(s, us, bytes, s->limit, repeat);
         memcpy(s->scratch, us, repeat * sizeof(*us));
         arm->total_us = bench_median(s->scratch, repeat);
         arm->gb_per_s = bytes / arm->total_us * 1e-3;
@@ -185,13 +219,19 @@ static void summarise(bench *b, const samples *s) {
     b->read_gb_per_s = bench_median(s->read, repeat + 1);
 }
 
+static bool make_samples(const bench *b, samples *s) {
+    const size_t repeat = b->params.repeat, n = repeat + 1;
+    s->us = calloc(repeat * b->n_arms, sizeof(*s->us));
+    s->read = calloc(n, sizeof(*s->read));
+    s->limits = calloc(n, sizeof(*s->limits));
+    s->limit = calloc(n, sizeof(*s->limit));
+    s->scratch = calloc(n, sizeof(*s->scratch));
+    return s->us && s->read && s->limits && s->limit && s->scratch;
+}
+
 tamis_status bench_measure(bench *b, tamis_error *error) {
-    uint32_t repeat = b->params.repeat;
-    samples s = {.us = calloc((size_t)repeat * b->n_arms, sizeof(double)),
-                 .read = calloc(repeat + 1, sizeof(double)),
-                 .scratch = calloc(repeat, sizeof(double))};
-    tamis_status status = TAMIS_OK;
-    if (s.us == NULL || s.read == NULL || s.scratch == NULL) status = cli_no_memory(error);
+    samples s = {0};
+    tamis_status status = make_samples(b, &s) ? TAMIS_OK : cli_no_memory(error);
     for (uint32_t a = 0; status == TAMIS_OK && a < b->n_arms; a++) {
         const tamis_plan_params params = plan_params(b, &b->arms[a], 0);
         status = tamis_plan_create(b->cache, &params, &s.plans[a], error);
@@ -208,6 +248,8 @@ tamis_status bench_measure(bench *b, tamis_error *error) {
         status = measure_stages(b, &b->arms[a], error);
     free(s.us);
     free(s.read);
+    free(s.limits);
+    free(s.limit);
     free(s.scratch);
     return status;
 }

@@ -28,6 +28,7 @@ extern const cli_command bench_ttft_command;
 typedef struct bench_params {
     const bench_shape *shape;
     tamis_dtype dtype;
+    tamis_bounds_dtype bounds_dtype;
     uint32_t page_size, batch, repeat;
     uint32_t layers; /* 0: chosen by bench_fill */
     uint32_t probe;  /* MiB over which the read bandwidth is measured; 0: chosen by the device */
@@ -44,6 +45,7 @@ typedef struct bench_arm {
                         row, median; 0: none is recorded */
     double gb_per_s; /* K, V and bounds read, over total_us */
     double share_of_read;         /* of the read bandwidth around each sample, median */
+    double share_of_limit;        /* of the page-read limit around each sample, median */
     double share_of_copy;         /* of the run's copy bandwidth */
     double speedup_over_full;     /* over the full sample of the same round, median */
     tamis_plan_times stage_us;    /* one layer, from a plan of its own that waits for each stage */
@@ -67,6 +69,9 @@ typedef struct bench {
     cli_random random;
     double read_gb_per_s; /* median over the run */
     double copy_gb_per_s; /* bytes read and bytes written, median */
+    /* The page-read limit: the order with the largest median over the run, and that median. */
+    double limit_gb_per_s;
+    const char *limit_order;
     uint32_t n_arms;
     bench_arm arms[BENCH_ARMS_MAX];
 } bench;
@@ -114,7 +119,8 @@ double bench_policy_bytes(const tamis_eviction *eviction, const tamis_cache_para
                           uint32_t batch, double slots);
 /* ---- Attention ------------------------------------------------------------------------------- */
 
-/* Measures every arm of b->arms in turn, round after round, the read bandwidth between rounds. */
+/* Measures every arm of b->arms in turn, round after round, the read bandwidth and the page-read limit
+ * between rounds. */
 tamis_status bench_measure(bench *b, tamis_error *error);
 
 /* The run's table to stdout. Returns false if memory ran out. */

@@ -61,6 +61,7 @@ static tamis_cache_params cache_params(const bench *b, uint32_t layers) {
                                 .head_dim = b->params.shape->head_dim,
                                 .page_size = b->params.page_size,
                                 .dtype = b->params.dtype,
+                                .bounds_dtype = b->params.bounds_dtype,
                                 .planes = tamis_eviction_planes(&b->eviction),
                                 .capacity_tokens = pages * b->params.page_size};
 }

@@ -12,7 +12,7 @@
 
 typedef struct model_flags {
     const char *device, *json, *model;
-    uint32_t context, budget, dtype, page_size, batch, repeat, probe;
+    uint32_t context, budget, dtype, bounds_dtype, page_size, batch, repeat, probe;
     cli_list selections;
     cli_selection_flags selection;
 } model_flags;
@@ -30,6 +30,7 @@ static const cli_option options[] = {
     {"--batch", "N", "sequences of a step (default 1)", CLI_NUMBER, offsetof(model_flags, batch), 1,
      256, NULL},
     CLI_DTYPE_OPTION("--dtype", model_flags, dtype),
+    CLI_BOUNDS_DTYPE_OPTION(model_flags, bounds_dtype),
     CLI_PAGE_SIZE_OPTION(model_flags, page_size),
     {"--repeat", "N", "samples (default 9)", CLI_NUMBER, offsetof(model_flags, repeat), 1, 1000,
      NULL},
@@ -231,6 +232,8 @@ static bool add_settings(cJSON *root, const model_run *run) {
     return cJSON_AddStringToObject(root, "model",
                                    cli_model_name(tamis_model_get_info(run->model))) != NULL &&
            cJSON_AddStringToObject(root, "dtype", tamis_dtype_name(b->params.dtype)) != NULL &&
+           cJSON_AddStringToObject(root, "bounds_dtype",
+                                   cli_bounds_dtypes[b->params.bounds_dtype]) != NULL &&
            cli_json_numbers(root, numbers, sizeof(numbers) / sizeof(numbers[0]));
 }
 
@@ -285,6 +288,7 @@ static tamis_status prepare(model_run *run, const model_flags *f, tamis_error *e
     b->context = f->context;
     b->params = (bench_params){.shape = &run->shape,
                                .dtype = (tamis_dtype)f->dtype,
+                               .bounds_dtype = (tamis_bounds_dtype)f->bounds_dtype,
                                .page_size = cli_page_size(f->page_size),
                                .batch = f->batch,
                                .repeat = f->repeat,

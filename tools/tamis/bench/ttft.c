@@ -49,7 +49,7 @@ static const cli_option options[] = {
     STORE_SERVER_OPTIONS(ttft_flags, server,
                          "for chunks of redis, which stay there: a Redis or Valkey server"),
     {"--store-dtype", "TYPE", "element type of stored K and V: {} (default f16)", CLI_CHOICE,
-     offsetof(ttft_flags, store_dtype), 0, 0, cli_dtypes},
+     offsetof(ttft_flags, store_dtype), 0, 0, cli_stored_dtypes},
     {"--rate", "R[,R]", "requests a second, for which the worker is also looked at as a queue",
      CLI_TEXT, offsetof(ttft_flags, rate), 0, 0, NULL},
     {"--requests", "N", "requests at each rate (default 20)", CLI_NUMBER,

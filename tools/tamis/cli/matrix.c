@@ -13,7 +13,7 @@
 #define BACKENDS_MAX   8
 #define SELECTIONS_MAX 16
 #define WAYS_MAX       96 /* kinds of eviction, alone and with each of their options */
-#define N_DTYPES       3
+#define N_DTYPES       4
 #define PLACES_MAX     (BACKENDS_MAX * N_DTYPES)
 #define NOTES_MAX      128
 
@@ -252,7 +252,7 @@ static void print_notes(const matrix *m, const char *bullet) {
 }
 
 static bool print_text(matrix *m, cli_table *table) {
-    printf("plans of each eviction under each selection, with f32, f16 and bf16, on ");
+    printf("plans of each eviction under each selection, with f32, f16, bf16 and q8, on ");
     print_places(m);
     printf("\n");
     if (!cli_table_print(table)) return false;
@@ -268,7 +268,7 @@ static void print_markdown(const matrix *m, const cli_table *table) {
             printf("|---");
         printf("|\n");
     }
-    printf("\nEach with f32, f16 and bf16, on ");
+    printf("\nEach with f32, f16, bf16 and q8, on ");
     print_places(m);
     printf(". An option without a row of its own can be combined with the\n"
            "same selections as its eviction without the option.\n");

@@ -9,7 +9,11 @@
 const char *const cli_group_rules[] = {
     [TAMIS_GROUP_MAX] = "max", [TAMIS_GROUP_MEAN] = "mean", [TAMIS_GROUP_SUM] = "sum", NULL};
 const char *const cli_dtypes[] = {
+    [TAMIS_F32] = "f32", [TAMIS_F16] = "f16", [TAMIS_BF16] = "bf16", [TAMIS_Q8] = "q8", NULL};
+const char *const cli_stored_dtypes[] = {
     [TAMIS_F32] = "f32", [TAMIS_F16] = "f16", [TAMIS_BF16] = "bf16", NULL};
+const char *const cli_bounds_dtypes[] = {
+    [TAMIS_BOUNDS_AS_CACHE] = "cache", [TAMIS_BOUNDS_Q8] = "q8", NULL};
 const char *const cli_bounds[] = {[TAMIS_BOUNDS_MINMAX] = "minmax",
                                   [TAMIS_BOUNDS_MEAN_STD] = "meanstd",
                                   [TAMIS_BOUNDS_MEAN] = "mean",

@@ -9,6 +9,8 @@
 /* Words for flags, each at the value of the library's enum, ended by NULL. */
 extern const char *const cli_group_rules[];
 extern const char *const cli_dtypes[];
+extern const char *const cli_stored_dtypes[]; /* of K and V in a store */
+extern const char *const cli_bounds_dtypes[];
 extern const char *const cli_page_sizes[];
 extern const char *const cli_bounds[];
 extern const char *const cli_poolings[];
@@ -21,6 +23,10 @@ uint32_t cli_page_size(uint32_t choice);
 #define CLI_DTYPE_OPTION(name, type, member)                                                       \
     {name, "TYPE", "element type of the cache: {} (default f16)", CLI_CHOICE,                      \
      offsetof(type, member), 0, 0, cli_dtypes}
+#define CLI_BOUNDS_DTYPE_OPTION(type, member)                                                      \
+    {"--bounds-dtype", "TYPE",                                                                     \
+     "element type of page bounds: {}; cache is the cache's own (default cache)", CLI_CHOICE,      \
+     offsetof(type, member), 0, 0, cli_bounds_dtypes}
 #define CLI_PAGE_SIZE_OPTION(type, member)                                                         \
     {"--page-size", "N", "slots of a page: {} (default 16)", CLI_CHOICE, offsetof(type, member),   \
      0, 0, cli_page_sizes}

@@ -12,7 +12,7 @@
 
 typedef struct run_flags {
     const char *device, *model, *file, *prompt, *prompt_file, *question, *stop, *system;
-    uint32_t select, score, budget, tokens, dtype, page_size, context;
+    uint32_t select, score, budget, tokens, dtype, bounds_dtype, page_size, context;
     uint32_t evict, evict_budget, times, ignore_eos, chat, chat_format;
     cli_selection_flags selection;
     cli_eviction_flags eviction;
@@ -68,6 +68,7 @@ static const cli_option options[] = {
     {"--context", "N", "most tokens of the whole text (default: the model's context)", CLI_NUMBER,
      offsetof(run_flags, context), 1, CLI_TOKENS_MAX, NULL},
     CLI_DTYPE_OPTION("--cache-dtype", run_flags, dtype),
+    CLI_BOUNDS_DTYPE_OPTION(run_flags, bounds_dtype),
     CLI_PAGE_SIZE_OPTION(run_flags, page_size),
     CLI_DEVICE_OPTION(run_flags, device),
 };
@@ -296,7 +297,9 @@ static bool choose_params(const run_flags *f, cli_session_params *out, cli_chunk
         .device = f->device,
         .model = f->model,
         .context = f->context,
-        .cache = {.page_size = cli_page_size(f->page_size), .dtype = (tamis_dtype)f->dtype},
+        .cache = {.page_size = cli_page_size(f->page_size),
+                  .dtype = (tamis_dtype)f->dtype,
+                  .bounds_dtype = (tamis_bounds_dtype)f->bounds_dtype},
         .plan = {.timing = f->times != 0 && CLI_EVICTION_KIND(f->evict) != TAMIS_EVICT_NONE}};
     if (!choose_policies(f, chunks->used, &out->plan.selection, &out->plan.eviction) ||
         !cli_sampling(cli_run_command.name, &f->sampling, &out->sampling))

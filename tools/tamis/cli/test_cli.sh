@@ -244,6 +244,9 @@ check_run_eviction
 # What a bench prints.
 succeeds '^ *192 +full ' "${small[@]}" --select full,window
 [ "$(grep -cE '^ *192 +full ' "$work/out")" -eq 1 ] || fail 'bench --select full: measured twice'
+grep -qE '^context 192: .* page-read limit [0-9.]+ GB/s \(pages\)' "$work/out" ||
+    fail 'bench: no page-read limit'
+grep -qE ' of read +of limit ' "$work/out" || fail 'bench: no column for the share of the limit'
 succeeds '^ *192 +quest-paper +128 ' "${small[@]}" --select quest,quest-paper --json "$work/paper.json"
 grep -qE '"select":[[:space:]]*"quest-paper"' "$work/paper.json" || fail 'paper.json lacks quest-paper'
 succeeds '^ *192 +quest-apart +128 .* score .* select .* attend ' "${small[@]}" --select quest,window --apart

@@ -52,11 +52,15 @@ check_shape() {
     json_of 'tamis bench attention' "${small[@]}" --select quest,window
     for word in device_name driver threads read_gb_per_s copy_gb_per_s shape context dtype select \
         budget batch layers pages total_us graph_us graph_replays stage_us fused_select gb_per_s \
-        share_of_read share_of_copy speedup_over_full counters; do
+        share_of_read limit_order limit_gb_per_s share_of_limit share_of_copy speedup_over_full counters; do
         grep -q "\"$word\":" "$work/out.json" || fail "out.json lacks $word"
     done
     grep -qE '"device":[[:space:]]*"reference:0"' "$work/out.json" || fail 'bench: another device'
     [ "$(grep -c '"total_us"' "$work/out.json")" -eq 3 ] || fail 'out.json: not three rows'
+    [ "$(grep -cE '"share_of_limit":[[:space:]]*[0-9]' "$work/out.json")" -eq 3 ] ||
+        fail 'out.json: a row without its share of the page-read limit'
+    grep -qE '"limit_order":[[:space:]]*"pages"' "$work/out.json" ||
+        fail 'out.json: the reference read in another order'
     grep -qE '"rows_selected":[[:space:]]*[1-9]' "$work/out.json" ||
         fail 'out.json: nothing was selected'
     # That of the build, which HEAD may have left since; a tree without git has none.

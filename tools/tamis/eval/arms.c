@@ -148,7 +148,7 @@ bool eval_list_arms(const char *command, const eval_arm_flags *flags, uint64_t s
                     eval_arms *out) {
     float width = 1;
     eval_arm full = {0};
-    *out = (eval_arms){0};
+    *out = (eval_arms){.bounds_dtype = (tamis_bounds_dtype)flags->bounds_dtype};
     if (flags->width != NULL && !parse_width(command, flags->width, &width)) return false;
     tamis_selection_default(TAMIS_SELECT_FULL, &full.selection);
     if (!add_arm(command, cli_selection_name(TAMIS_SELECT_FULL), full, out)) return false;

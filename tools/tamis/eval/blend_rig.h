@@ -47,7 +47,7 @@ extern const char *const blend_sinks[], *const blend_schedules[];
 /* `type` is a command's struct of flags, `member` the place in it. */
 #define BLEND_STORED_OPTION(type, member)                                                          \
     {"--stored", "TYPE", "element type of the stored chunks: {} (default f16)", CLI_CHOICE,        \
-     offsetof(type, member), 0, 0, cli_dtypes}
+     offsetof(type, member), 0, 0, cli_stored_dtypes}
 #define BLEND_SINK_OPTION(type, member)                                                            \
     {"--sink", "WORD", "what stands before chunks: {}; file: bos where the file wants it "         \
      "(default file)", CLI_CHOICE, offsetof(type, member), 0, 0, blend_sinks}

@@ -35,17 +35,19 @@ static inline bool eval_arm_evicts(const eval_arm *arm) {
 typedef struct eval_arms {
     uint32_t count;
     eval_arm arms[EVAL_ARMS_MAX];
+    tamis_bounds_dtype bounds_dtype;
     bool timing; /* plans collect stage times, and wait for each stage */
 } eval_arms;
 
 /* The flags --select, --score, --budget, --sinks, --recent, --dense-layers, --group, --width,
- * --page-size, which every evaluation takes. */
+ * --bounds-dtype, --page-size, which every evaluation takes. */
 typedef struct eval_arm_flags {
     cli_list selections; /* as CLI_SELECTIONS gives them */
     cli_list scores;     /* tamis_bounds_kind, for quest */
     cli_list budgets;
     cli_selection_flags selection;
-    uint32_t page_size; /* index into cli_page_sizes */
+    uint32_t page_size;    /* index into cli_page_sizes */
+    uint32_t bounds_dtype; /* tamis_bounds_dtype */
     const char *width;  /* of meanstd, a decimal number; NULL: 1 */
     /* --evict, --evict-budget and the flags of an eviction, of those that take them */
     cli_list evictions;     /* as cli_list_evictions takes them */
@@ -75,6 +77,7 @@ typedef struct eval_arm_flags {
          CLI_NUMBERS, offsetof(type, member.budgets), 1, EVAL_CONTEXT_MAX, NULL},                  \
         CLI_SELECTION_OPTIONS(type, member.selection),                                             \
         CLI_DENSE_LAYERS_OPTION(type, member.selection),                                           \
+        CLI_BOUNDS_DTYPE_OPTION(type, member.bounds_dtype),                                        \
         CLI_PAGE_SIZE_OPTION(type, member.page_size)
 
 /* The same for evictions as arms. */

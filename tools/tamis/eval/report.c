@@ -97,6 +97,7 @@ cJSON *eval_settings(const eval_arm_flags *flags, tamis_dtype dtype) {
     cJSON *out = cJSON_CreateObject();
     bool made =
         cJSON_AddStringToObject(out, "dtype", tamis_dtype_name(dtype)) != NULL &&
+        add_word(out, "bounds_dtype", cli_bounds_dtypes, flags->bounds_dtype) &&
         cJSON_AddNumberToObject(out, "page_size", cli_page_size(flags->page_size)) != NULL &&
         cJSON_AddNumberToObject(out, "width", width) != NULL && add_given(out, "sinks", s->sinks) &&
         add_given(out, "recent", s->recent) && add_given(out, "dense_layers", s->dense_layers) &&

@@ -27,7 +27,8 @@ int eval_rig_open(eval_rig *rig, const char *command, const char *device, const 
     tamis_cache_params cache = {.page_size = page_size,
                                 .dtype = dtype,
                                 .capacity_tokens = tokens,
-                                .bounds = arms->arms[0].bounds};
+                                .bounds = arms->arms[0].bounds,
+                                .bounds_dtype = arms->bounds_dtype};
     for (uint32_t i = 0; i < arms->count; i++)
         cache.planes |= tamis_eviction_planes(&arms->arms[i].eviction);
     *rig = (eval_rig){.arms = arms, .max_sequences = max_sequences};

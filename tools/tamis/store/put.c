@@ -26,7 +26,8 @@ static const cli_option options[] = {
      CLI_FLAG, offsetof(put_flags, bare), 0, 0, NULL},
     {"--special", "", "the text of a control token, as <|im_end|>, is that token", CLI_FLAG,
      offsetof(put_flags, special), 0, 0, NULL},
-    CLI_DTYPE_OPTION("--dtype", put_flags, dtype),
+    {"--dtype", "TYPE", "element type of stored K and V: {} (default f16)", CLI_CHOICE,
+     offsetof(put_flags, dtype), 0, 0, cli_stored_dtypes},
     {"--salt", "HEX", "32 digits: what tenants without them do not find (default: all 0)", CLI_TEXT,
      offsetof(put_flags, salt), 0, 0, NULL},
     {"--bytes", "N", "limit of the store, as 512M or 20G (default: none)", CLI_TEXT,
@@ -236,7 +237,7 @@ static bool write_json(const put_state *s, cli_output *output) {
                 tamis_model_fingerprint(s->model, fingerprint, NULL) == TAMIS_OK &&
                 cJSON_AddStringToObject(root, "model", s->flags->model) != NULL &&
                 cJSON_AddStringToObject(root, "fingerprint", cli_hex(fingerprint).text) != NULL &&
-                cJSON_AddStringToObject(root, "dtype", cli_dtypes[s->flags->dtype]) != NULL;
+                cJSON_AddStringToObject(root, "dtype", cli_stored_dtypes[s->flags->dtype]) != NULL;
     for (size_t i = 0; made && i < s->count; i++)
         made = add_row(rows, &s->chunks[i]);
     if (!made) {
