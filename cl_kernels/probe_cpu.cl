@@ -13,7 +13,7 @@
 #define HALF 4096 /* bytes of a page's K, and of its V; a multiple of 16 */
 #endif
 #ifndef ROW
-#define ROW 256 /* bytes of one page before the next one's, where pages are read in turn; multiple of 64 */
+#define ROW 256 /* bytes of a page before those of the next one; a multiple of 64 */
 #endif
 #ifndef SPLIT_PAGES
 #define SPLIT_PAGES 512 /* TMS_CL_SPLIT_PAGES */
@@ -28,8 +28,8 @@ static inline uint total_of(uint16 sum) {
     return (b.x + b.y) + (b.z + b.w);
 }
 
-/* `n` blocks of 64 bytes, each read once; a work-item reads a run of its own as STREAMS streams side
- * by side, prefetching AHEAD blocks on. */
+/* `n` blocks of 64 bytes, each read once; a work-item reads a run of its own as STREAMS streams
+ * side by side, prefetching AHEAD blocks on. */
 __kernel ONE_ITEM void read_run(REF_PARAMS(const uint, from), ulong n, REF_PARAMS(uint, out)) {
     const ulong stream = n / get_global_size(0) / STREAMS;
     __global const uint *p = from + from_offset + 16 * stream * STREAMS * get_global_id(0);
@@ -51,8 +51,8 @@ __kernel ONE_ITEM void read_run(REF_PARAMS(const uint, from), ulong n, REF_PARAM
 #define WIDEST 16 /* pages in turn */
 #define WHOLE (HALF / 64 * 64)
 
-/* What an item reads: the pages ids[0..n), K at `keys`, V value_offset further on. Each page is read
- * while the same place of the page `ahead` entries on is prefetched; 0: none is. */
+/* What an item reads: the pages ids[0..n), K at `keys`, V value_offset further on. While a page is
+ * read, the same place of the page `ahead` entries on is prefetched; 0: none is. */
 typedef struct page_list {
     __global const uchar *keys;
     ulong page_stride, value_offset;
@@ -80,12 +80,13 @@ static inline ALWAYS uint16 read_rows(uint16 sum, const page_list *p, int first,
                 if (fetch) PREFETCH(next[t] + j);
             }
     for (int i = WHOLE; i < HALF; i += 16)
-        UNROLL for (int t = 0; t < width; t++) sum.s0123 += *(__global const uint4_at4 *)(at[t] + i);
+        UNROLL for (int t = 0; t < width; t++)
+            sum.s0123 += *(__global const uint4_at4 *)(at[t] + i);
     return sum;
 }
 
-/* K of `step` pages, then their V, `width` of the pages in turn; what is left of the list page after
- * page. */
+/* K of `step` pages, then their V, `width` of the pages in turn; what is left of the list, page
+ * after page. */
 static inline ALWAYS uint16 read_steps(const page_list *p, int step, int width, bool fetch) {
     uint16 sum = 0;
     int first = 0;
@@ -107,10 +108,11 @@ static inline int step_of(uint order) {
 
 /* tms_page_read of host/device.h: every page of every lane once. The queue's items are those of
  * attend_cpu.cl: pieces of splits. */
-__kernel ONE_ITEM void read_pages(REF_PARAMS(const uchar, kv), ulong page_stride, ulong value_offset,
-                                  REF_PARAMS(const int, table), REF_PARAMS(const int, count),
-                                  uint capacity, uint order, uint ahead, uint n_lanes, uint pieces,
-                                  uint piece_pages, REF_PARAMS(uint, out), QUEUE_PARAMS) {
+__kernel ONE_ITEM void read_pages(REF_PARAMS(const uchar, kv), ulong page_stride,
+                                  ulong value_offset, REF_PARAMS(const int, table),
+                                  REF_PARAMS(const int, count), uint capacity, uint order,
+                                  uint ahead, uint n_lanes, uint pieces, uint piece_pages,
+                                  REF_PARAMS(uint, out), QUEUE_PARAMS) {
     FOR_EACH_QUEUED(item) {
         const uint lane = item / pieces % n_lanes;
         const int at = item % pieces * piece_pages;

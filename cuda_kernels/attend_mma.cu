@@ -149,7 +149,7 @@ DEVICE void keep_split(const cu_attend_args &a, const attend_lane &l, const atte
                        const float *q, float *logits, uint32_t heads, attend_rows<D> &s,
                        attend_state<D, CU_ATTEND_HEADS> &state) {
     typedef attend_layout<T, D> layout;
-    const uint32_t mine = lane_id() / 4, part = lane_id() % 4;
+    const uint32_t mine = lane_id() / 4, column = lane_id() % 4 * 2;
     const bool finite = end_rows<T>(s);
     const uint32_t doubtful = warp_ballot(!finite);
     if (lane_id() % 4 == 0) {
@@ -158,8 +158,8 @@ DEVICE void keep_split(const cu_attend_args &a, const attend_lane &l, const atte
     }
 #pragma unroll
     for (uint32_t i = 0; i < D / 8 && mine < heads; i++) {
-        state.sum[mine][layout::of_value(i, part, 0)] = s.sum[i][0];
-        state.sum[mine][layout::of_value(i, part, 1)] = s.sum[i][1];
+        state.sum[mine][layout::of_value(i, column, 0)] = s.sum[i][0];
+        state.sum[mine][layout::of_value(i, column, 1)] = s.sum[i][1];
     }
     if (!doubtful) return;
     warp_sync();
@@ -372,7 +372,7 @@ DEVICE void tile_write(const cu_attend_args &a, const attend_lane &l, uint32_t h
 template <typename T, int D>
 DEVICE void write_rows(const cu_attend_args &a, attend_rows<D> &s, const tile_row &r, bool live,
                        uint32_t head, uint32_t piece, float *states) {
-    const uint32_t part = lane_id() % 4;
+    const uint32_t column = lane_id() % 4 * 2;
     const bool finite = end_rows<T>(s);
     const uint32_t doubtful = warp_ballot(live && !finite);
     attend_lane l = {};
@@ -384,7 +384,7 @@ DEVICE void write_rows(const cu_attend_args &a, attend_rows<D> &s, const tile_ro
     for (uint32_t i = 0; i < D / 8 && mine; i++)
 #pragma unroll
         for (uint32_t j = 0; j < 2; j++)
-            tile_write<D>(a, l, r.head, attend_layout<T, D>::of_value(i, part, j),
+            tile_write<D>(a, l, r.head, attend_layout<T, D>::of_value(i, column, j),
                           {s.sum[i][j], s.top, s.total}, state);
     for (uint32_t n = 0; n < 8; n++) {
         if ((doubtful >> 4 * n & 15) == 0) continue;

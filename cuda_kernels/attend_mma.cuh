@@ -33,13 +33,13 @@ template <typename T, int D> struct attend_layout {
     static constexpr uint32_t DECODE_KEYS = CU_ATTEND_DECODE_KEYS(D);
     static constexpr uint32_t DECODE_SHARED = CU_ATTEND_DECODE_SHARED(D);
 
-    /* Which channels a lane has; `part` is lane % 4. In half h of the left operand of step c, n being
-     * 2c + h, two from here on; in column 2·part + j of the n-th 8 of the results this one. */
-    DEVICE static uint32_t of_query(uint32_t n, uint32_t part) {
-        return 8 * n + 2 * part;
+    /* Which channels a lane has; `column` is lane % 4 * 2. In half h of the left operand of step c, n
+     * being 2c + h, two from here on; in column `column` + j of the n-th 8 of the results this one. */
+    DEVICE static uint32_t of_query(uint32_t n, uint32_t column) {
+        return 8 * n + column;
     }
-    DEVICE static uint32_t of_value(uint32_t n, uint32_t part, uint32_t j) {
-        return 8 * n + 2 * part + j;
+    DEVICE static uint32_t of_value(uint32_t n, uint32_t column, uint32_t j) {
+        return 8 * n + column + j;
     }
 };
 
@@ -130,13 +130,13 @@ DEVICE void begin_rows(attend_query<T, D, M> &query, int m, attend_rows<D> &s, c
                        float scale) {
     typedef attend_query<T, D, M> shape;
     typedef attend_layout<T, D> layout;
-    const uint32_t part = lane_id() % 4;
+    const uint32_t column = lane_id() % 4 * 2;
     const float power = attend_power(scale);
     float up = 1.0f, x[D / 4]; /* two by two; a caller's rows need not be aligned to both */
     s.back = scale / power;
 #pragma unroll
     for (uint32_t i = 0; i < D / 4 && !shape::KEPT; i++)
-        x[i] = q ? power * q[layout::of_query(i / 2, part) + i % 2] : 0.0f;
+        x[i] = q ? power * q[layout::of_query(i / 2, column) + i % 2] : 0.0f;
     if (!attend_parts<T>::THREE) {
         float largest = 0.0f;
 #pragma unroll
@@ -151,8 +151,8 @@ DEVICE void begin_rows(attend_query<T, D, M> &query, int m, attend_rows<D> &s, c
     for (uint32_t i = 0; i < D / 8; i++) {
         if (shape::KEPT) { /* or registers hold all of q at once */
             if (i % 8 == 0) warp_sync();
-            x[2 * i] = q ? power * q[layout::of_query(i, part)] : 0.0f;
-            x[2 * i + 1] = q ? power * q[layout::of_query(i, part) + 1] : 0.0f;
+            x[2 * i] = q ? power * q[layout::of_query(i, column)] : 0.0f;
+            x[2 * i + 1] = q ? power * q[layout::of_query(i, column) + 1] : 0.0f;
         }
         set_operand(query.x[i / 2], m, i % 2, x[2 * i] * up, x[2 * i + 1] * up);
         if (shape::KEPT) query.thirds[i * WARP] = query.x[i / 2].third[i % 2 * 2];
@@ -193,17 +193,18 @@ DEVICE void dot_keys(const attend_query<T, D, M> &q, const T *keys, float (&x)[M
     }
 }
 
-/* The logits of most launches go nowhere. */
+/* The logits of most launches go nowhere, as left operands of q8 do, which are made block by block. */
 struct attend_drop {
     DEVICE void operator()(int, uint32_t, float) const {}
+    DEVICE void operator()(int, int, const float (&)[4]) const {}
 };
 
 /* 3b. Dot products x[.][m] of the m-th 8 rows to weights; the sums so far follow the largest logit.
  * seen(m, key): whether the lane's row sees a key of these N times 16; keep(m, key, logit) gets
- * every logit, -inf where it does not. */
-template <int D, int M, int N, typename SEEN, typename KEEP>
+ * every logit, -inf where it does not; set(n, m, x[n][m]) gets the weights. */
+template <int D, int M, int N, typename SEEN, typename KEEP, typename SET>
 DEVICE void weigh(attend_rows<D> &s, int m, float (&x)[N][M][4], float soft_cap, const SEEN &seen,
-                  const KEEP &keep) {
+                  const KEEP &keep, const SET &set) {
     const uint32_t column = lane_id() % 4 * 2;
     float top = s.top;
 #pragma unroll
@@ -234,19 +235,20 @@ DEVICE void weigh(attend_rows<D> &s, int m, float (&x)[N][M][4], float soft_cap,
         for (int i = 0; i < 4; i++)
             x[n][m][i] = expf(x[n][m][i] - base);
         total += (x[n][m][0] + x[n][m][1]) + (x[n][m][2] + x[n][m][3]);
+        set(n, m, x[n][m]);
     }
     s.total += total;
 }
-/* Weights of the m-th 8 rows as left operands. */
-template <typename T, int M, int N>
-DEVICE void set_weights(attend_operand<T, M> (&weights)[N], int m, const float (&x)[N][M][4]) {
-    const float scale = attend_parts<T>::WEIGHT_SCALE;
-#pragma unroll
-    for (int n = 0; n < N; n++) {
-        set_operand(weights[n], m, 0, x[n][m][0] * scale, x[n][m][1] * scale);
-        set_operand(weights[n], m, 1, x[n][m][2] * scale, x[n][m][3] * scale);
+/* What weigh does with weights x[n][m] of 16 keys, as soon as they are there. */
+template <typename T, int M, int N> struct attend_operands {
+    attend_operand<T, M> (&weights)[N];
+
+    DEVICE void operator()(int n, int m, const float (&x)[4]) const {
+        const float scale = attend_parts<T>::WEIGHT_SCALE;
+        set_operand(weights[n], m, 0, x[0] * scale, x[1] * scale);
+        set_operand(weights[n], m, 1, x[2] * scale, x[3] * scale);
     }
-}
+};
 
 /* 3c. Adds the weighted values of N times 16 keys. */
 template <int ROW, typename T, int D, int M, int N>
@@ -282,10 +284,8 @@ DEVICE void attend_keys(const attend_query<T, D, M> &q, attend_rows<D> (&s)[M], 
     for (int n = 0; n < N; n++)
         dot_keys<ROW>(q, keys + 16 * n * ROW, x[n]);
 #pragma unroll
-    for (int m = 0; m < M; m++) {
-        weigh(s[m], m, x, soft_cap, seen, keep);
-        set_weights(weights, m, x);
-    }
+    for (int m = 0; m < M; m++)
+        weigh(s[m], m, x, soft_cap, seen, keep, attend_operands<T, M, N>{weights});
     add_values<ROW>(s, values, weights);
 }
 

@@ -24,15 +24,15 @@ template <int D> struct attend_layout<q8, D> {
     static constexpr uint32_t DECODE_KEYS = CU_ATTEND_Q8_DECODE_SHARED(D);
     static constexpr uint32_t DECODE_SHARED = CU_ATTEND_Q8_DECODE_SHARED(D);
 
-    /* 8 neighbouring channels of each block to a part, 4 of the last one if it has 16. */
-    DEVICE static uint32_t of_query(uint32_t n, uint32_t part) {
+    /* 8 neighbouring channels of each block to a lane, 4 of the last one if it has 16. */
+    DEVICE static uint32_t of_query(uint32_t n, uint32_t column) {
         const uint32_t block = n / 4 * Q8_BLOCK;
-        return block + part * (block + Q8_BLOCK > D ? 4 : 8) + n % 4 * 2;
+        return block + column * (block + Q8_BLOCK > D ? 2 : 4) + n % 4 * 2;
     }
     /* As many neighbouring ones to a column as the block has results. */
-    DEVICE static uint32_t of_value(uint32_t n, uint32_t part, uint32_t j) {
+    DEVICE static uint32_t of_value(uint32_t n, uint32_t column, uint32_t j) {
         const uint32_t block = n / 4 * Q8_BLOCK;
-        return block + (2 * part + j) * (block + Q8_BLOCK > D ? 2 : 4) + n % 4;
+        return block + (column + j) * (block + Q8_BLOCK > D ? 2 : 4) + n % 4;
     }
 };
 
@@ -64,7 +64,8 @@ DEVICE void dot_keys(const attend_query<q8, D, M> &q, const q8 *keys, int n, flo
         attend_products<q8, M> part[2] = {};
 #pragma unroll
         for (int c = 0; c < STEPS && block * STEPS + c < D / 16; c++) {
-            const uint32_t at = attend_layout<q8, D>::of_query(4 * block + 2 * c, lane_id() % 4);
+            const uint32_t at =
+                attend_layout<q8, D>::of_query(4 * block + 2 * c, lane_id() % 4 * 2);
             const uint32_t low = load_word(row + at), high = load_word(row + 8 * ROW + at);
             multiply<false>(part[0], q.x[block * STEPS + c], widen_pair<0>(low),
                             widen_pair<2>(low));
@@ -174,7 +175,7 @@ DEVICE void attend_keys(const attend_query<q8, D, M> &q, attend_rows<D> (&s)[M],
         dot_keys<ROW, N>(q, keys, n, x[n]);
 #pragma unroll
     for (int m = 0; m < M; m++) {
-        weigh(s[m], m, x, soft_cap, seen, keep);
+        weigh(s[m], m, x, soft_cap, seen, keep, attend_drop());
         bits[m] = 0;
 #pragma unroll
         for (int i = 0; i < 4 * N; i++)

@@ -41,8 +41,8 @@ template <uint32_t COUNT> DEVICE void read_lanes(const cu_probe_args &a) {
 READ_LANES(4)
 READ_LANES(8)
 
-/* tms_page_read of host/device.h: every page of every lane once, a page for a block at a time, K and V
- * side by side. */
+/* tms_page_read of host/device.h: every page of every lane once, a page for a block at a time, K
+ * and V side by side. */
 KERNEL(read_pages, 128, cu_page_read_args) {
     const uint64_t n = (uint64_t)a.n_lanes * a.max_pages;
     vec16 sum = {};

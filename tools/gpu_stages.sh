@@ -326,8 +326,8 @@ stages_of_tests() {
     stage overlap/replay optional 5 overlapping test_api replay
     stage policies required 50 together test_policies $([ $dry = 1 ] || echo selections) matrix
     stage eviction required 50 check_evictions
-    stage api required 60 together test_api arguments steps faults bounds replay eviction \
-        eviction_steps eviction_forks $([ $dry = 1 ] || echo random eviction_kinds)
+    stage api required 60 together test_api arguments steps faults bounds replay read_limit \
+        eviction eviction_steps eviction_forks $([ $dry = 1 ] || echo random eviction_kinds)
     stage model required 50 together test_model arguments faults runner logits \
         $([ $dry = 1 ] || echo passkey)
     stage check/others required 45 together check_op \

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The page-read limit: how fast the pages of sequences can be read, in the best of several orders. */
+/* The page-read limit: how fast the pages of sequences can be read, in the best of several
+ * orders. */
 #include "lib/cache/cache.h"
 
 #include <inttypes.h>
@@ -145,11 +146,16 @@ static tamis_status time_passes(const tamis_cache *cache, const reading *r, uint
     return TAMIS_OK;
 }
 
+/* A clock that saw no time pass has measured nothing. */
+static double rate_of(uint64_t bytes, double us) {
+    return us > 0 ? (double)bytes / us * 1e-3 : 0;
+}
+
 static void summarise(double *us, uint32_t passes, tamis_read_limit *limit) {
     for (uint32_t i = 0; i < limit->n_orders; i++, us += passes) {
         qsort(us, passes, sizeof *us, ascending);
         const double median = (us[(passes - 1) / 2] + us[passes / 2]) / 2;
-        limit->orders[i] = (tamis_read_order){orders[i].name, (double)limit->bytes / median * 1e-3};
+        limit->orders[i] = (tamis_read_order){orders[i].name, rate_of(limit->bytes, median)};
         if (limit->orders[i].gb_per_s > limit->orders[limit->best].gb_per_s) limit->best = i;
     }
     limit->gb_per_s = limit->orders[limit->best].gb_per_s;
@@ -173,8 +179,8 @@ tamis_status tamis_cache_read_limit(tamis_cache *cache, const tamis_sequence *se
                                     tamis_error *error) {
     TMS_REQUIRE(cache, TAMIS_E_ARGUMENT, "cache is NULL");
     TMS_REQUIRE(out, TAMIS_E_ARGUMENT, "out is NULL");
-    TMS_REQUIRE(sequences && count > 0, TAMIS_E_ARGUMENT,
-                sequences ? "count is 0" : "sequences is NULL");
+    TMS_REQUIRE(sequences, TAMIS_E_ARGUMENT, "sequences is NULL");
+    TMS_REQUIRE(count > 0, TAMIS_E_ARGUMENT, "count is 0");
     TMS_REQUIRE(count <= cache->n_sequences, TAMIS_E_ARGUMENT,
                 "count is %" PRIu32 ": the cache has %" PRIu32 " sequences", count,
                 cache->n_sequences);

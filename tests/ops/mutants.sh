@@ -73,19 +73,23 @@ done <<'LIST'
 activate.cl|activate|s/vload16(0, u + first)/vload16(0, g + first)/
 activate.clh|activate|s/1.0f + h \* h/1.0f + h/
 argmax.cl|argmax|s/best_index\[other\] < best_index/best_index[other] > best_index/
-attend.cl|attend|s/live ? at + value_offset/live ? at/
+attend.cl|attend|s/page_of\[key\] + value_offset/page_of[key]/
 attend_cpu.cl|attend|s/last = min(seen - ordinal \* PAGE_SIZE, PAGE_SIZE)/last = PAGE_SIZE/
 attend_cpu.clh|attend|s/total \*= old;/total *= 1.0f;/
 attend_cpu.clh|attend|s/s->whole_total\[g\] \* old/s->whole_total[g]/
+attend_cpu.clh|attend|s/widen_half16(from + 16 \* i)/widen_half16(from)/
 attend_narrow.clh|attend|s/w\[g\] = weight\[/w[g] = 2 * weight[/
 attend_rows_cpu.cl|attend|s/s->whole\[d\]\[b\] \* old/s->whole[d][b]/
 attend_rows_cpu.cl|attend|s/quarter\[0\]\[i\]\[b\] + quarter\[2\]\[i\]\[b\]/quarter[0][i][b] + quarter[0][i][b]/
 attend_wide.clh|attend|s/const float16 w = weight\[/const float16 w = 2 * weight[/
 bounds.cl|bounds|s/store16(hi\[0\], pair/store16(lo[0], pair/
-bounds.cl|bounds|s/larger(largest16(lo\[i\]), /(/
+bounds.cl|bounds|s/larger(q8_largest(lo\[i\]), /(/
 bounds.clh|score_pages|s,scales\[channel / Q8_BLOCK\],scales[0],
+common.clh|read_rows|s/row.scales\[c \/ Q8_BLOCK\]/row.scales[0]/
 common.clh|argmax|s/u & 0x80000000u ? ~u : u/u \& 0x80000000u ? u : u/
 compact.cl|compact|s/vstore16(held\[i\]/vstore16(held[0]/
+compact.cl|compact|s/of\[b\] = held\[b\]/of[b] = held[0]/
+cpu.clh|observe|s,row.scales\[16 \* j / Q8_BLOCK\],row.scales[0],
 cpu.clh|attend|s,(1.0f / 6),(1.0f / 7),
 deviation.cl|deviation|s/if (values) held/if (!values) held/
 embed.cl|embed|s/tokens\[tokens_offset + row\]/tokens[tokens_offset]/
@@ -101,7 +105,7 @@ linear_chain_cpu.cl|linear_parts|s/out\[o\] += p->bias/out[o] -= p->bias/
 linear_chain_cpu.cl|linear_chain|s/parts += s->parts/parts += 1/
 linear_chain_cpu.cl|linear_chain|s/here.first = s->n_in/here.first = here.first/
 linear_type_cpu.clh|linear|s/\.lo + sum\[o\]/.lo - sum[o]/
-load.cl|load_rows|s/to + value_offset + c/to + c/
+load.cl|load_rows|s/to + value_offset, /to, /
 mass.cl|page_mass|s/= top + log(sum)/= top - log(sum)/
 merge.cl|merge|s/joint = top + log(total)/joint = top - log(total)/
 merge_cpu.cl|merge|s/top + log(total)/top - log(total)/
@@ -112,6 +116,7 @@ observe_cpu.cl|observe|s/x > 88.7f/x > 0.0f/
 pages.cl|copy_pages|s/pair.y \* block_words/pair.x * block_words/
 pool.cl|pool_values|s/at <= slot + reach/at < slot + reach/
 project.clh|value_norm|s/turn \* SLOTS + slot/slot/
+q8.clh|write_rows|s/first > second ? first/first > second ? second/
 q8.clh|bounds|s/return -q8_below16(-x, d)/return q8_below16(x, d)/
 replace.cl|replace|s/a.z < (int)b.z/a.z > (int)b.z/
 rotate.cl|rotate|s/b = at\[second\]/b = -at[second]/
@@ -125,7 +130,7 @@ score_cpu.cl|score_pages|s/min(full, first/min(full - 1, first/
 score_cpu.clh|score_pages|s/s->below\[g\]\[j\], x/s->below[g][j], y/
 score_q8_cpu.clh|score_pages|s/(float16)(scale\[b\])/(float16)(scale[0])/
 score_q8_cpu.clh|score_pages|s/(lo & ~s->positive\[j\])/(lo \& s->positive[j])/
-score_rows.cl|score_rows|s/-norm_of(key, HEAD_DIM)/norm_of(key, HEAD_DIM)/
+score_rows.cl|score_rows|s/-norm_of(row_of/norm_of(row_of/
 select.cl|select|s/before_equal >= skip)/before_equal < skip)/
 select_cpu.cl|select|s/k, sinks, recent,/k, recent, sinks,/
 select_cpu.clh|select|s/pass <= 0/pass >= 0/

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 # Shows that the driver on the CPU catches broken CUDA kernels: a race in shared memory (a barrier
 # is missing), one in global memory (a ticket without order), a barrier that not all threads reach,
-# a read past the end; and the checker a wrong index, and linear on matrix units without a part, a
-# barrier or a block's share.
+# a read past the end; and the checker a wrong index, linear on matrix units without a part, a
+# barrier or a block's share, and scales and integers of q8 that are not those of the contract.
 # Fails when a mutant survives or the unbroken kernels do not pass.
 # usage: mutants_cuda.sh <tamis-check> <root of the tree> <libcuda_on_cpu.so> <C++ compiler>
 set -u
@@ -33,11 +33,15 @@ run() {
         --device cuda:0 --form $form --list smoke "$@" >"$work/log" 2>&1
 }
 
-# mutant <what> <stem> <op> <sed script> <text that must appear>: the script must change the copy.
+# mutant <what> <stem> <op> <sed script> <text that must appear> [<file>]: the script must change
+# the copy of the file, <stem>.cu or a header that this one includes itself.
 mutant() {
-    sed "$4" "$root/cuda_kernels/$2.cu" >"$work/$2.cu"
-    cmp -s "$work/$2.cu" "$root/cuda_kernels/$2.cu" && { echo "'$4' does not change $2.cu"; exit 2; }
+    file=${6:-$2.cu}
+    cp "$root/cuda_kernels/$2.cu" "$work/$2.cu"
+    sed "$4" "$root/cuda_kernels/$file" >"$work/$file"
+    cmp -s "$work/$file" "$root/cuda_kernels/$file" && { echo "'$4' does not change $file"; exit 2; }
     build "$2"
+    [ "$file" = "$2.cu" ] || rm "$work/$file"
     if run "$3" || ! grep -q "$5" "$work/log"; then
         echo "SURVIVED: $1"
         cat "$work/log"
@@ -65,6 +69,13 @@ mutant "divergent barrier in argmax.cu" argmax argmax \
 mutant "overrun in argmax.cu" argmax argmax \
     's/min(i + j \* THREADS, a.dim - 1)/i + j * THREADS + (1 << 20)/' "out of bounds"
 mutant "wrong index in embed.cu" embed embed 's/tokens\[row\]/tokens[0]/' "FAIL embed"
+mutant "scale of half a block in q8.cuh" bounds bounds 's/shuffle_xor(most, 2u)/most/' \
+    "FAIL bounds" q8.cuh
+mutant "hi rounded down in bounds.cu" bounds bounds 's/<Q8_UP>/<Q8_DOWN>/' "FAIL bounds"
+mutant "nearest rounded down in q8.cuh" rows write_rows 's/x > middle/false/' "FAIL write_rows" \
+    q8.cuh
+mutant "scales left behind in compact.cu" compact compact \
+    's/scales\[place_of(l.to/scales[place_of(l.pages/' "FAIL compact"
 
 form=auto
 for stem in linear linear_mma; do
@@ -78,5 +89,10 @@ mutant "missing barrier in linear_mma.cu" linear_mma linear \
     's/block_sync(); \/\* this stage/\/* this stage/' "race"
 mutant "missing share in linear_mma.cu" linear_mma linear \
     's/s < gridDim.y; s++/s < gridDim.y - 1; s++/' "FAIL linear"
+
+mutant "wrong scale of K in attend_q8.cuh" attend_mma 'attend:*q8*' \
+    's/column_key(i) \* BLOCKS + block/column_key(i) * BLOCKS/' "FAIL attend" attend_q8.cuh
+mutant "wrong way back in attend_q8.cuh" attend_mma 'attend:*q8*' \
+    's/(254 - raise)/(255 - raise)/' "FAIL attend" attend_q8.cuh
 
 [ $survivors -eq 0 ]

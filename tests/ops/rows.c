@@ -272,6 +272,7 @@ const check_op check_op_read_rows = {
                                       {KEY_COUNT, 0, {0}}},
     .compiled = (const check_key[]){KEY_D, KEY_DTYPE, KEY_PAGE, KEY_COUNT},
     .entries = (const check_entry[]){{LIST_SMOKE, "nasty:f16:b2"},
+                                     {LIST_SMOKE, "normal:q8:b2:d80"},
                                      {LIST_CI, "n0"},
                                      {LIST_OCLGRIND, "f16:b2:kv20:n5"},
                                      {LIST_OCLGRIND, "bf16:hnd:kv20:n5:same"},

@@ -167,18 +167,19 @@ typedef struct tamis_read_limit {
     uint64_t reserved[7];
 } tamis_read_limit;
 
-/* Measures the page-read limit of `count` sequences, which no step may be open on: reads K and V of
- * every page of all of their lanes, layer after layer, as attention over all pages does with one row
- * of each sequence, on as many compute units. Nothing changes. Each order is measured `passes`
- * times, in turns, and its figure is the median; 0 means 5. The best order depends on the machine,
+/* Measures the page-read limit of `count` sequences: reads K and V of every page of all of their
+ * lanes, layer after layer, as attention over all pages does with one row of each sequence, on as
+ * many compute units. Nothing changes. Each order is measured `passes` times, at most 1000, all
+ * orders in turn, and its figure is the median; 0 means 5. Which order is best depends on the machine
  * and on how the pages lie:
  *   pages    page after page, K then V
  *   fours    K of four pages, one after another, then their V
  *   rows-N   K of N pages (4, 8, 16), a row of each in turn, then their V likewise
- * each of them also with what is one (-near) or two (-far) of these steps on prefetched. GPUs and the
- * reference know pages alone. Let a pass read at least 96 MiB: less fits into caches. Waits. Errors:
- * E_ARGUMENT (NULL, no sequence, an unknown or an empty one), E_STATE (one in an open step; a graph is
- * being recorded), E_NO_MEMORY, E_DEVICE. */
+ * Each of them comes without prefetch, and with prefetch of what is read one (-near) or two (-far)
+ * such steps later. GPUs and the reference know pages alone. A page that sequences share is read for
+ * each of them. Let a pass read at least 96 MiB: less fits into caches. Waits. Errors: E_ARGUMENT
+ * (NULL, no sequence, an unknown or an empty one), E_STATE (one is in an open step, or a graph is
+ * being recorded), E_NO_MEMORY, E_DEVICE; *out then stays as it was. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_cache_read_limit(tamis_cache *cache,
                                                                const tamis_sequence *sequences,
                                                                uint32_t count, uint32_t passes,
