@@ -217,8 +217,8 @@ typedef struct cu_score_select_args {
 
 /* ---- compact, replace ---- */
 
-/* A block takes a part of a lane: CU_COMPACT_WIDE pieces of 16 bytes of every row of K, or of V, the
- * scales of q8 of K, or of V, or the planes. */
+/* A block takes a part of a lane: CU_COMPACT_WIDE pieces of 16 bytes of every row of K, or of V,
+ * the scales of q8 of K, or of V, or the planes. */
 #define CU_COMPACT_THREADS 256u
 #define CU_COMPACT_WIDE    8u
 
@@ -275,8 +275,8 @@ typedef struct cu_replace_args {
     (CU_ATTEND_DECODE_KEYS(dim) + CU_ATTEND_WARPS * CU_ATTEND_THIRDS(dim))
 #define CU_ATTEND_TILE_SHARED(dim, warps)                                                          \
     (CU_ATTEND_STAGES(dim) * CU_ATTEND_TILE_STAGE(dim) + (warps) * CU_ATTEND_THIRDS(dim))
-/* The same of a cache of q8: rows of bytes, 32 bytes more or less than a multiple of 64 apart; behind
- * the rows of K, and of V, their scales. */
+/* The same of a cache of q8. Rows of bytes begin 32 bytes more than a multiple of 64 behind each
+ * other, so that four of them share no bank. Behind the rows of K, and of V, lie their scales. */
 #define CU_ATTEND_Q8_ROW(dim)    ((dim) / 64u * 64u + 32u)
 #define CU_ATTEND_Q8_SCALES(dim) (((dim) + 31u) / 32u * 2u) /* of a row, in bytes */
 #define CU_ATTEND_Q8_STAGE(dim)                                                                    \

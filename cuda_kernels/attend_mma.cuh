@@ -33,8 +33,9 @@ template <typename T, int D> struct attend_layout {
     static constexpr uint32_t DECODE_KEYS = CU_ATTEND_DECODE_KEYS(D);
     static constexpr uint32_t DECODE_SHARED = CU_ATTEND_DECODE_SHARED(D);
 
-    /* Which channels a lane has; `column` is lane % 4 * 2. In half h of the left operand of step c, n
-     * being 2c + h, two from here on; in column `column` + j of the n-th 8 of the results this one. */
+    /* Which channels a lane has; `column` is lane % 4 * 2. In half h of the left operand of step c
+     * two from of_query on, with n = 2c + h. In column `column` + j of the n-th 8 of the results
+     * of_value. */
     DEVICE static uint32_t of_query(uint32_t n, uint32_t column) {
         return 8 * n + column;
     }
@@ -193,7 +194,8 @@ DEVICE void dot_keys(const attend_query<T, D, M> &q, const T *keys, float (&x)[M
     }
 }
 
-/* The logits of most launches go nowhere, as left operands of q8 do, which are made block by block. */
+/* The logits of most launches go nowhere. So do weights of q8, which become left operands later,
+ * block by block. */
 struct attend_drop {
     DEVICE void operator()(int, uint32_t, float) const {}
     DEVICE void operator()(int, int, const float (&)[4]) const {}

@@ -1,11 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* attend on matrix units, caches of q8: integers and scales of K and V in shared memory, products of
- * integers, which f16 holds exactly. Scales are applied in fp32: of K to the products with a block, of V
- * to the weights. Meaning: host/reference/attend.c.
+/* attend on matrix units, caches of q8: integers and scales of K and V in shared memory, products
+ * of integers, which f16 holds exactly. Scales are applied in fp32: those of K to the products with
+ * a block, those of V to the weights. Meaning: host/reference/attend.c.
  *
  * Shared memory has the rows of K, then their scales [row][block], then V's the same. A lane reads
- * integers as a right operand needs them: channels of a block may take part in any order, if q's do, and
- * columns of a result may be any channels. So a lane takes neighbouring ones. */
+ * integers as a right operand needs them. The channels of a block may take part in any order, if
+ * q's do, and a column of a result may be any channel. So a lane takes neighbouring channels. */
 #ifndef TAMIS_CUDA_ATTEND_Q8_CUH
 #define TAMIS_CUDA_ATTEND_Q8_CUH
 #include "attend_mma.cuh"
@@ -109,8 +109,8 @@ DEVICE float scale_weights(attend_operand<q8, M> (&weights)[N], int m, const flo
     return bits_to_float((254 - raise) << 23);
 }
 
-/* The right operands of a block: of the lane's 16 keys, and of the channels of its column of each of
- * WIDE results. */
+/* The right operands of a block for WIDE results: of 16 keys the lane's four, of the channels those
+ * of its column of each result. */
 template <int ROW, int WIDE> DEVICE void load_values(const q8 *row, uint32_t (&b)[WIDE][2]) {
 #pragma unroll
     for (int h = 0; h < 2; h++) {

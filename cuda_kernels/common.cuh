@@ -58,8 +58,8 @@
  *   widen(x), narrow<T>(x)                       exact; to nearest even, NaN stays NaN
  *   pack2<T>(x, y)                               two narrowed in a word, x in the low half
  *   subtract2(a, b)                              a - b of two words of two f16 each
- *   permute_bytes(a, b, s)                       byte i is that one of a's 4 and b's 4 which the i-th
- *                                                4 bits of s name, from 0 to 7
+ *   permute_bytes(a, b, s)                       byte i is that one of a's 4 and b's 4 bytes
+ *                                                which the i-th 4 bits of s name, from 0 to 7
  *   f16, bf16                                    element types of 16 bits; f32 is float */
 
 /* ---- Elements -------------------------------------------------------------------------------- */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Quantisation to q8 (tamis_dtype): the scale of a block, the integers of its elements. Every product
- * q·d is exact in fp32, so comparisons make right what a division rounds, and the bits are those of
- * host/reference/slots.c.
+/* Quantisation to q8 (tamis_dtype): the scale of a block, the integers of its elements. Every
+ * product q·d is exact in fp32, so comparisons make right what a division rounds, and the bits are
+ * those of host/reference/slots.c.
  * A warp lane has 8 channels, so 4 neighbouring lanes have a block; a lane beyond the last channel
  * has zeros and takes part. */
 #ifndef TAMIS_CUDA_Q8_CUH

@@ -39,7 +39,10 @@ mutant() {
     file=${6:-$2.cu}
     cp "$root/cuda_kernels/$2.cu" "$work/$2.cu"
     sed "$4" "$root/cuda_kernels/$file" >"$work/$file"
-    cmp -s "$work/$file" "$root/cuda_kernels/$file" && { echo "'$4' does not change $file"; exit 2; }
+    if cmp -s "$work/$file" "$root/cuda_kernels/$file"; then
+        echo "'$4' does not change $file"
+        exit 2
+    fi
     build "$2"
     [ "$file" = "$2.cu" ] || rm "$work/$file"
     if run "$3" || ! grep -q "$5" "$work/log"; then
