@@ -182,8 +182,9 @@ tamis_status tms_check_write_rows(tms_device *dev, const tms_write_rows *p) {
     if (status != TAMIS_OK) return status;
     if (p->dtype != TAMIS_F32 && (p->dtype != p->kv.dtype || p->dtype == TAMIS_Q8))
         return tms_device_fail(dev, TAMIS_E_ARGUMENT,
-                               "write_rows: %s rows into a cache of %s: f32 or the cache's dtype",
-                               tamis_dtype_name(p->dtype), tamis_dtype_name(p->kv.dtype));
+                               "write_rows: %s rows into a cache of %s: must be %s",
+                               tamis_dtype_name(p->dtype), tamis_dtype_name(p->kv.dtype),
+                               p->kv.dtype == TAMIS_Q8 ? "f32" : "f32 or the cache's dtype");
     if (p->batch.n_rows > 1 && (p->k_stride < width || p->v_stride < width))
         return tms_device_fail(dev, TAMIS_E_ARGUMENT,
                                "write_rows: rows of %llu elements at strides of %llu and %llu",

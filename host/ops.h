@@ -31,8 +31,8 @@ typedef struct tms_ref {
  * q8 (tamis_dtype): strides and offsets are in bytes. The int8 rows of a page's K lie one behind
  * another, slot_stride = head_dim; behind all page_size of them their scales, f16
  * [page_size][tms_q8_blocks]; V's the same. A pair of bounds is lo, hi, then one scale f16
- * [tms_q8_blocks] for blocks of both. In the cache's own layout a page's K takes tms_kv_half, a pair
- * tms_bounds_pair. */
+ * [tms_q8_blocks] for blocks of both. In the cache's own layout a page's K takes tms_kv_half, a
+ * pair tms_bounds_pair. */
 typedef struct tms_kv {
     tms_ref data;
     tms_ref bounds;           /* may be absent where an op does not read or write bounds */
@@ -49,7 +49,7 @@ typedef struct tms_kv {
 static inline uint32_t tms_q8_blocks(uint32_t head_dim) {
     return (head_dim + TMS_Q8_BLOCK - 1) / TMS_Q8_BLOCK;
 }
-/* Bytes of what strides and offsets of K and V, or of bounds, count: an element, or one byte of q8. */
+/* Bytes of what strides and offsets of K and V, or of bounds, count: an element, or a byte of q8. */
 static inline size_t tms_kv_unit(tamis_dtype dtype) {
     return dtype == TAMIS_Q8 ? 1 : tamis_dtype_size(dtype);
 }
@@ -279,7 +279,7 @@ typedef struct tms_write_table {
  * its page scores NaN; infinite keys give what fp32 arithmetic gives.
  * Bounds in q8: what the kind gives in fp32 is rounded outward, lo down and hi up, so that true
  * bounds stay true; MEAN to nearest. The scale is that of a block of lo and hi together, as in
- * tamis_dtype.
+ * tamis_dtype: one NaN, infinite or too large value makes all of the block NaN.
  * Bytes: n*n_kv_heads*(page_size + 2)*head_dim*size. Tolerance: MINMAX exact (values); else
  * 2e-6 * (max|key| of the channel) * (1 + width) and the rounding to the dtype; in q8 a scale
  * that differs by one place, and one step of it. */

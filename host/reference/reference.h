@@ -69,8 +69,8 @@ static inline tms_row tms_value_of(const tms_kv *kv, tms_row key) {
 void tms_load_slot(const tms_kv *kv, const void *data, tms_row row, float *out);
 void tms_store_slot(const tms_kv *kv, void *data, tms_row row, const float *x);
 void tms_copy_slot(const tms_kv *kv, void *data, tms_row to, tms_row from);
-/* The pair of bounds at `at`: lo, then hi, head_dim each. Storing it in q8 rounds outward if `outward`,
- * else to nearest. */
+/* The pair of bounds at `at`: lo, then hi, head_dim each. Storing it in q8 rounds outward if
+ * `outward`, else to nearest. */
 void tms_load_bounds(const tms_kv *kv, const void *bounds, uint64_t at, float *pair);
 void tms_store_bounds(const tms_kv *kv, void *bounds, uint64_t at, const float *pair, bool outward);
 

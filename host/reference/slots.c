@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* K and V rows and bounds of the cache in every dtype, q8 among them: loads, stores, copies.
- * Contract: host/ops.h, tms_kv; what q8 is: tamis/device.h, tamis_dtype. Every product q·d is exact in
- * fp32, so comparisons with it are, and scales and q have the same bits on every backend. */
+ * Contract: host/ops.h, tms_kv; what q8 is: tamis/device.h, tamis_dtype. Every product q·d is exact
+ * in fp32, so comparisons with it are, and scales and q have the same bits on every backend. */
 #include "host/reference/convert.h"
 #include "host/reference/reference.h"
 

@@ -106,8 +106,8 @@ static tamis_status check_settings(const tamis_blend_policy *p, tamis_error *err
     TMS_REQUIRE(p->schedule == TAMIS_BLEND_FALLING || p->schedule == TAMIS_BLEND_FLAT,
                 TAMIS_E_ARGUMENT, "schedule is %d: there are 0 and 1", (int)p->schedule);
     TMS_REQUIRE(p->check_layer != 0, TAMIS_E_ARGUMENT, "check_layer is 0; it must be 1 at least");
-    TMS_REQUIRE(is_dtype(p->cache_dtype) && is_dtype(p->dtype) && p->dtype != TAMIS_Q8,
-                TAMIS_E_ARGUMENT,
+    TMS_REQUIRE(p->dtype != TAMIS_Q8, TAMIS_E_ARGUMENT, "dtype is q8, which no record has");
+    TMS_REQUIRE(is_dtype(p->cache_dtype) && is_dtype(p->dtype), TAMIS_E_ARGUMENT,
                 "cache_dtype is %d, dtype %d: one of them is none", (int)p->cache_dtype,
                 (int)p->dtype);
     TMS_TRY(check_number("max_kl", p->max_kl, MOST, error));

@@ -84,6 +84,7 @@ attend_rows_cpu.cl|attend|s/quarter\[0\]\[i\]\[b\] + quarter\[2\]\[i\]\[b\]/quar
 attend_wide.clh|attend|s/const float16 w = weight\[/const float16 w = 2 * weight[/
 bounds.cl|bounds|s/store16(hi\[0\], pair/store16(lo[0], pair/
 bounds.cl|bounds|s/larger(q8_largest(lo\[i\]), /(/
+bounds.cl|bounds|s/kind != MEAN, pair/true, pair/
 bounds.clh|score_pages|s,scales\[channel / Q8_BLOCK\],scales[0],
 common.clh|read_rows|s/row.scales\[c \/ Q8_BLOCK\]/row.scales[0]/
 common.clh|argmax|s/u & 0x80000000u ? ~u : u/u \& 0x80000000u ? u : u/

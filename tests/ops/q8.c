@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* q8 (tamis_dtype) in double arithmetic, apart from what backends do. A case's K, V and bounds are f32
- * on the host; on a device they are bytes in the layout of tms_kv. What a case is made of, and what its
- * oracle says, goes through these bytes once, so that the host holds what q8 can hold. */
+/* q8 (tamis_dtype) in double arithmetic, apart from what backends do. A case's K, V and bounds are
+ * f32 on the host; on a device they are bytes in the layout of tms_kv. What a case is made of, and
+ * what its oracle says, goes through these bytes once, so that the host holds what q8 can hold. */
 #include "check.h"
 
 #include <math.h>

@@ -172,8 +172,8 @@ static bool expect_path(pipe *p, uint32_t layer, uint32_t longest, uint32_t n_ro
     return path == &p->wanted.rows_selected;
 }
 
-/* Of q8 each 32 channels have 2 bytes of a scale; both rows of a pair share them, and pairs begin at
- * multiples of 16 bytes. */
+/* Of q8 each 32 channels have 2 bytes of a scale; both rows of a pair share them, and pairs begin
+ * at multiples of 16 bytes. */
 static uint64_t row_bytes(const pipe *p) {
     const uint64_t dim = p->rule.head_dim, scales = (dim + 31) / 32 * 2;
     if (p->world.shape.dtype == TAMIS_Q8) return dim + scales;

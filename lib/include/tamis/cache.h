@@ -30,8 +30,8 @@ typedef struct tamis_bounds {
     uint64_t reserved[2]; /* 0, else E_ARGUMENT */
 } tamis_bounds;
 
-/* How a pair is stored. Values never change. Bounds in q8 take about half the bytes of f16; minmax and
- * meanstd are rounded outward, so that true bounds stay true, mean to nearest. */
+/* How a pair is stored. Values never change. Bounds in q8 take about half the bytes of f16; minmax
+ * and meanstd are rounded outward, so that true bounds stay true, mean to nearest. */
 typedef enum tamis_bounds_dtype {
     TAMIS_BOUNDS_AS_CACHE = 0, /* in the cache's dtype */
     TAMIS_BOUNDS_Q8 = 1
@@ -55,7 +55,7 @@ typedef struct tamis_cache_params {
     uint32_t n_kv_heads;
     uint32_t head_dim;  /* 64, 80, 96, 128 or 256 */
     uint32_t page_size; /* slots a page: 8, 16, 32 or 64; 0 means 16 */
-    tamis_dtype dtype;  /* of K and V; q8 too */
+    tamis_dtype dtype;  /* of K and V, and of bounds unless bounds_dtype says q8 */
     /* Exactly one of the two is not 0. Tokens: room for this many tokens in all layers and KV
      * heads, each lane rounded up to whole pages. Bytes: pages, bounds and planes together take at
      * most this many bytes. */
@@ -63,8 +63,8 @@ typedef struct tamis_cache_params {
     uint64_t capacity_bytes;
     tamis_bounds bounds; /* all zero: minmax */
     uint32_t planes;     /* TAMIS_PLANE_*, or-ed; a cache that evicts has positions at least */
-    tamis_bounds_dtype bounds_dtype;
-    uint64_t reserved[7]; /* 0, else E_ARGUMENT */
+    tamis_bounds_dtype bounds_dtype; /* in a cache of q8 bounds are q8 in any case */
+    uint64_t reserved[7];            /* 0, else E_ARGUMENT */
 } tamis_cache_params;
 
 /* The memory that a cache would take. */
@@ -170,16 +170,16 @@ typedef struct tamis_read_limit {
 /* Measures the page-read limit of `count` sequences: reads K and V of every page of all of their
  * lanes, layer after layer, as attention over all pages does with one row of each sequence, on as
  * many compute units. Nothing changes. Each order is measured `passes` times, at most 1000, all
- * orders in turn, and its figure is the median; 0 means 5. Which order is best depends on the machine
- * and on how the pages lie:
+ * orders in turn, and its figure is the median; 0 means 5. Which order is best depends on the
+ * machine and on how the pages lie:
  *   pages    page after page, K then V
  *   fours    K of four pages, one after another, then their V
  *   rows-N   K of N pages (4, 8, 16), a row of each in turn, then their V likewise
  * Each of them comes without prefetch, and with prefetch of what is read one (-near) or two (-far)
- * such steps later. GPUs and the reference know pages alone. A page that sequences share is read for
- * each of them. Let a pass read at least 96 MiB: less fits into caches. Waits. Errors: E_ARGUMENT
- * (NULL, no sequence, an unknown or an empty one), E_STATE (one is in an open step, or a graph is
- * being recorded), E_NO_MEMORY, E_DEVICE; *out then stays as it was. */
+ * such steps later. GPUs and the reference know pages alone. A page that sequences share is read
+ * for each of them. Let a pass read at least 96 MiB: less fits into caches. Waits. Errors:
+ * E_ARGUMENT (NULL, no sequence, an unknown or an empty one), E_STATE (one is in an open step, or a
+ * graph is being recorded), E_NO_MEMORY, E_DEVICE; *out then stays as it was. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_cache_read_limit(tamis_cache *cache,
                                                                const tamis_sequence *sequences,
                                                                uint32_t count, uint32_t passes,

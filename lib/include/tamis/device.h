@@ -17,9 +17,9 @@ typedef enum tamis_dtype {
     TAMIS_F32 = 0,
     TAMIS_F16 = 1,  /* IEEE binary16 */
     TAMIS_BF16 = 2, /* upper half of binary32 */
-    /* 8 bits, of caches and of bounds alone: blocks of 32 neighbouring channels of a row, the last of
-     * which may have 16. An element is d·q, exact in fp32: an f16 scale d of the block, an int8 q
-     * from -127 to 127. d is the smallest f16 for which 127·d is not below the block's largest
+    /* 8 bits, of caches and of bounds alone: blocks of 32 neighbouring channels of a row, the last
+     * of which may have 16. An element is d·q, exact in fp32: an f16 scale d of the block, an int8
+     * q from -127 to 127. d is the smallest f16 for which 127·d is not below the block's largest
      * magnitude, and q·d the nearest to the element, of two equally near the one with the even q. A
      * block has d = 0 if its elements are below 2^-126 in magnitude, and d = NaN if one of them is
      * above 127·65504, infinite or NaN. */

@@ -8,14 +8,14 @@
 
 /* A machine that reads faster than this is compute-bound in attention; targets use the smaller of
  * the two. */
-#define READ_LIMIT 45.0
+#define READ_CAP 45.0
 
 static const char *pages_name(const bench *b) {
     return b->params.shuffled ? "shuffled" : "ordered";
 }
 
 static double smaller_read(const bench *b) {
-    return b->read_gb_per_s < READ_LIMIT ? b->read_gb_per_s : READ_LIMIT;
+    return b->read_gb_per_s < READ_CAP ? b->read_gb_per_s : READ_CAP;
 }
 
 static bool on_gpu(const bench *b) {
@@ -71,7 +71,7 @@ static void print_bandwidths(const bench *b) {
     if (on_gpu(b))
         printf(", copy bandwidth %.2f GB/s\n", b->copy_gb_per_s);
     else
-        printf(", min(read, %.0f) %.2f GB/s\n", READ_LIMIT, smaller_read(b));
+        printf(", min(read, %.0f) %.2f GB/s\n", READ_CAP, smaller_read(b));
 }
 
 bool bench_print(const bench *runs, uint32_t n_runs) {
@@ -141,6 +141,8 @@ static bool add_json_row(cJSON *rows, const bench *b, const bench_arm *arm) {
            cJSON_AddNumberToObject(row, "context", b->context) != NULL &&
            cJSON_AddNumberToObject(row, "layers", b->layers) != NULL &&
            cJSON_AddStringToObject(row, "dtype", tamis_dtype_name(b->params.dtype)) != NULL &&
+           cJSON_AddStringToObject(row, "bounds_dtype",
+                                   cli_bounds_dtypes[b->params.bounds_dtype]) != NULL &&
            cJSON_AddStringToObject(row, "select", arm->select) &&
            cJSON_AddNumberToObject(row, "budget", full ? b->context : arm->selection.budget) &&
            cJSON_AddStringToObject(row, "pages", pages_name(b)) != NULL &&

@@ -188,11 +188,16 @@ static void choose_order(bench *b, const samples *s) {
         s->limit[i] = s->limits[i].orders[best].gb_per_s;
 }
 
+/* 0 where nothing was measured to compare with. */
+static double share_of(double rate, double whole) {
+    return whole > 0 ? rate / whole : 0;
+}
+
 /* The median share of a bandwidth, of which the means of before and behind each sample count. */
 static double median_share(const samples *s, const double *us, double bytes, const double *gb_per_s,
                            uint32_t repeat) {
     for (uint32_t i = 0; i < repeat; i++)
-        s->scratch[i] = bytes / us[i] * 1e-3 / ((gb_per_s[i] + gb_per_s[i + 1]) / 2);
+        s->scratch[i] = share_of(bytes / us[i] * 1e-3, (gb_per_s[i] + gb_per_s[i + 1]) / 2);
     return bench_median(s->scratch, repeat);
 }
 

@@ -119,8 +119,8 @@ double bench_policy_bytes(const tamis_eviction *eviction, const tamis_cache_para
                           uint32_t batch, double slots);
 /* ---- Attention ------------------------------------------------------------------------------- */
 
-/* Measures every arm of b->arms in turn, round after round, the read bandwidth and the page-read limit
- * between rounds. */
+/* Measures every arm of b->arms in turn, round after round, the read bandwidth and the page-read
+ * limit between rounds. */
 tamis_status bench_measure(bench *b, tamis_error *error);
 
 /* The run's table to stdout. Returns false if memory ran out. */

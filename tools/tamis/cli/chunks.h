@@ -47,7 +47,7 @@ enum { CLI_BLEND_FIRST_DEFAULT = 32, CLI_PAGE_TOKENS_DEFAULT = 256 };
      "memory for chunks that were read, with K, M, G or T for powers of 1024 (default none)",      \
      CLI_TEXT, offsetof(type, member.store_memory), 0, 0, NULL},                                   \
     {"--store-dtype", "TYPE", "element type of stored K and V: {} (default f16, of prefixes f32)", \
-     CLI_CHOICE, offsetof(type, member.dtype), 0, 0, cli_stored_dtypes},                                  \
+     CLI_CHOICE, offsetof(type, member.dtype), 0, 0, cli_stored_dtypes},                           \
     {"--blend", "NAME",                                                                            \
      "which tokens of found chunks are computed anew: {} (default hkvd); question: those to "      \
      "which the prompt attends most",                                                              \

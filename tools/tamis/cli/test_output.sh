@@ -50,9 +50,10 @@ check_shape() {
     json_of 'tamis eval eviction' eval eviction --model "$data/needle.gguf" --length 100 \
         --questions 1 --seeds 1 --budget 96 --evict streaming --device reference
     json_of 'tamis bench attention' "${small[@]}" --select quest,window
-    for word in device_name driver threads read_gb_per_s copy_gb_per_s shape context dtype select \
-        budget batch layers pages total_us graph_us graph_replays stage_us fused_select gb_per_s \
-        share_of_read limit_order limit_gb_per_s share_of_limit share_of_copy speedup_over_full counters; do
+    for word in device_name driver threads read_gb_per_s copy_gb_per_s shape context \
+        dtype bounds_dtype select budget batch layers pages total_us graph_us graph_replays \
+        stage_us fused_select gb_per_s share_of_read limit_order limit_gb_per_s \
+        share_of_limit share_of_copy speedup_over_full counters; do
         grep -q "\"$word\":" "$work/out.json" || fail "out.json lacks $word"
     done
     grep -qE '"device":[[:space:]]*"reference:0"' "$work/out.json" || fail 'bench: another device'
