@@ -245,6 +245,7 @@ typedef struct check_data {
 #define CHECK_PRESET 0xFFC1FFC1u /* a NaN as f32, f16 and bf16; what guards and outputs hold */
 
 void *check_alloc(uint64_t bytes); /* zeroed; ends the program when there is no memory */
+void check_preset(void *to, uint64_t bytes); /* fills memory with CHECK_PRESET */
 void check_data_make(check_data *data, const check_case *c, uint64_t seed);
 void check_data_free(check_data *data);
 /* Adds a buffer and returns its content: zeroed, or preset for an output. */

@@ -33,7 +33,7 @@ void check_data_free(check_data *data) {
     memset(data, 0, sizeof *data);
 }
 
-static void preset(void *to, uint64_t bytes) {
+void check_preset(void *to, uint64_t bytes) {
     const uint32_t word = CHECK_PRESET;
     for (uint64_t at = 0; at < bytes; at += 4)
         memcpy((char *)to + at, &word, bytes - at < 4 ? bytes - at : 4);
@@ -46,7 +46,7 @@ void *check_buffer_add(check_data *data, check_id id, check_role role, uint32_t 
     b->type = type;
     b->count = count;
     b->init = check_alloc(count * check_type_size(type));
-    if (role == ROLE_OUTPUT) preset(b->init, count * check_type_size(type));
+    if (role == ROLE_OUTPUT) check_preset(b->init, count * check_type_size(type));
     return b->init;
 }
 
@@ -63,7 +63,7 @@ void check_fill_matrix(check_data *data, check_id id, uint64_t rows, uint64_t wi
                        uint64_t stride) {
     const check_buffer *b = &data->buf[id];
     check_rng rng = check_rng_make(data->seed, data->c, id);
-    preset(b->init, b->count * check_type_size(b->type));
+    check_preset(b->init, b->count * check_type_size(b->type));
     for (uint64_t r = 0; r < rows; r++)
         for (uint64_t i = 0; i < width; i++)
             check_store(b->type, b->init, r * stride + i,

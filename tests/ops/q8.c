@@ -64,16 +64,10 @@ static bool is_preset(const void *bytes, uint64_t n) {
     return true;
 }
 
-static void preset(void *bytes, uint64_t n) {
-    const uint32_t word = CHECK_PRESET;
-    for (uint64_t i = 0; i < n; i++)
-        ((unsigned char *)bytes)[i] = ((const unsigned char *)&word)[i % 4];
-}
-
 static void decode(const int8_t *q, uint32_t n, const uint16_t *scale, float *out) {
     const double d = widen(*scale);
     if (is_preset(q, n) && is_preset(scale, 2))
-        preset(out, n * sizeof *out);
+        check_preset(out, n * sizeof *out);
     else
         for (uint32_t i = 0; i < n; i++)
             out[i] = (float)(d * q[i]);
@@ -133,7 +127,7 @@ void check_q8_encode(const check_data *data, check_id id, const void *from, void
     const pieces p = pieces_of(data, id);
     for (uint64_t i = 0; i < p.n; i++) {
         unsigned char *piece = (unsigned char *)to + i * p.bytes;
-        preset(piece, p.bytes);
+        check_preset(piece, p.bytes);
         for (uint32_t row = 0; row < p.rows; row++)
             for (uint32_t block = 0; block < p.blocks; block++)
                 encode_block(&p, (const float *)from + i * p.floats, piece, row, block);

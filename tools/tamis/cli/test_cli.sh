@@ -265,7 +265,7 @@ check_matrix() {
         fail 'devices --matrix: reindexed sinks under a selection'
     grep -q '^\[1\] reindexed streaming under selection window; it goes with full only$' \
         "$work/out" || fail 'devices --matrix: no reason'
-    # 13 kinds alone, 9 with an option, 5 selections, 3 dtypes; 4 selections refuse one of them.
+    # 13 kinds alone, 9 with an option, 5 selections, 4 dtypes; 4 selections refuse one of them.
     [ "$(grep -c '"works":' "$work/matrix.json")" -eq $(((13 + 9) * 5 * 4)) ] ||
         fail "matrix.json: $(grep -c '"works":' "$work/matrix.json") cells"
     [ "$(grep -c '"works":[[:space:]]*false' "$work/matrix.json")" -eq 16 ] ||
