@@ -127,11 +127,6 @@ static tamis_status time_pass(const tamis_cache *cache, const reading *r, uint32
     return status;
 }
 
-static int ascending(const void *a, const void *b) {
-    const double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 /* us: [n_orders][passes]; all orders in turn, pass after pass, so that what else the machine does
  * meets all of them. Launches without lanes come first: they build the kernels. */
 static tamis_status time_passes(const tamis_cache *cache, const reading *r, uint32_t n_orders,
@@ -153,8 +148,7 @@ static double rate_of(uint64_t bytes, double us) {
 
 static void summarise(double *us, uint32_t passes, tamis_read_limit *limit) {
     for (uint32_t i = 0; i < limit->n_orders; i++, us += passes) {
-        qsort(us, passes, sizeof *us, ascending);
-        const double median = (us[(passes - 1) / 2] + us[passes / 2]) / 2;
+        const double median = tms_median(us, passes);
         limit->orders[i] = (tamis_read_order){orders[i].name, rate_of(limit->bytes, median)};
         if (limit->orders[i].gb_per_s > limit->orders[limit->best].gb_per_s) limit->best = i;
     }

@@ -42,6 +42,11 @@ static int ascending(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
+double tms_median(double *samples, uint32_t n) {
+    qsort(samples, n, sizeof *samples, ascending);
+    return (samples[(n - 1) / 2] + samples[n / 2]) / 2;
+}
+
 static tamis_status time_copy(tms_device *dev, tms_mem *to, tms_mem *from, uint64_t bytes,
                               double *us, tamis_error *error) {
     tms_event *begin = NULL, *end = NULL;
@@ -70,8 +75,7 @@ tamis_status tamis_context_copy_bandwidth(tamis_context *context, uint64_t bytes
     for (int i = 0; i <= COPIES && status == TAMIS_OK; i++)
         status = time_copy(dev, to, from, bytes, &us[i], error);
     if (status != TAMIS_OK) goto done;
-    qsort(us + 1, COPIES, sizeof *us, ascending);
-    *gb_per_s = 2 * (double)bytes / us[1 + COPIES / 2] * 1e-3;
+    *gb_per_s = 2 * (double)bytes / tms_median(us + 1, COPIES) * 1e-3;
 done:
     tms_device_free(dev, to);
     tms_device_free(dev, from);

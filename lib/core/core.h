@@ -44,4 +44,7 @@ tamis_status tms_reserved_check(const uint64_t *reserved, size_t n, const char *
 tamis_status tms_rows_check(const tamis_context *context, const tamis_rows *rows, const char *what,
                             uint32_t n_rows, uint64_t width, uint64_t *stride, tamis_error *error);
 
+/* The median of n samples, 1 at least, which it sorts. */
+double tms_median(double *samples, uint32_t n);
+
 #endif
