@@ -1,76 +1,29 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The file of policies: reading it, writing it whole, and the gate. */
-#define _DEFAULT_SOURCE /* flock, realpath */
 #include "lib/blend/policy.h"
 #include "lib/blend/selector.h"
 #include "lib/core/core.h"
+#include "lib/core/text_file.h"
 
-#include <errno.h>
-#include <fcntl.h>
 #include <inttypes.h>
-#include <limits.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/file.h>
-#include <sys/stat.h>
-#include <unistd.h>
-
-#define MOST_BYTES (16u << 20) /* of a file */
 
 tamis_status tamis_blend_policy_path(char *path, size_t capacity, tamis_error *error) {
-    const char *config = tms_env("XDG_CONFIG_HOME"), *home = tms_env("HOME");
-    const bool own = config && *config == '/';
     TMS_REQUIRE(path, TAMIS_E_ARGUMENT, "path is NULL");
-    TMS_REQUIRE(own || (home && *home == '/'), TAMIS_E_STATE,
-                "there is no folder for settings: neither XDG_CONFIG_HOME nor HOME is an absolute "
-                "path");
-    const int bytes = snprintf(path, capacity, "%s%s/tamis/blend.policy", own ? config : home,
-                               own ? "" : "/.config");
-    TMS_REQUIRE(bytes >= 0 && (size_t)bytes < capacity, TAMIS_E_ARGUMENT,
-                "the path has %d bytes; there is room for %zu", bytes, capacity);
-    return TAMIS_OK;
+    return tms_config_path("blend.policy", path, capacity, error);
 }
 
 /* ---- Reading --------------------------------------------------------------------------------- */
 
-static tamis_status read_text(int file, const char *path, char *text, size_t bytes,
-                              tamis_error *error) {
-    size_t done = 0;
-    while (done < bytes) {
-        const ssize_t n = read(file, text + done, bytes - done);
-        if (n < 0 && errno == EINTR) continue;
-        TMS_REQUIRE(n >= 0, TAMIS_E_IO, "%s: %s", path, strerror(errno));
-        TMS_REQUIRE(n > 0, TAMIS_E_IO, "%s: has become shorter while it was read", path);
-        done += (size_t)n;
-    }
-    return TAMIS_OK;
-}
-
-static tamis_status read_file(int file, const char *path, tms_policies *out, tamis_error *error) {
-    struct stat info;
-    TMS_REQUIRE(fstat(file, &info) == 0, TAMIS_E_IO, "%s: %s", path, strerror(errno));
-    TMS_REQUIRE(S_ISREG(info.st_mode), TAMIS_E_FORMAT, "%s: is no ordinary file", path);
-    TMS_REQUIRE(info.st_size <= MOST_BYTES, TAMIS_E_FORMAT,
-                "%s: has %lld bytes; files of policies have %u at most", path,
-                (long long)info.st_size, MOST_BYTES);
-    const size_t bytes = (size_t)info.st_size;
-    char *text = malloc(bytes + 1);
-    TMS_REQUIRE(text, TAMIS_E_NO_MEMORY, "no memory for the %zu bytes of %s", bytes, path);
-    tamis_status status = read_text(file, path, text, bytes, error);
-    text[status == TAMIS_OK ? bytes : 0] = '\0';
-    if (status == TAMIS_OK) status = tms_policies_parse(path, text, bytes, out, error);
-    free(text);
-    return status;
-}
-
 static tamis_status read_all(const char *path, tms_policies *out, tamis_error *error) {
+    char *text = NULL;
+    size_t bytes = 0;
     *out = (tms_policies){0};
-    const int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (file < 0 && errno == ENOENT) return TAMIS_OK;
-    TMS_REQUIRE(file >= 0, TAMIS_E_IO, "%s: %s", path, strerror(errno));
-    const tamis_status status = read_file(file, path, out, error);
-    close(file);
+    TMS_TRY(tms_text_read(path, &text, &bytes, error));
+    const tamis_status status = text ? tms_policies_parse(path, text, bytes, out, error) : TAMIS_OK;
+    free(text);
     return status;
 }
 
@@ -90,78 +43,6 @@ tamis_status tamis_blend_policy_read(const char *path, tamis_blend_policy *polic
 
 /* ---- Writing --------------------------------------------------------------------------------- */
 
-/* A file that is written in its folder under another name. */
-typedef struct draft {
-    char path[PATH_MAX], folder[PATH_MAX], own[PATH_MAX + 16];
-    int lock; /* the folder, open */
-} draft;
-
-/* Where the file lies: symbolic links stay, and what they point to is replaced. */
-static tamis_status find_place(const char *path, draft *d, tamis_error *error) {
-    if (!realpath(path, d->path)) {
-        TMS_REQUIRE(errno == ENOENT, TAMIS_E_IO, "%s: %s", path, strerror(errno));
-        const int bytes = snprintf(d->path, sizeof d->path, "%s", path);
-        TMS_REQUIRE((size_t)bytes < sizeof d->path, TAMIS_E_IO, "%s: %s", path,
-                    strerror(ENAMETOOLONG));
-    }
-    char *slash = strrchr(d->path, '/');
-    if (slash)
-        snprintf(d->folder, sizeof d->folder, "%.*s", (int)(slash == d->path ? 1 : slash - d->path),
-                 d->path);
-    else
-        strcpy(d->folder, ".");
-    snprintf(d->own, sizeof d->own, "%s.XXXXXX", d->path);
-    return TAMIS_OK;
-}
-
-/* Makes the folder and those to it, where they are missing. */
-static tamis_status make_folder(const char *folder, tamis_error *error) {
-    char part[PATH_MAX];
-    for (size_t i = 1;; i++) {
-        if (folder[i] != '/' && folder[i] != '\0') continue;
-        snprintf(part, sizeof part, "%.*s", (int)i, folder);
-        TMS_REQUIRE(mkdir(part, 0700) == 0 || errno == EEXIST || access(part, F_OK) == 0,
-                    TAMIS_E_IO, "%s: %s", part, strerror(errno));
-        if (folder[i] == '\0') return TAMIS_OK;
-    }
-}
-
-/* Opens the folder, and waits for those who write there. */
-static tamis_status lock_folder(draft *d, tamis_error *error) {
-    TMS_TRY(make_folder(d->folder, error));
-    d->lock = open(d->folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    TMS_REQUIRE(d->lock >= 0, TAMIS_E_IO, "%s: %s", d->folder, strerror(errno));
-    int locked;
-    do
-        locked = flock(d->lock, LOCK_EX);
-    while (locked != 0 && errno == EINTR);
-    if (locked == 0) return TAMIS_OK;
-    const int why = errno;
-    close(d->lock);
-    return tms_error_set(error, TAMIS_E_IO, "%s: %s", d->folder, strerror(why));
-}
-
-static tamis_status put_file(draft *d, const char *text, size_t bytes, tamis_error *error) {
-    const int file = mkstemp(d->own);
-    TMS_REQUIRE(file >= 0, TAMIS_E_IO, "%s: %s", d->own, strerror(errno));
-    bool done = tms_write_all(file, text, bytes) && fsync(file) == 0;
-    int why = errno;
-    if (close(file) != 0 && done) {
-        done = false;
-        why = errno;
-    }
-    if (done && rename(d->own, d->path) != 0) {
-        done = false;
-        why = errno;
-    }
-    if (!done) {
-        unlink(d->own);
-        return tms_error_set(error, TAMIS_E_IO, "%s: %s", d->path, strerror(why));
-    }
-    TMS_REQUIRE(fsync(d->lock) == 0, TAMIS_E_IO, "%s: %s", d->folder, strerror(errno));
-    return TAMIS_OK;
-}
-
 /* The entries with one more, or with one in the place of another. */
 static tamis_status add_entry(tms_policies *all, const tamis_blend_policy *policy,
                               tamis_error *error) {
@@ -178,17 +59,14 @@ static tamis_status add_entry(tms_policies *all, const tamis_blend_policy *polic
     return TAMIS_OK;
 }
 
-static tamis_status rewrite(draft *d, const tamis_blend_policy *policy, tamis_error *error) {
+static tamis_status rewrite(tms_draft *d, const tamis_blend_policy *policy, tamis_error *error) {
     tms_policies all;
     char *text = NULL;
     size_t bytes = 0;
     TMS_TRY(read_all(d->path, &all, error));
     tamis_status status = add_entry(&all, policy, error);
     if (status == TAMIS_OK) status = tms_policies_print(&all, &text, &bytes, error);
-    if (status == TAMIS_OK && bytes > MOST_BYTES)
-        status = tms_error_set(error, TAMIS_E_FULL, "%s: would have %zu bytes; %u are the most",
-                               d->path, bytes, MOST_BYTES);
-    if (status == TAMIS_OK) status = put_file(d, text, bytes, error);
+    if (status == TAMIS_OK) status = tms_draft_put(d, text, bytes, error);
     free(text);
     free(all.entries);
     return status;
@@ -196,14 +74,13 @@ static tamis_status rewrite(draft *d, const tamis_blend_policy *policy, tamis_er
 
 tamis_status tamis_blend_policy_write(const char *path, const tamis_blend_policy *policy,
                                       tamis_error *error) {
-    draft d;
+    tms_draft d;
     TMS_REQUIRE(path && *path, TAMIS_E_ARGUMENT, "path is %s", path ? "empty" : "NULL");
     TMS_REQUIRE(policy, TAMIS_E_ARGUMENT, "policy is NULL");
     TMS_TRY(tms_policy_check(policy, error));
-    TMS_TRY(find_place(path, &d, error));
-    TMS_TRY(lock_folder(&d, error));
+    TMS_TRY(tms_draft_open(path, &d, error));
     const tamis_status status = rewrite(&d, policy, error);
-    close(d.lock);
+    tms_draft_close(&d);
     return status;
 }
 

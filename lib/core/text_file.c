@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Small text files of the user's: finding, reading, replacing them. */
+#define _DEFAULT_SOURCE /* flock, realpath */
+#include "lib/core/text_file.h"
+#include "lib/core/bytes.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+tamis_status tms_config_path(const char *name, char *path, size_t capacity, tamis_error *error) {
+    const char *config = tms_env("XDG_CONFIG_HOME"), *home = tms_env("HOME");
+    const bool own = config && *config == '/';
+    TMS_REQUIRE(own || (home && *home == '/'), TAMIS_E_STATE,
+                "there is no folder for settings: neither XDG_CONFIG_HOME nor HOME is an absolute "
+                "path");
+    const int bytes =
+        snprintf(path, capacity, "%s%s/tamis/%s", own ? config : home, own ? "" : "/.config", name);
+    TMS_REQUIRE(bytes >= 0 && (size_t)bytes < capacity, TAMIS_E_ARGUMENT,
+                "the path has %d bytes; there is room for %zu", bytes, capacity);
+    return TAMIS_OK;
+}
+
+/* ---- Reading --------------------------------------------------------------------------------- */
+
+static tamis_status read_text(int file, const char *path, char *text, size_t bytes,
+                              tamis_error *error) {
+    size_t done = 0;
+    while (done < bytes) {
+        const ssize_t n = read(file, text + done, bytes - done);
+        if (n < 0 && errno == EINTR) continue;
+        TMS_REQUIRE(n >= 0, TAMIS_E_IO, "%s: %s", path, strerror(errno));
+        TMS_REQUIRE(n > 0, TAMIS_E_IO, "%s: has become shorter while it was read", path);
+        done += (size_t)n;
+    }
+    return TAMIS_OK;
+}
+
+static tamis_status read_open(int file, const char *path, char **text, size_t *bytes,
+                              tamis_error *error) {
+    struct stat info;
+    TMS_REQUIRE(fstat(file, &info) == 0, TAMIS_E_IO, "%s: %s", path, strerror(errno));
+    TMS_REQUIRE(S_ISREG(info.st_mode), TAMIS_E_FORMAT, "%s: is no ordinary file", path);
+    TMS_REQUIRE(info.st_size <= TMS_TEXT_MOST, TAMIS_E_FORMAT,
+                "%s: has %lld bytes; %u are the most", path, (long long)info.st_size,
+                TMS_TEXT_MOST);
+    *bytes = (size_t)info.st_size;
+    *text = malloc(*bytes + 1);
+    TMS_REQUIRE(*text, TAMIS_E_NO_MEMORY, "no memory for the %zu bytes of %s", *bytes, path);
+    const tamis_status status = read_text(file, path, *text, *bytes, error);
+    if (status != TAMIS_OK) {
+        free(*text);
+        *text = NULL;
+        return status;
+    }
+    (*text)[*bytes] = '\0';
+    return TAMIS_OK;
+}
+
+tamis_status tms_text_read(const char *path, char **text, size_t *bytes, tamis_error *error) {
+    *text = NULL;
+    *bytes = 0;
+    const int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
+    if (file < 0 && errno == ENOENT) return TAMIS_OK;
+    TMS_REQUIRE(file >= 0, TAMIS_E_IO, "%s: %s", path, strerror(errno));
+    const tamis_status status = read_open(file, path, text, bytes, error);
+    close(file);
+    return status;
+}
+
+/* ---- Writing --------------------------------------------------------------------------------- */
+
+/* Where the file lies: symbolic links stay, and what they point to is replaced. */
+static tamis_status find_place(const char *path, tms_draft *d, tamis_error *error) {
+    if (!realpath(path, d->path)) {
+        TMS_REQUIRE(errno == ENOENT, TAMIS_E_IO, "%s: %s", path, strerror(errno));
+        const int bytes = snprintf(d->path, sizeof d->path, "%s", path);
+        TMS_REQUIRE((size_t)bytes < sizeof d->path, TAMIS_E_IO, "%s: %s", path,
+                    strerror(ENAMETOOLONG));
+    }
+    char *slash = strrchr(d->path, '/');
+    if (slash)
+        snprintf(d->folder, sizeof d->folder, "%.*s", (int)(slash == d->path ? 1 : slash - d->path),
+                 d->path);
+    else
+        strcpy(d->folder, ".");
+    snprintf(d->own, sizeof d->own, "%s.XXXXXX", d->path);
+    return TAMIS_OK;
+}
+
+/* Makes the folder and those to it, where they are missing. */
+static tamis_status make_folder(const char *folder, tamis_error *error) {
+    char part[PATH_MAX];
+    for (size_t i = 1;; i++) {
+        if (folder[i] != '/' && folder[i] != '\0') continue;
+        snprintf(part, sizeof part, "%.*s", (int)i, folder);
+        TMS_REQUIRE(mkdir(part, 0700) == 0 || errno == EEXIST || access(part, F_OK) == 0,
+                    TAMIS_E_IO, "%s: %s", part, strerror(errno));
+        if (folder[i] == '\0') return TAMIS_OK;
+    }
+}
+
+/* Opens the folder, and waits for those who write there. */
+static tamis_status lock_folder(tms_draft *d, tamis_error *error) {
+    TMS_TRY(make_folder(d->folder, error));
+    d->lock = open(d->folder, O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    TMS_REQUIRE(d->lock >= 0, TAMIS_E_IO, "%s: %s", d->folder, strerror(errno));
+    int locked;
+    do
+        locked = flock(d->lock, LOCK_EX);
+    while (locked != 0 && errno == EINTR);
+    if (locked == 0) return TAMIS_OK;
+    const int why = errno;
+    close(d->lock);
+    return tms_error_set(error, TAMIS_E_IO, "%s: %s", d->folder, strerror(why));
+}
+
+tamis_status tms_draft_put(tms_draft *d, const char *text, size_t bytes, tamis_error *error) {
+    TMS_REQUIRE(bytes <= TMS_TEXT_MOST, TAMIS_E_FULL, "%s: would have %zu bytes; %u are the most",
+                d->path, bytes, TMS_TEXT_MOST);
+    const int file = mkstemp(d->own);
+    TMS_REQUIRE(file >= 0, TAMIS_E_IO, "%s: %s", d->own, strerror(errno));
+    bool done = tms_write_all(file, text, bytes) && fsync(file) == 0;
+    int why = errno;
+    if (close(file) != 0 && done) {
+        done = false;
+        why = errno;
+    }
+    if (done && rename(d->own, d->path) != 0) {
+        done = false;
+        why = errno;
+    }
+    if (!done) {
+        unlink(d->own);
+        return tms_error_set(error, TAMIS_E_IO, "%s: %s", d->path, strerror(why));
+    }
+    TMS_REQUIRE(fsync(d->lock) == 0, TAMIS_E_IO, "%s: %s", d->folder, strerror(errno));
+    return TAMIS_OK;
+}
+
+tamis_status tms_draft_open(const char *path, tms_draft *d, tamis_error *error) {
+    TMS_TRY(find_place(path, d, error));
+    return lock_folder(d, error);
+}
+
+void tms_draft_close(tms_draft *d) {
+    close(d->lock);
+}
