@@ -39,7 +39,7 @@ __kernel ONE_ITEM void read_run(REF_PARAMS(const uint, from), ulong n, REF_PARAM
         UNROLL for (int s = 0; s < STREAMS; s++) {
             __global const uint *at = p + 16 * (i + s * stream);
             sum[s] += *(__global const uint16_at4 *)at;
-            if (AHEAD) PREFETCH(at + 16 * AHEAD);
+            if (AHEAD) PREFETCH_TO(2, at + 16 * AHEAD);
         }
     UNROLL for (int s = 1; s < STREAMS; s++) sum[0] += sum[s];
     /* Nobody reads the sum; the store keeps the compiler from removing the loop. */
@@ -77,7 +77,7 @@ static inline ALWAYS uint16 read_rows(uint16 sum, const page_list *p, int first,
             UNROLL for (int j = i; j < i + ROW; j += 64) {
                 if (WHOLE % ROW && j >= WHOLE) break;
                 sum += *(__global const uint16_at4 *)(at[t] + j);
-                if (fetch) PREFETCH(next[t] + j);
+                if (fetch) PREFETCH_TO(2, next[t] + j);
             }
     for (int i = WHOLE; i < HALF; i += 16)
         UNROLL for (int t = 0; t < width; t++)

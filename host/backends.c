@@ -40,6 +40,7 @@ const tms_backend *const tms_backends[] = {&tms_backend_cuda, &tms_backend_openc
 void tms_device_init(tms_device *dev, const tms_backend *backend, const tamis_device_info *info,
                      const tms_log *log) {
     *dev = (tms_device){.backend = backend, .info = *info, .log = *log, .form = TMS_FORM_AUTO};
+    tms_tuning_shipped(info, &dev->tuning);
 }
 
 static void error_format(tamis_error *error, tamis_status status, const char *format,

@@ -68,6 +68,10 @@ const tms_log *tms_device_log(const tms_device *dev) {
     return &dev->log;
 }
 
+tms_tuning *tms_device_settings(tms_device *dev) {
+    return &dev->tuning;
+}
+
 bool tms_device_wraps(const tms_device *dev) {
     return dev->backend->wrap != NULL;
 }

@@ -40,6 +40,7 @@ typedef struct tms_cl_device {
     cl_mem nothing;           /* zeros in the place of absent memory */
     uint64_t memory_used;     /* bytes of all tms_mem */
     char options[160];        /* of every build: language version and what depends on the vendor */
+    char settings[64];        /* the text of tms_cl_settings */
     tms_cl_program *programs;
     tms_cl_kernel *kernels;
     tms_cl_staging staging;
@@ -195,6 +196,9 @@ tamis_status tms_cl_choose(tms_device *dev, const char *op, const char *refusal,
 
 /* Build options of CPU forms with two shapes, which choose the shape. */
 const char *tms_cl_shape(const tms_device *dev);
+
+/* The same of the settings of a launch (host/tuning.h); the text holds until the next call. */
+const char *tms_cl_settings(tms_device *dev, tamis_tuned_op op, const tms_kv *kv, uint32_t group);
 
 /* For ops without a CPU form: E_UNSUPPORTED if that form is forced. */
 tamis_status tms_cl_base_only(tms_device *dev, const char *op);

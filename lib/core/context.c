@@ -48,8 +48,10 @@ tamis_status tamis_context_create(const tamis_context_params *params, tamis_cont
     TMS_TRY(tms_device_pick(device_name(params), params->allow_reference != 0, &log, &info, error));
     tamis_context *context = calloc(1, sizeof *context);
     TMS_REQUIRE(context, TAMIS_E_NO_MEMORY, "no memory for a context");
-    const tamis_status status = tms_device_open(&info, &log, &context->dev, error);
+    tamis_status status = tms_device_open(&info, &log, &context->dev, error);
+    if (status == TAMIS_OK) status = tms_context_read_settings(context, error);
     if (status != TAMIS_OK) {
+        if (context->dev) tms_device_close(context->dev);
         free(context);
         return status;
     }

@@ -23,6 +23,9 @@ struct tamis_buffer {
 tamis_status tms_device_pick(const char *name, bool allow_reference, const tms_log *log,
                              tamis_device_info *out, tamis_error *error);
 
+/* Takes what the user's file of settings says of the context's device. E_FORMAT, E_IO. */
+tamis_status tms_context_read_settings(tamis_context *context, tamis_error *error);
+
 /* Ends and discards the recording that is open, if any. */
 void tms_graph_abandon(tamis_context *context);
 

@@ -31,6 +31,8 @@ static const layout layouts[] = {
     FIXED(tamis_weight_matrix, 32),
     GROWS(tamis_device_info, 656),
     GROWS(tamis_context_params, 88),
+    FIXED(tamis_setting_info, 24),
+    FIXED(tamis_tuned_class, 12),
     GROWS(tamis_bounds, 24),
     GROWS(tamis_cache_params, 128),
     GROWS(tamis_cache_size, 104),

@@ -30,8 +30,9 @@
  *               prompt's end tamis_plan_evict keeps the tokens that are worth their memory.
  *               Counters prove how much of the cache was read.
  * 7. graph.h    What a context enqueues, recorded once and launched again (CUDA graphs).
- * 8. log.h      Log lines, which go to a callback. The library prints nothing by itself.
- * 9. ops.h      The ops on the caller's own buffers: what a model needs beside attention, and the
+ * 8. tuning.h   How kernels read memory, which is fastest in another way on each processor.
+ * 9. log.h      Log lines, which go to a callback. The library prints nothing by itself.
+ * 10. ops.h     The ops on the caller's own buffers: what a model needs beside attention, and the
  *               pipeline for an engine that has a paged cache of its own.
  *
  * This header does not include nine others: cuda.h, for the caller's own CUDA context, stream and
@@ -61,6 +62,7 @@
 #include <tamis/policy.h>
 #include <tamis/prefixes.h>
 #include <tamis/status.h>
+#include <tamis/tuning.h>
 #include <tamis/version.h>
 
 #endif

@@ -1,0 +1,98 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Settings of contexts: where they come from, reading and changing them. */
+#include "lib/core/tuning.h"
+#include "lib/core/core.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <string.h>
+
+/* "0, 8, 16, 32" */
+static void list_values(const tamis_setting_info *info, char *to, size_t capacity) {
+    size_t at = 0;
+    for (uint32_t i = 0; i < info->n_values && at < capacity; i++)
+        at +=
+            (size_t)snprintf(to + at, capacity - at, "%s%" PRIu32, i ? ", " : "", info->values[i]);
+}
+
+static tamis_status check(const tamis_context *context, const tamis_tuned_class *of,
+                          tamis_setting setting, tamis_error *error) {
+    TMS_REQUIRE(context, TAMIS_E_ARGUMENT, "context: NULL");
+    TMS_REQUIRE(of, TAMIS_E_ARGUMENT, "of: NULL");
+    TMS_REQUIRE((uint32_t)of->op < TMS_TUNED_OPS, TAMIS_E_ARGUMENT, "op %d: known are 0 and 1",
+                (int)of->op);
+    TMS_REQUIRE((uint32_t)of->dtype < TMS_TUNED_DTYPES, TAMIS_E_ARGUMENT, "dtype %d is unknown",
+                (int)of->dtype);
+    TMS_REQUIRE(of->group > 0, TAMIS_E_ARGUMENT, "group 0: 1 or more query heads");
+    const tamis_setting_info *info = tamis_setting_describe((uint32_t)setting);
+    TMS_REQUIRE(info, TAMIS_E_ARGUMENT, "setting %d is unknown", (int)setting);
+    TMS_REQUIRE(info->ops & (1u << of->op), TAMIS_E_ARGUMENT, "%s is no setting of %s", info->name,
+                tamis_tuned_op_name(of->op));
+    return TAMIS_OK;
+}
+
+tamis_status tamis_context_get_setting(const tamis_context *context, const tamis_tuned_class *of,
+                                       tamis_setting setting, uint32_t *value, tamis_error *error) {
+    TMS_TRY(check(context, of, setting, error));
+    TMS_REQUIRE(value, TAMIS_E_ARGUMENT, "value: NULL");
+    *value =
+        *tms_tuning_at(tms_device_settings(context->dev), of->op, of->dtype, of->group, setting);
+    return TAMIS_OK;
+}
+
+tamis_status tamis_context_set_setting(tamis_context *context, const tamis_tuned_class *of,
+                                       tamis_setting setting, uint32_t value, tamis_error *error) {
+    TMS_TRY(check(context, of, setting, error));
+    if (!tms_setting_allows(setting, value)) {
+        const tamis_setting_info *info = tamis_setting_describe((uint32_t)setting);
+        char values[128];
+        list_values(info, values, sizeof values);
+        return tms_error_set(error, TAMIS_E_ARGUMENT, "%s %" PRIu32 ": allowed are %s", info->name,
+                             value, values);
+    }
+    *tms_tuning_at(tms_device_settings(context->dev), of->op, of->dtype, of->group, setting) =
+        value;
+    return TAMIS_OK;
+}
+
+/* What the user's file says of the device, if there is one. */
+static tamis_status read_file(const tamis_device_info *device, tms_tuning *to, char path[PATH_MAX],
+                              bool *named, tamis_error *error) {
+    tamis_error why;
+    const tamis_status status = tms_tuning_path(path, &why);
+    if (status == TAMIS_E_STATE) return TAMIS_OK;
+    if (status != TAMIS_OK) return tms_error_set(error, status, "%s", why.text);
+    return tms_tuning_read(path, device->name, to, named, error);
+}
+
+tamis_status tms_context_read_settings(tamis_context *context, tamis_error *error) {
+    char path[PATH_MAX];
+    bool named = false;
+    TMS_TRY(read_file(tms_device_info(context->dev), tms_device_settings(context->dev), path,
+                      &named, error));
+    if (named)
+        tms_log_line(tms_device_log(context->dev), TAMIS_LOG_INFO, "settings of %s: %s",
+                     tms_device_info(context->dev)->id, path);
+    return TAMIS_OK;
+}
+
+tamis_status tamis_context_write_settings(const tamis_context *context, tamis_error *error) {
+    char path[PATH_MAX];
+    TMS_REQUIRE(context, TAMIS_E_ARGUMENT, "context: NULL");
+    TMS_TRY(tms_tuning_path(path, error));
+    return tms_tuning_write(path, tms_device_info(context->dev)->name,
+                            tms_device_settings(context->dev), error);
+}
+
+tamis_status tamis_device_tuning(const tamis_device_info *device, char *text, size_t capacity,
+                                 tamis_error *error) {
+    tms_tuning tuning;
+    char path[PATH_MAX];
+    bool named = false;
+    TMS_REQUIRE(device, TAMIS_E_ARGUMENT, "device: NULL");
+    TMS_REQUIRE(text && capacity, TAMIS_E_ARGUMENT, "text: NULL or no room for it");
+    const char *shipped = tms_tuning_shipped(device, &tuning);
+    if (tms_tuning_used(device)) TMS_TRY(read_file(device, &tuning, path, &named, error));
+    snprintf(text, capacity, "%s", named ? path : shipped);
+    return TAMIS_OK;
+}

@@ -1,0 +1,25 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The user's file of settings. Lines, in this order for each device:
+ *
+ *     device NAME                       as in tamis_device_info, up to the end of the line
+ *     attend f16 1 fetch_rows=4 fetch_level=1
+ *
+ * A line of settings names an op, a dtype, 1 or + for the query heads of a KV head, and any of the
+ * op's settings. Empty lines and what follows a # at a line's beginning mean nothing. */
+#ifndef TMS_CORE_TUNING_H
+#define TMS_CORE_TUNING_H
+
+#include "lib/core/error.h"
+#include <limits.h>
+
+/* The file's path. E_STATE: there is to be none; E_ARGUMENT: it is too long. */
+tamis_status tms_tuning_path(char path[PATH_MAX], tamis_error *error);
+/* Takes what the file says of the device of that name; *named: whether it says anything. A file that
+ * does not exist says nothing. E_FORMAT with path and line, E_IO, E_NO_MEMORY. */
+tamis_status tms_tuning_read(const char *path, const char *device, tms_tuning *to, bool *named,
+                             tamis_error *error);
+/* Puts the device's settings into the file. */
+tamis_status tms_tuning_write(const char *path, const char *device, const tms_tuning *from,
+                              tamis_error *error);
+
+#endif

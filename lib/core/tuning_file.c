@@ -1,0 +1,223 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The user's file of settings: finding, reading, replacing it. */
+#include "lib/core/tuning.h"
+
+#include "lib/core/text_file.h"
+
+#include <inttypes.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define LINE_BYTES 512 /* of a line that is written */
+#define HEAD       "# Settings by `tamis tune`; see tamis/tuning.h.\n"
+
+tamis_status tms_tuning_path(char path[PATH_MAX], tamis_error *error) {
+    const char *named = tms_env("TAMIS_TUNING");
+    if (!named) return tms_config_path("tuning", path, PATH_MAX, error);
+    TMS_REQUIRE(strcmp(named, "none") != 0, TAMIS_E_STATE,
+                "settings are not kept: TAMIS_TUNING is none");
+    const int bytes = snprintf(path, PATH_MAX, "%s", named);
+    TMS_REQUIRE(bytes < PATH_MAX, TAMIS_E_ARGUMENT, "TAMIS_TUNING has %d bytes: too many", bytes);
+    return TAMIS_OK;
+}
+
+/* ---- Reading --------------------------------------------------------------------------------- */
+
+/* The device that a line names, or NULL. */
+static const char *device_of(const char *line) {
+    return strncmp(line, "device ", 7) == 0 ? line + 7 : NULL;
+}
+
+static bool find_op(const char *word, tamis_tuned_op *op) {
+    for (uint32_t i = 0; tamis_tuned_op_name(i); i++)
+        if (strcmp(word, tamis_tuned_op_name(i)) == 0) {
+            *op = (tamis_tuned_op)i;
+            return true;
+        }
+    return false;
+}
+
+static bool find_dtype(const char *word, tamis_dtype *dtype) {
+    for (uint32_t i = 0; i < TMS_TUNED_DTYPES; i++)
+        if (strcmp(word, tamis_dtype_name((tamis_dtype)i)) == 0) {
+            *dtype = (tamis_dtype)i;
+            return true;
+        }
+    return false;
+}
+
+/* "fetch_rows=4" */
+static bool parse_setting(const char *word, tamis_tuned_op op, tamis_setting *setting,
+                          uint32_t *value) {
+    const char *equals = strchr(word, '=');
+    char *end = NULL;
+    if (!equals || equals[1] < '0' || equals[1] > '9') return false;
+    const unsigned long long number = strtoull(equals + 1, &end, 10);
+    if (*end || number > UINT32_MAX) return false;
+    *value = (uint32_t)number;
+    for (uint32_t i = 0; tamis_setting_describe(i); i++) {
+        const tamis_setting_info *info = tamis_setting_describe(i);
+        const size_t bytes = strlen(info->name);
+        if (bytes != (size_t)(equals - word) || strncmp(word, info->name, bytes) != 0) continue;
+        *setting = (tamis_setting)i;
+        return (info->ops & (1u << op)) && tms_setting_allows(*setting, *value);
+    }
+    return false;
+}
+
+/* One line of settings, which is taken apart. The word that is not understood, or NULL. */
+static const char *parse_row(char *line, tms_tuning *to) {
+    char *rest = NULL, *word = strtok_r(line, " ", &rest);
+    tamis_tuned_op op;
+    tamis_dtype dtype;
+    if (!find_op(word, &op)) return word;
+    word = strtok_r(NULL, " ", &rest);
+    if (!word || !find_dtype(word, &dtype)) return word ? word : "no dtype";
+    word = strtok_r(NULL, " ", &rest);
+    if (!word || (strcmp(word, "1") != 0 && strcmp(word, "+") != 0))
+        return word ? word : "no group";
+    const uint32_t group = *word == '1' ? 1 : 2;
+    while ((word = strtok_r(NULL, " ", &rest))) {
+        tamis_setting setting;
+        uint32_t value;
+        if (!parse_setting(word, op, &setting, &value)) return word;
+        *tms_tuning_at(to, op, dtype, group, setting) = value;
+    }
+    return NULL;
+}
+
+/* Every line is checked, those of other devices too. */
+static tamis_status parse(const char *path, char *text, const char *device, tms_tuning *to,
+                          bool *named, tamis_error *error) {
+    tms_tuning other;
+    tms_tuning *now = NULL; /* of the device that the last line named */
+    int number = 1;
+    for (char *line = text, *next; line; line = next, number++) {
+        next = strchr(line, '\n');
+        if (next) *next++ = 0;
+        if (line[strspn(line, " ")] == 0 || *line == '#') continue;
+        const char *name = device_of(line);
+        if (name) {
+            const bool meant = strcmp(name, device) == 0;
+            now = meant ? to : &other;
+            *named = *named || meant;
+            continue;
+        }
+        TMS_REQUIRE(now, TAMIS_E_FORMAT, "%s, line %d: settings before any \"device NAME\"", path,
+                    number);
+        const char *wrong = parse_row(line, now);
+        TMS_REQUIRE(!wrong, TAMIS_E_FORMAT,
+                    "%s, line %d: \"%.64s\" is not understood; `tamis tune` measures anew once the "
+                    "file is removed",
+                    path, number, wrong);
+    }
+    return TAMIS_OK;
+}
+
+tamis_status tms_tuning_read(const char *path, const char *device, tms_tuning *to, bool *named,
+                             tamis_error *error) {
+    char *text = NULL;
+    size_t bytes;
+    *named = false;
+    TMS_TRY(tms_text_read(path, &text, &bytes, error));
+    if (!text) return TAMIS_OK;
+    tms_tuning read = *to;
+    const tamis_status status =
+        strlen(text) == bytes ? parse(path, text, device, &read, named, error)
+                              : tms_error_set(error, TAMIS_E_FORMAT, "%s holds a byte 0", path);
+    free(text);
+    if (status == TAMIS_OK) *to = read;
+    return status;
+}
+
+/* ---- Writing --------------------------------------------------------------------------------- */
+
+/* A text that grows; `text` is NULL once memory has run out. */
+typedef struct out {
+    char *text;
+    size_t bytes, capacity;
+} out;
+
+static void add(out *o, const char *from, size_t bytes) {
+    if (o->bytes + bytes > o->capacity && o->text) {
+        o->capacity = 2 * (o->bytes + bytes);
+        char *grown = realloc(o->text, o->capacity);
+        if (!grown) free(o->text);
+        o->text = grown;
+    }
+    if (!o->text) return;
+    memcpy(o->text + o->bytes, from, bytes);
+    o->bytes += bytes;
+}
+
+/* The lines of a text that are not of the device. */
+static void add_others(out *o, const char *text, const char *device) {
+    bool others = true;
+    for (const char *line = text; *line;) {
+        const char *end = strchr(line, '\n'), *next = end ? end + 1 : line + strlen(line);
+        const size_t bytes = end ? (size_t)(end - line) : strlen(line);
+        const char *name = device_of(line);
+        if (name)
+            others = bytes != 7 + strlen(device) || strncmp(name, device, strlen(device)) != 0;
+        if (others) {
+            add(o, line, bytes);
+            add(o, "\n", 1);
+        }
+        line = next;
+    }
+}
+
+static void add_device(out *o, const char *device, const tms_tuning *from) {
+    char line[LINE_BYTES];
+    tms_tuning tuning = *from;
+    add(o, line, (size_t)snprintf(line, sizeof line, "device %s\n", device));
+    for (uint32_t op = 0; op < TMS_TUNED_OPS; op++)
+        for (uint32_t dtype = 0; dtype < TMS_TUNED_DTYPES; dtype++)
+            for (uint32_t group = 1; group <= 2; group++) {
+                add(o, line,
+                    (size_t)snprintf(line, sizeof line, "%s %s %s", tamis_tuned_op_name(op),
+                                     tamis_dtype_name((tamis_dtype)dtype), group == 1 ? "1" : "+"));
+                for (uint32_t i = 0; i < TMS_SETTINGS; i++) {
+                    const tamis_setting_info *info = tamis_setting_describe(i);
+                    if (!(info->ops & (1u << op))) continue;
+                    add(o, line,
+                        (size_t)snprintf(line, sizeof line, " %s=%" PRIu32, info->name,
+                                         *tms_tuning_at(&tuning, (tamis_tuned_op)op,
+                                                        (tamis_dtype)dtype, group,
+                                                        (tamis_setting)i)));
+                }
+                add(o, "\n", 1);
+            }
+}
+
+static tamis_status rewrite(tms_draft *d, const char *device, const tms_tuning *from,
+                            tamis_error *error) {
+    char *text = NULL;
+    size_t bytes;
+    tms_tuning ignored = *from;
+    bool named;
+    TMS_TRY(tms_tuning_read(d->path, device, &ignored, &named, error)); /* a damaged file stays */
+    TMS_TRY(tms_text_read(d->path, &text, &bytes, error));
+    out o = {malloc(LINE_BYTES), 0, LINE_BYTES};
+    if (text)
+        add_others(&o, text, device);
+    else
+        add(&o, HEAD, strlen(HEAD));
+    add_device(&o, device, from);
+    free(text);
+    const tamis_status status =
+        o.text ? tms_draft_put(d, o.text, o.bytes, error)
+               : tms_error_set(error, TAMIS_E_NO_MEMORY, "no memory for %s", d->path);
+    free(o.text);
+    return status;
+}
+
+tamis_status tms_tuning_write(const char *path, const char *device, const tms_tuning *from,
+                              tamis_error *error) {
+    tms_draft d;
+    TMS_TRY(tms_draft_open(path, &d, error));
+    const tamis_status status = rewrite(&d, device, from, error);
+    tms_draft_close(&d);
+    return status;
+}

@@ -1,0 +1,90 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Settings: how kernels read memory. Which value is fastest differs from processor to processor.
+ * Results do not depend on them, bit for bit.
+ *
+ * A context begins with the values that the library has for the kind of its processor, or else with
+ * default ones. Over these it takes what the user's file says of its device: the file named by the
+ * environment variable TAMIS_TUNING ("none": no file), else tamis/tuning in $XDG_CONFIG_HOME, else
+ * in ~/.config. `tamis tune` measures and writes it. A file that is not understood is an error of
+ * tamis_context_create, with its line.
+ *
+ * Only the CPU kernels of OpenCL have settings so far; on other devices they are kept and not
+ * used. */
+#ifndef TAMIS_TUNING_H
+#define TAMIS_TUNING_H
+
+#include <tamis/device.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Values never change. */
+typedef enum tamis_setting {
+    /* Of each page that attention reads next: how many of its 16 K rows and of its V rows are
+     * prefetched, the first ones. */
+    TAMIS_SETTING_FETCH_ROWS = 0,
+    /* Into which level of cache. */
+    TAMIS_SETTING_FETCH_LEVEL = 1,
+    /* How many pages ahead of scoring their bounds are prefetched; 0: not at all. */
+    TAMIS_SETTING_SCORE_AHEAD = 2
+} tamis_setting;
+
+typedef enum tamis_tuned_op {
+    TAMIS_TUNED_ATTEND = 0, /* attention over all pages, or over lists that exist */
+    TAMIS_TUNED_SPARSE = 1  /* scoring, selecting and attending in one launch; scoring alone */
+} tamis_tuned_op;
+
+/* A setting's name and the values that it may have, ascending. */
+typedef struct tamis_setting_info {
+    const char *name; /* "fetch_rows" */
+    const uint32_t *values;
+    uint32_t n_values;
+    uint32_t ops; /* bit 1 << op: the ops that it is a setting of */
+} tamis_setting_info;
+
+/* NULL for a setting outside the list; so a caller may count from 0. */
+TAMIS_API const tamis_setting_info *tamis_setting_describe(uint32_t setting);
+/* "attend", "sparse"; NULL outside the list. */
+TAMIS_API const char *tamis_tuned_op_name(uint32_t op);
+
+/* For which launches a value holds: an op on caches of a dtype, with one query head for each KV
+ * head or with several. */
+typedef struct tamis_tuned_class {
+    tamis_tuned_op op;
+    tamis_dtype dtype;
+    uint32_t group; /* query heads of a KV head: 1, or any larger number for all of them */
+} tamis_tuned_class;
+
+/* The value that launches of a class have. Errors: E_ARGUMENT. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_context_get_setting(const tamis_context *context,
+                                                                  const tamis_tuned_class *of,
+                                                                  tamis_setting setting,
+                                                                  uint32_t *value,
+                                                                  tamis_error *error);
+/* Sets it for launches from now on; the first one with another value compiles its kernel. Nothing is
+ * written to the file. Errors: E_ARGUMENT with the value and those that are allowed. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_context_set_setting(tamis_context *context,
+                                                                  const tamis_tuned_class *of,
+                                                                  tamis_setting setting,
+                                                                  uint32_t value,
+                                                                  tamis_error *error);
+
+/* Writes all settings of the context into the user's file, in the place of what that said of the
+ * device; what it says of others stays. The file is replaced as a whole, its folders are made.
+ * Errors: E_STATE if TAMIS_TUNING is "none" or no folder is known; E_FORMAT if there is a file that
+ * is not understood, E_IO with the path; then the old file stays. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_context_write_settings(const tamis_context *context,
+                                                                     tamis_error *error);
+
+/* Which settings a context on a device of the list begins with, as text: "built in for AMD
+ * family 25", "default", the path of the user's file, or "none" if its kernels have no settings.
+ * Errors: E_ARGUMENT, E_FORMAT and E_IO of the file. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_device_tuning(const tamis_device_info *device,
+                                                            char *text, size_t capacity,
+                                                            tamis_error *error);
+
+#ifdef __cplusplus
+}
+#endif
+#endif

@@ -1,0 +1,363 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Settings of kernels: attention has the same bits with every value, values are checked, and the
+ * user's file is read, kept and replaced. */
+#define _DEFAULT_SOURCE /* mkdtemp, setenv */
+#include "host/backend.h"
+#include "lib/core/core.h"
+#include "tests/api/fixture.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* ---- Bits ------------------------------------------------------------------------------------ */
+
+/* Two segments of pages, a tile that is not whole, a page that is not full. */
+#define PROMPT 311u
+
+typedef struct bits_case {
+    tamis_tuned_class of;
+    uint32_t head_dim;
+    tms_form form;
+} bits_case;
+
+/* The output of one more token's attention in that form; the token is taken away again. */
+static void attend(test_world *w, const bits_case *c, tamis_sequence id, float *out) {
+    const uint64_t token = PROMPT;
+    const tamis_step step = {.sequences = &id, .count = 1};
+    const tamis_rows q = {.buffer = w->q}, to = {.buffer = w->out};
+    OK(tamis_plan_step_begin(w->plan, &step, &test_error));
+    for (uint32_t layer = 0; layer < w->shape.n_layers; layer++) {
+        test_write(w, layer, &token, 1);
+        w->context->dev->form = c->form;
+        OK(tamis_plan_attend(w->plan, layer, &q, &to, &test_error));
+        w->context->dev->form = TMS_FORM_AUTO;
+    }
+    OK(tamis_plan_step_end(w->plan, &test_error));
+    OK(tamis_buffer_read(w->out, 0, out, w->shape.n_heads * w->shape.head_dim * sizeof *out,
+                         &test_error));
+    OK(tamis_cache_truncate(w->cache, id, PROMPT, &test_error));
+}
+
+static void open_filled(test_world *w, const bits_case *c, tamis_sequence *id) {
+    const tamis_cache_params shape = {.n_layers = 1,
+                                      .n_heads = 2 * c->of.group,
+                                      .n_kv_heads = 2,
+                                      .head_dim = c->head_dim,
+                                      .page_size = 16,
+                                      .dtype = c->of.dtype,
+                                      .capacity_tokens = 512};
+    tamis_plan_params plan = {.max_rows = PROMPT, .max_context = 512};
+    uint64_t tokens[PROMPT], random = 3;
+    float q[8 * 128];
+    tamis_selection_default(c->of.op == TAMIS_TUNED_SPARSE ? TAMIS_SELECT_QUEST : TAMIS_SELECT_FULL,
+                            &plan.selection);
+    if (c->of.op == TAMIS_TUNED_SPARSE) plan.selection.budget = 208;
+    test_open(w, &shape, &plan);
+    for (uint32_t i = 0; i < PROMPT; i++)
+        tokens[i] = i;
+    for (uint32_t i = 0; i < sizeof q / sizeof *q; i++)
+        q[i] = (float)((int)test_below(&random, 257) - 128) / 256;
+    OK(tamis_buffer_write(w->q, 0, q, shape.n_heads * shape.head_dim * sizeof *q, &test_error));
+    OK(tamis_cache_add(w->cache, id, &test_error));
+    OK(test_append(w, *id, tokens, PROMPT));
+}
+
+static void expect_same(test_world *w, const bits_case *c, tamis_sequence id, const float *wanted) {
+    float got[8 * 128];
+    attend(w, c, id, got);
+    assert_memory_equal(got, wanted, w->shape.n_heads * w->shape.head_dim * sizeof *got);
+}
+
+static void set(test_world *w, const bits_case *c, uint32_t setting, uint32_t value) {
+    OK(tamis_context_set_setting(w->context, &c->of, (tamis_setting)setting, value, &test_error));
+}
+
+/* Every number of rows with every level: these two act together. */
+static void play_fetches(test_world *w, const bits_case *c, tamis_sequence id,
+                         const float *wanted) {
+    const tamis_setting_info *rows = tamis_setting_describe(TAMIS_SETTING_FETCH_ROWS),
+                             *levels = tamis_setting_describe(TAMIS_SETTING_FETCH_LEVEL);
+    for (uint32_t i = 0; i < rows->n_values; i++)
+        for (uint32_t j = 0; j < levels->n_values; j++) {
+            set(w, c, TAMIS_SETTING_FETCH_ROWS, rows->values[i]);
+            set(w, c, TAMIS_SETTING_FETCH_LEVEL, levels->values[j]);
+            expect_same(w, c, id, wanted);
+        }
+}
+
+/* Every value of every setting, with the others as they were. */
+static void play_each(test_world *w, const bits_case *c, tamis_sequence id, const float *wanted) {
+    const tamis_setting_info *info;
+    for (uint32_t setting = 0; (info = tamis_setting_describe(setting)) != NULL; setting++) {
+        uint32_t before;
+        OK(tamis_context_get_setting(w->context, &c->of, (tamis_setting)setting, &before,
+                                     &test_error));
+        for (uint32_t i = 0; i < info->n_values; i++) {
+            set(w, c, setting, info->values[i]);
+            expect_same(w, c, id, wanted);
+        }
+        set(w, c, setting, before);
+    }
+}
+
+static void every_setting_gives_the_same_bits(void **state) {
+    (void)state;
+    /* In f16 with one head and the device's own shape, in q8 with four and the other one. */
+    static const bits_case cases[] = {
+        {{TAMIS_TUNED_ATTEND, TAMIS_F16, 1}, 64, TMS_FORM_CPU},
+        {{TAMIS_TUNED_SPARSE, TAMIS_F16, 1}, 64, TMS_FORM_CPU},
+        {{TAMIS_TUNED_ATTEND, TAMIS_Q8, 4}, 128, TMS_FORM_CPU_OTHER},
+    };
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        test_world w;
+        tamis_sequence id;
+        float wanted[8 * 128], other[8 * 128];
+        open_filled(&w, &cases[i], &id);
+        attend(&w, &cases[i], id, wanted);
+        const uint32_t builds = test_builds;
+        if (cases[i].of.op == TAMIS_TUNED_SPARSE)
+            play_each(&w, &cases[i], id, wanted);
+        else
+            play_fetches(&w, &cases[i], id, wanted);
+        assert_true(test_builds >= builds + 9); /* the settings have reached the compiler */
+        /* The output tells queries apart. */
+        const float zero[8 * 128] = {0};
+        OK(tamis_buffer_write(w.q, 0, zero, 2 * cases[i].head_dim * sizeof *zero, &test_error));
+        attend(&w, &cases[i], id, other);
+        assert_memory_not_equal(wanted, other, 2 * cases[i].head_dim * sizeof *other);
+        test_close(&w);
+    }
+}
+
+/* ---- Values ---------------------------------------------------------------------------------- */
+
+static tamis_context *open_context(void) {
+    const tamis_context_params params = {.device = test_device};
+    tamis_context *context = NULL;
+    OK(tamis_context_create(&params, &context, &test_error));
+    return context;
+}
+
+static void settings_are_described(void **state) {
+    (void)state;
+    const tamis_setting_info *info;
+    uint32_t n = 0;
+    for (; (info = tamis_setting_describe(n)) != NULL; n++) {
+        assert_true(info->n_values > 1 && info->ops != 0 && info->ops < 4);
+        for (uint32_t i = 1; i < info->n_values; i++)
+            assert_true(info->values[i - 1] < info->values[i]);
+    }
+    assert_int_equal(n, 3);
+    assert_string_equal(tamis_setting_describe(TAMIS_SETTING_FETCH_LEVEL)->name, "fetch_level");
+    assert_string_equal(tamis_tuned_op_name(TAMIS_TUNED_SPARSE), "sparse");
+    assert_null(tamis_tuned_op_name(2));
+}
+
+static void values_hold_for_their_class_alone(void **state) {
+    (void)state;
+    const tamis_tuned_class one = {TAMIS_TUNED_ATTEND, TAMIS_F16, 1},
+                            two = {TAMIS_TUNED_ATTEND, TAMIS_F16, 2},
+                            seven = {TAMIS_TUNED_ATTEND, TAMIS_F16, 7};
+    tamis_context *context = open_context();
+    uint32_t value;
+    OK(tamis_context_set_setting(context, &one, TAMIS_SETTING_FETCH_ROWS, 8, &test_error));
+    OK(tamis_context_set_setting(context, &two, TAMIS_SETTING_FETCH_ROWS, 2, &test_error));
+    OK(tamis_context_get_setting(context, &one, TAMIS_SETTING_FETCH_ROWS, &value, &test_error));
+    assert_int_equal(value, 8);
+    OK(tamis_context_get_setting(context, &seven, TAMIS_SETTING_FETCH_ROWS, &value, &test_error));
+    assert_int_equal(value, 2);
+    tamis_context_destroy(&context);
+}
+
+static void what_is_no_setting_is_refused(void **state) {
+    (void)state;
+    const tamis_tuned_class of = {TAMIS_TUNED_ATTEND, TAMIS_F16, 1},
+                            op = {(tamis_tuned_op)2, TAMIS_F16, 1},
+                            dtype = {TAMIS_TUNED_ATTEND, (tamis_dtype)4, 1},
+                            group = {TAMIS_TUNED_ATTEND, TAMIS_F16, 0};
+    const tamis_setting rows = TAMIS_SETTING_FETCH_ROWS;
+    tamis_context *context = open_context();
+    uint32_t before, after;
+    OK(tamis_context_get_setting(context, &of, rows, &before, &test_error));
+    FAILS(tamis_context_set_setting(context, &of, rows, 3, &test_error), TAMIS_E_ARGUMENT,
+          "fetch_rows 3: allowed are 0, 1, 2, 4, 8, 16");
+    FAILS(tamis_context_set_setting(context, &of, (tamis_setting)3, 1, &test_error),
+          TAMIS_E_ARGUMENT, "setting 3");
+    FAILS(tamis_context_set_setting(context, &of, TAMIS_SETTING_SCORE_AHEAD, 8, &test_error),
+          TAMIS_E_ARGUMENT, "score_ahead is no setting of attend");
+    FAILS(tamis_context_set_setting(context, &op, rows, 1, &test_error), TAMIS_E_ARGUMENT, "op 2");
+    FAILS(tamis_context_set_setting(context, &dtype, rows, 1, &test_error), TAMIS_E_ARGUMENT,
+          "dtype 4");
+    FAILS(tamis_context_set_setting(context, &group, rows, 1, &test_error), TAMIS_E_ARGUMENT,
+          "group 0");
+    FAILS(tamis_context_set_setting(context, NULL, rows, 1, &test_error), TAMIS_E_ARGUMENT, "of");
+    FAILS(tamis_context_set_setting(NULL, &of, rows, 1, &test_error), TAMIS_E_ARGUMENT, "context");
+    FAILS(tamis_context_get_setting(context, &of, rows, NULL, &test_error), TAMIS_E_ARGUMENT,
+          "value");
+    OK(tamis_context_get_setting(context, &of, rows, &after, &test_error));
+    assert_int_equal(before, after);
+    tamis_context_destroy(&context);
+}
+
+/* ---- The file -------------------------------------------------------------------------------- */
+
+static char folder[64], path[128];
+
+static int make_folder(void **state) {
+    (void)state;
+    snprintf(folder, sizeof folder, "/tmp/tamis-tuning-XXXXXX");
+    if (!mkdtemp(folder)) return -1;
+    snprintf(path, sizeof path, "%s/own/tuning", folder);
+    return setenv("TAMIS_TUNING", path, 1);
+}
+
+/* Nothing but the file is left behind. */
+static int remove_folder(void **state) {
+    (void)state;
+    char own[96];
+    snprintf(own, sizeof own, "%s/own", folder);
+    unlink(path);
+    rmdir(own);
+    return rmdir(folder) == 0 ? setenv("TAMIS_TUNING", "none", 1) : -1;
+}
+
+static void put(const char *text) {
+    char own[96];
+    snprintf(own, sizeof own, "%s/own", folder);
+    mkdir(own, 0700);
+    FILE *f = fopen(path, "wb");
+    assert_non_null(f);
+    assert_true(fputs(text, f) >= 0 && fclose(f) == 0);
+}
+
+static void get(char *text, size_t capacity) {
+    FILE *f = fopen(path, "rb");
+    assert_non_null(f);
+    text[fread(text, 1, capacity - 1, f)] = 0;
+    fclose(f);
+}
+
+static void a_context_takes_what_was_written(void **state) {
+    (void)state;
+    const tamis_tuned_class of = {TAMIS_TUNED_SPARSE, TAMIS_BF16, 4},
+                            other = {TAMIS_TUNED_SPARSE, TAMIS_BF16, 1};
+    tamis_context *context = open_context();
+    uint32_t value, before;
+    OK(tamis_context_get_setting(context, &other, TAMIS_SETTING_SCORE_AHEAD, &before, &test_error));
+    OK(tamis_context_set_setting(context, &of, TAMIS_SETTING_SCORE_AHEAD, 32, &test_error));
+    OK(tamis_context_write_settings(context, &test_error));
+    OK(tamis_context_set_setting(context, &of, TAMIS_SETTING_SCORE_AHEAD, 8, &test_error));
+    tamis_context_destroy(&context);
+    context = open_context();
+    OK(tamis_context_get_setting(context, &of, TAMIS_SETTING_SCORE_AHEAD, &value, &test_error));
+    assert_int_equal(value, 32);
+    OK(tamis_context_get_setting(context, &other, TAMIS_SETTING_SCORE_AHEAD, &value, &test_error));
+    assert_int_equal(value, before);
+    char text[256];
+    OK(tamis_device_tuning(tamis_context_device(context), text, sizeof text, &test_error));
+    assert_string_equal(text, tms_tuning_used(tamis_context_device(context)) ? path : "none");
+    tamis_context_destroy(&context);
+}
+
+/* Other devices, before and behind, and comments. */
+static void what_is_of_others_stays(void **state) {
+    (void)state;
+    static const char first[] = "# mine\ndevice another one\nattend f16 1 fetch_rows=2\n",
+                      last[] = "device last\nsparse q8 + score_ahead=0 fetch_level=2\n";
+    char text[8192], again[8192];
+    tamis_context *context = open_context();
+    snprintf(text, sizeof text, "%sdevice %s\nattend f16 1 fetch_rows=0\n\n%s", first,
+             tamis_context_device(context)->name, last);
+    put(text);
+    tamis_context_destroy(&context);
+    context = open_context();
+    OK(tamis_context_write_settings(context, &test_error));
+    get(text, sizeof text);
+    assert_memory_equal(text, first, strlen(first));
+    assert_memory_equal(text + strlen(first), last, strlen(last));
+    assert_non_null(strstr(text, "\nattend f16 1 fetch_rows=0 fetch_level="));
+    OK(tamis_context_write_settings(context, &test_error));
+    get(again, sizeof again);
+    assert_string_equal(text, again);
+    tamis_context_destroy(&context);
+}
+
+static void a_file_that_is_not_understood_is_an_error(void **state) {
+    (void)state;
+    static const struct {
+        const char *text, *part;
+    } cases[] = {
+        {"attend f16 1 fetch_rows=2\n", "line 1: settings before"},
+        {"device x\nattend f16 1 fetch_rows=3\n", "line 2: \"fetch_rows=3\""},
+        {"device x\n\nattend f16 1 fetch_rows=\n", "line 3: \"fetch_rows=\""},
+        {"device x\nattend f16 1 fetch_rows=4294967298\n", "fetch_rows=4294967298"},
+        {"device x\nattend f16 1 fetch_rows=2x\n", "fetch_rows=2x"},
+        {"device x\nattend f16 1 score_ahead=8\n", "score_ahead=8"},
+        {"device x\nattend f16 1 speed=8\n", "speed=8"},
+        {"device x\nattend f16 2 fetch_rows=2\n", "\"2\""},
+        {"device x\nattend f16\n", "no group"},
+        {"device x\nattend\n", "no dtype"},
+        {"device x\nattend q4 1\n", "\"q4\""},
+        {"device x\nobserve f16 1\n", "\"observe\""},
+        {"device\n", "line 1"},
+    };
+    const tamis_context_params params = {.device = test_device};
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        tamis_context *context = NULL;
+        char text[256];
+        put(cases[i].text);
+        FAILS(tamis_context_create(&params, &context, &test_error), TAMIS_E_FORMAT, cases[i].part);
+        assert_null(context);
+        get(text, sizeof text);
+        assert_string_equal(text, cases[i].text);
+    }
+    put("device x"); /* a line need not end */
+    tamis_context *context = open_context();
+    put("device x\nattend\n");
+    FAILS(tamis_context_write_settings(context, &test_error), TAMIS_E_FORMAT, "no dtype");
+    tamis_context_destroy(&context);
+}
+
+static void no_file_is_asked_for(void **state) {
+    (void)state;
+    put("damaged");
+    assert_int_equal(setenv("TAMIS_TUNING", "none", 1), 0);
+    tamis_context *context = open_context();
+    FAILS(tamis_context_write_settings(context, &test_error), TAMIS_E_STATE, "TAMIS_TUNING");
+    FAILS(tamis_device_tuning(NULL, folder, 1, &test_error), TAMIS_E_ARGUMENT, "device");
+    FAILS(tamis_device_tuning(tamis_context_device(context), NULL, 1, &test_error),
+          TAMIS_E_ARGUMENT, "text");
+    /* Without the variable it is in the folder for settings. */
+    assert_int_equal(unsetenv("TAMIS_TUNING") | setenv("XDG_CONFIG_HOME", folder, 1), 0);
+    OK(tamis_context_write_settings(context, &test_error));
+    tamis_context_destroy(&context);
+    char own[128];
+    snprintf(own, sizeof own, "%s/tamis/tuning", folder);
+    assert_int_equal(unlink(own), 0);
+    snprintf(own, sizeof own, "%s/tamis", folder);
+    assert_int_equal(rmdir(own), 0);
+}
+
+int main(int argc, char **argv) {
+    setenv("TAMIS_TUNING", "none", 1);
+    const int unusable = test_begin(argc, argv);
+    if (unusable) return unusable;
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(settings_are_described),
+        cmocka_unit_test(values_hold_for_their_class_alone),
+        cmocka_unit_test(what_is_no_setting_is_refused),
+        cmocka_unit_test_setup_teardown(a_context_takes_what_was_written, make_folder,
+                                        remove_folder),
+        cmocka_unit_test_setup_teardown(what_is_of_others_stays, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(a_file_that_is_not_understood_is_an_error, make_folder,
+                                        remove_folder),
+        cmocka_unit_test_setup_teardown(no_file_is_asked_for, make_folder, remove_folder),
+    };
+    const struct CMUnitTest bits[] = {cmocka_unit_test(every_setting_gives_the_same_bits)};
+    const int failed = cmocka_run_group_tests(tests, NULL, NULL);
+    return strcmp(test_device, "opencl") == 0 ? cmocka_run_group_tests(bits, NULL, NULL) + failed
+                                              : failed;
+}
