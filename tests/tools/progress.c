@@ -24,14 +24,15 @@ static void test_lines(void **state) {
     };
     (void)state;
     for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++)
-        assert_string_equal(cli_progress_line(cases[i].done, cases[i].count, cases[i].seconds).text,
-                            cases[i].line);
+        assert_string_equal(
+            cli_progress_line("tokens", cases[i].done, cases[i].count, cases[i].seconds).text,
+            cases[i].line);
 }
 
 /* However large the numbers are, the line stays within a terminal's. */
 static void test_longest(void **state) {
     (void)state;
-    assert_true(strlen(cli_progress_line(SIZE_MAX / 2, SIZE_MAX, 1e9).text) <= 79);
+    assert_true(strlen(cli_progress_line("tokens", SIZE_MAX / 2, SIZE_MAX, 1e9).text) <= 79);
 }
 
 int main(void) {

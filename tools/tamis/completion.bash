@@ -96,6 +96,13 @@ _tamis() {
     'tokenize --model') files=1 ;;
     'tokenize --text') ;;
     'tokenize --file') files=1 ;;
+    'tune --shape') words='llama2-7b llama3-8b qwen3-4b' ;;
+    'tune --dtype') words='f32 f16 bf16 q8' ;;
+    'tune --context') ;;
+    'tune --budget') ;;
+    'tune --rounds') ;;
+    'tune --json') files=1 ;;
+    'tune --device') ;;
     'bench attention --shape') words='llama2-7b llama3-8b qwen3-4b' ;;
     'bench attention --context') ;;
     'bench attention --budget') ;;
@@ -416,7 +423,7 @@ _tamis() {
     *) known='' ;;
     esac
     [ -n "$known" ] || case $name in
-    '') words='devices run compare tokenize bench eval blend store --help --version' ;;
+    '') words='devices run compare tokenize tune bench eval blend store --help --version' ;;
     bench) words='attention decode linear model throughput ttft --help' ;;
     eval) words='passkey recall perplexity eviction ruler blend --help' ;;
     blend) words='check list --help' ;;
@@ -425,6 +432,7 @@ _tamis() {
     'run') words='--model --file --prompt --prompt-file --chunks --chunk-tokens --store --prefix-store --prefix-page --store-memory --store-dtype --blend --share --bound --first --no-record --policy --unchecked --question --select --score --budget --sinks --recent --group --dense-layers --evict --evict-budget --evict-sinks --evict-recent --evict-window --evict-kernel --evict-pool --evict-chunk --evict-floor --evict-beta --evict-every --evict-options --times --tokens --chat --system --chat-format --temperature --top-k --top-p --min-p --seed --stop --ignore-eos --context --cache-dtype --bounds-dtype --page-size --device --help' ;;
     'compare') words='--model --file --question --system --chat-format --plain --tokens --rounds --select --score --width --budget --sinks --recent --group --dense-layers --bounds-dtype --page-size --evict --evict-budget --evict-sinks --evict-recent --evict-window --evict-kernel --evict-pool --evict-chunk --evict-floor --evict-beta --evict-every --evict-options --dtype --json --device --help' ;;
     'tokenize') words='--model --text --file --special --bare --help' ;;
+    'tune') words='--shape --dtype --context --budget --rounds --dry-run --json --device --help' ;;
     'bench attention') words='--shape --context --budget --dtype --bounds-dtype --select --pages --apart --batch --layers --repeat --probe --page-size --sinks --recent --group --json --device --help' ;;
     'bench decode') words='--shape --context --evict --budget --batch --dtype --page-size --layers --repeat --probe --evict-sinks --evict-recent --evict-window --evict-kernel --evict-pool --evict-chunk --evict-floor --evict-beta --evict-every --evict-options --json --device --help' ;;
     'bench linear') words='--type --out --in --rows --matrices --repeat --probe --json --device --help' ;;

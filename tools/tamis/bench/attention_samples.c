@@ -58,8 +58,7 @@ static tamis_status graph_clock(bench *b, tamis_plan *plan, double *us, tamis_er
     return status;
 }
 
-/* One decode step of the batch: writes a token into every layer and waits; then attends every layer
- * once on the clock. *us is the time of one layer. The token is truncated away again. */
+/* One step, with a clock for its attention. */
 static tamis_status sample(bench *b, tamis_plan *plan, clock_fn *timer, double *us,
                            tamis_error *error) {
     const tamis_step step = {.sequences = b->sequences, .count = b->params.batch};
@@ -79,29 +78,34 @@ static tamis_status sample(bench *b, tamis_plan *plan, clock_fn *timer, double *
     return status;
 }
 
-static tamis_plan_params plan_params(const bench *b, const bench_arm *arm, int timing) {
-    return (tamis_plan_params){.selection = arm->selection,
-                               .max_sequences = b->params.batch,
-                               .max_rows = b->params.batch,
-                               .max_context = b->context,
-                               .timing = timing,
-                               .separate = arm->apart};
+tamis_status bench_sample(bench *b, tamis_plan *plan, double *us, tamis_error *error) {
+    return sample(b, plan, wall_clock, us, error);
+}
+
+tamis_status bench_plan(bench *b, const bench_arm *arm, int timing, tamis_plan **out,
+                        tamis_error *error) {
+    const tamis_plan_params params = {.selection = arm->selection,
+                                      .max_sequences = b->params.batch,
+                                      .max_rows = b->params.batch,
+                                      .max_context = b->context,
+                                      .timing = timing,
+                                      .separate = arm->apart};
+    return tamis_plan_create(b->cache, &params, out, error);
 }
 
 /* The times of the stages of one layer in one step. Each stage is waited for here, so their sum
  * exceeds the total of the samples. */
 static tamis_status measure_stages(bench *b, bench_arm *arm, tamis_error *error) {
-    const tamis_plan_params params = plan_params(b, arm, 1);
     const uint32_t passes = b->params.repeat < STAGE_PASSES ? b->params.repeat : STAGE_PASSES;
     tamis_plan_times before, after;
     tamis_plan *plan = NULL;
     double us = 0;
-    tamis_status status = tamis_plan_create(b->cache, &params, &plan, error);
-    if (status == TAMIS_OK) status = sample(b, plan, wall_clock, &us, error);
+    tamis_status status = bench_plan(b, arm, 1, &plan, error);
+    if (status == TAMIS_OK) status = bench_sample(b, plan, &us, error);
     if (status != TAMIS_OK) goto fail;
     tamis_plan_get_times(plan, &before);
     for (uint32_t i = 0; status == TAMIS_OK && i < passes; i++)
-        status = sample(b, plan, wall_clock, &us, error);
+        status = bench_sample(b, plan, &us, error);
     tamis_plan_get_times(plan, &after);
     double n = (double)passes * b->layers;
     arm->stage_us =
@@ -140,13 +144,13 @@ static tamis_status take_samples(bench *b, samples *s, tamis_error *error) {
     double warm_up;
     tamis_status status = TAMIS_OK;
     for (uint32_t a = 0; status == TAMIS_OK && a < b->n_arms; a++) {
-        status = sample(b, s->plans[a], wall_clock, &warm_up, error);
+        status = bench_sample(b, s->plans[a], &warm_up, error);
         tamis_plan_reset_counters(s->plans[a]);
     }
     for (uint32_t round = 0; status == TAMIS_OK && round < repeat; round++) {
         status = probe(b, s, round, error);
         for (uint32_t a = 0; status == TAMIS_OK && a < b->n_arms; a++)
-            status = sample(b, s->plans[a], wall_clock, &s->us[a * repeat + round], error);
+            status = bench_sample(b, s->plans[a], &s->us[a * repeat + round], error);
     }
     return status == TAMIS_OK ? probe(b, s, repeat, error) : status;
 }
@@ -237,10 +241,8 @@ static bool make_samples(const bench *b, samples *s) {
 tamis_status bench_measure(bench *b, tamis_error *error) {
     samples s = {0};
     tamis_status status = make_samples(b, &s) ? TAMIS_OK : cli_no_memory(error);
-    for (uint32_t a = 0; status == TAMIS_OK && a < b->n_arms; a++) {
-        const tamis_plan_params params = plan_params(b, &b->arms[a], 0);
-        status = tamis_plan_create(b->cache, &params, &s.plans[a], error);
-    }
+    for (uint32_t a = 0; status == TAMIS_OK && a < b->n_arms; a++)
+        status = bench_plan(b, &b->arms[a], 0, &s.plans[a], error);
     if (status == TAMIS_OK)
         status = tamis_context_copy_bandwidth(
             b->device, bench_probe_bytes(b->device, b->params.probe), &b->copy_gb_per_s, error);

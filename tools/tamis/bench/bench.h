@@ -20,7 +20,7 @@ extern const char *const bench_shape_names[]; /* in the same order, ended by NUL
 #define BENCH_CONTEXT_MAX (1u << 20)
 
 extern const cli_command bench_attention_command, bench_decode_command, bench_linear_command,
-    bench_model_command, bench_throughput_command;
+    bench_model_command, bench_throughput_command, tune_command;
 /* In a build with the store. */
 extern const cli_command bench_ttft_command;
 
@@ -118,6 +118,13 @@ uint32_t bench_list_evictions(const char *command, const cli_list *list, uint32_
 double bench_policy_bytes(const tamis_eviction *eviction, const tamis_cache_params *shape,
                           uint32_t batch, double slots);
 /* ---- Attention ------------------------------------------------------------------------------- */
+
+/* A plan for the arm's selection. timing: as in tamis_plan_params. */
+tamis_status bench_plan(bench *b, const bench_arm *arm, int timing, tamis_plan **out,
+                        tamis_error *error);
+/* One decode step of the batch: writes a token into every layer and waits; then attends every layer
+ * once on the clock. *us is the time of one layer. The token is truncated away again. */
+tamis_status bench_sample(bench *b, tamis_plan *plan, double *us, tamis_error *error);
 
 /* Measures every arm of b->arms in turn, round after round, the read bandwidth and the page-read
  * limit between rounds. */

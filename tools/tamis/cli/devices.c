@@ -53,6 +53,18 @@ bool devices_is_meant(const tamis_device_info *info, const char *device) {
            strcmp(device, info->backend) == 0;
 }
 
+/* Where the settings of its kernels come from, or what is wrong with the file that says them. */
+typedef struct settings_text {
+    char text[1024];
+} settings_text;
+static settings_text settings_of(const tamis_device_info *info) {
+    settings_text out;
+    tamis_error error = {0};
+    if (tamis_device_tuning(info, out.text, sizeof(out.text), &error) != TAMIS_OK)
+        snprintf(out.text, sizeof(out.text), "%s", error.text);
+    return out;
+}
+
 static void add_row(cli_table *table, const tamis_device_info *info) {
     cli_table_add(table, "%s", info->id);
     cli_table_add(table, "%s", info->usable ? kind_name(info->kind) : "-");
@@ -67,13 +79,14 @@ static void add_row(cli_table *table, const tamis_device_info *info) {
                                              : "-");
     cli_table_add(table, "%s", info->name[0] != '\0' ? info->name : "-");
     cli_table_add(table, "%s", info->driver[0] != '\0' ? info->driver : "-");
+    cli_table_add(table, "%s", info->usable ? settings_of(info).text : "-");
     cli_table_add(table, "%s%s",
                   info->usable ? "usable" : "not usable: ", info->usable ? "" : info->reason);
 }
 
 static int print_devices(const tamis_device_info *infos, size_t count, const char *device) {
-    static const char *const head[] = {"id",   "kind",   "units", "memory", "largest buffer",
-                                       "name", "driver", "state"};
+    static const char *const head[] = {"id",   "kind",   "units",    "memory", "largest buffer",
+                                       "name", "driver", "settings", "state"};
     cli_table table = {.columns = sizeof(head) / sizeof(head[0])};
     int code = CLI_OK;
     for (size_t i = 0; i < table.columns; i++)
@@ -100,6 +113,8 @@ static bool add_json_row(cJSON *rows, const tamis_device_info *info) {
            cJSON_AddNumberToObject(row, "memory_bytes", (double)info->memory_bytes) != NULL &&
            cJSON_AddNumberToObject(row, "max_buffer_bytes", (double)info->max_buffer_bytes) !=
                NULL &&
+           (info->usable ? cJSON_AddStringToObject(row, "settings", settings_of(info).text)
+                         : cJSON_AddNullToObject(row, "settings")) != NULL &&
            cJSON_AddBoolToObject(row, "usable", info->usable) != NULL &&
            (info->usable || cJSON_AddStringToObject(row, "reason", info->reason) != NULL);
 }

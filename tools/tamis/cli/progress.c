@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A line on a terminal that shows how far a text has been read. */
+/* A line on a terminal that shows how far a long work has come. */
 #include "cli/progress.h"
 
 #include "cli/cli.h"
@@ -8,7 +8,7 @@
 
 #define CELLS 16
 
-cli_progress_text cli_progress_line(size_t done, size_t count, double seconds) {
+cli_progress_text cli_progress_line(const char *unit, size_t done, size_t count, double seconds) {
     static const char full[] = "================", empty[] = "                ";
     cli_progress_text out;
     char left[32] = "";
@@ -22,20 +22,20 @@ cli_progress_text cli_progress_line(size_t done, size_t count, double seconds) {
         else
             snprintf(left, sizeof(left), ", %.0f min left", rest / 60);
     }
-    snprintf(out.text, sizeof(out.text), "%zu of %zu tokens [%.*s%.*s] %3.0f %%, %.0f tokens/s%s",
-             done, count, cells, full, CELLS - cells, empty, 100 * share, rate, left);
+    snprintf(out.text, sizeof(out.text), "%zu of %zu %s [%.*s%.*s] %3.0f %%, %.0f %s/s%s", done,
+             count, unit, cells, full, CELLS - cells, empty, 100 * share, rate, unit, left);
     out.text[79] = '\0'; /* or the line would break, and not be cleared */
     return out;
 }
 
-void cli_progress_begin(cli_progress *progress) {
-    *progress = (cli_progress){.start = cli_seconds()};
+void cli_progress_begin(cli_progress *progress, const char *unit) {
+    *progress = (cli_progress){.unit = unit, .start = cli_seconds()};
 }
 
 void cli_progress_show(cli_progress *progress, size_t done, size_t count) {
     if (!isatty(STDERR_FILENO) || (done == count && !progress->shown)) return;
     fprintf(stderr, "\r\033[K%s",
-            cli_progress_line(done, count, cli_seconds() - progress->start).text);
+            cli_progress_line(progress->unit, done, count, cli_seconds() - progress->start).text);
     fflush(stderr);
     progress->shown = true;
 }

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A line on a terminal that shows how far a text has been read. */
+/* A line on a terminal that shows how far a long work has come. */
 #ifndef CLI_PROGRESS_H
 #define CLI_PROGRESS_H
 
@@ -8,12 +8,13 @@
 
 typedef struct cli_progress {
     bool shown; /* something stands in the line */
+    const char *unit;
     double start;
 } cli_progress;
 
-/* The clock starts. */
-void cli_progress_begin(cli_progress *progress);
-/* Shows `done` of `count` tokens on stderr if that is a terminal; a text that is read in one chunk
+/* The clock starts; unit: what is counted, "tokens". */
+void cli_progress_begin(cli_progress *progress, const char *unit);
+/* Shows `done` of `count` on stderr if that is a terminal; a text that is read in one chunk
  * shows nothing. */
 void cli_progress_show(cli_progress *progress, size_t done, size_t count);
 /* Clears the line. */
@@ -23,6 +24,6 @@ void cli_progress_end(cli_progress *progress);
 typedef struct cli_progress_text {
     char text[128];
 } cli_progress_text;
-cli_progress_text cli_progress_line(size_t done, size_t count, double seconds);
+cli_progress_text cli_progress_line(const char *unit, size_t done, size_t count, double seconds);
 
 #endif

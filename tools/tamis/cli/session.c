@@ -133,7 +133,7 @@ tamis_status cli_session_measure(cli_session *s, tamis_error *error) {
 tamis_status cli_session_read(cli_session *s, const int32_t *tokens, size_t count,
                               tamis_error *error) {
     const double start = cli_seconds();
-    cli_progress_begin(&s->progress);
+    cli_progress_begin(&s->progress, "tokens");
     tamis_runner_watch(s->runner, watch, s);
     tamis_status status =
         tamis_runner_prefill(s->runner, s->sequence, tokens, count, &s->next, error);

@@ -241,6 +241,31 @@ check_run_eviction() {
 
 check_run_eviction
 
+# Settings: measured, written, and then in use; a file that is not understood says so.
+check_tune() {
+    local tuned=(tune --shape llama3-8b --dtype f16 --context 256 --budget 128 --rounds 1)
+    usage_error '^tamis tune: --dtype q4: must be one of' tune --dtype q4
+    expect 1 '^tamis tune: reference:0 \(.*\): its kernels have no settings$' \
+        tune --device reference
+    succeeds '^reference:0 .* none +usable' devices
+    [ "$fast" = opencl:0 ] || return 0
+    export TAMIS_TUNING="$work/own/tuning"
+    succeeds '^llama3-8b +f16 +sparse +fetch_rows=[0-9]+ fetch_level=[12] score_ahead=[0-9]+ ' \
+        "${tuned[@]}" --device opencl:0 --dry-run --json "$work/tune.json"
+    [ ! -e "$TAMIS_TUNING" ] || fail 'tune --dry-run: wrote a file'
+    grep -q '"score_ahead":' "$work/tune.json" || fail 'tune --json: no settings'
+    succeeds "^settings written to $TAMIS_TUNING\$" "${tuned[@]}" --device opencl:0
+    grep -qE '^attend f16 \+ fetch_rows=[0-9]+ fetch_level=[12]$' "$TAMIS_TUNING" ||
+        fail 'tune: no settings in the file'
+    succeeds "^opencl:0 .* $TAMIS_TUNING +usable\$" devices
+    echo 'attend f16 x' >>"$TAMIS_TUNING"
+    expect 1 "^tamis tune: $TAMIS_TUNING, line [0-9]+: \"x\" is not understood" \
+        "${tuned[@]}" --device opencl:0
+    unset TAMIS_TUNING
+}
+
+check_tune
+
 # What a bench prints.
 succeeds '^ *192 +full ' "${small[@]}" --select full,window
 [ "$(grep -cE '^ *192 +full ' "$work/out")" -eq 1 ] || fail 'bench --select full: measured twice'

@@ -1,0 +1,30 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* `tamis tune`: one search for the settings of a class of launches, and what it found. */
+#ifndef CLI_BENCH_TUNE_H
+#define CLI_BENCH_TUNE_H
+
+#include "bench/bench.h"
+#include "cli/progress.h"
+
+#define TUNE_SETTINGS_MAX 8
+
+/* What is searched: an op on a filled cache. */
+typedef struct tune_search {
+    bench *cache;
+    tamis_tuned_class of;
+    bench_arm arm; /* what is timed */
+    uint32_t rounds;
+    cli_progress *progress; /* counts settings' values that were measured */
+    size_t *done, total;
+    /* Found: */
+    uint32_t before[TUNE_SETTINGS_MAX], after[TUNE_SETTINGS_MAX];
+    double before_us, after_us; /* of one layer, medians of alternate samples */
+} tune_search;
+
+/* How many values a search measures at most. */
+size_t tune_values(tamis_tuned_op op);
+/* Leaves the context with the settings it found, which are those from before unless others were
+ * faster. */
+tamis_status tune_run(tune_search *s, tamis_error *error);
+
+#endif
