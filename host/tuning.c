@@ -41,24 +41,30 @@ bool tms_setting_allows(tamis_setting setting, uint32_t value) {
 
 /* ---- Kinds of processors --------------------------------------------------------------------- */
 
-/* vendor: as CPUID gives it; family: 0 for any. By [op][group > 1]. */
+/* vendor: as CPUID gives it; family: 0 for any. Values by [op][group > 1], of caches whose elements
+ * are floating-point numbers and of q8. */
 typedef struct row {
     const char *name, *vendor;
     uint32_t family;
-    uint32_t value[TMS_TUNED_OPS][2][TMS_SETTINGS];
+    uint32_t floats[TMS_TUNED_OPS][2][TMS_SETTINGS], q8[TMS_TUNED_OPS][2][TMS_SETTINGS];
 } row;
 
 /* Intel: measured on an Ice Lake Xeon. AMD family 25: on Zen 4, where only all rows and none were
- * compared. The last row is for all others: to prefetch all is what loses least where the
- * processor is not known. */
+ * compared. The last row is for all others: to prefetch all is what loses least where the processor
+ * is not known. */
+/* clang-format off */
 static const row rows[] = {
-    {"built in for Intel", "GenuineIntel", 0, {{{4, 1, 16}, {1, 1, 16}}, {{4, 1, 16}, {1, 1, 16}}}},
-    {"built in for AMD family 25",
-     "AuthenticAMD",
-     25,
+    {"built in for Intel", "GenuineIntel", 0,
+     {{{4, 1, 16}, {1, 1, 16}}, {{4, 1, 16}, {1, 1, 16}}},
+     {{{16, 2, 16}, {16, 2, 16}}, {{4, 2, 16}, {16, 1, 16}}}},
+    {"built in for AMD family 25", "AuthenticAMD", 25,
+     {{{16, 2, 16}, {16, 2, 16}}, {{16, 2, 16}, {16, 2, 16}}},
      {{{16, 2, 16}, {16, 2, 16}}, {{16, 2, 16}, {16, 2, 16}}}},
-    {"default", NULL, 0, {{{16, 2, 16}, {16, 2, 16}}, {{16, 2, 16}, {16, 2, 16}}}},
+    {"default", NULL, 0,
+     {{{16, 2, 16}, {16, 2, 16}}, {{16, 2, 16}, {16, 2, 16}}},
+     {{{16, 2, 16}, {16, 2, 16}}, {{16, 2, 16}, {16, 2, 16}}}},
 };
+/* clang-format on */
 
 /* The vendor as 12 characters and a NUL, empty where there is no CPUID. */
 static void processor(char vendor[13], uint32_t *family) {
@@ -89,6 +95,7 @@ const char *tms_tuning_shipped(const tamis_device_info *device, tms_tuning *out)
         r++;
     for (uint32_t op = 0; op < TMS_TUNED_OPS; op++)
         for (uint32_t dtype = 0; dtype < TMS_TUNED_DTYPES; dtype++)
-            memcpy(out->value[op][dtype], r->value[op], sizeof r->value[op]);
+            memcpy(out->value[op][dtype], dtype == TAMIS_Q8 ? r->q8[op] : r->floats[op],
+                   sizeof r->q8[op]);
     return tms_tuning_used(device) ? r->name : "none";
 }
