@@ -1,7 +1,7 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash disable=SC2034
-# Sourced by demo.sh, test.sh, deb.sh and fetch_model.sh: installs Debian packages that are missing,
-# builds, and shows how far it is.
+# Sourced by demo.sh, test.sh, deb.sh, fetch_model.sh and compare_ggml.sh: installs Debian packages
+# that are missing, builds, and shows how far it is.
 
 say() {
     printf '== %s\n' "$*"
