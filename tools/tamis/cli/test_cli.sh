@@ -582,7 +582,7 @@ check_recall() {
     [ "$fast" = reference ] || check_recall_on "$fast"
 }
 
-# perplexity_of LENGTH SELECT BUDGET: tokens, nll, perplexity, bits/byte in the table in out.
+# perplexity_of LENGTH SELECT BUDGET: tokens, nll, perplexity, kl in the table in out.
 perplexity_of() {
     awk -v length_="$1" -v select="$2" -v budget="$3" \
         '$1 == length_ && $2 == select && $4 == budget { print $5, $6, $7, $8 }' "$work/out"
@@ -603,7 +603,7 @@ check_perplexity() {
         --device reference --json "$work/perplexity.json"
     [ "$(grep -c '"nll"' "$work/perplexity.json")" -eq 14 ] || fail 'perplexity.json: not 14 rows'
     for word in tool version device model seed texts dtype page_size rows select score budget \
-        length tokens nll perplexity bits_per_byte kv_bytes_read_per_token \
+        length tokens nll perplexity kl kl_dtype bits_per_byte kv_bytes_read_per_token \
         kv_bytes_full_per_token; do
         grep -q "\"$word\":" "$work/perplexity.json" || fail "perplexity.json lacks $word"
     done
@@ -623,6 +623,13 @@ check_perplexity() {
     set -- $(perplexity_of 300 full -)
     holds 'p > 1.5 && p < 20 && p - exp(nll) < 1e-3 && exp(nll) - p < 1e-3' "nll=$2" "p=$3" ||
         fail "perplexity: $3 is not within 1.5 and 20, or not exp of $2"
+    [ "$4" = 0.00000 ] || fail "perplexity: full diverges from itself by $4"
+    # Against full over a cache of another dtype, full diverges, and less than random does.
+    succeeds '^100 +full ' "${perplexity[@]}" --device "$fast" --dtype q8 --kl-dtype f32
+    # shellcheck disable=SC2046 # eight words
+    set -- $(perplexity_of 300 full -) $(perplexity_of 300 random 128)
+    holds 'full > 0 && full < random' "full=$4" "random=$8" ||
+        fail "perplexity --kl-dtype: full diverges by $4, random by $8"
 }
 
 # The last weight of the model, of its output's norm, is NaN: a line says so, no figure is made up.
