@@ -78,10 +78,12 @@ tamis_status tms_context_read_settings(tamis_context *context, tamis_error *erro
 
 tamis_status tamis_context_write_settings(const tamis_context *context, tamis_error *error) {
     char path[PATH_MAX];
+    tms_tuning shipped;
     TMS_REQUIRE(context, TAMIS_E_ARGUMENT, "context: NULL");
     TMS_TRY(tms_tuning_path(path, error));
-    return tms_tuning_write(path, tms_device_info(context->dev)->name,
-                            tms_device_settings(context->dev), error);
+    const tamis_device_info *device = tms_device_info(context->dev);
+    tms_tuning_shipped(device, &shipped);
+    return tms_tuning_write(path, device->name, tms_device_settings(context->dev), &shipped, error);
 }
 
 tamis_status tamis_device_tuning(const tamis_device_info *device, char *text, size_t capacity,

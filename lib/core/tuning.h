@@ -18,8 +18,8 @@ tamis_status tms_tuning_path(char path[PATH_MAX], tamis_error *error);
  * does not exist says nothing. E_FORMAT with path and line, E_IO, E_NO_MEMORY. */
 tamis_status tms_tuning_read(const char *path, const char *device, tms_tuning *to, bool *named,
                              tamis_error *error);
-/* Puts the device's settings into the file. */
+/* Puts the device's settings into the file, those that are not as shipped. */
 tamis_status tms_tuning_write(const char *path, const char *device, const tms_tuning *from,
-                              tamis_error *error);
+                              const tms_tuning *shipped, tamis_error *error);
 
 #endif

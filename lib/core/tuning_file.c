@@ -9,8 +9,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define LINE_BYTES 512 /* of a line that is written */
-#define HEAD       "# Settings by `tamis tune`; see tamis/tuning.h.\n"
+#define HEAD "# Settings by `tamis tune`; see tamis/tuning.h.\n"
 
 tamis_status tms_tuning_path(char path[PATH_MAX], tamis_error *error) {
     const char *named = tms_env("TAMIS_TUNING");
@@ -133,26 +132,8 @@ tamis_status tms_tuning_read(const char *path, const char *device, tms_tuning *t
 
 /* ---- Writing --------------------------------------------------------------------------------- */
 
-/* A text that grows; `text` is NULL once memory has run out. */
-typedef struct out {
-    char *text;
-    size_t bytes, capacity;
-} out;
-
-static void add(out *o, const char *from, size_t bytes) {
-    if (o->bytes + bytes > o->capacity && o->text) {
-        o->capacity = 2 * (o->bytes + bytes);
-        char *grown = realloc(o->text, o->capacity);
-        if (!grown) free(o->text);
-        o->text = grown;
-    }
-    if (!o->text) return;
-    memcpy(o->text + o->bytes, from, bytes);
-    o->bytes += bytes;
-}
-
 /* The lines of a text that are not of the device. */
-static void add_others(out *o, const char *text, const char *device) {
+static void add_others(FILE *to, const char *text, const char *device) {
     bool others = true;
     for (const char *line = text; *line;) {
         const char *end = strchr(line, '\n'), *next = end ? end + 1 : line + strlen(line);
@@ -160,64 +141,66 @@ static void add_others(out *o, const char *text, const char *device) {
         const char *name = device_of(line);
         if (name)
             others = bytes != 7 + strlen(device) || strncmp(name, device, strlen(device)) != 0;
-        if (others) {
-            add(o, line, bytes);
-            add(o, "\n", 1);
-        }
+        if (others) fprintf(to, "%.*s\n", (int)bytes, line);
         line = next;
     }
 }
 
-static void add_device(out *o, const char *device, const tms_tuning *from) {
-    char line[LINE_BYTES];
-    tms_tuning tuning = *from;
-    add(o, line, (size_t)snprintf(line, sizeof line, "device %s\n", device));
+/* A class's line, unless its values are those that the library has. */
+static void add_class(FILE *to, tamis_tuned_op op, tamis_dtype dtype, uint32_t group,
+                      const tms_tuning *from, const tms_tuning *shipped) {
+    const uint32_t *value = from->value[op][dtype][group > 1];
+    if (memcmp(value, shipped->value[op][dtype][group > 1], sizeof from->value[0][0][0]) == 0)
+        return;
+    fprintf(to, "%s %s %s", tamis_tuned_op_name(op), tamis_dtype_name(dtype),
+            group == 1 ? "1" : "+");
+    for (uint32_t i = 0; i < TMS_SETTINGS; i++) {
+        const tamis_setting_info *info = tamis_setting_describe(i);
+        if (info->ops & (1u << op)) fprintf(to, " %s=%" PRIu32, info->name, value[i]);
+    }
+    fprintf(to, "\n");
+}
+
+static void add_device(FILE *to, const char *device, const tms_tuning *from,
+                       const tms_tuning *shipped) {
+    fprintf(to, "device %s\n", device);
     for (uint32_t op = 0; op < TMS_TUNED_OPS; op++)
         for (uint32_t dtype = 0; dtype < TMS_TUNED_DTYPES; dtype++)
-            for (uint32_t group = 1; group <= 2; group++) {
-                add(o, line,
-                    (size_t)snprintf(line, sizeof line, "%s %s %s", tamis_tuned_op_name(op),
-                                     tamis_dtype_name((tamis_dtype)dtype), group == 1 ? "1" : "+"));
-                for (uint32_t i = 0; i < TMS_SETTINGS; i++) {
-                    const tamis_setting_info *info = tamis_setting_describe(i);
-                    if (!(info->ops & (1u << op))) continue;
-                    add(o, line,
-                        (size_t)snprintf(line, sizeof line, " %s=%" PRIu32, info->name,
-                                         *tms_tuning_at(&tuning, (tamis_tuned_op)op,
-                                                        (tamis_dtype)dtype, group,
-                                                        (tamis_setting)i)));
-                }
-                add(o, "\n", 1);
-            }
+            for (uint32_t group = 1; group <= 2; group++)
+                add_class(to, (tamis_tuned_op)op, (tamis_dtype)dtype, group, from, shipped);
 }
 
 static tamis_status rewrite(tms_draft *d, const char *device, const tms_tuning *from,
-                            tamis_error *error) {
-    char *text = NULL;
+                            const tms_tuning *shipped, tamis_error *error) {
+    char *before = NULL, *after = NULL;
     size_t bytes;
     tms_tuning ignored = *from;
     bool named;
     TMS_TRY(tms_tuning_read(d->path, device, &ignored, &named, error)); /* a damaged file stays */
-    TMS_TRY(tms_text_read(d->path, &text, &bytes, error));
-    out o = {malloc(LINE_BYTES), 0, LINE_BYTES};
-    if (text)
-        add_others(&o, text, device);
-    else
-        add(&o, HEAD, strlen(HEAD));
-    add_device(&o, device, from);
-    free(text);
+    TMS_TRY(tms_text_read(d->path, &before, &bytes, error));
+    FILE *to = open_memstream(&after, &bytes);
+    if (to) {
+        if (before)
+            add_others(to, before, device);
+        else
+            fprintf(to, HEAD);
+        add_device(to, device, from, shipped);
+    }
+    const bool complete = to && !ferror(to);
+    const bool made = to && fclose(to) == 0 && complete;
     const tamis_status status =
-        o.text ? tms_draft_put(d, o.text, o.bytes, error)
-               : tms_error_set(error, TAMIS_E_NO_MEMORY, "no memory for %s", d->path);
-    free(o.text);
+        made ? tms_draft_put(d, after, bytes, error)
+             : tms_error_set(error, TAMIS_E_NO_MEMORY, "no memory for %s", d->path);
+    free(before);
+    free(after);
     return status;
 }
 
 tamis_status tms_tuning_write(const char *path, const char *device, const tms_tuning *from,
-                              tamis_error *error) {
+                              const tms_tuning *shipped, tamis_error *error) {
     tms_draft d;
     TMS_TRY(tms_draft_open(path, &d, error));
-    const tamis_status status = rewrite(&d, device, from, error);
+    const tamis_status status = rewrite(&d, device, from, shipped, error);
     tms_draft_close(&d);
     return status;
 }

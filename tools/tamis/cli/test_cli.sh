@@ -255,8 +255,7 @@ check_tune() {
     [ ! -e "$TAMIS_TUNING" ] || fail 'tune --dry-run: wrote a file'
     grep -q '"score_ahead":' "$work/tune.json" || fail 'tune --json: no settings'
     succeeds "^settings written to $TAMIS_TUNING\$" "${tuned[@]}" --device opencl:0
-    grep -qE '^attend f16 \+ fetch_rows=[0-9]+ fetch_level=[12]$' "$TAMIS_TUNING" ||
-        fail 'tune: no settings in the file'
+    grep -qE '^device ' "$TAMIS_TUNING" || fail 'tune: the file names no device'
     succeeds "^opencl:0 .* $TAMIS_TUNING +usable\$" devices
     echo 'attend f16 x' >>"$TAMIS_TUNING"
     expect 1 "^tamis tune: $TAMIS_TUNING, line [0-9]+: \"x\" is not understood" \
