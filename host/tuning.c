@@ -82,8 +82,11 @@ static void processor(char vendor[13], uint32_t *family) {
 #endif
 }
 
+/* PoCL: the one driver whose CPU forms are used and whose compiler takes prefetches. */
 bool tms_tuning_used(const tamis_device_info *device) {
-    return device->kind == TAMIS_DEVICE_CPU && strcmp(device->backend, "opencl") == 0;
+    static const char pocl[] = "Portable Computing Language";
+    return device->kind == TAMIS_DEVICE_CPU && strcmp(device->backend, "opencl") == 0 &&
+           strncmp(device->driver, pocl, sizeof pocl - 1) == 0;
 }
 
 const char *tms_tuning_shipped(const tamis_device_info *device, tms_tuning *out) {

@@ -76,7 +76,7 @@ is_list() {
 while [ $# -gt 0 ]; do
     case $1 in
     --help | -h)
-        sed -n '3,28s/^# \{0,1\}//p' "$0" >&3
+        sed -n '3,25s/^# \{0,1\}//p' "$0" >&3
         exit 0
         ;;
     --tamis | --shapes | --dtypes | --context | --budget | --threads | --rounds | --samples | \

@@ -28,13 +28,14 @@ static tamis_status run_cpu(tms_device *dev, const tms_score_pages *p) {
     const tms_batch *b = &p->batch;
     uint32_t full = b->max_visible / p->kv.page_size, runs = (full + RUN_PAGES - 1) / RUN_PAGES;
     uint64_t n = (uint64_t)b->n_rows * b->n_kv_heads * p->stride;
-    tms_cl_launch l =
-        tms_cl_begin(dev, "score_cpu.cl", "score_pages",
-                     "-DDTYPE=%d -DBOUNDS_DTYPE=%d -DHEAD_DIM=%u -DPAGE_SIZE=%u "
-                     "-DGROUP=%u -DRULE=%d -DRUN_PAGES=%u%s",
-                     p->kv.dtype, p->kv.bounds_dtype, p->kv.head_dim, p->kv.page_size,
-                     b->n_heads / b->n_kv_heads, p->group, RUN_PAGES,
-                     tms_cl_settings(dev, TAMIS_TUNED_SPARSE, &p->kv, b->n_heads / b->n_kv_heads));
+    const uint32_t group = b->n_heads / b->n_kv_heads;
+    const uint32_t ahead = *tms_tuning_at(&dev->tuning, TAMIS_TUNED_SPARSE, p->kv.dtype, group,
+                                          TAMIS_SETTING_SCORE_AHEAD);
+    tms_cl_launch l = tms_cl_begin(dev, "score_cpu.cl", "score_pages",
+                                   "-DDTYPE=%d -DBOUNDS_DTYPE=%d -DHEAD_DIM=%u -DPAGE_SIZE=%u "
+                                   "-DGROUP=%u -DRULE=%d -DRUN_PAGES=%u -DSCORE_AHEAD=%u",
+                                   p->kv.dtype, p->kv.bounds_dtype, p->kv.head_dim, p->kv.page_size,
+                                   group, p->group, RUN_PAGES, ahead);
     tms_cl_bounds_of(&l, &p->kv, b->n_rows);
     tms_cl_batch(&l, b);
     tms_cl_matrix(&l, &p->q, b->n_rows, (uint64_t)b->n_heads * p->kv.head_dim);

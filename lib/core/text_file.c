@@ -66,7 +66,7 @@ tamis_status tms_text_read(const char *path, char **text, size_t *bytes, tamis_e
     *text = NULL;
     *bytes = 0;
     const int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (file < 0 && errno == ENOENT) return TAMIS_OK;
+    if (file < 0 && (errno == ENOENT || errno == ENOTDIR)) return TAMIS_OK;
     TMS_REQUIRE(file >= 0, TAMIS_E_IO, "%s: %s", path, strerror(errno));
     const tamis_status status = read_open(file, path, text, bytes, error);
     close(file);
@@ -123,9 +123,12 @@ static tamis_status lock_folder(tms_draft *d, tamis_error *error) {
 tamis_status tms_draft_put(tms_draft *d, const char *text, size_t bytes, tamis_error *error) {
     TMS_REQUIRE(bytes <= TMS_TEXT_MOST, TAMIS_E_FULL, "%s: would have %zu bytes; %u are the most",
                 d->path, bytes, TMS_TEXT_MOST);
+    struct stat before;
+    const bool replaces = stat(d->path, &before) == 0;
     const int file = mkstemp(d->own);
     TMS_REQUIRE(file >= 0, TAMIS_E_IO, "%s: %s", d->own, strerror(errno));
-    bool done = tms_write_all(file, text, bytes) && fsync(file) == 0;
+    bool done = !replaces || fchmod(file, before.st_mode & 0777) == 0; /* who may read it */
+    done = done && tms_write_all(file, text, bytes) && fsync(file) == 0;
     int why = errno;
     if (close(file) != 0 && done) {
         done = false;

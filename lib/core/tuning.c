@@ -55,24 +55,35 @@ tamis_status tamis_context_set_setting(tamis_context *context, const tamis_tuned
     return TAMIS_OK;
 }
 
-/* What the user's file says of the device, if there is one. */
+/* What the user's file says of a device whose kernels have settings. A file in the usual place that
+ * cannot be opened (of another user, say) is left alone: then *unread holds the reason. */
 static tamis_status read_file(const tamis_device_info *device, tms_tuning *to, char path[PATH_MAX],
-                              bool *named, tamis_error *error) {
-    tamis_error why;
-    const tamis_status status = tms_tuning_path(path, &why);
-    if (status == TAMIS_E_STATE) return TAMIS_OK;
-    if (status != TAMIS_OK) return tms_error_set(error, status, "%s", why.text);
-    return tms_tuning_read(path, device->name, to, named, error);
+                              bool *named, tamis_error *unread, tamis_error *error) {
+    *named = false;
+    *unread = (tamis_error){0};
+    if (!tms_tuning_used(device)) return TAMIS_OK;
+    const bool asked = tms_env("TAMIS_TUNING") != NULL;
+    tamis_status status = tms_tuning_path(path, unread);
+    if (status == TAMIS_E_STATE) {
+        *unread = (tamis_error){0};
+        return TAMIS_OK;
+    }
+    if (status == TAMIS_OK) status = tms_tuning_read(path, device->name, to, named, unread);
+    if (status == TAMIS_OK || (!asked && status != TAMIS_E_FORMAT)) return TAMIS_OK;
+    return tms_error_set(error, status, "%s", unread->text);
 }
 
 tamis_status tms_context_read_settings(tamis_context *context, tamis_error *error) {
+    const tamis_device_info *device = tms_device_info(context->dev);
+    const tms_log *log = tms_device_log(context->dev);
     char path[PATH_MAX];
-    bool named = false;
-    TMS_TRY(read_file(tms_device_info(context->dev), tms_device_settings(context->dev), path,
-                      &named, error));
-    if (named)
-        tms_log_line(tms_device_log(context->dev), TAMIS_LOG_INFO, "settings of %s: %s",
-                     tms_device_info(context->dev)->id, path);
+    bool named;
+    tamis_error unread;
+    TMS_TRY(read_file(device, tms_device_settings(context->dev), path, &named, &unread, error));
+    if (*unread.text)
+        tms_log_line(log, TAMIS_LOG_WARN, "settings of %s are not read: %s", device->id,
+                     unread.text);
+    if (named) tms_log_line(log, TAMIS_LOG_INFO, "settings of %s: %s", device->id, path);
     return TAMIS_OK;
 }
 
@@ -80,8 +91,10 @@ tamis_status tamis_context_write_settings(const tamis_context *context, tamis_er
     char path[PATH_MAX];
     tms_tuning shipped;
     TMS_REQUIRE(context, TAMIS_E_ARGUMENT, "context: NULL");
-    TMS_TRY(tms_tuning_path(path, error));
     const tamis_device_info *device = tms_device_info(context->dev);
+    TMS_REQUIRE(tms_tuning_used(device), TAMIS_E_UNSUPPORTED, "%s: its kernels have no settings",
+                device->id);
+    TMS_TRY(tms_tuning_path(path, error));
     tms_tuning_shipped(device, &shipped);
     return tms_tuning_write(path, device->name, tms_device_settings(context->dev), &shipped, error);
 }
@@ -90,11 +103,12 @@ tamis_status tamis_device_tuning(const tamis_device_info *device, char *text, si
                                  tamis_error *error) {
     tms_tuning tuning;
     char path[PATH_MAX];
-    bool named = false;
+    bool named;
+    tamis_error unread;
     TMS_REQUIRE(device, TAMIS_E_ARGUMENT, "device: NULL");
     TMS_REQUIRE(text && capacity, TAMIS_E_ARGUMENT, "text: NULL or no room for it");
     const char *shipped = tms_tuning_shipped(device, &tuning);
-    if (tms_tuning_used(device)) TMS_TRY(read_file(device, &tuning, path, &named, error));
+    TMS_TRY(read_file(device, &tuning, path, &named, &unread, error));
     snprintf(text, capacity, "%s", named ? path : shipped);
     return TAMIS_OK;
 }

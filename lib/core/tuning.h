@@ -5,7 +5,7 @@
  *     attend f16 1 fetch_rows=4 fetch_level=1
  *
  * A line of settings names an op, a dtype, 1 or + for the query heads of a KV head, and any of the
- * op's settings. Empty lines and what follows a # at a line's beginning mean nothing. */
+ * op's settings. Empty lines and those that begin with # mean nothing. */
 #ifndef TMS_CORE_TUNING_H
 #define TMS_CORE_TUNING_H
 

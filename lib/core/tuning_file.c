@@ -23,9 +23,19 @@ tamis_status tms_tuning_path(char path[PATH_MAX], tamis_error *error) {
 
 /* ---- Reading --------------------------------------------------------------------------------- */
 
-/* The device that a line names, or NULL. */
-static const char *device_of(const char *line) {
-    return strncmp(line, "device ", 7) == 0 ? line + 7 : NULL;
+/* A line's length without what is not seen at its end. */
+static size_t length_of(const char *line) {
+    size_t bytes = strcspn(line, "\n");
+    while (bytes > 0 && strchr(" \t\r", line[bytes - 1]))
+        bytes--;
+    return bytes;
+}
+
+/* Whether a line of so many bytes begins the part of a device; *meant: of that one. */
+static bool begins_device(const char *line, size_t bytes, const char *device, bool *meant) {
+    if (strncmp(line, "device ", 7) != 0) return false;
+    *meant = bytes == 7 + strlen(device) && strncmp(line + 7, device, strlen(device)) == 0;
+    return true;
 }
 
 static bool find_op(const char *word, tamis_tuned_op *op) {
@@ -67,17 +77,17 @@ static bool parse_setting(const char *word, tamis_tuned_op op, tamis_setting *se
 
 /* One line of settings, which is taken apart. The word that is not understood, or NULL. */
 static const char *parse_row(char *line, tms_tuning *to) {
-    char *rest = NULL, *word = strtok_r(line, " ", &rest);
+    char *rest = NULL, *word = strtok_r(line, " \t", &rest);
     tamis_tuned_op op;
     tamis_dtype dtype;
     if (!find_op(word, &op)) return word;
-    word = strtok_r(NULL, " ", &rest);
+    word = strtok_r(NULL, " \t", &rest);
     if (!word || !find_dtype(word, &dtype)) return word ? word : "no dtype";
-    word = strtok_r(NULL, " ", &rest);
+    word = strtok_r(NULL, " \t", &rest);
     if (!word || (strcmp(word, "1") != 0 && strcmp(word, "+") != 0))
         return word ? word : "no group";
     const uint32_t group = *word == '1' ? 1 : 2;
-    while ((word = strtok_r(NULL, " ", &rest))) {
+    while ((word = strtok_r(NULL, " \t", &rest))) {
         tamis_setting setting;
         uint32_t value;
         if (!parse_setting(word, op, &setting, &value)) return word;
@@ -86,32 +96,44 @@ static const char *parse_row(char *line, tms_tuning *to) {
     return NULL;
 }
 
-/* Every line is checked, those of other devices too. */
+/* Takes the text apart. What other devices have may be of another version: it is not looked at. */
 static tamis_status parse(const char *path, char *text, const char *device, tms_tuning *to,
                           bool *named, tamis_error *error) {
-    tms_tuning other;
-    tms_tuning *now = NULL; /* of the device that the last line named */
+    bool begun = false, meant = false;
     int number = 1;
     for (char *line = text, *next; line; line = next, number++) {
         next = strchr(line, '\n');
-        if (next) *next++ = 0;
-        if (line[strspn(line, " ")] == 0 || *line == '#') continue;
-        const char *name = device_of(line);
-        if (name) {
-            const bool meant = strcmp(name, device) == 0;
-            now = meant ? to : &other;
+        const size_t bytes = length_of(line);
+        if (next) next++;
+        line[bytes] = 0;
+        if (line[strspn(line, " \t")] == 0 || *line == '#') continue;
+        if (begins_device(line, bytes, device, &meant)) {
+            begun = true;
             *named = *named || meant;
             continue;
         }
-        TMS_REQUIRE(now, TAMIS_E_FORMAT, "%s, line %d: settings before any \"device NAME\"", path,
-                    number);
-        const char *wrong = parse_row(line, now);
+        TMS_REQUIRE(begun, TAMIS_E_FORMAT, "%s, line %d: \"%.64s\" before any \"device NAME\"",
+                    path, number, line);
+        const char *wrong = meant ? parse_row(line, to) : NULL;
         TMS_REQUIRE(!wrong, TAMIS_E_FORMAT,
                     "%s, line %d: \"%.64s\" is not understood; `tamis tune` measures anew once the "
-                    "file is removed",
+                    "line is removed",
                     path, number, wrong);
     }
     return TAMIS_OK;
+}
+
+/* A copy of the text is taken apart. */
+static tamis_status read_from(const char *path, const char *text, size_t bytes, const char *device,
+                              tms_tuning *to, bool *named, tamis_error *error) {
+    TMS_REQUIRE(strlen(text) == bytes, TAMIS_E_FORMAT, "%s holds a byte 0", path);
+    char *copy = strdup(text);
+    TMS_REQUIRE(copy, TAMIS_E_NO_MEMORY, "no memory for the %zu bytes of %s", bytes, path);
+    tms_tuning read = *to;
+    const tamis_status status = parse(path, copy, device, &read, named, error);
+    free(copy);
+    if (status == TAMIS_OK) *to = read;
+    return status;
 }
 
 tamis_status tms_tuning_read(const char *path, const char *device, tms_tuning *to, bool *named,
@@ -121,28 +143,21 @@ tamis_status tms_tuning_read(const char *path, const char *device, tms_tuning *t
     *named = false;
     TMS_TRY(tms_text_read(path, &text, &bytes, error));
     if (!text) return TAMIS_OK;
-    tms_tuning read = *to;
-    const tamis_status status =
-        strlen(text) == bytes ? parse(path, text, device, &read, named, error)
-                              : tms_error_set(error, TAMIS_E_FORMAT, "%s holds a byte 0", path);
+    const tamis_status status = read_from(path, text, bytes, device, to, named, error);
     free(text);
-    if (status == TAMIS_OK) *to = read;
     return status;
 }
 
 /* ---- Writing --------------------------------------------------------------------------------- */
 
-/* The lines of a text that are not of the device. */
+/* The lines of a text that are not of the device, and all comments. */
 static void add_others(FILE *to, const char *text, const char *device) {
-    bool others = true;
-    for (const char *line = text; *line;) {
-        const char *end = strchr(line, '\n'), *next = end ? end + 1 : line + strlen(line);
-        const size_t bytes = end ? (size_t)(end - line) : strlen(line);
-        const char *name = device_of(line);
-        if (name)
-            others = bytes != 7 + strlen(device) || strncmp(name, device, strlen(device)) != 0;
-        if (others) fprintf(to, "%.*s\n", (int)bytes, line);
-        line = next;
+    bool meant = false;
+    for (const char *line = text, *next; *line; line = next) {
+        const size_t whole = strcspn(line, "\n"), bytes = length_of(line);
+        next = line + whole + (line[whole] == '\n');
+        begins_device(line, bytes, device, &meant);
+        if (!meant || *line == '#') fprintf(to, "%.*s\n", (int)bytes, line);
     }
 }
 
@@ -170,27 +185,37 @@ static void add_device(FILE *to, const char *device, const tms_tuning *from,
                 add_class(to, (tamis_tuned_op)op, (tamis_dtype)dtype, group, from, shipped);
 }
 
+/* The new text, which the caller frees, or NULL; before: the old one, or NULL. */
+static char *text_of(const char *before, const char *device, const tms_tuning *from,
+                     const tms_tuning *shipped, size_t *bytes) {
+    char *text = NULL;
+    FILE *to = open_memstream(&text, bytes);
+    if (!to) return NULL;
+    if (before)
+        add_others(to, before, device);
+    else
+        fprintf(to, HEAD);
+    add_device(to, device, from, shipped);
+    const bool failed = ferror(to) != 0;
+    if (fclose(to) == 0 && !failed) return text;
+    free(text);
+    return NULL;
+}
+
 static tamis_status rewrite(tms_draft *d, const char *device, const tms_tuning *from,
                             const tms_tuning *shipped, tamis_error *error) {
     char *before = NULL, *after = NULL;
     size_t bytes;
     tms_tuning ignored = *from;
-    bool named;
-    TMS_TRY(tms_tuning_read(d->path, device, &ignored, &named, error)); /* a damaged file stays */
+    bool named = false;
     TMS_TRY(tms_text_read(d->path, &before, &bytes, error));
-    FILE *to = open_memstream(&after, &bytes);
-    if (to) {
-        if (before)
-            add_others(to, before, device);
-        else
-            fprintf(to, HEAD);
-        add_device(to, device, from, shipped);
+    tamis_status status =
+        before ? read_from(d->path, before, bytes, device, &ignored, &named, error) : TAMIS_OK;
+    if (status == TAMIS_OK) {
+        after = text_of(before, device, from, shipped, &bytes);
+        status = after ? tms_draft_put(d, after, bytes, error)
+                       : tms_error_set(error, TAMIS_E_NO_MEMORY, "no memory for %s", d->path);
     }
-    const bool complete = to && !ferror(to);
-    const bool made = to && fclose(to) == 0 && complete;
-    const tamis_status status =
-        made ? tms_draft_put(d, after, bytes, error)
-             : tms_error_set(error, TAMIS_E_NO_MEMORY, "no memory for %s", d->path);
     free(before);
     free(after);
     return status;
@@ -199,6 +224,8 @@ static tamis_status rewrite(tms_draft *d, const char *device, const tms_tuning *
 tamis_status tms_tuning_write(const char *path, const char *device, const tms_tuning *from,
                               const tms_tuning *shipped, tamis_error *error) {
     tms_draft d;
+    TMS_REQUIRE(!strchr(device, '\n'), TAMIS_E_UNSUPPORTED,
+                "the device's name has more than one line");
     TMS_TRY(tms_draft_open(path, &d, error));
     const tamis_status status = rewrite(&d, device, from, shipped, error);
     tms_draft_close(&d);

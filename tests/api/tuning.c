@@ -14,8 +14,9 @@
 
 /* ---- Bits ------------------------------------------------------------------------------------ */
 
-/* Two segments of pages, a tile that is not whole, a page that is not full. */
-#define PROMPT 311u
+/* Three segments of pages, a tile that is not whole, a page that is not full; more pages than are
+ * prefetched ahead of scoring. */
+#define PROMPT 711u
 
 typedef struct bits_case {
     tamis_tuned_class of;
@@ -48,8 +49,8 @@ static void open_filled(test_world *w, const bits_case *c, tamis_sequence *id) {
                                       .head_dim = c->head_dim,
                                       .page_size = 16,
                                       .dtype = c->of.dtype,
-                                      .capacity_tokens = 512};
-    tamis_plan_params plan = {.max_rows = PROMPT, .max_context = 512};
+                                      .capacity_tokens = 1024};
+    tamis_plan_params plan = {.max_rows = PROMPT, .max_context = 1024};
     uint64_t tokens[PROMPT], random = 3;
     float q[8 * 128];
     tamis_selection_default(c->of.op == TAMIS_TUNED_SPARSE ? TAMIS_SELECT_QUEST : TAMIS_SELECT_FULL,
@@ -110,6 +111,7 @@ static void every_setting_gives_the_same_bits(void **state) {
         {{TAMIS_TUNED_ATTEND, TAMIS_F16, 1}, 64, TMS_FORM_CPU},
         {{TAMIS_TUNED_SPARSE, TAMIS_F16, 1}, 64, TMS_FORM_CPU},
         {{TAMIS_TUNED_ATTEND, TAMIS_Q8, 4}, 128, TMS_FORM_CPU_OTHER},
+        {{TAMIS_TUNED_SPARSE, TAMIS_Q8, 4}, 128, TMS_FORM_CPU_OTHER},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         test_world w;
@@ -258,7 +260,7 @@ static void a_context_takes_what_was_written(void **state) {
     assert_int_equal(value, before);
     char text[256];
     OK(tamis_device_tuning(tamis_context_device(context), text, sizeof text, &test_error));
-    assert_string_equal(text, tms_tuning_used(tamis_context_device(context)) ? path : "none");
+    assert_string_equal(text, path);
     tamis_context_destroy(&context);
 }
 
@@ -266,10 +268,10 @@ static void a_context_takes_what_was_written(void **state) {
 static void what_is_of_others_stays(void **state) {
     (void)state;
     static const char first[] = "# mine\ndevice another one\nattend f16 1 fetch_rows=2\n",
-                      last[] = "device last\nsparse q8 + score_ahead=0 fetch_level=2\n";
+                      last[] = "# its\ndevice last\nsparse q8 + of=another version\n";
     char text[8192], again[8192];
     tamis_context *context = open_context();
-    snprintf(text, sizeof text, "%sdevice %s\nattend f16 1 fetch_rows=0\n\n%s", first,
+    snprintf(text, sizeof text, "%sdevice %s \r\n attend\tf16 1  fetch_rows=0 \r\n\n%s", first,
              tamis_context_device(context)->name, last);
     put(text);
     tamis_context_destroy(&context);
@@ -288,36 +290,93 @@ static void what_is_of_others_stays(void **state) {
 static void a_file_that_is_not_understood_is_an_error(void **state) {
     (void)state;
     static const struct {
-        const char *text, *part;
+        const char *text, *part; /* behind the line that names the device */
     } cases[] = {
-        {"attend f16 1 fetch_rows=2\n", "line 1: settings before"},
-        {"device x\nattend f16 1 fetch_rows=3\n", "line 2: \"fetch_rows=3\""},
-        {"device x\n\nattend f16 1 fetch_rows=\n", "line 3: \"fetch_rows=\""},
-        {"device x\nattend f16 1 fetch_rows=4294967298\n", "fetch_rows=4294967298"},
-        {"device x\nattend f16 1 fetch_rows=2x\n", "fetch_rows=2x"},
-        {"device x\nattend f16 1 score_ahead=8\n", "score_ahead=8"},
-        {"device x\nattend f16 1 speed=8\n", "speed=8"},
-        {"device x\nattend f16 2 fetch_rows=2\n", "\"2\""},
-        {"device x\nattend f16\n", "no group"},
-        {"device x\nattend\n", "no dtype"},
-        {"device x\nattend q4 1\n", "\"q4\""},
-        {"device x\nobserve f16 1\n", "\"observe\""},
-        {"device\n", "line 1"},
+        {"attend f16 1 fetch_rows=3\n", "line 2: \"fetch_rows=3\""},
+        {"\nattend f16 1 fetch_rows=\n", "line 3: \"fetch_rows=\""},
+        {"attend f16 1 fetch_rows=4294967298\n", "fetch_rows=4294967298"},
+        {"attend f16 1 fetch_rows=2x\n", "fetch_rows=2x"},
+        {"attend f16 1 score_ahead=8\n", "score_ahead=8"},
+        {"attend f16 1 speed=8\n", "speed=8"},
+        {"attend f16 2 fetch_rows=2\n", "\"2\""},
+        {"attend f16\n", "no group"},
+        {"attend\n", "no dtype"},
+        {"attend q4 1\n", "\"q4\""},
+        {"observe f16 1", "\"observe\""},
+        {"device\n", "\"device\""},
     };
     const tamis_context_params params = {.device = test_device};
-    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
-        tamis_context *context = NULL;
-        char text[256];
-        put(cases[i].text);
-        FAILS(tamis_context_create(&params, &context, &test_error), TAMIS_E_FORMAT, cases[i].part);
-        assert_null(context);
-        get(text, sizeof text);
-        assert_string_equal(text, cases[i].text);
-    }
-    put("device x"); /* a line need not end */
     tamis_context *context = open_context();
-    put("device x\nattend\n");
-    FAILS(tamis_context_write_settings(context, &test_error), TAMIS_E_FORMAT, "no dtype");
+    char name[128], text[512], again[512];
+    snprintf(name, sizeof name, "%s", tamis_context_device(context)->name);
+    for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
+        tamis_context *other = NULL;
+        snprintf(text, sizeof text, "device %s\n%s", name, cases[i].text);
+        put(text);
+        FAILS(tamis_context_create(&params, &other, &test_error), TAMIS_E_FORMAT, cases[i].part);
+        assert_null(other);
+        FAILS(tamis_context_write_settings(context, &test_error), TAMIS_E_FORMAT, cases[i].part);
+        get(again, sizeof again);
+        assert_string_equal(again, text);
+    }
+    tamis_context_destroy(&context);
+    put("attend f16 1 fetch_rows=2\n");
+    FAILS(tamis_context_create(&params, &context, &test_error), TAMIS_E_FORMAT, "before any");
+    put("device x"); /* a line need not end */
+    context = open_context();
+    tamis_context_destroy(&context);
+}
+
+static void count_warning(void *user, tamis_log_level level, const char *text) {
+    if (level == TAMIS_LOG_WARN && strstr(text, "settings of")) ++*(int *)user;
+}
+
+/* A folder where the file should be: named, it is an error; in the usual place a warning. Where a
+ * folder should be and is none, there is no file. */
+static void a_file_that_cannot_be_read(void **state) {
+    (void)state;
+    int warnings = 0;
+    tamis_context_params params = {
+        .device = test_device, .log = count_warning, .log_user = &warnings};
+    tamis_context *context = NULL;
+    char own[128];
+    snprintf(own, sizeof own, "%s/tamis", folder);
+    assert_int_equal(symlink("tamis", own), 0); /* to itself: ELOOP */
+    assert_int_equal(setenv("TAMIS_TUNING", own, 1), 0);
+    FAILS(tamis_context_create(&params, &context, &test_error), TAMIS_E_IO, own);
+    assert_int_equal(unsetenv("TAMIS_TUNING") | setenv("XDG_CONFIG_HOME", folder, 1), 0);
+    OK(tamis_context_create(&params, &context, &test_error));
+    assert_int_equal(warnings, 1);
+    tamis_context_destroy(&context);
+    assert_int_equal(setenv("XDG_CONFIG_HOME", "/dev/null", 1), 0);
+    OK(tamis_context_create(&params, &context, &test_error));
+    assert_int_equal(warnings, 1);
+    tamis_context_destroy(&context);
+    assert_int_equal(unlink(own), 0);
+}
+
+/* Who could read the file can still do so. */
+static void a_file_keeps_its_mode(void **state) {
+    (void)state;
+    struct stat info;
+    put("");
+    assert_int_equal(chmod(path, 0644), 0);
+    tamis_context *context = open_context();
+    OK(tamis_context_write_settings(context, &test_error));
+    assert_int_equal(stat(path, &info), 0);
+    assert_int_equal(info.st_mode & 0777, 0644);
+    tamis_context_destroy(&context);
+}
+
+/* Devices whose kernels have no settings do not look at it. */
+static void other_devices_need_no_file(void **state) {
+    (void)state;
+    char text[64];
+    put("damaged");
+    tamis_context *context = open_context();
+    FAILS(tamis_context_write_settings(context, &test_error), TAMIS_E_UNSUPPORTED, "no settings");
+    OK(tamis_device_tuning(tamis_context_device(context), text, sizeof text, &test_error));
+    assert_string_equal(text, "none");
     tamis_context_destroy(&context);
 }
 
@@ -341,23 +400,34 @@ static void no_file_is_asked_for(void **state) {
     assert_int_equal(rmdir(own), 0);
 }
 
+static bool has_settings(void) {
+    tamis_context *context = open_context();
+    const bool has = tms_tuning_used(tamis_context_device(context));
+    tamis_context_destroy(&context);
+    return has;
+}
+
+#define WITH_FOLDER(test) cmocka_unit_test_setup_teardown(test, make_folder, remove_folder)
+
 int main(int argc, char **argv) {
-    setenv("TAMIS_TUNING", "none", 1);
     const int unusable = test_begin(argc, argv);
     if (unusable) return unusable;
-    const struct CMUnitTest tests[] = {
+    const struct CMUnitTest every_device[] = {
         cmocka_unit_test(settings_are_described),
         cmocka_unit_test(values_hold_for_their_class_alone),
         cmocka_unit_test(what_is_no_setting_is_refused),
-        cmocka_unit_test_setup_teardown(a_context_takes_what_was_written, make_folder,
-                                        remove_folder),
-        cmocka_unit_test_setup_teardown(what_is_of_others_stays, make_folder, remove_folder),
-        cmocka_unit_test_setup_teardown(a_file_that_is_not_understood_is_an_error, make_folder,
-                                        remove_folder),
-        cmocka_unit_test_setup_teardown(no_file_is_asked_for, make_folder, remove_folder),
     };
-    const struct CMUnitTest bits[] = {cmocka_unit_test(every_setting_gives_the_same_bits)};
-    const int failed = cmocka_run_group_tests(tests, NULL, NULL);
-    return strcmp(test_device, "opencl") == 0 ? cmocka_run_group_tests(bits, NULL, NULL) + failed
-                                              : failed;
+    const struct CMUnitTest others[] = {WITH_FOLDER(other_devices_need_no_file)};
+    const struct CMUnitTest with_settings[] = {
+        WITH_FOLDER(a_context_takes_what_was_written),
+        WITH_FOLDER(what_is_of_others_stays),
+        WITH_FOLDER(a_file_that_is_not_understood_is_an_error),
+        WITH_FOLDER(a_file_that_cannot_be_read),
+        WITH_FOLDER(a_file_keeps_its_mode),
+        WITH_FOLDER(no_file_is_asked_for),
+        cmocka_unit_test(every_setting_gives_the_same_bits),
+    };
+    const int failed = cmocka_run_group_tests(every_device, NULL, NULL);
+    return failed + (has_settings() ? cmocka_run_group_tests(with_settings, NULL, NULL)
+                                    : cmocka_run_group_tests(others, NULL, NULL));
 }

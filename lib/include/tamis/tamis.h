@@ -30,7 +30,7 @@
  *               prompt's end tamis_plan_evict keeps the tokens that are worth their memory.
  *               Counters prove how much of the cache was read.
  * 7. graph.h    What a context enqueues, recorded once and launched again (CUDA graphs).
- * 8. tuning.h   How kernels read memory, which is fastest in another way on each processor.
+ * 8. tuning.h   How kernels read memory; the fastest way differs by processor.
  * 9. log.h      Log lines, which go to a callback. The library prints nothing by itself.
  * 10. ops.h     The ops on the caller's own buffers: what a model needs beside attention, and the
  *               pipeline for an engine that has a paged cache of its own.

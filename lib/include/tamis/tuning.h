@@ -5,11 +5,12 @@
  * A context begins with the values that the library has for the kind of its processor, or else with
  * default ones. Over these it takes what the user's file says of its device: the file named by the
  * environment variable TAMIS_TUNING ("none": no file), else tamis/tuning in $XDG_CONFIG_HOME, else
- * in ~/.config. `tamis tune` measures and writes it. A file that is not understood is an error of
- * tamis_context_create, with its line.
+ * in ~/.config. `tamis tune` measures and writes it. What a file says of the device and is not
+ * understood is an error of tamis_context_create, with its line, and so is a named file that cannot
+ * be read; one in the usual place that cannot be opened is a warning in the log.
  *
- * Only the CPU kernels of OpenCL have settings so far; on other devices they are kept and not
- * used. */
+ * Only CPU kernels under PoCL have settings so far. On other devices values can be set, but nothing
+ * is read from the file, and nothing depends on them. */
 #ifndef TAMIS_TUNING_H
 #define TAMIS_TUNING_H
 
@@ -21,7 +22,7 @@ extern "C" {
 
 /* Values never change. */
 typedef enum tamis_setting {
-    /* Of each page that attention reads next: how many of its 16 K rows and of its V rows are
+    /* Of each page that attention reads next: how many of its 16 rows of K, and of V, are
      * prefetched, the first ones. */
     TAMIS_SETTING_FETCH_ROWS = 0,
     /* Into which level of cache. */
@@ -73,7 +74,8 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_context_set_setting(tamis_context 
 /* Writes the settings of the context into the user's file, in the place of what that said of the
  * device; what it says of others stays. Classes whose values are the library's own are left out, so
  * that they follow it. The file is replaced as a whole, its folders are made.
- * Errors: E_STATE if TAMIS_TUNING is "none" or no folder is known; E_FORMAT if there is a file that
+ * Errors: E_UNSUPPORTED if its kernels have no settings; E_STATE if TAMIS_TUNING is "none" or no
+ * folder is known; E_FORMAT if there is a file that
  * is not understood, E_IO with the path; then the old file stays. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_context_write_settings(const tamis_context *context,
                                                                      tamis_error *error);

@@ -45,7 +45,7 @@ const cli_command tune_command = {
     "kernels' settings: attend over all pages (full), and sparse, which scores, selects and\n"
     "attends (quest). One setting after another, all of its values in turn, round after round;\n"
     "values that are clearly slower drop out after three rounds. In the end the settings found\n"
-    "and those from before are measured in turn, and the faster ones are kept. Results of\n"
+    "and those from before are measured in turn, and kept if they are 1 % faster. Results of\n"
     "attention do not depend on settings, bit for bit.\n"
     "\n"
     "The settings go into the file named by TAMIS_TUNING, else into tamis/tuning in\n"
@@ -69,17 +69,20 @@ typedef struct tune {
     tune_result results[SEARCHES_MAX];
 } tune;
 
+static uint32_t group_of(const bench_shape *shape) {
+    return shape->n_heads / shape->n_kv_heads;
+}
+
 static tamis_status search(tune *t, bench *cache, tamis_tuned_op op, tamis_error *error) {
     const bench_shape *shape = cache->params.shape;
     tune_result *r = &t->results[t->n_results];
-    *r = (tune_result){
-        .shape = shape,
-        .search = {.cache = cache,
-                   .of = {op, cache->params.dtype, shape->n_heads / shape->n_kv_heads},
-                   .rounds = t->flags->rounds,
-                   .progress = &t->progress,
-                   .done = &t->done,
-                   .total = t->total}};
+    *r = (tune_result){.shape = shape,
+                       .search = {.cache = cache,
+                                  .of = {op, cache->params.dtype, group_of(shape)},
+                                  .rounds = t->flags->rounds,
+                                  .progress = &t->progress,
+                                  .done = &t->done,
+                                  .total = t->total}};
     const bool sparse = op == TAMIS_TUNED_SPARSE;
     tamis_selection *selection = &r->search.arm.selection;
     tamis_selection_default(sparse ? TAMIS_SELECT_QUEST : TAMIS_SELECT_FULL, selection);
@@ -215,6 +218,9 @@ static tamis_status open_device(tune *t, tamis_error *error) {
                  info->id, info->name);
         return error->status = TAMIS_E_UNSUPPORTED;
     }
+    /* If the file cannot be written, that is known before minutes of measuring. */
+    if (!t->flags->dry_run) status = tamis_context_write_settings(t->device, error);
+    if (status != TAMIS_OK) return status;
     printf("%s (%s), context %u, budget %u; settings before: %s\n", info->id, info->name,
            t->flags->context, t->flags->budget, from);
     return TAMIS_OK;
@@ -223,6 +229,7 @@ static tamis_status open_device(tune *t, tamis_error *error) {
 static int finish(tune *t, cli_output *output) {
     tamis_error error = {0};
     if (!print(t)) return cli_fail(tune_command.name, "out of host memory");
+    if (t->flags->json != NULL && !write_json(t, output)) return CLI_FAILED;
     if (!t->flags->dry_run && tamis_context_write_settings(t->device, &error) != TAMIS_OK)
         return cli_fail(tune_command.name, "%s", error.text);
     if (!t->flags->dry_run) {
@@ -232,8 +239,25 @@ static int finish(tune *t, cli_output *output) {
             return cli_fail(tune_command.name, "%s", error.text);
         printf("settings written to %s\n", path);
     }
-    if (t->flags->json != NULL && !write_json(t, output)) return CLI_FAILED;
     return CLI_OK;
+}
+
+static bool check(const tune_flags *f) {
+    if (f->budget >= f->context) {
+        cli_fail(tune_command.name, "--budget %u: must be below the context of %u", f->budget,
+                 f->context);
+        return false;
+    }
+    for (uint32_t i = 0; i < f->shapes.count; i++)
+        for (uint32_t j = 0; j < i; j++) {
+            const bench_shape *a = &bench_shapes[f->shapes.values[j]],
+                              *b = &bench_shapes[f->shapes.values[i]];
+            if ((group_of(a) > 1) != (group_of(b) > 1)) continue;
+            cli_fail(tune_command.name, "--shape %s,%s: they share their settings: take one",
+                     a->name, b->name);
+            return false;
+        }
+    return true;
 }
 
 static int run(int argc, char *const *argv) {
@@ -246,6 +270,7 @@ static int run(int argc, char *const *argv) {
     tamis_error error = {0};
     int code = cli_parse(&tune_command, &f, argc, argv);
     if (code >= 0) return code;
+    if (!check(&f)) return CLI_USAGE;
     if (f.json != NULL && !cli_output_open(&output, tune_command.name, f.json)) return CLI_FAILED;
     tune *t = calloc(1, sizeof(*t));
     if (t == NULL) {

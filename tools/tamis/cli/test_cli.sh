@@ -245,6 +245,9 @@ check_run_eviction
 check_tune() {
     local tuned=(tune --shape llama3-8b --dtype f16 --context 256 --budget 128 --rounds 1)
     usage_error '^tamis tune: --dtype q4: must be one of' tune --dtype q4
+    usage_error '^tamis tune: --budget 2048: must be below the context of 1024$' tune --context 1024
+    usage_error '^tamis tune: --shape llama3-8b,qwen3-4b: they share their settings: take one$' \
+        tune --shape llama3-8b,qwen3-4b
     expect 1 '^tamis tune: reference:0 \(.*\): its kernels have no settings$' \
         tune --device reference
     succeeds '^reference:0 .* none +usable' devices
@@ -260,7 +263,7 @@ check_tune() {
     echo 'attend f16 x' >>"$TAMIS_TUNING"
     expect 1 "^tamis tune: $TAMIS_TUNING, line [0-9]+: \"x\" is not understood" \
         "${tuned[@]}" --device opencl:0
-    unset TAMIS_TUNING
+    export TAMIS_TUNING=none
 }
 
 check_tune

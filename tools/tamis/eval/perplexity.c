@@ -15,7 +15,7 @@ typedef struct perplexity_flags {
 /* What one arm gives at one length. */
 typedef struct perplexity_result {
     double nll;             /* sum over tokens, natural log */
-    double kl;              /* sum over tokens: of the truth's next token from the arm's, nats */
+    double kl;              /* sum over tokens: KL(truth || arm) of the next token, nats */
     uint64_t tokens, bytes; /* scored */
     tamis_plan_counters counters;
 } perplexity_result;
