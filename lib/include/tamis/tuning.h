@@ -75,8 +75,8 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_context_set_setting(tamis_context 
  * device; what it says of others stays. Classes whose values are the library's own are left out, so
  * that they follow it. The file is replaced as a whole, its folders are made.
  * Errors: E_UNSUPPORTED if its kernels have no settings; E_STATE if TAMIS_TUNING is "none" or no
- * folder is known; E_FORMAT if there is a file that
- * is not understood, E_IO with the path; then the old file stays. */
+ * folder is known; E_FORMAT if there is a file that is not understood, E_IO with the path; then the
+ * old file stays. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_context_write_settings(const tamis_context *context,
                                                                      tamis_error *error);
 

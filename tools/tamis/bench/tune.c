@@ -134,10 +134,11 @@ static values_text values_of(const tune_search *s, const uint32_t *values) {
     values_text out = {""};
     const tamis_setting_info *info;
     size_t at = 0;
-    for (uint32_t i = 0; (info = tamis_setting_describe(i)) != NULL; i++)
-        if ((info->ops >> s->of.op & 1) != 0 && at < sizeof(out.text))
+    TUNE_EACH_SETTING(i, info, s->of.op) {
+        if (at < sizeof(out.text))
             at += (size_t)snprintf(out.text + at, sizeof(out.text) - at, "%s%s=%u", at ? " " : "",
                                    info->name, values[i]);
+    }
     return out;
 }
 
@@ -166,9 +167,9 @@ static bool print(const tune *t) {
 static bool add_values(cJSON *to, const tune_search *s, const uint32_t *values) {
     const tamis_setting_info *info;
     bool made = to != NULL;
-    for (uint32_t i = 0; made && (info = tamis_setting_describe(i)) != NULL; i++)
-        if ((info->ops >> s->of.op & 1) != 0)
-            made = cJSON_AddNumberToObject(to, info->name, values[i]) != NULL;
+    TUNE_EACH_SETTING(i, info, s->of.op) {
+        if (made) made = cJSON_AddNumberToObject(to, info->name, values[i]) != NULL;
+    }
     return made;
 }
 

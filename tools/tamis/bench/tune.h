@@ -21,6 +21,11 @@ typedef struct tune_search {
     double before_us, after_us; /* of one layer, medians of alternate samples */
 } tune_search;
 
+/* The first of the op's settings from *i on, which *i becomes; NULL behind the last. */
+const tamis_setting_info *tune_next(tamis_tuned_op op, uint32_t *i);
+#define TUNE_EACH_SETTING(i, info, op)                                                             \
+    for (uint32_t i = 0; ((info) = tune_next(op, &i)) != NULL; i++)
+
 /* How many values a search measures at most. */
 size_t tune_values(tamis_tuned_op op);
 /* Leaves the context with the settings it found, which are those from before unless others were

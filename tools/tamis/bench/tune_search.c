@@ -18,20 +18,18 @@ typedef struct candidate {
 
 #define FASTER 0.99 /* times what was: less is noise */
 
-/* The first of the op's settings from *i on, which *i becomes; NULL behind the last. */
-static const tamis_setting_info *next_of(tamis_tuned_op op, uint32_t *i) {
+const tamis_setting_info *tune_next(tamis_tuned_op op, uint32_t *i) {
     for (; *i < TUNE_SETTINGS_MAX; ++*i) {
         const tamis_setting_info *info = tamis_setting_describe(*i);
         if (info == NULL || (info->ops >> op & 1) != 0) return info;
     }
     return NULL;
 }
-#define FOR_EACH_SETTING(i, info, op) for (uint32_t i = 0; ((info) = next_of(op, &i)) != NULL; i++)
 
 size_t tune_values(tamis_tuned_op op) {
     size_t n = 0;
     const tamis_setting_info *info;
-    FOR_EACH_SETTING(i, info, op) n += info->n_values;
+    TUNE_EACH_SETTING(i, info, op) n += info->n_values;
     return n;
 }
 
@@ -43,8 +41,9 @@ static tamis_status set(tune_search *s, uint32_t setting, uint32_t value, tamis_
 static tamis_status set_all(tune_search *s, const uint32_t *values, tamis_error *error) {
     const tamis_setting_info *info;
     tamis_status status = TAMIS_OK;
-    FOR_EACH_SETTING(i, info, s->of.op)
-    if (status == TAMIS_OK) status = set(s, i, values[i], error);
+    TUNE_EACH_SETTING(i, info, s->of.op) {
+        if (status == TAMIS_OK) status = set(s, i, values[i], error);
+    }
     return status;
 }
 
@@ -146,13 +145,14 @@ tamis_status tune_run(tune_search *s, tamis_error *error) {
     const tamis_setting_info *info;
     tamis_plan *plan = NULL;
     tamis_status status = TAMIS_OK;
-    FOR_EACH_SETTING(i, info, s->of.op)
-    if (status == TAMIS_OK)
-        status = tamis_context_get_setting(s->cache->device, &s->of, (tamis_setting)i,
-                                           &s->before[i], error);
+    TUNE_EACH_SETTING(i, info, s->of.op) {
+        if (status == TAMIS_OK)
+            status = tamis_context_get_setting(s->cache->device, &s->of, (tamis_setting)i,
+                                               &s->before[i], error);
+    }
     memcpy(s->after, s->before, sizeof(s->after));
     if (status == TAMIS_OK) status = bench_plan(s->cache, &s->arm, 0, &plan, error);
-    FOR_EACH_SETTING(i, info, s->of.op) {
+    TUNE_EACH_SETTING(i, info, s->of.op) {
         if (status != TAMIS_OK) break;
         if (is_idle(s, i))
             *s->done += info->n_values;
