@@ -49,14 +49,17 @@ typedef struct row {
     uint32_t floats[TMS_TUNED_OPS][2][TMS_SETTINGS], q8[TMS_TUNED_OPS][2][TMS_SETTINGS];
 } row;
 
-/* Intel: measured on an Ice Lake Xeon. AMD family 25: on Zen 4, where only all rows and none were
- * compared. The last row is for all others: to prefetch all is what loses least where the processor
+/* Intel: measured on an Ice Lake Xeon. AMD family 26: on Zen 5. Family 25: on Zen 4, where only all
+ * rows and none were compared. The last row is for all others: to prefetch all is what loses least where the processor
  * is not known. */
 /* clang-format off */
 static const row rows[] = {
     {"built in for Intel", "GenuineIntel", 0,
      {{{4, 1, 16}, {1, 1, 16}}, {{4, 1, 16}, {1, 1, 16}}},
      {{{16, 2, 16}, {16, 2, 16}}, {{4, 2, 16}, {16, 1, 16}}}},
+    {"built in for AMD family 26", "AuthenticAMD", 26,
+     {{{16, 1, 16}, {16, 1, 16}}, {{16, 2, 16}, {16, 1, 32}}},
+     {{{16, 1, 16}, {16, 1, 16}}, {{16, 2, 32}, {16, 1, 32}}}},
     {"built in for AMD family 25", "AuthenticAMD", 25,
      {{{16, 2, 16}, {16, 2, 16}}, {{16, 2, 16}, {16, 2, 16}}},
      {{{16, 2, 16}, {16, 2, 16}}, {{16, 2, 16}, {16, 2, 16}}}},
