@@ -6,6 +6,7 @@
 #define XXH_INLINE_ALL
 #include "lib/blend/policy.h"
 #include "lib/blend/selector.h"
+#include "lib/core/text_file.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -250,8 +251,8 @@ typedef struct reader {
 } reader;
 
 static tamis_status refuse(const reader *r, const char *why, tamis_error *error) {
-    return tms_error_set(error, TAMIS_E_FORMAT, "%s: line %zu, \"%.100s\": %s", r->path, r->line,
-                         r->text, why);
+    return tms_error_set(error, TAMIS_E_FORMAT, "%s: line %zu, \"%s\": %s", r->path, r->line,
+                         tms_quote(r->text).text, why);
 }
 
 static tamis_status next_line(reader *r, tamis_error *error) {

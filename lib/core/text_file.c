@@ -73,6 +73,13 @@ tamis_status tms_text_read(const char *path, char **text, size_t *bytes, tamis_e
     return status;
 }
 
+tms_quoted tms_quote(const char *text) {
+    tms_quoted quoted = {{0}};
+    for (size_t i = 0; text[i] && i < sizeof quoted.text - 1; i++)
+        quoted.text[i] = text[i] >= ' ' && text[i] <= '~' ? text[i] : '?';
+    return quoted;
+}
+
 /* ---- Writing --------------------------------------------------------------------------------- */
 
 /* Where the file lies: symbolic links stay, and what they point to is replaced. */

@@ -112,13 +112,13 @@ static tamis_status parse(const char *path, char *text, const char *device, tms_
             *named = *named || meant;
             continue;
         }
-        TMS_REQUIRE(begun, TAMIS_E_FORMAT, "%s, line %d: \"%.64s\" before any \"device NAME\"",
-                    path, number, line);
+        TMS_REQUIRE(begun, TAMIS_E_FORMAT, "%s, line %d: \"%s\" before any \"device NAME\"", path,
+                    number, tms_quote(line).text);
         const char *wrong = meant ? parse_row(line, to) : NULL;
         TMS_REQUIRE(!wrong, TAMIS_E_FORMAT,
-                    "%s, line %d: \"%.64s\" is not understood; `tamis tune` measures anew once the "
+                    "%s, line %d: \"%s\" is not understood; `tamis tune` measures anew once the "
                     "line is removed",
-                    path, number, wrong);
+                    path, number, tms_quote(wrong).text);
     }
     return TAMIS_OK;
 }

@@ -47,7 +47,7 @@ int test_evictions(void);
 
 /* Channel `d` of a token's K (which 0) or V (which 1) row in a lane: n/64, n/128 or n/256 with |n|
  * <= 127, which f32, f16 and bf16 hold exactly. So does q8, where blocks have different scales: the
- * divisor is that of 32 channels, and n is 127 or -127 in one of them. */
+ * divisor is that of 32 channels, and n is 127 or -127 in two of them. */
 float test_value(uint64_t token, uint32_t lane, uint32_t which, uint32_t d);
 
 typedef struct test_world {

@@ -388,6 +388,7 @@ static void check_lane(const fuzz *f, const shadow_sequence *s, uint32_t first, 
                         .page_size = f->shape.page_size,
                         .group = f->group,
                         .selection = p->selection,
+                        .q8_bounds = tms_cache_bounds_dtype(&f->shape) == TAMIS_Q8,
                         .scale = 1 / sqrt(f->shape.head_dim),
                         .soft_cap = (double)p->soft_cap};
     fill_lane(f, s, lane, k, v);
