@@ -87,7 +87,7 @@ say "tests of the sanitizer build"
 # nothing of the build have no memory to look at; a real model takes minutes; and a model calls on
 # OpenCL what it calls on the reference, which takes ten times as long there and is looked at by
 # check.reference.
-not_again='check\.(oclgrind|mutants|intel|rusticl|bitwise.*|.*cuda.*)|model-logits-cuda|gpu-check'
+not_again='check\.(oclgrind|mutants|aarch64|intel|rusticl|bitwise.*|.*cuda.*)|model-logits-cuda|gpu-check'
 not_again="$not_again|policies-(eviction-self-test|.*-cuda)|api-eviction_kinds-cuda|consumer.*"
 not_again="$not_again|plot|compare|gpu-model|(includes|errors)(-self-test)?|readme-example"
 not_again="$not_again|api-(headers|needed.*)|model-((logits|passkey)-reference|real-opencl)"
