@@ -12,6 +12,18 @@ static bool listed(uint32_t value, const uint32_t *list, size_t n) {
     return false;
 }
 
+/* The scales of q8 are 16-bit elements, so what leads to them is even. */
+static tamis_status check_scales(tms_device *dev, const char *of, uint64_t offset,
+                                 uint64_t page_stride, uint64_t head_stride,
+                                 uint64_t value_offset) {
+    if ((offset | page_stride | head_stride | value_offset) % 2 == 0) return TAMIS_OK;
+    return tms_device_fail(dev, TAMIS_E_UNSUPPORTED,
+                           "%s of q8 at offset %llu, strides %llu and %llu, value offset %llu: not "
+                           "all are even",
+                           of, (unsigned long long)offset, (unsigned long long)page_stride,
+                           (unsigned long long)head_stride, (unsigned long long)value_offset);
+}
+
 tamis_status tms_check_kv(tms_device *dev, const tms_kv *kv) {
     static const uint32_t page_sizes[] = {8, 16, 32, 64};
     static const uint32_t head_dims[] = {64, 80, 96, 128, 256};
@@ -36,7 +48,14 @@ tamis_status tms_check_kv(tms_device *dev, const tms_kv *kv) {
         return tms_device_fail(dev, TAMIS_E_UNSUPPORTED,
                                "slot stride %llu: in a cache of q8 it must be the head dim %u",
                                (unsigned long long)kv->slot_stride, kv->head_dim);
-    return TAMIS_OK;
+    tamis_status status = TAMIS_OK;
+    if (kv->dtype == TAMIS_Q8)
+        status = check_scales(dev, "K and V", kv->data.offset, kv->page_stride, kv->head_stride,
+                              kv->value_offset);
+    if (status == TAMIS_OK && kv->bounds.mem && kv->bounds_dtype == TAMIS_Q8)
+        status = check_scales(dev, "bounds", kv->bounds.offset, kv->bounds_page_stride,
+                              kv->bounds_head_stride, 0);
+    return status;
 }
 
 /* Checks that a launch with rows has its tables. */

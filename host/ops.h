@@ -28,8 +28,8 @@ typedef struct tms_ref {
  * bounds_head_stride = 0. A caller's cache with one page list for all heads has head strides and a
  * list head stride of 0. A backend may refuse (E_UNSUPPORTED) rows that do not all begin at
  * multiples of 16 bytes.
- * q8 (tamis_dtype): strides and offsets are in bytes. The int8 rows of a page's K lie one behind
- * another, slot_stride = head_dim; behind all page_size of them their scales, f16
+ * q8 (tamis_dtype): strides and offsets are in bytes, and even. The int8 rows of a page's K lie
+ * one behind another, slot_stride = head_dim; behind all page_size of them their scales, f16
  * [page_size][tms_q8_blocks]; V's the same. A pair of bounds is lo, hi, then one scale f16
  * [tms_q8_blocks] for blocks of both. In the cache's own layout a page's K takes tms_kv_half, a
  * pair tms_bounds_pair. */

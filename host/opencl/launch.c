@@ -71,22 +71,7 @@ void tms_cl_f32(tms_cl_launch *l, float value) {
     set_arg(l, sizeof value, &value);
 }
 
-/* The scales of q8 are read as 16-bit elements, so what leads to them must be even. */
-static void check_scales(tms_cl_launch *l, const char *of, tms_ref ref, uint64_t page_stride,
-                         uint64_t head_stride, uint64_t value_offset) {
-    const uint64_t odd = (ref.offset | page_stride | head_stride | value_offset) % sizeof(cl_half);
-    if (l->status == TAMIS_OK && ref.mem && odd)
-        l->status = tms_device_fail(
-            l->dev, TAMIS_E_UNSUPPORTED,
-            "%s: %s of q8 at offset %llu, strides %llu and %llu, value offset %llu: not all are "
-            "even",
-            l->name, of, (unsigned long long)ref.offset, (unsigned long long)page_stride,
-            (unsigned long long)head_stride, (unsigned long long)value_offset);
-}
-
 void tms_cl_kv(tms_cl_launch *l, const tms_kv *kv, uint64_t n) {
-    if (kv->dtype == TAMIS_Q8)
-        check_scales(l, "K and V", kv->data, kv->page_stride, kv->head_stride, kv->value_offset);
     tms_cl_reached(l, kv->data, tms_kv_unit(kv->dtype), n);
     tms_cl_u64(l, kv->page_stride);
     tms_cl_u64(l, kv->head_stride);
@@ -95,8 +80,6 @@ void tms_cl_kv(tms_cl_launch *l, const tms_kv *kv, uint64_t n) {
 }
 
 void tms_cl_bounds_of(tms_cl_launch *l, const tms_kv *kv, uint64_t n) {
-    if (kv->bounds_dtype == TAMIS_Q8)
-        check_scales(l, "bounds", kv->bounds, kv->bounds_page_stride, kv->bounds_head_stride, 0);
     tms_cl_reached(l, kv->bounds, tms_kv_unit(kv->bounds_dtype), n);
     tms_cl_u64(l, kv->bounds_page_stride);
     tms_cl_u64(l, kv->bounds_head_stride);

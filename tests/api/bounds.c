@@ -437,6 +437,29 @@ static void kinds_are_known_by_name(void **state) {
     assert_string_equal(tamis_bounds_name((tamis_bounds_kind)-1), "unknown");
 }
 
+/* Scales of q8 are 16-bit elements: no backend takes a place that leads to odd bytes. */
+static void odd_places_of_scales_are_refused(void **state) {
+    (void)state;
+    test_world w;
+    tamis_cache_params shape = test_shape();
+    tamis_plan_params plan = {.max_rows = LONGEST, .max_context = LONGEST};
+    shape.dtype = TAMIS_Q8;
+    test_open(&w, &shape, &plan);
+    const tms_bounds even = tms_cache_bounds(w.cache, 0);
+    tms_bounds odd[4] = {even, even, even, even};
+    static const char *const parts[] = {"K and V of q8 at offset 0, strides 1089",
+                                        "value offset 545", "bounds of q8 at offset 1,",
+                                        "bounds of q8 at offset 0"};
+    odd[0].kv.page_stride++;
+    odd[1].kv.value_offset++;
+    odd[2].kv.bounds.offset++;
+    odd[3].kv.bounds_page_stride++;
+    OK(tms_run_bounds(w.context->dev, &even, &test_error));
+    for (int i = 0; i < 4; i++)
+        FAILS(tms_run_bounds(w.context->dev, &odd[i], &test_error), TAMIS_E_UNSUPPORTED, parts[i]);
+    test_close(&w);
+}
+
 /* What no cache takes, neither new nor filled; and no backend. */
 static void bad_kinds_and_widths_are_refused(void **state) {
     (void)state;
@@ -482,6 +505,7 @@ static void bad_kinds_and_widths_are_refused(void **state) {
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(kinds_are_known_by_name),
+        cmocka_unit_test(odd_places_of_scales_are_refused),
         cmocka_unit_test(bad_kinds_and_widths_are_refused),
         cmocka_unit_test(changed_bounds_are_those_of_the_kind),
         cmocka_unit_test(filled_pages_get_bounds_of_the_kind),
