@@ -9,7 +9,7 @@
 #endif
 
 static const uint32_t fetch_rows[] = {0, 1, 2, 4, 8, 16}, fetch_level[] = {1, 2},
-                      score_ahead[] = {0, 8, 16, 32};
+                      score_ahead[] = {0, 8, 16, 32}, fetch_near[] = {0, 2, 4, 8};
 
 #define BIT(op) (1u << (op))
 #define SETTING(name, ops)                                                                         \
@@ -21,6 +21,8 @@ static const tamis_setting_info infos[TMS_SETTINGS] = {
     [TAMIS_SETTING_FETCH_LEVEL] =
         SETTING(fetch_level, BIT(TAMIS_TUNED_ATTEND) | BIT(TAMIS_TUNED_SPARSE)),
     [TAMIS_SETTING_SCORE_AHEAD] = SETTING(score_ahead, BIT(TAMIS_TUNED_SPARSE)),
+    [TAMIS_SETTING_FETCH_NEAR] =
+        SETTING(fetch_near, BIT(TAMIS_TUNED_ATTEND) | BIT(TAMIS_TUNED_SPARSE)),
 };
 
 const tamis_setting_info *tamis_setting_describe(uint32_t setting) {
@@ -55,17 +57,17 @@ typedef struct row {
 /* clang-format off */
 static const row rows[] = {
     {"built in for Intel", "GenuineIntel", 0,
-     {{{4, 1, 16}, {1, 1, 16}}, {{4, 1, 16}, {1, 1, 16}}},
-     {{{16, 2, 16}, {16, 2, 16}}, {{4, 2, 16}, {16, 1, 16}}}},
+     {{{4, 1, 16, 0}, {1, 1, 16, 0}}, {{4, 1, 16, 0}, {1, 1, 16, 0}}},
+     {{{16, 2, 16, 0}, {16, 2, 16, 0}}, {{4, 2, 16, 0}, {16, 1, 16, 0}}}},
     {"built in for AMD family 26", "AuthenticAMD", 26,
-     {{{16, 1, 16}, {16, 1, 16}}, {{16, 2, 16}, {16, 1, 32}}},
-     {{{16, 1, 16}, {16, 1, 16}}, {{16, 2, 32}, {16, 1, 32}}}},
+     {{{16, 1, 16, 4}, {16, 1, 16, 0}}, {{16, 2, 16, 4}, {16, 1, 32, 0}}},
+     {{{16, 1, 16, 0}, {16, 1, 16, 0}}, {{16, 2, 32, 0}, {16, 1, 32, 0}}}},
     {"built in for AMD family 25", "AuthenticAMD", 25,
-     {{{16, 2, 16}, {16, 2, 16}}, {{16, 2, 16}, {16, 2, 16}}},
-     {{{16, 2, 16}, {16, 2, 16}}, {{16, 2, 16}, {16, 2, 16}}}},
+     {{{16, 2, 16, 0}, {16, 2, 16, 0}}, {{16, 2, 16, 0}, {16, 2, 16, 0}}},
+     {{{16, 2, 16, 0}, {16, 2, 16, 0}}, {{16, 2, 16, 0}, {16, 2, 16, 0}}}},
     {"default", NULL, 0,
-     {{{16, 2, 16}, {16, 2, 16}}, {{16, 2, 16}, {16, 2, 16}}},
-     {{{16, 2, 16}, {16, 2, 16}}, {{16, 2, 16}, {16, 2, 16}}}},
+     {{{16, 2, 16, 0}, {16, 2, 16, 0}}, {{16, 2, 16, 0}, {16, 2, 16, 0}}},
+     {{{16, 2, 16, 0}, {16, 2, 16, 0}}, {{16, 2, 16, 0}, {16, 2, 16, 0}}}},
 };
 /* clang-format on */
 

@@ -6,7 +6,7 @@
 #include <stdbool.h>
 #include <tamis/tuning.h>
 
-#define TMS_SETTINGS     3u
+#define TMS_SETTINGS     4u
 #define TMS_TUNED_OPS    2u
 #define TMS_TUNED_DTYPES 4u
 

@@ -163,13 +163,16 @@ const char *tms_cl_shape(const tms_device *dev) {
     return dev->form == TMS_FORM_CPU_OTHER ? " -DOTHER_SHAPE=1" : "";
 }
 
-/* Where no rows are prefetched, the level counts for nothing. */
+/* Where rows near are prefetched, those of coming pages are not; where none are, the level counts for
+ * nothing. */
 const char *tms_cl_settings(tms_device *dev, tamis_tuned_op op, const tms_kv *kv, uint32_t group) {
     tms_cl_device *cl = tms_cl(dev);
     const uint32_t *value = dev->tuning.value[op][kv->dtype][group > 1];
-    const uint32_t rows = value[TAMIS_SETTING_FETCH_ROWS];
-    const int at = snprintf(cl->settings, sizeof cl->settings, " -DFETCH_ROWS=%u -DFETCH_LEVEL=%u",
-                            rows, rows ? value[TAMIS_SETTING_FETCH_LEVEL] : 1);
+    const uint32_t near = value[TAMIS_SETTING_FETCH_NEAR],
+                   rows = near ? 0 : value[TAMIS_SETTING_FETCH_ROWS];
+    const int at = snprintf(cl->settings, sizeof cl->settings,
+                            " -DFETCH_NEAR=%u -DFETCH_ROWS=%u -DFETCH_LEVEL=%u", near, rows,
+                            rows ? value[TAMIS_SETTING_FETCH_LEVEL] : 1);
     if (op == TAMIS_TUNED_SPARSE)
         snprintf(cl->settings + at, sizeof cl->settings - (size_t)at, " -DSCORE_AHEAD=%u",
                  value[TAMIS_SETTING_SCORE_AHEAD]);

@@ -40,7 +40,7 @@ typedef struct tms_cl_device {
     cl_mem nothing;           /* zeros in the place of absent memory */
     uint64_t memory_used;     /* bytes of all tms_mem */
     char options[160];        /* of every build: language version and what depends on the vendor */
-    char settings[64];        /* the text of tms_cl_settings */
+    char settings[96];        /* the text of tms_cl_settings */
     tms_cl_program *programs;
     tms_cl_kernel *kernels;
     tms_cl_staging staging;

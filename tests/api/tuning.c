@@ -76,11 +76,12 @@ static void set(test_world *w, const bits_case *c, uint32_t setting, uint32_t va
     OK(tamis_context_set_setting(w->context, &c->of, (tamis_setting)setting, value, &test_error));
 }
 
-/* Every number of rows with every level: these two act together. */
+/* Every number of rows with every level: these two act together, where fetch_near is 0. */
 static void play_fetches(test_world *w, const bits_case *c, tamis_sequence id,
                          const float *wanted) {
     const tamis_setting_info *rows = tamis_setting_describe(TAMIS_SETTING_FETCH_ROWS),
                              *levels = tamis_setting_describe(TAMIS_SETTING_FETCH_LEVEL);
+    set(w, c, TAMIS_SETTING_FETCH_NEAR, 0);
     for (uint32_t i = 0; i < rows->n_values; i++)
         for (uint32_t j = 0; j < levels->n_values; j++) {
             set(w, c, TAMIS_SETTING_FETCH_ROWS, rows->values[i]);
@@ -152,7 +153,7 @@ static void settings_are_described(void **state) {
         for (uint32_t i = 1; i < info->n_values; i++)
             assert_true(info->values[i - 1] < info->values[i]);
     }
-    assert_int_equal(n, 3);
+    assert_int_equal(n, 4);
     assert_string_equal(tamis_setting_describe(TAMIS_SETTING_FETCH_LEVEL)->name, "fetch_level");
     assert_string_equal(tamis_tuned_op_name(TAMIS_TUNED_SPARSE), "sparse");
     assert_null(tamis_tuned_op_name(2));
@@ -186,8 +187,8 @@ static void what_is_no_setting_is_refused(void **state) {
     OK(tamis_context_get_setting(context, &of, rows, &before, &test_error));
     FAILS(tamis_context_set_setting(context, &of, rows, 3, &test_error), TAMIS_E_ARGUMENT,
           "fetch_rows 3: allowed are 0, 1, 2, 4, 8, 16");
-    FAILS(tamis_context_set_setting(context, &of, (tamis_setting)3, 1, &test_error),
-          TAMIS_E_ARGUMENT, "setting 3");
+    FAILS(tamis_context_set_setting(context, &of, (tamis_setting)4, 1, &test_error),
+          TAMIS_E_ARGUMENT, "setting 4");
     FAILS(tamis_context_set_setting(context, &of, TAMIS_SETTING_SCORE_AHEAD, 8, &test_error),
           TAMIS_E_ARGUMENT, "score_ahead is no setting of attend");
     FAILS(tamis_context_set_setting(context, &op, rows, 1, &test_error), TAMIS_E_ARGUMENT, "op 2");

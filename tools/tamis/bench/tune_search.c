@@ -151,6 +151,9 @@ tamis_status tune_run(tune_search *s, tamis_error *error) {
                                                &s->before[i], error);
     }
     memcpy(s->after, s->before, sizeof(s->after));
+    /* With another value, rows and level of coming pages would mean nothing. */
+    s->after[TAMIS_SETTING_FETCH_NEAR] = 0;
+    if (status == TAMIS_OK) status = set(s, TAMIS_SETTING_FETCH_NEAR, 0, error);
     if (status == TAMIS_OK) status = bench_plan(s->cache, &s->arm, 0, &plan, error);
     TUNE_EACH_SETTING(i, info, s->of.op) {
         if (status != TAMIS_OK) break;
