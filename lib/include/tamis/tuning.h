@@ -29,9 +29,9 @@ typedef enum tamis_setting {
     TAMIS_SETTING_FETCH_LEVEL = 1,
     /* How many pages ahead of scoring their bounds are prefetched; 0: not at all. */
     TAMIS_SETTING_SCORE_AHEAD = 2,
-    /* 0: as fetch_rows and fetch_level say. Else they mean nothing: while attention reads a row of K or of V, the
-     * one so many rows further on is prefetched into the first-level cache, in the same page as far
-     * as that goes. */
+    /* 0: as fetch_rows and fetch_level say. Else these mean nothing, and while attention reads a row
+     * of K or of V, the one so many rows further on is prefetched into the first-level cache: of the
+     * same page, and at its end of the page that is read next. */
     TAMIS_SETTING_FETCH_NEAR = 3
 } tamis_setting;
 
