@@ -5,8 +5,11 @@
 # usage: aarch64.sh <folder of kernels>; 77 without the clang that PoCL brings.
 # The calling conventions of SPIR are taken out: only drivers' compilers know them.
 set -u
-clang=$(command -v clang-15 || command -v clang-16 || command -v clang-17) ||
-    { echo "no clang of version 15 to 17"; exit 77; }
+clang=
+for version in 20 19 18 17 16 15; do
+    ! command -v clang-$version >/dev/null || clang=clang-$version
+done
+[ -n "$clang" ] || { echo "no clang of version 15 to 20"; exit 77; }
 case $("$clang" -print-targets 2>/dev/null) in
 *aarch64*) ;;
 *) echo "$clang lacks the target aarch64"; exit 77 ;;
