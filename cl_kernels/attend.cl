@@ -143,9 +143,9 @@ __kernel GROUP_OF(WG_SIZE) void attend_rows(
         if (part < PARTS)
             for (uint key = part; key < WG_SIZE; key += PARTS) {
                 if (page_of[key] == ULONG_MAX) continue;
-                const float8 value = row8(row_of(kv + page_of[key] + value_offset, PAGE_SIZE,
-                                                 key % PAGE_SIZE, slot_stride),
-                                          channel);
+                const float8 value = value8(value_row_of(kv + page_of[key] + value_offset,
+                                                         PAGE_SIZE, key % PAGE_SIZE, slot_stride),
+                                            channel);
                 for (uint g = 0; g < GROUP; g++)
                     sum[g] = fma((float8)(weight[g][key]), value, sum[g]);
             }

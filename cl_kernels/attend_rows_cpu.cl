@@ -51,16 +51,20 @@ typedef struct tile_state {
 #endif
 } tile_state;
 
-/* 1, 4. Rows of slots first to first + n as f32, zeros up to a multiple of BLOCK. Returns 0; some
- * element is NaN if an element of the rows is not finite. */
+/* 1, 4. Rows of slots first to first + n as f32, of V if `value`, zeros up to a multiple of BLOCK.
+ * Returns 0; some element is NaN if an element of the rows is not finite. */
 static inline float16 load_rows(tile_state *s, __global element *rows, ulong page_stride,
-                                ulong slot_stride, __global const int *table, int first, int n) {
+                                ulong slot_stride, __global const int *table, int first, int n,
+                                bool value) {
     float16 check = 0.0f;
     for (int i = 0; i < n; i++) {
         const int slot = first + i;
-        widen_row(row_of(rows + table[slot / PAGE_SIZE] * page_stride, PAGE_SIZE, slot % PAGE_SIZE,
-                         slot_stride),
-                  s->rows[i]);
+        const kv_row row = either_row_of(rows + table[slot / PAGE_SIZE] * page_stride, PAGE_SIZE,
+                                         slot % PAGE_SIZE, slot_stride, value);
+        if (value)
+            widen_value_row(row, s->rows[i]);
+        else
+            widen_row(row, s->rows[i]);
         UNROLL for (int j = 0; j < VECS; j++)
             check = fma(s->rows[i][j], (float16)(0.0f), check);
     }
@@ -283,11 +287,11 @@ __kernel ONE_ITEM void attend_tiles(
             }
 #endif
             if ((first - begin) % SEGMENT == 0) segment_begin(&s);
-            load_rows(&s, keys, page_stride, slot_stride, ids, first, n);
+            load_rows(&s, keys, page_stride, slot_stride, ids, first, n, false);
             tile_logits(&s, n);
             tile_softmax(&s, first, n, soft_cap);
             const float16 check =
-                load_rows(&s, keys + value_offset, page_stride, slot_stride, ids, first, n);
+                load_rows(&s, keys + value_offset, page_stride, slot_stride, ids, first, n, true);
             if (sum16(check) == 0.0f)
                 tile_values(&s, n);
             else

@@ -90,7 +90,7 @@ static inline void store_block(const float16 *lo, const float16 *hi, uint n, boo
                                __global bound_element *pair, uint channel) {
     float most = 0.0f;
     for (uint i = 0; i < n; i++) most = larger(most, larger(q8_largest(lo[i]), q8_largest(hi[i])));
-    const ushort scale = q8_scale(most);
+    const ushort scale = block_scale(most, Q8_MOST);
     const float d = q8_widen(scale);
     __global char *to = pair + channel;
     for (uint i = 0; i < n; i++, to += 16) {

@@ -15,7 +15,7 @@
 
 #if DTYPE == 0
 typedef float16 chunk;
-#elif DTYPE == 3
+#elif KEYS_Q8
 typedef char16 chunk;
 #else
 typedef ushort16 chunk;
@@ -66,26 +66,26 @@ static void compact_rows(const lane *l, __global element *rows, ulong page_strid
     }
 }
 
-#if DTYPE == 3
-#define MOST_BLOCKS 8 /* of a row */
-/* The scales of K or V, which begins at `first` of page 0. */
+#if KEYS_Q8
+#define MOST_SCALES 16 /* of a row */
+/* What lies behind all rows of K or V, `n` numbers a row; rows of `row_bytes` begin at `first` of page
+ * 0. */
 static void compact_scales(const lane *l, __global element *first, ulong page_stride,
-                           ulong slot_stride) {
-    const uint blocks = Q8_BLOCKS_OF((uint)slot_stride);
-    __global element *scales = first + (slot_stride << l->page_shift);
+                           uint row_bytes, uint n) {
+    __global element *scales = first + ((ulong)row_bytes << l->page_shift);
     for (uint tile = 0; tile < l->count * l->granularity; tile += WG_SIZE) {
         const uint j = tile + (uint)get_local_id(0), from = source_of(l, j);
-        ushort held[MOST_BLOCKS];
+        ushort held[MOST_SCALES];
         if (from != NONE) {
             __global const ushort *of = (__global const ushort *)(
-                scales + place_of(l, l->pages, from, page_stride, 2 * blocks));
-            for (uint b = 0; b < blocks; b++) held[b] = of[b];
+                scales + place_of(l, l->pages, from, page_stride, 2 * n));
+            for (uint b = 0; b < n; b++) held[b] = of[b];
         }
         barrier(CLK_GLOBAL_MEM_FENCE);
         if (from != NONE) {
             __global ushort *of =
-                (__global ushort *)(scales + place_of(l, l->to, j, page_stride, 2 * blocks));
-            for (uint b = 0; b < blocks; b++) of[b] = held[b];
+                (__global ushort *)(scales + place_of(l, l->to, j, page_stride, 2 * n));
+            for (uint b = 0; b < n; b++) of[b] = held[b];
         }
     }
 }
@@ -122,13 +122,18 @@ __kernel GROUP_OF(WG_SIZE) void compact_slots(KV_PARAMS, BATCH_PARAMS, uint page
                     .page_shift = 31 - clz(page_size)};
     const uint slices = (head_dim + WIDE - 1) / WIDE;
     kv += kv_offset + head * kv_head_stride;
+    /* K or V: where it begins, elements of a row and from row to row, f16 of a row behind them */
+    const bool values = part < 2 * slices ? part >= slices : part > 2 * slices;
+    const bool four_bits = values && DTYPE == 4;
+    const uint width = four_bits ? Q8_BLOCKS_OF(head_dim) * V4_BYTES : head_dim;
+    const ulong stride = four_bits ? width : slot_stride;
+    if (values) kv += value_offset;
     if (part < 2 * slices) {
         const uint channel = part % slices * WIDE + (uint)get_local_id(0) % (WIDE / CHUNK) * CHUNK;
-        __global element *rows = kv + (part < slices ? 0 : value_offset) + channel;
-        compact_rows(&l, channel < head_dim ? rows : 0, page_stride, slot_stride);
-#if DTYPE == 3
+        compact_rows(&l, channel < width ? kv + channel : 0, page_stride, stride);
+#if KEYS_Q8
     } else if (part < 2 * slices + 2) {
-        compact_scales(&l, kv + (part == 2 * slices ? 0 : value_offset), page_stride, slot_stride);
+        compact_scales(&l, kv, page_stride, width, Q8_BLOCKS_OF(head_dim) * (four_bits ? 2 : 1));
 #endif
     } else {
         if (positions) compact_plane(&l, positions + positions_offset);

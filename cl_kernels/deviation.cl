@@ -30,7 +30,8 @@ __kernel GROUP_OF(WG_SIZE) void deviation(KV_PARAMS, BATCH_PARAMS, MATRIX_PARAMS
         /* 2. the squares */
         const float16 apart =
             vload16(0, x + x_offset + row * x_stride + head * HEAD_DIM + channel) -
-            row16(row_of(held, PAGE_SIZE, slot % PAGE_SIZE, slot_stride), channel);
+            either16(either_row_of(held, PAGE_SIZE, slot % PAGE_SIZE, slot_stride, values), channel,
+                     values);
         squares = fma(apart, apart, squares);
     }
     const float sum = group_sum(sum16(squares), scratch);

@@ -19,7 +19,7 @@ __kernel GROUP_OF(WG_SIZE) void key_score_norm(LANE_PARAMS, REF_PARAMS(float, ou
     if (slot >= (uint)visible[visible_offset + OWNER]) return;
     __global const int *pages = LANE_PAGES;
     __global element *keys = LANE_KEYS;
-    out[out_offset + OWNER * out_stride + slot] = norm_of(ROW_AT(slot), HEAD_DIM);
+    out[out_offset + OWNER * out_stride + slot] = norm_of(ROW_AT(slot), HEAD_DIM, false);
 }
 
 /* Σ k/‖k‖ over the block, to sums [item][KV head][block][HEAD_DIM]. */
@@ -35,7 +35,7 @@ __kernel GROUP_OF(WG_SIZE) void key_score_directions(LANE_PARAMS, REF_PARAMS(flo
     __global element *keys = LANE_KEYS;
     /* 1. 1/‖k‖; a key of norm 0 adds nothing */
     for (uint s = wi; s < n; s += WG_SIZE) {
-        const float norm = norm_of(ROW_AT(first + s), HEAD_DIM);
+        const float norm = norm_of(ROW_AT(first + s), HEAD_DIM, false);
         factors[s] = norm == 0.0f ? 0.0f : 1.0f / norm;
     }
     barrier(CLK_LOCAL_MEM_FENCE);
@@ -85,7 +85,7 @@ __kernel GROUP_OF(WG_SIZE) void key_score_cosine(LANE_PARAMS, REF_PARAMS(float, 
     means += means_offset + (ulong)OWNER * HEAD_DIM;
     for (uint c = 0; c < HEAD_DIM; c += 16)
         along = fma(row16(key, c), vload16(0, means + c), along);
-    const float norm = norm_of(key, HEAD_DIM);
+    const float norm = norm_of(key, HEAD_DIM, false);
     out[out_offset + OWNER * out_stride + slot] = norm == 0.0f ? 0.0f : sum16(along) / norm;
 }
 

@@ -36,10 +36,14 @@ static inline void take_head(__global const source *from, float *head) {
     for (uint c = 0; c < HEAD_DIM; c += 16)
         vstore16(take16(from + c), 0, head + c);
 }
-static inline void put_head(const float *head, kv_row to) {
+static inline void put_head(const float *head, kv_row to, bool value) {
     for (uint c = 0; c < HEAD_DIM; c += PUT) {
         const bool both = PUT_BOTH(c, HEAD_DIM);
-        put_row(to, c, vload16(0, head + c), both ? vload16(1, head + c) : (float16)(0.0f), both);
+        const float16 x = vload16(0, head + c), y = both ? vload16(1, head + c) : (float16)(0.0f);
+        if (value)
+            put_value(to, c, x, y, both);
+        else
+            put_row(to, c, x, y, both);
     }
 }
 
@@ -93,11 +97,12 @@ __kernel GROUP_OF(WG_SIZE) void load_rows(KV_PARAMS, BATCH_PARAMS, REF_PARAMS(co
             if (n_pairs)
                 turn_head(x, turns + turns_offset, positions[positions_offset + row], n_pairs,
                           adjacent);
-            put_head(x, row_of(to, PAGE_SIZE, slot % PAGE_SIZE, slot_stride));
+            put_head(x, row_of(to, PAGE_SIZE, slot % PAGE_SIZE, slot_stride), false);
         }
         if (v) {
             take_head(v + v_offset + row * v_stride + head * HEAD_DIM, x);
-            put_head(x, row_of(to + value_offset, PAGE_SIZE, slot % PAGE_SIZE, slot_stride));
+            put_head(x, value_row_of(to + value_offset, PAGE_SIZE, slot % PAGE_SIZE, slot_stride),
+                     true);
         }
         /* 3. the planes that there are */
         const ulong in_plane = (ulong)page * PAGE_SIZE + slot % PAGE_SIZE;

@@ -24,11 +24,12 @@ __kernel GROUP_OF(WG_SIZE) void read_strided(REF_PARAMS(const uint, from), ulong
 }
 
 /* tms_page_read of host/device.h: every page of every lane once, a page for a work-group at a time,
- * `half_bytes`, a multiple of 16, of K and of V side by side. */
+ * K and V side by side, vectors of 16 bytes. */
 __kernel GROUP_OF(WG_SIZE) void read_pages(REF_PARAMS(const uchar, kv), ulong page_stride,
                                          ulong value_offset, REF_PARAMS(const int, table),
                                          REF_PARAMS(const int, count), uint capacity, uint n_lanes,
-                                         uint max_pages, uint half_bytes, REF_PARAMS(uint, out)) {
+                                         uint max_pages, uint k_vectors, uint v_vectors,
+                                         REF_PARAMS(uint, out)) {
     const ulong n = (ulong)n_lanes * max_pages;
     uint4 a = 0, b = 0;
     for (ulong i = get_group_id(0); i < n; i += get_num_groups(0)) {
@@ -36,9 +37,9 @@ __kernel GROUP_OF(WG_SIZE) void read_pages(REF_PARAMS(const uchar, kv), ulong pa
         if ((int)ordinal >= count[count_offset + lane]) continue;
         __global const uchar *page =
             kv + kv_offset + table[table_offset + lane * capacity + ordinal] * page_stride;
-        for (uint j = get_local_id(0); j < half_bytes / 16; j += WG_SIZE) {
-            a += vload4(j, (__global const uint *)page);
-            b += vload4(j, (__global const uint *)(page + value_offset));
+        for (uint j = get_local_id(0); j < max(k_vectors, v_vectors); j += WG_SIZE) {
+            if (j < k_vectors) a += vload4(j, (__global const uint *)page);
+            if (j < v_vectors) b += vload4(j, (__global const uint *)(page + value_offset));
         }
     }
     atomic_add(out + out_offset, total_of(a + b));

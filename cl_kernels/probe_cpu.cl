@@ -9,8 +9,11 @@
 #ifndef AHEAD
 #define AHEAD 0 /* 0: no prefetch */
 #endif
-#ifndef HALF
-#define HALF 4096 /* bytes of a page's K, and of its V; a multiple of 16 */
+#ifndef K_BYTES
+#define K_BYTES 4096 /* of a page; a multiple of 16 */
+#endif
+#ifndef V_BYTES
+#define V_BYTES 4096
 #endif
 #ifndef ROW
 #define ROW 256 /* bytes of a page before those of the next one; a multiple of 64 */
@@ -49,7 +52,6 @@ __kernel ONE_ITEM void read_run(REF_PARAMS(const uint, from), ulong n, REF_PARAM
 /* ---- Pages ----------------------------------------------------------------------------------- */
 
 #define WIDEST 16 /* pages in turn */
-#define WHOLE (HALF / 64 * 64)
 
 /* What an item reads: the pages ids[0..n), K at `keys`, V value_offset further on. While a page is
  * read, the same place of the page `ahead` entries on is prefetched; 0: none is. */
@@ -64,22 +66,24 @@ static inline __global const uchar *page_at(const page_list *p, int i) {
     return p->keys + p->ids[min(i, p->n - 1)] * p->page_stride;
 }
 
-/* K, or V further on by `offset`, of `width` pages from `first` on: a row of each in turn. */
+/* `bytes` bytes, those of K or, `offset` further on, of V, of `width` pages from `first` on: a row of
+ * each in turn. */
 static inline ALWAYS uint16 read_rows(uint16 sum, const page_list *p, int first, int width,
-                                      ulong offset, bool fetch) {
+                                      ulong offset, int bytes, bool fetch) {
+    const int whole = bytes / 64 * 64;
     __global const uchar *at[WIDEST], *next[WIDEST];
     UNROLL for (int t = 0; t < width; t++) {
         at[t] = page_at(p, first + t) + offset;
         next[t] = page_at(p, first + t + p->ahead) + offset;
     }
-    for (int i = 0; i < WHOLE; i += ROW)
+    for (int i = 0; i < whole; i += ROW)
         UNROLL for (int t = 0; t < width; t++)
             UNROLL for (int j = i; j < i + ROW; j += 64) {
-                if (WHOLE % ROW && j >= WHOLE) break;
+                if (whole % ROW && j >= whole) break;
                 sum += *(__global const uint16_at4 *)(at[t] + j);
                 if (fetch) PREFETCH_TO(2, next[t] + j);
             }
-    for (int i = WHOLE; i < HALF; i += 16)
+    for (int i = whole; i < bytes; i += 16)
         UNROLL for (int t = 0; t < width; t++)
             sum.s0123 += *(__global const uint4_at4 *)(at[t] + i);
     return sum;
@@ -90,13 +94,15 @@ static inline ALWAYS uint16 read_rows(uint16 sum, const page_list *p, int first,
 static inline ALWAYS uint16 read_steps(const page_list *p, int step, int width, bool fetch) {
     uint16 sum = 0;
     int first = 0;
-    for (; first + step <= p->n; first += step)
-        for (int v = 0; v < 2; v++)
-            for (int t = 0; t < step; t += width)
-                sum = read_rows(sum, p, first + t, width, v ? p->value_offset : 0, fetch);
-    for (int v = 0; v < 2; v++)
-        for (int t = first; t < p->n; t++)
-            sum = read_rows(sum, p, t, 1, v ? p->value_offset : 0, fetch);
+    for (; first + step <= p->n; first += step) {
+        for (int t = 0; t < step; t += width)
+            sum = read_rows(sum, p, first + t, width, 0, K_BYTES, fetch);
+        for (int t = 0; t < step; t += width)
+            sum = read_rows(sum, p, first + t, width, p->value_offset, V_BYTES, fetch);
+    }
+    for (int t = first; t < p->n; t++) sum = read_rows(sum, p, t, 1, 0, K_BYTES, fetch);
+    for (int t = first; t < p->n; t++)
+        sum = read_rows(sum, p, t, 1, p->value_offset, V_BYTES, fetch);
     return sum;
 }
 

@@ -18,22 +18,28 @@
 #define CHUNKS (HEAD_DIM / 16)
 #define PUTS   ((HEAD_DIM + PUT - 1) / PUT)
 
-/* Elements of a row from channel c on. */
+/* Elements of a K and of a V row from channel c on. */
 #if NARROW
 typedef float source;
-static inline void put(__global const source *row, kv_row to, uint c) {
-    const bool both = PUT_BOTH(c, HEAD_DIM);
-    put_row(to, c, vload16(0, row + c), both ? vload16(1, row + c) : (float16)(0.0f), both);
+#define SECOND(row, c) (PUT_BOTH(c, HEAD_DIM) ? vload16(1, (row) + (c)) : (float16)(0.0f))
+static inline void put(__global const source *k, __global const source *v, kv_row key, kv_row value,
+                       uint c) {
+    put_row(key, c, vload16(0, k + c), SECOND(k, c), PUT_BOTH(c, HEAD_DIM));
+    put_value(value, c, vload16(0, v + c), SECOND(v, c), PUT_BOTH(c, HEAD_DIM));
 }
 #else
 typedef element source;
-static inline void put(__global const source *row, kv_row to, uint c) {
-    vstore16(vload16(0, row + c), 0, to.at + c);
+static inline void put(__global const source *k, __global const source *v, kv_row key, kv_row value,
+                       uint c) {
+    vstore16(vload16(0, k + c), 0, key.at + c);
+    vstore16(vload16(0, v + c), 0, value.at + c);
 }
 #endif
 
-/* The row of a slot of a lane, `page` being where its page's K or V begins. */
-#define SLOT_OF(page, slot) row_of(page, PAGE_SIZE, (slot) % PAGE_SIZE, slot_stride)
+/* The K and the V row of a slot of a lane, whose page begins at `page`. */
+#define KEY_OF(page, slot) row_of(page, PAGE_SIZE, (slot) % PAGE_SIZE, slot_stride)
+#define VALUE_OF(page, slot)                                                                       \
+    value_row_of((page) + value_offset, PAGE_SIZE, (slot) % PAGE_SIZE, slot_stride)
 
 __kernel GROUP_OF(WG_SIZE) void write_rows(KV_PARAMS, BATCH_PARAMS, REF_PARAMS(const source, k),
                                            ulong k_stride, REF_PARAMS(const source, v),
@@ -51,8 +57,8 @@ __kernel GROUP_OF(WG_SIZE) void write_rows(KV_PARAMS, BATCH_PARAMS, REF_PARAMS(c
                                head * head_stride + slot / PAGE_SIZE];
         __global element *to = kv + kv_offset + page * page_stride + head * kv_head_stride;
         /* 2. both rows */
-        put(k + k_offset + row * k_stride + head * HEAD_DIM, SLOT_OF(to, slot), channel);
-        put(v + v_offset + row * v_stride + head * HEAD_DIM, SLOT_OF(to + value_offset, slot),
+        put(k + k_offset + row * k_stride + head * HEAD_DIM,
+            v + v_offset + row * v_stride + head * HEAD_DIM, KEY_OF(to, slot), VALUE_OF(to, slot),
             channel);
         /* 3. the planes that there are */
         const ulong in_plane = (ulong)page * PAGE_SIZE + slot % PAGE_SIZE;
@@ -148,10 +154,8 @@ __kernel GROUP_OF(WG_SIZE) void write_rotated(
                                head * head_stride + slot / PAGE_SIZE];
         __global element *to = kv + kv_offset + page * page_stride + head * kv_head_stride;
         __global const float *value = v + v_offset + row * v_stride + head * HEAD_DIM;
-        for (uint c = 0; c < HEAD_DIM; c += PUT) {
-            put(at, SLOT_OF(to, slot), c);
-            put(value, SLOT_OF(to + value_offset, slot), c);
-        }
+        for (uint c = 0; c < HEAD_DIM; c += PUT)
+            put(at, value, KEY_OF(to, slot), VALUE_OF(to, slot), c);
         const ulong in_plane = (ulong)page * PAGE_SIZE + slot % PAGE_SIZE;
         if (position_plane)
             position_plane[position_plane_offset + in_plane] = positions[positions_offset + row];
@@ -171,7 +175,7 @@ __kernel GROUP_OF(WG_SIZE) void read_rows(KV_PARAMS, REF_PARAMS(const int, table
                                s / PAGE_SIZE];
         __global element *from = kv + kv_offset + page * page_stride + h * kv_head_stride;
         const ulong to = (ulong)row * HEAD_DIM + channel;
-        if (k) vstore16(row16(SLOT_OF(from, s), channel), 0, k + k_offset + to);
-        if (v) vstore16(row16(SLOT_OF(from + value_offset, s), channel), 0, v + v_offset + to);
+        if (k) vstore16(row16(KEY_OF(from, s), channel), 0, k + k_offset + to);
+        if (v) vstore16(value16(VALUE_OF(from, s), channel), 0, v + v_offset + to);
     }
 }

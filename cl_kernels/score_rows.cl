@@ -22,6 +22,6 @@ __kernel GROUP_OF(WG_SIZE) void score_rows(KV_PARAMS, BATCH_PARAMS, REF_PARAMS(c
         __global element *keys = kv + kv_offset + page * page_stride + head * kv_head_stride;
         /* 2. the key's norm, the largest last */
         scores[scores_offset + (ulong)page * PAGE_SIZE + slot % PAGE_SIZE] =
-            -norm_of(row_of(keys, PAGE_SIZE, slot % PAGE_SIZE, slot_stride), HEAD_DIM);
+            -norm_of(row_of(keys, PAGE_SIZE, slot % PAGE_SIZE, slot_stride), HEAD_DIM, false);
     }
 }

@@ -6,6 +6,7 @@
  * of one (item, KV head), and a work-item takes 16 channels of LISTS lists; value_score_join adds
  * the blocks. In value_score_slots a work-item takes RUN slots; in value_norm_l2 a slot; in
  * value_norm_projected a work-group takes SLOTS slots (project.clh). */
+#define OF_VALUES 1
 #include "project.clh"
 #define LISTS 4
 #define RUN   4
@@ -39,7 +40,7 @@ __kernel GROUP_OF(WG_SIZE) void value_score_sums(LANE_PARAMS, REF_PARAMS(const f
         float16 part[LISTS]; /* of a page */
         for (uint j = 0; j < LISTS; j++) part[j] = 0.0f;
         for (; s < stop; s++) {
-            const float16 x = row16(ROW_AT(s), channel);
+            const float16 x = value16(ROW_AT(s), channel);
             for (uint j = 0; j < LISTS; j++) part[j] = fma(x, (float16)(from[j][s]), part[j]);
         }
         for (uint j = 0; j < LISTS; j++) sum[j] += part[j];
@@ -96,7 +97,7 @@ __kernel GROUP_OF(WG_SIZE) void value_score_slots(LANE_PARAMS, REF_PARAMS(const 
                 for (uint j = 0; j < RUN; j++)
                     sum[j] = fma(x, (float16)(weights[j][l * a_stride]), sum[j]);
             }
-            for (uint j = 0; j < RUN; j++) e[j] += sum16(sum[j] * row16(rows[j], channel));
+            for (uint j = 0; j < RUN; j++) e[j] += sum16(sum[j] * value16(rows[j], channel));
         }
     for (uint j = 0; j < RUN && slot + j < seen; j++)
         out[out_offset + OWNER * out_stride + slot + j] = e[j];
@@ -109,7 +110,7 @@ __kernel GROUP_OF(WG_SIZE) void value_norm_l2(LANE_PARAMS, REF_PARAMS(float, out
     if (slot >= (uint)visible[visible_offset + OWNER]) return;
     __global const int *pages = LANE_PAGES;
     __global element *values = LANE_VALUES;
-    out[out_offset + OWNER * out_stride + slot] = norm_of(ROW_AT(slot), HEAD_DIM);
+    out[out_offset + OWNER * out_stride + slot] = norm_of(ROW_AT(slot), HEAD_DIM, true);
 }
 
 __kernel GROUP_OF(WG_SIZE) void value_norm_projected(LANE_PARAMS, REF_PARAMS(float, out),

@@ -170,7 +170,7 @@ typedef struct cu_mass_args {
     uint32_t rule, unused;
 } cu_mass_args;
 
-#define CU_SELECT_THREADS 512u /* select alone; with scores a block has CU_SCORE_THREADS */
+#define CU_SELECT_THREADS 512u  /* select alone; with scores a block has CU_SCORE_THREADS */
 #define CU_SELECT_SHARED  2048u /* bytes of static shared memory, at most */
 
 typedef struct cu_select_args {
@@ -193,14 +193,14 @@ typedef struct cu_select_args {
 #define CU_WIDE_TAKEN   (CU_WIDE_CUTS + 4u * CU_WIDE_PASSES)
 
 typedef struct cu_select_wide_args {
-    cu_batch batch; /* row_seq and table with positions only */
+    cu_batch batch;             /* row_seq and table with positions only */
     CU_PTR(const float) scores; /* NULL: by ordinal, or by position */
     uint64_t stride;
     cu_lists lists, forced;
     CU_PTR(const int32_t) k_table;
     CU_PTR(const int32_t) positions;
     CU_PTR(const int32_t) row_positions;
-    CU_PTR(uint32_t) upper; /* [rows][KV heads][key_stride] */
+    CU_PTR(uint32_t) upper;   /* [rows][KV heads][key_stride] */
     CU_PTR(uint32_t) tallies; /* [rows][tally_stride] */
     uint64_t key_stride, tally_stride;
     uint64_t need; /* in units of 2^-32, 0: no mass */
@@ -217,8 +217,8 @@ typedef struct cu_score_select_args {
 
 /* ---- compact, replace ---- */
 
-/* A block takes a part of a lane: CU_COMPACT_WIDE pieces of 16 bytes of every row of K, or of V,
- * the scales of q8 of K, or of V, or the planes. */
+/* A block takes a part of a lane: CU_COMPACT_WIDE pieces of 16 bytes of every row of K, or of V, what
+ * lies behind the rows of K, or of V, or the planes. */
 #define CU_COMPACT_THREADS 256u
 #define CU_COMPACT_WIDE    8u
 
@@ -230,7 +230,10 @@ typedef struct cu_compact_args {
     CU_PTR(uint32_t) positions;
     CU_PTR(uint32_t) scores;
     uint64_t to_stride;
-    uint32_t granularity, size, pieces, unused; /* bytes of an element, 1 of q8; pieces of a row */
+    uint32_t granularity, size; /* bytes of an element, 1 of q8 and k8v4 */
+    /* Of a row of K and of V: pieces of 16 bytes, words of 16 bits behind the rows. */
+    uint32_t pieces[2], words[2];
+    uint64_t value_stride; /* bytes from V row to V row */
 } cu_compact_args;
 
 #define CU_REPLACE_THREADS 256u
@@ -268,13 +271,12 @@ typedef struct cu_replace_args {
 #define CU_ATTEND_STAGE(dim)      (2u * CU_ATTEND_KEYS * CU_ATTEND_ROW(dim) * 2u)
 #define CU_ATTEND_TILE_STAGE(dim) (2u * CU_ATTEND_KEYS * (2u * CU_ATTEND_TILE_ROW(dim) * 2u + 4u))
 /* Bytes of a warp's third parts of q, where registers do not hold them (bf16; f16 has none). */
-#define CU_ATTEND_THIRDS(dim) ((dim) > 128u ? (dim) / 8u * 32u * 4u : 0u)
-#define CU_ATTEND_DECODE_KEYS(dim)                                                                 \
-    (CU_ATTEND_WARPS * CU_ATTEND_STAGES(dim) * CU_ATTEND_STAGE(dim))
+#define CU_ATTEND_THIRDS(dim)      ((dim) > 128u ? (dim) / 8u * 32u * 4u : 0u)
+#define CU_ATTEND_DECODE_KEYS(dim) (CU_ATTEND_WARPS * CU_ATTEND_STAGES(dim) * CU_ATTEND_STAGE(dim))
 #define CU_ATTEND_DECODE_SHARED(dim)                                                               \
     (CU_ATTEND_DECODE_KEYS(dim) + CU_ATTEND_WARPS * CU_ATTEND_THIRDS(dim))
 #define CU_ATTEND_TILE_SHARED(dim, warps)                                                          \
-    (CU_ATTEND_STAGES(dim) * CU_ATTEND_TILE_STAGE(dim) + (warps) * CU_ATTEND_THIRDS(dim))
+    (CU_ATTEND_STAGES(dim) * CU_ATTEND_TILE_STAGE(dim) + (warps)*CU_ATTEND_THIRDS(dim))
 /* The same of a cache of q8. Rows of bytes begin 32 bytes more than a multiple of 64 behind each
  * other, so that four of them share no bank. Behind the rows of K, and of V, lie their scales. */
 #define CU_ATTEND_Q8_ROW(dim)    ((dim) / 64u * 64u + 32u)
@@ -285,8 +287,21 @@ typedef struct cu_replace_args {
 #define CU_ATTEND_Q8_DECODE_SHARED(dim)                                                            \
     (CU_ATTEND_WARPS * CU_ATTEND_STAGES(dim) * CU_ATTEND_Q8_STAGE(dim))
 #define CU_ATTEND_Q8_TILE_SHARED(dim) (CU_ATTEND_STAGES(dim) * CU_ATTEND_Q8_TILE_STAGE(dim))
-#define CU_ATTEND_WARP_ROWS(dim) ((dim) > 128u ? 8u : 16u)
-#define CU_ATTEND_TILE_WARPS     8u
+/* The same of a cache of k8v4: K as of q8, V rows an odd number of times 16 bytes behind each other,
+ * behind all of them the rows' minima and scales. */
+#define CU_ATTEND_V4_ROW(dim)    (((dim) + 31u) / 32u * 16u | 16u)
+#define CU_ATTEND_V4_SCALES(dim) (((dim) + 31u) / 32u * 4u) /* of a row, in bytes */
+#define CU_ATTEND_K8V4_VALUES(dim)                                                                 \
+    (CU_ATTEND_KEYS * (CU_ATTEND_Q8_ROW(dim) + CU_ATTEND_Q8_SCALES(dim))) /* bytes of K */
+#define CU_ATTEND_K8V4_STAGE(dim)                                                                  \
+    (CU_ATTEND_K8V4_VALUES(dim) +                                                                  \
+     CU_ATTEND_KEYS * (CU_ATTEND_V4_ROW(dim) + CU_ATTEND_V4_SCALES(dim)))
+#define CU_ATTEND_K8V4_TILE_STAGE(dim) (2u * CU_ATTEND_K8V4_STAGE(dim) + 8u * CU_ATTEND_KEYS)
+#define CU_ATTEND_K8V4_DECODE_SHARED(dim)                                                          \
+    (CU_ATTEND_WARPS * CU_ATTEND_STAGES(dim) * CU_ATTEND_K8V4_STAGE(dim))
+#define CU_ATTEND_K8V4_TILE_SHARED(dim) (CU_ATTEND_STAGES(dim) * CU_ATTEND_K8V4_TILE_STAGE(dim))
+#define CU_ATTEND_WARP_ROWS(dim)        ((dim) > 128u ? 8u : 16u)
+#define CU_ATTEND_TILE_WARPS            8u
 /* The slots of a tile are divided into pieces, one per block, which begin at multiples of
  * CU_ATTEND_PIECE. A launch has at most CU_ATTEND_CHUNKS pieces; a second kernel, with
  * CU_ATTEND_JOIN_WARPS warps per block and one (row, query head) per warp, joins their states and
@@ -346,7 +361,7 @@ typedef struct cu_slots {
     cu_kv kv;
     cu_batch batch;
     uint32_t blocks, dim;
-    uint32_t dtype, unused; /* of the cache */
+    uint32_t dtype, unused; /* of the rows: that of the cache, 4 being V of k8v4 */
 } cu_slots;
 
 #define CU_SUM_SLOTS    512u /* slots of a block, whose sums are formed separately */
@@ -370,13 +385,12 @@ typedef struct cu_value_score_args {
 
 /* Products of a tile of cached rows with rows of weights: slots and weights of a block, channels of
  * a panel of weights, bytes of dynamic shared memory. */
-#define CU_PROJECT_THREADS 128u
-#define CU_PROJECT_SLOTS   64u
-#define CU_PROJECT_ROWS    128u
-#define CU_PROJECT_DEPTH   16u
-#define CU_PROJECT_PITCH   (CU_PROJECT_ROWS + 4u)
-#define CU_PROJECT_SHARED(dim)                                                                     \
-    (4u * ((dim) * CU_PROJECT_SLOTS + CU_PROJECT_DEPTH * CU_PROJECT_PITCH))
+#define CU_PROJECT_THREADS     128u
+#define CU_PROJECT_SLOTS       64u
+#define CU_PROJECT_ROWS        128u
+#define CU_PROJECT_DEPTH       16u
+#define CU_PROJECT_PITCH       (CU_PROJECT_ROWS + 4u)
+#define CU_PROJECT_SHARED(dim) (4u * ((dim)*CU_PROJECT_SLOTS + CU_PROJECT_DEPTH * CU_PROJECT_PITCH))
 
 typedef struct cu_value_norm_args {
     cu_slots slots;
@@ -424,12 +438,11 @@ typedef struct cu_deviation_args {
 #define CU_LINEAR_ITEM_THREADS 256u /* of a block that widens or starts */
 /* The form for matrix units: outputs and threads of a block, inputs that it takes at a time, and
  * its shared memory in bytes, by the rows of the kernel. */
-#define CU_LINEAR_MMA_ROWS    32u /* most */
-#define CU_LINEAR_MMA_OUTPUTS 128u
-#define CU_LINEAR_MMA_STAGE   128u
-#define CU_LINEAR_MMA_THREADS 512u
-#define CU_LINEAR_MMA_SHARED(rows)                                                                 \
-    ((rows) * (4u * 4u * (CU_LINEAR_MMA_OUTPUTS + 8u) + 4u) + 16u)
+#define CU_LINEAR_MMA_ROWS         32u /* most */
+#define CU_LINEAR_MMA_OUTPUTS      128u
+#define CU_LINEAR_MMA_STAGE        128u
+#define CU_LINEAR_MMA_THREADS      512u
+#define CU_LINEAR_MMA_SHARED(rows) ((rows) * (4u * 4u * (CU_LINEAR_MMA_OUTPUTS + 8u) + 4u) + 16u)
 
 typedef struct cu_linear_args {
     cu_matrix x, y;
@@ -565,7 +578,7 @@ typedef struct cu_page_read_args {
     CU_PTR(uint32_t) sink;
     uint64_t page_stride, value_offset; /* bytes */
     uint32_t n_lanes, capacity, max_pages;
-    uint32_t half_vectors; /* of 16 bytes: of a page's K, and of its V */
+    uint32_t k_vectors, v_vectors, unused; /* of 16 bytes, of a page */
 } cu_page_read_args;
 
 #endif

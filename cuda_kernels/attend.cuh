@@ -155,15 +155,19 @@ template <int D, int G> struct attend_plain_shape {
 };
 template <int G> struct attend_sums { float sum[G][8], top[G], total[G]; };
 
-template <typename T, int D>
+/* A row of K or, VALUE, of V; zeros if it is not seen. */
+template <typename T, int D, bool VALUE>
 DEVICE void attend_plain_row(const cu_attend_args &a, const attend_lane &l, const attend_page &p,
-                             uint32_t in_page, uint64_t offset, bool seen, float (&x)[8]) {
+                             uint32_t in_page, bool seen, float (&x)[8]) {
     const uint32_t channel = lane_id() % (D > 128 ? 32 : 16) * 8;
 #pragma unroll
     for (int i = 0; i < 8; i++)
         x[i] = 0.0f;
-    if (seen && channel < D)
-        load_8(kv_rows<T>::of(a.kv, p.id, l.head, in_page, offset), channel, x);
+    if (!seen || channel >= D) return;
+    if constexpr (VALUE)
+        load_8(value_of<T>(a.kv, p.id, l.head, in_page), channel, x);
+    else
+        load_8(key_of<T>(a.kv, p.id, l.head, in_page), channel, x);
 }
 
 /* Keeps the logits of a slot, if they are asked for: all lanes that share its key have them,
@@ -195,7 +199,7 @@ DEVICE void attend_plain_keys(const cu_attend_args &a, const attend_lane &l, con
     for (uint32_t step = 0; step < shape::STEPS; step++) {
         const uint32_t slot = in_page + step * shape::KEYS;
         seen[step] = attend_sees(a, l, p, slot);
-        attend_plain_row<T, D>(a, l, p, slot, 0, seen[step], x);
+        attend_plain_row<T, D, false>(a, l, p, slot, seen[step], x);
 #pragma unroll
         for (int g = 0; g < G; g++) {
             float dot = 0.0f;
@@ -233,8 +237,7 @@ DEVICE void attend_plain_keys(const cu_attend_args &a, const attend_lane &l, con
     /* 3c. weighted values */
 #pragma unroll
     for (uint32_t step = 0; step < shape::STEPS; step++) {
-        attend_plain_row<T, D>(a, l, p, in_page + step * shape::KEYS, a.kv.value_offset, seen[step],
-                               x);
+        attend_plain_row<T, D, true>(a, l, p, in_page + step * shape::KEYS, seen[step], x);
 #pragma unroll
         for (int g = 0; g < G; g++)
 #pragma unroll

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* attend: out = Σ softmax(scale·q·k)·v over the slots that a row sees; lse = log Σ exp. Form for
- * matrix units: f16, bf16 and q8.
+ * matrix units: f16, bf16, q8 and k8v4.
  * contract: host/ops.h; meaning: host/reference/attend.c; numbered steps: attend.cuh,
  * attend_mma.cuh, attend_q8.cuh.
  * Sums that are not finite are formed anew in plain fp32, which decides between NaN, infinity and a
@@ -15,14 +15,12 @@
 
 #define KEYS CU_ATTEND_KEYS
 
-/* Copies 16 bytes of a K row at `from`, the piece-th, and of its V row; zeros if not live. */
+/* Copies 16 bytes of a row at `from`, the piece-th; zeros if not live. */
 template <int ROW, typename T>
-DEVICE void bring_piece(T *keys, T *values, const T *from, uint64_t value_offset, uint32_t row,
-                        uint32_t piece, bool live) {
+DEVICE void bring_piece(T *to, const T *from, uint32_t row, uint32_t piece, bool live) {
     constexpr uint32_t WIDE = 16 / sizeof(T);
     const uint32_t place = WIDE == 8 ? place_of<ROW>(row, piece) : row * ROW + WIDE * piece;
-    copy_async_16(keys + place, from + WIDE * piece, live);
-    copy_async_16(values + place, from + value_offset + WIDE * piece, live);
+    copy_async_16(to + place, from + WIDE * piece, live);
 }
 
 /* ---- Decode ---------------------------------------------------------------------------------- */
@@ -55,23 +53,34 @@ DEVICE uint32_t bring(const cu_attend_args &a, const attend_lane &l, key_stream 
     const T *rows = key_row<T>(a.kv, max(page.id, 0), l.head, in_page);
     const T *rows_8 = key_row<T>(a.kv, max(second.id, 0), l.head, in_second);
     constexpr uint32_t ROW = layout::ROW, OF_ROW = D * sizeof(T) / 16, PIECES = KEYS * OF_ROW;
-    T *values = keys + layout::STAGE / 2 / sizeof(T);
+    T *values = keys + layout::VALUES / sizeof(T);
 #pragma unroll 2 /* more keep addresses in registers that the sums need */
     for (uint32_t i = 0; i < PIECES; i += WARP) {
         const uint32_t piece = i + lane_id(), row = piece / OF_ROW;
         const T *at = (row < 8 ? rows : rows_8) + row % 8 * a.kv.slot_stride;
-        if (PIECES % WARP == 0 || piece < PIECES)
-            bring_piece<ROW>(keys, values, at, a.kv.value_offset, row, piece % OF_ROW,
-                             seen >> row & 1);
+        if (PIECES % WARP != 0 && piece >= PIECES) continue;
+        bring_piece<ROW>(keys, at, row, piece % OF_ROW, seen >> row & 1);
+        if (layout::VALUE_PIECES == OF_ROW)
+            bring_piece<ROW>(values, at + a.kv.value_offset, row, piece % OF_ROW, seen >> row & 1);
     }
-    if constexpr (layout::SCALES > 0) { /* 16 bytes of each block of 8 slots, a lane each */
-        const uint32_t half = lane_id() / (layout::SCALES / 2), slots = 8 * layout::SCALES * half;
-        if (half < 2)
-            bring_scales(keys + KEYS * ROW + slots, values + KEYS * ROW + slots,
-                         kv_rows<T>::of(a.kv, max(half ? second.id : page.id, 0), l.head,
-                                        half ? in_second : in_page, 0),
-                         a.kv.value_offset, lane_id() % (layout::SCALES / 2),
-                         (seen >> 8 * half & 0xffu) != 0);
+    if constexpr (layout::SCALES > 0) {
+        constexpr uint32_t WIDE = layout::VALUE_PIECES, VALUE = layout::TILE_VALUE;
+        const auto first = value_of<T>(a.kv, max(page.id, 0), l.head, in_page);
+        const auto first_8 = value_of<T>(a.kv, max(second.id, 0), l.head, in_second);
+        for (uint32_t i = lane_id(); WIDE != OF_ROW && i < KEYS * WIDE; i += WARP) {
+            const uint32_t row = i / WIDE;
+            const T *at = (const T *)(row < 8 ? first : first_8).at + row % 8 * WIDE * 16;
+            bring_piece<VALUE>(values, at, row, i % WIDE, seen >> row & 1);
+        }
+        /* What lies behind 8 slots: 16 bytes a lane. */
+        const uint32_t half = lane_id() / 16, piece = lane_id() % 16;
+        const bool live = (seen >> 8 * half & 0xffu) != 0;
+        bring_scales(keys + KEYS * ROW + 8 * layout::SCALES * half,
+                     key_of<T>(a.kv, max(half ? second.id : page.id, 0), l.head,
+                               half ? in_second : in_page),
+                     piece, layout::SCALES / 2, live);
+        bring_scales(values + KEYS * VALUE + 8 * layout::VALUE_SCALES * half,
+                     half ? first_8 : first, piece, layout::VALUE_SCALES / 2, live);
     }
     s.slot += KEYS;
     return seen;
@@ -126,7 +135,7 @@ DEVICE void attend_split(const cu_attend_args &a, const attend_lane &l, const at
         seen[STAGES - 1] =
             stream.slot < slots ? bring<T, D>(a, l, stream, stages + free_stage * STAGE) : 0;
         copy_async_commit();
-        const T *keys = stages + i * STAGE, *values = keys + STAGE / 2;
+        const T *keys = stages + i * STAGE, *values = keys + attend_layout<T, D>::VALUES / sizeof(T);
         const uint32_t now = seen[0];
         const auto sees = [&](int, uint32_t key) { return (now >> key & 1) != 0; };
         if constexpr (LOGITS) {
@@ -215,16 +224,17 @@ DEVICE void decode(const cu_attend_args &a, unsigned char *shared) {
 FOR_EACH_DIM_OF(ATTEND_DECODE, f16, f16)
 FOR_EACH_DIM_OF(ATTEND_DECODE, bf16, bf16)
 FOR_EACH_DIM_OF(ATTEND_DECODE, q8, q8)
+FOR_EACH_DIM_OF(ATTEND_DECODE, k8v4, k8v4)
 
 /* ---- Tiles ----------------------------------------------------------------------------------- */
 
 #define TILE_KEYS (2 * KEYS)
 
-/* Keys that a block of tile rows shares, with their scales behind them. */
+/* Keys that a block of tile rows shares, with what lies behind their rows. */
 template <typename T, int D> struct tile_stage {
     typedef attend_layout<T, D> layout;
     T keys[TILE_KEYS * (layout::TILE_ROW + layout::SCALES)];
-    T values[TILE_KEYS * (layout::TILE_ROW + layout::SCALES)];
+    T values[TILE_KEYS * (layout::TILE_VALUE + layout::VALUE_SCALES)];
     int32_t position[TILE_KEYS]; /* used if there are intervals */
 };
 
@@ -239,19 +249,32 @@ DEVICE int32_t tile_page(const cu_attend_args &a, const tile_slots &t, uint32_t 
     return slot < t.end ? t.ids[slot >> a.kv.page_shift] : 0;
 }
 
-/* 16 bytes of each block of 8 slots, a thread each. */
-template <int D>
-DEVICE void bring_tile_scales(const cu_attend_args &a, const tile_slots &t, tile_stage<q8, D> &to) {
-    constexpr uint32_t ROW = attend_layout<q8, D>::TILE_ROW, SCALES = CU_ATTEND_Q8_SCALES(D);
-    constexpr uint32_t OF_SLOTS = SCALES / 2, PIECES = TILE_KEYS / 8 * OF_SLOTS;
-    for (uint32_t i = 0; i < PIECES; i += blockDim.x) {
-        const uint32_t piece = i + threadIdx.x, row = piece / OF_SLOTS * 8, slot = t.slot + row;
+/* V rows where they are not as long as those of K, and what lies behind the rows: of 8 slots 16 bytes
+ * a thread. */
+template <typename T, int D>
+DEVICE void bring_tile_scaled(const cu_attend_args &a, const tile_slots &t, tile_stage<T, D> &to) {
+    typedef attend_layout<T, D> layout;
+    constexpr uint32_t ROW = layout::TILE_ROW, VALUE = layout::TILE_VALUE;
+    constexpr uint32_t WIDE = layout::VALUE_PIECES, PIECES = TILE_KEYS / 8 * 16;
+    const uint32_t in_page = a.kv.page_size - 1;
+    for (uint32_t i = 0; WIDE * 16 != D && i < TILE_KEYS * WIDE; i += blockDim.x) {
+        const uint32_t piece = i + threadIdx.x, row = piece / WIDE, slot = t.slot + row;
         const int32_t id = shuffle(t.id, row % TILE_KEYS);
-        if (piece < PIECES)
-            bring_scales(to.keys + TILE_KEYS * ROW + row * SCALES,
-                         to.values + TILE_KEYS * ROW + row * SCALES,
-                         kv_rows<q8>::of(a.kv, id, t.head, slot & (a.kv.page_size - 1), 0),
-                         a.kv.value_offset, piece % OF_SLOTS, slot < t.end);
+        if (row < TILE_KEYS)
+            bring_piece<VALUE>(to.values, (const T *)value_of<T>(a.kv, id, t.head, slot & in_page).at,
+                               row, piece % WIDE, slot < t.end);
+    }
+    for (uint32_t i = 0; i < PIECES; i += blockDim.x) {
+        const uint32_t piece = (i + threadIdx.x) % 16, row = (i + threadIdx.x) / 16 * 8;
+        const uint32_t slot = t.slot + row;
+        const int32_t id = shuffle(t.id, row % TILE_KEYS);
+        if (row >= TILE_KEYS) continue;
+        bring_scales(to.keys + TILE_KEYS * ROW + row * layout::SCALES,
+                     key_of<T>(a.kv, id, t.head, slot & in_page), piece, layout::SCALES / 2,
+                     slot < t.end);
+        bring_scales(to.values + TILE_KEYS * VALUE + row * layout::VALUE_SCALES,
+                     value_of<T>(a.kv, id, t.head, slot & in_page), piece,
+                     layout::VALUE_SCALES / 2, slot < t.end);
     }
 }
 
@@ -272,11 +295,13 @@ DEVICE void bring_tile(const cu_attend_args &a, tile_slots &t, tile_stage<T, D> 
         const uint32_t piece = i + threadIdx.x, row = piece / OF_ROW, slot = t.slot + row;
         const int32_t id = shuffle(t.id, row % TILE_KEYS);
         const T *from = key_row<T>(a.kv, id, t.head, slot & in_page);
-        if (piece < PIECES)
-            bring_piece<ROW>(to.keys, to.values, from, a.kv.value_offset, row, piece % OF_ROW,
+        if (piece >= PIECES) continue;
+        bring_piece<ROW>(to.keys, from, row, piece % OF_ROW, slot < t.end);
+        if (layout::VALUE_PIECES == OF_ROW)
+            bring_piece<ROW>(to.values, from + a.kv.value_offset, row, piece % OF_ROW,
                              slot < t.end);
     }
-    if constexpr (layout::SCALES > 0) bring_tile_scales(a, t, to);
+    if constexpr (layout::SCALES > 0) bring_tile_scaled(a, t, to);
     t.slot += TILE_KEYS;
     t.id = tile_page(a, t, t.slot + lane_id());
 }
@@ -488,6 +513,7 @@ template <typename T, int D> DEVICE void tiles(const cu_attend_args &a, tile_sta
 FOR_EACH_DIM_OF(ATTEND_TILES, f16, f16)
 FOR_EACH_DIM_OF(ATTEND_TILES, bf16, bf16)
 FOR_EACH_DIM_OF(ATTEND_TILES, q8, q8)
+FOR_EACH_DIM_OF(ATTEND_TILES, k8v4, k8v4)
 
 /* ---- Joining the pieces of tiles ------------------------------------------------------------- */
 

@@ -29,7 +29,11 @@ template <> struct attend_parts<bf16> {
  * row's scales and of a stage. */
 template <typename T, int D> struct attend_layout {
     static constexpr uint32_t ROW = CU_ATTEND_ROW(D), TILE_ROW = CU_ATTEND_TILE_ROW(D), SCALES = 0;
+    static constexpr uint32_t TILE_VALUE = TILE_ROW;     /* T from V row to V row of a tile */
+    static constexpr uint32_t VALUE_PIECES = D / 8;      /* of 16 bytes, of a V row */
     static constexpr uint32_t STAGE = CU_ATTEND_STAGE(D), TILE_STAGE = CU_ATTEND_TILE_STAGE(D);
+    static constexpr uint32_t VALUES = STAGE / 2; /* bytes of a stage before V */
+    static constexpr uint32_t VALUE_SCALES = 0;
     static constexpr uint32_t DECODE_KEYS = CU_ATTEND_DECODE_KEYS(D);
     static constexpr uint32_t DECODE_SHARED = CU_ATTEND_DECODE_SHARED(D);
 
@@ -194,8 +198,8 @@ DEVICE void dot_keys(const attend_query<T, D, M> &q, const T *keys, float (&x)[M
     }
 }
 
-/* The logits of most launches go nowhere. So do weights of q8, which become left operands later,
- * block by block. */
+/* The logits of most launches go nowhere. So do weights for values with scales, which become left
+ * operands later, block by block. */
 struct attend_drop {
     DEVICE void operator()(int, uint32_t, float) const {}
     DEVICE void operator()(int, int, const float (&)[4]) const {}

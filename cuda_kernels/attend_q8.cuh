@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* attend on matrix units, caches of q8: integers and scales of K and V in shared memory, products
- * of integers, which f16 holds exactly. Scales are applied in fp32: those of K to the products with
- * a block, those of V to the weights. Meaning: host/reference/attend.c.
+/* attend on matrix units, caches of q8 and k8v4: integers and scales of K and V in shared memory,
+ * products of integers, which f16 holds exactly. Scales are applied in fp32: those of K to the
+ * products with a block, those of V to the weights; minima of V are weighted in fp32.
+ * Meaning: host/reference/attend.c.
  *
  * Shared memory has the rows of K, then their scales [row][block], then V's the same. A lane reads
  * integers as a right operand needs them. The channels of a block may take part in any order, if
@@ -16,10 +17,13 @@ template <> struct attend_parts<q8> {
     static constexpr float WEIGHT_SCALE = 1.0f; /* see scale_weights */
 };
 
+template <> struct attend_parts<k8v4> : attend_parts<q8> {};
+
 template <int D> struct attend_layout<q8, D> {
-    static constexpr uint32_t ROW = CU_ATTEND_Q8_ROW(D), TILE_ROW = CU_ATTEND_Q8_ROW(D);
-    static constexpr uint32_t SCALES = CU_ATTEND_Q8_SCALES(D);
-    static constexpr uint32_t STAGE = CU_ATTEND_Q8_STAGE(D);
+    static constexpr uint32_t ROW = CU_ATTEND_Q8_ROW(D), TILE_ROW = ROW, TILE_VALUE = ROW;
+    static constexpr uint32_t SCALES = CU_ATTEND_Q8_SCALES(D), VALUE_SCALES = SCALES;
+    static constexpr uint32_t STAGE = CU_ATTEND_Q8_STAGE(D), VALUES = STAGE / 2;
+    static constexpr uint32_t VALUE_PIECES = D / 16;
     static constexpr uint32_t TILE_STAGE = CU_ATTEND_Q8_TILE_STAGE(D);
     static constexpr uint32_t DECODE_KEYS = CU_ATTEND_Q8_DECODE_SHARED(D);
     static constexpr uint32_t DECODE_SHARED = CU_ATTEND_Q8_DECODE_SHARED(D);
@@ -35,13 +39,36 @@ template <int D> struct attend_layout<q8, D> {
         return block + (column + j) * (block + Q8_BLOCK > D ? 2 : 4) + n % 4;
     }
 };
+template <int D> struct attend_layout<k8v4, D> {
+    static constexpr uint32_t ROW = CU_ATTEND_Q8_ROW(D), TILE_ROW = ROW;
+    static constexpr uint32_t TILE_VALUE = CU_ATTEND_V4_ROW(D);
+    static constexpr uint32_t SCALES = CU_ATTEND_Q8_SCALES(D);
+    static constexpr uint32_t VALUE_SCALES = CU_ATTEND_V4_SCALES(D);
+    static constexpr uint32_t STAGE = CU_ATTEND_K8V4_STAGE(D), VALUES = CU_ATTEND_K8V4_VALUES(D);
+    static constexpr uint32_t VALUE_PIECES = (D + Q8_BLOCK - 1) / Q8_BLOCK;
+    static constexpr uint32_t TILE_STAGE = CU_ATTEND_K8V4_TILE_STAGE(D);
+    static constexpr uint32_t DECODE_KEYS = CU_ATTEND_K8V4_DECODE_SHARED(D);
+    static constexpr uint32_t DECODE_SHARED = CU_ATTEND_K8V4_DECODE_SHARED(D);
+
+    DEVICE static uint32_t of_query(uint32_t n, uint32_t column) {
+        return attend_layout<q8, D>::of_query(n, column);
+    }
+    /* Two neighbouring bytes to a column: their low halves, then their high ones. */
+    DEVICE static uint32_t of_value(uint32_t n, uint32_t column, uint32_t j) {
+        return n / 4 * Q8_BLOCK + n % 4 / 2 * V4_BYTES + (column + j) * 2 + n % 2;
+    }
+};
 
 /* Bytes 0 and 1 of a word whose signs are flipped, or 2 and 3, as f16: 1024 + byte, less 1152. */
 template <uint32_t FIRST> DEVICE uint32_t widen_pair(uint32_t word) {
     return subtract2(permute_bytes(word, 0x64646464u, FIRST ? 0x4342u : 0x4140u), 0x64806480u);
 }
-DEVICE uint32_t load_word(const q8 *p) {
+DEVICE uint32_t load_word(const void *p) {
     return *(const uint32_t *)p ^ 0x80808080u;
+}
+/* The same of bytes without a sign. */
+template <uint32_t FIRST> DEVICE uint32_t widen_unsigned(uint32_t word) {
+    return subtract2(permute_bytes(word, 0x64646464u, FIRST ? 0x4342u : 0x4140u), 0x64006400u);
 }
 
 /* The lane's keys of 16, those of its columns of products. */
@@ -50,18 +77,18 @@ DEVICE uint32_t column_key(int i) {
 }
 
 /* 3a. As the other dot_keys; N times 16 keys have their scales behind them, these are the n-th. */
-template <int ROW, int N, int D, int M>
-DEVICE void dot_keys(const attend_query<q8, D, M> &q, const q8 *keys, int n, float (&x)[M][4]) {
+template <int ROW, int N, typename T, int D, int M>
+DEVICE void dot_keys(const attend_query<T, D, M> &q, const T *keys, int n, float (&x)[M][4]) {
     constexpr int BLOCKS = CU_ATTEND_Q8_SCALES(D) / 2;
     const f16 *scales = (const f16 *)(keys + 16 * N * ROW) + 16 * n * BLOCKS;
-    const q8 *row = keys + (16 * n + lane_id() / 4) * ROW;
+    const T *row = keys + (16 * n + lane_id() / 4) * ROW;
 #pragma unroll
     for (int m = 0; m < M; m++)
         x[m][0] = x[m][1] = x[m][2] = x[m][3] = 0.0f;
 #pragma unroll
     for (int block = 0; block < BLOCKS; block++) {
         constexpr int STEPS = 2;
-        attend_products<q8, M> part[2] = {};
+        attend_products<T, M> part[2] = {};
 #pragma unroll
         for (int c = 0; c < STEPS && block * STEPS + c < D / 16; c++) {
             const uint32_t at =
@@ -83,17 +110,18 @@ DEVICE void dot_keys(const attend_query<q8, D, M> &q, const q8 *keys, int n, flo
 }
 
 /* Weights of the m-th 8 rows times the scales of a block of V, as left operands, raised by a power
- * of two, so that they use the range of f16. `seen`: which of its keys the lane's row sees, a bit
- * each; scales of others may be anything. Returns the way back. */
-template <int BLOCKS, int M, int N>
-DEVICE float scale_weights(attend_operand<q8, M> (&weights)[N], int m, const float (&x)[N][M][4],
-                           const f16 *scales, int block, uint32_t seen) {
+ * of two, so that they use the range of f16. A row has STRIDE numbers behind the rows, `scales` is the
+ * first row's. `seen`: which of its keys the lane's row sees, a bit each; scales of others may be
+ * anything. Returns the way back. */
+template <int STRIDE, typename T, int M, int N>
+DEVICE float scale_weights(attend_operand<T, M> (&weights)[N], int m, const float (&x)[N][M][4],
+                           const f16 *scales, uint32_t seen) {
     float d[N][4], most = 0.0f;
 #pragma unroll
     for (int n = 0; n < N; n++)
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            const f16 scale = scales[(16 * n + column_key(i)) * BLOCKS + block];
+            const f16 scale = scales[(16 * n + column_key(i)) * STRIDE];
             d[n][i] = seen >> (4 * n + i) & 1u ? widen(scale) : 0.0f;
             most = fmaxf(most, d[n][i]);
         }
@@ -111,7 +139,9 @@ DEVICE float scale_weights(attend_operand<q8, M> (&weights)[N], int m, const flo
 
 /* The right operands of a block for WIDE results: of 16 keys the lane's four, of the channels those
  * of its column of each result. */
-template <int ROW, int WIDE> DEVICE void load_values(const q8 *row, uint32_t (&b)[WIDE][2]) {
+template <int ROW, int WIDE>
+DEVICE void load_values(const q8 *row, int block, uint32_t (&b)[WIDE][2]) {
+    row += block * (int)Q8_BLOCK;
 #pragma unroll
     for (int h = 0; h < 2; h++) {
         const q8 *at = row + (8 * h + lane_id() % 4 * 2) * ROW + lane_id() / 4 * WIDE;
@@ -133,22 +163,59 @@ template <int ROW, int WIDE> DEVICE void load_values(const q8 *row, uint32_t (&b
     }
 }
 
-/* 3c. Adds the values of a block, of WIDE times 8 channels, weighted by x. */
-template <int ROW, int WIDE, int D, int M, int N>
-DEVICE void add_block(attend_rows<D> (&s)[M], const q8 *values, const float (&x)[N][M][4],
-                      int block, const uint32_t (&seen)[M]) {
-    constexpr int BLOCKS = CU_ATTEND_Q8_SCALES(D) / 2;
-    attend_operand<q8, M> weights[N];
-    float back[M];
+/* A column of k8v4 has two bytes of a row; a block of 16 channels lacks the high halves. */
+template <int ROW, int WIDE>
+DEVICE void load_values(const k8v4 *row, int block, uint32_t (&b)[WIDE][2]) {
 #pragma unroll
-    for (int m = 0; m < M; m++)
-        back[m] = scale_weights<BLOCKS>(weights, m, x, (const f16 *)(values + 16 * N * ROW), block,
-                                        seen[m]);
-    attend_products<q8, M> part[WIDE] = {};
+    for (int h = 0; h < 2; h++) {
+        const k8v4 *at = row + block * (int)V4_BYTES + (8 * h + lane_id() % 4 * 2) * ROW +
+                         lane_id() / 4 * 2;
+        const uint32_t x = *(const uint16_t *)at, y = *(const uint16_t *)(at + ROW);
+        const uint32_t bytes = permute_bytes(x, y, 0x5140u);
+        const uint32_t low = bytes & 0x0f0f0f0fu, high = bytes >> 4 & 0x0f0f0f0fu;
+        b[0][h] = widen_unsigned<0>(low);
+        b[1][h] = widen_unsigned<2>(low);
+        if (WIDE == 4) {
+            b[WIDE - 2][h] = widen_unsigned<0>(high);
+            b[WIDE - 1][h] = widen_unsigned<2>(high);
+        }
+    }
+}
+
+/* What the minima of a block of V, at `minima` of the first row, add to each of its channels. */
+template <int STRIDE, int M, int N>
+DEVICE float weigh_minima(int m, const float (&x)[N][M][4], const f16 *minima, uint32_t seen) {
+    float sum = 0.0f;
+#pragma unroll
+    for (int n = 0; n < N; n++)
+#pragma unroll
+        for (int i = 0; i < 4; i++) {
+            const f16 minimum = minima[(16 * n + column_key(i)) * STRIDE];
+            sum = fmaf(x[n][m][i], seen >> (4 * n + i) & 1u ? widen(minimum) : 0.0f, sum);
+        }
+    return quad_sum(sum);
+}
+
+/* 3c. Adds the values of a block, of WIDE times 8 channels, weighted by x. */
+template <int WIDE, typename T, int D, int M, int N>
+DEVICE void add_block(attend_rows<D> (&s)[M], const T *values, const float (&x)[N][M][4],
+                      int block, const uint32_t (&seen)[M]) {
+    typedef attend_layout<T, D> layout;
+    constexpr int ROW = layout::TILE_VALUE, STRIDE = layout::VALUE_SCALES / 2;
+    constexpr int EACH = STRIDE / (int)((D + Q8_BLOCK - 1) / Q8_BLOCK); /* 2: a minimum, a scale */
+    const f16 *of_block = (const f16 *)(values + 16 * N * ROW) + EACH * block;
+    attend_operand<T, M> weights[N];
+    float back[M], least[M];
+#pragma unroll
+    for (int m = 0; m < M; m++) {
+        back[m] = scale_weights<STRIDE>(weights, m, x, of_block + EACH - 1, seen[m]);
+        least[m] = EACH == 2 ? weigh_minima<STRIDE>(m, x, of_block, seen[m]) : 0.0f;
+    }
+    attend_products<T, M> part[WIDE] = {};
 #pragma unroll
     for (int n = 0; n < N; n++) {
         uint32_t b[WIDE][2];
-        load_values<ROW, WIDE>(values + 16 * n * ROW + block * (int)Q8_BLOCK, b);
+        load_values<ROW, WIDE>(values + 16 * n * ROW, block, b);
 #pragma unroll
         for (int c = 0; c < WIDE; c++)
             multiply<false>(part[c], weights[n], b[c][0], b[c][1]);
@@ -158,16 +225,16 @@ DEVICE void add_block(attend_rows<D> (&s)[M], const q8 *values, const float (&x)
 #pragma unroll
         for (int c = 0; c < WIDE; c++)
 #pragma unroll
-            for (int j = 0; j < 2; j++)
-                s[m].sum[4 * block + c][j] =
-                    fmaf(product(part[c], m, j), back[m], s[m].sum[4 * block + c][j]);
+            for (int j = 0; j < 2; j++) {
+                float &sum = s[m].sum[4 * block + c][j];
+                sum = fmaf(product(part[c], m, j), back[m], EACH == 2 ? sum + least[m] : sum);
+            }
 }
 
 /* As the other attend_keys. */
-template <int ROW, int N, int D, int M, typename SEEN, typename KEEP = attend_drop>
-DEVICE void attend_keys(const attend_query<q8, D, M> &q, attend_rows<D> (&s)[M], const q8 *keys,
-                        const q8 *values, float soft_cap, const SEEN &seen,
-                        const KEEP &keep = KEEP()) {
+template <int ROW, int N, typename T, int D, int M, typename SEEN, typename KEEP>
+DEVICE void attend_scaled(const attend_query<T, D, M> &q, attend_rows<D> (&s)[M], const T *keys,
+                          const T *values, float soft_cap, const SEEN &seen, const KEEP &keep) {
     float x[N][M][4];
     uint32_t bits[M];
 #pragma unroll
@@ -183,19 +250,30 @@ DEVICE void attend_keys(const attend_query<q8, D, M> &q, attend_rows<D> (&s)[M],
     }
 #pragma unroll
     for (int block = 0; block < D / (int)Q8_BLOCK; block++)
-        add_block<ROW, 4>(s, values, x, block, bits);
-    if constexpr (D % Q8_BLOCK != 0) add_block<ROW, 2>(s, values, x, D / (int)Q8_BLOCK, bits);
+        add_block<4>(s, values, x, block, bits);
+    if constexpr (D % Q8_BLOCK != 0) add_block<2>(s, values, x, D / (int)Q8_BLOCK, bits);
+}
+template <int ROW, int N, int D, int M, typename SEEN, typename KEEP = attend_drop>
+DEVICE void attend_keys(const attend_query<q8, D, M> &q, attend_rows<D> (&s)[M], const q8 *keys,
+                        const q8 *values, float soft_cap, const SEEN &seen,
+                        const KEEP &keep = KEEP()) {
+    attend_scaled<ROW, N>(q, s, keys, values, soft_cap, seen, keep);
+}
+template <int ROW, int N, int D, int M, typename SEEN, typename KEEP = attend_drop>
+DEVICE void attend_keys(const attend_query<k8v4, D, M> &q, attend_rows<D> (&s)[M],
+                        const k8v4 *keys, const k8v4 *values, float soft_cap, const SEEN &seen,
+                        const KEEP &keep = KEEP()) {
+    attend_scaled<ROW, N>(q, s, keys, values, soft_cap, seen, keep);
 }
 
 /* ---- Copies ---------------------------------------------------------------------------------- */
 
-/* 8 slots of a page, from one of which the number is a multiple of 8: their scales are 16 bytes a
- * block. Copies piece `piece` of those of K, and of V. */
-DEVICE void bring_scales(q8 *key_scales, q8 *value_scales, const kv_row<q8> &first,
-                         uint64_t value_offset, uint32_t piece, bool live) {
-    const q8 *from = (const q8 *)first.scales + 16 * piece;
-    copy_async_16(key_scales + 16 * piece, from, live);
-    copy_async_16(value_scales + 16 * piece, from + value_offset, live);
+/* Of 8 slots of a page, from one of which the number is a multiple of 8, what lies behind the rows is
+ * 16 bytes a block for each number that a block has. Copies piece `piece` of them, `pieces` being all,
+ * to the rows' place. */
+template <typename T, typename R>
+DEVICE void bring_scales(T *to, const kv_row<R> &first, uint32_t piece, uint32_t pieces, bool live) {
+    if (piece < pieces) copy_async_16(to + 16 * piece, (const T *)first.scales + 16 * piece, live);
 }
 
 #endif

@@ -167,7 +167,7 @@ FOR_EACH_TYPE_AND_DIM(BOUNDS)
  * it. */
 DEVICE void store_pair(const cu_bounds_args &a, const float (&lo)[8], const float (&hi)[8],
                        bool live, q8 *to, uint32_t channel) {
-    const uint32_t scale = q8_scale(q8_most_of_block(q8_most(hi, q8_most(lo))));
+    const uint32_t scale = block_scale(q8_most_of_block(q8_most(hi, q8_most(lo))), Q8_MOST);
     if (!live) return;
     if (a.kind == MEAN) {
         store_vec8(to + channel, q8_of<Q8_NEAREST>(lo, scale));
@@ -201,4 +201,4 @@ template <typename T> DEVICE void bounds_to_q8(const cu_bounds_args &a) {
     KERNEL(bounds_of_pages_##tag##_q8, 256, cu_bounds_args) {                                      \
         bounds_to_q8<type>(a);                                                                     \
     }
-FOR_EACH_KV_TYPE(BOUNDS_TO_Q8)
+FOR_EACH_KEY_TYPE(BOUNDS_TO_Q8)

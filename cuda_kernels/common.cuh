@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the CUDA kernels share: how a kernel is declared, elements of f32, f16, bf16 and q8, 16-byte
+/* What the CUDA kernels share: how a kernel is declared, elements of f32, f16, bf16, q8 and k8v4, 16-byte
  * accesses, warp and block operations, matrix and copy intrinsics. A kernel file compiles with nvcc
  * for a GPU, and as C++ for the CPU (tests/cuda_on_cpu), where these names have a plain, checked
  * form. So kernels use no other intrinsics, and declare shared memory by SHARED alone. */
@@ -119,6 +119,35 @@ DEVICE void widen_8(const vec8 &u, f16 scale, float (&x)[8]) {
     }
 }
 
+/* Two values of 4 bits, and blocks of them: TMS_V4_BYTES. */
+struct v4 {
+    uint8_t n;
+};
+#define V4_BYTES 16u
+
+/* 8 channels of a block, from `channel` on, a multiple of 8, of the bytes of which u has 8; `of`: the
+ * minimum and the scale. A product of an integer and a scale is exact, so one rounding is left. */
+DEVICE void widen_8(const vec8 &u, const f16 *of, uint32_t channel, float (&x)[8]) {
+    const float m = widen(of[0]), d = widen(of[1]);
+    const uint32_t shift = channel % Q8_BLOCK / V4_BYTES * 4;
+#pragma unroll
+    for (int i = 0; i < 8; i++)
+        x[i] = fmaf(d, (float)(u.word[i / 4] >> (i % 4 * 8 + shift) & 15u), m);
+}
+
+/* A cache of keys of q8 and values of 4 bits; the types of its rows, and of those of others. */
+struct k8v4 {
+    int8_t q;
+};
+template <typename T> struct rows_of {
+    typedef T key;
+    typedef T value;
+};
+template <> struct rows_of<k8v4> {
+    typedef q8 key;
+    typedef v4 value;
+};
+
 /* By bits: what makes machine code of PTX may contract x - x with the product that x is, and gives
  * that product's rounding error in the place of 0. */
 DEVICE bool is_finite(float x) {
@@ -213,10 +242,15 @@ DEVICE const T *key_row(const cu_kv &kv, int32_t page, uint32_t head, uint32_t s
            slot * kv.slot_stride;
 }
 
-/* A row of K or V, of q8 with the scales of its blocks; at is NULL where there is none. */
+/* A row of K or V, of q8 with the scales of its blocks, of values of 4 bits with pairs of a minimum and
+ * a scale; at is NULL where there is none. */
 template <typename T> struct kv_row { const T *at; };
 template <> struct kv_row<q8> {
     const q8 *at;
+    const f16 *scales;
+};
+template <> struct kv_row<v4> {
+    const v4 *at;
     const f16 *scales;
 };
 
@@ -236,12 +270,26 @@ template <> struct kv_rows<q8> { /* the scales lie behind all rows of the page *
                           (const f16 *)(first + kv.page_size * dim) + slot * q8_blocks(dim)};
     }
 };
-/* The V row of a K row's slot. */
-template <typename T> DEVICE kv_row<T> value_row(const cu_kv &kv, const kv_row<T> &key) {
-    return kv_row<T>{key.at + kv.value_offset};
+template <> struct kv_rows<v4> { /* as of q8 */
+    DEVICE static kv_row<v4> of(const cu_kv &kv, int32_t page, uint32_t head, uint32_t slot,
+                                uint64_t from) {
+        const uint32_t blocks = q8_blocks((uint32_t)kv.slot_stride);
+        const v4 *first = key_row<v4>(kv, page, head, 0) + from;
+        return kv_row<v4>{first + slot * blocks * V4_BYTES,
+                          (const f16 *)(first + kv.page_size * blocks * V4_BYTES) +
+                              slot * blocks * 2};
+    }
+};
+/* The K row and the V row of a page's slot in a cache of T. */
+template <typename T>
+DEVICE kv_row<typename rows_of<T>::key> key_of(const cu_kv &kv, int32_t page, uint32_t head,
+                                               uint32_t slot) {
+    return kv_rows<typename rows_of<T>::key>::of(kv, page, head, slot, 0);
 }
-DEVICE kv_row<q8> value_row(const cu_kv &kv, const kv_row<q8> &key) {
-    return kv_row<q8>{key.at + kv.value_offset, key.scales + kv.value_offset / sizeof(f16)};
+template <typename T>
+DEVICE kv_row<typename rows_of<T>::value> value_of(const cu_kv &kv, int32_t page, uint32_t head,
+                                                   uint32_t slot) {
+    return kv_rows<typename rows_of<T>::value>::of(kv, page, head, slot, kv.value_offset);
 }
 /* The row n slots further on in the page. */
 template <typename T>
@@ -252,6 +300,10 @@ DEVICE kv_row<q8> row_behind(const cu_kv &kv, const kv_row<q8> &row, uint32_t n)
     const uint32_t dim = (uint32_t)kv.slot_stride;
     return kv_row<q8>{row.at + n * dim, row.scales + n * q8_blocks(dim)};
 }
+DEVICE kv_row<v4> row_behind(const cu_kv &kv, const kv_row<v4> &row, uint32_t n) {
+    const uint32_t blocks = q8_blocks((uint32_t)kv.slot_stride);
+    return kv_row<v4>{row.at + n * blocks * V4_BYTES, row.scales + n * blocks * 2};
+}
 
 /* 8 channels of a row as f32, from a multiple of 8 on. */
 template <typename T> DEVICE void load_8(const kv_row<T> &row, uint32_t channel, float (&x)[8]) {
@@ -260,12 +312,19 @@ template <typename T> DEVICE void load_8(const kv_row<T> &row, uint32_t channel,
 DEVICE void load_8(const kv_row<q8> &row, uint32_t channel, float (&x)[8]) {
     widen_8(load_vec8(row.at + channel), row.scales[channel / Q8_BLOCK], x);
 }
+DEVICE void load_8(const kv_row<v4> &row, uint32_t channel, float (&x)[8]) {
+    const uint32_t block = channel / Q8_BLOCK;
+    widen_8(load_vec8(row.at + block * V4_BYTES + channel % V4_BYTES), row.scales + 2 * block,
+            channel, x);
+}
 
 /* ---- Instances: X(C type, tag in names) and X(C type, tag, head dim) ------------------------- */
 
 #define FOR_EACH_TYPE(X) X(float, f32) X(f16, f16) X(bf16, bf16)
-/* Those of caches and of bounds. */
-#define FOR_EACH_KV_TYPE(X) FOR_EACH_TYPE(X) X(q8, q8)
+/* Those of keys, of values, and of caches of both. */
+#define FOR_EACH_KEY_TYPE(X)   FOR_EACH_TYPE(X) X(q8, q8)
+#define FOR_EACH_VALUE_TYPE(X) FOR_EACH_KEY_TYPE(X) X(v4, v4)
+#define FOR_EACH_KV_TYPE(X)    FOR_EACH_KEY_TYPE(X) X(k8v4, k8v4)
 #ifdef ONLY_DIM_128 /* for who looks at code that all dims share */
 #define FOR_EACH_DIM_OF(X, type, tag) X(type, tag, 128)
 #else
@@ -274,6 +333,8 @@ DEVICE void load_8(const kv_row<q8> &row, uint32_t channel, float (&x)[8]) {
 #endif
 #define FOR_EACH_TYPE_AND_DIM(X)                                                                   \
     FOR_EACH_DIM_OF(X, float, f32) FOR_EACH_DIM_OF(X, f16, f16) FOR_EACH_DIM_OF(X, bf16, bf16)
-#define FOR_EACH_KV_TYPE_AND_DIM(X) FOR_EACH_TYPE_AND_DIM(X) FOR_EACH_DIM_OF(X, q8, q8)
+#define FOR_EACH_KEY_TYPE_AND_DIM(X) FOR_EACH_TYPE_AND_DIM(X) FOR_EACH_DIM_OF(X, q8, q8)
+#define FOR_EACH_KV_TYPE_AND_DIM(X)                                                                \
+    FOR_EACH_KEY_TYPE_AND_DIM(X) FOR_EACH_DIM_OF(X, k8v4, k8v4)
 
 #endif

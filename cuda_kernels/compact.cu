@@ -11,7 +11,7 @@
 #define ROWS        (CU_COMPACT_THREADS / CU_COMPACT_WIDE)
 #define TILE        (ROWS * HELD)
 #define NONE        0xffffffffu
-#define MOST_BLOCKS 8u /* of a row of q8 */
+#define MOST_WORDS  16u /* behind the rows, of a row */
 
 struct lane_args {
     const int32_t *pages, *to, *list;
@@ -57,22 +57,21 @@ DEVICE void compact_rows(const lane_args &l, char *rows, bool live, uint64_t pag
     }
 }
 
-/* The scales of q8, from those of slot 0 of page 0 on, as bits; `page_stride` of them lie between
- * two pages. */
-DEVICE void compact_scales(const lane_args &l, uint16_t *scales, uint32_t blocks,
-                           uint64_t page_stride) {
+/* What lies behind the rows of K or V, `n` words a row, from those of slot 0 of page 0 on;
+ * `page_stride` words lie between two pages. */
+DEVICE void compact_words(const lane_args &l, uint16_t *words, uint32_t n, uint64_t page_stride) {
     for (uint32_t tile = 0; tile < l.n; tile += CU_COMPACT_THREADS) {
         const uint32_t j = tile + threadIdx.x, from = source_of(l, j);
-        uint16_t held[MOST_BLOCKS];
+        uint16_t held[MOST_WORDS];
 #pragma unroll
-        for (uint32_t i = 0; i < MOST_BLOCKS; i++)
-            if (from != NONE && i < blocks)
-                held[i] = scales[place_of(l.pages, l.page_shift, from, page_stride, blocks) + i];
+        for (uint32_t i = 0; i < MOST_WORDS; i++)
+            if (from != NONE && i < n)
+                held[i] = words[place_of(l.pages, l.page_shift, from, page_stride, n) + i];
         block_sync();
 #pragma unroll
-        for (uint32_t i = 0; i < MOST_BLOCKS; i++)
-            if (from != NONE && i < blocks)
-                scales[place_of(l.to, l.page_shift, j, page_stride, blocks) + i] = held[i];
+        for (uint32_t i = 0; i < MOST_WORDS; i++)
+            if (from != NONE && i < n)
+                words[place_of(l.to, l.page_shift, j, page_stride, n) + i] = held[i];
     }
 }
 
@@ -99,17 +98,18 @@ KERNEL(compact_slots, CU_COMPACT_THREADS, cu_compact_args) {
                          a.granularity,
                          (uint32_t)a.batch.visible[owner],
                          a.kv.page_shift};
-    const uint32_t slices = (a.pieces + CU_COMPACT_WIDE - 1) / CU_COMPACT_WIDE;
+    const uint32_t slices = (a.pieces[0] + CU_COMPACT_WIDE - 1) / CU_COMPACT_WIDE;
+    const uint32_t value = part < 2 * slices ? part >= slices : part > 2 * slices;
+    const uint64_t first = head * a.kv.head_stride + (value ? a.kv.value_offset : 0);
+    const uint64_t stride = value ? a.value_stride : a.kv.slot_stride * a.size;
+    char *rows = (char *)a.kv.rows + first * a.size;
     if (part < 2 * slices) {
         const uint32_t piece = part % slices * CU_COMPACT_WIDE + threadIdx.x % CU_COMPACT_WIDE;
-        const uint64_t first = head * a.kv.head_stride + (part < slices ? 0 : a.kv.value_offset);
-        compact_rows(l, (char *)a.kv.rows + first * a.size + piece * 16, piece < a.pieces,
-                     a.kv.page_stride * a.size, a.kv.slot_stride * a.size);
+        compact_rows(l, rows + piece * 16, piece < a.pieces[value], a.kv.page_stride * a.size,
+                     stride);
     } else if (a.size == 1 && part < 2 * slices + 2) {
-        const kv_row<q8> row =
-            kv_rows<q8>::of(a.kv, 0, head, 0, part == 2 * slices ? 0 : a.kv.value_offset);
-        compact_scales(l, (uint16_t *)row.scales, q8_blocks((uint32_t)a.kv.slot_stride),
-                       a.kv.page_stride / sizeof(uint16_t));
+        compact_words(l, (uint16_t *)(rows + (stride << a.kv.page_shift)), a.words[value],
+                      a.kv.page_stride / sizeof(uint16_t));
     } else {
         if (a.positions) compact_plane(l, a.positions);
         if (a.scores) compact_plane(l, a.scores);

@@ -3,8 +3,8 @@
  * rotated on its way.
  * contract: host/ops.h; meaning: host/reference/load.c.
  * Work split: a warp owns a head of one row; its lanes take pairs of channels, then channels that
- * are not rotated. Stored rows may begin at any element. In a cache of q8 a row is formed as f32 in
- * shared memory first. */
+ * are not rotated. Stored rows may begin at any element. Where keys are q8 a row is formed as f32
+ * in shared memory first. */
 #include "q8.cuh"
 #include "rotate.cuh"
 
@@ -47,33 +47,44 @@ DEVICE void put_key(const cu_load_rows_args &a, const S *from, uint32_t row, T *
 /* The K row and the V row of a slot, where they are given; `row` is the row's number. */
 template <typename S, typename T>
 DEVICE void put_rows(const cu_load_rows_args &a, const S *k, const S *v, uint32_t row,
-                     const kv_row<T> &to, float *) {
-    if (k) put_key(a, k, row, (T *)to.at);
-    if (v) put_channels(v, (T *)value_row(a.write.kv, to).at, 0, a.head_dim);
+                     const kv_row<T> &key, const kv_row<T> &value, float *) {
+    if (k) put_key(a, k, row, (T *)key.at);
+    if (v) put_channels(v, (T *)value.at, 0, a.head_dim);
 }
 /* A row that lies in `formed`. */
-DEVICE void put_formed(const float *formed, uint32_t dim, const kv_row<q8> &to) {
+template <typename T>
+DEVICE void put_formed(const float *formed, uint32_t dim, const kv_row<T> &to) {
     const uint32_t channel = lane_id() * 8;
     float x[8] = {};
     warp_sync();
     if (channel < dim) load_8(formed + channel, x);
-    store_q8(x, channel < dim, to, channel);
+    store_scaled(x, channel < dim, to, channel);
     warp_sync(); /* the row is read before another one is formed */
 }
-template <typename S>
-DEVICE void put_rows(const cu_load_rows_args &a, const S *k, const S *v, uint32_t row,
-                     const kv_row<q8> &to, float *formed) {
+template <typename S, typename V>
+DEVICE void put_scaled(const cu_load_rows_args &a, const S *k, const S *v, uint32_t row,
+                       const kv_row<q8> &key, const kv_row<V> &value, float *formed) {
     if (k) {
         put_key(a, k, row, formed);
-        put_formed(formed, a.head_dim, to);
+        put_formed(formed, a.head_dim, key);
     }
     if (v) {
         put_channels(v, formed, 0, a.head_dim);
-        put_formed(formed, a.head_dim, value_row(a.write.kv, to));
+        put_formed(formed, a.head_dim, value);
     }
 }
+template <typename S>
+DEVICE void put_rows(const cu_load_rows_args &a, const S *k, const S *v, uint32_t row,
+                     const kv_row<q8> &key, const kv_row<q8> &value, float *formed) {
+    put_scaled(a, k, v, row, key, value, formed);
+}
+template <typename S>
+DEVICE void put_rows(const cu_load_rows_args &a, const S *k, const S *v, uint32_t row,
+                     const kv_row<q8> &key, const kv_row<v4> &value, float *formed) {
+    put_scaled(a, k, v, row, key, value, formed);
+}
 
-/* `formed`: of each warp, where T is q8. */
+/* `formed`: of each warp, where keys are q8. */
 template <typename S, typename T> DEVICE void load_rows(const cu_load_rows_args &a, float *formed) {
     const cu_write_rows_args &w = a.write;
     const uint32_t heads = w.batch.n_kv_heads, warps = blockDim.x / WARP;
@@ -90,7 +101,8 @@ template <typename S, typename T> DEVICE void load_rows(const cu_load_rows_args 
         /* 2. the K row, normalised and rotated, and the V row */
         const S *k = w.k ? (const S *)w.k + row * w.k_stride + within : nullptr;
         const S *v = w.v ? (const S *)w.v + row * w.v_stride + within : nullptr;
-        put_rows(a, k, v, row, kv_rows<T>::of(w.kv, page, head, in_page, 0), formed);
+        put_rows(a, k, v, row, key_of<T>(w.kv, page, head, in_page),
+                 value_of<T>(w.kv, page, head, in_page), formed);
         /* 3. the planes that there are */
         const uint64_t in_plane = ((uint64_t)page << w.kv.page_shift) + in_page;
         if (lane_id() == 0 && w.position_plane) w.position_plane[in_plane] = w.positions[row];
@@ -111,9 +123,10 @@ FOR_EACH_TYPE(LOAD_ROWS)
 struct alignas(16) formed_rows {
     float of[THREADS / WARP][256];
 };
-#define LOAD_Q8(source, from)                                                                      \
-    KERNEL(load_rows_##from##_q8, THREADS, cu_load_rows_args) {                                    \
+#define LOAD_SCALED(source, from, type)                                                            \
+    KERNEL(load_rows_##from##_##type, THREADS, cu_load_rows_args) {                                \
         SHARED(formed_rows, rows);                                                                 \
-        load_rows<source, q8>(a, rows.of[warp_id()]);                                              \
+        load_rows<source, type>(a, rows.of[warp_id()]);                                            \
     }
-FOR_EACH_TYPE(LOAD_Q8)
+#define LOADS_SCALED(source, from) LOAD_SCALED(source, from, q8) LOAD_SCALED(source, from, k8v4)
+FOR_EACH_TYPE(LOADS_SCALED)

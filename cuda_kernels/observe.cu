@@ -243,7 +243,7 @@ template <typename T, uint32_t DIM> DEVICE void observe_rows(const cu_observe_ar
     KERNEL(observe_rows_##tag##_d##dim, CU_OBSERVE_THREADS, cu_observe_args) {                     \
         observe_rows<type, dim>(a);                                                                \
     }
-FOR_EACH_KV_TYPE_AND_DIM(OBSERVE_ROWS)
+FOR_EACH_KEY_TYPE_AND_DIM(OBSERVE_ROWS)
 
 KERNEL(observe_logits, CU_OBSERVE_THREADS, cu_observe_args) {
     SHARED(uint32_t, most);

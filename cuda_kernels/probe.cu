@@ -52,8 +52,10 @@ KERNEL(read_pages, 128, cu_page_read_args) {
         const uint8_t *page = a.kv + a.table[lane * a.capacity + ordinal] * a.page_stride;
         const vec16 *keys = (const vec16 *)page, *values = (const vec16 *)(page + a.value_offset);
 #pragma unroll 4
-        for (uint32_t j = threadIdx.x; j < a.half_vectors; j += blockDim.x) {
-            const vec16 k = load_16(keys + j), v = load_16(values + j);
+        for (uint32_t j = threadIdx.x; j < max(a.k_vectors, a.v_vectors); j += blockDim.x) {
+            vec16 k = {}, v = {};
+            if (j < a.k_vectors) k = load_16(keys + j);
+            if (j < a.v_vectors) v = load_16(values + j);
             add(sum, k);
             add(sum, v);
         }

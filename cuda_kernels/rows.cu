@@ -59,29 +59,31 @@ template <typename T> DEVICE void get_8(const kv_row<T> &from, uint32_t channel,
     }
 }
 
-/* 8 channels of a K and of a V row to a slot. T q8: all lanes of a warp call it, others only where
- * they are live. */
+/* 8 channels of a K and of a V row to a slot. Where keys are q8 all lanes of a warp call it, else only
+ * those that are live. */
 template <typename T>
-DEVICE void put_8(const cu_kv &kv, const kv_row<T> &to, uint32_t channel, bool, const float *k,
-                  const float *v) {
-    T *at = (T *)to.at + channel;
-    put_8(k, v, at, at + kv.value_offset);
-}
-DEVICE void put_8(const cu_kv &kv, const kv_row<q8> &to, uint32_t channel, bool live,
+DEVICE void put_8(const kv_row<T> &key, const kv_row<T> &value, uint32_t channel, bool,
                   const float *k, const float *v) {
+    put_8(k, v, (T *)key.at + channel, (T *)value.at + channel);
+}
+template <typename V>
+DEVICE void put_scaled(const kv_row<q8> &key, const kv_row<V> &value, uint32_t channel, bool live,
+                       const float *k, const float *v) {
     float x[8] = {}, y[8] = {};
     if (live) {
         take_8(k, x);
         take_8(v, y);
     }
-    store_q8(x, live, to, channel);
-    store_q8(y, live, value_row(kv, to), channel);
+    store_scaled(x, live, key, channel);
+    store_scaled(y, live, value, channel);
 }
-
-/* The K row of a lane's slot in its page. */
-template <typename T>
-DEVICE kv_row<T> slot_row(const cu_kv &kv, int32_t page, uint32_t head, uint32_t slot) {
-    return kv_rows<T>::of(kv, page, head, slot & (kv.page_size - 1), 0);
+DEVICE void put_8(const kv_row<q8> &key, const kv_row<q8> &value, uint32_t channel, bool live,
+                  const float *k, const float *v) {
+    put_scaled(key, value, channel, live, k, v);
+}
+DEVICE void put_8(const kv_row<q8> &key, const kv_row<v4> &value, uint32_t channel, bool live,
+                  const float *k, const float *v) {
+    put_scaled(key, value, channel, live, k, v);
 }
 
 /* The slot's entries in the planes that there are. */
@@ -103,7 +105,8 @@ DEVICE void write_rows(const cu_write_rows_args &a) {
         const int32_t slot = a.slots[lane];
         if (slot < 0) continue;
         const int32_t page = lane_pages(a.batch, row, head)[slot >> a.kv.page_shift];
-        T *to = (T *)slot_row<T>(a.kv, page, head, slot).at + channel;
+        const uint32_t in_page = slot & (a.kv.page_size - 1);
+        T *to = (T *)key_of<T>(a.kv, page, head, in_page).at + channel;
         /* 2. the planes; first, since the page is then no longer needed */
         if (channel == 0) put_planes(a, row, page, slot);
         /* 3. both rows */
@@ -113,9 +116,9 @@ DEVICE void write_rows(const cu_write_rows_args &a) {
     }
 }
 
-/* f32 rows into a cache of q8. A row has as many warp lanes as a side, some of them idle, so that
- * blocks do not lie in two warps. */
-template <uint32_t DIM> DEVICE void write_q8(const cu_write_rows_args &a) {
+/* f32 rows into a cache of T, whose keys are q8. A row has as many warp lanes as a side, some of them
+ * idle, so that blocks do not lie in two warps. */
+template <typename T, uint32_t DIM> DEVICE void write_scaled(const cu_write_rows_args &a) {
     constexpr uint32_t LANES = CU_ROW_LANES(DIM);
     const uint32_t n_heads = a.batch.n_kv_heads;
     const uint64_t n = (uint64_t)a.batch.n_rows * n_heads * LANES;
@@ -131,8 +134,9 @@ template <uint32_t DIM> DEVICE void write_q8(const cu_write_rows_args &a) {
         if (live && channel == 0) put_planes(a, row, page, slot);
         /* 3. both rows */
         const uint64_t within = (uint64_t)head * DIM + channel;
-        put_8(a.kv, slot_row<q8>(a.kv, page, head, slot), channel, live,
-              (const float *)a.k + row * a.k_stride + within,
+        const uint32_t in_page = slot & (a.kv.page_size - 1);
+        put_8(key_of<T>(a.kv, page, head, in_page), value_of<T>(a.kv, page, head, in_page), channel,
+              live, (const float *)a.k + row * a.k_stride + within,
               (const float *)a.v + row * a.v_stride + within);
     }
 }
@@ -159,7 +163,8 @@ DEVICE void write_head(const cu_write_rotated_args &a, uint32_t row, uint32_t he
     const int32_t page = lane_pages(w.batch, row, head)[slot >> w.kv.page_shift];
     if (channel == 0) put_planes(w, row, page, slot);
     const uint64_t within = (uint64_t)head * a.head_dim + channel;
-    put_8(w.kv, slot_row<T>(w.kv, page, head, slot), channel, live,
+    const uint32_t in_page = slot & (w.kv.page_size - 1);
+    put_8(key_of<T>(w.kv, page, head, in_page), value_of<T>(w.kv, page, head, in_page), channel, live,
           (const float *)w.k + row * w.k_stride + within,
           (const float *)w.v + row * w.v_stride + within);
 }
@@ -201,10 +206,10 @@ template <typename T, uint32_t DIM> DEVICE void read_rows(const cu_read_rows_arg
         const uint64_t row = i / chunks, to = row * DIM + channel;
         const uint32_t head = a.head[row];
         const int32_t *pages = a.table + a.seq[row] * a.seq_stride + head * a.head_stride;
-        const uint32_t slot = a.slot[row];
-        const kv_row<T> from = slot_row<T>(a.kv, pages[slot >> a.kv.page_shift], head, slot);
-        if (a.k) get_8(from, channel, a.k + to);
-        if (a.v) get_8(value_row(a.kv, from), channel, a.v + to);
+        const uint32_t slot = a.slot[row], in_page = slot & (a.kv.page_size - 1);
+        const int32_t page = pages[slot >> a.kv.page_shift];
+        if (a.k) get_8(key_of<T>(a.kv, page, head, in_page), channel, a.k + to);
+        if (a.v) get_8(value_of<T>(a.kv, page, head, in_page), channel, a.v + to);
     }
 }
 
@@ -213,11 +218,12 @@ template <typename T, uint32_t DIM> DEVICE void read_rows(const cu_read_rows_arg
         write_rows<float, type, dim>(a);                                                           \
     }
 FOR_EACH_TYPE_AND_DIM(ROWS)
-#define ROWS_Q8(type, tag, dim)                                                                    \
+#define ROWS_SCALED(type, tag, dim)                                                                \
     KERNEL(write_rows_##tag##_d##dim, 256, cu_write_rows_args) {                                   \
-        write_q8<dim>(a);                                                                          \
+        write_scaled<type, dim>(a);                                                                \
     }
-FOR_EACH_DIM_OF(ROWS_Q8, q8, q8)
+FOR_EACH_DIM_OF(ROWS_SCALED, q8, q8)
+FOR_EACH_DIM_OF(ROWS_SCALED, k8v4, k8v4)
 
 #define READ_ROWS(type, tag, dim)                                                                  \
     KERNEL(read_rows_##tag##_d##dim, 256, cu_read_rows_args) {                                     \

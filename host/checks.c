@@ -12,16 +12,17 @@ static bool listed(uint32_t value, const uint32_t *list, size_t n) {
     return false;
 }
 
-/* The scales of q8 are 16-bit elements, so what leads to them is even. */
+/* Scales are 16-bit elements, so what leads to them is even. */
 static tamis_status check_scales(tms_device *dev, const char *of, uint64_t offset,
                                  uint64_t page_stride, uint64_t head_stride,
                                  uint64_t value_offset) {
     if ((offset | page_stride | head_stride | value_offset) % 2 == 0) return TAMIS_OK;
-    return tms_device_fail(dev, TAMIS_E_UNSUPPORTED,
-                           "%s of q8 at offset %llu, strides %llu and %llu, value offset %llu: not "
-                           "all are even",
-                           of, (unsigned long long)offset, (unsigned long long)page_stride,
-                           (unsigned long long)head_stride, (unsigned long long)value_offset);
+    return tms_device_fail(
+        dev, TAMIS_E_UNSUPPORTED,
+        "%s with scales at offset %llu, strides %llu and %llu, value offset %llu: not "
+        "all are even",
+        of, (unsigned long long)offset, (unsigned long long)page_stride,
+        (unsigned long long)head_stride, (unsigned long long)value_offset);
 }
 
 tamis_status tms_check_kv(tms_device *dev, const tms_kv *kv) {
@@ -35,21 +36,25 @@ tamis_status tms_check_kv(tms_device *dev, const tms_kv *kv) {
                                "head dim %u: supported are 64, 80, 96, 128, 256", kv->head_dim);
     if (tms_kv_unit(kv->dtype) == 0)
         return tms_device_fail(dev, TAMIS_E_UNSUPPORTED,
-                               "cache dtype %d: supported are f32 (0), f16 (1), bf16 (2), q8 (3)",
+                               "cache dtype %d: supported are f32 (0), f16 (1), bf16 (2), q8 (3), "
+                               "k8v4 (4)",
                                (int)kv->dtype);
-    if (kv->bounds.mem && kv->bounds_dtype != kv->dtype && kv->bounds_dtype != TAMIS_Q8)
+    const bool scaled = tms_key_dtype(kv->dtype) == TAMIS_Q8;
+    if (kv->bounds.mem && kv->bounds_dtype != tms_key_dtype(kv->dtype) &&
+        kv->bounds_dtype != TAMIS_Q8)
         return tms_device_fail(dev, TAMIS_E_UNSUPPORTED,
                                "bounds of dtype %s for a cache of dtype %s",
                                tamis_dtype_name(kv->bounds_dtype), tamis_dtype_name(kv->dtype));
     if (kv->slot_stride < kv->head_dim)
         return tms_device_fail(dev, TAMIS_E_ARGUMENT, "slot stride %llu: less than the head dim %u",
                                (unsigned long long)kv->slot_stride, kv->head_dim);
-    if (kv->dtype == TAMIS_Q8 && kv->slot_stride != kv->head_dim)
+    if (scaled && kv->slot_stride != kv->head_dim)
         return tms_device_fail(dev, TAMIS_E_UNSUPPORTED,
-                               "slot stride %llu: in a cache of q8 it must be the head dim %u",
-                               (unsigned long long)kv->slot_stride, kv->head_dim);
+                               "slot stride %llu: in a cache of %s it must be the head dim %u",
+                               (unsigned long long)kv->slot_stride, tamis_dtype_name(kv->dtype),
+                               kv->head_dim);
     tamis_status status = TAMIS_OK;
-    if (kv->dtype == TAMIS_Q8)
+    if (scaled)
         status = check_scales(dev, "K and V", kv->data.offset, kv->page_stride, kv->head_stride,
                               kv->value_offset);
     if (status == TAMIS_OK && kv->bounds.mem && kv->bounds_dtype == TAMIS_Q8)
@@ -199,11 +204,11 @@ tamis_status tms_check_write_rows(tms_device *dev, const tms_write_rows *p) {
     const uint64_t width = (uint64_t)p->batch.n_kv_heads * p->kv.head_dim;
     tamis_status status = tms_check_kv(dev, &p->kv);
     if (status != TAMIS_OK) return status;
-    if (p->dtype != TAMIS_F32 && (p->dtype != p->kv.dtype || p->dtype == TAMIS_Q8))
-        return tms_device_fail(dev, TAMIS_E_ARGUMENT,
-                               "write_rows: %s rows into a cache of %s: must be %s",
-                               tamis_dtype_name(p->dtype), tamis_dtype_name(p->kv.dtype),
-                               p->kv.dtype == TAMIS_Q8 ? "f32" : "f32 or the cache's dtype");
+    if (p->dtype != TAMIS_F32 && (p->dtype != p->kv.dtype || tamis_dtype_size(p->dtype) == 0))
+        return tms_device_fail(
+            dev, TAMIS_E_ARGUMENT, "write_rows: %s rows into a cache of %s: must be %s",
+            tamis_dtype_name(p->dtype), tamis_dtype_name(p->kv.dtype),
+            tamis_dtype_size(p->kv.dtype) == 0 ? "f32" : "f32 or the cache's dtype");
     if (p->batch.n_rows > 1 && (p->k_stride < width || p->v_stride < width))
         return tms_device_fail(dev, TAMIS_E_ARGUMENT,
                                "write_rows: rows of %llu elements at strides of %llu and %llu",

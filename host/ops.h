@@ -31,33 +31,49 @@ typedef struct tms_ref {
  * q8 (tamis_dtype): strides and offsets are in bytes, and even. The int8 rows of a page's K lie
  * one behind another, slot_stride = head_dim; behind all page_size of them their scales, f16
  * [page_size][tms_q8_blocks]; V's the same. A pair of bounds is lo, hi, then one scale f16
- * [tms_q8_blocks] for blocks of both. In the cache's own layout a page's K takes tms_kv_half, a
- * pair tms_bounds_pair. */
+ * [tms_q8_blocks] for blocks of both.
+ * k8v4: K and bounds as in q8. A V row has TMS_V4_BYTES for each block: byte i holds n of the block's
+ * channel i in its low half, of channel i + 16, 0 if there is none, in its high half. V rows lie one
+ * behind another, and behind all page_size of them their minima and scales, f16
+ * [page_size][tms_q8_blocks][m, d].
+ * In the cache's own layout a page's K takes tms_keys_size, its V tms_values_size, a pair
+ * tms_bounds_pair. */
 typedef struct tms_kv {
     tms_ref data;
     tms_ref bounds;           /* may be absent where an op does not read or write bounds */
     tamis_dtype dtype;        /* of K and V */
-    tamis_dtype bounds_dtype; /* where there are bounds: that of K and V, or q8 */
+    tamis_dtype bounds_dtype; /* where there are bounds: tms_key_dtype of K and V, or q8 */
     uint32_t page_size;       /* 8, 16, 32, 64 */
     uint32_t head_dim;        /* 64, 80, 96, 128, 256 */
     uint64_t page_stride, head_stride, slot_stride, value_offset;
     uint64_t bounds_page_stride, bounds_head_stride;
 } tms_kv;
 
-/* Channels of a q8 block, and blocks of a row. */
+/* The dtype of the keys of a cache, which is also that of its bounds unless it is told otherwise: what
+ * reads keys alone takes k8v4 for q8. */
+static inline tamis_dtype tms_key_dtype(tamis_dtype dtype) {
+    return dtype == TAMIS_K8V4 ? TAMIS_Q8 : dtype;
+}
+/* Channels of a block of q8 and k8v4, bytes that it takes in a V row of k8v4; blocks of a row. */
 #define TMS_Q8_BLOCK 32u
+#define TMS_V4_BYTES 16u
 static inline uint32_t tms_q8_blocks(uint32_t head_dim) {
     return (head_dim + TMS_Q8_BLOCK - 1) / TMS_Q8_BLOCK;
 }
-/* Bytes of what strides and offsets of K and V, or of bounds, count: an element, or a byte of q8. */
+/* Bytes of what strides and offsets of K and V, or of bounds, count: an element, or a byte of q8 and
+ * k8v4. */
 static inline size_t tms_kv_unit(tamis_dtype dtype) {
-    return dtype == TAMIS_Q8 ? 1 : tamis_dtype_size(dtype);
+    return tms_key_dtype(dtype) == TAMIS_Q8 ? 1 : tamis_dtype_size(dtype);
 }
-/* In these units: K or V of a page in the cache's own layout, and the bounds of a page, in q8 up to
+/* In these units: K and V of a page in the cache's own layout, and the bounds of a page, in q8 up to
  * the next multiple of 16. */
-static inline uint64_t tms_kv_half(tamis_dtype dtype, uint32_t page_size, uint32_t head_dim) {
-    const uint32_t scales = dtype == TAMIS_Q8 ? 2 * tms_q8_blocks(head_dim) : 0;
+static inline uint64_t tms_keys_size(tamis_dtype dtype, uint32_t page_size, uint32_t head_dim) {
+    const uint32_t scales = tms_key_dtype(dtype) == TAMIS_Q8 ? 2 * tms_q8_blocks(head_dim) : 0;
     return (uint64_t)page_size * (head_dim + scales);
+}
+static inline uint64_t tms_values_size(tamis_dtype dtype, uint32_t page_size, uint32_t head_dim) {
+    if (dtype != TAMIS_K8V4) return tms_keys_size(dtype, page_size, head_dim);
+    return (uint64_t)page_size * tms_q8_blocks(head_dim) * (TMS_V4_BYTES + 4);
 }
 static inline uint64_t tms_bounds_pair(tamis_dtype dtype, uint32_t head_dim) {
     const uint32_t scales = dtype == TAMIS_Q8 ? 2 * tms_q8_blocks(head_dim) : 0;
@@ -170,7 +186,8 @@ typedef struct tms_rotate {
 
 /* write_rows: writes K and V rows into given slots of lanes; append, replace and scatter are one
  * op.
- *   k, v   [n_rows][n_kv_heads][head_dim] at row*stride, dtype f32 or kv->dtype; f32 if that is q8
+ *   k, v   [n_rows][n_kv_heads][head_dim] at row*stride, dtype f32 or kv->dtype; f32 if that is q8 or
+ *          k8v4
  *   slots  int32 [n_rows][n_kv_heads]: slot in the lane, < 0 skips; no two rows of a launch name
  *          one slot
  *   planes     in the planes that are given, a written slot gets its row's position and score 0
@@ -180,8 +197,8 @@ typedef struct tms_rotate {
  *              where its weights are given; then as rotate does. dtype is then f32
  * Of `batch`: n_rows, n_kv_heads, row_seq, table and its strides; with a rotation n_heads. Rows of q, k
  * and v may lie between each other in one memory; with a rotation no two share an element.
- * Conversion from f32 rounds to nearest even; f16 overflow gives infinity, NaN stays NaN; q8 as in
- * tamis_dtype.
+ * Conversion from f32 rounds to nearest even; f16 overflow gives infinity, NaN stays NaN; q8 and
+ * k8v4 as in tamis_dtype.
  * Bytes: rows read and written once; with a rotation q and k once more each way.
  * Tolerance: exact, bit for bit (NaN as NaN). With a rotation the bits are those of rotate on q and on k
  * followed by write_rows, on the same backend; with norms each head is within norm's tolerance

@@ -44,7 +44,7 @@ bool tms_setting_allows(tamis_setting setting, uint32_t value) {
 /* ---- Kinds of processors --------------------------------------------------------------------- */
 
 /* vendor: as CPUID gives it; family: 0 for any. Values by [op][group > 1], of caches whose elements
- * are floating-point numbers and of q8. */
+ * are floating-point numbers, and of q8 and k8v4. */
 typedef struct row {
     const char *name, *vendor;
     uint32_t family;
@@ -103,7 +103,8 @@ const char *tms_tuning_shipped(const tamis_device_info *device, tms_tuning *out)
         r++;
     for (uint32_t op = 0; op < TMS_TUNED_OPS; op++)
         for (uint32_t dtype = 0; dtype < TMS_TUNED_DTYPES; dtype++)
-            memcpy(out->value[op][dtype], dtype == TAMIS_Q8 ? r->q8[op] : r->floats[op],
+            memcpy(out->value[op][dtype],
+                   tamis_dtype_size((tamis_dtype)dtype) ? r->floats[op] : r->q8[op],
                    sizeof r->q8[op]);
     return tms_tuning_used(device) ? r->name : "none";
 }

@@ -68,11 +68,13 @@ static uint64_t tile_scratch(const tms_attend *p) {
 /* Bytes of shared memory of a block on matrix units. */
 static uint32_t decode_shared(const tms_attend *p) {
     const uint32_t dim = p->kv.head_dim;
+    if (p->kv.dtype == TAMIS_K8V4) return CU_ATTEND_K8V4_DECODE_SHARED(dim);
     return p->kv.dtype == TAMIS_Q8 ? CU_ATTEND_Q8_DECODE_SHARED(dim) : CU_ATTEND_DECODE_SHARED(dim);
 }
 
 static uint32_t tile_shared(const tms_attend *p, uint32_t warps) {
     const uint32_t dim = p->kv.head_dim;
+    if (p->kv.dtype == TAMIS_K8V4) return CU_ATTEND_K8V4_TILE_SHARED(dim);
     return p->kv.dtype == TAMIS_Q8 ? CU_ATTEND_Q8_TILE_SHARED(dim)
                                    : CU_ATTEND_TILE_SHARED(dim, warps);
 }

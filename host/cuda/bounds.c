@@ -9,7 +9,7 @@ tamis_status tms_cu_bounds(tms_device *dev, const tms_bounds *p) {
     tamis_status status = tms_cu_base_only(dev, "bounds");
     if (status != TAMIS_OK) return status;
     const bool to_q8 = p->kv.bounds_dtype == TAMIS_Q8;
-    const char *tag = tamis_dtype_name(p->kv.dtype);
+    const char *tag = tms_cu_key_tag(p->kv.dtype);
     tms_cu_launch l =
         to_q8 ? tms_cu_begin(dev, "bounds", "bounds_of_pages_%s_q8", tag)
               : tms_cu_begin(dev, "bounds", "bounds_of_pages_%s_d%u", tag, p->kv.head_dim);

@@ -199,10 +199,13 @@ cu_batch tms_cu_batch(tms_cu_launch *l, const tms_batch *batch);
 cu_matrix tms_cu_matrix(tms_cu_launch *l, const char *what, const tms_matrix *matrix,
                         uint64_t n_rows, uint64_t width);
 cu_lists tms_cu_lists(tms_cu_launch *l, const tms_lists *lists, uint64_t lanes);
-/* Lanes whose slots are shared by blocks of `each` slots; *n gets the number of blocks of all
- * lanes. */
-cu_slots tms_cu_slots(tms_cu_launch *l, const tms_kv *kv, const tms_batch *batch, uint32_t each,
-                      uint64_t *n);
+/* Lanes whose slots are shared by blocks of `each` slots, for their V rows if `values`, else for those
+ * of K; *n gets the number of blocks of all lanes. */
+cu_slots tms_cu_slots(tms_cu_launch *l, const tms_kv *kv, const tms_batch *batch, bool values,
+                      uint32_t each, uint64_t *n);
+/* What kernels that read K rows alone, or V rows, are called by. */
+const char *tms_cu_key_tag(tamis_dtype dtype);
+const char *tms_cu_value_tag(tamis_dtype dtype);
 /* `n` tickets, all 0 (E_UNSUPPORTED above TMS_CU_TICKETS). */
 uint64_t tms_cu_tickets(tms_cu_launch *l, uint64_t n);
 

@@ -6,7 +6,9 @@ tamis_status tms_cu_deviation(tms_device *dev, const tms_deviation *p) {
     tamis_status status = tms_cu_base_only(dev, "deviation");
     if (status != TAMIS_OK) return status;
     const uint32_t n = p->batch.n_rows, heads = p->batch.n_kv_heads;
-    tms_cu_launch l = tms_cu_begin(dev, "deviation", "deviation_%s", tamis_dtype_name(p->kv.dtype));
+    tms_cu_launch l =
+        tms_cu_begin(dev, "deviation", "deviation_%s",
+                     p->values ? tms_cu_value_tag(p->kv.dtype) : tms_cu_key_tag(p->kv.dtype));
     const cu_deviation_args args = {
         .kv = tms_cu_kv(&l, &p->kv, n),
         .batch = tms_cu_batch(&l, &p->batch),

@@ -36,7 +36,7 @@ static cu_key_score_args args_of(tms_cu_launch *l, const tms_key_score *p, uint3
             ? tms_cu_ref(l, "scratch", p->scratch, sizeof(float), d.n_sums + d.n_means)
             : 0;
     cu_key_score_args args = {
-        .slots = tms_cu_slots(l, &p->kv, &p->batch, each, n),
+        .slots = tms_cu_slots(l, &p->kv, &p->batch, false, each, n),
         .sums = scratch,
         .means = scratch + d.n_sums * sizeof(float),
         .out = tms_cu_ref(l, "out", p->out, sizeof(float), owners_of(p) * p->out_stride),
@@ -53,7 +53,7 @@ static cu_key_score_args args_of(tms_cu_launch *l, const tms_key_score *p, uint3
 static tamis_status run(tms_device *dev, const tms_key_score *p, const char *kernel,
                         uint32_t each) {
     uint64_t n;
-    tms_cu_launch l = tms_cu_begin(dev, "key", "%s_%s", kernel, tamis_dtype_name(p->kv.dtype));
+    tms_cu_launch l = tms_cu_begin(dev, "key", "%s_%s", kernel, tms_cu_key_tag(p->kv.dtype));
     const cu_key_score_args args = args_of(&l, p, each, &n);
     return tms_cu_run(&l, (tms_cu_grid){.x = n, .y = 1, .z = 1, .threads = CU_ROWS_THREADS}, &args);
 }

@@ -137,15 +137,23 @@ cu_lists tms_cu_lists(tms_cu_launch *l, const tms_lists *lists, uint64_t lanes) 
         .capacity = lists->capacity};
 }
 
-cu_slots tms_cu_slots(tms_cu_launch *l, const tms_kv *kv, const tms_batch *batch, uint32_t each,
-                      uint64_t *n) {
+const char *tms_cu_key_tag(tamis_dtype dtype) {
+    return tamis_dtype_name(tms_key_dtype(dtype));
+}
+
+const char *tms_cu_value_tag(tamis_dtype dtype) {
+    return dtype == TAMIS_K8V4 ? "v4" : tamis_dtype_name(dtype);
+}
+
+cu_slots tms_cu_slots(tms_cu_launch *l, const tms_kv *kv, const tms_batch *batch, bool values,
+                      uint32_t each, uint64_t *n) {
     const uint32_t blocks = (uint32_t)tms_divide_up(batch->max_visible, each);
     *n = (uint64_t)batch->n_rows * batch->n_kv_heads * blocks;
     return (cu_slots){.kv = tms_cu_kv(l, kv, batch->n_rows),
                       .batch = tms_cu_batch(l, batch),
                       .blocks = blocks ? blocks : 1,
                       .dim = kv->head_dim,
-                      .dtype = kv->dtype};
+                      .dtype = values ? kv->dtype : tms_key_dtype(kv->dtype)};
 }
 
 uint64_t tms_cu_tickets(tms_cu_launch *l, uint64_t n) {

@@ -45,7 +45,7 @@ tamis_status tms_cu_observe(tms_device *dev, const tms_observe *p) {
     const uint32_t dim = p->kv.head_dim, row = dim * (uint32_t)tms_kv_unit(p->kv.dtype);
     tms_cu_launch l = logits ? tms_cu_begin(dev, "observe", "observe_logits")
                              : tms_cu_begin(dev, "observe", "observe_rows_%s_d%u",
-                                            tamis_dtype_name(p->kv.dtype), dim);
+                                            tms_cu_key_tag(p->kv.dtype), dim);
     const uint64_t shares =
         tms_divide_up(p->batch.max_visible, logits ? CU_OBSERVE_THREADS : CU_OBSERVE_KEYS);
     const cu_observe_args args = args_of(&l, p, shares ? (uint32_t)shares : 1);

@@ -66,9 +66,10 @@ tamis_status tms_cu_write_rows(tms_device *dev, const tms_write_rows *p) {
                                          tamis_dtype_name(p->kv.dtype), p->kv.head_dim)
                           : tms_cu_begin(dev, "rows", "copy_rows_16_d%u", p->kv.head_dim);
     const cu_write_rows_args args = write_args(&l, p);
-    /* Threads of a row of q8: those of a warp's side. */
-    const uint32_t dim = p->kv.head_dim,
-                   each = p->kv.dtype == TAMIS_Q8 ? CU_ROW_LANES(dim) : dim / CHANNELS;
+    /* Threads of a row of blocks: those of a warp's side. */
+    const uint32_t dim = p->kv.head_dim;
+    const uint32_t each =
+        tms_key_dtype(p->kv.dtype) == TAMIS_Q8 ? CU_ROW_LANES(dim) : dim / CHANNELS;
     return tms_cu_run(&l, tms_cu_items(lanes * each, THREADS), &args);
 }
 

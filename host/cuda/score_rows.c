@@ -6,8 +6,7 @@ tamis_status tms_cu_score_rows(tms_device *dev, const tms_score_rows *p) {
     tamis_status status = tms_cu_base_only(dev, "score_rows");
     if (status != TAMIS_OK) return status;
     const uint64_t n = (uint64_t)p->batch.n_rows * p->batch.n_kv_heads;
-    tms_cu_launch l =
-        tms_cu_begin(dev, "score_rows", "score_rows_%s", tamis_dtype_name(p->kv.dtype));
+    tms_cu_launch l = tms_cu_begin(dev, "score_rows", "score_rows_%s", tms_cu_key_tag(p->kv.dtype));
     const cu_score_rows_args args = {
         .rows = {.kv = tms_cu_kv(&l, &p->kv, p->batch.n_rows),
                  .batch = tms_cu_batch(&l, &p->batch),

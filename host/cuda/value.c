@@ -36,7 +36,7 @@ static cu_value_score_args args_of(tms_cu_launch *l, const tms_value_score *p, u
     const uint64_t owners = owners_of(b);
     const uint64_t scratch = tms_cu_ref(l, "scratch", p->scratch, sizeof(float), s.n_parts + s.n_y);
     return (cu_value_score_args){
-        .slots = tms_cu_slots(l, &p->kv, b, each, n),
+        .slots = tms_cu_slots(l, &p->kv, b, true, each, n),
         .a = tms_cu_ref(l, "a", p->a, sizeof(float), owners * p->n_lists * p->stride),
         .limits = tms_cu_ref(l, "limits", p->limits, sizeof(int32_t), owners * 2),
         .parts = scratch,
@@ -53,7 +53,7 @@ static tamis_status run_sums(tms_device *dev, const tms_value_score *p) {
     const uint64_t tasks = tms_divide_up(p->n_lists, CU_VALUE_LISTS) * (p->kv.head_dim / 8);
     uint64_t n;
     tms_cu_launch l =
-        tms_cu_begin(dev, "value", "value_score_sums_%s", tamis_dtype_name(p->kv.dtype));
+        tms_cu_begin(dev, "value", "value_score_sums_%s", tms_cu_value_tag(p->kv.dtype));
     const cu_value_score_args args = args_of(&l, p, CU_SUM_SLOTS, &n);
     return tms_cu_run(&l,
                       (tms_cu_grid){.x = n,
@@ -73,7 +73,7 @@ static tamis_status run_join(tms_device *dev, const tms_value_score *p) {
 static tamis_status run_slots(tms_device *dev, const tms_value_score *p) {
     uint64_t n;
     tms_cu_launch l =
-        tms_cu_begin(dev, "value", "value_score_slots_%s", tamis_dtype_name(p->kv.dtype));
+        tms_cu_begin(dev, "value", "value_score_slots_%s", tms_cu_value_tag(p->kv.dtype));
     const cu_value_score_args args = args_of(&l, p, CU_VALUE_SLOTS, &n);
     return tms_cu_run(&l, (tms_cu_grid){.x = n, .y = 1, .z = 1, .threads = CU_VALUE_THREADS},
                       &args);
@@ -95,7 +95,7 @@ static cu_value_norm_args norm_args(tms_cu_launch *l, const tms_value_norm *p, u
     const uint64_t width = (uint64_t)b->n_heads * p->kv.head_dim;
     const uint64_t reached = projected && b->n_rows ? (p->n_out - 1) * p->w_stride + width : 0;
     return (cu_value_norm_args){
-        .slots = tms_cu_slots(l, &p->kv, b, each, n),
+        .slots = tms_cu_slots(l, &p->kv, b, true, each, n),
         .w = projected ? tms_cu_ref(l, "w", p->w, tamis_dtype_size(p->w_dtype), reached) : 0,
         .out = tms_cu_ref(l, "out", p->out, sizeof(float), owners_of(b) * p->out_stride),
         .w_stride = p->w_stride,
@@ -106,7 +106,7 @@ static cu_value_norm_args norm_args(tms_cu_launch *l, const tms_value_norm *p, u
 
 static tamis_status run_l2(tms_device *dev, const tms_value_norm *p) {
     uint64_t n;
-    tms_cu_launch l = tms_cu_begin(dev, "value", "value_norm_l2_%s", tamis_dtype_name(p->kv.dtype));
+    tms_cu_launch l = tms_cu_begin(dev, "value", "value_norm_l2_%s", tms_cu_value_tag(p->kv.dtype));
     const cu_value_norm_args args = norm_args(&l, p, CU_ROWS_SLOTS, &n);
     return tms_cu_run(&l, (tms_cu_grid){.x = n, .y = 1, .z = 1, .threads = CU_ROWS_THREADS}, &args);
 }

@@ -38,7 +38,7 @@ uint64_t tms_cl_key_score_scratch(tms_device *dev, const tms_key_score *p) {
 
 static tms_cl_launch begin(tms_device *dev, const tms_key_score *p, const char *kernel) {
     return tms_cl_begin(dev, "key.cl", kernel, "-DDTYPE=%d -DHEAD_DIM=%u -DWEIGHT=0",
-                        (int)p->kv.dtype, p->kv.head_dim);
+                        (int)tms_key_dtype(p->kv.dtype), p->kv.head_dim);
 }
 
 /* The first arguments of the kernels on lanes. */

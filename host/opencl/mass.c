@@ -27,9 +27,9 @@ uint64_t tms_cl_page_mass_scratch(tms_device *dev, const tms_page_mass *p) {
 
 static tms_cl_launch begin(tms_device *dev, const tms_page_mass *p, const char *kernel) {
     return tms_cl_begin(dev, "mass.cl", kernel,
-                        "-DDTYPE=%d -DHEAD_DIM=%u -DPAGE_SIZE=%u -DGROUP=%u -DRULE=%d", p->kv.dtype,
-                        p->kv.head_dim, p->kv.page_size, p->batch.n_heads / p->batch.n_kv_heads,
-                        p->group);
+                        "-DDTYPE=%d -DHEAD_DIM=%u -DPAGE_SIZE=%u -DGROUP=%u -DRULE=%d",
+                        tms_key_dtype(p->kv.dtype), p->kv.head_dim, p->kv.page_size,
+                        p->batch.n_heads / p->batch.n_kv_heads, p->group);
 }
 
 /* The number of work-groups that share the pages of one owner, with a work-item per page, limited

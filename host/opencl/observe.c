@@ -61,7 +61,8 @@ static tamis_status run_part(tms_device *dev, const tms_observe *p, uint32_t beg
         tms_cl_ref(&l, p->logits, sizeof(cl_float), n_logits(p));
         tms_cl_u64(&l, p->logit_stride);
     } else {
-        l = tms_cl_begin(dev, "observe.cl", "observe_rows", "-DDTYPE=%d", p->kv.dtype);
+        l = tms_cl_begin(dev, "observe.cl", "observe_rows", "-DDTYPE=%d",
+                         tms_key_dtype(p->kv.dtype));
         tms_cl_kv(&l, &p->kv, b->n_rows);
         tms_cl_batch(&l, b);
         set_observe(&l, p);
@@ -104,8 +105,8 @@ static tamis_status run_cpu(tms_device *dev, const tms_observe *p) {
         tms_cl_u64(&l, p->logit_stride);
     } else {
         l = tms_cl_begin(dev, "observe_cpu.cl", "observe_run",
-                         "-DDTYPE=%d -DHEAD_DIM=%u -DRUN=%u%s", p->kv.dtype, p->kv.head_dim,
-                         RUN_SLOTS, tms_cl_shape(dev));
+                         "-DDTYPE=%d -DHEAD_DIM=%u -DRUN=%u%s", tms_key_dtype(p->kv.dtype),
+                         p->kv.head_dim, RUN_SLOTS, tms_cl_shape(dev));
         tms_cl_kv(&l, &p->kv, b->n_rows);
         tms_cl_batch(&l, b);
         set_observe(&l, p);

@@ -88,8 +88,13 @@ tamis_status tms_cl_read_bandwidth(tms_device *dev, tms_ref from, uint64_t bytes
 
 /* ---- Pages ----------------------------------------------------------------------------------- */
 
-static uint64_t half_bytes(const tms_kv *kv) {
-    return tms_kv_half(kv->dtype, kv->page_size, kv->head_dim) * tms_kv_unit(kv->dtype);
+static uint32_t key_bytes(const tms_kv *kv) {
+    return (uint32_t)(tms_keys_size(kv->dtype, kv->page_size, kv->head_dim) *
+                      tms_kv_unit(kv->dtype));
+}
+static uint32_t value_bytes(const tms_kv *kv) {
+    return (uint32_t)(tms_values_size(kv->dtype, kv->page_size, kv->head_dim) *
+                      tms_kv_unit(kv->dtype));
 }
 
 /* Bytes of a row of K as far as whole cache lines go, at least one. */
@@ -112,8 +117,9 @@ static void page_args(tms_cl_launch *l, const tms_page_read *p) {
 static tamis_status read_pages_cpu(tms_device *dev, const tms_page_read *p) {
     const uint64_t splits = tms_divide_up(p->max_pages, TMS_CL_SPLIT_PAGES);
     const tms_cl_pieces pieces = tms_cl_pieces_of(dev, p->n_lanes * splits, p->max_pages);
-    tms_cl_launch l = tms_cl_begin(dev, "probe_cpu.cl", "read_pages", "-DHALF=%llu -DROW=%u",
-                                   (unsigned long long)half_bytes(&p->kv), row_bytes(&p->kv));
+    tms_cl_launch l = tms_cl_begin(dev, "probe_cpu.cl", "read_pages",
+                                   "-DK_BYTES=%u -DV_BYTES=%u -DROW=%u", key_bytes(&p->kv),
+                                   value_bytes(&p->kv), row_bytes(&p->kv));
     page_args(&l, p);
     tms_cl_u32(&l, p->reading);
     tms_cl_u32(&l, p->ahead);
@@ -131,7 +137,8 @@ static tamis_status read_pages_gpu(tms_device *dev, const tms_page_read *p) {
     page_args(&l, p);
     tms_cl_u32(&l, p->n_lanes);
     tms_cl_u32(&l, p->max_pages);
-    tms_cl_u32(&l, (uint32_t)half_bytes(&p->kv));
+    tms_cl_u32(&l, key_bytes(&p->kv) / 16);
+    tms_cl_u32(&l, value_bytes(&p->kv) / 16);
     tms_cl_ref(&l, p->sink, sizeof(cl_uint), 1);
     return tms_cl_run_groups(&l, TMS_CL_WG_SIZE, pages < GPU_GROUPS ? pages : GPU_GROUPS, 1);
 }

@@ -8,7 +8,7 @@ tamis_status tms_cl_score_rows(tms_device *dev, const tms_score_rows *p) {
     const uint64_t n = (uint64_t)p->batch.n_rows * p->batch.n_kv_heads;
     tms_cl_launch l =
         tms_cl_begin(dev, "score_rows.cl", "score_rows", "-DDTYPE=%d -DHEAD_DIM=%u -DPAGE_SIZE=%u",
-                     (int)p->kv.dtype, p->kv.head_dim, p->kv.page_size);
+                     (int)tms_key_dtype(p->kv.dtype), p->kv.head_dim, p->kv.page_size);
     tms_cl_kv(&l, &p->kv, p->batch.n_rows);
     tms_cl_batch(&l, &p->batch);
     tms_cl_ref(&l, p->slots, sizeof(cl_int), n);

@@ -72,6 +72,7 @@ static inline void tms_load_row(tamis_dtype dtype, const void *data, uint64_t at
             out[i] = tms_bf16_load(half[i]);
         break;
     case TAMIS_Q8: /* of caches alone: tms_load_slot */
+    case TAMIS_K8V4:
         break;
     }
 }
@@ -93,6 +94,7 @@ static inline void tms_store_row(tamis_dtype dtype, void *data, uint64_t at, uin
             half[i] = tms_bf16_store(row[i]);
         break;
     case TAMIS_Q8:
+    case TAMIS_K8V4:
         break;
     }
 }

@@ -76,7 +76,8 @@ static uint32_t sum_words(const unsigned char *data, uint64_t bytes) {
 
 tamis_status tms_reference_read_pages(tms_device *dev, const tms_page_read *p) {
     const uint64_t unit = tms_kv_unit(p->kv.dtype), stride = p->kv.page_stride * unit;
-    const uint64_t half = tms_kv_half(p->kv.dtype, p->kv.page_size, p->kv.head_dim) * unit;
+    const uint64_t k_bytes = tms_keys_size(p->kv.dtype, p->kv.page_size, p->kv.head_dim) * unit;
+    const uint64_t v_bytes = tms_values_size(p->kv.dtype, p->kv.page_size, p->kv.head_dim) * unit;
     const uint64_t entries = (uint64_t)p->n_lanes * p->capacity;
     tms_views views = tms_views_begin(dev);
     const int32_t *table = tms_view(&views, "table", p->table, entries * sizeof *table);
@@ -87,10 +88,10 @@ tamis_status tms_reference_read_pages(tms_device *dev, const tms_page_read *p) {
         for (int32_t i = 0; i < count[lane]; i++) {
             const tms_ref k = {p->kv.data.mem, p->kv.data.offset + (uint64_t)ids[i] * stride};
             const tms_ref v = {k.mem, k.offset + p->kv.value_offset * unit};
-            const unsigned char *keys = tms_view(&views, "K of a page", k, half);
-            const unsigned char *values = tms_view(&views, "V of a page", v, half);
+            const unsigned char *keys = tms_view(&views, "K of a page", k, k_bytes);
+            const unsigned char *values = tms_view(&views, "V of a page", v, v_bytes);
             if (views.status != TAMIS_OK) break;
-            *total += sum_words(keys, half) + sum_words(values, half);
+            *total += sum_words(keys, k_bytes) + sum_words(values, v_bytes);
         }
     }
     return views.status;

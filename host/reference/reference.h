@@ -48,10 +48,11 @@ static inline const int32_t *tms_lane(const int32_t *table, uint64_t seq_stride,
 typedef struct tms_row {
     uint64_t page;
     uint32_t slot;
+    bool is_value;
 } tms_row;
 
 static inline tms_row tms_key_at(const tms_kv *kv, int32_t page, uint32_t head, uint32_t slot) {
-    return (tms_row){(uint64_t)page * kv->page_stride + head * kv->head_stride, slot};
+    return (tms_row){(uint64_t)page * kv->page_stride + head * kv->head_stride, slot, false};
 }
 
 /* The same of a slot of a lane, whose page ids by ordinal are `pages`. */
@@ -62,7 +63,7 @@ static inline tms_row tms_slot_at(const tms_kv *kv, const int32_t *pages, uint32
 
 /* The V row of a K row. */
 static inline tms_row tms_value_of(const tms_kv *kv, tms_row key) {
-    return (tms_row){key.page + kv->value_offset, key.slot};
+    return (tms_row){key.page + kv->value_offset, key.slot, true};
 }
 
 /* Widens a row of K or V; rounds one into its place; copies one bit for bit. */

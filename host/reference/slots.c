@@ -1,27 +1,38 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* K and V rows and bounds of the cache in every dtype, q8 among them: loads, stores, copies.
- * Contract: host/ops.h, tms_kv; what q8 is: tamis/device.h, tamis_dtype. Every product q·d is exact
- * in fp32, so comparisons with it are, and scales and q have the same bits on every backend. */
+/* K and V rows and bounds of the cache in every dtype, q8 and k8v4 among them: loads, stores, copies.
+ * Contract: host/ops.h, tms_kv; what an element is: tamis/device.h, tamis_dtype. Products of an
+ * integer and a scale are exact in fp32, so comparisons with them are, and scales and integers have
+ * the same bits on every backend. */
 #include "host/reference/convert.h"
 #include "host/reference/reference.h"
 
 #define Q8_MOST 127 /* the largest |q| */
+#define V4_MOST 15  /* the largest n */
 #define F16_INF 0x7c00u
 #define F16_NAN 0x7e00u
 
-/* The smallest f16 d with 127·d >= most, by the number of its bits. */
-static uint16_t scale_of(float most) {
-    if (!(most <= Q8_MOST * 65504.0f)) return F16_NAN;
+/* The smallest f16 d with steps·d >= most, by the number of its bits; NaN where there is none. */
+static uint16_t scale_of(float most, float steps) {
+    if (!(most <= steps * 65504.0f)) return F16_NAN;
     if (most < 0x1p-126f) return 0;
-    uint16_t d = tms_f16_store(most / Q8_MOST);
-    while (d == F16_INF || (d > 0 && Q8_MOST * tms_f16_load((uint16_t)(d - 1)) >= most))
+    uint16_t d = tms_f16_store(most / steps);
+    while (d == F16_INF || (d > 0 && steps * tms_f16_load((uint16_t)(d - 1)) >= most))
         d--;
-    while (Q8_MOST * tms_f16_load(d) < most)
+    while (steps * tms_f16_load(d) < most)
         d++;
     return d;
 }
 
-/* The largest integer q with q·d <= x, where |x| <= 127·d. */
+/* The largest f16 that is not above x, +0 below 2^-126 in magnitude; NaN where there is none. */
+static uint16_t f16_below(float x) {
+    if (!(x >= -65504.0f)) return F16_NAN;
+    if (fabsf(x) < 0x1p-126f) return 0;
+    uint16_t h = tms_f16_store(fminf(x, 65504.0f));
+    if (tms_f16_load(h) > x) h = h & 0x8000u ? h + 1 : h - 1;
+    return h;
+}
+
+/* The largest integer q with q·d <= x. */
 static int below(float x, float d) {
     if (d == 0) return 0;
     int q = (int)floorf(x / d);
@@ -71,46 +82,112 @@ static void load_q8(const int8_t *row, const uint16_t *scales, uint32_t n, float
         out[i] = tms_f16_load(scales[i / TMS_Q8_BLOCK]) * (float)row[i];
 }
 
-/* The scales of a row, behind all rows of its page. */
-static uint16_t *scales_of(const tms_kv *kv, void *data, tms_row row) {
-    unsigned char *behind = (unsigned char *)data + row.page + (size_t)kv->page_size * kv->head_dim;
-    return (uint16_t *)(void *)behind + (size_t)row.slot * tms_q8_blocks(kv->head_dim);
+/* ---- Values of 4 bits ------------------------------------------------------------------------ */
+
+/* The least of the n elements at x, NaN if one is NaN. */
+static float least(const float *x, uint32_t n) {
+    float low = INFINITY;
+    for (uint32_t i = 0; i < n; i++)
+        low = isnan(x[i]) || x[i] < low ? x[i] : low;
+    return low;
 }
 
+/* A block of n channels to its bytes, with its minimum and scale. */
+static void store_v4_block(const float *x, uint32_t n, uint8_t *out, uint16_t *of) {
+    float above[TMS_Q8_BLOCK], most = 0;
+    of[0] = f16_below(least(x, n));
+    for (uint32_t i = 0; i < n; i++) {
+        above[i] = x[i] - tms_f16_load(of[0]);
+        most = (float)tms_larger(above[i], most);
+    }
+    of[1] = scale_of(most, V4_MOST);
+    if (of[1] == F16_NAN) of[0] = F16_NAN;
+    memset(out, 0, TMS_V4_BYTES);
+    for (uint32_t i = 0; i < n && of[1] != F16_NAN; i++) {
+        const int q = nearest(above[i], tms_f16_load(of[1]));
+        out[i % TMS_V4_BYTES] |= (uint8_t)(i < TMS_V4_BYTES ? q : q << 4);
+    }
+}
+
+static void load_v4(const uint8_t *row, const uint16_t *of, uint32_t n, float *out) {
+    for (uint32_t i = 0; i < n; i++) {
+        const uint32_t block = i / TMS_Q8_BLOCK, rest = i % TMS_Q8_BLOCK;
+        const uint8_t byte = row[block * TMS_V4_BYTES + rest % TMS_V4_BYTES];
+        const int q = rest < TMS_V4_BYTES ? byte & 15 : byte >> 4;
+        out[i] = tms_f16_load(of[2 * block]) + tms_f16_load(of[2 * block + 1]) * (float)q;
+    }
+}
+
+/* ---- Rows ------------------------------------------------------------------------------------ */
+
+/* How rows of K, or of V, lie in memory. */
+typedef enum row_kind { FLOATS, OF_Q8, OF_V4 } row_kind;
+
+static row_kind kind_of(const tms_kv *kv, tms_row row) {
+    if (tms_key_dtype(kv->dtype) != TAMIS_Q8) return FLOATS;
+    return kv->dtype == TAMIS_K8V4 && row.is_value ? OF_V4 : OF_Q8;
+}
+
+/* Where a row begins, in units of the dtype. */
 static uint64_t row_at(const tms_kv *kv, tms_row row) {
-    return row.page + row.slot * kv->slot_stride;
+    const uint64_t stride =
+        kind_of(kv, row) == OF_V4 ? tms_q8_blocks(kv->head_dim) * TMS_V4_BYTES : kv->slot_stride;
+    return row.page + row.slot * stride;
+}
+
+/* What lies behind all rows of a page of q8 or of values of 4 bits: `n` numbers of each block of each
+ * row; those of this row. */
+static uint16_t *scales_of(const tms_kv *kv, const void *data, tms_row row, uint32_t n) {
+    const tms_row behind = {row.page, kv->page_size, row.is_value};
+    unsigned char *first = (unsigned char *)(uintptr_t)data + row_at(kv, behind);
+    return (uint16_t *)(void *)first + (size_t)row.slot * tms_q8_blocks(kv->head_dim) * n;
 }
 
 void tms_load_slot(const tms_kv *kv, const void *data, tms_row row, float *out) {
-    if (kv->dtype == TAMIS_Q8)
-        load_q8((const int8_t *)data + row_at(kv, row), scales_of(kv, (void *)(uintptr_t)data, row),
-                kv->head_dim, out);
-    else
-        tms_load_row(kv->dtype, data, row_at(kv, row), kv->head_dim, out);
+    const uint64_t at = row_at(kv, row);
+    switch (kind_of(kv, row)) {
+    case FLOATS:
+        tms_load_row(kv->dtype, data, at, kv->head_dim, out);
+        break;
+    case OF_Q8:
+        load_q8((const int8_t *)data + at, scales_of(kv, data, row, 1), kv->head_dim, out);
+        break;
+    case OF_V4:
+        load_v4((const uint8_t *)data + at, scales_of(kv, data, row, 2), kv->head_dim, out);
+        break;
+    }
 }
 
 void tms_store_slot(const tms_kv *kv, void *data, tms_row row, const float *x) {
-    if (kv->dtype != TAMIS_Q8) {
-        tms_store_row(kv->dtype, data, row_at(kv, row), kv->head_dim, x);
+    const row_kind kind = kind_of(kv, row);
+    const uint64_t at = row_at(kv, row);
+    if (kind == FLOATS) {
+        tms_store_row(kv->dtype, data, at, kv->head_dim, x);
         return;
     }
-    int8_t *to = (int8_t *)data + row_at(kv, row);
-    uint16_t *scales = scales_of(kv, data, row);
     for (uint32_t c = 0; c < kv->head_dim; c += TMS_Q8_BLOCK) {
-        const uint32_t n = block_end(c, kv->head_dim) - c;
-        const uint16_t scale = scale_of(largest(x + c, n, 0));
-        store_block(x + c, n, scale, NEAREST, to + c);
-        scales[c / TMS_Q8_BLOCK] = scale;
+        const uint32_t n = block_end(c, kv->head_dim) - c, block = c / TMS_Q8_BLOCK;
+        if (kind == OF_V4) {
+            store_v4_block(x + c, n, (uint8_t *)data + at + block * TMS_V4_BYTES,
+                           scales_of(kv, data, row, 2) + 2 * block);
+            continue;
+        }
+        const uint16_t scale = scale_of(largest(x + c, n, 0), Q8_MOST);
+        store_block(x + c, n, scale, NEAREST, (int8_t *)data + at + c);
+        scales_of(kv, data, row, 1)[block] = scale;
     }
 }
 
 void tms_copy_slot(const tms_kv *kv, void *data, tms_row to, tms_row from) {
-    const size_t unit = tms_kv_unit(kv->dtype);
+    const row_kind kind = kind_of(kv, from);
+    const size_t unit = tms_kv_unit(kv->dtype), blocks = tms_q8_blocks(kv->head_dim);
+    const size_t bytes = kind == OF_V4 ? blocks * TMS_V4_BYTES : kv->head_dim * unit;
     memmove((char *)data + row_at(kv, to) * unit, (const char *)data + row_at(kv, from) * unit,
-            kv->head_dim * unit);
-    if (kv->dtype == TAMIS_Q8)
-        memmove(scales_of(kv, data, to), scales_of(kv, data, from),
-                tms_q8_blocks(kv->head_dim) * sizeof(uint16_t));
+            bytes);
+    const uint32_t n = kind == FLOATS ? 0 : kind == OF_Q8 ? 1 : 2; /* numbers of a block */
+    if (n)
+        memmove(scales_of(kv, data, to, n), scales_of(kv, data, from, n),
+                blocks * n * sizeof(uint16_t));
 }
 
 void tms_load_bounds(const tms_kv *kv, const void *bounds, uint64_t at, float *pair) {
@@ -136,7 +213,8 @@ void tms_store_bounds(const tms_kv *kv, void *bounds, uint64_t at, const float *
     uint16_t *scales = (uint16_t *)(void *)(lo + 2 * (size_t)dim);
     for (uint32_t c = 0; c < dim; c += TMS_Q8_BLOCK) {
         const uint32_t n = block_end(c, dim) - c;
-        const uint16_t scale = scale_of(largest(pair + dim + c, n, largest(pair + c, n, 0)));
+        const uint16_t scale =
+            scale_of(largest(pair + dim + c, n, largest(pair + c, n, 0)), Q8_MOST);
         store_block(pair + c, n, scale, outward ? DOWN : NEAREST, lo + c);
         store_block(pair + dim + c, n, scale, outward ? UP : NEAREST, lo + dim + c);
         scales[c / TMS_Q8_BLOCK] = scale;

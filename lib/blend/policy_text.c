@@ -66,7 +66,8 @@ static const char *const figure_names[] = {"share", "kl", "kl-p95",    "agreemen
 #define N_FIGURES (sizeof figures / sizeof *figures)
 
 static const char *const schedules[] = {"falling", "flat"};
-static const tamis_dtype dtypes[] = {TAMIS_F32, TAMIS_F16, TAMIS_BF16, TAMIS_Q8};
+static const tamis_dtype dtypes[] = {TAMIS_F32, TAMIS_F16, TAMIS_BF16, TAMIS_Q8,
+                                     TAMIS_K8V4};
 
 static double *number_of(tamis_blend_figures *f, size_t i) {
     return (double *)((char *)f + figures[i]);
@@ -107,10 +108,11 @@ static tamis_status check_settings(const tamis_blend_policy *p, tamis_error *err
     TMS_REQUIRE(p->schedule == TAMIS_BLEND_FALLING || p->schedule == TAMIS_BLEND_FLAT,
                 TAMIS_E_ARGUMENT, "schedule is %d: there are 0 and 1", (int)p->schedule);
     TMS_REQUIRE(p->check_layer != 0, TAMIS_E_ARGUMENT, "check_layer is 0; it must be 1 at least");
-    TMS_REQUIRE(p->dtype != TAMIS_Q8, TAMIS_E_ARGUMENT, "dtype is q8, which no record has");
     TMS_REQUIRE(is_dtype(p->cache_dtype) && is_dtype(p->dtype), TAMIS_E_ARGUMENT,
                 "cache_dtype is %d, dtype %d: one of them is none", (int)p->cache_dtype,
                 (int)p->dtype);
+    TMS_REQUIRE(tamis_dtype_size(p->dtype), TAMIS_E_ARGUMENT, "dtype is %s, which no record has",
+                tamis_dtype_name(p->dtype));
     TMS_TRY(check_number("max_kl", p->max_kl, MOST, error));
     return check_number("min_agreement", p->min_agreement, 1, error);
 }

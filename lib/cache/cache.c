@@ -96,7 +96,8 @@ tms_pool *tms_cache_pool(const tamis_cache *cache, uint32_t layer) {
 tms_kv tms_cache_kv(const tamis_cache *cache, uint32_t layer) {
     const tms_pool *pool = tms_cache_pool(cache, layer);
     const tamis_cache_params *p = &cache->params;
-    uint64_t half_page = tms_kv_half(p->dtype, p->page_size, p->head_dim);
+    uint64_t keys = tms_keys_size(p->dtype, p->page_size, p->head_dim);
+    uint64_t values = tms_values_size(p->dtype, p->page_size, p->head_dim);
     tamis_dtype bounds_dtype = tms_cache_bounds_dtype(p);
     return (tms_kv){.data = {pool->data, 0},
                     .bounds = {pool->bounds, 0},
@@ -104,9 +105,9 @@ tms_kv tms_cache_kv(const tamis_cache *cache, uint32_t layer) {
                     .bounds_dtype = bounds_dtype,
                     .page_size = p->page_size,
                     .head_dim = p->head_dim,
-                    .page_stride = 2 * half_page,
+                    .page_stride = keys + values,
                     .slot_stride = p->head_dim,
-                    .value_offset = half_page,
+                    .value_offset = keys,
                     .bounds_page_stride = tms_bounds_pair(bounds_dtype, p->head_dim)};
 }
 

@@ -32,7 +32,7 @@ static tamis_status check_shape(tamis_cache_params *p, tamis_error *error) {
                 TAMIS_E_UNSUPPORTED, "page_size %" PRIu32 " is not supported; 8, 16, 32 and 64 are",
                 p->page_size);
     TMS_REQUIRE(tms_kv_unit(p->dtype) > 0, TAMIS_E_ARGUMENT,
-                "dtype %d is none of f32, f16, bf16 and q8", (int)p->dtype);
+                "dtype %d is none of f32, f16, bf16, q8 and k8v4", (int)p->dtype);
     TMS_REQUIRE(p->bounds_dtype == TAMIS_BOUNDS_AS_CACHE || p->bounds_dtype == TAMIS_BOUNDS_Q8,
                 TAMIS_E_ARGUMENT, "bounds_dtype %d is neither that of the cache (0) nor q8 (1)",
                 (int)p->bounds_dtype);
@@ -75,10 +75,11 @@ tamis_status tms_cache_measure(const tms_device *dev, tamis_cache_params *params
                                tamis_cache_size *size, tamis_error *error) {
     TMS_TRY(check_shape(params, error));
     const tamis_dtype bounds = tms_cache_bounds_dtype(params);
-    uint64_t half = tms_kv_half(params->dtype, params->page_size, params->head_dim);
+    uint64_t page = tms_keys_size(params->dtype, params->page_size, params->head_dim) +
+                    tms_values_size(params->dtype, params->page_size, params->head_dim);
     uint64_t pair = tms_bounds_pair(bounds, params->head_dim);
     uint64_t n_planes = (uint64_t)__builtin_popcount(params->planes);
-    tamis_cache_size result = {.page_bytes = 2 * half * tms_kv_unit(params->dtype),
+    tamis_cache_size result = {.page_bytes = page * tms_kv_unit(params->dtype),
                                .bounds_bytes = pair * tms_kv_unit(bounds),
                                .plane_bytes = n_planes * params->page_size * sizeof(int32_t)};
     uint64_t unit_bytes = result.page_bytes + result.bounds_bytes + result.plane_bytes;

@@ -14,6 +14,7 @@ size_t tamis_dtype_size(tamis_dtype dtype) {
     case TAMIS_BF16:
         return 2;
     case TAMIS_Q8:
+    case TAMIS_K8V4:
         break;
     }
     return 0;
@@ -29,6 +30,8 @@ const char *tamis_dtype_name(tamis_dtype dtype) {
         return "bf16";
     case TAMIS_Q8:
         return "q8";
+    case TAMIS_K8V4:
+        return "k8v4";
     }
     return "unknown";
 }

@@ -203,10 +203,11 @@ tms_kv tms_op_kv(tms_op_call *c, const tamis_kv *kv, uint32_t n_kv_heads, uint32
     check_strides(c, kv, bounded);
     lay_out(c, kv, n_kv_heads, &out);
     /* Sizes are computed from these numbers, so they are checked first. */
-    if (kv->dtype == TAMIS_Q8)
+    if (tms_key_dtype(kv->dtype) == TAMIS_Q8)
         tms_op_refuse(c, TAMIS_E_UNSUPPORTED,
-                      "tamis_kv: dtype q8: only tamis_cache has pages of q8; f32, f16 and bf16 are "
-                      "supported here");
+                      "tamis_kv: dtype %s: only tamis_cache has such pages; f32, f16 and bf16 are "
+                      "supported here",
+                      tamis_dtype_name(kv->dtype));
     if (c->status == TAMIS_OK) c->status = tms_device_check_kv(dev, &out, c->error);
     if (rows && !c->measured) tms_op_above_0(c, "n_pages", kv->n_pages);
     if (c->status != TAMIS_OK) return out;

@@ -233,7 +233,7 @@ static tamis_status warm_writes(const tms_launches *l, tamis_error *error) {
     write.rotation.n_rot = setup->cache->params.head_dim;
     TMS_TRY(tms_run_write_rows(dev, &write, error));
     write.rotation.n_rot = 0;
-    if (setup->cache->params.dtype != TAMIS_Q8) { /* whose rows come as f32 alone */
+    if (tamis_dtype_size(setup->cache->params.dtype)) { /* else rows come as f32 alone */
         write.dtype = setup->cache->params.dtype;
         TMS_TRY(tms_run_write_rows(dev, &write, error));
     }

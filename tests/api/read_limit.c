@@ -22,22 +22,23 @@ typedef struct page_shape {
 typedef struct pages {
     tms_device *dev;
     tms_page_read p;
-    uint64_t half_words;
+    uint64_t page_words;
     uint32_t *words; /* of all pages */
     int32_t *tables; /* the counts, then the lists */
     tms_mem *data, *work;
 } pages;
 
 static void make_pool(pages *t, const page_shape *shape) {
-    const uint64_t half = tms_kv_half(shape->dtype, shape->page_size, shape->head_dim);
-    t->half_words = half * tms_kv_unit(shape->dtype) / 4;
+    const uint64_t keys = tms_keys_size(shape->dtype, shape->page_size, shape->head_dim);
+    const uint64_t values = tms_values_size(shape->dtype, shape->page_size, shape->head_dim);
+    t->page_words = (keys + values) * tms_kv_unit(shape->dtype) / 4;
     t->p.kv = (tms_kv){.dtype = shape->dtype,
                        .page_size = shape->page_size,
                        .head_dim = shape->head_dim,
-                       .page_stride = 2 * half,
+                       .page_stride = keys + values,
                        .slot_stride = shape->head_dim,
-                       .value_offset = half};
-    const uint64_t n = 2 * t->half_words * POOL_PAGES;
+                       .value_offset = keys};
+    const uint64_t n = t->page_words * POOL_PAGES;
     uint64_t random = 5;
     t->words = malloc(n * sizeof *t->words);
     assert_non_null(t->words);
@@ -83,8 +84,8 @@ static uint32_t wanted_sum(const pages *t) {
         for (int32_t i = 0; i < t->tables[lane]; i++) {
             const uint64_t id =
                 (uint64_t)t->tables[t->p.n_lanes + (uint64_t)lane * t->p.capacity + i];
-            for (uint64_t w = 0; w < 2 * t->half_words; w++)
-                sum += t->words[2 * t->half_words * id + w];
+            for (uint64_t w = 0; w < t->page_words; w++)
+                sum += t->words[t->page_words * id + w];
         }
     return sum;
 }
@@ -118,8 +119,11 @@ static void expect_sums(tms_device *dev, const page_shape *shape, const int32_t 
 
 static void every_order_reads_every_page_once(void **state) {
     (void)state;
-    static const page_shape shapes[] = {
-        {TAMIS_F16, 16, 128}, {TAMIS_F32, 8, 64}, {TAMIS_BF16, 16, 80}, {TAMIS_Q8, 8, 80}};
+    static const page_shape shapes[] = {{TAMIS_F16, 16, 128},
+                                        {TAMIS_F32, 8, 64},
+                                        {TAMIS_BF16, 16, 80},
+                                        {TAMIS_Q8, 8, 80},
+                                        {TAMIS_K8V4, 16, 80}};
     /* Tails of every order; lanes that the launch divides among cores; splits. */
     static const int32_t many[] = {0, 1, 3, 4, 5, 8, 15, 16, 17, 31, 40, 2, 0, 16, 33, 7},
                          few[] = {83}, longer[] = {600, 513};
@@ -203,7 +207,7 @@ static void the_limit_of_filled_pages(void **state) {
 /* Of any dtype: the pages are taken by hand, for not every device writes each of them. */
 static void the_limit_of_any_dtype(void **state) {
     (void)state;
-    static const tamis_dtype dtypes[] = {TAMIS_F16, TAMIS_BF16, TAMIS_Q8};
+    static const tamis_dtype dtypes[] = {TAMIS_F16, TAMIS_BF16, TAMIS_Q8, TAMIS_K8V4};
     const tamis_context_params params = {.device = test_device};
     tamis_context *context = NULL;
     OK(tamis_context_create(&params, &context, &test_error));

@@ -393,7 +393,7 @@ static uint64_t bytes(const check_data *data) {
             pages += top && top < n ? top : n;
         }
     }
-    return pages * 2 * l->kv.page_size * check_row_bytes(data);
+    return pages * l->kv.page_size * (check_key_bytes(data) + check_value_bytes(data));
 }
 
 static const char *reject(const check_case *c) {
@@ -432,7 +432,7 @@ const check_op check_op_attend = {
                                         {KEY_COUNT, 0}},
     .factors = (const check_factor[]){{KEY_G, 7, {1, 3, 4, 5, 7, 8, 16}},
                                       {KEY_D, 5, {64, 80, 96, 128, 256}},
-                                      {KEY_DTYPE, 4, {TAMIS_F32, TAMIS_F16, TAMIS_BF16, TAMIS_Q8}},
+                                      {KEY_DTYPE, CHECK_CACHE_DTYPES},
                                       {KEY_PAGE, 4, {8, 16, 32, 64}},
                                       {KEY_FILL, 3, {FILL_INTS, FILL_NORMAL, FILL_NASTY}},
                                       {KEY_LAYOUT, 3, {LAYOUT_OWN, LAYOUT_NHD, LAYOUT_HND}},
@@ -445,21 +445,20 @@ const check_op check_op_attend = {
                                       {KEY_POS, 2, {0, 1}},
                                       {KEY_IVL, 2, {0, 1}},
                                       {KEY_COUNT, 0, {0}}},
-    .more_factors =
-        (const check_factor[]){{KEY_G, 8, {1, 2, 3, 5, 6, 7, 8, 16}},
-                               {KEY_D, 2, {64, 128}},
-                               {KEY_DTYPE, 4, {TAMIS_F32, TAMIS_F16, TAMIS_BF16, TAMIS_Q8}},
-                               {KEY_FILL, 3, {FILL_INTS, FILL_NORMAL, FILL_NASTY}},
-                               {KEY_LAYOUT, 3, {LAYOUT_OWN, LAYOUT_NHD, LAYOUT_HND}},
-                               {KEY_B, 2, {1, 3}},
-                               {KEY_R, 3, {1, 5, 33}},
-                               {KEY_TILE, 3, {1, 7, 32}},
-                               {KEY_KV, 4, {1, 17, 255, 600}},
-                               {KEY_TOP, 2, {0, 6}},
-                               {KEY_POS, 2, {0, 1}},
-                               {KEY_IVL, 2, {0, 1}},
-                               {KEY_CAP, 2, {0, 1}},
-                               {KEY_COUNT, 0, {0}}},
+    .more_factors = (const check_factor[]){{KEY_G, 8, {1, 2, 3, 5, 6, 7, 8, 16}},
+                                           {KEY_D, 2, {64, 128}},
+                                           {KEY_DTYPE, CHECK_CACHE_DTYPES},
+                                           {KEY_FILL, 3, {FILL_INTS, FILL_NORMAL, FILL_NASTY}},
+                                           {KEY_LAYOUT, 3, {LAYOUT_OWN, LAYOUT_NHD, LAYOUT_HND}},
+                                           {KEY_B, 2, {1, 3}},
+                                           {KEY_R, 3, {1, 5, 33}},
+                                           {KEY_TILE, 3, {1, 7, 32}},
+                                           {KEY_KV, 4, {1, 17, 255, 600}},
+                                           {KEY_TOP, 2, {0, 6}},
+                                           {KEY_POS, 2, {0, 1}},
+                                           {KEY_IVL, 2, {0, 1}},
+                                           {KEY_CAP, 2, {0, 1}},
+                                           {KEY_COUNT, 0, {0}}},
     .compiled = (const check_key[]){KEY_G, KEY_D, KEY_DTYPE, KEY_PAGE, KEY_CAP, KEY_COUNT},
     .entries =
         (const check_entry[]){
@@ -472,6 +471,9 @@ const check_op check_op_attend = {
             {LIST_SMOKE, "normal:q8:b2:g4:kv600"},
             {LIST_SMOKE, "nasty:q8:b2:g4:top5"},
             {LIST_SMOKE, "normal:q8:r40:tile32:g4:kv300"},
+            {LIST_SMOKE, "normal:k8v4:b2:g4:kv600"},
+            {LIST_SMOKE, "nasty:k8v4:b2:g4:top5"},
+            {LIST_SMOKE, "normal:k8v4:r40:tile32:g4:kv300"},
             {LIST_CI, "r0"},
             {LIST_CI, "r0:d128:g4:top5"},
             {LIST_CI, "normal:f16:g4:cap:nolse"},
@@ -501,6 +503,9 @@ const check_op check_op_attend = {
             {LIST_CI, "normal:q8:hkv1:g3:kv3000:logits"},
             {LIST_CI, "nasty:q8:hkv1:r33:tile32:g3:kv2000"},
             {LIST_CI, "same:q8:hkv1:kv4500"},
+            {LIST_CI, "normal:k8v4:g4:d128:kv20000:top700"},
+            {LIST_CI, "nasty:k8v4:hkv1:r33:tile32:g3:kv2000"},
+            {LIST_CI, "nasty:k8v4:b2:r40:tile32:g4:kv100:ivl:pos"},
             {LIST_CI, "nasty:q8:b2:r40:tile32:g4:kv100:ivl:pos"},
             {LIST_CI, "r0:logits"},
             {LIST_CI, "ints:bf16:b2:g4:d96:page32:kv17:logits"},
@@ -535,6 +540,8 @@ const check_op check_op_attend = {
             {LIST_BENCH, "q8:hkv32:d128:kv16384:even"},
             {LIST_BENCH, "f16:hkv8:g4:d128:kv32768:even"},
             {LIST_BENCH, "q8:hkv8:g4:d128:kv32768:even"},
+            {LIST_BENCH, "k8v4:hkv32:d128:kv16384:even"},
+            {LIST_BENCH, "k8v4:hkv8:g4:d128:kv32768:even"},
             {LIST_BENCH, "f16:hkv8:g4:d128:kv32768:top128:even"},
             {LIST_BENCH, "q8:hkv8:g4:d128:kv32768:top128:even"},
             {LIST_BENCH, "f16:hkv8:g4:d128:kv32768:even:logits"},

@@ -127,9 +127,9 @@ static void want_mean(check_data *data, uint32_t page, uint32_t head, uint32_t d
     const double spread = plain ? 0 : width * sqrt(squares / kv->page_size);
     /* Means of small integers are exact, and so is what q8 makes of them. */
     const bool exact =
-        plain && check_get(data, KEY_FILL) == FILL_INTS && !check_is_q8(data, BUF_KV);
+        plain && check_get(data, KEY_FILL) == FILL_INTS && !check_has_scales(data, BUF_KV);
     const double slack = exact ? 0 : 2e-6 * most * (1 + width);
-    const tamis_dtype dtype = check_is_q8(data, BUF_BOUNDS) ? TAMIS_Q8 : kv->bounds_dtype;
+    const tamis_dtype dtype = check_has_scales(data, BUF_BOUNDS) ? TAMIS_Q8 : kv->bounds_dtype;
     const double limit = isfinite(mean) && isfinite(spread) ? limit_of(dtype) : INFINITY;
     const uint64_t at = page * kv->bounds_page_stride + head * kv->bounds_head_stride + d;
     check_buffer *b = &data->buf[BUF_BOUNDS];
@@ -166,7 +166,7 @@ static tamis_status launch(check_side *side, check_rows rows) {
 static uint64_t bytes(const check_data *data) {
     const tms_kv *kv = &data->lanes.kv;
     return (uint64_t)count(data) * heads_a_page(data) *
-           (kv->page_size * check_row_bytes(data) + check_pair_bytes(data));
+           (kv->page_size * check_key_bytes(data) + check_pair_bytes(data));
 }
 
 const check_op check_op_bounds = {
@@ -185,7 +185,7 @@ const check_op check_op_bounds = {
                                         {KEY_EVEN, 0},
                                         {KEY_COUNT, 0}},
     .factors = (const check_factor[]){{KEY_FILL, 3, {FILL_INTS, FILL_NORMAL, FILL_NASTY}},
-                                      {KEY_DTYPE, 4, {TAMIS_F32, TAMIS_F16, TAMIS_BF16, TAMIS_Q8}},
+                                      {KEY_DTYPE, CHECK_CACHE_DTYPES},
                                       {KEY_Q8BOUNDS, 2, {0, 1}},
                                       {KEY_LAYOUT, 3, {LAYOUT_OWN, LAYOUT_NHD, LAYOUT_HND}},
                                       {KEY_D, 5, {64, 80, 96, 128, 256}},

@@ -116,6 +116,11 @@ typedef struct check_factor {
     uint32_t n;
     uint32_t level[CHECK_LEVELS];
 } check_factor;
+/* The levels of KEY_DTYPE. */
+#define CHECK_CACHE_DTYPES                                                                         \
+    5, {                                                                                           \
+        TAMIS_F32, TAMIS_F16, TAMIS_BF16, TAMIS_Q8, TAMIS_K8V4                                     \
+    }
 
 typedef struct check_entry {
     check_list list;
@@ -244,7 +249,7 @@ typedef struct check_data {
 
 #define CHECK_PRESET 0xFFC1FFC1u /* a NaN as f32, f16 and bf16; what guards and outputs hold */
 
-void *check_alloc(uint64_t bytes); /* zeroed; ends the program when there is no memory */
+void *check_alloc(uint64_t bytes);           /* zeroed; ends the program when there is no memory */
 void check_preset(void *to, uint64_t bytes); /* fills memory with CHECK_PRESET */
 void check_data_make(check_data *data, const check_case *c, uint64_t seed);
 void check_data_free(check_data *data);
@@ -311,19 +316,20 @@ const char *check_lanes_reject(const check_case *c);
 const char *check_planes_reject(const check_case *c); /* the same of ops that write planes */
 bool check_lanes_cpu_form(const check_case *c);       /* check_op.cpu_form, by the shape of pages */
 
-/* ---- q8 (q8.c) ------------------------------------------------------------------------------- */
+/* ---- q8 and k8v4 (quantised.c) --------------------------------------------------------------- */
 
-/* Whether a device holds the buffer in q8; the host has f32 then. */
-bool check_is_q8(const check_data *data, check_id id);
-uint64_t check_q8_bytes(const check_data *data, check_id id);
-void check_q8_encode(const check_data *data, check_id id, const void *from, void *to);
-void check_q8_decode(const check_data *data, check_id id, const void *from, void *to);
-/* Makes what a case begins with, or what its oracle wants, such as q8 can hold. */
-void check_q8_settle(check_data *data, bool want);
+/* Whether a device holds the buffer in q8 or k8v4; the host has f32 then. */
+bool check_has_scales(const check_data *data, check_id id);
+uint64_t check_quantised_bytes(const check_data *data, check_id id);
+void check_quantised_encode(const check_data *data, check_id id, const void *from, void *to);
+void check_quantised_decode(const check_data *data, check_id id, const void *from, void *to);
+/* Makes what a case begins with, or what its oracle wants, such as the dtype can hold. */
+void check_quantised_settle(check_data *data, bool want);
 /* The strides on a device. */
-tms_kv check_q8_kv(const check_data *data);
-/* Bytes of a row of K or V, and of a pair of bounds, on a device. */
-uint64_t check_row_bytes(const check_data *data);
+tms_kv check_quantised_kv(const check_data *data);
+/* Bytes of a row of K and of V, and of a pair of bounds, on a device. */
+uint64_t check_key_bytes(const check_data *data);
+uint64_t check_value_bytes(const check_data *data);
 uint64_t check_pair_bytes(const check_data *data);
 
 /* ---- Sides: a case's buffers on a device (side.c, guard.c) ----------------------------------- */

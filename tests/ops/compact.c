@@ -175,7 +175,8 @@ static uint64_t bytes(const check_data *data) {
     uint64_t kept = 0;
     for (uint64_t i = 0; i < data->buf[BUF_COUNTS].count; i++)
         kept += (uint64_t)((int32_t *)check_init(data, BUF_COUNTS))[i];
-    return 4 * kept * check_get(data, KEY_CHUNK) * check_row_bytes(data);
+    return 2 * kept * check_get(data, KEY_CHUNK) *
+           (check_key_bytes(data) + check_value_bytes(data));
 }
 
 static const char *reject(const check_case *c) {
@@ -210,7 +211,7 @@ const check_op check_op_compact = {
                                         {KEY_SCORE, 0},
                                         {KEY_COUNT, 0}},
     .factors = (const check_factor[]){{KEY_FILL, 2, {FILL_NORMAL, FILL_NASTY}},
-                                      {KEY_DTYPE, 4, {TAMIS_F32, TAMIS_F16, TAMIS_BF16, TAMIS_Q8}},
+                                      {KEY_DTYPE, CHECK_CACHE_DTYPES},
                                       {KEY_LAYOUT, 3, {LAYOUT_OWN, LAYOUT_NHD, LAYOUT_HND}},
                                       {KEY_D, 5, {64, 80, 96, 128, 256}},
                                       {KEY_PAGE, 4, {8, 16, 32, 64}},
@@ -228,6 +229,7 @@ const check_op check_op_compact = {
                                      {LIST_SMOKE, "f32:d80:page8:fresh0:n1000:score"},
                                      {LIST_SMOKE, "bf16:nhd:hkv3:fresh2"},
                                      {LIST_SMOKE, "normal:q8:hkv3:d80:fresh1:n90:pos"},
+                                     {LIST_SMOKE, "normal:k8v4:hkv3:d80:fresh1:n90:pos"},
                                      {LIST_CI, "r0"},
                                      {LIST_CI, "f16:kv2500:n1700:even:pos:score"},
                                      {LIST_CI, "nasty:f32:kv2500:n900:even:page8:d128:pos:score"},

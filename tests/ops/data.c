@@ -20,7 +20,7 @@ void check_data_make(check_data *data, const check_case *c, uint64_t seed) {
     data->c = c;
     data->seed = seed;
     c->op->make(data);
-    check_q8_settle(data, false);
+    check_quantised_settle(data, false);
 }
 
 void check_data_free(check_data *data) {

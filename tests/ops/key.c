@@ -174,7 +174,7 @@ static void oracle(check_data *data) {
 
 static uint64_t bytes(const check_data *data) {
     const uint64_t passes = check_get(data, KEY_SAYS) == TMS_KEY_COSINE ? 2 : 1;
-    return check_all_visible(data) * (passes * check_row_bytes(data) + 4);
+    return check_all_visible(data) * (passes * check_key_bytes(data) + 4);
 }
 
 static const char *reject(const check_case *c) {
@@ -199,7 +199,7 @@ const check_op check_op_key_score = {
     .factors =
         (const check_factor[]){{KEY_FILL, 3, {FILL_INTS, FILL_NORMAL, FILL_NASTY}},
                                {KEY_SAYS, 3, {TMS_KEY_NORM, TMS_KEY_COSINE, TMS_KEY_QUADRATIC}},
-                               {KEY_DTYPE, 4, {TAMIS_F32, TAMIS_F16, TAMIS_BF16, TAMIS_Q8}},
+                               {KEY_DTYPE, CHECK_CACHE_DTYPES},
                                {KEY_LAYOUT, 3, {LAYOUT_OWN, LAYOUT_NHD, LAYOUT_HND}},
                                {KEY_D, 2, {64, 128}},
                                {KEY_G, 4, {1, 4, 5, 8}},

@@ -176,9 +176,10 @@ static const char *reject(const check_case *c) {
 
 static uint64_t bytes(const check_data *data) {
     const check_lanes *l = &data->lanes;
-    const uint64_t parts = is_there(data, BUF_K) + is_there(data, BUF_V);
-    return parts * l->n_rows * l->n_kv_heads *
-           (check_row_bytes(data) + l->kv.head_dim * check_type_size(check_get(data, KEY_SOURCE)));
+    const uint64_t source = l->kv.head_dim * check_type_size(check_get(data, KEY_SOURCE));
+    const uint64_t k = is_there(data, BUF_K) ? check_key_bytes(data) + source : 0;
+    const uint64_t v = is_there(data, BUF_V) ? check_value_bytes(data) + source : 0;
+    return (uint64_t)l->n_rows * l->n_kv_heads * (k + v);
 }
 
 const check_op check_op_load_rows = {
@@ -202,7 +203,7 @@ const check_op check_op_load_rows = {
                                         {KEY_HEADS, 0},
                                         {KEY_COUNT, 0}},
     .factors = (const check_factor[]){{KEY_FILL, 3, {FILL_INTS, FILL_NORMAL, FILL_NASTY}},
-                                      {KEY_DTYPE, 4, {TAMIS_F32, TAMIS_F16, TAMIS_BF16, TAMIS_Q8}},
+                                      {KEY_DTYPE, CHECK_CACHE_DTYPES},
                                       {KEY_SOURCE, 3, {TAMIS_F32, TAMIS_F16, TAMIS_BF16}},
                                       {KEY_LAYOUT, 3, {LAYOUT_OWN, LAYOUT_NHD, LAYOUT_HND}},
                                       {KEY_D, 5, {64, 80, 96, 128, 256}},

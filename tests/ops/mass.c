@@ -131,7 +131,7 @@ static uint64_t bytes(const check_data *data) {
     for (uint32_t row = 0; row < l->n_rows; row++)
         for (uint32_t h = 0; h < l->n_kv_heads; h++)
             slots += check_visible(data, row, h);
-    return slots * l->group * check_row_bytes(data);
+    return slots * l->group * check_key_bytes(data);
 }
 
 const check_op check_op_page_mass = {
@@ -153,7 +153,7 @@ const check_op check_op_page_mass = {
                                         {KEY_CAP, 0},
                                         {KEY_COUNT, 0}},
     .factors = (const check_factor[]){{KEY_FILL, 3, {FILL_INTS, FILL_NORMAL, FILL_NASTY}},
-                                      {KEY_DTYPE, 4, {TAMIS_F32, TAMIS_F16, TAMIS_BF16, TAMIS_Q8}},
+                                      {KEY_DTYPE, CHECK_CACHE_DTYPES},
                                       {KEY_LAYOUT, 3, {LAYOUT_OWN, LAYOUT_NHD, LAYOUT_HND}},
                                       {KEY_D, 5, {64, 80, 96, 128, 256}},
                                       {KEY_G, 6, {1, 3, 4, 5, 7, 16}},

@@ -200,7 +200,7 @@ static void make_attended(check_data *data) {
     float *lse = check_buffer_add(data, BUF_LSE, ROLE_OUTPUT, TAMIS_F32, l->n_rows * step);
     float *logits = check_buffer_add(data, BUF_LOGITS, ROLE_OUTPUT, TAMIS_F32,
                                      l->n_rows * heads * list_stride(data));
-    check_q8_settle(data, false); /* lse follows from what the cache can hold */
+    check_quantised_settle(data, false); /* lse follows from what the cache can hold */
     float *kv = check_widen(l->kv.dtype, check_init(data, BUF_KV), data->buf[BUF_KV].count);
     double *row_logits = check_alloc((check_get(data, KEY_KV) + 1) * sizeof *row_logits);
     check_rng rng = check_rng_make(data->seed, data->c, BUF_LSE);
@@ -308,7 +308,7 @@ static tamis_status launch(check_side *side, check_rows rows) {
 /* K once for every 32 rows, or the logits. */
 static uint64_t bytes(const check_data *data) {
     const check_lanes *l = &data->lanes;
-    const uint64_t key = check_row_bytes(data);
+    const uint64_t key = check_key_bytes(data);
     uint64_t sum = 0;
     for (uint32_t i = 0; i < items(data) * l->n_kv_heads; i++) {
         uint32_t first, rows;
@@ -351,7 +351,7 @@ const check_op check_op_observe = {
                                         {KEY_ACC, 0},
                                         {KEY_COUNT, 0}},
     .factors = (const check_factor[]){{KEY_FILL, 3, {FILL_INTS, FILL_NORMAL, FILL_NASTY}},
-                                      {KEY_DTYPE, 4, {TAMIS_F32, TAMIS_F16, TAMIS_BF16, TAMIS_Q8}},
+                                      {KEY_DTYPE, CHECK_CACHE_DTYPES},
                                       {KEY_LAYOUT, 3, {LAYOUT_OWN, LAYOUT_NHD, LAYOUT_HND}},
                                       {KEY_D, 2, {64, 128}},
                                       {KEY_G, 4, {1, 4, 5, 8}},

@@ -119,7 +119,8 @@ static uint64_t write_bytes(const check_data *data) {
     const check_lanes *l = &data->lanes;
     const size_t size = check_type_size(l->kv.dtype);
     const size_t source = check_get(data, KEY_SAME) ? size : 4;
-    return 2ull * l->n_rows * l->n_kv_heads * (l->kv.head_dim * source + check_row_bytes(data));
+    return (uint64_t)l->n_rows * l->n_kv_heads *
+           (2 * l->kv.head_dim * source + check_key_bytes(data) + check_value_bytes(data));
 }
 
 /* ---- read_rows ------------------------------------------------------------------------------- */
@@ -191,7 +192,8 @@ static uint32_t read_count(const check_data *data) {
 
 static uint64_t read_bytes(const check_data *data) {
     const tms_kv *kv = &data->lanes.kv;
-    return 2ull * check_get(data, KEY_N) * (check_row_bytes(data) + 4 * kv->head_dim);
+    return (uint64_t)check_get(data, KEY_N) *
+           (check_key_bytes(data) + check_value_bytes(data) + 8 * kv->head_dim);
 }
 
 const check_op check_op_write_rows = {
@@ -211,7 +213,7 @@ const check_op check_op_write_rows = {
                                         {KEY_SAME, 0},
                                         {KEY_COUNT, 0}},
     .factors = (const check_factor[]){{KEY_FILL, 3, {FILL_INTS, FILL_NORMAL, FILL_NASTY}},
-                                      {KEY_DTYPE, 4, {TAMIS_F32, TAMIS_F16, TAMIS_BF16, TAMIS_Q8}},
+                                      {KEY_DTYPE, CHECK_CACHE_DTYPES},
                                       {KEY_LAYOUT, 3, {LAYOUT_OWN, LAYOUT_NHD, LAYOUT_HND}},
                                       {KEY_D, 5, {64, 80, 96, 128, 256}},
                                       {KEY_PAGE, 4, {8, 16, 32, 64}},
@@ -228,6 +230,7 @@ const check_op check_op_write_rows = {
                                      {LIST_SMOKE, "nasty:bf16:nhd:r5"},
                                      {LIST_SMOKE, "normal:f16:b2:r5:pos:score"},
                                      {LIST_SMOKE, "nasty:q8:b2:r5:d80:pad3"},
+                                     {LIST_SMOKE, "nasty:k8v4:b2:r5:d80:pad3"},
                                      {LIST_CI, "f16:r0"},
                                      {LIST_CI, "nasty:f16:b3:r33:hkv5:page8:pos:score"},
                                      {LIST_CI, "nasty:bf16:b2:r7:d80:page32:kv5:pos:same"},
@@ -262,7 +265,7 @@ const check_op check_op_read_rows = {
                                         {KEY_SAME, 0},
                                         {KEY_COUNT, 0}},
     .factors = (const check_factor[]){{KEY_FILL, 2, {FILL_NORMAL, FILL_NASTY}},
-                                      {KEY_DTYPE, 4, {TAMIS_F32, TAMIS_F16, TAMIS_BF16, TAMIS_Q8}},
+                                      {KEY_DTYPE, CHECK_CACHE_DTYPES},
                                       {KEY_LAYOUT, 3, {LAYOUT_OWN, LAYOUT_NHD, LAYOUT_HND}},
                                       {KEY_D, 5, {64, 80, 96, 128, 256}},
                                       {KEY_PAGE, 4, {8, 16, 32, 64}},
@@ -273,6 +276,7 @@ const check_op check_op_read_rows = {
     .compiled = (const check_key[]){KEY_D, KEY_DTYPE, KEY_PAGE, KEY_COUNT},
     .entries = (const check_entry[]){{LIST_SMOKE, "nasty:f16:b2"},
                                      {LIST_SMOKE, "normal:q8:b2:d80"},
+                                     {LIST_SMOKE, "normal:k8v4:b2:d80"},
                                      {LIST_CI, "n0"},
                                      {LIST_OCLGRIND, "f16:b2:kv20:n5"},
                                      {LIST_OCLGRIND, "bf16:hnd:kv20:n5:same"},

@@ -301,7 +301,7 @@ void check_run_case(const check_options *options, tms_device *dev, tms_device *r
     check_data_make(&data, c, options->seed);
     if (options->mode == MODE_CORRECT) {
         c->op->oracle(&data);
-        check_q8_settle(&data, true);
+        check_quantised_settle(&data, true);
     }
     dev->chose = false;
     for (size_t i = 0; i < sizeof forms / sizeof forms[0]; i++) {

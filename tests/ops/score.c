@@ -68,7 +68,7 @@ double check_score(const check_data *data, uint32_t row, uint32_t head, uint32_t
     const double share = rule == TMS_GROUP_MEAN ? 1.0 / l->group : 1;
     /* Integers stay integers, but not in q8. */
     const bool exact = check_get(data, KEY_FILL) == FILL_INTS && rule != TMS_GROUP_MEAN &&
-                       !check_is_q8(data, BUF_BOUNDS);
+                       !check_has_scales(data, BUF_BOUNDS);
     *tolerance = exact ? 0 : 1e-6 * sizes * share;
     return score * share;
 }
@@ -162,7 +162,7 @@ const check_op check_op_score_pages = {
                                         {KEY_ORDERED, 0},
                                         {KEY_COUNT, 0}},
     .factors = (const check_factor[]){{KEY_FILL, 3, {FILL_INTS, FILL_NORMAL, FILL_NASTY}},
-                                      {KEY_DTYPE, 4, {TAMIS_F32, TAMIS_F16, TAMIS_BF16, TAMIS_Q8}},
+                                      {KEY_DTYPE, CHECK_CACHE_DTYPES},
                                       {KEY_Q8BOUNDS, 2, {0, 1}},
                                       {KEY_LAYOUT, 3, {LAYOUT_OWN, LAYOUT_NHD, LAYOUT_HND}},
                                       {KEY_D, 5, {64, 80, 96, 128, 256}},
@@ -178,7 +178,7 @@ const check_op check_op_score_pages = {
     .more_factors =
         (const check_factor[]){{KEY_G, 8, {1, 2, 3, 5, 6, 7, 8, 16}},
                                {KEY_D, 2, {64, 128}},
-                               {KEY_DTYPE, 4, {TAMIS_F32, TAMIS_F16, TAMIS_BF16, TAMIS_Q8}},
+                               {KEY_DTYPE, CHECK_CACHE_DTYPES},
                                {KEY_Q8BOUNDS, 2, {0, 1}},
                                {KEY_FILL, 3, {FILL_INTS, FILL_NORMAL, FILL_NASTY}},
                                {KEY_LAYOUT, 3, {LAYOUT_OWN, LAYOUT_NHD, LAYOUT_HND}},

@@ -93,7 +93,7 @@ static void oracle(check_data *data) {
 
 static uint64_t bytes(const check_data *data) {
     const check_lanes *l = &data->lanes;
-    return (uint64_t)l->n_rows * l->n_kv_heads * (check_row_bytes(data) + 8);
+    return (uint64_t)l->n_rows * l->n_kv_heads * (check_key_bytes(data) + 8);
 }
 
 static const char *reject(const check_case *c) {
@@ -115,7 +115,7 @@ const check_op check_op_score_rows = {
                                         {KEY_KV, 100},
                                         {KEY_COUNT, 0}},
     .factors = (const check_factor[]){{KEY_FILL, 3, {FILL_INTS, FILL_NORMAL, FILL_NASTY}},
-                                      {KEY_DTYPE, 4, {TAMIS_F32, TAMIS_F16, TAMIS_BF16, TAMIS_Q8}},
+                                      {KEY_DTYPE, CHECK_CACHE_DTYPES},
                                       {KEY_LAYOUT, 3, {LAYOUT_OWN, LAYOUT_NHD, LAYOUT_HND}},
                                       {KEY_D, 5, {64, 80, 96, 128, 256}},
                                       {KEY_PAGE, 4, {8, 16, 32, 64}},

@@ -12,15 +12,15 @@ static uint64_t bytes_of(const check_buffer *b) {
 }
 
 static uint64_t device_bytes(const check_data *data, check_id id) {
-    return check_is_q8(data, id) ? check_q8_bytes(data, id) : bytes_of(&data->buf[id]);
+    return check_has_scales(data, id) ? check_quantised_bytes(data, id) : bytes_of(&data->buf[id]);
 }
 
 /* What the device holds before a launch; the caller frees it. */
 static void *device_init(const check_data *data, check_id id) {
     const check_buffer *b = &data->buf[id];
     void *bytes = check_alloc(device_bytes(data, id));
-    if (check_is_q8(data, id))
-        check_q8_encode(data, id, b->init, bytes);
+    if (check_has_scales(data, id))
+        check_quantised_encode(data, id, b->init, bytes);
     else
         memcpy(bytes, b->init, bytes_of(b));
     return bytes;
@@ -83,11 +83,11 @@ static bool input_unchanged(check_side *side, check_id id) {
 
 static bool read_output(check_side *side, check_id id) {
     const char *name = check_buffer_name(id);
-    if (!check_is_q8(side->data, id))
+    if (!check_has_scales(side->data, id))
         return check_guarded_read(side, &side->mem[id], side->result[id], name);
     void *bytes = check_alloc(side->mem[id].bytes);
     const bool ok = check_guarded_read(side, &side->mem[id], bytes, name);
-    check_q8_decode(side->data, id, bytes, side->result[id]);
+    check_quantised_decode(side->data, id, bytes, side->result[id]);
     free(bytes);
     return ok;
 }
@@ -129,7 +129,7 @@ tms_ref check_scratch(check_side *side, uint64_t bytes) {
 }
 
 tms_kv check_kv(const check_side *side) {
-    tms_kv kv = check_q8_kv(side->data);
+    tms_kv kv = check_quantised_kv(side->data);
     kv.data = check_ref(side, BUF_KV, 0);
     kv.bounds = check_ref(side, BUF_BOUNDS, 0);
     return kv;

@@ -207,7 +207,8 @@ static uint64_t bytes(const check_data *data) {
         for (uint32_t h = 0; h < l->n_kv_heads; h++) {
             const uint32_t visible = check_visible(data, row, h), n = (visible + size - 1) / size;
             sum += visible / size * check_pair_bytes(data) +
-                   2ull * size * (n < capacity ? n : capacity) * check_row_bytes(data);
+                   (uint64_t)size * (n < capacity ? n : capacity) *
+                       (check_key_bytes(data) + check_value_bytes(data));
         }
     }
     return sum;
@@ -242,7 +243,7 @@ const check_op check_op_sparse_attend = {
     /* The builds of the second covers of score_pages and attend: `again` launches these. */
     .factors = (const check_factor[]){{KEY_G, 8, {1, 2, 3, 5, 6, 7, 8, 16}},
                                       {KEY_D, 2, {64, 128}},
-                                      {KEY_DTYPE, 4, {TAMIS_F32, TAMIS_F16, TAMIS_BF16, TAMIS_Q8}},
+                                      {KEY_DTYPE, CHECK_CACHE_DTYPES},
                                       {KEY_Q8BOUNDS, 2, {0, 1}},
                                       {KEY_FILL, 3, {FILL_INTS, FILL_NORMAL, FILL_NASTY}},
                                       {KEY_LAYOUT, 3, {LAYOUT_OWN, LAYOUT_NHD, LAYOUT_HND}},

@@ -58,7 +58,7 @@ static double *values_of(const check_data *data, uint64_t owner) {
 /* Sums of integers whose absolute values sum up to less than 2^24 are exact, but not in q8. */
 static void put(check_data *data, uint64_t at, double want, double size, double tolerance) {
     const bool exact =
-        check_get(data, KEY_FILL) == FILL_INTS && size < 0x1p24 && !check_is_q8(data, BUF_KV);
+        check_get(data, KEY_FILL) == FILL_INTS && size < 0x1p24 && !check_has_scales(data, BUF_KV);
     ((float *)data->buf[BUF_Y].want)[at] = (float)want;
     data->buf[BUF_Y].tolerance[at] = exact ? 0 : tolerance;
 }
@@ -163,7 +163,7 @@ static tamis_status score_launch(check_side *side, check_rows rows) {
 
 static uint64_t score_bytes(const check_data *data) {
     return check_all_visible(data) *
-           (2 * check_row_bytes(data) + 8ull * check_get(data, KEY_LISTS) + 4);
+           (2 * check_value_bytes(data) + 8ull * check_get(data, KEY_LISTS) + 4);
 }
 
 static const char *score_reject(const check_case *c) {
@@ -185,7 +185,7 @@ const check_op check_op_value_score = {
                                         {KEY_LISTS, 4},
                                         {KEY_COUNT, 0}},
     .factors = (const check_factor[]){{KEY_FILL, 3, {FILL_INTS, FILL_NORMAL, FILL_NASTY}},
-                                      {KEY_DTYPE, 4, {TAMIS_F32, TAMIS_F16, TAMIS_BF16, TAMIS_Q8}},
+                                      {KEY_DTYPE, CHECK_CACHE_DTYPES},
                                       {KEY_LAYOUT, 3, {LAYOUT_OWN, LAYOUT_NHD, LAYOUT_HND}},
                                       {KEY_D, 2, {64, 128}},
                                       {KEY_PAGE, 4, {8, 16, 32, 64}},
@@ -309,7 +309,7 @@ static tamis_status norm_launch(check_side *side, check_rows rows) {
 }
 
 static uint64_t norm_bytes(const check_data *data) {
-    return check_all_visible(data) * (check_row_bytes(data) + 4) +
+    return check_all_visible(data) * (check_value_bytes(data) + 4) +
            data->buf[BUF_W].count * check_type_size(data->buf[BUF_W].type);
 }
 

@@ -33,7 +33,7 @@ typedef struct tamis_bounds {
 /* How a pair is stored. Values never change. Bounds in q8 take about half the bytes of f16; minmax
  * and meanstd are rounded outward, so that true bounds stay true, mean to nearest. */
 typedef enum tamis_bounds_dtype {
-    TAMIS_BOUNDS_AS_CACHE = 0, /* in the cache's dtype */
+    TAMIS_BOUNDS_AS_CACHE = 0, /* in the dtype of the cache's keys */
     TAMIS_BOUNDS_Q8 = 1
 } tamis_bounds_dtype;
 
@@ -55,7 +55,7 @@ typedef struct tamis_cache_params {
     uint32_t n_kv_heads;
     uint32_t head_dim;  /* 64, 80, 96, 128 or 256 */
     uint32_t page_size; /* slots a page: 8, 16, 32 or 64; 0 means 16 */
-    tamis_dtype dtype;  /* of K and V, and of bounds unless bounds_dtype says q8 */
+    tamis_dtype dtype;  /* of K and V, and of bounds unless bounds_dtype says otherwise */
     /* Exactly one of the two is not 0. Tokens: room for this many tokens in all layers and KV
      * heads, each lane rounded up to whole pages. Bytes: pages, bounds and planes together take at
      * most this many bytes. */
@@ -63,7 +63,7 @@ typedef struct tamis_cache_params {
     uint64_t capacity_bytes;
     tamis_bounds bounds; /* all zero: minmax */
     uint32_t planes;     /* TAMIS_PLANE_*, or-ed; a cache that evicts has positions at least */
-    tamis_bounds_dtype bounds_dtype; /* in a cache of q8 bounds are q8 in any case */
+    tamis_bounds_dtype bounds_dtype; /* where keys are q8, bounds are q8 in any case */
     uint64_t reserved[7];            /* 0, else E_ARGUMENT */
 } tamis_cache_params;
 
