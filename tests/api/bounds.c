@@ -447,9 +447,9 @@ static void odd_places_of_scales_are_refused(void **state) {
     test_open(&w, &shape, &plan);
     const tms_bounds even = tms_cache_bounds(w.cache, 0);
     tms_bounds odd[4] = {even, even, even, even};
-    static const char *const parts[] = {"K and V of q8 at offset 0, strides 1089",
-                                        "value offset 545", "bounds of q8 at offset 1,",
-                                        "bounds of q8 at offset 0"};
+    static const char *const parts[] = {"K and V with scales at offset 0, strides 1089",
+                                        "value offset 545", "bounds with scales at offset 1,",
+                                        "bounds with scales at offset 0"};
     odd[0].kv.page_stride++;
     odd[1].kv.value_offset++;
     odd[2].kv.bounds.offset++;

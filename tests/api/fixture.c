@@ -62,7 +62,10 @@ int test_evictions(void) {
 float test_value(uint64_t token, uint32_t lane, uint32_t which, uint32_t d) {
     uint64_t state = ((token * 1024 + lane) * 2 + which) * 64 + d / 8;
     int n = (int)(test_random(&state) >> d % 8 * 8 & 255) % 255 - 127;
-    if (d % 16 == 15) n = n < 0 ? -127 : 127;
+    if (which == 1)
+        n = -127 + 16 * (d % 16 == 15 ? 15 : d % 16 == 7 ? 0 : (n + 127) / 16);
+    else if (d % 16 == 15)
+        n = n < 0 ? -127 : 127;
     uint64_t block = ((token * 1024 + lane) * 2 + which) * 8 + d / 32;
     return (float)n / (float)(64 << test_random(&block) % 3);
 }

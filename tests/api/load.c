@@ -225,14 +225,14 @@ static double q8_step(const double *y, uint32_t channel) {
 /* A lane of a text is what was written and loaded last, K within the rounding of its rotation. */
 static void expect_lane(const rig *r, uint32_t layer, uint32_t text, uint32_t head, uint32_t n,
                         const float *k, const float *v) {
-    static const double units[] = {0, 0x1p-11, 0x1p-8, 0};
+    static const double units[] = {0, 0x1p-11, 0x1p-8, 0, 0};
     const uint32_t lane = layer * KV_HEADS + head;
     double y[DIM];
     for (uint32_t s = 0; s < n; s++) {
         const uint64_t token = r->content[layer][text][s];
         turned(r, token, lane, s, y);
         for (uint32_t d = 0; d < DIM; d++) {
-            const double step = r->c.cache == TAMIS_Q8 ? q8_step(y, d) : 0;
+            const double step = tamis_dtype_size(r->c.cache) ? 0 : q8_step(y, d);
             const double allowed = 2e-6 + units[r->c.cache] * fabs(y[d]) + step / 2;
             if (v[s * DIM + d] != test_value(token, lane, 1, d) ||
                 !(fabs(k[s * DIM + d] - y[d]) <= allowed))
@@ -305,6 +305,7 @@ static void loaded_rows_have_the_bits_of_written_ones(void **state) {
         {TAMIS_F16, TAMIS_BF16, TAMIS_PAIR_HALF, 0, false, false, TAMIS_EVICT_NONE},
         {TAMIS_F32, TAMIS_F32, TAMIS_PAIR_ADJACENT, 0, true, false, TAMIS_EVICT_NONE},
         {TAMIS_Q8, TAMIS_F16, TAMIS_PAIR_HALF, 0, true, true, TAMIS_EVICT_NONE},
+        {TAMIS_K8V4, TAMIS_F32, TAMIS_PAIR_HALF, 18, true, true, TAMIS_EVICT_NONE},
     };
     static const uint32_t before[LAYERS] = {1, 2, 3, 1}, after[LAYERS] = {2, 1, 3, 3};
     uint32_t every[ALL];
@@ -341,14 +342,14 @@ static void loaded_rows_have_the_bits_of_written_ones(void **state) {
     }
 }
 
-/* Rounds a row to what the cache holds of it. */
+/* Rounds a K row to what the cache holds of it. */
 static void hold(const rig *r, double *y) {
     float row[DIM];
     for (uint32_t d = 0; d < DIM; d++) {
         const double place = y[d] != 0 ? ldexp(1, ilogb(y[d]) - 10) : 1; /* the last one of f16 */
         row[d] = (float)(r->c.cache == TAMIS_F16 ? nearbyint(y[d] / place) * place : y[d]);
     }
-    if (r->c.cache == TAMIS_Q8) oracle_q8_row(row, DIM);
+    oracle_hold(r->c.cache, false, row, DIM);
     for (uint32_t d = 0; d < DIM; d++)
         y[d] = (double)row[d];
 }
@@ -413,6 +414,7 @@ static void a_blend_is_what_its_rows_are(void **state) {
         {TAMIS_F32, TAMIS_F32, TAMIS_PAIR_HALF, 0, true, true, TAMIS_EVICT_NONE},
         {TAMIS_F16, TAMIS_F16, TAMIS_PAIR_ADJACENT, 32, false, true, TAMIS_EVICT_NONE},
         {TAMIS_Q8, TAMIS_F16, TAMIS_PAIR_HALF, 0, true, true, TAMIS_EVICT_NONE},
+        {TAMIS_K8V4, TAMIS_F32, TAMIS_PAIR_HALF, 18, true, true, TAMIS_EVICT_NONE},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         uint32_t every[ALL], rows[ALL], n = 0;

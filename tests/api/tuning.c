@@ -111,12 +111,13 @@ static void play_each(test_world *w, const bits_case *c, tamis_sequence id, cons
 
 static void every_setting_gives_the_same_bits(void **state) {
     (void)state;
-    /* In f16 with one head and the device's own shape, in q8 with four and the other one. */
+    /* In f16 with one head and the device's own shape, in q8 and k8v4 with four and the other one. */
     static const bits_case cases[] = {
         {{TAMIS_TUNED_ATTEND, TAMIS_F16, 1}, 64, TMS_FORM_CPU},
         {{TAMIS_TUNED_SPARSE, TAMIS_F16, 1}, 64, TMS_FORM_CPU},
         {{TAMIS_TUNED_ATTEND, TAMIS_Q8, 4}, 128, TMS_FORM_CPU_OTHER},
         {{TAMIS_TUNED_SPARSE, TAMIS_Q8, 4}, 128, TMS_FORM_CPU_OTHER},
+        {{TAMIS_TUNED_ATTEND, TAMIS_K8V4, 4}, 64, TMS_FORM_CPU_OTHER},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         test_world w;
@@ -182,7 +183,7 @@ static void what_is_no_setting_is_refused(void **state) {
     (void)state;
     const tamis_tuned_class of = {TAMIS_TUNED_ATTEND, TAMIS_F16, 1},
                             op = {(tamis_tuned_op)2, TAMIS_F16, 1},
-                            dtype = {TAMIS_TUNED_ATTEND, (tamis_dtype)4, 1},
+                            dtype = {TAMIS_TUNED_ATTEND, (tamis_dtype)5, 1},
                             group = {TAMIS_TUNED_ATTEND, TAMIS_F16, 0};
     const tamis_setting rows = TAMIS_SETTING_FETCH_ROWS;
     tamis_context *context = open_context();
@@ -196,7 +197,7 @@ static void what_is_no_setting_is_refused(void **state) {
           TAMIS_E_ARGUMENT, "score_ahead is no setting of attend");
     FAILS(tamis_context_set_setting(context, &op, rows, 1, &test_error), TAMIS_E_ARGUMENT, "op 2");
     FAILS(tamis_context_set_setting(context, &dtype, rows, 1, &test_error), TAMIS_E_ARGUMENT,
-          "dtype 4");
+          "dtype 5");
     FAILS(tamis_context_set_setting(context, &group, rows, 1, &test_error), TAMIS_E_ARGUMENT,
           "group 0");
     FAILS(tamis_context_set_setting(context, NULL, rows, 1, &test_error), TAMIS_E_ARGUMENT, "of");

@@ -442,8 +442,8 @@ class Mirror:
                       after, before)
         pages = sum(-(-len(p) // case.page) + -int(mask.sum()) // case.page
                     for x, y in zip(positions, keep) for p, mask in zip(x, y))
-        row, pair = cases.row_bytes(case.dim, case.dtype)
-        size = 2 * case.page * row + pair
+        slot, pair = cases.slot_bytes(case.dim, case.dtype)
+        size = case.page * slot + pair
         size += 4 * case.page * (2 if ev.kind in (H2O, TOVA, KNORM) else 1)
         if not sequence.shared and numbers[2:] != (pages, pages * size):
             self.fail('tells of %d pages, %d bytes returned, wanted %d, %d', *numbers[2:], pages,

@@ -12,18 +12,19 @@ from evict_oracle import (ACROSS_LAYERS, ADAKV, ANCHOR_ALL, ANDPRO, BLEND, BUDGE
 
 MAGIC = 0x54414d43
 END, ADD, FORK, REMOVE, STEP, EVICT, BY_SCORES, TO, READ = range(9)
-F32, F16, BF16, Q8 = range(4)
+F32, F16, BF16, Q8, K8V4 = range(5)
 Q8_BLOCK = 32
 FULL, QUEST = 0, 2
 GROUP_MAX, GROUP_MEAN, GROUP_SUM = range(3)
 # (group, head dim, page size, dtype): few, because each is a set of kernels to build.
-SHAPES = [(1, 64, 8, F32), (4, 128, 16, F16), (5, 64, 8, BF16), (8, 64, 16, F32), (3, 64, 16, Q8)]
+SHAPES = [(1, 64, 8, F32), (4, 128, 16, F16), (5, 64, 8, BF16), (8, 64, 16, F32), (3, 64, 16, Q8),
+          (3, 64, 16, K8V4)]
 PER_STEP = (STREAMING, H2O, TOVA, KNORM)
 LONGEST = 320
 
 
-def rounded(x, dtype):
-    """x as the dtype holds it, in f32."""
+def rounded(x, dtype, value=False):
+    """Rows of K, or of V, as the dtype holds them, in f32."""
     x = np.asarray(x, np.float32)
     if dtype == F16:
         return x.astype(np.float16).astype(np.float32)
@@ -31,7 +32,9 @@ def rounded(x, dtype):
         bits = x.view(np.uint32).astype(np.uint64)
         bits = (bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000
         return bits.astype(np.uint32).view(np.float32).reshape(x.shape)
-    if dtype == Q8:
+    if dtype == K8V4 and value:
+        return rounded_v4(x)
+    if dtype in (Q8, K8V4):
         return rounded_q8(x)
     return x
 
@@ -40,13 +43,16 @@ def q8_blocks(x):
     return np.asarray(x, np.float64).reshape(x.shape[:-1] + (-1, Q8_BLOCK))
 
 
-def q8_scales(*arrays):
-    """The scales that the blocks of arrays share: the smallest f16 d with 127 d not below their
-    largest magnitude."""
-    most = np.max([np.abs(q8_blocks(x)).max(-1, keepdims=True) for x in arrays], 0)
-    d = np.float16(most / 127)
-    d = np.where(127 * d.astype(np.float64) < most, np.nextafter(d, np.float16(np.inf)), d)
+def scales(most, steps):
+    """The smallest f16 d with steps·d not below `most`."""
+    d = np.float16(most / steps)
+    d = np.where(steps * d.astype(np.float64) < most, np.nextafter(d, np.float16(np.inf)), d)
     return d.astype(np.float64)
+
+
+def q8_scales(*arrays):
+    """The scales that the blocks of arrays share, by their largest magnitude."""
+    return scales(np.max([np.abs(q8_blocks(x)).max(-1, keepdims=True) for x in arrays], 0), 127)
 
 
 def in_q8(x, d, integer):
@@ -58,23 +64,37 @@ def rounded_q8(x):
     return in_q8(x, q8_scales(x), np.rint)
 
 
+def rounded_v4(x):
+    """In 4 bits above the largest f16 that is not above a block's least element."""
+    low = q8_blocks(x).min(-1, keepdims=True)
+    m = np.float16(low)
+    m = np.where(m.astype(np.float64) > low, np.nextafter(m, np.float16(-np.inf)), m)
+    m = m.astype(np.float64)
+    y = (q8_blocks(x) - m).astype(np.float32).astype(np.float64)
+    d = scales(y.max(-1, keepdims=True), 15)
+    n = np.rint(np.divide(y, d, out=np.zeros_like(y), where=d > 0))
+    return (m + d * n).astype(np.float32).reshape(x.shape)
+
+
 def stored_bounds(dtype):
     """What a cache makes of the bounds of its pages: q8 rounds them outward."""
     def stored(low, high):
-        if dtype != Q8 or not low.size:
+        if dtype not in (Q8, K8V4) or not low.size:
             return low, high
         d = q8_scales(low, high)
         return in_q8(low, d, np.floor), in_q8(high, d, np.ceil)
     return stored
 
 
-def row_bytes(dim, dtype):
-    """Bytes of a row of K or V, and of a page's pair of bounds."""
-    if dtype != Q8:
+def slot_bytes(dim, dtype):
+    """Bytes of a row of K and a row of V, and of a page's pair of bounds."""
+    if dtype not in (Q8, K8V4):
         size = 4 if dtype == F32 else 2
-        return dim * size, 2 * dim * size
-    scales = 2 * (dim // Q8_BLOCK)
-    return dim + scales, 2 * dim + -(-scales // 16) * 16
+        return 2 * dim * size, 2 * dim * size
+    blocks = dim // Q8_BLOCK
+    key = dim + 2 * blocks
+    value = 20 * blocks if dtype == K8V4 else key
+    return key + value, 2 * dim + -(-2 * blocks // 16) * 16
 
 
 class Case:
@@ -147,8 +167,8 @@ class Case:
         rng, shape = self.rng, (self.layers, 1, self.kv_heads, self.dim)
         self.common = rng.standard_normal(shape)
         self.gain = rng.uniform(0.5, 2.0)
-        self.few = rounded(rng.standard_normal((2, self.layers, 3, self.kv_heads, self.dim)),
-                           self.dtype)
+        few = rng.standard_normal((2, self.layers, 3, self.kv_heads, self.dim))
+        self.few = rounded(few[0], self.dtype), rounded(few[1], self.dtype, value=True)
 
     def rows(self, n):
         """K, V and Q of n tokens: [layers, n, heads, dim]."""
@@ -159,7 +179,7 @@ class Case:
         v = rng.standard_normal(shape) * rng.lognormal(0, 0.7, shape[:3] + (1,)).clip(0, 8)
         q = self.gain * rng.standard_normal((self.layers, n, self.kv_heads, self.group, self.dim))
         q += 0.3 * self.common[:, :, :, None]
-        k, v = rounded(k, self.dtype), rounded(v, self.dtype)
+        k, v = rounded(k, self.dtype), rounded(v, self.dtype, value=True)
         if self.ties == 'repeat':
             pick = rng.integers(3, size=n)
             k, v = self.few[0][:, pick], self.few[1][:, pick]

@@ -12,22 +12,48 @@ typedef struct candidate {
     double score, slack; /* slack: what fp32 sums may differ by */
 } candidate;
 
-/* ---- q8 -------------------------------------------------------------------------------------- */
+/* ---- q8 and k8v4 ----------------------------------------------------------------------------- */
 
 #define Q8_BLOCK 32u
 
-/* The smallest f16 d with 127·d >= most; NaN stays. */
-static double q8_scale(double most) {
+/* The place of the last bit of an f16 of about the size of x > 0. */
+static double f16_quantum(double x) {
+    const int exponent = ilogb(x);
+    return ldexp(1, (exponent > -14 ? exponent : -14) - 10);
+}
+
+/* The smallest f16 d with steps·d >= most; NaN stays. */
+static double scale_of(double most, double steps) {
     if (!(most > 0)) return most;
-    const int exponent = ilogb(most / 127);
-    const double quantum = ldexp(1, (exponent > -14 ? exponent : -14) - 10);
-    double d = floor(most / 127 / quantum) * quantum;
-    while (127 * d < most)
+    const double quantum = f16_quantum(most / steps);
+    double d = floor(most / steps / quantum) * quantum;
+    while (steps * d < most)
         d += quantum;
     return d;
 }
 
-void oracle_q8_row(float *row, uint32_t dim) {
+static double q8_scale(double most) {
+    return scale_of(most, 127);
+}
+
+/* The values of a row in 4 bits: a minimum and a scale for a block. */
+static void round_values(float *row, uint32_t dim) {
+    for (uint32_t first = 0; first < dim; first += Q8_BLOCK) {
+        const uint32_t end = first + Q8_BLOCK < dim ? first + Q8_BLOCK : dim;
+        double low = INFINITY, most = 0;
+        for (uint32_t i = first; i < end; i++)
+            low = isnan(row[i]) || isnan(low) ? NAN : fmin(low, row[i]);
+        const double quantum = low == 0 || isnan(low) ? 1 : f16_quantum(fabs(low));
+        const double m = floor(low / quantum) * quantum;
+        for (uint32_t i = first; i < end; i++)
+            most = isnan(row[i]) || isnan(most) ? NAN : fmax(most, (float)(row[i] - m));
+        const double d = scale_of(most, 15);
+        for (uint32_t i = first; i < end; i++)
+            row[i] = (float)(m + (d == 0 ? 0 : d * nearbyint((float)(row[i] - m) / d)));
+    }
+}
+
+static void q8_row(float *row, uint32_t dim) {
     for (uint32_t first = 0; first < dim; first += Q8_BLOCK) {
         const uint32_t end = first + Q8_BLOCK < dim ? first + Q8_BLOCK : dim;
         double most = 0;
@@ -37,6 +63,13 @@ void oracle_q8_row(float *row, uint32_t dim) {
         for (uint32_t i = first; i < end; i++)
             row[i] = d == 0 ? 0 : (float)(d * nearbyint(row[i] / d));
     }
+}
+
+void oracle_hold(tamis_dtype dtype, bool value, float *row, uint32_t dim) {
+    if (dtype == TAMIS_K8V4 && value)
+        round_values(row, dim);
+    else if (dtype == TAMIS_Q8 || dtype == TAMIS_K8V4)
+        q8_row(row, dim);
 }
 
 static void q8_bounds(double *lo, double *hi, uint32_t dim) {

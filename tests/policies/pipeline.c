@@ -19,7 +19,7 @@ void pipe_open(pipe *p, const tamis_cache_params *shape, const tamis_plan_params
         .sliding_window = plan->sliding_window,
         .scale = plan->scale != 0 ? (double)plan->scale : 1 / sqrt(shape->head_dim),
         .soft_cap = plan->soft_cap,
-        .q8_bounds = shape->dtype == TAMIS_Q8 || shape->bounds_dtype == TAMIS_BOUNDS_Q8};
+        .q8_bounds = tamis_dtype_size(shape->dtype) == 0 || shape->bounds_dtype == TAMIS_BOUNDS_Q8};
     size_t row = (size_t)shape->n_heads * shape->head_dim;
     p->q = calloc(p->world.max_rows * row, sizeof *p->q);
     p->out = calloc(p->world.max_rows * row, sizeof *p->out);
@@ -78,13 +78,13 @@ static void extend(pipe *p, const uint32_t *who, const uint32_t *rows, uint32_t 
                     s->k[row + d] = bad ? NAN : test_value(p->next_token, lane, 0, d);
                     s->v[row + d] = test_value(p->next_token, lane, 1, d);
                 }
-                if (p->world.shape.dtype != TAMIS_Q8) continue;
+                if (tamis_dtype_size(p->world.shape.dtype)) continue;
                 for (uint32_t d = 0; d < dim; d++) { /* to values that q8 has to round */
                     s->k[row + d] *= 0.83f;
                     s->v[row + d] *= 0.83f;
                 }
-                oracle_q8_row(s->k + row, dim);
-                oracle_q8_row(s->v + row, dim);
+                oracle_hold(p->world.shape.dtype, false, s->k + row, dim);
+                oracle_hold(p->world.shape.dtype, true, s->v + row, dim);
             }
     }
 }
@@ -173,11 +173,16 @@ static bool expect_path(pipe *p, uint32_t layer, uint32_t longest, uint32_t n_ro
 }
 
 /* Of q8 each 32 channels have 2 bytes of a scale; both rows of a pair share them, and pairs begin
- * at multiples of 16 bytes. */
+ * at multiples of 16 bytes. V of k8v4 has 16 bytes and 4 of a minimum and a scale. */
 static uint64_t row_bytes(const pipe *p) {
     const uint64_t dim = p->rule.head_dim, scales = (dim + 31) / 32 * 2;
-    if (p->world.shape.dtype == TAMIS_Q8) return dim + scales;
-    return dim * tamis_dtype_size(p->world.shape.dtype);
+    const size_t size = tamis_dtype_size(p->world.shape.dtype);
+    return size ? dim * size : dim + scales;
+}
+
+static uint64_t value_bytes(const pipe *p) {
+    const uint64_t blocks = (p->rule.head_dim + 31) / 32;
+    return p->world.shape.dtype == TAMIS_K8V4 ? blocks * 20 : row_bytes(p);
 }
 
 static uint64_t pair_bytes(const pipe *p) {
@@ -187,7 +192,7 @@ static uint64_t pair_bytes(const pipe *p) {
 
 static void check_counters(pipe *p) {
     tamis_plan_counters got;
-    const uint64_t page_bytes = 2 * p->rule.page_size * row_bytes(p);
+    const uint64_t page_bytes = p->rule.page_size * (row_bytes(p) + value_bytes(p));
     tamis_plan_get_counters(p->world.plan, &got);
     assert_int_equal(got.rows_exact, p->wanted.rows_exact);
     assert_int_equal(got.rows_full, p->wanted.rows_full);

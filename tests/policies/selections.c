@@ -111,6 +111,15 @@ static void test_quest_q8(void **state) {
     run_shape(&shape, &plan, false);
 }
 
+static void test_quest_k8v4(void **state) {
+    (void)state;
+    tamis_cache_params shape = shape_of(TAMIS_K8V4, 6, 2, 80, 8);
+    tamis_plan_params plan = {.selection = quest(64, 4, 16)};
+    run_shape(&shape, &plan, false);
+    shape = shape_of(TAMIS_K8V4, 4, 1, 128, 16);
+    run_shape(&shape, &plan, false);
+}
+
 static void test_q8_bounds(void **state) {
     (void)state;
     tamis_cache_params shape = shape_of(TAMIS_F16, 4, 2, 128, 16);
@@ -507,6 +516,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_quest_bf16),
         cmocka_unit_test(test_quest_large_head),
         cmocka_unit_test(test_quest_q8),
+        cmocka_unit_test(test_quest_k8v4),
         cmocka_unit_test(test_q8_bounds),
         cmocka_unit_test(test_oracle_q8),
         cmocka_unit_test(test_oracle_f32),

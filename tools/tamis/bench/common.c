@@ -90,9 +90,9 @@ uint32_t bench_list_evictions(const char *command, const cli_list *list, uint32_
     return 1 + count;
 }
 
-/* Of K or V; in q8 with a scale of 2 bytes for 32 channels. */
-static double row_bytes(tamis_dtype dtype, uint32_t head_dim) {
-    if (dtype == TAMIS_Q8) return head_dim + 2.0 * ((head_dim + 31) / 32);
+/* Of K; in q8 and k8v4 with a scale of 2 bytes for 32 channels. */
+static double key_bytes(tamis_dtype dtype, uint32_t head_dim) {
+    if (tamis_dtype_size(dtype) == 0) return head_dim + 2.0 * ((head_dim + 31) / 32);
     return (double)(head_dim * tamis_dtype_size(dtype));
 }
 
@@ -100,7 +100,7 @@ double bench_policy_bytes(const tamis_eviction *eviction, const tamis_cache_para
                           uint32_t batch, double slots) {
     const uint32_t planes = tamis_eviction_planes(eviction);
     const bool fed = planes & TAMIS_PLANE_SCORES, in_place = eviction->every == 1;
-    const double row = row_bytes(shape->dtype, shape->head_dim);
+    const double row = key_bytes(shape->dtype, shape->head_dim);
     const uint32_t group = shape->n_heads / shape->n_kv_heads;
     double bytes = 0;
     if (eviction->kind == TAMIS_EVICT_NONE) return 0;

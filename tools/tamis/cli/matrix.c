@@ -13,7 +13,7 @@
 #define BACKENDS_MAX   8
 #define SELECTIONS_MAX 16
 #define WAYS_MAX       96 /* kinds of eviction, alone and with each of their options */
-#define N_DTYPES       4
+#define N_DTYPES       5
 #define PLACES_MAX     (BACKENDS_MAX * N_DTYPES)
 #define NOTES_MAX      128
 
@@ -222,6 +222,13 @@ static void fill_table(matrix *m, cli_table *table) {
     }
 }
 
+/* "f32, f16 and q8, on " */
+static void print_dtypes(void) {
+    for (size_t i = 0; i < N_DTYPES; i++)
+        printf("%s%s", i == 0 ? "" : i + 1 < N_DTYPES ? ", " : " and ", cli_dtypes[i]);
+    printf(", on ");
+}
+
 /* "cuda, opencl, reference", and the backends without a usable device. */
 static void print_places(const matrix *m) {
     const char *between = "";
@@ -252,7 +259,8 @@ static void print_notes(const matrix *m, const char *bullet) {
 }
 
 static bool print_text(matrix *m, cli_table *table) {
-    printf("plans of each eviction under each selection, with f32, f16, bf16 and q8, on ");
+    printf("plans of each eviction under each selection, with ");
+    print_dtypes();
     print_places(m);
     printf("\n");
     if (!cli_table_print(table)) return false;
@@ -268,7 +276,8 @@ static void print_markdown(const matrix *m, const cli_table *table) {
             printf("|---");
         printf("|\n");
     }
-    printf("\nEach with f32, f16, bf16 and q8, on ");
+    printf("\nEach with ");
+    print_dtypes();
     print_places(m);
     printf(". An option without a row of its own can be combined with the\n"
            "same selections as its eviction without the option.\n");
