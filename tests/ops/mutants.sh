@@ -87,15 +87,17 @@ bounds.cl|bounds|s/larger(q8_largest(lo\[i\]), /(/
 bounds.cl|bounds|s/kind != MEAN, pair/true, pair/
 bounds.clh|score_pages|s,scales\[channel / Q8_BLOCK\],scales[0],
 common.clh|read_rows|s/row.scales\[c \/ Q8_BLOCK\]/row.scales[0]/
+common.clh|attend|s/(row).scales + (c) \/ Q8_BLOCK \* 2/(row).scales/
 common.clh|argmax|s/u & 0x80000000u ? ~u : u/u \& 0x80000000u ? u : u/
 compact.cl|compact|s/vstore16(held\[i\]/vstore16(held[0]/
 compact.cl|compact|s/of\[b\] = held\[b\]/of[b] = held[0]/
 cpu.clh|observe|s,row.scales\[16 \* j / Q8_BLOCK\],row.scales[0],
 cpu.clh|attend|s,(1.0f / 6),(1.0f / 7),
+cpu.clh|attend|s/high ? bytes >> 4/high ? bytes >> 5/
 deviation.cl|deviation|s/if (values) held/if (!values) held/
 embed.cl|embed|s/tokens\[tokens_offset + row\]/tokens[tokens_offset]/
 fuse.cl|fuse|s/a \* value + b \* other/a * value - b * other/
-key.cl|key_score|s/norm_of(ROW_AT(slot), HEAD_DIM)/norm_of(ROW_AT(slot), HEAD_DIM \/ 2)/
+key.cl|key_score|s/norm_of(ROW_AT(slot), HEAD_DIM,/norm_of(ROW_AT(slot), HEAD_DIM \/ 2,/
 linear.cl|linear|s/all += bias ?/all -= bias ?/
 linear_chain_cpu.cl|linear|s/out\[o\] += p->y/out[o] -= p->y/
 linear_cpu.cl|linear|s/start += load_part(bias/start -= load_part(bias/
@@ -119,10 +121,12 @@ pool.cl|pool_values|s/at <= slot + reach/at < slot + reach/
 project.clh|value_norm|s/turn \* SLOTS + slot/slot/
 q8.clh|write_rows|s/first > second ? first/first > second ? second/
 q8.clh|bounds|s/return -q8_below16(-x, d)/return q8_below16(x, d)/
+q8.clh|write_rows|s/first < second ? first/first < second ? second/
+q8.clh|read_rows|s/high ? bytes >> (uchar)4/high ? bytes >> (uchar)3/
 replace.cl|replace|s/a.z < (int)b.z/a.z > (int)b.z/
 rotate.cl|rotate|s/b = at\[second\]/b = -at[second]/
 rotate.clh|write_rotated|s/x \* turn + y \* c/x * turn - y * c/
-rows.cl|write_rows|s/to + value_offset/to/
+rows.cl|write_rows|s/(page) + value_offset/(page)/
 rows.cl|write_rotated|s/first + n_pairs;/first + 16;/
 rows.cl|write_rotated|s/CHUNKS; c++)$/CHUNKS - 1; c++)/
 scatter.cl|scatter_rows|s/target \* y_stride/row * y_stride/
@@ -140,7 +144,7 @@ select_wide.clh|select_wide|s/l.seen - l.recent : 0/l.seen : 0/
 select_wide_cpu.cl|select_wide|s/taken += words\[i\] >= (uint)low/taken += words[i] > (uint)low/
 sparse_attend_cpu.cl|sparse_attend|s/seen - list\[first + n - 1\] \* PAGE_SIZE/PAGE_SIZE/
 sparse_attend_cpu.cl|sparse_attend|s/first = whole ? 0 : part \* PIECE_PAGES/first = 0/
-value.cl|value_norm|s/norm_of(ROW_AT(slot), HEAD_DIM)/norm_of(ROW_AT(slot), HEAD_DIM \/ 2)/
+value.cl|value_norm|s/norm_of(ROW_AT(slot), HEAD_DIM,/norm_of(ROW_AT(slot), HEAD_DIM \/ 2,/
 value_cpu.cl|value_norm|s,norm\[b\] += fabs(sums\[j\]\[b\]),norm[b] += sums[j][b],
 weights.clh|embed|s/0x38000000u/0x38800000u/
 weights_type.clh|embed|s/f16_at(block) \* convert_float8(n) + /f16_at(block) * convert_float8(n) - /

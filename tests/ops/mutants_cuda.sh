@@ -78,7 +78,9 @@ mutant "hi rounded down in bounds.cu" bounds bounds 's/<Q8_UP>/<Q8_DOWN>/' "FAIL
 mutant "nearest rounded down in q8.cuh" rows write_rows 's/x > middle/false/' "FAIL write_rows" \
     q8.cuh
 mutant "scales left behind in compact.cu" compact compact \
-    's/scales\[place_of(l.to/scales[place_of(l.pages/' "FAIL compact"
+    's/words\[place_of(l.to/words[place_of(l.pages/' "FAIL compact"
+mutant "minimum rounded up in q8.cuh" rows write_rows 's/> size ? d - 1/> size ? d/' \
+    "FAIL write_rows" q8.cuh
 
 form=auto
 for stem in linear linear_mma; do
@@ -97,5 +99,9 @@ mutant "wrong scale of K in attend_q8.cuh" attend_mma 'attend:*q8*' \
     's/column_key(i) \* BLOCKS + block/column_key(i) * BLOCKS/' "FAIL attend" attend_q8.cuh
 mutant "wrong way back in attend_q8.cuh" attend_mma 'attend:*q8*' \
     's/(254 - raise)/(255 - raise)/' "FAIL attend" attend_q8.cuh
+mutant "minima left out in attend_q8.cuh" attend_mma 'attend:*k8v4*' \
+    's/sum + least\[m\]/sum/' "FAIL attend" attend_q8.cuh
+mutant "wrong half of a byte in attend_q8.cuh" attend_mma 'attend:*k8v4*' \
+    's/bytes >> 4/bytes/' "FAIL attend" attend_q8.cuh
 
 [ $survivors -eq 0 ]

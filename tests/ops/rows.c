@@ -2,6 +2,7 @@
 /* Checks of write_rows and read_rows: K and V rows into slots of lanes and out of them, exactly. */
 #include "check.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 /* ---- write_rows ------------------------------------------------------------------------------ */
@@ -52,6 +53,20 @@ static void make_planes(check_data *data) {
     }
 }
 
+/* Blocks that a fill does not make: without a negative element, and of elements that are almost the
+ * same. */
+static void vary_blocks(check_data *data, float *row, uint32_t n, check_rng *rng) {
+    if (!check_has_scales(data, BUF_KV) || check_get(data, KEY_FILL) != FILL_NASTY) return;
+    for (uint32_t first = 0; first < n; first += TMS_Q8_BLOCK) {
+        const uint32_t kind = check_below(rng, 4);
+        const double same = ldexp(check_normal(rng), (int)check_below(rng, 20) - 10);
+        for (uint32_t i = first; i < n && i < first + TMS_Q8_BLOCK; i++) {
+            if (kind == 0) row[i] = fabsf(row[i]);
+            if (kind == 1) row[i] = (float)(same * (1 + ldexp(row[i], -12)));
+        }
+    }
+}
+
 static void write_make(check_data *data) {
     check_lanes_make(data, ROLE_UPDATE);
     const check_lanes *l = &data->lanes;
@@ -67,6 +82,11 @@ static void write_make(check_data *data) {
             for (uint64_t i = 0; i < width; i++)
                 check_store(type, to, r * stride + i,
                             check_value(&rng, (check_fill)check_get(data, KEY_FILL)));
+        rng = check_rng_make(data->seed, data->c, 100 + (uint64_t)id);
+        for (uint64_t i = 0; i < l->n_rows * (uint64_t)l->n_kv_heads && type == TAMIS_F32; i++)
+            vary_blocks(
+                data, (float *)to + i / l->n_kv_heads * stride + i % l->n_kv_heads * l->kv.head_dim,
+                l->kv.head_dim, &rng);
     }
 }
 
@@ -231,6 +251,7 @@ const check_op check_op_write_rows = {
                                      {LIST_SMOKE, "normal:f16:b2:r5:pos:score"},
                                      {LIST_SMOKE, "nasty:q8:b2:r5:d80:pad3"},
                                      {LIST_SMOKE, "nasty:k8v4:b2:r5:d80:pad3"},
+                                     {LIST_CI, "nasty:k8v4:b2:r200:hkv3:d128"},
                                      {LIST_CI, "f16:r0"},
                                      {LIST_CI, "nasty:f16:b3:r33:hkv5:page8:pos:score"},
                                      {LIST_CI, "nasty:bf16:b2:r7:d80:page32:kv5:pos:same"},

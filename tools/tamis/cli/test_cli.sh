@@ -292,11 +292,11 @@ check_matrix() {
         fail 'devices --matrix: reindexed sinks under a selection'
     grep -q '^\[1\] reindexed streaming under selection window; it goes with full only$' \
         "$work/out" || fail 'devices --matrix: no reason'
-    # 13 kinds alone, 9 with an option, 5 selections, 4 dtypes; 4 selections refuse one of them.
-    [ "$(grep -c '"works":' "$work/matrix.json")" -eq $(((13 + 9) * 5 * 4)) ] ||
+    # 13 kinds alone, 9 with an option, 5 selections, 5 dtypes; 4 selections refuse one of them.
+    [ "$(grep -c '"works":' "$work/matrix.json")" -eq $(((13 + 9) * 5 * 5)) ] ||
         fail "matrix.json: $(grep -c '"works":' "$work/matrix.json") cells"
-    [ "$(grep -c '"works":[[:space:]]*false' "$work/matrix.json")" -eq 16 ] ||
-        fail 'matrix.json: not 16 cells are refused'
+    [ "$(grep -c '"works":[[:space:]]*false' "$work/matrix.json")" -eq 20 ] ||
+        fail 'matrix.json: not 20 cells are refused'
     succeeds '^\| snapkv \| yes \| yes \| yes \| yes \| yes \|$' \
         devices --matrix --markdown --device reference
 }
