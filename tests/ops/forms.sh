@@ -1,8 +1,8 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # Fails when an op of the contract lacks a form: its check in tests/ops/<stem>.c, its meaning in
-# host/reference/<stem>.c, its kernels in cl_kernels/<stem>.cl and cuda_kernels/<stem>.cu, its line
-# in host/ops.h. An optional op may have no reference and no base kernel, but some kernel. And when
+# host/reference/<stem>.c, its kernels in cl_kernels/<stem>.cl and cuda_kernels/<stem>.cu, its
+# contract in host/ops/. An optional op may have no reference and no base kernel, but some kernel. And when
 # an op is called past tms_run_<op>, or a backend checks the contract's rules once more.
 # usage: forms.sh <root of the tree>
 set -u
@@ -38,7 +38,7 @@ while read -r op optional; do
     stem=$(basename "$file" .c)
     past=$(grep -rnE "backend(->|\.)$op\(" lib tests tools --include=*.c --include=*.h)
     [ -n "$past" ] && miss "$op" "called past tms_run_$op: $past"
-    grep -q "^/\* $op: " host/ops.h || miss "$op" "no contract '$op: ...' in host/ops.h"
+    grep -q "^/\* $op: " host/ops/*.h || miss "$op" "no contract '$op: ...' in host/ops/"
     [ -f "host/opencl/$stem.c" ] || miss "$op" "no host/opencl/$stem.c"
     [ -f "host/cuda/$stem.c" ] || miss "$op" "no host/cuda/$stem.c"
     if [ "$optional" = optional ]; then

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Matrices of weights of every type: random blocks, and each element computed by itself from the
- * table in host/ops.h, apart from what backends do. */
+ * table in host/ops/types.h, apart from what backends do. */
 #include "check.h"
 
 #include <math.h>

@@ -3,7 +3,7 @@
 """Checks what evictions keep against formulas in double precision. Random cases are played by
 evict_case on a device; of every event these must hold:
   1. the fp32 scores that a select ranked by give, by the written order, exactly what stays;
-  2. those scores agree with the formulas within a fifth of the tolerances of host/ops.h, added up
+  2. those scores agree with the formulas within a fifth of the tolerances of host/ops/, added up
      (the reference within a twentieth);
   3. the slots that stay are those of the formulas where none of their scores is within that of the
      threshold; else only such slots differ;

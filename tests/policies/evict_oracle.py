@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 """What each eviction keeps, by its formulas in double precision. Every score comes with a bound of
-what fp32 may make of it, put together from the tolerances that host/ops.h states for the ops. One
+what fp32 may make of it, put together from the tolerances that host/ops/ states for the ops. One
 rule decides from scores, be they these or those of a library."""
 import math
 from dataclasses import dataclass, field

@@ -35,7 +35,7 @@ clients() {
 }
 
 for folder in lib/blend lib/cache lib/core lib/evict lib/model lib/ops lib/plan lib/select lib/store host host/cuda \
-    host/opencl host/reference; do
+    host/opencl host/ops host/reference; do
     edges "$folder" | tsort >/dev/null ||
         fail "files of $folder include each other's headers in a circle"
 done

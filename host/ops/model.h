@@ -1,0 +1,106 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The contract of the ops that a model needs beside attention. */
+#ifndef TMS_OPS_MODEL_H
+#define TMS_OPS_MODEL_H
+
+#include "host/ops/types.h"
+
+/* linear: y[r][j] = Σ_i x[r][i]·w[j][i] + bias[j] (+ y[r][j] if accumulate).
+ *   x, y f32 at row strides; w [n_out][n_in] of any type; bias f32 [n_out], may be absent. y must
+ *   not overlap x.
+ * Bytes with few rows: those of w. Up to TMS_FEW_ROWS rows a matrix-vector kernel runs, above
+ * that a matrix-matrix kernel or a vendor's library. The two may round differently: beside
+ * attend's tiles only here may a row's bits depend on the number of rows in a launch. They do not
+ * depend on it up to TMS_FEW_ROWS, nor on CUDA between TMS_FEW_ROWS + 1 and 32 where matrix units
+ * run: f16 or bf16, n_in a multiple of 8, w and rows of x at multiples of 16 bytes.
+ * A vendor's library may allocate and free memory inside a launch, depending on the number of rows.
+ * Tolerance: 2e-6 * sum_i |x_i|*|w_i| * (1 + log2 n_in), where |w_i| of Q4_1 and Q4_K is the sum of
+ * the absolute values of w_i's two terms, since minima may be summed apart. Quantised types add
+ * 1.6e-5 * sum over blocks of 32 inputs of (max |x_i| * sum |w_i|, without the minima): a backend
+ * may round a block's inputs to 16 bits. Blocks whose largest input is below 2^-86 may then lose
+ * digits or count as 0. An input above 2^100 or not finite, and a scale or minimum that is not
+ * finite, may make their whole row, or output, NaN or infinite. */
+#define TMS_FEW_ROWS 8
+typedef struct tms_linear {
+    tms_matrix x, y;
+    tms_weight_matrix w;
+    tms_ref bias;
+    uint32_t n_rows, n_in, n_out;
+    bool accumulate;
+} tms_linear;
+
+/* linear_parts: what norm, up to three linears of one input and activate give, in one launch, for
+ * at most TMS_FEW_ROWS rows. With z = x, or norm's y of x with norm_w and eps if norm_w is there:
+ *   part p   y_p[r][j] = Σ_i z[r][i]·w_p[j][i] + bias_p[j] (+ y_p[r][j] if accumulate), as linear,
+ *            each of its own weight type
+ *   gated    two parts of one n_out give y_0 = silu(part 0)·part 1; y of part 1 is not used, and
+ *            accumulate must not be set.
+ *   norm_w f32 [n_in]. No y overlaps x or another y. Parts from n_parts on are not read.
+ * Bytes: those of the parts' w. A row's bits do not depend on the number of rows.
+ * Tolerance of a part: linear's with z in the place of x, and 2e-6 * sum_i |z_i|*|w_i| more with a
+ * norm. Gated, with the tolerances t0 and t1 of parts of a and b: 1.1*t0*(|b| + t1) +
+ * |silu(a)|*t1 + 2e-6 relative + 1e-37, since |silu'| < 1.1. */
+#define TMS_MOST_PARTS 3
+typedef struct tms_linear_part {
+    tms_weight_matrix w;
+    tms_ref bias; /* f32 [n_out], may be absent */
+    tms_matrix y;
+    uint32_t n_out;
+} tms_linear_part;
+typedef struct tms_linear_parts {
+    tms_matrix x;
+    tms_ref norm_w;
+    tms_linear_part parts[TMS_MOST_PARTS];
+    uint32_t n_parts, n_rows, n_in;
+    float eps;
+    bool gated, accumulate;
+} tms_linear_parts;
+
+/* linear_chain: up to four stages, one after another; all have the same n_rows. A stage is
+ * linear_parts, or linear if it has one part and no norm. It may read what stages before it wrote,
+ * and write what they read. One launch on CPUs, if the stages have at most TMS_CHAIN_PARTS parts and
+ * three types of weights together, else one for each; then those before one that fails have run.
+ * Bytes and tolerance: those of the stages. Bits: those of the ops one after another on the same
+ * device. */
+#define TMS_MOST_STAGES 4
+#define TMS_CHAIN_PARTS 7 /* out; gate and up; down; q, k and v */
+typedef struct tms_linear_chain {
+    tms_linear_parts stages[TMS_MOST_STAGES];
+    uint32_t n_stages;
+} tms_linear_chain;
+
+/* norm: RMSNorm, y = x / sqrt(mean(x²) + eps) · w; w f32 [dim]; y may be x.
+ * Tolerance: 2e-6 relative. Where Σ x² is above fp32's range, y of finite x may be 0; where it is
+ * below it, digits may be lost unless eps hides them. */
+typedef struct tms_norm {
+    tms_matrix x, y;
+    tms_ref w;
+    uint32_t n_rows, dim;
+    float eps;
+} tms_norm;
+
+/* activate: y = silu(gate)·up, silu(z) = z / (1 + exp(-z)); y may be gate or up. Tolerance: 2e-6
+ * relative + 1e-37. */
+typedef struct tms_activate {
+    tms_matrix gate, up, y;
+    uint32_t n_rows, dim;
+} tms_activate;
+
+/* embed: y[r] = row tokens[r] of w [n_vocab][dim], of any type, as f32. tokens int32 [n_rows], each
+ * < n_vocab (the caller checks). Exact. */
+typedef struct tms_embed {
+    tms_ref tokens;
+    tms_weight_matrix w;
+    tms_matrix y;
+    uint32_t n_rows, dim, n_vocab;
+} tms_embed;
+
+/* argmax: index of the largest of each row, int32 [n_rows]; ties the lowest index; NaN after
+ * everything. Exact. */
+typedef struct tms_argmax {
+    tms_matrix x;
+    uint32_t n_rows, dim;
+    tms_ref out;
+} tms_argmax;
+
+#endif

@@ -1,0 +1,163 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What ops share: places in memory, K and V with their bounds, rows and their lanes, weights, lists. What
+ * is said here of ranges holds for every op. */
+#ifndef TMS_OPS_TYPES_H
+#define TMS_OPS_TYPES_H
+
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <tamis/device.h>
+
+typedef struct tms_mem tms_mem;     /* device memory; each backend has its own */
+typedef struct tms_event tms_event; /* a point in the queue */
+
+/* A place in device memory: `offset` is in bytes. mem == NULL: absent, where that is allowed. */
+typedef struct tms_ref {
+    tms_mem *mem;
+    uint64_t offset;
+} tms_ref;
+
+/* Paged K and V, and their bounds. In elements of `dtype`, with page id p, KV head h, slot s:
+ *   K row at  p*page_stride + h*head_stride + s*slot_stride,   V row value_offset further on;
+ *   lo row at p*bounds_page_stride + h*bounds_head_stride,     hi row head_dim further on.
+ * The cache's own layout: page_stride = 2*page_size*head_dim, head_stride = 0,
+ * slot_stride = head_dim, value_offset = page_size*head_dim, bounds_page_stride = 2*head_dim,
+ * bounds_head_stride = 0. A caller's cache with one page list for all heads has head strides and a
+ * list head stride of 0. A backend may refuse (E_UNSUPPORTED) rows that do not all begin at
+ * multiples of 16 bytes.
+ * q8 (tamis_dtype): strides and offsets are in bytes, and even. The int8 rows of a page's K lie
+ * one behind another, slot_stride = head_dim; behind all page_size of them their scales, f16
+ * [page_size][tms_q8_blocks]; V's the same. A pair of bounds is lo, hi, then one scale f16
+ * [tms_q8_blocks] for blocks of both.
+ * k8v4: K and bounds as in q8. A V row has TMS_V4_BYTES for each block: byte i holds n of the block's
+ * channel i in its low half, of channel i + 16, 0 if there is none, in its high half. V rows lie one
+ * behind another, and behind all page_size of them their minima and scales, f16
+ * [page_size][tms_q8_blocks][m, d].
+ * In the cache's own layout a page's K takes tms_keys_size, its V tms_values_size, a pair
+ * tms_bounds_pair. */
+typedef struct tms_kv {
+    tms_ref data;
+    tms_ref bounds;           /* may be absent where an op does not read or write bounds */
+    tamis_dtype dtype;        /* of K and V */
+    tamis_dtype bounds_dtype; /* where there are bounds: tms_key_dtype of K and V, or q8 */
+    uint32_t page_size;       /* 8, 16, 32, 64 */
+    uint32_t head_dim;        /* 64, 80, 96, 128, 256 */
+    uint64_t page_stride, head_stride, slot_stride, value_offset;
+    uint64_t bounds_page_stride, bounds_head_stride;
+} tms_kv;
+
+/* The dtype of the keys of a cache, which is also that of its bounds unless it is told otherwise: what
+ * reads keys alone takes k8v4 for q8. */
+static inline tamis_dtype tms_key_dtype(tamis_dtype dtype) {
+    return dtype == TAMIS_K8V4 ? TAMIS_Q8 : dtype;
+}
+/* Channels of a block of q8 and k8v4, bytes that it takes in a V row of k8v4; blocks of a row. */
+#define TMS_Q8_BLOCK 32u
+#define TMS_V4_BYTES 16u
+static inline uint32_t tms_q8_blocks(uint32_t head_dim) {
+    return (head_dim + TMS_Q8_BLOCK - 1) / TMS_Q8_BLOCK;
+}
+/* Bytes of what strides and offsets of K and V, or of bounds, count: an element, or a byte of q8 and
+ * k8v4. */
+static inline size_t tms_kv_unit(tamis_dtype dtype) {
+    return tms_key_dtype(dtype) == TAMIS_Q8 ? 1 : tamis_dtype_size(dtype);
+}
+/* In these units: K and V of a page in the cache's own layout, and the bounds of a page, in q8 up to
+ * the next multiple of 16. */
+static inline uint64_t tms_keys_size(tamis_dtype dtype, uint32_t page_size, uint32_t head_dim) {
+    const uint32_t scales = tms_key_dtype(dtype) == TAMIS_Q8 ? 2 * tms_q8_blocks(head_dim) : 0;
+    return (uint64_t)page_size * (head_dim + scales);
+}
+static inline uint64_t tms_values_size(tamis_dtype dtype, uint32_t page_size, uint32_t head_dim) {
+    if (dtype != TAMIS_K8V4) return tms_keys_size(dtype, page_size, head_dim);
+    return (uint64_t)page_size * tms_q8_blocks(head_dim) * (TMS_V4_BYTES + 4);
+}
+static inline uint64_t tms_bounds_pair(tamis_dtype dtype, uint32_t head_dim) {
+    const uint32_t scales = dtype == TAMIS_Q8 ? 2 * tms_q8_blocks(head_dim) : 0;
+    return 2ull * head_dim + (scales + 15) / 16 * 16;
+}
+
+/* Planes: 4 bytes for every slot of the cache's pages, [page id][page_size], without a head stride:
+ * they exist only in caches whose page id determines the head. Either may be absent. */
+typedef struct tms_planes {
+    tms_ref positions; /* int32: the token's index in the text */
+    tms_ref scores;    /* f32: the scores that an eviction keeps from step to step */
+} tms_planes;
+
+/* The most rows that a tile may have. */
+#define TMS_TILE_ROWS 32
+
+/* The query rows of one launch and the lanes they belong to, all tables in device memory, int32.
+ *   tiles    [n_tiles][2]            (first row, number of rows 1..TMS_TILE_ROWS); the tiles cover
+ *                                    every row once; rows of a tile are of one sequence, by
+ *                                    ascending position
+ *   row_seq  [n_rows]                index of the row's sequence in `table`
+ *   visible  [n_rows][n_kv_heads]    the row sees this many first slots of its lane, 0 for none
+ *   table    page ids: ordinal i of (sequence b, KV head h) at b*seq_stride + h*head_stride + i
+ * n_rows == 0 is a valid launch of every op: it builds the kernels that the shape needs and
+ * computes nothing; tables may be absent then. */
+typedef struct tms_batch {
+    uint32_t n_rows, n_tiles;
+    uint32_t n_heads, n_kv_heads; /* group = n_heads / n_kv_heads, 1..16 */
+    tms_ref tiles, row_seq, visible, table;
+    uint64_t seq_stride, head_stride; /* elements of table */
+    uint32_t max_visible; /* no entry of `visible` is larger; known to the host, sizes the launch */
+    uint32_t max_tile_rows; /* no tile has more rows; 1 is a decode launch */
+} tms_batch;
+
+/* f32 rows of activations: element (row, i) at row*stride + i behind `ref`. */
+typedef struct tms_matrix {
+    tms_ref ref;
+    uint64_t stride; /* elements */
+} tms_matrix;
+
+/* A packed matrix of weights [n_out][n_in] in GGUF's layout. The rows of a quantised type are whole
+ * blocks: n_in is a multiple of tamis_weight_block(type). `ref` is at a multiple of 4 bytes; blocks
+ * and rows behind it are at multiples of 2 alone. An element's value, by the block it lies in, with
+ * f16 d, dmin and m widened exactly and everything else an integer:
+ *   Q8_0   d·q                                   f16 d, int8 q[32]
+ *   Q4_0   d·(n - 8)                             f16 d, 16 bytes of nibbles
+ *   Q4_1   d·n + m                               f16 d, f16 m, 16 bytes of nibbles
+ *   Q5_0   d·(n + 16h - 16)                      f16 d, 4 bytes of h, 16 bytes of nibbles
+ *   Q4_K   d·s·n - dmin·m                        f16 d, f16 dmin, 12 bytes of (s, m), 128 of nibbles
+ *   Q6_K   d·s·(n - 32)                          128 bytes of low nibbles, 64 of two high bits each,
+ *                                                int8 s[16], f16 d
+ * Nibbles of 16 bytes: byte i holds element i low, element i + 16 high. Bit i of h is of element i.
+ * Q4_K: of 64 elements byte i of 32 holds element i low, i + 32 high. Pair j of 6-bit (s, m) is of
+ * elements 32j to 32j + 31: for j < 4 the low 6 bits of bytes j and j + 4; else the low and the high
+ * nibble of byte j + 4, with the two high bits of bytes j - 4 and j above them.
+ * Q6_K: of 128 elements byte i of 64 holds element i low, i + 64 high; bits 2k and 2k + 1 of byte i
+ * of 32 are the high ones of element i + 32k; s[j] is of elements 16j to 16j + 15.
+ * In fp32 every product of these is exact, so an element is rounded once, by its last operation,
+ * whatever the order, and has the same bits everywhere. */
+typedef struct tms_weight_matrix {
+    tms_ref ref;
+    tamis_weight_type type;
+} tms_weight_matrix;
+
+/* Whether the elements are single numbers; then `type` has the value of their tamis_dtype. */
+static inline bool tms_weight_is_float(tamis_weight_type type) {
+    return type == TAMIS_WEIGHT_F32 || type == TAMIS_WEIGHT_F16 || type == TAMIS_WEIGHT_BF16;
+}
+/* Bytes of what a kernel's pointer to weights counts: an element, or one byte of a block. */
+static inline size_t tms_weight_unit(tamis_weight_type type) {
+    return tms_weight_is_float(type) ? tamis_dtype_size((tamis_dtype)type) : 1;
+}
+
+/* Page lists chosen for each (row, KV head): int32 ordinals, strictly ascending.
+ *   pages  [n_rows][n_kv_heads][capacity]
+ *   count  [n_rows][n_kv_heads]            entries of each list */
+typedef struct tms_lists {
+    tms_ref pages, count;
+    uint32_t capacity;
+} tms_lists;
+
+/* Range. Products are formed and summed in fp32, in an order that differs between backends; the
+ * reference uses fp64. Where a product, or a sum of some of the terms, leaves fp32's range, the
+ * result may be an infinity or NaN, even if the exact result, which the reference gives, is finite.
+ * Finite inputs alone do not exclude this; a sum of the terms' absolute values below FLT_MAX does.
+ * Such a result is then treated as what it is, a logit as not finite, a score as NaN. It affects
+ * only the values that are joined with it, not other rows and heads. */
+
+#endif
