@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* activate: y = silu(gate)·up, silu(z) = z / (1 + exp(-z)).
- * contract: host/ops.h; meaning: host/reference/activate.c.
+ * contract: host/ops/; meaning: host/reference/activate.c.
  * Work split: a work-item owns 16 channels of one row, the last one of a row the rest. */
 #include "activate.clh"
 #include "common.clh"

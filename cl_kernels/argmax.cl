@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* argmax: index of the largest of each row; ties the lowest index, NaN after everything.
- * contract: host/ops.h; meaning: host/reference/argmax.c.
+ * contract: host/ops/; meaning: host/reference/argmax.c.
  * Work split: a work-group owns a row; its work-items take elements in turn, and their best ones
  * are then compared. */
 #include "common.clh"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* attend: out = Σ softmax(scale·q·k)·v over the slots that a row sees; lse = log Σ exp.
- * contract: host/ops.h; meaning: host/reference/attend.c.
+ * contract: host/ops/; meaning: host/reference/attend.c.
  * Work split: a work-group owns one (row, KV head, split of the row's list) and computes all query
  * heads of the KV head; the length of a split depends only on the row's own list. A loop step is a
  * block of WG_SIZE keys: a work-item owns a key, and in step 3d 8 channels of every PARTS-th key.

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* attend on a CPU, single rows: out = Σ softmax(scale·q·k)·v over the slots that a row sees.
- * contract: host/ops.h; meaning: host/reference/attend.c; the loops: attend_cpu.clh.
+ * contract: host/ops/; meaning: host/reference/attend.c; the loops: attend_cpu.clh.
  * Work split: an item of the queue is one piece of a (row, KV head, split of SPLIT_PAGES list
  * entries), with all query heads of the KV head, so that K and V are read once. The core that ends
  * the last piece joins them. With several splits `out` and `lse` are their states, which merge

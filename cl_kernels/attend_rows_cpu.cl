@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* attend on a CPU, tiles of rows: out = Σ softmax(scale·q·k)·v over the slots that each row sees.
- * contract: host/ops.h; meaning: host/reference/attend.c.
+ * contract: host/ops/; meaning: host/reference/attend.c.
  * Work split: an item of the queue is one (tile of rows, query head, split of SPLIT_PAGES pages). A
  * row is an element of two vectors of 16, so softmax needs no sums across elements. A loop step is
  * KEYS slots:

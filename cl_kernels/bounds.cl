@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* bounds: a pair (lo, hi) of the keys of a full page, channel by channel: min and max, mean
  * -/+ width standard deviations, or the mean twice; NaN if a key is NaN.
- * contract: host/ops.h; meaning: host/reference/bounds.c.
+ * contract: host/ops/; meaning: host/reference/bounds.c.
  * Work split: a work-item owns 16 channels of one (page, KV head), of q8 a block; a loop step reads
  * 16 channels of one slot. The kind is an argument, so that one program serves a cache whose kind
  * changes. */

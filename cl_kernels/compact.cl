@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* compact: the kept slots of lanes to the front of a page list.
- * contract: host/ops.h; meaning: host/reference/compact.c.
+ * contract: host/ops/; meaning: host/reference/compact.c.
  * Work split: a work-group owns a part of one (item, KV head): WIDE channels of K, or of V, the
  * scales of either, or the planes; parts are independent. It takes TILE kept slots at a time: all
  * of them are in registers before any of them is written. Later steps read only later slots, since

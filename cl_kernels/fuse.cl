@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* fuse: elementwise on the values of lanes, slots below n = max(visible - tail, 0).
- * contract: host/ops.h; meaning: host/reference/fuse.c.
+ * contract: host/ops/; meaning: host/reference/fuse.c.
  * Work split: work-groups along x share the slots of a lane; y is the lane, an (item, KV head). In
  * fuse_heads y is the item, and a work-item computes all heads at its slot; in fuse_mean one
  * work-group owns a lane; in fuse_chunks a work-item owns a chunk, in fuse_wide_chunks a

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* linear: y[r][j] = Σ_i x[r][i]·w[j][i] + bias[j] (+ y[r][j]), for few rows.
- * contract: host/ops.h; meaning: host/reference/linear.c.
+ * contract: host/ops/; meaning: host/reference/linear.c.
  * Work split: a work-group owns outputs j in turn and all rows; its work-items take chunks of 8
  * inputs in turn. widen and start serve the matrix-matrix form, whose product a library
  * computes. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* linear on a CPU: y = x·wᵀ + bias (+ y).
- * contract: host/ops.h; meaning: host/reference/linear.c.
+ * contract: host/ops/; meaning: host/reference/linear.c.
  * For more than a few rows: a work-item owns PANEL outputs of up to MOST_ROWS rows. A step turns
  * DEPTH inputs of its weights into a panel [input][output] of f32, and multiplies it with BLOCK rows
  * at a time; partial sums wait in y. A panel leaves room in the first cache for rows 4 KiB apart.

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* load_rows: stored rows of K, of V or of both into slots of lanes; K is normalised and
  * rotated on its way.
- * contract: host/ops.h; meaning: host/reference/load.c.
+ * contract: host/ops/; meaning: host/reference/load.c.
  * Work split: a work-item owns a head of one row, which it rotates in memory of its own. */
 #include "common.clh"
 #include "rotate.clh"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* page_mass: m_g(page) = Σ exp(logit - lse_g) over the page's slots; score(page) = max, mean or sum
  * of m_g over the group.
- * contract: host/ops.h; meaning: host/reference/mass.c.
+ * contract: host/ops/; meaning: host/reference/mass.c.
  * Work split: in page_mass_logs the work-groups of one x share the pages of one (row, query head),
  * the partial page too; a work-item writes ln Σ exp(logit) of the slots of its page, or of several
  * pages if y is too small for one each. In page_mass_lse a work-group owns one (row, query head)

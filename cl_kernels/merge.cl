@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* merge: states of the same rows into one: lse = log Σ exp(lse_i), out = Σ exp(lse_i - lse)·out_i.
- * contract: host/ops.h; meaning: host/reference/merge.c.
+ * contract: host/ops/; meaning: host/reference/merge.c.
  * Parts are packed [part][row * n_heads + head][dim]; out has a row stride.
  * Work split: a work-item owns one channel of one (row, head); loops go over parts in order. */
 #include "common.clh"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* merge on a CPU: lse = log Σ exp(lse_i), out = Σ exp(lse_i - lse)·out_i; the steps of merge.cl.
- * contract: host/ops.h; meaning: host/reference/merge.c.
+ * contract: host/ops/; meaning: host/reference/merge.c.
  * Parts are packed [part][row * n_heads + head][dim], dim a multiple of 16; out has a row stride.
  * Work split: a work-item owns one (row, head); its sums wait in out. */
 #include "cpu.clh"

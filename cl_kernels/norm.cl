@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* norm: y = x / sqrt(mean(x²) + eps) · w.
- * contract: host/ops.h; meaning: host/reference/norm.c.
+ * contract: host/ops/; meaning: host/reference/norm.c.
  * Work split: a work-group owns a row; its work-items take chunks of 16 channels in turn. */
 #include "common.clh"
 

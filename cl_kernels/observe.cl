@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* observe: value(slot) = join over the rows of a span of (join over the group of f(w)),
  * w = exp(logit - lse).
- * contract: host/ops.h; meaning: host/reference/observe.c.
+ * contract: host/ops/; meaning: host/reference/observe.c.
  * Work split: a work-group owns WG_SIZE slots of one (item, KV head), each work-item one slot, and
  * goes through the rows of the span. A launch takes rows part_begin to part_end, since the length
  * of a work-item's loops is limited (by a GPU's watchdog; by llvmpipe, which ends a loop silently

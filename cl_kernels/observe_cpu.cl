@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* observe on a CPU: value(slot) = join over the rows of a span of (join over the group of f(w)),
  * w = exp(logit - lse).
- * contract: host/ops.h; meaning: host/reference/observe.c.
+ * contract: host/ops/; meaning: host/reference/observe.c.
  * Work split: an item of the queue is RUN slots of one (item, KV head), KEYS at a time. A slot is
  * an element of HALVES vectors, so that joins need no sums across elements. A block of keys is
  * transposed once and used for all rows of the span, ROWS rows of one query head at a time:

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* replace: the slot of a lane into which a row is written.
- * contract: host/ops.h; meaning: host/reference/replace.c.
+ * contract: host/ops/; meaning: host/reference/replace.c.
  * Work split: a work-group owns one (row, KV head); a work-item takes every WG_SIZE-th slot. */
 #include "common.clh"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* rotate: (a, b) -> (a·cos - b·sin, a·sin + b·cos) of angle position·frequency_i, in place.
- * contract: host/ops.h; meaning: host/reference/rotate.c.
+ * contract: host/ops/; meaning: host/reference/rotate.c.
  * Work split: a work-item owns one pair of channels of one (row, head). */
 #include "common.clh"
 #include "rotate.clh"

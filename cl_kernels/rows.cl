@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* write_rows: K and V rows into slots of lanes; read_rows: out of them, widened to f32.
- * contract: host/ops.h; meaning: host/reference/rows.c.
+ * contract: host/ops/; meaning: host/reference/rows.c.
  * Work split: a work-item owns PUT channels of the K and the V row of one (row, KV head). With a
  * rotation it owns a head of one row, of q, or of k with v: what is summed, rotated and then written
  * is its own, and needs no barrier. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* score_pages: score(page) = max, mean or sum over the group of Σ_d max(q_d·lo_d, q_d·hi_d).
- * contract: host/ops.h; meaning: host/reference/score.c.
+ * contract: host/ops/; meaning: host/reference/score.c.
  * Work split: a work-group owns PAGES full pages of one (row, KV head), with CHUNKS work-items per
  * page and 16 channels per work-item; it computes all query heads of the KV head, so that bounds
  * are read once. */

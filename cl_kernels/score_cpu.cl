@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* score_pages on a CPU: score(page) = max, mean or sum over the group of
  * Σ_d max(q_d·lo_d, q_d·hi_d).
- * contract: host/ops.h; meaning: host/reference/score.c; the loops: score_cpu.clh.
+ * contract: host/ops/; meaning: host/reference/score.c; the loops: score_cpu.clh.
  * Work split: a work-item owns a run of RUN_PAGES full pages of one (row, KV head) and serves all
  * query heads of the KV head, so that bounds are read once. */
 #include "score_cpu.clh"

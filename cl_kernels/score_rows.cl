@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* score_rows: -‖k‖₂ of the keys that rows have been written to, into the plane of scores.
- * contract: host/ops.h; meaning: host/reference/score_rows.c.
+ * contract: host/ops/; meaning: host/reference/score_rows.c.
  * Work split: a work-item takes a (row, KV head). */
 #include "common.clh"
 #ifndef HEAD_DIM

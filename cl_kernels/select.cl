@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* select: the protected entries of a lane, and of the rest the best by (score desc, ordinal desc),
  * k in all, ascending.
- * contract: host/ops.h; meaning: host/reference/select.c.
+ * contract: host/ops/; meaning: host/reference/select.c.
  * The k-th key is found by four passes of a radix histogram over the unprotected entries
  * [low, high); of the entries equal to it all but the first `skip` are taken, the newest.
  * Work split: a work-group owns one (row, KV head); from step 2b on a work-item owns consecutive

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* select on a CPU: exact deterministic top-k with protected entries.
- * contract: host/ops.h; meaning: host/reference/select.c; the search: select_cpu.clh.
+ * contract: host/ops/; meaning: host/reference/select.c; the search: select_cpu.clh.
  * Work split: a work-item owns one (row, KV head). */
 #include "select_cpu.clh"
 

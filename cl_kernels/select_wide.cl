@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* select, the wide forms: forced entries, a k for each lane, lanes of a row that compete, a mass,
  * protection by position.
- * contract: host/ops.h; meaning: host/reference/select_wide.c.
+ * contract: host/ops/; meaning: host/reference/select_wide.c.
  * Every entry has a 64-bit key that is unique in its lane (in scope ROW: in its row). The upper
  * word orders by class: entries that are always taken, then recent positions, then scores, NaN
  * lowest. The lower word is the ordinal and, in scope ROW, the KV head, the lower the better. The

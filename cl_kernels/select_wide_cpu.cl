@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* select on a CPU, the wide forms of scope LANE without a mass.
- * contract: host/ops.h; meaning: host/reference/select_wide.c.
+ * contract: host/ops/; meaning: host/reference/select_wide.c.
  * The order of entries is in scratch as words. The least word taken is found by bisection, words
  * counted 16 at a time; of those equal to it the oldest are skipped.
  * Work split: a work-item owns one (row, KV head). */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* sparse_attend on a CPU: score_pages, select and attend in one launch.
- * contract: host/ops.h. The same loops as the three CPU forms, so the same bits.
+ * contract: host/ops/. The same loops as the three CPU forms, so the same bits.
  * A lane is one (row, KV head): its full pages are scored into `scores`, selected into `pages`, and
  * attended, at most SPLIT_PAGES of them.
  * Work split: an item of the queue is a lane. If there are few lanes for the cores (score_runs > 0),

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* value_norm on a CPU, by the output projection: the mean over the group of
  * Σ_o |Σ_c w[o][head*HEAD_DIM + c]·v_s[c]|.
- * contract: host/ops.h; meaning: host/reference/value.c.
+ * contract: host/ops/; meaning: host/reference/value.c.
  * Work split: an item of the queue is SLOTS slots of one (item, KV head). Their values are
  * transposed, so that a vector has 16 slots, and stay in the first-level cache; OUTPUTS rows of w
  * are widened and multiplied with all of them. A sum is formed channel by channel, whatever the

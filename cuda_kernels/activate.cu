@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* activate: y = silu(gate)·up, silu(z) = z / (1 + exp(-z)).
- * contract: host/ops.h; meaning: host/reference/activate.c.
+ * contract: host/ops/; meaning: host/reference/activate.c.
  * Work split: a thread owns one channel of one row. */
 #include "activate.cuh"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* argmax: index of the largest of each row; ties the lowest index, NaN after everything.
- * contract: host/ops.h; meaning: host/reference/argmax.c.
+ * contract: host/ops/; meaning: host/reference/argmax.c.
  * Work split: a block owns a row; its threads take elements in turn; then the best of threads and
  * of warps are compared. Rows are few and long (a vocabulary), so the block is the largest
  * possible. */

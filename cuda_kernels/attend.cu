@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* attend: out = Σ softmax(scale·q·k)·v over the slots that a row sees; lse = log Σ exp. Plain form:
  * any type, no matrix units, rows of a tile one by one.
- * contract: host/ops.h; meaning: host/reference/attend.c; the numbered steps are in attend.cuh.
+ * contract: host/ops/; meaning: host/reference/attend.c; the numbered steps are in attend.cuh.
  * Work split: a block owns a chunk of one row's entries for up to G query heads of a KV head, a
  * warp a split of it. Grid: (chunks, KV heads x tiles of G heads, rows). */
 #include "attend.cuh"

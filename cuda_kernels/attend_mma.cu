@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* attend: out = Σ softmax(scale·q·k)·v over the slots that a row sees; lse = log Σ exp. Form for
  * matrix units: f16, bf16, q8 and k8v4.
- * contract: host/ops.h; meaning: host/reference/attend.c; numbered steps: attend.cuh,
+ * contract: host/ops/; meaning: host/reference/attend.c; numbered steps: attend.cuh,
  * attend_mma.cuh, attend_q8.cuh.
  * Sums that are not finite are formed anew in plain fp32, which decides between NaN, infinity and a
  * capped logit: products of the parts of a number with infinity may be NaN where the number's is

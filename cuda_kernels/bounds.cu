@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* bounds: a pair (lo, hi) of the keys of a full page, channel by channel: min and max, mean
  * -/+ width standard deviations, or the mean twice; NaN if a key is NaN.
- * contract: host/ops.h; meaning: host/reference/bounds.c.
+ * contract: host/ops/; meaning: host/reference/bounds.c.
  * Work split: a thread owns 8 channels of one (page, KV head); a loop step reads 4 slots. Bounds of
  * q8 have as many warp lanes a pair as a side has, so that blocks do not lie in two warps. */
 #include "q8.cuh"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* compact: the kept slots of lanes to the front of a page list.
- * contract: host/ops.h; meaning: host/reference/compact.c.
+ * contract: host/ops/; meaning: host/reference/compact.c.
  * Work split: a block owns a part of one (item, KV head), see args.h; parts are independent. It
  * takes TILE kept slots at a time: all of them are in registers before any of them is written.
  * Later steps read only later slots, since a kept slot never moves to a later one. Rows of all

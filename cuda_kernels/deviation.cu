@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* deviation: the sum of squares of what rows differ from the slots of their tokens by.
- * contract: host/ops.h; meaning: host/reference/deviation.c.
+ * contract: host/ops/; meaning: host/reference/deviation.c.
  * Work split: a block owns a row; its threads take 8 channels of a head in turn. */
 #include "common.cuh"
 

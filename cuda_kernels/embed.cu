@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* embed: y[r] = row tokens[r] of w, widened to f32.
- * contract: host/ops.h; meaning: host/reference/embed.c.
+ * contract: host/ops/; meaning: host/reference/embed.c.
  * Work split: a thread owns one channel of one row. */
 #include "weights.cuh"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* fuse: elementwise on the values of lanes, slots below n = max(visible - tail, 0).
- * contract: host/ops.h; meaning: host/reference/fuse.c.
+ * contract: host/ops/; meaning: host/reference/fuse.c.
  * Work split: `blocks` blocks share the slots of a lane, an (item, KV head); in fuse_heads those of
  * an item, and a thread serves all heads at its slot; in fuse_mean one block owns a lane; in
  * fuse_chunks a thread owns a chunk. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* key_score: ‖k‖₂; k·m / (‖k‖·‖m‖), m the mean of k/‖k‖ over the lane; or the mean over the group
  * of scale·μ·k + scale²/2·kᵀSk.
- * contract: host/ops.h; meaning: host/reference/key.c.
+ * contract: host/ops/; meaning: host/reference/key.c.
  * Work split: in key_score_norm and key_score_cosine a warp takes rows; in key_score_directions a
  * block sums CU_SUM_SLOTS slots; in key_score_mean a block owns an (item, KV head); in
  * key_score_quadratic a block takes a tile of slots (slots.cuh). */

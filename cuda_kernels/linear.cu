@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* linear: y[r][j] = Σ_i x[r][i]·w[j][i] + bias[j] (+ y[r][j]); w is packed [n_out][n_in], of any
  * type.
- * contract: host/ops.h; meaning: host/reference/linear.c.
+ * contract: host/ops/; meaning: host/reference/linear.c.
  * Work split: with few rows a block owns CU_LINEAR_RUN outputs and all rows, its threads take
  * chunks of 8 inputs in turn; with many, a block owns a square of rows and outputs and goes through
  * the inputs by panels in shared memory. widen and start serve the products of cuBLAS. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* linear: y[r][j] = Σ_i x[r][i]·w[j][i] + bias[j] (+ y[r][j]). Form for matrix units: weights of f16
  * or bf16, up to 32 rows; weights are read once, as they are.
- * contract: host/ops.h; meaning: host/reference/linear.c.
+ * contract: host/ops/; meaning: host/reference/linear.c.
  * Products are exact to about fp32: x is a sum of 2 (f16) or 3 (bf16) elements of the weights'
  * type, whose products with weights are exact in fp32. Of 32 inputs of a row, f16 parts take the
  * power of two that brings the largest to 2^14, and the second parts are 2^12 times as large again:

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* load_rows: stored rows of K, of V or of both into slots of lanes; K is normalised and
  * rotated on its way.
- * contract: host/ops.h; meaning: host/reference/load.c.
+ * contract: host/ops/; meaning: host/reference/load.c.
  * Work split: a warp owns a head of one row; its lanes take pairs of channels, then channels that
  * are not rotated. Stored rows may begin at any element. Where keys are q8 a row is formed as f32
  * in shared memory first. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* page_mass: m_g(page) = Σ exp(logit - lse_g) over the page's slots; score(page) = max, mean or sum
  * of m_g over the group.
- * contract: host/ops.h; meaning: host/reference/mass.c.
+ * contract: host/ops/; meaning: host/reference/mass.c.
  * Work split: in page_mass_logs a warp takes a page of one (row, query head), the partial page too,
  * 8 channels per warp lane and as many slots at once as fit, and writes ln Σ exp(logit) of its
  * slots; in page_mass_lse a block owns one (row, query head) and joins those; in page_mass_scores a

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* merge: states of the same rows into one: lse = log Σ exp(lse_i), out = Σ exp(lse_i - lse)·out_i.
- * contract: host/ops.h; meaning: host/reference/merge.c.
+ * contract: host/ops/; meaning: host/reference/merge.c.
  * Work split: a thread owns one channel of one state; loops go over parts in order. */
 #include "common.cuh"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* norm: y = x / sqrt(mean(x²) + eps) · w.
- * contract: host/ops.h; meaning: host/reference/norm.c.
+ * contract: host/ops/; meaning: host/reference/norm.c.
  * Work split: a block owns a row; its threads take channels in turn, one by one, so that the order
  * of the sum is the same wherever a row begins. */
 #include "common.cuh"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* observe: value(slot) = join over the rows of a span of (join over the group of f(w)),
  * w = exp(logit - lse).
- * contract: host/ops.h; meaning: host/reference/observe.c.
+ * contract: host/ops/; meaning: host/reference/observe.c.
  * Work split: a block owns CU_OBSERVE_KEYS slots of one (item, KV head), whose keys it holds in
  * shared memory while it goes through the rows of the span, CU_OBSERVE_ROWS of one query head at a
  * time: 8 rows per warp, 2 slots per warp lane. With logits given a thread owns a slot. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* copy_pages: blocks to other blocks of one memory; write_table: data[index] = value.
- * contract: host/ops.h; meaning: host/reference/pages.c.
+ * contract: host/ops/; meaning: host/reference/pages.c.
  * Work split: a thread owns 16 bytes of one block; one entry of the table. */
 #include "common.cuh"
 

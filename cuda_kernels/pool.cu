@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* pool_values: out(s) = the largest x(s + o), or Σ x(s + o) / width, |o| <= width/2.
- * contract: host/ops.h; meaning: host/reference/pool.c.
+ * contract: host/ops/; meaning: host/reference/pool.c.
  * Work split: in pool_values a thread takes a slot of a list, a.blocks blocks a list; in
  * pool_values_rescale a block owns a list. */
 #include "common.cuh"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* replace: the slot of a lane into which a row is written.
- * contract: host/ops.h; meaning: host/reference/replace.c.
+ * contract: host/ops/; meaning: host/reference/replace.c.
  * Work split: a block owns one (row, KV head); a thread takes every CU_REPLACE_THREADS-th slot. */
 #include "common.cuh"
 

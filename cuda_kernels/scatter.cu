@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* scatter_rows: y[index[r]] = x[r], rows of f32.
- * contract: host/ops.h; meaning: host/reference/scatter.c.
+ * contract: host/ops/; meaning: host/reference/scatter.c.
  * Work split: a thread owns one element of one row. */
 #include "common.cuh"
 

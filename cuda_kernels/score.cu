@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* score_pages: score(page) = max, mean or sum over the group of Σ_d max(q_d·lo_d, q_d·hi_d).
- * contract: host/ops.h; meaning: host/reference/score.c; the numbered steps are in score.cuh.
+ * contract: host/ops/; meaning: host/reference/score.c; the numbered steps are in score.cuh.
  * Work split: `blocks` blocks share the full pages of one (row, KV head), their warps take turns of
  * CU_SCORE_TURN pages, with CU_ROW_LANES warp lanes per page and 8 channels per warp lane. */
 #include "score.cuh"

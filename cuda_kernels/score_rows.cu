@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* score_rows: -‖k‖₂ of the keys that rows have been written to, into the plane of scores.
- * contract: host/ops.h; meaning: host/reference/score_rows.c.
+ * contract: host/ops/; meaning: host/reference/score_rows.c.
  * Work split: a side of a warp takes a (row, KV head), a block CU_ROWS_SLOTS of them (slots.cuh). */
 #include "slots.cuh"
 

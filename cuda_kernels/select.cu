@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* select: the protected entries of a lane, and of the rest the best by (score desc, ordinal desc),
  * k in all, ascending.
- * contract: host/ops.h; meaning: host/reference/select.c; the numbered steps are in select.cuh.
+ * contract: host/ops/; meaning: host/reference/select.c; the numbered steps are in select.cuh.
  * Work split: a block owns one (row, KV head). */
 #include "select.cuh"
 

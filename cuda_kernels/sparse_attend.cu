@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* sparse_attend, its first launch: score_pages and select. The second is attend over the lists.
- * contract: host/ops.h. The same functions as score.cu and select.cu, so the same bits.
+ * contract: host/ops/. The same functions as score.cu and select.cu, so the same bits.
  * Work split: `blocks` blocks share the full pages of one (row, KV head) as in score.cu; the last
  * of them to finish selects. The result does not depend on which one that is. */
 #include "score.cuh"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* value_score: y(l) = Σ a(l, s)·v_s over first <= s < end, e(s) = (Σ_l a(l, s)·y(l))·v_s;
  * value_norm: ‖v_s‖₂, or the mean over the group of Σ_o |Σ_c w[o][head*dim + c]·v_s[c]|.
- * contract: host/ops.h; meaning: host/reference/value.c.
+ * contract: host/ops/; meaning: host/reference/value.c.
  * Work split: in value_score_sums the blocks of one x share the sums of CU_SUM_SLOTS slots of one
  * (item, KV head), a thread 8 channels of CU_VALUE_LISTS lists; value_score_join adds them, a
  * thread a channel; in value_score_slots a thread takes RUN slots; in value_norm_l2 a warp takes

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Weights of every tamis_weight_type as f32. A quantised type is a struct that knows its block; a
  * row of it is read 8 neighbouring elements at a time, of which each is exact or rounded once.
- * Layouts: host/ops.h, tms_weight_matrix. */
+ * Layouts: host/ops/types.h, tms_weight_matrix. */
 #ifndef TAMIS_CUDA_WEIGHTS_CUH
 #define TAMIS_CUDA_WEIGHTS_CUH
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* activate: y = silu(gate)·up, silu(z) = z / (1 + exp(-z)).
- * Contract: host/ops.h, activate. It works element by element, so y may be gate or up. Without rows
+ * Contract: host/ops/, activate. It works element by element, so y may be gate or up. Without rows
  * nothing is written. */
 #include "host/reference/reference.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* argmax: the index of the largest element of each row.
- * Contract: host/ops.h, argmax. Ties take the lowest index (-0 ties with +0); a NaN comes after
+ * Contract: host/ops/, argmax. Ties take the lowest index (-0 ties with +0); a NaN comes after
  * everything, so a row of NaN gives 0. */
 #include "host/reference/reference.h"
 

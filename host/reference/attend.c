@@ -2,7 +2,7 @@
 /* attend: softmax attention of a row's query heads over the slots that it sees in a lane's pages:
  *   logit = scale·q·k, capped to cap·tanh(logit/cap);  lse = ln Σ exp(logit);
  *   out = Σ exp(logit - lse)·v.
- * Contract: host/ops.h, attend. Seen: slot < visible, page in the list (or no lists), position
+ * Contract: host/ops/, attend. Seen: slot < visible, page in the list (or no lists), position
  * in the row's interval. Nothing seen: out 0, lse -inf. A logit that is NaN or infinite in fp32
  * counts as NaN and makes out and lse of that (row, head) NaN. There is one running state per head,
  * in slot order. If logits are wanted, they are written for every slot below visible in the pages

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* bounds: a pair (lo_d, hi_d) of the keys of a full page, channel by channel: minimum and maximum,
- * mean -/+ width standard deviations, or the mean twice. Contract: host/ops.h, bounds. A channel
+ * mean -/+ width standard deviations, or the mean twice. Contract: host/ops/, bounds. A channel
  * with a NaN key has NaN for both, so that the page scores NaN. Minima and maxima are keys, so
  * storing them in the cache's dtype rounds nothing, and in q8 it rounds outward; of -0 and +0 the
  * first seen stays. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* compact: moves the kept slots of lanes to the front of a page list:
  *   slot j of `to` = the j-th slot below visible that the entries of the lane's list name.
- * Contract: host/ops.h, compact. In place a kept slot never moves to a later slot (j is at most its
+ * Contract: host/ops/, compact. In place a kept slot never moves to a later slot (j is at most its
  * old slot), so that copying in order reads every slot before it is written. */
 #include "host/reference/reference.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* deviation: the sum of squares of what rows differ from the slots of their tokens by.
  *   slot s of a lane lies at slot s % page_size of its page of ordinal s / page_size.
- * Contract: host/ops.h, deviation. A slot below 0 adds nothing. */
+ * Contract: host/ops/, deviation. A slot below 0 adds nothing. */
 #include "host/reference/convert.h"
 #include "host/reference/reference.h"
 

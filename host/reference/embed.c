@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* embed: y[r] = row tokens[r] of w as f32.
- * Contract: host/ops.h, embed. w is packed [n_vocab][dim] of any type. A token outside the
+ * Contract: host/ops/, embed. w is packed [n_vocab][dim] of any type. A token outside the
  * vocabulary fails the launch before anything is written. */
 #include "host/reference/reference.h"
 #include "host/reference/weights.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* fuse: elementwise on the values of lanes, for the slots s < n = max(visible - tail, 0); the kinds
- * are those of host/ops.h, fuse. Values lie in a plane or beside the cache. A NaN gives NaN, also
+ * are those of host/ops/, fuse. Values lie in a plane or beside the cache. A NaN gives NaN, also
  * in a maximum. */
 #include "host/reference/reference.h"
 

@@ -3,7 +3,7 @@
  *   NORM       ‖k‖₂
  *   COSINE     k·m / (‖k‖·‖m‖), m the mean of k/‖k‖ over the lane
  *   QUADRATIC  mean over the group of scale·μ·k + scale²/2·kᵀSk
- * Contract: host/ops.h, key_score. Slots below visible; the others are not written. */
+ * Contract: host/ops/, key_score. Slots below visible; the others are not written. */
 #include "host/reference/convert.h"
 #include "host/reference/reference.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* linear: y[r][j] = Σ_i x[r][i]·w[j][i] + bias[j] (+ y[r][j] if accumulate).
- * Contract: host/ops.h, linear. w is packed [n_out][n_in] of any type; bias may be absent.
+ * Contract: host/ops/, linear. w is packed [n_out][n_in] of any type; bias may be absent.
  * Each weight row is widened once and multiplied with all rows of x. Without rows nothing is
  * written. */
 #include "host/reference/convert.h"

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* linear_chain: its stages one after another. Contract: host/ops.h, linear_chain. */
+/* linear_chain: its stages one after another. Contract: host/ops/, linear_chain. */
 #include "host/chain.h"
 #include "host/reference/reference.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* linear_parts: norm, up to three linears of what it gives, and activate.
- * Contract: host/ops.h, linear_parts. It is those ops, one after another; what lies between them is
+ * Contract: host/ops/, linear_parts. It is those ops, one after another; what lies between them is
  * in scratch memory. Without rows nothing is written. */
 #include "host/reference/reference.h"
 

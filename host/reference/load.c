@@ -2,7 +2,7 @@
 /* load_rows: writes stored rows of K, of V or of both into slots of lanes; K is normalised and
  * rotated on its way.
  *   slot s of a lane lies at slot s % page_size of its page of ordinal s / page_size.
- * Contract: host/ops.h, load_rows. A slot below 0 writes nothing. */
+ * Contract: host/ops/, load_rows. A slot below 0 writes nothing. */
 #include "host/reference/convert.h"
 #include "host/reference/reference.h"
 

@@ -2,7 +2,7 @@
 /* page_mass: the share of the true attention that falls on every full page:
  *   lse_g = ln Σ exp(logit_g) over the visible slots;  m_g(i) = Σ exp(logit_g - lse_g) over page i;
  *   score(i) = max, mean or sum of m_g over the group.
- * Contract: host/ops.h, page_mass. Scores for ordinals below visible / page_size; the others
+ * Contract: host/ops/, page_mass. Scores for ordinals below visible / page_size; the others
  * are not written. A logit that is NaN or infinite in fp32 makes every score of its (row, KV head)
  * NaN. */
 #include "host/reference/convert.h"

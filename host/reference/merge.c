@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* merge: states of the same rows into one, in part order:
  *   lse = ln Σ_i exp(lse_i);  out = Σ_i exp(lse_i - lse)·out_i.
- * Contract: host/ops.h, merge. A part is live unless its lse is -inf: then it adds nothing,
+ * Contract: host/ops/, merge. A part is live unless its lse is -inf: then it adds nothing,
  * whatever its out holds. Without a live part out is 0 and lse -inf; a single live part is copied
  * bit for bit. */
 #include "host/reference/reference.h"

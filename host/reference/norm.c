@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* norm: RMSNorm, y_i = x_i / sqrt(mean(x²) + eps) · w_i.
- * Contract: host/ops.h, norm. y may be x: the mean is computed before the row is written. Without
+ * Contract: host/ops/, norm. y may be x: the mean is computed before the row is written. Without
  * rows nothing is written. */
 #include "host/reference/convert.h"
 #include "host/reference/reference.h"

@@ -2,7 +2,7 @@
 /* observe: the attention weights that the query rows of a span give to each key of their lane:
  *   w(t, g, s) = exp(logit - lse) for s < visible of row t, 0 for later slots;
  *   value(s) = join over the rows of (join over the group of f(w)), f(w) = w or w².
- * Contract: host/ops.h, observe. Slots below the largest visible of the span; the others are not
+ * Contract: host/ops/, observe. Slots below the largest visible of the span; the others are not
  * written. A logit of q and K that is NaN or infinite in fp32 counts as NaN; a row with an lse of
  * -inf saw nothing and gives 0. */
 #include "host/reference/convert.h"

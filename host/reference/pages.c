@@ -2,7 +2,7 @@
 /* copy_pages and write_table: copy whole pages inside one memory, write entries of a table.
  *   copy_pages   block to = block from, for each pair (from, to)
  *   write_table  data[index] = value, for each pair (index, value)
- * Contract: host/ops.h, copy_pages and write_table. No block is both source and destination and
+ * Contract: host/ops/, copy_pages and write_table. No block is both source and destination and
  * destinations differ, so the order does not matter. */
 #include "host/reference/reference.h"
 

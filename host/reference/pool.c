@@ -2,7 +2,7 @@
 /* pool_values: pooling along the slots of each list, stride 1:
  *   MAX      out(s) = the largest x(s + o), |o| <= kernel/2;
  *   AVERAGE  out(s) = Σ x(s + o) / kernel, zeros beyond the ends.
- * Contract: host/ops.h, pool_values. A list's first max(visible - tail, 0) values are pooled and
+ * Contract: host/ops/, pool_values. A list's first max(visible - tail, 0) values are pooled and
  * written. keep_sum rescales a list to its old sum. A NaN among the pooled values gives NaN. */
 #include "host/reference/reference.h"
 

@@ -4,7 +4,7 @@
  *   stale       position >= the row's
  *   candidate   sinks <= position < the row's - recent
  *   recent      sinks <= position, not among those
- * Contract: host/ops.h, replace. Scores over unequal lives are compared by products, each score
+ * Contract: host/ops/, replace. Scores over unequal lives are compared by products, each score
  * times the other's life, which fp64 holds exactly (24 + 29 bits): no quotient is rounded. */
 #include "host/reference/reference.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* rotate: RoPE in place, pair i is rotated by the angle position*frequency_i:
  *   (a, b) -> (a·cos - b·sin, a·sin + b·cos).
- * Contract: host/ops.h, rotate. With |position| = 1024*u + l the table holds cos and sin of
+ * Contract: host/ops/, rotate. With |position| = 1024*u + l the table holds cos and sin of
  * l*frequency_i and of 1024*u*frequency_i; the addition theorem joins them. A negative position
  * rotates backwards. Channels from n_rot on are not changed. */
 #include "host/reference/reference.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* write_rows and read_rows: write K and V rows into slots of lanes, and read them.
  *   slot s of a lane lies at slot s % page_size of its page of ordinal s / page_size.
- * Contract: host/ops.h, write_rows and read_rows. A slot below 0 writes nothing. Rows of the
+ * Contract: host/ops/, write_rows and read_rows. A slot below 0 writes nothing. Rows of the
  * cache's dtype are copied bit for bit; f32 rows are rounded to nearest even. In the planes a
  * written slot gets its row's position and score 0. A rotation is norm and rotate before that. */
 #include "host/reference/convert.h"

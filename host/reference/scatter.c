@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* scatter_rows: y[index[r]] = x[r], rows of f32.
- * Contract: host/ops.h, scatter_rows. An index below 0 skips its row; one whose row does not lie
+ * Contract: host/ops/, scatter_rows. An index below 0 skips its row; one whose row does not lie
  * inside y fails the launch before anything is written. */
 #include "host/reference/reference.h"
 

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* score_pages: an upper bound of every full page's logits, from its bounds:
  *   s_g(i) = Σ_d max(q_gd·lo_id, q_gd·hi_id);  score(i) = max, mean or sum of s_g over the group.
- * Contract: host/ops.h, score_pages (Quest, section 3.4). Scores for ordinals below
+ * Contract: host/ops/, score_pages (Quest, section 3.4). Scores for ordinals below
  * visible / page_size; the others are not written. A NaN among the products makes the score NaN,
  * under max too. */
 #include "host/reference/convert.h"

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* score_rows: -‖k‖₂ of the keys that rows have been written to, into the plane of scores.
  *   slot s of a lane lies at slot s % page_size of its page of ordinal s / page_size.
- * Contract: host/ops.h, score_rows. A slot below 0 scores nothing. */
+ * Contract: host/ops/, score_rows. A slot below 0 scores nothing. */
 #include "host/reference/convert.h"
 #include "host/reference/reference.h"
 

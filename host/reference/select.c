@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* select: the protected entries of a lane and the best others, k in all, ascending by ordinal.
  *   best: score descending, -0 = +0, NaN after everything; then ordinal descending, the newer.
- * Contract: host/ops.h, select. An entry is `granularity` slots; the last, partial one has no
+ * Contract: host/ops/, select. An entry is `granularity` slots; the last, partial one has no
  * score and is protected, as are those with sinks and recent slots. If more than k are protected,
  * all of those are taken. Without scores the newest are taken. An empty lane gives an empty
  * list. */

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* select, the wide forms: a lane's entries sorted by the full order, or those of all lanes of a
  * row.
- * Contract: host/ops.h, select. Three classes, in this order: FIRST (sinks, forced, without a
+ * Contract: host/ops/, select. Three classes, in this order: FIRST (sinks, forced, without a
  * score, the row's own, and without positions the recent ones), RECENT (with positions only),
  * OTHERS. */
 #include "host/reference/reference.h"

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* K and V rows and bounds of the cache in every dtype, q8 and k8v4 among them: loads, stores, copies.
- * Contract: host/ops.h, tms_kv; what an element is: tamis/device.h, tamis_dtype. Products of an
+ * Contract: host/ops/, tms_kv; what an element is: tamis/device.h, tamis_dtype. Products of an
  * integer and a scale are exact in fp32, so comparisons with them are, and scales and integers have
  * the same bits on every backend. */
 #include "host/reference/convert.h"

@@ -2,7 +2,7 @@
 /* Scores of slots by their values:
  *   value_score  y(l) = Σ a(l, s)·v_s over first <= s < end;  e(s) = Σ_l a(l, s)·(y(l)·v_s)
  *   value_norm   ‖v_s‖₂, or the mean over the group of Σ_o |Σ_c w[o][head*head_dim + c]·v_s[c]|
- * Contract: host/ops.h, value_score and value_norm. */
+ * Contract: host/ops/, value_score and value_norm. */
 #include "host/reference/convert.h"
 #include "host/reference/reference.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Rows of weights of every type as f32: one function that widens a block of each quantised type.
- * Contract: host/ops.h, tms_weight_matrix. Every product is exact in fp32, so that a difference of
+ * Contract: host/ops/, tms_weight_matrix. Every product is exact in fp32, so that a difference of
  * two is rounded once, whatever a compiler contracts. */
 #include "host/reference/weights.h"
 #include "host/reference/convert.h"

@@ -43,7 +43,7 @@ static inline bool tms_needs_weights(const tms_eviction_needs *needs) {
 #define TMS_EVICT_VALUES  3u
 #define TMS_EVICT_WEIGHTS 2u
 #define TMS_EVICT_HEADS   1024u /* most heads that may share a budget */
-/* Positions and slots of a lane are below it, see select in host/ops.h. */
+/* Positions and slots of a lane are below it, see select in host/ops/selection.h. */
 #define TMS_EVICT_LIMIT (1u << 22)
 
 /* For tests: gets the scores by which a select ranks, before it runs: f32 [n_kv_heads][stride]. */

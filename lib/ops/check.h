@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Translates the structs of tamis/ops.h to those of host/ops.h, and checks the caller's buffers.
+/* Translates the structs of tamis/ops.h to those of host/ops/, and checks the caller's buffers.
  * The rules of the contract itself are checked in host/. */
 #ifndef TMS_OPS_CHECK_H
 #define TMS_OPS_CHECK_H

@@ -35,7 +35,7 @@ static float scale_of(float scale, uint32_t head_dim) {
 }
 
 /* The stride that is given, else the least possible. It is never 0, which means a plane in some
- * fields of host/ops.h. */
+ * fields of host/ops/. */
 static uint64_t stride_or(uint64_t given, uint64_t least) {
     return given ? given : least ? least : 1;
 }
