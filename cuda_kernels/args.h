@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Arguments of the CUDA kernels, one struct each, filled by host/cuda and taken by value. Strides
  * in elements, of q8 in bytes, pointers to the first element, absent memory NULL. Meanings:
- * host/ops.h. */
+ * host/ops/. */
 #ifndef TAMIS_CUDA_ARGS_H
 #define TAMIS_CUDA_ARGS_H
 

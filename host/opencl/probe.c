@@ -117,9 +117,9 @@ static void page_args(tms_cl_launch *l, const tms_page_read *p) {
 static tamis_status read_pages_cpu(tms_device *dev, const tms_page_read *p) {
     const uint64_t splits = tms_divide_up(p->max_pages, TMS_CL_SPLIT_PAGES);
     const tms_cl_pieces pieces = tms_cl_pieces_of(dev, p->n_lanes * splits, p->max_pages);
-    tms_cl_launch l = tms_cl_begin(dev, "probe_cpu.cl", "read_pages",
-                                   "-DK_BYTES=%u -DV_BYTES=%u -DROW=%u", key_bytes(&p->kv),
-                                   value_bytes(&p->kv), row_bytes(&p->kv));
+    tms_cl_launch l =
+        tms_cl_begin(dev, "probe_cpu.cl", "read_pages", "-DK_BYTES=%u -DV_BYTES=%u -DROW=%u",
+                     key_bytes(&p->kv), value_bytes(&p->kv), row_bytes(&p->kv));
     page_args(&l, p);
     tms_cl_u32(&l, p->reading);
     tms_cl_u32(&l, p->ahead);
