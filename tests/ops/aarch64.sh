@@ -40,7 +40,7 @@ holds() {
 
 kernels=$1
 cases=0
-for dtype in 0 1 2 3; do
+for dtype in 0 1 2 3 4; do
     for group in 1 4; do
         for kernel in attend_cpu sparse_attend_cpu attend_rows_cpu score_cpu observe_cpu value_cpu; do
             cases=$((cases + 1))
@@ -51,9 +51,10 @@ for dtype in 0 1 2 3; do
             fi
             case $kernel:$dtype in
             attend_cpu:1 | sparse_attend_cpu:1) holds $kernel $dtype $group fcvtl ;;
-            attend_cpu:3 | sparse_attend_cpu:3)
+            attend_cpu:[34] | sparse_attend_cpu:[34])
                 holds $kernel $dtype $group sshll
                 holds $kernel $dtype $group scvtf
+                [ $dtype -eq 3 ] || holds $kernel $dtype $group ushll
                 ;;
             esac
         done

@@ -525,6 +525,7 @@ const check_op check_op_attend = {
             {LIST_FULL, "normal:bf16:hkv1:g1:page64:kv70000"},
             {LIST_FULL, "normal:f16:hkv8:g4:d128:kv33000"},
             {LIST_OCLGRIND, "normal:f16:g3:kv40"},
+            {LIST_OCLGRIND, "normal:k8v4:g3:kv40"},
             {LIST_OCLGRIND,
              "normal:f16:hkv1:g2:kv150"}, /* tiles of four pages, and a part of one */
             {LIST_OCLGRIND, "normal:bf16:hkv1:d128:kv150:top6"},

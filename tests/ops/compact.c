@@ -235,6 +235,7 @@ const check_op check_op_compact = {
                                      {LIST_CI, "nasty:f32:kv2500:n900:even:page8:d128:pos:score"},
                                      {LIST_CI, "f16:kv700:n699:even:pos:score"},
                                      {LIST_OCLGRIND, "nasty:f16:kv40:n20:page8:pos:score"},
+                                     {LIST_OCLGRIND, "nasty:k8v4:kv40:n20:page8:d80"},
                                      {LIST_OCLGRIND, "f32:hnd:kv40:n5:chunk3:page8:fresh1"},
                                      {LIST_BENCH, "f16:hkv8:d128:kv32768:n2048:even:pos:score"},
                                      {LIST_BENCH, "f16:hkv8:d128:kv8192:n4096:even:pos:score"},
