@@ -295,9 +295,8 @@ static void count_read(tamis_plan *plan, uint32_t layer, bool listed, bool fused
         }
     c->kv_bytes_read += read * cache->size.page_bytes;
     c->kv_bytes_full += full * cache->size.page_bytes;
-    /* Half a page is keys. */
     c->bounds_bytes_read +=
-        bounded * cache->size.bounds_bytes + massed * (cache->size.page_bytes / 2);
+        bounded * cache->size.bounds_bytes + massed * tms_cache_key_bytes(&cache->params);
 }
 
 static void count_attended(tamis_plan *plan, uint32_t layer, bool listed, bool fused) {

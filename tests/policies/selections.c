@@ -133,10 +133,12 @@ static void test_q8_bounds(void **state) {
     run_shape(&shape, &plan, false);
 }
 
-static void test_oracle_q8(void **state) {
+static void test_oracle_quantised(void **state) {
     (void)state;
     tamis_cache_params shape = shape_of(TAMIS_Q8, 6, 2, 64, 16);
     tamis_plan_params plan = {.selection = of_kind(TAMIS_SELECT_ORACLE, 64, 4, 16)};
+    run_shape(&shape, &plan, false);
+    shape.dtype = TAMIS_K8V4;
     run_shape(&shape, &plan, false);
 }
 
@@ -518,7 +520,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_quest_q8),
         cmocka_unit_test(test_quest_k8v4),
         cmocka_unit_test(test_q8_bounds),
-        cmocka_unit_test(test_oracle_q8),
+        cmocka_unit_test(test_oracle_quantised),
         cmocka_unit_test(test_oracle_f32),
         cmocka_unit_test(test_oracle_bf16),
         cmocka_unit_test(test_oracle_large_head),
