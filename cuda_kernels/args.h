@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Arguments of the CUDA kernels, one struct each, filled by host/cuda and taken by value. Strides
- * in elements, of q8 in bytes, pointers to the first element, absent memory NULL. Meanings:
- * host/ops/. */
+ * in elements, of q8 and k8v4 in bytes, pointers to the first element, absent memory NULL.
+ * Meanings: host/ops/. */
 #ifndef TAMIS_CUDA_ARGS_H
 #define TAMIS_CUDA_ARGS_H
 
@@ -170,7 +170,7 @@ typedef struct cu_mass_args {
     uint32_t rule, unused;
 } cu_mass_args;
 
-#define CU_SELECT_THREADS 512u  /* select alone; with scores a block has CU_SCORE_THREADS */
+#define CU_SELECT_THREADS 512u /* select alone; with scores a block has CU_SCORE_THREADS */
 #define CU_SELECT_SHARED  2048u /* bytes of static shared memory, at most */
 
 typedef struct cu_select_args {
@@ -193,14 +193,14 @@ typedef struct cu_select_args {
 #define CU_WIDE_TAKEN   (CU_WIDE_CUTS + 4u * CU_WIDE_PASSES)
 
 typedef struct cu_select_wide_args {
-    cu_batch batch;             /* row_seq and table with positions only */
+    cu_batch batch; /* row_seq and table with positions only */
     CU_PTR(const float) scores; /* NULL: by ordinal, or by position */
     uint64_t stride;
     cu_lists lists, forced;
     CU_PTR(const int32_t) k_table;
     CU_PTR(const int32_t) positions;
     CU_PTR(const int32_t) row_positions;
-    CU_PTR(uint32_t) upper;   /* [rows][KV heads][key_stride] */
+    CU_PTR(uint32_t) upper; /* [rows][KV heads][key_stride] */
     CU_PTR(uint32_t) tallies; /* [rows][tally_stride] */
     uint64_t key_stride, tally_stride;
     uint64_t need; /* in units of 2^-32, 0: no mass */
@@ -271,12 +271,13 @@ typedef struct cu_replace_args {
 #define CU_ATTEND_STAGE(dim)      (2u * CU_ATTEND_KEYS * CU_ATTEND_ROW(dim) * 2u)
 #define CU_ATTEND_TILE_STAGE(dim) (2u * CU_ATTEND_KEYS * (2u * CU_ATTEND_TILE_ROW(dim) * 2u + 4u))
 /* Bytes of a warp's third parts of q, where registers do not hold them (bf16; f16 has none). */
-#define CU_ATTEND_THIRDS(dim)      ((dim) > 128u ? (dim) / 8u * 32u * 4u : 0u)
-#define CU_ATTEND_DECODE_KEYS(dim) (CU_ATTEND_WARPS * CU_ATTEND_STAGES(dim) * CU_ATTEND_STAGE(dim))
+#define CU_ATTEND_THIRDS(dim) ((dim) > 128u ? (dim) / 8u * 32u * 4u : 0u)
+#define CU_ATTEND_DECODE_KEYS(dim)                                                                 \
+    (CU_ATTEND_WARPS * CU_ATTEND_STAGES(dim) * CU_ATTEND_STAGE(dim))
 #define CU_ATTEND_DECODE_SHARED(dim)                                                               \
     (CU_ATTEND_DECODE_KEYS(dim) + CU_ATTEND_WARPS * CU_ATTEND_THIRDS(dim))
 #define CU_ATTEND_TILE_SHARED(dim, warps)                                                          \
-    (CU_ATTEND_STAGES(dim) * CU_ATTEND_TILE_STAGE(dim) + (warps)*CU_ATTEND_THIRDS(dim))
+    (CU_ATTEND_STAGES(dim) * CU_ATTEND_TILE_STAGE(dim) + (warps) * CU_ATTEND_THIRDS(dim))
 /* The same of a cache of q8. Rows of bytes begin 32 bytes more than a multiple of 64 behind each
  * other, so that four of them share no bank. Behind the rows of K, and of V, lie their scales. */
 #define CU_ATTEND_Q8_ROW(dim)    ((dim) / 64u * 64u + 32u)
@@ -300,8 +301,8 @@ typedef struct cu_replace_args {
 #define CU_ATTEND_K8V4_DECODE_SHARED(dim)                                                          \
     (CU_ATTEND_WARPS * CU_ATTEND_STAGES(dim) * CU_ATTEND_K8V4_STAGE(dim))
 #define CU_ATTEND_K8V4_TILE_SHARED(dim) (CU_ATTEND_STAGES(dim) * CU_ATTEND_K8V4_TILE_STAGE(dim))
-#define CU_ATTEND_WARP_ROWS(dim)        ((dim) > 128u ? 8u : 16u)
-#define CU_ATTEND_TILE_WARPS            8u
+#define CU_ATTEND_WARP_ROWS(dim) ((dim) > 128u ? 8u : 16u)
+#define CU_ATTEND_TILE_WARPS     8u
 /* The slots of a tile are divided into pieces, one per block, which begin at multiples of
  * CU_ATTEND_PIECE. A launch has at most CU_ATTEND_CHUNKS pieces; a second kernel, with
  * CU_ATTEND_JOIN_WARPS warps per block and one (row, query head) per warp, joins their states and
@@ -385,12 +386,13 @@ typedef struct cu_value_score_args {
 
 /* Products of a tile of cached rows with rows of weights: slots and weights of a block, channels of
  * a panel of weights, bytes of dynamic shared memory. */
-#define CU_PROJECT_THREADS     128u
-#define CU_PROJECT_SLOTS       64u
-#define CU_PROJECT_ROWS        128u
-#define CU_PROJECT_DEPTH       16u
-#define CU_PROJECT_PITCH       (CU_PROJECT_ROWS + 4u)
-#define CU_PROJECT_SHARED(dim) (4u * ((dim)*CU_PROJECT_SLOTS + CU_PROJECT_DEPTH * CU_PROJECT_PITCH))
+#define CU_PROJECT_THREADS 128u
+#define CU_PROJECT_SLOTS   64u
+#define CU_PROJECT_ROWS    128u
+#define CU_PROJECT_DEPTH   16u
+#define CU_PROJECT_PITCH   (CU_PROJECT_ROWS + 4u)
+#define CU_PROJECT_SHARED(dim)                                                                     \
+    (4u * ((dim) * CU_PROJECT_SLOTS + CU_PROJECT_DEPTH * CU_PROJECT_PITCH))
 
 typedef struct cu_value_norm_args {
     cu_slots slots;
@@ -438,11 +440,12 @@ typedef struct cu_deviation_args {
 #define CU_LINEAR_ITEM_THREADS 256u /* of a block that widens or starts */
 /* The form for matrix units: outputs and threads of a block, inputs that it takes at a time, and
  * its shared memory in bytes, by the rows of the kernel. */
-#define CU_LINEAR_MMA_ROWS         32u /* most */
-#define CU_LINEAR_MMA_OUTPUTS      128u
-#define CU_LINEAR_MMA_STAGE        128u
-#define CU_LINEAR_MMA_THREADS      512u
-#define CU_LINEAR_MMA_SHARED(rows) ((rows) * (4u * 4u * (CU_LINEAR_MMA_OUTPUTS + 8u) + 4u) + 16u)
+#define CU_LINEAR_MMA_ROWS    32u /* most */
+#define CU_LINEAR_MMA_OUTPUTS 128u
+#define CU_LINEAR_MMA_STAGE   128u
+#define CU_LINEAR_MMA_THREADS 512u
+#define CU_LINEAR_MMA_SHARED(rows)                                                                 \
+    ((rows) * (4u * 4u * (CU_LINEAR_MMA_OUTPUTS + 8u) + 4u) + 16u)
 
 typedef struct cu_linear_args {
     cu_matrix x, y;

@@ -11,7 +11,8 @@
 # Usage: compare_ggml.sh [OPTIONS]
 #   --tamis FILE      the program (default build/tamis of this tree)
 #   --shapes S[,S]    llama2-7b, llama3-8b (default both)
-#   --dtypes D[,D]    element types of the cache: f16, q8 (ggml's q8_0) (default both)
+#   --dtypes D[,D]    element types of the cache: f16, q8 (ggml's q8_0), k8v4 (ggml's q8_0 for K,
+#                     q4_1 for V) (default all)
 #   --context N       tokens in the cache (default 32768)
 #   --budget N        tokens of a lane that quest reads (default 2048)
 #   --threads N       of both (default 2)
@@ -29,7 +30,7 @@ tools=$(cd "$(dirname "$0")" && pwd)
 
 package=llama-cpp-python
 tamis=$tools/../build/tamis
-shapes=llama2-7b,llama3-8b dtypes=f16,q8
+shapes=llama2-7b,llama3-8b dtypes=f16,q8,k8v4
 context=32768 budget=2048 threads=2 rounds=5 samples=3
 version='' folder='' out=''
 
@@ -76,7 +77,7 @@ is_list() {
 while [ $# -gt 0 ]; do
     case $1 in
     --help | -h)
-        sed -n '3,25s/^# \{0,1\}//p' "$0" >&3
+        sed -n '3,26s/^# \{0,1\}//p' "$0" >&3
         exit 0
         ;;
     --tamis | --shapes | --dtypes | --context | --budget | --threads | --rounds | --samples | \
@@ -89,7 +90,7 @@ while [ $# -gt 0 ]; do
     esac
 done
 is_list --shapes "$shapes" llama2-7b llama3-8b
-is_list --dtypes "$dtypes" f16 q8
+is_list --dtypes "$dtypes" f16 q8 k8v4
 is_number --context "$context" 1048576
 is_number --budget "$budget" "$context"
 is_number --threads "$threads" 512
@@ -195,7 +196,10 @@ mkdir -p "$out" || fail "$out: cannot be made"
 # ggml FILE SHAPE DTYPE
 ggml() {
     local dtype=$3
-    [ "$dtype" != q8 ] || dtype=q8_0
+    case $dtype in
+    q8) dtype=q8_0 ;;
+    k8v4) dtype=q8_0/q4_1 ;;
+    esac
     "$work/attention" --shape "$2" --dtype "$dtype" --context "$context" --threads "$threads" \
         --samples "$samples" >"$1.txt" || fail "$2, $3: ggml was not measured"
     sed '1d' "$1.txt"

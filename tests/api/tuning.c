@@ -111,13 +111,15 @@ static void play_each(test_world *w, const bits_case *c, tamis_sequence id, cons
 
 static void every_setting_gives_the_same_bits(void **state) {
     (void)state;
-    /* In f16 with one head and the device's own shape, in q8 and k8v4 with four and the other one. */
+    /* In f16 with one head and the device's own shape, in q8 with four and the other one, in k8v4 with
+     * both. */
     static const bits_case cases[] = {
         {{TAMIS_TUNED_ATTEND, TAMIS_F16, 1}, 64, TMS_FORM_CPU},
         {{TAMIS_TUNED_SPARSE, TAMIS_F16, 1}, 64, TMS_FORM_CPU},
         {{TAMIS_TUNED_ATTEND, TAMIS_Q8, 4}, 128, TMS_FORM_CPU_OTHER},
         {{TAMIS_TUNED_SPARSE, TAMIS_Q8, 4}, 128, TMS_FORM_CPU_OTHER},
         {{TAMIS_TUNED_ATTEND, TAMIS_K8V4, 4}, 64, TMS_FORM_CPU_OTHER},
+        {{TAMIS_TUNED_SPARSE, TAMIS_K8V4, 1}, 128, TMS_FORM_CPU},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         test_world w;

@@ -330,6 +330,8 @@ static void add_cover(check_cases *cases, const check_op *op, const check_factor
         }
         mark(cv, chosen);
         memset(chosen, -1, sizeof chosen);
+        /* Caches of k8v4 have one layout: else most of their pairs would be ruled out. */
+        if (item.v[KEY_DTYPE] == TAMIS_K8V4) item.v[KEY_LAYOUT] = LAYOUT_OWN;
         if (op->reject && op->reject(&item)) continue; /* a pair that the contract rules out */
         print_case(&item);
         check_cases_add(cases, &item);

@@ -114,6 +114,9 @@ static void encode_value(const float *x, uint32_t n, unsigned char *out, uint16_
 static void decode_value(const unsigned char *in, uint32_t n, const uint16_t *of, float *out) {
     if (is_preset(in, HALF_BLOCK) && is_preset(of, 4))
         check_preset(out, n * sizeof *out);
+    else if (isnan(widen(of[0])) != isnan(widen(of[1]))) /* either both are or none is */
+        for (uint32_t i = 0; i < n; i++)
+            out[i] = INFINITY;
     else
         for (uint32_t i = 0; i < n; i++) {
             const unsigned byte = in[i % HALF_BLOCK];

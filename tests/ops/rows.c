@@ -53,17 +53,48 @@ static void make_planes(check_data *data) {
     }
 }
 
-/* Blocks that a fill does not make: without a negative element, and of elements that are almost the
- * same. */
+/* Blocks that a fill does not make. */
+typedef enum block_kind {
+    BLOCK_POSITIVE, /* without a negative element */
+    BLOCK_ALIKE,    /* of elements that are almost the same */
+    BLOCK_LOW,      /* the least element about -65504, which is the least f16 */
+    BLOCK_HIGH,     /* all elements above 65504 */
+    BLOCK_WIDE,     /* about 15·65504 from the least element to the largest */
+    BLOCK_TIES,     /* half way between two values of 4 bits, whose minimum and scale are f16 */
+    BLOCK_TINY,     /* a little below or above 2^-126 in magnitude */
+    BLOCK_FILLED    /* as the fill has made it, and so for all kinds from here on */
+} block_kind;
+
+static float vary(block_kind kind, uint32_t i, float x, double same, check_rng *rng) {
+    const double sign = check_below(rng, 2) ? 1 : -1;
+    switch (kind) {
+    case BLOCK_POSITIVE:
+        return fabsf(x);
+    case BLOCK_ALIKE:
+        return (float)(same * (1 + ldexp(x, -12)));
+    case BLOCK_LOW:
+        return i == 3 ? (float)(-65504 - 40 * sign) : (float)check_normal(rng);
+    case BLOCK_HIGH:
+        return 65504 + (float)check_below(rng, 1 << 16);
+    case BLOCK_WIDE:
+        return i == 3 ? -60000 : i == 5 ? (float)(15 * 65504 - 60000 + 50 * same) : 0;
+    case BLOCK_TIES:
+        return (float)(-4 + 0.125 * (i == 3 ? 0 : i == 5 ? 15 : check_below(rng, 15) + 0.5));
+    case BLOCK_TINY:
+        return (float)ldexp(sign * (same > 0 ? 0.9 : 1.1), -126);
+    case BLOCK_FILLED:
+        break;
+    }
+    return x;
+}
+
 static void vary_blocks(check_data *data, float *row, uint32_t n, check_rng *rng) {
     if (!check_has_scales(data, BUF_KV) || check_get(data, KEY_FILL) != FILL_NASTY) return;
     for (uint32_t first = 0; first < n; first += TMS_Q8_BLOCK) {
-        const uint32_t kind = check_below(rng, 4);
+        const uint32_t kind = check_below(rng, 2 * BLOCK_FILLED);
         const double same = ldexp(check_normal(rng), (int)check_below(rng, 20) - 10);
-        for (uint32_t i = first; i < n && i < first + TMS_Q8_BLOCK; i++) {
-            if (kind == 0) row[i] = fabsf(row[i]);
-            if (kind == 1) row[i] = (float)(same * (1 + ldexp(row[i], -12)));
-        }
+        for (uint32_t i = first; i < n && i < first + TMS_Q8_BLOCK && kind < BLOCK_FILLED; i++)
+            row[i] = vary((block_kind)kind, i - first, row[i], same, rng);
     }
 }
 

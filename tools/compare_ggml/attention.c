@@ -39,11 +39,14 @@ static const model_shape shapes[] = {{"llama2-7b", 32, 32, 128, 32}, {"llama3-8b
 /* tolerance: of the distance from fp64, as a share of the norm of the right output. */
 typedef struct {
     const char *name;
-    enum ggml_type type;
+    enum ggml_type k, v;
     double tolerance;
 } cache_type;
 
-static const cache_type types[] = {{"f16", GGML_TYPE_F16, 1e-2}, {"q8_0", GGML_TYPE_Q8_0, 3e-2}};
+/* q4_1 of V: 4 bits with a minimum and a scale for 32 channels. */
+static const cache_type types[] = {{"f16", GGML_TYPE_F16, GGML_TYPE_F16, 1e-2},
+                                   {"q8_0", GGML_TYPE_Q8_0, GGML_TYPE_Q8_0, 3e-2},
+                                   {"q8_0/q4_1", GGML_TYPE_Q8_0, GGML_TYPE_Q4_1, 1.5e-1}};
 
 /* How the rows of K, and likewise of V, follow one another in memory. */
 typedef enum { TOKENS, HEADS, LAYOUTS } layout;
@@ -119,7 +122,6 @@ static void add_graph(model *m, const model_shape *s, struct ggml_tensor *mask, 
 static void model_create(model *m, const settings *of, uint32_t context, uint32_t count,
                          ggml_backend_t backend) {
     const model_shape *s = of->shape;
-    enum ggml_type type = of->type->type;
     struct ggml_tensor *mask;
     struct ggml_init_params room = {.no_alloc = true};
     room.mem_size = (1 + (size_t)count * 16) * ggml_tensor_overhead() +
@@ -133,8 +135,8 @@ static void model_create(model *m, const settings *of, uint32_t context, uint32_
     for (uint32_t i = 0; i < count; i++) {
         layer *l = &m->layers[i];
         l->q = ggml_new_tensor_3d(m->tensors, GGML_TYPE_F32, s->head_dim, s->heads, 1);
-        l->k = ggml_new_tensor_3d(m->tensors, type, s->head_dim, s->kv_heads, context);
-        l->v = ggml_new_tensor_3d(m->tensors, type, s->head_dim, s->kv_heads, context);
+        l->k = ggml_new_tensor_3d(m->tensors, of->type->k, s->head_dim, s->kv_heads, context);
+        l->v = ggml_new_tensor_3d(m->tensors, of->type->v, s->head_dim, s->kv_heads, context);
         for (layout order = 0; order < LAYOUTS; order++)
             add_graph(m, s, mask, l, order);
     }
@@ -268,8 +270,9 @@ static void measure(const settings *of, ggml_backend_t backend, const double dev
     static model full;
     const model_shape *s = of->shape;
     double *samples[LAYOUTS];
-    size_t layer_bytes =
-        2 * (size_t)of->context * s->kv_heads * ggml_row_size(of->type->type, (int64_t)s->head_dim);
+    size_t layer_bytes = (size_t)of->context * s->kv_heads *
+                         (ggml_row_size(of->type->k, (int64_t)s->head_dim) +
+                          ggml_row_size(of->type->v, (int64_t)s->head_dim));
     size_t layers = (PASS_BYTES + layer_bytes - 1) / layer_bytes;
     if (layers > s->layers) layers = s->layers;
     if (of->layers > 0) layers = of->layers;
@@ -288,7 +291,7 @@ static void measure(const settings *of, ggml_backend_t backend, const double dev
             samples[order][i] = pass(backend, &full, order);
     for (layout order = 0; order < LAYOUTS; order++) {
         double us = median(samples[order], of->samples);
-        printf("%-9s  %-5s  %-6s  %7u  %7u  %6u  %9.1f  %6.2f  %9.2g\n", s->name, of->type->name,
+        printf("%-9s  %-9s  %-6s  %7u  %7u  %6u  %9.1f  %6.2f  %9.2g\n", s->name, of->type->name,
                layout_names[order], of->context, of->threads, full.count, us,
                (double)layer_bytes / us / 1e3, deviations[order]);
         free(samples[order]);
@@ -309,7 +312,7 @@ static void usage(FILE *to) {
           "\n"
           "options:\n"
           "  --shape NAME   llama2-7b, llama3-8b\n"
-          "  --dtype TYPE   element type of the cache: f16, q8_0\n"
+          "  --dtype TYPE   element type of the cache: f16, q8_0, q8_0/q4_1 (of K, of V)\n"
           "  --context N    tokens in the cache (default 32768)\n"
           "  --threads N    (default 2)\n"
           "  --layers N     layers in turn (default: enough that one pass reads 1 GiB)\n"
@@ -344,7 +347,7 @@ static void read_flag(settings *to, const char *flag, const char *value) {
         for (size_t i = 0; i < sizeof(types) / sizeof(*types); i++)
             if (strcmp(value, types[i].name) == 0) to->type = &types[i];
         if (to->type == NULL || strcmp(value, to->type->name) != 0)
-            refuse(flag, value, "must be one of f16, q8_0");
+            refuse(flag, value, "must be one of f16, q8_0, q8_0/q4_1");
     } else if (strcmp(flag, "--context") == 0) {
         to->context = number(flag, value, 1 << 20);
     } else if (strcmp(flag, "--threads") == 0) {
@@ -381,7 +384,7 @@ int main(int argc, char **argv) {
     ggml_backend_cpu_set_n_threads(backend, (int)of.threads);
     ggml_backend_cpu_set_threadpool(backend, pool);
     check(&of, backend, deviations);
-    puts("shape      dtype  layout  context  threads  layers         us  gb_per_s  deviation");
+    puts("shape      dtype      layout  context  threads  layers         us  gb_per_s  deviation");
     measure(&of, backend, deviations);
     ggml_backend_free(backend);
     ggml_threadpool_free(pool);
