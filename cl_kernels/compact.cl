@@ -122,7 +122,7 @@ __kernel GROUP_OF(WG_SIZE) void compact_slots(KV_PARAMS, BATCH_PARAMS, uint page
                     .page_shift = 31 - clz(page_size)};
     const uint slices = (head_dim + WIDE - 1) / WIDE;
     kv += kv_offset + head * kv_head_stride;
-    /* K or V: where it begins, elements of a row and from row to row, f16 of a row behind them */
+    /* Whether the part is of V; elements of a row, and from row to row. */
     const bool values = part < 2 * slices ? part >= slices : part > 2 * slices;
     const bool four_bits = values && DTYPE == 4;
     const uint width = four_bits ? Q8_BLOCKS_OF(head_dim) * V4_BYTES : head_dim;

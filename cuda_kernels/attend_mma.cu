@@ -14,6 +14,7 @@
 #include "attend_q8.cuh"
 
 #define KEYS CU_ATTEND_KEYS
+#define VALUE_BLOCKS(dim) (((dim) + Q8_BLOCK - 1) / Q8_BLOCK) /* 16 bytes of a V row in 4 bits */
 
 /* Copies 16 bytes of a row at `from`, the piece-th; zeros if not live. */
 template <int ROW, typename T>
@@ -60,14 +61,14 @@ DEVICE uint32_t bring(const cu_attend_args &a, const attend_lane &l, key_stream 
         const T *at = (row < 8 ? rows : rows_8) + row % 8 * a.kv.slot_stride;
         if (PIECES % WARP != 0 && piece >= PIECES) continue;
         bring_piece<ROW>(keys, at, row, piece % OF_ROW, seen >> row & 1);
-        if (layout::VALUE_PIECES == OF_ROW)
+        if (layout::ALIKE)
             bring_piece<ROW>(values, at + a.kv.value_offset, row, piece % OF_ROW, seen >> row & 1);
     }
     if constexpr (layout::SCALES > 0) {
-        constexpr uint32_t WIDE = layout::VALUE_PIECES, VALUE = layout::TILE_VALUE;
+        constexpr uint32_t VALUE = layout::VALUE_ROW, WIDE = VALUE_BLOCKS(D);
         const auto first = value_of<T>(a.kv, max(page.id, 0), l.head, in_page);
         const auto first_8 = value_of<T>(a.kv, max(second.id, 0), l.head, in_second);
-        for (uint32_t i = lane_id(); WIDE != OF_ROW && i < KEYS * WIDE; i += WARP) {
+        for (uint32_t i = lane_id(); !layout::ALIKE && i < KEYS * WIDE; i += WARP) {
             const uint32_t row = i / WIDE;
             const T *at = (const T *)(row < 8 ? first : first_8).at + row % 8 * WIDE * 16;
             bring_piece<VALUE>(values, at, row, i % WIDE, seen >> row & 1);
@@ -234,7 +235,7 @@ FOR_EACH_DIM_OF(ATTEND_DECODE, k8v4, k8v4)
 template <typename T, int D> struct tile_stage {
     typedef attend_layout<T, D> layout;
     T keys[TILE_KEYS * (layout::TILE_ROW + layout::SCALES)];
-    T values[TILE_KEYS * (layout::TILE_VALUE + layout::VALUE_SCALES)];
+    T values[TILE_KEYS * (layout::VALUE_ROW + layout::VALUE_SCALES)];
     int32_t position[TILE_KEYS]; /* used if there are intervals */
 };
 
@@ -254,10 +255,10 @@ DEVICE int32_t tile_page(const cu_attend_args &a, const tile_slots &t, uint32_t 
 template <typename T, int D>
 DEVICE void bring_tile_scaled(const cu_attend_args &a, const tile_slots &t, tile_stage<T, D> &to) {
     typedef attend_layout<T, D> layout;
-    constexpr uint32_t ROW = layout::TILE_ROW, VALUE = layout::TILE_VALUE;
-    constexpr uint32_t WIDE = layout::VALUE_PIECES, PIECES = TILE_KEYS / 8 * 16;
+    constexpr uint32_t ROW = layout::TILE_ROW, VALUE = layout::VALUE_ROW;
+    constexpr uint32_t WIDE = VALUE_BLOCKS(D), PIECES = TILE_KEYS / 8 * 16;
     const uint32_t in_page = a.kv.page_size - 1;
-    for (uint32_t i = 0; WIDE * 16 != D && i < TILE_KEYS * WIDE; i += blockDim.x) {
+    for (uint32_t i = 0; !layout::ALIKE && i < TILE_KEYS * WIDE; i += blockDim.x) {
         const uint32_t piece = i + threadIdx.x, row = piece / WIDE, slot = t.slot + row;
         const int32_t id = shuffle(t.id, row % TILE_KEYS);
         if (row < TILE_KEYS)
@@ -297,7 +298,7 @@ DEVICE void bring_tile(const cu_attend_args &a, tile_slots &t, tile_stage<T, D> 
         const T *from = key_row<T>(a.kv, id, t.head, slot & in_page);
         if (piece >= PIECES) continue;
         bring_piece<ROW>(to.keys, from, row, piece % OF_ROW, slot < t.end);
-        if (layout::VALUE_PIECES == OF_ROW)
+        if (layout::ALIKE)
             bring_piece<ROW>(to.values, from + a.kv.value_offset, row, piece % OF_ROW,
                              slot < t.end);
     }

@@ -11,7 +11,7 @@
 #define TAMIS_CUDA_ATTEND_MMA_CUH
 #include "attend.cuh"
 
-/* The parts of a left operand: elements of a type, of the cache's but for q8. */
+/* The parts of a left operand: elements of a type, of the cache's but for q8 and k8v4. */
 template <typename T> struct attend_parts;
 template <> struct attend_parts<f16> {
     typedef f16 type;
@@ -29,11 +29,10 @@ template <> struct attend_parts<bf16> {
  * row's scales and of a stage. */
 template <typename T, int D> struct attend_layout {
     static constexpr uint32_t ROW = CU_ATTEND_ROW(D), TILE_ROW = CU_ATTEND_TILE_ROW(D), SCALES = 0;
-    static constexpr uint32_t TILE_VALUE = TILE_ROW;     /* T from V row to V row of a tile */
-    static constexpr uint32_t VALUE_PIECES = D / 8;      /* of 16 bytes, of a V row */
+    static constexpr bool ALIKE = true; /* V rows are as long as K rows */
     static constexpr uint32_t STAGE = CU_ATTEND_STAGE(D), TILE_STAGE = CU_ATTEND_TILE_STAGE(D);
     static constexpr uint32_t VALUES = STAGE / 2; /* bytes of a stage before V */
-    static constexpr uint32_t VALUE_SCALES = 0;
+    static constexpr uint32_t VALUE_ROW = TILE_ROW, VALUE_SCALES = 0; /* as of K, of tiles */
     static constexpr uint32_t DECODE_KEYS = CU_ATTEND_DECODE_KEYS(D);
     static constexpr uint32_t DECODE_SHARED = CU_ATTEND_DECODE_SHARED(D);
 

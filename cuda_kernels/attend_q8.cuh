@@ -20,10 +20,10 @@ template <> struct attend_parts<q8> {
 template <> struct attend_parts<k8v4> : attend_parts<q8> {};
 
 template <int D> struct attend_layout<q8, D> {
-    static constexpr uint32_t ROW = CU_ATTEND_Q8_ROW(D), TILE_ROW = ROW, TILE_VALUE = ROW;
+    static constexpr bool ALIKE = true;
+    static constexpr uint32_t ROW = CU_ATTEND_Q8_ROW(D), TILE_ROW = ROW, VALUE_ROW = ROW;
     static constexpr uint32_t SCALES = CU_ATTEND_Q8_SCALES(D), VALUE_SCALES = SCALES;
     static constexpr uint32_t STAGE = CU_ATTEND_Q8_STAGE(D), VALUES = STAGE / 2;
-    static constexpr uint32_t VALUE_PIECES = D / 16;
     static constexpr uint32_t TILE_STAGE = CU_ATTEND_Q8_TILE_STAGE(D);
     static constexpr uint32_t DECODE_KEYS = CU_ATTEND_Q8_DECODE_SHARED(D);
     static constexpr uint32_t DECODE_SHARED = CU_ATTEND_Q8_DECODE_SHARED(D);
@@ -40,12 +40,12 @@ template <int D> struct attend_layout<q8, D> {
     }
 };
 template <int D> struct attend_layout<k8v4, D> {
+    static constexpr bool ALIKE = false;
     static constexpr uint32_t ROW = CU_ATTEND_Q8_ROW(D), TILE_ROW = ROW;
-    static constexpr uint32_t TILE_VALUE = CU_ATTEND_V4_ROW(D);
+    static constexpr uint32_t VALUE_ROW = CU_ATTEND_V4_ROW(D);
     static constexpr uint32_t SCALES = CU_ATTEND_Q8_SCALES(D);
     static constexpr uint32_t VALUE_SCALES = CU_ATTEND_V4_SCALES(D);
     static constexpr uint32_t STAGE = CU_ATTEND_K8V4_STAGE(D), VALUES = CU_ATTEND_K8V4_VALUES(D);
-    static constexpr uint32_t VALUE_PIECES = (D + Q8_BLOCK - 1) / Q8_BLOCK;
     static constexpr uint32_t TILE_STAGE = CU_ATTEND_K8V4_TILE_STAGE(D);
     static constexpr uint32_t DECODE_KEYS = CU_ATTEND_K8V4_DECODE_SHARED(D);
     static constexpr uint32_t DECODE_SHARED = CU_ATTEND_K8V4_DECODE_SHARED(D);
@@ -201,7 +201,7 @@ template <int WIDE, typename T, int D, int M, int N>
 DEVICE void add_block(attend_rows<D> (&s)[M], const T *values, const float (&x)[N][M][4],
                       int block, const uint32_t (&seen)[M]) {
     typedef attend_layout<T, D> layout;
-    constexpr int ROW = layout::TILE_VALUE, STRIDE = layout::VALUE_SCALES / 2;
+    constexpr int ROW = layout::VALUE_ROW, STRIDE = layout::VALUE_SCALES / 2;
     constexpr int EACH = STRIDE / (int)((D + Q8_BLOCK - 1) / Q8_BLOCK); /* 2: a minimum, a scale */
     const f16 *of_block = (const f16 *)(values + 16 * N * ROW) + EACH * block;
     attend_operand<T, M> weights[N];
@@ -268,9 +268,8 @@ DEVICE void attend_keys(const attend_query<k8v4, D, M> &q, attend_rows<D> (&s)[M
 
 /* ---- Copies ---------------------------------------------------------------------------------- */
 
-/* Of 8 slots of a page, from one of which the number is a multiple of 8, what lies behind the rows is
- * 16 bytes a block for each number that a block has. Copies piece `piece` of them, `pieces` being all,
- * to the rows' place. */
+/* Behind the rows of 8 neighbouring slots, the first at a multiple of 8, each block has 16 bytes for its
+ * scale, and in V of k8v4 16 more for its minimum. Copies one of these `pieces`. */
 template <typename T, typename R>
 DEVICE void bring_scales(T *to, const kv_row<R> &first, uint32_t piece, uint32_t pieces, bool live) {
     if (piece < pieces) copy_async_16(to + 16 * piece, (const T *)first.scales + 16 * piece, live);

@@ -235,7 +235,7 @@ DEVICE float larger(float a, float b) {
 DEVICE const int32_t *lane_pages(const cu_batch &b, uint32_t row, uint32_t head) {
     return b.table + b.row_seq[row] * b.seq_stride + head * b.head_stride;
 }
-/* The elements of a K row; those of its V row lie value_offset on. */
+/* The elements of a K row. */
 template <typename T>
 DEVICE const T *key_row(const cu_kv &kv, int32_t page, uint32_t head, uint32_t slot) {
     return (const T *)kv.rows + page * kv.page_stride + head * kv.head_stride +

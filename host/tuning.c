@@ -53,8 +53,8 @@ typedef struct row {
 } row;
 
 /* Intel: measured on an Ice Lake Xeon, where k8v4 has the values of q8. AMD family 26: on Zen 5.
- * Family 25: on Zen 4, where only all rows and none were compared. The last row is for all others: to prefetch all is what loses least
- * where the processor is not known. */
+ * Family 25: on Zen 4, where only all rows and none were compared. The last row is for all others: to
+ * prefetch all is what loses least where the processor is not known. */
 /* clang-format off */
 static const row rows[] = {
     {"built in for Intel", "GenuineIntel", 0,

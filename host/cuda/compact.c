@@ -6,9 +6,10 @@ tamis_status tms_cu_compact(tms_device *dev, const tms_compact *p) {
     const tms_batch *b = &p->batch;
     const uint64_t lanes = (uint64_t)b->n_rows * b->n_kv_heads, some = b->n_rows != 0;
     const uint32_t size = (uint32_t)tms_kv_unit(p->kv.dtype);
-    const uint32_t pieces = p->kv.head_dim * size / 16, blocks = tms_q8_blocks(p->kv.head_dim);
+    const uint32_t pieces = p->kv.head_dim * size / 16;
     const bool scaled = tms_key_dtype(p->kv.dtype) == TAMIS_Q8,
                four_bits = p->kv.dtype == TAMIS_K8V4;
+    const uint32_t words = scaled ? tms_q8_blocks(p->kv.head_dim) : 0;
     const uint32_t scales = scaled ? 2 : 0; /* parts */
     const bool planes = p->planes.positions.mem || p->planes.scores.mem;
     tamis_status status = tms_cu_base_only(dev, "compact");
@@ -25,11 +26,9 @@ tamis_status tms_cu_compact(tms_device *dev, const tms_compact *p) {
         .to_stride = p->to_stride,
         .granularity = p->granularity,
         .size = size,
-        .pieces = {pieces, four_bits ? blocks * TMS_V4_BYTES / 16 : pieces},
-        .words = {scaled ? blocks : 0, four_bits ? 2 * blocks
-                                       : scaled  ? blocks
-                                                 : 0},
-        .value_stride = four_bits ? blocks * TMS_V4_BYTES : p->kv.slot_stride * size,
+        .pieces = {pieces, four_bits ? tms_v4_row(p->kv.head_dim) / 16 : pieces},
+        .words = {words, four_bits ? 2 * words : words},
+        .value_stride = four_bits ? tms_v4_row(p->kv.head_dim) : p->kv.slot_stride * size,
     };
     const tms_cu_grid grid = {.x = lanes,
                               .y = 2 * tms_divide_up(pieces, CU_COMPACT_WIDE) + scales + planes,

@@ -30,8 +30,8 @@ typedef struct tms_ref {
  * one behind another, slot_stride = head_dim; behind all page_size of them their scales, f16
  * [page_size][tms_q8_blocks]; V's the same. A pair of bounds is lo, hi, then one scale f16
  * [tms_q8_blocks] for blocks of both.
- * k8v4: K and bounds as in q8. A V row has TMS_V4_BYTES for each block: byte i holds n of the block's
- * channel i in its low half, of channel i + 16, 0 if there is none, in its high half. V rows lie one
+ * k8v4: K and bounds as in q8. A V row has TMS_V4_BYTES for each block: byte i holds n of channel i in
+ * its low half and of channel i + 16 in its high half (0 where a block has 16 channels). V rows lie one
  * behind another, and behind all page_size of them their minima and scales, f16
  * [page_size][tms_q8_blocks][m, d].
  * In the cache's own layout a page's K takes tms_keys_size, its V tms_values_size, a pair
@@ -58,6 +58,10 @@ static inline tamis_dtype tms_key_dtype(tamis_dtype dtype) {
 static inline uint32_t tms_q8_blocks(uint32_t head_dim) {
     return (head_dim + TMS_Q8_BLOCK - 1) / TMS_Q8_BLOCK;
 }
+/* Bytes of a V row of k8v4. */
+static inline uint32_t tms_v4_row(uint32_t head_dim) {
+    return tms_q8_blocks(head_dim) * TMS_V4_BYTES;
+}
 /* Bytes of what strides and offsets of K and V, or of bounds, count: an element, or a byte of q8 and
  * k8v4. */
 static inline size_t tms_kv_unit(tamis_dtype dtype) {
@@ -71,7 +75,7 @@ static inline uint64_t tms_keys_size(tamis_dtype dtype, uint32_t page_size, uint
 }
 static inline uint64_t tms_values_size(tamis_dtype dtype, uint32_t page_size, uint32_t head_dim) {
     if (dtype != TAMIS_K8V4) return tms_keys_size(dtype, page_size, head_dim);
-    return (uint64_t)page_size * tms_q8_blocks(head_dim) * (TMS_V4_BYTES + 4);
+    return (uint64_t)page_size * (tms_v4_row(head_dim) + 2 * 2 * tms_q8_blocks(head_dim));
 }
 static inline uint64_t tms_bounds_pair(tamis_dtype dtype, uint32_t head_dim) {
     const uint32_t scales = dtype == TAMIS_Q8 ? 2 * tms_q8_blocks(head_dim) : 0;

@@ -12,7 +12,7 @@
 #define F16_NAN 0x7e00u
 
 /* The smallest f16 d with steps·d >= most, by the number of its bits; NaN where there is none. */
-static uint16_t scale_of(float most, float steps) {
+static uint16_t block_scale(float most, float steps) {
     if (!(most <= steps * 65504.0f)) return F16_NAN;
     if (most < 0x1p-126f) return 0;
     uint16_t d = tms_f16_store(most / steps);
@@ -24,7 +24,7 @@ static uint16_t scale_of(float most, float steps) {
 }
 
 /* The largest f16 that is not above x, +0 below 2^-126 in magnitude; NaN where there is none. */
-static uint16_t f16_below(float x) {
+static uint16_t block_minimum(float x) {
     if (!(x >= -65504.0f)) return F16_NAN;
     if (fabsf(x) < 0x1p-126f) return 0;
     uint16_t h = tms_f16_store(fminf(x, 65504.0f));
@@ -95,12 +95,12 @@ static float least(const float *x, uint32_t n) {
 /* A block of n channels to its bytes, with its minimum and scale. */
 static void store_v4_block(const float *x, uint32_t n, uint8_t *out, uint16_t *of) {
     float above[TMS_Q8_BLOCK], most = 0;
-    of[0] = f16_below(least(x, n));
+    of[0] = block_minimum(least(x, n));
     for (uint32_t i = 0; i < n; i++) {
         above[i] = x[i] - tms_f16_load(of[0]);
         most = (float)tms_larger(above[i], most);
     }
-    of[1] = scale_of(most, V4_MOST);
+    of[1] = block_scale(most, V4_MOST);
     if (of[1] == F16_NAN) of[0] = F16_NAN;
     memset(out, 0, TMS_V4_BYTES);
     for (uint32_t i = 0; i < n && of[1] != F16_NAN; i++) {
@@ -130,13 +130,11 @@ static row_kind kind_of(const tms_kv *kv, tms_row row) {
 
 /* Where a row begins, in units of the dtype. */
 static uint64_t row_at(const tms_kv *kv, tms_row row) {
-    const uint64_t stride =
-        kind_of(kv, row) == OF_V4 ? tms_q8_blocks(kv->head_dim) * TMS_V4_BYTES : kv->slot_stride;
+    const uint64_t stride = kind_of(kv, row) == OF_V4 ? tms_v4_row(kv->head_dim) : kv->slot_stride;
     return row.page + row.slot * stride;
 }
 
-/* What lies behind all rows of a page of q8 or of values of 4 bits: `n` numbers of each block of each
- * row; those of this row. */
+/* The numbers of a row's blocks, `n` of each: they lie behind all rows of the page. */
 static uint16_t *scales_of(const tms_kv *kv, const void *data, tms_row row, uint32_t n) {
     const tms_row behind = {row.page, kv->page_size, row.is_value};
     unsigned char *first = (unsigned char *)(uintptr_t)data + row_at(kv, behind);
@@ -172,7 +170,7 @@ void tms_store_slot(const tms_kv *kv, void *data, tms_row row, const float *x) {
                            scales_of(kv, data, row, 2) + 2 * block);
             continue;
         }
-        const uint16_t scale = scale_of(largest(x + c, n, 0), Q8_MOST);
+        const uint16_t scale = block_scale(largest(x + c, n, 0), Q8_MOST);
         store_block(x + c, n, scale, NEAREST, (int8_t *)data + at + c);
         scales_of(kv, data, row, 1)[block] = scale;
     }
@@ -181,7 +179,7 @@ void tms_store_slot(const tms_kv *kv, void *data, tms_row row, const float *x) {
 void tms_copy_slot(const tms_kv *kv, void *data, tms_row to, tms_row from) {
     const row_kind kind = kind_of(kv, from);
     const size_t unit = tms_kv_unit(kv->dtype), blocks = tms_q8_blocks(kv->head_dim);
-    const size_t bytes = kind == OF_V4 ? blocks * TMS_V4_BYTES : kv->head_dim * unit;
+    const size_t bytes = kind == OF_V4 ? tms_v4_row(kv->head_dim) : kv->head_dim * unit;
     memmove((char *)data + row_at(kv, to) * unit, (const char *)data + row_at(kv, from) * unit,
             bytes);
     const uint32_t n = kind == FLOATS ? 0 : kind == OF_Q8 ? 1 : 2; /* numbers of a block */
@@ -214,7 +212,7 @@ void tms_store_bounds(const tms_kv *kv, void *bounds, uint64_t at, const float *
     for (uint32_t c = 0; c < dim; c += TMS_Q8_BLOCK) {
         const uint32_t n = block_end(c, dim) - c;
         const uint16_t scale =
-            scale_of(largest(pair + dim + c, n, largest(pair + c, n, 0)), Q8_MOST);
+            block_scale(largest(pair + dim + c, n, largest(pair + c, n, 0)), Q8_MOST);
         store_block(pair + c, n, scale, outward ? DOWN : NEAREST, lo + c);
         store_block(pair + dim + c, n, scale, outward ? UP : NEAREST, lo + dim + c);
         scales[c / TMS_Q8_BLOCK] = scale;
