@@ -3,8 +3,8 @@
  * contract: host/ops/; meaning: host/reference/rows.c.
  * Work split: a thread owns 8 channels of the K and the V row of one (row, KV head). The caller's
  * rows may begin at any element; those of the cache are aligned to 16 bytes, of q8 and k8v4 to 8.
- * With a rotation a warp owns a head of one row, of q, or of k with v, so that what it sums, rotates and
- * writes is its own. */
+ * With a rotation a warp owns a head of one row, of q, or of k with v, so that what it sums, rotates
+ * and writes is its own. */
 #include "q8.cuh"
 #include "rotate.cuh"
 
