@@ -278,10 +278,11 @@ typedef struct cu_replace_args {
     (CU_ATTEND_DECODE_KEYS(dim) + CU_ATTEND_WARPS * CU_ATTEND_THIRDS(dim))
 #define CU_ATTEND_TILE_SHARED(dim, warps)                                                          \
     (CU_ATTEND_STAGES(dim) * CU_ATTEND_TILE_STAGE(dim) + (warps) * CU_ATTEND_THIRDS(dim))
+#define CU_Q8_BLOCKS(dim) (((dim) + 31u) / 32u) /* of a row of q8 or k8v4 */
 /* The same of a cache of q8. Rows of bytes begin 32 bytes more than a multiple of 64 behind each
  * other, so that four of them share no bank. Behind the rows of K, and of V, lie their scales. */
 #define CU_ATTEND_Q8_ROW(dim)    ((dim) / 64u * 64u + 32u)
-#define CU_ATTEND_Q8_SCALES(dim) (((dim) + 31u) / 32u * 2u) /* of a row, in bytes */
+#define CU_ATTEND_Q8_SCALES(dim) (CU_Q8_BLOCKS(dim) * 2u) /* of a row, in bytes */
 #define CU_ATTEND_Q8_STAGE(dim)                                                                    \
     (2u * CU_ATTEND_KEYS * (CU_ATTEND_Q8_ROW(dim) + CU_ATTEND_Q8_SCALES(dim)))
 #define CU_ATTEND_Q8_TILE_STAGE(dim) (2u * CU_ATTEND_Q8_STAGE(dim) + 8u * CU_ATTEND_KEYS)
@@ -290,8 +291,8 @@ typedef struct cu_replace_args {
 #define CU_ATTEND_Q8_TILE_SHARED(dim) (CU_ATTEND_STAGES(dim) * CU_ATTEND_Q8_TILE_STAGE(dim))
 /* The same of a cache of k8v4: K as of q8, V rows an odd number of times 16 bytes behind each other,
  * behind all of them the rows' minima and scales. */
-#define CU_ATTEND_V4_ROW(dim)    (((dim) + 31u) / 32u * 16u | 16u)
-#define CU_ATTEND_V4_SCALES(dim) (((dim) + 31u) / 32u * 4u) /* of a row, in bytes */
+#define CU_ATTEND_V4_ROW(dim)    (CU_Q8_BLOCKS(dim) * 16u | 16u)
+#define CU_ATTEND_V4_SCALES(dim) (CU_Q8_BLOCKS(dim) * 4u) /* of a row, in bytes */
 #define CU_ATTEND_K8V4_VALUES(dim)                                                                 \
     (CU_ATTEND_KEYS * (CU_ATTEND_Q8_ROW(dim) + CU_ATTEND_Q8_SCALES(dim))) /* bytes of K */
 #define CU_ATTEND_K8V4_STAGE(dim)                                                                  \

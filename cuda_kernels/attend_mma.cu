@@ -14,7 +14,6 @@
 #include "attend_q8.cuh"
 
 #define KEYS CU_ATTEND_KEYS
-#define VALUE_BLOCKS(dim) (((dim) + Q8_BLOCK - 1) / Q8_BLOCK) /* 16 bytes of a V row in 4 bits */
 
 /* Copies 16 bytes of a row at `from`, the piece-th; zeros if not live. */
 template <int ROW, typename T>
@@ -65,7 +64,7 @@ DEVICE uint32_t bring(const cu_attend_args &a, const attend_lane &l, key_stream 
             bring_piece<ROW>(values, at + a.kv.value_offset, row, piece % OF_ROW, seen >> row & 1);
     }
     if constexpr (layout::SCALES > 0) {
-        constexpr uint32_t VALUE = layout::VALUE_ROW, WIDE = VALUE_BLOCKS(D);
+        constexpr uint32_t VALUE = layout::VALUE_ROW, WIDE = CU_Q8_BLOCKS(D);
         const auto first = value_of<T>(a.kv, max(page.id, 0), l.head, in_page);
         const auto first_8 = value_of<T>(a.kv, max(second.id, 0), l.head, in_second);
         for (uint32_t i = lane_id(); !layout::ALIKE && i < KEYS * WIDE; i += WARP) {
@@ -136,7 +135,8 @@ DEVICE void attend_split(const cu_attend_args &a, const attend_lane &l, const at
         seen[STAGES - 1] =
             stream.slot < slots ? bring<T, D>(a, l, stream, stages + free_stage * STAGE) : 0;
         copy_async_commit();
-        const T *keys = stages + i * STAGE, *values = keys + attend_layout<T, D>::VALUES / sizeof(T);
+        const T *keys = stages + i * STAGE;
+        const T *values = keys + attend_layout<T, D>::VALUES / sizeof(T);
         const uint32_t now = seen[0];
         const auto sees = [&](int, uint32_t key) { return (now >> key & 1) != 0; };
         if constexpr (LOGITS) {
@@ -256,14 +256,15 @@ template <typename T, int D>
 DEVICE void bring_tile_scaled(const cu_attend_args &a, const tile_slots &t, tile_stage<T, D> &to) {
     typedef attend_layout<T, D> layout;
     constexpr uint32_t ROW = layout::TILE_ROW, VALUE = layout::VALUE_ROW;
-    constexpr uint32_t WIDE = VALUE_BLOCKS(D), PIECES = TILE_KEYS / 8 * 16;
+    constexpr uint32_t WIDE = CU_Q8_BLOCKS(D), PIECES = TILE_KEYS / 8 * 16;
     const uint32_t in_page = a.kv.page_size - 1;
     for (uint32_t i = 0; !layout::ALIKE && i < TILE_KEYS * WIDE; i += blockDim.x) {
         const uint32_t piece = i + threadIdx.x, row = piece / WIDE, slot = t.slot + row;
         const int32_t id = shuffle(t.id, row % TILE_KEYS);
         if (row < TILE_KEYS)
-            bring_piece<VALUE>(to.values, (const T *)value_of<T>(a.kv, id, t.head, slot & in_page).at,
-                               row, piece % WIDE, slot < t.end);
+            bring_piece<VALUE>(to.values,
+                               (const T *)value_of<T>(a.kv, id, t.head, slot & in_page).at, row,
+                               piece % WIDE, slot < t.end);
     }
     for (uint32_t i = 0; i < PIECES; i += blockDim.x) {
         const uint32_t piece = (i + threadIdx.x) % 16, row = (i + threadIdx.x) / 16 * 8;

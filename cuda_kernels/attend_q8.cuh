@@ -202,7 +202,7 @@ DEVICE void add_block(attend_rows<D> (&s)[M], const T *values, const float (&x)[
                       int block, const uint32_t (&seen)[M]) {
     typedef attend_layout<T, D> layout;
     constexpr int ROW = layout::VALUE_ROW, STRIDE = layout::VALUE_SCALES / 2;
-    constexpr int EACH = STRIDE / (int)((D + Q8_BLOCK - 1) / Q8_BLOCK); /* 2: a minimum, a scale */
+    constexpr int EACH = STRIDE / (int)CU_Q8_BLOCKS(D); /* 2: a minimum, a scale */
     const f16 *of_block = (const f16 *)(values + 16 * N * ROW) + EACH * block;
     attend_operand<T, M> weights[N];
     float back[M], least[M];
@@ -271,7 +271,8 @@ DEVICE void attend_keys(const attend_query<k8v4, D, M> &q, attend_rows<D> (&s)[M
 /* Behind the rows of 8 neighbouring slots, the first at a multiple of 8, each block has 16 bytes for its
  * scale, and in V of k8v4 16 more for its minimum. Copies one of these `pieces`. */
 template <typename T, typename R>
-DEVICE void bring_scales(T *to, const kv_row<R> &first, uint32_t piece, uint32_t pieces, bool live) {
+DEVICE void bring_scales(T *to, const kv_row<R> &first, uint32_t piece, uint32_t pieces,
+                         bool live) {
     if (piece < pieces) copy_async_16(to + 16 * piece, (const T *)first.scales + 16 * piece, live);
 }
 

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the CUDA kernels share: how a kernel is declared, elements of f32, f16, bf16, q8 and k8v4, 16-byte
- * accesses, warp and block operations, matrix and copy intrinsics. A kernel file compiles with nvcc
- * for a GPU, and as C++ for the CPU (tests/cuda_on_cpu), where these names have a plain, checked
- * form. So kernels use no other intrinsics, and declare shared memory by SHARED alone. */
+/* What the CUDA kernels share: how a kernel is declared, elements of f32, f16, bf16, q8 and k8v4,
+ * 16-byte accesses, warp and block operations, matrix and copy intrinsics. A kernel file compiles
+ * with nvcc for a GPU, and as C++ for the CPU (tests/cuda_on_cpu), where these names have a plain,
+ * checked form. So kernels use no other intrinsics, and declare shared memory by SHARED alone. */
 #ifndef TAMIS_CUDA_COMMON_CUH
 #define TAMIS_CUDA_COMMON_CUH
 
@@ -105,7 +105,7 @@ struct q8 {
 };
 #define Q8_BLOCK 32u /* TMS_Q8_BLOCK */
 DEVICE uint32_t q8_blocks(uint32_t head_dim) {
-    return (head_dim + Q8_BLOCK - 1) / Q8_BLOCK;
+    return CU_Q8_BLOCKS(head_dim);
 }
 
 /* 8 of a block times its scale, exact. With its sign flipped a byte is the last one of a float from

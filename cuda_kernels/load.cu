@@ -44,13 +44,6 @@ DEVICE void put_key(const cu_load_rows_args &a, const S *from, uint32_t row, T *
     if (!w) put_channels(from, to, 2 * a.n_pairs, a.head_dim);
 }
 
-/* The K row and the V row of a slot, where they are given; `row` is the row's number. */
-template <typename S, typename T>
-DEVICE void put_rows(const cu_load_rows_args &a, const S *k, const S *v, uint32_t row,
-                     const kv_row<T> &key, const kv_row<T> &value, float *) {
-    if (k) put_key(a, k, row, (T *)key.at);
-    if (v) put_channels(v, (T *)value.at, 0, a.head_dim);
-}
 /* A row that lies in `formed`. */
 template <typename T>
 DEVICE void put_formed(const float *formed, uint32_t dim, const kv_row<T> &to) {
@@ -61,27 +54,24 @@ DEVICE void put_formed(const float *formed, uint32_t dim, const kv_row<T> &to) {
     store_scaled(x, channel < dim, to, channel);
     warp_sync(); /* the row is read before another one is formed */
 }
-template <typename S, typename V>
-DEVICE void put_scaled(const cu_load_rows_args &a, const S *k, const S *v, uint32_t row,
-                       const kv_row<q8> &key, const kv_row<V> &value, float *formed) {
-    if (k) {
-        put_key(a, k, row, formed);
-        put_formed(formed, a.head_dim, key);
-    }
-    if (v) {
-        put_channels(v, formed, 0, a.head_dim);
-        put_formed(formed, a.head_dim, value);
-    }
-}
-template <typename S>
+
+/* The K row and the V row of a slot, where they are given; `row` is the row's number. */
+template <typename S, typename K, typename V>
 DEVICE void put_rows(const cu_load_rows_args &a, const S *k, const S *v, uint32_t row,
-                     const kv_row<q8> &key, const kv_row<q8> &value, float *formed) {
-    put_scaled(a, k, v, row, key, value, formed);
-}
-template <typename S>
-DEVICE void put_rows(const cu_load_rows_args &a, const S *k, const S *v, uint32_t row,
-                     const kv_row<q8> &key, const kv_row<v4> &value, float *formed) {
-    put_scaled(a, k, v, row, key, value, formed);
+                     const kv_row<K> &key, const kv_row<V> &value, float *formed) {
+    if constexpr (sizeof(K) > 1) {
+        if (k) put_key(a, k, row, (K *)key.at);
+        if (v) put_channels(v, (V *)value.at, 0, a.head_dim);
+    } else {
+        if (k) {
+            put_key(a, k, row, formed);
+            put_formed(formed, a.head_dim, key);
+        }
+        if (v) {
+            put_channels(v, formed, 0, a.head_dim);
+            put_formed(formed, a.head_dim, value);
+        }
+    }
 }
 
 /* `formed`: of each warp, where keys are q8. */

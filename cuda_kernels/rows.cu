@@ -59,31 +59,22 @@ template <typename T> DEVICE void get_8(const kv_row<T> &from, uint32_t channel,
     }
 }
 
-/* 8 channels of a K and of a V row to a slot. Where keys are q8 all lanes of a warp call it, else only
- * those that are live. */
-template <typename T>
-DEVICE void put_8(const kv_row<T> &key, const kv_row<T> &value, uint32_t channel, bool,
+/* 8 channels of a K and of a V row to a slot. Where rows have scales all lanes of a warp call it, else
+ * only those that are live. */
+template <typename K, typename V>
+DEVICE void put_8(const kv_row<K> &key, const kv_row<V> &value, uint32_t channel, bool live,
                   const float *k, const float *v) {
-    put_8(k, v, (T *)key.at + channel, (T *)value.at + channel);
-}
-template <typename V>
-DEVICE void put_scaled(const kv_row<q8> &key, const kv_row<V> &value, uint32_t channel, bool live,
-                       const float *k, const float *v) {
-    float x[8] = {}, y[8] = {};
-    if (live) {
-        take_8(k, x);
-        take_8(v, y);
+    if constexpr (sizeof(K) > 1) {
+        put_8(k, v, (K *)key.at + channel, (V *)value.at + channel);
+    } else {
+        float x[8] = {}, y[8] = {};
+        if (live) {
+            take_8(k, x);
+            take_8(v, y);
+        }
+        store_scaled(x, live, key, channel);
+        store_scaled(y, live, value, channel);
     }
-    store_scaled(x, live, key, channel);
-    store_scaled(y, live, value, channel);
-}
-DEVICE void put_8(const kv_row<q8> &key, const kv_row<q8> &value, uint32_t channel, bool live,
-                  const float *k, const float *v) {
-    put_scaled(key, value, channel, live, k, v);
-}
-DEVICE void put_8(const kv_row<q8> &key, const kv_row<v4> &value, uint32_t channel, bool live,
-                  const float *k, const float *v) {
-    put_scaled(key, value, channel, live, k, v);
 }
 
 /* The slot's entries in the planes that there are. */
@@ -164,8 +155,8 @@ DEVICE void write_head(const cu_write_rotated_args &a, uint32_t row, uint32_t he
     if (channel == 0) put_planes(w, row, page, slot);
     const uint64_t within = (uint64_t)head * a.head_dim + channel;
     const uint32_t in_page = slot & (w.kv.page_size - 1);
-    put_8(key_of<T>(w.kv, page, head, in_page), value_of<T>(w.kv, page, head, in_page), channel, live,
-          (const float *)w.k + row * w.k_stride + within,
+    put_8(key_of<T>(w.kv, page, head, in_page), value_of<T>(w.kv, page, head, in_page), channel,
+          live, (const float *)w.k + row * w.k_stride + within,
           (const float *)w.v + row * w.v_stride + within);
 }
 

@@ -80,8 +80,8 @@ tamis_status tms_cu_read_bandwidth(tms_device *dev, tms_ref from, uint64_t bytes
 
 tamis_status tms_cu_read_pages(tms_device *dev, const tms_page_read *p) {
     const uint64_t unit = tms_kv_unit(p->kv.dtype);
-    const uint64_t keys = tms_keys_size(p->kv.dtype, p->kv.page_size, p->kv.head_dim) * unit;
-    const uint64_t values = tms_values_size(p->kv.dtype, p->kv.page_size, p->kv.head_dim) * unit;
+    const uint64_t keys = tms_key_bytes(p->kv.dtype, p->kv.page_size, p->kv.head_dim);
+    const uint64_t values = tms_value_bytes(p->kv.dtype, p->kv.page_size, p->kv.head_dim);
     const uint64_t pages = (uint64_t)p->n_lanes * p->max_pages;
     const uint64_t blocks = (uint64_t)PAGE_BLOCKS * dev->info.compute_units;
     tms_cu_launch l = tms_cu_begin(dev, "probe", "read_pages");

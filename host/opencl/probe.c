@@ -89,12 +89,10 @@ tamis_status tms_cl_read_bandwidth(tms_device *dev, tms_ref from, uint64_t bytes
 /* ---- Pages ----------------------------------------------------------------------------------- */
 
 static uint32_t key_bytes(const tms_kv *kv) {
-    return (uint32_t)(tms_keys_size(kv->dtype, kv->page_size, kv->head_dim) *
-                      tms_kv_unit(kv->dtype));
+    return (uint32_t)tms_key_bytes(kv->dtype, kv->page_size, kv->head_dim);
 }
 static uint32_t value_bytes(const tms_kv *kv) {
-    return (uint32_t)(tms_values_size(kv->dtype, kv->page_size, kv->head_dim) *
-                      tms_kv_unit(kv->dtype));
+    return (uint32_t)tms_value_bytes(kv->dtype, kv->page_size, kv->head_dim);
 }
 
 /* Bytes of a row of K as far as whole cache lines go, at least one. */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What ops share: places in memory, K and V with their bounds, rows and their lanes, weights, lists. What
- * is said here of ranges holds for every op. */
+/* What ops share: places in memory, K and V with their bounds, rows and their lanes, weights, lists.
+ * What is said here of ranges holds for every op. */
 #ifndef TMS_OPS_TYPES_H
 #define TMS_OPS_TYPES_H
 
@@ -67,8 +67,7 @@ static inline uint32_t tms_v4_row(uint32_t head_dim) {
 static inline size_t tms_kv_unit(tamis_dtype dtype) {
     return tms_key_dtype(dtype) == TAMIS_Q8 ? 1 : tamis_dtype_size(dtype);
 }
-/* In these units: K and V of a page in the cache's own layout, and the bounds of a page, in q8 up to
- * the next multiple of 16. */
+/* In these units: K and V of a page in the cache's own layout. */
 static inline uint64_t tms_keys_size(tamis_dtype dtype, uint32_t page_size, uint32_t head_dim) {
     const uint32_t scales = tms_key_dtype(dtype) == TAMIS_Q8 ? 2 * tms_q8_blocks(head_dim) : 0;
     return (uint64_t)page_size * (head_dim + scales);
@@ -77,6 +76,14 @@ static inline uint64_t tms_values_size(tamis_dtype dtype, uint32_t page_size, ui
     if (dtype != TAMIS_K8V4) return tms_keys_size(dtype, page_size, head_dim);
     return (uint64_t)page_size * (tms_v4_row(head_dim) + 2 * 2 * tms_q8_blocks(head_dim));
 }
+/* In bytes: K and V of a page in the cache's own layout. */
+static inline uint64_t tms_key_bytes(tamis_dtype dtype, uint32_t page_size, uint32_t head_dim) {
+    return tms_keys_size(dtype, page_size, head_dim) * tms_kv_unit(dtype);
+}
+static inline uint64_t tms_value_bytes(tamis_dtype dtype, uint32_t page_size, uint32_t head_dim) {
+    return tms_values_size(dtype, page_size, head_dim) * tms_kv_unit(dtype);
+}
+/* In units: the bounds of a page, in q8 up to the next multiple of 16. */
 static inline uint64_t tms_bounds_pair(tamis_dtype dtype, uint32_t head_dim) {
     const uint32_t scales = dtype == TAMIS_Q8 ? 2 * tms_q8_blocks(head_dim) : 0;
     return 2ull * head_dim + (scales + 15) / 16 * 16;

@@ -76,8 +76,8 @@ static uint32_t sum_words(const unsigned char *data, uint64_t bytes) {
 
 tamis_status tms_reference_read_pages(tms_device *dev, const tms_page_read *p) {
     const uint64_t unit = tms_kv_unit(p->kv.dtype), stride = p->kv.page_stride * unit;
-    const uint64_t k_bytes = tms_keys_size(p->kv.dtype, p->kv.page_size, p->kv.head_dim) * unit;
-    const uint64_t v_bytes = tms_values_size(p->kv.dtype, p->kv.page_size, p->kv.head_dim) * unit;
+    const uint64_t k_bytes = tms_key_bytes(p->kv.dtype, p->kv.page_size, p->kv.head_dim);
+    const uint64_t v_bytes = tms_value_bytes(p->kv.dtype, p->kv.page_size, p->kv.head_dim);
     const uint64_t entries = (uint64_t)p->n_lanes * p->capacity;
     tms_views views = tms_views_begin(dev);
     const int32_t *table = tms_view(&views, "table", p->table, entries * sizeof *table);

@@ -142,11 +142,6 @@ static inline tamis_dtype tms_cache_bounds_dtype(const tamis_cache_params *p) {
     return p->bounds_dtype == TAMIS_BOUNDS_Q8 ? TAMIS_Q8 : tms_key_dtype(p->dtype);
 }
 
-/* Bytes of a page's K. */
-static inline uint64_t tms_cache_key_bytes(const tamis_cache_params *p) {
-    return tms_keys_size(p->dtype, p->page_size, p->head_dim) * tms_kv_unit(p->dtype);
-}
-
 /* The planes of a layer's pages; a plane that the cache does not have is absent. */
 tms_planes tms_cache_planes(const tamis_cache *cache, uint32_t layer);
 

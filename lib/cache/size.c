@@ -75,11 +75,11 @@ tamis_status tms_cache_measure(const tms_device *dev, tamis_cache_params *params
                                tamis_cache_size *size, tamis_error *error) {
     TMS_TRY(check_shape(params, error));
     const tamis_dtype bounds = tms_cache_bounds_dtype(params);
-    uint64_t page = tms_keys_size(params->dtype, params->page_size, params->head_dim) +
-                    tms_values_size(params->dtype, params->page_size, params->head_dim);
+    uint64_t page = tms_key_bytes(params->dtype, params->page_size, params->head_dim) +
+                    tms_value_bytes(params->dtype, params->page_size, params->head_dim);
     uint64_t pair = tms_bounds_pair(bounds, params->head_dim);
     uint64_t n_planes = (uint64_t)__builtin_popcount(params->planes);
-    tamis_cache_size result = {.page_bytes = page * tms_kv_unit(params->dtype),
+    tamis_cache_size result = {.page_bytes = page,
                                .bounds_bytes = pair * tms_kv_unit(bounds),
                                .plane_bytes = n_planes * params->page_size * sizeof(int32_t)};
     uint64_t unit_bytes = result.page_bytes + result.bounds_bytes + result.plane_bytes;

@@ -293,10 +293,11 @@ static void count_read(tamis_plan *plan, uint32_t layer, bool listed, bool fused
                 bounded += visible / cache->params.page_size;
             if (listed && plan->setup.reading.scored == TMS_SCORE_MASS) massed += n;
         }
+    const tamis_cache_params *p = &cache->params;
+    const uint64_t key_bytes = tms_key_bytes(p->dtype, p->page_size, p->head_dim);
     c->kv_bytes_read += read * cache->size.page_bytes;
     c->kv_bytes_full += full * cache->size.page_bytes;
-    c->bounds_bytes_read +=
-        bounded * cache->size.bounds_bytes + massed * tms_cache_key_bytes(&cache->params);
+    c->bounds_bytes_read += bounded * cache->size.bounds_bytes + massed * key_bytes;
 }
 
 static void count_attended(tamis_plan *plan, uint32_t layer, bool listed, bool fused) {

@@ -295,13 +295,13 @@ tms_kv check_quantised_kv(const check_data *data) {
 uint64_t check_key_bytes(const check_data *data) {
     const tms_kv *kv = &data->lanes.kv;
     const tamis_dtype dtype = (tamis_dtype)check_get(data, KEY_DTYPE);
-    return tms_keys_size(dtype, 1, kv->head_dim) * tms_kv_unit(dtype);
+    return tms_key_bytes(dtype, 1, kv->head_dim);
 }
 
 uint64_t check_value_bytes(const check_data *data) {
     const tms_kv *kv = &data->lanes.kv;
     const tamis_dtype dtype = (tamis_dtype)check_get(data, KEY_DTYPE);
-    return tms_values_size(dtype, 1, kv->head_dim) * tms_kv_unit(dtype);
+    return tms_value_bytes(dtype, 1, kv->head_dim);
 }
 
 uint64_t check_pair_bytes(const check_data *data) {
