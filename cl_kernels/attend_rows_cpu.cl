@@ -61,10 +61,7 @@ static inline float16 load_rows(tile_state *s, __global element *rows, ulong pag
         const int slot = first + i;
         const kv_row row = either_row_of(rows + table[slot / PAGE_SIZE] * page_stride, PAGE_SIZE,
                                          slot % PAGE_SIZE, slot_stride, value);
-        if (value)
-            widen_value_row(row, s->rows[i]);
-        else
-            widen_row(row, s->rows[i]);
+        widen_row(row, value, s->rows[i]);
         UNROLL for (int j = 0; j < VECS; j++)
             check = fma(s->rows[i][j], (float16)(0.0f), check);
     }

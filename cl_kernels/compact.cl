@@ -15,7 +15,7 @@
 
 #if DTYPE == 0
 typedef float16 chunk;
-#elif KEYS_Q8
+#elif HAS_BLOCKS
 typedef char16 chunk;
 #else
 typedef ushort16 chunk;
@@ -66,7 +66,7 @@ static void compact_rows(const lane *l, __global element *rows, ulong page_strid
     }
 }
 
-#if KEYS_Q8
+#if HAS_BLOCKS
 #define MOST_SCALES 16 /* of a row */
 /* What lies behind all rows of K or V, `n` numbers a row; rows of `row_bytes` begin at `first` of page
  * 0. */
@@ -124,16 +124,16 @@ __kernel GROUP_OF(WG_SIZE) void compact_slots(KV_PARAMS, BATCH_PARAMS, uint page
     kv += kv_offset + head * kv_head_stride;
     /* Whether the part is of V; elements of a row, and from row to row. */
     const bool values = part < 2 * slices ? part >= slices : part > 2 * slices;
-    const bool four_bits = values && DTYPE == 4;
-    const uint width = four_bits ? Q8_BLOCKS_OF(head_dim) * V4_BYTES : head_dim;
-    const ulong stride = four_bits ? width : slot_stride;
+    const bool q4 = values ? VALUES_Q4 : KEYS_Q4;
+    const uint width = q4 ? Q8_BLOCKS_OF(head_dim) * Q4_BYTES : head_dim;
+    const ulong stride = q4 ? width : slot_stride;
     if (values) kv += value_offset;
     if (part < 2 * slices) {
         const uint channel = part % slices * WIDE + (uint)get_local_id(0) % (WIDE / CHUNK) * CHUNK;
         compact_rows(&l, channel < width ? kv + channel : 0, page_stride, stride);
-#if KEYS_Q8
+#if HAS_BLOCKS
     } else if (part < 2 * slices + 2) {
-        compact_scales(&l, kv, page_stride, width, Q8_BLOCKS_OF(head_dim) * (four_bits ? 2 : 1));
+        compact_scales(&l, kv, page_stride, width, Q8_BLOCKS_OF(head_dim) * (q4 ? 2 : 1));
 #endif
     } else {
         if (positions) compact_plane(&l, positions + positions_offset);

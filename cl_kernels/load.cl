@@ -40,10 +40,7 @@ static inline void put_head(const float *head, kv_row to, bool value) {
     for (uint c = 0; c < HEAD_DIM; c += PUT) {
         const bool both = PUT_BOTH(c, HEAD_DIM);
         const float16 x = vload16(0, head + c), y = both ? vload16(1, head + c) : (float16)(0.0f);
-        if (value)
-            put_value(to, c, x, y, both);
-        else
-            put_row(to, c, x, y, both);
+        put_either(to, c, x, y, both, value);
     }
 }
 

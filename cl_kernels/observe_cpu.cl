@@ -84,7 +84,7 @@ static inline void turn_keys(key_block *k, const span *s, __global element *rows
         const uint slot = k->first + min(i, k->slots - 1);
         widen_row(row_of(rows + s->ids[slot / page_size] * page_stride, page_size,
                          slot % page_size, slot_stride),
-                  key);
+                  false, key);
         UNROLL for (int j = 0; j < VECS; j++)
             key[j] = i < k->slots ? scale * key[j] : (float16)(0.0f);
         for (int d = 0; d < HEAD_DIM; d++) ((float *)k->keys[d])[i] = ((const float *)key)[d];

@@ -24,8 +24,8 @@ typedef float source;
 #define SECOND(row, c) (PUT_BOTH(c, HEAD_DIM) ? vload16(1, (row) + (c)) : (float16)(0.0f))
 static inline void put(__global const source *k, __global const source *v, kv_row key, kv_row value,
                        uint c) {
-    put_row(key, c, vload16(0, k + c), SECOND(k, c), PUT_BOTH(c, HEAD_DIM));
-    put_value(value, c, vload16(0, v + c), SECOND(v, c), PUT_BOTH(c, HEAD_DIM));
+    put_either(key, c, vload16(0, k + c), SECOND(k, c), PUT_BOTH(c, HEAD_DIM), false);
+    put_either(value, c, vload16(0, v + c), SECOND(v, c), PUT_BOTH(c, HEAD_DIM), true);
 }
 #else
 typedef element source;

@@ -65,9 +65,9 @@ __kernel ONE_ITEM void value_norm_projected(KV_PARAMS, BATCH_PARAMS, REF_PARAMS(
         /* 1. the values, [channel][slot]; past the end, the last slot again */
         for (uint i = 0; i < SLOTS; i++) {
             const uint slot = min(first + i, end - 1);
-            widen_value_row(value_row_of(values + pages[slot / PAGE_SIZE] * page_stride, PAGE_SIZE,
-                                         slot % PAGE_SIZE, slot_stride),
-                            row);
+            widen_row(value_row_of(values + pages[slot / PAGE_SIZE] * page_stride, PAGE_SIZE,
+                                   slot % PAGE_SIZE, slot_stride),
+                      true, row);
             for (int c = 0; c < HEAD_DIM; c++) ((float *)x[c])[i] = ((const float *)row)[c];
         }
 

@@ -230,10 +230,11 @@ typedef struct cu_compact_args {
     CU_PTR(uint32_t) positions;
     CU_PTR(uint32_t) scores;
     uint64_t to_stride;
-    uint32_t granularity, size; /* bytes of an element, 1 of q8 and k8v4 */
-    /* Of a row of K and of V: pieces of 16 bytes, words of 16 bits behind the rows. */
+    uint32_t granularity, size; /* bytes of an element, 1 where there are blocks */
+    /* Of a row of K and of V: pieces of 16 bytes, words of 16 bits behind the rows; bytes from row
+     * to row. */
     uint32_t pieces[2], words[2];
-    uint64_t value_stride; /* bytes from V row to V row */
+    uint64_t stride[2];
 } cu_compact_args;
 
 #define CU_REPLACE_THREADS 256u
@@ -278,30 +279,24 @@ typedef struct cu_replace_args {
     (CU_ATTEND_DECODE_KEYS(dim) + CU_ATTEND_WARPS * CU_ATTEND_THIRDS(dim))
 #define CU_ATTEND_TILE_SHARED(dim, warps)                                                          \
     (CU_ATTEND_STAGES(dim) * CU_ATTEND_TILE_STAGE(dim) + (warps) * CU_ATTEND_THIRDS(dim))
-#define CU_Q8_BLOCKS(dim) (((dim) + 31u) / 32u) /* of a row of q8 or k8v4 */
-/* The same of a cache of q8. Rows of bytes begin 32 bytes more than a multiple of 64 behind each
- * other, so that four of them share no bank. Behind the rows of K, and of V, lie their scales. */
-#define CU_ATTEND_Q8_ROW(dim)    ((dim) / 64u * 64u + 32u)
-#define CU_ATTEND_Q8_SCALES(dim) (CU_Q8_BLOCKS(dim) * 2u) /* of a row, in bytes */
-#define CU_ATTEND_Q8_STAGE(dim)                                                                    \
-    (2u * CU_ATTEND_KEYS * (CU_ATTEND_Q8_ROW(dim) + CU_ATTEND_Q8_SCALES(dim)))
-#define CU_ATTEND_Q8_TILE_STAGE(dim) (2u * CU_ATTEND_Q8_STAGE(dim) + 8u * CU_ATTEND_KEYS)
-#define CU_ATTEND_Q8_DECODE_SHARED(dim)                                                            \
-    (CU_ATTEND_WARPS * CU_ATTEND_STAGES(dim) * CU_ATTEND_Q8_STAGE(dim))
-#define CU_ATTEND_Q8_TILE_SHARED(dim) (CU_ATTEND_STAGES(dim) * CU_ATTEND_Q8_TILE_STAGE(dim))
-/* The same of a cache of k8v4: K as of q8, V rows an odd number of times 16 bytes behind each other,
- * behind all of them the rows' minima and scales. */
-#define CU_ATTEND_V4_ROW(dim)    (CU_Q8_BLOCKS(dim) * 16u | 16u)
-#define CU_ATTEND_V4_SCALES(dim) (CU_Q8_BLOCKS(dim) * 4u) /* of a row, in bytes */
-#define CU_ATTEND_K8V4_VALUES(dim)                                                                 \
-    (CU_ATTEND_KEYS * (CU_ATTEND_Q8_ROW(dim) + CU_ATTEND_Q8_SCALES(dim))) /* bytes of K */
-#define CU_ATTEND_K8V4_STAGE(dim)                                                                  \
-    (CU_ATTEND_K8V4_VALUES(dim) +                                                                  \
-     CU_ATTEND_KEYS * (CU_ATTEND_V4_ROW(dim) + CU_ATTEND_V4_SCALES(dim)))
-#define CU_ATTEND_K8V4_TILE_STAGE(dim) (2u * CU_ATTEND_K8V4_STAGE(dim) + 8u * CU_ATTEND_KEYS)
-#define CU_ATTEND_K8V4_DECODE_SHARED(dim)                                                          \
-    (CU_ATTEND_WARPS * CU_ATTEND_STAGES(dim) * CU_ATTEND_K8V4_STAGE(dim))
-#define CU_ATTEND_K8V4_TILE_SHARED(dim) (CU_ATTEND_STAGES(dim) * CU_ATTEND_K8V4_TILE_STAGE(dim))
+#define CU_Q8_BLOCKS(dim) (((dim) + 31u) / 32u) /* of a row of q8 or of q4 */
+/* The same where rows have blocks: of a stage K, then V, each rows and behind all of them what is of
+ * their blocks. Rows of q8 begin 32 bytes more than a multiple of 64 behind each other, so that four
+ * of them share no bank, rows of q4 an odd number of times 16 bytes. */
+#define CU_ATTEND_Q8_ROW(dim)     ((dim) / 64u * 64u + 32u)
+#define CU_ATTEND_Q8_NUMBERS(dim) (CU_Q8_BLOCKS(dim) * 2u) /* behind a row, in bytes */
+#define CU_ATTEND_Q8_SIDE(dim)                                                                     \
+    (CU_ATTEND_KEYS * (CU_ATTEND_Q8_ROW(dim) + CU_ATTEND_Q8_NUMBERS(dim))) /* K or V of a stage */
+#define CU_ATTEND_Q4_ROW(dim)     (CU_Q8_BLOCKS(dim) * 16u | 16u)
+#define CU_ATTEND_Q4_NUMBERS(dim) (CU_Q8_BLOCKS(dim) * 4u)
+#define CU_ATTEND_Q4_SIDE(dim)                                                                     \
+    (CU_ATTEND_KEYS * (CU_ATTEND_Q4_ROW(dim) + CU_ATTEND_Q4_NUMBERS(dim)))
+/* `stage`: of both sides. */
+#define CU_ATTEND_SIDES_DECODE_SHARED(dim, stage)                                                  \
+    (CU_ATTEND_WARPS * CU_ATTEND_STAGES(dim) * (stage))
+#define CU_ATTEND_SIDES_TILE_STAGE(stage) (2u * (stage) + 8u * CU_ATTEND_KEYS)
+#define CU_ATTEND_SIDES_TILE_SHARED(dim, stage)                                                    \
+    (CU_ATTEND_STAGES(dim) * CU_ATTEND_SIDES_TILE_STAGE(stage))
 #define CU_ATTEND_WARP_ROWS(dim) ((dim) > 128u ? 8u : 16u)
 #define CU_ATTEND_TILE_WARPS     8u
 /* The slots of a tile are divided into pieces, one per block, which begin at multiples of
@@ -363,7 +358,7 @@ typedef struct cu_slots {
     cu_kv kv;
     cu_batch batch;
     uint32_t blocks, dim;
-    uint32_t dtype, unused; /* of the rows: that of the cache, 4 being V of k8v4 */
+    uint32_t dtype, unused; /* tamis_dtype of the rows, which is not k8v4 */
 } cu_slots;
 
 #define CU_SUM_SLOTS    512u /* slots of a block, whose sums are formed separately */

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* attend: out = Σ softmax(scale·q·k)·v over the slots that a row sees; lse = log Σ exp. Form for
- * matrix units: f16, bf16, q8 and k8v4.
+ * matrix units: all dtypes but f32.
  * contract: host/ops/; meaning: host/reference/attend.c; numbered steps: attend.cuh,
  * attend_mma.cuh, attend_q8.cuh.
  * Sums that are not finite are formed anew in plain fp32, which decides between NaN, infinity and a
@@ -50,14 +50,14 @@ DEVICE uint32_t bring(const cu_attend_args &a, const attend_lane &l, key_stream 
                              mine < 8 ? page.id : second.id};
     const bool sees = attend_sees(a, l, own, mine < 8 ? in_page + mine : in_second + mine - 8);
     const uint32_t seen = warp_ballot(sees) & 0xffffu;
-    const T *rows = key_row<T>(a.kv, max(page.id, 0), l.head, in_page);
-    const T *rows_8 = key_row<T>(a.kv, max(second.id, 0), l.head, in_second);
-    constexpr uint32_t ROW = layout::ROW, OF_ROW = D * sizeof(T) / 16, PIECES = KEYS * OF_ROW;
+    const auto rows = key_of<T>(a.kv, max(page.id, 0), l.head, in_page);
+    const auto rows_8 = key_of<T>(a.kv, max(second.id, 0), l.head, in_second);
+    constexpr uint32_t ROW = layout::ROW, OF_ROW = ROW_BYTES<T, D> / 16, PIECES = KEYS * OF_ROW;
     T *values = keys + layout::VALUES / sizeof(T);
 #pragma unroll 2 /* more keep addresses in registers that the sums need */
     for (uint32_t i = 0; i < PIECES; i += WARP) {
         const uint32_t piece = i + lane_id(), row = piece / OF_ROW;
-        const T *at = (row < 8 ? rows : rows_8) + row % 8 * a.kv.slot_stride;
+        const T *at = (const T *)row_behind(a.kv, row < 8 ? rows : rows_8, row % 8).at;
         if (PIECES % WARP != 0 && piece >= PIECES) continue;
         bring_piece<ROW>(keys, at, row, piece % OF_ROW, seen >> row & 1);
         if (layout::ALIKE)
@@ -76,9 +76,7 @@ DEVICE uint32_t bring(const cu_attend_args &a, const attend_lane &l, key_stream 
         const uint32_t half = lane_id() / 16, piece = lane_id() % 16;
         const bool live = (seen >> 8 * half & 0xffu) != 0;
         bring_scales(keys + KEYS * ROW + 8 * layout::SCALES * half,
-                     key_of<T>(a.kv, max(half ? second.id : page.id, 0), l.head,
-                               half ? in_second : in_page),
-                     piece, layout::SCALES / 2, live);
+                     half ? rows_8 : rows, piece, layout::SCALES / 2, live);
         bring_scales(values + KEYS * VALUE + 8 * layout::VALUE_SCALES * half,
                      half ? first_8 : first, piece, layout::VALUE_SCALES / 2, live);
     }
@@ -226,6 +224,7 @@ FOR_EACH_DIM_OF(ATTEND_DECODE, f16, f16)
 FOR_EACH_DIM_OF(ATTEND_DECODE, bf16, bf16)
 FOR_EACH_DIM_OF(ATTEND_DECODE, q8, q8)
 FOR_EACH_DIM_OF(ATTEND_DECODE, k8v4, k8v4)
+FOR_EACH_DIM_OF(ATTEND_DECODE, q4, q4)
 
 /* ---- Tiles ----------------------------------------------------------------------------------- */
 
@@ -283,7 +282,7 @@ DEVICE void bring_tile_scaled(const cu_attend_args &a, const tile_slots &t, tile
 template <typename T, int D>
 DEVICE void bring_tile(const cu_attend_args &a, tile_slots &t, tile_stage<T, D> &to) {
     typedef attend_layout<T, D> layout;
-    constexpr uint32_t ROW = layout::TILE_ROW, OF_ROW = D * sizeof(T) / 16;
+    constexpr uint32_t ROW = layout::TILE_ROW, OF_ROW = ROW_BYTES<T, D> / 16;
     constexpr uint32_t PIECES = TILE_KEYS * OF_ROW;
     const uint32_t in_page = a.kv.page_size - 1;
     if (warp_id() == 0 && a.intervals) {
@@ -296,7 +295,7 @@ DEVICE void bring_tile(const cu_attend_args &a, tile_slots &t, tile_stage<T, D> 
     for (uint32_t i = 0; i < PIECES; i += blockDim.x) {
         const uint32_t piece = i + threadIdx.x, row = piece / OF_ROW, slot = t.slot + row;
         const int32_t id = shuffle(t.id, row % TILE_KEYS);
-        const T *from = key_row<T>(a.kv, id, t.head, slot & in_page);
+        const T *from = (const T *)key_of<T>(a.kv, id, t.head, slot & in_page).at;
         if (piece >= PIECES) continue;
         bring_piece<ROW>(to.keys, from, row, piece % OF_ROW, slot < t.end);
         if (layout::ALIKE)
@@ -516,6 +515,7 @@ FOR_EACH_DIM_OF(ATTEND_TILES, f16, f16)
 FOR_EACH_DIM_OF(ATTEND_TILES, bf16, bf16)
 FOR_EACH_DIM_OF(ATTEND_TILES, q8, q8)
 FOR_EACH_DIM_OF(ATTEND_TILES, k8v4, k8v4)
+FOR_EACH_DIM_OF(ATTEND_TILES, q4, q4)
 
 /* ---- Joining the pieces of tiles ------------------------------------------------------------- */
 

@@ -11,7 +11,7 @@
 #define TAMIS_CUDA_ATTEND_MMA_CUH
 #include "attend.cuh"
 
-/* The parts of a left operand: elements of a type, of the cache's but for q8 and k8v4. */
+/* The parts of a left operand: elements of a type, of the cache's where that has no blocks. */
 template <typename T> struct attend_parts;
 template <> struct attend_parts<f16> {
     typedef f16 type;
@@ -110,9 +110,27 @@ DEVICE float quad_sum(float x) {
     return x + shuffle_xor(x, 2u);
 }
 
+/* Sums of q over blocks of channels, for keys that are a block's minimum and what is above it. */
+template <typename T, int D, int M> struct attend_block_sums {
+    DEVICE void add(int, uint32_t, float, float) {}
+    DEVICE void end(int) {}
+};
+template <int D, int M> struct attend_block_sums<q4, D, M> {
+    float sums[M][CU_Q8_BLOCKS(D)] = {};
+
+    DEVICE void add(int m, uint32_t block, float x, float y) {
+        sums[m][block] += x + y;
+    }
+    DEVICE void end(int m) {
+#pragma unroll
+        for (uint32_t block = 0; block < CU_Q8_BLOCKS(D); block++)
+            sums[m][block] = quad_sum(sums[m][block]);
+    }
+};
+
 /* Left operands of q. Registers do not hold 256 channels in three parts: the third ones lie in
  * shared memory, words 32 apart at `thirds`, which the lane alone reads and writes. */
-template <typename T, int D, int M> struct attend_query {
+template <typename T, int D, int M> struct attend_query : attend_block_sums<T, D, M> {
     static constexpr bool KEPT = attend_parts<T>::THREE && CU_ATTEND_THIRDS(D) > 0;
     attend_operand<T, M> x[D / 16];
     uint32_t *thirds;
@@ -159,8 +177,10 @@ DEVICE void begin_rows(attend_query<T, D, M> &query, int m, attend_rows<D> &s, c
             x[2 * i + 1] = q ? power * q[layout::of_query(i, column) + 1] : 0.0f;
         }
         set_operand(query.x[i / 2], m, i % 2, x[2 * i] * up, x[2 * i + 1] * up);
+        query.add(m, i / 4, x[2 * i] * up, x[2 * i + 1] * up);
         if (shape::KEPT) query.thirds[i * WARP] = query.x[i / 2].third[i % 2 * 2];
     }
+    query.end(m);
 #pragma unroll
     for (uint32_t i = 0; i < D / 8; i++)
         s.sum[i][0] = s.sum[i][1] = 0.0f;

@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* attend on matrix units, caches of q8 and k8v4: integers and scales of K and V in shared memory,
- * products of integers, which f16 holds exactly. Scales are applied in fp32: those of K to the
- * products with a block, those of V to the weights; minima of V are weighted in fp32.
- * Meaning: host/reference/attend.c.
+/* attend on matrix units, caches of q8, k8v4 and q4: integers and scales of K and V in shared
+ * memory, products of integers, which f16 holds exactly. Scales are applied in fp32: those of K to
+ * the products with a block, those of V to the weights; minima of K are multiplied with the sum of
+ * q over the block, minima of V weighted, both in fp32. Meaning: host/reference/attend.c.
  *
  * Shared memory has the rows of K, then their scales [row][block], then V's the same. A lane reads
  * integers as a right operand needs them. The channels of a block may take part in any order, if
@@ -18,15 +18,13 @@ template <> struct attend_parts<q8> {
 };
 
 template <> struct attend_parts<k8v4> : attend_parts<q8> {};
+template <> struct attend_parts<q4> : attend_parts<q8> {};
 
-template <int D> struct attend_layout<q8, D> {
-    static constexpr bool ALIKE = true;
-    static constexpr uint32_t ROW = CU_ATTEND_Q8_ROW(D), TILE_ROW = ROW, VALUE_ROW = ROW;
-    static constexpr uint32_t SCALES = CU_ATTEND_Q8_SCALES(D), VALUE_SCALES = SCALES;
-    static constexpr uint32_t STAGE = CU_ATTEND_Q8_STAGE(D), VALUES = STAGE / 2;
-    static constexpr uint32_t TILE_STAGE = CU_ATTEND_Q8_TILE_STAGE(D);
-    static constexpr uint32_t DECODE_KEYS = CU_ATTEND_Q8_DECODE_SHARED(D);
-    static constexpr uint32_t DECODE_SHARED = CU_ATTEND_Q8_DECODE_SHARED(D);
+/* Rows of K or V in shared memory, and the channels of a lane as in attend_layout. */
+template <typename R, int D> struct attend_side;
+template <int D> struct attend_side<q8, D> {
+    static constexpr uint32_t ROW = CU_ATTEND_Q8_ROW(D), NUMBERS = CU_ATTEND_Q8_NUMBERS(D);
+    static constexpr uint32_t BYTES = CU_ATTEND_Q8_SIDE(D);
 
     /* 8 neighbouring channels of each block to a lane, 4 of the last one if it has 16. */
     DEVICE static uint32_t of_query(uint32_t n, uint32_t column) {
@@ -39,25 +37,41 @@ template <int D> struct attend_layout<q8, D> {
         return block + (column + j) * (block + Q8_BLOCK > D ? 2 : 4) + n % 4;
     }
 };
-template <int D> struct attend_layout<k8v4, D> {
-    static constexpr bool ALIKE = false;
-    static constexpr uint32_t ROW = CU_ATTEND_Q8_ROW(D), TILE_ROW = ROW;
-    static constexpr uint32_t VALUE_ROW = CU_ATTEND_V4_ROW(D);
-    static constexpr uint32_t SCALES = CU_ATTEND_Q8_SCALES(D);
-    static constexpr uint32_t VALUE_SCALES = CU_ATTEND_V4_SCALES(D);
-    static constexpr uint32_t STAGE = CU_ATTEND_K8V4_STAGE(D), VALUES = CU_ATTEND_K8V4_VALUES(D);
-    static constexpr uint32_t TILE_STAGE = CU_ATTEND_K8V4_TILE_STAGE(D);
-    static constexpr uint32_t DECODE_KEYS = CU_ATTEND_K8V4_DECODE_SHARED(D);
-    static constexpr uint32_t DECODE_SHARED = CU_ATTEND_K8V4_DECODE_SHARED(D);
+template <int D> struct attend_side<q4, D> {
+    static constexpr uint32_t ROW = CU_ATTEND_Q4_ROW(D), NUMBERS = CU_ATTEND_Q4_NUMBERS(D);
+    static constexpr uint32_t BYTES = CU_ATTEND_Q4_SIDE(D);
 
+    /* Four neighbouring bytes of each block to a lane: their low halves, then their high ones. */
     DEVICE static uint32_t of_query(uint32_t n, uint32_t column) {
-        return attend_layout<q8, D>::of_query(n, column);
+        return n / 4 * Q8_BLOCK + n % 4 / 2 * Q4_BYTES + column * 2 + n % 2 * 2;
     }
     /* Two neighbouring bytes to a column: their low halves, then their high ones. */
     DEVICE static uint32_t of_value(uint32_t n, uint32_t column, uint32_t j) {
-        return n / 4 * Q8_BLOCK + n % 4 / 2 * V4_BYTES + (column + j) * 2 + n % 2;
+        return n / 4 * Q8_BLOCK + n % 4 / 2 * Q4_BYTES + (column + j) * 2 + n % 2;
     }
 };
+
+template <typename T, int D> struct attend_sides {
+    typedef attend_side<typename rows_of<T>::key, D> key;
+    typedef attend_side<typename rows_of<T>::value, D> value;
+    static constexpr bool ALIKE = key::ROW == value::ROW;
+    static constexpr uint32_t ROW = key::ROW, TILE_ROW = ROW, VALUE_ROW = value::ROW;
+    static constexpr uint32_t SCALES = key::NUMBERS, VALUE_SCALES = value::NUMBERS;
+    static constexpr uint32_t VALUES = key::BYTES, STAGE = key::BYTES + value::BYTES;
+    static constexpr uint32_t TILE_STAGE = CU_ATTEND_SIDES_TILE_STAGE(STAGE);
+    static constexpr uint32_t DECODE_SHARED = CU_ATTEND_SIDES_DECODE_SHARED(D, STAGE);
+    static constexpr uint32_t DECODE_KEYS = DECODE_SHARED;
+
+    DEVICE static uint32_t of_query(uint32_t n, uint32_t column) {
+        return key::of_query(n, column);
+    }
+    DEVICE static uint32_t of_value(uint32_t n, uint32_t column, uint32_t j) {
+        return value::of_value(n, column, j);
+    }
+};
+template <int D> struct attend_layout<q8, D> : attend_sides<q8, D> {};
+template <int D> struct attend_layout<k8v4, D> : attend_sides<k8v4, D> {};
+template <int D> struct attend_layout<q4, D> : attend_sides<q4, D> {};
 
 /* Bytes 0 and 1 of a word whose signs are flipped, or 2 and 3, as f16: 1024 + byte, less 1152. */
 template <uint32_t FIRST> DEVICE uint32_t widen_pair(uint32_t word) {
@@ -76,12 +90,29 @@ DEVICE uint32_t column_key(int i) {
     return i / 2 * 8 + lane_id() % 4 * 2 + i % 2;
 }
 
-/* 3a. As the other dot_keys; N times 16 keys have their scales behind them, these are the n-th. */
+/* Right operands of a step of a block, 16 channels of a key: those of the lane's column of q. */
+template <int D> DEVICE void load_key(const q8 *row, int block, int step, uint32_t (&b)[2]) {
+    const uint32_t word = load_word(
+        row + attend_side<q8, D>::of_query(4 * block + 2 * step, lane_id() % 4 * 2));
+    b[0] = widen_pair<0>(word);
+    b[1] = widen_pair<2>(word);
+}
+template <int D> DEVICE void load_key(const q4 *row, int block, int step, uint32_t (&b)[2]) {
+    const uint32_t bytes =
+        *(const uint32_t *)(row + block * (int)Q4_BYTES + lane_id() % 4 * sizeof(uint32_t));
+    const uint32_t word = bytes >> 4 * step & 0x0f0f0f0fu;
+    b[0] = widen_unsigned<0>(word);
+    b[1] = widen_unsigned<2>(word);
+}
+
+/* 3a. As the other dot_keys; N times 16 keys have what is of their blocks behind them, these are
+ * the n-th. */
 template <int ROW, int N, typename T, int D, int M>
 DEVICE void dot_keys(const attend_query<T, D, M> &q, const T *keys, int n, float (&x)[M][4]) {
-    constexpr int BLOCKS = CU_ATTEND_Q8_SCALES(D) / 2;
-    const f16 *scales = (const f16 *)(keys + 16 * N * ROW) + 16 * n * BLOCKS;
-    const T *row = keys + (16 * n + lane_id() / 4) * ROW;
+    typedef typename rows_of<T>::key key;
+    constexpr int BLOCKS = CU_Q8_BLOCKS(D), EACH = BLOCK_NUMBERS<key>; /* 2: a minimum, a scale */
+    const f16 *numbers = (const f16 *)(keys + 16 * N * ROW) + 16 * n * BLOCKS * EACH;
+    const key *row = (const key *)keys + (16 * n + lane_id() / 4) * ROW;
 #pragma unroll
     for (int m = 0; m < M; m++)
         x[m][0] = x[m][1] = x[m][2] = x[m][3] = 0.0f;
@@ -91,20 +122,21 @@ DEVICE void dot_keys(const attend_query<T, D, M> &q, const T *keys, int n, float
         attend_products<T, M> part[2] = {};
 #pragma unroll
         for (int c = 0; c < STEPS && block * STEPS + c < D / 16; c++) {
-            const uint32_t at =
-                attend_layout<q8, D>::of_query(4 * block + 2 * c, lane_id() % 4 * 2);
-            const uint32_t low = load_word(row + at), high = load_word(row + 8 * ROW + at);
-            multiply<false>(part[0], q.x[block * STEPS + c], widen_pair<0>(low),
-                            widen_pair<2>(low));
-            multiply<false>(part[1], q.x[block * STEPS + c], widen_pair<0>(high),
-                            widen_pair<2>(high));
+            uint32_t low[2], high[2];
+            load_key<D>(row, block, c, low);
+            load_key<D>(row + 8 * ROW, block, c, high);
+            multiply<false>(part[0], q.x[block * STEPS + c], low[0], low[1]);
+            multiply<false>(part[1], q.x[block * STEPS + c], high[0], high[1]);
         }
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            const float scale = widen(scales[column_key(i) * BLOCKS + block]);
+            const f16 *of = numbers + (column_key(i) * BLOCKS + block) * EACH;
+            const float scale = widen(of[EACH - 1]);
 #pragma unroll
-            for (int m = 0; m < M; m++)
+            for (int m = 0; m < M; m++) {
+                if constexpr (EACH == 2) x[m][i] = fmaf(widen(of[0]), q.sums[m][block], x[m][i]);
                 x[m][i] = fmaf(product(part[i / 2], m, i % 2), scale, x[m][i]);
+            }
         }
     }
 }
@@ -163,13 +195,13 @@ DEVICE void load_values(const q8 *row, int block, uint32_t (&b)[WIDE][2]) {
     }
 }
 
-/* A column of k8v4 has two bytes of a row; a block of 16 channels lacks the high halves. */
+/* A column of q4 has two bytes of a row; a block of 16 channels lacks the high halves. */
 template <int ROW, int WIDE>
-DEVICE void load_values(const k8v4 *row, int block, uint32_t (&b)[WIDE][2]) {
+DEVICE void load_values(const q4 *row, int block, uint32_t (&b)[WIDE][2]) {
 #pragma unroll
     for (int h = 0; h < 2; h++) {
-        const k8v4 *at = row + block * (int)V4_BYTES + (8 * h + lane_id() % 4 * 2) * ROW +
-                         lane_id() / 4 * 2;
+        const q4 *at = row + block * (int)Q4_BYTES + (8 * h + lane_id() % 4 * 2) * ROW +
+                       lane_id() / 4 * 2;
         const uint32_t x = *(const uint16_t *)at, y = *(const uint16_t *)(at + ROW);
         const uint32_t bytes = permute_bytes(x, y, 0x5140u);
         const uint32_t low = bytes & 0x0f0f0f0fu, high = bytes >> 4 & 0x0f0f0f0fu;
@@ -201,8 +233,9 @@ template <int WIDE, typename T, int D, int M, int N>
 DEVICE void add_block(attend_rows<D> (&s)[M], const T *values, const float (&x)[N][M][4],
                       int block, const uint32_t (&seen)[M]) {
     typedef attend_layout<T, D> layout;
+    typedef typename rows_of<T>::value value;
     constexpr int ROW = layout::VALUE_ROW, STRIDE = layout::VALUE_SCALES / 2;
-    constexpr int EACH = STRIDE / (int)CU_Q8_BLOCKS(D); /* 2: a minimum, a scale */
+    constexpr int EACH = BLOCK_NUMBERS<value>; /* 2: a minimum, a scale */
     const f16 *of_block = (const f16 *)(values + 16 * N * ROW) + EACH * block;
     attend_operand<T, M> weights[N];
     float back[M], least[M];
@@ -215,7 +248,7 @@ DEVICE void add_block(attend_rows<D> (&s)[M], const T *values, const float (&x)[
 #pragma unroll
     for (int n = 0; n < N; n++) {
         uint32_t b[WIDE][2];
-        load_values<ROW, WIDE>(values + 16 * n * ROW, block, b);
+        load_values<ROW, WIDE>((const value *)values + 16 * n * ROW, block, b);
 #pragma unroll
         for (int c = 0; c < WIDE; c++)
             multiply<false>(part[c], weights[n], b[c][0], b[c][1]);
@@ -253,23 +286,21 @@ DEVICE void attend_scaled(const attend_query<T, D, M> &q, attend_rows<D> (&s)[M]
         add_block<4>(s, values, x, block, bits);
     if constexpr (D % Q8_BLOCK != 0) add_block<2>(s, values, x, D / (int)Q8_BLOCK, bits);
 }
-template <int ROW, int N, int D, int M, typename SEEN, typename KEEP = attend_drop>
-DEVICE void attend_keys(const attend_query<q8, D, M> &q, attend_rows<D> (&s)[M], const q8 *keys,
-                        const q8 *values, float soft_cap, const SEEN &seen,
-                        const KEEP &keep = KEEP()) {
-    attend_scaled<ROW, N>(q, s, keys, values, soft_cap, seen, keep);
-}
-template <int ROW, int N, int D, int M, typename SEEN, typename KEEP = attend_drop>
-DEVICE void attend_keys(const attend_query<k8v4, D, M> &q, attend_rows<D> (&s)[M],
-                        const k8v4 *keys, const k8v4 *values, float soft_cap, const SEEN &seen,
-                        const KEEP &keep = KEEP()) {
-    attend_scaled<ROW, N>(q, s, keys, values, soft_cap, seen, keep);
-}
+#define ATTEND_SCALED(type)                                                                        \
+    template <int ROW, int N, int D, int M, typename SEEN, typename KEEP = attend_drop>            \
+    DEVICE void attend_keys(const attend_query<type, D, M> &q, attend_rows<D> (&s)[M],             \
+                            const type *keys, const type *values, float soft_cap,                  \
+                            const SEEN &seen, const KEEP &keep = KEEP()) {                         \
+        attend_scaled<ROW, N>(q, s, keys, values, soft_cap, seen, keep);                           \
+    }
+ATTEND_SCALED(q8)
+ATTEND_SCALED(k8v4)
+ATTEND_SCALED(q4)
 
 /* ---- Copies ---------------------------------------------------------------------------------- */
 
 /* Behind the rows of 8 neighbouring slots, the first at a multiple of 8, each block has 16 bytes for its
- * scale, and in V of k8v4 16 more for its minimum. Copies one of these `pieces`. */
+ * scale, and in rows of q4 16 more for its minimum. Copies one of these `pieces`. */
 template <typename T, typename R>
 DEVICE void bring_scales(T *to, const kv_row<R> &first, uint32_t piece, uint32_t pieces,
                          bool live) {

@@ -201,4 +201,4 @@ template <typename T> DEVICE void bounds_to_q8(const cu_bounds_args &a) {
     KERNEL(bounds_of_pages_##tag##_q8, 256, cu_bounds_args) {                                      \
         bounds_to_q8<type>(a);                                                                     \
     }
-FOR_EACH_KEY_TYPE(BOUNDS_TO_Q8)
+FOR_EACH_ROW_TYPE(BOUNDS_TO_Q8)

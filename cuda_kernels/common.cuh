@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the CUDA kernels share: how a kernel is declared, elements of f32, f16, bf16, q8 and k8v4,
+/* What the CUDA kernels share: how a kernel is declared, elements of f32, f16, bf16, q8 and q4,
  * 16-byte accesses, warp and block operations, matrix and copy intrinsics. A kernel file compiles
  * with nvcc for a GPU, and as C++ for the CPU (tests/cuda_on_cpu), where these names have a plain,
  * checked form. So kernels use no other intrinsics, and declare shared memory by SHARED alone. */
@@ -119,23 +119,23 @@ DEVICE void widen_8(const vec8 &u, f16 scale, float (&x)[8]) {
     }
 }
 
-/* Two values of 4 bits, and blocks of them: TMS_V4_BYTES. */
-struct v4 {
+/* Two elements of q4 without the numbers of their block, and bytes of a block: TMS_Q4_BYTES. */
+struct q4 {
     uint8_t n;
 };
-#define V4_BYTES 16u
+#define Q4_BYTES 16u
 
 /* 8 channels of a block, from `channel` on, a multiple of 8, of the bytes of which u has 8; `of`: the
  * minimum and the scale. A product of an integer and a scale is exact, so one rounding is left. */
 DEVICE void widen_8(const vec8 &u, const f16 *of, uint32_t channel, float (&x)[8]) {
     const float m = widen(of[0]), d = widen(of[1]);
-    const uint32_t shift = channel % Q8_BLOCK / V4_BYTES * 4;
+    const uint32_t shift = channel % Q8_BLOCK / Q4_BYTES * 4;
 #pragma unroll
     for (int i = 0; i < 8; i++)
         x[i] = fmaf(d, (float)(u.word[i / 4] >> (i % 4 * 8 + shift) & 15u), m);
 }
 
-/* A cache of keys of q8 and values of 4 bits; the types of its rows, and of those of others. */
+/* A cache of keys of q8 and values of q4; the types of its rows, and of those of others. */
 struct k8v4 {
     int8_t q;
 };
@@ -145,8 +145,15 @@ template <typename T> struct rows_of {
 };
 template <> struct rows_of<k8v4> {
     typedef q8 key;
-    typedef v4 value;
+    typedef q4 value;
 };
+
+/* Of rows of T: bytes of one; how many f16 a block has behind the rows. */
+template <typename T, uint32_t DIM> constexpr uint32_t ROW_BYTES = DIM * (uint32_t)sizeof(T);
+template <uint32_t DIM> constexpr uint32_t ROW_BYTES<q4, DIM> = CU_Q8_BLOCKS(DIM) * Q4_BYTES;
+template <typename T> constexpr uint32_t BLOCK_NUMBERS = 0;
+template <> constexpr uint32_t BLOCK_NUMBERS<q8> = 1;
+template <> constexpr uint32_t BLOCK_NUMBERS<q4> = 2;
 
 /* By bits: what makes machine code of PTX may contract x - x with the product that x is, and gives
  * that product's rounding error in the place of 0. */
@@ -242,15 +249,15 @@ DEVICE const T *key_row(const cu_kv &kv, int32_t page, uint32_t head, uint32_t s
            slot * kv.slot_stride;
 }
 
-/* A row of K or V, of q8 with the scales of its blocks, of values of 4 bits with pairs of a minimum and
- * a scale; at is NULL where there is none. */
+/* A row of K or V, of q8 with the scales of its blocks, of q4 with pairs of a minimum and a scale;
+ * at is NULL where there is none. */
 template <typename T> struct kv_row { const T *at; };
 template <> struct kv_row<q8> {
     const q8 *at;
     const f16 *scales;
 };
-template <> struct kv_row<v4> {
-    const v4 *at;
+template <> struct kv_row<q4> {
+    const q4 *at;
     const f16 *scales;
 };
 
@@ -270,13 +277,13 @@ template <> struct kv_rows<q8> { /* the scales lie behind all rows of the page *
                           (const f16 *)(first + kv.page_size * dim) + slot * q8_blocks(dim)};
     }
 };
-template <> struct kv_rows<v4> { /* as of q8 */
-    DEVICE static kv_row<v4> of(const cu_kv &kv, int32_t page, uint32_t head, uint32_t slot,
+template <> struct kv_rows<q4> { /* as of q8 */
+    DEVICE static kv_row<q4> of(const cu_kv &kv, int32_t page, uint32_t head, uint32_t slot,
                                 uint64_t from) {
         const uint32_t blocks = q8_blocks((uint32_t)kv.slot_stride);
-        const v4 *first = key_row<v4>(kv, page, head, 0) + from;
-        return kv_row<v4>{first + slot * blocks * V4_BYTES,
-                          (const f16 *)(first + kv.page_size * blocks * V4_BYTES) +
+        const q4 *first = key_row<q4>(kv, page, head, 0) + from;
+        return kv_row<q4>{first + slot * blocks * Q4_BYTES,
+                          (const f16 *)(first + kv.page_size * blocks * Q4_BYTES) +
                               slot * blocks * 2};
     }
 };
@@ -300,9 +307,9 @@ DEVICE kv_row<q8> row_behind(const cu_kv &kv, const kv_row<q8> &row, uint32_t n)
     const uint32_t dim = (uint32_t)kv.slot_stride;
     return kv_row<q8>{row.at + n * dim, row.scales + n * q8_blocks(dim)};
 }
-DEVICE kv_row<v4> row_behind(const cu_kv &kv, const kv_row<v4> &row, uint32_t n) {
+DEVICE kv_row<q4> row_behind(const cu_kv &kv, const kv_row<q4> &row, uint32_t n) {
     const uint32_t blocks = q8_blocks((uint32_t)kv.slot_stride);
-    return kv_row<v4>{row.at + n * blocks * V4_BYTES, row.scales + n * blocks * 2};
+    return kv_row<q4>{row.at + n * blocks * Q4_BYTES, row.scales + n * blocks * 2};
 }
 
 /* 8 channels of a row as f32, from a multiple of 8 on. */
@@ -312,19 +319,19 @@ template <typename T> DEVICE void load_8(const kv_row<T> &row, uint32_t channel,
 DEVICE void load_8(const kv_row<q8> &row, uint32_t channel, float (&x)[8]) {
     widen_8(load_vec8(row.at + channel), row.scales[channel / Q8_BLOCK], x);
 }
-DEVICE void load_8(const kv_row<v4> &row, uint32_t channel, float (&x)[8]) {
+DEVICE void load_8(const kv_row<q4> &row, uint32_t channel, float (&x)[8]) {
     const uint32_t block = channel / Q8_BLOCK;
-    widen_8(load_vec8(row.at + block * V4_BYTES + channel % V4_BYTES), row.scales + 2 * block,
+    widen_8(load_vec8(row.at + block * Q4_BYTES + channel % Q4_BYTES), row.scales + 2 * block,
             channel, x);
 }
 
 /* ---- Instances: X(C type, tag in names) and X(C type, tag, head dim) ------------------------- */
 
 #define FOR_EACH_TYPE(X) X(float, f32) X(f16, f16) X(bf16, bf16)
-/* Those of keys, of values, and of caches of both. */
-#define FOR_EACH_KEY_TYPE(X)   FOR_EACH_TYPE(X) X(q8, q8)
-#define FOR_EACH_VALUE_TYPE(X) FOR_EACH_KEY_TYPE(X) X(v4, v4)
-#define FOR_EACH_KV_TYPE(X)    FOR_EACH_KEY_TYPE(X) X(k8v4, k8v4)
+/* Those of bounds, of rows, and of caches. */
+#define FOR_EACH_BOUNDS_TYPE(X) FOR_EACH_TYPE(X) X(q8, q8)
+#define FOR_EACH_ROW_TYPE(X)    FOR_EACH_BOUNDS_TYPE(X) X(q4, q4)
+#define FOR_EACH_KV_TYPE(X)     FOR_EACH_ROW_TYPE(X) X(k8v4, k8v4)
 #ifdef ONLY_DIM_128 /* for who looks at code that all dims share */
 #define FOR_EACH_DIM_OF(X, type, tag) X(type, tag, 128)
 #else
@@ -333,8 +340,10 @@ DEVICE void load_8(const kv_row<v4> &row, uint32_t channel, float (&x)[8]) {
 #endif
 #define FOR_EACH_TYPE_AND_DIM(X)                                                                   \
     FOR_EACH_DIM_OF(X, float, f32) FOR_EACH_DIM_OF(X, f16, f16) FOR_EACH_DIM_OF(X, bf16, bf16)
-#define FOR_EACH_KEY_TYPE_AND_DIM(X) FOR_EACH_TYPE_AND_DIM(X) FOR_EACH_DIM_OF(X, q8, q8)
+#define FOR_EACH_BOUNDS_TYPE_AND_DIM(X) FOR_EACH_TYPE_AND_DIM(X) FOR_EACH_DIM_OF(X, q8, q8)
+#define FOR_EACH_ROW_TYPE_AND_DIM(X)                                                               \
+    FOR_EACH_BOUNDS_TYPE_AND_DIM(X) FOR_EACH_DIM_OF(X, q4, q4)
 #define FOR_EACH_KV_TYPE_AND_DIM(X)                                                                \
-    FOR_EACH_KEY_TYPE_AND_DIM(X) FOR_EACH_DIM_OF(X, k8v4, k8v4)
+    FOR_EACH_ROW_TYPE_AND_DIM(X) FOR_EACH_DIM_OF(X, k8v4, k8v4)
 
 #endif

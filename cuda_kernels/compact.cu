@@ -101,7 +101,7 @@ KERNEL(compact_slots, CU_COMPACT_THREADS, cu_compact_args) {
     const uint32_t slices = (a.pieces[0] + CU_COMPACT_WIDE - 1) / CU_COMPACT_WIDE;
     const uint32_t value = part < 2 * slices ? part >= slices : part > 2 * slices;
     const uint64_t first = head * a.kv.head_stride + (value ? a.kv.value_offset : 0);
-    const uint64_t stride = value ? a.value_stride : a.kv.slot_stride * a.size;
+    const uint64_t stride = a.stride[value];
     char *rows = (char *)a.kv.rows + first * a.size;
     if (part < 2 * slices) {
         const uint32_t piece = part % slices * CU_COMPACT_WIDE + threadIdx.x % CU_COMPACT_WIDE;

@@ -40,4 +40,4 @@ template <typename T> DEVICE void deviation(const cu_deviation_args &a) {
     KERNEL(deviation_##tag, CU_DEVIATION_THREADS, cu_deviation_args) {                             \
         deviation<type>(a);                                                                        \
     }
-FOR_EACH_VALUE_TYPE(DEVIATION)
+FOR_EACH_ROW_TYPE(DEVIATION)

@@ -100,7 +100,7 @@ template <typename T> DEVICE void cosines(const cu_key_score_args &a) {
     KERNEL(key_score_cosine_##tag, CU_ROWS_THREADS, cu_key_score_args) {                           \
         cosines<type>(a);                                                                          \
     }
-FOR_EACH_KEY_TYPE(KEY_SCORE)
+FOR_EACH_ROW_TYPE(KEY_SCORE)
 
 KERNEL(key_score_quadratic, CU_PROJECT_THREADS, cu_key_score_args) {
     DYNAMIC_SHARED(float, tile);

@@ -74,7 +74,7 @@ DEVICE void put_rows(const cu_load_rows_args &a, const S *k, const S *v, uint32_
     }
 }
 
-/* `formed`: of each warp, where keys are q8. */
+/* `formed`: of each warp, where rows have blocks. */
 template <typename S, typename T> DEVICE void load_rows(const cu_load_rows_args &a, float *formed) {
     const cu_write_rows_args &w = a.write;
     const uint32_t heads = w.batch.n_kv_heads, warps = blockDim.x / WARP;
@@ -118,5 +118,6 @@ struct alignas(16) formed_rows {
         SHARED(formed_rows, rows);                                                                 \
         load_rows<source, type>(a, rows.of[warp_id()]);                                            \
     }
-#define LOADS_SCALED(source, from) LOAD_SCALED(source, from, q8) LOAD_SCALED(source, from, k8v4)
+#define LOADS_SCALED(source, from)                                                                 \
+    LOAD_SCALED(source, from, q8) LOAD_SCALED(source, from, k8v4) LOAD_SCALED(source, from, q4)
 FOR_EACH_TYPE(LOADS_SCALED)

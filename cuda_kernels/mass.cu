@@ -99,7 +99,7 @@ template <typename T, uint32_t DIM> DEVICE void mass_logs(const cu_mass_args &a)
     KERNEL(page_mass_logs_##tag##_d##dim, CU_MASS_THREADS, cu_mass_args) {                         \
         mass_logs<type, dim>(a);                                                                   \
     }
-FOR_EACH_KEY_TYPE_AND_DIM(PAGE_MASS_LOGS)
+FOR_EACH_ROW_TYPE_AND_DIM(PAGE_MASS_LOGS)
 
 typedef struct lse_shared {
     float tops[MASS_WARPS], sums[MASS_WARPS];

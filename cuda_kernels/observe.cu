@@ -101,36 +101,39 @@ typedef struct observe_shared {
 template <typename T, uint32_t DIM>
 DEVICE void stage_keys(const cu_observe_args &a, const span &s, uint32_t begin, uint32_t n,
                        unsigned char *keys) {
-    constexpr uint32_t VECTORS = DIM * sizeof(T) / 16, STEP = DIM * sizeof(T) + 16;
+    constexpr uint32_t VECTORS = ROW_BYTES<T, DIM> / 16, STEP = DIM * sizeof(T) + 16;
     const int32_t *ids = lane_pages(a.batch, s.first, s.head);
     for (uint32_t i = threadIdx.x; i < CU_OBSERVE_KEYS * VECTORS; i += CU_OBSERVE_THREADS) {
         const uint32_t slot = begin + i / VECTORS, part = i % VECTORS;
         if (slot >= n) break;
         const T *row =
-            key_row<T>(a.kv, ids[slot >> a.kv.page_shift], s.head, slot % a.kv.page_size);
+            key_of<T>(a.kv, ids[slot >> a.kv.page_shift], s.head, slot % a.kv.page_size).at;
         store_16(keys + i / VECTORS * STEP + part * 16,
                  load_16((const unsigned char *)row + part * 16));
     }
 }
 
-/* In shared memory a row has 16 bytes more: that is room for the scales of q8. */
+/* In shared memory a row has DIM elements' room and 16 bytes more: enough for what its blocks have
+ * behind a page's rows. */
 template <typename T, uint32_t DIM> DEVICE kv_row<T> staged_key(const unsigned char *row) {
-    if constexpr (sizeof(T) == 1)
-        return kv_row<T>{(const T *)row, (const f16 *)(row + DIM)};
+    if constexpr (BLOCK_NUMBERS<T> > 0)
+        return kv_row<T>{(const T *)row, (const f16 *)(row + ROW_BYTES<T, DIM>)};
     else
         return kv_row<T>{(const T *)row};
 }
-template <uint32_t DIM>
-DEVICE void stage_scales(const cu_observe_args &a, const span &s, uint32_t begin, uint32_t n,
-                         unsigned char *keys) {
-    const uint32_t blocks = q8_blocks(DIM);
+template <typename T, uint32_t DIM>
+DEVICE void stage_numbers(const cu_observe_args &a, const span &s, uint32_t begin, uint32_t n,
+                          unsigned char *keys) {
+    constexpr uint32_t NUMBERS = CU_Q8_BLOCKS(DIM) * BLOCK_NUMBERS<T>, STEP = DIM + 16;
+    static_assert(ROW_BYTES<T, DIM> + 2 * NUMBERS <= STEP, "a row and its numbers fit");
     const int32_t *ids = lane_pages(a.batch, s.first, s.head);
-    for (uint32_t i = threadIdx.x; i < CU_OBSERVE_KEYS * blocks; i += CU_OBSERVE_THREADS) {
-        const uint32_t slot = begin + i / blocks;
+    for (uint32_t i = threadIdx.x; i < CU_OBSERVE_KEYS * NUMBERS; i += CU_OBSERVE_THREADS) {
+        const uint32_t slot = begin + i / NUMBERS, number = i % NUMBERS;
         if (slot >= n) break;
-        const kv_row<q8> row =
-            kv_rows<q8>::of(a.kv, ids[slot >> a.kv.page_shift], s.head, slot % a.kv.page_size, 0);
-        ((f16 *)(keys + i / blocks * (DIM + 16) + DIM))[i % blocks] = row.scales[i % blocks];
+        const kv_row<T> row =
+            key_of<T>(a.kv, ids[slot >> a.kv.page_shift], s.head, slot % a.kv.page_size);
+        unsigned char *to = keys + i / NUMBERS * STEP + ROW_BYTES<T, DIM>;
+        ((f16 *)to)[number] = row.scales[number];
     }
 }
 
@@ -192,7 +195,7 @@ template <typename T, uint32_t DIM> DEVICE void observe_rows(const cu_observe_ar
     const uint32_t n = most_seen(a, s, 0, s.rows, &shared.most);
     if (begin >= n) return;
     stage_keys<T, DIM>(a, s, begin, n, keys);
-    if (sizeof(T) == 1) stage_scales<DIM>(a, s, begin, n, keys);
+    if constexpr (BLOCK_NUMBERS<T> > 0) stage_numbers<T, DIM>(a, s, begin, n, keys);
     const bool owns = threadIdx.x < CU_OBSERVE_KEYS; /* slot begin + threadIdx.x */
     if (owns) shared.all[threadIdx.x] = running{0.0f, 0.0f};
     for (uint32_t base = 0; base < s.rows; base += CU_OBSERVE_ROWS) {
@@ -243,7 +246,7 @@ template <typename T, uint32_t DIM> DEVICE void observe_rows(const cu_observe_ar
     KERNEL(observe_rows_##tag##_d##dim, CU_OBSERVE_THREADS, cu_observe_args) {                     \
         observe_rows<type, dim>(a);                                                                \
     }
-FOR_EACH_KEY_TYPE_AND_DIM(OBSERVE_ROWS)
+FOR_EACH_ROW_TYPE_AND_DIM(OBSERVE_ROWS)
 
 KERNEL(observe_logits, CU_OBSERVE_THREADS, cu_observe_args) {
     SHARED(uint32_t, most);

@@ -12,7 +12,7 @@
 #define Q8_MOST    127.0f /* the largest |q| */
 #define Q8_NAN     0x7e00u
 #define Q8_LARGEST 0x7bffu /* 65504 */
-#define V4_MOST    15.0f   /* the largest n */
+#define Q4_MOST    15.0f   /* the largest n */
 
 DEVICE float q8_widen(uint32_t scale) {
     return widen(from_bits<f16>(scale));
@@ -91,16 +91,16 @@ DEVICE void store_scaled(const float (&x)[8], bool live, const kv_row<q8> &row, 
     if (channel % Q8_BLOCK == 0) ((f16 *)row.scales)[channel / Q8_BLOCK] = from_bits<f16>(scale);
 }
 
-/* ---- Values of 4 bits ------------------------------------------------------------------------ */
+/* ---- Blocks of 4 bits ------------------------------------------------------------------------ */
 
 /* The smaller of two, NaN if one is. */
 DEVICE float smaller(float a, float b) {
     return -larger(-a, -b);
 }
 
-/* 8 channels of a V row to their place. All lanes of a warp call it; what a lane that is not live has
+/* 8 channels of a row to their place. All lanes of a warp call it; what a lane that is not live has
  * does not count. A byte is of two lanes' channels: those of the block's first half write. */
-DEVICE void store_scaled(const float (&x)[8], bool live, const kv_row<v4> &row, uint32_t channel) {
+DEVICE void store_scaled(const float (&x)[8], bool live, const kv_row<q4> &row, uint32_t channel) {
     float low = INFINITY, above[8], most = 0.0f;
 #pragma unroll
     for (int i = 0; i < 8; i++)
@@ -113,15 +113,15 @@ DEVICE void store_scaled(const float (&x)[8], bool live, const kv_row<v4> &row, 
         above[i] = live ? x[i] - widen(from_bits<f16>(minimum)) : 0.0f;
         most = larger(above[i], most);
     }
-    const uint32_t scale = block_scale(q8_most_of_block(most), V4_MOST);
+    const uint32_t scale = block_scale(q8_most_of_block(most), Q4_MOST);
     const vec8 mine = q8_of<Q8_NEAREST>(above, scale);
     vec8 u;
 #pragma unroll
     for (int i = 0; i < 2; i++)
         u.word[i] = mine.word[i] | shuffle_xor(mine.word[i], 2u) << 4;
     const uint32_t block = channel / Q8_BLOCK;
-    if (!live || channel % Q8_BLOCK >= V4_BYTES) return;
-    store_vec8((v4 *)row.at + block * V4_BYTES + channel % V4_BYTES, u);
+    if (!live || channel % Q8_BLOCK >= Q4_BYTES) return;
+    store_vec8((q4 *)row.at + block * Q4_BYTES + channel % Q4_BYTES, u);
     if (channel % Q8_BLOCK != 0) return;
     ((f16 *)row.scales)[2 * block] = from_bits<f16>(scale == Q8_NAN ? Q8_NAN : minimum);
     ((f16 *)row.scales)[2 * block + 1] = from_bits<f16>(scale);

@@ -2,9 +2,9 @@
 /* write_rows: K and V rows into slots of lanes; read_rows: out of them, widened to f32.
  * contract: host/ops/; meaning: host/reference/rows.c.
  * Work split: a thread owns 8 channels of the K and the V row of one (row, KV head). The caller's
- * rows may begin at any element; those of the cache are aligned to 16 bytes, of q8 and k8v4 to 8.
- * With a rotation a warp owns a head of one row, of q, or of k with v, so that what it sums, rotates
- * and writes is its own. */
+ * rows may begin at any element; those of the cache are aligned to 16 bytes, where there are blocks
+ * to 8. With a rotation a warp owns a head of one row, of q, or of k with v, so that what it sums,
+ * rotates and writes is its own. */
 #include "q8.cuh"
 #include "rotate.cuh"
 
@@ -107,8 +107,8 @@ DEVICE void write_rows(const cu_write_rows_args &a) {
     }
 }
 
-/* f32 rows into a cache of T, whose keys are q8. A row has as many warp lanes as a side, some of them
- * idle, so that blocks do not lie in two warps. */
+/* f32 rows into a cache of T, where rows have blocks. A row has as many warp lanes as a side, some
+ * of them idle, so that blocks do not lie in two warps. */
 template <typename T, uint32_t DIM> DEVICE void write_scaled(const cu_write_rows_args &a) {
     constexpr uint32_t LANES = CU_ROW_LANES(DIM);
     const uint32_t n_heads = a.batch.n_kv_heads;
@@ -215,6 +215,7 @@ FOR_EACH_TYPE_AND_DIM(ROWS)
     }
 FOR_EACH_DIM_OF(ROWS_SCALED, q8, q8)
 FOR_EACH_DIM_OF(ROWS_SCALED, k8v4, k8v4)
+FOR_EACH_DIM_OF(ROWS_SCALED, q4, q4)
 
 #define READ_ROWS(type, tag, dim)                                                                  \
     KERNEL(read_rows_##tag##_d##dim, 256, cu_read_rows_args) {                                     \

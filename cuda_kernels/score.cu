@@ -13,4 +13,4 @@
         const uint32_t seen = (uint32_t)a.batch.visible[row * a.batch.n_kv_heads + blockIdx.y];    \
         score_pages_of<type, dim>(a, row, blockIdx.y, seen, blockIdx.x % a.blocks, shared);        \
     }
-FOR_EACH_KEY_TYPE_AND_DIM(SCORE_PAGES)
+FOR_EACH_BOUNDS_TYPE_AND_DIM(SCORE_PAGES)

@@ -29,4 +29,4 @@ template <typename T> DEVICE void score_rows(const cu_score_rows_args &a) {
     KERNEL(score_rows_##tag, CU_ROWS_THREADS, cu_score_rows_args) {                                \
         score_rows<type>(a);                                                                       \
     }
-FOR_EACH_KEY_TYPE(SCORE_ROWS)
+FOR_EACH_ROW_TYPE(SCORE_ROWS)

@@ -121,8 +121,8 @@ DEVICE void load_tile(const cu_slots &s, const slot_lane &l, uint64_t from, uint
         load_tile_of<f16>(s, l, from, first, end, tile);
     else if (s.dtype == 3)
         load_tile_of<q8>(s, l, from, first, end, tile);
-    else if (s.dtype == 4)
-        load_tile_of<v4>(s, l, from, first, end, tile);
+    else if (s.dtype == 5)
+        load_tile_of<q4>(s, l, from, first, end, tile);
     else
         load_tile_of<bf16>(s, l, from, first, end, tile);
 }

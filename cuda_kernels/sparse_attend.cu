@@ -28,4 +28,4 @@ static_assert(sizeof(score_select_shared) + 512 <= CU_SELECT_SHARED,
         if (is_last_block(a.tickets + owner, blocks, shared.before))                               \
             select_of(a.select, owner, seen, shared.select, dynamic);                              \
     }
-FOR_EACH_KEY_TYPE_AND_DIM(SCORE_SELECT)
+FOR_EACH_BOUNDS_TYPE_AND_DIM(SCORE_SELECT)

@@ -151,7 +151,7 @@ template <typename T> DEVICE void score_slots(const cu_value_score_args &a) {
     KERNEL(value_score_slots_##tag, CU_VALUE_THREADS, cu_value_score_args) {                       \
         score_slots<type>(a);                                                                      \
     }
-FOR_EACH_VALUE_TYPE(VALUE_SCORE)
+FOR_EACH_ROW_TYPE(VALUE_SCORE)
 
 /* ---- value_norm ------------------------------------------------------------------------------ */
 
@@ -159,7 +159,7 @@ FOR_EACH_VALUE_TYPE(VALUE_SCORE)
     KERNEL(value_norm_l2_##tag, CU_ROWS_THREADS, cu_value_norm_args) {                             \
         slot_norms<type>(a.slots, a.slots.kv.value_offset, a.out, a.out_stride);                   \
     }
-FOR_EACH_VALUE_TYPE(VALUE_NORM_L2)
+FOR_EACH_ROW_TYPE(VALUE_NORM_L2)
 
 KERNEL(value_norm_projected, CU_PROJECT_THREADS, cu_value_norm_args) {
     DYNAMIC_SHARED(float, tile);

@@ -37,10 +37,10 @@ tamis_status tms_check_kv(tms_device *dev, const tms_kv *kv) {
     if (tms_kv_unit(kv->dtype) == 0)
         return tms_device_fail(dev, TAMIS_E_UNSUPPORTED,
                                "cache dtype %d: supported are f32 (0), f16 (1), bf16 (2), q8 (3), "
-                               "k8v4 (4)",
+                               "k8v4 (4), q4 (5)",
                                (int)kv->dtype);
-    const bool scaled = tms_key_dtype(kv->dtype) == TAMIS_Q8;
-    if (kv->bounds.mem && kv->bounds_dtype != tms_key_dtype(kv->dtype) &&
+    const bool scaled = tms_has_blocks(kv->dtype);
+    if (kv->bounds.mem && kv->bounds_dtype != tms_bounds_dtype(kv->dtype) &&
         kv->bounds_dtype != TAMIS_Q8)
         return tms_device_fail(dev, TAMIS_E_UNSUPPORTED,
                                "bounds of dtype %s for a cache of dtype %s",

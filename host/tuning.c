@@ -2,6 +2,8 @@
 /* The list of settings, and the values that were measured on kinds of processors. An OpenCL CPU
  * device is the host, so the processor is asked itself. */
 #include "host/tuning.h"
+#include "host/ops/types.h"
+
 #include <stdio.h>
 #include <string.h>
 #if defined(__x86_64__)
@@ -43,38 +45,39 @@ bool tms_setting_allows(tamis_setting setting, uint32_t value) {
 
 /* ---- Kinds of processors --------------------------------------------------------------------- */
 
-/* vendor: as CPUID gives it; family: 0 for any. Values by [op][group > 1], of caches whose elements
- * are floating-point numbers, of q8 and of k8v4. */
-typedef struct row {
+/* Values by [op][group > 1]. */
+typedef uint32_t values[TMS_TUNED_OPS][2][TMS_SETTINGS];
+
+/* To prefetch all rows is what loses least where the processor is not known. */
+static const values all_rows = {{{16, 2, 16, 0}, {16, 2, 16, 0}}, {{16, 2, 16, 0}, {16, 2, 16, 0}}};
+/* Measured on an Ice Lake Xeon. */
+static const values intel_floats = {{{4, 1, 16, 0}, {1, 1, 16, 0}}, {{4, 1, 16, 0}, {1, 1, 16, 0}}},
+                    intel_q8 = {{{16, 2, 16, 0}, {16, 2, 16, 0}}, {{4, 2, 16, 0}, {16, 1, 16, 0}}};
+/* On a Zen 5 EPYC; k8v4 and q4 have the same best values. */
+static const values zen5_floats = {{{16, 1, 16, 4}, {16, 1, 16, 0}},
+                                   {{16, 2, 16, 4}, {16, 1, 32, 0}}},
+                    zen5_q8 = {{{16, 1, 16, 0}, {16, 1, 16, 0}}, {{16, 2, 32, 0}, {16, 1, 32, 0}}},
+                    zen5_4_bits = {{{16, 1, 16, 0}, {16, 1, 16, 0}},
+                                   {{16, 2, 32, 8}, {16, 1, 32, 8}}};
+
+/* vendor: as CPUID gives it; family: 0 for any. Of caches whose elements are floating-point numbers,
+ * of q8, and of k8v4 and q4, which have the values of q8 where they were not measured. On AMD's family
+ * 25, a Zen 4, only all rows and none were compared. The last row is for all others. */
+static const struct row {
     const char *name, *vendor;
     uint32_t family;
-    uint32_t floats[TMS_TUNED_OPS][2][TMS_SETTINGS], q8[TMS_TUNED_OPS][2][TMS_SETTINGS],
-        k8v4[TMS_TUNED_OPS][2][TMS_SETTINGS];
-} row;
-
-/* Intel: measured on an Ice Lake Xeon, where k8v4 has the values of q8. AMD family 26: on Zen 5.
- * Family 25: on Zen 4, where only all rows and none were compared. The last row is for all others: to
- * prefetch all is what loses least where the processor is not known. */
-/* clang-format off */
-static const row rows[] = {
-    {"built in for Intel", "GenuineIntel", 0,
-     {{{4, 1, 16, 0}, {1, 1, 16, 0}}, {{4, 1, 16, 0}, {1, 1, 16, 0}}},
-     {{{16, 2, 16, 0}, {16, 2, 16, 0}}, {{4, 2, 16, 0}, {16, 1, 16, 0}}},
-     {{{16, 2, 16, 0}, {16, 2, 16, 0}}, {{4, 2, 16, 0}, {16, 1, 16, 0}}}},
-    {"built in for AMD family 26", "AuthenticAMD", 26,
-     {{{16, 1, 16, 4}, {16, 1, 16, 0}}, {{16, 2, 16, 4}, {16, 1, 32, 0}}},
-     {{{16, 1, 16, 0}, {16, 1, 16, 0}}, {{16, 2, 32, 0}, {16, 1, 32, 0}}},
-     {{{16, 1, 16, 0}, {16, 1, 16, 0}}, {{16, 2, 32, 8}, {16, 1, 32, 8}}}},
-    {"built in for AMD family 25", "AuthenticAMD", 25,
-     {{{16, 2, 16, 0}, {16, 2, 16, 0}}, {{16, 2, 16, 0}, {16, 2, 16, 0}}},
-     {{{16, 2, 16, 0}, {16, 2, 16, 0}}, {{16, 2, 16, 0}, {16, 2, 16, 0}}},
-     {{{16, 2, 16, 0}, {16, 2, 16, 0}}, {{16, 2, 16, 0}, {16, 2, 16, 0}}}},
-    {"default", NULL, 0,
-     {{{16, 2, 16, 0}, {16, 2, 16, 0}}, {{16, 2, 16, 0}, {16, 2, 16, 0}}},
-     {{{16, 2, 16, 0}, {16, 2, 16, 0}}, {{16, 2, 16, 0}, {16, 2, 16, 0}}},
-     {{{16, 2, 16, 0}, {16, 2, 16, 0}}, {{16, 2, 16, 0}, {16, 2, 16, 0}}}},
+    const values *floats, *q8, *four_bits;
+} rows[] = {
+    {"built in for Intel", "GenuineIntel", 0, &intel_floats, &intel_q8, &intel_q8},
+    {"built in for AMD family 26", "AuthenticAMD", 26, &zen5_floats, &zen5_q8, &zen5_4_bits},
+    {"built in for AMD family 25", "AuthenticAMD", 25, &all_rows, &all_rows, &all_rows},
+    {"default", NULL, 0, &all_rows, &all_rows, &all_rows},
 };
-/* clang-format on */
+
+static const values *values_of(const struct row *r, tamis_dtype dtype) {
+    if (!tms_has_blocks(dtype)) return r->floats;
+    return dtype == TAMIS_Q8 ? r->q8 : r->four_bits;
+}
 
 /* The vendor as 12 characters and a NUL, empty where there is no CPUID. */
 static void processor(char vendor[13], uint32_t *family) {
@@ -100,7 +103,7 @@ bool tms_tuning_used(const tamis_device_info *device) {
 }
 
 const char *tms_tuning_shipped(const tamis_device_info *device, tms_tuning *out) {
-    const row *r = rows;
+    const struct row *r = rows;
     char vendor[13];
     uint32_t family;
     processor(vendor, &family);
@@ -108,10 +111,7 @@ const char *tms_tuning_shipped(const tamis_device_info *device, tms_tuning *out)
         r++;
     for (uint32_t op = 0; op < TMS_TUNED_OPS; op++)
         for (uint32_t dtype = 0; dtype < TMS_TUNED_DTYPES; dtype++)
-            memcpy(out->value[op][dtype],
-                   dtype == TAMIS_K8V4 ? r->k8v4[op]
-                   : dtype == TAMIS_Q8 ? r->q8[op]
-                                       : r->floats[op],
-                   sizeof r->q8[op]);
+            memcpy(out->value[op][dtype], (*values_of(r, (tamis_dtype)dtype))[op],
+                   sizeof out->value[op][dtype]);
     return tms_tuning_used(device) ? r->name : "none";
 }

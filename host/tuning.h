@@ -8,7 +8,7 @@
 
 #define TMS_SETTINGS     4u
 #define TMS_TUNED_OPS    2u
-#define TMS_TUNED_DTYPES 5u
+#define TMS_TUNED_DTYPES 6u
 
 typedef struct tms_tuning {
     uint32_t value[TMS_TUNED_OPS][TMS_TUNED_DTYPES][2][TMS_SETTINGS]; /* 2: group 1, or more */

@@ -12,7 +12,7 @@
 #   --tamis FILE      the program (default build/tamis of this tree)
 #   --shapes S[,S]    llama2-7b, llama3-8b (default both)
 #   --dtypes D[,D]    element types of the cache: f16, q8 (ggml's q8_0), k8v4 (ggml's q8_0 for K,
-#                     q4_1 for V) (default all)
+#                     q4_1 for V), q4 (q4_1 for both) (default all)
 #   --context N       tokens in the cache (default 32768)
 #   --budget N        tokens of a lane that quest reads (default 2048)
 #   --threads N       of both (default 2)
@@ -30,7 +30,7 @@ tools=$(cd "$(dirname "$0")" && pwd)
 
 package=llama-cpp-python
 tamis=$tools/../build/tamis
-shapes=llama2-7b,llama3-8b dtypes=f16,q8,k8v4
+shapes=llama2-7b,llama3-8b dtypes=f16,q8,k8v4,q4
 context=32768 budget=2048 threads=2 rounds=5 samples=3
 version='' folder='' out=''
 
@@ -90,7 +90,7 @@ while [ $# -gt 0 ]; do
     esac
 done
 is_list --shapes "$shapes" llama2-7b llama3-8b
-is_list --dtypes "$dtypes" f16 q8 k8v4
+is_list --dtypes "$dtypes" f16 q8 k8v4 q4
 is_number --context "$context" 1048576
 is_number --budget "$budget" "$context"
 is_number --threads "$threads" 512
@@ -199,6 +199,7 @@ ggml() {
     case $dtype in
     q8) dtype=q8_0 ;;
     k8v4) dtype=q8_0/q4_1 ;;
+    q4) dtype=q4_1 ;;
     esac
     "$work/attention" --shape "$2" --dtype "$dtype" --context "$context" --threads "$threads" \
         --samples "$samples" >"$1.txt" || fail "$2, $3: ggml was not measured"

@@ -65,18 +65,26 @@ static uint64_t tile_scratch(const tms_attend *p) {
     return at_most(p->batch.n_rows * tile, at_least(MOST_TILE_BYTES, tile));
 }
 
+/* Bytes of K or V of a stage, of rows that have blocks; of both. */
+static uint32_t side_of(tamis_dtype rows, uint32_t dim) {
+    return rows == TAMIS_Q4 ? CU_ATTEND_Q4_SIDE(dim) : CU_ATTEND_Q8_SIDE(dim);
+}
+static uint32_t stage_of(const tms_kv *kv) {
+    return side_of(tms_key_dtype(kv->dtype), kv->head_dim) +
+           side_of(tms_value_dtype(kv->dtype), kv->head_dim);
+}
+
 /* Bytes of shared memory of a block on matrix units. */
 static uint32_t decode_shared(const tms_attend *p) {
     const uint32_t dim = p->kv.head_dim;
-    if (p->kv.dtype == TAMIS_K8V4) return CU_ATTEND_K8V4_DECODE_SHARED(dim);
-    return p->kv.dtype == TAMIS_Q8 ? CU_ATTEND_Q8_DECODE_SHARED(dim) : CU_ATTEND_DECODE_SHARED(dim);
+    return tms_has_blocks(p->kv.dtype) ? CU_ATTEND_SIDES_DECODE_SHARED(dim, stage_of(&p->kv))
+                                       : CU_ATTEND_DECODE_SHARED(dim);
 }
 
 static uint32_t tile_shared(const tms_attend *p, uint32_t warps) {
     const uint32_t dim = p->kv.head_dim;
-    if (p->kv.dtype == TAMIS_K8V4) return CU_ATTEND_K8V4_TILE_SHARED(dim);
-    return p->kv.dtype == TAMIS_Q8 ? CU_ATTEND_Q8_TILE_SHARED(dim)
-                                   : CU_ATTEND_TILE_SHARED(dim, warps);
+    return tms_has_blocks(p->kv.dtype) ? CU_ATTEND_SIDES_TILE_SHARED(dim, stage_of(&p->kv))
+                                       : CU_ATTEND_TILE_SHARED(dim, warps);
 }
 
 static const char *matrix_refusal(tms_device *dev, const tms_attend *p) {

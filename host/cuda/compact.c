@@ -5,17 +5,14 @@
 tamis_status tms_cu_compact(tms_device *dev, const tms_compact *p) {
     const tms_batch *b = &p->batch;
     const uint64_t lanes = (uint64_t)b->n_rows * b->n_kv_heads, some = b->n_rows != 0;
-    const uint32_t size = (uint32_t)tms_kv_unit(p->kv.dtype);
-    const uint32_t pieces = p->kv.head_dim * size / 16;
-    const bool scaled = tms_key_dtype(p->kv.dtype) == TAMIS_Q8,
-               four_bits = p->kv.dtype == TAMIS_K8V4;
-    const uint32_t words = scaled ? tms_q8_blocks(p->kv.head_dim) : 0;
-    const uint32_t scales = scaled ? 2 : 0; /* parts */
+    const uint32_t size = (uint32_t)tms_kv_unit(p->kv.dtype), dim = p->kv.head_dim;
+    const tamis_dtype rows[] = {tms_key_dtype(p->kv.dtype), tms_value_dtype(p->kv.dtype)};
+    const uint32_t numbers = tms_has_blocks(p->kv.dtype) ? 2 : 0; /* parts */
     const bool planes = p->planes.positions.mem || p->planes.scores.mem;
     tamis_status status = tms_cu_base_only(dev, "compact");
     if (status != TAMIS_OK) return status;
     tms_cu_launch l = tms_cu_begin(dev, "compact", "compact_slots");
-    const cu_compact_args args = {
+    cu_compact_args args = {
         .kv = tms_cu_kv(&l, &p->kv, b->n_rows),
         .batch = tms_cu_batch(&l, b),
         .lists = tms_cu_lists(&l, &p->lists, lanes),
@@ -26,12 +23,15 @@ tamis_status tms_cu_compact(tms_device *dev, const tms_compact *p) {
         .to_stride = p->to_stride,
         .granularity = p->granularity,
         .size = size,
-        .pieces = {pieces, four_bits ? tms_v4_row(p->kv.head_dim) / 16 : pieces},
-        .words = {words, four_bits ? 2 * words : words},
-        .value_stride = four_bits ? tms_v4_row(p->kv.head_dim) : p->kv.slot_stride * size,
     };
+    for (int i = 0; i < 2; i++) {
+        args.pieces[i] = tms_row_size(rows[i], dim) * size / 16;
+        args.words[i] = tms_block_numbers(rows[i]) * tms_q8_blocks(dim);
+        args.stride[i] = numbers ? tms_row_size(rows[i], dim) : p->kv.slot_stride * size;
+    }
+    const uint64_t slices = tms_divide_up(args.pieces[0], CU_COMPACT_WIDE);
     const tms_cu_grid grid = {.x = lanes,
-                              .y = 2 * tms_divide_up(pieces, CU_COMPACT_WIDE) + scales + planes,
+                              .y = 2 * slices + numbers + planes,
                               .z = 1,
                               .threads = CU_COMPACT_THREADS};
     return tms_cu_run(&l, grid, &args);

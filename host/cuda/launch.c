@@ -142,7 +142,7 @@ const char *tms_cu_key_tag(tamis_dtype dtype) {
 }
 
 const char *tms_cu_value_tag(tamis_dtype dtype) {
-    return dtype == TAMIS_K8V4 ? "v4" : tamis_dtype_name(dtype);
+    return tamis_dtype_name(tms_value_dtype(dtype));
 }
 
 cu_slots tms_cu_slots(tms_cu_launch *l, const tms_kv *kv, const tms_batch *batch, bool values,
@@ -153,7 +153,7 @@ cu_slots tms_cu_slots(tms_cu_launch *l, const tms_kv *kv, const tms_batch *batch
                       .batch = tms_cu_batch(l, batch),
                       .blocks = blocks ? blocks : 1,
                       .dim = kv->head_dim,
-                      .dtype = values ? kv->dtype : tms_key_dtype(kv->dtype)};
+                      .dtype = values ? tms_value_dtype(kv->dtype) : tms_key_dtype(kv->dtype)};
 }
 
 uint64_t tms_cu_tickets(tms_cu_launch *l, uint64_t n) {

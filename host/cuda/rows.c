@@ -69,7 +69,7 @@ tamis_status tms_cu_write_rows(tms_device *dev, const tms_write_rows *p) {
     /* Threads of a row of blocks: those of a warp's side. */
     const uint32_t dim = p->kv.head_dim;
     const uint32_t each =
-        tms_key_dtype(p->kv.dtype) == TAMIS_Q8 ? CU_ROW_LANES(dim) : dim / CHANNELS;
+        tms_has_blocks(p->kv.dtype) ? CU_ROW_LANES(dim) : dim / CHANNELS;
     return tms_cu_run(&l, tms_cu_items(lanes * each, THREADS), &args);
 }
 

@@ -13,7 +13,7 @@ tamis_status tms_cl_compact(tms_device *dev, const tms_compact *p) {
     /* Bits are copied, so f16 and bf16 take the same kernel. */
     const tamis_dtype dtype = p->kv.dtype == TAMIS_BF16 ? TAMIS_F16 : p->kv.dtype;
     const uint64_t rows = 2 * tms_divide_up(p->kv.head_dim, WIDE);
-    const uint64_t scales = tms_key_dtype(dtype) == TAMIS_Q8 ? 2 : 0;
+    const uint64_t scales = tms_has_blocks(dtype) ? 2 : 0;
     tms_cl_launch l = tms_cl_begin(dev, "compact.cl", "compact_slots", "-DDTYPE=%d", (int)dtype);
     tms_cl_kv(&l, &p->kv, b->n_rows);
     tms_cl_batch(&l, b);

@@ -95,10 +95,11 @@ static uint32_t value_bytes(const tms_kv *kv) {
     return (uint32_t)tms_value_bytes(kv->dtype, kv->page_size, kv->head_dim);
 }
 
-/* Bytes of a row of K as far as whole cache lines go, at least one. */
+/* Bytes of a row of K as far as whole cache lines go, and one line of several short ones. */
 static uint32_t row_bytes(const tms_kv *kv) {
-    const uint32_t bytes = kv->head_dim * (uint32_t)tms_kv_unit(kv->dtype);
-    return bytes / BLOCK_BYTES * BLOCK_BYTES;
+    const uint32_t bytes = tms_row_size(tms_key_dtype(kv->dtype), kv->head_dim) *
+                           (uint32_t)tms_kv_unit(kv->dtype);
+    return bytes < BLOCK_BYTES ? BLOCK_BYTES : bytes / BLOCK_BYTES * BLOCK_BYTES;
 }
 
 static void page_args(tms_cl_launch *l, const tms_page_read *p) {

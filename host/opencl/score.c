@@ -11,7 +11,7 @@ static tamis_status run_base(tms_device *dev, const tms_score_pages *p) {
     tms_cl_launch l = tms_cl_begin(
         dev, "score.cl", "score_pages",
         "-DDTYPE=%d -DBOUNDS_DTYPE=%d -DHEAD_DIM=%u -DPAGE_SIZE=%u -DGROUP=%u -DRULE=%d",
-        tms_key_dtype(p->kv.dtype), p->kv.bounds_dtype, p->kv.head_dim, p->kv.page_size, group,
+        tms_bounds_dtype(p->kv.dtype), p->kv.bounds_dtype, p->kv.head_dim, p->kv.page_size, group,
         p->group);
     tms_cl_bounds_of(&l, &p->kv, b->n_rows);
     tms_cl_batch(&l, b);
@@ -32,11 +32,12 @@ static tamis_status run_cpu(tms_device *dev, const tms_score_pages *p) {
     const uint32_t group = b->n_heads / b->n_kv_heads;
     const uint32_t ahead = *tms_tuning_at(&dev->tuning, TAMIS_TUNED_SPARSE, p->kv.dtype, group,
                                           TAMIS_SETTING_SCORE_AHEAD);
-    tms_cl_launch l = tms_cl_begin(dev, "score_cpu.cl", "score_pages",
-                                   "-DDTYPE=%d -DBOUNDS_DTYPE=%d -DHEAD_DIM=%u -DPAGE_SIZE=%u "
-                                   "-DGROUP=%u -DRULE=%d -DRUN_PAGES=%u -DSCORE_AHEAD=%u",
-                                   tms_key_dtype(p->kv.dtype), p->kv.bounds_dtype, p->kv.head_dim,
-                                   p->kv.page_size, group, p->group, RUN_PAGES, ahead);
+    tms_cl_launch l =
+        tms_cl_begin(dev, "score_cpu.cl", "score_pages",
+                     "-DDTYPE=%d -DBOUNDS_DTYPE=%d -DHEAD_DIM=%u -DPAGE_SIZE=%u "
+                     "-DGROUP=%u -DRULE=%d -DRUN_PAGES=%u -DSCORE_AHEAD=%u",
+                     tms_bounds_dtype(p->kv.dtype), p->kv.bounds_dtype, p->kv.head_dim,
+                     p->kv.page_size, group, p->group, RUN_PAGES, ahead);
     tms_cl_bounds_of(&l, &p->kv, b->n_rows);
     tms_cl_batch(&l, b);
     tms_cl_matrix(&l, &p->q, b->n_rows, (uint64_t)b->n_heads * p->kv.head_dim);

@@ -33,8 +33,9 @@
  * Tolerance, with T = max over the seen slots of Σ_d |scale·q_d·k_d|, whose rounding (8 units of
  * fp32) remains in a logit where the terms cancel:
  *   |out - ref| <= max|v| * (2e-6 * (1 + max|logit|) + 1e-6 * T)
- * for f32 accumulation of up to 1M keys in blocks; K, V are read exactly. Where minima of k8v4 are
- * weighed apart from what is above them, max|v| is 2^-24 at least: elements of 0 may have that minimum;
+ * for f32 accumulation of up to 1M keys in blocks; K, V are read exactly. Minima of q4 rows may be
+ * multiplied and weighed apart from what is above them. So of keys of q4 |k_d| counts as |m| + d·n,
+ * and max|v| of values of q4 is 2^-24 at least: elements of 0 may have that minimum;
  *   lse: 2e-6 * (1 + |lse| + max|logit|) + 5e-7 * T;
  *   logits: 1e-6 * T. */
 typedef struct tms_attend {

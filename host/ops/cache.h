@@ -28,8 +28,8 @@ typedef struct tms_rotate {
 
 /* write_rows: writes K and V rows into given slots of lanes; append, replace and scatter are one
  * op.
- *   k, v   [n_rows][n_kv_heads][head_dim] at row*stride, dtype f32 or kv->dtype; f32 if that is q8 or
- *          k8v4
+ *   k, v   [n_rows][n_kv_heads][head_dim] at row*stride, dtype f32 or kv->dtype; f32 if that has
+ *          blocks
  *   slots  int32 [n_rows][n_kv_heads]: slot in the lane, < 0 skips; no two rows of a launch name
  *          one slot
  *   planes     in the planes that are given, a written slot gets its row's position and score 0
@@ -39,8 +39,8 @@ typedef struct tms_rotate {
  *              where its weights are given; then as rotate does. dtype is then f32
  * Of `batch`: n_rows, n_kv_heads, row_seq, table and its strides; with a rotation n_heads. Rows of q, k
  * and v may lie between each other in one memory; with a rotation no two share an element.
- * Conversion from f32 rounds to nearest even; f16 overflow gives infinity, NaN stays NaN; q8 and
- * k8v4 as in tamis_dtype.
+ * Conversion from f32 rounds to nearest even; f16 overflow gives infinity, NaN stays NaN; q8,
+ * k8v4 and q4 as in tamis_dtype.
  * Bytes: rows read and written once; with a rotation q and k once more each way.
  * Tolerance: exact, bit for bit (NaN as NaN). With a rotation the bits are those of rotate on q and on k
  * followed by write_rows, on the same backend; with norms each head is within norm's tolerance

@@ -30,53 +30,72 @@ typedef struct tms_ref {
  * one behind another, slot_stride = head_dim; behind all page_size of them their scales, f16
  * [page_size][tms_q8_blocks]; V's the same. A pair of bounds is lo, hi, then one scale f16
  * [tms_q8_blocks] for blocks of both.
- * k8v4: K and bounds as in q8. A V row has TMS_V4_BYTES for each block: byte i holds n of channel i in
- * its low half and of channel i + 16 in its high half (0 where a block has 16 channels). V rows lie one
- * behind another, and behind all page_size of them their minima and scales, f16
- * [page_size][tms_q8_blocks][m, d].
+ * q4: strides and offsets as in q8, slot_stride = head_dim too, though a row has TMS_Q4_BYTES for
+ * each block: byte i holds n of channel i in its low half and of channel i + 16 in its high half (0
+ * where a block has 16 channels). Rows of K lie one behind another, and behind all page_size of
+ * them their minima and scales, f16 [page_size][tms_q8_blocks][m, d]; V's the same.
+ * k8v4: K as in q8, V as in q4. Bounds of q4 and k8v4 are those of q8.
  * In the cache's own layout a page's K takes tms_keys_size, its V tms_values_size, a pair
  * tms_bounds_pair. */
 typedef struct tms_kv {
     tms_ref data;
     tms_ref bounds;           /* may be absent where an op does not read or write bounds */
     tamis_dtype dtype;        /* of K and V */
-    tamis_dtype bounds_dtype; /* where there are bounds: tms_key_dtype of K and V, or q8 */
+    tamis_dtype bounds_dtype; /* where there are bounds: tms_bounds_dtype of K and V, or q8 */
     uint32_t page_size;       /* 8, 16, 32, 64 */
     uint32_t head_dim;        /* 64, 80, 96, 128, 256 */
     uint64_t page_stride, head_stride, slot_stride, value_offset;
     uint64_t bounds_page_stride, bounds_head_stride;
 } tms_kv;
 
-/* The dtype of the keys of a cache, which is also that of its bounds unless it is told otherwise: what
- * reads keys alone takes k8v4 for q8. */
+/* Whether blocks of 32 channels of a row share numbers, which lie behind a page's rows. */
+static inline bool tms_has_blocks(tamis_dtype dtype) {
+    return dtype == TAMIS_Q8 || dtype == TAMIS_K8V4 || dtype == TAMIS_Q4;
+}
+/* How rows of K and rows of V lie: as those of a cache of this dtype. What reads keys alone takes
+ * k8v4 for q8. */
 static inline tamis_dtype tms_key_dtype(tamis_dtype dtype) {
     return dtype == TAMIS_K8V4 ? TAMIS_Q8 : dtype;
 }
-/* Channels of a block of q8 and k8v4, bytes that it takes in a V row of k8v4; blocks of a row. */
+static inline tamis_dtype tms_value_dtype(tamis_dtype dtype) {
+    return dtype == TAMIS_K8V4 ? TAMIS_Q4 : dtype;
+}
+/* The dtype of a cache's bounds unless it is told otherwise. */
+static inline tamis_dtype tms_bounds_dtype(tamis_dtype dtype) {
+    return tms_has_blocks(dtype) ? TAMIS_Q8 : dtype;
+}
+/* Channels of a block, bytes that it takes in a row of q4; blocks of a row. */
 #define TMS_Q8_BLOCK 32u
-#define TMS_V4_BYTES 16u
+#define TMS_Q4_BYTES 16u
 static inline uint32_t tms_q8_blocks(uint32_t head_dim) {
     return (head_dim + TMS_Q8_BLOCK - 1) / TMS_Q8_BLOCK;
 }
-/* Bytes of a V row of k8v4. */
-static inline uint32_t tms_v4_row(uint32_t head_dim) {
-    return tms_q8_blocks(head_dim) * TMS_V4_BYTES;
-}
-/* Bytes of what strides and offsets of K and V, or of bounds, count: an element, or a byte of q8 and
- * k8v4. */
+/* Bytes of what strides and offsets of K and V, or of bounds, count: an element, or a byte where
+ * there are blocks. */
 static inline size_t tms_kv_unit(tamis_dtype dtype) {
-    return tms_key_dtype(dtype) == TAMIS_Q8 ? 1 : tamis_dtype_size(dtype);
+    return tms_has_blocks(dtype) ? 1 : tamis_dtype_size(dtype);
 }
-/* In these units: K and V of a page in the cache's own layout. */
+/* Of rows of this dtype, which is not k8v4: their length in these units, and how many f16 a block
+ * has behind the rows. */
+static inline uint32_t tms_row_size(tamis_dtype dtype, uint32_t head_dim) {
+    return dtype == TAMIS_Q4 ? tms_q8_blocks(head_dim) * TMS_Q4_BYTES : head_dim;
+}
+static inline uint32_t tms_block_numbers(tamis_dtype dtype) {
+    return dtype == TAMIS_Q4 ? 2 : dtype == TAMIS_Q8 ? 1 : 0;
+}
+/* In units: page_size such rows with what lies behind them. */
+static inline uint64_t tms_rows_size(tamis_dtype dtype, uint32_t page_size, uint32_t head_dim) {
+    const uint32_t numbers = tms_block_numbers(dtype) * tms_q8_blocks(head_dim);
+    return (uint64_t)page_size * (tms_row_size(dtype, head_dim) + 2 * numbers);
+}
+/* In units: K and V of a page in the cache's own layout. */
 static inline uint64_t tms_keys_size(tamis_dtype dtype, uint32_t page_size, uint32_t head_dim) {
-    const uint32_t scales = tms_key_dtype(dtype) == TAMIS_Q8 ? 2 * tms_q8_blocks(head_dim) : 0;
-    return (uint64_t)page_size * (head_dim + scales);
+    return tms_rows_size(tms_key_dtype(dtype), page_size, head_dim);
 }
 static inline uint64_t tms_values_size(tamis_dtype dtype, uint32_t page_size, uint32_t head_dim) {
-    if (dtype != TAMIS_K8V4) return tms_keys_size(dtype, page_size, head_dim);
-    return (uint64_t)page_size * (tms_v4_row(head_dim) + 2 * 2 * tms_q8_blocks(head_dim));
+    return tms_rows_size(tms_value_dtype(dtype), page_size, head_dim);
 }
-/* In bytes: K and V of a page in the cache's own layout. */
+/* In bytes: the same. */
 static inline uint64_t tms_key_bytes(tamis_dtype dtype, uint32_t page_size, uint32_t head_dim) {
     return tms_keys_size(dtype, page_size, head_dim) * tms_kv_unit(dtype);
 }

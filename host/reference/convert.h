@@ -73,6 +73,7 @@ static inline void tms_load_row(tamis_dtype dtype, const void *data, uint64_t at
         break;
     case TAMIS_Q8: /* of caches alone: tms_load_slot */
     case TAMIS_K8V4:
+    case TAMIS_Q4:
         break;
     }
 }
@@ -95,6 +96,7 @@ static inline void tms_store_row(tamis_dtype dtype, void *data, uint64_t at, uin
         break;
     case TAMIS_Q8:
     case TAMIS_K8V4:
+    case TAMIS_Q4:
         break;
     }
 }

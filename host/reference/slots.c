@@ -1,13 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* K and V rows and bounds of the cache in every dtype, q8 and k8v4 among them: loads, stores, copies.
- * Contract: host/ops/, tms_kv; what an element is: tamis/device.h, tamis_dtype. Products of an
- * integer and a scale are exact in fp32, so comparisons with them are, and scales and integers have
- * the same bits on every backend. */
+/* K and V rows and bounds of the cache in every dtype, those with blocks among them: loads, stores,
+ * copies. Contract: host/ops/, tms_kv; what an element is: tamis/device.h, tamis_dtype. Products of
+ * an integer and a scale are exact in fp32, so comparisons with them are, and scales and integers
+ * have the same bits on every backend. */
 #include "host/reference/convert.h"
 #include "host/reference/reference.h"
 
 #define Q8_MOST 127 /* the largest |q| */
-#define V4_MOST 15  /* the largest n */
+#define Q4_MOST 15  /* the largest n */
 #define F16_INF 0x7c00u
 #define F16_NAN 0x7e00u
 
@@ -82,7 +82,7 @@ static void load_q8(const int8_t *row, const uint16_t *scales, uint32_t n, float
         out[i] = tms_f16_load(scales[i / TMS_Q8_BLOCK]) * (float)row[i];
 }
 
-/* ---- Values of 4 bits ------------------------------------------------------------------------ */
+/* ---- Rows of 4 bits -------------------------------------------------------------------------- */
 
 /* The least of the n elements at x, NaN if one is NaN. */
 static float least(const float *x, uint32_t n) {
@@ -93,99 +93,93 @@ static float least(const float *x, uint32_t n) {
 }
 
 /* A block of n channels to its bytes, with its minimum and scale. */
-static void store_v4_block(const float *x, uint32_t n, uint8_t *out, uint16_t *of) {
+static void store_q4_block(const float *x, uint32_t n, uint8_t *out, uint16_t *of) {
     float above[TMS_Q8_BLOCK], most = 0;
     of[0] = block_minimum(least(x, n));
     for (uint32_t i = 0; i < n; i++) {
         above[i] = x[i] - tms_f16_load(of[0]);
         most = (float)tms_larger(above[i], most);
     }
-    of[1] = block_scale(most, V4_MOST);
+    of[1] = block_scale(most, Q4_MOST);
     if (of[1] == F16_NAN) of[0] = F16_NAN;
-    memset(out, 0, TMS_V4_BYTES);
+    memset(out, 0, TMS_Q4_BYTES);
     for (uint32_t i = 0; i < n && of[1] != F16_NAN; i++) {
         const int q = nearest(above[i], tms_f16_load(of[1]));
-        out[i % TMS_V4_BYTES] |= (uint8_t)(i < TMS_V4_BYTES ? q : q << 4);
+        out[i % TMS_Q4_BYTES] |= (uint8_t)(i < TMS_Q4_BYTES ? q : q << 4);
     }
 }
 
-static void load_v4(const uint8_t *row, const uint16_t *of, uint32_t n, float *out) {
+static void load_q4(const uint8_t *row, const uint16_t *of, uint32_t n, float *out) {
     for (uint32_t i = 0; i < n; i++) {
         const uint32_t block = i / TMS_Q8_BLOCK, rest = i % TMS_Q8_BLOCK;
-        const uint8_t byte = row[block * TMS_V4_BYTES + rest % TMS_V4_BYTES];
-        const int q = rest < TMS_V4_BYTES ? byte & 15 : byte >> 4;
+        const uint8_t byte = row[block * TMS_Q4_BYTES + rest % TMS_Q4_BYTES];
+        const int q = rest < TMS_Q4_BYTES ? byte & 15 : byte >> 4;
         out[i] = tms_f16_load(of[2 * block]) + tms_f16_load(of[2 * block + 1]) * (float)q;
     }
 }
 
 /* ---- Rows ------------------------------------------------------------------------------------ */
 
-/* How rows of K, or of V, lie in memory. */
-typedef enum row_kind { FLOATS, OF_Q8, OF_V4 } row_kind;
-
-static row_kind kind_of(const tms_kv *kv, tms_row row) {
-    if (tms_key_dtype(kv->dtype) != TAMIS_Q8) return FLOATS;
-    return kv->dtype == TAMIS_K8V4 && row.is_value ? OF_V4 : OF_Q8;
+/* How rows of K, or of V, lie: as those of a cache of this dtype, which is not k8v4. */
+static tamis_dtype dtype_of(const tms_kv *kv, tms_row row) {
+    return row.is_value ? tms_value_dtype(kv->dtype) : tms_key_dtype(kv->dtype);
 }
 
 /* Where a row begins, in units of the dtype. */
 static uint64_t row_at(const tms_kv *kv, tms_row row) {
-    const uint64_t stride = kind_of(kv, row) == OF_V4 ? tms_v4_row(kv->head_dim) : kv->slot_stride;
-    return row.page + row.slot * stride;
+    const tamis_dtype dtype = dtype_of(kv, row);
+    return row.page +
+           row.slot * (dtype == TAMIS_Q4 ? tms_row_size(dtype, kv->head_dim) : kv->slot_stride);
 }
 
-/* The numbers of a row's blocks, `n` of each: they lie behind all rows of the page. */
-static uint16_t *scales_of(const tms_kv *kv, const void *data, tms_row row, uint32_t n) {
+/* The numbers of a row's blocks: they lie behind all rows of the page. */
+static uint16_t *numbers_of(const tms_kv *kv, const void *data, tms_row row) {
     const tms_row behind = {row.page, kv->page_size, row.is_value};
     unsigned char *first = (unsigned char *)(uintptr_t)data + row_at(kv, behind);
-    return (uint16_t *)(void *)first + (size_t)row.slot * tms_q8_blocks(kv->head_dim) * n;
+    return (uint16_t *)(void *)first +
+           (size_t)row.slot * tms_q8_blocks(kv->head_dim) * tms_block_numbers(dtype_of(kv, row));
 }
 
 void tms_load_slot(const tms_kv *kv, const void *data, tms_row row, float *out) {
     const uint64_t at = row_at(kv, row);
-    switch (kind_of(kv, row)) {
-    case FLOATS:
-        tms_load_row(kv->dtype, data, at, kv->head_dim, out);
-        break;
-    case OF_Q8:
-        load_q8((const int8_t *)data + at, scales_of(kv, data, row, 1), kv->head_dim, out);
-        break;
-    case OF_V4:
-        load_v4((const uint8_t *)data + at, scales_of(kv, data, row, 2), kv->head_dim, out);
-        break;
-    }
+    const tamis_dtype dtype = dtype_of(kv, row);
+    if (dtype == TAMIS_Q8)
+        load_q8((const int8_t *)data + at, numbers_of(kv, data, row), kv->head_dim, out);
+    else if (dtype == TAMIS_Q4)
+        load_q4((const uint8_t *)data + at, numbers_of(kv, data, row), kv->head_dim, out);
+    else
+        tms_load_row(dtype, data, at, kv->head_dim, out);
 }
 
 void tms_store_slot(const tms_kv *kv, void *data, tms_row row, const float *x) {
-    const row_kind kind = kind_of(kv, row);
+    const tamis_dtype dtype = dtype_of(kv, row);
     const uint64_t at = row_at(kv, row);
-    if (kind == FLOATS) {
-        tms_store_row(kv->dtype, data, at, kv->head_dim, x);
+    if (!tms_has_blocks(dtype)) {
+        tms_store_row(dtype, data, at, kv->head_dim, x);
         return;
     }
+    uint16_t *numbers = numbers_of(kv, data, row);
     for (uint32_t c = 0; c < kv->head_dim; c += TMS_Q8_BLOCK) {
         const uint32_t n = block_end(c, kv->head_dim) - c, block = c / TMS_Q8_BLOCK;
-        if (kind == OF_V4) {
-            store_v4_block(x + c, n, (uint8_t *)data + at + block * TMS_V4_BYTES,
-                           scales_of(kv, data, row, 2) + 2 * block);
+        if (dtype == TAMIS_Q4) {
+            store_q4_block(x + c, n, (uint8_t *)data + at + block * TMS_Q4_BYTES,
+                           numbers + 2 * block);
             continue;
         }
         const uint16_t scale = block_scale(largest(x + c, n, 0), Q8_MOST);
         store_block(x + c, n, scale, NEAREST, (int8_t *)data + at + c);
-        scales_of(kv, data, row, 1)[block] = scale;
+        numbers[block] = scale;
     }
 }
 
 void tms_copy_slot(const tms_kv *kv, void *data, tms_row to, tms_row from) {
-    const row_kind kind = kind_of(kv, from);
-    const size_t unit = tms_kv_unit(kv->dtype), blocks = tms_q8_blocks(kv->head_dim);
-    const size_t bytes = kind == OF_V4 ? tms_v4_row(kv->head_dim) : kv->head_dim * unit;
+    const tamis_dtype dtype = dtype_of(kv, from);
+    const size_t unit = tms_kv_unit(dtype);
     memmove((char *)data + row_at(kv, to) * unit, (const char *)data + row_at(kv, from) * unit,
-            bytes);
-    const uint32_t n = kind == FLOATS ? 0 : kind == OF_Q8 ? 1 : 2; /* numbers of a block */
-    if (n)
-        memmove(scales_of(kv, data, to, n), scales_of(kv, data, from, n),
-                blocks * n * sizeof(uint16_t));
+            tms_row_size(dtype, kv->head_dim) * unit);
+    if (tms_has_blocks(dtype))
+        memmove(numbers_of(kv, data, to), numbers_of(kv, data, from),
+                sizeof(uint16_t) * tms_q8_blocks(kv->head_dim) * tms_block_numbers(dtype));
 }
 
 void tms_load_bounds(const tms_kv *kv, const void *bounds, uint64_t at, float *pair) {

@@ -66,7 +66,8 @@ static const char *const figure_names[] = {"share", "kl", "kl-p95",    "agreemen
 #define N_FIGURES (sizeof figures / sizeof *figures)
 
 static const char *const schedules[] = {"falling", "flat"};
-static const tamis_dtype dtypes[] = {TAMIS_F32, TAMIS_F16, TAMIS_BF16, TAMIS_Q8, TAMIS_K8V4};
+static const tamis_dtype dtypes[] = {TAMIS_F32, TAMIS_F16, TAMIS_BF16, TAMIS_Q8, TAMIS_K8V4,
+                                     TAMIS_Q4};
 
 static double *number_of(tamis_blend_figures *f, size_t i) {
     return (double *)((char *)f + figures[i]);

@@ -139,7 +139,7 @@ tms_kv tms_cache_kv(const tamis_cache *cache, uint32_t layer);
 
 /* The dtype of a cache's bounds. */
 static inline tamis_dtype tms_cache_bounds_dtype(const tamis_cache_params *p) {
-    return p->bounds_dtype == TAMIS_BOUNDS_Q8 ? TAMIS_Q8 : tms_key_dtype(p->dtype);
+    return p->bounds_dtype == TAMIS_BOUNDS_Q8 ? TAMIS_Q8 : tms_bounds_dtype(p->dtype);
 }
 
 /* The planes of a layer's pages; a plane that the cache does not have is absent. */

@@ -15,6 +15,7 @@ size_t tamis_dtype_size(tamis_dtype dtype) {
         return 2;
     case TAMIS_Q8:
     case TAMIS_K8V4:
+    case TAMIS_Q4:
         break;
     }
     return 0;
@@ -32,6 +33,8 @@ const char *tamis_dtype_name(tamis_dtype dtype) {
         return "q8";
     case TAMIS_K8V4:
         return "k8v4";
+    case TAMIS_Q4:
+        return "q4";
     }
     return "unknown";
 }

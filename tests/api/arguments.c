@@ -152,7 +152,7 @@ static void cache_parameters_are_checked_one_by_one(void **state) {
     REFUSED(head_dim, 72, TAMIS_E_UNSUPPORTED, "head_dim 72");
     REFUSED(page_size, 24, TAMIS_E_UNSUPPORTED, "page_size 24");
     REFUSED(page_size, 128, TAMIS_E_UNSUPPORTED, "page_size 128");
-    REFUSED(dtype, (tamis_dtype)5, TAMIS_E_ARGUMENT, "dtype 5");
+    REFUSED(dtype, (tamis_dtype)6, TAMIS_E_ARGUMENT, "dtype 6");
     REFUSED(bounds_dtype, (tamis_bounds_dtype)2, TAMIS_E_ARGUMENT, "bounds_dtype 2");
     REFUSED(capacity_tokens, 0, TAMIS_E_ARGUMENT, "exactly one");
     REFUSED(capacity_bytes, 1 << 20, TAMIS_E_ARGUMENT, "exactly one");
@@ -208,6 +208,9 @@ static void a_cache_takes_the_memory_it_measured(void **state) {
     p.dtype = TAMIS_K8V4; /* 16 rows of these, and 16 of 32 bytes, 2 minima and 2 scales */
     OK(tamis_cache_measure(w->context, &p, &size, &test_error));
     assert_true(size.page_bytes == 1728 && size.bounds_bytes == 144);
+    p.dtype = TAMIS_Q4; /* 32 rows of 32 bytes, 2 minima and 2 scales */
+    OK(tamis_cache_measure(w->context, &p, &size, &test_error));
+    assert_true(size.page_bytes == 1280 && size.bounds_bytes == 144);
     p.dtype = TAMIS_F16;
     p.bounds_dtype = TAMIS_BOUNDS_AS_CACHE;
     p.planes = TAMIS_PLANE_POSITIONS | TAMIS_PLANE_SCORES; /* 8 bytes a slot */

@@ -59,11 +59,11 @@ typedef struct shape_case {
     tamis_dtype dtype;
 } shape_case;
 
-/* Groups of 2, 1, 4, 5, 8, 3 and 3. */
+/* Groups of 2, 1, 4, 5, 8, 3, 3 and 3. */
 static const shape_case shapes[] = {
     {2, 4, 2, 8, TAMIS_F32},   {1, 3, 3, 16, TAMIS_F16}, {3, 8, 2, 16, TAMIS_BF16},
     {1, 10, 2, 8, TAMIS_F16},  {3, 8, 1, 8, TAMIS_F32},  {2, 6, 2, 16, TAMIS_Q8},
-    {2, 6, 2, 16, TAMIS_K8V4},
+    {2, 6, 2, 16, TAMIS_K8V4}, {2, 6, 2, 16, TAMIS_Q4},
 };
 enum { N_SHAPES = sizeof shapes / sizeof *shapes };
 

@@ -59,10 +59,16 @@ int test_evictions(void) {
     return n;
 }
 
+static bool coarse_keys;
+
+void test_values_for(tamis_dtype cache) {
+    coarse_keys = cache == TAMIS_Q4;
+}
+
 float test_value(uint64_t token, uint32_t lane, uint32_t which, uint32_t d) {
     uint64_t state = ((token * 1024 + lane) * 2 + which) * 64 + d / 8;
     int n = (int)(test_random(&state) >> d % 8 * 8 & 255) % 255 - 127;
-    if (which == 1)
+    if (which == 1 || coarse_keys)
         n = -127 + 16 * (d % 16 == 15 ? 15 : d % 16 == 7 ? 0 : (n + 127) / 16);
     else if (d % 16 == 15)
         n = n < 0 ? -127 : 127;
@@ -88,6 +94,7 @@ static void count_builds(void *user, tamis_log_level level, const char *text) {
 void test_open(test_world *world, const tamis_cache_params *shape, const tamis_plan_params *plan) {
     *world = (test_world){.shape = *shape, .max_rows = plan->max_rows ? plan->max_rows : 512};
     if (world->shape.page_size == 0) world->shape.page_size = 16;
+    test_values_for(shape->dtype);
     tamis_context_params params = {.device = test_device, .log = count_builds};
     OK(tamis_context_create(&params, &world->context, &test_error));
     OK(tamis_cache_create(world->context, shape, &world->cache, &test_error));

@@ -46,10 +46,13 @@ uint32_t test_below(uint64_t *state, uint32_t n);
 int test_evictions(void);
 
 /* Channel `d` of a token's K (which 0) or V (which 1) row in a lane: n/64, n/128 or n/256 with |n|
- * <= 127, which f32, f16 and bf16 hold exactly. So do q8 and k8v4, where blocks have different scales:
- * the divisor is that of 32 channels. Of K n is 127 or -127 in two of them; of V it is one of 16, 16
- * apart, -127 in two and the largest in two. */
+ * <= 127, which f32, f16 and bf16 hold exactly. So do q8 and k8v4, where blocks have different
+ * scales: the divisor is that of 32 channels. Of K n is 127 or -127 in two of them; of V it is one
+ * of 16, 16 apart, -127 in two and the largest in two. */
 float test_value(uint64_t token, uint32_t lane, uint32_t which, uint32_t d);
+/* Makes K as coarse as V from now on if the cache is of q4, so that it, too, holds it exactly.
+ * test_open does so. */
+void test_values_for(tamis_dtype cache);
 
 typedef struct test_world {
     tamis_context *context;

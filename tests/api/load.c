@@ -214,25 +214,30 @@ static void turned(const rig *r, uint64_t token, uint32_t lane, uint32_t positio
     }
 }
 
-/* The step of q8 at a channel of a row, with the rounding of its scale. */
-static double q8_step(const double *y, uint32_t channel) {
-    double most = 0;
-    for (uint32_t d = channel / 32 * 32; d < channel / 32 * 32 + 32; d++)
+/* The step of a K row at a channel, with the rounding of its block's scale and, in q4, minimum; 0
+ * where there are no blocks. */
+static double step_of(tamis_dtype cache, const double *y, uint32_t channel) {
+    double most = 0, low = INFINITY, high = -INFINITY;
+    for (uint32_t d = channel / 32 * 32; d < channel / 32 * 32 + 32; d++) {
         most = fmax(most, fabs(y[d]));
-    return most / 127 * 1.001;
+        low = fmin(low, y[d]);
+        high = fmax(high, y[d]);
+    }
+    if (cache == TAMIS_Q4) return ((high - low) / 15 + most / 1024 / 15) * 1.001;
+    return tamis_dtype_size(cache) ? 0 : most / 127 * 1.001;
 }
 
 /* A lane of a text is what was written and loaded last, K within the rounding of its rotation. */
 static void expect_lane(const rig *r, uint32_t layer, uint32_t text, uint32_t head, uint32_t n,
                         const float *k, const float *v) {
-    static const double units[] = {0, 0x1p-11, 0x1p-8, 0, 0};
+    static const double units[TAMIS_Q4 + 1] = {0, 0x1p-11, 0x1p-8};
     const uint32_t lane = layer * KV_HEADS + head;
     double y[DIM];
     for (uint32_t s = 0; s < n; s++) {
         const uint64_t token = r->content[layer][text][s];
         turned(r, token, lane, s, y);
         for (uint32_t d = 0; d < DIM; d++) {
-            const double step = tamis_dtype_size(r->c.cache) ? 0 : q8_step(y, d);
+            const double step = step_of(r->c.cache, y, d);
             const double allowed = 2e-6 + units[r->c.cache] * fabs(y[d]) + step / 2;
             if (v[s * DIM + d] != test_value(token, lane, 1, d) ||
                 !(fabs(k[s * DIM + d] - y[d]) <= allowed))
@@ -306,6 +311,7 @@ static void loaded_rows_have_the_bits_of_written_ones(void **state) {
         {TAMIS_F32, TAMIS_F32, TAMIS_PAIR_ADJACENT, 0, true, false, TAMIS_EVICT_NONE},
         {TAMIS_Q8, TAMIS_F16, TAMIS_PAIR_HALF, 0, true, true, TAMIS_EVICT_NONE},
         {TAMIS_K8V4, TAMIS_F32, TAMIS_PAIR_HALF, 18, true, true, TAMIS_EVICT_NONE},
+        {TAMIS_Q4, TAMIS_BF16, TAMIS_PAIR_HALF, 0, true, false, TAMIS_EVICT_NONE},
     };
     static const uint32_t before[LAYERS] = {1, 2, 3, 1}, after[LAYERS] = {2, 1, 3, 3};
     uint32_t every[ALL];
@@ -415,6 +421,7 @@ static void a_blend_is_what_its_rows_are(void **state) {
         {TAMIS_F16, TAMIS_F16, TAMIS_PAIR_ADJACENT, 32, false, true, TAMIS_EVICT_NONE},
         {TAMIS_Q8, TAMIS_F16, TAMIS_PAIR_HALF, 0, true, true, TAMIS_EVICT_NONE},
         {TAMIS_K8V4, TAMIS_F32, TAMIS_PAIR_HALF, 18, true, true, TAMIS_EVICT_NONE},
+        {TAMIS_Q4, TAMIS_F16, TAMIS_PAIR_ADJACENT, 32, true, true, TAMIS_EVICT_NONE},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         uint32_t every[ALL], rows[ALL], n = 0;

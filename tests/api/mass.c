@@ -139,6 +139,7 @@ static void masses_are_sums_of_weights(void **state) {
          .cut = 4},
         {.dtype = TAMIS_Q8, .page_size = 16, .last = 9, .evicted = true},
         {.dtype = TAMIS_K8V4, .page_size = 16, .last = 33, .narrowed = true},
+        {.dtype = TAMIS_Q4, .page_size = 8, .last = 9, .evicted = true},
         {.dtype = TAMIS_F32, .page_size = 8, .last = 5, .sliding_window = 80, .evicted = true},
         {.dtype = TAMIS_F16, .page_size = 16, .last = 1, .sliding_window = 1, .soft_cap = 2}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)

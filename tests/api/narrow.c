@@ -198,6 +198,7 @@ static void narrowed_rows_see_what_they_saw(void **state) {
     play_narrowed(TAMIS_BF16, 19);
     play_narrowed(TAMIS_Q8, 0);
     play_narrowed(TAMIS_K8V4, 0);
+    play_narrowed(TAMIS_Q4, 0);
 }
 
 static void narrowing_is_refused_where_it_has_no_meaning(void **state) {

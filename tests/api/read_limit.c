@@ -123,7 +123,8 @@ static void every_order_reads_every_page_once(void **state) {
                                         {TAMIS_F32, 8, 64},
                                         {TAMIS_BF16, 16, 80},
                                         {TAMIS_Q8, 8, 80},
-                                        {TAMIS_K8V4, 16, 80}};
+                                        {TAMIS_K8V4, 16, 80},
+                                        {TAMIS_Q4, 8, 80}};
     /* Tails of every order; lanes that the launch divides among cores; splits. */
     static const int32_t many[] = {0, 1, 3, 4, 5, 8, 15, 16, 17, 31, 40, 2, 0, 16, 33, 7},
                          few[] = {83}, longer[] = {600, 513};
@@ -207,7 +208,8 @@ static void the_limit_of_filled_pages(void **state) {
 /* Of any dtype: the pages are taken by hand, for not every device writes each of them. */
 static void the_limit_of_any_dtype(void **state) {
     (void)state;
-    static const tamis_dtype dtypes[] = {TAMIS_F16, TAMIS_BF16, TAMIS_Q8, TAMIS_K8V4};
+    static const tamis_dtype dtypes[] = {TAMIS_F16, TAMIS_BF16, TAMIS_Q8, TAMIS_K8V4,
+                                         TAMIS_Q4};
     const tamis_context_params params = {.device = test_device};
     tamis_context *context = NULL;
     OK(tamis_context_create(&params, &context, &test_error));

@@ -205,6 +205,7 @@ static void the_bits_are_those_of_three_launches(void **state) {
         {"fixed", TAMIS_F16, TAMIS_PAIR_ADJACENT, 34, false, TAMIS_EVICT_NONE, 0, 1},
         {"q8", TAMIS_Q8, TAMIS_PAIR_HALF, 18, true, TAMIS_EVICT_NONE, 0, 0},
         {"k8v4", TAMIS_K8V4, TAMIS_PAIR_HALF, 0, true, TAMIS_EVICT_NONE, 0, 0},
+        {"q4", TAMIS_Q4, TAMIS_PAIR_ADJACENT, 18, true, TAMIS_EVICT_NONE, 0, 0},
         {"knorm in place", TAMIS_F16, TAMIS_PAIR_HALF, 0, true, TAMIS_EVICT_KNORM, 1, 0},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {

@@ -111,8 +111,8 @@ static void play_each(test_world *w, const bits_case *c, tamis_sequence id, cons
 
 static void every_setting_gives_the_same_bits(void **state) {
     (void)state;
-    /* In f16 with one head and the device's own shape, in q8 with four and the other one, in k8v4 with
-     * both. */
+    /* In f16 with one head and the device's own shape, in q8 with four and the other one, in k8v4
+     * and q4 with both. */
     static const bits_case cases[] = {
         {{TAMIS_TUNED_ATTEND, TAMIS_F16, 1}, 64, TMS_FORM_CPU},
         {{TAMIS_TUNED_SPARSE, TAMIS_F16, 1}, 64, TMS_FORM_CPU},
@@ -120,6 +120,8 @@ static void every_setting_gives_the_same_bits(void **state) {
         {{TAMIS_TUNED_SPARSE, TAMIS_Q8, 4}, 128, TMS_FORM_CPU_OTHER},
         {{TAMIS_TUNED_ATTEND, TAMIS_K8V4, 4}, 64, TMS_FORM_CPU_OTHER},
         {{TAMIS_TUNED_SPARSE, TAMIS_K8V4, 1}, 128, TMS_FORM_CPU},
+        {{TAMIS_TUNED_ATTEND, TAMIS_Q4, 1}, 128, TMS_FORM_CPU},
+        {{TAMIS_TUNED_SPARSE, TAMIS_Q4, 4}, 64, TMS_FORM_CPU_OTHER},
     };
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         test_world w;
@@ -185,7 +187,7 @@ static void what_is_no_setting_is_refused(void **state) {
     (void)state;
     const tamis_tuned_class of = {TAMIS_TUNED_ATTEND, TAMIS_F16, 1},
                             op = {(tamis_tuned_op)2, TAMIS_F16, 1},
-                            dtype = {TAMIS_TUNED_ATTEND, (tamis_dtype)5, 1},
+                            dtype = {TAMIS_TUNED_ATTEND, (tamis_dtype)6, 1},
                             group = {TAMIS_TUNED_ATTEND, TAMIS_F16, 0};
     const tamis_setting rows = TAMIS_SETTING_FETCH_ROWS;
     tamis_context *context = open_context();
@@ -199,7 +201,7 @@ static void what_is_no_setting_is_refused(void **state) {
           TAMIS_E_ARGUMENT, "score_ahead is no setting of attend");
     FAILS(tamis_context_set_setting(context, &op, rows, 1, &test_error), TAMIS_E_ARGUMENT, "op 2");
     FAILS(tamis_context_set_setting(context, &dtype, rows, 1, &test_error), TAMIS_E_ARGUMENT,
-          "dtype 5");
+          "dtype 6");
     FAILS(tamis_context_set_setting(context, &group, rows, 1, &test_error), TAMIS_E_ARGUMENT,
           "group 0");
     FAILS(tamis_context_set_setting(context, NULL, rows, 1, &test_error), TAMIS_E_ARGUMENT, "of");
@@ -308,7 +310,7 @@ static void a_file_that_is_not_understood_is_an_error(void **state) {
         {"attend f16 2 fetch_rows=2\n", "\"2\""},
         {"attend f16\n", "no group"},
         {"attend\n", "no dtype"},
-        {"attend q4 1\n", "\"q4\""},
+        {"attend q5 1\n", "\"q5\""},
         {"observe f16 1", "\"observe\""},
         {"device\n", "\"device\""},
     };

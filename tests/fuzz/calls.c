@@ -43,13 +43,13 @@ static void draw_shape(fuzz *f) {
                                       TAMIS_PLANE_POSITIONS, 0};
     tamis_cache_params *p = &f->shape;
     f->group = 1 + fuzz_take(f, MAX_GROUP);
-    const uint32_t dtypes = fuzz_take(f, 10);
+    const uint32_t dtypes = fuzz_take(f, 12);
     *p = (tamis_cache_params){.n_layers = 1 + fuzz_take(f, MAX_LAYERS),
                               .n_kv_heads = 1 + fuzz_take(f, MAX_HEADS),
                               .head_dim = fuzz_take(f, 8) == 7 ? 80 : 64,
                               .page_size = fuzz_take(f, 4) == 3 ? 16 : 8,
-                              .dtype = (tamis_dtype)(dtypes % 5),
-                              .bounds_dtype = (tamis_bounds_dtype)(dtypes / 5),
+                              .dtype = (tamis_dtype)(dtypes % 6),
+                              .bounds_dtype = (tamis_bounds_dtype)(dtypes / 6),
                               .capacity_tokens = 16 + fuzz_take(f, 240),
                               .planes = planes[fuzz_take(f, 4)]};
     p->n_heads = p->n_kv_heads * f->group;
@@ -64,6 +64,7 @@ static void open_cache(fuzz *f) {
     uint64_t *limit = &f->context->dev->info.max_buffer_bytes, before = *limit;
     tamis_cache_size size;
     draw_shape(f);
+    test_values_for(f->shape.dtype);
     OK(tamis_cache_measure(f->context, &f->shape, &size, &test_error));
     bool split = fuzz_take(f, 2);
     if (split) *limit = size.page_bytes * size.pages / f->shape.n_layers;

@@ -1,7 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # Compiles the CPU forms of attention for AArch64, which nothing here runs: they must compile for
-# every dtype, and widen f16 and q8 by NEON's vector instructions, not one element at a time.
+# every dtype, and widen f16, q8 and q4 by NEON's vector instructions, not one element at a time.
 # usage: aarch64.sh <folder of kernels>; 77 without the clang that PoCL brings.
 # The calling conventions of SPIR are taken out: only drivers' compilers know them.
 set -u
@@ -40,7 +40,7 @@ holds() {
 
 kernels=$1
 cases=0
-for dtype in 0 1 2 3 4; do
+for dtype in 0 1 2 3 4 5; do
     for group in 1 4; do
         for kernel in attend_cpu sparse_attend_cpu attend_rows_cpu score_cpu observe_cpu value_cpu; do
             cases=$((cases + 1))
@@ -51,9 +51,9 @@ for dtype in 0 1 2 3 4; do
             fi
             case $kernel:$dtype in
             attend_cpu:1 | sparse_attend_cpu:1) holds $kernel $dtype $group fcvtl ;;
-            attend_cpu:[34] | sparse_attend_cpu:[34])
-                holds $kernel $dtype $group sshll
-                holds $kernel $dtype $group scvtf
+            attend_cpu:[345] | sparse_attend_cpu:[345])
+                holds $kernel $dtype $group "[su]cvtf"
+                [ $dtype -eq 5 ] || holds $kernel $dtype $group sshll
                 [ $dtype -eq 3 ] || holds $kernel $dtype $group ushll
                 ;;
             esac

@@ -68,6 +68,17 @@ static void gather(const check_data *data, uint32_t row, uint32_t head, const in
     }
 }
 
+/* The size of element d of a key: of q4 that of its block's minimum and
+ * that of what is above it, which may cancel. */
+static double key_size(const check_data *data, const float *k, uint32_t d) {
+    const uint32_t dim = data->lanes.kv.head_dim, first = d / TMS_Q8_BLOCK * TMS_Q8_BLOCK;
+    double low = k[d];
+    if (check_get(data, KEY_DTYPE) != TAMIS_Q4) return fabs(k[d]);
+    for (uint32_t i = first; i < dim && i < first + TMS_Q8_BLOCK; i++)
+        low = fmin(low, k[i]);
+    return fabs(low) + (k[d] - low);
+}
+
 /* *terms is the sum of the products' sizes, which may cancel in the logit. */
 static double logit(const check_data *data, const float *q, const float *k, double *terms) {
     const double cap = check_attend_cap(data), scale = check_attend_scale(data);
@@ -75,7 +86,7 @@ static double logit(const check_data *data, const float *q, const float *k, doub
     *terms = 0;
     for (uint32_t d = 0; d < data->lanes.kv.head_dim; d++) {
         sum += scale * q[d] * k[d];
-        *terms += fabs(scale * q[d] * k[d]);
+        *terms += fabs(scale * q[d]) * key_size(data, k, d);
     }
     return cap > 0 ? cap * tanh(sum / cap) : sum;
 }
@@ -472,8 +483,11 @@ const check_op check_op_attend = {
             {LIST_SMOKE, "nasty:q8:b2:g4:top5"},
             {LIST_SMOKE, "normal:q8:r40:tile32:g4:kv300"},
             {LIST_SMOKE, "normal:k8v4:b2:g4:kv600"},
+            {LIST_SMOKE, "normal:q4:b2:g4:kv600"},
             {LIST_SMOKE, "nasty:k8v4:b2:g4:top5"},
+            {LIST_SMOKE, "nasty:q4:b2:g4:top5"},
             {LIST_SMOKE, "normal:k8v4:r40:tile32:g4:kv300"},
+            {LIST_SMOKE, "normal:q4:r40:tile32:g4:kv300"},
             {LIST_CI, "r0"},
             {LIST_CI, "r0:d128:g4:top5"},
             {LIST_CI, "normal:f16:g4:cap:nolse"},
@@ -504,8 +518,11 @@ const check_op check_op_attend = {
             {LIST_CI, "nasty:q8:hkv1:r33:tile32:g3:kv2000"},
             {LIST_CI, "same:q8:hkv1:kv4500"},
             {LIST_CI, "normal:k8v4:g4:d128:kv20000:top700"},
+            {LIST_CI, "normal:q4:g4:d128:kv20000:top700"},
             {LIST_CI, "nasty:k8v4:hkv1:r33:tile32:g3:kv2000"},
+            {LIST_CI, "nasty:q4:hkv1:r33:tile32:g3:kv2000"},
             {LIST_CI, "nasty:k8v4:b2:r40:tile32:g4:kv100:ivl:pos"},
+            {LIST_CI, "nasty:q4:b2:r40:tile32:g4:kv100:ivl:pos"},
             {LIST_CI, "nasty:q8:b2:r40:tile32:g4:kv100:ivl:pos"},
             {LIST_CI, "r0:logits"},
             {LIST_CI, "ints:bf16:b2:g4:d96:page32:kv17:logits"},
@@ -526,6 +543,7 @@ const check_op check_op_attend = {
             {LIST_FULL, "normal:f16:hkv8:g4:d128:kv33000"},
             {LIST_OCLGRIND, "normal:f16:g3:kv40"},
             {LIST_OCLGRIND, "normal:k8v4:g3:kv40"},
+            {LIST_OCLGRIND, "normal:q4:g3:kv40"},
             {LIST_OCLGRIND,
              "normal:f16:hkv1:g2:kv150"}, /* tiles of four pages, and a part of one */
             {LIST_OCLGRIND, "normal:bf16:hkv1:d128:kv150:top6"},
@@ -542,7 +560,9 @@ const check_op check_op_attend = {
             {LIST_BENCH, "f16:hkv8:g4:d128:kv32768:even"},
             {LIST_BENCH, "q8:hkv8:g4:d128:kv32768:even"},
             {LIST_BENCH, "k8v4:hkv32:d128:kv16384:even"},
+            {LIST_BENCH, "q4:hkv32:d128:kv16384:even"},
             {LIST_BENCH, "k8v4:hkv8:g4:d128:kv32768:even"},
+            {LIST_BENCH, "q4:hkv8:g4:d128:kv32768:even"},
             {LIST_BENCH, "f16:hkv8:g4:d128:kv32768:top128:even"},
             {LIST_BENCH, "q8:hkv8:g4:d128:kv32768:top128:even"},
             {LIST_BENCH, "f16:hkv8:g4:d128:kv32768:even:logits"},

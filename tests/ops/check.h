@@ -118,8 +118,8 @@ typedef struct check_factor {
 } check_factor;
 /* The levels of KEY_DTYPE. */
 #define CHECK_CACHE_DTYPES                                                                         \
-    5, {                                                                                           \
-        TAMIS_F32, TAMIS_F16, TAMIS_BF16, TAMIS_Q8, TAMIS_K8V4                                     \
+    6, {                                                                                           \
+        TAMIS_F32, TAMIS_F16, TAMIS_BF16, TAMIS_Q8, TAMIS_K8V4, TAMIS_Q4                           \
     }
 
 typedef struct check_entry {
@@ -316,9 +316,9 @@ const char *check_lanes_reject(const check_case *c);
 const char *check_planes_reject(const check_case *c); /* the same of ops that write planes */
 bool check_lanes_cpu_form(const check_case *c);       /* check_op.cpu_form, by the shape of pages */
 
-/* ---- q8 and k8v4 (quantised.c) --------------------------------------------------------------- */
+/* ---- Blocks (quantised.c) -------------------------------------------------------------------- */
 
-/* Whether a device holds the buffer in q8 or k8v4; the host has f32 then. */
+/* Whether a device holds the buffer in blocks; the host has f32 then. */
 bool check_has_scales(const check_data *data, check_id id);
 uint64_t check_quantised_bytes(const check_data *data, check_id id);
 void check_quantised_encode(const check_data *data, check_id id, const void *from, void *to);

@@ -104,6 +104,7 @@ const check_op check_op_deviation = {
                                       {KEY_COUNT, 0, {0}}},
     .compiled = (const check_key[]){KEY_D, KEY_DTYPE, KEY_PAGE, KEY_COUNT},
     .entries = (const check_entry[]){{LIST_SMOKE, "normal:k8v4:b2:r5:d80:values"},
+                                     {LIST_SMOKE, "normal:q4:b2:r5:d80"},
                                      {LIST_SMOKE, "normal:f16:b2:r5:values"},
                                      {LIST_SMOKE, "nasty:bf16:b2:r5:d80"},
                                      {LIST_CI, "f16:r0"},

@@ -217,6 +217,8 @@ const check_op check_op_key_score = {
                                      {LIST_CI, "r0:quadratic"},
                                      {LIST_CI, "normal:b2:kv2100:cosine"}, /* three blocks */
                                      {LIST_CI, "nasty:q8:b3:d80:kv300:cosine"},
+                                     {LIST_CI, "nasty:q4:b3:d80:kv300:cosine"},
+                                     {LIST_CI, "normal:q4:d128:kv70:g4:quadratic"},
                                      {LIST_CI, "nasty:b3:d80:kv1100:page8:cosine"},
                                      {LIST_FULL, "normal:d256:kv1030:cosine"},
                                      {LIST_FULL, "normal:d256:kv20:g2:quadratic"},

@@ -18,8 +18,8 @@ const char *check_lanes_reject(const check_case *c) {
     if (v[KEY_B] < 1 || v[KEY_HKV] < 1 || v[KEY_KV] < 1) return "b, hkv and kv are at least 1";
     if (v[KEY_G] > 16) return "more than 16 query heads a KV head";
     if (v[KEY_TILE] > TMS_TILE_ROWS) return "a tile has more than 32 rows";
-    if (v[KEY_DTYPE] == TAMIS_Q8 && v[KEY_LAYOUT] == LAYOUT_NHD)
-        return "rows of q8 do not lie one behind another";
+    if (tms_has_blocks((tamis_dtype)v[KEY_DTYPE]) && v[KEY_LAYOUT] == LAYOUT_NHD)
+        return "rows with blocks do not lie one behind another";
     if (v[KEY_DTYPE] == TAMIS_K8V4 && v[KEY_LAYOUT] != LAYOUT_OWN)
         return "k8v4, whose K and V differ in size, in another layout than the cache's own";
     return NULL;
@@ -113,7 +113,7 @@ static void set_layout(check_data *data) {
         kv->bounds_head_stride = 2 * d;
     }
     const tamis_dtype dtype = (tamis_dtype)check_get(data, KEY_DTYPE);
-    kv->dtype = tms_key_dtype(dtype) == TAMIS_Q8 ? TAMIS_F32 : dtype;
+    kv->dtype = tms_has_blocks(dtype) ? TAMIS_F32 : dtype;
     kv->bounds_dtype = check_get(data, KEY_Q8BOUNDS) ? TAMIS_F32 : kv->dtype;
     kv->page_size = (uint32_t)s;
     kv->head_dim = (uint32_t)d;

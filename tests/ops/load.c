@@ -221,7 +221,9 @@ const check_op check_op_load_rows = {
     .entries =
         (const check_entry[]){{LIST_SMOKE, "nasty:f16:b2:r5:half"},
                               {LIST_SMOKE, "normal:k8v4:from-f16:b2:r5:d80:rot80:parts3"},
+                              {LIST_SMOKE, "normal:q4:from-f16:b2:r5:d80:rot80:parts3"},
                               {LIST_SMOKE, "nasty:k8v4:from-f32:b2:r5:parts2"},
+                              {LIST_SMOKE, "nasty:q4:from-f32:b2:r5:parts2"},
                               {LIST_SMOKE, "normal:f16:from-bf16:b2:r5:d80:rot80:adjacent:pad6"},
                               {LIST_SMOKE, "normal:bf16:from-f32:b2:r5:pos:score:parts1"},
                               {LIST_SMOKE, "nasty:f16:b2:r5:rot18:heads"},

@@ -91,7 +91,7 @@ common.clh|attend|s/(row).scales + (c) \/ Q8_BLOCK \* 2/(row).scales/
 common.clh|argmax|s/u & 0x80000000u ? ~u : u/u \& 0x80000000u ? u : u/
 compact.cl|compact|s/vstore16(held\[i\]/vstore16(held[0]/
 compact.cl|compact|s/of\[b\] = held\[b\]/of[b] = held[0]/
-cpu.clh|observe|s,row.scales\[16 \* j / Q8_BLOCK\],row.scales[0],
+cpu.clh|observe|s/q8_widen(row.scales\[block\])/q8_widen(row.scales[0])/
 cpu.clh|attend|s,(1.0f / 6),(1.0f / 7),
 cpu.clh|attend|s/high ? bytes >> 4/high ? bytes >> 5/
 deviation.cl|deviation|s/if (values) held/if (!values) held/

@@ -102,6 +102,10 @@ mutant "wrong way back in attend_q8.cuh" attend_mma 'attend:*q8*' \
 mutant "minima left out in attend_q8.cuh" attend_mma 'attend:*k8v4*' \
     's/sum + least\[m\]/sum/' "FAIL attend" attend_q8.cuh
 mutant "wrong half of a byte in attend_q8.cuh" attend_mma 'attend:*k8v4*' \
-    's/bytes >> 4/bytes/' "FAIL attend" attend_q8.cuh
+    's/high = bytes >> 4/high = bytes/' "FAIL attend" attend_q8.cuh
+mutant "minima of K left out in attend_q8.cuh" attend_mma 'attend:*q4*' \
+    's/fmaf(widen(of\[0\]), q.sums/fmaf(0.0f, q.sums/' "FAIL attend" attend_q8.cuh
+mutant "wrong half of a byte of K in attend_q8.cuh" attend_mma 'attend:*q4*' \
+    's/bytes >> 4 \* step/bytes/' "FAIL attend" attend_q8.cuh
 
 [ $survivors -eq 0 ]

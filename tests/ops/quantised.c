@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* q8 and k8v4 (tamis_dtype) in double arithmetic, apart from what backends do. A case's K, V and bounds
- * are f32 on the host; on a device they are bytes in the layout of tms_kv. What a case is made of, and
- * what its oracle says, goes through these bytes once, so that the host holds what they can hold. */
+/* q8, k8v4 and q4 (tamis_dtype) in double arithmetic, apart from what backends do. A case's K, V
+ * and bounds are f32 on the host; on a device they are bytes in the layout of tms_kv. What a case
+ * is made of, and what its oracle says, goes through these bytes once, so that the host holds what
+ * they can hold. */
 #include "check.h"
 
 #include <math.h>
@@ -13,7 +14,7 @@
 typedef enum rounding { NEAREST, DOWN, UP } rounding;
 
 bool check_has_scales(const check_data *data, check_id id) {
-    const bool all = tms_key_dtype((tamis_dtype)check_get(data, KEY_DTYPE)) == TAMIS_Q8;
+    const bool all = tms_has_blocks((tamis_dtype)check_get(data, KEY_DTYPE));
     return (id == BUF_KV && all) || (id == BUF_BOUNDS && (all || check_get(data, KEY_Q8BOUNDS)));
 }
 
@@ -89,12 +90,12 @@ static void decode(const int8_t *q, uint32_t n, const uint16_t *scale, float *ou
             out[i] = (float)(d * q[i]);
 }
 
-/* ---- Values of 4 bits ------------------------------------------------------------------------ */
+/* ---- Rows of 4 bits -------------------------------------------------------------------------- */
 
 #define HALF_BLOCK 16u /* bytes of a block */
 
 /* A block of n channels; `of`: its minimum and its scale. */
-static void encode_value(const float *x, uint32_t n, unsigned char *out, uint16_t *of) {
+static void encode_4(const float *x, uint32_t n, unsigned char *out, uint16_t *of) {
     double low = INFINITY, most = 0, d;
     float above[BLOCK];
     for (uint32_t i = 0; i < n; i++)
@@ -111,7 +112,7 @@ static void encode_value(const float *x, uint32_t n, unsigned char *out, uint16_
             (unsigned char)((unsigned)nearbyint(above[i] / d) << (i < HALF_BLOCK ? 0 : 4));
 }
 
-static void decode_value(const unsigned char *in, uint32_t n, const uint16_t *of, float *out) {
+static void decode_4(const unsigned char *in, uint32_t n, const uint16_t *of, float *out) {
     if (is_preset(in, HALF_BLOCK) && is_preset(of, 4))
         check_preset(out, n * sizeof *out);
     else if (isnan(widen(of[0])) != isnan(widen(of[1]))) /* either both are or none is */
@@ -127,12 +128,14 @@ static void decode_value(const unsigned char *in, uint32_t n, const uint16_t *of
 
 /* ---- Rows and pairs -------------------------------------------------------------------------- */
 
-/* A buffer of q8 is a list of pieces: K or V of a page, or pairs of bounds. */
+/* A buffer with blocks is a list of pieces: K or V of a page, or pairs of bounds. */
 typedef struct pieces {
     uint32_t dim, blocks, rows; /* rows that a piece has; of bounds 2, which share scales */
     uint64_t n, floats;         /* pieces; elements of one */
-    uint64_t bytes[2];   /* on a device: of every other piece, as K and V alternate in k8v4 */
-    bool pairs, values4; /* whether every other piece is of values of 4 bits */
+    /* Of K and of V, whose pieces alternate: bytes on a device, and whether rows have 4 bits. */
+    uint64_t bytes[2];
+    bool four[2];
+    bool pairs;
     rounding low, high;
 } pieces;
 
@@ -142,10 +145,12 @@ static pieces pieces_of(const check_data *data, check_id id) {
     p.pairs = id == BUF_BOUNDS;
     p.rows = p.pairs ? 2 : kv->page_size;
     p.floats = (uint64_t)p.rows * p.dim;
-    p.values4 = !p.pairs && check_get(data, KEY_DTYPE) == TAMIS_K8V4;
-    p.bytes[0] = p.bytes[1] =
-        p.pairs ? tms_bounds_pair(TAMIS_Q8, p.dim) : tms_keys_size(TAMIS_Q8, kv->page_size, p.dim);
-    if (p.values4) p.bytes[1] = tms_values_size(TAMIS_K8V4, kv->page_size, p.dim);
+    const tamis_dtype dtype = (tamis_dtype)check_get(data, KEY_DTYPE);
+    p.four[0] = !p.pairs && dtype == TAMIS_Q4;
+    p.four[1] = !p.pairs && (dtype == TAMIS_Q4 || dtype == TAMIS_K8V4);
+    p.bytes[0] =
+        p.pairs ? tms_bounds_pair(TAMIS_Q8, p.dim) : tms_keys_size(dtype, kv->page_size, p.dim);
+    p.bytes[1] = p.pairs ? p.bytes[0] : tms_values_size(dtype, kv->page_size, p.dim);
     p.n = data->buf[id].count / p.floats;
     if (p.pairs && check_get(data, KEY_KIND) != TMS_BOUNDS_MEAN) p.low = DOWN, p.high = UP;
     return p;
@@ -159,18 +164,14 @@ static uint32_t length_of(const pieces *p, uint32_t block) {
 static uint64_t place_of(const pieces *p, uint64_t piece) {
     return piece / 2 * (p->bytes[0] + p->bytes[1]) + piece % 2 * p->bytes[0];
 }
-static bool is_value4(const pieces *p, uint64_t piece) {
-    return p->values4 && piece % 2;
-}
 
-/* A block's bytes in a piece of values of 4 bits, and its minimum and scale. */
-static unsigned char *value_at(const pieces *p, unsigned char *piece, uint32_t row,
-                               uint32_t block) {
+/* A block's bytes in a piece of rows of 4 bits, and its minimum and scale. */
+static unsigned char *nibbles_at(const pieces *p, unsigned char *piece, uint32_t row,
+                                 uint32_t block) {
     return piece + ((uint64_t)row * p->blocks + block) * HALF_BLOCK;
 }
-static uint16_t *value_scale_at(const pieces *p, unsigned char *piece, uint32_t row,
-                                uint32_t block) {
-    return (uint16_t *)(void *)(value_at(p, piece, p->rows, 0) + (row * p->blocks + block) * 4);
+static uint16_t *numbers_at(const pieces *p, unsigned char *piece, uint32_t row, uint32_t block) {
+    return (uint16_t *)(void *)(nibbles_at(p, piece, p->rows, 0) + (row * p->blocks + block) * 4);
 }
 
 /* The scale of a row's block in a piece. */
@@ -179,13 +180,12 @@ static uint16_t *scale_at(const pieces *p, unsigned char *piece, uint32_t row, u
     return (uint16_t *)(void *)(piece + first + 2 * block);
 }
 
-static void encode_block(const pieces *p, const float *x, unsigned char *piece, bool value4,
+static void encode_block(const pieces *p, const float *x, unsigned char *piece, bool four,
                          uint32_t row, uint32_t block) {
     const uint32_t n = length_of(p, block), at = row * p->dim + block * BLOCK;
     if (is_preset(x + at, n * sizeof *x)) return; /* the piece is preset */
-    if (value4) {
-        encode_value(x + at, n, value_at(p, piece, row, block),
-                     value_scale_at(p, piece, row, block));
+    if (four) {
+        encode_4(x + at, n, nibbles_at(p, piece, row, block), numbers_at(p, piece, row, block));
         return;
     }
     uint16_t *scale = scale_at(p, piece, row, block);
@@ -208,7 +208,7 @@ void check_quantised_encode(const check_data *data, check_id id, const void *fro
         check_preset(piece, p.bytes[i % 2]);
         for (uint32_t row = 0; row < p.rows; row++)
             for (uint32_t block = 0; block < p.blocks; block++)
-                encode_block(&p, (const float *)from + i * p.floats, piece, is_value4(&p, i), row,
+                encode_block(&p, (const float *)from + i * p.floats, piece, p.four[i % 2], row,
                              block);
     }
 }
@@ -221,9 +221,9 @@ void check_quantised_decode(const check_data *data, check_id id, const void *fro
                 unsigned char *piece = (unsigned char *)(uintptr_t)from + place_of(&p, i);
                 const uint32_t at = row * p.dim + block * BLOCK, n = length_of(&p, block);
                 float *out = (float *)to + i * p.floats + at;
-                if (is_value4(&p, i))
-                    decode_value(value_at(&p, piece, row, block), n,
-                                 value_scale_at(&p, piece, row, block), out);
+                if (p.four[i % 2])
+                    decode_4(nibbles_at(&p, piece, row, block), n,
+                             numbers_at(&p, piece, row, block), out);
                 else
                     decode((const int8_t *)piece + at, n, scale_at(&p, piece, row, block), out);
             }

@@ -265,6 +265,7 @@ const check_op check_op_sparse_attend = {
             {LIST_SMOKE, "normal:f16:q8bounds:b2:g4:sinks4:recent20"},
             {LIST_SMOKE, "normal:q8:b2:g4:kv2000:top80"},
             {LIST_SMOKE, "normal:k8v4:b2:g4:kv2000:top80"},
+            {LIST_SMOKE, "normal:q4:b2:g4:kv2000:top80"},
             {LIST_CI, "r0:g4"},
             {LIST_CI, "nasty:f16:q8bounds:hkv3:d128:kv3000:top60"},
             {LIST_CI, "normal:f16:g4:d128:kv33000:top128:sinks4:recent64"},

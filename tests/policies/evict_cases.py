@@ -12,13 +12,13 @@ from evict_oracle import (ACROSS_LAYERS, ADAKV, ANCHOR_ALL, ANDPRO, BLEND, BUDGE
 
 MAGIC = 0x54414d43
 END, ADD, FORK, REMOVE, STEP, EVICT, BY_SCORES, TO, READ = range(9)
-F32, F16, BF16, Q8, K8V4 = range(5)
+F32, F16, BF16, Q8, K8V4, Q4 = range(6)
 Q8_BLOCK = 32
 FULL, QUEST = 0, 2
 GROUP_MAX, GROUP_MEAN, GROUP_SUM = range(3)
 # (group, head dim, page size, dtype): few, because each is a set of kernels to build.
 SHAPES = [(1, 64, 8, F32), (4, 128, 16, F16), (5, 64, 8, BF16), (8, 64, 16, F32), (3, 64, 16, Q8),
-          (3, 64, 16, K8V4)]
+          (3, 64, 16, K8V4), (3, 64, 16, Q4)]
 PER_STEP = (STREAMING, H2O, TOVA, KNORM)
 LONGEST = 320
 
@@ -32,8 +32,8 @@ def rounded(x, dtype, value=False):
         bits = x.view(np.uint32).astype(np.uint64)
         bits = (bits + 0x7fff + (bits >> 16 & 1)) & 0xffff0000
         return bits.astype(np.uint32).view(np.float32).reshape(x.shape)
-    if dtype == K8V4 and value:
-        return rounded_v4(x)
+    if dtype == Q4 or (dtype == K8V4 and value):
+        return rounded_q4(x)
     if dtype in (Q8, K8V4):
         return rounded_q8(x)
     return x
@@ -64,7 +64,7 @@ def rounded_q8(x):
     return in_q8(x, q8_scales(x), np.rint)
 
 
-def rounded_v4(x):
+def rounded_q4(x):
     """In 4 bits above the largest f16 that is not above a block's least element."""
     low = q8_blocks(x).min(-1, keepdims=True)
     m = np.float16(low)
@@ -79,7 +79,7 @@ def rounded_v4(x):
 def stored_bounds(dtype):
     """What a cache makes of the bounds of its pages: q8 rounds them outward."""
     def stored(low, high):
-        if dtype not in (Q8, K8V4) or not low.size:
+        if dtype not in (Q8, K8V4, Q4) or not low.size:
             return low, high
         d = q8_scales(low, high)
         return in_q8(low, d, np.floor), in_q8(high, d, np.ceil)
@@ -88,12 +88,12 @@ def stored_bounds(dtype):
 
 def slot_bytes(dim, dtype):
     """Bytes of a row of K and a row of V, and of a page's pair of bounds."""
-    if dtype not in (Q8, K8V4):
+    if dtype not in (Q8, K8V4, Q4):
         size = 4 if dtype == F32 else 2
         return 2 * dim * size, 2 * dim * size
     blocks = dim // Q8_BLOCK
-    key = dim + 2 * blocks
-    value = 20 * blocks if dtype == K8V4 else key
+    key = 20 * blocks if dtype == Q4 else dim + 2 * blocks
+    value = dim + 2 * blocks if dtype == Q8 else 20 * blocks
     return key + value, 2 * dim + -(-2 * blocks // 16) * 16
 
 

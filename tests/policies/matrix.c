@@ -396,6 +396,7 @@ typedef struct tally {
 /* The cell on the device and, unless that is the device, on the reference. */
 static void check_cell(side *s, side *reference, const cell *c, tally *sum) {
     static played mine, its;
+    test_values_for(c->dtype);
     play(s, c, &mine);
     if (reference) play(reference, c, &its);
     if (mine.refused) {
@@ -412,7 +413,7 @@ static void check_cell(side *s, side *reference, const cell *c, tally *sum) {
     if (reference) check_same(&mine, &its);
 }
 
-#define N_DTYPES (TAMIS_K8V4 + 1)
+#define N_DTYPES (TAMIS_Q4 + 1)
 
 static void check_eviction(side *s, side *reference, const tamis_eviction *eviction, tally *sum) {
     for (int dtype = TAMIS_F32; dtype < N_DTYPES; dtype++)

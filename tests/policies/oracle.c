@@ -12,7 +12,7 @@ typedef struct candidate {
     double score, slack; /* slack: what fp32 sums may differ by */
 } candidate;
 
-/* ---- q8 and k8v4 ----------------------------------------------------------------------------- */
+/* ---- q8, k8v4 and q4 ------------------------------------------------------------------------- */
 
 #define Q8_BLOCK 32u
 
@@ -36,8 +36,8 @@ static double q8_scale(double most) {
     return scale_of(most, 127);
 }
 
-/* The values of a row in 4 bits: a minimum and a scale for a block. */
-static void round_values(float *row, uint32_t dim) {
+/* A row in 4 bits: a minimum and a scale for a block. */
+static void q4_row(float *row, uint32_t dim) {
     for (uint32_t first = 0; first < dim; first += Q8_BLOCK) {
         const uint32_t end = first + Q8_BLOCK < dim ? first + Q8_BLOCK : dim;
         double low = INFINITY, most = 0;
@@ -66,8 +66,8 @@ static void q8_row(float *row, uint32_t dim) {
 }
 
 void oracle_hold(tamis_dtype dtype, bool value, float *row, uint32_t dim) {
-    if (dtype == TAMIS_K8V4 && value)
-        round_values(row, dim);
+    if (dtype == TAMIS_Q4 || (dtype == TAMIS_K8V4 && value))
+        q4_row(row, dim);
     else if (dtype == TAMIS_Q8 || dtype == TAMIS_K8V4)
         q8_row(row, dim);
 }

@@ -19,8 +19,8 @@ typedef struct oracle_rule {
     bool q8_bounds; /* bounds are stored in q8, rounded outward */
 } oracle_rule;
 
-/* Rounds a row of K or, if `value`, of V to what a cache of q8 or k8v4 holds of it (tamis_dtype);
- * leaves it as it is for other dtypes. */
+/* Rounds a row of K or, if `value`, of V to what a cache of q8, k8v4 or q4 holds of it
+ * (tamis_dtype); leaves it as it is for other dtypes. */
 void oracle_hold(tamis_dtype dtype, bool value, float *row, uint32_t dim);
 
 /* The pages that the selection must take from a lane of `visible` slots for the `group` query heads

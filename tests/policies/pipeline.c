@@ -173,26 +173,23 @@ static bool expect_path(pipe *p, uint32_t layer, uint32_t longest, uint32_t n_ro
 }
 
 /* Of q8 each 32 channels have 2 bytes of a scale; both rows of a pair share them, and pairs begin
- * at multiples of 16 bytes. V of k8v4 has 16 bytes and 4 of a minimum and a scale. */
-static uint64_t row_bytes(const pipe *p) {
-    const uint64_t dim = p->rule.head_dim, scales = (dim + 31) / 32 * 2;
-    const size_t size = tamis_dtype_size(p->world.shape.dtype);
-    return size ? dim * size : dim + scales;
-}
-
-static uint64_t value_bytes(const pipe *p) {
-    const uint64_t blocks = (p->rule.head_dim + 31) / 32;
-    return p->world.shape.dtype == TAMIS_K8V4 ? blocks * 20 : row_bytes(p);
+ * at multiples of 16 bytes. Rows of 4 bits have 16 bytes and 4 of a minimum and a scale. */
+static uint64_t row_bytes(const pipe *p, bool value) {
+    const uint64_t dim = p->rule.head_dim, blocks = (dim + 31) / 32;
+    const tamis_dtype dtype = p->world.shape.dtype;
+    if (dtype == TAMIS_Q4 || (dtype == TAMIS_K8V4 && value)) return blocks * 20;
+    const size_t size = tamis_dtype_size(dtype);
+    return size ? dim * size : dim + 2 * blocks;
 }
 
 static uint64_t pair_bytes(const pipe *p) {
     const uint64_t dim = p->rule.head_dim, scales = (dim + 31) / 32 * 2;
-    return p->rule.q8_bounds ? (2 * dim + scales + 15) / 16 * 16 : 2 * row_bytes(p);
+    return p->rule.q8_bounds ? (2 * dim + scales + 15) / 16 * 16 : 2 * row_bytes(p, false);
 }
 
 static void check_counters(pipe *p) {
     tamis_plan_counters got;
-    const uint64_t page_bytes = p->rule.page_size * (row_bytes(p) + value_bytes(p));
+    const uint64_t page_bytes = p->rule.page_size * (row_bytes(p, false) + row_bytes(p, true));
     tamis_plan_get_counters(p->world.plan, &got);
     assert_int_equal(got.rows_exact, p->wanted.rows_exact);
     assert_int_equal(got.rows_full, p->wanted.rows_full);
@@ -209,7 +206,7 @@ static uint64_t scored_bytes(const pipe *p, uint32_t visible) {
     uint64_t size = p->rule.page_size, bytes = 0;
     if (p->rule.selection.kind == TAMIS_SELECT_QUEST) bytes = visible / size * pair_bytes(p);
     if (p->rule.selection.kind == TAMIS_SELECT_ORACLE)
-        bytes = (visible + size - 1) / size * size * row_bytes(p);
+        bytes = (visible + size - 1) / size * size * row_bytes(p, false);
     return bytes * p->world.shape.n_kv_heads;
 }
 

@@ -120,6 +120,15 @@ static void test_quest_k8v4(void **state) {
     run_shape(&shape, &plan, false);
 }
 
+static void test_quest_q4(void **state) {
+    (void)state;
+    tamis_cache_params shape = shape_of(TAMIS_Q4, 6, 2, 80, 8);
+    tamis_plan_params plan = {.selection = quest(64, 4, 16)};
+    run_shape(&shape, &plan, false);
+    shape = shape_of(TAMIS_Q4, 4, 1, 128, 16);
+    run_shape(&shape, &plan, false);
+}
+
 static void test_q8_bounds(void **state) {
     (void)state;
     tamis_cache_params shape = shape_of(TAMIS_F16, 4, 2, 128, 16);
@@ -139,6 +148,8 @@ static void test_oracle_quantised(void **state) {
     tamis_plan_params plan = {.selection = of_kind(TAMIS_SELECT_ORACLE, 64, 4, 16)};
     run_shape(&shape, &plan, false);
     shape.dtype = TAMIS_K8V4;
+    run_shape(&shape, &plan, false);
+    shape.dtype = TAMIS_Q4;
     run_shape(&shape, &plan, false);
 }
 
@@ -519,6 +530,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_quest_large_head),
         cmocka_unit_test(test_quest_q8),
         cmocka_unit_test(test_quest_k8v4),
+        cmocka_unit_test(test_quest_q4),
         cmocka_unit_test(test_q8_bounds),
         cmocka_unit_test(test_oracle_quantised),
         cmocka_unit_test(test_oracle_f32),

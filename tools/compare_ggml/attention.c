@@ -43,10 +43,11 @@ typedef struct {
     double tolerance;
 } cache_type;
 
-/* q4_1 of V: 4 bits with a minimum and a scale for 32 channels. */
+/* q4_1: 4 bits with a minimum and a scale for 32 channels. */
 static const cache_type types[] = {{"f16", GGML_TYPE_F16, GGML_TYPE_F16, 1e-2},
                                    {"q8_0", GGML_TYPE_Q8_0, GGML_TYPE_Q8_0, 3e-2},
-                                   {"q8_0/q4_1", GGML_TYPE_Q8_0, GGML_TYPE_Q4_1, 1.5e-1}};
+                                   {"q8_0/q4_1", GGML_TYPE_Q8_0, GGML_TYPE_Q4_1, 1.5e-1},
+                                   {"q4_1", GGML_TYPE_Q4_1, GGML_TYPE_Q4_1, 2e-1}};
 
 /* How the rows of K, and likewise of V, follow one another in memory. */
 typedef enum { TOKENS, HEADS, LAYOUTS } layout;
@@ -312,7 +313,7 @@ static void usage(FILE *to) {
           "\n"
           "options:\n"
           "  --shape NAME   llama2-7b, llama3-8b\n"
-          "  --dtype TYPE   element type of the cache: f16, q8_0, q8_0/q4_1 (of K, of V)\n"
+          "  --dtype TYPE   element type of the cache: f16, q8_0, q8_0/q4_1 (of K, of V), q4_1\n"
           "  --context N    tokens in the cache (default 32768)\n"
           "  --threads N    (default 2)\n"
           "  --layers N     layers in turn (default: enough that one pass reads 1 GiB)\n"
@@ -347,7 +348,7 @@ static void read_flag(settings *to, const char *flag, const char *value) {
         for (size_t i = 0; i < sizeof(types) / sizeof(*types); i++)
             if (strcmp(value, types[i].name) == 0) to->type = &types[i];
         if (to->type == NULL || strcmp(value, to->type->name) != 0)
-            refuse(flag, value, "must be one of f16, q8_0, q8_0/q4_1");
+            refuse(flag, value, "must be one of f16, q8_0, q8_0/q4_1, q4_1");
     } else if (strcmp(flag, "--context") == 0) {
         to->context = number(flag, value, 1 << 20);
     } else if (strcmp(flag, "--threads") == 0) {

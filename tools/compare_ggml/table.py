@@ -19,7 +19,7 @@ from plot_read import Bad, read_json, shown
 
 COLUMNS = ['shape', 'dtype', 'layout', 'context', 'threads', 'layers', 'us', 'gb_per_s',
            'deviation']
-DTYPES = {'f16': 'f16', 'q8_0': 'q8', 'q8_0/q4_1': 'k8v4'}
+DTYPES = {'f16': 'f16', 'q8_0': 'q8', 'q8_0/q4_1': 'k8v4', 'q4_1': 'q4'}
 
 
 def read_ggml(path):

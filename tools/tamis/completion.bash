@@ -57,7 +57,7 @@ _tamis() {
     'run --seed') ;;
     'run --stop') ;;
     'run --context') ;;
-    'run --cache-dtype') words='f32 f16 bf16 q8 k8v4' ;;
+    'run --cache-dtype') words='f32 f16 bf16 q8 k8v4 q4' ;;
     'run --bounds-dtype') words='cache q8' ;;
     'run --page-size') words='8 16 32 64' ;;
     'run --device') ;;
@@ -90,14 +90,14 @@ _tamis() {
     'compare --evict-beta') ;;
     'compare --evict-every') ;;
     'compare --evict-options') words='reindex rerank lifetime reference-schedule blend anchor-all budget-beside-kept budget-chunks across-layers' ;;
-    'compare --dtype') words='f32 f16 bf16 q8 k8v4' ;;
+    'compare --dtype') words='f32 f16 bf16 q8 k8v4 q4' ;;
     'compare --json') files=1 ;;
     'compare --device') ;;
     'tokenize --model') files=1 ;;
     'tokenize --text') ;;
     'tokenize --file') files=1 ;;
     'tune --shape') words='llama2-7b llama3-8b qwen3-4b' ;;
-    'tune --dtype') words='f32 f16 bf16 q8 k8v4' ;;
+    'tune --dtype') words='f32 f16 bf16 q8 k8v4 q4' ;;
     'tune --context') ;;
     'tune --budget') ;;
     'tune --rounds') ;;
@@ -106,7 +106,7 @@ _tamis() {
     'bench attention --shape') words='llama2-7b llama3-8b qwen3-4b' ;;
     'bench attention --context') ;;
     'bench attention --budget') ;;
-    'bench attention --dtype') words='f32 f16 bf16 q8 k8v4' ;;
+    'bench attention --dtype') words='f32 f16 bf16 q8 k8v4 q4' ;;
     'bench attention --bounds-dtype') words='cache q8' ;;
     'bench attention --select') words='full window quest oracle random quest-paper' ;;
     'bench attention --pages') words='ordered shuffled' ;;
@@ -125,7 +125,7 @@ _tamis() {
     'bench decode --evict') words='all streaming h2o tova snapkv pyramidkv adakv criticalkv critical-adakv andpro defensivekv knorm' ;;
     'bench decode --budget') ;;
     'bench decode --batch') ;;
-    'bench decode --dtype') words='f32 f16 bf16 q8 k8v4' ;;
+    'bench decode --dtype') words='f32 f16 bf16 q8 k8v4 q4' ;;
     'bench decode --page-size') words='8 16 32 64' ;;
     'bench decode --layers') ;;
     'bench decode --repeat') ;;
@@ -160,7 +160,7 @@ _tamis() {
     'bench model --group') words='max mean sum' ;;
     'bench model --dense-layers') ;;
     'bench model --batch') ;;
-    'bench model --dtype') words='f32 f16 bf16 q8 k8v4' ;;
+    'bench model --dtype') words='f32 f16 bf16 q8 k8v4 q4' ;;
     'bench model --bounds-dtype') words='cache q8' ;;
     'bench model --page-size') words='8 16 32 64' ;;
     'bench model --repeat') ;;
@@ -186,7 +186,7 @@ _tamis() {
     'bench throughput --evict-options') words='reindex rerank lifetime reference-schedule blend anchor-all budget-beside-kept budget-chunks across-layers' ;;
     'bench throughput --tokens') ;;
     'bench throughput --repeat') ;;
-    'bench throughput --dtype') words='f32 f16 bf16 q8 k8v4' ;;
+    'bench throughput --dtype') words='f32 f16 bf16 q8 k8v4 q4' ;;
     'bench throughput --page-size') words='8 16 32 64' ;;
     'bench throughput --probe') ;;
     'bench throughput --json') files=1 ;;
@@ -208,7 +208,7 @@ _tamis() {
     'bench ttft --requests') ;;
     'bench ttft --repeat') ;;
     'bench ttft --seed') ;;
-    'bench ttft --dtype') words='f32 f16 bf16 q8 k8v4' ;;
+    'bench ttft --dtype') words='f32 f16 bf16 q8 k8v4 q4' ;;
     'bench ttft --page-size') words='8 16 32 64' ;;
     'bench ttft --json') files=1 ;;
     'bench ttft --device') ;;
@@ -240,7 +240,7 @@ _tamis() {
     'eval passkey --evict-beta') ;;
     'eval passkey --evict-every') ;;
     'eval passkey --evict-options') words='reindex rerank lifetime reference-schedule blend anchor-all budget-beside-kept budget-chunks across-layers' ;;
-    'eval passkey --dtype') words='f32 f16 bf16 q8 k8v4' ;;
+    'eval passkey --dtype') words='f32 f16 bf16 q8 k8v4 q4' ;;
     'eval passkey --json') files=1 ;;
     'eval passkey --device') ;;
     'eval recall --model') files=1 ;;
@@ -260,7 +260,7 @@ _tamis() {
     'eval recall --bounds-dtype') words='cache q8' ;;
     'eval recall --page-size') words='8 16 32 64' ;;
     'eval recall --seed') ;;
-    'eval recall --dtype') words='f32 f16 bf16 q8 k8v4' ;;
+    'eval recall --dtype') words='f32 f16 bf16 q8 k8v4 q4' ;;
     'eval recall --json') files=1 ;;
     'eval recall --device') ;;
     'eval perplexity --model') files=1 ;;
@@ -291,8 +291,8 @@ _tamis() {
     'eval perplexity --evict-every') ;;
     'eval perplexity --evict-options') words='reindex rerank lifetime reference-schedule blend anchor-all budget-beside-kept budget-chunks across-layers' ;;
     'eval perplexity --seed') ;;
-    'eval perplexity --dtype') words='f32 f16 bf16 q8 k8v4' ;;
-    'eval perplexity --kl-dtype') words='f32 f16 bf16 q8 k8v4' ;;
+    'eval perplexity --dtype') words='f32 f16 bf16 q8 k8v4 q4' ;;
+    'eval perplexity --kl-dtype') words='f32 f16 bf16 q8 k8v4 q4' ;;
     'eval perplexity --json') files=1 ;;
     'eval perplexity --device') ;;
     'eval eviction --model') files=1 ;;
@@ -315,7 +315,7 @@ _tamis() {
     'eval eviction --seeds') ;;
     'eval eviction --seed') ;;
     'eval eviction --page-size') words='8 16 32 64' ;;
-    'eval eviction --dtype') words='f32 f16 bf16 q8 k8v4' ;;
+    'eval eviction --dtype') words='f32 f16 bf16 q8 k8v4 q4' ;;
     'eval eviction --json') files=1 ;;
     'eval eviction --device') ;;
     'eval ruler --model') files=1 ;;
@@ -346,7 +346,7 @@ _tamis() {
     'eval ruler --evict-every') ;;
     'eval ruler --evict-options') words='reindex rerank lifetime reference-schedule blend anchor-all budget-beside-kept budget-chunks across-layers' ;;
     'eval ruler --question') words='later known' ;;
-    'eval ruler --dtype') words='f32 f16 bf16 q8 k8v4' ;;
+    'eval ruler --dtype') words='f32 f16 bf16 q8 k8v4 q4' ;;
     'eval ruler --json') files=1 ;;
     'eval ruler --device') ;;
     'eval blend --model') files=1 ;;
@@ -362,7 +362,7 @@ _tamis() {
     'eval blend --check-layer') ;;
     'eval blend --measured') ;;
     'eval blend --seed') ;;
-    'eval blend --dtype') words='f32 f16 bf16 q8 k8v4' ;;
+    'eval blend --dtype') words='f32 f16 bf16 q8 k8v4 q4' ;;
     'eval blend --stored') words='f32 f16 bf16' ;;
     'eval blend --sink') words='file bos none' ;;
     'eval blend --page-size') words='8 16 32 64' ;;
@@ -383,7 +383,7 @@ _tamis() {
     'blend check --min-agreement') ;;
     'blend check --policy') files=1 ;;
     'blend check --seed') ;;
-    'blend check --dtype') words='f32 f16 bf16 q8 k8v4' ;;
+    'blend check --dtype') words='f32 f16 bf16 q8 k8v4 q4' ;;
     'blend check --stored') words='f32 f16 bf16' ;;
     'blend check --sink') words='file bos none' ;;
     'blend check --page-size') words='8 16 32 64' ;;

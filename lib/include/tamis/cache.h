@@ -63,8 +63,9 @@ typedef struct tamis_cache_params {
     uint64_t capacity_bytes;
     tamis_bounds bounds; /* all zero: minmax */
     uint32_t planes;     /* TAMIS_PLANE_*, or-ed; a cache that evicts has positions at least */
-    tamis_bounds_dtype bounds_dtype; /* where keys are q8, bounds are q8 in any case */
-    uint64_t reserved[7];            /* 0, else E_ARGUMENT */
+    /* Of q8, k8v4 and q4, whose elements share scales, bounds are q8 in any case. */
+    tamis_bounds_dtype bounds_dtype;
+    uint64_t reserved[7]; /* 0, else E_ARGUMENT */
 } tamis_cache_params;
 
 /* The memory that a cache would take. */

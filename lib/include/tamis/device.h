@@ -24,21 +24,22 @@ typedef enum tamis_dtype {
      * block has d = 0 if its elements are below 2^-126 in magnitude, and d = NaN if one of them is
      * above 127·65504, infinite or NaN. */
     TAMIS_Q8 = 3,
-    /* Of caches alone: keys as in q8, values in 4 bits, in blocks of the same channels. An element of
-     * a value is m + d·n, rounded once to fp32: a minimum m and a scale d of the block, f16, and an
-     * integer n from 0 to 15. m is the largest f16 that is not above the block's least element, +0
-     * if that is below 2^-126 in magnitude. With y the element less m, rounded to fp32, d is the
-     * smallest f16 for which 15·d is not below the block's largest y, and d·n the nearest to y, of
-     * two equally near the one with the even n. A block has d = 0 if all y are below 2^-126, and
-     * d = m = NaN if an element is infinite or NaN, the least one below -65504 or a y above
-     * 15·65504. */
-    TAMIS_K8V4 = 4
+    /* Of caches alone: keys as in q8, values as in q4. */
+    TAMIS_K8V4 = 4,
+    /* 4 bits, of caches alone: blocks of the same channels as in q8. An element is m + d·n, rounded
+     * once to fp32: a minimum m and a scale d of the block, f16, and an integer n from 0 to 15. m
+     * is the largest f16 that is not above the block's least element, +0 if that is below 2^-126 in
+     * magnitude. With y the element less m, rounded to fp32, d is the smallest f16 for which 15·d
+     * is not below the block's largest y, and d·n the nearest to y, of two equally near the one
+     * with the even n. A block has d = 0 if all y are below 2^-126, and d = m = NaN if an element
+     * is infinite or NaN, the least one below -65504 or a y above 15·65504. */
+    TAMIS_Q4 = 5
 } tamis_dtype;
 
-/* Bytes of one element; 0 for q8 and k8v4, whose elements share scales, and for a value outside the
- * list. */
+/* Bytes of one element; 0 for q8, k8v4 and q4, whose elements share scales, and for a value outside
+ * the list. */
 TAMIS_API size_t tamis_dtype_size(tamis_dtype dtype);
-/* "f32", "f16", "bf16", "q8", "k8v4"; "unknown" outside the list. */
+/* "f32", "f16", "bf16", "q8", "k8v4", "q4"; "unknown" outside the list. */
 TAMIS_API const char *tamis_dtype_name(tamis_dtype dtype);
 
 /* Types of weight matrices: elements, or blocks of neighbouring elements of a row in GGUF's layout,

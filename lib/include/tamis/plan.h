@@ -120,8 +120,8 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_step_begin(tamis_plan *plan,
                                                               tamis_error *error);
 
 /* Writes the step's K and V rows of a layer: [rows][n_kv_heads][head_dim], already rotated, f32 or
- * the cache's dtype, f32 if that is q8 or k8v4; then computes the bounds of pages that became full.
- * Enqueues. */
+ * the cache's dtype, f32 if that is q8, k8v4 or q4; then computes the bounds of pages that became
+ * full. Enqueues. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_write(tamis_plan *plan, uint32_t layer,
                                                          const tamis_rows *k, const tamis_rows *v,
                                                          tamis_error *error);

@@ -90,9 +90,11 @@ uint32_t bench_list_evictions(const char *command, const cli_list *list, uint32_
     return 1 + count;
 }
 
-/* Of K; in q8 and k8v4 with a scale of 2 bytes for 32 channels. */
+/* Of K; where 32 channels share them, with their scale and, in q4, their minimum. */
 static double key_bytes(tamis_dtype dtype, uint32_t head_dim) {
-    if (tamis_dtype_size(dtype) == 0) return head_dim + 2.0 * ((head_dim + 31) / 32);
+    const double blocks = (head_dim + 31) / 32;
+    if (dtype == TAMIS_Q4) return 20 * blocks;
+    if (tamis_dtype_size(dtype) == 0) return head_dim + 2 * blocks;
     return (double)(head_dim * tamis_dtype_size(dtype));
 }
 

@@ -21,8 +21,8 @@ static const cli_option options[] = {
      "heads and head dim of models: {} (default llama2-7b,llama3-8b: one query head for each KV "
      "head, and several)",
      CLI_CHOICES, offsetof(tune_flags, shapes), 0, 0, bench_shape_names},
-    {"--dtype", "TYPE[,TYPE]", "element types of the cache: {} (default f16,q8,k8v4)", CLI_CHOICES,
-     offsetof(tune_flags, dtypes), 0, 0, cli_dtypes},
+    {"--dtype", "TYPE[,TYPE]", "element types of the cache: {} (default f16,q8,k8v4,q4)",
+     CLI_CHOICES, offsetof(tune_flags, dtypes), 0, 0, cli_dtypes},
     {"--context", "N", "tokens that a decode step sees (default 32768)", CLI_NUMBER,
      offsetof(tune_flags, context), 1, BENCH_CONTEXT_MAX, NULL},
     {"--budget", "N", "tokens of a lane that quest reads (default 2048)", CLI_NUMBER,
@@ -266,7 +266,7 @@ static int run(int argc, char *const *argv) {
                     .budget = 2048,
                     .rounds = 9,
                     .shapes = {2, {0, 1}},
-                    .dtypes = {3, {TAMIS_F16, TAMIS_Q8, TAMIS_K8V4}}};
+                    .dtypes = {4, {TAMIS_F16, TAMIS_Q8, TAMIS_K8V4, TAMIS_Q4}}};
     cli_output output = {0};
     tamis_error error = {0};
     int code = cli_parse(&tune_command, &f, argc, argv);

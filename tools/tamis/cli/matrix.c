@@ -13,7 +13,7 @@
 #define BACKENDS_MAX   8
 #define SELECTIONS_MAX 16
 #define WAYS_MAX       96 /* kinds of eviction, alone and with each of their options */
-#define N_DTYPES       5
+#define N_DTYPES       (TAMIS_Q4 + 1)
 #define PLACES_MAX     (BACKENDS_MAX * N_DTYPES)
 #define NOTES_MAX      128
 

@@ -244,7 +244,7 @@ check_run_eviction
 # Settings: measured, written, and then in use; a file that is not understood says so.
 check_tune() {
     local tuned=(tune --shape llama3-8b --dtype f16 --context 256 --budget 128 --rounds 1)
-    usage_error '^tamis tune: --dtype q4: must be one of' tune --dtype q4
+    usage_error '^tamis tune: --dtype q5: must be one of' tune --dtype q5
     usage_error '^tamis tune: --budget 2048: must be below the context of 1024$' tune --context 1024
     usage_error '^tamis tune: --shape llama3-8b,qwen3-4b: they share their settings: take one$' \
         tune --shape llama3-8b,qwen3-4b
@@ -292,11 +292,11 @@ check_matrix() {
         fail 'devices --matrix: reindexed sinks under a selection'
     grep -q '^\[1\] reindexed streaming under selection window; it goes with full only$' \
         "$work/out" || fail 'devices --matrix: no reason'
-    # 13 kinds alone, 9 with an option, 5 selections, 5 dtypes; 4 selections refuse one of them.
-    [ "$(grep -c '"works":' "$work/matrix.json")" -eq $(((13 + 9) * 5 * 5)) ] ||
+    # 13 kinds alone, 9 with an option, 5 selections, 6 dtypes; 4 selections refuse one of them.
+    [ "$(grep -c '"works":' "$work/matrix.json")" -eq $(((13 + 9) * 5 * 6)) ] ||
         fail "matrix.json: $(grep -c '"works":' "$work/matrix.json") cells"
-    [ "$(grep -c '"works":[[:space:]]*false' "$work/matrix.json")" -eq 20 ] ||
-        fail 'matrix.json: not 20 cells are refused'
+    [ "$(grep -c '"works":[[:space:]]*false' "$work/matrix.json")" -eq 24 ] ||
+        fail 'matrix.json: not 24 cells are refused'
     succeeds '^\| snapkv \| yes \| yes \| yes \| yes \| yes \|$' \
         devices --matrix --markdown --device reference
 }
