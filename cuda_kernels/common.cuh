@@ -261,30 +261,27 @@ template <> struct kv_row<q4> {
     const f16 *scales;
 };
 
+/* Where rows of T have blocks: bytes of one, and how many f16 are behind the rows for it. */
+template <typename T> DEVICE uint32_t row_length(const cu_kv &kv) {
+    const uint32_t dim = (uint32_t)kv.slot_stride;
+    return BLOCK_NUMBERS<T> == 2 ? q8_blocks(dim) * Q4_BYTES : dim;
+}
+template <typename T> DEVICE uint32_t row_numbers(const cu_kv &kv) {
+    return q8_blocks((uint32_t)kv.slot_stride) * BLOCK_NUMBERS<T>;
+}
+
 /* The row of a page's slot, of K or, `from` = value_offset on, of V. */
 template <typename T> struct kv_rows {
     DEVICE static kv_row<T> of(const cu_kv &kv, int32_t page, uint32_t head, uint32_t slot,
                                uint64_t from) {
-        return kv_row<T>{key_row<T>(kv, page, head, slot) + from};
-    }
-};
-template <> struct kv_rows<q8> { /* the scales lie behind all rows of the page */
-    DEVICE static kv_row<q8> of(const cu_kv &kv, int32_t page, uint32_t head, uint32_t slot,
-                                uint64_t from) {
-        const uint32_t dim = (uint32_t)kv.slot_stride;
-        const q8 *first = key_row<q8>(kv, page, head, 0) + from;
-        return kv_row<q8>{first + slot * dim,
-                          (const f16 *)(first + kv.page_size * dim) + slot * q8_blocks(dim)};
-    }
-};
-template <> struct kv_rows<q4> { /* as of q8 */
-    DEVICE static kv_row<q4> of(const cu_kv &kv, int32_t page, uint32_t head, uint32_t slot,
-                                uint64_t from) {
-        const uint32_t blocks = q8_blocks((uint32_t)kv.slot_stride);
-        const q4 *first = key_row<q4>(kv, page, head, 0) + from;
-        return kv_row<q4>{first + slot * blocks * Q4_BYTES,
-                          (const f16 *)(first + kv.page_size * blocks * Q4_BYTES) +
-                              slot * blocks * 2};
+        if constexpr (BLOCK_NUMBERS<T> == 0) {
+            return kv_row<T>{key_row<T>(kv, page, head, slot) + from};
+        } else { /* the numbers of blocks lie behind all rows of the page */
+            const T *first = key_row<T>(kv, page, head, 0) + from;
+            const uint32_t bytes = row_length<T>(kv);
+            return kv_row<T>{first + slot * bytes, (const f16 *)(first + kv.page_size * bytes) +
+                                                       slot * row_numbers<T>(kv)};
+        }
     }
 };
 /* The K row and the V row of a page's slot in a cache of T. */
@@ -301,15 +298,10 @@ DEVICE kv_row<typename rows_of<T>::value> value_of(const cu_kv &kv, int32_t page
 /* The row n slots further on in the page. */
 template <typename T>
 DEVICE kv_row<T> row_behind(const cu_kv &kv, const kv_row<T> &row, uint32_t n) {
-    return kv_row<T>{row.at + n * kv.slot_stride};
-}
-DEVICE kv_row<q8> row_behind(const cu_kv &kv, const kv_row<q8> &row, uint32_t n) {
-    const uint32_t dim = (uint32_t)kv.slot_stride;
-    return kv_row<q8>{row.at + n * dim, row.scales + n * q8_blocks(dim)};
-}
-DEVICE kv_row<q4> row_behind(const cu_kv &kv, const kv_row<q4> &row, uint32_t n) {
-    const uint32_t blocks = q8_blocks((uint32_t)kv.slot_stride);
-    return kv_row<q4>{row.at + n * blocks * Q4_BYTES, row.scales + n * blocks * 2};
+    if constexpr (BLOCK_NUMBERS<T> == 0)
+        return kv_row<T>{row.at + n * kv.slot_stride};
+    else
+        return kv_row<T>{row.at + n * row_length<T>(kv), row.scales + n * row_numbers<T>(kv)};
 }
 
 /* 8 channels of a row as f32, from a multiple of 8 on. */

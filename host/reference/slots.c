@@ -129,7 +129,7 @@ static tamis_dtype dtype_of(const tms_kv *kv, tms_row row) {
 static uint64_t row_at(const tms_kv *kv, tms_row row) {
     const tamis_dtype dtype = dtype_of(kv, row);
     return row.page +
-           row.slot * (dtype == TAMIS_Q4 ? tms_row_size(dtype, kv->head_dim) : kv->slot_stride);
+           row.slot * (tms_has_blocks(dtype) ? tms_row_size(dtype, kv->head_dim) : kv->slot_stride);
 }
 
 /* The numbers of a row's blocks: they lie behind all rows of the page. */

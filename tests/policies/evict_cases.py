@@ -13,6 +13,7 @@ from evict_oracle import (ACROSS_LAYERS, ADAKV, ANCHOR_ALL, ANDPRO, BLEND, BUDGE
 MAGIC = 0x54414d43
 END, ADD, FORK, REMOVE, STEP, EVICT, BY_SCORES, TO, READ = range(9)
 F32, F16, BF16, Q8, K8V4, Q4 = range(6)
+BLOCKS = (Q8, K8V4, Q4)  # whose rows have blocks, and whose bounds are q8
 Q8_BLOCK = 32
 FULL, QUEST = 0, 2
 GROUP_MAX, GROUP_MEAN, GROUP_SUM = range(3)
@@ -79,7 +80,7 @@ def rounded_q4(x):
 def stored_bounds(dtype):
     """What a cache makes of the bounds of its pages: q8 rounds them outward."""
     def stored(low, high):
-        if dtype not in (Q8, K8V4, Q4) or not low.size:
+        if dtype not in BLOCKS or not low.size:
             return low, high
         d = q8_scales(low, high)
         return in_q8(low, d, np.floor), in_q8(high, d, np.ceil)
@@ -88,7 +89,7 @@ def stored_bounds(dtype):
 
 def slot_bytes(dim, dtype):
     """Bytes of a row of K and a row of V, and of a page's pair of bounds."""
-    if dtype not in (Q8, K8V4, Q4):
+    if dtype not in BLOCKS:
         size = 4 if dtype == F32 else 2
         return 2 * dim * size, 2 * dim * size
     blocks = dim // Q8_BLOCK

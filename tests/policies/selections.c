@@ -100,33 +100,30 @@ static void test_quest_large_head(void **state) {
     run_shape(&shape, &plan, false);
 }
 
-/* Caches of q8, and of f16 with bounds of q8: small and odd head dims, every rule of a group. */
-static void test_quest_q8(void **state) {
-    (void)state;
-    tamis_cache_params shape = shape_of(TAMIS_Q8, 6, 2, 80, 8);
+/* Caches whose bounds are q8, and of f16 with bounds of q8: small and odd head dims, every rule of a
+ * group. */
+static void quest_in(tamis_dtype dtype, tamis_group second) {
+    tamis_cache_params shape = shape_of(dtype, 6, 2, 80, 8);
     tamis_plan_params plan = {.selection = quest(64, 4, 16)};
     run_shape(&shape, &plan, false);
-    shape = shape_of(TAMIS_Q8, 4, 1, 128, 16);
-    plan.selection.group = TAMIS_GROUP_MEAN;
+    shape = shape_of(dtype, 4, 1, 128, 16);
+    plan.selection.group = second;
     run_shape(&shape, &plan, false);
+}
+
+static void test_quest_q8(void **state) {
+    (void)state;
+    quest_in(TAMIS_Q8, TAMIS_GROUP_MEAN);
 }
 
 static void test_quest_k8v4(void **state) {
     (void)state;
-    tamis_cache_params shape = shape_of(TAMIS_K8V4, 6, 2, 80, 8);
-    tamis_plan_params plan = {.selection = quest(64, 4, 16)};
-    run_shape(&shape, &plan, false);
-    shape = shape_of(TAMIS_K8V4, 4, 1, 128, 16);
-    run_shape(&shape, &plan, false);
+    quest_in(TAMIS_K8V4, TAMIS_GROUP_MAX);
 }
 
 static void test_quest_q4(void **state) {
     (void)state;
-    tamis_cache_params shape = shape_of(TAMIS_Q4, 6, 2, 80, 8);
-    tamis_plan_params plan = {.selection = quest(64, 4, 16)};
-    run_shape(&shape, &plan, false);
-    shape = shape_of(TAMIS_Q4, 4, 1, 128, 16);
-    run_shape(&shape, &plan, false);
+    quest_in(TAMIS_Q4, TAMIS_GROUP_MAX);
 }
 
 static void test_q8_bounds(void **state) {

@@ -10,11 +10,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define BACKENDS_MAX   8
+#define BACKENDS_MAX   5
 #define SELECTIONS_MAX 16
 #define WAYS_MAX       96 /* kinds of eviction, alone and with each of their options */
 #define N_DTYPES       (TAMIS_Q4 + 1)
 #define PLACES_MAX     (BACKENDS_MAX * N_DTYPES)
+_Static_assert(PLACES_MAX <= 32, "a place is a bit of a uint32_t");
 #define NOTES_MAX      128
 
 /* Plans of this size: budgets are below it, so that nothing is short-circuited. */
