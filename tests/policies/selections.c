@@ -102,7 +102,7 @@ static void test_quest_large_head(void **state) {
 
 /* Caches whose bounds are q8, and of f16 with bounds of q8: small and odd head dims, every rule of a
  * group. */
-static void quest_in(tamis_dtype dtype, tamis_group second) {
+static void quest_in(tamis_dtype dtype, tamis_group_rule second) {
     tamis_cache_params shape = shape_of(dtype, 6, 2, 80, 8);
     tamis_plan_params plan = {.selection = quest(64, 4, 16)};
     run_shape(&shape, &plan, false);
