@@ -59,10 +59,13 @@ static const values zen5_floats = {{{16, 1, 16, 4}, {16, 1, 16, 0}},
                     zen5_q8 = {{{16, 1, 16, 0}, {16, 1, 16, 0}}, {{16, 2, 32, 0}, {16, 1, 32, 0}}},
                     zen5_4_bits = {{{16, 1, 16, 0}, {16, 1, 16, 0}},
                                    {{16, 2, 32, 8}, {16, 1, 32, 8}}};
+/* On a Zen 4 EPYC, where floats have the default ones. */
+static const values zen4_blocks = {{{16, 2, 16, 0}, {16, 2, 16, 0}},
+                                   {{16, 2, 32, 0}, {16, 2, 16, 8}}};
 
 /* vendor: as CPUID gives it; family: 0 for any. Of caches whose elements are floating-point numbers,
- * of q8, and of k8v4 and q4, which have the values of q8 where they were not measured. On AMD's family
- * 25, a Zen 4, only all rows and none were compared. The last row is for all others. */
+ * of q8, and of k8v4 and q4, which have the values of q8 where they were not measured. AMD's family 25
+ * is Zen 3, too, which was not measured. The last row is for all others. */
 static const struct row {
     const char *name, *vendor;
     uint32_t family;
@@ -70,8 +73,8 @@ static const struct row {
 } rows[] = {
     {"built in for Intel", "GenuineIntel", 0, &intel_floats, &intel_q8, &intel_q8},
     {"built in for AMD family 26", "AuthenticAMD", 26, &zen5_floats, &zen5_q8, &zen5_4_bits},
-    {"built in for AMD family 25", "AuthenticAMD", 25, &all_rows, &all_rows, &all_rows},
-    {"default", NULL, 0, &all_rows, &all_rows, &all_rows},
+    {"built in for AMD family 25", "AuthenticAMD", 25, &all_rows, &zen4_blocks, &zen4_blocks},
+    {TMS_TUNING_DEFAULT, NULL, 0, &all_rows, &all_rows, &all_rows},
 };
 
 static const values *values_of(const struct row *r, tamis_dtype dtype) {

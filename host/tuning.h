@@ -21,7 +21,9 @@ static inline uint32_t *tms_tuning_at(tms_tuning *t, tamis_tuned_op op, tamis_dt
 
 bool tms_setting_allows(tamis_setting setting, uint32_t value);
 
-/* The values that the library has for the device, and where they come from; the text stays. */
+/* The values that the library has for the device, and where they come from; the text stays. For a
+ * kind that it does not know the text is TMS_TUNING_DEFAULT. */
+#define TMS_TUNING_DEFAULT "default"
 const char *tms_tuning_shipped(const tamis_device_info *device, tms_tuning *out);
 /* Whether its kernels have settings. */
 bool tms_tuning_used(const tamis_device_info *device);

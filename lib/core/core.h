@@ -26,6 +26,10 @@ tamis_status tms_device_pick(const char *name, bool allow_reference, const tms_l
 /* Takes what the user's file of settings says of the context's device. E_FORMAT, E_IO. */
 tamis_status tms_context_read_settings(tamis_context *context, tamis_error *error);
 
+/* Whether the library has settings for the kind of the context's device, or the user's file names
+ * it. E_FORMAT, E_IO. */
+tamis_status tms_settings_known(const tamis_context *context, bool *known, tamis_error *error);
+
 /* Ends and discards the recording that is open, if any. */
 void tms_graph_abandon(tamis_context *context);
 

@@ -87,6 +87,18 @@ tamis_status tms_context_read_settings(tamis_context *context, tamis_error *erro
     return TAMIS_OK;
 }
 
+tamis_status tms_settings_known(const tamis_context *context, bool *known, tamis_error *error) {
+    const tamis_device_info *device = tms_device_info(context->dev);
+    tms_tuning tuning;
+    char path[PATH_MAX];
+    bool named;
+    tamis_error unread;
+    const char *shipped = tms_tuning_shipped(device, &tuning);
+    TMS_TRY(read_file(device, &tuning, path, &named, &unread, error));
+    *known = named || strcmp(shipped, TMS_TUNING_DEFAULT) != 0;
+    return TAMIS_OK;
+}
+
 tamis_status tamis_context_write_settings(const tamis_context *context, tamis_error *error) {
     char path[PATH_MAX];
     tms_tuning shipped;

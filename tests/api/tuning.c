@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Settings of kernels: attention has the same bits with every value, values are checked, and the
- * user's file is read, kept and replaced. */
+/* Settings of kernels: attention has the same bits with every value, values are checked, the user's
+ * file is read, kept and replaced, and what tuning finds is set. */
 #define _DEFAULT_SOURCE /* mkdtemp, setenv */
 #include "host/backend.h"
 #include "lib/core/core.h"
@@ -145,11 +145,29 @@ static void every_setting_gives_the_same_bits(void **state) {
 
 /* ---- Values ---------------------------------------------------------------------------------- */
 
-static tamis_context *open_context(void) {
-    const tamis_context_params params = {.device = test_device};
+/* Lines of a level that contain some text. */
+typedef struct counted {
+    tamis_log_level level;
+    const char *part;
+    uint32_t n;
+} counted;
+
+static void count_line(void *user, tamis_log_level level, const char *text) {
+    counted *c = user;
+    if (level == c->level && strstr(text, c->part)) c->n++;
+}
+
+/* `lines` may be NULL. */
+static tamis_context *open_counted(counted *lines) {
+    const tamis_context_params params = {
+        .device = test_device, .log = lines ? count_line : NULL, .log_user = lines};
     tamis_context *context = NULL;
     OK(tamis_context_create(&params, &context, &test_error));
     return context;
+}
+
+static tamis_context *open_context(void) {
+    return open_counted(NULL);
 }
 
 static void settings_are_described(void **state) {
@@ -336,17 +354,12 @@ static void a_file_that_is_not_understood_is_an_error(void **state) {
     tamis_context_destroy(&context);
 }
 
-static void count_warning(void *user, tamis_log_level level, const char *text) {
-    if (level == TAMIS_LOG_WARN && strstr(text, "settings of")) ++*(int *)user;
-}
-
 /* A folder where the file should be: named, it is an error; in the usual place a warning. Where a
  * folder should be and is none, there is no file. */
 static void a_file_that_cannot_be_read(void **state) {
     (void)state;
-    int warnings = 0;
-    tamis_context_params params = {
-        .device = test_device, .log = count_warning, .log_user = &warnings};
+    counted warnings = {TAMIS_LOG_WARN, "settings of", 0};
+    tamis_context_params params = {.device = test_device, .log = count_line, .log_user = &warnings};
     tamis_context *context = NULL;
     char own[128];
     snprintf(own, sizeof own, "%s/tamis", folder);
@@ -355,11 +368,11 @@ static void a_file_that_cannot_be_read(void **state) {
     FAILS(tamis_context_create(&params, &context, &test_error), TAMIS_E_IO, own);
     assert_int_equal(unsetenv("TAMIS_TUNING") | setenv("XDG_CONFIG_HOME", folder, 1), 0);
     OK(tamis_context_create(&params, &context, &test_error));
-    assert_int_equal(warnings, 1);
+    assert_int_equal(warnings.n, 1);
     tamis_context_destroy(&context);
     assert_int_equal(setenv("XDG_CONFIG_HOME", "/dev/null", 1), 0);
     OK(tamis_context_create(&params, &context, &test_error));
-    assert_int_equal(warnings, 1);
+    assert_int_equal(warnings.n, 1);
     tamis_context_destroy(&context);
     assert_int_equal(unlink(own), 0);
 }
@@ -409,6 +422,115 @@ static void no_file_is_asked_for(void **state) {
     assert_int_equal(rmdir(own), 0);
 }
 
+/* ---- Measuring ------------------------------------------------------------------------------- */
+
+static const tamis_tune_params small = {
+    .cache = {.n_heads = 4, .n_kv_heads = 2, .head_dim = 64, .dtype = TAMIS_F16},
+    .op = TAMIS_TUNED_ATTEND};
+
+/* The values of settings from `first` on of the class that `small` is of. */
+static void get_values(tamis_context *context, tamis_tuned_op op, uint32_t value[4]) {
+    const tamis_tuned_class of = {op, TAMIS_F16, 2};
+    for (uint32_t i = 0; i < 4; i++)
+        if (tamis_setting_describe(i)->ops >> op & 1)
+            OK(tamis_context_get_setting(context, &of, (tamis_setting)i, &value[i], &test_error));
+}
+
+/* Without time for a second way nothing changes; with time all are tried, and what is set is one of
+ * them and no slower. */
+static void tuning_tries_ways_within_its_time(void **state) {
+    (void)state;
+    tamis_tune_params params = small;
+    tamis_tune_result result;
+    params.known = 1;
+    for (int op = 0; op < 2; op++) {
+        counted builds = {TAMIS_LOG_DEBUG, "building", 0};
+        tamis_context *context = open_counted(&builds);
+        uint32_t before[4] = {0}, after[4] = {0};
+        params.op = (tamis_tuned_op)op;
+        params.seconds = 1e-6;
+        get_values(context, params.op, before);
+        OK(tamis_context_tune(context, &params, &result, &test_error));
+        get_values(context, params.op, after);
+        assert_int_equal(result.tried, 1);
+        assert_true(result.before_us > 0);
+        assert_true(result.after_us == result.before_us);
+        assert_memory_equal(before, after, sizeof before);
+
+        params.seconds = 3600;
+        builds.n = 0;
+        OK(tamis_context_tune(context, &params, &result, &test_error));
+        get_values(context, params.op, after);
+        assert_in_range(result.tried, 6, 7);
+        assert_true(builds.n >= 5); /* the ways have reached the compiler */
+        assert_true(result.after_us <= result.before_us);
+        assert_int_equal(before[TAMIS_SETTING_SCORE_AHEAD], after[TAMIS_SETTING_SCORE_AHEAD]);
+        assert_true((result.after_us < result.before_us) ==
+                    (memcmp(before, after, sizeof before) != 0));
+        tamis_context_destroy(&context);
+    }
+}
+
+/* Where the library or the file knows the device, nothing is measured unless it is asked for. */
+static void tuning_leaves_known_devices_alone(void **state) {
+    (void)state;
+    char text[256];
+    tamis_context *context = open_context();
+    tamis_tune_result result;
+    tamis_tune_params params = small;
+    params.seconds = 1e-6;
+    OK(tamis_device_tuning(tamis_context_device(context), text, sizeof text, &test_error));
+    OK(tamis_context_tune(context, &params, &result, &test_error));
+    assert_int_equal(result.tried, strcmp(text, "default") == 0 ? 1 : 0);
+    snprintf(text, sizeof text, "device %s\n", tamis_context_device(context)->name);
+    put(text);
+    OK(tamis_context_tune(context, &params, &result, &test_error));
+    assert_int_equal(result.tried, 0);
+    assert_true(result.before_us == 0 && result.after_us == 0);
+    put("damaged");
+    FAILS(tamis_context_tune(context, &params, &result, &test_error), TAMIS_E_FORMAT, "damaged");
+    params.known = 1;
+    OK(tamis_context_tune(context, &params, NULL, &test_error));
+    tamis_context_destroy(&context);
+}
+
+static void what_cannot_be_tuned_is_refused(void **state) {
+    (void)state;
+    tamis_context *context = open_context();
+    tamis_tune_params op = small, seconds = small, reserved = small, shape = small, heads = small;
+    uint32_t before[4] = {0}, after[4] = {0};
+    op.op = (tamis_tuned_op)2;
+    seconds.seconds = -1;
+    reserved.reserved[3] = 1;
+    shape.cache.head_dim = 65;
+    heads.cache.n_kv_heads = 0;
+    shape.known = heads.known = 1;
+    get_values(context, small.op, before);
+    FAILS(tamis_context_tune(NULL, &small, NULL, &test_error), TAMIS_E_ARGUMENT, "context");
+    FAILS(tamis_context_tune(context, NULL, NULL, &test_error), TAMIS_E_ARGUMENT, "params");
+    FAILS(tamis_context_tune(context, &op, NULL, &test_error), TAMIS_E_ARGUMENT, "op 2");
+    FAILS(tamis_context_tune(context, &seconds, NULL, &test_error), TAMIS_E_ARGUMENT, "seconds -1");
+    FAILS(tamis_context_tune(context, &reserved, NULL, &test_error), TAMIS_E_ARGUMENT, "reserved");
+    FAILS(tamis_context_tune(context, &shape, NULL, &test_error), TAMIS_E_UNSUPPORTED, "65");
+    FAILS(tamis_context_tune(context, &heads, NULL, &test_error), TAMIS_E_ARGUMENT, "n_kv_heads");
+    get_values(context, small.op, after);
+    assert_memory_equal(before, after, sizeof before);
+    tamis_context_destroy(&context);
+}
+
+static void other_devices_are_not_measured(void **state) {
+    (void)state;
+    tamis_context *context = open_context();
+    tamis_tune_result result = {.tried = 9};
+    tamis_tune_params params = small;
+    params.known = 1;
+    OK(tamis_context_tune(context, &params, &result, &test_error));
+    assert_int_equal(result.tried, 0);
+    params.op = (tamis_tuned_op)2;
+    FAILS(tamis_context_tune(context, &params, &result, &test_error), TAMIS_E_ARGUMENT, "op 2");
+    tamis_context_destroy(&context);
+}
+
 static bool has_settings(void) {
     tamis_context *context = open_context();
     const bool has = tms_tuning_used(tamis_context_device(context));
@@ -426,7 +548,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(values_hold_for_their_class_alone),
         cmocka_unit_test(what_is_no_setting_is_refused),
     };
-    const struct CMUnitTest others[] = {WITH_FOLDER(other_devices_need_no_file)};
+    const struct CMUnitTest others[] = {WITH_FOLDER(other_devices_need_no_file),
+                                        cmocka_unit_test(other_devices_are_not_measured)};
     const struct CMUnitTest with_settings[] = {
         WITH_FOLDER(a_context_takes_what_was_written),
         WITH_FOLDER(what_is_of_others_stays),
@@ -435,6 +558,9 @@ int main(int argc, char **argv) {
         WITH_FOLDER(a_file_keeps_its_mode),
         WITH_FOLDER(no_file_is_asked_for),
         cmocka_unit_test(every_setting_gives_the_same_bits),
+        cmocka_unit_test(tuning_tries_ways_within_its_time),
+        WITH_FOLDER(tuning_leaves_known_devices_alone),
+        cmocka_unit_test(what_cannot_be_tuned_is_refused),
     };
     const int failed = cmocka_run_group_tests(every_device, NULL, NULL);
     return failed + (has_settings() ? cmocka_run_group_tests(with_settings, NULL, NULL)

@@ -4,7 +4,8 @@
 #   - No two files of a folder include each other's headers in a circle.
 #   - The whole plan (lib/plan/plan.h) is seen by the plan's public calls alone.
 #   - lib/ sees of host/ the door (host/device.h) and the contract (host/ops.h) alone.
-#   - The store of chunks (lib/store) and the fusor (lib/blend) see no more of lib/ than lib/core.
+#   - The store of chunks (lib/store), the fusor (lib/blend) and tuning (lib/tune) see no more of lib/
+#     than lib/core.
 #   - The library's clients, lib/model and tools/, include public headers and their own alone.
 set -eu
 cd "$1"
@@ -45,7 +46,7 @@ for file in $(grep -l '#include "lib/plan/plan.h"' lib/plan/* 2>/dev/null); do
     *) fail "$file includes lib/plan/plan.h, which is for calls_*.c and create.c" ;;
     esac
 done
-for folder in blend store; do
+for folder in blend store tune; do
     beyond=$(grep -rnE --include='*.[ch]' '^[[:space:]]*#[[:space:]]*include[[:space:]]*"' "lib/$folder" \
         2>/dev/null | grep -vE "\"lib/(core|$folder)/" || true)
     [ -z "$beyond" ] || fail "$beyond: lib/$folder sees no more than lib/core"

@@ -14,7 +14,7 @@
 #ifndef TAMIS_TUNING_H
 #define TAMIS_TUNING_H
 
-#include <tamis/device.h>
+#include <tamis/cache.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -74,6 +74,41 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_context_set_setting(tamis_context 
                                                                   tamis_setting setting,
                                                                   uint32_t value,
                                                                   tamis_error *error);
+
+typedef struct tamis_tune_params {
+    /* The shape and dtypes of the caches that will be attended, as for tamis_cache_create; layers,
+     * planes and capacity are not used. */
+    tamis_cache_params cache;
+    tamis_tuned_op op;
+    /* Nonzero: measures also where values are known, that is where the user's file names the device
+     * or the library has values for its kind. 0: there nothing is measured. */
+    int known;
+    /* How long to search; 0 means 2. Another way is tried only if the time is left that the last one
+     * took; most of that is compiling its kernel. Before the search the cache is filled, and kernels
+     * are built that a plan over such a cache needs in any case: one to two seconds where the driver
+     * has not compiled them yet. */
+    double seconds;
+    uint64_t reserved[4]; /* 0, else E_ARGUMENT */
+} tamis_tune_params;
+
+typedef struct tamis_tune_result {
+    /* Ways of prefetching rows, that from before among them; 0: none was measured. */
+    uint32_t tried;
+    double before_us, after_us; /* of one layer's attention, medians of samples in turn */
+} tamis_tune_result;
+
+/* Measures on a filled cache of its own (about 128 MiB) which of a few ways of prefetching rows
+ * attends fastest, and sets the context's settings of that class to it, if it is 3 % faster than
+ * what was set. It is meant for the start of a program on a processor that the library does not
+ * know. `tamis tune` measures more values for longer, and keeps them; what is found here is written
+ * by tamis_context_write_settings alone. Where kernels have no settings, nothing is measured.
+ * `result` may be NULL. Errors: E_ARGUMENT, E_UNSUPPORTED and E_NO_MEMORY of the cache,
+ * E_ARGUMENT for an op, seconds or reserved fields, E_FORMAT and E_IO of the user's file, E_DEVICE;
+ * the settings are then as before. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_context_tune(tamis_context *context,
+                                                           const tamis_tune_params *params,
+                                                           tamis_tune_result *result,
+                                                           tamis_error *error);
 
 /* Writes the settings of the context into the user's file, in the place of what that said of the
  * device; what it says of others stays. Classes whose values are the library's own are left out, so
