@@ -232,7 +232,7 @@ tamis_status tamis_context_tune(tamis_context *context, const tamis_tune_params 
     tamis_tune_result found = {0};
     bool known = false;
     TMS_TRY(check(context, params, error));
-    if (!params->known) TMS_TRY(tms_settings_known(context, &known, error));
+    if (!params->always) TMS_TRY(tms_settings_known(context, &known, error));
     if (tms_tuning_used(tms_device_info(context->dev)) && !known) {
         rig r = {.context = context, .of.op = params->op, .shape = params->cache};
         const double seconds = params->seconds > 0 ? params->seconds : DEFAULT_SECONDS;

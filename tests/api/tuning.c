@@ -442,7 +442,7 @@ static void tuning_tries_ways_within_its_time(void **state) {
     (void)state;
     tamis_tune_params params = small;
     tamis_tune_result result;
-    params.known = 1;
+    params.always = 1;
     for (int op = 0; op < 2; op++) {
         counted builds = {TAMIS_LOG_DEBUG, "building", 0};
         tamis_context *context = open_counted(&builds);
@@ -489,7 +489,7 @@ static void tuning_leaves_known_devices_alone(void **state) {
     assert_true(result.before_us == 0 && result.after_us == 0);
     put("damaged");
     FAILS(tamis_context_tune(context, &params, &result, &test_error), TAMIS_E_FORMAT, "damaged");
-    params.known = 1;
+    params.always = 1;
     OK(tamis_context_tune(context, &params, NULL, &test_error));
     tamis_context_destroy(&context);
 }
@@ -504,7 +504,7 @@ static void what_cannot_be_tuned_is_refused(void **state) {
     reserved.reserved[3] = 1;
     shape.cache.head_dim = 65;
     heads.cache.n_kv_heads = 0;
-    shape.known = heads.known = 1;
+    shape.always = heads.always = 1;
     get_values(context, small.op, before);
     FAILS(tamis_context_tune(NULL, &small, NULL, &test_error), TAMIS_E_ARGUMENT, "context");
     FAILS(tamis_context_tune(context, NULL, NULL, &test_error), TAMIS_E_ARGUMENT, "params");
@@ -523,7 +523,7 @@ static void other_devices_are_not_measured(void **state) {
     tamis_context *context = open_context();
     tamis_tune_result result = {.tried = 9};
     tamis_tune_params params = small;
-    params.known = 1;
+    params.always = 1;
     OK(tamis_context_tune(context, &params, &result, &test_error));
     assert_int_equal(result.tried, 0);
     params.op = (tamis_tuned_op)2;

@@ -80,9 +80,9 @@ typedef struct tamis_tune_params {
      * planes and capacity are not used. */
     tamis_cache_params cache;
     tamis_tuned_op op;
-    /* Nonzero: measures also where values are known, that is where the user's file names the device
-     * or the library has values for its kind. 0: there nothing is measured. */
-    int known;
+    /* Nonzero: measures on every processor. 0: only where the library has no values for its kind and
+     * the user's file does not name the device; elsewhere nothing is measured. */
+    int always;
     /* How long to search; 0 means 2. Another way is tried only if the time is left that the last one
      * took; most of that is compiling its kernel. Before the search the cache is filled, and kernels
      * are built that a plan over such a cache needs in any case: one to two seconds where the driver
