@@ -63,18 +63,21 @@ static const values zen5_floats = {{{16, 1, 16, 4}, {16, 1, 16, 0}},
 static const values zen4_blocks = {{{16, 2, 16, 0}, {16, 2, 16, 0}},
                                    {{16, 2, 32, 0}, {16, 2, 16, 8}}};
 
-/* vendor: as CPUID gives it; family: 0 for any. Of caches whose elements are floating-point numbers,
- * of q8, and of k8v4 and q4, which have the values of q8 where they were not measured. AMD's family 25
- * is Zen 3, too, which was not measured. The last row is for all others. */
+/* vendor: as CPUID gives it; family: 0 for any; models: a bit for each extended model, the upper 4
+ * bits of a model's number, 0 for any. Of caches whose elements are floating-point numbers, of q8,
+ * and of k8v4 and q4, which have the values of q8 where they were not measured. The last row is for
+ * all others. */
+#define ZEN_4 (1u << 1 | 0x1fu << 6) /* of family 25, which is Zen 3, too */
 static const struct row {
     const char *name, *vendor;
-    uint32_t family;
+    uint32_t family, models;
     const values *floats, *q8, *four_bits;
 } rows[] = {
-    {"built in for Intel", "GenuineIntel", 0, &intel_floats, &intel_q8, &intel_q8},
-    {"built in for AMD family 26", "AuthenticAMD", 26, &zen5_floats, &zen5_q8, &zen5_4_bits},
-    {"built in for AMD family 25", "AuthenticAMD", 25, &all_rows, &zen4_blocks, &zen4_blocks},
-    {TMS_TUNING_DEFAULT, NULL, 0, &all_rows, &all_rows, &all_rows},
+    {"built in for Intel", "GenuineIntel", 0, 0, &intel_floats, &intel_q8, &intel_q8},
+    {"built in for AMD family 26", "AuthenticAMD", 26, 0, &zen5_floats, &zen5_q8, &zen5_4_bits},
+    {"built in for AMD family 25", "AuthenticAMD", 25, ZEN_4, &all_rows, &zen4_blocks,
+     &zen4_blocks},
+    {TMS_TUNING_DEFAULT, NULL, 0, 0, &all_rows, &all_rows, &all_rows},
 };
 
 static const values *values_of(const struct row *r, tamis_dtype dtype) {
@@ -82,10 +85,10 @@ static const values *values_of(const struct row *r, tamis_dtype dtype) {
     return dtype == TAMIS_Q8 ? r->q8 : r->four_bits;
 }
 
-/* The vendor as 12 characters and a NUL, empty where there is no CPUID. */
-static void processor(char vendor[13], uint32_t *family) {
+/* The vendor as 12 characters and a NUL, empty where there is no CPUID; the extended model. */
+static void processor(char vendor[13], uint32_t *family, uint32_t *model) {
     memset(vendor, 0, 13);
-    *family = 0;
+    *family = *model = 0;
 #if defined(__x86_64__)
     uint32_t a, b, c, d;
     if (!__get_cpuid(0, &a, &b, &c, &d)) return;
@@ -94,6 +97,7 @@ static void processor(char vendor[13], uint32_t *family) {
     memcpy(vendor + 8, &c, 4);
     if (!__get_cpuid(1, &a, &b, &c, &d)) return;
     *family = (a >> 8) & 15;
+    *model = (a >> 16) & 15;
     if (*family == 15) *family += (a >> 20) & 255;
 #endif
 }
@@ -108,9 +112,10 @@ bool tms_tuning_used(const tamis_device_info *device) {
 const char *tms_tuning_shipped(const tamis_device_info *device, tms_tuning *out) {
     const struct row *r = rows;
     char vendor[13];
-    uint32_t family;
-    processor(vendor, &family);
-    while (r->vendor && (strcmp(r->vendor, vendor) != 0 || (r->family && r->family != family)))
+    uint32_t family, model;
+    processor(vendor, &family, &model);
+    while (r->vendor && (strcmp(r->vendor, vendor) != 0 || (r->family && r->family != family) ||
+                         (r->models && !(r->models >> model & 1))))
         r++;
     for (uint32_t op = 0; op < TMS_TUNED_OPS; op++)
         for (uint32_t dtype = 0; dtype < TMS_TUNED_DTYPES; dtype++)

@@ -55,16 +55,21 @@ static tamis_status measure_shape(rig *r, tamis_error *error) {
     p->capacity_bytes = 0;
     p->capacity_tokens = LEAST_TOKENS;
     TMS_TRY(tamis_cache_measure(r->context, p, &size, error));
-    const uint64_t bytes = size.pages * size.page_bytes / LEAST_TOKENS;
-    const uint64_t tokens = KV_BYTES / bytes;
-    r->tokens = tokens < LEAST_TOKENS  ? LEAST_TOKENS
-                : tokens > MOST_TOKENS ? MOST_TOKENS
-                                       : (uint32_t)tokens;
-    p->n_layers = (uint32_t)((KV_BYTES - 1) / (r->tokens * bytes)) + 1;
+    const uint64_t bytes = size.pages * size.page_bytes / LEAST_TOKENS; /* a token */
+    p->n_layers = (uint32_t)((KV_BYTES - 1) / (MOST_TOKENS * bytes)) + 1;
+    r->tokens = (uint32_t)((KV_BYTES - 1) / (p->n_layers * bytes)) + 1;
+    if (r->tokens < LEAST_TOKENS) r->tokens = LEAST_TOKENS;
     p->capacity_tokens = r->tokens;
     r->of.dtype = p->dtype;
     r->of.group = p->n_heads / p->n_kv_heads;
     return TAMIS_OK;
+}
+
+/* Whether its launches depend on settings: those of the CPU forms do, which take these shapes. */
+static bool has_settings(const rig *r) {
+    const tamis_cache_params *p = &r->shape;
+    return tms_tuning_used(tms_device_info(r->context->dev)) &&
+           (p->page_size == 0 || p->page_size == 16) && (p->head_dim == 64 || p->head_dim == 128);
 }
 
 /* Rows of noise in [-1, 1), one for each of FILL_ROWS tokens of a layer or for one token's queries. */
@@ -182,7 +187,7 @@ static tamis_status search(const rig *r, const way *before, way *best, double se
     double us, begun = tms_now_us();
     const double end = begun + 1e6 * seconds;
     *best = *before;
-    TMS_TRY(sample(r, before, &us, error)); /* the first one with a way builds its kernel */
+    TMS_TRY(sample(r, before, &us, error));
     double took = tms_now_us() - begun;
     found->tried = 1;
     for (int i = 0; i < WAYS; i++) {
@@ -190,7 +195,7 @@ static tamis_status search(const rig *r, const way *before, way *best, double se
         if (memcmp(&ways[i], before, sizeof *before) == 0) continue;
         begun = tms_now_us();
         if (begun + took > end) break;
-        TMS_TRY(sample(r, &ways[i], &us, error));
+        TMS_TRY(sample(r, &ways[i], &us, error)); /* builds its kernel */
         TMS_TRY(race(r, best, &ways[i], &best_us, &other_us, error));
         if (other_us < FASTER * best_us) *best = ways[i];
         took = tms_now_us() - begun;
@@ -202,7 +207,6 @@ static tamis_status search(const rig *r, const way *before, way *best, double se
 /* Leaves the settings as they are to be. */
 static tamis_status tune(rig *r, double seconds, tamis_tune_result *found, tamis_error *error) {
     way before, best;
-    TMS_TRY(measure_shape(r, error));
     TMS_TRY(get(r, &before, error));
     tamis_status status = create(r, error);
     if (status == TAMIS_OK) status = search(r, &before, &best, seconds, found, error);
@@ -232,9 +236,10 @@ tamis_status tamis_context_tune(tamis_context *context, const tamis_tune_params 
     tamis_tune_result found = {0};
     bool known = false;
     TMS_TRY(check(context, params, error));
+    rig r = {.context = context, .of.op = params->op, .shape = params->cache};
+    TMS_TRY(measure_shape(&r, error));
     if (!params->always) TMS_TRY(tms_settings_known(context, &known, error));
-    if (tms_tuning_used(tms_device_info(context->dev)) && !known) {
-        rig r = {.context = context, .of.op = params->op, .shape = params->cache};
+    if (has_settings(&r) && !known) {
         const double seconds = params->seconds > 0 ? params->seconds : DEFAULT_SECONDS;
         const tamis_status status = tune(&r, seconds, &found, error);
         destroy(&r);

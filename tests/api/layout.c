@@ -32,6 +32,8 @@ static const layout layouts[] = {
     GROWS(tamis_device_info, 656),
     GROWS(tamis_context_params, 88),
     FIXED(tamis_setting_info, 24),
+    GROWS(tamis_tune_params, 176),
+    GROWS(tamis_tune_result, 56),
     FIXED(tamis_tuned_class, 12),
     GROWS(tamis_bounds, 24),
     GROWS(tamis_cache_params, 128),

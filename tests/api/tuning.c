@@ -428,7 +428,7 @@ static const tamis_tune_params small = {
     .cache = {.n_heads = 4, .n_kv_heads = 2, .head_dim = 64, .dtype = TAMIS_F16},
     .op = TAMIS_TUNED_ATTEND};
 
-/* The values of settings from `first` on of the class that `small` is of. */
+/* The values of the op's settings for the class of `small`. */
 static void get_values(tamis_context *context, tamis_tuned_op op, uint32_t value[4]) {
     const tamis_tuned_class of = {op, TAMIS_F16, 2};
     for (uint32_t i = 0; i < 4; i++)
@@ -487,6 +487,15 @@ static void tuning_leaves_known_devices_alone(void **state) {
     OK(tamis_context_tune(context, &params, &result, &test_error));
     assert_int_equal(result.tried, 0);
     assert_true(result.before_us == 0 && result.after_us == 0);
+    params.always = 1;
+    params.cache.head_dim = 96; /* a shape whose kernels have no settings */
+    OK(tamis_context_tune(context, &params, &result, &test_error));
+    assert_int_equal(result.tried, 0);
+    params.cache.head_dim = 64;
+    params.cache.page_size = 32;
+    OK(tamis_context_tune(context, &params, &result, &test_error));
+    assert_int_equal(result.tried, 0);
+    params = small;
     put("damaged");
     FAILS(tamis_context_tune(context, &params, &result, &test_error), TAMIS_E_FORMAT, "damaged");
     params.always = 1;

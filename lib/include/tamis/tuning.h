@@ -93,15 +93,18 @@ typedef struct tamis_tune_params {
 
 typedef struct tamis_tune_result {
     /* Ways of prefetching rows, that from before among them; 0: none was measured. */
-    uint32_t tried;
+    uint32_t tried, reserved32;
     double before_us, after_us; /* of one layer's attention, medians of samples in turn */
+    uint64_t reserved[4];
 } tamis_tune_result;
 
 /* Measures on a filled cache of its own (about 128 MiB) which of a few ways of prefetching rows
  * attends fastest, and sets the context's settings of that class to it, if it is 3 % faster than
  * what was set. It is meant for the start of a program on a processor that the library does not
  * know. `tamis tune` measures more values for longer, and keeps them; what is found here is written
- * by tamis_context_write_settings alone. Where kernels have no settings, nothing is measured.
+ * by tamis_context_write_settings alone. Waits. Where kernels have no settings, which
+ * are those of devices without them and of page sizes other than 16 and head dims other than 64 and
+ * 128, nothing is measured.
  * `result` may be NULL. Errors: E_ARGUMENT, E_UNSUPPORTED and E_NO_MEMORY of the cache,
  * E_ARGUMENT for an op, seconds or reserved fields, E_FORMAT and E_IO of the user's file, E_DEVICE;
  * the settings are then as before. */
