@@ -87,14 +87,21 @@ tamis_status tms_context_read_settings(tamis_context *context, tamis_error *erro
     return TAMIS_OK;
 }
 
-tamis_status tms_settings_known(const tamis_context *context, bool *known, tamis_error *error) {
-    const tamis_device_info *device = tms_device_info(context->dev);
+/* Where the settings come from that a context on the device begins with: the file at `path` if it
+ * names the device, else the library's row of that name. */
+static tamis_status find_origin(const tamis_device_info *device, char path[PATH_MAX], bool *named,
+                                const char **shipped, tamis_error *error) {
     tms_tuning tuning;
+    tamis_error unread;
+    *shipped = tms_tuning_shipped(device, &tuning);
+    return read_file(device, &tuning, path, named, &unread, error);
+}
+
+tamis_status tms_settings_known(const tamis_context *context, bool *known, tamis_error *error) {
     char path[PATH_MAX];
     bool named;
-    tamis_error unread;
-    const char *shipped = tms_tuning_shipped(device, &tuning);
-    TMS_TRY(read_file(device, &tuning, path, &named, &unread, error));
+    const char *shipped;
+    TMS_TRY(find_origin(tms_device_info(context->dev), path, &named, &shipped, error));
     *known = named || strcmp(shipped, TMS_TUNING_DEFAULT) != 0;
     return TAMIS_OK;
 }
@@ -113,14 +120,12 @@ tamis_status tamis_context_write_settings(const tamis_context *context, tamis_er
 
 tamis_status tamis_device_tuning(const tamis_device_info *device, char *text, size_t capacity,
                                  tamis_error *error) {
-    tms_tuning tuning;
     char path[PATH_MAX];
     bool named;
-    tamis_error unread;
+    const char *shipped;
     TMS_REQUIRE(device, TAMIS_E_ARGUMENT, "device: NULL");
     TMS_REQUIRE(text && capacity, TAMIS_E_ARGUMENT, "text: NULL or no room for it");
-    const char *shipped = tms_tuning_shipped(device, &tuning);
-    TMS_TRY(read_file(device, &tuning, path, &named, &unread, error));
+    TMS_TRY(find_origin(device, path, &named, &shipped, error));
     snprintf(text, capacity, "%s", named ? path : shipped);
     return TAMIS_OK;
 }
