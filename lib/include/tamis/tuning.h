@@ -80,7 +80,7 @@ typedef struct tamis_tune_params {
      * planes and capacity are not used. */
     tamis_cache_params cache;
     tamis_tuned_op op;
-    /* Nonzero: measures on every processor. 0: only where the library has no values for its kind and
+    /* Nonzero: measures on known processors, too. 0: only where the library has no values for its kind and
      * the user's file does not name the device; elsewhere nothing is measured. */
     int always;
     /* How long to search; 0 means 2. Another way is tried only if the time is left that the last one
@@ -92,22 +92,22 @@ typedef struct tamis_tune_params {
 } tamis_tune_params;
 
 typedef struct tamis_tune_result {
-    /* Ways of prefetching rows, that from before among them; 0: none was measured. */
+    /* Ways of prefetching rows; the one that was set before counts as one. 0: none was measured. */
     uint32_t tried, reserved32;
     double before_us, after_us; /* of one layer's attention, medians of samples in turn */
     uint64_t reserved[4];
 } tamis_tune_result;
 
 /* Measures on a filled cache of its own (about 128 MiB) which of a few ways of prefetching rows
- * attends fastest, and sets the context's settings of that class to it, if it is 3 % faster than
- * what was set. It is meant for the start of a program on a processor that the library does not
+ * attends fastest, and sets the context's settings of that class to it, if it is at least 3 % faster
+ * than what was set. It is meant for the start of a program on a processor that the library does not
  * know. `tamis tune` measures more values for longer, and keeps them; what is found here is written
- * by tamis_context_write_settings alone. Waits. Where kernels have no settings, which
- * are those of devices without them and of page sizes other than 16 and head dims other than 64 and
- * 128, nothing is measured.
- * `result` may be NULL. Errors: E_ARGUMENT, E_UNSUPPORTED and E_NO_MEMORY of the cache,
- * E_ARGUMENT for an op, seconds or reserved fields, E_FORMAT and E_IO of the user's file, E_DEVICE;
- * the settings are then as before. */
+ * by tamis_context_write_settings alone. Once the user's file names the device, no class is measured
+ * unless `always` is set, so tune all classes before writing. Nothing is measured on devices whose
+ * kernels have no settings, nor for page sizes other than 16 and head dims other than 64 and 128.
+ * Waits. `result` may be NULL, and stays as it is after an error. Errors: E_ARGUMENT, E_UNSUPPORTED
+ * and E_NO_MEMORY of the cache, E_ARGUMENT for NULL, an op, seconds above 3600 or reserved fields,
+ * E_FORMAT and E_IO of the user's file, E_DEVICE; the settings are then as before. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_context_tune(tamis_context *context,
                                                            const tamis_tune_params *params,
                                                            tamis_tune_result *result,
