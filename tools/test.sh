@@ -4,9 +4,26 @@
 # UndefinedBehaviorSanitizer, then the fuzzers. The last line counts the tests:
 # "N passed, N failed[, N skipped]".
 # Exit status: 0 if none failed, and none was skipped where packages could be installed.
+# Usage: test.sh           what every change must pass
+#        test.sh --long    for releases: also the tests of the tier long (tests/tiers.cmake), CUDA kernels
+#                          for every head dim where there is an nvcc, and a minute of each fuzzer
 set -eu
 cd "$(dirname "$0")/.."
 . tools/packages.sh
+
+case $#${1-} in
+0 | 1--long) ;;
+1--help | 1-h)
+    sed -n '3,10s/^# //p' tools/test.sh
+    exit 0
+    ;;
+*)
+    printf 'test.sh: %s: takes no argument but --long (see --help)\n' "$*" >&2
+    exit 2
+    ;;
+esac
+tiers=full fuzz_seconds=20 kernels=-DONLY_DIM_128
+[ "${1-}" != --long ] || tiers='full|long' fuzz_seconds=60 kernels=
 
 passed=0
 failed=0
@@ -37,7 +54,7 @@ suite() {
     local log all bad skips folder=$1
     shift
     log=$(mktemp)
-    each_minute running run_tests --test-dir "$folder" "$@"
+    each_minute running run_tests --test-dir "$folder" --label-regex "^($tiers)\$" "$@"
     read -r bad all < <(sed -n -E \
         's/^[0-9]+% tests passed, ([0-9]+) tests failed out of ([0-9]+)$/\1 \2/p' "$log") || {
         echo "no tests ran in $folder" >&2
@@ -54,11 +71,12 @@ suite() {
 # shellcheck disable=SC2086 # lists of words
 install_missing $needed_to_build $needed_to_test
 
-# Where there is an nvcc, kernels for one GPU, which is half of its time: those for 9.0 differ in the
-# instructions that the test cuda-ptx looks for, and nothing runs either.
+# Where there is an nvcc, kernels for one GPU, which is half of its time, and for one head dim, which is
+# a third of the rest: those for 9.0 differ in the instructions that the test cuda-ptx looks for, and
+# nothing runs any of them.
 say "ordinary build into build/"
 build build -DCMAKE_BUILD_TYPE=Release -DTAMIS_TOOLS=ON -DTAMIS_TESTS=ON -DTAMIS_PCRE2=ON \
-    -DTAMIS_STORE=ON -DTAMIS_CUDA_ARCHITECTURES=80
+    -DTAMIS_STORE=ON -DTAMIS_CUDA_ARCHITECTURES=80 -DTAMIS_NVCC_FLAGS=$kernels
 say "tests of the ordinary build"
 suite build
 
@@ -83,11 +101,13 @@ build build-sanitize -DCMAKE_BUILD_TYPE=Release -DTAMIS_TOOLS=ON -DTAMIS_TESTS=O
 say "tests of the sanitizer build"
 # Not again: oclgrind and AddressSanitizer both must be loaded first; mutants and self-tests judge the
 # checker; kernels give the same bits, and those of CUDA run on a driver that no sanitizer looks into;
+# the smoke list calls all of the host's code that launches OpenCL's kernels;
 # other OpenCL drivers bring memory of their own kind; a consumer's build has none; scripts that run
 # nothing of the build have no memory to look at; a real model takes minutes; and a model calls on
 # OpenCL what it calls on the reference, which takes ten times as long there and is looked at by
 # check.reference.
-not_again='check\.(oclgrind|mutants|aarch64|intel|rusticl|bitwise.*|.*cuda.*)|model-logits-cuda|gpu-check'
+not_again='check\.(oclgrind|mutants|aarch64|intel|rusticl|opencl.*|.*bitwise.*|.*cuda.*)|gpu-check'
+not_again="$not_again|model-logits-cuda|api-tuning-opencl-every|tiers"
 not_again="$not_again|policies-(eviction-self-test|.*-cuda)|api-eviction_kinds-cuda|consumer.*"
 not_again="$not_again|plot|compare|gpu-model|(includes|errors)(-self-test)?|readme-example"
 not_again="$not_again|api-(headers|needed.*)|model-((logits|passkey)-reference|real-opencl)"
@@ -96,8 +116,9 @@ suite build-sanitize --exclude-regex "^($not_again)\$"
 
 say "fuzz build into build-fuzz/"
 CC=clang build build-fuzz -DCMAKE_BUILD_TYPE=Release -DTAMIS_FUZZ=ON -DTAMIS_OPENCL=OFF \
-    -DTAMIS_CUDA=OFF -DTAMIS_TOOLS=OFF -DTAMIS_PCRE2=ON -DTAMIS_STORE=ON
-say "a minute of each fuzzer"
+    -DTAMIS_CUDA=OFF -DTAMIS_TOOLS=OFF -DTAMIS_PCRE2=ON -DTAMIS_STORE=ON \
+    -DTAMIS_FUZZ_SECONDS=$fuzz_seconds
+say "$fuzz_seconds s of each fuzzer"
 suite build-fuzz
 
 # With everything installed a skipped test is a hole in the suite.
