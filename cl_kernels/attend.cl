@@ -2,9 +2,10 @@
 /* attend: out = Σ softmax(scale·q·k)·v over the slots that a row sees; lse = log Σ exp.
  * contract: host/ops/; meaning: host/reference/attend.c.
  * Work split: a work-group owns one (row, KV head, split of the row's list) and computes all query
- * heads of the KV head; the length of a split depends only on the row's own list. A loop step is a
- * block of WG_SIZE keys: a work-item owns a key, and in step 3d 8 channels of every PARTS-th key.
- * The softmax is online, with one rescaling per block. */
+ * heads of the KV head; the length of a split depends only on the row's own list, from the first
+ * entry that its interval can reach on. A loop step is a block of WG_SIZE keys: a work-item owns a key,
+ * and in step 3d 8 channels of every PARTS-th key. The softmax is online, with one rescaling per
+ * block. */
 #include "common.clh"
 #ifndef HEAD_DIM
 #define HEAD_DIM 128
@@ -43,14 +44,18 @@ __kernel GROUP_OF(WG_SIZE) void attend_rows(
     const uint row = first + turn; /* states of several splits are those of this turn's rows */
     if (row >= n_rows) return;
     const uint owner = row * n_kv_heads + head;
+    const int low = intervals ? intervals[intervals_offset + 2 * row] : INT_MIN;
+    const int high = intervals ? intervals[intervals_offset + 2 * row + 1] : INT_MAX;
     const uint seen = (uint)visible[visible_offset + owner];
     const uint entries =
         pages ? (uint)count[count_offset + owner] : (seen + PAGE_SIZE - 1) / PAGE_SIZE;
-    const uint pages_a_split = max((entries + MOST_SPLITS - 1) / MOST_SPLITS, (uint)LEAST_PAGES);
-    const uint end = min((split + 1) * pages_a_split, entries);
+    if (pages) pages += pages_offset + (ulong)owner * capacity;
+    const bool by_slot = intervals && !positions && !logits;
+    const uint from = by_slot ? first_entry(pages, entries, (uint)max(low, 0) / PAGE_SIZE) : 0;
+    const uint pages_a_split =
+        max((entries - from + MOST_SPLITS - 1) / MOST_SPLITS, (uint)LEAST_PAGES);
+    const uint end = min(from + (split + 1) * pages_a_split, entries);
     const uint place = n_splits > 1 ? turn : row;
-    const int low = intervals ? intervals[intervals_offset + 2 * row] : INT_MIN;
-    const int high = intervals ? intervals[intervals_offset + 2 * row + 1] : INT_MAX;
     table += table_offset + row_seq[row_seq_offset + row] * seq_stride + head * head_stride;
     kv += kv_offset + head * kv_head_stride;
     q += q_offset + row * q_stride + (ulong)head * GROUP * HEAD_DIM;
@@ -68,15 +73,14 @@ __kernel GROUP_OF(WG_SIZE) void attend_rows(
     if (wi < GROUP) top[wi] = -INFINITY;
     barrier(CLK_LOCAL_MEM_FENCE);
 
-    for (uint tile = split * pages_a_split; tile < end; tile += TILE_PAGES) {
+    for (uint tile = from + split * pages_a_split; tile < end; tile += TILE_PAGES) {
         /* 1. the page of the work-item's key, 2. and whether its slot is seen */
         const uint entry = tile + wi / PAGE_SIZE;
         bool live = entry < end, below = false; /* below the row's limit: its logit may be kept */
         ulong at = 0;
         uint slot = 0;
         if (live) {
-            const uint ordinal =
-                pages ? (uint)pages[pages_offset + (ulong)owner * capacity + entry] : entry;
+            const uint ordinal = pages ? (uint)pages[entry] : entry;
             slot = ordinal * PAGE_SIZE + wi % PAGE_SIZE;
             live = below = slot < seen;
             if (live) {

@@ -4,14 +4,15 @@
  * Work split: an item of the queue is one piece of a (row, KV head, split of SPLIT_PAGES list
  * entries), with all query heads of the KV head, so that K and V are read once. The core that ends
  * the last piece joins them. With several splits `out` and `lse` are their states, which merge
- * joins. No intervals. */
+ * joins. Where positions are slots, tiles before the row's interval are not read, and its pieces begin
+ * with the segment in which it begins: bits depend on neither. */
 #include "attend_cpu.clh"
 
 /* tiles: NULL to serve every row, else only rows that are a tile of their own. */
 __kernel ONE_ITEM void attend_single(
     KV_PARAMS, BATCH_PARAMS, MATRIX_PARAMS(q), REF_PARAMS(const int, tiles), uint n_tiles,
     REF_PARAMS(const int, pages), REF_PARAMS(const int, count), uint capacity,
-    REF_PARAMS(float, logits), ulong logit_stride, float scale, float soft_cap, uint n_splits,
+    REF_PARAMS(const int, positions), REF_PARAMS(const int, intervals), REF_PARAMS(float, logits), ulong logit_stride, float scale, float soft_cap, uint n_splits,
     MATRIX_PARAMS(out), ulong out_split_stride, REF_PARAMS(float, lse), ulong lse_split_stride,
     PIECE_PARAMS, QUEUE_PARAMS) {
     attend_state s;
@@ -28,19 +29,29 @@ __kernel ONE_ITEM void attend_single(
         const int seen = visible[visible_offset + owner];
         const int newest = (seen + PAGE_SIZE - 1) / PAGE_SIZE - 1;
         const int entries = pages ? count[count_offset + owner] : newest + 1;
-        const int at = pieces > 1 ? piece * PIECE_PAGES : 0, first = split * SPLIT_PAGES + at;
-        const int most = min(entries - first, pieces > 1 ? min((int)PIECE_PAGES, SPLIT_PAGES - at)
-                                                         : SPLIT_PAGES);
+        __global const int *list = pages ? pages + pages_offset + (ulong)owner * capacity : pages;
+        int from = 0; /* the first entry that the row's interval can reach */
+#if INTERVALS
+        s.positions = positions ? positions + positions_offset : positions;
+        s.low = intervals[intervals_offset + 2 * row];
+        s.high = intervals[intervals_offset + 2 * row + 1];
+        if (!LOGITS && !positions)
+            from = (int)first_entry(list, (uint)entries, (uint)max(s.low, 0) / PAGE_SIZE);
+#endif
+        const int before = clamp(from - (int)split * SPLIT_PAGES, 0, SPLIT_PAGES);
+        const int at = before / SEGMENT_PAGES * SEGMENT_PAGES + piece * (int)PIECE_PAGES;
+        const int first = split * SPLIT_PAGES + at, rest = SPLIT_PAGES - at;
+        const int room = pieces > 1 ? min((int)PIECE_PAGES, rest) : rest;
+        const int most = from < entries ? min(entries - first, room) : 0;
+        const int unseen = piece ? 0 : (before - at) / TILE_PAGES * TILE_PAGES;
         __global const int *ids = table + table_offset +
                                   row_seq[row_seq_offset + row] * seq_stride + head * head_stride;
-        __global const int *list =
-            pages ? pages + pages_offset + (ulong)owner * capacity + first : pages;
         int n = 0, last = PAGE_SIZE;
         for (; n < most; n++) {
-            const int ordinal = list ? list[n] : first + n;
+            const int ordinal = list ? list[first + n] : first + n;
             if (ordinal > newest) break;
             s.ids[n] = ids[ordinal];
-#if LOGITS
+#if LOGITS || INTERVALS
             s.ordinals[n] = ordinal;
 #endif
             last = min(seen - ordinal * PAGE_SIZE, PAGE_SIZE);
@@ -52,7 +63,7 @@ __kernel ONE_ITEM void attend_single(
 #endif
         attend_begin(&s, q + q_offset + row * q_stride + first_head * HEAD_DIM, scale);
         __global float *kept = KEPT_OF(lane);
-        attend_pages(&s, keys, value_offset, n, last, soft_cap,
+        attend_pages(&s, keys, value_offset, unseen, n, last, soft_cap,
                      kept ? kept + piece * piece_segments * STATE : kept, piece_segments);
         if (kept) {
             if (!is_last(COUNTERS_OF(lane), pieces)) continue;

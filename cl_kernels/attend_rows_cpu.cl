@@ -21,9 +21,6 @@
 #ifndef INTERVALS
 #define INTERVALS 0 /* 1: rows have intervals of positions */
 #endif
-#ifndef LOGITS
-#define LOGITS 0 /* 1: tiles have one row, whose logits are kept, too */
-#endif
 #define TILE_ROWS 32 /* TMS_TILE_ROWS */
 #define HALVES 2     /* vectors of 16 rows */
 #define KEYS (4 * PAGE_SIZE)
@@ -46,9 +43,6 @@ typedef struct tile_state {
     float16 top[HALVES], old[HALVES], whole_top[HALVES];
     int16 visible[HALVES], low[HALVES], high[HALVES];
     int position[KEYS];
-#if LOGITS
-    __global float *logits; /* of the first row */
-#endif
 } tile_state;
 
 /* 1, 4. Rows of slots first to first + n as f32, of V if `value`, zeros up to a multiple of BLOCK.
@@ -122,10 +116,6 @@ static inline void tile_softmax(tile_state *s, int first, int n, float soft_cap)
             x = seen ? x : (float16)(-INFINITY);
             top = x > top ? x : top;
             s->weight[i][b] = x;
-#if LOGITS
-            const float16 kept = !seen || x - x == 0.0f ? x : (float16)(NAN);
-            if (b == 0) s->logits[first + i] = kept.s0;
-#endif
         }
         /* Where nothing was seen so far, any finite reference keeps the weights at 0. */
         const float16 base = top == -INFINITY ? (float16)(0.0f) : top;
@@ -179,20 +169,30 @@ static inline void tile_values_guarded(tile_state *s, int first, int n) {
         }
 }
 
-/* What the rows are and may see; past the tile's rows, nothing. Returns the most that one sees. */
-static inline int tile_begin(tile_state *s, int rows, __global const float *q, ulong q_stride,
+/* The slots [s0, s1) of a lane outside of which a row sees none: it sees slots below `seen` whose
+ * positions lie from `low` to `high`, and positions are slots. */
+static inline int2 slots_within(int seen, int low, int high) {
+    return (int2)(max(low, 0), high < seen ? max(high + 1, 0) : seen);
+}
+
+/* What the rows are and may see; past the tile's rows, nothing. Returns the slots [s0, s1) outside of
+ * which none of them sees any; where intervals do not tell, as with by_slot they do, from 0 on. */
+static inline int2 tile_begin(tile_state *s, int rows, __global const float *q, ulong q_stride,
                              float scale, __global const int *visible, uint visible_stride,
-                             __global const int *intervals) {
-    int most = 0;
+                             __global const int *intervals, bool by_slot) {
+    int2 within = (int2)(INT_MAX, 0);
     for (int r = 0; r < TILE_ROWS; r++) {
         const bool live = r < rows;
         const int seen = live ? visible[(ulong)r * visible_stride] : 0;
+        int2 own = (int2)(0, seen);
         ((int *)s->visible)[r] = seen;
-        most = max(most, seen);
 #if INTERVALS
-        ((int *)s->low)[r] = live ? intervals[2 * r] : 0;
-        ((int *)s->high)[r] = live ? intervals[2 * r + 1] : 0;
+        const int low = live ? intervals[2 * r] : 0, high = live ? intervals[2 * r + 1] : 0;
+        ((int *)s->low)[r] = low;
+        ((int *)s->high)[r] = high;
+        if (by_slot) own = slots_within(seen, low, high);
 #endif
+        if (live) within = (int2)(min(within.s0, own.s0), max(within.s1, own.s1));
         for (int d = 0; d < HEAD_DIM; d++)
             ((float *)s->q[d])[r] = live ? scale * q[r * q_stride + d] : 0.0f;
     }
@@ -201,7 +201,7 @@ static inline int tile_begin(tile_state *s, int rows, __global const float *q, u
         for (int i = 0; i < PAGE_SIZE; i++) s->whole_total[i][b] = 0.0f;
         for (int d = 0; d < HEAD_DIM; d++) s->whole[d][b] = 0.0f;
     }
-    return most;
+    return within;
 }
 
 static inline void segment_begin(tile_state *s) {
@@ -246,11 +246,11 @@ static inline void tile_end(tile_state *s, int rows, __global float *out, ulong 
     }
 }
 
-/* positions and intervals may be NULL; singles: tiles of one row are served too. */
+/* positions and intervals may be NULL. Tiles of one row are left to attend_cpu.cl. */
 __kernel ONE_ITEM void attend_tiles(
     KV_PARAMS, BATCH_PARAMS, MATRIX_PARAMS(q), REF_PARAMS(const int, tiles), uint n_tiles,
-    uint singles, REF_PARAMS(const int, positions), REF_PARAMS(const int, intervals),
-    REF_PARAMS(float, logits), ulong logit_stride, float scale, float soft_cap, uint n_splits,
+    REF_PARAMS(const int, positions), REF_PARAMS(const int, intervals),
+    float scale, float soft_cap, uint n_splits,
     MATRIX_PARAMS(out), ulong out_split_stride, REF_PARAMS(float, lse), ulong lse_split_stride,
     QUEUE_PARAMS) {
     tile_state s;
@@ -260,21 +260,19 @@ __kernel ONE_ITEM void attend_tiles(
         const uint split = item / n_heads % n_splits, tile = item / n_heads / n_splits;
         const uint row = tiles[tiles_offset + 2 * tile];
         const int rows = tiles[tiles_offset + 2 * tile + 1];
-        if (rows == 1 && !singles) continue;
-        const int most = tile_begin(
+        if (rows == 1) continue;
+        const int2 within = tile_begin(
             &s, rows, q + q_offset + row * q_stride + (ulong)query_head * HEAD_DIM, q_stride, scale,
             visible + visible_offset + (ulong)row * n_kv_heads + head, n_kv_heads,
-            intervals ? intervals + intervals_offset + 2 * row : intervals);
-#if LOGITS
-        s.logits = logits + logits_offset + ((ulong)row * n_heads + query_head) * logit_stride;
-#endif
+            intervals ? intervals + intervals_offset + 2 * row : intervals, !positions);
         const int begin = split * SPLIT_PAGES * PAGE_SIZE;
-        const int end = min(most, begin + SPLIT_PAGES * PAGE_SIZE);
+        const int end = min(within.s1, begin + SPLIT_PAGES * PAGE_SIZE);
+        const int start = max(begin, within.s0 / KEYS * KEYS);
 
         __global const int *ids = table + table_offset +
                                   row_seq[row_seq_offset + row] * seq_stride + head * head_stride;
         __global element *keys = kv + kv_offset + head * kv_head_stride;
-        for (int first = begin; first < end; first += KEYS) {
+        for (int first = start; first < end; first += KEYS) {
             const int n = min(KEYS, end - first);
 #if INTERVALS
             for (int i = 0; i < n; i++) {
@@ -283,7 +281,7 @@ __kernel ONE_ITEM void attend_tiles(
                 s.position[i] = positions ? positions[positions_offset + place] : slot;
             }
 #endif
-            if ((first - begin) % SEGMENT == 0) segment_begin(&s);
+            if (first == start || (first - begin) % SEGMENT == 0) segment_begin(&s);
             load_rows(&s, keys, page_stride, slot_stride, ids, first, n, false);
             tile_logits(&s, n);
             tile_softmax(&s, first, n, soft_cap);

@@ -62,7 +62,7 @@ __kernel ONE_ITEM void sparse_attend(
         const page_rows keys = {kv + kv_offset + head * kv_head_stride, page_stride, slot_stride};
         __global float *kept = KEPT_OF(owner);
         attend_begin(&s, query, scale);
-        attend_pages(&s, keys, value_offset, n, last, soft_cap,
+        attend_pages(&s, keys, value_offset, 0, n, last, soft_cap,
                      kept ? kept + part * piece_segments * STATE : kept, piece_segments);
         if (!whole) {
             if (!is_last(counters + ATTENDED, pieces)) continue;

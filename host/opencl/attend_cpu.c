@@ -9,7 +9,6 @@ const char *tms_cl_cpu_shape_refusal(const tms_kv *kv) {
 }
 
 const char *tms_cl_attend_cpu_refusal(const tms_attend *p) {
-    if (p->lists.pages.mem && p->intervals.mem) return "lists together with intervals";
     return tms_cl_cpu_shape_refusal(&p->kv);
 }
 
@@ -33,6 +32,16 @@ tms_cl_pieces tms_cl_pieces_of(const tms_device *dev, uint64_t lanes, uint32_t p
     pieces.segments = (uint32_t)tms_divide_up(segments, n);
     pieces.n = (uint32_t)tms_divide_up(segments, pieces.segments);
     return pieces;
+}
+
+/* The most pages that a row's pieces have between them: under a window where positions are slots, of
+ * as many slots as it has, from the beginning of a segment on. */
+static uint32_t pages_in_pieces(const tms_attend *p) {
+    const bool by_slot = p->intervals.mem && !p->positions.mem && !p->lists.pages.mem;
+    if (!by_slot || p->logits.mem || p->window == 0) return p->max_pages;
+    const uint32_t touched = (p->window + p->kv.page_size - 2) / p->kv.page_size + 1;
+    const uint32_t pages = touched + TMS_CL_SEGMENT_PAGES - 1;
+    return pages < p->max_pages ? pages : p->max_pages;
 }
 
 /* Floats that a KV head keeps of a segment: STATE of attend_cpu.clh. */
@@ -60,14 +69,14 @@ void tms_cl_attend_pieces(tms_cl_launch *l, const tms_attend *p, uint64_t lanes,
 /* ---- Launches -------------------------------------------------------------------------------- */
 
 static tms_cl_launch begin(tms_device *dev, const tms_attend *p, const char *file,
-                           const char *kernel, const char *settings) {
+                           const char *kernel, bool logits, const char *settings) {
     const tms_batch *b = &p->batch;
     tms_cl_launch l = tms_cl_begin(
         dev, file, kernel,
         "-DDTYPE=%d -DHEAD_DIM=%u -DPAGE_SIZE=%u -DGROUP=%u -DSOFT_CAP=%d -DINTERVALS=%d%s"
         "%s%s",
         p->kv.dtype, p->kv.head_dim, p->kv.page_size, b->n_heads / b->n_kv_heads, p->soft_cap > 0,
-        p->intervals.mem != NULL, p->logits.mem ? " -DLOGITS=1" : "", tms_cl_shape(dev), settings);
+        p->intervals.mem != NULL, logits ? " -DLOGITS=1" : "", tms_cl_shape(dev), settings);
     tms_cl_kv(&l, &p->kv, b->n_rows);
     tms_cl_batch(&l, b);
     tms_cl_matrix(&l, &p->q, b->n_rows, (uint64_t)b->n_heads * p->kv.head_dim);
@@ -79,31 +88,28 @@ static tamis_status run_single(tms_device *dev, const tms_attend *p, const tms_c
                                bool by_tile) {
     const tms_batch *b = &p->batch;
     tms_cl_launch l =
-        begin(dev, p, "attend_cpu.cl", "attend_single",
+        begin(dev, p, "attend_cpu.cl", "attend_single", p->logits.mem != NULL,
               tms_cl_settings(dev, TAMIS_TUNED_ATTEND, &p->kv, b->n_heads / b->n_kv_heads));
     tms_cl_optional(&l, by_tile ? b->tiles : (tms_ref){0}, sizeof(cl_int), 2ull * b->n_tiles);
     tms_cl_u32(&l, b->n_tiles);
     tms_cl_attend_lists(&l, p);
+    tms_cl_attend_intervals(&l, p);
     tms_cl_attend_logits(&l, p);
     tms_cl_attend_states(&l, p, s);
     const uint64_t lanes =
         (uint64_t)b->n_kv_heads * s->n_splits * (by_tile ? b->n_tiles : b->n_rows);
-    const tms_cl_pieces pieces = tms_cl_pieces_of(dev, lanes, p->max_pages);
+    const tms_cl_pieces pieces = tms_cl_pieces_of(dev, lanes, pages_in_pieces(p));
     tms_cl_attend_pieces(&l, p, lanes, &pieces, s->pieces);
     return tms_cl_run_queue(&l, lanes * pieces.n);
 }
 
-/* Tiles of more than one row, or all of them. */
-static tamis_status run_tiles(tms_device *dev, const tms_attend *p, const tms_cl_states *s,
-                              bool singles) {
+/* Tiles of more than one row. */
+static tamis_status run_tiles(tms_device *dev, const tms_attend *p, const tms_cl_states *s) {
     const tms_batch *b = &p->batch;
-    tms_cl_launch l = begin(dev, p, "attend_rows_cpu.cl", "attend_tiles", "");
+    tms_cl_launch l = begin(dev, p, "attend_rows_cpu.cl", "attend_tiles", false, "");
     tms_cl_optional(&l, b->tiles, sizeof(cl_int), 2ull * b->n_tiles);
     tms_cl_u32(&l, b->n_tiles);
-    tms_cl_u32(&l, singles);
-    tms_cl_optional(&l, p->positions, sizeof(cl_int), 0);
-    tms_cl_optional(&l, p->intervals, sizeof(cl_int), 2ull * b->n_rows);
-    tms_cl_attend_logits(&l, p);
+    tms_cl_attend_intervals(&l, p);
     tms_cl_attend_states(&l, p, s);
     return tms_cl_run_queue(&l, (uint64_t)b->n_heads * s->n_splits * b->n_tiles);
 }
@@ -111,9 +117,7 @@ static tamis_status run_tiles(tms_device *dev, const tms_attend *p, const tms_cl
 /* One kernel processes rows that are a tile of their own, another larger tiles; the bits of a row
  * are the same in both. */
 tamis_status tms_cl_attend_cpu(tms_device *dev, const tms_attend *p, const tms_cl_states *s) {
-    bool tiles = p->intervals.mem || (!p->lists.pages.mem && p->batch.max_tile_rows > 1);
-    tamis_status status = TAMIS_OK;
-    if (!p->intervals.mem) status = run_single(dev, p, s, tiles);
-    if (status == TAMIS_OK && tiles) status = run_tiles(dev, p, s, p->intervals.mem != NULL);
-    return status;
+    const bool tiles = !p->lists.pages.mem && p->batch.max_tile_rows > 1;
+    const tamis_status status = run_single(dev, p, s, tiles);
+    return status == TAMIS_OK && tiles ? run_tiles(dev, p, s) : status;
 }

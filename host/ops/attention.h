@@ -14,6 +14,8 @@
  *   lse        f32 [n_rows][n_heads], may be absent
  *   positions  int32 plane [page id][page_size], may be absent: position = slot
  *   intervals  int32 [n_rows][2] (lo, hi), may be absent: all positions
+ *   window     no interval holds more positions; 0: not known. With it pieces are fitted to what rows
+ *              see; no bit depends on it
  *   logits     f32 [n_rows][n_heads][logit_stride], may be absent; only in launches with one row
  *              per tile: the logit of every slot of the pages that are read, NaN if it is not
  *              finite, -inf for slots < visible of those pages that the row does not see. Slots of
@@ -29,7 +31,8 @@
  * max_tile_rows, max_pages and whether there are lists, and is enough for launches of smaller
  * numbers of rows and pages; contents need not be kept.
  * Bytes: per (row, KV head) the seen pages' K and V once, not once per query head; for a tile of
- * rows once.
+ * rows once. Where positions are slots and no logits are wanted, of the entries before the first
+ * that the intervals reach no more than 64 slots are read.
  * Tolerance, with T = max over the seen slots of Σ_d |scale·q_d·k_d|, whose rounding (8 units of
  * fp32) remains in a logit where the terms cancel:
  *   |out - ref| <= max|v| * (2e-6 * (1 + max|logit|) + 1e-6 * T)
@@ -45,6 +48,7 @@ typedef struct tms_attend {
     uint32_t max_pages; /* no list is longer; without lists ceil(max_visible / page_size) */
     tms_matrix q, out;
     tms_ref lse, positions, intervals;
+    uint32_t window;
     float scale, soft_cap;
     tms_ref scratch;
     tms_ref logits;

@@ -72,6 +72,7 @@ tms_attend tms_launch_attend(const tms_launches *l, uint32_t layer) {
     if (setup->params.sliding_window) {
         attend.intervals = tms_step_table(l->step, l->step->at.intervals);
         attend.positions = tms_cache_planes(setup->cache, layer).positions;
+        attend.window = setup->params.sliding_window;
     }
     return attend;
 }

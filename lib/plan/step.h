@@ -90,6 +90,15 @@ static inline uint32_t tms_step_visible(const tms_step *step, uint32_t layer, ui
     return (uint32_t)step->tables.host[at];
 }
 
+/* The first page of which a row sees a slot in any layer; 0 under a window where a plane says what
+ * positions slots have, for then all pages are read. */
+static inline uint32_t tms_step_first_page(const tms_step *step, uint32_t row) {
+    const tms_setup *setup = step->setup;
+    const tamis_cache_params *cache = &setup->cache->params;
+    if (!setup->params.sliding_window || cache->planes & TAMIS_PLANE_POSITIONS) return 0;
+    return (uint32_t)step->tables.host[step->at.intervals + 2ull * row] / cache->page_size;
+}
+
 /* Whether the queries of the step's rows are kept in rings: those of exact steps always, those of
  * decode rows unless a graph may run in their place. */
 static inline bool tms_step_keeps_queries(const tms_step *step) {

@@ -7,6 +7,8 @@
 #include <string.h>
 
 #define SOFT_CAP 5.0f
+#define BESIDE   64       /* slots before an interval that may be read */
+#define NOWHERE  16777216 /* a page beyond all memory */
 
 float check_attend_scale(const check_data *data) {
     /* Nasty cases have huge logits. */
@@ -269,6 +271,23 @@ static void make_intervals(check_data *data) {
     }
 }
 
+/* Pages that lie before every row's interval, and not beside one that is seen, are nowhere: a form that
+ * reads them fails. */
+static void take_unseen(check_data *data) {
+    const check_lanes *l = &data->lanes;
+    const int32_t *intervals = check_init(data, BUF_INTERVALS);
+    int32_t *table = check_init(data, BUF_TABLE);
+    for (uint32_t b = 0; b < l->n_seqs; b++) {
+        int32_t low = INT32_MAX;
+        for (uint32_t r = 0; r < l->n_rows; r++)
+            if (check_row_seq(data, r) == b && intervals[2 * r] < low) low = intervals[2 * r];
+        const uint32_t n = low < BESIDE ? 0 : ((uint32_t)low - BESIDE) / l->kv.page_size;
+        for (uint32_t h = 0; h < l->n_kv_heads; h++)
+            for (uint32_t i = 0; i < n && i < l->lane_pages; i++)
+                table[b * l->seq_stride + h * l->head_stride + i] = NOWHERE;
+    }
+}
+
 /* Any lane may have a NaN key (score.c). Every other one has a NaN as its last value, which only
  * the last row of the sequence sees, not those beside it in a tile; half of the rest have an
  * infinite key. */
@@ -334,6 +353,9 @@ static void make(check_data *data) {
     if (check_get(data, KEY_TOP)) poison_unlisted(data);
     if (check_get(data, KEY_POS)) make_positions(data);
     if (check_get(data, KEY_IVL)) make_intervals(data);
+    if (check_get(data, KEY_IVL) && !check_get(data, KEY_POS) && !check_get(data, KEY_TOP) &&
+        !check_get(data, KEY_LOGITS))
+        take_unseen(data);
     check_buffer_add(data, BUF_Y, ROLE_OUTPUT, TAMIS_F32, l->n_rows * check_q_stride(data));
     if (!check_get(data, KEY_NOLSE))
         check_buffer_add(data, BUF_LSE, ROLE_OUTPUT, TAMIS_F32,
@@ -411,10 +433,6 @@ static const char *reject(const check_case *c) {
     if (c->v[KEY_LOGITS] && c->v[KEY_R] > 1 && c->v[KEY_TILE] > 1)
         return "logits go with one row a tile";
     return c->v[KEY_TILE] ? check_lanes_reject(c) : "tiles have at least one row";
-}
-
-static bool cpu_form(const check_case *c) {
-    return check_lanes_cpu_form(c) && !(c->v[KEY_TOP] && c->v[KEY_IVL]);
 }
 
 const check_op check_op_attend = {
@@ -573,7 +591,7 @@ const check_op check_op_attend = {
     .make = make,
     .oracle = oracle,
     .launch = launch,
-    .cpu_form = cpu_form,
+    .cpu_form = check_lanes_cpu_form,
     .cpu_shapes = true,
     .rows = check_lanes_rows,
     .settle = check_settle_lse,

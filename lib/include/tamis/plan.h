@@ -351,7 +351,7 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_evict_to(tamis_plan *plan,
 
 /* The page ordinals (indices in the lane's page list) that the last attend since step_begin read
  * for (row, kv_head), ascending; *count is always the full number. They are all pages if the
- * selection was not needed. Waits. */
+ * selection was not needed; under a sliding window those from its first token on. Waits. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_read_selected(tamis_plan *plan, uint32_t row,
                                                                  uint32_t kv_head, uint32_t *pages,
                                                                  uint32_t capacity, uint32_t *count,
@@ -372,12 +372,13 @@ typedef struct tamis_plan_counters {
     uint64_t
         kv_bytes_read; /* K and V of the pages read, by decode rows (steps that are not exact) */
     uint64_t bounds_bytes_read; /* by scoring: bounds; for oracle the keys, once per KV head */
-    uint64_t kv_bytes_full;     /* what full would have read for the same rows */
-    uint64_t evictions;         /* calls that evicted a token */
-    uint64_t tokens_evicted;    /* by those, over all lanes */
-    uint64_t tokens_replaced;   /* in decode steps at fixed lane lengths */
-    uint64_t rows_observed;     /* rows whose weights were added to scores, in steps */
-    uint64_t rows_loaded;       /* by tamis_plan_load: their K, their V or both, each time */
+    uint64_t kv_bytes_full;   /* what full would have read for the same rows, under the same sliding
+                               window */
+    uint64_t evictions;       /* calls that evicted a token */
+    uint64_t tokens_evicted;  /* by those, over all lanes */
+    uint64_t tokens_replaced; /* in decode steps at fixed lane lengths */
+    uint64_t rows_observed;   /* rows whose weights were added to scores, in steps */
+    uint64_t rows_loaded;     /* by tamis_plan_load: their K, their V or both, each time */
     uint64_t reserved[3];
 } tamis_plan_counters;
 
