@@ -71,14 +71,14 @@ static void read_rows(rig *r, uint32_t n, uint32_t window, bool exact) {
 
 static void rows_see_the_window_alone(void **state) {
     (void)state;
-    const uint32_t windows[] = {1, 2, 15, 16, 17, 64, 65, 100, 149, 150, 151};
+    const uint32_t windows[] = {1, 16, 17, 65, 150, 151};
     for (size_t i = 0; i < sizeof windows / sizeof *windows; i++)
         for (uint32_t planes = 0; planes < 2; planes++) {
             rig r;
             open_rig(&r, windows[i], planes ? TAMIS_PLANE_POSITIONS : 0);
             read_rows(&r, LENGTH, windows[i], true);
             OK(tamis_plan_step_end(r.world.plan, &test_error));
-            for (uint32_t more = 0; more < 18; more++) {
+            for (uint32_t more = 0; more < 11; more++) {
                 read_rows(&r, 1, windows[i], false);
                 OK(tamis_plan_step_end(r.world.plan, &test_error));
             }
