@@ -77,18 +77,29 @@ static uint32_t score_stride(const check_data *data) {
     return data->lanes.lane_pages + SLACK;
 }
 
-/* A lane has no infinite keys, or one of +inf or one of -inf in about every other page: the term is
- * finite or infinite by the sign of the query, and NaN for a query of 0. */
+/* Every third lane has no infinite keys, the others +inf and -inf in turn in about every other page:
+ * the term is finite or infinite by the sign of the query, and NaN for a query of 0. */
 static void infinite_keys(check_data *data) {
-    static const double keys[] = {0, INFINITY, -INFINITY};
+    double key = INFINITY;
     const check_lanes *l = &data->lanes;
     check_rng rng = check_rng_make(data->seed, data->c, BUF_V);
     for (uint32_t lane = 0; lane < l->n_seqs * l->n_kv_heads; lane++) {
-        const double key = keys[check_below(&rng, 3)];
-        for (uint32_t s = 0; s < l->length[lane]; s += 1 + check_below(&rng, 4 * l->kv.page_size))
+        if (lane % 3 == 1) continue;
+        for (uint32_t s = 0; s < l->length[lane]; s += 1 + check_below(&rng, 4 * l->kv.page_size)) {
+            key = -key;
             check_store(l->kv.dtype, check_init(data, BUF_KV),
                         check_lane_row(data, lane, s) + check_below(&rng, l->kv.head_dim), key);
+        }
     }
+}
+
+/* Every other channel of the last row's queries: 0 times an infinite bound is NaN. */
+static void zero_queries(check_data *data) {
+    const uint64_t width = check_q_stride(data) - check_get(data, KEY_PAD);
+    float *q = check_init(data, BUF_Q);
+    q += (data->lanes.n_rows - 1) * check_q_stride(data);
+    for (uint64_t i = 0; i < width; i += 2)
+        q[i] = 0;
 }
 
 /* Nasty cases have a NaN in a query, too. */
@@ -100,8 +111,10 @@ static void make(check_data *data) {
     check_bounds_make(data, ROLE_INPUT);
     check_q_make(data);
     if (!l->n_rows) return;
-    if (check_get(data, KEY_FILL) == FILL_NASTY)
+    if (check_get(data, KEY_FILL) == FILL_NASTY) {
+        zero_queries(data);
         ((float *)check_init(data, BUF_Q))[l->kv.head_dim / 2] = NAN;
+    }
     check_buffer_add(data, BUF_SCORES, ROLE_OUTPUT, TAMIS_F32,
                      (uint64_t)l->n_rows * l->n_kv_heads * score_stride(data));
 }
