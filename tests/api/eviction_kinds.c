@@ -3,6 +3,7 @@
  * and selections that read what is left. Which tokens they are is for tests/policies. */
 #include "tests/api/evicting.h"
 
+#include <math.h>
 #include <stdlib.h>
 
 #define BUDGET 27u /* no multiple of a page */
@@ -611,6 +612,39 @@ static void lanes_grow_and_scores_add_up_between_evictions(void **state) {
 }
 
 /* What steps observe, and the times. */
+/* Under a selection with lists the weights that h2o adds are shares of what was read: each of a KV
+ * head's query heads gives 1 in all, and pages that were not read gain nothing. */
+static void pages_that_are_not_read_gain_nothing(void **state) {
+    (void)state;
+    evict_world e;
+    tamis_cache_params shape = test_shape();
+    tamis_plan_params plan = {.max_rows = PROMPT, .max_context = 128};
+    const uint32_t budget = 3 * shape.page_size, group = shape.n_heads / shape.n_kv_heads;
+    tamis_selection_default(TAMIS_SELECT_WINDOW, &plan.selection);
+    plan.selection.budget = budget;
+    plan.selection.sinks = plan.selection.recent = 1;
+    plan.eviction = test_eviction(TAMIS_EVICT_H2O, 100, 0);
+    evict_open(&e, &shape, &plan);
+    const tamis_sequence id = evict_add(&e, TEXT, PROMPT);
+    held before = evict_read(&e, id);
+    evict_decode(&e, id, TEXT + PROMPT, 1, NULL);
+    held now = evict_read(&e, id);
+    for (uint32_t lane = 0; lane < now.n_lanes; lane++) {
+        const uint32_t last = PROMPT / shape.page_size, newest = (last - 1) * shape.page_size;
+        double gained = now.scores[now.first[lane] + PROMPT];
+        for (uint32_t i = 0; i < PROMPT; i++) {
+            const float was = before.scores[before.first[lane] + i];
+            const float is = now.scores[now.first[lane] + i];
+            if (i >= shape.page_size && i < newest) assert_true(is == was);
+            gained += (double)is - was;
+        }
+        assert_true(fabs(gained - group) < 1e-4);
+    }
+    held_free(&before);
+    held_free(&now);
+    evict_close(&e);
+}
+
 static void counters_and_times_tell_what_was_evicted(void **state) {
     (void)state;
     const tamis_cache_params shape = test_shape();
@@ -664,6 +698,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(numbers_that_do_not_fit_the_kind_are_refused),
         cmocka_unit_test(limits_of_the_ops_are_checked_at_creation),
         cmocka_unit_test(lanes_grow_and_scores_add_up_between_evictions),
+        cmocka_unit_test(pages_that_are_not_read_gain_nothing),
         cmocka_unit_test(counters_and_times_tell_what_was_evicted),
     };
     int skip = test_begin(argc, argv);
