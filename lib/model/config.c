@@ -3,6 +3,7 @@
  * since the key may change the computation. */
 #include "lib/model/config.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
@@ -55,7 +56,29 @@ static const char *const known_keys[] = {"block_count",
                                          "rope.scaling.yarn_beta_fast",
                                          "rope.scaling.yarn_beta_slow",
                                          "rope.scaling.finetuned", /* changes nothing */
+                                         "tensor_data_layout",     /* nor does this */
                                          "vocab_size"};
+
+/* Keys of what is not read here, with the value that says that the model does not have it. */
+static const struct {
+    const char *suffix;
+    double value;
+} absent_keys[] = {{"attention.causal", 1},
+                   {"attention.clamp_kqv", 0},
+                   {"attention.max_alibi_bias", 0},
+                   {"attn_logit_softcapping", 0},
+                   {"embedding_scale", 1},
+                   {"expert_count", 0},
+                   {"expert_group_count", 0},
+                   {"expert_group_used_count", 0},
+                   {"expert_shared_count", 0},
+                   {"expert_used_count", 0},
+                   {"final_logit_softcapping", 0},
+                   {"leading_dense_block_count", 0},
+                   {"logit_scale", 1},
+                   {"pooling_type", 0},
+                   {"residual_scale", 1},
+                   {"use_parallel_residual", 0}};
 
 /* Key text "<architecture>.<suffix>". */
 typedef struct key_text {
@@ -83,9 +106,25 @@ static tamis_status read_architecture(const tms_gguf *gguf, tms_config *config,
                           tms_text_show(name).text);
 }
 
-static bool is_known(const char *suffix, uint64_t bytes) {
+static bool is_known(tms_text suffix) {
     for (size_t i = 0; i < sizeof known_keys / sizeof known_keys[0]; ++i)
-        if (tms_text_is((tms_text){suffix, bytes}, known_keys[i])) return true;
+        if (tms_text_is(suffix, known_keys[i])) return true;
+    return false;
+}
+
+/* A number or a bool, whatever its type, that is the value of a model without what the key is for. */
+static bool says_absent(const tms_gguf *gguf, const tms_config *config, tms_text suffix) {
+    for (size_t i = 0; i < sizeof absent_keys / sizeof absent_keys[0]; ++i) {
+        if (!tms_text_is(suffix, absent_keys[i].suffix)) continue;
+        const key_text key = key_of(config, absent_keys[i].suffix);
+        bool is = false;
+        double value = NAN;
+        if (tms_gguf_bool(gguf, key.text, &is, NULL) == TAMIS_OK)
+            value = is;
+        else
+            (void)tms_gguf_f64(gguf, key.text, &value, NULL);
+        return value == absent_keys[i].value;
+    }
     return false;
 }
 
@@ -94,26 +133,43 @@ static tamis_status refuse_unknown_keys(const tms_gguf *gguf, const tms_config *
     key_text prefix = key_of(config, "");
     size_t skip = strlen(prefix.text);
     for (uint64_t i = 0; i < gguf->n_entries; ++i) {
-        tms_text key = gguf->entries[i].key;
+        const tms_text key = gguf->entries[i].key;
         if (key.bytes < skip || memcmp(key.at, prefix.text, skip) != 0) continue;
-        TMS_REQUIRE(is_known(key.at + skip, key.bytes - skip), TAMIS_E_UNSUPPORTED,
+        const tms_text suffix = {key.at + skip, key.bytes - skip};
+        TMS_REQUIRE(is_known(suffix) || says_absent(gguf, config, suffix), TAMIS_E_UNSUPPORTED,
                     "key '%s' is not known and may change the computation",
                     tms_text_show(key).text);
     }
     return TAMIS_OK;
 }
 
-/* Reads a number from 1 to MAX_NUMBER. If there is no such key it is `absent`; with absent 0 the
- * key is required. */
+/* Reads a number from 1 to MAX_NUMBER, or as many equal ones as there are layers, in a file that
+ * states it for each. If there is no such key it is `absent`; with absent 0 the key is required. */
 static tamis_status read_number(const tms_gguf *gguf, const tms_config *config, const char *suffix,
                                 uint32_t absent, uint32_t *out, tamis_error *error) {
-    key_text key = key_of(config, suffix);
+    static const char *const of_layers[] = {"feed_forward_length", "attention.head_count",
+                                            "attention.head_count_kv"};
+    const key_text key = key_of(config, suffix);
+    bool each = false;
+    for (size_t i = 0; i < sizeof of_layers / sizeof of_layers[0]; ++i)
+        each = each || strcmp(suffix, of_layers[i]) == 0;
     TMS_REQUIRE(absent || tms_gguf_find(gguf, key.text), TAMIS_E_FORMAT, "key '%s' is missing",
                 key.text);
     *out = absent;
-    TMS_TRY(tms_gguf_u32(gguf, key.text, out, error));
+    TMS_TRY(each ? tms_gguf_u32_each(gguf, key.text, config->n_layers, out, error)
+                 : tms_gguf_u32(gguf, key.text, out, error));
     TMS_REQUIRE(*out >= 1 && *out <= MAX_NUMBER, TAMIS_E_FORMAT, "key '%s' is %u; 1 to %u can be",
                 key.text, *out, MAX_NUMBER);
+    return TAMIS_OK;
+}
+
+/* Any number of tokens can be stated: how many of them are used is the caller's choice. */
+static tamis_status read_context(const tms_gguf *gguf, tms_config *config, tamis_error *error) {
+    const key_text key = key_of(config, "context_length");
+    TMS_REQUIRE(tms_gguf_find(gguf, key.text), TAMIS_E_FORMAT, "key '%s' is missing", key.text);
+    TMS_TRY(tms_gguf_u32(gguf, key.text, &config->context, error));
+    TMS_REQUIRE(config->context >= 1, TAMIS_E_FORMAT, "key '%s' is 0; 1 to %u can be", key.text,
+                UINT32_MAX);
     return TAMIS_OK;
 }
 
@@ -135,12 +191,12 @@ static tamis_status read_sizes(const tms_gguf *gguf, tms_config *config, tamis_e
         const char *suffix;
         uint32_t *out;
     } numbers[] = {{"block_count", &config->n_layers},
-                   {"context_length", &config->context},
                    {"embedding_length", &config->dim},
                    {"feed_forward_length", &config->ff_dim},
                    {"attention.head_count", &config->n_heads}};
     for (size_t i = 0; i < sizeof numbers / sizeof numbers[0]; ++i)
         TMS_TRY(read_number(gguf, config, numbers[i].suffix, 0, numbers[i].out, error));
+    TMS_TRY(read_context(gguf, config, error));
     TMS_TRY(read_window(gguf, config, error));
     return tms_gguf_u32(gguf, key_of(config, "vocab_size").text, &config->n_vocab, error);
 }
@@ -218,8 +274,11 @@ static tamis_status read_rope(const tms_gguf *gguf, tms_config *config, tamis_er
     for (size_t i = 0; i < sizeof reals / sizeof reals[0]; ++i)
         TMS_TRY(read_real(gguf, config, reals[i].suffix, reals[i].least, reals[i].most,
                           reals[i].out, error));
-    TMS_TRY(read_number(gguf, config, "rope.scaling.original_context_length", config->context,
-                        &rope->original_context, error));
+    const key_text original = key_of(config, "rope.scaling.original_context_length");
+    rope->original_context = config->context;
+    TMS_TRY(tms_gguf_u32(gguf, original.text, &rope->original_context, error));
+    TMS_REQUIRE(rope->original_context >= 1, TAMIS_E_FORMAT, "key '%s' is 0; 1 to %u can be",
+                original.text, UINT32_MAX);
     TMS_REQUIRE(rope->scaling != TMS_ROPE_YARN || rope->base > 1, TAMIS_E_FORMAT,
                 "rope scaling of type 'yarn' with rope.freq_base %g", rope->base);
     TMS_REQUIRE(tms_rope_magnitude(rope) == 1 || config->n_rot == config->head_dim,

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The public calls of a vocabulary: text to tokens, and tokens to bytes. */
+#include "lib/model/parts.h"
 #include "lib/model/utf8.h"
 #include "lib/model/vocab.h"
 
@@ -218,6 +219,10 @@ tamis_token_kind tamis_vocab_token_kind(const tamis_vocab *vocab, int32_t token)
 
 int32_t tamis_vocab_find_special(const tamis_vocab *vocab, const char *text, size_t bytes) {
     return vocab && text ? tms_words_find(&vocab->specials.words, text, bytes) : -1;
+}
+
+const char *tamis_vocab_warning(const tamis_vocab *vocab) {
+    return vocab && vocab->warning[0] != '\0' ? vocab->warning : NULL;
 }
 
 const char *tamis_vocab_chat_template(const tamis_vocab *vocab) {

@@ -94,12 +94,17 @@ static tamis_status read_bytes(const tms_gguf *gguf, uint64_t from, void *to, ui
     return TAMIS_OK;
 }
 
+tamis_status tms_gguf_read_at(const tms_gguf *gguf, uint64_t at, uint64_t bytes, void *to,
+                              tamis_error *error) {
+    if (gguf->descriptor >= 0) return read_bytes(gguf, at, to, bytes, error);
+    memcpy(to, gguf->head + at, bytes);
+    return TAMIS_OK;
+}
+
 tamis_status tms_gguf_read(const tms_gguf *gguf, const tms_gguf_tensor *tensor, uint64_t first,
                            uint64_t bytes, void *to, tamis_error *error) {
-    const uint64_t from = tensor->at + first;
-    if (gguf->descriptor >= 0) return read_bytes(gguf, from, to, bytes, error);
-    memcpy(to, gguf->head + from, bytes);
-    return TAMIS_OK;
+    const tms_gguf *file = tensor->part ? &gguf->others[tensor->part - 1] : gguf;
+    return tms_gguf_read_at(file, tensor->at + first, bytes, to, error);
 }
 
 /* The state of reading: the first `loaded` bytes of the head are in memory. */
@@ -354,6 +359,7 @@ static tamis_status place_tensors(reader *r, tms_gguf *gguf, tamis_error *error)
         end = tensor->offset + tensor->bytes;
         tensor->at = r->at + tensor->offset;
     }
+    gguf->data_end = r->at + end;
     return TAMIS_OK;
 }
 
@@ -366,8 +372,11 @@ static tamis_status parse_tensors(reader *r, tms_gguf *gguf, tamis_error *error)
         tamis_status status = parse_tensor(r, &gguf->tensors[i], error);
         if (status != TAMIS_OK) return status;
     }
-    tamis_status status = place_tensors(r, gguf, error);
-    if (status != TAMIS_OK) return status;
+    TMS_TRY(place_tensors(r, gguf, error));
+    return tms_gguf_sort_tensors(gguf, error);
+}
+
+tamis_status tms_gguf_sort_tensors(tms_gguf *gguf, tamis_error *error) {
     qsort(gguf->tensors, gguf->n_tensors, sizeof *gguf->tensors, name_order);
     for (uint64_t i = 1; i < gguf->n_tensors; ++i)
         TMS_REQUIRE(name_order(&gguf->tensors[i - 1], &gguf->tensors[i]) != 0, TAMIS_E_FORMAT,
@@ -419,16 +428,24 @@ tamis_status tms_gguf_parse_keys(const void *file, uint64_t bytes, tms_gguf *out
     return parse(out, NULL, bytes, false, error);
 }
 
+/* What is no file that can be read at any place. */
+static const char *kind_of(mode_t mode) {
+    if (S_ISDIR(mode)) return "a folder";
+    if (S_ISFIFO(mode)) return "a pipe";
+    return S_ISCHR(mode) || S_ISBLK(mode) ? "a device" : "of another kind";
+}
+
 static tamis_status check_file(int descriptor, uint64_t *bytes, tamis_error *error) {
     struct stat info;
     TMS_REQUIRE(fstat(descriptor, &info) == 0, TAMIS_E_IO, "cannot be read: %s", strerror(errno));
-    TMS_REQUIRE(S_ISREG(info.st_mode), TAMIS_E_IO, "not a regular file");
+    TMS_REQUIRE(S_ISREG(info.st_mode), TAMIS_E_IO, "is %s; a model is read from a regular file",
+                kind_of(info.st_mode));
     TMS_REQUIRE(info.st_size > 0, TAMIS_E_FORMAT, "the file is empty");
     *bytes = (uint64_t)info.st_size;
     return TAMIS_OK;
 }
 
-static tamis_status open_file(const char *path, bool tensors, tms_gguf *out, tamis_error *error) {
+tamis_status tms_gguf_open_file(const char *path, bool tensors, tms_gguf *out, tamis_error *error) {
     uint64_t bytes = 0;
     *out = (tms_gguf){.descriptor = -1};
     /* O_NONBLOCK: opening a named pipe must not wait. */
@@ -447,15 +464,10 @@ static tamis_status open_file(const char *path, bool tensors, tms_gguf *out, tam
     return parse(out, head, 0, tensors, error);
 }
 
-tamis_status tms_gguf_open(const char *path, tms_gguf *out, tamis_error *error) {
-    return open_file(path, true, out, error);
-}
-
-tamis_status tms_gguf_open_keys(const char *path, tms_gguf *out, tamis_error *error) {
-    return open_file(path, false, out, error);
-}
-
 void tms_gguf_close(tms_gguf *gguf) {
+    for (uint32_t i = 0; i < gguf->n_others; ++i)
+        tms_gguf_close(&gguf->others[i]);
+    free(gguf->others);
     free(gguf->entries);
     free(gguf->tensors);
     if (gguf->descriptor >= 0) {
@@ -467,9 +479,13 @@ void tms_gguf_close(tms_gguf *gguf) {
 
 /* ---- Look-ups -------------------------------------------------------------------------------- */
 
-const tms_gguf_entry *tms_gguf_find(const tms_gguf *gguf, const char *key) {
-    tms_gguf_entry wanted = {.key = {key, strlen(key)}};
+const tms_gguf_entry *tms_gguf_find_text(const tms_gguf *gguf, tms_text key) {
+    const tms_gguf_entry wanted = {.key = key};
     return bsearch(&wanted, gguf->entries, gguf->n_entries, sizeof wanted, entry_order);
+}
+
+const tms_gguf_entry *tms_gguf_find(const tms_gguf *gguf, const char *key) {
+    return tms_gguf_find_text(gguf, (tms_text){key, strlen(key)});
 }
 
 const tms_gguf_tensor *tms_gguf_tensor_find(const tms_gguf *gguf, const char *name) {
@@ -484,12 +500,20 @@ static tamis_status wrong_type(const tms_gguf_entry *entry, const char *wanted,
                           type_names[entry->type], wanted);
 }
 
-/* Reads an integer of any width, sign-extended. A u64 from 2^63 on becomes negative, and callers
- * refuse negative numbers. False for other types. */
-static bool integer(const tms_gguf_entry *entry, int64_t *out) {
+bool tms_gguf_same(const tms_gguf_entry *a, const tms_gguf_entry *b) {
+    if (a->type != b->type || a->array != b->array || a->count != b->count) return false;
+    if (a->type != TMS_GGUF_STRING)
+        return memcmp(a->at, b->at, a->count * type_bytes[a->type]) == 0;
+    const uint8_t *x = a->at, *y = b->at;
+    for (uint64_t i = 0; i < a->count; ++i)
+        if (text_order(tms_gguf_next_string(&x), tms_gguf_next_string(&y)) != 0) return false;
+    return true;
+}
+
+bool tms_gguf_integer(const tms_gguf_entry *entry, uint64_t i, int64_t *out) {
+    const uint64_t size = type_bytes[entry->type];
     uint64_t bits = 0;
-    if (entry->array) return false;
-    memcpy(&bits, entry->at, type_bytes[entry->type]);
+    memcpy(&bits, entry->at + i * size, size);
     switch (entry->type) {
     case TMS_GGUF_U8:
     case TMS_GGUF_U16:
@@ -512,12 +536,11 @@ static bool integer(const tms_gguf_entry *entry, int64_t *out) {
     }
 }
 
-tamis_status tms_gguf_u32(const tms_gguf *gguf, const char *key, uint32_t *out,
-                          tamis_error *error) {
-    const tms_gguf_entry *entry = tms_gguf_find(gguf, key);
+/* The first value of an entry. */
+static tamis_status read_u32(const tms_gguf_entry *entry, const char *key, uint32_t *out,
+                             tamis_error *error) {
     int64_t value;
-    if (!entry) return TAMIS_OK;
-    if (!integer(entry, &value)) return wrong_type(entry, "an integer", error);
+    if (!tms_gguf_integer(entry, 0, &value)) return wrong_type(entry, "an integer", error);
     TMS_REQUIRE(value >= 0 || entry->type == TMS_GGUF_U64, TAMIS_E_FORMAT,
                 "key '%s' is %lld; 0 to %u can be", key, (long long)value, UINT32_MAX);
     TMS_REQUIRE((uint64_t)value <= UINT32_MAX, TAMIS_E_FORMAT, "key '%s' is %llu; 0 to %u can be",
@@ -526,18 +549,47 @@ tamis_status tms_gguf_u32(const tms_gguf *gguf, const char *key, uint32_t *out,
     return TAMIS_OK;
 }
 
+tamis_status tms_gguf_u32(const tms_gguf *gguf, const char *key, uint32_t *out,
+                          tamis_error *error) {
+    const tms_gguf_entry *entry = tms_gguf_find(gguf, key);
+    if (!entry) return TAMIS_OK;
+    return entry->array ? wrong_type(entry, "an integer", error) : read_u32(entry, key, out, error);
+}
+
+tamis_status tms_gguf_u32_each(const tms_gguf *gguf, const char *key, uint32_t count, uint32_t *out,
+                               tamis_error *error) {
+    const tms_gguf_entry *entry = tms_gguf_find(gguf, key);
+    int64_t first = 0, value = 0;
+    if (!entry || !entry->array) return tms_gguf_u32(gguf, key, out, error);
+    TMS_REQUIRE(entry->count == count, TAMIS_E_FORMAT, "key '%s' has %llu values for %u layers",
+                key, (unsigned long long)entry->count, count);
+    for (uint64_t i = 0; i < count; ++i) {
+        if (!tms_gguf_integer(entry, i, &value))
+            return wrong_type(entry, "array of integers", error);
+        if (i == 0) first = value;
+        TMS_REQUIRE(value == first, TAMIS_E_UNSUPPORTED,
+                    "key '%s' is %lld for layer 0 and %lld for layer %llu; only layers that are "
+                    "alike are run",
+                    key, (long long)first, (long long)value, (unsigned long long)i);
+    }
+    return read_u32(entry, key, out, error);
+}
+
 tamis_status tms_gguf_f64(const tms_gguf *gguf, const char *key, double *out, tamis_error *error) {
     const tms_gguf_entry *entry = tms_gguf_find(gguf, key);
     double value = 0;
+    int64_t whole;
+    float narrow;
     if (!entry) return TAMIS_OK;
-    if (entry->array || (entry->type != TMS_GGUF_F32 && entry->type != TMS_GGUF_F64))
-        return wrong_type(entry, "a float", error);
+    if (entry->array) return wrong_type(entry, "a number", error);
     if (entry->type == TMS_GGUF_F64) {
         memcpy(&value, entry->at, sizeof value);
-    } else {
-        float narrow;
+    } else if (entry->type == TMS_GGUF_F32) {
         memcpy(&narrow, entry->at, sizeof narrow);
         value = narrow;
+    } else {
+        if (!tms_gguf_integer(entry, 0, &whole)) return wrong_type(entry, "a number", error);
+        value = entry->type == TMS_GGUF_U64 ? (double)(uint64_t)whole : (double)whole;
     }
     TMS_REQUIRE(isfinite(value), TAMIS_E_FORMAT, "key '%s' is %g, not a finite number", key, value);
     *out = value;
@@ -571,6 +623,17 @@ tamis_status tms_gguf_array(const tms_gguf *gguf, const char *key, tms_gguf_type
     *out = entry;
     if (!entry || (entry->array && entry->type == type)) return TAMIS_OK;
     return wrong_type(entry, strcat(wanted, type_names[type]), error);
+}
+
+tamis_status tms_gguf_integers(const tms_gguf *gguf, const char *key, const tms_gguf_entry **out,
+                               tamis_error *error) {
+    const tms_gguf_entry *entry = tms_gguf_find(gguf, key);
+    const bool floats = entry && (entry->type == TMS_GGUF_F32 || entry->type == TMS_GGUF_F64);
+    const bool other = entry && (entry->type == TMS_GGUF_BOOL || entry->type == TMS_GGUF_STRING);
+    *out = entry;
+    if (entry && (!entry->array || floats || other))
+        return wrong_type(entry, "array of integers", error);
+    return TAMIS_OK;
 }
 
 tms_text tms_gguf_next_string(const uint8_t **at) {

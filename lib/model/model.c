@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Loads a model from a GGUF file, describes it, and turns text into tokens and back. */
 #include "lib/model/model.h"
+#include "lib/model/parts.h"
 
 #include <stdio.h>
 #include <stdlib.h>

@@ -18,22 +18,51 @@ static uint32_t rank_of(float score) {
     return bits >> 31 ? bits : ~bits & 0x7fffffffu;
 }
 
+/* f32, or f64 where each is an f32: they are compared as f32. */
+static tamis_status find_scores(const tms_gguf *gguf, uint32_t n_tokens, const tms_gguf_entry **out,
+                                tamis_error *error) {
+    static const char key[] = "tokenizer.ggml.scores";
+    const tms_gguf_entry *scores = tms_gguf_find(gguf, key);
+    TMS_REQUIRE(scores, TAMIS_E_FORMAT, "key '%s' is missing", key);
+    const bool wide = scores->array && scores->type == TMS_GGUF_F64;
+    if (!wide) TMS_TRY(tms_gguf_array(gguf, key, TMS_GGUF_F32, &scores, error));
+    TMS_REQUIRE(scores->count == n_tokens, TAMIS_E_FORMAT, "key '%s': %u tokens have %llu scores",
+                key, n_tokens, (unsigned long long)scores->count);
+    *out = scores;
+    return TAMIS_OK;
+}
+
+static tamis_status read_score(const tms_gguf_entry *scores, uint32_t token, tms_text text,
+                               float *out, tamis_error *error) {
+    double wide = 0;
+    if (scores->type == TMS_GGUF_F32) {
+        memcpy(out, scores->at + token * sizeof *out, sizeof *out);
+        wide = *out;
+    } else {
+        memcpy(&wide, scores->at + token * sizeof wide, sizeof wide);
+        *out = (float)wide;
+    }
+    TMS_REQUIRE(isfinite(*out), TAMIS_E_FORMAT,
+                "key 'tokenizer.ggml.scores': the score of token %u, '%s', is %g", token,
+                tms_text_show(text).text, wide);
+    TMS_REQUIRE(*out == wide, TAMIS_E_UNSUPPORTED,
+                "key 'tokenizer.ggml.scores': the score of token %u, '%s', is %.17g, which an f32 "
+                "does not hold",
+                token, tms_text_show(text).text, wide);
+    return TAMIS_OK;
+}
+
 tamis_status tms_spm_read(const tms_gguf *gguf, const tms_words *words, const uint8_t *usable,
                           uint32_t n_tokens, tms_spm *out, tamis_error *error) {
-    const tms_gguf_entry *scores;
+    const tms_gguf_entry *scores = NULL;
     *out = (tms_spm){.words = words, .usable = usable};
-    TMS_TRY(tms_gguf_array(gguf, "tokenizer.ggml.scores", TMS_GGUF_F32, &scores, error));
-    TMS_REQUIRE(scores, TAMIS_E_FORMAT, "key 'tokenizer.ggml.scores' is missing");
-    TMS_REQUIRE(scores->count == n_tokens, TAMIS_E_FORMAT, "%u tokens have %llu scores", n_tokens,
-                (unsigned long long)scores->count);
+    TMS_TRY(find_scores(gguf, n_tokens, &scores, error));
     out->ranks = malloc(n_tokens * sizeof *out->ranks);
     TMS_REQUIRE(out->ranks, TAMIS_E_NO_MEMORY, "no memory for %u scores", n_tokens);
     for (uint32_t i = 0; i < n_tokens; ++i) {
         float score;
-        memcpy(&score, scores->at + i * sizeof score, sizeof score);
         const tms_text text = tms_texts_get(words->texts, i);
-        TMS_REQUIRE(isfinite(score), TAMIS_E_FORMAT, "the score of token %u, '%s', is %g", i,
-                    tms_text_show(text).text, (double)score);
+        TMS_TRY(read_score(scores, i, text, &score, error));
         out->ranks[i] = rank_of(score);
         if (text.bytes > out->longest) out->longest = text.bytes;
     }

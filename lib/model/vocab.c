@@ -3,6 +3,7 @@
 #include "lib/model/vocab.h"
 #include "lib/model/alphabet.h"
 
+#include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -23,7 +24,7 @@ typedef struct arrays {
 
 static tamis_status find_arrays(const tms_gguf *gguf, arrays *out, tamis_error *error) {
     TMS_TRY(tms_gguf_array(gguf, "tokenizer.ggml.tokens", TMS_GGUF_STRING, &out->tokens, error));
-    TMS_TRY(tms_gguf_array(gguf, "tokenizer.ggml.token_type", TMS_GGUF_I32, &out->kinds, error));
+    TMS_TRY(tms_gguf_integers(gguf, "tokenizer.ggml.token_type", &out->kinds, error));
     TMS_TRY(tms_gguf_array(gguf, "tokenizer.ggml.merges", TMS_GGUF_STRING, &out->merges, error));
     TMS_REQUIRE(out->tokens, TAMIS_E_FORMAT, "key 'tokenizer.ggml.tokens' is missing");
     TMS_REQUIRE(out->tokens->count >= 1 && out->tokens->count <= INT32_MAX, TAMIS_E_FORMAT,
@@ -48,32 +49,57 @@ static tamis_status read_kind(const tms_gguf *gguf, const arrays *from, tamis_vo
     return TAMIS_OK;
 }
 
-/* A token that a key names; without the key *id stays as it is. */
-static tamis_status read_id(const tms_gguf *gguf, const char *key, uint32_t n_tokens, int32_t *id,
-                            tamis_error *error) {
-    uint32_t value = UINT32_MAX;
-    if (!tms_gguf_find(gguf, key)) return TAMIS_OK;
-    TMS_TRY(tms_gguf_u32(gguf, key, &value, error));
-    TMS_REQUIRE(value < n_tokens, TAMIS_E_FORMAT, "key '%s' is %u; the vocabulary has %u tokens",
-                key, value, n_tokens);
-    *id = (int32_t)value;
+/* A warning, behind those before it. */
+static void warn(tms_vocab *vocab, const char *format, ...) {
+    const size_t used = strlen(vocab->warning), room = sizeof vocab->warning - used;
+    const char *between = used > 0 ? "; " : "";
+    va_list args;
+    const size_t skip = (size_t)snprintf(vocab->warning + used, room, "%s", between);
+    va_start(args, format);
+    if (skip < room) vsnprintf(vocab->warning + used + skip, room - skip, format, args);
+    va_end(args);
+}
+
+/* A token that a key names; without the key *id stays as it is, and so it does where the key names
+ * none of the vocabulary's but nothing depends on it. */
+static tamis_status read_id(const tms_gguf *gguf, const char *key, bool needed, tms_vocab *vocab,
+                            int32_t *id, tamis_error *error) {
+    const uint32_t n_tokens = vocab->info.n_tokens;
+    const tms_gguf_entry *entry = tms_gguf_find(gguf, key);
+    int64_t value = -1;
+    if (!entry) return TAMIS_OK;
+    if (needed || entry->array || !tms_gguf_integer(entry, 0, &value)) {
+        uint32_t small = UINT32_MAX;
+        TMS_TRY(tms_gguf_u32(gguf, key, &small, error));
+        value = small;
+    }
+    const bool inside = value >= 0 && value < n_tokens;
+    TMS_REQUIRE(inside || !needed, TAMIS_E_FORMAT, "key '%s' is %lld; the vocabulary has %u tokens",
+                key, (long long)value, n_tokens);
+    if (inside)
+        *id = (int32_t)value;
+    else
+        warn(vocab, "key '%s' is %lld and is ignored: the vocabulary has %u tokens", key,
+             (long long)value, n_tokens);
     return TAMIS_OK;
 }
 
-static tamis_status read_ids(const tms_gguf *gguf, tamis_vocab_info *info, tamis_error *error) {
+static tamis_status read_ids(const tms_gguf *gguf, tms_vocab *vocab, tamis_error *error) {
+    tamis_vocab_info *info = &vocab->info;
     const struct {
         const char *key;
         int32_t *id;
         int32_t usual; /* of SentencePiece, where the file says nothing */
-    } ids[] = {{"tokenizer.ggml.bos_token_id", &info->bos, 1},
-               {"tokenizer.ggml.eos_token_id", &info->eos, 2},
-               {"tokenizer.ggml.eot_token_id", &info->eot, -1},
-               {"tokenizer.ggml.unknown_token_id", &info->unknown, 0},
-               {"tokenizer.ggml.padding_token_id", &info->padding, -1}};
+        bool needed;   /* it decides what is read, or where an answer ends */
+    } ids[] = {{"tokenizer.ggml.bos_token_id", &info->bos, 1, true},
+               {"tokenizer.ggml.eos_token_id", &info->eos, 2, true},
+               {"tokenizer.ggml.eot_token_id", &info->eot, -1, true},
+               {"tokenizer.ggml.unknown_token_id", &info->unknown, 0, false},
+               {"tokenizer.ggml.padding_token_id", &info->padding, -1, false}};
     for (size_t i = 0; i < sizeof ids / sizeof ids[0]; ++i) {
         const bool usual = info->kind == TAMIS_VOCAB_SPM && ids[i].usual < (int32_t)info->n_tokens;
         *ids[i].id = usual ? ids[i].usual : -1;
-        TMS_TRY(read_id(gguf, ids[i].key, info->n_tokens, ids[i].id, error));
+        TMS_TRY(read_id(gguf, ids[i].key, ids[i].needed, vocab, ids[i].id, error));
     }
     return TAMIS_OK;
 }
@@ -125,8 +151,8 @@ static tamis_status take_texts(const arrays *from, tms_vocab *vocab, tamis_error
                 TAMIS_E_NO_MEMORY, "no memory for %llu tokens", (unsigned long long)count);
     for (uint64_t i = 0; i < count; ++i) {
         const tms_text text = tms_gguf_next_string(&at);
-        int32_t kind = TAMIS_TOKEN_NORMAL;
-        if (from->kinds) memcpy(&kind, from->kinds->at + i * sizeof kind, sizeof kind);
+        int64_t kind = TAMIS_TOKEN_NORMAL;
+        if (from->kinds) (void)tms_gguf_integer(from->kinds, i, &kind);
         const bool known = kind >= TAMIS_TOKEN_UNDEFINED && kind <= TAMIS_TOKEN_BYTE;
         vocab->kinds[i] = (uint8_t)(known ? kind : TAMIS_TOKEN_UNDEFINED);
         vocab->usable[i] = text.bytes > 0 && !(KINDS_NOT_OF_TEXT >> vocab->kinds[i] & 1);
@@ -304,7 +330,7 @@ static tamis_status read(const tms_gguf *gguf, tms_vocab *vocab, tms_words *raw,
     TMS_TRY(find_arrays(gguf, &from, error));
     TMS_TRY(read_kind(gguf, &from, &vocab->info.kind, error));
     vocab->info.n_tokens = (uint32_t)from.tokens->count;
-    TMS_TRY(read_ids(gguf, &vocab->info, error));
+    TMS_TRY(read_ids(gguf, vocab, error));
     TMS_TRY(take_texts(&from, vocab, error));
     if (vocab->info.kind != TAMIS_VOCAB_BYTES) TMS_TRY(index_raw(vocab, raw, error));
     if (vocab->info.kind == TAMIS_VOCAB_SPM)

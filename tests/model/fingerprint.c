@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The fingerprint of a model: what must change it changes it, and nothing else does. */
 #include "lib/model/model.h"
+#include "lib/model/parts.h"
 #include "tests/faulty.h"
 #include "tests/model/rig.h"
 #include "tests/model/small.h"

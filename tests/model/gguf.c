@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Inconsistent GGUF files: each is refused with its reason, and none is read beyond its end. */
+#include "lib/model/rope.h"
 #include "tests/model/small.h"
 
 #include <math.h>
@@ -100,6 +101,8 @@ static const key_case key_cases[] = {
     {"llama.block_count", UINT32_MAX, 0, TAMIS_E_FORMAT, "unknown type 4294967295"},
     {"llama.context_length", REMOVED, 0, TAMIS_E_FORMAT, "'llama.context_length' is missing"},
     {"llama.context_length", U32, 0, TAMIS_E_FORMAT, "'llama.context_length' is 0"},
+    {"llama.context_length", U64, UINT32_MAX, TAMIS_OK, ""},
+    {"llama.context_length", U64, 1ll << 32, TAMIS_E_FORMAT, "context_length' is 4294967296"},
     {"llama.embedding_length", U32, 0, TAMIS_E_FORMAT, "'llama.embedding_length' is 0"},
     {"llama.embedding_length", U32, 9, TAMIS_E_FORMAT, "9 x 4 is expected"},
     {"llama.feed_forward_length", U32, 17, TAMIS_E_FORMAT, "8 x 17 is expected"},
@@ -112,14 +115,20 @@ static const key_case key_cases[] = {
     {"llama.attention.layer_norm_rms_epsilon", REMOVED, 0, TAMIS_E_FORMAT, "is missing"},
     {"llama.attention.layer_norm_rms_epsilon", F32, 0, TAMIS_E_FORMAT, "epsilon' is 0"},
     {"llama.attention.layer_norm_rms_epsilon", F64, -1, TAMIS_E_FORMAT, "epsilon' is -1"},
-    {"llama.attention.layer_norm_rms_epsilon", U32, 1, TAMIS_E_FORMAT, "has type u32; a float"},
+    {"llama.attention.layer_norm_rms_epsilon", U32, 2, TAMIS_E_FORMAT, "epsilon' is 2"},
+    {"llama.attention.layer_norm_rms_epsilon", STRING, 1, TAMIS_E_FORMAT, "string; a number is"},
+    {"llama.attention.layer_norm_rms_epsilon", BOOL, 1, TAMIS_E_FORMAT, "has type bool; a number"},
+    {"llama.rope.freq_base", U32, 500000, TAMIS_OK, ""},
+    {"llama.rope.freq_base", I64, 500000, TAMIS_OK, ""},
+    {"llama.rope.freq_base", I32, -1, TAMIS_E_FORMAT, "freq_base' is -1"},
+    {"llama.rope.freq_base", U64, -1, TAMIS_OK, ""}, /* 2^64 - 1 */
     {"llama.rope.freq_base", F32, 0, TAMIS_E_FORMAT, "freq_base' is 0"},
     {"tokenizer.ggml.model", REMOVED, 0, TAMIS_E_FORMAT, "'tokenizer.ggml.model' is missing"},
     {"tokenizer.ggml.model", U8, 0, TAMIS_E_FORMAT, "has type u8; string"},
     {"tokenizer.ggml.tokens", REMOVED, 0, TAMIS_E_FORMAT, "'tokenizer.ggml.tokens' is missing"},
     {"tokenizer.ggml.tokens", U8, 0, TAMIS_E_FORMAT, "array of string"},
     {"tokenizer.ggml.token_type", REMOVED, 0, TAMIS_OK, ""},
-    {"tokenizer.ggml.token_type", U8, 0, TAMIS_E_FORMAT, "array of i32"},
+    {"tokenizer.ggml.token_type", U8, 0, TAMIS_E_FORMAT, "type u8; array of integers is"},
 };
 
 static void test_keys(void **state) {
@@ -156,7 +165,7 @@ static const key_case added_keys[] = {
     {"llama.rope.scaling.factor", F32, 4, TAMIS_OK, ""},
     {"llama.rope.scaling.factor", F32, 0, TAMIS_E_FORMAT, "factor' is 0; 1e-06 to 1e+06 can be"},
     {"llama.rope.scaling.factor", F32, -2, TAMIS_E_FORMAT, "factor' is -2"},
-    {"llama.rope.scaling.factor", U32, 4, TAMIS_E_FORMAT, "has type u32; a float"},
+    {"llama.rope.scaling.factor", U32, 4, TAMIS_OK, ""},
     {"llama.rope.scale_linear", F32, 0, TAMIS_E_FORMAT, "scale_linear' is 0"},
     {"llama.rope.scaling.attn_factor", F32, 2, TAMIS_OK, ""},
     {"llama.rope.scaling.attn_factor", F32, 0, TAMIS_E_FORMAT, "attn_factor' is 0"},
@@ -165,8 +174,31 @@ static const key_case added_keys[] = {
     {"llama.rope.scaling.yarn_beta_slow", F32, -1, TAMIS_E_FORMAT, "beta_slow' is -1"},
     {"llama.rope.scaling.yarn_ext_factor", F32, 1, TAMIS_E_UNSUPPORTED, "is not known and may"},
     {"llama.rope.scaling.finetuned", BOOL, 1, TAMIS_OK, ""},
+    /* what the model does not have, as its value says */
     {"llama.expert_count", U32, 8, TAMIS_E_UNSUPPORTED, "'llama.expert_count' is not known"},
+    {"llama.expert_count", U32, 0, TAMIS_OK, ""},
+    {"llama.expert_used_count", I64, 0, TAMIS_OK, ""},
+    {"llama.expert_used_count", U8, 2, TAMIS_E_UNSUPPORTED, "'llama.expert_used_count' is not"},
+    {"llama.expert_count", STRING, 0, TAMIS_E_UNSUPPORTED, "'llama.expert_count' is not known"},
+    {"llama.attention.causal", BOOL, 1, TAMIS_OK, ""},
+    {"llama.attention.causal", BOOL, 0, TAMIS_E_UNSUPPORTED, "'llama.attention.causal' is not"},
     {"llama.logit_scale", F32, 2, TAMIS_E_UNSUPPORTED, "'llama.logit_scale' is not known"},
+    {"llama.logit_scale", F32, 1, TAMIS_OK, ""},
+    {"llama.final_logit_softcapping", F32, 0, TAMIS_OK, ""},
+    {"llama.final_logit_softcapping", F32, 30, TAMIS_E_UNSUPPORTED, "softcapping' is not known"},
+    {"llama.tensor_data_layout", STRING, 0, TAMIS_OK, ""},
+    {"llama.ssm.conv\x1b[2J", U32, 1, TAMIS_E_UNSUPPORTED, "key 'llama.ssm.conv?[2J' is not"},
+    {"tokenizer.ggml.padding_token_id", U32, 4, TAMIS_OK, ""},
+    {"tokenizer.ggml.padding_token_id", I32, -1, TAMIS_OK, ""},
+    {"tokenizer.ggml.padding_token_id", F32, 1, TAMIS_E_FORMAT, "padding_token_id' has type f32"},
+    {"tokenizer.ggml.unknown_token_id", U64, -1, TAMIS_OK, ""},
+    {"tokenizer.ggml.eos_token_id", U32, 4, TAMIS_E_FORMAT,
+     "key 'tokenizer.ggml.eos_token_id' is "},
+    {"tokenizer.ggml.eos_token_id", U32, UINT32_MAX, TAMIS_E_FORMAT, "eos_token_id' is 4294967295"},
+    {"tokenizer.ggml.eos_token_id", U64, 1ll << 40, TAMIS_E_FORMAT, "eos_token_id' is 10995116277"},
+    {"tokenizer.ggml.bos_token_id", U32, 4, TAMIS_E_FORMAT,
+     "key 'tokenizer.ggml.bos_token_id' is "},
+    {"tokenizer.ggml.eot_token_id", I32, -1, TAMIS_E_FORMAT, "'tokenizer.ggml.eot_token_id' is -1"},
     {"tokenizer.ggml.add_bos_token", BOOL, 1, TAMIS_E_FORMAT, "bos_token_id' is missing"},
     {"tokenizer.ggml.add_bos_token", BOOL, 2, TAMIS_E_FORMAT, "is the bool 2"},
     {"tokenizer.ggml.add_bos_token", BOOL, 0, TAMIS_OK, ""},
@@ -233,12 +265,48 @@ static void test_arrays(void **state) {
     expect(&file, TAMIS_E_UNSUPPORTED, "array of arrays");
     small_find_key(&file, "tokenizer.ggml.token_type")->element = 77;
     expect(&file, TAMIS_E_FORMAT, "unknown type 77");
-    small_find_key(&file, "tokenizer.ggml.token_type")->element = U8;
-    expect(&file, TAMIS_E_FORMAT, "has type array of u8; array of i32");
+    small_find_key(&file, "tokenizer.ggml.token_type")->element = F32;
+    expect(&file, TAMIS_E_FORMAT, "has type array of f32; array of integers");
+    small_find_key(&file, "tokenizer.ggml.token_type")->element = BOOL;
+    expect(&file, TAMIS_E_FORMAT, "has type array of bool; array of integers");
+    for (int64_t type = U8; type <= I64; type++) {
+        if (type >= F32 && type <= ARRAY) continue;
+        small_find_key(&file, "tokenizer.ggml.token_type")->element = type;
+        expect(&file, TAMIS_OK, "");
+    }
+}
+
+/* Numbers that a file states for each of its layers, here one. */
+static void test_arrays_of_layers(void **state) {
+    static const char *const keys[] = {"llama.attention.head_count_kv",
+                                       "llama.attention.head_count", "llama.feed_forward_length"};
+    (void)state;
+    for (size_t i = 0; i < sizeof keys / sizeof keys[0]; ++i) {
+        small_file file;
+        small_default(&file);
+        small_key *key = small_find_key(&file, keys[i]);
+        if (!key) key = small_add_key(&file, keys[i], U32, 1);
+        key->type = ARRAY;
+        key->element = I32;
+        key->n_items = 1;
+        key->items[0] = (double)key->number;
+        expect(&file, TAMIS_OK, "");
+        key->items[0] = -1;
+        expect(&file, TAMIS_E_FORMAT, "' is -1; 0 to 4294967295 can be");
+        key->n_items = 2;
+        expect(&file, TAMIS_E_FORMAT, "' has 2 values for 1 layers");
+        small_find_key(&file, "llama.block_count")->number = 2;
+        key->items[1] = 7;
+        expect(&file, TAMIS_E_UNSUPPORTED, "is -1 for layer 0 and 7 for layer 1; only layers that");
+        key->element = F32;
+        expect(&file, TAMIS_E_FORMAT, "has type array of f32; array of integers");
+    }
+    small_file file;
     small_default(&file);
-    small_key *heads = small_add_key(&file, "llama.attention.head_count_kv", ARRAY, 1);
-    heads->element = U32;
-    expect(&file, TAMIS_E_FORMAT, "has type array of u32; an integer");
+    small_key *width = small_find_key(&file, "llama.embedding_length");
+    width->type = ARRAY;
+    width->element = U32;
+    expect(&file, TAMIS_E_FORMAT, "'llama.embedding_length' has type array of");
 }
 
 static void test_vocabulary(void **state) {
@@ -380,6 +448,33 @@ static void test_rope(void **state) {
     small_remove_key(&file, "llama.rope.dimension_count");
     small_find_key(&file, "llama.rope.freq_base")->real = 1;
     expect(&file, TAMIS_E_FORMAT, "type 'yarn' with rope.freq_base 1");
+}
+
+/* A base that is small for the original context: the ramp ends behind the last pair, at 33 of 0 to 31,
+ * and must not be cut there. Wanted: the formula of the published code, computed in float64. */
+static void test_yarn_ramp(void **state) {
+    static const struct {
+        int pair;
+        double wanted;
+    } cases[] = {{0, 1},
+                 {20, 0.0031622776601683794},
+                 {25, 0.0005335785720250167},
+                 {30, 7.5234898117031339e-05},
+                 {31, 4.872482155981376e-05}};
+    const tms_rope rope = {.base = 10000,
+                           .scaling = TMS_ROPE_YARN,
+                           .factor = 4,
+                           .attention = 1,
+                           .beta_fast = 32,
+                           .beta_slow = 1,
+                           .original_context = 65536};
+    double got[32];
+    (void)state;
+    tms_rope_frequencies(&rope, 64, NULL, got);
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; ++i)
+        if (fabs(got[cases[i].pair] / cases[i].wanted - 1) > 1e-12)
+            fail_msg("pair %d: %.17g, not %.17g", cases[i].pair, got[cases[i].pair],
+                     cases[i].wanted);
 }
 
 /* Rows are whole blocks, and as many as fit behind the offset are read: no more. */
@@ -545,6 +640,8 @@ int main(void) {
         cmocka_unit_test(test_not_finite),
         cmocka_unit_test(test_texts),
         cmocka_unit_test(test_arrays),
+        cmocka_unit_test(test_arrays_of_layers),
+        cmocka_unit_test(test_yarn_ramp),
         cmocka_unit_test(test_vocabulary),
         cmocka_unit_test(test_tensors),
         cmocka_unit_test(test_dims),

@@ -247,6 +247,34 @@ static void test_damaged_ids(void **state) {
     refuse(&file, TAMIS_E_FORMAT, "bos_token_id' is missing");
 }
 
+/* Nothing depends on these two: they are left out, and a warning names them. */
+static void test_ignored_ids(void **state) {
+    (void)state;
+    small_file file;
+    tms_vocab vocab;
+    bpe_file(&file, "gpt-2");
+    open_vocab(&file, &vocab);
+    assert_null(tamis_vocab_warning(&vocab));
+    tms_vocab_free(&vocab);
+    small_add_key(&file, "tokenizer.ggml.padding_token_id", U32, 22);
+    small_add_key(&file, "tokenizer.ggml.unknown_token_id", I32, -1);
+    open_vocab(&file, &vocab);
+    assert_true(vocab.info.padding == -1 && vocab.info.unknown == -1);
+    assert_string_equal(
+        tamis_vocab_warning(&vocab),
+        "key 'tokenizer.ggml.unknown_token_id' is -1 and is ignored: the vocabulary "
+        "has 22 tokens; key 'tokenizer.ggml.padding_token_id' is 22 and is ignored: "
+        "the vocabulary has 22 tokens");
+    tms_vocab_free(&vocab);
+    spm_file(&file);
+    small_add_key(&file, "tokenizer.ggml.unknown_token_id", U64, 1ll << 40);
+    open_vocab(&file, &vocab);
+    assert_int_equal(vocab.info.unknown, 0); /* as without the key */
+    assert_non_null(strstr(tamis_vocab_warning(&vocab), "is 1099511627776 and is ignored"));
+    tms_vocab_free(&vocab);
+    assert_null(tamis_vocab_warning(NULL));
+}
+
 static void test_chat_template(void **state) {
     (void)state;
     small_file file;
@@ -275,6 +303,12 @@ static void test_damaged_scores(void **state) {
     refuse(&file, TAMIS_E_FORMAT, "18 tokens have 17 scores");
     small_find_key(&file, SCORES)->element = I32;
     refuse(&file, TAMIS_E_FORMAT, "array of f32");
+    small_find_key(&file, SCORES)->element = U8;
+    refuse(&file, TAMIS_E_FORMAT, "'tokenizer.ggml.scores' has type array of u8; array of f32");
+    spm_file(&file);
+    small_find_key(&file, SCORES)->element = F64;
+    small_find_key(&file, SCORES)->items[9] = 0.1;
+    refuse(&file, TAMIS_E_UNSUPPORTED, "'b', is 0.10000000000000001, which an f32 does not hold");
     spm_file(&file);
     small_find_key(&file, SCORES)->items[9] = (double)NAN;
     refuse(&file, TAMIS_E_FORMAT, "the score of token 9, 'b', is");
@@ -286,6 +320,26 @@ static void test_damaged_scores(void **state) {
     spm_file(&file);
     small_find_key(&file, TOKENS)->strings[4] = "<0x0A>";
     refuse(&file, TAMIS_E_FORMAT, "tokens 3 and 4 are both '<0x0A>'");
+}
+
+/* Types of tokens as any integers, scores as f64: the same vocabulary. */
+static void test_other_widths(void **state) {
+    static const uint32_t types[] = {U8, I8, U16, I16, U32, U64, I64};
+    small_file file;
+    tms_vocab vocab, wanted;
+    (void)state;
+    spm_file(&file);
+    open_vocab(&file, &wanted);
+    small_find_key(&file, SCORES)->element = F64;
+    for (size_t i = 0; i < sizeof types / sizeof types[0]; i++) {
+        small_find_key(&file, TYPES)->element = types[i];
+        open_vocab(&file, &vocab);
+        assert_memory_equal(vocab.kinds, wanted.kinds, wanted.info.n_tokens);
+        assert_memory_equal(vocab.spm.ranks, wanted.spm.ranks,
+                            wanted.info.n_tokens * sizeof *wanted.spm.ranks);
+        tms_vocab_free(&vocab);
+    }
+    tms_vocab_free(&wanted);
 }
 
 /* ---- Encoding -------------------------------------------------------------------------------- */
@@ -642,6 +696,8 @@ int main(void) {
     const struct CMUnitTest others[] = {
         cmocka_unit_test(test_damaged_patterns),
         cmocka_unit_test(test_damaged_scores),
+        cmocka_unit_test(test_ignored_ids),
+        cmocka_unit_test(test_other_widths),
         cmocka_unit_test(test_spm),
         cmocka_unit_test(test_arguments),
         cmocka_unit_test(test_long_spm),

@@ -54,6 +54,10 @@ TAMIS_API void tamis_vocab_destroy(tamis_vocab **vocab);
 /* Owned by the vocabulary; NULL for NULL. */
 TAMIS_API const tamis_vocab_info *tamis_vocab_get_info(const tamis_vocab *vocab);
 
+/* What the file says of its tokens and is ignored, in one line, as a padding token outside the
+ * vocabulary. Owned by the vocabulary; NULL: nothing, or there is no vocabulary. */
+TAMIS_API const char *tamis_vocab_warning(const tamis_vocab *vocab);
+
 /* Flags of tamis_vocab_encode. Without any, the tokens are those of the text alone: what a user has
  * typed can then be no control token. */
 enum {

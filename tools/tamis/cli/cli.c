@@ -63,13 +63,25 @@ static tamis_status show_loading(void *user, uint64_t done, uint64_t total, tami
     return TAMIS_OK;
 }
 
-tamis_status cli_load(tamis_context *device, const char *path, tamis_model **out,
-                      tamis_error *error) {
+static tamis_status load_shown(tamis_context *device, const char *path, tamis_model **out,
+                               tamis_error *error) {
     int shown = -1;
     if (!isatty(STDERR_FILENO)) return tamis_model_load(device, path, out, error);
     const tamis_status status =
         tamis_model_load_watched(device, path, show_loading, &shown, out, error);
     if (shown >= 0) fprintf(stderr, "\r%*s\r", (int)sizeof "loading 100 %", "");
+    return status;
+}
+
+void cli_warn_of_vocab(const char *path, const tamis_vocab *vocab) {
+    const char *warning = tamis_vocab_warning(vocab);
+    if (warning != NULL) fprintf(stderr, "tamis: %s: %s\n", path, warning);
+}
+
+tamis_status cli_load(tamis_context *device, const char *path, tamis_model **out,
+                      tamis_error *error) {
+    const tamis_status status = load_shown(device, path, out, error);
+    if (status == TAMIS_OK) cli_warn_of_vocab(path, tamis_model_vocab(*out));
     return status;
 }
 

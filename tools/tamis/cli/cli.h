@@ -16,7 +16,9 @@ int cli_fail(const char *command, const char *format, ...) __attribute__((format
 /* Opens a device; lines of the library's log from info up go to stderr. NULL: auto. */
 tamis_status cli_open(const char *device, tamis_context **out, tamis_error *error);
 
-/* Loads a model. Where stderr is a terminal, one line says meanwhile how far that is. */
+/* Says on stderr what of the file's vocabulary is ignored. */
+void cli_warn_of_vocab(const char *path, const tamis_vocab *vocab);
+/* Loads a model, and warns. Where stderr is a terminal, one line says meanwhile how far that is. */
 tamis_status cli_load(tamis_context *device, const char *path, tamis_model **out,
                       tamis_error *error);
 

@@ -190,6 +190,36 @@ check_chat_refused() {
     usage_error '^tamis run: --file -: is given with --chat' "${asked[@]}" --model x --file -
 }
 
+# A context that is too long is the file's doing, and --context is the way out. A padding token that the
+# vocabulary lacks is a warning. What is no file is refused at once.
+check_files() {
+    local file asked
+    asked=(run --model "$work/long.gguf" --device reference --prompt "$text" --tokens 2)
+    "$python" "$keys" "$data/needle.gguf" "$work/long.gguf" tokenizer.ggml.padding_token_id=256
+    "$python" - "$work/long.gguf" <<'END'
+import sys
+file = open(sys.argv[1], 'r+b')
+file.seek(file.read().index(b'llama.context_length') + len('llama.context_length') + 4)
+file.write(b'\xff' * 4)
+END
+    expect 1 '/long.gguf: key .llama.context_length. is 4294967295, and no --context N names fewer' \
+        "${asked[@]}"
+    expect 0 "^tamis: .*/long.gguf: key 'tokenizer.ggml.padding_token_id' is 256 and is ignored" \
+        "${asked[@]}" --context 100
+    expect 0 "^tamis: .*/long.gguf: key 'tokenizer.ggml.padding_token_id' is 256" tokenize \
+        --model "$work/long.gguf" --text a
+    mkfifo "$work/fifo"
+    for file in /dev/zero "$work/fifo" "$work"; do
+        expect 1 "^tamis run: $file: is a (device|pipe|folder); a model is read from a regular file" \
+            run --model "$file" --device reference --prompt x
+        expect 1 "^tamis tokenize: $file: is a (device|pipe|folder); a model" tokenize \
+            --model "$file" --text x
+    done
+    expect 1 '^tamis run: /dev/stdin: is a pipe; a model' run --model /dev/stdin --prompt x \
+        --device reference < <(cat "$data/needle.gguf")
+}
+
+check_files
 check_ending
 check_sampling
 check_file

@@ -71,6 +71,7 @@ static tamis_status tokenize(const tokenize_flags *f, tamis_error *error) {
     const uint32_t flags = (f->special ? TAMIS_ENCODE_PARSE_SPECIAL : 0) |
                            (f->bare ? 0 : TAMIS_ENCODE_ADD_BOS | TAMIS_ENCODE_ADD_EOS);
     tamis_status status = tamis_vocab_load(f->model, &vocab, error);
+    if (status == TAMIS_OK) cli_warn_of_vocab(f->model, vocab);
     if (status == TAMIS_OK && f->file != NULL)
         status = cli_read_file(f->file, &content, &bytes, error);
     if (status == TAMIS_OK)
