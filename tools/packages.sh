@@ -89,7 +89,7 @@ build() {
 
 needed_to_build="cmake ninja-build gcc libc6-dev ocl-icd-opencl-dev libclblast1 libcjson-dev
     libhiredis-dev libpcre2-dev libxxhash-dev pocl-opencl-icd"
-needed_to_test="clang libclang-rt-dev g++ libcmocka-dev oclgrind python3-matplotlib
+needed_to_test="clang libclang-rt-dev g++ libcmocka-dev oclgrind python3-jinja2 python3-matplotlib
     python3-numpy python3-pip mesa-opencl-icd pkgconf dpkg-dev file
     redis-tools"
 needed_to_fetch=python3-pip

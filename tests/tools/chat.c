@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The tokens of conversations: three turns with a system text in every format, which template is
- * which, and text that would be a token of the format. */
+/* The tokens of conversations: three turns with a system text in every format and by the template of
+ * its models, templates that cannot be run, and text that would be a token of the format. */
 #include "cli/chat.h"
 #include "lib/model/vocab.h"
 #include "tests/model/small.h"
@@ -15,6 +15,37 @@
 /* ---- Vocabularies ---------------------------------------------------------------------------- */
 
 #define TEMPLATE "tokenizer.chat_template"
+
+/* What the templates of models say; their texts are held to jinja2 by test_chat_templates.py. */
+#define ML_TEMPLATE                                                                                \
+    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}"   \
+    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+#define L3_TEMPLATE                                                                                \
+    "{% for m in messages %}{% set content = '<|start_header_id|>' + m.role + "                    \
+    "'<|end_header_id|>\\n\\n' + m.content | trim + '<|eot_id|>' %}{% if loop.first %}"            \
+    "{% set content = bos_token + content %}{% endif %}{{ content }}{% endfor %}"                  \
+    "{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}"    \
+    "{% endif %}"
+/* The system text is a part of the first question; BEFORE and BEHIND stand around an answer. */
+#define INST_TEMPLATE(begin, before, system, content, behind)                                      \
+    "{% if messages[0].role == 'system' %}{% set system = messages[0].content %}"                  \
+    "{% set rest = messages[1:] %}{% else %}{% set rest = messages %}{% endif %}" begin            \
+    "{% for m in rest %}{% if m.role == 'user' %}{% set content = m.content %}"                    \
+    "{% if loop.first and system is defined %}{% set content = " system " + content %}{% endif %}" \
+    "{{ " before " + " content " + " behind " }}{% else %}"                                        \
+    "{{ ' ' + m.content | trim + ' ' + eos_token }}{% endif %}{% endfor %}"
+#define L2_TEMPLATE                                                                                \
+    INST_TEMPLATE("", "bos_token + '[INST] '", "'<<SYS>>\\n' + system + '\\n<</SYS>>\\n\\n'",      \
+                  "content.strip()", "' [/INST]'")
+#define V1_TEMPLATE                                                                                \
+    INST_TEMPLATE("{{ bos_token }}", "' [INST] '", "system + '\\n\\n'", "content", "' [/INST]'")
+#define V3_TEMPLATE                                                                                \
+    INST_TEMPLATE("{{ bos_token }}", "'[INST] '", "system + '\\n\\n'", "content", "'[/INST]'")
+#define V7_TEMPLATE                                                                                \
+    "{{ bos_token }}{% for m in messages %}{% if m.role == 'user' %}"                              \
+    "{{ '[INST] ' + m.content + '[/INST]' }}{% elif m.role == 'system' %}"                         \
+    "{{ '[SYSTEM_PROMPT] ' + m.content + '[/SYSTEM_PROMPT]' }}{% else %}"                          \
+    "{{ ' ' + m.content + eos_token }}{% endif %}{% endfor %}"
 
 /* Texts of tokens up to NULL; control tokens begin with ~ and user-defined ones with =, which is
  * left out, SPM's byte tokens are written as <0xNN>. */
@@ -64,7 +95,7 @@ static void ml_file(small_file *file) {
     small_default(file);
     set_tokens(file, ml_tokens);
     set_id(file, "tokenizer.ggml.bos_token_id", 2);
-    small_add_key(file, TEMPLATE, STRING, 0)->strings[0] = "{{'<|im_start|>' + role}}";
+    small_add_key(file, TEMPLATE, STRING, 0)->strings[0] = ML_TEMPLATE;
 }
 
 /* With merges, of which one makes two newlines one token. */
@@ -100,8 +131,7 @@ static void l3_file(small_file *file) {
     small_add_key(file, "tokenizer.ggml.pre", STRING, 0)->strings[0] = "llama-bpe";
     set_id(file, "tokenizer.ggml.bos_token_id", 0);
     set_id(file, "tokenizer.ggml.eos_token_id", 1);
-    small_add_key(file, TEMPLATE, STRING, 0)->strings[0] =
-        "'<|start_header_id|>' + role + '<|end_header_id|>'";
+    small_add_key(file, TEMPLATE, STRING, 0)->strings[0] = L3_TEMPLATE;
 }
 
 #define SP "\xe2\x96\x81"
@@ -169,46 +199,57 @@ static void expect_turn(cli_chat *chat, const char *text, const char *wanted) {
     show(chat->vocab, &tokens, got);
     if (strcmp(got, wanted) != 0) fail_msg("'%s' is\n%s\nnot\n%s", text, got, wanted);
     free(tokens.ids);
-    chat->begun = true;
+    chat->turns++;
 }
 
-/* A conversation of three turns, recognised from the template. */
-static void expect_three(const small_file *file, const char *system, const char *const texts[3],
-                         const char *const wanted[3], const char *ending) {
+/* A conversation of three turns, in a named format, or by the template where it is NULL. */
+static void expect_named(const small_file *file, const char *name, const char *system,
+                         const char *const texts[3], const char *const wanted[3],
+                         const char *ending) {
     tms_vocab vocab;
     cli_chat chat;
     size_t bytes;
     open_vocab(file, &vocab);
-    open_chat(&vocab, NULL, system, &chat);
-    for (int i = 0; i < 3; i++)
+    open_chat(&vocab, name, system, &chat);
+    assert_string_equal(cli_chat_name(&chat), name != NULL ? name : "template");
+    for (int i = 0; i < 3 && wanted[i] != NULL; i++)
         expect_turn(&chat, texts[i], wanted[i]);
-    const char *text = tamis_vocab_token_text(&vocab, cli_chat_ending(&chat), &bytes);
+    const char *text = tamis_vocab_token_text(&vocab, chat.ending, &bytes);
     assert_true(bytes == strlen(ending) && memcmp(text, ending, bytes) == 0);
     tms_vocab_free(&vocab);
 }
 
-#define ML_USER      "<|im_start|>|u|s|e|r|\n|"
-#define ML_ASSISTANT "<|im_end|>|\n|<|im_start|>|a|s|s|i|s|t|a|n|t|\n|"
+/* Both are the same. */
+static void expect_three(const small_file *file, const char *name, const char *system,
+                         const char *const texts[3], const char *const wanted[3],
+                         const char *ending) {
+    expect_named(file, name, system, texts, wanted, ending);
+    expect_named(file, NULL, system, texts, wanted, ending);
+}
+
+#define ML_USER         "<|im_start|>|u|s|e|r|\n|"
+#define ML_ASSISTANT_AN "<|im_end|>|\n|<|im_start|>|a|s|s|i|s|t|an|t|\n|"
+#define ML_ASSISTANT    "<|im_end|>|\n|<|im_start|>|a|s|s|i|s|t|a|n|t|\n|"
 
 static void test_chatml(void **state) {
     static const char *const texts[] = {"a", " ant ", "tea"};
     (void)state;
     small_file file;
     ml_file(&file);
-    expect_three(&file, "s a", texts,
+    expect_three(&file, "chatml", "s a", texts,
                  (const char *[]){"<|im_start|>|s|y|s|t|e|m|\n|s| |a|<|im_end|>|\n|" ML_USER
                                   "a|" ML_ASSISTANT,
                                   "<|im_end|>|\n|" ML_USER " |a|n|t| |" ML_ASSISTANT,
                                   "<|im_end|>|\n|" ML_USER "t|e|a|" ML_ASSISTANT},
                  "<|im_end|>");
-    expect_three(&file, NULL, texts,
+    expect_three(&file, "chatml", NULL, texts,
                  (const char *[]){ML_USER "a|" ML_ASSISTANT,
                                   "<|im_end|>|\n|" ML_USER " |a|n|t| |" ML_ASSISTANT,
                                   "<|im_end|>|\n|" ML_USER "t|e|a|" ML_ASSISTANT},
                  "<|im_end|>");
     /* bos comes where the file wants it, and once */
     small_add_key(&file, "tokenizer.ggml.add_bos_token", BOOL, 1);
-    expect_three(&file, NULL, texts,
+    expect_three(&file, "chatml", NULL, texts,
                  (const char *[]){"<bos>|" ML_USER "a|" ML_ASSISTANT,
                                   "<|im_end|>|\n|" ML_USER " |a|n|t| |" ML_ASSISTANT,
                                   "<|im_end|>|\n|" ML_USER "t|e|a|" ML_ASSISTANT},
@@ -223,7 +264,7 @@ static void test_llama3(void **state) {
     small_file file;
     l3_file(&file);
     expect_three(
-        &file, "\ts a\n", (const char *[]){"a", " ant \n", "tea a"},
+        &file, "llama3", "\ts a\n", (const char *[]){"a", " ant \n", "tea a"},
         (const char *[]){"<|begin_of_text|>|" L3_HEAD("s|y|s|t|e|m") "s| a|<|eot_id|>|" L3_HEAD(
                              "u|s|e|r") "a|" L3_ASSISTANT,
                          "<|eot_id|>|" L3_HEAD("u|s|e|r") "a|n|t|" L3_ASSISTANT,
@@ -238,45 +279,15 @@ static void test_llama2(void **state) {
     static const char *const more[] = {NULL};
     (void)state;
     small_file file;
-    spm_file(&file, more, "bos + '[INST] ' + '<<SYS>>'");
-    expect_three(&file, " b ", (const char *[]){" a ", " c\t", "ab"},
+    spm_file(&file, more, L2_TEMPLATE);
+    expect_three(&file, "llama2", " b ", (const char *[]){" a ", " c\t", "ab"},
                  (const char *[]){"<s>|" INST
                                   " |<<|S|Y|S|>>|\n| b| |\n|<<|/|S|Y|S|>>|\n|\n| a|" END_I,
                                   "</s>|<s>|" INST " |c|" END_I, "</s>|<s>|" INST " a|b|" END_I},
                  "</s>");
-    expect_three(&file, NULL, (const char *[]){" a ", "b", "c"},
+    expect_three(&file, "llama2", NULL, (const char *[]){" a ", "b", "c"},
                  (const char *[]){"<s>|" INST " a|" END_I, "</s>|<s>|" INST " b|" END_I,
                                   "</s>|<s>|" INST " |c|" END_I},
-                 "</s>");
-}
-
-/* Llama 2's without a system text is told from Mistral's by bos, which stands before every turn.
- * The others begin as those of Mistral-7B-Instruct-v0.2 and v0.3 do. */
-static void test_inst_templates(void **state) {
-    static const char *const more[] = {NULL}, *const tags[] = {"~[INST]", "~[/INST]", NULL};
-    static const char *const texts[] = {"a", "b", "c"};
-    (void)state;
-    small_file file;
-    spm_file(&file, more,
-             "{% for message in messages %}{% if message['role'] == 'user' %}"
-             "{{ bos_token + '[INST] ' + message['content'] + ' [/INST]' }}{% endif %}");
-    expect_three(&file, NULL, texts,
-                 (const char *[]){"<s>|" INST " a|" END_I, "</s>|<s>|" INST " b|" END_I,
-                                  "</s>|<s>|" INST " |c|" END_I},
-                 "</s>");
-    spm_file(&file, more,
-             "{{ bos_token }}{% for message in messages %}{% if message['role'] == 'user' %}"
-             "{{ '[INST] ' + message['content'] + ' [/INST]' }}{% endif %}");
-    expect_three(&file, NULL, texts,
-                 (const char *[]){"<s>|" INST " a|" END_I, "</s>|" INST " b|" END_I,
-                                  "</s>|" INST " |c|" END_I},
-                 "</s>");
-    spm_file(&file, tags,
-             "{{- bos_token }}{%- for message in loop_messages %}{{- \"[AVAILABLE_TOOLS] [\" }}"
-             "{{- \"[INST] \" + message[\"content\"] + \"[/INST]\" }}{%- endfor %}");
-    expect_three(&file, NULL, texts,
-                 (const char *[]){"<s>|[INST]| a|[/INST]|", "</s>|[INST]| b|[/INST]|",
-                                  "</s>|[INST]| |c|[/INST]|"},
                  "</s>");
 }
 
@@ -285,8 +296,8 @@ static void test_mistral_v1(void **state) {
     static const char *const more[] = {NULL};
     (void)state;
     small_file file;
-    spm_file(&file, more, "' [INST] ' + system_message");
-    expect_three(&file, "b", (const char *[]){"a", " c ", "ab"},
+    spm_file(&file, more, V1_TEMPLATE);
+    expect_three(&file, "mistral", "b", (const char *[]){"a", " c ", "ab"},
                  (const char *[]){"<s>|" INST " b|\n|\n|a|" END_I, "</s>|" INST " | |c| |" END_I,
                                   "</s>|" INST " a|b|" END_I},
                  "</s>");
@@ -297,15 +308,20 @@ static void test_mistral_v3(void **state) {
     static const char *const more[] = {"~[INST]", "~[/INST]", NULL};
     (void)state;
     small_file file;
-    spm_file(&file, more, "[INST] [AVAILABLE_TOOLS]");
-    expect_three(&file, "b", (const char *[]){"a", " c", "ab"},
+    spm_file(&file, more, V3_TEMPLATE);
+    expect_three(&file, "mistral", "b", (const char *[]){"a", " c", "ab"},
                  (const char *[]){"<s>|[INST]| b|\n|\n|a|[/INST]|", "</s>|[INST]| | |c|[/INST]|",
                                   "</s>|[INST]| a|b|[/INST]|"},
                  "</s>");
     small_add_key(&file, "tokenizer.ggml.add_space_prefix", BOOL, 0);
-    expect_three(&file, NULL, (const char *[]){"a", " c", "ab"},
+    expect_named(&file, "mistral", NULL, (const char *[]){"a", " c", "ab"},
                  (const char *[]){"<s>|[INST]|a|[/INST]|", "</s>|[INST]| |c|[/INST]|",
                                   "</s>|[INST]|a|b|[/INST]|"},
+                 "</s>");
+    /* then the template's own space stays */
+    expect_named(&file, NULL, NULL, (const char *[]){"a", " c", "ab"},
+                 (const char *[]){"<s>|[INST]| a|[/INST]|", "</s>|[INST]| | |c|[/INST]|",
+                                  "</s>|[INST]| a|b|[/INST]|"},
                  "</s>");
 }
 
@@ -314,8 +330,8 @@ static void test_mistral_v7(void **state) {
                                        "~[/SYSTEM_PROMPT]", NULL};
     (void)state;
     small_file file;
-    spm_file(&file, more, "[SYSTEM_PROMPT] [INST]");
-    expect_three(&file, "b", (const char *[]){"a", "b", "ab"},
+    spm_file(&file, more, V7_TEMPLATE);
+    expect_three(&file, "mistral", "b", (const char *[]){"a", "b", "ab"},
                  (const char *[]){"<s>|[SYSTEM_PROMPT]| b|[/SYSTEM_PROMPT]|[INST]| a|[/INST]|",
                                   "</s>|[INST]| b|[/INST]|", "</s>|[INST]| a|b|[/INST]|"},
                  "</s>");
@@ -336,7 +352,7 @@ static void test_endings(void **state) {
     assert_memory_equal(got, ((int32_t[]){-1, -1, -1, -1, -1, im_end, -1}), sizeof got);
     tms_vocab_free(&vocab);
     /* eos by its key; what the file calls a user's token ends nothing */
-    spm_file(&file, more, "[INST]");
+    spm_file(&file, more, V3_TEMPLATE);
     open_vocab(&file, &vocab);
     cli_endings(&vocab, got);
     assert_true(tamis_vocab_find_special(&vocab, "<|endoftext|>", 13) >= 0);
@@ -358,20 +374,37 @@ static void refuse_open(const small_file *file, const char *name, const char *sy
     tms_vocab_free(&vocab);
 }
 
-static void test_not_recognised(void **state) {
-    static const char *const others[] = {
-        "<|im_start|> <|im_sep|>", "<|im_start|> <end_of_utterance>",
-        "<start_of_turn>",         "<|start_header_id|>",
-        "<|header_start|>",        ""};
+/* Each is refused with what is wrong; others are run. */
+static void test_refused(void **state) {
+    static const struct {
+        const char *template, *reason;
+    } cases[] = {
+        {"{{ messages | tojson }}",
+         "the file's chat template cannot be run: line 1: the filter "
+         "'tojson' of a list is not known: --chat-format must name one of "
+         "chatml, llama2, llama3, mistral"},
+        {"<|im_start|>{% if", "cannot be run: line 1: a tag does not end"},
+        {"\n\n{{ \"\x1b[2J\" + 1 }}", "line 3: '+' of a text and an integer is not"},
+        {"{{ messages[0]['\x1b[2J'].x }}", "line 1: 'x' of what is undefined"},
+        {"{{ a\x1b }}", "line 1: '?' in a tag"},
+        {"", "the file's chat template leaves the user's text out"},
+        {"<|im_start|>user", "the file's chat template leaves the user's text out"},
+        {"{% for m in messages %}<|im_sep|>{{ m.content }}{% endfor %}",
+         "the file's chat template needs the token '<|im_sep|>', which the vocabulary lacks"},
+    };
     (void)state;
     small_file file;
     ml_file(&file);
-    for (size_t i = 0; i < sizeof others / sizeof others[0]; i++) {
-        small_find_key(&file, TEMPLATE)->strings[0] = others[i];
-        refuse_open(&file, NULL, NULL, TAMIS_E_UNSUPPORTED,
-                    "a chat template that is not known: --chat-format must name one of chatml, "
-                    "llama2, llama3, mistral");
+    for (size_t i = 0; i < sizeof cases / sizeof cases[0]; i++) {
+        small_find_key(&file, TEMPLATE)->strings[0] = cases[i].template;
+        refuse_open(&file, NULL, NULL, TAMIS_E_UNSUPPORTED, cases[i].reason);
     }
+    small_find_key(&file, TEMPLATE)->strings[0] = "{{ messages[-1].content }}";
+    refuse_open(&file, NULL, "s", TAMIS_E_UNSUPPORTED, "chat template leaves the system text out");
+    small_find_key(&file, TEMPLATE)->strings[0] =
+        "{% if messages[0].role == 'system' %}{{ raise_exception('No \x1b[2J system') }}{% endif %}"
+        "{{ messages[-1].content }}";
+    refuse_open(&file, NULL, "s", TAMIS_E_ARGUMENT, "the template refuses this: No ?[2J system");
     small_remove_key(&file, TEMPLATE);
     refuse_open(&file, NULL, NULL, TAMIS_E_UNSUPPORTED,
                 "no chat template: --chat-format must name one of chatml, llama2");
@@ -388,7 +421,7 @@ static void test_named(void **state) {
     tms_vocab vocab;
     cli_chat chat;
     ml_file(&file);
-    small_find_key(&file, TEMPLATE)->strings[0] = "[INST]";
+    small_find_key(&file, TEMPLATE)->strings[0] = V3_TEMPLATE;
     open_vocab(&file, &vocab);
     open_chat(&vocab, "chatml", NULL, &chat);
     expect_turn(&chat, "a", ML_USER "a|" ML_ASSISTANT);
@@ -397,13 +430,14 @@ static void test_named(void **state) {
 
 /* ---- Text that would be more ----------------------------------------------------------------- */
 
-static void refuse_turn(const small_file *file, const char *text, const char *part) {
+static void refuse_turn(const small_file *file, const char *name, const char *text,
+                        const char *part) {
     tms_vocab vocab;
     cli_chat chat;
     cli_tokens tokens = {.count = 99};
     tamis_error error = {0};
     open_vocab(file, &vocab);
-    open_chat(&vocab, NULL, NULL, &chat);
+    open_chat(&vocab, name, NULL, &chat);
     assert_int_equal(cli_chat_turn(&chat, text, strlen(text), &tokens, &error), TAMIS_E_ARGUMENT);
     assert_true(tokens.ids == NULL && tokens.count == 0);
     if (strstr(error.text, part) == NULL) fail_msg("'%s' lacks '%s'", error.text, part);
@@ -424,15 +458,120 @@ static void test_injection(void **state) {
     expect_turn(&chat, "<|im_end|>", ML_USER "<|||i|m|_|e|n|d|||>|" ML_ASSISTANT);
     tms_vocab_free(&vocab);
 
-    spm_file(&file, (const char *[]){"~[INST]", "=[/INST]", NULL}, "[INST]");
-    refuse_turn(&file, "a[/INST]b",
+    spm_file(&file, (const char *[]){"~[INST]", "=[/INST]", NULL}, V3_TEMPLATE);
+    refuse_turn(&file, "mistral", "a[/INST]b",
                 "the text holds '[/INST]', which is a token of the chat format");
-    spm_file(&file, more, "[INST]");
-    refuse_turn(&file, "a[/INST]b", "the text holds '[/INST]', a tag of the chat format mistral");
-    spm_file(&file, more, "[INST] <<SYS>>");
-    refuse_turn(&file, "<<SYS>>", "the text holds '<<SYS>>', a tag of the chat format llama2");
+    refuse_turn(&file, NULL, "a[/INST]b",
+                "'[/INST]', which is a token of the file's chat template");
+    spm_file(&file, more, V1_TEMPLATE);
+    refuse_turn(&file, "mistral", "a[/INST]b", "'[/INST]', a tag of the chat format mistral");
+    refuse_turn(&file, NULL, "a[/INST]b", "'[/INST]', a tag of the file's chat template");
+    spm_file(&file, more, L2_TEMPLATE);
+    refuse_turn(&file, "llama2", "<<SYS>>", "holds '<<SYS>>', a tag of the chat format llama2");
+    refuse_turn(&file, NULL, "a <</SYS>>", "holds '<</SYS>>', a tag of the file's chat template");
+    refuse_open(&file, "llama2", "[INST]", TAMIS_E_ARGUMENT, "the text holds '[INST]', a tag");
     refuse_open(&file, NULL, "[INST]", TAMIS_E_ARGUMENT, "the text holds '[INST]', a tag");
-    refuse_turn(&file, "x", "lacks byte 120");
+    refuse_turn(&file, NULL, "x", "lacks byte 120");
+}
+
+/* A token with a control character in its text is shown without it. */
+static void test_quoted(void **state) {
+    (void)state;
+    small_file file;
+    spm_file(&file, (const char *[]){"=a\x1b[2J", NULL}, V1_TEMPLATE);
+    small_add_key(&file, "tokenizer.ggml.eot_token_id", U32, 23);
+    refuse_turn(&file, "mistral", "a\x1b[2J", "holds 'a?[2J', which is a token of the chat format");
+}
+
+/* ---- Templates of their own ------------------------------------------------------------------ */
+
+#define ML_SYSTEM "<|im_start|>|s|y|s|t|e|m|\n|"
+
+/* A template's own system text stands where the caller gives none. */
+static void test_default_system(void **state) {
+    (void)state;
+    small_file file;
+    ml_file(&file);
+    small_find_key(&file, TEMPLATE)->strings[0] =
+        "{% if messages[0].role != 'system' %}{{ '<|im_start|>system\nan ant<|im_end|>\n' }}"
+        "{% endif %}" ML_TEMPLATE;
+    expect_named(&file, NULL, NULL, (const char *[]){"a", "tea", " "},
+                 (const char *[]){ML_SYSTEM "a|n| |a|n|t|<|im_end|>|\n|" ML_USER "a|" ML_ASSISTANT,
+                                  "<|im_end|>|\n|" ML_USER "t|e|a|" ML_ASSISTANT,
+                                  "<|im_end|>|\n|" ML_USER " |" ML_ASSISTANT},
+                 "<|im_end|>");
+    expect_named(&file, NULL, "", (const char *[]){"a", "", "{{"},
+                 (const char *[]){ML_SYSTEM "<|im_end|>|\n|" ML_USER "a|" ML_ASSISTANT,
+                                  "<|im_end|>|\n|" ML_USER ML_ASSISTANT, NULL},
+                 "<|im_end|>");
+}
+
+/* A token that the file calls normal is the template's all the same, in a named format too. */
+static void test_normal_tokens(void **state) {
+    static const char *tokens[SMALL_ITEMS];
+    static const char *const texts[] = {"a", " ant ", "tea"};
+    (void)state;
+    small_file file;
+    size_t n = 0;
+    ml_file(&file);
+    for (; ml_tokens[n] != NULL; n++)
+        tokens[n] = ml_tokens[n];
+    small_key *kinds = small_find_key(&file, "tokenizer.ggml.token_type");
+    small_key *merges = small_add_key(&file, "tokenizer.ggml.merges", ARRAY, 0);
+    merges->element = STRING;
+    merges->strings[0] = "a n";
+    tokens[n] = "an";
+    set_tokens(&file, tokens);
+    small_add_key(&file, "tokenizer.ggml.pre", STRING, 0)->strings[0] = "gpt-2";
+    kinds->items[0] = kinds->items[1] = TAMIS_TOKEN_NORMAL;
+    expect_three(&file, "chatml", NULL, texts,
+                 (const char *[]){ML_USER "a|" ML_ASSISTANT_AN,
+                                  "<|im_end|>|\n|" ML_USER " |an|t| |" ML_ASSISTANT_AN,
+                                  "<|im_end|>|\n|" ML_USER "t|e|a|" ML_ASSISTANT_AN},
+                 "<|im_end|>");
+}
+
+/* What was said before must stay: the first turn can be answered, the second is refused. */
+static void test_rewritten(void **state) {
+    static const char *const more[] = {"~[INST]", "~[/INST]", NULL};
+    (void)state;
+    small_file file;
+    tms_vocab vocab;
+    cli_chat chat;
+    cli_tokens tokens = {0};
+    tamis_error error = {0};
+    spm_file(&file, more,
+             "{{ bos_token }}{% for m in messages if m.role != 'system' %}{% if m.role == 'user' %}"
+             "{{ '[INST] ' + (messages[0].content + '\n' if loop.last else '') + m.content + "
+             "'[/INST]' }}"
+             "{% else %}{{ m.content + eos_token }}{% endif %}{% endfor %}");
+    open_vocab(&file, &vocab);
+    open_chat(&vocab, NULL, "b", &chat);
+    expect_turn(&chat, "a", "<s>|[INST]| b|\n|a|[/INST]|");
+    assert_int_equal(cli_chat_turn(&chat, "a", 1, &tokens, &error), TAMIS_E_UNSUPPORTED);
+    assert_non_null(
+        strstr(error.text, "writes what was said before anew with turn 2, from byte 10"));
+    tms_vocab_free(&vocab);
+}
+
+static void test_thoughts(void **state) {
+    (void)state;
+    small_file file;
+    tms_vocab vocab;
+    cli_chat chat;
+    ml_file(&file);
+    open_vocab(&file, &vocab);
+    open_chat(&vocab, NULL, NULL, &chat);
+    assert_null(chat.note);
+    tms_vocab_free(&vocab);
+    small_find_key(&file, TEMPLATE)->strings[0] =
+        "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + "
+        "m.content.split('</think>')[-1] "
+        "+ '<|im_end|>\n' }}{% endfor %}{{ '<|im_start|>assistant\n' }}";
+    open_vocab(&file, &vocab);
+    open_chat(&vocab, NULL, NULL, &chat);
+    assert_non_null(strstr(chat.note, "leaves the thoughts of earlier answers out"));
+    tms_vocab_free(&vocab);
 }
 
 int main(void) {
@@ -440,10 +579,13 @@ int main(void) {
         cmocka_unit_test(test_chatml),         cmocka_unit_test(test_llama2),
         cmocka_unit_test(test_mistral_v1),     cmocka_unit_test(test_mistral_v3),
         cmocka_unit_test(test_mistral_v7),     cmocka_unit_test(test_named),
-        cmocka_unit_test(test_not_recognised), cmocka_unit_test(test_injection),
-        cmocka_unit_test(test_endings),        cmocka_unit_test(test_inst_templates),
+        cmocka_unit_test(test_refused),        cmocka_unit_test(test_injection),
+        cmocka_unit_test(test_endings),        cmocka_unit_test(test_quoted),
+        cmocka_unit_test(test_default_system), cmocka_unit_test(test_rewritten),
+        cmocka_unit_test(test_thoughts),
     };
-    const struct CMUnitTest merges[] = {cmocka_unit_test(test_llama3)};
+    const struct CMUnitTest merges[] = {cmocka_unit_test(test_llama3),
+                                        cmocka_unit_test(test_normal_tokens)};
     int failed = cmocka_run_group_tests_name("chat", tests, NULL, NULL);
     if (TEST_PCRE2) failed += cmocka_run_group_tests_name("chat with merges", merges, NULL, NULL);
     return failed;

@@ -37,7 +37,7 @@ static bool check_chat(const tamis_vocab *vocab, const char *name) {
     if (cli_chat_open(vocab, name, form.system, &chat, &error) != TAMIS_OK) return false;
     OK(compare_text_cut(vocab, &form, text, strlen(text), &questions, &cut, &error));
     assert_string_equal(cut.form, name);
-    assert_int_equal(cut.ending, cli_chat_ending(&chat));
+    assert_int_equal(cut.ending, chat.ending);
     for (uint32_t i = 0; i < cut.n_questions; i++) {
         char turn[256];
         cli_tokens whole;

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The tokens of a conversation's turns, in the form that a model was trained with. There is no
- * interpreter of templates: a file's template is recognised by what stands in it, and the formats
- * are the tables here. A system text that a template holds itself is not used. */
+/* The tokens of a conversation's turns, in the form that a model was trained with. A file's template
+ * is run (chat_template.c); the tables here are the formats that a caller names in its place. */
 #include "cli/chat.h"
+
+#include "cli/chat_template.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -126,6 +127,17 @@ static tamis_status add_text(builder *b, const char *text, size_t bytes, tamis_e
     return TAMIS_OK;
 }
 
+/* A token that the file calls a normal one has its text all the same. */
+static int32_t find_normal(const tamis_vocab *vocab, const char *name, size_t bytes) {
+    const int32_t count = (int32_t)tamis_vocab_get_info(vocab)->n_tokens;
+    for (int32_t i = 0; i < count; i++) {
+        size_t length = 0;
+        const char *text = tamis_vocab_token_text(vocab, i, &length);
+        if (length == bytes && memcmp(text, name, bytes) == 0) return i;
+    }
+    return -1;
+}
+
 /* The token at `at`, which begins behind \1; *next is what follows it. -1: the vocabulary lacks it,
  * and `name` says what. */
 static int32_t find_token(const tamis_vocab *vocab, const char *at, const char **next,
@@ -138,44 +150,61 @@ static int32_t find_token(const tamis_vocab *vocab, const char *at, const char *
     *next = at + 1 + bytes + 2;
     memcpy(name, at + 1, bytes);
     name[bytes] = '\0';
-    return tamis_vocab_find_special(vocab, name, bytes);
+    const int32_t token = tamis_vocab_find_special(vocab, name, bytes);
+    return token >= 0 ? token : find_normal(vocab, name, bytes);
 }
 
 static bool is_token(char mark) {
     return mark == '<' || mark == 'b' || mark == 'e' || mark == 'w';
 }
 
-/* Whether a token is one that a pattern of the format names. */
-static bool is_in(const tamis_vocab *vocab, const char *pattern, int32_t token) {
+/* Tokens that the format uses: those that its patterns name, bos, eos and eot. */
+#define OF_FORMAT_MAX 16
+static size_t tokens_of_format(const cli_chat *chat, int32_t out[OF_FORMAT_MAX]) {
+    const char *const patterns[] = {chat->format->first, chat->format->end};
+    const tamis_vocab_info *info = tamis_vocab_get_info(chat->vocab);
     char name[32];
-    for (const char *at = pattern; (at = strchr(at, '\1')) != NULL;) {
-        const char mark = *++at;
-        if (is_token(mark) && find_token(vocab, at, &at, name) == token) return true;
-    }
+    size_t n = 0;
+    out[n++] = info->bos;
+    out[n++] = info->eos;
+    out[n++] = info->eot;
+    for (size_t i = 0; i < sizeof(patterns) / sizeof(patterns[0]); i++)
+        for (const char *at = patterns[i]; (at = strchr(at, '\1')) != NULL;) {
+            const char mark = *++at;
+            if (is_token(mark) && n < OF_FORMAT_MAX)
+                out[n++] = find_token(chat->vocab, at, &at, name);
+        }
+    return n;
+}
+
+static bool is_in(const int32_t *tokens, size_t count, int32_t token) {
+    for (size_t i = 0; i < count; i++)
+        if (tokens[i] == token) return true;
     return false;
 }
 
-static bool is_of_format(const cli_chat *chat, int32_t token) {
-    const struct cli_chat_format *f = chat->format;
-    const tamis_vocab_info *info = tamis_vocab_get_info(chat->vocab);
-    return token == info->bos || token == info->eos || token == info->eot ||
-           is_in(chat->vocab, f->first, token) || is_in(chat->vocab, f->end, token);
+/* What the text holds and is a token of the format, made printable. */
+static tamis_status refuse_token(const cli_chat *chat, int32_t token, tamis_error *error) {
+    char shown[64] = "";
+    size_t bytes = 0;
+    const char *piece = tamis_vocab_token_text(chat->vocab, token, &bytes);
+    for (size_t i = 0; i < bytes && i < sizeof(shown) - 1; i++)
+        shown[i] = piece[i] >= ' ' && piece[i] <= '~' ? piece[i] : '?';
+    return cli_error(error, TAMIS_E_ARGUMENT,
+                     "the text holds '%s', which is a token of the chat format %s", shown,
+                     chat->format->name);
 }
 
 /* Text becomes tokens of text. A user-defined token is found in any text, though. */
 static tamis_status flush(builder *b, tamis_error *error) {
     cli_tokens tokens = {0};
+    int32_t own[OF_FORMAT_MAX];
     if (b->bytes == 0) return TAMIS_OK;
+    const size_t n = tokens_of_format(b->chat, own);
     tamis_status status = cli_tokenize(b->chat->vocab, b->text, b->bytes, 0, &tokens, error);
     b->bytes = 0;
-    for (size_t i = 0; status == TAMIS_OK && i < tokens.count; i++) {
-        size_t bytes = 0;
-        const char *piece = tamis_vocab_token_text(b->chat->vocab, tokens.ids[i], &bytes);
-        if (is_of_format(b->chat, tokens.ids[i]))
-            status = cli_error(error, TAMIS_E_ARGUMENT,
-                               "the text holds '%.*s', which is a token of the chat format %s",
-                               (int)bytes, piece, b->chat->format->name);
-    }
+    for (size_t i = 0; status == TAMIS_OK && i < tokens.count; i++)
+        if (is_in(own, n, tokens.ids[i])) status = refuse_token(b->chat, tokens.ids[i], error);
     if (status == TAMIS_OK) status = add_tokens(b, tokens.ids, tokens.count, error);
     free(tokens.ids);
     return status;
@@ -247,36 +276,20 @@ static bool lacks(const tamis_vocab *vocab, const struct cli_chat_format *f, cha
     return false;
 }
 
-/* The name of the format that a template is, as llama.cpp tells them apart (src/llama-chat.cpp,
- * llm_chat_detect_template); NULL for others. */
-static const char *recognise(const char *template) {
-    const bool starts = strstr(template, "<|im_start|>") != NULL;
-    if (starts && strstr(template, "<|im_sep|>") == NULL &&
-        strstr(template, "<end_of_utterance>") == NULL)
-        return "chatml";
-    if (starts) return NULL;
-    if (strstr(template, "[INST]") != NULL) {
-        /* Llama 2 has bos before every turn, Mistral once, at the start. */
-        const bool every = strstr(template, "bos_token + '[INST]") != NULL;
-        return every || strstr(template, "<<SYS>>") != NULL ? "llama2" : "mistral";
-    }
-    if (strstr(template, "<|start_header_id|>") != NULL &&
-        strstr(template, "<|end_header_id|>") != NULL)
-        return "llama3";
-    return NULL;
-}
-
-static tamis_status name_format(const tamis_vocab *vocab, const char **name, tamis_error *error) {
+static tamis_status open_template(cli_chat *chat, tamis_error *error) {
     char known[64] = "";
-    const char *template = tamis_vocab_chat_template(vocab);
-    if (*name == NULL && template != NULL) *name = recognise(template);
-    if (*name != NULL) return TAMIS_OK;
+    tamis_status status = TAMIS_E_UNSUPPORTED;
+    tamis_error reason = {.text = "the file has no chat template"};
+    if (tamis_vocab_chat_template(chat->vocab) != NULL) status = cli_template_open(chat, &reason);
+    if (status == TAMIS_OK) return TAMIS_OK;
     for (size_t i = 0; cli_chat_names[i] != NULL; i++)
         snprintf(known + strlen(known), sizeof(known) - strlen(known), "%s%s", i > 0 ? ", " : "",
                  cli_chat_names[i]);
-    return cli_error(
-        error, TAMIS_E_UNSUPPORTED, "the file has %s: --chat-format must name one of %s",
-        template != NULL ? "a chat template that is not known" : "no chat template", known);
+    if (status == TAMIS_E_UNSUPPORTED)
+        return cli_error(error, status, "%.320s: --chat-format must name one of %s", reason.text,
+                         known);
+    *error = reason;
+    return status;
 }
 
 static const char *find_tag(const struct cli_chat_format *f, const char *text, size_t bytes) {
@@ -298,12 +311,17 @@ static tamis_status check_tags(const cli_chat *chat, const char *text, size_t by
 
 /* ---- The calls ------------------------------------------------------------------------------- */
 
+static int32_t ending_of(const cli_chat *chat) {
+    char name[32];
+    const char *next;
+    return find_token(chat->vocab, chat->format->end + 1, &next, name);
+}
+
 tamis_status cli_chat_open(const tamis_vocab *vocab, const char *name, const char *system,
                            cli_chat *out, tamis_error *error) {
     char missing[32] = "";
-    tamis_status status = name_format(vocab, &name, error);
-    if (status != TAMIS_OK) return status;
-    *out = (cli_chat){.vocab = vocab, .system = system};
+    *out = (cli_chat){.vocab = vocab, .system = system, .ending = -1};
+    if (name == NULL) return open_template(out, error);
     for (size_t i = 0; i < N_FORMATS && out->format == NULL; i++)
         if (strcmp(formats[i].name, name) == 0 && !lacks(vocab, &formats[i], missing))
             out->format = &formats[i];
@@ -311,6 +329,7 @@ tamis_status cli_chat_open(const tamis_vocab *vocab, const char *name, const cha
         return cli_error(error, TAMIS_E_UNSUPPORTED,
                          "the chat format %s needs the token '%s', which the vocabulary lacks",
                          name, missing);
+    out->ending = ending_of(out);
     return system != NULL ? check_tags(out, system, strlen(system), error) : TAMIS_OK;
 }
 
@@ -318,11 +337,13 @@ tamis_status cli_chat_turn(const cli_chat *chat, const char *text, size_t bytes,
                            tamis_error *error) {
     const struct cli_chat_format *f = chat->format;
     builder b = {.chat = chat, .user = text, .user_bytes = bytes};
+    if (f == NULL) return cli_template_turn(chat, text, bytes, out, error);
     *out = (cli_tokens){0};
     tamis_status status = check_tags(chat, text, bytes, error);
-    if (status == TAMIS_OK) status = add_pattern(&b, chat->begun ? f->end : f->begin, error);
+    if (status == TAMIS_OK) status = add_pattern(&b, chat->turns > 0 ? f->end : f->begin, error);
     if (status == TAMIS_OK)
-        status = add_pattern(&b, chat->begun || chat->system == NULL ? f->turn : f->first, error);
+        status =
+            add_pattern(&b, chat->turns > 0 || chat->system == NULL ? f->turn : f->first, error);
     if (status == TAMIS_OK) status = flush(&b, error);
     free(b.text);
     if (status == TAMIS_OK)
@@ -333,13 +354,7 @@ tamis_status cli_chat_turn(const cli_chat *chat, const char *text, size_t bytes,
 }
 
 const char *cli_chat_name(const cli_chat *chat) {
-    return chat->format->name;
-}
-
-int32_t cli_chat_ending(const cli_chat *chat) {
-    char name[32];
-    const char *next;
-    return find_token(chat->vocab, chat->format->end + 1, &next, name);
+    return chat->format != NULL ? chat->format->name : "template";
 }
 
 /* Chat models of one family end with several tokens, of which a file's keys name two: Llama 3.1's

@@ -51,6 +51,12 @@ model=(run --model "$data/needle.gguf" --device reference)
 python=$(command -v python3)
 keys=$(dirname "${BASH_SOURCE[0]}")/gguf_keys.py
 
+# A chat template as Mistral's first: its tags are text, the system text is a part of the first question.
+inst_template="{% if messages[0].role == 'system' %}{% set system = messages[0].content + '\\n\\n' %}\
+{% set messages = messages[1:] %}{% else %}{% set system = '' %}{% endif %}{{ bos_token }}\
+{% for m in messages %}{% if m.role == 'user' %}{{ '[INST] ' + (system if loop.first else '') + \
+m.content + ' [/INST]' }}{% else %}{{ ' ' + m.content + eos_token }}{% endif %}{% endfor %}"
+
 # json CODE: Python that sees $work/out.json as `root`, its rows as `rows`.
 json() {
     "$python" - "$work/out.json" "$1" <<'END' || fail "${FUNCNAME[1]}: not as it should be: $1"

@@ -37,7 +37,7 @@ static tamis_status read_line(line *l, bool *over, tamis_error *error) {
  * line: as many as the turn has in common with one whose line is empty. */
 static tamis_status turn_tokens(const cli_chat *chat, const cli_conversation *how, const line *l,
                                 cli_tokens *out, size_t *known, tamis_error *error) {
-    const size_t before = !chat->begun && how->bytes > 0 ? how->bytes + 2 : 0;
+    const size_t before = chat->turns == 0 && how->bytes > 0 ? how->bytes + 2 : 0;
     cli_tokens head = {0};
     *known = 0;
     if (before == 0) return cli_chat_turn(chat, l->text, l->bytes, out, error);
@@ -62,7 +62,7 @@ static tamis_status turn_tokens(const cli_chat *chat, const cli_conversation *ho
 
 /* Whether an answer has left its last token to be read: unless a token has ended it. */
 static bool leaves_last(const cli_chat *chat, cli_end end) {
-    return chat->begun && end != CLI_END_TOKEN && end != CLI_END_INTERRUPT;
+    return chat->turns > 0 && end != CLI_END_TOKEN && end != CLI_END_INTERRUPT;
 }
 
 static tamis_status check_room(const cli_session *s, const cli_chat *chat, cli_end end,
@@ -77,8 +77,8 @@ static tamis_status check_room(const cli_session *s, const cli_chat *chat, cli_e
 /* The text before the first line is always read exactly, and evicted from; lines as `how` says. */
 static tamis_status read_turn(cli_session *s, const cli_chat *chat, const cli_conversation *how,
                               const cli_tokens *tokens, size_t known, tamis_error *error) {
-    if (!how->under_selection || (!chat->begun && known == 0)) known = tokens->count;
-    if (chat->begun && how->under_selection) known = 0;
+    if (!how->under_selection || (chat->turns == 0 && known == 0)) known = tokens->count;
+    if (chat->turns > 0 && how->under_selection) known = 0;
     tamis_status status = TAMIS_OK;
     if (known > 0) status = cli_session_read(s, tokens->ids, known, error);
     if (status != TAMIS_OK || s->interrupted) return status;
@@ -109,7 +109,7 @@ static tamis_status take_turn(cli_session *s, cli_chat *chat, const cli_conversa
     *over = s->interrupted;
     if (status != TAMIS_OK || s->interrupted) return status;
     status = answer(s, how, end, error);
-    chat->begun = true;
+    chat->turns++;
     *over = *end == CLI_END_CONTEXT;
     return status;
 }
@@ -128,7 +128,8 @@ tamis_status cli_converse(cli_session *s, cli_chat *chat, const cli_conversation
     tamis_status status = check_text(chat, how, error);
     line l = {0};
     cli_end end = CLI_END_TOKEN;
-    s->ending[CLI_ENDINGS] = cli_chat_ending(chat);
+    s->ending[CLI_ENDINGS] = chat->ending;
+    if (chat->note != NULL) fprintf(stderr, "%s: %s\n", how->command, chat->note);
     for (bool over = false; status == TAMIS_OK && !over;) {
         cli_tokens tokens = {0};
         size_t known = 0;
@@ -137,7 +138,7 @@ tamis_status cli_converse(cli_session *s, cli_chat *chat, const cli_conversation
         status = turn_tokens(chat, how, &l, &tokens, &known, error);
         if (status == TAMIS_OK) status = check_room(s, chat, end, &tokens, error);
         /* a line is left out; a first turn that is too long leaves no conversation */
-        if (status == TAMIS_E_ARGUMENT && (chat->begun || tokens.ids == NULL)) {
+        if (status == TAMIS_E_ARGUMENT && (chat->turns > 0 || tokens.ids == NULL)) {
             *refused = true;
             (void)cli_fail(how->command, "%s", error->text);
             status = TAMIS_OK;

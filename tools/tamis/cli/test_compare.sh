@@ -78,13 +78,13 @@ assert held[0] == held[1] == held[2] > 2 * held[3] > 0, rows'
     [ "$(answered full 0 | wc -c)" -gt 520 ] || fail 'figures: the answer does not serve this test'
 }
 
-# Text and question are a user's turn where the file's template is recognised.
+# Text and question are a user's turn where the file's template can be run.
 check_forms() {
     local file=$work/chat.gguf text=$work/short plain chat
     "$python" "$keys" "$data/needle.gguf" "$file" tokenizer.ggml.bos_token_id=1 \
-        tokenizer.ggml.eos_token_id=2 'tokenizer.chat_template=[INST]'
+        tokenizer.ggml.eos_token_id=2 "tokenizer.chat_template=$inst_template"
     compare --select full
-    json 'assert root["form"] == "mistral", root'
+    json 'assert root["form"] == "template", root'
     chat=$(answered full 0)
     printf '\x01[INST] %s\n\n%s [/INST]' "$(cat "$text")" "${questions[0]}" >"$work/composed"
     [ "$(run_answers "$work/composed")" = "$chat" ] || fail "forms: the answer is '$chat'"
@@ -98,10 +98,10 @@ check_forms() {
     [ "$(answered full 0)" = "$plain" ] || fail 'forms: --plain is another answer'
 
     "$python" "$keys" "$data/needle.gguf" "$file" tokenizer.ggml.bos_token_id=1 \
-        tokenizer.ggml.eos_token_id=2 'tokenizer.chat_template=<start_of_turn>'
+        tokenizer.ggml.eos_token_id=2 'tokenizer.chat_template={{ f() }}'
     compare --select full
     json 'assert root["form"] == "plain", root'
-    grep -q '^tamis compare: the form is plain: the file has a chat template that is not known' \
+    grep -q "^tamis compare: the form is plain: the file's chat template cannot be run: line 1: the fun" \
         "$work/err" || fail 'forms: nothing says why the form is plain'
     compare --select full --chat-format mistral
     json 'assert root["form"] == "mistral", root'

@@ -89,11 +89,10 @@ check_window() {
     done
 }
 
-# A copy of the model with bos, eos and a template of Mistral, whose first form needs no more tokens.
+# A copy of the model with bos, eos and a template, which is Mistral's if none is given.
 chat_model() {
-    local template='[INST]'
     "$python" "$keys" "$data/needle.gguf" "$work/chat.gguf" tokenizer.ggml.bos_token_id=1 \
-        tokenizer.ggml.eos_token_id=2 "tokenizer.chat_template=${1-$template}"
+        tokenizer.ggml.eos_token_id=2 "tokenizer.chat_template=${1-$inst_template}"
 }
 
 # answers_to TEXT: what the model goes on with behind a text, in 8 tokens.
@@ -122,6 +121,17 @@ check_conversation() {
     expect 0 '' "${asked[@]}" --file "$work/text" --prompt ' old' --select quest --budget 2048 \
         <<<$'And the name of\nthe son of'
     [ "$(cat "$work/out")" = "$first" ] || fail 'chat --select quest: other answers than full'
+
+    # Where the caller gives no system text, a template's own stands.
+    chat_model "{% if messages[0].role != 'system' %}Be good.{% endif %}{% for m in messages %}\
+{{ m.content }}|{% endfor %}"
+    expect 0 '' "${asked[@]}" <<<$'And the name of'
+    [ "$(answers_to 'Be good.And the name of|')" = "$(cat "$work/out")" ] ||
+        fail 'chat: the system text of the template is left out'
+    expect 0 '' "${asked[@]}" --system 'Be bad.' <<<$'And the name of'
+    [ "$(answers_to 'Be bad.|And the name of|')" = "$(cat "$work/out")" ] ||
+        fail 'chat: --system does not stand in the place of that of the template'
+    chat_model
 
     # The stop text, and the most tokens, end an answer and not the conversation.
     expect 0 '' "${asked[@]}" --stop "${first:2:1}" <<<$'And the name of\nthe son of'
@@ -160,11 +170,11 @@ check_chat_evicting() {
         --file "$work/text200" --evict snapkv --evict-budget 128 <<<$'Who?\nWhy?'
 }
 
-# What is refused: files without a template that is known, flags, and lines that hold a tag.
+# What is refused: files without a template that can be run, flags, and lines that hold a tag.
 check_chat_refused() {
     local asked=(run --device reference --chat --tokens 4)
-    chat_model '<start_of_turn>'
-    expect 1 '^tamis run: the file has a chat template that is not known: --chat-format must name one of chatml, llama2, llama3, mistral$' \
+    chat_model '{{ messages | tojson }}'
+    expect 1 "^tamis run: the file's chat template cannot be run: line 1: the filter 'tojson' of a list is not known: --chat-format must name one of chatml, llama2, llama3, mistral$" \
         "${asked[@]}" --model "$work/chat.gguf" <<<hello
     expect 0 '^prefill ' "${asked[@]}" --model "$work/chat.gguf" --chat-format mistral <<<hello
     expect 1 '^tamis run: the file has no chat template: --chat-format must name one of' \

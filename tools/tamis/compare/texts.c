@@ -34,7 +34,7 @@ static tamis_status choose_form(composer *c, const compare_form *form, compare_t
     }
     c->chats = true;
     out->form = cli_chat_name(&c->chat);
-    out->ending = cli_chat_ending(&c->chat);
+    out->ending = c->chat.ending;
     return TAMIS_OK;
 }
 

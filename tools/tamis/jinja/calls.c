@@ -1,0 +1,344 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What templates call by name: functions, methods of texts and maps, filters and tests. */
+#include "jinja/tree.h"
+
+#include <string.h>
+
+#define MOST_ITEMS 100000
+
+static _Noreturn void unknown(jinja_work *w, const char *what, jinja_text name, jinja_value self) {
+    jinja_fail(w, TAMIS_E_UNSUPPORTED, "%s '%s' of %s is not known", what, jinja_show(name).text,
+               jinja_kind_name(self.kind));
+}
+
+/* The argument, which must be of that kind. */
+static jinja_value argument(jinja_work *w, const jinja_list *args, size_t i, jinja_kind kind,
+                            jinja_text of) {
+    if (i >= args->count)
+        jinja_fail(w, TAMIS_E_FORMAT, "'%s' lacks an argument", jinja_show(of).text);
+    if (args->items[i].kind != kind)
+        jinja_fail(w, TAMIS_E_UNSUPPORTED, "'%s' is given %s where %s is expected",
+                   jinja_show(of).text, jinja_kind_name(args->items[i].kind),
+                   jinja_kind_name(kind));
+    return args->items[i];
+}
+
+static void at_most(jinja_work *w, const jinja_list *args, size_t count, jinja_text of) {
+    if (args->count > count)
+        jinja_fail(w, TAMIS_E_UNSUPPORTED, "'%s' with %zu arguments", jinja_show(of).text,
+                   args->count);
+}
+
+static void no_names(jinja_work *w, const jinja_map *named, jinja_text of) {
+    if (named->count > 0)
+        jinja_fail(w, TAMIS_E_UNSUPPORTED, "'%s' with the argument '%s'", jinja_show(of).text,
+                   jinja_show(named->pairs[0].key).text);
+}
+
+/* ---- Functions ------------------------------------------------------------------------------- */
+
+static jinja_value make_range(jinja_work *w, const jinja_list *args, jinja_text name) {
+    int64_t numbers[3] = {0, 0, 1};
+    at_most(w, args, 3, name);
+    for (size_t i = 0; i < args->count; i++)
+        numbers[i] = argument(w, args, i, JINJA_INT, name).number;
+    if (args->count < 2) {
+        numbers[1] = argument(w, args, 0, JINJA_INT, name).number;
+        numbers[0] = 0;
+    }
+    jinja_value list = jinja_of_list(w);
+    if (numbers[2] == 0) jinja_fail(w, TAMIS_E_FORMAT, "a range with steps of 0");
+    for (int64_t i = numbers[0]; numbers[2] > 0 ? i < numbers[1] : i > numbers[1];
+         i += numbers[2]) {
+        if (list.list->count == MOST_ITEMS)
+            jinja_fail(w, TAMIS_E_UNSUPPORTED, "a range of more than %d", MOST_ITEMS);
+        jinja_append(w, list.list, jinja_of_int(i));
+    }
+    return list;
+}
+
+static jinja_value make_namespace(jinja_work *w, const jinja_map *named) {
+    jinja_value map = jinja_of_map(w);
+    for (size_t i = 0; i < named->count; i++)
+        jinja_put(w, map.map, named->pairs[i].key, named->pairs[i].value);
+    return map;
+}
+
+jinja_value jinja_call_function(jinja_work *w, jinja_text name, const jinja_list *args,
+                                const jinja_map *named) {
+    if (jinja_is(name, "namespace") || jinja_is(name, "dict")) {
+        at_most(w, args, 0, name);
+        return make_namespace(w, named);
+    }
+    no_names(w, named, name);
+    if (jinja_is(name, "range")) return make_range(w, args, name);
+    if (jinja_is(name, "raise_exception"))
+        jinja_fail(w, TAMIS_E_ARGUMENT, "the template refuses this: %s",
+                   jinja_show(argument(w, args, 0, JINJA_TEXT, name).text).text);
+    jinja_fail(w, TAMIS_E_UNSUPPORTED, "the function '%s' is not known", jinja_show(name).text);
+}
+
+/* ---- Texts ----------------------------------------------------------------------------------- */
+
+static jinja_text change_case(jinja_work *w, jinja_text text, bool upper) {
+    char *to = jinja_take(w, text.bytes + 1);
+    for (size_t i = 0; i < text.bytes; i++) {
+        const char c = text.at[i], low = upper ? 'a' : 'A';
+        if (c & 0x80)
+            jinja_fail(w, TAMIS_E_UNSUPPORTED, "upper and lower case of '%s'",
+                       jinja_show(text).text);
+        to[i] = (char)(c >= low && c <= low + 25 ? c ^ 0x20 : c);
+    }
+    return (jinja_text){to, text.origins, text.bytes};
+}
+
+static jinja_value split(jinja_work *w, jinja_text text, jinja_text by) {
+    jinja_value list = jinja_of_list(w);
+    size_t from = 0, at;
+    if (by.bytes == 0) jinja_fail(w, TAMIS_E_FORMAT, "a text is split by nothing");
+    while ((at = jinja_find(w, text, by, from)) != SIZE_MAX) {
+        jinja_append(w, list.list, jinja_of_text(jinja_part(text, from, at - from)));
+        from = at + by.bytes;
+    }
+    jinja_append(w, list.list, jinja_of_text(jinja_part(text, from, text.bytes - from)));
+    return list;
+}
+
+static jinja_text replace(jinja_work *w, jinja_text text, jinja_text old, jinja_text by) {
+    jinja_text out = {0};
+    size_t from = 0, at;
+    if (old.bytes == 0) jinja_fail(w, TAMIS_E_UNSUPPORTED, "nothing is replaced in a text");
+    while ((at = jinja_find(w, text, old, from)) != SIZE_MAX) {
+        out = jinja_join(w, jinja_join(w, out, jinja_part(text, from, at - from)), by);
+        from = at + old.bytes;
+    }
+    return jinja_join(w, out, jinja_part(text, from, text.bytes - from));
+}
+
+static bool begins(jinja_text text, jinja_text with) {
+    return text.bytes >= with.bytes && jinja_same_text(jinja_part(text, 0, with.bytes), with);
+}
+
+static bool ends(jinja_text text, jinja_text with) {
+    return text.bytes >= with.bytes &&
+           jinja_same_text(jinja_part(text, text.bytes - with.bytes, with.bytes), with);
+}
+
+static jinja_value strip(jinja_work *w, jinja_text text, jinja_text name, const jinja_list *args) {
+    jinja_text set;
+    const bool given = args->count > 0 && args->items[0].kind != JINJA_NONE;
+    at_most(w, args, 1, name);
+    if (given) set = argument(w, args, 0, JINJA_TEXT, name).text;
+    return jinja_of_text(jinja_strip(text, given ? &set : NULL, !jinja_is(name, "rstrip"),
+                                     !jinja_is(name, "lstrip")));
+}
+
+static jinja_value call_text(jinja_work *w, jinja_value self, jinja_text name,
+                             const jinja_list *args) {
+    const jinja_text text = self.text;
+    if (jinja_is(name, "strip") || jinja_is(name, "lstrip") || jinja_is(name, "rstrip"))
+        return strip(w, text, name, args);
+    if (jinja_is(name, "upper") || jinja_is(name, "lower")) {
+        at_most(w, args, 0, name);
+        return jinja_of_text(change_case(w, text, jinja_is(name, "upper")));
+    }
+    if (jinja_is(name, "replace")) {
+        at_most(w, args, 2, name);
+        return jinja_of_text(replace(w, text, argument(w, args, 0, JINJA_TEXT, name).text,
+                                     argument(w, args, 1, JINJA_TEXT, name).text));
+    }
+    const bool splits = jinja_is(name, "split"), first = jinja_is(name, "startswith");
+    if (!splits && !first && !jinja_is(name, "endswith")) unknown(w, "the method", name, self);
+    at_most(w, args, 1, name);
+    const jinja_text with = argument(w, args, 0, JINJA_TEXT, name).text;
+    if (splits) return split(w, text, with);
+    return jinja_of_bool(first ? begins(text, with) : ends(text, with));
+}
+
+/* ---- Maps and lists -------------------------------------------------------------------------- */
+
+/* 'k' the keys, 'v' the values, 'i' both. */
+static jinja_value list_of(jinja_work *w, const jinja_map *map, char what) {
+    jinja_value list = jinja_of_list(w);
+    for (size_t i = 0; i < map->count; i++) {
+        const jinja_value key = jinja_of_text(map->pairs[i].key), value = map->pairs[i].value;
+        jinja_value item = what == 'k' ? key : what == 'v' ? value : jinja_of_list(w);
+        if (what == 'i') {
+            jinja_append(w, item.list, key);
+            jinja_append(w, item.list, value);
+        }
+        jinja_append(w, list.list, item);
+    }
+    return list;
+}
+
+static jinja_value call_map(jinja_work *w, jinja_value self, jinja_text name,
+                            const jinja_list *args) {
+    if (jinja_is(name, "get")) {
+        at_most(w, args, 2, name);
+        const jinja_value *found = jinja_get(self.map, argument(w, args, 0, JINJA_TEXT, name).text);
+        if (found != NULL) return *found;
+        return args->count > 1 ? args->items[1] : (jinja_value){.kind = JINJA_NONE};
+    }
+    at_most(w, args, 0, name);
+    if (jinja_is(name, "keys")) return list_of(w, self.map, 'k');
+    if (jinja_is(name, "values")) return list_of(w, self.map, 'v');
+    if (jinja_is(name, "items")) return list_of(w, self.map, 'i');
+    unknown(w, "the method", name, self);
+}
+
+jinja_value jinja_call_method(jinja_work *w, jinja_value self, jinja_text name,
+                              const jinja_list *args) {
+    if (self.kind == JINJA_TEXT) return call_text(w, self, name, args);
+    if (self.kind == JINJA_MAP) return call_map(w, self, name, args);
+    unknown(w, "the method", name, self);
+}
+
+jinja_list *jinja_items(jinja_work *w, jinja_value value) {
+    if (value.kind == JINJA_LIST) return value.list;
+    if (value.kind == JINJA_MAP) return list_of(w, value.map, 'k').list;
+    if (value.kind != JINJA_UNDEFINED)
+        jinja_fail(w, TAMIS_E_UNSUPPORTED, "a loop over %s", jinja_kind_name(value.kind));
+    return jinja_of_list(w).list;
+}
+
+/* ---- Filters --------------------------------------------------------------------------------- */
+
+static jinja_value length_of(jinja_work *w, jinja_value self, jinja_text name) {
+    switch (self.kind) {
+    case JINJA_UNDEFINED:
+        return jinja_of_int(0);
+    case JINJA_TEXT:
+        return jinja_of_int((int64_t)jinja_characters(self.text));
+    case JINJA_LIST:
+        return jinja_of_int((int64_t)self.list->count);
+    case JINJA_MAP:
+        return jinja_of_int((int64_t)self.map->count);
+    default:
+        unknown(w, "the filter", name, self);
+    }
+}
+
+/* The first or last item, or character. */
+static jinja_value end_of(jinja_work *w, jinja_value self, jinja_text name) {
+    const bool last = jinja_is(name, "last");
+    if (self.kind == JINJA_LIST) {
+        const jinja_list *list = self.list;
+        return list->count > 0 ? list->items[last ? list->count - 1 : 0] : (jinja_value){0};
+    }
+    if (self.kind != JINJA_TEXT) unknown(w, "the filter", name, self);
+    size_t first = 0, bytes = 0;
+    for (size_t at = 0; at < self.text.bytes && (last || bytes == 0); at += bytes) {
+        first = at;
+        bytes = jinja_character(self.text, at);
+    }
+    return bytes > 0 ? jinja_of_text(jinja_part(self.text, first, bytes)) : (jinja_value){0};
+}
+
+static jinja_value join(jinja_work *w, jinja_value self, const jinja_list *args, jinja_text name) {
+    const jinja_list *list = jinja_items(w, self);
+    const jinja_text between =
+        args->count > 0 ? argument(w, args, 0, JINJA_TEXT, name).text : jinja_literal("");
+    jinja_text out = {0};
+    at_most(w, args, 1, name);
+    for (size_t i = 0; i < list->count; i++) {
+        if (i > 0) out = jinja_join(w, out, between);
+        out = jinja_join(w, out, jinja_print(w, list->items[i]));
+    }
+    return jinja_of_text(out);
+}
+
+/* Items with an attribute that passes a test, or is true where no test is named; or the others. */
+static jinja_value choose(jinja_work *w, jinja_value self, const jinja_list *args,
+                          jinja_text name) {
+    const bool wanted = jinja_is(name, "selectattr");
+    const jinja_list *list = jinja_items(w, self);
+    const jinja_text key = argument(w, args, 0, JINJA_TEXT, name).text;
+    const jinja_list rest = {.items = args->items + 2,
+                             .count = args->count > 2 ? args->count - 2 : 0};
+    jinja_value out = jinja_of_list(w);
+    for (size_t i = 0; i < list->count; i++) {
+        const jinja_value item = list->items[i];
+        if (item.kind != JINJA_MAP) unknown(w, "an attribute", key, item);
+        const jinja_value *found = jinja_get(item.map, key);
+        const jinja_value value = found != NULL ? *found : (jinja_value){0};
+        const bool passes =
+            args->count < 2
+                ? jinja_true(value)
+                : jinja_call_test(w, value, argument(w, args, 1, JINJA_TEXT, name).text, &rest);
+        if (passes == wanted) jinja_append(w, out.list, item);
+    }
+    return out;
+}
+
+static jinja_value or_else(jinja_work *w, jinja_value self, const jinja_list *args,
+                           jinja_text name) {
+    at_most(w, args, 2, name);
+    const bool when_false = args->count > 1 && jinja_true(args->items[1]);
+    const bool missing = self.kind == JINJA_UNDEFINED || (when_false && !jinja_true(self));
+    if (!missing) return self;
+    return args->count > 0 ? args->items[0] : jinja_of_text(jinja_literal(""));
+}
+
+jinja_value jinja_call_filter(jinja_work *w, jinja_value self, jinja_text name,
+                              const jinja_list *args, const jinja_map *named) {
+    no_names(w, named, name);
+    if (jinja_is(name, "selectattr") || jinja_is(name, "rejectattr"))
+        return choose(w, self, args, name);
+    if (jinja_is(name, "default") || jinja_is(name, "d")) return or_else(w, self, args, name);
+    if (jinja_is(name, "join")) return join(w, self, args, name);
+    if (jinja_is(name, "replace"))
+        return call_text(w, jinja_of_text(jinja_print(w, self)), name, args);
+    if (jinja_is(name, "trim")) return strip(w, jinja_print(w, self), jinja_literal("strip"), args);
+    at_most(w, args, 0, name);
+    if (jinja_is(name, "length") || jinja_is(name, "count")) return length_of(w, self, name);
+    if (jinja_is(name, "first") || jinja_is(name, "last")) return end_of(w, self, name);
+    if (jinja_is(name, "string") || jinja_is(name, "safe"))
+        return jinja_of_text(jinja_print(w, self));
+    if (jinja_is(name, "upper") || jinja_is(name, "lower"))
+        return jinja_of_text(change_case(w, jinja_print(w, self), jinja_is(name, "upper")));
+    if (jinja_is(name, "list") && self.kind != JINJA_TEXT)
+        return (jinja_value){.kind = JINJA_LIST, .list = jinja_items(w, self)};
+    if (jinja_is(name, "items") && self.kind == JINJA_MAP) return list_of(w, self.map, 'i');
+    unknown(w, "the filter", name, self);
+}
+
+/* ---- Tests ----------------------------------------------------------------------------------- */
+
+/* Tests of a kind alone. */
+static bool test_kind(jinja_work *w, jinja_value self, jinja_text name) {
+    const jinja_kind kind = self.kind;
+    if (jinja_is(name, "defined")) return kind != JINJA_UNDEFINED;
+    if (jinja_is(name, "undefined")) return kind == JINJA_UNDEFINED;
+    if (jinja_is(name, "none")) return kind == JINJA_NONE;
+    if (jinja_is(name, "string")) return kind == JINJA_TEXT;
+    if (jinja_is(name, "mapping")) return kind == JINJA_MAP;
+    if (jinja_is(name, "boolean")) return kind == JINJA_BOOL;
+    if (jinja_is(name, "integer")) return kind == JINJA_INT;
+    if (jinja_is(name, "number")) return kind == JINJA_INT || kind == JINJA_BOOL;
+    if (jinja_is(name, "true")) return kind == JINJA_BOOL && self.number != 0;
+    if (jinja_is(name, "false")) return kind == JINJA_BOOL && self.number == 0;
+    if (jinja_is(name, "iterable") && kind == JINJA_UNDEFINED) return true;
+    if (jinja_is(name, "sequence") || jinja_is(name, "iterable"))
+        return kind == JINJA_LIST || kind == JINJA_TEXT || kind == JINJA_MAP;
+    if (kind == JINJA_INT && jinja_is(name, "odd")) return self.number % 2 != 0;
+    if (kind == JINJA_INT && jinja_is(name, "even")) return self.number % 2 == 0;
+    unknown(w, "the test", name, self);
+}
+
+bool jinja_call_test(jinja_work *w, jinja_value self, jinja_text name, const jinja_list *args) {
+    static const char *const equal[] = {"equalto", "eq", "=="}, *const other[] = {"ne", "!="};
+    at_most(w, args, 1, name);
+    if (args->count == 0) return test_kind(w, self, name);
+    for (size_t i = 0; i < sizeof equal / sizeof equal[0]; i++)
+        if (jinja_is(name, equal[i])) return jinja_equal(w, self, args->items[0]);
+    for (size_t i = 0; i < sizeof other / sizeof other[0]; i++)
+        if (jinja_is(name, other[i])) return !jinja_equal(w, self, args->items[0]);
+    if (jinja_is(name, "in")) {
+        const jinja_list *list = jinja_items(w, args->items[0]);
+        for (size_t i = 0; i < list->count; i++)
+            if (jinja_equal(w, self, list->items[i])) return true;
+        return false;
+    }
+    unknown(w, "the test", name, self);
+}

@@ -1,0 +1,298 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* The values of a template's expressions. */
+#include "jinja/tree.h"
+
+#include <string.h>
+
+static _Noreturn void refuse(jinja_work *w, const char *what, jinja_value a, jinja_value b) {
+    jinja_fail(w, TAMIS_E_UNSUPPORTED, "'%s' of %s and %s is not known", what,
+               jinja_kind_name(a.kind), jinja_kind_name(b.kind));
+}
+
+/* ---- Operators ------------------------------------------------------------------------------- */
+
+/* Numbers of templates are indices and counts. */
+#define MOST_NUMBER (1ll << 40)
+
+static jinja_value calculate(jinja_work *w, const char *operator, int64_t a, int64_t b) {
+    int64_t out = 0;
+    if (a > MOST_NUMBER || a < -MOST_NUMBER || b > MOST_NUMBER || b < -MOST_NUMBER)
+        jinja_fail(w, TAMIS_E_UNSUPPORTED, "numbers above %lld", MOST_NUMBER);
+    if ((*operator== '/' || * operator== '%') && b == 0)
+        jinja_fail(w, TAMIS_E_FORMAT, "a division by 0");
+    switch (*operator) {
+    case '+':
+        return jinja_of_int(a + b);
+    case '-':
+        return jinja_of_int(a - b);
+    case '*':
+        if (__builtin_mul_overflow(a, b, &out)) jinja_fail(w, TAMIS_E_UNSUPPORTED, "numbers above");
+        return jinja_of_int(out);
+    case '%':
+        return jinja_of_int((a % b + b) % b);
+    default:
+        if (strcmp(operator, "//") != 0) jinja_fail(w, TAMIS_E_UNSUPPORTED, "numbers with points");
+        return jinja_of_int(a / b - (a % b != 0 && (a < 0) != (b < 0)));
+    }
+}
+
+static jinja_value add_lists(jinja_work *w, const jinja_list *a, const jinja_list *b) {
+    jinja_value out = jinja_of_list(w);
+    for (size_t i = 0; i < a->count; i++)
+        jinja_append(w, out.list, a->items[i]);
+    for (size_t i = 0; i < b->count; i++)
+        jinja_append(w, out.list, b->items[i]);
+    return out;
+}
+
+static bool is_number(jinja_value value) {
+    return value.kind == JINJA_INT || value.kind == JINJA_BOOL;
+}
+
+static jinja_value arithmetic(jinja_work *w, const char *operator, jinja_value a, jinja_value b) {
+    if (is_number(a) && is_number(b)) return calculate(w, operator, a.number, b.number);
+    if (*operator!= '+' || a.kind != b.kind) refuse(w, operator, a, b);
+    if (a.kind == JINJA_TEXT) return jinja_of_text(jinja_join(w, a.text, b.text));
+    if (a.kind == JINJA_LIST) return add_lists(w, a.list, b.list);
+    refuse(w, operator, a, b);
+}
+
+static bool contains(jinja_work *w, jinja_value whole, jinja_value part) {
+    if (whole.kind == JINJA_TEXT) {
+        if (part.kind != JINJA_TEXT) refuse(w, "in", part, whole);
+        return jinja_find(w, whole.text, part.text, 0) != SIZE_MAX;
+    }
+    if (whole.kind == JINJA_MAP)
+        return part.kind == JINJA_TEXT && jinja_get(whole.map, part.text) != NULL;
+    if (whole.kind != JINJA_LIST && whole.kind != JINJA_UNDEFINED) refuse(w, "in", part, whole);
+    const jinja_list *list = jinja_items(w, whole);
+    for (size_t i = 0; i < list->count; i++)
+        if (jinja_equal(w, list->items[i], part)) return true;
+    return false;
+}
+
+/* Below 0, 0 or above 0. */
+static int64_t order(jinja_work *w, const char *operator, jinja_value a, jinja_value b) {
+    if (is_number(a) && is_number(b)) return (a.number > b.number) - (a.number < b.number);
+    if (a.kind != JINJA_TEXT || b.kind != JINJA_TEXT) refuse(w, operator, a, b);
+    const size_t least = a.text.bytes < b.text.bytes ? a.text.bytes : b.text.bytes;
+    const int first = least > 0 ? memcmp(a.text.at, b.text.at, least) : 0;
+    return first != 0 ? first : (int64_t)a.text.bytes - (int64_t)b.text.bytes;
+}
+
+static jinja_value binary(jinja_work *w, const char *operator, jinja_value a, jinja_value b) {
+    const bool with_equal = operator[0] != '\0' && operator[1] == '=';
+    switch (*operator) {
+    case '~':
+        return jinja_of_text(jinja_join(w, jinja_print(w, a), jinja_print(w, b)));
+    case '=':
+        return jinja_of_bool(jinja_equal(w, a, b));
+    case '!':
+        return jinja_of_bool(!jinja_equal(w, a, b));
+    case 'i':
+        return jinja_of_bool(contains(w, b, a));
+    case 'n':
+        return jinja_of_bool(!contains(w, b, a));
+    case '<':
+        return jinja_of_bool(order(w, operator, a, b) < (with_equal ? 1 : 0));
+    case '>':
+        return jinja_of_bool(order(w, operator, a, b) > (with_equal ? -1 : 0));
+    default:
+        return arithmetic(w, operator, a, b);
+    }
+}
+
+/* ---- Parts of values ------------------------------------------------------------------------- */
+
+static jinja_value attribute(jinja_work *w, jinja_value of, jinja_text name) {
+    if (of.kind == JINJA_UNDEFINED)
+        jinja_fail(w, TAMIS_E_FORMAT, "'%s' of what is undefined", jinja_show(name).text);
+    const jinja_value *found = of.kind == JINJA_MAP ? jinja_get(of.map, name) : NULL;
+    return found != NULL ? *found : (jinja_value){0};
+}
+
+/* The items of a list, or the characters of a text. */
+static jinja_list *elements(jinja_work *w, jinja_value of, const char *what) {
+    if (of.kind == JINJA_LIST) return of.list;
+    if (of.kind != JINJA_TEXT)
+        jinja_fail(w, TAMIS_E_UNSUPPORTED, "%s of %s", what, jinja_kind_name(of.kind));
+    jinja_list *list = jinja_of_list(w).list;
+    for (size_t at = 0; at < of.text.bytes;) {
+        const size_t bytes = jinja_character(of.text, at);
+        jinja_append(w, list, jinja_of_text(jinja_part(of.text, at, bytes)));
+        at += bytes;
+    }
+    return list;
+}
+
+static jinja_value element(jinja_work *w, jinja_value of, jinja_value index) {
+    if (index.kind == JINJA_TEXT) return attribute(w, of, index.text);
+    if (index.kind != JINJA_INT) refuse(w, "[]", of, index);
+    const jinja_list *list = elements(w, of, "an element");
+    const int64_t count = (int64_t)list->count;
+    const int64_t at = index.number < 0 ? index.number + count : index.number;
+    return at >= 0 && at < count ? list->items[at] : (jinja_value){0};
+}
+
+/* A bound of a slice, as Python has it. */
+static int64_t bound(jinja_work *w, const jinja_node *node, int64_t absent, int64_t count,
+                     int64_t least, int64_t most) {
+    if (node == NULL) return absent;
+    const jinja_value value = jinja_evaluate(w, node);
+    if (value.kind == JINJA_NONE) return absent;
+    if (value.kind != JINJA_INT) refuse(w, "[:]", value, value);
+    const int64_t at = value.number < 0 ? value.number + count : value.number;
+    return at < least ? least : at > most ? most : at;
+}
+
+static jinja_value slice(jinja_work *w, const jinja_node *node) {
+    const jinja_value of = jinja_evaluate(w, node->a);
+    const jinja_list *list = elements(w, of, "a slice");
+    const int64_t count = (int64_t)list->count;
+    const int64_t step = bound(w, node->d, 1, 0, -MOST_NUMBER, MOST_NUMBER);
+    if (step == 0) jinja_fail(w, TAMIS_E_FORMAT, "a slice with steps of 0");
+    const int64_t least = step > 0 ? 0 : -1, most = step > 0 ? count : count - 1;
+    const int64_t first = bound(w, node->b, step > 0 ? 0 : most, count, least, most);
+    const int64_t end = bound(w, node->c, step > 0 ? count : -1, count, least, most);
+    jinja_value out = jinja_of_list(w);
+    jinja_text text = {0};
+    for (int64_t i = first; step > 0 ? i < end : i > end; i += step) {
+        if (of.kind == JINJA_TEXT)
+            text = jinja_join(w, text, list->items[i].text);
+        else
+            jinja_append(w, out.list, list->items[i]);
+    }
+    return of.kind == JINJA_TEXT ? jinja_of_text(text) : out;
+}
+
+/* ---- Calls ----------------------------------------------------------------------------------- */
+
+static void arguments(jinja_work *w, const jinja_node *node, jinja_list *args, jinja_map *named) {
+    for (; node != NULL; node = node->next) {
+        if (node->kind == JINJA_N_KEYWORD)
+            jinja_put(w, named, node->text, jinja_evaluate(w, node->a));
+        else
+            jinja_append(w, args, jinja_evaluate(w, node));
+    }
+}
+
+static jinja_value call(jinja_work *w, const jinja_node *node) {
+    jinja_list args = {0};
+    jinja_map named = {0};
+    jinja_value self = {0};
+    const jinja_node *callee = node->a;
+    if (callee->kind == JINJA_N_ATTRIBUTE) {
+        self = jinja_evaluate(w, callee->a);
+        arguments(w, node->b, &args, &named);
+        w->line = node->line;
+        if (named.count > 0)
+            jinja_fail(w, TAMIS_E_UNSUPPORTED, "'%s' with the argument '%s'",
+                       jinja_show(callee->text).text, jinja_show(named.pairs[0].key).text);
+        return jinja_call_method(w, self, callee->text, &args);
+    }
+    if (callee->kind != JINJA_N_NAME) jinja_fail(w, TAMIS_E_UNSUPPORTED, "a call of a value");
+    arguments(w, node->b, &args, &named);
+    w->line = node->line;
+    if (jinja_get(&w->variables, callee->text) != NULL)
+        jinja_fail(w, TAMIS_E_UNSUPPORTED, "a call of the variable '%s'",
+                   jinja_show(callee->text).text);
+    return jinja_call_function(w, callee->text, &args, &named);
+}
+
+/* ---- Expressions ----------------------------------------------------------------------------- */
+
+static jinja_value make_list(jinja_work *w, const jinja_node *item) {
+    jinja_value list = jinja_of_list(w);
+    for (; item != NULL; item = item->next)
+        jinja_append(w, list.list, jinja_evaluate(w, item));
+    return list;
+}
+
+static jinja_value make_map(jinja_work *w, const jinja_node *pair) {
+    jinja_value map = jinja_of_map(w);
+    for (; pair != NULL; pair = pair->next) {
+        const jinja_value key = jinja_evaluate(w, pair->a);
+        if (key.kind != JINJA_TEXT) refuse(w, "{}", key, key);
+        jinja_put(w, map.map, key.text, jinja_evaluate(w, pair->b));
+    }
+    return map;
+}
+
+/* Those whose operands are not all evaluated. */
+static jinja_value choose(jinja_work *w, const jinja_node *node) {
+    if (node->kind == JINJA_N_CHOICE) {
+        if (jinja_true(jinja_evaluate(w, node->b))) return jinja_evaluate(w, node->a);
+        return node->c != NULL ? jinja_evaluate(w, node->c) : (jinja_value){0};
+    }
+    const jinja_value first = jinja_evaluate(w, node->a);
+    return jinja_true(first) == (node->kind == JINJA_N_OR) ? first : jinja_evaluate(w, node->b);
+}
+
+static jinja_value apply(jinja_work *w, const jinja_node *node) {
+    jinja_list args = {0};
+    jinja_map named = {0};
+    const jinja_value self = jinja_evaluate(w, node->a);
+    arguments(w, node->b, &args, &named);
+    w->line = node->line;
+    if (node->kind == JINJA_N_FILTER) return jinja_call_filter(w, self, node->text, &args, &named);
+    return jinja_of_bool(jinja_call_test(w, self, node->text, &args));
+}
+
+static jinja_value negate(jinja_work *w, jinja_value value) {
+    if (!is_number(value)) refuse(w, "-", value, value);
+    return jinja_of_int(-value.number);
+}
+
+static jinja_value name_value(jinja_work *w, const jinja_node *node) {
+    const jinja_value *found = jinja_get(&w->variables, node->text);
+    return found != NULL ? *found : (jinja_value){0};
+}
+
+static jinja_value evaluate(jinja_work *w, const jinja_node *node) {
+    switch (node->kind) {
+    case JINJA_N_VALUE:
+        return node->value;
+    case JINJA_N_NAME:
+        return name_value(w, node);
+    case JINJA_N_LIST:
+        return make_list(w, node->a);
+    case JINJA_N_MAP:
+        return make_map(w, node->a);
+    case JINJA_N_ATTRIBUTE:
+        return attribute(w, jinja_evaluate(w, node->a), node->text);
+    case JINJA_N_INDEX: {
+        const jinja_value of = jinja_evaluate(w, node->a);
+        return element(w, of, jinja_evaluate(w, node->b));
+    }
+    case JINJA_N_SLICE:
+        return slice(w, node);
+    case JINJA_N_CALL:
+        return call(w, node);
+    case JINJA_N_FILTER:
+    case JINJA_N_TEST:
+        return apply(w, node);
+    case JINJA_N_NOT:
+        return jinja_of_bool(!jinja_true(jinja_evaluate(w, node->a)));
+    case JINJA_N_NEGATE:
+        return negate(w, jinja_evaluate(w, node->a));
+    case JINJA_N_BINARY: {
+        const jinja_value a = jinja_evaluate(w, node->a);
+        return binary(w, node->text.at, a, jinja_evaluate(w, node->b));
+    }
+    default:
+        return choose(w, node);
+    }
+}
+
+/* A chain of operators is a tree as deep as the chain is long. */
+#define MOST_DEPTH 500u
+
+jinja_value jinja_evaluate(jinja_work *w, const jinja_node *node) {
+    jinja_step(w);
+    w->line = node->line;
+    if (++w->depth > MOST_DEPTH)
+        jinja_fail(w, TAMIS_E_UNSUPPORTED, "more than %u levels", MOST_DEPTH);
+    const jinja_value value = evaluate(w, node);
+    w->depth--;
+    return value;
+}

@@ -1,0 +1,303 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Values of templates and their memory. */
+#include "jinja/value.h"
+
+#include <inttypes.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define BLOCK (64u << 10)
+/* Far more than any template takes, and seconds at most. A step is a node, an item, or 16 bytes that
+ * are searched; a template copies and searches its messages some times. */
+#define MOST_STEPS 4000000u
+#define MOST_BYTES (64u << 20)
+#define MOST_TIMES 64u
+
+/* ---- Errors and memory ----------------------------------------------------------------------- */
+
+void jinja_fail(jinja_work *w, tamis_status status, const char *format, ...) {
+    va_list args;
+    const int used = snprintf(w->error.text, sizeof w->error.text, "line %u: ", w->line);
+    va_start(args, format);
+    vsnprintf(w->error.text + used, sizeof w->error.text - (size_t)used, format, args);
+    va_end(args);
+    w->error.status = status;
+    longjmp(w->escape, 1);
+}
+
+void jinja_limit(jinja_work *w, size_t bytes) {
+    w->most_steps = MOST_STEPS + bytes / 16 * MOST_TIMES;
+    w->most_bytes = MOST_BYTES + bytes * MOST_TIMES;
+}
+
+static void take_steps(jinja_work *w, size_t count) {
+    w->steps += count;
+    if (w->steps > w->most_steps)
+        jinja_fail(w, TAMIS_E_UNSUPPORTED, "the template takes more than %llu steps",
+                   (unsigned long long)w->most_steps);
+}
+
+void jinja_step(jinja_work *w) {
+    take_steps(w, 1);
+}
+
+typedef struct jinja_block {
+    struct jinja_block *next;
+    size_t used, bytes;
+    max_align_t data[];
+} jinja_block;
+
+void *jinja_take(jinja_work *w, size_t bytes) {
+    const size_t align = sizeof(max_align_t), rounded = (bytes + align - 1) / align * align;
+    jinja_block *block = w->blocks;
+    if (bytes > w->most_bytes || w->taken > w->most_bytes - bytes)
+        jinja_fail(w, TAMIS_E_UNSUPPORTED, "the template takes more than %zu bytes", w->most_bytes);
+    if (block == NULL || block->bytes - block->used < rounded) {
+        const size_t room = rounded > BLOCK ? rounded : BLOCK;
+        block = calloc(1, sizeof *block + room);
+        if (block == NULL) jinja_fail(w, TAMIS_E_NO_MEMORY, "no memory for a template");
+        block->next = w->blocks;
+        block->bytes = room;
+        w->blocks = block;
+    }
+    void *at = (char *)block->data + block->used;
+    block->used += rounded;
+    w->taken += rounded;
+    return at;
+}
+
+void jinja_release(jinja_work *w) {
+    while (w->blocks != NULL) {
+        jinja_block *next = w->blocks->next;
+        free(w->blocks);
+        w->blocks = next;
+    }
+}
+
+/* ---- Texts ----------------------------------------------------------------------------------- */
+
+jinja_shown jinja_show(jinja_text text) {
+    jinja_shown shown = {{0}};
+    for (size_t i = 0; i < text.bytes && i < sizeof shown.text - 4; i++)
+        shown.text[i] = text.at[i] >= ' ' && text.at[i] <= '~' ? text.at[i] : '?';
+    if (text.bytes > sizeof shown.text - 4) strcat(shown.text, "...");
+    return shown;
+}
+
+jinja_text jinja_literal(const char *text) {
+    return (jinja_text){.at = text, .bytes = strlen(text)};
+}
+
+bool jinja_same_text(jinja_text a, jinja_text b) {
+    return a.bytes == b.bytes && (a.bytes == 0 || memcmp(a.at, b.at, a.bytes) == 0);
+}
+
+bool jinja_is(jinja_text text, const char *word) {
+    return jinja_same_text(text, jinja_literal(word));
+}
+
+jinja_text jinja_part(jinja_text text, size_t first, size_t bytes) {
+    return (jinja_text){text.at + first, text.origins != NULL ? text.origins + first : NULL, bytes};
+}
+
+jinja_text jinja_join(jinja_work *w, jinja_text a, jinja_text b) {
+    const size_t bytes = a.bytes + b.bytes;
+    if (a.bytes == 0 || b.bytes == 0) return a.bytes == 0 ? b : a;
+    char *at = jinja_take(w, bytes);
+    memcpy(at, a.at, a.bytes);
+    memcpy(at + a.bytes, b.at, b.bytes);
+    if (a.origins == NULL && b.origins == NULL) return (jinja_text){at, NULL, bytes};
+    uint8_t *origins = jinja_take(w, bytes);
+    if (a.origins != NULL) memcpy(origins, a.origins, a.bytes);
+    if (b.origins != NULL) memcpy(origins + a.bytes, b.origins, b.bytes);
+    return (jinja_text){at, origins, bytes};
+}
+
+size_t jinja_find(jinja_work *w, jinja_text text, jinja_text part, size_t first) {
+    size_t at = first;
+    if (part.bytes == 0) return first;
+    while (part.bytes <= text.bytes && at <= text.bytes - part.bytes) {
+        const char *found = memchr(text.at + at, part.at[0], text.bytes - part.bytes + 1 - at);
+        const size_t next = found != NULL ? (size_t)(found - text.at) : text.bytes;
+        take_steps(w, 1 + (next - at) / 16 + part.bytes / 16);
+        if (found == NULL) break;
+        if (memcmp(found, part.at, part.bytes) == 0) return next;
+        at = next + 1;
+    }
+    return SIZE_MAX;
+}
+
+/* A byte that begins no character of UTF-8 counts as one. */
+size_t jinja_character(jinja_text text, size_t at) {
+    const uint8_t first = (uint8_t)text.at[at];
+    const size_t bytes = first >= 0xf0 ? 4 : first >= 0xe0 ? 3 : first >= 0xc0 ? 2 : 1;
+    if (bytes > text.bytes - at) return 1;
+    for (size_t i = 1; i < bytes; i++)
+        if (((uint8_t)text.at[at + i] & 0xc0) != 0x80) return 1;
+    return bytes;
+}
+
+size_t jinja_characters(jinja_text text) {
+    size_t count = 0;
+    for (size_t at = 0; at < text.bytes; at += jinja_character(text, at))
+        count++;
+    return count;
+}
+
+/* White space as Python's str.isspace has it. */
+static bool is_space(jinja_text c) {
+    static const char *const wide[] = {"\xc2\x85",     "\xc2\xa0",     "\xe1\x9a\x80",
+                                       "\xe2\x80\xa8", "\xe2\x80\xa9", "\xe2\x80\xaf",
+                                       "\xe2\x81\x9f", "\xe3\x80\x80"};
+    const uint8_t first = (uint8_t)c.at[0];
+    if (c.bytes == 1)
+        return first == ' ' || (first >= 9 && first <= 13) || (first >= 28 && first < 32);
+    if (c.bytes == 3 && memcmp(c.at, "\xe2\x80", 2) == 0 && (uint8_t)c.at[2] <= 0x8a) return true;
+    for (size_t i = 0; i < sizeof wide / sizeof wide[0]; i++)
+        if (jinja_is(c, wide[i])) return true;
+    return false;
+}
+
+static bool is_stripped(jinja_text c, const jinja_text *set) {
+    if (set == NULL) return is_space(c);
+    for (size_t at = 0; at < set->bytes; at += jinja_character(*set, at))
+        if (jinja_same_text(jinja_part(*set, at, jinja_character(*set, at)), c)) return true;
+    return false;
+}
+
+/* Where the last character begins. */
+static size_t last_character(jinja_text text) {
+    for (size_t bytes = text.bytes < 4 ? text.bytes : 4; bytes > 1; bytes--)
+        if (jinja_character(text, text.bytes - bytes) == bytes) return text.bytes - bytes;
+    return text.bytes - 1;
+}
+
+jinja_text jinja_strip(jinja_text text, const jinja_text *set, bool front, bool back) {
+    while (front && text.bytes > 0) {
+        const size_t bytes = jinja_character(text, 0);
+        if (!is_stripped(jinja_part(text, 0, bytes), set)) break;
+        text = jinja_part(text, bytes, text.bytes - bytes);
+    }
+    while (back && text.bytes > 0) {
+        const size_t at = last_character(text);
+        if (!is_stripped(jinja_part(text, at, text.bytes - at), set)) break;
+        text.bytes = at;
+    }
+    return text;
+}
+
+/* ---- Values ---------------------------------------------------------------------------------- */
+
+jinja_value jinja_of_text(jinja_text text) {
+    return (jinja_value){.kind = JINJA_TEXT, .text = text};
+}
+
+jinja_value jinja_of_int(int64_t number) {
+    return (jinja_value){.kind = JINJA_INT, .number = number};
+}
+
+jinja_value jinja_of_bool(bool is) {
+    return (jinja_value){.kind = JINJA_BOOL, .number = is};
+}
+
+jinja_value jinja_of_list(jinja_work *w) {
+    return (jinja_value){.kind = JINJA_LIST, .list = jinja_take(w, sizeof(jinja_list))};
+}
+
+jinja_value jinja_of_map(jinja_work *w) {
+    return (jinja_value){.kind = JINJA_MAP, .map = jinja_take(w, sizeof(jinja_map))};
+}
+
+/* Memory for twice as many entries, with those that there are. */
+static void *grow(jinja_work *w, const void *from, size_t count, size_t *room, size_t each) {
+    *room = 2 * count + 4;
+    void *to = jinja_take(w, *room * each);
+    if (count > 0) memcpy(to, from, count * each);
+    return to;
+}
+
+void jinja_append(jinja_work *w, jinja_list *list, jinja_value item) {
+    jinja_step(w);
+    if (list->count == list->room)
+        list->items = grow(w, list->items, list->count, &list->room, sizeof *list->items);
+    list->items[list->count++] = item;
+}
+
+jinja_value *jinja_get(const jinja_map *map, jinja_text key) {
+    for (size_t i = map->count; i-- > 0;)
+        if (jinja_same_text(map->pairs[i].key, key)) return &map->pairs[i].value;
+    return NULL;
+}
+
+void jinja_put(jinja_work *w, jinja_map *map, jinja_text key, jinja_value value) {
+    jinja_value *old = jinja_get(map, key);
+    jinja_step(w);
+    if (old != NULL) {
+        *old = value;
+        return;
+    }
+    if (map->count == map->room)
+        map->pairs = grow(w, map->pairs, map->count, &map->room, sizeof *map->pairs);
+    map->pairs[map->count++] = (jinja_pair){key, value};
+}
+
+const char *jinja_kind_name(jinja_kind kind) {
+    static const char *const names[] = {"undefined", "none",   "a bool", "an integer",
+                                        "a text",    "a list", "a map"};
+    return names[kind];
+}
+
+bool jinja_true(jinja_value value) {
+    switch (value.kind) {
+    case JINJA_BOOL:
+    case JINJA_INT:
+        return value.number != 0;
+    case JINJA_TEXT:
+        return value.text.bytes > 0;
+    case JINJA_LIST:
+        return value.list->count > 0;
+    case JINJA_MAP:
+        return value.map->count > 0;
+    default:
+        return false;
+    }
+}
+
+static bool is_number(jinja_value value) {
+    return value.kind == JINJA_INT || value.kind == JINJA_BOOL;
+}
+
+bool jinja_equal(jinja_work *w, jinja_value a, jinja_value b) {
+    jinja_step(w);
+    if (is_number(a) && is_number(b)) return a.number == b.number;
+    if (a.kind != b.kind) return false;
+    if (a.kind == JINJA_TEXT) return jinja_same_text(a.text, b.text);
+    if (a.kind == JINJA_MAP) jinja_fail(w, TAMIS_E_UNSUPPORTED, "maps are not compared here");
+    if (a.kind != JINJA_LIST) return true;
+    if (a.list->count != b.list->count) return false;
+    for (size_t i = 0; i < a.list->count; i++)
+        if (!jinja_equal(w, a.list->items[i], b.list->items[i])) return false;
+    return true;
+}
+
+jinja_text jinja_print(jinja_work *w, jinja_value value) {
+    switch (value.kind) {
+    case JINJA_UNDEFINED:
+        return jinja_literal("");
+    case JINJA_NONE:
+        return jinja_literal("None");
+    case JINJA_BOOL:
+        return jinja_literal(value.number ? "True" : "False");
+    case JINJA_TEXT:
+        return value.text;
+    case JINJA_INT: {
+        char *digits = jinja_take(w, 24);
+        snprintf(digits, 24, "%" PRId64, value.number);
+        return jinja_literal(digits);
+    }
+    default:
+        jinja_fail(w, TAMIS_E_UNSUPPORTED, "%s is printed", jinja_kind_name(value.kind));
+    }
+}

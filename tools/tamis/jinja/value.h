@@ -1,0 +1,112 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* What a template's expressions are made of, and the memory in which all of it lies until the template
+ * has ended. Every byte of a text keeps its origin. */
+#ifndef JINJA_VALUE_H
+#define JINJA_VALUE_H
+
+#include "jinja/jinja.h"
+
+#include <setjmp.h>
+
+typedef enum jinja_kind {
+    JINJA_UNDEFINED,
+    JINJA_NONE,
+    JINJA_BOOL,
+    JINJA_INT,
+    JINJA_TEXT,
+    JINJA_LIST,
+    JINJA_MAP
+} jinja_kind;
+
+/* Never changed, so that parts of it can be texts of their own. */
+typedef struct jinja_text {
+    const char *at;
+    const uint8_t *origins; /* NULL: all are the template's */
+    size_t bytes;
+} jinja_text;
+
+typedef struct jinja_value {
+    jinja_kind kind;
+    int64_t number; /* of BOOL and INT */
+    jinja_text text;
+    struct jinja_list *list;
+    struct jinja_map *map;
+} jinja_value;
+
+typedef struct jinja_list {
+    jinja_value *items;
+    size_t count, room;
+} jinja_list;
+
+typedef struct jinja_pair {
+    jinja_text key;
+    jinja_value value;
+} jinja_pair;
+
+typedef struct jinja_map {
+    jinja_pair *pairs;
+    size_t count, room;
+} jinja_map;
+
+/* One run of a template. */
+typedef struct jinja_work {
+    jmp_buf escape; /* where errors go */
+    tamis_error error;
+    unsigned line; /* of the template, where it is */
+    unsigned depth;
+    uint64_t steps, most_steps;
+    struct jinja_block *blocks; /* memory */
+    size_t taken, most_bytes;
+    jinja_map variables; /* the innermost last */
+    size_t scope;        /* where the innermost begins */
+    jinja_result out;
+    size_t out_room;
+} jinja_work;
+
+/* Ends the run. */
+_Noreturn void jinja_fail(jinja_work *w, tamis_status status, const char *format, ...)
+    __attribute__((format(printf, 3, 4)));
+/* Sets how much a run with so many bytes of messages may take. */
+void jinja_limit(jinja_work *w, size_t bytes);
+/* Counts a step, and ends a run that has too many. */
+void jinja_step(jinja_work *w);
+/* Zeroed, until the run ends. */
+void *jinja_take(jinja_work *w, size_t bytes);
+void jinja_release(jinja_work *w);
+
+/* A text in quotes for messages: made printable, and cut. */
+typedef struct jinja_shown {
+    char text[68];
+} jinja_shown;
+jinja_shown jinja_show(jinja_text text);
+
+jinja_text jinja_literal(const char *text);
+bool jinja_is(jinja_text text, const char *word);
+bool jinja_same_text(jinja_text a, jinja_text b);
+jinja_text jinja_part(jinja_text text, size_t first, size_t bytes);
+jinja_text jinja_join(jinja_work *w, jinja_text a, jinja_text b);
+/* The place of `part` in `text` from `first` on; SIZE_MAX: it is not there. */
+size_t jinja_find(jinja_work *w, jinja_text text, jinja_text part, size_t first);
+/* Without white space, or without the characters in `set` where it is not NULL, as Python's strip. */
+jinja_text jinja_strip(jinja_text text, const jinja_text *set, bool front, bool back);
+/* Bytes of the character at `at`, which must be inside. */
+size_t jinja_character(jinja_text text, size_t at);
+size_t jinja_characters(jinja_text text);
+
+jinja_value jinja_of_text(jinja_text text);
+jinja_value jinja_of_int(int64_t number);
+jinja_value jinja_of_bool(bool is);
+jinja_value jinja_of_list(jinja_work *w);
+jinja_value jinja_of_map(jinja_work *w);
+void jinja_append(jinja_work *w, jinja_list *list, jinja_value item);
+void jinja_put(jinja_work *w, jinja_map *map, jinja_text key, jinja_value value);
+/* NULL: none. */
+jinja_value *jinja_get(const jinja_map *map, jinja_text key);
+
+const char *jinja_kind_name(jinja_kind kind);
+bool jinja_true(jinja_value value);
+bool jinja_equal(jinja_work *w, jinja_value a, jinja_value b);
+/* What printing makes of it. */
+jinja_text jinja_print(jinja_work *w, jinja_value value);
+
+#endif
