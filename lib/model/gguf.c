@@ -438,7 +438,7 @@ static const char *kind_of(mode_t mode) {
 static tamis_status check_file(int descriptor, uint64_t *bytes, tamis_error *error) {
     struct stat info;
     TMS_REQUIRE(fstat(descriptor, &info) == 0, TAMIS_E_IO, "cannot be read: %s", strerror(errno));
-    TMS_REQUIRE(S_ISREG(info.st_mode), TAMIS_E_IO, "is %s; a model is read from a regular file",
+    TMS_REQUIRE(S_ISREG(info.st_mode), TAMIS_E_IO, "not a regular file but %s",
                 kind_of(info.st_mode));
     TMS_REQUIRE(info.st_size > 0, TAMIS_E_FORMAT, "the file is empty");
     *bytes = (uint64_t)info.st_size;

@@ -562,15 +562,17 @@ static void test_thoughts(void **state) {
     ml_file(&file);
     open_vocab(&file, &vocab);
     open_chat(&vocab, NULL, NULL, &chat);
-    assert_null(chat.note);
+    assert_true(chat.notes[0] == NULL && chat.notes[1] == NULL);
     tms_vocab_free(&vocab);
     small_find_key(&file, TEMPLATE)->strings[0] =
         "{% for m in messages %}{{ '<|im_start|>' + m.role + '\n' + "
         "m.content.split('</think>')[-1] "
-        "+ '<|im_end|>\n' }}{% endfor %}{{ '<|im_start|>assistant\n' }}";
+        "+ '<|im_end|>\n' }}{% endfor %}{{ '<|im_start|>assistant\n' }}"
+        "{% if strftime_now is defined %}{{ strftime_now('%d') }}{% endif %}";
     open_vocab(&file, &vocab);
     open_chat(&vocab, NULL, NULL, &chat);
-    assert_non_null(strstr(chat.note, "leaves the thoughts of earlier answers out"));
+    assert_non_null(strstr(chat.notes[0], "leaves the thoughts of earlier answers out"));
+    assert_non_null(strstr(chat.notes[1], "asks for the date, which it is not told"));
     tms_vocab_free(&vocab);
 }
 

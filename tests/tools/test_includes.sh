@@ -54,7 +54,7 @@ done
 behind=$(grep -rnE --include='*.[ch]' '^[[:space:]]*#[[:space:]]*include.*host/' lib |
     grep -vE '"host/(device|ops)\.h"' || true)
 [ -z "$behind" ] || fail "$behind: neither the door to a device nor the contract"
-for line in "$(clients lib/model lib/model)" "$(clients tools 'blend|cli|compare|bench|eval|store')"; do
+for line in "$(clients lib/model lib/model)" "$(clients tools 'blend|cli|compare|bench|eval|jinja|store')"; do
     [ -z "$line" ] || fail "$line: neither public nor the client's own"
 done
 exit $failed

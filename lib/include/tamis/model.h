@@ -27,13 +27,14 @@ typedef struct tamis_model_info {
     uint64_t reserved[1];
 } tamis_model_info;
 
-/* Loads a GGUF file, v2 or v3, of architecture llama (Mistral and SmolLM2 too), qwen2 or qwen3.
+/* Loads a GGUF file, v2 or v3, of architecture llama (Mistral and SmolLM2 too), qwen2 or qwen3. Of a
+ * model in parts, as gguf-split writes them, `path` names any part; the others lie beside it.
  * Matrices are of any tamis_weight_type, mixed as the file has them; vectors are f32, f16 or bf16.
  * RoPE scaling is none, linear, yarn, or Llama 3's divisors. The file is not trusted: every length,
  * offset and count is checked before use, and whatever would change the computation and is not
  * known is refused by name, before memory is taken on the device. Weights are copied there piece by
  * piece: the host holds 12 MiB of weights at a time. Errors: E_IO (also if the file shrinks
- * meanwhile); E_FORMAT (truncated, contradicting itself) and E_UNSUPPORTED (architecture, a shape
+ * meanwhile, or a part is missing); E_FORMAT (truncated, contradicting itself, parts of two models) and E_UNSUPPORTED (architecture, a shape
  * that no cache takes, a tensor or its type, a key, tokenizer, more than 128 MiB before the tensors'
  * data) with the offending value; E_NO_MEMORY; E_DEVICE; *out is then NULL. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_model_load(tamis_context *context, const char *path,

@@ -12,7 +12,7 @@ typedef struct cli_chat {
     const char *system;                   /* NULL: none, so that a template may put its own */
     uint32_t turns;                       /* that came before */
     int32_t ending;                       /* what ends an answer; -1: nothing does */
-    const char *note; /* what differs from other runs of the template, or NULL */
+    const char *notes[2]; /* what differs from other runs of the template, or NULL */
 } cli_chat;
 
 /* Names of formats, ended by NULL. */

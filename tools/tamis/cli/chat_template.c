@@ -162,10 +162,13 @@ static tamis_status find_specials(const tamis_vocab *vocab, specials *out, tamis
     return TAMIS_OK;
 }
 
-/* How many bytes from `at` on are the template's own. */
+/* The most bytes of a token of a template. */
+#define SPECIAL_MAX 256
+
+/* How many bytes from `at` on are the template's own, as far as a token can reach. */
 static size_t own_bytes(const jinja_result *r, size_t at) {
     size_t n = 0;
-    while (at + n < r->bytes && r->origins[at + n] == JINJA_TEMPLATE)
+    while (n < SPECIAL_MAX && at + n < r->bytes && r->origins[at + n] == JINJA_TEMPLATE)
         n++;
     return n;
 }
@@ -386,9 +389,8 @@ static tamis_status find_ending(cli_chat *chat, tamis_error *error) {
 }
 
 /* Whether a template takes an answer's thoughts out of it when another turn follows. */
-static bool forgets_thoughts(const cli_chat *chat) {
+static bool forgets_thoughts(const cli_chat *chat, const char *template) {
     static const char answer[] = "<think>\nthought\n</think>\n\nanswer";
-    const char *template = tamis_vocab_chat_template(chat->vocab);
     jinja_result r;
     tamis_error error;
     if (strstr(template, "</think>") == NULL) return false;
@@ -398,6 +400,18 @@ static bool forgets_thoughts(const cli_chat *chat) {
     return forgets;
 }
 
+static void note_differences(cli_chat *chat) {
+    const char *template = tamis_vocab_chat_template(chat->vocab);
+    if (forgets_thoughts(chat, template))
+        chat->notes[0] =
+            "the file's chat template leaves the thoughts of earlier answers out; over "
+            "one cache they stay";
+    if (strstr(template, "strftime_now") != NULL)
+        chat->notes[1] =
+            "the file's chat template asks for the date, which it is not told, so that "
+            "answers do not depend on the day";
+}
+
 tamis_status cli_template_open(cli_chat *chat, tamis_error *error) {
     cli_tokens tokens;
     tamis_status status = check_said(chat, error);
@@ -405,9 +419,6 @@ tamis_status cli_template_open(cli_chat *chat, tamis_error *error) {
     if (status != TAMIS_OK) return status;
     status = cli_template_turn(chat, "", 0, &tokens, error);
     free(tokens.ids);
-    if (forgets_thoughts(chat))
-        chat->note =
-            "the file's chat template leaves the thoughts of earlier answers out; over one "
-            "cache they stay";
+    note_differences(chat);
     return status;
 }

@@ -129,7 +129,8 @@ tamis_status cli_converse(cli_session *s, cli_chat *chat, const cli_conversation
     line l = {0};
     cli_end end = CLI_END_TOKEN;
     s->ending[CLI_ENDINGS] = chat->ending;
-    if (chat->note != NULL) fprintf(stderr, "%s: %s\n", how->command, chat->note);
+    for (size_t i = 0; i < sizeof(chat->notes) / sizeof(chat->notes[0]); i++)
+        if (chat->notes[i] != NULL) fprintf(stderr, "%s: %s\n", how->command, chat->notes[i]);
     for (bool over = false; status == TAMIS_OK && !over;) {
         cli_tokens tokens = {0};
         size_t known = 0;

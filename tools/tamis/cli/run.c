@@ -92,7 +92,8 @@ const cli_command cli_run_command = {
     "or\n"
     "an eviction the lines are read like a question, but for the first where no text stands "
     "before\n"
-    "it. The conversation ends with the lines.\n"
+    "it. The conversation ends with the lines. Its form is what the file's chat template makes of\n"
+    "it, the template's own system text included where --system gives none.\n"
     "\n"
     "With --chunks or --chunk-tokens the text before the prompt consists of chunks, whose K and V\n"
     "are kept in a store from one run to the next. Those that it has are loaded in the place of\n"
@@ -305,8 +306,8 @@ static bool choose_params(const run_flags *f, cli_session_params *out, cli_chunk
         !cli_sampling(cli_run_command.name, &f->sampling, &out->sampling))
         return false;
     out->cache.planes = tamis_eviction_planes(&out->plan.eviction);
-    out->cache.bounds.kind = f->score != CLI_UNSET ? (tamis_bounds_kind)f->score
-                                                   : cli_selection_bounds(f->select);
+    out->cache.bounds.kind =
+        f->score != CLI_UNSET ? (tamis_bounds_kind)f->score : cli_selection_bounds(f->select);
     return true;
 }
 

@@ -220,12 +220,12 @@ END
         --model "$work/long.gguf" --text a
     mkfifo "$work/fifo"
     for file in /dev/zero "$work/fifo" "$work"; do
-        expect 1 "^tamis run: $file: is a (device|pipe|folder); a model is read from a regular file" \
+        expect 1 "^tamis run: $file: not a regular file but a (device|pipe|folder)" \
             run --model "$file" --device reference --prompt x
-        expect 1 "^tamis tokenize: $file: is a (device|pipe|folder); a model" tokenize \
+        expect 1 "^tamis tokenize: $file: not a regular file but a" tokenize \
             --model "$file" --text x
     done
-    expect 1 '^tamis run: /dev/stdin: is a pipe; a model' run --model /dev/stdin --prompt x \
+    expect 1 '^tamis run: /dev/stdin: not a regular file but a pipe' run --model /dev/stdin --prompt x \
         --device reference < <(cat "$data/needle.gguf")
 }
 

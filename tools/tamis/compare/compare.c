@@ -54,7 +54,7 @@ const cli_command compare_command = {
     "text;\n"
     "the most likely token is next, and an answer ends as in tamis run.\n"
     "\n"
-    "Where the file has a chat template that is recognised, the text begins the user's turn and\n"
+    "Where the file has a chat template that can be run, the text begins the user's turn and\n"
     "the question ends it, so that the model answers as an assistant; an empty line stands "
     "between\n"
     "the two. Text and question are cut into tokens as one.\n"

@@ -232,8 +232,6 @@ static jinja_node *parse_signed(parser *p) {
     jinja_node *node;
     if (take_operator(p, "-"))
         node = make(p, JINJA_N_NEGATE, parse_signed(p), NULL);
-    else if (take_operator(p, "+"))
-        node = parse_signed(p);
     else
         node = parse_postfix(p, parse_primary(p));
     p->w->depth--;
