@@ -69,6 +69,7 @@ static const struct {
                    {"attn_logit_softcapping", 0},
                    {"embedding_scale", 1},
                    {"expert_count", 0},
+                   {"expert_feed_forward_length", 0},
                    {"expert_group_count", 0},
                    {"expert_group_used_count", 0},
                    {"expert_shared_count", 0},

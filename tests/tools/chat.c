@@ -264,7 +264,7 @@ static void test_llama3(void **state) {
     small_file file;
     l3_file(&file);
     expect_three(
-        &file, "llama3", "\ts a\n", (const char *[]){"a", " ant \n", "tea a"},
+        &file, "llama3", "\ts a\n\xe3\x80\x80", (const char *[]){"a", " ant \xc2\xa0\n", "tea a"},
         (const char *[]){"<|begin_of_text|>|" L3_HEAD("s|y|s|t|e|m") "s| a|<|eot_id|>|" L3_HEAD(
                              "u|s|e|r") "a|" L3_ASSISTANT,
                          "<|eot_id|>|" L3_HEAD("u|s|e|r") "a|n|t|" L3_ASSISTANT,
@@ -474,6 +474,17 @@ static void test_injection(void **state) {
     refuse_turn(&file, NULL, "x", "lacks byte 120");
 }
 
+/* A user-defined token that is no tag belongs to any text, the template's or the user's. */
+static void test_user_defined(void **state) {
+    (void)state;
+    small_file file;
+    spm_file(&file, (const char *[]){"=\n\n", NULL}, V1_TEMPLATE);
+    expect_three(&file, "mistral", "b", (const char *[]){"a\n\nb", "\n\n", "ab"},
+                 (const char *[]){"<s>|" INST " b|\n\n| a|\n\n| b|" END_I,
+                                  "</s>|" INST " |\n\n| |" END_I, "</s>|" INST " a|b|" END_I},
+                 "</s>");
+}
+
 /* A token with a control character in its text is shown without it. */
 static void test_quoted(void **state) {
     (void)state;
@@ -578,13 +589,13 @@ static void test_thoughts(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_chatml),         cmocka_unit_test(test_llama2),
-        cmocka_unit_test(test_mistral_v1),     cmocka_unit_test(test_mistral_v3),
-        cmocka_unit_test(test_mistral_v7),     cmocka_unit_test(test_named),
-        cmocka_unit_test(test_refused),        cmocka_unit_test(test_injection),
-        cmocka_unit_test(test_endings),        cmocka_unit_test(test_quoted),
-        cmocka_unit_test(test_default_system), cmocka_unit_test(test_rewritten),
-        cmocka_unit_test(test_thoughts),
+        cmocka_unit_test(test_chatml),       cmocka_unit_test(test_llama2),
+        cmocka_unit_test(test_mistral_v1),   cmocka_unit_test(test_mistral_v3),
+        cmocka_unit_test(test_mistral_v7),   cmocka_unit_test(test_named),
+        cmocka_unit_test(test_refused),      cmocka_unit_test(test_injection),
+        cmocka_unit_test(test_endings),      cmocka_unit_test(test_quoted),
+        cmocka_unit_test(test_user_defined), cmocka_unit_test(test_default_system),
+        cmocka_unit_test(test_rewritten),    cmocka_unit_test(test_thoughts),
     };
     const struct CMUnitTest merges[] = {cmocka_unit_test(test_llama3),
                                         cmocka_unit_test(test_normal_tokens)};

@@ -4,6 +4,7 @@
 #include "cli/chat.h"
 
 #include "cli/chat_template.h"
+#include "jinja/value.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -44,10 +45,9 @@ struct cli_chat_format {
 
 /* Where several formats have one name, the first is taken whose tokens are all in the vocabulary.
  *
- * Two things differ from the originals. An answer stays as the model gave it: where an original
+ * One thing differs from the originals. An answer stays as the model gave it: where an original
  * encodes the text of an answer anew, as Llama 2's with a space before eos, the tokens that were
- * generated stand here instead. And where an original strips a text by Python's strip(), which knows
- * Unicode, only ASCII's white space is stripped here. */
+ * generated stand here instead. */
 static const struct cli_chat_format formats[] = {
     /* OpenAI's ChatML, as in the templates of SmolLM2 and Qwen2, and in llama.cpp,
      * src/llama-chat.cpp, LLM_CHAT_TEMPLATE_CHATML. */
@@ -210,19 +210,11 @@ static tamis_status flush(builder *b, tamis_error *error) {
     return status;
 }
 
-static bool is_space(char c) {
-    return c == ' ' || (c >= '\t' && c <= '\r');
-}
-
+/* Without white space as Python's strip knows it. */
 static tamis_status add_stripped(builder *b, const char *text, size_t bytes, bool front,
                                  tamis_error *error) {
-    while (bytes > 0 && is_space(text[bytes - 1]))
-        bytes--;
-    while (front && bytes > 0 && is_space(*text)) {
-        text++;
-        bytes--;
-    }
-    return add_text(b, text, bytes, error);
+    const jinja_text bare = jinja_strip((jinja_text){text, NULL, bytes}, NULL, front, true);
+    return add_text(b, bare.at, bare.bytes, error);
 }
 
 static tamis_status add_content(builder *b, char mark, tamis_error *error) {

@@ -135,6 +135,12 @@ static size_t tag_at(const char *at, size_t left) {
     return n > name && n < left && at[n] == ']' ? n + 1 : 0;
 }
 
+/* Whether a text found anywhere can be told from words: white space and the like is found by encoding. */
+static bool is_bracketed(const char *text, size_t bytes) {
+    return bytes > 2 && ((text[0] == '<' && text[bytes - 1] == '>') ||
+                         (text[0] == '[' && text[bytes - 1] == ']'));
+}
+
 static bool is_special(const tamis_vocab *vocab, int32_t token, const char *text, size_t bytes) {
     const tamis_vocab_info *info = tamis_vocab_get_info(vocab);
     const tamis_token_kind kind = tamis_vocab_token_kind(vocab, token);
@@ -142,7 +148,8 @@ static bool is_special(const tamis_vocab *vocab, int32_t token, const char *text
     if (token == info->bos || token == info->eos || token == info->eot) return true;
     if (kind == TAMIS_TOKEN_NORMAL || kind == TAMIS_TOKEN_UNDEFINED)
         return tag_at(text, bytes) == bytes;
-    return kind == TAMIS_TOKEN_CONTROL || kind == TAMIS_TOKEN_USER_DEFINED;
+    if (kind == TAMIS_TOKEN_USER_DEFINED) return is_bracketed(text, bytes);
+    return kind == TAMIS_TOKEN_CONTROL;
 }
 
 static tamis_status find_specials(const tamis_vocab *vocab, specials *out, tamis_error *error) {

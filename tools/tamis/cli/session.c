@@ -59,12 +59,11 @@ tamis_status cli_session_load(cli_session *s, const cli_session_params *params,
  * for what is too long. */
 static tamis_status blame_context(const cli_session *s, const cli_session_params *params,
                                   tamis_status status, tamis_error *error) {
-    const bool too_long = status == TAMIS_E_NO_MEMORY || s->context > TAMIS_ROTATE_LIMIT;
-    if (status == TAMIS_OK || params->context > 0 || !too_long) return status;
     const tamis_error reason = *error;
+    if (params->context > 0) return status;
     return cli_error(error, status,
                      "%.160s: key '%s.context_length' is %u, and no --context N names fewer "
-                     "tokens: %s",
+                     "tokens: %.200s",
                      params->model, tamis_model_get_info(s->model)->architecture, s->context,
                      reason.text);
 }
@@ -73,16 +72,19 @@ static tamis_status blame_context(const cli_session *s, const cli_session_params
 static tamis_status make_cache(cli_session *s, cli_session_params *params, tamis_error *error) {
     params->cache.capacity_tokens = params->plan.max_context = s->context;
     tamis_model_cache_shape(s->model, &params->cache);
-    if (s->context > TAMIS_ROTATE_LIMIT)
-        return cli_error(error, TAMIS_E_UNSUPPORTED, "at most %u tokens can be",
-                         TAMIS_ROTATE_LIMIT);
-    const tamis_status status = tamis_cache_create(s->device, &params->cache, &s->cache, error);
-    return status == TAMIS_OK ? make_runner(s, &params->plan, error) : status;
+    tamis_status status =
+        s->context <= TAMIS_ROTATE_LIMIT
+            ? tamis_cache_create(s->device, &params->cache, &s->cache, error)
+            : cli_error(error, TAMIS_E_UNSUPPORTED, "at most %u can be", TAMIS_ROTATE_LIMIT);
+    if (status == TAMIS_E_NO_MEMORY || status == TAMIS_E_UNSUPPORTED)
+        return blame_context(s, params, status, error);
+    if (status != TAMIS_OK) return status;
+    status = make_runner(s, &params->plan, error);
+    return status == TAMIS_E_NO_MEMORY ? blame_context(s, params, status, error) : status;
 }
 
 tamis_status cli_session_start(cli_session *s, cli_session_params *params, tamis_error *error) {
     tamis_status status = make_cache(s, params, error);
-    status = blame_context(s, params, status, error);
     if (status == TAMIS_OK) status = tamis_cache_add(s->cache, &s->sequence, error);
     if (status == TAMIS_OK) status = make_sampler(s, &params->sampling, error);
     return status;
