@@ -342,6 +342,8 @@ REFUSED = {
     '{% for i in range(9999) %}{% for j in range(9999) %}{% endfor %}{% endfor %}': 'takes more than',
     '{% set ns = namespace(a="aa") %}{% for i in range(99) %}{% set ns.a = ns.a + ns.a %}{% endfor %}':
         'bytes',
+    '{% set ns = namespace(a="aa") %}{% for i in range(16) %}{% set ns.a = ns.a + ns.a %}{% endfor %}'
+    '{% for i in range(99999) %}{{ ns.a == ns.a }}{{ ns.a | length }}{% endfor %}': 'steps',
     '{{ ' + '(' * 5000 + '1' + ')' * 5000 + ' }}': 'levels', '{{ ' + '-' * 5000 + '1 }}': 'levels',
     '{{ ' + 'not ' * 5000 + '1 }}': 'levels', '{% if 1 %}' * 5000: 'levels',
     '{% if 0 %}' + '{% elif 0 %}' * 5000 + '{% endif %}': 'levels', '{{ ' + '[' * 5000 + '}}': 'levels',

@@ -129,8 +129,10 @@ static jinja_value strip(jinja_work *w, jinja_text text, jinja_text name, const 
     const bool given = args->count > 0 && args->items[0].kind != JINJA_NONE;
     at_most(w, args, 1, name);
     if (given) set = argument(w, args, 0, JINJA_TEXT, name).text;
-    return jinja_of_text(jinja_strip(text, given ? &set : NULL, !jinja_is(name, "rstrip"),
-                                     !jinja_is(name, "lstrip")));
+    const jinja_text bare = jinja_strip(text, given ? &set : NULL, !jinja_is(name, "rstrip"),
+                                        !jinja_is(name, "lstrip"));
+    jinja_look(w, (text.bytes - bare.bytes + 1) * (given ? set.bytes + 1 : 1));
+    return jinja_of_text(bare);
 }
 
 static jinja_value call_text(jinja_work *w, jinja_value self, jinja_text name,
@@ -151,6 +153,7 @@ static jinja_value call_text(jinja_work *w, jinja_value self, jinja_text name,
     if (!splits && !first && !jinja_is(name, "endswith")) unknown(w, "the method", name, self);
     at_most(w, args, 1, name);
     const jinja_text with = argument(w, args, 0, JINJA_TEXT, name).text;
+    jinja_look(w, with.bytes);
     if (splits) return split(w, text, with);
     return jinja_of_bool(first ? begins(text, with) : ends(text, with));
 }
@@ -176,7 +179,8 @@ static jinja_value call_map(jinja_work *w, jinja_value self, jinja_text name,
                             const jinja_list *args) {
     if (jinja_is(name, "get")) {
         at_most(w, args, 2, name);
-        const jinja_value *found = jinja_get(self.map, argument(w, args, 0, JINJA_TEXT, name).text);
+        const jinja_value *found =
+            jinja_get(w, self.map, argument(w, args, 0, JINJA_TEXT, name).text);
         if (found != NULL) return *found;
         return args->count > 1 ? args->items[1] : (jinja_value){.kind = JINJA_NONE};
     }
@@ -209,6 +213,7 @@ static jinja_value length_of(jinja_work *w, jinja_value self, jinja_text name) {
     case JINJA_UNDEFINED:
         return jinja_of_int(0);
     case JINJA_TEXT:
+        jinja_look(w, self.text.bytes);
         return jinja_of_int((int64_t)jinja_characters(self.text));
     case JINJA_LIST:
         return jinja_of_int((int64_t)self.list->count);
@@ -228,6 +233,7 @@ static jinja_value end_of(jinja_work *w, jinja_value self, jinja_text name) {
     }
     if (self.kind != JINJA_TEXT) unknown(w, "the filter", name, self);
     size_t first = 0, bytes = 0;
+    jinja_look(w, last ? self.text.bytes : 0);
     for (size_t at = 0; at < self.text.bytes && (last || bytes == 0); at += bytes) {
         first = at;
         bytes = jinja_character(self.text, at);
@@ -260,7 +266,7 @@ static jinja_value choose(jinja_work *w, jinja_value self, const jinja_list *arg
     for (size_t i = 0; i < list->count; i++) {
         const jinja_value item = list->items[i];
         if (item.kind != JINJA_MAP) unknown(w, "an attribute", key, item);
-        const jinja_value *found = jinja_get(item.map, key);
+        const jinja_value *found = jinja_get(w, item.map, key);
         const jinja_value value = found != NULL ? *found : (jinja_value){0};
         const bool passes =
             args->count < 2

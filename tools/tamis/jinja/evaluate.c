@@ -63,7 +63,7 @@ static bool contains(jinja_work *w, jinja_value whole, jinja_value part) {
         return jinja_find(w, whole.text, part.text, 0) != SIZE_MAX;
     }
     if (whole.kind == JINJA_MAP)
-        return part.kind == JINJA_TEXT && jinja_get(whole.map, part.text) != NULL;
+        return part.kind == JINJA_TEXT && jinja_get(w, whole.map, part.text) != NULL;
     if (whole.kind != JINJA_LIST && whole.kind != JINJA_UNDEFINED) refuse(w, "in", part, whole);
     const jinja_list *list = jinja_items(w, whole);
     for (size_t i = 0; i < list->count; i++)
@@ -76,6 +76,7 @@ static int64_t order(jinja_work *w, const char *operator, jinja_value a, jinja_v
     if (is_number(a) && is_number(b)) return (a.number > b.number) - (a.number < b.number);
     if (a.kind != JINJA_TEXT || b.kind != JINJA_TEXT) refuse(w, operator, a, b);
     const size_t least = a.text.bytes < b.text.bytes ? a.text.bytes : b.text.bytes;
+    jinja_look(w, least);
     const int first = least > 0 ? memcmp(a.text.at, b.text.at, least) : 0;
     return first != 0 ? first : (int64_t)a.text.bytes - (int64_t)b.text.bytes;
 }
@@ -107,7 +108,7 @@ static jinja_value binary(jinja_work *w, const char *operator, jinja_value a, ji
 static jinja_value attribute(jinja_work *w, jinja_value of, jinja_text name) {
     if (of.kind == JINJA_UNDEFINED)
         jinja_fail(w, TAMIS_E_FORMAT, "'%s' of what is undefined", jinja_show(name).text);
-    const jinja_value *found = of.kind == JINJA_MAP ? jinja_get(of.map, name) : NULL;
+    const jinja_value *found = of.kind == JINJA_MAP ? jinja_get(w, of.map, name) : NULL;
     return found != NULL ? *found : (jinja_value){0};
 }
 
@@ -193,7 +194,7 @@ static jinja_value call(jinja_work *w, const jinja_node *node) {
     if (callee->kind != JINJA_N_NAME) jinja_fail(w, TAMIS_E_UNSUPPORTED, "a call of a value");
     arguments(w, node->b, &args, &named);
     w->line = node->line;
-    if (jinja_get(&w->variables, callee->text) != NULL)
+    if (jinja_get(w, &w->variables, callee->text) != NULL)
         jinja_fail(w, TAMIS_E_UNSUPPORTED, "a call of the variable '%s'",
                    jinja_show(callee->text).text);
     return jinja_call_function(w, callee->text, &args, &named);
@@ -244,7 +245,7 @@ static jinja_value negate(jinja_work *w, jinja_value value) {
 }
 
 static jinja_value name_value(jinja_work *w, const jinja_node *node) {
-    const jinja_value *found = jinja_get(&w->variables, node->text);
+    const jinja_value *found = jinja_get(w, &w->variables, node->text);
     return found != NULL ? *found : (jinja_value){0};
 }
 

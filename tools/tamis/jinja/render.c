@@ -11,7 +11,7 @@
 static void set(jinja_work *w, jinja_text name, jinja_value value) {
     jinja_map *all = &w->variables;
     jinja_map scope = {.pairs = all->pairs + w->scope, .count = all->count - w->scope};
-    jinja_value *old = all->count > w->scope ? jinja_get(&scope, name) : NULL;
+    jinja_value *old = all->count > w->scope ? jinja_get(w, &scope, name) : NULL;
     if (old != NULL) {
         *old = value;
         return;

@@ -43,6 +43,10 @@ void jinja_step(jinja_work *w) {
     take_steps(w, 1);
 }
 
+void jinja_look(jinja_work *w, size_t count) {
+    take_steps(w, 1 + count / 16);
+}
+
 typedef struct jinja_block {
     struct jinja_block *next;
     size_t used, bytes;
@@ -121,7 +125,7 @@ size_t jinja_find(jinja_work *w, jinja_text text, jinja_text part, size_t first)
     while (part.bytes <= text.bytes && at <= text.bytes - part.bytes) {
         const char *found = memchr(text.at + at, part.at[0], text.bytes - part.bytes + 1 - at);
         const size_t next = found != NULL ? (size_t)(found - text.at) : text.bytes;
-        take_steps(w, 1 + (next - at) / 16 + part.bytes / 16);
+        jinja_look(w, next - at + part.bytes);
         if (found == NULL) break;
         if (memcmp(found, part.at, part.bytes) == 0) return next;
         at = next + 1;
@@ -225,14 +229,15 @@ void jinja_append(jinja_work *w, jinja_list *list, jinja_value item) {
     list->items[list->count++] = item;
 }
 
-jinja_value *jinja_get(const jinja_map *map, jinja_text key) {
+jinja_value *jinja_get(jinja_work *w, const jinja_map *map, jinja_text key) {
+    jinja_look(w, map->count);
     for (size_t i = map->count; i-- > 0;)
         if (jinja_same_text(map->pairs[i].key, key)) return &map->pairs[i].value;
     return NULL;
 }
 
 void jinja_put(jinja_work *w, jinja_map *map, jinja_text key, jinja_value value) {
-    jinja_value *old = jinja_get(map, key);
+    jinja_value *old = jinja_get(w, map, key);
     jinja_step(w);
     if (old != NULL) {
         *old = value;
@@ -270,9 +275,9 @@ static bool is_number(jinja_value value) {
 }
 
 bool jinja_equal(jinja_work *w, jinja_value a, jinja_value b) {
-    jinja_step(w);
     if (is_number(a) && is_number(b)) return a.number == b.number;
     if (a.kind != b.kind) return false;
+    jinja_look(w, a.text.bytes);
     if (a.kind == JINJA_TEXT) return jinja_same_text(a.text, b.text);
     if (a.kind == JINJA_MAP) jinja_fail(w, TAMIS_E_UNSUPPORTED, "maps are not compared here");
     if (a.kind != JINJA_LIST) return true;

@@ -70,6 +70,8 @@ _Noreturn void jinja_fail(jinja_work *w, tamis_status status, const char *format
 void jinja_limit(jinja_work *w, size_t bytes);
 /* Counts a step, and ends a run that has too many. */
 void jinja_step(jinja_work *w);
+/* The same for looking at `count` bytes or entries, 16 of which are a step. */
+void jinja_look(jinja_work *w, size_t count);
 /* Zeroed, until the run ends. */
 void *jinja_take(jinja_work *w, size_t bytes);
 void jinja_release(jinja_work *w);
@@ -101,7 +103,7 @@ jinja_value jinja_of_map(jinja_work *w);
 void jinja_append(jinja_work *w, jinja_list *list, jinja_value item);
 void jinja_put(jinja_work *w, jinja_map *map, jinja_text key, jinja_value value);
 /* NULL: none. */
-jinja_value *jinja_get(const jinja_map *map, jinja_text key);
+jinja_value *jinja_get(jinja_work *w, const jinja_map *map, jinja_text key);
 
 const char *jinja_kind_name(jinja_kind kind);
 bool jinja_true(jinja_value value);
