@@ -9,6 +9,7 @@
 #include <string.h>
 
 #define NOT_STATED UINT32_MAX
+#define MOST_PARTS 65535u /* the format has 16 bits for their number */
 
 typedef struct split {
     uint32_t number; /* from 0 */
@@ -23,6 +24,8 @@ static tamis_status read_split(const tms_gguf *gguf, split *out, tamis_error *er
     TMS_TRY(tms_gguf_u32(gguf, "split.tensors.count", &out->tensors, error));
     TMS_REQUIRE(out->count <= 1 || out->number < out->count, TAMIS_E_FORMAT,
                 "key 'split.no' is %u; key 'split.count' states %u parts", out->number, out->count);
+    TMS_REQUIRE(out->count <= MOST_PARTS, TAMIS_E_FORMAT,
+                "key 'split.count' is %u; up to %u can be", out->count, MOST_PARTS);
     return TAMIS_OK;
 }
 
