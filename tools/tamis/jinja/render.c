@@ -10,8 +10,10 @@
 /* A variable of the innermost scope. */
 static void set(jinja_work *w, jinja_text name, jinja_value value) {
     jinja_map *all = &w->variables;
-    jinja_map scope = {.pairs = all->pairs + w->scope, .count = all->count - w->scope};
-    jinja_value *old = all->count > w->scope ? jinja_get(w, &scope, name) : NULL;
+    jinja_value *old = NULL;
+    jinja_look(w, all->count - w->scope);
+    for (size_t i = w->scope; i < all->count && old == NULL; i++)
+        if (jinja_same_text(all->pairs[i].key, name)) old = &all->pairs[i].value;
     if (old != NULL) {
         *old = value;
         return;

@@ -103,6 +103,7 @@ bool jinja_is(jinja_text text, const char *word) {
 }
 
 jinja_text jinja_part(jinja_text text, size_t first, size_t bytes) {
+    if (text.at == NULL) return text; /* an empty one */
     return (jinja_text){text.at + first, text.origins != NULL ? text.origins + first : NULL, bytes};
 }
 
