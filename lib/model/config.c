@@ -113,7 +113,7 @@ static bool is_known(tms_text suffix) {
     return false;
 }
 
-/* A number or a bool, whatever its type, that is the value of a model without what the key is for. */
+/* A number or a bool that is the value of a model without what the key is for. */
 static bool says_absent(const tms_gguf *gguf, const tms_config *config, tms_text suffix) {
     for (size_t i = 0; i < sizeof absent_keys / sizeof absent_keys[0]; ++i) {
         if (!tms_text_is(suffix, absent_keys[i].suffix)) continue;

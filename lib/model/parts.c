@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Models in parts, as gguf-split writes them: the first part has all keys, each has tensors of its own,
- * and in each the keys split.* say which part of how many it is. */
+/* Models in parts, as gguf-split writes them: the first part has all keys, each has tensors of its
+ * own, and in each the keys split.* say which part of how many it is. */
 #include "lib/model/parts.h"
 
 #include <limits.h>

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Fuzzes chat templates: any text is refused with a reason, or becomes a text whose bytes all have an
- * origin. What stands behind a NUL is what the user says. */
+/* Fuzzes chat templates: any text is refused with a reason, or becomes a text whose bytes all have
+ * an origin. What stands behind a NUL is what the user says. */
 #include "jinja/jinja.h"
 #include "tests/fuzz/refusal.h"
 

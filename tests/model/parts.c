@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Models in parts: needle.gguf is cut into parts, which must be the same model; parts that are missing,
- * mixed, renamed or glued together are refused with what is wrong. */
+/* Models in parts: needle.gguf is cut into parts, which must be the same model; parts that are
+ * missing, mixed, renamed or glued together are refused with what is wrong. */
 #include "lib/model/parts.h"
 
 #include <setjmp.h>

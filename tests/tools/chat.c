@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The tokens of conversations: three turns with a system text in every format and by the template of
- * its models, templates that cannot be run, and text that would be a token of the format. */
+/* The tokens of conversations: three turns with a system text in every format and by the template
+ * of its models, templates that cannot be run, and text that would be a token of the format. */
 #include "cli/chat.h"
 #include "lib/model/vocab.h"
 #include "tests/model/small.h"

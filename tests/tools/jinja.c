@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Runs templates for test_chat_templates.py. Reads from standard input, again and again: bytes of a
  * template, of bos and of eos; whether a prompt for an answer is added (0 or 1); how many messages
- * there are, and bytes of role and text of each; behind each line of numbers the texts that it counts.
- * Writes status and bytes of the text or of the error, and then that. */
+ * there are, and bytes of role and text of each; behind each line of numbers the texts that it
+ * counts. Writes status and bytes of the text or of the error, and then that. */
 #include "jinja/jinja.h"
 
 #include <stdio.h>

@@ -44,10 +44,10 @@ typedef struct tamis_vocab_info {
 } tamis_vocab_info;
 
 /* Reads the vocabulary of a GGUF file, v2 or v3, nothing else of it: weights of any type may
- * follow, and no device is needed. Of a model in parts `path` names any part. The file is treated as hostile. Errors: E_IO; E_FORMAT
- * (truncated, contradicting itself: a merge that names no token, a token that stands twice, scores
- * missing) and E_UNSUPPORTED (tokenizer, pattern, a pattern in a library without PCRE2) with the
- * offending value; E_NO_MEMORY; *out is then NULL. */
+ * follow, and no device is needed. Of a model in parts `path` names any part. The file is treated as
+ * hostile. Errors: E_IO; E_FORMAT (truncated, contradicting itself: a merge that names no token, a
+ * token that stands twice, scores missing) and E_UNSUPPORTED (tokenizer, pattern, a pattern in a
+ * library without PCRE2) with the offending value; E_NO_MEMORY; *out is then NULL. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_vocab_load(const char *path, tamis_vocab **out,
                                                          tamis_error *error);
 TAMIS_API void tamis_vocab_destroy(tamis_vocab **vocab);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The tokens of a conversation's turns, in the form that a model was trained with. A file's template
- * is run (chat_template.c); the tables here are the formats that a caller names in its place. */
+/* The tokens of a conversation's turns, in the form that a model was trained with. A file's
+ * template is run (chat_template.c); the tables here are the formats that a caller names in its
+ * place. */
 #include "cli/chat.h"
 
 #include "cli/chat_template.h"

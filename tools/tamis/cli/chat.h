@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The tokens of a conversation's turns, in the form that a model was trained with: as the template of
- * its file makes them, or in a format that is named. */
+/* The tokens of a conversation's turns, in the form that a model was trained with: as the template
+ * of its file makes them, or in a format that is named. */
 #ifndef CLI_CHAT_H
 #define CLI_CHAT_H
 

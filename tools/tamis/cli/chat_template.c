@@ -1,9 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Turns by the file's own template. It is run over the whole conversation; what it puts behind the last
- * answer is the turn's text. Earlier texts are not kept: any others stand for them, since a cache is
- * only added to. Two things differ from running the template over the words alone. An answer stays as
- * the model gave it, so white space that a template puts around it, as Llama 2's, is left out. And
- * tokens of the template are found in its own bytes alone, never in what somebody says. */
+/* Turns by the file's own template. It is run over the whole conversation; what it puts behind the
+ * last answer is the turn's text. Earlier texts are not kept: any others stand for them, since a
+ * cache is only added to. Two things differ from running the template over the words alone. An
+ * answer stays as the model gave it, so white space that a template puts around it, as Llama 2's,
+ * is left out. And tokens of the template are found in its own bytes alone, never in what somebody
+ * says. */
 #include "cli/chat_template.h"
 
 #include "jinja/jinja.h"
@@ -118,8 +119,8 @@ static bool is_one_of(char c, char first, char last) {
     return c >= first && c <= last;
 }
 
-/* <|name|>, [NAME], [/NAME]: what no text is, so that a token of type normal with such a text was meant
- * for a template. `bytes` is its length; 0: `at` is none. */
+/* <|name|>, [NAME], [/NAME]: what no text is, so that a token of type normal with such a text was
+ * meant for a template. `bytes` is its length; 0: `at` is none. */
 static size_t tag_at(const char *at, size_t left) {
     size_t n = 1;
     if (left > 2 && at[0] == '<' && at[1] == '|') {
@@ -135,7 +136,8 @@ static size_t tag_at(const char *at, size_t left) {
     return n > name && n < left && at[n] == ']' ? n + 1 : 0;
 }
 
-/* Whether a text found anywhere can be told from words: white space and the like is found by encoding. */
+/* Whether a text found anywhere can be told from words: white space and the like is found by
+ * encoding. */
 static bool is_bracketed(const char *text, size_t bytes) {
     return bytes > 2 && ((text[0] == '<' && text[bytes - 1] == '>') ||
                          (text[0] == '[' && text[bytes - 1] == ']'));
@@ -375,8 +377,8 @@ static tamis_status check_said(const cli_chat *chat, tamis_error *error) {
                      user ? "system" : "user's");
 }
 
-/* The token that the template puts behind an answer, -1 for none. One that cannot end with an answer
- * has none. */
+/* The token that the template puts behind an answer, -1 for none. One that cannot end with an
+ * answer has none. */
 static tamis_status find_ending(cli_chat *chat, tamis_error *error) {
     jinja_result r;
     size_t first, end;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Chat templates: the part of Jinja2 that they are written in, as transformers runs them (trim_blocks
- * and lstrip_blocks). What is not known of the language is an error, never something similar. */
+/* Chat templates: the part of Jinja2 that they are written in, as transformers runs them
+ * (trim_blocks and lstrip_blocks). What is not known of the language is an error, never something
+ * similar. */
 #ifndef JINJA_H
 #define JINJA_H
 
@@ -32,9 +33,9 @@ typedef struct jinja_result {
     size_t bytes;
 } jinja_result;
 
-/* Runs a template, which is not trusted: steps and memory are limited. Errors: E_UNSUPPORTED (a part
- * of the language that is not known), E_FORMAT (no template; something that Jinja2 refuses, too),
- * E_ARGUMENT (the template refuses the conversation), E_NO_MEMORY; *out is then empty. */
+/* Runs a template, which is not trusted: steps and memory are limited. Errors: E_UNSUPPORTED (a
+ * part of the language that is not known), E_FORMAT (no template; something that Jinja2 refuses,
+ * too), E_ARGUMENT (the template refuses the conversation), E_NO_MEMORY; *out is then empty. */
 tamis_status jinja_render(const char *template, const jinja_conversation *conversation,
                           jinja_result *out, tamis_error *error);
 void jinja_result_free(jinja_result *result);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* From a template's tokens to its tree. Precedence is Jinja2's: filters and tests bind to the operand
- * in front of them, closer than any operator of two. */
+/* From a template's tokens to its tree. Precedence is Jinja2's: filters and tests bind to the
+ * operand in front of them, closer than any operator of two. */
 #include "jinja/tree.h"
 
 #include <string.h>

@@ -9,8 +9,8 @@
 #include <string.h>
 
 #define BLOCK (64u << 10)
-/* Far more than any template takes, and seconds at most. A step is a node, an item, or 16 bytes that
- * are searched; a template copies and searches its messages some times. */
+/* Far more than any template takes, and seconds at most. A step is a node, an item, or 16 bytes
+ * that are searched; a template copies and searches its messages some times. */
 #define MOST_STEPS 4000000u
 #define MOST_BYTES (64u << 20)
 #define MOST_TIMES 64u

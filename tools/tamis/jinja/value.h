@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What a template's expressions are made of, and the memory in which all of it lies until the template
- * has ended. Every byte of a text keeps its origin. */
+/* What a template's expressions are made of, and the memory in which all of it lies until the
+ * template has ended. Every byte of a text keeps its origin. */
 #ifndef JINJA_VALUE_H
 #define JINJA_VALUE_H
 
@@ -89,7 +89,7 @@ jinja_text jinja_part(jinja_text text, size_t first, size_t bytes);
 jinja_text jinja_join(jinja_work *w, jinja_text a, jinja_text b);
 /* The place of `part` in `text` from `first` on; SIZE_MAX: it is not there. */
 size_t jinja_find(jinja_work *w, jinja_text text, jinja_text part, size_t first);
-/* Without white space, or without the characters in `set` where it is not NULL, as Python's strip. */
+/* Without white space, or without the characters in `set` unless it is NULL, as Python's strip. */
 jinja_text jinja_strip(jinja_text text, const jinja_text *set, bool front, bool back);
 /* Bytes of the character at `at`, which must be inside. */
 size_t jinja_character(jinja_text text, size_t at);
