@@ -15,9 +15,9 @@ set(TAMIS_QUICK_TESTS
     "api-(memory|cuda.*|layout|threads|devices.*|headers|symbols.*|needed.*)"
     "policies-(selections|matrix)-reference"
     "compare|gpu-model|demo-refuses|readme-example|fetch-model|tiers|includes.*|errors.*"
-    "cli-(answer|progress|chat|compare-text)|bench-queue|blend-gate|eval-blend"
+    "cli-(answer|progress|chat|chat-templates|compare-text)|bench-queue|blend-gate|eval-blend"
     "example-.*"
-    "model-(gguf|vocab|sample|tokens)"
+    "model-(gguf|parts|vocab|sample|tokens)"
     "model-(arguments|faults|launches|runner|passkey|families|fingerprint|record)-reference"
     "store-(calls|shelves|tiers|prefix|model|damage|kill|full|processes|threads|faults|redis.*)"
     "blend-(rows|question_rows|share|loader|policy|(prefix|question)-reference)")
