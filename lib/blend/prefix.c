@@ -51,7 +51,8 @@ tamis_status tms_blend_find_prefix(tamis_blend *blend, const tamis_blend_part *p
                          .shape = {.n_layers = blend->shape.n_layers,
                                    .n_kv_heads = blend->shape.n_kv_heads,
                                    .head_dim = blend->shape.head_dim,
-                                   .dtype = p->dtype}};
+                                   .dtype = p->dtype,
+                                   .cache_dtype = blend->shape.dtype}};
     tamis_chunk **chunks = calloc(most + 1, sizeof *chunks);
     size_t n_pages = 0;
     TMS_REQUIRE(chunks, TAMIS_E_NO_MEMORY, "no memory for %zu pages", most);

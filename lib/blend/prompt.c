@@ -186,6 +186,7 @@ static tamis_status look_up(tamis_blend *blend, const tamis_blend_part *part, tm
                                    .n_kv_heads = blend->shape.n_kv_heads,
                                    .head_dim = blend->shape.head_dim,
                                    .dtype = p->dtype,
+                                   .cache_dtype = blend->shape.dtype,
                                    .sink = p->n_sink}};
     memcpy(id.fingerprint, p->fingerprint, sizeof id.fingerprint);
     memcpy(id.salt, p->salt, sizeof id.salt);

@@ -13,8 +13,6 @@ static tamis_status check_params(const tamis_record_params *params, tamis_error 
     TMS_REQUIRE(params, TAMIS_E_ARGUMENT, "params is NULL");
     TMS_REQUIRE(params->sink || params->n_sink == 0, TAMIS_E_ARGUMENT, "sink is NULL, n_sink is %u",
                 params->n_sink);
-    TMS_REQUIRE(params->reserved32 == 0, TAMIS_E_ARGUMENT,
-                "reserved32 of tamis_record_params is %u; it must be 0", params->reserved32);
     for (size_t i = 0; i < sizeof params->reserved / sizeof *params->reserved; ++i)
         TMS_REQUIRE(params->reserved[i] == 0, TAMIS_E_ARGUMENT,
                     "reserved[%zu] of tamis_record_params is %llu; it must be 0", i,
@@ -36,7 +34,8 @@ tamis_status tamis_record_id(tamis_model *model, const tamis_record_params *para
                                    .n_kv_heads = config->n_kv_heads,
                                    .head_dim = config->head_dim,
                                    .dtype = params->dtype,
-                                   .sink = params->n_sink}};
+                                   .sink = params->n_sink,
+                                   .cache_dtype = params->cache_dtype}};
     memcpy(id.salt, params->salt, sizeof id.salt);
     TMS_TRY(tamis_chunk_key(&id, key, error)); /* which checks it */
     TMS_TRY(tamis_model_fingerprint(model, id.fingerprint, error));
@@ -203,7 +202,13 @@ static tamis_status join(const recording *r, const int32_t *sink, int32_t **out,
 static tamis_status check_limits(const tamis_runner *runner, const tamis_record_params *params,
                                  uint32_t n_tokens, tamis_error *error) {
     const tamis_plan_params *limits = &runner->limits;
+    tamis_cache_params cache;
+    tamis_cache_get_params(runner->cache, &cache);
     TMS_TRY(tms_check_as_model(runner, error));
+    TMS_REQUIRE(params->cache_dtype == cache.dtype, TAMIS_E_ARGUMENT,
+                "cache_dtype of the record is %d (%s); the runner's cache is %s",
+                (int)params->cache_dtype, tamis_dtype_name(params->cache_dtype),
+                tamis_dtype_name(cache.dtype));
     TMS_REQUIRE(n_tokens <= limits->max_context && params->n_sink <= limits->max_context - n_tokens,
                 TAMIS_E_ARGUMENT, "the chunk has %u tokens behind a sink of %u; max_context is %u",
                 n_tokens, params->n_sink, limits->max_context);

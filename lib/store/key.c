@@ -10,11 +10,15 @@
 #include <xxhash.h>
 
 /* Tells these hashes from those of other kinds of keys. */
-static const char DOMAIN[] = "tamis record 2", SINK_DOMAIN[] = "tamis sink 1";
+static const char DOMAIN[] = "tamis record 3", SINK_DOMAIN[] = "tamis sink 1";
 
 #define MOST_LAYERS 1024u
 #define MOST_HEADS  1024u
 #define MOST_DIM    4096u
+
+bool tms_cache_dtype_known(uint32_t dtype) {
+    return dtype <= TAMIS_Q4;
+}
 
 tamis_status tms_shape_check(const tamis_chunk_shape *shape, tamis_error *error) {
     const struct {
@@ -29,8 +33,8 @@ tamis_status tms_shape_check(const tamis_chunk_shape *shape, tamis_error *error)
                     fields[i].value, fields[i].most);
     TMS_REQUIRE(tamis_dtype_size(shape->dtype) > 0, TAMIS_E_ARGUMENT, "dtype of the chunk is %d",
                 (int)shape->dtype);
-    TMS_REQUIRE(shape->reserved32 == 0, TAMIS_E_ARGUMENT,
-                "reserved32 of tamis_chunk_shape is %" PRIu32 "; it must be 0", shape->reserved32);
+    TMS_REQUIRE(tms_cache_dtype_known((uint32_t)shape->cache_dtype), TAMIS_E_ARGUMENT,
+                "cache_dtype of the chunk is %d", (int)shape->cache_dtype);
     TMS_REQUIRE_RESERVED(shape, tamis_chunk_shape);
     return TAMIS_OK;
 }
@@ -84,8 +88,9 @@ void tms_key_of(const tamis_chunk_id *id, uint8_t key[TMS_KEY_BYTES]) {
     XXH3_128bits_update(&hash, id->salt, sizeof id->salt);
     XXH3_128bits_update(&hash, id->parent, sizeof id->parent);
     const tamis_chunk_shape *shape = &id->shape;
-    const uint32_t numbers[] = {shape->n_layers, shape->n_kv_heads, shape->head_dim,
-                                (uint32_t)shape->dtype, shape->sink};
+    const uint32_t numbers[] = {shape->n_layers, shape->n_kv_heads,
+                                shape->head_dim, (uint32_t)shape->dtype,
+                                shape->sink,     (uint32_t)shape->cache_dtype};
     uint8_t some[sizeof numbers];
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; i++)
         tms_put_u32(some + 4 * i, numbers[i]);

@@ -30,7 +30,8 @@ enum {
     AT_SINK = 116,
     AT_PLANE_BYTES = 120,
     AT_RECORD_BYTES = 128,
-    AT_RESERVED = 136 /* zeros up to TMS_RECORD_FIXED */
+    AT_CACHE = 136,
+    AT_RESERVED = 140 /* zeros up to TMS_RECORD_FIXED */
 };
 
 /* Planes as they are, the only codec yet. Another one has stored bytes of other numbers. */
@@ -157,6 +158,7 @@ static void encode_fixed(const tms_record *record, uint8_t *head) {
     tms_put_u32(head + AT_SINK, shape->sink);
     tms_put_u64(head + AT_PLANE_BYTES, record->plane_bytes);
     tms_put_u64(head + AT_RECORD_BYTES, record->record_bytes);
+    tms_put_u32(head + AT_CACHE, (uint32_t)shape->cache_dtype);
 }
 
 uint8_t *tms_record_encode(tms_record *record) {
@@ -210,12 +212,14 @@ static tms_verdict decode_codec(uint8_t *head, uint64_t header_bytes, uint64_t *
 static tms_verdict decode_numbers(const uint8_t *head, uint64_t header_bytes, uint64_t bytes,
                                   tms_record *out) {
     const uint32_t n_tokens = tms_get_u32(head + AT_TOKENS), dtype = tms_get_u32(head + AT_DTYPE);
-    if (dtype > TAMIS_BF16) return TMS_DAMAGED;
+    const uint32_t cache_dtype = tms_get_u32(head + AT_CACHE);
+    if (dtype > TAMIS_BF16 || !tms_cache_dtype_known(cache_dtype)) return TMS_DAMAGED;
     const tamis_chunk_shape shape = {.n_layers = tms_get_u32(head + AT_LAYERS),
                                      .n_kv_heads = tms_get_u32(head + AT_HEADS),
                                      .head_dim = tms_get_u32(head + AT_DIM),
                                      .dtype = (tamis_dtype)dtype,
-                                     .sink = tms_get_u32(head + AT_SINK)};
+                                     .sink = tms_get_u32(head + AT_SINK),
+                                     .cache_dtype = (tamis_dtype)cache_dtype};
     *out = sizes_of(&shape, n_tokens);
     const bool agrees = out->record_bytes > 0 && out->record_bytes == bytes &&
                         out->header_bytes == header_bytes &&
@@ -291,7 +295,8 @@ tamis_status tms_record_read(const tms_source *source, tms_record *out, tms_verd
 
 static bool same_shape(const tamis_chunk_shape *a, const tamis_chunk_shape *b) {
     return a->n_layers == b->n_layers && a->n_kv_heads == b->n_kv_heads &&
-           a->head_dim == b->head_dim && a->dtype == b->dtype && a->sink == b->sink;
+           a->head_dim == b->head_dim && a->dtype == b->dtype && a->sink == b->sink &&
+           a->cache_dtype == b->cache_dtype;
 }
 
 bool tms_record_is(const tms_record *record, const tamis_chunk_id *id) {

@@ -4,7 +4,8 @@
  *
  *   header   256 bytes: magic "tamiskv", 0; version; header bytes; checksum of the header with 0 in
  *            its own place; codec, byte order of planes; fingerprint, salt, key, parent; tokens,
- *            layers, KV heads, channels, dtype, sink; plane bytes, record bytes; zeros.
+ *            layers, KV heads, channels, dtype, sink; plane bytes, record bytes; dtype of the cache
+ *            over which it was computed; zeros.
  *            Of each plane, K and V of each layer: offset, bytes and checksum of what is stored.
  *            Tokens. Little-endian, zeros up to a page.
  *   planes   K of layer 0, V of layer 0, K of layer 1, ...; zeros up to a page behind each.
@@ -19,7 +20,7 @@
 #include "lib/store/key.h"
 
 #define TMS_RECORD_PAGE    4096u
-#define TMS_RECORD_VERSION 2u
+#define TMS_RECORD_VERSION 3u
 #define TMS_RECORD_FIXED   256u /* bytes before the table of planes */
 #define TMS_RECORD_PLANE   24u  /* bytes of an entry of that table */
 

@@ -37,8 +37,10 @@ static void open_store(blends *b, bool on_disk) {
 }
 
 static void record_chunks(blends *b) {
-    const tamis_record_params params = {
-        .sink = blend_sink, .n_sink = BLEND_SINKS, .dtype = b->dtype};
+    const tamis_record_params params = {.sink = blend_sink,
+                                        .n_sink = BLEND_SINKS,
+                                        .dtype = b->dtype,
+                                        .cache_dtype = b->cache_dtype};
     for (size_t i = 0; i < BLEND_PARTS; i++) {
         const blend_part *part = &blend_parts[i];
         b->parts[i] = (tamis_blend_part){.tokens = blend_tokens + part->first,
@@ -54,7 +56,7 @@ void blends_open(blends *b, const char *name, const rig_params *params, tamis_dt
                  bool on_disk) {
     char file[64];
     rig_params own = *params;
-    *b = (blends){.dtype = dtype};
+    *b = (blends){.dtype = dtype, .cache_dtype = params->dtype};
     snprintf(file, sizeof file, "blends/%s.gguf", name);
     own.file = file;
     own.load_dtypes = 1u << dtype;

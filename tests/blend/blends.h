@@ -15,8 +15,9 @@
 typedef struct blends {
     rig r;
     tamis_store *store;
-    char folder[256]; /* of the store's disk tier; empty: memory */
-    tamis_dtype dtype;
+    char folder[256];                    /* of the store's disk tier; empty: memory */
+    tamis_dtype dtype;                   /* of the records */
+    tamis_dtype cache_dtype;             /* of the runner's cache */
     tamis_blend_part parts[BLEND_PARTS]; /* the oracle's prompt */
 } blends;
 

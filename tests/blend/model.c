@@ -370,8 +370,10 @@ static void the_gate_decides(void **state) {
 
 /* Changes a byte of a plane in the file of a part's chunk. */
 static void damage(blends *b, size_t part, uint32_t layer, int values) {
-    const tamis_record_params record = {
-        .sink = blend_sink, .n_sink = BLEND_SINKS, .dtype = b->dtype};
+    const tamis_record_params record = {.sink = blend_sink,
+                                        .n_sink = BLEND_SINKS,
+                                        .dtype = b->dtype,
+                                        .cache_dtype = b->cache_dtype};
     char path[512], *at = path + snprintf(path, sizeof path, "%s/", b->folder);
     uint8_t key[16];
     tamis_chunk_id id;

@@ -247,6 +247,56 @@ static void pages_of_f16_are_near(void **state) {
     blends_close(&b);
 }
 
+/* ---- Caches of other types -------------------------------------------------------------------- */
+
+/* What a reader over its own cache finds in the store that a writer has filled over its cache, whose
+ * pages and chunks of the same tokens are all there. */
+static void read_of_other(const blends *writer, blends *reader) {
+    const bool alike = writer->cache_dtype == reader->cache_dtype;
+    tamis_store *const own = reader->store;
+    const tamis_record_params record = {.sink = blend_sink,
+                                        .n_sink = BLEND_SINKS,
+                                        .dtype = TAMIS_F32,
+                                        .cache_dtype = reader->cache_dtype};
+    const tamis_blend_params params = params_of(reader, TAMIS_F32);
+    tamis_chunk_id id;
+    tamis_chunk *chunk = NULL;
+    reader->store = writer->store;
+    tamis_blend *blend = blends_make(reader, &params);
+    expect_prefill(reader, blend, blend_tokens, BLEND_ROWS);
+    expect_counts(blend, alike ? PAGES : 0, 1, alike ? KEPT : 0, BLEND_ROWS - (alike ? KEPT : 0));
+    size_t p = 0;
+    while (blend_parts[p].kind != BLEND_STORED)
+        p++;
+    RIG_OK(&reader->r, tamis_record_id(reader->r.model, &record, reader->parts[p].tokens,
+                                       reader->parts[p].n_tokens, &id, &reader->r.error));
+    RIG_OK(&reader->r, tamis_store_get(writer->store, &id, &chunk, &reader->r.error));
+    assert_int_equal(chunk != NULL, alike);
+    tamis_chunk_release(&chunk);
+    tamis_blend_destroy(&blend);
+    reader->store = own;
+}
+
+/* Attention reads the cache, so its type decides K and V of all layers but the first: what was
+ * computed over one is a miss over another, and each prompt is a prefill. */
+static void caches_share_nothing(void **state) {
+    (void)state;
+    static blends all[TAMIS_Q4 + 1];
+    if (strcmp(rig_device, "reference") != 0) return; /* the key does not depend on the device */
+    for (int i = 0; i <= TAMIS_Q4; i++) {
+        rig_params params = plain;
+        params.dtype = (tamis_dtype)i;
+        blends_open(&all[i], blend_models[0].name, &params, TAMIS_F32, false);
+        const tamis_record_params pages = {.dtype = TAMIS_F32, .cache_dtype = params.dtype};
+        assert_int_equal(record(&all[i], &pages, KEPT), PAGES);
+    }
+    for (int w = 0; w <= TAMIS_Q4; w++)
+        for (int r = 0; r <= TAMIS_Q4; r++)
+            read_of_other(&all[w], &all[r]);
+    for (int i = 0; i <= TAMIS_Q4; i++)
+        blends_close(&all[i]);
+}
+
 /* ---- A failing device ------------------------------------------------------------------------ */
 
 /* Each call fails once while pages are recorded: none is stored, and no sequence is left. */
@@ -408,6 +458,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(a_missing_page_ends_the_prefix),
         cmocka_unit_test(a_damaged_page_is_computed),
         cmocka_unit_test(pages_of_f16_are_near),
+        cmocka_unit_test(caches_share_nothing),
         cmocka_unit_test(a_failing_device_changes_nothing),
         cmocka_unit_test(a_prefix_before_chunks),
         cmocka_unit_test(misuse_is_refused),

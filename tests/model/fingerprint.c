@@ -162,6 +162,111 @@ static void test_yarn(void **state) {
     }
 }
 
+/* ---- What store.h lists ----------------------------------------------------------------------- */
+
+/* The next number of a field of the configuration, which is then as it was. */
+#define NEXT(field)                                                                                \
+    do {                                                                                           \
+        const tms_config own_config = model->config;                                               \
+        model->config.field++;                                                                     \
+        changed(model, #field);                                                                    \
+        model->config = own_config;                                                                \
+    } while (0)
+
+static print listed[40];
+static size_t n_listed;
+
+/* The fingerprint of what the model is now is none of those before. */
+static void changed(tamis_model *model, const char *what) {
+    print now;
+    model->has_fingerprint = false;
+    OK(tamis_model_fingerprint(model, now.bytes, &error));
+    for (size_t i = 0; i < n_listed; ++i)
+        if (same(&now, &listed[i])) fail_msg("%s changes nothing", what);
+    assert_true(n_listed < sizeof listed / sizeof *listed);
+    listed[n_listed++] = now;
+}
+
+static void change_architecture(tamis_model *model) {
+    const tms_architecture *own = model->config.architecture;
+    tms_architecture other = *own;
+    model->config.architecture = &other;
+    other.name = "another";
+    changed(model, "architecture");
+    other = *own;
+    other.pairing = own->pairing == TAMIS_PAIR_HALF ? TAMIS_PAIR_ADJACENT : TAMIS_PAIR_HALF;
+    changed(model, "pairing");
+    model->config.architecture = own;
+}
+
+static void change_rope(tamis_model *model) {
+    tms_config *config = &model->config;
+    NEXT(n_rot);
+    NEXT(rope.base);
+    NEXT(rope.factor);
+    NEXT(rope.attention);
+    NEXT(rope.beta_fast);
+    NEXT(rope.beta_slow);
+    const tms_rope_scaling scaling = config->rope.scaling;
+    for (int i = TMS_ROPE_PLAIN; i <= TMS_ROPE_YARN; ++i) {
+        config->rope.scaling = (tms_rope_scaling)i;
+        if (config->rope.scaling != scaling) changed(model, "rope.scaling");
+    }
+    NEXT(rope.original_context); /* which yarn alone reads */
+    config->rope.scaling = scaling;
+    float *own = model->rope_factors;
+    float *factors = calloc(config->n_rot / 2, sizeof *factors);
+    assert_non_null(factors);
+    model->rope_factors = factors;
+    changed(model, "rope_factors");
+    factors[config->n_rot / 2 - 1] = 1;
+    changed(model, "the last of rope_factors");
+    model->rope_factors = own;
+    free(factors);
+}
+
+static void change_vocab(tamis_model *model) {
+    tamis_vocab_info *info = &model->vocab.info, own = *info;
+    info->kind = own.kind == TAMIS_VOCAB_BPE ? TAMIS_VOCAB_SPM : TAMIS_VOCAB_BPE;
+    changed(model, "kind of the vocabulary");
+    *info = own;
+    info->n_tokens++;
+    changed(model, "tokens of the vocabulary");
+    *info = own;
+    info->pattern[0] ^= 1;
+    changed(model, "pattern of the vocabulary");
+    *info = own;
+}
+
+/* Each entry in turn; weights are changed by test_tensors. */
+static void test_entries(void **state) {
+    (void)state;
+    char path[1024];
+    tamis_model *model = NULL;
+    snprintf(path, sizeof path, "%s/tiny.gguf", rig_data);
+    OK(tamis_model_load(context, path, &model, &error));
+    n_listed = 0;
+    changed(model, "nothing yet");
+    NEXT(n_layers);
+    NEXT(n_heads);
+    NEXT(n_kv_heads);
+    NEXT(head_dim);
+    NEXT(dim);
+    NEXT(ff_dim);
+    NEXT(sliding_window);
+    NEXT(norm_eps);
+    change_architecture(model);
+    change_rope(model);
+    change_vocab(model);
+    print again;
+    model->has_fingerprint = false;
+    OK(tamis_model_fingerprint(model, again.bytes, &error));
+    assert_true(same(&again, &listed[0])); /* each change was alone */
+    tamis_model_destroy(&model);
+}
+
+/* ---- Devices, errors -------------------------------------------------------------------------- */
+
 /* The device of the test and the reference agree. */
 static void test_devices(void **state) {
     (void)state;
@@ -230,8 +335,9 @@ static int close_context(void **state) {
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_tensors), cmocka_unit_test(test_keys),
-        cmocka_unit_test(test_yarn),    cmocka_unit_test(test_devices),
-        cmocka_unit_test(test_refused), cmocka_unit_test(test_faults),
+        cmocka_unit_test(test_yarn),    cmocka_unit_test(test_entries),
+        cmocka_unit_test(test_devices), cmocka_unit_test(test_refused),
+        cmocka_unit_test(test_faults),
     };
     if (!rig_arguments(argc, argv)) return 2;
     return cmocka_run_group_tests_name("fingerprint", tests, open_context, close_context);

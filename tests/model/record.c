@@ -423,7 +423,7 @@ static void test_others_stay(void **state) {
     (void)state;
     world w;
     float before[64], after[64];
-    tamis_chunk_id id[4];
+    tamis_chunk_id id[5];
     open_world(&w, "blends/llama.gguf", 16);
     const tamis_sequence a = rig_add(&w.r), b = rig_add(&w.r);
     RIG_OK(&w.r, tamis_runner_prefill(w.r.runner, a, w.tokens, 20, NULL, &w.r.error));
@@ -448,15 +448,17 @@ static void test_others_stay(void **state) {
     for (int i = 0; i < 48; ++i)
         assert_true(fabsf(before[i] - after[i]) < 1e-4f);
     tamis_record_params params = behind(&w, SINK, TAMIS_F32);
-    for (int i = 0; i < 4; ++i) {
+    for (int i = 0; i < 5; ++i) {
         const int32_t others[SINK] = {5, 6, 7};
         params.sink = i == 1 ? others : w.tokens;
         params.salt[3] = i == 2;
         params.n_sink = i == 3 ? 0 : SINK;
+        params.cache_dtype = i == 4 ? TAMIS_K8V4 : TAMIS_F32;
         RIG_OK(&w.r, tamis_record_id(w.r.model, &params, w.tokens, 4, &id[i], &w.r.error));
         for (int j = 0; j < i; ++j)
             assert_true(memcmp(id[i].fingerprint, id[j].fingerprint, 16) ||
-                        memcmp(id[i].salt, id[j].salt, 16));
+                        memcmp(id[i].salt, id[j].salt, 16) ||
+                        id[i].shape.cache_dtype != id[j].shape.cache_dtype);
     }
     uint8_t fingerprint[16];
     RIG_OK(&w.r, tamis_model_fingerprint(w.r.model, fingerprint, &w.r.error));
@@ -487,9 +489,10 @@ static void test_refused(void **state) {
     params.dtype = (tamis_dtype)77;
     REFUSED(TAMIS_E_ARGUMENT, "dtype of the chunk is 77", w.tokens, 4);
     params.dtype = TAMIS_F32;
-    params.reserved32 = 5;
-    REFUSED(TAMIS_E_ARGUMENT, "reserved32 of tamis_record_params is 5", w.tokens, 4);
-    params.reserved32 = 0;
+    params.cache_dtype = TAMIS_Q8;
+    REFUSED(TAMIS_E_ARGUMENT, "cache_dtype of the record is 3 (q8); the runner's cache is f32",
+            w.tokens, 4);
+    params.cache_dtype = TAMIS_F32;
     params.reserved[5] = 6;
     REFUSED(TAMIS_E_ARGUMENT, "reserved[5] of tamis_record_params is 6", w.tokens, 4);
     params.reserved[5] = 0;

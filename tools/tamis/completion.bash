@@ -399,6 +399,7 @@ _tamis() {
     'store put --file') ;;
     'store put --chunk') ;;
     'store put --dtype') words='f32 f16 bf16' ;;
+    'store put --cache-dtype') words='f32 f16 bf16 q8 k8v4 q4' ;;
     'store put --salt') ;;
     'store put --bytes') ;;
     'store put --json') files=1 ;;
@@ -448,7 +449,7 @@ _tamis() {
     'eval blend') words='--model --text --chunks --chunk-tokens --keys --questions --ask --select --share --schedule --check-layer --measured --seed --dtype --stored --sink --page-size --json --device --help' ;;
     'blend check') words='--model --text --prompts --chunks --chunk-tokens --suffix --answer --select --share --schedule --check-layer --max-kl --min-agreement --policy --dry-run --seed --dtype --stored --sink --page-size --json --device --help' ;;
     'blend list') words='--policy --json --help' ;;
-    'store put') words='--model --store --redis --prefix --database --file --chunk --bare --special --dtype --salt --bytes --json --device --help' ;;
+    'store put') words='--model --store --redis --prefix --database --file --chunk --bare --special --dtype --cache-dtype --salt --bytes --json --device --help' ;;
     'store list') words='--store --redis --prefix --database --json --help' ;;
     'store verify') words='--store --redis --prefix --database --json --help' ;;
     'store gc') words='--store --redis --prefix --database --bytes --others --model --json --device --help' ;;

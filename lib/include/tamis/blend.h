@@ -111,7 +111,8 @@ typedef struct tamis_blend_params {
     const uint32_t *rows; /* of selector list: rows of the prompt, ascending, [n_rows]; copied */
     uint64_t seed;
 
-    /* Which records: see tamis_chunk_id. `dtype` must be in the plan's load_dtypes. */
+    /* Which records: see tamis_chunk_id; those that were computed over a cache of the dtype that
+     * the plan's has. `dtype` must be in the plan's load_dtypes. */
     tamis_dtype dtype;
     uint32_t n_sink;
     const int32_t *sink;     /* the tokens that stood before the chunks, [n_sink]; copied */

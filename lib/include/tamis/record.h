@@ -16,10 +16,12 @@ typedef struct tamis_record_params {
      * n_sink - 1; their own K and V are not stored. NULL where n_sink is 0. */
     const int32_t *sink;
     uint32_t n_sink;
-    tamis_dtype dtype;    /* of the planes: f32, or f16 and bf16, rounded to nearest even */
-    uint8_t salt[16];     /* of a tenant; 0 is a salt like any other */
-    uint32_t tiers;       /* as in tamis_chunk_planes; 0: all */
-    uint32_t reserved32;  /* 0, else E_ARGUMENT */
+    tamis_dtype dtype; /* of the planes: f32, or f16 and bf16, rounded to nearest even */
+    uint8_t salt[16];  /* of a tenant; 0 is a salt like any other */
+    uint32_t tiers;    /* as in tamis_chunk_planes; 0: all */
+    /* Of the cache over which K and V are computed, since attention reads it: for a runner's calls
+     * that of its own cache, else E_ARGUMENT. */
+    tamis_dtype cache_dtype;
     uint64_t reserved[6]; /* 0, else E_ARGUMENT */
 } tamis_record_params;
 
@@ -43,8 +45,8 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_record_id(tamis_model *model,
  * sequence whose step lies longest back. The host holds all planes meanwhile, f32 ones of one step
  * beside them, and waits in every layer.
  *
- * Errors, which leave nothing behind: E_ARGUMENT (as tamis_record_id; a token outside the vocabulary;
- * sink and chunk longer than max_context, with the numbers); E_UNSUPPORTED (the runner's scale, soft
+ * Errors, which leave nothing behind: E_ARGUMENT (as tamis_record_id; another cache_dtype than the
+ * runner's; a token outside the vocabulary; sink and chunk longer than max_context, with the numbers); E_UNSUPPORTED (the runner's scale, soft
  * cap or sliding window is not the model's own, so that its K and V are not those that the fingerprint
  * stands for; a value that is not finite, or that the dtype does not hold, with layer and token);
  * E_FULL (the cache lacks pages, with the numbers); E_NO_MEMORY; E_STATE (an open step of another

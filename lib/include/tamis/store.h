@@ -22,8 +22,36 @@ extern "C" {
  * knows the salt can make two prefixes with one key. Tenants that do not trust each other need salts
  * that the others do not know.
  *
+ * What decides the values of K and V decides the key, so that a record is found only where the same
+ * values would be computed, up to the orders of sums. This is all of it:
+ *
+ *   tokens        the chunk's, and their number
+ *   parent        what stands before a page of a prefix; page by page
+ *   sink          how many tokens stood before the chunk, in the shape; which, in the fingerprint
+ *                 (tamis_fingerprint_extend)
+ *   fingerprint   the model. That of libtamis_model (tamis_model_fingerprint) is a hash over
+ *                   the architecture; numbers of layers, query heads and KV heads; the widths of
+ *                   heads, hidden states and feed-forward
+ *                   the bytes and types of all weights
+ *                   the eps of norms, the sliding window
+ *                   RoPE: how many channels are rotated, in which order; base; kind and factor of
+ *                   the scaling, its attention factor, YaRN's betas and original context; what the
+ *                   file divides each frequency by
+ *                   the vocabulary's kind, size and pattern
+ *                 An engine with a model of its own adds what else decides there, as a scale or a
+ *                 soft cap; a runner of libtamis_model has the model's alone, or stores nothing.
+ *   shape         numbers of layers, KV heads and channels
+ *   dtype         of the planes, to which K and V were rounded
+ *   cache_dtype   of the cache whose K and V the attention read: those of every layer but the first
+ *                 depend on it, of chunks as of prefixes
+ *   salt          values do not depend on it: it tells tenants apart
+ *
+ * Nothing else decides. Records are computed in exact steps on sequences that hold all of their
+ * tokens, so selections, bounds, evictions and budgets have no part in them. The page size, the rows
+ * of a step, the device and its settings change the order of sums at most.
+ *
  * A record is the K and V of one chunk. It begins with a header: format version, codec, fingerprint,
- * salt, parent, tokens, shape, an XXH3 checksum of each plane and one of itself. A plane is the K or
+ * salt, parent, tokens, shape, types, an XXH3 checksum of each plane and one of itself. A plane is the K or
  * the V of one layer, [token][KV head][channel], in the byte order of the machine that computed it;
  * a machine of the other byte order takes the record for one of another version, as a library does
  * that lacks the codec. In a record each plane begins at a multiple of 4096 bytes, and a layer's K
@@ -108,17 +136,17 @@ typedef struct tamis_chunk_shape {
     uint32_t head_dim;   /* 1 to 4096 */
     tamis_dtype dtype;
     uint32_t sink; /* tokens that stood before the chunk when it was computed, and were dropped */
-    uint32_t reserved32;  /* 0, else E_ARGUMENT */
-    uint64_t reserved[2]; /* 0, else E_ARGUMENT */
+    tamis_dtype cache_dtype; /* of the cache over which the chunk was computed: any of them */
+    uint64_t reserved[2];    /* 0, else E_ARGUMENT */
 } tamis_chunk_shape;
 
-/* Which record: all of it decides. What differs in fingerprint or salt shares nothing, and the same
- * tokens in another shape are another record. */
+/* Which record: all of it decides, see above. What differs in fingerprint or salt shares nothing, and
+ * the same tokens in another shape are another record. */
 typedef struct tamis_chunk_id {
     const int32_t *tokens;
     uint32_t n_tokens;       /* 1 to 4194304 */
     uint32_t reserved32;     /* 0, else E_ARGUMENT */
-    uint8_t fingerprint[16]; /* of all that decides values: weights, RoPE, precision, sink */
+    uint8_t fingerprint[16]; /* of the model, behind its sink: see above */
     uint8_t salt[16];        /* of a tenant; 0 is a salt like any other */
     uint8_t parent[16];      /* the key of the record whose tokens stand before these; 0: none */
     tamis_chunk_shape shape; /* with a parent, sink is 0 */

@@ -272,8 +272,10 @@ static tamis_status measure(ttft *t, const ttft_flags *f, tamis_error *error) {
     if (status == TAMIS_OK) status = cli_load(t->device, f->model, &t->model, error);
     if (status == TAMIS_OK) status = ttft_texts_make(&t->texts, t->model, error);
     if (status != TAMIS_OK) return status;
-    t->record = (tamis_record_params){
-        .sink = t->texts.sink, .n_sink = t->texts.n_sink, .dtype = t->store_dtype};
+    t->record = (tamis_record_params){.sink = t->texts.sink,
+                                      .n_sink = t->texts.n_sink,
+                                      .dtype = t->store_dtype,
+                                      .cache_dtype = t->shape.dtype};
     return ttft_measure(t, error);
 }
 

@@ -264,6 +264,9 @@ static tamis_status make_blend(cli_chunks *c, cli_session *s, tamis_error *error
 }
 
 tamis_status cli_chunks_read(cli_chunks *c, cli_session *s, tamis_error *error) {
+    tamis_cache_params cache;
+    tamis_cache_get_params(s->cache, &cache);
+    c->record.cache_dtype = cache.dtype;
     tamis_status status = choose_share(c, s, error);
     if (status == TAMIS_OK) status = make_blend(c, s, error);
     if (status != TAMIS_OK) return status;
@@ -277,25 +280,47 @@ tamis_status cli_chunks_read(cli_chunks *c, cli_session *s, tamis_error *error) 
 
 /* ---- Saying ---------------------------------------------------------------------------------- */
 
-/* Records of other models, or behind other sinks. 0 where the folder cannot be listed. */
-static size_t count_others(const cli_chunks *c) {
-    size_t count = 0, others = 0;
-    if (tamis_store_list(c->store, NULL, 0, &count, NULL) != TAMIS_OK || count == 0) return 0;
+/* Records in the store that this prompt cannot use. */
+typedef struct unusable {
+    size_t models; /* of other models, or behind other sinks */
+    size_t caches; /* of this model, computed over caches of other types */
+} unusable;
+
+/* None where the folder cannot be listed. */
+static unusable count_unusable(const cli_chunks *c) {
+    size_t count = 0;
+    unusable found = {0};
+    if (tamis_store_list(c->store, NULL, 0, &count, NULL) != TAMIS_OK || count == 0) return found;
     const size_t room = count;
     tamis_chunk_info *infos = calloc(room, sizeof(*infos));
     if (infos != NULL && tamis_store_list(c->store, infos, room, &count, NULL) == TAMIS_OK)
-        for (size_t i = 0; i < count && i < room; i++)
-            others += memcmp(infos[i].fingerprint, c->fingerprint, sizeof(c->fingerprint)) != 0;
+        for (size_t i = 0; i < count && i < room; i++) {
+            const bool other =
+                memcmp(infos[i].fingerprint, c->fingerprint, sizeof(c->fingerprint)) != 0;
+            found.models += other;
+            found.caches += !other && infos[i].shape.cache_dtype != c->record.cache_dtype;
+        }
     free(infos);
-    return others;
+    return found;
+}
+
+static void report_unusable(const cli_chunks *c) {
+    const unusable found = count_unusable(c);
+    tamis_store_stats stats;
+    tamis_store_get_stats(c->store, &stats);
+    if (found.models > 0)
+        fprintf(stderr, ", the store has %zu record%s of other models", found.models,
+                found.models > 1 ? "s" : "");
+    if (found.caches > 0)
+        fprintf(stderr, ", the store has %zu record%s of caches that are not %s", found.caches,
+                found.caches > 1 ? "s" : "", tamis_dtype_name(c->record.cache_dtype));
+    if (stats.foreign > 0)
+        fprintf(stderr, ", records of another version are there (tamis store gc removes them)");
 }
 
 /* What went wrong and was computed instead. */
 static void report_trouble(const cli_chunks *c, const tamis_blend_stats *n) {
-    const size_t others = n->parts_missed > 0 ? count_others(c) : 0;
-    if (others > 0)
-        fprintf(stderr, ", the store has %zu record%s of other models", others,
-                others > 1 ? "s" : "");
+    if (n->parts_missed > 0) report_unusable(c);
     if (n->parts_failed > 0)
         fprintf(stderr, ", %llu could not be read", (unsigned long long)n->parts_failed);
     if (n->parts_damaged > 0)

@@ -145,6 +145,22 @@ check_gate() {
     expect 0 '^blend hkvd 20 %' "${asked[@]}" --share 20 --unchecked
 }
 
+# Pages that a run cannot use are told: of a cache of another type, and of an older version, which gc
+# removes. Uses what check_prefix has.
+check_other_pages() {
+    expect 0 '^prefix: 0 pages of 64 .*, the store has 9 records of caches that are not q8; ' \
+        "${asked[@]}" --file "$work/a" --cache-dtype q8 --no-record
+    cp -r "$store" "$work/older"
+    for page in "$work/older"/*.kv; do
+        printf '\2' | dd of="$page" bs=1 seek=8 conv=notrunc status=none
+    done
+    expect 0 '^prefix: 0 pages .* records of another version are there .tamis store gc removes' \
+        run --model "$data/needle.gguf" --device reference --tokens 12 \
+        --prefix-store "$work/older" --prefix-page 64 --file "$work/a" --no-record
+    expect 0 '' store gc --store "$work/older"
+    [ "$(find "$work/older" -name '*.kv' | wc -l)" -eq 0 ] || fail 'gc leaves an older version'
+}
+
 # Pages of a prefix: found by the next run, by a longer text too, and the answer stays the same.
 check_prefix() {
     local device=$1 exact
@@ -168,6 +184,7 @@ check_prefix() {
     expect 0 '^prefix: 3 pages of 64' "${asked[@]}" --file "$work/a" --select quest --budget 128 \
         --question ' of' --no-record --store-memory 8M
     expect 0 '^prefix: 0 pages of 64' "${asked[@]}" --file "$work/a" --store-dtype f16 --no-record
+    [ "$device" != reference ] || check_other_pages
     usage_error '^tamis run: --prefix-store: is given with --chunks' "${asked[@]}" --prompt x --chunks a
     usage_error '^tamis run: --share: belongs to --chunks' "${asked[@]}" --prompt x --share 5
     usage_error '^tamis run: --chat: is given with --prefix-store' "${asked[@]}" --chat

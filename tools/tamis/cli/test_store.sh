@@ -86,6 +86,13 @@ assert len({r["key"] for r in rows}) == 5 and len(root["fingerprint"]) == 32'
     file=$data/needle.gguf put --file "$work/a"
     json 'assert [r["known"] for r in rows] == [False]'
 
+    # Attention reads the cache: its type decides what is computed.
+    folder=$work/caches put --file "$work/a"
+    folder=$work/caches put --file "$work/a" --cache-dtype q4
+    json 'assert root["cache_dtype"] == "q4" and [r["known"] for r in rows] == [False]'
+    folder=$work/caches of list
+    json 'assert sorted(r["cache_dtype"] for r in rows) == ["f16", "q4"]'
+
     expect 1 "^tamis store put: $work/none: cannot be read" store put --model "$data/tiny.gguf" \
         --store "$folder" --device reference --file "$work/none"
     : >"$work/empty"
@@ -114,7 +121,7 @@ import time
 assert all(0 <= time.time() - r["last_used"] < 3600 for r in rows)
 assert all(r["parent"] == 32 * "0" and r["sink"] == 0 for r in rows)'
     grep -qE '^8 records, [0-9.]+ [KM]iB$' "$work/out" || fail 'the last line of a list'
-    grep -qE "^[0-9a-f]{32} +40 +0 +2 x 1 x 64 f16 +[0-9a-f]{32} .* $(date -u +%Y)-" "$work/out" ||
+    grep -qE "^[0-9a-f]{32} +40 +0 +2 x 1 x 64 f16 +f16 +[0-9a-f]{32} .* $(date -u +%Y)-" "$work/out" ||
         fail 'the line of a record'
 }
 

@@ -40,6 +40,7 @@ static tamis_status set_sink(blend_rig *rig, const blend_rig_params *p, tamis_er
     const tamis_vocab_info *vocab = tamis_vocab_get_info(tamis_model_vocab(rig->model));
     const bool wanted = p->sink == BLEND_SINK_BOS || (p->sink == BLEND_SINK_FILE && vocab->add_bos);
     rig->record.dtype = p->stored;
+    rig->record.cache_dtype = p->dtype;
     if (!wanted) return TAMIS_OK;
     if (vocab->bos < 0)
         return cli_error(error, TAMIS_E_ARGUMENT, "--sink bos: the file names no such token");
@@ -55,7 +56,8 @@ static tamis_status make_store(blend_rig *rig, const blend_rig_params *p, tamis_
                                      .n_kv_heads = rig->n_kv_heads,
                                      .head_dim = rig->head_dim,
                                      .dtype = p->stored,
-                                     .sink = rig->record.n_sink};
+                                     .sink = rig->record.n_sink,
+                                     .cache_dtype = p->dtype};
     const tamis_store_params store = {
         .memory_bytes = 2 * p->chunks * tamis_chunk_record_bytes(&shape, p->chunk_tokens)};
     return tamis_store_create(&store, &rig->store, error);

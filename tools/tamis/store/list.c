@@ -24,8 +24,9 @@ const cli_command store_list_command = {
     "list the records of a store",
     "--store FOLDER | --redis ADDRESS [--json FILE]",
     "Lists the records of a store, those that were used last at the end: key, tokens, shape, the\n"
-    "fingerprint of the model behind its sink, bytes, and when the record was put or found last,\n"
-    "in UTC. Opening a store removes records whose headers are damaged; what is removed is "
+    "type of the cache over which it was computed, the fingerprint of the model behind its sink,\n"
+    "bytes, and when the record was put or found last, in UTC. Opening a store removes records "
+    "whose headers are damaged; what is removed is "
     "counted.",
     "  tamis store list --store chunks\n  tamis store list --store chunks --json -\n",
     options,
@@ -55,14 +56,15 @@ static void add_row(cli_table *table, const tamis_chunk_info *info) {
     cli_table_add(table, "%u", shape->sink);
     cli_table_add(table, "%u x %u x %u %s", shape->n_layers, shape->n_kv_heads, shape->head_dim,
                   tamis_dtype_name(shape->dtype));
+    cli_table_add(table, "%s", tamis_dtype_name(shape->cache_dtype));
     cli_table_add(table, "%s", cli_hex(info->fingerprint).text);
     cli_table_add(table, "%s", cli_bytes((double)info->record_bytes).text);
     cli_table_add(table, "%s", time_text(info->last_used).text);
 }
 
 static int print_records(const store_records *records, uint64_t damaged) {
-    static const char *const head[] = {"key",         "tokens", "sink",     "layers x heads x dim",
-                                       "fingerprint", "bytes",  "last used"};
+    static const char *const head[] = {"key",   "tokens",      "sink",  "layers x heads x dim",
+                                       "cache", "fingerprint", "bytes", "last used"};
     cli_table table = {.columns = sizeof(head) / sizeof(head[0])};
     double bytes = 0;
     for (size_t i = 0; i < table.columns; i++)
@@ -96,6 +98,8 @@ static bool add_json_row(cJSON *rows, const tamis_chunk_info *info) {
            cJSON_AddStringToObject(row, "salt", cli_hex(info->salt).text) != NULL &&
            cJSON_AddStringToObject(row, "parent", cli_hex(info->parent).text) != NULL &&
            cJSON_AddStringToObject(row, "dtype", tamis_dtype_name(shape->dtype)) != NULL &&
+           cJSON_AddStringToObject(row, "cache_dtype", tamis_dtype_name(shape->cache_dtype)) !=
+               NULL &&
            cli_json_numbers(row, numbers, sizeof(numbers) / sizeof(numbers[0]));
 }
 

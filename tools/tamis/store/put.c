@@ -10,7 +10,7 @@ typedef struct put_flags {
     store_place place;
     const char *device, *model, *salt, *bytes, *json;
     cli_texts files;
-    uint32_t chunk, dtype, bare, special;
+    uint32_t chunk, dtype, cache_dtype, bare, special;
     uint8_t salt_bytes[16]; /* of salt */
     uint64_t limit;         /* of bytes */
 } put_flags;
@@ -28,6 +28,7 @@ static const cli_option options[] = {
      offsetof(put_flags, special), 0, 0, NULL},
     {"--dtype", "TYPE", "element type of stored K and V: {} (default f16)", CLI_CHOICE,
      offsetof(put_flags, dtype), 0, 0, cli_stored_dtypes},
+    CLI_DTYPE_OPTION("--cache-dtype", put_flags, cache_dtype),
     {"--salt", "HEX", "32 digits: what tenants without them do not find (default: all 0)", CLI_TEXT,
      offsetof(put_flags, salt), 0, 0, NULL},
     {"--bytes", "N", "limit of the store, as 512M or 20G (default: none)", CLI_TEXT,
@@ -43,9 +44,10 @@ const cli_command store_put_command = {
     "compute the K and V of texts and store them",
     "--model FILE (--store FOLDER | --redis ADDRESS) --file FILE [--chunk N] [OPTIONS]",
     "Cuts texts into chunks, computes the K and V of each by itself, behind bos where the file\n"
-    "wants it before every text, and stores them, in the type that the cache has too. A line for\n"
-    "each chunk has its key. A chunk that is in the store is not computed again. Where the limit\n"
-    "is reached, the chunks that were not used for the longest time go.",
+    "wants it before every text, and stores them. The type of the cache decides what is computed:\n"
+    "only prompts over a cache of the same type find these chunks. A line for each chunk has its\n"
+    "key. A chunk that is in the store is not computed again. Where the limit is reached, the\n"
+    "chunks that were not used for the longest time go.",
     "  tamis store put --model model.gguf --store chunks --file handbook.txt --chunk 512\n"
     "  tamis store put --model model.gguf --store chunks --file a.txt --file b.txt --bytes 20G\n"
     "  tamis store put --model model.gguf --redis localhost:6379 --file handbook.txt --chunk 512\n",
@@ -146,12 +148,13 @@ static tamis_status read_texts(put_state *s, tamis_error *error) {
 /* Texts are read before the store is made, which may have to make room. */
 static tamis_status open_all(put_state *s, tamis_error *error) {
     const put_flags *f = s->flags;
-    tamis_cache_params cache = {.dtype = (tamis_dtype)f->dtype};
+    tamis_cache_params cache = {.dtype = (tamis_dtype)f->cache_dtype};
     tamis_plan_params plan = {0};
     tamis_status status = cli_open(f->device, &s->device, error);
     if (status == TAMIS_OK) status = cli_load(s->device, f->model, &s->model, error);
     if (status != TAMIS_OK) return status;
-    s->params = (tamis_record_params){.dtype = (tamis_dtype)f->dtype, .sink = &s->sink};
+    s->params = (tamis_record_params){
+        .dtype = (tamis_dtype)f->dtype, .cache_dtype = cache.dtype, .sink = &s->sink};
     memcpy(s->params.salt, f->salt_bytes, sizeof(s->params.salt));
     s->params.n_sink = f->bare ? 0 : store_sink(s->model, &s->sink);
     status = read_texts(s, error);
@@ -233,11 +236,13 @@ static bool write_json(const put_state *s, cli_output *output) {
     cJSON *root = cli_json_begin(store_put_command.name, s->device);
     cJSON *rows = cJSON_CreateArray();
     const cli_number numbers[] = {{"sink", s->params.n_sink}};
-    bool made = rows != NULL && cli_json_numbers(root, numbers, 1) &&
-                tamis_model_fingerprint(s->model, fingerprint, NULL) == TAMIS_OK &&
-                cJSON_AddStringToObject(root, "model", s->flags->model) != NULL &&
-                cJSON_AddStringToObject(root, "fingerprint", cli_hex(fingerprint).text) != NULL &&
-                cJSON_AddStringToObject(root, "dtype", cli_stored_dtypes[s->flags->dtype]) != NULL;
+    bool made =
+        rows != NULL && cli_json_numbers(root, numbers, 1) &&
+        tamis_model_fingerprint(s->model, fingerprint, NULL) == TAMIS_OK &&
+        cJSON_AddStringToObject(root, "model", s->flags->model) != NULL &&
+        cJSON_AddStringToObject(root, "fingerprint", cli_hex(fingerprint).text) != NULL &&
+        cJSON_AddStringToObject(root, "dtype", cli_stored_dtypes[s->flags->dtype]) != NULL &&
+        cJSON_AddStringToObject(root, "cache_dtype", cli_dtypes[s->flags->cache_dtype]) != NULL;
     for (size_t i = 0; made && i < s->count; i++)
         made = add_row(rows, &s->chunks[i]);
     if (!made) {
@@ -263,7 +268,7 @@ static int put(const put_flags *f) {
 }
 
 static int run(int argc, char *const *argv) {
-    put_flags f = {.chunk = CLI_UNSET, .dtype = TAMIS_F16};
+    put_flags f = {.chunk = CLI_UNSET, .dtype = TAMIS_F16, .cache_dtype = TAMIS_F16};
     const char *name = store_put_command.name;
     int code = cli_parse(&store_put_command, &f, argc, argv);
     if (code >= 0) return code;
