@@ -17,7 +17,7 @@ static int write_file(const char *folder, const char *name, const uint8_t *bytes
 
 /* Planes of zeros, of at most a page. */
 static int write_record(const char *folder, const char *name, uint32_t n_tokens, uint32_t n_layers,
-                        tamis_dtype dtype, uint8_t parent, uint8_t version) {
+                        tamis_dtype dtype, uint8_t parent, uint32_t version) {
     static const uint8_t plane[4096];
     static int32_t tokens[1100];
     const void *planes[8] = {plane, plane, plane, plane, plane, plane, plane, plane};
@@ -30,7 +30,8 @@ static int write_record(const char *folder, const char *name, uint32_t n_tokens,
                                                        .n_kv_heads = 1,
                                                        .head_dim = 2,
                                                        .dtype = dtype,
-                                                       .sink = !parent}},
+                                                       .sink = !parent,
+                                                       .cache_dtype = TAMIS_F16}},
                                       .k = planes,
                                       .v = planes};
     tms_record record;
@@ -40,7 +41,7 @@ static int write_record(const char *folder, const char *name, uint32_t n_tokens,
     int failed = !head || !bytes;
     if (!failed) {
         memcpy(bytes, head, record.header_bytes);
-        bytes[8] = version;
+        bytes[8] = (uint8_t)version;
         failed = write_file(folder, name, bytes, record.record_bytes);
     }
     free(bytes);
@@ -52,8 +53,8 @@ static int write_record(const char *folder, const char *name, uint32_t n_tokens,
 int main(int argc, char **argv) {
     if (argc != 2) return 2;
     const char *to = argv[1];
-    return write_record(to, "one-token", 1, 1, TAMIS_F32, 0, 2) ||
-           write_record(to, "two-layers", 7, 2, TAMIS_BF16, 9, 2) ||
-           write_record(to, "long-header", 1000, 1, TAMIS_F16, 0, 2) ||
-           write_record(to, "other-version", 1, 1, TAMIS_F16, 0, 1);
+    return write_record(to, "one-token", 1, 1, TAMIS_F32, 0, TMS_RECORD_VERSION) ||
+           write_record(to, "two-layers", 7, 2, TAMIS_BF16, 9, TMS_RECORD_VERSION) ||
+           write_record(to, "long-header", 1000, 1, TAMIS_F16, 0, TMS_RECORD_VERSION) ||
+           write_record(to, "other-version", 1, 1, TAMIS_F16, 0, TMS_RECORD_VERSION - 1);
 }

@@ -145,7 +145,9 @@ static void what_checksums_do_not_see(void **state) {
         const tamis_store_stats is = rig_stats(store);
         const uint64_t damaged = is.tiers[TAMIS_TIER_DISK].damaged - was.tiers[1].damaged;
         const bool foreign = (at >= 8 && at < 12) || (at >= 24 && at < 32);
-        const bool other = tells_which(at, &chunk) || (at == 112 && bytes[at] == TAMIS_BF16);
+        const bool type = (at == 112 && bytes[at] == TAMIS_BF16) || /* of planes, of the cache */
+                          (at == 136 && bytes[at] <= TAMIS_Q4);
+        const bool other = tells_which(at, &chunk) || type;
         if (is.foreign - was.foreign != 2u * foreign) fail_msg("byte %zu: foreign", at);
         if (is.mismatched - was.mismatched != 2u * other) fail_msg("byte %zu: mismatched", at);
         if (damaged != !(foreign || other)) fail_msg("byte %zu: damaged %d", at, (int)damaged);
