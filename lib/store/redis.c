@@ -3,6 +3,7 @@
  * may go or be replaced at any time, so what is read of it comes together with its first bytes, which
  * tell records apart by their checksum. */
 #include "lib/store/redis.h"
+#include "lib/core/text_file.h"
 
 #include <inttypes.h>
 #include <stdio.h>
@@ -12,9 +13,12 @@
 
 #define DEFAULT_PREFIX  "tamis:"
 #define DEFAULT_TIMEOUT 1000u
+#define DEFAULT_WALK    20000u
 #define MOST_TIMEOUT    3600000u
-#define FIRST_BYTES     16384 /* that are asked for when a record is looked for */
-#define SCAN_COUNT      "512" /* keys that the server looks at in one answer */
+#define MOST_NAMES      (1u << 24) /* that a walk takes: 256 MiB of keys */
+#define SOME_NAMES      4096u      /* that may be there twice before they are looked through */
+#define FIRST_BYTES     16384      /* that are asked for when a record is looked for */
+#define SCAN_COUNT      "2048"     /* keys that the server looks at in one answer */
 #define SCAN_BYTES      (4u << 20)
 
 typedef struct redis_object {
@@ -51,11 +55,15 @@ static tamis_status take_params(tms_redis *redis, const tamis_store_params *para
     if (!password) password = tms_env("TAMIS_REDIS_PASSWORD");
     TMS_REQUIRE(strlen(prefix) <= TMS_REDIS_PREFIX, TAMIS_E_ARGUMENT,
                 "redis_prefix has %zu bytes, of at most %u: %s", strlen(prefix), TMS_REDIS_PREFIX,
-                prefix);
+                tms_quote(prefix).text);
     TMS_REQUIRE(params->redis_timeout_ms <= MOST_TIMEOUT, TAMIS_E_ARGUMENT,
                 "redis_timeout_ms is %" PRIu32 ", of at most %u", params->redis_timeout_ms,
                 MOST_TIMEOUT);
+    TMS_REQUIRE(params->redis_walk_ms <= MOST_TIMEOUT, TAMIS_E_ARGUMENT,
+                "redis_walk_ms is %" PRIu32 ", of at most %u", params->redis_walk_ms, MOST_TIMEOUT);
     redis->database = params->redis_database;
+    redis->walk_ms = params->redis_walk_ms ? params->redis_walk_ms : DEFAULT_WALK;
+    redis->most_names = MOST_NAMES;
     redis->timeout_ms = params->redis_timeout_ms ? params->redis_timeout_ms : DEFAULT_TIMEOUT;
     redis->prefix = strdup(prefix);
     redis->password = password && *password ? strdup(password) : NULL;
@@ -340,21 +348,49 @@ static int by_bytes(const void *a, const void *b) {
     return memcmp(a, b, TMS_KEY_BYTES);
 }
 
-/* A server may name a key twice. */
+/* A server may name a key twice: one of each is left. */
+static void leave_each_once(tms_keys *names) {
+    size_t left = 0;
+    if (names->count > 1) qsort(names->keys, names->count, sizeof *names->keys, by_bytes);
+    for (size_t i = 0; i < names->count; i++)
+        if (left == 0 || by_bytes(names->keys[left - 1], names->keys[i]) != 0)
+            memmove(names->keys[left++], names->keys[i], TMS_KEY_BYTES);
+    names->count = left;
+}
+
+/* A server that goes on for ever, with new names or without, fails; `once`: so many of the names
+ * are there once. */
+static tamis_status check_walk(tms_redis *redis, double began, tms_keys *names, size_t *once,
+                               tamis_error *error) {
+    char reason[96];
+    if (names->count > 2 * *once + SOME_NAMES || names->count > redis->most_names) {
+        leave_each_once(names);
+        *once = names->count;
+    }
+    if (names->count > redis->most_names)
+        snprintf(reason, sizeof reason, "SCAN: the server names more than %zu keys",
+                 redis->most_names);
+    else if (tms_now_us() - began > 1e3 * redis->walk_ms)
+        snprintf(reason, sizeof reason, "SCAN: the server has not named all keys after %u ms",
+                 redis->walk_ms);
+    else
+        return TAMIS_OK;
+    return tms_redis_give_up(redis, reason, error);
+}
+
 static tamis_status redis_walk(tms_tier *tier, tms_keys *out, tamis_error *error) {
     tms_redis *redis = (tms_redis *)tier;
     char pattern[2 * TMS_REDIS_PREFIX + 2], cursor[24] = "0";
-    size_t left = 0;
+    const double began = tms_now_us();
+    size_t once = 0;
     *out = (tms_keys){0};
     pattern_of(redis, pattern);
-    do
+    for (;;) {
         TMS_TRY(scan(redis, pattern, cursor, out, error));
-    while (strcmp(cursor, "0") != 0);
-    if (out->count > 1) qsort(out->keys, out->count, sizeof *out->keys, by_bytes);
-    for (size_t i = 0; i < out->count; i++)
-        if (left == 0 || by_bytes(out->keys[left - 1], out->keys[i]) != 0)
-            memmove(out->keys[left++], out->keys[i], TMS_KEY_BYTES);
-    out->count = left;
+        if (strcmp(cursor, "0") == 0) break;
+        TMS_TRY(check_walk(redis, began, out, &once, error));
+    }
+    leave_each_once(out);
     return TAMIS_OK;
 }
 

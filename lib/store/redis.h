@@ -19,10 +19,11 @@
 
 typedef struct tms_redis {
     tms_tier tier;
-    char *address, *prefix, *password; /* password: NULL for none */
+    char *address, *prefix, *password; /* address: as messages show it; password: NULL for none */
     char *host;                        /* or the path of a socket */
     int port;                          /* 0: a socket */
-    unsigned database, timeout_ms;
+    unsigned database, timeout_ms, walk_ms;
+    size_t most_names; /* that a walk takes */
 
     pthread_mutex_t mutex; /* guards what follows; nothing is waited for under it */
     redisContext *idle[TMS_REDIS_IDLE];
@@ -68,11 +69,14 @@ tamis_status tms_redis_send(tms_redis *redis, const struct iovec *pieces, size_t
  * none to the command is as bad as no reply. */
 tamis_status tms_redis_refused(tms_redis *redis, const char *what, const redisReply *reply,
                                tamis_error *error);
+/* E_IO with the reason, for what a server must not do; nobody asks it for a while. */
+tamis_status tms_redis_give_up(tms_redis *redis, const char *reason, tamis_error *error);
 /* Whether a reply is of that type; where it is an error or another, *status says so. */
 bool tms_redis_is(tms_redis *redis, const char *what, const redisReply *reply, int type,
                   tamis_status *status, tamis_error *error);
 
-/* Of the address, "host:port" or a path with a slash. E_ARGUMENT, E_NO_MEMORY. */
+/* Sets address, host, port, and the database where the address names one (redis_address.c).
+ * E_ARGUMENT, E_UNSUPPORTED, E_NO_MEMORY. */
 tamis_status tms_redis_parse(tms_redis *redis, const char *address, tamis_error *error);
 /* Closes connections that nobody uses. */
 void tms_redis_hang_up(tms_redis *redis);

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Asking the server: connections, deadlines, leaving a server alone that does not answer. */
+#include "lib/core/text_file.h"
 #include "lib/store/redis.h"
 
 #include <errno.h>
@@ -12,7 +13,6 @@
 #include <string.h>
 #include <sys/socket.h>
 #include <sys/time.h>
-#include <sys/un.h>
 
 #define FIRST_WAIT_US 100e3 /* after a failure; twice as long after each that follows */
 #define MOST_WAIT_US  5e6
@@ -27,41 +27,7 @@ typedef size_t array_size;
 typedef int array_size;
 #endif
 
-/* ---- The address ----------------------------------------------------------------------------- */
-
-static tamis_status parse_port(const char *address, const char *colon, int *port,
-                               tamis_error *error) {
-    char *end = NULL;
-    const long value =
-        colon && colon[1] >= '0' && colon[1] <= '9' ? strtol(colon + 1, &end, 10) : 0;
-    TMS_REQUIRE(colon && colon != address && end && *end == 0 && value >= 1 && value <= 65535,
-                TAMIS_E_ARGUMENT,
-                "redis: \"%s\" is neither host:port nor the path of a socket with a slash in it",
-                address);
-    *port = (int)value;
-    return TAMIS_OK;
-}
-
-tamis_status tms_redis_parse(tms_redis *redis, const char *address, tamis_error *error) {
-    const char *colon = strrchr(address, ':');
-    const size_t most = sizeof((struct sockaddr_un *)NULL)->sun_path - 1;
-    size_t length = strlen(address), skipped = 0;
-    if (strchr(address, '/')) {
-        TMS_REQUIRE(length <= most, TAMIS_E_ARGUMENT,
-                    "redis: the path of a socket has at most %zu bytes: %s", most, address);
-    } else {
-        TMS_TRY(parse_port(address, colon, &redis->port, error));
-        length = (size_t)(colon - address);
-        if (address[0] == '[' && length > 2 && colon[-1] == ']') { /* IPv6 */
-            skipped = 1;
-            length -= 2;
-        }
-    }
-    redis->address = strdup(address);
-    redis->host = strndup(address + skipped, length);
-    TMS_REQUIRE(redis->address && redis->host, TAMIS_E_NO_MEMORY, "no memory for an address");
-    return TAMIS_OK;
-}
+/* ---- Names ------------------------------------------------------------------------------------ */
 
 void tms_redis_name_of(const tms_redis *redis, const uint8_t *key, tms_redis_name *out) {
     char digits[TMS_KEY_TEXT];
@@ -86,8 +52,7 @@ static tamis_status may_ask(tms_redis *redis, tamis_error *error) {
     return TAMIS_OK;
 }
 
-/* E_IO with the reason; nobody asks the server for a while. */
-static tamis_status is_down(tms_redis *redis, const char *reason, tamis_error *error) {
+tamis_status tms_redis_give_up(tms_redis *redis, const char *reason, tamis_error *error) {
     redisContext *old[TMS_REDIS_IDLE];
     pthread_mutex_lock(&redis->mutex);
     double wait = FIRST_WAIT_US;
@@ -119,8 +84,9 @@ typedef struct call {
     char reason[192];
 } call;
 
+/* The server's own words are among the reasons. */
 static bool fails(call *to, const char *what, const char *why) {
-    snprintf(to->reason, sizeof to->reason, "%s: %.160s", what, why);
+    snprintf(to->reason, sizeof to->reason, "%s: %s", what, tms_quote(why).text);
     return false;
 }
 
@@ -199,6 +165,16 @@ static bool receive(call *to, redisReply **replies, unsigned n) {
     return true;
 }
 
+/* A server that ends a command before all of it has come says why beforehand: then that is the reply
+ * of the first command. */
+static bool take_refusal(call *to, redisReply **replies, unsigned n) {
+    char reason[sizeof to->reason];
+    memcpy(reason, to->reason, sizeof reason);
+    if (n == 1 && receive(to, replies, 1) && replies[0]->type == REDIS_REPLY_ERROR) return true;
+    memcpy(to->reason, reason, sizeof reason);
+    return false;
+}
+
 static uint64_t bytes_of(const struct iovec *pieces, size_t n) {
     uint64_t bytes = 0;
     for (size_t i = 0; i < n; i++)
@@ -212,7 +188,8 @@ static bool exchange(const tms_redis *redis, call *to, const struct iovec *piece
     const uint64_t moved = bytes_of(pieces, n) + reply_bytes;
     to->deadline = tms_now_us() + 1e3 * (redis->timeout_ms + (double)(moved / BYTES_PER_MS));
     to->room = reply_bytes + FRAMES;
-    return send_all(to, pieces, n) && receive(to, replies, n_replies);
+    if (send_all(to, pieces, n)) return receive(to, replies, n_replies);
+    return !to->timed_out && take_refusal(to, replies, n_replies);
 }
 
 /* ---- Connections ----------------------------------------------------------------------------- */
@@ -347,7 +324,7 @@ static tamis_status ask(tms_redis *redis, const struct iovec *pieces, size_t n,
         const bool again = linked && to.used_before && !to.timed_out && !to.answered;
         free_replies(replies, n_replies);
         drop_link(&to);
-        if (!again) return is_down(redis, to.reason, error);
+        if (!again) return tms_redis_give_up(redis, to.reason, error);
     }
     keep_link(redis, &to);
     return TAMIS_OK;
@@ -399,10 +376,10 @@ tamis_status tms_redis_refused(tms_redis *redis, const char *what, const redisRe
                                tamis_error *error) {
     char reason[64];
     snprintf(reason, sizeof reason, "%s: the reply is none to this command", what);
-    if (!reply || reply->type != REDIS_REPLY_ERROR) return is_down(redis, reason, error);
+    if (!reply || reply->type != REDIS_REPLY_ERROR) return tms_redis_give_up(redis, reason, error);
     const bool full = strncmp(reply->str, "OOM", 3) == 0;
-    return tms_error_set(error, full ? TAMIS_E_FULL : TAMIS_E_IO, "redis %s: %s: %.200s",
-                         redis->address, what, reply->str);
+    return tms_error_set(error, full ? TAMIS_E_FULL : TAMIS_E_IO, "redis %s: %s: %s",
+                         redis->address, what, tms_quote(reply->str).text);
 }
 
 bool tms_redis_is(tms_redis *redis, const char *what, const redisReply *reply, int type,

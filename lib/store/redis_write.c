@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Writing records to a server: one command, so that a record is there whole or not at all. Planes
  * are sent from the caller's memory. */
+#include "lib/core/text_file.h"
 #include "lib/store/redis.h"
 
 #include <inttypes.h>
@@ -51,6 +52,12 @@ static size_t take_planes(const tms_staged *staged, struct iovec *pieces) {
     return n;
 }
 
+/* Whether a server has refused a value for its length: "ERR Protocol error: invalid bulk length". */
+static bool says_too_long(const redisReply *reply) {
+    return reply->type == REDIS_REPLY_ERROR &&
+           (strstr(reply->str, "bulk length") || strstr(reply->str, "proto-max-bulk-len"));
+}
+
 /* SET, where `first` unless there is such a key: *set says whether there was none. */
 static tamis_status set_value(tms_redis *redis, const tms_staged *staged,
                               const tms_redis_name *name, bool first, bool *set,
@@ -70,7 +77,13 @@ static tamis_status set_value(tms_redis *redis, const tms_staged *staged,
     tamis_status status = tms_redis_send(redis, pieces, n, &reply, error);
     free(pieces);
     *set = status == TAMIS_OK && reply->type == REDIS_REPLY_STATUS;
-    if (status == TAMIS_OK && !*set && !(first && reply->type == REDIS_REPLY_NIL))
+    if (status == TAMIS_OK && says_too_long(reply))
+        status =
+            tms_error_set(error, TAMIS_E_FULL,
+                          "redis %s: a record of %" PRIu64 " bytes is above the server's limit "
+                          "of values (proto-max-bulk-len): %s",
+                          redis->address, staged->record->record_bytes, tms_quote(reply->str).text);
+    else if (status == TAMIS_OK && !*set && !(first && reply->type == REDIS_REPLY_NIL))
         status = tms_redis_refused(redis, "SET", reply, error);
     if (reply) freeReplyObject(reply);
     return status;

@@ -32,7 +32,7 @@ const char *tamis_tier_name(tamis_tier tier) {
 /* Fields of a tier that is not asked for, or that this build lacks, are an error. */
 static tamis_status check_redis(const tamis_store_params *params, tamis_error *error) {
     const bool more = params->redis_bytes || params->redis_prefix || params->redis_password ||
-                      params->redis_database || params->redis_timeout_ms;
+                      params->redis_database || params->redis_timeout_ms || params->redis_walk_ms;
     TMS_REQUIRE(params->redis || !more, TAMIS_E_ARGUMENT,
                 "redis is NULL, but another field of it is given");
     if (!params->redis) return TAMIS_OK;
@@ -48,6 +48,9 @@ static tamis_status check_redis(const tamis_store_params *params, tamis_error *e
 static tamis_status check_params(const tamis_store_params *params, tamis_error *error) {
     TMS_REQUIRE(params, TAMIS_E_ARGUMENT, "params: NULL");
     TMS_REQUIRE_RESERVED(params, tamis_store_params);
+    TMS_REQUIRE(params->reserved32 == 0, TAMIS_E_ARGUMENT,
+                "reserved32 of tamis_store_params is %" PRIu32 "; it must be 0",
+                params->reserved32);
     TMS_REQUIRE(params->folder || params->disk_bytes == 0, TAMIS_E_ARGUMENT,
                 "disk_bytes is %" PRIu64 ", but there is no folder", params->disk_bytes);
     TMS_TRY(check_redis(params, error));

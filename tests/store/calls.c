@@ -414,8 +414,8 @@ static void arguments_are_checked(void **state) {
     params.disk_bytes = 0;
     FAILS(tamis_store_create(&params, &store, &test_error), TAMIS_E_ARGUMENT, "without a tier");
     params.memory_bytes = MIB;
-    params.reserved[2] = 1;
-    FAILS(tamis_store_create(&params, &store, &test_error), TAMIS_E_ARGUMENT, "reserved[2]");
+    params.reserved[1] = 1;
+    FAILS(tamis_store_create(&params, &store, &test_error), TAMIS_E_ARGUMENT, "reserved[1]");
     params = (tamis_store_params){.folder = "/nonexistent/store"};
     FAILS(tamis_store_create(&params, &store, &test_error), TAMIS_E_IO, "/nonexistent/store");
     params.folder = "/dev/null";

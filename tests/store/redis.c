@@ -155,6 +155,28 @@ static void large_values_are_refused(void **state) {
     free(tokens);
 }
 
+/* What this server takes at most: it refuses the length and hangs up while the value is sent. */
+static void the_limit_of_values_is_told(void **state) {
+    (void)state;
+    enum { LAYERS = 1024 };
+    static const void *planes[LAYERS];
+    tamis_chunk_planes put = chunks[0].put;
+    for (int i = 0; i < LAYERS; i++)
+        planes[i] = chunks[0].k[0];
+    put.id.shape.n_layers = LAYERS;
+    put.k = put.v = planes;
+    server_do("CONFIG SET proto-max-bulk-len 1048576");
+    tamis_store *store = server_store((tamis_store_params){0});
+    for (int i = 0; i < 20; i++)
+        FAILS(tamis_store_put(store, &put, &test_error), TAMIS_E_FULL,
+              "is above the server's limit of values (proto-max-bulk-len)");
+    assert_non_null(strstr(test_error.text, "a record of 1"));
+    OK(tamis_store_put(store, &chunks[1].put, &test_error)); /* the server is there */
+    server_do("CONFIG SET proto-max-bulk-len 536870912");
+    OK(tamis_store_put(store, &put, &test_error));
+    tamis_store_destroy(&store);
+}
+
 /* The first record of a chunk stays, also where the second writer has not seen it. */
 static void the_first_wins(void **state) {
     (void)state;
@@ -380,19 +402,22 @@ static void arguments_are_checked(void **state) {
     REFUSED(redis_bytes, 1, "redis is NULL");
     REFUSED(redis_database, 1, "redis is NULL");
     REFUSED(redis_timeout_ms, 1, "redis is NULL");
+    REFUSED(redis_walk_ms, 1, "redis is NULL");
+    REFUSED(reserved32, 1, "reserved32 of tamis_store_params is 1");
     REFUSED(redis_prefix, "x", "redis is NULL");
     REFUSED(redis_password, "x", "redis is NULL");
     REFUSED(redis, "", "redis: empty");
     REFUSED(redis, "localhost", "\"localhost\" is neither");
     REFUSED(redis, ":6379", "\":6379\" is neither");
-    REFUSED(redis, "localhost:0", "neither");
-    REFUSED(redis, "localhost:65536", "neither");
+    REFUSED(redis, "localhost:0", "port 0 of");
+    REFUSED(redis, "localhost:65536", "port 65536 of");
     REFUSED(redis, "localhost:63x", "neither");
     REFUSED(redis, "localhost:-1", "neither");
     REFUSED(redis, long_text, "at most 107 bytes");
     params.redis = "/x";
     REFUSED(redis_prefix, long_text, "redis_prefix has 199 bytes");
     REFUSED(redis_timeout_ms, 3600001, "redis_timeout_ms is 3600001");
+    REFUSED(redis_walk_ms, 3600001, "redis_walk_ms is 3600001");
     params.redis = "[::1]:1"; /* nobody is there */
     OK(tamis_store_create(&params, &store, &test_error));
     assert_false(rig_has(store, &chunks[0]));
@@ -406,6 +431,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(what_is_put_is_found, setup, teardown),
         cmocka_unit_test_setup_teardown(limits_are_kept, setup, teardown),
         cmocka_unit_test_setup_teardown(large_values_are_refused, setup, teardown),
+        cmocka_unit_test_setup_teardown(the_limit_of_values_is_told, setup, teardown),
         cmocka_unit_test_setup_teardown(the_first_wins, setup, teardown),
         cmocka_unit_test_setup_teardown(each_damage_is_found, setup, teardown),
         cmocka_unit_test_setup_teardown(another_type_is_left_alone, setup, teardown),

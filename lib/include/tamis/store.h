@@ -78,7 +78,8 @@ extern "C" {
  * itself takes the record, and is counted in the tier's `failed`. A server that was not reached is
  * not asked again for 0.1 s, then for twice as long after each failure, up to 5 s. A command may
  * take redis_timeout_ms, and a millisecond more for each 16 KiB that it moves; the name of a host is
- * looked up in the system's own time. Nothing is encrypted. The commands are AUTH, SELECT, MULTI,
+ * looked up in the system's own time. A server that has not named all of its keys within
+ * redis_walk_ms, or names more than 16777216, fails likewise. Nothing is encrypted. The commands are AUTH, SELECT, MULTI,
  * EXEC, OBJECT IDLETIME, EXISTS, STRLEN, GETRANGE, SET, UNLINK, EVAL and SCAN.
  *
  * What is damaged is never given out. A record with a wrong header is a miss; a wrong plane is
@@ -108,22 +109,26 @@ typedef struct tamis_store_params {
     uint64_t memory_bytes; /* limit of the memory tier; 0: there is none */
     uint64_t disk_bytes;   /* limit of the disk tier; 0: as much as the file system takes */
     const char *folder;    /* of the disk tier, made where its parent exists; NULL: no disk tier */
-    /* Address of a Redis or Valkey server, "host:port", "[IPv6]:port" or the path of a socket, which
-     * has a slash; NULL: no redis tier. The other fields of it are 0 then. All are copied. */
+    /* Address of a Redis or Valkey server: "host:port", "[IPv6]:port", either of them behind
+     * "redis://", where the port may be missing (6379) and "/database" may follow, or the path of a
+     * socket, which has a slash. No address has a user or a password. NULL: no redis tier; the other
+     * fields of it are 0 then. All are copied. */
     const char *redis;
     const char *redis_prefix;   /* of all keys there, at most 128 bytes; NULL: "tamis:" */
     const char *redis_password; /* NULL: that of TAMIS_REDIS_PASSWORD, or none */
     uint64_t redis_bytes;       /* limit of the redis tier; 0: what the server keeps */
-    uint32_t redis_database;    /* number of the database */
+    uint32_t redis_database;    /* number of the database; 0: the address's, or 0 */
     uint32_t redis_timeout_ms;  /* to connect, and of a command; 0: 1000. At most 3600000 */
-    uint64_t reserved[3];       /* 0, else E_ARGUMENT */
+    uint32_t redis_walk_ms;     /* to name all keys there (SCAN); 0: 20000. At most 3600000 */
+    uint32_t reserved32;        /* 0, else E_ARGUMENT */
+    uint64_t reserved[2];       /* 0, else E_ARGUMENT */
 } tamis_store_params;
 
 /* Opens a store. The headers of all files in the folder are read; those that are damaged and what
  * killed processes have left unfinished are removed, and the least recently used of what exceeds
  * the limit. A server is asked only where redis_bytes limits what is there; one that does not answer
  * is no error. Errors: E_ARGUMENT (no tier; a field of a tier that is not asked for; an address that
- * is none), E_UNSUPPORTED (redis in a build without it), E_IO with the folder and the reason,
+ * is none), E_UNSUPPORTED (redis in a build without it, or by rediss://), E_IO with the folder and the reason,
  * E_NO_MEMORY. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_store_create(const tamis_store_params *params,
                                                            tamis_store **out, tamis_error *error);

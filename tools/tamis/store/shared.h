@@ -19,8 +19,8 @@ typedef struct store_place {
 
 /* clang-format off */
 #define STORE_SERVER_OPTIONS(type, member, what)                                                   \
-    {"--redis", "ADDRESS", what ", host:port or the path of a socket; the password is that of "    \
-     "TAMIS_REDIS_PASSWORD", CLI_TEXT, offsetof(type, member.redis), 0, 0, NULL},                  \
+    {"--redis", "ADDRESS", what ", host:port, redis://host:port or the path of a socket; the "      \
+     "password is that of TAMIS_REDIS_PASSWORD", CLI_TEXT, offsetof(type, member.redis), 0, 0, NULL},                  \
     {"--prefix", "TEXT", "of --redis: of all its keys (default: tamis:)", CLI_TEXT,                \
      offsetof(type, member.prefix), 0, 0, NULL},                                                   \
     {"--database", "N", "of --redis: the number of a database (default: 0)", CLI_NUMBER,           \
