@@ -164,10 +164,15 @@ static void put_decimal(FILE *to, double value) {
     fprintf(to, " %" PRIu64 ".%09" PRIu64, units / 1000000000u, units % 1000000000u);
 }
 
+/* Whether a terminal obeys a byte. */
+static bool is_control(char byte) {
+    return (unsigned char)byte < ' ' || byte == 127;
+}
+
 static void put_name(FILE *to, const char *name) {
     fputc(' ', to);
     for (; *name; name++)
-        fputc((unsigned char)*name < ' ' || *name == 127 ? '?' : *name, to);
+        fputc(is_control(*name) ? '?' : *name, to);
 }
 
 static void put_field(FILE *to, const field *f, const tamis_blend_policy *p) {
@@ -312,9 +317,12 @@ static bool take_schedule(const char *word, uint32_t *out) {
     return strcmp(word, schedules[*out]) == 0;
 }
 
+/* As it is written: without what a terminal obeys. */
 static bool take_name(const char *word, char *out) {
     const size_t bytes = strlen(word);
     if (bytes >= sizeof((tamis_blend_policy *)0)->model) return false;
+    for (size_t i = 0; i < bytes; i++)
+        if (is_control(word[i])) return false;
     memcpy(out, word, bytes + 1);
     return true;
 }
@@ -399,6 +407,15 @@ static tamis_status read_entry(reader *r, tamis_blend_policy *out, tamis_error *
     return tms_policy_check(out, &why) == TAMIS_OK ? TAMIS_OK : refuse(r, why.text, error);
 }
 
+/* The file's first line says another version. */
+static tamis_status other_version(const char *path, const char *version, tamis_error *error) {
+    char line[64];
+    snprintf(line, sizeof line, "%.*s", (int)strcspn(version, "\n"), version);
+    return tms_error_set(error, TAMIS_E_UNSUPPORTED,
+                         "%s: is of version %s; this library reads version " VERSION, path,
+                         tms_quote(line).text);
+}
+
 /* What must hold for the file as a whole: *bytes becomes those before the checksum. */
 static tamis_status check_file(const char *path, const char *text, size_t *bytes,
                                tamis_error *error) {
@@ -406,9 +423,8 @@ static tamis_status check_file(const char *path, const char *text, size_t *bytes
     const size_t begins = sizeof MAGIC - 1;
     TMS_REQUIRE(*bytes > begins && memcmp(text, MAGIC, begins) == 0, TAMIS_E_FORMAT,
                 "%s: is no file of blend policies: it does not begin with \"" MAGIC "\"", path);
-    TMS_REQUIRE(*bytes > begins + 1 && memcmp(text + begins, VERSION "\n", 2) == 0,
-                TAMIS_E_UNSUPPORTED, "%s: is of version %.*s; this library reads version " VERSION,
-                path, (int)strcspn(text + begins, "\n"), text + begins);
+    if (*bytes <= begins + 1 || memcmp(text + begins, VERSION "\n", 2) != 0)
+        return other_version(path, text + begins, error);
     TMS_REQUIRE(*bytes >= begins + 2 + CHECKSUM_BYTES, TAMIS_E_DAMAGED, "%s: has been cut short",
                 path);
     *bytes -= CHECKSUM_BYTES;

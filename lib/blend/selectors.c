@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The table of selectors, made from the list in selector.h, and what takes a share. */
 #include "lib/blend/selector.h"
+#include "lib/core/text_file.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -36,8 +37,8 @@ tamis_status tamis_blend_selector_parse(const char *name, tamis_blend_selector *
         at += (size_t)snprintf(names + at, sizeof names - at, "%s%s", i ? ", " : "",
                                selectors[i]->name);
     }
-    return tms_error_set(error, TAMIS_E_ARGUMENT, "there is no selector \"%s\"; known are %s", name,
-                         names);
+    return tms_error_set(error, TAMIS_E_ARGUMENT, "there is no selector \"%s\"; known are %s",
+                         tms_quote(name).text, names);
 }
 
 /* ---- Shares ---------------------------------------------------------------------------------- */

@@ -2,6 +2,7 @@
 /* Kinds of bounds by name; a change of the kind, which computes the bounds of all full pages
  * again. */
 #include "lib/cache/cache.h"
+#include "lib/core/text_file.h"
 
 #include <inttypes.h>
 #include <math.h>
@@ -29,8 +30,8 @@ tamis_status tamis_bounds_parse(const char *name, tamis_bounds_kind *out, tamis_
         }
     }
     return tms_error_set(error, TAMIS_E_ARGUMENT,
-                         "there are no bounds \"%s\"; known are %s, %s, %s", name, names[0],
-                         names[1], names[2]);
+                         "there are no bounds \"%s\"; known are %s, %s, %s", tms_quote(name).text,
+                         names[0], names[1], names[2]);
 }
 
 const char *tamis_bounds_name(tamis_bounds_kind kind) {

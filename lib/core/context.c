@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Contexts: one opened device, found by name, with its log. */
 #include "lib/core/core.h"
+#include "lib/core/text_file.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
@@ -16,7 +17,7 @@ static tamis_status log_level_from_environment(int *level, tamis_error *error) {
         if (strcmp(value, names[i]) == 0) *level = i;
     }
     TMS_REQUIRE(*level >= 0, TAMIS_E_ARGUMENT,
-                "TAMIS_LOG \"%.64s\": known are error, warn, info, debug", value);
+                "TAMIS_LOG \"%.64s\": known are error, warn, info, debug", tms_quote(value).text);
     return TAMIS_OK;
 }
 

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Contexts and buffers on a caller's own CUDA context, stream and memory. */
 #include "lib/core/core.h"
+#include "lib/core/text_file.h"
 #include <tamis/cuda.h>
 
 #include <stdlib.h>
@@ -14,7 +15,8 @@ tamis_status tamis_context_create_cuda(void *cuda_context, void *cuda_stream,
     TMS_REQUIRE(cuda_context, TAMIS_E_ARGUMENT, "CUDA context: NULL");
     if (!params) params = &defaults;
     TMS_REQUIRE(!params->device, TAMIS_E_ARGUMENT,
-                "device \"%.64s\": must be NULL, the CUDA context decides", params->device);
+                "device \"%.64s\": must be NULL, the CUDA context decides",
+                tms_quote(params->device).text);
     tms_log log;
     TMS_TRY(tms_log_begin(&log, params, error));
     tamis_context *context = calloc(1, sizeof *context);

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Element types, the list of devices over all backends, and the choice of one by name. */
 #include "lib/core/core.h"
+#include "lib/core/text_file.h"
 
 #include <stdio.h>
 #include <stdlib.h>
@@ -119,7 +120,7 @@ static tamis_status unknown_device(const char *name, const tamis_device_info *in
     }
     append_refused(known, sizeof known, infos, count);
     return tms_error_set(error, TAMIS_E_NO_DEVICE, "device \"%.64s\" does not exist; there are: %s",
-                         name, known);
+                         tms_quote(name).text, known);
 }
 
 /* Logs which device "auto" takes and why it does not take the `chosen` entries before it. */
@@ -168,7 +169,7 @@ tamis_status tms_device_pick(const char *name, bool allow_reference, const tms_l
         status = none_found(infos, count, error);
     } else if (refused) {
         status = tms_error_set(error, TAMIS_E_NO_DEVICE, "device \"%.64s\" cannot be used: %s",
-                               name, refused->reason);
+                               tms_quote(name).text, refused->reason);
     } else {
         status = unknown_device(name, infos, count, error);
     }

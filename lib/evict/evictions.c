@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The table of evictions, made from the list in evict.h, and the public calls that use it. */
 #include "lib/core/core.h"
+#include "lib/core/text_file.h"
 #include "lib/evict/evict.h"
 #include <tamis/cache.h>
 
@@ -65,8 +66,8 @@ tamis_status tamis_eviction_parse(const char *name, tamis_eviction_kind *out, ta
     }
     char names[256];
     list_names(names, sizeof names);
-    return tms_error_set(error, TAMIS_E_ARGUMENT, "there is no eviction \"%s\"; known are %s", name,
-                         names);
+    return tms_error_set(error, TAMIS_E_ARGUMENT, "there is no eviction \"%s\"; known are %s",
+                         tms_quote(name).text, names);
 }
 
 const char *tamis_eviction_name(tamis_eviction_kind kind) {

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The table of selections, made from the list in select.h, and the public calls that use it. */
 #include "lib/core/core.h"
+#include "lib/core/text_file.h"
 #include "lib/select/select.h"
 
 #include <inttypes.h>
@@ -58,7 +59,7 @@ tamis_status tamis_selection_parse(const char *name, tamis_selection_kind *out,
     char names[128];
     list_names(names, sizeof names, false);
     return tms_error_set(error, TAMIS_E_ARGUMENT, "there is no selection \"%s\"; known are %s",
-                         name, names);
+                         tms_quote(name).text, names);
 }
 
 tamis_status tamis_selection_preset(const char *name, tamis_selection *out, tamis_error *error) {
@@ -77,7 +78,7 @@ tamis_status tamis_selection_preset(const char *name, tamis_selection *out, tami
     char names[128];
     list_names(names, sizeof names, true);
     return tms_error_set(error, TAMIS_E_ARGUMENT, "there is no selection \"%s\"; known are %s",
-                         name, names);
+                         tms_quote(name).text, names);
 }
 
 const char *tamis_selection_preset_name(uint32_t index) {

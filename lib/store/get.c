@@ -246,7 +246,7 @@ void tamis_chunk_get_info(const tamis_chunk *chunk, tamis_chunk_info *out) {
 static void condemn(tamis_chunk *chunk) {
     if (atomic_exchange(&chunk->damaged, true)) return;
     tms_index *memory = &memory_of(chunk->store)->index;
-    tms_shelf_condemn(chunk->store, chunk->shelf, chunk->record->key, chunk->object);
+    (void)tms_shelf_condemn(chunk->store, chunk->shelf, chunk->record->key, chunk->object, NULL);
     tms_store_lock(chunk->store);
     if (chunk->in_memory && !chunk->in_memory->dead) tms_index_drop(memory, chunk->in_memory);
     tms_store_unlock(chunk->store);

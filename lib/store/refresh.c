@@ -67,7 +67,7 @@ static tamis_status meet(tamis_store *store, tms_shelf *shelf, newcomer *one, ta
     if (verdict == TMS_SOUND)
         status = add_newcomer(store, shelf, &object->record, changes, error);
     else if (verdict == TMS_DAMAGED)
-        tms_shelf_condemn(store, shelf, one->key, object);
+        (void)tms_shelf_condemn(store, shelf, one->key, object, NULL);
     else {
         tms_store_lock(store);
         store->counts.foreign++;

@@ -115,18 +115,20 @@ void tms_shelf_unnamed(tms_shelf *shelf, const uint8_t *key) {
     if (entry) tms_index_drop(&shelf->index, entry);
 }
 
-void tms_shelf_condemn(tamis_store *store, tms_shelf *shelf, const uint8_t *key,
-                       const tms_object *object) {
+tamis_status tms_shelf_condemn(tamis_store *store, tms_shelf *shelf, const uint8_t *key,
+                               const tms_object *object, tamis_error *error) {
     tms_claim claim;
     bool other = false;
     tms_claim_begin(store, &claim, key);
-    /* A file that cannot be removed is damaged at the next look too. */
-    (void)shelf->tier->ops->erase(shelf->tier, key, object, &other, NULL);
+    const tamis_status status = shelf->tier->ops->erase(shelf->tier, key, object, &other, error);
     tms_store_lock(store);
+    /* What cannot be removed is no record all the same: it is damaged at the next look too. */
     if (!other) tms_shelf_unnamed(shelf, key);
     shelf->counts.damaged++;
+    shelf->counts.damaged_left += status != TAMIS_OK;
     take_claim(store, &claim);
     tms_store_unlock(store);
+    return status;
 }
 
 /* ---- Room ------------------------------------------------------------------------------------ */
@@ -255,7 +257,7 @@ tamis_status tms_shelf_look(tamis_store *store, tms_shelf *shelf, const tamis_ch
     tms_store_unlock(store);
     tamis_status status = ops->find(shelf->tier, key, &out->object, &verdict, error);
     if (status == TAMIS_OK && verdict == TMS_DAMAGED)
-        tms_shelf_condemn(store, shelf, key, out->object);
+        (void)tms_shelf_condemn(store, shelf, key, out->object, NULL);
     tms_store_lock(store);
     if (status == TAMIS_OK)
         status = judge(store, shelf, id, key, changes, verdict, out, error);

@@ -88,9 +88,9 @@ void tms_claim_end(tamis_store *store, tms_claim *claim);
  * tier behind memory keeps what memory serves, and what others depend on goes after them. */
 void tms_store_touch_line(tamis_store *store, const uint8_t *key);
 
-/* Removes a record that is damaged, and its entry. */
-void tms_shelf_condemn(tamis_store *store, tms_shelf *shelf, const uint8_t *key,
-                       const tms_object *object);
+/* Removes a record that is damaged, and its entry, and counts it. E_IO: the record is there still. */
+tamis_status tms_shelf_condemn(tamis_store *store, tms_shelf *shelf, const uint8_t *key,
+                               const tms_object *object, tamis_error *error);
 
 /* What a look into a tier behind memory has found: an object and its entry, pinned, or neither. */
 typedef struct tms_look {

@@ -44,12 +44,15 @@ static tamis_status inspect(tamis_store *store, tms_shelf *shelf, const uint8_t 
     }
     if (status == TAMIS_OK && verdict == TMS_FOREIGN && !verify)
         status = remove_foreign(store, shelf, key, object, error);
-    if (status == TAMIS_OK && verdict == TMS_DAMAGED) tms_shelf_condemn(store, shelf, key, object);
     if (status == TAMIS_OK) {
         out->records += verdict == TMS_SOUND;
         out->bytes += verdict == TMS_SOUND ? object->record.record_bytes : 0;
         out->damaged += verdict == TMS_DAMAGED;
         out->foreign += verdict == TMS_FOREIGN;
+    }
+    if (status == TAMIS_OK && verdict == TMS_DAMAGED) {
+        status = tms_shelf_condemn(store, shelf, key, object, error);
+        out->damaged_left += status != TAMIS_OK;
     }
     ops->done(object);
     return status;

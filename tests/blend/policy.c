@@ -260,6 +260,10 @@ static void foreign_files_are_told_apart(void **state) {
                  {"{\"policies\": []}\n", "is no file of blend policies", TAMIS_E_FORMAT},
                  {"tamis-blend-policy 2\n", "is of version 2; this library reads version 1",
                   TAMIS_E_UNSUPPORTED},
+                 {"tamis-blend-policy 1\x1b[2J\x07\xc3\n", "is of version 1?[2J??; this library",
+                  TAMIS_E_UNSUPPORTED},
+                 {"tamis-blend-policy \r\x1b]0;x", "is of version ??]0;x; this library",
+                  TAMIS_E_UNSUPPORTED},
                  {"tamis-blend-policy 1\nentry", "has been cut short", TAMIS_E_DAMAGED}};
     const tamis_blend_policy p = entry_of(1, 1);
     size_t count;
@@ -306,6 +310,7 @@ static void lines_are_checked_under_a_right_checksum(void **state) {
                    {"figures share", "figures part", "no line of figures"},
                    {"end\n", "", "missing its end"},
                    {"end\n", "end\nmore\n", "no beginning of an entry"},
+                   {"model a", "model a\x1b[2J", "\"model a?[2J"},
                    {"model a",
                     "model 0123456789012345678901234567890123456789012345678901234567890"
                     "12345678901234567890123456789012345678901234567890123456789012345",

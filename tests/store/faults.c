@@ -196,6 +196,41 @@ static int teardown(void **state) {
     return 0;
 }
 
+/* A folder that may only be read: what is damaged there is called so, and not called removed. */
+static void what_stays_is_not_called_removed(void **state) {
+    (void)state;
+    tamis_store_found found;
+    size_t count = 0;
+    tamis_store *store = rig_open(0, 0, true);
+    OK(tamis_store_put(store, &chunks[0].put, &test_error));
+    FILE *file = fopen(rig_file(&chunks[0]), "r+b");
+    assert_non_null(file);
+    assert_int_equal(fseek(file, -4096, SEEK_END), 0); /* the last plane's last page */
+    assert_int_equal(fputc(chunks[0].bytes[0] ^ 1, file) == EOF, 0);
+    assert_int_equal(fclose(file), 0);
+    always = "unlinkat";
+    for (int i = 0; i < 2; i++) {
+        const tamis_status status = i == 0 ? tamis_store_verify(store, &found, &test_error)
+                                           : tamis_store_verify(store, &found, NULL);
+        assert_int_equal(status, TAMIS_E_IO);
+        assert_int_equal(found.damaged, 1);
+        assert_int_equal(found.damaged_left, 1);
+        assert_int_equal(found.records, 0);
+    }
+    assert_non_null(strstr(test_error.text, "cannot remove"));
+    const tamis_tier_stats disk = rig_stats(store).tiers[TAMIS_TIER_DISK];
+    assert_int_equal(disk.damaged, 2);
+    assert_int_equal(disk.damaged_left, 2);
+    OK(tamis_store_list(store, NULL, 0, &count, &test_error));
+    assert_int_equal(count, 1); /* it is there */
+    always = NULL;
+    OK(tamis_store_verify(store, &found, &test_error));
+    assert_int_equal(found.damaged, 1);
+    assert_int_equal(found.damaged_left, 0);
+    assert_int_equal(rig_count(".kv"), 0);
+    tamis_store_destroy(&store);
+}
+
 int main(void) {
     rig_in_memory();
     for (uint32_t i = 0; i < 3; i++)
@@ -203,6 +238,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(each_call_fails_once, teardown),
         cmocka_unit_test_teardown(failed_reads_leave_the_record, teardown),
+        cmocka_unit_test_teardown(what_stays_is_not_called_removed, teardown),
     };
     const int result = cmocka_run_group_tests(tests, NULL, NULL);
     for (uint32_t i = 0; i < 3; i++)

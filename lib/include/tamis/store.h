@@ -83,7 +83,8 @@ extern "C" {
  * EXEC, OBJECT IDLETIME, EXISTS, STRLEN, GETRANGE, SET, UNLINK, EVAL and SCAN.
  *
  * What is damaged is never given out. A record with a wrong header is a miss; a wrong plane is
- * E_DAMAGED where it is read, and the record is removed. Both are counted.
+ * E_DAMAGED where it is read. The record is removed, unless that fails, as in a folder that may only
+ * be read. Both are counted.
  *
  * Thread-safety: any number of threads may use a store and its chunks at a time, but no thread may
  * use what another one destroys or releases. A process that was forked opens a store of its own:
@@ -292,9 +293,10 @@ typedef struct tamis_tier_stats {
     uint64_t known;        /* puts that found their record there already */
     uint64_t promoted;     /* records that began to enter because a later tier had them */
     uint64_t evicted;      /* records removed for the limit */
-    uint64_t damaged;      /* records removed for their content */
-    uint64_t failed;       /* times that the tier answered E_IO or could not take a record */
-    uint64_t reserved[5];
+    uint64_t damaged; /* times that a record was found damaged; it is removed where it can be */
+    uint64_t failed;  /* times that the tier answered E_IO or could not take a record */
+    uint64_t damaged_left; /* of `damaged`: the record could not be removed, and is there still */
+    uint64_t reserved[4];
 } tamis_tier_stats;
 
 typedef struct tamis_store_stats {
@@ -312,14 +314,16 @@ TAMIS_API void tamis_store_get_stats(tamis_store *store, tamis_store_stats *out)
 
 typedef struct tamis_store_found {
     uint64_t records, bytes; /* looked at, and sound */
-    uint64_t damaged;        /* removed */
+    uint64_t damaged;        /* removed, but for damaged_left of them */
     uint64_t foreign;        /* of another format version: left by verify, removed by gc */
     uint64_t leftovers;      /* unfinished files of processes that are gone, removed by gc */
-    uint64_t reserved[3];
+    uint64_t damaged_left;   /* could not be removed, and are there still: E_IO says why */
+    uint64_t reserved[2];
 } tamis_store_found;
 
-/* Reads every byte of every record behind memory, and removes those that are damaged. Errors: E_IO,
- * E_NO_MEMORY, with the first reason; all others have been looked at all the same, and counted. */
+/* Reads every byte of every record behind memory, and removes those that are damaged. Errors: E_IO
+ * (a record cannot be read, or is damaged and cannot be removed), E_NO_MEMORY, with the first
+ * reason; all others have been looked at all the same, and counted. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_store_verify(tamis_store *store,
                                                            tamis_store_found *out,
                                                            tamis_error *error);

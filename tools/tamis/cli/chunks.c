@@ -318,13 +318,21 @@ static void report_unusable(const cli_chunks *c) {
         fprintf(stderr, ", records of another version are there (tamis store gc removes them)");
 }
 
+/* Whether a damaged record could not be removed. */
+static bool stays_damaged(const cli_chunks *c) {
+    tamis_store_stats stats;
+    tamis_store_get_stats(c->store, &stats);
+    return stats.tiers[TAMIS_TIER_DISK].damaged_left > 0;
+}
+
 /* What went wrong and was computed instead. */
 static void report_trouble(const cli_chunks *c, const tamis_blend_stats *n) {
     if (n->parts_missed > 0) report_unusable(c);
     if (n->parts_failed > 0)
         fprintf(stderr, ", %llu could not be read", (unsigned long long)n->parts_failed);
     if (n->parts_damaged > 0)
-        fprintf(stderr, ", %llu damaged and removed", (unsigned long long)n->parts_damaged);
+        fprintf(stderr, ", %llu damaged and %s", (unsigned long long)n->parts_damaged,
+                stays_damaged(c) ? "not to be removed" : "removed");
     if (n->restarts > 0)
         fprintf(stderr, ", begun anew %llu times", (unsigned long long)n->restarts);
 }

@@ -98,7 +98,8 @@ static tamis_status gc(const gc_flags *f, gc_result *r, tamis_error *error) {
     tamis_store_get_stats(store, &stats);
     const tamis_tier tier = store_place_tier(&f->place);
     const tamis_tier_stats *at = &stats.tiers[tier];
-    r->damaged = before.tiers[tier].damaged + at->damaged;
+    r->damaged = before.tiers[tier].damaged - before.tiers[tier].damaged_left + at->damaged -
+                 at->damaged_left;
     r->leftovers = before.leftovers + stats.leftovers;
     r->evicted = at->evicted;
     r->records = at->records;

@@ -131,7 +131,8 @@ static int list(const list_flags *f) {
     tamis_status status = store_open(&f->place, 0, false, &store, &error);
     if (status == TAMIS_OK) status = store_list(store, &records, &error);
     tamis_store_get_stats(store, &stats);
-    const uint64_t damaged = stats.tiers[store_place_tier(&f->place)].damaged;
+    const tamis_tier_stats *at = &stats.tiers[store_place_tier(&f->place)];
+    const uint64_t damaged = at->damaged - at->damaged_left;
     if (records.count > 1) qsort(records.infos, records.count, sizeof(*records.infos), by_use);
     int code = status == TAMIS_OK ? print_records(&records, damaged)
                                   : cli_fail(store_list_command.name, "%s", error.text);

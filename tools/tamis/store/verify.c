@@ -22,8 +22,9 @@ const cli_command store_verify_command = {
     "read every record, and remove those that are damaged",
     "--store FOLDER | --redis ADDRESS [--json FILE]",
     "Reads every byte of every record and compares it with its checksums. Damaged records are\n"
-    "removed: their text is computed anew when it is needed. A line names each of those whose\n"
-    "header could be read. Exit status 1 if a record was damaged, or could not be read.",
+    "removed, where the folder can be written: their text is computed anew when it is needed. A\n"
+    "line names each of those that are gone and whose header could be read. Exit status 1 if a\n"
+    "record was damaged, or could not be read.",
     "  tamis store verify --store chunks\n",
     options,
     sizeof(options) / sizeof(options[0]),
@@ -32,7 +33,7 @@ const cli_command store_verify_command = {
 typedef struct verify_result {
     store_records before, after;
     tamis_store_found found;
-    uint64_t damaged; /* those included that opening has found */
+    uint64_t damaged; /* those included that opening has found and removed */
 } verify_result;
 
 static bool has(const store_records *records, const uint8_t key[16]) {
@@ -46,6 +47,8 @@ static tamis_status verify(const store_place *place, verify_result *r, tamis_err
     tamis_store_stats stats = {0};
     tamis_status status = store_open(place, 0, false, &store, error);
     if (status == TAMIS_OK) status = store_list(store, &r->before, error);
+    tamis_store_get_stats(store, &stats);
+    const tamis_tier_stats *at = &stats.tiers[store_place_tier(place)];
     if (status == TAMIS_OK) {
         tamis_error own;
         status = tamis_store_verify(store, &r->found, error);
@@ -53,8 +56,7 @@ static tamis_status verify(const store_place *place, verify_result *r, tamis_err
         if (status == TAMIS_OK && listed != TAMIS_OK) *error = own;
         if (status == TAMIS_OK) status = listed;
     }
-    tamis_store_get_stats(store, &stats);
-    r->damaged = stats.tiers[store_place_tier(place)].damaged;
+    r->damaged = at->damaged - at->damaged_left + r->found.damaged;
     tamis_store_destroy(&store);
     return status;
 }
@@ -66,15 +68,20 @@ static void print_result(const verify_result *r) {
             printf("%s  was damaged, and has been removed: %u tokens, %s\n",
                    cli_hex(r->before.infos[i].key).text, r->before.infos[i].n_tokens,
                    cli_bytes((double)r->before.infos[i].record_bytes).text);
-    printf("%llu sound records, %s; %llu damaged, removed; %llu of another version, left\n",
-           (unsigned long long)r->found.records, cli_bytes((double)r->found.bytes).text,
-           (unsigned long long)r->damaged, (unsigned long long)r->found.foreign);
+    printf("%llu sound records, %s; %llu damaged, ", (unsigned long long)r->found.records,
+           cli_bytes((double)r->found.bytes).text, (unsigned long long)r->damaged);
+    if (r->found.damaged_left > 0)
+        printf("of which %llu cannot be removed", (unsigned long long)r->found.damaged_left);
+    else
+        printf("removed");
+    printf("; %llu of another version, left\n", (unsigned long long)r->found.foreign);
 }
 
 static bool write_json(const store_place *place, const verify_result *r, cli_output *output) {
     const cli_number numbers[] = {{"records", (double)r->found.records},
                                   {"bytes", (double)r->found.bytes},
                                   {"damaged", (double)r->damaged},
+                                  {"damaged_left", (double)r->found.damaged_left},
                                   {"foreign", (double)r->found.foreign}};
     cJSON *root = cli_json_begin(store_verify_command.name, NULL);
     cJSON *rows = cJSON_CreateArray();
@@ -108,7 +115,7 @@ static int run(int argc, char *const *argv) {
     if (!store_place_check(name, &f.place)) return CLI_USAGE;
     if (f.json != NULL && !cli_output_open(&output, name, f.json)) return CLI_FAILED;
     code = verify(&f.place, &r, &error) == TAMIS_OK ? CLI_OK : cli_fail(name, "%s", error.text);
-    if (code == CLI_OK) print_result(&r);
+    if (code == CLI_OK || r.found.damaged_left > 0) print_result(&r);
     if (code == CLI_OK && f.json != NULL && !write_json(&f.place, &r, &output)) code = CLI_FAILED;
     if (code == CLI_OK && r.damaged > 0)
         code = cli_fail(name, "%s: %llu records were damaged", store_place_name(&f.place),
