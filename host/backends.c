@@ -41,6 +41,7 @@ void tms_device_init(tms_device *dev, const tms_backend *backend, const tamis_de
                      const tms_log *log) {
     *dev = (tms_device){.backend = backend, .info = *info, .log = *log, .form = TMS_FORM_AUTO};
     tms_tuning_shipped(info, &dev->tuning);
+    dev->found = dev->tuning;
 }
 
 static void error_format(tamis_error *error, tamis_status status, const char *format,

@@ -36,6 +36,8 @@ const tamis_device_info *tms_device_info(const tms_device *dev);
 const tms_log *tms_device_log(const tms_device *dev);
 /* The settings of its kernels, which may be changed between launches. */
 tms_tuning *tms_device_settings(tms_device *dev);
+/* Those that lib/ has found in the user's file or written there, to tell its own changes from these. */
+tms_tuning *tms_device_settings_found(tms_device *dev);
 bool tms_device_wraps(const tms_device *dev);   /* whether tms_device_wrap may be called */
 bool tms_device_records(const tms_device *dev); /* the same for tms_device_capture_begin */
 

@@ -72,6 +72,10 @@ tms_tuning *tms_device_settings(tms_device *dev) {
     return &dev->tuning;
 }
 
+tms_tuning *tms_device_settings_found(tms_device *dev) {
+    return &dev->found;
+}
+
 bool tms_device_wraps(const tms_device *dev) {
     return dev->backend->wrap != NULL;
 }

@@ -82,21 +82,45 @@ tms_quoted tms_quote(const char *text) {
 
 /* ---- Writing --------------------------------------------------------------------------------- */
 
-/* Where the file lies: symbolic links stay, and what they point to is replaced. */
-static tamis_status find_place(const char *path, tms_draft *d, tamis_error *error) {
-    if (!realpath(path, d->path)) {
-        TMS_REQUIRE(errno == ENOENT, TAMIS_E_IO, "%s: %s", path, strerror(errno));
-        const int bytes = snprintf(d->path, sizeof d->path, "%s", path);
-        TMS_REQUIRE((size_t)bytes < sizeof d->path, TAMIS_E_IO, "%s: %s", path,
+/* Behind the name of the file that is written. */
+#define UNFINISHED ".tamis-unfinished"
+#define MOST_LINKS 40
+
+/* The name of a file in the folder of a link. */
+static int join(const char *link, const char *name, char out[PATH_MAX]) {
+    const char *slash = strrchr(link, '/');
+    const int folder = slash && *name != '/' ? (int)(slash + 1 - link) : 0;
+    return snprintf(out, PATH_MAX, "%.*s%s", folder, link, name);
+}
+
+/* What the path is, or points to, through as many symbolic links as there are. */
+static tamis_status follow(const char *path, char out[PATH_MAX], tamis_error *error) {
+    char target[PATH_MAX], link[PATH_MAX];
+    ssize_t bytes;
+    TMS_REQUIRE(strlen(path) < PATH_MAX, TAMIS_E_IO, "%s: %s", path, strerror(ENAMETOOLONG));
+    strcpy(out, path);
+    for (int links = 0; (bytes = readlink(out, target, sizeof target - 1)) >= 0; links++) {
+        TMS_REQUIRE(links < MOST_LINKS, TAMIS_E_IO, "%s: %s", path, strerror(ELOOP));
+        target[bytes] = '\0';
+        strcpy(link, out);
+        const bool whole = (size_t)bytes < sizeof target - 1;
+        TMS_REQUIRE(whole && join(link, target, out) < PATH_MAX, TAMIS_E_IO, "%s: %s", path,
                     strerror(ENAMETOOLONG));
     }
+    TMS_REQUIRE(errno == EINVAL || errno == ENOENT, TAMIS_E_IO, "%s: %s", path, strerror(errno));
+    return TAMIS_OK;
+}
+
+/* Where the file lies: symbolic links stay, and what they point to is replaced. */
+static tamis_status find_place(const char *path, tms_draft *d, tamis_error *error) {
+    TMS_TRY(follow(path, d->path, error));
     char *slash = strrchr(d->path, '/');
     if (slash)
         snprintf(d->folder, sizeof d->folder, "%.*s", (int)(slash == d->path ? 1 : slash - d->path),
                  d->path);
     else
         strcpy(d->folder, ".");
-    snprintf(d->own, sizeof d->own, "%s.XXXXXX", d->path);
+    snprintf(d->own, sizeof d->own, "%s" UNFINISHED, d->path);
     return TAMIS_OK;
 }
 
@@ -127,25 +151,32 @@ static tamis_status lock_folder(tms_draft *d, tamis_error *error) {
     return tms_error_set(error, TAMIS_E_IO, "%s: %s", d->folder, strerror(why));
 }
 
+/* The new file, in the place of what a killed writer may have left: who has the folder's lock is the
+ * only writer. */
+static int create_own(const tms_draft *d) {
+    if (unlink(d->own) != 0 && errno != ENOENT) return -1;
+    return open(d->own, O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, 0600);
+}
+
+/* Writes the new file and gives it the other's name; sets errno. */
+static bool put_text(const tms_draft *d, int file, const char *text, size_t bytes) {
+    struct stat before;
+    const bool replaces = stat(d->path, &before) == 0;
+    bool done = !replaces || fchmod(file, before.st_mode & 0777) == 0; /* who may read it */
+    done = done && tms_write_all(file, text, bytes) && fsync(file) == 0;
+    const int why = errno;
+    if (close(file) != 0 && done) return false;
+    if (!done) errno = why;
+    return done && rename(d->own, d->path) == 0;
+}
+
 tamis_status tms_draft_put(tms_draft *d, const char *text, size_t bytes, tamis_error *error) {
     TMS_REQUIRE(bytes <= TMS_TEXT_MOST, TAMIS_E_FULL, "%s: would have %zu bytes; %u are the most",
                 d->path, bytes, TMS_TEXT_MOST);
-    struct stat before;
-    const bool replaces = stat(d->path, &before) == 0;
-    const int file = mkstemp(d->own);
+    const int file = create_own(d);
     TMS_REQUIRE(file >= 0, TAMIS_E_IO, "%s: %s", d->own, strerror(errno));
-    bool done = !replaces || fchmod(file, before.st_mode & 0777) == 0; /* who may read it */
-    done = done && tms_write_all(file, text, bytes) && fsync(file) == 0;
-    int why = errno;
-    if (close(file) != 0 && done) {
-        done = false;
-        why = errno;
-    }
-    if (done && rename(d->own, d->path) != 0) {
-        done = false;
-        why = errno;
-    }
-    if (!done) {
+    if (!put_text(d, file, text, bytes)) {
+        const int why = errno;
         unlink(d->own);
         return tms_error_set(error, TAMIS_E_IO, "%s: %s", d->path, strerror(why));
     }

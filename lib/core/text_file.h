@@ -25,13 +25,15 @@ tms_quoted tms_quote(const char *text);
 
 /* A file that is to be replaced. While it is open, others who replace files in its folder wait. */
 typedef struct tms_draft {
-    char path[PATH_MAX], folder[PATH_MAX], own[PATH_MAX + 16];
+    char path[PATH_MAX], folder[PATH_MAX], own[PATH_MAX + 32];
     int lock; /* the folder, open */
 } tms_draft;
 
-/* Makes the folder where it is missing. A symbolic link stays: d->path is what it points to. */
+/* Makes the folder where it is missing. A symbolic link stays, also one to a file that is not there
+ * yet: d->path is what it points to. */
 tamis_status tms_draft_open(const char *path, tms_draft *d, tamis_error *error);
-/* Writes the text under another name and then gives it the file's. An error leaves the old file;
+/* Writes the text under another name and then gives it the file's. The name is the same each time,
+ * so what a writer that was killed has left is replaced by the next one. An error leaves the old file;
  * E_FULL: the text has more than TMS_TEXT_MOST bytes. */
 tamis_status tms_draft_put(tms_draft *d, const char *text, size_t bytes, tamis_error *error);
 void tms_draft_close(tms_draft *d);

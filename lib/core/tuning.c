@@ -80,6 +80,7 @@ tamis_status tms_context_read_settings(tamis_context *context, tamis_error *erro
     bool named;
     tamis_error unread;
     TMS_TRY(read_file(device, tms_device_settings(context->dev), path, &named, &unread, error));
+    *tms_device_settings_found(context->dev) = *tms_device_settings(context->dev);
     if (*unread.text)
         tms_log_line(log, TAMIS_LOG_WARN, "settings of %s are not read: %s", device->id,
                      unread.text);
@@ -115,7 +116,11 @@ tamis_status tamis_context_write_settings(const tamis_context *context, tamis_er
                 device->id);
     TMS_TRY(tms_tuning_path(path, error));
     tms_tuning_shipped(device, &shipped);
-    return tms_tuning_write(path, device->name, tms_device_settings(context->dev), &shipped, error);
+    const tms_tuning *own = tms_device_settings(context->dev);
+    tms_tuning *found = tms_device_settings_found(context->dev);
+    TMS_TRY(tms_tuning_write(path, device->name, own, found, &shipped, error));
+    *found = *own;
+    return TAMIS_OK;
 }
 
 tamis_status tamis_device_tuning(const tamis_device_info *device, char *text, size_t capacity,

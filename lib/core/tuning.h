@@ -18,8 +18,10 @@ tamis_status tms_tuning_path(char path[PATH_MAX], tamis_error *error);
  * does not exist says nothing. E_FORMAT with path and line, E_IO, E_NO_MEMORY. */
 tamis_status tms_tuning_read(const char *path, const char *device, tms_tuning *to, bool *named,
                              tamis_error *error);
-/* Puts the device's settings into the file, those that are not as shipped. */
+/* Puts the device's settings into the file, those that are not as shipped. Where the file names the
+ * device, settings that are as they were `found` stay as the file has them: others have written it. */
 tamis_status tms_tuning_write(const char *path, const char *device, const tms_tuning *from,
-                              const tms_tuning *shipped, tamis_error *error);
+                              const tms_tuning *found, const tms_tuning *shipped,
+                              tamis_error *error);
 
 #endif

@@ -202,17 +202,27 @@ static char *text_of(const char *before, const char *device, const tms_tuning *f
     return NULL;
 }
 
+/* What has changed since it was found is put into what the file has now. */
+static void merge(tms_tuning *now, const tms_tuning *from, const tms_tuning *found) {
+    uint32_t *to = &now->value[0][0][0][0];
+    const uint32_t *own = &from->value[0][0][0][0], *old = &found->value[0][0][0][0];
+    for (size_t i = 0; i < sizeof *now / sizeof *to; i++)
+        if (own[i] != old[i]) to[i] = own[i];
+}
+
 static tamis_status rewrite(tms_draft *d, const char *device, const tms_tuning *from,
-                            const tms_tuning *shipped, tamis_error *error) {
+                            const tms_tuning *found, const tms_tuning *shipped,
+                            tamis_error *error) {
     char *before = NULL, *after = NULL;
     size_t bytes;
-    tms_tuning ignored = *from;
+    tms_tuning now = *shipped;
     bool named = false;
     TMS_TRY(tms_text_read(d->path, &before, &bytes, error));
     tamis_status status =
-        before ? read_from(d->path, before, bytes, device, &ignored, &named, error) : TAMIS_OK;
+        before ? read_from(d->path, before, bytes, device, &now, &named, error) : TAMIS_OK;
     if (status == TAMIS_OK) {
-        after = text_of(before, device, from, shipped, &bytes);
+        merge(&now, from, named ? found : shipped);
+        after = text_of(before, device, &now, shipped, &bytes);
         status = after ? tms_draft_put(d, after, bytes, error)
                        : tms_error_set(error, TAMIS_E_NO_MEMORY, "no memory for %s", d->path);
     }
@@ -222,12 +232,13 @@ static tamis_status rewrite(tms_draft *d, const char *device, const tms_tuning *
 }
 
 tamis_status tms_tuning_write(const char *path, const char *device, const tms_tuning *from,
-                              const tms_tuning *shipped, tamis_error *error) {
+                              const tms_tuning *found, const tms_tuning *shipped,
+                              tamis_error *error) {
     tms_draft d;
     TMS_REQUIRE(!strchr(device, '\n'), TAMIS_E_UNSUPPORTED,
                 "the device's name has more than one line");
     TMS_TRY(tms_draft_open(path, &d, error));
-    const tamis_status status = rewrite(&d, device, from, shipped, error);
+    const tamis_status status = rewrite(&d, device, from, found, shipped, error);
     tms_draft_close(&d);
     return status;
 }

@@ -2,6 +2,7 @@
 /* Settings of kernels: attention has the same bits with every value, values are checked, the user's
  * file is read, kept and replaced, and what tuning finds is set. */
 #define _DEFAULT_SOURCE /* mkdtemp, setenv */
+#include "lib/core/tuning.h"
 #include "host/backend.h"
 #include "lib/core/core.h"
 #include "tests/api/fixture.h"
@@ -10,6 +11,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 /* ---- Bits ------------------------------------------------------------------------------------ */
@@ -294,6 +296,95 @@ static void a_context_takes_what_was_written(void **state) {
     tamis_context_destroy(&context);
 }
 
+static uint32_t value_of(tamis_context *context, const tamis_tuned_class *of, uint32_t setting) {
+    uint32_t value = 99;
+    OK(tamis_context_get_setting(context, of, (tamis_setting)setting, &value, &test_error));
+    return value;
+}
+
+static void set_value(tamis_context *context, const tamis_tuned_class *of, uint32_t setting,
+                      uint32_t value) {
+    OK(tamis_context_set_setting(context, of, (tamis_setting)setting, value, &test_error));
+}
+
+/* A value of a setting that the context does not have. */
+static uint32_t other_value(tamis_context *context, const tamis_tuned_class *of, uint32_t setting) {
+    const tamis_setting_info *info = tamis_setting_describe(setting);
+    const uint32_t value = value_of(context, of, setting);
+    return info->values[info->values[0] == value];
+}
+
+/* Each writes what it has changed: another class, another setting of the same class. What the other
+ * has changed meanwhile stays, also at a second time. */
+static void contexts_keep_each_others(void **state) {
+    (void)state;
+    enum { ROWS = TAMIS_SETTING_FETCH_ROWS, LEVEL = TAMIS_SETTING_FETCH_LEVEL };
+    const tamis_tuned_class one = {TAMIS_TUNED_ATTEND, TAMIS_F16, 1},
+                            two = {TAMIS_TUNED_ATTEND, TAMIS_Q8, 4};
+    tamis_context *a = open_context(), *b = open_context();
+    const uint32_t rows = other_value(a, &one, ROWS), level = other_value(a, &one, LEVEL),
+                   its = other_value(a, &two, ROWS), old = value_of(a, &two, ROWS);
+    set_value(a, &one, ROWS, rows);
+    OK(tamis_context_write_settings(a, &test_error));
+    set_value(b, &one, LEVEL, level);
+    set_value(b, &two, ROWS, its);
+    OK(tamis_context_write_settings(b, &test_error));
+    OK(tamis_context_write_settings(a, &test_error)); /* which has changed nothing since */
+    tamis_context *c = open_context();
+    assert_int_equal(value_of(c, &one, ROWS), rows);
+    assert_int_equal(value_of(c, &one, LEVEL), level);
+    assert_int_equal(value_of(c, &two, ROWS), its);
+    set_value(c, &two, ROWS, old); /* as the library has it: a change as any other */
+    OK(tamis_context_write_settings(c, &test_error));
+    OK(tamis_context_write_settings(b, &test_error));
+    tamis_context_destroy(&c);
+    c = open_context();
+    assert_int_equal(value_of(c, &two, ROWS), old);
+    assert_int_equal(value_of(c, &one, ROWS), rows);
+    tamis_context_destroy(&a);
+    tamis_context_destroy(&b);
+    tamis_context_destroy(&c);
+}
+
+/* Processes that write at a time, each another value of the same device; of any device. */
+static void processes_keep_each_others(void **state) {
+    (void)state;
+    enum { WRITERS = TMS_TUNED_DTYPES, WRITES = 6 };
+    static const char device[] = "a device of nobody";
+    tms_tuning shipped = {{{{{0}}}}}, now;
+    pid_t writers[WRITERS];
+    bool named = false;
+    for (size_t i = 0; i < sizeof shipped / sizeof(uint32_t); i++)
+        (&shipped.value[0][0][0][0])[i] = tamis_setting_describe(i % TMS_SETTINGS)->values[0];
+    for (uint32_t w = 0; w < WRITERS; w++) {
+        writers[w] = fork();
+        assert_true(writers[w] >= 0);
+        if (writers[w] > 0) continue;
+        for (uint32_t i = 0; i < WRITES; i++) {
+            tms_tuning own = shipped;
+            const uint32_t setting = TAMIS_SETTING_FETCH_ROWS;
+            *tms_tuning_at(&own, i % 2, (tamis_dtype)w, i % 3, (tamis_setting)setting) =
+                tamis_setting_describe(setting)->values[1];
+            if (tms_tuning_write(path, device, &own, &shipped, &shipped, NULL) != TAMIS_OK)
+                _exit(1);
+        }
+        _exit(0);
+    }
+    for (int w = 0; w < WRITERS; w++) {
+        int code;
+        assert_int_equal(waitpid(writers[w], &code, 0), writers[w]);
+        assert_int_equal(code, 0);
+    }
+    now = shipped;
+    OK(tms_tuning_read(path, device, &now, &named, &test_error));
+    assert_true(named);
+    for (uint32_t w = 0; w < WRITERS; w++)
+        for (uint32_t i = 0; i < WRITES; i++)
+            assert_int_equal(
+                *tms_tuning_at(&now, i % 2, (tamis_dtype)w, i % 3, TAMIS_SETTING_FETCH_ROWS),
+                tamis_setting_describe(TAMIS_SETTING_FETCH_ROWS)->values[1]);
+}
+
 /* Other devices, before and behind, and comments. */
 static void what_is_of_others_stays(void **state) {
     (void)state;
@@ -560,11 +651,13 @@ int main(int argc, char **argv) {
         cmocka_unit_test(settings_are_described),
         cmocka_unit_test(values_hold_for_their_class_alone),
         cmocka_unit_test(what_is_no_setting_is_refused),
+        WITH_FOLDER(processes_keep_each_others),
     };
     const struct CMUnitTest others[] = {WITH_FOLDER(other_devices_need_no_file),
                                         cmocka_unit_test(other_devices_are_not_measured)};
     const struct CMUnitTest with_settings[] = {
         WITH_FOLDER(a_context_takes_what_was_written),
+        WITH_FOLDER(contexts_keep_each_others),
         WITH_FOLDER(what_is_of_others_stays),
         WITH_FOLDER(a_file_that_is_not_understood_is_an_error),
         WITH_FOLDER(a_file_that_cannot_be_read),

@@ -5,12 +5,14 @@
 #define XXH_INLINE_ALL
 #include "tests/api/fixture.h"
 
+#include <dirent.h>
 #include <inttypes.h>
 #include <locale.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
 #include <tamis/blend_policy.h>
@@ -363,6 +365,72 @@ static void links_stay(void **state) {
     assert_int_equal(unlink(link), 0);
 }
 
+/* Also one to a file that is not there yet, in a folder that is or is not, by a path of its own folder
+ * or of the root, and a link to a link. */
+static void links_to_nothing_stay(void **state) {
+    (void)state;
+    static const char *const targets[] = {"own/deep/blend.policy", "", "second"};
+    const tamis_blend_policy p = entry_of(1, 1);
+    char link[128], second[128];
+    struct stat info;
+    snprintf(link, sizeof link, "%s/link", folder);
+    snprintf(second, sizeof second, "%s/second", folder);
+    for (size_t i = 0; i < sizeof targets / sizeof *targets; i++) {
+        assert_int_equal(symlink(*targets[i] ? targets[i] : path, link), 0);
+        if (i == 2) assert_int_equal(symlink("own/../own/deep/blend.policy", second), 0);
+        EXPECT(TAMIS_OK, tamis_blend_policy_write(link, &p, &error));
+        assert_int_equal(lstat(link, &info), 0);
+        assert_true(S_ISLNK(info.st_mode));
+        assert_int_equal(lstat(path, &info), 0);
+        assert_true(S_ISREG(info.st_mode));
+        assert_int_equal(read_all(NULL, 0), 1);
+        assert_int_equal(unlink(link) | unlink(path), 0);
+    }
+    assert_int_equal(unlink(second) | symlink("link", link), 0);
+    EXPECT(TAMIS_E_IO, tamis_blend_policy_write(link, &p, &error)); /* to itself */
+    assert_int_equal(unlink(link), 0);
+}
+
+/* How many names the file's folder has. */
+static unsigned count_names(void) {
+    char own[96];
+    unsigned count = 0;
+    snprintf(own, sizeof own, "%s/own/deep", folder);
+    DIR *all = opendir(own);
+    assert_non_null(all);
+    for (const struct dirent *entry; (entry = readdir(all));)
+        count += entry->d_name[0] != '.';
+    closedir(all);
+    return count;
+}
+
+/* Writers that are killed while they write leave the old file, and nothing that the next one does not
+ * remove. */
+static void killed_writers_leave_nothing(void **state) {
+    (void)state;
+    const tamis_blend_policy first = entry_of(1, 1), more = entry_of(2, 1);
+    EXPECT(TAMIS_OK, tamis_blend_policy_write(path, &first, &error));
+    for (int i = 0; i < 3; i++) {
+        const pid_t writer = fork();
+        assert_true(writer >= 0);
+        if (writer == 0) { /* the signal SIGXFSZ at the 100th byte */
+            const struct rlimit no_core = {0, 0}, most = {100, 100};
+            if (setrlimit(RLIMIT_CORE, &no_core) != 0 || setrlimit(RLIMIT_FSIZE, &most) != 0)
+                _exit(1);
+            const tamis_status status = tamis_blend_policy_write(path, &more, NULL);
+            _exit(2 + (int)status);
+        }
+        int code;
+        assert_int_equal(waitpid(writer, &code, 0), writer);
+        assert_true(WIFSIGNALED(code));
+        assert_int_equal(read_all(NULL, 0), 1);
+    }
+    assert_int_equal(count_names(), 2);
+    EXPECT(TAMIS_OK, tamis_blend_policy_write(path, &more, &error));
+    assert_int_equal(read_all(NULL, 0), 2);
+    assert_int_equal(count_names(), 1);
+}
+
 /* Processes that write at a time: every entry is there, and a reader never meets a half file. */
 static void writers_lose_nothing(void **state) {
     (void)state;
@@ -491,6 +559,8 @@ int main(void) {
                                        IN_FOLDER(every_damage_is_found),
                                        IN_FOLDER(foreign_files_are_told_apart),
                                        IN_FOLDER(lines_are_checked_under_a_right_checksum),
+                                       IN_FOLDER(links_to_nothing_stay),
+                                       IN_FOLDER(killed_writers_leave_nothing),
                                        IN_FOLDER(a_file_that_cannot_be_written_is_an_error),
                                        IN_FOLDER(links_stay),
                                        IN_FOLDER(writers_lose_nothing),

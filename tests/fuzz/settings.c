@@ -91,7 +91,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
         refusal_check(status, &error);
         assert_memory_equal(&read, &before, sizeof read);
         error = (tamis_error){0};
-        status = tms_tuning_write(path, DEVICE, &before, &before, &error);
+        status = tms_tuning_write(path, DEVICE, &before, &before, &before, &error);
         refusal_check(status, &error);
         assert_file_is(data, size);
         return 0;
@@ -99,7 +99,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     if (!named) assert_memory_equal(&read, &before, sizeof read);
     error = (tamis_error){0};
     const bool others = tms_tuning_read(path, OTHER, &other, &named, &error) == TAMIS_OK;
-    assert_int_equal(tms_tuning_write(path, DEVICE, &read, &before, &error), TAMIS_OK);
+    assert_int_equal(tms_tuning_write(path, DEVICE, &read, &before, &before, &error), TAMIS_OK);
     const tms_tuning again = read_well(DEVICE);
     assert_memory_equal(&again, &read, sizeof read);
     if (!others) return 0;

@@ -113,8 +113,9 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_context_tune(tamis_context *contex
                                                            tamis_tune_result *result,
                                                            tamis_error *error);
 
-/* Writes the settings of the context into the user's file, in the place of what that said of the
- * device; what it says of others stays. Classes whose values are the library's own are left out, so
+/* Writes the settings of the context into the user's file. What that says of other devices stays, and
+ * of this one each setting that the context has left as it found it: another context, of this process
+ * or of another, may have written it since. Classes whose values are the library's own are left out, so
  * that they follow it. The file is replaced as a whole, its folders are made.
  * Errors: E_UNSUPPORTED if its kernels have no settings; E_STATE if TAMIS_TUNING is "none" or no
  * folder is known; E_FORMAT if there is a file that is not understood, E_IO with the path; then the
