@@ -396,13 +396,13 @@ static int run_second_device(void) {
 static const struct refusal {
     const char *name, *variable, *value, *reason;
 } REFUSALS[] = {
-    {"no-driver", "TAMIS_CUDA_DRIVER", "/nonexistent/libcuda.so.1",
-     "no CUDA driver: /nonexistent/libcuda.so.1"},
+    {"no-driver", "TAMIS_CUDA_DRIVER", "/dev/null/libcuda.so.1",
+     "no CUDA driver: /dev/null/libcuda.so.1"},
     {"not-a-driver", "TAMIS_CUDA_DRIVER", "libm.so.6", "the library has no cuInit"},
     {"no-device", "CUDA_ON_CPU_DEVICES", "0", "CUDA_ERROR_NO_DEVICE"},
     {"old-device", "CUDA_ON_CPU_CAPABILITY", "75", "compute capability 7.5: 8.0 is needed"},
-    {"no-kernels", "TAMIS_CUDA_KERNELS", "/nonexistent/kernels",
-     "\"/nonexistent/kernels\": no such folder"},
+    {"no-kernels", "TAMIS_CUDA_KERNELS", "/dev/null/kernels",
+     "\"/dev/null/kernels\": no such folder"},
     {"built-in-kernels", "TAMIS_CUDA_KERNELS", NULL, "built without CUDA kernels"},
 };
 static const struct refusal *refusal;

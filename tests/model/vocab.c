@@ -569,9 +569,9 @@ static void test_arguments(void **state) {
     size_t count = 77;
     tamis_vocab *vocab = (tamis_vocab *)&count;
     tamis_error error = {0};
-    assert_int_equal(tamis_vocab_load("/nowhere/at.gguf", &vocab, &error), TAMIS_E_IO);
+    assert_int_equal(tamis_vocab_load("/dev/null/at.gguf", &vocab, &error), TAMIS_E_IO);
     assert_null(vocab);
-    assert_non_null(strstr(error.text, "/nowhere/at.gguf: cannot be read"));
+    assert_non_null(strstr(error.text, "/dev/null/at.gguf: cannot be read"));
     assert_int_equal(tamis_vocab_load(NULL, &vocab, NULL), TAMIS_E_ARGUMENT);
     assert_int_equal(tamis_vocab_load("x", NULL, NULL), TAMIS_E_ARGUMENT);
     assert_int_equal(tamis_vocab_encode(NULL, "a", 1, 0, NULL, 0, &count, &error),

@@ -45,7 +45,7 @@ END
 chmod +x "$work/nvcc"
 
 expect 'tests without pkg-config' configure bare -DTAMIS_TESTS=ON -DTAMIS_NVCC=OFF \
-    -DPKG_CONFIG_EXECUTABLE=/nonexistent
+    -DPKG_CONFIG_EXECUTABLE=/dev/null/none
 
 expect 'the usual architectures' configure usual -DTAMIS_NVCC=ON
 expect 'machine code and PTX for 8.0' options usual 'arch=compute_80,code=[sm_80,compute_80]'
