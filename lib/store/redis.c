@@ -63,6 +63,7 @@ static tamis_status take_params(tms_redis *redis, const tamis_store_params *para
                 "redis_walk_ms is %" PRIu32 ", of at most %u", params->redis_walk_ms, MOST_TIMEOUT);
     redis->database = params->redis_database;
     redis->walk_ms = params->redis_walk_ms ? params->redis_walk_ms : DEFAULT_WALK;
+    redis->tier.patience_us = 1e3 * redis->walk_ms;
     redis->most_names = MOST_NAMES;
     redis->timeout_ms = params->redis_timeout_ms ? params->redis_timeout_ms : DEFAULT_TIMEOUT;
     redis->prefix = strdup(prefix);

@@ -20,6 +20,7 @@
 #define MOST_ELEMENTS (1u << 20) /* of an array in a reply */
 #define FRAMES        (1u << 16) /* bytes of a reply beside values */
 #define PIECES        64         /* that are handed over at once */
+#define REFUSAL_US    5e3        /* to take in what a server has said before it hung up */
 
 #if HIREDIS_MAJOR >= 1
 typedef size_t array_size;
@@ -165,13 +166,14 @@ static bool receive(call *to, redisReply **replies, unsigned n) {
     return true;
 }
 
-/* A server that ends a command before all of it has come says why beforehand: then that is the reply
- * of the first command. */
+/* A server that hangs up before all of a command has come says why beforehand: then that, which is
+ * there already, is the reply of the first command. */
 static bool take_refusal(call *to, redisReply **replies, unsigned n) {
-    char reason[sizeof to->reason];
-    memcpy(reason, to->reason, sizeof reason);
+    const call before = *to;
+    to->deadline = tms_now_us() + REFUSAL_US;
     if (n == 1 && receive(to, replies, 1) && replies[0]->type == REDIS_REPLY_ERROR) return true;
-    memcpy(to->reason, reason, sizeof reason);
+    memcpy(to->reason, before.reason, sizeof to->reason);
+    to->timed_out = before.timed_out;
     return false;
 }
 

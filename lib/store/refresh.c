@@ -8,6 +8,7 @@
 typedef struct newcomer {
     int64_t used;
     uint8_t key[TMS_KEY_BYTES];
+    bool there;
 } newcomer;
 
 static int by_use(const void *a, const void *b) {
@@ -63,6 +64,7 @@ static tamis_status meet(tamis_store *store, tms_shelf *shelf, newcomer *one, ta
         return TAMIS_OK;
     }
     if (!object) return status;
+    one->there = true;
     one->used = object->used;
     if (verdict == TMS_SOUND)
         status = add_newcomer(store, shelf, &object->record, changes, error);
@@ -120,9 +122,13 @@ static tamis_status meet_all(tamis_store *store, tms_shelf *shelf, const tms_key
     size_t count = 0;
     TMS_REQUIRE(all, TAMIS_E_NO_MEMORY, "no memory for %zu entries", keys->count);
     tamis_status status = TAMIS_OK;
+    double lost_us = 0;
     for (; status == TAMIS_OK && count < keys->count; count++) {
+        const double began = tms_now_us();
         memcpy(all[count].key, keys->keys[count], TMS_KEY_BYTES);
         status = meet(store, shelf, &all[count], error);
+        if (!all[count].there) lost_us += tms_now_us() - began;
+        if (status == TAMIS_OK) status = tms_tier_patience(shelf->tier, lost_us, error);
     }
     welcome(store, shelf, all, count);
     free(all);

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Lists of keys, which walks through a tier make. */
+/* Walks through a tier: the list of keys, and when they end. */
 #include "lib/store/tier.h"
 
 #include <stdlib.h>
@@ -14,5 +14,12 @@ tamis_status tms_keys_add(tms_keys *keys, const uint8_t key[TMS_KEY_BYTES], tami
         keys->room = room;
     }
     memcpy(keys->keys[keys->count++], key, TMS_KEY_BYTES);
+    return TAMIS_OK;
+}
+
+tamis_status tms_tier_patience(const tms_tier *tier, double lost_us, tamis_error *error) {
+    TMS_REQUIRE(tier->patience_us == 0 || lost_us <= tier->patience_us, TAMIS_E_IO,
+                "the %s tier names records that are not there: looked for %.0f ms",
+                tamis_tier_name(tier->ops->tier), lost_us / 1e3);
     return TAMIS_OK;
 }

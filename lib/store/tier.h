@@ -11,6 +11,8 @@ typedef struct tms_tier_ops tms_tier_ops;
 
 typedef struct tms_tier {
     const tms_tier_ops *ops;
+    double
+        patience_us; /* how long a walk may look for what it has named and is not there; 0: any */
 } tms_tier;
 
 /* A record that was found, open for reading, whatever becomes of its name. */
@@ -27,6 +29,9 @@ typedef struct tms_keys {
     uint8_t (*keys)[TMS_KEY_BYTES];
     size_t count, room;
 } tms_keys;
+
+/* Whether a walk has looked for what is not there for so long that it ends: E_IO. */
+tamis_status tms_tier_patience(const tms_tier *tier, double lost_us, tamis_error *error);
 
 /* Adds a key. E_NO_MEMORY. */
 tamis_status tms_keys_add(tms_keys *keys, const uint8_t key[TMS_KEY_BYTES], tamis_error *error);

@@ -28,14 +28,15 @@ static tamis_status remove_foreign(tamis_store *store, tms_shelf *shelf, const u
     return status;
 }
 
-/* verify reads planes; gc removes what is foreign. */
+/* verify reads planes; gc removes what is foreign. *there: there was a record. */
 static tamis_status inspect(tamis_store *store, tms_shelf *shelf, const uint8_t *key, bool verify,
-                            tamis_store_found *out, tamis_error *error) {
+                            bool *there, tamis_store_found *out, tamis_error *error) {
     const tms_tier_ops *ops = shelf->tier->ops;
     tms_object *object = NULL;
     tms_verdict verdict;
     tamis_error reason;
     TMS_TRY(ops->find(shelf->tier, key, &object, &verdict, error));
+    *there = object != NULL;
     if (!object) return TAMIS_OK;
     tamis_status status = TAMIS_OK;
     if (verdict == TMS_SOUND && verify) {
@@ -62,12 +63,19 @@ static tamis_status inspect(tamis_store *store, tms_shelf *shelf, const uint8_t 
 static tamis_status inspect_all(tamis_store *store, tms_shelf *shelf, bool verify,
                                 tamis_store_found *out, tamis_error *error) {
     tms_keys keys = {0};
+    double lost_us = 0;
     tamis_status status = shelf->tier->ops->walk(shelf->tier, &keys, error);
     if (status != TAMIS_OK) keys.count = 0;
     for (size_t i = 0; i < keys.count; i++) {
-        const tamis_status one =
-            inspect(store, shelf, keys.keys[i], verify, out, status == TAMIS_OK ? error : NULL);
+        tamis_error *reason = status == TAMIS_OK ? error : NULL;
+        const double began = tms_now_us();
+        bool there = false;
+        tamis_status one = inspect(store, shelf, keys.keys[i], verify, &there, out, reason);
+        if (!there) lost_us += tms_now_us() - began;
+        const tamis_status over = tms_tier_patience(shelf->tier, lost_us, one ? NULL : reason);
+        if (one == TAMIS_OK) one = over;
         if (status == TAMIS_OK) status = one;
+        if (over != TAMIS_OK) break;
     }
     free(keys.keys);
     return status;

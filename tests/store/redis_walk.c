@@ -5,6 +5,7 @@
 #include "tests/store/rig.h"
 
 #include <pthread.h>
+#include <stdatomic.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -13,11 +14,12 @@
 #define IN_TIME 15 /* seconds: a busy machine may wait for the processor */
 
 /* How SCAN is answered. All but ENDS never say that they have come to an end. */
-enum { ENDS, NOTHING, SAME_CURSOR, SAME_NAMES, NEW_NAMES, TRICKLE, HOSTILE_ERROR, KINDS };
+enum { ENDS, NOTHING, SAME_CURSOR, SAME_NAMES, NEW_NAMES, TRICKLE, HOSTILE_ERROR, KINDS, HOLLOW };
 static const char *const kinds[KINDS] = {"ends",      "nothing", "same cursor",  "same names",
                                          "new names", "trickle", "hostile error"};
 
 static int kind, listener = -1;
+static atomic_uint asked; /* how often for a record */
 static char path[RIG_MOST_PATH + 32];
 
 static double seconds(void) {
@@ -47,12 +49,13 @@ static bool say_page(int client) {
     const unsigned names = kind == NOTHING || kind == ENDS ? 0 : 16;
     page++;
     char cursor[16];
-    snprintf(cursor, sizeof cursor, "%u", kind == ENDS ? 0 : kind == SAME_CURSOR ? 7 : 100 + page);
+    const bool last = kind == ENDS || (kind == HOLLOW && page % 64 == 0);
+    snprintf(cursor, sizeof cursor, "%u", last ? 0 : kind == SAME_CURSOR ? 7 : 100 + page);
     int used =
         snprintf(reply, sizeof reply, "*2\r\n$%zu\r\n%s\r\n*%u\r\n", strlen(cursor), cursor, names);
     for (unsigned i = 0; i < names; i++)
         used += snprintf(reply + used, sizeof reply - (size_t)used, "$38\r\ntamis:%032x\r\n",
-                         16 * (kind == NEW_NAMES ? page : 0) + i);
+                         16 * (kind == NEW_NAMES || kind == HOLLOW ? page : 0) + i);
     return say(client, reply);
 }
 
@@ -63,9 +66,12 @@ static bool answer(int client, const char *commands) {
     for (const char *at = commands; well && (at = strstr(at, "SCAN\r\n")); at++)
         well = say_page(client);
     /* What is asked about a record: there is none. */
-    for (const char *at = commands; well && (at = strstr(at, "MULTI\r\n")); at++)
+    for (const char *at = commands; well && (at = strstr(at, "MULTI\r\n")); at++) {
+        atomic_fetch_add(&asked, 1);
+        if (kind == HOLLOW) rig_nap(2);
         well = say(client, "+OK\r\n+QUEUED\r\n+QUEUED\r\n+QUEUED\r\n+QUEUED\r\n"
                            "*4\r\n$-1\r\n:0\r\n:0\r\n$0\r\n\r\n");
+    }
     return well;
 }
 
@@ -137,7 +143,7 @@ static void walks_end(void **state) {
     for (int how = 0; how < KINDS; how++) {
         const tamis_status wanted = how == ENDS ? TAMIS_OK : TAMIS_E_IO;
         const double began = seconds();
-        for (int call = 0; call < 3; call++) {
+        for (int call = 0; call < (how == TRICKLE ? 1 : 3); call++) { /* which takes 0.3 s */
             tamis_store *store = open_store(how, 0);
             const tamis_status status = call == 0
                                             ? tamis_store_list(store, NULL, 0, &count, &test_error)
@@ -147,6 +153,7 @@ static void walks_end(void **state) {
             if (status != TAMIS_OK) check_words(how);
             tamis_store_destroy(&store);
         }
+        if (how == TRICKLE) continue;
         tamis_store *store = open_store(how, 1 << 20); /* which walks to keep the limit */
         assert_int_equal(rig_stats(store).tiers[TAMIS_TIER_REDIS].failed, how != ENDS);
         tamis_store_destroy(&store);
@@ -176,6 +183,25 @@ static void names_are_bounded(void **state) {
     assert_true(keys.room < 2000);
     free(keys.keys);
     tms_redis_ops.close(tier);
+}
+
+/* Names of what is not there are not looked for without end. */
+static void hollow_names_end(void **state) {
+    (void)state;
+    tamis_store_found found;
+    size_t count = 0;
+    for (int call = 0; call < 3; call++) {
+        tamis_store *store = open_store(HOLLOW, 0);
+        atomic_store(&asked, 0);
+        const tamis_status status = call == 0
+                                        ? tamis_store_list(store, NULL, 0, &count, &test_error)
+                                    : call == 1 ? tamis_store_verify(store, &found, &test_error)
+                                                : tamis_store_gc(store, &found, &test_error);
+        assert_int_equal(status, TAMIS_E_IO);
+        assert_non_null(strstr(test_error.text, "the redis tier names records that are not there"));
+        assert_in_range(atomic_load(&asked), 1, 2 * WALK_MS); /* each takes 2 ms */
+        tamis_store_destroy(&store);
+    }
 }
 
 /* ---- Addresses -------------------------------------------------------------------------------- */
@@ -245,6 +271,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(walks_end, start, stop),
         cmocka_unit_test_setup_teardown(names_are_bounded, start, stop),
+        cmocka_unit_test_setup_teardown(hollow_names_end, start, stop),
         cmocka_unit_test(addresses_are_taken),
         cmocka_unit_test(addresses_are_refused),
     };

@@ -160,7 +160,7 @@ enum {
     /* The beginning of the sequence, sink included: the longest prefix whose pages the store has
      * (tamis_store_get_prefix, by the model's own fingerprint), in pages of page_tokens, is exact;
      * the rest is fresh. Nothing stands before it. Each page counts as a part, and those that are
-     * missing as one. */
+     * missing as one. h2o's sums lack the rows that are loaded, as tamis_plan_narrow says. */
     TAMIS_BLEND_PREFIX = 2
 };
 

@@ -103,7 +103,8 @@ const cli_command cli_run_command = {
     "line of figures says what was found, loaded and computed.\n"
     "\n"
     "With --prefix-store whole pages of the text are stored, each for what stands before it. The\n"
-    "pages with which a later text begins alike are loaded, and its answer is the same as without.",
+    "pages with which a later text begins alike are loaded, if they were computed over a cache of\n"
+    "the same type, and its answer is the same as without. It does not go with --evict h2o.",
     "  tamis run --model tests/data/needle.gguf --prompt \"$(head -c 1500 tests/data/text.txt)\" "
     "\\\n"
     "      --question 'And the name of' --select quest --budget 256 --tokens 20\n"
@@ -290,6 +291,16 @@ static bool choose_policies(const run_flags *f, bool chunks, tamis_selection *se
     return cli_eviction(name, f->evict, f->evict_budget, &f->eviction, false, eviction);
 }
 
+/* h2o sums the attention of all tokens of a prompt, and loaded ones attend to nothing: it would keep
+ * others than without the store. */
+static bool check_prefix_eviction(const tamis_eviction *eviction, const cli_chunks_params *chunks) {
+    if (!chunks->prefix || eviction->kind != TAMIS_EVICT_H2O) return true;
+    cli_fail(cli_run_command.name,
+             "--evict h2o: is given with --prefix-store; h2o sums the attention of every token of "
+             "a text, and those that are loaded have none");
+    return false;
+}
+
 /* What the flags say of chunks, device, model, cache, plan and sampling. */
 static bool choose_params(const run_flags *f, cli_session_params *out, cli_chunks_params *chunks) {
     if (!cli_chunks_check(cli_run_command.name, &f->chunks, f->file != NULL, chunks)) return false;
@@ -303,6 +314,7 @@ static bool choose_params(const run_flags *f, cli_session_params *out, cli_chunk
                   .bounds_dtype = (tamis_bounds_dtype)f->bounds_dtype},
         .plan = {.timing = f->times != 0 && CLI_EVICTION_KIND(f->evict) != TAMIS_EVICT_NONE}};
     if (!choose_policies(f, chunks->used, &out->plan.selection, &out->plan.eviction) ||
+        !check_prefix_eviction(&out->plan.eviction, chunks) ||
         !cli_sampling(cli_run_command.name, &f->sampling, &out->sampling))
         return false;
     out->cache.planes = tamis_eviction_planes(&out->plan.eviction);

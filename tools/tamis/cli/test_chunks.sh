@@ -187,6 +187,7 @@ check_prefix() {
     [ "$device" != reference ] || check_other_pages
     usage_error '^tamis run: --prefix-store: is given with --chunks' "${asked[@]}" --prompt x --chunks a
     usage_error '^tamis run: --share: belongs to --chunks' "${asked[@]}" --prompt x --share 5
+    usage_error '^tamis run: --evict h2o: is given with --prefix-store' "${asked[@]}" --prompt x --evict h2o
     usage_error '^tamis run: --chat: is given with --prefix-store' "${asked[@]}" --chat
     usage_error '^tamis run: --prefix-page: belongs to --prefix-store' "${model[@]}" --prompt x \
         --prefix-page 5
