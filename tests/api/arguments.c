@@ -339,6 +339,23 @@ static void lanes_tell_positions_and_lengths(void **state) {
     OK(tamis_cache_remove(w->cache, id, &test_error));
 }
 
+/* A name out of somebody's file: an error shows it without what a terminal obeys. */
+static void unknown_names_are_quoted(void **state) {
+    (void)state;
+    static const char name[] = "x\x1b[2J\x07\xc3", shown[] = "\"x?[2J??\"";
+    tamis_selection_kind selection;
+    tamis_selection preset;
+    tamis_eviction_kind eviction;
+    tamis_bounds_kind bounds;
+    tamis_context *context = NULL;
+    const tamis_context_params params = {.device = name};
+    FAILS(tamis_selection_parse(name, &selection, &test_error), TAMIS_E_ARGUMENT, shown);
+    FAILS(tamis_selection_preset(name, &preset, &test_error), TAMIS_E_ARGUMENT, shown);
+    FAILS(tamis_eviction_parse(name, &eviction, &test_error), TAMIS_E_ARGUMENT, shown);
+    FAILS(tamis_bounds_parse(name, &bounds, &test_error), TAMIS_E_ARGUMENT, shown);
+    FAILS(tamis_context_create(&params, &context, &test_error), TAMIS_E_NO_DEVICE, shown);
+}
+
 static void selections_are_known_by_name_and_checked(void **state) {
     (void)state;
     tamis_selection s;
@@ -607,6 +624,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(a_cache_takes_the_memory_it_measured),
         cmocka_unit_test(sequences_refuse_bad_arguments),
         cmocka_unit_test(lanes_tell_positions_and_lengths),
+        cmocka_unit_test(unknown_names_are_quoted),
         cmocka_unit_test(selections_are_known_by_name_and_checked),
         cmocka_unit_test(the_least_budget_holds_sinks_recent_and_a_page),
         cmocka_unit_test(plan_parameters_are_checked_one_by_one),
