@@ -94,10 +94,10 @@ struct tamis_cache {
     tamis_cache_size size;
     uint32_t n_lanes; /* of one sequence */
     tms_pool *pools;  /* [size.pools] */
-    /* An id is serial * 2^24 + index in `sequences`; free entries are NULL. */
+    /* An id is a serial number of the process * 2^24 + index in `sequences`; free entries are
+     * NULL. */
     tms_sequence **sequences;
     uint32_t n_sequences, sequence_capacity;
-    uint64_t serial;
     bool step_open;
     tms_copies copies; /* of the latest reserve, for a rollback if they were not made */
     /* Since a call failed, bounds of some full pages do not fit their keys or are of another kind:

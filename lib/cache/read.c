@@ -138,7 +138,7 @@ tamis_status tamis_cache_lane_length(const tamis_cache *cache, tamis_sequence se
     TMS_REQUIRE(length, TAMIS_E_ARGUMENT, "length is NULL");
     const tms_sequence *s = tms_cache_find(cache, sequence);
     uint32_t index = 0;
-    TMS_REQUIRE(s, TAMIS_E_ARGUMENT, "there is no sequence %" PRIu64, sequence);
+    TMS_REQUIRE(s, TAMIS_E_ARGUMENT, "the cache has no sequence %" PRIu64, sequence);
     TMS_TRY(find_lane(cache, layer, kv_head, &index, error));
     *length = s->lanes[index].length;
     return TAMIS_OK;

@@ -3,11 +3,16 @@
 #include "lib/cache/cache.h"
 
 #include <inttypes.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 
 #define INDEX_BITS    24
 #define MAX_SEQUENCES (1u << INDEX_BITS)
+
+/* Sequences that the process has had, in all caches, so that no two of them ever have one id: a
+ * cache does not know the handles of another, nor of one that was destroyed. */
+static _Atomic uint64_t serial;
 
 tms_sequence *tms_cache_find(const tamis_cache *cache, tamis_sequence id) {
     uint32_t index = (uint32_t)(id & (MAX_SEQUENCES - 1));
@@ -54,7 +59,7 @@ static tms_sequence *new_sequence(tamis_cache *cache, uint32_t list_pages) {
     sequence->version = 1;
     tms_history_begin(sequence);
     sequence->list_pages = list_pages;
-    sequence->id = ++cache->serial << INDEX_BITS | index;
+    sequence->id = (atomic_fetch_add(&serial, 1) + 1) << INDEX_BITS | index;
     cache->sequences[index] = sequence;
     cache->n_sequences++;
     return sequence;
@@ -74,7 +79,7 @@ tamis_status tms_cache_find_idle(const tamis_cache *cache, tamis_sequence id, tm
                                  tamis_error *error) {
     TMS_REQUIRE(cache, TAMIS_E_ARGUMENT, "cache is NULL");
     *out = tms_cache_find(cache, id);
-    TMS_REQUIRE(*out, TAMIS_E_ARGUMENT, "there is no sequence %" PRIu64, id);
+    TMS_REQUIRE(*out, TAMIS_E_ARGUMENT, "the cache has no sequence %" PRIu64, id);
     TMS_REQUIRE(!(*out)->in_step, TAMIS_E_STATE, "sequence %" PRIu64 " is in an open step", id);
     return TAMIS_OK;
 }

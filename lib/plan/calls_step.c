@@ -16,7 +16,7 @@ static tamis_status collect(tamis_plan *plan, const tamis_step *in, uint32_t *n,
         tamis_sequence id = in->sequences[*n];
         uint32_t rows = in->rows ? in->rows[*n] : 1;
         tms_sequence *sequence = tms_cache_find(plan->setup.cache, id);
-        TMS_REQUIRE(sequence, TAMIS_E_ARGUMENT, "there is no sequence %" PRIu64, id);
+        TMS_REQUIRE(sequence, TAMIS_E_ARGUMENT, "the cache has no sequence %" PRIu64, id);
         TMS_REQUIRE(!sequence->in_step, TAMIS_E_ARGUMENT,
                     "sequence %" PRIu64 " comes twice in the step", id);
         TMS_REQUIRE(rows > 0, TAMIS_E_ARGUMENT, "sequence %" PRIu64 " brings no rows", id);

@@ -2,6 +2,7 @@
 /* Bad arguments to the public calls: each is refused with its value, and changes nothing. */
 #include "tests/api/fixture.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
@@ -262,6 +263,91 @@ static void sequences_refuse_bad_arguments(void **state) {
     OK(tamis_cache_add(w->cache, &other, &test_error));
     assert_true(other != id);
     OK(tamis_cache_remove(w->cache, other, &test_error));
+}
+
+/* A handle, in every call that takes one. */
+static void is_unknown(test_world *w, tamis_plan *caller, tamis_prefixes *prefixes,
+                       tamis_sequence id) {
+    static const uint32_t counts[4] = {1, 1, 1, 1}, slots[4];
+    static const float scores[4];
+    static const uint8_t salt[16];
+    const int32_t token = 1;
+    const tamis_step step = {.sequences = &id, .count = 1};
+    tamis_sequence fork;
+    tamis_sequence_stats stats;
+    tamis_step_pages pages;
+    tamis_read_limit limit;
+    int32_t positions[1];
+    uint32_t length;
+    float row[64];
+    const char *unknown = test_text("the cache has no sequence %" PRIu64, id);
+    FAILS(tamis_cache_fork(w->cache, id, &fork, &test_error), TAMIS_E_ARGUMENT, unknown);
+    FAILS(tamis_cache_truncate(w->cache, id, 0, &test_error), TAMIS_E_ARGUMENT, unknown);
+    FAILS(tamis_cache_remove(w->cache, id, &test_error), TAMIS_E_ARGUMENT, unknown);
+    FAILS(tamis_cache_read(w->cache, id, 0, 0, 0, 1, row, row, &test_error), TAMIS_E_ARGUMENT,
+          unknown);
+    FAILS(tamis_cache_read_positions(w->cache, id, 0, 0, 0, 1, positions, &test_error),
+          TAMIS_E_ARGUMENT, unknown);
+    FAILS(tamis_cache_read_limit(w->cache, &id, 1, 1, &limit, &test_error), TAMIS_E_ARGUMENT,
+          unknown);
+    FAILS(tamis_cache_lane_length(w->cache, id, 0, 0, &length, &test_error), TAMIS_E_ARGUMENT,
+          unknown);
+    FAILS(tamis_cache_length(w->cache, id, &length, NULL, &test_error), TAMIS_E_ARGUMENT, unknown);
+    FAILS(tamis_cache_get_sequence_stats(w->cache, id, &stats, &test_error), TAMIS_E_ARGUMENT,
+          unknown);
+    FAILS(tamis_plan_step_pages(w->plan, &step, &pages, &test_error), TAMIS_E_ARGUMENT, unknown);
+    FAILS(tamis_plan_step_begin(w->plan, &step, &test_error), TAMIS_E_ARGUMENT, unknown);
+    FAILS(tamis_plan_evict(w->plan, id, NULL, &test_error), TAMIS_E_ARGUMENT, unknown);
+    FAILS(tamis_plan_evict_by_scores(caller, id, scores, 1, NULL, &test_error), TAMIS_E_ARGUMENT,
+          unknown);
+    FAILS(tamis_plan_evict_to(caller, id, slots, counts, 1, NULL, &test_error), TAMIS_E_ARGUMENT,
+          unknown);
+    FAILS(tamis_prefixes_add(prefixes, id, &token, 1, salt, &test_error), TAMIS_E_ARGUMENT,
+          unknown);
+}
+
+/* A handle of another cache, of one that was destroyed and of a removed sequence is unknown, also
+ * where this cache has a sequence in its place. */
+static void handles_tell_their_cache(void **state) {
+    (void)state;
+    test_world w;
+    const uint64_t token = 5;
+    tamis_cache_params shape = test_shape();
+    tamis_sequence own[2], theirs[2], late;
+    tamis_cache *other = NULL;
+    tamis_plan *caller = NULL;
+    tamis_prefixes *prefixes = NULL;
+    const tamis_plan_params streaming = {.max_context = 64,
+                                         .eviction = {.kind = TAMIS_EVICT_STREAMING, .budget = 8}};
+    const tamis_plan_params by_caller = {.max_context = 64,
+                                         .eviction = {.kind = TAMIS_EVICT_CALLER, .budget = 8}};
+    shape.planes = TAMIS_PLANE_POSITIONS;
+    test_open(&w, &shape, &streaming);
+    OK(tamis_cache_create(w.context, &shape, &other, &test_error));
+    for (int i = 0; i < 2; i++) {
+        OK(tamis_cache_add(other, &theirs[i], &test_error));
+        OK(tamis_cache_add(w.cache, &own[i], &test_error));
+        OK(test_append(&w, own[i], &token, 1));
+    }
+    OK(tamis_plan_create(w.cache, &by_caller, &caller, &test_error));
+    OK(tamis_prefixes_create(w.cache, &prefixes, &test_error));
+    OK(tamis_cache_remove(other, theirs[1], &test_error));
+    is_unknown(&w, caller, prefixes, theirs[0]);
+    is_unknown(&w, caller, prefixes, theirs[1]);
+    tamis_cache_destroy(&other);
+    OK(tamis_cache_create(w.context, &shape, &other, &test_error));
+    OK(tamis_cache_add(other, &late, &test_error));
+    for (int i = 0; i < 2; i++)
+        FAILS(tamis_cache_remove(other, theirs[i], &test_error), TAMIS_E_ARGUMENT, "no sequence");
+    is_unknown(&w, caller, prefixes, late);
+    OK(tamis_cache_remove(w.cache, own[0], &test_error));
+    is_unknown(&w, caller, prefixes, own[0]);
+    test_expect(&w, own[1], 0, 0, 0, &token, 1);
+    OK(tamis_cache_remove(w.cache, own[1], &test_error));
+    tamis_prefixes_destroy(&prefixes);
+    tamis_plan_destroy(&caller);
+    tamis_cache_destroy(&other);
+    test_close(&w);
 }
 
 /* What a client can ask back: the context, parameters with their defaults, tokens of a sequence. */
@@ -623,6 +709,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(cache_parameters_are_checked_one_by_one),
         cmocka_unit_test(a_cache_takes_the_memory_it_measured),
         cmocka_unit_test(sequences_refuse_bad_arguments),
+        cmocka_unit_test(handles_tell_their_cache),
         cmocka_unit_test(lanes_tell_positions_and_lengths),
         cmocka_unit_test(unknown_names_are_quoted),
         cmocka_unit_test(selections_are_known_by_name_and_checked),

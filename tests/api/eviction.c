@@ -3,6 +3,7 @@
  * what every kind keeps, counts and gives back. */
 #include "tests/api/evicting.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -577,7 +578,10 @@ static void scores_of_another_plan_are_refused(void **state) {
         (void)evict_swap_plan(&e, plain);
         tamis_sequence id = evict_add(&e, TEXT, PROMPT), fork = 0;
         (void)evict_swap_plan(&e, own);
-        UNKNOWN(&e, id, "the rows of positions 0 to 60 of sequence 16777216 have left no scores");
+        UNKNOWN(&e, id,
+                test_text("the rows of positions 0 to 60 of sequence %" PRIu64
+                          " have left no scores",
+                          id));
         OK(tamis_cache_remove(e.w.cache, id, &test_error));
         /* A step elsewhere, taken back; then one that is not. */
         id = evict_add(&e, TEXT, PROMPT);
@@ -716,8 +720,9 @@ static void slots_out_of_order_are_refused(void **state) {
     OK(tamis_plan_evict(own, id, NULL, &test_error));
     evict_decode(&e, id, TEXT + PROMPT, 10, NULL);
     FAILS(tamis_plan_evict_by_scores(by_window, id, scores, 192, NULL, &test_error), TAMIS_E_STATE,
-          "the window of caller is positions 63 to 70 of sequence 16777216, whose lanes hold all "
-          "tokens in their order only from 71 on");
+          test_text("the window of caller is positions 63 to 70 of sequence %" PRIu64
+                    ", whose lanes hold all tokens in their order only from 71 on",
+                    id));
     FAILS(tamis_plan_evict_by_scores(by_sinks, id, scores, 192, NULL, &test_error), TAMIS_E_STATE,
           "are not in the order of their tokens; caller takes the first 3 for its sinks");
     /* Tokens that come after that are in order. */
@@ -741,8 +746,9 @@ static void slots_out_of_order_are_refused(void **state) {
     }
     OK(tamis_plan_evict_to(by_sinks, gap, slots[0], counts, PROMPT, NULL, &test_error));
     FAILS(tamis_plan_evict(snapkv, gap, NULL, &test_error), TAMIS_E_STATE,
-          "the window of snapkv is positions 53 to 60 of sequence 33554433, whose lanes hold all "
-          "tokens in their order only from 58 on");
+          test_text("the window of snapkv is positions 53 to 60 of sequence %" PRIu64
+                    ", whose lanes hold all tokens in their order only from 58 on",
+                    gap));
     (void)evict_swap_plan(&e, own);
     tamis_plan_destroy(&by_sinks);
     tamis_plan_destroy(&by_window);

@@ -4,6 +4,7 @@
 #include "host/backend.h"
 #include "tests/api/evicting.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -743,7 +744,9 @@ static void unequal_lanes_are_refused_where_they_must_match(void **state) {
     evict_decode(&e, id, token, 1, NULL);
     (void)evict_swap_plan(&e, tova);
     FAILS(evict_step(&e, &step, &token, NULL), TAMIS_E_STATE,
-          "lanes 0 and 1 of sequence 16777216 hold 4 and 5 tokens; tova needs as many in each");
+          test_text("lanes 0 and 1 of sequence %" PRIu64
+                    " hold 4 and 5 tokens; tova needs as many in each",
+                    id));
     tamis_plan_destroy(&plan);
     evict_close(&e);
 }

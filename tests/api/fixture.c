@@ -12,6 +12,15 @@ const char *test_device = "reference";
 uint32_t test_builds;
 tamis_log_fn test_log;
 
+const char *test_text(const char *format, ...) {
+    static char text[508];
+    va_list list;
+    va_start(list, format);
+    (void)vsnprintf(text, sizeof text, format, list);
+    va_end(list);
+    return text;
+}
+
 void test_ok(tamis_status status, const char *call, const char *file, int line) {
     if (status == TAMIS_OK) return;
     print_error("%s: %s \"%s\"\n", call, tamis_status_name(status), test_error.text);

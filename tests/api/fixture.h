@@ -27,6 +27,13 @@ void test_ok(tamis_status status, const char *call, const char *file, int line);
 void test_fails(tamis_status status, tamis_status wanted, const char *part, const char *call,
                 const char *file, int line);
 
+/* printf's text, until the next call: for parts of reasons that name a handle. */
+#if defined(__GNUC__)
+__attribute__((format(printf, 1, 2)))
+#endif
+const char *
+test_text(const char *format, ...);
+
 /* The device that the test binary was told to use; "reference" unless an argument says else. */
 extern const char *test_device;
 /* Takes the device's name from the command line. Nonzero, 77: it cannot be used here. */

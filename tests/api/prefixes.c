@@ -524,9 +524,9 @@ static void arguments_are_checked(void **state) {
     FAILS(tamis_prefixes_add(p, id, tokens, 20, NULL, &test_error), TAMIS_E_ARGUMENT,
           "salt is NULL");
     FAILS(tamis_prefixes_add(p, id, tokens, 21, salt, &test_error), TAMIS_E_ARGUMENT,
-          "n_tokens 21 exceeds the 20 tokens of sequence 16777216");
+          test_text("n_tokens 21 exceeds the 20 tokens of sequence %" PRIu64, id));
     FAILS(tamis_prefixes_add(p, 5, tokens, 1, salt, &test_error), TAMIS_E_ARGUMENT,
-          "there is no sequence 5");
+          "the cache has no sequence 5");
     FAILS(tamis_prefixes_fork(NULL, tokens, 20, salt, 1, &fork, &length, &test_error),
           TAMIS_E_ARGUMENT, "prefixes is NULL");
     assert_true(fork == 0 && length == 0);

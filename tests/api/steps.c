@@ -252,7 +252,7 @@ static void asking_for_pages_calls_no_device(void **state) {
     wrong.sequences = &none;
     wrong.count = 1;
     FAILS(tamis_plan_step_pages(w.plan, &wrong, &pages, &test_error), TAMIS_E_ARGUMENT,
-          "there is no sequence");
+          "the cache has no sequence");
     OK(tamis_plan_step_begin(w.plan, &step, &test_error));
     FAILS(tamis_plan_step_pages(w.plan, &step, &pages, &test_error), TAMIS_E_STATE, "is open");
     OK(tamis_plan_step_cancel(w.plan, &test_error));

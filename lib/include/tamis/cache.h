@@ -13,7 +13,9 @@ extern "C" {
  * pages come from pools that all lanes share. Thread-safety: as its context. */
 typedef struct tamis_cache tamis_cache;
 
-/* A sequence's handle. It is never 0, and handles are not reused. */
+/* A sequence's handle. It is never 0, and no other sequence of the process gets it, in this or
+ * another cache: every call answers E_ARGUMENT for a handle of another cache, as for one of a
+ * removed sequence. */
 typedef uint64_t tamis_sequence;
 
 /* What the pair (lo, hi) of a full page holds, channel by channel. Values never change. */
