@@ -248,10 +248,32 @@ static tamis_status run_step(tamis_runner *runner, const tamis_step *step, const
     return status;
 }
 
+/* Whether a single row of the sequence must take a token's place: the eviction acts in every step,
+ * the sequence has been evicted from, and its longest lane holds the budget. */
+static tamis_status stays_full(const tamis_runner *runner, tamis_sequence sequence, bool *full,
+                               tamis_error *error) {
+    const tamis_eviction *eviction = &runner->limits.eviction;
+    const tamis_model_info *info = &runner->model->info;
+    uint32_t evicted_at = 0, longest = 0;
+    *full = false;
+    if (eviction->every != 1) return TAMIS_OK;
+    TMS_TRY(tamis_cache_length(runner->cache, sequence, NULL, &evicted_at, error));
+    for (uint32_t layer = 0; evicted_at && layer < info->n_layers; layer++)
+        for (uint32_t head = 0; head < info->n_kv_heads; head++) {
+            uint32_t length = 0;
+            TMS_TRY(tamis_cache_lane_length(runner->cache, sequence, layer, head, &length, error));
+            if (length > longest) longest = length;
+        }
+    *full = evicted_at && longest == eviction->budget;
+    return TAMIS_OK;
+}
+
 tamis_status tms_run_rows(tamis_runner *runner, tamis_sequence sequence, uint32_t first,
                           const int32_t *tokens, uint32_t n_rows, uint32_t n_outputs,
                           tamis_error *error) {
-    const tamis_step step = {.sequences = &sequence, .rows = &n_rows, .count = 1, .exact = 1};
+    bool full = false;
+    if (n_rows == 1) TMS_TRY(stays_full(runner, sequence, &full, error));
+    const tamis_step step = {.sequences = &sequence, .rows = &n_rows, .count = 1, .exact = !full};
     for (uint32_t i = 0; i < n_rows; ++i)
         runner->positions[i] = (int32_t)(first + i);
     return run_step(runner, &step, tokens, n_rows, n_outputs, error);

@@ -63,6 +63,23 @@ tamis_status tms_in_step_check_scores(const tms_setup *setup, const tms_sequence
     return TAMIS_OK;
 }
 
+/* A row of its own in an exact step: of a sequence that has been evicted from and whose longest lane
+ * holds the budget it would make lanes longer, and decode steps could not go on. */
+static tamis_status check_exact(const tms_setup *setup, const tms_sequence *sequence, uint32_t rows,
+                                tamis_error *error) {
+    const uint32_t cap = tms_setup_cap(setup, false);
+    uint32_t longest = 0;
+    if (rows > 1 || cap == UINT32_MAX || sequence->evicted_at == 0) return TAMIS_OK;
+    for (uint32_t lane = 0; lane < setup->cache->n_lanes; lane++)
+        if (sequence->lanes[lane].length > longest) longest = sequence->lanes[lane].length;
+    TMS_REQUIRE(longest != cap, TAMIS_E_STATE,
+                "sequence %" PRIu64 " has been evicted from and holds the budget %" PRIu32
+                " of %s: a single row of it needs a step that is not exact, where it takes the "
+                "place of a token",
+                sequence->id, cap, setup->needs.entry->name);
+    return TAMIS_OK;
+}
+
 tamis_status tms_in_step_growth(const tms_in_step *e, tms_sequence *sequence, uint32_t rows,
                                 bool exact, tms_growth *out, tamis_error *error) {
     const tms_setup *setup = e->setup;
@@ -79,7 +96,8 @@ tamis_status tms_in_step_growth(const tms_in_step *e, tms_sequence *sequence, ui
                 "eviction that acts in every step",
                 sequence->id, tamis_selection_name(setup->params.selection.kind));
     TMS_TRY(check_alike(setup, sequence, error));
-    if (exact || (!tms_needs_weights(needs) && !needs->in_place)) return TAMIS_OK;
+    if (exact) return check_exact(setup, sequence, rows, error);
+    if (!tms_needs_weights(needs) && !needs->in_place) return TAMIS_OK;
     TMS_REQUIRE(rows == 1, TAMIS_E_ARGUMENT,
                 "sequence %" PRIu64 " brings %" PRIu32
                 " rows: a step that is not exact brings one under eviction %s",

@@ -191,6 +191,44 @@ static void a_step_in_place_takes_one_row_a_sequence(void **state) {
     evict_close(&e);
 }
 
+/* A decode row in an exact step would make the lanes of an evicted sequence longer than the budget,
+ * after which no decode step goes on: it is refused, beside others too, and replaces in a step that
+ * is not exact. Rows of a prompt are taken, as single ones behind others, until the next eviction. */
+static void run_exact_row(const place_case *c) {
+    evict_world e = open_place(c);
+    const tamis_sequence ids[] = {evict_add(&e, TEXT + 1000, 9), add_evicted(&e, TEXT, PROMPT)};
+    const tamis_sequence id = ids[1];
+    const uint64_t next[] = {TEXT + 1009, TEXT + PROMPT};
+    const tamis_step both = {.sequences = ids, .count = 2, .exact = 1};
+    const tamis_step one = {.sequences = &id, .count = 1, .exact = 1};
+    tamis_step_pages pages;
+    held before = evict_read(&e, id);
+    const char *why =
+        test_text("sequence %" PRIu64 " has been evicted from and holds the budget 21", id);
+    FAILS(evict_step(&e, &both, next, NULL), TAMIS_E_STATE, why);
+    FAILS(tamis_plan_step_pages(e.w.plan, &one, &pages, &test_error), TAMIS_E_STATE, why);
+    held after = evict_read(&e, id);
+    held_same(&before, &after);
+    evict_decode(&e, id, TEXT + PROMPT, 1, NULL);
+    assert_int_equal(evict_length(&e, id, 1, 1), BUDGET);
+    evict_prompt(&e, id, TEXT + PROMPT + 1, 2);
+    evict_prompt(&e, id, TEXT + PROMPT + 3, 1);
+    assert_int_equal(evict_length(&e, id, 1, 1), BUDGET + 3);
+    OK(tamis_plan_evict(e.w.plan, id, NULL, &test_error));
+    evict_decode(&e, id, TEXT + PROMPT + 4, 2, NULL);
+    assert_int_equal(evict_length(&e, id, 1, 1), BUDGET);
+    evict_prompt(&e, ids[0], TEXT + 1009, 1);
+    held_free(&before);
+    held_free(&after);
+    evict_close(&e);
+}
+
+static void an_exact_step_takes_no_decode_row_of_a_full_sequence(void **state) {
+    (void)state;
+    for (uint32_t i = 0; i < N_PLACES; i++)
+        if (places[i].prompt == PROMPT) run_exact_row(&places[i]);
+}
+
 /* ---- Forks ----------------------------------------------------------------------------------- */
 
 /* Two forks of one parent: what happens to the one and to the parent in between does not change
@@ -775,6 +813,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_row_in_place_takes_the_slot_of_the_formula),
         cmocka_unit_test(a_step_in_place_takes_one_row_a_sequence),
+        cmocka_unit_test(an_exact_step_takes_no_decode_row_of_a_full_sequence),
         cmocka_unit_test(evicting_from_a_fork_leaves_the_other_alone),
         cmocka_unit_test(a_fork_inherits_queries_and_scores),
         cmocka_unit_test(a_fork_that_grows_keeps_both_queries),

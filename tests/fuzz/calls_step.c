@@ -75,6 +75,15 @@ static bool is_bad(const shadow_step *step, const tamis_plan_params *p) {
     return bad;
 }
 
+/* Whether the sequence has been evicted from and its longest lane holds the budget: then a single
+ * row of it is no part of an exact step. */
+static bool is_full(const fuzz *f, const shadow_sequence *s, const tamis_plan_params *p) {
+    uint32_t longest = 0;
+    for (uint32_t lane = 0; lane < f->n_lanes; lane++)
+        if (s->lanes[lane].length > longest) longest = s->lanes[lane].length;
+    return s->evicted_at && longest == cap_of(p, false);
+}
+
 /* What the call must say, as far as the shadow can tell. What a sequence's history means for an
  * eviction is left open: *maybe. */
 static uint32_t begin_causes(const fuzz *f, const shadow_step *step, uint32_t *maybe) {
@@ -85,6 +94,7 @@ static uint32_t begin_causes(const fuzz *f, const shadow_step *step, uint32_t *m
     for (uint32_t i = 0; i < step->n; i++) {
         const shadow_sequence *s = step->of[i];
         if (s->given_up && cap_of(p, step->exact) == UINT32_MAX) causes |= CAUSE(E_STATE);
+        if (step->exact && step->rows[i] == 1 && is_full(f, s, p)) causes |= CAUSE(E_STATE);
         if (s->unordered) *maybe |= CAUSE(E_STATE);
     }
     if (!causes && !fits(f, step)) causes = CAUSE(E_FULL);

@@ -582,8 +582,31 @@ static void test_evict_fails(void **state) {
     rig_close(&r);
 }
 
+/* A prompt of one token behind an evicted one is decoded: it takes a token's place. */
+static void test_one_token_in_place(void **state) {
+    (void)state;
+    rig r;
+    int32_t tokens[64], next = 0, again = 0;
+    uint32_t slots = 0;
+    rig_params p = {.file = "tiny.gguf", .capacity_tokens = 160};
+    p.eviction = (tamis_eviction){.kind = TAMIS_EVICT_H2O, .budget = 24, .every = 1};
+    rig_open(&r, &p);
+    rig_text(&r, tokens, 42);
+    tamis_sequence a = rig_add(&r), fork;
+    RIG_OK(&r, tamis_runner_prefill(r.runner, a, tokens, 40, NULL, &r.error));
+    RIG_OK(&r, tamis_cache_fork(r.cache, a, &fork, &r.error));
+    RIG_OK(&r, tamis_runner_prefill(r.runner, a, tokens + 40, 1, &next, &r.error));
+    RIG_OK(&r, tamis_runner_decode(r.runner, &fork, 1, tokens + 40, &again, &r.error));
+    assert_int_equal(next, again);
+    RIG_OK(&r, tamis_runner_decode(r.runner, &a, 1, tokens + 41, &next, &r.error));
+    RIG_OK(&r, tamis_cache_lane_length(r.cache, a, 0, 0, &slots, &r.error));
+    assert_int_equal(slots, 24);
+    rig_close(&r);
+}
+
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_one_token_in_place),
         cmocka_unit_test(test_info),
         cmocka_unit_test(test_tokens),
         cmocka_unit_test(test_missing_byte),

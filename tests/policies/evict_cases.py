@@ -201,16 +201,20 @@ class Case:
             self.lengths[i] += n
             self.held[i] = self.held[i] + n
 
-    def prefill(self, goals):
-        """Exact steps of random chunks until each sequence has its length."""
+    def prefill(self, goals, least=1):
+        """Exact steps of random chunks until each sequence has its length. The first chunk of each
+        has `least` rows or more."""
         rng = self.rng
+        first = set(goals)
         while True:
             left = [i for i, n in goals.items() if self.lengths[i] < n]
             if not left:
                 return
             who = [i for i in left if rng.random() < 0.7] or left[:1]
-            self.step([(i, int(min(goals[i] - self.lengths[i], rng.integers(1, 65))))
+            self.step([(i, int(min(goals[i] - self.lengths[i],
+                                   max(rng.integers(1, 65), least if i in first else 1))))
                        for i in who], 1)
+            first -= set(who)
 
     def decode(self, steps, who):
         for _ in range(steps):
@@ -278,7 +282,9 @@ class Case:
             self.evict_and_decode_fork(n, some)
         if rng.random() < 0.5:
             more = 20 if self.small else 40
-            self.prefill({i: self.lengths[i] + int(rng.integers(1, more)) for i in live})
+            least = 2 if some else 1  # a single row would be a decode row
+            self.prefill({i: self.lengths[i] + max(least, int(rng.integers(1, more)))
+                          for i in live}, least)
         if rng.random() < 0.7:
             for i in live:
                 self.evict(i)

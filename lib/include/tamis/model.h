@@ -106,7 +106,8 @@ TAMIS_API tamis_plan *tamis_runner_plan(tamis_runner *runner);
  * which case it is. Any other E_STATE means that the cache has an open step of another plan. */
 
 /* Appends a prompt to a sequence in exact chunks of at most max_rows, and then evicts from it if
- * the plan has an eviction other than caller (tamis_plan_evict). *next (may be NULL) is the greedy
+ * the plan has an eviction other than caller (tamis_plan_evict). Under an eviction with `every` 1 a
+ * chunk of one token is a decode step where an exact step takes no single row (tamis_step.exact). *next (may be NULL) is the greedy
  * token after it. Errors: E_ARGUMENT (empty; a token outside the vocabulary; longer than
  * max_context, with the numbers: nothing has changed), E_FULL, E_NO_MEMORY, E_STATE, E_DEVICE (what
  * came before the failing chunk stays). Waits. */

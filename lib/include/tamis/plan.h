@@ -85,7 +85,11 @@ typedef struct tamis_step {
     const uint32_t *rows; /* NULL: one row each */
     uint32_t count;
     /* Nonzero: every row reads every page that it may see (prefill). Zero: rows read the pages that
-     * the selection selects. */
+     * the selection selects. Under an eviction with `every` 1 a row of a step that is not exact
+     * takes a token's place where a lane holds its budget. Rows of an exact step make lanes longer:
+     * they are a prompt's, behind which tamis_plan_evict comes before the next decode step. So a
+     * single row of a sequence that has been evicted from, and whose longest lane holds the budget,
+     * is no part of an exact step (E_STATE). */
     int exact;
     uint64_t reserved[4]; /* 0, else E_ARGUMENT */
 } tamis_step;
