@@ -702,6 +702,28 @@ static void truncation_takes_tovas_scores_not_h2os(void **state) {
         }
 }
 
+/* Tokens that come back under another plan after a cut have left no scores: of h2o and knorm the
+ * new ones, of tova, and after a cut to 0, all. */
+static void tokens_behind_a_cut_have_left_no_scores(void **state) {
+    (void)state;
+    const tamis_eviction_kind kinds[] = {TAMIS_EVICT_H2O, TAMIS_EVICT_TOVA, TAMIS_EVICT_KNORM};
+    for (uint32_t k = 0; k < 3; k++)
+        for (uint32_t cut = 0; cut <= 50; cut += 50) {
+            evict_world e = open_small(kinds[k]);
+            const tamis_eviction streaming = test_eviction(TAMIS_EVICT_STREAMING, 100, 0);
+            tamis_plan *own = e.w.plan, *plain = plan_with(&e, streaming);
+            tamis_sequence id = evict_add(&e, TEXT, PROMPT);
+            OK(tamis_cache_truncate(e.w.cache, id, cut, &test_error));
+            (void)evict_swap_plan(&e, plain);
+            evict_prompt(&e, id, TEXT + cut, PROMPT - cut);
+            (void)evict_swap_plan(&e, own);
+            const uint32_t from = kinds[k] == TAMIS_EVICT_TOVA ? 0 : cut;
+            UNKNOWN(&e, id, test_text("the rows of positions %u to %u", from, PROMPT - 1));
+            tamis_plan_destroy(&plain);
+            evict_close(&e);
+        }
+}
+
 /* The caller's window and sinks, and snapkv's window, are slots: where those are not the newest and
  * the first tokens, nothing is evicted. */
 static void slots_out_of_order_are_refused(void **state) {
@@ -799,6 +821,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(keys_leave_scores_without_being_attended),
         cmocka_unit_test(a_step_in_place_needs_all_scores),
         cmocka_unit_test(truncation_takes_tovas_scores_not_h2os),
+        cmocka_unit_test(tokens_behind_a_cut_have_left_no_scores),
         cmocka_unit_test(slots_out_of_order_are_refused),
     };
     int skip = test_begin(argc, argv);

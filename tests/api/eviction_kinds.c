@@ -354,6 +354,30 @@ static void a_later_pyramid_holds_the_whole_budget(void **state) {
     evict_close(&e);
 }
 
+/* From twice the base on, budgets fall from layer to layer; a token less, and they are uniform. */
+static void a_pyramid_begins_at_twice_the_base(void **state) {
+    (void)state;
+    const tamis_cache_params shape = test_shape();
+    tamis_plan_params plan = {.max_context = 256,
+                              .max_rows = 128,
+                              .eviction = test_eviction(TAMIS_EVICT_PYRAMIDKV, 64, 0)};
+    plan.eviction.beta = 4;
+    evict_world e;
+    evict_open(&e, &shape, &plan);
+    const uint32_t base = 64 - plan.eviction.window, last = base / 4;
+    for (uint32_t more = 0; more < 2; more++) {
+        tamis_sequence id = evict_add(&e, TEXT, 2 * base - 1 + more);
+        (void)evict(&e, id);
+        for (uint32_t lane = 0; lane < 4; lane++)
+            assert_int_equal(evict_length(&e, id, lane / 2, lane % 2), !more ? 64
+                                                                       : lane < 2
+                                                                           ? 64 + base - last
+                                                                           : 64 + last - base);
+        OK(tamis_cache_remove(e.w.cache, id, &test_error));
+    }
+    evict_close(&e);
+}
+
 /* Held after two evictions of one KV head; `other`: under another output projection. */
 static held defended(bool other) {
     tamis_cache_params shape = test_shape();
@@ -689,6 +713,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(bound_budgets_replace_the_evictions),
         cmocka_unit_test(selections_read_what_evictions_left),
         cmocka_unit_test(a_second_eviction_does_not_shrink_later_layers),
+        cmocka_unit_test(a_pyramid_begins_at_twice_the_base),
         cmocka_unit_test(a_later_pyramid_holds_the_whole_budget),
         cmocka_unit_test(a_fork_needs_pages_for_what_it_keeps_only),
         cmocka_unit_test(lanes_within_their_chunks_keep_all),

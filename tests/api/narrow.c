@@ -191,6 +191,26 @@ static void play_narrowed(tamis_dtype dtype, uint32_t sliding_window) {
     evict_close(&p.e);
 }
 
+/* The last row of one text and the first of the next stay: each sees its own text. */
+static void rows_at_a_border_stay_with_their_texts(void **state) {
+    (void)state;
+    static const uint32_t rows[] = {11, 12};
+    static float out[2 * WIDTH];
+    party p;
+    open_party(&p, TAMIS_F32, 0, NULL);
+    begin(&p, 12, 8);
+    for (uint32_t layer = 0; layer < LAYERS; layer++)
+        write_all(&p, layer, 20);
+    for (uint32_t n = 2; n > 0; n--) {
+        OK(tamis_plan_narrow(p.e.w.plan, rows + 2 - n, n, &test_error));
+        attend(&p, 0, rows + 2 - n, n, out);
+        expect_attended(&p, 0, rows + 2 - n, n, out);
+    }
+    OK(tamis_plan_step_end(p.e.w.plan, &test_error));
+    expect_held(&p);
+    evict_close(&p.e);
+}
+
 static void narrowed_rows_see_what_they_saw(void **state) {
     (void)state;
     play_narrowed(TAMIS_F32, 0);
@@ -386,6 +406,7 @@ static void a_failed_narrowing_is_repeated(void **state) {
 
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(rows_at_a_border_stay_with_their_texts),
         cmocka_unit_test(narrowed_rows_see_what_they_saw),
         cmocka_unit_test(narrowing_is_refused_where_it_has_no_meaning),
         cmocka_unit_test(evictions_are_those_of_all_rows),

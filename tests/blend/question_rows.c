@@ -37,9 +37,13 @@ typedef struct prompt {
 
 /* ---- World ----------------------------------------------------------------------------------- */
 
+/* The number whose K is not one in the last layer; 0: none. */
+static uint64_t nan_number;
+
 /* A value of K (0), V (1) or q (2) that follows from a number: eighths from -1 to 1, so that every
  * type holds them. Rotation turns by 0. */
 static float value_of(uint64_t number, uint32_t layer, uint32_t which, uint32_t d) {
+    if (number == nan_number && layer + 1 == LAYERS && which == 0) return NAN;
     uint64_t state = ((number * LAYERS + layer) * 3 + which) * 1024 + d;
     return (float)((int)(test_random(&state) >> 33 & 15) - 8) / 8;
 }
@@ -191,9 +195,11 @@ static void add_masses(const world *w, const prompt *p, uint32_t behind, double 
             for (int64_t at = from < 0 ? 0 : from; at <= row; at++)
                 mass[at] += weights[at - from] / sum;
         }
+    for (uint32_t row = 0; row < p->n; row++)
+        if (isnan(mass[row])) mass[row] = INFINITY;
 }
 
-/* Leaves the k hits of the largest masses, of equal ones the lower rows. False: rounding might
+/* Leaves the k hits of the largest masses, what is no number before all others, of equal ones the lower rows. False: rounding might
  * choose others. */
 static bool keep_largest(const prompt *p, const double *mass, uint32_t k, bool *in) {
     double least = INFINITY, most = -INFINITY;
@@ -354,6 +360,31 @@ static void rows_are_those_of_the_rule(void **state) {
     assert_true(4 * played >= 3 * 2 * prompts);
 }
 
+/* A K that is no number makes masses of that kind of all tokens which the question sees, those of
+ * tokens outside its sliding window stay 0. */
+static void what_is_no_number_ranks_first(void **state) {
+    (void)state;
+    static world w;
+    static prompt p;
+    const int32_t question[] = {1, 2, 3, 4};
+    tamis_blend_params params;
+    nan_number = stored_number(104 + 200);
+    open_world(&w, 25);
+    params = w.good;
+    params.share = 0.3;
+    params.schedule = TAMIS_BLEND_FLAT;
+    memset(&p, 0, sizeof p);
+    add_part(&p, sink, SINKS, 0, FRESH);
+    add_part(&p, texts[0], length_of(0), 1, EXACT);
+    add_part(&p, texts[3], length_of(3), 1, HIT);
+    add_part(&p, texts[2], length_of(2), 1, HIT);
+    add_part(&p, question, 4, 0, FRESH);
+    p.n_hits = length_of(3) + length_of(2);
+    assert_true(play(&w, &params, &p, 0));
+    close_world(&w);
+    nan_number = 0;
+}
+
 /* ---- Order ----------------------------------------------------------------------------------- */
 
 static void calls_out_of_order_are_refused(void **state) {
@@ -423,6 +454,7 @@ static void calls_out_of_order_are_refused(void **state) {
 
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(rows_are_those_of_the_rule),
+                                       cmocka_unit_test(what_is_no_number_ranks_first),
                                        cmocka_unit_test(calls_out_of_order_are_refused)};
     int skipped = test_begin(argc, argv);
     return skipped ? skipped : cmocka_run_group_tests(tests, NULL, NULL);

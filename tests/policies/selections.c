@@ -75,6 +75,14 @@ static void test_quest_f32(void **state) {
     run_shape(&shape, &plan, false);
 }
 
+/* A budget of 14 pages. */
+static void test_quest_many_pages(void **state) {
+    (void)state;
+    tamis_cache_params shape = shape_of(TAMIS_F32, 2, 1, 64, 8);
+    tamis_plan_params plan = {.selection = quest(112, 4, 16)};
+    run_shape(&shape, &plan, false);
+}
+
 static void test_quest_f16(void **state) {
     (void)state;
     tamis_cache_params shape = shape_of(TAMIS_F16, 4, 4, 128, 16);
@@ -522,6 +530,7 @@ static void test_batch_invariance(void **state) {
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_quest_f32),
+        cmocka_unit_test(test_quest_many_pages),
         cmocka_unit_test(test_quest_f16),
         cmocka_unit_test(test_quest_bf16),
         cmocka_unit_test(test_quest_large_head),
