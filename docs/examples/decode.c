@@ -8,15 +8,19 @@
     if ((call) != TAMIS_OK) return fprintf(stderr, "%s\n", error.text), 1
 
 int main(void) {
-    tamis_error error = {0};
+    static tamis_error error; /* structs of zeros: 0 means the default */
+    static tamis_cache_params shape;
+    static tamis_plan_params params;
+    static tamis_rows q, k, v, out;
+    static tamis_step step;
     tamis_context *context = NULL;
     tamis_cache *cache = NULL;
     tamis_plan *plan = NULL;
     tamis_buffer *rows = NULL;
     tamis_sequence text = 0;
-    const tamis_cache_params shape = {.n_layers = 1, .n_heads = 8, .n_kv_heads = 2, .head_dim = 128,
-                                      .dtype = TAMIS_F16, .capacity_tokens = 2048};
-    tamis_plan_params params = {.max_context = 2048};
+    shape.n_layers = 1, shape.n_heads = 8, shape.n_kv_heads = 2, shape.head_dim = 128;
+    shape.dtype = TAMIS_F16, shape.capacity_tokens = 2048;
+    params.max_context = 2048;
     tamis_selection_default(TAMIS_SELECT_QUEST, &params.selection);
     params.selection.budget = 512;
     TRY(tamis_context_create(NULL, &context, &error)); /* TAMIS_DEVICE, else CUDA or OpenCL */
@@ -26,9 +30,9 @@ int main(void) {
 
     float token[2560] = {1}; /* q of 8 heads, k and v of 2, room for the output of 8 */
     TRY(tamis_buffer_create(context, sizeof token, &rows, &error));
-    const tamis_rows q = {.buffer = rows}, k = {.buffer = rows, .offset = 4096};
-    const tamis_rows v = {.buffer = rows, .offset = 5120}, out = {.buffer = rows, .offset = 6144};
-    const tamis_step step = {.sequences = &text, .count = 1};
+    q.buffer = k.buffer = v.buffer = out.buffer = rows;
+    k.offset = 4096, v.offset = 5120, out.offset = 6144; /* bytes */
+    step.sequences = &text, step.count = 1;
     for (int i = 0; i < 2048; i++) {
         TRY(tamis_buffer_write(rows, 0, token, sizeof token, &error)); /* your model's projections */
         TRY(tamis_plan_step_begin(plan, &step, &error));

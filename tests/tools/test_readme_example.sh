@@ -1,8 +1,8 @@
 #!/bin/bash
 # SPDX-License-Identifier: Apache-2.0
 # Whether the README's example is docs/examples/decode.c, which the tests build and run: its code from
-# the first #include on. Usage: test_readme_example.sh README EXAMPLE [--update]; the latter writes
-# it into the README.
+# the first #include on; and whether that is C11 and C++17, without a warning.
+# Usage: test_readme_example.sh README EXAMPLE [--update]; the latter writes it into the README.
 set -u
 readme=${1:?}
 example=${2:?}
@@ -23,6 +23,19 @@ if [ "${3-}" = --update ]; then
     cat "$work/readme" >"$readme"
     exit 0
 fi
-diff -u "$readme" "$work/readme" && exit 0
-echo "the README's example is not $example: $0 README EXAMPLE --update"
-exit 1
+if ! diff -u "$readme" "$work/readme"; then
+    echo "the README's example is not $example: $0 README EXAMPLE --update"
+    exit 1
+fi
+include=$(dirname "$example")/../../lib/include
+strict='-Wall -Wextra -pedantic-errors -Werror -fsyntax-only'
+# shellcheck disable=SC2086
+if ! "${CC:-cc}" -std=c11 $strict -I"$include" "$example"; then
+    echo "$example is no C11"
+    exit 1
+fi
+# shellcheck disable=SC2086
+if ! "${CXX:-c++}" -std=c++17 $strict -I"$include" -x c++ "$example"; then
+    echo "$example is no C++17"
+    exit 1
+fi

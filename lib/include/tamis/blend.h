@@ -177,7 +177,9 @@ typedef struct tamis_blend_rows {
     uint32_t n;
     /* Of tamis_blend_layer: nonzero if a record turned out to be damaged when rows that it was to
      * serve had been left out. The step has been begun anew, with these tokens as fresh ones: the
-     * engine goes on with layer 0, of which `rows` tells. At most once for each stored part. */
+     * engine calls tamis_blend_layer again, for layer 0, and other calls of a layer answer E_STATE
+     * before that. `rows` are those of the new step before layer 0 has loaded. At most once for each
+     * stored part. */
     int restarted;
     /* Of tamis_blend_select: [n] the places of these rows among those that tamis_blend_layer named;
      * NULL: they are the same. */
@@ -229,8 +231,8 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_blend_select(tamis_blend *blend, u
  * the first pass all hits are loaded in every layer, as in full reuse, and fresh rows are computed.
  * The weights with which the question's rows attend to each hit are summed over these rows, the
  * query heads and the layers (tamis_plan_mass). In the last layer the hits are ranked by these sums
- * (NaN first), the step is begun anew, and *restarted is 1: the engine goes on with layer 0, as
- * after tamis_blend_layer's `restarted`. The second pass is a blend in which the selector keeps the
+ * (NaN first), the step is begun anew, and *restarted is 1: the engine calls tamis_blend_layer for
+ * layer 0, as after that call's `restarted`. The second pass is a blend in which the selector keeps the
  * first of this ranking; a share that falls keeps the first of the same one. Chunks are read once in
  * each pass, the second time from the store's memory where that has kept them. If a record turns
  * out to be damaged so late that the step is begun anew, the question is asked again of what is

@@ -125,7 +125,11 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_step_begin(tamis_plan *plan,
 
 /* Writes the step's K and V rows of a layer: [rows][n_kv_heads][head_dim], already rotated, f32 or
  * the cache's dtype, f32 if that is q8, k8v4 or q4; then computes the bounds of pages that became
- * full. Enqueues. */
+ * full. Errors: E_ARGUMENT (NULL; a layer that there is not; k or v without a buffer, of another
+ * context, of another dtype, or past its buffer, with the numbers), E_STATE (no open step; the layer
+ * has been written or attended; tamis_plan_narrow has failed and was not repeated, or has left out
+ * rows that were not loaded); then nothing has changed. After E_NO_MEMORY and E_DEVICE the layer can
+ * be written again. Enqueues. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_write(tamis_plan *plan, uint32_t layer,
                                                          const tamis_rows *k, const tamis_rows *v,
                                                          tamis_error *error);
