@@ -25,6 +25,8 @@ typedef enum tms_phase {
 } tms_phase;
 
 struct tamis_blend {
+    tms_life life;
+    bool holds; /* the buffers of the parameters */
     /* Constant. */
     tamis_plan *plan;
     tamis_store *store;

@@ -176,6 +176,7 @@ static tamis_status load_layer(tamis_blend *blend, uint32_t layer, bool *restart
 
 tamis_status tamis_blend_layer(tamis_blend *blend, uint32_t layer, tamis_blend_rows *out,
                                tamis_error *error) {
+    TMS_ENTER(blend);
     bool restarted = false;
     TMS_TRY(check_call(blend, layer, TMS_PHASE_LAYER, error));
     TMS_REQUIRE(out, TAMIS_E_ARGUMENT, "out is NULL");
@@ -211,6 +212,7 @@ static tamis_status measure(tamis_blend *blend, uint32_t layer, const tamis_rows
 
 tamis_status tamis_blend_compare(tamis_blend *blend, uint32_t layer, const tamis_rows *v,
                                  tamis_error *error) {
+    TMS_ENTER(blend);
     TMS_TRY(check_call(blend, layer, TMS_PHASE_COMPARE, error));
     TMS_REQUIRE(v, TAMIS_E_ARGUMENT, "v is NULL");
     blend->phase = TMS_PHASE_SELECT;
@@ -261,6 +263,7 @@ static tamis_status select_rows(tamis_blend *blend, uint32_t layer, tamis_blend_
 
 tamis_status tamis_blend_select(tamis_blend *blend, uint32_t layer, tamis_blend_rows *out,
                                 tamis_error *error) {
+    TMS_ENTER(blend);
     TMS_TRY(check_call(blend, layer, TMS_PHASE_SELECT, error));
     TMS_REQUIRE(out, TAMIS_E_ARGUMENT, "out is NULL");
     *out = present(blend);
@@ -308,6 +311,7 @@ static tamis_status ask(tamis_blend *blend, uint32_t layer, const tamis_rows *q,
 
 tamis_status tamis_blend_observe(tamis_blend *blend, uint32_t layer, const tamis_rows *q,
                                  int *restarted, tamis_error *error) {
+    TMS_ENTER(blend);
     bool anew = false;
     TMS_REQUIRE(restarted, TAMIS_E_ARGUMENT, "restarted is NULL");
     TMS_REQUIRE(q, TAMIS_E_ARGUMENT, "q is NULL");

@@ -120,6 +120,13 @@ static bool copy_of(const void *from, size_t n, size_t size, void *out) {
     return true;
 }
 
+/* The caller's buffers stay for as long as the blend needs them. */
+static void hold_buffers(const tamis_blend *blend, void (*act)(tms_life *life)) {
+    act(TMS_LIFE(blend->params.table.buffer));
+    for (uint32_t i = 0; blend->k_norms && i < blend->shape.n_layers; i++)
+        act(TMS_LIFE(blend->k_norms[i].buffer));
+}
+
 /* The schedule's shares in the place of a list. */
 static bool fill_shares(tamis_blend *blend, const tamis_blend_params *p) {
     const double share = p->share == 0 ? TMS_DEFAULT_SHARE : p->share;
@@ -146,6 +153,8 @@ static tamis_status fill_params(tamis_blend *blend, const tamis_blend_params *p,
     blend->params.k_norms = blend->k_norms;
     memcpy(blend->model, p->fingerprint, sizeof blend->model);
     TMS_REQUIRE(filled, TAMIS_E_NO_MEMORY, "no memory for the parameters of a blend");
+    hold_buffers(blend, tms_hold);
+    blend->holds = true;
     return tamis_fingerprint_extend(p->fingerprint, p->sink, p->n_sink, blend->params.fingerprint,
                                     error);
 }
@@ -199,11 +208,27 @@ static tamis_status make(tamis_blend *blend, const tamis_blend_params *params, t
     return make_buffers(blend, error);
 }
 
+static void end(tms_life *life) {
+    tamis_blend *b = (tamis_blend *)life;
+    if (b->holds) hold_buffers(b, tms_let_go);
+    tms_loader_free(&b->loader);
+    tms_ring_free(&b->ring);
+    tamis_buffer_destroy(&b->zeros);
+    tamis_buffer_destroy(&b->deviation);
+    void *const memory[] = {b->shares, b->listed, b->sink,       b->k_norms, b->kinds,
+                            b->rows,   b->places, b->deviations, b->norms,   b->candidates,
+                            b->masses, b->layers, b->reads};
+    for (size_t i = 0; i < sizeof memory / sizeof *memory; i++)
+        free(memory[i]);
+    free(b);
+}
+
 tamis_status tamis_blend_create(tamis_plan *plan, tamis_store *store,
                                 const tamis_blend_params *params, tamis_blend **out,
                                 tamis_error *error) {
     TMS_REQUIRE(out, TAMIS_E_ARGUMENT, "out is NULL");
     *out = NULL;
+    TMS_ENTER(plan);
     TMS_REQUIRE(plan, TAMIS_E_ARGUMENT, "plan is NULL");
     TMS_REQUIRE(store, TAMIS_E_ARGUMENT, "store is NULL");
     TMS_REQUIRE(params, TAMIS_E_ARGUMENT, "params is NULL");
@@ -219,34 +244,20 @@ tamis_status tamis_blend_create(tamis_plan *plan, tamis_store *store,
         free(blend);
         return status;
     }
+    tms_life_begin(&blend->life, "blend", TMS_LIFE(plan), TMS_LIFE(store), end);
     status = make(blend, params, error);
     if (status != TAMIS_OK) tamis_blend_destroy(&blend);
     *out = blend;
     return status;
 }
 
+static void cancel(tms_life *life) {
+    tamis_blend_cancel((tamis_blend *)life);
+}
+
 void tamis_blend_destroy(tamis_blend **blend) {
     if (!blend || !*blend) return;
-    tamis_blend *b = *blend;
-    tamis_blend_cancel(b);
-    tms_loader_free(&b->loader);
-    tms_ring_free(&b->ring);
-    tamis_buffer_destroy(&b->zeros);
-    tamis_buffer_destroy(&b->deviation);
-    free(b->shares);
-    free(b->listed);
-    free(b->sink);
-    free(b->k_norms);
-    free(b->kinds);
-    free(b->rows);
-    free(b->places);
-    free(b->deviations);
-    free(b->norms);
-    free(b->candidates);
-    free(b->masses);
-    free(b->layers);
-    free(b->reads);
-    free(b);
+    tms_life_close(&(*blend)->life, cancel);
     *blend = NULL;
 }
 
@@ -255,11 +266,13 @@ tamis_plan *tamis_blend_plan(const tamis_blend *blend) {
 }
 
 void tamis_blend_get_stats(const tamis_blend *blend, tamis_blend_stats *out) {
+    TMS_ENTER_WAITING(blend);
     if (blend && out) *out = blend->stats;
 }
 
 tamis_status tamis_blend_get_layer_stats(const tamis_blend *blend, uint32_t layer,
                                          tamis_blend_layer_stats *out, tamis_error *error) {
+    TMS_ENTER(blend);
     TMS_REQUIRE(blend, TAMIS_E_ARGUMENT, "blend is NULL");
     TMS_REQUIRE(out, TAMIS_E_ARGUMENT, "out is NULL");
     TMS_REQUIRE(layer < blend->shape.n_layers, TAMIS_E_ARGUMENT,

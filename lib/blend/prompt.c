@@ -109,6 +109,7 @@ void tms_blend_release(tamis_blend *blend) {
 }
 
 void tamis_blend_cancel(tamis_blend *blend) {
+    TMS_ENTER_WAITING(blend);
     if (!blend || !blend->open) return;
     blend->open = false;
     tms_loader_stop(&blend->loader);
@@ -133,6 +134,7 @@ static void count_prompt(tamis_blend *blend) {
 }
 
 tamis_status tamis_blend_end(tamis_blend *blend, tamis_error *error) {
+    TMS_ENTER(blend);
     TMS_REQUIRE(blend, TAMIS_E_ARGUMENT, "blend is NULL");
     TMS_REQUIRE(blend->open, TAMIS_E_STATE, "no prompt is open");
     const uint32_t n_layers = blend->shape.n_layers;
@@ -236,6 +238,7 @@ static tamis_status collect(tamis_blend *blend, const tamis_blend_part *parts, u
 tamis_status tamis_blend_begin(tamis_blend *blend, tamis_sequence sequence,
                                const tamis_blend_part *parts, uint32_t n_parts,
                                tamis_error *error) {
+    TMS_ENTER(blend);
     uint32_t length = 0;
     size_t room = 0;
     TMS_REQUIRE(blend, TAMIS_E_ARGUMENT, "blend is NULL");

@@ -87,6 +87,7 @@ tamis_status tamis_blend_choose_tier(const tamis_blend_costs *costs, double shar
 
 tamis_status tamis_blend_get_costs(const tamis_blend *blend, tamis_blend_costs *out,
                                    tamis_error *error) {
+    TMS_ENTER(blend);
     uint64_t of[3] = {0}, bytes = 0;
     double read = 0, compute = 0, rows = 0;
     TMS_REQUIRE(blend, TAMIS_E_ARGUMENT, "blend is NULL");

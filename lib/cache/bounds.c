@@ -129,6 +129,7 @@ static tamis_status take_work(renewal *r, const tamis_cache *cache, tamis_error 
 
 tamis_status tamis_cache_set_bounds(tamis_cache *cache, const tamis_bounds *bounds,
                                     tamis_error *error) {
+    TMS_ENTER(cache);
     TMS_REQUIRE(cache, TAMIS_E_ARGUMENT, "cache is NULL");
     TMS_REQUIRE(bounds, TAMIS_E_ARGUMENT, "bounds is NULL");
     tamis_bounds filled = *bounds;
@@ -151,5 +152,6 @@ done:
 }
 
 void tamis_cache_get_bounds(const tamis_cache *cache, tamis_bounds *out) {
+    TMS_ENTER_WAITING(cache);
     if (cache && out) *out = cache->params.bounds;
 }

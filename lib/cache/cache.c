@@ -22,10 +22,28 @@ static tamis_status take_pool(tamis_cache *cache, uint32_t index, tamis_error *e
     return TAMIS_OK;
 }
 
+static void end(tms_life *life) {
+    tamis_cache *c = (tamis_cache *)life;
+    tms_device *dev = c->context->dev;
+    for (uint32_t i = 0; i < c->size.pools; i++) {
+        tms_device_free(dev, c->pools[i].data);
+        tms_device_free(dev, c->pools[i].bounds);
+        tms_device_free(dev, c->pools[i].positions);
+        tms_device_free(dev, c->pools[i].scores);
+        tms_pages_clear(&c->pools[i].pages);
+    }
+    for (uint32_t i = 0; i < c->sequence_capacity; i++)
+        tms_sequence_free(c->sequences[i]);
+    free(c->sequences);
+    free(c->pools);
+    free(c);
+}
+
 tamis_status tamis_cache_create(tamis_context *context, const tamis_cache_params *params,
                                 tamis_cache **out, tamis_error *error) {
     TMS_REQUIRE(out, TAMIS_E_ARGUMENT, "out is NULL");
     *out = NULL;
+    TMS_ENTER(context);
     TMS_REQUIRE(context, TAMIS_E_ARGUMENT, "context is NULL");
     TMS_REQUIRE(params, TAMIS_E_ARGUMENT, "params is NULL");
     tamis_cache_params filled = *params;
@@ -42,8 +60,12 @@ tamis_status tamis_cache_create(tamis_context *context, const tamis_cache_params
         free(pools);
         return tms_error_set(error, TAMIS_E_NO_MEMORY, "no host memory for a cache");
     }
-    *cache = (tamis_cache){
-        .context = context, .params = filled, .size = size, .pools = pools, .bounds_serial = 1};
+    tms_life_begin(&cache->life, "cache", &context->life, NULL, end);
+    cache->context = context;
+    cache->params = filled;
+    cache->size = size;
+    cache->pools = pools;
+    cache->bounds_serial = 1;
     cache->n_lanes = filled.n_layers * filled.n_kv_heads;
     tamis_status status = TAMIS_OK;
     for (uint32_t i = 0; i < size.pools && status == TAMIS_OK; i++)
@@ -61,20 +83,7 @@ tamis_status tamis_cache_create(tamis_context *context, const tamis_cache_params
 
 void tamis_cache_destroy(tamis_cache **cache) {
     if (!cache || !*cache) return;
-    tamis_cache *c = *cache;
-    tms_device *dev = c->context->dev;
-    for (uint32_t i = 0; i < c->size.pools; i++) {
-        tms_device_free(dev, c->pools[i].data);
-        tms_device_free(dev, c->pools[i].bounds);
-        tms_device_free(dev, c->pools[i].positions);
-        tms_device_free(dev, c->pools[i].scores);
-        tms_pages_clear(&c->pools[i].pages);
-    }
-    for (uint32_t i = 0; i < c->sequence_capacity; i++)
-        tms_sequence_free(c->sequences[i]);
-    free(c->sequences);
-    free(c->pools);
-    free(c);
+    tms_life_close(&(*cache)->life, NULL);
     *cache = NULL;
 }
 
@@ -130,6 +139,7 @@ uint64_t tms_cache_free_pages(const tamis_cache *cache) {
 
 tamis_status tamis_cache_get_stats(const tamis_cache *cache, tamis_cache_stats *out,
                                    tamis_error *error) {
+    TMS_ENTER(cache);
     TMS_REQUIRE(cache && out, TAMIS_E_ARGUMENT, "%s: NULL", cache ? "out" : "cache");
     *out = (tamis_cache_stats){.sequences = cache->n_sequences,
                                .pages_total = cache->size.pages,
@@ -145,6 +155,7 @@ tamis_status tamis_cache_get_stats(const tamis_cache *cache, tamis_cache_stats *
 
 tamis_status tamis_cache_get_sequence_stats(const tamis_cache *cache, tamis_sequence sequence,
                                             tamis_sequence_stats *out, tamis_error *error) {
+    TMS_ENTER(cache);
     TMS_REQUIRE(cache && out, TAMIS_E_ARGUMENT, "%s: NULL", cache ? "out" : "cache");
     const tms_sequence *s = tms_cache_find(cache, sequence);
     TMS_REQUIRE(s, TAMIS_E_ARGUMENT, "the cache has no sequence %llu",

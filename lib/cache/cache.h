@@ -89,6 +89,7 @@ typedef struct tms_copies {
 } tms_copies;
 
 struct tamis_cache {
+    tms_life life;
     tamis_context *context;
     tamis_cache_params params; /* with defaults filled in */
     tamis_cache_size size;

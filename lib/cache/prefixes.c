@@ -19,17 +19,28 @@ typedef struct known {
 } known;
 
 struct tamis_prefixes {
+    tms_life life;
     tamis_cache *cache;
     known *known; /* in the order in which they were added first */
     size_t n, capacity;
 };
 
+static void end(tms_life *life) {
+    tamis_prefixes *prefixes = (tamis_prefixes *)life;
+    for (size_t i = 0; i < prefixes->n; i++)
+        free(prefixes->known[i].tokens);
+    free(prefixes->known);
+    free(prefixes);
+}
+
 tamis_status tamis_prefixes_create(tamis_cache *cache, tamis_prefixes **out, tamis_error *error) {
     TMS_REQUIRE(out, TAMIS_E_ARGUMENT, "out is NULL");
     *out = NULL;
+    TMS_ENTER(cache);
     TMS_REQUIRE(cache, TAMIS_E_ARGUMENT, "cache is NULL");
     tamis_prefixes *prefixes = calloc(1, sizeof *prefixes);
     TMS_REQUIRE(prefixes, TAMIS_E_NO_MEMORY, "no host memory for prefixes");
+    tms_life_begin(&prefixes->life, "prefixes", &cache->life, NULL, end);
     prefixes->cache = cache;
     *out = prefixes;
     return TAMIS_OK;
@@ -37,10 +48,7 @@ tamis_status tamis_prefixes_create(tamis_cache *cache, tamis_prefixes **out, tam
 
 void tamis_prefixes_destroy(tamis_prefixes **prefixes) {
     if (!prefixes || !*prefixes) return;
-    for (size_t i = 0; i < (*prefixes)->n; i++)
-        free((*prefixes)->known[i].tokens);
-    free((*prefixes)->known);
-    free(*prefixes);
+    tms_life_close(&(*prefixes)->life, NULL);
     *prefixes = NULL;
 }
 
@@ -90,6 +98,7 @@ static tamis_status check_tokens(const tamis_prefixes *prefixes, const int32_t *
 tamis_status tamis_prefixes_add(tamis_prefixes *prefixes, tamis_sequence sequence,
                                 const int32_t *tokens, uint32_t n_tokens, const uint8_t salt[16],
                                 tamis_error *error) {
+    TMS_ENTER(prefixes);
     TMS_TRY(check_tokens(prefixes, tokens, n_tokens, salt, error));
     tms_sequence *s = NULL;
     TMS_TRY(tms_cache_find_idle(prefixes->cache, sequence, &s, error));
@@ -116,6 +125,7 @@ tamis_status tamis_prefixes_add(tamis_prefixes *prefixes, tamis_sequence sequenc
 }
 
 void tamis_prefixes_remove(tamis_prefixes *prefixes, tamis_sequence sequence) {
+    TMS_ENTER_WAITING(prefixes);
     const size_t index = prefixes ? index_of(prefixes, sequence) : 0;
     if (prefixes && index < prefixes->n) forget(prefixes, index);
 }
@@ -155,6 +165,7 @@ tamis_status tamis_prefixes_fork(tamis_prefixes *prefixes, const int32_t *tokens
     TMS_REQUIRE(length, TAMIS_E_ARGUMENT, "length is NULL");
     *out = 0;
     *length = 0;
+    TMS_ENTER(prefixes);
     TMS_TRY(check_tokens(prefixes, tokens, n_tokens, salt, error));
     forget_lost(prefixes);
     uint32_t shared = least > 0 ? least - 1 : 0;

@@ -77,6 +77,7 @@ static tamis_status check_slots(const tms_lane *lane, uint32_t first, uint32_t c
 tamis_status tamis_cache_read(tamis_cache *cache, tamis_sequence sequence, uint32_t layer,
                               uint32_t kv_head, uint32_t first, uint32_t count, float *k, float *v,
                               tamis_error *error) {
+    TMS_ENTER(cache);
     tms_sequence *s = NULL;
     TMS_TRY(tms_cache_find_idle(cache, sequence, &s, error));
     uint32_t index = 0, dim = cache->params.head_dim;
@@ -117,6 +118,7 @@ static tamis_status read_plane(const tamis_cache *cache, tms_ref plane, const in
 tamis_status tamis_cache_read_positions(tamis_cache *cache, tamis_sequence sequence, uint32_t layer,
                                         uint32_t kv_head, uint32_t first, uint32_t count,
                                         int32_t *positions, tamis_error *error) {
+    TMS_ENTER(cache);
     tms_sequence *s = NULL;
     uint32_t index = 0;
     TMS_TRY(tms_cache_find_idle(cache, sequence, &s, error));
@@ -134,6 +136,7 @@ tamis_status tamis_cache_read_positions(tamis_cache *cache, tamis_sequence seque
 tamis_status tamis_cache_lane_length(const tamis_cache *cache, tamis_sequence sequence,
                                      uint32_t layer, uint32_t kv_head, uint32_t *length,
                                      tamis_error *error) {
+    TMS_ENTER(cache);
     TMS_REQUIRE(cache, TAMIS_E_ARGUMENT, "cache is NULL");
     TMS_REQUIRE(length, TAMIS_E_ARGUMENT, "length is NULL");
     const tms_sequence *s = tms_cache_find(cache, sequence);

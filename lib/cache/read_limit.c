@@ -171,6 +171,7 @@ static tamis_status measure(const tamis_cache *cache, const reading *r, uint32_t
 tamis_status tamis_cache_read_limit(tamis_cache *cache, const tamis_sequence *sequences,
                                     uint32_t count, uint32_t passes, tamis_read_limit *out,
                                     tamis_error *error) {
+    TMS_ENTER(cache);
     TMS_REQUIRE(cache, TAMIS_E_ARGUMENT, "cache is NULL");
     TMS_REQUIRE(out, TAMIS_E_ARGUMENT, "out is NULL");
     TMS_REQUIRE(sequences, TAMIS_E_ARGUMENT, "sequences is NULL");

@@ -66,6 +66,7 @@ static tms_sequence *new_sequence(tamis_cache *cache, uint32_t list_pages) {
 }
 
 tamis_status tamis_cache_add(tamis_cache *cache, tamis_sequence *out, tamis_error *error) {
+    TMS_ENTER(cache);
     TMS_REQUIRE(cache, TAMIS_E_ARGUMENT, "cache is NULL");
     TMS_REQUIRE(out, TAMIS_E_ARGUMENT, "out is NULL");
     tms_sequence *sequence = new_sequence(cache, 4);
@@ -86,6 +87,7 @@ tamis_status tms_cache_find_idle(const tamis_cache *cache, tamis_sequence id, tm
 
 tamis_status tamis_cache_fork(tamis_cache *cache, tamis_sequence parent, tamis_sequence *out,
                               tamis_error *error) {
+    TMS_ENTER(cache);
     TMS_REQUIRE(out, TAMIS_E_ARGUMENT, "out is NULL");
     tms_sequence *from = NULL;
     TMS_TRY(tms_cache_find_idle(cache, parent, &from, error));
@@ -124,6 +126,7 @@ void tms_sequence_shorten(tamis_cache *cache, tms_sequence *sequence, uint32_t l
 
 tamis_status tamis_cache_truncate(tamis_cache *cache, tamis_sequence sequence, uint32_t length,
                                   tamis_error *error) {
+    TMS_ENTER(cache);
     tms_sequence *s = NULL;
     TMS_TRY(tms_cache_find_idle(cache, sequence, &s, error));
     TMS_REQUIRE(length <= s->length, TAMIS_E_ARGUMENT,
@@ -138,6 +141,7 @@ tamis_status tamis_cache_truncate(tamis_cache *cache, tamis_sequence sequence, u
 }
 
 tamis_status tamis_cache_remove(tamis_cache *cache, tamis_sequence sequence, tamis_error *error) {
+    TMS_ENTER(cache);
     tms_sequence *s = NULL;
     TMS_TRY(tms_cache_find_idle(cache, sequence, &s, error));
     for (uint32_t lane = 0; lane < cache->n_lanes; lane++)
@@ -150,6 +154,7 @@ tamis_status tamis_cache_remove(tamis_cache *cache, tamis_sequence sequence, tam
 
 tamis_status tamis_cache_length(const tamis_cache *cache, tamis_sequence sequence, uint32_t *length,
                                 uint32_t *evicted_at, tamis_error *error) {
+    TMS_ENTER(cache);
     TMS_REQUIRE(cache, TAMIS_E_ARGUMENT, "cache is NULL");
     const tms_sequence *s = tms_cache_find(cache, sequence);
     TMS_REQUIRE(s, TAMIS_E_ARGUMENT, "the cache has no sequence %" PRIu64, sequence);

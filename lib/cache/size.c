@@ -107,6 +107,7 @@ uint32_t tms_pool_layers(const tamis_cache_params *params, uint32_t n_pools, uin
 
 tamis_status tamis_cache_measure(tamis_context *context, const tamis_cache_params *params,
                                  tamis_cache_size *out, tamis_error *error) {
+    TMS_ENTER(context);
     TMS_REQUIRE(context, TAMIS_E_ARGUMENT, "context is NULL");
     TMS_REQUIRE(params, TAMIS_E_ARGUMENT, "params is NULL");
     TMS_REQUIRE(out, TAMIS_E_ARGUMENT, "out is NULL");

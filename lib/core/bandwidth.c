@@ -27,6 +27,7 @@ static tamis_status take(tms_device *dev, uint64_t bytes, tms_mem **mem, tamis_e
 
 tamis_status tamis_context_read_bandwidth(tamis_context *context, uint64_t bytes, double *gb_per_s,
                                           tamis_error *error) {
+    TMS_ENTER(context);
     TMS_TRY(check(context, bytes, gb_per_s, error));
     tms_device *dev = context->dev;
     tms_mem *mem = NULL;
@@ -65,6 +66,7 @@ done:
 
 tamis_status tamis_context_copy_bandwidth(tamis_context *context, uint64_t bytes, double *gb_per_s,
                                           tamis_error *error) {
+    TMS_ENTER(context);
     TMS_TRY(check(context, bytes, gb_per_s, error));
     tms_device *dev = context->dev;
     tms_mem *from = NULL, *to = NULL;

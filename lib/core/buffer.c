@@ -5,27 +5,41 @@
 #include <stdlib.h>
 
 struct tamis_host_buffer {
+    tms_life life;
     tamis_context *context;
     void *data;
     uint64_t bytes;
 };
 
 struct tamis_event {
+    tms_life life;
     tamis_context *context;
     tms_event *event;
     bool timed;
 };
 
+static void end_buffer(tms_life *life) {
+    tamis_buffer *buffer = (tamis_buffer *)life;
+    tms_device_free(buffer->context->dev, buffer->mem);
+    free(buffer);
+}
+
+void tms_buffer_begin(tamis_buffer *buffer, tamis_context *context, uint64_t bytes) {
+    tms_life_begin(&buffer->life, "buffer", &context->life, NULL, end_buffer);
+    buffer->context = context;
+    buffer->bytes = bytes;
+}
+
 tamis_status tamis_buffer_create(tamis_context *context, uint64_t bytes, tamis_buffer **out,
                                  tamis_error *error) {
     TMS_REQUIRE(out, TAMIS_E_ARGUMENT, "out: NULL");
     *out = NULL;
+    TMS_ENTER(context);
     TMS_REQUIRE(context, TAMIS_E_ARGUMENT, "context: NULL");
     TMS_REQUIRE(bytes > 0, TAMIS_E_ARGUMENT, "buffer of 0 bytes");
     tamis_buffer *buffer = calloc(1, sizeof *buffer);
     TMS_REQUIRE(buffer, TAMIS_E_NO_MEMORY, "no memory for a buffer's handle");
-    buffer->context = context;
-    buffer->bytes = bytes;
+    tms_buffer_begin(buffer, context, bytes);
     const tamis_status status = tms_device_alloc(context->dev, bytes, &buffer->mem, error);
     if (status != TAMIS_OK) tamis_buffer_destroy(&buffer);
     *out = buffer;
@@ -34,8 +48,7 @@ tamis_status tamis_buffer_create(tamis_context *context, uint64_t bytes, tamis_b
 
 void tamis_buffer_destroy(tamis_buffer **buffer) {
     if (!buffer || !*buffer) return;
-    tms_device_free((*buffer)->context->dev, (*buffer)->mem);
-    free(*buffer);
+    tms_life_close(&(*buffer)->life, NULL);
     *buffer = NULL;
 }
 
@@ -55,6 +68,7 @@ static tamis_status check_range(const tamis_buffer *buffer, uint64_t offset, con
 
 tamis_status tamis_buffer_write(tamis_buffer *buffer, uint64_t offset, const void *data,
                                 uint64_t bytes, tamis_error *error) {
+    TMS_ENTER(buffer);
     TMS_TRY(check_range(buffer, offset, data, bytes, error));
     const tms_ref to = {buffer->mem, offset};
     return tms_device_write(buffer->context->dev, to, data, bytes, error);
@@ -62,9 +76,26 @@ tamis_status tamis_buffer_write(tamis_buffer *buffer, uint64_t offset, const voi
 
 tamis_status tamis_buffer_read(tamis_buffer *buffer, uint64_t offset, void *data, uint64_t bytes,
                                tamis_error *error) {
+    TMS_ENTER(buffer);
     TMS_TRY(check_range(buffer, offset, data, bytes, error));
     const tms_ref from = {buffer->mem, offset};
     return tms_device_read(buffer->context->dev, from, data, bytes, error);
+}
+
+static void end_event(tms_life *life) {
+    tamis_event *event = (tamis_event *)life;
+    if (event->event) tms_device_event_free(event->context->dev, event->event);
+    free(event);
+}
+
+/* NULL: no memory. */
+static tamis_event *new_event(tamis_context *context, bool timed) {
+    tamis_event *event = calloc(1, sizeof *event);
+    if (!event) return NULL;
+    tms_life_begin(&event->life, "mark", &context->life, NULL, end_event);
+    event->context = context;
+    event->timed = timed;
+    return event;
 }
 
 static tamis_status record(tamis_context *context, bool timed, tamis_event **out,
@@ -72,10 +103,8 @@ static tamis_status record(tamis_context *context, bool timed, tamis_event **out
     TMS_REQUIRE(out, TAMIS_E_ARGUMENT, "out: NULL");
     *out = NULL;
     TMS_REQUIRE(context, TAMIS_E_ARGUMENT, "context: NULL");
-    tamis_event *event = calloc(1, sizeof *event);
+    tamis_event *event = new_event(context, timed);
     TMS_REQUIRE(event, TAMIS_E_NO_MEMORY, "no memory for an event's handle");
-    event->context = context;
-    event->timed = timed;
     const tamis_status status = tms_device_event_record(context->dev, timed, &event->event, error);
     if (status != TAMIS_OK) tamis_event_destroy(&event);
     *out = event;
@@ -83,16 +112,19 @@ static tamis_status record(tamis_context *context, bool timed, tamis_event **out
 }
 
 tamis_status tamis_event_record(tamis_context *context, tamis_event **out, tamis_error *error) {
+    TMS_ENTER(context);
     return record(context, false, out, error);
 }
 
 tamis_status tamis_event_record_timed(tamis_context *context, tamis_event **out,
                                       tamis_error *error) {
+    TMS_ENTER(context);
     return record(context, true, out, error);
 }
 
 tamis_status tamis_event_elapsed(tamis_event *from, tamis_event *to, double *us,
                                  tamis_error *error) {
+    TMS_ENTER(from);
     TMS_REQUIRE(from && to && us, TAMIS_E_ARGUMENT, "%s: NULL", !from ? "from" : !to ? "to" : "us");
     *us = 0;
     TMS_REQUIRE(from->context == to->context, TAMIS_E_ARGUMENT,
@@ -104,27 +136,35 @@ tamis_status tamis_event_elapsed(tamis_event *from, tamis_event *to, double *us,
 }
 
 tamis_status tamis_event_wait(tamis_event *event, tamis_error *error) {
+    TMS_ENTER(event);
     TMS_REQUIRE(event, TAMIS_E_ARGUMENT, "event: NULL");
     return tms_device_event_wait(event->context->dev, event->event, error);
 }
 
 void tamis_event_destroy(tamis_event **event) {
     if (!event || !*event) return;
-    if ((*event)->event) tms_device_event_free((*event)->context->dev, (*event)->event);
-    free(*event);
+    tms_life_close(&(*event)->life, NULL);
     *event = NULL;
 }
 
 /* ---- Uploads --------------------------------------------------------------------------------- */
 
+static void end_host_buffer(tms_life *life) {
+    tamis_host_buffer *buffer = (tamis_host_buffer *)life;
+    tms_device_host_free(buffer->context->dev, buffer->data);
+    free(buffer);
+}
+
 tamis_status tamis_host_buffer_create(tamis_context *context, uint64_t bytes,
                                       tamis_host_buffer **out, tamis_error *error) {
     TMS_REQUIRE(out, TAMIS_E_ARGUMENT, "out: NULL");
     *out = NULL;
+    TMS_ENTER(context);
     TMS_REQUIRE(context, TAMIS_E_ARGUMENT, "context: NULL");
     TMS_REQUIRE(bytes > 0, TAMIS_E_ARGUMENT, "host buffer of 0 bytes");
     tamis_host_buffer *buffer = calloc(1, sizeof *buffer);
     TMS_REQUIRE(buffer, TAMIS_E_NO_MEMORY, "no memory for a host buffer's handle");
+    tms_life_begin(&buffer->life, "host buffer", &context->life, NULL, end_host_buffer);
     buffer->context = context;
     buffer->bytes = bytes;
     const tamis_status status = tms_device_host_alloc(context->dev, bytes, &buffer->data, error);
@@ -135,8 +175,7 @@ tamis_status tamis_host_buffer_create(tamis_context *context, uint64_t bytes,
 
 void tamis_host_buffer_destroy(tamis_host_buffer **buffer) {
     if (!buffer || !*buffer) return;
-    tms_device_host_free((*buffer)->context->dev, (*buffer)->data);
-    free(*buffer);
+    tms_life_close(&(*buffer)->life, NULL);
     *buffer = NULL;
 }
 
@@ -168,10 +207,10 @@ tamis_status tamis_buffer_upload(tamis_buffer *to, uint64_t offset, const tamis_
                                  tamis_event **done, tamis_error *error) {
     TMS_REQUIRE(done, TAMIS_E_ARGUMENT, "done: NULL");
     *done = NULL;
+    TMS_ENTER(to);
     TMS_TRY(check_upload(to, offset, from, from_offset, bytes, after, error));
-    tamis_event *event = calloc(1, sizeof *event);
+    tamis_event *event = new_event(to->context, false);
     TMS_REQUIRE(event, TAMIS_E_NO_MEMORY, "no memory for an event's handle");
-    event->context = to->context;
     const tms_ref ref = {to->mem, offset};
     const tamis_status status =
         tms_device_upload(to->context->dev, ref, (const uint8_t *)from->data + from_offset, bytes,
@@ -182,6 +221,7 @@ tamis_status tamis_buffer_upload(tamis_buffer *to, uint64_t offset, const tamis_
 }
 
 tamis_status tamis_event_await(tamis_event *event, tamis_error *error) {
+    TMS_ENTER(event);
     TMS_REQUIRE(event, TAMIS_E_ARGUMENT, "event: NULL");
     return tms_device_event_await(event->context->dev, event->event, error);
 }

@@ -56,15 +56,29 @@ tamis_status tamis_context_create(const tamis_context_params *params, tamis_cont
         free(context);
         return status;
     }
+    tms_context_begin(context);
     *out = context;
     return TAMIS_OK;
 }
 
+static void end(tms_life *life) {
+    tamis_context *context = (tamis_context *)life;
+    tms_device_close(context->dev);
+    free(context);
+}
+
+void tms_context_begin(tamis_context *context) {
+    tms_life_begin(&context->life, "context", NULL, NULL, end);
+    context->life.owned = true;
+}
+
+static void abandon(tms_life *life) {
+    tms_graph_abandon((tamis_context *)life);
+}
+
 void tamis_context_destroy(tamis_context **context) {
     if (!context || !*context) return;
-    tms_graph_abandon(*context);
-    tms_device_close((*context)->dev);
-    free(*context);
+    tms_life_close(&(*context)->life, abandon);
     *context = NULL;
 }
 
@@ -72,7 +86,21 @@ const tamis_device_info *tamis_context_device(const tamis_context *context) {
     return context ? tms_device_info(context->dev) : NULL;
 }
 
+tamis_status tamis_context_enter(tamis_context *context, tamis_error *error) {
+    tms_call call;
+    TMS_REQUIRE(context, TAMIS_E_ARGUMENT, "context: NULL");
+    const tamis_status status = tms_enter(&context->life, &call, error);
+    if (status != TAMIS_OK) tms_leave(&call);
+    return status;
+}
+
+void tamis_context_leave(tamis_context *context) {
+    tms_call call = context ? &context->life : NULL;
+    tms_leave(&call);
+}
+
 tamis_status tamis_context_wait(tamis_context *context, tamis_error *error) {
+    TMS_ENTER(context);
     TMS_REQUIRE(context, TAMIS_E_ARGUMENT, "context: NULL");
     return tms_device_wait(context->dev, error);
 }

@@ -4,14 +4,17 @@
 #define TMS_CORE_H
 
 #include "lib/core/error.h"
+#include "lib/core/life.h"
 #include <tamis/buffer.h>
 
 struct tamis_context {
+    tms_life life;
     tms_device *dev;
     bool recording; /* a graph */
 };
 
 struct tamis_buffer {
+    tms_life life;
     tamis_context *context;
     tms_mem *mem;
     uint64_t bytes;
@@ -29,6 +32,12 @@ tamis_status tms_context_read_settings(tamis_context *context, tamis_error *erro
 /* Whether the library has settings for the kind of the context's device, or the user's file names
  * it. E_FORMAT, E_IO. */
 tamis_status tms_settings_known(const tamis_context *context, bool *known, tamis_error *error);
+
+/* Begins the life of a context whose device is open. */
+void tms_context_begin(tamis_context *context);
+
+/* Begins the life of a buffer; tamis_buffer_destroy may be called from here on. */
+void tms_buffer_begin(tamis_buffer *buffer, tamis_context *context, uint64_t bytes);
 
 /* Ends and discards the recording that is open, if any. */
 void tms_graph_abandon(tamis_context *context);

@@ -27,6 +27,7 @@ tamis_status tamis_context_create_cuda(void *cuda_context, void *cuda_stream,
         free(context);
         return status;
     }
+    tms_context_begin(context);
     *out = context;
     return TAMIS_OK;
 }
@@ -35,6 +36,7 @@ tamis_status tamis_buffer_wrap_cuda(tamis_context *context, uint64_t device_addr
                                     tamis_buffer **out, tamis_error *error) {
     TMS_REQUIRE(out, TAMIS_E_ARGUMENT, "out: NULL");
     *out = NULL;
+    TMS_ENTER(context);
     TMS_REQUIRE(context, TAMIS_E_ARGUMENT, "context: NULL");
     tms_device *dev = context->dev;
     TMS_REQUIRE(tms_device_wraps(dev), TAMIS_E_UNSUPPORTED,
@@ -42,8 +44,7 @@ tamis_status tamis_buffer_wrap_cuda(tamis_context *context, uint64_t device_addr
                 tms_device_info(dev)->backend);
     tamis_buffer *buffer = calloc(1, sizeof *buffer);
     TMS_REQUIRE(buffer, TAMIS_E_NO_MEMORY, "no memory for a buffer's handle");
-    buffer->context = context;
-    buffer->bytes = bytes;
+    tms_buffer_begin(buffer, context, bytes);
     const tamis_status status = tms_device_wrap(dev, device_address, bytes, &buffer->mem, error);
     if (status != TAMIS_OK) tamis_buffer_destroy(&buffer);
     *out = buffer;

@@ -33,6 +33,7 @@ static tamis_status check(const tamis_context *context, const tamis_tuned_class 
 
 tamis_status tamis_context_get_setting(const tamis_context *context, const tamis_tuned_class *of,
                                        tamis_setting setting, uint32_t *value, tamis_error *error) {
+    TMS_ENTER(context);
     TMS_TRY(check(context, of, setting, error));
     TMS_REQUIRE(value, TAMIS_E_ARGUMENT, "value: NULL");
     *value =
@@ -42,6 +43,7 @@ tamis_status tamis_context_get_setting(const tamis_context *context, const tamis
 
 tamis_status tamis_context_set_setting(tamis_context *context, const tamis_tuned_class *of,
                                        tamis_setting setting, uint32_t value, tamis_error *error) {
+    TMS_ENTER(context);
     TMS_TRY(check(context, of, setting, error));
     if (!tms_setting_allows(setting, value)) {
         const tamis_setting_info *info = tamis_setting_describe((uint32_t)setting);
@@ -108,6 +110,7 @@ tamis_status tms_settings_known(const tamis_context *context, bool *known, tamis
 }
 
 tamis_status tamis_context_write_settings(const tamis_context *context, tamis_error *error) {
+    TMS_ENTER(context);
     char path[PATH_MAX];
     tms_tuning shipped;
     TMS_REQUIRE(context, TAMIS_E_ARGUMENT, "context: NULL");

@@ -43,6 +43,7 @@ tamis_status tamis_runner_blend_create(tamis_runner *runner, tamis_store *store,
                                        tamis_error *error) {
     TMS_REQUIRE(out, TAMIS_E_ARGUMENT, "out is NULL");
     *out = NULL;
+    TMS_ENTER_RUNNER(runner);
     TMS_REQUIRE(runner, TAMIS_E_ARGUMENT, "runner is NULL");
     TMS_TRY(check_params(params, error));
     TMS_TRY(tms_check_as_model(runner, error));
@@ -190,6 +191,7 @@ static tamis_status run(blending *b, tamis_sequence sequence, const tamis_blend_
 tamis_status tamis_runner_blend(tamis_runner *runner, tamis_sequence sequence, tamis_blend *blend,
                                 const tamis_blend_part *parts, uint32_t n_parts, int32_t *next,
                                 tamis_error *error) {
+    TMS_ENTER_RUNNER(runner);
     TMS_REQUIRE(runner, TAMIS_E_ARGUMENT, "runner is NULL");
     TMS_REQUIRE(blend, TAMIS_E_ARGUMENT, "blend is NULL");
     TMS_REQUIRE(tamis_blend_plan(blend) == runner->plan, TAMIS_E_ARGUMENT,

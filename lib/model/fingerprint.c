@@ -113,6 +113,7 @@ static tamis_status compute(tamis_model *model, tamis_error *error) {
 
 tamis_status tamis_model_fingerprint(tamis_model *model, uint8_t fingerprint[16],
                                      tamis_error *error) {
+    TMS_ENTER_MODEL(model);
     TMS_REQUIRE(model, TAMIS_E_ARGUMENT, "model is NULL");
     TMS_REQUIRE(fingerprint, TAMIS_E_ARGUMENT, "fingerprint is NULL");
     if (!model->has_fingerprint) TMS_TRY(compute(model, error));
@@ -124,6 +125,7 @@ tamis_status tamis_model_fingerprint(tamis_model *model, uint8_t fingerprint[16]
 
 tamis_status tamis_model_fingerprint(tamis_model *model, uint8_t fingerprint[16],
                                      tamis_error *error) {
+    TMS_ENTER_MODEL(model);
     TMS_REQUIRE(model, TAMIS_E_ARGUMENT, "model is NULL");
     TMS_REQUIRE(fingerprint, TAMIS_E_ARGUMENT, "fingerprint is NULL");
     return tms_model_fail(error, TAMIS_E_UNSUPPORTED,

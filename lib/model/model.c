@@ -89,9 +89,13 @@ tamis_status tamis_model_load_watched(tamis_context *context, const char *path,
     *out = NULL;
     TMS_REQUIRE(context, TAMIS_E_ARGUMENT, "context is NULL");
     TMS_REQUIRE(path, TAMIS_E_ARGUMENT, "path is NULL");
+    __attribute__((cleanup(tms_model_leave))) tamis_context *entered = NULL;
+    TMS_TRY(tamis_context_enter(context, error));
+    entered = context;
     tamis_model *model = calloc(1, sizeof *model);
     TMS_REQUIRE(model, TAMIS_E_NO_MEMORY, "no memory for a model");
     model->context = context;
+    atomic_init(&model->holders, 1);
     tamis_status status = tms_gguf_open(path, &gguf, &reason);
     if (status == TAMIS_OK) status = load(model, &gguf, watcher, user, &reason);
     tms_gguf_close(&gguf);
@@ -108,13 +112,37 @@ tamis_status tamis_model_load(tamis_context *context, const char *path, tamis_mo
     return tamis_model_load_watched(context, path, NULL, NULL, out, error);
 }
 
+void tms_model_hold(tamis_model *model) {
+    atomic_fetch_add(&model->holders, 1);
+}
+
+void tms_model_let_go(tamis_model *model) {
+    if (atomic_fetch_sub(&model->holders, 1) > 1) return;
+    tms_weights_free(&model->weights);
+    tms_vocab_free(&model->vocab);
+    tamis_buffer_destroy(&model->rotation);
+    free(model->rope_factors);
+    free(model);
+}
+
+tamis_status tms_model_enter(const tamis_model *model, tamis_context **entered,
+                             tamis_error *error) {
+    *entered = NULL;
+    if (!model) return TAMIS_OK;
+    TMS_TRY(tamis_context_enter(model->context, error));
+    *entered = model->context;
+    TMS_REQUIRE(!atomic_load(&model->closed), TAMIS_E_STATE, "the model has been destroyed");
+    return TAMIS_OK;
+}
+
+void tms_model_leave(tamis_context **entered) {
+    if (*entered) tamis_context_leave(*entered);
+}
+
 void tamis_model_destroy(tamis_model **model) {
     if (!model || !*model) return;
-    tms_weights_free(&(*model)->weights);
-    tms_vocab_free(&(*model)->vocab);
-    tamis_buffer_destroy(&(*model)->rotation);
-    free((*model)->rope_factors);
-    free(*model);
+    atomic_store(&(*model)->closed, true);
+    tms_model_let_go(*model);
     *model = NULL;
 }
 

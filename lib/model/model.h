@@ -5,10 +5,13 @@
 
 #include "lib/model/vocab.h"
 #include "lib/model/weights.h"
+#include <stdatomic.h>
 #include <tamis/model.h>
 #include <tamis/ops.h>
 
 struct tamis_model {
+    atomic_uint holders; /* its handle, and its runners */
+    atomic_bool closed;  /* its handle was destroyed */
     tamis_context *context;
     tms_config config;
     tms_vocab vocab;
@@ -20,6 +23,27 @@ struct tamis_model {
     bool has_fingerprint;
     uint8_t fingerprint[16];
 };
+
+/* ---- Life ------------------------------------------------------------------------------------ */
+
+/* A model that is destroyed stays until the last of its runners is; their calls then answer
+ * E_STATE. */
+void tms_model_hold(tamis_model *model);
+void tms_model_let_go(tamis_model *model);
+
+/* Enters the model's context; model may be NULL. E_STATE: it was destroyed, or another thread is in
+ * its context. */
+tamis_status tms_model_enter(const tamis_model *model, tamis_context **entered, tamis_error *error);
+void tms_model_leave(tamis_context **entered);
+
+/* The first line of a public call on a model, or on the model of a runner, which may be NULL:
+ * returns E_STATE from it, or is in the context until it returns. */
+#define TMS_ENTER_MODEL(model)                                                                     \
+    __attribute__((cleanup(tms_model_leave))) tamis_context *entered_ = NULL;                      \
+    TMS_TRY(tms_model_enter(model, &entered_, error))
+#define TMS_ENTER_RUNNER(runner) TMS_ENTER_MODEL((runner) ? (runner)->model : NULL)
+
+/* ---- Runner ---------------------------------------------------------------------------------- */
 
 /* The buffers of a forward pass, rows packed. */
 typedef enum tms_activation {

@@ -23,6 +23,7 @@ static tamis_status check_params(const tamis_record_params *params, tamis_error 
 tamis_status tamis_record_id(tamis_model *model, const tamis_record_params *params,
                              const int32_t *tokens, uint32_t n_tokens, tamis_chunk_id *out,
                              tamis_error *error) {
+    TMS_ENTER_MODEL(model);
     uint8_t key[16];
     TMS_REQUIRE(model, TAMIS_E_ARGUMENT, "model is NULL");
     TMS_REQUIRE(out, TAMIS_E_ARGUMENT, "out is NULL");
@@ -234,6 +235,7 @@ static tamis_status prepare(recording *r, tamis_runner *runner, const tamis_stor
 tamis_status tamis_runner_record(tamis_runner *runner, tamis_store *store,
                                  const tamis_record_params *params, const int32_t *tokens,
                                  uint32_t n_tokens, tamis_error *error) {
+    TMS_ENTER_RUNNER(runner);
     recording r;
     int32_t *all = NULL;
     TMS_TRY(prepare(&r, runner, store, params, tokens, n_tokens, error));
@@ -346,6 +348,7 @@ tamis_status tamis_runner_record_sequence(tamis_runner *runner, tamis_store *sto
                                           const tamis_record_params *params,
                                           tamis_sequence sequence, const int32_t *tokens,
                                           uint32_t n_tokens, tamis_error *error) {
+    TMS_ENTER_RUNNER(runner);
     recording r;
     TMS_TRY(prepare(&r, runner, store, params, tokens, n_tokens, error));
     TMS_TRY(check_held(&r, sequence, error));
@@ -410,6 +413,7 @@ tamis_status tamis_runner_record_prefix(tamis_runner *runner, tamis_store *store
                                         const tamis_record_params *params, const int32_t *tokens,
                                         uint32_t n_tokens, uint32_t page_tokens, uint32_t *n_stored,
                                         tamis_error *error) {
+    TMS_ENTER_RUNNER(runner);
     recording r;
     uint32_t stored = 0;
     size_t found = 0;

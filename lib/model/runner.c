@@ -154,12 +154,14 @@ tamis_status tamis_runner_create(tamis_model *model, tamis_cache *cache,
                                  tamis_error *error) {
     TMS_REQUIRE(out, TAMIS_E_ARGUMENT, "out is NULL");
     *out = NULL;
+    TMS_ENTER_MODEL(model);
     TMS_REQUIRE(model, TAMIS_E_ARGUMENT, "model is NULL");
     TMS_REQUIRE(cache, TAMIS_E_ARGUMENT, "cache is NULL");
     TMS_REQUIRE(params, TAMIS_E_ARGUMENT, "params is NULL");
     TMS_TRY(check_shapes(model, cache, params, error));
     tamis_runner *runner = calloc(1, sizeof *runner);
     TMS_REQUIRE(runner, TAMIS_E_NO_MEMORY, "no memory for a runner");
+    tms_model_hold(model);
     runner->model = model;
     runner->cache = cache;
     const tamis_status status = make(runner, params, error);
@@ -178,6 +180,7 @@ void tamis_runner_destroy(tamis_runner **runner) {
     for (int i = 0; i < TMS_ACTIVATIONS; ++i)
         tamis_buffer_destroy(&(*runner)->buffers[i]);
     free((*runner)->positions);
+    tms_model_let_go((*runner)->model);
     free(*runner);
     *runner = NULL;
 }
@@ -329,6 +332,7 @@ static tamis_status evict_due(tamis_runner *runner, const tamis_sequence *sequen
 tamis_status tamis_runner_prefill(tamis_runner *runner, tamis_sequence sequence,
                                   const int32_t *tokens, size_t count, int32_t *next,
                                   tamis_error *error) {
+    TMS_ENTER_RUNNER(runner);
     uint32_t length = 0;
     TMS_REQUIRE(runner, TAMIS_E_ARGUMENT, "runner is NULL");
     const tamis_plan_params *limits = &runner->limits;
@@ -355,6 +359,7 @@ tamis_status tamis_runner_prefill(tamis_runner *runner, tamis_sequence sequence,
 tamis_status tamis_runner_decode(tamis_runner *runner, const tamis_sequence *sequences,
                                  uint32_t count, const int32_t *tokens, int32_t *next,
                                  tamis_error *error) {
+    TMS_ENTER_RUNNER(runner);
     TMS_REQUIRE(runner, TAMIS_E_ARGUMENT, "runner is NULL");
     const tamis_plan_params *limits = &runner->limits;
     runner->n_outputs = 0;
@@ -376,6 +381,7 @@ tamis_status tamis_runner_decode(tamis_runner *runner, const tamis_sequence *seq
 
 tamis_status tamis_runner_logits(tamis_runner *runner, uint32_t row, float *logits,
                                  tamis_error *error) {
+    TMS_ENTER_RUNNER(runner);
     TMS_REQUIRE(runner, TAMIS_E_ARGUMENT, "runner is NULL");
     TMS_REQUIRE(logits, TAMIS_E_ARGUMENT, "logits is NULL");
     uint64_t bytes = (uint64_t)runner->model->info.n_vocab * sizeof *logits;

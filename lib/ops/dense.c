@@ -19,6 +19,7 @@ _Static_assert((int)TAMIS_PAIR_ADJACENT == (int)TMS_PAIR_ADJACENT, "the contract
 
 tamis_status tamis_op_linear(tamis_context *context, const tamis_linear_params *p,
                              tamis_error *error) {
+    TMS_ENTER(context);
     TMS_OP_BEGIN(c, context, p, tamis_linear_params);
     const tms_op_rows x = {"x", &p->x, p->n_rows, p->n_in}, y = {"y", &p->y, p->n_rows, p->n_out};
     tms_op_above_0(&c, "n_in", p->n_in);
@@ -97,6 +98,7 @@ static tms_linear_parts parts_of(tms_op_call *c, const tamis_linear_parts_params
 
 tamis_status tamis_op_linear_parts(tamis_context *context, const tamis_linear_parts_params *p,
                                    tamis_error *error) {
+    TMS_ENTER(context);
     TMS_OP_BEGIN(c, context, p, tamis_linear_parts_params);
     const tms_linear_parts run = parts_of(&c, p);
     if (c.status != TAMIS_OK) return c.status;
@@ -113,6 +115,7 @@ static void name_stage(tms_op_call *c, uint32_t stage) {
 
 tamis_status tamis_op_linear_chain(tamis_context *context, const tamis_linear_chain_params *p,
                                    tamis_error *error) {
+    TMS_ENTER(context);
     TMS_OP_BEGIN(c, context, p, tamis_linear_chain_params);
     tms_linear_chain run = {.n_stages = p->n_stages};
     tms_op_zero(&c, "tamis_linear_chain_params", "reserved32", p->reserved32);
@@ -133,6 +136,7 @@ tamis_status tamis_op_linear_chain(tamis_context *context, const tamis_linear_ch
 }
 
 tamis_status tamis_op_norm(tamis_context *context, const tamis_norm_params *p, tamis_error *error) {
+    TMS_ENTER(context);
     TMS_OP_BEGIN(c, context, p, tamis_norm_params);
     const tms_op_rows x = {"x", &p->x, p->n_rows, p->dim}, y = {"y", &p->y, p->n_rows, p->dim};
     const uint64_t bytes = p->n_rows ? (uint64_t)p->dim * sizeof(float) : 0;
@@ -160,6 +164,7 @@ static void check_rotation(tms_op_call *c, uint32_t n_rot, uint32_t most) {
 
 tamis_status tamis_rotation_write(const tamis_place *table, const double *frequencies,
                                   uint32_t n_rot, tamis_error *error) {
+    TMS_ENTER(table ? table->buffer : NULL);
     const uint64_t bytes = tamis_rotation_bytes(n_rot);
     TMS_REQUIRE(table && table->buffer, TAMIS_E_ARGUMENT, "table is absent");
     TMS_REQUIRE(frequencies, TAMIS_E_ARGUMENT, "frequencies is NULL");
@@ -181,6 +186,7 @@ tamis_status tamis_rotation_write(const tamis_place *table, const double *freque
 
 tamis_status tamis_op_rotate(tamis_context *context, const tamis_rotate_params *p,
                              tamis_error *error) {
+    TMS_ENTER(context);
     TMS_OP_BEGIN(c, context, p, tamis_rotate_params);
     const uint32_t n_rot = p->n_rot ? p->n_rot : p->head_dim;
     const tms_op_rows x = {"x", &p->x, p->n_rows, (uint64_t)p->n_heads * p->head_dim};
@@ -204,6 +210,7 @@ tamis_status tamis_op_rotate(tamis_context *context, const tamis_rotate_params *
 
 tamis_status tamis_op_activate(tamis_context *context, const tamis_activate_params *p,
                                tamis_error *error) {
+    TMS_ENTER(context);
     TMS_OP_BEGIN(c, context, p, tamis_activate_params);
     const tms_op_rows gate = {"gate", &p->gate, p->n_rows, p->dim};
     const tms_op_rows up = {"up", &p->up, p->n_rows, p->dim}, y = {"y", &p->y, p->n_rows, p->dim};
@@ -219,6 +226,7 @@ tamis_status tamis_op_activate(tamis_context *context, const tamis_activate_para
 
 tamis_status tamis_op_embed(tamis_context *context, const tamis_embed_params *p,
                             tamis_error *error) {
+    TMS_ENTER(context);
     TMS_OP_BEGIN(c, context, p, tamis_embed_params);
     const tms_op_rows y = {"y", &p->y, p->n_rows, p->dim};
     const uint64_t tokens = (uint64_t)p->n_rows * sizeof(int32_t);
@@ -237,6 +245,7 @@ tamis_status tamis_op_embed(tamis_context *context, const tamis_embed_params *p,
 
 tamis_status tamis_op_argmax(tamis_context *context, const tamis_argmax_params *p,
                              tamis_error *error) {
+    TMS_ENTER(context);
     TMS_OP_BEGIN(c, context, p, tamis_argmax_params);
     const tms_op_rows x = {"x", &p->x, p->n_rows, p->dim};
     tms_op_above_0(&c, "dim", p->dim);
@@ -251,6 +260,7 @@ tamis_status tamis_op_argmax(tamis_context *context, const tamis_argmax_params *
 
 tamis_status tamis_op_scatter_rows(tamis_context *context, const tamis_scatter_rows_params *p,
                                    tamis_error *error) {
+    TMS_ENTER(context);
     TMS_OP_BEGIN(c, context, p, tamis_scatter_rows_params);
     const tms_op_rows x = {"x", &p->x, p->n_rows, p->width};
     const tms_op_rows y = {"y", &p->y, p->n_rows ? p->n_rows_y : 0, p->width};

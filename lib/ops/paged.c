@@ -46,6 +46,7 @@ static uint32_t entries(const tamis_batch *b, uint32_t slots) {
 
 tamis_status tamis_op_bounds(tamis_context *context, const tamis_bounds_params *p,
                              tamis_error *error) {
+    TMS_ENTER(context);
     TMS_OP_BEGIN(c, context, p, tamis_bounds_params);
     TMS_REQUIRE_RESERVED(&p->bounds, tamis_bounds);
     const bool spread = p->bounds.kind == TAMIS_BOUNDS_MEAN_STD;
@@ -63,6 +64,7 @@ tamis_status tamis_op_bounds(tamis_context *context, const tamis_bounds_params *
 
 tamis_status tamis_op_score_pages(tamis_context *context, const tamis_score_pages_params *p,
                                   tamis_error *error) {
+    TMS_ENTER(context);
     TMS_OP_BEGIN(c, context, p, tamis_score_pages_params);
     const tms_op_rows q = head_rows("q", &p->q, &p->batch, p->kv.head_dim);
     const uint32_t stride = p->stride ? p->stride : entries(&p->batch, p->kv.page_size);
@@ -96,6 +98,7 @@ static tms_page_mass page_mass_of(tms_op_call *c, const tamis_page_mass_params *
 
 tamis_status tamis_op_page_mass_scratch(tamis_context *context, const tamis_page_mass_params *p,
                                         uint64_t *bytes, tamis_error *error) {
+    TMS_ENTER(context);
     TMS_OP_BEGIN(c, context, p, tamis_page_mass_params);
     TMS_REQUIRE(bytes, TAMIS_E_ARGUMENT, "bytes is NULL");
     c.measured = true;
@@ -107,6 +110,7 @@ tamis_status tamis_op_page_mass_scratch(tamis_context *context, const tamis_page
 
 tamis_status tamis_op_page_mass(tamis_context *context, const tamis_page_mass_params *p,
                                 tamis_error *error) {
+    TMS_ENTER(context);
     TMS_OP_BEGIN(c, context, p, tamis_page_mass_params);
     tms_page_mass run = page_mass_of(&c, p);
     tms_device *dev = context->dev;
@@ -118,6 +122,7 @@ tamis_status tamis_op_page_mass(tamis_context *context, const tamis_page_mass_pa
 
 tamis_status tamis_op_select(tamis_context *context, const tamis_select_params *p,
                              tamis_error *error) {
+    TMS_ENTER(context);
     TMS_OP_BEGIN(c, context, p, tamis_select_params);
     const tamis_batch *b = &p->batch;
     const uint32_t stride = p->stride ? p->stride : entries(b, p->granularity);
@@ -168,6 +173,7 @@ static tms_attend attend_of(tms_op_call *c, const tamis_attend_params *p) {
 
 tamis_status tamis_op_attend_scratch(tamis_context *context, const tamis_attend_params *p,
                                      uint64_t *bytes, tamis_error *error) {
+    TMS_ENTER(context);
     TMS_OP_BEGIN(c, context, p, tamis_attend_params);
     TMS_REQUIRE(bytes, TAMIS_E_ARGUMENT, "bytes is NULL");
     c.measured = true;
@@ -179,6 +185,7 @@ tamis_status tamis_op_attend_scratch(tamis_context *context, const tamis_attend_
 
 tamis_status tamis_op_attend(tamis_context *context, const tamis_attend_params *p,
                              tamis_error *error) {
+    TMS_ENTER(context);
     TMS_OP_BEGIN(c, context, p, tamis_attend_params);
     tms_attend run = attend_of(&c, p);
     tms_device *dev = context->dev;
@@ -190,6 +197,7 @@ tamis_status tamis_op_attend(tamis_context *context, const tamis_attend_params *
 
 tamis_status tamis_op_merge(tamis_context *context, const tamis_merge_params *p,
                             tamis_error *error) {
+    TMS_ENTER(context);
     TMS_OP_BEGIN(c, context, p, tamis_merge_params);
     const uint64_t lse = (uint64_t)p->n * sizeof(float), out = tms_op_times(lse, p->dim);
     tms_op_zero(&c, "tamis_merge_params", "reserved32", p->reserved32);
@@ -248,6 +256,7 @@ static tms_observe observe_of(tms_op_call *c, const tamis_observe_params *p) {
 
 tamis_status tamis_op_observe(tamis_context *context, const tamis_observe_params *p,
                               tamis_error *error) {
+    TMS_ENTER(context);
     TMS_OP_BEGIN(c, context, p, tamis_observe_params);
     tms_op_zero(&c, "tamis_observe_params", "reserved32", p->reserved32);
     tms_op_one_of(&c, "group", (int)p->group, TAMIS_GROUP_SUM);

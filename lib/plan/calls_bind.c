@@ -18,6 +18,7 @@ static tamis_status check_bind(const tamis_plan *plan, bool fits, const char *wh
 
 tamis_status tamis_plan_bind_output(tamis_plan *plan, uint32_t layer, const tamis_rows *w,
                                     uint32_t n_rows, tamis_error *error) {
+    TMS_ENTER(plan);
     TMS_TRY(check_bind(plan, plan && plan->setup.needs.output, "output projection", error));
     const tamis_cache_params *p = &plan->setup.cache->params;
     uint64_t stride = 0, width = (uint64_t)p->n_heads * p->head_dim;
@@ -25,13 +26,17 @@ tamis_status tamis_plan_bind_output(tamis_plan *plan, uint32_t layer, const tami
                 layer, p->n_layers);
     TMS_REQUIRE(n_rows > 0, TAMIS_E_ARGUMENT, "the output projection has no rows");
     TMS_TRY(tms_rows_check(plan->setup.cache->context, w, "w", n_rows, width, &stride, error));
+    tms_life *before = plan->between.outputs[layer].held;
+    tms_hold(&w->buffer->life);
     plan->between.outputs[layer] =
-        (tms_output){{w->buffer->mem, w->offset}, w->dtype, stride, n_rows};
+        (tms_output){{w->buffer->mem, w->offset}, w->dtype, stride, n_rows, &w->buffer->life};
+    tms_let_go(before);
     return TAMIS_OK;
 }
 
 tamis_status tamis_plan_bind_rotation(tamis_plan *plan, const double *frequencies, uint32_t n_rot,
                                       int adjacent, tamis_error *error) {
+    TMS_ENTER(plan);
     TMS_TRY(check_bind(plan, plan && plan->setup.needs.rotation, "rotation", error));
     TMS_REQUIRE(frequencies, TAMIS_E_ARGUMENT, "frequencies is NULL");
     TMS_REQUIRE(n_rot > 0 && n_rot % 2 == 0 && n_rot <= plan->setup.cache->params.head_dim,
@@ -46,6 +51,7 @@ tamis_status tamis_plan_bind_rotation(tamis_plan *plan, const double *frequencie
 
 tamis_status tamis_plan_bind_budgets(tamis_plan *plan, const uint32_t *budgets,
                                      tamis_error *error) {
+    TMS_ENTER(plan);
     TMS_TRY(
         check_bind(plan, plan && plan->setup.needs.head_budgets, "budgets of single heads", error));
     tms_between *b = &plan->between;

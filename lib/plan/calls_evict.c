@@ -426,6 +426,7 @@ static tamis_status evict(evicting *v, tamis_sequence sequence, bool by_caller, 
 
 tamis_status tamis_plan_evict(tamis_plan *plan, tamis_sequence sequence, tamis_evicted *out,
                               tamis_error *error) {
+    TMS_ENTER(plan);
     evicting v = {.plan = plan};
     return evict(&v, sequence, false, out, error);
 }
@@ -443,6 +444,7 @@ static tamis_status check_stride(const tamis_plan *plan, tamis_sequence id, uint
 tamis_status tamis_plan_evict_by_scores(tamis_plan *plan, tamis_sequence sequence,
                                         const float *scores, uint64_t stride, tamis_evicted *out,
                                         tamis_error *error) {
+    TMS_ENTER(plan);
     evicting v = {.plan = plan, .scores = scores, .stride = stride};
     TMS_REQUIRE(scores, TAMIS_E_ARGUMENT, "scores is NULL");
     TMS_TRY(check_stride(plan, sequence, stride, error));
@@ -472,6 +474,7 @@ static tamis_status check_lists(const tamis_plan *plan, tamis_sequence id, const
 tamis_status tamis_plan_evict_to(tamis_plan *plan, tamis_sequence sequence, const uint32_t *slots,
                                  const uint32_t *counts, uint64_t stride, tamis_evicted *out,
                                  tamis_error *error) {
+    TMS_ENTER(plan);
     evicting v = {.plan = plan, .slots = slots, .counts = counts, .stride = stride};
     TMS_REQUIRE(slots, TAMIS_E_ARGUMENT, "slots is NULL");
     TMS_REQUIRE(counts, TAMIS_E_ARGUMENT, "counts is NULL");

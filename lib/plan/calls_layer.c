@@ -92,6 +92,7 @@ static tamis_status enqueue_write(tamis_plan *plan, uint32_t layer, tms_write_ro
 
 tamis_status tamis_plan_write(tamis_plan *plan, uint32_t layer, const tamis_rows *k,
                               const tamis_rows *v, tamis_error *error) {
+    TMS_ENTER(plan);
     TMS_TRY(check_unwritten(plan, layer, error));
     tms_write_rows write = tms_launch_write(&plan->launches, layer);
     TMS_TRY(check_write(plan, k, v, &write, error));
@@ -201,6 +202,7 @@ static tamis_status check_rotation(const tamis_plan *plan, const tamis_rotated_r
 
 tamis_status tamis_plan_write_rotated(tamis_plan *plan, uint32_t layer,
                                       const tamis_rotated_rows *rows, tamis_error *error) {
+    TMS_ENTER(plan);
     TMS_TRY(check_unwritten(plan, layer, error));
     TMS_REQUIRE(rows, TAMIS_E_ARGUMENT, "rows is NULL");
     TMS_REQUIRE_RESERVED(rows, tamis_rotated_rows);
@@ -380,6 +382,7 @@ static tamis_status run_listed(tamis_plan *plan, uint32_t layer, tms_sparse_atte
 
 tamis_status tamis_plan_attend(tamis_plan *plan, uint32_t layer, const tamis_rows *q,
                                const tamis_rows *out, tamis_error *error) {
+    TMS_ENTER(plan);
     TMS_TRY(tms_plan_check_layer(plan, layer, error));
     tms_step *step = &plan->step;
     TMS_TRY(tms_plan_check_held(plan, layer, error));
@@ -440,6 +443,7 @@ static tamis_status check_replayed(const tamis_plan *plan, tamis_error *error) {
 }
 
 tamis_status tamis_plan_step_replayed(tamis_plan *plan, tamis_error *error) {
+    TMS_ENTER(plan);
     TMS_TRY(tms_plan_check_layer(plan, 0, error));
     TMS_TRY(check_replayed(plan, error));
     for (uint32_t layer = 0; layer < plan->setup.cache->params.n_layers; layer++) {
@@ -476,6 +480,7 @@ static tamis_status read_list(const tamis_plan *plan, uint32_t row, uint32_t kv_
 tamis_status tamis_plan_read_selected(tamis_plan *plan, uint32_t row, uint32_t kv_head,
                                       uint32_t *pages, uint32_t capacity, uint32_t *count,
                                       tamis_error *error) {
+    TMS_ENTER(plan);
     TMS_REQUIRE(plan, TAMIS_E_ARGUMENT, "plan is NULL");
     TMS_REQUIRE(count, TAMIS_E_ARGUMENT, "count is NULL");
     TMS_REQUIRE(pages || capacity == 0, TAMIS_E_ARGUMENT, "pages is NULL but capacity is %" PRIu32,

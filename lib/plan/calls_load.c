@@ -107,6 +107,7 @@ static tamis_status enqueue_load(tamis_plan *plan, uint32_t layer, uint32_t firs
 
 tamis_status tamis_plan_load(tamis_plan *plan, uint32_t layer, uint32_t first_row, uint32_t n_rows,
                              const tamis_stored_rows *rows, tamis_error *error) {
+    TMS_ENTER(plan);
     tms_load_rows load = {.n_rot = 0};
     TMS_TRY(check_loading(plan, layer, error));
     TMS_REQUIRE(rows, TAMIS_E_ARGUMENT, "rows is NULL");
@@ -139,6 +140,7 @@ static tamis_status check_out(const tamis_plan *plan, const tamis_rows *x, uint6
 
 tamis_status tamis_plan_deviation(tamis_plan *plan, uint32_t layer, const tamis_rows *rows,
                                   int values, const tamis_place *out, tamis_error *error) {
+    TMS_ENTER(plan);
     const uint32_t parts = values ? TMS_HELD_V : TMS_HELD_K;
     uint32_t row = 0;
     const char *lacks = NULL;

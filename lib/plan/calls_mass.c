@@ -19,6 +19,7 @@ static tamis_status check_step(const tamis_plan *plan, uint32_t layer, tamis_err
 
 tamis_status tamis_plan_mass(tamis_plan *plan, uint32_t layer, const tamis_rows *q, uint32_t last,
                              double *mass, tamis_error *error) {
+    TMS_ENTER(plan);
     tms_matrix rows;
     TMS_TRY(check_step(plan, layer, error));
     TMS_REQUIRE(mass, TAMIS_E_ARGUMENT, "mass is NULL");

@@ -67,6 +67,7 @@ static tamis_status check_step(tamis_plan *plan, const tamis_step *in, tamis_err
 
 tamis_status tamis_plan_step_pages(tamis_plan *plan, const tamis_step *step, tamis_step_pages *out,
                                    tamis_error *error) {
+    TMS_ENTER(plan);
     TMS_REQUIRE(out, TAMIS_E_ARGUMENT, "out is NULL");
     TMS_TRY(check_step(plan, step, error));
     tamis_cache *cache = plan->setup.cache;
@@ -129,6 +130,7 @@ static tamis_status upload(tamis_plan *plan, bool exact, tamis_error *error) {
 }
 
 tamis_status tamis_plan_step_begin(tamis_plan *plan, const tamis_step *in, tamis_error *error) {
+    TMS_ENTER(plan);
     TMS_TRY(check_step(plan, in, error));
     tamis_cache *cache = plan->setup.cache;
     tms_step *step = &plan->step;
@@ -207,6 +209,7 @@ static tamis_status check_kept(const tamis_plan *plan, const uint32_t *rows, uin
 
 tamis_status tamis_plan_narrow(tamis_plan *plan, const uint32_t *rows, uint32_t n,
                                tamis_error *error) {
+    TMS_ENTER(plan);
     TMS_TRY(check_open(plan, error));
     TMS_TRY(check_narrow(plan, rows, n, error));
     TMS_TRY(check_kept(plan, rows, n, error));
@@ -247,6 +250,7 @@ static tamis_status bound_loaded(tamis_plan *plan, tamis_error *error) {
 }
 
 tamis_status tamis_plan_step_end(tamis_plan *plan, tamis_error *error) {
+    TMS_ENTER(plan);
     TMS_TRY(check_open(plan, error));
     const tms_setup *setup = &plan->setup;
     tms_step *step = &plan->step;
@@ -288,6 +292,7 @@ void tms_plan_give_up(tamis_plan *plan) {
 }
 
 tamis_status tamis_plan_step_cancel(tamis_plan *plan, tamis_error *error) {
+    TMS_ENTER(plan);
     TMS_TRY(check_open(plan, error));
     tms_plan_give_up(plan);
     plan->launches.attended = false;

@@ -178,32 +178,8 @@ static tamis_status make(tamis_plan *plan, tamis_error *error) {
     return warm_rooms(plan, error);
 }
 
-tamis_status tamis_plan_create(tamis_cache *cache, const tamis_plan_params *params,
-                               tamis_plan **out, tamis_error *error) {
-    TMS_REQUIRE(out, TAMIS_E_ARGUMENT, "out is NULL");
-    *out = NULL;
-    TMS_REQUIRE(cache, TAMIS_E_ARGUMENT, "cache is NULL");
-    TMS_REQUIRE(params, TAMIS_E_ARGUMENT, "params is NULL");
-    TMS_REQUIRE_RESERVED(params, tamis_plan_params);
-    tamis_plan_params filled = *params;
-    fill_defaults(cache, &filled);
-    TMS_TRY(check_params(cache, &filled, error));
-    tamis_plan *plan = calloc(1, sizeof *plan);
-    TMS_REQUIRE(plan, TAMIS_E_NO_MEMORY, "no host memory for a plan");
-    plan->setup = (tms_setup){.cache = cache,
-                              .dev = cache->context->dev,
-                              .params = filled,
-                              .max_pages = tms_pages_of(cache, filled.max_context)};
-    const tamis_status status = make(plan, error);
-    if (status != TAMIS_OK) tamis_plan_destroy(&plan);
-    *out = plan;
-    return status;
-}
-
-void tamis_plan_destroy(tamis_plan **plan) {
-    if (!plan || !*plan) return;
-    tamis_plan *p = *plan;
-    if (p->step.open) tms_plan_give_up(p);
+static void end(tms_life *life) {
+    tamis_plan *p = (tamis_plan *)life;
     /* The setup of a room that was not made is NULL. */
     if (p->between.setup) tms_between_destroy(&p->between);
     if (p->reindex.setup) tms_reindex_destroy(&p->reindex);
@@ -215,5 +191,39 @@ void tamis_plan_destroy(tamis_plan **plan) {
     if (p->table.setup) tms_page_table_destroy(&p->table);
     if (p->step.setup) tms_step_destroy(&p->step);
     free(p);
+}
+
+tamis_status tamis_plan_create(tamis_cache *cache, const tamis_plan_params *params,
+                               tamis_plan **out, tamis_error *error) {
+    TMS_REQUIRE(out, TAMIS_E_ARGUMENT, "out is NULL");
+    *out = NULL;
+    TMS_ENTER(cache);
+    TMS_REQUIRE(cache, TAMIS_E_ARGUMENT, "cache is NULL");
+    TMS_REQUIRE(params, TAMIS_E_ARGUMENT, "params is NULL");
+    TMS_REQUIRE_RESERVED(params, tamis_plan_params);
+    tamis_plan_params filled = *params;
+    fill_defaults(cache, &filled);
+    TMS_TRY(check_params(cache, &filled, error));
+    tamis_plan *plan = calloc(1, sizeof *plan);
+    TMS_REQUIRE(plan, TAMIS_E_NO_MEMORY, "no host memory for a plan");
+    tms_life_begin(&plan->life, "plan", &cache->life, NULL, end);
+    plan->setup = (tms_setup){.cache = cache,
+                              .dev = cache->context->dev,
+                              .params = filled,
+                              .max_pages = tms_pages_of(cache, filled.max_context)};
+    const tamis_status status = make(plan, error);
+    if (status != TAMIS_OK) tamis_plan_destroy(&plan);
+    *out = plan;
+    return status;
+}
+
+static void give_up(tms_life *life) {
+    tamis_plan *plan = (tamis_plan *)life;
+    if (plan->step.open) tms_plan_give_up(plan);
+}
+
+void tamis_plan_destroy(tamis_plan **plan) {
+    if (!plan || !*plan) return;
+    tms_life_close(&(*plan)->life, give_up);
     *plan = NULL;
 }

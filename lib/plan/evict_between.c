@@ -312,6 +312,8 @@ void tms_between_destroy(tms_between *b) {
     for (size_t i = 0; i < sizeof memories / sizeof *memories; i++)
         tms_device_free(dev, memories[i]);
     tms_arena_destroy(&b->tables, dev);
+    for (uint32_t i = 0; b->outputs && i < b->setup->cache->params.n_layers; i++)
+        tms_let_go(b->outputs[i].held);
     void *hosts[] = {b->outputs, b->layer_budgets, b->bound,    b->slots,       b->budgets,
                      b->most,    b->kept,          b->together, b->trace_scores};
     for (size_t i = 0; i < sizeof hosts / sizeof *hosts; i++)

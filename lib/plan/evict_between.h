@@ -14,6 +14,7 @@ typedef struct tms_output {
     tamis_dtype dtype;
     uint64_t stride;
     uint32_t n_rows;
+    tms_life *held; /* the buffer's; NULL: nothing is bound */
 } tms_output;
 
 /* Offsets in the arena of the tables of a sequence, and of one layer of it. */

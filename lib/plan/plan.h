@@ -15,6 +15,7 @@
 #include "lib/plan/step.h"
 
 struct tamis_plan {
+    tms_life life;
     tms_setup setup;
     tms_page_table table;
     tms_query_rings rings;

@@ -153,12 +153,23 @@ static void count(tamis_chunk *chunk, bool mismatched) {
     tms_store_unlock(store);
 }
 
+static void end(tms_life *life) {
+    tamis_chunk *chunk = (tamis_chunk *)life;
+    leave_memory(chunk, false);
+    if (chunk->object) {
+        tms_look look = {.object = chunk->object, .entry = chunk->behind};
+        tms_look_end(chunk->store, chunk->shelf, &look);
+    }
+    free(chunk);
+}
+
 /* Finds a chunk of an id that has been checked, pins and counts it. */
 static tamis_status get(tamis_store *store, const tamis_chunk_id *id, const uint8_t *key,
                         tamis_chunk **out, tamis_error *error) {
     bool mismatched = false;
     tamis_chunk *chunk = calloc(1, sizeof *chunk);
     TMS_REQUIRE(chunk, TAMIS_E_NO_MEMORY, "no memory for a chunk");
+    tms_life_begin(&chunk->life, "chunk", &store->life, NULL, end);
     chunk->store = store;
     const tamis_status status = find(chunk, id, key, &mismatched, error);
     if (status == TAMIS_OK) count(chunk, mismatched);
@@ -175,6 +186,7 @@ tamis_status tamis_store_get(tamis_store *store, const tamis_chunk_id *id, tamis
     uint8_t key[TMS_KEY_BYTES];
     TMS_REQUIRE(out, TAMIS_E_ARGUMENT, "out: NULL");
     *out = NULL;
+    TMS_ENTER(store);
     TMS_REQUIRE(store, TAMIS_E_ARGUMENT, "store: NULL");
     TMS_TRY(tms_id_check(id, error));
     tms_key_of(id, key);
@@ -186,6 +198,7 @@ tamis_status tamis_store_get(tamis_store *store, const tamis_chunk_id *id, tamis
 tamis_status tamis_store_get_prefix(tamis_store *store, const tamis_chunk_id *id,
                                     uint32_t page_tokens, tamis_chunk **out, size_t capacity,
                                     size_t *n_pages, tamis_error *error) {
+    TMS_ENTER(store);
     TMS_REQUIRE(n_pages, TAMIS_E_ARGUMENT, "n_pages: NULL");
     *n_pages = 0;
     TMS_REQUIRE(store, TAMIS_E_ARGUMENT, "store: NULL");
@@ -213,13 +226,7 @@ tamis_status tamis_store_get_prefix(tamis_store *store, const tamis_chunk_id *id
 
 void tamis_chunk_release(tamis_chunk **chunk) {
     if (!chunk || !*chunk) return;
-    tamis_chunk *held = *chunk;
-    leave_memory(held, false);
-    if (held->object) {
-        tms_look look = {.object = held->object, .entry = held->behind};
-        tms_look_end(held->store, held->shelf, &look);
-    }
-    free(held);
+    tms_life_close(&(*chunk)->life, NULL);
     *chunk = NULL;
 }
 
@@ -265,6 +272,7 @@ static tamis_status read_plane(tamis_chunk *chunk, uint32_t plane, void *to, tam
 
 tamis_status tamis_chunk_read(tamis_chunk *chunk, uint32_t layer, void *k, void *v,
                               tamis_error *error) {
+    TMS_ENTER(chunk);
     TMS_REQUIRE(chunk, TAMIS_E_ARGUMENT, "chunk: NULL");
     TMS_REQUIRE(layer < chunk->record->shape.n_layers, TAMIS_E_ARGUMENT,
                 "layer %" PRIu32 " of a chunk that has %" PRIu32, layer,

@@ -224,6 +224,7 @@ static tamis_status run(put *p, tamis_error *error) {
 
 tamis_status tamis_store_put(tamis_store *store, const tamis_chunk_planes *chunk,
                              tamis_error *error) {
+    TMS_ENTER(store);
     put p = {.store = store, .chunk = chunk};
     TMS_TRY(check(&p, error));
     TMS_TRY(tms_record_describe(chunk, &p.record, error));

@@ -8,6 +8,7 @@
 #ifndef TMS_STORE_SHELF_H
 #define TMS_STORE_SHELF_H
 
+#include "lib/core/life.h"
 #include "lib/store/index.h"
 #include "lib/store/tier.h"
 
@@ -35,6 +36,7 @@ typedef struct tms_shelf {
 } tms_shelf;
 
 struct tamis_store {
+    tms_life life; /* any thread may be in it: nobody owns it */
     pthread_mutex_t mutex;
     pthread_cond_t moved; /* a claim has ended, or a record has left */
     tms_claim *claims;
@@ -43,6 +45,7 @@ struct tamis_store {
 };
 
 struct tamis_chunk {
+    tms_life life;
     tamis_store *store;
     const tms_record *record; /* of the copy or the object */
     tms_entry *in_memory;     /* pinned; NULL: not in memory */

@@ -87,6 +87,18 @@ static bool init_mutex(tamis_store *store) {
     return false;
 }
 
+static void end(tms_life *life) {
+    tamis_store *store = (tamis_store *)life;
+    for (int t = 0; t < TAMIS_TIERS; t++) {
+        tms_shelf *shelf = &store->shelves[t];
+        tms_index_free(&shelf->index);
+        if (shelf->tier) shelf->tier->ops->close(shelf->tier);
+    }
+    pthread_cond_destroy(&store->moved);
+    pthread_mutex_destroy(&store->mutex);
+    free(store);
+}
+
 tamis_status tamis_store_create(const tamis_store_params *params, tamis_store **out,
                                 tamis_error *error) {
     TMS_REQUIRE(out, TAMIS_E_ARGUMENT, "out: NULL");
@@ -98,6 +110,7 @@ tamis_status tamis_store_create(const tamis_store_params *params, tamis_store **
         free(store);
         return tms_error_set(error, TAMIS_E_NO_MEMORY, "no memory for a mutex");
     }
+    tms_life_begin(&store->life, "store", NULL, NULL, end);
     tamis_status status = TAMIS_OK;
     if (params->memory_bytes > 0)
         status =
@@ -111,14 +124,7 @@ tamis_status tamis_store_create(const tamis_store_params *params, tamis_store **
 
 void tamis_store_destroy(tamis_store **store) {
     if (!store || !*store) return;
-    for (int t = 0; t < TAMIS_TIERS; t++) {
-        tms_shelf *shelf = &(*store)->shelves[t];
-        tms_index_free(&shelf->index);
-        if (shelf->tier) shelf->tier->ops->close(shelf->tier);
-    }
-    pthread_cond_destroy(&(*store)->moved);
-    pthread_mutex_destroy(&(*store)->mutex);
-    free(*store);
+    tms_life_close(&(*store)->life, NULL);
     *store = NULL;
 }
 
@@ -173,6 +179,7 @@ static bool listed_before(const tamis_store *store, int t, const tms_entry *entr
 
 tamis_status tamis_store_list(tamis_store *store, tamis_chunk_info *infos, size_t capacity,
                               size_t *count, tamis_error *error) {
+    TMS_ENTER(store);
     TMS_REQUIRE(store, TAMIS_E_ARGUMENT, "store: NULL");
     TMS_REQUIRE(count, TAMIS_E_ARGUMENT, "count: NULL");
     TMS_REQUIRE(infos || capacity == 0, TAMIS_E_ARGUMENT, "infos: NULL for %zu entries", capacity);
@@ -248,6 +255,7 @@ static tamis_status remove_all(tamis_store *store, const tamis_chunk_id *id, con
 
 tamis_status tamis_store_remove(tamis_store *store, const tamis_chunk_id *id, int *removed,
                                 tamis_error *error) {
+    TMS_ENTER(store);
     uint8_t key[TMS_KEY_BYTES];
     if (removed) *removed = 0;
     TMS_REQUIRE(store, TAMIS_E_ARGUMENT, "store: NULL");
@@ -258,6 +266,7 @@ tamis_status tamis_store_remove(tamis_store *store, const tamis_chunk_id *id, in
 
 tamis_status tamis_store_remove_key(tamis_store *store, const uint8_t key[16], int *removed,
                                     tamis_error *error) {
+    TMS_ENTER(store);
     if (removed) *removed = 0;
     TMS_REQUIRE(store, TAMIS_E_ARGUMENT, "store: NULL");
     TMS_REQUIRE(key, TAMIS_E_ARGUMENT, "key: NULL");

@@ -82,6 +82,7 @@ static tamis_status inspect_all(tamis_store *store, tms_shelf *shelf, bool verif
 }
 
 tamis_status tamis_store_verify(tamis_store *store, tamis_store_found *out, tamis_error *error) {
+    TMS_ENTER(store);
     TMS_REQUIRE(store, TAMIS_E_ARGUMENT, "store: NULL");
     TMS_REQUIRE(out, TAMIS_E_ARGUMENT, "out: NULL");
     *out = (tamis_store_found){0};
@@ -112,6 +113,7 @@ static tamis_status gc(tamis_store *store, tms_shelf *shelf, tamis_store_found *
 }
 
 tamis_status tamis_store_gc(tamis_store *store, tamis_store_found *out, tamis_error *error) {
+    TMS_ENTER(store);
     TMS_REQUIRE(store, TAMIS_E_ARGUMENT, "store: NULL");
     TMS_REQUIRE(out, TAMIS_E_ARGUMENT, "out: NULL");
     *out = (tamis_store_found){0};

@@ -233,6 +233,7 @@ static tamis_status check(const tamis_context *context, const tamis_tune_params 
 
 tamis_status tamis_context_tune(tamis_context *context, const tamis_tune_params *params,
                                 tamis_tune_result *result, tamis_error *error) {
+    TMS_ENTER(context);
     tamis_tune_result found = {0};
     bool known = false;
     TMS_TRY(check(context, params, error));

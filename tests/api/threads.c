@@ -28,7 +28,7 @@ static tamis_status run_step(tamis_context *context, answer *a) {
     const tamis_cache_params shape = {
         .n_layers = 1, .n_heads = 2, .n_kv_heads = 1, .head_dim = 64, .capacity_tokens = 64};
     const tamis_plan_params params = {.max_context = 64, .max_rows = 1};
-    const float values[4 * 64] = {1, 2, 3, 4, 5, 6, 7, 8};
+    const float values[4 * 64] = {1, 2, 3, 4, 5, 6, 7, 8, [3 * 64] = 7};
     tamis_cache *cache = NULL;
     tamis_plan *plan = NULL;
     tamis_buffer *rows = NULL;
@@ -87,6 +87,45 @@ static int run_round(void) {
     return code;
 }
 
+/* ---- One context ------------------------------------------------------------------------------ */
+
+static tamis_context *shared;
+
+/* Steps on the shared context: each runs as it does alone, or a call of it is E_STATE. */
+static void *meet(void *to) {
+    answer *a = to;
+    pthread_barrier_wait(&together);
+    for (int i = 0; i < 50; i++) {
+        const tamis_status status = run_step(shared, a);
+        a->count += status == TAMIS_OK;
+        if (status != TAMIS_OK && status != TAMIS_E_STATE) a->status = status;
+        if (status == TAMIS_OK && a->out[0] != 7) a->status = TAMIS_E_DEVICE;
+    }
+    return NULL;
+}
+
+/* Threads that break the rule lose calls and nothing else. Nonzero: one got something else. */
+static int meet_on_one_context(void) {
+    static answer answers[THREADS];
+    const tamis_context_params params = {.device = device};
+    pthread_t threads[THREADS];
+    tamis_error error = {0};
+    int failed = 0;
+    if (tamis_context_create(&params, &shared, &error) != TAMIS_OK) return 1;
+    pthread_barrier_init(&together, NULL, THREADS);
+    for (int i = 0; i < THREADS; i++)
+        if (pthread_create(&threads[i], NULL, meet, &answers[i]) != 0) return 1;
+    for (int i = 0; i < THREADS; i++)
+        pthread_join(threads[i], NULL);
+    for (int i = 0; i < THREADS; i++)
+        if (answers[i].status != TAMIS_OK) failed = 1;
+    if (run_step(shared, &answers[0]) != TAMIS_OK || answers[0].out[0] != 7) failed = 1;
+    if (failed) printf("threads on one context: %s\n", answers[0].error.text);
+    tamis_context_destroy(&shared);
+    pthread_barrier_destroy(&together);
+    return failed;
+}
+
 int main(int argc, char **argv) {
     if (argc > 1) device = argv[1];
     const int rounds = argc > 2 ? atoi(argv[2]) : 10;
@@ -100,6 +139,7 @@ int main(int argc, char **argv) {
         if (!WIFEXITED(status)) return 1;
         if (WEXITSTATUS(status) != 0) return WEXITSTATUS(status);
     }
+    if (strcmp(device, "reference") == 0 && meet_on_one_context()) return 1;
     printf("%d rounds of %d threads on %s\n", rounds, THREADS, device);
     return 0;
 }

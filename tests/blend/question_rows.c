@@ -518,9 +518,51 @@ static void a_restart_begins_with_layer_0(void **state) {
     close_world(&w);
 }
 
+/* ---- Order of destroying --------------------------------------------------------------------- */
+
+/* A prompt is open when the plan, the store or the context that the blend needs is destroyed. */
+static void a_blend_outlives_what_it_needs(void **state) {
+    (void)state;
+    static world w;
+    static prompt p;
+    static const char *const names[] = {"the plan from which", "the store from which",
+                                        "the cache from which", "the context from which"};
+    for (int gone = 0; gone < 4; gone++) {
+        tamis_blend *blend = NULL;
+        tamis_sequence sequence;
+        tamis_blend_rows rows;
+        tamis_plan *plan = NULL;
+        const tamis_plan_params params = {.max_context = CONTEXT};
+        open_world(&w, 0);
+        memset(&p, 0, sizeof p);
+        add_part(&p, texts[1], length_of(1), 1, HIT);
+        add_part(&p, sink, SINKS, 0, FRESH);
+        OK(tamis_cache_add(w.cache, &sequence, &test_error));
+        OK(tamis_blend_create(w.plan, w.store, &w.good, &blend, &test_error));
+        OK(tamis_blend_begin(blend, sequence, p.parts, p.n_parts, &test_error));
+        OK(tamis_blend_layer(blend, 0, &rows, &test_error));
+        if (gone == 0) tamis_plan_destroy(&w.plan);
+        if (gone == 1) tamis_store_destroy(&w.store);
+        if (gone == 2) tamis_cache_destroy(&w.cache);
+        if (gone == 3) tamis_context_destroy(&w.context);
+        FAILS(tamis_blend_select(blend, 0, &rows, &test_error), TAMIS_E_STATE, names[gone]);
+        FAILS(tamis_blend_end(blend, &test_error), TAMIS_E_STATE, names[gone]);
+        /* The plan has given up its step. */
+        if (gone == 0) {
+            OK(tamis_plan_create(w.cache, &params, &plan, &test_error));
+            OK(tamis_plan_step_begin(plan, &(tamis_step){.sequences = &sequence, .count = 1},
+                                     &test_error));
+            tamis_plan_destroy(&plan);
+        }
+        tamis_blend_destroy(&blend);
+        close_world(&w);
+    }
+}
+
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(rows_are_those_of_the_rule),
                                        cmocka_unit_test(what_is_no_number_ranks_first),
+                                       cmocka_unit_test(a_blend_outlives_what_it_needs),
                                        cmocka_unit_test(a_restart_begins_with_layer_0),
                                        cmocka_unit_test(calls_out_of_order_are_refused)};
     int skipped = test_begin(argc, argv);

@@ -604,9 +604,33 @@ static void test_one_token_in_place(void **state) {
     rig_close(&r);
 }
 
+/* The runner outlives its context, its model or its cache: its calls answer E_STATE. */
+static void test_outlives(void **state) {
+    (void)state;
+    static const char *const why[] = {"the context has been destroyed",
+                                      "the model has been destroyed",
+                                      "the cache has been destroyed"};
+    for (int gone = 0; gone < 3; gone++) {
+        rig r;
+        int32_t token = 1, next = 0;
+        rig_open(&r, &(rig_params){.file = "tiny.gguf", .max_context = 64});
+        const tamis_sequence a = rig_add(&r);
+        RIG_OK(&r, tamis_runner_prefill(r.runner, a, &token, 1, &next, &r.error));
+        if (gone == 0) tamis_context_destroy(&r.context);
+        if (gone == 1) tamis_model_destroy(&r.model);
+        if (gone == 2) tamis_cache_destroy(&r.cache);
+        RIG_REFUSED(&r, TAMIS_E_STATE, why[gone],
+                    tamis_runner_decode(r.runner, &a, 1, &token, &next, &r.error));
+        RIG_REFUSED(&r, TAMIS_E_STATE, why[gone],
+                    tamis_runner_prefill(r.runner, a, &token, 1, &next, &r.error));
+        rig_close(&r);
+    }
+}
+
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_one_token_in_place),
+        cmocka_unit_test(test_outlives),
         cmocka_unit_test(test_info),
         cmocka_unit_test(test_tokens),
         cmocka_unit_test(test_missing_byte),

@@ -64,6 +64,26 @@ static void layers_are_read_alone(void **state) {
     rig_chunk_free(&chunk);
 }
 
+/* A chunk that is released after its store: the store ends with it. */
+static void a_chunk_outlives_its_store(void **state) {
+    (void)state;
+    for (int disk = 0; disk < 2; disk++) {
+        rig_chunk chunk;
+        rig_chunk_make(&chunk, 3, 200);
+        uint8_t *to = malloc(chunk.plane_bytes);
+        tamis_store *store = rig_open(disk ? 0 : MIB, 0, disk);
+        OK(tamis_store_put(store, &chunk.put, &test_error));
+        tamis_chunk *found = rig_get(store, &chunk);
+        tamis_store_destroy(&store);
+        FAILS(tamis_chunk_read(found, 0, to, NULL, &test_error), TAMIS_E_STATE,
+              "the store from which the chunk was made has been destroyed");
+        tamis_chunk_release(&found);
+        free(to);
+        rig_chunk_free(&chunk);
+        rig_cleanup();
+    }
+}
+
 /* A record is found again by another store; the oldest use goes first there too. */
 static void disk_outlives_the_store(void **state) {
     (void)state;
@@ -477,6 +497,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_teardown(what_is_put_is_read, teardown),
         cmocka_unit_test_teardown(layers_are_read_alone, teardown),
+        cmocka_unit_test_teardown(a_chunk_outlives_its_store, teardown),
         cmocka_unit_test_teardown(disk_outlives_the_store, teardown),
         cmocka_unit_test_teardown(ids_are_all_of_it, teardown),
         cmocka_unit_test_teardown(keys_do_not_change, teardown),

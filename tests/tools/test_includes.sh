@@ -6,6 +6,7 @@
 #   - lib/ sees of host/ the door (host/device.h) and the contract (host/ops.h) alone.
 #   - The store of chunks (lib/store), the fusor (lib/blend) and tuning (lib/tune) see no more of lib/
 #     than lib/core.
+#   - Each public call on a handle that can fail passes the gate of its context (TMS_ENTER).
 #   - The library's clients, lib/model and tools/, include public headers and their own alone.
 set -eu
 cd "$1"
@@ -57,4 +58,17 @@ behind=$(grep -rnE --include='*.[ch]' '^[[:space:]]*#[[:space:]]*include.*host/'
 for line in "$(clients lib/model lib/model)" "$(clients tools 'blend|cli|compare|bench|eval|jinja|store')"; do
     [ -z "$line" ] || fail "$line: neither public nor the client's own"
 done
+# Within the first lines of the body: behind `*out = NULL` in calls that give something.
+ungated=$(awk '
+    FNR == 1 { name = "" }
+    /^tamis_status tamis_[a-z0-9_]*\(/ { head = $0; name = $2; while (head !~ /\{$/ && (getline line) > 0) head = head line
+        left = 0
+        if (head ~ /\((const )?tamis_(context|buffer|host_buffer|event|graph|cache|prefixes|plan|blend|store|chunk|runner) \*[a-z]/ &&
+            head ~ /tamis_error \*error/) left = 10
+        next }
+    left > 0 && /TMS_ENTER|tms_enter\(|tamis_context_enter\(|_load_watched\(/ { left = 0 }
+    left > 0 && /^}/ { print FILENAME ": " name; left = 0 }
+    left > 0 { left--; if (left == 0) print FILENAME ": " name }
+' lib/core/*.c lib/cache/*.c lib/plan/*.c lib/blend/*.c lib/ops/*.c lib/tune/*.c lib/store/*.c lib/model/*.c)
+[ -z "$ungated" ] || fail "$ungated: no TMS_ENTER"
 exit $failed

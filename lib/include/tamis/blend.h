@@ -120,7 +120,7 @@ typedef struct tamis_blend_params {
     uint8_t salt[16];
 
     /* How stored K is normalised and rotated: as in tamis_stored_rows. `table` and the buffers of
-     * `k_norms` stay the caller's and must live as long as the blend. */
+     * `k_norms` stay the caller's; where they are destroyed, their memory stays for the blend. */
     tamis_place table;
     uint32_t n_rot;
     tamis_pairing pairing;
@@ -140,7 +140,8 @@ typedef struct tamis_blend_params {
     uint64_t reserved[4]; /* 0, else E_ARGUMENT */
 } tamis_blend_params;
 
-/* Makes a blend for prompts of a plan, with chunks of a store; both must outlive it. Errors:
+/* Makes a blend for prompts of a plan, with chunks of a store. Where one of them is
+ * destroyed before it, the blend's calls answer E_STATE. Errors:
  * E_ARGUMENT with the value (a selector, schedule, share or layer that is none; a dtype that is not
  * in the plan's load_dtypes; selector question for a plan without `masses`); E_UNSUPPORTED
  * (reindexed streaming, under which no step can be narrowed; not with selector all); E_NO_MEMORY;
@@ -213,12 +214,12 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_blend_layer(tamis_blend *blend, ui
                                                           tamis_error *error);
 /* Where the layer's rows are to be measured, enqueues how far V of the rows is from the stored one.
  * v is f32 [n][n_kv_heads][head_dim], of the rows that tamis_blend_layer has named, before it is
- * written. Needed in every layer. */
+ * written. Needed in every layer. Errors: those of tamis_plan_load and tamis_plan_deviation. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_blend_compare(tamis_blend *blend, uint32_t layer,
                                                             const tamis_rows *v,
                                                             tamis_error *error);
 /* Once the layer has been written: selects, leaves the other rows out of the step, and says which
- * rows stay. Waits where they were measured. */
+ * rows stay. Waits where they were measured. Errors: those of tamis_plan_narrow; E_DEVICE. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_blend_select(tamis_blend *blend, uint32_t layer,
                                                            tamis_blend_rows *out,
                                                            tamis_error *error);
@@ -248,7 +249,7 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_blend_select(tamis_blend *blend, u
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_blend_observe(tamis_blend *blend, uint32_t layer,
                                                             const tamis_rows *q, int *restarted,
                                                             tamis_error *error);
-/* Ends the plan's step, once all layers have been attended. */
+/* Ends the plan's step, once all layers have been attended. Errors: those of tamis_plan_step_end. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_blend_end(tamis_blend *blend, tamis_error *error);
 /* Gives up an open prompt: the thread ends, chunks are released, the plan's step is cancelled. Does
  * nothing without an open prompt. */

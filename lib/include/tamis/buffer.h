@@ -53,11 +53,11 @@ typedef struct tamis_weight_matrix {
 /* A point in the queue. Thread-safety: as its context. */
 typedef struct tamis_event tamis_event;
 
-/* Marks the queue's present end. */
+/* Marks the queue's present end. Errors: E_ARGUMENT (NULL), E_NO_MEMORY, E_DEVICE. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_event_record(tamis_context *context,
                                                            tamis_event **out, tamis_error *error);
 /* The same, for tamis_event_elapsed. The first one may wait. On OpenCL the device collects times
- * from then on, which makes some devices slower. */
+ * from then on, which makes some devices slower. Errors: the same. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_event_record_timed(tamis_context *context,
                                                                  tamis_event **out,
                                                                  tamis_error *error);

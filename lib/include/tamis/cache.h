@@ -92,7 +92,8 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_cache_measure(tamis_context *conte
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_cache_create(tamis_context *context,
                                                            const tamis_cache_params *params,
                                                            tamis_cache **out, tamis_error *error);
-/* Accepts NULL. Plans over the cache must have been destroyed before. */
+/* Accepts NULL. Where plans or prefixes of the cache are left, its memory is freed with the last of
+ * them, and until then their calls answer E_STATE. */
 TAMIS_API void tamis_cache_destroy(tamis_cache **cache);
 
 /* The context that the cache was made from. NULL for NULL. */
@@ -114,10 +115,11 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_cache_set_bounds(tamis_cache *cach
  * for kinds without one. */
 TAMIS_API void tamis_cache_get_bounds(const tamis_cache *cache, tamis_bounds *out);
 
-/* Fork, truncate, remove and read answer E_ARGUMENT for an unknown sequence and E_STATE for one in
- * an open step of a plan. */
+/* Fork, truncate, remove and read answer E_ARGUMENT for NULL, for an unknown sequence and for what
+ * it does not have (a length, layer, KV head or slots, with the numbers), and E_STATE for one in an
+ * open step of a plan; forks also E_NO_MEMORY, reads E_NO_MEMORY and E_DEVICE. */
 
-/* Adds an empty sequence. */
+/* Adds an empty sequence. Errors: E_ARGUMENT (NULL), E_NO_MEMORY. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_cache_add(tamis_cache *cache, tamis_sequence *out,
                                                         tamis_error *error);
 /* Adds a sequence with the same content. It shares its parent's pages; a page is copied when one of

@@ -15,7 +15,7 @@ extern "C" {
  * Both must be live: the driver cannot detect dead ones. Waits for the stream.
  *
  * Ownership: context and stream stay the caller's and must live until tamis_context_destroy, which
- * waits for the stream. Thread-safety: as tamis_context_create. Every call of the library makes the
+ * waits for the stream, and has returned, and all that was made from the context is destroyed. Thread-safety: as tamis_context_create. Every call of the library makes the
  * CUDA context current while it runs, and then restores the thread's current context.
  *
  * Order: everything that this context enqueues goes to the stream, after what the caller has

@@ -95,7 +95,10 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_device_list(tamis_device_info *inf
                                                           size_t *count, tamis_error *error);
 
 /* An opened device with its in-order queue, compiled kernels and scratch memory.
- * Thread-safety: one thread at a time for a context and everything made from it. */
+ * Thread-safety: one thread at a time for a context and everything made from it. A call that comes
+ * while another thread is in one answers E_STATE and does nothing; one that answers no status, as
+ * destroying, waits for the other to end. Threads may take turns. Callbacks run on the thread of
+ * their call and may make calls. */
 typedef struct tamis_context tamis_context;
 
 typedef struct tamis_context_params {
@@ -122,15 +125,25 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_context_create(const tamis_context
                                                              tamis_context **out,
                                                              tamis_error *error);
 
-/* Waits, closes and sets *context to NULL. Accepts NULL and *context == NULL. Everything made from
- * the context must have been destroyed before. */
+/* Waits, closes and sets *context to NULL. Accepts NULL and *context == NULL. Where something made
+ * from the context is left, the device is closed when the last of it is destroyed, and until then
+ * its calls answer E_STATE. */
 TAMIS_API void tamis_context_destroy(tamis_context **context);
 
 /* The device behind a context. Owned by the context. */
 TAMIS_API const tamis_device_info *tamis_context_device(const tamis_context *context);
 
+/* Keeps the context to the calling thread over several calls, until as many calls of
+ * tamis_context_leave: another thread's calls meanwhile answer E_STATE, and destroying waits.
+ * Errors: E_ARGUMENT (NULL), E_STATE (another thread is in it; it has been destroyed). */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_context_enter(tamis_context *context,
+                                                            tamis_error *error);
+/* By the thread that entered. Accepts NULL. */
+TAMIS_API void tamis_context_leave(tamis_context *context);
+
 /* Waits until all that was enqueued is done. Reports device errors that arrived late; they stay on
- * the context (sticky), and every later call that uses the device returns them too. */
+ * the context (sticky), and every later call that uses the device returns them too. Errors: E_ARGUMENT (NULL),
+ * E_DEVICE. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_context_wait(tamis_context *context,
                                                            tamis_error *error);
 
@@ -143,7 +156,8 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_context_read_bandwidth(tamis_conte
                                                                      tamis_error *error);
 
 /* The same for copying `bytes` within the device's memory; twice as much is allocated for the call.
- * The figure counts bytes read and bytes written together, and is the median of several copies. */
+ * The figure counts bytes read and bytes written together, and is the median of several copies. Errors: the
+ * same. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_context_copy_bandwidth(tamis_context *context,
                                                                      uint64_t bytes,
                                                                      double *gb_per_s,

@@ -11,7 +11,7 @@ extern "C" {
 
 /* On CUDA a CUDA graph; other backends have none yet (E_UNSUPPORTED). Thread-safety: as its
  * context. A graph holds device addresses: it must not be launched after a buffer, cache or plan
- * that it reaches was destroyed, and must itself be destroyed before its context. */
+ * that it reaches was destroyed. Where its context was, it answers E_STATE. */
 typedef struct tamis_graph tamis_graph;
 
 /* Begins to record: what the context's calls enqueue is recorded and does not run. Only calls that

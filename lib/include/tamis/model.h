@@ -45,12 +45,16 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_model_load(tamis_context *context,
  * at least once for every tensor. A status other than OK ends loading, which fails with it. */
 typedef tamis_status (*tamis_model_watcher)(void *user, uint64_t done, uint64_t total,
                                             tamis_error *error);
-/* tamis_model_load with a watcher, which may be NULL. */
+/* tamis_model_load with a watcher, which may be NULL. Errors: as tamis_model_load, and the
+ * watcher's. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_model_load_watched(tamis_context *context,
                                                                  const char *path,
                                                                  tamis_model_watcher watcher,
                                                                  void *user, tamis_model **out,
                                                                  tamis_error *error);
+/* Accepts NULL. Where runners of the model are left, its memory is freed with the last of them, and
+ * until then their calls answer E_STATE; what tamis_model_get_info and tamis_model_vocab gave is
+ * gone with the model's memory. */
 TAMIS_API void tamis_model_destroy(tamis_model **model);
 /* Owned by the model; NULL for NULL. */
 TAMIS_API const tamis_model_info *tamis_model_get_info(const tamis_model *model);
@@ -73,7 +77,7 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_model_fingerprint(tamis_model *mod
 
 /* The model's vocabulary, which it owns; NULL for NULL. */
 TAMIS_API const tamis_vocab *tamis_model_vocab(const tamis_model *model);
-/* tamis_vocab_encode without flags: the text alone. */
+/* tamis_vocab_encode without flags, with its errors: the text alone. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_model_tokenize(const tamis_model *model,
                                                              const char *text, size_t bytes,
                                                              int32_t *tokens, size_t capacity,
@@ -83,7 +87,8 @@ TAMIS_API const char *tamis_model_token_text(const tamis_model *model, int32_t t
                                              size_t *bytes);
 
 /* Runs forward passes of a model over a cache: a plan, and the buffers of the activations.
- * Thread-safety: as its context. Destroy before the model and the cache. */
+ * Thread-safety: as its context. Where the context, the model or the cache is destroyed before it,
+ * its calls answer E_STATE. */
 typedef struct tamis_runner tamis_runner;
 
 /* `params` as for tamis_plan_create, where zeros mean the model's own: scale, and sliding_window

@@ -326,7 +326,8 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_op_page_mass(tamis_context *contex
                                                            const tamis_page_mass_params *params,
                                                            tamis_error *error);
 /* Bytes of scratch, which may be 0, for launches whose n_rows, n_heads, n_kv_heads, max_visible and
- * stride are at most these. Buffers may be absent. Enqueues nothing. */
+ * stride are at most these. Buffers may be absent. Errors: E_ARGUMENT, as the launch. Enqueues
+ * nothing. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status
 tamis_op_page_mass_scratch(tamis_context *context, const tamis_page_mass_params *params,
                            uint64_t *bytes, tamis_error *error);
@@ -388,7 +389,8 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_op_attend(tamis_context *context,
                                                         tamis_error *error);
 /* Bytes of scratch, which may be 0, for launches whose n_rows, max_tile_rows and max_pages (without
  * lists max_visible) are at most these, with the same heads, head_dim, page_size and dtype. Buffers
- * may be absent, except lists.pages, which says whether there are lists. Enqueues nothing. */
+ * may be absent, except lists.pages, which says whether there are lists. Errors: E_ARGUMENT, as the
+ * launch. Enqueues nothing. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_op_attend_scratch(tamis_context *context,
                                                                 const tamis_attend_params *params,
                                                                 uint64_t *bytes,

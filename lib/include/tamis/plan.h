@@ -71,6 +71,8 @@ typedef struct tamis_plan_params {
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_create(tamis_cache *cache,
                                                           const tamis_plan_params *params,
                                                           tamis_plan **out, tamis_error *error);
+/* Accepts NULL. Gives up an open step, as tamis_plan_step_cancel. Calls on a blend of the plan that
+ * is left answer E_STATE. */
 TAMIS_API void tamis_plan_destroy(tamis_plan **plan);
 /* The parameters that the plan was made with, defaults filled in. Does nothing without a plan or an
  * `out`. */
@@ -285,7 +287,9 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_step_cancel(tamis_plan *plan,
 
 /* criticalkv, critical-adakv, defensivekv: the output projection of a layer, f32, f16 or bf16,
  * [n_rows][n_heads*head_dim], the model's matrix that multiplies the attention's out. The buffer
- * stays the caller's and must live as long as the plan evicts. */
+ * stays the caller's, who keeps its content; where it is destroyed, its memory stays for the plan.
+ * Errors of the three: E_ARGUMENT (NULL; a kind that does not take it; a layer, rows or numbers that
+ * do not fit, with the value), E_STATE, E_NO_MEMORY, E_DEVICE. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_bind_output(tamis_plan *plan, uint32_t layer,
                                                                const tamis_rows *w, uint32_t n_rows,
                                                                tamis_error *error);
@@ -344,7 +348,8 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_evict(tamis_plan *plan, tamis
                                                          tamis_evicted *out, tamis_error *error);
 /* Kind caller: keeps the tokens of each lane with the best scores, by (score desc, slot desc), and
  * always the sinks and the last `window` tokens. scores f32 [n_layers][n_kv_heads][stride], slot by
- * slot; they may be reused when the call returns. */
+ * slot; they may be reused when the call returns. Errors: those of tamis_plan_evict; E_ARGUMENT also
+ * for scores NULL, a stride below a lane's slots, and a plan of another kind. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status
 tamis_plan_evict_by_scores(tamis_plan *plan, tamis_sequence sequence, const float *scores,
                            uint64_t stride, tamis_evicted *out, tamis_error *error);
@@ -359,7 +364,9 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_evict_to(tamis_plan *plan,
 
 /* The page ordinals (indices in the lane's page list) that the last attend since step_begin read
  * for (row, kv_head), ascending; *count is always the full number. They are all pages if the
- * selection was not needed; under a sliding window those from its first token on. Waits. */
+ * selection was not needed; under a sliding window those from its first token on. Errors: E_ARGUMENT
+ * (NULL; a row or KV head that there is not), E_STATE (no layer has been attended in this step),
+ * E_DEVICE. Waits. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_read_selected(tamis_plan *plan, uint32_t row,
                                                                  uint32_t kv_head, uint32_t *pages,
                                                                  uint32_t capacity, uint32_t *count,

@@ -11,8 +11,8 @@ extern "C" {
 #endif
 
 /* What the caller has said of sequences of one cache: their tokens, and a salt. The tokens are
- * copied into host memory, 4 bytes each; no page of the cache is held. It must be destroyed before
- * its cache. Thread-safety: as its cache. No call on it uses the device or waits.
+ * copied into host memory, 4 bytes each; no page of the cache is held. Where its cache is
+ * destroyed before it, its calls answer E_STATE. Thread-safety: as its cache. No call on it uses the device or waits.
  *
  * A salt is 16 bytes that a tenant gives, as in tamis/store.h: sequences serve only prompts with
  * the same salt, so tenants share nothing unless they give the same one. 0 is a salt like any

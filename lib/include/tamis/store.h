@@ -133,7 +133,8 @@ typedef struct tamis_store_params {
  * E_NO_MEMORY. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_store_create(const tamis_store_params *params,
                                                            tamis_store **out, tamis_error *error);
-/* Accepts NULL. Every chunk must have been released before. Files stay. */
+/* Accepts NULL. Files stay. Where chunks or blends of the store are left, it is closed with the last
+ * of them, and until then their calls answer E_STATE. */
 TAMIS_API void tamis_store_destroy(tamis_store **store);
 
 typedef struct tamis_chunk_shape {
@@ -271,7 +272,8 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_store_remove(tamis_store *store,
                                                            const tamis_chunk_id *id, int *removed,
                                                            tamis_error *error);
 
-/* The same for the record of a key, as tamis_store_list gives it, whatever its tokens. */
+/* The same for the record of a key, as tamis_store_list gives it, whatever its tokens. Errors: the
+ * same. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_store_remove_key(tamis_store *store,
                                                                const uint8_t key[16], int *removed,
                                                                tamis_error *error);

@@ -47,8 +47,12 @@
  * long as the library keeps its soname. A new field takes a place of `reserved`, where 0 means what
  * the library did before: so a new library runs an old program, and an old library answers
  * E_ARGUMENT to a field that it does not know. Handles: _create returns one through its parameter
- * `out`; _destroy accepts NULL and sets the handle to NULL. Threads: one thread at a time uses a
- * context and what was made from it; different contexts are independent. */
+ * `out`; _destroy accepts NULL and sets the handle to NULL. Objects may be destroyed in any order:
+ * one from which others were made gives its memory back with the last of these, and their calls
+ * answer E_STATE, which names it. A handle that was destroyed must not be used, nor may two threads
+ * use and destroy one handle at once. Threads: one thread at a time uses a context and what was made
+ * from it. A call that comes while another thread is in one answers E_STATE; those that answer no
+ * status, and destroying, wait for it. Different contexts are independent. */
 #ifndef TAMIS_TAMIS_H
 #define TAMIS_TAMIS_H
 
