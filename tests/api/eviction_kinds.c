@@ -330,19 +330,24 @@ static void a_second_eviction_does_not_shrink_later_layers(void **state) {
     evict_close(&e);
 }
 
-/* A prompt that is evicted from while budgets are uniform, and again when it is longer: the line is
- * cut to what the first layer still holds, and the layers hold the whole budget. */
-static void a_later_pyramid_holds_the_whole_budget(void **state) {
-    (void)state;
+/* A world under pyramidkv with a budget of 64, beta 4 and every 4; the base of its budgets. */
+static uint32_t open_pyramid(evict_world *e) {
     const tamis_cache_params shape = test_shape();
     tamis_plan_params plan = {.max_context = 256,
                               .max_rows = 128,
                               .eviction = test_eviction(TAMIS_EVICT_PYRAMIDKV, 64, 0)};
     plan.eviction.beta = 4;
     plan.eviction.every = 4;
+    evict_open(e, &shape, &plan);
+    return 64 - plan.eviction.window;
+}
+
+/* A prompt that is evicted from while budgets are uniform, and again when it is longer: the line is
+ * cut to what the first layer still holds, and the layers hold the whole budget. */
+static void a_later_pyramid_holds_the_whole_budget(void **state) {
+    (void)state;
     evict_world e;
-    evict_open(&e, &shape, &plan);
-    const uint32_t base = 64 - plan.eviction.window;
+    const uint32_t base = open_pyramid(&e);
     tamis_sequence id = evict_add(&e, TEXT, 2 * base - 1);
     (void)evict(&e, id);
     for (uint32_t lane = 0; lane < 4; lane++)
@@ -357,14 +362,8 @@ static void a_later_pyramid_holds_the_whole_budget(void **state) {
 /* From twice the base on, budgets fall from layer to layer; a token less, and they are uniform. */
 static void a_pyramid_begins_at_twice_the_base(void **state) {
     (void)state;
-    const tamis_cache_params shape = test_shape();
-    tamis_plan_params plan = {.max_context = 256,
-                              .max_rows = 128,
-                              .eviction = test_eviction(TAMIS_EVICT_PYRAMIDKV, 64, 0)};
-    plan.eviction.beta = 4;
     evict_world e;
-    evict_open(&e, &shape, &plan);
-    const uint32_t base = 64 - plan.eviction.window, last = base / 4;
+    const uint32_t base = open_pyramid(&e), last = base / 4;
     for (uint32_t more = 0; more < 2; more++) {
         tamis_sequence id = evict_add(&e, TEXT, 2 * base - 1 + more);
         (void)evict(&e, id);
