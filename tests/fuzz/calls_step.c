@@ -318,14 +318,22 @@ static const shadow_lane *lane_of(const fuzz *f, const sight *at) {
     return &at->s->lanes[at->layer * f->shape.n_kv_heads + at->head];
 }
 
+/* The pages before the row's window, which are not read unless a plane says where tokens are. */
+static uint32_t pages_before(const fuzz *f, const sight *at, uint32_t window) {
+    if (window == 0 || f->shape.planes & TAMIS_PLANE_POSITIONS) return 0;
+    const int32_t first = at->position - (int32_t)window + 1;
+    return first > 0 ? (uint32_t)first / f->shape.page_size : 0;
+}
+
 /* Pages ascend, lie in the lane, and the one with the row's own token is among them; they are those
  * that the selection takes, where it can be told without the lane's history. */
-static void check_pages(const fuzz *f, const sight *at, const oracle_rule *rule, const float *q) {
+static void check_pages(const fuzz *f, const sight *at, const oracle_rule *rule, uint32_t window,
+                        const float *q) {
     const uint32_t n = shadow_pages(f, at->visible), size = f->shape.page_size;
     const uint32_t count = f->step.count[at->layer][at->row][at->head];
     const uint32_t *pages = f->step.pages[at->layer][at->row][at->head];
     const uint32_t most = at->listed ? rule->selection.budget / size : n;
-    assert_int_equal(count, n < most ? n : most);
+    assert_int_equal(count, (n < most ? n : most) - pages_before(f, at, window));
     bool own = false;
     for (uint32_t i = 0; i < count; i++) {
         assert_true(pages[i] < n && (i == 0 || pages[i] > pages[i - 1]));
@@ -367,7 +375,7 @@ static void check_row(const fuzz *f, const sight *at, oracle_rule *rule, uint32_
     uint32_t all[MAX_PAGES];
     const uint32_t first = (at->row * f->shape.n_heads + at->head * f->group) * f->shape.head_dim;
     const float *q = f->step.q[at->layer] + first, *out = f->step.out[at->layer] + first;
-    check_pages(f, at, rule, q);
+    check_pages(f, at, rule, window, q);
     for (uint32_t i = 0; i < MAX_PAGES; i++)
         all[i] = i;
     uint32_t n = gather(f, at, window, k, v);

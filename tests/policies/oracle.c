@@ -230,6 +230,12 @@ static void take_best(const candidate *ranked, uint32_t n, uint32_t places, bool
         if (ranked[i].score == threshold) chosen[ranked[i].ordinal] = -1;
 }
 
+/* The first slot that a row at position visible - 1 sees. */
+static uint32_t first_slot(const oracle_rule *rule, uint32_t visible) {
+    const uint32_t window = rule->sliding_window;
+    return window && visible > window ? visible - window : 0;
+}
+
 uint32_t oracle_select(const oracle_rule *rule, const oracle_lane *lane, uint32_t visible,
                        const float *q, signed char *chosen) {
     const tamis_selection *s = &rule->selection;
@@ -237,7 +243,11 @@ uint32_t oracle_select(const oracle_rule *rule, const oracle_lane *lane, uint32_
     uint32_t k = s->budget / rule->page_size, taken = 0, n_ranked = 0;
     bool scored = s->kind != TAMIS_SELECT_WINDOW;
     memset(chosen, 1, n);
-    if (s->kind == TAMIS_SELECT_FULL || n <= k) return n;
+    if (s->kind == TAMIS_SELECT_FULL || n <= k) {
+        const uint32_t first = first_slot(rule, visible) / rule->page_size;
+        memset(chosen, 0, first);
+        return n - first;
+    }
     candidate *ranked = calloc(2 * n, sizeof *ranked), *pages = ranked + n;
     assert_non_null(ranked);
     score_pages(rule, lane, visible, q, pages);
@@ -256,9 +266,8 @@ uint32_t oracle_select(const oracle_rule *rule, const oracle_lane *lane, uint32_
 bool oracle_attends(const oracle_rule *rule, const oracle_lane *lane, uint32_t visible,
                     const uint32_t *pages, uint32_t n_pages, const float *q, const float *out) {
     double sum[256] = {0}, total = 0, most = -INFINITY, largest_logit = 0, largest_v = 0;
-    uint32_t dim = rule->head_dim, lo = 0;
+    uint32_t dim = rule->head_dim, lo = first_slot(rule, visible);
     bool spoiled = false;
-    if (rule->sliding_window && visible > rule->sliding_window) lo = visible - rule->sliding_window;
     for (uint32_t pass = 0; pass < 2; pass++)
         for (uint32_t i = 0; i < n_pages; i++)
             for (uint32_t j = 0; j < rule->page_size; j++) {

@@ -138,6 +138,13 @@ static void check_list(pipe *p, uint32_t layer, const oracle_lane *lane, uint32_
     p->contested += close > 0;
 }
 
+static uint32_t pages_of_full(const pipe *p, const oracle_lane *lane, uint32_t visible) {
+    signed char chosen[1024];
+    oracle_rule rule = p->rule;
+    rule.selection.kind = TAMIS_SELECT_FULL;
+    return oracle_select(&rule, lane, visible, NULL, chosen);
+}
+
 static void check_row(pipe *p, uint32_t layer, uint32_t row, const pipe_sequence *s,
                       uint32_t visible, bool all) {
     uint32_t dim = p->rule.head_dim, heads = p->world.shape.n_kv_heads, group = p->rule.group;
@@ -150,7 +157,7 @@ static void check_row(pipe *p, uint32_t layer, uint32_t row, const pipe_sequence
         OK(tamis_plan_read_selected(p->world.plan, row, h, pages, 1024, &count, &test_error));
         check_list(p, layer, &lane, visible, p->q + at, all, pages, count);
         p->wanted.kv_bytes_read += count;
-        p->wanted.kv_bytes_full += (visible + p->rule.page_size - 1) / p->rule.page_size;
+        p->wanted.kv_bytes_full += pages_of_full(p, &lane, visible);
         for (uint32_t g = 0; g < group; g++, at += dim)
             if (!oracle_attends(&p->rule, &lane, visible, pages, count, p->q + at, p->out + at))
                 fail_msg("layer %u, row %u, query head %u, %u slots", layer, row, h * group + g,
