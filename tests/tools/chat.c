@@ -18,14 +18,13 @@
 
 /* What the templates of models say; their texts are held to jinja2 by test_chat_templates.py. */
 #define ML_TEMPLATE                                                                                \
-    "{% for m in messages %}{{ '<|im_start|>' + m.role + '\\n' + m.content + '<|im_end|>\\n' }}"   \
-    "{% endfor %}{% if add_generation_prompt %}{{ '<|im_start|>assistant\\n' }}{% endif %}"
+    "{% set end = '<|im_end|>\\n' %}{% for m in messages %}"                                       \
+    "{{ '<|im_start|>' ~ m.role ~ '\\n' ~ m.content ~ end }}{% endfor %}"                          \
+    "{{ '<|im_start|>assistant\\n' if add_generation_prompt }}"
 #define L3_TEMPLATE                                                                                \
-    "{% for m in messages %}{% set content = '<|start_header_id|>' + m.role + "                    \
-    "'<|end_header_id|>\\n\\n' + m.content | trim + '<|eot_id|>' %}{% if loop.first %}"            \
-    "{% set content = bos_token + content %}{% endif %}{{ content }}{% endfor %}"                  \
-    "{% if add_generation_prompt %}{{ '<|start_header_id|>assistant<|end_header_id|>\\n\\n' }}"    \
-    "{% endif %}"
+    "{% set after = '<|end_header_id|>\\n\\n' %}{{ bos_token }}{% for m in messages %}"            \
+    "{{ '<|start_header_id|>' ~ m.role ~ after ~ m.content | trim ~ '<|eot_id|>' }}{% endfor %}"   \
+    "{{ '<|start_header_id|>assistant' ~ after if add_generation_prompt }}"
 /* The system text is a part of the first question; BEFORE and BEHIND stand around an answer. */
 #define INST_TEMPLATE(begin, before, system, content, behind)                                      \
     "{% if messages[0].role == 'system' %}{% set system = messages[0].content %}"                  \
@@ -42,10 +41,10 @@
 #define V3_TEMPLATE                                                                                \
     INST_TEMPLATE("{{ bos_token }}", "'[INST] '", "system + '\\n\\n'", "content", "'[/INST]'")
 #define V7_TEMPLATE                                                                                \
-    "{{ bos_token }}{% for m in messages %}{% if m.role == 'user' %}"                              \
-    "{{ '[INST] ' + m.content + '[/INST]' }}{% elif m.role == 'system' %}"                         \
-    "{{ '[SYSTEM_PROMPT] ' + m.content + '[/SYSTEM_PROMPT]' }}{% else %}"                          \
-    "{{ ' ' + m.content + eos_token }}{% endif %}{% endfor %}"
+    "{% set marks = {'user': 'INST', 'system': 'SYSTEM_PROMPT'} %}{{ bos_token }}"                 \
+    "{% for m in messages %}{% if m.role in marks %}{% set mark = marks[m.role] %}"                \
+    "{{ '[' ~ mark ~ '] ' ~ m.content ~ '[/' ~ mark ~ ']' }}{% else %}"                            \
+    "{{ ' ' ~ m.content ~ eos_token }}{% endif %}{% endfor %}"
 
 /* Texts of tokens up to NULL; control tokens begin with ~ and user-defined ones with =, which is
  * left out, SPM's byte tokens are written as <0xNN>. */

@@ -2,8 +2,8 @@
 # SPDX-License-Identifier: Apache-2.0
 """test_chat_templates.py PROGRAM: what chat templates make of conversations, beside jinja2 as
 transformers sets it up. Where jinja2 is not installed, its recorded answers serve; with --record
-they are written anew. The templates in tests/data/templates say in short what those of well-known
-models do, and play parts of the language."""
+they are written anew. The templates in tests/data/templates write the formats of well-known models
+in wordings of our own, and play parts of the language."""
 import hashlib
 import json
 import os
@@ -29,7 +29,7 @@ TEMPLATES = read_templates()
 WORDS = ['<|im_start|>', '[INST] x [/INST]', '{{ 1 }} {% if %}', '"quoted" and \'quoted\'',
          ' both ends ', '\n\nlines\n\n', '', '<<SYS>>\nx\n<</SYS>>', 'a\\nb', '</s><|eot_id|>',
          'gr\u00fc\u00dfe \u4e16\u754c', '\u00a0wide\u3000', '{# c #}', '<think>\nx\n</think>\n\ny',
-         '[', 'a]b[c']
+         '[', 'a]b[c', '<tool_response>x</tool_response>']
 
 
 def conversations():
