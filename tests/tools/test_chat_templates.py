@@ -102,8 +102,14 @@ def ours(program, cases):
 # What is no part of the language here, or leads nowhere: refused, with a reason.
 LOOP = '{% for i in range(9999) %}'
 END = '{% endfor %}'
-DOUBLE = ('{% set ns = namespace(a="aa") %}{% for i in range(COUNT) %}{% set ns.a = ns.a + ns.a %}'
-          + END)
+
+
+def grown(count):
+    """Makes ns.a and ns.b texts of 2 ** count characters."""
+    return ('{% set ns = namespace(a="a", b="b") %}{% for i in range(' + str(count)
+            + ') %}{% set ns.a = ns.a + ns.a %}{% set ns.b = ns.b + ns.b %}' + END)
+
+
 REFUSED = {
     '{{ messages | tojson }}': "the filter 'tojson' of a list is not known",
     '{{ 1.5 }}': 'a number with a point',
@@ -129,8 +135,15 @@ REFUSED = {
     '{{ 1 | \x1b }}': "'?' in a tag",
     '{% for i in range(1000000) %}{% endfor %}': 'a range of more than',
     LOOP + LOOP + END + END: 'takes more than',
-    DOUBLE.replace('COUNT', '99'): 'bytes',
-    DOUBLE.replace('COUNT', '16') + LOOP + '{{ ns.a == ns.a }}{{ ns.a | length }}' + END: 'steps',
+    grown(99): 'bytes',
+    grown(17) + LOOP + '{{ ns.a == ns.a }}{{ ns.a | length }}' + END: 'steps',
+    grown(20) + '{{ ns.b.strip(ns.a + "b") }}': 'steps',
+    grown(18) + '{% set m = {' + ', '.join('ns.a + "%d": 1' % i for i in range(10, 30)) + '} %}'
+    + '{% set k = ns.a + "xx" %}' + LOOP + '{{ k in m }}' + END: 'steps',
+    '{% set ns = namespace(a=[]) %}{% for i in range(3000) %}{% set ns.a = ' + '[' * 40 + 'ns.a'
+    + ']' * 40 + ' %}' + END + '{{ ns.a == ns.a }}': 'levels',
+    '{{ -(1099511627776 * -8388608) }}': 'the number 1099511627776; up to',
+    '{{ 2147483647 + 2 }}': 'the number 2147483649; up to',
     '{{ ' + '(' * 5000 + '1' + ')' * 5000 + ' }}': 'levels',
     '{{ ' + '-' * 5000 + '1 }}': 'levels',
     '{{ ' + 'not ' * 5000 + '1 }}': 'levels',

@@ -214,7 +214,7 @@ static tamis_status flush(builder *b, tamis_error *error) {
 /* Without white space as Python's strip knows it. */
 static tamis_status add_stripped(builder *b, const char *text, size_t bytes, bool front,
                                  tamis_error *error) {
-    const jinja_text bare = jinja_strip((jinja_text){text, NULL, bytes}, NULL, front, true);
+    const jinja_text bare = jinja_strip(NULL, (jinja_text){text, NULL, bytes}, NULL, front, true);
     return add_text(b, bare.at, bare.bytes, error);
 }
 

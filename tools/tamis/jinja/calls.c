@@ -129,10 +129,8 @@ static jinja_value strip(jinja_work *w, jinja_text text, jinja_text name, const 
     const bool given = args->count > 0 && args->items[0].kind != JINJA_NONE;
     at_most(w, args, 1, name);
     if (given) set = argument(w, args, 0, JINJA_TEXT, name).text;
-    const jinja_text bare = jinja_strip(text, given ? &set : NULL, !jinja_is(name, "rstrip"),
-                                        !jinja_is(name, "lstrip"));
-    jinja_look(w, (text.bytes - bare.bytes + 1) * (given ? set.bytes + 1 : 1));
-    return jinja_of_text(bare);
+    return jinja_of_text(jinja_strip(w, text, given ? &set : NULL, !jinja_is(name, "rstrip"),
+                                     !jinja_is(name, "lstrip")));
 }
 
 static jinja_value call_text(jinja_work *w, jinja_value self, jinja_text name,

@@ -11,28 +11,31 @@ static _Noreturn void refuse(jinja_work *w, const char *what, jinja_value a, jin
 
 /* ---- Operators ------------------------------------------------------------------------------- */
 
-/* Numbers of templates are indices and counts. */
-#define MOST_NUMBER (1ll << 40)
+/* Numbers of templates are indices and counts. No operation on two of them overflows. */
+#define MOST_NUMBER (1ll << 31)
 
-static jinja_value calculate(jinja_work *w, const char *operator, int64_t a, int64_t b) {
-    int64_t out = 0;
-    if (a > MOST_NUMBER || a < -MOST_NUMBER || b > MOST_NUMBER || b < -MOST_NUMBER)
-        jinja_fail(w, TAMIS_E_UNSUPPORTED, "numbers above %lld", MOST_NUMBER);
+static int64_t bounded(jinja_work *w, int64_t number) {
+    if (number > MOST_NUMBER || number < -MOST_NUMBER)
+        jinja_fail(w, TAMIS_E_UNSUPPORTED, "the number %lld; up to %lld can be calculated with",
+                   (long long)number, MOST_NUMBER);
+    return number;
+}
+
+static int64_t calculate(jinja_work *w, const char *operator, int64_t a, int64_t b) {
     if ((*operator== '/' || * operator== '%') && b == 0)
         jinja_fail(w, TAMIS_E_FORMAT, "a division by 0");
     switch (*operator) {
     case '+':
-        return jinja_of_int(a + b);
+        return a + b;
     case '-':
-        return jinja_of_int(a - b);
+        return a - b;
     case '*':
-        if (__builtin_mul_overflow(a, b, &out)) jinja_fail(w, TAMIS_E_UNSUPPORTED, "numbers above");
-        return jinja_of_int(out);
+        return a * b;
     case '%':
-        return jinja_of_int((a % b + b) % b);
+        return (a % b + b) % b;
     default:
         if (strcmp(operator, "//") != 0) jinja_fail(w, TAMIS_E_UNSUPPORTED, "numbers with points");
-        return jinja_of_int(a / b - (a % b != 0 && (a < 0) != (b < 0)));
+        return a / b - (a % b != 0 && (a < 0) != (b < 0));
     }
 }
 
@@ -45,12 +48,10 @@ static jinja_value add_lists(jinja_work *w, const jinja_list *a, const jinja_lis
     return out;
 }
 
-static bool is_number(jinja_value value) {
-    return value.kind == JINJA_INT || value.kind == JINJA_BOOL;
-}
-
 static jinja_value arithmetic(jinja_work *w, const char *operator, jinja_value a, jinja_value b) {
-    if (is_number(a) && is_number(b)) return calculate(w, operator, a.number, b.number);
+    if (jinja_is_number(a) && jinja_is_number(b))
+        return jinja_of_int(
+            bounded(w, calculate(w, operator, bounded(w, a.number), bounded(w, b.number))));
     if (*operator!= '+' || a.kind != b.kind) refuse(w, operator, a, b);
     if (a.kind == JINJA_TEXT) return jinja_of_text(jinja_join(w, a.text, b.text));
     if (a.kind == JINJA_LIST) return add_lists(w, a.list, b.list);
@@ -73,7 +74,8 @@ static bool contains(jinja_work *w, jinja_value whole, jinja_value part) {
 
 /* Below 0, 0 or above 0. */
 static int64_t order(jinja_work *w, const char *operator, jinja_value a, jinja_value b) {
-    if (is_number(a) && is_number(b)) return (a.number > b.number) - (a.number < b.number);
+    if (jinja_is_number(a) && jinja_is_number(b))
+        return (a.number > b.number) - (a.number < b.number);
     if (a.kind != JINJA_TEXT || b.kind != JINJA_TEXT) refuse(w, operator, a, b);
     const size_t least = a.text.bytes < b.text.bytes ? a.text.bytes : b.text.bytes;
     jinja_look(w, least);
@@ -240,7 +242,7 @@ static jinja_value apply(jinja_work *w, const jinja_node *node) {
 }
 
 static jinja_value negate(jinja_work *w, jinja_value value) {
-    if (!is_number(value)) refuse(w, "-", value, value);
+    if (!jinja_is_number(value)) refuse(w, "-", value, value);
     return jinja_of_int(-value.number);
 }
 
@@ -286,13 +288,10 @@ static jinja_value evaluate(jinja_work *w, const jinja_node *node) {
 }
 
 /* A chain of operators is a tree as deep as the chain is long. */
-#define MOST_DEPTH 500u
-
 jinja_value jinja_evaluate(jinja_work *w, const jinja_node *node) {
     jinja_step(w);
     w->line = node->line;
-    if (++w->depth > MOST_DEPTH)
-        jinja_fail(w, TAMIS_E_UNSUPPORTED, "more than %u levels", MOST_DEPTH);
+    jinja_enter(w, JINJA_MOST_DEPTH);
     const jinja_value value = evaluate(w, node);
     w->depth--;
     return value;

@@ -69,10 +69,8 @@ static jinja_node *make(parser *p, jinja_node_kind kind, jinja_node *a, jinja_no
 }
 
 static void enter(parser *p) {
-    if (++p->w->depth > MOST_DEPTH) {
-        p->w->line = p->at->line;
-        jinja_fail(p->w, TAMIS_E_UNSUPPORTED, "more than %u levels", MOST_DEPTH);
-    }
+    p->w->line = p->at->line;
+    jinja_enter(p->w, MOST_DEPTH);
 }
 
 /* ---- Operands -------------------------------------------------------------------------------- */
@@ -86,7 +84,6 @@ static jinja_node *parse_items(parser *p, const char *end, bool pairs) {
             need_operator(p, ":");
             item = make(p, JINJA_N_VALUE, item, parse_expression(p));
         }
-        /* an expression may be a node that already stands in a list: it never does */
         *last = item;
         last = &item->next;
         if (!is_operator(p, end)) need_operator(p, ",");

@@ -47,6 +47,10 @@ void jinja_look(jinja_work *w, size_t count) {
     take_steps(w, 1 + count / 16);
 }
 
+void jinja_enter(jinja_work *w, unsigned most) {
+    if (++w->depth > most) jinja_fail(w, TAMIS_E_UNSUPPORTED, "more than %u levels", most);
+}
+
 typedef struct jinja_block {
     struct jinja_block *next;
     size_t used, bytes;
@@ -165,7 +169,8 @@ static bool is_space(jinja_text c) {
     return false;
 }
 
-static bool is_stripped(jinja_text c, const jinja_text *set) {
+static bool is_stripped(jinja_work *w, jinja_text c, const jinja_text *set) {
+    if (w != NULL) jinja_look(w, set != NULL ? set->bytes : 0);
     if (set == NULL) return is_space(c);
     for (size_t at = 0; at < set->bytes; at += jinja_character(*set, at))
         if (jinja_same_text(jinja_part(*set, at, jinja_character(*set, at)), c)) return true;
@@ -179,15 +184,16 @@ static size_t last_character(jinja_text text) {
     return text.bytes - 1;
 }
 
-jinja_text jinja_strip(jinja_text text, const jinja_text *set, bool front, bool back) {
+jinja_text jinja_strip(jinja_work *w, jinja_text text, const jinja_text *set, bool front,
+                       bool back) {
     while (front && text.bytes > 0) {
         const size_t bytes = jinja_character(text, 0);
-        if (!is_stripped(jinja_part(text, 0, bytes), set)) break;
+        if (!is_stripped(w, jinja_part(text, 0, bytes), set)) break;
         text = jinja_part(text, bytes, text.bytes - bytes);
     }
     while (back && text.bytes > 0) {
         const size_t at = last_character(text);
-        if (!is_stripped(jinja_part(text, at, text.bytes - at), set)) break;
+        if (!is_stripped(w, jinja_part(text, at, text.bytes - at), set)) break;
         text.bytes = at;
     }
     return text;
@@ -232,8 +238,10 @@ void jinja_append(jinja_work *w, jinja_list *list, jinja_value item) {
 
 jinja_value *jinja_get(jinja_work *w, const jinja_map *map, jinja_text key) {
     jinja_look(w, map->count);
-    for (size_t i = map->count; i-- > 0;)
+    for (size_t i = map->count; i-- > 0;) {
+        if (map->pairs[i].key.bytes == key.bytes) take_steps(w, key.bytes / 16);
         if (jinja_same_text(map->pairs[i].key, key)) return &map->pairs[i].value;
+    }
     return NULL;
 }
 
@@ -271,21 +279,26 @@ bool jinja_true(jinja_value value) {
     }
 }
 
-static bool is_number(jinja_value value) {
+bool jinja_is_number(jinja_value value) {
     return value.kind == JINJA_INT || value.kind == JINJA_BOOL;
 }
 
+static bool equal_lists(jinja_work *w, const jinja_list *a, const jinja_list *b) {
+    bool equal = a->count == b->count;
+    jinja_enter(w, JINJA_MOST_DEPTH);
+    for (size_t i = 0; i < a->count && equal; i++)
+        equal = jinja_equal(w, a->items[i], b->items[i]);
+    w->depth--;
+    return equal;
+}
+
 bool jinja_equal(jinja_work *w, jinja_value a, jinja_value b) {
-    if (is_number(a) && is_number(b)) return a.number == b.number;
+    if (jinja_is_number(a) && jinja_is_number(b)) return a.number == b.number;
     if (a.kind != b.kind) return false;
     jinja_look(w, a.text.bytes);
     if (a.kind == JINJA_TEXT) return jinja_same_text(a.text, b.text);
     if (a.kind == JINJA_MAP) jinja_fail(w, TAMIS_E_UNSUPPORTED, "maps are not compared here");
-    if (a.kind != JINJA_LIST) return true;
-    if (a.list->count != b.list->count) return false;
-    for (size_t i = 0; i < a.list->count; i++)
-        if (!jinja_equal(w, a.list->items[i], b.list->items[i])) return false;
-    return true;
+    return a.kind != JINJA_LIST || equal_lists(w, a.list, b.list);
 }
 
 jinja_text jinja_print(jinja_work *w, jinja_value value) {

@@ -72,6 +72,11 @@ void jinja_limit(jinja_work *w, size_t bytes);
 void jinja_step(jinja_work *w);
 /* The same for looking at `count` bytes or entries, 16 of which are a step. */
 void jinja_look(jinja_work *w, size_t count);
+/* Counts a level of what calls itself, and ends a run that has more than `most`; whoever leaves the
+ * level takes one from w->depth. */
+void jinja_enter(jinja_work *w, unsigned most);
+/* Levels of expressions and of values. */
+#define JINJA_MOST_DEPTH 500u
 /* Zeroed, until the run ends. */
 void *jinja_take(jinja_work *w, size_t bytes);
 void jinja_release(jinja_work *w);
@@ -89,8 +94,10 @@ jinja_text jinja_part(jinja_text text, size_t first, size_t bytes);
 jinja_text jinja_join(jinja_work *w, jinja_text a, jinja_text b);
 /* The place of `part` in `text` from `first` on; SIZE_MAX: it is not there. */
 size_t jinja_find(jinja_work *w, jinja_text text, jinja_text part, size_t first);
-/* Without white space, or without the characters in `set` unless it is NULL, as Python's strip. */
-jinja_text jinja_strip(jinja_text text, const jinja_text *set, bool front, bool back);
+/* Without white space, or without the characters in `set` unless it is NULL, as Python's strip.
+ * The steps are counted unless `w` is NULL. */
+jinja_text jinja_strip(jinja_work *w, jinja_text text, const jinja_text *set, bool front,
+                       bool back);
 /* Bytes of the character at `at`, which must be inside. */
 size_t jinja_character(jinja_text text, size_t at);
 size_t jinja_characters(jinja_text text);
@@ -106,6 +113,7 @@ void jinja_put(jinja_work *w, jinja_map *map, jinja_text key, jinja_value value)
 jinja_value *jinja_get(jinja_work *w, const jinja_map *map, jinja_text key);
 
 const char *jinja_kind_name(jinja_kind kind);
+bool jinja_is_number(jinja_value value);
 bool jinja_true(jinja_value value);
 bool jinja_equal(jinja_work *w, jinja_value a, jinja_value b);
 /* What printing makes of it. */
