@@ -110,6 +110,7 @@ def grown(count):
             + ') %}{% set ns.a = ns.a + ns.a %}{% set ns.b = ns.b + ns.b %}' + END)
 
 
+TALK = [['user', 'Hello']]
 REFUSED = {
     '{{ messages | tojson }}': "the filter 'tojson' of a list is not known",
     '{{ 1.5 }}': 'a number with a point',
@@ -157,11 +158,31 @@ REFUSED = {
 }
 
 
+# What long texts become, which are built in steps.
+WRITTEN = {
+    grown(16) + '{% set b = ns.a.replace("a", "xyz") %}{{ b | length }} {{ b[-2:] }}': '196608 yz',
+    grown(16) + '{{ ns.a.split("a") | join("xy") | length }}': '131072',
+    grown(16) + '{{ (ns.a + "bc")[1:] | length }} {{ (ns.a + "bc")[::-2][:3] }}': '65537 caa',
+    '{{ messages[0].content }}' + '{{ "a" }}' * 9999: 'Hello' + 'a' * 9999,
+}
+
+
+def check_written(program, render):
+    """The texts themselves, and by jinja2, too, where it is installed."""
+    failures = 0
+    for (template, wanted), (text, error) in zip(
+            WRITTEN.items(), ours(program, [(template, TALK, 0) for template in WRITTEN])):
+        assert render is None or render(template, TALK, 0) == wanted, template
+        if text != wanted:
+            failures += 1
+            print('FAIL', template[-80:], repr(text), error)
+    return failures
+
+
 def check_refused(program):
-    talk = [['user', 'Hello']]
     failures = 0
     for (template, reason), (text, error) in zip(
-            REFUSED.items(), ours(program, [(template, talk, 0) for template in REFUSED])):
+            REFUSED.items(), ours(program, [(template, TALK, 0) for template in REFUSED])):
         if text is not None or reason not in error or not error.startswith('line 1: '):
             failures += 1
             print('FAIL', template[:80], repr(text), error)
@@ -181,7 +202,7 @@ def main():
     with open(RECORDED) as file:
         recorded = json.load(file)
     assert answers in (None, recorded), 'the recorded answers are not those of this jinja2'
-    failures = check_refused(sys.argv[1])
+    failures = check_refused(sys.argv[1]) + check_written(sys.argv[1], render)
     for name, template in TEMPLATES.items():
         got = ours(sys.argv[1], [(template, talk, prompt) for talk in talks for prompt in (0, 1)])
         assert len(recorded[name]) == len(talks)

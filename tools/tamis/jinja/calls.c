@@ -105,14 +105,16 @@ static jinja_value split(jinja_work *w, jinja_text text, jinja_text by) {
 }
 
 static jinja_text replace(jinja_work *w, jinja_text text, jinja_text old, jinja_text by) {
-    jinja_text out = {0};
+    jinja_builder out = {0};
     size_t from = 0, at;
     if (old.bytes == 0) jinja_fail(w, TAMIS_E_UNSUPPORTED, "nothing is replaced in a text");
     while ((at = jinja_find(w, text, old, from)) != SIZE_MAX) {
-        out = jinja_join(w, jinja_join(w, out, jinja_part(text, from, at - from)), by);
+        jinja_add(w, &out, jinja_part(text, from, at - from));
+        jinja_add(w, &out, by);
         from = at + old.bytes;
     }
-    return jinja_join(w, out, jinja_part(text, from, text.bytes - from));
+    jinja_add(w, &out, jinja_part(text, from, text.bytes - from));
+    return jinja_built(&out);
 }
 
 static bool begins(jinja_text text, jinja_text with) {
@@ -243,13 +245,13 @@ static jinja_value join(jinja_work *w, jinja_value self, const jinja_list *args,
     const jinja_list *list = jinja_items(w, self);
     const jinja_text between =
         args->count > 0 ? argument(w, args, 0, JINJA_TEXT, name).text : jinja_literal("");
-    jinja_text out = {0};
+    jinja_builder out = {0};
     at_most(w, args, 1, name);
     for (size_t i = 0; i < list->count; i++) {
-        if (i > 0) out = jinja_join(w, out, between);
-        out = jinja_join(w, out, jinja_print(w, list->items[i]));
+        if (i > 0) jinja_add(w, &out, between);
+        jinja_add(w, &out, jinja_print(w, list->items[i]));
     }
-    return jinja_of_text(out);
+    return jinja_of_text(jinja_built(&out));
 }
 
 /* Items with an attribute that passes a test, or is true where no test is named; or the others. */

@@ -120,6 +120,8 @@ static jinja_list *elements(jinja_work *w, jinja_value of, const char *what) {
     if (of.kind != JINJA_TEXT)
         jinja_fail(w, TAMIS_E_UNSUPPORTED, "%s of %s", what, jinja_kind_name(of.kind));
     jinja_list *list = jinja_of_list(w).list;
+    list->room = jinja_characters(of.text);
+    list->items = jinja_take(w, list->room * sizeof *list->items);
     for (size_t at = 0; at < of.text.bytes;) {
         const size_t bytes = jinja_character(of.text, at);
         jinja_append(w, list, jinja_of_text(jinja_part(of.text, at, bytes)));
@@ -158,14 +160,14 @@ static jinja_value slice(jinja_work *w, const jinja_node *node) {
     const int64_t first = bound(w, node->b, step > 0 ? 0 : most, count, least, most);
     const int64_t end = bound(w, node->c, step > 0 ? count : -1, count, least, most);
     jinja_value out = jinja_of_list(w);
-    jinja_text text = {0};
+    jinja_builder text = {0};
     for (int64_t i = first; step > 0 ? i < end : i > end; i += step) {
         if (of.kind == JINJA_TEXT)
-            text = jinja_join(w, text, list->items[i].text);
+            jinja_add(w, &text, list->items[i].text);
         else
             jinja_append(w, out.list, list->items[i]);
     }
-    return of.kind == JINJA_TEXT ? jinja_of_text(text) : out;
+    return of.kind == JINJA_TEXT ? jinja_of_text(jinja_built(&text)) : out;
 }
 
 /* ---- Calls ----------------------------------------------------------------------------------- */

@@ -16,13 +16,8 @@ typedef struct lexer {
 } lexer;
 
 static void add(lexer *l, jinja_token_kind kind, jinja_text text, int64_t number) {
-    if (l->count == l->room) {
-        const size_t room = 2 * l->room + 64;
-        jinja_token *tokens = jinja_take(l->w, room * sizeof *tokens);
-        if (l->count > 0) memcpy(tokens, l->tokens, l->count * sizeof *tokens);
-        l->tokens = tokens;
-        l->room = room;
-    }
+    if (l->count == l->room)
+        l->tokens = jinja_grow(l->w, l->tokens, l->count, &l->room, sizeof *l->tokens);
     l->tokens[l->count++] = (jinja_token){kind, l->w->line, text, number};
 }
 
@@ -91,30 +86,32 @@ static void lex_comment(lexer *l) {
     end_tag(l, sign == '-', sign != '+');
 }
 
-/* A character of a string that is written as \x... */
-static size_t unescape(lexer *l, const char *from, size_t left, char *to, size_t *used) {
-    static const char names[] = "nrt\\'\"ab0fv", values[] = "\n\r\t\\'\"\a\b\0\f\v";
-    const char *at = left > 1 && from[1] != '\0' ? strchr(names, from[1]) : NULL;
+/* What \c stands for in a string. */
+static char unescape(lexer *l, char c) {
+    static const char names[] = "nrt\\'\"abfv", values[] = "\n\r\t\\'\"\a\b\f\v";
+    const char *at = c != '\0' ? strchr(names, c) : NULL;
     if (at == NULL)
-        jinja_fail(l->w, TAMIS_E_UNSUPPORTED, "the escape '%s' in a string is not known",
-                   jinja_show((jinja_text){from, NULL, left > 1 ? 2 : 1}).text);
-    to[(*used)++] = values[at - names];
-    return 2;
+        jinja_fail(l->w, TAMIS_E_UNSUPPORTED, "the escape '\\%s' in a string is not known",
+                   jinja_show((jinja_text){&c, NULL, 1}).text);
+    return values[at - names];
 }
 
 static void lex_string(lexer *l) {
     const char quote = l->text[l->at];
-    char *to = jinja_take(l->w, l->bytes - l->at);
-    size_t used = 0, at = l->at + 1;
-    while (at < l->bytes && l->text[at] != quote) {
+    size_t used = 0, at = l->at + 1, end = at;
+    while (end < l->bytes && l->text[end] != quote)
+        end += l->text[end] == '\\' ? 2 : 1;
+    if (end >= l->bytes) jinja_fail(l->w, TAMIS_E_FORMAT, "a string does not end");
+    char *to = jinja_take(l->w, end - at);
+    while (at < end) {
         if (l->text[at] == '\\')
-            at += unescape(l, l->text + at, l->bytes - at, to, &used);
+            to[used++] = unescape(l, l->text[++at]);
         else
-            to[used++] = l->text[at++];
+            to[used++] = l->text[at];
+        at++;
     }
-    if (at >= l->bytes) jinja_fail(l->w, TAMIS_E_FORMAT, "a string does not end");
     add(l, JINJA_T_STRING, (jinja_text){.at = to, .bytes = used}, 0);
-    skip(l, at + 1 - l->at);
+    skip(l, end + 1 - l->at);
 }
 
 static bool in_name(char c) {

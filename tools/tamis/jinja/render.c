@@ -9,47 +9,12 @@
 
 /* A variable of the innermost scope. */
 static void set(jinja_work *w, jinja_text name, jinja_value value) {
-    jinja_map *all = &w->variables;
-    jinja_value *old = NULL;
-    jinja_look(w, all->count - w->scope);
-    for (size_t i = w->scope; i < all->count && old == NULL; i++)
-        if (jinja_same_text(all->pairs[i].key, name)) old = &all->pairs[i].value;
-    if (old != NULL) {
-        *old = value;
-        return;
-    }
-    if (all->count == all->room) {
-        const size_t room = 2 * all->room + 16;
-        jinja_pair *pairs = jinja_take(w, room * sizeof *pairs);
-        if (all->count > 0) memcpy(pairs, all->pairs, all->count * sizeof *pairs);
-        all->pairs = pairs;
-        all->room = room;
-    }
-    all->pairs[all->count++] = (jinja_pair){name, value};
+    jinja_put_from(w, &w->variables, w->scope, name, value);
 }
 
 /* ---- Statements ------------------------------------------------------------------------------ */
 
 static void run(jinja_work *w, const jinja_node *node);
-
-static void print(jinja_work *w, jinja_text text) {
-    jinja_result *out = &w->out;
-    if (w->out_room - out->bytes < text.bytes + 1) {
-        const size_t room = 2 * (out->bytes + text.bytes) + 256;
-        char *larger = jinja_take(w, room);
-        uint8_t *origins = jinja_take(w, room);
-        if (out->bytes > 0) {
-            memcpy(larger, out->text, out->bytes);
-            memcpy(origins, out->origins, out->bytes);
-        }
-        out->text = larger;
-        out->origins = origins;
-        w->out_room = room;
-    }
-    if (text.bytes > 0) memcpy(out->text + out->bytes, text.at, text.bytes);
-    if (text.origins != NULL) memcpy(out->origins + out->bytes, text.origins, text.bytes);
-    out->bytes += text.bytes;
-}
 
 /* The variable `loop` of one turn. */
 static jinja_value loop_of(jinja_work *w, const jinja_list *items, size_t i) {
@@ -144,9 +109,9 @@ static void run(jinja_work *w, const jinja_node *node) {
         jinja_step(w);
         w->line = node->line;
         if (node->kind == JINJA_N_TEXT)
-            print(w, node->text);
+            jinja_add(w, &w->out, node->text);
         else if (node->kind == JINJA_N_PRINT)
-            print(w, jinja_print(w, jinja_evaluate(w, node->a)));
+            jinja_add(w, &w->out, jinja_print(w, jinja_evaluate(w, node->a)));
         else if (node->kind == JINJA_N_BRANCH)
             run(w, jinja_true(jinja_evaluate(w, node->a)) ? node->b : node->c);
         else if (node->kind == JINJA_N_FOR)
@@ -200,7 +165,7 @@ static tamis_status take_out(const jinja_work *w, jinja_result *out, tamis_error
         return TAMIS_E_NO_MEMORY;
     }
     if (out->bytes > 0) {
-        memcpy(out->text, w->out.text, out->bytes);
+        memcpy(out->text, w->out.at, out->bytes);
         memcpy(out->origins, w->out.origins, out->bytes);
     }
     out->text[out->bytes] = '\0';
@@ -210,10 +175,11 @@ static tamis_status take_out(const jinja_work *w, jinja_result *out, tamis_error
 tamis_status jinja_render(const char *template, const jinja_conversation *conversation,
                           jinja_result *out, tamis_error *error) {
     jinja_work *w = calloc(1, sizeof *w);
-    tamis_status status = TAMIS_E_NO_MEMORY;
     *out = (jinja_result){0};
-    *error = (tamis_error){TAMIS_E_NO_MEMORY, "no memory for a template"};
-    if (w == NULL) return TAMIS_E_NO_MEMORY;
+    if (w == NULL) {
+        *error = (tamis_error){TAMIS_E_NO_MEMORY, "no memory for a template"};
+        return TAMIS_E_NO_MEMORY;
+    }
     jinja_limit(w, bytes_of(template, conversation));
     if (setjmp(w->escape) == 0) {
         const jinja_node *body = jinja_parse(w, jinja_lex(w, template));
@@ -221,7 +187,7 @@ tamis_status jinja_render(const char *template, const jinja_conversation *conver
         run(w, body);
         w->error.status = TAMIS_OK;
     }
-    status = w->error.status;
+    tamis_status status = w->error.status;
     if (status == TAMIS_OK)
         status = take_out(w, out, error);
     else

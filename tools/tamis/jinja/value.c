@@ -76,6 +76,13 @@ void *jinja_take(jinja_work *w, size_t bytes) {
     return at;
 }
 
+void *jinja_grow(jinja_work *w, const void *from, size_t count, size_t *room, size_t each) {
+    *room = 2 * count + 4;
+    void *to = jinja_take(w, *room * each);
+    if (count > 0) memcpy(to, from, count * each);
+    return to;
+}
+
 void jinja_release(jinja_work *w) {
     while (w->blocks != NULL) {
         jinja_block *next = w->blocks->next;
@@ -122,6 +129,25 @@ jinja_text jinja_join(jinja_work *w, jinja_text a, jinja_text b) {
     if (a.origins != NULL) memcpy(origins, a.origins, a.bytes);
     if (b.origins != NULL) memcpy(origins + a.bytes, b.origins, b.bytes);
     return (jinja_text){at, origins, bytes};
+}
+
+void jinja_add(jinja_work *w, jinja_builder *to, jinja_text text) {
+    if (text.bytes == 0) return;
+    if (to->room - to->bytes < text.bytes) {
+        const jinja_builder old = *to;
+        to->room = 2 * (old.bytes + text.bytes);
+        to->at = jinja_take(w, to->room);
+        to->origins = jinja_take(w, to->room);
+        if (old.bytes > 0) memcpy(to->at, old.at, old.bytes);
+        if (old.bytes > 0) memcpy(to->origins, old.origins, old.bytes);
+    }
+    memcpy(to->at + to->bytes, text.at, text.bytes);
+    if (text.origins != NULL) memcpy(to->origins + to->bytes, text.origins, text.bytes);
+    to->bytes += text.bytes;
+}
+
+jinja_text jinja_built(const jinja_builder *builder) {
+    return (jinja_text){builder->at, builder->origins, builder->bytes};
 }
 
 size_t jinja_find(jinja_work *w, jinja_text text, jinja_text part, size_t first) {
@@ -221,40 +247,42 @@ jinja_value jinja_of_map(jinja_work *w) {
     return (jinja_value){.kind = JINJA_MAP, .map = jinja_take(w, sizeof(jinja_map))};
 }
 
-/* Memory for twice as many entries, with those that there are. */
-static void *grow(jinja_work *w, const void *from, size_t count, size_t *room, size_t each) {
-    *room = 2 * count + 4;
-    void *to = jinja_take(w, *room * each);
-    if (count > 0) memcpy(to, from, count * each);
-    return to;
-}
-
 void jinja_append(jinja_work *w, jinja_list *list, jinja_value item) {
     jinja_step(w);
     if (list->count == list->room)
-        list->items = grow(w, list->items, list->count, &list->room, sizeof *list->items);
+        list->items = jinja_grow(w, list->items, list->count, &list->room, sizeof *list->items);
     list->items[list->count++] = item;
 }
 
-jinja_value *jinja_get(jinja_work *w, const jinja_map *map, jinja_text key) {
-    jinja_look(w, map->count);
-    for (size_t i = map->count; i-- > 0;) {
+/* The last pair from `first` on that has the key. */
+static jinja_value *get_from(jinja_work *w, const jinja_map *map, size_t first, jinja_text key) {
+    jinja_look(w, map->count - first);
+    for (size_t i = map->count; i-- > first;) {
         if (map->pairs[i].key.bytes == key.bytes) take_steps(w, key.bytes / 16);
         if (jinja_same_text(map->pairs[i].key, key)) return &map->pairs[i].value;
     }
     return NULL;
 }
 
-void jinja_put(jinja_work *w, jinja_map *map, jinja_text key, jinja_value value) {
-    jinja_value *old = jinja_get(w, map, key);
+jinja_value *jinja_get(jinja_work *w, const jinja_map *map, jinja_text key) {
+    return get_from(w, map, 0, key);
+}
+
+void jinja_put_from(jinja_work *w, jinja_map *map, size_t first, jinja_text key,
+                    jinja_value value) {
+    jinja_value *old = get_from(w, map, first, key);
     jinja_step(w);
     if (old != NULL) {
         *old = value;
         return;
     }
     if (map->count == map->room)
-        map->pairs = grow(w, map->pairs, map->count, &map->room, sizeof *map->pairs);
+        map->pairs = jinja_grow(w, map->pairs, map->count, &map->room, sizeof *map->pairs);
     map->pairs[map->count++] = (jinja_pair){key, value};
+}
+
+void jinja_put(jinja_work *w, jinja_map *map, jinja_text key, jinja_value value) {
+    jinja_put_from(w, map, 0, key, value);
 }
 
 const char *jinja_kind_name(jinja_kind kind) {

@@ -25,6 +25,13 @@ typedef struct jinja_text {
     size_t bytes;
 } jinja_text;
 
+/* A text that grows at its end. */
+typedef struct jinja_builder {
+    char *at;
+    uint8_t *origins;
+    size_t bytes, room;
+} jinja_builder;
+
 typedef struct jinja_value {
     jinja_kind kind;
     int64_t number; /* of BOOL and INT */
@@ -59,8 +66,7 @@ typedef struct jinja_work {
     size_t taken, most_bytes;
     jinja_map variables; /* the innermost last */
     size_t scope;        /* where the innermost begins */
-    jinja_result out;
-    size_t out_room;
+    jinja_builder out;
 } jinja_work;
 
 /* Ends the run. */
@@ -79,6 +85,8 @@ void jinja_enter(jinja_work *w, unsigned most);
 #define JINJA_MOST_DEPTH 500u
 /* Zeroed, until the run ends. */
 void *jinja_take(jinja_work *w, size_t bytes);
+/* Memory for more than twice as many entries of `each` bytes, with those that there are. */
+void *jinja_grow(jinja_work *w, const void *from, size_t count, size_t *room, size_t each);
 void jinja_release(jinja_work *w);
 
 /* A text in quotes for messages: made printable, and cut. */
@@ -92,6 +100,8 @@ bool jinja_is(jinja_text text, const char *word);
 bool jinja_same_text(jinja_text a, jinja_text b);
 jinja_text jinja_part(jinja_text text, size_t first, size_t bytes);
 jinja_text jinja_join(jinja_work *w, jinja_text a, jinja_text b);
+void jinja_add(jinja_work *w, jinja_builder *to, jinja_text text);
+jinja_text jinja_built(const jinja_builder *builder);
 /* The place of `part` in `text` from `first` on; SIZE_MAX: it is not there. */
 size_t jinja_find(jinja_work *w, jinja_text text, jinja_text part, size_t first);
 /* Without white space, or without the characters in `set` unless it is NULL, as Python's strip.
@@ -109,6 +119,8 @@ jinja_value jinja_of_list(jinja_work *w);
 jinja_value jinja_of_map(jinja_work *w);
 void jinja_append(jinja_work *w, jinja_list *list, jinja_value item);
 void jinja_put(jinja_work *w, jinja_map *map, jinja_text key, jinja_value value);
+/* The same, passing over the pairs in front of `first`. */
+void jinja_put_from(jinja_work *w, jinja_map *map, size_t first, jinja_text key, jinja_value value);
 /* NULL: none. */
 jinja_value *jinja_get(jinja_work *w, const jinja_map *map, jinja_text key);
 
