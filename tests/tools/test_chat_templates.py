@@ -126,6 +126,17 @@ REFUSED = {
     '{{ 1 < 2 < 3 }}': 'one comparison',
     '{{ +1 }}': "'+' stands where a name is expected",
     '{{ "\\q" }}': 'the escape',
+    '{{ "\\012" }}': "the escape '\\0'",
+    '{{ 007 }}': "the number '007'",
+    '{{ x is defined is true }}': 'one test',
+    '{{ range is defined }}': "the function 'range' as a value",
+    '{{ messages[0].items is defined }}': "the method 'items' as a value",
+    '{% for loop in messages %}{% endfor %}': "'loop' stands where another name",
+    '{% for m in messages %}{% set m.content = "" %}{% endfor %}': "'content' of a map is set",
+    '{% for m in messages %}{% set loop.index = 1 %}{% endfor %}': "'index' of a loop is set",
+    '{{ namespace(a=1) | length }}': "'length' of a namespace",
+    '{{ "a" in namespace(a=1) }}': "'in' of a text and a namespace",
+    '{{ [1] in {"a": 1} }}': "'in' of a list and a map",
     '{{ "a': 'a string does not end',
     '{# a': 'a comment does not end',
     '{{ a': 'a tag does not end',
@@ -158,12 +169,17 @@ REFUSED = {
 }
 
 
-# What long texts become, which are built in steps.
+# What long texts become, which are built in steps, and what stands at the language's borders.
 WRITTEN = {
     grown(16) + '{% set b = ns.a.replace("a", "xyz") %}{{ b | length }} {{ b[-2:] }}': '196608 yz',
     grown(16) + '{{ ns.a.split("a") | join("xy") | length }}': '131072',
     grown(16) + '{{ (ns.a + "bc")[1:] | length }} {{ (ns.a + "bc")[::-2][:3] }}': '65537 caa',
     '{{ messages[0].content }}' + '{{ "a" }}' * 9999: 'Hello' + 'a' * 9999,
+    'a {#-#} b{#+#}\nc': 'a bc',
+    '\u00a0{%- if 1 -%}\x1cx\u3000{%- endif -%} y\n\u00a0{% if 1 %}z{% endif %}': 'xy\nz',
+    '{% for m in messages %}{{ loop.depth }}{{ loop is mapping }}{% endfor %}': '1False',
+    '{{ x is sequence }}{{ namespace() is iterable }}{{ dict(a=1) is mapping }}': 'TrueFalseTrue',
+    '{{ "set" if namespace() }}': 'set',
 }
 
 

@@ -57,8 +57,8 @@ static jinja_value make_range(jinja_work *w, const jinja_list *args, jinja_text 
     return list;
 }
 
-static jinja_value make_namespace(jinja_work *w, const jinja_map *named) {
-    jinja_value map = jinja_of_map(w);
+static jinja_value make_map(jinja_work *w, const jinja_map *named, jinja_kind kind) {
+    jinja_value map = jinja_of_map(w, kind);
     for (size_t i = 0; i < named->count; i++)
         jinja_put(w, map.map, named->pairs[i].key, named->pairs[i].value);
     return map;
@@ -68,7 +68,7 @@ jinja_value jinja_call_function(jinja_work *w, jinja_text name, const jinja_list
                                 const jinja_map *named) {
     if (jinja_is(name, "namespace") || jinja_is(name, "dict")) {
         at_most(w, args, 0, name);
-        return make_namespace(w, named);
+        return make_map(w, named, jinja_is(name, "dict") ? JINJA_MAP : JINJA_NAMESPACE);
     }
     no_names(w, named, name);
     if (jinja_is(name, "range")) return make_range(w, args, name);
@@ -324,9 +324,9 @@ static bool test_kind(jinja_work *w, jinja_value self, jinja_text name) {
     if (jinja_is(name, "number")) return kind == JINJA_INT || kind == JINJA_BOOL;
     if (jinja_is(name, "true")) return kind == JINJA_BOOL && self.number != 0;
     if (jinja_is(name, "false")) return kind == JINJA_BOOL && self.number == 0;
-    if (jinja_is(name, "iterable") && kind == JINJA_UNDEFINED) return true;
-    if (jinja_is(name, "sequence") || jinja_is(name, "iterable"))
-        return kind == JINJA_LIST || kind == JINJA_TEXT || kind == JINJA_MAP;
+    if (kind != JINJA_LOOP && (jinja_is(name, "sequence") || jinja_is(name, "iterable")))
+        return kind == JINJA_UNDEFINED || kind == JINJA_LIST || kind == JINJA_TEXT ||
+               kind == JINJA_MAP;
     if (kind == JINJA_INT && jinja_is(name, "odd")) return self.number % 2 != 0;
     if (kind == JINJA_INT && jinja_is(name, "even")) return self.number % 2 == 0;
     unknown(w, "the test", name, self);

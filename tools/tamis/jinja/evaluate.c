@@ -63,8 +63,10 @@ static bool contains(jinja_work *w, jinja_value whole, jinja_value part) {
         if (part.kind != JINJA_TEXT) refuse(w, "in", part, whole);
         return jinja_find(w, whole.text, part.text, 0) != SIZE_MAX;
     }
-    if (whole.kind == JINJA_MAP)
+    if (whole.kind == JINJA_MAP) {
+        if (part.kind >= JINJA_LIST) refuse(w, "in", part, whole);
         return part.kind == JINJA_TEXT && jinja_get(w, whole.map, part.text) != NULL;
+    }
     if (whole.kind != JINJA_LIST && whole.kind != JINJA_UNDEFINED) refuse(w, "in", part, whole);
     const jinja_list *list = jinja_items(w, whole);
     for (size_t i = 0; i < list->count; i++)
@@ -107,11 +109,17 @@ static jinja_value binary(jinja_work *w, const char *operator, jinja_value a, ji
 
 /* ---- Parts of values ------------------------------------------------------------------------- */
 
+/* Of maps, the methods are no values here. */
 static jinja_value attribute(jinja_work *w, jinja_value of, jinja_text name) {
+    static const char *const methods[] = {"get", "items", "keys", "values"};
     if (of.kind == JINJA_UNDEFINED)
         jinja_fail(w, TAMIS_E_FORMAT, "'%s' of what is undefined", jinja_show(name).text);
-    const jinja_value *found = of.kind == JINJA_MAP ? jinja_get(w, of.map, name) : NULL;
-    return found != NULL ? *found : (jinja_value){0};
+    const jinja_value *found = of.kind >= JINJA_MAP ? jinja_get(w, of.map, name) : NULL;
+    if (found != NULL) return *found;
+    for (size_t i = 0; i < sizeof methods / sizeof methods[0] && of.kind == JINJA_MAP; i++)
+        if (jinja_is(name, methods[i]))
+            jinja_fail(w, TAMIS_E_UNSUPPORTED, "the method '%s' as a value", methods[i]);
+    return (jinja_value){0};
 }
 
 /* The items of a list, or the characters of a text. */
@@ -214,7 +222,7 @@ static jinja_value make_list(jinja_work *w, const jinja_node *item) {
 }
 
 static jinja_value make_map(jinja_work *w, const jinja_node *pair) {
-    jinja_value map = jinja_of_map(w);
+    jinja_value map = jinja_of_map(w, JINJA_MAP);
     for (; pair != NULL; pair = pair->next) {
         const jinja_value key = jinja_evaluate(w, pair->a);
         if (key.kind != JINJA_TEXT) refuse(w, "{}", key, key);
@@ -249,8 +257,14 @@ static jinja_value negate(jinja_work *w, jinja_value value) {
 }
 
 static jinja_value name_value(jinja_work *w, const jinja_node *node) {
+    static const char *const functions[] = {"range",  "dict",   "namespace", "raise_exception",
+                                            "cycler", "joiner", "lipsum",    "self"};
     const jinja_value *found = jinja_get(w, &w->variables, node->text);
-    return found != NULL ? *found : (jinja_value){0};
+    if (found != NULL) return *found;
+    for (size_t i = 0; i < sizeof functions / sizeof functions[0]; i++)
+        if (jinja_is(node->text, functions[i]))
+            jinja_fail(w, TAMIS_E_UNSUPPORTED, "the function '%s' as a value", functions[i]);
+    return (jinja_value){0};
 }
 
 static jinja_value evaluate(jinja_work *w, const jinja_node *node) {

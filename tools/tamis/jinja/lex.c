@@ -10,7 +10,6 @@ typedef struct lexer {
     const char *text;
     size_t bytes, at;
     bool line_begins; /* what stands at `at` is the first of its line */
-    bool strip;       /* so is white space there */
     jinja_token *tokens;
     size_t count, room;
 } lexer;
@@ -51,37 +50,34 @@ static void skip(lexer *l, size_t bytes) {
 /* Text in front of a tag, or of the end. Of blocks and comments, what stands on their line before
  * them is left out if it is white space. */
 static void add_text(lexer *l, size_t end, bool own_line, char sign) {
-    size_t first = l->at, last = end, line = end;
-    while (l->strip && first < end && is_space(l->text[first]))
-        first++;
-    while (sign == '-' && last > first && is_space(l->text[last - 1]))
-        last--;
-    while (line > first && l->text[line - 1] != '\n')
+    const jinja_text all = {.at = l->text + l->at, .bytes = end - l->at};
+    jinja_text text = sign == '-' ? jinja_strip(l->w, all, NULL, false, true) : all;
+    size_t line = all.bytes;
+    while (line > 0 && all.at[line - 1] != '\n')
         line--;
-    bool blank = own_line && sign != '+' && sign != '-' && (line > first || l->line_begins);
-    for (size_t i = line; i < end && blank; i++)
-        blank = is_space(l->text[i]);
-    if (blank) last = line;
-    if (last > first)
-        add(l, JINJA_T_TEXT, (jinja_text){.at = l->text + first, .bytes = last - first}, 0);
-    skip(l, end - l->at);
+    const bool starts = own_line && sign != '+' && sign != '-' && (line > 0 || l->line_begins);
+    const jinja_text before = jinja_part(all, line, all.bytes - line);
+    if (starts && jinja_strip(l->w, before, NULL, true, false).bytes == 0) text.bytes = line;
+    if (text.bytes > 0) add(l, JINJA_T_TEXT, text, 0);
+    skip(l, all.bytes);
 }
 
 /* Behind a tag's end. */
 static void end_tag(lexer *l, bool strip, bool trim) {
     const size_t from = l->at;
     if (trim && !strip && follows(l, "\n")) skip(l, 1);
-    while (strip && l->at < l->bytes && is_space(l->text[l->at]))
-        skip(l, 1);
+    const jinja_text rest = {.at = l->text + l->at, .bytes = l->bytes - l->at};
+    if (strip) skip(l, rest.bytes - jinja_strip(l->w, rest, NULL, true, false).bytes);
     l->line_begins = l->at > from && l->text[l->at - 1] == '\n';
-    l->strip = false;
 }
 
 static void lex_comment(lexer *l) {
     const jinja_text rest = {.at = l->text, .bytes = l->bytes};
-    const size_t end = jinja_find(l->w, rest, jinja_literal("#}"), l->at + 2);
+    const bool signs = l->text[l->at + 2] == '-' || l->text[l->at + 2] == '+';
+    const size_t first = l->at + 2 + signs,
+                 end = jinja_find(l->w, rest, jinja_literal("#}"), first);
     if (end == SIZE_MAX) jinja_fail(l->w, TAMIS_E_FORMAT, "a comment does not end");
-    const char sign = l->text[end - 1];
+    const char sign = end > first ? l->text[end - 1] : '\0';
     skip(l, end + 2 - l->at);
     end_tag(l, sign == '-', sign != '+');
 }
@@ -127,7 +123,8 @@ static void lex_word(lexer *l) {
     const jinja_text word = {.at = l->text + l->at, .bytes = end - l->at};
     const bool digits = word.at[0] >= '0' && word.at[0] <= '9';
     for (size_t i = 0; digits && i < word.bytes; i++) {
-        if (word.bytes > 15 || word.at[i] < '0' || word.at[i] > '9')
+        if (word.bytes > 15 || (word.bytes > 1 && word.at[0] == '0') || word.at[i] < '0' ||
+            word.at[i] > '9')
             jinja_fail(l->w, TAMIS_E_UNSUPPORTED, "the number '%s'", jinja_show(word).text);
         number = 10 * number + (word.at[i] - '0');
     }

@@ -204,6 +204,7 @@ static jinja_node *parse_test(parser *p, jinja_node *of) {
         node->b = parse_arguments(p);
     else if (test_argument_follows(p))
         node->b = parse_postfix(p, parse_primary(p));
+    if (is_word(p, "is")) unexpected(p, "one test");
     return negated ? make(p, JINJA_N_NOT, node, NULL) : node;
 }
 
@@ -363,9 +364,11 @@ static jinja_node *parse_branch(parser *p) {
     return node;
 }
 
+/* Names that a loop sets. */
 static jinja_node *parse_targets(parser *p) {
     jinja_node *first = NULL, **last = &first;
     do {
+        if (is_word(p, "loop")) unexpected(p, "another name");
         *last = make(p, JINJA_N_NAME, NULL, NULL);
         (*last)->text = need_name(p);
         last = &(*last)->next;

@@ -18,7 +18,7 @@ static void run(jinja_work *w, const jinja_node *node);
 
 /* The variable `loop` of one turn. */
 static jinja_value loop_of(jinja_work *w, const jinja_list *items, size_t i) {
-    jinja_value loop = jinja_of_map(w);
+    jinja_value loop = jinja_of_map(w, JINJA_LOOP);
     const struct {
         const char *name;
         jinja_value value;
@@ -29,6 +29,8 @@ static jinja_value loop_of(jinja_work *w, const jinja_list *items, size_t i) {
                {"first", jinja_of_bool(i == 0)},
                {"last", jinja_of_bool(i + 1 == items->count)},
                {"length", jinja_of_int((int64_t)items->count)},
+               {"depth", jinja_of_int(1)}, /* of recursive loops, which are not known */
+               {"depth0", jinja_of_int(0)},
                {"previtem", i > 0 ? items->items[i - 1] : (jinja_value){0}},
                {"nextitem", i + 1 < items->count ? items->items[i + 1] : (jinja_value){0}}};
     for (size_t k = 0; k < sizeof all / sizeof all[0]; k++)
@@ -98,7 +100,7 @@ static void run_set(jinja_work *w, const jinja_node *node) {
         return;
     }
     const jinja_value of = jinja_evaluate(w, target->a);
-    if (of.kind != JINJA_MAP)
+    if (of.kind != JINJA_NAMESPACE)
         jinja_fail(w, TAMIS_E_FORMAT, "'%s' of %s is set", jinja_show(target->text).text,
                    jinja_kind_name(of.kind));
     jinja_put(w, of.map, target->text, value);
@@ -124,7 +126,7 @@ static void run(jinja_work *w, const jinja_node *node) {
 /* ---- A run ----------------------------------------------------------------------------------- */
 
 static jinja_value message_of(jinja_work *w, const jinja_message *message) {
-    jinja_value map = jinja_of_map(w);
+    jinja_value map = jinja_of_map(w, JINJA_MAP);
     uint8_t *origins = jinja_take(w, message->bytes + 1);
     memset(origins, message->origin, message->bytes);
     const jinja_text text = {message->text, origins, message->bytes};

@@ -243,8 +243,8 @@ jinja_value jinja_of_list(jinja_work *w) {
     return (jinja_value){.kind = JINJA_LIST, .list = jinja_take(w, sizeof(jinja_list))};
 }
 
-jinja_value jinja_of_map(jinja_work *w) {
-    return (jinja_value){.kind = JINJA_MAP, .map = jinja_take(w, sizeof(jinja_map))};
+jinja_value jinja_of_map(jinja_work *w, jinja_kind kind) {
+    return (jinja_value){.kind = kind, .map = jinja_take(w, sizeof(jinja_map))};
 }
 
 void jinja_append(jinja_work *w, jinja_list *list, jinja_value item) {
@@ -286,8 +286,8 @@ void jinja_put(jinja_work *w, jinja_map *map, jinja_text key, jinja_value value)
 }
 
 const char *jinja_kind_name(jinja_kind kind) {
-    static const char *const names[] = {"undefined", "none",   "a bool", "an integer",
-                                        "a text",    "a list", "a map"};
+    static const char *const names[] = {"undefined", "none",  "a bool",      "an integer", "a text",
+                                        "a list",    "a map", "a namespace", "a loop"};
     return names[kind];
 }
 
@@ -303,7 +303,7 @@ bool jinja_true(jinja_value value) {
     case JINJA_MAP:
         return value.map->count > 0;
     default:
-        return false;
+        return value.kind == JINJA_NAMESPACE || value.kind == JINJA_LOOP;
     }
 }
 
@@ -325,7 +325,8 @@ bool jinja_equal(jinja_work *w, jinja_value a, jinja_value b) {
     if (a.kind != b.kind) return false;
     jinja_look(w, a.text.bytes);
     if (a.kind == JINJA_TEXT) return jinja_same_text(a.text, b.text);
-    if (a.kind == JINJA_MAP) jinja_fail(w, TAMIS_E_UNSUPPORTED, "maps are not compared here");
+    if (a.kind >= JINJA_MAP)
+        jinja_fail(w, TAMIS_E_UNSUPPORTED, "%s is not compared here", jinja_kind_name(a.kind));
     return a.kind != JINJA_LIST || equal_lists(w, a.list, b.list);
 }
 

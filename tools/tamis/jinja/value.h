@@ -15,7 +15,9 @@ typedef enum jinja_kind {
     JINJA_INT,
     JINJA_TEXT,
     JINJA_LIST,
-    JINJA_MAP
+    JINJA_MAP,
+    JINJA_NAMESPACE, /* has attributes and is no map, like the next */
+    JINJA_LOOP
 } jinja_kind;
 
 /* Never changed, so that parts of it can be texts of their own. */
@@ -37,7 +39,7 @@ typedef struct jinja_value {
     int64_t number; /* of BOOL and INT */
     jinja_text text;
     struct jinja_list *list;
-    struct jinja_map *map;
+    struct jinja_map *map; /* of MAP, NAMESPACE and LOOP */
 } jinja_value;
 
 typedef struct jinja_list {
@@ -116,7 +118,8 @@ jinja_value jinja_of_text(jinja_text text);
 jinja_value jinja_of_int(int64_t number);
 jinja_value jinja_of_bool(bool is);
 jinja_value jinja_of_list(jinja_work *w);
-jinja_value jinja_of_map(jinja_work *w);
+/* A MAP, NAMESPACE or LOOP. */
+jinja_value jinja_of_map(jinja_work *w, jinja_kind kind);
 void jinja_append(jinja_work *w, jinja_list *list, jinja_value item);
 void jinja_put(jinja_work *w, jinja_map *map, jinja_text key, jinja_value value);
 /* The same, passing over the pairs in front of `first`. */
