@@ -29,6 +29,13 @@ static tamis_status read_split(const tms_gguf *gguf, split *out, tamis_error *er
     return TAMIS_OK;
 }
 
+static tamis_status expect_part(const split *s, uint32_t number, uint32_t count,
+                                tamis_error *error) {
+    TMS_REQUIRE(s->number == number && s->count == count, TAMIS_E_FORMAT,
+                "its keys split.* say part %u of %u", s->number + 1, s->count);
+    return TAMIS_OK;
+}
+
 /* ---- Names ----------------------------------------------------------------------------------- */
 
 typedef struct part_name {
@@ -93,8 +100,7 @@ static tamis_status check_part(const tms_gguf *first, const split *own, uint32_t
                                const tms_gguf *part, tamis_error *error) {
     split s;
     TMS_TRY(read_split(part, &s, error));
-    TMS_REQUIRE(s.number == number && s.count == own->count, TAMIS_E_FORMAT,
-                "its keys split.* say part %u of %u", s.number + 1, s.count);
+    TMS_TRY(expect_part(&s, number, own->count, error));
     TMS_REQUIRE(s.tensors == own->tensors, TAMIS_E_FORMAT,
                 "key 'split.tensors.count' is %u, and %u in the first part: parts of two models",
                 s.tensors, own->tensors);
@@ -162,9 +168,7 @@ static tamis_status go_to_first(const char *path, bool tensors, split *own, tms_
     tms_gguf_close(out);
     tamis_status status = tms_gguf_open_file(name, tensors, out, &reason);
     if (status == TAMIS_OK) status = read_split(out, own, &reason);
-    if (status == TAMIS_OK && (own->number != 0 || own->count != later.count))
-        status = tms_model_fail(&reason, TAMIS_E_FORMAT, "its keys split.* say part %u of %u",
-                                own->number + 1, own->count);
+    if (status == TAMIS_OK) status = expect_part(own, 0, later.count, &reason);
     if (status == TAMIS_OK) return TAMIS_OK;
     return tms_model_fail(error, status, "this is part %u of %u of a split model; the first: %s",
                           later.number + 1, later.count, reason.text);
@@ -176,7 +180,10 @@ static tamis_status join_all(const char *path, tms_gguf *out, tamis_error *error
     if (own.count <= 1) return TAMIS_OK;
     TMS_TRY(refuse_glued(out, &own, error));
     const split given = own;
-    if (own.number > 0) TMS_TRY(go_to_first(path, true, &own, out, error));
+    if (own.number > 0) {
+        TMS_TRY(go_to_first(path, true, &own, out, error));
+        TMS_TRY(refuse_glued(out, &own, error));
+    }
     own.number = given.number; /* by which the names of the others are made */
     return join(path, &own, out, error);
 }

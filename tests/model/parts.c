@@ -303,6 +303,9 @@ static void test_glued(void **state) {
     write_parts(names[0], parts, 3); /* under a part's name */
     refuse(names[0], TAMIS_E_FORMAT, "stand one behind the other in this file");
     write_three(parts);
+    write_parts(names[0], parts, 3); /* and the model is named by another */
+    refuse(names[1], TAMIS_E_FORMAT, "stand one behind the other in this file");
+    write_three(parts);
     write_parts(names[1], parts + 1, 2);
     refuse(names[0], TAMIS_E_FORMAT, "part 2 of 3, 'm-00002-of-00003.gguf': parts of a split");
 }
