@@ -180,6 +180,7 @@ WRITTEN = {
     '{% for m in messages %}{{ loop.depth }}{{ loop is mapping }}{% endfor %}': '1False',
     '{{ x is sequence }}{{ namespace() is iterable }}{{ dict(a=1) is mapping }}': 'TrueFalseTrue',
     '{{ "set" if namespace() }}': 'set',
+    '{{ "b" is in "abc" }}{{ "c" is in {"a": 1} }}{{ "" is in x }}': 'TrueFalseFalse',
 }
 
 

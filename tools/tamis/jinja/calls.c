@@ -232,13 +232,9 @@ static jinja_value end_of(jinja_work *w, jinja_value self, jinja_text name) {
         return list->count > 0 ? list->items[last ? list->count - 1 : 0] : (jinja_value){0};
     }
     if (self.kind != JINJA_TEXT) unknown(w, "the filter", name, self);
-    size_t first = 0, bytes = 0;
-    jinja_look(w, last ? self.text.bytes : 0);
-    for (size_t at = 0; at < self.text.bytes && (last || bytes == 0); at += bytes) {
-        first = at;
-        bytes = jinja_character(self.text, at);
-    }
-    return bytes > 0 ? jinja_of_text(jinja_part(self.text, first, bytes)) : (jinja_value){0};
+    if (self.text.bytes == 0) return (jinja_value){0};
+    const size_t at = last ? jinja_last_character(self.text) : 0;
+    return jinja_of_text(jinja_part(self.text, at, jinja_character(self.text, at)));
 }
 
 static jinja_value join(jinja_work *w, jinja_value self, const jinja_list *args, jinja_text name) {
@@ -340,11 +336,6 @@ bool jinja_call_test(jinja_work *w, jinja_value self, jinja_text name, const jin
         if (jinja_is(name, equal[i])) return jinja_equal(w, self, args->items[0]);
     for (size_t i = 0; i < sizeof other / sizeof other[0]; i++)
         if (jinja_is(name, other[i])) return !jinja_equal(w, self, args->items[0]);
-    if (jinja_is(name, "in")) {
-        const jinja_list *list = jinja_items(w, args->items[0]);
-        for (size_t i = 0; i < list->count; i++)
-            if (jinja_equal(w, self, list->items[i])) return true;
-        return false;
-    }
+    if (jinja_is(name, "in")) return jinja_contains(w, args->items[0], self);
     unknown(w, "the test", name, self);
 }

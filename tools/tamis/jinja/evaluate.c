@@ -58,7 +58,7 @@ static jinja_value arithmetic(jinja_work *w, const char *operator, jinja_value a
     refuse(w, operator, a, b);
 }
 
-static bool contains(jinja_work *w, jinja_value whole, jinja_value part) {
+bool jinja_contains(jinja_work *w, jinja_value whole, jinja_value part) {
     if (whole.kind == JINJA_TEXT) {
         if (part.kind != JINJA_TEXT) refuse(w, "in", part, whole);
         return jinja_find(w, whole.text, part.text, 0) != SIZE_MAX;
@@ -95,9 +95,9 @@ static jinja_value binary(jinja_work *w, const char *operator, jinja_value a, ji
     case '!':
         return jinja_of_bool(!jinja_equal(w, a, b));
     case 'i':
-        return jinja_of_bool(contains(w, b, a));
+        return jinja_of_bool(jinja_contains(w, b, a));
     case 'n':
-        return jinja_of_bool(!contains(w, b, a));
+        return jinja_of_bool(!jinja_contains(w, b, a));
     case '<':
         return jinja_of_bool(order(w, operator, a, b) < (with_equal ? 1 : 0));
     case '>':

@@ -76,6 +76,8 @@ jinja_value jinja_call_method(jinja_work *w, jinja_value self, jinja_text name,
 jinja_value jinja_call_filter(jinja_work *w, jinja_value self, jinja_text name,
                               const jinja_list *args, const jinja_map *named);
 bool jinja_call_test(jinja_work *w, jinja_value self, jinja_text name, const jinja_list *args);
+/* Whether `part in whole`. */
+bool jinja_contains(jinja_work *w, jinja_value whole, jinja_value part);
 /* The items that a loop has. */
 jinja_list *jinja_items(jinja_work *w, jinja_value value);
 

@@ -203,8 +203,7 @@ static bool is_stripped(jinja_work *w, jinja_text c, const jinja_text *set) {
     return false;
 }
 
-/* Where the last character begins. */
-static size_t last_character(jinja_text text) {
+size_t jinja_last_character(jinja_text text) {
     for (size_t bytes = text.bytes < 4 ? text.bytes : 4; bytes > 1; bytes--)
         if (jinja_character(text, text.bytes - bytes) == bytes) return text.bytes - bytes;
     return text.bytes - 1;
@@ -218,7 +217,7 @@ jinja_text jinja_strip(jinja_work *w, jinja_text text, const jinja_text *set, bo
         text = jinja_part(text, bytes, text.bytes - bytes);
     }
     while (back && text.bytes > 0) {
-        const size_t at = last_character(text);
+        const size_t at = jinja_last_character(text);
         if (!is_stripped(w, jinja_part(text, at, text.bytes - at), set)) break;
         text.bytes = at;
     }

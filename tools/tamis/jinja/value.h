@@ -112,6 +112,8 @@ jinja_text jinja_strip(jinja_work *w, jinja_text text, const jinja_text *set, bo
                        bool back);
 /* Bytes of the character at `at`, which must be inside. */
 size_t jinja_character(jinja_text text, size_t at);
+/* Where the last one begins; the text must not be empty. */
+size_t jinja_last_character(jinja_text text);
 size_t jinja_characters(jinja_text text);
 
 jinja_value jinja_of_text(jinja_text text);
