@@ -44,25 +44,11 @@ void tms_device_init(tms_device *dev, const tms_backend *backend, const tamis_de
     dev->found = dev->tuning;
 }
 
-static void error_format(tamis_error *error, tamis_status status, const char *format,
-                         va_list args) {
-    error->status = status;
-    vsnprintf(error->text, sizeof error->text, format, args);
-}
-
 tamis_status tms_device_fail(tms_device *dev, tamis_status status, const char *format, ...) {
     if (dev->sticky != TAMIS_OK) return dev->sticky;
     va_list args;
     va_start(args, format);
-    error_format(&dev->error, status, format, args);
-    va_end(args);
-    return status;
-}
-
-tamis_status tms_error_set(tamis_error *error, tamis_status status, const char *format, ...) {
-    va_list args;
-    va_start(args, format);
-    if (error) error_format(error, status, format, args);
+    tms_error_format(&dev->error, status, format, args);
     va_end(args);
     return status;
 }

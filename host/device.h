@@ -4,6 +4,7 @@
 #ifndef TMS_DEVICE_H
 #define TMS_DEVICE_H
 
+#include "host/base/error.h"
 #include "host/ops.h"
 #include "host/tuning.h"
 
@@ -136,9 +137,6 @@ tamis_status tms_device_check_batch(tms_device *dev, const tms_batch *batch, tam
 
 /* ---- Helpers (backends.c) -------------------------------------------------------------------- */
 
-/* Sets *error if it is not NULL and returns `status`. printf form; name the offending value. */
-tamis_status tms_error_set(tamis_error *error, tamis_status status, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
 void tms_log_line(const tms_log *log, tamis_log_level level, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 /* The value of an environment variable. NULL if it is unset or empty, or if the program has more

@@ -2,6 +2,7 @@
 /* Modules and functions: fat binaries built in or from a folder, loaded once and kept for the
  * device's life. */
 #include "host/cuda/program.h"
+#include "host/base/file.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -33,33 +34,20 @@ bool tms_cu_has_kernels(char *reason, size_t capacity) {
 
 /* ---- Modules --------------------------------------------------------------------------------- */
 
-/* The bytes of an open file, followed by a NUL. E_IO, E_NO_MEMORY, without a message. */
-static tamis_status read_open(FILE *file, char **out) {
-    long length = -1;
-    if (fseek(file, 0, SEEK_END) == 0) length = ftell(file);
-    if (length <= 0 || fseek(file, 0, SEEK_SET) != 0) return TAMIS_E_IO;
-    char *bytes = malloc((size_t)length + 1);
-    if (!bytes) return TAMIS_E_NO_MEMORY;
-    if (fread(bytes, 1, (size_t)length, file) != (size_t)length) {
-        free(bytes);
-        return TAMIS_E_IO;
-    }
-    bytes[length] = 0;
-    *out = bytes;
-    return TAMIS_OK;
-}
+#define MOST_BYTES (256u << 20) /* of a fat binary */
 
-/* The caller frees them. */
+/* The caller frees it. */
 static tamis_status read_file(tms_device *dev, const char *stem, const char *path, char **out) {
-    FILE *file = fopen(path, "rb");
-    tamis_status status = file ? read_open(file, out) : TAMIS_E_IO;
-    if (file) fclose(file);
-    if (status == TAMIS_E_NO_MEMORY)
-        return tms_device_fail(dev, status, "kernels of %s: no host memory for \"%.300s\"", stem,
-                               path);
+    size_t bytes;
+    tamis_error error;
+    const tamis_status status = tms_file_read(path, MOST_BYTES, out, &bytes, &error);
     if (status != TAMIS_OK)
-        return tms_device_fail(dev, status, "kernels of %s: \"%.300s\" cannot be read", stem, path);
-    return TAMIS_OK;
+        return tms_device_fail(dev, status, "kernels of %s: %s", stem, error.text);
+    if (*out && bytes > 0) return TAMIS_OK;
+    const char *why = *out ? "is empty" : "there is no such file";
+    free(*out);
+    return tms_device_fail(dev, TAMIS_E_IO, "kernels of %s: \"%.300s\" cannot be read: %s", stem,
+                           path, why);
 }
 
 static tamis_status load(tms_device *dev, const void *image, const char *from, tms_cu_module *out) {

@@ -2,8 +2,10 @@
 /* Binaries of programs, kept in the user's cache folder for the next process: not every driver
  * keeps what it has compiled. A file is named after a hash of everything on which its content
  * depends (device, driver, options, source); one that is missing, cut short or damaged is a
- * miss. */
+ * miss. On CPUs a binary is native code that runs in this process: what another user may have
+ * written is passed over. */
 #define XXH_INLINE_ALL
+#include "host/base/file.h"
 #include "host/opencl/opencl.h"
 #include <errno.h>
 #include <stdio.h>
@@ -67,6 +69,19 @@ static void hash_of(const tms_cl_device *cl, const char *options, const char *so
     memcpy(key, canonical.digest, sizeof canonical.digest);
 }
 
+/* Whether the folder may be used; a warning comes once for a device. */
+static bool is_trusted(tms_cl_device *cl, const char *folder) {
+    tamis_error error;
+    if (cl->cache_judged) return !cl->cache_refused;
+    cl->cache_judged = true;
+    cl->cache_refused = tms_path_check(folder, &error) != TAMIS_OK;
+    if (cl->cache_refused)
+        tms_log_line(&cl->base.log, TAMIS_LOG_WARN,
+                     "kernel cache: %s is passed over, and kernels are compiled anew: %s", folder,
+                     error.text);
+    return !cl->cache_refused;
+}
+
 bool tms_cl_cache_entry_of(tms_cl_device *cl, const char *options, const char *source,
                            tms_cl_cache_entry *entry) {
     char folder[PATH_BYTES];
@@ -75,43 +90,50 @@ bool tms_cl_cache_entry_of(tms_cl_device *cl, const char *options, const char *s
     char name[2 * sizeof entry->key + 1];
     for (size_t i = 0; i < sizeof entry->key; i++)
         snprintf(name + 2 * i, 3, "%02x", entry->key[i]);
-    if (snprintf(entry->path, PATH_BYTES, "%s/%s.bin", folder, name) < PATH_BYTES) return true;
+    if (snprintf(entry->path, PATH_BYTES, "%s/%s.bin", folder, name) < PATH_BYTES)
+        return is_trusted(cl, folder);
     tms_log_line(&cl->base.log, TAMIS_LOG_INFO, "kernel cache: the folder's name is too long");
     return false;
 }
 
 /* ---- Reading --------------------------------------------------------------------------------- */
 
-/* The binary, which the caller frees, or NULL. */
-static uint8_t *read_binary(const tms_cl_cache_entry *entry, size_t *bytes) {
-    header h;
-    uint8_t *binary = NULL;
-    FILE *f = fopen(entry->path, "rb");
-    if (!f) return NULL;
-    const bool known =
-        fread(&h, sizeof h, 1, f) == 1 && memcmp(h.magic, MAGIC, sizeof MAGIC) == 0 &&
-        memcmp(h.key, entry->key, sizeof h.key) == 0 && h.bytes > 0 && h.bytes <= MOST_BYTES;
-    if (known) binary = malloc(h.bytes);
-    if (binary && (fread(binary, 1, h.bytes, f) != h.bytes || fgetc(f) != EOF ||
-                   XXH3_64bits(binary, h.bytes) != h.checksum)) {
-        free(binary);
-        binary = NULL;
-    }
-    fclose(f);
-    *bytes = known ? h.bytes : 0;
-    return binary;
+/* Whether a file of n bytes holds the entry's binary, whole; *h is then its header. */
+static bool is_whole(const tms_cl_cache_entry *entry, const char *file, size_t n, header *h) {
+    if (n <= sizeof *h) return false;
+    memcpy(h, file, sizeof *h);
+    return memcmp(h->magic, MAGIC, sizeof MAGIC) == 0 &&
+           memcmp(h->key, entry->key, sizeof h->key) == 0 && h->bytes == n - sizeof *h &&
+           XXH3_64bits(file + sizeof *h, h->bytes) == h->checksum;
+}
+
+/* The entry's file, which the caller frees, or NULL; a file that is no binary of ours is a miss,
+ * with a line in the log unless it is one that was damaged. */
+static char *read_file(tms_cl_device *cl, const tms_cl_cache_entry *entry, header *h) {
+    char *file;
+    size_t n;
+    tamis_error error;
+    const tamis_status status =
+        tms_file_read_trusted(entry->path, sizeof *h + MOST_BYTES, &file, &n, &error);
+    if (status != TAMIS_OK)
+        tms_log_line(&cl->base.log, status == TAMIS_E_STATE ? TAMIS_LOG_WARN : TAMIS_LOG_INFO,
+                     "kernel cache: a program is passed over: %s", error.text);
+    if (!file || is_whole(entry, file, n, h)) return file;
+    free(file);
+    return NULL;
 }
 
 cl_program tms_cl_cache_load(tms_cl_device *cl, const tms_cl_cache_entry *entry,
                              const char *options) {
-    size_t bytes;
-    uint8_t *binary = read_binary(entry, &bytes);
-    if (!binary) return NULL;
-    const uint8_t *binaries = binary;
+    header h;
+    char *file = read_file(cl, entry, &h);
+    if (!file) return NULL;
+    const uint8_t *binary = (const uint8_t *)file + sizeof h;
+    const size_t bytes = h.bytes;
     cl_int taken, code;
     cl_program program =
-        clCreateProgramWithBinary(cl->context, 1, &cl->id, &bytes, &binaries, &taken, &code);
-    free(binary);
+        clCreateProgramWithBinary(cl->context, 1, &cl->id, &bytes, &binary, &taken, &code);
+    free(file);
     if (code == CL_SUCCESS) code = clBuildProgram(program, 1, &cl->id, options, NULL, NULL);
     if (code == CL_SUCCESS) return program;
     if (program) clReleaseProgram(program);

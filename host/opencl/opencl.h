@@ -36,11 +36,13 @@ typedef struct tms_cl_device {
     bool waits;               /* its cores run at the same time, and may wait for each other */
     bool wide_grids;          /* the driver compiles kernels again for wide grids */
     bool keeps_programs;      /* the driver has a cache of what it compiled */
-    cl_mem items;             /* the counter of tms_cl_run_queue on CPUs */
-    cl_mem nothing;           /* zeros in the place of absent memory */
-    uint64_t memory_used;     /* bytes of all tms_mem */
-    char options[160];        /* of every build: language version and what depends on the vendor */
-    char settings[96];        /* the text of tms_cl_settings */
+    bool cache_judged;    /* whether the folder of kept programs is trusted, once it was asked */
+    bool cache_refused;   /* it is not */
+    cl_mem items;         /* the counter of tms_cl_run_queue on CPUs */
+    cl_mem nothing;       /* zeros in the place of absent memory */
+    uint64_t memory_used; /* bytes of all tms_mem */
+    char options[160];    /* of every build: language version and what depends on the vendor */
+    char settings[96];    /* the text of tms_cl_settings */
     tms_cl_program *programs;
     tms_cl_kernel *kernels;
     tms_cl_staging staging;

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Kernel texts, built in or from a folder, with includes replaced by their contents, since OpenCL
  * compilers differ in how they search for included files. */
+#include "host/base/file.h"
 #include "host/opencl/opencl.h"
 #include <stdio.h>
 #include <stdlib.h>
@@ -10,7 +11,7 @@
 #define MAX_DEPTH 5
 
 static tamis_status unreadable(tms_device *dev, const char *file, const char *why) {
-    return tms_device_fail(dev, TAMIS_E_IO, "the kernel text %s cannot be read%s", file, why);
+    return tms_device_fail(dev, TAMIS_E_IO, "the kernel text %s cannot be read: %s", file, why);
 }
 
 static tamis_status no_memory(tms_device *dev, const char *file) {
@@ -20,22 +21,13 @@ static tamis_status no_memory(tms_device *dev, const char *file) {
 /* A whole file of the folder, ended by NUL. */
 static tamis_status read_file(tms_device *dev, const char *folder, const char *file, char **out) {
     char path[1024];
+    size_t bytes;
+    tamis_error error;
     if (snprintf(path, sizeof path, "%s/%s", folder, file) >= (int)sizeof path)
-        return unreadable(dev, file, ": the path is too long");
-    FILE *f = fopen(path, "rb");
-    if (!f) return unreadable(dev, file, "");
-    tamis_status status = TAMIS_OK;
-    char *text = malloc(MAX_TEXT + 1);
-    if (text) text[fread(text, 1, MAX_TEXT, f)] = 0;
-    if (!text) status = no_memory(dev, file);
-    if (text && ferror(f)) status = unreadable(dev, file, "");
-    fclose(f);
-    if (status != TAMIS_OK) {
-        free(text);
-        return status;
-    }
-    *out = text;
-    return TAMIS_OK;
+        return unreadable(dev, file, "the path is too long");
+    const tamis_status status = tms_file_read(path, MAX_TEXT, out, &bytes, &error);
+    if (status != TAMIS_OK) return tms_device_fail(dev, status, "the kernel text %s", error.text);
+    return *out ? TAMIS_OK : unreadable(dev, path, "there is no such file");
 }
 
 /* A copy of the text of one file as it is. */
@@ -45,7 +37,7 @@ static tamis_status find_text(tms_device *dev, const char *file, char **out) {
     const tms_cl_text *t = tms_cl_texts;
     while (t->name && strcmp(t->name, file) != 0)
         t++;
-    if (!t->name) return unreadable(dev, file, ": there is none built in");
+    if (!t->name) return unreadable(dev, file, "there is none built in");
     *out = strdup(t->text);
     return *out ? TAMIS_OK : no_memory(dev, file);
 }
@@ -54,7 +46,7 @@ static tamis_status find_text(tms_device *dev, const char *file, char **out) {
 static tamis_status append(tms_device *dev, const char *file, char *to, size_t *used, int depth) {
     char *text = NULL;
     int number = 1;
-    if (depth == MAX_DEPTH) return unreadable(dev, file, ": its includes lie too deep");
+    if (depth == MAX_DEPTH) return unreadable(dev, file, "its includes lie too deep");
     tamis_status status = find_text(dev, file, &text);
     if (status != TAMIS_OK) return status;
     *used += (size_t)snprintf(to + *used, MAX_TEXT - *used, "#line 1 \"%s\"\n", file);

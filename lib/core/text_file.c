@@ -2,6 +2,7 @@
 /* Small text files of the user's: finding, reading, replacing them. */
 #define _DEFAULT_SOURCE /* flock, realpath */
 #include "lib/core/text_file.h"
+#include "host/base/file.h"
 #include "lib/core/bytes.h"
 
 #include <errno.h>
@@ -28,56 +29,8 @@ tamis_status tms_config_path(const char *name, char *path, size_t capacity, tami
 
 /* ---- Reading --------------------------------------------------------------------------------- */
 
-static tamis_status read_text(int file, const char *path, char *text, size_t bytes,
-                              tamis_error *error) {
-    size_t done = 0;
-    while (done < bytes) {
-        const ssize_t n = read(file, text + done, bytes - done);
-        if (n < 0 && errno == EINTR) continue;
-        TMS_REQUIRE(n >= 0, TAMIS_E_IO, "%s: %s", path, strerror(errno));
-        TMS_REQUIRE(n > 0, TAMIS_E_IO, "%s: has become shorter while it was read", path);
-        done += (size_t)n;
-    }
-    return TAMIS_OK;
-}
-
-static tamis_status read_open(int file, const char *path, char **text, size_t *bytes,
-                              tamis_error *error) {
-    struct stat info;
-    TMS_REQUIRE(fstat(file, &info) == 0, TAMIS_E_IO, "%s: %s", path, strerror(errno));
-    TMS_REQUIRE(S_ISREG(info.st_mode), TAMIS_E_FORMAT, "%s: is no ordinary file", path);
-    TMS_REQUIRE(info.st_size <= TMS_TEXT_MOST, TAMIS_E_FORMAT,
-                "%s: has %lld bytes; %u are the most", path, (long long)info.st_size,
-                TMS_TEXT_MOST);
-    *bytes = (size_t)info.st_size;
-    *text = malloc(*bytes + 1);
-    TMS_REQUIRE(*text, TAMIS_E_NO_MEMORY, "no memory for the %zu bytes of %s", *bytes, path);
-    const tamis_status status = read_text(file, path, *text, *bytes, error);
-    if (status != TAMIS_OK) {
-        free(*text);
-        *text = NULL;
-        return status;
-    }
-    (*text)[*bytes] = '\0';
-    return TAMIS_OK;
-}
-
 tamis_status tms_text_read(const char *path, char **text, size_t *bytes, tamis_error *error) {
-    *text = NULL;
-    *bytes = 0;
-    const int file = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK);
-    if (file < 0 && (errno == ENOENT || errno == ENOTDIR)) return TAMIS_OK;
-    TMS_REQUIRE(file >= 0, TAMIS_E_IO, "%s: %s", path, strerror(errno));
-    const tamis_status status = read_open(file, path, text, bytes, error);
-    close(file);
-    return status;
-}
-
-tms_quoted tms_quote(const char *text) {
-    tms_quoted quoted = {{0}};
-    for (size_t i = 0; text[i] && i < sizeof quoted.text - 1; i++)
-        quoted.text[i] = text[i] >= ' ' && text[i] <= '~' ? text[i] : '?';
-    return quoted;
+    return tms_file_read(path, TMS_TEXT_MOST, text, bytes, error);
 }
 
 /* ---- Writing --------------------------------------------------------------------------------- */

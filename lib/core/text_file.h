@@ -3,6 +3,7 @@
 #ifndef TMS_TEXT_FILE_H
 #define TMS_TEXT_FILE_H
 
+#include "host/base/quote.h"
 #include "lib/core/error.h"
 #include <limits.h>
 
@@ -15,13 +16,6 @@ tamis_status tms_config_path(const char *name, char *path, size_t capacity, tami
 /* *text is the whole file and a NUL behind it, which the caller frees; NULL if there is no file.
  * Errors: E_IO, E_FORMAT (no ordinary file, or a large one), E_NO_MEMORY. */
 tamis_status tms_text_read(const char *path, char **text, size_t *bytes, tamis_error *error);
-
-/* A text out of a file, as messages show it: at most 99 characters, and ? for each that is not
- * printable ASCII, since a terminal may obey it. */
-typedef struct tms_quoted {
-    char text[100];
-} tms_quoted;
-tms_quoted tms_quote(const char *text);
 
 /* A file that is to be replaced. While it is open, others who replace files in its folder wait. */
 typedef struct tms_draft {

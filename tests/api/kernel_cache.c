@@ -8,20 +8,23 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/socket.h>
 #include <sys/stat.h>
+#include <sys/un.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #define N_TOKENS 40
 
 static char folder[64];
-static unsigned compiled, loaded, unwritten; /* programs, as the log tells of them */
+static unsigned compiled, loaded, unwritten, warned; /* programs, as the log tells of them */
 
 static void count_line(void *user, tamis_log_level level, const char *text) {
     (void)user;
     compiled += level == TAMIS_LOG_DEBUG && strncmp(text, "compiled ", 9) == 0;
     loaded += level == TAMIS_LOG_DEBUG && strncmp(text, "loaded ", 7) == 0;
     unwritten += level == TAMIS_LOG_INFO && strncmp(text, "kernel cache: ", 14) == 0;
+    warned += level == TAMIS_LOG_WARN && strncmp(text, "kernel cache: ", 14) == 0;
 }
 
 /* A context with a plan, a few steps through it, and what was written read back. */
@@ -33,7 +36,7 @@ static void use_kernels(void) {
     test_world w;
     for (uint64_t i = 0; i < N_TOKENS; i++)
         tokens[i] = i;
-    compiled = loaded = unwritten = 0;
+    compiled = loaded = unwritten = warned = 0;
     tamis_selection_default(TAMIS_SELECT_QUEST, &params.selection);
     params.selection.budget = 32;
     params.selection.recent = 8;
@@ -101,6 +104,63 @@ static void lengthen(const char *path, off_t bytes) {
     assert_int_equal(fclose(f), 0);
 }
 
+/* ---- What is no program of the user's -------------------------------------------------------- */
+
+static void become_fifo(const char *path, off_t bytes) {
+    (void)bytes;
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(mkfifo(path, 0600), 0);
+}
+
+static void become_link_to_itself(const char *path, off_t bytes) {
+    (void)bytes;
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(symlink(path, path), 0);
+}
+
+static void become_link_to_zeros(const char *path, off_t bytes) {
+    (void)bytes;
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(symlink("/dev/zero", path), 0);
+}
+
+static void become_socket(const char *path, off_t bytes) {
+    (void)bytes;
+    struct sockaddr_un at = {.sun_family = AF_UNIX};
+    assert_true(snprintf(at.sun_path, sizeof at.sun_path, "%s", path) < (int)sizeof at.sun_path);
+    assert_int_equal(unlink(path), 0);
+    const int s = socket(AF_UNIX, SOCK_STREAM, 0);
+    assert_int_equal(bind(s, (const struct sockaddr *)&at, sizeof at), 0);
+    assert_int_equal(close(s), 0);
+}
+
+static void become_huge(const char *path, off_t bytes) {
+    (void)bytes;
+    assert_int_equal(truncate(path, (off_t)1 << 40), 0); /* without a block of it */
+}
+
+static void become_writable(const char *path, off_t bytes) {
+    (void)bytes;
+    assert_int_equal(chmod(path, 0620), 0);
+}
+
+static void become_folder(const char *path, off_t bytes) {
+    (void)bytes;
+    assert_int_equal(unlink(path), 0);
+    assert_int_equal(mkdir(path, 0700), 0);
+}
+
+/* The files take the kinds in turn. */
+static void (*const kinds[])(const char *, off_t) = {
+    cut,           empty,       change_first,          change_middle,
+    lengthen,      become_fifo, become_link_to_itself, become_link_to_zeros,
+    become_socket, become_huge};
+static unsigned next_kind;
+
+static void become_next(const char *path, off_t bytes) {
+    kinds[next_kind++ % (sizeof kinds / sizeof *kinds)](path, bytes);
+}
+
 /* ---- Tests ----------------------------------------------------------------------------------- */
 
 static void test_second_context_compiles_nothing(void **state) {
@@ -116,21 +176,52 @@ static void test_second_context_compiles_nothing(void **state) {
     assert_int_equal(for_files(NULL), programs);
 }
 
-static void test_damage_is_a_miss(void **state) {
+static void test_what_is_no_program_of_ours_is_a_miss(void **state) {
     (void)state;
-    void (*const damages[])(const char *, off_t) = {cut, empty, change_first, change_middle,
-                                                    lengthen};
     use_kernels();
-    const unsigned programs = compiled + loaded;
-    for (size_t i = 0; i < sizeof damages / sizeof *damages; i++) {
-        for_files(damages[i]);
+    const unsigned programs = compiled;
+    for (next_kind = 0; next_kind < sizeof kinds / sizeof *kinds;) {
+        for_files(become_next);
         use_kernels();
         assert_int_equal(compiled, programs);
         assert_int_equal(loaded, 0);
-        use_kernels(); /* and the damaged files were replaced */
+        use_kernels(); /* and each was replaced */
         assert_int_equal(loaded, programs);
         assert_int_equal(for_files(NULL), programs);
     }
+    for_files(become_writable);
+    use_kernels();
+    assert_int_equal(compiled, programs);
+    assert_int_equal(warned, programs);
+    for_files(become_folder); /* these stay */
+    use_kernels();
+    assert_int_equal(compiled, programs);
+    assert_int_equal(unwritten, 2 * programs); /* neither read nor replaced */
+}
+
+/* The folder itself, and one above it: nothing is read there, nothing is written. */
+static void test_folders_that_others_may_write(void **state) {
+    (void)state;
+    char path[96];
+    use_kernels();
+    const unsigned programs = compiled;
+    for (unsigned deep = 0; deep < 3; deep++) {
+        snprintf(path, sizeof path, "%s%s", folder, deep == 0 ? "" : deep == 1 ? "/a" : "/a/b");
+        assert_int_equal(chmod(path, 0770), 0);
+        use_kernels();
+        assert_int_equal(compiled, programs);
+        assert_int_equal(warned, 1);
+        assert_int_equal(for_files(NULL), programs);
+        assert_int_equal(chmod(path, 01777), 0); /* sticky, as /tmp is */
+        use_kernels();
+        assert_int_equal(loaded, programs);
+        assert_int_equal(chmod(path, 0700), 0);
+    }
+    if (geteuid() != 0) return; /* only root can give a folder to somebody else */
+    assert_int_equal(chown(path, 1, 1), 0);
+    use_kernels();
+    assert_int_equal(compiled, programs);
+    assert_int_equal(warned, 1);
 }
 
 /* Several processes that fill one folder at once. */
@@ -216,7 +307,8 @@ int main(int argc, char **argv) {
     }
     const struct CMUnitTest tests[] = {
         IN_FOLDER(test_second_context_compiles_nothing),
-        IN_FOLDER(test_damage_is_a_miss),
+        IN_FOLDER(test_what_is_no_program_of_ours_is_a_miss),
+        IN_FOLDER(test_folders_that_others_may_write),
         IN_FOLDER(test_processes_share_it),
         IN_FOLDER(test_a_folder_that_cannot_be_written),
     };

@@ -3,7 +3,8 @@
 # test_includes.sh SOURCE-DIR: who may include whom.
 #   - No two files of a folder include each other's headers in a circle.
 #   - The whole plan (lib/plan/plan.h) is seen by the plan's public calls alone.
-#   - lib/ sees of host/ the door (host/device.h) and the contract (host/ops.h) alone.
+#   - lib/ sees of host/ the door (host/device.h), the contract (host/ops.h) and the base floor
+#     (host/base) alone; the base floor sees public headers alone.
 #   - The store of chunks (lib/store), the fusor (lib/blend) and tuning (lib/tune) see no more of lib/
 #     than lib/core.
 #   - Each public call on a handle that can fail passes the gate of its context (TMS_ENTER).
@@ -36,8 +37,8 @@ clients() {
     grep -rHoE --include='*.[ch]' 'include[[:space:]]*<(lib|host|tests|tools)/.*' "$1" || true
 }
 
-for folder in lib/blend lib/cache lib/core lib/evict lib/model lib/ops lib/plan lib/select lib/store host host/cuda \
-    host/opencl host/ops host/reference; do
+for folder in lib/blend lib/cache lib/core lib/evict lib/model lib/ops lib/plan lib/select lib/store host host/base \
+    host/cuda host/opencl host/ops host/reference; do
     edges "$folder" | tsort >/dev/null ||
         fail "files of $folder include each other's headers in a circle"
 done
@@ -53,9 +54,9 @@ for folder in blend store tune; do
     [ -z "$beyond" ] || fail "$beyond: lib/$folder sees no more than lib/core"
 done
 behind=$(grep -rnE --include='*.[ch]' '^[[:space:]]*#[[:space:]]*include.*host/' lib |
-    grep -vE '"host/(device|ops)\.h"' || true)
-[ -z "$behind" ] || fail "$behind: neither the door to a device nor the contract"
-for line in "$(clients lib/model lib/model)" "$(clients tools 'blend|cli|compare|bench|eval|jinja|store')"; do
+    grep -vE '"host/(device|ops|base/[a-z0-9_]+)\.h"' || true)
+[ -z "$behind" ] || fail "$behind: neither the door to a device, nor the contract, nor the base floor"
+for line in "$(clients host/base host/base)" "$(clients lib/model lib/model)" "$(clients tools 'blend|cli|compare|bench|eval|jinja|store')"; do
     [ -z "$line" ] || fail "$line: neither public nor the client's own"
 done
 # Within the first lines of the body: behind `*out = NULL` in calls that give something.

@@ -1,0 +1,19 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Texts from outside, as messages show them. */
+#include "host/base/quote.h"
+
+static char printable(char c) {
+    return c >= ' ' && c <= '~' ? c : '?';
+}
+
+tms_quoted tms_quote(const char *text) {
+    tms_quoted quoted = {{0}};
+    for (size_t i = 0; text[i] && i < sizeof quoted.text - 1; i++)
+        quoted.text[i] = printable(text[i]);
+    return quoted;
+}
+
+void tms_quote_in_place(char *text) {
+    for (; *text; text++)
+        *text = *text == '\n' ? ' ' : printable(*text);
+}
