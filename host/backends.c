@@ -2,6 +2,7 @@
 /* The ordered list of backends, and what all of them share: errors, log lines, the environment, the
  * clock, tables. */
 #define _GNU_SOURCE /* secure_getenv */
+#include "host/base/quote.h"
 #include "host/found.h"
 
 #include <math.h>
@@ -62,6 +63,7 @@ void tms_log_line(const tms_log *log, tamis_log_level level, const char *format,
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
+    tms_quote_controls(text);
     if (log->fn) log->fn(log->user, level, text);
     if (to_stderr) fprintf(stderr, "tamis %s: %s\n", names[level], text);
 }

@@ -8,11 +8,15 @@
 
 #define REASON_CAPACITY sizeof((tamis_device_info *)0)->reason
 
+tamis_status tms_refusal_of(const tamis_device_info *info) {
+    return info->refusal ? info->refusal : TAMIS_E_NO_DEVICE;
+}
+
 tamis_status tms_found_none(const char *backend, const char *reason, tamis_device_info *infos,
                             size_t capacity, size_t *count) {
     *count = 1;
     if (capacity == 0) return TAMIS_OK;
-    infos[0] = (tamis_device_info){.kind = TAMIS_DEVICE_OTHER};
+    infos[0] = (tamis_device_info){.kind = TAMIS_DEVICE_OTHER, .refusal = TAMIS_E_NO_DEVICE};
     snprintf(infos[0].id, sizeof infos[0].id, "%s", backend);
     snprintf(infos[0].backend, sizeof infos[0].backend, "%s", backend);
     snprintf(infos[0].reason, sizeof infos[0].reason, "%s", reason);
@@ -27,6 +31,8 @@ tamis_status tms_found_list(const char *backend, tms_gather gather, tamis_device
     const size_t n = gather(all, reason, sizeof reason);
     for (size_t i = 0; i < n && i < capacity; i++)
         infos[i] = all[i].info;
+    for (size_t i = 0; i < n && i < capacity; i++)
+        if (!infos[i].usable) infos[i].refusal = tms_refusal_of(&infos[i]);
     free(all);
     *count = n;
     return n ? TAMIS_OK : tms_found_none(backend, reason, infos, capacity, count);
@@ -50,7 +56,7 @@ tamis_status tms_found_one(tms_gather gather, const char *id, const void *device
         status =
             tms_error_set(error, TAMIS_E_NO_DEVICE, "%s: no such device; there are %zu", name, n);
     else if (!all[i].info.usable)
-        status = tms_error_set(error, TAMIS_E_NO_DEVICE, "%s (%s): %s", all[i].info.id,
+        status = tms_error_set(error, tms_refusal_of(&all[i].info), "%s (%s): %s", all[i].info.id,
                                all[i].info.name, all[i].info.reason);
     else
         *out = all[i];

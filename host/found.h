@@ -18,10 +18,12 @@ typedef size_t (*tms_gather)(tms_found *all, char *reason, size_t capacity);
 /* tms_backend.list for a backend that gathers; without devices one entry with the reason. */
 tamis_status tms_found_list(const char *backend, tms_gather gather, tamis_device_info *infos,
                             size_t capacity, size_t *count);
-/* The usable device named `id`; with id NULL, the one of the handle `device`. E_NO_DEVICE with the
- * reason. */
+/* The usable device named `id`; with id NULL, the one of the handle `device`. E_NO_DEVICE or
+ * E_DEVICE, as tamis_device_info.refusal says, with the reason. */
 tamis_status tms_found_one(tms_gather gather, const char *id, const void *device, tms_found *out,
                            tamis_error *error);
+/* What opening an unusable device answers; a gather sets only what is not E_NO_DEVICE. */
+tamis_status tms_refusal_of(const tamis_device_info *info);
 /* The one entry of a backend without devices. */
 tamis_status tms_found_none(const char *backend, const char *reason, tamis_device_info *infos,
                             size_t capacity, size_t *count);

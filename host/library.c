@@ -3,6 +3,7 @@
 #define _GNU_SOURCE /* dlinfo */
 #include "host/library.h"
 #include "host/backend.h"
+#include "host/base/quote.h"
 #include <dlfcn.h>
 #include <link.h>
 #include <stdio.h>
@@ -15,6 +16,7 @@ static void *open_first(const char *const *names, char *reason, size_t capacity)
         if (library) return library;
         const char *why = dlerror();
         snprintf(reason, capacity, "%s", why ? why : *names);
+        tms_quote_controls(reason);
     }
     return NULL;
 }

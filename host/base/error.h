@@ -6,7 +6,8 @@
 #include <stdarg.h>
 #include <tamis/status.h>
 
-/* Sets *error if it is not NULL and returns `status`. printf form; name the offending value. */
+/* Sets *error if it is not NULL and returns `status`. printf form; name the offending value.
+ * Control characters in the values become ?, as tms_quote_controls has it. */
 tamis_status tms_error_set(tamis_error *error, tamis_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 void tms_error_format(tamis_error *error, tamis_status status, const char *format, va_list args)

@@ -15,4 +15,8 @@ tms_quoted tms_quote(const char *text);
 /* The same of a text of any length, in its own place; a line's end becomes a space. */
 void tms_quote_in_place(char *text);
 
+/* The control characters alone, those of Unicode's second set too, and a line's end: other UTF-8
+ * stays. What every reason of an error and every line of the log goes through. */
+void tms_quote_controls(char *text);
+
 #endif

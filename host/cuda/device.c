@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Devices of the CUDA driver: listing with the reasons for refusal, opening, closing. */
+#include "host/base/quote.h"
 #include "host/cuda/cuda.h"
 #include "host/found.h"
 #include <stdio.h>
@@ -49,6 +50,7 @@ static void describe(const tms_cu_driver *api, int index, tms_found *f) {
     *info = (tamis_device_info){.backend = "cuda", .kind = TAMIS_DEVICE_GPU};
     snprintf(info->id, sizeof info->id, "cuda:%d", index);
     api->cuDeviceGetName(info->name, sizeof info->name, device);
+    tms_quote_in_place(info->name);
     api->cuDriverGetVersion(&version); /* 1000 * major + 10 * minor */
     snprintf(info->driver, sizeof info->driver, "CUDA driver %d.%d", version / 1000,
              version % 1000 / 10);

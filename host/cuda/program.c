@@ -3,6 +3,7 @@
  * device's life. */
 #include "host/cuda/program.h"
 #include "host/base/file.h"
+#include "host/base/quote.h"
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,7 +27,8 @@ bool tms_cu_has_kernels(char *reason, size_t capacity) {
     if (!folder && tms_cu_images[0].name) return true;
     if (folder && stat(folder, &at) == 0 && S_ISDIR(at.st_mode)) return true;
     if (folder)
-        snprintf(reason, capacity, "TAMIS_CUDA_KERNELS \"%.160s\": no such folder", folder);
+        snprintf(reason, capacity, "TAMIS_CUDA_KERNELS \"%.160s\": no such folder",
+                 tms_quote(folder).text);
     else
         snprintf(reason, capacity, "built without CUDA kernels (no nvcc at build time)");
     return false;

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Devices of all OpenCL platforms: listing with the reasons for refusal, opening, closing. */
+#include "host/base/quote.h"
 #include "host/found.h"
 #include "host/opencl/opencl.h"
 #include <pthread.h>
@@ -20,7 +21,40 @@
  * outside this library are not protected. */
 static pthread_mutex_t drivers = PTHREAD_MUTEX_INITIALIZER;
 
-/* A driver's string, cut to the field, without the spaces some drivers put around it. */
+/* What depends on the vendor of a driver; nothing else in host/opencl does. */
+typedef struct vendor {
+    const char *platform;
+    /* The CPU forms have been tested on it: they are correct, and faster than the base forms. */
+    bool cpu_forms;
+    /* The compiler knows clang's builtins: prefetch, and vectors of __fp16, which one instruction
+     * widens where vload_half takes more. */
+    bool clang;
+    bool wide_grids;     /* it compiles a kernel again at the first wide grid */
+    bool keeps_programs; /* the driver has a cache of its own, or compiles very fast */
+    bool mute;           /* the compiler does not define __AVX512F__, though it uses AVX-512 */
+    bool plain;          /* its interpreter lacks instructions that its optimiser makes */
+    /* Whether the surroundings lack what it needs, and the reason; NULL: it needs nothing. */
+    bool (*lacks)(char *reason, size_t capacity);
+    void (*lists_none)(char *reason, size_t capacity); /* the reason why it lists no device */
+} vendor;
+
+static const vendor VENDORS[] = {
+    {"Portable Computing Language", .cpu_forms = true, .clang = true, .wide_grids = true,
+     .keeps_programs = true, .lacks = tms_cl_pocl_lacks, .lists_none = tms_cl_pocl_lists_none},
+    {"Intel(R) OpenCL", .cpu_forms = true, .mute = true},
+    {"Oclgrind", .cpu_forms = true, .keeps_programs = true, .plain = true},
+};
+
+static const vendor *vendor_of(cl_platform_id platform) {
+    static const vendor unknown = {NULL};
+    char name[64] = "";
+    clGetPlatformInfo(platform, CL_PLATFORM_NAME, sizeof name - 1, name, NULL);
+    for (size_t i = 0; i < sizeof VENDORS / sizeof *VENDORS; i++)
+        if (strcmp(name, VENDORS[i].platform) == 0) return &VENDORS[i];
+    return &unknown;
+}
+
+/* A driver's string as messages show it, cut to the field, without the spaces some drivers put around it. */
 static void get_text(cl_device_id device, cl_device_info what, char *to, size_t capacity) {
     char text[1024] = "";
     clGetDeviceInfo(device, what, sizeof text - 1, text, NULL);
@@ -29,6 +63,7 @@ static void get_text(cl_device_id device, cl_device_info what, char *to, size_t 
     while (length > 0 && from[length - 1] == ' ')
         length--;
     snprintf(to, capacity, "%.*s", (int)(length < capacity ? length : capacity - 1), from);
+    tms_quote_in_place(to);
 }
 
 static cl_ulong get_number(cl_device_id device, cl_device_info what, size_t bytes) {
@@ -83,6 +118,7 @@ static void describe(tms_found *f) {
     get_text(device, CL_DEVICE_NAME, info->name, sizeof info->name);
     get_text(device, CL_DRIVER_VERSION, driver, sizeof driver);
     clGetPlatformInfo(f->platform, CL_PLATFORM_NAME, sizeof platform - 1, platform, NULL);
+    tms_quote_in_place(platform);
     snprintf(info->driver, sizeof info->driver, "%s %s", platform, driver);
     info->kind = kind_of(device);
     info->compute_units =
@@ -106,11 +142,49 @@ static void sort_and_name(tms_found *all, size_t n) {
         snprintf(all[i].info.id, sizeof all[i].info.id, "opencl:%zu", i);
 }
 
+/* A driver that lacks something lists devices that cannot be used, or ends the process when it is
+ * asked for them: it is not asked. */
+static void add_refused(tms_found *f, cl_platform_id platform, const char *reason) {
+    *f = (tms_found){.platform = platform, .info = {.kind = TAMIS_DEVICE_CPU}};
+    snprintf(f->info.backend, sizeof f->info.backend, "opencl");
+    clGetPlatformInfo(platform, CL_PLATFORM_NAME, sizeof f->info.driver - 1, f->info.driver, NULL);
+    tms_quote_in_place(f->info.driver);
+    snprintf(f->info.reason, sizeof f->info.reason, "%s", reason);
+    f->info.refusal = TAMIS_E_DEVICE;
+}
+
+/* Adds the platform's devices to the `n` of `all`; returns their new number. */
+static size_t gather_platform(cl_platform_id platform, tms_found *all, size_t n) {
+    char reason[sizeof all->info.reason];
+    cl_device_id devices[TMS_MOST_FOUND];
+    cl_uint n_devices = 0;
+    const vendor *v = vendor_of(platform);
+    if (n == TMS_MOST_FOUND) return n;
+    if (v->lacks && v->lacks(reason, sizeof reason)) {
+        add_refused(&all[n], platform, reason);
+        return n + 1;
+    }
+    const cl_int code =
+        clGetDeviceIDs(platform, CL_DEVICE_TYPE_ALL, TMS_MOST_FOUND, devices, &n_devices);
+    if (code != CL_SUCCESS || n_devices == 0) {
+        if (!v->lists_none) return n;
+        v->lists_none(reason, sizeof reason);
+        add_refused(&all[n], platform, reason);
+        return n + 1;
+    }
+    for (cl_uint j = 0; j < n_devices && j < TMS_MOST_FOUND && n < TMS_MOST_FOUND; j++) {
+        all[n].platform = platform;
+        all[n].device = devices[j];
+        describe(&all[n++]);
+    }
+    return n;
+}
+
 static size_t gather_alone(tms_found *all, char *reason, size_t capacity) {
     cl_platform_id platforms[MAX_PLATFORMS];
-    cl_device_id devices[TMS_MOST_FOUND];
     cl_uint n_platforms = 0;
     size_t n = 0;
+    if (tms_cl_pocl_ends(reason, capacity)) return 0;
     cl_int code = clGetPlatformIDs(MAX_PLATFORMS, platforms, &n_platforms);
     if (code != CL_SUCCESS && code != NO_PLATFORM) {
         snprintf(reason, capacity, "the list of OpenCL platforms: %s (%d)", tms_cl_error_text(code),
@@ -121,17 +195,8 @@ static size_t gather_alone(tms_found *all, char *reason, size_t capacity) {
         snprintf(reason, capacity, "no OpenCL platform found: no driver is installed");
         return 0;
     }
-    for (cl_uint i = 0; i < n_platforms && i < MAX_PLATFORMS; i++) {
-        cl_uint n_devices = 0;
-        if (clGetDeviceIDs(platforms[i], CL_DEVICE_TYPE_ALL, TMS_MOST_FOUND, devices, &n_devices) !=
-            CL_SUCCESS)
-            continue;
-        for (cl_uint j = 0; j < n_devices && j < TMS_MOST_FOUND && n < TMS_MOST_FOUND; j++) {
-            all[n].platform = platforms[i];
-            all[n].device = devices[j];
-            describe(&all[n++]);
-        }
-    }
+    for (cl_uint i = 0; i < n_platforms && i < MAX_PLATFORMS; i++)
+        n = gather_platform(platforms[i], all, n);
     sort_and_name(all, n);
     if (n == 0)
         snprintf(reason, capacity, "%u OpenCL platforms found, and no device on any", n_platforms);
@@ -149,27 +214,6 @@ tamis_status tms_cl_list(tamis_device_info *infos, size_t capacity, size_t *coun
     return tms_found_list("opencl", gather, infos, capacity, count);
 }
 
-/* What depends on the vendor of a driver; nothing else in host/opencl does. */
-typedef struct vendor {
-    const char *platform;
-    /* The CPU forms have been tested on it: they are correct, and faster than the base forms. */
-    bool cpu_forms;
-    /* The compiler knows clang's builtins: prefetch, and vectors of __fp16, which one instruction
-     * widens where vload_half takes more. */
-    bool clang;
-    bool wide_grids;     /* it compiles a kernel again at the first wide grid */
-    bool keeps_programs; /* the driver has a cache of its own, or compiles very fast */
-    bool mute;           /* the compiler does not define __AVX512F__, though it uses AVX-512 */
-    bool plain;          /* its interpreter lacks instructions that its optimiser makes */
-} vendor;
-
-static const vendor VENDORS[] = {
-    {"Portable Computing Language", .cpu_forms = true, .clang = true, .wide_grids = true,
-     .keeps_programs = true},
-    {"Intel(R) OpenCL", .cpu_forms = true, .mute = true},
-    {"Oclgrind", .cpu_forms = true, .keeps_programs = true, .plain = true},
-};
-
 /* Whether the host has AVX-512; an OpenCL CPU device is the host. */
 static bool has_avx512(void) {
 #if defined(__x86_64__)
@@ -179,11 +223,7 @@ static bool has_avx512(void) {
 #endif
 }
 
-static void set_vendor(tms_cl_device *cl, const char *platform) {
-    static const vendor unknown = {NULL};
-    const vendor *v = &unknown;
-    for (size_t i = 0; i < sizeof VENDORS / sizeof *VENDORS; i++)
-        if (strcmp(platform, VENDORS[i].platform) == 0) v = &VENDORS[i];
+static void set_vendor(tms_cl_device *cl, const vendor *v) {
     const bool clang = cl->cpu && v->clang;
     if (!cl->cpu)
         cl->base.base_only = "the device is not a CPU";
@@ -191,6 +231,7 @@ static void set_vendor(tms_cl_device *cl, const char *platform) {
         cl->base.base_only = "the CPU forms have not proved themselves on this driver";
     cl->wide_grids = cl->cpu && v->wide_grids;
     cl->keeps_programs = v->keeps_programs;
+    cl->lacks = v->lacks;
     snprintf(cl->options, sizeof cl->options,
              "-cl-std=CL1.2 -DHAVE_PREFETCH=%d -DHAVE_FP16_VECTORS=%d%s%s", clang, clang,
              cl->cpu && v->mute && has_avx512() ? " -DWIDE_REGISTERS=1" : "",
@@ -233,9 +274,7 @@ tamis_status tms_cl_open(const char *id, const tms_log *log, tms_device **out, t
     tms_device_init(&cl->base, &tms_backend_opencl, &f.info, log);
     cl->id = f.device;
     cl->cpu = f.info.kind == TAMIS_DEVICE_CPU;
-    char platform[64] = "";
-    clGetPlatformInfo(f.platform, CL_PLATFORM_NAME, sizeof platform - 1, platform, NULL);
-    set_vendor(cl, platform);
+    set_vendor(cl, vendor_of(f.platform));
     cl_int code = create(cl, f.platform);
     if (code != CL_SUCCESS) {
         tms_cl_close(&cl->base);

@@ -36,6 +36,8 @@ typedef struct tms_cl_device {
     bool waits;               /* its cores run at the same time, and may wait for each other */
     bool wide_grids;          /* the driver compiles kernels again for wide grids */
     bool keeps_programs;      /* the driver has a cache of what it compiled */
+    /* Whether the driver lacks something by now, with the reason; NULL: it needs nothing. */
+    bool (*lacks)(char *reason, size_t capacity);
     bool cache_judged;    /* whether the folder of kept programs is trusted, once it was asked */
     bool cache_refused;   /* it is not */
     cl_mem items;         /* the counter of tms_cl_run_queue on CPUs */
@@ -76,6 +78,14 @@ tamis_status tms_cl_check_late(tms_device *dev, cl_int error, const char *what);
 tamis_status tms_cl_list(tamis_device_info *infos, size_t capacity, size_t *count);
 tamis_status tms_cl_open(const char *id, const tms_log *log, tms_device **out, tamis_error *error);
 void tms_cl_close(tms_device *dev);
+
+/* pocl.c: whether PoCL would end the process, or could build nothing, for lack of a linker or of a
+ * folder for what it compiles; the reason says what to do. */
+bool tms_cl_pocl_lacks(char *reason, size_t capacity);
+/* Why it lists no device, as far as one can tell. */
+void tms_cl_pocl_lists_none(char *reason, size_t capacity);
+/* Whether it would end the process as soon as the loader looks for platforms. */
+bool tms_cl_pocl_ends(char *reason, size_t capacity);
 
 /* cores.c: sets `waits`, by TAMIS_OPENCL_WAIT or by the processors that the process may use. */
 tamis_status tms_cl_choose_waiting(tms_cl_device *cl);

@@ -18,15 +18,26 @@ struct tms_cl_kernel {
     char name[];
 };
 
-/* The whole build log goes to the log callback; the error gets as much of it as fits. */
-static tamis_status build_failed(tms_device *dev, cl_program program, const char *key,
-                                 cl_int code) {
-    tms_cl_device *cl = tms_cl(dev);
+/* The driver's log of a build, which the caller frees; NULL: there is no memory. */
+static char *build_log(const tms_cl_device *cl, cl_program program) {
     size_t bytes = 0;
     clGetProgramBuildInfo(program, cl->id, CL_PROGRAM_BUILD_LOG, 0, NULL, &bytes);
     char *text = calloc(1, bytes + 1);
     if (text) clGetProgramBuildInfo(program, cl->id, CL_PROGRAM_BUILD_LOG, bytes, text, NULL);
-    tms_log_line(&dev->log, TAMIS_LOG_ERROR, "building %s: %s", key, text ? text : "");
+    return text;
+}
+
+/* Every line of the build log goes to the log; the error gets as much of it as fits. */
+static tamis_status build_failed(tms_device *dev, cl_program program, const char *key,
+                                 cl_int code) {
+    char *text = build_log(tms_cl(dev), program);
+    for (const char *line = text; line && *line;) {
+        const size_t length = strcspn(line, "\n");
+        char part[512];
+        snprintf(part, sizeof part, "%.*s", (int)length, line);
+        tms_log_line(&dev->log, TAMIS_LOG_ERROR, "building %s: %s", key, part);
+        line += length + (line[length] == '\n');
+    }
     tamis_status status = tms_device_fail(dev, TAMIS_E_DEVICE, "building %s: %s (%d): %.300s", key,
                                           tms_cl_error_text(code), (int)code, text ? text : "");
     free(text);
@@ -37,7 +48,10 @@ static tamis_status build_failed(tms_device *dev, cl_program program, const char
 static tamis_status compile(tms_device *dev, const char *source, const char *options,
                             const char *key, cl_program *out) {
     tms_cl_device *cl = tms_cl(dev);
+    char reason[sizeof dev->info.reason];
     cl_int code;
+    if (cl->lacks && cl->lacks(reason, sizeof reason))
+        return tms_device_fail(dev, TAMIS_E_DEVICE, "building %s: %s", key, reason);
     cl_program program = clCreateProgramWithSource(cl->context, 1, &source, NULL, &code);
     if (code != CL_SUCCESS) return tms_cl_check(dev, code, key);
     code = clBuildProgram(program, 1, &cl->id, options, NULL, NULL);

@@ -131,11 +131,18 @@ static void log_choice(const tms_log *log, const tamis_device_info *infos, size_
                  infos[chosen].name, refused);
 }
 
+/* Whether the driver of one of them lacks something, which its reason says how to mend. */
+static bool driver_lacks(const tamis_device_info *infos, size_t count) {
+    for (size_t i = 0; i < count; i++)
+        if (!infos[i].usable && infos[i].refusal == TAMIS_E_DEVICE) return true;
+    return false;
+}
+
 /* The error of an "auto" that finds no device: it lists what each backend lacks. */
 static tamis_status none_found(const tamis_device_info *infos, size_t count, tamis_error *error) {
     char refused[sizeof error->text] = "";
     append_refused(refused, sizeof refused, infos, count);
-    return tms_error_set(error, TAMIS_E_NO_DEVICE,
+    return tms_error_set(error, driver_lacks(infos, count) ? TAMIS_E_DEVICE : TAMIS_E_NO_DEVICE,
                          "no device can be used on \"auto\"; device \"reference\" must be named or "
                          "allowed%s",
                          refused);
@@ -168,7 +175,7 @@ tamis_status tms_device_pick(const char *name, bool allow_reference, const tms_l
     } else if (any) {
         status = none_found(infos, count, error);
     } else if (refused) {
-        status = tms_error_set(error, TAMIS_E_NO_DEVICE, "device \"%.64s\" cannot be used: %s",
+        status = tms_error_set(error, refused->refusal, "device \"%.64s\" cannot be used: %s",
                                tms_quote(name).text, refused->reason);
     } else {
         status = unknown_device(name, infos, count, error);

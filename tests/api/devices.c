@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 /* In the place of the C library's: whether the program has more rights than who started it, in which
@@ -106,6 +107,17 @@ static void the_environment_chooses_an_unnamed_device(void **state) {
     unsetenv("TAMIS_LOG");
 }
 
+/* What a terminal would obey does not get into messages. */
+static void control_characters_are_quoted(void **state) {
+    (void)state;
+    setenv("TAMIS_DEVICE", "\033[31m\n\xc2\x9bm\x7f\xc3\xa9", 1);
+    refused(NULL, TAMIS_E_NO_DEVICE, "\"?[31m???m???\"");
+    unsetenv("TAMIS_DEVICE");
+    setenv("TAMIS_LOG", "\r", 1);
+    refused("reference", TAMIS_E_ARGUMENT, "\"?\"");
+    unsetenv("TAMIS_LOG");
+}
+
 /* Where there is an OpenCL device. */
 static void a_wait_is_0_or_1(void **state) {
     (void)state;
@@ -120,6 +132,100 @@ static void a_wait_is_0_or_1(void **state) {
         assert_string_equal(open_backend(infos[i].id), "opencl");
         unsetenv("TAMIS_OPENCL_WAIT");
     }
+}
+
+/* The id of PoCL's device, or NULL. */
+static const char *pocl_device(void) {
+    static tamis_device_info infos[32];
+    size_t count = 0;
+    OK(tamis_device_list(infos, 32, &count, NULL));
+    for (size_t i = 0; i < count && i < 32; i++)
+        if (strstr(infos[i].driver, "Portable Computing Language")) return infos[i].id;
+    return NULL;
+}
+
+/* The list has the reason, opening is refused with it, by name and on "auto". */
+static void expect_lacking(const char *id, const char *part) {
+    tamis_device_info infos[32];
+    size_t count = 0, i = 0;
+    OK(tamis_device_list(infos, 32, &count, NULL));
+    while (i < count && strcmp(infos[i].id, id) != 0)
+        i++;
+    assert_in_range(i, 0, count - 1);
+    assert_false(infos[i].usable);
+    assert_int_equal(infos[i].refusal, TAMIS_E_DEVICE);
+    assert_non_null(strstr(infos[i].reason, part));
+    refused(id, TAMIS_E_DEVICE, part);
+}
+
+static char *kept(const char *name) {
+    const char *value = getenv(name);
+    return value ? strdup(value) : NULL;
+}
+
+static void put_back(const char *name, char *value) {
+    if (value)
+        setenv(name, value, 1);
+    else
+        unsetenv(name);
+    free(value);
+}
+
+/* PoCL ends the process where it cannot link: it is refused before, and a context that is open
+ * builds nothing more. */
+static void pocl_without_a_linker_is_refused(void **state) {
+    (void)state;
+    const char *id = pocl_device();
+    if (!id) skip();
+    static const char *const paths[] = {NULL, "", "/nonexistent", ":", "/nonexistent:"};
+    char *path = kept("PATH");
+    for (size_t i = 0; i < sizeof paths / sizeof *paths; i++) {
+        tamis_context *context = NULL;
+        const tamis_context_params params = {.device = id};
+        double rate;
+        OK(tamis_context_create(&params, &context, &test_error));
+        if (paths[i])
+            setenv("PATH", paths[i], 1);
+        else
+            unsetenv("PATH");
+        expect_lacking(id, "install binutils");
+        FAILS(tamis_context_read_bandwidth(context, 1 << 20, &rate, &test_error), TAMIS_E_DEVICE,
+              "install binutils");
+        setenv("PATH", path, 1);
+        tamis_context_destroy(&context);
+    }
+    char folder[] = "/tmp/tamis-path-XXXXXX", linker[64];
+    assert_non_null(mkdtemp(folder));
+    snprintf(linker, sizeof linker, "%s/ld", folder);
+    FILE *f = fopen(linker, "w");
+    assert_non_null(f);
+    fclose(f);
+    setenv("PATH", folder, 1);
+    expect_lacking(id, folder); /* a file, but no program */
+    assert_int_equal(unlink(linker), 0);
+    assert_int_equal(mkdir(linker, 0700), 0);
+    expect_lacking(id, folder);
+    assert_int_equal(rmdir(linker), 0);
+    assert_int_equal(rmdir(folder), 0);
+    put_back("PATH", path);
+}
+
+static void pocl_without_a_folder_is_refused(void **state) {
+    (void)state;
+    const char *id = pocl_device();
+    if (!id) skip();
+    char *folder = kept("POCL_CACHE_DIR");
+    setenv("POCL_CACHE_DIR", "/dev/null", 1);
+    expect_lacking(id, "/dev/null");
+    setenv("POCL_CACHE_DIR", "/dev/null/a", 1);
+    expect_lacking(id, "/dev/null/a");
+    setenv("POCL_CACHE_DIR", "/dev/\033[31m/\nb/a", 1);
+    setenv("POCL_CACHE_DIR", "/dev/null/\033[31m", 1);
+    expect_lacking(id, "/dev/null/?[31m");
+    setenv("POCL_CACHE_DIR", "", 1);
+    refused("opencl", TAMIS_E_NO_DEVICE, "POCL_CACHE_DIR is set and empty");
+    put_back("POCL_CACHE_DIR", folder);
+    assert_string_equal(open_backend(id), "opencl");
 }
 
 /* Whoever starts a setuid program must not choose what it loads, where it runs and what it tells. */
@@ -243,7 +349,10 @@ int main(int argc, char **argv) {
         cmocka_unit_test(every_backend_is_listed),
         cmocka_unit_test(a_named_device_is_opened_or_refused),
         cmocka_unit_test(the_environment_chooses_an_unnamed_device),
+        cmocka_unit_test(control_characters_are_quoted),
         cmocka_unit_test(a_wait_is_0_or_1),
+        cmocka_unit_test(pocl_without_a_linker_is_refused),
+        cmocka_unit_test(pocl_without_a_folder_is_refused),
         cmocka_unit_test(log_lines_follow_their_levels),
         cmocka_unit_test(auto_takes_the_first_usable_device),
         cmocka_unit_test(a_setuid_program_ignores_the_environment),

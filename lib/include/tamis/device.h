@@ -84,7 +84,11 @@ typedef struct tamis_device_info {
     uint32_t compute_units;
     uint64_t memory_bytes;     /* global memory */
     uint64_t max_buffer_bytes; /* largest single allocation */
-    uint64_t reserved[8];
+    /* What opening it answers where it is not usable: E_NO_DEVICE, or E_DEVICE if its driver is
+     * there but lacks something, which `reason` says how to mend. */
+    tamis_status refusal;
+    uint32_t reserved32;
+    uint64_t reserved[7];
 } tamis_device_info;
 
 /* Lists every device of every backend built in, best first, and one entry with its reason for a
@@ -117,7 +121,8 @@ typedef struct tamis_context_params {
 
 /* Opens a device. `params` may be NULL. On "auto" an info line says which device is taken and why
  * the ones before it are not. Errors: E_ARGUMENT (out is NULL; TAMIS_LOG names no level),
- * E_NO_DEVICE with the name and the reason (on "auto" with what each backend lacks), E_NO_MEMORY,
+ * E_NO_DEVICE with the name and the reason (on "auto" with what each backend lacks); E_DEVICE
+ * in its place if a driver is there but lacks something, as PoCL without a linker; E_NO_MEMORY,
  * E_DEVICE. Thread-safety: any thread, as with tamis_device_list; several threads may make, use and
  * destroy contexts of their own at once. If the process also calls OpenCL itself, its first call
  * must not come at the same time as this library's first: PoCL does not support that. */
