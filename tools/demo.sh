@@ -33,8 +33,10 @@ rounds=3   # of full and quest in turn; the fastest of each are compared, for ot
 
 # shellcheck disable=SC2086 # a list of words
 install_missing $needed_to_build
-say "building into build/"
-build build -DCMAKE_BUILD_TYPE=Release -DTAMIS_TOOLS=ON -DTAMIS_TESTS=OFF
+kernels=OFF # CUDA's, which nvcc compiles for minutes
+! has_cuda_driver || kernels=AUTO
+say "building into build/$([ $kernels = AUTO ] || echo ' without CUDA kernels: there is no CUDA driver')"
+build build -DCMAKE_BUILD_TYPE=Release -DTAMIS_TOOLS=ON -DTAMIS_TESTS=OFF -DTAMIS_NVCC=$kernels
 
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT

@@ -87,6 +87,11 @@ build() {
     quietly cmake --build "$folder" --parallel "$(nproc)"
 }
 
+# has_cuda_driver: whether CUDA kernels can run here, and are worth the minutes that nvcc takes.
+has_cuda_driver() {
+    PATH=$PATH:/usr/sbin:/sbin "${LDCONFIG:-ldconfig}" -p 2>/dev/null | grep -q 'libcuda\.so\.1 '
+}
+
 needed_to_build="cmake ninja-build gcc libc6-dev ocl-icd-opencl-dev libclblast1 libcjson-dev
     libhiredis-dev libpcre2-dev libxxhash-dev pocl-opencl-icd"
 needed_to_test="clang libclang-rt-dev g++ libcmocka-dev oclgrind python3-jinja2 python3-matplotlib
