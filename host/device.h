@@ -17,7 +17,9 @@ typedef struct tms_graph tms_graph; /* a recording of what was enqueued */
 typedef struct tms_log {
     tamis_log_fn fn;
     void *user;
-    int stderr_level; /* lines up to this level also go to stderr; -1: none */
+    int stderr_level;     /* lines up to this level also go to stderr; -1: none */
+    tamis_build_fn build; /* how far the building of kernels is; NULL: the log tells */
+    void *build_user;
 } tms_log;
 
 /* ---- Devices --------------------------------------------------------------------------------- */

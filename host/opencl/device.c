@@ -2,7 +2,7 @@
 /* Devices of all OpenCL platforms: listing with the reasons for refusal, opening, closing. */
 #include "host/base/quote.h"
 #include "host/found.h"
-#include "host/opencl/opencl.h"
+#include "host/opencl/ahead.h"
 #include <pthread.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -13,6 +13,7 @@
 /* The most local memory that the base kernels use, and their largest work-group. */
 #define NEED_LOCAL_BYTES (32u << 10)
 #define NEED_GROUP       256u
+
 /* The most bytes that kernels may read in the place of absent memory: a few pages of any shape. */
 #define NOTHING_BYTES (256u << 10)
 
@@ -298,6 +299,7 @@ tamis_status tms_cl_open(const char *id, const tms_log *log, tms_device **out, t
 
 void tms_cl_close(tms_device *dev) {
     tms_cl_device *cl = tms_cl(dev);
+    tms_cl_jobs_free(cl);
     if (cl->queue) clFinish(cl->queue);
     if (cl->uploads) clFinish(cl->uploads);
     tms_cl_free(dev, cl->product.mem);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Marks in the queue with their times, flush and wait. */
-#include "host/opencl/opencl.h"
+#include "host/opencl/ahead.h"
 #include <stdlib.h>
 
 struct tms_event {
@@ -122,7 +122,8 @@ tamis_status tms_cl_flush(tms_device *dev) {
 
 tamis_status tms_cl_wait(tms_device *dev) {
     tms_cl_device *cl = tms_cl(dev);
-    tamis_status status = tms_cl_check_late(dev, clFinish(cl->queue), "wait");
+    tamis_status status = tms_cl_build_all(dev);
+    if (status == TAMIS_OK) status = tms_cl_check_late(dev, clFinish(cl->queue), "wait");
     if (status != TAMIS_OK || !cl->uploads) return status;
     return tms_cl_check_late(dev, clFinish(cl->uploads), "wait for uploads");
 }

@@ -1,8 +1,25 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Launches: a kernel, its arguments in order, its grid; and the choice of an op's form. */
-#include "host/opencl/opencl.h"
+#include "host/opencl/ahead.h"
 #include <stdarg.h>
 #include <stdio.h>
+#include <string.h>
+
+/* The program in which a CPU device has a file's kernels together with those of other files that are
+ * built with the same options. */
+static const char *program_of(const tms_device *dev, const char *file) {
+    static const struct {
+        const char *file, *program;
+    } together[] = {
+        {"pages.cl", "small_cpu.cl"},        {"activate.cl", "small_cpu.cl"},
+        {"argmax.cl", "small_cpu.cl"},       {"norm.cl", "small_cpu.cl"},
+        {"merge_cpu.cl", "small_cpu.cl"},    {"embed.cl", "weights_cpu.cl"},
+        {"linear_cpu.cl", "weights_cpu.cl"},
+    };
+    for (size_t i = 0; i < sizeof together / sizeof *together && !dev->base_only; i++)
+        if (strcmp(file, together[i].file) == 0) return together[i].program;
+    return file;
+}
 
 tms_cl_launch tms_cl_begin(tms_device *dev, const char *file, const char *kernel,
                            const char *options, ...) {
@@ -12,7 +29,11 @@ tms_cl_launch tms_cl_begin(tms_device *dev, const char *file, const char *kernel
     va_start(args, options);
     vsnprintf(text, sizeof text, options, args);
     va_end(args);
-    if (l.status == TAMIS_OK) l.status = tms_cl_kernel_get(dev, file, kernel, text, &l.kernel);
+    if (l.status != TAMIS_OK) return l;
+    file = program_of(dev, file);
+    l.kernel = tms_cl_kernel_find(tms_cl(dev), file, kernel, text);
+    if (!l.kernel) l.job = tms_cl_job_begin(dev, file, kernel, text);
+    if (!l.kernel && !l.job) l.status = dev->error.status;
     return l;
 }
 
@@ -20,6 +41,8 @@ static void set_arg(tms_cl_launch *l, size_t bytes, const void *value) {
     if (l->status == TAMIS_OK && l->kernel)
         l->status =
             tms_cl_check(l->dev, clSetKernelArg(l->kernel, l->n_args, bytes, value), l->name);
+    else if (l->status == TAMIS_OK && l->job)
+        l->status = tms_cl_job_arg(l->dev, l->job, bytes, value);
     l->n_args++;
 }
 
@@ -102,14 +125,44 @@ void tms_cl_matrix(tms_cl_launch *l, const tms_matrix *matrix, uint64_t n_rows, 
     tms_cl_u64(l, matrix->stride);
 }
 
-static tamis_status run(tms_cl_launch *l, uint32_t size, uint64_t x, uint64_t y) {
-    size_t local[2] = {size, 1}, global[2] = {x * size, y};
-    if (l->status != TAMIS_OK) return l->status;
-    l->dev->launches++;
+/* What was put off comes first. */
+static tamis_status begin_run(tms_cl_launch *l, bool empty) {
+    if (l->status == TAMIS_OK && !empty) l->status = tms_cl_build_all(l->dev);
+    if (l->status == TAMIS_OK) {
+        l->dev->launches++;
+        return TAMIS_OK;
+    }
+    tms_cl_job_drop(l->job);
+    l->job = NULL;
+    return l->status;
+}
+
+static tamis_status enqueue(const tms_cl_launch *l, uint32_t size, uint64_t x, uint64_t y) {
+    const size_t local[2] = {size, 1}, global[2] = {x * size, y};
     return tms_cl_check(l->dev,
                         clEnqueueNDRangeKernel(tms_cl(l->dev)->queue, l->kernel, 2, NULL, global,
                                                local, 0, NULL, NULL),
                         l->name);
+}
+
+static tamis_status run(tms_cl_launch *l, uint32_t size, uint64_t x, uint64_t y) {
+    const tamis_status status = begin_run(l, false);
+    if (status != TAMIS_OK) return status;
+    return l->job ? tms_cl_job_run(l->dev, l->job, size, x, y) : enqueue(l, size, x, y);
+}
+
+/* Without rows: one group, then `wide` ones unless that is 0. It is put off while its kernel is not
+ * built. */
+static tamis_status run_empty(tms_cl_launch *l, uint32_t size, uint64_t wide) {
+    tamis_status status = begin_run(l, true);
+    if (status != TAMIS_OK) return status;
+    if (wide) l->dev->launches++;
+    if (l->job) {
+        tms_cl_job_put(l->dev, l->job, size, wide);
+        return TAMIS_OK;
+    }
+    status = enqueue(l, size, 1, 1);
+    return status == TAMIS_OK && wide ? enqueue(l, size, wide, 1) : status;
 }
 
 /* A grid with at least this many work-items along a dimension is wide. */
@@ -129,16 +182,14 @@ tamis_status tms_cl_run_items(tms_cl_launch *l, uint64_t n) {
     uint64_t most = l->dev->base_only ? 1u << 15 : few < wide ? few : wide;
     uint64_t groups = (n + TMS_CL_WG_SIZE - 1) / TMS_CL_WG_SIZE;
     check_items(l, n);
-    return run(l, TMS_CL_WG_SIZE, groups == 0 ? 1 : groups < most ? groups : most, 1);
+    if (n == 0) return run_empty(l, TMS_CL_WG_SIZE, 0);
+    return run(l, TMS_CL_WG_SIZE, groups < most ? groups : most, 1);
 }
 
+/* Base kernels may get wide grids later: that version is built now, too. */
 tamis_status tms_cl_run_groups(tms_cl_launch *l, uint32_t size, uint64_t x, uint64_t y) {
     if (x && y) return run(l, size, x, y);
-    tamis_status status = run(l, size, 1, 1);
-    /* Base kernels may get wide grids later: that version is built now, too. */
-    if (status == TAMIS_OK && tms_cl(l->dev)->wide_grids && size > 1)
-        status = run(l, size, WIDE_GRID / size, 1);
-    return status;
+    return run_empty(l, size, tms_cl(l->dev)->wide_grids && size > 1 ? WIDE_GRID / size : 0);
 }
 
 tamis_status tms_cl_run_queue(tms_cl_launch *l, uint64_t n) {
@@ -146,7 +197,7 @@ tamis_status tms_cl_run_queue(tms_cl_launch *l, uint64_t n) {
     check_items(l, n);
     set_arg(l, sizeof(cl_mem), &tms_cl(l->dev)->items);
     tms_cl_u32(l, (uint32_t)n);
-    return run(l, 1, n == 0 ? 1 : n < cores ? n : cores, 1);
+    return n == 0 ? run_empty(l, 1, 0) : run(l, 1, n < cores ? n : cores, 1);
 }
 
 tamis_status tms_cl_choose(tms_device *dev, const char *op, const char *refusal, bool *cpu) {

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Device memory: allocation within the device's limits, and copies in and out of it. */
 #define _DEFAULT_SOURCE /* madvise */
-#include "host/opencl/opencl.h"
+#include "host/opencl/ahead.h"
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -59,6 +59,7 @@ tamis_status tms_cl_alloc(tms_device *dev, uint64_t bytes, tms_mem **out) {
 
 void tms_cl_free(tms_device *dev, tms_mem *mem) {
     if (!mem) return;
+    (void)tms_cl_build_all(dev); /* launches that are put off may hold it */
     tms_cl(dev)->memory_used -= mem->bytes;
     clReleaseMemObject(mem->cl); /* enqueued commands hold it until they are done */
     free(mem);

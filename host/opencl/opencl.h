@@ -24,6 +24,7 @@ typedef struct tms_cl_staging {
 typedef struct tms_cl_program tms_cl_program;
 typedef struct tms_cl_kernel tms_cl_kernel;
 typedef struct tms_cl_host tms_cl_host;
+typedef struct tms_cl_job tms_cl_job;
 
 typedef struct tms_cl_device {
     tms_device base;
@@ -45,6 +46,7 @@ typedef struct tms_cl_device {
     uint64_t memory_used; /* bytes of all tms_mem */
     char options[160];    /* of every build: language version and what depends on the vendor */
     char settings[96];    /* the text of tms_cl_settings */
+    tms_cl_job *jobs;     /* launches that are put off, in order */
     tms_cl_program *programs;
     tms_cl_kernel *kernels;
     tms_cl_staging staging;
@@ -78,7 +80,6 @@ tamis_status tms_cl_check_late(tms_device *dev, cl_int error, const char *what);
 tamis_status tms_cl_list(tamis_device_info *infos, size_t capacity, size_t *count);
 tamis_status tms_cl_open(const char *id, const tms_log *log, tms_device **out, tamis_error *error);
 void tms_cl_close(tms_device *dev);
-
 /* pocl.c: whether PoCL would end the process, or could build nothing, for lack of a linker or of a
  * folder for what it compiles; the reason says what to do. */
 bool tms_cl_pocl_lacks(char *reason, size_t capacity);
@@ -149,6 +150,9 @@ void tms_cl_cache_store(tms_cl_device *cl, const tms_cl_cache_entry *entry, cl_p
 /* program.c: a kernel of `file` built with `options`, kept for the device's life. */
 tamis_status tms_cl_kernel_get(tms_device *dev, const char *file, const char *kernel,
                                const char *options, cl_kernel *out);
+/* The same if it is there, else NULL. */
+cl_kernel tms_cl_kernel_find(const tms_cl_device *cl, const char *file, const char *kernel,
+                             const char *options);
 void tms_cl_programs_free(tms_cl_device *cl);
 
 /* One launch under construction: begin, the arguments in the kernel's order, then one of the runs.
@@ -158,6 +162,7 @@ typedef struct tms_cl_launch {
     tms_device *dev;
     const char *name;
     cl_kernel kernel;
+    tms_cl_job *job; /* what is known of it while the kernel is not built */
     cl_uint n_args;
     tamis_status status;
 } tms_cl_launch;

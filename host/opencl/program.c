@@ -106,6 +106,16 @@ static tamis_status program_get(tms_device *dev, const char *file, const char *o
     return TAMIS_OK;
 }
 
+cl_kernel tms_cl_kernel_find(const tms_cl_device *cl, const char *file, const char *kernel,
+                             const char *options) {
+    const size_t length = strlen(file);
+    for (const tms_cl_kernel *k = cl->kernels; k; k = k->next)
+        if (strcmp(k->name, kernel) == 0 && strncmp(k->program->key, file, length) == 0 &&
+            k->program->key[length] == ' ' && strcmp(k->program->key + length + 1, options) == 0)
+            return k->cl;
+    return NULL;
+}
+
 tamis_status tms_cl_kernel_get(tms_device *dev, const char *file, const char *kernel,
                                const char *options, cl_kernel *out) {
     tms_cl_device *cl = tms_cl(dev);

@@ -8,7 +8,7 @@
 #include <string.h>
 
 #define MAX_TEXT  (1u << 20)
-#define MAX_DEPTH 5
+#define MAX_DEPTH 8
 
 static tamis_status unreadable(tms_device *dev, const char *file, const char *why) {
     return tms_device_fail(dev, TAMIS_E_IO, "the kernel text %s cannot be read: %s", file, why);

@@ -26,7 +26,10 @@ tamis_status tms_log_begin(tms_log *log, const tamis_context_params *params, tam
     TMS_REQUIRE(params->reserved32 == 0, TAMIS_E_ARGUMENT,
                 "reserved32 of tamis_context_params is %" PRIu32 "; it must be 0",
                 params->reserved32);
-    *log = (tms_log){.fn = params->log, .user = params->log_user};
+    *log = (tms_log){.fn = params->log,
+                     .user = params->log_user,
+                     .build = params->build,
+                     .build_user = params->build_user};
     return log_level_from_environment(&log->stderr_level, error);
 }
 

@@ -27,6 +27,44 @@ static void count_line(void *user, tamis_log_level level, const char *text) {
     warned += level == TAMIS_LOG_WARN && strncmp(text, "kernel cache: ", 14) == 0;
 }
 
+static uint32_t n_begun, n_ended, n_told; /* series of kernels, and kernels of them */
+
+static void count_progress(void *user, const tamis_build_progress *progress) {
+    static uint32_t all;
+    assert_ptr_equal(user, folder);
+    assert_true(progress->done <= progress->all && progress->seconds >= 0);
+    if (progress->done == 0) {
+        n_begun++;
+        all = progress->all;
+    } else {
+        n_told++;
+    }
+    assert_int_equal(progress->all, all);
+    n_ended += progress->done == progress->all;
+}
+
+/* Every kernel of a plan is told of, and none is built after it. */
+static void test_building_is_told(void **state) {
+    (void)state;
+    const tamis_cache_params shape = test_shape();
+    const tamis_plan_params params = {.max_context = 64};
+    const tamis_context_params told = {
+        .device = test_device, .log = count_line, .build = count_progress, .build_user = folder};
+    tamis_context *context = NULL;
+    tamis_cache *cache = NULL;
+    tamis_plan *plan = NULL;
+    n_begun = n_ended = n_told = compiled = 0;
+    OK(tamis_context_create(&told, &context, &test_error));
+    OK(tamis_cache_create(context, &shape, &cache, &test_error));
+    OK(tamis_plan_create(cache, &params, &plan, &test_error));
+    assert_true(n_begun > 0);
+    assert_int_equal(n_ended, n_begun);
+    assert_true(n_told >= compiled && compiled > 3);
+    tamis_plan_destroy(&plan);
+    tamis_cache_destroy(&cache);
+    tamis_context_destroy(&context);
+}
+
 /* A context with a plan, a few steps through it, and what was written read back. */
 static void use_kernels(void) {
     const tamis_cache_params shape = test_shape();
@@ -306,6 +344,7 @@ int main(int argc, char **argv) {
         return 0;
     }
     const struct CMUnitTest tests[] = {
+        IN_FOLDER(test_building_is_told),
         IN_FOLDER(test_second_context_compiles_nothing),
         IN_FOLDER(test_what_is_no_program_of_ours_is_a_miss),
         IN_FOLDER(test_folders_that_others_may_write),

@@ -31,6 +31,7 @@ static const layout layouts[] = {
     FIXED(tamis_weight_matrix, 32),
     GROWS(tamis_device_info, 656),
     GROWS(tamis_context_params, 88),
+    FIXED(tamis_build_progress, 16),
     FIXED(tamis_setting_info, 24),
     GROWS(tamis_tune_params, 176),
     GROWS(tamis_tune_result, 56),

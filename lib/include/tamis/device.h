@@ -105,6 +105,20 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_device_list(tamis_device_info *inf
  * their call and may make calls. */
 typedef struct tamis_context tamis_context;
 
+/* How far a series of kernels is that are being built: compiled, or loaded where a driver keeps what
+ * it compiled. */
+typedef struct tamis_build_progress {
+    uint32_t done, all; /* kernels */
+    double seconds;     /* since the series began */
+} tamis_build_progress;
+
+/* Told when a series begins (done is 0), after each kernel, and when it ends (done is all), also by
+ * an error, which the call then answers. One kernel takes up to a second. Plans and runners build
+ * two or three series when they are made; a context's own ops build at their first launch.
+ * Thread-safety: called from the thread that is inside a tamis call on the context; it must not call
+ * the context. *progress is the library's, and valid during the call only. */
+typedef void (*tamis_build_fn)(void *user, const tamis_build_progress *progress);
+
 typedef struct tamis_context_params {
     /* "opencl:0", "reference", a bare backend name for its first usable device, or "auto": the
      * first usable device in listing order, the reference excepted. NULL: the environment variable
@@ -116,7 +130,9 @@ typedef struct tamis_context_params {
      * specification, with one thread and no fast path, so it is taken only on request. */
     int allow_reference;
     uint32_t reserved32;  /* 0, else E_ARGUMENT */
-    uint64_t reserved[7]; /* 0, else E_ARGUMENT */
+    tamis_build_fn build; /* NULL: an info line in the log tells of it */
+    void *build_user;
+    uint64_t reserved[5]; /* 0, else E_ARGUMENT */
 } tamis_context_params;
 
 /* Opens a device. `params` may be NULL. On "auto" an info line says which device is taken and why

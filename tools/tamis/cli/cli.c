@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What the commands share: messages, opening a device, numbers. */
 #include "cli/cli.h"
+#include "cli/building.h"
 
 #include <math.h>
 #include <stdarg.h>
@@ -41,7 +42,8 @@ static bool is_auto(const char *device) {
 }
 
 tamis_status cli_open(const char *device, tamis_context **out, tamis_error *error) {
-    const tamis_context_params params = {.device = device, .log = log_line};
+    const tamis_context_params params = {
+        .device = device, .log = log_line, .build = isatty(STDERR_FILENO) ? cli_building : NULL};
     tamis_error reason = {0};
     tamis_status status = tamis_context_create(&params, out, &reason);
     if (status == TAMIS_E_NO_DEVICE && is_auto(device))
