@@ -192,6 +192,14 @@ tamis_status tms_cl_run_groups(tms_cl_launch *l, uint32_t size, uint64_t x, uint
     return run_empty(l, size, tms_cl(l->dev)->wide_grids && size > 1 ? WIDE_GRID / size : 0);
 }
 
+uint32_t tms_cl_narrow(const tms_device *dev, uint32_t size) {
+    return ((const tms_cl_device *)dev)->wide_grids ? WIDE_GRID / size - 1 : UINT32_MAX;
+}
+
+tamis_status tms_cl_run_narrow(tms_cl_launch *l, uint32_t size, uint32_t x) {
+    return x ? run(l, size, x, 1) : run_empty(l, size, 0);
+}
+
 tamis_status tms_cl_run_queue(tms_cl_launch *l, uint64_t n) {
     uint32_t cores = l->dev->info.compute_units;
     check_items(l, n);

@@ -218,6 +218,47 @@ static void norm_divides_by_the_root_mean_square(void **state) {
     ops_close(&rig);
 }
 
+/* More rows than one launch takes on drivers that compile wide grids apart. */
+static void norm_and_argmax_take_many_rows(void **state) {
+    (void)state;
+    enum { DIM = 16, ROWS = 2100 };
+    static float x[ROWS * DIM], got[ROWS * DIM];
+    static int32_t largest[ROWS];
+    float w[DIM];
+    ops_rig rig;
+    ops_open(&rig);
+    ops_numbers(&rig, x, ROWS * DIM);
+    ops_numbers(&rig, w, DIM);
+    const tamis_place at = ops_send(&rig, x, sizeof x, 0), to = ops_send(&rig, got, sizeof got, 0);
+    const tamis_place out = ops_send(&rig, largest, sizeof largest, 0);
+    const tamis_norm_params norm = {.x = ops_rows(at, 0),
+                                    .y = ops_rows(to, 0),
+                                    .w = ops_send(&rig, w, sizeof w, 0),
+                                    .n_rows = ROWS,
+                                    .dim = DIM,
+                                    .eps = 1e-3f};
+    const tamis_argmax_params argmax = {
+        .x = ops_rows(at, 0), .out = out, .n_rows = ROWS, .dim = DIM};
+    OK(tamis_op_norm(rig.context, &norm, &test_error));
+    OK(tamis_op_argmax(rig.context, &argmax, &test_error));
+    ops_read(&to, got, sizeof got);
+    ops_read(&out, largest, sizeof largest);
+    for (uint32_t r = 0; r < ROWS; r++) {
+        const float *row = x + r * DIM;
+        double squares = 0;
+        int32_t best = 0;
+        for (int32_t i = 0; i < DIM; i++) {
+            squares += (double)row[i] * row[i];
+            best = row[i] > row[best] ? i : best;
+        }
+        assert_int_equal(largest[r], best);
+        for (uint32_t i = 0; i < DIM; i++)
+            ops_near("y", r * DIM + i, got[r * DIM + i], row[i] / sqrt(squares / DIM + 1e-3) * w[i],
+                     TOLERANCE);
+    }
+    ops_close(&rig);
+}
+
 /* Positions near, far and backwards; the channels from n_rot on stay. */
 static void run_rotate(tamis_pairing pairing, uint32_t n_rot) {
     enum { ROWS = 3, HEADS = 2, HEAD = 32, WIDTH = HEADS * HEAD };
@@ -580,6 +621,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(linear_chain_goes_from_stage_to_stage),
         cmocka_unit_test(weight_types_know_their_bytes),
         cmocka_unit_test(norm_divides_by_the_root_mean_square),
+        cmocka_unit_test(norm_and_argmax_take_many_rows),
         cmocka_unit_test(rotate_turns_pairs_by_their_position),
         cmocka_unit_test(activate_is_silu_times_up),
         cmocka_unit_test(embed_widens_the_rows_of_tokens),
