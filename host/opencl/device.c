@@ -36,7 +36,8 @@ typedef struct vendor {
     bool plain;          /* its interpreter lacks instructions that its optimiser makes */
     /* Whether the surroundings lack what it needs, and the reason; NULL: it needs nothing. */
     bool (*lacks)(char *reason, size_t capacity);
-    void (*lists_none)(char *reason, size_t capacity); /* the reason why it lists no device */
+    void (*lists_none)(cl_int code, char *reason,
+                       size_t capacity); /* the reason why it lists no device */
 } vendor;
 
 static const vendor VENDORS[] = {
@@ -169,7 +170,7 @@ static size_t gather_platform(cl_platform_id platform, tms_found *all, size_t n)
         clGetDeviceIDs(platform, CL_DEVICE_TYPE_ALL, TMS_MOST_FOUND, devices, &n_devices);
     if (code != CL_SUCCESS || n_devices == 0) {
         if (!v->lists_none) return n;
-        v->lists_none(reason, sizeof reason);
+        v->lists_none(code, reason, sizeof reason);
         add_refused(&all[n], platform, reason);
         return n + 1;
     }

@@ -84,7 +84,7 @@ void tms_cl_close(tms_device *dev);
  * folder for what it compiles; the reason says what to do. */
 bool tms_cl_pocl_lacks(char *reason, size_t capacity);
 /* Why it lists no device, as far as one can tell. */
-void tms_cl_pocl_lists_none(char *reason, size_t capacity);
+void tms_cl_pocl_lists_none(cl_int code, char *reason, size_t capacity);
 /* Whether it would end the process as soon as the loader looks for platforms. */
 bool tms_cl_pocl_ends(char *reason, size_t capacity);
 

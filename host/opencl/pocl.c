@@ -90,11 +90,12 @@ bool tms_cl_pocl_lacks(char *reason, size_t capacity) {
     return lacks_folder(reason, capacity) || lacks_linker(reason, capacity);
 }
 
-void tms_cl_pocl_lists_none(char *reason, size_t capacity) {
+void tms_cl_pocl_lists_none(cl_int code, char *reason, size_t capacity) {
     char folder[PATH_MAX];
     snprintf(reason, capacity,
-             "PoCL lists no device: most often it cannot make its folder of compiled programs, %s; "
-             "POCL_CACHE_DIR names another",
+             "PoCL lists no device: %s (%d); most often it cannot make its folder of compiled "
+             "programs, %s: POCL_CACHE_DIR names another",
+             tms_cl_error_text(code), (int)code,
              cache_folder(folder) ? tms_quote(folder).text : "which has too long a name");
 }
 
