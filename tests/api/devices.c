@@ -219,7 +219,6 @@ static void pocl_without_a_folder_is_refused(void **state) {
     expect_lacking(id, "/dev/null");
     setenv("POCL_CACHE_DIR", "/dev/null/a", 1);
     expect_lacking(id, "/dev/null/a");
-    setenv("POCL_CACHE_DIR", "/dev/\033[31m/\nb/a", 1);
     setenv("POCL_CACHE_DIR", "/dev/null/\033[31m", 1);
     expect_lacking(id, "/dev/null/?[31m");
     setenv("POCL_CACHE_DIR", "", 1);
