@@ -279,10 +279,13 @@ bench() {
     overlap/*) need=optional way=(overlapping) ;;
     esac
     layers=$(caches "$shape" "$batch" "$context")
-    set -- --shape "$shape" --batch "$batch" --context "$context" --budget "$budgets" \
-        --layers "$layers" "$@"
-    [ $dry = 0 ] || set -- "$@" --shape llama3-8b --batch 1 --context 24 --budget 16 \
-        --layers 1 --repeat 1 --probe 1 --page-size 8 --sinks 0 --recent 1
+    if [ $dry = 0 ]; then
+        set -- --shape "$shape" --batch "$batch" --context "$context" --budget "$budgets" \
+            --layers "$layers" "$@"
+    else
+        set -- --shape llama3-8b --batch 1 --context 24 --budget 16 --layers 1 --repeat 1 \
+            --probe 1 --page-size 8 --sinks 0 --recent 1 "$@"
+    fi
     stage "$name" $need "$seconds_of" "${way[@]}" "$build/tamis" bench attention --device "$id" \
         --json @json "$@"
 }

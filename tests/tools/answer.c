@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What of an answer is printed with each token: whole characters, and never the stop text; texts as
- * one line. */
+/* What of an answer is printed with each token: whole characters, and never a stop text; texts as
+ * one line, and as UTF-8. */
 #include "cli/answer.h"
+#include "cli/utf8.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
@@ -13,7 +14,7 @@
 
 /* Tokens, and all that has been printed after each of them; NULL: the end. */
 typedef struct stream {
-    const char *stop;
+    const char *stops[3];
     const char *tokens[8], *printed[8];
     const char *whole; /* after the end, the newline left out */
     bool stopped;
@@ -23,14 +24,14 @@ typedef struct stream {
 #define GRIN "\xf0\x9f\x98\x80" /* U+1F600 */
 
 static const stream streams[] = {
-    {NULL, {"a", "bc", NULL}, {"a", "abc"}, "abc", false},
+    {{NULL}, {"a", "bc", NULL}, {"a", "abc"}, "abc", false},
     /* a character in parts of all kinds */
-    {NULL,
+    {{NULL},
      {"x\xe2", "\x82", "\xac", "y", NULL},
      {"x", "x", "x" EURO, "x" EURO "y"},
      "x" EURO "y",
      false},
-    {NULL,
+    {{NULL},
      {"\xf0", "\x9f\x98",
       "\x80"
       "\xc3",
@@ -38,44 +39,63 @@ static const stream streams[] = {
      {"", "", GRIN, GRIN "\xc3\xa9"},
      GRIN "\xc3\xa9",
      false},
-    {NULL,
+    {{NULL},
      {EURO "\xf0\x9f\x98", "!", NULL},
      {EURO, EURO "\xf0\x9f\x98!"},
      EURO "\xf0\x9f\x98!",
      false},
     /* what becomes no character does not wait: a byte of the middle alone, overlong forms, a
      * surrogate, what lies above U+10FFFF, bytes that are never used */
-    {NULL,
+    {{NULL},
      {"\x80", "\xbf\xbf\xbf\xbf", NULL},
      {"\x80", "\x80\xbf\xbf\xbf\xbf"},
      "\x80\xbf\xbf\xbf\xbf",
      false},
-    {NULL,
+    {{NULL},
      {"\xc0", "\xe0\x80", "\xed\xa0", NULL},
      {"\xc0", "\xc0\xe0\x80", "\xc0\xe0\x80\xed\xa0"},
      "\xc0\xe0\x80\xed\xa0",
      false},
-    {NULL,
+    {{NULL},
      {"\xf4\x90", "\xf5", "\xff", NULL},
      {"\xf4\x90", "\xf4\x90\xf5", "\xf4\x90\xf5\xff"},
      "\xf4\x90\xf5\xff",
      false},
-    /* a part that is left over is written at the end */
-    {NULL, {"a\xe2\x82", NULL}, {"a"}, "a\xe2\x82", false},
+    /* a part that is left over is not written, and what became none before it is */
+    {{NULL}, {"a\xe2\x82", NULL}, {"a"}, "a", false},
+    {{NULL}, {EURO "\xf0\x9f\x98", NULL}, {EURO}, EURO, false},
+    {{NULL}, {"\xf0", "\xf0", NULL}, {"", "\xf0"}, "\xf0", false},
     /* the stop text, in one token, over tokens, and what only begins like it */
-    {"END", {"ab", "cEND", NULL}, {"", "abc"}, "abc", true},
-    {"END", {"abE", "N", "Dx", NULL}, {"a", "ab", "ab"}, "ab", true},
-    {"END", {"EN", "EN", "E", NULL}, {"", "EN", "ENE"}, "ENENE", false},
+    {{"END"}, {"ab", "cEND", NULL}, {"ab", "abc"}, "abc", true},
+    {{"END"}, {"abE", "N", "Dx", NULL}, {"ab", "ab", "ab"}, "ab", true},
+    {{"END"}, {"EN", "EN", "E", NULL}, {"", "EN", "ENEN"}, "ENENE", false},
+    {{"aab"}, {"aa", "a", "b", NULL}, {"", "a", "a"}, "a", true},
+    /* several: the first to be complete, however the text is cut into tokens; of two that are
+     * complete together the longer one */
+    {{"Z", "END"}, {"aE", "N", "Z", NULL}, {"a", "a", "aEN"}, "aEN", true},
+    {{"END", "Z"}, {"aENDZ", NULL}, {"a"}, "a", true},
+    {{"bcde", "c"}, {"abcde", NULL}, {"ab"}, "ab", true},
+    {{"bcde", "c"}, {"a", "b", "c", NULL}, {"a", "a", "ab"}, "ab", true},
+    {{"c", "bc"}, {"a", "b", "c", NULL}, {"a", "a", "a"}, "a", true},
+    {{"xyz", "yq"}, {"axy", "r", NULL}, {"a", "axyr"}, "axyr", false},
+    {{"xyz", "yq"}, {"ax", "y", "q", NULL}, {"a", "a", "ax"}, "ax", true},
     /* both: neither cuts the other's character */
-    {"!!", {EURO, "!", "a", NULL}, {"", EURO, EURO "!"}, EURO "!a", false},
-    {"!!", {"a\xe2\x82", "!!", NULL}, {"a", "a\xe2\x82"}, "a\xe2\x82", true},
+    {{"!!"}, {EURO, "!", "a", NULL}, {EURO, EURO, EURO "!a"}, EURO "!a", false},
+    {{"!!"}, {"a\xe2\x82", "!!", NULL}, {"a", "a"}, "a", true},
+    {{"\x82\xac"}, {"a" EURO, NULL}, {"a"}, "a", true},
+    {{GRIN}, {"\xf0\x9f", "\x98", "\x80", NULL}, {"", "", ""}, "", true},
 };
 
 static void check(const stream *s, char **content, size_t *size) {
     FILE *to = open_memstream(content, size);
     assert_non_null(to);
     fflush(to); /* so that there is content */
-    cli_answer answer = {.to = to, .stop = s->stop};
+    cli_texts stops = {0};
+    while (s->stops[stops.count] != NULL) {
+        stops.values[stops.count] = s->stops[stops.count];
+        stops.count++;
+    }
+    cli_answer answer = {.to = to, .stops = &stops};
     for (size_t i = 0; s->tokens[i] != NULL; i++) {
         assert_true(cli_answer_add(&answer, s->tokens[i], strlen(s->tokens[i])));
         if (strcmp(*content, s->printed[i]) != 0)
@@ -118,7 +138,8 @@ static void test_odd_tokens(void **state) {
 
 /* An answer that is only kept. */
 static void test_kept(void **state) {
-    cli_answer answer = {.stop = "END"};
+    const cli_texts stops = {1, {"END"}};
+    cli_answer answer = {.stops = &stops};
     (void)state;
     assert_true(cli_answer_add(&answer, "a" EURO, 4));
     assert_true(cli_answer_add(&answer, "bEND", 4));
@@ -159,9 +180,20 @@ static void test_lines(void **state) {
     free(line);
 }
 
+/* A text with bytes of Latin-1, as JSON holds it. */
+static void test_repaired(void **state) {
+    (void)state;
+    for (size_t i = 0; i < 2; i++) {
+        char *text = cli_utf8_repaired(i == 0 ? "caf\xe9 " EURO "\xe2\x82" : "");
+        assert_non_null(text);
+        assert_string_equal(text, i == 0 ? "caf\xef\xbf\xbd " EURO "\xef\xbf\xbd\xef\xbf\xbd" : "");
+        free(text);
+    }
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_streams),
-                                       cmocka_unit_test(test_odd_tokens),
-                                       cmocka_unit_test(test_kept), cmocka_unit_test(test_lines)};
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(test_streams), cmocka_unit_test(test_odd_tokens),
+        cmocka_unit_test(test_kept), cmocka_unit_test(test_lines), cmocka_unit_test(test_repaired)};
     return cmocka_run_group_tests_name("answer", tests, NULL, NULL);
 }

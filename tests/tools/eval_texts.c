@@ -72,7 +72,7 @@ static void passkeys_in_any_vocabulary(void **state) {
     size_t bytes;
     (void)state;
     snprintf(path, sizeof(path), "%s/text.txt", folder);
-    OK(cli_read_file(path, &text, &bytes, &error));
+    OK(cli_read_text(path, &text, &bytes, &error));
     check_passkeys(text, bytes);
     free(text);
 }

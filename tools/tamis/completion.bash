@@ -3,6 +3,7 @@
 _tamis() {
     local now=${COMP_WORDS[COMP_CWORD]} last=${COMP_WORDS[COMP_CWORD - 1]}
     local name=${COMP_WORDS[1]-} words='' files='' head='' known=1
+    local again='' offered='' word
     [ "$COMP_CWORD" -gt 1 ] || name=''
     case $name in
     bench | eval | blend | store) [ "$COMP_CWORD" -le 2 ] || name="$name ${COMP_WORDS[2]}" ;;
@@ -14,7 +15,7 @@ _tamis() {
     'run --file') files=1 ;;
     'run --prompt') ;;
     'run --prompt-file') files=1 ;;
-    'run --chunks') ;;
+    'run --chunks') files=1 ;;
     'run --chunk-tokens') ;;
     'run --store') files=1 ;;
     'run --prefix-store') files=1 ;;
@@ -396,7 +397,7 @@ _tamis() {
     'store put --redis') ;;
     'store put --prefix') ;;
     'store put --database') ;;
-    'store put --file') ;;
+    'store put --file') files=1 ;;
     'store put --chunk') ;;
     'store put --dtype') words='f32 f16 bf16' ;;
     'store put --cache-dtype') words='f32 f16 bf16 q8 k8v4 q4' ;;
@@ -431,8 +432,8 @@ _tamis() {
     blend) words='check list --help' ;;
     store) words='put list verify gc --help' ;;
     'devices') words='--device --matrix --markdown --json --help' ;;
-    'run') words='--model --file --prompt --prompt-file --chunks --chunk-tokens --store --prefix-store --prefix-page --store-memory --store-dtype --blend --share --bound --first --no-record --policy --unchecked --question --select --score --budget --sinks --recent --group --dense-layers --evict --evict-budget --evict-sinks --evict-recent --evict-window --evict-kernel --evict-pool --evict-chunk --evict-floor --evict-beta --evict-every --evict-options --times --tokens --chat --system --chat-format --temperature --top-k --top-p --min-p --seed --stop --ignore-eos --context --cache-dtype --bounds-dtype --page-size --device --help' ;;
-    'compare') words='--model --file --question --system --chat-format --plain --tokens --rounds --select --score --width --budget --sinks --recent --group --dense-layers --bounds-dtype --page-size --evict --evict-budget --evict-sinks --evict-recent --evict-window --evict-kernel --evict-pool --evict-chunk --evict-floor --evict-beta --evict-every --evict-options --dtype --json --device --help' ;;
+    'run') words='--model --file --prompt --prompt-file --chunks --chunk-tokens --store --prefix-store --prefix-page --store-memory --store-dtype --blend --share --bound --first --no-record --policy --unchecked --question --select --score --budget --sinks --recent --group --dense-layers --evict --evict-budget --evict-sinks --evict-recent --evict-window --evict-kernel --evict-pool --evict-chunk --evict-floor --evict-beta --evict-every --evict-options --times --tokens --chat --system --chat-format --temperature --top-k --top-p --min-p --seed --stop --ignore-eos --context --cache-dtype --bounds-dtype --page-size --device --help' again='--chunks --stop' ;;
+    'compare') words='--model --file --question --system --chat-format --plain --tokens --rounds --select --score --width --budget --sinks --recent --group --dense-layers --bounds-dtype --page-size --evict --evict-budget --evict-sinks --evict-recent --evict-window --evict-kernel --evict-pool --evict-chunk --evict-floor --evict-beta --evict-every --evict-options --dtype --json --device --help' again='--question' ;;
     'tokenize') words='--model --text --file --special --bare --help' ;;
     'tune') words='--shape --dtype --context --budget --rounds --dry-run --json --device --help' ;;
     'bench attention') words='--shape --context --budget --dtype --bounds-dtype --select --pages --apart --batch --layers --repeat --probe --page-size --sinks --recent --group --json --device --help' ;;
@@ -449,7 +450,7 @@ _tamis() {
     'eval blend') words='--model --text --chunks --chunk-tokens --keys --questions --ask --select --share --schedule --check-layer --measured --seed --dtype --stored --sink --page-size --json --device --help' ;;
     'blend check') words='--model --text --prompts --chunks --chunk-tokens --suffix --answer --select --share --schedule --check-layer --max-kl --min-agreement --policy --dry-run --seed --dtype --stored --sink --page-size --json --device --help' ;;
     'blend list') words='--policy --json --help' ;;
-    'store put') words='--model --store --redis --prefix --database --file --chunk --bare --special --dtype --cache-dtype --salt --bytes --json --device --help' ;;
+    'store put') words='--model --store --redis --prefix --database --file --chunk --bare --special --dtype --cache-dtype --salt --bytes --json --device --help' again='--file' ;;
     'store list') words='--store --redis --prefix --database --json --help' ;;
     'store verify') words='--store --redis --prefix --database --json --help' ;;
     'store gc') words='--store --redis --prefix --database --bytes --others --model --json --device --help' ;;
@@ -459,8 +460,13 @@ _tamis() {
         compopt -o filenames 2>/dev/null
         return
     }
+    # A flag that is given is offered again only if it may be given again.
+    for word in $words; do
+        [[ $word != --* || " ${COMP_WORDS[*]:1:COMP_CWORD-1} " != *" $word "* ||
+            " $again " == *" $word "* ]] && offered+=" $word"
+    done
     # What stands before the last comma of a list stays.
     [[ $now != *,* ]] || head=${now%,*},
-    mapfile -t COMPREPLY < <(compgen -P "$head" -W "$words" -- "${now##*,}")
+    mapfile -t COMPREPLY < <(compgen -P "$head" -W "$offered" -- "${now##*,}")
 }
 complete -F _tamis tamis

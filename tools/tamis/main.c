@@ -5,6 +5,7 @@
 #include "blend/blend.h"
 #endif
 #include "cli/commands.h"
+#include "cli/stdin.h"
 #include "compare/compare.h"
 #include "eval/eval.h"
 #ifdef TAMIS_HAVE_STORE
@@ -77,8 +78,8 @@ static void print_usage(FILE *to) {
     fprintf(to,
             "\ntamis COMMAND --help shows options and examples; tamis --version the version.\n"
             "%s"
-            "Exit status: 0 done, 1 failed at run time, 2 the command line is wrong.\n",
-            CLI_COMMON_HELP);
+            "Exit status: %s",
+            CLI_COMMON_HELP, CLI_STATUS_HELP);
 }
 
 static void print_group(const cli_group *group) {
@@ -115,6 +116,27 @@ static int run_of_group(const cli_group *group, int argc, char *const *argv) {
     return CLI_USAGE;
 }
 
+static void print_version(void) {
+    printf("tamis %s\n", tamis_version());
+}
+
+/* Texts that the program has instead of a command. */
+static const struct {
+    const char *flag;
+    void (*print)(void);
+} texts[] = {{"--version", print_version},
+             {"--man", cli_print_manual},
+             {"--completion", cli_print_completion}};
+
+static int print_text(void (*print)(void), int argc, char *const *argv) {
+    if (argc > 2) {
+        cli_fail("tamis", "%s: stands behind %s, which takes nothing", argv[2], argv[1]);
+        return CLI_USAGE;
+    }
+    print();
+    return CLI_OK;
+}
+
 static int dispatch(int argc, char *const *argv) {
     if (argc < 2) {
         print_usage(stderr);
@@ -124,14 +146,8 @@ static int dispatch(int argc, char *const *argv) {
         print_usage(stdout);
         return CLI_OK;
     }
-    if (strcmp(argv[1], "--version") == 0) {
-        printf("tamis %s\n", tamis_version());
-        return CLI_OK;
-    }
-    if (strcmp(argv[1], "--man") == 0 || strcmp(argv[1], "--completion") == 0) {
-        argv[1][2] == 'm' ? cli_print_manual() : cli_print_completion();
-        return CLI_OK;
-    }
+    for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++)
+        if (strcmp(argv[1], texts[i].flag) == 0) return print_text(texts[i].print, argc, argv);
     for (size_t i = 0; cli_commands[i] != NULL; i++)
         if (is_alone(cli_commands[i]) && strcmp(argv[1], name_of(cli_commands[i])) == 0)
             return cli_commands[i]->run(argc - 2, argv + 2);
@@ -143,6 +159,7 @@ static int dispatch(int argc, char *const *argv) {
 
 int main(int argc, char **argv) {
     int code = dispatch(argc, argv);
+    cli_stdin_hint();
     errno = 0;
     if ((fflush(stdout) != 0 || ferror(stdout)) && code == CLI_OK)
         code =

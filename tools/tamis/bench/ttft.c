@@ -4,13 +4,15 @@
 #include "bench/ttft.h"
 #include "cli/commands.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
 typedef struct ttft_flags {
     const char *device, *json, *model, *store, *share, *throttle, *rate;
     store_place server;
-    uint32_t chunk_tokens, suffix, selector, dtype, store_dtype, page_size, repeat, requests, seed;
+    uint32_t chunk_tokens, suffix, selector, dtype, store_dtype, page_size, repeat, requests;
+    cli_seed seed;
     cli_list chunks, sources;
 } ttft_flags;
 
@@ -45,7 +47,7 @@ static const cli_option options[] = {
      "also from a disk of this speed, as 100MB or 1GB a second: each read waits", CLI_TEXT,
      offsetof(ttft_flags, throttle), 0, 0, NULL},
     {"--store", "DIR", "the folder of the disk's chunks, which stay there for the next run",
-     CLI_FILE, offsetof(ttft_flags, store), 0, 0, NULL},
+     CLI_PATH, offsetof(ttft_flags, store), 0, 0, NULL},
     STORE_SERVER_OPTIONS(ttft_flags, server,
                          "for chunks of redis, which stay there: a Redis or Valkey server"),
     {"--store-dtype", "TYPE", "element type of stored K and V: {} (default f16)", CLI_CHOICE,
@@ -56,8 +58,8 @@ static const cli_option options[] = {
      offsetof(ttft_flags, requests), 1, 100000, NULL},
     {"--repeat", "N", "rounds (default 5)", CLI_NUMBER, offsetof(ttft_flags, repeat), 1, 1000,
      NULL},
-    {"--seed", "N", "of texts and arrivals (default 1)", CLI_NUMBER, offsetof(ttft_flags, seed), 0,
-     UINT32_MAX - 1, NULL},
+    {"--seed", "N", "of texts and arrivals (default 1)", CLI_SEED, offsetof(ttft_flags, seed), 0, 0,
+     NULL},
     CLI_DTYPE_OPTION("--dtype", ttft_flags, dtype),
     CLI_PAGE_SIZE_OPTION(ttft_flags, page_size),
     CLI_JSON_OPTION(ttft_flags, json),
@@ -131,11 +133,8 @@ static bool parse_shares(ttft *t, const char *list) {
             if (!add_share(t, text, 0)) return false;
             continue;
         }
-        if (!cli_decimal(t->command, "--share", text, &percent)) return false;
-        if (percent <= 0 || percent > 100) {
-            cli_fail(t->command, "--share %s: must be above 0 and at most 100", text);
+        if (!cli_decimal(t->command, "--share", text, (cli_range){0, 100, true}, &percent))
             return false;
-        }
         if (!add_share(t, text, (double)percent / 100)) return false;
     }
     return true;
@@ -149,11 +148,8 @@ static bool parse_rates(ttft *t, const char *list) {
             cli_fail(t->command, "--rate %s: more than %d rates", text, TTFT_RATES_MAX);
             return false;
         }
-        if (!cli_decimal(t->command, "--rate", text, &rate)) return false;
-        if (rate <= 0) {
-            cli_fail(t->command, "--rate %s: must be above 0", text);
+        if (!cli_decimal(t->command, "--rate", text, (cli_range){0, INFINITY, true}, &rate))
             return false;
-        }
         t->rates[t->n_rates++] = (double)rate;
     }
     return true;
@@ -257,7 +253,7 @@ static bool choose(ttft *t, const ttft_flags *f) {
     t->texts = (ttft_texts){.chunk_tokens = f->chunk_tokens,
                             .suffix_tokens = f->suffix,
                             .n_pool = f->rate != NULL ? 2 * most : most,
-                            .seed = f->seed};
+                            .seed = f->seed.value};
     if (f->requests != CLI_UNSET && f->rate == NULL) {
         cli_fail(t->command, "--requests: belongs to --rate, which is not given");
         return false;
@@ -321,7 +317,7 @@ static int run_command(int argc, char *const *argv) {
                     .page_size = 1,
                     .repeat = 5,
                     .requests = CLI_UNSET,
-                    .seed = 1};
+                    .seed = {.value = 1}};
     ttft t = {.command = bench_ttft_command.name};
     const int code = cli_parse(&bench_ttft_command, &f, argc, argv);
     if (code >= 0) return code;

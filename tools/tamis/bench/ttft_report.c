@@ -224,14 +224,14 @@ static bool add_settings(cJSON *root, const ttft *t) {
                                   {"suffix_tokens", t->texts.suffix_tokens},
                                   {"sink_tokens", t->texts.n_sink},
                                   {"page_size", t->shape.page_size},
-                                  {"repeat", t->repeat},
-                                  {"seed", (double)t->texts.seed}};
+                                  {"repeat", t->repeat}};
     bool added =
         cJSON_AddStringToObject(root, "model", model_name(t)) != NULL &&
         cJSON_AddStringToObject(root, "dtype", tamis_dtype_name(t->shape.dtype)) != NULL &&
         cJSON_AddStringToObject(root, "store_dtype", tamis_dtype_name(t->store_dtype)) != NULL &&
         cJSON_AddStringToObject(root, "select", tamis_blend_selector_name(t->selector)) != NULL &&
-        cli_json_numbers(root, numbers, sizeof(numbers) / sizeof(numbers[0]));
+        cli_json_numbers(root, numbers, sizeof(numbers) / sizeof(numbers[0])) &&
+        cli_json_seed(root, t->texts.seed);
     for (uint32_t i = 0; added && i < t->n_sources; i++)
         if (t->sources[i].dropped)
             added = cJSON_AddNumberToObject(root, "page_cache_kept", t->sources[i].cached) != NULL;

@@ -2,6 +2,7 @@
 /* The flags of prompts with stored chunks. */
 #include "cli/chunks.h"
 
+#include <math.h>
 #include <string.h>
 
 const char *const cli_blends[] = {"hkvd", "question", "first", "random", "all", "none", NULL};
@@ -58,11 +59,10 @@ static bool check_bound(const char *command, const cli_chunk_flags *f, cli_chunk
         cli_fail(command, "--bound: is given, but %s has no estimate", cli_blends[out->blend]);
         return false;
     }
-    if (!cli_decimal(command, "--bound", f->bound, &bound)) return false;
+    if (!cli_decimal(command, "--bound", f->bound, (cli_range){0, INFINITY, true}, &bound))
+        return false;
     out->bound = (double)bound;
-    if (bound > 0) return true;
-    cli_fail(command, "--bound %s: must be above 0", f->bound);
-    return false;
+    return true;
 }
 
 /* Sets out->share. */
@@ -75,11 +75,11 @@ static bool check_share(const char *command, const cli_chunk_flags *f, cli_chunk
     }
     out->chosen = f->share != NULL && strcmp(f->share, "auto") == 0;
     if (out->chosen) return true;
-    if (f->share != NULL && !cli_decimal(command, "--share", f->share, &percent)) return false;
+    if (f->share != NULL &&
+        !cli_decimal(command, "--share", f->share, (cli_range){0, 100, true}, &percent))
+        return false;
     out->share = (double)percent / 100;
-    if (percent > 0 && percent <= 100) return true;
-    cli_fail(command, "--share %s: must be above 0 and at most 100", f->share);
-    return false;
+    return true;
 }
 
 /* The flags of a prefix, which --prefix-store asks for. */

@@ -38,7 +38,7 @@ static tamis_status read_texts(cli_chunks *c, const cli_chunk_flags *f, const ta
     for (uint32_t i = 0; status == TAMIS_OK && i < f->files.count; i++) {
         char *text = NULL;
         size_t bytes = 0;
-        status = cli_read_input(f->files.values[i], &text, &bytes, error);
+        status = cli_read_text(f->files.values[i], &text, &bytes, error);
         if (status == TAMIS_OK) status = cli_tokenize(vocab, text, bytes, 0, &c->texts[i], error);
         free(text);
         if (status == TAMIS_OK && c->texts[i].count == 0)

@@ -31,16 +31,16 @@ enum { CLI_BLEND_FIRST_DEFAULT = 32, CLI_PAGE_TOKENS_DEFAULT = 256 };
 /* The entries of these flags in a command's table. */
 #define CLI_CHUNK_OPTIONS(type, member)                                                            \
     {"--chunks", "FILE",                                                                           \
-     "a text that stands before the prompt as a stored chunk; may be given up to 16 times",        \
-     CLI_TEXTS, offsetof(type, member.files), 0, 0, NULL},                                         \
+     "a text that stands before the prompt as a stored chunk", CLI_INPUTS,                         \
+     offsetof(type, member.files), 0, 0, NULL},                                         \
     {"--chunk-tokens", "N", "texts of --chunks, or that of --file, are cut to chunks of N tokens", \
      CLI_NUMBER, offsetof(type, member.chunk_tokens), 1, CLI_TOKENS_MAX, NULL},                    \
     {"--store", "DIR", "the folder of stored chunks; it is made where its parent exists",          \
-     CLI_FILE, offsetof(type, member.store), 0, 0, NULL},                                          \
+     CLI_PATH, offsetof(type, member.store), 0, 0, NULL},                                          \
     {"--prefix-store", "DIR",                                                                      \
      "in place of chunks: a folder with pages of prompts; the longest beginning of file and "      \
      "prompt that it has is loaded, the rest computed, as if all were",                            \
-     CLI_FILE, offsetof(type, member.prefix_store), 0, 0, NULL},                                   \
+     CLI_PATH, offsetof(type, member.prefix_store), 0, 0, NULL},                                   \
     {"--prefix-page", "N", "tokens of a page of a prefix (default 256)", CLI_NUMBER,               \
      offsetof(type, member.page_tokens), 1, CLI_TOKENS_MAX, NULL},                                 \
     {"--store-memory", "BYTES",                                                                    \

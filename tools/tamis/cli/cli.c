@@ -96,15 +96,26 @@ tamis_status cli_no_memory(tamis_error *error) {
 }
 
 static bool is_decimal(const char *text) {
+    text += text[0] == '-';
     size_t whole = strspn(text, DIGITS), point = text[whole] == '.';
     size_t part = point ? strspn(text + whole + 1, DIGITS) : 0;
     return whole + part > 0 && text[whole + point + part] == '\0';
 }
 
-bool cli_decimal(const char *command, const char *flag, const char *text, float *out) {
+bool cli_decimal(const char *command, const char *flag, const char *text, cli_range range,
+                 float *out) {
     *out = is_decimal(text) ? strtof(text, NULL) : INFINITY;
-    if (isfinite(*out)) return true;
-    cli_fail(command, "%s %s: not a decimal number", flag, text);
+    if (!isfinite(*out)) {
+        cli_fail(command, "%s %s: not a decimal number", flag, text);
+        return false;
+    }
+    if ((range.above ? *out > range.least : *out >= range.least) && *out <= range.most) return true;
+    const char *from = range.above ? "above" : "at least";
+    if (isfinite(range.most))
+        cli_fail(command, "%s %s: must be %s %g and at most %g", flag, text, from,
+                 (double)range.least, (double)range.most);
+    else
+        cli_fail(command, "%s %s: must be %s %g", flag, text, from, (double)range.least);
     return false;
 }
 

@@ -31,9 +31,16 @@ tamis_status cli_error(tamis_error *error, tamis_status status, const char *form
 /* E_NO_MEMORY for host memory. */
 tamis_status cli_no_memory(tamis_error *error);
 
-/* A decimal number that is not negative: digits, with a point among them or without. Prints
- * "FLAG TEXT: not a decimal number" and returns false if it is none. */
-bool cli_decimal(const char *command, const char *flag, const char *text, float *out);
+/* From `least`, or only above it, to `most`; INFINITY: any number above. */
+typedef struct cli_range {
+    float least, most;
+    bool above;
+} cli_range;
+
+/* A decimal number: digits, with a point among them or without. Prints "FLAG TEXT: not a decimal
+ * number", or what its range is, and returns false if it is none, or out of the range. */
+bool cli_decimal(const char *command, const char *flag, const char *text, cli_range range,
+                 float *out);
 
 /* Bytes above 0: digits, then K, M, G or T for powers of 1024, or nothing. Prints "FLAG TEXT: must be
  * bytes, ..." and returns false if it is none. */

@@ -16,7 +16,7 @@ extern const cli_command cli_devices_command, cli_run_command, cli_tokenize_comm
 #define CLI_JSON_OPTION(type, member)                                                              \
     {"--json", "FILE",                                                                             \
      "write the same figures as JSON, once they are complete; - is standard output",               \
-     CLI_FILE, offsetof(type, member), 0, 0, NULL}
+     CLI_OUTPUT, offsetof(type, member), 0, 0, NULL}
 #define CLI_DEVICE_OPTION(type, member)                                                            \
     {"--device", "ID", "where to run, see tamis devices", CLI_TEXT, offsetof(type, member), 0, 0,  \
      NULL}

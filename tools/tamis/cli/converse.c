@@ -4,11 +4,14 @@
 #include "cli/converse.h"
 
 #include "cli/interrupt.h"
+#include "cli/utf8.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
 #include <unistd.h>
+
+#define LINE_MOST (16u << 20) /* bytes; no context takes more */
 
 /* A text whose end is being written. */
 typedef struct line {
@@ -16,20 +19,46 @@ typedef struct line {
     size_t bytes, room;
 } line;
 
+static tamis_status add_byte(line *l, char byte, tamis_error *error) {
+    if (l->bytes == l->room) {
+        const size_t room = l->room > 0 ? 2 * l->room : 256;
+        char *text = realloc(l->text, room);
+        if (text == NULL) return cli_no_memory(error);
+        l->text = text;
+        l->room = room;
+    }
+    l->text[l->bytes++] = byte;
+    return TAMIS_OK;
+}
+
+/* Reads a line with its end; no bytes: there is none. No more is read than a line may have. */
+static tamis_status take_line(line *l, tamis_error *error) {
+    tamis_status status = TAMIS_OK;
+    int byte = 0;
+    for (l->bytes = 0; status == TAMIS_OK && byte != '\n' && (byte = getc(stdin)) != EOF;) {
+        if (l->bytes == LINE_MOST)
+            return cli_error(error, TAMIS_E_FORMAT,
+                             "standard input: a line has more than %u MiB, the most of a line",
+                             LINE_MOST >> 20);
+        status = add_byte(l, (char)byte, error);
+    }
+    if (status == TAMIS_OK && byte == EOF && ferror(stdin))
+        return cli_error(error, TAMIS_E_IO, "standard input: cannot be read: %s", strerror(errno));
+    return status;
+}
+
 /* Reads a line that is not empty, without its end. *over: there is none. */
 static tamis_status read_line(line *l, bool *over, tamis_error *error) {
     do {
         if (isatty(STDIN_FILENO)) fputs("> ", stderr);
         fflush(stderr);
-        const ssize_t bytes = getline(&l->text, &l->room, stdin);
-        *over = bytes < 0;
-        if (*over && !feof(stdin))
-            return cli_error(error, TAMIS_E_IO, "standard input: cannot be read: %s",
-                             strerror(errno));
-        l->bytes = *over ? 0 : (size_t)bytes;
+        const tamis_status status = take_line(l, error);
+        if (status != TAMIS_OK) return status;
+        *over = l->bytes == 0;
         while (l->bytes > 0 && memchr("\r\n", l->text[l->bytes - 1], 2) != NULL)
             l->bytes--;
     } while (l->bytes == 0 && !*over);
+    cli_utf8_warn("standard input", l->text, l->bytes);
     return TAMIS_OK;
 }
 
@@ -87,7 +116,7 @@ static tamis_status read_turn(cli_session *s, const cli_chat *chat, const cli_co
 
 static tamis_status answer(cli_session *s, const cli_conversation *how, cli_end *end,
                            tamis_error *error) {
-    cli_answer to = {.to = stdout, .stop = how->stop};
+    cli_answer to = {.to = stdout, .stops = how->stops};
     tamis_status status = cli_session_answer(s, &to, how->most, end, error);
     cli_answer_end(&to);
     if (status == TAMIS_OK && *end == CLI_END_CONTEXT)
@@ -110,7 +139,8 @@ static tamis_status take_turn(cli_session *s, cli_chat *chat, const cli_conversa
     if (status != TAMIS_OK || s->interrupted) return status;
     status = answer(s, how, end, error);
     chat->turns++;
-    *over = *end == CLI_END_CONTEXT;
+    s->interrupted = *end == CLI_END_INTERRUPT && !isatty(STDIN_FILENO); /* nobody goes on */
+    *over = *end == CLI_END_CONTEXT || s->interrupted;
     return status;
 }
 
@@ -123,8 +153,8 @@ static tamis_status check_text(const cli_chat *chat, const cli_conversation *how
     return status;
 }
 
-tamis_status cli_converse(cli_session *s, cli_chat *chat, const cli_conversation *how,
-                          bool *refused, tamis_error *error) {
+tamis_status cli_converse(cli_session *s, cli_chat *chat, const cli_conversation *how, int *code,
+                          tamis_error *error) {
     tamis_status status = check_text(chat, how, error);
     line l = {0};
     cli_end end = CLI_END_TOKEN;
@@ -140,7 +170,7 @@ tamis_status cli_converse(cli_session *s, cli_chat *chat, const cli_conversation
         if (status == TAMIS_OK) status = check_room(s, chat, end, &tokens, error);
         /* a line is left out; a first turn that is too long leaves no conversation */
         if (status == TAMIS_E_ARGUMENT && (chat->turns > 0 || tokens.ids == NULL)) {
-            *refused = true;
+            *code = CLI_FAILED;
             (void)cli_fail(how->command, "%s", error->text);
             status = TAMIS_OK;
         } else if (status == TAMIS_OK) {
@@ -150,6 +180,7 @@ tamis_status cli_converse(cli_session *s, cli_chat *chat, const cli_conversation
         }
         free(tokens.ids);
     }
+    if (s->interrupted) *code = CLI_INTERRUPTED;
     free(l.text);
     return status;
 }

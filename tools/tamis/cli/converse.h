@@ -13,14 +13,15 @@ typedef struct cli_conversation {
     /* Each line is read token by token, under the selection, but for the first where no text stands
      * before it. Otherwise lines are read as prompts are. */
     bool under_selection;
-    uint32_t most;    /* tokens of an answer */
-    const char *stop; /* an answer ends before this text; NULL: none */
+    uint32_t most;          /* tokens of an answer */
+    const cli_texts *stops; /* an answer ends before any of them; NULL: there are none */
 } cli_conversation;
 
-/* Talks until the lines end; E_IO where standard input cannot be read. *refused: a line was left
- * out, since it holds what no text may hold or is too long; stderr says why. E_ARGUMENT: the text
- * before the first line is at fault, or is too long together with that line. */
-tamis_status cli_converse(cli_session *s, cli_chat *chat, const cli_conversation *how,
-                          bool *refused, tamis_error *error);
+/* Talks until the lines end; E_IO where standard input cannot be read, E_FORMAT where a line never
+ * ends. *code, CLI_OK before, becomes CLI_FAILED if a line was left out, since it holds what no text
+ * may hold or is too long (stderr says why), and CLI_INTERRUPTED if Ctrl-C ended the conversation.
+ * E_ARGUMENT: the text before the first line is at fault, or is too long together with that line. */
+tamis_status cli_converse(cli_session *s, cli_chat *chat, const cli_conversation *how, int *code,
+                          tamis_error *error);
 
 #endif

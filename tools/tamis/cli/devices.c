@@ -77,16 +77,22 @@ static void add_row(cli_table *table, const tamis_device_info *info) {
     cli_table_add(table, "%s",
                   info->max_buffer_bytes > 0 ? cli_bytes((double)info->max_buffer_bytes).text
                                              : "-");
-    cli_table_add(table, "%s", info->name[0] != '\0' ? info->name : "-");
-    cli_table_add(table, "%s", info->driver[0] != '\0' ? info->driver : "-");
-    cli_table_add(table, "%s", info->usable ? settings_of(info).text : "-");
-    cli_table_add(table, "%s%s",
-                  info->usable ? "usable" : "not usable: ", info->usable ? "" : info->reason);
+    cli_table_add(table, "%s", info->usable ? "usable" : "unusable");
+}
+
+/* What has no limit in length: why it cannot be used, or its names and settings. */
+static void print_details(const tamis_device_info *info) {
+    char text[2048];
+    if (info->usable)
+        snprintf(text, sizeof(text), "%s: %s, driver %s, settings: %s", info->id, info->name,
+                 info->driver, settings_of(info).text);
+    else
+        snprintf(text, sizeof(text), "%s: not usable: %s", info->id, info->reason);
+    cli_print_wrapped(text, 0);
 }
 
 static int print_devices(const tamis_device_info *infos, size_t count, const char *device) {
-    static const char *const head[] = {"id",   "kind",   "units",    "memory", "largest buffer",
-                                       "name", "driver", "settings", "state"};
+    static const char *const head[] = {"id", "kind", "units", "memory", "largest buffer", "state"};
     cli_table table = {.columns = sizeof(head) / sizeof(head[0])};
     int code = CLI_OK;
     for (size_t i = 0; i < table.columns; i++)
@@ -97,6 +103,9 @@ static int print_devices(const tamis_device_info *infos, size_t count, const cha
         code = cli_fail(cli_devices_command.name, "--device %s: no such device", device);
     else if (!cli_table_print(&table))
         code = cli_fail(cli_devices_command.name, "out of host memory");
+    if (code == CLI_OK) putchar('\n');
+    for (size_t i = 0; code == CLI_OK && i < count; i++)
+        if (devices_is_meant(&infos[i], device)) print_details(&infos[i]);
     cli_table_free(&table);
     return code;
 }

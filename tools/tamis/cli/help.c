@@ -2,11 +2,12 @@
 /* --help, the man page and the completion of bash, all from the tables of the commands. */
 #include "cli/options.h"
 #include "cli/policies.h"
+#include "cli/table.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #define HELP_COLUMN 26
-#define HELP_WIDTH  98
 
 /* ---- Words and help of an option ------------------------------------------------------------- */
 
@@ -46,6 +47,13 @@ static void append_words(cli_help *to, const cli_option *option) {
     }
 }
 
+/* How often a flag may be given, where that is more than once. */
+static void append_times(cli_help *to, const cli_option *option) {
+    char text[64];
+    const int bytes = snprintf(text, sizeof(text), "; may be given up to %d times", CLI_LIST_MAX);
+    if (cli_may_repeat(option)) append(to, text, (size_t)bytes);
+}
+
 static void append_default(cli_help *to, const cli_option *option) {
     const cli_default own = cli_default_text(option->name);
     append(to, own.text, strlen(own.text));
@@ -64,34 +72,18 @@ cli_help cli_option_help(const cli_option *option) {
             append_default(&out, option);
         at += strcspn(at, "}") + 1;
     }
+    append_times(&out, option);
     return out;
 }
 
 /* ---- --help ---------------------------------------------------------------------------------- */
-
-/* Text from column HELP_COLUMN on, broken between words. */
-static void print_wrapped(const char *text) {
-    size_t column = HELP_COLUMN;
-    while (*text != '\0') {
-        size_t word = strcspn(text, " ");
-        if (column > HELP_COLUMN && column + 1 + word > HELP_WIDTH) {
-            printf("\n%*s", HELP_COLUMN, "");
-            column = HELP_COLUMN;
-        }
-        printf("%s%.*s", column > HELP_COLUMN ? " " : "", (int)word, text);
-        column += word + (column > HELP_COLUMN);
-        text += word;
-        text += strspn(text, " ");
-    }
-    putchar('\n');
-}
 
 static void print_option(const char *name, const char *value, const char *help) {
     char head[64];
     snprintf(head, sizeof(head), "%s %s", name, value);
     printf("  %-*s ", HELP_COLUMN - 3, head);
     if (strlen(head) > HELP_COLUMN - 3) printf("\n%*s", HELP_COLUMN, "");
-    print_wrapped(help);
+    cli_print_wrapped(help, HELP_COLUMN);
 }
 
 void cli_print_help(const cli_command *command) {
@@ -167,7 +159,7 @@ void cli_print_manual(void) {
            ".TP\n.B TAMIS_LOG\nthe level of log lines on stderr: error, warn, info or debug\n"
            ".TP\n.B TAMIS_TUNING\nthe file of settings that tamis tune writes, or none\n"
            ".TP\n.B TAMIS_REDIS_PASSWORD\nthe password of the server of \\-\\-redis\n"
-           ".SH \"EXIT STATUS\"\n0 done, 1 failed at run time, 2 the command line is wrong.\n");
+           ".SH \"EXIT STATUS\"\n" CLI_STATUS_HELP);
 }
 
 /* ---- The completion -------------------------------------------------------------------------- */
@@ -207,18 +199,26 @@ static void print_names(void) {
     }
 }
 
+/* Its flags, and those that may be given again. */
 static void print_flags(const cli_command *command) {
     printf("    '%s') words='", name_in(command));
     for (size_t i = 0; i < command->n_options; i++)
         printf("%s ", command->options[i].name);
-    printf("--help' ;;\n");
+    printf("--help'");
+    bool first = true;
+    for (size_t i = 0; i < command->n_options; i++) {
+        if (!cli_may_repeat(&command->options[i])) continue;
+        printf("%s%s", first ? " again='" : " ", command->options[i].name);
+        first = false;
+    }
+    printf("%s ;;\n", first ? "" : "'");
 }
 
 /* A line for each flag that takes words (CLI_TEXT: any), a file, or none. */
 static void print_values(const cli_command *command) {
     for (size_t i = 0; i < command->n_options; i++) {
         const cli_option *option = &command->options[i];
-        if (option->kind == CLI_FILE)
+        if (cli_is_file(option))
             printf("    '%s %s') files=1 ;;\n", name_in(command), option->name);
         else if (takes_list(option) || cli_option_word(option, 0) != NULL)
             print_words_case(command, option);
@@ -234,6 +234,7 @@ void cli_print_completion(void) {
            "_tamis() {\n"
            "    local now=${COMP_WORDS[COMP_CWORD]} last=${COMP_WORDS[COMP_CWORD - 1]}\n"
            "    local name=${COMP_WORDS[1]-} words='' files='' head='' known=1\n"
+           "    local again='' offered='' word\n"
            "    [ \"$COMP_CWORD\" -gt 1 ] || name=''\n"
            "    case $name in\n    ");
     for (const cli_group *group = cli_command_groups; group->name != NULL; group++)
@@ -255,9 +256,14 @@ void cli_print_completion(void) {
            "        compopt -o filenames 2>/dev/null\n"
            "        return\n"
            "    }\n"
+           "    # A flag that is given is offered again only if it may be given again.\n"
+           "    for word in $words; do\n"
+           "        [[ $word != --* || \" ${COMP_WORDS[*]:1:COMP_CWORD-1} \" != *\" $word \"* ||\n"
+           "            \" $again \" == *\" $word \"* ]] && offered+=\" $word\"\n"
+           "    done\n"
            "    # What stands before the last comma of a list stays.\n"
            "    [[ $now != *,* ]] || head=${now%%,*},\n"
-           "    mapfile -t COMPREPLY < <(compgen -P \"$head\" -W \"$words\" -- \"${now##*,}\")\n"
+           "    mapfile -t COMPREPLY < <(compgen -P \"$head\" -W \"$offered\" -- \"${now##*,}\")\n"
            "}\n"
            "complete -F _tamis tamis\n");
 }

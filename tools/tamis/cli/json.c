@@ -2,6 +2,11 @@
 /* What every --json writes. The build defines the commit. */
 #include "cli/json.h"
 
+#include "cli/utf8.h"
+
+#include <inttypes.h>
+#include <stdlib.h>
+
 #include <tamis_commit.h>
 
 cJSON *cli_json_begin(const char *tool, const tamis_context *device) {
@@ -28,6 +33,12 @@ cJSON *cli_json_row(cJSON *rows) {
     return NULL;
 }
 
+bool cli_json_seed(cJSON *object, uint64_t seed) {
+    char digits[32];
+    snprintf(digits, sizeof(digits), "%" PRIu64, seed);
+    return cJSON_AddRawToObject(object, "seed", digits) != NULL;
+}
+
 bool cli_json_numbers(cJSON *object, const cli_number *numbers, size_t count) {
     bool added = object != NULL;
     for (size_t i = 0; added && i < count; i++)
@@ -42,10 +53,13 @@ bool cli_json_write(cJSON *root, cJSON *rows, cli_output *output, const char *co
         rows = NULL;
         text = cJSON_Print(root);
     }
-    if (text == NULL)
+    /* names and texts of the user may be of another encoding; JSON is UTF-8 */
+    char *whole = text != NULL ? cli_utf8_repaired(text) : NULL;
+    if (whole == NULL)
         cli_fail(command, "out of host memory");
     else
-        written = cli_output_commit(output, command, text);
+        written = cli_output_commit(output, command, whole);
+    free(whole);
     cJSON_free(text);
     cJSON_Delete(root);
     cJSON_Delete(rows);

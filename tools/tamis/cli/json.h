@@ -12,6 +12,10 @@
  * settings; a device of NULL is null, without a name. NULL if memory ran out. */
 cJSON *cli_json_begin(const char *tool, const tamis_context *device);
 
+/* A whole number of 64 bits, which a number of cJSON, a double, would not hold. False if memory ran
+ * out. */
+bool cli_json_seed(cJSON *object, uint64_t seed);
+
 /* A new object at the end of `rows`; NULL if memory ran out. */
 cJSON *cli_json_row(cJSON *rows);
 

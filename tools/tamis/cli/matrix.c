@@ -16,7 +16,7 @@
 #define N_DTYPES       (TAMIS_Q4 + 1)
 #define PLACES_MAX     (BACKENDS_MAX * N_DTYPES)
 _Static_assert(PLACES_MAX <= 32, "a place is a bit of a uint32_t");
-#define NOTES_MAX      128
+#define NOTES_MAX 128
 
 /* Plans of this size: budgets are below it, so that nothing is short-circuited. */
 #define CONTEXT       256u

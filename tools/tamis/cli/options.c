@@ -2,8 +2,11 @@
 /* The option parser: finds flags in their table and checks their values. */
 #include "cli/options.h"
 
-#include <stdbool.h>
+#include "cli/stdin.h"
+#include "cli/utf8.h"
+
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <tamis/policy.h>
 
@@ -21,23 +24,44 @@ static bool refuse(const value *v, const char *why) {
     return false;
 }
 
+/* Digits, up to 2^64 - 1; a number below 0 is 0 and *below. */
+static bool parse_digits(const value *v, uint64_t *out, bool *below) {
+    const size_t sign = v->length > 1 && v->text[0] == '-';
+    *out = 0;
+    *below = false;
+    if (v->length == 0) return refuse(v, "a number is missing");
+    for (size_t i = sign; i < v->length; i++) {
+        const uint64_t digit = (uint64_t)(v->text[i] - '0');
+        if (v->text[i] < '0' || v->text[i] > '9') return refuse(v, "not a whole number");
+        *out = *out <= (UINT64_MAX - digit) / 10 ? *out * 10 + digit : UINT64_MAX;
+        *below = sign > 0 && *out > 0;
+    }
+    if (*below) *out = 0;
+    return true;
+}
+
 static bool parse_number(const value *v, uint32_t *out) {
     char why[64];
     uint64_t number = 0;
-    for (size_t i = 0; i < v->length; i++) {
-        if (v->text[i] < '0' || v->text[i] > '9') return refuse(v, "not a whole number");
-        if (number <= UINT32_MAX) number = number * 10 + (uint64_t)(v->text[i] - '0');
-    }
-    if (v->length == 0) return refuse(v, "a number is missing");
-    if (number < v->option->min) {
-        snprintf(why, sizeof(why), "must be at least %u", v->option->min);
-        return refuse(v, why);
-    }
-    if (number > v->option->max) {
-        snprintf(why, sizeof(why), "must be at most %u", v->option->max);
+    bool below = false;
+    if (!parse_digits(v, &number, &below)) return false;
+    if (below || number < v->option->min || number > v->option->max) {
+        snprintf(why, sizeof(why), "must be from %u to %u", v->option->min, v->option->max);
         return refuse(v, why);
     }
     *out = (uint32_t)number;
+    return true;
+}
+
+static bool parse_seed(const value *v, cli_seed *out) {
+    static const char most[] = "18446744073709551615"; /* 2^64 - 1 */
+    bool below = false;
+    if (!parse_digits(v, &out->value, &below)) return false;
+    const char *digits = v->text + strspn(v->text, "0");
+    const size_t n = strlen(digits);
+    if (below || n > strlen(most) || (n == strlen(most) && strcmp(digits, most) > 0))
+        return refuse(v, "must be from 0 to 18446744073709551615");
+    out->given = 1;
     return true;
 }
 
@@ -117,11 +141,44 @@ static bool parse_list(value v, const char *text, bool (*parse)(const value *, u
     return true;
 }
 
-static bool add_text(const value *v, cli_texts *out) {
+/* What a file's name says: *path is CLI_STDIN_PATH for a "-" that is to be read by its path. */
+static bool parse_file(const value *v, const char **path) {
+    *path = v->text;
+    if (strcmp(v->text, "-") != 0 || v->option->kind == CLI_OUTPUT) return true;
+    if (v->option->kind == CLI_PATH) return refuse(v, "must be a path (./- is one)");
+    const char *other = cli_stdin_take(v->option->name);
+    if (other != NULL) {
+        char why[96];
+        snprintf(why, sizeof(why), "standard input is read by %s - already", other);
+        return refuse(v, why);
+    }
+    if (v->option->kind != CLI_FILE) return true;
+    *path = CLI_STDIN_PATH;
+    return cli_stdin_is_file() ||
+           refuse(v, "standard input is no ordinary file, and this is read in any order");
+}
+
+bool cli_is_file(const cli_option *option) {
+    return option->kind == CLI_INPUT || option->kind == CLI_FILE || option->kind == CLI_OUTPUT ||
+           option->kind == CLI_PATH || option->kind == CLI_INPUTS;
+}
+
+/* Text on the command line is UTF-8; other bytes are taken as they are, with a warning. */
+static bool parse_text(const value *v, const char **out) {
+    *out = v->text;
     if (v->length == 0) return refuse(v, "must not be empty");
-    if (out->count == CLI_LIST_MAX) return refuse(v, "is given too often");
-    out->values[out->count++] = v->text;
+    if (cli_is_file(v->option)) return parse_file(v, out);
+    cli_utf8_warn(v->option->name, v->text, v->length);
     return true;
+}
+
+static bool add_text(const value *v, cli_texts *out) {
+    if (out->count == CLI_LIST_MAX) return refuse(v, "is given too often");
+    return parse_text(v, &out->values[out->count]) && ++out->count > 0;
+}
+
+bool cli_may_repeat(const cli_option *option) {
+    return option->kind == CLI_TEXTS || option->kind == CLI_INPUTS;
 }
 
 static bool parse_value(const cli_command *command, const cli_option *option, const char *text,
@@ -130,14 +187,18 @@ static bool parse_value(const cli_command *command, const cli_option *option, co
     void *place = (char *)flags + option->place;
     switch (option->kind) {
     case CLI_TEXT:
+    case CLI_INPUT:
     case CLI_FILE:
-        if (v.length == 0) return refuse(&v, "must not be empty");
-        *(const char **)place = text;
-        return true;
+    case CLI_OUTPUT:
+    case CLI_PATH:
+        return parse_text(&v, place);
     case CLI_TEXTS:
+    case CLI_INPUTS:
         return add_text(&v, place);
     case CLI_NUMBER:
         return parse_number(&v, place);
+    case CLI_SEED:
+        return parse_seed(&v, place);
     case CLI_NUMBERS:
         return parse_list(v, text, parse_number, place);
     case CLI_CHOICE:
@@ -170,28 +231,63 @@ static const cli_option *find_option(const cli_command *command, const char *nam
     return NULL;
 }
 
-int cli_parse(const cli_command *command, void *flags, int argc, char *const *argv) {
+/* Tells whoever pipes a text in that a command could read it. */
+static void watch_stdin(const cli_command *command) {
+    for (size_t i = 0; i < command->n_options; i++) {
+        const cli_option *option = &command->options[i];
+        if (option->kind != CLI_INPUT && option->kind != CLI_INPUTS) continue;
+        cli_stdin_watch(command->name, option->name);
+        return;
+    }
+}
+
+/* The value of the option at argv[*i], which may stand behind it; NULL: it lacks one. */
+static const char *value_at(const cli_option *option, int argc, char *const *argv, int *i) {
+    const char *equals = strchr(argv[*i], '=');
+    if (equals != NULL) return equals + 1;
+    if (option->kind == CLI_FLAG) return "";
+    return ++*i < argc ? argv[*i] : NULL;
+}
+
+/* given[i]: whether the i-th option has been given. */
+static int parse_all(const cli_command *command, void *flags, bool *given, int argc,
+                     char *const *argv) {
     for (int i = 0; i < argc; i++) {
         if (strcmp(argv[i], "--help") == 0 || strcmp(argv[i], "-h") == 0) {
             cli_print_help(command);
             return CLI_OK;
         }
-        size_t length = strcspn(argv[i], "=");
-        const cli_option *option = find_option(command, argv[i], length);
+        const cli_option *option = find_option(command, argv[i], strcspn(argv[i], "="));
         if (option == NULL) {
             fprintf(stderr, "%s: %s: unknown %s (see %s --help)\n", command->name, argv[i],
                     argv[i][0] == '-' ? "option" : "argument", command->name);
             return CLI_USAGE;
         }
-        const char *text = argv[i][length] == '=' ? argv[i] + length + 1 : NULL;
-        if (text == NULL && option->kind == CLI_FLAG) text = "";
-        if (text == NULL && ++i < argc) text = argv[i];
+        const char *text = value_at(option, argc, argv, &i);
         if (text == NULL) {
             fprintf(stderr, "%s: %s: needs a value (%s)\n", command->name, option->name,
                     option->value);
             return CLI_USAGE;
         }
+        bool *before = &given[option - command->options];
+        if (*before && !cli_may_repeat(option)) {
+            fprintf(stderr, "%s: %s: is given twice\n", command->name, option->name);
+            return CLI_USAGE;
+        }
+        *before = true;
         if (!parse_value(command, option, text, flags)) return CLI_USAGE;
     }
     return -1;
+}
+
+int cli_parse(const cli_command *command, void *flags, int argc, char *const *argv) {
+    bool *given = calloc(command->n_options, sizeof(*given));
+    if (given == NULL) {
+        fprintf(stderr, "%s: out of host memory\n", command->name);
+        return CLI_FAILED;
+    }
+    const int code = parse_all(command, flags, given, argc, argv);
+    free(given);
+    if (code < 0) watch_stdin(command);
+    return code;
 }

@@ -8,9 +8,13 @@
 
 const char *const cli_group_rules[] = {
     [TAMIS_GROUP_MAX] = "max", [TAMIS_GROUP_MEAN] = "mean", [TAMIS_GROUP_SUM] = "sum", NULL};
-const char *const cli_dtypes[] = {
-    [TAMIS_F32] = "f32", [TAMIS_F16] = "f16",   [TAMIS_BF16] = "bf16",
-    [TAMIS_Q8] = "q8",   [TAMIS_K8V4] = "k8v4", [TAMIS_Q4] = "q4",     NULL};
+const char *const cli_dtypes[] = {[TAMIS_F32] = "f32",
+                                  [TAMIS_F16] = "f16",
+                                  [TAMIS_BF16] = "bf16",
+                                  [TAMIS_Q8] = "q8",
+                                  [TAMIS_K8V4] = "k8v4",
+                                  [TAMIS_Q4] = "q4",
+                                  NULL};
 const char *const cli_stored_dtypes[] = {
     [TAMIS_F32] = "f32", [TAMIS_F16] = "f16", [TAMIS_BF16] = "bf16", NULL};
 const char *const cli_bounds_dtypes[] = {
@@ -109,9 +113,10 @@ static void take(taking *t, const char *flag, uint32_t given, bool has, uint32_t
     if (!t->failed && takes(t, flag, given != CLI_UNSET, has)) *out = given;
 }
 
-static void take_decimal(taking *t, const char *flag, const char *given, bool has, float *out) {
+static void take_decimal(taking *t, const char *flag, const char *given, bool has, float least,
+                         float *out) {
     if (!t->failed && takes(t, flag, given != NULL, has))
-        t->failed = !cli_decimal(t->command, flag, given, out);
+        t->failed = !cli_decimal(t->command, flag, given, (cli_range){least, INFINITY, false}, out);
 }
 
 static bool is_listed(const cli_list *list, uint32_t value) {
@@ -163,15 +168,11 @@ bool cli_eviction(const char *command, uint32_t value, uint32_t budget,
     take(&t, "--evict-chunk", flags->chunk, had.chunk > 0, &out->chunk);
     take(&t, "--evict-every", flags->every, !listed || flags->every != 1 || had.every == 1,
          &out->every);
-    take_decimal(&t, "--evict-floor", flags->floor, had.floor != 0, &out->floor);
-    take_decimal(&t, "--evict-beta", flags->beta, had.beta > 0, &out->beta);
+    take_decimal(&t, "--evict-floor", flags->floor, had.floor != 0, 0, &out->floor);
+    take_decimal(&t, "--evict-beta", flags->beta, had.beta > 0, 1, &out->beta);
     if (t.failed) return false;
     out->pooling = (tamis_pooling)pooling;
     if (had.floor != 0 && out->floor == 0) out->floor = -1; /* the library's word for none */
-    if (had.beta > 0 && out->beta < 1) {
-        cli_fail(command, "--evict-beta %s: must be at least 1", flags->beta);
-        return false;
-    }
     if (tamis_eviction_check(out, &error) == TAMIS_OK) return true;
     cli_fail(command, "--evict %s: %s", cli_eviction_name(out).text, error.text);
     return false;

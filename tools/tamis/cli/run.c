@@ -6,12 +6,14 @@
 #include "cli/interrupt.h"
 #include "cli/sampling.h"
 #include "cli/session.h"
+#include "cli/stdin.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 typedef struct run_flags {
-    const char *device, *model, *file, *prompt, *prompt_file, *question, *stop, *system;
+    const char *device, *model, *file, *prompt, *prompt_file, *question, *system;
+    cli_texts stops;
     uint32_t select, score, budget, tokens, dtype, bounds_dtype, page_size, context;
     uint32_t evict, evict_budget, times, ignore_eos, chat, chat_format;
     cli_selection_flags selection;
@@ -24,11 +26,11 @@ static const char *const off_on[] = {"off", "on", NULL};
 
 static const cli_option options[] = {
     CLI_MODEL_OPTION(run_flags, model),
-    {"--file", "FILE", "a text that stands before the prompt; - is standard input", CLI_FILE,
-     offsetof(run_flags, file), 0, 0, NULL},
+    {"--file", "FILE", "a text that stands before the prompt", CLI_INPUT, offsetof(run_flags, file),
+     0, 0, NULL},
     {"--prompt", "TEXT", "text that the model reads exactly, attending every page", CLI_TEXT,
      offsetof(run_flags, prompt), 0, 0, NULL},
-    {"--prompt-file", "FILE", "the prompt from a file", CLI_FILE, offsetof(run_flags, prompt_file),
+    {"--prompt-file", "FILE", "the prompt from a file", CLI_INPUT, offsetof(run_flags, prompt_file),
      0, 0, NULL},
     CLI_CHUNK_OPTIONS(run_flags, chunks),
     {"--question", "TEXT", "text after the prompt, read token by token under the selection",
@@ -61,8 +63,8 @@ static const cli_option options[] = {
      "the form of the conversation: {} (default: as the file's template has it)", CLI_CHOICE,
      offsetof(run_flags, chat_format), 0, 0, cli_chat_names},
     CLI_SAMPLING_OPTIONS(run_flags, sampling),
-    {"--stop", "TEXT", "the answer ends before this text", CLI_TEXT, offsetof(run_flags, stop), 0,
-     0, NULL},
+    {"--stop", "TEXT", "the answer ends before this text, the first of them to be complete",
+     CLI_TEXTS, offsetof(run_flags, stops), 0, 0, NULL},
     {"--ignore-eos", "", "the tokens that end an answer, eos and others, do not", CLI_FLAG,
      offsetof(run_flags, ignore_eos), 0, 0, NULL},
     {"--context", "N", "most tokens of the whole text (default: the model's context)", CLI_NUMBER,
@@ -83,8 +85,10 @@ const cli_command cli_run_command = {
     "token by token; each next token is the most likely one or, with --temperature, drawn. The\n"
     "answer ends at eos, eot or another control token by which models end a turn or a text, and\n"
     "at Ctrl-C; a second Ctrl-C ends the program.\n"
-    "A run that Ctrl-C ended has exit status 0, as if the answer had ended by itself. The answer\n"
-    "goes to stdout; a line of figures goes to stderr, and with --evict a second one.\n"
+    "A run that Ctrl-C ended, in the prompt or in the answer, has exit status 130. The answer "
+    "goes\n"
+    "to stdout; a line of figures goes to stderr, and with --evict a second one. Of a character\n"
+    "that is not whole when the answer ends, nothing is written.\n"
     "\n"
     "With --chat each line of standard input is a turn, which is added to the same cache. The "
     "text\n"
@@ -93,7 +97,9 @@ const cli_command cli_run_command = {
     "an eviction the lines are read like a question, but for the first where no text stands "
     "before\n"
     "it. The conversation ends with the lines. Its form is what the file's chat template makes of\n"
-    "it, the template's own system text included where --system gives none.\n"
+    "it, the template's own system text included where --system gives none. Ctrl-C ends an "
+    "answer;\n"
+    "where the lines come from no terminal it ends the conversation, and the exit status is 130.\n"
     "\n"
     "With --chunks or --chunk-tokens the text before the prompt consists of chunks, whose K and V\n"
     "are kept in a store from one run to the next. Those that it has are loaded in the place of\n"
@@ -121,7 +127,7 @@ const cli_command cli_run_command = {
 
 /* Flags that do not go with --chat, or not without it. */
 static bool check_chat(const run_flags *f) {
-    const char *name = cli_run_command.name;
+    const char *name = cli_run_command.name, *reader;
     if (!f->chat && (f->system != NULL || f->chat_format != CLI_UNSET))
         cli_fail(name, "%s: belongs to --chat, which is not given",
                  f->system != NULL ? "--system" : "--chat-format");
@@ -132,8 +138,8 @@ static bool check_chat(const run_flags *f) {
     else if (f->chat && (f->chunks.files.count > 0 || f->chunks.chunk_tokens != CLI_UNSET))
         cli_fail(name, "--chat: is given with %s, whose text is no conversation",
                  f->chunks.files.count > 0 ? "--chunks" : "--chunk-tokens");
-    else if (f->chat && f->file != NULL && strcmp(f->file, "-") == 0)
-        cli_fail(name, "--file -: is given with --chat, which reads lines from standard input");
+    else if (f->chat && (reader = cli_stdin_take("--chat")) != NULL)
+        cli_fail(name, "%s -: is given with --chat, which reads lines from standard input", reader);
     else
         return true;
     return false;
@@ -163,9 +169,9 @@ static tamis_status read_text(const run_flags *f, char **text, size_t *bytes, si
     char *file = NULL, *prompt = NULL;
     size_t n_file = 0, n_prompt = f->prompt != NULL ? strlen(f->prompt) : 0;
     tamis_status status = TAMIS_OK;
-    if (f->file != NULL) status = cli_read_input(f->file, &file, &n_file, error);
+    if (f->file != NULL) status = cli_read_text(f->file, &file, &n_file, error);
     if (status == TAMIS_OK && f->prompt_file != NULL)
-        status = cli_read_file(f->prompt_file, &prompt, &n_prompt, error);
+        status = cli_read_text(f->prompt_file, &prompt, &n_prompt, error);
     if (status == TAMIS_OK) {
         *from = n_file;
         *bytes = n_file + n_prompt;
@@ -199,7 +205,7 @@ static tamis_status feed(cli_session *s, const cli_tokens *prompt, const cli_tok
 }
 
 static tamis_status answer(cli_session *s, const run_flags *f, tamis_error *error) {
-    cli_answer to = {.to = stdout, .stop = f->stop};
+    cli_answer to = {.to = stdout, .stops = &f->stops};
     cli_end end = CLI_END_TOKEN;
     const uint32_t most = f->tokens != CLI_UNSET ? f->tokens : 64;
     tamis_status status = cli_session_answer(s, &to, most, &end, error);
@@ -234,7 +240,8 @@ static tamis_status read_chunks(cli_session *s, cli_chunks *chunks, const cli_to
         return cli_error(error, TAMIS_E_ARGUMENT,
                          "chunks, prompt and question have %zu tokens, the context is %u",
                          count + question->count, s->context);
-    tamis_status status = cli_chunks_read(chunks, s, error);
+    tamis_status status = cli_chunks_read(chunks, s, error); /* one step, which Ctrl-C ends too */
+    cli_interrupt_catch();
     if (status == TAMIS_OK) status = cli_session_step(s, question->ids, question->count, error);
     return status;
 }
@@ -246,7 +253,6 @@ static tamis_status answer_chunks(cli_session *s, const run_flags *f, cli_chunks
     if (f->question != NULL)
         status = cli_tokenize(tamis_model_vocab(s->model), f->question, strlen(f->question), 0,
                               &question, error);
-    cli_interrupt_catch();
     if (status == TAMIS_OK) status = read_chunks(s, chunks, &question, error);
     if (status == TAMIS_OK) status = answer(s, f, error);
     cli_interrupt_release();
@@ -255,18 +261,18 @@ static tamis_status answer_chunks(cli_session *s, const run_flags *f, cli_chunks
 }
 
 static tamis_status converse(cli_session *s, const run_flags *f, const char *text, size_t bytes,
-                             bool under_selection, bool *refused, tamis_error *error) {
+                             bool under_selection, int *code, tamis_error *error) {
     cli_chat chat;
     const cli_conversation how = {.command = cli_run_command.name,
                                   .text = text,
                                   .bytes = bytes,
                                   .under_selection = under_selection,
                                   .most = f->tokens != CLI_UNSET ? f->tokens : 1024,
-                                  .stop = f->stop};
+                                  .stops = &f->stops};
     const char *name = f->chat_format != CLI_UNSET ? cli_chat_names[f->chat_format] : NULL;
     tamis_status status = cli_chat_open(tamis_model_vocab(s->model), name, f->system, &chat, error);
     if (status != TAMIS_OK) return status;
-    return cli_converse(s, &chat, &how, refused, error);
+    return cli_converse(s, &chat, &how, code, error);
 }
 
 /* What the flags of the selection and of the eviction mean. */
@@ -330,16 +336,17 @@ static void report(const run_flags *f, const cli_session *s, const cli_session_p
 }
 
 /* Opens everything, reads and answers, and prints the figures. */
-static tamis_status run(const run_flags *f, cli_session_params *params, cli_session *s,
-                        bool *refused, tamis_error *error) {
+static tamis_status run(const run_flags *f, cli_session_params *params, cli_session *s, int *code,
+                        tamis_error *error) {
     const bool evicts = params->plan.eviction.kind != TAMIS_EVICT_NONE;
     const bool sparse = evicts || params->plan.selection.kind != TAMIS_SELECT_FULL;
     char *text = NULL;
     size_t bytes = 0, from = 0;
     tamis_status status = read_text(f, &text, &bytes, &from, error);
     if (status == TAMIS_OK) status = cli_session_open(s, params, error);
+    cli_stdin_hint();
     if (status == TAMIS_OK)
-        status = f->chat ? converse(s, f, text, bytes, sparse, refused, error)
+        status = f->chat ? converse(s, f, text, bytes, sparse, code, error)
                          : answer_prompt(s, f, text, bytes, error);
     if (status == TAMIS_OK) report(f, s, params);
     free(text);
@@ -354,6 +361,7 @@ static tamis_status run_chunks(const run_flags *f, cli_session_params *params,
     size_t bytes = 0, from = 0;
     tamis_status status = read_text(f, &text, &bytes, &from, error);
     if (status == TAMIS_OK) status = cli_session_load(s, params, error);
+    cli_stdin_hint();
     if (status == TAMIS_OK)
         status = how->prefix ? cli_chunks_open(&f->chunks, how, s, NULL, 0, text, bytes,
                                                &params->plan, &chunks, error)
@@ -388,14 +396,14 @@ static int run_command(int argc, char *const *argv) {
     cli_session_params params;
     cli_chunks_params chunks;
     tamis_error error = {0};
-    bool refused = false;
     int code = parse(&f, argc, argv);
     if (code >= 0) return code;
     if (!choose_params(&f, &params, &chunks)) return CLI_USAGE;
+    code = CLI_OK;
     cli_session s = {.goes_on = f.ignore_eos != 0};
     tamis_status status = chunks.used ? run_chunks(&f, &params, &chunks, &s, &error)
-                                      : run(&f, &params, &s, &refused, &error);
+                                      : run(&f, &params, &s, &code, &error);
     cli_session_close(&s);
     if (status != TAMIS_OK) return cli_fail(cli_run_command.name, "%s", error.text);
-    return refused ? CLI_FAILED : CLI_OK;
+    return !f.chat && cli_interrupted() ? CLI_INTERRUPTED : code;
 }

@@ -26,7 +26,7 @@ typedef struct cli_session {
     tamis_sequence sequence;
     size_t length;    /* tokens of the sequence */
     uint32_t context; /* longest text, tokens */
-    bool interrupted; /* Ctrl-C came before all of the text was read */
+    bool interrupted; /* Ctrl-C came before all of the text was read, or ended a conversation */
     cli_progress progress;
     tamis_sampler *sampler; /* NULL: the most likely token is next */
     float *logits;          /* for the sampler */

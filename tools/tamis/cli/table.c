@@ -71,3 +71,19 @@ void cli_table_free(cli_table *table) {
     free(table->cell);
     *table = (cli_table){0};
 }
+
+void cli_print_wrapped(const char *text, size_t column) {
+    size_t at = column;
+    while (*text != '\0') {
+        size_t word = strcspn(text, " ");
+        if (at > column && at + 1 + word > CLI_WIDTH) {
+            printf("\n%*s", (int)column, "");
+            at = column;
+        }
+        printf("%s%.*s", at > column ? " " : "", (int)word, text);
+        at += word + (at > column);
+        text += word;
+        text += strspn(text, " ");
+    }
+    putchar('\n');
+}

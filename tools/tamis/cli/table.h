@@ -23,4 +23,9 @@ void cli_table_add(cli_table *table, const char *format, ...) __attribute__((for
 bool cli_table_print(const cli_table *table);
 void cli_table_free(cli_table *table);
 
+#define CLI_WIDTH 98 /* columns of a line of text */
+/* Prints a text to stdout from a column on, where the cursor is, broken between words, and ends the
+ * line. A word that is longer than a line stays whole. */
+void cli_print_wrapped(const char *text, size_t column);
+
 #endif

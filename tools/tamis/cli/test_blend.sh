@@ -21,11 +21,11 @@ check_usage() {
     succeeds 'examples:' blend check --help
     succeeds 'examples:' blend list --help
     usage_error '^tamis blend check: --model: is missing' blend check
-    usage_error '^tamis blend check: --share 100: must be at most 99$' "${wrong[@]}" --share 100
+    usage_error '^tamis blend check: --share 100: must be from [0-9]+ to 99$' "${wrong[@]}" --share 100
     usage_error '^tamis blend check: --select first: must be one of hkvd, question, random$' \
         "${wrong[@]}" --select first
-    usage_error '^tamis blend check: --max-kl -1: not a decimal number$' "${wrong[@]}" --max-kl -1
-    usage_error '^tamis blend check: --min-agreement 1.5: must be at most 1$' \
+    usage_error '^tamis blend check: --max-kl -1: must be at least 0 and at most ' "${wrong[@]}" --max-kl -1
+    usage_error '^tamis blend check: --min-agreement 1.5: must be at least 0 and at most 1$' \
         "${wrong[@]}" --min-agreement 1.5
     usage_error 'tamis blend: put: unknown command, must be one of check, list$' blend put
     expect 1 '^tamis blend check: .*/short: has [0-9]+ tokens; a chunk of 512 with' "${wrong[@]}" \

@@ -123,7 +123,7 @@ check_refused() {
     usage_error '^tamis compare: --system: is given with --plain' "${whole[@]}" --plain --system y
     usage_error '^tamis compare: --chat-format: is given with --plain' "${whole[@]}" --plain \
         --chat-format llama2
-    usage_error '^tamis compare: --rounds 0: must be at least 1$' "${whole[@]}" --rounds 0
+    usage_error '^tamis compare: --rounds 0: must be from 1 to ' "${whole[@]}" --rounds 0
     usage_error '^tamis compare: --evict-budget: is given where nothing is evicted' "${whole[@]}" \
         --evict-budget 64
     expect 1 "^tamis compare: $work/nothing: cannot be read: " "${asked[@]}" --question x \

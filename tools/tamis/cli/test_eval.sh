@@ -9,9 +9,10 @@ python=$4
 "$python" -c 'import numpy' 2>/dev/null || { echo 'skipped: takes NumPy'; exit 77; }
 
 # evaluate NAME OPTION...: on the model under test, small, on the reference.
+on=reference # the device
 evaluate() {
     rm -f "$work/out.json"
-    expect 0 '' eval "$1" --model "$file" --device reference --dtype f32 --json "$work/out.json" \
+    expect 0 '' eval "$1" --model "$file" --device "$on" --dtype f32 --json "$work/out.json" \
         "${@:2}"
 }
 
@@ -111,8 +112,8 @@ for r in rows if r["select"] == "quest"), rows'
         fail 'ruler: a second run says something else'
     # The shipped model of bytes, whose answers nobody expects to be right.
     file=$data/needle.gguf
-    evaluate ruler --length 700 --texts 1 --budget 128 --select quest --task niah-single,fwe \
-        --device "$fast"
+    on=$fast evaluate ruler --length 700 --texts 1 --budget 128 --select quest \
+        --task niah-single,fwe
     json 'assert [r["trials"] for r in rows] == [1] * 4, rows'
 }
 
@@ -124,8 +125,8 @@ check_blend() {
     "$tamis" eval blend --help >"$work/out" 2>"$work/err" || return 0 # built without the store
     succeeds 'examples:' eval blend --help
     usage_error '^tamis eval blend: --model: is missing' eval blend
-    usage_error '^tamis eval blend: --chunks 1: must be at least 2$' "${wrong[@]}" --chunks 1
-    usage_error '^tamis eval blend: --share 100: must be at most 99$' "${wrong[@]}" --share 100
+    usage_error '^tamis eval blend: --chunks 1: must be from 2 to ' "${wrong[@]}" --chunks 1
+    usage_error '^tamis eval blend: --share 100: must be from [0-9]+ to 99$' "${wrong[@]}" --share 100
     usage_error '^tamis eval blend: --select all: must be one of prefix, .*, hkvd$' \
         "${wrong[@]}" --select all
     usage_error '^tamis eval blend: --keys 1: --ask two and chain need two keys$' \
@@ -158,15 +159,15 @@ assert layers[-1]["rank_correlation"] is None, layers
 assert all(-1 <= x["rank_correlation"] <= 1 for x in layers[1:-1]), layers
 assert all(0.2 <= x["held"][0] <= x["held"][1] <= 1 for x in layers[1:]), layers'
     # By the question: each one is a prompt of its own, of the same tokens.
-    evaluate blend --text "$data/text.txt" --chunks 3 --chunk-tokens 128 --questions 2 --ask one \
-        --measured 1 --share 20 --select reuse,question --device "$fast"
+    on=$fast evaluate blend --text "$data/text.txt" --chunks 3 --chunk-tokens 128 --questions 2 \
+        --ask one --measured 1 --share 20 --select reuse,question
     json 'of = {r["arm"]: r for r in rows}
 assert of["question"]["agreement"] == 1 and of["question"]["questions"] == 2, rows
 assert of["question"]["v_deviation"][-1] < of["reuse"]["v_deviation"][-1], rows
 assert of["reuse"]["rows_computed"] < of["question"]["rows_computed"] < 1, rows'
-    evaluate blend "${small[@]}" --share 20 --device "$fast"
+    on=$fast evaluate blend "${small[@]}" --share 20
     grep -v ttft_seconds "$work/out.json" >"$work/first"
-    evaluate blend "${small[@]}" --share 20 --device "$fast"
+    on=$fast evaluate blend "${small[@]}" --share 20
     grep -v ttft_seconds "$work/out.json" | cmp -s - "$work/first" ||
         fail 'blend: a second run says something else'
     file=$work/model.gguf

@@ -141,7 +141,8 @@ check_places() {
 check_signals() {
     local name status
     for name in INT TERM HUP; do
-        "$tamis" "${small[@]}" --repeat 1000 --json "$work/cut.json" >"$work/out" 2>"$work/err" &
+        "$tamis" bench attention --shape llama3-8b --context 192 --layers 1 --repeat 1000 \
+            --select full --device reference --json "$work/cut.json" >"$work/out" 2>"$work/err" &
         for _ in $(seq 500); do
             [ -z "$(find "$work" -name 'cut.json.*')" ] || break
             sleep 0.02

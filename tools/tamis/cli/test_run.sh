@@ -46,12 +46,25 @@ check_sampling() {
         # shellcheck disable=SC2086
         usage_error "^tamis run: ${flag% *}: is given where nothing is drawn" "${asked[@]}" $flag
     done
+    # From all tokens, as without the flag; seeds of 64 bits.
+    expect 0 '' "${asked[@]}" --temperature 1 --seed 1 --top-k 0
+    [ "$(cat "$work/out")" = "$drawn" ] || fail '--top-k 0: another answer than without'
+    plain=$drawn
+    for flag in 2147483648 4294967295 4294967296 18446744073709551615; do
+        expect 0 '' "${asked[@]}" --temperature 1 --seed "$flag"
+        [ "$(cat "$work/out")" != "$plain" ] || fail "--seed $flag: the answer of another seed"
+        plain=$(cat "$work/out")
+    done
+    for flag in -1 18446744073709551616 99999999999999999999999; do
+        usage_error "^tamis run: --seed $flag: must be from 0 to 18446744073709551615\$" \
+            "${asked[@]}" --temperature 1 --seed "$flag"
+    done
     expect 0 '' "${asked[@]}" --temperature 1.5 --top-k 40 --top-p 0.95 --min-p 0.05 \
         --question ' the'
     usage_error '^tamis run: --seed: is given where nothing is drawn' "${asked[@]}" --seed 0 \
         --temperature 0
-    usage_error '^tamis run: --temperature -1: not a decimal number$' "${asked[@]}" --temperature -1
-    usage_error '^tamis run: --top-k 0: must be at least 1$' "${asked[@]}" --top-k 0
+    usage_error '^tamis run: --temperature -1: must be at least 0$' "${asked[@]}" --temperature -1
+    usage_error '^tamis run: --top-k -1: must be from 0 to 2147483647$' "${asked[@]}" --top-k -1
     usage_error '^tamis run: --top-p 0: must be above 0 and at most 1$' "${asked[@]}" --top-p 0
     usage_error '^tamis run: --top-p 1.5: must be above 0 and' "${asked[@]}" --top-p 1.5
     usage_error '^tamis run: --min-p 2: must be at least 0 and at most 1$' "${asked[@]}" --min-p 2

@@ -36,7 +36,7 @@ check_help() {
     usage_error '^tamis store put: --model: is missing' store put
     usage_error '^tamis store put: --store or --redis: is missing' store put --model x
     usage_error '^tamis store put: --file: is missing' store put --model x --store y
-    usage_error '^tamis store put: --chunk 0: must be at least 1' store put --chunk 0
+    usage_error '^tamis store put: --chunk 0: must be from 1 to ' store put --chunk 0
     usage_error '^tamis store put: --dtype f8: must be one of f32, f16, bf16' store put --dtype f8
     for salt in 12 0123456789abcdeF0123456789abcdef 0123456789abcdef0123456789abcdef0; do
         usage_error "^tamis store put: --salt $salt: not 32 digits" \

@@ -21,14 +21,14 @@ class Run:
     """A run whose stderr, and stdin if `keyboard`, is a terminal."""
 
     def __init__(self, *arguments, command=('run',), keyboard=False, stderr='terminal',
-                 model=model):
+                 model=model, stdin=subprocess.DEVNULL):
         self.master, slave = pty.openpty()
         self.err = b''
         environment = {name: value for name, value in os.environ.items()
                        if name not in ('TAMIS_DEVICE', 'TAMIS_LOG')}
         self.process = subprocess.Popen(
             [tamis, *command, '--model', model, '--device', 'reference', *arguments],
-            stdin=slave if keyboard else subprocess.DEVNULL, stdout=subprocess.PIPE,
+            stdin=slave if keyboard else stdin, stdout=subprocess.PIPE,
             stderr=slave if stderr == 'terminal' else subprocess.PIPE, env=environment,
             preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL))
         os.close(slave)
@@ -84,6 +84,15 @@ def long_text(folder, count):
     return path
 
 
+def chat_model(folder):
+    path = os.path.join(folder, 'chat.gguf')
+    here = os.path.dirname(os.path.abspath(__file__))
+    subprocess.run([sys.executable, os.path.join(here, 'gguf_keys.py'), model, path,
+                    'tokenizer.ggml.bos_token_id=1', 'tokenizer.ggml.eos_token_id=2',
+                    'tokenizer.chat_template=[INST]'], check=True)
+    return path
+
+
 def test_progress(folder):
     asked = ['--file', long_text(folder, 700), '--tokens', '1']
     run = Run(*asked)
@@ -110,7 +119,7 @@ def test_interrupt_answer(_):
     begun = run.process.stdout.read(8)
     run.interrupt()
     status, rest = run.end()
-    assert status == 0 and len(begun + rest) < 8000 and rest.endswith(b'\n'), (status, rest)
+    assert status == 130 and len(begun + rest) < 8000 and rest.endswith(b'\n'), (status, rest)
     # on the terminal behind the line that shows the loading, which is cleared
     assert re.search(rb'loading 100 %\r +\rprefill .* on reference:0', run.err), run.err
 
@@ -120,7 +129,7 @@ def test_interrupt_prompt(folder):
     run.wait_for(rb'512 of')
     run.interrupt()
     status, out = run.end()
-    assert (status, out) == (0, b'\n'), (status, out, run.err)
+    assert (status, out) == (130, b'\n'), (status, out, run.err)
     assert re.search(rb'tamis run: interrupted after \d+ of 6000 tokens of the prompt', run.err)
     assert re.search(rb'prefill .* on reference:0', run.err), run.err
 
@@ -133,9 +142,22 @@ def test_interrupt_question(folder):
     run.wait_for(rb'700 of 700 [^\r]*\r\x1b\[K')
     run.interrupt()
     status, out = run.end()
-    assert (status, out) == (0, b'\n'), (status, out, run.err)
+    assert (status, out) == (130, b'\n'), (status, out, run.err)
     assert re.search(rb'interrupted after \d+ of 6300 tokens of the prompt and the question',
                      run.err), run.err
+
+
+def test_interrupt_lines(folder):
+    """A conversation whose lines come from a pipe: nobody could go on."""
+    run = Run('--chat', '--context', '8192', '--tokens', '7000', model=chat_model(folder),
+              stdin=subprocess.PIPE)
+    run.process.stdin.write(b'And the name of\nthe son of\n')
+    run.process.stdin.close()
+    begun = run.process.stdout.read(8)
+    run.interrupt()
+    status, rest = run.end()
+    assert status == 130 and (begun + rest).count(b'\n') >= 1, (status, rest)
+    assert len(begun + rest) < 7000, 'the second line is answered'
 
 
 def test_second_interrupt(folder):
@@ -151,11 +173,7 @@ def test_second_interrupt(folder):
 
 def test_chat(folder):
     """A prompt for each line; Ctrl-C ends one answer, and at the prompt the program."""
-    chat = os.path.join(folder, 'chat.gguf')
-    here = os.path.dirname(os.path.abspath(__file__))
-    subprocess.run([sys.executable, os.path.join(here, 'gguf_keys.py'), model, chat,
-                    'tokenizer.ggml.bos_token_id=1', 'tokenizer.ggml.eos_token_id=2',
-                    'tokenizer.chat_template=[INST]'], check=True)
+    chat = chat_model(folder)
     run = Run('--chat', '--context', '8192', '--tokens', '7000', keyboard=True, model=chat)
     run.wait_for(rb'\r> ')
     run.type(b'And the name of\n')

@@ -1,13 +1,22 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* From a file to a sequence in the cache: reading, tokens, prefill. */
+#define _POSIX_C_SOURCE 200809L /* fileno */
 #include "cli/text.h"
+
+#include "cli/utf8.h"
 
 #include <errno.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 static tamis_status unreadable(tamis_error *error, const char *path, int code) {
     return cli_error(error, TAMIS_E_IO, "%s: cannot be read: %s", path, strerror(code));
+}
+
+static tamis_status too_large(tamis_error *error, const char *path) {
+    return cli_error(error, TAMIS_E_FORMAT, "%s: has more than %zu MiB, the most of a text", path,
+                     CLI_TEXT_MOST >> 20);
 }
 
 /* Room for more of the file; NULL without memory, and then `content` is freed. */
@@ -17,22 +26,21 @@ static char *grow(char *content, size_t capacity) {
     return larger;
 }
 
-/* Reads to the end and closes. */
+/* Reads to the end, or one byte more than a text may have. */
 static tamis_status read_all(FILE *file, const char *name, char **content, size_t *bytes,
                              tamis_error *error) {
     size_t capacity = 1 << 16, used = 0;
     char *text = grow(NULL, capacity);
     while (text != NULL) {
         used += fread(text + used, 1, capacity - used, file);
-        if (used < capacity) break;
+        if (used < capacity || used > CLI_TEXT_MOST) break;
         text = grow(text, capacity *= 2);
     }
-    int code = text != NULL && ferror(file) ? errno : 0;
-    fclose(file);
     if (text == NULL) return cli_error(error, TAMIS_E_NO_MEMORY, "%s: out of host memory", name);
-    if (code != 0) {
+    const int code = ferror(file) ? errno : 0;
+    if (code != 0 || used > CLI_TEXT_MOST) {
         free(text);
-        return unreadable(error, name, code);
+        return code != 0 ? unreadable(error, name, code) : too_large(error, name);
     }
     text[used] = '\0';
     *content = text;
@@ -40,17 +48,27 @@ static tamis_status read_all(FILE *file, const char *name, char **content, size_
     return TAMIS_OK;
 }
 
-tamis_status cli_read_file(const char *path, char **content, size_t *bytes, tamis_error *error) {
-    *content = NULL;
-    FILE *file = fopen(path, "rb");
-    if (file == NULL) return unreadable(error, path, errno);
-    return read_all(file, path, content, bytes, error);
+/* An ordinary file tells its size before any of it is read. */
+static bool is_too_large(FILE *file) {
+    struct stat info;
+    return fstat(fileno(file), &info) == 0 && S_ISREG(info.st_mode) &&
+           (uint64_t)info.st_size > CLI_TEXT_MOST;
 }
 
-tamis_status cli_read_input(const char *path, char **content, size_t *bytes, tamis_error *error) {
-    if (strcmp(path, "-") != 0) return cli_read_file(path, content, bytes, error);
+const char *cli_input_name(const char *path) {
+    return strcmp(path, "-") == 0 ? "standard input" : path;
+}
+
+tamis_status cli_read_text(const char *path, char **content, size_t *bytes, tamis_error *error) {
+    const char *name = cli_input_name(path);
+    FILE *file = name != path ? stdin : fopen(path, "rb");
     *content = NULL;
-    return read_all(stdin, "standard input", content, bytes, error);
+    if (file == NULL) return unreadable(error, name, errno);
+    const tamis_status status =
+        is_too_large(file) ? too_large(error, name) : read_all(file, name, content, bytes, error);
+    fclose(file);
+    if (status == TAMIS_OK) cli_utf8_warn(name, *content, *bytes);
+    return status;
 }
 
 tamis_status cli_tokenize(const tamis_vocab *vocab, const char *text, size_t bytes, uint32_t flags,

@@ -5,11 +5,15 @@
 
 #include "cli/cli.h"
 
-/* The whole file, with a NUL behind its end; *content is the caller's to free. */
-tamis_status cli_read_file(const char *path, char **content, size_t *bytes, tamis_error *error);
+#define CLI_TEXT_MOST ((size_t)256 << 20) /* bytes; no context takes more */
 
-/* The same; "-" is standard input. */
-tamis_status cli_read_input(const char *path, char **content, size_t *bytes, tamis_error *error);
+/* What messages call it: "standard input" for "-". */
+const char *cli_input_name(const char *path);
+
+/* The whole file, or standard input for "-", with a NUL behind its end; *content is the caller's to
+ * free. A line on stderr warns of a text that is not UTF-8. Errors, which name the file: E_IO;
+ * E_FORMAT (it has more than CLI_TEXT_MOST bytes; no more of it is read); E_NO_MEMORY. */
+tamis_status cli_read_text(const char *path, char **content, size_t *bytes, tamis_error *error);
 
 typedef struct cli_tokens {
     int32_t *ids; /* freed by free() */

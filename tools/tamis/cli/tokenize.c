@@ -15,7 +15,7 @@ typedef struct tokenize_flags {
 static const cli_option options[] = {
     CLI_MODEL_OPTION(tokenize_flags, model),
     {"--text", "TEXT", "the text", CLI_TEXT, offsetof(tokenize_flags, text), 0, 0, NULL},
-    {"--file", "FILE", "the text from a file", CLI_FILE, offsetof(tokenize_flags, file), 0, 0,
+    {"--file", "FILE", "the text from a file", CLI_INPUT, offsetof(tokenize_flags, file), 0, 0,
      NULL},
     {"--special", "", "the text of a control token, as <|im_end|>, is that token", CLI_FLAG,
      offsetof(tokenize_flags, special), 0, 0, NULL},
@@ -73,7 +73,7 @@ static tamis_status tokenize(const tokenize_flags *f, tamis_error *error) {
     tamis_status status = tamis_vocab_load(f->model, &vocab, error);
     if (status == TAMIS_OK) cli_warn_of_vocab(f->model, vocab);
     if (status == TAMIS_OK && f->file != NULL)
-        status = cli_read_file(f->file, &content, &bytes, error);
+        status = cli_read_text(f->file, &content, &bytes, error);
     if (status == TAMIS_OK)
         status =
             cli_tokenize(vocab, f->text != NULL ? f->text : content, bytes, flags, &tokens, error);

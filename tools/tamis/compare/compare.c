@@ -20,10 +20,9 @@ typedef struct compare_flags {
 
 static const cli_option options[] = {
     CLI_MODEL_OPTION(compare_flags, model),
-    {"--file", "FILE", "the text; - is standard input", CLI_FILE, offsetof(compare_flags, file), 0,
+    {"--file", "FILE", "the text", CLI_INPUT, offsetof(compare_flags, file), 0, 0, NULL},
+    {"--question", "TEXT", "a question about it", CLI_TEXTS, offsetof(compare_flags, questions), 0,
      0, NULL},
-    {"--question", "TEXT", "a question about it; may be given up to 16 times", CLI_TEXTS,
-     offsetof(compare_flags, questions), 0, 0, NULL},
     {"--system", "TEXT", "what the model is told before the text", CLI_TEXT,
      offsetof(compare_flags, form.system), 0, 0, NULL},
     {"--chat-format", "NAME",
@@ -97,10 +96,9 @@ static tamis_status cut_text(const compare_flags *f, compare_text *out, tamis_er
     tamis_vocab *vocab = NULL;
     char *text = NULL;
     size_t bytes = 0;
-    tamis_status status = cli_read_input(f->file, &text, &bytes, error);
+    tamis_status status = cli_read_text(f->file, &text, &bytes, error);
     if (status == TAMIS_OK && bytes == 0)
-        status = cli_error(error, TAMIS_E_ARGUMENT, "%s: is empty",
-                           strcmp(f->file, "-") == 0 ? "standard input" : f->file);
+        status = cli_error(error, TAMIS_E_ARGUMENT, "%s: is empty", cli_input_name(f->file));
     if (status == TAMIS_OK) status = tamis_vocab_load(f->model, &vocab, error);
     if (status == TAMIS_OK)
         status = compare_text_cut(vocab, &f->form, text, bytes, &f->questions, out, error);

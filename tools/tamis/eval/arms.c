@@ -3,15 +3,8 @@
  * evictions with their budgets. */
 #include "eval/eval.h"
 
+#include <math.h>
 #include <string.h>
-
-/* A decimal number above 0. */
-static bool parse_width(const char *command, const char *text, float *out) {
-    if (!cli_decimal(command, "--width", text, out)) return false;
-    if (*out > 0) return true;
-    cli_fail(command, "--width %s: must be above 0", text);
-    return false;
-}
 
 static const char *score_name(const eval_arm *arm) {
     switch (arm->selection.kind) {
@@ -86,8 +79,8 @@ static bool check_scores(const char *command, const eval_arm_flags *flags) {
         const uint32_t selection = flags->selections.values[i];
         if (cli_selection_kind(selection) != TAMIS_SELECT_QUEST) continue;
         quest = true;
-        meanstd |= flags->scores.count == 0 &&
-                   cli_selection_bounds(selection) == TAMIS_BOUNDS_MEAN_STD;
+        meanstd |=
+            flags->scores.count == 0 && cli_selection_bounds(selection) == TAMIS_BOUNDS_MEAN_STD;
     }
     for (uint32_t i = 0; i < flags->scores.count; i++)
         meanstd |= flags->scores.values[i] == TAMIS_BOUNDS_MEAN_STD;
@@ -149,7 +142,9 @@ bool eval_list_arms(const char *command, const eval_arm_flags *flags, uint64_t s
     float width = 1;
     eval_arm full = {0};
     *out = (eval_arms){.bounds_dtype = (tamis_bounds_dtype)flags->bounds_dtype};
-    if (flags->width != NULL && !parse_width(command, flags->width, &width)) return false;
+    if (flags->width != NULL &&
+        !cli_decimal(command, "--width", flags->width, (cli_range){0, INFINITY, true}, &width))
+        return false;
     tamis_selection_default(TAMIS_SELECT_FULL, &full.selection);
     if (!add_arm(command, cli_selection_name(TAMIS_SELECT_FULL), full, out)) return false;
     for (uint32_t s = 0; s < flags->selections.count; s++) {

@@ -13,15 +13,16 @@ static const char *const arm_names[ARM_KINDS + 1] = {"prefix",   "reuse", "first
 
 typedef struct blend_flags {
     const char *device, *model, *text, *json;
-    uint32_t chunk_tokens, n_keys, n_questions, schedule, check_layer, n_measured, seed, dtype,
-        stored, sink;
+    cli_seed seed;
+    uint32_t chunk_tokens, n_keys, n_questions, schedule, check_layer, n_measured, dtype, stored,
+        sink;
     uint32_t page_size;
     cli_list counts, asks, arms, shares;
 } blend_flags;
 
 static const cli_option options[] = {
     CLI_MODEL_OPTION(blend_flags, model),
-    {"--text", "FILE", "natural text (default text.txt beside the model)", CLI_FILE,
+    {"--text", "FILE", "natural text (default text.txt beside the model)", CLI_INPUT,
      offsetof(blend_flags, text), 0, 0, NULL},
     {"--chunks", "N[,N]", "chunks of a prompt (default 6)", CLI_NUMBERS,
      offsetof(blend_flags, counts), 2, BLEND_CHUNKS_MAX, NULL},
@@ -41,8 +42,8 @@ static const cli_option options[] = {
     BLEND_CHECK_LAYER_OPTION(blend_flags, check_layer),
     {"--measured", "N", "first prompts whose K, V and attention are compared (default 4)",
      CLI_NUMBER, offsetof(blend_flags, n_measured), 0, 100000, NULL},
-    {"--seed", "N", "number from which texts and keys follow (default 0)", CLI_NUMBER,
-     offsetof(blend_flags, seed), 0, UINT32_MAX, NULL},
+    {"--seed", "N", "number from which texts and keys follow (default 0)", CLI_SEED,
+     offsetof(blend_flags, seed), 0, 0, NULL},
     CLI_DTYPE_OPTION("--dtype", blend_flags, dtype),
     BLEND_STORED_OPTION(blend_flags, stored),
     BLEND_SINK_OPTION(blend_flags, sink),
@@ -137,7 +138,7 @@ static tamis_status open_arms(blend_eval *run, tamis_error *error) {
     const blend_settings settings = {.schedule = (tamis_blend_schedule)f->schedule,
                                      .check_layer = f->check_layer,
                                      .chunk_tokens = f->chunk_tokens,
-                                     .seed = f->seed};
+                                     .seed = f->seed.value};
     tamis_status status = TAMIS_OK;
     for (uint32_t a = 0; status == TAMIS_OK && a < run->n_arms; a++)
         status = blend_arm_open(&run->rig, &settings, &run->arms[a], error);
@@ -249,7 +250,7 @@ static int open_text(blend_eval *run) {
                                          .chunk_tokens = f->chunk_tokens,
                                          .n_keys = f->n_keys,
                                          .chain = has(&f->asks, BLEND_ASK_CHAIN),
-                                         .seed = f->seed};
+                                         .seed = f->seed.value};
     return CLI_OK;
 }
 
@@ -319,8 +320,8 @@ static int report_run(const blend_eval *run, cli_output *output) {
     const eval_rig written = {.context = run->rig.context, .model = run->rig.model};
     if (!blend_print(&report)) return cli_fail(eval_blend_command.name, "out of host memory");
     if (f->json == NULL) return CLI_OK;
-    return eval_write_json(eval_blend_command.name, &written, f->seed, make_settings(run, &report),
-                           blend_json_rows(&report), output)
+    return eval_write_json(eval_blend_command.name, &written, f->seed.value,
+                           make_settings(run, &report), blend_json_rows(&report), output)
                ? CLI_OK
                : CLI_FAILED;
 }

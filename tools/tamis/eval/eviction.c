@@ -3,11 +3,12 @@
  * and ask; report. */
 #include "eval/eviction.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 
 static const cli_option options[] = {
     CLI_MODEL_OPTION(eviction_flags, model),
-    {"--text", "FILE", "natural text (default text.txt beside the model)", CLI_FILE,
+    {"--text", "FILE", "natural text (default text.txt beside the model)", CLI_INPUT,
      offsetof(eviction_flags, text), 0, 0, NULL},
     {"--length", "N", "tokens of a text with its keys, before the questions (default 4096)",
      CLI_NUMBER, offsetof(eviction_flags, length), 1, EVAL_CONTEXT_MAX, NULL},
@@ -25,8 +26,8 @@ static const cli_option options[] = {
      offsetof(eviction_flags, n_texts), 1, 100000, NULL},
     {"--seeds", "N", "seeds, over which the spread is taken (default 4)", CLI_NUMBER,
      offsetof(eviction_flags, n_seeds), 1, EVICTION_SEEDS_MAX, NULL},
-    {"--seed", "N", "first seed, a number from which texts and keys follow (default 0)", CLI_NUMBER,
-     offsetof(eviction_flags, seed), 0, UINT32_MAX - EVICTION_SEEDS_MAX, NULL},
+    {"--seed", "N", "first seed, a number from which texts and keys follow (default 0)", CLI_SEED,
+     offsetof(eviction_flags, seed), 0, 0, NULL},
     CLI_PAGE_SIZE_OPTION(eviction_flags, arms.page_size),
     CLI_DTYPE_OPTION("--dtype", eviction_flags, dtype),
     CLI_JSON_OPTION(eviction_flags, json),
@@ -219,13 +220,13 @@ static void count_rows(eviction_run *run) {
 static tamis_status measure_text(eviction_run *run, uint32_t index, tamis_error *error) {
     const eviction_flags *f = run->flags;
     const passkey_source source = {tamis_model_vocab(run->rig.model), run->natural.content,
-                                   run->natural.bytes, f->n_questions, f->seed + run->seed};
+                                   run->natural.bytes, f->n_questions, f->seed.value + run->seed};
     uint64_t parts = 1 + run->arms.count, before = parts * (run->seed * f->n_texts + index);
     uint64_t total = parts * f->n_seeds * f->n_texts;
     passkey_text text;
     char what[64];
-    snprintf(what, sizeof(what), "seed %u, text %u of %u", f->seed + run->seed, index + 1,
-             f->n_texts);
+    snprintf(what, sizeof(what), "seed %" PRIu64 ", text %u of %u", f->seed.value + run->seed,
+             index + 1, f->n_texts);
     tamis_status status = passkey_text_make(&source, f->length, index, &text, error);
     if (status == TAMIS_OK) status = eviction_record(run, &text, error);
     if (status == TAMIS_OK) count_rows(run);
@@ -293,7 +294,8 @@ static bool write_json(const eviction_run *run, cli_output *output) {
                 cJSON_AddNumberToObject(settings, "questions", f->n_questions) != NULL &&
                 cJSON_AddNumberToObject(settings, "seeds", f->n_seeds) != NULL;
     cJSON *rows = made ? eviction_json_rows(run) : NULL;
-    return eval_write_json(eval_eviction_command.name, &run->rig, f->seed, settings, rows, output);
+    return eval_write_json(eval_eviction_command.name, &run->rig, f->seed.value, settings, rows,
+                           output);
 }
 
 static int run_all(eviction_run *run) {

@@ -11,7 +11,8 @@
 
 typedef struct eviction_flags {
     const char *device, *model, *text, *json;
-    uint32_t length, n_texts, n_questions, n_seeds, seed, dtype;
+    cli_seed seed;
+    uint32_t length, n_texts, n_questions, n_seeds, dtype;
     eval_arm_flags arms; /* budgets and evictions only */
 } eviction_flags;
 

@@ -3,6 +3,7 @@
  * that evict. */
 #include "eval/eviction.h"
 
+#include <inttypes.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -240,9 +241,9 @@ static tamis_status compare_layer(eviction_run *run, uint32_t arm, uint32_t laye
         const float *y = tail_row(run, t->active[i], t->step, layer).out;
         if (!add_difference(y, run->few.out + i * run->rows.q_width, run->rows.q_width,
                             &sums->error[cell], &sums->cosine[cell]))
-            return cli_error(error, TAMIS_E_DEVICE,
-                             "seed %u, layer %u: what %s attends is not finite",
-                             run->flags->seed + run->seed, layer, run->arms.arms[arm].select.text);
+            return cli_error(
+                error, TAMIS_E_DEVICE, "seed %" PRIu64 ", layer %u: what %s attends is not finite",
+                run->flags->seed.value + run->seed, layer, run->arms.arms[arm].select.text);
     }
     return status;
 }

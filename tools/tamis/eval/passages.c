@@ -53,8 +53,8 @@ int eval_passages_open(eval_passages *passages, const char *command, const tamis
     int code =
         passages->passage == NULL ? cli_fail(command, "out of host memory")
         : cli_tokenize(vocab, text.content, text.bytes, 0, &passages->tokens, &error) == TAMIS_OK
-            ? check_count(passages, command, text.path)
-            : cli_fail(command, "%s: %s", text.path, error.text);
+            ? check_count(passages, command, cli_input_name(text.path))
+            : cli_fail(command, "%s: %s", cli_input_name(text.path), error.text);
     eval_text_close(&text);
     return code;
 }

@@ -9,14 +9,15 @@
 
 typedef struct passkey_flags {
     const char *device, *model, *text, *json;
-    uint32_t n_texts, n_keys, seed, dtype;
+    cli_seed seed;
+    uint32_t n_texts, n_keys, dtype;
     cli_list lengths;
     eval_arm_flags arms;
 } passkey_flags;
 
 static const cli_option options[] = {
     CLI_MODEL_OPTION(passkey_flags, model),
-    {"--text", "FILE", "natural text (default text.txt beside the model)", CLI_FILE,
+    {"--text", "FILE", "natural text (default text.txt beside the model)", CLI_INPUT,
      offsetof(passkey_flags, text), 0, 0, NULL},
     {"--length", "N[,N]", "tokens of a text with its keys, before the question (default 10000)",
      CLI_NUMBERS, offsetof(passkey_flags, lengths), 1, EVAL_CONTEXT_MAX, NULL},
@@ -24,8 +25,8 @@ static const cli_option options[] = {
      offsetof(passkey_flags, n_texts), 1, TEXTS_MAX, NULL},
     {"--keys", "N", "keys and questions of a text, at most 16 (default 10)", CLI_NUMBER,
      offsetof(passkey_flags, n_keys), 1, PASSKEY_KEYS_MAX, NULL},
-    {"--seed", "N", "number from which texts and keys follow (default 0)", CLI_NUMBER,
-     offsetof(passkey_flags, seed), 0, UINT32_MAX, NULL},
+    {"--seed", "N", "number from which texts and keys follow (default 0)", CLI_SEED,
+     offsetof(passkey_flags, seed), 0, 0, NULL},
     EVAL_ARM_OPTIONS(passkey_flags, arms, "full,quest,window", "512"),
     EVAL_EVICT_OPTIONS(passkey_flags, arms),
     CLI_DTYPE_OPTION("--dtype", passkey_flags, dtype),
@@ -201,7 +202,7 @@ static int prepare(passkey_run *run) {
     if (run->natural.bytes == 0)
         return cli_fail(eval_passkey_command.name, "%s: is empty", run->natural.path);
     run->source = (passkey_source){tamis_model_vocab(run->rig.model), run->natural.content,
-                                   run->natural.bytes, f->n_keys, f->seed};
+                                   run->natural.bytes, f->n_keys, f->seed.value};
     return CLI_OK;
 }
 
@@ -213,7 +214,8 @@ static bool write_json(const passkey_run *run, const passkey_report *report, cli
         cJSON_Delete(settings);
         settings = NULL;
     }
-    return eval_write_json(eval_passkey_command.name, &run->rig, f->seed, settings, rows, output);
+    return eval_write_json(eval_passkey_command.name, &run->rig, f->seed.value, settings, rows,
+                           output);
 }
 
 static int report_run(const passkey_run *run, cli_output *output) {
@@ -235,7 +237,8 @@ static int run_command(int argc, char *const *argv) {
     cli_output output = {0};
     int code = parse(&f, argc, argv);
     if (code >= 0) return code;
-    if (!eval_list_arms(eval_passkey_command.name, &f.arms, f.seed, &run.arms)) return CLI_USAGE;
+    if (!eval_list_arms(eval_passkey_command.name, &f.arms, f.seed.value, &run.arms))
+        return CLI_USAGE;
     if (f.json != NULL && !cli_output_open(&output, eval_passkey_command.name, f.json))
         return CLI_FAILED;
     run.results = calloc((size_t)f.lengths.count * run.arms.count, sizeof(*run.results));

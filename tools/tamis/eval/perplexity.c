@@ -8,7 +8,8 @@
 typedef struct perplexity_flags {
     const char *device, *model, *text, *json;
     cli_list lengths;
-    uint32_t tokens, texts, seed, dtype, kl_dtype;
+    cli_seed seed;
+    uint32_t tokens, texts, dtype, kl_dtype;
     eval_arm_flags arms;
 } perplexity_flags;
 
@@ -35,7 +36,7 @@ typedef struct perplexity {
 
 static const cli_option options[] = {
     CLI_MODEL_OPTION(perplexity_flags, model),
-    {"--text", "FILE", "the text to read (default text.txt beside the model)", CLI_FILE,
+    {"--text", "FILE", "the text to read (default text.txt beside the model)", CLI_INPUT,
      offsetof(perplexity_flags, text), 0, 0, NULL},
     {"--length", "N[,N]", "tokens of a context (default 2000,5000,10000)", CLI_NUMBERS,
      offsetof(perplexity_flags, lengths), 1, EVAL_CONTEXT_MAX, NULL},
@@ -48,7 +49,7 @@ static const cli_option options[] = {
     EVAL_EVICT_OPTIONS(perplexity_flags, arms),
     {"--seed", "N",
      "number from which the places of passages and the pages of random follow (default 0)",
-     CLI_NUMBER, offsetof(perplexity_flags, seed), 0, UINT32_MAX - 1, NULL},
+     CLI_SEED, offsetof(perplexity_flags, seed), 0, 0, NULL},
     CLI_DTYPE_OPTION("--dtype", perplexity_flags, dtype),
     {"--kl-dtype", "TYPE",
      "element type of the cache of the full reading against which kl is measured: {} (default that "
@@ -298,7 +299,8 @@ static bool write_json(const perplexity *p, cli_output *output) {
         cJSON_Delete(rows);
         rows = NULL;
     }
-    return eval_write_json(eval_perplexity_command.name, &p->rig, f->seed, settings, rows, output);
+    return eval_write_json(eval_perplexity_command.name, &p->rig, f->seed.value, settings, rows,
+                           output);
 }
 
 /* ---- The command ----------------------------------------------------------------------------- */
@@ -332,7 +334,7 @@ static int prepare(perplexity *p, const eval_arms *arms) {
         code = prepare_truth(p, longest + f->tokens, page_size);
     if (code != CLI_OK) return code;
     return eval_passages_open(&p->passages, eval_perplexity_command.name, p->rig.model, f->model,
-                              f->text, longest, f->tokens, f->texts, f->seed);
+                              f->text, longest, f->tokens, f->texts, f->seed.value);
 }
 
 static int run(const perplexity_flags *f, const eval_arms *arms) {
@@ -374,6 +376,7 @@ static int run_command(int argc, char *const *argv) {
         return CLI_USAGE;
     }
     if (!eval_check_arms(eval_perplexity_command.name, &f.arms, 512)) return CLI_USAGE;
-    if (!eval_list_arms(eval_perplexity_command.name, &f.arms, f.seed, &arms)) return CLI_USAGE;
+    if (!eval_list_arms(eval_perplexity_command.name, &f.arms, f.seed.value, &arms))
+        return CLI_USAGE;
     return run(&f, &arms);
 }

@@ -7,13 +7,14 @@
 typedef struct recall_flags {
     const char *device, *model, *text, *json;
     cli_list lengths;
-    uint32_t tokens, top, texts, seed, dtype;
+    cli_seed seed;
+    uint32_t tokens, top, texts, dtype;
     eval_arm_flags arms;
 } recall_flags;
 
 static const cli_option options[] = {
     CLI_MODEL_OPTION(recall_flags, model),
-    {"--text", "FILE", "the text to read (default text.txt beside the model)", CLI_FILE,
+    {"--text", "FILE", "the text to read (default text.txt beside the model)", CLI_INPUT,
      offsetof(recall_flags, text), 0, 0, NULL},
     {"--length", "N[,N]", "tokens of a context (default 10000)", CLI_NUMBERS,
      offsetof(recall_flags, lengths), 1, EVAL_CONTEXT_MAX, NULL},
@@ -27,7 +28,7 @@ static const cli_option options[] = {
     EVAL_ARM_OPTIONS(recall_flags, arms, "quest,oracle,window,random", "512"),
     {"--seed", "N",
      "number from which the places of passages and the pages of random follow (default 0)",
-     CLI_NUMBER, offsetof(recall_flags, seed), 0, UINT32_MAX - 1, NULL},
+     CLI_SEED, offsetof(recall_flags, seed), 0, 0, NULL},
     CLI_DTYPE_OPTION("--dtype", recall_flags, dtype),
     CLI_JSON_OPTION(recall_flags, json),
     CLI_DEVICE_OPTION(recall_flags, device),
@@ -148,7 +149,7 @@ static int prepare(const recall_flags *f, const eval_arms *arms, eval_rig *rig,
     if (code == CLI_OK) code = check_window(rig, longest + f->tokens);
     if (code != CLI_OK) return code;
     return eval_passages_open(passages, eval_recall_command.name, rig->model, f->model, f->text,
-                              longest, f->tokens, f->texts, f->seed);
+                              longest, f->tokens, f->texts, f->seed.value);
 }
 
 static bool write_json(const recall_flags *f, const eval_rig *rig, const recall_result *results,
@@ -158,7 +159,7 @@ static bool write_json(const recall_flags *f, const eval_rig *rig, const recall_
                 cJSON_AddNumberToObject(settings, "texts", f->texts) != NULL &&
                 cJSON_AddNumberToObject(settings, "top", f->top) != NULL;
     cJSON *rows = made ? recall_rows(rig, results, f->lengths.count) : NULL;
-    return eval_write_json(eval_recall_command.name, rig, f->seed, settings, rows, output);
+    return eval_write_json(eval_recall_command.name, rig, f->seed.value, settings, rows, output);
 }
 
 static int run(const recall_flags *f, const eval_arms *arms, recall_result *results) {
@@ -193,7 +194,7 @@ static int run_command(int argc, char *const *argv) {
     recall_result results[CLI_LIST_MAX] = {0};
     int code = parse(&f, argc, argv);
     if (code >= 0) return code;
-    if (!eval_list_arms(eval_recall_command.name, &f.arms, f.seed, &arms)) return CLI_USAGE;
+    if (!eval_list_arms(eval_recall_command.name, &f.arms, f.seed.value, &arms)) return CLI_USAGE;
     for (uint32_t i = 0; i < arms.count; i++)
         arms.arms[i].selection.dense_layers = 0; /* quest-paper has some */
     code = run(&f, &arms, results);

@@ -124,7 +124,7 @@ static bool add_model(cJSON *root, const eval_rig *rig, uint64_t seed) {
     const char *name = cli_model_name(model);
     return cJSON_AddStringToObject(root, "model", name) != NULL &&
            cJSON_AddNumberToObject(root, "parameters", (double)model->parameters) != NULL &&
-           cJSON_AddNumberToObject(root, "seed", (double)seed) != NULL;
+           cli_json_seed(root, seed);
 }
 
 bool eval_write_json(const char *command, const eval_rig *rig, uint64_t seed, cJSON *settings,

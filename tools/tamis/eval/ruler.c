@@ -12,7 +12,8 @@ const char *const ruler_times[RULER_TIMES + 1] = {"later", "known", NULL};
 
 typedef struct ruler_flags {
     const char *device, *model, *json;
-    uint32_t n_texts, seed, dtype;
+    cli_seed seed;
+    uint32_t n_texts, dtype;
     cli_list tasks, lengths, times;
     eval_arm_flags arms;
 } ruler_flags;
@@ -25,8 +26,8 @@ static const cli_option options[] = {
      CLI_NUMBERS, offsetof(ruler_flags, lengths), 1, EVAL_CONTEXT_MAX, NULL},
     {"--texts", "N", "texts of each task and length (default 20)", CLI_NUMBER,
      offsetof(ruler_flags, n_texts), 1, TEXTS_MAX, NULL},
-    {"--seed", "N", "number from which texts follow (default 0)", CLI_NUMBER,
-     offsetof(ruler_flags, seed), 0, UINT32_MAX, NULL},
+    {"--seed", "N", "number from which texts follow (default 0)", CLI_SEED,
+     offsetof(ruler_flags, seed), 0, 0, NULL},
     EVAL_ARM_OPTIONS(ruler_flags, arms, "full,quest,window", "512"),
     EVAL_EVICT_OPTIONS(ruler_flags, arms),
     {"--question", "Q[,Q]", "when an eviction learns the question: {} (default later)", CLI_CHOICES,
@@ -193,7 +194,7 @@ static tamis_status run_text(ruler_run *run, ruler_task task, uint32_t length, u
     tamis_sequence sequence;
     ruler_text text;
     tamis_status status = ruler_text_make(tamis_model_vocab(run->rig.model), task, length,
-                                          run->flags->seed, index, &text, error);
+                                          run->flags->seed.value, index, &text, error);
     if (status == TAMIS_OK)
         status = cli_prefill(run->rig.cache, run->rig.runners[0], text.tokens.ids,
                              text.tokens.count, &sequence, NULL, error);
@@ -236,7 +237,7 @@ static int check_texts(const ruler_run *run) {
         ruler_text text;
         status = ruler_text_make(
             tamis_model_vocab(run->rig.model), (ruler_task)f->tasks.values[i / f->lengths.count],
-            f->lengths.values[i % f->lengths.count], f->seed, 0, &text, &error);
+            f->lengths.values[i % f->lengths.count], f->seed.value, 0, &text, &error);
         ruler_text_free(&text);
     }
     return status == TAMIS_OK ? CLI_OK : cli_fail(eval_ruler_command.name, "%s", error.text);
@@ -264,7 +265,8 @@ static bool write_json(const ruler_run *run, const ruler_report *report, cli_out
         cJSON_Delete(settings);
         settings = NULL;
     }
-    return eval_write_json(eval_ruler_command.name, &run->rig, f->seed, settings, rows, output);
+    return eval_write_json(eval_ruler_command.name, &run->rig, f->seed.value, settings, rows,
+                           output);
 }
 
 static int report_run(const ruler_run *run, cli_output *output) {
@@ -286,7 +288,8 @@ static int run_command(int argc, char *const *argv) {
     cli_output output = {0};
     int code = parse(&f, argc, argv);
     if (code >= 0) return code;
-    if (!eval_list_arms(eval_ruler_command.name, &f.arms, f.seed, &run.arms)) return CLI_USAGE;
+    if (!eval_list_arms(eval_ruler_command.name, &f.arms, f.seed.value, &run.arms))
+        return CLI_USAGE;
     if (f.json != NULL && !cli_output_open(&output, eval_ruler_command.name, f.json))
         return CLI_FAILED;
     run.results = calloc((size_t)f.tasks.count * f.lengths.count * run.arms.count * RULER_TIMES,

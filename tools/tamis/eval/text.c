@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The file that texts are made from. */
+#include "cli/stdin.h"
 #include "eval/eval.h"
 
 #include <stdlib.h>
@@ -22,10 +23,15 @@ static char *text_path(const char *path, const char *model_path) {
 bool eval_text_open(eval_text *text, const char *command, const char *path,
                     const char *model_path) {
     tamis_error error = {0};
+    if (path == NULL && strcmp(model_path, CLI_STDIN_PATH) == 0) {
+        cli_fail(command,
+                 "--text: is missing; standard input, the model, has no text.txt beside it");
+        return false;
+    }
     *text = (eval_text){.path = text_path(path, model_path)};
     tamis_status status = text->path == NULL
                               ? cli_no_memory(&error)
-                              : cli_read_file(text->path, &text->content, &text->bytes, &error);
+                              : cli_read_text(text->path, &text->content, &text->bytes, &error);
     if (status == TAMIS_OK) return true;
     cli_fail(command, "%s", error.text);
     eval_text_close(text);

@@ -18,8 +18,7 @@ typedef struct put_flags {
 static const cli_option options[] = {
     CLI_MODEL_OPTION(put_flags, model),
     STORE_PLACE_OPTIONS(put_flags, place),
-    {"--file", "FILE", "a text; - is standard input. The flag may be given again", CLI_TEXTS,
-     offsetof(put_flags, files), 0, 0, NULL},
+    {"--file", "FILE", "a text", CLI_INPUTS, offsetof(put_flags, files), 0, 0, NULL},
     {"--chunk", "N", "most tokens of a chunk, into which a text is cut (default: one chunk a file)",
      CLI_NUMBER, offsetof(put_flags, chunk), 1, CLI_TOKENS_MAX, NULL},
     {"--bare", "", "compute chunks alone, also where the file wants bos before every text",
@@ -84,19 +83,19 @@ typedef struct put_state {
 /* ---- Texts ------------------------------------------------------------------------------------- */
 
 static tamis_status read_text(put_state *s, uint32_t i, tamis_error *error) {
-    const char *path = s->flags->files.values[i];
+    const char *path = s->flags->files.values[i], *name = cli_input_name(path);
     const uint32_t flags = s->flags->special ? TAMIS_ENCODE_PARSE_SPECIAL : 0;
     char *content = NULL;
     size_t bytes = 0;
     tamis_error reason = {0};
-    tamis_status status = cli_read_input(path, &content, &bytes, error);
+    tamis_status status = cli_read_text(path, &content, &bytes, error);
     if (status != TAMIS_OK) return status;
     status =
         cli_tokenize(tamis_model_vocab(s->model), content, bytes, flags, &s->texts[i], &reason);
     free(content);
-    if (status != TAMIS_OK) return cli_error(error, status, "%s: %s", path, reason.text);
+    if (status != TAMIS_OK) return cli_error(error, status, "%s: %s", name, reason.text);
     if (s->texts[i].count == 0)
-        return cli_error(error, TAMIS_E_ARGUMENT, "%s: has no tokens", path);
+        return cli_error(error, TAMIS_E_ARGUMENT, "%s: has no tokens", name);
     return TAMIS_OK;
 }
 

@@ -26,7 +26,7 @@ typedef struct store_place {
     {"--database", "N", "of --redis: the number of a database (default: 0)", CLI_NUMBER,           \
      offsetof(type, member.database), 0, 1000000, NULL}
 #define STORE_PLACE_OPTIONS(type, member)                                                          \
-    {"--store", "FOLDER", "the folder of the store", CLI_FILE, offsetof(type, member.folder), 0,   \
+    {"--store", "FOLDER", "the folder of the store", CLI_PATH, offsetof(type, member.folder), 0,   \
      0, NULL},                                                                                     \
     STORE_SERVER_OPTIONS(type, member, "in place of a folder: a Redis or Valkey server")
 /* clang-format on */
