@@ -73,6 +73,11 @@ const char *tms_env(const char *name) {
     return value && value[0] ? value : NULL;
 }
 
+bool tms_env_is_empty(const char *name) {
+    const char *value = secure_getenv(name);
+    return value && !value[0];
+}
+
 double tms_now_us(void) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);

@@ -142,8 +142,10 @@ tamis_status tms_device_check_batch(tms_device *dev, const tms_batch *batch, tam
 void tms_log_line(const tms_log *log, tamis_log_level level, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 /* The value of an environment variable. NULL if it is unset or empty, or if the program has more
- * rights than the user who started it (setuid). All code reads the environment through this. */
+ * rights than the user who started it (setuid). All code reads the environment through these. */
 const char *tms_env(const char *name);
+/* Whether it is set, but to nothing. */
+bool tms_env_is_empty(const char *name);
 /* The host's clock, which never goes back, in microseconds. */
 double tms_now_us(void);
 

@@ -1,6 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* What PoCL needs of its surroundings: where it lacks something it ends the process, or says only
- * that a build has failed. The environment is read as PoCL reads it. */
+ * that a build has failed. Variables are those that PoCL reads. A program with more rights than the
+ * user who started it has none here, so that it is refused PoCL, which would run what the user's PATH
+ * names. */
 #include "host/base/quote.h"
 #include "host/opencl/opencl.h"
 #include <errno.h>
@@ -21,7 +23,7 @@ static bool is_program(const char *path) {
 /* As its compiler looks for it: in the folders of PATH, where an empty name is none. */
 static bool on_path(const char *program) {
     char file[PATH_MAX];
-    for (const char *at = getenv("PATH"); at && *at; at += *at == ':') {
+    for (const char *at = tms_env("PATH"); at && *at; at += *at == ':') {
         const int length = (int)strcspn(at, ":");
         const int bytes = snprintf(file, sizeof file, "%.*s/%s", length, at, program);
         if (length > 0 && bytes < (int)sizeof file && is_program(file)) return true;
@@ -32,7 +34,7 @@ static bool on_path(const char *program) {
 
 static bool lacks_linker(char *reason, size_t capacity) {
     if (on_path("ld")) return false;
-    const char *path = getenv("PATH");
+    const char *path = tms_env("PATH");
     snprintf(reason, capacity,
              "PoCL links kernels by the program \"ld\", which no folder of PATH has (%s%.40s%s): "
              "install binutils, or add the folder of ld to PATH",
@@ -44,14 +46,14 @@ static bool lacks_linker(char *reason, size_t capacity) {
 
 /* False if the name is too long. */
 static bool cache_folder(char folder[PATH_MAX]) {
-    const char *named = getenv("POCL_CACHE_DIR"), *cache = getenv("XDG_CACHE_HOME");
-    const char *home = getenv("HOME");
+    const char *named = tms_env("POCL_CACHE_DIR"), *cache = tms_env("XDG_CACHE_HOME");
+    const char *home = tms_env("HOME");
     int bytes;
     if (named)
         bytes = snprintf(folder, PATH_MAX, "%s", named);
-    else if (cache && *cache)
+    else if (cache)
         bytes = snprintf(folder, PATH_MAX, "%s/pocl/kcache", cache);
-    else if (home && *home)
+    else if (home)
         bytes = snprintf(folder, PATH_MAX, "%s/.cache/pocl/kcache", home);
     else
         bytes = snprintf(folder, PATH_MAX, "/tmp/pocl/kcache");
@@ -100,8 +102,7 @@ void tms_cl_pocl_lists_none(cl_int code, char *reason, size_t capacity) {
 }
 
 bool tms_cl_pocl_ends(char *reason, size_t capacity) {
-    const char *named = getenv("POCL_CACHE_DIR");
-    if (!named || *named) return false;
+    if (!tms_env_is_empty("POCL_CACHE_DIR")) return false;
     snprintf(reason, capacity,
              "POCL_CACHE_DIR is set and empty, by which PoCL ends every process that looks for "
              "OpenCL: unset it, or let it name a folder");
