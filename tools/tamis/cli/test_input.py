@@ -170,11 +170,10 @@ def test_endless(folder):
     here = os.path.dirname(os.path.abspath(__file__))
     chat = os.path.join(folder, 'chat.gguf')
     subprocess.run([sys.executable, os.path.join(here, 'gguf_keys.py'), model, chat,
-                    'tokenizer.ggml.bos_token_id=1', 'tokenizer.ggml.eos_token_id=2',
-                    'tokenizer.chat_template=[INST]'], check=True)
+                    'tokenizer.ggml.bos_token_id=1', 'tokenizer.ggml.eos_token_id=2'], check=True)
     with open('/dev/zero', 'rb') as zero:
         refused('standard input: a line has more than 16 MiB', 'run', '--model', chat, '--device',
-                'reference', '--chat', stdin=zero, status=1)
+                'reference', '--chat', '--chat-format', 'mistral', stdin=zero, status=1)
 
 
 def test_encodings(folder):

@@ -15,6 +15,7 @@ import time
 tamis, data = sys.argv[1:3]
 model = os.path.join(data, 'needle.gguf')
 LIMIT = 100  # seconds
+CHAT = ['--chat', '--chat-format', 'mistral']
 
 
 class Run:
@@ -88,8 +89,7 @@ def chat_model(folder):
     path = os.path.join(folder, 'chat.gguf')
     here = os.path.dirname(os.path.abspath(__file__))
     subprocess.run([sys.executable, os.path.join(here, 'gguf_keys.py'), model, path,
-                    'tokenizer.ggml.bos_token_id=1', 'tokenizer.ggml.eos_token_id=2',
-                    'tokenizer.chat_template=[INST]'], check=True)
+                    'tokenizer.ggml.bos_token_id=1', 'tokenizer.ggml.eos_token_id=2'], check=True)
     return path
 
 
@@ -149,7 +149,7 @@ def test_interrupt_question(folder):
 
 def test_interrupt_lines(folder):
     """A conversation whose lines come from a pipe: nobody could go on."""
-    run = Run('--chat', '--context', '8192', '--tokens', '7000', model=chat_model(folder),
+    run = Run(*CHAT, '--context', '8192', '--tokens', '7000', model=chat_model(folder),
               stdin=subprocess.PIPE)
     run.process.stdin.write(b'And the name of\nthe son of\n')
     run.process.stdin.close()
@@ -174,7 +174,7 @@ def test_second_interrupt(folder):
 def test_chat(folder):
     """A prompt for each line; Ctrl-C ends one answer, and at the prompt the program."""
     chat = chat_model(folder)
-    run = Run('--chat', '--context', '8192', '--tokens', '7000', keyboard=True, model=chat)
+    run = Run(*CHAT, '--context', '8192', '--tokens', '7000', keyboard=True, model=chat)
     run.wait_for(rb'\r> ')
     run.type(b'And the name of\n')
     assert len(run.process.stdout.read(4)) == 4
@@ -186,7 +186,7 @@ def test_chat(folder):
     status, out = run.end()
     assert status == 0 and out.count(b'\n') >= 1 and len(out) < 6000, (status, out)
     assert b'tokens/s, KV read ' in run.err, run.err
-    run = Run('--chat', keyboard=True, model=chat)
+    run = Run(*CHAT, keyboard=True, model=chat)
     run.wait_for(rb'\r> ')
     run.interrupt()
     assert run.end()[0] == -signal.SIGINT
