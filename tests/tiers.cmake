@@ -26,13 +26,14 @@ set(TAMIS_LONG_TESTS
     "check\\.mutants.*"
     # The smoke list of full has all ops and all types on this driver.
     "check\\.rusticl"
-    # Sums in a fixed order: check.smoke plays the bits of each kernel, check.bitwise.opencl more.
-    "check\\.bitwise\\.(cuda.*|reference)"
+    # Sums in a fixed order: check.smoke plays the bits of each kernel.
+    "check\\.bitwise\\..*"
     # Every value of every setting: api-tuning-opencl plays them for two classes of launches.
     "api-tuning-opencl-every"
     # These call on CUDA what they call on OpenCL and the reference, where full runs them; the ops that
     # they end in are checked on CUDA.
-    "policies-matrix-cuda|api-eviction_kinds-cuda|blend-(model|mix|prefix)-cuda|model-record-cuda")
+    "policies-(matrix|selections)-cuda|api-eviction_kinds-cuda|blend-(model|mix|prefix)-cuda"
+    "model-(record|logits)-cuda")
 
 # Tests that take longest begin first, so that none is left alone at the end.
 set(TAMIS_SLOW_TESTS

@@ -108,10 +108,10 @@ say "tests of the sanitizer build"
 # check.reference.
 not_again='check\.(oclgrind|mutants|aarch64|intel|rusticl|opencl.*|.*bitwise.*|.*cuda.*)|gpu-check'
 not_again="$not_again|model-logits-cuda|api-tuning-opencl-every|tiers"
-not_again="$not_again|policies-(eviction-self-test|.*-cuda)|api-eviction_kinds-cuda|consumer.*"
+not_again="$not_again|policies-(eviction-self-test|.*-cuda)|api-(eviction.*|window)-cuda|consumer.*"
 not_again="$not_again|plot|compare|gpu-model|(includes|errors)(-self-test)?|readme-example"
 not_again="$not_again|api-(headers|needed.*)|model-((logits|passkey)-reference|real-opencl)"
-not_again="$not_again|blend-(model|mix|prefix|question)-cuda|model-record-cuda"
+not_again="$not_again|blend-(model|mix|prefix|question)-cuda|model-(record|faults|launches)-cuda"
 suite build-sanitize --exclude-regex "^($not_again)\$"
 
 say "fuzz build into build-fuzz/"
