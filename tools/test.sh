@@ -101,13 +101,14 @@ build build-sanitize -DCMAKE_BUILD_TYPE=Release -DTAMIS_TOOLS=ON -DTAMIS_TESTS=O
 say "tests of the sanitizer build"
 # Not again: oclgrind and AddressSanitizer both must be loaded first; mutants and self-tests judge the
 # checker; kernels give the same bits, and those of CUDA run on a driver that no sanitizer looks into;
-# the smoke list calls all of the host's code that launches OpenCL's kernels;
-# other OpenCL drivers bring memory of their own kind; a consumer's build has none; scripts that run
-# nothing of the build have no memory to look at; a real model takes minutes; and a model calls on
+# the smoke list calls all of the host's code that launches OpenCL's kernels; evaluations call what
+# cli-run calls, for a minute each; other OpenCL drivers bring memory of their own kind; a consumer's
+# build has none; scripts that run nothing of the build have no memory to look at; a real model takes
+# minutes; and a model calls on
 # OpenCL what it calls on the reference, which takes ten times as long there and is looked at by
 # check.reference.
 not_again='check\.(oclgrind|mutants|aarch64|intel|rusticl|opencl.*|.*bitwise.*|.*cuda.*)|gpu-check'
-not_again="$not_again|model-logits-cuda|api-tuning-opencl-every|tiers"
+not_again="$not_again|model-logits-cuda|api-tuning-opencl-every|tiers|cli-(ttft|eval|compare)"
 not_again="$not_again|policies-(eviction-self-test|.*-cuda)|api-(eviction.*|window)-cuda|consumer.*"
 not_again="$not_again|plot|compare|gpu-model|(includes|errors)(-self-test)?|readme-example"
 not_again="$not_again|api-(headers|needed.*)|model-((logits|passkey)-reference|real-opencl)"
