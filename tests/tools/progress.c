@@ -1,11 +1,16 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The line that shows how far a text has been read. */
+/* The lines that show how far a text has been read, and that kernels are compiled. */
 #include "cli/progress.h"
+#include "cli/building.h"
 
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stdint.h>
+#include <stdio.h>
 #include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
 
 #include <cmocka.h>
 
@@ -35,8 +40,33 @@ static void test_longest(void **state) {
     assert_true(strlen(cli_progress_line("tokens", SIZE_MAX / 2, SIZE_MAX, 1e9).text) <= 79);
 }
 
+/* A line while kernels are compiled, which counts the time; the last one stays. */
+static void test_building(void **state) {
+    (void)state;
+    char text[4096];
+    struct stat said = {0};
+    FILE *file = tmpfile();
+    const int kept = dup(STDERR_FILENO);
+    assert_true(file && kept >= 0 && dup2(fileno(file), STDERR_FILENO) >= 0);
+    cli_building(NULL, &(tamis_build_progress){.done = 0, .all = 2});
+    for (int i = 0; i < 1000 && said.st_size == 0; i++) {
+        (void)nanosleep(&(struct timespec){.tv_nsec = 10000000}, NULL);
+        (void)fstat(fileno(file), &said);
+    }
+    cli_building(NULL, &(tamis_build_progress){.done = 1, .all = 2});
+    cli_building(NULL, &(tamis_build_progress){.done = 2, .all = 2});
+    assert_true(dup2(kept, STDERR_FILENO) >= 0);
+    (void)close(kept);
+    rewind(file);
+    text[fread(text, 1, sizeof text - 1, file)] = '\0';
+    (void)fclose(file);
+    assert_non_null(strstr(text, "compiling kernels, once: 0 of 2, "));
+    const char *last = strstr(text, "compiled kernels, once: 2 in ");
+    assert_true(last && last[strlen(last) - 1] == '\n');
+}
+
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(test_lines),
-                                       cmocka_unit_test(test_longest)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(test_lines), cmocka_unit_test(test_longest),
+                                       cmocka_unit_test(test_building)};
     return cmocka_run_group_tests_name("progress", tests, NULL, NULL);
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A line on a terminal that says that kernels are being compiled, and counts the time: a thread
- * writes it anew while the library is inside a compiler. */
+ * writes it anew while the library is inside a compiler. The last one stays. */
 #include "cli/building.h"
 
 #include "cli/cli.h"
@@ -45,7 +45,9 @@ static void *write_lines(void *user) {
         until.tv_nsec %= 1000000000L;
         pthread_cond_timedwait(&line.ends, &line.lock, &until);
     }
-    if (line.shown) fputs("\r\033[K", stderr);
+    if (line.shown)
+        fprintf(stderr, "\r\033[Kcompiled kernels, once: %u in %.1f s\n", line.all,
+                cli_seconds() - line.begin);
     fflush(stderr);
     line.shown = false;
     pthread_mutex_unlock(&line.lock);
