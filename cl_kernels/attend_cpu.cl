@@ -12,9 +12,10 @@
 __kernel ONE_ITEM void attend_single(
     KV_PARAMS, BATCH_PARAMS, MATRIX_PARAMS(q), REF_PARAMS(const int, tiles), uint n_tiles,
     REF_PARAMS(const int, pages), REF_PARAMS(const int, count), uint capacity,
-    REF_PARAMS(const int, positions), REF_PARAMS(const int, intervals), REF_PARAMS(float, logits), ulong logit_stride, float scale, float soft_cap, uint n_splits,
-    MATRIX_PARAMS(out), ulong out_split_stride, REF_PARAMS(float, lse), ulong lse_split_stride,
-    PIECE_PARAMS, QUEUE_PARAMS) {
+    REF_PARAMS(const int, positions), REF_PARAMS(const int, intervals), REF_PARAMS(float, logits),
+    ulong logit_stride, float scale, float soft_cap, uint n_splits, MATRIX_PARAMS(out),
+    ulong out_split_stride, REF_PARAMS(float, lse), ulong lse_split_stride, PIECE_PARAMS,
+    QUEUE_PARAMS) {
     attend_state s;
     FOR_EACH_QUEUED(item) {
         const uint piece = item % pieces, lane = item / pieces;
