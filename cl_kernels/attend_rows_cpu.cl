@@ -47,9 +47,9 @@ typedef struct tile_state {
 
 /* 1, 4. Rows of slots first to first + n as f32, of V if `value`, zeros up to a multiple of BLOCK.
  * Returns 0; some element is NaN if an element of the rows is not finite. */
-static inline float16 load_rows(tile_state *s, __global element *rows, ulong page_stride,
-                                ulong slot_stride, __global const int *table, int first, int n,
-                                bool value) {
+static ONCE float16 load_rows(tile_state *s, __global element *rows, ulong page_stride,
+                              ulong slot_stride, __global const int *table, int first, int n,
+                              bool value) {
     float16 check = 0.0f;
     for (int i = 0; i < n; i++) {
         const int slot = first + i;
@@ -74,7 +74,7 @@ static inline ALWAYS void partial_dots(const float *key, const float16 (*q)[HALV
 }
 
 /* 2. The 16 partial sums are added as by fold4 and fold16: those 8 apart, 4 apart, 2 apart, 1. */
-static inline void tile_logits(tile_state *s, int n) {
+static ONCE void tile_logits(tile_state *s, int n) {
     for (int first = 0; first < n; first += BLOCK) {
         float16 quarter[4][BLOCK][HALVES];
         for (int c = 0; c < 4; c++) {
@@ -103,7 +103,7 @@ static inline int16 sees(const tile_state *s, int first, int i, int b) {
 }
 
 /* 3. */
-static inline void tile_softmax(tile_state *s, int first, int n, float soft_cap) {
+static ONCE void tile_softmax(tile_state *s, int first, int n, float soft_cap) {
     for (int b = 0; b < HALVES; b++) {
         float16 top = s->top[b], check = 0.0f;
         for (int i = 0; i < n; i++) {
@@ -139,7 +139,7 @@ static inline void tile_softmax(tile_state *s, int first, int n, float soft_cap)
         for (int key = at; key < (n); key += PAGE_SIZE)
 
 /* 5. */
-static inline void tile_values(tile_state *s, int n) {
+static ONCE void tile_values(tile_state *s, int n) {
     for (int d = 0; d < HEAD_DIM; d += CHANNELS) {
         float16 sum[CHANNELS][HALVES];
         UNROLL for (int i = 0; i < CHANNELS; i++)
@@ -157,7 +157,7 @@ static inline void tile_values(tile_state *s, int n) {
 
 /* The same for values that are not all finite: multiplied by a weight of 0 they would give NaN in
  * the rows that do not see them. `first`: the slot at which the tile starts. */
-static inline void tile_values_guarded(tile_state *s, int first, int n) {
+static ONCE void tile_values_guarded(tile_state *s, int first, int n) {
     for (int d = 0; d < HEAD_DIM; d++)
         for (int b = 0; b < HALVES; b++) {
             float16 sum = 0.0f;
@@ -177,7 +177,7 @@ static inline int2 slots_within(int seen, int low, int high) {
 
 /* What the rows are and may see; past the tile's rows, nothing. Returns the slots [s0, s1) outside of
  * which none of them sees any; where intervals do not tell, as with by_slot they do, from 0 on. */
-static inline int2 tile_begin(tile_state *s, int rows, __global const float *q, ulong q_stride,
+static ONCE int2 tile_begin(tile_state *s, int rows, __global const float *q, ulong q_stride,
                              float scale, __global const int *visible, uint visible_stride,
                              __global const int *intervals, bool by_slot) {
     int2 within = (int2)(INT_MAX, 0);
@@ -204,7 +204,7 @@ static inline int2 tile_begin(tile_state *s, int rows, __global const float *q, 
     return within;
 }
 
-static inline void segment_begin(tile_state *s) {
+static ONCE void segment_begin(tile_state *s) {
     for (int b = 0; b < HALVES; b++) {
         s->top[b] = -INFINITY;
         for (int i = 0; i < PAGE_SIZE; i++) s->total[i][b] = 0.0f;
@@ -213,7 +213,7 @@ static inline void segment_begin(tile_state *s) {
 }
 
 /* As attend_join of attend_cpu.clh. */
-static inline void segment_join(tile_state *s) {
+static ONCE void segment_join(tile_state *s) {
     for (int b = 0; b < HALVES; b++) {
         const float16 top = s->top[b], before = s->whole_top[b];
         const float16 highest = top > before ? top : before;
@@ -230,8 +230,8 @@ static inline void segment_join(tile_state *s) {
 }
 
 /* The state of the tile's rows; lse may be NULL. */
-static inline void tile_end(tile_state *s, int rows, __global float *out, ulong out_stride,
-                            __global float *lse, uint lse_stride) {
+static ONCE void tile_end(tile_state *s, int rows, __global float *out, ulong out_stride,
+                          __global float *lse, uint lse_stride) {
     for (int r = 0; r < rows; r++) {
         float16 totals;
         for (int i = 0; i < PAGE_SIZE; i++)

@@ -32,7 +32,7 @@
 #endif
 
 /* 1 / sqrt(mean(x²) + eps) */
-static inline float norm_scale(__global const float *x, uint n, float eps) {
+static ONCE float norm_scale(__global const float *x, uint n, float eps) {
     float16 squares = 0.0f;
     float rest = 0.0f;
     uint i = 0;
@@ -86,7 +86,7 @@ static inline void take_row(const part *p, uint j, uint outputs, float (*sum)[RO
 #define ALL_PARTS(X) X(0), X(1), X(2), X(3), X(4), X(5), X(6)
 
 /* The items of a stage, whose parts these are; with a gate both are in one. */
-static inline uint items_of(const stage *s, const part *parts) {
+static ONCE uint items_of(const stage *s, const part *parts) {
     uint n = 0;
     for (uint p = 0; p < (s->gated ? 1 : s->parts); p++)
         n += (parts[p].n_out + s->run - 1) / s->run;
@@ -101,8 +101,8 @@ typedef struct inputs_held {
 } inputs_held;
 
 /* Outputs j to j + outputs of part p, and of the one behind it under a gate. */
-static inline void end_item(const stage *s, const part *p, uint j, uint outputs, uint n_rows,
-                            inputs_held *here) {
+static ONCE void end_item(const stage *s, const part *p, uint j, uint outputs, uint n_rows,
+                          inputs_held *here) {
     float sum[2][MOST_RUN][ROWS];
     for (uint o = 0; o < outputs; o++)
         for (uint r = 0; r < ROWS; r++) sum[0][o][r] = sum[1][o][r] = 0.0f;

@@ -54,10 +54,11 @@ static inline void transpose(float16 *a) {
     }
 }
 
-/* Inputs k to k + depth of 16 outputs from `j` into half b of the panel; outputs past the end are
- * the last one again. */
-static inline void pack(float16 (*panel)[2], int b, __global const weight *w, uint j,
-                        uint n_out, uint n_in, uint k, uint depth) {
+/* Inputs of step `step` of 16 outputs from `j` into half b of the panel; outputs past the end are the
+ * last one again. */
+static ONCE void pack(float16 (*panel)[2], int b, __global const weight *w, uint j, uint n_out,
+                      uint n_in, uint step, uint depth) {
+    const uint k = step * DEPTH; /* which the compiler sees to begin a block of weights */
     __global const weight *from[16];
     for (int o = 0; o < 16; o++)
         from[o] = w + min(j + o, n_out - 1) * ROW_SIZE(n_in);
@@ -89,6 +90,32 @@ static inline void store_part(float16 x, __global float *p, int n) {
         for (int i = 0; i < n; i++) p[i] = ((const float *)&x)[i];
 }
 
+/* Adds the products of up to BLOCK rows of x, of `depth` inputs each, with the panel to their first
+ * n_out outputs in y, or sets these. bias may be NULL. */
+static ONCE void multiply(const float16 (*panel)[2], __global const float *x, ulong x_stride,
+                          __global float *y, ulong y_stride, __global const float *bias, int rows,
+                          uint depth, int n_out, bool add) {
+    float16 sum[BLOCK][2];
+    __global const float *from[BLOCK]; /* past the end, the last row again */
+    UNROLL for (int i = 0; i < BLOCK; i++) {
+        from[i] = x + min(i, rows - 1) * x_stride;
+        UNROLL for (int b = 0; b < 2; b++) sum[i][b] = 0.0f;
+    }
+    for (uint d = 0; d < depth; d++)
+        UNROLL for (int i = 0; i < BLOCK; i++)
+            UNROLL for (int b = 0; b < 2; b++)
+                sum[i][b] = fma((float16)(from[i][d]), panel[d][b], sum[i][b]);
+    for (int i = 0; i < min(rows, BLOCK); i++)
+        for (int b = 0; b < 2; b++) {
+            const int n = n_out - 16 * b;
+            __global float *to = y + i * y_stride + 16 * b;
+            if (n <= 0) continue;
+            float16 start = add ? load_part(to, n) : (float16)(0.0f);
+            if (bias) start += load_part(bias + 16 * b, n);
+            store_part(start + sum[i][b], to, n);
+        }
+}
+
 __kernel ONE_ITEM void linear_many(LINEAR_PARAMS) {
     float16 panel[DEPTH][2];
     const uint j = (uint)get_group_id(0) * PANEL, row0 = (uint)get_group_id(1) * MOST_ROWS;
@@ -99,27 +126,10 @@ __kernel ONE_ITEM void linear_many(LINEAR_PARAMS) {
     w += w_offset;
     for (uint k = 0; k < n_in; k += DEPTH) {
         const uint depth = min((uint)DEPTH, n_in - k);
-        for (int b = 0; b < 2; b++) pack(panel, b, w, j + 16 * b, n_out, n_in, k, depth);
-        for (uint r = 0; r < rows; r += BLOCK) {
-            float16 sum[BLOCK][2];
-            __global const float *from[BLOCK]; /* past the end, the last row again */
-            UNROLL for (int i = 0; i < BLOCK; i++) {
-                from[i] = x + min(r + i, rows - 1) * x_stride + k;
-                UNROLL for (int b = 0; b < 2; b++) sum[i][b] = 0.0f;
-            }
-            for (uint d = 0; d < depth; d++)
-                UNROLL for (int i = 0; i < BLOCK; i++)
-                    UNROLL for (int b = 0; b < 2; b++)
-                        sum[i][b] = fma((float16)(from[i][d]), panel[d][b], sum[i][b]);
-            for (int i = 0; i < BLOCK && r + i < rows; i++)
-                for (int b = 0; b < 2; b++) {
-                    const int n = (int)(n_out - j) - 16 * b;
-                    __global float *to = y + (r + i) * y_stride + 16 * b;
-                    if (n <= 0) continue;
-                    float16 start = k || accumulate ? load_part(to, n) : (float16)(0.0f);
-                    if (bias && k == 0) start += load_part(bias + bias_offset + j + 16 * b, n);
-                    store_part(start + sum[i][b], to, n);
-                }
-        }
+        __global const float *added = bias && k == 0 ? bias + bias_offset + j : (__global float *)0;
+        for (int b = 0; b < 2; b++) pack(panel, b, w, j + 16 * b, n_out, n_in, k / DEPTH, depth);
+        for (uint r = 0; r < rows; r += BLOCK)
+            multiply(panel, x + r * x_stride + k, x_stride, y + r * y_stride, y_stride, added,
+                     (int)(rows - r), depth, (int)(n_out - j), k || accumulate);
     }
 }

@@ -77,8 +77,8 @@ static inline void block_logits(key_block *k, const span *s, int t, int count, u
 }
 #else
 /* scale·k, one slot per element; zeros behind the last. */
-static inline void turn_keys(key_block *k, const span *s, __global element *rows,
-                             ulong page_stride, ulong slot_stride, uint page_size, float scale) {
+static ONCE void turn_keys(key_block *k, const span *s, __global element *rows,
+                           ulong page_stride, ulong slot_stride, uint page_size, float scale) {
     for (int i = 0; i < KEYS; i++) {
         float16 key[VECS];
         const uint slot = k->first + min(i, k->slots - 1);
@@ -150,7 +150,7 @@ static inline void join_part(key_block *k, uint join) {
 }
 
 /* The values of the block's slots over the whole span. An infinite sum stays as it is. */
-static inline void block_values(key_block *k, const span *s) {
+static ONCE void block_values(key_block *k, const span *s) {
     FOR_HALVES(b) k->value[b] = k->lost[b] = k->part[b] = 0.0f;
     for (int t = 0; t < s->rows; t += ROWS) {
         const int count = min(ROWS, s->rows - t);
@@ -173,8 +173,8 @@ static inline void block_values(key_block *k, const span *s) {
     FOR_HALVES(b) k->value[b] += isfinite(k->lost[b]) ? k->lost[b] : (float16)(0.0f);
 }
 
-static inline void put_values(const key_block *k, const span *s, __global float *values,
-                              ulong value_stride, int page_size, bool accumulate) {
+static ONCE void put_values(const key_block *k, const span *s, __global float *values,
+                            ulong value_stride, int page_size, bool accumulate) {
     for (int i = 0; i < k->slots; i++) {
         const int slot = k->first + i;
         __global float *to =

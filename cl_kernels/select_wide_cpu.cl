@@ -45,7 +45,7 @@ static inline uint word_by_eights(lane_rules l, uint entry, uint plain) {
 }
 
 /* 1. The words: scores, and what is protected. */
-static inline void make_words(lane_rules l, __global uint *words) {
+static ONCE void make_words(lane_rules l, __global uint *words) {
     uint i = 0;
     for (; l.scores && i + 16 <= l.full; i += 16)
         vstore16(ordered_keys(vload16(0, l.scores + i)), 0, words + i);
@@ -66,8 +66,8 @@ static inline void make_words(lane_rules l, __global uint *words) {
 }
 
 /* 3. Ordinals of the `want` first of n words, ascending, as many as `room` holds. */
-static inline uint list_first(__global const uint *words, uint n, uint want, uint room,
-                              __global int *list) {
+static ONCE uint list_first(__global const uint *words, uint n, uint want, uint room,
+                            __global int *list) {
     if (want == 0) return 0;
     /* At least `want` words are >= low, fewer are >= high. */
     ulong low = 0, high = 1ul << 32;
