@@ -69,8 +69,8 @@ static inline float16 std_of(const page_keys *keys, float16 mean) {
     return sqrt(squares * (1.0f / PAGE_SIZE));
 }
 
-static inline void pair_of(const page_keys *keys, uint kind, float width, float16 *lo,
-                           float16 *hi) {
+static ONCE void pair_of(const page_keys *keys, uint kind, float width, float16 *lo,
+                         float16 *hi) {
     if (kind == MINMAX) {
         min_and_max(keys, lo, hi);
         return;

@@ -12,38 +12,32 @@
 #ifndef PAGE_SIZE
 #define PAGE_SIZE 16
 #endif
-#ifndef NARROW
-#define NARROW 1 /* rows come as f32; 0: as DTYPE, and bits are copied */
-#endif
 #define CHUNKS (HEAD_DIM / 16)
 #define PUTS   ((HEAD_DIM + PUT - 1) / PUT)
 
-/* Elements of a K and of a V row from channel c on. */
-#if NARROW
-typedef float source;
+/* Elements of a K and of a V row from channel c on: of f32, or of DTYPE, whose bits are copied. */
 #define SECOND(row, c) (PUT_BOTH(c, HEAD_DIM) ? vload16(1, (row) + (c)) : (float16)(0.0f))
-static inline void put(__global const source *k, __global const source *v, kv_row key, kv_row value,
-                       uint c) {
+static ONCE void put(__global const float *k, __global const float *v, kv_row key, kv_row value,
+                     uint c) {
     put_either(key, c, vload16(0, k + c), SECOND(k, c), PUT_BOTH(c, HEAD_DIM), false);
     put_either(value, c, vload16(0, v + c), SECOND(v, c), PUT_BOTH(c, HEAD_DIM), true);
 }
-#else
-typedef element source;
-static inline void put(__global const source *k, __global const source *v, kv_row key, kv_row value,
-                       uint c) {
+static inline void copy(__global const element *k, __global const element *v, kv_row key,
+                        kv_row value, uint c) {
     vstore16(vload16(0, k + c), 0, key.at + c);
     vstore16(vload16(0, v + c), 0, value.at + c);
 }
-#endif
 
 /* The K and the V row of a slot of a lane, whose page begins at `page`. */
 #define KEY_OF(page, slot) row_of(page, PAGE_SIZE, (slot) % PAGE_SIZE, slot_stride)
 #define VALUE_OF(page, slot)                                                                       \
     value_row_of((page) + value_offset, PAGE_SIZE, (slot) % PAGE_SIZE, slot_stride)
 
-__kernel GROUP_OF(WG_SIZE) void write_rows(KV_PARAMS, BATCH_PARAMS, REF_PARAMS(const source, k),
-                                           ulong k_stride, REF_PARAMS(const source, v),
-                                           ulong v_stride, REF_PARAMS(const int, slots),
+/* k and v: f32, or DTYPE if `as_is`; their offsets are of bytes. */
+__kernel GROUP_OF(WG_SIZE) void write_rows(KV_PARAMS, BATCH_PARAMS, REF_PARAMS(const uchar, k),
+                                           ulong k_stride, REF_PARAMS(const uchar, v),
+                                           ulong v_stride, uint as_is,
+                                           REF_PARAMS(const int, slots),
                                            REF_PARAMS(int, position_plane),
                                            REF_PARAMS(float, score_plane),
                                            REF_PARAMS(const int, positions)) {
@@ -57,9 +51,15 @@ __kernel GROUP_OF(WG_SIZE) void write_rows(KV_PARAMS, BATCH_PARAMS, REF_PARAMS(c
                                head * head_stride + slot / PAGE_SIZE];
         __global element *to = kv + kv_offset + page * page_stride + head * kv_head_stride;
         /* 2. both rows */
-        put(k + k_offset + row * k_stride + head * HEAD_DIM,
-            v + v_offset + row * v_stride + head * HEAD_DIM, KEY_OF(to, slot), VALUE_OF(to, slot),
-            channel);
+        const ulong of_k = row * k_stride + head * HEAD_DIM;
+        const ulong of_v = row * v_stride + head * HEAD_DIM;
+        const kv_row key = KEY_OF(to, slot), value = VALUE_OF(to, slot);
+        if (as_is)
+            copy((__global const element *)(k + k_offset) + of_k,
+                 (__global const element *)(v + v_offset) + of_v, key, value, channel);
+        else
+            put((__global const float *)(k + k_offset) + of_k,
+                (__global const float *)(v + v_offset) + of_v, key, value, channel);
         /* 3. the planes that there are */
         const ulong in_plane = (ulong)page * PAGE_SIZE + slot % PAGE_SIZE;
         if (channel == 0 && position_plane)
@@ -68,7 +68,6 @@ __kernel GROUP_OF(WG_SIZE) void write_rows(KV_PARAMS, BATCH_PARAMS, REF_PARAMS(c
     }
 }
 
-#if NARROW || DTYPE == 0
 /* 16 pairs of channels from `pair` on, and one. */
 static inline void turn_pairs_16(__global float *head, __global const float *low,
                                  __global const float *high, int position, uint pair, uint n_pairs,
@@ -104,8 +103,8 @@ static inline void turn_pair(__global float *head, __global const float *low,
     head[second] = b;
 }
 
-static inline void turn_head(__global float *head, __global const float *table, int position,
-                             uint n_pairs, uint adjacent) {
+static ONCE void turn_head(__global float *head, __global const float *table, int position,
+                           uint n_pairs, uint adjacent) {
     __global const float *low = LOW_ROW(table, position, n_pairs);
     __global const float *high = HIGH_ROW(table, position, n_pairs);
     uint pair = 0;
@@ -115,7 +114,7 @@ static inline void turn_head(__global float *head, __global const float *table, 
         turn_pair(head, low, high, position, pair, n_pairs, adjacent);
 }
 
-static inline void norm_head(__global float *head, __global const float *w, float eps) {
+static ONCE void norm_head(__global float *head, __global const float *w, float eps) {
     float16 squares = 0.0f;
     for (uint c = 0; c < CHUNKS; c++) {
         const float16 x = vload16(c, head);
@@ -162,7 +161,6 @@ __kernel GROUP_OF(WG_SIZE) void write_rotated(
         if (score_plane) score_plane[score_plane_offset + in_plane] = 0.0f;
     }
 }
-#endif
 
 __kernel GROUP_OF(WG_SIZE) void read_rows(KV_PARAMS, REF_PARAMS(const int, table), ulong seq_stride,
                                           ulong head_stride, uint n, REF_PARAMS(const int, seq),

@@ -68,15 +68,17 @@ void tms_cl_attend_pieces(tms_cl_launch *l, const tms_attend *p, uint64_t lanes,
 
 /* ---- Launches -------------------------------------------------------------------------------- */
 
+/* Both files are in one program, whose options are the same. */
 static tms_cl_launch begin(tms_device *dev, const tms_attend *p, const char *file,
-                           const char *kernel, bool logits, const char *settings) {
+                           const char *kernel) {
     const tms_batch *b = &p->batch;
     tms_cl_launch l = tms_cl_begin(
         dev, file, kernel,
         "-DDTYPE=%d -DHEAD_DIM=%u -DPAGE_SIZE=%u -DGROUP=%u -DSOFT_CAP=%d -DINTERVALS=%d%s"
         "%s%s",
         p->kv.dtype, p->kv.head_dim, p->kv.page_size, b->n_heads / b->n_kv_heads, p->soft_cap > 0,
-        p->intervals.mem != NULL, logits ? " -DLOGITS=1" : "", tms_cl_shape(dev), settings);
+        p->intervals.mem != NULL, p->logits.mem ? " -DLOGITS=1" : "", tms_cl_shape(dev),
+        tms_cl_settings(dev, TAMIS_TUNED_ATTEND, &p->kv, b->n_heads / b->n_kv_heads));
     tms_cl_kv(&l, &p->kv, b->n_rows);
     tms_cl_batch(&l, b);
     tms_cl_matrix(&l, &p->q, b->n_rows, (uint64_t)b->n_heads * p->kv.head_dim);
@@ -87,9 +89,7 @@ static tms_cl_launch begin(tms_device *dev, const tms_attend *p, const char *fil
 static tamis_status run_single(tms_device *dev, const tms_attend *p, const tms_cl_states *s,
                                bool by_tile) {
     const tms_batch *b = &p->batch;
-    tms_cl_launch l =
-        begin(dev, p, "attend_cpu.cl", "attend_single", p->logits.mem != NULL,
-              tms_cl_settings(dev, TAMIS_TUNED_ATTEND, &p->kv, b->n_heads / b->n_kv_heads));
+    tms_cl_launch l = begin(dev, p, "attend_cpu.cl", "attend_single");
     tms_cl_optional(&l, by_tile ? b->tiles : (tms_ref){0}, sizeof(cl_int), 2ull * b->n_tiles);
     tms_cl_u32(&l, b->n_tiles);
     tms_cl_attend_lists(&l, p);
@@ -106,7 +106,7 @@ static tamis_status run_single(tms_device *dev, const tms_attend *p, const tms_c
 /* Tiles of more than one row. */
 static tamis_status run_tiles(tms_device *dev, const tms_attend *p, const tms_cl_states *s) {
     const tms_batch *b = &p->batch;
-    tms_cl_launch l = begin(dev, p, "attend_rows_cpu.cl", "attend_tiles", false, "");
+    tms_cl_launch l = begin(dev, p, "attend_rows_cpu.cl", "attend_tiles");
     tms_cl_optional(&l, b->tiles, sizeof(cl_int), 2ull * b->n_tiles);
     tms_cl_u32(&l, b->n_tiles);
     tms_cl_attend_intervals(&l, p);

@@ -5,10 +5,7 @@
 tamis_status tms_cl_bounds(tms_device *dev, const tms_bounds *p) {
     tamis_status status = tms_cl_base_only(dev, "bounds");
     if (status != TAMIS_OK) return status;
-    tms_cl_launch l = tms_cl_begin(dev, "bounds.cl", "bounds_of_pages",
-                                   "-DDTYPE=%d -DBOUNDS_DTYPE=%d -DHEAD_DIM=%u -DPAGE_SIZE=%u",
-                                   tms_key_dtype(p->kv.dtype), p->kv.bounds_dtype, p->kv.head_dim,
-                                   p->kv.page_size);
+    tms_cl_launch l = tms_cl_begin_kv(dev, "bounds.cl", "bounds_of_pages", &p->kv);
     const uint32_t items =
         p->kv.bounds_dtype == TAMIS_Q8 ? tms_q8_blocks(p->kv.head_dim) : p->kv.head_dim / 16;
     tms_cl_kv(&l, &p->kv, p->n);

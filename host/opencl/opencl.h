@@ -170,6 +170,9 @@ typedef struct tms_cl_launch {
 /* `options` in printf form: the kernel's constants, "-DHEAD_DIM=64 ...". */
 tms_cl_launch tms_cl_begin(tms_device *dev, const char *file, const char *kernel,
                            const char *options, ...) __attribute__((format(printf, 4, 5)));
+/* With the constants of a cache: of kernels that write it. */
+tms_cl_launch tms_cl_begin_kv(tms_device *dev, const char *file, const char *kernel,
+                              const tms_kv *kv);
 /* Two arguments: the memory and the offset in elements of `element` bytes. `n` elements lie there;
  * with n == 0 the memory may be absent (NULL). */
 void tms_cl_ref(tms_cl_launch *l, tms_ref ref, size_t element, uint64_t n);

@@ -152,7 +152,7 @@ LIST
 for file in "$kernels"/*; do
     case ${file##*/} in
     probe.cl | probe_cpu.cl) ;;
-    small_cpu.cl | weights_cpu.cl) ;; # join other files
+    attention_cpu.cl | cache_cpu.cl | small_cpu.cl | weights_cpu.cl) ;; # join other files
     *) grep -q "^${file##*/}|" "$0" || { echo "no mutant of ${file##*/}"; survivors=$((survivors + 1)); } ;;
     esac
 done
