@@ -5,6 +5,10 @@
 #include "activate.clh"
 #include "common.clh"
 
+static ONCE float16 gate16(float16 z, float16 up) {
+    return gated16(z, exp(-0.5f * fabs(z)), up);
+}
+
 __kernel GROUP_OF(WG_SIZE) void activate_rows(MATRIX_PARAMS(gate), MATRIX_PARAMS(up),
                                               MATRIX_PARAMS(y), uint n_rows, uint dim) {
     const uint chunks = (dim + 15) / 16;
@@ -14,11 +18,10 @@ __kernel GROUP_OF(WG_SIZE) void activate_rows(MATRIX_PARAMS(gate), MATRIX_PARAMS
         __global const float *u = up + up_offset + row * up_stride;
         __global float *to = y + y_offset + row * y_stride;
         if (first + 16 <= dim) {
-            const float16 z = vload16(0, g + first);
-            vstore16(gated16(z, exp(-0.5f * fabs(z)), vload16(0, u + first)), 0, to + first);
+            vstore16(gate16(vload16(0, g + first), vload16(0, u + first)), 0, to + first);
         } else {
             for (uint c = first; c < dim; c++)
-                to[c] = gated1(g[c], u[c]);
+                to[c] = gate16((float16)(g[c]), (float16)(u[c])).s0;
         }
     }
 }

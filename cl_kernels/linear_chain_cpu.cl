@@ -31,19 +31,6 @@
 #include "linear_type_cpu.clh"
 #endif
 
-/* 1 / sqrt(mean(x²) + eps) */
-static ONCE float norm_scale(__global const float *x, uint n, float eps) {
-    float16 squares = 0.0f;
-    float rest = 0.0f;
-    uint i = 0;
-    for (; i + 16 <= n; i += 16) {
-        const float16 a = load_f32(x + i);
-        squares = fma(a, a, squares);
-    }
-    for (; i < n; i++) rest = fma(x[i], x[i], rest);
-    return 1.0f / sqrt((sum16(squares) + rest) / n + eps);
-}
-
 /* Adds the products of outputs j to j + outputs with the inputs k to k + depth, which are held. */
 static inline void add_part(const part *p, uint j, uint outputs, uint n_in, uint k, uint depth,
                             const held *x, float (*sum)[ROWS]) {

@@ -2,14 +2,14 @@
 /* linear on a CPU: y = x·wᵀ + bias (+ y).
  * contract: host/ops/; meaning: host/reference/linear.c.
  * For more than a few rows: a work-item owns PANEL outputs of up to MOST_ROWS rows. A step turns
- * DEPTH inputs of its weights into a panel [input][output] of f32, and multiplies it with BLOCK rows
+ * PANEL_DEPTH inputs of its weights into a panel [input][output] of f32, and multiplies it with BLOCK rows
  * at a time; partial sums wait in y. A panel leaves room in the first cache for rows 4 KiB apart.
  * A few rows are a chain of one stage: linear_chain_cpu.cl. */
 #include "weights.clh"
 #include "cpu.clh"
 
 #define PANEL 32 /* two vectors */
-#define DEPTH 128
+#define PANEL_DEPTH 128
 #define BLOCK 8
 #define MOST_ROWS 256
 
@@ -18,7 +18,7 @@
         REF_PARAMS(const float, bias), uint n_rows, uint n_in, uint n_out, uint accumulate
 
 /* Elements i to i + 15 of a row. */
-static inline float16 wide16(__global const weight *row, uint i) {
+static inline float16 widened16(__global const weight *row, uint i) {
 #if QUANTISED
     return weights16(row, i);
 #else
@@ -58,7 +58,7 @@ static inline void transpose(float16 *a) {
  * last one again. */
 static ONCE void pack(float16 (*panel)[2], int b, __global const weight *w, uint j, uint n_out,
                       uint n_in, uint step, uint depth) {
-    const uint k = step * DEPTH; /* which the compiler sees to begin a block of weights */
+    const uint k = step * PANEL_DEPTH; /* which the compiler sees to begin a block of weights */
     __global const weight *from[16];
     for (int o = 0; o < 16; o++)
         from[o] = w + min(j + o, n_out - 1) * ROW_SIZE(n_in);
@@ -68,7 +68,7 @@ static ONCE void pack(float16 (*panel)[2], int b, __global const weight *w, uint
 #if !QUANTISED
         UNROLL
 #endif
-        for (int o = 0; o < 16; o++) a[o] = wide16(from[o], k + i);
+        for (int o = 0; o < 16; o++) a[o] = widened16(from[o], k + i);
         transpose(a);
         UNROLL for (int o = 0; o < 16; o++) panel[i + o][b] = a[o];
     }
@@ -92,7 +92,7 @@ static inline void store_part(float16 x, __global float *p, int n) {
 
 /* Adds the products of up to BLOCK rows of x, of `depth` inputs each, with the panel to their first
  * n_out outputs in y, or sets these. bias may be NULL. */
-static ONCE void multiply(const float16 (*panel)[2], __global const float *x, ulong x_stride,
+static ONCE void multiply_panel(const float16 (*panel)[2], __global const float *x, ulong x_stride,
                           __global float *y, ulong y_stride, __global const float *bias, int rows,
                           uint depth, int n_out, bool add) {
     float16 sum[BLOCK][2];
@@ -117,19 +117,19 @@ static ONCE void multiply(const float16 (*panel)[2], __global const float *x, ul
 }
 
 __kernel ONE_ITEM void linear_many(LINEAR_PARAMS) {
-    float16 panel[DEPTH][2];
+    float16 panel[PANEL_DEPTH][2];
     const uint j = (uint)get_group_id(0) * PANEL, row0 = (uint)get_group_id(1) * MOST_ROWS;
     if (row0 >= n_rows) return;
     const uint rows = min(n_rows - row0, (uint)MOST_ROWS);
     x += x_offset + row0 * x_stride;
     y += y_offset + row0 * y_stride + j;
     w += w_offset;
-    for (uint k = 0; k < n_in; k += DEPTH) {
-        const uint depth = min((uint)DEPTH, n_in - k);
+    for (uint k = 0; k < n_in; k += PANEL_DEPTH) {
+        const uint depth = min((uint)PANEL_DEPTH, n_in - k);
         __global const float *added = bias && k == 0 ? bias + bias_offset + j : (__global float *)0;
-        for (int b = 0; b < 2; b++) pack(panel, b, w, j + 16 * b, n_out, n_in, k / DEPTH, depth);
+        for (int b = 0; b < 2; b++) pack(panel, b, w, j + 16 * b, n_out, n_in, k / PANEL_DEPTH, depth);
         for (uint r = 0; r < rows; r += BLOCK)
-            multiply(panel, x + r * x_stride + k, x_stride, y + r * y_stride, y_stride, added,
+            multiply_panel(panel, x + r * x_stride + k, x_stride, y + r * y_stride, y_stride, added,
                      (int)(rows - r), depth, (int)(n_out - j), k || accumulate);
     }
 }

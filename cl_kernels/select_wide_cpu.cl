@@ -21,14 +21,6 @@ static inline uint count_words(__global const uint *words, uint n, uint least) {
     return count;
 }
 
-/* ordered_key of 16. */
-static inline uint16 ordered_keys(float16 x) {
-    const uint16 u = as_uint16(x), top = 0x80000000u;
-    const uint16 key = as_int16(u) < 0 ? ~u : u | top;
-    const uint16 number = u == top ? top : key;
-    return (u & 0x7fffffffu) > 0x7f800000u ? (uint16)(0) : number;
-}
-
 /* word_by_position where entries and pages are whole eights of slots. */
 static inline uint word_by_eights(lane_rules l, uint entry, uint plain) {
     const int8 sinks = (int)min(l.sinks, (uint)INT_MAX);

@@ -3,6 +3,6 @@
  * each program begins with than for these. */
 #include "pages.cl"
 #include "activate.cl"
-#include "argmax.cl"
-#include "norm.cl"
+#include "argmax_cpu.cl"
+#include "norm_cpu.cl"
 #include "merge_cpu.cl"

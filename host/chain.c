@@ -10,7 +10,8 @@ static bool is_linear(const tms_linear_parts *p, tms_linear *out) {
                         .n_rows = p->n_rows,
                         .n_in = p->n_in,
                         .n_out = p->parts[0].n_out,
-                        .accumulate = p->accumulate};
+                        .accumulate = p->accumulate,
+                        .build_rows = p->build_rows};
     return p->n_parts == 1 && !p->norm_w.mem;
 }
 

@@ -235,9 +235,8 @@ static void set_vendor(tms_cl_device *cl, const vendor *v) {
     cl->keeps_programs = v->keeps_programs;
     cl->lacks = v->lacks;
     snprintf(cl->options, sizeof cl->options,
-             "-cl-std=CL1.2 -w -DHAVE_PREFETCH=%d -DHAVE_FP16_VECTORS=%d -DHAVE_CALLS=%d%s%s", clang,
-             clang, cl->cpu,
-             cl->cpu && v->mute && has_avx512() ? " -DWIDE_REGISTERS=1" : "",
+             "-cl-std=CL1.2 -w -DHAVE_PREFETCH=%d -DHAVE_FP16_VECTORS=%d -DHAVE_CALLS=%d%s%s",
+             clang, clang, cl->cpu, cl->cpu && v->mute && has_avx512() ? " -DWIDE_REGISTERS=1" : "",
              v->plain ? " -cl-opt-disable" : "");
 }
 

@@ -11,11 +11,17 @@ static const char *program_of(const tms_device *dev, const char *file) {
     static const struct {
         const char *file, *program;
     } together[] = {
-        {"pages.cl", "small_cpu.cl"},           {"activate.cl", "small_cpu.cl"},
-        {"argmax.cl", "small_cpu.cl"},          {"norm.cl", "small_cpu.cl"},
-        {"merge_cpu.cl", "small_cpu.cl"},       {"embed.cl", "weights_cpu.cl"},
-        {"linear_cpu.cl", "weights_cpu.cl"},    {"rows.cl", "cache_cpu.cl"},
-        {"bounds.cl", "cache_cpu.cl"},          {"attend_cpu.cl", "attention_cpu.cl"},
+        {"pages.cl", "small_cpu.cl"},
+        {"activate.cl", "small_cpu.cl"},
+        {"argmax_cpu.cl", "small_cpu.cl"},
+        {"norm_cpu.cl", "small_cpu.cl"},
+        {"merge_cpu.cl", "small_cpu.cl"},
+        {"rows.cl", "cache_cpu.cl"},
+        {"bounds.cl", "cache_cpu.cl"},
+        {"attend_cpu.cl", "attention_cpu.cl"},
+        {"embed.cl", "weights_cpu.cl"},
+        {"linear_cpu.cl", "weights_cpu.cl"},
+        {"linear_chain_cpu.cl", "weights_cpu.cl"},
         {"attend_rows_cpu.cl", "attention_cpu.cl"},
     };
     for (size_t i = 0; i < sizeof together / sizeof *together && !dev->base_only; i++)
@@ -192,14 +198,6 @@ tamis_status tms_cl_run_items(tms_cl_launch *l, uint64_t n) {
 tamis_status tms_cl_run_groups(tms_cl_launch *l, uint32_t size, uint64_t x, uint64_t y) {
     if (x && y) return run(l, size, x, y);
     return run_empty(l, size, tms_cl(l->dev)->wide_grids && size > 1 ? WIDE_GRID / size : 0);
-}
-
-uint32_t tms_cl_narrow(const tms_device *dev, uint32_t size) {
-    return ((const tms_cl_device *)dev)->wide_grids ? WIDE_GRID / size - 1 : UINT32_MAX;
-}
-
-tamis_status tms_cl_run_narrow(tms_cl_launch *l, uint32_t size, uint32_t x) {
-    return x ? run(l, size, x, 1) : run_empty(l, size, 0);
 }
 
 tamis_status tms_cl_run_queue(tms_cl_launch *l, uint64_t n) {

@@ -38,22 +38,26 @@ static tamis_status run_cpu_few(tms_device *dev, const tms_linear *p) {
                                     .n_parts = 1,
                                     .n_rows = p->n_rows,
                                     .n_in = p->n_in,
-                                    .accumulate = p->accumulate};
+                                    .accumulate = p->accumulate,
+                                    .build_rows = p->build_rows};
     return tms_cl_run_stage(dev, &stage);
 }
 
 static tamis_status run_cpu_many(tms_device *dev, const tms_linear *p) {
-    tms_cl_launch l = tms_cl_begin(dev, "linear_cpu.cl", "linear_many", "-DWEIGHT=%d", p->w.type);
+    const tms_cl_types types = {{p->w.type, p->w.type, p->w.type}};
+    tms_cl_launch l = tms_cl_begin_weights(dev, "linear_cpu.cl", "linear_many", &types, 1);
     set_operands(&l, p);
     return tms_cl_run_groups(&l, 1, groups_of(p->n_out, CPU_PANEL),
                              groups_of(p->n_rows, CPU_MOST_ROWS));
 }
 
-/* Without rows it launches all kernels. */
 static tamis_status run_cpu(tms_device *dev, const tms_linear *p) {
-    if (p->n_rows > TMS_FEW_ROWS) return run_cpu_many(dev, p);
-    const tamis_status status = run_cpu_few(dev, p);
-    return status == TAMIS_OK && p->n_rows == 0 ? run_cpu_many(dev, p) : status;
+    tamis_status status = TAMIS_OK;
+    if (tms_takes_rows(p->n_rows, p->build_rows, 1, TMS_FEW_ROWS)) status = run_cpu_few(dev, p);
+    if (status == TAMIS_OK &&
+        tms_takes_rows(p->n_rows, p->build_rows, TMS_FEW_ROWS + 1, UINT32_MAX))
+        status = run_cpu_many(dev, p);
+    return status;
 }
 
 static tamis_status run_vector(tms_device *dev, const tms_linear *p, uint32_t rows) {
@@ -136,11 +140,16 @@ static tamis_status run_library(tms_device *dev, const tms_linear *p) {
                               : status;
 }
 
-/* Builds the kernels that launches of this shape need. */
+/* Builds the kernels that launches of this shape need; without a library many rows take those for
+ * few. */
 static tamis_status prepare(tms_device *dev, const tms_linear *p) {
-    tamis_status status = run_vector(dev, p, 1);
-    if (status == TAMIS_OK) status = run_vector(dev, p, TMS_FEW_ROWS);
-    if (status != TAMIS_OK || !has_library(dev)) return status;
+    const bool many = tms_takes_rows(0, p->build_rows, TMS_FEW_ROWS + 1, UINT32_MAX);
+    const bool library = many && has_library(dev), passes = many && !library;
+    tamis_status status = TAMIS_OK;
+    if (passes || tms_takes_rows(0, p->build_rows, 1, 1)) status = run_vector(dev, p, 1);
+    if (status == TAMIS_OK && (passes || tms_takes_rows(0, p->build_rows, 2, TMS_FEW_ROWS)))
+        status = run_vector(dev, p, TMS_FEW_ROWS);
+    if (status != TAMIS_OK || !library) return status;
     return tms_product_prepare(dev, &by_clblast, &tms_cl(dev)->product, p);
 }
 

@@ -13,6 +13,10 @@ typedef struct tms_cl_types {
 /* The types of the parts of n stages, each once, then the first again; false if there are more. */
 bool tms_cl_types_of(const tms_linear_parts *stages, uint32_t n, tms_cl_types *out);
 
+/* A kernel of a CPU device that reads weights of these types. `rows`: of those of chains in the
+ * program, 1 or TMS_FEW_ROWS. */
+tms_cl_launch tms_cl_begin_weights(tms_device *dev, const char *file, const char *kernel,
+                                   const tms_cl_types *types, uint32_t rows);
 /* The arguments STAGE_PARAMS and PART_PARAMS of linear_parts.clh; a part that is not there is
  * absent. run: outputs of an item. */
 void tms_cl_stage(tms_cl_launch *l, const tms_linear_parts *p, uint32_t run);

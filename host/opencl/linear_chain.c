@@ -63,16 +63,19 @@ static uint32_t run_of(const tms_linear_parts *p) {
     return lots || p->n_in > HELD ? LONG_RUN : RUN;
 }
 
-/* `rows`: of the kernel, 1 or TMS_FEW_ROWS. */
+tms_cl_launch tms_cl_begin_weights(tms_device *dev, const char *file, const char *kernel,
+                                   const tms_cl_types *types, uint32_t rows) {
+    return tms_cl_begin(dev, file, kernel, "-DTYPE_A=%d -DTYPE_B=%d -DTYPE_C=%d -DROWS=%u%s",
+                        (int)types->of[0], (int)types->of[1], (int)types->of[2], rows,
+                        tms_cl_shape(dev));
+}
+
 static tamis_status run_rows(tms_device *dev, const tms_linear_parts *stages, uint32_t n,
                              const tms_cl_types *types, uint32_t rows) {
     static const tms_linear_parts none;
     uint64_t items = 0;
     uint32_t parts = 0;
-    tms_cl_launch l =
-        tms_cl_begin(dev, "linear_chain_cpu.cl", "linear_chain",
-                     "-DTYPE_A=%d -DTYPE_B=%d -DTYPE_C=%d -DROWS=%u%s", (int)types->of[0],
-                     (int)types->of[1], (int)types->of[2], rows, tms_cl_shape(dev));
+    tms_cl_launch l = tms_cl_begin_weights(dev, "linear_chain_cpu.cl", "linear_chain", types, rows);
     tms_cl_u32(&l, stages[0].n_rows);
     tms_cl_u32(&l, n);
     for (uint32_t i = 0; i < TMS_MOST_STAGES; i++) {
@@ -91,10 +94,12 @@ static tamis_status run_rows(tms_device *dev, const tms_linear_parts *stages, ui
 
 static tamis_status run(tms_device *dev, const tms_linear_parts *stages, uint32_t n,
                         const tms_cl_types *types) {
-    const uint32_t n_rows = stages[0].n_rows;
-    if (n_rows) return run_rows(dev, stages, n, types, n_rows == 1 ? 1 : TMS_FEW_ROWS);
-    tamis_status status = run_rows(dev, stages, n, types, 1);
-    return status == TAMIS_OK ? run_rows(dev, stages, n, types, TMS_FEW_ROWS) : status;
+    const uint32_t n_rows = stages[0].n_rows, build_rows = stages[0].build_rows;
+    tamis_status status = TAMIS_OK;
+    if (tms_takes_rows(n_rows, build_rows, 1, 1)) status = run_rows(dev, stages, n, types, 1);
+    if (status == TAMIS_OK && tms_takes_rows(n_rows, build_rows, 2, TMS_FEW_ROWS))
+        status = run_rows(dev, stages, n, types, TMS_FEW_ROWS);
+    return status;
 }
 
 tamis_status tms_cl_run_stage(tms_device *dev, const tms_linear_parts *p) {

@@ -25,7 +25,8 @@ tamis_status tms_cl_linear_parts(tms_device *dev, const tms_linear_parts *p) {
     tamis_status status = tms_cl_choose(dev, "linear_parts", NULL, &cpu);
     if (status != TAMIS_OK) return status;
     if (cpu) return tms_cl_run_stage(dev, p);
-    if (p->n_rows) return run_base(dev, p, p->n_rows == 1 ? 1 : TMS_FEW_ROWS);
-    status = run_base(dev, p, 1);
-    return status == TAMIS_OK ? run_base(dev, p, TMS_FEW_ROWS) : status;
+    if (tms_takes_rows(p->n_rows, p->build_rows, 1, 1)) status = run_base(dev, p, 1);
+    if (status == TAMIS_OK && tms_takes_rows(p->n_rows, p->build_rows, 2, TMS_FEW_ROWS))
+        status = run_base(dev, p, TMS_FEW_ROWS);
+    return status;
 }

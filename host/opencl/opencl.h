@@ -204,10 +204,6 @@ tamis_status tms_cl_run_items(tms_cl_launch *l, uint64_t n);
 /* Launches x * y work-groups of `size` work-items. For an empty grid one is launched, so that the
  * kernel is built: kernels ignore work-groups beyond their rows. */
 tamis_status tms_cl_run_groups(tms_cl_launch *l, uint32_t size, uint64_t x, uint64_t y);
-/* The same of at most as many groups as tms_cl_narrow says: a driver that compiles wide grids apart
- * needs no second version of the kernel. */
-tamis_status tms_cl_run_narrow(tms_cl_launch *l, uint32_t size, uint32_t x);
-uint32_t tms_cl_narrow(const tms_device *dev, uint32_t size);
 /* CPU kernels: a work-group for each core takes item after item of a queue of `n`; the last two
  * arguments are set here (QUEUE_PARAMS of cpu.clh). n == 0 launches one idle work-group. */
 tamis_status tms_cl_run_queue(tms_cl_launch *l, uint64_t n);

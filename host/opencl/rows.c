@@ -40,8 +40,8 @@ tamis_status tms_cl_write_rows(tms_device *dev, const tms_write_rows *p) {
         n_k *= tamis_dtype_size(p->dtype);
         n_v *= tamis_dtype_size(p->dtype);
     }
-    tms_cl_launch l = tms_cl_begin_kv(
-        dev, "rows.cl", p->rotation.n_rot ? "write_rotated" : "write_rows", &p->kv);
+    tms_cl_launch l =
+        tms_cl_begin_kv(dev, "rows.cl", p->rotation.n_rot ? "write_rotated" : "write_rows", &p->kv);
     tms_cl_kv(&l, &p->kv, b->n_rows);
     tms_cl_batch(&l, b);
     tms_cl_ref(&l, p->k, unit, n_k);
@@ -53,8 +53,8 @@ tamis_status tms_cl_write_rows(tms_device *dev, const tms_write_rows *p) {
     tms_cl_optional(&l, p->planes.positions, sizeof(cl_int), 0);
     tms_cl_optional(&l, p->planes.scores, sizeof(cl_float), 0);
     tms_cl_optional(&l, p->positions, sizeof(cl_int), b->n_rows);
-    const uint32_t puts = tms_has_blocks(p->kv.dtype) ? tms_q8_blocks(p->kv.head_dim)
-                                                                 : p->kv.head_dim / 16;
+    const uint32_t puts =
+        tms_has_blocks(p->kv.dtype) ? tms_q8_blocks(p->kv.head_dim) : p->kv.head_dim / 16;
     if (p->rotation.n_rot == 0) return tms_cl_run_items(&l, lanes * puts);
     set_rotation(&l, p);
     return tms_cl_run_items(&l, (uint64_t)b->n_rows * (b->n_heads + b->n_kv_heads));

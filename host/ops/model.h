@@ -27,7 +27,16 @@ typedef struct tms_linear {
     tms_ref bias;
     uint32_t n_rows, n_in, n_out;
     bool accumulate;
+    uint32_t build_rows;
 } tms_linear;
+
+/* Whether a launch takes the kernel for `first` to `last` rows or, without rows, is to build it:
+ * build_rows is the number of rows of the launches to come, 0 any number. */
+static inline bool tms_takes_rows(uint32_t n_rows, uint32_t build_rows, uint32_t first,
+                                  uint32_t last) {
+    const uint32_t rows = n_rows ? n_rows : build_rows;
+    return rows == 0 || (first <= rows && rows <= last);
+}
 
 /* linear_parts: what norm, up to three linears of one input and activate give, in one launch, for
  * at most TMS_FEW_ROWS rows. With z = x, or norm's y of x with norm_w and eps if norm_w is there:
@@ -54,6 +63,7 @@ typedef struct tms_linear_parts {
     uint32_t n_parts, n_rows, n_in;
     float eps;
     bool gated, accumulate;
+    uint32_t build_rows; /* as linear's */
 } tms_linear_parts;
 
 /* linear_chain: up to four stages, one after another; all have the same n_rows. A stage is

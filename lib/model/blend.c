@@ -30,10 +30,11 @@ static tamis_status gather(tamis_runner *runner, tms_activation from, tms_activa
     return tamis_op_embed(runner->model->context, &embed, error);
 }
 
-/* Builds what gathering needs. */
+/* Builds what gathering needs, and the parts of layers. */
 static tamis_status warm(tamis_runner *runner, tamis_error *error) {
     const tms_config *config = &runner->model->config;
     const uint32_t heads = config->n_heads * config->head_dim;
+    TMS_TRY(tms_forward_build_parts(runner, error));
     TMS_TRY(gather(runner, TMS_X, TMS_NORMED, config->dim, 1, 0, error));
     return gather(runner, TMS_Q, TMS_ATTENDED, heads, 1, 0, error);
 }

@@ -35,7 +35,8 @@ static tamis_status project(const tamis_runner *runner, const projection *p, uin
                                         .n_rows = n_rows,
                                         .n_in = p->n_in,
                                         .n_out = p->n_out,
-                                        .accumulate = p->accumulate};
+                                        .accumulate = p->accumulate,
+                                        .build_rows = runner->build_rows};
     return tamis_op_linear(runner->model->context, &params, error);
 }
 
@@ -78,7 +79,8 @@ static tamis_linear_parts_params few_of(const tamis_runner *runner, const normed
                                         .n_rows = n_rows,
                                         .n_in = config->dim,
                                         .eps = config->norm_eps,
-                                        .gated = p->gated};
+                                        .gated = p->gated,
+                                        .build_rows = runner->build_rows};
     params.x.offset = (uint64_t)p->first * config->dim * sizeof(float);
     for (uint32_t i = 0; i < p->n_parts; i++) {
         params.parts[i] = part_of(runner, &p->parts[i]);
@@ -109,12 +111,15 @@ static tamis_status project_many(const tamis_runner *runner, const normed *p, ui
     return tamis_op_activate(runner->model->context, &activate, error);
 }
 
-/* Without rows both ways are made ready. */
+/* Whether these rows, or without any those that kernels are built for, are few. */
+static bool are_few(const tamis_runner *runner, uint32_t n_rows) {
+    return (n_rows ? n_rows : runner->build_rows) <= TAMIS_FEW_ROWS;
+}
+
 static tamis_status project_normed(const tamis_runner *runner, const normed *p, uint32_t n_rows,
                                    tamis_error *error) {
-    if (n_rows <= TAMIS_FEW_ROWS) TMS_TRY(project_few(runner, p, n_rows, error));
-    return n_rows == 0 || n_rows > TAMIS_FEW_ROWS ? project_many(runner, p, n_rows, error)
-                                                  : TAMIS_OK;
+    return are_few(runner, n_rows) ? project_few(runner, p, n_rows, error)
+                                   : project_many(runner, p, n_rows, error);
 }
 
 static tamis_status observe(tamis_runner *runner, const tamis_attention_rows *rows,
@@ -246,7 +251,8 @@ static tamis_linear_parts_params sum_of(const tamis_runner *runner, const projec
                                        .n_parts = 1,
                                        .n_rows = n_rows,
                                        .n_in = p->n_in,
-                                       .accumulate = p->accumulate};
+                                       .accumulate = p->accumulate,
+                                       .build_rows = runner->build_rows};
 }
 
 /* From the attended rows of a layer to q, k and v of the next, if there is one: one op. */
@@ -270,12 +276,10 @@ static tamis_status advance_many(tamis_runner *runner, uint32_t layer, uint32_t 
     return tms_forward_qkv(runner, layer + 1, n_rows, error);
 }
 
-/* Without rows both ways are made ready. */
 static tamis_status advance(tamis_runner *runner, uint32_t layer, uint32_t n_rows,
                             tamis_error *error) {
-    if (n_rows <= TAMIS_FEW_ROWS) TMS_TRY(advance_few(runner, layer, n_rows, error));
-    return n_rows == 0 || n_rows > TAMIS_FEW_ROWS ? advance_many(runner, layer, n_rows, error)
-                                                  : TAMIS_OK;
+    return are_few(runner, n_rows) ? advance_few(runner, layer, n_rows, error)
+                                   : advance_many(runner, layer, n_rows, error);
 }
 
 /* Logits and their largest entries, of the output rows alone. */
@@ -313,9 +317,51 @@ tamis_status tms_forward_pass(tamis_runner *runner, uint32_t n_rows, uint32_t fi
     TMS_TRY(tms_forward_embed(runner, n_rows, error));
     TMS_TRY(tms_forward_qkv(runner, 0, n_rows, error));
     for (uint32_t layer = 0; layer < runner->model->config.n_layers; ++layer) {
-        if (n_rows > 0) TMS_TRY(read_cache(runner, layer, n_rows, error));
+        TMS_TRY(read_cache(runner, layer, n_rows, error));
         TMS_TRY(advance(runner, layer, n_rows, error));
     }
-    if (n_outputs == 0 && n_rows > 0) return TAMIS_OK;
-    return tms_forward_head(runner, first_output, n_outputs, error);
+    return n_outputs ? tms_forward_head(runner, first_output, n_outputs, error) : TAMIS_OK;
+}
+
+/* ---- Kernels --------------------------------------------------------------------------------- */
+
+/* Numbers of rows that take the same kernels: 1; up to TAMIS_FEW_ROWS; more. As a bit. */
+static uint32_t kind_of(uint32_t n_rows) {
+    return n_rows == 1 ? 1 : n_rows <= TAMIS_FEW_ROWS ? 2 : 4;
+}
+
+static tamis_status build_layers(tamis_runner *runner, tamis_error *error) {
+    TMS_TRY(tms_forward_embed(runner, 0, error));
+    TMS_TRY(tms_forward_qkv(runner, 0, 0, error));
+    for (uint32_t layer = 0; layer < runner->model->config.n_layers; ++layer)
+        TMS_TRY(advance(runner, layer, 0, error));
+    return TAMIS_OK;
+}
+
+tamis_status tms_forward_build_parts(tamis_runner *runner, tamis_error *error) {
+    static const uint32_t kinds[] = {1, TAMIS_FEW_ROWS, TAMIS_FEW_ROWS + 1};
+    for (size_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
+        runner->build_rows = kinds[i];
+        for (uint32_t layer = 0; layer < runner->model->config.n_layers; ++layer) {
+            TMS_TRY(tms_forward_qkv(runner, layer, 0, error));
+            TMS_TRY(tms_forward_out(runner, layer, 0, error));
+            TMS_TRY(tms_forward_feed(runner, layer, 0, error));
+        }
+    }
+    return tamis_context_wait(runner->model->context, error);
+}
+
+tamis_status tms_forward_build(tamis_runner *runner, uint32_t n_rows, uint32_t n_outputs,
+                               tamis_error *error) {
+    const uint32_t rows = kind_of(n_rows) & ~runner->built;
+    const uint32_t outputs = n_outputs ? kind_of(n_outputs) & ~runner->built_outputs : 0;
+    if (!rows && !outputs) return TAMIS_OK;
+    runner->build_rows = n_rows;
+    if (rows) TMS_TRY(build_layers(runner, error));
+    runner->build_rows = n_outputs;
+    if (outputs) TMS_TRY(tms_forward_head(runner, 0, 0, error));
+    TMS_TRY(tamis_context_wait(runner->model->context, error));
+    runner->built |= rows;
+    runner->built_outputs |= outputs;
+    return TAMIS_OK;
 }

@@ -84,15 +84,25 @@ struct tamis_runner {
     tms_tap tap; /* NULL unless a chunk is recorded */
     void *tap_user;
     bool as_model; /* scale, soft cap and sliding window are the model's own */
+    /* Kernels: the rows that ops without rows are to build for; kinds that have been built. */
+    uint32_t build_rows, built, built_outputs;
 };
 
 /* One forward pass over the rows of the plan's open step, whose tokens and positions are on the
  * device. Computes logits and greedy tokens of the rows [first_output, first_output + n_outputs).
- * n_rows == 0 only builds the kernels and needs no step. Enqueues. */
+ * Enqueues. */
 tamis_status tms_forward_pass(tamis_runner *runner, uint32_t n_rows, uint32_t first_output,
                               uint32_t n_outputs, tamis_error *error);
 
-/* Its parts, of the first n_rows rows of the activations. Each enqueues; 0 rows as above. */
+/* Builds the kernels of passes of n_rows rows and n_outputs outputs, unless they have been built, and
+ * waits. */
+tamis_status tms_forward_build(tamis_runner *runner, uint32_t n_rows, uint32_t n_outputs,
+                               tamis_error *error);
+/* Builds those of a layer's parts in passes of any number of rows, and waits. */
+tamis_status tms_forward_build_parts(tamis_runner *runner, tamis_error *error);
+
+/* The parts of a pass, of the first n_rows rows of the activations. Each enqueues; 0 rows build the
+ * kernels for runner->build_rows. */
 tamis_status tms_forward_embed(tamis_runner *runner, uint32_t n_rows, tamis_error *error);
 /* TMS_Q, TMS_K and TMS_V of the normalised TMS_X. */
 tamis_status tms_forward_qkv(tamis_runner *runner, uint32_t layer, uint32_t n_rows,

@@ -129,6 +129,7 @@ static tamis_plan_params with_model(const tamis_model *model, const tamis_plan_p
     const tms_config *config = &model->config;
     const double magnitude = tms_rope_magnitude(&config->rope);
     tamis_plan_params own = *params;
+    own.rotated = 1;
     if (own.scale == 0 && magnitude != 1)
         own.scale = (float)(magnitude * magnitude / sqrt(config->head_dim));
     if (own.sliding_window == 0 && config->sliding_window < own.max_context)
@@ -136,7 +137,7 @@ static tamis_plan_params with_model(const tamis_model *model, const tamis_plan_p
     return own;
 }
 
-/* The plan, what it and the forward pass need, and every kernel launched once. */
+/* The plan, what it and the forward pass need, and the kernels of decode steps. */
 static tamis_status make(tamis_runner *runner, const tamis_plan_params *params,
                          tamis_error *error) {
     const tamis_plan_params own = with_model(runner->model, params);
@@ -145,8 +146,7 @@ static tamis_status make(tamis_runner *runner, const tamis_plan_params *params,
     tamis_plan_get_params(runner->plan, &runner->limits);
     TMS_TRY(bind_model(runner, error));
     TMS_TRY(make_buffers(runner, error));
-    TMS_TRY(tms_forward_pass(runner, 0, 0, 0, error));
-    return tamis_context_wait(runner->model->context, error);
+    return tms_forward_build(runner, 1, 1, error);
 }
 
 tamis_status tamis_runner_create(tamis_model *model, tamis_cache *cache,
@@ -183,6 +183,19 @@ void tamis_runner_destroy(tamis_runner **runner) {
     tms_model_let_go((*runner)->model);
     free(*runner);
     *runner = NULL;
+}
+
+tamis_status tamis_runner_build(tamis_runner *runner, uint32_t n_rows, uint32_t n_outputs,
+                                tamis_error *error) {
+    TMS_ENTER_RUNNER(runner);
+    TMS_REQUIRE(runner, TAMIS_E_ARGUMENT, "runner is NULL");
+    const tamis_plan_params *limits = &runner->limits;
+    TMS_REQUIRE(n_rows > 0 && n_rows <= limits->max_rows, TAMIS_E_ARGUMENT, "n_rows is %u: 1 to %u",
+                n_rows, limits->max_rows);
+    TMS_REQUIRE(n_outputs <= n_rows && n_outputs <= limits->max_sequences, TAMIS_E_ARGUMENT,
+                "n_outputs is %u, of %u rows; max_sequences is %u", n_outputs, n_rows,
+                limits->max_sequences);
+    return tms_forward_build(runner, n_rows, n_outputs, error);
 }
 
 tamis_plan *tamis_runner_plan(tamis_runner *runner) {
@@ -240,10 +253,11 @@ static void note_open_step(tamis_error *error) {
     snprintf(error->text + used, sizeof error->text - used, "; the step could not be taken back");
 }
 
-/* Runs one whole step; after a failure the sequences are as they were. The outputs are those of the
- * last n_outputs rows. Device errors that arrive later are returned by tms_read_next. */
+/* Builds the kernels that are missing and runs one whole step; after a failure the sequences are as
+ * they were. The outputs are those of the last n_outputs rows. Device errors that arrive later are returned by tms_read_next. */
 static tamis_status run_step(tamis_runner *runner, const tamis_step *step, const int32_t *tokens,
                              uint32_t n_rows, uint32_t n_outputs, tamis_error *error) {
+    TMS_TRY(tms_forward_build(runner, n_rows, n_outputs, error));
     TMS_TRY(tamis_plan_step_begin(runner->plan, step, error));
     const tamis_status status = fill_step(runner, tokens, n_rows, n_outputs, error);
     if (status != TAMIS_OK && tamis_plan_step_cancel(runner->plan, NULL) != TAMIS_OK)

@@ -32,7 +32,9 @@ tamis_status tamis_op_linear(tamis_context *context, const tamis_linear_params *
         .n_rows = p->n_rows,
         .n_in = p->n_in,
         .n_out = p->n_out,
-        .accumulate = p->accumulate != 0};
+        .accumulate = p->accumulate != 0,
+        .build_rows = p->build_rows};
+    tms_op_zero(&c, "tamis_linear_params", "reserved32", p->reserved32);
     tms_op_apart(&c, &x, &y);
     if (c.status != TAMIS_OK) return c.status;
     return tms_run_linear(context->dev, &run, error);
@@ -86,7 +88,9 @@ static tms_linear_parts parts_of(tms_op_call *c, const tamis_linear_parts_params
                             .n_in = p->n_in,
                             .eps = p->eps,
                             .gated = p->gated != 0,
-                            .accumulate = p->accumulate != 0};
+                            .accumulate = p->accumulate != 0,
+                            .build_rows = p->build_rows};
+    tms_op_zero(c, "tamis_linear_parts_params", "reserved32", p->reserved32);
     for (uint32_t i = 0; i < TAMIS_MOST_PARTS; i++) {
         if (i < p->n_parts)
             run.parts[i] = part_of(c, p, i);

@@ -90,8 +90,6 @@ static tamis_status check_params(const tamis_cache *cache, const tamis_plan_para
                 "load_dtypes is %" PRIu32
                 ", more than the sum of 1 << dtype over f32, f16 and bf16",
                 p->load_dtypes);
-    TMS_REQUIRE(p->reserved32 == 0, TAMIS_E_ARGUMENT,
-                "reserved32 of tamis_plan_params is %" PRIu32 "; it must be 0", p->reserved32);
     TMS_REQUIRE(isfinite(p->scale), TAMIS_E_ARGUMENT, "scale %g is not finite", (double)p->scale);
     TMS_REQUIRE(isfinite(p->soft_cap) && p->soft_cap >= 0, TAMIS_E_ARGUMENT,
                 "soft_cap %g is not a number from 0 on", (double)p->soft_cap);

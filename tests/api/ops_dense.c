@@ -458,7 +458,8 @@ static void linear_refuses_buffers_that_do_not_fit(void **state) {
     FAILS(tamis_op_linear(rig.context, NULL, &test_error), TAMIS_E_ARGUMENT, "params is NULL");
     FAILS(tamis_op_linear(other.context, &sound, &test_error), TAMIS_E_ARGUMENT,
           "the buffer is of another context");
-    REFUSED(p.reserved[3] = 9, "reserved[3] of tamis_linear_params is 9");
+    REFUSED(p.reserved[2] = 9, "reserved[2] of tamis_linear_params is 9");
+    REFUSED(p.reserved32 = 9, "reserved32 of tamis_linear_params is 9");
     REFUSED(p.n_rows = 9, "x: 1152 bytes from byte 0: past the buffer's 1024 bytes");
     REFUSED(p.n_in = 33, "x: 1056 bytes");
     REFUSED(p.n_in = 0, "n_in is 0");
@@ -553,7 +554,8 @@ static void linear_chain_names_the_stage_that_does_not_fit(void **state) {
     CHAIN_REFUSED(p.reserved[2] = 3, "reserved[2] of tamis_linear_chain_params is 3");
     CHAIN_REFUSED(stages[1].n_in = 0, "stage 1: n_in is 0");
     CHAIN_REFUSED(stages[0].parts[0].y.offset = 64, "stage 0: x and y of part 0 overlap");
-    CHAIN_REFUSED(stages[1].reserved[3] = 3, "stage 1: reserved of tamis_linear_parts_params is 3");
+    CHAIN_REFUSED(stages[1].reserved[2] = 3, "stage 1: reserved of tamis_linear_parts_params is 3");
+    CHAIN_REFUSED(stages[1].reserved32 = 3, "stage 1: reserved32 of tamis_linear_parts_params is 3");
     CHAIN_REFUSED(stages[1].n_rows = 1, "linear_chain: 1 rows of stage 1: stage 0 has 2");
     CHAIN_REFUSED(stages[1].parts[0].w.type = TAMIS_WEIGHT_Q8_0, "stage 1: w: rows of 16 Q8_0");
     ops_close(&rig);

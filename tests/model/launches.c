@@ -133,8 +133,60 @@ static void selected_pages(void **state) {
         }
 }
 
+/* Ops that a call to build takes. */
+static uint32_t ops_of_build(rig *r, uint32_t n_rows, uint32_t n_outputs) {
+    faulty_begin(r->context->dev, -1, FAULTY_BEFORE);
+    RIG_OK(r, tamis_runner_build(r->runner, n_rows, n_outputs, &r->error));
+    faulty_pause(r->context->dev);
+    return count_ops();
+}
+
+/* A runner begins with the kernels of decode steps; each further kind of rows is built once. */
+static void kinds_of_rows_are_built_once(void **state) {
+    (void)state;
+    rig r;
+    rig_open(&r, &(rig_params){.file = "needle.gguf", .max_sequences = 4});
+    assert_int_equal(ops_of_build(&r, 1, 1), 0);
+    assert_int_not_equal(ops_of_build(&r, 5, 1), 0);
+    assert_int_equal(ops_of_build(&r, 8, 0), 0);
+    assert_int_not_equal(ops_of_build(&r, 2, 2), 0); /* more outputs */
+    assert_int_equal(ops_of_build(&r, 4, 4), 0);
+    assert_int_not_equal(ops_of_build(&r, 9, 0), 0);
+    assert_int_equal(ops_of_build(&r, 512, 1), 0);
+    RIG_REFUSED(&r, TAMIS_E_ARGUMENT, "runner is NULL", tamis_runner_build(NULL, 1, 1, &r.error));
+    RIG_REFUSED(&r, TAMIS_E_ARGUMENT, "n_rows is 0: 1 to 512",
+                tamis_runner_build(r.runner, 0, 0, &r.error));
+    RIG_REFUSED(&r, TAMIS_E_ARGUMENT, "n_rows is 513: 1 to 512",
+                tamis_runner_build(r.runner, 513, 1, &r.error));
+    RIG_REFUSED(&r, TAMIS_E_ARGUMENT, "n_outputs is 3, of 2 rows",
+                tamis_runner_build(r.runner, 2, 3, &r.error));
+    RIG_REFUSED(&r, TAMIS_E_ARGUMENT, "n_outputs is 5, of 6 rows; max_sequences is 4",
+                tamis_runner_build(r.runner, 6, 5, &r.error));
+    rig_close(&r);
+}
+
+/* A step builds what it lacks before it begins: a failure there changes nothing. */
+static void building_comes_before_a_step(void **state) {
+    (void)state;
+    rig r;
+    int32_t text[3];
+    rig_open(&r, &(rig_params){.file = "needle.gguf", .max_sequences = 1});
+    const tamis_sequence a = rig_add(&r);
+    rig_text(&r, text, 3);
+    faulty_begin_one(r.context->dev, FAULTY_linear_chain, 0);
+    assert_int_not_equal(tamis_runner_prefill(r.runner, a, text, 3, NULL, &r.error), TAMIS_OK);
+    assert_int_equal(faulty_worked(FAULTY_upload), 0); /* a step begins with its tables */
+    faulty_pause(r.context->dev);
+    assert_int_equal(rig_length(&r, a), 0);
+    RIG_OK(&r, tamis_runner_prefill(r.runner, a, text, 3, NULL, &r.error));
+    assert_int_equal(rig_length(&r, a), 3);
+    rig_close(&r);
+}
+
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(kinds_of_rows_are_built_once),
+        cmocka_unit_test(building_comes_before_a_step),
         cmocka_unit_test(all_pages),
         cmocka_unit_test(selected_pages),
     };

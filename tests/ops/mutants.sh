@@ -72,6 +72,8 @@ while IFS='|' read -r file op script; do
 done <<'LIST'
 activate.cl|activate|s/vload16(0, u + first)/vload16(0, g + first)/
 activate.clh|activate|s/1.0f + h \* h/1.0f + h/
+norm_cpu.cl|norm|s/scale \* load_f32(w + i)/scale * load_f32(w)/
+argmax_cpu.cl|argmax|s/k == best \&\& at < index/k == best/
 argmax.cl|argmax|s/best_index\[other\] < best_index/best_index[other] > best_index/
 attend.cl|attend|s/page_of\[key\] + value_offset/page_of[key]/
 attend_cpu.cl|attend|s/last = min(seen - ordinal \* PAGE_SIZE, PAGE_SIZE)/last = PAGE_SIZE/

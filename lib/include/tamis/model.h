@@ -93,13 +93,21 @@ typedef struct tamis_runner tamis_runner;
 
 /* `params` as for tamis_plan_create, where zeros mean the model's own: scale, and sliding_window
  * where max_context exceeds it. An eviction that needs output projections which are in blocks holds
- * them as f32, too. Builds all kernels. Errors: those of tamis_plan_create; E_ARGUMENT (cache of
+ * them as f32, too. Builds the kernels of its plan and of decode steps of one sequence; the first step
+ * that takes others builds them before it begins. Errors: those of tamis_plan_create; E_ARGUMENT (cache of
  * another context or shape, max_context above the model's); E_UNSUPPORTED (max_context above 2^20,
  * beyond which positions cannot be rotated); *out is then NULL. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_runner_create(tamis_model *model, tamis_cache *cache,
                                                             const tamis_plan_params *params,
                                                             tamis_runner **out, tamis_error *error);
 TAMIS_API void tamis_runner_destroy(tamis_runner **runner);
+/* Builds the kernels of steps of n_rows rows, of which n_outputs get logits: a prompt's chunk has 1
+ * or none, a decode step one a sequence. So a server builds while it starts. 1 row, 2 to 8 and more
+ * take the same kernels each. Errors: E_ARGUMENT (no rows, or more than max_rows; more outputs than
+ * rows or than max_sequences), E_NO_MEMORY, E_DEVICE. Waits. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_runner_build(tamis_runner *runner, uint32_t n_rows,
+                                                           uint32_t n_outputs,
+                                                           tamis_error *error);
 /* The plan inside, for counters and times. Owned by the runner; NULL for NULL. */
 TAMIS_API tamis_plan *tamis_runner_plan(tamis_runner *runner);
 

@@ -18,7 +18,9 @@ extern "C" {
  * The call enqueues and returns; later calls see its results. The params struct may be reused at
  * once; buffers stay the caller's and must live until what is enqueued on them has run. A shape's
  * first launch compiles its kernels, which waits. A call with no rows (n_rows 0; n 0) only
- * compiles: its buffers may be absent, its other sizes must be those of the launches to come.
+ * compiles: its buffers may be absent, its other sizes must be those of the launches to come. Where
+ * other numbers of rows take other kernels, build_rows then says for how many they are compiled (0:
+ * for any number).
  *
  * Errors: E_ARGUMENT (NULL; a buffer that is absent, of another context, or too small for the
  * shape; rows that must not overlap and do; a reserved field that is not 0), E_UNSUPPORTED (a shape
@@ -60,7 +62,9 @@ typedef struct tamis_linear_params {
     tamis_place bias;      /* f32 [n_out]; may be absent */
     uint32_t n_rows, n_in, n_out;
     int accumulate;
-    uint64_t reserved[4]; /* 0, else E_ARGUMENT */
+    uint32_t build_rows;  /* read without rows alone */
+    uint32_t reserved32;  /* 0, else E_ARGUMENT */
+    uint64_t reserved[3]; /* 0, else E_ARGUMENT */
 } tamis_linear_params;
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_op_linear(tamis_context *context,
                                                         const tamis_linear_params *params,
@@ -89,7 +93,9 @@ typedef struct tamis_linear_parts_params {
     uint32_t n_parts, n_rows, n_in;
     float eps; /* of the norm */
     int gated, accumulate;
-    uint64_t reserved[4]; /* 0, else E_ARGUMENT */
+    uint32_t build_rows;  /* read without rows alone */
+    uint32_t reserved32;  /* 0, else E_ARGUMENT */
+    uint64_t reserved[3]; /* 0, else E_ARGUMENT */
 } tamis_linear_parts_params;
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_op_linear_parts(
     tamis_context *context, const tamis_linear_parts_params *params, tamis_error *error);

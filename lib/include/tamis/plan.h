@@ -59,12 +59,14 @@ typedef struct tamis_plan_params {
      * of each KV head and token of max_context, under a sliding window also for four of each query
      * head and token. Not with reindexed streaming. */
     int masses;
-    uint32_t reserved32;  /* 0, else E_ARGUMENT */
+    /* Nonzero: rows come by tamis_plan_write_rotated or tamis_plan_load. The kernels of
+     * tamis_plan_write are then built at its first call. */
+    int rotated;
     uint64_t reserved[5]; /* 0, else E_ARGUMENT */
 } tamis_plan_params;
 
-/* Allocates workspace, builds every kernel the steps and evictions will need and launches each
- * once, with no rows. Waits. Errors: E_ARGUMENT naming the parameter and value, E_UNSUPPORTED (a
+/* Allocates workspace, builds every kernel the steps and evictions will need, but for that which
+ * copies pages shared with forks, and launches each once, with no rows. Waits. Errors: E_ARGUMENT naming the parameter and value, E_UNSUPPORTED (a
  * sliding window under a selection other than full; what cannot be combined with an eviction, see
  * `eviction`; with an eviction, max_context from 2^22 on, reindexed above 2^20; more than 1024 KV
  * heads that share a budget), E_NO_MEMORY, E_DEVICE. */
