@@ -8,6 +8,8 @@
 /* linear: y[r][j] = Σ_i x[r][i]·w[j][i] + bias[j] (+ y[r][j] if accumulate).
  *   x, y f32 at row strides; w [n_out][n_in] of any type; bias f32 [n_out], may be absent. y must
  *   not overlap x.
+ *   build_rows: read without rows alone: so many rows have the launches that kernels are built for; 0
+ *   any number.
  * Bytes with few rows: those of w. Up to TMS_FEW_ROWS rows a matrix-vector kernel runs, above
  * that a matrix-matrix kernel or a vendor's library. The two may round differently: beside
  * attend's tiles only here may a row's bits depend on the number of rows in a launch. They do not

@@ -254,7 +254,8 @@ static void note_open_step(tamis_error *error) {
 }
 
 /* Builds the kernels that are missing and runs one whole step; after a failure the sequences are as
- * they were. The outputs are those of the last n_outputs rows. Device errors that arrive later are returned by tms_read_next. */
+ * they were. The outputs are those of the last n_outputs rows. Device errors that arrive later are
+ * returned by tms_read_next. */
 static tamis_status run_step(tamis_runner *runner, const tamis_step *step, const int32_t *tokens,
                              uint32_t n_rows, uint32_t n_outputs, tamis_error *error) {
     TMS_TRY(tms_forward_build(runner, n_rows, n_outputs, error));
