@@ -7,6 +7,7 @@
  * and in step 3d 8 channels of every PARTS-th key. The softmax is online, with one rescaling per
  * block. */
 #include "common.clh"
+#include "logit.clh"
 #ifndef HEAD_DIM
 #define HEAD_DIM 128
 #endif
@@ -31,7 +32,7 @@ __kernel GROUP_OF(WG_SIZE) void attend_rows(
     KV_PARAMS, BATCH_PARAMS, MATRIX_PARAMS(q), REF_PARAMS(const int, pages),
     REF_PARAMS(const int, count), uint capacity, REF_PARAMS(const int, positions),
     REF_PARAMS(const int, intervals), REF_PARAMS(float, logits), ulong logit_stride, uint first,
-    float scale, float soft_cap, uint n_splits, MATRIX_PARAMS(out),
+    LOGIT_PARAMS, uint n_splits, MATRIX_PARAMS(out),
     ulong out_split_stride, REF_PARAMS(float, lse), ulong lse_split_stride) {
     __local float query[GROUP * HEAD_DIM];
     __local float weight[GROUP][WG_SIZE]; /* logits, then probabilities, of the block */
@@ -69,7 +70,7 @@ __kernel GROUP_OF(WG_SIZE) void attend_rows(
         total[g] = 0.0f;
     }
     for (uint i = wi; i < GROUP * HEAD_DIM; i += WG_SIZE)
-        query[i] = scale * q[i]; /* the logit, not its sum before, must be finite */
+        query[i] = logit_scale * q[i]; /* the logit, not its sum before, must be finite */
     if (wi < GROUP) top[wi] = -INFINITY;
     barrier(CLK_LOCAL_MEM_FENCE);
 
@@ -108,10 +109,7 @@ __kernel GROUP_OF(WG_SIZE) void attend_rows(
             }
         for (uint g = 0; g < GROUP; g++) {
             const float2 pair = dot4[g].lo + dot4[g].hi;
-            float logit = pair.x + pair.y;
-            if (soft_cap > 0.0f) logit = soft_cap * tanh(logit / soft_cap);
-            /* An infinite logit of a slot that is seen gives NaN, as a NaN does. */
-            logit = !live ? -INFINITY : isfinite(logit) ? logit : NAN;
+            const float logit = live ? logit_of(LOGIT_RULE, pair.x + pair.y) : -INFINITY;
             weight[g][wi] = logit;
             if (logits && below) logits[g * logit_stride + slot] = logit;
         }

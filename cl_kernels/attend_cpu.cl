@@ -13,7 +13,7 @@ __kernel ONE_ITEM void attend_single(
     KV_PARAMS, BATCH_PARAMS, MATRIX_PARAMS(q), REF_PARAMS(const int, tiles), uint n_tiles,
     REF_PARAMS(const int, pages), REF_PARAMS(const int, count), uint capacity,
     REF_PARAMS(const int, positions), REF_PARAMS(const int, intervals), REF_PARAMS(float, logits),
-    ulong logit_stride, float scale, float soft_cap, uint n_splits, MATRIX_PARAMS(out),
+    ulong logit_stride, LOGIT_PARAMS, uint n_splits, MATRIX_PARAMS(out),
     ulong out_split_stride, REF_PARAMS(float, lse), ulong lse_split_stride, PIECE_PARAMS,
     QUEUE_PARAMS) {
     attend_state s;
@@ -62,9 +62,10 @@ __kernel ONE_ITEM void attend_single(
         s.logits = logits + logits_offset + (ulong)owner * GROUP * logit_stride;
         s.logit_stride = logit_stride;
 #endif
-        attend_begin(&s, q + q_offset + row * q_stride + first_head * HEAD_DIM, scale);
+        attend_begin(&s, q + q_offset + row * q_stride + first_head * HEAD_DIM,
+                     logit_scale);
         __global float *kept = KEPT_OF(lane);
-        attend_pages(&s, keys, value_offset, unseen, n, last, soft_cap,
+        attend_pages(&s, keys, value_offset, unseen, n, last, LOGIT_RULE,
                      kept ? kept + piece * piece_segments * STATE : kept, piece_segments);
         if (kept) {
             if (!is_last(COUNTERS_OF(lane), pieces)) continue;

@@ -11,12 +11,10 @@
  * has the same bits in either form.
  * With several splits `out` and `lse` are their states, which merge joins. No lists. */
 #include "cpu.clh"
+#include "logit.clh"
 
 #ifndef SPLIT_PAGES
 #define SPLIT_PAGES 512 /* TMS_CL_SPLIT_PAGES */
-#endif
-#ifndef SOFT_CAP
-#define SOFT_CAP 0 /* 1: logits pass through cap·tanh(logit/cap) */
 #endif
 #ifndef INTERVALS
 #define INTERVALS 0 /* 1: rows have intervals of positions */
@@ -103,15 +101,12 @@ static inline int16 sees(const tile_state *s, int first, int i, int b) {
 }
 
 /* 3. */
-static ONCE void tile_softmax(tile_state *s, int first, int n, float soft_cap) {
+static ONCE void tile_softmax(tile_state *s, int first, int n, logit_rule rule) {
     for (int b = 0; b < HALVES; b++) {
         float16 top = s->top[b], check = 0.0f;
         for (int i = 0; i < n; i++) {
             const int16 seen = sees(s, first, i, b);
-            float16 x = s->weight[i][b];
-#if SOFT_CAP
-            x = soft_cap * tanh(x / soft_cap);
-#endif
+            float16 x = capped16(rule, s->weight[i][b]);
             check = fma(seen ? x : (float16)(0.0f), (float16)(0.0f), check);
             x = seen ? x : (float16)(-INFINITY);
             top = x > top ? x : top;
@@ -250,7 +245,7 @@ static ONCE void tile_end(tile_state *s, int rows, __global float *out, ulong ou
 __kernel ONE_ITEM void attend_tiles(
     KV_PARAMS, BATCH_PARAMS, MATRIX_PARAMS(q), REF_PARAMS(const int, tiles), uint n_tiles,
     REF_PARAMS(const int, positions), REF_PARAMS(const int, intervals),
-    float scale, float soft_cap, uint n_splits,
+    LOGIT_PARAMS, uint n_splits,
     MATRIX_PARAMS(out), ulong out_split_stride, REF_PARAMS(float, lse), ulong lse_split_stride,
     QUEUE_PARAMS) {
     tile_state s;
@@ -262,7 +257,7 @@ __kernel ONE_ITEM void attend_tiles(
         const int rows = tiles[tiles_offset + 2 * tile + 1];
         if (rows == 1) continue;
         const int2 within = tile_begin(
-            &s, rows, q + q_offset + row * q_stride + (ulong)query_head * HEAD_DIM, q_stride, scale,
+            &s, rows, q + q_offset + row * q_stride + (ulong)query_head * HEAD_DIM, q_stride, logit_scale,
             visible + visible_offset + (ulong)row * n_kv_heads + head, n_kv_heads,
             intervals ? intervals + intervals_offset + 2 * row : intervals, !positions);
         const int begin = split * SPLIT_PAGES * PAGE_SIZE;
@@ -284,7 +279,7 @@ __kernel ONE_ITEM void attend_tiles(
             if (first == start || (first - begin) % SEGMENT == 0) segment_begin(&s);
             load_rows(&s, keys, page_stride, slot_stride, ids, first, n, false);
             tile_logits(&s, n);
-            tile_softmax(&s, first, n, soft_cap);
+            tile_softmax(&s, first, n, LOGIT_RULE);
             const float16 check =
                 load_rows(&s, keys + value_offset, page_stride, slot_stride, ids, first, n, true);
             if (sum16(check) == 0.0f)

@@ -8,6 +8,7 @@
  * and joins those. In page_mass_scores the work-groups of one x share the full pages of one (row,
  * KV head). */
 #include "common.clh"
+#include "logit.clh"
 #ifndef HEAD_DIM
 #define HEAD_DIM 128
 #endif
@@ -27,7 +28,7 @@
          page += (uint)get_num_groups(1) * WG_SIZE)
 
 __kernel GROUP_OF(WG_SIZE) void page_mass_logs(KV_PARAMS, BATCH_PARAMS, MATRIX_PARAMS(q),
-                                               float scale, float soft_cap, REF_PARAMS(float, logs),
+                                               LOGIT_PARAMS, REF_PARAMS(float, logs),
                                                uint log_stride) {
     const uint n_heads = n_kv_heads * GROUP, state = (uint)get_group_id(0);
     if (state >= n_rows * n_heads) return;
@@ -40,17 +41,15 @@ __kernel GROUP_OF(WG_SIZE) void page_mass_logs(KV_PARAMS, BATCH_PARAMS, MATRIX_P
                              head * head_stride + page];
         __global element *keys = kv + kv_offset + id * page_stride + head * kv_head_stride;
         __global const float *query = q + q_offset + row * q_stride + (ulong)query_head * HEAD_DIM;
-        /* 1. the logits of the page's slots; an infinite one counts as NaN */
+        /* 1. the logits of the page's slots */
         float logits[PAGE_SIZE];
         float top = -INFINITY;
         for (uint s = 0; s < slots; s++) {
             const kv_row key = row_of(keys, PAGE_SIZE, s, slot_stride);
             float16 sums = 0.0f;
             for (uint c = 0; c < HEAD_DIM; c += 16)
-                sums = fma(scale * vload16(0, query + c), row16(key, c), sums);
-            float logit = sum16(sums);
-            if (soft_cap > 0.0f) logit = soft_cap * tanh(logit / soft_cap);
-            logits[s] = isfinite(logit) ? logit : NAN;
+                sums = fma(logit_scale * vload16(0, query + c), row16(key, c), sums);
+            logits[s] = logit_of(LOGIT_RULE, sum16(sums));
             top = fmax(top, logits[s]);
         }
         /* 2. the page's log-mass; a NaN among the logits stays */

@@ -8,6 +8,7 @@
  * after 65,535 iterations). observe_rows computes logits from keys, for ROWS rows of one query head
  * at a time, whose q are in local memory; observe_logits reads logits. */
 #include "common.clh"
+#include "logit.clh"
 #include "observe.clh"
 #define MOST_DIM 256
 #define ROWS         8
@@ -57,8 +58,8 @@ static inline ulong value_at(ulong lane, ulong stride, __global const int *ids, 
 }
 
 __kernel GROUP_OF(WG_SIZE) void observe_rows(KV_PARAMS, BATCH_PARAMS, OBSERVE_PARAMS,
-                                             MATRIX_PARAMS(q), uint head_dim, float scale,
-                                             float soft_cap, PART_PARAMS) {
+                                             MATRIX_PARAMS(q), uint head_dim, LOGIT_PARAMS,
+                                             PART_PARAMS) {
     __local float query[ROWS][MOST_DIM];
     __local float dots[ROWS][WG_SIZE], joined[ROWS][WG_SIZE]; /* of the work-item's slot */
     __local int scratch[WG_SIZE];
@@ -94,7 +95,7 @@ __kernel GROUP_OF(WG_SIZE) void observe_rows(KV_PARAMS, BATCH_PARAMS, OBSERVE_PA
             barrier(CLK_LOCAL_MEM_FENCE);
             for (uint r = 0; r < ROWS; r++)
                 for (uint d = wi; d < head_dim; d += WG_SIZE)
-                    query[r][d] = scale * q[min(t + r, end - 1) * q_stride + g * head_dim + d];
+                    query[r][d] = logit_scale * q[min(t + r, end - 1) * q_stride + g * head_dim + d];
             barrier(CLK_LOCAL_MEM_FENCE);
             if (!live) continue;
             float4 dot4[ROWS];
@@ -114,9 +115,7 @@ __kernel GROUP_OF(WG_SIZE) void observe_rows(KV_PARAMS, BATCH_PARAMS, OBSERVE_PA
             for (uint r = 0; r < count; r++) {
                 const bool seen = slot < (uint)visible[(ulong)(t + r) * n_kv_heads];
                 const ulong list = owner * max_span * group + (t + r) * group + g;
-                float logit = dots[r][wi];
-                if (soft_cap > 0.0f) logit = soft_cap * tanh(logit / soft_cap);
-                if (!isfinite(logit)) logit = NAN;
+                const float logit = logit_of(LOGIT_RULE, dots[r][wi]);
                 const float base = base_of(lse[(t + r) * lse_stride + g]);
                 const float w = seen ? exp(logit - base) : 0.0f;
                 if (tile) tile[tile_offset + list * tile_stride + slot] = w;

@@ -8,6 +8,7 @@
  *   1. logits;  2. weights, 0 where a row does not see;  3. joined over the group;  4. and rows.
  * With LOGITS step 1 is a load. */
 #include "cpu.clh"
+#include "logit.clh"
 #include "observe.clh"
 
 #ifndef LOGITS
@@ -39,7 +40,7 @@ typedef struct span {
     ulong row_stride, head_stride, lse_stride, tile_stride;
     int rows, visible_stride;
     uint group, join, rule;
-    float soft_cap;
+    logit_rule logit;
 } span;
 
 /* KEYS slots. */
@@ -102,8 +103,7 @@ static inline void block_logits(key_block *k, const span *s, int t, int count, u
         for (int d = 0; d < HEAD_DIM; d++)
             FOR_BLOCK(r, i) dot[r][i] = fma((float16)(q[r][d]), k->keys[d][b + i], dot[r][i]);
         FOR_BLOCK(r, i) {
-            float16 x = dot[r][i];
-            if (s->soft_cap > 0.0f) x = s->soft_cap * tanh(x / s->soft_cap);
+            const float16 x = capped16(s->logit, dot[r][i]);
             k->weight[r][b + i] = fma(x, (float16)(0.0f), x);
         }
     }
@@ -192,7 +192,7 @@ __kernel ONE_ITEM void observe_run(
     ulong source_stride,
 #else
     KV_PARAMS, BATCH_PARAMS, OBSERVE_PARAMS, REF_PARAMS(const float, source), ulong row_stride,
-    ulong source_stride, float scale, float soft_cap,
+    ulong source_stride, LOGIT_PARAMS,
 #endif
     uint runs, QUEUE_PARAMS) {
     key_block k;
@@ -217,7 +217,7 @@ __kernel ONE_ITEM void observe_run(
             .join = join,
             .rule = rule,
 #if !LOGITS
-            .soft_cap = soft_cap,
+            .logit = LOGIT_RULE,
 #endif
         };
         int end = 0;
@@ -227,7 +227,7 @@ __kernel ONE_ITEM void observe_run(
             k.slots = min(KEYS, end - k.first);
 #if !LOGITS
             turn_keys(&k, &s, kv + kv_offset + head * kv_head_stride, page_stride, slot_stride,
-                      page_size, scale);
+                      page_size, logit_scale);
 #endif
             block_values(&k, &s);
             if (values)

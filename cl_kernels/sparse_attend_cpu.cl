@@ -17,7 +17,7 @@ enum { SCORED, SELECTED, ATTENDED }; /* a lane's counters */
 __kernel ONE_ITEM void sparse_attend(
     KV_PARAMS, BOUNDS_PARAMS, BATCH_PARAMS, MATRIX_PARAMS(q), REF_PARAMS(float, scores),
     uint score_stride, uint k, uint sinks, uint recent, REF_PARAMS(int, pages),
-    REF_PARAMS(int, count), uint capacity, float scale, float soft_cap, MATRIX_PARAMS(out),
+    REF_PARAMS(int, count), uint capacity, LOGIT_PARAMS, MATRIX_PARAMS(out),
     REF_PARAMS(float, lse), uint score_runs, uint run_pages, PIECE_PARAMS, QUEUE_PARAMS) {
     score_state scoring;
     attend_state s;
@@ -61,8 +61,8 @@ __kernel ONE_ITEM void sparse_attend(
         const int last = n ? min(PAGE_SIZE, seen - list[first + n - 1] * PAGE_SIZE) : 0;
         const page_rows keys = {kv + kv_offset + head * kv_head_stride, page_stride, slot_stride};
         __global float *kept = KEPT_OF(owner);
-        attend_begin(&s, query, scale);
-        attend_pages(&s, keys, value_offset, 0, n, last, soft_cap,
+        attend_begin(&s, query, logit_scale);
+        attend_pages(&s, keys, value_offset, 0, n, last, LOGIT_RULE,
                      kept ? kept + part * piece_segments * STATE : kept, piece_segments);
         if (!whole) {
             if (!is_last(counters + ATTENDED, pieces)) continue;

@@ -46,6 +46,10 @@ typedef struct cu_lists {
     uint64_t capacity;
 } cu_lists;
 
+typedef struct cu_logit {
+    float scale, soft_cap;
+} cu_logit;
+
 /* ---- rows ---- */
 
 typedef struct cu_write_rows_args {
@@ -166,7 +170,7 @@ typedef struct cu_mass_args {
     CU_PTR(float) lse;  /* [row][query head] */
     CU_PTR(float) scores;
     uint64_t log_stride, stride;
-    float scale, soft_cap;
+    cu_logit logit;
     uint32_t rule, unused;
 } cu_mass_args;
 
@@ -323,7 +327,7 @@ typedef struct cu_attend_args {
     uint64_t logit_stride;
     CU_PTR(float) states;
     CU_PTR(uint32_t) tickets; /* [row of the launch][KV head][tile of query heads] */
-    float scale, soft_cap;
+    cu_logit logit;
     uint32_t first, n;  /* rows of this launch; tiles with by_tile and in the tile kernels */
     uint32_t chunks;    /* states a (row, KV head) or (tile, KV head) */
     uint32_t by_tile;   /* 1: only rows that are a tile of their own */
@@ -541,7 +545,7 @@ typedef struct cu_observe_args {
     CU_PTR(float) values;       /* may be NULL; value_stride 0: a plane */
     CU_PTR(float) tile;         /* may be NULL */
     uint64_t lse_stride, logit_stride, value_stride, tile_stride;
-    float scale, soft_cap;
+    cu_logit logit;
     uint32_t n_items, max_span, join, rule, accumulate;
     uint32_t blocks; /* that share the slots of an (item, KV head) */
 } cu_observe_args;

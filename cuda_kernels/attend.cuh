@@ -8,6 +8,7 @@
 #ifndef TAMIS_CUDA_ATTEND_CUH
 #define TAMIS_CUDA_ATTEND_CUH
 #include "common.cuh"
+#include "logit.cuh"
 
 /* ---- What a row sees ------------------------------------------------------------------------- */
 
@@ -81,19 +82,6 @@ DEVICE bool attend_sees(const cu_attend_args &a, const attend_lane &l, const att
     const int32_t position =
         a.positions ? a.positions[((uint64_t)p.id << a.kv.page_shift) + in_page] : (int32_t)slot;
     return l.low <= position && position <= l.high;
-}
-
-/* The power of two of `scale`, by which q is multiplied at once: without rounding, and so that a
- * sum of products is no larger than the logit. The rest, from 1 to 2 in size, follows. */
-DEVICE float attend_power(float scale) {
-    const float power = bits_to_float(float_to_bits(scale) & 0x7f800000u);
-    return power == 0.0f ? 1.0f : power;
-}
-
-/* The capped logit; an infinite logit of a slot that is seen counts as NaN. */
-DEVICE float attend_logit(float dot, float soft_cap) {
-    const float logit = soft_cap > 0.0f ? soft_cap * tanhf(dot / soft_cap) : dot;
-    return is_finite(logit) ? logit : bits_to_float(0x7fc00000u);
 }
 
 /* Where the logits of a row's query heads from the first-th of the group on go; NULL: nowhere. */
@@ -191,7 +179,7 @@ DEVICE void attend_plain_keys(const cu_attend_args &a, const attend_lane &l, con
                               uint32_t in_page, const float (&query)[G][8], float *logits,
                               uint32_t heads, attend_sums<G> &s) {
     typedef attend_plain_shape<D, G> shape;
-    const float rest = a.scale / attend_power(a.scale);
+    const float rest = a.logit.scale / power_of(a.logit.scale);
     float weight[shape::STEPS][G], x[8];
     bool seen[shape::STEPS];
     /* 2. which slots count, 3a. and their logits */
@@ -209,7 +197,7 @@ DEVICE void attend_plain_keys(const cu_attend_args &a, const attend_lane &l, con
 #pragma unroll
             for (uint32_t mask = shape::LANES / 2; mask > 0; mask /= 2)
                 dot += shuffle_xor(dot, mask);
-            weight[step][g] = seen[step] ? attend_logit(dot * rest, a.soft_cap) : -INFINITY;
+            weight[step][g] = seen[step] ? logit_of(a.logit, dot * rest) : -INFINITY;
         }
         attend_plain_keep<D, G>(a, l, (p.ordinal << a.kv.page_shift) + slot, weight[step], logits,
                                 heads);
@@ -269,7 +257,7 @@ DEVICE void attend_plain(const cu_attend_args &a, const attend_lane &l, const fl
                          attend_sums<G> &s) {
     typedef attend_plain_shape<D, G> shape;
     const uint32_t channel = lane_id() % shape::LANES * 8, part = lane_id() / shape::LANES;
-    const float power = attend_power(a.scale);
+    const float power = power_of(a.logit.scale);
     float query[G][8];
 #pragma unroll
     for (int g = 0; g < G; g++) {

@@ -125,7 +125,7 @@ DEVICE void attend_split(const cu_attend_args &a, const attend_lane &l, const at
     }
     attend_query<T, D, 1> query;
     query.thirds = thirds + lane_id();
-    begin_rows<T, D, 1>(query, 0, s[0], q, a.scale);
+    begin_rows<T, D, 1>(query, 0, s[0], q, a.logit.scale);
     for (uint32_t slot = 0, i = 0; slot < slots; slot += KEYS) {
         copy_async_wait<STAGES - 2>();
         warp_sync(); /* all lanes' copies are there, and all are done with the stage before */
@@ -139,9 +139,9 @@ DEVICE void attend_split(const cu_attend_args &a, const attend_lane &l, const at
         const auto sees = [&](int, uint32_t key) { return (now >> key & 1) != 0; };
         if constexpr (LOGITS) {
             const key_logits keep = {a, l, share, first, heads, slot};
-            attend_keys<ROW, 1>(query, s, keys, values, a.soft_cap, sees, keep);
+            attend_keys<ROW, 1>(query, s, keys, values, a.logit, sees, keep);
         } else if (now) {
-            attend_keys<ROW, 1>(query, s, keys, values, a.soft_cap, sees);
+            attend_keys<ROW, 1>(query, s, keys, values, a.logit, sees);
         }
 #pragma unroll
         for (uint32_t j = 0; j + 1 < STAGES; j++)
@@ -474,7 +474,7 @@ template <typename T, int D> DEVICE void tiles(const cu_attend_args &a, tile_sta
         r[m] = tile_row_of(a, task.first, n, all, task.head);
         const float *q =
             a.q.at + r[m].row * a.q.stride + ((uint64_t)task.head * a.batch.group + r[m].head) * D;
-        begin_rows<T, D, M>(query, m, s[m], n < all ? q : nullptr, a.scale);
+        begin_rows<T, D, M>(query, m, s[m], n < all ? q : nullptr, a.logit.scale);
     }
     for (uint32_t i = 0; slot < t.end; slot += TILE_KEYS) {
         copy_async_wait<STAGES - 2>();
@@ -485,7 +485,7 @@ template <typename T, int D> DEVICE void tiles(const cu_attend_args &a, tile_sta
         /* 2. a row sees slots below its limit whose positions lie in its interval */
         if (task.own < all)
             attend_keys<attend_layout<T, D>::TILE_ROW, 2>(
-                query, s, stage.keys, stage.values, a.soft_cap, [&](int m, uint32_t key) {
+                query, s, stage.keys, stage.values, a.logit, [&](int m, uint32_t key) {
                     if (slot + key >= r[m].seen) return false;
                     return !a.intervals ||
                            (r[m].low <= stage.position[key] && stage.position[key] <= r[m].high);

@@ -153,7 +153,7 @@ DEVICE void begin_rows(attend_query<T, D, M> &query, int m, attend_rows<D> &s, c
     typedef attend_query<T, D, M> shape;
     typedef attend_layout<T, D> layout;
     const uint32_t column = lane_id() % 4 * 2;
-    const float power = attend_power(scale);
+    const float power = power_of(scale);
     float up = 1.0f, x[D / 4]; /* two by two; a caller's rows need not be aligned to both */
     s.back = scale / power;
 #pragma unroll
@@ -228,7 +228,7 @@ struct attend_drop {
  * seen(m, key): whether the lane's row sees a key of these N times 16; keep(m, key, logit) gets
  * every logit, -inf where it does not; set(n, m, x[n][m]) gets the weights. */
 template <int D, int M, int N, typename SEEN, typename KEEP, typename SET>
-DEVICE void weigh(attend_rows<D> &s, int m, float (&x)[N][M][4], float soft_cap, const SEEN &seen,
+DEVICE void weigh(attend_rows<D> &s, int m, float (&x)[N][M][4], const cu_logit &rule, const SEEN &seen,
                   const KEEP &keep, const SET &set) {
     const uint32_t column = lane_id() % 4 * 2;
     float top = s.top;
@@ -236,7 +236,7 @@ DEVICE void weigh(attend_rows<D> &s, int m, float (&x)[N][M][4], float soft_cap,
     for (int n = 0; n < N; n++)
 #pragma unroll
         for (int i = 0; i < 4; i++) {
-            const float logit = attend_logit(x[n][m][i] * s.back, soft_cap);
+            const float logit = logit_of(rule, x[n][m][i] * s.back);
             const uint32_t key = 16 * n + i / 2 * 8 + column + i % 2;
             x[n][m][i] = seen(m, key) ? logit : -INFINITY;
             keep(m, key, x[n][m][i]);
@@ -301,7 +301,7 @@ DEVICE void add_values(attend_rows<D> (&s)[M], const T *values,
 /* N times 16 keys; seen(m, key), keep(m, key, logit). */
 template <int ROW, int N, typename T, int D, int M, typename SEEN, typename KEEP = attend_drop>
 DEVICE void attend_keys(const attend_query<T, D, M> &q, attend_rows<D> (&s)[M], const T *keys,
-                        const T *values, float soft_cap, const SEEN &seen,
+                        const T *values, const cu_logit &rule, const SEEN &seen,
                         const KEEP &keep = KEEP()) {
     float x[N][M][4];
     attend_operand<T, M> weights[N];
@@ -310,7 +310,7 @@ DEVICE void attend_keys(const attend_query<T, D, M> &q, attend_rows<D> (&s)[M], 
         dot_keys<ROW>(q, keys + 16 * n * ROW, x[n]);
 #pragma unroll
     for (int m = 0; m < M; m++)
-        weigh(s[m], m, x, soft_cap, seen, keep, attend_operands<T, M, N>{weights});
+        weigh(s[m], m, x, rule, seen, keep, attend_operands<T, M, N>{weights});
     add_values<ROW>(s, values, weights);
 }
 

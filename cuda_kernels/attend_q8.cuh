@@ -267,7 +267,7 @@ DEVICE void add_block(attend_rows<D> (&s)[M], const T *values, const float (&x)[
 /* As the other attend_keys. */
 template <int ROW, int N, typename T, int D, int M, typename SEEN, typename KEEP>
 DEVICE void attend_scaled(const attend_query<T, D, M> &q, attend_rows<D> (&s)[M], const T *keys,
-                          const T *values, float soft_cap, const SEEN &seen, const KEEP &keep) {
+                          const T *values, const cu_logit &rule, const SEEN &seen, const KEEP &keep) {
     float x[N][M][4];
     uint32_t bits[M];
 #pragma unroll
@@ -275,7 +275,7 @@ DEVICE void attend_scaled(const attend_query<T, D, M> &q, attend_rows<D> (&s)[M]
         dot_keys<ROW, N>(q, keys, n, x[n]);
 #pragma unroll
     for (int m = 0; m < M; m++) {
-        weigh(s[m], m, x, soft_cap, seen, keep, attend_drop());
+        weigh(s[m], m, x, rule, seen, keep, attend_drop());
         bits[m] = 0;
 #pragma unroll
         for (int i = 0; i < 4 * N; i++)
@@ -289,9 +289,9 @@ DEVICE void attend_scaled(const attend_query<T, D, M> &q, attend_rows<D> (&s)[M]
 #define ATTEND_SCALED(type)                                                                        \
     template <int ROW, int N, int D, int M, typename SEEN, typename KEEP = attend_drop>            \
     DEVICE void attend_keys(const attend_query<type, D, M> &q, attend_rows<D> (&s)[M],             \
-                            const type *keys, const type *values, float soft_cap,                  \
+                            const type *keys, const type *values, const cu_logit &rule,            \
                             const SEEN &seen, const KEEP &keep = KEEP()) {                         \
-        attend_scaled<ROW, N>(q, s, keys, values, soft_cap, seen, keep);                           \
+        attend_scaled<ROW, N>(q, s, keys, values, rule, seen, keep);                           \
     }
 ATTEND_SCALED(q8)
 ATTEND_SCALED(k8v4)

@@ -8,6 +8,7 @@
  * thread takes a full page of one (row, KV head). The blocks of one x share the pages of their
  * owner. */
 #include "common.cuh"
+#include "logit.cuh"
 
 #define MASS_WARPS (CU_MASS_THREADS / WARP)
 
@@ -34,12 +35,6 @@ DEVICE float rescaled(const log_sum &s, float top) {
     return s.sum == 0.0f ? 0.0f : s.sum * expf(s.top - top);
 }
 
-/* As in attend; NaN unless it is finite. */
-DEVICE float logit_of(const cu_mass_args &a, float dot) {
-    if (a.soft_cap > 0.0f) dot = a.soft_cap * tanhf(dot / a.soft_cap);
-    return is_finite(dot) ? dot : NAN;
-}
-
 /* ln Σ exp(logit) of the first `slots` slots of a page, by a warp; every lane gets it. `x` is
  * scale·q of the lane's channels, 0 beyond the last one. */
 template <typename T, uint32_t DIM>
@@ -62,7 +57,7 @@ DEVICE float page_log(const cu_mass_args &a, const kv_row<T> &key, uint32_t slot
 #pragma unroll
         for (uint32_t mask = LANES / 2; mask > 0; mask /= 2)
             dot += shuffle_xor(dot, mask);
-        if (slot < slots) add(mine, logit_of(a, dot));
+        if (slot < slots) add(mine, logit_of(a.logit, dot));
     }
     /* 2. the page's log-mass */
     const float top = warp_max(mine.top);
@@ -85,7 +80,7 @@ template <typename T, uint32_t DIM> DEVICE void mass_logs(const cu_mass_args &a)
     float x[8];
 #pragma unroll
     for (uint32_t i = 0; i < 8; i++)
-        x[i] = chunk < DIM / 8 ? a.scale * q[chunk * 8 + i] : 0.0f;
+        x[i] = chunk < DIM / 8 ? a.logit.scale * q[chunk * 8 + i] : 0.0f;
     for (uint32_t page = blockIdx.y * MASS_WARPS + warp_id(); page < pages;
          page += gridDim.y * MASS_WARPS) {
         const uint32_t slots = min(seen - (page << a.kv.page_shift), a.kv.page_size);

@@ -6,6 +6,7 @@
  * shared memory while it goes through the rows of the span, CU_OBSERVE_ROWS of one query head at a
  * time: 8 rows per warp, 2 slots per warp lane. With logits given a thread owns a slot. */
 #include "common.cuh"
+#include "logit.cuh"
 
 #define OBSERVE_WARPS (CU_OBSERVE_THREADS / WARP)
 #define WARP_ROWS     (CU_OBSERVE_ROWS / OBSERVE_WARPS)
@@ -39,12 +40,6 @@ DEVICE void join_part(const cu_observe_args &a, running &all, float x) {
 DEVICE float whole_of(const running &all) {
     return is_finite(all.lost) ? all.value + all.lost : all.value;
 }
-/* As attend's, and NaN unless it is finite. */
-DEVICE float logit_of(const cu_observe_args &a, float dot) {
-    if (a.soft_cap > 0.0f) dot = a.soft_cap * tanhf(dot / a.soft_cap);
-    return is_finite(dot) ? dot : NAN;
-}
-
 /* The span of one (item, KV head). */
 typedef struct span {
     uint32_t head, first, rows;
@@ -144,7 +139,7 @@ DEVICE void stage_queries(const cu_observe_args &a, const span &s, uint32_t t, u
     const float *q = a.q.at + (uint64_t)(s.head * a.batch.group + g) * DIM;
     for (uint32_t i = threadIdx.x; i < CU_OBSERVE_ROWS * DIM; i += CU_OBSERVE_THREADS) {
         const uint32_t r = t + i / DIM;
-        queries[i] = r < s.rows ? a.scale * q[(s.first + r) * a.q.stride + i % DIM] : 0.0f;
+        queries[i] = r < s.rows ? a.logit.scale * q[(s.first + r) * a.q.stride + i % DIM] : 0.0f;
     }
 }
 
@@ -219,7 +214,7 @@ template <typename T, uint32_t DIM> DEVICE void observe_rows(const cu_observe_ar
 #pragma unroll
                 for (uint32_t j = 0; j < SLOTS; j++) {
                     const uint32_t slot = begin + lane_id() + j * WARP;
-                    const float w = slot < seen ? weight_of(logit_of(a, dot[r][j]), lse) : 0.0f;
+                    const float w = slot < seen ? weight_of(logit_of(a.logit, dot[r][j]), lse) : 0.0f;
                     if (a.tile && slot < n) put_weight(a, s, t, g, slot, w);
                     joined[r][j] = join_heads(a, joined[r][j], w);
                 }

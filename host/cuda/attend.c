@@ -123,8 +123,7 @@ static cu_attend_args make_args(tms_cu_launch *l, const tms_attend *p) {
         .logits = tms_cu_optional(l, "logits", p->logits, sizeof(float),
                                   n * b->n_heads * p->logit_stride),
         .logit_stride = p->logit_stride,
-        .scale = p->scale,
-        .soft_cap = p->soft_cap};
+        .logit = tms_cu_logit(&p->logit)};
 }
 
 /* ---- Decode ---------------------------------------------------------------------------------- */

@@ -199,6 +199,7 @@ cu_batch tms_cu_batch(tms_cu_launch *l, const tms_batch *batch);
 cu_matrix tms_cu_matrix(tms_cu_launch *l, const char *what, const tms_matrix *matrix,
                         uint64_t n_rows, uint64_t width);
 cu_lists tms_cu_lists(tms_cu_launch *l, const tms_lists *lists, uint64_t lanes);
+cu_logit tms_cu_logit(const tms_logit *rule);
 /* Lanes whose slots are shared by blocks of `each` slots, for their V rows if `values`, else for those
  * of K; *n gets the number of blocks of all lanes. */
 cu_slots tms_cu_slots(tms_cu_launch *l, const tms_kv *kv, const tms_batch *batch, bool values,

@@ -137,6 +137,10 @@ cu_lists tms_cu_lists(tms_cu_launch *l, const tms_lists *lists, uint64_t lanes) 
         .capacity = lists->capacity};
 }
 
+cu_logit tms_cu_logit(const tms_logit *rule) {
+    return (cu_logit){rule->scale, rule->soft_cap};
+}
+
 const char *tms_cu_key_tag(tamis_dtype dtype) {
     return tamis_dtype_name(tms_key_dtype(dtype));
 }

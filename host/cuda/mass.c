@@ -38,8 +38,7 @@ static cu_mass_args args_of(tms_cu_launch *l, const tms_page_mass *p) {
         .scores = tms_cu_ref(l, "scores", p->scores, sizeof(float), owners * p->stride),
         .log_stride = m.log_stride,
         .stride = p->stride,
-        .scale = p->scale,
-        .soft_cap = p->soft_cap,
+        .logit = tms_cu_logit(&p->logit),
         .rule = p->group,
     };
 }

@@ -50,8 +50,7 @@ static tms_cl_states states_of(const tms_attend *p, bool cpu) {
 
 void tms_cl_attend_states(tms_cl_launch *l, const tms_attend *p, const tms_cl_states *s) {
     uint32_t dim = p->kv.head_dim;
-    tms_cl_f32(l, p->scale);
-    tms_cl_f32(l, p->soft_cap);
+    tms_cl_logit(l, &p->logit);
     tms_cl_u32(l, s->n_splits);
     const uint32_t heads = p->batch.n_heads;
     tms_cl_matrix(l, &s->out, s->n / heads * s->n_splits, (uint64_t)heads * dim);

@@ -102,6 +102,15 @@ void tms_cl_f32(tms_cl_launch *l, float value) {
     set_arg(l, sizeof value, &value);
 }
 
+void tms_cl_logit(tms_cl_launch *l, const tms_logit *rule) {
+    tms_cl_f32(l, rule->scale);
+    tms_cl_f32(l, rule->soft_cap);
+}
+
+const char *tms_cl_logit_option(const tms_logit *rule) {
+    return rule->soft_cap > 0 ? " -DSOFT_CAP=1" : " -DSOFT_CAP=0";
+}
+
 void tms_cl_kv(tms_cl_launch *l, const tms_kv *kv, uint64_t n) {
     tms_cl_reached(l, kv->data, tms_kv_unit(kv->dtype), n);
     tms_cl_u64(l, kv->page_stride);

@@ -47,8 +47,7 @@ static tamis_status run_logs(tms_device *dev, const tms_page_mass *p, const mass
     tms_cl_kv(&l, &p->kv, b->n_rows);
     tms_cl_batch(&l, b);
     tms_cl_matrix(&l, &p->q, b->n_rows, (uint64_t)b->n_heads * p->kv.head_dim);
-    tms_cl_f32(&l, p->scale);
-    tms_cl_f32(&l, p->soft_cap);
+    tms_cl_logit(&l, &p->logit);
     tms_cl_ref(&l, m->logs, sizeof(cl_float), m->n_logs);
     tms_cl_u32(&l, m->log_stride);
     return tms_cl_run_groups(&l, TMS_CL_WG_SIZE, m->n_states, shares_of(pages));

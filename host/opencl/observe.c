@@ -68,8 +68,7 @@ static tamis_status run_part(tms_device *dev, const tms_observe *p, uint32_t beg
         set_observe(&l, p);
         tms_cl_matrix(&l, &p->q, b->n_rows, (uint64_t)b->n_heads * p->kv.head_dim);
         tms_cl_u32(&l, p->kv.head_dim);
-        tms_cl_f32(&l, p->scale);
-        tms_cl_f32(&l, p->soft_cap);
+        tms_cl_logit(&l, &p->logit);
     }
     tms_cl_u32(&l, begin);
     tms_cl_u32(&l, end);
@@ -112,8 +111,7 @@ static tamis_status run_cpu(tms_device *dev, const tms_observe *p) {
         set_observe(&l, p);
         tms_cl_matrix(&l, &p->q, b->n_rows, (uint64_t)b->n_heads * p->kv.head_dim);
         tms_cl_u64(&l, p->kv.head_dim);
-        tms_cl_f32(&l, p->scale);
-        tms_cl_f32(&l, p->soft_cap);
+        tms_cl_logit(&l, &p->logit);
     }
     tms_cl_u32(&l, runs);
     return tms_cl_run_queue(&l, items);

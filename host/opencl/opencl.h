@@ -186,6 +186,9 @@ void tms_cl_weights(tms_cl_launch *l, const tms_weight_matrix *w, uint64_t n_out
 void tms_cl_u32(tms_cl_launch *l, uint32_t value);
 void tms_cl_u64(tms_cl_launch *l, uint64_t value);
 void tms_cl_f32(tms_cl_launch *l, float value);
+/* LOGIT_PARAMS of logit.clh; and the option for kernels that are compiled with or without a cap. */
+void tms_cl_logit(tms_cl_launch *l, const tms_logit *rule);
+const char *tms_cl_logit_option(const tms_logit *rule);
 /* KV_PARAMS, BATCH_PARAMS and MATRIX_PARAMS of common.clh, BOUNDS_PARAMS of bounds.clh; `n` as
  * above. */
 void tms_cl_kv(tms_cl_launch *l, const tms_kv *kv, uint64_t n);
@@ -270,7 +273,7 @@ typedef struct tms_cl_states {
     tms_ref lse, pieces;
 } tms_cl_states;
 
-/* attend.c: the arguments from `scale` on, and those of the lists and of the logits, which both
+/* attend.c: the arguments from LOGIT_PARAMS on, and those of the lists and of the logits, which both
  * forms share. */
 void tms_cl_attend_states(tms_cl_launch *l, const tms_attend *p, const tms_cl_states *s);
 void tms_cl_attend_lists(tms_cl_launch *l, const tms_attend *p);

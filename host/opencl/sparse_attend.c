@@ -45,9 +45,10 @@ tamis_status tms_cl_sparse_attend(tms_device *dev, const tms_sparse_attend *p) {
     tms_cl_launch l =
         tms_cl_begin(dev, "sparse_attend_cpu.cl", "sparse_attend",
                      "-DDTYPE=%d -DBOUNDS_DTYPE=%d -DHEAD_DIM=%u -DPAGE_SIZE=%u "
-                     "-DGROUP=%u -DSOFT_CAP=%d -DRULE=%d%s%s",
+                     "-DGROUP=%u -DRULE=%d%s%s%s",
                      a->kv.dtype, p->score.kv.bounds_dtype, a->kv.head_dim, a->kv.page_size,
-                     b->n_heads / b->n_kv_heads, a->soft_cap > 0, p->score.group, tms_cl_shape(dev),
+                     b->n_heads / b->n_kv_heads, p->score.group, tms_cl_logit_option(&a->logit),
+                     tms_cl_shape(dev),
                      tms_cl_settings(dev, TAMIS_TUNED_SPARSE, &a->kv, b->n_heads / b->n_kv_heads));
     tms_cl_kv(&l, &a->kv, b->n_rows);
     tms_cl_bounds_of(&l, &p->score.kv, b->n_rows);
@@ -61,8 +62,7 @@ tamis_status tms_cl_sparse_attend(tms_device *dev, const tms_sparse_attend *p) {
     tms_cl_ref(&l, s->lists.pages, sizeof(cl_int), lanes * s->lists.capacity);
     tms_cl_ref(&l, s->lists.count, sizeof(cl_int), lanes);
     tms_cl_u32(&l, s->lists.capacity);
-    tms_cl_f32(&l, a->scale);
-    tms_cl_f32(&l, a->soft_cap);
+    tms_cl_logit(&l, &a->logit);
     tms_cl_matrix(&l, &a->out, b->n_rows, width);
     tms_cl_optional(&l, a->lse, sizeof(cl_float), lanes * (b->n_heads / b->n_kv_heads));
     const score_runs runs = runs_of(dev, p, lanes);

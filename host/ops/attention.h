@@ -8,8 +8,7 @@
 /* attend: softmax attention of query rows over their lanes' slots.
  * Row r of KV head h sees the slots s < visible[r][h] that lie in the pages of its list (all pages
  * if lists are absent) and whose position p satisfies lo <= p <= hi of the row's interval.
- *   logit = scale·q·k; soft_cap > 0: logit = cap·tanh(logit/cap), finite for an infinite one;
- *   out = Σ softmax(logit)·v, lse = natural log of Σ exp(logit).
+ *   logit by tms_logit;  out = Σ softmax(logit)·v, lse = natural log of Σ exp(logit).
  *   q, out     [n_rows][n_heads][head_dim] f32; query head = h*group + g; they do not overlap
  *   lse        f32 [n_rows][n_heads], may be absent
  *   positions  int32 plane [page id][page_size], may be absent: position = slot
@@ -49,7 +48,7 @@ typedef struct tms_attend {
     tms_matrix q, out;
     tms_ref lse, positions, intervals;
     uint32_t window;
-    float scale, soft_cap;
+    tms_logit logit;
     tms_ref scratch;
     tms_ref logits;
     uint64_t logit_stride; /* elements, >= max_visible */

@@ -20,7 +20,7 @@ typedef struct tms_values {
 
 /* observe: the attention weights that query rows give to each key of their lane.
  *   w(t, g, s) = exp(logit - lse) for the slots s < visible[t][h] of row t, 0 for later ones; g is
- *   a query head of the group of KV head h; logit as in attend (scale, soft cap).
+ *   a query head of the group of KV head h; logit as in attend.
  * Item i owns rows spans[i] = (first, number >= 1), all of one sequence; n(i, h) is the largest
  * visible[t][h] among them.
  *   q       [n_rows][n_heads][head_dim] f32
@@ -54,7 +54,7 @@ typedef struct tms_observe {
     tms_matrix q;
     tms_ref lse;
     uint64_t lse_stride;
-    float scale, soft_cap;
+    tms_logit logit;
     tms_ref logits;
     uint64_t logit_stride;
     tms_rows_join rows;

@@ -45,7 +45,7 @@ typedef struct tms_page_mass {
     tms_group group;
     tms_ref scores;
     uint32_t stride;
-    float scale, soft_cap;
+    tms_logit logit;
     tms_ref scratch;
 } tms_page_mass;
 

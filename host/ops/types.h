@@ -136,6 +136,13 @@ typedef struct tms_batch {
     uint32_t max_tile_rows; /* no tile has more rows; 1 is a decode launch */
 } tms_batch;
 
+/* What a dot product of a query and a key becomes, in attend and in whatever weighs slots as attend
+ * does: logit = scale·q·k; soft_cap > 0: cap·tanh(logit/cap), finite for an infinite one. A logit of
+ * a slot that a row sees counts as NaN unless it is finite in fp32. */
+typedef struct tms_logit {
+    float scale, soft_cap;
+} tms_logit;
+
 /* f32 rows of activations: element (row, i) at row*stride + i behind `ref`. */
 typedef struct tms_matrix {
     tms_ref ref;

@@ -1,7 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* attend: softmax attention of a row's query heads over the slots that it sees in a lane's pages:
- *   logit = scale·q·k, capped to cap·tanh(logit/cap);  lse = ln Σ exp(logit);
- *   out = Σ exp(logit - lse)·v.
+ *   logit by host/reference/logit.c;  lse = ln Σ exp(logit);  out = Σ exp(logit - lse)·v.
  * Contract: host/ops/, attend. Seen: slot < visible, page in the list (or no lists), position
  * in the row's interval. Nothing seen: out 0, lse -inf. A logit that is NaN or infinite in fp32
  * counts as NaN and makes out and lse of that (row, head) NaN. There is one running state per head,
@@ -24,12 +23,6 @@ typedef struct operands {
     float *out, *lse, *logits;
     const int32_t *visible, *row_seq, *table, *pages, *count, *positions, *intervals;
 } operands;
-
-static double logit_of(const tms_attend *p, const float *q, const float *k) {
-    const double dot = p->scale * tms_dot(q, k, p->kv.head_dim);
-    const double logit = p->soft_cap > 0 ? p->soft_cap * tanh(dot / p->soft_cap) : dot;
-    return isfinite((float)logit) ? logit : NAN;
-}
 
 /* Adds one slot to a head's state. */
 static void add(running *state, double logit, const float *v, uint32_t head_dim) {
@@ -78,7 +71,7 @@ static void add_page(const tms_attend *p, const operands *o, uint64_t row, uint3
         tms_load_slot(kv, o->data, tms_value_of(kv, key), v);
         /* 3. Its logit with every query head, and the softmax so far. */
         for (uint32_t g = 0; g < group; g++) {
-            const double logit = logit_of(p, q + g * dim, k);
+            const double logit = tms_logit_of(&p->logit, q + g * dim, k, dim);
             keep(p, o, row, head * group + g, first + s, logit);
             add(&states[g], logit, v, dim);
         }

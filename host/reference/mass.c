@@ -23,13 +23,6 @@ static void load_key(const tms_kv *kv, const lane *l, uint32_t slot, float *k) {
     tms_load_slot(kv, l->data, tms_slot_at(kv, l->pages, l->head, slot), k);
 }
 
-/* As in attend; NaN unless it is finite in fp32. */
-static double logit_of(const tms_page_mass *p, const float *q, const float *k) {
-    double logit = p->scale * tms_dot(q, k, p->kv.head_dim);
-    if (p->soft_cap > 0) logit = p->soft_cap * tanh(logit / p->soft_cap);
-    return isfinite((float)logit) ? logit : NAN;
-}
-
 /* lse of every query head over all that the row sees; NaN if a logit is. */
 static void find_lse(const tms_page_mass *p, const lane *l, double *lse) {
     float k[TMS_MAX_HEAD_DIM];
@@ -39,7 +32,8 @@ static void find_lse(const tms_page_mass *p, const lane *l, double *lse) {
     for (uint32_t slot = 0; slot < l->visible; slot++) {
         load_key(&p->kv, l, slot, k);
         for (uint32_t g = 0; g < l->group; g++) {
-            const double logit = logit_of(p, l->q + g * p->kv.head_dim, k);
+            const double logit =
+                tms_logit_of(&p->logit, l->q + g * p->kv.head_dim, k, p->kv.head_dim);
             if (!(logit <= most[g])) { /* a new largest, or a NaN, which stays in the sum */
                 sum[g] *= exp(most[g] - logit);
                 most[g] = logit;
@@ -59,7 +53,8 @@ static double score_page(const tms_page_mass *p, const lane *l, uint32_t ordinal
     for (uint32_t s = 0; s < p->kv.page_size; s++) {
         load_key(&p->kv, l, ordinal * p->kv.page_size + s, k);
         for (uint32_t g = 0; g < l->group; g++)
-            mass[g] += exp(logit_of(p, l->q + g * p->kv.head_dim, k) - lse[g]);
+            mass[g] +=
+                exp(tms_logit_of(&p->logit, l->q + g * p->kv.head_dim, k, p->kv.head_dim) - lse[g]);
     }
     for (uint32_t g = 0; g < l->group; g++) {
         if (p->group != TMS_GROUP_MAX)

@@ -29,10 +29,7 @@ static double logit_of(const tms_observe *p, const operands *o, uint64_t row, ui
                        uint32_t slot, const float *k) {
     const uint32_t dim = p->kv.head_dim;
     if (o->logits) return o->logits[(row * p->batch.n_heads + query_head) * p->logit_stride + slot];
-    double logit =
-        p->scale * tms_dot(o->q + row * p->q.stride + (uint64_t)query_head * dim, k, dim);
-    if (p->soft_cap > 0) logit = p->soft_cap * tanh(logit / p->soft_cap);
-    return isfinite((float)logit) ? logit : NAN;
+    return tms_logit_of(&p->logit, o->q + row * p->q.stride + (uint64_t)query_head * dim, k, dim);
 }
 
 /* 2. The weight that one query head of a row gives to a slot. */

@@ -30,8 +30,8 @@ static uint64_t head_bytes(const tamis_batch *b, uint64_t each) {
     return tms_op_times((uint64_t)b->n_rows * b->n_heads, tms_op_times(each, sizeof(float)));
 }
 
-static float scale_of(float scale, uint32_t head_dim) {
-    return scale != 0 || head_dim == 0 ? scale : (float)(1 / sqrt(head_dim));
+static tms_logit logit_of(float scale, float soft_cap, uint32_t head_dim) {
+    return (tms_logit){scale != 0 || head_dim == 0 ? scale : (float)(1 / sqrt(head_dim)), soft_cap};
 }
 
 /* The stride that is given, else the least possible. It is never 0, which means a plane in some
@@ -92,8 +92,7 @@ static tms_page_mass page_mass_of(tms_op_call *c, const tamis_page_mass_params *
         .group = (tms_group)p->group,
         .scores = tms_op_place(c, "scores", &p->scores, owner_bytes(&p->batch, stride)),
         .stride = stride,
-        .scale = scale_of(p->scale, p->kv.head_dim),
-        .soft_cap = p->soft_cap};
+        .logit = logit_of(p->scale, p->soft_cap, p->kv.head_dim)};
 }
 
 tamis_status tamis_op_page_mass_scratch(tamis_context *context, const tamis_page_mass_params *p,
@@ -159,8 +158,7 @@ static tms_attend attend_of(tms_op_call *c, const tamis_attend_params *p) {
         .lse = tms_op_optional(c, "lse", &p->lse, head_bytes(b, 1)),
         .positions = tms_op_optional(c, "positions", &p->positions, plane),
         .intervals = tms_op_optional(c, "intervals", &p->intervals, 2 * n * sizeof(int32_t)),
-        .scale = scale_of(p->scale, p->kv.head_dim),
-        .soft_cap = p->soft_cap,
+        .logit = logit_of(p->scale, p->soft_cap, p->kv.head_dim),
         .logits = tms_op_optional(c, "logits", &p->logits, head_bytes(b, logit_stride)),
         .logit_stride = logit_stride};
     tms_op_apart(c, &q, &out);
@@ -242,8 +240,7 @@ static tms_observe observe_of(tms_op_call *c, const tamis_observe_params *p) {
         .q = tms_op_matrix(c, &q),
         .lse = tms_op_place(c, "lse", &p->lse, tms_op_times(lse_floats, sizeof(float))),
         .lse_stride = lse,
-        .scale = scale_of(p->scale, p->kv.head_dim),
-        .soft_cap = p->soft_cap,
+        .logit = logit_of(p->scale, p->soft_cap, p->kv.head_dim),
         .logits = tms_op_optional(c, "logits", &p->logits, head_bytes(b, logits)),
         .logit_stride = logits,
         .rows = (tms_rows_join)p->rows,

@@ -65,8 +65,7 @@ tms_attend tms_launch_attend(const tms_launches *l, uint32_t layer) {
     const tms_setup *setup = l->setup;
     tms_attend attend = {.kv = tms_cache_kv(setup->cache, layer),
                          .batch = batch_of(l, layer),
-                         .scale = setup->params.scale,
-                         .soft_cap = setup->params.soft_cap,
+                         .logit = tms_setup_logit(setup),
                          .scratch = {l->scratch, 0}};
     attend.max_pages = tms_pages_of(setup->cache, attend.batch.max_visible);
     if (setup->params.sliding_window) {
@@ -115,8 +114,7 @@ tms_observe tms_launch_observe(const tms_attend *attend) {
                          .q = attend->q,
                          .lse = attend->lse,
                          .lse_stride = attend->batch.n_heads,
-                         .scale = attend->scale,
-                         .soft_cap = attend->soft_cap,
+                         .logit = attend->logit,
                          .logits = attend->logits,
                          .logit_stride = attend->logit_stride};
 }
@@ -128,8 +126,7 @@ tms_page_mass tms_launch_mass(const tms_launches *l, const tms_sparse_attend *p)
                            .group = p->score.group,
                            .scores = p->score.scores,
                            .stride = p->score.stride,
-                           .scale = p->attend.scale,
-                           .soft_cap = p->attend.soft_cap,
+                           .logit = p->attend.logit,
                            .scratch = {l->scratch, 0}};
 }
 

@@ -23,6 +23,10 @@ static inline uint32_t tms_setup_cap(const tms_setup *setup, bool exact) {
     return setup->needs.in_place && !exact ? setup->params.eviction.budget : UINT32_MAX;
 }
 
+static inline tms_logit tms_setup_logit(const tms_setup *setup) {
+    return (tms_logit){setup->params.scale, setup->params.soft_cap};
+}
+
 /* The number of elements of one row's queries, of all heads. */
 static inline uint64_t tms_setup_width(const tms_setup *setup) {
     return (uint64_t)setup->cache->params.n_heads * setup->cache->params.head_dim;

@@ -118,8 +118,7 @@ static tamis_status launch(check_side *side, check_rows rows) {
         .group = (tms_group)check_get(data, KEY_RULE),
         .scores = check_ref(side, BUF_SCORES, lanes * score_stride(data)),
         .stride = score_stride(data),
-        .scale = check_attend_scale(data),
-        .soft_cap = check_attend_cap(data),
+        .logit = {check_attend_scale(data), check_attend_cap(data)},
     };
     p.scratch = check_scratch(side, tms_page_mass_scratch(side->dev, &p));
     return tms_run_page_mass(side->dev, &p, &side->error);
@@ -167,7 +166,7 @@ const check_op check_op_page_mass = {
                                       {KEY_CAP, 2, {0, 1}},
                                       {KEY_COUNT, 0, {0}}},
     .compiled = (const check_key[]){KEY_G, KEY_D, KEY_DTYPE, KEY_PAGE, KEY_RULE, KEY_COUNT},
-    .entries = (const check_entry[]){{LIST_SMOKE, "normal:f16:b2:g4"},
+    .entries = (const check_entry[]){{LIST_SMOKE, "normal:f16:b2:g4:cap"},
                                      {LIST_SMOKE, "nasty:f16:b2:g4"},
                                      {LIST_CI, "r0"},
                                      {LIST_CI, "kv3"},           /* no full page */

@@ -72,6 +72,7 @@ while IFS='|' read -r file op script; do
 done <<'LIST'
 activate.cl|activate|s/vload16(0, u + first)/vload16(0, g + first)/
 activate.clh|activate|s/1.0f + h \* h/1.0f + h/
+logit.clh|attend|s/tanh(x \/ rule.soft_cap)/(x \/ rule.soft_cap)/
 norm_cpu.cl|norm|s/scale \* load_f32(w + i)/scale * load_f32(w)/
 argmax_cpu.cl|argmax|s/k == best \&\& at < index/k == best/
 argmax.cl|argmax|s/best_index\[other\] < best_index/best_index[other] > best_index/

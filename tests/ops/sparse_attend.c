@@ -55,8 +55,7 @@ static tms_sparse_attend params(check_side *side, check_rows rows) {
                    .q = q,
                    .out = {check_ref(side, BUF_Y, rows.first * step), step},
                    .lse = check_ref(side, BUF_LSE, lane * l->group),
-                   .scale = check_attend_scale(data),
-                   .soft_cap = check_attend_cap(data)},
+                   .logit = {check_attend_scale(data), check_attend_cap(data)}},
     };
     p.attend.scratch = check_scratch(side, tms_attend_scratch(side->dev, &p.attend));
     return p;
