@@ -288,7 +288,8 @@ static void count_read(tamis_plan *plan, uint32_t layer, bool listed, bool fused
     for (uint32_t row = 0; row < plan->step.n_rows; row++)
         for (uint32_t h = 0; h < cache->params.n_kv_heads; h++) {
             uint32_t visible = tms_step_visible(&plan->step, layer, row, h);
-            uint64_t n = tms_pages_of(cache, visible) - tms_step_first_page(&plan->step, row);
+            uint64_t n =
+                tms_pages_of(cache, visible) - tms_sight_first_page(&plan->sight, &plan->step, row);
             full += n;
             read += listed && n > k ? k : n;
             if (listed && plan->setup.reading.scored == TMS_SCORE_BOUNDS)
@@ -493,7 +494,7 @@ tamis_status tamis_plan_read_selected(tamis_plan *plan, uint32_t row, uint32_t k
                 plan->setup.cache->params.n_kv_heads);
     if (plan->launches.listed) return read_list(plan, row, kv_head, pages, capacity, count, error);
     const uint32_t layer = plan->launches.attended_layer;
-    const uint32_t first = tms_step_first_page(&plan->step, row);
+    const uint32_t first = tms_sight_first_page(&plan->sight, &plan->step, row);
     *count =
         tms_pages_of(plan->setup.cache, tms_step_visible(&plan->step, layer, row, kv_head)) - first;
     for (uint32_t i = 0; i < *count && i < capacity; i++)

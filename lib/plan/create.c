@@ -117,20 +117,27 @@ static tamis_status ask_policies(tms_setup *setup, tamis_error *error) {
     return TAMIS_OK;
 }
 
-/* Sets each room's pointers to the rooms that it uses; then allocates their memory, first that of
- * rooms whose sizes others need. */
+/* Sets each room's pointers to the rooms that it uses, and lists those that have tables in the step's;
+ * then allocates their memory, first that of rooms whose sizes others need. */
 static tamis_status make_rooms(tamis_plan *plan, tamis_error *error) {
     const tms_setup *setup = &plan->setup;
-    plan->launches = (tms_launches){.setup = setup, .step = &plan->step, .table = &plan->table};
+    plan->sight = (tms_sight){.setup = setup};
+    plan->rings = (tms_query_rings){.setup = setup};
+    plan->launches = (tms_launches){
+        .setup = setup, .step = &plan->step, .table = &plan->table, .sight = &plan->sight};
     plan->loads = (tms_loads){.setup = setup, .step = &plan->step, .table = &plan->table};
     plan->masses = (tms_masses){.setup = setup, .step = &plan->step, .launches = &plan->launches};
     plan->in_step = (tms_in_step){
         .setup = setup, .step = &plan->step, .rings = &plan->rings, .counters = &plan->counters};
     plan->reindex = (tms_reindex){.setup = setup, .step = &plan->step};
     plan->between = (tms_between){.setup = setup, .table = &plan->table, .rings = &plan->rings};
+    tms_step_add(&plan->step, tms_sight_room(&plan->sight));
+    tms_step_add(&plan->step, tms_query_rings_room(&plan->rings));
+    tms_step_add(&plan->step, tms_in_step_room(&plan->in_step));
+    tms_step_add(&plan->step, tms_reindex_room(&plan->reindex));
     TMS_TRY(tms_step_create(&plan->step, setup, error));
     TMS_TRY(tms_page_table_create(&plan->table, setup, error));
-    TMS_TRY(tms_query_rings_create(&plan->rings, setup, error));
+    TMS_TRY(tms_query_rings_create(&plan->rings, error));
     TMS_TRY(tms_launches_create(&plan->launches, error));
     TMS_TRY(tms_loads_create(&plan->loads, error));
     TMS_TRY(tms_masses_create(&plan->masses, error));

@@ -6,6 +6,62 @@
 
 #include <inttypes.h>
 
+/* ---- Tables ---------------------------------------------------------------------------------- */
+
+static void place(void *room, const tms_step_size *size, uint64_t *end) {
+    tms_in_step *e = room;
+    const tms_eviction_needs *needs = &e->setup->needs;
+    const uint64_t n_lanes = e->setup->cache->n_lanes;
+    const uint64_t sequences = tms_needs_weights(needs) ? size->sequences : 0;
+    e->stays = tms_arena_place(end, needs->in_place && !size->exact ? size->rows * n_lanes : 0);
+    e->item_seq = tms_arena_place(end, sequences);
+    e->item_spans = tms_arena_place(end, 2 * sequences);
+    e->item_visible = tms_arena_place(end, sequences * n_lanes);
+}
+
+/* Lists the lanes that stay at their length. */
+static void fill_stays(const tms_in_step *e, const tms_step *step) {
+    const tamis_cache_params *cache = &e->setup->cache->params;
+    int32_t *stays = step->tables.host + e->stays;
+    for (uint32_t layer = 0; layer < cache->n_layers; layer++)
+        for (uint32_t i = 0; i < step->n_sequences; i++)
+            for (uint32_t n = 0; n < step->n_kept[i]; n++)
+                for (uint32_t h = 0; h < cache->n_kv_heads; h++)
+                    *stays++ = step->sequences[i]->lanes[layer * cache->n_kv_heads + h].grown <
+                               step->growth[i].rows;
+}
+
+/* Lists the rows whose weights go to scores: all rows of a sequence, or its last. */
+static void fill_items(tms_in_step *e, const tms_step *step) {
+    const tms_setup *setup = e->setup;
+    uint32_t heads = setup->cache->params.n_kv_heads, n = step->n_sequences, first = 0;
+    int32_t *host = step->tables.host, *spans = host + e->item_spans;
+    e->max_span = 1;
+    for (uint32_t i = 0; i < n; i++) {
+        uint32_t rows = step->n_kept[i], fed = setup->needs.feed == TMS_FEED_SUM ? rows : 1;
+        spans[2 * i] = (int32_t)(first + rows - fed);
+        spans[2 * i + 1] = (int32_t)fed;
+        host[e->item_seq + i] = (int32_t)step->table_row[i];
+        for (uint32_t lane = 0; lane < setup->cache->n_lanes; lane++)
+            host[e->item_visible + (lane / heads * n + i) * heads + lane % heads] =
+                (int32_t)step->sequences[i]->lanes[lane].length;
+        if (fed > e->max_span) e->max_span = fed;
+        first += rows;
+    }
+}
+
+static void fill(void *room, const tms_step *step) {
+    tms_in_step *e = room;
+    if (e->setup->needs.in_place && !step->exact) fill_stays(e, step);
+    if (tms_needs_weights(&e->setup->needs)) fill_items(e, step);
+}
+
+tms_step_room tms_in_step_room(tms_in_step *e) {
+    return (tms_step_room){e, place, fill};
+}
+
+/* ---- Memory ---------------------------------------------------------------------------------- */
+
 tamis_status tms_in_step_create(tms_in_step *e, tamis_error *error) {
     const tms_setup *setup = e->setup;
     const tms_eviction_needs *needs = &setup->needs;
@@ -126,7 +182,7 @@ tamis_status tms_in_step_take_slots(const tms_in_step *e, uint32_t layer,
     tms_replace replace = {.kv = write->kv,
                            .planes = write->planes,
                            .batch = write->batch,
-                           .turns = tms_step_table(step, step->at.stays + entry),
+                           .turns = tms_step_table(step, e->stays + entry),
                            .slots = write->slots,
                            .changed = *changed,
                            .positions = write->positions,
@@ -171,18 +227,19 @@ tamis_status tms_in_step_ask_weights(const tms_in_step *e, bool listed, tms_atte
 }
 
 /* The launch that computes the rows' weights, from the step's own logits or from its keys. */
-static tms_observe weights_of(const tms_step *step, const tms_attend *attend) {
+static tms_observe weights_of(const tms_in_step *e, const tms_attend *attend) {
+    const tms_step *step = e->step;
     tms_observe observe = tms_launch_observe(attend);
     observe.n_items = step->n_rows ? step->n_sequences : 0;
-    observe.max_span = step->max_span ? step->max_span : 1;
-    observe.spans = tms_step_table(step, step->at.item_spans);
+    observe.max_span = e->max_span ? e->max_span : 1;
+    observe.spans = tms_step_table(step, e->item_spans);
     return observe;
 }
 
 static tamis_status add_weights(const tms_in_step *e, uint32_t layer, const tms_attend *attend,
                                 tamis_error *error) {
     tms_device *dev = e->setup->dev;
-    tms_observe observe = weights_of(e->step, attend);
+    tms_observe observe = weights_of(e, attend);
     observe.group = TMS_GROUP_SUM;
     observe.accumulate = true;
     observe.values.ref = tms_cache_planes(e->setup->cache, layer).scores;
@@ -194,7 +251,7 @@ static tamis_status put_weights(const tms_in_step *e, uint32_t layer, const tms_
                                 tamis_error *error) {
     tms_device *dev = e->setup->dev;
     const tms_step *step = e->step;
-    tms_observe observe = weights_of(step, attend);
+    tms_observe observe = weights_of(e, attend);
     observe.group = TMS_GROUP_MEAN;
     observe.values = (tms_values){{e->newest, 0}, e->stride};
     tms_fuse mean = {.batch = attend->batch,
@@ -204,8 +261,8 @@ static tamis_status put_weights(const tms_in_step *e, uint32_t layer, const tms_
                      .page_size = attend->kv.page_size};
     uint64_t entry = (uint64_t)layer * step->n_sequences * attend->batch.n_kv_heads;
     mean.batch.n_rows = observe.n_items;
-    mean.batch.row_seq = tms_step_table(step, step->at.item_seq);
-    mean.batch.visible = tms_step_table(step, step->at.item_visible + entry);
+    mean.batch.row_seq = tms_step_table(step, e->item_seq);
+    mean.batch.visible = tms_step_table(step, e->item_visible + entry);
     TMS_TRY(tms_run_observe(dev, &observe, error));
     return tms_run_fuse(dev, &mean, error);
 }
@@ -219,8 +276,7 @@ tamis_status tms_in_step_use_weights(const tms_in_step *e, uint32_t layer, const
     if (feed == TMS_FEED_NEWEST) status = put_weights(e, layer, attend, error);
     if (tms_needs_weights(&e->setup->needs)) e->counters->rows_observed += step->n_rows;
     if (status != TAMIS_OK || !tms_step_keeps_queries(step)) return status;
-    return tms_query_rings_keep(e->rings, layer, attend->q, step->n_rows,
-                                tms_step_table(step, step->at.queries), error);
+    return tms_query_rings_keep(e->rings, step, layer, attend->q, error);
 }
 
 /* ---- What scores are worth ------------------------------------------------------------------- */

@@ -18,7 +18,15 @@ typedef struct tms_in_step {
     tms_mem *newest;  /* f32 [max_sequences][n_kv_heads][stride], the newest rows' weights */
     uint64_t stride;  /* elements */
     tms_mem *changed; /* int32 [max_sequences][n_kv_heads] pages whose tokens are replaced */
+    uint64_t stays;   /* [n_layers][n_rows][n_kv_heads], evicting in place */
+    /* For the sequences of a step whose weights go to scores: rows of the page table [n], (first,
+     * number) of those query rows [n][2], and visible [n_layers][n][n_kv_heads] */
+    uint64_t item_seq, item_spans, item_visible;
+    uint32_t max_span; /* the most of those query rows of a sequence */
 } tms_in_step;
+
+/* Its tables in the step's. */
+tms_step_room tms_in_step_room(tms_in_step *e);
 
 /* The pointers to other rooms must be set. */
 tamis_status tms_in_step_create(tms_in_step *e, tamis_error *error);

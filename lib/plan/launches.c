@@ -68,11 +68,7 @@ tms_attend tms_launch_attend(const tms_launches *l, uint32_t layer) {
                          .logit = tms_setup_logit(setup),
                          .scratch = {l->scratch, 0}};
     attend.max_pages = tms_pages_of(setup->cache, attend.batch.max_visible);
-    if (setup->params.sliding_window) {
-        attend.intervals = tms_step_table(l->step, l->step->at.intervals);
-        attend.positions = tms_cache_planes(setup->cache, layer).positions;
-        attend.window = setup->params.sliding_window;
-    }
+    tms_sight_limit(l->sight, l->step, layer, &attend);
     return attend;
 }
 

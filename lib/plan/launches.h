@@ -5,12 +5,13 @@
 #define TMS_PLAN_LAUNCHES_H
 
 #include "lib/plan/page_table.h"
-#include "lib/plan/step.h"
+#include "lib/plan/sight.h"
 
 typedef struct tms_launches {
     const tms_setup *setup;
     const tms_step *step;
     const tms_page_table *table;
+    const tms_sight *sight;
     tms_mem *scores; /* f32 [max_selected_rows][n_kv_heads][max_pages] */
     tms_mem *lists;  /* int32 [max_selected_rows][n_kv_heads][k], then the counts */
     tms_mem *scratch;

@@ -20,6 +20,7 @@ struct tamis_plan {
     tms_page_table table;
     tms_query_rings rings;
     tms_step step;
+    tms_sight sight;
     tms_launches launches;
     tms_loads loads;
     tms_masses masses;

@@ -16,11 +16,36 @@ static tms_ref ring_ref(const tms_query_rings *rings, uint32_t layer, uint32_t r
     return (tms_ref){rings->mem, first * rings->setup->needs.window * rings->row_bytes};
 }
 
-tamis_status tms_query_rings_create(tms_query_rings *rings, const tms_setup *setup,
-                                    tamis_error *error) {
+/* ---- Tables ---------------------------------------------------------------------------------- */
+
+static void place(void *room, const tms_step_size *size, uint64_t *end) {
+    tms_query_rings *rings = room;
+    rings->places = tms_arena_place(end, rings->setup->needs.window ? size->rows : 0);
+}
+
+/* Rows are kept that are among the last of their sequence. */
+static void fill(void *room, const tms_step *step) {
+    const tms_query_rings *rings = room;
+    const uint32_t window = rings->setup->needs.window;
+    int32_t *place_of = step->tables.host + rings->places;
+    for (uint32_t i = 0, row = 0; window && i < step->n_sequences; i++)
+        for (uint32_t j = 0; j < step->n_kept[i]; j++, row++) {
+            const uint32_t position = step->position[row];
+            const bool kept = position + window >= step->sequences[i]->length;
+            place_of[row] = kept ? (int32_t)(step->ring[i] * window + position % window) : -1;
+        }
+}
+
+tms_step_room tms_query_rings_room(tms_query_rings *rings) {
+    return (tms_step_room){rings, place, fill};
+}
+
+/* ---- Memory ---------------------------------------------------------------------------------- */
+
+tamis_status tms_query_rings_create(tms_query_rings *rings, tamis_error *error) {
+    const tms_setup *setup = rings->setup;
     uint32_t n = setup->params.max_sequences;
     uint64_t rows = (uint64_t)setup->cache->params.n_layers * n * setup->needs.window;
-    rings->setup = setup;
     rings->row_bytes = tms_setup_width(setup) * sizeof(float);
     if (rows == 0) return TAMIS_OK;
     rings->rings = calloc(n, sizeof *rings->rings);
@@ -172,14 +197,14 @@ void tms_query_rings_empty(tms_query_rings *rings, uint32_t ring) {
     rings->rings[ring].from = rings->rings[ring].to;
 }
 
-tamis_status tms_query_rings_keep(const tms_query_rings *rings, uint32_t layer, tms_matrix q,
-                                  uint32_t n_rows, tms_ref places, tamis_error *error) {
+tamis_status tms_query_rings_keep(const tms_query_rings *rings, const tms_step *step,
+                                  uint32_t layer, tms_matrix q, tamis_error *error) {
     uint64_t width = tms_setup_width(rings->setup);
     const tms_scatter_rows scatter = {.x = q,
                                       .y = {ring_ref(rings, layer, 0), width},
-                                      .n_rows = n_rows,
+                                      .n_rows = step->n_rows,
                                       .width = (uint32_t)width,
-                                      .index = places};
+                                      .index = tms_step_table(step, rings->places)};
     return tms_run_scatter_rows(rings->setup->dev, &scatter, error);
 }
 

@@ -5,7 +5,7 @@
 #ifndef TMS_PLAN_QUERY_RING_H
 #define TMS_PLAN_QUERY_RING_H
 
-#include "lib/plan/setup.h"
+#include "lib/plan/step.h"
 
 /* The sequence whose queries a ring holds, of positions [from, to). A later row has overwritten the
  * row `window` positions before it, even if the later one has been truncated away since. */
@@ -29,11 +29,14 @@ typedef struct tms_query_rings {
     tms_query_ring *rings; /* eviction needs no queries. [max_sequences] */
     tms_kept_queries *kept; /* [max_sequences] of the sequences being brought */
     uint64_t n_brought;
+    uint64_t places; /* [n_rows] of the open step in a layer's rings, -1: not kept */
 } tms_query_rings;
 
-/* After a failure the caller must call destroy, too. */
-tamis_status tms_query_rings_create(tms_query_rings *rings, const tms_setup *setup,
-                                    tamis_error *error);
+/* Its tables in the step's. */
+tms_step_room tms_query_rings_room(tms_query_rings *rings);
+
+/* `setup` must be set. After a failure the caller must call destroy, too. */
+tamis_status tms_query_rings_create(tms_query_rings *rings, tamis_error *error);
 void tms_query_rings_destroy(tms_query_rings *rings);
 
 /* Gives each of the sequences a ring that holds what is known of its queries: its own, or a copy of
@@ -47,17 +50,9 @@ tamis_status tms_query_rings_bring(tms_query_rings *rings, tms_sequence *const *
 void tms_query_rings_expect(tms_query_rings *rings, uint32_t ring, uint32_t first, uint32_t end);
 void tms_query_rings_empty(tms_query_rings *rings, uint32_t ring);
 
-/* The row of a layer's rings for a position, as tms_query_rings_keep takes it. */
-static inline uint32_t tms_query_rings_row(const tms_setup *setup, uint32_t ring,
-                                           uint32_t position) {
-    uint32_t window = setup->needs.window;
-    return ring * window + position % window;
-}
-
-/* Puts a step's queries of a layer into their places: places is int32 [n_rows], -1 for rows that are
- * not kept. */
-tamis_status tms_query_rings_keep(const tms_query_rings *rings, uint32_t layer, tms_matrix q,
-                                  uint32_t n_rows, tms_ref places, tamis_error *error);
+/* Puts the step's queries of a layer into their places. */
+tamis_status tms_query_rings_keep(const tms_query_rings *rings, const tms_step *step,
+                                  uint32_t layer, tms_matrix q, tamis_error *error);
 
 /* E_STATE unless the rings hold the queries of all of the sequence's last `window` positions. */
 tamis_status tms_query_rings_check(const tms_query_rings *rings, const tms_sequence *sequence,

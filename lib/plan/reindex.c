@@ -5,6 +5,45 @@
 #include <inttypes.h>
 #include <stdlib.h>
 
+/* ---- Tables ---------------------------------------------------------------------------------- */
+
+static void place(void *room, const tms_step_size *size, uint64_t *end) {
+    tms_reindex *reindex = room;
+    const uint64_t rows = reindex->setup->needs.rotation ? size->rows : 0;
+    reindex->index = tms_arena_place(end, rows);
+    reindex->delta = tms_arena_place(end, rows);
+    reindex->near = tms_arena_place(end, 2 * rows);
+    reindex->far = tms_arena_place(end, 2 * rows);
+}
+
+/* By how many positions each row's sinks move nearer, and the intervals of its two attends. All lanes
+ * of a sequence hold the same positions. */
+static void fill(void *room, const tms_step *step) {
+    const tms_reindex *reindex = room;
+    const tms_setup *setup = reindex->setup;
+    const uint32_t sinks = setup->params.eviction.sinks;
+    int32_t *host = step->tables.host;
+    int32_t *index = host + reindex->index, *delta = host + reindex->delta;
+    int32_t *near = host + reindex->near, *far = host + reindex->far;
+    if (!setup->needs.rotation) return;
+    for (uint32_t i = 0, row = 0; i < step->n_sequences; i++) {
+        const tms_sequence *sequence = step->sequences[i];
+        const uint32_t gap = sequence->length - sequence->lanes[0].length;
+        for (uint32_t j = 0; j < step->n_kept[i]; j++, row++) {
+            index[row] = (int32_t)row;
+            delta[row] = -(int32_t)gap;
+            near[2 * row] = 0;
+            near[2 * row + 1] = (int32_t)sinks - 1;
+            far[2 * row] = (int32_t)sinks;
+            far[2 * row + 1] = (int32_t)step->position[row];
+        }
+    }
+}
+
+tms_step_room tms_reindex_room(tms_reindex *reindex) {
+    return (tms_step_room){reindex, place, fill};
+}
+
 tamis_status tms_reindex_create(tms_reindex *reindex, tamis_error *error) {
     const tms_setup *setup = reindex->setup;
     const uint64_t row = 4 * tms_setup_width(setup) + 2ull * setup->cache->params.n_heads;
@@ -74,10 +113,10 @@ tamis_status tms_reindex_attend(const tms_reindex *reindex, uint32_t layer,
                                 const tms_attend *attend, tamis_error *error) {
     const reindex_parts parts = lay_out(reindex, attend);
     const tms_step *step = reindex->step;
-    const tms_ref index = tms_step_table(step, step->at.index);
-    const tms_ref delta = tms_step_table(step, step->at.delta);
-    const tms_ref near = tms_step_table(step, step->at.near);
-    const tms_ref far = tms_step_table(step, step->at.far);
+    const tms_ref index = tms_step_table(step, reindex->index);
+    const tms_ref delta = tms_step_table(step, reindex->delta);
+    const tms_ref near = tms_step_table(step, reindex->near);
+    const tms_ref far = tms_step_table(step, reindex->far);
     const tms_merge merge = {.n_parts = 2,
                              .n = attend->batch.n_rows * attend->batch.n_heads,
                              .dim = attend->kv.head_dim,

@@ -16,7 +16,12 @@ typedef struct tms_reindex {
     tms_mem *rotation; /* table of the op rotate, once it is bound */
     uint32_t n_rot;
     tms_pairing pairing;
+    /* index [n_rows], delta [n_rows], two intervals [2][n_rows][2] */
+    uint64_t index, delta, near, far;
 } tms_reindex;
+
+/* Its tables in the step's. */
+tms_step_room tms_reindex_room(tms_reindex *reindex);
 
 /* The pointers to other rooms must be set. */
 tamis_status tms_reindex_create(tms_reindex *reindex, tamis_error *error);

@@ -1,47 +1,30 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The tables of a step: their places and their contents. */
+/* The tables of a step: their places, and the contents of its own. */
 #include "lib/plan/step.h"
-#include "lib/plan/query_ring.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 /* ---- Where the tables lie -------------------------------------------------------------------- */
 
-/* The sizes of a step. */
-typedef struct step_size {
-    uint64_t rows, sequences;
-    bool exact;
-    uint64_t filled; /* pages */
-    uint64_t copies; /* pairs of pages */
-} step_size;
-
-/* The places of the tables in a step of that size. Only the copies lie behind the filled pages. */
-static tms_step_layout lay_out(const tms_setup *setup, const step_size *n) {
-    const tms_eviction_needs *needs = &setup->needs;
-    const uint64_t rows = n->rows, n_lanes = setup->cache->n_lanes;
-    const uint64_t sequences = tms_needs_weights(needs) ? n->sequences : 0;
-    const uint64_t turned = needs->rotation ? rows : 0;
+/* The places of the tables in a step of that size, which fills so many pages and copies so many pairs
+ * of pages. Only the copies lie behind the filled pages. */
+static tms_step_layout lay_out(tms_step *step, const tms_step_size *size, uint64_t filled,
+                               uint64_t copies) {
+    const tms_setup *setup = step->setup;
+    const uint64_t rows = size->rows, n_lanes = setup->cache->n_lanes;
     const bool positions = setup->cache->params.planes & TAMIS_PLANE_POSITIONS;
     tms_step_layout at;
     uint64_t end = 0;
     at.tiles = tms_arena_place(&end, 2 * rows);
     at.row_seq = tms_arena_place(&end, rows);
-    at.intervals = tms_arena_place(&end, setup->params.sliding_window ? 2 * rows : 0);
     at.positions = tms_arena_place(&end, positions ? rows : 0);
-    at.queries = tms_arena_place(&end, needs->window ? rows : 0);
-    at.stays = tms_arena_place(&end, needs->in_place && !n->exact ? rows * n_lanes : 0);
-    at.item_seq = tms_arena_place(&end, sequences);
-    at.item_spans = tms_arena_place(&end, 2 * sequences);
-    at.item_visible = tms_arena_place(&end, sequences * n_lanes);
-    at.index = tms_arena_place(&end, turned);
-    at.delta = tms_arena_place(&end, turned);
-    at.near = tms_arena_place(&end, 2 * turned);
-    at.far = tms_arena_place(&end, 2 * turned);
     at.visible = tms_arena_place(&end, rows * n_lanes);
     at.slots = tms_arena_place(&end, rows * n_lanes);
-    at.filled = tms_arena_place(&end, n->filled);
-    at.copies = tms_arena_place(&end, 2 * n->copies);
+    for (uint32_t i = 0; i < step->n_rooms; i++)
+        step->rooms[i].place(step->rooms[i].room, size, &end);
+    at.filled = tms_arena_place(&end, filled);
+    at.copies = tms_arena_place(&end, 2 * copies);
     at.end = end;
     return at;
 }
@@ -56,15 +39,20 @@ static uint64_t most_copies(const tms_setup *setup) {
     return tms_copies_room(setup->cache, sequences, cap);
 }
 
-static step_size largest(const tms_setup *setup) {
-    const uint64_t rows = setup->params.max_rows, sequences = setup->params.max_sequences;
+/* Pages that a step may fill at most, of all lanes. */
+static uint64_t most_filled(const tms_setup *setup) {
     const uint64_t pages =
-        rows / setup->cache->params.page_size + sequences; /* filled, per layer and KV head */
-    return (step_size){rows, sequences, false, pages * setup->cache->n_lanes, most_copies(setup)};
+        setup->params.max_rows / setup->cache->params.page_size + setup->params.max_sequences;
+    return pages * setup->cache->n_lanes;
+}
+
+void tms_step_add(tms_step *step, tms_step_room room) {
+    step->rooms[step->n_rooms++] = room;
 }
 
 tamis_status tms_step_create(tms_step *step, const tms_setup *setup, tamis_error *error) {
-    const step_size size = largest(setup);
+    const tms_step_size size = {setup->params.max_rows, setup->params.max_sequences, false};
+    const uint64_t copies = most_copies(setup);
     const size_t n = setup->params.max_sequences;
     step->setup = setup;
     step->sequences = calloc(n, sizeof *step->sequences);
@@ -73,13 +61,16 @@ tamis_status tms_step_create(tms_step *step, const tms_setup *setup, tamis_error
     step->ring = calloc(n, sizeof *step->ring);
     step->n_kept = calloc(n, sizeof *step->n_kept);
     step->begun = calloc(size.rows, sizeof *step->begun);
+    step->position = calloc(size.rows, sizeof *step->position);
     step->layers = calloc(setup->cache->params.n_layers, sizeof *step->layers);
-    step->copies.pairs = calloc(size.copies, 2 * sizeof *step->copies.pairs);
+    step->copies.pairs = calloc(copies, 2 * sizeof *step->copies.pairs);
     step->copies.count = calloc(setup->cache->size.pools, sizeof *step->copies.count);
     TMS_REQUIRE(step->sequences && step->growth && step->table_row && step->ring && step->n_kept &&
-                    step->begun && step->layers && step->copies.pairs && step->copies.count,
+                    step->begun && step->position && step->layers && step->copies.pairs &&
+                    step->copies.count,
                 TAMIS_E_NO_MEMORY, "no host memory for a plan of %zu sequences", n);
-    return tms_arena_create(&step->tables, setup->dev, lay_out(setup, &size).end, "a step", error);
+    return tms_arena_create(&step->tables, setup->dev,
+                            lay_out(step, &size, most_filled(setup), copies).end, "a step", error);
 }
 
 void tms_step_destroy(tms_step *step) {
@@ -90,6 +81,7 @@ void tms_step_destroy(tms_step *step) {
     free(step->ring);
     free(step->n_kept);
     free(step->begun);
+    free(step->position);
     free(step->layers);
     free(step->copies.pairs);
     free(step->copies.count);
@@ -115,75 +107,17 @@ static void fill_tiles(tms_step *step) {
     }
 }
 
-/* Fills in what an eviction needs of a row: its position, and its place in a ring if it is one of
- * the last rows of its sequence. */
-static void fill_position(const tms_step *step, uint32_t i, uint32_t row, uint32_t position) {
-    const tms_setup *setup = step->setup;
-    int32_t *host = step->tables.host;
-    if (setup->cache->params.planes & TAMIS_PLANE_POSITIONS)
-        host[step->at.positions + row] = (int32_t)position;
-    if (setup->needs.window == 0) return;
-    bool kept = position + setup->needs.window >= step->sequences[i]->length;
-    host[step->at.queries + row] =
-        kept ? (int32_t)tms_query_rings_row(setup, step->ring[i], position) : -1;
-}
-
 static void fill_rows(const tms_step *step) {
-    const uint32_t sliding_window = step->setup->params.sliding_window;
+    const bool positions = step->setup->cache->params.planes & TAMIS_PLANE_POSITIONS;
     int32_t *host = step->tables.host;
     for (uint32_t i = 0, row = 0, begun = 0; i < step->n_sequences; i++) {
-        uint32_t first = step->sequences[i]->length - step->growth[i].rows;
+        const uint32_t first = step->sequences[i]->length - step->growth[i].rows;
         for (uint32_t j = 0; j < step->n_kept[i]; j++, row++) {
-            uint32_t position = first + step->begun[row] - begun;
+            step->position[row] = first + step->begun[row] - begun;
             host[step->at.row_seq + row] = (int32_t)step->table_row[i];
-            fill_position(step, i, row, position);
-            if (sliding_window == 0) continue;
-            int32_t *interval = host + step->at.intervals + 2 * row;
-            interval[0] = position < sliding_window ? 0 : (int32_t)(position - sliding_window + 1);
-            interval[1] = (int32_t)position;
+            if (positions) host[step->at.positions + row] = (int32_t)step->position[row];
         }
         begun += step->growth[i].rows;
-    }
-}
-
-/* Lists the rows whose weights go to scores: all rows of a sequence, or its last. */
-static void fill_items(tms_step *step) {
-    const tms_setup *setup = step->setup;
-    uint32_t heads = setup->cache->params.n_kv_heads, n = step->n_sequences, first = 0;
-    int32_t *host = step->tables.host, *spans = host + step->at.item_spans;
-    step->max_span = 1;
-    for (uint32_t i = 0; i < n; i++) {
-        uint32_t rows = step->n_kept[i], fed = setup->needs.feed == TMS_FEED_SUM ? rows : 1;
-        spans[2 * i] = (int32_t)(first + rows - fed);
-        spans[2 * i + 1] = (int32_t)fed;
-        host[step->at.item_seq + i] = (int32_t)step->table_row[i];
-        for (uint32_t lane = 0; lane < setup->cache->n_lanes; lane++)
-            host[step->at.item_visible + (lane / heads * n + i) * heads + lane % heads] =
-                (int32_t)step->sequences[i]->lanes[lane].length;
-        if (fed > step->max_span) step->max_span = fed;
-        first += rows;
-    }
-}
-
-/* Fills in by how many positions each row's sinks move nearer, and the intervals of its two
- * attends. All lanes of a sequence hold the same positions. */
-static void fill_reindexed(tms_step *step) {
-    const tms_setup *setup = step->setup;
-    const uint32_t sinks = setup->params.eviction.sinks;
-    int32_t *index = step->tables.host + step->at.index,
-            *delta = step->tables.host + step->at.delta;
-    int32_t *near = step->tables.host + step->at.near, *far = step->tables.host + step->at.far;
-    for (uint32_t i = 0, row = 0; i < step->n_sequences; i++) {
-        const tms_sequence *sequence = step->sequences[i];
-        uint32_t rows = step->growth[i].rows, gap = sequence->length - sequence->lanes[0].length;
-        for (uint32_t j = 0; j < rows; j++, row++) {
-            index[row] = (int32_t)row;
-            delta[row] = -(int32_t)gap;
-            near[2 * row] = 0;
-            near[2 * row + 1] = (int32_t)sinks - 1;
-            far[2 * row] = (int32_t)sinks;
-            far[2 * row + 1] = (int32_t)(sequence->length - rows + j);
-        }
     }
 }
 
@@ -195,8 +129,6 @@ static void fill_layer(tms_step *step, uint32_t layer) {
     tms_step_layer *to = &step->layers[layer];
     int32_t *slots = step->tables.host + step->at.slots + entry;
     int32_t *visible = step->tables.host + step->at.visible + entry;
-    int32_t *stays =
-        setup->needs.in_place && !step->exact ? step->tables.host + step->at.stays + entry : NULL;
     to->n_staying = to->max_visible = 0;
     for (uint32_t i = 0, row = 0, begun = 0; i < step->n_sequences; i++) {
         uint32_t rows = step->growth[i].rows;
@@ -208,7 +140,6 @@ static void fill_layer(tms_step *step, uint32_t layer) {
                 uint32_t slot = lanes[h].length - rows + step->begun[row] - begun;
                 *slots++ = same ? -1 : (int32_t)slot;
                 *visible++ = (int32_t)(same ? lanes[h].length : slot + 1);
-                if (stays) *stays++ = same;
                 to->n_staying += same;
             }
         for (uint32_t h = 0; h < heads; h++)
@@ -243,23 +174,23 @@ static void fill_filled(tms_step *step, uint32_t layer, uint32_t *n) {
 
 static void fill_tables(tms_step *step) {
     const tms_setup *setup = step->setup;
-    step_size size = {.rows = step->n_rows, .sequences = step->n_sequences, .exact = step->exact};
+    const tms_step_size size = {step->n_rows, step->n_sequences, step->exact};
+    uint64_t copies = 0;
     uint32_t n_filled = 0;
     for (uint32_t p = 0; p < setup->cache->size.pools; p++)
-        size.copies += step->copies.count[p];
-    step->at = lay_out(setup, &size);
+        copies += step->copies.count[p];
+    step->at = lay_out(step, &size, 0, copies);
     fill_tiles(step);
     fill_rows(step);
-    if (tms_needs_weights(&setup->needs)) fill_items(step);
-    if (setup->needs.rotation) fill_reindexed(step);
     for (uint32_t layer = 0; layer < setup->cache->params.n_layers; layer++) {
         fill_layer(step, layer);
         fill_filled(step, layer, &n_filled);
     }
-    size.filled = n_filled; /* now known exactly: the tables behind them move */
-    step->at = lay_out(setup, &size);
+    for (uint32_t i = 0; i < step->n_rooms; i++)
+        step->rooms[i].fill(step->rooms[i].room, step);
+    step->at = lay_out(step, &size, n_filled, copies); /* the copies move behind the filled pages */
     memcpy(step->tables.host + step->at.copies, step->copies.pairs,
-           2 * size.copies * sizeof *step->copies.pairs);
+           2 * copies * sizeof *step->copies.pairs);
 }
 
 void tms_step_fill(tms_step *step, bool exact) {

@@ -1,28 +1,39 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The open step: its sequences and rows, how far each layer has come, and its tables. */
+/* The open step: its sequences and rows, how far each layer has come, and its tables. Other rooms
+ * keep tables of their own among them, which they place and fill. */
 #ifndef TMS_PLAN_STEP_H
 #define TMS_PLAN_STEP_H
 
 #include "lib/plan/arena.h"
 #include "lib/plan/setup.h"
 
-/* Offsets of the tables in the arena. Rows are those that the step still has. */
+struct tms_step;
+
+/* The sizes of a step, from which follow those of the tables. */
+typedef struct tms_step_size {
+    uint64_t rows, sequences;
+    bool exact;
+} tms_step_size;
+
+/* A room's tables among the step's: `place` says where they lie in a step of that size, from *end
+ * on, and moves *end behind them (tms_arena_place); `fill` fills them on the host, behind the step's
+ * own. */
+typedef struct tms_step_room {
+    void *room;
+    void (*place)(void *room, const tms_step_size *size, uint64_t *end);
+    void (*fill)(void *room, const struct tms_step *step);
+} tms_step_room;
+#define TMS_STEP_ROOMS 4
+
+/* Offsets of the step's own tables in the arena. Rows are those that the step still has. */
 typedef struct tms_step_layout {
     uint64_t tiles;     /* [n_tiles][2] */
     uint64_t row_seq;   /* [n_rows] rows of the page table */
-    uint64_t intervals; /* [n_rows][2] positions, with a sliding window */
     uint64_t positions; /* [n_rows], with a plane of positions */
-    uint64_t queries;   /* [n_rows] places in a layer's rings, if the eviction has a window */
-    uint64_t stays;     /* [n_layers][n_rows][n_kv_heads], evicting in place */
-    /* For the sequences of a step whose weights go to scores: rows of the page table [n], (first,
-     * number) of those query rows [n][2], and visible [n_layers][n][n_kv_heads] */
-    uint64_t item_seq, item_spans, item_visible;
-    /* For reindexed attending: index [n_rows], delta [n_rows], two intervals [2][n_rows][2] */
-    uint64_t index, delta, near, far;
-    uint64_t visible; /* [n_layers][n_rows][n_kv_heads] */
-    uint64_t slots;   /* [n_layers][n_rows][n_kv_heads] */
-    uint64_t filled;  /* page ids that the step fills, layer after layer */
-    uint64_t copies;  /* pairs (from, to), pool after pool */
+    uint64_t visible;   /* [n_layers][n_rows][n_kv_heads] */
+    uint64_t slots;     /* [n_layers][n_rows][n_kv_heads] */
+    uint64_t filled;    /* page ids that the step fills, layer after layer */
+    uint64_t copies;    /* pairs (from, to), pool after pool */
     uint64_t end;
 } tms_step_layout;
 
@@ -49,8 +60,8 @@ typedef struct tms_step {
     uint32_t n_begun;         /* rows as begun */
     uint32_t n_rows;          /* those that the step still has, of all sequences */
     uint32_t *n_kept;         /* [max_sequences] of each; */
-    uint32_t *begun;          /* [max_rows] which of the rows as begun a row is */
-    uint32_t max_span;        /* most rows of a sequence whose weights go to scores */
+    uint32_t *begun;          /* [max_rows] which of the rows as begun a row is, */
+    uint32_t *position;       /* and its position */
     tms_sequence **sequences; /* [max_sequences]; */
     tms_growth *growth;       /* their growth, */
     uint32_t *table_row;      /* their rows of the page table, */
@@ -59,7 +70,12 @@ typedef struct tms_step {
     tms_copies copies;
     tms_arena tables;
     tms_step_layout at;
+    tms_step_room rooms[TMS_STEP_ROOMS];
+    uint32_t n_rooms;
 } tms_step;
+
+/* Adds a room's tables; before create. */
+void tms_step_add(tms_step *step, tms_step_room room);
 
 /* Allocates room for the largest step. After a failure the caller must call destroy, too. */
 tamis_status tms_step_create(tms_step *step, const tms_setup *setup, tamis_error *error);
@@ -88,15 +104,6 @@ static inline uint32_t tms_step_visible(const tms_step *step, uint32_t layer, ui
     uint32_t heads = step->setup->cache->params.n_kv_heads;
     uint64_t at = step->at.visible + tms_step_entry(step, layer) + (uint64_t)row * heads + kv_head;
     return (uint32_t)step->tables.host[at];
-}
-
-/* The first page of which a row sees a slot in any layer; 0 under a window where a plane says what
- * positions slots have, for then all pages are read. */
-static inline uint32_t tms_step_first_page(const tms_step *step, uint32_t row) {
-    const tms_setup *setup = step->setup;
-    const tamis_cache_params *cache = &setup->cache->params;
-    if (!setup->params.sliding_window || cache->planes & TAMIS_PLANE_POSITIONS) return 0;
-    return (uint32_t)step->tables.host[step->at.intervals + 2ull * row] / cache->page_size;
 }
 
 /* Whether the queries of the step's rows are kept in rings: those of exact steps always, those of
