@@ -45,6 +45,8 @@ static tamis_status check_shapes(const tamis_model *model, const tamis_cache *ca
                 "%u, %u, %u",
                 have.n_layers, have.n_heads, have.n_kv_heads, have.head_dim, want.n_layers,
                 want.n_heads, want.n_kv_heads, want.head_dim);
+    TMS_REQUIRE(!params->layers, TAMIS_E_ARGUMENT,
+                "layers are given; those of a runner attend as the model's");
     TMS_REQUIRE(params->max_context <= model->info.context, TAMIS_E_ARGUMENT,
                 "max_context is %u; the model's context is %u", params->max_context,
                 model->info.context);

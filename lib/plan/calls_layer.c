@@ -238,7 +238,7 @@ static bool is_listed(tamis_plan *plan, uint32_t layer, uint64_t **path) {
     *path = &c->rows_selected;
     if (plan->step.exact)
         *path = &c->rows_exact;
-    else if (!plan->setup.reading.listed || layer < plan->setup.params.selection.dense_layers)
+    else if (!tms_setup_lists(&plan->setup, layer))
         *path = &c->rows_full;
     else if (n <= plan->setup.reading.k && !plan->step.fixed)
         *path = &c->rows_short;
@@ -288,8 +288,8 @@ static void count_read(tamis_plan *plan, uint32_t layer, bool listed, bool fused
     for (uint32_t row = 0; row < plan->step.n_rows; row++)
         for (uint32_t h = 0; h < cache->params.n_kv_heads; h++) {
             uint32_t visible = tms_step_visible(&plan->step, layer, row, h);
-            uint64_t n =
-                tms_pages_of(cache, visible) - tms_sight_first_page(&plan->sight, &plan->step, row);
+            uint64_t n = tms_pages_of(cache, visible) -
+                         tms_sight_first_page(&plan->sight, &plan->step, layer, row);
             full += n;
             read += listed && n > k ? k : n;
             if (listed && plan->setup.reading.scored == TMS_SCORE_BOUNDS)
@@ -494,7 +494,7 @@ tamis_status tamis_plan_read_selected(tamis_plan *plan, uint32_t row, uint32_t k
                 plan->setup.cache->params.n_kv_heads);
     if (plan->launches.listed) return read_list(plan, row, kv_head, pages, capacity, count, error);
     const uint32_t layer = plan->launches.attended_layer;
-    const uint32_t first = tms_sight_first_page(&plan->sight, &plan->step, row);
+    const uint32_t first = tms_sight_first_page(&plan->sight, &plan->step, layer, row);
     *count =
         tms_pages_of(plan->setup.cache, tms_step_visible(&plan->step, layer, row, kv_head)) - first;
     for (uint32_t i = 0; i < *count && i < capacity; i++)

@@ -5,6 +5,7 @@
 
 #include <inttypes.h>
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 
 static void fill_defaults(const tamis_cache *cache, tamis_plan_params *p) {
@@ -12,7 +13,7 @@ static void fill_defaults(const tamis_cache *cache, tamis_plan_params *p) {
     if (p->max_rows == 0) p->max_rows = 512;
     if (p->max_selected_rows == 0) p->max_selected_rows = p->max_sequences;
     if (p->max_selected_rows > p->max_rows) p->max_selected_rows = p->max_rows;
-    if (p->scale == 0) p->scale = (float)(1 / sqrt(cache->params.head_dim));
+    if (p->scale == 0 && !p->layers) p->scale = (float)(1 / sqrt(cache->params.head_dim));
     p->selection.budget = tms_selection_budget(&p->selection);
     p->eviction = tms_eviction_filled(&p->eviction);
 }
@@ -45,8 +46,6 @@ static tamis_status check_eviction(const tamis_cache *cache, const tamis_plan_pa
     if (!needs.active) return TAMIS_OK;
     TMS_REQUIRE((planes & ~have) == 0, TAMIS_E_ARGUMENT,
                 "eviction %s needs planes %" PRIu32 "; the cache has %" PRIu32, name, planes, have);
-    TMS_REQUIRE(p->sliding_window == 0, TAMIS_E_UNSUPPORTED,
-                "sliding_window %" PRIu32 " under eviction %s", p->sliding_window, name);
     TMS_REQUIRE(!p->fixed_launches ||
                     (!needs.in_place && !tms_needs_weights(&needs) && p->eviction.every == 0),
                 TAMIS_E_UNSUPPORTED,
@@ -90,23 +89,80 @@ static tamis_status check_params(const tamis_cache *cache, const tamis_plan_para
                 "load_dtypes is %" PRIu32
                 ", more than the sum of 1 << dtype over f32, f16 and bf16",
                 p->load_dtypes);
-    TMS_REQUIRE(isfinite(p->scale), TAMIS_E_ARGUMENT, "scale %g is not finite", (double)p->scale);
-    TMS_REQUIRE(isfinite(p->soft_cap) && p->soft_cap >= 0, TAMIS_E_ARGUMENT,
-                "soft_cap %g is not a number from 0 on", (double)p->soft_cap);
     TMS_TRY(tamis_selection_check(&p->selection, cache->params.page_size, error));
     TMS_TRY(tamis_eviction_check(&p->eviction, error));
     return check_eviction(cache, p, error);
+}
+
+/* ---- Layers ---------------------------------------------------------------------------------- */
+
+static tamis_status check_reserved(const tamis_layer *layer, uint32_t index, tamis_error *error) {
+    const tamis_attention *a = &layer->attention;
+    uint64_t set = a->reserved32 | layer->reserved32;
+    for (size_t i = 0; i < sizeof a->reserved / sizeof *a->reserved; i++)
+        set |= a->reserved[i];
+    for (size_t i = 0; i < sizeof layer->reserved / sizeof *layer->reserved; i++)
+        set |= layer->reserved[i];
+    TMS_REQUIRE(set == 0, TAMIS_E_ARGUMENT, "a reserved field of layer %" PRIu32 " is not 0",
+                index);
+    return TAMIS_OK;
+}
+
+static tamis_status check_attention(const tamis_attention *a, uint32_t layer, tamis_error *error) {
+    TMS_REQUIRE(isfinite(a->scale), TAMIS_E_ARGUMENT, "layer %" PRIu32 ": scale %g is not finite",
+                layer, (double)a->scale);
+    TMS_REQUIRE(isfinite(a->soft_cap) && a->soft_cap >= 0, TAMIS_E_ARGUMENT,
+                "layer %" PRIu32 ": soft_cap %g is not a number from 0 on", layer,
+                (double)a->soft_cap);
+    return TAMIS_OK;
+}
+
+/* How each layer attends: as it is given, or all alike. */
+static tamis_status fill_layers(tms_setup *setup, tamis_error *error) {
+    const tamis_plan_params *p = &setup->params;
+    const tamis_cache_params *cache = &setup->cache->params;
+    const tamis_layer alike = {.attention = {.scale = p->scale,
+                                             .soft_cap = p->soft_cap,
+                                             .sliding_window = p->sliding_window}};
+    TMS_REQUIRE(!p->layers || (p->scale == 0 && p->soft_cap == 0 && p->sliding_window == 0),
+                TAMIS_E_ARGUMENT,
+                "layers are given beside scale %g, soft_cap %g and sliding_window %" PRIu32,
+                (double)p->scale, (double)p->soft_cap, p->sliding_window);
+    setup->layers = calloc(cache->n_layers, sizeof *setup->layers);
+    TMS_REQUIRE(setup->layers, TAMIS_E_NO_MEMORY, "no host memory for %" PRIu32 " layers",
+                cache->n_layers);
+    for (uint32_t layer = 0; layer < cache->n_layers; layer++) {
+        tamis_layer *to = &setup->layers[layer];
+        *to = p->layers ? p->layers[layer] : alike;
+        TMS_TRY(check_reserved(to, layer, error));
+        TMS_TRY(check_attention(&to->attention, layer, error));
+        if (to->attention.scale == 0) to->attention.scale = (float)(1 / sqrt(cache->head_dim));
+        to->full |= layer < p->selection.dense_layers;
+    }
+    if (p->layers) setup->params.layers = setup->layers;
+    return TAMIS_OK;
+}
+
+static tamis_status check_window(const tms_setup *setup, uint32_t layer, tamis_error *error) {
+    const tamis_plan_params *p = &setup->params;
+    const uint32_t window = tms_setup_window(setup, layer);
+    char where[32] = "";
+    if (p->layers) snprintf(where, sizeof where, "layer %" PRIu32 ": ", layer);
+    TMS_REQUIRE(window == 0 || !setup->needs.active, TAMIS_E_UNSUPPORTED,
+                "%ssliding_window %" PRIu32 " under eviction %s", where, window,
+                tamis_eviction_name(p->eviction.kind));
+    TMS_REQUIRE(window == 0 || !tms_setup_lists(setup, layer), TAMIS_E_UNSUPPORTED,
+                "%ssliding_window %" PRIu32
+                " under selection %s: its budget would go to pages outside the window; only full "
+                "takes one",
+                where, window, tamis_selection_name(p->selection.kind));
+    return TAMIS_OK;
 }
 
 /* Asks the policies what they need, and checks that the plan's parameters allow it. */
 static tamis_status ask_policies(tms_setup *setup, tamis_error *error) {
     const tamis_plan_params *p = &setup->params;
     tms_selection_ask(&p->selection, setup->cache->params.page_size, &setup->reading);
-    TMS_REQUIRE(!setup->reading.listed || p->sliding_window == 0, TAMIS_E_UNSUPPORTED,
-                "sliding_window %" PRIu32
-                " under selection %s: its budget would go to pages outside "
-                "the window; only full takes one",
-                p->sliding_window, tamis_selection_name(p->selection.kind));
     TMS_REQUIRE(!p->fixed_launches || setup->reading.scored != TMS_SCORE_RANDOM,
                 TAMIS_E_UNSUPPORTED,
                 "fixed_launches under selection %s: its scores come from the host in every step",
@@ -114,6 +170,8 @@ static tamis_status ask_policies(tms_setup *setup, tamis_error *error) {
     tms_eviction_ask(&p->eviction, &setup->needs);
     /* A list of max_pages entries holds every page of the longest lane. */
     if (setup->reading.k > setup->max_pages) setup->reading.k = setup->max_pages;
+    for (uint32_t layer = 0; layer < setup->cache->params.n_layers; layer++)
+        TMS_TRY(check_window(setup, layer, error));
     return TAMIS_OK;
 }
 
@@ -131,6 +189,7 @@ static tamis_status make_rooms(tamis_plan *plan, tamis_error *error) {
         .setup = setup, .step = &plan->step, .rings = &plan->rings, .counters = &plan->counters};
     plan->reindex = (tms_reindex){.setup = setup, .step = &plan->step};
     plan->between = (tms_between){.setup = setup, .table = &plan->table, .rings = &plan->rings};
+    TMS_TRY(tms_sight_create(&plan->sight, error));
     tms_step_add(&plan->step, tms_sight_room(&plan->sight));
     tms_step_add(&plan->step, tms_query_rings_room(&plan->rings));
     tms_step_add(&plan->step, tms_in_step_room(&plan->in_step));
@@ -146,23 +205,24 @@ static tamis_status make_rooms(tamis_plan *plan, tamis_error *error) {
     return tms_between_create(&plan->between, error);
 }
 
-/* Launches what the eviction adds to decode steps and to other steps, with no rows. */
-static tamis_status warm_in_step(tamis_plan *plan, tamis_error *error) {
-    tms_write_rows write = tms_launch_write(&plan->launches, 0);
-    tms_attend attend = tms_launch_attend(&plan->launches, 0);
+/* Launches what the eviction adds to decode steps and to other steps in a layer, with no rows. */
+static tamis_status warm_in_step(tamis_plan *plan, uint32_t layer, tamis_error *error) {
+    tms_write_rows write = tms_launch_write(&plan->launches, layer);
+    tms_attend attend = tms_launch_attend(&plan->launches, layer);
     tms_ref changed = {NULL, 0};
     attend.q.stride = attend.out.stride = tms_setup_width(&plan->setup);
     for (int exact = 0; exact <= 1; exact++) {
         tms_attend observed = attend;
         plan->step.exact = exact;
         if (plan->setup.needs.in_place)
-            TMS_TRY(tms_in_step_take_slots(&plan->in_step, 0, &write, &changed, error));
+            TMS_TRY(tms_in_step_take_slots(&plan->in_step, layer, &write, &changed, error));
         TMS_TRY(tms_in_step_score_rows(&plan->in_step, &write, error));
         TMS_TRY(tms_in_step_ask_weights(&plan->in_step, false, &observed, error));
         TMS_TRY(tms_run_attend(plan->setup.dev, &observed, error));
-        TMS_TRY(tms_in_step_use_weights(&plan->in_step, 0, &observed, error));
+        TMS_TRY(tms_in_step_use_weights(&plan->in_step, layer, &observed, error));
     }
-    if (plan->setup.needs.rotation) TMS_TRY(tms_reindex_attend(&plan->reindex, 0, &attend, error));
+    if (plan->setup.needs.rotation)
+        TMS_TRY(tms_reindex_attend(&plan->reindex, layer, &attend, error));
     return TAMIS_OK;
 }
 
@@ -172,12 +232,15 @@ static tamis_status warm_rooms(tamis_plan *plan, tamis_error *error) {
     TMS_TRY(tms_launches_warm(&plan->launches, &plan->step, error));
     TMS_TRY(tms_loads_warm(&plan->loads, error));
     TMS_TRY(tms_masses_warm(&plan->masses, error));
-    if (plan->setup.needs.active) TMS_TRY(warm_in_step(plan, error));
+    for (uint32_t layer = 0; layer < plan->setup.cache->params.n_layers; layer++)
+        if (plan->setup.needs.active && tms_setup_is_first(&plan->setup, layer))
+            TMS_TRY(warm_in_step(plan, layer, error));
     TMS_TRY(tms_between_warm(&plan->between, error));
     return tms_device_wait(plan->setup.dev, error);
 }
 
 static tamis_status make(tamis_plan *plan, tamis_error *error) {
+    TMS_TRY(fill_layers(&plan->setup, error));
     TMS_TRY(ask_policies(&plan->setup, error));
     TMS_TRY(make_rooms(plan, error));
     return warm_rooms(plan, error);
@@ -195,6 +258,8 @@ static void end(tms_life *life) {
     if (p->rings.setup) tms_query_rings_destroy(&p->rings);
     if (p->table.setup) tms_page_table_destroy(&p->table);
     if (p->step.setup) tms_step_destroy(&p->step);
+    tms_sight_destroy(&p->sight);
+    free(p->setup.layers);
     free(p);
 }
 

@@ -91,7 +91,7 @@ static tms_observe window_of(const tms_between *b, const tms_evicted_layer *laye
                          .q = window_rows(b, 0),
                          .lse = window_rows(b, 2).ref,
                          .lse_stride = layer->items.n_heads,
-                         .logit = tms_setup_logit(b->setup)};
+                         .logit = tms_setup_logit(b->setup, layer->index)};
 }
 
 /* Lists of the layer: kept (0) or forced (1). */
@@ -211,7 +211,7 @@ tamis_status tms_between_send_layer(const tms_between *b, const tms_sequence *se
                                .q = layer->window.q,
                                .out = window_rows(b, 1),
                                .lse = layer->window.lse,
-                               .logit = tms_setup_logit(setup),
+                               .logit = tms_setup_logit(setup, layer->index),
                                .max_pages = tms_pages_of(setup->cache, rows->max_visible),
                                .scratch = layer->scratch};
     if (setup->needs.window == 0) return TAMIS_OK;
@@ -241,7 +241,7 @@ static uint64_t scratch_bytes(const tms_between *b) {
     value.batch.max_visible = longest;
     tms_attend attend = {.kv = layer.kv,
                          .batch = layer.items,
-                         .logit = tms_setup_logit(setup),
+                         .logit = tms_setup_logit(setup, 0),
                          .max_pages = setup->max_pages};
     attend.batch.n_rows = attend.batch.n_tiles = window;
     attend.batch.max_visible = longest;

@@ -65,7 +65,7 @@ tms_attend tms_launch_attend(const tms_launches *l, uint32_t layer) {
     const tms_setup *setup = l->setup;
     tms_attend attend = {.kv = tms_cache_kv(setup->cache, layer),
                          .batch = batch_of(l, layer),
-                         .logit = tms_setup_logit(setup),
+                         .logit = tms_setup_logit(setup, layer),
                          .scratch = {l->scratch, 0}};
     attend.max_pages = tms_pages_of(setup->cache, attend.batch.max_visible);
     tms_sight_limit(l->sight, l->step, layer, &attend);
@@ -233,16 +233,16 @@ static tamis_status warm_writes(const tms_launches *l, tamis_error *error) {
     return tms_run_bounds(dev, &bounds, error);
 }
 
-/* Launches all ways to attend tiles of the step's size, with no rows. */
-static tamis_status warm_attends(const tms_launches *l, tamis_error *error) {
+/* Launches all ways to attend tiles of the step's size in a layer, with no rows. */
+static tamis_status warm_attends(const tms_launches *l, uint32_t layer, tamis_error *error) {
     const tms_reading *reading = &l->setup->reading;
     tms_device *dev = l->setup->dev;
     uint64_t width = tms_setup_width(l->setup);
-    tms_attend all = tms_launch_attend(l, 0);
+    tms_attend all = tms_launch_attend(l, layer);
     all.q.stride = all.out.stride = width;
     TMS_TRY(tms_run_attend(dev, &all, error));
-    if (!reading->listed) return TAMIS_OK;
-    tms_sparse_attend listed = tms_launch_sparse(l, 0);
+    if (!tms_setup_lists(l->setup, layer)) return TAMIS_OK;
+    tms_sparse_attend listed = tms_launch_sparse(l, layer);
     listed.score.q.stride = listed.attend.q.stride = listed.attend.out.stride = width;
     if (tms_launch_fuses(l, &listed)) TMS_TRY(tms_run_sparse_attend(dev, &listed, error));
     tms_page_mass mass = tms_launch_mass(l, &listed);
@@ -256,10 +256,13 @@ static tamis_status warm_attends(const tms_launches *l, tamis_error *error) {
 tamis_status tms_launches_warm(const tms_launches *l, tms_step *step, tamis_error *error) {
     TMS_TRY(warm_times(l, error));
     TMS_TRY(warm_writes(l, error));
-    step->layers[0].max_visible = l->setup->params.max_context;
-    for (uint32_t rows = 1; rows <= TMS_TILE_ROWS; rows *= TMS_TILE_ROWS) {
-        step->max_tile_rows = rows;
-        TMS_TRY(warm_attends(l, error));
+    for (uint32_t layer = 0; layer < l->setup->cache->params.n_layers; layer++) {
+        if (!tms_setup_is_first(l->setup, layer)) continue;
+        step->layers[layer].max_visible = l->setup->params.max_context;
+        for (uint32_t rows = 1; rows <= TMS_TILE_ROWS; rows *= TMS_TILE_ROWS) {
+            step->max_tile_rows = rows;
+            TMS_TRY(warm_attends(l, layer, error));
+        }
     }
     return TAMIS_OK;
 }

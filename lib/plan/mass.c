@@ -8,8 +8,14 @@
 
 #define LOGIT_ROWS 4u /* at once, since logits take memory for each */
 
-static bool by_logits(const tms_masses *m) {
-    return m->setup->params.sliding_window > 0;
+static bool by_logits(const tms_masses *m, uint32_t layer) {
+    return tms_setup_window(m->setup, layer) > 0;
+}
+static bool any_by_logits(const tms_masses *m) {
+    bool any = false;
+    for (uint32_t layer = 0; layer < m->setup->cache->params.n_layers; layer++)
+        any |= by_logits(m, layer);
+    return any;
 }
 
 /* ---- Memory ---------------------------------------------------------------------------------- */
@@ -30,10 +36,10 @@ tamis_status tms_masses_create(tms_masses *m, tamis_error *error) {
     const tms_setup *setup = m->setup;
     const tamis_cache_params *c = &setup->cache->params;
     if (!setup->params.masses) return TAMIS_OK;
-    m->at_once = by_logits(m) ? LOGIT_ROWS : TMS_TILE_ROWS;
+    m->at_once = any_by_logits(m) ? LOGIT_ROWS : TMS_TILE_ROWS;
     m->stride = tms_align_ints(setup->params.max_context);
     const uint64_t rows = m->at_once * (tms_setup_width(setup) + c->n_heads);
-    const uint64_t logits = by_logits(m) ? m->at_once * c->n_heads * m->stride : 0;
+    const uint64_t logits = any_by_logits(m) ? m->at_once * c->n_heads * m->stride : 0;
     const uint64_t values = c->n_kv_heads * m->stride;
     m->host = calloc(values, sizeof *m->host);
     TMS_REQUIRE(m->host, TAMIS_E_NO_MEMORY, "no host memory for the masses of %" PRIu64 " slots",
@@ -62,7 +68,7 @@ static tms_attend attend_of(const tms_masses *m, uint32_t layer, const tms_matri
     const uint64_t width = tms_setup_width(m->setup);
     tms_attend attend = tms_launch_attend(m->launches, layer);
     tms_batch *batch = &attend.batch;
-    const uint32_t n_tiles = by_logits(m) ? n : n > 0;
+    const uint32_t n_tiles = by_logits(m, layer) ? n : n > 0;
     attend.q = *q;
     attend.q.ref.offset += first * q->stride * sizeof(float);
     attend.out = (tms_matrix){{m->rows, 0}, width};
@@ -72,9 +78,11 @@ static tms_attend attend_of(const tms_masses *m, uint32_t layer, const tms_matri
     batch->visible.offset += (uint64_t)first * batch->n_kv_heads * sizeof(int32_t);
     batch->n_rows = n;
     batch->n_tiles = n_tiles;
-    batch->tiles = tms_arena_ref(&m->pairs, by_logits(m) ? 2 * m->at_once : n ? 2 * (n - 1) : 0);
-    batch->max_tile_rows = by_logits(m) || n == 0 ? 1 : n;
-    if (!by_logits(m)) return attend;
+    batch->tiles = tms_arena_ref(&m->pairs, by_logits(m, layer) ? 2 * m->at_once
+                                            : n                 ? 2 * (n - 1)
+                                                                : 0);
+    batch->max_tile_rows = by_logits(m, layer) || n == 0 ? 1 : n;
+    if (!by_logits(m, layer)) return attend;
     attend.logits = (tms_ref){m->logits, 0};
     attend.logit_stride = tms_align_ints(batch->max_visible);
     return attend;
@@ -102,11 +110,14 @@ static tamis_status run(const tms_masses *m, const tms_attend *attend, bool more
 
 tamis_status tms_masses_warm(const tms_masses *m, tamis_error *error) {
     const tms_matrix q = {{NULL, 0}, tms_setup_width(m->setup)};
-    if (!m->setup->params.masses) return TAMIS_OK;
-    tms_attend attend = attend_of(m, 0, &q, 0, 0);
-    TMS_TRY(run(m, &attend, false, error));
-    attend.batch.max_tile_rows = by_logits(m) ? 1 : TMS_TILE_ROWS;
-    return run(m, &attend, false, error);
+    for (uint32_t layer = 0; layer < m->setup->cache->params.n_layers; layer++) {
+        if (!m->setup->params.masses || !tms_setup_is_first(m->setup, layer)) continue;
+        tms_attend attend = attend_of(m, layer, &q, 0, 0);
+        TMS_TRY(run(m, &attend, false, error));
+        attend.batch.max_tile_rows = by_logits(m, layer) ? 1 : TMS_TILE_ROWS;
+        TMS_TRY(run(m, &attend, false, error));
+    }
+    return TAMIS_OK;
 }
 
 /* ---- Adding ---------------------------------------------------------------------------------- */

@@ -16,6 +16,7 @@ typedef struct tms_setup {
     tms_reading reading;      /* what the selection needs; k is at most max_pages */
     tms_eviction_needs needs; /* what the eviction needs */
     uint32_t max_pages;       /* of a lane */
+    tamis_layer *layers;      /* [n_layers] with defaults filled in; full: also dense layers */
 } tms_setup;
 
 /* Most slots that a lane may have in a step, UINT32_MAX: no limit. */
@@ -23,8 +24,28 @@ static inline uint32_t tms_setup_cap(const tms_setup *setup, bool exact) {
     return setup->needs.in_place && !exact ? setup->params.eviction.budget : UINT32_MAX;
 }
 
-static inline tms_logit tms_setup_logit(const tms_setup *setup) {
-    return (tms_logit){setup->params.scale, setup->params.soft_cap};
+/* What a layer makes of q·k, its sliding window, and whether its rows may read the pages of lists. */
+static inline tms_logit tms_setup_logit(const tms_setup *setup, uint32_t layer) {
+    const tamis_attention *attention = &setup->layers[layer].attention;
+    return (tms_logit){attention->scale, attention->soft_cap};
+}
+static inline uint32_t tms_setup_window(const tms_setup *setup, uint32_t layer) {
+    return setup->layers[layer].attention.sliding_window;
+}
+static inline bool tms_setup_lists(const tms_setup *setup, uint32_t layer) {
+    return setup->reading.listed && !setup->layers[layer].full;
+}
+
+/* Whether no earlier layer takes the same kernels. */
+static inline bool tms_setup_is_first(const tms_setup *setup, uint32_t layer) {
+    const tamis_layer *of = &setup->layers[layer];
+    for (uint32_t i = 0; i < layer; i++) {
+        const tamis_layer *other = &setup->layers[i];
+        if (!other->attention.soft_cap == !of->attention.soft_cap && !other->full == !of->full &&
+            !other->attention.sliding_window == !of->attention.sliding_window)
+            return false;
+    }
+    return true;
 }
 
 /* The number of elements of one row's queries, of all heads. */

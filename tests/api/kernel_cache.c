@@ -59,7 +59,7 @@ static void test_building_is_told(void **state) {
     OK(tamis_plan_create(cache, &params, &plan, &test_error));
     assert_true(n_begun > 0);
     assert_int_equal(n_ended, n_begun);
-    assert_true(n_told >= compiled && compiled > 3);
+    assert_true(n_told >= compiled && compiled > 2);
     tamis_plan_destroy(&plan);
     tamis_cache_destroy(&cache);
     tamis_context_destroy(&context);
@@ -205,7 +205,7 @@ static void test_second_context_compiles_nothing(void **state) {
     (void)state;
     use_kernels();
     const unsigned programs = compiled;
-    assert_true(programs > 5);
+    assert_true(programs >= 5);
     assert_int_equal(loaded, 0);
     assert_int_equal(for_files(NULL), programs);
     use_kernels();
@@ -295,7 +295,7 @@ static void test_a_folder_that_cannot_be_written(void **state) {
     snprintf(path, sizeof path, "%s/file/kernels", folder);
     setenv("TAMIS_KERNEL_CACHE", path, 1);
     use_kernels();
-    assert_true(compiled > 5);
+    assert_true(compiled >= 5);
     assert_int_equal(loaded, 0);
     assert_int_equal(unwritten, compiled);
     char longest[2000];

@@ -44,6 +44,8 @@ static const layout layouts[] = {
     GROWS(tamis_read_limit, 464),
     GROWS(tamis_selection, 96),
     GROWS(tamis_eviction, 112),
+    GROWS(tamis_attention, 64),
+    GROWS(tamis_layer, 112),
     GROWS(tamis_plan_params, 304),
     GROWS(tamis_step, 56),
     GROWS(tamis_step_pages, 64),

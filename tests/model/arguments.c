@@ -29,6 +29,11 @@ static void test_creation(void **state) {
                 tamis_runner_create(r.model, NULL, &plan, &runner, &r.error));
     RIG_REFUSED(&r, TAMIS_E_ARGUMENT, "params is NULL",
                 tamis_runner_create(r.model, r.cache, NULL, &runner, &r.error));
+    const tamis_layer layer = {.full = 1};
+    tamis_plan_params layered = plan;
+    layered.layers = &layer;
+    RIG_REFUSED(&r, TAMIS_E_ARGUMENT, "layers are given",
+                tamis_runner_create(r.model, r.cache, &layered, &runner, &r.error));
     runner = (tamis_runner *)&held;
     RIG_REFUSED(&r, TAMIS_E_ARGUMENT, "max_context",
                 tamis_runner_create(r.model, r.cache, &none, &runner, &r.error));

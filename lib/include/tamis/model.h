@@ -95,7 +95,7 @@ typedef struct tamis_runner tamis_runner;
  * where max_context exceeds it. An eviction that needs output projections which are in blocks holds
  * them as f32, too. Builds the kernels of its plan and of decode steps of one sequence; the first step
  * that takes others builds them before it begins. Errors: those of tamis_plan_create; E_ARGUMENT (cache of
- * another context or shape, max_context above the model's); E_UNSUPPORTED (max_context above 2^20,
+ * another context or shape, max_context above the model's, layers); E_UNSUPPORTED (max_context above 2^20,
  * beyond which positions cannot be rotated); *out is then NULL. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_runner_create(tamis_model *model, tamis_cache *cache,
                                                             const tamis_plan_params *params,

@@ -5,6 +5,7 @@
 
 #include <tamis/buffer.h>
 #include <tamis/cache.h>
+#include <tamis/layer.h>
 #include <tamis/ops.h>
 #include <tamis/policy.h>
 
@@ -24,8 +25,8 @@ typedef struct tamis_plan_params {
     uint32_t max_context;   /* longest sequence, tokens; required */
     float scale;            /* of q·k; 0 means 1/sqrt(head_dim) */
     float soft_cap;         /* logits become cap·tanh(logit/cap); 0 means none */
-    /* A row at position p sees positions > p − window; 0 means all. Only selection full takes one:
-     * the others would spend their budget on pages that the row does not see. */
+    /* A row at position p sees positions > p − window; 0 means all. Not in layers that a selection other
+     * than full serves: it would spend its budget on pages that the row does not see. */
     uint32_t sliding_window;
     /* Nonzero: stage times are collected, and each stage is waited for. 0: the device collects no
      * times, since that makes some devices slower. */
@@ -62,12 +63,15 @@ typedef struct tamis_plan_params {
     /* Nonzero: rows come by tamis_plan_write_rotated or tamis_plan_load. The kernels of
      * tamis_plan_write are then built at its first call. */
     int rotated;
-    uint64_t reserved[5]; /* 0, else E_ARGUMENT */
+    /* How each layer of the cache attends, [n_layers], which is copied; scale, soft_cap and
+     * sliding_window must then be 0. NULL: all attend by those three. */
+    const tamis_layer *layers;
+    uint64_t reserved[4]; /* 0, else E_ARGUMENT */
 } tamis_plan_params;
 
 /* Allocates workspace, builds every kernel the steps and evictions will need, but for that which
  * copies pages shared with forks, and launches each once, with no rows. Waits. Errors: E_ARGUMENT naming the parameter and value, E_UNSUPPORTED (a
- * sliding window under a selection other than full; what cannot be combined with an eviction, see
+ * sliding window in a layer that a selection other than full serves; what cannot be combined with an eviction, see
  * `eviction`; with an eviction, max_context from 2^22 on, reindexed above 2^20; more than 1024 KV
  * heads that share a budget), E_NO_MEMORY, E_DEVICE. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_create(tamis_cache *cache,

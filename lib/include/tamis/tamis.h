@@ -62,6 +62,7 @@
 #include <tamis/graph.h>
 #include <tamis/log.h>
 #include <tamis/ops.h>
+#include <tamis/layer.h>
 #include <tamis/plan.h>
 #include <tamis/policy.h>
 #include <tamis/prefixes.h>
