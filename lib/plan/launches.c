@@ -218,6 +218,8 @@ static tamis_status warm_writes(const tms_launches *l, tamis_error *error) {
     const tms_ref tables = tms_step_table(l->step, 0);
     tms_write_rows write = tms_launch_write(l, 0);
     tms_bounds bounds = {.kv = write.kv, .n_kv_heads = 1, .pages = tables};
+    tms_copy_pages copy = {
+        .data = write.kv.data, .bytes = setup->cache->size.page_bytes, .pairs = tables};
     write.k_stride = write.v_stride =
         (uint64_t)setup->cache->params.n_kv_heads * setup->cache->params.head_dim;
     write.dtype = TAMIS_F32;
@@ -230,7 +232,8 @@ static tamis_status warm_writes(const tms_launches *l, tamis_error *error) {
         write.dtype = setup->cache->params.dtype;
         TMS_TRY(tms_run_write_rows(dev, &write, error));
     }
-    return tms_run_bounds(dev, &bounds, error);
+    TMS_TRY(tms_run_bounds(dev, &bounds, error));
+    return tms_run_copy_pages(dev, &copy, error);
 }
 
 /* Launches all ways to attend tiles of the step's size in a layer, with no rows. */

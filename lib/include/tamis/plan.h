@@ -69,8 +69,8 @@ typedef struct tamis_plan_params {
     uint64_t reserved[4]; /* 0, else E_ARGUMENT */
 } tamis_plan_params;
 
-/* Allocates workspace, builds every kernel the steps and evictions will need, but for that which
- * copies pages shared with forks, and launches each once, with no rows. Waits. Errors: E_ARGUMENT naming the parameter and value, E_UNSUPPORTED (a
+/* Allocates workspace, builds every kernel the steps and evictions will need and launches each
+ * once, with no rows. Waits. Errors: E_ARGUMENT naming the parameter and value, E_UNSUPPORTED (a
  * sliding window in a layer that a selection other than full serves; what cannot be combined with an eviction, see
  * `eviction`; with an eviction, max_context from 2^22 on, reindexed above 2^20; more than 1024 KV
  * heads that share a budget), E_NO_MEMORY, E_DEVICE. */
