@@ -96,6 +96,17 @@ static tamis_status check_params(const tamis_cache *cache, const tamis_plan_para
 
 /* ---- Layers ---------------------------------------------------------------------------------- */
 
+/* The beginning of a reason; empty where all layers are alike. */
+typedef struct place {
+    char text[32];
+} place;
+
+static place place_of(const tms_setup *setup, uint32_t layer) {
+    place p = {""};
+    if (setup->params.layers) snprintf(p.text, sizeof p.text, "layer %" PRIu32 ": ", layer);
+    return p;
+}
+
 static tamis_status check_reserved(const tamis_layer *layer, uint32_t index, tamis_error *error) {
     const tamis_attention *a = &layer->attention;
     uint64_t set = a->reserved32 | layer->reserved32;
@@ -108,12 +119,13 @@ static tamis_status check_reserved(const tamis_layer *layer, uint32_t index, tam
     return TAMIS_OK;
 }
 
-static tamis_status check_attention(const tamis_attention *a, uint32_t layer, tamis_error *error) {
-    TMS_REQUIRE(isfinite(a->scale), TAMIS_E_ARGUMENT, "layer %" PRIu32 ": scale %g is not finite",
-                layer, (double)a->scale);
+static tamis_status check_attention(const tms_setup *setup, uint32_t layer, tamis_error *error) {
+    const tamis_attention *a = &setup->layers[layer].attention;
+    const place where = place_of(setup, layer);
+    TMS_REQUIRE(isfinite(a->scale), TAMIS_E_ARGUMENT, "%sscale %g is not finite", where.text,
+                (double)a->scale);
     TMS_REQUIRE(isfinite(a->soft_cap) && a->soft_cap >= 0, TAMIS_E_ARGUMENT,
-                "layer %" PRIu32 ": soft_cap %g is not a number from 0 on", layer,
-                (double)a->soft_cap);
+                "%ssoft_cap %g is not a number from 0 on", where.text, (double)a->soft_cap);
     return TAMIS_OK;
 }
 
@@ -135,7 +147,7 @@ static tamis_status fill_layers(tms_setup *setup, tamis_error *error) {
         tamis_layer *to = &setup->layers[layer];
         *to = p->layers ? p->layers[layer] : alike;
         TMS_TRY(check_reserved(to, layer, error));
-        TMS_TRY(check_attention(&to->attention, layer, error));
+        TMS_TRY(check_attention(setup, layer, error));
         if (to->attention.scale == 0) to->attention.scale = (float)(1 / sqrt(cache->head_dim));
         to->full |= layer < p->selection.dense_layers;
     }
@@ -146,16 +158,15 @@ static tamis_status fill_layers(tms_setup *setup, tamis_error *error) {
 static tamis_status check_window(const tms_setup *setup, uint32_t layer, tamis_error *error) {
     const tamis_plan_params *p = &setup->params;
     const uint32_t window = tms_setup_window(setup, layer);
-    char where[32] = "";
-    if (p->layers) snprintf(where, sizeof where, "layer %" PRIu32 ": ", layer);
+    const place where = place_of(setup, layer);
     TMS_REQUIRE(window == 0 || !setup->needs.active, TAMIS_E_UNSUPPORTED,
-                "%ssliding_window %" PRIu32 " under eviction %s", where, window,
+                "%ssliding_window %" PRIu32 " under eviction %s", where.text, window,
                 tamis_eviction_name(p->eviction.kind));
     TMS_REQUIRE(window == 0 || !tms_setup_lists(setup, layer), TAMIS_E_UNSUPPORTED,
                 "%ssliding_window %" PRIu32
                 " under selection %s: its budget would go to pages outside the window; only full "
                 "takes one",
-                where, window, tamis_selection_name(p->selection.kind));
+                where.text, window, tamis_selection_name(p->selection.kind));
     return TAMIS_OK;
 }
 
