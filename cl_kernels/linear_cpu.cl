@@ -2,9 +2,12 @@
 /* linear on a CPU: y = x·wᵀ + bias (+ y).
  * contract: host/ops/; meaning: host/reference/linear.c.
  * For more than a few rows: a work-item owns PANEL outputs of up to MOST_ROWS rows. A step turns
- * PANEL_DEPTH inputs of its weights into a panel [input][output] of f32, and multiplies it with BLOCK rows
- * at a time; partial sums wait in y. A panel leaves room in the first cache for rows 4 KiB apart.
- * A few rows are a chain of one stage: linear_chain_cpu.cl. */
+ * PANEL_DEPTH inputs of its weights into a panel [input][output] of f32, and multiplies it with BLOCK
+ * rows at a time; partial sums wait in y. A panel leaves room in the first cache for rows 4 KiB
+ * apart. A few rows are a chain of one stage: linear_chain_cpu.cl. Options are those of a chain. */
+#if !defined(WEIGHT) && defined(TYPE_A)
+#define WEIGHT TYPE_A
+#endif
 #include "weights.clh"
 #include "cpu.clh"
 

@@ -13,5 +13,6 @@ tamis_status tms_cl_norm(tms_device *dev, const tms_norm *p) {
     tms_cl_u32(&l, p->n_rows);
     tms_cl_u32(&l, p->dim);
     tms_cl_f32(&l, p->eps);
-    return tms_cl_run_groups(&l, cpu ? 1 : TMS_CL_WG_SIZE, p->n_rows, 1);
+    if (!cpu) return tms_cl_run_groups(&l, TMS_CL_WG_SIZE, p->n_rows, 1);
+    return tms_cl_run_groups(&l, 1, p->n_rows < TMS_CL_NARROW ? p->n_rows : TMS_CL_NARROW, 1);
 }

@@ -170,7 +170,7 @@ typedef struct tms_cl_launch {
 /* `options` in printf form: the kernel's constants, "-DHEAD_DIM=64 ...". */
 tms_cl_launch tms_cl_begin(tms_device *dev, const char *file, const char *kernel,
                            const char *options, ...) __attribute__((format(printf, 4, 5)));
-/* With the constants of a cache: of kernels that write it. */
+/* With the constants of a cache: of kernels that write rows of it, or read them. */
 tms_cl_launch tms_cl_begin_kv(tms_device *dev, const char *file, const char *kernel,
                               const tms_kv *kv);
 /* Two arguments: the memory and the offset in elements of `element` bytes. `n` elements lie there;
@@ -207,6 +207,8 @@ tamis_status tms_cl_run_items(tms_cl_launch *l, uint64_t n);
 /* Launches x * y work-groups of `size` work-items. For an empty grid one is launched, so that the
  * kernel is built: kernels ignore work-groups beyond their rows. */
 tamis_status tms_cl_run_groups(tms_cl_launch *l, uint32_t size, uint64_t x, uint64_t y);
+/* Groups of one work-item for which no driver compiles a kernel again, as PoCL does for wide grids. */
+#define TMS_CL_NARROW 65535u
 /* CPU kernels: a work-group for each core takes item after item of a queue of `n`; the last two
  * arguments are set here (QUEUE_PARAMS of cpu.clh). n == 0 launches one idle work-group. */
 tamis_status tms_cl_run_queue(tms_cl_launch *l, uint64_t n);

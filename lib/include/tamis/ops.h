@@ -20,7 +20,7 @@ extern "C" {
  * first launch compiles its kernels, which waits. A call with no rows (n_rows 0; n 0) only
  * compiles: its buffers may be absent, its other sizes must be those of the launches to come. Where
  * other numbers of rows take other kernels, build_rows then says for how many they are compiled (0:
- * for any number).
+ * for any number); of a chain that of its first stage.
  *
  * Errors: E_ARGUMENT (NULL; a buffer that is absent, of another context, or too small for the
  * shape; rows that must not overlap and do; a reserved field that is not 0), E_UNSUPPORTED (a shape

@@ -64,7 +64,8 @@ typedef struct tamis_plan_params {
      * tamis_plan_write are then built at its first call. */
     int rotated;
     /* How each layer of the cache attends, [n_layers], which is copied; scale, soft_cap and
-     * sliding_window must then be 0. NULL: all attend by those three. */
+     * sliding_window must then be 0. NULL: all attend by those three. tamis_plan_get_params gives the
+     * plan's own, which live as long as the plan; there full includes dense layers. */
     const tamis_layer *layers;
     uint64_t reserved[4]; /* 0, else E_ARGUMENT */
 } tamis_plan_params;

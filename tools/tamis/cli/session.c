@@ -4,6 +4,7 @@
 
 #include "cli/interrupt.h"
 #include "cli/policies.h"
+#include "cli/text.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -155,20 +156,9 @@ tamis_status cli_session_measure(cli_session *s, tamis_error *error) {
     return TAMIS_OK;
 }
 
-/* Kernels of chunks, so that reading is not timed with them. */
-static tamis_status build_chunks(cli_session *s, size_t count, tamis_error *error) {
-    tamis_plan_params limits;
-    tamis_plan_get_params(tamis_runner_plan(s->runner), &limits);
-    const uint32_t last = (uint32_t)(count % limits.max_rows);
-    tamis_status status = TAMIS_OK;
-    if (count >= limits.max_rows)
-        status = tamis_runner_build(s->runner, limits.max_rows, last == 0, error);
-    return status == TAMIS_OK && last ? tamis_runner_build(s->runner, last, 1, error) : status;
-}
-
 tamis_status cli_session_read(cli_session *s, const int32_t *tokens, size_t count,
                               tamis_error *error) {
-    tamis_status status = build_chunks(s, count, error);
+    tamis_status status = cli_build(s->runner, count, error);
     if (status != TAMIS_OK) return status;
     const double start = cli_seconds();
     cli_progress_begin(&s->progress, "tokens");

@@ -87,6 +87,16 @@ tamis_status cli_tokenize(const tamis_vocab *vocab, const char *text, size_t byt
     return status;
 }
 
+tamis_status cli_build(tamis_runner *runner, size_t count, tamis_error *error) {
+    tamis_plan_params limits;
+    tamis_plan_get_params(tamis_runner_plan(runner), &limits);
+    const uint32_t last = (uint32_t)(count % limits.max_rows);
+    tamis_status status = TAMIS_OK;
+    if (count >= limits.max_rows)
+        status = tamis_runner_build(runner, limits.max_rows, last == 0, error);
+    return status == TAMIS_OK && last ? tamis_runner_build(runner, last, 1, error) : status;
+}
+
 tamis_status cli_prefill(tamis_cache *cache, tamis_runner *runner, const int32_t *tokens,
                          size_t count, tamis_sequence *out, int32_t *next, tamis_error *error) {
     tamis_status status = tamis_cache_add(cache, out, error);

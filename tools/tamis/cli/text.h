@@ -24,6 +24,8 @@ typedef struct cli_tokens {
 tamis_status cli_tokenize(const tamis_vocab *vocab, const char *text, size_t bytes, uint32_t flags,
                           cli_tokens *out, tamis_error *error);
 
+/* Builds the kernels of a prompt of so many tokens, so that reading it is not timed with them. */
+tamis_status cli_build(tamis_runner *runner, size_t count, tamis_error *error);
 /* Adds a sequence to the cache and reads `count` tokens into it. *next, unless it is NULL, becomes
  * the token that follows. After an error the sequence may be there, partly read. */
 tamis_status cli_prefill(tamis_cache *cache, tamis_runner *runner, const int32_t *tokens,

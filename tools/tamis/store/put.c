@@ -164,6 +164,7 @@ static tamis_status open_all(put_state *s, tamis_error *error) {
     status = tamis_cache_create(s->device, &cache, &s->cache, error);
     if (status == TAMIS_OK)
         status = tamis_runner_create(s->model, s->cache, &plan, &s->runner, error);
+    if (status == TAMIS_OK) status = cli_build(s->runner, plan.max_context, error);
     if (status == TAMIS_OK) status = store_open(&f->place, f->limit, true, &s->store, error);
     return status;
 }
