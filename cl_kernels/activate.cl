@@ -5,10 +5,6 @@
 #include "activate.clh"
 #include "common.clh"
 
-static ONCE float16 gate16(float16 z, float16 up) {
-    return gated16(z, exp(-0.5f * fabs(z)), up);
-}
-
 __kernel GROUP_OF(WG_SIZE) void activate_rows(MATRIX_PARAMS(gate), MATRIX_PARAMS(up),
                                               MATRIX_PARAMS(y), uint n_rows, uint dim) {
     const uint chunks = (dim + 15) / 16;
@@ -21,7 +17,7 @@ __kernel GROUP_OF(WG_SIZE) void activate_rows(MATRIX_PARAMS(gate), MATRIX_PARAMS
             vstore16(gate16(vload16(0, g + first), vload16(0, u + first)), 0, to + first);
         } else {
             for (uint c = first; c < dim; c++)
-                to[c] = gate16((float16)(g[c]), (float16)(u[c])).s0;
+                to[c] = gate1(g[c], u[c]);
         }
     }
 }

@@ -62,8 +62,7 @@ __kernel ONE_ITEM void attend_single(
         s.logits = logits + logits_offset + (ulong)owner * GROUP * logit_stride;
         s.logit_stride = logit_stride;
 #endif
-        attend_begin(&s, q + q_offset + row * q_stride + first_head * HEAD_DIM,
-                     logit_scale);
+        attend_begin(&s, q + q_offset + row * q_stride + first_head * HEAD_DIM, logit_scale);
         __global float *kept = KEPT_OF(lane);
         attend_pages(&s, keys, value_offset, unseen, n, last, LOGIT_RULE,
                      kept ? kept + piece * piece_segments * STATE : kept, piece_segments);

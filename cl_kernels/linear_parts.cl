@@ -144,7 +144,7 @@ __kernel GROUP_OF(WG_SIZE) void linear_parts(uint n_rows, STAGE_PARAMS(0), PART_
                 __global float *to = p.y + r * p.y_stride + j;
                 float start = s.accumulate ? *to : 0.0f;
                 if (p.bias) start += p.bias[j];
-                *to = s.gated ? gated1(start + z[r], up[r] + add_up) : start + z[r];
+                *to = s.gated ? gate1(start + z[r], up[r] + add_up) : start + z[r];
             }
         }
     }

@@ -19,10 +19,10 @@ static const char *program_of(const tms_device *dev, const char *file) {
         {"rows.cl", "cache_cpu.cl"},
         {"bounds.cl", "cache_cpu.cl"},
         {"attend_cpu.cl", "attention_cpu.cl"},
+        {"attend_rows_cpu.cl", "attention_cpu.cl"},
         {"embed.cl", "weights_cpu.cl"},
         {"linear_cpu.cl", "weights_cpu.cl"},
         {"linear_chain_cpu.cl", "weights_cpu.cl"},
-        {"attend_rows_cpu.cl", "attention_cpu.cl"},
     };
     for (size_t i = 0; i < sizeof together / sizeof *together && !dev->base_only; i++)
         if (strcmp(file, together[i].file) == 0) return together[i].program;
