@@ -2,8 +2,8 @@
 /* attend: out = Σ softmax(scale·q·k)·v over the slots that a row sees; lse = log Σ exp.
  * contract: host/ops/; meaning: host/reference/attend.c.
  * Work split: a work-group owns one (row, KV head, split of the row's list) and computes all query
- * heads of the KV head; the length of a split depends only on the row's own list, from the first
- * entry that its interval can reach on. A loop step is a block of WG_SIZE keys: a work-item owns a key,
+ * heads of the KV head; the length of a split depends only on the row's own list, from the entry of
+ * the first slot that it sees on. A loop step is a block of WG_SIZE keys: a work-item owns a key,
  * and in step 3d 8 channels of every PARTS-th key. The softmax is online, with one rescaling per
  * block. */
 #include "common.clh"
@@ -30,10 +30,9 @@
 
 __kernel GROUP_OF(WG_SIZE) void attend_rows(
     KV_PARAMS, BATCH_PARAMS, MATRIX_PARAMS(q), REF_PARAMS(const int, pages),
-    REF_PARAMS(const int, count), uint capacity, REF_PARAMS(const int, positions),
-    REF_PARAMS(const int, intervals), REF_PARAMS(float, logits), ulong logit_stride, uint first,
-    LOGIT_PARAMS, uint n_splits, MATRIX_PARAMS(out),
-    ulong out_split_stride, REF_PARAMS(float, lse), ulong lse_split_stride) {
+    REF_PARAMS(const int, count), uint capacity, REF_PARAMS(float, logits), ulong logit_stride,
+    uint first, LOGIT_PARAMS, uint n_splits, MATRIX_PARAMS(out), ulong out_split_stride,
+    REF_PARAMS(float, lse), ulong lse_split_stride) {
     __local float query[GROUP * HEAD_DIM];
     __local float weight[GROUP][WG_SIZE]; /* logits, then probabilities, of the block */
     __local float highest[GROUP][8];      /* of each eighth of the block */
@@ -45,14 +44,11 @@ __kernel GROUP_OF(WG_SIZE) void attend_rows(
     const uint row = first + turn; /* states of several splits are those of this turn's rows */
     if (row >= n_rows) return;
     const uint owner = row * n_kv_heads + head;
-    const int low = intervals ? intervals[intervals_offset + 2 * row] : INT_MIN;
-    const int high = intervals ? intervals[intervals_offset + 2 * row + 1] : INT_MAX;
-    const uint seen = (uint)visible[visible_offset + owner];
+    const uint seen = (uint)visible[visible_offset + owner], hidden = FIRST_SEEN(owner);
     const uint entries =
         pages ? (uint)count[count_offset + owner] : (seen + PAGE_SIZE - 1) / PAGE_SIZE;
     if (pages) pages += pages_offset + (ulong)owner * capacity;
-    const bool by_slot = intervals && !positions && !logits;
-    const uint from = by_slot ? first_entry(pages, entries, (uint)max(low, 0) / PAGE_SIZE) : 0;
+    const uint from = hidden ? first_entry(pages, entries, hidden / PAGE_SIZE) : 0;
     const uint pages_a_split =
         max((entries - from + MOST_SPLITS - 1) / MOST_SPLITS, (uint)LEAST_PAGES);
     const uint end = min(from + (split + 1) * pages_a_split, entries);
@@ -77,21 +73,14 @@ __kernel GROUP_OF(WG_SIZE) void attend_rows(
     for (uint tile = from + split * pages_a_split; tile < end; tile += TILE_PAGES) {
         /* 1. the page of the work-item's key, 2. and whether its slot is seen */
         const uint entry = tile + wi / PAGE_SIZE;
-        bool live = entry < end, below = false; /* below the row's limit: its logit may be kept */
+        bool live = entry < end;
         ulong at = 0;
         uint slot = 0;
         if (live) {
             const uint ordinal = pages ? (uint)pages[entry] : entry;
             slot = ordinal * PAGE_SIZE + wi % PAGE_SIZE;
-            live = below = slot < seen;
-            if (live) {
-                const ulong page = (ulong)table[ordinal];
-                const int position =
-                    positions ? positions[positions_offset + page * PAGE_SIZE + wi % PAGE_SIZE]
-                              : (int)slot;
-                live = low <= position && position <= high;
-                at = page * page_stride;
-            }
+            live = hidden <= slot && slot < seen;
+            if (live) at = (ulong)table[ordinal] * page_stride;
         }
         page_of[wi] = live ? at : ULONG_MAX;
         /* 3a. the key's logit with every query head */
@@ -111,7 +100,7 @@ __kernel GROUP_OF(WG_SIZE) void attend_rows(
             const float2 pair = dot4[g].lo + dot4[g].hi;
             const float logit = live ? logit_of(LOGIT_RULE, pair.x + pair.y) : -INFINITY;
             weight[g][wi] = logit;
-            if (logits && below) logits[g * logit_stride + slot] = logit;
+            if (logits && live) logits[g * logit_stride + slot] = logit;
         }
         barrier(CLK_LOCAL_MEM_FENCE);
 

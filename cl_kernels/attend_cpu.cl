@@ -4,18 +4,17 @@
  * Work split: an item of the queue is one piece of a (row, KV head, split of SPLIT_PAGES list
  * entries), with all query heads of the KV head, so that K and V are read once. The core that ends
  * the last piece joins them. With several splits `out` and `lse` are their states, which merge
- * joins. Where positions are slots, tiles before the row's interval are not read, and its pieces begin
- * with the segment in which it begins: bits depend on neither. */
+ * joins. Tiles before the row's first slot are not read, and its pieces begin with the segment of that
+ * slot: bits depend on neither. */
 #include "attend_cpu.clh"
 
 /* tiles: NULL to serve every row, else only rows that are a tile of their own. */
 __kernel ONE_ITEM void attend_single(
     KV_PARAMS, BATCH_PARAMS, MATRIX_PARAMS(q), REF_PARAMS(const int, tiles), uint n_tiles,
     REF_PARAMS(const int, pages), REF_PARAMS(const int, count), uint capacity,
-    REF_PARAMS(const int, positions), REF_PARAMS(const int, intervals), REF_PARAMS(float, logits),
-    ulong logit_stride, LOGIT_PARAMS, uint n_splits, MATRIX_PARAMS(out),
-    ulong out_split_stride, REF_PARAMS(float, lse), ulong lse_split_stride, PIECE_PARAMS,
-    QUEUE_PARAMS) {
+    REF_PARAMS(float, logits), ulong logit_stride, LOGIT_PARAMS, uint n_splits,
+    MATRIX_PARAMS(out), ulong out_split_stride, REF_PARAMS(float, lse), ulong lse_split_stride,
+    PIECE_PARAMS, QUEUE_PARAMS) {
     attend_state s;
     FOR_EACH_QUEUED(item) {
         const uint piece = item % pieces, lane = item / pieces;
@@ -31,13 +30,10 @@ __kernel ONE_ITEM void attend_single(
         const int newest = (seen + PAGE_SIZE - 1) / PAGE_SIZE - 1;
         const int entries = pages ? count[count_offset + owner] : newest + 1;
         __global const int *list = pages ? pages + pages_offset + (ulong)owner * capacity : pages;
-        int from = 0; /* the first entry that the row's interval can reach */
-#if INTERVALS
-        s.positions = positions ? positions + positions_offset : positions;
-        s.low = intervals[intervals_offset + 2 * row];
-        s.high = intervals[intervals_offset + 2 * row + 1];
-        if (!LOGITS && !positions)
-            from = (int)first_entry(list, (uint)entries, (uint)max(s.low, 0) / PAGE_SIZE);
+        int from = 0; /* the first entry of which the row sees a slot */
+#if HIDING
+        s.hidden = (int)FIRST_SEEN(owner);
+        from = (int)first_entry(list, (uint)entries, (uint)s.hidden / PAGE_SIZE);
 #endif
         const int before = clamp(from - (int)split * SPLIT_PAGES, 0, SPLIT_PAGES);
         const int at = before / SEGMENT_PAGES * SEGMENT_PAGES + piece * (int)PIECE_PAGES;
@@ -52,7 +48,7 @@ __kernel ONE_ITEM void attend_single(
             const int ordinal = list ? list[first + n] : first + n;
             if (ordinal > newest) break;
             s.ids[n] = ids[ordinal];
-#if LOGITS || INTERVALS
+#if LOGITS || HIDING
             s.ordinals[n] = ordinal;
 #endif
             last = min(seen - ordinal * PAGE_SIZE, PAGE_SIZE);

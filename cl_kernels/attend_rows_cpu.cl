@@ -16,8 +16,8 @@
 #ifndef SPLIT_PAGES
 #define SPLIT_PAGES 512 /* TMS_CL_SPLIT_PAGES */
 #endif
-#ifndef INTERVALS
-#define INTERVALS 0 /* 1: rows have intervals of positions */
+#ifndef HIDING
+#define HIDING 0 /* 1: first slots may be hidden from rows */
 #endif
 #define TILE_ROWS 32 /* TMS_TILE_ROWS */
 #define HALVES 2     /* vectors of 16 rows */
@@ -39,8 +39,7 @@ typedef struct tile_state {
                                          not finite */
     float16 whole_total[PAGE_SIZE][HALVES];
     float16 top[HALVES], old[HALVES], whole_top[HALVES];
-    int16 visible[HALVES], low[HALVES], high[HALVES];
-    int position[KEYS];
+    int16 visible[HALVES], hidden[HALVES]; /* first slots that a row sees, and does not see */
 } tile_state;
 
 /* 1, 4. Rows of slots first to first + n as f32, of V if `value`, zeros up to a multiple of BLOCK.
@@ -94,8 +93,8 @@ static ONCE void tile_logits(tile_state *s, int n) {
 /* Which rows see the slot, as -1 or 0. */
 static inline int16 sees(const tile_state *s, int first, int i, int b) {
     int16 seen = s->visible[b] > first + i;
-#if INTERVALS
-    seen &= (s->low[b] <= s->position[i]) & (s->high[b] >= s->position[i]);
+#if HIDING
+    seen &= s->hidden[b] <= first + i;
 #endif
     return seen;
 }
@@ -164,28 +163,20 @@ static ONCE void tile_values_guarded(tile_state *s, int first, int n) {
         }
 }
 
-/* The slots [s0, s1) of a lane outside of which a row sees none: it sees slots below `seen` whose
- * positions lie from `low` to `high`, and positions are slots. */
-static inline int2 slots_within(int seen, int low, int high) {
-    return (int2)(max(low, 0), high < seen ? max(high + 1, 0) : seen);
-}
-
 /* What the rows are and may see; past the tile's rows, nothing. Returns the slots [s0, s1) outside of
- * which none of them sees any; where intervals do not tell, as with by_slot they do, from 0 on. */
+ * which none of them sees any. hidden: first_seen where it is, which is `stride` a row as visible. */
 static ONCE int2 tile_begin(tile_state *s, int rows, __global const float *q, ulong q_stride,
-                             float scale, __global const int *visible, uint visible_stride,
-                             __global const int *intervals, bool by_slot) {
+                             float scale, __global const int *visible,
+                             __global const int *hidden, uint stride) {
     int2 within = (int2)(INT_MAX, 0);
     for (int r = 0; r < TILE_ROWS; r++) {
         const bool live = r < rows;
-        const int seen = live ? visible[(ulong)r * visible_stride] : 0;
+        const int seen = live ? visible[(ulong)r * stride] : 0;
         int2 own = (int2)(0, seen);
         ((int *)s->visible)[r] = seen;
-#if INTERVALS
-        const int low = live ? intervals[2 * r] : 0, high = live ? intervals[2 * r + 1] : 0;
-        ((int *)s->low)[r] = low;
-        ((int *)s->high)[r] = high;
-        if (by_slot) own = slots_within(seen, low, high);
+#if HIDING
+        own.s0 = live ? hidden[(ulong)r * stride] : 0;
+        ((int *)s->hidden)[r] = own.s0;
 #endif
         if (live) within = (int2)(min(within.s0, own.s0), max(within.s1, own.s1));
         for (int d = 0; d < HEAD_DIM; d++)
@@ -241,13 +232,11 @@ static ONCE void tile_end(tile_state *s, int rows, __global float *out, ulong ou
     }
 }
 
-/* positions and intervals may be NULL. Tiles of one row are left to attend_cpu.cl. */
+/* Tiles of one row are left to attend_cpu.cl. */
 __kernel ONE_ITEM void attend_tiles(
     KV_PARAMS, BATCH_PARAMS, MATRIX_PARAMS(q), REF_PARAMS(const int, tiles), uint n_tiles,
-    REF_PARAMS(const int, positions), REF_PARAMS(const int, intervals),
-    LOGIT_PARAMS, uint n_splits,
-    MATRIX_PARAMS(out), ulong out_split_stride, REF_PARAMS(float, lse), ulong lse_split_stride,
-    QUEUE_PARAMS) {
+    LOGIT_PARAMS, uint n_splits, MATRIX_PARAMS(out), ulong out_split_stride,
+    REF_PARAMS(float, lse), ulong lse_split_stride, QUEUE_PARAMS) {
     tile_state s;
     const uint n_heads = n_kv_heads * GROUP;
     FOR_EACH_QUEUED(item) {
@@ -256,10 +245,11 @@ __kernel ONE_ITEM void attend_tiles(
         const uint row = tiles[tiles_offset + 2 * tile];
         const int rows = tiles[tiles_offset + 2 * tile + 1];
         if (rows == 1) continue;
+        const ulong owner = (ulong)row * n_kv_heads + head;
         const int2 within = tile_begin(
-            &s, rows, q + q_offset + row * q_stride + (ulong)query_head * HEAD_DIM, q_stride, logit_scale,
-            visible + visible_offset + (ulong)row * n_kv_heads + head, n_kv_heads,
-            intervals ? intervals + intervals_offset + 2 * row : intervals, !positions);
+            &s, rows, q + q_offset + row * q_stride + (ulong)query_head * HEAD_DIM, q_stride,
+            logit_scale, visible + visible_offset + owner,
+            first_seen ? first_seen + first_seen_offset + owner : first_seen, n_kv_heads);
         const int begin = split * SPLIT_PAGES * PAGE_SIZE;
         const int end = min(within.s1, begin + SPLIT_PAGES * PAGE_SIZE);
         const int start = max(begin, within.s0 / KEYS * KEYS);
@@ -269,13 +259,6 @@ __kernel ONE_ITEM void attend_tiles(
         __global element *keys = kv + kv_offset + head * kv_head_stride;
         for (int first = start; first < end; first += KEYS) {
             const int n = min(KEYS, end - first);
-#if INTERVALS
-            for (int i = 0; i < n; i++) {
-                const int slot = first + i, id = ids[slot / PAGE_SIZE];
-                const ulong place = (ulong)id * PAGE_SIZE + slot % PAGE_SIZE;
-                s.position[i] = positions ? positions[positions_offset + place] : slot;
-            }
-#endif
             if (first == start || (first - begin) % SEGMENT == 0) segment_begin(&s);
             load_rows(&s, keys, page_stride, slot_stride, ids, first, n, false);
             tile_logits(&s, n);

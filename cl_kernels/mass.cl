@@ -22,10 +22,10 @@
 #define RULE 0 /* tms_group: 0 max, 1 mean, 2 sum */
 #endif
 
-/* The pages that this work-item takes of those that the work-groups of one x share. */
-#define FOR_EACH_SHARED(page, n)                                                                   \
-    for (uint page = (uint)get_group_id(1) * WG_SIZE + (uint)get_local_id(0); page < (n);          \
-         page += (uint)get_num_groups(1) * WG_SIZE)
+/* The pages that this work-item takes of those from `first` on that the work-groups of one x share. */
+#define FOR_EACH_SHARED(page, first, n)                                                            \
+    for (uint page = (first) + (uint)get_group_id(1) * WG_SIZE + (uint)get_local_id(0);            \
+         page < (n); page += (uint)get_num_groups(1) * WG_SIZE)
 
 __kernel GROUP_OF(WG_SIZE) void page_mass_logs(KV_PARAMS, BATCH_PARAMS, MATRIX_PARAMS(q),
                                                LOGIT_PARAMS, REF_PARAMS(float, logs),
@@ -33,10 +33,12 @@ __kernel GROUP_OF(WG_SIZE) void page_mass_logs(KV_PARAMS, BATCH_PARAMS, MATRIX_P
     const uint n_heads = n_kv_heads * GROUP, state = (uint)get_group_id(0);
     if (state >= n_rows * n_heads) return;
     const uint query_head = state % n_heads, row = state / n_heads, head = query_head / GROUP;
-    const uint seen = (uint)visible[visible_offset + row * n_kv_heads + head];
+    const uint owner = row * n_kv_heads + head;
+    const uint seen = (uint)visible[visible_offset + owner], hidden = min(FIRST_SEEN(owner), seen);
     const uint pages = seen / PAGE_SIZE + (seen % PAGE_SIZE != 0);
-    FOR_EACH_SHARED(page, pages) {
+    FOR_EACH_SHARED(page, hidden / PAGE_SIZE, pages) {
         const uint slots = min(seen - page * PAGE_SIZE, (uint)PAGE_SIZE);
+        const uint from = max(hidden, page * PAGE_SIZE) - page * PAGE_SIZE;
         const int id = table[table_offset + row_seq[row_seq_offset + row] * seq_stride +
                              head * head_stride + page];
         __global element *keys = kv + kv_offset + id * page_stride + head * kv_head_stride;
@@ -44,7 +46,7 @@ __kernel GROUP_OF(WG_SIZE) void page_mass_logs(KV_PARAMS, BATCH_PARAMS, MATRIX_P
         /* 1. the logits of the page's slots */
         float logits[PAGE_SIZE];
         float top = -INFINITY;
-        for (uint s = 0; s < slots; s++) {
+        for (uint s = from; s < slots; s++) {
             const kv_row key = row_of(keys, PAGE_SIZE, s, slot_stride);
             float16 sums = 0.0f;
             for (uint c = 0; c < HEAD_DIM; c += 16)
@@ -54,7 +56,7 @@ __kernel GROUP_OF(WG_SIZE) void page_mass_logs(KV_PARAMS, BATCH_PARAMS, MATRIX_P
         }
         /* 2. the page's log-mass; a NaN among the logits stays */
         float sum = 0.0f;
-        for (uint s = 0; s < slots; s++)
+        for (uint s = from; s < slots; s++)
             sum += exp(logits[s] - top);
         logs[logs_offset + (ulong)state * log_stride + page] = top + log(sum);
     }
@@ -66,11 +68,12 @@ __kernel GROUP_OF(WG_SIZE) void page_mass_lse(BATCH_PARAMS, REF_PARAMS(const flo
     const uint wi = (uint)get_local_id(0), state = (uint)get_group_id(0);
     if (state >= n_rows * n_kv_heads * GROUP) return;
     const uint seen = (uint)visible[visible_offset + state / GROUP];
+    const uint first = min(FIRST_SEEN(state / GROUP), seen) / PAGE_SIZE;
     const uint pages = seen / PAGE_SIZE + (seen % PAGE_SIZE != 0);
     logs += logs_offset + (ulong)state * log_stride;
     /* 1. Σ exp over the work-item's pages; a NaN stays in the sum */
     float top = -INFINITY, sum = 0.0f;
-    for (uint page = wi; page < pages; page += WG_SIZE) {
+    for (uint page = first + wi; page < pages; page += WG_SIZE) {
         const float x = logs[page];
         if (!(x <= top)) {
             sum *= exp(top - x);
@@ -83,7 +86,7 @@ __kernel GROUP_OF(WG_SIZE) void page_mass_lse(BATCH_PARAMS, REF_PARAMS(const flo
     barrier(CLK_LOCAL_MEM_FENCE);
     /* 2. over the work-items that have pages, in order */
     if (wi == 0) {
-        const uint n = min(pages, (uint)WG_SIZE);
+        const uint n = min(pages - first, (uint)WG_SIZE);
         for (uint i = 1; i < n; i++)
             top = fmax(top, tops[i]);
         sum = 0.0f;
@@ -99,7 +102,7 @@ __kernel GROUP_OF(WG_SIZE) void page_mass_scores(BATCH_PARAMS, REF_PARAMS(const 
     const uint owner = (uint)get_group_id(0);
     if (owner >= n_rows * n_kv_heads) return;
     const uint pages = (uint)visible[visible_offset + owner] / PAGE_SIZE;
-    FOR_EACH_SHARED(page, pages) {
+    FOR_EACH_SHARED(page, FIRST_SEEN(owner) / PAGE_SIZE, pages) {
         /* the masses of the page, joined by the group's rule; a NaN stays */
         float score = 0.0f;
         for (uint g = 0; g < GROUP; g++) {

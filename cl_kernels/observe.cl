@@ -50,6 +50,14 @@ static inline uint largest(__global const int *visible, uint rows, uint stride,
     return (uint)most;
 }
 
+/* Whether row t of a span, whose entries of visible and of first_seen are `stride` apart, sees a slot.
+ * hidden: NULL if nothing is hidden. */
+static inline bool sees(__global const int *visible, __global const int *hidden, uint t,
+                        uint stride, uint slot) {
+    const ulong at = (ulong)t * stride;
+    return slot < (uint)visible[at] && (!hidden || slot >= (uint)hidden[at]);
+}
+
 /* Where a slot's value lies; ids are the lane's pages. */
 static inline ulong value_at(ulong lane, ulong stride, __global const int *ids, uint page_size,
                              uint slot) {
@@ -69,6 +77,7 @@ __kernel GROUP_OF(WG_SIZE) void observe_rows(KV_PARAMS, BATCH_PARAMS, OBSERVE_PA
     if (item >= n_spans) return;
     const uint first = spans[spans_offset + 2 * item], rows = spans[spans_offset + 2 * item + 1];
     visible += visible_offset + (ulong)first * n_kv_heads + head;
+    if (first_seen) first_seen += first_seen_offset + (ulong)first * n_kv_heads + head;
     const uint n = largest(visible, rows, n_kv_heads, scratch);
     const uint end = min(rows, part_end); /* what is written follows from all rows */
     if (begin >= n || part_begin >= end) return;
@@ -84,12 +93,15 @@ __kernel GROUP_OF(WG_SIZE) void observe_rows(KV_PARAMS, BATCH_PARAMS, OBSERVE_PA
     float value = 0.0f, lost = 0.0f;
     for (uint t = part_begin; t < end; t += ROWS) {
         const uint count = min(end - t, (uint)ROWS);
-        uint most = 0;
+        uint most = 0, least = UINT_MAX; /* that rows see no slot from there on, or before */
         for (uint r = 0; r < count; r++) {
-            most = max(most, (uint)visible[(ulong)(t + r) * n_kv_heads]);
+            const ulong at = (ulong)(t + r) * n_kv_heads;
+            most = max(most, (uint)visible[at]);
+            least = min(least, first_seen ? (uint)first_seen[at] : 0u);
             joined[r][wi] = 0.0f;
         }
-        if (most <= begin && !tile) continue; /* they see no slot of the group's */
+        /* they see no slot of the group's */
+        if ((most <= begin || least >= begin + WG_SIZE) && !tile) continue;
         for (uint g = 0; g < group; g++) {
             /* 1. the logits of the work-item's slot with one query head of each row */
             barrier(CLK_LOCAL_MEM_FENCE);
@@ -113,7 +125,7 @@ __kernel GROUP_OF(WG_SIZE) void observe_rows(KV_PARAMS, BATCH_PARAMS, OBSERVE_PA
             }
             /* 2. their weights, 3. joined over the group */
             for (uint r = 0; r < count; r++) {
-                const bool seen = slot < (uint)visible[(ulong)(t + r) * n_kv_heads];
+                const bool seen = sees(visible, first_seen, t + r, n_kv_heads, slot);
                 const ulong list = owner * max_span * group + (t + r) * group + g;
                 const float logit = logit_of(LOGIT_RULE, dots[r][wi]);
                 const float base = base_of(lse[(t + r) * lse_stride + g]);
@@ -145,6 +157,7 @@ __kernel GROUP_OF(WG_SIZE) void observe_logits(BATCH_PARAMS, OBSERVE_PARAMS,
     if (item >= n_spans) return;
     const uint first = spans[spans_offset + 2 * item], rows = spans[spans_offset + 2 * item + 1];
     visible += visible_offset + (ulong)first * n_kv_heads + head;
+    if (first_seen) first_seen += first_seen_offset + (ulong)first * n_kv_heads + head;
     const uint n = largest(visible, rows, n_kv_heads, scratch), end = min(rows, part_end);
     if (part_begin >= end) return;
     table += table_offset + row_seq[row_seq_offset + first] * seq_stride + head * head_stride;
@@ -155,7 +168,7 @@ __kernel GROUP_OF(WG_SIZE) void observe_logits(BATCH_PARAMS, OBSERVE_PARAMS,
     for (uint t = part_begin; t < end && slot < n; t += ROWS) {
         float sum = 0.0f;
         for (uint r = t; r < min(end, t + ROWS); r++) {
-            const bool seen = slot < (uint)visible[(ulong)r * n_kv_heads];
+            const bool seen = sees(visible, first_seen, r, n_kv_heads, slot);
             float joined = 0.0f;
             for (uint g = 0; g < group; g++) {
                 const float logit = seen ? logits[((ulong)r * n_heads + g) * logit_stride] : 0.0f;

@@ -34,7 +34,7 @@
 /* The span of one (item, KV head). Row t, head g of the group: source at t*row_stride +
  * g*head_stride, its q or its logits. */
 typedef struct span {
-    __global const int *visible, *ids;
+    __global const int *visible, *hidden, *ids; /* hidden: NULL if nothing is */
     __global const float *lse, *source;
     __global float *tile; /* of the first list, or NULL */
     ulong row_stride, head_stride, lse_stride, tile_stride;
@@ -110,12 +110,18 @@ static inline void block_logits(key_block *k, const span *s, int t, int count, u
 }
 #endif
 
-/* exp(logit - base), above the range of exp16 too; 0 from slot `seen` of the block on. */
-static inline float16 weight_of(float16 logit, float base, int half_at, int seen) {
+/* exp(logit - base), above the range of exp16 too; 0 before slot `hidden` of the block and from slot
+ * `seen` on. */
+static inline float16 weight_of(float16 logit, float base, int half_at, int hidden, int seen) {
     const int16 lane = LANE16 + 16 * half_at;
     const float16 x = logit - base;
     const float16 w = x > 88.7f ? (float16)(INFINITY) : exp16(x);
-    return lane < seen ? w : (float16)(0.0f);
+    return (lane < seen) & (lane >= hidden) ? w : (float16)(0.0f);
+}
+
+/* The first slot that row t of the span sees. */
+static inline int first_of(const span *s, int t) {
+    return s->hidden ? s->hidden[t * s->visible_stride] : 0;
 }
 
 /* 2. Weights of one query head of `count` rows, 3. joined over the group. */
@@ -123,8 +129,9 @@ static inline void block_weights(key_block *k, const span *s, int t, int count, 
     for (int r = 0; r < count; r++) {
         const float base = base_of(s->lse[(ulong)(t + r) * s->lse_stride + g]);
         const int seen = s->visible[(t + r) * s->visible_stride] - k->first;
+        const int hidden = first_of(s, t + r) - k->first;
         FOR_HALVES(b) {
-            const float16 w = weight_of(k->weight[r][b], base, b, seen);
+            const float16 w = weight_of(k->weight[r][b], base, b, hidden, seen);
             const float16 x = s->join == JOIN_SQUARES ? w * w : w;
             k->weight[r][b] = w;
             k->joined[r][b] =
@@ -154,9 +161,12 @@ static ONCE void block_values(key_block *k, const span *s) {
     FOR_HALVES(b) k->value[b] = k->lost[b] = k->part[b] = 0.0f;
     for (int t = 0; t < s->rows; t += ROWS) {
         const int count = min(ROWS, s->rows - t);
-        int most = 0;
-        for (int r = 0; r < count; r++) most = max(most, s->visible[(t + r) * s->visible_stride]);
-        if (most > k->first || s->tile) {
+        int most = 0, least = INT_MAX; /* that rows see no slot from there on, or before */
+        for (int r = 0; r < count; r++) {
+            most = max(most, s->visible[(t + r) * s->visible_stride]);
+            least = min(least, first_of(s, t + r));
+        }
+        if ((most > k->first && least < k->first + k->slots) || s->tile) {
             UNROLL for (int r = 0; r < ROWS; r++) FOR_HALVES(b) k->joined[r][b] = 0.0f;
             for (uint g = 0; g < s->group; g++) {
                 block_logits(k, s, t, count, g);
@@ -201,6 +211,8 @@ __kernel ONE_ITEM void observe_run(
         const int first = spans[spans_offset + 2 * item];
         const span s = {
             .visible = visible + visible_offset + (ulong)first * n_kv_heads + head,
+            .hidden = first_seen ? first_seen + first_seen_offset + (ulong)first * n_kv_heads + head
+                                 : first_seen,
             .ids = table + table_offset + row_seq[row_seq_offset + first] * seq_stride +
                    head * head_stride,
             .lse = lse + lse_offset + first * lse_stride + head * group,
@@ -220,14 +232,18 @@ __kernel ONE_ITEM void observe_run(
             .logit = LOGIT_RULE,
 #endif
         };
-        int end = 0;
-        for (int t = 0; t < s.rows; t++) end = max(end, s.visible[t * s.visible_stride]);
+        int begin = INT_MAX, end = 0; /* what the rows see between them */
+        for (int t = 0; t < s.rows; t++) {
+            begin = min(begin, first_of(&s, t));
+            end = max(end, s.visible[t * s.visible_stride]);
+        }
         end = min(end, (int)(queued % runs + 1) * RUN);
         for (k.first = (int)(queued % runs) * RUN; k.first < end; k.first += KEYS) {
             k.slots = min(KEYS, end - k.first);
 #if !LOGITS
-            turn_keys(&k, &s, kv + kv_offset + head * kv_head_stride, page_stride, slot_stride,
-                      page_size, logit_scale);
+            if (s.tile || begin < k.first + k.slots)
+                turn_keys(&k, &s, kv + kv_offset + head * kv_head_stride, page_stride,
+                          slot_stride, page_size, logit_scale);
 #endif
             block_values(&k, &s);
             if (values)

@@ -26,7 +26,8 @@ __kernel GROUP_OF(WG_SIZE) void score_pages(BOUNDS_PARAMS, BATCH_PARAMS, MATRIX_
     if (row >= n_rows) return;
     const uint lane_of_row = row * n_kv_heads + head;
     const uint full = (uint)visible[visible_offset + lane_of_row] / PAGE_SIZE;
-    const uint page = block * PAGES + wi / CHUNKS, channel = wi % CHUNKS * 16;
+    const uint from = FIRST_SEEN(lane_of_row) / PAGE_SIZE;
+    const uint page = from + block * PAGES + wi / CHUNKS, channel = wi % CHUNKS * 16;
     const bool live = wi < PAGES * CHUNKS && page < full;
 
     /* 1. the work-item's 16 channels of the page's bounds, 2. and their part of every query head's

@@ -17,7 +17,8 @@ __kernel ONE_ITEM void score_pages(BOUNDS_PARAMS, BATCH_PARAMS, MATRIX_PARAMS(q)
     const uint row = (uint)get_group_id(1);
     if (row >= n_rows) return;
     const uint owner = row * n_kv_heads + head;
-    const int full = visible[visible_offset + owner] / PAGE_SIZE, first = run * RUN_PAGES;
+    const int full = visible[visible_offset + owner] / PAGE_SIZE;
+    const int first = (int)(FIRST_SEEN(owner) / PAGE_SIZE + run * RUN_PAGES);
     table += table_offset + row_seq[row_seq_offset + row] * seq_stride + head * head_stride;
     score_run(&s, q + q_offset + row * q_stride + (ulong)head * GROUP * HEAD_DIM,
               bounds + bounds_offset + head * bounds_head_stride, bounds_page_stride,

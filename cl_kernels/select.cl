@@ -33,13 +33,14 @@ __kernel GROUP_OF(WG_SIZE) void select_entries(BATCH_PARAMS, uint granularity, u
     scores += scores_offset + (ulong)owner * score_stride;
     pages += pages_offset + (ulong)owner * capacity;
 
-    /* 1. protected are [0, low) and [high, n); how many of the rest are wanted */
+    /* 1. protected are [from, low) and [high, n); how many of the rest are wanted */
     const uint seen = (uint)visible[visible_offset + owner];
     const uint full = seen / granularity, n = full + (seen % granularity != 0);
+    const uint from = min(FIRST_SEEN(owner), seen) / granularity;
     const uint newest = recent ? (seen > recent ? seen - recent : 0) / granularity : n;
-    const uint low = min(sinks / granularity + (sinks % granularity != 0), n);
+    const uint low = max(from, min(sinks / granularity + (sinks % granularity != 0), n));
     const uint high = max(low, min(newest, full));
-    const uint fixed = low + (n - high);
+    const uint sunk = low - from, fixed = sunk + (n - high);
     const uint wanted = min(k > fixed ? k - fixed : 0, high - low);
 
     /* 2a. the key of the last entry wanted, from its highest byte to its lowest */
@@ -93,13 +94,13 @@ __kernel GROUP_OF(WG_SIZE) void select_entries(BATCH_PARAMS, uint granularity, u
         const uint key = key_of(scores, i);
         const uint kept_equal = before_equal > skip ? before_equal - skip : 0;
         if (key > prefix || (key == prefix && before_equal >= skip))
-            pages[low + before_above + kept_equal] = (int)i;
+            pages[sunk + before_above + kept_equal] = (int)i;
         before_above += key > prefix;
         before_equal += key == prefix;
     }
-    for (uint i = wi; i < low; i += WG_SIZE)
-        pages[i] = (int)i;
+    for (uint i = from + wi; i < low; i += WG_SIZE)
+        pages[i - from] = (int)i;
     for (uint i = high + wi; i < n; i += WG_SIZE)
-        pages[low + wanted + (i - high)] = (int)i;
+        pages[sunk + wanted + (i - high)] = (int)i;
     if (wi == 0) count[count_offset + owner] = (int)(fixed + wanted);
 }

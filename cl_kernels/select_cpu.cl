@@ -13,6 +13,6 @@ __kernel ONE_ITEM void select_entries(BATCH_PARAMS, uint granularity, uint k, ui
     if (owner >= n_rows * n_kv_heads) return;
     scores = scores ? scores + scores_offset + (ulong)owner * score_stride : scores;
     count[count_offset + owner] =
-        select_run(scores, visible[visible_offset + owner], granularity, k, sinks, recent,
+        select_run(scores, (int)FIRST_SEEN(owner), visible[visible_offset + owner], granularity, k, sinks, recent,
                    pages + pages_offset + (ulong)owner * capacity);
 }

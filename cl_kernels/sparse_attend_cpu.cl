@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* sparse_attend on a CPU: score_pages, select and attend in one launch.
  * contract: host/ops/. The same loops as the three CPU forms, so the same bits.
- * A lane is one (row, KV head): its full pages are scored into `scores`, selected into `pages`, and
+ * A lane is one (row, KV head): the full pages of which the row sees a slot are scored into `scores`, selected into `pages`, and
  * attended, at most SPLIT_PAGES of them.
  * Work split: an item of the queue is a lane. If there are few lanes for the cores (score_runs > 0),
  * the first items are runs of pages of a lane to be scored, `score_runs` a lane; the core that ends
@@ -28,6 +28,7 @@ __kernel ONE_ITEM void sparse_attend(
         const uint parts = item < n_runs ? score_runs : pieces, part = at % parts;
         const uint owner = at / parts, head = owner % n_kv_heads, row = owner / n_kv_heads;
         const int seen = visible[visible_offset + owner];
+        const int hidden = HIDING ? (int)FIRST_SEEN(owner) : 0;
         __global int *counters = COUNTERS_OF(owner);
         __global const int *ids = table + table_offset +
                                   row_seq[row_seq_offset + row] * seq_stride + head * head_stride;
@@ -37,7 +38,8 @@ __kernel ONE_ITEM void sparse_attend(
 
         if (scored) {
             /* 1. scores */
-            const int full = seen / PAGE_SIZE, from = whole ? 0 : part * run_pages;
+            const int full = seen / PAGE_SIZE;
+            const int from = hidden / PAGE_SIZE + (whole ? 0 : (int)(part * run_pages));
             __global float *score = scores + scores_offset + (ulong)owner * score_stride;
             score_run(&scoring, query, bounds + bounds_offset + head * bounds_head_stride,
                       bounds_page_stride, ids, from,
@@ -46,7 +48,7 @@ __kernel ONE_ITEM void sparse_attend(
 
             /* 2. the list */
             count[count_offset + owner] =
-                select_run(score, seen, PAGE_SIZE, k, sinks, recent, list);
+                select_run(score, hidden, seen, PAGE_SIZE, k, sinks, recent, list);
             if (!whole) {
                 tell(counters + SELECTED);
                 continue;
@@ -57,7 +59,16 @@ __kernel ONE_ITEM void sparse_attend(
         /* 3. attention */
         const int entries = count[count_offset + owner], first = whole ? 0 : part * PIECE_PAGES;
         const int n = max(0, min(entries - first, whole ? SPLIT_PAGES : (int)PIECE_PAGES));
-        for (int i = 0; i < n; i++) s.ids[i] = ids[list[first + i]];
+        for (int i = 0; i < n; i++) {
+            const int ordinal = list[first + i];
+            s.ids[i] = ids[ordinal];
+#if HIDING
+            s.ordinals[i] = ordinal;
+#endif
+        }
+#if HIDING
+        s.hidden = hidden;
+#endif
         const int last = n ? min(PAGE_SIZE, seen - list[first + n - 1] * PAGE_SIZE) : 0;
         const page_rows keys = {kv + kv_offset + head * kv_head_stride, page_stride, slot_stride};
         __global float *kept = KEPT_OF(owner);

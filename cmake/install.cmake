@@ -113,7 +113,7 @@ endif()
 # ---- Licence --------------------------------------------------------------------------------------
 
 # Debian's packages have each a copyright file under their own name.
-set(TAMIS_PACKAGE_runtime lib${PROJECT_NAME}${PROJECT_VERSION_MAJOR})
+set(TAMIS_PACKAGE_runtime lib${PROJECT_NAME}${TAMIS_SOVERSION})
 set(TAMIS_PACKAGE_development lib${PROJECT_NAME}-dev)
 set(TAMIS_PACKAGE_tools ${PROJECT_NAME})
 set(TAMIS_COMPONENTS runtime development)

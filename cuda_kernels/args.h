@@ -30,6 +30,7 @@ typedef struct cu_batch {
     CU_PTR(const int32_t) tiles;
     CU_PTR(const int32_t) row_seq;
     CU_PTR(const int32_t) visible;
+    CU_PTR(const int32_t) first; /* NULL: rows see from slot 0 on */
     CU_PTR(const int32_t) table;
     uint64_t seq_stride, head_stride;
     uint32_t n_rows, n_tiles, n_kv_heads, group;
@@ -274,7 +275,7 @@ typedef struct cu_replace_args {
 #define CU_ATTEND_TILE_ROW(dim)   ((dim) + 8u)
 #define CU_ATTEND_STAGES(dim)     ((dim) > 128u ? 2u : 3u)
 #define CU_ATTEND_STAGE(dim)      (2u * CU_ATTEND_KEYS * CU_ATTEND_ROW(dim) * 2u)
-#define CU_ATTEND_TILE_STAGE(dim) (2u * CU_ATTEND_KEYS * (2u * CU_ATTEND_TILE_ROW(dim) * 2u + 4u))
+#define CU_ATTEND_TILE_STAGE(dim) (2u * CU_ATTEND_KEYS * 2u * CU_ATTEND_TILE_ROW(dim) * 2u)
 /* Bytes of a warp's third parts of q, where registers do not hold them (bf16; f16 has none). */
 #define CU_ATTEND_THIRDS(dim) ((dim) > 128u ? (dim) / 8u * 32u * 4u : 0u)
 #define CU_ATTEND_DECODE_KEYS(dim)                                                                 \
@@ -298,7 +299,7 @@ typedef struct cu_replace_args {
 /* `stage`: of both sides. */
 #define CU_ATTEND_SIDES_DECODE_SHARED(dim, stage)                                                  \
     (CU_ATTEND_WARPS * CU_ATTEND_STAGES(dim) * (stage))
-#define CU_ATTEND_SIDES_TILE_STAGE(stage) (2u * (stage) + 8u * CU_ATTEND_KEYS)
+#define CU_ATTEND_SIDES_TILE_STAGE(stage) (2u * (stage))
 #define CU_ATTEND_SIDES_TILE_SHARED(dim, stage)                                                    \
     (CU_ATTEND_STAGES(dim) * CU_ATTEND_SIDES_TILE_STAGE(stage))
 #define CU_ATTEND_WARP_ROWS(dim) ((dim) > 128u ? 8u : 16u)
@@ -321,8 +322,6 @@ typedef struct cu_attend_args {
     cu_matrix q, out;
     cu_lists lists; /* pages NULL: all pages */
     CU_PTR(float) lse;
-    CU_PTR(const int32_t) positions;
-    CU_PTR(const int32_t) intervals;
     CU_PTR(float) logits; /* [row][query head][logit_stride] */
     uint64_t logit_stride;
     CU_PTR(float) states;
@@ -419,6 +418,17 @@ typedef struct cu_score_rows_args {
     CU_PTR(const int32_t) slots;
     CU_PTR(float) scores; /* the plane */
 } cu_score_rows_args;
+
+#define CU_SEEK_THREADS 128u
+
+typedef struct cu_seek_args {
+    cu_batch batch;
+    CU_PTR(const int32_t) positions; /* the plane */
+    CU_PTR(const int32_t) least;
+    CU_PTR(int32_t) out;
+    uint64_t row_stride, head_stride;
+    uint32_t page_size, unused;
+} cu_seek_args;
 
 #define CU_DEVIATION_THREADS 128u
 

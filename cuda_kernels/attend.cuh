@@ -4,7 +4,7 @@
  *
  * The entries (pages) of a row are divided into splits, one per warp; CU_ATTEND_WARPS consecutive
  * splits are a chunk, one per block. The sizes depend only on the row's own number of entries.
- * Entries before an interval of slots do not count, unless their logits are wanted. */
+ * Entries before that of the first slot that the row sees do not count. */
 #ifndef TAMIS_CUDA_ATTEND_CUH
 #define TAMIS_CUDA_ATTEND_CUH
 #include "common.cuh"
@@ -14,14 +14,14 @@
 
 struct attend_lane {
     const int32_t *list, *ids; /* ordinals, NULL: all pages; page ids */
-    uint32_t row, head, seen;
-    uint32_t from, entries; /* entries from `from` on count: earlier ones lie below the interval */
-    int32_t low, high;      /* positions; used if there are intervals */
+    uint32_t row, head;
+    uint32_t hidden, seen;  /* slots from `hidden` to below `seen` are seen */
+    uint32_t from, entries; /* entries from `from` on count: earlier ones are hidden */
 };
 
-/* The first entry that may reach `low`, where positions are slots. */
+/* The first entry of which a slot is not hidden. */
 DEVICE uint32_t attend_from(const attend_lane &l, uint32_t page_shift) {
-    const uint32_t ordinal = (uint32_t)max(l.low, 0) >> page_shift;
+    const uint32_t ordinal = l.hidden >> page_shift;
     if (!l.list) return min(ordinal, l.entries);
     uint32_t from = 0, end = l.entries; /* all before `from` are smaller, none from `end` on is */
     while (from < end) {
@@ -41,17 +41,14 @@ DEVICE attend_lane attend_lane_of(const cu_attend_args &a, uint32_t row, uint32_
     l.row = row;
     l.head = head;
     l.seen = (uint32_t)max(a.batch.visible[owner], 0);
+    l.hidden = first_seen(a.batch, owner);
     l.entries = (l.seen + a.kv.page_size - 1) >> a.kv.page_shift;
     if (a.lists.pages) {
         grid_wait(); /* what writes lists may still be running; it writes nothing that is read above */
         l.list = a.lists.pages + owner * a.lists.capacity;
         l.entries = (uint32_t)max(a.lists.count[owner], 0);
     }
-    if (a.intervals) {
-        l.low = a.intervals[2 * row];
-        l.high = a.intervals[2 * row + 1];
-        if (!a.positions && !a.logits) l.from = attend_from(l, a.kv.page_shift);
-    }
+    if (l.hidden) l.from = attend_from(l, a.kv.page_shift);
     return l;
 }
 
@@ -77,11 +74,7 @@ DEVICE attend_page shuffle_page(const attend_page &p, uint32_t lane) {
 DEVICE bool attend_sees(const cu_attend_args &a, const attend_lane &l, const attend_page &p,
                         uint32_t in_page) {
     const uint32_t slot = (p.ordinal << a.kv.page_shift) + in_page;
-    if (p.id < 0 || slot >= l.seen) return false;
-    if (!a.intervals) return true;
-    const int32_t position =
-        a.positions ? a.positions[((uint64_t)p.id << a.kv.page_shift) + in_page] : (int32_t)slot;
-    return l.low <= position && position <= l.high;
+    return p.id >= 0 && l.hidden <= slot && slot < l.seen;
 }
 
 /* Where the logits of a row's query heads from the first-th of the group on go; NULL: nowhere. */

@@ -235,7 +235,6 @@ template <typename T, int D> struct tile_stage {
     typedef attend_layout<T, D> layout;
     T keys[TILE_KEYS * (layout::TILE_ROW + layout::SCALES)];
     T values[TILE_KEYS * (layout::VALUE_ROW + layout::VALUE_SCALES)];
-    int32_t position[TILE_KEYS]; /* used if there are intervals */
 };
 
 /* The slots of a piece that some row of a tile sees. */
@@ -285,13 +284,6 @@ DEVICE void bring_tile(const cu_attend_args &a, tile_slots &t, tile_stage<T, D> 
     constexpr uint32_t ROW = layout::TILE_ROW, OF_ROW = ROW_BYTES<T, D> / 16;
     constexpr uint32_t PIECES = TILE_KEYS * OF_ROW;
     const uint32_t in_page = a.kv.page_size - 1;
-    if (warp_id() == 0 && a.intervals) {
-        const uint32_t slot = t.slot + lane_id();
-        int32_t position = (int32_t)slot;
-        if (a.positions && slot < t.end)
-            position = a.positions[((uint64_t)t.id << a.kv.page_shift) + (slot & in_page)];
-        to.position[lane_id()] = position;
-    }
     for (uint32_t i = 0; i < PIECES; i += blockDim.x) {
         const uint32_t piece = i + threadIdx.x, row = piece / OF_ROW, slot = t.slot + row;
         const int32_t id = shuffle(t.id, row % TILE_KEYS);
@@ -310,23 +302,21 @@ DEVICE void bring_tile(const cu_attend_args &a, tile_slots &t, tile_stage<T, D> 
 /* What a lane's row of a tile is and sees. */
 struct tile_row {
     uint32_t row, head; /* in the batch; in the group */
-    uint32_t seen;
-    int32_t low, high;
+    uint32_t hidden, seen; /* the first slot that it sees, and how many from there on */
 };
 
 /* The n-th (row, query head) of a tile that begins at row `first`; past `all` one that sees
  * nothing. */
 DEVICE tile_row tile_row_of(const cu_attend_args &a, uint32_t first, uint32_t n, uint32_t all,
                             uint32_t head) {
-    tile_row r = {first, 0, 0, INT32_MIN, INT32_MAX};
+    tile_row r = {first, 0, 0, 0};
     if (n >= all) return r;
     r.row = first + n / a.batch.group;
     r.head = n % a.batch.group;
-    r.seen = (uint32_t)max(a.batch.visible[(uint64_t)r.row * a.batch.n_kv_heads + head], 0);
-    if (a.intervals) {
-        r.low = a.intervals[2 * r.row];
-        r.high = a.intervals[2 * r.row + 1];
-    }
+    const uint64_t owner = (uint64_t)r.row * a.batch.n_kv_heads + head;
+    const uint32_t visible = (uint32_t)max(a.batch.visible[owner], 0);
+    r.hidden = min(first_seen(a.batch, owner), visible);
+    r.seen = visible - r.hidden;
     return r;
 }
 
@@ -343,17 +333,13 @@ struct tile_range {
     uint32_t piece, pieces_end;
 };
 
-/* Intervals of positions that are not slots say nothing about where to begin. */
 DEVICE tile_range tile_range_of(const cu_attend_args &a, uint32_t first, uint32_t rows,
                                 uint32_t head) {
     const uint32_t row = first + min(lane_id(), rows - 1);
-    const uint32_t seen =
-        (uint32_t)max(a.batch.visible[(uint64_t)row * a.batch.n_kv_heads + head], 0);
-    const bool bounded = a.intervals && !a.positions;
-    const uint32_t low = bounded ? (uint32_t)max(a.intervals[2 * row], 0) : 0;
+    const uint64_t owner = (uint64_t)row * a.batch.n_kv_heads + head;
     tile_range t;
-    t.begin = ~warp_most(~low) / TILE_KEYS * TILE_KEYS;
-    t.end = warp_most(seen);
+    t.begin = ~warp_most(~first_seen(a.batch, owner)) / TILE_KEYS * TILE_KEYS;
+    t.end = warp_most((uint32_t)max(a.batch.visible[owner], 0));
     if (t.begin >= t.end) t.begin = t.end = 0;
     t.piece = t.begin / CU_ATTEND_PIECE;
     t.pieces_end = max((t.end + CU_ATTEND_PIECE - 1) / CU_ATTEND_PIECE, t.piece + 1);
@@ -482,13 +468,11 @@ template <typename T, int D> DEVICE void tiles(const cu_attend_args &a, tile_sta
         if (t.slot < t.end) bring_tile(a, t, stages[i == 0 ? STAGES - 1 : i - 1]);
         copy_async_commit();
         const tile_stage<T, D> &stage = stages[i];
-        /* 2. a row sees slots below its limit whose positions lie in its interval */
+        /* 2. what each row sees */
         if (task.own < all)
             attend_keys<attend_layout<T, D>::TILE_ROW, 2>(
                 query, s, stage.keys, stage.values, a.logit, [&](int m, uint32_t key) {
-                    if (slot + key >= r[m].seen) return false;
-                    return !a.intervals ||
-                           (r[m].low <= stage.position[key] && stage.position[key] <= r[m].high);
+                    return slot + key - r[m].hidden < r[m].seen;
                 });
         i = i + 1 == STAGES ? 0 : i + 1;
     }

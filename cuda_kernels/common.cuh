@@ -242,6 +242,10 @@ DEVICE float larger(float a, float b) {
 DEVICE const int32_t *lane_pages(const cu_batch &b, uint32_t row, uint32_t head) {
     return b.table + b.row_seq[row] * b.seq_stride + head * b.head_stride;
 }
+/* The first slot that a (row, KV head) sees. */
+DEVICE uint32_t first_seen(const cu_batch &b, uint64_t owner) {
+    return b.first ? (uint32_t)b.first[owner] : 0;
+}
 /* The elements of a K row. */
 template <typename T>
 DEVICE const T *key_row(const cu_kv &kv, int32_t page, uint32_t head, uint32_t slot) {

@@ -12,10 +12,17 @@
 
 #define MASS_WARPS (CU_MASS_THREADS / WARP)
 
-/* Pages with visible slots of a (row, KV head). */
-DEVICE uint32_t seen_pages(const cu_mass_args &a, uint64_t owner) {
-    const uint32_t seen = (uint32_t)a.batch.visible[owner];
-    return (seen >> a.kv.page_shift) + (seen % a.kv.page_size != 0);
+/* What a (row, KV head) sees: slots [hidden, seen), in pages [first, pages). */
+struct mass_lane {
+    uint32_t hidden, seen, first, pages;
+};
+DEVICE mass_lane mass_lane_of(const cu_mass_args &a, uint64_t owner) {
+    mass_lane l;
+    l.seen = (uint32_t)a.batch.visible[owner];
+    l.hidden = min(first_seen(a.batch, owner), l.seen);
+    l.first = l.hidden >> a.kv.page_shift;
+    l.pages = (l.seen >> a.kv.page_shift) + (l.seen % a.kv.page_size != 0);
+    return l;
 }
 
 /* A running Σ exp(x); a NaN stays in the sum. */
@@ -35,10 +42,10 @@ DEVICE float rescaled(const log_sum &s, float top) {
     return s.sum == 0.0f ? 0.0f : s.sum * expf(s.top - top);
 }
 
-/* ln Σ exp(logit) of the first `slots` slots of a page, by a warp; every lane gets it. `x` is
- * scale·q of the lane's channels, 0 beyond the last one. */
+/* ln Σ exp(logit) of the slots from `from` to below `slots` of a page, by a warp; every lane gets it.
+ * `x` is scale·q of the lane's channels, 0 beyond the last one. */
 template <typename T, uint32_t DIM>
-DEVICE float page_log(const cu_mass_args &a, const kv_row<T> &key, uint32_t slots,
+DEVICE float page_log(const cu_mass_args &a, const kv_row<T> &key, uint32_t from, uint32_t slots,
                       const float (&x)[8]) {
     constexpr uint32_t LANES = CU_ROW_LANES(DIM), SIDES = WARP / LANES;
     const uint32_t chunk = lane_id() % LANES, side = lane_id() / LANES;
@@ -57,7 +64,7 @@ DEVICE float page_log(const cu_mass_args &a, const kv_row<T> &key, uint32_t slot
 #pragma unroll
         for (uint32_t mask = LANES / 2; mask > 0; mask /= 2)
             dot += shuffle_xor(dot, mask);
-        if (slot < slots) add(mine, logit_of(a.logit, dot));
+        if (from <= slot && slot < slots) add(mine, logit_of(a.logit, dot));
     }
     /* 2. the page's log-mass */
     const float top = warp_max(mine.top);
@@ -73,7 +80,7 @@ template <typename T, uint32_t DIM> DEVICE void mass_logs(const cu_mass_args &a)
     if (state >= (uint64_t)a.batch.n_rows * n_heads) return;
     const uint32_t row = state / n_heads, query_head = state % n_heads;
     const uint32_t head = query_head / a.batch.group, owner = row * a.batch.n_kv_heads + head;
-    const uint32_t seen = (uint32_t)a.batch.visible[owner], pages = seen_pages(a, owner);
+    const mass_lane l = mass_lane_of(a, owner);
     const uint32_t chunk = lane_id() % CU_ROW_LANES(DIM);
     const int32_t *ids = lane_pages(a.batch, row, head);
     const float *q = a.q.at + row * a.q.stride + (uint64_t)query_head * DIM;
@@ -81,11 +88,12 @@ template <typename T, uint32_t DIM> DEVICE void mass_logs(const cu_mass_args &a)
 #pragma unroll
     for (uint32_t i = 0; i < 8; i++)
         x[i] = chunk < DIM / 8 ? a.logit.scale * q[chunk * 8 + i] : 0.0f;
-    for (uint32_t page = blockIdx.y * MASS_WARPS + warp_id(); page < pages;
+    for (uint32_t page = l.first + blockIdx.y * MASS_WARPS + warp_id(); page < l.pages;
          page += gridDim.y * MASS_WARPS) {
-        const uint32_t slots = min(seen - (page << a.kv.page_shift), a.kv.page_size);
-        const float log =
-            page_log<T, DIM>(a, kv_rows<T>::of(a.kv, ids[page], head, 0, 0), slots, x);
+        const uint32_t begin = page << a.kv.page_shift;
+        const uint32_t slots = min(l.seen - begin, a.kv.page_size);
+        const float log = page_log<T, DIM>(a, kv_rows<T>::of(a.kv, ids[page], head, 0, 0),
+                                           max(l.hidden, begin) - begin, slots, x);
         if (lane_id() == 0) a.logs[state * a.log_stride + page] = log;
     }
 }
@@ -104,11 +112,11 @@ KERNEL(page_mass_lse, CU_MASS_THREADS, cu_mass_args) {
     SHARED(lse_shared, warps);
     const uint32_t state = blockIdx.x;
     if (state >= (uint64_t)a.batch.n_rows * a.batch.n_kv_heads * a.batch.group) return;
-    const uint32_t pages = seen_pages(a, state / a.batch.group);
+    const mass_lane l = mass_lane_of(a, state / a.batch.group);
     const float *logs = a.logs + state * a.log_stride;
     /* 1. Σ exp over the thread's pages, then over the warp's */
     log_sum mine = {-INFINITY, 0.0f};
-    for (uint32_t page = threadIdx.x; page < pages; page += CU_MASS_THREADS)
+    for (uint32_t page = l.first + threadIdx.x; page < l.pages; page += CU_MASS_THREADS)
         add(mine, logs[page]);
     float top = warp_max(mine.top);
     const float sum = warp_sum(rescaled(mine, top));
@@ -132,7 +140,8 @@ KERNEL(page_mass_scores, CU_MASS_THREADS, cu_mass_args) {
     const uint32_t owner = blockIdx.x, group = a.batch.group;
     if (owner >= (uint64_t)a.batch.n_rows * a.batch.n_kv_heads) return;
     const uint32_t pages = (uint32_t)a.batch.visible[owner] >> a.kv.page_shift;
-    for (uint32_t page = blockIdx.y * CU_MASS_THREADS + threadIdx.x; page < pages;
+    const uint32_t first = first_seen(a.batch, owner) >> a.kv.page_shift;
+    for (uint32_t page = first + blockIdx.y * CU_MASS_THREADS + threadIdx.x; page < pages;
          page += gridDim.y * CU_MASS_THREADS) {
         /* the masses of the page, joined by the group's rule; a NaN stays */
         float score = 0.0f;

@@ -57,6 +57,9 @@ DEVICE bool has_span(const cu_observe_args &a) {
 DEVICE uint32_t seen_by(const cu_observe_args &a, const span &s, uint32_t t) {
     return (uint32_t)a.batch.visible[(uint64_t)(s.first + t) * a.batch.n_kv_heads + s.head];
 }
+DEVICE uint32_t hidden_from(const cu_observe_args &a, const span &s, uint32_t t) {
+    return first_seen(a.batch, (uint64_t)(s.first + t) * a.batch.n_kv_heads + s.head);
+}
 DEVICE float lse_of(const cu_observe_args &a, const span &s, uint32_t t, uint32_t g) {
     return a.lse[(s.first + t) * a.lse_stride + s.head * a.batch.group + g];
 }
@@ -84,6 +87,19 @@ DEVICE uint32_t most_seen(const cu_observe_args &a, const span &s, uint32_t firs
         atomic_max(shared, seen_by(a, s, t));
     block_sync();
     return *shared;
+}
+
+/* Whether one of these rows sees one of the `slots` slots from `begin` on. */
+DEVICE bool any_sees(const cu_observe_args &a, const span &s, uint32_t first, uint32_t end,
+                     uint32_t begin, uint32_t slots, uint32_t *shared) {
+    block_sync();
+    if (threadIdx.x == 0) *shared = 0;
+    block_sync();
+    for (uint32_t t = first + threadIdx.x; t < end; t += blockDim.x)
+        if (hidden_from(a, s, t) < begin + slots && begin < seen_by(a, s, t))
+            atomic_max(shared, 1);
+    block_sync();
+    return *shared != 0;
 }
 
 typedef struct observe_shared {
@@ -189,13 +205,15 @@ template <typename T, uint32_t DIM> DEVICE void observe_rows(const cu_observe_ar
     const uint32_t begin = blockIdx.x % a.blocks * CU_OBSERVE_KEYS, group = a.batch.group;
     const uint32_t n = most_seen(a, s, 0, s.rows, &shared.most);
     if (begin >= n) return;
-    stage_keys<T, DIM>(a, s, begin, n, keys);
-    if constexpr (BLOCK_NUMBERS<T> > 0) stage_numbers<T, DIM>(a, s, begin, n, keys);
+    if (a.tile || any_sees(a, s, 0, s.rows, begin, CU_OBSERVE_KEYS, &shared.most)) {
+        stage_keys<T, DIM>(a, s, begin, n, keys);
+        if constexpr (BLOCK_NUMBERS<T> > 0) stage_numbers<T, DIM>(a, s, begin, n, keys);
+    }
     const bool owns = threadIdx.x < CU_OBSERVE_KEYS; /* slot begin + threadIdx.x */
     if (owns) shared.all[threadIdx.x] = running{0.0f, 0.0f};
     for (uint32_t base = 0; base < s.rows; base += CU_OBSERVE_ROWS) {
         const uint32_t end = s.rows - base < CU_OBSERVE_ROWS ? s.rows : base + CU_OBSERVE_ROWS;
-        if (most_seen(a, s, base, end, &shared.most) <= begin && !a.tile) continue;
+        if (!a.tile && !any_sees(a, s, base, end, begin, CU_OBSERVE_KEYS, &shared.most)) continue;
         float joined[WARP_ROWS][SLOTS] = {};
         for (uint32_t g = 0; g < group; g++) {
             /* 1. logits with one query head of each row */
@@ -209,12 +227,13 @@ template <typename T, uint32_t DIM> DEVICE void observe_rows(const cu_observe_ar
             for (uint32_t r = 0; r < WARP_ROWS; r++) {
                 const uint32_t t = base + warp_id() * WARP_ROWS + r;
                 if (t >= end) continue;
-                const uint32_t seen = seen_by(a, s, t);
+                const uint32_t seen = seen_by(a, s, t), hidden = hidden_from(a, s, t);
                 const float lse = lse_of(a, s, t, g);
 #pragma unroll
                 for (uint32_t j = 0; j < SLOTS; j++) {
                     const uint32_t slot = begin + lane_id() + j * WARP;
-                    const float w = slot < seen ? weight_of(logit_of(a.logit, dot[r][j]), lse) : 0.0f;
+                    const bool sees = hidden <= slot && slot < seen;
+                    const float w = sees ? weight_of(logit_of(a.logit, dot[r][j]), lse) : 0.0f;
                     if (a.tile && slot < n) put_weight(a, s, t, g, slot, w);
                     joined[r][j] = join_heads(a, joined[r][j], w);
                 }
@@ -257,7 +276,7 @@ KERNEL(observe_logits, CU_OBSERVE_THREADS, cu_observe_args) {
         const uint32_t end = s.rows - base < CU_OBSERVE_ROWS ? s.rows : base + CU_OBSERVE_ROWS;
         float sum = 0.0f;
         for (uint32_t t = base; t < end; t++) {
-            const bool seen = slot < seen_by(a, s, t);
+            const bool seen = hidden_from(a, s, t) <= slot && slot < seen_by(a, s, t);
             float joined = 0.0f;
             for (uint32_t g = 0; g < group; g++) {
                 float w = 0.0f;

@@ -161,7 +161,8 @@ DEVICE void score_pages_of(const cu_score_args &a, uint32_t row, uint32_t head, 
     constexpr uint32_t STEPS = CU_SCORE_STEPS, LANES = CU_ROW_LANES(DIM), CHUNKS = DIM / 8;
     constexpr uint32_t PAGES = WARP / LANES, TURN = CU_SCORE_TURN(DIM);
     const uint32_t owner = row * a.batch.n_kv_heads + head, warps = blockDim.x / WARP;
-    const uint32_t full = seen >> a.kv.page_shift, step = a.blocks * warps * TURN;
+    const uint32_t full = seen >> a.kv.page_shift;
+    const uint32_t from = first_seen(a.batch, owner) >> a.kv.page_shift, step = a.blocks * warps * TURN;
     const uint32_t lane = lane_id(), column = lane % LANES;
     const uint32_t chunk =
         min(column, CHUNKS - 1); /* lanes beyond the channels read the last ones */
@@ -169,7 +170,7 @@ DEVICE void score_pages_of(const cu_score_args &a, uint32_t row, uint32_t head, 
     const T *bounds = (const T *)a.bounds.rows + head * a.bounds.head_stride;
     float *scores = a.scores + owner * a.stride;
 
-    uint32_t first = (warp_id() * a.blocks + block) * TURN; /* few pages: all blocks have some */
+    uint32_t first = from + (warp_id() * a.blocks + block) * TURN; /* few pages: all blocks have some */
     int32_t ahead = first < full ? ids[min(first + lane, full - 1)] : 0;
     for (bool staged = false; !staged || first < full; first += step) {
         /* 1. the bounds of the turn's pages, of those beyond the last page that one's, and the ids

@@ -19,9 +19,9 @@ typedef struct select_shared {
 } select_shared;
 static_assert(sizeof(select_shared) <= CU_SELECT_SHARED, "the host counts on it");
 
-/* Entries [low, high) are not protected; `wanted` of them are taken. */
+/* Entries [from, n), of which [low, high) are not protected; `wanted` of these are taken. */
 typedef struct select_range {
-    uint32_t low, high, n, wanted;
+    uint32_t from, low, high, n, wanted;
 } select_range;
 
 /* Entries with (key & mask) above prefix are taken, and of the `equal` ones the newest `left`. */
@@ -48,14 +48,15 @@ DEVICE uint32_t sum_of_warp(uint32_t x) {
     return x;
 }
 
-/* 1. What is protected: [0, low) and [high, n); how many of the rest are wanted. */
-DEVICE select_range range_of(const cu_select_args &a, uint32_t seen) {
+/* 1. What is protected: [from, low) and [high, n); how many of the rest are wanted. */
+DEVICE select_range range_of(const cu_select_args &a, uint32_t hidden, uint32_t seen) {
     const uint32_t size = a.granularity, full = seen / size, n = full + (seen % size != 0);
     const uint32_t newest = a.recent ? (seen > a.recent ? seen - a.recent : 0) / size : n;
-    const uint32_t low = min(a.sinks / size + (a.sinks % size != 0), n);
+    const uint32_t from = min(hidden, seen) / size;
+    const uint32_t low = max(from, min(a.sinks / size + (a.sinks % size != 0), n));
     const uint32_t high = max(low, min(newest, full));
-    const uint32_t fixed = low + (n - high);
-    return select_range{low, high, n, min(a.k > fixed ? a.k - fixed : 0, high - low)};
+    const uint32_t fixed = low - from + (n - high);
+    return select_range{from, low, high, n, min(a.k > fixed ? a.k - fixed : 0, high - low)};
 }
 
 /* The highest bin that has, with those above it, `left` entries or more; one warp. A lane owns 8
@@ -144,14 +145,14 @@ DEVICE void write_list(const select_keys &keys, const select_range &r, const sel
         const uint32_t rank = equal + popcount(equals & older);
         const uint32_t kept = rank > skip ? rank - skip : 0;
         if (is_above || (is_equal && rank >= skip))
-            list[r.low + above + popcount(aboves & older) + kept] = (int32_t)i;
+            list[r.low - r.from + above + popcount(aboves & older) + kept] = (int32_t)i;
         above += popcount(aboves);
         equal += popcount(equals);
     }
-    for (uint32_t i = threadIdx.x; i < r.low; i += blockDim.x)
-        list[i] = (int32_t)i;
+    for (uint32_t i = r.from + threadIdx.x; i < r.low; i += blockDim.x)
+        list[i - r.from] = (int32_t)i;
     for (uint32_t i = r.high + threadIdx.x; i < r.n; i += blockDim.x)
-        list[r.low + r.wanted + (i - r.high)] = (int32_t)i;
+        list[r.low - r.from + r.wanted + (i - r.high)] = (int32_t)i;
 }
 
 /* The first n keys; other threads read them behind the barriers of find_cut alone. The loads of a
@@ -171,14 +172,14 @@ DEVICE void keep_keys(const float *scores, uint32_t n, uint32_t *kept) {
 /* The list of one (row, KV head), which sees `seen` slots; `kept` has room for a.cached keys. */
 DEVICE void select_of(const cu_select_args &a, uint64_t owner, uint32_t seen, select_shared &s,
                       uint32_t *kept) {
-    const select_range r = range_of(a, seen);
+    const select_range r = range_of(a, first_seen(a.batch, owner), seen);
     const bool choice = a.scores && r.wanted > 0 && r.wanted < r.high - r.low;
     const select_keys keys = {choice ? a.scores + owner * a.stride : NULL, kept, r.low,
                               min(a.cached, r.high - r.low)};
     if (choice) keep_keys(keys.scores + r.low, keys.n_kept, kept);
     const select_cut cut = find_cut(keys, r, s);
     write_list(keys, r, cut, s, a.lists.pages + owner * a.lists.capacity);
-    if (threadIdx.x == 0) a.lists.count[owner] = (int32_t)(r.low + r.wanted + (r.n - r.high));
+    if (threadIdx.x == 0) a.lists.count[owner] = (int32_t)(r.low - r.from + r.wanted + (r.n - r.high));
 }
 
 #endif

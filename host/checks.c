@@ -299,6 +299,20 @@ static tamis_status check_scores(tms_device *dev, const char *op, const tms_kv *
                             (uint64_t)batch->n_heads * kv->head_dim);
 }
 
+tamis_status tms_check_seek(tms_device *dev, const tms_seek *p) {
+    const struct {
+        const char *name;
+        tms_ref ref;
+    } needed[] = {{"positions", p->positions}, {"least", p->least}, {"out", p->out}};
+    tamis_status status = tms_check_items(dev, &p->batch, true);
+    if (status == TAMIS_OK && p->page_size == 0)
+        return tms_device_fail(dev, TAMIS_E_ARGUMENT, "seek: pages of 0 slots");
+    for (size_t i = 0; status == TAMIS_OK && p->batch.n_rows && i < sizeof needed / sizeof *needed;
+         i++)
+        status = tms_check_there(dev, "seek", needed[i].name, needed[i].ref);
+    return status;
+}
+
 tamis_status tms_check_score_pages(tms_device *dev, const tms_score_pages *p) {
     return check_scores(dev, "score_pages", &p->kv, &p->batch, &p->q, p->stride);
 }
@@ -377,6 +391,9 @@ tamis_status tms_check_select(tms_device *dev, const tms_select *p) {
     if (!(p->wide.mass >= 0))
         return tms_device_fail(dev, TAMIS_E_ARGUMENT, "select: a mass of %g: must be 0 or more",
                                (double)p->wide.mass);
+    if (wide && b->first.mem)
+        return tms_device_fail(dev, TAMIS_E_ARGUMENT,
+                               "select: a wide selection with first slots that rows see");
     if (wide) status = check_select_wide(dev, p);
     if (status == TAMIS_OK && tms_select_most(p) > p->lists.capacity)
         status = tms_device_fail(dev, TAMIS_E_ARGUMENT, "select: %u entries in a list of %u",

@@ -32,6 +32,7 @@
     X(with, write_table)                                                                           \
     X(with, bounds)                                                                                \
     X(with, rotate)                                                                                \
+    X(with, seek)                                                                                  \
     X(with, score_pages)                                                                           \
     X(with, page_mass)                                                                             \
     X(with, select)                                                                                \

@@ -118,8 +118,6 @@ static cu_attend_args make_args(tms_cu_launch *l, const tms_attend *p) {
         .out = tms_cu_matrix(l, "out", &p->out, b->n_rows, width),
         .lists = tms_cu_lists(l, &p->lists, n * b->n_kv_heads),
         .lse = tms_cu_optional(l, "lse", p->lse, sizeof(float), n * b->n_heads),
-        .positions = tms_cu_optional(l, "positions", p->positions, sizeof(int32_t), 0),
-        .intervals = tms_cu_optional(l, "intervals", p->intervals, sizeof(int32_t), 2 * n),
         .logits = tms_cu_optional(l, "logits", p->logits, sizeof(float),
                                   n * b->n_heads * p->logit_stride),
         .logit_stride = p->logit_stride,

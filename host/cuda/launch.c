@@ -114,6 +114,7 @@ cu_batch tms_cu_batch(tms_cu_launch *l, const tms_batch *batch) {
         .row_seq = tms_cu_ref(l, "row_seq", batch->row_seq, sizeof(int32_t), n),
         .visible =
             tms_cu_optional(l, "visible", batch->visible, sizeof(int32_t), n * batch->n_kv_heads),
+        .first = tms_cu_optional(l, "first", batch->first, sizeof(int32_t), n * batch->n_kv_heads),
         .table = tms_cu_reached(l, "table", batch->table, sizeof(int32_t), n),
         .seq_stride = batch->seq_stride,
         .head_stride = batch->head_stride,

@@ -54,12 +54,11 @@ static tms_cu_grid grid_of(uint64_t owners, uint64_t n, uint32_t per_block) {
 
 /* Log-masses of every visible page of every query head, a warp a page. */
 static tamis_status run_logs(tms_device *dev, const tms_page_mass *p) {
-    const uint32_t size = p->kv.page_size, seen = p->batch.max_visible;
+    const uint32_t pages = tms_batch_entries(&p->batch, p->kv.page_size);
     tms_cu_launch l = tms_cu_begin(dev, "mass", "page_mass_logs_%s_d%u",
                                    tms_cu_key_tag(p->kv.dtype), p->kv.head_dim);
     const cu_mass_args args = args_of(&l, p);
-    return tms_cu_run(
-        &l, grid_of(masses_of(p).n_states, tms_divide_up(seen, size), CU_MASS_THREADS / 32), &args);
+    return tms_cu_run(&l, grid_of(masses_of(p).n_states, pages, CU_MASS_THREADS / 32), &args);
 }
 
 static tamis_status run_lse(tms_device *dev, const tms_page_mass *p) {
@@ -74,7 +73,7 @@ static tamis_status run_scores(tms_device *dev, const tms_page_mass *p) {
     const cu_mass_args args = args_of(&l, p);
     return tms_cu_run(&l,
                       grid_of((uint64_t)p->batch.n_rows * p->batch.n_kv_heads,
-                              p->batch.max_visible / p->kv.page_size, CU_MASS_THREADS),
+                              tms_batch_entries(&p->batch, p->kv.page_size), CU_MASS_THREADS),
                       &args);
 }
 

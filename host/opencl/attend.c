@@ -66,11 +66,6 @@ void tms_cl_attend_lists(tms_cl_launch *l, const tms_attend *p) {
     tms_cl_u32(l, p->lists.capacity);
 }
 
-void tms_cl_attend_intervals(tms_cl_launch *l, const tms_attend *p) {
-    tms_cl_optional(l, p->positions, sizeof(cl_int), 0);
-    tms_cl_optional(l, p->intervals, sizeof(cl_int), 2ull * p->batch.n_rows);
-}
-
 void tms_cl_attend_logits(tms_cl_launch *l, const tms_attend *p) {
     const uint64_t heads = (uint64_t)p->batch.n_rows * p->batch.n_heads;
     tms_cl_optional(l, p->logits, sizeof(cl_float), heads * p->logit_stride);
@@ -90,7 +85,6 @@ static tamis_status run_base(tms_device *dev, const tms_attend *p, const tms_cl_
     tms_cl_batch(&l, b);
     tms_cl_matrix(&l, &p->q, b->n_rows, (uint64_t)b->n_heads * p->kv.head_dim);
     tms_cl_attend_lists(&l, p);
-    tms_cl_attend_intervals(&l, p);
     tms_cl_attend_logits(&l, p);
     tms_cl_u32(&l, first);
     tms_cl_attend_states(&l, p, s);

@@ -34,13 +34,11 @@ tms_cl_pieces tms_cl_pieces_of(const tms_device *dev, uint64_t lanes, uint32_t p
     return pieces;
 }
 
-/* The most pages that a row's pieces have between them: under a window where positions are slots, of
- * as many slots as it has, from the beginning of a segment on. */
+/* The most pages that a row's pieces have between them: those that it sees, from the beginning of a
+ * segment on. */
 static uint32_t pages_in_pieces(const tms_attend *p) {
-    const bool by_slot = p->intervals.mem && !p->positions.mem && !p->lists.pages.mem;
-    if (!by_slot || p->logits.mem || p->window == 0) return p->max_pages;
-    const uint32_t touched = (p->window + p->kv.page_size - 2) / p->kv.page_size + 1;
-    const uint32_t pages = touched + TMS_CL_SEGMENT_PAGES - 1;
+    const uint32_t pages =
+        tms_batch_entries(&p->batch, p->kv.page_size) + TMS_CL_SEGMENT_PAGES - 1;
     return pages < p->max_pages ? pages : p->max_pages;
 }
 
@@ -74,8 +72,8 @@ static tms_cl_launch begin(tms_device *dev, const tms_attend *p, const char *fil
     const tms_batch *b = &p->batch;
     tms_cl_launch l = tms_cl_begin(
         dev, file, kernel,
-        "-DDTYPE=%d -DHEAD_DIM=%u -DPAGE_SIZE=%u -DGROUP=%u -DINTERVALS=%d%s%s%s%s", p->kv.dtype,
-        p->kv.head_dim, p->kv.page_size, b->n_heads / b->n_kv_heads, p->intervals.mem != NULL,
+        "-DDTYPE=%d -DHEAD_DIM=%u -DPAGE_SIZE=%u -DGROUP=%u -DHIDING=%d%s%s%s%s", p->kv.dtype,
+        p->kv.head_dim, p->kv.page_size, b->n_heads / b->n_kv_heads, p->batch.first.mem != NULL,
         tms_cl_logit_option(&p->logit), p->logits.mem ? " -DLOGITS=1" : "", tms_cl_shape(dev),
         tms_cl_settings(dev, TAMIS_TUNED_ATTEND, &p->kv, b->n_heads / b->n_kv_heads));
     tms_cl_kv(&l, &p->kv, b->n_rows);
@@ -92,7 +90,6 @@ static tamis_status run_single(tms_device *dev, const tms_attend *p, const tms_c
     tms_cl_optional(&l, by_tile ? b->tiles : (tms_ref){0}, sizeof(cl_int), 2ull * b->n_tiles);
     tms_cl_u32(&l, b->n_tiles);
     tms_cl_attend_lists(&l, p);
-    tms_cl_attend_intervals(&l, p);
     tms_cl_attend_logits(&l, p);
     tms_cl_attend_states(&l, p, s);
     const uint64_t lanes =
@@ -108,7 +105,6 @@ static tamis_status run_tiles(tms_device *dev, const tms_attend *p, const tms_cl
     tms_cl_launch l = begin(dev, p, "attend_rows_cpu.cl", "attend_tiles");
     tms_cl_optional(&l, b->tiles, sizeof(cl_int), 2ull * b->n_tiles);
     tms_cl_u32(&l, b->n_tiles);
-    tms_cl_attend_intervals(&l, p);
     tms_cl_attend_states(&l, p, s);
     return tms_cl_run_queue(&l, (uint64_t)b->n_heads * s->n_splits * b->n_tiles);
 }

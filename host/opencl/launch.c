@@ -131,6 +131,7 @@ void tms_cl_batch(tms_cl_launch *l, const tms_batch *batch) {
     tms_cl_u32(l, batch->n_kv_heads);
     tms_cl_ref(l, batch->row_seq, sizeof(cl_int), n);
     tms_cl_ref(l, batch->visible, sizeof(cl_int), batch->visible.mem ? n * batch->n_kv_heads : 0);
+    tms_cl_optional(l, batch->first, sizeof(cl_int), n * batch->n_kv_heads);
     tms_cl_reached(l, batch->table, sizeof(cl_int), n);
     tms_cl_u64(l, batch->seq_stride);
     tms_cl_u64(l, batch->head_stride);

@@ -42,7 +42,7 @@ static uint64_t shares_of(uint32_t pages) {
 /* Log-masses of every visible page of every query head. */
 static tamis_status run_logs(tms_device *dev, const tms_page_mass *p, const masses *m) {
     const tms_batch *b = &p->batch;
-    uint32_t size = p->kv.page_size, pages = b->max_visible / size + (b->max_visible % size != 0);
+    const uint32_t pages = tms_batch_entries(b, p->kv.page_size);
     tms_cl_launch l = begin(dev, p, "page_mass_logs");
     tms_cl_kv(&l, &p->kv, b->n_rows);
     tms_cl_batch(&l, b);
@@ -74,7 +74,7 @@ static tamis_status run_scores(tms_device *dev, const tms_page_mass *p, const ma
     tms_cl_ref(&l, p->scores, sizeof(cl_float), owners * p->stride);
     tms_cl_u32(&l, p->stride);
     return tms_cl_run_groups(&l, TMS_CL_WG_SIZE, owners,
-                             shares_of(b->max_visible / p->kv.page_size));
+                             shares_of(tms_batch_entries(b, p->kv.page_size)));
 }
 
 tamis_status tms_cl_page_mass(tms_device *dev, const tms_page_mass *p) {

@@ -279,7 +279,6 @@ typedef struct tms_cl_states {
  * forms share. */
 void tms_cl_attend_states(tms_cl_launch *l, const tms_attend *p, const tms_cl_states *s);
 void tms_cl_attend_lists(tms_cl_launch *l, const tms_attend *p);
-void tms_cl_attend_intervals(tms_cl_launch *l, const tms_attend *p); /* with positions */
 void tms_cl_attend_logits(tms_cl_launch *l, const tms_attend *p);
 /* attend_cpu.c: the CPU form of attend up to the merge, and why it does not take a case. */
 tamis_status tms_cl_attend_cpu(tms_device *dev, const tms_attend *p, const tms_cl_states *s);

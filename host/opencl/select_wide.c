@@ -55,6 +55,7 @@ static void set_batch(tms_cl_launch *l, const tms_select *p) {
     tms_cl_u32(l, b->n_kv_heads);
     tms_cl_optional(l, b->row_seq, sizeof(cl_int), b->n_rows);
     tms_cl_ref(l, b->visible, sizeof(cl_int), (uint64_t)b->n_rows * b->n_kv_heads);
+    tms_cl_optional(l, (tms_ref){0}, sizeof(cl_int), 0); /* rows see from slot 0 on */
     tms_cl_optional(l, b->table, sizeof(cl_int), b->n_rows != 0);
     tms_cl_u64(l, b->seq_stride);
     tms_cl_u64(l, b->head_stride);

@@ -15,7 +15,7 @@ typedef struct score_runs {
 
 static score_runs runs_of(const tms_device *dev, const tms_sparse_attend *p, uint64_t lanes) {
     const uint32_t cores = dev->info.compute_units;
-    const uint64_t pages = p->attend.batch.max_visible / p->score.kv.page_size;
+    const uint64_t pages = tms_batch_entries(&p->attend.batch, p->score.kv.page_size);
     if (lanes == 0 || lanes > tms_cl_most_shared_lanes(cores)) return (score_runs){0};
     const uint64_t least = tms_divide_up(pages, tms_divide_up(RUNS_A_CORE * cores, lanes));
     const uint32_t run = (uint32_t)tms_divide_up(least, RUN_PAGES) * RUN_PAGES;
@@ -27,7 +27,6 @@ const char *tms_cl_sparse_attend_refusal(tms_device *dev, const tms_sparse_atten
     if (!tms_cl(dev)->cpu) return "the device is not a CPU";
     if (dev->form == TMS_FORM_BASE) return "there is no base form";
     if (dev->form == TMS_FORM_AUTO && dev->base_only) return dev->base_only;
-    if (p->attend.intervals.mem) return "rows with intervals";
     if (p->attend.logits.mem) return "logits are asked for";
     if (p->attend.max_pages > TMS_CL_SPLIT_PAGES) return "lists of more than one split";
     if (!p->score.scores.mem) return "there are no scores";
@@ -45,9 +44,10 @@ tamis_status tms_cl_sparse_attend(tms_device *dev, const tms_sparse_attend *p) {
     tms_cl_launch l =
         tms_cl_begin(dev, "sparse_attend_cpu.cl", "sparse_attend",
                      "-DDTYPE=%d -DBOUNDS_DTYPE=%d -DHEAD_DIM=%u -DPAGE_SIZE=%u "
-                     "-DGROUP=%u -DRULE=%d%s%s%s",
+                     "-DGROUP=%u -DRULE=%d -DHIDING=%d%s%s%s",
                      a->kv.dtype, p->score.kv.bounds_dtype, a->kv.head_dim, a->kv.page_size,
-                     b->n_heads / b->n_kv_heads, p->score.group, tms_cl_logit_option(&a->logit),
+                     b->n_heads / b->n_kv_heads, p->score.group,
+                     b->first.mem != NULL, tms_cl_logit_option(&a->logit),
                      tms_cl_shape(dev),
                      tms_cl_settings(dev, TAMIS_TUNED_SPARSE, &a->kv, b->n_heads / b->n_kv_heads));
     tms_cl_kv(&l, &a->kv, b->n_rows);

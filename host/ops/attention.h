@@ -6,19 +6,14 @@
 #include "host/ops/selection.h"
 
 /* attend: softmax attention of query rows over their lanes' slots.
- * Row r of KV head h sees the slots s < visible[r][h] that lie in the pages of its list (all pages
- * if lists are absent) and whose position p satisfies lo <= p <= hi of the row's interval.
+ * Row r of KV head h sees the slots first[r][h] <= s < visible[r][h] that lie in the pages of its
+ * list (all pages if lists are absent).
  *   logit by tms_logit;  out = Σ softmax(logit)·v, lse = natural log of Σ exp(logit).
  *   q, out     [n_rows][n_heads][head_dim] f32; query head = h*group + g; they do not overlap
  *   lse        f32 [n_rows][n_heads], may be absent
- *   positions  int32 plane [page id][page_size], may be absent: position = slot
- *   intervals  int32 [n_rows][2] (lo, hi), may be absent: all positions
- *   window     no interval holds more positions; 0: not known. With it pieces are fitted to what rows
- *              see; no bit depends on it
  *   logits     f32 [n_rows][n_heads][logit_stride], may be absent; only in launches with one row
- *              per tile: the logit of every slot of the pages that are read, NaN if it is not
- *              finite, -inf for slots < visible of those pages that the row does not see. Slots of
- *              other pages, and from visible on, are not written
+ *              per tile: the logit of every slot that the row sees, NaN if it is not finite.
+ *              Others may become -inf or stay as they are
  * A row that sees nothing: out = 0, lse = -inf. Keys are summed in splits that depend only on the
  * row's own list and are merged in order. So within one form the result of a row depends only on
  * the row and on whether it is alone in its tile, not on the other rows of the launch. There is one
@@ -30,8 +25,8 @@
  * max_tile_rows, max_pages and whether there are lists, and is enough for launches of smaller
  * numbers of rows and pages; contents need not be kept.
  * Bytes: per (row, KV head) the seen pages' K and V once, not once per query head; for a tile of
- * rows once. Where positions are slots and no logits are wanted, of the entries before the first
- * that the intervals reach no more than 64 slots are read.
+ * rows once. Of the entries before the one that holds a row's first slot, in a tile the first of
+ * its rows', no more than 64 slots are read.
  * Tolerance, with T = max over the seen slots of Σ_d |scale·q_d·k_d|, whose rounding (8 units of
  * fp32) remains in a logit where the terms cancel:
  *   |out - ref| <= max|v| * (2e-6 * (1 + max|logit|) + 1e-6 * T)
@@ -46,8 +41,7 @@ typedef struct tms_attend {
     tms_lists lists;    /* pages.mem == NULL: all pages */
     uint32_t max_pages; /* no list is longer; without lists ceil(max_visible / page_size) */
     tms_matrix q, out;
-    tms_ref lse, positions, intervals;
-    uint32_t window;
+    tms_ref lse;
     tms_logit logit;
     tms_ref scratch;
     tms_ref logits;

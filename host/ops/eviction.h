@@ -19,8 +19,8 @@ typedef struct tms_values {
 } tms_values;
 
 /* observe: the attention weights that query rows give to each key of their lane.
- *   w(t, g, s) = exp(logit - lse) for the slots s < visible[t][h] of row t, 0 for later ones; g is
- *   a query head of the group of KV head h; logit as in attend.
+ *   w(t, g, s) = exp(logit - lse) for the slots first[t][h] <= s < visible[t][h] of row t, 0 for
+ *   others; g is a query head of the group of KV head h; logit as in attend.
  * Item i owns rows spans[i] = (first, number >= 1), all of one sequence; n(i, h) is the largest
  * visible[t][h] among them.
  *   q       [n_rows][n_heads][head_dim] f32

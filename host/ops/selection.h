@@ -7,13 +7,27 @@
 
 typedef enum tms_group { TMS_GROUP_MAX = 0, TMS_GROUP_MEAN = 1, TMS_GROUP_SUM = 2 } tms_group;
 
-/* score_pages: for each (row, KV head) and each full page it sees, ordinal i < visible / page_size:
+/* seek: for each (row, KV head) the first slot of its lane, from 0 to visible, whose position is at
+ * least the row's `least`; `visible` if there is none. So `first` of a batch is found where lanes have
+ * lost tokens. Positions must ascend in a lane, else the slot is one of those from 0 to visible.
+ *   positions  int32 plane [page id][page_size];  least  int32 [n_rows]
+ *   out        int32; (row, KV head) at row*row_stride + head*head_stride
+ * `tiles` and `first` are not read. Bytes: 8·log2(visible) for each (row, KV head). Exact. */
+typedef struct tms_seek {
+    tms_batch batch;
+    uint32_t page_size;
+    tms_ref positions, least, out;
+    uint64_t row_stride, head_stride; /* elements */
+} tms_seek;
+
+/* score_pages: for each (row, KV head) and each full page of which it sees a slot, ordinal
+ * first / page_size <= i < visible / page_size, by the bounds of the whole page:
  *   s_g(i) = sum_d max(q_gd·lo_id, q_gd·hi_id) per query head g of the group, fp32;
  *   score(i) = max, mean or sum of s_g over the group. A NaN product makes the score NaN.
  *   q       [n_rows][n_heads][head_dim] f32
- *   scores  f32 [n_rows][n_kv_heads][stride]; entries from visible/page_size on are not written
+ *   scores  f32 [n_rows][n_kv_heads][stride]; other entries are not written
  * Source: Quest, section 3.4, Algorithm 1; the (lo, hi) form works for every kind of bounds.
- * Bytes: n_rows*n_kv_heads*pages*2*head_dim*size.
+ * Bytes: n_rows*n_kv_heads*those pages*2*head_dim*size.
  * Tolerance: 1e-6 * sum_d |max term| (order of sums). */
 typedef struct tms_score_pages {
     tms_kv kv;
@@ -24,19 +38,18 @@ typedef struct tms_score_pages {
     uint32_t stride;
 } tms_score_pages;
 
-/* page_mass: for each (row, KV head) and each full page it sees, the share of the true attention
- * that falls on the page; the selection oracle scores by it. It reads every key: not a fast path.
- *   m_g(i) = Σ exp(logit - lse_g) over the slots of page i, logits and lse_g (over all visible
- *   slots, the partial page included) as in attend;
+/* page_mass: for the pages that score_pages scores, the share of the true attention that falls on
+ * each; the selection oracle scores by it. It reads every key: not a fast path.
+ *   m_g(i) = Σ exp(logit - lse_g) over the slots of page i that the row sees, logits and lse_g (over
+ *   all slots that it sees, those of the partial page included) as in attend;
  *   score(i) = max, mean or sum of m_g over the group.
  *   q       [n_rows][n_heads][head_dim] f32
- *   scores  f32 [n_rows][n_kv_heads][stride]; entries from visible/page_size on are not written
- * A NaN or infinite logit among the visible ones makes every score of that (row, KV head) NaN.
- * Masses below the range of fp32 are 0 and so equal; select then takes the newer page. No
- * intervals, no lists.
+ *   scores  f32 [n_rows][n_kv_heads][stride]; other entries are not written
+ * A NaN or infinite logit among those it sees makes every score of that (row, KV head) NaN.
+ * Masses below the range of fp32 are 0 and so equal; select then takes the newer page. No lists.
  * scratch: its size follows from n_rows, n_heads, n_kv_heads and stride, and is enough for launches
  * of smaller numbers; contents need not be kept.
- * Bytes: per (row, KV head) every visible K once per query head. Tolerance: 4e-6 * (1 + max|logit|)
+ * Bytes: per (row, KV head) every K that it sees once per query head. Tolerance: 4e-6 * (1 + max|logit|)
  * absolute for MAX and MEAN, group times that for SUM. */
 typedef struct tms_page_mass {
     tms_kv kv;
@@ -49,10 +62,10 @@ typedef struct tms_page_mass {
     tms_ref scratch;
 } tms_page_mass;
 
-/* select: exact, deterministic top-k. For each (row, KV head) over the entries of its lane, an
- * entry being `granularity` consecutive slots (a page, a chunk, a token):
- * n = ceil(visible / granularity) entries, of which the first floor(visible / granularity) have
- * scores.
+/* select: exact, deterministic top-k. For each (row, KV head) over the entries of its lane of which
+ * it sees a slot, an entry being `granularity` consecutive slots (a page, a chunk, a token): n
+ * entries, the ordinals from floor(first / granularity) to below ceil(visible / granularity), of
+ * which those below floor(visible / granularity) have scores.
  *   1. protected entries are taken: ordinals < ceil(sinks / granularity); ordinals >=
  *      floor(max(visible - recent, 0) / granularity) if recent > 0; and an entry without a score.
  *   2. the rest, up to k entries in all, by (score desc, ordinal desc); -0 = +0; NaN after
@@ -63,7 +76,8 @@ typedef struct tms_page_mass {
  * scores absent: step 2 goes by ordinal desc alone (the newest), which is the selection window.
  * Selections of pages ask for recent >= 1, so that a row's own page is taken, full or not.
  *   scores  f32 as score_pages wrote them;  lists: capacity >= min(n, max(k, protected))
- * That is the plain selection. `wide` adds the following, each part zero or absent if not used:
+ * That is the plain selection. `wide`, in which rows see from slot 0 on, adds the following, each
+ * part zero or absent if not used:
  *   forced     lists of another select on the same entries, which are protected, too. That select
  *              has the same sinks and recent, or `lists` have room for the protected entries of
  *              both. Entries without room are an error of the reference and cut off elsewhere

@@ -123,18 +123,33 @@ typedef struct tms_planes {
  *                                    every row once; rows of a tile are of one sequence, by
  *                                    ascending position
  *   row_seq  [n_rows]                index of the row's sequence in `table`
- *   visible  [n_rows][n_kv_heads]    the row sees this many first slots of its lane, 0 for none
+ *   visible  [n_rows][n_kv_heads]    the row sees no slot of its lane from this one on, 0: none
+ *   first    [n_rows][n_kv_heads]    the row sees no slot before this one, from 0 on, which may lie
+ *                                    beyond `visible`; may be absent: 0. Only what makes or takes a
+ *                                    logit and what chooses pages for it goes by it: score_pages,
+ *                                    page_mass, select that is not wide, attend, sparse_attend,
+ *                                    observe
  *   table    page ids: ordinal i of (sequence b, KV head h) at b*seq_stride + h*head_stride + i
  * n_rows == 0 is a valid launch of every op: it builds the kernels that the shape needs and
  * computes nothing; tables may be absent then. */
 typedef struct tms_batch {
     uint32_t n_rows, n_tiles;
     uint32_t n_heads, n_kv_heads; /* group = n_heads / n_kv_heads, 1..16 */
-    tms_ref tiles, row_seq, visible, table;
+    tms_ref tiles, row_seq, visible, first, table;
     uint64_t seq_stride, head_stride; /* elements of table */
     uint32_t max_visible; /* no entry of `visible` is larger; known to the host, sizes the launch */
+    uint32_t max_seen; /* no row sees more slots of a lane; 0: max_visible. No bit depends on it */
     uint32_t max_tile_rows; /* no tile has more rows; 1 is a decode launch */
 } tms_batch;
+
+/* The most entries of `granularity` slots of which a row sees a slot. */
+static inline uint32_t tms_batch_entries(const tms_batch *b, uint32_t granularity) {
+    const uint32_t all = b->max_visible / granularity + (b->max_visible % granularity != 0);
+    if (!b->first.mem || b->max_seen == 0) return all;
+    /* What is seen may begin with the last slot of an entry. */
+    const uint32_t touched = (b->max_seen + granularity - 2) / granularity + 1;
+    return touched < all ? touched : all;
+}
 
 /* What a dot product of a query and a key becomes, in attend and in whatever weighs slots as attend
  * does: logit = scale·q·k; soft_cap > 0: cap·tanh(logit/cap), finite for an infinite one. A logit of

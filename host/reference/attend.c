@@ -1,11 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* attend: softmax attention of a row's query heads over the slots that it sees in a lane's pages:
  *   logit by host/reference/logit.c;  lse = ln Σ exp(logit);  out = Σ exp(logit - lse)·v.
- * Contract: host/ops/, attend. Seen: slot < visible, page in the list (or no lists), position
- * in the row's interval. Nothing seen: out 0, lse -inf. A logit that is NaN or infinite in fp32
- * counts as NaN and makes out and lse of that (row, head) NaN. There is one running state per head,
- * in slot order. If logits are wanted, they are written for every slot below visible in the pages
- * that are read, -inf for those that the row does not see. */
+ * Contract: host/ops/, attend. Seen: first <= slot < visible, page in the list (or no lists).
+ * Nothing seen: out 0, lse -inf. A logit that is NaN or infinite in fp32 counts as NaN and makes out
+ * and lse of that (row, head) NaN. There is one running state per head, in slot order. If logits are
+ * wanted, they are written for every slot that the row sees. */
 #include "host/reference/convert.h"
 #include "host/reference/reference.h"
 
@@ -21,7 +20,7 @@ typedef struct operands {
     const void *data;
     const float *q;
     float *out, *lse, *logits;
-    const int32_t *visible, *row_seq, *table, *pages, *count, *positions, *intervals;
+    const int32_t *visible, *row_seq, *table, *pages, *count, *first;
 } operands;
 
 /* Adds one slot to a head's state. */
@@ -46,33 +45,28 @@ static void keep(const tms_attend *p, const operands *o, uint64_t row, uint32_t 
     if (o->logits) o->logits[at] = (float)logit;
 }
 
-/* Adds the seen slots of one page, those below `last`, to the states of a group. */
+/* Adds the seen slots of one page to the states of a group. */
 static void add_page(const tms_attend *p, const operands *o, uint64_t row, uint32_t head,
                      const int32_t *lane, uint32_t ordinal, running *states) {
     const tms_kv *kv = &p->kv;
     const uint32_t dim = kv->head_dim, size = kv->page_size;
     const uint32_t group = p->batch.n_heads / p->batch.n_kv_heads;
-    const uint32_t visible = (uint32_t)o->visible[row * p->batch.n_kv_heads + head];
-    const uint32_t first = ordinal * size, last = visible - first < size ? visible - first : size;
+    const uint64_t index = row * p->batch.n_kv_heads + head;
+    const uint32_t visible = (uint32_t)o->visible[index], begin = ordinal * size;
+    const uint32_t hidden = tms_first_slot(o->first, index, visible);
+    const uint32_t first = hidden > begin ? hidden - begin : 0; /* in the page */
+    const uint32_t last = visible - begin < size ? visible - begin : size;
     const float *q = o->q + row * p->q.stride + (uint64_t)head * group * dim;
     const int32_t page = lane[ordinal];
     float k[TMS_MAX_HEAD_DIM], v[TMS_MAX_HEAD_DIM];
-    for (uint32_t s = 0; s < last; s++) {
-        /* 2. A slot counts if its position lies in the row's interval. */
-        const int32_t position =
-            o->positions ? o->positions[(uint64_t)page * size + s] : (int32_t)(first + s);
-        const bool seen = !o->intervals || (position >= o->intervals[2 * row] &&
-                                            position <= o->intervals[2 * row + 1]);
-        for (uint32_t g = 0; g < group && !seen; g++)
-            keep(p, o, row, head * group + g, first + s, -INFINITY);
-        if (!seen) continue;
+    for (uint32_t s = first; s < last; s++) {
         const tms_row key = tms_key_at(kv, page, head, s);
         tms_load_slot(kv, o->data, key, k);
         tms_load_slot(kv, o->data, tms_value_of(kv, key), v);
-        /* 3. Its logit with every query head, and the softmax so far. */
+        /* 2. Its logit with every query head, and the softmax so far. */
         for (uint32_t g = 0; g < group; g++) {
             const double logit = tms_logit_of(&p->logit, q + g * dim, k, dim);
-            keep(p, o, row, head * group + g, first + s, logit);
+            keep(p, o, row, head * group + g, begin + s, logit);
             add(&states[g], logit, v, dim);
         }
     }
@@ -97,7 +91,7 @@ static void attend_lane(const tms_attend *p, const operands *o, uint64_t row, ui
         const uint32_t ordinal = list ? (uint32_t)list[i] : i;
         if ((uint64_t)ordinal * size < visible) add_page(p, o, row, head, lane, ordinal, states);
     }
-    /* 4. The states as results; nothing seen leaves sum 0 and max -inf. */
+    /* 3. The states as results; nothing seen leaves sum 0 and max -inf. */
     for (uint32_t g = 0; g < group; g++) {
         const uint32_t query_head = head * group + g;
         float *out = o->out + row * p->out.stride + (uint64_t)query_head * dim;
@@ -126,8 +120,7 @@ static operands view_operands(tms_views *views, const tms_attend *p) {
     o.table = tms_view_rest(views, "table", batch->table);
     o.pages = tms_view_optional(views, "lists", p->lists.pages, lanes * p->lists.capacity * 4);
     o.count = o.pages ? tms_view(views, "counts", p->lists.count, lanes * 4) : NULL;
-    o.positions = p->positions.mem ? tms_view_rest(views, "positions", p->positions) : NULL;
-    o.intervals = tms_view_optional(views, "intervals", p->intervals, n * 8);
+    o.first = tms_view_first(views, batch);
     return o;
 }
 

@@ -1,9 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* page_mass: the share of the true attention that falls on every full page:
- *   lse_g = ln Σ exp(logit_g) over the visible slots;  m_g(i) = Σ exp(logit_g - lse_g) over page i;
+ *   lse_g = ln Σ exp(logit_g) over the slots seen, m_g(i) = Σ exp(logit_g - lse_g) over those of page i;
  *   score(i) = max, mean or sum of m_g over the group.
- * Contract: host/ops/, page_mass. Scores for ordinals below visible / page_size; the others
- * are not written. A logit that is NaN or infinite in fp32 makes every score of its (row, KV head)
+ * Contract: host/ops/, page_mass. Scores for ordinals from first / page_size to below
+ * visible / page_size; the others are not written. A logit that is NaN or infinite in fp32 makes every score of its (row, KV head)
  * NaN. */
 #include "host/reference/convert.h"
 #include "host/reference/reference.h"
@@ -16,7 +16,7 @@ typedef struct lane {
     const int32_t *pages;
     const float *q;
     float *scores;
-    uint32_t head, group, visible;
+    uint32_t head, group, first, visible;
 } lane;
 
 static void load_key(const tms_kv *kv, const lane *l, uint32_t slot, float *k) {
@@ -29,7 +29,7 @@ static void find_lse(const tms_page_mass *p, const lane *l, double *lse) {
     double most[TMS_MAX_GROUP], sum[TMS_MAX_GROUP] = {0};
     for (uint32_t g = 0; g < l->group; g++)
         most[g] = -INFINITY;
-    for (uint32_t slot = 0; slot < l->visible; slot++) {
+    for (uint32_t slot = l->first; slot < l->visible; slot++) {
         load_key(&p->kv, l, slot, k);
         for (uint32_t g = 0; g < l->group; g++) {
             const double logit =
@@ -45,13 +45,14 @@ static void find_lse(const tms_page_mass *p, const lane *l, double *lse) {
         lse[g] = most[g] + log(sum[g]);
 }
 
-/* The masses of one page, joined by the group's rule. */
+/* The masses of one page, of which the row sees slots from l->first on, joined by the group's rule. */
 static double score_page(const tms_page_mass *p, const lane *l, uint32_t ordinal,
                          const double *lse) {
     float k[TMS_MAX_HEAD_DIM];
     double mass[TMS_MAX_GROUP] = {0}, score = 0;
-    for (uint32_t s = 0; s < p->kv.page_size; s++) {
-        load_key(&p->kv, l, ordinal * p->kv.page_size + s, k);
+    const uint32_t begin = ordinal * p->kv.page_size, end = begin + p->kv.page_size;
+    for (uint32_t slot = l->first > begin ? l->first : begin; slot < end; slot++) {
+        load_key(&p->kv, l, slot, k);
         for (uint32_t g = 0; g < l->group; g++)
             mass[g] +=
                 exp(tms_logit_of(&p->logit, l->q + g * p->kv.head_dim, k, p->kv.head_dim) - lse[g]);
@@ -74,7 +75,7 @@ static void score_lane(const tms_page_mass *p, const lane *l) {
     for (uint32_t g = 0; g < l->group; g++)
         spoiled |= isnan(lse[g]);
     /* 2. Every full page's masses, joined. */
-    for (uint32_t i = 0; i < pages; i++)
+    for (uint32_t i = l->first / p->kv.page_size; i < pages; i++)
         l->scores[i] = spoiled ? NAN : (float)score_page(p, l, i, lse);
 }
 
@@ -87,6 +88,7 @@ tamis_status tms_reference_page_mass(tms_device *dev, const tms_page_mass *p) {
     const float *q = tms_view_matrix(&views, "q", p->q, n, (uint64_t)batch->n_heads * dim);
     float *scores = tms_view(&views, "scores", p->scores, (uint64_t)n * heads * p->stride * 4);
     const int32_t *visible = tms_view_visible(&views, batch);
+    const int32_t *first = tms_view_first(&views, batch);
     const int32_t *row_seq = tms_view(&views, "row_seq", batch->row_seq, (uint64_t)n * 4);
     const int32_t *table = n ? tms_view_rest(&views, "table", batch->table) : NULL;
     const void *data = n ? tms_view_rest(&views, "kv data", kv->data) : NULL;
@@ -101,6 +103,7 @@ tamis_status tms_reference_page_mass(tms_device *dev, const tms_page_mass *p) {
             .scores = scores + i * p->stride,
             .head = head,
             .group = group,
+            .first = tms_first_slot(first, i, (uint32_t)visible[i]),
             .visible = (uint32_t)visible[i]};
         score_lane(p, &l);
     }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* observe: the attention weights that the query rows of a span give to each key of their lane:
- *   w(t, g, s) = exp(logit - lse) for s < visible of row t, 0 for later slots;
+ *   w(t, g, s) = exp(logit - lse) for first <= s < visible of row t, 0 for other slots;
  *   value(s) = join over the rows of (join over the group of f(w)), f(w) = w or w².
  * Contract: host/ops/, observe. Slots below the largest visible of the span; the others are not
  * written. A logit of q and K that is NaN or infinite in fp32 counts as NaN; a row with an lse of
@@ -14,7 +14,7 @@
 typedef struct operands {
     const void *data;
     const float *q, *lse, *logits;
-    const int32_t *spans, *visible, *row_seq, *table;
+    const int32_t *spans, *visible, *first, *row_seq, *table;
     float *values, *tile;
 } operands;
 
@@ -38,7 +38,9 @@ static double weight_of(const tms_observe *p, const operands *o, const lane *l, 
     const uint64_t row = l->first + t;
     const uint32_t head = l->head * (p->batch.n_heads / p->batch.n_kv_heads) + g;
     const double lse = o->lse[row * p->lse_stride + head];
-    if (slot >= (uint32_t)o->visible[row * p->batch.n_kv_heads + l->head]) return 0;
+    const uint64_t owner = row * p->batch.n_kv_heads + l->head;
+    const uint32_t visible = (uint32_t)o->visible[owner];
+    if (slot >= visible || slot < tms_first_slot(o->first, owner, visible)) return 0;
     return exp(logit_of(p, o, row, head, slot, k) - (lse == -INFINITY ? INFINITY : lse));
 }
 
@@ -99,6 +101,7 @@ static operands view_operands(tms_views *views, const tms_observe *p) {
     const uint64_t lists = (uint64_t)p->n_items * b->n_heads * p->max_span;
     operands o = {0};
     o.visible = tms_view_visible(views, b);
+    o.first = tms_view_first(views, b);
     o.row_seq = tms_view(views, "row_seq", b->row_seq, n * 4);
     o.table = tms_view_rest(views, "table", b->table);
     o.spans = tms_view(views, "spans", p->spans, (uint64_t)p->n_items * 8);

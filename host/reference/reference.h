@@ -32,6 +32,13 @@ void *tms_view_optional(tms_views *views, const char *name, tms_ref ref, uint64_
 void *tms_view_rest(tms_views *views, const char *name, tms_ref ref);
 /* The launch's `visible`, every entry of which must be from 0 to max_visible. */
 const int32_t *tms_view_visible(tms_views *views, const tms_batch *batch);
+/* The launch's `first`, checked by max_seen; NULL if it is absent. */
+const int32_t *tms_view_first(tms_views *views, const tms_batch *batch);
+/* The first slot that the owner of an index sees, at most `visible`. */
+static inline uint32_t tms_first_slot(const int32_t *first, uint64_t index, uint32_t visible) {
+    const uint32_t slot = first ? (uint32_t)first[index] : 0;
+    return slot < visible ? slot : visible;
+}
 /* `n_rows` rows of `width` f32 elements. */
 float *tms_view_matrix(tms_views *views, const char *name, tms_matrix matrix, uint32_t n_rows,
                        uint64_t width);

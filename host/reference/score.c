@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* score_pages: an upper bound of every full page's logits, from its bounds:
  *   s_g(i) = Σ_d max(q_gd·lo_id, q_gd·hi_id);  score(i) = max, mean or sum of s_g over the group.
- * Contract: host/ops/, score_pages (Quest, section 3.4). Scores for ordinals below
- * visible / page_size; the others are not written. A NaN among the products makes the score NaN,
+ * Contract: host/ops/, score_pages (Quest, section 3.4). Scores for ordinals from
+ * first / page_size to below visible / page_size; the others are not written. A NaN among the products makes the score NaN,
  * under max too. */
 #include "host/reference/convert.h"
 #include "host/reference/reference.h"
@@ -42,6 +42,7 @@ tamis_status tms_reference_score_pages(tms_device *dev, const tms_score_pages *p
     const float *q = tms_view_matrix(&views, "q", p->q, n, (uint64_t)batch->n_heads * dim);
     float *scores = tms_view(&views, "scores", p->scores, (uint64_t)n * heads * p->stride * 4);
     const int32_t *visible = tms_view_visible(&views, batch);
+    const int32_t *first = tms_view_first(&views, batch);
     const int32_t *row_seq = tms_view(&views, "row_seq", batch->row_seq, (uint64_t)n * 4);
     const int32_t *table = n ? tms_view_rest(&views, "table", batch->table) : NULL;
     const void *bounds = n ? tms_view_rest(&views, "kv bounds", kv->bounds) : NULL;
@@ -52,8 +53,9 @@ tamis_status tms_reference_score_pages(tms_device *dev, const tms_score_pages *p
             const int32_t *lane =
                 tms_lane(table, batch->seq_stride, batch->head_stride, row_seq[r], h);
             const float *query = q + r * p->q.stride + (uint64_t)h * group * dim;
-            const uint32_t pages = (uint32_t)visible[r * heads + h] / kv->page_size;
-            for (uint32_t i = 0; i < pages; i++) {
+            const uint32_t seen = (uint32_t)visible[r * heads + h], pages = seen / kv->page_size;
+            const uint32_t hidden = tms_first_slot(first, r * heads + h, seen) / kv->page_size;
+            for (uint32_t i = hidden; i < pages; i++) {
                 /* 1. The page's bounds. */
                 tms_load_bounds(kv, bounds, tms_bounds_at(kv, lane[i], h), rows);
                 /* 2. Every query head's score, 3. joined by the group's rule. */

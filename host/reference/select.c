@@ -26,8 +26,9 @@ static int compare(const void *left, const void *right) {
     return a->ordinal > b->ordinal ? -1 : 1;
 }
 
-/* Marks one lane's chosen entries in `taken` [n]; returns their number. */
-static uint32_t choose(const tms_select *p, uint32_t visible, const float *scores,
+/* Marks one lane's chosen entries, from that of slot `first` on, in `taken` [n]; returns their
+ * number. */
+static uint32_t choose(const tms_select *p, uint32_t first, uint32_t visible, const float *scores,
                        candidate *candidates, unsigned char *taken) {
     const uint32_t size = p->granularity;
     const uint32_t n = (uint32_t)tms_divide_up(visible, size), scored = visible / size;
@@ -35,7 +36,8 @@ static uint32_t choose(const tms_select *p, uint32_t visible, const float *score
     const uint32_t recent = p->recent ? (visible > p->recent ? visible - p->recent : 0) / size : n;
     uint32_t count = 0, rest = 0;
     /* 1. Protected entries are taken; the others are candidates. */
-    for (uint32_t i = 0; i < n; i++) {
+    memset(taken, 0, n);
+    for (uint32_t i = first / size; i < n; i++) {
         taken[i] = i < sinks || i >= recent || i >= scored;
         if (taken[i])
             count++;
@@ -57,6 +59,7 @@ tamis_status tms_reference_select(tms_device *dev, const tms_select *p) {
     const float *scores =
         lanes ? tms_view_optional(&views, "scores", p->scores, lanes * p->stride * 4) : NULL;
     const int32_t *visible = tms_view_visible(&views, batch);
+    const int32_t *first = tms_view_first(&views, batch);
     int32_t *pages = tms_view(&views, "lists", p->lists.pages, lanes * p->lists.capacity * 4);
     int32_t *counts = tms_view(&views, "counts", p->lists.count, lanes * 4);
     if (views.status != TAMIS_OK) return views.status;
@@ -67,9 +70,10 @@ tamis_status tms_reference_select(tms_device *dev, const tms_select *p) {
     if (!candidates || !taken)
         status = tms_device_fail(dev, TAMIS_E_NO_MEMORY, "select: no memory for %zu entries", most);
     for (uint64_t l = 0; status == TAMIS_OK && l < lanes; l++) {
-        const uint32_t n = (uint32_t)tms_divide_up((uint32_t)visible[l], p->granularity);
-        const uint32_t count = choose(p, (uint32_t)visible[l],
-                                      scores ? scores + l * p->stride : NULL, candidates, taken);
+        const uint32_t seen = (uint32_t)visible[l], hidden = tms_first_slot(first, l, seen);
+        const uint32_t n = (uint32_t)tms_divide_up(seen, p->granularity);
+        const uint32_t count = choose(p, hidden, seen, scores ? scores + l * p->stride : NULL,
+                                      candidates, taken);
         if (count > p->lists.capacity) {
             status = tms_device_fail(dev, TAMIS_E_ARGUMENT, "select: %u entries in a list of %u",
                                      count, p->lists.capacity);

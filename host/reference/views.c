@@ -47,6 +47,20 @@ const int32_t *tms_view_visible(tms_views *views, const tms_batch *batch) {
     return visible;
 }
 
+const int32_t *tms_view_first(tms_views *views, const tms_batch *batch) {
+    const uint64_t lanes = (uint64_t)batch->n_rows * batch->n_kv_heads;
+    const int32_t *first = lanes ? tms_view_optional(views, "first", batch->first, lanes * 4) : NULL;
+    const int32_t *visible = first ? tms_view_visible(views, batch) : NULL;
+    for (uint64_t i = 0; visible && i < lanes; i++) {
+        tms_views_require(views, first[i] >= 0, "first slot, which must be 0 or more", first[i]);
+        if (batch->max_seen)
+            tms_views_require(views, visible[i] - first[i] <= (int64_t)batch->max_seen,
+                              "slots that a row sees, which must be max_seen or fewer",
+                              visible[i] - first[i]);
+    }
+    return first;
+}
+
 float *tms_view_matrix(tms_views *views, const char *name, tms_matrix matrix, uint32_t n_rows,
                        uint64_t width) {
     if (n_rows == 0 || views->status != TAMIS_OK) return NULL;

@@ -66,6 +66,7 @@ typedef struct tms_evicted_layer {
     tms_batch items;           /* the one sequence; all KV heads */
     tms_observe window;        /* the last rows; no values or weights yet */
     tms_ref window_visible;    /* int32 [n_kv_heads][window]: the rows' visible, head by head */
+    tms_ref window_first;      /* and their first, if they have one */
     tms_value_norm value_norm; /* with the layer's output projection, if it is bound; no out yet */
     tms_ref values[TMS_EVICT_VALUES];   /* f32 [n_kv_heads][stride] */
     tms_ref weights[TMS_EVICT_WEIGHTS]; /* f32 [window * group][stride], of one KV head */

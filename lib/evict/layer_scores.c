@@ -137,6 +137,8 @@ tamis_status tms_layer_head_weights(tms_evicted_layer *layer, uint32_t head, uin
     rows->n_heads = layer->group;
     rows->visible = layer->window_visible;
     rows->visible.offset += (uint64_t)head * rows->n_rows * sizeof(int32_t);
+    rows->first = layer->window_first;
+    rows->first.offset += (uint64_t)head * rows->n_rows * sizeof(int32_t);
     rows->table.offset += head * rows->head_stride * sizeof(int32_t);
     observe.q.ref.offset += (uint64_t)head * layer->group * layer->kv.head_dim * sizeof(float);
     observe.lse.offset += (uint64_t)head * layer->group * sizeof(float);

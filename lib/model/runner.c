@@ -126,16 +126,16 @@ static tamis_status bind_model(tamis_runner *runner, tamis_error *error) {
 }
 
 /* The caller's parameters with the model's own in the place of zeros. A sliding window that no text
- * of this plan outgrows is none: selections and evictions then combine with it. */
+ * of this plan outgrows is none. */
 static tamis_plan_params with_model(const tamis_model *model, const tamis_plan_params *params) {
     const tms_config *config = &model->config;
     const double magnitude = tms_rope_magnitude(&config->rope);
     tamis_plan_params own = *params;
     own.rotated = 1;
-    if (own.scale == 0 && magnitude != 1)
-        own.scale = (float)(magnitude * magnitude / sqrt(config->head_dim));
-    if (own.sliding_window == 0 && config->sliding_window < own.max_context)
-        own.sliding_window = config->sliding_window;
+    if (own.attention.scale == 0 && magnitude != 1)
+        own.attention.scale = (float)(magnitude * magnitude / sqrt(config->head_dim));
+    if (own.attention.sliding_window == 0 && config->sliding_window < own.max_context)
+        own.attention.sliding_window = config->sliding_window;
     return own;
 }
 
@@ -143,7 +143,8 @@ static tamis_plan_params with_model(const tamis_model *model, const tamis_plan_p
 static tamis_status make(tamis_runner *runner, const tamis_plan_params *params,
                          tamis_error *error) {
     const tamis_plan_params own = with_model(runner->model, params);
-    runner->as_model = params->scale == 0 && params->soft_cap == 0 && params->sliding_window == 0;
+    static const tamis_attention nothing;
+    runner->as_model = memcmp(&params->attention, &nothing, sizeof nothing) == 0;
     TMS_TRY(tamis_plan_create(runner->cache, &own, &runner->plan, error));
     tamis_plan_get_params(runner->plan, &runner->limits);
     TMS_TRY(bind_model(runner, error));
@@ -230,11 +231,11 @@ tamis_status tms_check_tokens(const tamis_runner *runner, const int32_t *tokens,
 }
 
 tamis_status tms_check_as_model(const tamis_runner *runner, tamis_error *error) {
-    const tamis_plan_params *limits = &runner->limits;
+    const tamis_attention *a = &runner->limits.attention;
     TMS_REQUIRE(runner->as_model, TAMIS_E_UNSUPPORTED,
-                "the runner has scale %g, soft cap %g, sliding window %u, which are not all the "
-                "model's own: its K and V are not those of the model",
-                (double)limits->scale, (double)limits->soft_cap, limits->sliding_window);
+                "the runner has scale %g, soft cap %g, sliding window %u, chunk %u, which are not all "
+                "the model's own: its K and V are not those of the model",
+                (double)a->scale, (double)a->soft_cap, a->sliding_window, a->chunk);
     return TAMIS_OK;
 }
 

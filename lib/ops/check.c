@@ -130,7 +130,7 @@ void tms_op_apart(tms_op_call *c, const tms_op_rows *a, const tms_op_rows *b) {
 
 /* ---- Paged caches ---------------------------------------------------------------------------- */
 
-static void check_reserved(tms_op_call *c, const uint64_t *reserved, size_t n, const char *type) {
+void tms_op_reserved(tms_op_call *c, const uint64_t *reserved, size_t n, const char *type) {
     if (c->status == TAMIS_OK) c->status = tms_reserved_check(reserved, n, type, c->error);
 }
 
@@ -197,7 +197,7 @@ tms_kv tms_op_kv(tms_op_call *c, const tamis_kv *kv, uint32_t n_kv_heads, uint32
                   .bounds_dtype = kv->dtype,
                   .page_size = kv->page_size,
                   .head_dim = kv->head_dim};
-    check_reserved(c, kv->reserved, sizeof kv->reserved / sizeof *kv->reserved, "tamis_kv");
+    tms_op_reserved(c, kv->reserved, sizeof kv->reserved / sizeof *kv->reserved, "tamis_kv");
     tms_op_zero(c, "tamis_kv", "reserved32", kv->reserved32);
     tms_op_above_0(c, "n_kv_heads", n_kv_heads);
     check_strides(c, kv, bounded);
@@ -239,8 +239,7 @@ tms_batch tms_op_batch(tms_op_call *c, const tamis_batch *b, uint32_t page_size,
     const uint32_t n_tiles = b->n_tiles ? b->n_tiles : b->n_rows;
     tms_device *dev = c->context->dev;
     tms_batch out = {.n_heads = b->n_heads, .n_kv_heads = b->n_kv_heads};
-    check_reserved(c, b->reserved, sizeof b->reserved / sizeof *b->reserved, "tamis_batch");
-    tms_op_zero(c, "tamis_batch", "reserved32", b->reserved32);
+    tms_op_reserved(c, b->reserved, sizeof b->reserved / sizeof *b->reserved, "tamis_batch");
     /* Without rows only the heads are checked, since sizes are computed from them. */
     if (c->status == TAMIS_OK) c->status = tms_device_check_batch(dev, &out, c->error);
     if (b->n_sequences > 1) tms_op_above_0(c, "seq_stride", b->seq_stride);
@@ -248,6 +247,7 @@ tms_batch tms_op_batch(tms_op_call *c, const tamis_batch *b, uint32_t page_size,
     out.n_tiles = n_tiles;
     out.max_tile_rows = b->max_tile_rows ? b->max_tile_rows : 1;
     out.max_visible = b->max_visible;
+    out.max_seen = b->max_seen;
     out.seq_stride = b->seq_stride;
     out.head_stride = b->head_stride;
     if (c->status != TAMIS_OK) return out;
@@ -255,6 +255,7 @@ tms_batch tms_op_batch(tms_op_call *c, const tamis_batch *b, uint32_t page_size,
     if (tiled) out.tiles = tms_op_place(c, "tiles", &b->tiles, n ? 2 * ints * n_tiles : 0);
     out.row_seq = tms_op_place(c, "row_seq", &b->row_seq, n * ints);
     out.visible = tms_op_place(c, "visible", &b->visible, tms_op_times(n * b->n_kv_heads, ints));
+    out.first = tms_op_optional(c, "first", &b->first, tms_op_times(n * b->n_kv_heads, ints));
     out.table = tms_op_place(c, "table", &b->table, tms_op_times(ids, ints));
     return out;
 }

@@ -30,8 +30,12 @@ static uint64_t head_bytes(const tamis_batch *b, uint64_t each) {
     return tms_op_times((uint64_t)b->n_rows * b->n_heads, tms_op_times(each, sizeof(float)));
 }
 
-static tms_logit logit_of(float scale, float soft_cap, uint32_t head_dim) {
-    return (tms_logit){scale != 0 || head_dim == 0 ? scale : (float)(1 / sqrt(head_dim)), soft_cap};
+static tms_logit logit_of(tms_op_call *c, const tamis_attention *a, uint32_t head_dim) {
+    tms_op_reserved(c, a->reserved, sizeof a->reserved / sizeof *a->reserved, "tamis_attention");
+    tms_op_zero(c, "tamis_attention", "sliding_window", a->sliding_window);
+    tms_op_zero(c, "tamis_attention", "chunk", a->chunk);
+    return (tms_logit){a->scale != 0 || head_dim == 0 ? a->scale : (float)(1 / sqrt(head_dim)),
+                       a->soft_cap};
 }
 
 /* The stride that is given, else the least possible. It is never 0, which means a plane in some
@@ -92,7 +96,7 @@ static tms_page_mass page_mass_of(tms_op_call *c, const tamis_page_mass_params *
         .group = (tms_group)p->group,
         .scores = tms_op_place(c, "scores", &p->scores, owner_bytes(&p->batch, stride)),
         .stride = stride,
-        .logit = logit_of(p->scale, p->soft_cap, p->kv.head_dim)};
+        .logit = logit_of(c, &p->attention, p->kv.head_dim)};
 }
 
 tamis_status tamis_op_page_mass_scratch(tamis_context *context, const tamis_page_mass_params *p,
@@ -144,7 +148,6 @@ tamis_status tamis_op_select(tamis_context *context, const tamis_select_params *
 static tms_attend attend_of(tms_op_call *c, const tamis_attend_params *p) {
     const tamis_batch *b = &p->batch;
     const uint64_t logit_stride = stride_or(p->logit_stride, b->max_visible), n = b->n_rows;
-    const uint64_t plane = tms_op_times((uint64_t)p->kv.n_pages * p->kv.page_size, sizeof(int32_t));
     const tms_op_rows q = head_rows("q", &p->q, b, p->kv.head_dim);
     const tms_op_rows out = head_rows("out", &p->out, b, p->kv.head_dim);
     tms_op_zero(c, "tamis_attend_params", "reserved32", p->reserved32);
@@ -156,9 +159,7 @@ static tms_attend attend_of(tms_op_call *c, const tamis_attend_params *p) {
         .q = tms_op_matrix(c, &q),
         .out = tms_op_matrix(c, &out),
         .lse = tms_op_optional(c, "lse", &p->lse, head_bytes(b, 1)),
-        .positions = tms_op_optional(c, "positions", &p->positions, plane),
-        .intervals = tms_op_optional(c, "intervals", &p->intervals, 2 * n * sizeof(int32_t)),
-        .logit = logit_of(p->scale, p->soft_cap, p->kv.head_dim),
+        .logit = logit_of(c, &p->attention, p->kv.head_dim),
         .logits = tms_op_optional(c, "logits", &p->logits, head_bytes(b, logit_stride)),
         .logit_stride = logit_stride};
     tms_op_apart(c, &q, &out);
@@ -240,7 +241,7 @@ static tms_observe observe_of(tms_op_call *c, const tamis_observe_params *p) {
         .q = tms_op_matrix(c, &q),
         .lse = tms_op_place(c, "lse", &p->lse, tms_op_times(lse_floats, sizeof(float))),
         .lse_stride = lse,
-        .logit = logit_of(p->scale, p->soft_cap, p->kv.head_dim),
+        .logit = logit_of(c, &p->attention, p->kv.head_dim),
         .logits = tms_op_optional(c, "logits", &p->logits, head_bytes(b, logits)),
         .logit_stride = logits,
         .rows = (tms_rows_join)p->rows,

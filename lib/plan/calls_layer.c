@@ -234,7 +234,8 @@ tamis_status tms_plan_check_held(const tamis_plan *plan, uint32_t layer, tamis_e
 /* Whether the layer's rows read the pages of lists; *path is the counter of such rows. */
 static bool is_listed(tamis_plan *plan, uint32_t layer, uint64_t **path) {
     tamis_plan_counters *c = &plan->counters;
-    uint32_t n = tms_pages_of(plan->setup.cache, plan->step.layers[layer].max_visible);
+    const tms_batch batch = tms_launch_attend(&plan->launches, layer).batch;
+    const uint32_t n = tms_batch_entries(&batch, plan->setup.cache->params.page_size);
     *path = &c->rows_selected;
     if (plan->step.exact)
         *path = &c->rows_exact;
@@ -288,12 +289,15 @@ static void count_read(tamis_plan *plan, uint32_t layer, bool listed, bool fused
     for (uint32_t row = 0; row < plan->step.n_rows; row++)
         for (uint32_t h = 0; h < cache->params.n_kv_heads; h++) {
             uint32_t visible = tms_step_visible(&plan->step, layer, row, h);
-            uint64_t n = tms_pages_of(cache, visible) -
-                         tms_sight_first_page(&plan->sight, &plan->step, layer, row);
+            const uint32_t first =
+                tms_sight_first_page(&plan->sight, &plan->step, layer, row, h);
+            const uint64_t n = tms_pages_of(cache, visible) - first;
             full += n;
             read += listed && n > k ? k : n;
             if (listed && plan->setup.reading.scored == TMS_SCORE_BOUNDS)
-                bounded += visible / cache->params.page_size;
+                bounded += visible / cache->params.page_size > first
+                               ? visible / cache->params.page_size - first
+                               : 0;
             if (listed && plan->setup.reading.scored == TMS_SCORE_MASS) massed += n;
         }
     const tamis_cache_params *p = &cache->params;
@@ -405,11 +409,13 @@ tamis_status tamis_plan_attend(tamis_plan *plan, uint32_t layer, const tamis_row
     plan->launches.attended = false;
     if (tms_in_step_observes(&plan->in_step))
         TIME(plan, observe_us, tms_in_step_ask_weights(&plan->in_step, listed, &p.attend, error));
+    TIME(plan, attend_us,
+         tms_sight_find(&plan->sight, step, layer, &p.attend.batch, error));
     if (listed) {
         fused = tms_launch_fuses(&plan->launches, &p);
         TMS_TRY(run_listed(plan, layer, &p, fused, error));
     } else if (plan->setup.needs.rotation) {
-        TIME(plan, attend_us, tms_reindex_attend(&plan->reindex, layer, &p.attend, error));
+        TIME(plan, attend_us, tms_reindex_attend(&plan->reindex, &p.attend, error));
     } else {
         RUN(plan, attend_us, attend, &p.attend);
     }
@@ -494,7 +500,8 @@ tamis_status tamis_plan_read_selected(tamis_plan *plan, uint32_t row, uint32_t k
                 plan->setup.cache->params.n_kv_heads);
     if (plan->launches.listed) return read_list(plan, row, kv_head, pages, capacity, count, error);
     const uint32_t layer = plan->launches.attended_layer;
-    const uint32_t first = tms_sight_first_page(&plan->sight, &plan->step, layer, row);
+    uint32_t first;
+    TMS_TRY(tms_sight_read_first_page(&plan->sight, &plan->step, layer, row, kv_head, &first, error));
     *count =
         tms_pages_of(plan->setup.cache, tms_step_visible(&plan->step, layer, row, kv_head)) - first;
     for (uint32_t i = 0; i < *count && i < capacity; i++)

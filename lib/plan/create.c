@@ -7,13 +7,15 @@
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
+#include <string.h>
 
 static void fill_defaults(const tamis_cache *cache, tamis_plan_params *p) {
     if (p->max_sequences == 0) p->max_sequences = 1;
     if (p->max_rows == 0) p->max_rows = 512;
     if (p->max_selected_rows == 0) p->max_selected_rows = p->max_sequences;
     if (p->max_selected_rows > p->max_rows) p->max_selected_rows = p->max_rows;
-    if (p->scale == 0 && !p->layers) p->scale = (float)(1 / sqrt(cache->params.head_dim));
+    if (p->attention.scale == 0 && !p->layers)
+        p->attention.scale = (float)(1 / sqrt(cache->params.head_dim));
     p->selection.budget = tms_selection_budget(&p->selection);
     p->eviction = tms_eviction_filled(&p->eviction);
 }
@@ -109,7 +111,7 @@ static place place_of(const tms_setup *setup, uint32_t layer) {
 
 static tamis_status check_reserved(const tamis_layer *layer, uint32_t index, tamis_error *error) {
     const tamis_attention *a = &layer->attention;
-    uint64_t set = a->reserved32 | layer->reserved32;
+    uint64_t set = layer->reserved32;
     for (size_t i = 0; i < sizeof a->reserved / sizeof *a->reserved; i++)
         set |= a->reserved[i];
     for (size_t i = 0; i < sizeof layer->reserved / sizeof *layer->reserved; i++)
@@ -133,13 +135,13 @@ static tamis_status check_attention(const tms_setup *setup, uint32_t layer, tami
 static tamis_status fill_layers(tms_setup *setup, tamis_error *error) {
     const tamis_plan_params *p = &setup->params;
     const tamis_cache_params *cache = &setup->cache->params;
-    const tamis_layer alike = {.attention = {.scale = p->scale,
-                                             .soft_cap = p->soft_cap,
-                                             .sliding_window = p->sliding_window}};
-    TMS_REQUIRE(!p->layers || (p->scale == 0 && p->soft_cap == 0 && p->sliding_window == 0),
-                TAMIS_E_ARGUMENT,
-                "layers are given beside scale %g, soft_cap %g and sliding_window %" PRIu32,
-                (double)p->scale, (double)p->soft_cap, p->sliding_window);
+    const tamis_attention *a = &p->attention;
+    const tamis_layer alike = {.attention = *a};
+    static const tamis_attention nothing;
+    TMS_REQUIRE(!p->layers || memcmp(a, &nothing, sizeof nothing) == 0, TAMIS_E_ARGUMENT,
+                "layers are given beside an attention of scale %g, soft_cap %g, sliding_window %" PRIu32
+                " and chunk %" PRIu32,
+                (double)a->scale, (double)a->soft_cap, a->sliding_window, a->chunk);
     setup->layers = calloc(cache->n_layers, sizeof *setup->layers);
     TMS_REQUIRE(setup->layers, TAMIS_E_NO_MEMORY, "no host memory for %" PRIu32 " layers",
                 cache->n_layers);
@@ -155,18 +157,27 @@ static tamis_status fill_layers(tms_setup *setup, tamis_error *error) {
     return TAMIS_OK;
 }
 
-static tamis_status check_window(const tms_setup *setup, uint32_t layer, tamis_error *error) {
-    const tamis_plan_params *p = &setup->params;
-    const uint32_t window = tms_setup_window(setup, layer);
+/* What a row sees is found by the order of a lane's positions. */
+static tamis_status check_sight(const tms_setup *setup, uint32_t layer, tamis_error *error) {
+    const tms_eviction_needs *needs = &setup->needs;
+    const tamis_attention *a = &setup->layers[layer].attention;
+    const char *name = tamis_eviction_name(setup->params.eviction.kind);
+    const char *what = a->sliding_window ? "sliding_window" : "chunk";
+    const uint32_t value = a->sliding_window ? a->sliding_window : a->chunk;
     const place where = place_of(setup, layer);
-    TMS_REQUIRE(window == 0 || !setup->needs.active, TAMIS_E_UNSUPPORTED,
-                "%ssliding_window %" PRIu32 " under eviction %s", where.text, window,
-                tamis_eviction_name(p->eviction.kind));
-    TMS_REQUIRE(window == 0 || !tms_setup_lists(setup, layer), TAMIS_E_UNSUPPORTED,
-                "%ssliding_window %" PRIu32
-                " under selection %s: its budget would go to pages outside the window; only full "
-                "takes one",
-                where.text, window, tamis_selection_name(p->selection.kind));
+    if (value == 0 || !needs->active) return TAMIS_OK;
+    TMS_REQUIRE(!needs->in_place, TAMIS_E_UNSUPPORTED,
+                "%s%s %" PRIu32 " under eviction %s with every 1: rows take the places of tokens, so "
+                "that those of a window no longer lie together",
+                where.text, what, value, name);
+    TMS_REQUIRE(!needs->rotation, TAMIS_E_UNSUPPORTED,
+                "%s%s %" PRIu32 " under reindexed %s, which moves its sinks nearer: into the window or "
+                "not is not defined",
+                where.text, what, value, name);
+    TMS_REQUIRE(setup->cache->params.planes & TAMIS_PLANE_POSITIONS, TAMIS_E_ARGUMENT,
+                "%s%s %" PRIu32 " under eviction %s needs the cache's plane of positions (planes %d); "
+                "the cache has %" PRIu32,
+                where.text, what, value, name, TAMIS_PLANE_POSITIONS, setup->cache->params.planes);
     return TAMIS_OK;
 }
 
@@ -182,7 +193,7 @@ static tamis_status ask_policies(tms_setup *setup, tamis_error *error) {
     /* A list of max_pages entries holds every page of the longest lane. */
     if (setup->reading.k > setup->max_pages) setup->reading.k = setup->max_pages;
     for (uint32_t layer = 0; layer < setup->cache->params.n_layers; layer++)
-        TMS_TRY(check_window(setup, layer, error));
+        TMS_TRY(check_sight(setup, layer, error));
     return TAMIS_OK;
 }
 
@@ -199,7 +210,8 @@ static tamis_status make_rooms(tamis_plan *plan, tamis_error *error) {
     plan->in_step = (tms_in_step){
         .setup = setup, .step = &plan->step, .rings = &plan->rings, .counters = &plan->counters};
     plan->reindex = (tms_reindex){.setup = setup, .step = &plan->step};
-    plan->between = (tms_between){.setup = setup, .table = &plan->table, .rings = &plan->rings};
+    plan->between = (tms_between){
+        .setup = setup, .table = &plan->table, .rings = &plan->rings, .sight = &plan->sight};
     TMS_TRY(tms_sight_create(&plan->sight, error));
     tms_step_add(&plan->step, tms_sight_room(&plan->sight));
     tms_step_add(&plan->step, tms_query_rings_room(&plan->rings));
@@ -233,7 +245,7 @@ static tamis_status warm_in_step(tamis_plan *plan, uint32_t layer, tamis_error *
         TMS_TRY(tms_in_step_use_weights(&plan->in_step, layer, &observed, error));
     }
     if (plan->setup.needs.rotation)
-        TMS_TRY(tms_reindex_attend(&plan->reindex, layer, &attend, error));
+        TMS_TRY(tms_reindex_attend(&plan->reindex, &attend, error));
     return TAMIS_OK;
 }
 
@@ -269,7 +281,7 @@ static void end(tms_life *life) {
     if (p->rings.setup) tms_query_rings_destroy(&p->rings);
     if (p->table.setup) tms_page_table_destroy(&p->table);
     if (p->step.setup) tms_step_destroy(&p->step);
-    tms_sight_destroy(&p->sight);
+    if (p->sight.setup) tms_sight_destroy(&p->sight);
     free(p->setup.layers);
     free(p);
 }

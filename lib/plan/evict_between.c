@@ -25,7 +25,10 @@ static tms_between_layout lay_out(const tms_setup *setup) {
     at.end_shared = end;
     at.rows = tms_arena_place(&end, window * heads);
     at.by_head = tms_arena_place(&end, window * heads);
+    at.least = tms_arena_place(&end, window);
     at.end_layer = end;
+    at.first = tms_arena_place(&end, window * heads);
+    at.first_by_head = tms_arena_place(&end, window * heads);
     at.limits = tms_arena_place(&end, 2 * heads);
     at.k_table = tms_arena_place(&end, heads);
     at.to = tms_arena_place(&end, pages);
@@ -70,7 +73,8 @@ static tms_matrix window_rows(const tms_between *b, uint32_t part) {
     return (tms_matrix){{b->window, part * block}, width};
 }
 
-static tms_batch window_batch(const tms_between *b, const tms_batch *items) {
+static tms_batch window_batch(const tms_between *b, uint32_t layer, const tms_batch *items) {
+    const tms_sight_kind *kind = tms_sight_of(b->sight, layer);
     const tms_between_layout at = b->at;
     const uint32_t window = items->n_rows ? b->setup->needs.window : 0;
     tms_batch rows = *items;
@@ -79,12 +83,15 @@ static tms_batch window_batch(const tms_between *b, const tms_batch *items) {
     rows.tiles = table(b, at.tiles);
     rows.visible = table(b, at.rows);
     rows.max_tile_rows = window < TMS_TILE_ROWS ? window : TMS_TILE_ROWS;
+    if (!kind) return rows;
+    rows.first = table(b, at.first);
+    rows.max_seen = kind->most;
     return rows;
 }
 
 static tms_observe window_of(const tms_between *b, const tms_evicted_layer *layer) {
     return (tms_observe){.kv = layer->kv,
-                         .batch = window_batch(b, &layer->items),
+                         .batch = window_batch(b, layer->index, &layer->items),
                          .n_items = layer->items.n_rows,
                          .max_span = b->setup->needs.window,
                          .spans = table(b, b->at.spans),
@@ -149,6 +156,7 @@ tms_evicted_layer tms_between_layer(const tms_between *b, uint32_t index, uint32
     const tms_output *output = b->outputs ? &b->outputs[index] : NULL;
     layer.window = window_of(b, &layer);
     layer.window_visible = table(b, at.by_head);
+    if (layer.window.batch.first.mem) layer.window_first = table(b, at.first_by_head);
     layer.value_norm = (tms_value_norm){.kv = layer.kv,
                                         .batch = layer.items,
                                         .kind = TMS_VALUE_L1_PROJECTED,
@@ -185,9 +193,11 @@ tamis_status tms_between_send_sequence(const tms_between *b, const tms_sequence 
     return tms_arena_send(&b->tables, b->setup->dev, 0, at.end_shared, error);
 }
 
-/* Uploads how many slots the window's rows see in the layer's lanes. */
-static tamis_status send_rows(const tms_between *b, const tms_evicted_layer *layer,
+/* Uploads how many slots the window's rows, of which `end` is the position after the last, see in the
+ * layer's lanes. */
+static tamis_status send_rows(const tms_between *b, const tms_evicted_layer *layer, uint32_t end,
                               tamis_error *error) {
+    const tms_sight_kind *kind = tms_sight_of(b->sight, layer->index);
     const tms_between_layout at = b->at;
     uint32_t window = b->setup->needs.window, heads = layer->n_kv_heads;
     int32_t *host = b->tables.host;
@@ -198,7 +208,29 @@ static tamis_status send_rows(const tms_between *b, const tms_evicted_layer *lay
             host[at.rows + t * heads + h] = sees;
             host[at.by_head + h * window + t] = sees;
         }
+    for (uint32_t t = 0; t < window; t++)
+        host[at.least + t] =
+            kind && end + t >= window ? (int32_t)tms_sight_least(kind, end + t - window) : 0;
     return tms_arena_send(&b->tables, b->setup->dev, at.rows, at.end_layer, error);
+}
+
+/* Looks up from which slots on the window's rows see. */
+static tamis_status seek_rows(const tms_between *b, const tms_evicted_layer *layer,
+                              tamis_error *error) {
+    const tms_between_layout at = b->at;
+    tms_seek seek = {.batch = layer->window.batch,
+                     .page_size = layer->kv.page_size,
+                     .positions = layer->planes.positions,
+                     .least = table(b, at.least),
+                     .out = table(b, at.first),
+                     .row_stride = layer->n_kv_heads,
+                     .head_stride = 1};
+    if (!tms_sight_of(b->sight, layer->index)) return TAMIS_OK;
+    TMS_TRY(tms_run_seek(b->setup->dev, &seek, error));
+    seek.out = table(b, at.first_by_head);
+    seek.row_stride = 1;
+    seek.head_stride = b->setup->needs.window;
+    return tms_run_seek(b->setup->dev, &seek, error);
 }
 
 tamis_status tms_between_send_layer(const tms_between *b, const tms_sequence *sequence,
@@ -215,7 +247,8 @@ tamis_status tms_between_send_layer(const tms_between *b, const tms_sequence *se
                                .max_pages = tms_pages_of(setup->cache, rows->max_visible),
                                .scratch = layer->scratch};
     if (setup->needs.window == 0) return TAMIS_OK;
-    TMS_TRY(send_rows(b, layer, error));
+    TMS_TRY(send_rows(b, layer, sequence->length, error));
+    TMS_TRY(seek_rows(b, layer, error));
     TMS_TRY(tms_query_rings_unroll(b->rings, layer->index, ring, sequence->length, attend.q.ref,
                                    error));
     return tms_run_attend(setup->dev, &attend, error);

@@ -7,6 +7,7 @@
 #include "lib/plan/arena.h"
 #include "lib/plan/page_table.h"
 #include "lib/plan/query_ring.h"
+#include "lib/plan/sight.h"
 
 /* A layer's output projection as it was bound. */
 typedef struct tms_output {
@@ -28,7 +29,10 @@ typedef struct tms_between_layout {
     uint64_t end_shared; /* up to here: one upload per sequence */
     uint64_t rows;       /* [window][n_kv_heads] slots that the window's rows see */
     uint64_t by_head;    /* [n_kv_heads][window] the same */
+    uint64_t least;      /* [window] least positions that the window's rows see, */
     uint64_t end_layer;  /* from `rows` to here: one upload per layer */
+    uint64_t first;      /* [window][n_kv_heads] and the slots that these are at, */
+    uint64_t first_by_head; /* [n_kv_heads][window] the same */
     uint64_t limits;     /* [n_kv_heads][2] */
     uint64_t k_table;    /* [n_kv_heads] */
     uint64_t to;         /* [n_kv_heads][max_pages] pages that kept slots move to */
@@ -41,6 +45,7 @@ typedef struct tms_between {
     const tms_setup *setup;
     const tms_page_table *table;
     const tms_query_rings *rings;
+    const tms_sight *sight;
     uint64_t stride;  /* of values and weights, which have one element per slot */
     tms_mem *window;  /* f32 the last rows in order: q, out [window][n_heads][head_dim], then lse */
     tms_mem *values;  /* f32 [n_layers if across][n_kv_heads][stride], then others without layers */

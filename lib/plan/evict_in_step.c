@@ -261,6 +261,7 @@ static tamis_status put_weights(const tms_in_step *e, uint32_t layer, const tms_
                      .page_size = attend->kv.page_size};
     uint64_t entry = (uint64_t)layer * step->n_sequences * attend->batch.n_kv_heads;
     mean.batch.n_rows = observe.n_items;
+    mean.batch.first = (tms_ref){NULL, 0}; /* of the step's rows, which are not items */
     mean.batch.row_seq = tms_step_table(step, e->item_seq);
     mean.batch.visible = tms_step_table(step, e->item_visible + entry);
     TMS_TRY(tms_run_observe(dev, &observe, error));

@@ -34,7 +34,7 @@ static tms_batch batch_of(const tms_launches *l, uint32_t layer) {
     const tms_setup *setup = l->setup;
     const tamis_cache_params *cache = &setup->cache->params;
     const uint64_t entry = tms_step_entry(step, layer);
-    return (tms_batch){.n_rows = step->n_rows,
+    tms_batch batch = {.n_rows = step->n_rows,
                        .n_tiles = step->n_tiles,
                        .n_heads = cache->n_heads,
                        .n_kv_heads = cache->n_kv_heads,
@@ -47,6 +47,8 @@ static tms_batch batch_of(const tms_launches *l, uint32_t layer) {
                        .max_visible = step->fixed ? setup->params.max_context
                                                   : step->layers[layer].max_visible,
                        .max_tile_rows = step->max_tile_rows};
+    tms_sight_limit(l->sight, step, layer, &batch);
+    return batch;
 }
 
 tms_write_rows tms_launch_write(const tms_launches *l, uint32_t layer) {
@@ -68,7 +70,6 @@ tms_attend tms_launch_attend(const tms_launches *l, uint32_t layer) {
                          .logit = tms_setup_logit(setup, layer),
                          .scratch = {l->scratch, 0}};
     attend.max_pages = tms_pages_of(setup->cache, attend.batch.max_visible);
-    tms_sight_limit(l->sight, l->step, layer, &attend);
     return attend;
 }
 
@@ -243,6 +244,7 @@ static tamis_status warm_attends(const tms_launches *l, uint32_t layer, tamis_er
     uint64_t width = tms_setup_width(l->setup);
     tms_attend all = tms_launch_attend(l, layer);
     all.q.stride = all.out.stride = width;
+    TMS_TRY(tms_sight_find(l->sight, l->step, layer, &all.batch, error));
     TMS_TRY(tms_run_attend(dev, &all, error));
     if (!tms_setup_lists(l->setup, layer)) return TAMIS_OK;
     tms_sparse_attend listed = tms_launch_sparse(l, layer);

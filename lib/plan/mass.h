@@ -11,13 +11,10 @@ typedef struct tms_masses {
     const tms_setup *setup;
     const tms_step *step;
     const tms_launches *launches;
-    uint32_t at_once; /* rows of a launch */
-    uint64_t stride;  /* elements of a lane in `values` and of a query head in `logits`, at most */
-    tms_mem *rows;    /* f32 [at_once] rows of out, then [at_once][n_heads] of lse */
-    tms_mem *logits;  /* f32 [at_once][n_heads][stride], under a sliding window */
-    tms_mem *values;  /* f32 [n_kv_heads][stride], sums over rows and groups */
-    float *host;      /* the same */
-    tms_arena pairs;  /* constant: (0, n) for n of 1 to at_once, then (n, 1) from 0 on */
+    tms_mem *rows;   /* f32 [TMS_TILE_ROWS] rows of out, then [TMS_TILE_ROWS][n_heads] of lse */
+    tms_mem *values; /* f32 [n_kv_heads][slots], sums over rows and groups */
+    float *host;     /* the same */
+    tms_arena pairs; /* constant: (0, n) for n of 1 to TMS_TILE_ROWS */
 } tms_masses;
 
 /* The pointers to other rooms must be set, the launches made. After a failure the caller must call

@@ -10,18 +10,19 @@
 static void place(void *room, const tms_step_size *size, uint64_t *end) {
     tms_reindex *reindex = room;
     const uint64_t rows = reindex->setup->needs.rotation ? size->rows : 0;
+    const uint64_t heads = reindex->setup->cache->params.n_kv_heads;
     reindex->index = tms_arena_place(end, rows);
     reindex->delta = tms_arena_place(end, rows);
-    reindex->near = tms_arena_place(end, 2 * rows);
-    reindex->far = tms_arena_place(end, 2 * rows);
+    reindex->near = tms_arena_place(end, rows * heads);
+    reindex->far = tms_arena_place(end, rows * heads);
 }
 
-/* By how many positions each row's sinks move nearer, and the intervals of its two attends. All lanes
- * of a sequence hold the same positions. */
+/* By how many positions each row's sinks move nearer, and the slots of its two attends. All lanes of a
+ * sequence hold the same positions, sinks in the first slots. */
 static void fill(void *room, const tms_step *step) {
     const tms_reindex *reindex = room;
     const tms_setup *setup = reindex->setup;
-    const uint32_t sinks = setup->params.eviction.sinks;
+    const uint32_t sinks = setup->params.eviction.sinks, heads = setup->cache->params.n_kv_heads;
     int32_t *host = step->tables.host;
     int32_t *index = host + reindex->index, *delta = host + reindex->delta;
     int32_t *near = host + reindex->near, *far = host + reindex->far;
@@ -32,10 +33,11 @@ static void fill(void *room, const tms_step *step) {
         for (uint32_t j = 0; j < step->n_kept[i]; j++, row++) {
             index[row] = (int32_t)row;
             delta[row] = -(int32_t)gap;
-            near[2 * row] = 0;
-            near[2 * row + 1] = (int32_t)sinks - 1;
-            far[2 * row] = (int32_t)sinks;
-            far[2 * row + 1] = (int32_t)step->position[row];
+            for (uint32_t h = 0; h < heads; h++) {
+                const uint32_t visible = tms_step_visible(step, 0, row, h);
+                *near++ = (int32_t)(visible < sinks ? visible : sinks);
+                *far++ = (int32_t)sinks;
+            }
         }
     }
 }
@@ -96,27 +98,26 @@ static tamis_status turn(const tms_reindex *reindex, const tms_attend *attend,
     return tms_run_rotate(reindex->setup->dev, &rotate, error);
 }
 
-/* One of the two attends, over the tokens in its rows' intervals. */
-static tamis_status attend_part(const tms_reindex *reindex, uint32_t layer,
-                                const tms_attend *attend, const reindex_parts *parts, int part,
-                                tms_ref intervals, tamis_error *error) {
+/* One of the two attends: over the sinks, or over what is behind them. */
+static tamis_status attend_part(const tms_reindex *reindex, const tms_attend *attend,
+                                const reindex_parts *parts, int part, tamis_error *error) {
     tms_attend p = *attend;
-    if (part == 0) p.q = parts->turned;
     p.out = parts->outs[part];
     p.lse = parts->lses[part];
-    p.intervals = intervals;
-    p.positions = tms_cache_planes(reindex->setup->cache, layer).positions;
+    if (part == 0) {
+        p.q = parts->turned;
+        p.batch.visible = tms_step_table(reindex->step, reindex->near);
+    } else
+        p.batch.first = tms_step_table(reindex->step, reindex->far);
     return tms_run_attend(reindex->setup->dev, &p, error);
 }
 
-tamis_status tms_reindex_attend(const tms_reindex *reindex, uint32_t layer,
-                                const tms_attend *attend, tamis_error *error) {
+tamis_status tms_reindex_attend(const tms_reindex *reindex, const tms_attend *attend,
+                                tamis_error *error) {
     const reindex_parts parts = lay_out(reindex, attend);
     const tms_step *step = reindex->step;
     const tms_ref index = tms_step_table(step, reindex->index);
     const tms_ref delta = tms_step_table(step, reindex->delta);
-    const tms_ref near = tms_step_table(step, reindex->near);
-    const tms_ref far = tms_step_table(step, reindex->far);
     const tms_merge merge = {.n_parts = 2,
                              .n = attend->batch.n_rows * attend->batch.n_heads,
                              .dim = attend->kv.head_dim,
@@ -129,8 +130,8 @@ tamis_status tms_reindex_attend(const tms_reindex *reindex, uint32_t layer,
                                    .width = (uint32_t)parts.merged.stride,
                                    .index = index};
     TMS_TRY(turn(reindex, attend, &parts, index, delta, error));
-    TMS_TRY(attend_part(reindex, layer, attend, &parts, 0, near, error));
-    TMS_TRY(attend_part(reindex, layer, attend, &parts, 1, far, error));
+    TMS_TRY(attend_part(reindex, attend, &parts, 0, error));
+    TMS_TRY(attend_part(reindex, attend, &parts, 1, error));
     TMS_TRY(tms_run_merge(reindex->setup->dev, &merge, error));
     return tms_run_scatter_rows(reindex->setup->dev, &copy, error);
 }

@@ -16,7 +16,8 @@ typedef struct tms_reindex {
     tms_mem *rotation; /* table of the op rotate, once it is bound */
     uint32_t n_rot;
     tms_pairing pairing;
-    /* index [n_rows], delta [n_rows], two intervals [2][n_rows][2] */
+    /* index [n_rows], delta [n_rows]; [n_rows][n_kv_heads] how many sinks a row sees, its first slot
+     * behind them */
     uint64_t index, delta, near, far;
 } tms_reindex;
 
@@ -32,7 +33,7 @@ tamis_status tms_reindex_bind(tms_reindex *reindex, const double *frequencies, u
                               tms_pairing pairing, tamis_error *error);
 
 /* In the place of a layer's attend. */
-tamis_status tms_reindex_attend(const tms_reindex *reindex, uint32_t layer,
-                                const tms_attend *attend, tamis_error *error);
+tamis_status tms_reindex_attend(const tms_reindex *reindex, const tms_attend *attend,
+                                tamis_error *error);
 
 #endif

@@ -24,16 +24,18 @@ static inline uint32_t tms_setup_cap(const tms_setup *setup, bool exact) {
     return setup->needs.in_place && !exact ? setup->params.eviction.budget : UINT32_MAX;
 }
 
-/* What a layer makes of q·k, its sliding window, and whether its rows may read the pages of lists. */
+/* What a layer makes of q·k, and whether its rows may read the pages of lists. */
 static inline tms_logit tms_setup_logit(const tms_setup *setup, uint32_t layer) {
     const tamis_attention *attention = &setup->layers[layer].attention;
     return (tms_logit){attention->scale, attention->soft_cap};
 }
-static inline uint32_t tms_setup_window(const tms_setup *setup, uint32_t layer) {
-    return setup->layers[layer].attention.sliding_window;
-}
 static inline bool tms_setup_lists(const tms_setup *setup, uint32_t layer) {
     return setup->reading.listed && !setup->layers[layer].full;
+}
+
+/* Whether tokens may be hidden from the layer's rows. */
+static inline bool tms_setup_hides(const tms_setup *setup, uint32_t layer) {
+    return setup->layers[layer].attention.sliding_window || setup->layers[layer].attention.chunk;
 }
 
 /* Whether no earlier layer takes the same kernels. */
@@ -42,7 +44,7 @@ static inline bool tms_setup_is_first(const tms_setup *setup, uint32_t layer) {
     for (uint32_t i = 0; i < layer; i++) {
         const tamis_layer *other = &setup->layers[i];
         if (!other->attention.soft_cap == !of->attention.soft_cap && !other->full == !of->full &&
-            !other->attention.sliding_window == !of->attention.sliding_window)
+            tms_setup_hides(setup, i) == tms_setup_hides(setup, layer))
             return false;
     }
     return true;

@@ -1,56 +1,83 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The windows of a plan's layers, and their tables. */
+/* From which slot on rows see: the kinds of layers, their tables, and the lookup in planes. */
 #include "lib/plan/sight.h"
 
 #include <inttypes.h>
 #include <stdlib.h>
 
-static uint32_t find(const tms_sight *sight, uint32_t window) {
+static bool has_plane(const tms_sight *sight) {
+    return sight->setup->cache->params.planes & TAMIS_PLANE_POSITIONS;
+}
+
+/* ---- Kinds ----------------------------------------------------------------------------------- */
+
+static tms_sight_kind kind_of(const tamis_attention *a) {
+    tms_sight_kind kind = {.window = a->sliding_window, .chunk = a->chunk};
+    kind.most = kind.window;
+    if (kind.chunk && (kind.most == 0 || kind.chunk < kind.most)) kind.most = kind.chunk;
+    return kind;
+}
+
+static uint32_t find(const tms_sight *sight, const tms_sight_kind *kind) {
     uint32_t i = 0;
-    while (i < sight->n && sight->windows[i] != window)
+    while (i < sight->n &&
+           (sight->kinds[i].window != kind->window || sight->kinds[i].chunk != kind->chunk))
         i++;
     return i;
 }
 
+uint32_t tms_sight_least(const tms_sight_kind *kind, uint32_t position) {
+    uint32_t least = 0;
+    if (kind->window && position >= kind->window) least = position - kind->window + 1;
+    if (kind->chunk && position - position % kind->chunk > least)
+        least = position - position % kind->chunk;
+    return least;
+}
+
 tamis_status tms_sight_create(tms_sight *sight, tamis_error *error) {
-    const uint32_t n_layers = sight->setup->cache->params.n_layers;
-    sight->windows = calloc(n_layers, sizeof *sight->windows);
-    sight->intervals = calloc(n_layers, sizeof *sight->intervals);
-    sight->window_of = calloc(n_layers, sizeof *sight->window_of);
-    TMS_REQUIRE(sight->windows && sight->intervals && sight->window_of, TAMIS_E_NO_MEMORY,
-                "no host memory for the windows of %" PRIu32 " layers", n_layers);
+    const tms_setup *setup = sight->setup;
+    const uint32_t n_layers = setup->cache->params.n_layers;
+    const uint64_t entries = (uint64_t)setup->params.max_rows * setup->cache->params.n_kv_heads;
+    sight->kinds = calloc(n_layers, sizeof *sight->kinds);
+    sight->kind_of = calloc(n_layers, sizeof *sight->kind_of);
+    TMS_REQUIRE(sight->kinds && sight->kind_of, TAMIS_E_NO_MEMORY,
+                "no host memory for what %" PRIu32 " layers see", n_layers);
     for (uint32_t layer = 0; layer < n_layers; layer++) {
-        const uint32_t window = tms_setup_window(sight->setup, layer);
-        if (window && find(sight, window) == sight->n) sight->windows[sight->n++] = window;
+        const tms_sight_kind kind = kind_of(&setup->layers[layer].attention);
+        if (kind.most && find(sight, &kind) == sight->n) sight->kinds[sight->n++] = kind;
     }
-    for (uint32_t layer = 0; layer < n_layers; layer++)
-        sight->window_of[layer] = find(sight, tms_setup_window(sight->setup, layer));
-    return TAMIS_OK;
+    for (uint32_t layer = 0; layer < n_layers; layer++) {
+        const tms_sight_kind kind = kind_of(&setup->layers[layer].attention);
+        sight->kind_of[layer] = find(sight, &kind);
+    }
+    if (sight->n == 0 || !has_plane(sight)) return TAMIS_OK;
+    return tms_memory_take(setup->dev, entries * sizeof(int32_t), &sight->first, error);
 }
 
 void tms_sight_destroy(tms_sight *sight) {
-    free(sight->windows);
-    free(sight->intervals);
-    free(sight->window_of);
+    if (sight->first) tms_device_free(sight->setup->dev, sight->first);
+    free(sight->kinds);
+    free(sight->kind_of);
 }
 
 /* ---- Tables ---------------------------------------------------------------------------------- */
 
 static void place(void *room, const tms_step_size *size, uint64_t *end) {
     tms_sight *sight = room;
+    const uint64_t heads = has_plane(sight) ? 1 : sight->setup->cache->params.n_kv_heads;
     for (uint32_t i = 0; i < sight->n; i++)
-        sight->intervals[i] = tms_arena_place(end, 2 * size->rows);
+        sight->kinds[i].table = tms_arena_place(end, heads * size->rows);
 }
 
 static void fill(void *room, const tms_step *step) {
     const tms_sight *sight = room;
+    const uint32_t heads = has_plane(sight) ? 1 : sight->setup->cache->params.n_kv_heads;
     for (uint32_t i = 0; i < sight->n; i++) {
-        const uint32_t window = sight->windows[i];
-        int32_t *interval = step->tables.host + sight->intervals[i];
+        int32_t *to = step->tables.host + sight->kinds[i].table;
         for (uint32_t row = 0; row < step->n_rows; row++) {
-            const uint32_t position = step->position[row];
-            *interval++ = position < window ? 0 : (int32_t)(position - window + 1);
-            *interval++ = (int32_t)position;
+            const uint32_t least = tms_sight_least(&sight->kinds[i], step->position[row]);
+            for (uint32_t h = 0; h < heads; h++)
+                *to++ = (int32_t)least;
         }
     }
 }
@@ -59,21 +86,55 @@ tms_step_room tms_sight_room(tms_sight *sight) {
     return (tms_step_room){sight, place, fill};
 }
 
-/* ---- What they say --------------------------------------------------------------------------- */
+/* ---- A layer --------------------------------------------------------------------------------- */
 
 void tms_sight_limit(const tms_sight *sight, const tms_step *step, uint32_t layer,
-                     tms_attend *attend) {
-    const uint32_t i = sight->window_of[layer];
-    if (i == sight->n) return;
-    attend->intervals = tms_step_table(step, sight->intervals[i]);
-    attend->positions = tms_cache_planes(sight->setup->cache, layer).positions;
-    attend->window = sight->windows[i];
+                     tms_batch *batch) {
+    const tms_sight_kind *kind = tms_sight_of(sight, layer);
+    if (!kind) return;
+    batch->first = sight->first ? (tms_ref){sight->first, 0} : tms_step_table(step, kind->table);
+    batch->max_seen = kind->most;
 }
 
+tamis_status tms_sight_find(const tms_sight *sight, const tms_step *step, uint32_t layer,
+                            const tms_batch *batch, tamis_error *error) {
+    const tms_sight_kind *kind = tms_sight_of(sight, layer);
+    if (!kind || !sight->first) return TAMIS_OK;
+    const tms_seek seek = {.batch = *batch,
+                           .page_size = sight->setup->cache->params.page_size,
+                           .positions = tms_cache_planes(sight->setup->cache, layer).positions,
+                           .least = tms_step_table(step, kind->table),
+                           .out = {sight->first, 0},
+                           .row_stride = batch->n_kv_heads,
+                           .head_stride = 1};
+    return tms_run_seek(sight->setup->dev, &seek, error);
+}
+
+/* ---- What they say --------------------------------------------------------------------------- */
+
 uint32_t tms_sight_first_page(const tms_sight *sight, const tms_step *step, uint32_t layer,
-                              uint32_t row) {
+                              uint32_t row, uint32_t kv_head) {
     const tamis_cache_params *cache = &sight->setup->cache->params;
-    const uint32_t i = sight->window_of[layer];
-    if (i == sight->n || cache->planes & TAMIS_PLANE_POSITIONS) return 0;
-    return (uint32_t)step->tables.host[sight->intervals[i] + 2ull * row] / cache->page_size;
+    const tms_sight_kind *kind = tms_sight_of(sight, layer);
+    if (!kind) return 0;
+    if (!sight->first)
+        return (uint32_t)step->tables
+                   .host[kind->table + (uint64_t)row * cache->n_kv_heads + kv_head] /
+               cache->page_size;
+    const uint32_t visible = tms_step_visible(step, layer, row, kv_head);
+    return visible > kind->most ? (visible - kind->most) / cache->page_size : 0;
+}
+
+tamis_status tms_sight_read_first_page(const tms_sight *sight, const tms_step *step,
+                                       uint32_t layer, uint32_t row, uint32_t kv_head,
+                                       uint32_t *page, tamis_error *error) {
+    const tamis_cache_params *cache = &sight->setup->cache->params;
+    int32_t slot = 0;
+    *page = tms_sight_first_page(sight, step, layer, row, kv_head);
+    if (!tms_sight_of(sight, layer) || !sight->first) return TAMIS_OK;
+    const tms_ref at = {sight->first,
+                        ((uint64_t)row * cache->n_kv_heads + kv_head) * sizeof slot};
+    TMS_TRY(tms_device_read(sight->setup->dev, at, &slot, sizeof slot, error));
+    *page = (uint32_t)slot / cache->page_size;
+    return TAMIS_OK;
 }

@@ -371,7 +371,7 @@ static void parameters_are_returned_with_defaults(void **state) {
     tamis_plan_get_params(w->plan, &limits);
     assert_int_equal(limits.max_rows, w->max_rows);
     assert_int_equal(limits.max_sequences, 1);
-    assert_true(limits.scale == (float)(1 / sqrt(w->shape.head_dim)));
+    assert_true(limits.attention.scale == (float)(1 / sqrt(w->shape.head_dim)));
     OK(tamis_cache_add(w->cache, &id, &test_error));
     OK(test_append(w, id, tokens, 5));
     FAILS(tamis_cache_length(NULL, id, &length, NULL, &test_error), TAMIS_E_ARGUMENT, "cache");
@@ -527,22 +527,14 @@ static void plan_parameters_are_checked_one_by_one(void **state) {
     REFUSED(max_context, UINT32_MAX, "4294967295");
     REFUSED(max_sequences, UINT32_MAX, "4294967295 sequences");
     REFUSED(max_rows, UINT32_MAX, "max_rows 4294967295");
-    REFUSED(scale, INFINITY, "scale");
-    REFUSED(soft_cap, -1, "soft_cap -1");
-    REFUSED(soft_cap, NAN, "soft_cap");
+    REFUSED(attention.scale, INFINITY, "scale");
+    REFUSED(attention.soft_cap, -1, "soft_cap -1");
+    REFUSED(attention.soft_cap, NAN, "soft_cap");
     REFUSED(selection.kind, (tamis_selection_kind)5, "kind 5");
 #undef REFUSED
     p = (tamis_plan_params){.max_context = 64,
                             .selection = {.kind = TAMIS_SELECT_QUEST, .budget = 8, .sinks = 4}};
     FAILS(tamis_plan_create(w->cache, &p, &plan, &test_error), TAMIS_E_ARGUMENT, "budget 8");
-    for (int kind = TAMIS_SELECT_WINDOW; kind <= TAMIS_SELECT_RANDOM; kind++) {
-        p = (tamis_plan_params){.max_context = 64, .sliding_window = 50};
-        p.selection.kind = (tamis_selection_kind)kind;
-        FAILS(tamis_plan_create(w->cache, &p, &plan, &test_error), TAMIS_E_UNSUPPORTED,
-              "sliding_window 50 under selection");
-        assert_null(plan);
-    }
-    p.sliding_window = 0;
     p.selection.budget = 0; /* the default, which is more than any lane has */
     OK(tamis_plan_create(w->cache, &p, &plan, &test_error));
     tamis_plan_destroy(&plan);

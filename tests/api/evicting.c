@@ -300,16 +300,29 @@ double evict_logit(const evict_world *e, const held *h, uint32_t slot, uint64_t 
     double sum = 0;
     for (uint32_t d = 0; d < h->dim; d++)
         sum += (double)query_value(token, head, d) * (double)h->k[(size_t)slot * h->dim + d];
-    return sum * (double)e->w.plan->setup.params.scale;
+    return sum * (double)e->w.plan->setup.layers[head / e->w.shape.n_heads].attention.scale;
+}
+
+/* Leaves those slots that a row of the layer, whose own position is the last, does not see. */
+static void unmark_hidden(const tamis_attention *a, const held *h, uint32_t lane, bool *read) {
+    const uint32_t n = h->lengths[lane];
+    const int32_t *positions = h->positions + h->first[lane], own = n ? positions[n - 1] : 0;
+    for (uint32_t i = 0; i < n; i++) {
+        if (a->sliding_window && own - positions[i] >= (int32_t)a->sliding_window) read[i] = false;
+        if (a->chunk && positions[i] / (int32_t)a->chunk != own / (int32_t)a->chunk) read[i] = false;
+    }
 }
 
 /* out [dim] of one query head. */
 static void attend(const evict_world *e, const held *h, uint32_t lane, uint64_t token,
                    uint32_t head, const bool *read, double *out) {
+    const uint32_t layer = lane / e->w.shape.n_kv_heads;
+    const double cap = (double)e->w.plan->setup.layers[layer].attention.soft_cap;
     const float *v = h->v + (size_t)h->first[lane] * h->dim;
     double sum = 0, largest = -INFINITY, *logits = take(h->lengths[lane], sizeof *logits);
     for (uint32_t i = 0; i < h->lengths[lane]; i++) {
         logits[i] = read[i] ? evict_logit(e, h, h->first[lane] + i, token, head) : -INFINITY;
+        if (cap > 0 && read[i]) logits[i] = cap * tanh(logits[i] / cap);
         if (logits[i] > largest) largest = logits[i];
     }
     memset(out, 0, h->dim * sizeof *out);
@@ -333,6 +346,7 @@ void evict_dense(const evict_world *e, const held *h, uint32_t layer, uint64_t t
                  lane = layer * c->n_kv_heads + kv_head;
         bool *read = take(h->lengths[lane], sizeof *read);
         mark_read(e, kv_head, listed, h->lengths[lane], read);
+        unmark_hidden(&e->w.plan->setup.layers[layer].attention, h, lane, read);
         attend(e, h, lane, token, layer * c->n_heads + head, read, wanted);
         free(read);
         for (uint32_t d = 0; d < h->dim; d++)

@@ -68,8 +68,8 @@ void held_norms(const held *h);
 /* Positions ascend in every lane. */
 void held_ordered(const held *h);
 
-/* The outs of one decode row of a layer are attention over what the lanes hold; of the listed pages
- * alone if `listed` is true (as tamis_plan_read_selected tells). */
+/* The outs of a sequence's newest row in a layer are attention over those slots of the lanes that it
+ * sees; of the listed pages alone if `listed` is true (as tamis_plan_read_selected tells). */
 void evict_dense(const evict_world *e, const held *h, uint32_t layer, uint64_t token,
                  const float *outs, bool listed);
 

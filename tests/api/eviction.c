@@ -161,8 +161,14 @@ static void plans_are_checked_against_the_eviction(void **state) {
            "eviction h2o needs planes 3; the cache has 1");
     refuse(&e, plan_of(test_eviction(TAMIS_EVICT_SNAPKV, WINDOW, 0)), TAMIS_E_ARGUMENT,
            "budget 8 is not above");
-    p.sliding_window = 16;
-    refuse(&e, p, TAMIS_E_UNSUPPORTED, "sliding_window 16 under eviction snapkv");
+    p.attention.sliding_window = 16;
+    accept(&e, p);
+    p.eviction = test_eviction(TAMIS_EVICT_STREAMING, BUDGET, 0);
+    refuse(&e, p, TAMIS_E_UNSUPPORTED, "sliding_window 16 under eviction streaming with every 1");
+    p.eviction.every = 0;
+    p.eviction.options = TAMIS_EVICT_REINDEX;
+    refuse(&e, p, TAMIS_E_UNSUPPORTED, "sliding_window 16 under reindexed streaming");
+    p.eviction = test_eviction(TAMIS_EVICT_SNAPKV, BUDGET, 0);
     /* At 21 tokens lanes end within a page, which is read beside the one that takes the new token. */
     p = plan_of(test_eviction(TAMIS_EVICT_STREAMING, 21, 0));
     p.selection = (tamis_selection){.kind = TAMIS_SELECT_WINDOW, .budget = 15};

@@ -43,8 +43,8 @@ static tamis_sequence open_case(evict_world *e, const mass_case *c) {
     const tamis_sequence id = evict_add(e, 0, OLD);
     if (c->evicted) leave_unequal(e, id);
     plan.eviction = (tamis_eviction){.kind = TAMIS_EVICT_NONE};
-    plan.sliding_window = c->sliding_window;
-    plan.soft_cap = c->soft_cap;
+    plan.attention.sliding_window = c->sliding_window;
+    plan.attention.soft_cap = c->soft_cap;
     tamis_plan *last = evict_swap_plan(e, make_plan(e, &plan));
     tamis_plan_destroy(&last);
     return id;

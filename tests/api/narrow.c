@@ -37,7 +37,7 @@ static void open_party(party *p, tamis_dtype dtype, uint32_t sliding_window,
     tamis_plan_params plan = {.max_sequences = 2,
                               .max_rows = MOST,
                               .max_context = MOST,
-                              .sliding_window = sliding_window};
+                              .attention.sliding_window = sliding_window};
     *p = (party){.sliding_window = sliding_window};
     if (eviction) plan.eviction = *eviction;
     shape.dtype = dtype;

@@ -239,7 +239,7 @@ static void attend_reads_every_layout(void **state) {
             p.batch.tiles = ops_send(&o.rig, seq_tiles, sizeof seq_tiles, 0);
             p.batch.n_tiles = SEQS;
             p.batch.max_tile_rows = 3;
-            p.soft_cap = 2;
+            p.attention.soft_cap = 2;
             run_attend(&o, &p);
             check_attended(&o, &tiled, &p.lse, NULL, NULL, 0, 2);
             ops_close(&o.rig);
@@ -366,15 +366,19 @@ static void page_mass_is_the_share_of_attention(void **state) {
 static void merged_states_are_the_whole(void **state) {
     (void)state;
     own o;
-    const int32_t parts[2][ROWS][2] = {{{0, 19}, {0, 19}, {0, 19}, {0, 19}, {0, 19}},
-                                       {{20, 99}, {20, 99}, {20, 99}, {20, 99}, {20, 99}}};
+    int32_t parts[2][ROWS][KV]; /* where the first one ends, where the other begins */
+    for (uint32_t i = 0; i < ROWS * KV; i++) {
+        parts[0][i / KV][i % KV] = seen[i / KV] < 20 ? seen[i / KV] : 20;
+        parts[1][i / KV][i % KV] = 20;
+    }
     open_own(&o, TAMIS_KV_HND, TAMIS_F32);
     const uint64_t bytes = sizeof o.queries, lse = ROWS * HEADS * sizeof(float);
     const tamis_place outs = ops_room(&o.rig, 2 * bytes, 0);
     const tamis_place lses = ops_room(&o.rig, 2 * lse, 0);
     for (uint32_t i = 0; i < 2; i++) {
         tamis_attend_params p = attend_params(&o);
-        p.intervals = ops_send(&o.rig, parts[i], sizeof parts[i], 0);
+        *(i ? &p.batch.first : &p.batch.visible) =
+            ops_send(&o.rig, parts[i], sizeof parts[i], 0);
         p.out = ops_rows((tamis_place){outs.buffer, i * bytes}, 0);
         p.lse = (tamis_place){lses.buffer, i * lse};
         run_attend(&o, &p);

@@ -14,16 +14,16 @@
 #define STORED  (1u << 20) /* more than any token: stored rows are not those that are computed */
 
 #define BETWEEN(name, selection, kind, options)                                                    \
-    { name, TAMIS_SELECT_##selection, TAMIS_EVICT_##kind, options, 0, false, false, false }
+    { name, TAMIS_SELECT_##selection, TAMIS_EVICT_##kind, options, 0, false, false, false, 0 }
 #define IN_STEPS(name, selection, kind, options)                                                   \
-    { name, TAMIS_SELECT_##selection, TAMIS_EVICT_##kind, options, 1, false, false, false }
+    { name, TAMIS_SELECT_##selection, TAMIS_EVICT_##kind, options, 1, false, false, false, 0 }
 const scenario_case scenario_cases[] = {
     BETWEEN("quest", QUEST, NONE, 0),
     BETWEEN("oracle", ORACLE, NONE, 0),
     BETWEEN("random", RANDOM, NONE, 0),
     IN_STEPS("streaming", QUEST, STREAMING, 0),
     IN_STEPS("streaming+reindex", FULL, STREAMING, TAMIS_EVICT_REINDEX),
-    {"h2o", TAMIS_SELECT_QUEST, TAMIS_EVICT_H2O, TAMIS_EVICT_LIFETIME, 1, true, false, false},
+    {"h2o", TAMIS_SELECT_QUEST, TAMIS_EVICT_H2O, TAMIS_EVICT_LIFETIME, 1, true, false, false, 0},
     BETWEEN("h2o between", FULL, H2O, 0),
     IN_STEPS("tova", QUEST, TOVA, 0),
     IN_STEPS("knorm", QUEST, KNORM, 0),
@@ -35,9 +35,10 @@ const scenario_case scenario_cases[] = {
     BETWEEN("defensivekv", FULL, DEFENSIVEKV, 0),
     BETWEEN("defensivekv+across", QUEST, DEFENSIVEKV, TAMIS_EVICT_ACROSS_LAYERS),
     BETWEEN("by scores", QUEST, CALLER, 0),
-    {"to lists", TAMIS_SELECT_QUEST, TAMIS_EVICT_CALLER, 0, 0, false, true, false},
-    {"stored", TAMIS_SELECT_QUEST, TAMIS_EVICT_NONE, 0, 0, false, false, true},
-    {"knorm, stored", TAMIS_SELECT_QUEST, TAMIS_EVICT_KNORM, 0, 0, false, false, true},
+    {"to lists", TAMIS_SELECT_QUEST, TAMIS_EVICT_CALLER, 0, 0, false, true, false, 0},
+    {"stored", TAMIS_SELECT_QUEST, TAMIS_EVICT_NONE, 0, 0, false, false, true, 0},
+    {"knorm, stored", TAMIS_SELECT_QUEST, TAMIS_EVICT_KNORM, 0, 0, false, false, true, 0},
+    {"snapkv, window", TAMIS_SELECT_QUEST, TAMIS_EVICT_SNAPKV, 0, 0, false, false, false, 25},
 };
 const uint32_t scenario_case_count = sizeof scenario_cases / sizeof *scenario_cases;
 
@@ -437,6 +438,7 @@ tamis_plan_params scenario_plan(const scenario_case *c) {
                               .max_rows = 32,
                               .max_sequences = 2,
                               .timing = c->timing,
+                              .attention.sliding_window = c->window,
                               .load_dtypes = c->stored ? 1u << TAMIS_F32 : 0,
                               .eviction = test_eviction(c->eviction, BUDGET, c->options)};
     tamis_selection_default(c->selection, &plan.selection);

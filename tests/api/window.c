@@ -16,7 +16,7 @@ typedef struct rig {
 static void open_rig(rig *r, uint32_t window, uint32_t planes) {
     tamis_cache_params shape = test_shape();
     const tamis_plan_params plan = {
-        .max_rows = LENGTH, .max_context = 512, .sliding_window = window};
+        .max_rows = LENGTH, .max_context = 512, .attention.sliding_window = window};
     shape.page_size = PAGE;
     shape.n_layers = 1;
     shape.capacity_tokens = 512;
@@ -97,7 +97,7 @@ static void what_is_read_is_counted(void **state) {
                  {8, 0, 8},
                  {40, 0, 6},
                  {1000, 0, 0},
-                 {7, TAMIS_PLANE_POSITIONS, 0}};
+                 {7, TAMIS_PLANE_POSITIONS, 9}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++) {
         rig r;
         tamis_plan_counters c;

@@ -721,7 +721,7 @@ static void misuse_is_refused(void **state) {
     RIG_REFUSED(&b.r, TAMIS_E_ARGUMENT, "load_dtypes 0",
                 tamis_runner_blend_create(other, b.store, &good, &(tamis_blend *){NULL}, error));
     tamis_runner_destroy(&other);
-    const tamis_plan_params scaled = {.max_context = 64, .scale = 0.5f, .load_dtypes = 1};
+    const tamis_plan_params scaled = {.max_context = 64, .attention.scale = 0.5f, .load_dtypes = 1};
     RIG_OK(&b.r, tamis_runner_create(b.r.model, b.r.cache, &scaled, &other, error));
     RIG_REFUSED(&b.r, TAMIS_E_UNSUPPORTED, "scale 0.5",
                 tamis_runner_blend_create(other, b.store, &good, &(tamis_blend *){NULL}, error));

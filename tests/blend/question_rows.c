@@ -90,7 +90,7 @@ static void open_world(world *w, uint32_t sliding_window) {
                                     .max_context = CONTEXT,
                                     .load_dtypes = 1u << TAMIS_F32,
                                     .masses = 1,
-                                    .sliding_window = sliding_window};
+                                    .attention.sliding_window = sliding_window};
     const uint64_t bytes = ROWS * HEADS * DIM * sizeof(float);
     *w = (world){.sliding_window = sliding_window};
     shape.n_layers = LAYERS;

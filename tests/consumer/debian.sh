@@ -6,7 +6,7 @@
 set -eu
 export DEBIAN_FRONTEND=noninteractive
 [ $# -gt 0 ] || { sed -n '3,5s/^# //p' "$0" >&2; exit 2; }
-packages=(tamis libtamis-dev libtamis0)
+packages=(tamis libtamis-dev libtamis1)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 
@@ -38,7 +38,7 @@ quietly install "$work"/*.deb
 dpkg-query -W -f '${Package} ${Version} ${Status}\n' "${packages[@]}"
 tamis devices
 tamis devices | grep -q '^opencl:0 .*usable$' || { echo 'FAIL: no OpenCL device'; exit 1; }
-ldconfig -p | grep 'libtamis\.so\.0'
+ldconfig -p | grep 'libtamis\.so\.1'
 quietly purge --autoremove "${packages[@]}"
 
 files >"$work/after"

@@ -67,8 +67,8 @@ static tamis_plan_params draw_params(fuzz *f) {
     p.max_sequences = MAX_STEP - fuzz_take(f, 2);
     p.max_rows = rare == 1 ? 5 : MAX_ROWS;
     p.max_context = rare == 2 ? 20 + fuzz_take(f, 40) : MAX_CONTEXT;
-    p.soft_cap = rare == 3 ? 5 : 0;
-    p.sliding_window = rare == 4 ? 1 + fuzz_take(f, 30) : 0;
+    p.attention.soft_cap = rare == 3 ? 5 : 0;
+    p.attention.sliding_window = rare == 4 ? 1 + fuzz_take(f, 30) : 0;
     p.fixed_launches = rare == 5;
     p.max_selected_rows = rare == 6 ? 8 : 0;
     p.timing = rare == 7;

@@ -408,7 +408,7 @@ static void check_lane(const fuzz *f, const shadow_sequence *s, uint32_t first, 
                         .selection = p->selection,
                         .q8_bounds = tms_cache_bounds_dtype(&f->shape) == TAMIS_Q8,
                         .scale = 1 / sqrt(f->shape.head_dim),
-                        .soft_cap = (double)p->soft_cap};
+                        .soft_cap = (double)p->attention.soft_cap};
     fill_lane(f, s, lane, k, v);
     for (uint32_t j = 0; j<rows; j += rows> 1 ? rows - 1 : 1) {
         const uint32_t behind = rows - 1 - j;
@@ -422,7 +422,7 @@ static void check_lane(const fuzz *f, const shadow_sequence *s, uint32_t first, 
                               is_listed(p) && !f->step.exact && layer >= p->selection.dense_layers,
                           .k = k,
                           .v = v};
-        check_row(f, &at, &rule, p->sliding_window);
+        check_row(f, &at, &rule, p->attention.sliding_window);
     }
 }
 

@@ -507,7 +507,7 @@ static void test_refused(void **state) {
                 tamis_runner_record(runner, w.store, NULL, w.tokens, 4, error));
     check_sizes(&w, s);
     close_world(&w);
-    open_world_with(&w, "blends/llama.gguf", (tamis_plan_params){.soft_cap = 30}, 256);
+    open_world_with(&w, "blends/llama.gguf", (tamis_plan_params){.attention.soft_cap = 30}, 256);
     runner = w.r.runner;
     params = behind(&w, 0, TAMIS_F32);
     REFUSED(TAMIS_E_UNSUPPORTED, "soft cap 30", w.tokens, 4);

@@ -7,7 +7,7 @@
 #include <string.h>
 
 #define SOFT_CAP 5.0f
-#define BESIDE   64       /* slots before an interval that may be read */
+#define BESIDE   64       /* slots before the first one seen that may be read */
 #define NOWHERE  16777216 /* a page beyond all memory */
 
 float check_attend_scale(const check_data *data) {
@@ -26,21 +26,10 @@ float check_attend_cap(const check_data *data) {
 typedef struct seen {
     const float *kv;
     uint64_t *key; /* of each seen slot */
-    uint32_t *slot,
-        *apart; /* the seen slots, and those of the same pages that the row does not see */
-    uint32_t n, n_apart;
+    uint32_t *slot;    /* the seen slots */
+    uint32_t n;
     double value_size; /* max |v| */
 } seen;
-
-static bool in_interval(const check_data *data, uint32_t row, uint32_t page, uint32_t ordinal,
-                        uint32_t in_page) {
-    const int32_t *positions = check_init(data, BUF_POSITIONS);
-    const int32_t *intervals = check_init(data, BUF_INTERVALS);
-    const uint32_t size = data->lanes.kv.page_size;
-    const int32_t position =
-        positions ? positions[page * size + in_page] : (int32_t)(ordinal * size + in_page);
-    return !intervals || (position >= intervals[2 * row] && position <= intervals[2 * row + 1]);
-}
 
 static uint64_t logit_stride(const check_data *data) {
     return check_get(data, KEY_KV) + 5ull;
@@ -49,18 +38,15 @@ static uint64_t logit_stride(const check_data *data) {
 static void gather(const check_data *data, uint32_t row, uint32_t head, const int32_t *list,
                    uint32_t entries, seen *out) {
     const tms_kv *kv = &data->lanes.kv;
-    const uint32_t visible = check_visible(data, row, head);
-    out->n = out->n_apart = 0;
+    const uint32_t visible = check_visible(data, row, head), first = check_first(data, row, head);
+    out->n = 0;
     out->value_size = 0;
     for (uint32_t e = 0; e < entries; e++) {
         const uint32_t ordinal = list ? (uint32_t)list[e] : e;
         const uint32_t page = check_page_id(data, check_row_seq(data, row), head, ordinal);
         for (uint32_t s = 0; s < kv->page_size && ordinal * kv->page_size + s < visible; s++) {
             const uint32_t slot = ordinal * kv->page_size + s;
-            if (!in_interval(data, row, page, ordinal, s)) {
-                out->apart[out->n_apart++] = slot;
-                continue;
-            }
+            if (slot < first) continue;
             out->slot[out->n] = slot;
             const uint64_t key = check_key_row(data, page, head, s);
             out->key[out->n++] = key;
@@ -101,11 +87,6 @@ static void want_logit(check_data *data, uint64_t at, double value, double terms
     logits->tolerance[at] = 1e-6 * (isfinite(terms) ? terms : fabs(value));
 }
 
-static void want_apart(check_data *data, uint64_t at) {
-    float *logits = data->buf[BUF_LOGITS].want;
-    if (logits) logits[at] = -INFINITY;
-}
-
 /* One query head: out, lse and their tolerances at element `at` of Y and `state` of LSE. */
 static void attend_head(check_data *data, const float *q, const seen *s, uint64_t at,
                         uint64_t state) {
@@ -113,8 +94,6 @@ static void attend_head(check_data *data, const float *q, const seen *s, uint64_
     check_buffer *out = &data->buf[BUF_Y], *lse = &data->buf[BUF_LSE];
     double *logits = check_alloc(s->n * sizeof *logits), *sums = check_alloc(kv->head_dim * 8);
     double most = -INFINITY, size = 0, terms = 0, total = 0, own;
-    for (uint32_t i = 0; i < s->n_apart; i++)
-        want_apart(data, state * logit_stride(data) + s->apart[i]);
     for (uint32_t i = 0; i < s->n; i++) {
         logits[i] = logit(data, q, s->kv + s->key[i], &own);
         want_logit(data, state * logit_stride(data) + s->slot[i], logits[i], own);
@@ -149,8 +128,7 @@ void check_attend_rows(check_data *data, const int32_t *lists, const int32_t *co
     const uint64_t most = (uint64_t)l->lane_pages * size;
     seen s = {.kv = kv,
               .key = check_alloc(most * sizeof *s.key),
-              .slot = check_alloc(most * sizeof *s.slot),
-              .apart = check_alloc(most * sizeof *s.apart)};
+              .slot = check_alloc(most * sizeof *s.slot)};
     for (uint32_t row = 0; row < l->n_rows; row++) {
         const uint64_t at = row * check_q_stride(data);
         for (uint32_t h = 0; h < l->n_kv_heads; h++) {
@@ -167,7 +145,6 @@ void check_attend_rows(check_data *data, const int32_t *lists, const int32_t *co
     }
     free(s.key);
     free(s.slot);
-    free(s.apart);
     free(kv);
 }
 
@@ -179,6 +156,19 @@ void check_settle_lse(const check_data *data, void *const *arrays) {
     const uint32_t heads = l->n_kv_heads * l->group;
     for (uint32_t i = 0; lse && out && i < l->n_rows * heads; i++)
         if (isnan(out[i / heads * check_q_stride(data) + i % heads * l->kv.head_dim])) lse[i] = 0;
+}
+
+/* Beside it, the logits of slots before the first that a row sees. */
+static void settle(const check_data *data, void *const *arrays) {
+    const check_lanes *l = &data->lanes;
+    float *logits = arrays[BUF_LOGITS];
+    check_settle_lse(data, arrays);
+    for (uint64_t i = 0; logits && i < (uint64_t)l->n_rows * l->n_kv_heads * l->group; i++) {
+        const uint32_t row = (uint32_t)(i / l->group / l->n_kv_heads);
+        const uint32_t head = (uint32_t)(i / l->group % l->n_kv_heads);
+        for (uint32_t s = 0; s < check_first(data, row, head); s++)
+            logits[i * logit_stride(data) + s] = 0;
+    }
 }
 
 /* ---- Data ------------------------------------------------------------------------------------ */
@@ -234,57 +224,20 @@ static void poison_unlisted(check_data *data) {
     free(listed);
 }
 
-/* Positions have gaps; they ascend in every other lane and are shuffled in the rest. Intervals are
- * random, one in eight is empty, one holds everything. */
-static void make_positions(check_data *data) {
-    const check_lanes *l = &data->lanes;
-    const uint32_t size = l->kv.page_size, n = l->lane_pages * size;
-    uint32_t *order = check_alloc(n * sizeof *order);
-    check_rng rng = check_rng_make(data->seed, data->c, BUF_POSITIONS);
-    int32_t *positions =
-        check_buffer_add(data, BUF_POSITIONS, ROLE_INPUT, CHECK_I32, (uint64_t)l->n_pages * size);
-    for (uint32_t b = 0; b < l->n_seqs; b++)
-        for (uint32_t h = 0; h < l->n_kv_heads; h++) {
-            for (uint32_t i = 0; i < n; i++)
-                order[i] = i + i / 3 + 5;
-            if ((b + h) % 2) check_shuffle(&rng, order, n);
-            for (uint32_t i = 0; i < n; i++)
-                positions[check_page_id(data, b, h, i / size) * size + i % size] =
-                    (int32_t)order[i];
-        }
-    free(order);
-}
-
-static void make_intervals(check_data *data) {
-    const uint32_t kv = check_get(data, KEY_KV);
-    int32_t *intervals =
-        check_buffer_add(data, BUF_INTERVALS, ROLE_INPUT, CHECK_I32, 2ull * data->lanes.n_rows);
-    check_rng rng = check_rng_make(data->seed, data->c, BUF_INTERVALS);
-    for (uint32_t r = 0; r < data->lanes.n_rows; r++) {
-        intervals[2 * r] = (int32_t)check_below(&rng, kv);
-        intervals[2 * r + 1] = intervals[2 * r] + (int32_t)check_below(&rng, kv);
-        if (r % 8 == 6) intervals[2 * r + 1] = intervals[2 * r] - 1;
-        if (r % 8 == 7) {
-            intervals[2 * r] = INT32_MIN;
-            intervals[2 * r + 1] = INT32_MAX;
-        }
-    }
-}
-
-/* Pages that lie before every row's interval, and not beside one that is seen, are nowhere: a form that
- * reads them fails. */
+/* Pages that lie before all that rows of a lane see, and not beside it, are nowhere: a form that reads
+ * them fails. */
 static void take_unseen(check_data *data) {
     const check_lanes *l = &data->lanes;
-    const int32_t *intervals = check_init(data, BUF_INTERVALS);
     int32_t *table = check_init(data, BUF_TABLE);
-    for (uint32_t b = 0; b < l->n_seqs; b++) {
-        int32_t low = INT32_MAX;
+    for (uint32_t lane = 0; l->head_stride && lane < l->n_seqs * l->n_kv_heads; lane++) {
+        const uint32_t b = lane / l->n_kv_heads, h = lane % l->n_kv_heads;
+        uint32_t least = l->length[lane];
         for (uint32_t r = 0; r < l->n_rows; r++)
-            if (check_row_seq(data, r) == b && intervals[2 * r] < low) low = intervals[2 * r];
-        const uint32_t n = low < BESIDE ? 0 : ((uint32_t)low - BESIDE) / l->kv.page_size;
-        for (uint32_t h = 0; h < l->n_kv_heads; h++)
-            for (uint32_t i = 0; i < n && i < l->lane_pages; i++)
-                table[b * l->seq_stride + h * l->head_stride + i] = NOWHERE;
+            if (check_row_seq(data, r) == b && check_first(data, r, h) < least)
+                least = check_first(data, r, h);
+        const uint32_t n = least < BESIDE ? 0 : (least - BESIDE) / l->kv.page_size;
+        for (uint32_t i = 0; i < n; i++)
+            table[b * l->seq_stride + h * l->head_stride + i] = NOWHERE;
     }
 }
 
@@ -351,11 +304,7 @@ static void make(check_data *data) {
     if (!l->n_rows) return;
     make_lists(data);
     if (check_get(data, KEY_TOP)) poison_unlisted(data);
-    if (check_get(data, KEY_POS)) make_positions(data);
-    if (check_get(data, KEY_IVL)) make_intervals(data);
-    if (check_get(data, KEY_IVL) && !check_get(data, KEY_POS) && !check_get(data, KEY_TOP) &&
-        !check_get(data, KEY_LOGITS))
-        take_unseen(data);
+    if (check_get(data, KEY_FIRST) && !check_get(data, KEY_TOP)) take_unseen(data);
     check_buffer_add(data, BUF_Y, ROLE_OUTPUT, TAMIS_F32, l->n_rows * check_q_stride(data));
     if (!check_get(data, KEY_NOLSE))
         check_buffer_add(data, BUF_LSE, ROLE_OUTPUT, TAMIS_F32,
@@ -383,8 +332,6 @@ static tamis_status launch_with(check_side *side, check_rows rows, bool lists) {
         .q = {check_ref(side, BUF_Q, rows.first * step), step},
         .out = {check_ref(side, BUF_Y, rows.first * step), step},
         .lse = check_ref(side, BUF_LSE, rows.first * heads),
-        .positions = check_ref(side, BUF_POSITIONS, 0),
-        .intervals = check_ref(side, BUF_INTERVALS, 2ull * rows.first),
         .logit = {check_attend_scale(data), check_attend_cap(data)},
         .logits = check_ref(side, BUF_LOGITS, rows.first * heads * logit_stride(data)),
         .logit_stride = logit_stride(data),
@@ -451,8 +398,7 @@ const check_op check_op_attend = {
                                         {KEY_PAD, 0},
                                         {KEY_EVEN, 0},
                                         {KEY_ORDERED, 0},
-                                        {KEY_POS, 0},
-                                        {KEY_IVL, 0},
+                                        {KEY_FIRST, 0},
                                         {KEY_CAP, 0},
                                         {KEY_LOGITS, 0},
                                         {KEY_NOLSE, 0},
@@ -470,8 +416,7 @@ const check_op check_op_attend = {
                                       {KEY_HKV, 2, {1, 3}},
                                       {KEY_KV, 4, {1, 17, 255, 600}},
                                       {KEY_TOP, 3, {0, 1, 6}},
-                                      {KEY_POS, 2, {0, 1}},
-                                      {KEY_IVL, 2, {0, 1}},
+                                      {KEY_FIRST, 2, {0, 1}},
                                       {KEY_COUNT, 0, {0}}},
     .more_factors = (const check_factor[]){{KEY_G, 8, {1, 2, 3, 5, 6, 7, 8, 16}},
                                            {KEY_D, 2, {64, 128}},
@@ -483,8 +428,7 @@ const check_op check_op_attend = {
                                            {KEY_TILE, 3, {1, 7, 32}},
                                            {KEY_KV, 4, {1, 17, 255, 600}},
                                            {KEY_TOP, 2, {0, 6}},
-                                           {KEY_POS, 2, {0, 1}},
-                                           {KEY_IVL, 2, {0, 1}},
+                                           {KEY_FIRST, 2, {0, 1}},
                                            {KEY_CAP, 2, {0, 1}},
                                            {KEY_COUNT, 0, {0}}},
     .compiled = (const check_key[]){KEY_G, KEY_D, KEY_DTYPE, KEY_PAGE, KEY_CAP, KEY_COUNT},
@@ -517,15 +461,15 @@ const check_op check_op_attend = {
             {LIST_CI, "nasty:bf16:b2:page8:kv9000"},
             {LIST_CI, "normal:f16:r64:tile32:hkv1:d128:g16:kv300"},
             {LIST_CI, "normal:f16:r20:tile16:g4:kv4500:page8:hkv1"},
-            {LIST_CI, "normal:f16:b2:r40:tile32:g4:kv100:ivl:pos"},
+            {LIST_CI, "normal:f16:b2:r40:tile32:g4:kv100:first"},
             {LIST_CI, "nasty:f16:b2:r40:tile32:g4:kv100:hkv3"},
             {LIST_CI, "same:f16:hkv1:r2:tile2:kv4500"}, /* three pieces of a tile on CUDA */
             {LIST_CI, "same:bf16:hkv1:r32:tile32:kv4500"},
             {LIST_CI, "same:f16:hkv1:kv4500"},
             {LIST_CI, "nasty:f16:b2:hkv1:r3:tile3:g4:kv4500"},
             {LIST_CI, "normal:f16:hkv1:r3:tile3:page64:kv67000"}, /* more than a launch's pieces */
-            {LIST_CI, "normal:f16:b3:g4:kv5000:ivl"},             /* sliding windows */
-            {LIST_CI, "normal:bf16:hkv1:r20:tile16:kv5000:ivl"},
+            {LIST_CI, "normal:f16:b3:g4:kv5000:first"},             /* sliding windows */
+            {LIST_CI, "normal:bf16:hkv1:r20:tile16:kv5000:first"},
             {LIST_CI, "normal:f16:b4:hkv3:g3:kv3000"}, /* more lanes than cores share */
             {LIST_CI, "normal:f16:b4:hkv3:g3:kv3000:top60"},
             {LIST_CI, "nasty:f16:hkv3:g3:kv3000"},
@@ -538,9 +482,9 @@ const check_op check_op_attend = {
             {LIST_CI, "normal:q4:g4:d128:kv20000:top700"},
             {LIST_CI, "nasty:k8v4:hkv1:r33:tile32:g3:kv2000"},
             {LIST_CI, "nasty:q4:hkv1:r33:tile32:g3:kv2000"},
-            {LIST_CI, "nasty:k8v4:b2:r40:tile32:g4:kv100:ivl:pos"},
-            {LIST_CI, "nasty:q4:b2:r40:tile32:g4:kv100:ivl:pos"},
-            {LIST_CI, "nasty:q8:b2:r40:tile32:g4:kv100:ivl:pos"},
+            {LIST_CI, "nasty:k8v4:b2:r40:tile32:g4:kv100:first"},
+            {LIST_CI, "nasty:q4:b2:r40:tile32:g4:kv100:first"},
+            {LIST_CI, "nasty:q8:b2:r40:tile32:g4:kv100:first"},
             {LIST_CI, "r0:logits"},
             {LIST_CI, "ints:bf16:b2:g4:d96:page32:kv17:logits"},
             {LIST_CI, "normal:f32:b3:r3:g5:d128:kv70:logits"},
@@ -550,11 +494,11 @@ const check_op check_op_attend = {
             {LIST_CI, "nasty:bf16:b2:g8:kv255:cap:logits"},
             {LIST_CI, "nasty:f32:nhd:b3:r5:g16:d80:page32:kv255:logits"},
             {LIST_CI, "nasty:bf16:b3:hkv3:g8:kv600:cap:logits"}, /* infinite keys */
-            {LIST_CI, "normal:f16:b3:r3:g4:kv255:ivl:pos:logits"},
-            {LIST_CI, "nasty:f16:b3:r3:g4:kv255:ivl:logits"},
-            {LIST_CI, "normal:f16:b3:r3:g4:kv255:top6:ivl:pos:logits"},
-            {LIST_CI, "nasty:f16:g4:page8:r4:kv600:top20:ivl:logits"},
-            {LIST_CI, "normal:bf16:b2:r9:page8:kv300:ivl:logits"},
+            {LIST_CI, "normal:f16:b3:r3:g4:kv255:first:logits"},
+            {LIST_CI, "nasty:f16:b3:r3:g4:kv255:first:logits"},
+            {LIST_CI, "normal:f16:b3:r3:g4:kv255:top6:first:logits"},
+            {LIST_CI, "nasty:f16:g4:page8:r4:kv600:top20:first:logits"},
+            {LIST_CI, "normal:bf16:b2:r9:page8:kv300:first:logits"},
             {LIST_FULL, "normal:f16:hkv8:g4:d128:kv33000:logits"},
             {LIST_FULL, "normal:bf16:hkv1:g1:page64:kv70000"},
             {LIST_FULL, "normal:f16:hkv8:g4:d128:kv33000"},
@@ -564,13 +508,13 @@ const check_op check_op_attend = {
             {LIST_OCLGRIND,
              "normal:f16:hkv1:g2:kv150"}, /* tiles of four pages, and a part of one */
             {LIST_OCLGRIND, "normal:bf16:hkv1:d128:kv150:top6"},
-            {LIST_OCLGRIND, "nasty:bf16:hkv1:g2:page8:kv30:top2:ivl:pos"},
-            {LIST_OCLGRIND, "nasty:bf16:hkv1:g2:page8:kv30:top2:ivl:pos:logits"},
+            {LIST_OCLGRIND, "nasty:bf16:hkv1:g2:page8:kv30:top2:first"},
+            {LIST_OCLGRIND, "nasty:bf16:hkv1:g2:page8:kv30:top2:first:logits"},
             {LIST_OCLGRIND, "normal:f16:g3:kv40:logits"},
-            {LIST_OCLGRIND, "normal:f16:hkv1:kv20:ivl:pos:logits"},
+            {LIST_OCLGRIND, "normal:f16:hkv1:kv20:first:logits"},
             {LIST_OCLGRIND, "normal:f32:hkv1:r3:tile2:g2:kv20"},
             {LIST_OCLGRIND, "normal:f16:hkv1:page8:kv4100"}, /* two splits */
-            {LIST_OCLGRIND, "nasty:f16:hkv1:r5:tile4:d128:kv20:ivl"},
+            {LIST_OCLGRIND, "nasty:f16:hkv1:r5:tile4:d128:kv20:first"},
             {LIST_OCLGRIND, "normal:bf16:nhd:hkv2:g3:d128:kv60:top3:cap"},
             {LIST_BENCH, "f16:hkv32:d128:kv16384:even"},
             {LIST_BENCH, "q8:hkv32:d128:kv16384:even"},
@@ -593,7 +537,7 @@ const check_op check_op_attend = {
     .cpu_form = check_lanes_cpu_form,
     .cpu_shapes = true,
     .rows = check_lanes_rows,
-    .settle = check_settle_lse,
+    .settle = settle,
     .again_name = "all pages by list against no lists",
     .again = again,
     .rows_alone = true,

@@ -51,7 +51,7 @@ typedef enum check_key {
     KEY_POS,      /* flag: a plane of positions */
     KEY_SCORE,    /* flag: a plane of scores */
     KEY_LIFE,     /* flag: scores are divided by lifetimes */
-    KEY_IVL,      /* flag: intervals */
+    KEY_FIRST,    /* flag: first slots are hidden from rows */
     KEY_CAP,      /* flag: soft cap */
     KEY_LOGITS,   /* flag: logits, too */
     KEY_WEIGHTS,  /* flag: single weights, too */
@@ -188,7 +188,7 @@ typedef enum check_id {
     BUF_LISTS,
     BUF_COUNTS,
     BUF_POSITIONS,
-    BUF_INTERVALS,
+    BUF_FIRST,
     BUF_X,
     BUF_W,
     BUF_BIAS,
@@ -305,6 +305,8 @@ uint64_t check_key_row(const check_data *data, uint32_t page, uint32_t head, uin
 uint64_t check_lane_row(const check_data *data, uint32_t lane, uint32_t slot);
 uint32_t check_row_seq(const check_data *data, uint32_t row);
 uint32_t check_visible(const check_data *data, uint32_t row, uint32_t head);
+/* The first slot that it sees, at most `visible`. */
+uint32_t check_first(const check_data *data, uint32_t row, uint32_t head);
 /* Pairs of row and KV head, numbered row by row; what one of them sees, and all together. */
 uint64_t check_owners(const check_data *data);
 uint32_t check_owner_visible(const check_data *data, uint64_t owner);
@@ -438,7 +440,7 @@ void check_nan_keys(check_data *data);
 double check_score(const check_data *data, uint32_t row, uint32_t head, uint32_t ordinal,
                    double *tolerance);
 /* The rules of select for one lane, by a full sort. scores may be NULL. */
-void check_select_lane(const check_data *data, uint32_t visible, const float *scores, int32_t *list,
+void check_select_lane(const check_data *data, uint32_t first, uint32_t visible, const float *scores, int32_t *list,
                        int32_t *count);
 /* Whether sinks or recent keep the entry, or it has no score. */
 bool check_protected(const check_data *data, uint32_t visible, uint32_t ordinal);

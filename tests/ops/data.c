@@ -74,7 +74,7 @@ const char *check_buffer_name(check_id id) {
     static const char *const names[BUF_COUNT] = {
         "kv",      "bounds", "table",   "tiles",     "alone",         "row_seq",
         "visible", "q",      "k",       "v",         "slots",         "heads",
-        "scores",  "pages",  "count",   "positions", "intervals",     "x",
+        "scores",  "pages",  "count",   "positions", "first",         "x",
         "w",       "bias",   "y",       "lse",       "logits",        "row_positions",
         "to",      "turns",  "changed", "forced",    "forced_counts", "k_table",
         "norm_w",  "w1",     "w2",      "bias1",     "bias2",         "y1",

@@ -61,6 +61,14 @@ uint32_t check_visible(const check_data *data, uint32_t row, uint32_t head) {
     return (uint32_t)visible[row * data->lanes.n_kv_heads + head];
 }
 
+uint32_t check_first(const check_data *data, uint32_t row, uint32_t head) {
+    const int32_t *first = check_init(data, BUF_FIRST);
+    const uint32_t visible = check_visible(data, row, head);
+    if (!first) return 0;
+    const uint32_t slot = (uint32_t)first[row * data->lanes.n_kv_heads + head];
+    return slot < visible ? slot : visible;
+}
+
 uint64_t check_owners(const check_data *data) {
     return (uint64_t)data->lanes.n_rows * data->lanes.n_kv_heads;
 }
@@ -193,6 +201,20 @@ static void make_rows(check_data *data) {
     }
 }
 
+/* Anything up to the last slot, for most; of eight one sees nothing, one all. */
+static void make_first(check_data *data) {
+    const check_lanes *l = &data->lanes;
+    const uint64_t n = (uint64_t)l->n_rows * l->n_kv_heads;
+    int32_t *first = check_buffer_add(data, BUF_FIRST, ROLE_INPUT, CHECK_I32, n ? n : 1);
+    check_rng rng = check_rng_make(data->seed, data->c, BUF_FIRST);
+    for (uint64_t i = 0; i < n; i++) {
+        const uint32_t visible = check_owner_visible(data, i), kind = check_below(&rng, 8);
+        first[i] = (int32_t)(kind == 0   ? 0
+                             : kind == 1 ? visible + check_below(&rng, 3)
+                                         : check_below(&rng, visible + 1));
+    }
+}
+
 static void fill_row(check_data *data, uint64_t at, check_rng *rng, const char *pool) {
     const tms_kv *kv = &data->lanes.kv;
     char *to = check_init(data, BUF_KV);
@@ -240,6 +262,7 @@ void check_lanes_make(check_data *data, check_role kv_role) {
     set_layout(data);
     make_lengths(data);
     make_rows(data);
+    if (check_get(data, KEY_FIRST)) make_first(data);
     if (kv_role == ROLE_ABSENT) return;
     const uint64_t values = l->kv.value_offset == l->n_pages * l->kv.page_stride ? 2 : 1;
     const uint64_t count = values * l->n_pages * l->kv.page_stride;

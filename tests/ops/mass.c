@@ -25,20 +25,20 @@ static double logit(const check_data *data, const float *q, uint64_t key) {
 
 /* What one query head's attention gives each page, and the size of its logits: NaN if one is not
  * finite. */
-static double head_masses(const check_data *data, const float *q, uint32_t lane, uint32_t visible,
-                          double *masses) {
+static double head_masses(const check_data *data, const float *q, uint32_t lane, uint32_t first,
+                          uint32_t visible, double *masses) {
     double *logits = check_alloc(visible * sizeof *logits);
     double most = -INFINITY, size = 0, total = 0;
-    for (uint32_t s = 0; s < visible; s++) {
+    for (uint32_t s = first; s < visible; s++) {
         logits[s] = logit(data, q, check_lane_row(data, lane, s));
         most = fmax(most, logits[s]);
         size = isfinite(logits[s]) && isfinite(size) ? fmax(size, fabs(logits[s])) : NAN;
     }
-    for (uint32_t s = 0; s < visible; s++)
+    for (uint32_t s = first; s < visible; s++)
         total += exp(logits[s] - most);
     for (uint32_t i = 0; i < visible / data->lanes.kv.page_size; i++)
         masses[i] = 0;
-    for (uint32_t s = 0; s < visible / data->lanes.kv.page_size * data->lanes.kv.page_size; s++)
+    for (uint32_t s = first; s < visible / data->lanes.kv.page_size * data->lanes.kv.page_size; s++)
         masses[s / data->lanes.kv.page_size] += exp(logits[s] - most) / total;
     free(logits);
     return size;
@@ -48,6 +48,7 @@ static void score_lane(check_data *data, uint32_t row, uint32_t head, double *ma
     const check_lanes *l = &data->lanes;
     const tms_group rule = (tms_group)check_get(data, KEY_RULE);
     const uint32_t visible = check_visible(data, row, head), pages = visible / l->kv.page_size;
+    const uint32_t first = check_first(data, row, head);
     const uint32_t lane = check_row_seq(data, row) * l->n_kv_heads + head;
     const float *q = check_init(data, BUF_Q);
     check_buffer *out = &data->buf[BUF_SCORES];
@@ -55,12 +56,12 @@ static void score_lane(check_data *data, uint32_t row, uint32_t head, double *ma
     double *scores = check_alloc((pages + 1) * sizeof *scores), size = 0;
     q += row * check_q_stride(data) + (uint64_t)head * l->group * l->kv.head_dim;
     for (uint32_t g = 0; g < l->group; g++) {
-        const double s = head_masses(data, q + g * l->kv.head_dim, lane, visible, masses);
+        const double s = head_masses(data, q + g * l->kv.head_dim, lane, first, visible, masses);
         size = isnan(s) || isnan(size) ? NAN : fmax(size, s);
         for (uint32_t i = 0; i < pages; i++)
             scores[i] = rule == TMS_GROUP_MAX ? fmax(scores[i], masses[i]) : scores[i] + masses[i];
     }
-    for (uint32_t i = 0; i < pages; i++) {
+    for (uint32_t i = first / l->kv.page_size; i < pages; i++) {
         const double score = rule == TMS_GROUP_MEAN ? scores[i] / l->group : scores[i];
         ((float *)out->want)[at + i] = isnan(size) ? NAN : (float)score;
         out->tolerance[at + i] = 4e-6 * (1 + size) * (rule == TMS_GROUP_SUM ? l->group : 1);
@@ -150,6 +151,7 @@ const check_op check_op_page_mass = {
                                         {KEY_EVEN, 0},
                                         {KEY_ORDERED, 0},
                                         {KEY_CAP, 0},
+                                        {KEY_FIRST, 0},
                                         {KEY_COUNT, 0}},
     .factors = (const check_factor[]){{KEY_FILL, 3, {FILL_INTS, FILL_NORMAL, FILL_NASTY}},
                                       {KEY_DTYPE, CHECK_CACHE_DTYPES},
@@ -164,10 +166,12 @@ const check_op check_op_page_mass = {
                                       {KEY_KV, 3, {17, 255, 600}},
                                       {KEY_PAD, 2, {0, 16}},
                                       {KEY_CAP, 2, {0, 1}},
+                                      {KEY_FIRST, 2, {0, 1}},
                                       {KEY_COUNT, 0, {0}}},
     .compiled = (const check_key[]){KEY_G, KEY_D, KEY_DTYPE, KEY_PAGE, KEY_RULE, KEY_COUNT},
     .entries = (const check_entry[]){{LIST_SMOKE, "normal:f16:b2:g4:cap"},
                                      {LIST_SMOKE, "nasty:f16:b2:g4"},
+                                     {LIST_SMOKE, "normal:f16:b2:r3:g4:first"},
                                      {LIST_CI, "r0"},
                                      {LIST_CI, "kv3"},           /* no full page */
                                      {LIST_CI, "r7:kv5:hkv1"},   /* rows that see nothing */

@@ -65,14 +65,15 @@ static head_row make_logits(const check_data *data, const float *kv, uint32_t ro
     const uint32_t n = check_visible(data, row, (uint32_t)(query_head / data->lanes.group));
     head_row h = {.lse = -INFINITY};
     double most = -INFINITY, sum = 0;
-    for (uint32_t s = 0; s < n; s++) {
+    const uint32_t first = check_first(data, row, (uint32_t)(query_head / data->lanes.group));
+    for (uint32_t s = first; s < n; s++) {
         logits[s] = logit(data, kv, row, query_head, s, &h.terms);
         most = logits[s] > most ? logits[s] : most;
         h.size = fmax(h.size, fabs(logits[s]));
     }
-    for (uint32_t s = 0; s < n; s++)
+    for (uint32_t s = first; s < n; s++)
         sum += exp(logits[s] - most);
-    if (n) h.lse = most + log(sum);
+    if (first < n) h.lse = most + log(sum);
     return h;
 }
 
@@ -92,7 +93,8 @@ static double row_value(check_data *data, const head_row *h, uint32_t row, uint3
                         uint64_t list, uint32_t slot, double *tolerance) {
     const check_lanes *l = &data->lanes;
     const uint32_t rule = check_get(data, KEY_RULE);
-    const bool seen = slot < check_visible(data, row, head);
+    const bool seen =
+        slot < check_visible(data, row, head) && slot >= check_first(data, row, head);
     const float *lse = check_init(data, BUF_LSE), *logits = check_init(data, BUF_LOGITS);
     check_buffer *tile = &data->buf[BUF_W];
     double value = 0, sum_tolerance = 0;
@@ -210,7 +212,7 @@ static void make_attended(check_data *data) {
         const bool blind = nasty && check_below(&rng, 8) == 0;
         const head_row h = make_logits(data, kv, row, i % heads, row_logits);
         lse[row * step + i % heads] = blind ? -INFINITY : (float)h.lse;
-        for (uint32_t s = 0; s < check_visible(data, row, head); s++) {
+        for (uint32_t s = check_first(data, row, head); s < check_visible(data, row, head); s++) {
             const uint32_t odd = nasty ? check_below(&rng, 64) : 64;
             logits[i * list_stride(data) + s] = blind || odd < 8 ? -INFINITY
                                                 : odd == 8       ? INFINITY
@@ -348,6 +350,7 @@ const check_op check_op_observe = {
                                         {KEY_WEIGHTS, 0},
                                         {KEY_NOSCORE, 0},
                                         {KEY_ACC, 0},
+                                        {KEY_FIRST, 0},
                                         {KEY_COUNT, 0}},
     .factors = (const check_factor[]){{KEY_FILL, 3, {FILL_INTS, FILL_NORMAL, FILL_NASTY}},
                                       {KEY_DTYPE, CHECK_CACHE_DTYPES},
@@ -364,6 +367,7 @@ const check_op check_op_observe = {
                                       {KEY_LOGITS, 2, {0, 1}},
                                       {KEY_WEIGHTS, 2, {0, 1}},
                                       {KEY_ACC, 2, {0, 1}},
+                                      {KEY_FIRST, 2, {0, 1}},
                                       {KEY_COUNT, 0, {0}}},
     .entries = (const check_entry[]){{LIST_SMOKE, "normal:f16:b2:r5:g4:d64"},
                                      {LIST_SMOKE, "nasty:f16:b3:r9:g4:d64:weights"},

@@ -126,7 +126,8 @@ static void oracle(check_data *data) {
     for (uint32_t row = 0; row < l->n_rows; row++) {
         for (uint32_t h = 0; h < l->n_kv_heads; h++) {
             const uint64_t at = ((uint64_t)row * l->n_kv_heads + h) * score_stride(data);
-            for (uint32_t i = 0; i < check_visible(data, row, h) / l->kv.page_size; i++)
+            for (uint32_t i = check_first(data, row, h) / l->kv.page_size;
+                 i < check_visible(data, row, h) / l->kv.page_size; i++)
                 ((float *)scores->want)[at + i] =
                     (float)check_score(data, row, h, i, &scores->tolerance[at + i]);
         }
@@ -173,6 +174,7 @@ const check_op check_op_score_pages = {
                                         {KEY_PAD, 0},
                                         {KEY_EVEN, 0},
                                         {KEY_ORDERED, 0},
+                                        {KEY_FIRST, 0},
                                         {KEY_COUNT, 0}},
     .factors = (const check_factor[]){{KEY_FILL, 3, {FILL_INTS, FILL_NORMAL, FILL_NASTY}},
                                       {KEY_DTYPE, CHECK_CACHE_DTYPES},
@@ -187,6 +189,7 @@ const check_op check_op_score_pages = {
                                       {KEY_HKV, 3, {1, 2, 5}},
                                       {KEY_KV, 3, {17, 400, 1023}},
                                       {KEY_PAD, 2, {0, 16}},
+                                      {KEY_FIRST, 2, {0, 1}},
                                       {KEY_COUNT, 0, {0}}},
     .more_factors =
         (const check_factor[]){{KEY_G, 8, {1, 2, 3, 5, 6, 7, 8, 16}},
@@ -205,6 +208,7 @@ const check_op check_op_score_pages = {
                                      {LIST_SMOKE, "nasty:f16:b2:g4"},
                                      {LIST_SMOKE, "normal:f16:q8bounds:b2"},
                                      {LIST_SMOKE, "nasty:f16:q8bounds:b2:g4"},
+                                     {LIST_SMOKE, "normal:f16:b2:r3:g4:kv1000:first"},
                                      {LIST_CI, "r0"},
                                      {LIST_CI, "kv3"}, /* no full page */
                                      {LIST_CI, "normal:f16:hkv8:g4:d128:kv33000"},

@@ -32,15 +32,16 @@ bool check_protected(const check_data *data, uint32_t visible, uint32_t ordinal)
            end > visible;
 }
 
-void check_select_lane(const check_data *data, uint32_t visible, const float *scores, int32_t *list,
-                       int32_t *count) {
-    const uint32_t size = check_get(data, KEY_PAGE), n = (visible + size - 1) / size;
+void check_select_lane(const check_data *data, uint32_t first, uint32_t visible,
+                       const float *scores, int32_t *list, int32_t *count) {
+    const uint32_t size = check_get(data, KEY_PAGE), from = first / size;
+    const uint32_t n = (visible + size - 1) / size - from;
     entry *entries = check_alloc(n * sizeof *entries);
     uint32_t taken = 0;
     for (uint32_t i = 0; i < n; i++) {
-        entries[i].ordinal = i;
-        entries[i].protect = check_protected(data, visible, i);
-        entries[i].score = scores && !entries[i].protect ? scores[i] : 0;
+        entries[i].ordinal = from + i;
+        entries[i].protect = check_protected(data, visible, from + i);
+        entries[i].score = scores && !entries[i].protect ? scores[from + i] : 0;
         taken += entries[i].protect;
     }
     if (n) qsort(entries, n, sizeof *entries, by_order);
@@ -100,7 +101,8 @@ static void oracle(check_data *data) {
     check_want(data, BUF_LISTS, false);
     check_want(data, BUF_COUNTS, false);
     for (uint32_t i = 0; i < l->n_rows * l->n_kv_heads; i++)
-        check_select_lane(data, check_visible(data, i / l->n_kv_heads, i % l->n_kv_heads),
+        check_select_lane(data, check_first(data, i / l->n_kv_heads, i % l->n_kv_heads),
+                          check_visible(data, i / l->n_kv_heads, i % l->n_kv_heads),
                           scores ? scores + (uint64_t)i * score_stride(data) : NULL,
                           (int32_t *)data->buf[BUF_LISTS].want + i * check_select_capacity(data),
                           (int32_t *)data->buf[BUF_COUNTS].want + i);
@@ -147,6 +149,7 @@ const check_op check_op_select = {
                                         {KEY_RECENT, 0},
                                         {KEY_EVEN, 0},
                                         {KEY_NOSCORE, 0},
+                                        {KEY_FIRST, 0},
                                         {KEY_COUNT, 0}},
     .factors = (const check_factor[]){{KEY_FILL, 3, {FILL_INTS, FILL_NORMAL, FILL_NASTY}},
                                       {KEY_B, 2, {1, 3}},
@@ -158,10 +161,13 @@ const check_op check_op_select = {
                                       {KEY_SINKS, 4, {0, 1, 4, 100}},
                                       {KEY_RECENT, 4, {0, 1, 64, 333}},
                                       {KEY_NOSCORE, 2, {0, 1}},
+                                      {KEY_FIRST, 2, {0, 1}},
                                       {KEY_COUNT, 0, {0}}},
     .entries = (const check_entry[]){{LIST_SMOKE, "normal:b2:sinks4:recent64"},
                                      {LIST_SMOKE, "nasty:b2:sinks4:recent64"},
                                      {LIST_SMOKE, "ints:b2"},
+                                     {LIST_SMOKE, "nasty:b2:r3:sinks4:recent64:first"},
+                                     {LIST_CI, "nasty:b3:r3:page8:kv4097:top63:sinks400:first"},
                                      {LIST_CI, "r0"},
                                      {LIST_CI, "ints:page16:kv1048576:top128"}, /* 65,536 entries */
                                      {LIST_CI, "nasty:page1:kv65536:top2048:sinks4:recent64"},

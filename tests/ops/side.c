@@ -146,14 +146,18 @@ tms_batch check_batch(const check_side *side, check_rows rows) {
         .tiles = check_ref(side, whole ? BUF_TILES : BUF_ALONE, 0),
         .row_seq = check_ref(side, BUF_ROW_SEQ, rows.first),
         .visible = check_ref(side, BUF_VISIBLE, (uint64_t)rows.first * l->n_kv_heads),
+        .first = check_ref(side, BUF_FIRST, (uint64_t)rows.first * l->n_kv_heads),
         .table = check_ref(side, BUF_TABLE, 0),
         .seq_stride = l->seq_stride,
         .head_stride = l->head_stride,
         .max_tile_rows = whole && l->n_rows ? l->max_tile_rows : 1,
     };
     for (uint32_t r = rows.first; r < rows.first + rows.count; r++)
-        for (uint32_t h = 0; h < l->n_kv_heads; h++)
-            if (check_visible(side->data, r, h) > batch.max_visible)
-                batch.max_visible = check_visible(side->data, r, h);
+        for (uint32_t h = 0; h < l->n_kv_heads; h++) {
+            const uint32_t visible = check_visible(side->data, r, h);
+            const uint32_t seen = visible - check_first(side->data, r, h);
+            if (visible > batch.max_visible) batch.max_visible = visible;
+            if (seen > batch.max_seen) batch.max_seen = seen;
+        }
     return batch;
 }

@@ -238,6 +238,7 @@ const check_op check_op_sparse_attend = {
                                         {KEY_EVEN, 0},
                                         {KEY_ORDERED, 0},
                                         {KEY_CAP, 0},
+                                        {KEY_FIRST, 0},
                                         {KEY_COUNT, 0}},
     /* The builds of the second covers of score_pages and attend: `again` launches these. */
     .factors = (const check_factor[]){{KEY_G, 8, {1, 2, 3, 5, 6, 7, 8, 16}},
@@ -254,9 +255,11 @@ const check_op check_op_sparse_attend = {
                                       {KEY_RECENT, 2, {0, 20}},
                                       {KEY_RULE, 3, {TMS_GROUP_MAX, TMS_GROUP_MEAN, TMS_GROUP_SUM}},
                                       {KEY_CAP, 2, {0, 1}},
+                                      {KEY_FIRST, 2, {0, 1}},
                                       {KEY_COUNT, 0, {0}}},
     .compiled =
-        (const check_key[]){KEY_G, KEY_D, KEY_DTYPE, KEY_Q8BOUNDS, KEY_RULE, KEY_CAP, KEY_COUNT},
+        (const check_key[]){KEY_G, KEY_D, KEY_DTYPE, KEY_Q8BOUNDS, KEY_RULE, KEY_CAP, KEY_FIRST,
+                            KEY_COUNT},
     .entries =
         (const check_entry[]){
             {LIST_SMOKE, "normal:f16:b2:g4:sinks4:recent20"},

@@ -102,8 +102,8 @@ static void take_params(play *p) {
     a->max_rows = take_u32(p);
     a->max_context = take_u32(p);
     a->fixed_launches = (int)take_u32(p);
-    a->scale = take_f32(p);
-    a->soft_cap = take_f32(p);
+    a->attention.scale = take_f32(p);
+    a->attention.soft_cap = take_f32(p);
     tamis_selection *s = &a->selection;
     s->kind = (tamis_selection_kind)take_u32(p);
     s->budget = take_u32(p);

@@ -16,9 +16,9 @@ void pipe_open(pipe *p, const tamis_cache_params *shape, const tamis_plan_params
         .page_size = p->world.shape.page_size,
         .group = shape->n_heads / shape->n_kv_heads,
         .selection = plan->selection,
-        .sliding_window = plan->sliding_window,
-        .scale = plan->scale != 0 ? (double)plan->scale : 1 / sqrt(shape->head_dim),
-        .soft_cap = plan->soft_cap,
+        .sliding_window = plan->attention.sliding_window,
+        .scale = plan->attention.scale != 0 ? (double)plan->attention.scale : 1 / sqrt(shape->head_dim),
+        .soft_cap = plan->attention.soft_cap,
         .q8_bounds = tamis_dtype_size(shape->dtype) == 0 || shape->bounds_dtype == TAMIS_BOUNDS_Q8};
     size_t row = (size_t)shape->n_heads * shape->head_dim;
     p->q = calloc(p->world.max_rows * row, sizeof *p->q);

@@ -94,7 +94,7 @@ static void test_quest_f16(void **state) {
 static void test_quest_bf16(void **state) {
     (void)state;
     tamis_cache_params shape = shape_of(TAMIS_BF16, 10, 2, 80, 16);
-    tamis_plan_params plan = {.selection = quest(96, 1, 17), .scale = 0.2f, .soft_cap = 20};
+    tamis_plan_params plan = {.selection = quest(96, 1, 17), .attention = {.scale = 0.2f, .soft_cap = 20}};
     plan.selection.group = TAMIS_GROUP_MEAN;
     plan.selection.dense_layers = 1;
     run_shape(&shape, &plan, true);
@@ -170,8 +170,8 @@ static void test_oracle_bf16(void **state) {
     (void)state;
     tamis_cache_params shape = shape_of(TAMIS_BF16, 10, 2, 80, 16);
     tamis_plan_params plan = {.selection = of_kind(TAMIS_SELECT_ORACLE, 96, 1, 17)};
-    plan.scale = 0.2f;
-    plan.soft_cap = 20;
+    plan.attention.scale = 0.2f;
+    plan.attention.soft_cap = 20;
     plan.selection.group = TAMIS_GROUP_MEAN;
     plan.selection.dense_layers = 1;
     run_shape(&shape, &plan, true);
@@ -236,7 +236,7 @@ static void test_newest(void **state) {
 static void test_sliding_window(void **state) {
     (void)state;
     tamis_cache_params shape = shape_of(TAMIS_F16, 4, 2, 128, 16);
-    tamis_plan_params plan = {.selection = {.kind = TAMIS_SELECT_FULL}, .sliding_window = 50};
+    tamis_plan_params plan = {.selection = {.kind = TAMIS_SELECT_FULL}, .attention.sliding_window = 50};
     run_shape(&shape, &plan, false);
 }
 

@@ -14,7 +14,7 @@ typedef struct tamis_attention {
     float scale;             /* of q·k; 0 means 1/sqrt(head_dim) */
     float soft_cap;          /* logits become cap·tanh(logit/cap); 0 means none */
     uint32_t sliding_window; /* a row at position p sees positions > p − window; 0 means all */
-    uint32_t reserved32;     /* 0, else E_ARGUMENT */
+    uint32_t chunk; /* a row at position p sees positions ≥ p − p mod chunk; 0 means all */
     uint64_t reserved[6];    /* 0, else E_ARGUMENT */
 } tamis_attention;
 

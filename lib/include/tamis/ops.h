@@ -6,6 +6,7 @@
 #define TAMIS_OPS_H
 
 #include <tamis/buffer.h>
+#include <tamis/layer.h>
 #include <tamis/cache.h>
 #include <tamis/policy.h>
 
@@ -262,11 +263,14 @@ typedef struct tamis_batch {
     uint32_t n_tiles;             /* 0 means n_rows */
     uint32_t max_tile_rows;       /* no tile has more rows; 0 means 1 */
     uint32_t max_visible;         /* no entry of `visible` is larger; sizes the launch */
-    uint32_t reserved32;          /* 0, else E_ARGUMENT */
+    uint32_t max_seen; /* no row sees more slots of a lane; 0 means max_visible; sizes the launch */
     tamis_place tiles;   /* [n_tiles][2]: (first row, number of rows); every row is in one tile. Not
                             read by select and observe */
     tamis_place row_seq; /* [n_rows]: the row's sequence, below n_sequences */
-    tamis_place visible; /* [n_rows][n_kv_heads]: the row sees this many first slots of its lane */
+    tamis_place visible; /* [n_rows][n_kv_heads]: the row sees no slot of its lane from this one on */
+    /* [n_rows][n_kv_heads]: the row sees no slot before this one, from 0 on, as under a sliding window.
+     * May be absent: 0. Read by score_pages, page_mass, select, attend and observe. */
+    tamis_place first;
     /* Page ids: the i-th page of (sequence b, KV head h) is at b·seq_stride + h·head_stride + i.
      * head_stride 0: one list for all heads. seq_stride may be 0 if there is one sequence. Every
      * list has room for the pages of max_visible slots. */
@@ -297,10 +301,10 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_op_bounds(tamis_context *context,
                                                         const tamis_bounds_params *params,
                                                         tamis_error *error);
 
-/* score_pages: the score of every full page that a row sees,
+/* score_pages: the score of every full page of which a row sees a slot,
  *   Σ_d max(q_d·lo_d, q_d·hi_d)                                       (Quest, section 3.4),
  * joined over the query heads of the group by `group`. A NaN product makes the score NaN. Scores of
- * the partial page and of later pages are not written. */
+ * other pages are not written. */
 typedef struct tamis_score_pages_params {
     tamis_kv kv;
     tamis_batch batch;
@@ -323,8 +327,7 @@ typedef struct tamis_page_mass_params {
     tamis_place scores;
     uint32_t stride; /* 0 means max_visible / page_size */
     tamis_group_rule group;
-    float scale;          /* of q·k; 0 means 1/sqrt(head_dim) */
-    float soft_cap;       /* as attend's */
+    tamis_attention attention; /* as attend's */
     tamis_place scratch;  /* of tamis_op_page_mass_scratch bytes; need not be kept */
     uint64_t reserved[4]; /* 0, else E_ARGUMENT */
 } tamis_page_mass_params;
@@ -338,7 +341,7 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status
 tamis_op_page_mass_scratch(tamis_context *context, const tamis_page_mass_params *params,
                            uint64_t *bytes, tamis_error *error);
 
-/* select: for each (row, KV head) the best `k` of the entries that it sees, an entry being
+/* select: for each (row, KV head) the best `k` of the entries of which it sees a slot, an entry being
  * `granularity` consecutive slots; floor(visible / granularity) of them have scores.
  *   1. Always taken: the entries that hold one of the first `sinks` or last `recent` slots, and a
  *      partial entry, which has no score.
@@ -377,15 +380,11 @@ typedef struct tamis_attend_params {
     uint32_t reserved32;   /* 0, else E_ARGUMENT */
     tamis_rows q, out;     /* f32 [n_rows][n_heads][head_dim], not overlapping */
     tamis_place lse;       /* f32 [n_rows][n_heads]; may be absent */
-    tamis_place positions; /* int32 [n_pages][page_size]: position of each slot; may be absent: then
-                              a slot's position is its index in the lane */
-    tamis_place
-        intervals; /* int32 [n_rows][2]: positions (lo, hi) that the row sees, both included;
-                              may be absent: all */
-    float scale, soft_cap; /* scale 0 means 1/sqrt(head_dim); soft_cap 0 means none */
+    /* Its sliding_window and chunk must be 0: the batch's `first` says from where on rows see. */
+    tamis_attention attention;
     tamis_place scratch;   /* of tamis_op_attend_scratch bytes; need not be kept */
     /* f32 [n_rows][n_heads][logit_stride], may be absent; only with one row a tile: logits of the
-     * slots of the pages that are read, -inf for those that the row does not see. */
+     * slots that the row sees. Others may become -inf or stay as they are. */
     tamis_place logits;
     uint64_t logit_stride; /* 0 means max_visible */
     uint64_t reserved[4];  /* 0, else E_ARGUMENT */
@@ -447,7 +446,7 @@ typedef struct tamis_observe_params {
     tamis_rows q;        /* f32 [n_rows][n_heads][head_dim]; not read with logits */
     tamis_place lse;     /* f32 [n_rows][lse_stride] */
     uint64_t lse_stride; /* 0 means n_heads */
-    float scale, soft_cap;
+    tamis_attention attention; /* as attend's */
     tamis_place logits;    /* f32 [n_rows][n_heads][logit_stride]; may be absent */
     uint64_t logit_stride; /* 0 means max_visible */
     tamis_rows_join rows;

@@ -23,11 +23,10 @@ typedef struct tamis_plan_params {
     uint32_t max_sequences; /* of one step; 0 means 1 */
     uint32_t max_rows;      /* of one step, all sequences together; 0 means 512 */
     uint32_t max_context;   /* longest sequence, tokens; required */
-    float scale;            /* of q·k; 0 means 1/sqrt(head_dim) */
-    float soft_cap;         /* logits become cap·tanh(logit/cap); 0 means none */
-    /* A row at position p sees positions > p − window; 0 means all. Not in layers that a selection other
-     * than full serves: it would spend its budget on pages that the row does not see. */
-    uint32_t sliding_window;
+    /* Of every layer, unless there are `layers`. A selection chooses from the pages of which a row sees
+     * a token, and spends its budget there. With an eviction, sliding_window and chunk need the plane of
+     * positions, and go neither with `every` 1 nor with reindexed streaming. */
+    tamis_attention attention;
     /* Nonzero: stage times are collected, and each stage is waited for. 0: the device collects no
      * times, since that makes some devices slower. */
     int timing;
@@ -42,8 +41,7 @@ typedef struct tamis_plan_params {
     int fixed_launches;
     /* Which tokens lanes keep; all zero: all of them. Needs the cache's planes
      * (tamis_eviction_planes). With every 1 and a budget that is no multiple of the page size, a
-     * selection's budget must hold the pages of its sinks and two more. Not with a sliding window;
-     * with fixed_launches only if `every` is 0 and the eviction does not observe decode rows (not
+     * selection's budget must hold the pages of its sinks and two more. With fixed_launches only if `every` is 0 and the eviction does not observe decode rows (not
      * h2o, tova); reindexed streaming only with selection full. h2o and tova score every token in
      * every step: at a sequence's first step all pages that it shares with forks are copied. Under
      * them, and with `every` 1, a step that is not exact must have one row per sequence. The last
@@ -57,23 +55,21 @@ typedef struct tamis_plan_params {
      * of tamis_plan_load and tamis_plan_deviation are built for them. 0: neither is called. */
     uint32_t load_dtypes;
     /* Nonzero: tamis_plan_mass may be called; its kernels are built, and it has memory for one f32
-     * of each KV head and token of max_context, under a sliding window also for four of each query
-     * head and token. Not with reindexed streaming. */
+     * of each KV head and token of max_context. Not with reindexed streaming. */
     int masses;
     /* Nonzero: rows come by tamis_plan_write_rotated or tamis_plan_load. The kernels of
      * tamis_plan_write are then built at its first call. */
     int rotated;
-    /* How each layer of the cache attends, [n_layers], which is copied; scale, soft_cap and
-     * sliding_window must then be 0. NULL: all attend by those three. tamis_plan_get_params gives the
-     * plan's own, which live as long as the plan; there full includes dense layers. */
+    /* How each layer of the cache attends, [n_layers], which is copied; `attention` must then be 0.
+     * NULL: all attend by that. tamis_plan_get_params gives the plan's own, which live as long as the
+     * plan; there full includes dense layers. */
     const tamis_layer *layers;
     uint64_t reserved[4]; /* 0, else E_ARGUMENT */
 } tamis_plan_params;
 
 /* Allocates workspace, builds every kernel the steps and evictions will need and launches each
- * once, with no rows. Waits. Errors: E_ARGUMENT naming the parameter and value, E_UNSUPPORTED (a
- * sliding window in a layer that a selection other than full serves; what cannot be combined with an eviction, see
- * `eviction`; with an eviction, max_context from 2^22 on, reindexed above 2^20; more than 1024 KV
+ * once, with no rows. Waits. Errors: E_ARGUMENT naming the parameter and value, E_UNSUPPORTED (what
+ * cannot be combined with an eviction, see `eviction` and `attention`; with an eviction, max_context from 2^22 on, reindexed above 2^20; more than 1024 KV
  * heads that share a budget), E_NO_MEMORY, E_DEVICE. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_create(tamis_cache *cache,
                                                           const tamis_plan_params *params,

@@ -11,7 +11,7 @@ tamis_status recall_create(recall *r, uint32_t longest, tamis_error *error) {
     size_t rows = (size_t)r->n_tokens * r->shape.n_layers;
     tamis_plan_params full;
     tamis_plan_get_params(tamis_runner_plan(r->rig->runners[0]), &full);
-    r->scale = full.scale;
+    r->scale = full.attention.scale;
     r->read_bytes = (pages + 7) / 8;
     r->trace = calloc(rows, recall_width(r) * sizeof(*r->trace));
     r->read = calloc(rows * r->shape.n_kv_heads * r->rig->arms->count, r->read_bytes);
@@ -125,7 +125,7 @@ static tamis_status replay_tokens(const recall *r, replay *p, tamis_error *error
 tamis_status recall_replay(recall *r, uint32_t arm, tamis_error *error) {
     size_t width = (size_t)r->shape.n_heads * r->shape.head_dim;
     const tamis_plan_params params = {.selection = r->rig->arms->arms[arm].selection,
-                                      .scale = r->scale,
+                                      .attention.scale = r->scale,
                                       .max_rows = 1,
                                       .max_context = r->result->length + r->n_tokens};
     replay p = {.arm = arm,
