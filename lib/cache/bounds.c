@@ -108,8 +108,10 @@ static tamis_status renew_pool(renewal *r, const tamis_cache *cache, const tms_p
         const tms_sequence *s = cache->sequences[i];
         uint32_t end = s ? tms_end_lane(cache, pool) : 0;
         for (uint32_t lane = tms_first_lane(cache, pool); lane < end; lane++) {
-            uint32_t n_full = s->lanes[lane].length / cache->params.page_size;
-            TMS_TRY(renew_lane(r, tms_lane_pages(s, lane), n_full, error));
+            uint32_t n_full = s->lanes[lane].length / cache->params.page_size,
+                     gone = s->lanes[lane].gone;
+            if (gone < n_full)
+                TMS_TRY(renew_lane(r, tms_lane_pages(s, lane) + gone, n_full - gone, error));
         }
     }
     return send_chunk(r, error);

@@ -10,6 +10,8 @@ static tamis_status take_pool(tamis_cache *cache, uint32_t index, tamis_error *e
     tms_pool *pool = &cache->pools[index];
     pool->n_layers = tms_pool_layers(&cache->params, cache->size.pools, index, &pool->first_layer);
     uint64_t n = cache->size.pages / cache->params.n_layers * pool->n_layers;
+    if (cache->params.layer_tokens)
+        n = tms_layers_pages(&cache->params, pool->first_layer, pool->n_layers);
     TMS_REQUIRE(tms_pages_init(&pool->pages, (uint32_t)n), TAMIS_E_NO_MEMORY,
                 "no host memory to keep %" PRIu64 " pages", n);
     TMS_TRY(tms_device_alloc(dev, n * cache->size.page_bytes, &pool->data, error));
@@ -62,7 +64,7 @@ tamis_status tamis_cache_create(tamis_context *context, const tamis_cache_params
     }
     tms_life_begin(&cache->life, "cache", &context->life, NULL, end);
     cache->context = context;
-    cache->params = filled;
+    cache->params = filled; /* layer_tokens are the caller's, until the pools are made */
     cache->size = size;
     cache->pools = pools;
     cache->bounds_serial = 1;
@@ -70,6 +72,7 @@ tamis_status tamis_cache_create(tamis_context *context, const tamis_cache_params
     tamis_status status = TAMIS_OK;
     for (uint32_t i = 0; i < size.pools && status == TAMIS_OK; i++)
         status = take_pool(cache, i, error);
+    cache->params.layer_tokens = NULL;
     if (status != TAMIS_OK) {
         tamis_cache_destroy(&cache);
         return status;
@@ -160,14 +163,15 @@ tamis_status tamis_cache_get_sequence_stats(const tamis_cache *cache, tamis_sequ
     const tms_sequence *s = tms_cache_find(cache, sequence);
     TMS_REQUIRE(s, TAMIS_E_ARGUMENT, "the cache has no sequence %llu",
                 (unsigned long long)sequence);
-    *out = (tamis_sequence_stats){.length = s->length, .evicted_at = s->evicted_at};
+    *out = (tamis_sequence_stats){.length = s->length, .evicted_at = s->evicted_at,
+                                  .shortest = s->shortest};
     for (uint32_t lane = 0; lane < cache->n_lanes; lane++) {
         const tms_pages *pages = &tms_cache_pool(cache, lane / cache->params.n_kv_heads)->pages;
         const int32_t *list = tms_lane_pages(s, lane);
         uint32_t n = tms_pages_of(cache, s->lanes[lane].length);
         out->slots += s->lanes[lane].length;
-        out->pages += n;
-        for (uint32_t i = 0; i < n; i++)
+        out->pages += n - s->lanes[lane].gone;
+        for (uint32_t i = s->lanes[lane].gone; i < n; i++)
             out->pages_shared += pages->refs[list[i]] > 1;
     }
     out->bytes_held = out->pages * unit_bytes(cache);

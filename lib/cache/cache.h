@@ -18,10 +18,12 @@ typedef struct tms_pool {
     tms_pages pages;
 } tms_pool;
 
-/* The tokens of one (sequence, layer, KV head). Its list has ceil(length / page_size) pages. */
+/* The tokens of one (sequence, layer, KV head). Its list has ceil(length / page_size) pages, of which
+ * it no longer holds the first `gone`: entries of these are ids of pages that others may hold. */
 typedef struct tms_lane {
     uint32_t length; /* slots */
     uint32_t grown;  /* slots that the latest reserve added */
+    uint32_t gone;   /* only in caches without planes */
 } tms_lane;
 
 /* Who keeps something of a sequence beside the cache. Each has marks of its own, so that none makes
@@ -51,6 +53,8 @@ typedef struct tms_sequence {
     bool torn;
     /* Every lane ends with all tokens from that position on, in their order; at most evicted_at. */
     uint32_t intact_from;
+    /* The least length at which what the next row sees is all held; 0 unless pages are gone. */
+    uint32_t shortest;
     /* Not 0: lanes of this many slots may hold rows of a cancelled step, until the next step under
      * the same cap overwrites them. */
     uint32_t given_up;
@@ -110,6 +114,15 @@ struct tamis_cache {
 /* Checks the parameters and computes the memory of such a cache; fills defaults into `params`. */
 tamis_status tms_cache_measure(const tms_device *dev, tamis_cache_params *params,
                                tamis_cache_size *size, tamis_error *error);
+
+/* The tokens for which a layer has room. */
+static inline uint64_t tms_layer_capacity(const tamis_cache_params *params, uint32_t layer) {
+    const uint64_t own = params->layer_tokens ? params->layer_tokens[layer] : 0;
+    return own ? own : params->capacity_tokens;
+}
+
+/* Pages of layers [first, first + n), which have capacities of their own. */
+uint64_t tms_layers_pages(const tamis_cache_params *params, uint32_t first, uint32_t n);
 
 /* Layers [*first, *first + result) belong to pool `pool`. */
 uint32_t tms_pool_layers(const tamis_cache_params *params, uint32_t n_pools, uint32_t pool,
@@ -209,6 +222,11 @@ void tms_history_scored(tms_sequence *sequence, uint32_t by, bool newest, uint32
 uint32_t tms_history_scored_to(const tms_sequence *sequence, uint32_t by);
 
 /* ---- Steps ----------------------------------------------------------------------------------- */
+
+/* Gives back the pages of a lane that lie before a slot; the sequence cannot be shorter than `shortest`
+ * from now on. Returns how many. */
+uint32_t tms_lane_give_back(tamis_cache *cache, tms_sequence *sequence, uint32_t lane,
+                            uint32_t slot, uint32_t shortest);
 
 /* Removes `slots` slots from the end of a lane; pages that hold no slot any more go back to the
  * pool. */

@@ -14,6 +14,7 @@ void tms_history_fork(tms_sequence *fork, const tms_sequence *parent) {
     fork->unordered = parent->unordered;
     fork->torn = parent->torn;
     fork->intact_from = parent->intact_from;
+    fork->shortest = parent->shortest;
     fork->given_up = parent->given_up;
     fork->scored_by = parent->scored_by;
     fork->scored_newest = parent->scored_newest;

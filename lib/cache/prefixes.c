@@ -151,9 +151,13 @@ static const known *longest(const tamis_prefixes *p, const int32_t *tokens, uint
         if (most > n) most = n;
         if (most <= *shared || memcmp(k->salt, salt, SALT_BYTES) != 0) continue;
         if (memcmp(k->tokens, tokens, (*shared + (size_t)1) * sizeof *tokens) != 0) continue;
+        uint32_t same = *shared + 1;
+        while (same < most && k->tokens[same] == tokens[same])
+            same++;
+        /* What the next row would see may be gone. */
+        if (same < tms_cache_find(p->cache, k->sequence)->shortest) continue;
         best = k;
-        while (*shared < most && k->tokens[*shared] == tokens[*shared])
-            ++*shared;
+        *shared = same;
     }
     return best;
 }

@@ -66,11 +66,16 @@ static tamis_status find_lane(const tamis_cache *cache, uint32_t layer, uint32_t
     return TAMIS_OK;
 }
 
-static tamis_status check_slots(const tms_lane *lane, uint32_t first, uint32_t count,
-                                tamis_error *error) {
+static tamis_status check_slots(const tamis_cache *cache, const tms_lane *lane, uint32_t first,
+                                uint32_t count, tamis_error *error) {
+    const uint32_t gone = lane->gone * cache->params.page_size;
     TMS_REQUIRE(first <= lane->length && count <= lane->length - first, TAMIS_E_ARGUMENT,
                 "slots [%" PRIu32 ", %" PRIu64 ") are not in a lane of %" PRIu32 " slots", first,
                 (uint64_t)first + count, lane->length);
+    TMS_REQUIRE(count == 0 || first >= gone, TAMIS_E_STATE,
+                "slot %" PRIu32 " is in a page that was given back; the lane holds slots from %" PRIu32
+                " on",
+                first, gone);
     return TAMIS_OK;
 }
 
@@ -82,7 +87,7 @@ tamis_status tamis_cache_read(tamis_cache *cache, tamis_sequence sequence, uint3
     TMS_TRY(tms_cache_find_idle(cache, sequence, &s, error));
     uint32_t index = 0, dim = cache->params.head_dim;
     TMS_TRY(find_lane(cache, layer, kv_head, &index, error));
-    TMS_TRY(check_slots(&s->lanes[index], first, count, error));
+    TMS_TRY(check_slots(cache, &s->lanes[index], first, count, error));
     tms_device *dev = cache->context->dev;
     tms_mem *work = NULL;
     if (count == 0 || (!k && !v)) return TAMIS_OK;
@@ -123,7 +128,7 @@ tamis_status tamis_cache_read_positions(tamis_cache *cache, tamis_sequence seque
     uint32_t index = 0;
     TMS_TRY(tms_cache_find_idle(cache, sequence, &s, error));
     TMS_TRY(find_lane(cache, layer, kv_head, &index, error));
-    TMS_TRY(check_slots(&s->lanes[index], first, count, error));
+    TMS_TRY(check_slots(cache, &s->lanes[index], first, count, error));
     TMS_REQUIRE(positions, TAMIS_E_ARGUMENT, "positions is NULL");
     tms_ref plane = tms_cache_planes(cache, layer).positions;
     if (plane.mem)

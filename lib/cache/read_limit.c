@@ -47,7 +47,7 @@ static uint64_t words_of(const reading *r) {
 }
 
 static uint32_t pages_of_lane(const tamis_cache *cache, const tms_sequence *s, uint32_t lane) {
-    return tms_pages_of(cache, s->lanes[lane].length);
+    return tms_pages_of(cache, s->lanes[lane].length) - s->lanes[lane].gone;
 }
 
 /* Counts the pages of a sequence, and finds its longest lane. */
@@ -73,7 +73,7 @@ static void fill_tables(const tamis_cache *cache, const tamis_sequence *sequence
         for (uint32_t i = 0; i < r->launch.n_lanes; i++, lists += r->launch.capacity) {
             const tms_sequence *s = tms_cache_find(cache, sequences[i / heads]);
             const uint32_t lane = layer * heads + i % heads, n = pages_of_lane(cache, s, lane);
-            const int32_t *pages = tms_lane_pages(s, lane);
+            const int32_t *pages = tms_lane_pages(s, lane) + s->lanes[lane].gone;
             *counts++ = (int32_t)n;
             for (uint32_t j = 0; j < n; j++)
                 lists[j] = pages[j];

@@ -39,7 +39,7 @@ static bool make_room(const tamis_cache *cache, const tms_growth *growth) {
  * if the step changes scores, it is 0; else the index of the partial last page, or, if the last
  * page is full, of the page after it. */
 static uint32_t first_written(const tamis_cache *cache, const tms_growth *growth, uint32_t index) {
-    if (growth->scores || gain(growth, index) < growth->rows) return 0;
+    if (growth->scores || gain(growth, index) < growth->rows) return 0; /* no page is gone there */
     return growth->sequence->lanes[index].length / cache->params.page_size;
 }
 
@@ -209,7 +209,7 @@ static const int32_t *undo_copies(const tamis_cache *cache, tms_pages *pages,
                                   const int32_t *end) {
     int32_t *list = tms_lane_pages(sequence, index);
     uint32_t n = tms_pages_of(cache, sequence->lanes[index].length);
-    for (uint32_t o = 0; o < n && pair < end; o++) {
+    for (uint32_t o = sequence->lanes[index].gone; o < n && pair < end; o++) {
         if (list[o] != pair[1]) continue;
         tms_pages_hold(pages, pair[0]);
         tms_pages_drop(pages, pair[1]);

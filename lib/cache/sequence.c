@@ -100,7 +100,7 @@ tamis_status tamis_cache_fork(tamis_cache *cache, tamis_sequence parent, tamis_s
     for (uint32_t lane = 0; lane < cache->n_lanes; lane++) {
         tms_pages *pages = &tms_cache_pool(cache, lane / cache->params.n_kv_heads)->pages;
         uint32_t n = tms_pages_of(cache, to->lanes[lane].length);
-        for (uint32_t i = 0; i < n; i++)
+        for (uint32_t i = to->lanes[lane].gone; i < n; i++)
             tms_pages_hold(pages, tms_lane_pages(to, lane)[i]);
     }
     *out = to->id;
@@ -113,9 +113,23 @@ void tms_lane_shorten(tamis_cache *cache, tms_sequence *sequence, uint32_t lane,
     uint32_t n = tms_pages_of(cache, sequence->lanes[lane].length);
     sequence->lanes[lane].length -= slots;
     uint32_t kept = tms_pages_of(cache, sequence->lanes[lane].length);
+    if (kept < sequence->lanes[lane].gone) kept = sequence->lanes[lane].gone; /* it is removed */
     if (n > kept) sequence->version++;
     while (n > kept)
         tms_pages_drop(pages, list[--n]);
+}
+
+uint32_t tms_lane_give_back(tamis_cache *cache, tms_sequence *sequence, uint32_t lane,
+                            uint32_t slot, uint32_t shortest) {
+    tms_pages *pages = &tms_cache_pool(cache, lane / cache->params.n_kv_heads)->pages;
+    const int32_t *list = tms_lane_pages(sequence, lane);
+    const uint32_t end = slot / cache->params.page_size, before = sequence->lanes[lane].gone;
+    if (end <= before) return 0;
+    for (uint32_t i = before; i < end; i++)
+        tms_pages_drop(pages, list[i]);
+    sequence->lanes[lane].gone = end;
+    if (shortest > sequence->shortest) sequence->shortest = shortest;
+    return end - before;
 }
 
 void tms_sequence_shorten(tamis_cache *cache, tms_sequence *sequence, uint32_t length) {
@@ -136,6 +150,10 @@ tamis_status tamis_cache_truncate(tamis_cache *cache, tamis_sequence sequence, u
                 "sequence %" PRIu64 " cannot go back to %" PRIu32 " tokens: tokens before %" PRIu32
                 " have been evicted",
                 sequence, length, s->evicted_at);
+    TMS_REQUIRE(length >= s->shortest, TAMIS_E_STATE,
+                "sequence %" PRIu64 " cannot go back to %" PRIu32 " tokens: the row at position %" PRIu32
+                " would see tokens whose pages were given back; from %" PRIu32 " on it can",
+                sequence, length, length, s->shortest);
     tms_sequence_shorten(cache, s, length);
     return TAMIS_OK;
 }

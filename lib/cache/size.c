@@ -48,7 +48,28 @@ static tamis_status check_shape(tamis_cache_params *p, tamis_error *error) {
     return tms_bounds_fill(&p->bounds, error);
 }
 
-/* The number of pages that every layer gets; it has at least one page for each of its lanes. */
+uint64_t tms_layers_pages(const tamis_cache_params *params, uint32_t first, uint32_t n) {
+    uint64_t pages = 0;
+    for (uint32_t layer = first; layer < first + n; layer++)
+        pages += tms_divide_up(tms_layer_capacity(params, layer), params->page_size);
+    return pages * params->n_kv_heads;
+}
+
+/* Capacities of single layers are no larger than that of all. */
+static tamis_status check_layer_tokens(const tamis_cache_params *p, tamis_error *error) {
+    TMS_REQUIRE(!p->layer_tokens || p->capacity_tokens, TAMIS_E_ARGUMENT,
+                "layer_tokens go with capacity_tokens, not with capacity_bytes %" PRIu64,
+                p->capacity_bytes);
+    for (uint32_t layer = 0; p->layer_tokens && layer < p->n_layers; layer++)
+        TMS_REQUIRE(p->layer_tokens[layer] <= p->capacity_tokens, TAMIS_E_ARGUMENT,
+                    "layer_tokens of layer %" PRIu32 " is %" PRIu64
+                    ", above capacity_tokens %" PRIu64,
+                    layer, p->layer_tokens[layer], p->capacity_tokens);
+    return TAMIS_OK;
+}
+
+/* The number of pages that every layer gets, or the largest; it has at least one page for each of its
+ * lanes. */
 static tamis_status count_layer_pages(const tamis_cache_params *p, uint64_t unit_bytes,
                                       uint64_t *layer_pages, tamis_error *error) {
     uint64_t most = INT32_MAX;
@@ -84,6 +105,7 @@ tamis_status tms_cache_measure(const tms_device *dev, tamis_cache_params *params
                                .plane_bytes = n_planes * params->page_size * sizeof(int32_t)};
     uint64_t unit_bytes = result.page_bytes + result.bounds_bytes + result.plane_bytes;
     uint64_t layer_pages = 0;
+    TMS_TRY(check_layer_tokens(params, error));
     TMS_TRY(count_layer_pages(params, unit_bytes, &layer_pages, error));
     uint64_t layer_bytes = layer_pages * result.page_bytes,
              limit = tms_device_info(dev)->max_buffer_bytes;
@@ -94,6 +116,7 @@ tamis_status tms_cache_measure(const tms_device *dev, tamis_cache_params *params
     uint64_t layers_a_pool = by_bytes < by_ids ? by_bytes : by_ids;
     result.pools = (uint32_t)((params->n_layers - 1) / layers_a_pool + 1);
     result.pages = layer_pages * params->n_layers;
+    if (params->layer_tokens) result.pages = tms_layers_pages(params, 0, params->n_layers);
     result.reserved_bytes = result.pages * unit_bytes;
     *size = result;
     return TAMIS_OK;

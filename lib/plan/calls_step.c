@@ -36,6 +36,7 @@ static tamis_status collect(tamis_plan *plan, const tamis_step *in, uint32_t *n,
         TMS_REQUIRE(!plan->setup.needs.rotation || plan->reindex.rotation, TAMIS_E_STATE,
                     "reindexed %s needs tamis_plan_bind_rotation first",
                     plan->setup.needs.entry->name);
+        TMS_TRY(tms_sight_check_held(&plan->sight, sequence, sequence->length, error));
         plan->step.sequences[*n] = sequence;
         TMS_TRY(tms_in_step_growth(&plan->in_step, sequence, rows, in->exact,
                                    &plan->step.growth[*n], error));
@@ -260,6 +261,8 @@ tamis_status tamis_plan_step_end(tamis_plan *plan, tamis_error *error) {
     TMS_TRY(tms_device_flush(setup->dev, error));
     const bool whole = all_attended(plan);
     tms_cache_commit(setup->cache, step->growth, step->n_sequences);
+    for (uint32_t i = 0; setup->params.give_back && i < step->n_sequences; i++)
+        tms_sight_give_back(&plan->sight, step->sequences[i]);
     /* The rings lack the queries of layers that were not attended. */
     for (uint32_t i = 0; i < step->n_sequences && !whole && tms_step_keeps_queries(step); i++)
         tms_query_rings_empty(&plan->rings, step->ring[i]);

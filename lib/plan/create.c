@@ -91,6 +91,12 @@ static tamis_status check_params(const tamis_cache *cache, const tamis_plan_para
                 "load_dtypes is %" PRIu32
                 ", more than the sum of 1 << dtype over f32, f16 and bf16",
                 p->load_dtypes);
+    TMS_REQUIRE(p->reserved32 == 0, TAMIS_E_ARGUMENT,
+                "reserved32 of tamis_plan_params is %" PRIu32 "; it must be 0", p->reserved32);
+    TMS_REQUIRE(!p->give_back || cache->params.planes == 0, TAMIS_E_UNSUPPORTED,
+                "give_back in a cache with planes (%" PRIu32
+                "): what rows see there is found in pages that would be given back",
+                cache->params.planes);
     TMS_TRY(tamis_selection_check(&p->selection, cache->params.page_size, error));
     TMS_TRY(tamis_eviction_check(&p->eviction, error));
     return check_eviction(cache, p, error);

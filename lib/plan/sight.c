@@ -34,6 +34,26 @@ uint32_t tms_sight_least(const tms_sight_kind *kind, uint32_t position) {
     return least;
 }
 
+uint32_t tms_sight_shortest(const tms_sight_kind *kind, uint32_t slot) {
+    uint32_t shortest = UINT32_MAX;
+    if (slot == 0) return 0;
+    if (kind->window) shortest = slot + kind->window - 1;
+    if (kind->chunk) {
+        const uint32_t chunks = (uint32_t)tms_divide_up(slot, kind->chunk) * kind->chunk;
+        if (chunks < shortest) shortest = chunks;
+    }
+    return shortest;
+}
+
+uint64_t tamis_layer_tokens(const tamis_attention *attention, uint32_t page_size, uint32_t rows) {
+    if (!attention) return 0;
+    const tms_sight_kind kind = kind_of(attention);
+    if (kind.most == 0) return UINT64_MAX;
+    /* What the first row sees, beside itself, what may be truncated, and a page that begins before. */
+    const uint64_t size = page_size ? page_size : 16;
+    return (kind.most - 1ull) + TAMIS_KEPT_TOKENS + size - 1 + rows;
+}
+
 tamis_status tms_sight_create(tms_sight *sight, tamis_error *error) {
     const tms_setup *setup = sight->setup;
     const uint32_t n_layers = setup->cache->params.n_layers;
@@ -108,6 +128,39 @@ tamis_status tms_sight_find(const tms_sight *sight, const tms_step *step, uint32
                            .row_stride = batch->n_kv_heads,
                            .head_stride = 1};
     return tms_run_seek(sight->setup->dev, &seek, error);
+}
+
+/* ---- Pages ----------------------------------------------------------------------------------- */
+
+tamis_status tms_sight_check_held(const tms_sight *sight, const tms_sequence *sequence,
+                                  uint32_t position, tamis_error *error) {
+    const tamis_cache_params *cache = &sight->setup->cache->params;
+    for (uint32_t lane = 0; sequence->shortest && lane < sight->setup->cache->n_lanes; lane++) {
+        const uint32_t layer = lane / cache->n_kv_heads, gone = sequence->lanes[lane].gone;
+        const tms_sight_kind *kind = tms_sight_of(sight, layer);
+        const uint32_t least = kind ? tms_sight_least(kind, position) : 0;
+        TMS_REQUIRE(least >= gone * cache->page_size, TAMIS_E_STATE,
+                    "the row at position %" PRIu32 " of sequence %" PRIu64 " sees positions from %" PRIu32
+                    " on in layer %" PRIu32 ", whose pages before position %" PRIu32
+                    " were given back",
+                    position, sequence->id, least, layer, gone * cache->page_size);
+    }
+    return TAMIS_OK;
+}
+
+uint64_t tms_sight_give_back(const tms_sight *sight, tms_sequence *sequence) {
+    tamis_cache *cache = sight->setup->cache;
+    const uint32_t size = cache->params.page_size;
+    uint64_t n = 0;
+    if (sequence->length <= TAMIS_KEPT_TOKENS) return 0;
+    for (uint32_t lane = 0; lane < cache->n_lanes; lane++) {
+        const tms_sight_kind *kind = tms_sight_of(sight, lane / cache->params.n_kv_heads);
+        if (!kind) continue;
+        const uint32_t least = tms_sight_least(kind, sequence->length - TAMIS_KEPT_TOKENS);
+        n += tms_lane_give_back(cache, sequence, lane, least,
+                                tms_sight_shortest(kind, least / size * size));
+    }
+    return n;
 }
 
 /* ---- What they say --------------------------------------------------------------------------- */

@@ -40,6 +40,9 @@ static inline const tms_sight_kind *tms_sight_of(const tms_sight *sight, uint32_
 /* The least position that a row at `position` sees. */
 uint32_t tms_sight_least(const tms_sight_kind *kind, uint32_t position);
 
+/* The least length of a sequence at which what the next row sees begins at `slot` or behind it. */
+uint32_t tms_sight_shortest(const tms_sight_kind *kind, uint32_t slot);
+
 /* Tells a layer's batch of the step's rows from where on they see. */
 void tms_sight_limit(const tms_sight *sight, const tms_step *step, uint32_t layer,
                      tms_batch *batch);
@@ -52,6 +55,12 @@ tamis_status tms_sight_find(const tms_sight *sight, const tms_step *step, uint32
  * earlier one. */
 uint32_t tms_sight_first_page(const tms_sight *sight, const tms_step *step, uint32_t layer,
                               uint32_t row, uint32_t kv_head);
+/* Whether the lanes of a sequence hold what its row at `position` and those behind it see. E_STATE. */
+tamis_status tms_sight_check_held(const tms_sight *sight, const tms_sequence *sequence,
+                                  uint32_t position, tamis_error *error);
+/* Gives back what no row to come will see of a sequence whose step has ended. Returns the pages. */
+uint64_t tms_sight_give_back(const tms_sight *sight, tms_sequence *sequence);
+
 /* The page itself, of the layer that was looked at last. Waits where there is a plane. */
 tamis_status tms_sight_read_first_page(const tms_sight *sight, const tms_step *step,
                                        uint32_t layer, uint32_t row, uint32_t kv_head,

@@ -224,7 +224,7 @@ static uint32_t *count_holders(const tamis_cache *cache, const tms_pool *pool) {
         for (uint32_t lane = first; s && lane < end; lane++) {
             uint32_t n = (s->lanes[lane].length + size - 1) / size;
             assert_true(n <= s->list_pages);
-            for (uint32_t o = 0; o < n; o++) {
+            for (uint32_t o = s->lanes[lane].gone; o < n; o++) {
                 int32_t page = tms_lane_pages(s, lane)[o];
                 assert_true(page >= 0 && (uint32_t)page < pool->pages.n);
                 refs[page]++;

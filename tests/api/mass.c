@@ -196,9 +196,9 @@ static void misuse_is_refused(void **state) {
     OK(tamis_plan_step_begin(plan, &step, &test_error));
     FAILS(tamis_plan_mass(plan, 0, &q, 1, mass, &test_error), TAMIS_E_STATE, "is not exact");
     OK(tamis_plan_step_cancel(plan, &test_error));
-    weighing.reserved[3] = 3;
+    weighing.reserved[2] = 3;
     FAILS(tamis_plan_create(e.w.cache, &weighing, &last, &test_error), TAMIS_E_ARGUMENT,
-          "reserved[3] of tamis_plan_params is 3");
+          "reserved[2] of tamis_plan_params is 3");
     evict_close(&e);
 }
 

@@ -67,7 +67,10 @@ typedef struct tamis_cache_params {
     uint32_t planes;     /* TAMIS_PLANE_*, or-ed; a cache that evicts has positions at least */
     /* Of q8, k8v4 and q4, whose elements share scales, bounds are q8 in any case. */
     tamis_bounds_dtype bounds_dtype;
-    uint64_t reserved[7]; /* 0, else E_ARGUMENT */
+    /* With capacity_tokens: room for as many tokens in each layer, [n_layers], 0: capacity_tokens. For
+     * layers whose lanes give pages back (tamis_plan_params.give_back). It is read by the call alone. */
+    const uint64_t *layer_tokens;
+    uint64_t reserved[6]; /* 0, else E_ARGUMENT */
 } tamis_cache_params;
 
 /* The memory that a cache would take. */
@@ -128,7 +131,8 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_cache_add(tamis_cache *cache, tami
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_cache_fork(tamis_cache *cache, tamis_sequence parent,
                                                          tamis_sequence *out, tamis_error *error);
 /* Keeps the first `length` tokens (<= the present length); pages behind them go back to the pool.
- * Evicted tokens do not come back: E_STATE for a length below the length at the last eviction. */
+ * Evicted tokens do not come back: E_STATE for a length below the length at the last eviction, and for
+ * one at which the next row would see tokens whose pages were given back. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_cache_truncate(tamis_cache *cache,
                                                              tamis_sequence sequence,
                                                              uint32_t length, tamis_error *error);
@@ -137,8 +141,8 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_cache_remove(tamis_cache *cache,
                                                            tamis_error *error);
 
 /* Copies one lane's K and V rows of slots [first, first + count) to the host as f32,
- * [count][head_dim] each, in slot order. Either of k and v may be NULL. Waits. For tests and for
- * saving a prompt. */
+ * [count][head_dim] each, in slot order. Either of k and v may be NULL. E_STATE for slots whose page
+ * was given back. Waits. For tests and for saving a prompt. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_cache_read(tamis_cache *cache,
                                                          tamis_sequence sequence, uint32_t layer,
                                                          uint32_t kv_head, uint32_t first,
@@ -218,12 +222,12 @@ typedef struct tamis_cache_stats {
 
 typedef struct tamis_sequence_stats {
     uint32_t length;       /* tokens: the position that the next row gets */
-    uint64_t slots;        /* tokens held, over all lanes */
+    uint64_t slots;        /* tokens that lanes hold, those of pages given back included */
     uint64_t pages;        /* over all lanes; shared ones included */
     uint64_t pages_shared; /* of these, pages that other sequences hold too */
     uint64_t bytes_held;   /* pages with their bounds and planes; shared ones included */
     uint32_t evicted_at;   /* length at the last eviction that removed a token; 0: none */
-    uint32_t reserved32;
+    uint32_t shortest;     /* to which it can be truncated for the pages that were given back */
     uint64_t reserved[7];
 } tamis_sequence_stats;
 

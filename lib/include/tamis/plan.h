@@ -64,8 +64,23 @@ typedef struct tamis_plan_params {
      * NULL: all attend by that. tamis_plan_get_params gives the plan's own, which live as long as the
      * plan; there full includes dense layers. */
     const tamis_layer *layers;
-    uint64_t reserved[4]; /* 0, else E_ARGUMENT */
+    /* Nonzero: at a step's end, lanes of layers with a sliding window or chunks give back the pages of
+     * which no row to come sees a token, nor would if the last TAMIS_KEPT_TOKENS tokens were truncated.
+     * What such a lane holds is then bounded (tamis_layer_tokens). Not in a cache with planes
+     * (E_UNSUPPORTED). A step whose rows would see tokens of such pages is E_STATE, as with a plan whose
+     * windows are wider. */
+    int give_back;
+    uint32_t reserved32;  /* 0, else E_ARGUMENT */
+    uint64_t reserved[3]; /* 0, else E_ARGUMENT */
 } tamis_plan_params;
+
+/* Tokens by which a sequence can always be truncated after its pages were given back. */
+#define TAMIS_KEPT_TOKENS 32
+
+/* The most tokens that a lane of such a layer holds within a step of at most `rows` rows of a sequence
+ * under give_back, for the cache's layer_tokens; UINT64_MAX where nothing bounds it. 0 for NULL. */
+TAMIS_API uint64_t tamis_layer_tokens(const tamis_attention *attention, uint32_t page_size,
+                                      uint32_t rows);
 
 /* Allocates workspace, builds every kernel the steps and evictions will need and launches each
  * once, with no rows. Waits. Errors: E_ARGUMENT naming the parameter and value, E_UNSUPPORTED (what
