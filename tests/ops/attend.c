@@ -434,6 +434,8 @@ const check_op check_op_attend = {
     .compiled = (const check_key[]){KEY_G, KEY_D, KEY_DTYPE, KEY_PAGE, KEY_CAP, KEY_COUNT},
     .entries =
         (const check_entry[]){
+            {LIST_SMOKE, "normal:f16:b2:r3:g4:kv300:first"},
+            {LIST_SMOKE, "nasty:f16:hkv1:r20:tile16:g2:kv300:first"},
             {LIST_SMOKE, "normal:f16:b2:g4:kv600"}, /* three segments */
             {LIST_SMOKE, "nasty:f16:b2:g4"},
             {LIST_SMOKE, "normal:f16:b2:g4:top5"},

@@ -262,7 +262,8 @@ const check_op check_op_sparse_attend = {
                             KEY_COUNT},
     .entries =
         (const check_entry[]){
-            {LIST_SMOKE, "normal:f16:b2:g4:sinks4:recent20"},
+            {LIST_SMOKE, "normal:f16:g4:b2:kv600:first"},
+                                     {LIST_SMOKE, "normal:f16:b2:g4:sinks4:recent20"},
             {LIST_SMOKE, "ints:f16:b2:g4:kv2000:top80"}, /* pieces of several segments */
             {LIST_SMOKE, "normal:f16:q8bounds:b2:g4:sinks4:recent20"},
             {LIST_SMOKE, "normal:q8:b2:g4:kv2000:top80"},

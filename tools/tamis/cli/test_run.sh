@@ -95,7 +95,7 @@ check_file() {
 # What does not go with a sliding window names the context that has none.
 check_window() {
     local mistral=(run --model "$data/models/mistral.gguf" --device reference --prompt x) flag
-    for flag in '--select quest' '--evict snapkv'; do
+    for flag in '--evict tova' '--evict streaming'; do
         # shellcheck disable=SC2086 # flag and value
         expect 1 '^tamis run: sliding_window 12 under .*; --context 12 or less has no sliding window$' \
             "${mistral[@]}" $flag
