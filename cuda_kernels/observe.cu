@@ -77,13 +77,12 @@ DEVICE void put_value(const cu_observe_args &a, const span &s, uint32_t slot, fl
     a.values[at] = a.accumulate ? join_rows(a, a.values[at], value) : value;
 }
 
-/* The largest number of slots that one of the rows [first, end) of the span sees, over a block. */
-DEVICE uint32_t most_seen(const cu_observe_args &a, const span &s, uint32_t first, uint32_t end,
-                          uint32_t *shared) {
+/* The slot from which on no row of the span sees any, over a block. */
+DEVICE uint32_t most_seen(const cu_observe_args &a, const span &s, uint32_t *shared) {
     block_sync();
     if (threadIdx.x == 0) *shared = 0;
     block_sync();
-    for (uint32_t t = first + threadIdx.x; t < end; t += blockDim.x)
+    for (uint32_t t = threadIdx.x; t < s.rows; t += blockDim.x)
         atomic_max(shared, seen_by(a, s, t));
     block_sync();
     return *shared;
@@ -203,7 +202,7 @@ template <typename T, uint32_t DIM> DEVICE void observe_rows(const cu_observe_ar
     if (!has_span(a)) return;
     const span s = span_of(a);
     const uint32_t begin = blockIdx.x % a.blocks * CU_OBSERVE_KEYS, group = a.batch.group;
-    const uint32_t n = most_seen(a, s, 0, s.rows, &shared.most);
+    const uint32_t n = most_seen(a, s, &shared.most);
     if (begin >= n) return;
     if (a.tile || any_sees(a, s, 0, s.rows, begin, CU_OBSERVE_KEYS, &shared.most)) {
         stage_keys<T, DIM>(a, s, begin, n, keys);
@@ -269,7 +268,7 @@ KERNEL(observe_logits, CU_OBSERVE_THREADS, cu_observe_args) {
     const uint32_t slot = blockIdx.x % a.blocks * CU_OBSERVE_THREADS + threadIdx.x;
     const uint32_t group = a.batch.group;
     const uint64_t n_heads = (uint64_t)a.batch.n_kv_heads * group;
-    if (slot >= most_seen(a, s, 0, s.rows, &most)) return;
+    if (slot >= most_seen(a, s, &most)) return;
     const float *logits = a.logits + (s.first * n_heads + s.head * group) * a.logit_stride + slot;
     running all = {0.0f, 0.0f};
     for (uint32_t base = 0; base < s.rows; base += CU_OBSERVE_ROWS) {

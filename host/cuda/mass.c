@@ -73,7 +73,8 @@ static tamis_status run_scores(tms_device *dev, const tms_page_mass *p) {
     const cu_mass_args args = args_of(&l, p);
     return tms_cu_run(&l,
                       grid_of((uint64_t)p->batch.n_rows * p->batch.n_kv_heads,
-                              tms_batch_entries(&p->batch, p->kv.page_size), CU_MASS_THREADS),
+                              tms_batch_full_entries(&p->batch, p->kv.page_size),
+                              CU_MASS_THREADS),
                       &args);
 }
 

@@ -18,7 +18,7 @@ static uint32_t blocks_of(const tms_device *dev, const tms_score_pages *p) {
     /* Of more lanes than that the last ones do not make a wave of whole lanes. */
     const uint64_t each = lanes > at_once ? OF_MANY_LANES : at_once / (lanes ? lanes : 1);
     const uint64_t worth =
-        tms_divide_up(tms_batch_entries(&p->batch, p->kv.page_size), FEWEST_PAGES);
+        tms_divide_up(tms_batch_full_entries(&p->batch, p->kv.page_size), FEWEST_PAGES);
     const uint64_t blocks = worth < each ? worth : each;
     return blocks ? (uint32_t)blocks : 1;
 }

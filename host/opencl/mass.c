@@ -74,7 +74,7 @@ static tamis_status run_scores(tms_device *dev, const tms_page_mass *p, const ma
     tms_cl_ref(&l, p->scores, sizeof(cl_float), owners * p->stride);
     tms_cl_u32(&l, p->stride);
     return tms_cl_run_groups(&l, TMS_CL_WG_SIZE, owners,
-                             shares_of(tms_batch_entries(b, p->kv.page_size)));
+                             shares_of(tms_batch_full_entries(b, p->kv.page_size)));
 }
 
 tamis_status tms_cl_page_mass(tms_device *dev, const tms_page_mass *p) {

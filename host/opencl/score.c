@@ -2,16 +2,9 @@
 /* score_pages on OpenCL: the choice of form, shape and launch of cl_kernels/score.cl. */
 #include "host/opencl/opencl.h"
 
-/* The most that a row scores. */
-static uint32_t full_pages(const tms_score_pages *p) {
-    const uint32_t all = p->batch.max_visible / p->kv.page_size;
-    const uint32_t seen = tms_batch_entries(&p->batch, p->kv.page_size);
-    return seen < all ? seen : all;
-}
-
 static tamis_status run_base(tms_device *dev, const tms_score_pages *p) {
     const tms_batch *b = &p->batch;
-    uint32_t group = b->n_heads / b->n_kv_heads, full = full_pages(p);
+    uint32_t group = b->n_heads / b->n_kv_heads, full = tms_batch_full_entries(b, p->kv.page_size);
     uint32_t pages_a_block = TMS_CL_WG_SIZE / (p->kv.head_dim / 16);
     uint32_t blocks = full ? (full + pages_a_block - 1) / pages_a_block : 1;
     uint64_t n = (uint64_t)b->n_rows * b->n_kv_heads * p->stride;
@@ -34,7 +27,7 @@ static tamis_status run_base(tms_device *dev, const tms_score_pages *p) {
 
 static tamis_status run_cpu(tms_device *dev, const tms_score_pages *p) {
     const tms_batch *b = &p->batch;
-    uint32_t full = full_pages(p), runs = (full + RUN_PAGES - 1) / RUN_PAGES;
+    uint32_t full = tms_batch_full_entries(b, p->kv.page_size), runs = (full + RUN_PAGES - 1) / RUN_PAGES;
     uint64_t n = (uint64_t)b->n_rows * b->n_kv_heads * p->stride;
     const uint32_t group = b->n_heads / b->n_kv_heads;
     const uint32_t ahead = *tms_tuning_at(&dev->tuning, TAMIS_TUNED_SPARSE, p->kv.dtype, group,

@@ -19,6 +19,11 @@ typedef struct tms_seek {
     tms_ref positions, least, out;
     uint64_t row_stride, head_stride; /* elements */
 } tms_seek;
+/* The elements of `out` up to the last that is written. */
+static inline uint64_t tms_seek_extent(const tms_seek *p) {
+    const uint64_t n = p->batch.n_rows, heads = p->batch.n_kv_heads;
+    return n ? (n - 1) * p->row_stride + (heads - 1) * p->head_stride + 1 : 0;
+}
 
 /* score_pages: for each (row, KV head) and each full page of which it sees a slot, ordinal
  * first / page_size <= i < visible / page_size, by the bounds of the whole page:

@@ -151,6 +151,12 @@ static inline uint32_t tms_batch_entries(const tms_batch *b, uint32_t granularit
     return touched < all ? touched : all;
 }
 
+/* The most of these that are full, which alone have scores. */
+static inline uint32_t tms_batch_full_entries(const tms_batch *b, uint32_t granularity) {
+    const uint32_t full = b->max_visible / granularity, all = tms_batch_entries(b, granularity);
+    return full < all ? full : all;
+}
+
 /* What a dot product of a query and a key becomes, in attend and in whatever weighs slots as attend
  * does: logit = scale·q·k; soft_cap > 0: cap·tanh(logit/cap), finite for an infinite one. A logit of
  * a slot that a row sees counts as NaN unless it is finite in fp32. */

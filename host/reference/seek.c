@@ -13,8 +13,7 @@ tamis_status tms_reference_seek(tms_device *dev, const tms_seek *p) {
     const int32_t *table = tms_view_rest(&views, "table", b->table);
     const int32_t *positions = tms_view_rest(&views, "positions", p->positions);
     const int32_t *least = tms_view(&views, "least", p->least, n * 4);
-    const uint64_t last = (n - 1) * p->row_stride + (heads - 1) * p->head_stride;
-    int32_t *out = tms_view(&views, "out", p->out, (last + 1) * 4);
+    int32_t *out = tms_view(&views, "out", p->out, tms_seek_extent(p) * 4);
     for (uint64_t i = 0; views.status == TAMIS_OK && i < n * heads; i++) {
         const uint64_t row = i / heads;
         const uint32_t head = (uint32_t)(i % heads), size = p->page_size;

@@ -224,9 +224,9 @@ uint32_t tms_history_scored_to(const tms_sequence *sequence, uint32_t by);
 /* ---- Steps ----------------------------------------------------------------------------------- */
 
 /* Gives back the pages of a lane that lie before a slot; the sequence cannot be shorter than `shortest`
- * from now on. Returns how many. */
-uint32_t tms_lane_give_back(tamis_cache *cache, tms_sequence *sequence, uint32_t lane,
-                            uint32_t slot, uint32_t shortest);
+ * from now on. */
+void tms_lane_give_back(tamis_cache *cache, tms_sequence *sequence, uint32_t lane, uint32_t slot,
+                        uint32_t shortest);
 
 /* Removes `slots` slots from the end of a lane; pages that hold no slot any more go back to the
  * pool. */

@@ -119,17 +119,16 @@ void tms_lane_shorten(tamis_cache *cache, tms_sequence *sequence, uint32_t lane,
         tms_pages_drop(pages, list[--n]);
 }
 
-uint32_t tms_lane_give_back(tamis_cache *cache, tms_sequence *sequence, uint32_t lane,
-                            uint32_t slot, uint32_t shortest) {
+void tms_lane_give_back(tamis_cache *cache, tms_sequence *sequence, uint32_t lane, uint32_t slot,
+                        uint32_t shortest) {
     tms_pages *pages = &tms_cache_pool(cache, lane / cache->params.n_kv_heads)->pages;
     const int32_t *list = tms_lane_pages(sequence, lane);
-    const uint32_t end = slot / cache->params.page_size, before = sequence->lanes[lane].gone;
-    if (end <= before) return 0;
-    for (uint32_t i = before; i < end; i++)
-        tms_pages_drop(pages, list[i]);
-    sequence->lanes[lane].gone = end;
+    const uint32_t end = slot / cache->params.page_size;
+    uint32_t *gone = &sequence->lanes[lane].gone;
+    if (end <= *gone) return;
+    while (*gone < end)
+        tms_pages_drop(pages, list[(*gone)++]);
     if (shortest > sequence->shortest) sequence->shortest = shortest;
-    return end - before;
 }
 
 void tms_sequence_shorten(tamis_cache *cache, tms_sequence *sequence, uint32_t length) {

@@ -28,8 +28,9 @@ void tms_op_refuse(tms_op_call *c, tamis_status status, const char *format, ...)
     __attribute__((format(printf, 3, 4)));
 /* Check a field that must be 0, and one that must not. */
 void tms_op_zero(tms_op_call *c, const char *type, const char *name, uint64_t value);
-void tms_op_reserved(tms_op_call *c, const uint64_t *reserved, size_t n, const char *type);
 void tms_op_above_0(tms_op_call *c, const char *name, uint64_t value);
+/* Checks a struct's `reserved`. */
+void tms_op_reserved(tms_op_call *c, const uint64_t *reserved, size_t n, const char *type);
 /* Checks an enumerator, which must be from 0 to `last`. */
 void tms_op_one_of(tms_op_call *c, const char *name, int value, int last);
 

@@ -232,10 +232,9 @@ tamis_status tms_plan_check_held(const tamis_plan *plan, uint32_t layer, tamis_e
 }
 
 /* Whether the layer's rows read the pages of lists; *path is the counter of such rows. */
-static bool is_listed(tamis_plan *plan, uint32_t layer, uint64_t **path) {
+static bool is_listed(tamis_plan *plan, uint32_t layer, const tms_batch *rows, uint64_t **path) {
     tamis_plan_counters *c = &plan->counters;
-    const tms_batch batch = tms_launch_attend(&plan->launches, layer).batch;
-    const uint32_t n = tms_batch_entries(&batch, plan->setup.cache->params.page_size);
+    const uint32_t n = tms_batch_entries(rows, plan->setup.cache->params.page_size);
     *path = &c->rows_selected;
     if (plan->step.exact)
         *path = &c->rows_exact;
@@ -398,8 +397,8 @@ tamis_status tamis_plan_attend(tamis_plan *plan, uint32_t layer, const tamis_row
     tms_matrix q_rows, out_rows;
     TMS_TRY(check_attend(plan, q, out, &q_rows, &out_rows, error));
     uint64_t *path = NULL;
-    bool listed = is_listed(plan, layer, &path), fused = false;
     tms_sparse_attend p = {.attend = tms_launch_attend(&plan->launches, layer)};
+    bool listed = is_listed(plan, layer, &p.attend.batch, &path), fused = false;
     if (listed) {
         p = tms_launch_sparse(&plan->launches, layer);
         p.score.q = q_rows;
@@ -409,8 +408,9 @@ tamis_status tamis_plan_attend(tamis_plan *plan, uint32_t layer, const tamis_row
     plan->launches.attended = false;
     if (tms_in_step_observes(&plan->in_step))
         TIME(plan, observe_us, tms_in_step_ask_weights(&plan->in_step, listed, &p.attend, error));
-    TIME(plan, attend_us,
-         tms_sight_find(&plan->sight, step, layer, &p.attend.batch, error));
+    if (plan->sight.first) /* else there is nothing to time */
+        TIME(plan, attend_us,
+             tms_sight_find(&plan->sight, step, layer, &p.attend.batch, error));
     if (listed) {
         fused = tms_launch_fuses(&plan->launches, &p);
         TMS_TRY(run_listed(plan, layer, &p, fused, error));
@@ -455,8 +455,8 @@ tamis_status tamis_plan_step_replayed(tamis_plan *plan, tamis_error *error) {
     TMS_TRY(check_replayed(plan, error));
     for (uint32_t layer = 0; layer < plan->setup.cache->params.n_layers; layer++) {
         uint64_t *path = NULL;
-        bool listed = is_listed(plan, layer, &path);
         tms_sparse_attend p = tms_launch_sparse(&plan->launches, layer);
+        bool listed = is_listed(plan, layer, &p.attend.batch, &path);
         *path += plan->step.n_rows;
         count_written(plan, layer);
         count_attended(plan, layer, listed, listed && tms_launch_fuses(&plan->launches, &p));

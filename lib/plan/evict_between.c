@@ -217,20 +217,13 @@ static tamis_status send_rows(const tms_between *b, const tms_evicted_layer *lay
 /* Looks up from which slots on the window's rows see. */
 static tamis_status seek_rows(const tms_between *b, const tms_evicted_layer *layer,
                               tamis_error *error) {
-    const tms_between_layout at = b->at;
-    tms_seek seek = {.batch = layer->window.batch,
-                     .page_size = layer->kv.page_size,
-                     .positions = layer->planes.positions,
-                     .least = table(b, at.least),
-                     .out = table(b, at.first),
-                     .row_stride = layer->n_kv_heads,
-                     .head_stride = 1};
+    const tms_batch *rows = &layer->window.batch;
+    const tms_ref least = table(b, b->at.least);
     if (!tms_sight_of(b->sight, layer->index)) return TAMIS_OK;
-    TMS_TRY(tms_run_seek(b->setup->dev, &seek, error));
-    seek.out = table(b, at.first_by_head);
-    seek.row_stride = 1;
-    seek.head_stride = b->setup->needs.window;
-    return tms_run_seek(b->setup->dev, &seek, error);
+    TMS_TRY(tms_sight_seek(b->sight, layer->index, rows, least, table(b, b->at.first),
+                           layer->n_kv_heads, 1, error));
+    return tms_sight_seek(b->sight, layer->index, rows, least, table(b, b->at.first_by_head), 1,
+                          b->setup->needs.window, error);
 }
 
 tamis_status tms_between_send_layer(const tms_between *b, const tms_sequence *sequence,

@@ -64,11 +64,9 @@ tamis_status tms_sight_create(tms_sight *sight, tamis_error *error) {
                 "no host memory for what %" PRIu32 " layers see", n_layers);
     for (uint32_t layer = 0; layer < n_layers; layer++) {
         const tms_sight_kind kind = kind_of(&setup->layers[layer].attention);
-        if (kind.most && find(sight, &kind) == sight->n) sight->kinds[sight->n++] = kind;
-    }
-    for (uint32_t layer = 0; layer < n_layers; layer++) {
-        const tms_sight_kind kind = kind_of(&setup->layers[layer].attention);
-        sight->kind_of[layer] = find(sight, &kind);
+        const uint32_t index = kind.most ? find(sight, &kind) : UINT32_MAX;
+        if (index == sight->n) sight->kinds[sight->n++] = kind;
+        sight->kind_of[layer] = index;
     }
     if (sight->n == 0 || !has_plane(sight)) return TAMIS_OK;
     return tms_memory_take(setup->dev, entries * sizeof(int32_t), &sight->first, error);
@@ -116,18 +114,25 @@ void tms_sight_limit(const tms_sight *sight, const tms_step *step, uint32_t laye
     batch->max_seen = kind->most;
 }
 
+tamis_status tms_sight_seek(const tms_sight *sight, uint32_t layer, const tms_batch *batch,
+                            tms_ref least, tms_ref out, uint64_t row_stride, uint64_t head_stride,
+                            tamis_error *error) {
+    const tms_seek seek = {.batch = *batch,
+                           .page_size = sight->setup->cache->params.page_size,
+                           .positions = tms_cache_planes(sight->setup->cache, layer).positions,
+                           .least = least,
+                           .out = out,
+                           .row_stride = row_stride,
+                           .head_stride = head_stride};
+    return tms_run_seek(sight->setup->dev, &seek, error);
+}
+
 tamis_status tms_sight_find(const tms_sight *sight, const tms_step *step, uint32_t layer,
                             const tms_batch *batch, tamis_error *error) {
     const tms_sight_kind *kind = tms_sight_of(sight, layer);
     if (!kind || !sight->first) return TAMIS_OK;
-    const tms_seek seek = {.batch = *batch,
-                           .page_size = sight->setup->cache->params.page_size,
-                           .positions = tms_cache_planes(sight->setup->cache, layer).positions,
-                           .least = tms_step_table(step, kind->table),
-                           .out = {sight->first, 0},
-                           .row_stride = batch->n_kv_heads,
-                           .head_stride = 1};
-    return tms_run_seek(sight->setup->dev, &seek, error);
+    return tms_sight_seek(sight, layer, batch, tms_step_table(step, kind->table),
+                          (tms_ref){sight->first, 0}, batch->n_kv_heads, 1, error);
 }
 
 /* ---- Pages ----------------------------------------------------------------------------------- */
@@ -148,19 +153,17 @@ tamis_status tms_sight_check_held(const tms_sight *sight, const tms_sequence *se
     return TAMIS_OK;
 }
 
-uint64_t tms_sight_give_back(const tms_sight *sight, tms_sequence *sequence) {
+void tms_sight_give_back(const tms_sight *sight, tms_sequence *sequence) {
     tamis_cache *cache = sight->setup->cache;
     const uint32_t size = cache->params.page_size;
-    uint64_t n = 0;
-    if (sequence->length <= TAMIS_KEPT_TOKENS) return 0;
+    if (sequence->length <= TAMIS_KEPT_TOKENS) return;
     for (uint32_t lane = 0; lane < cache->n_lanes; lane++) {
         const tms_sight_kind *kind = tms_sight_of(sight, lane / cache->params.n_kv_heads);
         if (!kind) continue;
         const uint32_t least = tms_sight_least(kind, sequence->length - TAMIS_KEPT_TOKENS);
-        n += tms_lane_give_back(cache, sequence, lane, least,
-                                tms_sight_shortest(kind, least / size * size));
+        tms_lane_give_back(cache, sequence, lane, least,
+                           tms_sight_shortest(kind, least / size * size));
     }
-    return n;
 }
 
 /* ---- What they say --------------------------------------------------------------------------- */

@@ -4,7 +4,6 @@
 #ifndef TMS_PLAN_SIGHT_H
 #define TMS_PLAN_SIGHT_H
 
-#include "lib/plan/page_table.h"
 #include "lib/plan/step.h"
 
 /* A row sees `most` positions at most, its own the last. */
@@ -21,7 +20,7 @@ typedef struct tms_sight {
     const tms_setup *setup;
     uint32_t n;
     tms_sight_kind *kinds; /* [n] */
-    uint32_t *kind_of;     /* [n_layers] index of a layer's kind; n: its rows see all */
+    uint32_t *kind_of;     /* [n_layers] index of a layer's kind; UINT32_MAX: its rows see all */
     tms_mem *first; /* int32 [max_rows][n_kv_heads] of the last layer that was looked at, where there is
                        a plane; else NULL */
 } tms_sight;
@@ -35,7 +34,7 @@ tms_step_room tms_sight_room(tms_sight *sight);
 
 /* NULL: rows of the layer see all that is visible. */
 static inline const tms_sight_kind *tms_sight_of(const tms_sight *sight, uint32_t layer) {
-    return sight->kind_of[layer] < sight->n ? &sight->kinds[sight->kind_of[layer]] : NULL;
+    return sight->kind_of[layer] < UINT32_MAX ? &sight->kinds[sight->kind_of[layer]] : NULL;
 }
 /* The least position that a row at `position` sees. */
 uint32_t tms_sight_least(const tms_sight_kind *kind, uint32_t position);
@@ -51,6 +50,11 @@ void tms_sight_limit(const tms_sight *sight, const tms_step *step, uint32_t laye
 tamis_status tms_sight_find(const tms_sight *sight, const tms_step *step, uint32_t layer,
                             const tms_batch *batch, tamis_error *error);
 
+/* The op seek in a layer's plane, for rows of a batch: out and strides as there. */
+tamis_status tms_sight_seek(const tms_sight *sight, uint32_t layer, const tms_batch *batch,
+                            tms_ref least, tms_ref out, uint64_t row_stride, uint64_t head_stride,
+                            tamis_error *error);
+
 /* The first page of which a row sees a slot in a layer; where there is a plane, that page or an
  * earlier one. */
 uint32_t tms_sight_first_page(const tms_sight *sight, const tms_step *step, uint32_t layer,
@@ -58,8 +62,8 @@ uint32_t tms_sight_first_page(const tms_sight *sight, const tms_step *step, uint
 /* Whether the lanes of a sequence hold what its row at `position` and those behind it see. E_STATE. */
 tamis_status tms_sight_check_held(const tms_sight *sight, const tms_sequence *sequence,
                                   uint32_t position, tamis_error *error);
-/* Gives back what no row to come will see of a sequence whose step has ended. Returns the pages. */
-uint64_t tms_sight_give_back(const tms_sight *sight, tms_sequence *sequence);
+/* Gives back what no row to come will see of a sequence whose step has ended. */
+void tms_sight_give_back(const tms_sight *sight, tms_sequence *sequence);
 
 /* The page itself, of the layer that was looked at last. Waits where there is a plane. */
 tamis_status tms_sight_read_first_page(const tms_sight *sight, const tms_step *step,

@@ -307,10 +307,8 @@ double evict_logit(const evict_world *e, const held *h, uint32_t slot, uint64_t 
 static void unmark_hidden(const tamis_attention *a, const held *h, uint32_t lane, bool *read) {
     const uint32_t n = h->lengths[lane];
     const int32_t *positions = h->positions + h->first[lane], own = n ? positions[n - 1] : 0;
-    for (uint32_t i = 0; i < n; i++) {
-        if (a->sliding_window && own - positions[i] >= (int32_t)a->sliding_window) read[i] = false;
-        if (a->chunk && positions[i] / (int32_t)a->chunk != own / (int32_t)a->chunk) read[i] = false;
-    }
+    for (uint32_t i = 0; i < n; i++)
+        read[i] &= !test_hides(a, positions[i], own);
 }
 
 /* out [dim] of one query head. */

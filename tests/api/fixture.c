@@ -74,6 +74,11 @@ void test_values_for(tamis_dtype cache) {
     coarse_keys = cache == TAMIS_Q4;
 }
 
+bool test_hides(const tamis_attention *attention, int64_t position, int64_t own) {
+    const int64_t window = attention->sliding_window, chunk = attention->chunk;
+    return (window && position <= own - window) || (chunk && position / chunk != own / chunk);
+}
+
 float test_value(uint64_t token, uint32_t lane, uint32_t which, uint32_t d) {
     uint64_t state = ((token * 1024 + lane) * 2 + which) * 64 + d / 8;
     int n = (int)(test_random(&state) >> d % 8 * 8 & 255) % 255 - 127;

@@ -45,6 +45,10 @@ extern uint32_t test_builds;
 /* Also takes every log line of the worlds' contexts, unless NULL. */
 extern tamis_log_fn test_log;
 
+/* Whether a row at position `own` does not see the token at an earlier position, by the definitions of
+ * tamis/layer.h. */
+bool test_hides(const tamis_attention *attention, int64_t position, int64_t own);
+
 /* A seeded generator: the next of `state`, and one below n. */
 uint64_t test_random(uint64_t *state);
 uint32_t test_below(uint64_t *state, uint32_t n);

@@ -16,16 +16,11 @@ static const tamis_layer layers[LAYERS] = {{.attention = {.sliding_window = 21}}
                                            {.attention = {.chunk = 24}},
                                            {.attention = {.scale = 0.25f}}};
 
-/* The least position that a row sees, by the definitions of tamis/layer.h. */
+/* The least position that a row sees. */
 static uint32_t least_seen(uint32_t layer, uint32_t position) {
-    const tamis_attention *a = &layers[layer].attention;
     uint32_t least = 0;
-    for (uint32_t p = 0; p <= position; p++) {
-        const bool near = !a->sliding_window || p + a->sliding_window > position;
-        const bool chunk = !a->chunk || p / a->chunk == position / a->chunk;
-        if (near && chunk) return p;
-        least = p + 1;
-    }
+    while (test_hides(&layers[layer].attention, least, position))
+        least++;
     return least;
 }
 

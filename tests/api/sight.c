@@ -60,10 +60,8 @@ static void prompt(evict_world *e, tamis_sequence id, uint32_t length) {
 static void check_list(evict_world *e, uint32_t layer, uint32_t head, const held *h) {
     const uint32_t lane = layer * e->w.shape.n_kv_heads + head, n = h->lengths[lane];
     const int32_t *positions = h->positions + h->first[lane], own = positions[n - 1];
-    const tamis_attention *a = &layers[layer].attention;
     uint32_t pages[512], count = 0, slot = 0;
-    while ((a->sliding_window && own - positions[slot] >= (int32_t)a->sliding_window) ||
-           (a->chunk && positions[slot] / (int32_t)a->chunk != own / (int32_t)a->chunk))
+    while (test_hides(&layers[layer].attention, positions[slot], own))
         slot++;
     const uint32_t first = slot / e->w.shape.page_size;
     const uint32_t seen = (n + e->w.shape.page_size - 1) / e->w.shape.page_size - first;

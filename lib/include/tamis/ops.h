@@ -6,8 +6,8 @@
 #define TAMIS_OPS_H
 
 #include <tamis/buffer.h>
-#include <tamis/layer.h>
 #include <tamis/cache.h>
+#include <tamis/layer.h>
 #include <tamis/policy.h>
 
 #ifdef __cplusplus
