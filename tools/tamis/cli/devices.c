@@ -80,15 +80,16 @@ static void add_row(cli_table *table, const tamis_device_info *info) {
     cli_table_add(table, "%s", info->usable ? "usable" : "unusable");
 }
 
-/* What has no limit in length: why it cannot be used, or its names and settings. */
+/* What has no limit in length: why it cannot be used, or its names and, on a line of its own that
+ * is never wrapped (it may end in a path), its settings. */
 static void print_details(const tamis_device_info *info) {
     char text[2048];
     if (info->usable)
-        snprintf(text, sizeof(text), "%s: %s, driver %s, settings: %s", info->id, info->name,
-                 info->driver, settings_of(info).text);
+        snprintf(text, sizeof(text), "%s: %s, driver %s", info->id, info->name, info->driver);
     else
         snprintf(text, sizeof(text), "%s: not usable: %s", info->id, info->reason);
     cli_print_wrapped(text, 0);
+    if (info->usable) printf("%s: settings: %s\n", info->id, settings_of(info).text);
 }
 
 static int print_devices(const tamis_device_info *infos, size_t count, const char *device) {

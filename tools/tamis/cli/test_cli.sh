@@ -252,7 +252,7 @@ check_tune() {
         tune --shape llama3-8b,qwen3-4b
     expect 1 '^tamis tune: reference:0 \(.*\): its kernels have no settings$' \
         tune --device reference
-    succeeds '^reference:0: .* settings: none$' devices
+    succeeds '^reference:0: settings: none$' devices
     [ "$fast" = opencl:0 ] || return 0
     export TAMIS_TUNING="$work/own/tuning"
     succeeds '^llama3-8b +f16 +sparse +fetch_rows=[0-9]+ fetch_level=[12] score_ahead=[0-9]+ ' \
@@ -261,7 +261,7 @@ check_tune() {
     grep -q '"score_ahead":' "$work/tune.json" || fail 'tune --json: no settings'
     succeeds "^settings written to $TAMIS_TUNING\$" "${tuned[@]}" --device opencl:0
     grep -qE '^device ' "$TAMIS_TUNING" || fail 'tune: the file names no device'
-    succeeds "^(opencl:0: .* )?settings: $TAMIS_TUNING\$" devices
+    succeeds "^opencl:0: settings: $TAMIS_TUNING\$" devices
     echo 'attend f16 x' >>"$TAMIS_TUNING"
     expect 1 "^tamis tune: $TAMIS_TUNING, line [0-9]+: \"x\" is not understood" \
         "${tuned[@]}" --device opencl:0
