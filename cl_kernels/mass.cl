@@ -63,7 +63,8 @@ __kernel GROUP_OF(WG_SIZE) void page_mass_logs(KV_PARAMS, BATCH_PARAMS, MATRIX_P
 }
 
 __kernel GROUP_OF(WG_SIZE) void page_mass_lse(BATCH_PARAMS, REF_PARAMS(const float, logs),
-                                              uint log_stride, REF_PARAMS(float, lse)) {
+                                              uint log_stride, REF_PARAMS(float, lse),
+                                              REF_PARAMS(const float, sinks)) {
     __local float tops[WG_SIZE], sums[WG_SIZE]; /* of each work-item's pages */
     const uint wi = (uint)get_local_id(0), state = (uint)get_group_id(0);
     if (state >= n_rows * n_kv_heads * GROUP) return;
@@ -92,7 +93,8 @@ __kernel GROUP_OF(WG_SIZE) void page_mass_lse(BATCH_PARAMS, REF_PARAMS(const flo
         sum = 0.0f;
         for (uint i = 0; i < n; i++)
             sum += sums[i] * exp(tops[i] - top);
-        lse[lse_offset + state] = top + log(sum);
+        const float sink = sinks ? sinks[sinks_offset + state % (n_kv_heads * GROUP)] : -INFINITY;
+        lse[lse_offset + state] = with_sink(top + log(sum), sink);
     }
 }
 

@@ -169,6 +169,7 @@ typedef struct cu_mass_args {
     cu_matrix q;
     CU_PTR(float) logs; /* [row][query head][log_stride]: log-masses of pages */
     CU_PTR(float) lse;  /* [row][query head] */
+    CU_PTR(const float) sinks; /* may be NULL */
     CU_PTR(float) scores;
     uint64_t log_stride, stride;
     cu_logit logit;
@@ -341,6 +342,15 @@ typedef struct cu_merge_args {
     CU_PTR(float) lse;
     uint32_t n_parts, n, dim, unused;
 } cu_merge_args;
+
+#define CU_SINK_THREADS 128u
+
+typedef struct cu_sink_args {
+    cu_matrix out;
+    CU_PTR(float) lse;
+    CU_PTR(const float) sinks;
+    uint32_t n_rows, n_heads, dim, unused;
+} cu_sink_args;
 
 /* ---- pool, value, key ---- */
 

@@ -19,4 +19,10 @@ DEVICE float logit_of(const cu_logit &rule, float x) {
     return is_finite(x) ? x : bits_to_float(0x7fc00000u);
 }
 
+/* The lse of a softmax with one more logit; of -inf, which is none, as it was. A NaN stays. */
+DEVICE float with_sink(float lse, float sink) {
+    const float top = sink > lse ? sink : lse, low = sink > lse ? lse : sink;
+    return sink == -INFINITY ? lse : top + log1pf(expf(low - top));
+}
+
 #endif

@@ -132,7 +132,8 @@ KERNEL(page_mass_lse, CU_MASS_THREADS, cu_mass_args) {
             top = fmaxf(top, warps.tops[w]);
         for (uint32_t w = 0; w < MASS_WARPS; w++)
             total += rescaled(log_sum{warps.tops[w], warps.sums[w]}, top);
-        a.lse[state] = top + logf(total);
+        const uint32_t head = state % (a.batch.n_kv_heads * a.batch.group);
+        a.lse[state] = with_sink(top + logf(total), a.sinks ? a.sinks[head] : -INFINITY);
     }
 }
 

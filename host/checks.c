@@ -428,6 +428,8 @@ tamis_status tms_check_attend(tms_device *dev, const tms_attend *p) {
         return tms_device_fail(dev, TAMIS_E_ARGUMENT, "attend: max_pages is %u and lists hold %u",
                                p->max_pages, p->lists.capacity);
     const uint64_t width = (uint64_t)b->n_heads * p->kv.head_dim;
+    if (b->n_rows && p->logit.sinks.mem && !p->lse.mem)
+        return tms_device_fail(dev, TAMIS_E_ARGUMENT, "attend: sinks without lse");
     status = tms_check_matrix(dev, "attend", "q", &p->q, b->n_rows, width);
     if (status == TAMIS_OK)
         status = tms_check_matrix(dev, "attend", "out", &p->out, b->n_rows, width);
@@ -458,4 +460,12 @@ tamis_status tms_check_merge(tms_device *dev, const tms_merge *p) {
     if (status != TAMIS_OK || p->n_parts == 0) return status;
     status = tms_check_there(dev, "merge", "outs", p->outs);
     return status == TAMIS_OK ? tms_check_there(dev, "merge", "lses", p->lses) : status;
+}
+
+tamis_status tms_check_sink(tms_device *dev, const tms_sink *p) {
+    const uint64_t width = (uint64_t)p->n_heads * p->dim;
+    tamis_status status = tms_check_matrix(dev, "sink", "out", &p->out, p->n_rows, width);
+    if (status != TAMIS_OK || p->n_rows == 0) return status;
+    status = tms_check_there(dev, "sink", "lse", p->lse);
+    return status == TAMIS_OK ? tms_check_there(dev, "sink", "sinks", p->sinks) : status;
 }

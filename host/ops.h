@@ -38,6 +38,7 @@
     X(with, select)                                                                                \
     X(with, attend)                                                                                \
     X(with, merge)                                                                                 \
+    X(with, sink)                                                                                  \
     X(with, observe)                                                                               \
     X(with, pool_values)                                                                           \
     X(with, value_score)                                                                           \

@@ -199,12 +199,37 @@ bool tms_device_orders_pages(tms_device *dev) {
 
 /* ---- Ops ------------------------------------------------------------------------------------- */
 
+/* What follows an op: the sinks of an attend, after all other ops nothing. */
+static tamis_status after_attend(tms_device *dev, const tms_attend *p) {
+    const tms_sink sink = {.n_rows = p->batch.n_rows,
+                           .n_heads = p->batch.n_heads,
+                           .dim = p->kv.head_dim,
+                           .out = p->out,
+                           .lse = p->lse,
+                           .sinks = p->logit.sinks};
+    return sink.sinks.mem ? dev->backend->sink(dev, &sink) : TAMIS_OK;
+}
+static tamis_status after_sparse_attend(tms_device *dev, const tms_sparse_attend *p) {
+    return after_attend(dev, &p->attend);
+}
+static tamis_status after_nothing(tms_device *dev, const void *p) {
+    (void)dev;
+    (void)p;
+    return TAMIS_OK;
+}
+#define AFTER(p)                                                                                   \
+    _Generic((p),                                                                                  \
+        const tms_attend *: after_attend,                                                          \
+        const tms_sparse_attend *: after_sparse_attend,                                            \
+        default: after_nothing)
+
 /* Late errors come first: nothing runs on such a device any more, whatever is asked of it. */
 #define RUN(with, op)                                                                              \
     tamis_status tms_run_##op(tms_device *dev, const tms_##op *p, tamis_error *error) {            \
         tamis_status status = dev->sticky;                                                         \
         if (status == TAMIS_OK) status = tms_check_##op(dev, p);                                   \
         if (status == TAMIS_OK) status = dev->backend->op(dev, p);                                 \
+        if (status == TAMIS_OK) status = AFTER(p)(dev, p);                                         \
         return tms_forward(dev, status, error);                                                    \
     }
 TMS_REQUIRED_OPS(RUN, )
@@ -219,6 +244,7 @@ TMS_REQUIRED_OPS(RUN, )
         tamis_status status = dev->sticky;                                                         \
         if (status == TAMIS_OK) status = tms_check_##op(dev, p);                                   \
         if (status == TAMIS_OK) status = run_##op(dev, p);                                         \
+        if (status == TAMIS_OK) status = AFTER(p)(dev, p);                                         \
         return tms_forward(dev, status, error);                                                    \
     }                                                                                              \
     const char *tms_##op##_refusal(tms_device *dev, const tms_##op *p) {                           \

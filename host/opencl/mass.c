@@ -59,6 +59,7 @@ static tamis_status run_lse(tms_device *dev, const tms_page_mass *p, const masse
     tms_cl_ref(&l, m->logs, sizeof(cl_float), m->n_logs);
     tms_cl_u32(&l, m->log_stride);
     tms_cl_ref(&l, m->lse, sizeof(cl_float), m->n_states);
+    tms_cl_optional(&l, p->logit.sinks, sizeof(cl_float), m->n_states ? p->batch.n_heads : 0);
     return tms_cl_run_groups(&l, TMS_CL_WG_SIZE, m->n_states, 1);
 }
 

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The contract of attend, of sparse_attend and of merge. */
+/* The contract of attend, of sparse_attend, of merge and of sink. */
 #ifndef TMS_OPS_ATTENTION_H
 #define TMS_OPS_ATTENTION_H
 
@@ -10,7 +10,7 @@
  * list (all pages if lists are absent).
  *   logit by tms_logit;  out = Σ softmax(logit)·v, lse = natural log of Σ exp(logit).
  *   q, out     [n_rows][n_heads][head_dim] f32; query head = h*group + g; they do not overlap
- *   lse        f32 [n_rows][n_heads], may be absent
+ *   lse        f32 [n_rows][n_heads], may be absent where there are no sinks
  *   logits     f32 [n_rows][n_heads][logit_stride], may be absent; only in launches with one row
  *              per tile: the logit of every slot that the row sees, NaN if it is not finite.
  *              Others may become -inf or stay as they are
@@ -73,5 +73,19 @@ typedef struct tms_merge {
     uint32_t n_parts, n, dim;
     tms_ref outs, lses, out, lse;
 } tms_merge;
+
+/* sink: adds a logit that has no value to the softmax of each query head, in place:
+ *   lse' = ln(exp(lse) + exp(sink)),  out' = out·exp(lse - lse').
+ *   out   [n_rows][n_heads][dim] f32; lse f32 [n_rows][n_heads]; sinks f32 [n_heads], finite or -inf
+ * It is what merge gives with a state of out 0 and lse sink. A sink of -inf changes nothing; a state
+ * with lse -inf, which is 0, gets lse sink. A NaN stays. tms_run_attend and tms_run_sparse_attend
+ * launch it behind the backend's op where logit.sinks is there, so that no form of attend knows sinks.
+ * Tolerance: |out| * (1e-6 + 2e-7 * (|lse| + |sink|)), lse 1e-6 * (1 + |lse'|). With sinks attend's out
+ * may be off by max|v| times the tolerance of lse, besides. */
+typedef struct tms_sink {
+    uint32_t n_rows, n_heads, dim;
+    tms_matrix out;
+    tms_ref lse, sinks;
+} tms_sink;
 
 #endif

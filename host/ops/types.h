@@ -159,9 +159,12 @@ static inline uint32_t tms_batch_full_entries(const tms_batch *b, uint32_t granu
 
 /* What a dot product of a query and a key becomes, in attend and in whatever weighs slots as attend
  * does: logit = scale·q·k; soft_cap > 0: cap·tanh(logit/cap), finite for an infinite one. A logit of
- * a slot that a row sees counts as NaN unless it is finite in fp32. */
+ * a slot that a row sees counts as NaN unless it is finite in fp32.
+ * sinks, f32 [n_heads], may be absent: a further logit of each query head, which is in the sum of the
+ * softmax and has no value (sink, below attend). */
 typedef struct tms_logit {
     float scale, soft_cap;
+    tms_ref sinks;
 } tms_logit;
 
 /* f32 rows of activations: element (row, i) at row*stride + i behind `ref`. */

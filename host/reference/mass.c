@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* page_mass: the share of the true attention that falls on every full page:
- *   lse_g = ln Σ exp(logit_g) over the slots seen, m_g(i) = Σ exp(logit_g - lse_g) over those of page i;
+ *   lse_g = ln Σ exp(logit_g) over the slots seen, and the sink if there is one;
+ *   m_g(i) = Σ exp(logit_g - lse_g) over those of page i;
  *   score(i) = max, mean or sum of m_g over the group.
  * Contract: host/ops/, page_mass. Scores for ordinals from first / page_size to below
  * visible / page_size; the others are not written. A logit that is NaN or infinite in fp32 makes every score of its (row, KV head)
@@ -14,7 +15,7 @@
 typedef struct lane {
     const void *data;
     const int32_t *pages;
-    const float *q;
+    const float *q, *sinks; /* of the group; NULL: none */
     float *scores;
     uint32_t head, group, first, visible;
 } lane;
@@ -42,7 +43,7 @@ static void find_lse(const tms_page_mass *p, const lane *l, double *lse) {
         }
     }
     for (uint32_t g = 0; g < l->group; g++)
-        lse[g] = most[g] + log(sum[g]);
+        lse[g] = tms_with_sink(most[g] + log(sum[g]), l->sinks ? l->sinks[g] : -INFINITY);
 }
 
 /* The masses of one page, of which the row sees slots from l->first on, joined by the group's rule. */
@@ -92,6 +93,8 @@ tamis_status tms_reference_page_mass(tms_device *dev, const tms_page_mass *p) {
     const int32_t *row_seq = tms_view(&views, "row_seq", batch->row_seq, (uint64_t)n * 4);
     const int32_t *table = n ? tms_view_rest(&views, "table", batch->table) : NULL;
     const void *data = n ? tms_view_rest(&views, "kv data", kv->data) : NULL;
+    const float *sinks =
+        n ? tms_view_optional(&views, "sinks", p->logit.sinks, batch->n_heads * 4ull) : NULL;
     if (views.status != TAMIS_OK) return views.status;
     for (uint64_t i = 0; i < (uint64_t)n * heads; i++) {
         const uint64_t row = i / heads;
@@ -100,6 +103,7 @@ tamis_status tms_reference_page_mass(tms_device *dev, const tms_page_mass *p) {
             .data = data,
             .pages = tms_lane(table, batch->seq_stride, batch->head_stride, row_seq[row], head),
             .q = q + row * p->q.stride + (uint64_t)head * group * dim,
+            .sinks = sinks ? sinks + head * group : NULL,
             .scores = scores + i * p->stride,
             .head = head,
             .group = group,

@@ -2,6 +2,7 @@
 /* Buffers, events, and the check of a caller's rows. */
 #include "lib/core/core.h"
 
+#include <inttypes.h>
 #include <stdlib.h>
 
 struct tamis_host_buffer {
@@ -227,6 +228,22 @@ tamis_status tamis_event_await(tamis_event *event, tamis_error *error) {
 }
 
 /* ---- Rows ------------------------------------------------------------------------------------ */
+
+tamis_status tms_place_check(const tamis_context *context, const tamis_place *place,
+                             const char *name, uint64_t bytes, tms_ref *ref, tamis_error *error) {
+    const tamis_buffer *buffer = place->buffer;
+    TMS_REQUIRE(buffer, TAMIS_E_ARGUMENT, "%s is absent", name);
+    TMS_REQUIRE(buffer->context == context, TAMIS_E_ARGUMENT,
+                "%s: the buffer is of another context", name);
+    TMS_REQUIRE(place->offset % 4 == 0, TAMIS_E_ARGUMENT,
+                "%s: offset %" PRIu64 ": not a multiple of 4", name, place->offset);
+    TMS_REQUIRE(place->offset <= buffer->bytes && bytes <= buffer->bytes - place->offset,
+                TAMIS_E_ARGUMENT,
+                "%s: %" PRIu64 " bytes from byte %" PRIu64 ": past the buffer's %" PRIu64 " bytes",
+                name, bytes, place->offset, buffer->bytes);
+    *ref = (tms_ref){buffer->mem, place->offset};
+    return TAMIS_OK;
+}
 
 tamis_status tms_rows_check(const tamis_context *context, const tamis_rows *rows, const char *what,
                             uint32_t n_rows, uint64_t width, uint64_t *stride, tamis_error *error) {

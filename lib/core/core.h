@@ -54,6 +54,11 @@ tamis_status tms_log_begin(tms_log *log, const tamis_context_params *params, tam
 tamis_status tms_reserved_check(const uint64_t *reserved, size_t n, const char *type,
                                 tamis_error *error);
 
+/* Checks a caller's place with room for `bytes` bytes: buffer of this context, offset a multiple of 4.
+ * `name` names it in messages. */
+tamis_status tms_place_check(const tamis_context *context, const tamis_place *place,
+                             const char *name, uint64_t bytes, tms_ref *ref, tamis_error *error);
+
 /* Checks a caller's rows: buffer of this context, offset a multiple of 64, `n_rows` rows of `width`
  * elements inside it. *stride is the effective row stride in elements. `what` names it in messages.
  */

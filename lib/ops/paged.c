@@ -1,8 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The ops of the pipeline over a paged cache of the caller's. */
+#include "lib/core/attention.h"
 #include "lib/ops/check.h"
-
-#include <math.h>
 
 _Static_assert(TAMIS_TILE_ROWS == TMS_TILE_ROWS, "the contract's value");
 _Static_assert((int)TAMIS_GROUP_MAX == (int)TMS_GROUP_MAX, "the contract's value");
@@ -30,12 +29,13 @@ static uint64_t head_bytes(const tamis_batch *b, uint64_t each) {
     return tms_op_times((uint64_t)b->n_rows * b->n_heads, tms_op_times(each, sizeof(float)));
 }
 
-static tms_logit logit_of(tms_op_call *c, const tamis_attention *a, uint32_t head_dim) {
-    tms_op_reserved(c, a->reserved, sizeof a->reserved / sizeof *a->reserved, "tamis_attention");
+static tms_logit logit_of(tms_op_call *c, const tamis_attention *a, const tamis_batch *b,
+                          uint32_t head_dim) {
+    const uint64_t sinks = b->n_rows ? tms_op_times(b->n_heads, sizeof(float)) : 0;
+    if (c->status == TAMIS_OK) c->status = tms_attention_check(a, "attention: ", c->error);
     tms_op_zero(c, "tamis_attention", "sliding_window", a->sliding_window);
     tms_op_zero(c, "tamis_attention", "chunk", a->chunk);
-    return (tms_logit){a->scale != 0 || head_dim == 0 ? a->scale : (float)(1 / sqrt(head_dim)),
-                       a->soft_cap};
+    return tms_attention_logit(a, head_dim, tms_op_optional(c, "sinks", &a->sinks, sinks));
 }
 
 /* The stride that is given, else the least possible. It is never 0, which means a plane in some
@@ -96,7 +96,7 @@ static tms_page_mass page_mass_of(tms_op_call *c, const tamis_page_mass_params *
         .group = (tms_group)p->group,
         .scores = tms_op_place(c, "scores", &p->scores, owner_bytes(&p->batch, stride)),
         .stride = stride,
-        .logit = logit_of(c, &p->attention, p->kv.head_dim)};
+        .logit = logit_of(c, &p->attention, &p->batch, p->kv.head_dim)};
 }
 
 tamis_status tamis_op_page_mass_scratch(tamis_context *context, const tamis_page_mass_params *p,
@@ -159,7 +159,7 @@ static tms_attend attend_of(tms_op_call *c, const tamis_attend_params *p) {
         .q = tms_op_matrix(c, &q),
         .out = tms_op_matrix(c, &out),
         .lse = tms_op_optional(c, "lse", &p->lse, head_bytes(b, 1)),
-        .logit = logit_of(c, &p->attention, p->kv.head_dim),
+        .logit = logit_of(c, &p->attention, &p->batch, p->kv.head_dim),
         .logits = tms_op_optional(c, "logits", &p->logits, head_bytes(b, logit_stride)),
         .logit_stride = logit_stride};
     tms_op_apart(c, &q, &out);
@@ -241,7 +241,7 @@ static tms_observe observe_of(tms_op_call *c, const tamis_observe_params *p) {
         .q = tms_op_matrix(c, &q),
         .lse = tms_op_place(c, "lse", &p->lse, tms_op_times(lse_floats, sizeof(float))),
         .lse_stride = lse,
-        .logit = logit_of(c, &p->attention, p->kv.head_dim),
+        .logit = logit_of(c, &p->attention, &p->batch, p->kv.head_dim),
         .logits = tms_op_optional(c, "logits", &p->logits, head_bytes(b, logits)),
         .logit_stride = logits,
         .rows = (tms_rows_join)p->rows,

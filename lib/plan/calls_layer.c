@@ -153,23 +153,6 @@ static tamis_status check_rotated_rows(const tamis_plan *plan, const tamis_rotat
     return TAMIS_OK;
 }
 
-tamis_status tms_plan_check_place(const tamis_plan *plan, const tamis_place *place,
-                                  const char *name, uint64_t bytes, tms_ref *ref,
-                                  tamis_error *error) {
-    const tamis_buffer *buffer = place->buffer;
-    TMS_REQUIRE(buffer, TAMIS_E_ARGUMENT, "%s is absent", name);
-    TMS_REQUIRE(buffer->context == plan->setup.cache->context, TAMIS_E_ARGUMENT,
-                "%s: the buffer is of another context", name);
-    TMS_REQUIRE(place->offset % 4 == 0, TAMIS_E_ARGUMENT,
-                "%s: offset %" PRIu64 ": not a multiple of 4", name, place->offset);
-    TMS_REQUIRE(place->offset <= buffer->bytes && bytes <= buffer->bytes - place->offset,
-                TAMIS_E_ARGUMENT,
-                "%s: %" PRIu64 " bytes from byte %" PRIu64 ": past the buffer's %" PRIu64 " bytes",
-                name, bytes, place->offset, buffer->bytes);
-    *ref = (tms_ref){buffer->mem, place->offset};
-    return TAMIS_OK;
-}
-
 tamis_status tms_plan_check_turns(const tamis_plan *plan, uint32_t n_rot, tamis_pairing pairing,
                                   const tamis_place *table, uint32_t *channels, tms_ref *ref,
                                   tamis_error *error) {
@@ -179,7 +162,7 @@ tamis_status tms_plan_check_turns(const tamis_plan *plan, uint32_t n_rot, tamis_
                 "n_rot is %" PRIu32 ": an even number from 2 to %" PRIu32, *channels, dim);
     TMS_REQUIRE(pairing == TAMIS_PAIR_HALF || pairing == TAMIS_PAIR_ADJACENT, TAMIS_E_ARGUMENT,
                 "pairing is %d: there are 0 to %d", (int)pairing, (int)TAMIS_PAIR_ADJACENT);
-    return tms_plan_check_place(plan, table, "table", tamis_rotation_bytes(*channels), ref, error);
+    return tms_place_check(plan->setup.cache->context, table, "table", tamis_rotation_bytes(*channels), ref, error);
 }
 
 /* How they are rotated and normalised, into what the launch takes. */
@@ -191,12 +174,12 @@ static tamis_status check_rotation(const tamis_plan *plan, const tamis_rotated_r
                                  &rotation->table, error));
     rotation->pairing = (tms_pairing)p->pairing;
     rotation->eps = p->eps;
-    TMS_TRY(tms_plan_check_place(plan, &p->positions, "positions", positions, &rotation->positions,
+    TMS_TRY(tms_place_check(plan->setup.cache->context, &p->positions, "positions", positions, &rotation->positions,
                                  error));
     if (p->q_norm.buffer)
-        TMS_TRY(tms_plan_check_place(plan, &p->q_norm, "q_norm", norm, &rotation->q_norm, error));
+        TMS_TRY(tms_place_check(plan->setup.cache->context, &p->q_norm, "q_norm", norm, &rotation->q_norm, error));
     if (p->k_norm.buffer)
-        TMS_TRY(tms_plan_check_place(plan, &p->k_norm, "k_norm", norm, &rotation->k_norm, error));
+        TMS_TRY(tms_place_check(plan->setup.cache->context, &p->k_norm, "k_norm", norm, &rotation->k_norm, error));
     return TAMIS_OK;
 }
 

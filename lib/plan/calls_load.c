@@ -77,7 +77,7 @@ static tamis_status check_rows(const tamis_plan *plan, uint32_t first, uint32_t 
     load->pairing = (tms_pairing)rows->pairing;
     load->eps = rows->eps;
     if (rows->k_norm.buffer)
-        TMS_TRY(tms_plan_check_place(plan, &rows->k_norm, "k_norm",
+        TMS_TRY(tms_place_check(plan->setup.cache->context, &rows->k_norm, "k_norm",
                                      plan->setup.cache->params.head_dim * sizeof(float),
                                      &load->k_norm, error));
     return tms_plan_check_turns(plan, rows->n_rot, rows->pairing, &rows->table, &load->n_rot,
@@ -129,7 +129,7 @@ static tamis_status check_out(const tamis_plan *plan, const tamis_rows *x, uint6
     const uint64_t end =
         x->offset + ((n - 1) * stride + (uint64_t)p->n_kv_heads * p->head_dim) * sizeof(float);
     TMS_REQUIRE(out, TAMIS_E_ARGUMENT, "out is NULL");
-    TMS_TRY(tms_plan_check_place(plan, out, "out", bytes, ref, error));
+    TMS_TRY(tms_place_check(plan->setup.cache->context, out, "out", bytes, ref, error));
     TMS_REQUIRE(x->buffer != out->buffer || end <= out->offset || out->offset + bytes <= x->offset,
                 TAMIS_E_ARGUMENT,
                 "rows and out overlap: bytes %" PRIu64 " to %" PRIu64 " and %" PRIu64 " to %" PRIu64

@@ -4,18 +4,15 @@
 #include "lib/plan/plan.h"
 
 #include <inttypes.h>
-#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static void fill_defaults(const tamis_cache *cache, tamis_plan_params *p) {
+static void fill_defaults(tamis_plan_params *p) {
     if (p->max_sequences == 0) p->max_sequences = 1;
     if (p->max_rows == 0) p->max_rows = 512;
     if (p->max_selected_rows == 0) p->max_selected_rows = p->max_sequences;
     if (p->max_selected_rows > p->max_rows) p->max_selected_rows = p->max_rows;
-    if (p->attention.scale == 0 && !p->layers)
-        p->attention.scale = (float)(1 / sqrt(cache->params.head_dim));
     p->selection.budget = tms_selection_budget(&p->selection);
     p->eviction = tms_eviction_filled(&p->eviction);
 }
@@ -115,26 +112,14 @@ static place place_of(const tms_setup *setup, uint32_t layer) {
     return p;
 }
 
-static tamis_status check_reserved(const tamis_layer *layer, uint32_t index, tamis_error *error) {
-    const tamis_attention *a = &layer->attention;
+static tamis_status check_layer(const tms_setup *setup, uint32_t index, tamis_error *error) {
+    const tamis_layer *layer = &setup->layers[index];
     uint64_t set = layer->reserved32;
-    for (size_t i = 0; i < sizeof a->reserved / sizeof *a->reserved; i++)
-        set |= a->reserved[i];
     for (size_t i = 0; i < sizeof layer->reserved / sizeof *layer->reserved; i++)
         set |= layer->reserved[i];
     TMS_REQUIRE(set == 0, TAMIS_E_ARGUMENT, "a reserved field of layer %" PRIu32 " is not 0",
                 index);
-    return TAMIS_OK;
-}
-
-static tamis_status check_attention(const tms_setup *setup, uint32_t layer, tamis_error *error) {
-    const tamis_attention *a = &setup->layers[layer].attention;
-    const place where = place_of(setup, layer);
-    TMS_REQUIRE(isfinite(a->scale), TAMIS_E_ARGUMENT, "%sscale %g is not finite", where.text,
-                (double)a->scale);
-    TMS_REQUIRE(isfinite(a->soft_cap) && a->soft_cap >= 0, TAMIS_E_ARGUMENT,
-                "%ssoft_cap %g is not a number from 0 on", where.text, (double)a->soft_cap);
-    return TAMIS_OK;
+    return tms_attention_check(&layer->attention, place_of(setup, index).text, error);
 }
 
 /* How each layer attends: as it is given, or all alike. */
@@ -145,21 +130,40 @@ static tamis_status fill_layers(tms_setup *setup, tamis_error *error) {
     const tamis_layer alike = {.attention = *a};
     static const tamis_attention nothing;
     TMS_REQUIRE(!p->layers || memcmp(a, &nothing, sizeof nothing) == 0, TAMIS_E_ARGUMENT,
-                "layers are given beside an attention of scale %g, soft_cap %g, sliding_window %" PRIu32
-                " and chunk %" PRIu32,
-                (double)a->scale, (double)a->soft_cap, a->sliding_window, a->chunk);
+                "layers are given beside an attention: %s", tms_attention_say(a).text);
     setup->layers = calloc(cache->n_layers, sizeof *setup->layers);
     TMS_REQUIRE(setup->layers, TAMIS_E_NO_MEMORY, "no host memory for %" PRIu32 " layers",
                 cache->n_layers);
     for (uint32_t layer = 0; layer < cache->n_layers; layer++) {
         tamis_layer *to = &setup->layers[layer];
         *to = p->layers ? p->layers[layer] : alike;
-        TMS_TRY(check_reserved(to, layer, error));
-        TMS_TRY(check_attention(setup, layer, error));
-        if (to->attention.scale == 0) to->attention.scale = (float)(1 / sqrt(cache->head_dim));
+        TMS_TRY(check_layer(setup, layer, error));
+        to->attention.scale = tms_attention_scale(&to->attention, cache->head_dim);
         to->full |= layer < p->selection.dense_layers;
     }
-    if (p->layers) setup->params.layers = setup->layers;
+    if (p->layers)
+        setup->params.layers = setup->layers;
+    else
+        setup->params.attention.scale = tms_attention_scale(a, cache->head_dim);
+    return TAMIS_OK;
+}
+
+/* Copies the layers' sinks, so that the caller's buffers need not live on. */
+static tamis_status copy_sinks(tms_setup *setup, tamis_error *error) {
+    const tamis_cache_params *cache = &setup->cache->params;
+    const uint64_t bytes = cache->n_heads * sizeof(float);
+    for (uint32_t layer = 0; layer < cache->n_layers; layer++) {
+        const tamis_place *sinks = &setup->layers[layer].attention.sinks;
+        char name[48];
+        tms_ref from;
+        if (!sinks->buffer) continue;
+        snprintf(name, sizeof name, "%ssinks", place_of(setup, layer).text);
+        TMS_TRY(tms_place_check(setup->cache->context, sinks, name, bytes, &from, error));
+        if (!setup->sinks)
+            TMS_TRY(tms_memory_take(setup->dev, cache->n_layers * bytes, &setup->sinks, error));
+        TMS_TRY(tms_device_copy(setup->dev, (tms_ref){setup->sinks, layer * bytes}, from, bytes,
+                                error));
+    }
     return TAMIS_OK;
 }
 
@@ -270,6 +274,7 @@ static tamis_status warm_rooms(tamis_plan *plan, tamis_error *error) {
 
 static tamis_status make(tamis_plan *plan, tamis_error *error) {
     TMS_TRY(fill_layers(&plan->setup, error));
+    TMS_TRY(copy_sinks(&plan->setup, error));
     TMS_TRY(ask_policies(&plan->setup, error));
     TMS_TRY(make_rooms(plan, error));
     return warm_rooms(plan, error);
@@ -288,6 +293,7 @@ static void end(tms_life *life) {
     if (p->table.setup) tms_page_table_destroy(&p->table);
     if (p->step.setup) tms_step_destroy(&p->step);
     if (p->sight.setup) tms_sight_destroy(&p->sight);
+    tms_device_free(p->setup.dev, p->setup.sinks);
     free(p->setup.layers);
     free(p);
 }
@@ -301,7 +307,7 @@ tamis_status tamis_plan_create(tamis_cache *cache, const tamis_plan_params *para
     TMS_REQUIRE(params, TAMIS_E_ARGUMENT, "params is NULL");
     TMS_REQUIRE_RESERVED(params, tamis_plan_params);
     tamis_plan_params filled = *params;
-    fill_defaults(cache, &filled);
+    fill_defaults(&filled);
     TMS_TRY(check_params(cache, &filled, error));
     tamis_plan *plan = calloc(1, sizeof *plan);
     TMS_REQUIRE(plan, TAMIS_E_NO_MEMORY, "no host memory for a plan");

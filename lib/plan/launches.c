@@ -69,6 +69,7 @@ tms_attend tms_launch_attend(const tms_launches *l, uint32_t layer) {
                          .batch = batch_of(l, layer),
                          .logit = tms_setup_logit(setup, layer),
                          .scratch = {l->scratch, 0}};
+    if (attend.logit.sinks.mem) attend.lse = (tms_ref){l->lse, 0};
     attend.max_pages = tms_pages_of(setup->cache, attend.batch.max_visible);
     return attend;
 }
@@ -180,12 +181,14 @@ tamis_status tms_launches_create(tms_launches *l, tamis_error *error) {
     const uint64_t entries =
         (uint64_t)setup->params.max_selected_rows * setup->cache->params.n_kv_heads;
     const uint64_t scores = entries * setup->max_pages, lists = entries * (reading->k + 1ull);
+    const uint64_t lse = (uint64_t)setup->params.max_rows * setup->cache->params.n_heads * sizeof(float);
     const bool random = reading->scored == TMS_SCORE_RANDOM;
     l->serials = calloc(sequences + 1, sizeof *l->serials);
     if (random) l->score_host = calloc(scores, sizeof *l->score_host);
     TMS_REQUIRE(l->serials && (l->score_host || !random), TAMIS_E_NO_MEMORY,
                 "no host memory for the launches of %zu sequences", sequences);
     TMS_TRY(tms_memory_take(setup->dev, scratch_bytes(l), &l->scratch, error));
+    TMS_TRY(tms_memory_take(setup->dev, setup->sinks ? lse : 0, &l->lse, error));
     if (reading->listed)
         TMS_TRY(tms_memory_take(setup->dev, lists * sizeof(int32_t), &l->lists, error));
     if (reading->scored)
@@ -195,7 +198,7 @@ tamis_status tms_launches_create(tms_launches *l, tamis_error *error) {
 
 void tms_launches_destroy(tms_launches *l) {
     tms_device *dev = l->setup->dev;
-    tms_mem *memories[] = {l->scores, l->lists, l->scratch};
+    tms_mem *memories[] = {l->scores, l->lists, l->lse, l->scratch};
     for (size_t i = 0; i < sizeof memories / sizeof *memories; i++)
         tms_device_free(dev, memories[i]);
     free(l->score_host);

@@ -47,10 +47,6 @@ struct tamis_plan {
 tamis_status tms_plan_check_layer(const tamis_plan *plan, uint32_t layer, tamis_error *error);
 /* E_STATE unless every row, as begun, has its K and V in the layer. */
 tamis_status tms_plan_check_held(const tamis_plan *plan, uint32_t layer, tamis_error *error);
-/* A caller's place with room for `bytes`, into *ref. */
-tamis_status tms_plan_check_place(const tamis_plan *plan, const tamis_place *place,
-                                  const char *name, uint64_t bytes, tms_ref *ref,
-                                  tamis_error *error);
 /* How a caller rotates K: how many channels, and their table, into *ref. */
 tamis_status tms_plan_check_turns(const tamis_plan *plan, uint32_t n_rot, tamis_pairing pairing,
                                   const tamis_place *table, uint32_t *channels, tms_ref *ref,

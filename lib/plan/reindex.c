@@ -107,8 +107,10 @@ static tamis_status attend_part(const tms_reindex *reindex, const tms_attend *at
     if (part == 0) {
         p.q = parts->turned;
         p.batch.visible = tms_step_table(reindex->step, reindex->near);
-    } else
+    } else {
         p.batch.first = tms_step_table(reindex->step, reindex->far);
+        p.logit.sinks = (tms_ref){NULL, 0}; /* the merged state has those of the other part */
+    }
     return tms_run_attend(reindex->setup->dev, &p, error);
 }
 

@@ -5,6 +5,7 @@
 #define TMS_PLAN_SETUP_H
 
 #include "lib/cache/cache.h"
+#include "lib/core/attention.h"
 #include "lib/evict/evict.h"
 #include "lib/select/select.h"
 #include <tamis/plan.h>
@@ -17,6 +18,7 @@ typedef struct tms_setup {
     tms_eviction_needs needs; /* what the eviction needs */
     uint32_t max_pages;       /* of a lane */
     tamis_layer *layers;      /* [n_layers] with defaults filled in; full: also dense layers */
+    tms_mem *sinks;           /* f32 [n_layers][n_heads], copied; NULL: no layer has any */
 } tms_setup;
 
 /* Most slots that a lane may have in a step, UINT32_MAX: no limit. */
@@ -27,15 +29,13 @@ static inline uint32_t tms_setup_cap(const tms_setup *setup, bool exact) {
 /* What a layer makes of q·k, and whether its rows may read the pages of lists. */
 static inline tms_logit tms_setup_logit(const tms_setup *setup, uint32_t layer) {
     const tamis_attention *attention = &setup->layers[layer].attention;
-    return (tms_logit){attention->scale, attention->soft_cap};
+    const tamis_cache_params *cache = &setup->cache->params;
+    const uint64_t at = (uint64_t)layer * cache->n_heads * sizeof(float);
+    const tms_ref sinks = {attention->sinks.buffer ? setup->sinks : NULL, at};
+    return tms_attention_logit(attention, cache->head_dim, sinks);
 }
 static inline bool tms_setup_lists(const tms_setup *setup, uint32_t layer) {
     return setup->reading.listed && !setup->layers[layer].full;
-}
-
-/* Whether tokens may be hidden from the layer's rows. */
-static inline bool tms_setup_hides(const tms_setup *setup, uint32_t layer) {
-    return setup->layers[layer].attention.sliding_window || setup->layers[layer].attention.chunk;
 }
 
 /* Whether no earlier layer takes the same kernels. */
@@ -43,8 +43,7 @@ static inline bool tms_setup_is_first(const tms_setup *setup, uint32_t layer) {
     const tamis_layer *of = &setup->layers[layer];
     for (uint32_t i = 0; i < layer; i++) {
         const tamis_layer *other = &setup->layers[i];
-        if (!other->attention.soft_cap == !of->attention.soft_cap && !other->full == !of->full &&
-            tms_setup_hides(setup, i) == tms_setup_hides(setup, layer))
+        if (tms_attention_alike(&other->attention, &of->attention) && !other->full == !of->full)
             return false;
     }
     return true;

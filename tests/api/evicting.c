@@ -84,6 +84,35 @@ void evict_split(evict_world *e, const tamis_plan_params *plan) {
     bind(e);
 }
 
+void evict_sink(evict_world *e, const tamis_plan_params *plan, uint32_t sunk) {
+    const uint32_t n_layers = e->w.shape.n_layers, heads = e->w.shape.n_heads;
+    tamis_layer *layers = take(n_layers, sizeof *layers);
+    tamis_plan_params with = *plan;
+    tamis_buffer *sinks = NULL;
+    assert_true(n_layers * heads <= sizeof e->sinks / sizeof *e->sinks);
+    for (uint32_t i = 0; i < n_layers * heads; i++)
+        e->sinks[i] = i % 3 == 1 ? -INFINITY : (float)(i % 5) - 1;
+    OK(tamis_buffer_create(e->w.context, sizeof e->sinks, &sinks, &test_error));
+    OK(tamis_buffer_write(sinks, 0, e->sinks, sizeof e->sinks, &test_error));
+    for (uint32_t layer = 0; layer < n_layers; layer++) {
+        layers[layer] = plan->layers ? plan->layers[layer] : (tamis_layer){.attention = plan->attention};
+        if (sunk >> layer & 1)
+            layers[layer].attention.sinks = (tamis_place){sinks, layer * heads * sizeof(float)};
+    }
+    with.layers = layers;
+    with.attention = (tamis_attention){.scale = 0};
+    tamis_plan_destroy(&e->w.plan);
+    OK(tamis_plan_create(e->w.cache, &with, &e->w.plan, &test_error));
+    tamis_buffer_destroy(&sinks);
+    free(layers);
+    bind(e);
+}
+
+double evict_sink_of(const evict_world *e, uint32_t head) {
+    const tamis_layer *layer = &e->w.plan->setup.layers[head / e->w.shape.n_heads];
+    return layer->attention.sinks.buffer ? (double)e->sinks[head] : -INFINITY;
+}
+
 void evict_close(evict_world *e) {
     tamis_buffer_destroy(&e->projection);
     test_close(&e->w);
@@ -317,13 +346,14 @@ static void attend(const evict_world *e, const held *h, uint32_t lane, uint64_t 
     const uint32_t layer = lane / e->w.shape.n_kv_heads;
     const double cap = (double)e->w.plan->setup.layers[layer].attention.soft_cap;
     const float *v = h->v + (size_t)h->first[lane] * h->dim;
-    double sum = 0, largest = -INFINITY, *logits = take(h->lengths[lane], sizeof *logits);
+    double sum, largest = evict_sink_of(e, head), *logits = take(h->lengths[lane], sizeof *logits);
     for (uint32_t i = 0; i < h->lengths[lane]; i++) {
         logits[i] = read[i] ? evict_logit(e, h, h->first[lane] + i, token, head) : -INFINITY;
         if (cap > 0 && read[i]) logits[i] = cap * tanh(logits[i] / cap);
         if (logits[i] > largest) largest = logits[i];
     }
     memset(out, 0, h->dim * sizeof *out);
+    sum = exp(evict_sink_of(e, head) - largest); /* 0 without one */
     for (uint32_t i = 0; i < h->lengths[lane]; i++) {
         double weight = exp(logits[i] - largest);
         sum += weight;

@@ -15,6 +15,7 @@
 typedef struct evict_world {
     test_world w;
     tamis_buffer *projection; /* of every layer, for kinds that need one */
+    float sinks[64];          /* [n_layers][n_heads], where layers have any */
 } evict_world;
 
 /* An eviction of small numbers: window 8, kernel 3, chunk 4, every 1 where the kind does that. */
@@ -24,6 +25,11 @@ tamis_eviction test_eviction(tamis_eviction_kind kind, uint32_t budget, uint32_t
 void evict_open(evict_world *e, const tamis_cache_params *shape, const tamis_plan_params *plan);
 /* Makes the cache, which is still empty, and the plan anew: one pool a layer. */
 void evict_split(evict_world *e, const tamis_plan_params *plan);
+/* Makes the plan anew: layers of `sunk`, a bit each, have sinks. The caller's memory of them is gone
+ * before the first step. */
+void evict_sink(evict_world *e, const tamis_plan_params *plan, uint32_t sunk);
+/* That of a query head of all layers', -inf if there is none. */
+double evict_sink_of(const evict_world *e, uint32_t head);
 void evict_close(evict_world *e);
 
 /* Makes another plan over the world's cache the one that steps go through; returns the last. */

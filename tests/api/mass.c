@@ -14,6 +14,7 @@ typedef struct mass_case {
     uint32_t cut; /* of a narrowed step: newest rows that are left out */
     float soft_cap;
     bool evicted, narrowed;
+    bool sunk; /* layers have sinks */
 } mass_case;
 
 /* Lanes that hold different tokens, and different numbers of them. */
@@ -47,13 +48,14 @@ static tamis_sequence open_case(evict_world *e, const mass_case *c) {
     plan.attention.soft_cap = c->soft_cap;
     tamis_plan *last = evict_swap_plan(e, make_plan(e, &plan));
     tamis_plan_destroy(&last);
+    if (c->sunk) evict_sink(e, &plan, UINT32_MAX);
     return id;
 }
 
 /* Adds what the row of a position gives to the tokens of a lane's slots. */
 static void add_row(const evict_world *e, const mass_case *c, const held *h, uint32_t lane,
                     uint32_t head, int32_t position, double *mass) {
-    double logits[SLOTS], sum = 0;
+    double logits[SLOTS], sum = exp(evict_sink_of(e, head));
     for (int pass = 0; pass < 2; pass++)
         for (uint32_t i = 0; i < h->lengths[lane]; i++) {
             const int32_t at = h->positions[h->first[lane] + i];
@@ -141,7 +143,8 @@ static void masses_are_sums_of_weights(void **state) {
         {.dtype = TAMIS_K8V4, .page_size = 16, .last = 33, .narrowed = true},
         {.dtype = TAMIS_Q4, .page_size = 8, .last = 9, .evicted = true},
         {.dtype = TAMIS_F32, .page_size = 8, .last = 5, .sliding_window = 80, .evicted = true},
-        {.dtype = TAMIS_F16, .page_size = 16, .last = 1, .sliding_window = 1, .soft_cap = 2}};
+        {.dtype = TAMIS_F16, .page_size = 16, .last = 1, .sliding_window = 1, .soft_cap = 2},
+        {.dtype = TAMIS_F32, .page_size = 8, .last = 5, .sliding_window = 40, .sunk = true}};
     for (size_t i = 0; i < sizeof cases / sizeof *cases; i++)
         play(&cases[i]);
 }

@@ -24,6 +24,7 @@ typedef struct own {
     tamis_rows q;
     float k[SEQS][KV][SLOTS][DIM], v[SEQS][KV][SLOTS][DIM], queries[ROWS][HEADS][DIM];
     int32_t table[IDS];
+    const float *sinks; /* [HEADS]; NULL: none */
 } own;
 
 static bool shared(const own *o) {
@@ -127,7 +128,7 @@ static bool lists_page(const int32_t *list, int32_t count, int32_t page) {
 /* Attention of a row and query head over the pages of a list, NULL for all; returns lse. */
 static double attend(const own *o, uint32_t row, uint32_t head, const int32_t *list, int32_t count,
                      double cap, double *out) {
-    double sum = 0;
+    double sum = o->sinks ? exp((double)o->sinks[head]) : 0;
     memset(out, 0, DIM * sizeof *out);
     for (uint32_t s = 0; s < (uint32_t)seen[row]; s++) {
         if (!lists_page(list, count, (int32_t)(s / SIZE))) continue;
@@ -226,6 +227,7 @@ static tamis_select_params select_params(own *o, const tamis_place *scores) {
 
 static void attend_reads_every_layout(void **state) {
     (void)state;
+    const float sinks[HEADS] = {[1] = -INFINITY, [2] = 1.5f};
     own o;
     for (int layout = TAMIS_KV_OWN; layout <= HALVES; layout++)
         for (tamis_dtype dtype = TAMIS_F32; dtype <= TAMIS_BF16; dtype++) {
@@ -240,8 +242,11 @@ static void attend_reads_every_layout(void **state) {
             p.batch.n_tiles = SEQS;
             p.batch.max_tile_rows = 3;
             p.attention.soft_cap = 2;
+            p.attention.sinks = ops_send(&o.rig, sinks, sizeof sinks, 16);
             run_attend(&o, &p);
+            o.sinks = sinks;
             check_attended(&o, &tiled, &p.lse, NULL, NULL, 0, 2);
+            o.sinks = NULL;
             ops_close(&o.rig);
         }
 }
@@ -594,6 +599,8 @@ static void attend_refuses_what_does_not_fit(void **state) {
     memset(nan, 0xff, sizeof nan);
     REFUSED(p.kv = other.kv, TAMIS_E_ARGUMENT, "data: the buffer is of another context");
     REFUSED(p.kv.n_pages = 13, TAMIS_E_ARGUMENT, "data: 106496 bytes from byte 0: past");
+    REFUSED(p.attention.sinks = place_of(&other.q), TAMIS_E_ARGUMENT, "sinks: the buffer is of another context");
+    REFUSED((p.attention.sinks = sound.lse, p.lse.buffer = NULL), TAMIS_E_ARGUMENT, "sinks without lse");
     REFUSED(p.kv.n_pages = 0, TAMIS_E_ARGUMENT, "n_pages is 0");
     REFUSED(p.kv.page_stride = 7, TAMIS_E_ARGUMENT, "page_stride is 7 and layout 1 has its own");
     REFUSED(p.kv.layout = (tamis_kv_layout)4, TAMIS_E_ARGUMENT, "layout is 4: there are 0 to 3");

@@ -1,11 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A model whose layers see differently, over a long text: under every selection and with evictions
- * between steps, each layer's newest row attends to what its layer lets it see, and to nothing else. */
+/* A model whose layers see differently, some of them with sinks, over a long text: under every
+ * selection and with evictions between steps, each layer's newest row attends to what its layer lets it
+ * see, and to nothing else. */
 #include "tests/api/evicting.h"
 
 #include <stdlib.h>
 
 enum { LAYERS = 4, PIECE = 250, LONG = 2000, SHORT = 500, DECODED = 6 };
+enum { SUNK = 1 | 2 | 8 }; /* the layers with sinks, a bit each */
 
 static const tamis_layer layers[LAYERS] = {{.attention = {.sliding_window = 100}},
                                            {.attention = {.soft_cap = 3}},
@@ -29,6 +31,7 @@ static void open_model(evict_world *e, tamis_selection_kind kind, const tamis_ev
         plan.selection.recent = 8;
     }
     evict_open(e, &shape, &plan);
+    evict_sink(e, &plan, SUNK);
 }
 
 /* The newest row of `outs`, [n_layers][rows] rows, in every layer. */
@@ -105,11 +108,18 @@ static void live(tamis_selection_kind kind, const tamis_eviction *eviction, uint
     evict_close(&e);
 }
 
+/* So many, or the fewer that TEST_TOKENS says where devices are slow. */
+static uint32_t tokens_of(uint32_t wanted) {
+    const char *most = getenv("TEST_TOKENS");
+    const uint32_t n = most ? (uint32_t)strtoul(most, NULL, 10) : wanted;
+    return n < wanted ? n : wanted;
+}
+
 static void every_selection_stays_in_what_is_seen(void **state) {
     (void)state;
     const tamis_eviction none = {.kind = TAMIS_EVICT_NONE};
     for (int kind = TAMIS_SELECT_FULL; kind <= TAMIS_SELECT_RANDOM; kind++)
-        live((tamis_selection_kind)kind, &none, SHORT);
+        live((tamis_selection_kind)kind, &none, tokens_of(SHORT));
 }
 
 /* Lanes lose tokens in the middle, each its own, so that slots are no longer positions. */
@@ -120,14 +130,35 @@ static void evictions_between_steps_leave_windows(void **state) {
     for (uint32_t i = 0; i < sizeof kinds / sizeof *kinds; i++) {
         tamis_eviction eviction = test_eviction(kinds[i], 120, 0);
         eviction.every = 0;
-        live(i % 2 ? TAMIS_SELECT_FULL : TAMIS_SELECT_QUEST, &eviction, SHORT);
+        live(i % 2 ? TAMIS_SELECT_FULL : TAMIS_SELECT_QUEST, &eviction, tokens_of(SHORT));
     }
 }
 
 static void a_long_text_is_read_right(void **state) {
     (void)state;
-    tamis_eviction eviction = test_eviction(TAMIS_EVICT_SNAPKV, 700, 0);
-    live(TAMIS_SELECT_QUEST, &eviction, LONG);
+    const uint32_t length = tokens_of(LONG);
+    tamis_eviction eviction = test_eviction(TAMIS_EVICT_SNAPKV, length / 3, 0);
+    live(TAMIS_SELECT_QUEST, &eviction, length);
+}
+
+/* Reindexed streaming merges two states of a row. */
+static void merged_states_have_a_sink_once(void **state) {
+    (void)state;
+    const tamis_plan_params plan = {
+        .max_rows = PIECE,
+        .max_context = 256,
+        .eviction = test_eviction(TAMIS_EVICT_STREAMING, 128, TAMIS_EVICT_REINDEX)};
+    tamis_cache_params shape = test_shape();
+    evict_world e;
+    tamis_sequence id;
+    shape.n_layers = LAYERS;
+    evict_open(&e, &shape, &plan);
+    evict_sink(&e, &plan, SUNK);
+    OK(tamis_cache_add(e.w.cache, &id, &test_error));
+    prompt(&e, id, 60);
+    for (uint32_t i = 0; i < DECODED; i++)
+        decode(&e, id, 60 + i, false);
+    evict_close(&e);
 }
 
 int main(int argc, char **argv) {
@@ -135,6 +166,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(every_selection_stays_in_what_is_seen),
         cmocka_unit_test(evictions_between_steps_leave_windows),
         cmocka_unit_test(a_long_text_is_read_right),
+        cmocka_unit_test(merged_states_have_a_sink_once),
     };
     int skip = test_begin(argc, argv);
     return skip ? skip : cmocka_run_group_tests(tests, NULL, NULL);

@@ -87,13 +87,16 @@ static void want_logit(check_data *data, uint64_t at, double value, double terms
     logits->tolerance[at] = 1e-6 * (isfinite(terms) ? terms : fabs(value));
 }
 
-/* One query head: out, lse and their tolerances at element `at` of Y and `state` of LSE. */
+/* One query head: out, lse and their tolerances at element `at` of Y and `state` of LSE. A sink is in
+ * the sum, without a value; how well lse is known decides how well its share is. */
 static void attend_head(check_data *data, const float *q, const seen *s, uint64_t at,
                         uint64_t state) {
     const tms_kv *kv = &data->lanes.kv;
     check_buffer *out = &data->buf[BUF_Y], *lse = &data->buf[BUF_LSE];
     double *logits = check_alloc(s->n * sizeof *logits), *sums = check_alloc(kv->head_dim * 8);
-    double most = -INFINITY, size = 0, terms = 0, total = 0, own;
+    const double sink = check_sink(data, state % (data->lanes.n_kv_heads * data->lanes.group));
+    const bool any = s->n || sink > -INFINITY;
+    double most = sink, size = 0, terms = 0, total = sink > -INFINITY, own;
     for (uint32_t i = 0; i < s->n; i++) {
         logits[i] = logit(data, q, s->kv + s->key[i], &own);
         want_logit(data, state * logit_stride(data) + s->slot[i], logits[i], own);
@@ -101,20 +104,24 @@ static void attend_head(check_data *data, const float *q, const seen *s, uint64_
         most = isfinite(logits[i]) && isfinite(size) ? fmax(most, logits[i]) : NAN;
         size = isfinite(logits[i]) && isfinite(size) ? fmax(size, fabs(logits[i])) : NAN;
     }
+    total *= exp(sink - most); /* 0 if there is none */
     for (uint32_t i = 0; i < s->n; i++) {
         const double weight = exp(logits[i] - most);
         total += weight;
         for (uint32_t d = 0; d < kv->head_dim; d++)
             sums[d] += weight * s->kv[s->key[i] + kv->value_offset + d];
     }
+    const double value = any ? most + log(total) : -INFINITY;
+    const double known = 2e-6 * (1 + fabs(value) + size) + 5e-7 * terms;
     for (uint32_t d = 0; d < kv->head_dim; d++) {
+        const double summed = 2e-6 * (1 + size) + 1e-6 * terms;
         ((float *)out->want)[at + d] = s->n ? (float)(sums[d] / total) : 0.0f;
-        out->tolerance[at + d] = s->n ? s->value_size * (2e-6 * (1 + size) + 1e-6 * terms) : 0;
+        out->tolerance[at + d] =
+            s->n ? s->value_size * (summed + (sink > -INFINITY ? known : 0)) : 0;
     }
     if (lse->want) {
-        const double value = s->n ? most + log(total) : -INFINITY;
         ((float *)lse->want)[state] = (float)value;
-        lse->tolerance[state] = s->n ? 2e-6 * (1 + fabs(value) + size) + 5e-7 * terms : 0;
+        lse->tolerance[state] = s->n ? known : 0;
     }
     free(logits);
     free(sums);
@@ -146,6 +153,19 @@ void check_attend_rows(check_data *data, const int32_t *lists, const int32_t *co
     free(s.key);
     free(s.slot);
     free(kv);
+}
+
+void check_sinks_make(check_data *data, uint32_t n_heads) {
+    if (!check_get(data, KEY_SINK)) return;
+    float *sinks = check_buffer_add(data, BUF_SINKS, ROLE_INPUT, TAMIS_F32, n_heads);
+    check_rng rng = check_rng_make(data->seed, data->c, BUF_SINKS);
+    for (uint32_t i = 0; i < n_heads; i++)
+        sinks[i] = i % 4 == 1 ? -INFINITY : (float)(4 * check_normal(&rng)) + (i % 4 == 2 ? 20 : 0);
+}
+
+double check_sink(const check_data *data, uint64_t query_head) {
+    const float *sinks = check_get(data, KEY_SINK) ? check_init(data, BUF_SINKS) : NULL;
+    return sinks ? (double)sinks[query_head] : -INFINITY;
 }
 
 /* Beside a NaN out the contract leaves lse open. */
@@ -301,6 +321,7 @@ static void make(check_data *data) {
         check_buffer_add(data, BUF_LOGITS, ROLE_OUTPUT, TAMIS_F32,
                          heads ? heads * logit_stride(data) : 1);
     }
+    check_sinks_make(data, l->n_kv_heads * l->group);
     if (!l->n_rows) return;
     make_lists(data);
     if (check_get(data, KEY_TOP)) poison_unlisted(data);
@@ -332,7 +353,7 @@ static tamis_status launch_with(check_side *side, check_rows rows, bool lists) {
         .q = {check_ref(side, BUF_Q, rows.first * step), step},
         .out = {check_ref(side, BUF_Y, rows.first * step), step},
         .lse = check_ref(side, BUF_LSE, rows.first * heads),
-        .logit = {check_attend_scale(data), check_attend_cap(data)},
+        .logit = {check_attend_scale(data), check_attend_cap(data), check_ref(side, BUF_SINKS, 0)},
         .logits = check_ref(side, BUF_LOGITS, rows.first * heads * logit_stride(data)),
         .logit_stride = logit_stride(data),
     };
@@ -378,6 +399,7 @@ static uint64_t bytes(const check_data *data) {
 static const char *reject(const check_case *c) {
     if (c->v[KEY_LOGITS] && c->v[KEY_R] > 1 && c->v[KEY_TILE] > 1)
         return "logits go with one row a tile";
+    if (c->v[KEY_SINK] && c->v[KEY_NOLSE]) return "sinks need lse";
     return c->v[KEY_TILE] ? check_lanes_reject(c) : "tiles have at least one row";
 }
 
@@ -400,6 +422,7 @@ const check_op check_op_attend = {
                                         {KEY_ORDERED, 0},
                                         {KEY_FIRST, 0},
                                         {KEY_CAP, 0},
+                                        {KEY_SINK, 0},
                                         {KEY_LOGITS, 0},
                                         {KEY_NOLSE, 0},
                                         {KEY_SAME, 0},
@@ -417,6 +440,7 @@ const check_op check_op_attend = {
                                       {KEY_KV, 4, {1, 17, 255, 600}},
                                       {KEY_TOP, 3, {0, 1, 6}},
                                       {KEY_FIRST, 2, {0, 1}},
+                                      {KEY_SINK, 2, {0, 1}},
                                       {KEY_COUNT, 0, {0}}},
     .more_factors = (const check_factor[]){{KEY_G, 8, {1, 2, 3, 5, 6, 7, 8, 16}},
                                            {KEY_D, 2, {64, 128}},
@@ -442,6 +466,8 @@ const check_op check_op_attend = {
             {LIST_SMOKE, "normal:f16:r40:tile32:g4:kv300"},
             {LIST_SMOKE, "normal:f16:b2:g4:cap:logits"},
             {LIST_SMOKE, "nasty:f16:b2:g4:top5:cap:logits"},
+            {LIST_SMOKE, "normal:f16:b2:r3:g4:kv300:first:sink:logits"},
+            {LIST_SMOKE, "nasty:f16:b2:r33:tile32:g4:kv300:sink"},
             {LIST_SMOKE, "normal:q8:b2:g4:kv600"},
             {LIST_SMOKE, "nasty:q8:b2:g4:top5"},
             {LIST_SMOKE, "normal:q8:r40:tile32:g4:kv300"},

@@ -83,6 +83,7 @@ static const key_info keys[KEY_COUNT] = {
     [KEY_LIFE] = FLAG("life"),
     [KEY_FIRST] = FLAG("first"),
     [KEY_CAP] = FLAG("cap"),
+    [KEY_SINK] = FLAG("sink"),
     [KEY_LOGITS] = FLAG("logits"),
     [KEY_WEIGHTS] = FLAG("weights"),
     [KEY_NOLSE] = FLAG("nolse"),

@@ -53,6 +53,7 @@ typedef enum check_key {
     KEY_LIFE,     /* flag: scores are divided by lifetimes */
     KEY_FIRST,    /* flag: first slots are hidden from rows */
     KEY_CAP,      /* flag: soft cap */
+    KEY_SINK,     /* flag: each query head has a sink */
     KEY_LOGITS,   /* flag: logits, too */
     KEY_WEIGHTS,  /* flag: single weights, too */
     KEY_NOLSE,    /* flag: lse absent */
@@ -195,6 +196,7 @@ typedef enum check_id {
     BUF_Y,
     BUF_LSE,
     BUF_LOGITS,
+    BUF_SINKS,
     BUF_ROW_POSITIONS,
     BUF_TO,
     BUF_TURNS,
@@ -449,6 +451,9 @@ uint32_t check_select_capacity(const check_data *data);
 /* Attention of every row by the direct formula into want of Y and LSE; lists NULL: all pages. */
 void check_attend_rows(check_data *data, const int32_t *lists, const int32_t *counts,
                        uint32_t capacity);
+/* The sinks of a case with `sink`, and that of a query head, or of one without: -inf. */
+void check_sinks_make(check_data *data, uint32_t n_heads);
+double check_sink(const check_data *data, uint64_t query_head);
 /* Makes lists and lse comparable: entries past the count, lse beside a NaN out. */
 void check_settle_lists(const check_data *data, void *const *arrays, uint32_t capacity);
 void check_settle_lse(const check_data *data, void *const *arrays);

@@ -75,10 +75,10 @@ const char *check_buffer_name(check_id id) {
         "kv",      "bounds", "table",   "tiles",     "alone",         "row_seq",
         "visible", "q",      "k",       "v",         "slots",         "heads",
         "scores",  "pages",  "count",   "positions", "first",         "x",
-        "w",       "bias",   "y",       "lse",       "logits",        "row_positions",
-        "to",      "turns",  "changed", "forced",    "forced_counts", "k_table",
-        "norm_w",  "w1",     "w2",      "bias1",     "bias2",         "y1",
-        "y2"};
+        "w",       "bias",   "y",       "lse",       "logits",        "sinks",
+        "row_positions", "to", "turns", "changed",   "forced",        "forced_counts",
+        "k_table", "norm_w", "w1",      "w2",        "bias1",         "bias2",
+        "y1",      "y2"};
     return names[id];
 }
 

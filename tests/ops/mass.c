@@ -25,15 +25,16 @@ static double logit(const check_data *data, const float *q, uint64_t key) {
 
 /* What one query head's attention gives each page, and the size of its logits: NaN if one is not
  * finite. */
-static double head_masses(const check_data *data, const float *q, uint32_t lane, uint32_t first,
-                          uint32_t visible, double *masses) {
+static double head_masses(const check_data *data, const float *q, double sink, uint32_t lane,
+                          uint32_t first, uint32_t visible, double *masses) {
     double *logits = check_alloc(visible * sizeof *logits);
-    double most = -INFINITY, size = 0, total = 0;
+    double most = sink, size = 0, total;
     for (uint32_t s = first; s < visible; s++) {
         logits[s] = logit(data, q, check_lane_row(data, lane, s));
         most = fmax(most, logits[s]);
         size = isfinite(logits[s]) && isfinite(size) ? fmax(size, fabs(logits[s])) : NAN;
     }
+    total = sink > -INFINITY ? exp(sink - most) : 0;
     for (uint32_t s = first; s < visible; s++)
         total += exp(logits[s] - most);
     for (uint32_t i = 0; i < visible / data->lanes.kv.page_size; i++)
@@ -56,7 +57,9 @@ static void score_lane(check_data *data, uint32_t row, uint32_t head, double *ma
     double *scores = check_alloc((pages + 1) * sizeof *scores), size = 0;
     q += row * check_q_stride(data) + (uint64_t)head * l->group * l->kv.head_dim;
     for (uint32_t g = 0; g < l->group; g++) {
-        const double s = head_masses(data, q + g * l->kv.head_dim, lane, first, visible, masses);
+        const double sink = check_sink(data, head * l->group + g);
+        const double s =
+            head_masses(data, q + g * l->kv.head_dim, sink, lane, first, visible, masses);
         size = isnan(s) || isnan(size) ? NAN : fmax(size, s);
         for (uint32_t i = 0; i < pages; i++)
             scores[i] = rule == TMS_GROUP_MAX ? fmax(scores[i], masses[i]) : scores[i] + masses[i];
@@ -103,6 +106,7 @@ static void make(check_data *data) {
     check_lanes_make(data, ROLE_INPUT);
     if (check_get(data, KEY_FILL) == FILL_NASTY) make_nasty(data);
     check_q_make(data);
+    check_sinks_make(data, l->n_kv_heads * l->group);
     if (!l->n_rows) return;
     check_buffer_add(data, BUF_SCORES, ROLE_OUTPUT, TAMIS_F32,
                      (uint64_t)l->n_rows * l->n_kv_heads * score_stride(data));
@@ -119,7 +123,7 @@ static tamis_status launch(check_side *side, check_rows rows) {
         .group = (tms_group)check_get(data, KEY_RULE),
         .scores = check_ref(side, BUF_SCORES, lanes * score_stride(data)),
         .stride = score_stride(data),
-        .logit = {check_attend_scale(data), check_attend_cap(data)},
+        .logit = {check_attend_scale(data), check_attend_cap(data), check_ref(side, BUF_SINKS, 0)},
     };
     p.scratch = check_scratch(side, tms_page_mass_scratch(side->dev, &p));
     return tms_run_page_mass(side->dev, &p, &side->error);
@@ -151,6 +155,7 @@ const check_op check_op_page_mass = {
                                         {KEY_EVEN, 0},
                                         {KEY_ORDERED, 0},
                                         {KEY_CAP, 0},
+                                        {KEY_SINK, 0},
                                         {KEY_FIRST, 0},
                                         {KEY_COUNT, 0}},
     .factors = (const check_factor[]){{KEY_FILL, 3, {FILL_INTS, FILL_NORMAL, FILL_NASTY}},
@@ -167,9 +172,10 @@ const check_op check_op_page_mass = {
                                       {KEY_PAD, 2, {0, 16}},
                                       {KEY_CAP, 2, {0, 1}},
                                       {KEY_FIRST, 2, {0, 1}},
+                                      {KEY_SINK, 2, {0, 1}},
                                       {KEY_COUNT, 0, {0}}},
     .compiled = (const check_key[]){KEY_G, KEY_D, KEY_DTYPE, KEY_PAGE, KEY_RULE, KEY_COUNT},
-    .entries = (const check_entry[]){{LIST_SMOKE, "normal:f16:b2:g4:cap"},
+    .entries = (const check_entry[]){{LIST_SMOKE, "normal:f16:b2:g4:cap:sink"},
                                      {LIST_SMOKE, "nasty:f16:b2:g4"},
                                      {LIST_SMOKE, "normal:f16:b2:r3:g4:first"},
                                      {LIST_CI, "r0"},

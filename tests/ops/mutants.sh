@@ -139,6 +139,8 @@ score_cpu.clh|score_pages|s/s->below\[g\]\[j\], x/s->below[g][j], y/
 score_q8_cpu.clh|score_pages|s/(float16)(scale\[b\])/(float16)(scale[0])/
 score_q8_cpu.clh|score_pages|s/(lo & ~s->positive\[j\])/(lo \& s->positive[j])/
 score_rows.cl|score_rows|s/-norm_of(row_of/norm_of(row_of/
+sink.cl|sink|s/exp(sink - before)/exp(before - sink)/
+logit.clh|page_mass|s/log1p(exp(low - top))/log1p(exp(top - low))/
 seek.cl|seek|s/\] < wanted)/] <= wanted)/
 select.cl|select|s/before_equal >= skip)/before_equal < skip)/
 select_cpu.cl|select|s/k, sinks, recent,/k, recent, sinks,/

@@ -20,6 +20,7 @@ static void make(check_data *data) {
     const uint64_t lanes = (uint64_t)l->n_rows * l->n_kv_heads;
     /* Without rows there are no lists, but still the scratch that tells what can be fused. */
     check_buffer_add(data, BUF_SCORES, ROLE_OUTPUT, TAMIS_F32, (lanes + 1) * score_stride(data));
+    check_sinks_make(data, l->n_kv_heads * l->group);
     if (!lanes) return;
     check_buffer_add(data, BUF_LISTS, ROLE_OUTPUT, CHECK_I32, lanes * check_select_capacity(data));
     check_buffer_add(data, BUF_COUNTS, ROLE_OUTPUT, CHECK_I32, lanes);
@@ -55,7 +56,8 @@ static tms_sparse_attend params(check_side *side, check_rows rows) {
                    .q = q,
                    .out = {check_ref(side, BUF_Y, rows.first * step), step},
                    .lse = check_ref(side, BUF_LSE, lane * l->group),
-                   .logit = {check_attend_scale(data), check_attend_cap(data)}},
+                   .logit = {check_attend_scale(data), check_attend_cap(data),
+                             check_ref(side, BUF_SINKS, 0)}},
     };
     p.attend.scratch = check_scratch(side, tms_attend_scratch(side->dev, &p.attend));
     return p;
@@ -238,6 +240,7 @@ const check_op check_op_sparse_attend = {
                                         {KEY_EVEN, 0},
                                         {KEY_ORDERED, 0},
                                         {KEY_CAP, 0},
+                                        {KEY_SINK, 0},
                                         {KEY_FIRST, 0},
                                         {KEY_COUNT, 0}},
     /* The builds of the second covers of score_pages and attend: `again` launches these. */
@@ -256,6 +259,7 @@ const check_op check_op_sparse_attend = {
                                       {KEY_RULE, 3, {TMS_GROUP_MAX, TMS_GROUP_MEAN, TMS_GROUP_SUM}},
                                       {KEY_CAP, 2, {0, 1}},
                                       {KEY_FIRST, 2, {0, 1}},
+                                      {KEY_SINK, 2, {0, 1}},
                                       {KEY_COUNT, 0, {0}}},
     .compiled =
         (const check_key[]){KEY_G, KEY_D, KEY_DTYPE, KEY_Q8BOUNDS, KEY_RULE, KEY_CAP, KEY_FIRST,
@@ -263,7 +267,7 @@ const check_op check_op_sparse_attend = {
     .entries =
         (const check_entry[]){
             {LIST_SMOKE, "normal:f16:g4:b2:kv600:first"},
-                                     {LIST_SMOKE, "normal:f16:b2:g4:sinks4:recent20"},
+                                     {LIST_SMOKE, "normal:f16:b2:g4:sinks4:recent20:sink"},
             {LIST_SMOKE, "ints:f16:b2:g4:kv2000:top80"}, /* pieces of several segments */
             {LIST_SMOKE, "normal:f16:q8bounds:b2:g4:sinks4:recent20"},
             {LIST_SMOKE, "normal:q8:b2:g4:kv2000:top80"},

@@ -32,6 +32,12 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_buffer_read(tamis_buffer *buffer, 
                                                           void *data, uint64_t bytes,
                                                           tamis_error *error);
 
+/* A place in device memory. buffer NULL: absent, where that is allowed. */
+typedef struct tamis_place {
+    tamis_buffer *buffer;
+    uint64_t offset; /* bytes */
+} tamis_place;
+
 /* Rows of activations in device memory: element (row, i) lies at `offset` bytes plus
  * (row * row_stride + i) elements. row_stride 0 means rows are packed. */
 typedef struct tamis_rows {

@@ -3,7 +3,7 @@
 #ifndef TAMIS_LAYER_H
 #define TAMIS_LAYER_H
 
-#include <stdint.h>
+#include <tamis/buffer.h>
 
 #ifdef __cplusplus
 extern "C" {
@@ -15,7 +15,10 @@ typedef struct tamis_attention {
     float soft_cap;          /* logits become cap·tanh(logit/cap); 0 means none */
     uint32_t sliding_window; /* a row at position p sees positions > p − window; 0 means all */
     uint32_t chunk; /* a row at position p sees positions ≥ p − p mod chunk; 0 means all */
-    uint64_t reserved[6];    /* 0, else E_ARGUMENT */
+    /* f32 [n_heads], finite or -inf: one more logit of each query head, which is in the sum of its
+     * softmax and has no value (the sinks of gpt-oss). Absent: none. A plan copies them when it is made. */
+    tamis_place sinks;
+    uint64_t reserved[4];    /* 0, else E_ARGUMENT */
 } tamis_attention;
 
 typedef struct tamis_layer {

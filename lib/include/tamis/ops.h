@@ -41,12 +41,6 @@ extern "C" {
  * product or sum that leaves fp32's range gives infinity or NaN, which affects no other row or
  * head. */
 
-/* A place in device memory. buffer NULL: absent, where that is allowed. */
-typedef struct tamis_place {
-    tamis_buffer *buffer;
-    uint64_t offset;
-} tamis_place;
-
 /* ---- What a model needs beside attention ----------------------------------------------------- */
 
 /* linear: y[r][j] = Σ_i x[r][i]·w[j][i] + bias[j] (+ y[r][j] if accumulate).
@@ -367,8 +361,9 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_op_select(tamis_context *context,
                                                         tamis_error *error);
 
 /* attend: softmax attention of rows over the slots that they see in the pages of their lists.
- *   logit = scale·q·k; soft_cap > 0: cap·tanh(logit/cap);
- *   out = Σ softmax(logit)·v, lse = ln Σ exp(logit).
+ *   logit as tamis_attention says (layer.h);
+ *   out = Σ softmax(logit)·v, lse = ln Σ exp(logit), over the slots and, without a value, the sink.
+ * States that are to be merged: only one of them may have the sinks. Sinks need lse.
  * A row that sees nothing: out 0, lse -inf. A NaN or infinite logit gives NaN for that row and
  * head. Results depend on the row, on its list, and on whether it is alone in its tile; on nothing
  * else in the launch. */
@@ -379,7 +374,7 @@ typedef struct tamis_attend_params {
     uint32_t max_pages;    /* no list is longer; 0 means capacity, or all pages without lists */
     uint32_t reserved32;   /* 0, else E_ARGUMENT */
     tamis_rows q, out;     /* f32 [n_rows][n_heads][head_dim], not overlapping */
-    tamis_place lse;       /* f32 [n_rows][n_heads]; may be absent */
+    tamis_place lse;       /* f32 [n_rows][n_heads]; may be absent where there are no sinks */
     /* Its sliding_window and chunk must be 0: the batch's `first` says from where on rows see. */
     tamis_attention attention;
     tamis_place scratch;   /* of tamis_op_attend_scratch bytes; need not be kept */
