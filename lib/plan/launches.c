@@ -26,82 +26,101 @@ tamis_status tms_stage_stop(const tms_setup *setup, tms_event *from, tamis_statu
     return status;
 }
 
-/* ---- What the launches take ------------------------------------------------------------------ */
+/* ---- Templates ------------------------------------------------------------------------------- */
 
-/* The step's rows of a layer. */
-static tms_batch batch_of(const tms_launches *l, uint32_t layer) {
-    const tms_step *step = l->step;
+static tms_batch batch_template(const tms_launches *l, uint32_t layer) {
     const tms_setup *setup = l->setup;
     const tamis_cache_params *cache = &setup->cache->params;
-    const uint64_t entry = tms_step_entry(step, layer);
-    tms_batch batch = {.n_rows = step->n_rows,
-                       .n_tiles = step->n_tiles,
-                       .n_heads = cache->n_heads,
+    return (tms_batch){.n_heads = cache->n_heads,
                        .n_kv_heads = cache->n_kv_heads,
-                       .tiles = tms_step_table(step, step->at.tiles),
-                       .row_seq = tms_step_table(step, step->at.row_seq),
-                       .visible = tms_step_table(step, step->at.visible + entry),
                        .table = tms_page_table_layer(l->table, layer),
                        .seq_stride = (uint64_t)setup->cache->n_lanes * setup->max_pages,
-                       .head_stride = setup->max_pages,
-                       .max_visible = step->fixed ? setup->params.max_context
-                                                  : step->layers[layer].max_visible,
-                       .max_tile_rows = step->max_tile_rows};
-    tms_sight_limit(l->sight, step, layer, &batch);
-    return batch;
+                       .head_stride = setup->max_pages};
+}
+
+/* Lists, and what selects pages. The batches are those of attend. */
+static void add_selection(const tms_launches *l, uint32_t layer, tms_sparse_attend *p) {
+    const tms_setup *setup = l->setup;
+    const tms_reading *reading = &setup->reading;
+    const tms_ref scores = {l->scores, 0};
+    uint64_t entries = (uint64_t)setup->params.max_selected_rows * setup->cache->params.n_kv_heads;
+    p->attend.lists = (tms_lists){.pages = {l->lists, 0},
+                                  .count = {l->lists, entries * reading->k * sizeof(int32_t)},
+                                  .capacity = reading->k};
+    p->select = (tms_select){.granularity = setup->cache->params.page_size,
+                             .k = reading->k,
+                             .sinks = reading->sinks,
+                             .recent = reading->recent,
+                             .lists = p->attend.lists};
+    /* Lanes that stay at their length have tokens out of order. */
+    if (setup->needs.in_place) {
+        p->select.wide.positions = tms_cache_planes(setup->cache, layer).positions;
+        p->select.wide.page_size = setup->cache->params.page_size;
+        p->select.scratch = (tms_ref){l->scratch, 0};
+    }
+    p->score = (tms_score_pages){.kv = p->attend.kv, .group = reading->group};
+    if (!reading->scored) return;
+    p->score.scores = p->select.scores = scores;
+    p->score.stride = p->select.stride = setup->max_pages;
+}
+
+static void make_template(const tms_launches *l, uint32_t layer) {
+    const tms_setup *setup = l->setup;
+    tms_launch_template *t = &l->templates[layer];
+    t->write = (tms_write_rows){.kv = tms_cache_kv(setup->cache, layer),
+                                .batch = batch_template(l, layer),
+                                .planes = tms_cache_planes(setup->cache, layer)};
+    t->all = (tms_attend){.kv = t->write.kv,
+                          .batch = t->write.batch,
+                          .logit = tms_setup_logit(setup, layer),
+                          .scratch = {l->scratch, 0}};
+    if (t->all.logit.sinks.mem) t->all.lse = (tms_ref){l->lse, 0};
+    t->listed = (tms_sparse_attend){.attend = t->all};
+    add_selection(l, layer, &t->listed);
+}
+
+/* ---- What the launches take ------------------------------------------------------------------ */
+
+/* Sets what depends on the step. */
+static void set_rows(const tms_launches *l, uint32_t layer, tms_batch *batch) {
+    const tms_step *step = l->step;
+    const uint64_t entry = tms_step_entry(step, layer);
+    batch->n_rows = step->n_rows;
+    batch->n_tiles = step->n_tiles;
+    batch->tiles = tms_step_table(step, step->at.tiles);
+    batch->row_seq = tms_step_table(step, step->at.row_seq);
+    batch->visible = tms_step_table(step, step->at.visible + entry);
+    batch->max_visible =
+        step->fixed ? l->setup->params.max_context : step->layers[layer].max_visible;
+    batch->max_tile_rows = step->max_tile_rows;
+    tms_sight_limit(l->sight, step, layer, batch);
 }
 
 tms_write_rows tms_launch_write(const tms_launches *l, uint32_t layer) {
     const tms_step *step = l->step;
-    const tamis_cache *cache = l->setup->cache;
-    const uint64_t entry = tms_step_entry(step, layer);
-    tms_write_rows write = {.kv = tms_cache_kv(cache, layer),
-                            .batch = batch_of(l, layer),
-                            .slots = tms_step_table(step, step->at.slots + entry),
-                            .planes = tms_cache_planes(cache, layer)};
+    tms_write_rows write = l->templates[layer].write;
+    set_rows(l, layer, &write.batch);
+    write.slots = tms_step_table(step, step->at.slots + tms_step_entry(step, layer));
     if (write.planes.positions.mem) write.positions = tms_step_table(step, step->at.positions);
     return write;
 }
 
 tms_attend tms_launch_attend(const tms_launches *l, uint32_t layer) {
-    const tms_setup *setup = l->setup;
-    tms_attend attend = {.kv = tms_cache_kv(setup->cache, layer),
-                         .batch = batch_of(l, layer),
-                         .logit = tms_setup_logit(setup, layer),
-                         .scratch = {l->scratch, 0}};
-    if (attend.logit.sinks.mem) attend.lse = (tms_ref){l->lse, 0};
-    attend.max_pages = tms_pages_of(setup->cache, attend.batch.max_visible);
+    tms_attend attend = l->templates[layer].all;
+    set_rows(l, layer, &attend.batch);
+    attend.max_pages = tms_pages_of(l->setup->cache, attend.batch.max_visible);
     return attend;
 }
 
 tms_sparse_attend tms_launch_sparse(const tms_launches *l, uint32_t layer) {
-    const tms_setup *setup = l->setup;
-    const tms_reading *reading = &setup->reading;
-    uint64_t entries = (uint64_t)setup->params.max_selected_rows * setup->cache->params.n_kv_heads;
-    tms_sparse_attend p = {.attend = tms_launch_attend(l, layer)};
-    p.attend.lists = (tms_lists){.pages = {l->lists, 0},
-                                 .count = {l->lists, entries * reading->k * sizeof(int32_t)},
-                                 .capacity = reading->k};
-    if (p.attend.max_pages > reading->k) p.attend.max_pages = reading->k;
-    p.select = (tms_select){.batch = p.attend.batch,
-                            .granularity = setup->cache->params.page_size,
-                            .k = reading->k,
-                            .sinks = reading->sinks,
-                            .recent = reading->recent,
-                            .lists = p.attend.lists};
-    /* Lanes that stay at their length have tokens out of order. */
-    if (setup->needs.in_place) {
-        p.select.wide.positions = tms_cache_planes(setup->cache, layer).positions;
+    const uint32_t k = l->setup->reading.k;
+    tms_sparse_attend p = l->templates[layer].listed;
+    set_rows(l, layer, &p.attend.batch);
+    p.select.batch = p.score.batch = p.attend.batch;
+    p.attend.max_pages = tms_pages_of(l->setup->cache, p.attend.batch.max_visible);
+    if (p.attend.max_pages > k) p.attend.max_pages = k;
+    if (l->setup->needs.in_place)
         p.select.wide.row_positions = tms_step_table(l->step, l->step->at.positions);
-        p.select.wide.page_size = setup->cache->params.page_size;
-        p.select.scratch = (tms_ref){l->scratch, 0};
-    }
-    p.score =
-        (tms_score_pages){.kv = p.attend.kv, .batch = p.attend.batch, .group = reading->group};
-    if (reading->scored) {
-        p.score.scores = p.select.scores = (tms_ref){l->scores, 0};
-        p.score.stride = p.select.stride = setup->max_pages;
-    }
     return p;
 }
 
@@ -173,6 +192,11 @@ static uint64_t scratch_bytes(const tms_launches *l) {
     return most;
 }
 
+static void make_templates(const tms_launches *l) {
+    for (uint32_t layer = 0; layer < l->setup->cache->params.n_layers; layer++)
+        make_template(l, layer);
+}
+
 tamis_status tms_launches_create(tms_launches *l, tamis_error *error) {
     const tms_setup *setup = l->setup;
     const tms_reading *reading = &setup->reading;
@@ -184,15 +208,18 @@ tamis_status tms_launches_create(tms_launches *l, tamis_error *error) {
     const uint64_t lse = (uint64_t)setup->params.max_rows * setup->cache->params.n_heads * sizeof(float);
     const bool random = reading->scored == TMS_SCORE_RANDOM;
     l->serials = calloc(sequences + 1, sizeof *l->serials);
+    l->templates = calloc(setup->cache->params.n_layers, sizeof *l->templates);
     if (random) l->score_host = calloc(scores, sizeof *l->score_host);
-    TMS_REQUIRE(l->serials && (l->score_host || !random), TAMIS_E_NO_MEMORY,
+    TMS_REQUIRE(l->serials && l->templates && (l->score_host || !random), TAMIS_E_NO_MEMORY,
                 "no host memory for the launches of %zu sequences", sequences);
+    make_templates(l); /* how large the scratch is follows from them */
     TMS_TRY(tms_memory_take(setup->dev, scratch_bytes(l), &l->scratch, error));
     TMS_TRY(tms_memory_take(setup->dev, setup->sinks ? lse : 0, &l->lse, error));
     if (reading->listed)
         TMS_TRY(tms_memory_take(setup->dev, lists * sizeof(int32_t), &l->lists, error));
     if (reading->scored)
         TMS_TRY(tms_memory_take(setup->dev, scores * sizeof(float), &l->scores, error));
+    make_templates(l);
     return TAMIS_OK;
 }
 
@@ -203,6 +230,7 @@ void tms_launches_destroy(tms_launches *l) {
         tms_device_free(dev, memories[i]);
     free(l->score_host);
     free(l->serials);
+    free(l->templates);
 }
 
 /* ---- Kernels --------------------------------------------------------------------------------- */

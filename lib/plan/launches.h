@@ -7,11 +7,20 @@
 #include "lib/plan/page_table.h"
 #include "lib/plan/sight.h"
 
+/* What the launches of a layer take that no step changes: to write rows, to attend all pages, and to
+ * score, select and attend. */
+typedef struct tms_launch_template {
+    tms_write_rows write;
+    tms_attend all;
+    tms_sparse_attend listed;
+} tms_launch_template;
+
 typedef struct tms_launches {
     const tms_setup *setup;
     const tms_step *step;
     const tms_page_table *table;
     const tms_sight *sight;
+    tms_launch_template *templates; /* [n_layers] */
     tms_mem *scores; /* f32 [max_selected_rows][n_kv_heads][max_pages] */
     tms_mem *lists;  /* int32 [max_selected_rows][n_kv_heads][k], then the counts */
     tms_mem *scratch;
