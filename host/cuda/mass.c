@@ -35,7 +35,8 @@ static cu_mass_args args_of(tms_cu_launch *l, const tms_page_mass *p) {
         .q = tms_cu_matrix(l, "q", &p->q, b->n_rows, (uint64_t)b->n_heads * p->kv.head_dim),
         .logs = scratch,
         .lse = scratch + m.n_logs * sizeof(float),
-        .sinks = tms_cu_optional(l, "sinks", p->logit.sinks, sizeof(float), b->n_rows ? b->n_heads : 0),
+        .sinks =
+            tms_cu_optional(l, "sinks", p->logit.sinks, sizeof(float), b->n_rows ? b->n_heads : 0),
         .scores = tms_cu_ref(l, "scores", p->scores, sizeof(float), owners * p->stride),
         .log_stride = m.log_stride,
         .stride = p->stride,

@@ -9,7 +9,8 @@ tamis_status tms_attention_check(const tamis_attention *a, const char *where, ta
     uint64_t set = 0;
     for (size_t i = 0; i < sizeof a->reserved / sizeof *a->reserved; i++)
         set |= a->reserved[i];
-    TMS_REQUIRE(set == 0, TAMIS_E_ARGUMENT, "%sa reserved field of tamis_attention is not 0", where);
+    TMS_REQUIRE(set == 0, TAMIS_E_ARGUMENT, "%sa reserved field of tamis_attention is not 0",
+                where);
     TMS_REQUIRE(isfinite(a->scale), TAMIS_E_ARGUMENT, "%sscale %g is not finite", where,
                 (double)a->scale);
     TMS_REQUIRE(isfinite(a->soft_cap) && a->soft_cap >= 0, TAMIS_E_ARGUMENT,

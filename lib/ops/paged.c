@@ -151,17 +151,17 @@ static tms_attend attend_of(tms_op_call *c, const tamis_attend_params *p) {
     const tms_op_rows q = head_rows("q", &p->q, b, p->kv.head_dim);
     const tms_op_rows out = head_rows("out", &p->out, b, p->kv.head_dim);
     tms_op_zero(c, "tamis_attend_params", "reserved32", p->reserved32);
-    tms_attend run = {
-        .kv = tms_op_kv(c, &p->kv, b->n_kv_heads, b->n_rows, false),
-        .batch = tms_op_batch(c, b, p->kv.page_size, true),
-        .lists = tms_op_lists(c, &p->lists, n * b->n_kv_heads, true),
-        .max_pages = p->max_pages,
-        .q = tms_op_matrix(c, &q),
-        .out = tms_op_matrix(c, &out),
-        .lse = tms_op_optional(c, "lse", &p->lse, head_bytes(b, 1)),
-        .logit = logit_of(c, &p->attention, &p->batch, p->kv.head_dim),
-        .logits = tms_op_optional(c, "logits", &p->logits, head_bytes(b, logit_stride)),
-        .logit_stride = logit_stride};
+    tms_attend run = {.kv = tms_op_kv(c, &p->kv, b->n_kv_heads, b->n_rows, false),
+                      .batch = tms_op_batch(c, b, p->kv.page_size, true),
+                      .lists = tms_op_lists(c, &p->lists, n * b->n_kv_heads, true),
+                      .max_pages = p->max_pages,
+                      .q = tms_op_matrix(c, &q),
+                      .out = tms_op_matrix(c, &out),
+                      .lse = tms_op_optional(c, "lse", &p->lse, head_bytes(b, 1)),
+                      .logit = logit_of(c, &p->attention, &p->batch, p->kv.head_dim),
+                      .logits =
+                          tms_op_optional(c, "logits", &p->logits, head_bytes(b, logit_stride)),
+                      .logit_stride = logit_stride};
     tms_op_apart(c, &q, &out);
     if (run.max_pages == 0 && c->status == TAMIS_OK)
         run.max_pages = run.lists.pages.mem

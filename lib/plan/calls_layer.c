@@ -162,7 +162,8 @@ tamis_status tms_plan_check_turns(const tamis_plan *plan, uint32_t n_rot, tamis_
                 "n_rot is %" PRIu32 ": an even number from 2 to %" PRIu32, *channels, dim);
     TMS_REQUIRE(pairing == TAMIS_PAIR_HALF || pairing == TAMIS_PAIR_ADJACENT, TAMIS_E_ARGUMENT,
                 "pairing is %d: there are 0 to %d", (int)pairing, (int)TAMIS_PAIR_ADJACENT);
-    return tms_place_check(plan->setup.cache->context, table, "table", tamis_rotation_bytes(*channels), ref, error);
+    return tms_place_check(plan->setup.cache->context, table, "table",
+                           tamis_rotation_bytes(*channels), ref, error);
 }
 
 /* How they are rotated and normalised, into what the launch takes. */
@@ -174,12 +175,14 @@ static tamis_status check_rotation(const tamis_plan *plan, const tamis_rotated_r
                                  &rotation->table, error));
     rotation->pairing = (tms_pairing)p->pairing;
     rotation->eps = p->eps;
-    TMS_TRY(tms_place_check(plan->setup.cache->context, &p->positions, "positions", positions, &rotation->positions,
-                                 error));
+    TMS_TRY(tms_place_check(plan->setup.cache->context, &p->positions, "positions", positions,
+                            &rotation->positions, error));
     if (p->q_norm.buffer)
-        TMS_TRY(tms_place_check(plan->setup.cache->context, &p->q_norm, "q_norm", norm, &rotation->q_norm, error));
+        TMS_TRY(tms_place_check(plan->setup.cache->context, &p->q_norm, "q_norm", norm,
+                                &rotation->q_norm, error));
     if (p->k_norm.buffer)
-        TMS_TRY(tms_place_check(plan->setup.cache->context, &p->k_norm, "k_norm", norm, &rotation->k_norm, error));
+        TMS_TRY(tms_place_check(plan->setup.cache->context, &p->k_norm, "k_norm", norm,
+                                &rotation->k_norm, error));
     return TAMIS_OK;
 }
 

@@ -78,8 +78,8 @@ static tamis_status check_rows(const tamis_plan *plan, uint32_t first, uint32_t 
     load->eps = rows->eps;
     if (rows->k_norm.buffer)
         TMS_TRY(tms_place_check(plan->setup.cache->context, &rows->k_norm, "k_norm",
-                                     plan->setup.cache->params.head_dim * sizeof(float),
-                                     &load->k_norm, error));
+                                plan->setup.cache->params.head_dim * sizeof(float), &load->k_norm,
+                                error));
     return tms_plan_check_turns(plan, rows->n_rot, rows->pairing, &rows->table, &load->n_rot,
                                 &load->table, error);
 }

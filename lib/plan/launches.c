@@ -205,7 +205,8 @@ tamis_status tms_launches_create(tms_launches *l, tamis_error *error) {
     const uint64_t entries =
         (uint64_t)setup->params.max_selected_rows * setup->cache->params.n_kv_heads;
     const uint64_t scores = entries * setup->max_pages, lists = entries * (reading->k + 1ull);
-    const uint64_t lse = (uint64_t)setup->params.max_rows * setup->cache->params.n_heads * sizeof(float);
+    const uint64_t lse =
+        (uint64_t)setup->params.max_rows * setup->cache->params.n_heads * sizeof(float);
     const bool random = reading->scored == TMS_SCORE_RANDOM;
     l->serials = calloc(sequences + 1, sizeof *l->serials);
     l->templates = calloc(setup->cache->params.n_layers, sizeof *l->templates);

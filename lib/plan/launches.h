@@ -24,7 +24,7 @@ typedef struct tms_launches {
     tms_mem *scores; /* f32 [max_selected_rows][n_kv_heads][max_pages] */
     tms_mem *lists;  /* int32 [max_selected_rows][n_kv_heads][k], then the counts */
     tms_mem *scratch;
-    tms_mem *lse; /* f32 [max_rows][n_heads], where layers have sinks */
+    tms_mem *lse;      /* f32 [max_rows][n_heads], where layers have sinks */
     float *score_host; /* as many as scores, for selection random */
     /* [max_sequences + 1] under fixed launches: the cache's bounds_serial when a step of that many
      * rows was last run by calls, which a graph may have recorded; 0: never. */

@@ -95,7 +95,8 @@ void evict_sink(evict_world *e, const tamis_plan_params *plan, uint32_t sunk) {
     OK(tamis_buffer_create(e->w.context, sizeof e->sinks, &sinks, &test_error));
     OK(tamis_buffer_write(sinks, 0, e->sinks, sizeof e->sinks, &test_error));
     for (uint32_t layer = 0; layer < n_layers; layer++) {
-        layers[layer] = plan->layers ? plan->layers[layer] : (tamis_layer){.attention = plan->attention};
+        layers[layer] =
+            plan->layers ? plan->layers[layer] : (tamis_layer){.attention = plan->attention};
         if (sunk >> layer & 1)
             layers[layer].attention.sinks = (tamis_place){sinks, layer * heads * sizeof(float)};
     }

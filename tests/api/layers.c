@@ -136,11 +136,12 @@ static void what_a_layer_cannot_do_is_refused(void **state) {
     REFUSED(p.attention.sliding_window = 9, TAMIS_E_ARGUMENT, "sliding_window 9");
     REFUSED(own[3].attention.scale = INFINITY, TAMIS_E_ARGUMENT, "layer 3: scale inf");
     REFUSED(own[4].attention.soft_cap = -2, TAMIS_E_ARGUMENT, "layer 4: soft_cap -2");
-    REFUSED(own[2].attention.reserved[3] = 1, TAMIS_E_ARGUMENT, "layer 2: a reserved field of tamis_attention");
+    REFUSED(own[2].attention.reserved[3] = 1, TAMIS_E_ARGUMENT,
+            "layer 2: a reserved field of tamis_attention");
     REFUSED(own[2].attention.sinks = ((tamis_place){w.q, 2}), TAMIS_E_ARGUMENT,
             "layer 2: sinks: offset 2: not a multiple of 4");
-    REFUSED(own[0].attention.sinks = ((tamis_place){w.q, tamis_buffer_bytes(w.q) - 12}), TAMIS_E_ARGUMENT,
-            "layer 0: sinks: 16 bytes from byte");
+    REFUSED(own[0].attention.sinks = ((tamis_place){w.q, tamis_buffer_bytes(w.q) - 12}),
+            TAMIS_E_ARGUMENT, "layer 0: sinks: 16 bytes from byte");
     REFUSED(own[1].reserved[4] = 1, TAMIS_E_ARGUMENT, "reserved field of layer 1");
 #undef REFUSED
     test_close(&w);

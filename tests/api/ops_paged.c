@@ -599,8 +599,10 @@ static void attend_refuses_what_does_not_fit(void **state) {
     memset(nan, 0xff, sizeof nan);
     REFUSED(p.kv = other.kv, TAMIS_E_ARGUMENT, "data: the buffer is of another context");
     REFUSED(p.kv.n_pages = 13, TAMIS_E_ARGUMENT, "data: 106496 bytes from byte 0: past");
-    REFUSED(p.attention.sinks = place_of(&other.q), TAMIS_E_ARGUMENT, "sinks: the buffer is of another context");
-    REFUSED((p.attention.sinks = sound.lse, p.lse.buffer = NULL), TAMIS_E_ARGUMENT, "sinks without lse");
+    REFUSED(p.attention.sinks = place_of(&other.q), TAMIS_E_ARGUMENT,
+            "sinks: the buffer is of another context");
+    REFUSED((p.attention.sinks = sound.lse, p.lse.buffer = NULL), TAMIS_E_ARGUMENT,
+            "sinks without lse");
     REFUSED(p.kv.n_pages = 0, TAMIS_E_ARGUMENT, "n_pages is 0");
     REFUSED(p.kv.page_stride = 7, TAMIS_E_ARGUMENT, "page_stride is 7 and layout 1 has its own");
     REFUSED(p.kv.layout = (tamis_kv_layout)4, TAMIS_E_ARGUMENT, "layout is 4: there are 0 to 3");

@@ -496,7 +496,7 @@ const check_op check_op_attend = {
             {LIST_CI, "same:f16:hkv1:kv4500"},
             {LIST_CI, "nasty:f16:b2:hkv1:r3:tile3:g4:kv4500"},
             {LIST_CI, "normal:f16:hkv1:r3:tile3:page64:kv67000"}, /* more than a launch's pieces */
-            {LIST_CI, "normal:f16:b3:g4:kv5000:first"},             /* sliding windows */
+            {LIST_CI, "normal:f16:b3:g4:kv5000:first"},           /* sliding windows */
             {LIST_CI, "normal:bf16:hkv1:r20:tile16:kv5000:first"},
             {LIST_CI, "normal:f16:b4:hkv3:g3:kv3000"}, /* more lanes than cores share */
             {LIST_CI, "normal:f16:b4:hkv3:g3:kv3000:top60"},

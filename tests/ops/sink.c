@@ -33,7 +33,8 @@ static void make(check_data *data) {
 static void oracle(check_data *data) {
     const uint32_t n = check_get(data, KEY_R), heads = check_get(data, KEY_HKV);
     const uint32_t dim = check_get(data, KEY_D);
-    const float *out = n ? check_init(data, BUF_Y) : NULL, *lse = n ? check_init(data, BUF_LSE) : NULL;
+    const float *out = n ? check_init(data, BUF_Y) : NULL,
+                *lse = n ? check_init(data, BUF_LSE) : NULL;
     check_want(data, BUF_Y, true);
     check_want(data, BUF_LSE, true);
     for (uint64_t i = 0; i < (uint64_t)n * heads; i++) {
@@ -47,8 +48,7 @@ static void oracle(check_data *data) {
             const double want = out[at + d] * exp(before - after);
             ((float *)data->buf[BUF_Y].want)[at + d] = (float)want;
             data->buf[BUF_Y].tolerance[at + d] =
-                before == -INFINITY ? 0
-                                    : fabs(want) * (1e-6 + 2e-7 * (fabs(before) + fabs(sink)));
+                before == -INFINITY ? 0 : fabs(want) * (1e-6 + 2e-7 * (fabs(before) + fabs(sink)));
         }
     }
 }

@@ -261,13 +261,12 @@ const check_op check_op_sparse_attend = {
                                       {KEY_FIRST, 2, {0, 1}},
                                       {KEY_SINK, 2, {0, 1}},
                                       {KEY_COUNT, 0, {0}}},
-    .compiled =
-        (const check_key[]){KEY_G, KEY_D, KEY_DTYPE, KEY_Q8BOUNDS, KEY_RULE, KEY_CAP, KEY_FIRST,
-                            KEY_COUNT},
+    .compiled = (const check_key[]){KEY_G, KEY_D, KEY_DTYPE, KEY_Q8BOUNDS, KEY_RULE, KEY_CAP,
+                                    KEY_FIRST, KEY_COUNT},
     .entries =
         (const check_entry[]){
             {LIST_SMOKE, "normal:f16:g4:b2:kv600:first"},
-                                     {LIST_SMOKE, "normal:f16:b2:g4:sinks4:recent20:sink"},
+            {LIST_SMOKE, "normal:f16:b2:g4:sinks4:recent20:sink"},
             {LIST_SMOKE, "ints:f16:b2:g4:kv2000:top80"}, /* pieces of several segments */
             {LIST_SMOKE, "normal:f16:q8bounds:b2:g4:sinks4:recent20"},
             {LIST_SMOKE, "normal:q8:b2:g4:kv2000:top80"},

@@ -18,7 +18,7 @@ typedef struct tamis_attention {
     /* f32 [n_heads], finite or -inf: one more logit of each query head, which is in the sum of its
      * softmax and has no value (the sinks of gpt-oss). Absent: none. A plan copies them when it is made. */
     tamis_place sinks;
-    uint64_t reserved[4];    /* 0, else E_ARGUMENT */
+    uint64_t reserved[4]; /* 0, else E_ARGUMENT */
 } tamis_attention;
 
 typedef struct tamis_layer {
