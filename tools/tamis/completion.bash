@@ -97,14 +97,14 @@ _tamis() {
     'tokenize --model') files=1 ;;
     'tokenize --text') ;;
     'tokenize --file') files=1 ;;
-    'tune --shape') words='llama2-7b llama3-8b qwen3-4b' ;;
+    'tune --shape') words='llama2-7b llama3-8b qwen3-4b gemma3-270m' ;;
     'tune --dtype') words='f32 f16 bf16 q8 k8v4 q4' ;;
     'tune --context') ;;
     'tune --budget') ;;
     'tune --rounds') ;;
     'tune --json') files=1 ;;
     'tune --device') ;;
-    'bench attention --shape') words='llama2-7b llama3-8b qwen3-4b' ;;
+    'bench attention --shape') words='llama2-7b llama3-8b qwen3-4b gemma3-270m' ;;
     'bench attention --context') ;;
     'bench attention --budget') ;;
     'bench attention --dtype') words='f32 f16 bf16 q8 k8v4 q4' ;;
@@ -121,7 +121,7 @@ _tamis() {
     'bench attention --group') words='max mean sum' ;;
     'bench attention --json') files=1 ;;
     'bench attention --device') ;;
-    'bench decode --shape') words='llama2-7b llama3-8b qwen3-4b' ;;
+    'bench decode --shape') words='llama2-7b llama3-8b qwen3-4b gemma3-270m' ;;
     'bench decode --context') ;;
     'bench decode --evict') words='all streaming h2o tova snapkv pyramidkv adakv criticalkv critical-adakv andpro defensivekv knorm' ;;
     'bench decode --budget') ;;
@@ -143,6 +143,18 @@ _tamis() {
     'bench decode --evict-options') words='reindex rerank lifetime reference-schedule blend anchor-all budget-beside-kept budget-chunks across-layers' ;;
     'bench decode --json') files=1 ;;
     'bench decode --device') ;;
+    'bench layers --shape') words='llama2-7b llama3-8b qwen3-4b gemma3-270m' ;;
+    'bench layers --context') ;;
+    'bench layers --window') ;;
+    'bench layers --global-every') ;;
+    'bench layers --budget') ;;
+    'bench layers --dtype') words='f32 f16 bf16 q8 k8v4 q4' ;;
+    'bench layers --page-size') words='8 16 32 64' ;;
+    'bench layers --prefill-rows') ;;
+    'bench layers --repeat') ;;
+    'bench layers --probe') ;;
+    'bench layers --json') files=1 ;;
+    'bench layers --device') ;;
     'bench linear --type') words='f32 f16 bf16 Q8_0 Q4_0 Q4_1 Q5_0 Q4_K Q6_K' ;;
     'bench linear --out') ;;
     'bench linear --in') ;;
@@ -427,7 +439,7 @@ _tamis() {
     esac
     [ -n "$known" ] || case $name in
     '') words='devices run compare tokenize tune bench eval blend store --help --version' ;;
-    bench) words='attention decode linear model throughput ttft --help' ;;
+    bench) words='attention decode layers linear model throughput ttft --help' ;;
     eval) words='passkey recall perplexity eviction ruler blend --help' ;;
     blend) words='check list --help' ;;
     store) words='put list verify gc --help' ;;
@@ -438,6 +450,7 @@ _tamis() {
     'tune') words='--shape --dtype --context --budget --rounds --dry-run --json --device --help' ;;
     'bench attention') words='--shape --context --budget --dtype --bounds-dtype --select --pages --apart --batch --layers --repeat --probe --page-size --sinks --recent --group --json --device --help' ;;
     'bench decode') words='--shape --context --evict --budget --batch --dtype --page-size --layers --repeat --probe --evict-sinks --evict-recent --evict-window --evict-kernel --evict-pool --evict-chunk --evict-floor --evict-beta --evict-every --evict-options --json --device --help' ;;
+    'bench layers') words='--shape --context --window --global-every --budget --dtype --page-size --prefill-rows --repeat --probe --json --device --help' ;;
     'bench linear') words='--type --out --in --rows --matrices --repeat --probe --json --device --help' ;;
     'bench model') words='--model --context --select --budget --sinks --recent --group --dense-layers --batch --dtype --bounds-dtype --page-size --repeat --probe --json --device --help' ;;
     'bench throughput') words='--model --context --memory --sequences --batch --evict --budget --evict-sinks --evict-recent --evict-window --evict-kernel --evict-pool --evict-chunk --evict-floor --evict-beta --evict-every --evict-options --tokens --repeat --dtype --page-size --probe --json --device --help' ;;

@@ -89,7 +89,9 @@ tamis_status bench_plan(bench *b, const bench_arm *arm, int timing, tamis_plan *
                                       .max_rows = b->params.batch,
                                       .max_context = b->context,
                                       .timing = timing,
-                                      .separate = arm->apart};
+                                      .separate = arm->apart,
+                                      .layers = b->stack,
+                                      .give_back = b->stack != NULL};
     return tamis_plan_create(b->cache, &params, out, error);
 }
 

@@ -18,9 +18,11 @@ extern const bench_shape bench_shapes[];
 extern const char *const bench_shape_names[]; /* in the same order, ended by NULL */
 
 #define BENCH_CONTEXT_MAX (1u << 20)
+#define BENCH_LAYERS_MAX  128u
+#define BENCH_REPEAT_MAX  1000u
 
-extern const cli_command bench_attention_command, bench_decode_command, bench_linear_command,
-    bench_model_command, bench_throughput_command, tune_command;
+extern const cli_command bench_attention_command, bench_decode_command, bench_layers_command,
+    bench_linear_command, bench_model_command, bench_throughput_command, tune_command;
 /* In a build with the store. */
 extern const cli_command bench_ttft_command;
 
@@ -31,7 +33,10 @@ typedef struct bench_params {
     tamis_bounds_dtype bounds_dtype;
     uint32_t page_size, batch, repeat;
     uint32_t layers; /* 0: chosen by bench_fill */
-    uint32_t probe;  /* MiB over which the read bandwidth is measured; 0: chosen by the device */
+    /* Rows of a filling step, which are attended as a prompt's are; 0: filling attends nothing but
+     * what an eviction asks about. */
+    uint32_t prefill_rows;
+    uint32_t probe; /* MiB over which the read bandwidth is measured; 0: chosen by the device */
     bool shuffled;
 } bench_params;
 
@@ -61,12 +66,16 @@ typedef struct bench {
     tamis_context *device;
     bench_params params;
     uint32_t context, layers;
+    /* How each of params.layers layers attends, at most BENCH_LAYERS_MAX: pages that their windows
+     * have left are given back. NULL: all alike, without windows. */
+    const tamis_layer *stack;
     tamis_eviction eviction; /* decode only: applied to each sequence at its end */
     tamis_cache *cache;
     tamis_sequence *sequences; /* [batch] */
     tamis_buffer *noise, *out; /* f32 */
     uint64_t noise_bytes;
     cli_random random;
+    double fill_s;        /* what the filling steps took */
     double read_gb_per_s; /* median over the run */
     double copy_gb_per_s; /* bytes read and bytes written, median */
     /* The page-read limit: the order with the largest median over the run, and that median. */
@@ -79,8 +88,8 @@ typedef struct bench {
 /* Random f32 rows of `width` elements, `rows` of them, from a random place in the noise. */
 tamis_rows bench_noise(bench *b, uint32_t rows, uint32_t width);
 
-/* Creates and fills the cache; *b has device, params and context, and if it evicts, eviction.
- * Destroyed by bench_destroy, also after a failure. */
+/* Creates and fills the cache; *b has device, params and context; eviction if it evicts, and stack
+ * where layers differ. Destroyed by bench_destroy, also after a failure. */
 tamis_status bench_fill(bench *b, tamis_error *error);
 /* Tokens of each sequence afterwards: context - 1, of h2o at most its budget. */
 uint32_t bench_tokens(const bench *b);

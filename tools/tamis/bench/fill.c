@@ -5,7 +5,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#define FILL_ROWS   512u        /* most rows of a filling step */
+#define FILL_ROWS   512u        /* of a filling step, unless it is a prefill */
 #define NOISE_SLACK (16u << 20) /* bytes of places where rows may begin */
 /* Bytes of one pass over the layers: enough that no processor cache still holds a layer at the next
  * pass, even under a selection that reads a thirtieth of it. GPUs have tens of MiB of L2. */
@@ -13,6 +13,11 @@
 #define WANTED_BYTES_GPU (4ull << 30)
 #define LEAST_LAYERS     2u
 #define PROJECTED_ROWS   256u /* of a bound output projection: which tokens stay does not matter */
+
+/* Most rows of a filling step. */
+static uint32_t fill_rows(const bench *b) {
+    return b->params.prefill_rows > 0 ? b->params.prefill_rows : FILL_ROWS;
+}
 
 tamis_rows bench_noise(bench *b, uint32_t rows, uint32_t width) {
     uint64_t places = (b->noise_bytes - (uint64_t)rows * width * sizeof(float)) / 64 + 1;
@@ -24,7 +29,7 @@ tamis_rows bench_noise(bench *b, uint32_t rows, uint32_t width) {
 /* Sums of four uniform numbers: near enough to normal, mean 0, variance 1. */
 static tamis_status create_noise(bench *b, tamis_error *error) {
     const bench_shape *shape = b->params.shape;
-    uint32_t rows = FILL_ROWS > b->params.batch ? FILL_ROWS : b->params.batch;
+    uint32_t rows = fill_rows(b) > b->params.batch ? fill_rows(b) : b->params.batch;
     tamis_status status = TAMIS_OK;
     b->noise_bytes =
         (uint64_t)rows * shape->n_heads * shape->head_dim * sizeof(float) + NOISE_SLACK;
@@ -111,22 +116,12 @@ uint32_t bench_tokens(const bench *b) {
     return sums(b) && b->eviction.budget < tokens ? b->eviction.budget : tokens;
 }
 
-/* Most rows of a filling step that is attended: as many as the eviction asks about. */
+/* Most rows of a filling step that is attended: as many as the eviction asks about, or those of a
+ * prefill. */
 static uint32_t attended_rows(const bench *b) {
     uint32_t rows = sums(b) ? FILL_ROWS : b->eviction.window > 0 ? b->eviction.window : 1;
+    if (b->params.prefill_rows > 0) rows = b->params.prefill_rows;
     return rows < bench_tokens(b) ? rows : bench_tokens(b);
-}
-
-/* Each sequence after the other, in large steps: pages come in order. */
-static tamis_status fill_ordered(bench *b, tamis_plan *plan, tamis_error *error) {
-    tamis_status status = TAMIS_OK;
-    for (uint32_t i = 0; i < b->params.batch; i++)
-        for (uint32_t done = 0; status == TAMIS_OK && done < b->context - 1;) {
-            uint32_t left = b->context - 1 - done, rows = left < FILL_ROWS ? left : FILL_ROWS;
-            status = append(b, plan, &b->sequences[i], &rows, 1, error);
-            done += rows;
-        }
-    return status;
 }
 
 /* The first n_rot / 2 frequencies of a usual rotation. */
@@ -149,7 +144,8 @@ tamis_status bench_bind(bench *b, tamis_plan *plan, tamis_error *error) {
     return status;
 }
 
-/* One step of a sequence whose rows are attended, so that the eviction knows their queries. */
+/* One step of a sequence whose rows are attended: a prefill's, or so that the eviction knows their
+ * queries. */
 static tamis_status attend(bench *b, tamis_plan *plan, tamis_sequence sequence, uint32_t rows,
                            tamis_error *error) {
     const bench_shape *shape = b->params.shape;
@@ -164,6 +160,21 @@ static tamis_status attend(bench *b, tamis_plan *plan, tamis_sequence sequence, 
         if (status == TAMIS_OK) status = tamis_plan_attend(plan, layer, &q, &out, error);
     }
     return status == TAMIS_OK ? tamis_plan_step_end(plan, error) : status;
+}
+
+/* Each sequence after the other, in large steps: pages come in order. */
+static tamis_status fill_ordered(bench *b, tamis_plan *plan, tamis_error *error) {
+    const uint32_t most = fill_rows(b);
+    tamis_status status = TAMIS_OK;
+    for (uint32_t i = 0; i < b->params.batch; i++)
+        for (uint32_t done = 0; status == TAMIS_OK && done < b->context - 1;) {
+            uint32_t left = b->context - 1 - done, rows = left < most ? left : most;
+            status = b->params.prefill_rows > 0
+                         ? attend(b, plan, b->sequences[i], rows, error)
+                         : append(b, plan, &b->sequences[i], &rows, 1, error);
+            done += rows;
+        }
+    return status;
 }
 
 /* Fills each sequence to its end, the last rows under a plan that evicts; for knorm, which needs every
@@ -241,8 +252,24 @@ static tamis_status fill_shuffled(bench *b, tamis_plan *plan, tamis_error *error
     return status;
 }
 
+/* What the lanes of each layer hold at most within a filling step, whole pages; 0: no bound below
+ * the cache's. */
+static void bound_layers(const bench *b, uint64_t *tokens) {
+    for (uint32_t layer = 0; layer < b->layers; layer++) {
+        const uint64_t most =
+            tamis_layer_tokens(&b->stack[layer].attention, b->params.page_size, fill_rows(b));
+        const uint64_t pages = most < b->context ? pages_of(b, (uint32_t)most) : 0;
+        tokens[layer] = pages * b->params.page_size * b->params.batch;
+    }
+}
+
 static tamis_status create_cache(bench *b, tamis_error *error) {
-    const tamis_cache_params params = cache_params(b, b->layers);
+    uint64_t tokens[BENCH_LAYERS_MAX];
+    tamis_cache_params params = cache_params(b, b->layers);
+    if (b->stack != NULL) {
+        bound_layers(b, tokens);
+        params.layer_tokens = tokens;
+    }
     b->sequences = calloc(b->params.batch, sizeof(*b->sequences));
     if (b->sequences == NULL) return cli_no_memory(error);
     tamis_status status = tamis_cache_create(b->device, &params, &b->cache, error);
@@ -251,11 +278,19 @@ static tamis_status create_cache(bench *b, tamis_error *error) {
     return status;
 }
 
+static tamis_status fill(bench *b, tamis_plan *plan, tamis_error *error) {
+    if (b->eviction.kind != TAMIS_EVICT_NONE) return fill_evicted(b, plan, error);
+    return b->params.shuffled ? fill_shuffled(b, plan, error) : fill_ordered(b, plan, error);
+}
+
 tamis_status bench_fill(bench *b, tamis_error *error) {
     const bench_shape *shape = b->params.shape;
-    const tamis_plan_params params = {.max_sequences = FILL_ROWS / b->params.page_size,
-                                      .max_rows = FILL_ROWS,
-                                      .max_context = b->context};
+    const uint32_t several = FILL_ROWS / b->params.page_size;
+    const tamis_plan_params params = {.max_sequences = b->params.shuffled ? several : 1,
+                                      .max_rows = fill_rows(b),
+                                      .max_context = b->context,
+                                      .layers = b->stack,
+                                      .give_back = b->stack != NULL};
     uint32_t out_rows = b->params.batch > attended_rows(b) ? b->params.batch : attended_rows(b);
     uint64_t out_bytes = (uint64_t)out_rows * shape->n_heads * shape->head_dim * sizeof(float);
     tamis_plan *plan = NULL;
@@ -265,11 +300,11 @@ tamis_status bench_fill(bench *b, tamis_error *error) {
     if (status == TAMIS_OK) status = tamis_buffer_create(b->device, out_bytes, &b->out, error);
     if (status == TAMIS_OK) status = create_cache(b, error);
     if (status == TAMIS_OK) status = tamis_plan_create(b->cache, &params, &plan, error);
-    if (status == TAMIS_OK && b->eviction.kind != TAMIS_EVICT_NONE)
-        status = fill_evicted(b, plan, error);
-    else if (status == TAMIS_OK)
-        status = b->params.shuffled ? fill_shuffled(b, plan, error) : fill_ordered(b, plan, error);
     if (status == TAMIS_OK) status = tamis_context_wait(b->device, error);
+    const double start = cli_seconds();
+    if (status == TAMIS_OK) status = fill(b, plan, error);
+    if (status == TAMIS_OK) status = tamis_context_wait(b->device, error);
+    b->fill_s = cli_seconds() - start;
     tamis_plan_destroy(&plan);
     return status;
 }

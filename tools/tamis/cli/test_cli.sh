@@ -13,6 +13,7 @@ succeeds 'examples:' run --help
 succeeds '^usage: tamis bench NAME' bench --help
 succeeds 'examples:' bench attention --help
 succeeds 'examples:' bench decode --help
+succeeds 'examples:' bench layers --help
 succeeds 'examples:' bench linear --help
 succeeds 'examples:' bench model --help
 succeeds 'examples:' bench throughput --help
@@ -48,7 +49,7 @@ completes() {
 completes 'devices' tamis d
 completes 'bench' tamis ben
 completes 'compare' tamis c
-completes 'attention decode linear model throughput ttft --help' tamis bench ''
+completes 'attention decode layers linear model throughput ttft --help' tamis bench ''
 completes 'put list verify gc --help' tamis store ''
 completes '--matrix --markdown' tamis devices --ma
 completes 'quest quest-paper' tamis run --select q
@@ -61,7 +62,7 @@ completes '--stop' tamis run --stop x --stop
 
 # Wrong command lines.
 usage_error '^tamis: frob: unknown command' frob
-usage_error '^tamis bench: frob: unknown benchmark, must be one of attention, decode, linear, model, throughput' \
+usage_error '^tamis bench: frob: unknown benchmark, must be one of attention, decode, layers, linear, model, throughput' \
     bench frob
 usage_error '^tamis bench: \(none\): unknown benchmark' bench
 usage_error '^tamis bench attention: --frob: unknown option' bench attention --frob 1
@@ -77,7 +78,7 @@ usage_error '^tamis bench attention: --context : a number is missing' bench atte
 usage_error '^tamis bench attention: --context 17: too many' \
     bench attention --context 1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17
 usage_error '^tamis bench attention: --probe 0: must be from 1 to ' bench attention --probe 0
-usage_error '^tamis bench attention: --shape gpt5: must be one of llama2-7b, llama3-8b, qwen3-4b' \
+usage_error '^tamis bench attention: --shape gpt5: must be one of llama2-7b, llama3-8b, qwen3-4b, gemma3-270m' \
     bench attention --shape gpt5
 usage_error '^tamis bench attention: --shape: is missing' bench attention --context 64
 usage_error '^tamis bench attention: --dtype f8: must be one of' bench attention --dtype f8
@@ -326,6 +327,42 @@ check_decode() {
     [ "$(grep -c '"step_us"' "$work/decode.json")" -eq 5 ] || fail 'decode.json: not five rows'
 }
 
+# Layers with windows beside layers without, in memory that the windows bound.
+check_layers() {
+    local layers=(bench layers --context 200 --window 32 --budget 96 --repeat 2 --probe 1
+        --device reference)
+    usage_error '^tamis bench layers: --global-every 1: must be from 2 to ' "${layers[@]}" --global-every 1
+    usage_error '^tamis bench layers: --global-every 19: must be at most the 18 layers of gemma3-270m$' \
+        "${layers[@]}" --global-every 19
+    usage_error '^tamis bench layers: --window 512: must be below the context of 200$' \
+        bench layers --context 200
+    usage_error '^tamis bench layers: --budget 200: must be below the context of 200$' \
+        bench layers --context 200 --window 32 --budget 200
+    usage_error '^tamis bench layers: .*budget' bench layers --budget 16
+    usage_error '^tamis bench layers: --prefill-rows 0: must be from 1 to ' "${layers[@]}" --prefill-rows 0
+    usage_error '^tamis bench layers: --shape gpt5: must be one of ' "${layers[@]}" --shape gpt5
+    succeeds '^windows\+quest .* +- +- +1\.868 ' "${layers[@]}"
+    # 13 pages of 16 KiB in each of 18 layers. Under windows 15 layers read 3 of them; the cache holds 5
+    # there, for 32 tokens may be truncated, and has room for 7, for a step of 32 rows. Bounds take a
+    # sixteenth of a page, and quest reads 6 pages of 13.
+    succeeds '^full +[0-9.]+ +1\.00 +1\.00 +3\.834 +[0-9.]+ +1\.00 +3\.834 +4\.073 +4\.073$' \
+        "${layers[@]}" --prefill-rows 32 --json "$work/layers.json"
+    grep -qE '^windows +[0-9.]+ +[0-9.]+ +2\.79 +1\.376 .* 1\.868 +1\.985 +2\.507$' "$work/out" ||
+        fail 'layers: the bytes of windows'
+    grep -qE '^windows\+quest +[0-9.]+ +[0-9.]+ +3\.59 +1\.069 .* 1\.868 +1\.985 +2\.507$' \
+        "$work/out" || fail 'layers: the bytes of windows with quest'
+    for word in tool device shape context layers global_layers window budget page_size repeat \
+        prefill_rows read_gb_per_s arm step_us speedup_over_full predicted_speedup kv_bytes \
+        bounds_bytes rows_selected page_bytes_held bytes_held bytes_reserved prefill_s \
+        prefill_speedup_over_full; do
+        grep -q "\"$word\":" "$work/layers.json" || fail "layers.json lacks $word"
+    done
+    [ "$(grep -c '"arm"' "$work/layers.json")" -eq 3 ] || fail 'layers.json: not three rows'
+    grep -qE '"global_layers":[[:space:]]*3,' "$work/layers.json" || fail 'layers.json: global layers'
+    [ "$(grep -cE '"rows_selected":[[:space:]]*3,' "$work/layers.json")" -eq 1 ] ||
+        fail 'layers.json: quest does not read the global layers alone'
+}
+
 # Products of weights of every type.
 check_linear() {
     local linear=(bench linear --out 48 --in 256 --matrices 2 --repeat 2 --probe 1 --device reference)
@@ -414,6 +451,7 @@ check_throughput() {
 
 check_matrix
 check_decode
+check_layers
 check_linear
 check_model
 check_throughput
@@ -740,7 +778,7 @@ export OCL_ICD_VENDORS=$work/vendors
 reasons='not cuda: (no CUDA driver: |built without CUDA).*'
 reasons+='not opencl: (no OpenCL platform found|built without OpenCL)'
 for command in "run --model $data/needle.gguf --prompt x" 'bench attention --shape llama3-8b' \
-    'bench decode --context 200' "bench model --model $data/needle.gguf" "bench throughput --model $data/needle.gguf" \
+    'bench decode --context 200' 'bench layers' "bench model --model $data/needle.gguf" "bench throughput --model $data/needle.gguf" \
     "eval passkey --model $data/needle.gguf" "eval recall --model $data/needle.gguf" \
     "eval perplexity --model $data/needle.gguf" "eval eviction --model $data/needle.gguf"; do
     # shellcheck disable=SC2086 # a list of words

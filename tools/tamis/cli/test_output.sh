@@ -36,6 +36,8 @@ check_shape() {
     json_of 'tamis devices' devices --matrix --device reference
     json_of 'tamis bench decode' bench decode --context 200 --layers 1 --repeat 1 --probe 1 \
         --budget 60 --shape llama3-8b --evict snapkv --device reference
+    json_of 'tamis bench layers' bench layers --context 100 --window 32 --budget 96 --repeat 1 \
+        --probe 1 --device reference
     json_of 'tamis bench model' bench model --model "$data/needle.gguf" --context 128 --repeat 1 \
         --probe 1 --select window --budget 64 --recent 16 --device reference
     json_of 'tamis bench throughput' bench throughput --model "$data/needle.gguf" --context 64 \
