@@ -4,7 +4,8 @@
 #include "host/opencl/opencl.h"
 
 const char *tms_cl_cpu_shape_refusal(const tms_kv *kv) {
-    if (kv->head_dim != 64 && kv->head_dim != 128) return "the head dim is not 64 or 128";
+    const uint32_t dim = kv->head_dim;
+    if (dim != 64 && dim != 128 && dim != 256) return "the head dim is not 64, 128 or 256";
     return kv->page_size != 16 ? "the page size is not 16" : NULL;
 }
 
