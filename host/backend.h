@@ -140,7 +140,7 @@ struct tms_backend {
 /* The ordered list of backends built in, ended by NULL (host/backends.c). */
 extern const tms_backend *const tms_backends[];
 
-/* ---- Helpers shared by backends (backends.c) -------------------------------------------------- */
+/* ---- Helpers shared by backends -------------------------------------------------------------- */
 
 /* Fills what every device begins with. */
 void tms_device_init(tms_device *dev, const tms_backend *backend, const tamis_device_info *info,
@@ -152,14 +152,5 @@ tamis_status tms_device_fail(tms_device *dev, tamis_status status, const char *f
 
 /* Checks an allocation against the device's limits; `used` bytes are allocated already. */
 tamis_status tms_check_allocation(tms_device *dev, uint64_t bytes, uint64_t used);
-
-/* checks.c: facts about an op's params that backends need beside its rules. */
-bool tms_fuse_reads_y(const tms_fuse *p);  /* AXPBY may */
-bool tms_fuse_is_paged(const tms_fuse *p); /* reads page ids: a plane takes part */
-/* The most entries that a list of the launch may get. */
-uint32_t tms_select_most(const tms_select *p);
-/* The mass of a wide selection in units of 2^-32, rounded up; 0: none, or more than scores can
- * have. */
-uint64_t tms_select_need(const tms_select *p);
 
 #endif

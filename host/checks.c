@@ -149,22 +149,6 @@ tamis_status tms_check_dtype(tms_device *dev, const char *op, tamis_dtype dtype)
                            "%s: dtype %d: f32, f16 and bf16 are supported", op, (int)dtype);
 }
 
-tamis_status tms_check_allocation(tms_device *dev, uint64_t bytes, uint64_t used) {
-    const tamis_device_info *info = &dev->info;
-    if (dev->sticky != TAMIS_OK) return dev->sticky;
-    if (bytes == 0) return tms_device_fail(dev, TAMIS_E_ARGUMENT, "an allocation of 0 bytes");
-    if (bytes > info->max_buffer_bytes)
-        return tms_device_fail(
-            dev, TAMIS_E_NO_MEMORY, "a buffer of %llu bytes: the largest on %s is %llu",
-            (unsigned long long)bytes, info->id, (unsigned long long)info->max_buffer_bytes);
-    if (used > info->memory_bytes || bytes > info->memory_bytes - used)
-        return tms_device_fail(dev, TAMIS_E_NO_MEMORY,
-                               "a buffer of %llu bytes: %s has %llu, of which %llu are taken",
-                               (unsigned long long)bytes, info->id,
-                               (unsigned long long)info->memory_bytes, (unsigned long long)used);
-    return TAMIS_OK;
-}
-
 /* Planes have one entry for each slot of a page, so heads that share pages cannot have planes. */
 static tamis_status check_written_planes(tms_device *dev, const char *op, const tms_kv *kv,
                                          const tms_batch *batch, const tms_planes *planes,
@@ -319,23 +303,6 @@ tamis_status tms_check_score_pages(tms_device *dev, const tms_score_pages *p) {
 
 tamis_status tms_check_page_mass(tms_device *dev, const tms_page_mass *p) {
     return check_scores(dev, "page_mass", &p->kv, &p->batch, &p->q, p->stride);
-}
-
-uint32_t tms_select_most(const tms_select *p) {
-    const tms_select_wide *w = &p->wide;
-    const uint64_t size = p->granularity, n = tms_divide_up(p->batch.max_visible, size);
-    /* Recent slots may begin within an entry; without them a partial entry is still protected. */
-    const uint64_t recent = p->recent ? ((uint64_t)p->recent + size - 2) / size + 1 : size > 1;
-    uint64_t fixed = tms_divide_up(p->sinks, size) + recent;
-    if (w->forced.pages.mem && fixed < w->forced.capacity) fixed = w->forced.capacity;
-    uint64_t most = w->positions.mem || p->k > fixed ? p->k : fixed;
-    if (w->scope == TMS_SCOPE_ROW) most = w->total > fixed + w->floor ? w->total : fixed + w->floor;
-    return p->batch.n_rows == 0 ? 0 : (uint32_t)(most < n ? most : n);
-}
-
-uint64_t tms_select_need(const tms_select *p) {
-    const double need = ceil(ldexp(p->wide.mass, 32));
-    return need > 0 && need < ldexp(1, 64) ? (uint64_t)need : 0;
 }
 
 #define SELECT_MOST_ENTRIES (1u << 22) /* of a lane */

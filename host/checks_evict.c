@@ -167,15 +167,6 @@ tamis_status tms_check_deviation(tms_device *dev, const tms_deviation *p) {
                : status;
 }
 
-bool tms_fuse_reads_y(const tms_fuse *p) {
-    return p->kind == TMS_FUSE_MULTIPLY || (p->kind == TMS_FUSE_AXPBY && p->y.ref.mem);
-}
-
-bool tms_fuse_is_paged(const tms_fuse *p) {
-    return p->kind == TMS_FUSE_LIFETIME || p->x.stride == 0 || p->out.stride == 0 ||
-           (tms_fuse_reads_y(p) && p->y.stride == 0);
-}
-
 static tamis_status check_fuse_kind(tms_device *dev, const tms_fuse *p) {
     const bool lists = p->kind == TMS_FUSE_LISTS_SUM || p->kind == TMS_FUSE_LISTS_MAX;
     if (p->kind == TMS_FUSE_CHUNK_SUM && (p->chunk == 0 || p->out.stride == 0))

@@ -4,7 +4,10 @@
 #ifndef TMS_DEVICE_H
 #define TMS_DEVICE_H
 
+#include "host/base/clock.h"
+#include "host/base/environment.h"
 #include "host/base/error.h"
+#include "host/base/log.h"
 #include "host/ops.h"
 #include "host/tuning.h"
 
@@ -12,15 +15,6 @@
  * *error holds the reason. A late error of the device comes before every other one. */
 typedef struct tms_device tms_device;
 typedef struct tms_graph tms_graph; /* a recording of what was enqueued */
-
-/* Where log lines go; the core fills it from the context's callback and TAMIS_LOG. */
-typedef struct tms_log {
-    tamis_log_fn fn;
-    void *user;
-    int stderr_level;     /* lines up to this level also go to stderr; -1: none */
-    tamis_build_fn build; /* how far the building of kernels is; NULL: the log tells */
-    void *build_user;
-} tms_log;
 
 /* ---- Devices --------------------------------------------------------------------------------- */
 
@@ -136,28 +130,5 @@ TMS_OPTIONAL_OPS(TMS_DECLARE_REFUSAL, tms_)
  * heads alone. */
 tamis_status tms_device_check_kv(tms_device *dev, const tms_kv *kv, tamis_error *error);
 tamis_status tms_device_check_batch(tms_device *dev, const tms_batch *batch, tamis_error *error);
-
-/* ---- Helpers (backends.c) -------------------------------------------------------------------- */
-
-void tms_log_line(const tms_log *log, tamis_log_level level, const char *format, ...)
-    __attribute__((format(printf, 3, 4)));
-/* The value of an environment variable. NULL if it is unset or empty, or if the program has more
- * rights than the user who started it (setuid). All code reads the environment through these. */
-const char *tms_env(const char *name);
-/* Whether it is set, but to nothing. */
-bool tms_env_is_empty(const char *name);
-/* The host's clock, which never goes back, in microseconds. */
-double tms_now_us(void);
-
-/* n / by, rounded up. */
-static inline uint64_t tms_divide_up(uint64_t n, uint64_t by) {
-    return n / by + (n % by != 0);
-}
-
-/* Fills the table of `rotate`: f32 [2][1024][n_rot/2][2]. frequencies: [n_rot/2], in radians per
- * position. */
-#define TMS_ROTATE_STEPS 1024u
-#define TMS_ROTATE_LIMIT (TMS_ROTATE_STEPS * TMS_ROTATE_STEPS)
-void tms_rotate_table(const double *frequencies, uint32_t n_rot, float *table);
 
 #endif

@@ -62,4 +62,20 @@
     X(with, value_score)                                                                           \
     X(with, key_score)
 
+/* ---- Facts (ops.c) --------------------------------------------------------------------------- */
+
+bool tms_fuse_reads_y(const tms_fuse *p);  /* AXPBY may */
+bool tms_fuse_is_paged(const tms_fuse *p); /* reads page ids: a plane takes part */
+/* The most entries that a list of the launch may get. */
+uint32_t tms_select_most(const tms_select *p);
+/* The mass of a wide selection in units of 2^-32, rounded up; 0: none, or more than scores can
+ * have. */
+uint64_t tms_select_need(const tms_select *p);
+
+/* Fills the table of `rotate`: f32 [2][1024][n_rot/2][2]. frequencies: [n_rot/2], in radians per
+ * position. */
+#define TMS_ROTATE_STEPS 1024u
+#define TMS_ROTATE_LIMIT (TMS_ROTATE_STEPS * TMS_ROTATE_STEPS)
+void tms_rotate_table(const double *frequencies, uint32_t n_rot, float *table);
+
 #endif

@@ -5,13 +5,6 @@
 
 #include <string.h>
 
-tamis_status tms_forward(const tms_device *dev, tamis_status status, tamis_error *error) {
-    if (dev->sticky != TAMIS_OK) status = dev->sticky;
-    if (status == TAMIS_OK) return TAMIS_OK;
-    const char *reason = dev->error.text[0] ? dev->error.text : tamis_status_text(status);
-    return tms_error_set(error, status, "%s", reason);
-}
-
 /* ---- Devices --------------------------------------------------------------------------------- */
 
 tamis_status tms_device_list(tamis_device_info *infos, size_t capacity, size_t *count,

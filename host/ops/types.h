@@ -142,6 +142,11 @@ typedef struct tms_batch {
     uint32_t max_tile_rows; /* no tile has more rows; 1 is a decode launch */
 } tms_batch;
 
+/* n / by, rounded up. */
+static inline uint64_t tms_divide_up(uint64_t n, uint64_t by) {
+    return n / by + (n % by != 0);
+}
+
 /* The most entries of `granularity` slots of which a row sees a slot. */
 static inline uint32_t tms_batch_entries(const tms_batch *b, uint32_t granularity) {
     const uint32_t all = b->max_visible / granularity + (b->max_visible % granularity != 0);
