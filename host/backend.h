@@ -63,11 +63,12 @@ struct tms_backend {
     /* Devices, best first; *count is the full number, even beyond `capacity`. A backend without any
      * gives one entry with usable 0 and the reason. */
     tamis_status (*list)(tamis_device_info *infos, size_t capacity, size_t *count);
-    /* `id` is an id from list. Calls tms_device_init. */
-    tamis_status (*open)(const char *id, const tms_log *log, tms_device **out, tamis_error *error);
+    /* `self` is the table, `id` an id from list. Calls tms_device_init. */
+    tamis_status (*open)(const tms_backend *self, const char *id, const tms_log *log,
+                         tms_device **out, tamis_error *error);
     /* On the caller's native context and queue or stream, which it keeps. optional */
-    tamis_status (*open_on)(void *context, void *queue, const tms_log *log, tms_device **out,
-                            tamis_error *error);
+    tamis_status (*open_on)(const tms_backend *self, void *context, void *queue, const tms_log *log,
+                            tms_device **out, tamis_error *error);
     void (*close)(tms_device *dev); /* waits for both queues */
 
     /* Uninitialised memory, aligned to 64 bytes; E_NO_MEMORY with size and limit. */

@@ -283,6 +283,17 @@ static tamis_status check_scores(tms_device *dev, const char *op, const tms_kv *
                             (uint64_t)batch->n_heads * kv->head_dim);
 }
 
+#define MOST_ROTATED 256u
+
+tamis_status tms_check_rotated(tms_device *dev, const char *op, uint32_t n_rot, uint32_t head_dim) {
+    const uint32_t most = head_dim < MOST_ROTATED ? head_dim : MOST_ROTATED;
+    if (n_rot % 2 == 0 && n_rot > 0 && n_rot <= most) return TAMIS_OK;
+    return tms_device_fail(
+        dev, TAMIS_E_ARGUMENT,
+        "%s: %u channels of a head of %u: must be even, 2 to the head's, at most %u", op, n_rot,
+        head_dim, MOST_ROTATED);
+}
+
 tamis_status tms_check_seek(tms_device *dev, const tms_seek *p) {
     const struct {
         const char *name;

@@ -4,17 +4,6 @@
 
 #include <stdio.h>
 
-#define MOST_ROTATED 256u
-
-tamis_status tms_check_rotated(tms_device *dev, const char *op, uint32_t n_rot, uint32_t head_dim) {
-    const uint32_t most = head_dim < MOST_ROTATED ? head_dim : MOST_ROTATED;
-    if (n_rot % 2 == 0 && n_rot > 0 && n_rot <= most) return TAMIS_OK;
-    return tms_device_fail(
-        dev, TAMIS_E_ARGUMENT,
-        "%s: %u channels of a head of %u: must be even, 2 to the head's, at most %u", op, n_rot,
-        head_dim, MOST_ROTATED);
-}
-
 tamis_status tms_check_rotate(tms_device *dev, const tms_rotate *p) {
     tamis_status status = tms_check_rotated(dev, "rotate", p->n_rot, p->head_dim);
     if (status != TAMIS_OK || p->n_rows == 0) return status;

@@ -38,7 +38,7 @@ tamis_status tms_device_open(const tamis_device_info *info, const tms_log *log, 
     if (!backend)
         return tms_error_set(error, TAMIS_E_NO_DEVICE, "device %s: no backend \"%s\"", info->id,
                              info->backend);
-    return backend->open(info->id, log, out, error);
+    return backend->open(backend, info->id, log, out, error);
 }
 
 tamis_status tms_device_open_cuda(void *context, void *stream, const tms_log *log, tms_device **out,
@@ -46,7 +46,7 @@ tamis_status tms_device_open_cuda(void *context, void *stream, const tms_log *lo
     const tms_backend *backend = backend_of("cuda");
     if (!backend || !backend->open_on)
         return tms_error_set(error, TAMIS_E_UNSUPPORTED, "built without CUDA");
-    return backend->open_on(context, stream, log, out, error);
+    return backend->open_on(backend, context, stream, log, out, error);
 }
 
 void tms_device_close(tms_device *dev) {

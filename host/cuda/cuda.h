@@ -84,15 +84,26 @@ tamis_status tms_cu_check_late(tms_device *dev, tms_cu_result result, const char
 
 /* device.c */
 tamis_status tms_cu_list(tamis_device_info *infos, size_t capacity, size_t *count);
-tamis_status tms_cu_open(const char *id, const tms_log *log, tms_device **out, tamis_error *error);
+tamis_status tms_cu_open(const tms_backend *self, const char *id, const tms_log *log,
+                         tms_device **out, tamis_error *error);
 /* On the caller's CUcontext and CUstream (NULL: the legacy default stream of that context). */
-tamis_status tms_cu_open_on(void *context, void *stream, const tms_log *log, tms_device **out,
-                            tamis_error *error);
+tamis_status tms_cu_open_on(const tms_backend *self, void *context, void *stream,
+                            const tms_log *log, tms_device **out, tamis_error *error);
 void tms_cu_close(tms_device *dev);
+
+/* enter.c */
 /* Makes the device's context current for the calls until tms_cu_leave, which restores the thread's
  * own context. Pairs nest. */
 tamis_status tms_cu_enter(tms_device *dev);
 void tms_cu_leave(tms_device *dev);
+
+/* range.c */
+/* E_ARGUMENT for bytes beyond the memory's end; a late error comes first. */
+tamis_status tms_cu_check_range(tms_device *dev, tms_ref ref, uint64_t bytes, const char *what);
+/* E_STATE while the stream is being captured, for calls that allocate or that copy from the host.
+ * The pool would give memory that belongs to the graph, and a replay would copy what the staging
+ * memory holds then. `what` names the call. */
+tamis_status tms_cu_check_not_captured(tms_device *dev, const char *what);
 
 /* memory.c */
 tamis_status tms_cu_alloc(tms_device *dev, uint64_t bytes, tms_mem **out);
@@ -103,18 +114,12 @@ void tms_cu_free(tms_device *dev, tms_mem *mem);
 void tms_cu_free_again(tms_device *dev);
 /* The last attempt, before the device is closed; memory that is lost is logged. */
 void tms_cu_free_last(tms_device *dev);
-/* E_STATE while the stream is being captured, for calls that allocate or that copy from the host.
- * The pool would give memory that belongs to the graph, and a replay would copy what the staging
- * memory holds then. `what` names the call. */
-tamis_status tms_cu_check_not_captured(tms_device *dev, const char *what);
 tamis_status tms_cu_write(tms_device *dev, tms_ref to, const void *from, uint64_t bytes);
 tamis_status tms_cu_read(tms_device *dev, tms_ref from, void *to, uint64_t bytes);
 tamis_status tms_cu_copy(tms_device *dev, tms_ref to, tms_ref from, uint64_t bytes);
 tamis_status tms_cu_fill(tms_device *dev, tms_ref to, uint32_t word, uint64_t bytes);
 tamis_status tms_cu_staging_take(tms_device *dev);
 void tms_cu_staging_free(tms_device *dev);
-/* E_ARGUMENT for bytes beyond the memory's end; a late error comes first. */
-tamis_status tms_cu_check_range(tms_device *dev, tms_ref ref, uint64_t bytes, const char *what);
 
 /* upload.c */
 tamis_status tms_cu_host_alloc(tms_device *dev, uint64_t bytes, void **out);

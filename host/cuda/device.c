@@ -80,11 +80,11 @@ tamis_status tms_cu_list(tamis_device_info *infos, size_t capacity, size_t *coun
     return tms_found_list("cuda", gather, infos, capacity, count);
 }
 
-static tms_cu_device *make(const tms_found *f, const tms_log *log) {
+static tms_cu_device *make(const tms_backend *self, const tms_found *f, const tms_log *log) {
     char reason[sizeof f->info.reason];
     tms_cu_device *cu = calloc(1, sizeof *cu);
     if (!cu) return NULL;
-    tms_device_init(&cu->base, &tms_backend_cuda, &f->info, log);
+    tms_device_init(&cu->base, self, &f->info, log);
     cu->api = tms_cu_driver_get(reason, sizeof reason); /* it has listed this device */
     cu->ordinal = ordinal_of(f);
     cu->capability = capability_of(cu->api, cu->ordinal);
@@ -159,11 +159,12 @@ static tamis_status finish(tms_cu_device *cu, tms_device **out, tamis_error *err
     return TAMIS_OK;
 }
 
-tamis_status tms_cu_open(const char *id, const tms_log *log, tms_device **out, tamis_error *error) {
+tamis_status tms_cu_open(const tms_backend *self, const char *id, const tms_log *log,
+                         tms_device **out, tamis_error *error) {
     tms_found f;
     tamis_status status = tms_found_one(gather, id, NULL, &f, error);
     if (status != TAMIS_OK) return status;
-    tms_cu_device *cu = make(&f, log);
+    tms_cu_device *cu = make(self, &f, log);
     if (!cu) return tms_error_set(error, TAMIS_E_NO_MEMORY, "no host memory for a device");
     return finish(cu, out, error);
 }
@@ -185,8 +186,8 @@ static tamis_status device_of(tms_cu_context context, tms_cu_ordinal *device, ta
                          name ? name : "a CUDA error", result);
 }
 
-tamis_status tms_cu_open_on(void *context, void *stream, const tms_log *log, tms_device **out,
-                            tamis_error *error) {
+tamis_status tms_cu_open_on(const tms_backend *self, void *context, void *stream,
+                            const tms_log *log, tms_device **out, tamis_error *error) {
     tms_found f;
     tms_cu_ordinal device;
     if (!context) return tms_error_set(error, TAMIS_E_ARGUMENT, "CUDA context: NULL");
@@ -196,22 +197,11 @@ tamis_status tms_cu_open_on(void *context, void *stream, const tms_log *log, tms
     tamis_status status = device_of(context, &device, error);
     if (status == TAMIS_OK) status = tms_found_one(gather, NULL, handle_of(device), &f, error);
     if (status != TAMIS_OK) return status;
-    tms_cu_device *cu = make(&f, log);
+    tms_cu_device *cu = make(self, &f, log);
     if (!cu) return tms_error_set(error, TAMIS_E_NO_MEMORY, "no host memory for a device");
     cu->context = context;
     cu->stream = stream == STREAM_LEGACY ? NULL : stream;
     return finish(cu, out, error);
-}
-
-tamis_status tms_cu_enter(tms_device *dev) {
-    tms_cu_device *cu = tms_cu(dev);
-    return tms_cu_check(dev, cu->api->cuCtxPushCurrent_v2(cu->context),
-                        "making the context current");
-}
-
-void tms_cu_leave(tms_device *dev) {
-    tms_cu_context own;
-    tms_cu(dev)->api->cuCtxPopCurrent_v2(&own);
 }
 
 /* The caller's context may be gone: then only host memory is left to free. */

@@ -9,15 +9,6 @@
 #define MAX_NO_WAIT        (1u << 20) /* the contract: writes up to this do not wait */
 #define EVENT_WITHOUT_TIME 2u         /* CUevent_flags */
 
-tamis_status tms_cu_check_not_captured(tms_device *dev, const char *what) {
-    tms_cu_device *cu = tms_cu(dev);
-    int captured = 0;
-    tamis_status status =
-        tms_cu_check(dev, cu->api->cuStreamIsCapturing(cu->stream, &captured), what);
-    if (status != TAMIS_OK || !captured) return status;
-    return tms_device_fail(dev, TAMIS_E_STATE, "%s: the stream is being captured", what);
-}
-
 static tms_mem *make_handle(tms_device *dev) {
     tms_mem *mem = calloc(1, sizeof *mem);
     if (!mem) tms_device_fail(dev, TAMIS_E_NO_MEMORY, "no host memory for a buffer's handle");
@@ -137,17 +128,6 @@ void tms_cu_free_last(tms_device *dev) {
     if (lost)
         tms_log_line(&dev->log, TAMIS_LOG_WARN, "%llu bytes are not freed: %s",
                      (unsigned long long)lost, dev->error.text);
-}
-
-tamis_status tms_cu_check_range(tms_device *dev, tms_ref ref, uint64_t bytes, const char *what) {
-    if (dev->sticky != TAMIS_OK) return dev->sticky;
-    if (!ref.mem) return tms_device_fail(dev, TAMIS_E_ARGUMENT, "%s: the memory is absent", what);
-    if (ref.offset > ref.mem->bytes || bytes > ref.mem->bytes - ref.offset)
-        return tms_device_fail(dev, TAMIS_E_ARGUMENT,
-                               "%s: %llu bytes at offset %llu of a buffer of %llu", what,
-                               (unsigned long long)bytes, (unsigned long long)ref.offset,
-                               (unsigned long long)ref.mem->bytes);
-    return TAMIS_OK;
 }
 
 /* ---- Writes ---------------------------------------------------------------------------------- */

@@ -267,13 +267,14 @@ static cl_int create(tms_cl_device *cl, cl_platform_id platform) {
     return code;
 }
 
-tamis_status tms_cl_open(const char *id, const tms_log *log, tms_device **out, tamis_error *error) {
+tamis_status tms_cl_open(const tms_backend *self, const char *id, const tms_log *log,
+                         tms_device **out, tamis_error *error) {
     tms_found f;
     tamis_status status = tms_found_one(gather, id, NULL, &f, error);
     if (status != TAMIS_OK) return status;
     tms_cl_device *cl = calloc(1, sizeof *cl);
     if (!cl) return tms_error_set(error, TAMIS_E_NO_MEMORY, "no host memory for a device");
-    tms_device_init(&cl->base, &tms_backend_opencl, &f.info, log);
+    tms_device_init(&cl->base, self, &f.info, log);
     cl->id = f.device;
     cl->cpu = f.info.kind == TAMIS_DEVICE_CPU;
     set_vendor(cl, vendor_of(f.platform));

@@ -78,7 +78,8 @@ tamis_status tms_cl_check_late(tms_device *dev, cl_int error, const char *what);
 
 /* device.c */
 tamis_status tms_cl_list(tamis_device_info *infos, size_t capacity, size_t *count);
-tamis_status tms_cl_open(const char *id, const tms_log *log, tms_device **out, tamis_error *error);
+tamis_status tms_cl_open(const tms_backend *self, const char *id, const tms_log *log,
+                         tms_device **out, tamis_error *error);
 void tms_cl_close(tms_device *dev);
 /* pocl.c: whether PoCL would end the process, or could build nothing, for lack of a linker or of a
  * folder for what it compiles; the reason says what to do. */

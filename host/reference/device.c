@@ -30,17 +30,15 @@ static tamis_status reference_list(tamis_device_info *infos, size_t capacity, si
     return TAMIS_OK;
 }
 
-extern const tms_backend tms_backend_reference;
-
-static tamis_status reference_open(const char *id, const tms_log *log, tms_device **out,
-                                   tamis_error *error) {
+static tamis_status reference_open(const tms_backend *self, const char *id, const tms_log *log,
+                                   tms_device **out, tamis_error *error) {
     const tamis_device_info info = describe();
     if (strcmp(id, info.id) != 0)
         return tms_error_set(error, TAMIS_E_NO_DEVICE, "device \"%s\": the reference has only %s",
                              id, info.id);
     *out = malloc(sizeof **out);
     if (!*out) return tms_error_set(error, TAMIS_E_NO_MEMORY, "no memory for device %s", info.id);
-    tms_device_init(*out, &tms_backend_reference, &info, log);
+    tms_device_init(*out, self, &info, log);
     return TAMIS_OK;
 }
 

@@ -166,7 +166,7 @@ static tms_device *open_device(const tms_backend *backend, const char *id) {
     const tms_log log = {.stderr_level = -1};
     tms_device *dev = NULL;
     tamis_error error = {0};
-    if (backend->open(id, &log, &dev, &error) == TAMIS_OK) return dev;
+    if (backend->open(backend, id, &log, &dev, &error) == TAMIS_OK) return dev;
     fprintf(stderr, "tamis-check: %s: %s\n", id, error.text);
     return NULL;
 }
