@@ -27,14 +27,13 @@ __kernel ONE_ITEM void attend_single(
 
         /* The piece's page ids, and how much of the last page counts. */
         const int seen = visible[visible_offset + owner];
+        const int hidden = HIDING ? (int)FIRST_SEEN(owner) : 0;
         const int newest = (seen + PAGE_SIZE - 1) / PAGE_SIZE - 1;
         const int entries = pages ? count[count_offset + owner] : newest + 1;
         __global const int *list = pages ? pages + pages_offset + (ulong)owner * capacity : pages;
-        int from = 0; /* the first entry of which the row sees a slot */
-#if HIDING
-        s.hidden = (int)FIRST_SEEN(owner);
-        from = (int)first_entry(list, (uint)entries, (uint)s.hidden / PAGE_SIZE);
-#endif
+        /* The first entry of which the row sees a slot. */
+        const int from =
+            HIDING ? (int)first_entry(list, (uint)entries, (uint)hidden / PAGE_SIZE) : 0;
         const int before = clamp(from - (int)split * SPLIT_PAGES, 0, SPLIT_PAGES);
         const int at = before / SEGMENT_PAGES * SEGMENT_PAGES + piece * (int)PIECE_PAGES;
         const int first = split * SPLIT_PAGES + at, rest = SPLIT_PAGES - at;
@@ -47,18 +46,19 @@ __kernel ONE_ITEM void attend_single(
         for (; n < most; n++) {
             const int ordinal = list ? list[first + n] : first + n;
             if (ordinal > newest) break;
-            s.ids[n] = ids[ordinal];
-#if LOGITS || HIDING
-            s.ordinals[n] = ordinal;
-#endif
+            attend_take(&s, n, ordinal, ids[ordinal]);
             last = min(seen - ordinal * PAGE_SIZE, PAGE_SIZE);
         }
         const page_rows keys = {kv + kv_offset + head * kv_head_stride, page_stride, slot_stride};
-#if LOGITS
-        s.logits = logits + logits_offset + (ulong)owner * GROUP * logit_stride;
-        s.logit_stride = logit_stride;
-#endif
-        attend_begin(&s, q + q_offset + row * q_stride + first_head * HEAD_DIM, logit_scale);
+        const attend_row of = {
+            .q = q + q_offset + row * q_stride + first_head * HEAD_DIM,
+            .first_head = head * GROUP,
+            .n_heads = n_kv_heads * GROUP,
+            .hidden = hidden,
+            .seen = seen,
+            .logits = logits ? logits + logits_offset + (ulong)owner * GROUP * logit_stride : logits,
+            .logit_stride = logit_stride};
+        attend_begin(&s, of, LOGIT_RULE);
         __global float *kept = KEPT_OF(lane);
         attend_pages(&s, keys, value_offset, unseen, n, last, LOGIT_RULE,
                      kept ? kept + piece * piece_segments * STATE : kept, piece_segments);

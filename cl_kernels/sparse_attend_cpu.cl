@@ -61,18 +61,17 @@ __kernel ONE_ITEM void sparse_attend(
         const int n = max(0, min(entries - first, whole ? SPLIT_PAGES : (int)PIECE_PAGES));
         for (int i = 0; i < n; i++) {
             const int ordinal = list[first + i];
-            s.ids[i] = ids[ordinal];
-#if HIDING
-            s.ordinals[i] = ordinal;
-#endif
+            attend_take(&s, i, ordinal, ids[ordinal]);
         }
-#if HIDING
-        s.hidden = hidden;
-#endif
         const int last = n ? min(PAGE_SIZE, seen - list[first + n - 1] * PAGE_SIZE) : 0;
         const page_rows keys = {kv + kv_offset + head * kv_head_stride, page_stride, slot_stride};
         __global float *kept = KEPT_OF(owner);
-        attend_begin(&s, query, logit_scale);
+        const attend_row of = {.q = query,
+                               .first_head = head * GROUP,
+                               .n_heads = n_kv_heads * GROUP,
+                               .hidden = hidden,
+                               .seen = seen};
+        attend_begin(&s, of, LOGIT_RULE);
         attend_pages(&s, keys, value_offset, 0, n, last, LOGIT_RULE,
                      kept ? kept + part * piece_segments * STATE : kept, piece_segments);
         if (!whole) {

@@ -15,9 +15,8 @@ DEVICE void decode(const cu_attend_args &a, attend_block<D, G> &b) {
     const attend_share share = attend_share_of(a, l);
     if (blockIdx.x >= share.chunks) return;
     const uint32_t heads = min(a.batch.group - first, (uint32_t)G);
-    const float *q = a.q.at + row * a.q.stride + ((uint64_t)l.head * a.batch.group + first) * D;
     attend_sums<G> s;
-    attend_plain<T, D, G>(a, l, q, attend_logits_of(a, l, first), heads, share.begin, share.end, s);
+    attend_plain<T, D, G>(a, l, first, heads, share.begin, share.end, s);
 
     attend_state<D, G> &state = b.of[warp_id()];
     const uint32_t channel = lane_id() * 8;

@@ -77,6 +77,12 @@ DEVICE bool attend_sees(const cu_attend_args &a, const attend_lane &l, const att
     return p.id >= 0 && l.hidden <= slot && slot < l.seen;
 }
 
+/* The row's query head that is the first-th of the group. */
+DEVICE const float *attend_query_of(const cu_attend_args &a, const attend_lane &l, uint32_t first,
+                                    uint32_t dim) {
+    return a.q.at + l.row * a.q.stride + ((uint64_t)l.head * a.batch.group + first) * dim;
+}
+
 /* Where the logits of a row's query heads from the first-th of the group on go; NULL: nowhere. */
 DEVICE float *attend_logits_of(const cu_attend_args &a, const attend_lane &l, uint32_t first) {
     const uint64_t heads = (uint64_t)l.row * a.batch.n_kv_heads + l.head;
@@ -242,13 +248,14 @@ template <int G> DEVICE void attend_plain_join(attend_sums<G> &s) {
     }
 }
 
-/* Entries begin to end of a row for `heads` query heads, of which the first is at q and its logits
- * at `logits`, if they are kept. In the first LANES lanes: 8 channels a lane. */
+/* Entries begin to end of a row for `heads` query heads of the group from the first-th on; their logits
+ * are kept if they are asked for. In the first LANES lanes: 8 channels a lane. */
 template <typename T, int D, int G>
-DEVICE void attend_plain(const cu_attend_args &a, const attend_lane &l, const float *q,
-                         float *logits, uint32_t heads, uint32_t begin, uint32_t end,
-                         attend_sums<G> &s) {
+DEVICE void attend_plain(const cu_attend_args &a, const attend_lane &l, uint32_t first,
+                         uint32_t heads, uint32_t begin, uint32_t end, attend_sums<G> &s) {
     typedef attend_plain_shape<D, G> shape;
+    const float *q = attend_query_of(a, l, first, D);
+    float *logits = attend_logits_of(a, l, first);
     const uint32_t channel = lane_id() % shape::LANES * 8, part = lane_id() / shape::LANES;
     const float power = power_of(a.logit.scale);
     float query[G][8];
@@ -264,9 +271,9 @@ DEVICE void attend_plain(const cu_attend_args &a, const attend_lane &l, const fl
         }
     }
     /* 1. every entry of the split; their ids are read 32 at a time, one a lane */
-    for (uint32_t first = begin; first < end; first += WARP) {
-        const attend_page ahead = attend_page_of(a, l, first + lane_id(), end);
-        const uint32_t slots = min(WARP, end - first) << a.kv.page_shift;
+    for (uint32_t at = begin; at < end; at += WARP) {
+        const attend_page ahead = attend_page_of(a, l, at + lane_id(), end);
+        const uint32_t slots = min(WARP, end - at) << a.kv.page_shift;
         for (uint32_t t = 0; t < slots; t += shape::KEYS * shape::STEPS) {
             const attend_page page = shuffle_page(ahead, t >> a.kv.page_shift);
             if (page.id < 0) continue;
@@ -279,13 +286,13 @@ DEVICE void attend_plain(const cu_attend_args &a, const attend_lane &l, const fl
 
 /* The same for one query head in parts of CU_ATTEND_AGAIN slots, so that no fp32 sum is long. */
 template <typename T, int D>
-DEVICE void attend_plain_parts(const cu_attend_args &a, const attend_lane &l, const float *q,
-                               float *logits, uint32_t begin, uint32_t end, attend_sums<1> &s) {
+DEVICE void attend_plain_parts(const cu_attend_args &a, const attend_lane &l, uint32_t head,
+                               uint32_t begin, uint32_t end, attend_sums<1> &s) {
     const uint32_t size = CU_ATTEND_AGAIN >> a.kv.page_shift;
-    attend_plain<T, D, 1>(a, l, q, logits, 1, begin, min(begin + size, end), s);
+    attend_plain<T, D, 1>(a, l, head, 1, begin, min(begin + size, end), s);
     for (begin += size; begin < end; begin += size) {
         attend_sums<1> part;
-        attend_plain<T, D, 1>(a, l, q, logits, 1, begin, min(begin + size, end), part);
+        attend_plain<T, D, 1>(a, l, head, 1, begin, min(begin + size, end), part);
         const float top = fmaxf(s.top[0], part.top[0]), base = attend_base(top);
         const float old = expf(s.top[0] - base), its = expf(part.top[0] - base);
         s.top[0] = top;

@@ -154,7 +154,7 @@ DEVICE void attend_split(const cu_attend_args &a, const attend_lane &l, const at
 /* Writes a split's state; what is not finite anew, logits included. */
 template <typename T, int D>
 DEVICE void keep_split(const cu_attend_args &a, const attend_lane &l, const attend_share &share,
-                       const float *q, float *logits, uint32_t heads, attend_rows<D> &s,
+                       uint32_t first, uint32_t heads, attend_rows<D> &s,
                        attend_state<D, CU_ATTEND_HEADS> &state) {
     typedef attend_layout<T, D> layout;
     const uint32_t mine = lane_id() / 4, column = lane_id() % 4 * 2;
@@ -174,8 +174,7 @@ DEVICE void keep_split(const cu_attend_args &a, const attend_lane &l, const atte
     for (uint32_t g = 0; g < heads; g++) {
         if ((doubtful >> 4 * g & 15) == 0) continue;
         attend_sums<1> plain;
-        attend_plain_parts<T, D>(a, l, q + g * D, logits ? logits + g * a.logit_stride : nullptr,
-                                 share.begin, share.end, plain);
+        attend_plain_parts<T, D>(a, l, first + g, share.begin, share.end, plain);
         if (lane_id() == 0) {
             state.top[g] = plain.top[0];
             state.total[g] = plain.total[0];
@@ -195,7 +194,7 @@ DEVICE void decode(const cu_attend_args &a, unsigned char *shared) {
     const attend_share share = attend_share_of(a, l);
     if (blockIdx.x >= share.chunks) return;
     const uint32_t heads = min(a.batch.group - first, CU_ATTEND_HEADS);
-    const float *q = a.q.at + row * a.q.stride + ((uint64_t)l.head * a.batch.group + first) * D;
+    const float *q = attend_query_of(a, l, first, D);
     const uint32_t mine = lane_id() / 4;
     attend_rows<D> s[1];
     attend_split<LOGITS, T, D>(
@@ -206,8 +205,7 @@ DEVICE void decode(const cu_attend_args &a, unsigned char *shared) {
     attend_block<D, CU_ATTEND_HEADS> &b = *(attend_block<D, CU_ATTEND_HEADS> *)shared;
     static_assert(sizeof b <= layout::DECODE_SHARED, "states fit where keys were");
     block_sync();
-    keep_split<T>(a, l, share, q, LOGITS ? attend_logits_of(a, l, first) : nullptr, heads, s[0],
-                  b.of[warp_id()]);
+    keep_split<T>(a, l, share, first, heads, s[0], b.of[warp_id()]);
     attend_finish(a, l, share, first, heads, b);
 }
 
@@ -403,9 +401,8 @@ DEVICE void write_rows(const cu_attend_args &a, attend_rows<D> &s, const tile_ro
         const uint32_t row = shuffle(r.row, 4 * n), g = shuffle(r.head, 4 * n);
         l = attend_lane_of(a, row, head);
         const uint32_t entries = CU_ATTEND_PIECE >> a.kv.page_shift;
-        const float *q = a.q.at + row * a.q.stride + ((uint64_t)head * a.batch.group + g) * D;
         attend_sums<1> plain;
-        attend_plain_parts<T, D>(a, l, q, nullptr, max(l.from, piece * entries),
+        attend_plain_parts<T, D>(a, l, g, max(l.from, piece * entries),
                                  min(l.entries, (piece + 1) * entries), plain);
         state = states ? states + n * (D + 2) : nullptr;
         for (uint32_t i = 0; i < 8 && lane_id() * 8 < D; i++)

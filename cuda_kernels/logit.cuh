@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The logit of a query and a key: scale·q·k, capped; NaN unless it is finite.
- * Contract: host/ops/types.h, tms_logit; meaning: host/reference/logit.c. */
+ * Contract: host/ops/types.h, tms_logit; meaning: host/reference/logit.h. */
 #ifndef TAMIS_LOGIT_CUH
 #define TAMIS_LOGIT_CUH
 

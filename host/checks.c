@@ -312,7 +312,16 @@ tamis_status tms_check_score_pages(tms_device *dev, const tms_score_pages *p) {
     return check_scores(dev, "score_pages", &p->kv, &p->batch, &p->q, p->stride);
 }
 
+tamis_status tms_check_logit(tms_device *dev, const char *op, const tms_logit *logit) {
+    const double scale = (double)logit->scale, cap = (double)logit->soft_cap;
+    if (isfinite(scale) && isfinite(cap) && cap >= 0) return TAMIS_OK;
+    return tms_device_fail(dev, TAMIS_E_ARGUMENT, "%s: logits of scale %g and soft_cap %g", op,
+                           scale, cap);
+}
+
 tamis_status tms_check_page_mass(tms_device *dev, const tms_page_mass *p) {
+    const tamis_status status = tms_check_logit(dev, "page_mass", &p->logit);
+    if (status != TAMIS_OK) return status;
     return check_scores(dev, "page_mass", &p->kv, &p->batch, &p->q, p->stride);
 }
 
@@ -396,6 +405,7 @@ tamis_status tms_check_attend(tms_device *dev, const tms_attend *p) {
     const tms_batch *b = &p->batch;
     tamis_status status = tms_check_kv(dev, &p->kv);
     if (status == TAMIS_OK) status = tms_check_batch(dev, b);
+    if (status == TAMIS_OK) status = tms_check_logit(dev, "attend", &p->logit);
     if (status != TAMIS_OK) return status;
     const uint32_t all = (uint32_t)tms_divide_up(b->max_visible, p->kv.page_size);
     if (b->n_rows && !p->lists.pages.mem && p->max_pages < all)

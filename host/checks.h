@@ -22,6 +22,8 @@ tamis_status tms_check_dtype(tms_device *dev, const char *op, tamis_dtype dtype)
  * enough. */
 tamis_status tms_check_matrix(tms_device *dev, const char *op, const char *name,
                               const tms_matrix *matrix, uint32_t n_rows, uint64_t width);
+/* Checks how an op makes logits. */
+tamis_status tms_check_logit(tms_device *dev, const char *op, const tms_logit *logit);
 /* Checks that memory which a launch with rows needs is not absent. */
 tamis_status tms_check_there(tms_device *dev, const char *op, const char *name, tms_ref ref);
 

@@ -45,6 +45,7 @@ static tamis_status check_paged(tms_device *dev, const tms_kv *kv, const tms_bat
 tamis_status tms_check_observe(tms_device *dev, const tms_observe *p) {
     const tms_batch *b = &p->batch;
     tamis_status status = check_paged(dev, &p->kv, b);
+    if (status == TAMIS_OK) status = tms_check_logit(dev, "observe", &p->logit);
     if (status != TAMIS_OK) return status;
     if (p->rows > TMS_ROWS_MAX || p->group > TMS_GROUP_SUM)
         return tms_device_fail(dev, TAMIS_E_ARGUMENT, "observe: join %d over rows, %d over groups",

@@ -1,11 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* attend: softmax attention of a row's query heads over the slots that it sees in a lane's pages:
- *   logit by host/reference/logit.c;  lse = ln Σ exp(logit);  out = Σ exp(logit - lse)·v.
+ *   logit by host/reference/logit.h;  lse = ln Σ exp(logit);  out = Σ exp(logit - lse)·v.
  * Contract: host/ops/, attend. Seen: first <= slot < visible, page in the list (or no lists).
  * Nothing seen: out 0, lse -inf. A logit that is NaN or infinite in fp32 counts as NaN and makes out
  * and lse of that (row, head) NaN. There is one running state per head, in slot order. If logits are
  * wanted, they are written for every slot that the row sees. */
 #include "host/reference/convert.h"
+#include "host/reference/logit.h"
 #include "host/reference/reference.h"
 
 #include <math.h>

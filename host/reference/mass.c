@@ -7,6 +7,7 @@
  * visible / page_size; the others are not written. A logit that is NaN or infinite in fp32 makes every score of its (row, KV head)
  * NaN. */
 #include "host/reference/convert.h"
+#include "host/reference/logit.h"
 #include "host/reference/reference.h"
 
 #include <math.h>

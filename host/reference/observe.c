@@ -6,6 +6,7 @@
  * written. A logit of q and K that is NaN or infinite in fp32 counts as NaN; a row with an lse of
  * -inf saw nothing and gives 0. */
 #include "host/reference/convert.h"
+#include "host/reference/logit.h"
 #include "host/reference/reference.h"
 
 #include <math.h>

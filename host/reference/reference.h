@@ -111,9 +111,4 @@ tamis_status tms_reference_read_bandwidth(tms_device *dev, tms_ref from, uint64_
 tamis_status tms_reference_read_pages(tms_device *dev, const tms_page_read *p);
 bool tms_reference_orders_pages(tms_device *dev);
 
-/* logit.c: NaN unless it is finite in fp32. */
-/* The lse of a softmax with one more logit; of -inf, which is none, as it was. */
-double tms_with_sink(double lse, double sink);
-double tms_logit_of(const tms_logit *rule, const float *q, const float *k, uint32_t head_dim);
-
 #endif

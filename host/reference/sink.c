@@ -2,14 +2,10 @@
 /* sink: one more logit in a softmax, which has no value:
  *   lse' = ln(exp(lse) + exp(sink));  out' = out·exp(lse - lse').
  * Contract: host/ops/, sink. */
+#include "host/reference/logit.h"
 #include "host/reference/reference.h"
 
 #include <math.h>
-
-double tms_with_sink(double lse, double sink) {
-    const double top = sink > lse ? sink : lse, low = sink > lse ? lse : sink; /* a NaN stays */
-    return sink == -INFINITY ? lse : top + log1p(exp(low - top));
-}
 
 tamis_status tms_reference_sink(tms_device *dev, const tms_sink *p) {
     const uint64_t n = p->n_rows, heads = p->n_heads, dim = p->dim;
