@@ -211,10 +211,3 @@ uint64_t tms_eviction_total(const tamis_eviction *eviction, const uint32_t *slot
     if (entry->total) return entry->total(eviction, slots, n_lanes);
     return (uint64_t)n_lanes * eviction->budget;
 }
-
-uint32_t tms_eviction_floor(float share, uint32_t tokens) {
-    /* The product is rounded to fp32, so that shares such as 0.2 give whole tokens (0.2·10 is
-     * 2). */
-    const float own = share * (float)tokens;
-    return share > 0 ? (uint32_t)own : 0;
-}

@@ -15,18 +15,6 @@ static const tms_tier_ops *const tiers[] = {
 #endif
 };
 
-const char *tamis_tier_name(tamis_tier tier) {
-    switch (tier) {
-    case TAMIS_TIER_MEMORY:
-        return "memory";
-    case TAMIS_TIER_DISK:
-        return "disk";
-    case TAMIS_TIER_REDIS:
-        return "redis";
-    }
-    return "unknown";
-}
-
 /* ---- Opening and closing --------------------------------------------------------------------- */
 
 /* Fields of a tier that is not asked for, or that this build lacks, are an error. */

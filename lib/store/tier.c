@@ -1,9 +1,21 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Walks through a tier: the list of keys, and when they end. */
+/* Tiers: their names; walks through one: the list of keys, and when they end. */
 #include "lib/store/tier.h"
 
 #include <stdlib.h>
 #include <string.h>
+
+const char *tamis_tier_name(tamis_tier tier) {
+    switch (tier) {
+    case TAMIS_TIER_MEMORY:
+        return "memory";
+    case TAMIS_TIER_DISK:
+        return "disk";
+    case TAMIS_TIER_REDIS:
+        return "redis";
+    }
+    return "unknown";
+}
 
 tamis_status tms_keys_add(tms_keys *keys, const uint8_t key[TMS_KEY_BYTES], tamis_error *error) {
     if (keys->count == keys->room) {
