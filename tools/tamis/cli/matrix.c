@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Which evictions, selections, backends and dtypes work together: the library is asked to make a
- * plan for each combination. */
+/* Which evictions, selections, sliding windows, backends and dtypes work together: the library is asked
+ * to make a plan for each combination. */
 #define _POSIX_C_SOURCE 200809L /* strdup */
 #include "cli/devices.h"
 #include "cli/json.h"
@@ -11,7 +11,7 @@
 #include <string.h>
 
 #define BACKENDS_MAX   5
-#define SELECTIONS_MAX 16
+#define COLUMNS_MAX    16 /* selections, and one more */
 #define WAYS_MAX       96 /* kinds of eviction, alone and with each of their options */
 #define N_DTYPES       (TAMIS_Q4 + 1)
 #define PLACES_MAX     (BACKENDS_MAX * N_DTYPES)
@@ -22,12 +22,19 @@ _Static_assert(PLACES_MAX <= 32, "a place is a bit of a uint32_t");
 #define CONTEXT       256u
 #define EVICT_BUDGET  64u
 #define SELECT_BUDGET 128u
+#define WINDOW        96u
 
 /* A backend and, if one can be used, its first usable device. */
 typedef struct place {
     const tamis_device_info *info;
     bool usable;
 } place;
+
+/* How a plan reads: its selection and, in the last column, a sliding window. */
+typedef struct column {
+    tamis_selection selection;
+    uint32_t sliding_window;
+} column;
 
 /* Why a cell is refused, on which (backend, dtype) of those asked. */
 typedef struct note {
@@ -38,10 +45,10 @@ typedef struct note {
 typedef struct matrix {
     const char *command;
     place places[BACKENDS_MAX];
-    uint32_t n_places, n_ways, n_selections, n_notes;
+    uint32_t n_places, n_ways, n_columns, n_notes;
     tamis_eviction ways[WAYS_MAX];
-    tamis_selection selections[SELECTIONS_MAX];
-    char *reasons[WAYS_MAX][SELECTIONS_MAX][PLACES_MAX]; /* NULL: it works, or was not asked */
+    column columns[COLUMNS_MAX];
+    char *reasons[WAYS_MAX][COLUMNS_MAX][PLACES_MAX]; /* NULL: it works, or was not asked */
     note notes[NOTES_MAX];
 } matrix;
 
@@ -57,7 +64,7 @@ static bool add_way(matrix *m, const tamis_eviction *way) {
     return true;
 }
 
-/* Every kind alone, then with each option that it has. */
+/* Every kind alone, then with each option that it has, then between steps alone if it acts in each. */
 static bool list_ways(matrix *m) {
     bool listed = true;
     for (int kind = 0; is_known(tamis_eviction_name((tamis_eviction_kind)kind)); kind++) {
@@ -70,17 +77,38 @@ static bool list_ways(matrix *m) {
             way.options = 1u << i;
             if (tamis_eviction_check(&way, NULL) == TAMIS_OK) listed = listed && add_way(m, &way);
         }
+        way.options = 0;
+        if (way.every == 1) {
+            way.every = 0;
+            listed = listed && add_way(m, &way);
+        }
     }
     return listed;
 }
 
-static bool list_selections(matrix *m) {
+/* "h2o", "h2o+rerank", "h2o, every 0". */
+typedef struct way_text {
+    char text[176];
+} way_text;
+static way_text name_of(const tamis_eviction *way) {
+    tamis_eviction plain;
+    way_text out;
+    tamis_eviction_default(way->kind, &plain);
+    snprintf(out.text, sizeof(out.text), "%s%s", cli_eviction_name(way).text,
+             way->every == plain.every ? "" : ", every 0");
+    return out;
+}
+
+/* Every selection, then full under a sliding window. */
+static bool list_columns(matrix *m) {
     for (int kind = 0; is_known(tamis_selection_name((tamis_selection_kind)kind)); kind++) {
-        if (m->n_selections == SELECTIONS_MAX) return false;
-        tamis_selection *selection = &m->selections[m->n_selections++];
+        if (m->n_columns + 1 == COLUMNS_MAX) return false;
+        tamis_selection *selection = &m->columns[m->n_columns++].selection;
         tamis_selection_default((tamis_selection_kind)kind, selection);
         selection->budget = SELECT_BUDGET;
     }
+    m->columns[m->n_columns].sliding_window = WINDOW;
+    tamis_selection_default(TAMIS_SELECT_FULL, &m->columns[m->n_columns++].selection);
     return true;
 }
 
@@ -103,10 +131,11 @@ static bool list_places(matrix *m, const tamis_device_info *infos, size_t count,
 
 /* The library's answer for one cell: *reason is NULL if it makes the plan, else the reason of the
  * refusal. An error that is not a refusal is returned. */
-static tamis_status ask(tamis_cache *cache, const tamis_eviction *way,
-                        const tamis_selection *selection, char **reason, tamis_error *error) {
-    const tamis_plan_params params = {.selection = *selection,
+static tamis_status ask(tamis_cache *cache, const tamis_eviction *way, const column *reads,
+                        char **reason, tamis_error *error) {
+    const tamis_plan_params params = {.selection = reads->selection,
                                       .eviction = *way,
+                                      .attention.sliding_window = reads->sliding_window,
                                       .max_rows = EVICT_BUDGET,
                                       .max_context = CONTEXT};
     tamis_plan *plan = NULL;
@@ -128,10 +157,10 @@ static bool ask_place(matrix *m, tamis_context *context, uint32_t at, tamis_dtyp
                                 .capacity_tokens = CONTEXT};
     for (uint32_t w = 0; w < m->n_ways; w++) {
         tamis_cache *cache = NULL;
-        shape.planes = tamis_eviction_planes(&m->ways[w]);
+        shape.planes = tamis_eviction_planes(&m->ways[w]) | TAMIS_PLANE_POSITIONS;
         bool asked = tamis_cache_create(context, &shape, &cache, error) == TAMIS_OK;
-        for (uint32_t s = 0; asked && s < m->n_selections; s++)
-            asked = ask(cache, &m->ways[w], &m->selections[s],
+        for (uint32_t s = 0; asked && s < m->n_columns; s++)
+            asked = ask(cache, &m->ways[w], &m->columns[s],
                         &m->reasons[w][s][at * N_DTYPES + dtype], error) == TAMIS_OK;
         tamis_cache_destroy(&cache);
         if (!asked) return false;
@@ -197,12 +226,12 @@ static cell cell_of(matrix *m, uint32_t w, uint32_t s) {
     return out;
 }
 
-/* Whether an option gives the same row as its kind alone; then it has no row of its own. */
+/* Whether a way gives the same row as its kind alone; then it has no row of its own. */
 static bool is_as_its_kind(const matrix *m, uint32_t w) {
     uint32_t base = w;
-    while (m->ways[base].options != 0)
+    while (base > 0 && m->ways[base - 1].kind == m->ways[w].kind)
         base--;
-    for (uint32_t s = 0; s < m->n_selections; s++)
+    for (uint32_t s = 0; s < m->n_columns; s++)
         for (uint32_t i = 0; i < m->n_places * N_DTYPES; i++) {
             const char *mine = m->reasons[w][s][i], *its = m->reasons[base][s][i];
             if ((mine == NULL) != (its == NULL) || (mine != NULL && strcmp(mine, its) != 0))
@@ -213,12 +242,13 @@ static bool is_as_its_kind(const matrix *m, uint32_t w) {
 
 static void fill_table(matrix *m, cli_table *table) {
     cli_table_add(table, "evict");
-    for (uint32_t s = 0; s < m->n_selections; s++)
-        cli_table_add(table, "%s", tamis_selection_name(m->selections[s].kind));
+    for (uint32_t s = 0; s < m->n_columns; s++)
+        cli_table_add(table, "%s%s", tamis_selection_name(m->columns[s].selection.kind),
+                      m->columns[s].sliding_window > 0 ? ", sliding window" : "");
     for (uint32_t w = 0; w < m->n_ways; w++) {
         if (is_as_its_kind(m, w)) continue;
-        cli_table_add(table, "%s", cli_eviction_name(&m->ways[w]).text);
-        for (uint32_t s = 0; s < m->n_selections; s++)
+        cli_table_add(table, "%s", name_of(&m->ways[w]).text);
+        for (uint32_t s = 0; s < m->n_columns; s++)
             cli_table_add(table, "%s", cell_of(m, w, s).text);
     }
 }
@@ -287,7 +317,7 @@ static void print_markdown(const matrix *m, const cli_table *table) {
 }
 
 static bool print(matrix *m, bool markdown) {
-    cli_table table = {.columns = 1 + m->n_selections};
+    cli_table table = {.columns = 1 + m->n_columns};
     fill_table(m, &table);
     bool printed = !table.failed;
     if (printed && markdown)
@@ -305,7 +335,10 @@ static bool add_cell(cJSON *cells, const matrix *m, uint32_t w, uint32_t s, uint
     const char *reason = m->reasons[w][s][i];
     cJSON *row = cli_json_row(cells);
     return cJSON_AddStringToObject(row, "evict", cli_eviction_name(&m->ways[w]).text) != NULL &&
-           cJSON_AddStringToObject(row, "select", tamis_selection_name(m->selections[s].kind)) &&
+           cJSON_AddNumberToObject(row, "every", m->ways[w].every) != NULL &&
+           cJSON_AddStringToObject(row, "select",
+                                   tamis_selection_name(m->columns[s].selection.kind)) != NULL &&
+           cJSON_AddNumberToObject(row, "sliding_window", m->columns[s].sliding_window) != NULL &&
            cJSON_AddStringToObject(row, "backend", info->backend) != NULL &&
            cJSON_AddStringToObject(row, "device", info->id) != NULL &&
            cJSON_AddStringToObject(row, "dtype", cli_dtypes[i % N_DTYPES]) != NULL &&
@@ -329,7 +362,7 @@ static cJSON *list_cells(const matrix *m) {
     cJSON *cells = cJSON_CreateArray();
     bool made = cells != NULL;
     for (uint32_t w = 0; w < m->n_ways; w++)
-        for (uint32_t s = 0; s < m->n_selections; s++)
+        for (uint32_t s = 0; s < m->n_columns; s++)
             for (uint32_t i = 0; made && i < m->n_places * N_DTYPES; i++)
                 if (m->places[i / N_DTYPES].usable) made = add_cell(cells, m, w, s, i);
     if (made) return cells;
@@ -357,7 +390,7 @@ static int ask_and_say(matrix *m, const char *device, bool markdown, cli_output 
 
 static void release(matrix *m) {
     for (uint32_t w = 0; w < m->n_ways; w++)
-        for (uint32_t s = 0; s < m->n_selections; s++)
+        for (uint32_t s = 0; s < m->n_columns; s++)
             for (uint32_t i = 0; i < PLACES_MAX; i++)
                 free(m->reasons[w][s][i]);
     free(m);
@@ -374,7 +407,7 @@ int devices_matrix(const char *command, const tamis_device_info *infos, size_t c
         return cli_fail(command, "out of host memory");
     }
     m->command = command;
-    if (list_ways(m) && list_selections(m) && list_places(m, infos, count, device))
+    if (list_ways(m) && list_columns(m) && list_places(m, infos, count, device))
         code = ask_and_say(m, device, markdown, json != NULL ? &output : NULL);
     else
         cli_fail(command, "--matrix: more kinds or backends than there are places for");
