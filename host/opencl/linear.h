@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What the files of linear, linear_parts and linear_chain on OpenCL share. */
+/* What the files of linear, linear_parts and linear_chain on OpenCL share
+ * (linear_stages.c). */
 #ifndef TMS_OPENCL_LINEAR_H
 #define TMS_OPENCL_LINEAR_H
 
@@ -24,7 +25,9 @@ void tms_cl_part(tms_cl_launch *l, const tms_linear_parts *p, uint32_t i);
 /* Runs of so many outputs; with a gate both parts are in one. */
 uint64_t tms_cl_stage_items(const tms_linear_parts *p, uint32_t run);
 
-/* The CPU form of a chain of one stage. */
+/* The CPU form of a chain of n stages, and of one. */
+tamis_status tms_cl_run_stages(tms_device *dev, const tms_linear_parts *stages, uint32_t n,
+                               const tms_cl_types *types);
 tamis_status tms_cl_run_stage(tms_device *dev, const tms_linear_parts *p);
 
 #endif

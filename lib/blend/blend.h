@@ -101,10 +101,12 @@ bool tms_blend_gates(const tamis_blend *blend, uint32_t layer);
 /* What a selection of n rows in the check layer leaves, as `bound` is defined. */
 double tms_blend_left(const tamis_blend *blend, uint32_t n);
 
-/* ---- Layers (calls_layer.c) ------------------------------------------------------------------ */
+/* ---- Times (times.c) ------------------------------------------------------------------------- */
 
 /* Waits for the device, where times of layers are asked for. */
 tamis_status tms_blend_settle(tamis_blend *blend, tamis_error *error);
+/* Counts the time since the last layer was left as that of computing it; before layer 0 nothing. */
+void tms_blend_count_compute(tamis_blend *blend, uint32_t layer);
 
 /* ---- Prefixes (prefix.c) --------------------------------------------------------------------- */
 

@@ -141,29 +141,12 @@ static tamis_status load_parts(tamis_blend *blend, uint32_t layer, bool *restart
     return load_zeros(blend, layer, TMS_ROW_FRESH, error);
 }
 
-/* Where times of layers are asked for, the device has done what it was given, but for uploads. */
-tamis_status tms_blend_settle(tamis_blend *blend, tamis_error *error) {
-    tamis_event *end = NULL;
-    if (!blend->params.timing) return TAMIS_OK;
-    TMS_TRY(tamis_event_record(tamis_cache_context(blend->cache), &end, error));
-    const tamis_status status = tamis_event_wait(end, error);
-    tamis_event_destroy(&end);
-    return status;
-}
-
-static void count_time(tamis_blend *blend, uint32_t layer) {
-    const double us = tms_now_us() - blend->left_at;
-    if (layer == 0) return;
-    blend->layers[layer - 1].compute_us += us;
-    blend->stats.compute_us += us;
-}
-
 /* Loads, and counts the time of it and that of the layer before. */
 static tamis_status load_layer(tamis_blend *blend, uint32_t layer, bool *restarted,
                                tamis_error *error) {
     tamis_blend_layer_stats *of = &blend->layers[layer];
     TMS_TRY(tms_blend_settle(blend, error));
-    count_time(blend, layer);
+    tms_blend_count_compute(blend, layer);
     const double begun = tms_now_us(), waited = of->wait_us;
     TMS_TRY(load_parts(blend, layer, restarted, error));
     TMS_TRY(tms_blend_settle(blend, error));

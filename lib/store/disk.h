@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The disk tier inside: what finding records (disk.c) and writing them (disk_write.c) share. */
+/* The disk tier inside: what finding records (disk.c) and writing them (disk_write.c) share:
+ * files (disk_files.c). */
 #ifndef TMS_STORE_DISK_H
 #define TMS_STORE_DISK_H
 

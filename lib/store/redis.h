@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The redis tier inside: what asking the server (redis_link.c), finding records (redis.c) and
- * writing them (redis_write.c) share. hiredis connects, formats commands and parses replies; bytes
- * are moved here, so that a whole command has a deadline, no signal is raised where the server is
- * gone, and planes are sent from where they lie. */
+/* The redis tier inside: what asking the server (redis_link.c), finding records (redis_read.c) and writing
+ * them (redis_write.c) share, below the tier itself (redis.c). hiredis connects, formats commands and
+ * parses replies; bytes are moved here, so that a whole command has a deadline, no signal is raised where
+ * the server is gone, and planes are sent from where they lie. */
 #ifndef TMS_STORE_REDIS_H
 #define TMS_STORE_REDIS_H
 
@@ -85,6 +85,16 @@ tamis_status tms_redis_stage(tms_tier *tier, const tms_record *record, const uin
                              const tamis_chunk_planes *chunk, tms_staged **out, tamis_error *error);
 void tms_redis_discard(tms_tier *tier, tms_staged *staged);
 tamis_status tms_redis_commit(tms_tier *tier, tms_staged *staged, tamis_error *error);
+
+/* A record that was found (redis_read.c). */
+typedef struct tms_redis_object {
+    tms_object object;
+    tms_redis_name name;
+    uint8_t identity[TMS_REDIS_IDENTITY];
+    size_t identity_bytes; /* fewer where the value is shorter */
+    const char *head;      /* the value's first bytes, until its header has been read */
+    size_t head_bytes;
+} tms_redis_object;
 
 /* As of tms_tier_ops. */
 tamis_status tms_redis_find(tms_tier *tier, const uint8_t *key, tms_object **out,

@@ -1,68 +1,14 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The command line `tamis`: lists its commands, finds the one that was named and runs it. */
-#include "bench/bench.h"
-#ifdef TAMIS_HAVE_STORE
-#include "blend/blend.h"
-#endif
+/* The command line `tamis`: finds the command that was named and runs it. */
 #include "cli/commands.h"
 #include "cli/stdin.h"
-#include "compare/compare.h"
-#include "eval/eval.h"
-#ifdef TAMIS_HAVE_STORE
-#include "store/shared.h"
-#endif
 
 #include <errno.h>
 #include <string.h>
 
-const cli_command *const cli_commands[] = {&cli_devices_command,
-                                           &cli_run_command,
-                                           &compare_command,
-                                           &cli_tokenize_command,
-                                           &tune_command,
-                                           &bench_attention_command,
-                                           &bench_decode_command,
-                                           &bench_layers_command,
-                                           &bench_linear_command,
-                                           &bench_model_command,
-                                           &bench_throughput_command,
-#ifdef TAMIS_HAVE_STORE
-                                           &bench_ttft_command,
-#endif
-                                           &eval_passkey_command,
-                                           &eval_recall_command,
-                                           &eval_perplexity_command,
-                                           &eval_eviction_command,
-                                           &eval_ruler_command,
-#ifdef TAMIS_HAVE_STORE
-                                           &eval_blend_command,
-                                           &blend_check_command,
-                                           &blend_list_command,
-                                           &store_put_command,
-                                           &store_list_command,
-                                           &store_verify_command,
-                                           &store_gc_command,
-#endif
-                                           NULL};
-
-const cli_group cli_command_groups[] = {
-    {"bench", "measure decoding: full against selections and evictions", "benchmark"},
-    {"eval", "measure what a model loses when it reads or keeps part of its KV cache",
-     "evaluation"},
-#ifdef TAMIS_HAVE_STORE
-    {"blend", "say for which models stored chunks may be put into prompts", "command"},
-    {"store", "keep the K and V of text chunks to be used wherever the texts stand", "command"},
-#endif
-    {NULL, NULL, NULL}};
-
 /* The words after "tamis": "bench decode". */
 static const char *name_of(const cli_command *command) {
     return command->name + strlen("tamis ");
-}
-
-int cli_is_of_group(const cli_command *command, const cli_group *group) {
-    size_t bytes = strlen(group->name);
-    return strncmp(name_of(command), group->name, bytes) == 0 && name_of(command)[bytes] == ' ';
 }
 
 static bool is_alone(const cli_command *command) {

@@ -3,10 +3,12 @@
  * writes it anew while the library is inside a compiler. The last one stays. */
 #include "cli/building.h"
 
-#include "cli/cli.h"
+#include "cli/clock.h"
 
 #include <pthread.h>
 #include <signal.h>
+#include <stdbool.h>
+#include <stdio.h>
 #include <time.h>
 
 #define QUIET_S 0.4 /* kernels that a driver has kept take less: no line for these */

@@ -132,12 +132,6 @@ bool cli_size(const char *command, const char *flag, const char *text, uint64_t 
     return false;
 }
 
-double cli_seconds(void) {
-    struct timespec now;
-    clock_gettime(CLOCK_MONOTONIC, &now);
-    return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
-}
-
 cli_text cli_bytes(double bytes) {
     static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB"};
     cli_text out;

@@ -3,6 +3,7 @@
 #ifndef CLI_CLI_H
 #define CLI_CLI_H
 
+#include "cli/clock.h"
 #include "cli/options.h"
 
 #include <stdbool.h>
@@ -45,9 +46,6 @@ bool cli_decimal(const char *command, const char *flag, const char *text, cli_ra
 /* Bytes above 0: digits, then K, M, G or T for powers of 1024, or nothing. Prints "FLAG TEXT: must be
  * bytes, ..." and returns false if it is none. */
 bool cli_size(const char *command, const char *flag, const char *text, uint64_t *bytes);
-
-/* Seconds of a clock that never goes back. */
-double cli_seconds(void);
 
 /* Bytes in a readable unit, e.g. "1.5 GiB". */
 typedef struct cli_text {

@@ -48,11 +48,6 @@ static const char *kind_name(tamis_device_kind kind) {
     }
 }
 
-bool devices_is_meant(const tamis_device_info *info, const char *device) {
-    return device == NULL || strcmp(device, "auto") == 0 || strcmp(device, info->id) == 0 ||
-           strcmp(device, info->backend) == 0;
-}
-
 /* Where the settings of its kernels come from, or what is wrong with the file that says them. */
 typedef struct settings_text {
     char text[1024];

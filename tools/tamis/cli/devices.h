@@ -5,8 +5,13 @@
 
 #include "cli/cli.h"
 
+#include <string.h>
+
 /* Whether `device` means this entry: its id, or its backend; NULL and "auto" mean every one. */
-bool devices_is_meant(const tamis_device_info *info, const char *device);
+static inline bool devices_is_meant(const tamis_device_info *info, const char *device) {
+    return device == NULL || strcmp(device, "auto") == 0 || strcmp(device, info->id) == 0 ||
+           strcmp(device, info->backend) == 0;
+}
 
 /* Makes a small plan for every eviction, selection and dtype on the first usable device of every
  * backend that `device` means, and prints which of them the library makes and why it refuses the

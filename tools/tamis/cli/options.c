@@ -158,11 +158,6 @@ static bool parse_file(const value *v, const char **path) {
            refuse(v, "standard input is no ordinary file, and this is read in any order");
 }
 
-bool cli_is_file(const cli_option *option) {
-    return option->kind == CLI_INPUT || option->kind == CLI_FILE || option->kind == CLI_OUTPUT ||
-           option->kind == CLI_PATH || option->kind == CLI_INPUTS;
-}
-
 /* Text on the command line is UTF-8; other bytes are taken as they are, with a warning. */
 static bool parse_text(const value *v, const char **out) {
     *out = v->text;
@@ -175,10 +170,6 @@ static bool parse_text(const value *v, const char **out) {
 static bool add_text(const value *v, cli_texts *out) {
     if (out->count == CLI_LIST_MAX) return refuse(v, "is given too often");
     return parse_text(v, &out->values[out->count]) && ++out->count > 0;
-}
-
-bool cli_may_repeat(const cli_option *option) {
-    return option->kind == CLI_TEXTS || option->kind == CLI_INPUTS;
 }
 
 static bool parse_value(const cli_command *command, const cli_option *option, const char *text,

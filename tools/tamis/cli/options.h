@@ -88,7 +88,7 @@ typedef struct cli_command {
     int (*run)(int argc, char *const *argv); /* arguments after the name; the exit status */
 } cli_command;
 
-/* Every command, ended by NULL; those of a group ("tamis bench ...") stand together. */
+/* Every command, ended by NULL (list.c); those of a group ("tamis bench ...") stand together. */
 extern const cli_command *const cli_commands[];
 
 /* The commands whose names share a second word. */
@@ -119,10 +119,15 @@ int cli_is_of_group(const cli_command *command, const cli_group *group);
 int cli_parse(const cli_command *command, void *flags, int argc, char *const *argv);
 
 /* Whether the flag may be given more than once. */
-bool cli_may_repeat(const cli_option *option);
+static inline bool cli_may_repeat(const cli_option *option) {
+    return option->kind == CLI_TEXTS || option->kind == CLI_INPUTS;
+}
 
 /* Whether it takes the name of a file or a folder. */
-bool cli_is_file(const cli_option *option);
+static inline bool cli_is_file(const cli_option *option) {
+    return option->kind == CLI_INPUT || option->kind == CLI_FILE || option->kind == CLI_OUTPUT ||
+           option->kind == CLI_PATH || option->kind == CLI_INPUTS;
+}
 
 /* The index-th word that an option takes; NULL after the last one, or where any text is taken. */
 const char *cli_option_word(const cli_option *option, uint32_t index);

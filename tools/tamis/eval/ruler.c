@@ -8,8 +8,6 @@
 
 #define TEXTS_MAX 100000
 
-const char *const ruler_times[RULER_TIMES + 1] = {"later", "known", NULL};
-
 typedef struct ruler_flags {
     const char *device, *model, *json;
     cli_seed seed;

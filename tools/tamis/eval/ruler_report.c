@@ -4,6 +4,8 @@
 
 #include <inttypes.h>
 
+const char *const ruler_times[RULER_TIMES + 1] = {"later", "known", NULL};
+
 /* A row of the report. */
 typedef struct line {
     const char *task, *time; /* time: "-" of a selection */
