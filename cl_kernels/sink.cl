@@ -16,6 +16,6 @@ __kernel GROUP_OF(WG_SIZE) void sink_states(uint n_states, uint n_heads, uint di
     out += out_offset + state / n_heads * out_stride + (ulong)(state % n_heads) * dim;
     for (uint d = wi; d < dim; d += WG_SIZE)
         out[d] *= share;
-    barrier(CLK_LOCAL_MEM_FENCE); /* all have read lse */
+    barrier(CLK_GLOBAL_MEM_FENCE); /* all have read lse */
     if (wi == 0) lse[lse_offset + state] = with_sink(before, sink);
 }

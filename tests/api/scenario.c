@@ -38,7 +38,7 @@ const scenario_case scenario_cases[] = {
     {"to lists", TAMIS_SELECT_QUEST, TAMIS_EVICT_CALLER, 0, 0, false, true, false, 0},
     {"stored", TAMIS_SELECT_QUEST, TAMIS_EVICT_NONE, 0, 0, false, false, true, 0},
     {"knorm, stored", TAMIS_SELECT_QUEST, TAMIS_EVICT_KNORM, 0, 0, false, false, true, 0},
-    {"snapkv, window", TAMIS_SELECT_QUEST, TAMIS_EVICT_SNAPKV, 0, 0, false, false, false, 25},
+    {"snapkv, window, sinks", TAMIS_SELECT_QUEST, TAMIS_EVICT_SNAPKV, 0, 0, false, false, false, 25},
 };
 const uint32_t scenario_case_count = sizeof scenario_cases / sizeof *scenario_cases;
 
@@ -453,6 +453,7 @@ void scenario_open(scenario *s, const scenario_case *c) {
     const tamis_plan_params plan = scenario_plan(c);
     *s = (scenario){.c = c};
     evict_open(&s->e, &shape, &plan);
+    if (c->window) evict_sink(&s->e, &plan, UINT32_MAX);
     if (!c->stored) return;
     double frequencies[32];
     for (uint32_t i = 0; i < 32; i++)

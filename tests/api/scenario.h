@@ -16,7 +16,7 @@ typedef struct scenario_case {
     uint32_t every;
     bool timing, lists; /* of every stage; an eviction to keep lists */
     bool stored;        /* exact steps are narrowed after a layer, and load the other rows */
-    uint32_t window;    /* of every layer; 0: none */
+    uint32_t window;    /* of every layer, which then has sinks, too; 0: none */
 } scenario_case;
 extern const scenario_case scenario_cases[];
 extern const uint32_t scenario_case_count;
