@@ -14,5 +14,9 @@ tamis_status tms_cu_sink(tms_device *dev, const tms_sink *p) {
         .n_heads = p->n_heads,
         .dim = p->dim,
     };
-    return tms_cu_run(&l, tms_cu_items(states * 32, CU_SINK_THREADS), &args);
+    const tms_cu_grid grid = {.x = tms_divide_up(states, CU_SINK_THREADS / 32),
+                              .y = 1,
+                              .z = 1,
+                              .threads = CU_SINK_THREADS};
+    return tms_cu_run(&l, grid, &args);
 }
