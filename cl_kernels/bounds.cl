@@ -12,16 +12,8 @@
 #define OWNED (BOUNDS_Q8 ? Q8_BLOCK : 16) /* channels; the last block may have fewer */
 #define ITEMS ((HEAD_DIM + OWNED - 1) / OWNED)
 
-/* The largest finite element. */
-#if BOUNDS_Q8
-#define MOST (Q8_MOST * 65504.0f)
-#elif DTYPE == 1
-#define MOST 65504.0f
-#elif DTYPE == 2
-#define MOST 0x1.fep127f
-#else
-#define MOST FLT_MAX
-#endif
+/* The largest finite bound. */
+#define MOST_BOUND (BOUNDS_Q8 ? Q8_MOST * 65504.0f : MOST)
 
 /* tms_bounds_kind */
 #define MINMAX 0
@@ -80,8 +72,8 @@ static ONCE void pair_of(const page_keys *keys, uint kind, float width, float16 
     if (kind == MEAN) return;
     const float16 spread = width * std_of(keys, mean);
     const int16 finite = isfinite(mean) & isfinite(spread);
-    *lo = select(mean - spread, fmax(mean - spread, -MOST), finite);
-    *hi = select(mean + spread, fmin(mean + spread, MOST), finite);
+    *lo = select(mean - spread, fmax(mean - spread, -MOST_BOUND), finite);
+    *hi = select(mean + spread, fmin(mean + spread, MOST_BOUND), finite);
 }
 
 #if BOUNDS_Q8

@@ -13,13 +13,7 @@
 #define TILE  (ROWS * HELD)
 #define NONE  0xffffffffu
 
-#if DTYPE == 0
-typedef float16 chunk;
-#elif HAS_BLOCKS
-typedef char16 chunk;
-#else
-typedef ushort16 chunk;
-#endif
+typedef element16 chunk;
 
 typedef struct lane {
     __global const int *pages, *to, *list;

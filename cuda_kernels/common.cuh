@@ -321,6 +321,13 @@ DEVICE void load_8(const kv_row<q4> &row, uint32_t channel, float (&x)[8]) {
             channel, x);
 }
 
+/* The number of a type of rows: its tamis_dtype. */
+template <typename T> constexpr uint32_t NUMBER_OF = 0;
+template <> constexpr uint32_t NUMBER_OF<f16> = 1;
+template <> constexpr uint32_t NUMBER_OF<bf16> = 2;
+template <> constexpr uint32_t NUMBER_OF<q8> = 3;
+template <> constexpr uint32_t NUMBER_OF<q4> = 5;
+
 /* ---- Instances: X(C type, tag in names) and X(C type, tag, head dim) ------------------------- */
 
 #define FOR_EACH_TYPE(X) X(float, f32) X(f16, f16) X(bf16, bf16)

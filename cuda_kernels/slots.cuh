@@ -115,16 +115,10 @@ DEVICE void load_tile_of(const cu_slots &s, const slot_lane &l, uint64_t from, u
 }
 DEVICE void load_tile(const cu_slots &s, const slot_lane &l, uint64_t from, uint32_t first,
                       uint32_t end, float *tile) {
-    if (s.dtype == 0)
-        load_tile_of<float>(s, l, from, first, end, tile);
-    else if (s.dtype == 1)
-        load_tile_of<f16>(s, l, from, first, end, tile);
-    else if (s.dtype == 3)
-        load_tile_of<q8>(s, l, from, first, end, tile);
-    else if (s.dtype == 5)
-        load_tile_of<q4>(s, l, from, first, end, tile);
-    else
-        load_tile_of<bf16>(s, l, from, first, end, tile);
+#define LOAD_TILE(type, tag)                                                                       \
+    if (s.dtype == NUMBER_OF<type>) load_tile_of<type>(s, l, from, first, end, tile);
+    FOR_EACH_ROW_TYPE(LOAD_TILE)
+#undef LOAD_TILE
 }
 
 /* Rows of weights: row r, channel c at at[r*stride + c]. */
@@ -146,12 +140,10 @@ DEVICE void load_panel_of(const weight_rows &w, uint32_t first, uint32_t from, f
                             : 0.0f;
 }
 DEVICE void load_panel(const weight_rows &w, uint32_t first, uint32_t from, float *panel) {
-    if (w.dtype == 0)
-        load_panel_of<float>(w, first, from, panel);
-    else if (w.dtype == 1)
-        load_panel_of<f16>(w, first, from, panel);
-    else
-        load_panel_of<bf16>(w, first, from, panel);
+#define LOAD_PANEL(type, tag)                                                                      \
+    if (w.dtype == NUMBER_OF<type>) load_panel_of<type>(w, first, from, panel);
+    FOR_EACH_TYPE(LOAD_PANEL)
+#undef LOAD_PANEL
 }
 
 DEVICE void load_edge(const float *p, float (&x)[EDGE]) {

@@ -34,11 +34,9 @@ tamis_status tms_check_kv(tms_device *dev, const tms_kv *kv) {
     if (!listed(kv->head_dim, head_dims, sizeof head_dims / sizeof *head_dims))
         return tms_device_fail(dev, TAMIS_E_UNSUPPORTED,
                                "head dim %u: supported are 64, 80, 96, 128, 256", kv->head_dim);
-    if (tms_kv_unit(kv->dtype) == 0)
+    if (!tms_dtype_known((uint32_t)kv->dtype))
         return tms_device_fail(dev, TAMIS_E_UNSUPPORTED,
-                               "cache dtype %d: supported are f32 (0), f16 (1), bf16 (2), q8 (3), "
-                               "k8v4 (4), q4 (5)",
-                               (int)kv->dtype);
+                               "cache dtype %d is none of" TMS_DTYPE_WORDS, (int)kv->dtype);
     const bool scaled = tms_has_blocks(kv->dtype);
     if (kv->bounds.mem && kv->bounds_dtype != tms_bounds_dtype(kv->dtype) &&
         kv->bounds_dtype != TAMIS_Q8)
@@ -188,7 +186,8 @@ tamis_status tms_check_write_rows(tms_device *dev, const tms_write_rows *p) {
     const uint64_t width = (uint64_t)p->batch.n_kv_heads * p->kv.head_dim;
     tamis_status status = tms_check_kv(dev, &p->kv);
     if (status != TAMIS_OK) return status;
-    if (p->dtype != TAMIS_F32 && (p->dtype != p->kv.dtype || tamis_dtype_size(p->dtype) == 0))
+    if (p->dtype != TAMIS_F32 &&
+        (p->dtype != p->kv.dtype || !tms_dtype_of_rows((uint32_t)p->dtype)))
         return tms_device_fail(
             dev, TAMIS_E_ARGUMENT, "write_rows: %s rows into a cache of %s: must be %s",
             tamis_dtype_name(p->dtype), tamis_dtype_name(p->kv.dtype),

@@ -26,13 +26,11 @@ tamis_status tms_cu_compact(tms_device *dev, const tms_compact *p) {
     };
     for (int i = 0; i < 2; i++) {
         args.pieces[i] = tms_row_size(rows[i], dim) * size / 16;
-        args.words[i] = tms_block_numbers(rows[i]) * tms_q8_blocks(dim);
+        args.words[i] = tms_block_numbers(rows[i]) * tms_blocks(dim);
         args.stride[i] = numbers ? tms_row_size(rows[i], dim) : p->kv.slot_stride * size;
     }
     const uint64_t slices = tms_divide_up(args.pieces[0], CU_COMPACT_WIDE);
-    const tms_cu_grid grid = {.x = lanes,
-                              .y = 2 * slices + numbers + planes,
-                              .z = 1,
-                              .threads = CU_COMPACT_THREADS};
+    const tms_cu_grid grid = {
+        .x = lanes, .y = 2 * slices + numbers + planes, .z = 1, .threads = CU_COMPACT_THREADS};
     return tms_cu_run(&l, grid, &args);
 }

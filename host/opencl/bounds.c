@@ -7,7 +7,7 @@ tamis_status tms_cl_bounds(tms_device *dev, const tms_bounds *p) {
     if (status != TAMIS_OK) return status;
     tms_cl_launch l = tms_cl_begin_kv(dev, "bounds.cl", "bounds_of_pages", &p->kv);
     const uint32_t items =
-        p->kv.bounds_dtype == TAMIS_Q8 ? tms_q8_blocks(p->kv.head_dim) : p->kv.head_dim / 16;
+        p->kv.bounds_dtype == TAMIS_Q8 ? tms_blocks(p->kv.head_dim) : p->kv.head_dim / 16;
     tms_cl_kv(&l, &p->kv, p->n);
     tms_cl_bounds_of(&l, &p->kv, p->n);
     tms_cl_u32(&l, p->n);

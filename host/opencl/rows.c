@@ -54,7 +54,7 @@ tamis_status tms_cl_write_rows(tms_device *dev, const tms_write_rows *p) {
     tms_cl_optional(&l, p->planes.scores, sizeof(cl_float), 0);
     tms_cl_optional(&l, p->positions, sizeof(cl_int), b->n_rows);
     const uint32_t puts =
-        tms_has_blocks(p->kv.dtype) ? tms_q8_blocks(p->kv.head_dim) : p->kv.head_dim / 16;
+        tms_has_blocks(p->kv.dtype) ? tms_blocks(p->kv.head_dim) : p->kv.head_dim / 16;
     if (p->rotation.n_rot == 0) return tms_cl_run_items(&l, lanes * puts);
     set_rotation(&l, p);
     return tms_cl_run_items(&l, (uint64_t)b->n_rows * (b->n_heads + b->n_kv_heads));

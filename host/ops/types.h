@@ -4,10 +4,11 @@
 #ifndef TMS_OPS_TYPES_H
 #define TMS_OPS_TYPES_H
 
+#include "host/base/dtype.h"
+
 #include <stdbool.h>
 #include <stddef.h>
 #include <stdint.h>
-#include <tamis/device.h>
 
 typedef struct tms_mem tms_mem;     /* device memory; each backend has its own */
 typedef struct tms_event tms_event; /* a point in the queue */
@@ -28,12 +29,12 @@ typedef struct tms_ref {
  * multiples of 16 bytes.
  * q8 (tamis_dtype): strides and offsets are in bytes, and even. The int8 rows of a page's K lie
  * one behind another, slot_stride = head_dim; behind all page_size of them their scales, f16
- * [page_size][tms_q8_blocks]; V's the same. A pair of bounds is lo, hi, then one scale f16
- * [tms_q8_blocks] for blocks of both.
- * q4: strides and offsets as in q8, slot_stride = head_dim too, though a row has TMS_Q4_BYTES for
+ * [page_size][tms_blocks]; V's the same. A pair of bounds is lo, hi, then one scale f16
+ * [tms_blocks] for blocks of both.
+ * q4: strides and offsets as in q8, slot_stride = head_dim too, though a row has 16 bytes for
  * each block: byte i holds n of channel i in its low half and of channel i + 16 in its high half (0
  * where a block has 16 channels). Rows of K lie one behind another, and behind all page_size of
- * them their minima and scales, f16 [page_size][tms_q8_blocks][m, d]; V's the same.
+ * them their minima and scales, f16 [page_size][tms_blocks][m, d]; V's the same.
  * k8v4: K as in q8, V as in q4. Bounds of q4 and k8v4 are those of q8.
  * In the cache's own layout a page's K takes tms_keys_size, its V tms_values_size, a pair
  * tms_bounds_pair. */
@@ -48,44 +49,9 @@ typedef struct tms_kv {
     uint64_t bounds_page_stride, bounds_head_stride;
 } tms_kv;
 
-/* Whether blocks of 32 channels of a row share numbers, which lie behind a page's rows. */
-static inline bool tms_has_blocks(tamis_dtype dtype) {
-    return dtype == TAMIS_Q8 || dtype == TAMIS_K8V4 || dtype == TAMIS_Q4;
-}
-/* How rows of K and rows of V lie: as those of a cache of this dtype. What reads keys alone takes
- * k8v4 for q8. */
-static inline tamis_dtype tms_key_dtype(tamis_dtype dtype) {
-    return dtype == TAMIS_K8V4 ? TAMIS_Q8 : dtype;
-}
-static inline tamis_dtype tms_value_dtype(tamis_dtype dtype) {
-    return dtype == TAMIS_K8V4 ? TAMIS_Q4 : dtype;
-}
-/* The dtype of a cache's bounds unless it is told otherwise. */
-static inline tamis_dtype tms_bounds_dtype(tamis_dtype dtype) {
-    return tms_has_blocks(dtype) ? TAMIS_Q8 : dtype;
-}
-/* Channels of a block, bytes that it takes in a row of q4; blocks of a row. */
-#define TMS_Q8_BLOCK 32u
-#define TMS_Q4_BYTES 16u
-static inline uint32_t tms_q8_blocks(uint32_t head_dim) {
-    return (head_dim + TMS_Q8_BLOCK - 1) / TMS_Q8_BLOCK;
-}
-/* Bytes of what strides and offsets of K and V, or of bounds, count: an element, or a byte where
- * there are blocks. */
-static inline size_t tms_kv_unit(tamis_dtype dtype) {
-    return tms_has_blocks(dtype) ? 1 : tamis_dtype_size(dtype);
-}
-/* Of rows of this dtype, which is not k8v4: their length in these units, and how many f16 a block
- * has behind the rows. */
-static inline uint32_t tms_row_size(tamis_dtype dtype, uint32_t head_dim) {
-    return dtype == TAMIS_Q4 ? tms_q8_blocks(head_dim) * TMS_Q4_BYTES : head_dim;
-}
-static inline uint32_t tms_block_numbers(tamis_dtype dtype) {
-    return dtype == TAMIS_Q4 ? 2 : dtype == TAMIS_Q8 ? 1 : 0;
-}
 /* In units: page_size such rows with what lies behind them. */
 static inline uint64_t tms_rows_size(tamis_dtype dtype, uint32_t page_size, uint32_t head_dim) {
-    const uint32_t numbers = tms_block_numbers(dtype) * tms_q8_blocks(head_dim);
+    const uint32_t numbers = tms_block_numbers(dtype) * tms_blocks(head_dim);
     return (uint64_t)page_size * (tms_row_size(dtype, head_dim) + 2 * numbers);
 }
 /* In units: K and V of a page in the cache's own layout. */
@@ -102,9 +68,9 @@ static inline uint64_t tms_key_bytes(tamis_dtype dtype, uint32_t page_size, uint
 static inline uint64_t tms_value_bytes(tamis_dtype dtype, uint32_t page_size, uint32_t head_dim) {
     return tms_values_size(dtype, page_size, head_dim) * tms_kv_unit(dtype);
 }
-/* In units: the bounds of a page, in q8 up to the next multiple of 16. */
+/* In units: the bounds of a page, where they have blocks up to the next multiple of 16. */
 static inline uint64_t tms_bounds_pair(tamis_dtype dtype, uint32_t head_dim) {
-    const uint32_t scales = dtype == TAMIS_Q8 ? 2 * tms_q8_blocks(head_dim) : 0;
+    const uint32_t scales = 2 * tms_block_numbers(dtype) * tms_blocks(head_dim);
     return 2ull * head_dim + (scales + 15) / 16 * 16;
 }
 

@@ -7,7 +7,6 @@
 #include "host/reference/convert.h"
 #include "host/reference/reference.h"
 
-#include <float.h>
 #include <math.h>
 
 /* The keys of one page of one head, row by row. */
@@ -64,17 +63,12 @@ static void std_of(const page_keys *keys, const float *mean, float *std) {
         std[d] = sqrtf(std[d] / (float)keys->kv->page_size);
 }
 
-static float largest_of(tamis_dtype dtype) {
-    if (dtype == TAMIS_Q8) return 127 * 65504.0f;
-    return dtype == TAMIS_F16 ? 65504.0f : dtype == TAMIS_BF16 ? 0x1.fep127f : FLT_MAX;
-}
-
 /* lo = mean - spread, hi = mean + spread. If mean and spread are finite, lo and hi are clamped to
  * be finite in the dtype. A finite mean is within the dtype's range, so lo can only be too low and
  * hi too high. */
 static void around_mean(const tms_kv *kv, const float *mean, const float *spread, float *lo,
                         float *hi) {
-    const float most = largest_of(kv->bounds_dtype);
+    const float most = tms_dtypes[kv->bounds_dtype].most;
     for (uint32_t d = 0; d < kv->head_dim; d++) {
         lo[d] = mean[d] - spread[d];
         hi[d] = mean[d] + spread[d];

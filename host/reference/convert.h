@@ -71,9 +71,7 @@ static inline void tms_load_row(tamis_dtype dtype, const void *data, uint64_t at
         for (uint32_t i = 0; i < n; i++)
             out[i] = tms_bf16_load(half[i]);
         break;
-    case TAMIS_Q8: /* of caches alone: tms_load_slot */
-    case TAMIS_K8V4:
-    case TAMIS_Q4:
+    default: /* rows with blocks: tms_load_slot */
         break;
     }
 }
@@ -94,9 +92,7 @@ static inline void tms_store_row(tamis_dtype dtype, void *data, uint64_t at, uin
         for (uint32_t i = 0; i < n; i++)
             half[i] = tms_bf16_store(row[i]);
         break;
-    case TAMIS_Q8:
-    case TAMIS_K8V4:
-    case TAMIS_Q4:
+    default:
         break;
     }
 }

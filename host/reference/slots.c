@@ -6,10 +6,11 @@
 #include "host/reference/convert.h"
 #include "host/reference/reference.h"
 
-#define Q8_MOST 127 /* the largest |q| */
-#define Q4_MOST 15  /* the largest n */
-#define F16_INF 0x7c00u
-#define F16_NAN 0x7e00u
+#define Q8_MOST  127 /* the largest |q| */
+#define Q4_MOST  15  /* the largest n */
+#define Q4_BYTES 16u /* of a block in a row */
+#define F16_INF  0x7c00u
+#define F16_NAN  0x7e00u
 
 /* The smallest f16 d with steps·d >= most, by the number of its bits; NaN where there is none. */
 static uint16_t block_scale(float most, float steps) {
@@ -52,7 +53,7 @@ static int nearest(float x, float d) {
 }
 
 static uint32_t block_end(uint32_t begin, uint32_t head_dim) {
-    return begin + TMS_Q8_BLOCK < head_dim ? begin + TMS_Q8_BLOCK : head_dim;
+    return begin + TMS_BLOCK_CHANNELS < head_dim ? begin + TMS_BLOCK_CHANNELS : head_dim;
 }
 
 /* The largest magnitude of the n elements at x, NaN if one is NaN. */
@@ -79,7 +80,7 @@ static void store_block(const float *x, uint32_t n, uint16_t scale, rounding way
 
 static void load_q8(const int8_t *row, const uint16_t *scales, uint32_t n, float *out) {
     for (uint32_t i = 0; i < n; i++)
-        out[i] = tms_f16_load(scales[i / TMS_Q8_BLOCK]) * (float)row[i];
+        out[i] = tms_f16_load(scales[i / TMS_BLOCK_CHANNELS]) * (float)row[i];
 }
 
 /* ---- Rows of 4 bits -------------------------------------------------------------------------- */
@@ -94,7 +95,7 @@ static float least(const float *x, uint32_t n) {
 
 /* A block of n channels to its bytes, with its minimum and scale. */
 static void store_q4_block(const float *x, uint32_t n, uint8_t *out, uint16_t *of) {
-    float above[TMS_Q8_BLOCK], most = 0;
+    float above[TMS_BLOCK_CHANNELS], most = 0;
     of[0] = block_minimum(least(x, n));
     for (uint32_t i = 0; i < n; i++) {
         above[i] = x[i] - tms_f16_load(of[0]);
@@ -102,18 +103,18 @@ static void store_q4_block(const float *x, uint32_t n, uint8_t *out, uint16_t *o
     }
     of[1] = block_scale(most, Q4_MOST);
     if (of[1] == F16_NAN) of[0] = F16_NAN;
-    memset(out, 0, TMS_Q4_BYTES);
+    memset(out, 0, Q4_BYTES);
     for (uint32_t i = 0; i < n && of[1] != F16_NAN; i++) {
         const int q = nearest(above[i], tms_f16_load(of[1]));
-        out[i % TMS_Q4_BYTES] |= (uint8_t)(i < TMS_Q4_BYTES ? q : q << 4);
+        out[i % Q4_BYTES] |= (uint8_t)(i < Q4_BYTES ? q : q << 4);
     }
 }
 
 static void load_q4(const uint8_t *row, const uint16_t *of, uint32_t n, float *out) {
     for (uint32_t i = 0; i < n; i++) {
-        const uint32_t block = i / TMS_Q8_BLOCK, rest = i % TMS_Q8_BLOCK;
-        const uint8_t byte = row[block * TMS_Q4_BYTES + rest % TMS_Q4_BYTES];
-        const int q = rest < TMS_Q4_BYTES ? byte & 15 : byte >> 4;
+        const uint32_t block = i / TMS_BLOCK_CHANNELS, rest = i % TMS_BLOCK_CHANNELS;
+        const uint8_t byte = row[block * Q4_BYTES + rest % Q4_BYTES];
+        const int q = rest < Q4_BYTES ? byte & 15 : byte >> 4;
         out[i] = tms_f16_load(of[2 * block]) + tms_f16_load(of[2 * block + 1]) * (float)q;
     }
 }
@@ -137,7 +138,7 @@ static uint16_t *numbers_of(const tms_kv *kv, const void *data, tms_row row) {
     const tms_row behind = {row.page, kv->page_size, row.is_value};
     unsigned char *first = (unsigned char *)(uintptr_t)data + row_at(kv, behind);
     return (uint16_t *)(void *)first +
-           (size_t)row.slot * tms_q8_blocks(kv->head_dim) * tms_block_numbers(dtype_of(kv, row));
+           (size_t)row.slot * tms_blocks(kv->head_dim) * tms_block_numbers(dtype_of(kv, row));
 }
 
 void tms_load_slot(const tms_kv *kv, const void *data, tms_row row, float *out) {
@@ -159,11 +160,10 @@ void tms_store_slot(const tms_kv *kv, void *data, tms_row row, const float *x) {
         return;
     }
     uint16_t *numbers = numbers_of(kv, data, row);
-    for (uint32_t c = 0; c < kv->head_dim; c += TMS_Q8_BLOCK) {
-        const uint32_t n = block_end(c, kv->head_dim) - c, block = c / TMS_Q8_BLOCK;
+    for (uint32_t c = 0; c < kv->head_dim; c += TMS_BLOCK_CHANNELS) {
+        const uint32_t n = block_end(c, kv->head_dim) - c, block = c / TMS_BLOCK_CHANNELS;
         if (dtype == TAMIS_Q4) {
-            store_q4_block(x + c, n, (uint8_t *)data + at + block * TMS_Q4_BYTES,
-                           numbers + 2 * block);
+            store_q4_block(x + c, n, (uint8_t *)data + at + block * Q4_BYTES, numbers + 2 * block);
             continue;
         }
         const uint16_t scale = block_scale(largest(x + c, n, 0), Q8_MOST);
@@ -179,7 +179,7 @@ void tms_copy_slot(const tms_kv *kv, void *data, tms_row to, tms_row from) {
             tms_row_size(dtype, kv->head_dim) * unit);
     if (tms_has_blocks(dtype))
         memmove(numbers_of(kv, data, to), numbers_of(kv, data, from),
-                sizeof(uint16_t) * tms_q8_blocks(kv->head_dim) * tms_block_numbers(dtype));
+                sizeof(uint16_t) * tms_blocks(kv->head_dim) * tms_block_numbers(dtype));
 }
 
 void tms_load_bounds(const tms_kv *kv, const void *bounds, uint64_t at, float *pair) {
@@ -203,12 +203,12 @@ void tms_store_bounds(const tms_kv *kv, void *bounds, uint64_t at, const float *
     }
     int8_t *lo = (int8_t *)bounds + at;
     uint16_t *scales = (uint16_t *)(void *)(lo + 2 * (size_t)dim);
-    for (uint32_t c = 0; c < dim; c += TMS_Q8_BLOCK) {
+    for (uint32_t c = 0; c < dim; c += TMS_BLOCK_CHANNELS) {
         const uint32_t n = block_end(c, dim) - c;
         const uint16_t scale =
             block_scale(largest(pair + dim + c, n, largest(pair + c, n, 0)), Q8_MOST);
         store_block(pair + c, n, scale, outward ? DOWN : NEAREST, lo + c);
         store_block(pair + dim + c, n, scale, outward ? UP : NEAREST, lo + dim + c);
-        scales[c / TMS_Q8_BLOCK] = scale;
+        scales[c / TMS_BLOCK_CHANNELS] = scale;
     }
 }

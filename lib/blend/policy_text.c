@@ -4,6 +4,7 @@
  * "end". The last line is a checksum (XXH3, 64 bits) of all before it. Decimal numbers have a point
  * and nine digits behind it, whatever the program's locale. */
 #define XXH_INLINE_ALL
+#include "host/base/dtype.h"
 #include "lib/blend/policy.h"
 #include "lib/blend/selector.h"
 #include "lib/core/text_file.h"
@@ -66,8 +67,6 @@ static const char *const figure_names[] = {"share", "kl", "kl-p95",    "agreemen
 #define N_FIGURES (sizeof figures / sizeof *figures)
 
 static const char *const schedules[] = {"falling", "flat"};
-static const tamis_dtype dtypes[] = {TAMIS_F32, TAMIS_F16, TAMIS_BF16, TAMIS_Q8, TAMIS_K8V4,
-                                     TAMIS_Q4};
 
 static double *number_of(tamis_blend_figures *f, size_t i) {
     return (double *)((char *)f + figures[i]);
@@ -93,12 +92,6 @@ static uint64_t units_of(double value) {
     return (uint64_t)llround(value / UNIT);
 }
 
-static bool is_dtype(tamis_dtype dtype) {
-    for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++)
-        if (dtypes[i] == dtype) return true;
-    return false;
-}
-
 static tamis_status check_settings(const tamis_blend_policy *p, tamis_error *error) {
     const tms_selector *selector = tms_selector_find(p->selector);
     TMS_REQUIRE(memchr(p->model, '\0', sizeof p->model), TAMIS_E_ARGUMENT,
@@ -108,9 +101,9 @@ static tamis_status check_settings(const tamis_blend_policy *p, tamis_error *err
     TMS_REQUIRE(p->schedule == TAMIS_BLEND_FALLING || p->schedule == TAMIS_BLEND_FLAT,
                 TAMIS_E_ARGUMENT, "schedule is %d: there are 0 and 1", (int)p->schedule);
     TMS_REQUIRE(p->check_layer != 0, TAMIS_E_ARGUMENT, "check_layer is 0; it must be 1 at least");
-    TMS_REQUIRE(is_dtype(p->cache_dtype) && is_dtype(p->dtype), TAMIS_E_ARGUMENT,
-                "cache_dtype is %d, dtype %d: one of them is none", (int)p->cache_dtype,
-                (int)p->dtype);
+    TMS_REQUIRE(tms_dtype_known((uint32_t)p->cache_dtype) && tms_dtype_known((uint32_t)p->dtype),
+                TAMIS_E_ARGUMENT, "cache_dtype is %d, dtype %d: one of them is none",
+                (int)p->cache_dtype, (int)p->dtype);
     TMS_REQUIRE(tamis_dtype_size(p->dtype), TAMIS_E_ARGUMENT, "dtype is %s, which no record has",
                 tamis_dtype_name(p->dtype));
     TMS_TRY(check_number("max_kl", p->max_kl, MOST, error));
@@ -304,12 +297,11 @@ static bool take_number(const char *from, uint64_t most, uint64_t *out) {
 }
 
 static bool take_dtype(const char *word, uint32_t *out) {
-    for (size_t i = 0; i < sizeof dtypes / sizeof *dtypes; i++)
-        if (strcmp(word, tamis_dtype_name(dtypes[i])) == 0) {
-            *out = (uint32_t)dtypes[i];
-            return true;
-        }
-    return false;
+    uint32_t dtype = 0;
+    while (dtype < TMS_DTYPES && strcmp(word, tamis_dtype_name((tamis_dtype)dtype)) != 0)
+        dtype++;
+    *out = dtype;
+    return dtype < TMS_DTYPES;
 }
 
 static bool take_schedule(const char *word, uint32_t *out) {

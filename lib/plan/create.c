@@ -84,10 +84,11 @@ static tamis_status check_params(const tamis_cache *cache, const tamis_plan_para
                 "max_rows %" PRIu32 " over %" PRIu32 " lanes make tables of more than %" PRId32
                 " entries",
                 p->max_rows, cache->n_lanes, INT32_MAX);
-    TMS_REQUIRE(p->load_dtypes >> (TAMIS_BF16 + 1) == 0, TAMIS_E_ARGUMENT,
-                "load_dtypes is %" PRIu32
-                ", more than the sum of 1 << dtype over f32, f16 and bf16",
-                p->load_dtypes);
+    for (uint32_t dtype = 0; dtype < 32; dtype++)
+        TMS_REQUIRE(!(p->load_dtypes >> dtype & 1) || tms_dtype_of_rows(dtype), TAMIS_E_ARGUMENT,
+                    "load_dtypes is %" PRIu32
+                    ", more than the sum of 1 << dtype over f32, f16 and bf16",
+                    p->load_dtypes);
     TMS_REQUIRE(p->reserved32 == 0, TAMIS_E_ARGUMENT,
                 "reserved32 of tamis_plan_params is %" PRIu32 "; it must be 0", p->reserved32);
     TMS_REQUIRE(!p->give_back || cache->params.planes == 0, TAMIS_E_UNSUPPORTED,
@@ -177,15 +178,18 @@ static tamis_status check_sight(const tms_setup *setup, uint32_t layer, tamis_er
     const place where = place_of(setup, layer);
     if (value == 0 || !needs->active) return TAMIS_OK;
     TMS_REQUIRE(!needs->in_place, TAMIS_E_UNSUPPORTED,
-                "%s%s %" PRIu32 " under eviction %s with every 1: rows take the places of tokens, so "
+                "%s%s %" PRIu32
+                " under eviction %s with every 1: rows take the places of tokens, so "
                 "that those of a window no longer lie together",
                 where.text, what, value, name);
     TMS_REQUIRE(!needs->rotation, TAMIS_E_UNSUPPORTED,
-                "%s%s %" PRIu32 " under reindexed %s, which moves its sinks nearer: into the window or "
+                "%s%s %" PRIu32
+                " under reindexed %s, which moves its sinks nearer: into the window or "
                 "not is not defined",
                 where.text, what, value, name);
     TMS_REQUIRE(setup->cache->params.planes & TAMIS_PLANE_POSITIONS, TAMIS_E_ARGUMENT,
-                "%s%s %" PRIu32 " under eviction %s needs the cache's plane of positions (planes %d); "
+                "%s%s %" PRIu32
+                " under eviction %s needs the cache's plane of positions (planes %d); "
                 "the cache has %" PRIu32,
                 where.text, what, value, name, TAMIS_PLANE_POSITIONS, setup->cache->params.planes);
     return TAMIS_OK;
@@ -254,8 +258,7 @@ static tamis_status warm_in_step(tamis_plan *plan, uint32_t layer, tamis_error *
         TMS_TRY(tms_run_attend(plan->setup.dev, &observed, error));
         TMS_TRY(tms_in_step_use_weights(&plan->in_step, layer, &observed, error));
     }
-    if (plan->setup.needs.rotation)
-        TMS_TRY(tms_reindex_attend(&plan->reindex, &attend, error));
+    if (plan->setup.needs.rotation) TMS_TRY(tms_reindex_attend(&plan->reindex, &attend, error));
     return TAMIS_OK;
 }
 

@@ -3,6 +3,7 @@
 #ifndef TMS_STORE_KEY_H
 #define TMS_STORE_KEY_H
 
+#include "host/base/dtype.h"
 #include "lib/core/bytes.h"
 #include <tamis/store.h>
 
@@ -12,8 +13,6 @@
 #define TMS_KEY_TEXT    33 /* by tms_hex, with its NUL */
 #define TMS_MOST_TOKENS (1u << 22)
 
-/* Whether that is the number of a dtype that caches have. */
-bool tms_cache_dtype_known(uint32_t dtype);
 /* E_ARGUMENT for a shape that no record has. */
 tamis_status tms_shape_check(const tamis_chunk_shape *shape, tamis_error *error);
 /* E_ARGUMENT for an id that can name no record. */

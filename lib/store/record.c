@@ -213,7 +213,7 @@ static tms_verdict decode_numbers(const uint8_t *head, uint64_t header_bytes, ui
                                   tms_record *out) {
     const uint32_t n_tokens = tms_get_u32(head + AT_TOKENS), dtype = tms_get_u32(head + AT_DTYPE);
     const uint32_t cache_dtype = tms_get_u32(head + AT_CACHE);
-    if (dtype > TAMIS_BF16 || !tms_cache_dtype_known(cache_dtype)) return TMS_DAMAGED;
+    if (!tms_dtype_of_rows(dtype) || !tms_dtype_known(cache_dtype)) return TMS_DAMAGED;
     const tamis_chunk_shape shape = {.n_layers = tms_get_u32(head + AT_LAYERS),
                                      .n_kv_heads = tms_get_u32(head + AT_HEADS),
                                      .head_dim = tms_get_u32(head + AT_DIM),

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Prefixes out of a store: the longest one whose pages are there is loaded, the rest computed, and
  * all of it is what a prefill gives, bit for bit, on models of three kinds. */
+#include "host/base/dtype.h"
 #include "tests/blend/blends.h"
 #include "tests/faulty.h"
 
@@ -281,19 +282,19 @@ static void read_of_other(const blends *writer, blends *reader) {
  * computed over one is a miss over another, and each prompt is a prefill. */
 static void caches_share_nothing(void **state) {
     (void)state;
-    static blends all[TAMIS_Q4 + 1];
+    static blends all[TMS_DTYPES];
     if (strcmp(rig_device, "reference") != 0) return; /* the key does not depend on the device */
-    for (int i = 0; i <= TAMIS_Q4; i++) {
+    for (int i = 0; i < TMS_DTYPES; i++) {
         rig_params params = plain;
         params.dtype = (tamis_dtype)i;
         blends_open(&all[i], blend_models[0].name, &params, TAMIS_F32, false);
         const tamis_record_params pages = {.dtype = TAMIS_F32, .cache_dtype = params.dtype};
         assert_int_equal(record(&all[i], &pages, KEPT), PAGES);
     }
-    for (int w = 0; w <= TAMIS_Q4; w++)
-        for (int r = 0; r <= TAMIS_Q4; r++)
+    for (int w = 0; w < TMS_DTYPES; w++)
+        for (int r = 0; r < TMS_DTYPES; r++)
             read_of_other(&all[w], &all[r]);
-    for (int i = 0; i <= TAMIS_Q4; i++)
+    for (int i = 0; i < TMS_DTYPES; i++)
         blends_close(&all[i]);
 }
 

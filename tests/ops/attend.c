@@ -25,8 +25,8 @@ float check_attend_cap(const check_data *data) {
 /* What attention of one (row, KV head) goes over; rows of K in f32, V `value_offset` further on. */
 typedef struct seen {
     const float *kv;
-    uint64_t *key; /* of each seen slot */
-    uint32_t *slot;    /* the seen slots */
+    uint64_t *key;  /* of each seen slot */
+    uint32_t *slot; /* the seen slots */
     uint32_t n;
     double value_size; /* max |v| */
 } seen;
@@ -59,10 +59,11 @@ static void gather(const check_data *data, uint32_t row, uint32_t head, const in
 /* The size of element d of a key: of q4 that of its block's minimum and
  * that of what is above it, which may cancel. */
 static double key_size(const check_data *data, const float *k, uint32_t d) {
-    const uint32_t dim = data->lanes.kv.head_dim, first = d / TMS_Q8_BLOCK * TMS_Q8_BLOCK;
+    const uint32_t dim = data->lanes.kv.head_dim,
+                   first = d / TMS_BLOCK_CHANNELS * TMS_BLOCK_CHANNELS;
     double low = k[d];
     if (check_get(data, KEY_DTYPE) != TAMIS_Q4) return fabs(k[d]);
-    for (uint32_t i = first; i < dim && i < first + TMS_Q8_BLOCK; i++)
+    for (uint32_t i = first; i < dim && i < first + TMS_BLOCK_CHANNELS; i++)
         low = fmin(low, k[i]);
     return fabs(low) + (k[d] - low);
 }

@@ -3,7 +3,6 @@
  * that are left alone. */
 #include "check.h"
 
-#include <float.h>
 #include <math.h>
 
 /* Heads that one page id serves. */
@@ -52,11 +51,6 @@ static void infinite_keys(check_data *data) {
     }
 }
 
-static double limit_of(tamis_dtype dtype) {
-    if (dtype == TAMIS_Q8) return 127.0 * 65504;
-    return dtype == TAMIS_F16 ? 65504 : dtype == TAMIS_BF16 ? 0x1.fep127 : FLT_MAX;
-}
-
 /* Nasty fills in f16 only: about half of channel 0 at the dtype's limit and of channel 1 at the
  * negative one, so that mean and spread are near it. The squares of others would overflow. */
 static void limit_keys(check_data *data) {
@@ -69,7 +63,7 @@ static void limit_keys(check_data *data) {
             for (uint32_t d = 0; d < 2; d++)
                 if (check_below(&rng, 2))
                     check_store(l->kv.dtype, check_init(data, BUF_KV), row + d,
-                                d ? -limit_of(l->kv.dtype) : limit_of(l->kv.dtype));
+                                d ? -tms_dtypes[l->kv.dtype].most : tms_dtypes[l->kv.dtype].most);
         }
 }
 
@@ -130,7 +124,7 @@ static void want_mean(check_data *data, uint32_t page, uint32_t head, uint32_t d
         plain && check_get(data, KEY_FILL) == FILL_INTS && !check_has_scales(data, BUF_KV);
     const double slack = exact ? 0 : 2e-6 * most * (1 + width);
     const tamis_dtype dtype = check_has_scales(data, BUF_BOUNDS) ? TAMIS_Q8 : kv->bounds_dtype;
-    const double limit = isfinite(mean) && isfinite(spread) ? limit_of(dtype) : INFINITY;
+    const double limit = isfinite(mean) && isfinite(spread) ? tms_dtypes[dtype].most : INFINITY;
     const uint64_t at = page * kv->bounds_page_stride + head * kv->bounds_head_stride + d;
     check_buffer *b = &data->buf[BUF_BOUNDS];
     want_value(b, at, mean - spread, slack, limit);

@@ -13,7 +13,8 @@ typedef struct key_info {
 } key_info;
 
 static const char *const fill_words[] = {"ints", "normal", "nasty", NULL};
-static const char *const dtype_words[] = {"f32", "f16", "bf16", "q8", "k8v4", "q4", NULL};
+#define DTYPE_TEXT(name, value, text) text,
+static const char *const dtype_words[] = {TAMIS_DTYPE_LIST(DTYPE_TEXT) NULL};
 static const char *const type_words[] = {"f32",  "f16",  "bf16", "q8_0", "q4_0",
                                          "q4_1", "q5_0", "q4_k", "q6_k", NULL};
 static const char *const source_words[] = {"from-f32", "from-f16", "from-bf16", NULL};

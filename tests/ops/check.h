@@ -118,9 +118,10 @@ typedef struct check_factor {
     uint32_t level[CHECK_LEVELS];
 } check_factor;
 /* The levels of KEY_DTYPE. */
+#define CHECK_DTYPE_VALUE(name, value, text) value,
 #define CHECK_CACHE_DTYPES                                                                         \
-    6, {                                                                                           \
-        TAMIS_F32, TAMIS_F16, TAMIS_BF16, TAMIS_Q8, TAMIS_K8V4, TAMIS_Q4                           \
+    TMS_DTYPES, {                                                                                  \
+        TAMIS_DTYPE_LIST(CHECK_DTYPE_VALUE)                                                        \
     }
 
 typedef struct check_entry {
@@ -442,8 +443,8 @@ void check_nan_keys(check_data *data);
 double check_score(const check_data *data, uint32_t row, uint32_t head, uint32_t ordinal,
                    double *tolerance);
 /* The rules of select for one lane, by a full sort. scores may be NULL. */
-void check_select_lane(const check_data *data, uint32_t first, uint32_t visible, const float *scores, int32_t *list,
-                       int32_t *count);
+void check_select_lane(const check_data *data, uint32_t first, uint32_t visible,
+                       const float *scores, int32_t *list, int32_t *count);
 /* Whether sinks or recent keep the entry, or it has no score. */
 bool check_protected(const check_data *data, uint32_t visible, uint32_t ordinal);
 /* Entries a list may need under the case's k, sinks and recent. */

@@ -96,7 +96,8 @@ compact.cl|compact|s/vstore16(held\[i\]/vstore16(held[0]/
 compact.cl|compact|s/of\[b\] = held\[b\]/of[b] = held[0]/
 cpu.clh|observe|s/q8_widen(row.scales\[block\])/q8_widen(row.scales[0])/
 cpu.clh|attend|s,(1.0f / 6),(1.0f / 7),
-cpu.clh|attend|s/high ? bytes >> 4/high ? bytes >> 5/
+elements_cpu.clh|attend|s/high ? bytes >> 4/high ? bytes >> 5/
+elements.clh|read_rows|s/convert_uint16(vload16(0, p)) << 16/convert_uint16(vload16(0, p)) << 15/
 deviation.cl|deviation|s/if (values) held/if (!values) held/
 embed.cl|embed|s/tokens\[tokens_offset + row\]/tokens[tokens_offset]/
 fuse.cl|fuse|s/a \* value + b \* other/a * value - b * other/

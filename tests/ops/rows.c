@@ -90,10 +90,11 @@ static float vary(block_kind kind, uint32_t i, float x, double same, check_rng *
 
 static void vary_blocks(check_data *data, float *row, uint32_t n, check_rng *rng) {
     if (!check_has_scales(data, BUF_KV) || check_get(data, KEY_FILL) != FILL_NASTY) return;
-    for (uint32_t first = 0; first < n; first += TMS_Q8_BLOCK) {
+    for (uint32_t first = 0; first < n; first += TMS_BLOCK_CHANNELS) {
         const uint32_t kind = check_below(rng, 2 * BLOCK_FILLED);
         const double same = ldexp(check_normal(rng), (int)check_below(rng, 20) - 10);
-        for (uint32_t i = first; i < n && i < first + TMS_Q8_BLOCK && kind < BLOCK_FILLED; i++)
+        for (uint32_t i = first; i < n && i < first + TMS_BLOCK_CHANNELS && kind < BLOCK_FILLED;
+             i++)
             row[i] = vary((block_kind)kind, i - first, row[i], same, rng);
     }
 }

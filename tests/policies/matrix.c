@@ -3,6 +3,7 @@
  * two prompts, one of which is evicted from, then decode steps. Outputs are attention over what
  * lanes hold and lists name, in fp64; what lanes keep and lists name is what the reference keeps
  * and names. */
+#include "host/base/dtype.h"
 #include "tests/policies/oracle.h"
 
 #include <math.h>
@@ -413,10 +414,8 @@ static void check_cell(side *s, side *reference, const cell *c, tally *sum) {
     if (reference) check_same(&mine, &its);
 }
 
-#define N_DTYPES (TAMIS_Q4 + 1)
-
 static void check_eviction(side *s, side *reference, const tamis_eviction *eviction, tally *sum) {
-    for (int dtype = TAMIS_F32; dtype < N_DTYPES; dtype++)
+    for (int dtype = TAMIS_F32; dtype < (int)TMS_DTYPES; dtype++)
         for (int kind = TAMIS_SELECT_FULL; kind <= TAMIS_SELECT_RANDOM; kind++) {
             const cell c = {*eviction, selection_of(kind), (tamis_dtype)dtype};
             print_message("%s, %s, %s\n", tamis_eviction_name(eviction->kind),
@@ -440,8 +439,8 @@ static void test_all(void **state) {
     const tamis_eviction reindexed = eviction_of(TAMIS_EVICT_STREAMING, TAMIS_EVICT_REINDEX);
     check_eviction(&s, compared ? &reference : NULL, &reindexed, &sum);
     /* Only reindexed sinks are refused, under all selections but full. */
-    assert_int_equal(sum.refused, 4 * N_DTYPES);
-    assert_int_equal(sum.played, (kinds * 5 + 1) * N_DTYPES);
+    assert_int_equal(sum.refused, 4 * (int)TMS_DTYPES);
+    assert_int_equal(sum.played, (kinds * 5 + 1) * (int)TMS_DTYPES);
     if (compared) close_side(&reference);
     close_side(&s);
 }

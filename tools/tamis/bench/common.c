@@ -91,19 +91,11 @@ uint32_t bench_list_evictions(const char *command, const cli_list *list, uint32_
     return 1 + count;
 }
 
-/* Of K; where 32 channels share them, with their scale and, in q4, their minimum. */
-static double key_bytes(tamis_dtype dtype, uint32_t head_dim) {
-    const double blocks = (head_dim + 31) / 32;
-    if (dtype == TAMIS_Q4) return 20 * blocks;
-    if (tamis_dtype_size(dtype) == 0) return head_dim + 2 * blocks;
-    return (double)(head_dim * tamis_dtype_size(dtype));
-}
-
 double bench_policy_bytes(const tamis_eviction *eviction, const tamis_cache_params *shape,
                           uint32_t batch, double slots) {
     const uint32_t planes = tamis_eviction_planes(eviction);
     const bool fed = planes & TAMIS_PLANE_SCORES, in_place = eviction->every == 1;
-    const double row = key_bytes(shape->dtype, shape->head_dim);
+    const double row = (double)tamis_dtype_row_bytes(shape->dtype, 0, shape->head_dim);
     const uint32_t group = shape->n_heads / shape->n_kv_heads;
     double bytes = 0;
     if (eviction->kind == TAMIS_EVICT_NONE) return 0;

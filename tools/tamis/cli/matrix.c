@@ -10,11 +10,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define BACKENDS_MAX   5
-#define COLUMNS_MAX    16 /* selections, and one more */
-#define WAYS_MAX       96 /* kinds of eviction, alone and with each of their options */
-#define N_DTYPES       (TAMIS_Q4 + 1)
-#define PLACES_MAX     (BACKENDS_MAX * N_DTYPES)
+#define BACKENDS_MAX                   5
+#define COLUMNS_MAX                    16 /* selections, and one more */
+#define WAYS_MAX                       96 /* kinds of eviction, alone and with each of their options */
+#define COUNT_DTYPE(name, value, text) +1
+#define N_DTYPES                       (0 TAMIS_DTYPE_LIST(COUNT_DTYPE))
+#define PLACES_MAX                     (BACKENDS_MAX * N_DTYPES)
 _Static_assert(PLACES_MAX <= 32, "a place is a bit of a uint32_t");
 #define NOTES_MAX 128
 

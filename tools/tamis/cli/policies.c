@@ -8,13 +8,8 @@
 
 const char *const cli_group_rules[] = {
     [TAMIS_GROUP_MAX] = "max", [TAMIS_GROUP_MEAN] = "mean", [TAMIS_GROUP_SUM] = "sum", NULL};
-const char *const cli_dtypes[] = {[TAMIS_F32] = "f32",
-                                  [TAMIS_F16] = "f16",
-                                  [TAMIS_BF16] = "bf16",
-                                  [TAMIS_Q8] = "q8",
-                                  [TAMIS_K8V4] = "k8v4",
-                                  [TAMIS_Q4] = "q4",
-                                  NULL};
+#define DTYPE_TEXT(name, value, text) [value] = text,
+const char *const cli_dtypes[] = {TAMIS_DTYPE_LIST(DTYPE_TEXT) NULL};
 const char *const cli_stored_dtypes[] = {
     [TAMIS_F32] = "f32", [TAMIS_F16] = "f16", [TAMIS_BF16] = "bf16", NULL};
 const char *const cli_bounds_dtypes[] = {
