@@ -155,6 +155,10 @@ template <typename T> constexpr uint32_t BLOCK_NUMBERS = 0;
 template <> constexpr uint32_t BLOCK_NUMBERS<q8> = 1;
 template <> constexpr uint32_t BLOCK_NUMBERS<q4> = 2;
 
+/* Whether rows of a cache of T have blocks. */
+template <typename T>
+constexpr bool HAS_BLOCKS = BLOCK_NUMBERS<typename rows_of<T>::key> > 0;
+
 /* By bits: what makes machine code of PTX may contract x - x with the product that x is, and gives
  * that product's rounding error in the place of 0. */
 DEVICE bool is_finite(float x) {

@@ -59,7 +59,7 @@ DEVICE void put_formed(const float *formed, uint32_t dim, const kv_row<T> &to) {
 template <typename S, typename K, typename V>
 DEVICE void put_rows(const cu_load_rows_args &a, const S *k, const S *v, uint32_t row,
                      const kv_row<K> &key, const kv_row<V> &value, float *formed) {
-    if constexpr (sizeof(K) > 1) {
+    if constexpr (!HAS_BLOCKS<K>) {
         if (k) put_key(a, k, row, (K *)key.at);
         if (v) put_channels(v, (V *)value.at, 0, a.head_dim);
     } else {

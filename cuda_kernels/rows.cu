@@ -64,7 +64,7 @@ template <typename T> DEVICE void get_8(const kv_row<T> &from, uint32_t channel,
 template <typename K, typename V>
 DEVICE void put_8(const kv_row<K> &key, const kv_row<V> &value, uint32_t channel, bool live,
                   const float *k, const float *v) {
-    if constexpr (sizeof(K) > 1) {
+    if constexpr (!HAS_BLOCKS<K>) {
         put_8(k, v, (K *)key.at + channel, (V *)value.at + channel);
     } else {
         float x[8] = {}, y[8] = {};
@@ -150,7 +150,7 @@ DEVICE void write_head(const cu_write_rotated_args &a, uint32_t row, uint32_t he
     const int32_t slot = w.slots[(uint64_t)row * w.batch.n_kv_heads + head];
     const uint32_t channel = lane_id() * 8;
     const bool live = channel < a.head_dim;
-    if (slot < 0 || (sizeof(T) > 1 && !live)) return;
+    if (slot < 0 || (!HAS_BLOCKS<T> && !live)) return;
     const int32_t page = lane_pages(w.batch, row, head)[slot >> w.kv.page_shift];
     if (channel == 0) put_planes(w, row, page, slot);
     const uint64_t within = (uint64_t)head * a.head_dim + channel;

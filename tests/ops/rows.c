@@ -99,10 +99,16 @@ static void vary_blocks(check_data *data, float *row, uint32_t n, check_rng *rng
     }
 }
 
+/* Rows come as f32 or, under "same", in the cache's dtype if rows may have it. */
+static tamis_dtype source_of(const check_data *data) {
+    const tamis_dtype dtype = data->lanes.kv.dtype;
+    return check_get(data, KEY_SAME) && tms_dtype_of_rows(dtype) ? dtype : TAMIS_F32;
+}
+
 static void write_make(check_data *data) {
     check_lanes_make(data, ROLE_UPDATE);
     const check_lanes *l = &data->lanes;
-    const uint32_t type = check_get(data, KEY_SAME) ? l->kv.dtype : TAMIS_F32;
+    const uint32_t type = source_of(data);
     const uint64_t stride = source_stride(data), width = stride - check_get(data, KEY_PAD);
     if (!l->n_rows) return;
     make_slots(data);
@@ -160,7 +166,7 @@ static tamis_status write_launch(check_side *side, check_rows rows) {
         .slots = check_ref(side, BUF_SLOTS, rows.first * side->data->lanes.n_kv_heads),
         .k_stride = stride,
         .v_stride = stride,
-        .dtype = check_get(side->data, KEY_SAME) ? side->data->lanes.kv.dtype : TAMIS_F32,
+        .dtype = source_of(side->data),
         .planes = {check_ref(side, BUF_POSITIONS, 0), check_ref(side, BUF_SCORES, 0)},
         .positions = check_ref(side, BUF_ROW_POSITIONS, rows.first),
     };
@@ -169,8 +175,7 @@ static tamis_status write_launch(check_side *side, check_rows rows) {
 
 static uint64_t write_bytes(const check_data *data) {
     const check_lanes *l = &data->lanes;
-    const size_t size = check_type_size(l->kv.dtype);
-    const size_t source = check_get(data, KEY_SAME) ? size : 4;
+    const size_t source = check_type_size(source_of(data));
     return (uint64_t)l->n_rows * l->n_kv_heads *
            (2 * l->kv.head_dim * source + check_key_bytes(data) + check_value_bytes(data));
 }

@@ -16,7 +16,7 @@
 #define COUNT_DTYPE(name, value, text) +1
 #define N_DTYPES                       (0 TAMIS_DTYPE_LIST(COUNT_DTYPE))
 #define PLACES_MAX                     (BACKENDS_MAX * N_DTYPES)
-_Static_assert(PLACES_MAX <= 32, "a place is a bit of a uint32_t");
+_Static_assert(PLACES_MAX <= 64, "a place is a bit of a uint64_t");
 #define NOTES_MAX 128
 
 /* Plans of this size: budgets are below it, so that nothing is short-circuited. */
@@ -40,7 +40,7 @@ typedef struct column {
 /* Why a cell is refused, on which (backend, dtype) of those asked. */
 typedef struct note {
     const char *reason;
-    uint32_t places;
+    uint64_t places;
 } note;
 
 typedef struct matrix {
@@ -186,15 +186,15 @@ static bool ask_all(matrix *m, tamis_error *error) {
 /* ---- Saying ---------------------------------------------------------------------------------- */
 
 /* Bits of all (backend, dtype) that were asked. */
-static uint32_t asked_places(const matrix *m) {
-    uint32_t all = 0;
+static uint64_t asked_places(const matrix *m) {
+    uint64_t all = 0;
     for (uint32_t at = 0; at < m->n_places; at++)
-        if (m->places[at].usable) all |= ((1u << N_DTYPES) - 1) << at * N_DTYPES;
+        if (m->places[at].usable) all |= ((UINT64_C(1) << N_DTYPES) - 1) << at * N_DTYPES;
     return all;
 }
 
 /* The number of a note, from 1; one that is new is added. 0: there is no room. */
-static uint32_t number_of(matrix *m, const char *reason, uint32_t places) {
+static uint32_t number_of(matrix *m, const char *reason, uint64_t places) {
     for (uint32_t i = 0; i < m->n_notes; i++)
         if (m->notes[i].places == places && strcmp(m->notes[i].reason, reason) == 0) return i + 1;
     if (m->n_notes == NOTES_MAX) return 0;
@@ -209,18 +209,19 @@ typedef struct cell {
 /* "yes"; "no [1]"; "in part [2]", if it works on some places. */
 static cell cell_of(matrix *m, uint32_t w, uint32_t s) {
     char *const *reasons = m->reasons[w][s];
-    uint32_t refused = 0;
+    uint64_t refused = 0;
     cell out = {"yes"};
     for (uint32_t i = 0; i < m->n_places * N_DTYPES; i++)
-        if (reasons[i] != NULL) refused |= 1u << i;
+        if (reasons[i] != NULL) refused |= UINT64_C(1) << i;
     if (refused == 0) return out;
     snprintf(out.text, sizeof(out.text), refused == asked_places(m) ? "no" : "in part");
-    for (uint32_t i = 0, told = 0; i < m->n_places * N_DTYPES; i++) {
-        uint32_t same = 0;
+    uint64_t told = 0;
+    for (uint32_t i = 0; i < m->n_places * N_DTYPES; i++) {
+        uint64_t same = 0;
         size_t used = strlen(out.text);
         for (uint32_t j = i; reasons[i] != NULL && j < m->n_places * N_DTYPES; j++)
-            if (reasons[j] != NULL && strcmp(reasons[i], reasons[j]) == 0) same |= 1u << j;
-        if (same == 0 || told >> i & 1u) continue;
+            if (reasons[j] != NULL && strcmp(reasons[i], reasons[j]) == 0) same |= UINT64_C(1) << j;
+        if (same == 0 || told >> i & 1) continue;
         told |= same;
         snprintf(out.text + used, sizeof(out.text) - used, " [%u]", number_of(m, reasons[i], same));
     }
@@ -281,7 +282,7 @@ static void print_notes(const matrix *m, const char *bullet) {
         const char *between = " ";
         printf("%s[%u]", bullet, n + 1);
         for (uint32_t i = 0; told->places != asked_places(m) && i < PLACES_MAX; i++)
-            if (told->places >> i & 1u) {
+            if (told->places >> i & 1) {
                 printf("%s%s %s", between, m->places[i / N_DTYPES].info->backend,
                        cli_dtypes[i % N_DTYPES]);
                 between = ", ";
