@@ -34,7 +34,7 @@ tamis_status tms_check_kv(tms_device *dev, const tms_kv *kv) {
     if (!listed(kv->head_dim, head_dims, sizeof head_dims / sizeof *head_dims))
         return tms_device_fail(dev, TAMIS_E_UNSUPPORTED,
                                "head dim %u: supported are 64, 80, 96, 128, 256", kv->head_dim);
-    if (!tms_dtype_known((uint32_t)kv->dtype))
+    if (!tms_dtype_known(kv->dtype))
         return tms_device_fail(dev, TAMIS_E_UNSUPPORTED,
                                "cache dtype %d is none of" TMS_DTYPE_WORDS, (int)kv->dtype);
     const bool scaled = tms_has_blocks(kv->dtype);
@@ -142,7 +142,7 @@ tamis_status tms_check_there(tms_device *dev, const char *op, const char *name, 
 }
 
 tamis_status tms_check_dtype(tms_device *dev, const char *op, tamis_dtype dtype) {
-    if (tamis_dtype_size(dtype) != 0) return TAMIS_OK;
+    if (tms_dtype_of_rows(dtype)) return TAMIS_OK;
     return tms_device_fail(dev, TAMIS_E_UNSUPPORTED,
                            "%s: dtype %d: f32, f16 and bf16 are supported", op, (int)dtype);
 }
@@ -187,11 +187,11 @@ tamis_status tms_check_write_rows(tms_device *dev, const tms_write_rows *p) {
     tamis_status status = tms_check_kv(dev, &p->kv);
     if (status != TAMIS_OK) return status;
     if (p->dtype != TAMIS_F32 &&
-        (p->dtype != p->kv.dtype || !tms_dtype_of_rows((uint32_t)p->dtype)))
+        (p->dtype != p->kv.dtype || !tms_dtype_of_rows(p->dtype)))
         return tms_device_fail(
             dev, TAMIS_E_ARGUMENT, "write_rows: %s rows into a cache of %s: must be %s",
             tamis_dtype_name(p->dtype), tamis_dtype_name(p->kv.dtype),
-            tamis_dtype_size(p->kv.dtype) == 0 ? "f32" : "f32 or the cache's dtype");
+            tms_dtype_of_rows(p->kv.dtype) ? "f32 or the cache's dtype" : "f32");
     if (p->batch.n_rows > 1 && (p->k_stride < width || p->v_stride < width))
         return tms_device_fail(dev, TAMIS_E_ARGUMENT,
                                "write_rows: rows of %llu elements at strides of %llu and %llu",

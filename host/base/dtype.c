@@ -33,7 +33,7 @@ const tms_dtype tms_dtypes[] = {
 _Static_assert(sizeof tms_dtypes / sizeof *tms_dtypes == TMS_DTYPES, "a row for each dtype");
 
 size_t tamis_dtype_size(tamis_dtype dtype) {
-    return tms_dtype_known((uint32_t)dtype) ? tms_dtypes[dtype].size : 0;
+    return tms_dtype_known(dtype) ? tms_dtypes[dtype].size : 0;
 }
 
 const char *tamis_dtype_name(tamis_dtype dtype) {
@@ -42,11 +42,11 @@ const char *tamis_dtype_name(tamis_dtype dtype) {
         TAMIS_DTYPE_LIST(DTYPE_NAME)
 #undef DTYPE_NAME
     };
-    return tms_dtype_known((uint32_t)dtype) ? names[dtype] : "unknown";
+    return tms_dtype_known(dtype) ? names[dtype] : "unknown";
 }
 
 size_t tamis_dtype_row_bytes(tamis_dtype dtype, int values, uint32_t head_dim) {
-    if (!tms_dtype_known((uint32_t)dtype)) return 0;
+    if (!tms_dtype_known(dtype)) return 0;
     const tamis_dtype rows = values ? tms_dtypes[dtype].values : tms_dtypes[dtype].keys;
     return (size_t)tms_row_size(rows, head_dim) * tms_kv_unit(rows) +
            sizeof(uint16_t) * tms_blocks(head_dim) * tms_block_numbers(rows);

@@ -203,7 +203,7 @@ tms_kv tms_op_kv(tms_op_call *c, const tamis_kv *kv, uint32_t n_kv_heads, uint32
     check_strides(c, kv, bounded);
     lay_out(c, kv, n_kv_heads, &out);
     /* Sizes are computed from these numbers, so they are checked first. */
-    if (tms_dtype_known((uint32_t)kv->dtype) && !tms_dtype_of_rows((uint32_t)kv->dtype))
+    if (tms_dtype_known(kv->dtype) && !tms_dtype_of_rows(kv->dtype))
         tms_op_refuse(c, TAMIS_E_UNSUPPORTED,
                       "tamis_kv: dtype %s: only tamis_cache has such pages; f32, f16 and bf16 are "
                       "supported here",

@@ -29,7 +29,7 @@ static tamis_status check_write(const tamis_plan *plan, const tamis_rows *k, con
                 tamis_dtype_name(k->dtype), tamis_dtype_name(v->dtype));
     TMS_REQUIRE(k->dtype == TAMIS_F32 || k->dtype == p->dtype, TAMIS_E_ARGUMENT,
                 "k and v are %s; a cache of %s takes %s", tamis_dtype_name(k->dtype),
-                tamis_dtype_name(p->dtype), tamis_dtype_size(p->dtype) ? "that or f32" : "f32");
+                tamis_dtype_name(p->dtype), tms_dtype_of_rows(p->dtype) ? "that or f32" : "f32");
     write->k = (tms_ref){k->buffer->mem, k->offset};
     write->v = (tms_ref){v->buffer->mem, v->offset};
     write->dtype = k->dtype;

@@ -261,7 +261,7 @@ static tamis_status warm_writes(const tms_launches *l, tamis_error *error) {
     write.rotation.n_rot = 0;
     if (!setup->params.rotated) TMS_TRY(tms_run_write_rows(dev, &write, error));
     if (!setup->params.rotated &&
-        tamis_dtype_size(setup->cache->params.dtype)) { /* else rows come as f32 alone */
+        tms_dtype_of_rows(setup->cache->params.dtype)) { /* else rows come as f32 alone */
         write.dtype = setup->cache->params.dtype;
         TMS_TRY(tms_run_write_rows(dev, &write, error));
     }

@@ -230,7 +230,7 @@ static double step_of(tamis_dtype cache, const double *y, uint32_t channel) {
 /* A lane of a text is what was written and loaded last, K within the rounding of its rotation. */
 static void expect_lane(const rig *r, uint32_t layer, uint32_t text, uint32_t head, uint32_t n,
                         const float *k, const float *v) {
-    static const double units[TAMIS_Q4 + 1] = {0, 0x1p-11, 0x1p-8};
+    static const double units[TMS_DTYPES] = {0, 0x1p-11, 0x1p-8};
     const uint32_t lane = layer * KV_HEADS + head;
     double y[DIM];
     for (uint32_t s = 0; s < n; s++) {

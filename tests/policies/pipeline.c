@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Sequences that run through a plan beside an oracle that checks every step. */
 #include "tests/policies/pipeline.h"
+#include "host/base/dtype.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -78,7 +79,7 @@ static void extend(pipe *p, const uint32_t *who, const uint32_t *rows, uint32_t 
                     s->k[row + d] = bad ? NAN : test_value(p->next_token, lane, 0, d);
                     s->v[row + d] = test_value(p->next_token, lane, 1, d);
                 }
-                if (tamis_dtype_size(p->world.shape.dtype)) continue;
+                if (tms_dtype_of_rows(p->world.shape.dtype)) continue;
                 for (uint32_t d = 0; d < dim; d++) { /* to values that q8 has to round */
                     s->k[row + d] *= 0.83f;
                     s->v[row + d] *= 0.83f;

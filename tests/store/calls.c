@@ -463,7 +463,7 @@ static void arguments_are_checked(void **state) {
     REFUSED(put.id.shape.n_kv_heads = 1025, "n_kv_heads of the chunk is 1025");
     REFUSED(put.id.shape.head_dim = 4097, "head_dim of the chunk is 4097");
     REFUSED(put.id.shape.dtype = (tamis_dtype)9, "dtype of the chunk is 9");
-    REFUSED(put.id.shape.cache_dtype = (tamis_dtype)6, "cache_dtype of the chunk is 6");
+    REFUSED(put.id.shape.cache_dtype = (tamis_dtype)99, "cache_dtype of the chunk is 99");
     REFUSED((put.id.parent[0] = 1, put.id.shape.sink = 2), "sink of a chunk with a parent is 2");
     REFUSED(put.reserved[3] = 2, "reserved[3]");
     REFUSED(put.reserved32 = 2, "reserved32 of tamis_chunk_planes is 2");
