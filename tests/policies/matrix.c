@@ -274,13 +274,17 @@ static void play(side *s, const cell *c, played *out) {
 /* ---- What must hold -------------------------------------------------------------------------- */
 
 /* The rows that a lane held at a step, slot by slot. */
-static void fill_lane(const holding *h, uint32_t who, uint32_t lane, float *k, float *v) {
-    for (uint32_t i = 0; i < h->length; i++)
+static void fill_lane(tamis_dtype dtype, const holding *h, uint32_t who, uint32_t lane, float *k,
+                      float *v) {
+    for (uint32_t i = 0; i < h->length; i++) {
+        const uint64_t token = token_of(who, (uint32_t)h->positions[i]);
         for (uint32_t d = 0; d < DIM; d++) {
-            const uint64_t token = token_of(who, (uint32_t)h->positions[i]);
             k[i * DIM + d] = test_value(token, lane, 0, d);
             v[i * DIM + d] = test_value(token, lane, 1, d);
         }
+        oracle_hold(dtype, false, k + i * DIM, DIM);
+        oracle_hold(dtype, true, v + i * DIM, DIM);
+    }
 }
 
 /* Outputs are attention over the slots of the pages that were read. */
@@ -298,7 +302,7 @@ static void check_outputs(const cell *c, const played *p) {
                 const reading *r = &p->readings[step][i][lane / KV_HEADS];
                 const oracle_lane rows = {k, v, lane / KV_HEADS, lane % KV_HEADS};
                 const uint32_t head = lane % KV_HEADS * rule.group;
-                fill_lane(h, i, lane, k, v);
+                fill_lane(c->dtype, h, i, lane, k, v);
                 for (uint32_t g = head; g < head + rule.group; g++)
                     if (!oracle_attends(&rule, &rows, h->length, r->pages[rows.kv_head],
                                         r->count[rows.kv_head], r->q + g * DIM, r->out + g * DIM))
