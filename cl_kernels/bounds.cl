@@ -15,7 +15,7 @@
 /* The largest finite bound. */
 #define MOST_BOUND (BOUNDS_Q8 ? Q8_MOST * 65504.0f : MOST)
 
-/* tms_bounds_kind */
+/* tamis_bounds_kind */
 #define MINMAX 0
 #define MEAN   2
 

@@ -19,7 +19,7 @@
 #define GROUP 4 /* query heads per KV head */
 #endif
 #ifndef RULE
-#define RULE 0 /* tms_group: 0 max, 1 mean, 2 sum */
+#define RULE 0 /* tamis_group_rule: 0 max, 1 mean, 2 sum */
 #endif
 
 /* The pages that this work-item takes of those from `first` on that the work-groups of one x share. */

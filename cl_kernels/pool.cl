@@ -5,7 +5,7 @@
  * list; in pool_values_rescale a work-group owns a list. */
 #include "common.clh"
 #ifndef KIND
-#define KIND 0 /* tms_pooling: 0 max, 1 average */
+#define KIND 0 /* tamis_pooling: 0 max, 1 average */
 #endif
 
 /* The 16 values from `at` on of a list of n; beyond its ends values that do not change a maximum or

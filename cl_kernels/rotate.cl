@@ -5,7 +5,7 @@
 #include "common.clh"
 #include "rotate.clh"
 #ifndef PAIRING
-#define PAIRING 0 /* tms_pairing: 0 half, 1 adjacent */
+#define PAIRING 0 /* tamis_pairing: 0 half, 1 adjacent */
 #endif
 
 __kernel GROUP_OF(WG_SIZE) void rotate_rows(MATRIX_PARAMS(x), uint n_rows, uint n_heads,

@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-# `cpack` makes three Debian packages, one of each component: libtamis1, libtamis-dev, tamis. What
+# `cpack` makes three Debian packages, one of each component: libtamis2, libtamis-dev, tamis. What
 # their programs link becomes Depends (dpkg-shlibdeps); what is opened at run time is recommended.
 # tools/deb.sh builds them as Debian lays files out.
 set(CPACK_GENERATOR DEB)

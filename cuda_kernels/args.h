@@ -158,7 +158,7 @@ typedef struct cu_score_args {
     cu_matrix q;
     CU_PTR(float) scores;
     uint64_t stride;
-    uint32_t rule, blocks; /* tms_group; blocks a (row, KV head) */
+    uint32_t rule, blocks; /* tamis_group_rule; blocks a (row, KV head) */
 } cu_score_args;
 
 #define CU_MASS_THREADS 256u

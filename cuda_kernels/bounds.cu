@@ -6,7 +6,7 @@
  * q8 have as many warp lanes a pair as a side has, so that blocks do not lie in two warps. */
 #include "q8.cuh"
 
-#define MINMAX 0u /* tms_bounds_kind */
+#define MINMAX 0u /* tamis_bounds_kind */
 #define MEAN   2u
 
 #define LARGEST_F32 0x1.fffffep127f

@@ -11,8 +11,8 @@
 #define OBSERVE_WARPS (CU_OBSERVE_THREADS / WARP)
 #define WARP_ROWS     (CU_OBSERVE_ROWS / OBSERVE_WARPS)
 #define SLOTS         (CU_OBSERVE_KEYS / WARP) /* of a lane */
-enum { JOIN_SQUARES = 1, JOIN_MAX = 2 };       /* tms_rows_join */
-enum { RULE_MAX = 0, RULE_MEAN = 1 };          /* tms_group */
+enum { JOIN_SQUARES = 1, JOIN_MAX = 2 };       /* tamis_rows_join */
+enum { RULE_MAX = 0, RULE_MEAN = 1 };          /* tamis_group_rule */
 
 DEVICE float join_heads(const cu_observe_args &a, float joined, float w) {
     const float x = a.join == JOIN_SQUARES ? w * w : w;

@@ -7,8 +7,8 @@
 void tms_device_init(tms_device *dev, const tms_backend *backend, const tamis_device_info *info,
                      const tms_log *log) {
     *dev = (tms_device){.backend = backend, .info = *info, .log = *log, .form = TMS_FORM_AUTO};
-    tms_tuning_shipped(info, &dev->tuning);
-    dev->found = dev->tuning;
+    tms_settings_shipped(info, &dev->settings);
+    dev->found = dev->settings;
 }
 
 tamis_status tms_device_fail(tms_device *dev, tamis_status status, const char *format, ...) {

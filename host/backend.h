@@ -33,8 +33,8 @@ struct tms_device {
     const tms_backend *backend;
     tamis_device_info info;
     tms_log log;
-    tms_tuning tuning;     /* of the kernels: those of its kind, until lib/ sets others */
-    tms_tuning found;      /* tms_device_settings_found */
+    tms_settings settings; /* of the kernels: those of its kind, until lib/ sets others */
+    tms_settings found;    /* tms_device_settings_found */
     tms_form form;         /* the form that ops take */
     const char *base_only; /* why AUTO takes only the base form; NULL if it takes others, too */
     uint64_t launches;     /* kernels enqueued so far, but those of vendors' libraries; for tests */

@@ -115,12 +115,12 @@ tamis_status tms_check_items(tms_device *dev, const tms_batch *batch, bool paged
 tamis_status tms_check_bounds(tms_device *dev, const tms_bounds *p) {
     tamis_status status = tms_check_kv(dev, &p->kv);
     if (status != TAMIS_OK) return status;
-    if (p->kind != TMS_BOUNDS_MINMAX && p->kind != TMS_BOUNDS_MEAN_STD &&
-        p->kind != TMS_BOUNDS_MEAN)
+    if (p->kind != TAMIS_BOUNDS_MINMAX && p->kind != TAMIS_BOUNDS_MEAN_STD &&
+        p->kind != TAMIS_BOUNDS_MEAN)
         return tms_device_fail(
             dev, TAMIS_E_UNSUPPORTED,
             "bounds kind %d: supported are minmax (0), mean and std (1), mean (2)", (int)p->kind);
-    if (p->kind == TMS_BOUNDS_MEAN_STD && !(p->width >= 0 && isfinite(p->width)))
+    if (p->kind == TAMIS_BOUNDS_MEAN_STD && !(p->width >= 0 && isfinite(p->width)))
         return tms_device_fail(dev, TAMIS_E_ARGUMENT, "bounds width %g: must be finite and >= 0",
                                (double)p->width);
     return TAMIS_OK;
@@ -186,12 +186,11 @@ tamis_status tms_check_write_rows(tms_device *dev, const tms_write_rows *p) {
     const uint64_t width = (uint64_t)p->batch.n_kv_heads * p->kv.head_dim;
     tamis_status status = tms_check_kv(dev, &p->kv);
     if (status != TAMIS_OK) return status;
-    if (p->dtype != TAMIS_F32 &&
-        (p->dtype != p->kv.dtype || !tms_dtype_of_rows(p->dtype)))
-        return tms_device_fail(
-            dev, TAMIS_E_ARGUMENT, "write_rows: %s rows into a cache of %s: must be %s",
-            tamis_dtype_name(p->dtype), tamis_dtype_name(p->kv.dtype),
-            tms_dtype_of_rows(p->kv.dtype) ? "f32 or the cache's dtype" : "f32");
+    if (p->dtype != TAMIS_F32 && (p->dtype != p->kv.dtype || !tms_dtype_of_rows(p->dtype)))
+        return tms_device_fail(dev, TAMIS_E_ARGUMENT,
+                               "write_rows: %s rows into a cache of %s: must be %s",
+                               tamis_dtype_name(p->dtype), tamis_dtype_name(p->kv.dtype),
+                               tms_dtype_of_rows(p->kv.dtype) ? "f32 or the cache's dtype" : "f32");
     if (p->batch.n_rows > 1 && (p->k_stride < width || p->v_stride < width))
         return tms_device_fail(dev, TAMIS_E_ARGUMENT,
                                "write_rows: rows of %llu elements at strides of %llu and %llu",

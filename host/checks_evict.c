@@ -47,7 +47,7 @@ tamis_status tms_check_observe(tms_device *dev, const tms_observe *p) {
     tamis_status status = check_paged(dev, &p->kv, b);
     if (status == TAMIS_OK) status = tms_check_logit(dev, "observe", &p->logit);
     if (status != TAMIS_OK) return status;
-    if (p->rows > TMS_ROWS_MAX || p->group > TMS_GROUP_SUM)
+    if (p->rows > TAMIS_ROWS_MAX || p->group > TAMIS_GROUP_SUM)
         return tms_device_fail(dev, TAMIS_E_ARGUMENT, "observe: join %d over rows, %d over groups",
                                (int)p->rows, (int)p->group);
     if (b->n_rows == 0 || p->n_items == 0) return TAMIS_OK;
@@ -78,9 +78,9 @@ tamis_status tms_check_pool_values(tms_device *dev, const tms_pool_values *p) {
     if (p->kernel % 2 == 0)
         return tms_device_fail(dev, TAMIS_E_ARGUMENT, "pool: a kernel of %u: must be odd",
                                p->kernel);
-    if (p->kind > TMS_POOL_AVERAGE)
+    if (p->kind > TAMIS_POOL_AVERAGE)
         return tms_device_fail(dev, TAMIS_E_ARGUMENT, "pool: there is no kind %d", (int)p->kind);
-    if (p->keep_sum && p->kind != TMS_POOL_AVERAGE)
+    if (p->keep_sum && p->kind != TAMIS_POOL_AVERAGE)
         return tms_device_fail(dev, TAMIS_E_ARGUMENT, "pool: keep_sum goes with averages only");
     if (p->batch.n_rows == 0) return TAMIS_OK;
     if (p->n_lists == 0) return tms_device_fail(dev, TAMIS_E_ARGUMENT, "pool: 0 lists");

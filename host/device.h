@@ -9,7 +9,7 @@
 #include "host/base/error.h"
 #include "host/base/log.h"
 #include "host/ops.h"
-#include "host/tuning.h"
+#include "host/settings.h"
 
 /* A function that can fail takes `error` last, which may be NULL; if it returns anything but OK,
  * *error holds the reason. A late error of the device comes before every other one. */
@@ -32,9 +32,9 @@ void tms_device_close(tms_device *dev); /* waits */
 const tamis_device_info *tms_device_info(const tms_device *dev);
 const tms_log *tms_device_log(const tms_device *dev);
 /* The settings of its kernels, which may be changed between launches. */
-tms_tuning *tms_device_settings(tms_device *dev);
+tms_settings *tms_device_settings(tms_device *dev);
 /* Those that lib/ has found in the user's file or written there, to tell its own changes from these. */
-tms_tuning *tms_device_settings_found(tms_device *dev);
+tms_settings *tms_device_settings_found(tms_device *dev);
 bool tms_device_wraps(const tms_device *dev);   /* whether tms_device_wrap may be called */
 bool tms_device_records(const tms_device *dev); /* the same for tms_device_capture_begin */
 

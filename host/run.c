@@ -61,11 +61,11 @@ const tms_log *tms_device_log(const tms_device *dev) {
     return &dev->log;
 }
 
-tms_tuning *tms_device_settings(tms_device *dev) {
-    return &dev->tuning;
+tms_settings *tms_device_settings(tms_device *dev) {
+    return &dev->settings;
 }
 
-tms_tuning *tms_device_settings_found(tms_device *dev) {
+tms_settings *tms_device_settings_found(tms_device *dev) {
     return &dev->found;
 }
 

@@ -10,7 +10,7 @@ include_guard()
 # On the reference every public call, policy and file; on OpenCL and CUDA the smoke list of every op.
 set(TAMIS_QUICK_TESTS
     "check\\.(smoke\\..*|forms|lean)" cuda-on-cpu
-    "api-(arguments|steps|window|rotated|faults|ops|bounds|pages|evict|replay|uploads|read_limit|tuning)"
+    "api-(arguments|steps|window|rotated|faults|ops|bounds|pages|evict|replay|uploads|read_limit|settings)"
     "api-(eviction|eviction_(steps|kinds|forks)|mass|prefixes|narrow|load|ops_(dense|weights|paged))"
     "api-(memory|cuda.*|layout|threads|devices.*|headers|symbols.*|needed.*)"
     "policies-(selections|matrix)-reference"
@@ -28,8 +28,8 @@ set(TAMIS_LONG_TESTS
     "check\\.rusticl"
     # Sums in a fixed order: check.smoke plays the bits of each kernel.
     "check\\.bitwise\\..*"
-    # Every value of every setting: api-tuning-opencl plays them for two classes of launches.
-    "api-tuning-opencl-every"
+    # Every value of every setting: api-settings-opencl plays them for two classes of launches.
+    "api-settings-opencl-every"
     # These call on CUDA what they call on OpenCL and the reference, where full runs them; the ops that
     # they end in are checked on CUDA.
     "policies-(matrix|selections)-cuda|api-eviction_kinds-cuda|blend-(model|mix|prefix)-cuda"

@@ -67,7 +67,7 @@ static int start_tamis(void) {
                                       .dtype = TAMIS_F16,
                                       .capacity_tokens = TOKENS};
     /* fixed_launches: what a step launches does not depend on the text's length. */
-    tamis_plan_params params = {.max_context = TOKENS, .fixed_launches = 1};
+    tamis_plan_params params = {.max_context = TOKENS, .flags = TAMIS_PLAN_FIXED_LAUNCHES};
     tamis_selection_default(TAMIS_SELECT_QUEST, &params.selection);
     params.selection.budget = 64;
     params.selection.recent = 16;
@@ -113,7 +113,7 @@ static int decode(int token) {
         if (!run_layers()) return 0;
         TRY(tamis_graph_end(context, &graph, &error));
     } else {
-        TRY(tamis_plan_step_replayed(plan, &error));
+        TRY(tamis_plan_step_mark_replayed(plan, &error));
     }
     TRY(tamis_graph_launch(graph, &error));
     TRY(tamis_plan_step_end(plan, &error));

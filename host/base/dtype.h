@@ -4,7 +4,7 @@
 #define TMS_BASE_DTYPE_H
 
 #include <stdbool.h>
-#include <tamis/device.h>
+#include <tamis/types.h>
 
 /* How many there are, and " f32 f16 ..." for messages. */
 enum {

@@ -34,7 +34,7 @@ tamis_status tms_cu_load_rows(tms_device *dev, const tms_load_rows *p) {
         .table = tms_cu_optional(&l, "table", p->table, sizeof(float), entries),
         .head_dim = p->kv.head_dim,
         .n_pairs = p->n_rot / 2,
-        .adjacent = p->pairing == TMS_PAIR_ADJACENT,
+        .adjacent = p->pairing == TAMIS_PAIR_ADJACENT,
         .k_norm = tms_cu_optional(&l, "k's norm", p->k_norm, sizeof(float), n ? dim : 0),
         .eps = p->eps,
     };

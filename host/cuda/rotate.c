@@ -18,7 +18,7 @@ tamis_status tms_cu_rotate(tms_device *dev, const tms_rotate *p) {
         .n_heads = p->n_heads,
         .head_dim = p->head_dim,
         .n_pairs = n_pairs,
-        .adjacent = p->pairing == TMS_PAIR_ADJACENT,
+        .adjacent = p->pairing == TAMIS_PAIR_ADJACENT,
     };
     return tms_cu_run(&l, tms_cu_items((uint64_t)p->n_rows * p->n_heads * n_pairs, THREADS), &args);
 }

@@ -50,7 +50,7 @@ static tamis_status write_rotated(tms_device *dev, const tms_write_rows *p) {
         .n_heads = p->batch.n_heads,
         .head_dim = p->kv.head_dim,
         .n_pairs = rotation->n_rot / 2,
-        .adjacent = rotation->pairing == TMS_PAIR_ADJACENT,
+        .adjacent = rotation->pairing == TAMIS_PAIR_ADJACENT,
         .eps = rotation->eps,
     };
     return tms_cu_run(&l, tms_cu_items(n * (heads + p->batch.n_kv_heads) * WARP, THREADS), &args);

@@ -72,11 +72,11 @@ static tms_cl_launch begin(tms_device *dev, const tms_attend *p, const char *fil
                            const char *kernel) {
     const tms_batch *b = &p->batch;
     tms_cl_launch l = tms_cl_begin(
-        dev, file, kernel,
-        "-DDTYPE=%d -DHEAD_DIM=%u -DPAGE_SIZE=%u -DGROUP=%u -DHIDING=%d%s%s%s%s", p->kv.dtype,
-        p->kv.head_dim, p->kv.page_size, b->n_heads / b->n_kv_heads, p->batch.first.mem != NULL,
-        tms_cl_logit_option(&p->logit), p->logits.mem ? " -DLOGITS=1" : "", tms_cl_shape(dev),
-        tms_cl_settings(dev, TAMIS_TUNED_ATTEND, &p->kv, b->n_heads / b->n_kv_heads));
+        dev, file, kernel, "-DDTYPE=%d -DHEAD_DIM=%u -DPAGE_SIZE=%u -DGROUP=%u -DHIDING=%d%s%s%s%s",
+        p->kv.dtype, p->kv.head_dim, p->kv.page_size, b->n_heads / b->n_kv_heads,
+        p->batch.first.mem != NULL, tms_cl_logit_option(&p->logit),
+        p->logits.mem ? " -DLOGITS=1" : "", tms_cl_shape(dev),
+        tms_cl_settings(dev, TAMIS_SETTING_OF_ATTEND, &p->kv, b->n_heads / b->n_kv_heads));
     tms_cl_kv(&l, &p->kv, b->n_rows);
     tms_cl_batch(&l, b);
     tms_cl_matrix(&l, &p->q, b->n_rows, (uint64_t)b->n_heads * p->kv.head_dim);

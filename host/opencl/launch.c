@@ -234,15 +234,16 @@ const char *tms_cl_shape(const tms_device *dev) {
 
 /* Where rows near are prefetched, those of coming pages are not; where none are, the level counts for
  * nothing. */
-const char *tms_cl_settings(tms_device *dev, tamis_tuned_op op, const tms_kv *kv, uint32_t group) {
+const char *tms_cl_settings(tms_device *dev, tamis_setting_op op, const tms_kv *kv,
+                            uint32_t group) {
     tms_cl_device *cl = tms_cl(dev);
-    const uint32_t *value = dev->tuning.value[op][kv->dtype][group > 1];
+    const uint32_t *value = dev->settings.value[op][kv->dtype][group > 1];
     const uint32_t near = value[TAMIS_SETTING_FETCH_NEAR],
                    rows = near ? 0 : value[TAMIS_SETTING_FETCH_ROWS];
     const int at = snprintf(cl->settings, sizeof cl->settings,
                             " -DFETCH_NEAR=%u -DFETCH_ROWS=%u -DFETCH_LEVEL=%u", near, rows,
                             rows ? value[TAMIS_SETTING_FETCH_LEVEL] : 1);
-    if (op == TAMIS_TUNED_SPARSE)
+    if (op == TAMIS_SETTING_OF_SPARSE)
         snprintf(cl->settings + at, sizeof cl->settings - (size_t)at, " -DSCORE_AHEAD=%u",
                  value[TAMIS_SETTING_SCORE_AHEAD]);
     return cl->settings;

@@ -22,7 +22,7 @@ tamis_status tms_cl_load_rows(tms_device *dev, const tms_load_rows *p) {
     tms_cl_optional(&l, p->planes.scores, sizeof(cl_float), 0);
     tms_cl_optional(&l, p->positions, sizeof(cl_int), n);
     tms_cl_u32(&l, p->n_rot / 2);
-    tms_cl_u32(&l, p->pairing == TMS_PAIR_ADJACENT);
+    tms_cl_u32(&l, p->pairing == TAMIS_PAIR_ADJACENT);
     tms_cl_optional(&l, p->table, sizeof(cl_float),
                     n && p->n_rot ? 2ull * TMS_ROTATE_STEPS * p->n_rot : 0);
     tms_cl_optional(&l, p->k_norm, sizeof(cl_float), p->kv.head_dim);

@@ -223,8 +223,8 @@ tamis_status tms_cl_choose(tms_device *dev, const char *op, const char *refusal,
 /* Build options of CPU forms with two shapes, which choose the shape. */
 const char *tms_cl_shape(const tms_device *dev);
 
-/* The same of the settings of a launch (host/tuning.h); the text holds until the next call. */
-const char *tms_cl_settings(tms_device *dev, tamis_tuned_op op, const tms_kv *kv, uint32_t group);
+/* The same of the settings of a launch (host/settings.h); the text holds until the next call. */
+const char *tms_cl_settings(tms_device *dev, tamis_setting_op op, const tms_kv *kv, uint32_t group);
 
 /* For ops without a CPU form: E_UNSUPPORTED if that form is forced. */
 tamis_status tms_cl_base_only(tms_device *dev, const char *op);

@@ -9,7 +9,7 @@ static void set_rotation(tms_cl_launch *l, const tms_write_rows *p) {
     tms_cl_matrix(l, &rotation->q, n, (uint64_t)heads * p->kv.head_dim);
     tms_cl_u32(l, heads);
     tms_cl_u32(l, pairs);
-    tms_cl_u32(l, rotation->pairing == TMS_PAIR_ADJACENT);
+    tms_cl_u32(l, rotation->pairing == TAMIS_PAIR_ADJACENT);
     tms_cl_ref(l, rotation->positions, sizeof(cl_int), n);
     tms_cl_ref(l, rotation->table, sizeof(cl_float), n ? 4ull * TMS_ROTATE_STEPS * pairs : 0);
     tms_cl_optional(l, rotation->q_norm, sizeof(cl_float), p->kv.head_dim);

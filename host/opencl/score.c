@@ -30,8 +30,8 @@ static tamis_status run_cpu(tms_device *dev, const tms_score_pages *p) {
     uint32_t full = tms_batch_full_entries(b, p->kv.page_size), runs = (full + RUN_PAGES - 1) / RUN_PAGES;
     uint64_t n = (uint64_t)b->n_rows * b->n_kv_heads * p->stride;
     const uint32_t group = b->n_heads / b->n_kv_heads;
-    const uint32_t ahead = *tms_tuning_at(&dev->tuning, TAMIS_TUNED_SPARSE, p->kv.dtype, group,
-                                          TAMIS_SETTING_SCORE_AHEAD);
+    const uint32_t ahead = *tms_settings_at(&dev->settings, TAMIS_SETTING_OF_SPARSE, p->kv.dtype,
+                                            group, TAMIS_SETTING_SCORE_AHEAD);
     tms_cl_launch l =
         tms_cl_begin(dev, "score_cpu.cl", "score_pages",
                      "-DDTYPE=%d -DBOUNDS_DTYPE=%d -DHEAD_DIM=%u -DPAGE_SIZE=%u "

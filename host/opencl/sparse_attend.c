@@ -41,15 +41,14 @@ tamis_status tms_cl_sparse_attend(tms_device *dev, const tms_sparse_attend *p) {
     const tms_batch *b = &a->batch;
     uint64_t lanes = (uint64_t)b->n_rows * b->n_kv_heads;
     uint64_t width = (uint64_t)b->n_heads * a->kv.head_dim;
-    tms_cl_launch l =
-        tms_cl_begin(dev, "sparse_attend_cpu.cl", "sparse_attend",
-                     "-DDTYPE=%d -DBOUNDS_DTYPE=%d -DHEAD_DIM=%u -DPAGE_SIZE=%u "
-                     "-DGROUP=%u -DRULE=%d -DHIDING=%d%s%s%s",
-                     a->kv.dtype, p->score.kv.bounds_dtype, a->kv.head_dim, a->kv.page_size,
-                     b->n_heads / b->n_kv_heads, p->score.group,
-                     b->first.mem != NULL, tms_cl_logit_option(&a->logit),
-                     tms_cl_shape(dev),
-                     tms_cl_settings(dev, TAMIS_TUNED_SPARSE, &a->kv, b->n_heads / b->n_kv_heads));
+    tms_cl_launch l = tms_cl_begin(
+        dev, "sparse_attend_cpu.cl", "sparse_attend",
+        "-DDTYPE=%d -DBOUNDS_DTYPE=%d -DHEAD_DIM=%u -DPAGE_SIZE=%u "
+        "-DGROUP=%u -DRULE=%d -DHIDING=%d%s%s%s",
+        a->kv.dtype, p->score.kv.bounds_dtype, a->kv.head_dim, a->kv.page_size,
+        b->n_heads / b->n_kv_heads, p->score.group, b->first.mem != NULL,
+        tms_cl_logit_option(&a->logit), tms_cl_shape(dev),
+        tms_cl_settings(dev, TAMIS_SETTING_OF_SPARSE, &a->kv, b->n_heads / b->n_kv_heads));
     tms_cl_kv(&l, &a->kv, b->n_rows);
     tms_cl_bounds_of(&l, &p->score.kv, b->n_rows);
     tms_cl_batch(&l, b);

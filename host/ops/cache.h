@@ -18,11 +18,10 @@
  *              large positions lose no accuracy on any device.
  * Bytes: 2*4*n_rows*n_heads*n_rot.
  * Tolerance: |x| * 4e-7 absolute per pair norm (three fp32 roundings). */
-typedef enum tms_pairing { TMS_PAIR_HALF = 0, TMS_PAIR_ADJACENT = 1 } tms_pairing;
 typedef struct tms_rotate {
     tms_matrix x;
     uint32_t n_rows, n_heads, head_dim, n_rot;
-    tms_pairing pairing;
+    tamis_pairing pairing;
     tms_ref positions, table;
 } tms_rotate;
 
@@ -48,7 +47,7 @@ typedef struct tms_rotate {
 typedef struct tms_rotation {
     tms_matrix q; /* f32 [n_rows][n_heads][head_dim] */
     uint32_t n_rot;
-    tms_pairing pairing;
+    tamis_pairing pairing;
     tms_ref positions, table; /* as rotate's */
     tms_ref q_norm, k_norm;   /* f32 [head_dim]; may be absent */
     float eps;                /* of the norms */
@@ -89,7 +88,7 @@ typedef struct tms_load_rows {
     tms_planes planes;
     tms_ref positions;
     uint32_t n_rot;
-    tms_pairing pairing;
+    tamis_pairing pairing;
     tms_ref table, k_norm;
     float eps; /* of the norm */
 } tms_load_rows;
@@ -142,16 +141,11 @@ typedef struct tms_write_table {
  * Bytes: n*n_kv_heads*(page_size + 2)*head_dim*size. Tolerance: MINMAX exact (values); else
  * 2e-6 * (max|key| of the channel) * (1 + width) and the rounding to the dtype; in q8 a scale
  * that differs by one place, and one step of it. */
-typedef enum tms_bounds_kind {
-    TMS_BOUNDS_MINMAX = 0,
-    TMS_BOUNDS_MEAN_STD = 1,
-    TMS_BOUNDS_MEAN = 2
-} tms_bounds_kind;
 typedef struct tms_bounds {
     tms_kv kv;
     uint32_t n, n_kv_heads;
     tms_ref pages;
-    tms_bounds_kind kind;
+    tamis_bounds_kind kind;
     float width; /* of MEAN_STD, >= 0 and finite */
 } tms_bounds;
 

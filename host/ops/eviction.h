@@ -41,11 +41,6 @@ typedef struct tms_values {
  * Bytes: per (item, KV head) K once for every 32 rows of the span.
  * Tolerance: with T as in attend, each w to w * (4e-6 * (1 + max|logit|) + 2e-6 * T) + 1e-37; joins
  * to the sum of those of their terms and 3e-7 * (1 + log2 terms) of the result. */
-typedef enum tms_rows_join {
-    TMS_ROWS_SUM = 0,
-    TMS_ROWS_SQUARES = 1,
-    TMS_ROWS_MAX = 2
-} tms_rows_join;
 typedef struct tms_observe {
     tms_kv kv;
     tms_batch batch; /* of query rows */
@@ -57,8 +52,8 @@ typedef struct tms_observe {
     tms_logit logit;
     tms_ref logits;
     uint64_t logit_stride;
-    tms_rows_join rows;
-    tms_group group;
+    tamis_rows_join rows;
+    tamis_group_rule group;
     bool accumulate;
     tms_values values; /* a plane or beside the cache */
     tms_ref tile;
@@ -74,11 +69,10 @@ typedef struct tms_observe {
  *   x, out   f32 [n_items][n_kv_heads][n_lists][stride], not overlapping; kernel odd
  * A NaN among the pooled values gives NaN. Bytes: 8 per value. Tolerance: MAX exact; AVERAGE 1e-6 *
  * (mean of |x| over the pooled places), keep_sum 3e-6 of the result + that. */
-typedef enum tms_pooling { TMS_POOL_MAX = 0, TMS_POOL_AVERAGE = 1 } tms_pooling;
 typedef struct tms_pool_values {
     tms_batch batch;
     uint32_t n_lists, tail, kernel;
-    tms_pooling kind;
+    tamis_pooling kind;
     bool keep_sum;
     tms_ref x, out;
     uint64_t stride;

@@ -5,8 +5,6 @@
 
 #include "host/ops/types.h"
 
-typedef enum tms_group { TMS_GROUP_MAX = 0, TMS_GROUP_MEAN = 1, TMS_GROUP_SUM = 2 } tms_group;
-
 /* seek: for each (row, KV head) the first slot of its lane, from 0 to visible, whose position is at
  * least the row's `least`; `visible` if there is none. So `first` of a batch is found where lanes have
  * lost tokens. Positions must ascend in a lane, else the slot is one of those from 0 to visible.
@@ -38,7 +36,7 @@ typedef struct tms_score_pages {
     tms_kv kv;
     tms_batch batch;
     tms_matrix q;
-    tms_group group;
+    tamis_group_rule group;
     tms_ref scores;
     uint32_t stride;
 } tms_score_pages;
@@ -60,7 +58,7 @@ typedef struct tms_page_mass {
     tms_kv kv;
     tms_batch batch;
     tms_matrix q;
-    tms_group group;
+    tamis_group_rule group;
     tms_ref scores;
     uint32_t stride;
     tms_logit logit;

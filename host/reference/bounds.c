@@ -80,14 +80,14 @@ static void around_mean(const tms_kv *kv, const float *mean, const float *spread
 
 static void pair_of(const tms_bounds *p, const page_keys *keys, float *lo, float *hi) {
     float mean[TMS_MAX_HEAD_DIM], spread[TMS_MAX_HEAD_DIM];
-    if (p->kind == TMS_BOUNDS_MINMAX) {
+    if (p->kind == TAMIS_BOUNDS_MINMAX) {
         min_and_max(keys, lo, hi);
         return;
     }
     mean_of(keys, mean);
     memcpy(lo, mean, p->kv.head_dim * sizeof *lo);
     memcpy(hi, mean, p->kv.head_dim * sizeof *hi);
-    if (p->kind == TMS_BOUNDS_MEAN) return;
+    if (p->kind == TAMIS_BOUNDS_MEAN) return;
     std_of(keys, mean, spread);
     for (uint32_t d = 0; d < p->kv.head_dim; d++)
         spread[d] *= p->width;
@@ -107,7 +107,7 @@ tamis_status tms_reference_bounds(tms_device *dev, const tms_bounds *p) {
             const page_keys keys = {kv, data, pages[i], h};
             pair_of(p, &keys, pair, pair + kv->head_dim);
             tms_store_bounds(kv, bounds, tms_bounds_at(kv, pages[i], h), pair,
-                             p->kind != TMS_BOUNDS_MEAN);
+                             p->kind != TAMIS_BOUNDS_MEAN);
         }
     }
     return TAMIS_OK;

@@ -60,12 +60,12 @@ static double score_page(const tms_page_mass *p, const lane *l, uint32_t ordinal
                 exp(tms_logit_of(&p->logit, l->q + g * p->kv.head_dim, k, p->kv.head_dim) - lse[g]);
     }
     for (uint32_t g = 0; g < l->group; g++) {
-        if (p->group != TMS_GROUP_MAX)
+        if (p->group != TAMIS_GROUP_MAX)
             score += mass[g];
         else if (mass[g] > score || isnan(mass[g]))
             score = mass[g];
     }
-    return p->group == TMS_GROUP_MEAN ? score / l->group : score;
+    return p->group == TAMIS_GROUP_MEAN ? score / l->group : score;
 }
 
 static void score_lane(const tms_page_mass *p, const lane *l) {

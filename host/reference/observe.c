@@ -56,10 +56,10 @@ static double row_value(const tms_observe *p, const operands *o, const lane *l, 
             (uint64_t)t * group + g;
         double w = weight_of(p, o, l, t, g, slot, k);
         if (o->tile) o->tile[list * p->tile_stride + slot] = (float)w;
-        if (p->rows == TMS_ROWS_SQUARES) w *= w;
-        value = p->group == TMS_GROUP_MAX ? tms_larger(value, w) : value + w;
+        if (p->rows == TAMIS_ROWS_SQUARES) w *= w;
+        value = p->group == TAMIS_GROUP_MAX ? tms_larger(value, w) : value + w;
     }
-    return p->group == TMS_GROUP_MEAN ? value / group : value;
+    return p->group == TAMIS_GROUP_MEAN ? value / group : value;
 }
 
 /* 4. Joins the rows, and, if accumulate, the old value. */
@@ -76,7 +76,7 @@ static void observe_slot(const tms_observe *p, const operands *o, const lane *l,
         tms_load_slot(kv, o->data, tms_key_at(kv, page, l->head, slot % kv->page_size), k);
     for (uint32_t t = 0; t < l->rows; t++) {
         const double w = row_value(p, o, l, t, slot, k);
-        value = p->rows == TMS_ROWS_MAX ? tms_larger(value, w) : value + w;
+        value = p->rows == TAMIS_ROWS_MAX ? tms_larger(value, w) : value + w;
     }
     if (o->values) o->values[at] = (float)value;
 }

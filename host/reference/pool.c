@@ -12,14 +12,14 @@
 static double pool_window(const tms_pool_values *p, const float *x, uint32_t n, uint32_t slot) {
     const uint32_t reach = p->kernel / 2, first = slot > reach ? slot - reach : 0;
     const uint32_t end = n - slot > reach ? slot + reach + 1 : n;
-    double pooled = p->kind == TMS_POOL_MAX ? x[first] : 0;
+    double pooled = p->kind == TAMIS_POOL_MAX ? x[first] : 0;
     for (uint32_t s = first; s < end; s++) {
-        if (p->kind == TMS_POOL_AVERAGE)
+        if (p->kind == TAMIS_POOL_AVERAGE)
             pooled += x[s];
         else if (x[s] > pooled || isnan(x[s]))
             pooled = x[s]; /* a NaN stays: nothing is above it */
     }
-    return p->kind == TMS_POOL_AVERAGE ? pooled / p->kernel : pooled;
+    return p->kind == TAMIS_POOL_AVERAGE ? pooled / p->kernel : pooled;
 }
 
 /* The factor of keep_sum. */

@@ -100,7 +100,7 @@ static inline double tms_larger(double a, double b) {
 /* norm of one row; y may be x. */
 void tms_norm_row(const float *x, const float *w, uint32_t dim, float eps, float *y);
 /* Rotates a head in place by its position, by rotate's table. */
-void tms_turn_head(const float *table, int32_t position, uint32_t n_rot, tms_pairing pairing,
+void tms_turn_head(const float *table, int32_t position, uint32_t n_rot, tamis_pairing pairing,
                    float *head);
 
 TMS_REQUIRED_OPS(TMS_DECLARE_OP, tms_reference_)

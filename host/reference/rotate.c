@@ -24,9 +24,9 @@ static void angles(const float *table, int32_t position, uint32_t pairs, double 
 }
 
 /* Every pair of a head. */
-static void turn_pairs(double (*turn)[2], uint32_t pairs, tms_pairing pairing, float *head) {
-    const uint32_t step = pairing == TMS_PAIR_HALF ? 1 : 2;        /* from pair to pair */
-    const uint32_t partner = pairing == TMS_PAIR_HALF ? pairs : 1; /* from a to b */
+static void turn_pairs(double (*turn)[2], uint32_t pairs, tamis_pairing pairing, float *head) {
+    const uint32_t step = pairing == TAMIS_PAIR_HALF ? 1 : 2;        /* from pair to pair */
+    const uint32_t partner = pairing == TAMIS_PAIR_HALF ? pairs : 1; /* from a to b */
     for (uint32_t i = 0; i < pairs; i++) {
         float *a = head + i * step, *b = a + partner;
         const double a0 = *a, b0 = *b;
@@ -35,7 +35,7 @@ static void turn_pairs(double (*turn)[2], uint32_t pairs, tms_pairing pairing, f
     }
 }
 
-void tms_turn_head(const float *table, int32_t position, uint32_t n_rot, tms_pairing pairing,
+void tms_turn_head(const float *table, int32_t position, uint32_t n_rot, tamis_pairing pairing,
                    float *head) {
     double turn[MAX_PAIRS][2];
     angles(table, position, n_rot / 2, turn);

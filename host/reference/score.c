@@ -20,17 +20,17 @@ static double page_score(const float *q, const float *lo, const float *hi, uint3
 }
 
 /* The group's rule over its query heads, which lie head_dim apart. */
-static float group_score(tms_group rule, uint32_t group, const float *q, const float *lo,
+static float group_score(tamis_group_rule rule, uint32_t group, const float *q, const float *lo,
                          const float *hi, uint32_t head_dim) {
     double score = page_score(q, lo, hi, head_dim);
     for (uint32_t g = 1; g < group; g++) {
         const double s = page_score(q + g * head_dim, lo, hi, head_dim);
-        if (rule != TMS_GROUP_MAX)
+        if (rule != TAMIS_GROUP_MAX)
             score += s;
         else if (s > score || isnan(s))
             score = s;
     }
-    return (float)(rule == TMS_GROUP_MEAN ? score / group : score);
+    return (float)(rule == TAMIS_GROUP_MEAN ? score / group : score);
 }
 
 tamis_status tms_reference_score_pages(tms_device *dev, const tms_score_pages *p) {

@@ -51,15 +51,15 @@ static tamis_status upload_ahead(tamis_blend *blend, tamis_error *error) {
 static tamis_status load(tamis_blend *blend, const tms_loaded *loaded, tamis_error *error) {
     const tamis_blend_params *p = &blend->params;
     const tms_part *part = &blend->parts[loaded->read->part];
-    tamis_stored_rows rows = {
-        .n_rot = p->n_rot, .pairing = p->pairing, .table = p->table, .eps = p->eps};
+    tamis_stored_rows rows = {.rotation = p->rotation, .eps = p->eps};
     rows.k.dtype = rows.v.dtype = p->dtype;
     rows.v.buffer = blend->ring.device;
     if (blend->k_norms) rows.k_norm = blend->k_norms[loaded->read->layer];
     if (loaded->k) rows.k.buffer = blend->ring.device;
     if (blend->next_upload == blend->next_read) TMS_TRY(upload(blend, loaded, error));
     TMS_TRY(tms_ring_await(&blend->ring, loaded, &rows.k.offset, &rows.v.offset, error));
-    TMS_TRY(tamis_plan_load(blend->plan, loaded->read->layer, part->first, part->n, &rows, error));
+    TMS_TRY(
+        tamis_plan_load_rows(blend->plan, loaded->read->layer, part->first, part->n, &rows, error));
     return tms_ring_release(&blend->ring, loaded, error);
 }
 
@@ -74,7 +74,7 @@ static tamis_status load_zeros(tamis_blend *blend, uint32_t layer, tms_row_kind 
         if (blend->kinds[row] > most) continue;
         while (n < TMS_ZERO_ROWS && row + n < blend->n_rows && blend->kinds[row + n] <= most)
             n++;
-        TMS_TRY(tamis_plan_load(blend->plan, layer, row, n, &rows, error));
+        TMS_TRY(tamis_plan_load_rows(blend->plan, layer, row, n, &rows, error));
     }
     return TAMIS_OK;
 }
@@ -186,11 +186,11 @@ tamis_status tamis_blend_layer(tamis_blend *blend, uint32_t layer, tamis_blend_r
 static tamis_status measure(tamis_blend *blend, uint32_t layer, const tamis_rows *v,
                             tamis_error *error) {
     tamis_place out = {.buffer = blend->deviation};
-    TMS_TRY(tamis_plan_deviation(blend->plan, layer, v, 1, &out, error));
+    TMS_TRY(tamis_plan_row_deviations(blend->plan, layer, v, 1, &out, error));
     if (!tms_blend_gates(blend, layer)) return TAMIS_OK;
     out.offset = blend->norms_at;
     TMS_TRY(load_zeros(blend, layer, TMS_ROW_HIT, error));
-    return tamis_plan_deviation(blend->plan, layer, v, 1, &out, error);
+    return tamis_plan_row_deviations(blend->plan, layer, v, 1, &out, error);
 }
 
 tamis_status tamis_blend_compare(tamis_blend *blend, uint32_t layer, const tamis_rows *v,
@@ -237,7 +237,7 @@ static tamis_status select_rows(tamis_blend *blend, uint32_t layer, tamis_blend_
     const uint32_t before = blend->n_present;
     uint32_t n = 0;
     TMS_TRY(choose_rows(blend, layer, &n, error));
-    if (n < before) TMS_TRY(tamis_plan_narrow(blend->plan, blend->rows, n, error));
+    if (n < before) TMS_TRY(tamis_plan_step_keep_rows(blend->plan, blend->rows, n, error));
     blend->n_present = n;
     *out = present(blend);
     if (n < before) out->places = blend->places;
@@ -280,8 +280,8 @@ static tamis_status check_observe(const tamis_blend *blend, uint32_t layer, tami
  * ranked. */
 static tamis_status ask(tamis_blend *blend, uint32_t layer, const tamis_rows *q, bool *restarted,
                         tamis_error *error) {
-    TMS_TRY(tamis_plan_mass(blend->plan, layer, q, blend->n_rows - blend->question, blend->masses,
-                            error));
+    TMS_TRY(tamis_plan_row_masses(blend->plan, layer, q, blend->n_rows - blend->question,
+                                  blend->masses, error));
     *restarted = layer + 1 == blend->shape.n_layers;
     if (!*restarted) return TAMIS_OK;
     const double now = tms_now_us();

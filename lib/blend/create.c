@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define ALL_FLAGS (TAMIS_BLEND_NO_THREAD | TAMIS_BLEND_TIMING)
+
 /* ---- Checks ---------------------------------------------------------------------------------- */
 
 /* Numbers that only some selectors have. */
@@ -67,7 +69,7 @@ static tamis_status check_records(const tamis_blend_params *p, const tamis_plan_
     TMS_REQUIRE((unsigned)p->dtype < 32 && plan->load_dtypes >> p->dtype & 1, TAMIS_E_ARGUMENT,
                 "dtype is %s, which is not in the plan's load_dtypes %" PRIu32,
                 tamis_dtype_name(p->dtype), plan->load_dtypes);
-    TMS_REQUIRE(p->table.buffer, TAMIS_E_ARGUMENT, "table is absent");
+    TMS_REQUIRE(p->rotation.table.buffer, TAMIS_E_ARGUMENT, "table is absent");
     return TAMIS_OK;
 }
 
@@ -84,6 +86,8 @@ static tamis_status check(tamis_blend *blend, const tamis_blend_params *p,
                           const tamis_plan_params *plan, tamis_error *error) {
     const uint32_t n_layers = blend->shape.n_layers;
     TMS_REQUIRE_RESERVED(p, tamis_blend_params);
+    TMS_REQUIRE(!(p->flags & ~ALL_FLAGS), TAMIS_E_ARGUMENT, "flags 0x%" PRIx32 ": 0x%x are all",
+                p->flags, ALL_FLAGS);
     blend->selector = tms_selector_find(p->selector);
     TMS_REQUIRE(blend->selector, TAMIS_E_ARGUMENT, "there is no selector %d", (int)p->selector);
     TMS_TRY(check_fit(blend->selector, p, error));
@@ -95,9 +99,11 @@ static tamis_status check(tamis_blend *blend, const tamis_blend_params *p,
     TMS_REQUIRE(blend->from < n_layers || blend->selector->everything, TAMIS_E_ARGUMENT,
                 "check_layer is %" PRIu32 "; there are %" PRIu32 " layers", blend->from, n_layers);
     TMS_TRY(check_shares(p, n_layers, blend->from, error));
-    TMS_REQUIRE(!blend->selector->asks || blend->everything || plan->masses, TAMIS_E_ARGUMENT,
-                "selector %s, but the plan was made with masses %d: it weighs no rows",
-                blend->selector->name, plan->masses);
+    TMS_REQUIRE(
+        !blend->selector->asks || blend->everything || plan->flags & TAMIS_PLAN_ROW_MASSES,
+        TAMIS_E_ARGUMENT,
+        "selector %s, but the plan was made without TAMIS_PLAN_ROW_MASSES: it weighs no rows",
+        blend->selector->name);
     TMS_REQUIRE(blend->checked || p->bound == 0, TAMIS_E_ARGUMENT,
                 "bound is %g, but check_layer is TAMIS_BLEND_NO_CHECK: nothing is measured",
                 p->bound);
@@ -122,7 +128,7 @@ static bool copy_of(const void *from, size_t n, size_t size, void *out) {
 
 /* The caller's buffers stay for as long as the blend needs them. */
 static void hold_buffers(const tamis_blend *blend, void (*act)(tms_life *life)) {
-    act(TMS_LIFE(blend->params.table.buffer));
+    act(TMS_LIFE(blend->params.rotation.table.buffer));
     for (uint32_t i = 0; blend->k_norms && i < blend->shape.n_layers; i++)
         act(TMS_LIFE(blend->k_norms[i].buffer));
 }

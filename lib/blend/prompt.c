@@ -63,7 +63,7 @@ tamis_status tms_blend_read_from(tamis_blend *blend, uint32_t layer, uint32_t pa
             blend->n_reads += read_of(blend, layer, p, &blend->reads[blend->n_reads]);
     TMS_TRY(check_ring(blend, error));
     if (blend->n_reads == 0) return TAMIS_OK;
-    const bool threaded = !blend->params.no_thread;
+    const bool threaded = !(blend->params.flags & TAMIS_BLEND_NO_THREAD);
     const uint64_t most = blend->params.ring_bytes ? blend->params.ring_bytes : default_ring(blend);
     const tms_ring_shape shape = tms_reads_place(blend->reads, blend->n_reads, most, threaded);
     TMS_TRY(tms_ring_begin(&blend->ring, &shape, error));
@@ -86,7 +86,7 @@ static tamis_status start(tamis_blend *blend, tamis_error *error) {
     TMS_TRY(tamis_plan_step_begin(blend->plan, &step, error));
     blend->open = true;
     if (blend->n_present < blend->n_rows)
-        TMS_TRY(tamis_plan_narrow(blend->plan, blend->rows, blend->n_present, error));
+        TMS_TRY(tamis_plan_step_keep_rows(blend->plan, blend->rows, blend->n_present, error));
     return tms_blend_read_from(blend, 0, 0, error);
 }
 

@@ -4,7 +4,7 @@
 
 tamis_status tms_blend_settle(tamis_blend *blend, tamis_error *error) {
     tamis_event *end = NULL;
-    if (!blend->params.timing) return TAMIS_OK;
+    if (!(blend->params.flags & TAMIS_BLEND_TIMING)) return TAMIS_OK;
     TMS_TRY(tamis_event_record(tamis_cache_context(blend->cache), &end, error));
     const tamis_status status = tamis_event_wait(end, error);
     tamis_event_destroy(&end);

@@ -20,7 +20,7 @@ tamis_status tms_cache_check_bounds(const tamis_cache *cache, tamis_error *error
 tms_bounds tms_cache_bounds(const tamis_cache *cache, uint32_t layer) {
     return (tms_bounds){.kv = tms_cache_kv(cache, layer),
                         .n_kv_heads = 1,
-                        .kind = (tms_bounds_kind)cache->params.bounds.kind,
+                        .kind = cache->params.bounds.kind,
                         .width = cache->params.bounds.width};
 }
 

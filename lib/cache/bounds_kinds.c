@@ -6,9 +6,9 @@
 #include <math.h>
 #include <string.h>
 
-_Static_assert((int)TAMIS_BOUNDS_MINMAX == (int)TMS_BOUNDS_MINMAX, "the contract's value");
-_Static_assert((int)TAMIS_BOUNDS_MEAN_STD == (int)TMS_BOUNDS_MEAN_STD, "the contract's value");
-_Static_assert((int)TAMIS_BOUNDS_MEAN == (int)TMS_BOUNDS_MEAN, "the contract's value");
+_Static_assert((int)TAMIS_BOUNDS_MINMAX == (int)TAMIS_BOUNDS_MINMAX, "the contract's value");
+_Static_assert((int)TAMIS_BOUNDS_MEAN_STD == (int)TAMIS_BOUNDS_MEAN_STD, "the contract's value");
+_Static_assert((int)TAMIS_BOUNDS_MEAN == (int)TAMIS_BOUNDS_MEAN, "the contract's value");
 
 static const char *const names[] = {"minmax", "meanstd", "mean"};
 static const size_t n_names = sizeof names / sizeof *names;

@@ -110,10 +110,9 @@ uint64_t tms_cache_free_pages(const tamis_cache *cache) {
     return n;
 }
 
-tamis_status tamis_cache_get_stats(const tamis_cache *cache, tamis_cache_stats *out,
-                                   tamis_error *error) {
-    TMS_ENTER(cache);
-    TMS_REQUIRE(cache && out, TAMIS_E_ARGUMENT, "%s: NULL", cache ? "out" : "cache");
+void tamis_cache_get_stats(const tamis_cache *cache, tamis_cache_stats *out) {
+    if (!cache || !out) return;
+    TMS_ENTER_WAITING(cache);
     *out = (tamis_cache_stats){.sequences = cache->n_sequences,
                                .pages_total = cache->size.pages,
                                .bytes_reserved = cache->size.reserved_bytes};
@@ -123,7 +122,6 @@ tamis_status tamis_cache_get_stats(const tamis_cache *cache, tamis_cache_stats *
         out->pages_shared += pages->n_shared;
     }
     out->bytes_held = out->pages_held * unit_bytes(cache);
-    return TAMIS_OK;
 }
 
 tamis_status tamis_cache_get_sequence_stats(const tamis_cache *cache, tamis_sequence sequence,
@@ -133,8 +131,7 @@ tamis_status tamis_cache_get_sequence_stats(const tamis_cache *cache, tamis_sequ
     const tms_sequence *s = tms_cache_find(cache, sequence);
     TMS_REQUIRE(s, TAMIS_E_ARGUMENT, "the cache has no sequence %llu",
                 (unsigned long long)sequence);
-    *out = (tamis_sequence_stats){.length = s->length, .evicted_at = s->evicted_at,
-                                  .shortest = s->shortest};
+    *out = (tamis_sequence_stats){.shortest = s->shortest};
     for (uint32_t lane = 0; lane < cache->n_lanes; lane++) {
         const tms_pages *pages = &tms_cache_pool(cache, lane / cache->params.n_kv_heads)->pages;
         const int32_t *list = tms_lane_pages(s, lane);

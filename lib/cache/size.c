@@ -31,8 +31,8 @@ static tamis_status check_shape(tamis_cache_params *p, tamis_error *error) {
     TMS_REQUIRE(p->page_size == 8 || p->page_size == 16 || p->page_size == 32 || p->page_size == 64,
                 TAMIS_E_UNSUPPORTED, "page_size %" PRIu32 " is not supported; 8, 16, 32 and 64 are",
                 p->page_size);
-    TMS_REQUIRE(tms_dtype_known(p->dtype), TAMIS_E_ARGUMENT,
-                "dtype %d is none of" TMS_DTYPE_WORDS, (int)p->dtype);
+    TMS_REQUIRE(tms_dtype_known(p->dtype), TAMIS_E_ARGUMENT, "dtype %d is none of" TMS_DTYPE_WORDS,
+                (int)p->dtype);
     TMS_REQUIRE(p->bounds_dtype == TAMIS_BOUNDS_AS_CACHE || p->bounds_dtype == TAMIS_BOUNDS_Q8,
                 TAMIS_E_ARGUMENT, "bounds_dtype %d is neither that of the cache (0) nor q8 (1)",
                 (int)p->bounds_dtype);

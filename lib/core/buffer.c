@@ -250,8 +250,8 @@ tamis_status tms_rows_check(const tamis_context *context, const tamis_rows *rows
     TMS_REQUIRE(rows && rows->buffer, TAMIS_E_ARGUMENT, "%s: no buffer", what);
     TMS_REQUIRE(rows->buffer->context == context, TAMIS_E_ARGUMENT,
                 "%s: the buffer is of another context", what);
-    TMS_REQUIRE(tms_dtype_known(rows->dtype), TAMIS_E_ARGUMENT, "%s: dtype %d is unknown",
-                what, (int)rows->dtype);
+    TMS_REQUIRE(tms_dtype_known(rows->dtype), TAMIS_E_ARGUMENT, "%s: dtype %d is unknown", what,
+                (int)rows->dtype);
     TMS_REQUIRE(tms_dtype_of_rows(rows->dtype), TAMIS_E_ARGUMENT,
                 "%s: %s is a dtype of caches alone", what, tamis_dtype_name(rows->dtype));
     const size_t size = tamis_dtype_size(rows->dtype);

@@ -9,8 +9,8 @@
 #include <stdio.h>
 #include <string.h>
 
-_Static_assert((int)TAMIS_POOL_MAX == (int)TMS_POOL_MAX, "the contract's value");
-_Static_assert((int)TAMIS_POOL_AVERAGE == (int)TMS_POOL_AVERAGE, "the contract's value");
+_Static_assert((int)TAMIS_POOL_MAX == (int)TAMIS_POOL_MAX, "the contract's value");
+_Static_assert((int)TAMIS_POOL_AVERAGE == (int)TAMIS_POOL_AVERAGE, "the contract's value");
 
 #define DEFAULT_BUDGET 2048u
 
@@ -55,12 +55,12 @@ static void list_names(char *text, size_t size) {
         at += (size_t)snprintf(text + at, size - at, "%s%s", i ? ", " : "", evictions[i]->name);
 }
 
-tamis_status tamis_eviction_parse(const char *name, tamis_eviction_kind *out, tamis_error *error) {
+tamis_status tamis_eviction_parse(const char *name, tamis_eviction *out, tamis_error *error) {
     TMS_REQUIRE(name, TAMIS_E_ARGUMENT, "name is NULL");
     TMS_REQUIRE(out, TAMIS_E_ARGUMENT, "out is NULL");
     for (size_t i = 0; i < n_evictions; i++) {
         if (strcmp(name, evictions[i]->name) == 0) {
-            *out = evictions[i]->kind;
+            tamis_eviction_default(evictions[i]->kind, out);
             return TAMIS_OK;
         }
     }

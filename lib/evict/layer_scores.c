@@ -64,8 +64,8 @@ tamis_status tms_layer_select(tms_evicted_layer *layer, const tms_select *select
 
 tamis_status tms_layer_observe(tms_evicted_layer *layer, uint32_t to, tamis_error *error) {
     tms_observe observe = layer->window;
-    observe.rows = TMS_ROWS_SUM;
-    observe.group = TMS_GROUP_MEAN;
+    observe.rows = TAMIS_ROWS_SUM;
+    observe.group = TAMIS_GROUP_MEAN;
     observe.values = beside(layer, to);
     return tms_run_observe(layer->dev, &observe, error);
 }
@@ -77,7 +77,7 @@ tamis_status tms_layer_pooled(tms_evicted_layer *layer, uint32_t to, uint32_t sp
                                   .n_lists = 1,
                                   .tail = e->window,
                                   .kernel = e->kernel,
-                                  .kind = (tms_pooling)e->pooling,
+                                  .kind = e->pooling,
                                   .x = layer->values[spare],
                                   .out = layer->values[to],
                                   .stride = layer->stride};
@@ -153,7 +153,7 @@ tamis_status tms_layer_head_pooled(tms_evicted_layer *layer, uint32_t head, uint
                                   .n_lists = layer->eviction->window * layer->group,
                                   .tail = tail,
                                   .kernel = layer->eviction->kernel,
-                                  .kind = (tms_pooling)layer->eviction->pooling,
+                                  .kind = layer->eviction->pooling,
                                   .keep_sum = keep_sum,
                                   .x = layer->weights[from],
                                   .out = layer->weights[to],

@@ -10,10 +10,12 @@
 
 static tamis_status check_params(const tamis_blend_params *p, tamis_error *error) {
     TMS_REQUIRE(p, TAMIS_E_ARGUMENT, "params is NULL");
-    TMS_REQUIRE(!p->table.buffer && p->n_rot == 0 && p->pairing == 0 && !p->k_norms && p->eps == 0,
-                TAMIS_E_ARGUMENT,
-                "table, n_rot %u, pairing %d, k_norms or eps %g is given; they are the model's",
-                p->n_rot, (int)p->pairing, (double)p->eps);
+    const tamis_rotation *r = &p->rotation;
+    TMS_REQUIRE(
+        !r->table.buffer && r->n_rot == 0 && r->pairing == 0 && !p->k_norms && p->eps == 0,
+        TAMIS_E_ARGUMENT,
+        "a rotation (n_rot %u, pairing %d), k_norms or eps %g is given; they are the model's",
+        r->n_rot, (int)r->pairing, (double)p->eps);
     return TAMIS_OK;
 }
 
@@ -56,9 +58,7 @@ tamis_status tamis_runner_blend_create(tamis_runner *runner, tamis_store *store,
     for (uint32_t layer = 0; layer < config->n_layers; ++layer)
         norms[layer].buffer = model->weights.layers[layer].weights[TMS_ATTN_K_NORM].buffer;
     tamis_blend_params own = *params;
-    own.table.buffer = model->rotation;
-    own.n_rot = config->n_rot;
-    own.pairing = config->architecture->pairing;
+    own.rotation = model->rotation;
     own.k_norms = norms;
     own.eps = config->norm_eps;
     const tamis_status status = tamis_blend_create(runner->plan, store, &own, out, error);

@@ -229,7 +229,7 @@ const char *tamis_vocab_chat_template(const tamis_vocab *vocab) {
     return vocab ? vocab->chat_template : NULL;
 }
 
-const tamis_vocab_info *tamis_vocab_get_info(const tamis_vocab *vocab) {
+const tamis_vocab_info *tamis_vocab_describe(const tamis_vocab *vocab) {
     return vocab ? &vocab->info : NULL;
 }
 

@@ -148,10 +148,8 @@ tamis_status tms_forward_write(tamis_runner *runner, uint32_t layer, tamis_error
     const tamis_rotated_rows rotated = {.q = rows_of(runner, TMS_Q),
                                         .k = rows_of(runner, TMS_K),
                                         .v = rows_of(runner, TMS_V),
-                                        .n_rot = model->config.n_rot,
-                                        .pairing = model->config.architecture->pairing,
+                                        .rotation = model->rotation,
                                         .positions = place_of(runner, TMS_POSITIONS),
-                                        .table = {.buffer = model->rotation},
                                         .q_norm = weight_place(&w[TMS_ATTN_Q_NORM]),
                                         .k_norm = weight_place(&w[TMS_ATTN_K_NORM]),
                                         .eps = model->config.norm_eps};

@@ -23,10 +23,11 @@ static tamis_status read_frequencies(tamis_model *model, const tms_gguf *gguf, t
 
 static tamis_status make_rotation(tamis_model *model, tamis_error *error) {
     const uint32_t n_rot = model->config.n_rot;
-    TMS_TRY(
-        tamis_buffer_create(model->context, tamis_rotation_bytes(n_rot), &model->rotation, error));
-    const tamis_place table = {.buffer = model->rotation};
-    return tamis_rotation_write(&table, model->frequencies, n_rot, error);
+    model->rotation =
+        (tamis_rotation){.n_rot = n_rot, .pairing = model->config.architecture->pairing};
+    TMS_TRY(tamis_buffer_create(model->context, tamis_rotation_bytes(n_rot),
+                                &model->rotation.table.buffer, error));
+    return tamis_rotation_write(&model->rotation, model->frequencies, error);
 }
 
 /* The type of most parameters in matrices. */
@@ -80,9 +81,10 @@ static tamis_status load(tamis_model *model, const tms_gguf *gguf, tamis_model_w
     return TAMIS_OK;
 }
 
-tamis_status tamis_model_load_watched(tamis_context *context, const char *path,
-                                      tamis_model_watcher watcher, void *user, tamis_model **out,
-                                      tamis_error *error) {
+tamis_status tamis_model_load(tamis_context *context, const char *path,
+                              const tamis_model_params *params, tamis_model **out,
+                              tamis_error *error) {
+    const tamis_model_params none = {0}, *p = params ? params : &none;
     tms_gguf gguf;
     tamis_error reason = {0};
     TMS_REQUIRE(out, TAMIS_E_ARGUMENT, "out is NULL");
@@ -92,12 +94,16 @@ tamis_status tamis_model_load_watched(tamis_context *context, const char *path,
     __attribute__((cleanup(tms_model_leave))) tamis_context *entered = NULL;
     TMS_TRY(tamis_context_enter(context, error));
     entered = context;
+    for (size_t i = 0; i < sizeof p->reserved / sizeof *p->reserved; i++)
+        TMS_REQUIRE(p->reserved[i] == 0, TAMIS_E_ARGUMENT,
+                    "reserved of tamis_model_params is %llu; it must be 0",
+                    (unsigned long long)p->reserved[i]);
     tamis_model *model = calloc(1, sizeof *model);
     TMS_REQUIRE(model, TAMIS_E_NO_MEMORY, "no memory for a model");
     model->context = context;
     atomic_init(&model->holders, 1);
     tamis_status status = tms_gguf_open(path, &gguf, &reason);
-    if (status == TAMIS_OK) status = load(model, &gguf, watcher, user, &reason);
+    if (status == TAMIS_OK) status = load(model, &gguf, p->watcher, p->user, &reason);
     tms_gguf_close(&gguf);
     if (status != TAMIS_OK) {
         tamis_model_destroy(&model);
@@ -105,11 +111,6 @@ tamis_status tamis_model_load_watched(tamis_context *context, const char *path,
     }
     *out = model;
     return TAMIS_OK;
-}
-
-tamis_status tamis_model_load(tamis_context *context, const char *path, tamis_model **out,
-                              tamis_error *error) {
-    return tamis_model_load_watched(context, path, NULL, NULL, out, error);
 }
 
 void tms_model_hold(tamis_model *model) {
@@ -120,7 +121,7 @@ void tms_model_let_go(tamis_model *model) {
     if (atomic_fetch_sub(&model->holders, 1) > 1) return;
     tms_weights_free(&model->weights);
     tms_vocab_free(&model->vocab);
-    tamis_buffer_destroy(&model->rotation);
+    tamis_buffer_destroy(&model->rotation.table.buffer);
     free(model->rope_factors);
     free(model);
 }
@@ -146,7 +147,7 @@ void tamis_model_destroy(tamis_model **model) {
     *model = NULL;
 }
 
-const tamis_model_info *tamis_model_get_info(const tamis_model *model) {
+const tamis_model_info *tamis_model_describe(const tamis_model *model) {
     return model ? &model->info : NULL;
 }
 
@@ -160,15 +161,4 @@ void tamis_model_cache_shape(const tamis_model *model, tamis_cache_params *param
 
 const tamis_vocab *tamis_model_vocab(const tamis_model *model) {
     return model ? &model->vocab : NULL;
-}
-
-tamis_status tamis_model_tokenize(const tamis_model *model, const char *text, size_t bytes,
-                                  int32_t *tokens, size_t capacity, size_t *count,
-                                  tamis_error *error) {
-    TMS_REQUIRE(model, TAMIS_E_ARGUMENT, "model is NULL");
-    return tamis_vocab_encode(&model->vocab, text, bytes, 0, tokens, capacity, count, error);
-}
-
-const char *tamis_model_token_text(const tamis_model *model, int32_t token, size_t *bytes) {
-    return tamis_vocab_token_text(tamis_model_vocab(model), token, bytes);
 }

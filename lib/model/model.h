@@ -18,7 +18,7 @@ struct tamis_model {
     tms_weights weights;
     double frequencies[TMS_MAX_HEAD_DIM / 2]; /* RoPE's, radians per position, [n_rot / 2] */
     float *rope_factors;    /* [n_rot / 2] what the file divides each of them by; NULL: nothing */
-    tamis_buffer *rotation; /* table of tamis_op_rotate */
+    tamis_rotation rotation; /* of heads of q and k */
     tamis_model_info info;
     bool has_fingerprint;
     uint8_t fingerprint[16];

@@ -121,8 +121,7 @@ static tamis_status bind_model(tamis_runner *runner, tamis_error *error) {
         TMS_TRY(tamis_plan_bind_output(runner->plan, layer, &rows, config->dim, error));
     }
     if (!(needs & TAMIS_NEEDS_ROTATION)) return TAMIS_OK;
-    return tamis_plan_bind_rotation(runner->plan, model->frequencies, config->n_rot,
-                                    config->architecture->pairing == TAMIS_PAIR_ADJACENT, error);
+    return tamis_plan_bind_rotation(runner->plan, &model->rotation, error);
 }
 
 /* The caller's parameters with the model's own in the place of zeros. A sliding window that no text
@@ -131,7 +130,7 @@ static tamis_plan_params with_model(const tamis_model *model, const tamis_plan_p
     const tms_config *config = &model->config;
     const double magnitude = tms_rope_magnitude(&config->rope);
     tamis_plan_params own = *params;
-    own.rotated = 1;
+    own.flags |= TAMIS_PLAN_ROTATED;
     if (own.attention.scale == 0 && magnitude != 1)
         own.attention.scale = (float)(magnitude * magnitude / sqrt(config->head_dim));
     if (own.attention.sliding_window == 0 && config->sliding_window < own.max_context)

@@ -11,8 +11,8 @@ _Static_assert(TAMIS_FEW_ROWS == TMS_FEW_ROWS, "the contract's value");
 _Static_assert(TAMIS_MOST_PARTS == TMS_MOST_PARTS, "the contract's value");
 _Static_assert(TAMIS_MOST_STAGES == TMS_MOST_STAGES, "the contract's value");
 _Static_assert(TAMIS_ROTATE_LIMIT == TMS_ROTATE_LIMIT, "the contract's value");
-_Static_assert((int)TAMIS_PAIR_HALF == (int)TMS_PAIR_HALF, "the contract's value");
-_Static_assert((int)TAMIS_PAIR_ADJACENT == (int)TMS_PAIR_ADJACENT, "the contract's value");
+_Static_assert((int)TAMIS_PAIR_HALF == (int)TAMIS_PAIR_HALF, "the contract's value");
+_Static_assert((int)TAMIS_PAIR_ADJACENT == (int)TAMIS_PAIR_ADJACENT, "the contract's value");
 
 /* Most channels of a head that the op rotate rotates. */
 #define MOST_ROT 256u
@@ -166,11 +166,13 @@ static void check_rotation(tms_op_call *c, uint32_t n_rot, uint32_t most) {
                       "n_rot is %" PRIu32 ": an even number from 2 to %" PRIu32, n_rot, most);
 }
 
-tamis_status tamis_rotation_write(const tamis_place *table, const double *frequencies,
-                                  uint32_t n_rot, tamis_error *error) {
+tamis_status tamis_rotation_write(const tamis_rotation *rotation, const double *frequencies,
+                                  tamis_error *error) {
+    const tamis_place *table = rotation ? &rotation->table : NULL;
     TMS_ENTER(table ? table->buffer : NULL);
-    const uint64_t bytes = tamis_rotation_bytes(n_rot);
     TMS_REQUIRE(table && table->buffer, TAMIS_E_ARGUMENT, "table is absent");
+    const uint32_t n_rot = rotation->n_rot;
+    const uint64_t bytes = tamis_rotation_bytes(n_rot);
     TMS_REQUIRE(frequencies, TAMIS_E_ARGUMENT, "frequencies is NULL");
     tms_op_call c = {table->buffer->context, false, TAMIS_OK, error};
     check_rotation(&c, n_rot, INT32_MAX);
@@ -192,22 +194,23 @@ tamis_status tamis_op_rotate(tamis_context *context, const tamis_rotate_params *
                              tamis_error *error) {
     TMS_ENTER(context);
     TMS_OP_BEGIN(c, context, p, tamis_rotate_params);
-    const uint32_t n_rot = p->n_rot ? p->n_rot : p->head_dim;
+    const tamis_rotation *rotation = &p->rotation;
+    const uint32_t n_rot = rotation->n_rot ? rotation->n_rot : p->head_dim;
     const tms_op_rows x = {"x", &p->x, p->n_rows, (uint64_t)p->n_heads * p->head_dim};
     const uint64_t positions = (uint64_t)p->n_rows * sizeof(int32_t);
     tms_op_zero(&c, "tamis_rotate_params", "reserved32", p->reserved32);
     tms_op_above_0(&c, "n_heads", p->n_heads);
-    tms_op_one_of(&c, "pairing", (int)p->pairing, TAMIS_PAIR_ADJACENT);
+    tms_op_one_of(&c, "pairing", (int)rotation->pairing, TAMIS_PAIR_ADJACENT);
     check_rotation(&c, n_rot, p->head_dim < MOST_ROT ? p->head_dim : MOST_ROT);
-    const tms_rotate run = {
-        .x = tms_op_matrix(&c, &x),
-        .n_rows = p->n_rows,
-        .n_heads = p->n_heads,
-        .head_dim = p->head_dim,
-        .n_rot = n_rot,
-        .pairing = (tms_pairing)p->pairing,
-        .positions = tms_op_place(&c, "positions", &p->positions, positions),
-        .table = tms_op_place(&c, "table", &p->table, p->n_rows ? tamis_rotation_bytes(n_rot) : 0)};
+    const tms_rotate run = {.x = tms_op_matrix(&c, &x),
+                            .n_rows = p->n_rows,
+                            .n_heads = p->n_heads,
+                            .head_dim = p->head_dim,
+                            .n_rot = n_rot,
+                            .pairing = rotation->pairing,
+                            .positions = tms_op_place(&c, "positions", &p->positions, positions),
+                            .table = tms_op_place(&c, "table", &rotation->table,
+                                                  p->n_rows ? tamis_rotation_bytes(n_rot) : 0)};
     if (c.status != TAMIS_OK) return c.status;
     return tms_run_rotate(context->dev, &run, error);
 }

@@ -4,15 +4,15 @@
 #include "lib/ops/check.h"
 
 _Static_assert(TAMIS_TILE_ROWS == TMS_TILE_ROWS, "the contract's value");
-_Static_assert((int)TAMIS_GROUP_MAX == (int)TMS_GROUP_MAX, "the contract's value");
-_Static_assert((int)TAMIS_GROUP_MEAN == (int)TMS_GROUP_MEAN, "the contract's value");
-_Static_assert((int)TAMIS_GROUP_SUM == (int)TMS_GROUP_SUM, "the contract's value");
-_Static_assert((int)TAMIS_ROWS_SUM == (int)TMS_ROWS_SUM, "the contract's value");
-_Static_assert((int)TAMIS_ROWS_SQUARES == (int)TMS_ROWS_SQUARES, "the contract's value");
-_Static_assert((int)TAMIS_ROWS_MAX == (int)TMS_ROWS_MAX, "the contract's value");
-_Static_assert((int)TAMIS_BOUNDS_MINMAX == (int)TMS_BOUNDS_MINMAX, "the contract's value");
-_Static_assert((int)TAMIS_BOUNDS_MEAN_STD == (int)TMS_BOUNDS_MEAN_STD, "the contract's value");
-_Static_assert((int)TAMIS_BOUNDS_MEAN == (int)TMS_BOUNDS_MEAN, "the contract's value");
+_Static_assert((int)TAMIS_GROUP_MAX == (int)TAMIS_GROUP_MAX, "the contract's value");
+_Static_assert((int)TAMIS_GROUP_MEAN == (int)TAMIS_GROUP_MEAN, "the contract's value");
+_Static_assert((int)TAMIS_GROUP_SUM == (int)TAMIS_GROUP_SUM, "the contract's value");
+_Static_assert((int)TAMIS_ROWS_SUM == (int)TAMIS_ROWS_SUM, "the contract's value");
+_Static_assert((int)TAMIS_ROWS_SQUARES == (int)TAMIS_ROWS_SQUARES, "the contract's value");
+_Static_assert((int)TAMIS_ROWS_MAX == (int)TAMIS_ROWS_MAX, "the contract's value");
+_Static_assert((int)TAMIS_BOUNDS_MINMAX == (int)TAMIS_BOUNDS_MINMAX, "the contract's value");
+_Static_assert((int)TAMIS_BOUNDS_MEAN_STD == (int)TAMIS_BOUNDS_MEAN_STD, "the contract's value");
+_Static_assert((int)TAMIS_BOUNDS_MEAN == (int)TAMIS_BOUNDS_MEAN, "the contract's value");
 
 /* Rows of all query heads. */
 static tms_op_rows head_rows(const char *name, const tamis_rows *rows, const tamis_batch *b,
@@ -60,7 +60,7 @@ tamis_status tamis_op_bounds(tamis_context *context, const tamis_bounds_params *
         .n = p->n,
         .n_kv_heads = p->n_kv_heads,
         .pages = tms_op_place(&c, "pages", &p->pages, (uint64_t)p->n * sizeof(int32_t)),
-        .kind = (tms_bounds_kind)p->bounds.kind,
+        .kind = p->bounds.kind,
         .width = spread && p->bounds.width == 0 ? 1 : p->bounds.width};
     if (c.status != TAMIS_OK) return c.status;
     return tms_run_bounds(context->dev, &run, error);
@@ -77,7 +77,7 @@ tamis_status tamis_op_score_pages(tamis_context *context, const tamis_score_page
         .kv = tms_op_kv(&c, &p->kv, p->batch.n_kv_heads, p->batch.n_rows, true),
         .batch = tms_op_batch(&c, &p->batch, p->kv.page_size, true),
         .q = tms_op_matrix(&c, &q),
-        .group = (tms_group)p->group,
+        .group = p->group,
         .scores = tms_op_place(&c, "scores", &p->scores, owner_bytes(&p->batch, stride)),
         .stride = stride};
     if (c.status != TAMIS_OK) return c.status;
@@ -93,7 +93,7 @@ static tms_page_mass page_mass_of(tms_op_call *c, const tamis_page_mass_params *
         .kv = tms_op_kv(c, &p->kv, p->batch.n_kv_heads, p->batch.n_rows, false),
         .batch = tms_op_batch(c, &p->batch, p->kv.page_size, true),
         .q = tms_op_matrix(c, &q),
-        .group = (tms_group)p->group,
+        .group = p->group,
         .scores = tms_op_place(c, "scores", &p->scores, owner_bytes(&p->batch, stride)),
         .stride = stride,
         .logit = logit_of(c, &p->attention, &p->batch, p->kv.head_dim)};
@@ -244,8 +244,8 @@ static tms_observe observe_of(tms_op_call *c, const tamis_observe_params *p) {
         .logit = logit_of(c, &p->attention, &p->batch, p->kv.head_dim),
         .logits = tms_op_optional(c, "logits", &p->logits, head_bytes(b, logits)),
         .logit_stride = logits,
-        .rows = (tms_rows_join)p->rows,
-        .group = (tms_group)p->group,
+        .rows = p->rows,
+        .group = p->group,
         .accumulate = p->accumulate != 0,
         .values = {tms_op_optional(c, "values", &p->values, item_bytes(p, values)), values},
         .tile = tms_op_optional(c, "tile", &p->tile, item_bytes(p, tms_op_times(lists, tile))),

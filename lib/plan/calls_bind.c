@@ -4,7 +4,6 @@
 #include "lib/plan/plan.h"
 
 #include <inttypes.h>
-#include <math.h>
 #include <string.h>
 
 static tamis_status check_bind(const tamis_plan *plan, bool fits, const char *what,
@@ -34,19 +33,19 @@ tamis_status tamis_plan_bind_output(tamis_plan *plan, uint32_t layer, const tami
     return TAMIS_OK;
 }
 
-tamis_status tamis_plan_bind_rotation(tamis_plan *plan, const double *frequencies, uint32_t n_rot,
-                                      int adjacent, tamis_error *error) {
+tamis_status tamis_plan_bind_rotation(tamis_plan *plan, const tamis_rotation *rotation,
+                                      tamis_error *error) {
     TMS_ENTER(plan);
     TMS_TRY(check_bind(plan, plan && plan->setup.needs.rotation, "rotation", error));
-    TMS_REQUIRE(frequencies, TAMIS_E_ARGUMENT, "frequencies is NULL");
-    TMS_REQUIRE(n_rot > 0 && n_rot % 2 == 0 && n_rot <= plan->setup.cache->params.head_dim,
-                TAMIS_E_ARGUMENT, "n_rot %" PRIu32 " is not an even number up to %" PRIu32, n_rot,
-                plan->setup.cache->params.head_dim);
-    for (uint32_t i = 0; i < n_rot / 2; i++)
-        TMS_REQUIRE(isfinite(frequencies[i]), TAMIS_E_ARGUMENT, "frequency %" PRIu32 " is %g", i,
-                    frequencies[i]);
-    return tms_reindex_bind(&plan->reindex, frequencies, n_rot,
-                            adjacent ? TMS_PAIR_ADJACENT : TMS_PAIR_HALF, error);
+    TMS_REQUIRE(rotation, TAMIS_E_ARGUMENT, "rotation is NULL");
+    tms_reindex *reindex = &plan->reindex;
+    TMS_TRY(tms_plan_check_turns(plan, rotation, &reindex->n_rot, &reindex->rotation, error));
+    reindex->pairing = rotation->pairing;
+    tms_life *before = reindex->held;
+    reindex->held = &rotation->table.buffer->life;
+    tms_hold(reindex->held);
+    tms_let_go(before);
+    return TAMIS_OK;
 }
 
 tamis_status tamis_plan_bind_budgets(tamis_plan *plan, const uint32_t *budgets,

@@ -153,17 +153,17 @@ static tamis_status check_rotated_rows(const tamis_plan *plan, const tamis_rotat
     return TAMIS_OK;
 }
 
-tamis_status tms_plan_check_turns(const tamis_plan *plan, uint32_t n_rot, tamis_pairing pairing,
-                                  const tamis_place *table, uint32_t *channels, tms_ref *ref,
-                                  tamis_error *error) {
+tamis_status tms_plan_check_turns(const tamis_plan *plan, const tamis_rotation *rotation,
+                                  uint32_t *channels, tms_ref *table, tamis_error *error) {
     const uint32_t dim = plan->setup.cache->params.head_dim;
-    *channels = n_rot ? n_rot : dim;
+    *channels = rotation->n_rot ? rotation->n_rot : dim;
     TMS_REQUIRE(*channels % 2 == 0 && *channels <= dim, TAMIS_E_ARGUMENT,
                 "n_rot is %" PRIu32 ": an even number from 2 to %" PRIu32, *channels, dim);
-    TMS_REQUIRE(pairing == TAMIS_PAIR_HALF || pairing == TAMIS_PAIR_ADJACENT, TAMIS_E_ARGUMENT,
-                "pairing is %d: there are 0 to %d", (int)pairing, (int)TAMIS_PAIR_ADJACENT);
-    return tms_place_check(plan->setup.cache->context, table, "table",
-                           tamis_rotation_bytes(*channels), ref, error);
+    TMS_REQUIRE((unsigned)rotation->pairing <= TAMIS_PAIR_ADJACENT, TAMIS_E_ARGUMENT,
+                "pairing is %d: there are 0 to %d", (int)rotation->pairing,
+                (int)TAMIS_PAIR_ADJACENT);
+    return tms_place_check(plan->setup.cache->context, &rotation->table, "table",
+                           tamis_rotation_bytes(*channels), table, error);
 }
 
 /* How they are rotated and normalised, into what the launch takes. */
@@ -171,9 +171,8 @@ static tamis_status check_rotation(const tamis_plan *plan, const tamis_rotated_r
                                    tms_rotation *rotation, tamis_error *error) {
     const uint64_t positions = plan->step.n_rows * sizeof(int32_t),
                    norm = plan->setup.cache->params.head_dim * sizeof(float);
-    TMS_TRY(tms_plan_check_turns(plan, p->n_rot, p->pairing, &p->table, &rotation->n_rot,
-                                 &rotation->table, error));
-    rotation->pairing = (tms_pairing)p->pairing;
+    TMS_TRY(tms_plan_check_turns(plan, &p->rotation, &rotation->n_rot, &rotation->table, error));
+    rotation->pairing = p->rotation.pairing;
     rotation->eps = p->eps;
     TMS_TRY(tms_place_check(plan->setup.cache->context, &p->positions, "positions", positions,
                             &rotation->positions, error));
@@ -418,7 +417,7 @@ tamis_status tamis_plan_attend(tamis_plan *plan, uint32_t layer, const tamis_row
  * tables follow, and with the same kind of bounds, which is a parameter of their launch. */
 static tamis_status check_replayed(const tamis_plan *plan, tamis_error *error) {
     const tms_step *step = &plan->step;
-    TMS_REQUIRE(plan->setup.params.fixed_launches, TAMIS_E_STATE,
+    TMS_REQUIRE((plan->setup.params.flags & TAMIS_PLAN_FIXED_LAUNCHES), TAMIS_E_STATE,
                 "the plan has no fixed_launches: a graph of one step does not serve another");
     TMS_REQUIRE(!step->exact, TAMIS_E_STATE, "the step is exact: it has no fixed launches");
     for (uint32_t layer = 0; layer < plan->setup.cache->params.n_layers; layer++)
@@ -435,7 +434,7 @@ static tamis_status check_replayed(const tamis_plan *plan, tamis_error *error) {
     return TAMIS_OK;
 }
 
-tamis_status tamis_plan_step_replayed(tamis_plan *plan, tamis_error *error) {
+tamis_status tamis_plan_step_mark_replayed(tamis_plan *plan, tamis_error *error) {
     TMS_ENTER(plan);
     TMS_TRY(tms_plan_check_layer(plan, 0, error));
     TMS_TRY(check_replayed(plan, error));

@@ -74,14 +74,13 @@ static tamis_status check_rows(const tamis_plan *plan, uint32_t first, uint32_t 
     if (!k) return TAMIS_OK;
     TMS_TRY(check_stored(plan, &rows->k, "k", n, &load->k, &load->k_stride, error));
     TMS_TRY(check_positions(&plan->step, first, n, error));
-    load->pairing = (tms_pairing)rows->pairing;
+    load->pairing = rows->rotation.pairing;
     load->eps = rows->eps;
     if (rows->k_norm.buffer)
         TMS_TRY(tms_place_check(plan->setup.cache->context, &rows->k_norm, "k_norm",
                                 plan->setup.cache->params.head_dim * sizeof(float), &load->k_norm,
                                 error));
-    return tms_plan_check_turns(plan, rows->n_rot, rows->pairing, &rows->table, &load->n_rot,
-                                &load->table, error);
+    return tms_plan_check_turns(plan, &rows->rotation, &load->n_rot, &load->table, error);
 }
 
 /* Enqueues a load whose rows have been checked. */
@@ -105,8 +104,9 @@ static tamis_status enqueue_load(tamis_plan *plan, uint32_t layer, uint32_t firs
     return TAMIS_OK;
 }
 
-tamis_status tamis_plan_load(tamis_plan *plan, uint32_t layer, uint32_t first_row, uint32_t n_rows,
-                             const tamis_stored_rows *rows, tamis_error *error) {
+tamis_status tamis_plan_load_rows(tamis_plan *plan, uint32_t layer, uint32_t first_row,
+                                  uint32_t n_rows, const tamis_stored_rows *rows,
+                                  tamis_error *error) {
     TMS_ENTER(plan);
     tms_load_rows load = {.n_rot = 0};
     TMS_TRY(check_loading(plan, layer, error));
@@ -138,8 +138,8 @@ static tamis_status check_out(const tamis_plan *plan, const tamis_rows *x, uint6
     return TAMIS_OK;
 }
 
-tamis_status tamis_plan_deviation(tamis_plan *plan, uint32_t layer, const tamis_rows *rows,
-                                  int values, const tamis_place *out, tamis_error *error) {
+tamis_status tamis_plan_row_deviations(tamis_plan *plan, uint32_t layer, const tamis_rows *rows,
+                                       int values, const tamis_place *out, tamis_error *error) {
     TMS_ENTER(plan);
     const uint32_t parts = values ? TMS_HELD_V : TMS_HELD_K;
     uint32_t row = 0;

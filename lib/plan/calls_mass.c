@@ -7,7 +7,7 @@
 /* An open step of one sequence, all of whose keys are there. */
 static tamis_status check_step(const tamis_plan *plan, uint32_t layer, tamis_error *error) {
     TMS_TRY(tms_plan_check_layer(plan, layer, error));
-    TMS_REQUIRE(plan->setup.params.masses, TAMIS_E_STATE,
+    TMS_REQUIRE((plan->setup.params.flags & TAMIS_PLAN_ROW_MASSES), TAMIS_E_STATE,
                 "the plan was made with masses 0: it weighs no rows");
     TMS_REQUIRE(plan->step.exact, TAMIS_E_STATE,
                 "the step is not exact: only rows of exact steps are weighed");
@@ -17,8 +17,8 @@ static tamis_status check_step(const tamis_plan *plan, uint32_t layer, tamis_err
     return tms_plan_check_held(plan, layer, error);
 }
 
-tamis_status tamis_plan_mass(tamis_plan *plan, uint32_t layer, const tamis_rows *q, uint32_t last,
-                             double *mass, tamis_error *error) {
+tamis_status tamis_plan_row_masses(tamis_plan *plan, uint32_t layer, const tamis_rows *q,
+                                   uint32_t last, double *mass, tamis_error *error) {
     TMS_ENTER(plan);
     tms_matrix rows;
     TMS_TRY(check_step(plan, layer, error));

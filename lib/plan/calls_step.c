@@ -20,7 +20,8 @@ static tamis_status collect(tamis_plan *plan, const tamis_step *in, uint32_t *n,
         TMS_REQUIRE(!sequence->in_step, TAMIS_E_ARGUMENT,
                     "sequence %" PRIu64 " comes twice in the step", id);
         TMS_REQUIRE(rows > 0, TAMIS_E_ARGUMENT, "sequence %" PRIu64 " brings no rows", id);
-        TMS_REQUIRE(rows == 1 || in->exact || !p->fixed_launches, TAMIS_E_ARGUMENT,
+        TMS_REQUIRE(rows == 1 || in->exact || !(p->flags & TAMIS_PLAN_FIXED_LAUNCHES),
+                    TAMIS_E_ARGUMENT,
                     "sequence %" PRIu64 " brings %" PRIu32
                     " rows: a step that is not exact brings one under fixed_launches",
                     id, rows);
@@ -33,7 +34,7 @@ static tamis_status collect(tamis_plan *plan, const tamis_step *in, uint32_t *n,
                     "the step's first %" PRIu32 " sequences bring %" PRIu64
                     " rows, which exceed max_rows %" PRIu32,
                     *n + 1, total, p->max_rows);
-        TMS_REQUIRE(!plan->setup.needs.rotation || plan->reindex.rotation, TAMIS_E_STATE,
+        TMS_REQUIRE(!plan->setup.needs.rotation || plan->reindex.held, TAMIS_E_STATE,
                     "reindexed %s needs tamis_plan_bind_rotation first",
                     plan->setup.needs.entry->name);
         TMS_TRY(tms_sight_check_held(&plan->sight, sequence, sequence->length, error));
@@ -208,8 +209,8 @@ static tamis_status check_kept(const tamis_plan *plan, const uint32_t *rows, uin
     return TAMIS_OK;
 }
 
-tamis_status tamis_plan_narrow(tamis_plan *plan, const uint32_t *rows, uint32_t n,
-                               tamis_error *error) {
+tamis_status tamis_plan_step_keep_rows(tamis_plan *plan, const uint32_t *rows, uint32_t n,
+                                       tamis_error *error) {
     TMS_ENTER(plan);
     TMS_TRY(check_open(plan, error));
     TMS_TRY(check_narrow(plan, rows, n, error));
@@ -261,7 +262,7 @@ tamis_status tamis_plan_step_end(tamis_plan *plan, tamis_error *error) {
     TMS_TRY(tms_device_flush(setup->dev, error));
     const bool whole = all_attended(plan);
     tms_cache_commit(setup->cache, step->growth, step->n_sequences);
-    for (uint32_t i = 0; setup->params.give_back && i < step->n_sequences; i++)
+    for (uint32_t i = 0; (setup->params.flags & TAMIS_PLAN_GIVE_BACK) && i < step->n_sequences; i++)
         tms_sight_give_back(&plan->sight, step->sequences[i]);
     /* The rings lack the queries of layers that were not attended. */
     for (uint32_t i = 0; i < step->n_sequences && !whole && tms_step_keeps_queries(step); i++)

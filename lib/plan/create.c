@@ -8,6 +8,10 @@
 #include <stdlib.h>
 #include <string.h>
 
+#define ALL_FLAGS                                                                                  \
+    (TAMIS_PLAN_TIMING | TAMIS_PLAN_FIXED_LAUNCHES | TAMIS_PLAN_UNFUSED | TAMIS_PLAN_ROW_MASSES |  \
+     TAMIS_PLAN_ROTATED | TAMIS_PLAN_GIVE_BACK)
+
 static void fill_defaults(tamis_plan_params *p) {
     if (p->max_sequences == 0) p->max_sequences = 1;
     if (p->max_rows == 0) p->max_rows = 512;
@@ -45,7 +49,7 @@ static tamis_status check_eviction(const tamis_cache *cache, const tamis_plan_pa
     if (!needs.active) return TAMIS_OK;
     TMS_REQUIRE((planes & ~have) == 0, TAMIS_E_ARGUMENT,
                 "eviction %s needs planes %" PRIu32 "; the cache has %" PRIu32, name, planes, have);
-    TMS_REQUIRE(!p->fixed_launches ||
+    TMS_REQUIRE(!(p->flags & TAMIS_PLAN_FIXED_LAUNCHES) ||
                     (!needs.in_place && !tms_needs_weights(&needs) && p->eviction.every == 0),
                 TAMIS_E_UNSUPPORTED,
                 "fixed_launches under eviction %s, which acts in every decode step; only evictions "
@@ -62,7 +66,7 @@ static tamis_status check_eviction(const tamis_cache *cache, const tamis_plan_pa
     TMS_REQUIRE(!needs.shared || competing <= TMS_EVICT_HEADS, TAMIS_E_UNSUPPORTED,
                 "%" PRIu64 " KV heads share a budget under eviction %s, more than %u", competing,
                 name, TMS_EVICT_HEADS);
-    TMS_REQUIRE(!needs.rotation || !p->masses, TAMIS_E_UNSUPPORTED,
+    TMS_REQUIRE(!needs.rotation || !(p->flags & TAMIS_PLAN_ROW_MASSES), TAMIS_E_UNSUPPORTED,
                 "masses under reindexed %s, whose rows attend twice", name);
     TMS_REQUIRE(!needs.rotation || p->selection.kind == TAMIS_SELECT_FULL, TAMIS_E_UNSUPPORTED,
                 "reindexed %s under selection %s; it goes with full only", name,
@@ -89,9 +93,12 @@ static tamis_status check_params(const tamis_cache *cache, const tamis_plan_para
                     "load_dtypes is %" PRIu32
                     ", more than the sum of 1 << dtype over f32, f16 and bf16",
                     p->load_dtypes);
+    TMS_REQUIRE(!(p->flags & ~ALL_FLAGS), TAMIS_E_ARGUMENT, "flags 0x%" PRIx32 ": 0x%x are all",
+                p->flags, ALL_FLAGS);
     TMS_REQUIRE(p->reserved32 == 0, TAMIS_E_ARGUMENT,
                 "reserved32 of tamis_plan_params is %" PRIu32 "; it must be 0", p->reserved32);
-    TMS_REQUIRE(!p->give_back || cache->params.planes == 0, TAMIS_E_UNSUPPORTED,
+    TMS_REQUIRE(!(p->flags & TAMIS_PLAN_GIVE_BACK) || cache->params.planes == 0,
+                TAMIS_E_UNSUPPORTED,
                 "give_back in a cache with planes (%" PRIu32
                 "): what rows see there is found in pages that would be given back",
                 cache->params.planes);
@@ -199,7 +206,8 @@ static tamis_status check_sight(const tms_setup *setup, uint32_t layer, tamis_er
 static tamis_status ask_policies(tms_setup *setup, tamis_error *error) {
     const tamis_plan_params *p = &setup->params;
     tms_selection_ask(&p->selection, setup->cache->params.page_size, &setup->reading);
-    TMS_REQUIRE(!p->fixed_launches || setup->reading.scored != TMS_SCORE_RANDOM,
+    TMS_REQUIRE(!(p->flags & TAMIS_PLAN_FIXED_LAUNCHES) ||
+                    setup->reading.scored != TMS_SCORE_RANDOM,
                 TAMIS_E_UNSUPPORTED,
                 "fixed_launches under selection %s: its scores come from the host in every step",
                 tamis_selection_name(p->selection.kind));

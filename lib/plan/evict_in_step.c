@@ -240,7 +240,7 @@ static tamis_status add_weights(const tms_in_step *e, uint32_t layer, const tms_
                                 tamis_error *error) {
     tms_device *dev = e->setup->dev;
     tms_observe observe = weights_of(e, attend);
-    observe.group = TMS_GROUP_SUM;
+    observe.group = TAMIS_GROUP_SUM;
     observe.accumulate = true;
     observe.values.ref = tms_cache_planes(e->setup->cache, layer).scores;
     return tms_run_observe(dev, &observe, error);
@@ -252,7 +252,7 @@ static tamis_status put_weights(const tms_in_step *e, uint32_t layer, const tms_
     tms_device *dev = e->setup->dev;
     const tms_step *step = e->step;
     tms_observe observe = weights_of(e, attend);
-    observe.group = TMS_GROUP_MEAN;
+    observe.group = TAMIS_GROUP_MEAN;
     observe.values = (tms_values){{e->newest, 0}, e->stride};
     tms_fuse mean = {.batch = attend->batch,
                      .kind = TMS_FUSE_MEAN_OF_HEADS,

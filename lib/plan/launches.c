@@ -8,7 +8,7 @@
 
 tamis_status tms_stage_start(const tms_setup *setup, tms_event **from, tamis_error *error) {
     *from = NULL;
-    if (!setup->params.timing) return TAMIS_OK;
+    if (!(setup->params.flags & TAMIS_PLAN_TIMING)) return TAMIS_OK;
     return tms_device_event_record(setup->dev, true, from, error);
 }
 
@@ -127,7 +127,7 @@ tms_sparse_attend tms_launch_sparse(const tms_launches *l, uint32_t layer) {
 tms_observe tms_launch_observe(const tms_attend *attend) {
     return (tms_observe){.kv = attend->kv,
                          .batch = attend->batch,
-                         .rows = TMS_ROWS_SUM,
+                         .rows = TAMIS_ROWS_SUM,
                          .q = attend->q,
                          .lse = attend->lse,
                          .lse_stride = attend->batch.n_heads,
@@ -148,8 +148,9 @@ tms_page_mass tms_launch_mass(const tms_launches *l, const tms_sparse_attend *p)
 }
 
 bool tms_launch_fuses(const tms_launches *l, const tms_sparse_attend *p) {
-    return l->setup->reading.scored == TMS_SCORE_BOUNDS && !l->setup->params.separate &&
-           !tms_select_is_wide(&p->select) && !tms_sparse_attend_refusal(l->setup->dev, p);
+    return l->setup->reading.scored == TMS_SCORE_BOUNDS &&
+           !(l->setup->params.flags & TAMIS_PLAN_UNFUSED) && !tms_select_is_wide(&p->select) &&
+           !tms_sparse_attend_refusal(l->setup->dev, p);
 }
 
 /* ---- Memory ---------------------------------------------------------------------------------- */
@@ -259,8 +260,9 @@ static tamis_status warm_writes(const tms_launches *l, tamis_error *error) {
     write.rotation.n_rot = setup->cache->params.head_dim;
     TMS_TRY(tms_run_write_rows(dev, &write, error));
     write.rotation.n_rot = 0;
-    if (!setup->params.rotated) TMS_TRY(tms_run_write_rows(dev, &write, error));
-    if (!setup->params.rotated &&
+    if (!(setup->params.flags & TAMIS_PLAN_ROTATED))
+        TMS_TRY(tms_run_write_rows(dev, &write, error));
+    if (!(setup->params.flags & TAMIS_PLAN_ROTATED) &&
         tms_dtype_of_rows(setup->cache->params.dtype)) { /* else rows come as f32 alone */
         write.dtype = setup->cache->params.dtype;
         TMS_TRY(tms_run_write_rows(dev, &write, error));

@@ -19,7 +19,7 @@ static tamis_status make_pairs(tms_masses *m, tamis_error *error) {
 tamis_status tms_masses_create(tms_masses *m, tamis_error *error) {
     const tms_setup *setup = m->setup;
     const tamis_cache_params *c = &setup->cache->params;
-    if (!setup->params.masses) return TAMIS_OK;
+    if (!(setup->params.flags & TAMIS_PLAN_ROW_MASSES)) return TAMIS_OK;
     const uint64_t rows = TMS_TILE_ROWS * (tms_setup_width(setup) + c->n_heads);
     const uint64_t values = c->n_kv_heads * tms_align_ints(setup->params.max_context);
     m->host = calloc(values, sizeof *m->host);
@@ -66,7 +66,7 @@ static tms_attend attend_of(const tms_masses *m, uint32_t layer, const tms_matri
 static tms_observe observe_of(const tms_masses *m, const tms_attend *attend) {
     const uint32_t n = attend->batch.n_rows;
     tms_observe observe = tms_launch_observe(attend);
-    observe.group = TMS_GROUP_SUM;
+    observe.group = TAMIS_GROUP_SUM;
     observe.n_items = n > 0;
     observe.max_span = n ? n : 1;
     observe.spans = tms_arena_ref(&m->pairs, n ? 2 * (n - 1) : 0);
@@ -85,7 +85,9 @@ static tamis_status run(const tms_masses *m, const tms_attend *attend, bool more
 tamis_status tms_masses_warm(const tms_masses *m, tamis_error *error) {
     const tms_matrix q = {{NULL, 0}, tms_setup_width(m->setup)};
     for (uint32_t layer = 0; layer < m->setup->cache->params.n_layers; layer++) {
-        if (!m->setup->params.masses || !tms_setup_is_first(m->setup, layer)) continue;
+        if (!(m->setup->params.flags & TAMIS_PLAN_ROW_MASSES) ||
+            !tms_setup_is_first(m->setup, layer))
+            continue;
         tms_attend attend = attend_of(m, layer, &q, 0, 0);
         TMS_TRY(run(m, &attend, false, error));
         attend.batch.max_tile_rows = TMS_TILE_ROWS;

@@ -48,9 +48,8 @@ tamis_status tms_plan_check_layer(const tamis_plan *plan, uint32_t layer, tamis_
 /* E_STATE unless every row, as begun, has its K and V in the layer. */
 tamis_status tms_plan_check_held(const tamis_plan *plan, uint32_t layer, tamis_error *error);
 /* How a caller rotates K: how many channels, and their table, into *ref. */
-tamis_status tms_plan_check_turns(const tamis_plan *plan, uint32_t n_rot, tamis_pairing pairing,
-                                  const tamis_place *table, uint32_t *channels, tms_ref *ref,
-                                  tamis_error *error);
+tamis_status tms_plan_check_turns(const tamis_plan *plan, const tamis_rotation *rotation,
+                                  uint32_t *channels, tms_ref *table, tamis_error *error);
 
 /* Cancels the open step. */
 void tms_plan_give_up(tamis_plan *plan);

@@ -56,7 +56,7 @@ tamis_status tms_reindex_create(tms_reindex *reindex, tamis_error *error) {
 void tms_reindex_destroy(tms_reindex *reindex) {
     tms_device *dev = reindex->setup->dev;
     tms_device_free(dev, reindex->rows);
-    tms_device_free(dev, reindex->rotation);
+    tms_let_go(reindex->held);
 }
 
 /* ---- A layer --------------------------------------------------------------------------------- */
@@ -93,7 +93,7 @@ static tamis_status turn(const tms_reindex *reindex, const tms_attend *attend,
                                .n_rot = reindex->n_rot ? reindex->n_rot : attend->kv.head_dim,
                                .pairing = reindex->pairing,
                                .positions = delta,
-                               .table = {reindex->rotation, 0}};
+                               .table = reindex->rotation};
     TMS_TRY(tms_run_scatter_rows(reindex->setup->dev, &copy, error));
     return tms_run_rotate(reindex->setup->dev, &rotate, error);
 }
@@ -136,30 +136,4 @@ tamis_status tms_reindex_attend(const tms_reindex *reindex, const tms_attend *at
     TMS_TRY(attend_part(reindex, attend, &parts, 1, error));
     TMS_TRY(tms_run_merge(reindex->setup->dev, &merge, error));
     return tms_run_scatter_rows(reindex->setup->dev, &copy, error);
-}
-
-/* ---- The rotation ---------------------------------------------------------------------------- */
-
-tamis_status tms_reindex_bind(tms_reindex *reindex, const double *frequencies, uint32_t n_rot,
-                              tms_pairing pairing, tamis_error *error) {
-    uint64_t n = 2ull * TMS_ROTATE_STEPS * n_rot;
-    tms_device *dev = reindex->setup->dev;
-    tms_mem *mem = NULL;
-    float *table = malloc(n * sizeof *table);
-    TMS_REQUIRE(table, TAMIS_E_NO_MEMORY, "no host memory for a table of %" PRIu32 " channels",
-                n_rot);
-    tms_rotate_table(frequencies, n_rot, table);
-    tamis_status status = tms_device_alloc(dev, n * sizeof *table, &mem, error);
-    if (status != TAMIS_OK) goto done;
-    status = tms_memory_send(dev, (tms_ref){mem, 0}, table, n * sizeof *table, error);
-    if (status != TAMIS_OK) goto done;
-    tms_device_free(dev, reindex->rotation);
-    reindex->rotation = mem;
-    reindex->n_rot = n_rot;
-    reindex->pairing = pairing;
-    mem = NULL;
-done:
-    tms_device_free(dev, mem);
-    free(table);
-    return status;
 }

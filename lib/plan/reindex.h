@@ -13,9 +13,10 @@ typedef struct tms_reindex {
     const tms_setup *setup;
     const tms_step *step;
     tms_mem *rows;     /* f32 [4][max_rows][n_heads][head_dim], then lse [2][max_rows][n_heads] */
-    tms_mem *rotation; /* table of the op rotate, once it is bound */
+    tms_ref rotation;  /* table of the op rotate, once it is bound, and whose it is */
+    tms_life *held;
     uint32_t n_rot;
-    tms_pairing pairing;
+    tamis_pairing pairing;
     /* index [n_rows], delta [n_rows]; [n_rows][n_kv_heads] how many sinks a row sees, its first slot
      * behind them */
     uint64_t index, delta, near, far;
@@ -27,10 +28,6 @@ tms_step_room tms_reindex_room(tms_reindex *reindex);
 /* The pointers to other rooms must be set. */
 tamis_status tms_reindex_create(tms_reindex *reindex, tamis_error *error);
 void tms_reindex_destroy(tms_reindex *reindex);
-
-/* How queries were rotated; n_rot is an even number up to head_dim. E_NO_MEMORY, E_DEVICE. */
-tamis_status tms_reindex_bind(tms_reindex *reindex, const double *frequencies, uint32_t n_rot,
-                              tms_pairing pairing, tamis_error *error);
 
 /* In the place of a layer's attend. */
 tamis_status tms_reindex_attend(const tms_reindex *reindex, const tms_attend *attend,

@@ -196,7 +196,7 @@ static void fill_tables(tms_step *step) {
 void tms_step_fill(tms_step *step, bool exact) {
     const tms_setup *setup = step->setup;
     step->exact = exact;
-    step->fixed = setup->params.fixed_launches && !exact;
+    step->fixed = (setup->params.flags & TAMIS_PLAN_FIXED_LAUNCHES) && !exact;
     step->unsent = false;
     step->n_rows = 0;
     for (uint32_t i = 0; i < step->n_sequences; i++) {

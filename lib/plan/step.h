@@ -110,7 +110,8 @@ static inline uint32_t tms_step_visible(const tms_step *step, uint32_t layer, ui
  * decode rows unless a graph may run in their place. */
 static inline bool tms_step_keeps_queries(const tms_step *step) {
     const tms_setup *setup = step->setup;
-    return setup->needs.window && (step->exact || !setup->params.fixed_launches);
+    return setup->needs.window &&
+           (step->exact || !(setup->params.flags & TAMIS_PLAN_FIXED_LAUNCHES));
 }
 
 #endif

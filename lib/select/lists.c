@@ -33,15 +33,11 @@ tamis_status tms_selection_check_scored(const tamis_selection *selection, uint32
 
 void tms_selection_ask_lists(const tamis_selection *selection, uint32_t page_size,
                              tms_scoring scored, tms_reading *out) {
-    static const tms_group groups[] = {[TAMIS_GROUP_MAX] = TMS_GROUP_MAX,
-                                       [TAMIS_GROUP_MEAN] = TMS_GROUP_MEAN,
-                                       [TAMIS_GROUP_SUM] = TMS_GROUP_SUM};
-    *out =
-        (tms_reading){.listed = true,
-                      .scored = scored,
-                      .k = tms_selection_budget(selection) / page_size,
-                      .sinks = selection->sinks,
-                      /* A row's own token is always read, also when its page is full. */
-                      .recent = selection->recent ? selection->recent : 1,
-                      .group = scored == TMS_SCORE_NONE ? TMS_GROUP_MAX : groups[selection->group]};
+    *out = (tms_reading){.listed = true,
+                         .scored = scored,
+                         .k = tms_selection_budget(selection) / page_size,
+                         .sinks = selection->sinks,
+                         /* A row's own token is always read, also when its page is full. */
+                         .recent = selection->recent ? selection->recent : 1,
+                         .group = scored == TMS_SCORE_NONE ? TAMIS_GROUP_MAX : selection->group};
 }

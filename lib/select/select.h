@@ -20,7 +20,7 @@ typedef struct tms_reading {
     tms_scoring scored;
     uint32_t k;             /* most pages of a list */
     uint32_t sinks, recent; /* tokens, protected in the list */
-    tms_group group;
+    tamis_group_rule group;
 } tms_reading;
 
 typedef struct tms_selection_entry {

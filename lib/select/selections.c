@@ -33,11 +33,11 @@ void tamis_selection_default(tamis_selection_kind kind, tamis_selection *out) {
 }
 
 /* "full, window, quest, oracle, random", and, if with_presets, the presets. */
-static void list_names(char *text, size_t size, bool with_presets) {
+static void list_names(char *text, size_t size) {
     size_t at = 0;
     for (size_t i = 0; i < n_selections && at < size; i++)
         at += (size_t)snprintf(text + at, size - at, "%s%s", i ? ", " : "", selections[i]->name);
-    for (size_t i = 0; with_presets && i < n_presets && at < size; i++)
+    for (size_t i = 0; i < n_presets && at < size; i++)
         at += (size_t)snprintf(text + at, size - at, ", %s", presets[i].name);
 }
 
@@ -47,22 +47,7 @@ static const tms_selection_entry *find_name(const char *name) {
     return NULL;
 }
 
-tamis_status tamis_selection_parse(const char *name, tamis_selection_kind *out,
-                                   tamis_error *error) {
-    TMS_REQUIRE(name, TAMIS_E_ARGUMENT, "name is NULL");
-    TMS_REQUIRE(out, TAMIS_E_ARGUMENT, "out is NULL");
-    const tms_selection_entry *entry = find_name(name);
-    if (entry) {
-        *out = entry->kind;
-        return TAMIS_OK;
-    }
-    char names[128];
-    list_names(names, sizeof names, false);
-    return tms_error_set(error, TAMIS_E_ARGUMENT, "there is no selection \"%s\"; known are %s",
-                         tms_quote(name).text, names);
-}
-
-tamis_status tamis_selection_preset(const char *name, tamis_selection *out, tamis_error *error) {
+tamis_status tamis_selection_parse(const char *name, tamis_selection *out, tamis_error *error) {
     TMS_REQUIRE(name, TAMIS_E_ARGUMENT, "name is NULL");
     TMS_REQUIRE(out, TAMIS_E_ARGUMENT, "out is NULL");
     const tms_selection_entry *entry = find_name(name);
@@ -76,12 +61,12 @@ tamis_status tamis_selection_preset(const char *name, tamis_selection *out, tami
             return TAMIS_OK;
         }
     char names[128];
-    list_names(names, sizeof names, true);
+    list_names(names, sizeof names);
     return tms_error_set(error, TAMIS_E_ARGUMENT, "there is no selection \"%s\"; known are %s",
                          tms_quote(name).text, names);
 }
 
-const char *tamis_selection_preset_name(uint32_t index) {
+const char *tamis_selection_name_at(uint32_t index) {
     if (index < n_selections) return selections[index]->name;
     return index - n_selections < n_presets ? presets[index - n_selections].name : NULL;
 }

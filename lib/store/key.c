@@ -27,8 +27,8 @@ tamis_status tms_shape_check(const tamis_chunk_shape *shape, tamis_error *error)
         TMS_REQUIRE(fields[i].value >= 1 && fields[i].value <= fields[i].most, TAMIS_E_ARGUMENT,
                     "%s of the chunk is %" PRIu32 ": it must be 1 to %" PRIu32, fields[i].name,
                     fields[i].value, fields[i].most);
-    TMS_REQUIRE(tms_dtype_of_rows(shape->dtype), TAMIS_E_ARGUMENT,
-                "dtype of the chunk is %d", (int)shape->dtype);
+    TMS_REQUIRE(tms_dtype_of_rows(shape->dtype), TAMIS_E_ARGUMENT, "dtype of the chunk is %d",
+                (int)shape->dtype);
     TMS_REQUIRE(tms_dtype_known(shape->cache_dtype), TAMIS_E_ARGUMENT,
                 "cache_dtype of the chunk is %d", (int)shape->cache_dtype);
     TMS_REQUIRE_RESERVED(shape, tamis_chunk_shape);

@@ -3,7 +3,7 @@
  * a cache made for it. */
 #include "lib/core/core.h"
 #include <tamis/plan.h>
-#include <tamis/tuning.h>
+#include <tamis/settings.h>
 
 #include <stdlib.h>
 #include <string.h>
@@ -34,7 +34,7 @@ enum { WAYS = sizeof ways / sizeof *ways };
 /* What is measured: a filled cache and a plan that attends one more token of its sequence. */
 typedef struct rig {
     tamis_context *context;
-    tamis_tuned_class of;
+    tamis_setting_class of;
     tamis_cache_params shape;
     uint32_t tokens;
     tamis_cache *cache;
@@ -68,8 +68,9 @@ static tamis_status measure_shape(rig *r, tamis_error *error) {
 /* Whether its launches depend on settings: those of the CPU forms do, which take these shapes. */
 static bool has_settings(const rig *r) {
     const tamis_cache_params *p = &r->shape;
-    return tms_tuning_used(tms_device_info(r->context->dev)) &&
-           (p->page_size == 0 || p->page_size == 16) && (p->head_dim == 64 || p->head_dim == 128 || p->head_dim == 256);
+    return tms_settings_used(tms_device_info(r->context->dev)) &&
+           (p->page_size == 0 || p->page_size == 16) &&
+           (p->head_dim == 64 || p->head_dim == 128 || p->head_dim == 256);
 }
 
 /* Rows of noise in [-1, 1), one for each of FILL_ROWS tokens of a layer or for one token's queries. */
@@ -114,7 +115,7 @@ static tamis_status fill(rig *r, tamis_error *error) {
 
 static tamis_status create(rig *r, tamis_error *error) {
     tamis_plan_params plan = {.max_rows = FILL_ROWS, .max_context = r->tokens};
-    const bool sparse = r->of.op == TAMIS_TUNED_SPARSE;
+    const bool sparse = r->of.op == TAMIS_SETTING_OF_SPARSE;
     tamis_selection_default(sparse ? TAMIS_SELECT_QUEST : TAMIS_SELECT_FULL, &plan.selection);
     if (sparse) plan.selection.budget = r->tokens / BUDGET_SHARE;
     TMS_TRY(create_rows(r, error));
@@ -224,7 +225,7 @@ static tamis_status check(const tamis_context *context, const tamis_tune_params 
     TMS_REQUIRE(context, TAMIS_E_ARGUMENT, "context: NULL");
     TMS_REQUIRE(params, TAMIS_E_ARGUMENT, "params: NULL");
     TMS_REQUIRE_RESERVED(params, tamis_tune_params);
-    TMS_REQUIRE(tamis_tuned_op_name((uint32_t)params->op), TAMIS_E_ARGUMENT,
+    TMS_REQUIRE(tamis_setting_op_name((uint32_t)params->op), TAMIS_E_ARGUMENT,
                 "op %d: known are 0 and 1", (int)params->op);
     TMS_REQUIRE(params->seconds >= 0 && params->seconds <= SECONDS_MOST, TAMIS_E_ARGUMENT,
                 "seconds %g: 0 to %g", params->seconds, SECONDS_MOST);

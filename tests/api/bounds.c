@@ -485,9 +485,9 @@ static void bad_kinds_and_widths_are_refused(void **state) {
               bad[i].part);
         FAILS(tamis_cache_set_bounds(w.cache, &bad[i].bounds, &test_error), TAMIS_E_ARGUMENT,
               bad[i].part);
-        p.kind = (tms_bounds_kind)bad[i].bounds.kind;
+        p.kind = (tamis_bounds_kind)bad[i].bounds.kind;
         p.width = bad[i].bounds.width;
-        if (p.kind == TMS_BOUNDS_MINMAX) continue; /* has no width */
+        if (p.kind == TAMIS_BOUNDS_MINMAX) continue; /* has no width */
         FAILS(tms_run_bounds(dev, &p, &test_error), i < 2 ? TAMIS_E_UNSUPPORTED : TAMIS_E_ARGUMENT,
               bad[i].part);
     }

@@ -484,7 +484,8 @@ static void check_statistics(const model *m) {
             pages += pages_for(s->lanes[lane].length);
         }
         OK(tamis_cache_get_sequence_stats(m->cache, s->id, &one, NULL));
-        assert_true(one.length == s->length && one.evicted_at == s->evicted_at);
+        assert_int_equal(test_length(m->cache, s->id), s->length);
+        assert_int_equal(test_evicted_at(m->cache, s->id), s->evicted_at);
         assert_true(one.slots == slots && one.pages == pages && one.bytes_held == pages * unit);
     }
 }

@@ -2,6 +2,7 @@
 /* What the tests of evicting through plans share. */
 #include "tests/api/evicting.h"
 #include "host/backend.h"
+#include "tests/rotation.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -45,7 +46,8 @@ static void bind(evict_world *e) {
         double frequencies[128];
         for (uint32_t i = 0; i < c->head_dim / 2; i++)
             frequencies[i] = pow(10000, -2.0 * i / c->head_dim);
-        OK(tamis_plan_bind_rotation(e->w.plan, frequencies, c->head_dim, 0, &test_error));
+        OK(test_bind_rotation(e->w.context, e->w.plan, frequencies, c->head_dim, TAMIS_PAIR_HALF,
+                              &test_error));
     }
     if (!e->w.plan->setup.needs.output) return;
     float *host = take(n, sizeof *host);

@@ -100,13 +100,13 @@ static void numbers_and_options_are_checked(void **state) {
 
 static void kinds_and_options_are_known_by_name(void **state) {
     (void)state;
-    tamis_eviction_kind kind = 0;
     for (int i = TAMIS_EVICT_NONE; i < test_evictions(); i++) {
         tamis_eviction e;
-        OK(tamis_eviction_parse(tamis_eviction_name(i), &kind, &test_error));
-        assert_int_equal(kind, i);
+        tamis_eviction named;
+        OK(tamis_eviction_parse(tamis_eviction_name(i), &named, &test_error));
         tamis_eviction_default(i, &e);
         assert_int_equal(e.kind, i);
+        assert_memory_equal(&named, &e, sizeof e);
         OK(tamis_eviction_check(&e, &test_error));
         const bool scored = i == TAMIS_EVICT_H2O || i == TAMIS_EVICT_TOVA || i == TAMIS_EVICT_KNORM;
         assert_int_equal(tamis_eviction_planes(&e), i == TAMIS_EVICT_NONE ? 0 : scored ? 3 : 1);
@@ -133,9 +133,10 @@ static void kinds_and_options_are_known_by_name(void **state) {
     assert_int_equal(tamis_eviction_needs(&reindexed), TAMIS_NEEDS_ROTATION);
     assert_int_equal(tamis_eviction_needs(&(tamis_eviction){.kind = (tamis_eviction_kind)99}), 0);
     assert_int_equal(tamis_eviction_needs(NULL), 0);
-    FAILS(tamis_eviction_parse("snapk", &kind, &test_error), TAMIS_E_ARGUMENT,
+    tamis_eviction none;
+    FAILS(tamis_eviction_parse("snapk", &none, &test_error), TAMIS_E_ARGUMENT,
           "there is no eviction \"snapk\"; known are none, streaming, h2o, tova, snapkv");
-    FAILS(tamis_eviction_parse(NULL, &kind, &test_error), TAMIS_E_ARGUMENT, "name is NULL");
+    FAILS(tamis_eviction_parse(NULL, &none, &test_error), TAMIS_E_ARGUMENT, "name is NULL");
     assert_string_equal(tamis_eviction_name(99), "unknown");
     assert_int_equal(tamis_eviction_planes(NULL), 0);
 }
@@ -185,7 +186,7 @@ static void plans_are_checked_against_the_eviction(void **state) {
     p.eviction.every = 0;
     accept(&e, p);
     p = plan_of(test_eviction(TAMIS_EVICT_STREAMING, BUDGET, 0));
-    p.fixed_launches = 1;
+    p.flags = TAMIS_PLAN_FIXED_LAUNCHES;
     refuse(&e, p, TAMIS_E_UNSUPPORTED, "fixed_launches under eviction streaming");
     p = plan_of(test_eviction(TAMIS_EVICT_STREAMING, BUDGET, TAMIS_EVICT_REINDEX));
     tamis_selection_default(TAMIS_SELECT_QUEST, &p.selection);
@@ -225,7 +226,7 @@ static void bind_calls_refuse_bad_arguments(void **state) {
     (void)state;
     evict_world snap = open_small(TAMIS_EVICT_SNAPKV), crit = open_small(TAMIS_EVICT_CRITICALKV);
     tamis_rows w = {.buffer = crit.projection}, other = {.buffer = snap.w.k};
-    const double frequencies[] = {1, NAN};
+    tamis_rotation rotation = {.n_rot = 4};
     uint32_t budgets[] = {BUDGET, BUDGET, BUDGET, WINDOW};
     FAILS(tamis_plan_bind_output(NULL, 0, &w, 1, &test_error), TAMIS_E_ARGUMENT, "plan is NULL");
     FAILS(tamis_plan_bind_output(snap.w.plan, 0, &other, 1, &test_error), TAMIS_E_ARGUMENT,
@@ -237,7 +238,7 @@ static void bind_calls_refuse_bad_arguments(void **state) {
     FAILS(tamis_plan_bind_output(crit.w.plan, 0, NULL, 1, &test_error), TAMIS_E_ARGUMENT,
           "w: no buffer");
     FAILS(tamis_plan_bind_output(crit.w.plan, 0, &w, 1000, &test_error), TAMIS_E_ARGUMENT, "w");
-    FAILS(tamis_plan_bind_rotation(crit.w.plan, frequencies, 4, 0, &test_error), TAMIS_E_ARGUMENT,
+    FAILS(tamis_plan_bind_rotation(crit.w.plan, &rotation, &test_error), TAMIS_E_ARGUMENT,
           "eviction criticalkv takes no rotation");
     FAILS(tamis_plan_bind_budgets(snap.w.plan, budgets, &test_error), TAMIS_E_ARGUMENT,
           "budget 8 is not above");
@@ -254,19 +255,19 @@ static void bind_calls_refuse_bad_arguments(void **state) {
         plan_of(test_eviction(TAMIS_EVICT_STREAMING, BUDGET, TAMIS_EVICT_REINDEX));
     evict_open(&crit, &shape, &reindexed);
     tamis_plan *plan = crit.w.plan;
-    FAILS(tamis_plan_bind_rotation(plan, NULL, 4, 0, &test_error), TAMIS_E_ARGUMENT,
-          "frequencies is NULL");
-    FAILS(tamis_plan_bind_rotation(plan, frequencies, 3, 0, &test_error), TAMIS_E_ARGUMENT,
-          "n_rot 3");
-    FAILS(tamis_plan_bind_rotation(plan, frequencies, 66, 0, &test_error), TAMIS_E_ARGUMENT,
-          "n_rot 66 is not an even number up to 64");
-    FAILS(tamis_plan_bind_rotation(plan, frequencies, 4, 0, &test_error), TAMIS_E_ARGUMENT,
-          "frequency 1 is");
+    FAILS(tamis_plan_bind_rotation(plan, NULL, &test_error), TAMIS_E_ARGUMENT, "rotation is NULL");
+    rotation.n_rot = 3;
+    FAILS(tamis_plan_bind_rotation(plan, &rotation, &test_error), TAMIS_E_ARGUMENT, "n_rot is 3");
+    rotation.n_rot = 66;
+    FAILS(tamis_plan_bind_rotation(plan, &rotation, &test_error), TAMIS_E_ARGUMENT,
+          "n_rot is 66: an even number from 2 to 64");
+    rotation.n_rot = 4;
+    FAILS(tamis_plan_bind_rotation(plan, &rotation, &test_error), TAMIS_E_ARGUMENT,
+          "table is absent");
     tamis_sequence id = evict_add(&crit, TEXT, 4);
     const tamis_step step = {.sequences = &id, .count = 1};
     OK(tamis_plan_step_begin(plan, &step, &test_error));
-    FAILS(tamis_plan_bind_rotation(plan, frequencies, 2, 0, &test_error), TAMIS_E_STATE,
-          "open step");
+    FAILS(tamis_plan_bind_rotation(plan, &rotation, &test_error), TAMIS_E_STATE, "open step");
     OK(tamis_plan_step_cancel(plan, &test_error));
     evict_close(&crit);
     evict_close(&snap);
@@ -534,7 +535,7 @@ static void decode_rows_leave_queries_too(void **state) {
     const tamis_cache_params shape = test_shape();
     for (int fixed = 0; fixed < 2; fixed++) {
         tamis_plan_params p = plan_of(test_eviction(TAMIS_EVICT_SNAPKV, BUDGET, 0));
-        p.fixed_launches = fixed;
+        p.flags = fixed ? TAMIS_PLAN_FIXED_LAUNCHES : 0;
         evict_world e;
         evict_open(&e, &shape, &p);
         tamis_sequence id = evict_add(&e, TEXT, PROMPT);

@@ -465,11 +465,9 @@ static void a_step_without_writes_replaces_nothing(void **state) {
     evict_world e = open_place(&places[0]);
     tamis_sequence id = evict_add(&e, TEXT, BUDGET);
     const tamis_step step = {.sequences = &id, .count = 1};
-    tamis_sequence_stats stats;
     OK(tamis_plan_step_begin(e.w.plan, &step, &test_error));
     OK(tamis_plan_step_cancel(e.w.plan, &test_error));
-    OK(tamis_cache_get_sequence_stats(e.w.cache, id, &stats, NULL));
-    assert_int_equal(stats.evicted_at, 0);
+    assert_int_equal(test_evicted_at(e.w.cache, id), 0);
     OK(tamis_cache_truncate(e.w.cache, id, BUDGET - 4, &test_error));
     evict_close(&e);
 }
@@ -795,7 +793,7 @@ static void fixed_launches_evict_at_the_prompts_end(void **state) {
     const place_case c = {.kind = TAMIS_EVICT_SNAPKV};
     const tamis_cache_params shape = test_shape();
     tamis_plan_params plan = plan_of(&c);
-    plan.fixed_launches = 1;
+    plan.flags = TAMIS_PLAN_FIXED_LAUNCHES;
     evict_world e;
     evict_open(&e, &shape, &plan);
     tamis_sequence id = add_evicted(&e, TEXT, PROMPT);

@@ -53,7 +53,8 @@ static void begin_fails(test_world *w, const tamis_sequence *ids, const uint64_t
     test_unchanged(w, &before);
     for (uint32_t i = 0; i < 2; i++) {
         OK(tamis_cache_get_sequence_stats(w->cache, ids[i], &one, NULL));
-        assert_true(one.length == 12 && one.pages_shared == 8);
+        assert_int_equal(test_length(w->cache, ids[i]), 12);
+        assert_int_equal(one.pages_shared, 8);
         for (uint32_t lane = 0; lane < 4; lane++)
             test_expect(w, ids[i], lane / 2, lane % 2, 0, tokens, 12);
     }
@@ -149,10 +150,8 @@ static tamis_status decode(test_world *w, const tamis_sequence *ids, bool *begun
 
 static void expect_lengths(const test_world *w, const tamis_sequence *ids, uint32_t first,
                            uint32_t second) {
-    tamis_sequence_stats one, other;
-    OK(tamis_cache_get_sequence_stats(w->cache, ids[0], &one, NULL));
-    OK(tamis_cache_get_sequence_stats(w->cache, ids[1], &other, NULL));
-    assert_true(one.length == first && other.length == second);
+    assert_int_equal(test_length(w->cache, ids[0]), first);
+    assert_int_equal(test_length(w->cache, ids[1]), second);
 }
 
 /* A decode step over new sequences, one of which fills a page and one begins a page, fails at its

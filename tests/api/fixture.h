@@ -13,6 +13,8 @@
 
 #include <cmocka.h>
 
+#include "tests/lengths.h"
+
 /* Handed to every call; OK and FAILS clear it before and look at it after. */
 extern tamis_error test_error;
 

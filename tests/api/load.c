@@ -69,7 +69,8 @@ static void make_buffers(rig *r) {
     OK(tamis_buffer_create(context, tamis_rotation_bytes(r->c.n_rot), &r->table, &test_error));
     OK(tamis_buffer_create(context, sizeof norm, &r->norm, &test_error));
     OK(tamis_buffer_write(r->norm, 0, norm, sizeof norm, NULL));
-    OK(tamis_rotation_write(&(tamis_place){r->table, 0}, frequencies, r->c.n_rot, &test_error));
+    const tamis_rotation rotation = {r->c.n_rot, r->c.pairing, {r->table, 0}};
+    OK(tamis_rotation_write(&rotation, frequencies, &test_error));
 }
 
 static void open_rig(rig *r, const load_case *c) {
@@ -122,13 +123,11 @@ static void put_content(rig *r, uint32_t layer, uint32_t row, uint64_t token) {
     r->content[layer][text_of(row)][position_of(row)] = token;
 }
 
-/* The rows that tamis_plan_load takes, of rows [first, first + n): K (1), V (2) or both (3). */
+/* The rows that tamis_plan_load_rows takes, of rows [first, first + n): K (1), V (2) or both (3). */
 static tamis_stored_rows stored_rows(rig *r, uint32_t layer, uint32_t first, uint32_t n,
                                      uint32_t parts) {
     static float row[KV_HEADS * DIM], host[ALL * KV_HEADS * DIM];
-    tamis_stored_rows rows = {.n_rot = r->c.n_rot,
-                              .pairing = r->c.pairing,
-                              .table = {r->table, 0},
+    tamis_stored_rows rows = {.rotation = {r->c.n_rot, r->c.pairing, {r->table, 0}},
                               .k_norm = {r->c.norm ? r->norm : NULL, 0},
                               .eps = EPS};
     tamis_rows *to[] = {&rows.k, &rows.v};
@@ -148,7 +147,7 @@ static tamis_stored_rows stored_rows(rig *r, uint32_t layer, uint32_t first, uin
 
 static void load(rig *r, uint32_t layer, uint32_t first, uint32_t n, uint32_t parts) {
     const tamis_stored_rows rows = stored_rows(r, layer, first, n, parts);
-    OK(tamis_plan_load(r->e.w.plan, layer, first, n, &rows, &test_error));
+    OK(tamis_plan_load_rows(r->e.w.plan, layer, first, n, &rows, &test_error));
     for (uint32_t i = first; i < first + n; i++)
         put_content(r, layer, i, fresh_of(i) + STORED);
 }
@@ -167,10 +166,8 @@ static void write(rig *r, uint32_t layer, const uint32_t *rows, uint32_t n, uint
     const tamis_rotated_rows p = {.q = {.buffer = r->e.w.q},
                                   .k = {.buffer = r->e.w.k},
                                   .v = {.buffer = r->e.w.v},
-                                  .n_rot = r->c.n_rot,
-                                  .pairing = r->c.pairing,
+                                  .rotation = {r->c.n_rot, r->c.pairing, {r->table, 0}},
                                   .positions = {r->positions, 0},
-                                  .table = {r->table, 0},
                                   .k_norm = {r->c.norm ? r->norm : NULL, 0},
                                   .eps = EPS};
     OK(tamis_plan_write_rotated(r->e.w.plan, layer, &p, &test_error));
@@ -369,8 +366,8 @@ static void expect_deviations(rig *r, uint32_t layer, int values, const uint32_t
     for (uint32_t i = 0; i < n; i++)
         tokens[i] = fresh_of(rows[i]);
     test_fill_kv(&r->e.w, layer, tokens, n);
-    OK(tamis_plan_deviation(r->e.w.plan, layer, &x, values, &(tamis_place){r->e.w.out, 64},
-                            &test_error));
+    OK(tamis_plan_row_deviations(r->e.w.plan, layer, &x, values, &(tamis_place){r->e.w.out, 64},
+                                 &test_error));
     OK(tamis_buffer_read(r->e.w.out, 64, out, n * sizeof *out, NULL));
     for (uint32_t i = 0; i < n; i++) {
         double sum = 0, y[DIM];
@@ -437,7 +434,7 @@ static void a_blend_is_what_its_rows_are(void **state) {
         load(&loaded, 1, 0, ALL, 2);
         expect_deviations(&loaded, 1, 1, every, ALL);
         write(&loaded, 1, every, ALL, 0);
-        OK(tamis_plan_narrow(plan, rows, n, &test_error));
+        OK(tamis_plan_step_keep_rows(plan, rows, n, &test_error));
         attend(&loaded, 1, rows, n);
         load(&loaded, 2, 0, ALL, 3);
         expect_deviations(&loaded, 2, 1, rows, n);
@@ -446,7 +443,7 @@ static void a_blend_is_what_its_rows_are(void **state) {
         attend(&loaded, 2, rows, n);
         rows[n / 2] = rows[n - 1];
         n = n / 2 + 1;
-        OK(tamis_plan_narrow(plan, rows, n, &test_error));
+        OK(tamis_plan_step_keep_rows(plan, rows, n, &test_error));
         load(&loaded, 3, 0, ALL, 3);
         write(&loaded, 3, rows, n, 0);
         attend(&loaded, 3, rows, n);
@@ -468,7 +465,7 @@ static void play_knorm(bool mixed) {
     tamis_evicted evicted;
     open_rig(&loaded, &c);
     begin(&loaded);
-    OK(tamis_plan_narrow(loaded.e.w.plan, rows, 3, &test_error));
+    OK(tamis_plan_step_keep_rows(loaded.e.w.plan, rows, 3, &test_error));
     for (uint32_t layer = 0; layer < LAYERS; layer++) {
         load(&loaded, layer, 0, ALL, 3);
         load(&loaded, layer, 5, 30, 2);
@@ -495,7 +492,7 @@ static void loaded_keys_are_scored(void **state) {
 }
 
 #define REFUSED(code, part)                                                                        \
-    FAILS(tamis_plan_load(plan, layer, first, n, &rows, &test_error), (code), (part));             \
+    FAILS(tamis_plan_load_rows(plan, layer, first, n, &rows, &test_error), (code), (part));        \
     layer = 1, first = 2, n = 3, rows = good
 
 static void bad_arguments_are_refused(void **state) {
@@ -509,14 +506,15 @@ static void bad_arguments_are_refused(void **state) {
     tamis_stored_rows rows = good;
     const tamis_rows x = {.buffer = loaded.e.w.v};
     const tamis_place out = {loaded.e.w.out, 0};
-    FAILS(tamis_plan_load(NULL, 0, 0, 1, &good, &test_error), TAMIS_E_ARGUMENT, "plan is NULL");
+    FAILS(tamis_plan_load_rows(NULL, 0, 0, 1, &good, &test_error), TAMIS_E_ARGUMENT,
+          "plan is NULL");
     REFUSED(TAMIS_E_STATE, "no open step");
     const tamis_step decode = {.sequences = loaded.ids, .count = 2};
     OK(test_step_begin(&loaded.e.w, &decode));
     REFUSED(TAMIS_E_STATE, "not exact");
     OK(tamis_plan_step_cancel(plan, &test_error));
     begin(&loaded);
-    FAILS(tamis_plan_load(plan, 0, 0, 1, NULL, &test_error), TAMIS_E_ARGUMENT, "rows is NULL");
+    FAILS(tamis_plan_load_rows(plan, 0, 0, 1, NULL, &test_error), TAMIS_E_ARGUMENT, "rows is NULL");
     layer = LAYERS;
     REFUSED(TAMIS_E_ARGUMENT, "layer 4 is not below 4");
     n = 0;
@@ -535,11 +533,11 @@ static void bad_arguments_are_refused(void **state) {
     REFUSED(TAMIS_E_ARGUMENT, "k: 3 rows of 128 elements");
     rows.v.row_stride = 100;
     REFUSED(TAMIS_E_ARGUMENT, "v: row stride 100");
-    rows.n_rot = 7;
+    rows.rotation.n_rot = 7;
     REFUSED(TAMIS_E_ARGUMENT, "n_rot is 7: an even number from 2 to 64");
-    rows.pairing = (tamis_pairing)2;
+    rows.rotation.pairing = (tamis_pairing)2;
     REFUSED(TAMIS_E_ARGUMENT, "pairing is 2");
-    rows.table.buffer = NULL;
+    rows.rotation.table.buffer = NULL;
     REFUSED(TAMIS_E_ARGUMENT, "table is absent");
     rows.k_norm = (tamis_place){loaded.positions, 16};
     REFUSED(TAMIS_E_ARGUMENT, "k_norm: 256 bytes from byte 16: past the buffer's 268 bytes");
@@ -552,9 +550,10 @@ static void bad_arguments_are_refused(void **state) {
     far->length += TAMIS_ROTATE_LIMIT - OLD - 4;
     REFUSED(TAMIS_E_ARGUMENT, "row 4 is at position 1048576: K is rotated by less than 1048576");
     far->length -= TAMIS_ROTATE_LIMIT - OLD - 4;
-    FAILS(tamis_plan_deviation(plan, 0, NULL, 1, &out, &test_error), TAMIS_E_ARGUMENT, "rows");
-    FAILS(tamis_plan_deviation(plan, 0, &x, 1, NULL, &test_error), TAMIS_E_ARGUMENT, "out is NULL");
-    FAILS(tamis_plan_deviation(plan, 0, &x, 1, &(tamis_place){x.buffer, 64}, &test_error),
+    FAILS(tamis_plan_row_deviations(plan, 0, NULL, 1, &out, &test_error), TAMIS_E_ARGUMENT, "rows");
+    FAILS(tamis_plan_row_deviations(plan, 0, &x, 1, NULL, &test_error), TAMIS_E_ARGUMENT,
+          "out is NULL");
+    FAILS(tamis_plan_row_deviations(plan, 0, &x, 1, &(tamis_place){x.buffer, 64}, &test_error),
           TAMIS_E_ARGUMENT, "rows and out overlap: bytes 0 to 34303 and 64 to 331");
     OK(tamis_plan_step_cancel(plan, &test_error));
     close_rig(&loaded);
@@ -572,7 +571,7 @@ static void a_plan_without_load_dtypes_loads_nothing(void **state) {
     OK(tamis_plan_create(loaded.e.w.cache, &params, &other, &test_error));
     tamis_plan *plan = evict_swap_plan(&loaded.e, other);
     begin(&loaded);
-    FAILS(tamis_plan_load(other, 0, 0, ALL, &rows, &test_error), TAMIS_E_STATE,
+    FAILS(tamis_plan_load_rows(other, 0, 0, ALL, &rows, &test_error), TAMIS_E_STATE,
           "made with load_dtypes 0");
     FAILS(tamis_plan_attend(other, 0, &rows.k, &rows.k, &test_error), TAMIS_E_STATE,
           "has not been written");
@@ -598,22 +597,24 @@ static void no_row_is_read_that_has_no_k_or_v(void **state) {
     load(&loaded, 0, 20, 1, 2);
     FAILS(tamis_plan_attend(plan, 0, &q, &q, &test_error), TAMIS_E_STATE, "K of row 20 has not");
     FAILS(tamis_plan_step_end(plan, &test_error), TAMIS_E_STATE, "layer 0 has not been written");
-    FAILS(tamis_plan_deviation(plan, 0, &k, 0, &out, &test_error), TAMIS_E_STATE, "K of row 20");
-    OK(tamis_plan_deviation(plan, 0, &k, 1, &out, &test_error));
-    FAILS(tamis_plan_deviation(plan, 1, &k, 1, &out, &test_error), TAMIS_E_STATE, "V of row 0");
-    OK(tamis_plan_narrow(plan, kept, 2, &test_error));
-    OK(tamis_plan_deviation(plan, 0, &k, 0, &out, &test_error)); /* row 20 is not compared */
+    FAILS(tamis_plan_row_deviations(plan, 0, &k, 0, &out, &test_error), TAMIS_E_STATE,
+          "K of row 20");
+    OK(tamis_plan_row_deviations(plan, 0, &k, 1, &out, &test_error));
+    FAILS(tamis_plan_row_deviations(plan, 1, &k, 1, &out, &test_error), TAMIS_E_STATE,
+          "V of row 0");
+    OK(tamis_plan_step_keep_rows(plan, kept, 2, &test_error));
+    OK(tamis_plan_row_deviations(plan, 0, &k, 0, &out, &test_error)); /* row 20 is not compared */
     FAILS(tamis_plan_write(plan, 0, &k, &k, &test_error), TAMIS_E_STATE,
           "narrowed from 67 rows to 2 before layer 0 was written, and K of row 20");
     load(&loaded, 0, 20, 1, 1);
     write(&loaded, 0, kept, 2, 0);
     const tamis_stored_rows rows = stored_rows(&loaded, 0, 0, ALL, 3);
-    FAILS(tamis_plan_load(plan, 0, 0, 1, &rows, &test_error), TAMIS_E_STATE,
+    FAILS(tamis_plan_load_rows(plan, 0, 0, 1, &rows, &test_error), TAMIS_E_STATE,
           "layer 0 has been wri");
     attend(&loaded, 0, kept, 2);
     load(&loaded, 1, 0, ALL, 3);
     attend(&loaded, 1, kept, 2);
-    FAILS(tamis_plan_load(plan, 1, 0, 1, &rows, &test_error), TAMIS_E_STATE,
+    FAILS(tamis_plan_load_rows(plan, 1, 0, 1, &rows, &test_error), TAMIS_E_STATE,
           "layer 1 has been att");
     FAILS(tamis_plan_write(plan, 1, &k, &k, &test_error), TAMIS_E_STATE, "layer 1 has been att");
     load(&loaded, 2, 0, ALL, 3);
@@ -650,7 +651,8 @@ static void what_failed_counts_as_not_loaded(void **state) {
         load(&loaded, layer, 0, ALL, 3);
         const tamis_stored_rows rows = stored_rows(&loaded, layer, 7, 3, 1);
         faulty_begin_one(dev, calls[layer], 0);
-        FAILS(tamis_plan_load(plan, layer, 7, 3, &rows, &test_error), FAULTY_STATUS, FAULTY_TEXT);
+        FAILS(tamis_plan_load_rows(plan, layer, 7, 3, &rows, &test_error), FAULTY_STATUS,
+              FAULTY_TEXT);
         faulty_pause(dev);
         FAILS(tamis_plan_attend(plan, layer, &q, &q, &test_error), TAMIS_E_STATE, "K of row 7 has");
         load(&loaded, layer, 7, 3, 1);
@@ -661,17 +663,17 @@ static void what_failed_counts_as_not_loaded(void **state) {
     faulty_begin_one(dev, FAULTY_write_rows, 0);
     FAILS(tamis_plan_write(plan, 3, &k, &k, &test_error), FAULTY_STATUS, FAULTY_TEXT);
     faulty_pause(dev);
-    OK(tamis_plan_narrow(plan, kept, 2, &test_error));
+    OK(tamis_plan_step_keep_rows(plan, kept, 2, &test_error));
     FAILS(tamis_plan_attend(plan, 3, &q, &q, &test_error), TAMIS_E_STATE, "K of row 0 has not");
     FAILS(tamis_plan_write(plan, 3, &k, &k, &test_error), TAMIS_E_STATE, "K of row 0, which was");
     load(&loaded, 3, 0, ALL, 3);
     write(&loaded, 3, kept, 2, 0);
     /* The bounds of loaded layers need the step's tables; the repeated call computes all of them. */
     faulty_begin_one(dev, FAULTY_write, 0);
-    FAILS(tamis_plan_narrow(plan, kept, 1, &test_error), FAULTY_STATUS, FAULTY_TEXT);
+    FAILS(tamis_plan_step_keep_rows(plan, kept, 1, &test_error), FAULTY_STATUS, FAULTY_TEXT);
     faulty_pause(dev);
     FAILS(tamis_plan_step_end(plan, &test_error), TAMIS_E_STATE, "must be repeated");
-    OK(tamis_plan_narrow(plan, kept, 1, &test_error));
+    OK(tamis_plan_step_keep_rows(plan, kept, 1, &test_error));
     faulty_begin_one(dev, FAULTY_bounds, 1);
     FAILS(tamis_plan_step_end(plan, &test_error), FAULTY_STATUS, FAULTY_TEXT);
     faulty_pause(dev);

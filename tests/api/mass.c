@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* tamis_plan_mass against sums of softmax weights in fp64: behind tokens that lanes hold in unequal
+/* tamis_plan_row_masses against sums of softmax weights in fp64: behind tokens that lanes hold in unequal
  * numbers, in steps that were narrowed, under sliding windows and soft caps. */
 #include "tests/api/evicting.h"
 
@@ -35,7 +35,7 @@ static tamis_plan *make_plan(evict_world *e, const tamis_plan_params *params) {
 /* A world with the first tokens of a sequence. */
 static tamis_sequence open_case(evict_world *e, const mass_case *c) {
     tamis_cache_params shape = test_shape();
-    tamis_plan_params plan = {.max_rows = ROWS, .max_context = 128, .masses = 1};
+    tamis_plan_params plan = {.max_rows = ROWS, .max_context = 128, .flags = TAMIS_PLAN_ROW_MASSES};
     shape.dtype = c->dtype;
     shape.page_size = c->page_size;
     shape.planes = TAMIS_PLANE_POSITIONS;
@@ -107,13 +107,13 @@ static void play(const mass_case *c) {
     for (uint32_t layer = 0; layer < LAYERS; layer++)
         test_write(&e.w, layer, all, ROWS);
     const uint32_t n_left = keep(c, rows, left);
-    if (c->narrowed) OK(tamis_plan_narrow(e.w.plan, rows, n_left, &test_error));
+    if (c->narrowed) OK(tamis_plan_step_keep_rows(e.w.plan, rows, n_left, &test_error));
     for (uint32_t layer = 0; layer < LAYERS; layer++) {
         const tamis_rows q = {.buffer = e.w.q};
         evict_fill_queries(&e, layer, left, n_left);
-        OK(tamis_plan_mass(e.w.plan, layer, &q, c->last, mass[layer], &test_error));
+        OK(tamis_plan_row_masses(e.w.plan, layer, &q, c->last, mass[layer], &test_error));
         memcpy(twice, mass[layer], sizeof twice);
-        OK(tamis_plan_mass(e.w.plan, layer, &q, c->last, twice, &test_error));
+        OK(tamis_plan_row_masses(e.w.plan, layer, &q, c->last, twice, &test_error));
         for (uint32_t i = 0; i < ROWS; i++)
             if (!(fabs(twice[i] - 2 * mass[layer][i]) <= 1e-12))
                 fail_msg("last %u, layer %u, row %u: %g, twice %g", c->last, layer, i,
@@ -165,39 +165,43 @@ static void misuse_is_refused(void **state) {
                      far = {.buffer = e.w.q, .offset = 8 * 1024 - 256};
     tamis_step step = {.sequences = ids, .rows = rows, .count = 1, .exact = 1};
     OK(tamis_plan_step_begin(e.w.plan, &step, &test_error));
-    FAILS(tamis_plan_mass(e.w.plan, 0, &q, 1, mass, &test_error), TAMIS_E_STATE,
+    FAILS(tamis_plan_row_masses(e.w.plan, 0, &q, 1, mass, &test_error), TAMIS_E_STATE,
           "made with masses 0");
     OK(tamis_plan_step_cancel(e.w.plan, &test_error));
     tamis_plan_params weighing = params;
-    weighing.masses = 1;
+    weighing.flags = TAMIS_PLAN_ROW_MASSES;
     tamis_plan *last = evict_swap_plan(&e, make_plan(&e, &weighing)), *plan = e.w.plan;
     tamis_plan_destroy(&last);
-    FAILS(tamis_plan_mass(NULL, 0, &q, 1, mass, &test_error), TAMIS_E_ARGUMENT, "plan is NULL");
-    FAILS(tamis_plan_mass(plan, 0, &q, 1, mass, &test_error), TAMIS_E_STATE, "no open step");
+    FAILS(tamis_plan_row_masses(NULL, 0, &q, 1, mass, &test_error), TAMIS_E_ARGUMENT,
+          "plan is NULL");
+    FAILS(tamis_plan_row_masses(plan, 0, &q, 1, mass, &test_error), TAMIS_E_STATE, "no open step");
     step.count = 2;
     OK(tamis_plan_step_begin(plan, &step, &test_error));
-    FAILS(tamis_plan_mass(plan, 0, &q, 1, mass, &test_error), TAMIS_E_STATE, "has 2 sequences");
+    FAILS(tamis_plan_row_masses(plan, 0, &q, 1, mass, &test_error), TAMIS_E_STATE,
+          "has 2 sequences");
     OK(tamis_plan_step_cancel(plan, &test_error));
     step.count = 1;
     OK(tamis_plan_step_begin(plan, &step, &test_error));
-    FAILS(tamis_plan_mass(plan, 0, &q, 1, mass, &test_error), TAMIS_E_STATE,
+    FAILS(tamis_plan_row_masses(plan, 0, &q, 1, mass, &test_error), TAMIS_E_STATE,
           "layer 0 has not been written");
     test_write(&e.w, 0, tokens, 4);
-    FAILS(tamis_plan_mass(plan, 2, &q, 1, mass, &test_error), TAMIS_E_ARGUMENT, "layer 2");
-    FAILS(tamis_plan_mass(plan, 0, &q, 0, mass, &test_error), TAMIS_E_ARGUMENT, "last is 0;");
-    FAILS(tamis_plan_mass(plan, 0, &q, 5, mass, &test_error), TAMIS_E_ARGUMENT,
+    FAILS(tamis_plan_row_masses(plan, 2, &q, 1, mass, &test_error), TAMIS_E_ARGUMENT, "layer 2");
+    FAILS(tamis_plan_row_masses(plan, 0, &q, 0, mass, &test_error), TAMIS_E_ARGUMENT, "last is 0;");
+    FAILS(tamis_plan_row_masses(plan, 0, &q, 5, mass, &test_error), TAMIS_E_ARGUMENT,
           "last is 5; the step has 4 rows");
-    FAILS(tamis_plan_mass(plan, 0, &q, 1, NULL, &test_error), TAMIS_E_ARGUMENT, "mass is NULL");
-    FAILS(tamis_plan_mass(plan, 0, NULL, 1, mass, &test_error), TAMIS_E_ARGUMENT, "q");
-    FAILS(tamis_plan_mass(plan, 0, &half, 1, mass, &test_error), TAMIS_E_ARGUMENT, "q is f16");
-    FAILS(tamis_plan_mass(plan, 0, &far, 1, mass, &test_error), TAMIS_E_ARGUMENT, "q: ");
+    FAILS(tamis_plan_row_masses(plan, 0, &q, 1, NULL, &test_error), TAMIS_E_ARGUMENT,
+          "mass is NULL");
+    FAILS(tamis_plan_row_masses(plan, 0, NULL, 1, mass, &test_error), TAMIS_E_ARGUMENT, "q");
+    FAILS(tamis_plan_row_masses(plan, 0, &half, 1, mass, &test_error), TAMIS_E_ARGUMENT,
+          "q is f16");
+    FAILS(tamis_plan_row_masses(plan, 0, &far, 1, mass, &test_error), TAMIS_E_ARGUMENT, "q: ");
     for (size_t i = 0; i < 8; i++)
         assert_true(mass[i] == 0);
     OK(tamis_plan_step_cancel(plan, &test_error));
     step.rows = NULL;
     step.exact = 0;
     OK(tamis_plan_step_begin(plan, &step, &test_error));
-    FAILS(tamis_plan_mass(plan, 0, &q, 1, mass, &test_error), TAMIS_E_STATE, "is not exact");
+    FAILS(tamis_plan_row_masses(plan, 0, &q, 1, mass, &test_error), TAMIS_E_STATE, "is not exact");
     OK(tamis_plan_step_cancel(plan, &test_error));
     weighing.reserved[2] = 3;
     FAILS(tamis_plan_create(e.w.cache, &weighing, &last, &test_error), TAMIS_E_ARGUMENT,
@@ -211,7 +215,7 @@ static void reindexed_plans_weigh_nothing(void **state) {
     tamis_plan *plan = NULL;
     tamis_cache_params shape = test_shape();
     const tamis_plan_params plain = {.max_context = 64};
-    tamis_plan_params params = {.max_context = 64, .masses = 1};
+    tamis_plan_params params = {.max_context = 64, .flags = TAMIS_PLAN_ROW_MASSES};
     params.eviction = test_eviction(TAMIS_EVICT_STREAMING, 16, TAMIS_EVICT_REINDEX);
     shape.planes = tamis_eviction_planes(&params.eviction);
     evict_open(&e, &shape, &plain);

@@ -167,7 +167,7 @@ static void play_narrowed(tamis_dtype dtype, uint32_t sliding_window) {
     n = scattered(0, ALL, rows);
     uint64_t exact = 0;
     for (uint32_t turn = 0; turn < 3; turn++) {
-        OK(tamis_plan_narrow(p.e.w.plan, rows, n, &test_error));
+        OK(tamis_plan_step_keep_rows(p.e.w.plan, rows, n, &test_error));
         attend(&p, 0, rows, n, out);
         expect_attended(&p, 0, rows, n, out);
         for (uint32_t i = 0; i < n && same_bits; i++)
@@ -202,7 +202,7 @@ static void rows_at_a_border_stay_with_their_texts(void **state) {
     for (uint32_t layer = 0; layer < LAYERS; layer++)
         write_all(&p, layer, 20);
     for (uint32_t n = 2; n > 0; n--) {
-        OK(tamis_plan_narrow(p.e.w.plan, rows + 2 - n, n, &test_error));
+        OK(tamis_plan_step_keep_rows(p.e.w.plan, rows + 2 - n, n, &test_error));
         attend(&p, 0, rows + 2 - n, n, out);
         expect_attended(&p, 0, rows + 2 - n, n, out);
     }
@@ -230,22 +230,27 @@ static void narrowing_is_refused_where_it_has_no_meaning(void **state) {
     party p;
     open_party(&p, TAMIS_F32, 0, NULL);
     tamis_plan *plan = p.e.w.plan;
-    FAILS(tamis_plan_narrow(NULL, some, 3, &test_error), TAMIS_E_ARGUMENT, "plan");
-    FAILS(tamis_plan_narrow(plan, some, 3, &test_error), TAMIS_E_STATE, "no open step");
+    FAILS(tamis_plan_step_keep_rows(NULL, some, 3, &test_error), TAMIS_E_ARGUMENT, "plan");
+    FAILS(tamis_plan_step_keep_rows(plan, some, 3, &test_error), TAMIS_E_STATE, "no open step");
     const tamis_step decode = {.sequences = &p.texts[1].id, .count = 1};
     OK(test_step_begin(&p.e.w, &decode));
-    FAILS(tamis_plan_narrow(plan, fewer, 1, &test_error), TAMIS_E_STATE, "not exact");
+    FAILS(tamis_plan_step_keep_rows(plan, fewer, 1, &test_error), TAMIS_E_STATE, "not exact");
     OK(tamis_plan_step_cancel(plan, &test_error));
     begin(&p, 12, 8);
     write_all(&p, 0, 20);
-    FAILS(tamis_plan_narrow(plan, NULL, 3, &test_error), TAMIS_E_ARGUMENT, "rows is NULL");
-    FAILS(tamis_plan_narrow(plan, some, 0, &test_error), TAMIS_E_ARGUMENT, "no row");
-    FAILS(tamis_plan_narrow(plan, twice, 2, &test_error), TAMIS_E_ARGUMENT, "1 comes after 1");
-    FAILS(tamis_plan_narrow(plan, back, 2, &test_error), TAMIS_E_ARGUMENT, "1 comes after 4");
-    FAILS(tamis_plan_narrow(plan, far, 2, &test_error), TAMIS_E_ARGUMENT, "row 20 is not below");
-    OK(tamis_plan_narrow(plan, some, 3, &test_error));
-    FAILS(tamis_plan_narrow(plan, other, 2, &test_error), TAMIS_E_ARGUMENT, "row 5 has been left");
-    FAILS(tamis_plan_narrow(plan, last, 1, &test_error), TAMIS_E_ARGUMENT, "row 10 has been left");
+    FAILS(tamis_plan_step_keep_rows(plan, NULL, 3, &test_error), TAMIS_E_ARGUMENT, "rows is NULL");
+    FAILS(tamis_plan_step_keep_rows(plan, some, 0, &test_error), TAMIS_E_ARGUMENT, "no row");
+    FAILS(tamis_plan_step_keep_rows(plan, twice, 2, &test_error), TAMIS_E_ARGUMENT,
+          "1 comes after 1");
+    FAILS(tamis_plan_step_keep_rows(plan, back, 2, &test_error), TAMIS_E_ARGUMENT,
+          "1 comes after 4");
+    FAILS(tamis_plan_step_keep_rows(plan, far, 2, &test_error), TAMIS_E_ARGUMENT,
+          "row 20 is not below");
+    OK(tamis_plan_step_keep_rows(plan, some, 3, &test_error));
+    FAILS(tamis_plan_step_keep_rows(plan, other, 2, &test_error), TAMIS_E_ARGUMENT,
+          "row 5 has been left");
+    FAILS(tamis_plan_step_keep_rows(plan, last, 1, &test_error), TAMIS_E_ARGUMENT,
+          "row 10 has been left");
     FAILS(tamis_plan_write(plan, 1, &k, &k, &test_error), TAMIS_E_STATE,
           "before layer 1 was written, and K of row 0, which was left out, was not loaded");
     attend(&p, 0, some, 3, out);
@@ -270,7 +275,7 @@ static void run_prompt(party *p, uint32_t n, const uint32_t *rows, uint32_t n_ro
     begin(p, n, 0);
     for (uint32_t layer = 0; layer < LAYERS; layer++)
         write_all(p, layer, n);
-    if (n_rows < n) OK(tamis_plan_narrow(p->e.w.plan, rows, n_rows, &test_error));
+    if (n_rows < n) OK(tamis_plan_step_keep_rows(p->e.w.plan, rows, n_rows, &test_error));
     for (uint32_t layer = 0; layer < LAYERS; layer++)
         attend(p, layer, rows, n_rows, out);
     OK(tamis_plan_step_end(p->e.w.plan, &test_error));
@@ -361,7 +366,7 @@ static void refuse(tamis_eviction_kind kind, uint32_t options, const uint32_t *r
     begin(&p, 12, 12);
     for (uint32_t layer = 0; layer < LAYERS; layer++)
         write_all(&p, layer, 24);
-    FAILS(tamis_plan_narrow(p.e.w.plan, rows, n, &test_error), status, reason);
+    FAILS(tamis_plan_step_keep_rows(p.e.w.plan, rows, n, &test_error), status, reason);
     for (uint32_t i = 0; i < 2; i++) /* nothing has changed */
         assert_int_equal(p.e.w.plan->step.n_kept[i], 12);
     OK(tamis_plan_step_end(p.e.w.plan, &test_error));
@@ -393,10 +398,10 @@ static void a_failed_narrowing_is_repeated(void **state) {
     for (uint32_t layer = 0; layer < LAYERS; layer++)
         write_all(&p, layer, 20);
     faulty_begin(p.e.w.context->dev, 0, FAULTY_BEFORE);
-    FAILS(tamis_plan_narrow(p.e.w.plan, some, 4, &test_error), FAULTY_STATUS, FAULTY_TEXT);
+    FAILS(tamis_plan_step_keep_rows(p.e.w.plan, some, 4, &test_error), FAULTY_STATUS, FAULTY_TEXT);
     faulty_pause(p.e.w.context->dev);
     FAILS(tamis_plan_attend(p.e.w.plan, 0, &q, &q, &test_error), TAMIS_E_STATE, "be repeated");
-    OK(tamis_plan_narrow(p.e.w.plan, some, 4, &test_error));
+    OK(tamis_plan_step_keep_rows(p.e.w.plan, some, 4, &test_error));
     attend(&p, 1, some, 4, out);
     expect_attended(&p, 1, some, 4, out);
     OK(tamis_plan_step_end(p.e.w.plan, &test_error));

@@ -272,16 +272,15 @@ static void run_rotate(tamis_pairing pairing, uint32_t n_rot) {
     for (uint32_t i = 0; i < rotated / 2; i++)
         frequencies[i] = pow(10000, -2.0 * i / rotated);
     const tamis_place table = ops_room(&rig, tamis_rotation_bytes(rotated), 0);
-    OK(tamis_rotation_write(&table, frequencies, rotated, &test_error));
+    const tamis_rotation turns = {rotated, pairing, table};
+    OK(tamis_rotation_write(&turns, frequencies, &test_error));
     const tamis_place at = ops_send(&rig, x, sizeof x, 0);
     const tamis_rotate_params p = {.x = ops_rows(at, 0),
                                    .n_rows = ROWS,
                                    .n_heads = HEADS,
                                    .head_dim = HEAD,
-                                   .n_rot = n_rot,
-                                   .pairing = pairing,
-                                   .positions = ops_send(&rig, positions, sizeof positions, 8),
-                                   .table = table};
+                                   .rotation = {n_rot, pairing, table},
+                                   .positions = ops_send(&rig, positions, sizeof positions, 8)};
     OK(tamis_op_rotate(rig.context, &p, &test_error));
     ops_read(&at, got, sizeof got);
     for (uint32_t row = 0; row < ROWS * HEADS; row++) {
@@ -575,13 +574,12 @@ static void other_ops_refuse_what_they_cannot_do(void **state) {
                                      .n_rows = 1,
                                      .n_heads = 1,
                                      .head_dim = 8,
-                                     .n_rot = 3,
-                                     .positions = at,
-                                     .table = at};
+                                     .rotation = {.n_rot = 3, .table = at},
+                                     .positions = at};
     tamis_rotate_params small = odd;
-    small.n_rot = 4;
+    small.rotation.n_rot = 4;
     tamis_rotate_params pairing = small;
-    pairing.pairing = (tamis_pairing)2;
+    pairing.rotation.pairing = (tamis_pairing)2;
     const tamis_activate_params activate = {.gate = rows, .up = rows, .n_rows = 2, .dim = 8};
     const tamis_embed_params embed = {
         .tokens = at, .w = {.buffer = at.buffer}, .y = rows, .n_rows = 2, .dim = 8, .n_vocab = 100};
@@ -605,13 +603,16 @@ static void other_ops_refuse_what_they_cannot_do(void **state) {
     scatter.n_rows_y = 0;
     FAILS(tamis_op_scatter_rows(rig.context, &scatter, &test_error), TAMIS_E_ARGUMENT,
           "n_rows_y is 0");
-    FAILS(tamis_rotation_write(NULL, frequencies, 8, &test_error), TAMIS_E_ARGUMENT,
+    FAILS(tamis_rotation_write(NULL, frequencies, &test_error), TAMIS_E_ARGUMENT,
           "table is absent");
-    FAILS(tamis_rotation_write(&at, NULL, 8, &test_error), TAMIS_E_ARGUMENT, "frequencies is NULL");
-    FAILS(tamis_rotation_write(&at, frequencies, 7, &test_error), TAMIS_E_ARGUMENT, "n_rot is 7");
-    FAILS(tamis_rotation_write(&at, frequencies, 8, &test_error), TAMIS_E_ARGUMENT,
+    tamis_rotation turns = {.n_rot = 8, .table = at};
+    FAILS(tamis_rotation_write(&turns, NULL, &test_error), TAMIS_E_ARGUMENT, "frequencies is NULL");
+    FAILS(tamis_rotation_write(&turns, frequencies, &test_error), TAMIS_E_ARGUMENT,
           "frequency 2 is nan");
-    FAILS(tamis_rotation_write(&at, frequencies, 4, &test_error), TAMIS_E_ARGUMENT,
+    turns.n_rot = 7;
+    FAILS(tamis_rotation_write(&turns, frequencies, &test_error), TAMIS_E_ARGUMENT, "n_rot is 7");
+    turns.n_rot = 4;
+    FAILS(tamis_rotation_write(&turns, frequencies, &test_error), TAMIS_E_ARGUMENT,
           "table: 32768 bytes");
     ops_close(&rig);
 }

@@ -487,7 +487,7 @@ static void open_plan(own *o, planned *p) {
         .max_sequences = SEQS,
         .max_rows = 80,
         .max_context = SLOTS,
-        .separate = 1};
+        .flags = TAMIS_PLAN_UNFUSED};
     const uint32_t start[SEQS] = {0, 0}, prompt[SEQS] = {lengths[0] - 1, lengths[1] - 1};
     const uint32_t one[SEQS] = {1, 1};
     OK(tamis_cache_create(o->rig.context, &shape, &p->cache, &test_error));

@@ -15,9 +15,9 @@ static double processor_seconds(void) {
 }
 
 static tamis_eviction_kind kind_of(const char *name) {
-    tamis_eviction_kind kind = TAMIS_EVICT_NONE;
+    tamis_eviction eviction;
     tamis_error error = {0};
-    if (tamis_eviction_parse(name, &kind, &error) == TAMIS_OK) return kind;
+    if (tamis_eviction_parse(name, &eviction, &error) == TAMIS_OK) return eviction.kind;
     fprintf(stderr, "%s\n", error.text);
     exit(2);
 }

@@ -37,7 +37,7 @@ static tamis_plan_params plan_params(int fixed) {
                                .max_sequences = SEQUENCES,
                                .max_rows = PREFILL,
                                .max_context = 2048,
-                               .fixed_launches = fixed};
+                               .flags = fixed ? TAMIS_PLAN_FIXED_LAUNCHES : 0};
 }
 
 static void open_side(side *s, int fixed, tamis_dtype dtype) {
@@ -116,7 +116,7 @@ static void run_layers(side *s) {
  * none. */
 static void replay(side *s, uint32_t n) {
     if (s->graphs[n]) {
-        OK(tamis_plan_step_replayed(s->w.plan, &test_error));
+        OK(tamis_plan_step_mark_replayed(s->w.plan, &test_error));
     } else {
         OK(tamis_graph_begin(s->w.context, &test_error));
         run_layers(s);
@@ -298,17 +298,18 @@ static void what_fixed_launches_cannot_do_is_refused(void **state) {
           "selection random");
     tamis_step in = {.sequences = fixed.ids, .rows = two, .count = SEQUENCES};
     FAILS(tamis_plan_step_begin(fixed.w.plan, &in, &test_error), TAMIS_E_ARGUMENT, "brings 2 rows");
-    FAILS(tamis_plan_step_replayed(NULL, &test_error), TAMIS_E_ARGUMENT, "plan");
-    FAILS(tamis_plan_step_replayed(fixed.w.plan, &test_error), TAMIS_E_STATE, "no open step");
+    FAILS(tamis_plan_step_mark_replayed(NULL, &test_error), TAMIS_E_ARGUMENT, "plan");
+    FAILS(tamis_plan_step_mark_replayed(fixed.w.plan, &test_error), TAMIS_E_STATE, "no open step");
     begin(&plain, in_order, 2, 0);
-    FAILS(tamis_plan_step_replayed(plain.w.plan, &test_error), TAMIS_E_STATE, "fixed_launches");
+    FAILS(tamis_plan_step_mark_replayed(plain.w.plan, &test_error), TAMIS_E_STATE,
+          "fixed_launches");
     in.exact = 1;
     OK(tamis_plan_step_begin(fixed.w.plan, &in, &test_error));
-    FAILS(tamis_plan_step_replayed(fixed.w.plan, &test_error), TAMIS_E_STATE, "exact");
+    FAILS(tamis_plan_step_mark_replayed(fixed.w.plan, &test_error), TAMIS_E_STATE, "exact");
     OK(tamis_plan_step_cancel(fixed.w.plan, &test_error));
     begin(&fixed, in_order, 2, 0);
     run_layers(&fixed);
-    FAILS(tamis_plan_step_replayed(fixed.w.plan, &test_error), TAMIS_E_STATE, "layer 0");
+    FAILS(tamis_plan_step_mark_replayed(fixed.w.plan, &test_error), TAMIS_E_STATE, "layer 0");
     OK(tamis_plan_step_end(fixed.w.plan, &test_error));
     close_side(&plain);
     close_side(&fixed);
@@ -316,7 +317,7 @@ static void what_fixed_launches_cannot_do_is_refused(void **state) {
 
 static void replayed_fails(side *s, uint32_t n, const char *part) {
     begin(s, in_order, n, 0);
-    FAILS(tamis_plan_step_replayed(s->w.plan, &test_error), TAMIS_E_STATE, part);
+    FAILS(tamis_plan_step_mark_replayed(s->w.plan, &test_error), TAMIS_E_STATE, part);
 }
 
 /* A graph serves steps with as many sequences as its own, while bounds are what they were. */
@@ -328,7 +329,7 @@ static void a_graph_serves_steps_of_its_size_and_bounds_only(void **state) {
     run_layers(&s);
     OK(tamis_plan_step_end(s.w.plan, &test_error));
     begin(&s, in_order, 2, 0);
-    OK(tamis_plan_step_replayed(s.w.plan, &test_error));
+    OK(tamis_plan_step_mark_replayed(s.w.plan, &test_error));
     OK(tamis_plan_step_end(s.w.plan, &test_error));
     replayed_fails(&s, 1, "no step with 1 sequences");
     OK(tamis_plan_step_cancel(s.w.plan, &test_error));
@@ -337,7 +338,7 @@ static void a_graph_serves_steps_of_its_size_and_bounds_only(void **state) {
     run_layers(&s);
     OK(tamis_plan_step_end(s.w.plan, &test_error));
     begin(&s, in_order, 2, 0);
-    OK(tamis_plan_step_replayed(s.w.plan, &test_error));
+    OK(tamis_plan_step_mark_replayed(s.w.plan, &test_error));
     OK(tamis_plan_step_cancel(s.w.plan, &test_error));
     close_side(&s);
 }

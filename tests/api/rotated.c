@@ -34,7 +34,8 @@ static void open_side(side *s, const rotated_case *c) {
     double frequencies[DIM / 2];
     float norms[2 * DIM];
     tamis_cache_params shape = test_shape();
-    tamis_plan_params plan = {.max_rows = ROWS, .max_context = 128, .fixed_launches = c->fixed};
+    tamis_plan_params plan = {
+        .max_rows = ROWS, .max_context = 128, .flags = c->fixed ? TAMIS_PLAN_FIXED_LAUNCHES : 0};
     const uint32_t n_rot = c->n_rot ? c->n_rot : DIM;
     *s = (side){.length = 0};
     tamis_selection_default(TAMIS_SELECT_QUEST, &plan.selection);
@@ -57,7 +58,8 @@ static void open_side(side *s, const rotated_case *c) {
     OK(tamis_buffer_create(context, tamis_rotation_bytes(n_rot), &s->table, &test_error));
     OK(tamis_buffer_create(context, sizeof norms, &s->norms, &test_error));
     OK(tamis_buffer_write(s->norms, 0, norms, sizeof norms, &test_error));
-    OK(tamis_rotation_write(&(tamis_place){s->table, 0}, frequencies, n_rot, &test_error));
+    const tamis_rotation rotation = {.n_rot = n_rot, .table = {s->table, 0}};
+    OK(tamis_rotation_write(&rotation, frequencies, &test_error));
 }
 
 static void close_side(side *s) {
@@ -88,10 +90,8 @@ static tamis_rotated_rows rows_of(const side *s, const rotated_case *c) {
         .q = {.buffer = s->rows, .row_stride = stride},
         .k = {.buffer = s->rows, .offset = k, .row_stride = stride},
         .v = {.buffer = s->rows, .offset = v, .row_stride = stride},
-        .n_rot = c->n_rot,
-        .pairing = c->pairing,
+        .rotation = {c->n_rot, c->pairing, {s->table, 0}},
         .positions = {s->positions, 0},
-        .table = {s->table, 0},
     };
 }
 
@@ -101,10 +101,8 @@ static void rotate(const side *s, const tamis_rotated_rows *p, tamis_rows x, uin
                                         .n_rows = n,
                                         .n_heads = heads,
                                         .head_dim = DIM,
-                                        .n_rot = p->n_rot,
-                                        .pairing = p->pairing,
-                                        .positions = p->positions,
-                                        .table = p->table};
+                                        .rotation = p->rotation,
+                                        .positions = p->positions};
     OK(tamis_op_rotate(s->w.context, &params, &test_error));
 }
 
@@ -315,17 +313,17 @@ static void bad_arguments_are_refused(void **state) {
     REFUSED("k and v share elements");
     p.q.row_stride = ALL + 16;
     REFUSED("q and k share elements");
-    p.n_rot = 66;
+    p.rotation.n_rot = 66;
     REFUSED("n_rot is 66: an even number from 2 to 64");
-    p.n_rot = 7;
+    p.rotation.n_rot = 7;
     REFUSED("n_rot is 7");
-    p.pairing = (tamis_pairing)2;
+    p.rotation.pairing = (tamis_pairing)2;
     REFUSED("pairing is 2: there are 0 to 1");
     p.positions.buffer = NULL;
     REFUSED("positions is absent");
     p.positions.offset = ROWS * 4 - 8;
     REFUSED("positions: 12 bytes from byte 120: past the buffer's 128 bytes");
-    p.table.offset = 2;
+    p.rotation.table.offset = 2;
     REFUSED("table: offset 2: not a multiple of 4");
     p.q_norm = (tamis_place){s.norms, DIM * 4 + 4};
     REFUSED("q_norm: 256 bytes from byte 260");

@@ -165,14 +165,8 @@ typedef struct rows {
     bool exact;
 } rows;
 
-static uint32_t length_of(const scenario *s, tamis_sequence id) {
-    tamis_sequence_stats stats;
-    OK(tamis_cache_get_sequence_stats(s->e.w.cache, id, &stats, NULL));
-    return stats.length;
-}
-
 static void add_rows(const scenario *s, rows *r, tamis_sequence id, uint32_t n) {
-    const uint32_t first = length_of(s, id);
+    const uint32_t first = test_length(s->e.w.cache, id);
     r->ids[r->n_sequences] = id;
     r->each[r->n_sequences++] = n;
     for (uint32_t i = 0; i < n; i++)
@@ -206,7 +200,7 @@ static uint32_t kept_rows(const rows *r, uint32_t *kept) {
 static outcome stored_layer(scenario *s, const rows *r, uint32_t layer) {
     tamis_plan *plan = s->e.w.plan;
     const tamis_rows k = {.buffer = s->e.w.k}, v = {.buffer = s->e.w.v};
-    const tamis_stored_rows of_k = {.k = k, .table = {s->table, 0}}, of_v = {.v = v};
+    const tamis_stored_rows of_k = {.k = k, .rotation.table = {s->table, 0}}, of_v = {.v = v};
     const tamis_place out = {s->e.w.out, 0};
     uint64_t stored[64] = {0};
     uint32_t kept[64];
@@ -215,14 +209,15 @@ static outcome stored_layer(scenario *s, const rows *r, uint32_t layer) {
         left.tokens[i] = r->tokens[kept[i]];
     for (uint32_t i = 0; i < r->n_rows; i++)
         stored[i] = r->tokens[i] + STORED;
-    if (layer == 1) MAKE_IN_STEP(s, tamis_plan_narrow(plan, kept, left.n_rows, &test_error));
+    if (layer == 1)
+        MAKE_IN_STEP(s, tamis_plan_step_keep_rows(plan, kept, left.n_rows, &test_error));
     if (device(s)->sticky != TAMIS_OK) return REFUSED;
     test_fill_kv(&s->e.w, layer, stored, r->n_rows);
-    MAKE_IN_STEP(s, tamis_plan_load(plan, layer, 0, r->n_rows, &of_k, &test_error));
-    MAKE_IN_STEP(s, tamis_plan_load(plan, layer, 0, r->n_rows, &of_v, &test_error));
+    MAKE_IN_STEP(s, tamis_plan_load_rows(plan, layer, 0, r->n_rows, &of_k, &test_error));
+    MAKE_IN_STEP(s, tamis_plan_load_rows(plan, layer, 0, r->n_rows, &of_v, &test_error));
     if (device(s)->sticky != TAMIS_OK) return REFUSED;
     test_fill_kv(&s->e.w, layer, left.tokens, left.n_rows);
-    MAKE_IN_STEP(s, tamis_plan_deviation(plan, layer, &v, 1, &out, &test_error));
+    MAKE_IN_STEP(s, tamis_plan_row_deviations(plan, layer, &v, 1, &out, &test_error));
     if (device(s)->sticky == TAMIS_OK)
         OK(tamis_buffer_read(s->e.w.out, 0, append(s, left.n_rows * sizeof(float)),
                              left.n_rows * sizeof(float), NULL));
@@ -437,7 +432,7 @@ tamis_plan_params scenario_plan(const scenario_case *c) {
     tamis_plan_params plan = {.max_context = 128,
                               .max_rows = 32,
                               .max_sequences = 2,
-                              .timing = c->timing,
+                              .flags = c->timing ? TAMIS_PLAN_TIMING : 0,
                               .attention.sliding_window = c->window,
                               .load_dtypes = c->stored ? 1u << TAMIS_F32 : 0,
                               .eviction = test_eviction(c->eviction, BUDGET, c->options)};
@@ -459,7 +454,8 @@ void scenario_open(scenario *s, const scenario_case *c) {
     for (uint32_t i = 0; i < 32; i++)
         frequencies[i] = pow(10000, -2.0 * i / 64);
     OK(tamis_buffer_create(s->e.w.context, tamis_rotation_bytes(64), &s->table, &test_error));
-    OK(tamis_rotation_write(&(tamis_place){s->table, 0}, frequencies, 64, &test_error));
+    const tamis_rotation rotation = {.n_rot = 64, .table = {s->table, 0}};
+    OK(tamis_rotation_write(&rotation, frequencies, &test_error));
 }
 
 void scenario_close(scenario *s) {

@@ -207,8 +207,8 @@ static void check_pages(world *w) {
         OK(tamis_cache_get_sequence_stats(w->e.w.cache, l->id, &stats, &test_error));
         assert_int_equal(stats.pages, pages);
         assert_int_equal(stats.slots, slots);
-        assert_int_equal(stats.length, l->length);
-        assert_int_equal(stats.evicted_at, l->evicted_at);
+        assert_int_equal(test_length(w->e.w.cache, l->id), l->length);
+        assert_int_equal(test_evicted_at(w->e.w.cache, l->id), l->evicted_at);
     }
 }
 

@@ -156,7 +156,8 @@ static void calls_out_of_order_are_refused(void **state) {
           "open step");
     tamis_sequence_stats one;
     OK(tamis_cache_get_sequence_stats(w.cache, id, &one, NULL));
-    assert_true(one.length == 17 && one.slots == 4 * 17);
+    assert_int_equal(test_length(w.cache, id), 17);
+    assert_int_equal(one.slots, 4 * 17);
     OK(tamis_cache_remove(w.cache, free_one, &test_error));
     FAILS(tamis_plan_attend(w.plan, 0, &q, &out, &test_error), TAMIS_E_STATE, "not been written");
     FAILS(tamis_plan_read_selected(w.plan, 0, 0, NULL, 0, &count, &test_error), TAMIS_E_STATE,
@@ -298,7 +299,8 @@ static void forks_that_write_get_their_own_copy(void **state) {
     assert_int_equal(test_stats(&w).pages_shared, 8);
     tamis_sequence_stats one;
     OK(tamis_cache_get_sequence_stats(w.cache, ids[1], &one, NULL));
-    assert_true(one.length == 12 && one.slots == 48 && one.pages == 8 && one.pages_shared == 8);
+    assert_int_equal(test_length(w.cache, ids[1]), 12);
+    assert_true(one.slots == 48 && one.pages == 8 && one.pages_shared == 8);
     assert_int_equal(one.bytes_held, 8 * (4096 + 512));
     tamis_sequence filler = add(&w);
     OK(test_append(&w, filler, tokens, 9)); /* fills the pool: 2 + 2 of 4 pages a lane */
@@ -524,7 +526,8 @@ static void times_are_collected_only_when_asked_for(void **state) {
     tamis_cache_params shape = test_shape();
     tamis_plan_times times;
     for (int timing = 0; timing < 2; timing++) {
-        tamis_plan_params plan = {.max_rows = 64, .max_context = 128, .timing = timing};
+        tamis_plan_params plan = {
+            .max_rows = 64, .max_context = 128, .flags = timing ? TAMIS_PLAN_TIMING : 0};
         test_world w;
         test_open(&w, &shape, &plan);
         OK(test_append(&w, add(&w), tokens, 64));
@@ -543,8 +546,7 @@ static void run_quest(int separate, float *out, tamis_plan_counters *counters,
     tamis_plan_params plan = {.selection = {.kind = TAMIS_SELECT_QUEST, .budget = 32},
                               .max_rows = 64,
                               .max_context = 128,
-                              .timing = 1,
-                              .separate = separate};
+                              .flags = TAMIS_PLAN_TIMING | (separate ? TAMIS_PLAN_UNFUSED : 0)};
     test_world w;
     shape.page_size = 16;
     test_open(&w, &shape, &plan);

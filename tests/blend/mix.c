@@ -93,7 +93,7 @@ static void attend_layer(blends *b, twin *t, uint32_t layer) {
     const uint32_t n = blends_last.counts[layer];
     const uint64_t bytes = n * HEADS * DIM * sizeof(float);
     if (n < (layer ? blends_last.counts[layer - 1] : BLEND_ROWS))
-        RIG_OK(&b->r, tamis_plan_narrow(plan, blends_last.rows[layer], n, &b->r.error));
+        RIG_OK(&b->r, tamis_plan_step_keep_rows(plan, blends_last.rows[layer], n, &b->r.error));
     RIG_OK(&b->r, tamis_buffer_write(t->q, 0, spied.q[layer], bytes, &b->r.error));
     RIG_OK(&b->r, tamis_plan_attend(plan, layer, &q, &out, &b->r.error));
 }
@@ -201,7 +201,8 @@ static void expect_paths(blends *b, const char *what, const rig_params *params,
     tamis_sequence_stats stats;
     tamis_plan_get_counters(tamis_runner_plan(b->r.runner), &counters);
     RIG_OK(&b->r, tamis_cache_get_sequence_stats(b->r.cache, sequence, &stats, &b->r.error));
-    const bool whole = stats.slots == (uint64_t)stats.length * BLEND_LAYERS * KV_HEADS;
+    const bool whole =
+        stats.slots == (uint64_t)rig_length(&b->r, sequence) * BLEND_LAYERS * KV_HEADS;
     if (whole != (params->eviction.kind == TAMIS_EVICT_NONE)) fail_msg("%s: slots", what);
     if ((counters.rows_selected > 0) != (params->selection.kind != TAMIS_SELECT_FULL))
         fail_msg("%s: rows", what);
@@ -235,7 +236,7 @@ static void play(tamis_eviction_kind kind, tamis_selection_kind selection, tamis
     if (p.selector != TAMIS_BLEND_HKVD) p.shares = NULL, p.n_shares = 0;
     if (p.selector == TAMIS_BLEND_FIRST) p.first = 2;
     if (p.selector != TAMIS_BLEND_HKVD && number % 8 > 3) p.check_layer = TAMIS_BLEND_NO_CHECK;
-    p.no_thread = number % 2;
+    p.flags = number % 2 ? TAMIS_BLEND_NO_THREAD : 0;
     tamis_blend *blend = blends_make(&b, &p);
     spied.cache = b.r.cache;
     spied.sequence = rig_add(&b.r);

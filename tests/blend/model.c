@@ -94,7 +94,7 @@ static void check_stats(const tamis_blend *blend, const blend_case *c) {
 
 static void run_case(blends *b, const blend_model *model, const blend_case *c, int no_thread) {
     tamis_blend_params params = blends_params(b, c);
-    params.no_thread = no_thread;
+    params.flags = no_thread ? TAMIS_BLEND_NO_THREAD : 0;
     tamis_blend *blend = blends_make(b, &params);
     const tamis_sequence sequence = blends_run(b, blend);
     check_rows(model->name, c);
@@ -197,7 +197,7 @@ static void a_reader_of_the_caller_reads(void **state) {
         tamis_blend_params params = blends_params(&b, c);
         params.reader = read_slowly;
         params.reader_user = &slow;
-        params.timing = 1;
+        params.flags |= TAMIS_BLEND_TIMING;
         tamis_blend *blend = blends_make(&b, &params);
         RIG_REFUSED(&b.r, TAMIS_E_STATE, "no prompt has ended",
                     tamis_blend_get_costs(blend, &(tamis_blend_costs){0}, &b.r.error));
@@ -243,7 +243,7 @@ static void a_reader_without_memory_fails(void **state) {
 /* Both sequences hold the same bits. */
 static void expect_same(blends *b, tamis_sequence x, tamis_sequence y) {
     static float k[2][BLEND_CONTEXT * 64], v[2][BLEND_CONTEXT * 64];
-    const tamis_model_info *info = tamis_model_get_info(b->r.model);
+    const tamis_model_info *info = tamis_model_describe(b->r.model);
     const uint32_t n = rig_length(&b->r, x);
     const tamis_sequence of[] = {x, y};
     assert_int_equal(rig_length(&b->r, y), n);
@@ -476,7 +476,7 @@ static void play_faults(const char *name, int no_thread, int step) {
     blends b;
     blends_open(&b, model->name, &plain, TAMIS_F32, false);
     tamis_blend_params params = blends_params(&b, case_of(model, name));
-    params.no_thread = no_thread;
+    params.flags = no_thread ? TAMIS_BLEND_NO_THREAD : 0;
     tamis_blend *blend = blends_make(&b, &params);
     (void)blends_run(&b, blend);
     blends_logits(&b, wanted);
@@ -647,7 +647,7 @@ static void play_memory(const char *name) {
     blends b;
     blends_open(&b, blend_models[0].name, &plain, TAMIS_F32, false);
     tamis_blend_params params = blends_params(&b, case_of(&blend_models[0], name));
-    params.no_thread = 1; /* the requests come in one order */
+    params.flags = TAMIS_BLEND_NO_THREAD; /* the requests come in one order */
     const tamis_sequence sequence = rig_add(&b.r);
     RIG_OK(&b.r, make_and_run(&b, &params, sequence, -1));
     blends_logits(&b, wanted);
@@ -686,7 +686,7 @@ static void misuse_is_refused(void **state) {
     tamis_runner *runner = b.r.runner;
     const tamis_blend_params good = blends_params(&b, case_of(model, "flat"));
     tamis_blend_params params = good;
-    params.n_rot = 64;
+    params.rotation.n_rot = 64;
     RIG_REFUSED(&b.r, TAMIS_E_ARGUMENT, "n_rot 64",
                 tamis_runner_blend_create(runner, b.store, &params, &blend, error));
     RIG_REFUSED(&b.r, TAMIS_E_ARGUMENT, "params is NULL",

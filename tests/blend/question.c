@@ -72,7 +72,7 @@ static void damage_has_the_question_asked_again(void **state) {
         bad_reader bad = {n};
         const uint32_t part = part_of_read(n);
         tamis_blend_params params = blends_params(&b, question_of(model));
-        params.no_thread = 1;
+        params.flags = TAMIS_BLEND_NO_THREAD;
         params.reader = read_badly;
         params.reader_user = &bad;
         for (int missed = !known[part]; missed >= 0; missed--) {

@@ -89,7 +89,7 @@ static void open_world(world *w, uint32_t sliding_window) {
     const tamis_plan_params plan = {.max_rows = ROWS,
                                     .max_context = CONTEXT,
                                     .load_dtypes = 1u << TAMIS_F32,
-                                    .masses = 1,
+                                    .flags = TAMIS_PLAN_ROW_MASSES,
                                     .attention.sliding_window = sliding_window};
     const uint64_t bytes = ROWS * HEADS * DIM * sizeof(float);
     *w = (world){.sliding_window = sliding_window};
@@ -104,11 +104,11 @@ static void open_world(world *w, uint32_t sliding_window) {
     OK(tamis_buffer_create(w->context, bytes, &w->k, &test_error));
     OK(tamis_buffer_create(w->context, bytes, &w->v, &test_error));
     w->good = (tamis_blend_params){.selector = TAMIS_BLEND_QUESTION,
-                                   .table = {w->table, 0},
+                                   .rotation = {.n_rot = DIM, .table = {w->table, 0}},
                                    .n_sink = SINKS,
                                    .sink = sink,
                                    .fingerprint = "a model"};
-    OK(tamis_rotation_write(&w->good.table, still, DIM, &test_error));
+    OK(tamis_rotation_write(&w->good.rotation, still, &test_error));
     OK(tamis_store_create(&store, &w->store, &test_error));
     for (uint32_t c = 0; c < CHUNKS; c++)
         for (uint32_t i = 0; i < LONGEST; i++)
@@ -187,15 +187,15 @@ static bool is_odd(uint32_t row) {
     return row == odd_rows[0] || row == odd_rows[1];
 }
 
-tamis_status __real_tamis_plan_mass(tamis_plan *plan, uint32_t layer, const tamis_rows *q,
-                                    uint32_t last, double *mass, tamis_error *error);
-tamis_status __wrap_tamis_plan_mass(tamis_plan *plan, uint32_t layer, const tamis_rows *q,
-                                    uint32_t last, double *mass, tamis_error *error);
-tamis_status __wrap_tamis_plan_mass(tamis_plan *plan, uint32_t layer, const tamis_rows *q,
-                                    uint32_t last, double *mass, tamis_error *error) {
+tamis_status __real_tamis_plan_row_masses(tamis_plan *plan, uint32_t layer, const tamis_rows *q,
+                                          uint32_t last, double *mass, tamis_error *error);
+tamis_status __wrap_tamis_plan_row_masses(tamis_plan *plan, uint32_t layer, const tamis_rows *q,
+                                          uint32_t last, double *mass, tamis_error *error);
+tamis_status __wrap_tamis_plan_row_masses(tamis_plan *plan, uint32_t layer, const tamis_rows *q,
+                                          uint32_t last, double *mass, tamis_error *error) {
     for (size_t i = 0; i < 2 && odd_rows[i] != UINT32_MAX; i++)
         mass[odd_rows[i]] = NAN;
-    return __real_tamis_plan_mass(plan, layer, q, last, mass, error);
+    return __real_tamis_plan_row_masses(plan, layer, q, last, mass, error);
 }
 
 static void add_masses(const world *w, const prompt *p, uint32_t behind, double *mass) {
@@ -380,7 +380,7 @@ static void rows_are_those_of_the_rule(void **state) {
             params.share = 0.05 + 0.1 * test_below(&random, 9);
             if (test_below(&random, 2)) params.schedule = TAMIS_BLEND_FLAT;
             if (test_below(&random, 2)) params.check_layer = TAMIS_BLEND_NO_CHECK;
-            params.no_thread = (int)test_below(&random, 2);
+            params.flags = test_below(&random, 2) ? TAMIS_BLEND_NO_THREAD : 0;
             played += play(&w, &params, &p, behind);
         }
         close_world(&w);

@@ -95,9 +95,11 @@ static void open_world(world *w, const tamis_eviction *eviction) {
     OK(tamis_buffer_create(w->context, sizeof zeros, &w->k, &test_error));
     OK(tamis_buffer_create(w->context, sizeof zeros, &w->v, &test_error));
     OK(tamis_buffer_write(w->k, 0, zeros, sizeof zeros, &test_error));
-    w->good = (tamis_blend_params){
-        .table = {w->table, 0}, .n_sink = SINKS, .sink = sink, .fingerprint = "a model"};
-    OK(tamis_rotation_write(&w->good.table, frequencies, DIM, &test_error));
+    w->good = (tamis_blend_params){.rotation = {.n_rot = DIM, .table = {w->table, 0}},
+                                   .n_sink = SINKS,
+                                   .sink = sink,
+                                   .fingerprint = "a model"};
+    OK(tamis_rotation_write(&w->good.rotation, frequencies, &test_error));
     open_store(w);
 }
 
@@ -346,7 +348,7 @@ static void selectors_keep_the_rows_of_the_rule(void **state) {
         else if (what >= 7 || (what >= 4 && test_below(&random, 2)))
             params.bound = 0.1 * (1 + test_below(&random, 9));
         gates_seen[0] += params.bound > 0;
-        params.no_thread = seed % 2;
+        params.flags = seed % 2 ? TAMIS_BLEND_NO_THREAD : 0;
         play(&w, &params, &p, seed, 0);
         gates_seen[1] += gate_open;
     }
@@ -478,7 +480,8 @@ static void bad_parameters_are_refused(void **state) {
     params.selector = (tamis_blend_selector)7;
     REFUSED(TAMIS_E_ARGUMENT, "no selector 7");
     params.selector = TAMIS_BLEND_QUESTION;
-    REFUSED(TAMIS_E_ARGUMENT, "selector question, but the plan was made with masses 0");
+    REFUSED(TAMIS_E_ARGUMENT,
+            "selector question, but the plan was made without TAMIS_PLAN_ROW_MASSES");
     params.selector = TAMIS_BLEND_QUESTION, params.first = 2;
     REFUSED(TAMIS_E_ARGUMENT, "first 2 is given for selector question");
     params.schedule = (tamis_blend_schedule)2;
@@ -529,7 +532,7 @@ static void bad_parameters_are_refused(void **state) {
     REFUSED(TAMIS_E_ARGUMENT, "sink is NULL for 2 tokens");
     params.dtype = TAMIS_F16;
     REFUSED(TAMIS_E_ARGUMENT, "dtype is f16, which is not in the plan's load_dtypes 1");
-    params.table.buffer = NULL;
+    params.rotation.table.buffer = NULL;
     REFUSED(TAMIS_E_ARGUMENT, "table is absent");
     params.reserved[3] = 1;
     REFUSED(TAMIS_E_ARGUMENT, "reserved");
@@ -657,7 +660,7 @@ static tamis_blend_stats reuse_all(world *w, const prompt *p, bool patient, bool
     params.check_layer = TAMIS_BLEND_NO_CHECK;
     params.ring_bytes = 1u << 20; /* all of it */
     params.reader = read_counted;
-    params.no_thread = !threaded;
+    params.flags = threaded ? 0 : TAMIS_BLEND_NO_THREAD;
     reads_begun = 0;
     OK(tamis_cache_add(w->cache, &sequence, &test_error));
     OK(tamis_blend_create(w->plan, w->store, &params, &blend, &test_error));

@@ -6,7 +6,7 @@
 set -eu
 export DEBIAN_FRONTEND=noninteractive
 [ $# -gt 0 ] || { sed -n '3,5s/^# //p' "$0" >&2; exit 2; }
-packages=(tamis libtamis-dev libtamis1)
+packages=(tamis libtamis-dev libtamis2)
 work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 

@@ -34,10 +34,10 @@ holds() {
 version=$(sed -n 's/^set(CPACK_PACKAGE_VERSION "\(.*\)")$/\1/p' "$build/CPackConfig.cmake")
 names=$(cd "$work" && echo *.deb)
 arch=$(dpkg --print-architecture)
-[ "$names" = "libtamis-dev_${version}_$arch.deb libtamis1_${version}_$arch.deb tamis_${version}_$arch.deb" ] ||
+[ "$names" = "libtamis-dev_${version}_$arch.deb libtamis2_${version}_$arch.deb tamis_${version}_$arch.deb" ] ||
     fail "packages: $names"
 
-for package in libtamis1 libtamis-dev tamis; do
+for package in libtamis2 libtamis-dev tamis; do
     dpkg-deb -c "$work/$package"_*.deb | awk '$1 !~ /^d/ { print $6 }' >"$work/$package.files"
     dpkg-deb -x "$work/$package"_*.deb "$work/root"
     holds $package "\./usr/share/doc/$package/copyright"
@@ -48,7 +48,7 @@ done
 others=$(cat "$work"/*.files | grep -vE '^\./usr/(bin|include|lib|share/(doc|man|bash-completion))/' || true)
 [ -z "$others" ] || fail "files where none should be: $others"
 
-holds libtamis1 '\./usr/lib/(.*/)?libtamis\.so\.1'
+holds libtamis2 '\./usr/lib/(.*/)?libtamis\.so\.2'
 holds libtamis-dev '\./usr/lib/(.*/)?libtamis\.so'
 holds libtamis-dev '\./usr/include/tamis/tamis\.h'
 holds libtamis-dev '\./usr/lib/(.*/)?pkgconfig/tamis\.pc'
@@ -57,12 +57,12 @@ holds libtamis-dev '\./usr/share/doc/libtamis-dev/examples/decode\.c'
 holds tamis '\./usr/bin/tamis'
 holds tamis '\./usr/share/man/man1/tamis\.1'
 holds tamis '\./usr/share/bash-completion/completions/tamis'
-has libtamis1 Depends 'libc6 '
-has libtamis1 Recommends 'pocl-opencl-icd \| opencl-icd, libclblast1'
-has libtamis-dev Depends "libtamis1 \(= $version\)"
-has tamis Depends "libtamis1 \(= $version\)"
-dpkg-deb -I "$work"/libtamis1_*.deb | grep -q ' shlibs *$' || fail 'libtamis1 says not which programs need it'
-dpkg-deb -I "$work"/libtamis1_*.deb | grep -qE ' (triggers|postinst) ' || fail 'nothing runs ldconfig'
+has libtamis2 Depends 'libc6 '
+has libtamis2 Recommends 'pocl-opencl-icd \| opencl-icd, libclblast1'
+has libtamis-dev Depends "libtamis2 \(= $version\)"
+has tamis Depends "libtamis2 \(= $version\)"
+dpkg-deb -I "$work"/libtamis2_*.deb | grep -q ' shlibs *$' || fail 'libtamis2 says not which programs need it'
+dpkg-deb -I "$work"/libtamis2_*.deb | grep -qE ' (triggers|postinst) ' || fail 'nothing runs ldconfig'
 
 program=$(grep -xE '\./(.*/)?bin/tamis' "$work/tamis.files")
 (cd "$work/root" && env -i "$program" devices) | grep -q '^reference:0 .*usable$' || fail 'tamis devices'

@@ -2,6 +2,7 @@
 /* Fuzzed plans and evictions between steps, and what lanes may hold afterwards. */
 #include "lib/evict/evict.h"
 #include "tests/fuzz/shadow.h"
+#include "tests/rotation.h"
 
 #include <math.h>
 #include <string.h>
@@ -69,9 +70,9 @@ static tamis_plan_params draw_params(fuzz *f) {
     p.max_context = rare == 2 ? 20 + fuzz_take(f, 40) : MAX_CONTEXT;
     p.attention.soft_cap = rare == 3 ? 5 : 0;
     p.attention.sliding_window = rare == 4 ? 1 + fuzz_take(f, 30) : 0;
-    p.fixed_launches = rare == 5;
+    if (rare == 5) p.flags |= TAMIS_PLAN_FIXED_LAUNCHES;
     p.max_selected_rows = rare == 6 ? 8 : 0;
-    p.timing = rare == 7;
+    if (rare == 7) p.flags |= TAMIS_PLAN_TIMING;
     p.reserved[0] = rare == 8;
     return p;
 }
@@ -86,7 +87,8 @@ static void bind_all(fuzz *f, const fuzz_plan *plan) {
         if (needs_output(plan->params.eviction.kind))
             OK(tamis_plan_bind_output(plan->plan, layer, &w, 8, &test_error));
     if (plan->params.eviction.options & TAMIS_EVICT_REINDEX)
-        OK(tamis_plan_bind_rotation(plan->plan, frequencies, f->shape.head_dim, 1, &test_error));
+        OK(test_bind_rotation(f->context, plan->plan, frequencies, f->shape.head_dim,
+                              TAMIS_PAIR_ADJACENT, &test_error));
 }
 
 void fuzz_renew_plan(fuzz *f, uint32_t index) {
@@ -316,7 +318,7 @@ void fuzz_evict(fuzz *f) {
     tamis_cache_stats was, is;
     tamis_sequence_stats own = {0};
     uint32_t causes = evict_causes(f, p, s, by_caller), maybe = 0;
-    OK(tamis_cache_get_stats(f->cache, &was, NULL));
+    tamis_cache_get_stats(f->cache, &was);
     if (s->id) OK(tamis_cache_get_sequence_stats(f->cache, s->id, &own, NULL));
     if (own.pages_shared) maybe |= CAUSE(E_FULL);
     if (f->step.open) maybe |= CAUSE(E_ARGUMENT); /* lanes are longer than the lists say */
@@ -325,7 +327,7 @@ void fuzz_evict(fuzz *f) {
     if (by_list && !draw_lists(f, s, &w)) causes |= CAUSE(E_ARGUMENT);
     if (!EXPECT(evict(p->plan, s->id, by_caller, by_list, &w, &evicted), causes, maybe)) return;
     adopt(f, p, s, predict(f, p, s, by_list, &w) ? &w : NULL, &evicted);
-    OK(tamis_cache_get_stats(f->cache, &is, NULL));
+    tamis_cache_get_stats(f->cache, &is);
     assert_int_equal(was.pages_held - is.pages_held, evicted.pages_net);
     if (own.pages_shared == 0)
         assert_int_equal(was.pages_held - is.pages_held, evicted.pages_returned);

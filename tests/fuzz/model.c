@@ -76,33 +76,34 @@ static void read_parts(const tms_gguf *gguf) {
 /* Text and tokens of the vocabulary: of single bytes, each is a token whose text is that byte. What
  * others make of a text is vocab.c's. */
 static void check_vocabulary(const tamis_model *model) {
-    uint32_t n = tamis_model_get_info(model)->n_vocab;
+    uint32_t n = tamis_model_describe(model)->n_vocab;
     size_t bytes = 0, count = 0;
     for (uint32_t token = 0; token < n; token++) {
-        const char *text = tamis_model_token_text(model, (int32_t)token, &bytes);
+        const char *text = tamis_vocab_token_text(tamis_model_vocab(model), (int32_t)token, &bytes);
         assert_non_null(text);
         read_bytes(text, bytes);
     }
-    assert_null(tamis_model_token_text(model, (int32_t)n, &bytes));
-    if (tamis_vocab_get_info(tamis_model_vocab(model))->kind != TAMIS_VOCAB_BYTES) return;
+    assert_null(tamis_vocab_token_text(tamis_model_vocab(model), (int32_t)n, &bytes));
+    if (tamis_vocab_describe(tamis_model_vocab(model))->kind != TAMIS_VOCAB_BYTES) return;
     for (int byte = 0; byte < 256; byte++) {
         const char one = (char)byte;
         int32_t token = -1;
         tamis_error error = {0};
-        tamis_status status = tamis_model_tokenize(model, &one, 1, &token, 1, &count, &error);
+        tamis_status status =
+            tamis_vocab_encode(tamis_model_vocab(model), &one, 1, 0, &token, 1, &count, &error);
         if (status != TAMIS_OK) {
             assert_int_equal(status, TAMIS_E_ARGUMENT);
             continue;
         }
         assert_true(count == 1 && token >= 0 && (uint32_t)token < n);
-        const char *text = tamis_model_token_text(model, token, &bytes);
+        const char *text = tamis_vocab_token_text(tamis_model_vocab(model), token, &bytes);
         assert_true(bytes == 1 && text[0] == one);
     }
 }
 
 /* A short text through the model, if the cache takes its shape. */
 static void run_text(tamis_model *model) {
-    const tamis_model_info *info = tamis_model_get_info(model);
+    const tamis_model_info *info = tamis_model_describe(model);
     tamis_cache_params shape = {.page_size = 8, .capacity_tokens = 8};
     tamis_plan_params plan = {.max_rows = 2, .max_context = N_TOKENS};
     tamis_cache *cache = NULL;
@@ -141,7 +142,7 @@ static void load(const uint8_t *data, size_t size, tamis_status wanted) {
     tamis_model *model = NULL;
     tamis_error error = {0};
     write_file(data, size);
-    tamis_status status = tamis_model_load(context, path, &model, &error);
+    tamis_status status = tamis_model_load(context, path, NULL, &model, &error);
     if (status != TAMIS_E_UNSUPPORTED || wanted != TAMIS_OK) assert_int_equal(status, wanted);
     assert_true((model != NULL) == (status == TAMIS_OK));
     if (!model) return;

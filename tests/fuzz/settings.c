@@ -2,8 +2,8 @@
 /* Fuzzes the file of settings: any bytes are refused with a reason, and then no value has changed and
  * a writer leaves the file as it was; or every value is one that its setting may have, and what is
  * written is read back, while lines of other devices stay. */
-#include "host/tuning.h"
-#include "lib/core/tuning.h"
+#include "host/settings.h"
+#include "lib/core/settings.h"
 #include "tests/fuzz/refusal.h"
 
 #include <setjmp.h>
@@ -17,7 +17,7 @@
 
 #define DEVICE "Fast CPU"
 #define OTHER  "Slow CPU"
-#define VALUES (sizeof(tms_tuning) / sizeof(uint32_t)) /* the setting varies fastest */
+#define VALUES (sizeof(tms_settings) / sizeof(uint32_t)) /* the setting varies fastest */
 
 int LLVMFuzzerInitialize(int *argc, char ***argv);
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size);
@@ -57,53 +57,53 @@ static void assert_file_is(const uint8_t *data, size_t size) {
 }
 
 /* The first value of every setting. */
-static tms_tuning first_values(void) {
-    tms_tuning all;
+static tms_settings first_values(void) {
+    tms_settings all;
     for (uint32_t i = 0; i < VALUES; i++)
         (&all.value[0][0][0][0])[i] = tamis_setting_describe(i % TMS_SETTINGS)->values[0];
     return all;
 }
 
-static void check_values(const tms_tuning *t) {
+static void check_values(const tms_settings *t) {
     for (uint32_t i = 0; i < VALUES; i++)
         assert_true(
             tms_setting_allows((tamis_setting)(i % TMS_SETTINGS), (&t->value[0][0][0][0])[i]));
 }
 
 /* What a device has, where the file is known to be understood. */
-static tms_tuning read_well(const char *device) {
-    tms_tuning t = first_values();
+static tms_settings read_well(const char *device) {
+    tms_settings t = first_values();
     bool named;
     tamis_error error = {0};
-    assert_int_equal(tms_tuning_read(path, device, &t, &named, &error), TAMIS_OK);
+    assert_int_equal(tms_settings_read(path, device, &t, &named, &error), TAMIS_OK);
     return t;
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
-    const tms_tuning before = first_values();
-    tms_tuning read = before, other = before;
+    const tms_settings before = first_values();
+    tms_settings read = before, other = before;
     tamis_error error = {0};
     bool named = false;
     put_file(data, size);
-    tamis_status status = tms_tuning_read(path, DEVICE, &read, &named, &error);
+    tamis_status status = tms_settings_read(path, DEVICE, &read, &named, &error);
     check_values(&read);
     if (status != TAMIS_OK) {
         refusal_check(status, &error);
         assert_memory_equal(&read, &before, sizeof read);
         error = (tamis_error){0};
-        status = tms_tuning_write(path, DEVICE, &before, &before, &before, &error);
+        status = tms_settings_write(path, DEVICE, &before, &before, &before, &error);
         refusal_check(status, &error);
         assert_file_is(data, size);
         return 0;
     }
     if (!named) assert_memory_equal(&read, &before, sizeof read);
     error = (tamis_error){0};
-    const bool others = tms_tuning_read(path, OTHER, &other, &named, &error) == TAMIS_OK;
-    assert_int_equal(tms_tuning_write(path, DEVICE, &read, &before, &before, &error), TAMIS_OK);
-    const tms_tuning again = read_well(DEVICE);
+    const bool others = tms_settings_read(path, OTHER, &other, &named, &error) == TAMIS_OK;
+    assert_int_equal(tms_settings_write(path, DEVICE, &read, &before, &before, &error), TAMIS_OK);
+    const tms_settings again = read_well(DEVICE);
     assert_memory_equal(&again, &read, sizeof read);
     if (!others) return 0;
-    const tms_tuning still = read_well(OTHER);
+    const tms_settings still = read_well(OTHER);
     assert_memory_equal(&still, &other, sizeof other);
     return 0;
 }

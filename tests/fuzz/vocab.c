@@ -41,7 +41,7 @@ static size_t join(const tms_vocab *vocab, const int32_t *tokens, size_t count, 
 /* Tokens of the text alone stand for its bytes, where these are kept. */
 static void check_round_trip(const tms_vocab *vocab, const char *text, size_t bytes,
                              const int32_t *tokens, size_t count) {
-    const tamis_vocab_info *info = tamis_vocab_get_info(vocab);
+    const tamis_vocab_info *info = tamis_vocab_describe(vocab);
     char wanted[TEXT_BYTES + 1] = " ", got[4 * TEXT_BYTES];
     if (info->kind == TAMIS_VOCAB_BPE && !tms_utf8_valid(text, bytes)) return;
     size_t n = bytes > 0 && info->add_space_prefix;
@@ -71,7 +71,7 @@ static void check_text(const tms_vocab *vocab, const char *text, size_t bytes, u
     assert_int_equal(status, TAMIS_OK);
     assert_int_equal(again, count);
     for (size_t i = 0; i < count; i++) {
-        assert_true(tokens[i] >= 0 && (uint32_t)tokens[i] < tamis_vocab_get_info(vocab)->n_tokens);
+        assert_true(tokens[i] >= 0 && (uint32_t)tokens[i] < tamis_vocab_describe(vocab)->n_tokens);
         /* What no one has asked for does not come: the file's own bos and eos apart. */
         if (flags == 0)
             assert_int_not_equal(tamis_vocab_token_kind(vocab, tokens[i]), TAMIS_TOKEN_CONTROL);

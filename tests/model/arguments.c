@@ -12,13 +12,13 @@ static void test_creation(void **state) {
     const tamis_plan_params plan = {.max_context = 64}, none = {0};
     rig_open(&r, &(rig_params){.file = "tiny.gguf"});
     RIG_REFUSED(&r, TAMIS_E_ARGUMENT, "out is NULL",
-                tamis_model_load(r.context, "x", NULL, &r.error));
+                tamis_model_load(r.context, "x", NULL, NULL, &r.error));
     RIG_REFUSED(&r, TAMIS_E_ARGUMENT, "context is NULL",
-                tamis_model_load(NULL, "x", &model, &r.error));
+                tamis_model_load(NULL, "x", NULL, &model, &r.error));
     assert_null(model);
     model = (tamis_model *)&held;
     RIG_REFUSED(&r, TAMIS_E_ARGUMENT, "path is NULL",
-                tamis_model_load(r.context, NULL, &model, &r.error));
+                tamis_model_load(r.context, NULL, NULL, &model, &r.error));
     assert_null(model);
     RIG_REFUSED(&r, TAMIS_E_ARGUMENT, "out is NULL",
                 tamis_runner_create(r.model, r.cache, &plan, NULL, &r.error));
@@ -52,25 +52,30 @@ static void test_model(void **state) {
     size_t count = 77;
     tamis_cache_params shape = {.n_layers = 77};
     rig_open(&r, &(rig_params){.file = "tiny.gguf"});
-    assert_null(tamis_model_get_info(NULL));
+    assert_null(tamis_model_describe(NULL));
     tamis_model_cache_shape(NULL, &shape);
     tamis_model_cache_shape(r.model, NULL);
     assert_int_equal(shape.n_layers, 77);
-    RIG_REFUSED(&r, TAMIS_E_ARGUMENT, "model is NULL",
-                tamis_model_tokenize(NULL, "a", 1, tokens, 4, &count, &r.error));
-    RIG_REFUSED(&r, TAMIS_E_ARGUMENT, "text is NULL but has 1 bytes",
-                tamis_model_tokenize(r.model, NULL, 1, tokens, 4, &count, &r.error));
-    RIG_REFUSED(&r, TAMIS_E_ARGUMENT, "tokens is NULL but capacity is 4",
-                tamis_model_tokenize(r.model, "a", 1, NULL, 4, &count, &r.error));
-    RIG_REFUSED(&r, TAMIS_E_ARGUMENT, "count is NULL",
-                tamis_model_tokenize(r.model, "a", 1, tokens, 4, NULL, &r.error));
+    RIG_REFUSED(
+        &r, TAMIS_E_ARGUMENT, "vocab is NULL",
+        tamis_vocab_encode(tamis_model_vocab(NULL), "a", 1, 0, tokens, 4, &count, &r.error));
+    RIG_REFUSED(
+        &r, TAMIS_E_ARGUMENT, "text is NULL but has 1 bytes",
+        tamis_vocab_encode(tamis_model_vocab(r.model), NULL, 1, 0, tokens, 4, &count, &r.error));
+    RIG_REFUSED(
+        &r, TAMIS_E_ARGUMENT, "tokens is NULL but capacity is 4",
+        tamis_vocab_encode(tamis_model_vocab(r.model), "a", 1, 0, NULL, 4, &count, &r.error));
+    RIG_REFUSED(
+        &r, TAMIS_E_ARGUMENT, "count is NULL",
+        tamis_vocab_encode(tamis_model_vocab(r.model), "a", 1, 0, tokens, 4, NULL, &r.error));
     assert_int_equal(count, 77);
-    RIG_OK(&r, tamis_model_tokenize(r.model, NULL, 0, NULL, 0, &count, &r.error));
+    RIG_OK(&r,
+           tamis_vocab_encode(tamis_model_vocab(r.model), NULL, 0, 0, NULL, 0, &count, &r.error));
     assert_int_equal(count, 0);
     count = 77;
-    assert_null(tamis_model_token_text(NULL, 0, &count));
+    assert_null(tamis_vocab_token_text(tamis_model_vocab(NULL), 0, &count));
     assert_int_equal(count, 0);
-    assert_null(tamis_model_token_text(r.model, 0, NULL));
+    assert_null(tamis_vocab_token_text(tamis_model_vocab(r.model), 0, NULL));
     rig_close(&r);
 }
 

@@ -68,7 +68,7 @@ static void check_model(const char *name) {
     int32_t next = 0;
     read_vectors(name, &v);
     open_model(&r, name, TAMIS_SELECT_FULL);
-    assert_int_equal(tamis_model_get_info(r.model)->n_vocab, VOCABULARY);
+    assert_int_equal(tamis_model_describe(r.model)->n_vocab, VOCABULARY);
     const tamis_sequence sequence = rig_add(&r);
     uint32_t done = 0;
     for (size_t i = 0; i + 1 < POSITIONS; ++i) {
@@ -118,7 +118,7 @@ static void test_info(void **state) {
     (void)state;
     rig r;
     open_model(&r, "mixed", TAMIS_SELECT_FULL);
-    const tamis_model_info *info = tamis_model_get_info(r.model);
+    const tamis_model_info *info = tamis_model_describe(r.model);
     assert_string_equal(info->architecture, "llama");
     assert_string_equal(info->name, "mixed");
     assert_int_equal(info->type, TAMIS_WEIGHT_Q4_K);
@@ -194,7 +194,7 @@ static void test_window(void **state) {
     rig r;
     tamis_runner *runner = NULL;
     open_model(&r, "mistral", TAMIS_SELECT_FULL);
-    assert_int_equal(tamis_model_get_info(r.model)->sliding_window, 12);
+    assert_int_equal(tamis_model_describe(r.model)->sliding_window, 12);
     tamis_plan_params plan = {.selection = {.kind = TAMIS_SELECT_QUEST}, .max_context = 13};
     for (; plan.max_context >= 12; plan.max_context--) {
         tamis_plan_params have;
@@ -227,24 +227,25 @@ static void test_watcher(void **state) {
     rig r;
     char path[1024];
     heard h = {.stop_at = UINT64_MAX};
+    const tamis_model_params params = {.watcher = hear, .user = &h};
     tamis_model *model = NULL;
     open_model(&r, "mixed", TAMIS_SELECT_FULL);
     /* it has divisors of the frequencies, which never go to the device; its vectors are f32 */
     snprintf(path, sizeof path, "%s/models/llama3.gguf", rig_data);
-    RIG_OK(&r, tamis_model_load_watched(r.context, path, hear, &h, &model, &r.error));
+    RIG_OK(&r, tamis_model_load(r.context, path, &params, &model, &r.error));
     assert_int_equal(h.done, h.total);
-    assert_int_equal(h.total, tamis_model_get_info(model)->weight_bytes);
+    assert_int_equal(h.total, tamis_model_describe(model)->weight_bytes);
     tamis_model_destroy(&model);
     h = (heard){.stop_at = UINT64_MAX};
     snprintf(path, sizeof path, "%s/models/mixed.gguf", rig_data);
-    RIG_OK(&r, tamis_model_load_watched(r.context, path, hear, &h, &model, &r.error));
+    RIG_OK(&r, tamis_model_load(r.context, path, &params, &model, &r.error));
     assert_int_equal(h.calls, 12);
     assert_int_equal(h.done, h.total);
-    assert_int_equal(h.total, tamis_model_get_info(model)->weight_bytes);
+    assert_int_equal(h.total, tamis_model_describe(model)->weight_bytes);
     tamis_model_destroy(&model);
     h = (heard){.stop_at = 1};
     RIG_REFUSED(&r, TAMIS_E_STATE, "mixed.gguf: enough",
-                tamis_model_load_watched(r.context, path, hear, &h, &model, &r.error));
+                tamis_model_load(r.context, path, &params, &model, &r.error));
     assert_null(model);
     assert_int_equal(h.calls, 1);
     rig_close(&r);

@@ -175,7 +175,7 @@ static void test_shrinking_file(void **state) {
     copy_file("tiny.gguf");
     dev->backend = &shrinking;
     allocations = 0;
-    tamis_status status = tamis_model_load(r.context, path, &r.model, &r.error);
+    tamis_status status = tamis_model_load(r.context, path, NULL, &r.model, &r.error);
     dev->backend = sound;
     rig_refused(&r.error, status, TAMIS_E_IO, "the file ends at byte 16384; it had ", "load");
     assert_int_equal(allocations, 3);

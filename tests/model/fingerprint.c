@@ -26,7 +26,7 @@ typedef struct print {
 static print print_of_path(const char *path) {
     tamis_model *model = NULL;
     print first, again;
-    OK(tamis_model_load(context, path, &model, &error));
+    OK(tamis_model_load(context, path, NULL, &model, &error));
     OK(tamis_model_fingerprint(model, first.bytes, &error));
     OK(tamis_model_fingerprint(model, again.bytes, &error));
     assert_memory_equal(&first, &again, sizeof first);
@@ -244,7 +244,7 @@ static void test_entries(void **state) {
     char path[1024];
     tamis_model *model = NULL;
     snprintf(path, sizeof path, "%s/tiny.gguf", rig_data);
-    OK(tamis_model_load(context, path, &model, &error));
+    OK(tamis_model_load(context, path, NULL, &model, &error));
     n_listed = 0;
     changed(model, "nothing yet");
     NEXT(n_layers);
@@ -290,7 +290,7 @@ static void test_refused(void **state) {
     snprintf(path, sizeof path, "%s/tiny.gguf", rig_data);
     RIG_REFUSED(&r, TAMIS_E_ARGUMENT, "model is NULL",
                 tamis_model_fingerprint(NULL, p.bytes, &r.error));
-    OK(tamis_model_load(context, path, &r.model, &error));
+    OK(tamis_model_load(context, path, NULL, &r.model, &error));
     RIG_REFUSED(&r, TAMIS_E_ARGUMENT, "fingerprint is NULL",
                 tamis_model_fingerprint(r.model, NULL, &r.error));
     tamis_model_destroy(&r.model);
@@ -304,7 +304,7 @@ static void test_faults(void **state) {
     print right, p;
     snprintf(path, sizeof path, "%s/tiny.gguf", rig_data);
     right = print_of_path(path);
-    OK(tamis_model_load(context, path, &model, &error));
+    OK(tamis_model_load(context, path, NULL, &model, &error));
     tms_device *dev = faulty_device(context);
     tamis_status status = TAMIS_E_DEVICE;
     int n = 0;

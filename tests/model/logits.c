@@ -93,7 +93,7 @@ static void open_for(rig *r, const vectors *v, tamis_dtype dtype) {
                               .dtype = dtype,
                               .max_context = longest,
                               .capacity_tokens = 2 * longest}); /* a text and a fork of it */
-    assert_int_equal(tamis_model_get_info(r->model)->n_vocab, v->n_vocab);
+    assert_int_equal(tamis_model_describe(r->model)->n_vocab, v->n_vocab);
 }
 
 /* On a fork of the text, fed the vectors' own tokens: each is the greedy one too, unless its lead

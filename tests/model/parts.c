@@ -219,7 +219,7 @@ static void test_fingerprint(void **state) {
     snprintf(one, sizeof one, "%s/needle.gguf", data);
     OK(tamis_context_create(&(tamis_context_params){.device = "reference"}, &context, &error));
     for (int i = 0; i < 2; i++) {
-        OK(tamis_model_load(context, i == 0 ? one : path_of(names[1]), &model, &error));
+        OK(tamis_model_load(context, i == 0 ? one : path_of(names[1]), NULL, &model, &error));
         const tamis_status status = tamis_model_fingerprint(model, prints[i], NULL);
         tamis_model_destroy(&model);
         if (status == TAMIS_E_UNSUPPORTED) memset(prints[i], 0, sizeof prints[i]);

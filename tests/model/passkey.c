@@ -20,10 +20,10 @@ static size_t make_prompt(rig *r, int32_t *tokens) {
     size_t got;
     rig_text(r, tokens, n_text);
     memmove(tokens + PLACE + n_plant, tokens + PLACE, (n_text - PLACE) * sizeof *tokens);
-    RIG_OK(r, tamis_model_tokenize(r->model, plant, n_plant, tokens + PLACE, n_plant, &got,
-                                   &r->error));
-    RIG_OK(r, tamis_model_tokenize(r->model, question, n_question, tokens + n_plant + n_text,
-                                   n_question, &got, &r->error));
+    RIG_OK(r, tamis_vocab_encode(tamis_model_vocab(r->model), plant, n_plant, 0, tokens + PLACE,
+                                 n_plant, &got, &r->error));
+    RIG_OK(r, tamis_vocab_encode(tamis_model_vocab(r->model), question, n_question, 0,
+                                 tokens + n_plant + n_text, n_question, &got, &r->error));
     return n_plant + n_text;
 }
 
@@ -66,7 +66,7 @@ static tamis_plan_counters answer(shared *s, const tamis_selection *selection,
     for (size_t i = s->n_text; i < TOKENS; ++i)
         RIG_OK(r, tamis_runner_decode(runner, &sequence, 1, &s->tokens[i], &next, &r->error));
     for (int i = 0; i < DIGITS; ++i) {
-        out[i] = *tamis_model_token_text(r->model, next, &length);
+        out[i] = *tamis_vocab_token_text(tamis_model_vocab(r->model), next, &length);
         RIG_OK(r, tamis_runner_decode(runner, &sequence, 1, &next, &next, &r->error));
     }
     out[DIGITS] = 0;

@@ -78,8 +78,8 @@ static void check_tokens(rig *r, const vectors *v) {
     assert_non_null(file);
     const size_t bytes = fread(text, 1, sizeof text, file);
     fclose(file);
-    RIG_OK(r, tamis_model_tokenize(r->model, text, bytes, tokens, sizeof tokens / sizeof *tokens,
-                                   &count, &r->error));
+    RIG_OK(r, tamis_vocab_encode(tamis_model_vocab(r->model), text, bytes, 0, tokens,
+                                 sizeof tokens / sizeof *tokens, &count, &r->error));
     assert_true(count >= v->n.tokens);
     assert_memory_equal(tokens, v->tokens, v->n.tokens * sizeof *tokens);
 }
@@ -126,7 +126,7 @@ static void test_file(void **state) {
                                .max_context = longest,
                                .capacity_tokens = longest + v.n.greedy + 64});
     check_tokens(&r, &v);
-    const uint32_t n_vocab = tamis_model_get_info(r.model)->n_vocab;
+    const uint32_t n_vocab = tamis_model_describe(r.model)->n_vocab;
     assert_int_equal((n_vocab + v.n.stride - 1) / v.n.stride, v.n.logits);
     float *logits = malloc(n_vocab * sizeof *logits);
     assert_non_null(logits);

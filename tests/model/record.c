@@ -47,7 +47,7 @@ static void open_world_with(world *w, const char *file, tamis_plan_params plan, 
     plan.max_rows = ALL;
     plan.load_dtypes = 1u << TAMIS_F32 | 1u << TAMIS_F16 | 1u << TAMIS_BF16;
     RIG_OK(&w->r, tamis_plan_create(w->r.cache, &plan, &w->plan, &w->r.error));
-    const tamis_model_info *info = tamis_model_get_info(w->r.model);
+    const tamis_model_info *info = tamis_model_describe(w->r.model);
     w->n_layers = info->n_layers;
     w->width = info->n_kv_heads * info->head_dim;
     assert_true(w->width <= MOST_WIDTH);
@@ -95,7 +95,7 @@ static sizes sizes_of(const world *w) {
     tamis_store_stats stored;
     tamis_cache_stats cached;
     tamis_store_get_stats(w->store, &stored);
-    assert_int_equal(tamis_cache_get_stats(w->r.cache, &cached, NULL), TAMIS_OK);
+    tamis_cache_get_stats(w->r.cache, &cached);
     return (sizes){stored.tiers[0].records, stored.tiers[0].bytes, cached.pages_held,
                    cached.sequences};
 }
@@ -125,12 +125,11 @@ static void load(world *w, tamis_chunk *chunk, uint32_t first) {
         const tms_weight *norm = &model->weights.layers[layer].weights[TMS_ATTN_K_NORM];
         const tamis_stored_rows rows = {.k = {.buffer = buffers[0], .dtype = info.shape.dtype},
                                         .v = {.buffer = buffers[1], .dtype = info.shape.dtype},
-                                        .n_rot = model->config.n_rot,
-                                        .pairing = model->config.architecture->pairing,
-                                        .table = {.buffer = model->rotation},
+                                        .rotation = model->rotation,
                                         .k_norm = {.buffer = norm->buffer},
                                         .eps = model->config.norm_eps};
-        RIG_OK(&w->r, tamis_plan_load(w->plan, layer, first, info.n_tokens, &rows, &w->r.error));
+        RIG_OK(&w->r,
+               tamis_plan_load_rows(w->plan, layer, first, info.n_tokens, &rows, &w->r.error));
     }
     for (int i = 0; i < 2; ++i) {
         tamis_buffer_destroy(&buffers[i]);
@@ -161,7 +160,7 @@ static tamis_sequence loaded(world *w, tamis_chunk **chunks, uint32_t n) {
 /* The largest distance between K and V of two sequences, as a part of the largest value. */
 static double distance(world *w, tamis_sequence a, tamis_sequence b, uint32_t n) {
     static float values[2][2][ALL * MOST_WIDTH];
-    const tamis_model_info *info = tamis_model_get_info(w->r.model);
+    const tamis_model_info *info = tamis_model_describe(w->r.model);
     const tamis_sequence ids[] = {a, b};
     double most = 0, largest = 0;
     for (uint32_t layer = 0; layer < w->n_layers; ++layer)
@@ -395,7 +394,7 @@ static void test_plain_prompt(void **state) {
         const blend_case *all = &blend_models[i].cases[0];
         snprintf(file, sizeof file, "blends/%s.gguf", blend_models[i].name);
         rig_open(&r, &(rig_params){.file = file});
-        assert_int_equal(tamis_model_get_info(r.model)->n_layers, BLEND_LAYERS);
+        assert_int_equal(tamis_model_describe(r.model)->n_layers, BLEND_LAYERS);
         assert_string_equal(all->selector, "all");
         const tamis_sequence a = rig_add(&r);
         RIG_OK(&r, tamis_runner_prefill(r.runner, a, blend_tokens, BLEND_ROWS, NULL, &r.error));

@@ -27,8 +27,8 @@ void rig_open(rig *r, const rig_params *params) {
         snprintf(path, sizeof path, "%s/%s", rig_data, params->file);
     const tamis_context_params context = {.device = rig_device};
     RIG_OK(r, tamis_context_create(&context, &r->context, &r->error));
-    RIG_OK(r, tamis_model_load(r->context, path, &r->model, &r->error));
-    uint32_t longest = tamis_model_get_info(r->model)->context;
+    RIG_OK(r, tamis_model_load(r->context, path, NULL, &r->model, &r->error));
+    uint32_t longest = tamis_model_describe(r->model)->context;
     tamis_cache_params cache = {.dtype = params->dtype,
                                 .planes = tamis_eviction_planes(&params->eviction),
                                 .capacity_tokens =
@@ -38,7 +38,7 @@ void rig_open(rig *r, const rig_params *params) {
     const tamis_plan_params plan = {.selection = params->selection,
                                     .eviction = params->eviction,
                                     .load_dtypes = params->load_dtypes,
-                                    .masses = params->masses,
+                                    .flags = params->masses ? TAMIS_PLAN_ROW_MASSES : 0,
                                     .max_sequences = params->max_sequences,
                                     .max_rows = params->max_rows,
                                     .max_context =
@@ -67,9 +67,9 @@ tamis_sequence rig_add(rig *r) {
 }
 
 uint32_t rig_length(rig *r, tamis_sequence sequence) {
-    tamis_sequence_stats stats;
-    assert_int_equal(tamis_cache_get_sequence_stats(r->cache, sequence, &stats, NULL), TAMIS_OK);
-    return stats.length;
+    uint32_t length = 0;
+    assert_int_equal(tamis_cache_length(r->cache, sequence, &length, NULL, NULL), TAMIS_OK);
+    return length;
 }
 
 void rig_text(rig *r, int32_t *tokens, size_t count) {
@@ -81,7 +81,8 @@ void rig_text(rig *r, int32_t *tokens, size_t count) {
     assert_non_null(text);
     assert_int_equal(fread(text, 1, count, file), count);
     fclose(file);
-    RIG_OK(r, tamis_model_tokenize(r->model, text, count, tokens, count, &got, &r->error));
+    RIG_OK(r, tamis_vocab_encode(tamis_model_vocab(r->model), text, count, 0, tokens, count, &got,
+                                 &r->error));
     assert_int_equal(got, count);
     free(text);
 }

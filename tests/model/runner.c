@@ -13,7 +13,7 @@ static void test_info(void **state) {
     (void)state;
     rig r;
     rig_open(&r, &(rig_params){.file = "needle.gguf"});
-    const tamis_model_info *info = tamis_model_get_info(r.model);
+    const tamis_model_info *info = tamis_model_describe(r.model);
     assert_string_equal(info->architecture, "llama");
     assert_string_equal(info->name, "needle");
     assert_int_equal(info->type, TAMIS_WEIGHT_F16);
@@ -38,17 +38,19 @@ static void test_tokens(void **state) {
     rig_open(&r, &(rig_params){.file = "needle.gguf"});
     for (int i = 0; i < 256; ++i)
         bytes[i] = (char)(i * 37 + 11);
-    RIG_OK(&r, tamis_model_tokenize(r.model, bytes, 256, tokens, 1, &count, &r.error));
+    RIG_OK(&r, tamis_vocab_encode(tamis_model_vocab(r.model), bytes, 256, 0, tokens, 1, &count,
+                                  &r.error));
     assert_int_equal(count, 256);
     assert_int_equal(tokens[1], -1);
-    RIG_OK(&r, tamis_model_tokenize(r.model, bytes, 256, tokens, 256, &count, &r.error));
+    RIG_OK(&r, tamis_vocab_encode(tamis_model_vocab(r.model), bytes, 256, 0, tokens, 256, &count,
+                                  &r.error));
     for (int i = 0; i < 256; ++i) {
-        const char *text = tamis_model_token_text(r.model, tokens[i], &length);
+        const char *text = tamis_vocab_token_text(tamis_model_vocab(r.model), tokens[i], &length);
         assert_int_equal(length, 1);
         assert_int_equal(*text, bytes[i]);
     }
-    assert_null(tamis_model_token_text(r.model, -1, &length));
-    assert_null(tamis_model_token_text(r.model, 256, &length));
+    assert_null(tamis_vocab_token_text(tamis_model_vocab(r.model), -1, &length));
+    assert_null(tamis_vocab_token_text(tamis_model_vocab(r.model), 256, &length));
     assert_int_equal(length, 0);
     rig_close(&r);
 }
@@ -59,11 +61,13 @@ static void test_missing_byte(void **state) {
     int32_t tokens[8] = {-1};
     size_t count = 77, length;
     rig_open(&r, &(rig_params){.file = "tiny.gguf"});
-    RIG_REFUSED(&r, TAMIS_E_ARGUMENT, "lacks byte 9, at place 2",
-                tamis_model_tokenize(r.model, "ab\tc", 4, tokens, 8, &count, &r.error));
+    RIG_REFUSED(
+        &r, TAMIS_E_ARGUMENT, "lacks byte 9, at place 2",
+        tamis_vocab_encode(tamis_model_vocab(r.model), "ab\tc", 4, 0, tokens, 8, &count, &r.error));
     assert_int_equal(tokens[0], -1);
     assert_int_equal(count, 77);
-    assert_memory_equal(tamis_model_token_text(r.model, 96, &length), "<|end|>", 7);
+    assert_memory_equal(tamis_vocab_token_text(tamis_model_vocab(r.model), 96, &length), "<|end|>",
+                        7);
     assert_int_equal(length, 7);
     rig_close(&r);
 }
@@ -193,7 +197,7 @@ static tamis_status load_bytes(rig *r, const uint8_t *bytes, size_t count, char 
     assert_true(descriptor >= 0);
     assert_int_equal(write(descriptor, bytes, count), count);
     close(descriptor);
-    tamis_status status = tamis_model_load(r->context, path, &r->model, &r->error);
+    tamis_status status = tamis_model_load(r->context, path, NULL, &r->model, &r->error);
     unlink(path);
     return status;
 }
@@ -226,9 +230,9 @@ static void test_files(void **state) {
     refuse_bytes(&r, bytes, 20, "ends at byte 20");
     refuse_bytes(&r, bytes, 0, "empty");
     RIG_REFUSED(&r, TAMIS_E_IO, "no-such-file: cannot be read: ",
-                tamis_model_load(r.context, "no-such-file", &r.model, &r.error));
+                tamis_model_load(r.context, "no-such-file", NULL, &r.model, &r.error));
     RIG_REFUSED(&r, TAMIS_E_IO, "not a regular file",
-                tamis_model_load(r.context, rig_data, &r.model, &r.error));
+                tamis_model_load(r.context, rig_data, NULL, &r.model, &r.error));
     RIG_OK(&r, load_bytes(&r, bytes, count, path));
     free(bytes);
     rig_close(&r);
@@ -260,8 +264,9 @@ static void test_shape(void **state) {
     assert_true(descriptor >= 0);
     assert_int_equal(write(descriptor, bytes, count), count);
     close(descriptor);
+    const tamis_model_params params = {.watcher = no_call};
     RIG_REFUSED(&r, TAMIS_E_UNSUPPORTED, "head_dim 72 is not supported; 64, 80, 96, 128 and 256",
-                tamis_model_load_watched(r.context, path, no_call, NULL, &r.model, &r.error));
+                tamis_model_load(r.context, path, &params, &r.model, &r.error));
     unlink(path);
     free(bytes);
     rig_close(&r);
@@ -277,7 +282,7 @@ static void refuse_with_hole(rig *r, const small_file *file, const char *part) {
     assert_int_equal(write(descriptor, bytes, count), count);
     assert_int_equal(ftruncate(descriptor, 1 << 30), 0);
     RIG_REFUSED(r, TAMIS_E_UNSUPPORTED, part,
-                tamis_model_load(r->context, path, &r->model, &r->error));
+                tamis_model_load(r->context, path, NULL, &r->model, &r->error));
     close(descriptor);
     unlink(path);
     free(bytes);
@@ -311,7 +316,7 @@ static void test_long_head(void **state) {
     small_find_key(&file, "general.name")->strings[0] = text;
     uint8_t *bytes = small_write(&file, &count);
     RIG_OK(&r, load_bytes(&r, bytes, count, path));
-    assert_int_equal(tamis_model_get_info(r.model)->n_vocab, 4);
+    assert_int_equal(tamis_model_describe(r.model)->n_vocab, 4);
     free(bytes);
     free(text);
     rig_close(&r);
@@ -349,11 +354,11 @@ static void run_mutant(rig *r) {
     tamis_cache_params cache = {.capacity_tokens = 64};
     tamis_plan_params plan = {.max_rows = 8, .max_context = 3};
     tamis_model_cache_shape(r->model, &cache);
-    if (tamis_model_get_info(r->model)->context < 3) return;
+    if (tamis_model_describe(r->model)->context < 3) return;
     if (tamis_cache_create(r->context, &cache, &r->cache, &r->error) != TAMIS_OK) return;
     RIG_OK(r, tamis_runner_create(r->model, r->cache, &plan, &r->runner, &r->error));
     RIG_OK(r, tamis_runner_prefill(r->runner, rig_add(r), tokens, 3, &next, &r->error));
-    assert_in_range(next, 0, tamis_model_get_info(r->model)->n_vocab - 1);
+    assert_in_range(next, 0, tamis_model_describe(r->model)->n_vocab - 1);
 }
 
 /* Changed files are refused or run. */
@@ -409,7 +414,7 @@ static void take(const tamis_rows *rows, float *to, uint64_t elements) {
 
 static tamis_status observe(void *user, const tamis_attention_rows *rows, tamis_error *error) {
     observed *o = user;
-    const tamis_model_info *info = tamis_model_get_info(o->r->model);
+    const tamis_model_info *info = tamis_model_describe(o->r->model);
     const uint64_t n = rows->n_rows, wide = (uint64_t)info->n_heads * info->head_dim;
     const uint64_t narrow = (uint64_t)info->n_kv_heads * info->head_dim;
     assert_int_equal(rows->layer, o->calls++ % info->n_layers); /* each once a step, in order */
@@ -450,7 +455,7 @@ static void expect_attention(const float *q, const float *k, const float *v, uin
 /* The observed rows of a sequence of `length`, now in the cache, are its last n_rows: k and v are
  * what the cache holds, out is attention over it. `row` is the first of them. */
 static void expect_rows(observed *o, tamis_sequence a, uint32_t row, uint32_t n_rows) {
-    const tamis_model_info *info = tamis_model_get_info(o->r->model);
+    const tamis_model_info *info = tamis_model_describe(o->r->model);
     const uint32_t dim = info->head_dim, length = rig_length(o->r, a);
     const uint32_t group = info->n_heads / info->n_kv_heads;
     float *k = calloc(2 * (size_t)length * dim, sizeof *k), *v = k + (size_t)length * dim;
@@ -478,7 +483,7 @@ static void test_observer(void **state) {
     observed *o = calloc(1, sizeof *o);
     assert_non_null(o);
     rig_open(&r, &(rig_params){.file = "tiny.gguf", .max_sequences = 2, .max_rows = SEEN_ROWS});
-    const uint32_t n_layers = tamis_model_get_info(r.model)->n_layers;
+    const uint32_t n_layers = tamis_model_describe(r.model)->n_layers;
     o->r = &r;
     o->fail_layer = UINT32_MAX;
     for (int i = 0; i < 24; ++i)
@@ -520,7 +525,7 @@ static void test_observer_fails(void **state) {
     RIG_OK(&r, tamis_runner_decode(r.runner, &b, 1, tokens, NULL, &r.error));
     RIG_OK(&r, tamis_runner_logits(r.runner, 0, expected, &r.error));
     tamis_runner_observe(r.runner, observe, o);
-    for (o->fail_layer = 0; o->fail_layer < tamis_model_get_info(r.model)->n_layers;
+    for (o->fail_layer = 0; o->fail_layer < tamis_model_describe(r.model)->n_layers;
          ++o->fail_layer) {
         char part[64];
         snprintf(part, sizeof part, "layer %u with E_UNSUPPORTED", o->fail_layer);

@@ -99,7 +99,7 @@ int main(int argc, char **argv) {
             return 1;
         }
         uint8_t *cases = read_file(argv[i + 1], &bytes);
-        printf("%s: ", tamis_vocab_get_info(vocab)->pattern);
+        printf("%s: ", tamis_vocab_describe(vocab)->pattern);
         wrong += compare(vocab, cases, cases + bytes);
         free(cases);
         tamis_vocab_destroy(&vocab);

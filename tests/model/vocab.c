@@ -357,9 +357,9 @@ static void test_bpe(void **state) {
     EXPECT(&vocab, "ab c", 0, AB, S_C);
     EXPECT(&vocab, "ab  c", 0, AB, SPACE, S_C);   /* the last space is the word's */
     EXPECT(&vocab, "a", TAMIS_ENCODE_ADD_BOS, A); /* add_bos is not set */
-    assert_int_equal(tamis_vocab_get_info(&vocab)->kind, TAMIS_VOCAB_BPE);
-    assert_int_equal(tamis_vocab_get_info(&vocab)->n_merges, 8);
-    assert_string_equal(tamis_vocab_get_info(&vocab)->pattern, "gpt-2");
+    assert_int_equal(tamis_vocab_describe(&vocab)->kind, TAMIS_VOCAB_BPE);
+    assert_int_equal(tamis_vocab_describe(&vocab)->n_merges, 8);
+    assert_string_equal(tamis_vocab_describe(&vocab)->pattern, "gpt-2");
     size_t bytes;
     assert_memory_equal(tamis_vocab_token_text(&vocab, S_C, &bytes), " c", 2);
     assert_int_equal(bytes, 2);
@@ -555,8 +555,8 @@ static void test_spm(void **state) {
     assert_int_equal(bytes, 2);
     assert_memory_equal(tamis_vocab_token_text(&vocab, LINE, &bytes), "\n", 1);
     assert_int_equal(bytes, 1);
-    assert_int_equal(tamis_vocab_get_info(&vocab)->eos, EOS_ID);
-    assert_int_equal(tamis_vocab_get_info(&vocab)->unknown, 0);
+    assert_int_equal(tamis_vocab_describe(&vocab)->eos, EOS_ID);
+    assert_int_equal(tamis_vocab_describe(&vocab)->unknown, 0);
     tms_vocab_free(&vocab);
     small_add_key(&file, "tokenizer.ggml.add_space_prefix", BOOL, 0);
     open_vocab(&file, &vocab);
@@ -577,7 +577,7 @@ static void test_arguments(void **state) {
     assert_int_equal(tamis_vocab_encode(NULL, "a", 1, 0, NULL, 0, &count, &error),
                      TAMIS_E_ARGUMENT);
     assert_string_equal(error.text, "vocab is NULL");
-    assert_null(tamis_vocab_get_info(NULL));
+    assert_null(tamis_vocab_describe(NULL));
     assert_null(tamis_vocab_token_text(NULL, 0, &count));
     assert_int_equal(tamis_vocab_find_special(NULL, "a", 1), -1);
     assert_int_equal(tamis_vocab_token_kind(NULL, 0), TAMIS_TOKEN_UNDEFINED);

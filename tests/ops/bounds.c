@@ -107,7 +107,7 @@ static void want_value(check_buffer *b, uint64_t at, double value, double slack,
 /* A channel of a page: mean -/+ spread in double precision. */
 static void want_mean(check_data *data, uint32_t page, uint32_t head, uint32_t d) {
     const tms_kv *kv = &data->lanes.kv;
-    const double width = check_get(data, KEY_KIND) == TMS_BOUNDS_MEAN_STD ? width_of(data) : 0;
+    const double width = check_get(data, KEY_KIND) == TAMIS_BOUNDS_MEAN_STD ? width_of(data) : 0;
     double key[64], mean = 0, squares = 0, most = 0;
     for (uint32_t s = 0; s < kv->page_size; s++) {
         const uint64_t row = check_key_row(data, page, head, s);
@@ -117,7 +117,7 @@ static void want_mean(check_data *data, uint32_t page, uint32_t head, uint32_t d
     }
     for (uint32_t s = 0; s < kv->page_size; s++)
         squares += (key[s] - mean) * (key[s] - mean);
-    const bool plain = check_get(data, KEY_KIND) == TMS_BOUNDS_MEAN;
+    const bool plain = check_get(data, KEY_KIND) == TAMIS_BOUNDS_MEAN;
     const double spread = plain ? 0 : width * sqrt(squares / kv->page_size);
     /* Means of small integers are exact, and so is what q8 makes of them. */
     const bool exact =
@@ -133,7 +133,7 @@ static void want_mean(check_data *data, uint32_t page, uint32_t head, uint32_t d
 
 static void oracle(check_data *data) {
     const int32_t *pages = check_init(data, BUF_LISTS);
-    const bool exact = check_get(data, KEY_KIND) == TMS_BOUNDS_MINMAX;
+    const bool exact = check_get(data, KEY_KIND) == TAMIS_BOUNDS_MINMAX;
     check_want(data, BUF_BOUNDS, !exact);
     data->buf[BUF_BOUNDS].by_value = true;
     for (uint32_t i = 0; i < count(data); i++)
@@ -151,7 +151,7 @@ static tamis_status launch(check_side *side, check_rows rows) {
         .n = rows.count,
         .n_kv_heads = heads_a_page(side->data),
         .pages = check_ref(side, BUF_LISTS, rows.first),
-        .kind = (tms_bounds_kind)check_get(side->data, KEY_KIND),
+        .kind = (tamis_bounds_kind)check_get(side->data, KEY_KIND),
         .width = (float)width_of(side->data),
     };
     return tms_run_bounds(side->dev, &p, &side->error);
@@ -174,7 +174,7 @@ const check_op check_op_bounds = {
                                         {KEY_D, 64},
                                         {KEY_PAGE, 16},
                                         {KEY_KV, 150},
-                                        {KEY_KIND, TMS_BOUNDS_MINMAX},
+                                        {KEY_KIND, TAMIS_BOUNDS_MINMAX},
                                         {KEY_WIDTH, 8},
                                         {KEY_EVEN, 0},
                                         {KEY_COUNT, 0}},

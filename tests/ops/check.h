@@ -31,9 +31,9 @@ typedef enum check_key {
     KEY_FLOOR,    /* entries that each lane of them gets */
     KEY_SHARE,    /* of k, of TMS_SHARE_ONE */
     KEY_MASS,     /* in quarters */
-    KEY_RULE,     /* tms_group */
-    KEY_KIND,     /* tms_bounds_kind */
-    KEY_JOIN,     /* tms_rows_join */
+    KEY_RULE,     /* tamis_group_rule */
+    KEY_KIND,     /* tamis_bounds_kind */
+    KEY_JOIN,     /* tamis_rows_join */
     KEY_FUSE,     /* tms_fuse_kind */
     KEY_PLANES,   /* which values lie in a plane: 1 x, 2 y, 4 out */
     KEY_WIDTH,    /* of bounds, in eighths of a standard deviation */
@@ -44,7 +44,7 @@ typedef enum check_key {
     KEY_IN,       /* linear: n_in */
     KEY_OUT,      /* linear: n_out; embed: n_vocab */
     KEY_ROT,      /* rotated channels */
-    KEY_PAIRING,  /* tms_pairing */
+    KEY_PAIRING,  /* tamis_pairing */
     KEY_PAD,      /* elements between the rows of a matrix */
     KEY_EVEN,     /* flag: all lanes are equally long */
     KEY_ORDERED,  /* flag: page ids ascend */
@@ -65,7 +65,7 @@ typedef enum check_key {
     KEY_LISTS,    /* lists of weights an (item, KV head) */
     KEY_TAIL,     /* last slots that take no part */
     KEY_KERNEL,   /* of pooling */
-    KEY_POOLING,  /* tms_pooling */
+    KEY_POOLING,  /* tamis_pooling */
     KEY_KEEP,     /* flag: keep the sum */
     KEY_NORM,     /* tms_value_norm_kind */
     KEY_SAYS,     /* tms_key_score_kind */

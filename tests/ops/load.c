@@ -70,7 +70,7 @@ static tamis_status launch(check_side *side, check_rows rows) {
         .planes = {check_ref(side, BUF_POSITIONS, 0), check_ref(side, BUF_SCORES, 0)},
         .positions = check_ref(side, BUF_ROW_POSITIONS, rows.first),
         .n_rot = check_get(data, KEY_ROT),
-        .pairing = (tms_pairing)check_get(data, KEY_PAIRING),
+        .pairing = (tamis_pairing)check_get(data, KEY_PAIRING),
         .table = check_ref(side, BUF_W, 0),
         .k_norm = check_ref(side, BUF_Y, 0),
         .eps = EPS,
@@ -98,7 +98,7 @@ static void normalised(const check_data *data, uint64_t at, double *y) {
 static void turned(const check_data *data, uint64_t at, int32_t position, double *y,
                    double *tolerance) {
     const uint32_t rot = check_get(data, KEY_ROT), dim = check_get(data, KEY_D);
-    const bool half = check_get(data, KEY_PAIRING) == TMS_PAIR_HALF;
+    const bool half = check_get(data, KEY_PAIRING) == TAMIS_PAIR_HALF;
     const double of_norm = check_get(data, KEY_HEADS) ? 2e-6 : 0;
     normalised(data, at, y);
     for (uint32_t d = 0; d < dim; d++)
@@ -195,7 +195,7 @@ const check_op check_op_load_rows = {
                                         {KEY_PAGE, 16},
                                         {KEY_KV, 100},
                                         {KEY_ROT, 64},
-                                        {KEY_PAIRING, TMS_PAIR_HALF},
+                                        {KEY_PAIRING, TAMIS_PAIR_HALF},
                                         {KEY_PARTS, 3},
                                         {KEY_PAD, 0},
                                         {KEY_POS, 0},
@@ -212,7 +212,7 @@ const check_op check_op_load_rows = {
                                       {KEY_R, 3, {1, 7, 33}},
                                       {KEY_HKV, 3, {1, 2, 5}},
                                       {KEY_ROT, 5, {0, 2, 18, 64, 80}},
-                                      {KEY_PAIRING, 2, {TMS_PAIR_HALF, TMS_PAIR_ADJACENT}},
+                                      {KEY_PAIRING, 2, {TAMIS_PAIR_HALF, TAMIS_PAIR_ADJACENT}},
                                       {KEY_PARTS, 3, {1, 2, 3}},
                                       {KEY_PAD, 2, {0, 6}},
                                       {KEY_HEADS, 2, {0, 1}},

@@ -47,7 +47,7 @@ static double head_masses(const check_data *data, const float *q, double sink, u
 
 static void score_lane(check_data *data, uint32_t row, uint32_t head, double *masses) {
     const check_lanes *l = &data->lanes;
-    const tms_group rule = (tms_group)check_get(data, KEY_RULE);
+    const tamis_group_rule rule = (tamis_group_rule)check_get(data, KEY_RULE);
     const uint32_t visible = check_visible(data, row, head), pages = visible / l->kv.page_size;
     const uint32_t first = check_first(data, row, head);
     const uint32_t lane = check_row_seq(data, row) * l->n_kv_heads + head;
@@ -62,12 +62,13 @@ static void score_lane(check_data *data, uint32_t row, uint32_t head, double *ma
             head_masses(data, q + g * l->kv.head_dim, sink, lane, first, visible, masses);
         size = isnan(s) || isnan(size) ? NAN : fmax(size, s);
         for (uint32_t i = 0; i < pages; i++)
-            scores[i] = rule == TMS_GROUP_MAX ? fmax(scores[i], masses[i]) : scores[i] + masses[i];
+            scores[i] =
+                rule == TAMIS_GROUP_MAX ? fmax(scores[i], masses[i]) : scores[i] + masses[i];
     }
     for (uint32_t i = first / l->kv.page_size; i < pages; i++) {
-        const double score = rule == TMS_GROUP_MEAN ? scores[i] / l->group : scores[i];
+        const double score = rule == TAMIS_GROUP_MEAN ? scores[i] / l->group : scores[i];
         ((float *)out->want)[at + i] = isnan(size) ? NAN : (float)score;
-        out->tolerance[at + i] = 4e-6 * (1 + size) * (rule == TMS_GROUP_SUM ? l->group : 1);
+        out->tolerance[at + i] = 4e-6 * (1 + size) * (rule == TAMIS_GROUP_SUM ? l->group : 1);
     }
     free(scores);
 }
@@ -120,7 +121,7 @@ static tamis_status launch(check_side *side, check_rows rows) {
         .kv = check_kv(side),
         .batch = check_batch(side, rows),
         .q = {check_ref(side, BUF_Q, rows.first * step), step},
-        .group = (tms_group)check_get(data, KEY_RULE),
+        .group = (tamis_group_rule)check_get(data, KEY_RULE),
         .scores = check_ref(side, BUF_SCORES, lanes * score_stride(data)),
         .stride = score_stride(data),
         .logit = {check_attend_scale(data), check_attend_cap(data), check_ref(side, BUF_SINKS, 0)},
@@ -150,7 +151,7 @@ const check_op check_op_page_mass = {
                                         {KEY_D, 64},
                                         {KEY_PAGE, 16},
                                         {KEY_KV, 200},
-                                        {KEY_RULE, TMS_GROUP_MAX},
+                                        {KEY_RULE, TAMIS_GROUP_MAX},
                                         {KEY_PAD, 0},
                                         {KEY_EVEN, 0},
                                         {KEY_ORDERED, 0},
@@ -158,22 +159,23 @@ const check_op check_op_page_mass = {
                                         {KEY_SINK, 0},
                                         {KEY_FIRST, 0},
                                         {KEY_COUNT, 0}},
-    .factors = (const check_factor[]){{KEY_FILL, 3, {FILL_INTS, FILL_NORMAL, FILL_NASTY}},
-                                      {KEY_DTYPE, CHECK_CACHE_DTYPES},
-                                      {KEY_LAYOUT, 3, {LAYOUT_OWN, LAYOUT_NHD, LAYOUT_HND}},
-                                      {KEY_D, 5, {64, 80, 96, 128, 256}},
-                                      {KEY_G, 6, {1, 3, 4, 5, 7, 16}},
-                                      {KEY_PAGE, 4, {8, 16, 32, 64}},
-                                      {KEY_RULE, 3, {TMS_GROUP_MAX, TMS_GROUP_MEAN, TMS_GROUP_SUM}},
-                                      {KEY_B, 2, {1, 3}},
-                                      {KEY_R, 2, {1, 3}},
-                                      {KEY_HKV, 3, {1, 2, 5}},
-                                      {KEY_KV, 3, {17, 255, 600}},
-                                      {KEY_PAD, 2, {0, 16}},
-                                      {KEY_CAP, 2, {0, 1}},
-                                      {KEY_FIRST, 2, {0, 1}},
-                                      {KEY_SINK, 2, {0, 1}},
-                                      {KEY_COUNT, 0, {0}}},
+    .factors =
+        (const check_factor[]){{KEY_FILL, 3, {FILL_INTS, FILL_NORMAL, FILL_NASTY}},
+                               {KEY_DTYPE, CHECK_CACHE_DTYPES},
+                               {KEY_LAYOUT, 3, {LAYOUT_OWN, LAYOUT_NHD, LAYOUT_HND}},
+                               {KEY_D, 5, {64, 80, 96, 128, 256}},
+                               {KEY_G, 6, {1, 3, 4, 5, 7, 16}},
+                               {KEY_PAGE, 4, {8, 16, 32, 64}},
+                               {KEY_RULE, 3, {TAMIS_GROUP_MAX, TAMIS_GROUP_MEAN, TAMIS_GROUP_SUM}},
+                               {KEY_B, 2, {1, 3}},
+                               {KEY_R, 2, {1, 3}},
+                               {KEY_HKV, 3, {1, 2, 5}},
+                               {KEY_KV, 3, {17, 255, 600}},
+                               {KEY_PAD, 2, {0, 16}},
+                               {KEY_CAP, 2, {0, 1}},
+                               {KEY_FIRST, 2, {0, 1}},
+                               {KEY_SINK, 2, {0, 1}},
+                               {KEY_COUNT, 0, {0}}},
     .compiled = (const check_key[]){KEY_G, KEY_D, KEY_DTYPE, KEY_PAGE, KEY_RULE, KEY_COUNT},
     .entries = (const check_entry[]){{LIST_SMOKE, "normal:f16:b2:g4:cap:sink"},
                                      {LIST_SMOKE, "nasty:f16:b2:g4"},

@@ -108,14 +108,14 @@ static double row_value(check_data *data, const head_row *h, uint32_t row, uint3
             ((float *)tile->want)[(list + g) * list_stride(data) + slot] = (float)w;
             tile->tolerance[(list + g) * list_stride(data) + slot] = allowed;
         }
-        if (check_get(data, KEY_JOIN) == TMS_ROWS_SQUARES) {
+        if (check_get(data, KEY_JOIN) == TAMIS_ROWS_SQUARES) {
             allowed *= 2 * w;
             w *= w;
         }
-        join(rule == TMS_GROUP_MAX, w, allowed, &value, &sum_tolerance);
+        join(rule == TAMIS_GROUP_MAX, w, allowed, &value, &sum_tolerance);
     }
-    *tolerance = rule == TMS_GROUP_MEAN ? sum_tolerance / l->group : sum_tolerance;
-    return rule == TMS_GROUP_MEAN ? value / l->group : value;
+    *tolerance = rule == TAMIS_GROUP_MEAN ? sum_tolerance / l->group : sum_tolerance;
+    return rule == TAMIS_GROUP_MEAN ? value / l->group : value;
 }
 
 /* Where the value of a slot of an item lies. */
@@ -130,7 +130,7 @@ static uint64_t value_at(const check_data *data, uint32_t item, uint32_t row, ui
 
 static void observe_lane(check_data *data, const head_row *all, uint32_t item, uint32_t head) {
     const check_lanes *l = &data->lanes;
-    const bool largest = check_get(data, KEY_JOIN) == TMS_ROWS_MAX;
+    const bool largest = check_get(data, KEY_JOIN) == TAMIS_ROWS_MAX;
     check_buffer *out = &data->buf[BUF_SCORES];
     uint32_t first, rows;
     span_of(data, item, &first, &rows);
@@ -290,8 +290,8 @@ static tamis_status launch(check_side *side, check_rows rows) {
         .lse = check_ref(side, BUF_LSE, 0),
         .lse_stride = heads_of(data) + LSE_SLACK,
         .logit = {check_attend_scale(data), check_attend_cap(data)},
-        .rows = (tms_rows_join)check_get(data, KEY_JOIN),
-        .group = (tms_group)check_get(data, KEY_RULE),
+        .rows = (tamis_rows_join)check_get(data, KEY_JOIN),
+        .group = (tamis_group_rule)check_get(data, KEY_RULE),
         .accumulate = check_get(data, KEY_ACC),
         .values = {check_ref(side, BUF_SCORES, lane * value_stride(data)), value_stride(data)},
         .tile = check_ref(side, BUF_W, list * list_stride(data)),
@@ -340,8 +340,8 @@ const check_op check_op_observe = {
                                         {KEY_PAGE, 16},
                                         {KEY_KV, 200},
                                         {KEY_SAME, 0},
-                                        {KEY_RULE, TMS_GROUP_SUM},
-                                        {KEY_JOIN, TMS_ROWS_SUM},
+                                        {KEY_RULE, TAMIS_GROUP_SUM},
+                                        {KEY_JOIN, TAMIS_ROWS_SUM},
                                         {KEY_PAD, 0},
                                         {KEY_EVEN, 0},
                                         {KEY_SCORE, 0},
@@ -352,23 +352,24 @@ const check_op check_op_observe = {
                                         {KEY_ACC, 0},
                                         {KEY_FIRST, 0},
                                         {KEY_COUNT, 0}},
-    .factors = (const check_factor[]){{KEY_FILL, 3, {FILL_INTS, FILL_NORMAL, FILL_NASTY}},
-                                      {KEY_DTYPE, CHECK_CACHE_DTYPES},
-                                      {KEY_LAYOUT, 3, {LAYOUT_OWN, LAYOUT_NHD, LAYOUT_HND}},
-                                      {KEY_D, 2, {64, 128}},
-                                      {KEY_G, 4, {1, 4, 5, 8}},
-                                      {KEY_PAGE, 4, {8, 16, 32, 64}},
-                                      {KEY_RULE, 3, {TMS_GROUP_MAX, TMS_GROUP_MEAN, TMS_GROUP_SUM}},
-                                      {KEY_JOIN, 3, {TMS_ROWS_SUM, TMS_ROWS_SQUARES, TMS_ROWS_MAX}},
-                                      {KEY_B, 2, {1, 3}},
-                                      {KEY_R, 4, {1, 3, 9, 37}},
-                                      {KEY_KV, 3, {17, 200, 301}},
-                                      {KEY_SCORE, 2, {0, 1}},
-                                      {KEY_LOGITS, 2, {0, 1}},
-                                      {KEY_WEIGHTS, 2, {0, 1}},
-                                      {KEY_ACC, 2, {0, 1}},
-                                      {KEY_FIRST, 2, {0, 1}},
-                                      {KEY_COUNT, 0, {0}}},
+    .factors =
+        (const check_factor[]){{KEY_FILL, 3, {FILL_INTS, FILL_NORMAL, FILL_NASTY}},
+                               {KEY_DTYPE, CHECK_CACHE_DTYPES},
+                               {KEY_LAYOUT, 3, {LAYOUT_OWN, LAYOUT_NHD, LAYOUT_HND}},
+                               {KEY_D, 2, {64, 128}},
+                               {KEY_G, 4, {1, 4, 5, 8}},
+                               {KEY_PAGE, 4, {8, 16, 32, 64}},
+                               {KEY_RULE, 3, {TAMIS_GROUP_MAX, TAMIS_GROUP_MEAN, TAMIS_GROUP_SUM}},
+                               {KEY_JOIN, 3, {TAMIS_ROWS_SUM, TAMIS_ROWS_SQUARES, TAMIS_ROWS_MAX}},
+                               {KEY_B, 2, {1, 3}},
+                               {KEY_R, 4, {1, 3, 9, 37}},
+                               {KEY_KV, 3, {17, 200, 301}},
+                               {KEY_SCORE, 2, {0, 1}},
+                               {KEY_LOGITS, 2, {0, 1}},
+                               {KEY_WEIGHTS, 2, {0, 1}},
+                               {KEY_ACC, 2, {0, 1}},
+                               {KEY_FIRST, 2, {0, 1}},
+                               {KEY_COUNT, 0, {0}}},
     .entries = (const check_entry[]){{LIST_SMOKE, "normal:f16:b2:r5:g3:first"},
                                      {LIST_SMOKE, "normal:f16:b2:r5:g4:d64"},
                                      {LIST_SMOKE, "nasty:f16:b3:r9:g4:d64:weights"},

@@ -53,7 +53,7 @@ static void make(check_data *data) {
 static double window(const check_data *data, const float *x, uint32_t n, uint32_t slot,
                      double *size) {
     const int64_t width = check_get(data, KEY_KERNEL);
-    const bool largest = check_get(data, KEY_POOLING) == TMS_POOL_MAX;
+    const bool largest = check_get(data, KEY_POOLING) == TAMIS_POOL_MAX;
     double most = -INFINITY, sum = 0;
     *size = 0;
     for (int64_t s = (int64_t)slot - width / 2; s <= (int64_t)slot + width / 2; s++) {
@@ -77,7 +77,7 @@ static double factor_of(const check_data *data, const float *x, uint32_t n) {
 static void oracle(check_data *data) {
     const uint64_t stride = stride_of(data);
     const bool keep = check_get(data, KEY_KEEP);
-    const bool exact = check_get(data, KEY_POOLING) == TMS_POOL_MAX;
+    const bool exact = check_get(data, KEY_POOLING) == TAMIS_POOL_MAX;
     check_want(data, BUF_Y, true);
     for (uint64_t i = 0; i < lists_of(data); i++) {
         const float *x = (const float *)check_init(data, BUF_X) + i * stride;
@@ -101,7 +101,7 @@ static tamis_status launch(check_side *side, check_rows rows) {
         .n_lists = check_get(data, KEY_LISTS),
         .tail = check_get(data, KEY_TAIL),
         .kernel = check_get(data, KEY_KERNEL),
-        .kind = (tms_pooling)check_get(data, KEY_POOLING),
+        .kind = (tamis_pooling)check_get(data, KEY_POOLING),
         .keep_sum = check_get(data, KEY_KEEP),
         .x = check_ref(side, BUF_X, rows.first * each),
         .out = check_ref(side, BUF_Y, rows.first * each),
@@ -119,7 +119,7 @@ static uint64_t bytes(const check_data *data) {
 
 static const char *reject(const check_case *c) {
     if (c->v[KEY_KERNEL] % 2 == 0) return "the kernel is not odd";
-    if (c->v[KEY_KEEP] && c->v[KEY_POOLING] != TMS_POOL_AVERAGE) return "a largest keeps no sum";
+    if (c->v[KEY_KEEP] && c->v[KEY_POOLING] != TAMIS_POOL_AVERAGE) return "a largest keeps no sum";
     return c->v[KEY_B] && c->v[KEY_HKV] && c->v[KEY_KV] && c->v[KEY_LISTS] && c->v[KEY_PAGE]
                ? NULL
                : "b, hkv, kv, lists and page are at least 1";
@@ -137,11 +137,11 @@ const check_op check_op_pool_values = {
                                         {KEY_LISTS, 1},
                                         {KEY_TAIL, 0},
                                         {KEY_KERNEL, 5},
-                                        {KEY_POOLING, TMS_POOL_MAX},
+                                        {KEY_POOLING, TAMIS_POOL_MAX},
                                         {KEY_KEEP, 0},
                                         {KEY_COUNT, 0}},
     .factors = (const check_factor[]){{KEY_FILL, 3, {FILL_INTS, FILL_NORMAL, FILL_NASTY}},
-                                      {KEY_POOLING, 2, {TMS_POOL_MAX, TMS_POOL_AVERAGE}},
+                                      {KEY_POOLING, 2, {TAMIS_POOL_MAX, TAMIS_POOL_AVERAGE}},
                                       {KEY_KERNEL, 5, {1, 3, 7, 21, 63}},
                                       {KEY_KV, 5, {1, 16, 17, 255, 1300}},
                                       {KEY_TAIL, 3, {0, 1, 32}},

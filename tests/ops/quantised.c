@@ -152,7 +152,7 @@ static pieces pieces_of(const check_data *data, check_id id) {
         p.pairs ? tms_bounds_pair(TAMIS_Q8, p.dim) : tms_keys_size(dtype, kv->page_size, p.dim);
     p.bytes[1] = p.pairs ? p.bytes[0] : tms_values_size(dtype, kv->page_size, p.dim);
     p.n = data->buf[id].count / p.floats;
-    if (p.pairs && check_get(data, KEY_KIND) != TMS_BOUNDS_MEAN) p.low = DOWN, p.high = UP;
+    if (p.pairs && check_get(data, KEY_KIND) != TAMIS_BOUNDS_MEAN) p.low = DOWN, p.high = UP;
     return p;
 }
 

@@ -41,7 +41,7 @@ static void make(check_data *data) {
 static void turn(check_data *data, uint64_t at, int32_t position) {
     const uint32_t rot = check_get(data, KEY_ROT);
     const float *x = check_init(data, BUF_X);
-    const bool half = check_get(data, KEY_PAIRING) == TMS_PAIR_HALF;
+    const bool half = check_get(data, KEY_PAIRING) == TAMIS_PAIR_HALF;
     float *want = data->buf[BUF_X].want;
     for (uint32_t i = 0; i < rot / 2; i++) {
         const uint64_t first = at + (half ? i : 2 * i), second = first + (half ? rot / 2 : 1);
@@ -69,7 +69,7 @@ static tamis_status launch(check_side *side, check_rows rows) {
         .n_heads = check_get(side->data, KEY_HKV),
         .head_dim = check_get(side->data, KEY_D),
         .n_rot = check_get(side->data, KEY_ROT),
-        .pairing = (tms_pairing)check_get(side->data, KEY_PAIRING),
+        .pairing = (tamis_pairing)check_get(side->data, KEY_PAIRING),
         .positions = check_ref(side, BUF_POSITIONS, rows.first),
         .table = check_ref(side, BUF_W, 0),
     };
@@ -93,7 +93,7 @@ const check_op check_op_rotate = {
                                         {KEY_HKV, 2},
                                         {KEY_D, 64},
                                         {KEY_ROT, 64},
-                                        {KEY_PAIRING, TMS_PAIR_HALF},
+                                        {KEY_PAIRING, TAMIS_PAIR_HALF},
                                         {KEY_PAD, 0},
                                         {KEY_COUNT, 0}},
     .factors = (const check_factor[]){{KEY_FILL, 3, {FILL_INTS, FILL_NORMAL, FILL_NASTY}},
@@ -101,7 +101,7 @@ const check_op check_op_rotate = {
                                       {KEY_HKV, 3, {1, 3, 8}},
                                       {KEY_D, 5, {64, 80, 96, 128, 256}},
                                       {KEY_ROT, 4, {16, 32, 64, 80}},
-                                      {KEY_PAIRING, 2, {TMS_PAIR_HALF, TMS_PAIR_ADJACENT}},
+                                      {KEY_PAIRING, 2, {TAMIS_PAIR_HALF, TAMIS_PAIR_ADJACENT}},
                                       {KEY_PAD, 2, {0, 5}},
                                       {KEY_COUNT, 0, {0}}},
     .entries = (const check_entry[]){{LIST_SMOKE, "r7:half"},

@@ -54,20 +54,20 @@ static double head_score(const check_data *data, const float *q, uint64_t bounds
 double check_score(const check_data *data, uint32_t row, uint32_t head, uint32_t ordinal,
                    double *tolerance) {
     const check_lanes *l = &data->lanes;
-    const tms_group rule = (tms_group)check_get(data, KEY_RULE);
+    const tamis_group_rule rule = (tamis_group_rule)check_get(data, KEY_RULE);
     const uint32_t page = check_page_id(data, check_row_seq(data, row), head, ordinal);
     const uint64_t bounds = page * l->kv.bounds_page_stride + head * l->kv.bounds_head_stride;
     const float *q = check_init(data, BUF_Q);
     q += row * check_q_stride(data) + (uint64_t)head * l->group * l->kv.head_dim;
-    double score = rule == TMS_GROUP_MAX ? -INFINITY : 0, sizes = 0;
+    double score = rule == TAMIS_GROUP_MAX ? -INFINITY : 0, sizes = 0;
     for (uint32_t g = 0; g < l->group; g++) {
         double size, s = head_score(data, q + g * l->kv.head_dim, bounds, &size);
-        score = rule == TMS_GROUP_MAX ? larger(score, s) : score + s;
-        sizes = rule == TMS_GROUP_MAX ? larger(sizes, size) : sizes + size;
+        score = rule == TAMIS_GROUP_MAX ? larger(score, s) : score + s;
+        sizes = rule == TAMIS_GROUP_MAX ? larger(sizes, size) : sizes + size;
     }
-    const double share = rule == TMS_GROUP_MEAN ? 1.0 / l->group : 1;
+    const double share = rule == TAMIS_GROUP_MEAN ? 1.0 / l->group : 1;
     /* Integers stay integers, but not in q8. */
-    const bool exact = check_get(data, KEY_FILL) == FILL_INTS && rule != TMS_GROUP_MEAN &&
+    const bool exact = check_get(data, KEY_FILL) == FILL_INTS && rule != TAMIS_GROUP_MEAN &&
                        !check_has_scales(data, BUF_BOUNDS);
     *tolerance = exact ? 0 : 1e-6 * sizes * share;
     return score * share;
@@ -141,7 +141,7 @@ static tamis_status launch(check_side *side, check_rows rows) {
         .kv = check_kv(side),
         .batch = check_batch(side, rows),
         .q = {check_ref(side, BUF_Q, rows.first * check_q_stride(data)), check_q_stride(data)},
-        .group = (tms_group)check_get(data, KEY_RULE),
+        .group = (tamis_group_rule)check_get(data, KEY_RULE),
         .scores = check_ref(side, BUF_SCORES, lanes * score_stride(data)),
         .stride = score_stride(data),
     };
@@ -170,27 +170,28 @@ const check_op check_op_score_pages = {
                                         {KEY_D, 64},
                                         {KEY_PAGE, 16},
                                         {KEY_KV, 400},
-                                        {KEY_RULE, TMS_GROUP_MAX},
+                                        {KEY_RULE, TAMIS_GROUP_MAX},
                                         {KEY_PAD, 0},
                                         {KEY_EVEN, 0},
                                         {KEY_ORDERED, 0},
                                         {KEY_FIRST, 0},
                                         {KEY_COUNT, 0}},
-    .factors = (const check_factor[]){{KEY_FILL, 3, {FILL_INTS, FILL_NORMAL, FILL_NASTY}},
-                                      {KEY_DTYPE, CHECK_CACHE_DTYPES},
-                                      {KEY_Q8BOUNDS, 2, {0, 1}},
-                                      {KEY_LAYOUT, 3, {LAYOUT_OWN, LAYOUT_NHD, LAYOUT_HND}},
-                                      {KEY_D, 5, {64, 80, 96, 128, 256}},
-                                      {KEY_G, 6, {1, 3, 4, 5, 7, 16}},
-                                      {KEY_PAGE, 4, {8, 16, 32, 64}},
-                                      {KEY_RULE, 3, {TMS_GROUP_MAX, TMS_GROUP_MEAN, TMS_GROUP_SUM}},
-                                      {KEY_B, 2, {1, 3}},
-                                      {KEY_R, 2, {1, 3}},
-                                      {KEY_HKV, 3, {1, 2, 5}},
-                                      {KEY_KV, 3, {17, 400, 1023}},
-                                      {KEY_PAD, 2, {0, 16}},
-                                      {KEY_FIRST, 2, {0, 1}},
-                                      {KEY_COUNT, 0, {0}}},
+    .factors =
+        (const check_factor[]){{KEY_FILL, 3, {FILL_INTS, FILL_NORMAL, FILL_NASTY}},
+                               {KEY_DTYPE, CHECK_CACHE_DTYPES},
+                               {KEY_Q8BOUNDS, 2, {0, 1}},
+                               {KEY_LAYOUT, 3, {LAYOUT_OWN, LAYOUT_NHD, LAYOUT_HND}},
+                               {KEY_D, 5, {64, 80, 96, 128, 256}},
+                               {KEY_G, 6, {1, 3, 4, 5, 7, 16}},
+                               {KEY_PAGE, 4, {8, 16, 32, 64}},
+                               {KEY_RULE, 3, {TAMIS_GROUP_MAX, TAMIS_GROUP_MEAN, TAMIS_GROUP_SUM}},
+                               {KEY_B, 2, {1, 3}},
+                               {KEY_R, 2, {1, 3}},
+                               {KEY_HKV, 3, {1, 2, 5}},
+                               {KEY_KV, 3, {17, 400, 1023}},
+                               {KEY_PAD, 2, {0, 16}},
+                               {KEY_FIRST, 2, {0, 1}},
+                               {KEY_COUNT, 0, {0}}},
     .more_factors =
         (const check_factor[]){{KEY_G, 8, {1, 2, 3, 5, 6, 7, 8, 16}},
                                {KEY_D, 2, {64, 128}},
@@ -198,7 +199,7 @@ const check_op check_op_score_pages = {
                                {KEY_Q8BOUNDS, 2, {0, 1}},
                                {KEY_FILL, 3, {FILL_INTS, FILL_NORMAL, FILL_NASTY}},
                                {KEY_LAYOUT, 3, {LAYOUT_OWN, LAYOUT_NHD, LAYOUT_HND}},
-                               {KEY_RULE, 3, {TMS_GROUP_MAX, TMS_GROUP_MEAN, TMS_GROUP_SUM}},
+                               {KEY_RULE, 3, {TAMIS_GROUP_MAX, TAMIS_GROUP_MEAN, TAMIS_GROUP_SUM}},
                                {KEY_HKV, 2, {1, 3}},
                                {KEY_KV, 3, {17, 400, 1023}},
                                {KEY_COUNT, 0, {0}}},

@@ -76,7 +76,7 @@ static tamis_status launch(check_side *side, check_rows rows) {
         .positions = check_ref(side, BUF_ROW_POSITIONS, rows.first),
         .rotation = {.q = {check_ref(side, BUF_Q, rows.first * of_q), of_q},
                      .n_rot = check_get(data, KEY_ROT),
-                     .pairing = (tms_pairing)check_get(data, KEY_PAIRING),
+                     .pairing = (tamis_pairing)check_get(data, KEY_PAIRING),
                      .positions = check_ref(side, BUF_ROW_POSITIONS, rows.first),
                      .table = check_ref(side, BUF_W, 0),
                      .q_norm = check_ref(side, BUF_X, 0),
@@ -102,7 +102,7 @@ static void norm_head(const check_data *data, const float *x, check_id weights, 
 static void turn_head(check_data *data, check_id id, check_id weights, uint64_t at,
                       int32_t position) {
     const uint32_t rot = check_get(data, KEY_ROT), dim = check_get(data, KEY_D);
-    const bool half = check_get(data, KEY_PAIRING) == TMS_PAIR_HALF;
+    const bool half = check_get(data, KEY_PAIRING) == TAMIS_PAIR_HALF;
     const double of_norm = check_get(data, KEY_HEADS) ? 2e-6 : 0;
     float *want = (float *)data->buf[id].want + at;
     double *tolerance = data->buf[id].tolerance + at, y[256];
@@ -200,7 +200,7 @@ const check_op check_op_write_rotated = {
                                         {KEY_PAGE, 16},
                                         {KEY_KV, 100},
                                         {KEY_ROT, 64},
-                                        {KEY_PAIRING, TMS_PAIR_HALF},
+                                        {KEY_PAIRING, TAMIS_PAIR_HALF},
                                         {KEY_PAD, 0},
                                         {KEY_POS, 0},
                                         {KEY_SCORE, 0},
@@ -216,7 +216,7 @@ const check_op check_op_write_rotated = {
                                       {KEY_HKV, 3, {1, 2, 5}},
                                       {KEY_G, 3, {1, 3, 8}},
                                       {KEY_ROT, 5, {2, 18, 32, 64, 80}},
-                                      {KEY_PAIRING, 2, {TMS_PAIR_HALF, TMS_PAIR_ADJACENT}},
+                                      {KEY_PAIRING, 2, {TAMIS_PAIR_HALF, TAMIS_PAIR_ADJACENT}},
                                       {KEY_PAD, 2, {0, 5}},
                                       {KEY_HEADS, 2, {0, 1}},
                                       {KEY_COUNT, 0, {0}}},

@@ -5,6 +5,8 @@
  * All numbers are little-endian, as the host's; the order of fields is that of the code below. */
 #include "lib/plan/plan.h"
 
+#include "tests/rotation.h"
+
 #include <stdarg.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -101,7 +103,7 @@ static void take_params(play *p) {
     *a = (tamis_plan_params){.max_sequences = take_u32(p)};
     a->max_rows = take_u32(p);
     a->max_context = take_u32(p);
-    a->fixed_launches = (int)take_u32(p);
+    a->flags = take_u32(p) ? TAMIS_PLAN_FIXED_LAUNCHES : 0;
     a->attention.scale = take_f32(p);
     a->attention.soft_cap = take_f32(p);
     tamis_selection *s = &a->selection;
@@ -150,11 +152,11 @@ static void take_weights(play *p) {
 static void take_rotation(play *p) {
     uint32_t n_rot = take_u32(p);
     if (n_rot == 0) return;
-    int adjacent = (int)take_u32(p);
+    const tamis_pairing pairing = take_u32(p) ? TAMIS_PAIR_ADJACENT : TAMIS_PAIR_HALF;
     tamis_error error = {0};
     double *frequencies = room(p, n_rot / 2 * sizeof *frequencies);
     take(p, frequencies, n_rot / 2 * sizeof *frequencies);
-    must(p, tamis_plan_bind_rotation(p->plan, frequencies, n_rot, adjacent, &error), &error,
+    must(p, test_bind_rotation(p->context, p->plan, frequencies, n_rot, pairing, &error), &error,
          "tamis_plan_bind_rotation");
     free(frequencies);
 }

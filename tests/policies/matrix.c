@@ -5,6 +5,7 @@
  * and names. */
 #include "host/base/dtype.h"
 #include "tests/policies/oracle.h"
+#include "tests/rotation.h"
 
 #include <math.h>
 #include <stdlib.h>
@@ -113,7 +114,7 @@ static void bind(side *s, const tamis_eviction *eviction) {
     for (uint32_t i = 0; i < DIM / 2; i++)
         frequencies[i] = pow(1e4, -2.0 * i / DIM);
     if (eviction->options & TAMIS_EVICT_REINDEX)
-        OK(tamis_plan_bind_rotation(s->plan, frequencies, DIM, 0, &test_error));
+        OK(test_bind_rotation(s->context, s->plan, frequencies, DIM, TAMIS_PAIR_HALF, &test_error));
 }
 
 /* The cell's cache and plan, with empty sequences; false: the library refuses the plan. */

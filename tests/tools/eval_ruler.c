@@ -223,7 +223,7 @@ static void (*const readers[RULER_TASKS])(const reading *) = {
 #define SLACK 110
 
 static void check_text(const tamis_vocab *vocab, ruler_task task, uint32_t length, uint32_t index) {
-    const tamis_vocab_info *info = tamis_vocab_get_info(vocab);
+    const tamis_vocab_info *info = tamis_vocab_describe(vocab);
     reading r, again;
     make(vocab, task, length, index, &r);
     make(vocab, task, length, index, &again);

@@ -29,7 +29,7 @@ static void planted_once(const tamis_vocab *vocab, const char *text, const passk
 static void check_text(const tamis_vocab *vocab, const passkey_source *source, uint32_t length,
                        uint32_t index) {
     passkey_text text, again;
-    const tamis_vocab_info *info = tamis_vocab_get_info(vocab);
+    const tamis_vocab_info *info = tamis_vocab_describe(vocab);
     OK(passkey_text_make(source, length, index, &text, &error));
     OK(passkey_text_make(source, length, index, &again, &error));
     assert_true(text.tokens.count <= length);

@@ -67,7 +67,7 @@ ungated=$(awk '
         if (head ~ /\((const )?tamis_(context|buffer|host_buffer|event|graph|cache|prefixes|plan|blend|store|chunk|runner) \*[a-z]/ &&
             head ~ /tamis_error \*error/) left = 10
         next }
-    left > 0 && /TMS_ENTER|tms_enter\(|tamis_context_enter\(|_load_watched\(/ { left = 0 }
+    left > 0 && /TMS_ENTER|tms_enter\(|tamis_context_enter\(/ { left = 0 }
     left > 0 && /^}/ { print FILENAME ": " name; left = 0 }
     left > 0 { left--; if (left == 0) print FILENAME ": " name }
 ' lib/core/*.c lib/cache/*.c lib/plan/*.c lib/blend/*.c lib/ops/*.c lib/tune/*.c lib/store/*.c lib/model/*.c)

@@ -34,7 +34,7 @@ static tamis_vocab *open_vocab(const char *name) {
 /* The bytes of tokens, without those of control tokens and the space that a vocabulary puts first. */
 static char *decode(const tamis_vocab *vocab, const int32_t *tokens, size_t count, bool first) {
     char *text = calloc(count + 1, 64);
-    size_t used = 0, skip = first && tamis_vocab_get_info(vocab)->add_space_prefix;
+    size_t used = 0, skip = first && tamis_vocab_describe(vocab)->add_space_prefix;
     assert_non_null(text);
     for (size_t i = 0; i < count; i++) {
         size_t bytes = 0;

@@ -87,6 +87,14 @@ typedef enum tamis_blend_schedule {
 typedef tamis_status (*tamis_blend_reader)(void *user, tamis_chunk *chunk, uint32_t layer, void *k,
                                            void *v, tamis_error *error);
 
+/* Flags of a blend, or-ed. */
+enum {
+    TAMIS_BLEND_NO_THREAD = 1, /* what is loaded is read by the calls themselves */
+    /* Each layer waits for the device, so that the times of layers are the device's. Without it they
+     * are the host's, which on a device with a queue of its own enqueues and goes on. */
+    TAMIS_BLEND_TIMING = 2
+};
+
 typedef struct tamis_blend_params {
     tamis_blend_selector selector;
     tamis_blend_schedule schedule;
@@ -119,24 +127,19 @@ typedef struct tamis_blend_params {
     uint8_t fingerprint[16]; /* the model's: records have it extended by the sink */
     uint8_t salt[16];
 
-    /* How stored K is normalised and rotated: as in tamis_stored_rows. `table` and the buffers of
+    /* How stored K is normalised and rotated: as in tamis_stored_rows. The table and the buffers of
      * `k_norms` stay the caller's; where they are destroyed, their memory stays for the blend. */
-    tamis_place table;
-    uint32_t n_rot;
-    tamis_pairing pairing;
+    tamis_rotation rotation;
     const tamis_place *k_norms; /* [n_layers], copied; NULL: no norms */
     float eps;
 
-    int no_thread; /* nonzero: what is loaded is read by the calls themselves */
     /* Memory for what has been read ahead, as much on the host as on the device, taken as prompts
      * need it; 0: two layers of the largest prompt so far, and a chunk's layer more. */
     uint64_t ring_bytes;
     tamis_blend_reader reader; /* NULL: tamis_chunk_read */
     void *reader_user;
-    /* Nonzero: each layer waits for the device, so that the times of layers are the device's. 0:
-     * they are the host's, which on a device with a queue of its own enqueues and goes on. */
-    int timing;
     uint32_t page_tokens; /* of the pages of prefixes; 0: the prompts have none */
+    uint32_t flags;       /* TAMIS_BLEND_NO_THREAD, _TIMING, or-ed; any other bit is E_ARGUMENT */
     uint64_t reserved[4]; /* 0, else E_ARGUMENT */
 } tamis_blend_params;
 
@@ -161,7 +164,7 @@ enum {
     /* The beginning of the sequence, sink included: the longest prefix whose pages the store has
      * (tamis_store_get_prefix, by the model's own fingerprint), in pages of page_tokens, is exact;
      * the rest is fresh. Nothing stands before it. Each page counts as a part, and those that are
-     * missing as one. h2o's sums lack the rows that are loaded, as tamis_plan_narrow says. */
+     * missing as one. h2o's sums lack the rows that are loaded, as tamis_plan_step_keep_rows says. */
     TAMIS_BLEND_PREFIX = 2
 };
 
@@ -192,7 +195,7 @@ typedef struct tamis_blend_rows {
  * sequence, and starts to read. The last token is always computed. Errors: E_ARGUMENT (no tokens;
  * more than the plan's max_rows; a listed row past the prompt; ring_bytes below a layer of a chunk;
  * a prefix behind other tokens, or without page_tokens; a `stored` that is none); E_STATE (a prompt
- * is open); those of tamis_plan_step_begin and of tamis_plan_narrow; E_NO_MEMORY. Then nothing has
+ * is open); those of tamis_plan_step_begin and of tamis_plan_step_keep_rows; E_NO_MEMORY. Then nothing has
  * changed. What the store cannot read counts as missed. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_blend_begin(tamis_blend *blend,
                                                           tamis_sequence sequence,
@@ -206,7 +209,7 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_blend_begin(tamis_blend *blend,
  */
 
 /* Loads what the layer needs of the store, and says which rows are to be computed. May wait for
- * reads. Errors: those of tamis_plan_load; where the step is begun anew, those of
+ * reads. Errors: those of tamis_plan_load_rows; where the step is begun anew, those of
  * tamis_blend_begin.
  */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_blend_layer(tamis_blend *blend, uint32_t layer,
@@ -214,12 +217,12 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_blend_layer(tamis_blend *blend, ui
                                                           tamis_error *error);
 /* Where the layer's rows are to be measured, enqueues how far V of the rows is from the stored one.
  * v is f32 [n][n_kv_heads][head_dim], of the rows that tamis_blend_layer has named, before it is
- * written. Needed in every layer. Errors: those of tamis_plan_load and tamis_plan_deviation. */
+ * written. Needed in every layer. Errors: those of tamis_plan_load_rows and tamis_plan_row_deviations. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_blend_compare(tamis_blend *blend, uint32_t layer,
                                                             const tamis_rows *v,
                                                             tamis_error *error);
 /* Once the layer has been written: selects, leaves the other rows out of the step, and says which
- * rows stay. Waits where they were measured. Errors: those of tamis_plan_narrow; E_DEVICE. */
+ * rows stay. Waits where they were measured. Errors: those of tamis_plan_step_keep_rows; E_DEVICE. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_blend_select(tamis_blend *blend, uint32_t layer,
                                                            tamis_blend_rows *out,
                                                            tamis_error *error);
@@ -231,7 +234,7 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_blend_select(tamis_blend *blend, u
  * where such a part ends the prompt, the prompt's last token. A prompt with hits is run twice. In
  * the first pass all hits are loaded in every layer, as in full reuse, and fresh rows are computed.
  * The weights with which the question's rows attend to each hit are summed over these rows, the
- * query heads and the layers (tamis_plan_mass). In the last layer the hits are ranked by these sums
+ * query heads and the layers (tamis_plan_row_masses). In the last layer the hits are ranked by these sums
  * (NaN first), the step is begun anew, and *restarted is 1: the engine calls tamis_blend_layer for
  * layer 0, as after that call's `restarted`. The second pass is a blend in which the selector keeps the
  * first of this ranking; a share that falls keeps the first of the same one. Chunks are read once in
@@ -244,7 +247,7 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_blend_select(tamis_blend *blend, u
  * over layers, in two stages of this kind. What is done here follows that idea, not its code; sums
  * without weights, and fresh rows outside the share, are this library's choice.
  *
- * Waits in the first pass. Errors: those of tamis_plan_mass; in the last layer those of
+ * Waits in the first pass. Errors: those of tamis_plan_row_masses; in the last layer those of
  * tamis_blend_begin; E_ARGUMENT also for restarted NULL. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_blend_observe(tamis_blend *blend, uint32_t layer,
                                                             const tamis_rows *q, int *restarted,
@@ -279,7 +282,7 @@ typedef struct tamis_blend_stats {
     /* A layer's planes of a chunk that were uploaded; those of them that were before their layer's
      * call, beside what the device computed of an earlier one. */
     uint64_t uploads, uploads_ahead;
-    uint64_t reserved[1];
+    uint64_t reserved[16];
 } tamis_blend_stats;
 /* Does nothing without a blend or an `out`. */
 TAMIS_API void tamis_blend_get_stats(const tamis_blend *blend, tamis_blend_stats *out);
@@ -293,7 +296,7 @@ typedef struct tamis_blend_layer_stats {
     uint32_t rows_attended;
     uint64_t bytes_read;
     double read_us, wait_us, compute_us, load_us;
-    uint64_t reserved[3];
+    uint64_t reserved[8];
 } tamis_blend_layer_stats;
 /* E_ARGUMENT: NULL, or no such layer. A layer that was not reached is all 0. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_blend_get_layer_stats(const tamis_blend *blend,

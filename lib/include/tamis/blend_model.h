@@ -11,8 +11,8 @@
 extern "C" {
 #endif
 
-/* Makes a blend for the runner's plan. How K is normalised and rotated is the model's: `table`,
- * `n_rot`, `pairing`, `k_norms` and `eps` of the parameters must be 0. Where the
+/* Makes a blend for the runner's plan. How K is normalised and rotated is the model's: `rotation`,
+ * `k_norms` and `eps` of the parameters must be 0. Where the
  * runner is destroyed before it, its calls answer E_STATE. Errors: E_ARGUMENT for one that is not; E_UNSUPPORTED for a runner whose scale, soft cap
  * or sliding window is not the model's own, since records are the model's; those of
  * tamis_blend_create. */

@@ -18,14 +18,6 @@ typedef struct tamis_cache tamis_cache;
  * removed sequence. */
 typedef uint64_t tamis_sequence;
 
-/* What the pair (lo, hi) of a full page holds, channel by channel. Values never change. */
-typedef enum tamis_bounds_kind {
-    TAMIS_BOUNDS_MINMAX = 0, /* minimum and maximum of its keys (Quest, section 3.4) */
-    TAMIS_BOUNDS_MEAN_STD =
-        1,                /* mean - width·std and mean + width·std (UNIQUE, arXiv 2605.27740) */
-    TAMIS_BOUNDS_MEAN = 2 /* the mean, twice: a centroid */
-} tamis_bounds_kind;
-
 typedef struct tamis_bounds {
     tamis_bounds_kind kind;
     float width;          /* of mean_std, in standard deviations; 0 means 1 */
@@ -110,7 +102,7 @@ TAMIS_API void tamis_cache_get_params(const tamis_cache *cache, tamis_cache_para
  * plan has an open step over the cache) change nothing; E_NO_MEMORY and E_DEVICE may leave some
  * pages with the old bounds: then no step begins (E_STATE) until a call of this function, with any
  * kind, succeeds. Graphs recorded before it cannot be used for steps any more
- * (tamis_plan_step_replayed). Enqueues; may wait for earlier uploads. */
+ * (tamis_plan_step_mark_replayed). Enqueues; may wait for earlier uploads. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_cache_set_bounds(tamis_cache *cache,
                                                                const tamis_bounds *bounds,
                                                                tamis_error *error);
@@ -221,21 +213,19 @@ typedef struct tamis_cache_stats {
 } tamis_cache_stats;
 
 typedef struct tamis_sequence_stats {
-    uint32_t length;       /* tokens: the position that the next row gets */
     uint64_t slots;        /* tokens that lanes hold, those of pages given back included */
     uint64_t pages;        /* over all lanes; shared ones included */
     uint64_t pages_shared; /* of these, pages that other sequences hold too */
     uint64_t bytes_held;   /* pages with their bounds and planes; shared ones included */
-    uint32_t evicted_at;   /* length at the last eviction that removed a token; 0: none */
     uint32_t shortest;     /* to which it can be truncated for the pages that were given back */
-    uint64_t reserved[7];
+    uint32_t reserved32;
+    uint64_t reserved[8];
 } tamis_sequence_stats;
 
 /* Both are exact, cost no device call and never wait. The rows of an open step count from its begin
- * on. Errors: E_ARGUMENT (NULL; a sequence that the cache does not have). */
-TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_cache_get_stats(const tamis_cache *cache,
-                                                              tamis_cache_stats *out,
-                                                              tamis_error *error);
+ * on. Without a cache or an `out` the first does nothing. Errors: E_ARGUMENT (NULL; a sequence that
+ * the cache does not have). */
+TAMIS_API void tamis_cache_get_stats(const tamis_cache *cache, tamis_cache_stats *out);
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_cache_get_sequence_stats(const tamis_cache *cache,
                                                                        tamis_sequence sequence,
                                                                        tamis_sequence_stats *out,

@@ -21,11 +21,21 @@ typedef struct tamis_model_info {
     tamis_weight_type type; /* of most parameters in matrices */
     uint64_t parameters;
     uint64_t weight_bytes;        /* on the device */
-    uint32_t tensors_of_type[12]; /* in the file, by tamis_weight_type */
+    uint32_t tensors_of_type[32]; /* in the file, by tamis_weight_type */
     uint32_t sliding_window;      /* tokens that a row sees, itself included; 0: all */
     uint32_t reserved32;
-    uint64_t reserved[1];
+    uint64_t reserved[8];
 } tamis_model_info;
+
+/* Told how far loading is, in bytes of the file's weights: after every piece of at most 4 MiB, so
+ * at least once for every tensor. A status other than OK ends loading, which fails with it. */
+typedef tamis_status (*tamis_model_watcher)(void *user, uint64_t done, uint64_t total,
+                                            tamis_error *error);
+typedef struct tamis_model_params {
+    tamis_model_watcher watcher; /* NULL: nobody is told */
+    void *user;                  /* of the watcher */
+    uint64_t reserved[8];        /* 0, else E_ARGUMENT */
+} tamis_model_params;
 
 /* Loads a GGUF file, v2 or v3, of architecture llama (Mistral and SmolLM2 too), qwen2 or qwen3. Of a
  * model in parts, as gguf-split writes them, `path` names any part; the others lie beside it.
@@ -37,27 +47,17 @@ typedef struct tamis_model_info {
  * meanwhile, or a part is missing); E_FORMAT (truncated, contradicting itself, parts of two models)
  * and E_UNSUPPORTED (architecture, a shape that no cache takes, a tensor or its type, a key,
  * tokenizer, more than 128 MiB before the tensors' data) with the offending value; E_NO_MEMORY;
- * E_DEVICE; *out is then NULL. */
+ * the watcher's; E_DEVICE; *out is then NULL. `params` may be NULL. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_model_load(tamis_context *context, const char *path,
+                                                         const tamis_model_params *params,
                                                          tamis_model **out, tamis_error *error);
 
-/* Told how far loading is, in bytes of the file's weights: after every piece of at most 4 MiB, so
- * at least once for every tensor. A status other than OK ends loading, which fails with it. */
-typedef tamis_status (*tamis_model_watcher)(void *user, uint64_t done, uint64_t total,
-                                            tamis_error *error);
-/* tamis_model_load with a watcher, which may be NULL. Errors: as tamis_model_load, and the
- * watcher's. */
-TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_model_load_watched(tamis_context *context,
-                                                                 const char *path,
-                                                                 tamis_model_watcher watcher,
-                                                                 void *user, tamis_model **out,
-                                                                 tamis_error *error);
 /* Accepts NULL. Where runners of the model are left, its memory is freed with the last of them, and
- * until then their calls answer E_STATE; what tamis_model_get_info and tamis_model_vocab gave is
+ * until then their calls answer E_STATE; what tamis_model_describe and tamis_model_vocab gave is
  * gone with the model's memory. */
 TAMIS_API void tamis_model_destroy(tamis_model **model);
 /* Owned by the model; NULL for NULL. */
-TAMIS_API const tamis_model_info *tamis_model_get_info(const tamis_model *model);
+TAMIS_API const tamis_model_info *tamis_model_describe(const tamis_model *model);
 
 /* Fills the shape fields of *params for this model (layers, heads, head dim); leaves the others.
  * With NULL it does nothing. */
@@ -77,15 +77,6 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_model_fingerprint(tamis_model *mod
 
 /* The model's vocabulary, which it owns; NULL for NULL. */
 TAMIS_API const tamis_vocab *tamis_model_vocab(const tamis_model *model);
-/* tamis_vocab_encode without flags, with its errors: the text alone. */
-TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_model_tokenize(const tamis_model *model,
-                                                             const char *text, size_t bytes,
-                                                             int32_t *tokens, size_t capacity,
-                                                             size_t *count, tamis_error *error);
-/* tamis_vocab_token_text of the model's vocabulary. */
-TAMIS_API const char *tamis_model_token_text(const tamis_model *model, int32_t token,
-                                             size_t *bytes);
-
 /* Runs forward passes of a model over a cache: a plan, and the buffers of the activations.
  * Thread-safety: as its context. Where the context, the model or the cache is destroyed before it,
  * its calls answer E_STATE. */

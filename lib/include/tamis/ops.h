@@ -127,23 +127,24 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_op_norm(tamis_context *context,
                                                       const tamis_norm_params *params,
                                                       tamis_error *error);
 
+/* A rotation of heads by positions (RoPE). `table` is as tamis_rotation_write wrote it for n_rot. */
+typedef struct tamis_rotation {
+    uint32_t n_rot; /* first channels of a head that are rotated, even, at most 256; 0: head_dim */
+    tamis_pairing pairing;
+    tamis_place table;
+} tamis_rotation;
+
 /* rotate: RoPE (arXiv 2104.09864) on rows in place. Pair i turns by position·frequency_i:
  *   (a, b) -> (a·cos - b·sin, a·sin + b·cos).
  * A negative position rotates backwards, so that a rotated key is moved by a difference of
  * positions. */
-typedef enum tamis_pairing {
-    TAMIS_PAIR_HALF = 0,    /* (x[i], x[i + n_rot/2]) */
-    TAMIS_PAIR_ADJACENT = 1 /* (x[2i], x[2i + 1]) */
-} tamis_pairing;
 #define TAMIS_ROTATE_LIMIT (1u << 20) /* absolute values of positions are below it */
 typedef struct tamis_rotate_params {
     tamis_rows x; /* f32 [n_rows][n_heads][head_dim] */
     uint32_t n_rows, n_heads, head_dim;
-    uint32_t n_rot; /* first channels of a head that are rotated, even, at most 256; 0: head_dim */
-    tamis_pairing pairing;
-    uint32_t reserved32;   /* 0, else E_ARGUMENT */
+    uint32_t reserved32; /* 0, else E_ARGUMENT */
+    tamis_rotation rotation;
     tamis_place positions; /* int32 [n_rows] */
-    tamis_place table;     /* as tamis_rotation_write wrote it for n_rot */
     uint64_t reserved[4];  /* 0, else E_ARGUMENT */
 } tamis_rotate_params;
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_op_rotate(tamis_context *context,
@@ -151,13 +152,13 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_op_rotate(tamis_context *context,
                                                         tamis_error *error);
 /* Bytes of rotate's table for n_rot channels. */
 TAMIS_API uint64_t tamis_rotation_bytes(uint32_t n_rot);
-/* Writes the table: cos and sin of j and of 1024·j times each frequency, j below 1024. The device
- * joins them by the addition theorem, so that large positions lose no accuracy. frequencies
- * [n_rot/2], in radians per position. Enqueues, as tamis_buffer_write. Errors: E_ARGUMENT,
- * E_NO_MEMORY, E_DEVICE. */
-TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_rotation_write(const tamis_place *table,
+/* Writes the rotation's table: cos and sin of j and of 1024·j times each frequency, j below 1024. The
+ * device joins them by the addition theorem, so that large positions lose no accuracy. frequencies
+ * [n_rot/2], in radians per position; n_rot may not be 0 here. Enqueues, as tamis_buffer_write.
+ * Errors: E_ARGUMENT, E_NO_MEMORY, E_DEVICE. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_rotation_write(const tamis_rotation *rotation,
                                                              const double *frequencies,
-                                                             uint32_t n_rot, tamis_error *error);
+                                                             tamis_error *error);
 
 /* activate: y = silu(gate)·up, silu(z) = z / (1 + exp(-z)) (SwiGLU, arXiv 2002.05202). y may be
  * gate or up. */
@@ -415,13 +416,6 @@ typedef struct tamis_merge_params {
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_op_merge(tamis_context *context,
                                                        const tamis_merge_params *params,
                                                        tamis_error *error);
-
-/* How the weights of several rows for one key are joined. */
-typedef enum tamis_rows_join {
-    TAMIS_ROWS_SUM = 0,
-    TAMIS_ROWS_SQUARES = 1, /* the sum of squares */
-    TAMIS_ROWS_MAX = 2
-} tamis_rows_join;
 
 /* observe: the attention weights of query rows for each key of their lane, from which evictions
  * compute the scores of tokens.

@@ -18,6 +18,35 @@ extern "C" {
  * Thread-safety: as its context. Several plans may use one cache, one step at a time. */
 typedef struct tamis_plan tamis_plan;
 
+/* Flags of a plan, or-ed. */
+enum {
+    /* Stage times are collected, and each stage is waited for. Without it the device collects no
+     * times, since that makes some devices slower. */
+    TAMIS_PLAN_TIMING = 1,
+    /* The launches of a decode step depend only on its number of sequences, so that a graph (graph.h)
+     * recorded between step_begin and step_end of one step serves later ones with as many sequences
+     * (tamis_plan_step_mark_replayed). Launches are then sized for max_context, and short contexts use
+     * lists too, with the same result. A step that is not exact must have one row per sequence. Not
+     * with selection random, whose scores come from the host. */
+    TAMIS_PLAN_FIXED_LAUNCHES = 2,
+    /* Score, select and attend are launched one by one, also where the device can fuse them into one
+     * launch or two (rows_fused stays 0). This is for measuring them: lists are the same, outputs
+     * differ by rounding only. */
+    TAMIS_PLAN_UNFUSED = 4,
+    /* tamis_plan_row_masses may be called; its kernels are built, and it has memory for one f32 of each
+     * KV head and token of max_context. Not with reindexed streaming. */
+    TAMIS_PLAN_ROW_MASSES = 8,
+    /* Rows come by tamis_plan_write_rotated or tamis_plan_load_rows. The kernels of tamis_plan_write
+     * are then built at its first call. */
+    TAMIS_PLAN_ROTATED = 16,
+    /* At a step's end, lanes of layers with a sliding window or chunks give back the pages of which no
+     * row to come sees a token, nor would if the last TAMIS_KEPT_TOKENS tokens were truncated. What
+     * such a lane holds is then bounded (tamis_layer_tokens). Not in a cache with planes
+     * (E_UNSUPPORTED). A step whose rows would see tokens of such pages is E_STATE, as with a plan
+     * whose windows are wider. */
+    TAMIS_PLAN_GIVE_BACK = 32
+};
+
 typedef struct tamis_plan_params {
     tamis_selection selection;
     uint32_t max_sequences; /* of one step; 0 means 1 */
@@ -27,18 +56,9 @@ typedef struct tamis_plan_params {
      * a token, and spends its budget there. With an eviction, sliding_window and chunk need the plane of
      * positions, and go neither with `every` 1 nor with reindexed streaming. */
     tamis_attention attention;
-    /* Nonzero: stage times are collected, and each stage is waited for. 0: the device collects no
-     * times, since that makes some devices slower. */
-    int timing;
     /* Most rows of a step that is not exact, under a selection with lists (not full); the lists are
      * sized for it. 0 means max_sequences, one row each. */
     uint32_t max_selected_rows;
-    /* Nonzero: the launches of a decode step depend only on its number of sequences, so that a
-     * graph (graph.h) recorded between step_begin and step_end of one step serves later ones with
-     * as many sequences (tamis_plan_step_replayed). Launches are then sized for max_context, and
-     * short contexts use lists too, with the same result. A step that is not exact must have one
-     * row per sequence. Not with selection random, whose scores come from the host. */
-    int fixed_launches;
     /* Which tokens lanes keep; all zero: all of them. Needs the cache's planes
      * (tamis_eviction_planes). With every 1 and a budget that is no multiple of the page size, a
      * selection's budget must hold the pages of its sinks and two more. With fixed_launches only if `every` is 0 and the eviction does not observe decode rows (not
@@ -47,31 +67,16 @@ typedef struct tamis_plan_params {
      * them, and with `every` 1, a step that is not exact must have one row per sequence. The last
      * `window` queries are kept for the max_sequences sequences that were in a step last. */
     tamis_eviction eviction;
-    /* Nonzero: score, select and attend are launched one by one, also where the device can fuse
-     * them into one launch or two (rows_fused stays 0). This is for measuring them: lists are the
-     * same, outputs differ by rounding only. */
-    int separate;
-    /* The types of rows that tamis_plan_load will take, as the sum of 1 << tamis_dtype; the kernels
-     * of tamis_plan_load and tamis_plan_deviation are built for them. 0: neither is called. */
+    /* The types of rows that tamis_plan_load_rows will take, as the sum of 1 << tamis_dtype; the kernels
+     * of tamis_plan_load_rows and tamis_plan_row_deviations are built for them. 0: neither is called. */
     uint32_t load_dtypes;
-    /* Nonzero: tamis_plan_mass may be called; its kernels are built, and it has memory for one f32
-     * of each KV head and token of max_context. Not with reindexed streaming. */
-    int masses;
-    /* Nonzero: rows come by tamis_plan_write_rotated or tamis_plan_load. The kernels of
-     * tamis_plan_write are then built at its first call. */
-    int rotated;
     /* How each layer of the cache attends, [n_layers], which is copied; `attention` must then be 0.
      * NULL: all attend by that. tamis_plan_get_params gives the plan's own, which live as long as the
      * plan; there full includes dense layers. */
     const tamis_layer *layers;
-    /* Nonzero: at a step's end, lanes of layers with a sliding window or chunks give back the pages of
-     * which no row to come sees a token, nor would if the last TAMIS_KEPT_TOKENS tokens were truncated.
-     * What such a lane holds is then bounded (tamis_layer_tokens). Not in a cache with planes
-     * (E_UNSUPPORTED). A step whose rows would see tokens of such pages is E_STATE, as with a plan whose
-     * windows are wider. */
-    int give_back;
+    uint32_t flags;       /* TAMIS_PLAN_*, or-ed; any other bit is E_ARGUMENT */
     uint32_t reserved32;  /* 0, else E_ARGUMENT */
-    uint64_t reserved[3]; /* 0, else E_ARGUMENT */
+    uint64_t reserved[6]; /* 0, else E_ARGUMENT */
 } tamis_plan_params;
 
 /* Tokens by which a sequence can always be truncated after its pages were given back. */
@@ -147,7 +152,7 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_step_begin(tamis_plan *plan,
  * the cache's dtype, f32 if that is q8, k8v4 or q4; then computes the bounds of pages that became
  * full. Errors: E_ARGUMENT (NULL; a layer that there is not; k or v without a buffer, of another
  * context, of another dtype, or past its buffer, with the numbers), E_STATE (no open step; the layer
- * has been written or attended; tamis_plan_narrow has failed and was not repeated, or has left out
+ * has been written or attended; tamis_plan_step_keep_rows has failed and was not repeated, or has left out
  * rows that were not loaded); then nothing has changed. After E_NO_MEMORY and E_DEVICE the layer can
  * be written again. Enqueues. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_write(tamis_plan *plan, uint32_t layer,
@@ -161,10 +166,8 @@ typedef struct tamis_rotated_rows {
     tamis_rows q;   /* [rows][n_heads][head_dim], changed in place */
     tamis_rows k;   /* [rows][n_kv_heads][head_dim], changed in place */
     tamis_rows v;   /* [rows][n_kv_heads][head_dim] */
-    uint32_t n_rot; /* as in tamis_rotate_params; 0: head_dim */
-    tamis_pairing pairing;
+    tamis_rotation rotation;
     tamis_place positions; /* int32 [rows]; absolute values below TAMIS_ROTATE_LIMIT */
-    tamis_place table;     /* as tamis_rotation_write wrote it for n_rot */
     /* RMSNorm of each head of q and of k before it is rotated, as tamis_op_norm's (Qwen3): f32
      * [head_dim]; either may be absent: no norm. */
     tamis_place q_norm, k_norm;
@@ -201,7 +204,7 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_attend(tamis_plan *plan, uint
  *
  * For what is computed for few rows of a prompt: a layer's K and V are written for all of them, and
  * the rest of the layer is computed for those whose output is needed. In a layer that was not written
- * before, the other rows would hold nothing: there their K and V must be loaded (tamis_plan_load)
+ * before, the other rows would hold nothing: there their K and V must be loaded (tamis_plan_load_rows)
  * before the layer can be written or attended, else E_STATE.
  *
  * An eviction with a window scores by the last `window` rows of a sequence, tova by its last row:
@@ -210,18 +213,17 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_attend(tamis_plan *plan, uint
  * Other errors: E_ARGUMENT (rows that are not ascending, not of the step, or left out
  * before), E_STATE (no open step, or one that is not exact); then nothing has changed. After E_DEVICE
  * calls on layers answer E_STATE until the call has been repeated. Enqueues, as tamis_buffer_write. */
-TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_narrow(tamis_plan *plan, const uint32_t *rows,
-                                                          uint32_t n, tamis_error *error);
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_step_keep_rows(tamis_plan *plan,
+                                                                  const uint32_t *rows, uint32_t n,
+                                                                  tamis_error *error);
 
-/* Rows of a layer that were stored, as tamis_plan_load takes them. */
+/* Rows of a layer that were stored, as tamis_plan_load_rows takes them. */
 typedef struct tamis_stored_rows {
     /* [n_rows][n_kv_heads][head_dim], f32, f16 or bf16, one type for both. k as the model's matrix
      * gives it, before a norm of its heads and before its rotation. Either may be absent (its buffer
      * NULL): then the slots keep what they hold of it. */
     tamis_rows k, v;
-    uint32_t n_rot; /* of k, as in tamis_rotate_params; 0: head_dim */
-    tamis_pairing pairing;
-    tamis_place table;  /* as tamis_rotation_write wrote it for n_rot; not needed without k */
+    tamis_rotation rotation; /* of k; not needed without k */
     tamis_place k_norm; /* as in tamis_rotated_rows, with eps; may be absent */
     float eps;
     uint32_t reserved32;  /* 0, else E_ARGUMENT */
@@ -244,21 +246,22 @@ typedef struct tamis_stored_rows {
  * position from TAMIS_ROTATE_LIMIT on), E_STATE (no open step, or one that is not exact; the plan was
  * made without load_dtypes; the layer has been written or attended); then nothing has changed. After
  * E_DEVICE what was to be loaded counts as not loaded. Enqueues, as tamis_buffer_write. */
-TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_load(tamis_plan *plan, uint32_t layer,
-                                                        uint32_t first_row, uint32_t n_rows,
-                                                        const tamis_stored_rows *rows,
-                                                        tamis_error *error);
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_load_rows(tamis_plan *plan, uint32_t layer,
+                                                             uint32_t first_row, uint32_t n_rows,
+                                                             const tamis_stored_rows *rows,
+                                                             tamis_error *error);
 
 /* How far rows that were computed are from those that the layer holds in their slots: out is f32
  * [rows], for each row that the open exact step still has the sum of squares of the differences over
  * KV heads and channels, +infinity for a NaN. rows is f32 [rows][n_kv_heads][head_dim]: V if `values`
  * is nonzero, else K, rotated. Each row must have been loaded (of K and V what is compared) or the
- * layer written: E_STATE names the first that was not. Other errors: as tamis_plan_load; E_ARGUMENT
+ * layer written: E_STATE names the first that was not. Other errors: as tamis_plan_load_rows; E_ARGUMENT
  * also where bytes of rows and out overlap. Enqueues. */
-TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_deviation(tamis_plan *plan, uint32_t layer,
-                                                             const tamis_rows *rows, int values,
-                                                             const tamis_place *out,
-                                                             tamis_error *error);
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_row_deviations(tamis_plan *plan, uint32_t layer,
+                                                                  const tamis_rows *rows,
+                                                                  int values,
+                                                                  const tamis_place *out,
+                                                                  tamis_error *error);
 
 /* How much the last rows of an open exact step of one sequence attend to each of its rows: adds to
  * mass[i], i a row as the step was begun, the attention weights of row i's token, summed over query
@@ -275,9 +278,9 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_deviation(tamis_plan *plan, u
  * mass is NULL), E_STATE (no open step, or one that is not exact or has several sequences; the plan
  * was made without `masses`; the layer does not hold all rows), E_DEVICE; then nothing has been
  * added. Waits. */
-TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_mass(tamis_plan *plan, uint32_t layer,
-                                                        const tamis_rows *q, uint32_t last,
-                                                        double *mass, tamis_error *error);
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_row_masses(tamis_plan *plan, uint32_t layer,
+                                                              const tamis_rows *q, uint32_t last,
+                                                              double *mass, tamis_error *error);
 
 /* Tells the plan that a replayed graph writes and attends every layer of the open step, in the
  * place of the calls above. The plan counts them as done, so that the step can be closed. The graph
@@ -286,8 +289,8 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_mass(tamis_plan *plan, uint32
  * call, which may refuse. Errors: E_STATE (no open step; a layer was written already; the step is
  * exact; the plan has no fixed_launches; no step with as many sequences was called layer by layer
  * since bounds last changed). Calls no device. */
-TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_step_replayed(tamis_plan *plan,
-                                                                 tamis_error *error);
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_step_mark_replayed(tamis_plan *plan,
+                                                                      tamis_error *error);
 
 /* Closes the step. Errors: E_STATE if a layer was neither written nor loaded as a whole, E_DEVICE; the
  * step then stays open and can be cancelled. */
@@ -311,11 +314,10 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_step_cancel(tamis_plan *plan,
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_bind_output(tamis_plan *plan, uint32_t layer,
                                                                const tamis_rows *w, uint32_t n_rows,
                                                                tamis_error *error);
-/* streaming with TAMIS_EVICT_REINDEX: how queries were rotated. frequencies [n_rot/2] in radians
- * per position; adjacent: pairs (2i, 2i + 1), else (i, i + n_rot/2). Copied. */
+/* streaming with TAMIS_EVICT_REINDEX: how queries were rotated. The table stays the caller's, who
+ * keeps its content; where its buffer is destroyed, its memory stays for the plan. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_bind_rotation(tamis_plan *plan,
-                                                                 const double *frequencies,
-                                                                 uint32_t n_rot, int adjacent,
+                                                                 const tamis_rotation *rotation,
                                                                  tamis_error *error);
 /* A budget for each KV head, [n_layers][n_kv_heads], in place of the eviction's (such as HeadKV's
  * tables); for snapkv, criticalkv and caller. Each must pass tamis_eviction_check. Copied; NULL
@@ -332,7 +334,7 @@ typedef struct tamis_evicted {
     /* The pages that the pools have gained: pages_returned, less the new pages taken for kept
      * tokens whose pages other sequences share. Negative where the new ones are more. */
     int64_t pages_net;
-    uint64_t reserved[3];
+    uint64_t reserved[8];
 } tamis_evicted;
 
 /* Evicts from one sequence, between steps: at its prompt's end, or when the caller wants. Lanes of
@@ -411,8 +413,8 @@ typedef struct tamis_plan_counters {
     uint64_t tokens_evicted;  /* by those, over all lanes */
     uint64_t tokens_replaced; /* in decode steps at fixed lane lengths */
     uint64_t rows_observed;   /* rows whose weights were added to scores, in steps */
-    uint64_t rows_loaded;     /* by tamis_plan_load: their K, their V or both, each time */
-    uint64_t reserved[3];
+    uint64_t rows_loaded;     /* by tamis_plan_load_rows: their K, their V or both, each time */
+    uint64_t reserved[16];
 } tamis_plan_counters;
 
 TAMIS_API void tamis_plan_get_counters(const tamis_plan *plan, tamis_plan_counters *out);
@@ -429,7 +431,7 @@ typedef struct tamis_plan_times {
     double observe_us, replace_us, evict_us;
     /* The part of fused_us that scores and selects; 0 where one launch does all. */
     double fused_select_us;
-    double reserved[4];
+    double reserved[16];
 } tamis_plan_times;
 TAMIS_API void tamis_plan_get_times(const tamis_plan *plan, tamis_plan_times *out);
 

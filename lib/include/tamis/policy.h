@@ -23,13 +23,6 @@ typedef enum tamis_selection_kind {
     TAMIS_SELECT_RANDOM = 4  /* sinks, recent, and random pages: the floor */
 } tamis_selection_kind;
 
-/* How the scores of the query heads of a group become one score of their KV head's page. */
-typedef enum tamis_group_rule {
-    TAMIS_GROUP_MAX = 0,
-    TAMIS_GROUP_MEAN = 1,
-    TAMIS_GROUP_SUM = 2
-} tamis_group_rule;
-
 /* A selection decides at every decode row which pages of a lane are read; it drops nothing. The
  * page that holds the row's own token, the newest one, is always read, full or not. There is one
  * list per (row, KV head). */
@@ -49,24 +42,20 @@ typedef struct tamis_selection {
 
 /* The defaults for a kind: full {}; window {sinks 4}; quest {sinks 4, recent 16, dense_layers 0,
  * group max}; oracle and random as quest. Budget 0 is filled with 2048. Quest's paper has others,
- * see tamis_selection_preset. */
+ * see tamis_selection_parse. */
 TAMIS_API void tamis_selection_default(tamis_selection_kind kind, tamis_selection *out);
 
 /* The selection that a name stands for: a kind's name for the kind's defaults; "quest-paper" for
  * quest as its paper runs it {sinks 0, recent 0, dense_layers 2, group max}: only the newest page
  * is always read, and the first two layers read everything. (The paper has one list per query
  * head.) Errors: E_ARGUMENT listing the known names. */
-TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_selection_preset(const char *name,
-                                                               tamis_selection *out,
-                                                               tamis_error *error);
-/* The index-th name that tamis_selection_preset takes, kinds first; NULL after the last one. */
-TAMIS_API const char *tamis_selection_preset_name(uint32_t index);
-
-/* "full", "window", "quest", "oracle", "random" to the kind and back. Errors: E_ARGUMENT listing
- * the known names. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_selection_parse(const char *name,
-                                                              tamis_selection_kind *out,
+                                                              tamis_selection *out,
                                                               tamis_error *error);
+/* The index-th name that tamis_selection_parse takes, kinds first; NULL after the last one. */
+TAMIS_API const char *tamis_selection_name_at(uint32_t index);
+
+/* "full", "window", "quest", "oracle", "random"; "unknown" outside the list. */
 TAMIS_API const char *tamis_selection_name(tamis_selection_kind kind);
 
 /* Checks against a page size. Errors: E_ARGUMENT if the budget is below the pages of sinks + recent
@@ -101,8 +90,6 @@ typedef enum tamis_eviction_kind {
     TAMIS_EVICT_KNORM = 12          /* the tokens with the smallest keys by L2 norm, without queries
                               (Devoto et al., arXiv 2406.11430) */
 } tamis_eviction_kind;
-
-typedef enum tamis_pooling { TAMIS_POOL_MAX = 0, TAMIS_POOL_AVERAGE = 1 } tamis_pooling;
 
 /* Options of an eviction, or-ed; one that a kind does not have is E_ARGUMENT. */
 enum {
@@ -177,12 +164,12 @@ typedef struct tamis_eviction {
  *   caller       budget 2048                    knorm        budget 2048, every 1 */
 TAMIS_API void tamis_eviction_default(tamis_eviction_kind kind, tamis_eviction *out);
 
-/* "none", "streaming", "h2o", "tova", "snapkv", "pyramidkv", "adakv", "criticalkv",
- * "critical-adakv", "andpro", "defensivekv", "caller", "knorm" to the kind and back. Errors:
- * E_ARGUMENT listing the known names. */
-TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_eviction_parse(const char *name,
-                                                             tamis_eviction_kind *out,
+/* A kind's defaults by its name: "none", "streaming", "h2o", "tova", "snapkv", "pyramidkv", "adakv",
+ * "criticalkv", "critical-adakv", "andpro", "defensivekv", "caller", "knorm". Errors: E_ARGUMENT
+ * listing the known names. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_eviction_parse(const char *name, tamis_eviction *out,
                                                              tamis_error *error);
+/* The name of a kind; "unknown" outside the list. */
 TAMIS_API const char *tamis_eviction_name(tamis_eviction_kind kind);
 /* The name of the option 1 << index: "reindex", "rerank", ...; NULL after the last one. */
 TAMIS_API const char *tamis_eviction_option_name(uint32_t index);

@@ -37,7 +37,7 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_record_id(tamis_model *model,
 
 /* Computes the K and V of a chunk's tokens by a forward pass and puts them into a store: V and K of
  * each layer as the model's matrices give them, K before a norm of its heads and before its rotation,
- * as tamis_plan_load takes it. The pass is that of tamis_runner_prefill, in exact steps of at most
+ * as tamis_plan_load_rows takes it. The pass is that of tamis_runner_prefill, in exact steps of at most
  * max_rows, of the sink's tokens and the chunk's behind them, on a sequence of its own that is gone
  * when the call returns. No other sequence changes, and what tamis_runner_logits gives stays. Neither
  * observer nor watcher is called, and nothing is evicted. The plan takes the pass for steps of one

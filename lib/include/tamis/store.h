@@ -16,7 +16,7 @@ extern "C" {
  * prefix: its K and V depend on everything that stood before, which its parent's key names, and they
  * are right there alone. A prefix's first page is a record without a parent. In both, K is given and
  * stored as the model's matrix gives it, before a norm of its heads and before its rotation, so that
- * it can be rotated to any position (tamis_plan_load does both).
+ * it can be rotated to any position (tamis_plan_load_rows does both).
  *
  * What stood before a page is known by its key alone, and XXH3 is no cryptographic hash: whoever
  * knows the salt can make two prefixes with one key. Tenants that do not trust each other need salts
@@ -298,7 +298,7 @@ typedef struct tamis_tier_stats {
     uint64_t damaged; /* times that a record was found damaged; it is removed where it can be */
     uint64_t failed;  /* times that the tier answered E_IO or could not take a record */
     uint64_t damaged_left; /* of `damaged`: the record could not be removed, and is there still */
-    uint64_t reserved[4];
+    uint64_t reserved[8];
 } tamis_tier_stats;
 
 typedef struct tamis_store_stats {

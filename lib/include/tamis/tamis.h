@@ -30,7 +30,7 @@
  *               prompt's end tamis_plan_evict keeps the tokens that are worth their memory.
  *               Counters prove how much of the cache was read.
  * 7. graph.h    What a context enqueues, recorded once and launched again (CUDA graphs).
- * 8. tuning.h   How kernels read memory; the fastest way differs by processor.
+ * 8. settings.h   How kernels read memory; the fastest way differs by processor.
  * 9. log.h      Log lines, which go to a callback. The library prints nothing by itself.
  * 10. ops.h     The ops on the caller's own buffers: what a model needs beside attention, and the
  *               pipeline for an engine that has a paged cache of its own.
@@ -60,14 +60,14 @@
 #include <tamis/cache.h>
 #include <tamis/device.h>
 #include <tamis/graph.h>
+#include <tamis/layer.h>
 #include <tamis/log.h>
 #include <tamis/ops.h>
-#include <tamis/layer.h>
 #include <tamis/plan.h>
 #include <tamis/policy.h>
 #include <tamis/prefixes.h>
+#include <tamis/settings.h>
 #include <tamis/status.h>
-#include <tamis/tuning.h>
 #include <tamis/version.h>
 
 #endif

@@ -52,7 +52,7 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_vocab_load(const char *path, tamis
                                                          tamis_error *error);
 TAMIS_API void tamis_vocab_destroy(tamis_vocab **vocab);
 /* Owned by the vocabulary; NULL for NULL. */
-TAMIS_API const tamis_vocab_info *tamis_vocab_get_info(const tamis_vocab *vocab);
+TAMIS_API const tamis_vocab_info *tamis_vocab_describe(const tamis_vocab *vocab);
 
 /* What the file says of its tokens and is ignored, in one line, as a padding token outside the
  * vocabulary. Owned by the vocabulary; NULL: nothing, or there is no vocabulary. */

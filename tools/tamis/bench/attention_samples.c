@@ -88,10 +88,10 @@ tamis_status bench_plan(bench *b, const bench_arm *arm, int timing, tamis_plan *
                                       .max_sequences = b->params.batch,
                                       .max_rows = b->params.batch,
                                       .max_context = b->context,
-                                      .timing = timing,
-                                      .separate = arm->apart,
-                                      .layers = b->stack,
-                                      .give_back = b->stack != NULL};
+                                      .flags = (timing ? TAMIS_PLAN_TIMING : 0) |
+                                               (arm->apart ? TAMIS_PLAN_UNFUSED : 0) |
+                                               (b->stack != NULL ? TAMIS_PLAN_GIVE_BACK : 0),
+                                      .layers = b->stack};
     return tamis_plan_create(b->cache, &params, out, error);
 }
 

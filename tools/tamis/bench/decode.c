@@ -120,7 +120,7 @@ static tamis_status make_plan(decode_run *run, decode_arm *arm, int timing, tami
                                       .max_rows = b->params.batch,
                                       .max_context =
                                           b->context + 2 * (run->repeat + STAGE_PASSES + 2),
-                                      .timing = timing,
+                                      .flags = timing ? TAMIS_PLAN_TIMING : 0,
                                       .eviction = b->eviction};
     tamis_status status = tamis_plan_create(b->cache, &params, out, error);
     return status == TAMIS_OK ? bench_bind(b, *out, error) : status;

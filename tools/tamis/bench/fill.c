@@ -130,7 +130,14 @@ static tamis_status bind_rotation(bench *b, tamis_plan *plan, tamis_error *error
     uint32_t n = b->params.shape->head_dim;
     for (uint32_t i = 0; i < n / 2; i++)
         frequencies[i] = pow(1e4, -2.0 * i / n);
-    return tamis_plan_bind_rotation(plan, frequencies, n, 0, error);
+    tamis_rotation rotation = {.n_rot = n};
+    tamis_status status =
+        tamis_buffer_create(tamis_cache_context(tamis_plan_cache(plan)), tamis_rotation_bytes(n),
+                            &rotation.table.buffer, error);
+    if (status == TAMIS_OK) status = tamis_rotation_write(&rotation, frequencies, error);
+    if (status == TAMIS_OK) status = tamis_plan_bind_rotation(plan, &rotation, error);
+    tamis_buffer_destroy(&rotation.table.buffer);
+    return status;
 }
 
 tamis_status bench_bind(bench *b, tamis_plan *plan, tamis_error *error) {
@@ -290,7 +297,7 @@ tamis_status bench_fill(bench *b, tamis_error *error) {
                                       .max_rows = fill_rows(b),
                                       .max_context = b->context,
                                       .layers = b->stack,
-                                      .give_back = b->stack != NULL};
+                                      .flags = b->stack != NULL ? TAMIS_PLAN_GIVE_BACK : 0};
     uint32_t out_rows = b->params.batch > attended_rows(b) ? b->params.batch : attended_rows(b);
     uint64_t out_bytes = (uint64_t)out_rows * shape->n_heads * shape->head_dim * sizeof(float);
     tamis_plan *plan = NULL;

@@ -129,8 +129,8 @@ static tamis_status count_pages(layers_arm *arm, tamis_error *error) {
     tamis_cache_params params;
     tamis_cache_size size;
     tamis_cache_get_params(arm->rig->cache, &params);
-    tamis_status status = tamis_cache_get_stats(arm->rig->cache, &arm->held, error);
-    if (status == TAMIS_OK) status = tamis_cache_measure(arm->rig->device, &params, &size, error);
+    tamis_cache_get_stats(arm->rig->cache, &arm->held);
+    const tamis_status status = tamis_cache_measure(arm->rig->device, &params, &size, error);
     if (status != TAMIS_OK) return status;
     arm->page_bytes = (double)arm->held.pages_held * (double)size.page_bytes;
     return TAMIS_OK;

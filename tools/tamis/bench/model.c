@@ -181,7 +181,7 @@ static bool print(const model_run *run) {
     cli_table table = {.columns = sizeof(head) / sizeof(head[0])};
     printf("%s, %u layers, context %u, batch %u, %s, pages of %u; medians of %u samples on %s "
            "(%s), read bandwidth %.2f GB/s\n",
-           cli_model_name(tamis_model_get_info(run->model)), b->layers, b->context, b->params.batch,
+           cli_model_name(tamis_model_describe(run->model)), b->layers, b->context, b->params.batch,
            tamis_dtype_name(b->params.dtype), b->params.page_size, b->params.repeat, device->id,
            device->name, run->read_gb_per_s);
     for (size_t i = 0; i < table.columns; i++)
@@ -230,7 +230,7 @@ static bool add_settings(cJSON *root, const model_run *run) {
                                   {"weight_bytes", run->weight_bytes},
                                   {"read_gb_per_s", run->read_gb_per_s}};
     return cJSON_AddStringToObject(root, "model",
-                                   cli_model_name(tamis_model_get_info(run->model))) != NULL &&
+                                   cli_model_name(tamis_model_describe(run->model))) != NULL &&
            cJSON_AddStringToObject(root, "dtype", tamis_dtype_name(b->params.dtype)) != NULL &&
            cJSON_AddStringToObject(root, "bounds_dtype",
                                    cli_bounds_dtypes[b->params.bounds_dtype]) != NULL &&
@@ -281,7 +281,7 @@ static tamis_status prepare(model_run *run, const model_flags *f, tamis_error *e
     tamis_status status = bench_open(f->device, &b->device, error);
     if (status == TAMIS_OK) status = cli_load(b->device, f->model, &run->model, error);
     if (status != TAMIS_OK) return status;
-    const tamis_model_info *info = tamis_model_get_info(run->model);
+    const tamis_model_info *info = tamis_model_describe(run->model);
     run->weight_bytes = (double)info->weight_bytes;
     run->shape = (bench_shape){info->architecture, info->n_heads, info->n_kv_heads, info->head_dim,
                                info->n_layers};

@@ -28,7 +28,7 @@ static tamis_status make_runner(const throughput *t, const throughput_arm *arm, 
     const tamis_plan_params params = {.max_sequences = batch,
                                       .max_rows = batch > PREFILL_ROWS ? batch : PREFILL_ROWS,
                                       .max_context = longest(t, arm),
-                                      .timing = timing,
+                                      .flags = timing ? TAMIS_PLAN_TIMING : 0,
                                       .eviction = arm->eviction};
     return tamis_runner_create(t->model, cache, &params, out, error);
 }
@@ -400,7 +400,7 @@ static tamis_status prepare(throughput *t, const throughput_flags *f, tamis_erro
     tamis_status status = bench_open(f->device, &t->device, error);
     if (status == TAMIS_OK) status = cli_load(t->device, f->model, &t->model, error);
     if (status != TAMIS_OK) return status;
-    const tamis_model_info *info = tamis_model_get_info(t->model);
+    const tamis_model_info *info = tamis_model_describe(t->model);
     tamis_model_cache_shape(t->model, &t->shape);
     for (uint32_t a = 0; a < t->n_arms; a++)
         if (longest(t, &t->arms[a]) > info->context)

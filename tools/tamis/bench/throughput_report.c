@@ -71,7 +71,7 @@ static bool print_times(const throughput *t) {
 
 bool throughput_print(const throughput *t) {
     const tamis_device_info *device = tamis_context_device(t->device);
-    const tamis_model_info *model = tamis_model_get_info(t->model);
+    const tamis_model_info *model = tamis_model_describe(t->model);
     printf("%s, context %u, budget %u, %u tokens a round, medians of %u rounds, %s, pages of %u on "
            "%s (%s)\n",
            cli_model_name(model), t->context, t->budget, t->tokens, t->repeat,
@@ -122,7 +122,7 @@ static bool add_json_row(cJSON *rows, const throughput *t, const throughput_arm 
 }
 
 static bool add_settings(cJSON *root, const throughput *t) {
-    const tamis_model_info *model = tamis_model_get_info(t->model);
+    const tamis_model_info *model = tamis_model_describe(t->model);
     const char *name = cli_model_name(model);
     return cJSON_AddStringToObject(root, "model", name) != NULL &&
            cJSON_AddStringToObject(root, "dtype", tamis_dtype_name(t->shape.dtype)) != NULL &&

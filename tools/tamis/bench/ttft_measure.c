@@ -27,7 +27,7 @@ static uint32_t most_tokens(const ttft *t) {
 }
 
 static tamis_status make_runners(ttft *t, tamis_error *error) {
-    const uint32_t most = most_tokens(t), stated = tamis_model_get_info(t->model)->context;
+    const uint32_t most = most_tokens(t), stated = tamis_model_describe(t->model)->context;
     tamis_plan_params plan = {.max_context = most, .max_rows = STEP_ROWS};
     if (most > stated)
         return cli_error(error, TAMIS_E_ARGUMENT,
@@ -39,7 +39,7 @@ static tamis_status make_runners(ttft *t, tamis_error *error) {
         status = tamis_runner_create(t->model, t->cache, &plan, &t->in_steps, error);
     plan.max_rows = most;
     plan.load_dtypes = 1u << t->store_dtype;
-    plan.masses = t->selector == TAMIS_BLEND_QUESTION;
+    plan.flags = t->selector == TAMIS_BLEND_QUESTION ? TAMIS_PLAN_ROW_MASSES : 0;
     if (status == TAMIS_OK)
         status = tamis_runner_create(t->model, t->cache, &plan, &t->runner, error);
     if (status == TAMIS_OK) status = tamis_model_fingerprint(t->model, t->fingerprint, error);
@@ -104,7 +104,7 @@ static tamis_status make_blend(const ttft *t, const ttft_arm *arm, bool timing, 
                                  .dtype = t->store_dtype,
                                  .sink = t->texts.sink,
                                  .n_sink = t->texts.n_sink,
-                                 .timing = timing};
+                                 .flags = timing ? TAMIS_BLEND_TIMING : 0};
     if (params.selector == TAMIS_BLEND_NONE) params.check_layer = TAMIS_BLEND_NO_CHECK;
     if (arm->kind == TTFT_BLEND) params.share = arm->share;
     if (arm->source != NULL && arm->source->bytes_per_s > 0) {
@@ -206,7 +206,7 @@ static double share_of_qkv(const tamis_model_info *m) {
 }
 
 static void sum_layers(const ttft *t, ttft_cell *cell) {
-    const tamis_model_info *model = tamis_model_get_info(t->model);
+    const tamis_model_info *model = tamis_model_describe(t->model);
     const double qkv = share_of_qkv(model);
     /* Where a question asks, its rows are computed once more. */
     double rows = cell->ask_us > 0 ? (double)model->n_layers * (double)cell->stats.tokens_fresh : 0;
@@ -225,7 +225,7 @@ static void sum_layers(const ttft *t, ttft_cell *cell) {
 /* One pass; its layers are kept if fewer than half of the passes were faster. */
 static tamis_status time_layers(const ttft *t, ttft_cell *cell, const ttft_prompt *prompt,
                                 tamis_error *error) {
-    const uint32_t n_layers = tamis_model_get_info(t->model)->n_layers;
+    const uint32_t n_layers = tamis_model_describe(t->model)->n_layers;
     const size_t bytes = n_layers * sizeof(*cell->layers);
     double seconds[TIMED_PASSES], sorted[TIMED_PASSES], asks[TIMED_PASSES], asked = 0;
     tamis_blend *blend = NULL;
@@ -364,7 +364,7 @@ static tamis_status make_arms(ttft *t, tamis_error *error) {
 }
 
 static tamis_status make_cells(ttft *t, tamis_error *error) {
-    const uint32_t n_layers = tamis_model_get_info(t->model)->n_layers;
+    const uint32_t n_layers = tamis_model_describe(t->model)->n_layers;
     t->cells = calloc((size_t)t->counts.count * t->n_arms, sizeof(*t->cells));
     if (t->cells == NULL) return cli_no_memory(error);
     for (uint32_t i = 0; i < t->counts.count; i++)

@@ -21,7 +21,7 @@ tamis_status ttft_texts_make(ttft_texts *t, const tamis_model *model, tamis_erro
     if (status != TAMIS_OK) return status;
     t->sink = sink.ids;
     t->n_sink = (uint32_t)sink.count;
-    t->n_vocab = tamis_model_get_info(model)->n_vocab;
+    t->n_vocab = tamis_model_describe(model)->n_vocab;
     t->pool = malloc(count * sizeof(*t->pool));
     if (t->pool == NULL) return cli_no_memory(error);
     fill(&random, t->n_vocab, t->pool, count);

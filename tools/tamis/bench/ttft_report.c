@@ -113,7 +113,7 @@ static bool print_queues(const ttft *t) {
 }
 
 static const char *model_name(const ttft *t) {
-    const tamis_model_info *info = tamis_model_get_info(t->model);
+    const tamis_model_info *info = tamis_model_describe(t->model);
     return info->name[0] != '\0' ? info->name : info->architecture;
 }
 

@@ -48,7 +48,7 @@ const cli_command tune_command = {
     "and those from before are measured in turn, and kept if they are 1 % faster. Results of\n"
     "attention do not depend on settings, bit for bit.\n"
     "\n"
-    "The settings go into the file named by TAMIS_TUNING, else into tamis/tuning in\n"
+    "The settings go into the file named by TAMIS_SETTINGS, else into tamis/settings in\n"
     "$XDG_CONFIG_HOME or ~/.config. Every context on a device of this name takes them from there.\n"
     "tamis devices shows whose settings serve.",
     "  tamis tune\n  tamis tune --shape llama3-8b --dtype f16 --dry-run\n",
@@ -73,7 +73,7 @@ static uint32_t group_of(const bench_shape *shape) {
     return shape->n_heads / shape->n_kv_heads;
 }
 
-static tamis_status search(tune *t, bench *cache, tamis_tuned_op op, tamis_error *error) {
+static tamis_status search(tune *t, bench *cache, tamis_setting_op op, tamis_error *error) {
     const bench_shape *shape = cache->params.shape;
     tune_result *r = &t->results[t->n_results];
     *r = (tune_result){.shape = shape,
@@ -83,7 +83,7 @@ static tamis_status search(tune *t, bench *cache, tamis_tuned_op op, tamis_error
                                   .progress = &t->progress,
                                   .done = &t->done,
                                   .total = t->total}};
-    const bool sparse = op == TAMIS_TUNED_SPARSE;
+    const bool sparse = op == TAMIS_SETTING_OF_SPARSE;
     tamis_selection *selection = &r->search.arm.selection;
     tamis_selection_default(sparse ? TAMIS_SELECT_QUEST : TAMIS_SELECT_FULL, selection);
     if (sparse) selection->budget = t->flags->budget;
@@ -100,8 +100,8 @@ static tamis_status tune_cache(tune *t, uint32_t shape, tamis_dtype dtype, tamis
     cache->params =
         (bench_params){.shape = &bench_shapes[shape], .dtype = dtype, .page_size = 16, .batch = 1};
     tamis_status status = bench_fill(cache, error);
-    if (status == TAMIS_OK) status = search(t, cache, TAMIS_TUNED_ATTEND, error);
-    if (status == TAMIS_OK) status = search(t, cache, TAMIS_TUNED_SPARSE, error);
+    if (status == TAMIS_OK) status = search(t, cache, TAMIS_SETTING_OF_ATTEND, error);
+    if (status == TAMIS_OK) status = search(t, cache, TAMIS_SETTING_OF_SPARSE, error);
     bench_destroy(cache);
     free(cache);
     return status;
@@ -111,7 +111,7 @@ static tamis_status tune_all(tune *t, tamis_error *error) {
     const cli_list *shapes = &t->flags->shapes, *dtypes = &t->flags->dtypes;
     tamis_status status = TAMIS_OK;
     t->total = shapes->count * dtypes->count *
-               (tune_values(TAMIS_TUNED_ATTEND) + tune_values(TAMIS_TUNED_SPARSE));
+               (tune_values(TAMIS_SETTING_OF_ATTEND) + tune_values(TAMIS_SETTING_OF_SPARSE));
     cli_progress_begin(&t->progress, "values");
     for (uint32_t s = 0; status == TAMIS_OK && s < shapes->count; s++)
         for (uint32_t d = 0; status == TAMIS_OK && d < dtypes->count; d++)
@@ -152,7 +152,7 @@ static bool print(const tune *t) {
         const tune_search *s = &t->results[i].search;
         cli_table_add(&table, "%s", t->results[i].shape->name);
         cli_table_add(&table, "%s", tamis_dtype_name(s->of.dtype));
-        cli_table_add(&table, "%s", tamis_tuned_op_name(s->of.op));
+        cli_table_add(&table, "%s", tamis_setting_op_name(s->of.op));
         cli_table_add(&table, "%s", values_of(s, s->before).text);
         cli_table_add(&table, "%.1f", s->before_us);
         cli_table_add(&table, "%.1f", s->after_us);
@@ -180,7 +180,7 @@ static bool add_json_row(cJSON *rows, const tune_result *r) {
         {"before_us", s->before_us}, {"after_us", s->after_us}, {"gain", gain_of(s)}};
     return cJSON_AddStringToObject(row, "shape", r->shape->name) != NULL &&
            cJSON_AddStringToObject(row, "dtype", tamis_dtype_name(s->of.dtype)) != NULL &&
-           cJSON_AddStringToObject(row, "op", tamis_tuned_op_name(s->of.op)) != NULL &&
+           cJSON_AddStringToObject(row, "op", tamis_setting_op_name(s->of.op)) != NULL &&
            cJSON_AddNumberToObject(row, "group", s->of.group) != NULL &&
            add_values(cJSON_AddObjectToObject(row, "before"), s, s->before) &&
            add_values(cJSON_AddObjectToObject(row, "after"), s, s->after) &&
@@ -212,7 +212,7 @@ static tamis_status open_device(tune *t, tamis_error *error) {
     tamis_status status = bench_open(t->flags->device, &t->device, error);
     if (status != TAMIS_OK) return status;
     const tamis_device_info *info = tamis_context_device(t->device);
-    status = tamis_device_tuning(info, from, sizeof(from), error);
+    status = tamis_device_settings(info, from, sizeof(from), error);
     if (status != TAMIS_OK) return status;
     if (strcmp(from, "none") == 0) {
         snprintf(error->text, sizeof(error->text), "%s (%s): its kernels have no settings",
@@ -235,7 +235,7 @@ static int finish(tune *t, cli_output *output) {
         return cli_fail(tune_command.name, "%s", error.text);
     if (!t->flags->dry_run) {
         char path[1024];
-        if (tamis_device_tuning(tamis_context_device(t->device), path, sizeof(path), &error) !=
+        if (tamis_device_settings(tamis_context_device(t->device), path, sizeof(path), &error) !=
             TAMIS_OK)
             return cli_fail(tune_command.name, "%s", error.text);
         printf("settings written to %s\n", path);

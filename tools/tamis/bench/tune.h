@@ -11,7 +11,7 @@
 /* What is searched: an op on a filled cache. */
 typedef struct tune_search {
     bench *cache;
-    tamis_tuned_class of;
+    tamis_setting_class of;
     bench_arm arm; /* what is timed */
     uint32_t rounds;
     cli_progress *progress; /* counts settings' values that were measured */
@@ -22,12 +22,12 @@ typedef struct tune_search {
 } tune_search;
 
 /* The first of the op's settings from *i on, which *i becomes; NULL behind the last. */
-const tamis_setting_info *tune_next(tamis_tuned_op op, uint32_t *i);
+const tamis_setting_info *tune_next(tamis_setting_op op, uint32_t *i);
 #define TUNE_EACH_SETTING(i, info, op)                                                             \
     for (uint32_t i = 0; ((info) = tune_next(op, &i)) != NULL; i++)
 
 /* How many values a search measures at most. */
-size_t tune_values(tamis_tuned_op op);
+size_t tune_values(tamis_setting_op op);
 /* Leaves the context with the settings it found, which are those from before unless others were
  * faster. */
 tamis_status tune_run(tune_search *s, tamis_error *error);

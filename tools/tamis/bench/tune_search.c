@@ -18,7 +18,7 @@ typedef struct candidate {
 
 #define FASTER 0.99 /* times what was: less is noise */
 
-const tamis_setting_info *tune_next(tamis_tuned_op op, uint32_t *i) {
+const tamis_setting_info *tune_next(tamis_setting_op op, uint32_t *i) {
     for (; *i < TUNE_SETTINGS_MAX; ++*i) {
         const tamis_setting_info *info = tamis_setting_describe(*i);
         if (info == NULL || (info->ops >> op & 1) != 0) return info;
@@ -26,7 +26,7 @@ const tamis_setting_info *tune_next(tamis_tuned_op op, uint32_t *i) {
     return NULL;
 }
 
-size_t tune_values(tamis_tuned_op op) {
+size_t tune_values(tamis_setting_op op) {
     size_t n = 0;
     const tamis_setting_info *info;
     TUNE_EACH_SETTING(i, info, op) n += info->n_values;

@@ -302,7 +302,7 @@ static int measure(check_run *run) {
 
 static tamis_status describe(check_run *run, tamis_error *error) {
     const check_flags *f = run->flags;
-    const tamis_model_info *info = tamis_model_get_info(run->rig.model);
+    const tamis_model_info *info = tamis_model_describe(run->rig.model);
     tamis_blend_policy *p = &run->policy;
     p->selector = selectors[f->selector];
     p->schedule = (tamis_blend_schedule)f->schedule;

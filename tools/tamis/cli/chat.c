@@ -130,7 +130,7 @@ static tamis_status add_text(builder *b, const char *text, size_t bytes, tamis_e
 
 /* A token that the file calls a normal one has its text all the same. */
 static int32_t find_normal(const tamis_vocab *vocab, const char *name, size_t bytes) {
-    const int32_t count = (int32_t)tamis_vocab_get_info(vocab)->n_tokens;
+    const int32_t count = (int32_t)tamis_vocab_describe(vocab)->n_tokens;
     for (int32_t i = 0; i < count; i++) {
         size_t length = 0;
         const char *text = tamis_vocab_token_text(vocab, i, &length);
@@ -143,7 +143,7 @@ static int32_t find_normal(const tamis_vocab *vocab, const char *name, size_t by
  * and `name` says what. */
 static int32_t find_token(const tamis_vocab *vocab, const char *at, const char **next,
                           char name[32]) {
-    const tamis_vocab_info *info = tamis_vocab_get_info(vocab);
+    const tamis_vocab_info *info = tamis_vocab_describe(vocab);
     *next = at + 1;
     strcpy(name, *at == 'e' ? "eos" : "bos");
     if (*at != '<') return *at == 'e' ? info->eos : info->bos;
@@ -163,7 +163,7 @@ static bool is_token(char mark) {
 #define OF_FORMAT_MAX 16
 static size_t tokens_of_format(const cli_chat *chat, int32_t out[OF_FORMAT_MAX]) {
     const char *const patterns[] = {chat->format->first, chat->format->end};
-    const tamis_vocab_info *info = tamis_vocab_get_info(chat->vocab);
+    const tamis_vocab_info *info = tamis_vocab_describe(chat->vocab);
     char name[32];
     size_t n = 0;
     out[n++] = info->bos;
@@ -234,7 +234,7 @@ static tamis_status add_content(builder *b, char mark, tamis_error *error) {
 
 static tamis_status add_token(builder *b, const char *at, const char **next, tamis_error *error) {
     char name[32];
-    const bool left_out = *at == 'w' && !tamis_vocab_get_info(b->chat->vocab)->add_bos;
+    const bool left_out = *at == 'w' && !tamis_vocab_describe(b->chat->vocab)->add_bos;
     const int32_t token = find_token(b->chat->vocab, at, next, name);
     tamis_status status = flush(b, error);
     if (status != TAMIS_OK || left_out) return status;
@@ -356,7 +356,7 @@ const char *cli_chat_name(const cli_chat *chat) {
 void cli_endings(const tamis_vocab *vocab, int32_t out[CLI_ENDINGS]) {
     static const char *const texts[] = {"<|eot_id|>", "<|eom_id|>", "<|end_of_text|>", "<|im_end|>",
                                         "<|endoftext|>"};
-    const tamis_vocab_info *info = tamis_vocab_get_info(vocab);
+    const tamis_vocab_info *info = tamis_vocab_describe(vocab);
     *out++ = info->eos;
     *out++ = info->eot;
     for (size_t i = 0; i < sizeof(texts) / sizeof(texts[0]); i++) {

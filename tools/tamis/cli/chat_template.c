@@ -35,7 +35,7 @@ static size_t add(jinja_message *to, const char *role, uint8_t origin, const cha
 static tamis_status render(const cli_chat *chat, uint32_t turns, const char *answer,
                            const char *text, size_t bytes, jinja_result *out, tamis_error *error) {
     char bos[256], eos[256];
-    const tamis_vocab_info *info = tamis_vocab_get_info(chat->vocab);
+    const tamis_vocab_info *info = tamis_vocab_describe(chat->vocab);
     jinja_message *messages = calloc(2 * (size_t)turns + 2, sizeof(*messages));
     size_t n = 0;
     *out = (jinja_result){0};
@@ -144,7 +144,7 @@ static bool is_bracketed(const char *text, size_t bytes) {
 }
 
 static bool is_special(const tamis_vocab *vocab, int32_t token, const char *text, size_t bytes) {
-    const tamis_vocab_info *info = tamis_vocab_get_info(vocab);
+    const tamis_vocab_info *info = tamis_vocab_describe(vocab);
     const tamis_token_kind kind = tamis_vocab_token_kind(vocab, token);
     if (bytes == 0) return false;
     if (token == info->bos || token == info->eos || token == info->eot) return true;
@@ -155,7 +155,7 @@ static bool is_special(const tamis_vocab *vocab, int32_t token, const char *text
 }
 
 static tamis_status find_specials(const tamis_vocab *vocab, specials *out, tamis_error *error) {
-    const int32_t count = (int32_t)tamis_vocab_get_info(vocab)->n_tokens;
+    const int32_t count = (int32_t)tamis_vocab_describe(vocab)->n_tokens;
     for (int32_t i = 0; i < count; i++) {
         size_t bytes = 0;
         const char *text = tamis_vocab_token_text(vocab, i, &bytes);
@@ -283,7 +283,7 @@ static tamis_status append(cli_tokens *to, const int32_t *ids, size_t count, tam
 static tamis_status append_text(const cli_chat *chat, const specials *s, const jinja_result *r,
                                 size_t from, size_t end, cli_tokens *out, tamis_error *error) {
     cli_tokens tokens = {0};
-    const bool space = tamis_vocab_get_info(chat->vocab)->add_space_prefix && from < end &&
+    const bool space = tamis_vocab_describe(chat->vocab)->add_space_prefix && from < end &&
                        r->text[from] == ' ' && r->origins[from] == JINJA_TEMPLATE;
     from += space;
     if (from >= end) return TAMIS_OK;
@@ -316,7 +316,7 @@ static tamis_status append_turn(const cli_chat *chat, const specials *s, const j
 /* bos, where the file wants it before every text and the template has not put it there. */
 static tamis_status append_bos(const cli_chat *chat, const specials *s, const jinja_result *r,
                                cli_tokens *out, tamis_error *error) {
-    const tamis_vocab_info *info = tamis_vocab_get_info(chat->vocab);
+    const tamis_vocab_info *info = tamis_vocab_describe(chat->vocab);
     const special *first = r->bytes > 0 ? special_at(s, r, 0) : NULL;
     const bool there = first != NULL && first->token == info->bos;
     return info->add_bos && !there ? append(out, &info->bos, 1, error) : TAMIS_OK;

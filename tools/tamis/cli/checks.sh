@@ -8,7 +8,7 @@ work=$(mktemp -d)
 trap 'rm -rf "$work"' EXIT
 failures=0
 unset TAMIS_DEVICE TAMIS_LOG
-export TAMIS_TUNING=none # the user's own file is not tested
+export TAMIS_SETTINGS=none # the user's own file is not tested
 export TAMIS_CUDA_DRIVER=$work/none # a GPU would serve where the reference is meant
 
 fail() {

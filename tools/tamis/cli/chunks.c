@@ -125,7 +125,7 @@ tamis_status cli_chunks_open(const cli_chunk_flags *f, const cli_chunks_params *
                                       .dtype = params->dtype};
     plan->max_rows = (uint32_t)c->n_tokens; /* all of it is one step */
     plan->load_dtypes = 1u << params->dtype;
-    plan->masses = params->asks;
+    if (params->asks) plan->flags |= TAMIS_PLAN_ROW_MASSES;
     return TAMIS_OK;
 }
 
@@ -199,7 +199,7 @@ static tamis_status time_computing(cli_chunks *c, cli_session *s, tamis_blend_co
         const double start = cli_seconds();
         status = tamis_runner_prefill(s->runner, sequence, tokens, n, NULL, error);
         costs->compute_us =
-            1e6 * (cli_seconds() - start) / ((double)n * tamis_model_get_info(s->model)->n_layers);
+            1e6 * (cli_seconds() - start) / ((double)n * tamis_model_describe(s->model)->n_layers);
         const tamis_status removed =
             tamis_cache_remove(s->cache, sequence, status == TAMIS_OK ? error : NULL);
         if (status == TAMIS_OK) status = removed;

@@ -68,9 +68,9 @@ static tamis_status show_loading(void *user, uint64_t done, uint64_t total, tami
 static tamis_status load_shown(tamis_context *device, const char *path, tamis_model **out,
                                tamis_error *error) {
     int shown = -1;
-    if (!isatty(STDERR_FILENO)) return tamis_model_load(device, path, out, error);
-    const tamis_status status =
-        tamis_model_load_watched(device, path, show_loading, &shown, out, error);
+    if (!isatty(STDERR_FILENO)) return tamis_model_load(device, path, NULL, out, error);
+    const tamis_model_params params = {.watcher = show_loading, .user = &shown};
+    const tamis_status status = tamis_model_load(device, path, &params, out, error);
     if (shown >= 0) fprintf(stderr, "\r%*s\r", (int)sizeof "loading 100 %", "");
     return status;
 }

@@ -55,7 +55,7 @@ typedef struct settings_text {
 static settings_text settings_of(const tamis_device_info *info) {
     settings_text out;
     tamis_error error = {0};
-    if (tamis_device_tuning(info, out.text, sizeof(out.text), &error) != TAMIS_OK)
+    if (tamis_device_settings(info, out.text, sizeof(out.text), &error) != TAMIS_OK)
         snprintf(out.text, sizeof(out.text), "%s", error.text);
     return out;
 }

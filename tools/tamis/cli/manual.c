@@ -66,7 +66,7 @@ void cli_print_manual(void) {
         roff_command(cli_commands[i]);
     printf(".SH ENVIRONMENT\n.TP\n.B TAMIS_DEVICE\nthe device if \\-\\-device is not given\n"
            ".TP\n.B TAMIS_LOG\nthe level of log lines on stderr: error, warn, info or debug\n"
-           ".TP\n.B TAMIS_TUNING\nthe file of settings that tamis tune writes, or none\n"
+           ".TP\n.B TAMIS_SETTINGS\nthe file of settings that tamis tune writes, or none\n"
            ".TP\n.B TAMIS_REDIS_PASSWORD\nthe password of the server of \\-\\-redis\n"
            ".SH \"EXIT STATUS\"\n" CLI_STATUS_HELP);
 }

@@ -85,8 +85,8 @@ static bool parse_selection(const value *v, uint32_t *out) {
     tamis_selection selection;
     tamis_error error = {0};
     snprintf(name, sizeof(name), "%.*s", (int)v->length, v->text);
-    if (tamis_selection_preset(name, &selection, &error) != TAMIS_OK) return refuse(v, error.text);
-    for (*out = 0; strcmp(name, tamis_selection_preset_name(*out)) != 0;)
+    if (tamis_selection_parse(name, &selection, &error) != TAMIS_OK) return refuse(v, error.text);
+    for (*out = 0; strcmp(name, tamis_selection_name_at(*out)) != 0;)
         ++*out;
     return true;
 }
@@ -102,13 +102,13 @@ static size_t word_length(const value *v, size_t from, char end) {
 /* "kind", or "kind+option+option". */
 static bool parse_eviction(const value *v, uint32_t *out) {
     char name[64]; /* as above */
-    tamis_eviction_kind kind;
+    tamis_eviction eviction;
     tamis_error error = {0};
     uint32_t options = 0, bit = 0;
     size_t used = word_length(v, 0, '+');
     snprintf(name, sizeof(name), "%.*s", (int)used, v->text);
-    if (tamis_eviction_parse(name, &kind, &error) != TAMIS_OK) return refuse(v, error.text);
-    if (kind == TAMIS_EVICT_CALLER) return refuse(v, "takes its scores from a program");
+    if (tamis_eviction_parse(name, &eviction, &error) != TAMIS_OK) return refuse(v, error.text);
+    if (eviction.kind == TAMIS_EVICT_CALLER) return refuse(v, "takes its scores from a program");
     while (used < v->length) {
         const cli_option words = {.name = v->option->name, .kind = CLI_OPTIONS};
         const value word = {v->command, &words, v->text + used + 1, word_length(v, used + 1, '+')};
@@ -116,7 +116,7 @@ static bool parse_eviction(const value *v, uint32_t *out) {
         options |= 1u << bit;
         used += 1 + word.length;
     }
-    *out = CLI_EVICTION_OF(kind, options);
+    *out = CLI_EVICTION_OF(eviction.kind, options);
     return true;
 }
 

@@ -32,7 +32,7 @@ typedef struct cli_seed {
     uint32_t given;
 } cli_seed;
 
-/* A selection as one value: the index of its name among tamis_selection_preset_name, where the
+/* A selection as one value: the index of its name among tamis_selection_name_at, where the
  * names of the kinds come first, each at the kind's own value. */
 
 /* An eviction as one value: its kind with its options, TAMIS_EVICT_*. */

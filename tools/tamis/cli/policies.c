@@ -29,12 +29,12 @@ uint32_t cli_page_size(uint32_t choice) {
 /* ---- Selections ------------------------------------------------------------------------------ */
 
 const char *cli_selection_name(uint32_t value) {
-    return tamis_selection_preset_name(value);
+    return tamis_selection_name_at(value);
 }
 
 static tamis_selection preset(uint32_t value) {
     tamis_selection selection;
-    if (tamis_selection_preset(cli_selection_name(value), &selection, NULL) != TAMIS_OK)
+    if (tamis_selection_parse(cli_selection_name(value), &selection, NULL) != TAMIS_OK)
         tamis_selection_default((tamis_selection_kind)value, &selection);
     return selection;
 }

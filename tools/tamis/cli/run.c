@@ -318,7 +318,9 @@ static bool choose_params(const run_flags *f, cli_session_params *out, cli_chunk
         .cache = {.page_size = cli_page_size(f->page_size),
                   .dtype = (tamis_dtype)f->dtype,
                   .bounds_dtype = (tamis_bounds_dtype)f->bounds_dtype},
-        .plan = {.timing = f->times != 0 && CLI_EVICTION_KIND(f->evict) != TAMIS_EVICT_NONE}};
+        .plan = {.flags = f->times != 0 && CLI_EVICTION_KIND(f->evict) != TAMIS_EVICT_NONE
+                              ? TAMIS_PLAN_TIMING
+                              : 0}};
     if (!choose_policies(f, chunks->used, &out->plan.selection, &out->plan.eviction) ||
         !check_prefix_eviction(&out->plan.eviction, chunks) ||
         !cli_sampling(cli_run_command.name, &f->sampling, &out->sampling))

@@ -12,7 +12,7 @@
 /* ---- Opening and closing --------------------------------------------------------------------- */
 
 static tamis_status choose_context(cli_session *s, uint32_t context, tamis_error *error) {
-    const uint32_t stated = tamis_model_get_info(s->model)->context;
+    const uint32_t stated = tamis_model_describe(s->model)->context;
     s->context = context > 0 ? context : stated;
     if (s->context <= stated) return TAMIS_OK;
     return cli_error(error, TAMIS_E_ARGUMENT, "--context %u: exceeds the %u that the model states",
@@ -22,7 +22,7 @@ static tamis_status choose_context(cli_session *s, uint32_t context, tamis_error
 /* Without a temperature the device finds the most likely token by itself. */
 static tamis_status make_sampler(cli_session *s, const tamis_sampling *sampling,
                                  tamis_error *error) {
-    const uint32_t n_vocab = tamis_model_get_info(s->model)->n_vocab;
+    const uint32_t n_vocab = tamis_model_describe(s->model)->n_vocab;
     if (sampling->temperature == 0) return TAMIS_OK;
     s->logits = malloc(n_vocab * sizeof(*s->logits));
     if (s->logits == NULL) return cli_no_memory(error);
@@ -33,7 +33,7 @@ static tamis_status make_sampler(cli_session *s, const tamis_sampling *sampling,
  * context within the window does. */
 static tamis_status make_runner(cli_session *s, const tamis_plan_params *params,
                                 tamis_error *error) {
-    const uint32_t window = tamis_model_get_info(s->model)->sliding_window;
+    const uint32_t window = tamis_model_describe(s->model)->sliding_window;
     const tamis_status status = tamis_runner_create(s->model, s->cache, params, &s->runner, error);
     if (status != TAMIS_E_UNSUPPORTED || window == 0 || s->context <= window) return status;
     const size_t used = strlen(error->text);
@@ -65,7 +65,7 @@ static tamis_status blame_context(const cli_session *s, const cli_session_params
     return cli_error(error, status,
                      "%.160s: key '%s.context_length' is %u, and no --context N names fewer "
                      "tokens: %.200s",
-                     params->model, tamis_model_get_info(s->model)->architecture, s->context,
+                     params->model, tamis_model_describe(s->model)->architecture, s->context,
                      reason.text);
 }
 
@@ -125,15 +125,17 @@ tamis_status cli_session_on(cli_session *s, tamis_model *model, tamis_cache *cac
 
 /* Bytes that the text took and the sequence no longer holds. No other sequence shares its pages. */
 static double bytes_returned(const cli_session *s) {
-    const tamis_model_info *shape = tamis_model_get_info(s->model);
+    const tamis_model_info *shape = tamis_model_describe(s->model);
     tamis_cache_params cache;
     tamis_sequence_stats stats;
     tamis_cache_get_params(s->cache, &cache);
+    uint32_t length;
     if (tamis_cache_get_sequence_stats(s->cache, s->sequence, &stats, NULL) != TAMIS_OK ||
+        tamis_cache_length(s->cache, s->sequence, &length, NULL, NULL) != TAMIS_OK ||
         stats.pages == 0)
         return 0;
     uint64_t lanes = (uint64_t)shape->n_layers * shape->n_kv_heads;
-    uint64_t pages = lanes * ((stats.length + cache.page_size - 1) / cache.page_size);
+    uint64_t pages = lanes * ((length + cache.page_size - 1) / cache.page_size);
     return (double)(pages - stats.pages) * ((double)stats.bytes_held / (double)stats.pages);
 }
 
@@ -205,7 +207,7 @@ static bool is_ending(const cli_session *s, int32_t token) {
 /* Prints the next token. Tokens that would end the answer are never printed. */
 static tamis_status print_next(const cli_session *s, cli_answer *to, tamis_error *error) {
     size_t bytes = 0;
-    const char *piece = tamis_model_token_text(s->model, s->next, &bytes);
+    const char *piece = tamis_vocab_token_text(tamis_model_vocab(s->model), s->next, &bytes);
     if (is_ending(s, s->next) || cli_answer_add(to, piece, bytes)) return TAMIS_OK;
     return cli_no_memory(error);
 }
@@ -244,13 +246,13 @@ void cli_session_report(const cli_session *s) {
                 full > 0 ? 100 * read / full : 0.0);
     else
         fprintf(stderr, "- tokens/s, KV read -");
-    if (tamis_cache_get_stats(s->cache, &stats, NULL) == TAMIS_OK)
-        fprintf(stderr, ", KV held %s", cli_bytes((double)stats.bytes_held).text);
+    tamis_cache_get_stats(s->cache, &stats);
+    fprintf(stderr, ", KV held %s", cli_bytes((double)stats.bytes_held).text);
     fprintf(stderr, ", on %s\n", tamis_context_device(s->device)->id);
 }
 
 void cli_session_report_eviction(const cli_session *s, const tamis_eviction *eviction, bool times) {
-    const tamis_model_info *shape = tamis_model_get_info(s->model);
+    const tamis_model_info *shape = tamis_model_describe(s->model);
     tamis_plan_times t;
     uint32_t least = UINT32_MAX, most = 0, lanes = shape->n_layers * shape->n_kv_heads;
     uint64_t sum = 0;

@@ -255,18 +255,18 @@ check_tune() {
         tune --device reference
     succeeds '^reference:0: settings: none$' devices
     [ "$fast" = opencl:0 ] || return 0
-    export TAMIS_TUNING="$work/own/tuning"
+    export TAMIS_SETTINGS="$work/own/settings"
     succeeds '^llama3-8b +f16 +sparse +fetch_rows=[0-9]+ fetch_level=[12] score_ahead=[0-9]+ ' \
         "${tuned[@]}" --device opencl:0 --dry-run --json "$work/tune.json"
-    [ ! -e "$TAMIS_TUNING" ] || fail 'tune --dry-run: wrote a file'
+    [ ! -e "$TAMIS_SETTINGS" ] || fail 'tune --dry-run: wrote a file'
     grep -q '"score_ahead":' "$work/tune.json" || fail 'tune --json: no settings'
-    succeeds "^settings written to $TAMIS_TUNING\$" "${tuned[@]}" --device opencl:0
-    grep -qE '^device ' "$TAMIS_TUNING" || fail 'tune: the file names no device'
-    succeeds "^opencl:0: settings: $TAMIS_TUNING\$" devices
-    echo 'attend f16 x' >>"$TAMIS_TUNING"
-    expect 1 "^tamis tune: $TAMIS_TUNING, line [0-9]+: \"x\" is not understood" \
+    succeeds "^settings written to $TAMIS_SETTINGS\$" "${tuned[@]}" --device opencl:0
+    grep -qE '^device ' "$TAMIS_SETTINGS" || fail 'tune: the file names no device'
+    succeeds "^opencl:0: settings: $TAMIS_SETTINGS\$" devices
+    echo 'attend f16 x' >>"$TAMIS_SETTINGS"
+    expect 1 "^tamis tune: $TAMIS_SETTINGS, line [0-9]+: \"x\" is not understood" \
         "${tuned[@]}" --device opencl:0
-    export TAMIS_TUNING=none
+    export TAMIS_SETTINGS=none
 }
 
 check_tune

@@ -55,7 +55,7 @@ static bool print_question(const compare_run *run, const char *question,
 
 bool compare_print(const compare_run *run, const cli_texts *questions) {
     const tamis_device_info *device = tamis_context_device(run->rig.context);
-    const tamis_model_info *model = tamis_model_get_info(run->rig.model);
+    const tamis_model_info *model = tamis_model_describe(run->rig.model);
     const size_t count = run->text.tokens.count;
     bool printed = true;
     printf("%zu tokens, read once in %.1f s (%.1f tokens/s) by %s on %s (%s), form: %s\n", count,

@@ -14,7 +14,7 @@ typedef struct answer_text {
 
 static void extend(const blend_rig *rig, int32_t token, answer_text *to) {
     size_t bytes = 0;
-    const char *piece = tamis_model_token_text(rig->model, token, &bytes);
+    const char *piece = tamis_vocab_token_text(tamis_model_vocab(rig->model), token, &bytes);
     for (size_t i = 0; i < bytes && to->bytes + 1 < sizeof(to->text); i++)
         if (piece[i] != '\0') to->text[to->bytes++] = piece[i];
     to->text[to->bytes] = '\0';

@@ -133,7 +133,7 @@ static bool print_layers(const blend_report *report) {
 
 bool blend_print(const blend_report *report) {
     const tamis_device_info *device = tamis_context_device(report->rig->context);
-    const tamis_model_info *model = tamis_model_get_info(report->rig->model);
+    const tamis_model_info *model = tamis_model_describe(report->rig->model);
     printf("chunks of %u tokens, %s records behind %u token%s, by %s on %s (%s)\n",
            report->chunk_tokens, tamis_dtype_name(report->rig->record.dtype),
            report->rig->record.n_sink, report->rig->record.n_sink == 1 ? "" : "s",

@@ -13,7 +13,7 @@ const char *const blend_schedules[] = {"falling", "flat", NULL};
 
 static tamis_status make_cache(blend_rig *rig, const blend_rig_params *p, tamis_error *error) {
     const uint32_t longest = p->prompt + p->answer,
-                   stated = tamis_model_get_info(rig->model)->context;
+                   stated = tamis_model_describe(rig->model)->context;
     tamis_cache_params cache = {.page_size = p->page_size,
                                 .dtype = p->dtype,
                                 .capacity_tokens =
@@ -32,12 +32,12 @@ static tamis_status make_runner(blend_rig *rig, const blend_rig_params *p, tamis
     const tamis_plan_params plan = {.max_rows = p->prompt,
                                     .max_context = p->prompt + p->answer,
                                     .load_dtypes = 1u << p->stored,
-                                    .masses = p->asks};
+                                    .flags = p->asks ? TAMIS_PLAN_ROW_MASSES : 0};
     return tamis_runner_create(rig->model, rig->cache, &plan, &rig->runner, error);
 }
 
 static tamis_status set_sink(blend_rig *rig, const blend_rig_params *p, tamis_error *error) {
-    const tamis_vocab_info *vocab = tamis_vocab_get_info(tamis_model_vocab(rig->model));
+    const tamis_vocab_info *vocab = tamis_vocab_describe(tamis_model_vocab(rig->model));
     const bool wanted = p->sink == BLEND_SINK_BOS || (p->sink == BLEND_SINK_FILE && vocab->add_bos);
     rig->record.dtype = p->stored;
     rig->record.cache_dtype = p->dtype;
@@ -69,7 +69,7 @@ int blend_rig_open(blend_rig *rig, const char *command, const blend_rig_params *
     tamis_status status = cli_open(params->device, &rig->context, &error);
     if (status == TAMIS_OK) status = cli_load(rig->context, params->model, &rig->model, &error);
     if (status == TAMIS_OK) {
-        const tamis_model_info *info = tamis_model_get_info(rig->model);
+        const tamis_model_info *info = tamis_model_describe(rig->model);
         rig->n_vocab = info->n_vocab;
         rig->n_layers = info->n_layers;
         rig->n_kv_heads = info->n_kv_heads;

@@ -85,7 +85,7 @@ static passkey_subject alias_of(const blend_source *source, const recipe *r, uin
  * space with which they begin. */
 static tamis_status cut_plant(const blend_source *source, const char *text, cli_tokens *out,
                               tamis_error *error) {
-    text += tamis_vocab_get_info(source->vocab)->add_space_prefix;
+    text += tamis_vocab_describe(source->vocab)->add_space_prefix;
     return cli_tokenize(source->vocab, text, strlen(text), 0, out, error);
 }
 

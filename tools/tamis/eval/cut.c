@@ -20,7 +20,7 @@ typedef struct walk {
 
 static walk walk_of(const tamis_vocab *vocab, const char *text, size_t bytes) {
     return (walk){vocab, text, (int64_t)bytes,
-                  -(int64_t)tamis_vocab_get_info(vocab)->add_space_prefix};
+                  -(int64_t)tamis_vocab_describe(vocab)->add_space_prefix};
 }
 
 /* Steps over a token, whose bytes must be those of the text. */

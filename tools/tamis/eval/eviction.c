@@ -278,7 +278,7 @@ static int prepare(eviction_run *run) {
                              3 * ((uint64_t)context + 2 * page_size) + f->n_questions * tail,
                              context, f->n_questions);
     if (code != CLI_OK) return code;
-    run->shape = *tamis_model_get_info(run->rig.model);
+    run->shape = *tamis_model_describe(run->rig.model);
     if (!eval_text_open(&run->natural, eval_eviction_command.name, f->text, f->model))
         return CLI_FAILED;
     if (run->natural.bytes == 0)

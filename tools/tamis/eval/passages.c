@@ -47,7 +47,7 @@ int eval_passages_open(eval_passages *passages, const char *command, const tamis
     *passages = (eval_passages){.longest = longest, .fed = fed, .texts = texts, .seed = seed};
     if (!eval_text_open(&text, command, path, model_path)) return CLI_FAILED;
     const tamis_vocab *vocab = tamis_model_vocab(model);
-    const tamis_vocab_info *info = tamis_vocab_get_info(vocab);
+    const tamis_vocab_info *info = tamis_vocab_describe(vocab);
     passages->bos = info->add_bos ? info->bos : -1;
     passages->passage = malloc(passage_tokens(passages) * sizeof(*passages->passage));
     int code =

@@ -33,7 +33,7 @@ static bool is_right(const answer *a, const passkey_question *question) {
 static void extend(answer *a, const passkey_question *question, const tamis_model *model,
                    int32_t token) {
     size_t bytes = 0;
-    const char *text = tamis_model_token_text(model, token, &bytes);
+    const char *text = tamis_vocab_token_text(tamis_model_vocab(model), token, &bytes);
     for (size_t i = 0; i < bytes && a->bytes < question->key_bytes; i++)
         a->text[a->bytes++] = text[i];
     a->tokens++;

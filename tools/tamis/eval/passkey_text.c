@@ -42,7 +42,7 @@ static recipe draw_recipe(const passkey_source *source, uint32_t index) {
 /* Vocabularies of bytes get the words that the shipped model was trained on. In others the space
  * before the key belongs to the answer, for it may be a part of the key's first token. */
 bool passkey_has_bytes(const tamis_vocab *vocab) {
-    return tamis_vocab_get_info(vocab)->kind == TAMIS_VOCAB_BYTES;
+    return tamis_vocab_describe(vocab)->kind == TAMIS_VOCAB_BYTES;
 }
 
 static bool has_bytes(const passkey_source *source) {

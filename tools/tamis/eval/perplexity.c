@@ -105,7 +105,7 @@ static double divergence(const float *p, const float *q, uint32_t n) {
 static tamis_status feed(perplexity *p, tamis_runner *runner, const char *name, bool is_truth,
                          tamis_sequence sequence, const int32_t *fed, perplexity_result *result,
                          tamis_error *error) {
-    const uint32_t n_vocab = tamis_model_get_info(p->rig.model)->n_vocab;
+    const uint32_t n_vocab = tamis_model_describe(p->rig.model)->n_vocab;
     tamis_status status = TAMIS_OK;
     for (uint32_t t = 0; status == TAMIS_OK && t < p->passages.fed; t++) {
         float *truth = &p->truth_logits[(size_t)t * n_vocab];
@@ -119,7 +119,7 @@ static tamis_status feed(perplexity *p, tamis_runner *runner, const char *name, 
             return cli_error(error, TAMIS_E_DEVICE,
                              "length %u, text %u, token %u: the loss under %s is %g", p->length,
                              p->text, t + 1, name, nll);
-        tamis_model_token_text(p->rig.model, fed[t + 1], &bytes);
+        tamis_vocab_token_text(tamis_model_vocab(p->rig.model), fed[t + 1], &bytes);
         result->nll += nll;
         if (!is_truth) result->kl += divergence(truth, logits, n_vocab);
         result->bytes += bytes;
@@ -196,7 +196,7 @@ static int measure(perplexity *p) {
     uint32_t arms = p->rig.arms->count;
     tamis_error error = {0};
     tamis_status status = TAMIS_OK;
-    const size_t n_vocab = tamis_model_get_info(p->rig.model)->n_vocab;
+    const size_t n_vocab = tamis_model_describe(p->rig.model)->n_vocab;
     p->logits = malloc(n_vocab * sizeof(*p->logits));
     p->truth_logits = malloc(p->passages.fed * n_vocab * sizeof(*p->truth_logits));
     p->results = calloc((size_t)lengths->count * arms, sizeof(*p->results));

@@ -113,7 +113,7 @@ static int measure(const recall_flags *f, eval_rig *rig, const eval_passages *pa
                    recall_result *results) {
     tamis_error error = {0};
     recall r = {.rig = rig,
-                .shape = *tamis_model_get_info(rig->model),
+                .shape = *tamis_model_describe(rig->model),
                 .page_size = cli_page_size(f->arms.page_size),
                 .n_tokens = f->tokens,
                 .top = f->top};
@@ -130,7 +130,7 @@ static int measure(const recall_flags *f, eval_rig *rig, const eval_passages *pa
 /* The replay has no sliding window, and every key is weighed: full would be compared with another
  * attention than its own. */
 static int check_window(const eval_rig *rig, uint32_t tokens) {
-    uint32_t window = tamis_model_get_info(rig->model)->sliding_window;
+    uint32_t window = tamis_model_describe(rig->model)->sliding_window;
     if (window == 0 || window >= tokens) return CLI_OK;
     return cli_fail(eval_recall_command.name,
                     "--length, --tokens: a text takes up to %u tokens, more than the model's "

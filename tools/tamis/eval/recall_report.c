@@ -93,7 +93,7 @@ bool recall_print(const eval_rig *rig, const recall_result *results, uint32_t n_
     add_head(&totals, total_head);
     add_head(&layers, layer_head);
     for (uint32_t i = 0; i < n_results; i++) {
-        const view v = {rig->arms, tamis_model_get_info(rig->model), &results[i]};
+        const view v = {rig->arms, tamis_model_describe(rig->model), &results[i]};
         fill_totals(&totals, &v);
         fill_layers(&layers, &v);
     }
@@ -159,7 +159,7 @@ cJSON *recall_rows(const eval_rig *rig, const recall_result *results, uint32_t n
     cJSON *rows = cJSON_CreateArray();
     bool made = rows != NULL;
     for (uint32_t i = 0; made && i < n_results; i++) {
-        const view v = {rig->arms, tamis_model_get_info(rig->model), &results[i]};
+        const view v = {rig->arms, tamis_model_describe(rig->model), &results[i]};
         made = add_length(rows, &v);
     }
     if (made) return rows;

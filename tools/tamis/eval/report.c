@@ -120,7 +120,7 @@ static bool move_members(cJSON *from, cJSON *to) {
 }
 
 static bool add_model(cJSON *root, const eval_rig *rig, uint64_t seed) {
-    const tamis_model_info *model = tamis_model_get_info(rig->model);
+    const tamis_model_info *model = tamis_model_describe(rig->model);
     const char *name = cli_model_name(model);
     return cJSON_AddStringToObject(root, "model", name) != NULL &&
            cJSON_AddNumberToObject(root, "parameters", (double)model->parameters) != NULL &&

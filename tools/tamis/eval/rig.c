@@ -11,7 +11,7 @@ static tamis_status make_runners(eval_rig *rig, uint32_t context, tamis_error *e
                                           .max_context = context,
                                           .max_sequences = rig->max_sequences,
                                           .max_rows = prefills ? 0 : rig->max_sequences,
-                                          .timing = rig->arms->timing,
+                                          .flags = rig->arms->timing ? TAMIS_PLAN_TIMING : 0,
                                           .eviction = arm->eviction};
         tamis_status status =
             tamis_runner_create(rig->model, rig->cache, &params, &rig->runners[i], error);
@@ -35,7 +35,7 @@ int eval_rig_open(eval_rig *rig, const char *command, const char *device, const 
     tamis_status status = cli_open(device, &rig->context, &error);
     if (status == TAMIS_OK) status = cli_load(rig->context, model, &rig->model, &error);
     if (status == TAMIS_OK) {
-        uint32_t stated = tamis_model_get_info(rig->model)->context;
+        uint32_t stated = tamis_model_describe(rig->model)->context;
         if (context > stated)
             status = cli_error(&error, TAMIS_E_ARGUMENT,
                                "a text takes up to %u tokens with what follows it; the model "

@@ -27,7 +27,7 @@ static bool is_done(const answer *a) {
 
 static void extend(answer *a, const tamis_model *model, int32_t token) {
     size_t bytes = 0;
-    const char *text = tamis_model_token_text(model, token, &bytes);
+    const char *text = tamis_vocab_token_text(tamis_model_vocab(model), token, &bytes);
     for (size_t i = 0; i < bytes && a->bytes + 1 < sizeof(a->text); i++)
         a->text[a->bytes++] = text[i] != '\0' ? text[i] : ' ';
     a->text[a->bytes] = '\0';

@@ -84,7 +84,7 @@ bool ruler_print(const ruler_report *report) {
                                        "question", "length",   "trials",        "accuracy",
                                        "ci95",     "tokens/s", "KV-read/token", "share-of-full"};
     const tamis_device_info *device = tamis_context_device(report->rig->context);
-    const tamis_model_info *model = tamis_model_get_info(report->rig->model);
+    const tamis_model_info *model = tamis_model_describe(report->rig->model);
     cli_table table = {.columns = sizeof(head) / sizeof(head[0])};
     for (size_t i = 0; i < table.columns; i++)
         cli_table_add(&table, "%s", head[i]);

@@ -105,7 +105,7 @@ static size_t chunks_of(const put_state *s, uint32_t i) {
 }
 
 static tamis_status cut_text(put_state *s, uint32_t i, tamis_error *error) {
-    const uint32_t context = tamis_model_get_info(s->model)->context;
+    const uint32_t context = tamis_model_describe(s->model)->context;
     const cli_tokens *text = &s->texts[i];
     const size_t n = chunks_of(s, i);
     for (size_t j = 0; j < n; j++) {

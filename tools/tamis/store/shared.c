@@ -69,7 +69,7 @@ tamis_status store_list(tamis_store *store, store_records *out, tamis_error *err
 }
 
 uint32_t store_sink(const tamis_model *model, int32_t *token) {
-    const tamis_vocab_info *info = tamis_vocab_get_info(tamis_model_vocab(model));
+    const tamis_vocab_info *info = tamis_vocab_describe(tamis_model_vocab(model));
     *token = info->bos;
     return info->add_bos && info->bos >= 0;
 }

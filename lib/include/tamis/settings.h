@@ -4,15 +4,15 @@
  *
  * A context begins with the values that the library has for the kind of its processor, or else with
  * default ones. Over these it takes what the user's file says of its device: the file named by the
- * environment variable TAMIS_TUNING ("none": no file), else tamis/tuning in $XDG_CONFIG_HOME, else
+ * environment variable TAMIS_SETTINGS ("none": no file), else tamis/settings in $XDG_CONFIG_HOME, else
  * in ~/.config. `tamis tune` measures and writes it. What a file says of the device and is not
  * understood is an error of tamis_context_create, with its line, and so is a named file that cannot
  * be read; one in the usual place that cannot be opened is a warning in the log.
  *
  * Only CPU kernels under PoCL have settings so far. On other devices values can be set, but nothing
  * is read from the file, and nothing depends on them. */
-#ifndef TAMIS_TUNING_H
-#define TAMIS_TUNING_H
+#ifndef TAMIS_SETTINGS_H
+#define TAMIS_SETTINGS_H
 
 #include <tamis/cache.h>
 
@@ -35,10 +35,10 @@ typedef enum tamis_setting {
     TAMIS_SETTING_FETCH_NEAR = 3
 } tamis_setting;
 
-typedef enum tamis_tuned_op {
-    TAMIS_TUNED_ATTEND = 0, /* attention over all pages, or over lists that exist */
-    TAMIS_TUNED_SPARSE = 1  /* scoring, selecting and attending in one launch; scoring alone */
-} tamis_tuned_op;
+typedef enum tamis_setting_op {
+    TAMIS_SETTING_OF_ATTEND = 0, /* attention over all pages, or over lists that exist */
+    TAMIS_SETTING_OF_SPARSE = 1  /* scoring, selecting and attending in one launch; scoring alone */
+} tamis_setting_op;
 
 /* A setting's name and the values that it may have, ascending. */
 typedef struct tamis_setting_info {
@@ -51,26 +51,26 @@ typedef struct tamis_setting_info {
 /* NULL for a setting outside the list; so a caller may count from 0. */
 TAMIS_API const tamis_setting_info *tamis_setting_describe(uint32_t setting);
 /* "attend", "sparse"; NULL outside the list. */
-TAMIS_API const char *tamis_tuned_op_name(uint32_t op);
+TAMIS_API const char *tamis_setting_op_name(uint32_t op);
 
 /* For which launches a value holds: an op on caches of a dtype, with one query head for each KV
  * head or with several. */
-typedef struct tamis_tuned_class {
-    tamis_tuned_op op;
+typedef struct tamis_setting_class {
+    tamis_setting_op op;
     tamis_dtype dtype;
     uint32_t group; /* query heads of a KV head: 1, or any larger number for all of them */
-} tamis_tuned_class;
+} tamis_setting_class;
 
 /* The value that launches of a class have. Errors: E_ARGUMENT. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_context_get_setting(const tamis_context *context,
-                                                                  const tamis_tuned_class *of,
+                                                                  const tamis_setting_class *of,
                                                                   tamis_setting setting,
                                                                   uint32_t *value,
                                                                   tamis_error *error);
 /* Sets it for launches from now on; the first one with another value compiles its kernel. Nothing is
  * written to the file. Errors: E_ARGUMENT with the value and those that are allowed. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_context_set_setting(tamis_context *context,
-                                                                  const tamis_tuned_class *of,
+                                                                  const tamis_setting_class *of,
                                                                   tamis_setting setting,
                                                                   uint32_t value,
                                                                   tamis_error *error);
@@ -79,7 +79,7 @@ typedef struct tamis_tune_params {
     /* The shape and dtypes of the caches that will be attended, as for tamis_cache_create; layers,
      * planes and capacity are not used. */
     tamis_cache_params cache;
-    tamis_tuned_op op;
+    tamis_setting_op op;
     /* Nonzero: measures on known processors, too. 0: only where the library has no values for its kind and
      * the user's file does not name the device; elsewhere nothing is measured. */
     int always;
@@ -117,7 +117,7 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_context_tune(tamis_context *contex
  * of this one each setting that the context has left as it found it: another context, of this process
  * or of another, may have written it since. Classes whose values are the library's own are left out, so
  * that they follow it. The file is replaced as a whole, its folders are made.
- * Errors: E_UNSUPPORTED if its kernels have no settings; E_STATE if TAMIS_TUNING is "none" or no
+ * Errors: E_UNSUPPORTED if its kernels have no settings; E_STATE if TAMIS_SETTINGS is "none" or no
  * folder is known; E_FORMAT if there is a file that is not understood, E_IO with the path; then the
  * old file stays. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_context_write_settings(const tamis_context *context,
@@ -126,9 +126,9 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_context_write_settings(const tamis
 /* Which settings a context on a device of the list begins with, as text: "built in for AMD
  * family 25", "default", the path of the user's file, or "none" if its kernels have no settings.
  * Errors: E_ARGUMENT, E_FORMAT and E_IO of the file. */
-TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_device_tuning(const tamis_device_info *device,
-                                                            char *text, size_t capacity,
-                                                            tamis_error *error);
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_device_settings(const tamis_device_info *device,
+                                                              char *text, size_t capacity,
+                                                              tamis_error *error);
 
 #ifdef __cplusplus
 }

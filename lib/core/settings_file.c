@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The user's file of settings: finding, reading, replacing it. */
-#include "lib/core/tuning.h"
+#include "lib/core/settings.h"
 
 #include "lib/core/text_file.h"
 
@@ -9,15 +9,15 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define HEAD "# Settings by `tamis tune`; see tamis/tuning.h.\n"
+#define HEAD "# Settings by `tamis tune`; see tamis/settings.h.\n"
 
-tamis_status tms_tuning_path(char path[PATH_MAX], tamis_error *error) {
-    const char *named = tms_env("TAMIS_TUNING");
-    if (!named) return tms_config_path("tuning", path, PATH_MAX, error);
+tamis_status tms_settings_path(char path[PATH_MAX], tamis_error *error) {
+    const char *named = tms_env("TAMIS_SETTINGS");
+    if (!named) return tms_config_path("settings", path, PATH_MAX, error);
     TMS_REQUIRE(strcmp(named, "none") != 0, TAMIS_E_STATE,
-                "settings are not kept: TAMIS_TUNING is none");
+                "settings are not kept: TAMIS_SETTINGS is none");
     const int bytes = snprintf(path, PATH_MAX, "%s", named);
-    TMS_REQUIRE(bytes < PATH_MAX, TAMIS_E_ARGUMENT, "TAMIS_TUNING has %d bytes: too many", bytes);
+    TMS_REQUIRE(bytes < PATH_MAX, TAMIS_E_ARGUMENT, "TAMIS_SETTINGS has %d bytes: too many", bytes);
     return TAMIS_OK;
 }
 
@@ -38,17 +38,17 @@ static bool begins_device(const char *line, size_t bytes, const char *device, bo
     return true;
 }
 
-static bool find_op(const char *word, tamis_tuned_op *op) {
-    for (uint32_t i = 0; tamis_tuned_op_name(i); i++)
-        if (strcmp(word, tamis_tuned_op_name(i)) == 0) {
-            *op = (tamis_tuned_op)i;
+static bool find_op(const char *word, tamis_setting_op *op) {
+    for (uint32_t i = 0; tamis_setting_op_name(i); i++)
+        if (strcmp(word, tamis_setting_op_name(i)) == 0) {
+            *op = (tamis_setting_op)i;
             return true;
         }
     return false;
 }
 
 static bool find_dtype(const char *word, tamis_dtype *dtype) {
-    for (uint32_t i = 0; i < TMS_TUNED_DTYPES; i++)
+    for (uint32_t i = 0; i < TMS_DTYPES; i++)
         if (strcmp(word, tamis_dtype_name((tamis_dtype)i)) == 0) {
             *dtype = (tamis_dtype)i;
             return true;
@@ -57,7 +57,7 @@ static bool find_dtype(const char *word, tamis_dtype *dtype) {
 }
 
 /* "fetch_rows=4" */
-static bool parse_setting(const char *word, tamis_tuned_op op, tamis_setting *setting,
+static bool parse_setting(const char *word, tamis_setting_op op, tamis_setting *setting,
                           uint32_t *value) {
     const char *equals = strchr(word, '=');
     char *end = NULL;
@@ -76,9 +76,9 @@ static bool parse_setting(const char *word, tamis_tuned_op op, tamis_setting *se
 }
 
 /* One line of settings, which is taken apart. The word that is not understood, or NULL. */
-static const char *parse_row(char *line, tms_tuning *to) {
+static const char *parse_row(char *line, tms_settings *to) {
     char *rest = NULL, *word = strtok_r(line, " \t", &rest);
-    tamis_tuned_op op;
+    tamis_setting_op op;
     tamis_dtype dtype;
     if (!find_op(word, &op)) return word;
     word = strtok_r(NULL, " \t", &rest);
@@ -91,13 +91,13 @@ static const char *parse_row(char *line, tms_tuning *to) {
         tamis_setting setting;
         uint32_t value;
         if (!parse_setting(word, op, &setting, &value)) return word;
-        *tms_tuning_at(to, op, dtype, group, setting) = value;
+        *tms_settings_at(to, op, dtype, group, setting) = value;
     }
     return NULL;
 }
 
 /* Takes the text apart. What other devices have may be of another version: it is not looked at. */
-static tamis_status parse(const char *path, char *text, const char *device, tms_tuning *to,
+static tamis_status parse(const char *path, char *text, const char *device, tms_settings *to,
                           bool *named, tamis_error *error) {
     bool begun = false, meant = false;
     int number = 1;
@@ -125,19 +125,19 @@ static tamis_status parse(const char *path, char *text, const char *device, tms_
 
 /* A copy of the text is taken apart. */
 static tamis_status read_from(const char *path, const char *text, size_t bytes, const char *device,
-                              tms_tuning *to, bool *named, tamis_error *error) {
+                              tms_settings *to, bool *named, tamis_error *error) {
     TMS_REQUIRE(strlen(text) == bytes, TAMIS_E_FORMAT, "%s holds a byte 0", path);
     char *copy = strdup(text);
     TMS_REQUIRE(copy, TAMIS_E_NO_MEMORY, "no memory for the %zu bytes of %s", bytes, path);
-    tms_tuning read = *to;
+    tms_settings read = *to;
     const tamis_status status = parse(path, copy, device, &read, named, error);
     free(copy);
     if (status == TAMIS_OK) *to = read;
     return status;
 }
 
-tamis_status tms_tuning_read(const char *path, const char *device, tms_tuning *to, bool *named,
-                             tamis_error *error) {
+tamis_status tms_settings_read(const char *path, const char *device, tms_settings *to, bool *named,
+                               tamis_error *error) {
     char *text = NULL;
     size_t bytes;
     *named = false;
@@ -162,12 +162,12 @@ static void add_others(FILE *to, const char *text, const char *device) {
 }
 
 /* A class's line, unless its values are those that the library has. */
-static void add_class(FILE *to, tamis_tuned_op op, tamis_dtype dtype, uint32_t group,
-                      const tms_tuning *from, const tms_tuning *shipped) {
+static void add_class(FILE *to, tamis_setting_op op, tamis_dtype dtype, uint32_t group,
+                      const tms_settings *from, const tms_settings *shipped) {
     const uint32_t *value = from->value[op][dtype][group > 1];
     if (memcmp(value, shipped->value[op][dtype][group > 1], sizeof from->value[0][0][0]) == 0)
         return;
-    fprintf(to, "%s %s %s", tamis_tuned_op_name(op), tamis_dtype_name(dtype),
+    fprintf(to, "%s %s %s", tamis_setting_op_name(op), tamis_dtype_name(dtype),
             group == 1 ? "1" : "+");
     for (uint32_t i = 0; i < TMS_SETTINGS; i++) {
         const tamis_setting_info *info = tamis_setting_describe(i);
@@ -176,18 +176,18 @@ static void add_class(FILE *to, tamis_tuned_op op, tamis_dtype dtype, uint32_t g
     fprintf(to, "\n");
 }
 
-static void add_device(FILE *to, const char *device, const tms_tuning *from,
-                       const tms_tuning *shipped) {
+static void add_device(FILE *to, const char *device, const tms_settings *from,
+                       const tms_settings *shipped) {
     fprintf(to, "device %s\n", device);
-    for (uint32_t op = 0; op < TMS_TUNED_OPS; op++)
-        for (uint32_t dtype = 0; dtype < TMS_TUNED_DTYPES; dtype++)
+    for (uint32_t op = 0; op < TMS_SETTING_OPS; op++)
+        for (uint32_t dtype = 0; dtype < TMS_DTYPES; dtype++)
             for (uint32_t group = 1; group <= 2; group++)
-                add_class(to, (tamis_tuned_op)op, (tamis_dtype)dtype, group, from, shipped);
+                add_class(to, (tamis_setting_op)op, (tamis_dtype)dtype, group, from, shipped);
 }
 
 /* The new text, which the caller frees, or NULL; before: the old one, or NULL. */
-static char *text_of(const char *before, const char *device, const tms_tuning *from,
-                     const tms_tuning *shipped, size_t *bytes) {
+static char *text_of(const char *before, const char *device, const tms_settings *from,
+                     const tms_settings *shipped, size_t *bytes) {
     char *text = NULL;
     FILE *to = open_memstream(&text, bytes);
     if (!to) return NULL;
@@ -203,19 +203,19 @@ static char *text_of(const char *before, const char *device, const tms_tuning *f
 }
 
 /* What has changed since it was found is put into what the file has now. */
-static void merge(tms_tuning *now, const tms_tuning *from, const tms_tuning *found) {
+static void merge(tms_settings *now, const tms_settings *from, const tms_settings *found) {
     uint32_t *to = &now->value[0][0][0][0];
     const uint32_t *own = &from->value[0][0][0][0], *old = &found->value[0][0][0][0];
     for (size_t i = 0; i < sizeof *now / sizeof *to; i++)
         if (own[i] != old[i]) to[i] = own[i];
 }
 
-static tamis_status rewrite(tms_draft *d, const char *device, const tms_tuning *from,
-                            const tms_tuning *found, const tms_tuning *shipped,
+static tamis_status rewrite(tms_draft *d, const char *device, const tms_settings *from,
+                            const tms_settings *found, const tms_settings *shipped,
                             tamis_error *error) {
     char *before = NULL, *after = NULL;
     size_t bytes;
-    tms_tuning now = *shipped;
+    tms_settings now = *shipped;
     bool named = false;
     TMS_TRY(tms_text_read(d->path, &before, &bytes, error));
     tamis_status status =
@@ -231,9 +231,9 @@ static tamis_status rewrite(tms_draft *d, const char *device, const tms_tuning *
     return status;
 }
 
-tamis_status tms_tuning_write(const char *path, const char *device, const tms_tuning *from,
-                              const tms_tuning *found, const tms_tuning *shipped,
-                              tamis_error *error) {
+tamis_status tms_settings_write(const char *path, const char *device, const tms_settings *from,
+                                const tms_settings *found, const tms_settings *shipped,
+                                tamis_error *error) {
     tms_draft d;
     TMS_REQUIRE(!strchr(device, '\n'), TAMIS_E_UNSUPPORTED,
                 "the device's name has more than one line");

@@ -2,7 +2,7 @@
 /* Settings of kernels: attention has the same bits with every value, values are checked, the user's
  * file is read, kept and replaced, and what tuning finds is set. */
 #define _DEFAULT_SOURCE /* mkdtemp, setenv */
-#include "lib/core/tuning.h"
+#include "lib/core/settings.h"
 #include "host/backend.h"
 #include "lib/core/core.h"
 #include "tests/api/fixture.h"
@@ -21,7 +21,7 @@
 #define PROMPT 711u
 
 typedef struct bits_case {
-    tamis_tuned_class of;
+    tamis_setting_class of;
     uint32_t head_dim;
     tms_form form;
 } bits_case;
@@ -55,9 +55,10 @@ static void open_filled(test_world *w, const bits_case *c, tamis_sequence *id) {
     tamis_plan_params plan = {.max_rows = PROMPT, .max_context = 1024};
     uint64_t tokens[PROMPT], random = 3;
     float q[8 * 128];
-    tamis_selection_default(c->of.op == TAMIS_TUNED_SPARSE ? TAMIS_SELECT_QUEST : TAMIS_SELECT_FULL,
+    tamis_selection_default(c->of.op == TAMIS_SETTING_OF_SPARSE ? TAMIS_SELECT_QUEST
+                                                                : TAMIS_SELECT_FULL,
                             &plan.selection);
-    if (c->of.op == TAMIS_TUNED_SPARSE) plan.selection.budget = 208;
+    if (c->of.op == TAMIS_SETTING_OF_SPARSE) plan.selection.budget = 208;
     test_open(w, &shape, &plan);
     for (uint32_t i = 0; i < PROMPT; i++)
         tokens[i] = i;
@@ -119,14 +120,14 @@ static void every_setting_gives_the_same_bits(void **state) {
     /* In f16 with one head and the device's own shape, in q8 with four and the other one; with every,
      * in k8v4 and q4 with both. */
     static const bits_case cases[] = {
-        {{TAMIS_TUNED_ATTEND, TAMIS_Q8, 4}, 128, TMS_FORM_CPU_OTHER},
-        {{TAMIS_TUNED_SPARSE, TAMIS_F16, 1}, 64, TMS_FORM_CPU},
-        {{TAMIS_TUNED_ATTEND, TAMIS_F16, 1}, 64, TMS_FORM_CPU},
-        {{TAMIS_TUNED_SPARSE, TAMIS_Q8, 4}, 128, TMS_FORM_CPU_OTHER},
-        {{TAMIS_TUNED_ATTEND, TAMIS_K8V4, 4}, 64, TMS_FORM_CPU_OTHER},
-        {{TAMIS_TUNED_SPARSE, TAMIS_K8V4, 1}, 128, TMS_FORM_CPU},
-        {{TAMIS_TUNED_ATTEND, TAMIS_Q4, 1}, 128, TMS_FORM_CPU},
-        {{TAMIS_TUNED_SPARSE, TAMIS_Q4, 4}, 64, TMS_FORM_CPU_OTHER},
+        {{TAMIS_SETTING_OF_ATTEND, TAMIS_Q8, 4}, 128, TMS_FORM_CPU_OTHER},
+        {{TAMIS_SETTING_OF_SPARSE, TAMIS_F16, 1}, 64, TMS_FORM_CPU},
+        {{TAMIS_SETTING_OF_ATTEND, TAMIS_F16, 1}, 64, TMS_FORM_CPU},
+        {{TAMIS_SETTING_OF_SPARSE, TAMIS_Q8, 4}, 128, TMS_FORM_CPU_OTHER},
+        {{TAMIS_SETTING_OF_ATTEND, TAMIS_K8V4, 4}, 64, TMS_FORM_CPU_OTHER},
+        {{TAMIS_SETTING_OF_SPARSE, TAMIS_K8V4, 1}, 128, TMS_FORM_CPU},
+        {{TAMIS_SETTING_OF_ATTEND, TAMIS_Q4, 1}, 128, TMS_FORM_CPU},
+        {{TAMIS_SETTING_OF_SPARSE, TAMIS_Q4, 4}, 64, TMS_FORM_CPU_OTHER},
     };
     for (size_t i = 0; i < (every ? sizeof cases / sizeof *cases : FEW); i++) {
         test_world w;
@@ -137,7 +138,7 @@ static void every_setting_gives_the_same_bits(void **state) {
         const uint32_t builds = test_builds;
         set(&w, &cases[i], TAMIS_SETTING_FETCH_NEAR, 0); /* else rows and levels mean nothing */
         play_each(&w, &cases[i], id, wanted);
-        if (cases[i].of.op == TAMIS_TUNED_ATTEND) play_fetches(&w, &cases[i], id, wanted);
+        if (cases[i].of.op == TAMIS_SETTING_OF_ATTEND) play_fetches(&w, &cases[i], id, wanted);
         assert_true(test_builds >= builds + 12); /* the settings have reached the compiler */
         /* The output tells queries apart. */
         const float zero[8 * 128] = {0};
@@ -186,15 +187,15 @@ static void settings_are_described(void **state) {
     }
     assert_int_equal(n, 4);
     assert_string_equal(tamis_setting_describe(TAMIS_SETTING_FETCH_LEVEL)->name, "fetch_level");
-    assert_string_equal(tamis_tuned_op_name(TAMIS_TUNED_SPARSE), "sparse");
-    assert_null(tamis_tuned_op_name(2));
+    assert_string_equal(tamis_setting_op_name(TAMIS_SETTING_OF_SPARSE), "sparse");
+    assert_null(tamis_setting_op_name(2));
 }
 
 static void values_hold_for_their_class_alone(void **state) {
     (void)state;
-    const tamis_tuned_class one = {TAMIS_TUNED_ATTEND, TAMIS_F16, 1},
-                            two = {TAMIS_TUNED_ATTEND, TAMIS_F16, 2},
-                            seven = {TAMIS_TUNED_ATTEND, TAMIS_F16, 7};
+    const tamis_setting_class one = {TAMIS_SETTING_OF_ATTEND, TAMIS_F16, 1},
+                              two = {TAMIS_SETTING_OF_ATTEND, TAMIS_F16, 2},
+                              seven = {TAMIS_SETTING_OF_ATTEND, TAMIS_F16, 7};
     tamis_context *context = open_context();
     uint32_t value;
     OK(tamis_context_set_setting(context, &one, TAMIS_SETTING_FETCH_ROWS, 8, &test_error));
@@ -208,10 +209,10 @@ static void values_hold_for_their_class_alone(void **state) {
 
 static void what_is_no_setting_is_refused(void **state) {
     (void)state;
-    const tamis_tuned_class of = {TAMIS_TUNED_ATTEND, TAMIS_F16, 1},
-                            op = {(tamis_tuned_op)2, TAMIS_F16, 1},
-                            dtype = {TAMIS_TUNED_ATTEND, (tamis_dtype)6, 1},
-                            group = {TAMIS_TUNED_ATTEND, TAMIS_F16, 0};
+    const tamis_setting_class of = {TAMIS_SETTING_OF_ATTEND, TAMIS_F16, 1},
+                              op = {(tamis_setting_op)2, TAMIS_F16, 1},
+                              dtype = {TAMIS_SETTING_OF_ATTEND, (tamis_dtype)6, 1},
+                              group = {TAMIS_SETTING_OF_ATTEND, TAMIS_F16, 0};
     const tamis_setting rows = TAMIS_SETTING_FETCH_ROWS;
     tamis_context *context = open_context();
     uint32_t before, after;
@@ -242,10 +243,10 @@ static char folder[64], path[128];
 
 static int make_folder(void **state) {
     (void)state;
-    snprintf(folder, sizeof folder, "/tmp/tamis-tuning-XXXXXX");
+    snprintf(folder, sizeof folder, "/tmp/tamis-settings-XXXXXX");
     if (!mkdtemp(folder)) return -1;
-    snprintf(path, sizeof path, "%s/own/tuning", folder);
-    return setenv("TAMIS_TUNING", path, 1);
+    snprintf(path, sizeof path, "%s/own/settings", folder);
+    return setenv("TAMIS_SETTINGS", path, 1);
 }
 
 /* Nothing but the file is left behind. */
@@ -255,7 +256,7 @@ static int remove_folder(void **state) {
     snprintf(own, sizeof own, "%s/own", folder);
     unlink(path);
     rmdir(own);
-    return rmdir(folder) == 0 ? setenv("TAMIS_TUNING", "none", 1) : -1;
+    return rmdir(folder) == 0 ? setenv("TAMIS_SETTINGS", "none", 1) : -1;
 }
 
 static void put(const char *text) {
@@ -276,8 +277,8 @@ static void get(char *text, size_t capacity) {
 
 static void a_context_takes_what_was_written(void **state) {
     (void)state;
-    const tamis_tuned_class of = {TAMIS_TUNED_SPARSE, TAMIS_BF16, 4},
-                            other = {TAMIS_TUNED_SPARSE, TAMIS_BF16, 1};
+    const tamis_setting_class of = {TAMIS_SETTING_OF_SPARSE, TAMIS_BF16, 4},
+                              other = {TAMIS_SETTING_OF_SPARSE, TAMIS_BF16, 1};
     tamis_context *context = open_context();
     uint32_t value, before;
     OK(tamis_context_get_setting(context, &other, TAMIS_SETTING_SCORE_AHEAD, &before, &test_error));
@@ -291,24 +292,25 @@ static void a_context_takes_what_was_written(void **state) {
     OK(tamis_context_get_setting(context, &other, TAMIS_SETTING_SCORE_AHEAD, &value, &test_error));
     assert_int_equal(value, before);
     char text[256];
-    OK(tamis_device_tuning(tamis_context_device(context), text, sizeof text, &test_error));
+    OK(tamis_device_settings(tamis_context_device(context), text, sizeof text, &test_error));
     assert_string_equal(text, path);
     tamis_context_destroy(&context);
 }
 
-static uint32_t value_of(tamis_context *context, const tamis_tuned_class *of, uint32_t setting) {
+static uint32_t value_of(tamis_context *context, const tamis_setting_class *of, uint32_t setting) {
     uint32_t value = 99;
     OK(tamis_context_get_setting(context, of, (tamis_setting)setting, &value, &test_error));
     return value;
 }
 
-static void set_value(tamis_context *context, const tamis_tuned_class *of, uint32_t setting,
+static void set_value(tamis_context *context, const tamis_setting_class *of, uint32_t setting,
                       uint32_t value) {
     OK(tamis_context_set_setting(context, of, (tamis_setting)setting, value, &test_error));
 }
 
 /* A value of a setting that the context does not have. */
-static uint32_t other_value(tamis_context *context, const tamis_tuned_class *of, uint32_t setting) {
+static uint32_t other_value(tamis_context *context, const tamis_setting_class *of,
+                            uint32_t setting) {
     const tamis_setting_info *info = tamis_setting_describe(setting);
     const uint32_t value = value_of(context, of, setting);
     return info->values[info->values[0] == value];
@@ -319,8 +321,8 @@ static uint32_t other_value(tamis_context *context, const tamis_tuned_class *of,
 static void contexts_keep_each_others(void **state) {
     (void)state;
     enum { ROWS = TAMIS_SETTING_FETCH_ROWS, LEVEL = TAMIS_SETTING_FETCH_LEVEL };
-    const tamis_tuned_class one = {TAMIS_TUNED_ATTEND, TAMIS_F16, 1},
-                            two = {TAMIS_TUNED_ATTEND, TAMIS_Q8, 4};
+    const tamis_setting_class one = {TAMIS_SETTING_OF_ATTEND, TAMIS_F16, 1},
+                              two = {TAMIS_SETTING_OF_ATTEND, TAMIS_Q8, 4};
     tamis_context *a = open_context(), *b = open_context();
     const uint32_t rows = other_value(a, &one, ROWS), level = other_value(a, &one, LEVEL),
                    its = other_value(a, &two, ROWS), old = value_of(a, &two, ROWS);
@@ -349,9 +351,9 @@ static void contexts_keep_each_others(void **state) {
 /* Processes that write at a time, each another value of the same device; of any device. */
 static void processes_keep_each_others(void **state) {
     (void)state;
-    enum { WRITERS = TMS_TUNED_DTYPES, WRITES = 6 };
+    enum { WRITERS = TMS_DTYPES, WRITES = 6 };
     static const char device[] = "a device of nobody";
-    tms_tuning shipped = {{{{{0}}}}}, now;
+    tms_settings shipped = {{{{{0}}}}}, now;
     pid_t writers[WRITERS];
     bool named = false;
     for (size_t i = 0; i < sizeof shipped / sizeof(uint32_t); i++)
@@ -361,11 +363,11 @@ static void processes_keep_each_others(void **state) {
         assert_true(writers[w] >= 0);
         if (writers[w] > 0) continue;
         for (uint32_t i = 0; i < WRITES; i++) {
-            tms_tuning own = shipped;
+            tms_settings own = shipped;
             const uint32_t setting = TAMIS_SETTING_FETCH_ROWS;
-            *tms_tuning_at(&own, i % 2, (tamis_dtype)w, i % 3, (tamis_setting)setting) =
+            *tms_settings_at(&own, i % 2, (tamis_dtype)w, i % 3, (tamis_setting)setting) =
                 tamis_setting_describe(setting)->values[1];
-            if (tms_tuning_write(path, device, &own, &shipped, &shipped, NULL) != TAMIS_OK)
+            if (tms_settings_write(path, device, &own, &shipped, &shipped, NULL) != TAMIS_OK)
                 _exit(1);
         }
         _exit(0);
@@ -376,12 +378,12 @@ static void processes_keep_each_others(void **state) {
         assert_int_equal(code, 0);
     }
     now = shipped;
-    OK(tms_tuning_read(path, device, &now, &named, &test_error));
+    OK(tms_settings_read(path, device, &now, &named, &test_error));
     assert_true(named);
     for (uint32_t w = 0; w < WRITERS; w++)
         for (uint32_t i = 0; i < WRITES; i++)
             assert_int_equal(
-                *tms_tuning_at(&now, i % 2, (tamis_dtype)w, i % 3, TAMIS_SETTING_FETCH_ROWS),
+                *tms_settings_at(&now, i % 2, (tamis_dtype)w, i % 3, TAMIS_SETTING_FETCH_ROWS),
                 tamis_setting_describe(TAMIS_SETTING_FETCH_ROWS)->values[1]);
 }
 
@@ -458,9 +460,9 @@ static void a_file_that_cannot_be_read(void **state) {
     char own[128];
     snprintf(own, sizeof own, "%s/tamis", folder);
     assert_int_equal(symlink("tamis", own), 0); /* to itself: ELOOP */
-    assert_int_equal(setenv("TAMIS_TUNING", own, 1), 0);
+    assert_int_equal(setenv("TAMIS_SETTINGS", own, 1), 0);
     FAILS(tamis_context_create(&params, &context, &test_error), TAMIS_E_IO, own);
-    assert_int_equal(unsetenv("TAMIS_TUNING") | setenv("XDG_CONFIG_HOME", folder, 1), 0);
+    assert_int_equal(unsetenv("TAMIS_SETTINGS") | setenv("XDG_CONFIG_HOME", folder, 1), 0);
     OK(tamis_context_create(&params, &context, &test_error));
     assert_int_equal(warnings.n, 1);
     tamis_context_destroy(&context);
@@ -491,7 +493,7 @@ static void other_devices_need_no_file(void **state) {
     put("damaged");
     tamis_context *context = open_context();
     FAILS(tamis_context_write_settings(context, &test_error), TAMIS_E_UNSUPPORTED, "no settings");
-    OK(tamis_device_tuning(tamis_context_device(context), text, sizeof text, &test_error));
+    OK(tamis_device_settings(tamis_context_device(context), text, sizeof text, &test_error));
     assert_string_equal(text, "none");
     tamis_context_destroy(&context);
 }
@@ -499,18 +501,18 @@ static void other_devices_need_no_file(void **state) {
 static void no_file_is_asked_for(void **state) {
     (void)state;
     put("damaged");
-    assert_int_equal(setenv("TAMIS_TUNING", "none", 1), 0);
+    assert_int_equal(setenv("TAMIS_SETTINGS", "none", 1), 0);
     tamis_context *context = open_context();
-    FAILS(tamis_context_write_settings(context, &test_error), TAMIS_E_STATE, "TAMIS_TUNING");
-    FAILS(tamis_device_tuning(NULL, folder, 1, &test_error), TAMIS_E_ARGUMENT, "device");
-    FAILS(tamis_device_tuning(tamis_context_device(context), NULL, 1, &test_error),
+    FAILS(tamis_context_write_settings(context, &test_error), TAMIS_E_STATE, "TAMIS_SETTINGS");
+    FAILS(tamis_device_settings(NULL, folder, 1, &test_error), TAMIS_E_ARGUMENT, "device");
+    FAILS(tamis_device_settings(tamis_context_device(context), NULL, 1, &test_error),
           TAMIS_E_ARGUMENT, "text");
     /* Without the variable it is in the folder for settings. */
-    assert_int_equal(unsetenv("TAMIS_TUNING") | setenv("XDG_CONFIG_HOME", folder, 1), 0);
+    assert_int_equal(unsetenv("TAMIS_SETTINGS") | setenv("XDG_CONFIG_HOME", folder, 1), 0);
     OK(tamis_context_write_settings(context, &test_error));
     tamis_context_destroy(&context);
     char own[128];
-    snprintf(own, sizeof own, "%s/tamis/tuning", folder);
+    snprintf(own, sizeof own, "%s/tamis/settings", folder);
     assert_int_equal(unlink(own), 0);
     snprintf(own, sizeof own, "%s/tamis", folder);
     assert_int_equal(rmdir(own), 0);
@@ -520,11 +522,11 @@ static void no_file_is_asked_for(void **state) {
 
 static const tamis_tune_params small = {
     .cache = {.n_heads = 4, .n_kv_heads = 2, .head_dim = 64, .dtype = TAMIS_F16},
-    .op = TAMIS_TUNED_ATTEND};
+    .op = TAMIS_SETTING_OF_ATTEND};
 
 /* The values of the op's settings for the class of `small`. */
-static void get_values(tamis_context *context, tamis_tuned_op op, uint32_t value[4]) {
-    const tamis_tuned_class of = {op, TAMIS_F16, 2};
+static void get_values(tamis_context *context, tamis_setting_op op, uint32_t value[4]) {
+    const tamis_setting_class of = {op, TAMIS_F16, 2};
     for (uint32_t i = 0; i < 4; i++)
         if (tamis_setting_describe(i)->ops >> op & 1)
             OK(tamis_context_get_setting(context, &of, (tamis_setting)i, &value[i], &test_error));
@@ -541,7 +543,7 @@ static void tuning_tries_ways_within_its_time(void **state) {
         counted builds = {TAMIS_LOG_DEBUG, "building", 0};
         tamis_context *context = open_counted(&builds);
         uint32_t before[4] = {0}, after[4] = {0};
-        params.op = (tamis_tuned_op)op;
+        params.op = (tamis_setting_op)op;
         params.seconds = 1e-6;
         get_values(context, params.op, before);
         OK(tamis_context_tune(context, &params, &result, &test_error));
@@ -573,7 +575,7 @@ static void tuning_leaves_known_devices_alone(void **state) {
     tamis_tune_result result;
     tamis_tune_params params = small;
     params.seconds = 1e-6;
-    OK(tamis_device_tuning(tamis_context_device(context), text, sizeof text, &test_error));
+    OK(tamis_device_settings(tamis_context_device(context), text, sizeof text, &test_error));
     OK(tamis_context_tune(context, &params, &result, &test_error));
     assert_int_equal(result.tried, strcmp(text, "default") == 0 ? 1 : 0);
     snprintf(text, sizeof text, "device %s\n", tamis_context_device(context)->name);
@@ -597,12 +599,12 @@ static void tuning_leaves_known_devices_alone(void **state) {
     tamis_context_destroy(&context);
 }
 
-static void what_cannot_be_tuned_is_refused(void **state) {
+static void what_has_no_settings_is_refused(void **state) {
     (void)state;
     tamis_context *context = open_context();
     tamis_tune_params op = small, seconds = small, reserved = small, shape = small, heads = small;
     uint32_t before[4] = {0}, after[4] = {0};
-    op.op = (tamis_tuned_op)2;
+    op.op = (tamis_setting_op)2;
     seconds.seconds = -1;
     reserved.reserved[3] = 1;
     shape.cache.head_dim = 65;
@@ -629,14 +631,14 @@ static void other_devices_are_not_measured(void **state) {
     params.always = 1;
     OK(tamis_context_tune(context, &params, &result, &test_error));
     assert_int_equal(result.tried, 0);
-    params.op = (tamis_tuned_op)2;
+    params.op = (tamis_setting_op)2;
     FAILS(tamis_context_tune(context, &params, &result, &test_error), TAMIS_E_ARGUMENT, "op 2");
     tamis_context_destroy(&context);
 }
 
 static bool has_settings(void) {
     tamis_context *context = open_context();
-    const bool has = tms_tuning_used(tamis_context_device(context));
+    const bool has = tms_settings_used(tamis_context_device(context));
     tamis_context_destroy(&context);
     return has;
 }
@@ -666,7 +668,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(every_setting_gives_the_same_bits),
         cmocka_unit_test(tuning_tries_ways_within_its_time),
         WITH_FOLDER(tuning_leaves_known_devices_alone),
-        cmocka_unit_test(what_cannot_be_tuned_is_refused),
+        cmocka_unit_test(what_has_no_settings_is_refused),
     };
     const int failed = cmocka_run_group_tests(every_device, NULL, NULL);
     return failed + (has_settings() ? cmocka_run_group_tests(with_settings, NULL, NULL)

@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The list of settings, and the values that were measured on kinds of processors. An OpenCL CPU
  * device is the host, so the processor is asked itself. */
-#include "host/tuning.h"
+#include "host/settings.h"
 #include "host/ops/types.h"
 
 #include <stdio.h>
@@ -19,21 +19,21 @@ static const uint32_t fetch_rows[] = {0, 1, 2, 4, 8, 16}, fetch_level[] = {1, 2}
 
 static const tamis_setting_info infos[TMS_SETTINGS] = {
     [TAMIS_SETTING_FETCH_ROWS] =
-        SETTING(fetch_rows, BIT(TAMIS_TUNED_ATTEND) | BIT(TAMIS_TUNED_SPARSE)),
+        SETTING(fetch_rows, BIT(TAMIS_SETTING_OF_ATTEND) | BIT(TAMIS_SETTING_OF_SPARSE)),
     [TAMIS_SETTING_FETCH_LEVEL] =
-        SETTING(fetch_level, BIT(TAMIS_TUNED_ATTEND) | BIT(TAMIS_TUNED_SPARSE)),
-    [TAMIS_SETTING_SCORE_AHEAD] = SETTING(score_ahead, BIT(TAMIS_TUNED_SPARSE)),
+        SETTING(fetch_level, BIT(TAMIS_SETTING_OF_ATTEND) | BIT(TAMIS_SETTING_OF_SPARSE)),
+    [TAMIS_SETTING_SCORE_AHEAD] = SETTING(score_ahead, BIT(TAMIS_SETTING_OF_SPARSE)),
     [TAMIS_SETTING_FETCH_NEAR] =
-        SETTING(fetch_near, BIT(TAMIS_TUNED_ATTEND) | BIT(TAMIS_TUNED_SPARSE)),
+        SETTING(fetch_near, BIT(TAMIS_SETTING_OF_ATTEND) | BIT(TAMIS_SETTING_OF_SPARSE)),
 };
 
 const tamis_setting_info *tamis_setting_describe(uint32_t setting) {
     return setting < TMS_SETTINGS ? &infos[setting] : NULL;
 }
 
-const char *tamis_tuned_op_name(uint32_t op) {
-    static const char *const names[TMS_TUNED_OPS] = {"attend", "sparse"};
-    return op < TMS_TUNED_OPS ? names[op] : NULL;
+const char *tamis_setting_op_name(uint32_t op) {
+    static const char *const names[TMS_SETTING_OPS] = {"attend", "sparse"};
+    return op < TMS_SETTING_OPS ? names[op] : NULL;
 }
 
 bool tms_setting_allows(tamis_setting setting, uint32_t value) {
@@ -46,7 +46,7 @@ bool tms_setting_allows(tamis_setting setting, uint32_t value) {
 /* ---- Kinds of processors --------------------------------------------------------------------- */
 
 /* Values by [op][group > 1]. */
-typedef uint32_t values[TMS_TUNED_OPS][2][TMS_SETTINGS];
+typedef uint32_t values[TMS_SETTING_OPS][2][TMS_SETTINGS];
 
 /* To prefetch all rows is what loses least where the processor is not known. */
 static const values all_rows = {{{16, 2, 16, 0}, {16, 2, 16, 0}}, {{16, 2, 16, 0}, {16, 2, 16, 0}}};
@@ -77,7 +77,7 @@ static const struct row {
     {"built in for AMD family 26", "AuthenticAMD", 26, 0, &zen5_floats, &zen5_q8, &zen5_4_bits},
     {"built in for AMD family 25", "AuthenticAMD", 25, ZEN_4, &all_rows, &zen4_blocks,
      &zen4_blocks},
-    {TMS_TUNING_DEFAULT, NULL, 0, 0, &all_rows, &all_rows, &all_rows},
+    {TMS_SETTINGS_DEFAULT, NULL, 0, 0, &all_rows, &all_rows, &all_rows},
 };
 
 static const values *values_of(const struct row *r, tamis_dtype dtype) {
@@ -103,13 +103,13 @@ static void processor(char vendor[13], uint32_t *family, uint32_t *model) {
 }
 
 /* PoCL: the one driver whose CPU forms are used and whose compiler takes prefetches. */
-bool tms_tuning_used(const tamis_device_info *device) {
+bool tms_settings_used(const tamis_device_info *device) {
     static const char pocl[] = "Portable Computing Language";
     return device->kind == TAMIS_DEVICE_CPU && strcmp(device->backend, "opencl") == 0 &&
            strncmp(device->driver, pocl, sizeof pocl - 1) == 0;
 }
 
-const char *tms_tuning_shipped(const tamis_device_info *device, tms_tuning *out) {
+const char *tms_settings_shipped(const tamis_device_info *device, tms_settings *out) {
     const struct row *r = rows;
     char vendor[13];
     uint32_t family, model;
@@ -117,9 +117,9 @@ const char *tms_tuning_shipped(const tamis_device_info *device, tms_tuning *out)
     while (r->vendor && (strcmp(r->vendor, vendor) != 0 || (r->family && r->family != family) ||
                          (r->models && !(r->models >> model & 1))))
         r++;
-    for (uint32_t op = 0; op < TMS_TUNED_OPS; op++)
-        for (uint32_t dtype = 0; dtype < TMS_TUNED_DTYPES; dtype++)
+    for (uint32_t op = 0; op < TMS_SETTING_OPS; op++)
+        for (uint32_t dtype = 0; dtype < TMS_DTYPES; dtype++)
             memcpy(out->value[op][dtype], (*values_of(r, (tamis_dtype)dtype))[op],
                    sizeof out->value[op][dtype]);
-    return tms_tuning_used(device) ? r->name : "none";
+    return tms_settings_used(device) ? r->name : "none";
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Settings of contexts: where they come from, reading and changing them. */
-#include "lib/core/tuning.h"
+#include "lib/core/settings.h"
 #include "lib/core/core.h"
 
 #include <inttypes.h>
@@ -15,33 +15,33 @@ static void list_values(const tamis_setting_info *info, char *to, size_t capacit
             (size_t)snprintf(to + at, capacity - at, "%s%" PRIu32, i ? ", " : "", info->values[i]);
 }
 
-static tamis_status check(const tamis_context *context, const tamis_tuned_class *of,
+static tamis_status check(const tamis_context *context, const tamis_setting_class *of,
                           tamis_setting setting, tamis_error *error) {
     TMS_REQUIRE(context, TAMIS_E_ARGUMENT, "context: NULL");
     TMS_REQUIRE(of, TAMIS_E_ARGUMENT, "of: NULL");
-    TMS_REQUIRE((uint32_t)of->op < TMS_TUNED_OPS, TAMIS_E_ARGUMENT, "op %d: known are 0 and 1",
+    TMS_REQUIRE((uint32_t)of->op < TMS_SETTING_OPS, TAMIS_E_ARGUMENT, "op %d: known are 0 and 1",
                 (int)of->op);
-    TMS_REQUIRE((uint32_t)of->dtype < TMS_TUNED_DTYPES, TAMIS_E_ARGUMENT, "dtype %d is unknown",
+    TMS_REQUIRE((uint32_t)of->dtype < TMS_DTYPES, TAMIS_E_ARGUMENT, "dtype %d is unknown",
                 (int)of->dtype);
     TMS_REQUIRE(of->group > 0, TAMIS_E_ARGUMENT, "group 0: 1 or more query heads");
     const tamis_setting_info *info = tamis_setting_describe((uint32_t)setting);
     TMS_REQUIRE(info, TAMIS_E_ARGUMENT, "setting %d is unknown", (int)setting);
     TMS_REQUIRE(info->ops & (1u << of->op), TAMIS_E_ARGUMENT, "%s is no setting of %s", info->name,
-                tamis_tuned_op_name(of->op));
+                tamis_setting_op_name(of->op));
     return TAMIS_OK;
 }
 
-tamis_status tamis_context_get_setting(const tamis_context *context, const tamis_tuned_class *of,
+tamis_status tamis_context_get_setting(const tamis_context *context, const tamis_setting_class *of,
                                        tamis_setting setting, uint32_t *value, tamis_error *error) {
     TMS_ENTER(context);
     TMS_TRY(check(context, of, setting, error));
     TMS_REQUIRE(value, TAMIS_E_ARGUMENT, "value: NULL");
     *value =
-        *tms_tuning_at(tms_device_settings(context->dev), of->op, of->dtype, of->group, setting);
+        *tms_settings_at(tms_device_settings(context->dev), of->op, of->dtype, of->group, setting);
     return TAMIS_OK;
 }
 
-tamis_status tamis_context_set_setting(tamis_context *context, const tamis_tuned_class *of,
+tamis_status tamis_context_set_setting(tamis_context *context, const tamis_setting_class *of,
                                        tamis_setting setting, uint32_t value, tamis_error *error) {
     TMS_ENTER(context);
     TMS_TRY(check(context, of, setting, error));
@@ -52,25 +52,26 @@ tamis_status tamis_context_set_setting(tamis_context *context, const tamis_tuned
         return tms_error_set(error, TAMIS_E_ARGUMENT, "%s %" PRIu32 ": allowed are %s", info->name,
                              value, values);
     }
-    *tms_tuning_at(tms_device_settings(context->dev), of->op, of->dtype, of->group, setting) =
+    *tms_settings_at(tms_device_settings(context->dev), of->op, of->dtype, of->group, setting) =
         value;
     return TAMIS_OK;
 }
 
 /* What the user's file says of a device whose kernels have settings. A file in the usual place that
  * cannot be opened (of another user, say) is left alone: then *unread holds the reason. */
-static tamis_status read_file(const tamis_device_info *device, tms_tuning *to, char path[PATH_MAX],
-                              bool *named, tamis_error *unread, tamis_error *error) {
+static tamis_status read_file(const tamis_device_info *device, tms_settings *to,
+                              char path[PATH_MAX], bool *named, tamis_error *unread,
+                              tamis_error *error) {
     *named = false;
     *unread = (tamis_error){0};
-    if (!tms_tuning_used(device)) return TAMIS_OK;
-    const bool asked = tms_env("TAMIS_TUNING") != NULL;
-    tamis_status status = tms_tuning_path(path, unread);
+    if (!tms_settings_used(device)) return TAMIS_OK;
+    const bool asked = tms_env("TAMIS_SETTINGS") != NULL;
+    tamis_status status = tms_settings_path(path, unread);
     if (status == TAMIS_E_STATE) {
         *unread = (tamis_error){0};
         return TAMIS_OK;
     }
-    if (status == TAMIS_OK) status = tms_tuning_read(path, device->name, to, named, unread);
+    if (status == TAMIS_OK) status = tms_settings_read(path, device->name, to, named, unread);
     if (status == TAMIS_OK || (!asked && status != TAMIS_E_FORMAT)) return TAMIS_OK;
     return tms_error_set(error, status, "%s", unread->text);
 }
@@ -94,10 +95,10 @@ tamis_status tms_context_read_settings(tamis_context *context, tamis_error *erro
  * names the device, else the library's row of that name. */
 static tamis_status find_origin(const tamis_device_info *device, char path[PATH_MAX], bool *named,
                                 const char **shipped, tamis_error *error) {
-    tms_tuning tuning;
+    tms_settings settings;
     tamis_error unread;
-    *shipped = tms_tuning_shipped(device, &tuning);
-    return read_file(device, &tuning, path, named, &unread, error);
+    *shipped = tms_settings_shipped(device, &settings);
+    return read_file(device, &settings, path, named, &unread, error);
 }
 
 tamis_status tms_settings_known(const tamis_context *context, bool *known, tamis_error *error) {
@@ -105,29 +106,29 @@ tamis_status tms_settings_known(const tamis_context *context, bool *known, tamis
     bool named;
     const char *shipped;
     TMS_TRY(find_origin(tms_device_info(context->dev), path, &named, &shipped, error));
-    *known = named || strcmp(shipped, TMS_TUNING_DEFAULT) != 0;
+    *known = named || strcmp(shipped, TMS_SETTINGS_DEFAULT) != 0;
     return TAMIS_OK;
 }
 
 tamis_status tamis_context_write_settings(const tamis_context *context, tamis_error *error) {
     TMS_ENTER(context);
     char path[PATH_MAX];
-    tms_tuning shipped;
+    tms_settings shipped;
     TMS_REQUIRE(context, TAMIS_E_ARGUMENT, "context: NULL");
     const tamis_device_info *device = tms_device_info(context->dev);
-    TMS_REQUIRE(tms_tuning_used(device), TAMIS_E_UNSUPPORTED, "%s: its kernels have no settings",
+    TMS_REQUIRE(tms_settings_used(device), TAMIS_E_UNSUPPORTED, "%s: its kernels have no settings",
                 device->id);
-    TMS_TRY(tms_tuning_path(path, error));
-    tms_tuning_shipped(device, &shipped);
-    const tms_tuning *own = tms_device_settings(context->dev);
-    tms_tuning *found = tms_device_settings_found(context->dev);
-    TMS_TRY(tms_tuning_write(path, device->name, own, found, &shipped, error));
+    TMS_TRY(tms_settings_path(path, error));
+    tms_settings_shipped(device, &shipped);
+    const tms_settings *own = tms_device_settings(context->dev);
+    tms_settings *found = tms_device_settings_found(context->dev);
+    TMS_TRY(tms_settings_write(path, device->name, own, found, &shipped, error));
     *found = *own;
     return TAMIS_OK;
 }
 
-tamis_status tamis_device_tuning(const tamis_device_info *device, char *text, size_t capacity,
-                                 tamis_error *error) {
+tamis_status tamis_device_settings(const tamis_device_info *device, char *text, size_t capacity,
+                                   tamis_error *error) {
     char path[PATH_MAX];
     bool named;
     const char *shipped;

@@ -1,0 +1,117 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Types of elements and of weights, and the enumerations that several headers share. Values never
+ * change. */
+#ifndef TAMIS_TYPES_H
+#define TAMIS_TYPES_H
+
+#include <stddef.h>
+#include <stdint.h>
+#include <tamis/version.h>
+
+#ifdef __cplusplus
+extern "C" {
+#endif
+
+/* Element types of caches, weights and activations, as X(name, value, text). Values never change; new
+ * ones are added at the end.
+ *
+ * f32, f16 (IEEE binary16), bf16 (upper half of binary32).
+ *
+ * q8: 8 bits, of caches and of bounds alone: blocks of 32 neighbouring channels of a row, the last
+ * of which may have 16. An element is d·q, exact in fp32: an f16 scale d of the block, an int8
+ * q from -127 to 127. d is the smallest f16 for which 127·d is not below the block's largest
+ * magnitude, and q·d the nearest to the element, of two equally near the one with the even q. A
+ * block has d = 0 if its elements are below 2^-126 in magnitude, and d = NaN if one of them is
+ * above 127·65504, infinite or NaN.
+ *
+ * k8v4: of caches alone: keys as in q8, values as in q4.
+ *
+ * q4: 4 bits, of caches alone: blocks of the same channels as in q8. An element is m + d·n, rounded
+ * once to fp32: a minimum m and a scale d of the block, f16, and an integer n from 0 to 15. m
+ * is the largest f16 that is not above the block's least element, +0 if that is below 2^-126 in
+ * magnitude. With y the element less m, rounded to fp32, d is the smallest f16 for which 15·d
+ * is not below the block's largest y, and d·n the nearest to y, of two equally near the one
+ * with the even n. A block has d = 0 if all y are below 2^-126, and d = m = NaN if an element
+ * is infinite or NaN, the least one below -65504 or a y above 15·65504. */
+#define TAMIS_DTYPE_LIST(X)                                                                        \
+    X(F32, 0, "f32")                                                                               \
+    X(F16, 1, "f16")                                                                               \
+    X(BF16, 2, "bf16")                                                                             \
+    X(Q8, 3, "q8")                                                                                 \
+    X(K8V4, 4, "k8v4")                                                                             \
+    X(Q4, 5, "q4")
+
+typedef enum tamis_dtype {
+#define TAMIS_DTYPE_ENUM(name, value, text) TAMIS_##name = value,
+    TAMIS_DTYPE_LIST(TAMIS_DTYPE_ENUM)
+#undef TAMIS_DTYPE_ENUM
+} tamis_dtype;
+
+/* Bytes of one element; 0 for q8, k8v4 and q4, whose elements share scales, and for a value outside
+ * the list. */
+TAMIS_API size_t tamis_dtype_size(tamis_dtype dtype);
+/* The text of the list; "unknown" outside it. */
+TAMIS_API const char *tamis_dtype_name(tamis_dtype dtype);
+/* Bytes that a row of K, or of V if `values` is not 0, of head_dim channels takes in a cache of this
+ * dtype, with the numbers of its blocks; 0 outside the list. */
+TAMIS_API size_t tamis_dtype_row_bytes(tamis_dtype dtype, int values, uint32_t head_dim);
+
+/* Types of weight matrices: elements, or blocks of neighbouring elements of a row in GGUF's layout,
+ * little-endian. Values never change; the first three are those of tamis_dtype.
+ *   f16 d, and so on: the bytes of a block in their order; nibbles: of 32 elements each byte holds
+ *   element i in its low half and element i + 16 in its high half. */
+typedef enum tamis_weight_type {
+    TAMIS_WEIGHT_F32 = 0,
+    TAMIS_WEIGHT_F16 = 1,
+    TAMIS_WEIGHT_BF16 = 2,
+    TAMIS_WEIGHT_Q8_0 = 3, /* f16 d, int8 q[32]: d·q */
+    TAMIS_WEIGHT_Q4_0 = 4, /* f16 d, 32 nibbles n: d·(n - 8) */
+    TAMIS_WEIGHT_Q4_1 = 5, /* f16 d, f16 m, 32 nibbles n: d·n + m */
+    TAMIS_WEIGHT_Q5_0 = 6, /* f16 d, 32 bits h (bit i of element i), 32 nibbles: d·(n + 16h - 16) */
+    TAMIS_WEIGHT_Q4_K = 7, /* 256 elements of 4 bits in sub-blocks of 32: d·s·n - dmin·m */
+    TAMIS_WEIGHT_Q6_K = 8  /* 256 elements of 6 bits in sub-blocks of 16: d·s·(n - 32) */
+} tamis_weight_type;
+
+/* "f32", "f16", "bf16", "Q8_0", ... as GGUF names them; "unknown" outside the list. */
+TAMIS_API const char *tamis_weight_name(tamis_weight_type type);
+/* Elements of a block: 1, 32 or 256; 0 outside the list. A row is a whole number of blocks. */
+TAMIS_API uint32_t tamis_weight_block(tamis_weight_type type);
+/* Bytes of a packed matrix [n_out][n_in], of a row with n_out 1; 0 for a type outside the list or
+ * an n_in that is no multiple of its block; UINT64_MAX for a size beyond 64 bits. */
+TAMIS_API uint64_t tamis_weight_bytes(tamis_weight_type type, uint64_t n_out, uint64_t n_in);
+
+/* What the pair (lo, hi) of a full page holds, channel by channel. */
+typedef enum tamis_bounds_kind {
+    TAMIS_BOUNDS_MINMAX = 0, /* minimum and maximum of its keys (Quest, section 3.4) */
+    TAMIS_BOUNDS_MEAN_STD =
+        1,                /* mean - width·std and mean + width·std (UNIQUE, arXiv 2605.27740) */
+    TAMIS_BOUNDS_MEAN = 2 /* the mean, twice: a centroid */
+} tamis_bounds_kind;
+
+/* How the scores of the query heads of a group become one score of their KV head's page. */
+typedef enum tamis_group_rule {
+    TAMIS_GROUP_MAX = 0,
+    TAMIS_GROUP_MEAN = 1,
+    TAMIS_GROUP_SUM = 2
+} tamis_group_rule;
+
+/* How the weights of several rows for one key are joined. */
+typedef enum tamis_rows_join {
+    TAMIS_ROWS_SUM = 0,
+    TAMIS_ROWS_SQUARES = 1, /* the sum of squares */
+    TAMIS_ROWS_MAX = 2
+} tamis_rows_join;
+
+/* What pooling makes of neighbouring slots. */
+typedef enum tamis_pooling { TAMIS_POOL_MAX = 0, TAMIS_POOL_AVERAGE = 1 } tamis_pooling;
+
+/* Which channels of a head are rotated together. */
+typedef enum tamis_pairing {
+    TAMIS_PAIR_HALF = 0,    /* (x[i], x[i + n_rot/2]) */
+    TAMIS_PAIR_ADJACENT = 1 /* (x[2i], x[2i + 1]) */
+} tamis_pairing;
+
+#ifdef __cplusplus
+}
+#endif
+#endif
