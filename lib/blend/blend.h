@@ -16,14 +16,6 @@ typedef struct tms_part {
     bool exact;
 } tms_part;
 
-/* The call that comes next. */
-typedef enum tms_phase {
-    TMS_PHASE_LAYER,
-    TMS_PHASE_COMPARE,
-    TMS_PHASE_SELECT,
-    TMS_PHASE_OBSERVE /* of selectors that ask */
-} tms_phase;
-
 struct tamis_blend {
     tms_life life;
     bool holds; /* the buffers of the parameters */
@@ -52,8 +44,6 @@ struct tamis_blend {
 
     /* The open prompt. */
     bool open;
-    tms_phase phase;
-    uint32_t layer; /* the next one */
     tamis_sequence sequence;
     tms_part *parts;
     uint32_t n_parts;
@@ -76,7 +66,7 @@ struct tamis_blend {
 
     tamis_blend_stats stats;
     tamis_blend_layer_stats *layers; /* [n_layers], of the last prompt */
-    double left_at;                  /* when tamis_blend_layer returned */
+    double left_at;                  /* when tms_blend_layer returned */
 };
 
 #define TMS_ZERO_ROWS 256u
@@ -119,8 +109,43 @@ tamis_status tms_blend_check_prefix(const tamis_blend *blend, const tamis_blend_
 tamis_status tms_blend_find_prefix(tamis_blend *blend, const tamis_blend_part *part,
                                    tamis_error *error);
 
+/* ---- A layer (layer.c) ----------------------------------------------------------------------- */
+
+/* Rows of the prompt, which change with the next call. */
+typedef struct tms_blend_rows {
+    const uint32_t *rows; /* [n], ascending */
+    uint32_t n;
+    const uint32_t *places; /* [n] among those before; NULL: they are the same */
+} tms_blend_rows;
+
+/* The calls on a layer of the open prompt, in their order; the driver (run.c) makes them, and cancels
+ * the prompt where one fails.
+ * layer: loads what the layer needs of the store, and says for which rows it is computed. *restarted:
+ * a record was damaged when rows that it was to serve had been left out; the step has begun anew, and
+ * layer 0 comes next.
+ * compare: where the layer's rows are measured, enqueues how far v of them is from the stored one.
+ * select: once the layer has been written: leaves rows out of the step, and says which stay.
+ * observe: of a selector that asks: the question's rows attend to the hits; *restarted in the last
+ * layer of that pass. */
+tamis_status tms_blend_layer(tamis_blend *blend, uint32_t layer, tms_blend_rows *out,
+                             bool *restarted, tamis_error *error);
+tamis_status tms_blend_compare(tamis_blend *blend, uint32_t layer, const tamis_rows *v,
+                               tamis_error *error);
+tamis_status tms_blend_select(tamis_blend *blend, uint32_t layer, tms_blend_rows *out,
+                              tamis_error *error);
+tamis_status tms_blend_observe(tamis_blend *blend, uint32_t layer, const tamis_rows *q,
+                               bool *restarted, tamis_error *error);
+
 /* ---- The prompt (prompt.c) ------------------------------------------------------------------- */
 
+/* Looks up the stored parts, and begins. After a failure nothing is open, and nothing has changed. */
+tamis_status tms_blend_begin(tamis_blend *blend, tamis_sequence sequence,
+                             const tamis_blend_part *parts, uint32_t n_parts, tamis_error *error);
+/* Ends the plan's step, once all layers have been attended. */
+tamis_status tms_blend_end(tamis_blend *blend, tamis_error *error);
+/* Gives up an open prompt: the thread ends, chunks are released, the plan's step is cancelled. Does
+ * nothing without one. */
+void tms_blend_cancel(tamis_blend *blend);
 /* Begins the plan's step with the parts as they are, and to read. After a failure nothing is open.
  */
 tamis_status tms_blend_start(tamis_blend *blend, tamis_error *error);

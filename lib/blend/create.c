@@ -258,7 +258,7 @@ tamis_status tamis_blend_create(tamis_plan *plan, tamis_store *store,
 }
 
 static void cancel(tms_life *life) {
-    tamis_blend_cancel((tamis_blend *)life);
+    tms_blend_cancel((tamis_blend *)life);
 }
 
 void tamis_blend_destroy(tamis_blend **blend) {

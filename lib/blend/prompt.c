@@ -81,8 +81,6 @@ static tamis_status start(tamis_blend *blend, tamis_error *error) {
     if (blend->asking) memset(blend->masses, 0, blend->n_rows * sizeof *blend->masses);
     memset(blend->layers, 0, blend->shape.n_layers * sizeof *blend->layers);
     blend->stats.left = 0;
-    blend->layer = 0;
-    blend->phase = TMS_PHASE_LAYER;
     TMS_TRY(tamis_plan_step_begin(blend->plan, &step, error));
     blend->open = true;
     if (blend->n_present < blend->n_rows)
@@ -94,7 +92,7 @@ tamis_status tms_blend_start(tamis_blend *blend, tamis_error *error) {
     const tamis_status status = start(blend, error);
     if (status == TAMIS_OK) return TAMIS_OK;
     if (blend->open)
-        tamis_blend_cancel(blend);
+        tms_blend_cancel(blend);
     else
         tms_blend_release(blend);
     return status;
@@ -108,7 +106,7 @@ void tms_blend_release(tamis_blend *blend) {
     blend->n_parts = 0;
 }
 
-void tamis_blend_cancel(tamis_blend *blend) {
+void tms_blend_cancel(tamis_blend *blend) {
     TMS_ENTER_WAITING(blend);
     if (!blend || !blend->open) return;
     blend->open = false;
@@ -133,21 +131,12 @@ static void count_prompt(tamis_blend *blend) {
     stats->tokens_selected += selected;
 }
 
-tamis_status tamis_blend_end(tamis_blend *blend, tamis_error *error) {
+tamis_status tms_blend_end(tamis_blend *blend, tamis_error *error) {
     TMS_ENTER(blend);
-    TMS_REQUIRE(blend, TAMIS_E_ARGUMENT, "blend is NULL");
-    TMS_REQUIRE(blend->open, TAMIS_E_STATE, "no prompt is open");
-    const uint32_t n_layers = blend->shape.n_layers;
-    TMS_REQUIRE(blend->layer == n_layers && blend->phase == TMS_PHASE_LAYER, TAMIS_E_STATE,
-                "the prompt is in layer %" PRIu32 " of %" PRIu32, blend->layer, n_layers);
-    tamis_status status = tms_blend_settle(blend, error);
+    TMS_TRY(tms_blend_settle(blend, error));
     const double us = tms_now_us() - blend->left_at;
-    if (status == TAMIS_OK) status = tamis_plan_step_end(blend->plan, error);
-    if (status != TAMIS_OK) {
-        tamis_blend_cancel(blend);
-        return status;
-    }
-    blend->layers[n_layers - 1].compute_us += us;
+    TMS_TRY(tamis_plan_step_end(blend->plan, error));
+    blend->layers[blend->shape.n_layers - 1].compute_us += us;
     blend->stats.compute_us += us;
     count_prompt(blend);
     blend->open = false;
@@ -235,14 +224,12 @@ static tamis_status collect(tamis_blend *blend, const tamis_blend_part *parts, u
     return TAMIS_OK;
 }
 
-tamis_status tamis_blend_begin(tamis_blend *blend, tamis_sequence sequence,
-                               const tamis_blend_part *parts, uint32_t n_parts,
-                               tamis_error *error) {
+tamis_status tms_blend_begin(tamis_blend *blend, tamis_sequence sequence,
+                             const tamis_blend_part *parts, uint32_t n_parts, tamis_error *error) {
     TMS_ENTER(blend);
     uint32_t length = 0;
     size_t room = 0;
-    TMS_REQUIRE(blend, TAMIS_E_ARGUMENT, "blend is NULL");
-    TMS_REQUIRE(!blend->open, TAMIS_E_STATE, "a prompt is open");
+    TMS_REQUIRE(!blend->open, TAMIS_E_STATE, "the blend runs a prompt already");
     TMS_TRY(check_parts(blend, parts, n_parts, error));
     TMS_TRY(tamis_cache_length(blend->cache, sequence, &length, NULL, error));
     TMS_TRY(tms_blend_check_prefix(blend, parts, n_parts, length, &room, error));

@@ -74,6 +74,7 @@ typedef struct blending {
     tamis_blend *blend;
     uint32_t first;   /* position of row 0 */
     uint32_t n_rows;  /* of the prompt */
+    uint32_t n_before; /* rows with which the layer began */
     int32_t *tokens;  /* [n_rows] */
     int32_t *numbers; /* [n_rows] for uploads */
 } blending;
@@ -85,21 +86,34 @@ static tamis_status upload(const blending *b, tms_activation which, uint32_t n,
                               error);
 }
 
-static tamis_status upload_positions(const blending *b, const tamis_blend_rows *rows,
+static tamis_status upload_positions(const blending *b, const uint32_t *rows, uint32_t n,
                                      tamis_error *error) {
-    for (uint32_t i = 0; i < rows->n; ++i)
-        b->numbers[i] = (int32_t)(b->first + rows->rows[i]);
-    return upload(b, TMS_POSITIONS, rows->n, error);
+    for (uint32_t i = 0; i < n; ++i)
+        b->numbers[i] = (int32_t)(b->first + rows[i]);
+    return upload(b, TMS_POSITIONS, n, error);
 }
 
 /* The rows with which layer 0 begins. */
-static tamis_status embed_rows(const blending *b, const tamis_blend_rows *rows,
+static tamis_status embed_rows(const blending *b, const uint32_t *rows, uint32_t n,
                                tamis_error *error) {
-    for (uint32_t i = 0; i < rows->n; ++i)
-        b->numbers[i] = b->tokens[rows->rows[i]];
-    TMS_TRY(upload(b, TMS_TOKENS, rows->n, error));
-    TMS_TRY(upload_positions(b, rows, error));
-    return tms_forward_embed(b->runner, rows->n, error);
+    for (uint32_t i = 0; i < n; ++i)
+        b->numbers[i] = b->tokens[rows[i]];
+    TMS_TRY(upload(b, TMS_TOKENS, n, error));
+    TMS_TRY(upload_positions(b, rows, n, error));
+    return tms_forward_embed(b->runner, n, error);
+}
+
+static tamis_status project(void *user, uint32_t layer, const uint32_t *rows, uint32_t n,
+                            tamis_rows *v, tamis_error *error) {
+    blending *b = user;
+    if (layer == 0) TMS_TRY(embed_rows(b, rows, n, error));
+    b->n_before = n;
+    *v = (tamis_rows){.buffer = b->runner->buffers[TMS_V], .dtype = TAMIS_F32};
+    return tms_forward_qkv(b->runner, layer, n, error);
+}
+
+static tamis_status write(void *user, uint32_t layer, tamis_error *error) {
+    return tms_forward_write(((blending *)user)->runner, layer, error);
 }
 
 static void swap(tamis_runner *runner, tms_activation a, tms_activation b) {
@@ -110,50 +124,36 @@ static void swap(tamis_runner *runner, tms_activation a, tms_activation b) {
 
 /* Brings queries and hidden states of the rows that stay to the front. They change places with
  * buffers that are as wide and not in use. */
-static tamis_status keep_rows(const blending *b, const tamis_blend_rows *stay, uint32_t n_before,
-                              tamis_error *error) {
+static tamis_status gather_rows(const blending *b, const uint32_t *rows, const uint32_t *places,
+                                uint32_t n, tamis_error *error) {
     const tms_config *config = &b->runner->model->config;
     const uint32_t heads = config->n_heads * config->head_dim;
-    if (!stay->places) return TAMIS_OK;
-    for (uint32_t i = 0; i < stay->n; ++i)
-        b->numbers[i] = (int32_t)stay->places[i];
-    TMS_TRY(upload(b, TMS_TOKENS, stay->n, error));
-    TMS_TRY(gather(b->runner, TMS_X, TMS_NORMED, config->dim, n_before, stay->n, error));
-    TMS_TRY(gather(b->runner, TMS_Q, TMS_ATTENDED, heads, n_before, stay->n, error));
+    for (uint32_t i = 0; i < n; ++i)
+        b->numbers[i] = (int32_t)places[i];
+    TMS_TRY(upload(b, TMS_TOKENS, n, error));
+    TMS_TRY(gather(b->runner, TMS_X, TMS_NORMED, config->dim, b->n_before, n, error));
+    TMS_TRY(gather(b->runner, TMS_Q, TMS_ATTENDED, heads, b->n_before, n, error));
     swap(b->runner, TMS_X, TMS_NORMED);
     swap(b->runner, TMS_Q, TMS_ATTENDED);
-    return upload_positions(b, stay, error);
+    return upload_positions(b, rows, n, error);
 }
 
-/* A layer of the rows, and those that stay. */
-static tamis_status run_layer(const blending *b, uint32_t layer, tamis_blend_rows *rows,
-                              tamis_error *error) {
-    tamis_runner *runner = b->runner;
-    const tamis_rows v = {.buffer = runner->buffers[TMS_V], .dtype = TAMIS_F32};
-    const uint32_t n_before = rows->n;
-    if (layer == 0) TMS_TRY(embed_rows(b, rows, error));
-    TMS_TRY(tms_forward_qkv(runner, layer, n_before, error));
-    TMS_TRY(tamis_blend_compare(b->blend, layer, &v, error));
-    TMS_TRY(tms_forward_write(runner, layer, error));
-    TMS_TRY(tamis_blend_select(b->blend, layer, rows, error));
-    TMS_TRY(keep_rows(b, rows, n_before, error));
-    const tamis_rows q = {.buffer = runner->buffers[TMS_Q], .dtype = TAMIS_F32};
-    TMS_TRY(tamis_blend_observe(b->blend, layer, &q, &rows->restarted, error));
-    if (rows->restarted) return TAMIS_OK;
+static tamis_status keep(void *user, uint32_t layer, const uint32_t *rows, const uint32_t *places,
+                         uint32_t n, tamis_rows *q, tamis_error *error) {
+    const blending *b = user;
+    (void)layer;
+    if (places) TMS_TRY(gather_rows(b, rows, places, n, error));
+    *q = (tamis_rows){.buffer = b->runner->buffers[TMS_Q], .dtype = TAMIS_F32};
+    return TAMIS_OK;
+}
+
+static tamis_status finish(void *user, uint32_t layer, uint32_t n, tamis_error *error) {
+    tamis_runner *runner = ((blending *)user)->runner;
     TMS_TRY(tms_forward_attend(runner, layer, error));
-    TMS_TRY(tms_forward_out(runner, layer, rows->n, error));
-    return tms_forward_feed(runner, layer, rows->n, error);
-}
-
-static tamis_status run_layers(const blending *b, tamis_error *error) {
-    tamis_blend_rows rows = {.n = 0};
-    for (uint32_t layer = 0; layer < b->runner->model->config.n_layers;) {
-        TMS_TRY(tamis_blend_layer(b->blend, layer, &rows, error));
-        if (!rows.restarted) TMS_TRY(run_layer(b, layer, &rows, error));
-        layer = rows.restarted ? 0 : layer + 1;
-    }
-    TMS_TRY(tms_forward_head(b->runner, rows.n - 1, 1, error));
-    return tamis_blend_end(b->blend, error);
+    TMS_TRY(tms_forward_out(runner, layer, n, error));
+    TMS_TRY(tms_forward_feed(runner, layer, n, error));
+    if (layer + 1 < runner->model->config.n_layers) return TAMIS_OK;
+    return tms_forward_head(runner, n - 1, 1, error);
 }
 
 static tamis_status check_parts(blending *b, const tamis_blend_part *parts, uint32_t n_parts,
@@ -183,10 +183,8 @@ static tamis_status run(blending *b, tamis_sequence sequence, const tamis_blend_
         memcpy(b->tokens + at, parts[p].tokens, parts[p].n_tokens * sizeof *b->tokens);
         at += parts[p].n_tokens;
     }
-    TMS_TRY(tamis_blend_begin(b->blend, sequence, parts, n_parts, error));
-    const tamis_status status = run_layers(b, error);
-    if (status != TAMIS_OK) tamis_blend_cancel(b->blend);
-    return status;
+    const tamis_blend_engine engine = {b, project, write, keep, finish, {0}};
+    return tamis_blend_run(b->blend, sequence, parts, n_parts, &engine, error);
 }
 
 tamis_status tamis_runner_blend(tamis_runner *runner, tamis_sequence sequence, tamis_blend *blend,

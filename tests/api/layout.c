@@ -97,7 +97,7 @@ static const layout layouts[] = {
     GROWS(tamis_blend_figures, 96),
     GROWS(tamis_blend_policy, 1824),
     GROWS(tamis_blend_tier, 32),
-    GROWS(tamis_blend_rows, 56),
+    GROWS(tamis_blend_engine, 72),
     GROWS(tamis_blend_stats, 312),
     GROWS(tamis_blend_layer_stats, 112),
 };

@@ -1,6 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The oracle's prompt on a runner, and a spy on tamis_blend_select, which the linker wraps. */
+/* The oracle's prompt on a runner, and a spy on tms_blend_select, which the linker wraps. */
 #include "tests/blend/blends.h"
+#include "lib/blend/blend.h"
 
 #include <dirent.h>
 #include <stdio.h>
@@ -10,14 +11,14 @@
 
 blends_seen blends_last;
 
-tamis_status __real_tamis_blend_select(tamis_blend *blend, uint32_t layer, tamis_blend_rows *out,
-                                       tamis_error *error);
-tamis_status __wrap_tamis_blend_select(tamis_blend *blend, uint32_t layer, tamis_blend_rows *out,
-                                       tamis_error *error);
+tamis_status __real_tms_blend_select(tamis_blend *blend, uint32_t layer, tms_blend_rows *out,
+                                     tamis_error *error);
+tamis_status __wrap_tms_blend_select(tamis_blend *blend, uint32_t layer, tms_blend_rows *out,
+                                     tamis_error *error);
 
-tamis_status __wrap_tamis_blend_select(tamis_blend *blend, uint32_t layer, tamis_blend_rows *out,
-                                       tamis_error *error) {
-    const tamis_status status = __real_tamis_blend_select(blend, layer, out, error);
+tamis_status __wrap_tms_blend_select(tamis_blend *blend, uint32_t layer, tms_blend_rows *out,
+                                     tamis_error *error) {
+    const tamis_status status = __real_tms_blend_select(blend, layer, out, error);
     if (status != TAMIS_OK) return status;
     assert_true(layer < BLEND_LAYERS && out->n <= BLEND_ROWS);
     blends_last.counts[layer] = out->n;

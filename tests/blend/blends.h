@@ -34,7 +34,7 @@ tamis_blend *blends_make(blends *b, const tamis_blend_params *params);
 tamis_sequence blends_run(blends *b, tamis_blend *blend);
 void blends_logits(blends *b, float *logits);
 
-/* The rows that stayed in each layer of the last prompt, as tamis_blend_select told. */
+/* The rows that stayed in each layer of the last prompt, as tms_blend_select told. */
 typedef struct blends_seen {
     uint32_t counts[BLEND_LAYERS], rows[BLEND_LAYERS][BLEND_ROWS];
 } blends_seen;

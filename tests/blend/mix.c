@@ -3,6 +3,7 @@
  * sequence like any other. Beside each blend stands a sequence into which the same K and V were
  * written row by row and the same queries were attended. Both are evicted from, continued and
  * decoded: contents, positions and logits are the same, bit for bit. */
+#include "lib/blend/blend.h"
 #include "tests/blend/blends.h"
 
 #include <stdio.h>
@@ -41,11 +42,11 @@ static void spread(float *to, const float *from, uint32_t head) {
         memcpy(to + (row * KV_HEADS + head) * DIM, from + row * DIM, DIM * sizeof(float));
 }
 
-tamis_status __real_tamis_blend_end(tamis_blend *blend, tamis_error *error);
-tamis_status __wrap_tamis_blend_end(tamis_blend *blend, tamis_error *error);
-tamis_status __wrap_tamis_blend_end(tamis_blend *blend, tamis_error *error) {
+tamis_status __real_tms_blend_end(tamis_blend *blend, tamis_error *error);
+tamis_status __wrap_tms_blend_end(tamis_blend *blend, tamis_error *error);
+tamis_status __wrap_tms_blend_end(tamis_blend *blend, tamis_error *error) {
     static float k[BLEND_ROWS * DIM], v[BLEND_ROWS * DIM];
-    const tamis_status status = __real_tamis_blend_end(blend, error);
+    const tamis_status status = __real_tms_blend_end(blend, error);
     for (uint32_t lane = 0; status == TAMIS_OK && lane < BLEND_LAYERS * KV_HEADS; lane++) {
         const uint32_t layer = lane / KV_HEADS, head = lane % KV_HEADS;
         assert_int_equal(

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Which rows selector question computes, for random prompts: an engine of no layers hands in q, K
  * and V, and a plain statement of the rule, in fp64, says which rows must stay in either pass. Then
- * the order of tamis_blend_observe among the other calls. */
+ * what begins anew. */
+#include "lib/blend/blend.h"
 #include "tests/api/fixture.h"
 #include <tamis/blend.h>
 
@@ -237,7 +238,7 @@ static bool keep_largest(const prompt *p, const double *mass, uint32_t k, bool *
 
 /* ---- Playing --------------------------------------------------------------------------------- */
 
-static void expect_rows(const char *what, uint32_t layer, const tamis_blend_rows *rows,
+static void expect_rows(const char *what, uint32_t layer, const tms_blend_rows *rows,
                         const bool *in, uint32_t n) {
     uint32_t next = 0;
     for (uint32_t row = 0; row < n; row++) {
@@ -258,7 +259,7 @@ static void fill(tamis_buffer *to, const uint64_t *numbers, uint32_t n, uint32_t
     OK(tamis_buffer_write(to, 0, rows, (uint64_t)n * heads * DIM * sizeof *rows, &test_error));
 }
 
-static void fill_rows(world *w, const tamis_blend_rows *rows, uint32_t layer, bool queries) {
+static void fill_rows(world *w, const tms_blend_rows *rows, uint32_t layer, bool queries) {
     uint64_t numbers[ROWS];
     for (uint32_t i = 0; i < rows->n; i++)
         numbers[i] = row_number(rows->rows[i]);
@@ -286,37 +287,24 @@ static tamis_sequence begin_sequence(world *w, uint32_t behind) {
     return sequence;
 }
 
-/* A layer of the engine: 1 if the prompt begins anew. `in` are the rows that must be computed,
+/* A layer of the engine: whether the prompt begins anew. `in` are the rows that must be computed,
  * `stays` those that must stay. */
-static int play_layer(world *w, tamis_blend *blend, const prompt *p, uint32_t layer, const bool *in,
-                      const bool *stays) {
+static bool play_layer(world *w, tamis_blend *blend, const prompt *p, uint32_t layer,
+                       const bool *in, const bool *stays) {
     const tamis_rows k = {.buffer = w->k}, v = {.buffer = w->v}, q = {.buffer = w->q};
-    tamis_blend_rows rows;
-    int restarted = -1;
-    OK(tamis_blend_layer(blend, layer, &rows, &test_error));
-    assert_int_equal(rows.restarted, 0);
+    tms_blend_rows rows;
+    bool restarted = true;
+    OK(tms_blend_layer(blend, layer, &rows, &restarted, &test_error));
+    assert_false(restarted);
     expect_rows("computed", layer, &rows, in, p->n);
     fill_rows(w, &rows, layer, false);
-    OK(tamis_blend_compare(blend, layer, &v, &test_error));
+    OK(tms_blend_compare(blend, layer, &v, &test_error));
     OK(tamis_plan_write(w->plan, layer, &k, &v, &test_error));
-    OK(tamis_blend_select(blend, layer, &rows, &test_error));
+    OK(tms_blend_select(blend, layer, &rows, &test_error));
     expect_rows("kept", layer, &rows, stays, p->n);
     fill_rows(w, &rows, layer, true);
-    OK(tamis_blend_observe(blend, layer, &q, &restarted, &test_error));
+    OK(tms_blend_observe(blend, layer, &q, &restarted, &test_error));
     return restarted;
-}
-
-/* After a restart only tamis_blend_layer goes on, with layer 0. */
-static void expect_layer_next(world *w, tamis_blend *blend) {
-    const tamis_rows v = {.buffer = w->v};
-    tamis_blend_rows rows;
-    FAILS(tamis_blend_compare(blend, 0, &v, &test_error), TAMIS_E_STATE,
-          "tamis_blend_layer comes next, not tamis_blend_compare");
-    FAILS(tamis_blend_select(blend, 0, &rows, &test_error), TAMIS_E_STATE,
-          "tamis_blend_layer comes next");
-    FAILS(tamis_blend_layer(blend, LAYERS - 1, &rows, &test_error), TAMIS_E_ARGUMENT,
-          "the next one is 0");
-    FAILS(tamis_blend_end(blend, &test_error), TAMIS_E_STATE, "in layer 0");
 }
 
 /* The pass in which the question asks: fresh rows alone. */
@@ -326,7 +314,6 @@ static void play_asking(world *w, tamis_blend *blend, const prompt *p) {
         in[row] = p->kind[row] == FRESH;
     for (uint32_t layer = 0; layer < LAYERS && p->n_hits > 0; layer++)
         assert_int_equal(play_layer(w, blend, p, layer, in, in), layer + 1 == LAYERS);
-    if (p->n_hits > 0) expect_layer_next(w, blend);
 }
 
 /* False: the masses are too near each other. */
@@ -350,11 +337,11 @@ static bool play(world *w, const tamis_blend_params *params, const prompt *p, ui
     }
     const tamis_sequence sequence = begin_sequence(w, behind);
     OK(tamis_blend_create(w->plan, w->store, params, &blend, &test_error));
-    OK(tamis_blend_begin(blend, sequence, p->parts, p->n_parts, &test_error));
+    OK(tms_blend_begin(blend, sequence, p->parts, p->n_parts, &test_error));
     play_asking(w, blend, p);
     for (uint32_t layer = 0; layer < LAYERS; layer++)
         assert_int_equal(play_layer(w, blend, p, layer, in[layer], in[layer + 1]), 0);
-    OK(tamis_blend_end(blend, &test_error));
+    OK(tms_blend_end(blend, &test_error));
     tamis_blend_get_stats(blend, &stats);
     assert_int_equal(stats.asked, p->n_hits > 0);
     assert_int_equal(stats.restarts, 0);
@@ -408,72 +395,7 @@ static void what_is_no_number_ranks_first(void **state) {
     close_world(&w);
 }
 
-/* ---- Order ----------------------------------------------------------------------------------- */
-
-static void calls_out_of_order_are_refused(void **state) {
-    (void)state;
-    static world w;
-    static prompt p;
-    tamis_blend *blend = NULL;
-    tamis_sequence sequence;
-    tamis_blend_rows rows;
-    int restarted = 0;
-    open_world(&w, 0);
-    const tamis_rows v = {.buffer = w.v}, q = {.buffer = w.q}, far = {.buffer = w.q, .offset = 1};
-    add_part(&p, texts[1], length_of(1), 1, HIT);
-    add_part(&p, sink, SINKS, 0, FRESH);
-    OK(tamis_cache_add(w.cache, &sequence, &test_error));
-    OK(tamis_blend_create(w.plan, w.store, &w.good, &blend, &test_error));
-    FAILS(tamis_blend_observe(NULL, 0, &q, &restarted, &test_error), TAMIS_E_ARGUMENT,
-          "blend is NULL");
-    FAILS(tamis_blend_observe(blend, 0, &q, NULL, &test_error), TAMIS_E_ARGUMENT, "restarted is");
-    FAILS(tamis_blend_observe(blend, 0, NULL, &restarted, &test_error), TAMIS_E_ARGUMENT, "q is");
-    FAILS(tamis_blend_observe(blend, 0, &q, &restarted, &test_error), TAMIS_E_STATE,
-          "no prompt is open");
-    for (int error = 0; error < 2; error++) {
-        OK(tamis_blend_begin(blend, sequence, p.parts, p.n_parts, &test_error));
-        OK(tamis_blend_layer(blend, 0, &rows, &test_error));
-        assert_int_equal(rows.n, SINKS);
-        OK(tamis_blend_compare(blend, 0, &v, &test_error));
-        OK(tamis_plan_write(w.plan, 0, &v, &v, &test_error));
-        FAILS(tamis_blend_observe(blend, 0, &q, &restarted, &test_error), TAMIS_E_STATE,
-              "tamis_blend_select comes next, not tamis_blend_observe");
-        OK(tamis_blend_select(blend, 0, &rows, &test_error));
-        FAILS(tamis_blend_layer(blend, 1, &rows, &test_error), TAMIS_E_STATE,
-              "tamis_blend_observe comes next");
-        FAILS(tamis_blend_observe(blend, 1, &q, &restarted, &test_error), TAMIS_E_ARGUMENT,
-              "layer is 1; the next one is 0");
-        FAILS(tamis_blend_end(blend, &test_error), TAMIS_E_STATE, "in layer 0 of 3");
-        if (error) break;
-        /* An error of the plan ends the prompt. */
-        FAILS(tamis_blend_observe(blend, 0, &far, &restarted, &test_error), TAMIS_E_ARGUMENT,
-              "q: ");
-        FAILS(tamis_blend_observe(blend, 0, &q, &restarted, &test_error), TAMIS_E_STATE,
-              "no prompt is open");
-    }
-    OK(tamis_blend_observe(blend, 0, &q, &restarted, &test_error));
-    tamis_blend_destroy(&blend);
-    /* Other selectors need not be called. */
-    w.good.selector = TAMIS_BLEND_NONE;
-    OK(tamis_blend_create(w.plan, w.store, &w.good, &blend, &test_error));
-    OK(tamis_blend_begin(blend, sequence, p.parts, p.n_parts, &test_error));
-    FAILS(tamis_blend_observe(blend, 0, &q, &restarted, &test_error), TAMIS_E_STATE,
-          "layer 0 has not been selected in");
-    for (uint32_t layer = 0; layer < LAYERS; layer++) {
-        OK(tamis_blend_layer(blend, layer, &rows, &test_error));
-        OK(tamis_blend_compare(blend, layer, &v, &test_error));
-        OK(tamis_plan_write(w.plan, layer, &v, &v, &test_error));
-        OK(tamis_blend_select(blend, layer, &rows, &test_error));
-        if (layer == 1) continue;
-        FAILS(tamis_blend_observe(blend, layer + 1, &q, &restarted, &test_error), TAMIS_E_ARGUMENT,
-              "selected in last is");
-        OK(tamis_blend_observe(blend, layer, &q, &restarted, &test_error));
-        assert_int_equal(restarted, 0);
-    }
-    OK(tamis_blend_end(blend, &test_error));
-    tamis_blend_destroy(&blend);
-    close_world(&w);
-}
+/* ---- Damage ---------------------------------------------------------------------------------- */
 
 /* Every plane of the last layer is damaged. */
 static tamis_status read_badly(void *user, tamis_chunk *chunk, uint32_t layer, void *k, void *v,
@@ -490,7 +412,8 @@ static void a_restart_begins_with_layer_0(void **state) {
     static prompt p;
     tamis_blend *blend = NULL;
     tamis_sequence sequence;
-    tamis_blend_rows rows = {0};
+    tms_blend_rows rows = {0};
+    bool restarted = false;
     open_world(&w, 0);
     const tamis_rows v = {.buffer = w.v};
     tamis_blend_params params = w.good;
@@ -501,19 +424,18 @@ static void a_restart_begins_with_layer_0(void **state) {
     add_part(&p, sink, SINKS, 0, FRESH);
     OK(tamis_cache_add(w.cache, &sequence, &test_error));
     OK(tamis_blend_create(w.plan, w.store, &params, &blend, &test_error));
-    OK(tamis_blend_begin(blend, sequence, p.parts, p.n_parts, &test_error));
+    OK(tms_blend_begin(blend, sequence, p.parts, p.n_parts, &test_error));
     for (int again = 0; again < 2; again++) {
-        for (uint32_t layer = 0; layer < LAYERS && (again || !rows.restarted); layer++) {
-            OK(tamis_blend_layer(blend, layer, &rows, &test_error));
-            assert_int_equal(rows.restarted, !again && layer + 1 == LAYERS);
-            if (rows.restarted) continue;
-            OK(tamis_blend_compare(blend, layer, &v, &test_error));
+        for (uint32_t layer = 0; layer < LAYERS && (again || !restarted); layer++) {
+            OK(tms_blend_layer(blend, layer, &rows, &restarted, &test_error));
+            assert_int_equal(restarted, !again && layer + 1 == LAYERS);
+            if (restarted) continue;
+            OK(tms_blend_compare(blend, layer, &v, &test_error));
             OK(tamis_plan_write(w.plan, layer, &v, &v, &test_error));
-            OK(tamis_blend_select(blend, layer, &rows, &test_error));
+            OK(tms_blend_select(blend, layer, &rows, &test_error));
         }
-        if (!again) expect_layer_next(&w, blend);
     }
-    OK(tamis_blend_end(blend, &test_error));
+    OK(tms_blend_end(blend, &test_error));
     tamis_blend_destroy(&blend);
     close_world(&w);
 }
@@ -530,7 +452,8 @@ static void a_blend_outlives_what_it_needs(void **state) {
     for (int gone = 0; gone < 4; gone++) {
         tamis_blend *blend = NULL;
         tamis_sequence sequence;
-        tamis_blend_rows rows;
+        tms_blend_rows rows;
+        bool restarted;
         tamis_plan *plan = NULL;
         const tamis_plan_params params = {.max_context = CONTEXT};
         open_world(&w, 0);
@@ -539,14 +462,14 @@ static void a_blend_outlives_what_it_needs(void **state) {
         add_part(&p, sink, SINKS, 0, FRESH);
         OK(tamis_cache_add(w.cache, &sequence, &test_error));
         OK(tamis_blend_create(w.plan, w.store, &w.good, &blend, &test_error));
-        OK(tamis_blend_begin(blend, sequence, p.parts, p.n_parts, &test_error));
-        OK(tamis_blend_layer(blend, 0, &rows, &test_error));
+        OK(tms_blend_begin(blend, sequence, p.parts, p.n_parts, &test_error));
+        OK(tms_blend_layer(blend, 0, &rows, &restarted, &test_error));
         if (gone == 0) tamis_plan_destroy(&w.plan);
         if (gone == 1) tamis_store_destroy(&w.store);
         if (gone == 2) tamis_cache_destroy(&w.cache);
         if (gone == 3) tamis_context_destroy(&w.context);
-        FAILS(tamis_blend_select(blend, 0, &rows, &test_error), TAMIS_E_STATE, names[gone]);
-        FAILS(tamis_blend_end(blend, &test_error), TAMIS_E_STATE, names[gone]);
+        FAILS(tms_blend_select(blend, 0, &rows, &test_error), TAMIS_E_STATE, names[gone]);
+        FAILS(tms_blend_end(blend, &test_error), TAMIS_E_STATE, names[gone]);
         /* The plan has given up its step. */
         if (gone == 0) {
             OK(tamis_plan_create(w.cache, &params, &plan, &test_error));
@@ -563,8 +486,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(rows_are_those_of_the_rule),
                                        cmocka_unit_test(what_is_no_number_ranks_first),
                                        cmocka_unit_test(a_blend_outlives_what_it_needs),
-                                       cmocka_unit_test(a_restart_begins_with_layer_0),
-                                       cmocka_unit_test(calls_out_of_order_are_refused)};
+                                       cmocka_unit_test(a_restart_begins_with_layer_0)};
     int skipped = test_begin(argc, argv);
     return skipped ? skipped : cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -2,6 +2,7 @@
 /* Which rows a blend computes, for random prompts: an engine of no layers hands in V whose distance
  * from the stored one is known, and a plain statement of the rule says which rows must stay. Then
  * the calls' order and bad parameters. */
+#include "lib/blend/blend.h"
 #include "tests/api/fixture.h"
 #include <tamis/blend.h>
 
@@ -235,7 +236,7 @@ static void apply_rule(const tamis_blend_params *params, const prompt *p, bool *
 
 /* ---- Playing --------------------------------------------------------------------------------- */
 
-static void expect_rows(const char *what, uint32_t layer, const tamis_blend_rows *rows,
+static void expect_rows(const char *what, uint32_t layer, const tms_blend_rows *rows,
                         const bool *in, uint32_t n) {
     uint32_t next = 0;
     for (uint32_t row = 0; row < n; row++) {
@@ -247,7 +248,7 @@ static void expect_rows(const char *what, uint32_t layer, const tamis_blend_rows
     if (next < rows->n) fail_msg("%s, layer %u: row %u is too many", what, layer, rows->rows[next]);
 }
 
-static void fill_v(world *w, const tamis_blend_rows *rows, uint64_t seed, uint32_t layer) {
+static void fill_v(world *w, const tms_blend_rows *rows, uint64_t seed, uint32_t layer) {
     static float v[ROWS * WIDTH];
     memset(v, 0, sizeof v);
     for (uint32_t i = 0; i < rows->n; i++) {
@@ -261,16 +262,17 @@ static void fill_v(world *w, const tamis_blend_rows *rows, uint64_t seed, uint32
 static void play_layer(world *w, tamis_blend *blend, const tamis_blend_params *params,
                        const prompt *p, bool *in, uint64_t seed, uint32_t layer) {
     const tamis_rows k = {.buffer = w->k}, v = {.buffer = w->v};
-    tamis_blend_rows rows, stay;
+    tms_blend_rows rows, stay;
+    bool restarted;
     uint32_t before[ROWS];
-    OK(tamis_blend_layer(blend, layer, &rows, &test_error));
-    assert_int_equal(rows.restarted, 0);
+    OK(tms_blend_layer(blend, layer, &rows, &restarted, &test_error));
+    assert_false(restarted);
     expect_rows("computed", layer, &rows, in, p->n);
     memcpy(before, rows.rows, rows.n * sizeof *before);
     fill_v(w, &rows, seed, layer);
-    OK(tamis_blend_compare(blend, layer, &v, &test_error));
+    OK(tms_blend_compare(blend, layer, &v, &test_error));
     OK(tamis_plan_write(w->plan, layer, &k, &v, &test_error));
-    OK(tamis_blend_select(blend, layer, &stay, &test_error));
+    OK(tms_blend_select(blend, layer, &stay, &test_error));
     if (params->check_layer != TAMIS_BLEND_NO_CHECK) apply_rule(params, p, in, seed, layer);
     expect_rows("kept", layer, &stay, in, p->n);
     assert_true((stay.places == NULL) == (stay.n == rows.n));
@@ -295,7 +297,7 @@ static void play(world *w, const tamis_blend_params *params, const prompt *p, ui
         OK(tamis_plan_step_end(w->plan, &test_error));
     }
     OK(tamis_blend_create(w->plan, w->store, params, &blend, &test_error));
-    OK(tamis_blend_begin(blend, sequence, p->parts, p->n_parts, &test_error));
+    OK(tms_blend_begin(blend, sequence, p->parts, p->n_parts, &test_error));
     gate_open = false;
     gate_left = 0;
     for (uint32_t row = 0; row < p->n; row++)
@@ -303,7 +305,7 @@ static void play(world *w, const tamis_blend_params *params, const prompt *p, ui
     if (params->check_layer == TAMIS_BLEND_NO_CHECK) apply_rule(params, p, in, seed, 0);
     for (uint32_t layer = 0; layer < LAYERS; layer++)
         play_layer(w, blend, params, p, in, seed, layer);
-    OK(tamis_blend_end(blend, &test_error));
+    OK(tms_blend_end(blend, &test_error));
     tamis_blend_get_stats(blend, &stats);
     assert_int_equal(stats.gated, gate_open);
     if (fabs(stats.left - gate_left) > 1e-9 * gate_left) fail_msg("%g is left", stats.left);
@@ -421,16 +423,17 @@ static void random_rows_follow_from_the_seed(void **state) {
         memset(in, true, sizeof in);
         OK(tamis_cache_add(w.cache, &sequence, &test_error));
         OK(tamis_blend_create(w.plan, w.store, &params, &blend, &test_error));
-        OK(tamis_blend_begin(blend, sequence, p.parts, p.n_parts, &test_error));
+        OK(tms_blend_begin(blend, sequence, p.parts, p.n_parts, &test_error));
         for (uint32_t layer = 0; layer < LAYERS; layer++) {
             static const double falling[] = {1.5, 1.25, 1.1, 1, 1, 1};
             const uint32_t from = i == 3 ? 0 : 1;
-            tamis_blend_rows rows;
+            tms_blend_rows rows;
+            bool restarted;
             uint32_t hits = 0;
-            OK(tamis_blend_layer(blend, layer, &rows, &test_error));
-            OK(tamis_blend_compare(blend, layer, &v, &test_error));
+            OK(tms_blend_layer(blend, layer, &rows, &restarted, &test_error));
+            OK(tms_blend_compare(blend, layer, &v, &test_error));
             OK(tamis_plan_write(w.plan, layer, &v, &v, &test_error));
-            OK(tamis_blend_select(blend, layer, &rows, &test_error));
+            OK(tms_blend_select(blend, layer, &rows, &test_error));
             for (uint32_t r = 0; r < rows.n; r++) {
                 assert_true(in[rows.rows[r]] && p.kind[rows.rows[r]] != EXACT);
                 hits += p.kind[rows.rows[r]] == HIT;
@@ -448,7 +451,7 @@ static void random_rows_follow_from_the_seed(void **state) {
                 assert_memory_not_equal(rows.rows, first[0], rows.n * sizeof *rows.rows);
             }
         }
-        OK(tamis_blend_end(blend, &test_error));
+        OK(tms_blend_end(blend, &test_error));
         tamis_blend_destroy(&blend);
     }
     assert_int_equal(n[0], n[1]);
@@ -538,7 +541,6 @@ static void bad_parameters_are_refused(void **state) {
     REFUSED(TAMIS_E_ARGUMENT, "reserved");
     tamis_blend_destroy(NULL);
     tamis_blend_destroy(&blend);
-    tamis_blend_cancel(NULL);
     close_world(&w);
 }
 
@@ -559,80 +561,151 @@ static void reindexed_streaming_is_refused(void **state) {
     close_world(&w);
 }
 
-static void calls_out_of_order_are_refused(void **state) {
+/* ---- Engines that fail ----------------------------------------------------------------------- */
+
+/* An engine over the world's buffers, one of whose calls fails. */
+typedef struct failing {
+    world *w;
+    tamis_blend *blend;
+    const prompt *p;
+    tamis_sequence sequence;
+    const char *where; /* the call that fails in `layer`; NULL: none */
+    uint32_t layer, calls;
+} failing;
+
+static tamis_status pass(failing *f, const char *call, uint32_t layer, tamis_error *error) {
+    f->calls++;
+    if (!f->where || strcmp(f->where, call) != 0 || layer != f->layer) return TAMIS_OK;
+    *error = (tamis_error){TAMIS_E_UNSUPPORTED, "no more of this"};
+    return TAMIS_E_UNSUPPORTED;
+}
+
+static tamis_status project(void *user, uint32_t layer, const uint32_t *rows, uint32_t n,
+                            tamis_rows *v, tamis_error *error) {
+    failing *f = user;
+    assert_true(n > 0 && rows[n - 1] == f->p->n - 1);
+    *v = (tamis_rows){.buffer = f->w->v};
+    /* Where that is so, V is too short. */
+    if (f->where && strcmp(f->where, "v") == 0) v->offset = ROWS * WIDTH * 4 - 64;
+    return pass(f, "project", layer, error);
+}
+
+static tamis_status write(void *user, uint32_t layer, tamis_error *error) {
+    failing *f = user;
+    const tamis_rows k = {.buffer = f->w->k}, v = {.buffer = f->w->v};
+    const tamis_status status = pass(f, "write", layer, error);
+    return status == TAMIS_OK ? tamis_plan_write(f->w->plan, layer, &k, &v, error) : status;
+}
+
+static tamis_status keep(void *user, uint32_t layer, const uint32_t *rows, const uint32_t *places,
+                         uint32_t n, tamis_rows *q, tamis_error *error) {
+    failing *f = user;
+    assert_true(n > 0 && rows[n - 1] == f->p->n - 1 && (!places || places[0] <= rows[0]));
+    *q = (tamis_rows){.buffer = f->w->v};
+    return pass(f, "keep", layer, error);
+}
+
+static tamis_status finish(void *user, uint32_t layer, uint32_t n, tamis_error *error) {
+    (void)n;
+    return pass(user, "finish", layer, error);
+}
+
+static const tamis_blend_engine engine_of = {NULL, project, write, keep, finish, {0}};
+
+static tamis_status run(failing *f) {
+    tamis_blend_engine engine = engine_of;
+    engine.user = f;
+    f->calls = 0;
+    return tamis_blend_run(f->blend, f->sequence, f->p->parts, f->p->n_parts, &engine, &test_error);
+}
+
+/* What the engine answers is the answer, the sequence is as it was, and the next prompt runs. */
+static void an_engine_that_fails_ends_its_prompt(void **state) {
+    (void)state;
+    static world w;
+    static prompt p;
+    static const char *const calls[] = {"project", "write", "keep", "finish"};
+    uint64_t random = 3;
+    open_world(&w, NULL);
+    make_prompt(&p, &random, 1);
+    failing f = {.w = &w, .p = &p};
+    OK(tamis_cache_add(w.cache, &f.sequence, &test_error));
+    OK(tamis_blend_create(w.plan, w.store, &w.good, &f.blend, &test_error));
+    for (size_t call = 0; call < 4; call++)
+        for (f.layer = 0; f.layer < LAYERS; f.layer++) {
+            f.where = calls[call];
+            FAILS(run(&f), TAMIS_E_UNSUPPORTED, "no more of this");
+            assert_int_equal(f.calls, 4 * f.layer + call + 1);
+            assert_int_equal(test_length(w.cache, f.sequence), 0);
+        }
+    f.where = "v";
+    FAILS(run(&f), TAMIS_E_ARGUMENT, "rows: ");
+    f.where = NULL;
+    OK(run(&f));
+    assert_int_equal(f.calls, 4 * LAYERS);
+    assert_int_equal(test_length(w.cache, f.sequence), p.n);
+    tamis_blend_destroy(&f.blend);
+    close_world(&w);
+}
+
+static void bad_prompts_are_refused(void **state) {
     (void)state;
     static world w;
     static prompt p;
     uint64_t random = 3;
     tamis_blend *blend = NULL;
     tamis_sequence sequence;
-    tamis_blend_rows rows;
     tamis_blend_layer_stats stats;
+    tamis_blend_engine engine = engine_of;
     open_world(&w, NULL);
     make_prompt(&p, &random, 1);
-    const tamis_rows v = {.buffer = w.v};
     OK(tamis_cache_add(w.cache, &sequence, &test_error));
     OK(tamis_blend_create(w.plan, w.store, &w.good, &blend, &test_error));
     assert_true(tamis_blend_plan(blend) == w.plan && tamis_plan_cache(w.plan) == w.cache);
-    FAILS(tamis_blend_layer(NULL, 0, &rows, &test_error), TAMIS_E_ARGUMENT, "blend is NULL");
-    FAILS(tamis_blend_layer(blend, 0, &rows, &test_error), TAMIS_E_STATE, "no prompt is open");
-    FAILS(tamis_blend_end(blend, &test_error), TAMIS_E_STATE, "no prompt is open");
-    FAILS(tamis_blend_begin(blend, sequence, NULL, 1, &test_error), TAMIS_E_ARGUMENT, "parts");
-    FAILS(tamis_blend_begin(blend, sequence, p.parts, 0, &test_error), TAMIS_E_ARGUMENT,
-          "no token");
-    FAILS(tamis_blend_begin(blend, 99, p.parts, 2, &test_error), TAMIS_E_ARGUMENT, "sequence 99");
+#define BAD(blend, sequence, parts, n, status, text)                                               \
+    FAILS(tamis_blend_run(blend, sequence, parts, n, &engine, &test_error), status, text)
+    BAD(NULL, sequence, p.parts, p.n_parts, TAMIS_E_ARGUMENT, "blend is NULL");
+    FAILS(tamis_blend_run(blend, sequence, p.parts, p.n_parts, NULL, &test_error), TAMIS_E_ARGUMENT,
+          "engine is NULL");
+    engine.keep = NULL;
+    BAD(blend, sequence, p.parts, p.n_parts, TAMIS_E_ARGUMENT, "keep of the engine is NULL");
+    engine = engine_of;
+    engine.reserved[1] = 7;
+    BAD(blend, sequence, p.parts, p.n_parts, TAMIS_E_ARGUMENT, "tamis_blend_engine");
+    engine = engine_of;
+    BAD(blend, sequence, NULL, 1, TAMIS_E_ARGUMENT, "parts");
+    BAD(blend, sequence, p.parts, 0, TAMIS_E_ARGUMENT, "no token");
+    BAD(blend, 99, p.parts, 2, TAMIS_E_ARGUMENT, "sequence 99");
     tamis_blend_part part = {.tokens = NULL, .n_tokens = 3};
-    FAILS(tamis_blend_begin(blend, sequence, &part, 1, &test_error), TAMIS_E_ARGUMENT, "part 0:");
+    BAD(blend, sequence, &part, 1, TAMIS_E_ARGUMENT, "part 0:");
     part = (tamis_blend_part){.tokens = sink, .n_tokens = 2, .reserved = {0, 1}};
-    FAILS(tamis_blend_begin(blend, sequence, &part, 1, &test_error), TAMIS_E_ARGUMENT, "reserved");
+    BAD(blend, sequence, &part, 1, TAMIS_E_ARGUMENT, "reserved");
     part = (tamis_blend_part){.tokens = sink, .n_tokens = ROWS + 1};
-    FAILS(tamis_blend_begin(blend, sequence, &part, 1, &test_error), TAMIS_E_ARGUMENT,
-          "91 tokens; the plan's max_rows is 90");
-    OK(tamis_blend_begin(blend, sequence, p.parts, p.n_parts, &test_error));
-    FAILS(tamis_blend_begin(blend, sequence, p.parts, p.n_parts, &test_error), TAMIS_E_STATE,
-          "a prompt is open");
-    FAILS(tamis_blend_compare(blend, 0, &v, &test_error), TAMIS_E_STATE, "tamis_blend_layer comes");
-    FAILS(tamis_blend_layer(blend, 1, &rows, &test_error), TAMIS_E_ARGUMENT, "the next one is 0");
-    FAILS(tamis_blend_layer(blend, 0, NULL, &test_error), TAMIS_E_ARGUMENT, "out is NULL");
-    OK(tamis_blend_layer(blend, 0, &rows, &test_error));
-    FAILS(tamis_blend_select(blend, 0, &rows, &test_error), TAMIS_E_STATE, "compare comes next");
-    FAILS(tamis_blend_compare(blend, 0, NULL, &test_error), TAMIS_E_ARGUMENT, "v is NULL");
-    FAILS(tamis_blend_end(blend, &test_error), TAMIS_E_STATE, "in layer 0 of 6");
-    OK(tamis_blend_compare(blend, 0, &v, &test_error));
-    OK(tamis_plan_write(w.plan, 0, &v, &v, &test_error));
-    OK(tamis_blend_select(blend, 0, &rows, &test_error));
-    OK(tamis_blend_layer(blend, 1, &rows, &test_error));
-    /* An error of the plan ends the prompt: V is too short here. */
-    const tamis_rows far = {.buffer = w.v, .offset = ROWS * WIDTH * 4 - 64};
-    FAILS(tamis_blend_compare(blend, 1, &far, &test_error), TAMIS_E_ARGUMENT, "rows: ");
-    FAILS(tamis_blend_select(blend, 1, &rows, &test_error), TAMIS_E_STATE, "no prompt is open");
-    OK(tamis_blend_get_layer_stats(blend, 1, &stats, &test_error));
-    assert_true(stats.rows_computed > 0 && stats.rows_attended == 0);
+    BAD(blend, sequence, &part, 1, TAMIS_E_ARGUMENT, "91 tokens; the plan's max_rows is 90");
     FAILS(tamis_blend_get_layer_stats(blend, 6, &stats, &test_error), TAMIS_E_ARGUMENT, "layer 6");
     FAILS(tamis_blend_get_layer_stats(blend, 0, NULL, &test_error), TAMIS_E_ARGUMENT, "out is");
-    /* A prompt that is open when the blend goes. */
-    OK(tamis_blend_begin(blend, sequence, p.parts, p.n_parts, &test_error));
+    /* A prompt that is open: another one, and the blend's end. */
+    OK(tms_blend_begin(blend, sequence, p.parts, p.n_parts, &test_error));
+    BAD(blend, sequence, p.parts, p.n_parts, TAMIS_E_STATE, "runs a prompt already");
     tamis_blend_destroy(&blend);
-    uint32_t length = 1;
-    OK(tamis_cache_length(w.cache, sequence, &length, NULL, &test_error));
-    assert_int_equal(length, 0);
+    assert_int_equal(test_length(w.cache, sequence), 0);
     /* A listed row past the prompt; a ring that holds no layer of a chunk. */
     tamis_blend_params params = w.good;
     const uint32_t past[] = {ROWS};
     params.selector = TAMIS_BLEND_LIST, params.rows = past, params.n_rows = 1;
     OK(tamis_blend_create(w.plan, w.store, &params, &blend, &test_error));
-    FAILS(tamis_blend_begin(blend, sequence, p.parts, p.n_parts, &test_error), TAMIS_E_ARGUMENT,
-          "row 90 is listed");
+    BAD(blend, sequence, p.parts, p.n_parts, TAMIS_E_ARGUMENT, "row 90 is listed");
     tamis_blend_destroy(&blend);
     params = w.good;
     params.ring_bytes = 1024;
     OK(tamis_blend_create(w.plan, w.store, &params, &blend, &test_error));
-    FAILS(tamis_blend_begin(blend, sequence, p.parts, p.n_parts, &test_error), TAMIS_E_ARGUMENT,
-          "ring_bytes is 1024; a layer of part");
+    BAD(blend, sequence, p.parts, p.n_parts, TAMIS_E_ARGUMENT,
+        "ring_bytes is 1024; a layer of part");
+#undef BAD
     /* The step was given back. */
     part = (tamis_blend_part){.tokens = sink, .n_tokens = 2};
-    OK(tamis_blend_begin(blend, sequence, &part, 1, &test_error));
-    tamis_blend_cancel(blend);
+    OK(tms_blend_begin(blend, sequence, &part, 1, &test_error));
+    tms_blend_cancel(blend);
     tamis_blend_destroy(&blend);
     close_world(&w);
 }
@@ -652,7 +725,8 @@ static tamis_status read_counted(void *user, tamis_chunk *chunk, uint32_t layer,
 static tamis_blend_stats reuse_all(world *w, const prompt *p, bool patient, bool threaded) {
     tamis_blend *blend = NULL;
     tamis_sequence sequence;
-    tamis_blend_rows rows;
+    tms_blend_rows rows;
+    bool restarted;
     tamis_blend_stats stats;
     tamis_blend_params params = w->good;
     const tamis_rows v = {.buffer = w->v};
@@ -664,15 +738,15 @@ static tamis_blend_stats reuse_all(world *w, const prompt *p, bool patient, bool
     reads_begun = 0;
     OK(tamis_cache_add(w->cache, &sequence, &test_error));
     OK(tamis_blend_create(w->plan, w->store, &params, &blend, &test_error));
-    OK(tamis_blend_begin(blend, sequence, p->parts, p->n_parts, &test_error));
+    OK(tms_blend_begin(blend, sequence, p->parts, p->n_parts, &test_error));
     tamis_blend_get_stats(blend, &stats);
     while (patient && reads_begun < LAYERS * stats.parts_found)
         sched_yield();
     for (uint32_t layer = 0; layer < LAYERS; layer++) {
-        OK(tamis_blend_layer(blend, layer, &rows, &test_error));
-        OK(tamis_blend_compare(blend, layer, &v, &test_error));
+        OK(tms_blend_layer(blend, layer, &rows, &restarted, &test_error));
+        OK(tms_blend_compare(blend, layer, &v, &test_error));
         OK(tamis_plan_write(w->plan, layer, &v, &v, &test_error));
-        OK(tamis_blend_select(blend, layer, &rows, &test_error));
+        OK(tms_blend_select(blend, layer, &rows, &test_error));
     }
     tamis_blend_get_stats(blend, &stats);
     tamis_blend_destroy(&blend);
@@ -725,7 +799,8 @@ int main(int argc, char **argv) {
         cmocka_unit_test(random_rows_follow_from_the_seed),
         cmocka_unit_test(bad_parameters_are_refused),
         cmocka_unit_test(reindexed_streaming_is_refused),
-        cmocka_unit_test(calls_out_of_order_are_refused),
+        cmocka_unit_test(an_engine_that_fails_ends_its_prompt),
+        cmocka_unit_test(bad_prompts_are_refused),
         cmocka_unit_test(what_was_read_ahead_is_uploaded_ahead),
         cmocka_unit_test(selectors_are_known_by_name),
     };

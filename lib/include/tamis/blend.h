@@ -29,17 +29,8 @@ extern "C" {
  * selects. Each layer's are among those of the layer before. A row sees the tokens before it in the
  * prompt, whichever rows are computed beside it.
  *
- * An engine takes its model's layers in order:
- *
- *   tamis_blend_begin
- *   for each layer:
- *     tamis_blend_layer      loads; says for which rows to compute q, k and v
- *     tamis_blend_compare    with v of these rows
- *     tamis_plan_write_rotated (or tamis_plan_write)
- *     tamis_blend_select     says which rows stay: gather their q and hidden states
- *     tamis_blend_observe    with q of these rows; for selector question alone
- *     tamis_plan_attend, and the rest of the layer, for these
- *   tamis_blend_end
+ * tamis_blend_run takes an engine through the layers of its model: the engine computes, for the rows
+ * that it is told (tamis_blend_engine).
  *
  * The sequence is then one like any other. What it holds of the hits is an approximation: it must
  * not be stored as the K and V of a prefix.
@@ -59,7 +50,7 @@ typedef enum tamis_blend_selector {
     TAMIS_BLEND_ALL = 4,    /* all, and the exact rows: nothing is loaded */
     TAMIS_BLEND_NONE = 5,   /* none */
     /* The share to which the prompt's question attends most where all hits are reused, of two equal
-     * ones the lower row (the idea of ProphetKV, ICML '26): see tamis_blend_observe. */
+     * ones the lower row (the idea of ProphetKV, ICML '26): see tamis_blend_run. */
     TAMIS_BLEND_QUESTION = 6
 } tamis_blend_selector;
 
@@ -175,88 +166,62 @@ typedef struct tamis_blend_part {
     uint64_t reserved[2]; /* 0, else E_ARGUMENT */
 } tamis_blend_part;
 
-/* Rows of the prompt, counted from its first token on. Owned by the blend until its next call. */
-typedef struct tamis_blend_rows {
-    const uint32_t *rows; /* [n], ascending */
-    uint32_t n;
-    /* Of tamis_blend_layer: nonzero if a record turned out to be damaged when rows that it was to
-     * serve had been left out. The step has been begun anew, with these tokens as fresh ones: the
-     * engine calls tamis_blend_layer again, for layer 0, and other calls of a layer answer E_STATE
-     * before that. `rows` are those of the new step before layer 0 has loaded. At most once for each
-     * stored part. */
-    int restarted;
-    /* Of tamis_blend_select: [n] the places of these rows among those that tamis_blend_layer named;
-     * NULL: they are the same. */
-    const uint32_t *places;
-    uint64_t reserved[4];
-} tamis_blend_rows;
+/* What an engine does in each layer of its model, in this order; all of them must be there. Rows are
+ * those of the prompt, counted from its first token on. What is pointed to is the blend's and valid
+ * during the call. A status other than OK ends the prompt, and tamis_blend_run fails with it. None
+ * of them may call the blend. A prompt may begin anew, with `project` for layer 0: where a record
+ * turns out to be damaged when rows that it was to serve have been left out (its tokens are fresh then;
+ * at most once for each stored part), and once under selector question. */
+typedef struct tamis_blend_engine {
+    void *user;
+    /* Computes q, k and v of these n rows, ascending: in layer 0 from their tokens, behind that from the
+     * hidden states that the engine has of them. *v: where v is, f32 [n][n_kv_heads][head_dim]. */
+    tamis_status (*project)(void *user, uint32_t layer, const uint32_t *rows, uint32_t n,
+                            tamis_rows *v, tamis_error *error);
+    /* Writes their K and V: tamis_plan_write_rotated, or tamis_plan_write. */
+    tamis_status (*write)(void *user, uint32_t layer, tamis_error *error);
+    /* Only these n rows stay, `places` [n] among those of `project`: brings their q and hidden states
+     * together. places NULL: all stay. *q: where q is, f32 [n][n_heads][head_dim], as
+     * tamis_plan_attend takes it. */
+    tamis_status (*keep)(void *user, uint32_t layer, const uint32_t *rows, const uint32_t *places,
+                         uint32_t n, tamis_rows *q, tamis_error *error);
+    /* Attends (tamis_plan_attend), and computes the rest of the layer for the n rows; behind the last
+     * layer whatever the engine needs of them. */
+    tamis_status (*finish)(void *user, uint32_t layer, uint32_t n, tamis_error *error);
+    uint64_t reserved[4]; /* 0, else E_ARGUMENT */
+} tamis_blend_engine;
 
-/* Looks up the stored parts, begins the plan's step with all tokens of the parts as rows of the
- * sequence, and starts to read. The last token is always computed. Errors: E_ARGUMENT (no tokens;
- * more than the plan's max_rows; a listed row past the prompt; ring_bytes below a layer of a chunk;
- * a prefix behind other tokens, or without page_tokens; a `stored` that is none); E_STATE (a prompt
- * is open); those of tamis_plan_step_begin and of tamis_plan_step_keep_rows; E_NO_MEMORY. Then nothing has
- * changed. What the store cannot read counts as missed. */
-TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_blend_begin(tamis_blend *blend,
-                                                          tamis_sequence sequence,
-                                                          const tamis_blend_part *parts,
-                                                          uint32_t n_parts, tamis_error *error);
-
-/* The calls on an open prompt answer E_STATE if they are out of order, E_ARGUMENT for a NULL or
- * another layer than the next one: then nothing has changed. After any other error the prompt is
- * cancelled, as by tamis_blend_cancel, which an engine calls itself where one of its own calls
- * fails.
- */
-
-/* Loads what the layer needs of the store, and says which rows are to be computed. May wait for
- * reads. Errors: those of tamis_plan_load_rows; where the step is begun anew, those of
- * tamis_blend_begin.
- */
-TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_blend_layer(tamis_blend *blend, uint32_t layer,
-                                                          tamis_blend_rows *out,
-                                                          tamis_error *error);
-/* Where the layer's rows are to be measured, enqueues how far V of the rows is from the stored one.
- * v is f32 [n][n_kv_heads][head_dim], of the rows that tamis_blend_layer has named, before it is
- * written. Needed in every layer. Errors: those of tamis_plan_load_rows and tamis_plan_row_deviations. */
-TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_blend_compare(tamis_blend *blend, uint32_t layer,
-                                                            const tamis_rows *v,
-                                                            tamis_error *error);
-/* Once the layer has been written: selects, leaves the other rows out of the step, and says which
- * rows stay. Waits where they were measured. Errors: those of tamis_plan_step_keep_rows; E_DEVICE. */
-TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_blend_select(tamis_blend *blend, uint32_t layer,
-                                                           tamis_blend_rows *out,
-                                                           tamis_error *error);
-/* Selector question needs it in every layer, after tamis_blend_select and before
- * tamis_plan_attend; of others it does nothing. q is f32 [n][n_heads][head_dim], of the rows that
- * stay, as tamis_plan_attend takes it.
+/* Runs a prompt: looks up the stored parts, begins the plan's step with all tokens of the parts as rows
+ * of the sequence, takes the engine through all layers, and ends the step. The prompt's last token is
+ * always computed. What the store cannot read counts as missed.
  *
- * The question is what stands behind the last part that is stored, whether the store has it or not;
- * where such a part ends the prompt, the prompt's last token. A prompt with hits is run twice. In
- * the first pass all hits are loaded in every layer, as in full reuse, and fresh rows are computed.
- * The weights with which the question's rows attend to each hit are summed over these rows, the
- * query heads and the layers (tamis_plan_row_masses). In the last layer the hits are ranked by these sums
- * (NaN first), the step is begun anew, and *restarted is 1: the engine calls tamis_blend_layer for
- * layer 0, as after that call's `restarted`. The second pass is a blend in which the selector keeps the
- * first of this ranking; a share that falls keeps the first of the same one. Chunks are read once in
- * each pass, the second time from the store's memory where that has kept them. If a record turns
- * out to be damaged so late that the step is begun anew, the question is asked again of what is
- * left. A share of 1 asks nothing. To tokens before the prompt h2o's sums add the question's rows of
- * both passes. An engine that ranks tokens by itself takes selector list.
+ * Under selector question the prompt's question is what stands behind the last part that is stored,
+ * whether the store has it or not; where such a part ends the prompt, the prompt's last token. A prompt
+ * with hits is run twice. In the first pass all hits are loaded in every layer, as in full reuse, and
+ * fresh rows are computed. The weights with which the question's rows attend to each hit are summed
+ * over these rows, the query heads and the layers (tamis_plan_row_masses). In the last layer the hits
+ * are ranked by these sums (NaN first), and the prompt begins anew. The second pass is a blend in which
+ * the selector keeps the first of this ranking; a share that falls keeps the first of the same one.
+ * Chunks are read once in each pass, the second time from the store's memory where that has kept them.
+ * If a record turns out to be damaged so late that the step is begun anew, the question is asked again
+ * of what is left. A share of 1 asks nothing. To tokens before the prompt h2o's sums add the question's
+ * rows of both passes. An engine that ranks tokens by itself takes selector list. ProphetKV (Wang and
+ * others, ICML '26, arXiv 2602.02579) selects by a query's attention, joined over layers, in two
+ * stages of this kind. What is done here follows that idea, not its code; sums without weights, and
+ * fresh rows outside the share, are this library's choice.
  *
- * ProphetKV (Wang and others, ICML '26, arXiv 2602.02579) selects by a query's attention, joined
- * over layers, in two stages of this kind. What is done here follows that idea, not its code; sums
- * without weights, and fresh rows outside the share, are this library's choice.
- *
- * Waits in the first pass. Errors: those of tamis_plan_row_masses; in the last layer those of
- * tamis_blend_begin; E_ARGUMENT also for restarted NULL. */
-TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_blend_observe(tamis_blend *blend, uint32_t layer,
-                                                            const tamis_rows *q, int *restarted,
-                                                            tamis_error *error);
-/* Ends the plan's step, once all layers have been attended. Errors: those of tamis_plan_step_end. */
-TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_blend_end(tamis_blend *blend, tamis_error *error);
-/* Gives up an open prompt: the thread ends, chunks are released, the plan's step is cancelled. Does
- * nothing without an open prompt. */
-TAMIS_API void tamis_blend_cancel(tamis_blend *blend);
+ * Waits for reads, where rows are measured, and in the first pass of selector question. Errors:
+ * E_ARGUMENT (no tokens; more than the plan's max_rows; a listed row past the prompt; ring_bytes below
+ * a layer of a chunk; a prefix behind other tokens, or without page_tokens; a `stored` that is none; a
+ * call of the engine that is NULL; v or q that does not fit); E_STATE (the blend runs a prompt
+ * already); those of tamis_plan_step_begin, _step_keep_rows, _load_rows, _row_deviations,
+ * _row_masses and _step_end; E_NO_MEMORY; E_DEVICE; the engine's. The prompt's step is then cancelled:
+ * the sequence is as it was. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_blend_run(tamis_blend *blend, tamis_sequence sequence,
+                                                        const tamis_blend_part *parts,
+                                                        uint32_t n_parts,
+                                                        const tamis_blend_engine *engine,
+                                                        tamis_error *error);
 
 /* Since the blend was made. Under selector question both passes of a prompt count in rows_computed,
  * bytes_read and the times. */
@@ -271,16 +236,16 @@ typedef struct tamis_blend_stats {
     uint64_t rows_computed; /* over layers: rows whose K and V were computed */
     uint64_t bytes_read;    /* from the store, also for prompts that were cancelled */
     double read_us;         /* reading them */
-    double wait_us;         /* of tamis_blend_layer, waiting for reads */
-    double compute_us;      /* between tamis_blend_layer and its next call, or the end */
+    double wait_us;         /* waiting for reads */
+    double compute_us;      /* from the end of loading to that of the layer */
     uint64_t
         gated;   /* prompts whose hits the gate has had computed to the end: they count as fresh */
     double left; /* of the last prompt: what `bound` is compared with; 0 without a bound */
-    double load_us; /* of tamis_blend_layer, beside waiting: to the device and into slots */
+    double load_us; /* loading, beside waiting: to the device and into slots */
     uint64_t asked; /* first passes of selector question: of prompts with hits, and of restarts */
     double ask_us;  /* these passes, as a whole */
-    /* A layer's planes of a chunk that were uploaded; those of them that were before their layer's
-     * call, beside what the device computed of an earlier one. */
+    /* A layer's planes of a chunk that were uploaded; those of them that were before their
+     * layer came, beside what the device computed of an earlier one. */
     uint64_t uploads, uploads_ahead;
     uint64_t reserved[16];
 } tamis_blend_stats;

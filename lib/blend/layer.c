@@ -1,29 +1,11 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The calls on a layer of the open prompt: loading, measuring, selecting. */
+/* What the driver does in a layer of the open prompt: loading, measuring, selecting, asking. */
 #include "lib/blend/blend.h"
 
 #include <inttypes.h>
 
-/* The open prompt is in this layer, and this call comes next. */
-static tamis_status check_call(const tamis_blend *blend, uint32_t layer, tms_phase phase,
-                               tamis_error *error) {
-    static const char *const calls[] = {[TMS_PHASE_LAYER] = "tamis_blend_layer",
-                                        [TMS_PHASE_COMPARE] = "tamis_blend_compare",
-                                        [TMS_PHASE_SELECT] = "tamis_blend_select",
-                                        [TMS_PHASE_OBSERVE] = "tamis_blend_observe"};
-    TMS_REQUIRE(blend, TAMIS_E_ARGUMENT, "blend is NULL");
-    TMS_REQUIRE(blend->open, TAMIS_E_STATE, "no prompt is open");
-    TMS_REQUIRE(blend->phase == phase, TAMIS_E_STATE, "layer %" PRIu32 ": %s comes next, not %s",
-                blend->layer, calls[blend->phase], calls[phase]);
-    TMS_REQUIRE(blend->layer < blend->shape.n_layers, TAMIS_E_STATE,
-                "all %" PRIu32 " layers are done: tamis_blend_end comes next", blend->layer);
-    TMS_REQUIRE(layer == blend->layer, TAMIS_E_ARGUMENT,
-                "layer is %" PRIu32 "; the next one is %" PRIu32, layer, blend->layer);
-    return TAMIS_OK;
-}
-
-static tamis_blend_rows present(const tamis_blend *blend) {
-    return (tamis_blend_rows){.rows = blend->rows, .n = blend->n_present};
+static tms_blend_rows present(const tamis_blend *blend) {
+    return (tms_blend_rows){.rows = blend->rows, .n = blend->n_present};
 }
 
 /* ---- Load ------------------------------------------------------------------------------------ */
@@ -157,22 +139,14 @@ static tamis_status load_layer(tamis_blend *blend, uint32_t layer, bool *restart
     return TAMIS_OK;
 }
 
-tamis_status tamis_blend_layer(tamis_blend *blend, uint32_t layer, tamis_blend_rows *out,
-                               tamis_error *error) {
+tamis_status tms_blend_layer(tamis_blend *blend, uint32_t layer, tms_blend_rows *out,
+                             bool *restarted, tamis_error *error) {
     TMS_ENTER(blend);
-    bool restarted = false;
-    TMS_TRY(check_call(blend, layer, TMS_PHASE_LAYER, error));
-    TMS_REQUIRE(out, TAMIS_E_ARGUMENT, "out is NULL");
-    tamis_status status = load_layer(blend, layer, &restarted, error);
-    if (status == TAMIS_OK) status = upload_ahead(blend, error);
-    if (status != TAMIS_OK) {
-        tamis_blend_cancel(blend);
-        return status;
-    }
+    *restarted = false;
+    TMS_TRY(load_layer(blend, layer, restarted, error));
+    TMS_TRY(upload_ahead(blend, error));
     *out = present(blend);
-    out->restarted = restarted;
-    if (!restarted) {
-        blend->phase = TMS_PHASE_COMPARE;
+    if (!*restarted) {
         blend->layers[layer].rows_computed = blend->n_present;
         blend->stats.rows_computed += blend->n_present;
     }
@@ -193,16 +167,10 @@ static tamis_status measure(tamis_blend *blend, uint32_t layer, const tamis_rows
     return tamis_plan_row_deviations(blend->plan, layer, v, 1, &out, error);
 }
 
-tamis_status tamis_blend_compare(tamis_blend *blend, uint32_t layer, const tamis_rows *v,
-                                 tamis_error *error) {
+tamis_status tms_blend_compare(tamis_blend *blend, uint32_t layer, const tamis_rows *v,
+                               tamis_error *error) {
     TMS_ENTER(blend);
-    TMS_TRY(check_call(blend, layer, TMS_PHASE_COMPARE, error));
-    TMS_REQUIRE(v, TAMIS_E_ARGUMENT, "v is NULL");
-    blend->phase = TMS_PHASE_SELECT;
-    if (!tms_blend_measures(blend, layer)) return TAMIS_OK;
-    const tamis_status status = measure(blend, layer, v, error);
-    if (status != TAMIS_OK) tamis_blend_cancel(blend);
-    return status;
+    return tms_blend_measures(blend, layer) ? measure(blend, layer, v, error) : TAMIS_OK;
 }
 
 /* All hits are fresh from now on: none has been left out. */
@@ -232,7 +200,7 @@ static tamis_status choose_rows(tamis_blend *blend, uint32_t layer, uint32_t *n,
     return recompute(blend, layer, error);
 }
 
-static tamis_status select_rows(tamis_blend *blend, uint32_t layer, tamis_blend_rows *out,
+static tamis_status select_rows(tamis_blend *blend, uint32_t layer, tms_blend_rows *out,
                                 tamis_error *error) {
     const uint32_t before = blend->n_present;
     uint32_t n = 0;
@@ -244,37 +212,16 @@ static tamis_status select_rows(tamis_blend *blend, uint32_t layer, tamis_blend_
     return TAMIS_OK;
 }
 
-tamis_status tamis_blend_select(tamis_blend *blend, uint32_t layer, tamis_blend_rows *out,
-                                tamis_error *error) {
+tamis_status tms_blend_select(tamis_blend *blend, uint32_t layer, tms_blend_rows *out,
+                              tamis_error *error) {
     TMS_ENTER(blend);
-    TMS_TRY(check_call(blend, layer, TMS_PHASE_SELECT, error));
-    TMS_REQUIRE(out, TAMIS_E_ARGUMENT, "out is NULL");
     *out = present(blend);
-    const bool selects = tms_blend_selects(blend, layer);
-    const tamis_status status = selects ? select_rows(blend, layer, out, error) : TAMIS_OK;
-    if (status != TAMIS_OK) {
-        tamis_blend_cancel(blend);
-        return status;
-    }
+    if (tms_blend_selects(blend, layer)) TMS_TRY(select_rows(blend, layer, out, error));
     blend->layers[layer].rows_attended = blend->n_present;
-    blend->phase = blend->selector->asks ? TMS_PHASE_OBSERVE : TMS_PHASE_LAYER;
-    blend->layer += !blend->selector->asks;
     return TAMIS_OK;
 }
 
 /* ---- Observe --------------------------------------------------------------------------------- */
-
-/* Selectors that do not ask need not be called: the layer that was selected in last. */
-static tamis_status check_observe(const tamis_blend *blend, uint32_t layer, tamis_error *error) {
-    if (!blend || !blend->open || blend->selector->asks)
-        return check_call(blend, layer, TMS_PHASE_OBSERVE, error);
-    TMS_REQUIRE(blend->phase == TMS_PHASE_LAYER && blend->layer > 0, TAMIS_E_STATE,
-                "layer %" PRIu32 " has not been selected in", blend->layer);
-    TMS_REQUIRE(layer + 1 == blend->layer, TAMIS_E_ARGUMENT,
-                "layer is %" PRIu32 "; that which was selected in last is %" PRIu32, layer,
-                blend->layer - 1);
-    return TAMIS_OK;
-}
 
 /* The question attends to what is reused; after the last layer the prompt begins anew, with its hits
  * ranked. */
@@ -292,23 +239,9 @@ static tamis_status ask(tamis_blend *blend, uint32_t layer, const tamis_rows *q,
     return begin_anew(blend, error);
 }
 
-tamis_status tamis_blend_observe(tamis_blend *blend, uint32_t layer, const tamis_rows *q,
-                                 int *restarted, tamis_error *error) {
+tamis_status tms_blend_observe(tamis_blend *blend, uint32_t layer, const tamis_rows *q,
+                               bool *restarted, tamis_error *error) {
     TMS_ENTER(blend);
-    bool anew = false;
-    TMS_REQUIRE(restarted, TAMIS_E_ARGUMENT, "restarted is NULL");
-    TMS_REQUIRE(q, TAMIS_E_ARGUMENT, "q is NULL");
-    *restarted = 0;
-    TMS_TRY(check_observe(blend, layer, error));
-    if (!blend->selector->asks) return TAMIS_OK;
-    const tamis_status status = blend->asking ? ask(blend, layer, q, &anew, error) : TAMIS_OK;
-    if (status != TAMIS_OK) {
-        tamis_blend_cancel(blend);
-        return status;
-    }
-    *restarted = anew;
-    if (anew) return TAMIS_OK;
-    blend->phase = TMS_PHASE_LAYER;
-    blend->layer++;
-    return TAMIS_OK;
+    *restarted = false;
+    return blend->asking ? ask(blend, layer, q, restarted, error) : TAMIS_OK;
 }
