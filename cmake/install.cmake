@@ -45,7 +45,7 @@ install(TARGETS ${TAMIS_LIBRARIES} EXPORT tamis-targets
 set(left_out "")
 if(NOT TAMIS_STORE)
     set(left_out PATTERN store.h EXCLUDE PATTERN blend.h EXCLUDE PATTERN blend_model.h EXCLUDE
-                 PATTERN blend_policy.h EXCLUDE PATTERN record.h EXCLUDE)
+                 PATTERN blend_trials.h EXCLUDE PATTERN record.h EXCLUDE)
 endif()
 if(DEFINED TAMIS_MODEL AND NOT TAMIS_MODEL)
     list(APPEND left_out PATTERN model.h EXCLUDE PATTERN blend_model.h EXCLUDE PATTERN record.h EXCLUDE

@@ -6,9 +6,9 @@
 #define TMS_OPS_H
 
 #include "host/ops/attention.h"
-#include "host/ops/cache.h"
 #include "host/ops/eviction.h"
 #include "host/ops/model.h"
+#include "host/ops/rows.h"
 #include "host/ops/selection.h"
 #include "host/ops/types.h"
 

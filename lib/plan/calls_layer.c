@@ -85,7 +85,7 @@ static tamis_status enqueue_write(tamis_plan *plan, uint32_t layer, tms_write_ro
         RUN(plan, bounds_us, bounds, &bounds);
     }
     if (plan->step.fixed)
-        plan->launches.serials[plan->step.n_rows] = plan->setup.cache->bounds_serial;
+        plan->templates.serials[plan->step.n_rows] = plan->setup.cache->bounds_serial;
     count_written(plan, layer);
     return TAMIS_OK;
 }
@@ -94,7 +94,7 @@ tamis_status tamis_plan_write(tamis_plan *plan, uint32_t layer, const tamis_rows
                               const tamis_rows *v, tamis_error *error) {
     TMS_ENTER(plan);
     TMS_TRY(check_unwritten(plan, layer, error));
-    tms_write_rows write = tms_launch_write(&plan->launches, layer);
+    tms_write_rows write = tms_template_write(&plan->templates, layer);
     TMS_TRY(check_write(plan, k, v, &write, error));
     return enqueue_write(plan, layer, write, error);
 }
@@ -193,7 +193,7 @@ tamis_status tamis_plan_write_rotated(tamis_plan *plan, uint32_t layer,
     TMS_REQUIRE_RESERVED(rows, tamis_rotated_rows);
     TMS_REQUIRE(rows->reserved32 == 0, TAMIS_E_ARGUMENT,
                 "reserved32 of tamis_rotated_rows is %" PRIu32 "; it must be 0", rows->reserved32);
-    tms_write_rows write = tms_launch_write(&plan->launches, layer);
+    tms_write_rows write = tms_template_write(&plan->templates, layer);
     TMS_TRY(check_rotated_rows(plan, rows, &write, error));
     TMS_TRY(check_rotation(plan, rows, &write.rotation, error));
     return enqueue_write(plan, layer, write, error);
@@ -293,15 +293,15 @@ static void count_read(tamis_plan *plan, uint32_t layer, bool listed, bool fused
 
 static void count_attended(tamis_plan *plan, uint32_t layer, bool listed, bool fused) {
     count_read(plan, layer, listed, fused);
-    plan->launches.attended = true;
-    plan->launches.listed = listed;
-    plan->launches.attended_layer = layer;
+    plan->templates.attended = true;
+    plan->templates.listed = listed;
+    plan->templates.attended_layer = layer;
 }
 
 static void fill_random(const tamis_plan *plan, uint32_t layer, uint32_t stride) {
     const tms_step *step = &plan->step;
     const tamis_cache_params *cache = &plan->setup.cache->params;
-    float *scores = plan->launches.score_host;
+    float *scores = plan->templates.score_host;
     for (uint32_t i = 0, row = 0; i < step->n_sequences; i++) {
         uint32_t rows = step->growth[i].rows, first = step->growth[i].sequence->length - rows;
         for (uint32_t j = 0; j < rows; j++, row++)
@@ -321,13 +321,13 @@ static tamis_status send_random(tamis_plan *plan, uint32_t layer, tms_sparse_att
     /* The stride is that of this step's longest lane, so that as few bytes as possible are sent. */
     p->select.stride = p->select.batch.max_visible / p->select.granularity;
     fill_random(plan, layer, p->select.stride);
-    return tms_memory_send(plan->setup.dev, p->select.scores, plan->launches.score_host,
-                           entries * p->select.stride * sizeof *plan->launches.score_host, error);
+    return tms_memory_send(plan->setup.dev, p->select.scores, plan->templates.score_host,
+                           entries * p->select.stride * sizeof *plan->templates.score_host, error);
 }
 
 static tamis_status score(tamis_plan *plan, uint32_t layer, tms_sparse_attend *p,
                           tamis_error *error) {
-    tms_page_mass mass = tms_launch_mass(&plan->launches, p);
+    tms_page_mass mass = tms_template_mass(&plan->templates, p);
     switch (plan->setup.reading.scored) {
     case TMS_SCORE_NONE:
         break;
@@ -382,22 +382,22 @@ tamis_status tamis_plan_attend(tamis_plan *plan, uint32_t layer, const tamis_row
     tms_matrix q_rows, out_rows;
     TMS_TRY(check_attend(plan, q, out, &q_rows, &out_rows, error));
     uint64_t *path = NULL;
-    tms_sparse_attend p = {.attend = tms_launch_attend(&plan->launches, layer)};
+    tms_sparse_attend p = {.attend = tms_template_attend(&plan->templates, layer)};
     bool listed = is_listed(plan, layer, &p.attend.batch, &path), fused = false;
     if (listed) {
-        p = tms_launch_sparse(&plan->launches, layer);
+        p = tms_template_sparse(&plan->templates, layer);
         p.score.q = q_rows;
     }
     p.attend.q = q_rows;
     p.attend.out = out_rows;
-    plan->launches.attended = false;
+    plan->templates.attended = false;
     if (tms_in_step_observes(&plan->in_step))
         TIME(plan, observe_us, tms_in_step_ask_weights(&plan->in_step, listed, &p.attend, error));
     if (plan->sight.first) /* else there is nothing to time */
         TIME(plan, attend_us,
              tms_sight_find(&plan->sight, step, layer, &p.attend.batch, error));
     if (listed) {
-        fused = tms_launch_fuses(&plan->launches, &p);
+        fused = tms_template_fuses(&plan->templates, &p);
         TMS_TRY(run_listed(plan, layer, &p, fused, error));
     } else if (plan->setup.needs.rotation) {
         TIME(plan, attend_us, tms_reindex_attend(&plan->reindex, &p.attend, error));
@@ -423,10 +423,10 @@ static tamis_status check_replayed(const tamis_plan *plan, tamis_error *error) {
     for (uint32_t layer = 0; layer < plan->setup.cache->params.n_layers; layer++)
         TMS_REQUIRE(!step->layers[layer].written, TAMIS_E_STATE,
                     "layer %" PRIu32 " has been written in this step already", layer);
-    TMS_REQUIRE(plan->launches.serials[step->n_rows] != 0, TAMIS_E_STATE,
+    TMS_REQUIRE(plan->templates.serials[step->n_rows] != 0, TAMIS_E_STATE,
                 "no step with %" PRIu32 " sequences was called layer by layer: no graph serves it",
                 step->n_rows);
-    TMS_REQUIRE(plan->launches.serials[step->n_rows] == plan->setup.cache->bounds_serial,
+    TMS_REQUIRE(plan->templates.serials[step->n_rows] == plan->setup.cache->bounds_serial,
                 TAMIS_E_STATE,
                 "what bounds hold has changed since a step with %" PRIu32
                 " sequences was called layer by layer: an older graph would compute the old ones",
@@ -440,11 +440,11 @@ tamis_status tamis_plan_step_mark_replayed(tamis_plan *plan, tamis_error *error)
     TMS_TRY(check_replayed(plan, error));
     for (uint32_t layer = 0; layer < plan->setup.cache->params.n_layers; layer++) {
         uint64_t *path = NULL;
-        tms_sparse_attend p = tms_launch_sparse(&plan->launches, layer);
+        tms_sparse_attend p = tms_template_sparse(&plan->templates, layer);
         bool listed = is_listed(plan, layer, &p.attend.batch, &path);
         *path += plan->step.n_rows;
         count_written(plan, layer);
-        count_attended(plan, layer, listed, listed && tms_launch_fuses(&plan->launches, &p));
+        count_attended(plan, layer, listed, listed && tms_template_fuses(&plan->templates, &p));
     }
     return TAMIS_OK;
 }
@@ -456,7 +456,7 @@ static tamis_status read_list(const tamis_plan *plan, uint32_t row, uint32_t kv_
                               tamis_error *error) {
     tms_device *dev = plan->setup.dev;
     tms_lists lists =
-        tms_launch_sparse(&plan->launches, plan->launches.attended_layer).select.lists;
+        tms_template_sparse(&plan->templates, plan->templates.attended_layer).select.lists;
     uint64_t entry = (uint64_t)row * plan->setup.cache->params.n_kv_heads + kv_head;
     uint32_t n = 0;
     lists.count.offset += entry * sizeof n;
@@ -477,14 +477,14 @@ tamis_status tamis_plan_read_selected(tamis_plan *plan, uint32_t row, uint32_t k
     TMS_REQUIRE(count, TAMIS_E_ARGUMENT, "count is NULL");
     TMS_REQUIRE(pages || capacity == 0, TAMIS_E_ARGUMENT, "pages is NULL but capacity is %" PRIu32,
                 capacity);
-    TMS_REQUIRE(plan->launches.attended, TAMIS_E_STATE, "no layer has been attended in this step");
+    TMS_REQUIRE(plan->templates.attended, TAMIS_E_STATE, "no layer has been attended in this step");
     TMS_REQUIRE(row < plan->step.n_rows, TAMIS_E_ARGUMENT,
                 "row %" PRIu32 " is not below the step's %" PRIu32, row, plan->step.n_rows);
     TMS_REQUIRE(kv_head < plan->setup.cache->params.n_kv_heads, TAMIS_E_ARGUMENT,
                 "kv_head %" PRIu32 " is not below %" PRIu32, kv_head,
                 plan->setup.cache->params.n_kv_heads);
-    if (plan->launches.listed) return read_list(plan, row, kv_head, pages, capacity, count, error);
-    const uint32_t layer = plan->launches.attended_layer;
+    if (plan->templates.listed) return read_list(plan, row, kv_head, pages, capacity, count, error);
+    const uint32_t layer = plan->templates.attended_layer;
     uint32_t first;
     TMS_TRY(tms_sight_read_first_page(&plan->sight, &plan->step, layer, row, kv_head, &first, error));
     *count =

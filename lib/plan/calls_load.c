@@ -146,7 +146,7 @@ tamis_status tamis_plan_row_deviations(tamis_plan *plan, uint32_t layer, const t
     const char *lacks = NULL;
     TMS_TRY(check_loading(plan, layer, error));
     const tamis_cache_params *p = &plan->setup.cache->params;
-    const tms_write_rows write = tms_launch_write(&plan->launches, layer);
+    const tms_write_rows write = tms_template_write(&plan->templates, layer);
     tms_deviation deviation = {
         .kv = write.kv, .batch = write.batch, .slots = write.slots, .values = values};
     TMS_TRY(tms_rows_check(plan->setup.cache->context, rows, "rows", plan->step.n_rows,

@@ -138,7 +138,7 @@ tamis_status tamis_plan_step_begin(tamis_plan *plan, const tamis_step *in, tamis
     tms_step *step = &plan->step;
     TMS_TRY(tms_cache_reserve(cache, step->growth, in->count, &step->copies, error));
     step->n_sequences = in->count;
-    plan->launches.attended = false;
+    plan->templates.attended = false;
     const tamis_status status = upload(plan, in->exact, error);
     if (status != TAMIS_OK) {
         tms_cache_rollback(cache, step->growth, step->n_sequences, false);
@@ -216,7 +216,7 @@ tamis_status tamis_plan_step_keep_rows(tamis_plan *plan, const uint32_t *rows, u
     TMS_TRY(check_narrow(plan, rows, n, error));
     TMS_TRY(check_kept(plan, rows, n, error));
     tms_step *step = &plan->step;
-    plan->launches.attended = false;
+    plan->templates.attended = false;
     tms_step_narrow(step, rows, n);
     step->unsent = true;
     TMS_TRY(tms_arena_send(&step->tables, plan->setup.dev, 0, step->at.copies, error));
@@ -299,6 +299,6 @@ tamis_status tamis_plan_step_cancel(tamis_plan *plan, tamis_error *error) {
     TMS_ENTER(plan);
     TMS_TRY(check_open(plan, error));
     tms_plan_give_up(plan);
-    plan->launches.attended = false;
+    plan->templates.attended = false;
     return TAMIS_OK;
 }

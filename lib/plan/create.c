@@ -225,10 +225,10 @@ static tamis_status make_rooms(tamis_plan *plan, tamis_error *error) {
     const tms_setup *setup = &plan->setup;
     plan->sight = (tms_sight){.setup = setup};
     plan->rings = (tms_query_rings){.setup = setup};
-    plan->launches = (tms_launches){
+    plan->templates = (tms_templates){
         .setup = setup, .step = &plan->step, .table = &plan->table, .sight = &plan->sight};
     plan->loads = (tms_loads){.setup = setup, .step = &plan->step, .table = &plan->table};
-    plan->masses = (tms_masses){.setup = setup, .step = &plan->step, .launches = &plan->launches};
+    plan->masses = (tms_masses){.setup = setup, .step = &plan->step, .templates = &plan->templates};
     plan->in_step = (tms_in_step){
         .setup = setup, .step = &plan->step, .rings = &plan->rings, .counters = &plan->counters};
     plan->reindex = (tms_reindex){.setup = setup, .step = &plan->step};
@@ -242,7 +242,7 @@ static tamis_status make_rooms(tamis_plan *plan, tamis_error *error) {
     TMS_TRY(tms_step_create(&plan->step, setup, error));
     TMS_TRY(tms_page_table_create(&plan->table, setup, error));
     TMS_TRY(tms_query_rings_create(&plan->rings, error));
-    TMS_TRY(tms_launches_create(&plan->launches, error));
+    TMS_TRY(tms_templates_create(&plan->templates, error));
     TMS_TRY(tms_loads_create(&plan->loads, error));
     TMS_TRY(tms_masses_create(&plan->masses, error));
     TMS_TRY(tms_in_step_create(&plan->in_step, error));
@@ -252,8 +252,8 @@ static tamis_status make_rooms(tamis_plan *plan, tamis_error *error) {
 
 /* Launches what the eviction adds to decode steps and to other steps in a layer, with no rows. */
 static tamis_status warm_in_step(tamis_plan *plan, uint32_t layer, tamis_error *error) {
-    tms_write_rows write = tms_launch_write(&plan->launches, layer);
-    tms_attend attend = tms_launch_attend(&plan->launches, layer);
+    tms_write_rows write = tms_template_write(&plan->templates, layer);
+    tms_attend attend = tms_template_attend(&plan->templates, layer);
     tms_ref changed = {NULL, 0};
     attend.q.stride = attend.out.stride = tms_setup_width(&plan->setup);
     for (int exact = 0; exact <= 1; exact++) {
@@ -273,7 +273,7 @@ static tamis_status warm_in_step(tamis_plan *plan, uint32_t layer, tamis_error *
 /* Builds every kernel and launches it once. */
 static tamis_status warm_rooms(tamis_plan *plan, tamis_error *error) {
     TMS_TRY(tms_page_table_warm(&plan->table, error));
-    TMS_TRY(tms_launches_warm(&plan->launches, &plan->step, error));
+    TMS_TRY(tms_templates_warm(&plan->templates, &plan->step, error));
     TMS_TRY(tms_loads_warm(&plan->loads, error));
     TMS_TRY(tms_masses_warm(&plan->masses, error));
     for (uint32_t layer = 0; layer < plan->setup.cache->params.n_layers; layer++)
@@ -299,7 +299,7 @@ static void end(tms_life *life) {
     if (p->in_step.setup) tms_in_step_destroy(&p->in_step);
     if (p->masses.setup) tms_masses_destroy(&p->masses);
     if (p->loads.setup) tms_loads_destroy(&p->loads);
-    if (p->launches.setup) tms_launches_destroy(&p->launches);
+    if (p->templates.setup) tms_templates_destroy(&p->templates);
     if (p->rings.setup) tms_query_rings_destroy(&p->rings);
     if (p->table.setup) tms_page_table_destroy(&p->table);
     if (p->step.setup) tms_step_destroy(&p->step);

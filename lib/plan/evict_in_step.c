@@ -2,7 +2,7 @@
 /* Evicting within steps: which rows a sequence may have, slots in lanes that stay at their length,
  * keys and weights that go to the scores, and the check of the scores. */
 #include "lib/plan/evict_in_step.h"
-#include "lib/plan/launches.h"
+#include "lib/plan/templates.h"
 
 #include <inttypes.h>
 
@@ -229,7 +229,7 @@ tamis_status tms_in_step_ask_weights(const tms_in_step *e, bool listed, tms_atte
 /* The launch that computes the rows' weights, from the step's own logits or from its keys. */
 static tms_observe weights_of(const tms_in_step *e, const tms_attend *attend) {
     const tms_step *step = e->step;
-    tms_observe observe = tms_launch_observe(attend);
+    tms_observe observe = tms_template_observe(attend);
     observe.n_items = step->n_rows ? step->n_sequences : 0;
     observe.max_span = e->max_span ? e->max_span : 1;
     observe.spans = tms_step_table(step, e->item_spans);

@@ -45,7 +45,7 @@ void tms_masses_destroy(tms_masses *m) {
 static tms_attend attend_of(const tms_masses *m, uint32_t layer, const tms_matrix *q,
                             uint32_t first, uint32_t n) {
     const uint64_t width = tms_setup_width(m->setup);
-    tms_attend attend = tms_launch_attend(m->launches, layer);
+    tms_attend attend = tms_template_attend(m->templates, layer);
     tms_batch *batch = &attend.batch;
     const uint64_t owner = (uint64_t)first * batch->n_kv_heads;
     attend.q = *q;
@@ -65,7 +65,7 @@ static tms_attend attend_of(const tms_masses *m, uint32_t layer, const tms_matri
 /* What the rows of an attend give to the slots of their lanes. */
 static tms_observe observe_of(const tms_masses *m, const tms_attend *attend) {
     const uint32_t n = attend->batch.n_rows;
-    tms_observe observe = tms_launch_observe(attend);
+    tms_observe observe = tms_template_observe(attend);
     observe.group = TAMIS_GROUP_SUM;
     observe.n_items = n > 0;
     observe.max_span = n ? n : 1;
@@ -115,8 +115,8 @@ tamis_status tms_masses_add(const tms_masses *m, uint32_t layer, const tms_matri
                             double *mass, tamis_error *error) {
     const uint32_t heads = m->setup->cache->params.n_kv_heads, end = m->step->n_rows;
     const uint64_t stride = tms_align_ints(m->step->layers[layer].max_visible);
-    const tms_batch all = tms_launch_attend(m->launches, layer).batch;
-    TMS_TRY(tms_sight_find(m->launches->sight, m->step, layer, &all, error));
+    const tms_batch all = tms_template_attend(m->templates, layer).batch;
+    TMS_TRY(tms_sight_find(m->templates->sight, m->step, layer, &all, error));
     /* The newest rows first: their lane ends last, so they write every slot; the others add to these. */
     for (uint32_t left = last, n; left > 0; left -= n) {
         n = left < TMS_TILE_ROWS ? left : TMS_TILE_ROWS;

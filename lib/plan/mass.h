@@ -4,13 +4,13 @@
 #ifndef TMS_PLAN_MASS_H
 #define TMS_PLAN_MASS_H
 
-#include "lib/plan/launches.h"
+#include "lib/plan/templates.h"
 
 /* Absent memory is NULL: the plan weighs no rows. */
 typedef struct tms_masses {
     const tms_setup *setup;
     const tms_step *step;
-    const tms_launches *launches;
+    const tms_templates *templates;
     tms_mem *rows;   /* f32 [TMS_TILE_ROWS] rows of out, then [TMS_TILE_ROWS][n_heads] of lse */
     tms_mem *values; /* f32 [n_kv_heads][slots], sums over rows and groups */
     float *host;     /* the same */

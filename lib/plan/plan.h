@@ -6,13 +6,13 @@
 
 #include "lib/plan/evict_between.h"
 #include "lib/plan/evict_in_step.h"
-#include "lib/plan/launches.h"
 #include "lib/plan/load.h"
 #include "lib/plan/mass.h"
 #include "lib/plan/page_table.h"
 #include "lib/plan/query_ring.h"
 #include "lib/plan/reindex.h"
 #include "lib/plan/step.h"
+#include "lib/plan/templates.h"
 
 struct tamis_plan {
     tms_life life;
@@ -21,7 +21,7 @@ struct tamis_plan {
     tms_query_rings rings;
     tms_step step;
     tms_sight sight;
-    tms_launches launches;
+    tms_templates templates;
     tms_loads loads;
     tms_masses masses;
     tms_in_step in_step;

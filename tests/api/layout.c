@@ -6,7 +6,7 @@
 #include <stdio.h>
 #include <string.h>
 #include <tamis/blend.h>
-#include <tamis/blend_policy.h>
+#include <tamis/blend_trials.h>
 #include <tamis/cuda.h>
 #include <tamis/model.h>
 #include <tamis/record.h>
@@ -95,7 +95,7 @@ static const layout layouts[] = {
     GROWS(tamis_blend_costs, 88),
     GROWS(tamis_blend_part, 32),
     GROWS(tamis_blend_figures, 96),
-    GROWS(tamis_blend_policy, 1824),
+    GROWS(tamis_blend_trial, 1824),
     GROWS(tamis_blend_tier, 32),
     GROWS(tamis_blend_engine, 72),
     GROWS(tamis_blend_stats, 312),

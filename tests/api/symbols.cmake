@@ -24,7 +24,7 @@ if(NOT MODEL)
 endif()
 if(NOT STORE)
     list(REMOVE_ITEM headers ${HEADERS}/store.h ${HEADERS}/blend.h ${HEADERS}/blend_model.h
-                             ${HEADERS}/blend_policy.h ${HEADERS}/record.h)
+                             ${HEADERS}/blend_trials.h ${HEADERS}/record.h)
 endif()
 foreach(header IN LISTS headers)
     file(READ ${header} text)

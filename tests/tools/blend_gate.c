@@ -15,9 +15,9 @@ static char folder[64], path[96];
 static tamis_error error;
 
 /* Whether the gate lets it pass; the reason is in `error`. */
-static bool ask(const char *policy, const tamis_blend_params *params) {
+static bool ask(const char *trial, const tamis_blend_params *params) {
     error = (tamis_error){0};
-    return cli_gate(policy, "m.gguf", params, TAMIS_F16, &error) == TAMIS_OK;
+    return cli_gate(trial, "m.gguf", params, TAMIS_F16, &error) == TAMIS_OK;
 }
 
 static void expect_said(const char *what) {
@@ -31,14 +31,14 @@ static tamis_blend_params params_of(double share) {
     return out;
 }
 
-static tamis_blend_policy policy_of(double share) {
-    tamis_blend_policy out = {.check_layer = 1,
-                              .cache_dtype = TAMIS_F16,
-                              .dtype = TAMIS_F16,
-                              .max_kl = 1,
-                              .n_figures = 1,
-                              .share = share,
-                              .figures = {{.share = share, .passed = 1}}};
+static tamis_blend_trial trial_of(double share) {
+    tamis_blend_trial out = {.check_layer = 1,
+                             .cache_dtype = TAMIS_F16,
+                             .dtype = TAMIS_F16,
+                             .max_kl = 1,
+                             .n_figures = 1,
+                             .share = share,
+                             .figures = {{.share = share, .passed = 1}}};
     memcpy(out.fingerprint, params_of(share).fingerprint, sizeof(out.fingerprint));
     return out;
 }
@@ -46,13 +46,13 @@ static tamis_blend_policy policy_of(double share) {
 static void the_gate_says_why_it_refuses(void **state) {
     (void)state;
     tamis_blend_params low = params_of(0.1), first = params_of(0);
-    const tamis_blend_policy policy = policy_of(0.2);
+    const tamis_blend_trial trial = trial_of(0.2);
     first.selector = TAMIS_BLEND_FIRST;
     assert_false(ask(path, &low));
     expect_said("there is no entry for model a0a1a2a3a4a5a6a7a8a9aaabacadaeaf with selector hkvd");
-    expect_said("tamis blend check measures it (--model m.gguf)");
+    expect_said("tamis blend trial measures it (--model m.gguf)");
     expect_said("--unchecked");
-    assert_int_equal(tamis_blend_policy_write(path, &policy, NULL), TAMIS_OK);
+    assert_int_equal(tamis_blend_trial_write(path, &trial, NULL), TAMIS_OK);
     assert_false(ask(path, &low));
     expect_said("share 0.1 is below 0.2, the smallest that passed, for model a0a1");
     assert_int_equal(cli_gate_share(path, "m.gguf", &low, TAMIS_F16, &error), TAMIS_OK);
@@ -71,11 +71,11 @@ static void the_gate_reads_the_users_file(void **state) {
     const tamis_blend_params params = params_of(0.2);
     setenv("XDG_CONFIG_HOME", folder, 1);
     assert_false(ask(NULL, &params));
-    expect_said("/tamis/blend.policy: there is no entry");
+    expect_said("/tamis/blend.trials: there is no entry");
     unsetenv("XDG_CONFIG_HOME");
     unsetenv("HOME");
     assert_false(ask(NULL, &params));
-    expect_said("--policy: is missing");
+    expect_said("--trials: is missing");
 }
 
 static void damage_passes_nothing(void **state) {

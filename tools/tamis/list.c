@@ -34,7 +34,7 @@ const cli_command *const cli_commands[] = {&cli_devices_command,
                                            &eval_ruler_command,
 #ifdef TAMIS_HAVE_STORE
                                            &eval_blend_command,
-                                           &blend_check_command,
+                                           &blend_trial_command,
                                            &blend_list_command,
                                            &store_put_command,
                                            &store_list_command,

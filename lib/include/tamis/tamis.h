@@ -37,7 +37,7 @@
  *
  * This header does not include nine others: cuda.h, for the caller's own CUDA context, stream and
  * memory; store.h, which keeps the K and V of text chunks in memory, on disk and on a server
- * (Redis); blend.h, which puts them into prompts; blend_policy.h, which keeps for which models that
+ * (Redis); blend.h, which puts them into prompts; blend_trials.h, which keeps for which models that
  * was measured; model.h, for a whole model from a GGUF file; record.h, for its chunks into a store;
  * blend_model.h, for its prompts with them; vocab.h, for its vocabulary alone; and sample.h, which
  * draws tokens from logits. The last five are of a library of their own (tamis_model) on top of

@@ -1,17 +1,17 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* `tamis blend list`: the entries of a file of policies. */
+/* `tamis blend list`: the entries of a file of trials. */
 #include "blend/blend.h"
 
 #include <stdlib.h>
 #include <string.h>
 
 typedef struct list_flags {
-    const char *policy, *json;
+    const char *trials, *json;
 } list_flags;
 
 static const cli_option options[] = {
-    {"--policy", "FILE", "the file (default tamis/blend.policy in the user's folder for settings)",
-     CLI_FILE, offsetof(list_flags, policy), 0, 0, NULL},
+    {"--trials", "FILE", "the file (default tamis/blend.trials in the user's folder for settings)",
+     CLI_FILE, offsetof(list_flags, trials), 0, 0, NULL},
     CLI_JSON_OPTION(list_flags, json),
 };
 
@@ -22,25 +22,25 @@ const cli_command blend_list_command = {
     "list what was measured for which models",
     "[OPTIONS]",
     "Prints an entry in each line: the model and its fingerprint, the settings, and the smallest\n"
-    "share that passed with its figures. See tamis blend check.",
+    "share that passed with its figures. See tamis blend trial.",
     "  tamis blend list\n"
-    "  tamis blend list --policy blend.policy --json -\n",
+    "  tamis blend list --trials blend.trials --json -\n",
     options,
     sizeof(options) / sizeof(options[0]),
     run_command};
 
 typedef struct entries {
-    tamis_blend_policy *list;
+    tamis_blend_trial *list;
     size_t count;
 } entries;
 
 static tamis_status read_entries(const char *path, entries *out, tamis_error *error) {
-    tamis_status status = tamis_blend_policy_read(path, NULL, 0, &out->count, error);
+    tamis_status status = tamis_blend_trial_read(path, NULL, 0, &out->count, error);
     size_t room = out->count;
     while (status == TAMIS_OK && out->list == NULL) {
         out->list = calloc(room + 1, sizeof(*out->list));
         if (out->list == NULL) return cli_no_memory(error);
-        status = tamis_blend_policy_read(path, out->list, room, &out->count, error);
+        status = tamis_blend_trial_read(path, out->list, room, &out->count, error);
         if (status != TAMIS_OK || out->count <= room) break;
         room = out->count; /* somebody has written meanwhile */
         free(out->list);
@@ -50,13 +50,13 @@ static tamis_status read_entries(const char *path, entries *out, tamis_error *er
 }
 
 /* The figures of the share that passed; NULL: none has. */
-static const tamis_blend_figures *passed(const tamis_blend_policy *p) {
+static const tamis_blend_figures *passed(const tamis_blend_trial *p) {
     for (uint32_t i = 0; i < p->n_figures; i++)
         if (p->share > 0 && p->figures[i].share == p->share) return &p->figures[i];
     return NULL;
 }
 
-static void add_line(cli_table *table, const tamis_blend_policy *p) {
+static void add_line(cli_table *table, const tamis_blend_trial *p) {
     const tamis_blend_figures *f = passed(p);
     cli_table_add(table, "%s", p->model);
     cli_table_add(table, "%s", cli_hex(p->fingerprint).text);
@@ -85,7 +85,7 @@ static bool print(const entries *e) {
     return printed;
 }
 
-static bool add_row(cJSON *rows, const tamis_blend_policy *p) {
+static bool add_row(cJSON *rows, const tamis_blend_trial *p) {
     const tamis_blend_figures *f = passed(p);
     const cli_number numbers[] = {{"sink", p->n_sink},
                                   {"prompts", p->prompts},
@@ -113,7 +113,7 @@ static bool add_row(cJSON *rows, const tamis_blend_policy *p) {
 
 static bool write_json(const entries *e, const char *path, cli_output *output) {
     cJSON *root = cli_json_begin(blend_list_command.name, NULL), *rows = cJSON_CreateArray();
-    bool made = rows != NULL && cJSON_AddStringToObject(root, "policy", path) != NULL;
+    bool made = rows != NULL && cJSON_AddStringToObject(root, "trials", path) != NULL;
     for (size_t i = 0; made && i < e->count; i++)
         made = add_row(rows, &e->list[i]);
     if (!made) {
@@ -128,10 +128,10 @@ static int run_command(int argc, char *const *argv) {
     entries e = {0};
     cli_output output = {0};
     tamis_error error = {0};
-    char path[CLI_POLICY_BYTES];
+    char path[CLI_TRIALS_BYTES];
     int code = cli_parse(&blend_list_command, &f, argc, argv);
     if (code >= 0) return code;
-    if (cli_policy_file(f.policy, path, &error) != TAMIS_OK)
+    if (cli_trials_file(f.trials, path, &error) != TAMIS_OK)
         return cli_fail(blend_list_command.name, "%s", error.text);
     if (f.json != NULL && !cli_output_open(&output, blend_list_command.name, f.json))
         return CLI_FAILED;

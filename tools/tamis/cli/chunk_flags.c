@@ -22,7 +22,7 @@ static bool check_absent(const char *command, const cli_chunk_flags *f, bool pre
                  {"--share", f->share != NULL, false},
                  {"--bound", f->bound != NULL, false},
                  {"--first", f->first != CLI_UNSET, false},
-                 {"--policy", f->policy != NULL, false},
+                 {"--trials", f->trials != NULL, false},
                  {"--unchecked", f->unchecked != 0, false},
                  {"--no-record", f->no_record != 0, true}};
     for (size_t i = 0; i < sizeof(flags) / sizeof(flags[0]); i++)
@@ -102,7 +102,7 @@ bool cli_chunks_check(const char *command, const cli_chunk_flags *f, bool file,
     *out = (cli_chunks_params){.used = f->files.count > 0 || f->chunk_tokens != CLI_UNSET,
                                .blend = f->blend != CLI_UNSET ? f->blend : HKVD,
                                .dtype = f->dtype != CLI_UNSET ? (tamis_dtype)f->dtype : TAMIS_F16,
-                               .policy = f->policy,
+                               .trials = f->trials,
                                .unchecked = f->unchecked != 0};
     if (!check_prefix(command, f, out)) return false;
     if (!out->used && !check_absent(command, f, out->prefix)) return false;

@@ -233,8 +233,8 @@ static tamis_status pass_gate(cli_chunks *c, const cli_session *s, tamis_blend_p
     tamis_cache_params cache;
     if (p->prefix || p->unchecked) return TAMIS_OK;
     tamis_cache_get_params(s->cache, &cache);
-    if (!p->chosen) return cli_gate(p->policy, p->model, params, cache.dtype, error);
-    const tamis_status status = cli_gate_share(p->policy, p->model, params, cache.dtype, error);
+    if (!p->chosen) return cli_gate(p->trials, p->model, params, cache.dtype, error);
+    const tamis_status status = cli_gate_share(p->trials, p->model, params, cache.dtype, error);
     c->params.share = params->share;
     return status;
 }

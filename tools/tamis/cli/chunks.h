@@ -14,7 +14,7 @@ typedef struct cli_chunk_flags {
     const char *store, *prefix_store, *store_memory, *share, *bound;
     uint32_t blend; /* the index of a name in cli_blends */
     uint32_t first, dtype, no_record, page_tokens;
-    const char *policy; /* of the gate */
+    const char *trials; /* of the gate */
     uint32_t unchecked; /* it is not asked */
 } cli_chunk_flags;
 
@@ -60,15 +60,15 @@ enum { CLI_BLEND_FIRST_DEFAULT = 32, CLI_PAGE_TOKENS_DEFAULT = 256 };
      offsetof(type, member.share), 0, 0, NULL},                                                    \
     {"--bound", "X",                                                                               \
      "under hkvd, question and random: all tokens of chunks are computed where what would be "     \
-     "left wrong is estimated above X, the left of tamis blend check",                             \
+     "left wrong is estimated above X, the left of tamis blend trial",                             \
      CLI_TEXT, offsetof(type, member.bound), 0, 0, NULL},                                          \
     {"--first", "N", "tokens of each chunk that first computes anew (default 32)", CLI_NUMBER,     \
      offsetof(type, member.first), 1, CLI_TOKENS_MAX, NULL},                                       \
     {"--no-record", "", "what the store lacks is not put into it", CLI_FLAG,                       \
      offsetof(type, member.no_record), 0, 0, NULL},                                                \
-    {"--policy", "FILE",                                                                           \
-     "what tamis blend check measured (default tamis/blend.policy in the user's folder for "       \
-     "settings)", CLI_FILE, offsetof(type, member.policy), 0, 0, NULL},                            \
+    {"--trials", "FILE",                                                                           \
+     "what tamis blend trial measured (default tamis/blend.trials in the user's folder for "       \
+     "settings)", CLI_FILE, offsetof(type, member.trials), 0, 0, NULL},                            \
     {"--unchecked", "", "chunks are blended even where no check has passed", CLI_FLAG,             \
      offsetof(type, member.unchecked), 0, 0, NULL}
 /* clang-format on */
@@ -85,7 +85,7 @@ typedef struct cli_chunks_params {
     bool asks;    /* the prompt's question selects */
     uint32_t blend, first;
     tamis_dtype dtype;
-    const char *policy, *model; /* of the gate: its file, the model's */
+    const char *trials, *model; /* of the gate: its file, the model's */
     bool unchecked;
 } cli_chunks_params;
 

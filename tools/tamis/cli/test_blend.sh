@@ -4,37 +4,37 @@
 # Exit status: 0 all passed, 1 a test failed, 77 a build without the store.
 . "$(dirname "$0")/checks.sh"
 
-"$tamis" blend check --help >"$work/out" 2>"$work/err" ||
+"$tamis" blend trial --help >"$work/out" 2>"$work/err" ||
     { echo 'skipped: built without the store'; exit 77; }
-policy=$work/settings/blend.policy
-own=(blend check --model "$data/needle.gguf" --text "$data/text.txt" --chunks 3 --chunk-tokens 96
+trial=$work/settings/blend.trials
+own=(blend trial --model "$data/needle.gguf" --text "$data/text.txt" --chunks 3 --chunk-tokens 96
     --prompts 2 --answer 6 --suffix 8 --share 60,20,60)
-check=("${own[@]}" --policy "$policy" --json "$work/out.json")
+check=("${own[@]}" --trials "$trial" --json "$work/out.json")
 
 # entry NAME: the value of a line of the only entry.
 entry() {
-    sed -n "s/^$1 //p" "$policy"
+    sed -n "s/^$1 //p" "$trial"
 }
 
 check_usage() {
-    local wrong=(blend check --model "$data/needle.gguf")
-    succeeds 'examples:' blend check --help
+    local wrong=(blend trial --model "$data/needle.gguf")
+    succeeds 'examples:' blend trial --help
     succeeds 'examples:' blend list --help
-    usage_error '^tamis blend check: --model: is missing' blend check
-    usage_error '^tamis blend check: --share 100: must be from [0-9]+ to 99$' "${wrong[@]}" --share 100
-    usage_error '^tamis blend check: --select first: must be one of hkvd, question, random$' \
+    usage_error '^tamis blend trial: --model: is missing' blend trial
+    usage_error '^tamis blend trial: --share 100: must be from [0-9]+ to 99$' "${wrong[@]}" --share 100
+    usage_error '^tamis blend trial: --select first: must be one of hkvd, question, random$' \
         "${wrong[@]}" --select first
-    usage_error '^tamis blend check: --max-kl -1: must be at least 0 and at most ' "${wrong[@]}" --max-kl -1
-    usage_error '^tamis blend check: --min-agreement 1.5: must be at least 0 and at most 1$' \
+    usage_error '^tamis blend trial: --max-kl -1: must be at least 0 and at most ' "${wrong[@]}" --max-kl -1
+    usage_error '^tamis blend trial: --min-agreement 1.5: must be at least 0 and at most 1$' \
         "${wrong[@]}" --min-agreement 1.5
-    usage_error 'tamis blend: put: unknown command, must be one of check, list$' blend put
-    expect 1 '^tamis blend check: .*/short: has [0-9]+ tokens; a chunk of 512 with' "${wrong[@]}" \
-        --text "$work/short" --device reference --policy "$policy"
-    expect 1 '^tamis blend check: --sink bos: the file names no such token$' "${wrong[@]}" \
-        --text "$data/text.txt" --sink bos --device reference --policy "$policy"
-    HOME='' XDG_CONFIG_HOME='' expect 1 '^tamis blend check: --policy: is missing, and there is no' \
+    usage_error 'tamis blend: put: unknown command, must be one of trial, list$' blend put
+    expect 1 '^tamis blend trial: .*/short: has [0-9]+ tokens; a chunk of 512 with' "${wrong[@]}" \
+        --text "$work/short" --device reference --trials "$trial"
+    expect 1 '^tamis blend trial: --sink bos: the file names no such token$' "${wrong[@]}" \
+        --text "$data/text.txt" --sink bos --device reference --trials "$trial"
+    HOME='' XDG_CONFIG_HOME='' expect 1 '^tamis blend trial: --trials: is missing, and there is no' \
         "${wrong[@]}"
-    [ ! -e "$policy" ] || fail 'a check that failed has kept an entry'
+    [ ! -e "$trial" ] || fail 'a check that failed has kept an entry'
 }
 
 # More is computed, and less is lost; the entry has what the report says.
@@ -53,14 +53,14 @@ assert root["share"] == 0.2 and len(root["fingerprint"]) == 32, root'
         fail 'the entry has other settings'
     [ "$(entry chunks) $(entry chunk-tokens) $(entry records)" = '3 96 f16' ] ||
         fail 'the entry was measured otherwise'
-    [ "$(grep -c '^figures .* passed$' "$policy")" -eq 2 ] || fail 'the entry lacks figures'
+    [ "$(grep -c '^figures .* passed$' "$trial")" -eq 2 ] || fail 'the entry lacks figures'
     succeeds '^needle +[0-9a-f]{32} +hkvd +falling +1 +f16 +f16 +0 +0.2 ' blend list \
-        --policy "$policy"
+        --trials "$trial"
 }
 
 # The prompt's question selects; the entry is another one, and the gate knows it.
 check_question() {
-    expect 0 "keeps the entry of model [0-9a-f]{32}$" "${own[@]}" --policy "$work/asked" \
+    expect 0 "keeps the entry of model [0-9a-f]{32}$" "${own[@]}" --trials "$work/asked" \
         --json "$work/out.json" --device "$fast" --select question
     json 'assert root["select"] == "question" and [r["share"] for r in rows] == [0.2, 0.6], rows
 assert all(r["passed"] and r["agreement"] == 1 for r in rows), rows
@@ -70,35 +70,35 @@ assert 0 < rows[1]["v_deviation"] < rows[0]["v_deviation"], rows'
 
 # A bound that nothing keeps: the entry says so in the place of the one before.
 check_bounds() {
-    expect 1 '^tamis blend check: no share passed: KL must be at most 0, agreement at least 1$' \
+    expect 1 '^tamis blend trial: no share passed: KL must be at most 0, agreement at least 1$' \
         "${check[@]}" --device "$fast" --max-kl 0 --min-agreement 1
     [ "$(entry share)" = 0.000000000 ] || fail "the entry has share $(entry share)"
     json 'assert root["share"] is None and not any(r["passed"] for r in rows), rows'
-    succeeds '^needle .* -  +-  +-$' blend list --policy "$policy"
+    succeeds '^needle .* -  +-  +-$' blend list --trials "$trial"
     expect 0 '' "${check[@]}" --device "$fast" --schedule flat --stored f32 --dtype f32
-    [ "$(grep -c '^entry ' "$policy")" -eq 2 ] || fail 'other settings are not another entry'
-    "$tamis" blend list --policy "$policy" --json "$work/out.json" >"$work/out" 2>"$work/err"
+    [ "$(grep -c '^entry ' "$trial")" -eq 2 ] || fail 'other settings are not another entry'
+    "$tamis" blend list --trials "$trial" --json "$work/out.json" >"$work/out" 2>"$work/err"
     json 'assert [r.get("share") for r in rows] == [None, 0.2], rows
 assert [r["schedule"] for r in rows] == ["falling", "flat"], rows'
-    cp "$policy" "$work/kept"
+    cp "$trial" "$work/kept"
     expect 0 '' "${check[@]}" --device "$fast" --dry-run --seed 3
-    cmp -s "$policy" "$work/kept" || fail 'a dry run has kept an entry'
+    cmp -s "$trial" "$work/kept" || fail 'a dry run has kept an entry'
 }
 
-# What is not a whole file of policies is neither used nor replaced.
+# What is not a whole file of trials is neither used nor replaced.
 check_damage() {
     local damaged=': its checksum is not that of its content'
-    sed 's/share 0.6/share 0.5/' "$work/kept" >"$policy"
-    expect 1 "^tamis blend list: $policy$damaged" blend list --policy "$policy"
-    expect 1 "^tamis blend check: $policy$damaged" "${check[@]}" --device "$fast"
-    sed 's/share 0.6/share 0.5/' "$work/kept" | cmp -s - "$policy" || fail 'it was replaced'
-    head -c 100 "$work/kept" >"$policy"
-    expect 1 "^tamis blend list: $policy$damaged" blend list --policy "$policy"
-    echo '{}' >"$policy"
-    expect 1 "^tamis blend list: $policy: is no file of blend policies" blend list \
-        --policy "$policy"
-    rm "$policy"
-    expect 0 '' blend list --policy "$policy"
+    sed 's/share 0.6/share 0.5/' "$work/kept" >"$trial"
+    expect 1 "^tamis blend list: $trial$damaged" blend list --trials "$trial"
+    expect 1 "^tamis blend trial: $trial$damaged" "${check[@]}" --device "$fast"
+    sed 's/share 0.6/share 0.5/' "$work/kept" | cmp -s - "$trial" || fail 'it was replaced'
+    head -c 100 "$work/kept" >"$trial"
+    expect 1 "^tamis blend list: $trial$damaged" blend list --trials "$trial"
+    echo '{}' >"$trial"
+    expect 1 "^tamis blend list: $trial: is no file of blend trials" blend list \
+        --trials "$trial"
+    rm "$trial"
+    expect 0 '' blend list --trials "$trial"
     [ "$(wc -l <"$work/out")" -eq 1 ] || fail 'a file that does not exist has entries'
 }
 
@@ -106,9 +106,9 @@ check_damage() {
 check_default() {
     mkdir "$work/home"
     HOME=$work/home XDG_CONFIG_HOME='' \
-        expect 0 "blend check: $work/home/.config/tamis/blend.policy keeps" "${own[@]}" \
+        expect 0 "blend trial: $work/home/.config/tamis/blend.trials keeps" "${own[@]}" \
         --device "$fast"
-    XDG_CONFIG_HOME=$work/home expect 0 "blend check: $work/home/tamis/blend.policy keeps" \
+    XDG_CONFIG_HOME=$work/home expect 0 "blend trial: $work/home/tamis/blend.trials keeps" \
         "${own[@]}" --device "$fast"
     XDG_CONFIG_HOME=$work/home succeeds '^needle ' blend list
 }
@@ -116,7 +116,7 @@ check_default() {
 echo 'few words' >"$work/short"
 check_usage
 for device in "${devices[@]}"; do
-    rm -f "$policy"
+    rm -f "$trial"
     check_measures "$device"
 done
 check_bounds

@@ -123,24 +123,24 @@ check_cut() {
 
 # Nothing is blended without an entry that passed; the refusal says which, and nothing is read.
 check_gate() {
-    local policy=$work/policy fingerprint asked=("${model[@]}" --tokens 2 --store "$store" --chunks
-        "$work/a" --chunks "$work/b" --prompt x --policy "$work/policy")
+    local trials=$work/trials fingerprint asked=("${model[@]}" --tokens 2 --store "$store" --chunks
+        "$work/a" --chunks "$work/b" --prompt x --trials "$work/trials")
     rm -rf "$store"
-    expect 1 "^tamis run: $policy: there is no entry for model [0-9a-f]{32} with selector hkvd, .*; tamis blend check measures it \\(--model $data/needle.gguf\\); --unchecked blends all the same$" \
+    expect 1 "^tamis run: $trials: there is no entry for model [0-9a-f]{32} with selector hkvd, .*; tamis blend trial measures it \\(--model $data/needle.gguf\\); --unchecked blends all the same$" \
         "${asked[@]}"
     fingerprint=$(grep -oE '[0-9a-f]{32}' "$work/err" | head -1)
     [ -z "$(ls -A "$store" 2>/dev/null)" ] || fail 'what was refused has stored chunks'
     expect 0 '2 missed' "${asked[@]}" --unchecked
     expect 0 '^blend all' "${asked[@]}" --blend all
-    expect 0 "keeps the entry of model $fingerprint$" blend check --model "$data/needle.gguf" \
+    expect 0 "keeps the entry of model $fingerprint$" blend trial --model "$data/needle.gguf" \
         --text "$data/text.txt" --device reference --chunks 2 --chunk-tokens 64 --prompts 1 \
-        --share 20,40 --policy "$policy"
+        --share 20,40 --trials "$trials"
     expect 0 '^blend hkvd 20 %: 2 chunks, 2 found' "${asked[@]}" --share 20
     expect 0 '^blend hkvd ([2-9][0-9.]*|100) %' "${asked[@]}" --share auto
     expect 1 'share 0.15 is below 0.2, the smallest that passed, for model' "${asked[@]}"
     expect 1 'there is no entry .* f32 records' "${asked[@]}" --share 20 --store-dtype f32
     expect 1 'selector first takes no share.*--unchecked' "${asked[@]}" --blend first
-    echo x >>"$policy"
+    echo x >>"$trials"
     expect 1 'its checksum is not that of its content' "${asked[@]}" --share 20
     expect 0 '^blend hkvd 20 %' "${asked[@]}" --share 20 --unchecked
 }
@@ -199,7 +199,7 @@ check_refused() {
     local -a asked=("${model[@]}" --prompt x)
     local flag
     for flag in '--store s' '--store-memory 1M' '--store-dtype f16' '--blend none' '--share 5' \
-        '--first 5' '--policy p' --unchecked --no-record; do
+        '--first 5' '--trials p' --unchecked --no-record; do
         # shellcheck disable=SC2086 # flag and value
         usage_error "^tamis run: ${flag% *}: belongs to --chunks or --chunk-tokens" "${asked[@]}" $flag
     done

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A model with a store of chunks, and what prompts that are blended from these are compared by: for
- * `tamis eval blend` and `tamis blend check`. */
+ * `tamis eval blend` and `tamis blend trial`. */
 #ifndef CLI_EVAL_BLEND_RIG_H
 #define CLI_EVAL_BLEND_RIG_H
 

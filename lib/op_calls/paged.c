@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The ops of the pipeline over a paged cache of the caller's. */
 #include "lib/core/attention.h"
-#include "lib/ops/check.h"
+#include "lib/op_calls/check.h"
 
 _Static_assert(TAMIS_TILE_ROWS == TMS_TILE_ROWS, "the contract's value");
 _Static_assert((int)TAMIS_GROUP_MAX == (int)TAMIS_GROUP_MAX, "the contract's value");

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* What `tamis blend check` decides, and its output: a table, and the same figures for JSON. */
+/* What `tamis blend trial` decides, and its output: a table, and the same figures for JSON. */
 #include "blend/blend.h"
 
 #include <inttypes.h>
@@ -12,7 +12,7 @@ static double mean_of(const double *values, uint64_t n) {
     return n > 0 ? sum / (double)n : 0;
 }
 
-static void fill_figures(const blend_rig *rig, check_cell *cell, const tamis_blend_policy *policy,
+static void fill_figures(const blend_rig *rig, trial_cell *cell, const tamis_blend_trial *trial,
                          tamis_blend_figures *out) {
     const double layers = rig->n_layers;
     for (uint32_t l = 0; l < rig->n_layers; l++) {
@@ -25,28 +25,28 @@ static void fill_figures(const blend_rig *rig, check_cell *cell, const tamis_ble
     out->kl_p95 = blend_quantile(cell->divergences, cell->tokens, 0.95);
     out->agreement = (double)cell->agreed / (double)cell->tokens;
     out->left = cell->left;
-    out->passed = out->kl_mean <= policy->max_kl && out->agreement >= policy->min_agreement;
+    out->passed = out->kl_mean <= trial->max_kl && out->agreement >= trial->min_agreement;
 }
 
-void check_decide(const blend_rig *rig, check_cell *cells, tamis_blend_policy *policy) {
-    policy->share = 0;
-    for (uint32_t i = policy->n_figures; i-- > 0;)
-        fill_figures(rig, &cells[i], policy, &policy->figures[i]);
-    for (uint32_t i = policy->n_figures; i-- > 0 && policy->figures[i].passed;)
-        policy->share = policy->figures[i].share;
+void trial_decide(const blend_rig *rig, trial_cell *cells, tamis_blend_trial *trial) {
+    trial->share = 0;
+    for (uint32_t i = trial->n_figures; i-- > 0;)
+        fill_figures(rig, &cells[i], trial, &trial->figures[i]);
+    for (uint32_t i = trial->n_figures; i-- > 0 && trial->figures[i].passed;)
+        trial->share = trial->figures[i].share;
 }
 
-bool check_print(const check_report *report) {
+bool trial_print(const trial_report *report) {
     static const char *const head[] = {"share", "KL",        "KL-p95", "agreement", "answers", "K",
                                        "V",     "attention", "left",   "rows",      "passed"};
-    const tamis_blend_policy *p = report->policy;
+    const tamis_blend_trial *p = report->trial;
     const tamis_device_info *device = tamis_context_device(report->rig->context);
     cli_table table = {.columns = sizeof(head) / sizeof(head[0])};
     for (size_t i = 0; i < table.columns; i++)
         cli_table_add(&table, "%s", head[i]);
     for (uint32_t i = 0; i < p->n_figures; i++) {
         const tamis_blend_figures *f = &p->figures[i];
-        const check_cell *cell = &report->cells[i];
+        const trial_cell *cell = &report->cells[i];
         cli_table_add(&table, "%g", f->share);
         cli_table_add(&table, "%.5f", f->kl_mean);
         cli_table_add(&table, "%.5f", f->kl_p95);
@@ -72,8 +72,8 @@ bool check_print(const check_report *report) {
 
 /* ---- JSON ------------------------------------------------------------------------------------ */
 
-cJSON *check_json_settings(const check_report *report) {
-    const tamis_blend_policy *p = report->policy;
+cJSON *trial_json_settings(const trial_report *report) {
+    const tamis_blend_trial *p = report->trial;
     const cli_number numbers[] = {{"check_layer", p->check_layer},
                                   {"sink", p->n_sink},
                                   {"prompts", p->prompts},
@@ -97,7 +97,7 @@ cJSON *check_json_settings(const check_report *report) {
     return NULL;
 }
 
-static bool add_row(cJSON *rows, const tamis_blend_figures *f, const check_cell *cell) {
+static bool add_row(cJSON *rows, const tamis_blend_figures *f, const trial_cell *cell) {
     const cli_number numbers[] = {{"share", f->share},
                                   {"kl_mean", f->kl_mean},
                                   {"kl_p95", f->kl_p95},
@@ -113,11 +113,11 @@ static bool add_row(cJSON *rows, const tamis_blend_figures *f, const check_cell 
            cJSON_AddBoolToObject(row, "passed", f->passed != 0) != NULL;
 }
 
-cJSON *check_json_rows(const check_report *report) {
+cJSON *trial_json_rows(const trial_report *report) {
     cJSON *rows = cJSON_CreateArray();
     bool made = rows != NULL;
-    for (uint32_t i = 0; made && i < report->policy->n_figures; i++)
-        made = add_row(rows, &report->policy->figures[i], &report->cells[i]);
+    for (uint32_t i = 0; made && i < report->trial->n_figures; i++)
+        made = add_row(rows, &report->trial->figures[i], &report->cells[i]);
     if (made) return rows;
     cJSON_Delete(rows);
     return NULL;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Files of blend policies: what is written is read again, entries replace their like, any damage is
+/* Files of blend trials: what is written is read again, entries replace their like, any damage is
  * an error and changes nothing, writers at a time lose nothing, and the gate lets pass what passed.
  */
 #define XXH_INLINE_ALL
@@ -15,7 +15,7 @@
 #include <sys/resource.h>
 #include <sys/stat.h>
 #include <sys/wait.h>
-#include <tamis/blend_policy.h>
+#include <tamis/blend_trials.h>
 #include <unistd.h>
 #include <xxhash.h>
 
@@ -32,9 +32,9 @@ static tamis_error error;
 static int make_folder(void **state) {
     (void)state;
     const char *parent = access("/dev/shm", W_OK) == 0 ? "/dev/shm" : "/tmp";
-    snprintf(folder, sizeof folder, "%s/tamis-policy-XXXXXX", parent);
+    snprintf(folder, sizeof folder, "%s/tamis-trial-XXXXXX", parent);
     if (!mkdtemp(folder)) return -1;
-    snprintf(path, sizeof path, "%s/own/deep/blend.policy", folder);
+    snprintf(path, sizeof path, "%s/own/deep/blend.trials", folder);
     return 0;
 }
 
@@ -52,21 +52,21 @@ static int remove_folder(void **state) {
 }
 
 /* An entry of which the shares from `from` on have passed. */
-static tamis_blend_policy entry_of(uint8_t id, uint32_t from) {
+static tamis_blend_trial entry_of(uint8_t id, uint32_t from) {
     static const double shares[] = {0.05, 0.15, 1.0 / 3};
-    tamis_blend_policy p = {.model = "a model, of \xc3\xa9",
-                            .check_layer = 1,
-                            .max_kl = 0.05,
-                            .cache_dtype = TAMIS_F16,
-                            .dtype = TAMIS_BF16,
-                            .n_sink = 1,
-                            .prompts = 8,
-                            .chunks = 6,
-                            .chunk_tokens = 512,
-                            .answer_tokens = 16,
-                            .seed = UINT64_MAX,
-                            .min_agreement = 0.9,
-                            .n_figures = 3};
+    tamis_blend_trial p = {.model = "a model, of \xc3\xa9",
+                           .check_layer = 1,
+                           .max_kl = 0.05,
+                           .cache_dtype = TAMIS_F16,
+                           .dtype = TAMIS_BF16,
+                           .n_sink = 1,
+                           .prompts = 8,
+                           .chunks = 6,
+                           .chunk_tokens = 512,
+                           .answer_tokens = 16,
+                           .seed = UINT64_MAX,
+                           .min_agreement = 0.9,
+                           .n_figures = 3};
     for (size_t i = 0; i < 16; i++)
         p.fingerprint[i] = (uint8_t)(id + 17 * i);
     for (uint32_t i = 0; i < 3; i++)
@@ -83,19 +83,18 @@ static tamis_blend_policy entry_of(uint8_t id, uint32_t from) {
     return p;
 }
 
-static size_t read_all(tamis_blend_policy *out, size_t capacity) {
+static size_t read_all(tamis_blend_trial *out, size_t capacity) {
     size_t count = 77;
-    EXPECT(TAMIS_OK, tamis_blend_policy_read(path, out, capacity, &count, &error));
+    EXPECT(TAMIS_OK, tamis_blend_trial_read(path, out, capacity, &count, &error));
     return count;
 }
 
 /* Equal but for what nine digits cannot hold. */
-static void expect_same(const tamis_blend_policy *a, const tamis_blend_policy *b) {
+static void expect_same(const tamis_blend_trial *a, const tamis_blend_trial *b) {
     assert_memory_equal(a->fingerprint, b->fingerprint, sizeof a->fingerprint);
     assert_string_equal(a->model, b->model);
     assert_memory_equal(&a->selector, &b->selector,
-                        offsetof(tamis_blend_policy, share) -
-                            offsetof(tamis_blend_policy, selector));
+                        offsetof(tamis_blend_trial, share) - offsetof(tamis_blend_trial, selector));
     assert_true(fabs(a->share - b->share) <= 5e-10);
     assert_int_equal(a->n_figures, b->n_figures);
     for (uint32_t i = 0; i < a->n_figures; i++) {
@@ -111,7 +110,7 @@ static void expect_same(const tamis_blend_policy *a, const tamis_blend_policy *b
 
 static void what_is_written_is_read(void **state) {
     (void)state;
-    tamis_blend_policy in[3] = {entry_of(1, 1), entry_of(2, 3), entry_of(1, 0)}, out[4];
+    tamis_blend_trial in[3] = {entry_of(1, 1), entry_of(2, 3), entry_of(1, 0)}, out[4];
     in[2].check_layer = TAMIS_BLEND_NO_CHECK; /* another entry of the first's model */
     in[2].selector = TAMIS_BLEND_RANDOM;
     in[2].schedule = TAMIS_BLEND_FLAT;
@@ -119,28 +118,28 @@ static void what_is_written_is_read(void **state) {
     in[2].share = 0;
     assert_int_equal(read_all(out, 4), 0); /* neither file nor folder */
     for (int i = 0; i < 3; i++)
-        EXPECT(TAMIS_OK, tamis_blend_policy_write(path, &in[i], &error));
+        EXPECT(TAMIS_OK, tamis_blend_trial_write(path, &in[i], &error));
     assert_int_equal(read_all(NULL, 0), 3);
     assert_int_equal(read_all(out, 1), 3);
     assert_int_equal(read_all(out, 4), 3);
     for (int i = 0; i < 3; i++)
         expect_same(&out[i], &in[i]);
     in[0] = entry_of(1, 2);
-    EXPECT(TAMIS_OK, tamis_blend_policy_write(path, &in[0], &error));
+    EXPECT(TAMIS_OK, tamis_blend_trial_write(path, &in[0], &error));
     assert_int_equal(read_all(out, 4), 3);
     for (int i = 0; i < 3; i++)
         expect_same(&out[i], &in[i]);
     for (int i = 0; i < 3; i++) /* what was read is written again as it is */
-        EXPECT(TAMIS_OK, tamis_blend_policy_write(path, &out[i], &error));
+        EXPECT(TAMIS_OK, tamis_blend_trial_write(path, &out[i], &error));
     assert_int_equal(read_all(out, 4), 3);
 }
 
 static void names_are_cleaned_and_numbers_need_no_locale(void **state) {
     (void)state;
-    tamis_blend_policy in = entry_of(1, 0), out;
+    tamis_blend_trial in = entry_of(1, 0), out;
     strcpy(in.model, "end\nentry \x7f");
     if (!setlocale(LC_NUMERIC, "de_DE.UTF-8")) print_message("no locale with a comma\n");
-    EXPECT(TAMIS_OK, tamis_blend_policy_write(path, &in, &error));
+    EXPECT(TAMIS_OK, tamis_blend_trial_write(path, &in, &error));
     assert_int_equal(read_all(&out, 1), 1);
     setlocale(LC_NUMERIC, "C");
     assert_string_equal(out.model, "end?entry ?");
@@ -150,15 +149,15 @@ static void names_are_cleaned_and_numbers_need_no_locale(void **state) {
 
 /* ---- Refused --------------------------------------------------------------------------------- */
 
-static void refuses(tamis_blend_policy p, const char *why) {
-    EXPECT(TAMIS_E_ARGUMENT, tamis_blend_policy_write(path, &p, &error));
+static void refuses(tamis_blend_trial p, const char *why) {
+    EXPECT(TAMIS_E_ARGUMENT, tamis_blend_trial_write(path, &p, &error));
     if (!strstr(error.text, why)) fail_msg("\"%s\" lacks \"%s\"", error.text, why);
     assert_int_equal(access(path, F_OK), -1);
 }
 
 static void what_contradicts_itself_is_refused(void **state) {
     (void)state;
-    tamis_blend_policy p;
+    tamis_blend_trial p;
 #define REFUSES(change, why)                                                                       \
     do {                                                                                           \
         p = entry_of(1, 1);                                                                        \
@@ -184,17 +183,17 @@ static void what_contradicts_itself_is_refused(void **state) {
     REFUSES(p.figures[2].passed = 0,
             "share is 0.15; the smallest that passed with all above it is 0");
     REFUSES(p.share = 0.05, "share is 0.05; the smallest");
-    REFUSES(p.reserved32 = 3, "reserved32 of tamis_blend_policy is 3");
-    REFUSES(p.reserved[7] = 5, "reserved[7] of tamis_blend_policy is 5");
+    REFUSES(p.reserved32 = 3, "reserved32 of tamis_blend_trial is 3");
+    REFUSES(p.reserved[7] = 5, "reserved[7] of tamis_blend_trial is 5");
     REFUSES(p.figures[0].reserved[2] = 6, "reserved[2] of tamis_blend_figures is 6");
     REFUSES(memset(p.model, 'x', sizeof p.model), "model does not end");
     size_t count;
-    EXPECT(TAMIS_E_ARGUMENT, tamis_blend_policy_write(NULL, &p, &error));
-    EXPECT(TAMIS_E_ARGUMENT, tamis_blend_policy_write("", &p, &error));
-    EXPECT(TAMIS_E_ARGUMENT, tamis_blend_policy_write(path, NULL, &error));
-    EXPECT(TAMIS_E_ARGUMENT, tamis_blend_policy_read(NULL, NULL, 0, &count, &error));
-    EXPECT(TAMIS_E_ARGUMENT, tamis_blend_policy_read(path, NULL, 0, NULL, &error));
-    EXPECT(TAMIS_E_ARGUMENT, tamis_blend_policy_read(path, NULL, 1, &count, &error));
+    EXPECT(TAMIS_E_ARGUMENT, tamis_blend_trial_write(NULL, &p, &error));
+    EXPECT(TAMIS_E_ARGUMENT, tamis_blend_trial_write("", &p, &error));
+    EXPECT(TAMIS_E_ARGUMENT, tamis_blend_trial_write(path, NULL, &error));
+    EXPECT(TAMIS_E_ARGUMENT, tamis_blend_trial_read(NULL, NULL, 0, &count, &error));
+    EXPECT(TAMIS_E_ARGUMENT, tamis_blend_trial_read(path, NULL, 0, NULL, &error));
+    EXPECT(TAMIS_E_ARGUMENT, tamis_blend_trial_read(path, NULL, 1, &count, &error));
 }
 
 /* ---- Damage ---------------------------------------------------------------------------------- */
@@ -219,16 +218,16 @@ static void spill(const char *text, size_t bytes) {
 /* Reading, writing and the gate refuse the file, name it, and leave it as it is. */
 static void expect_refused(const char *text, size_t bytes, const char *what, size_t at) {
     const tamis_blend_params params = {.check_layer = 1};
-    tamis_blend_policy p = entry_of(9, 0), out = {.n_sink = 55};
+    tamis_blend_trial p = entry_of(9, 0), out = {.n_sink = 55};
     size_t count = 77, now;
     spill(text, bytes);
-    const tamis_status status = tamis_blend_policy_read(path, &out, 1, &count, &error);
+    const tamis_status status = tamis_blend_trial_read(path, &out, 1, &count, &error);
     if (status != TAMIS_E_FORMAT && status != TAMIS_E_DAMAGED && status != TAMIS_E_UNSUPPORTED)
         fail_msg("%s %zu: %d", what, at, (int)status);
     assert_non_null(strstr(error.text, path));
     assert_true(count == 77 && out.n_sink == 55);
-    assert_int_equal(tamis_blend_policy_write(path, &p, &error), status);
-    assert_int_equal(tamis_blend_policy_check(path, &params, TAMIS_F16, NULL, &error), status);
+    assert_int_equal(tamis_blend_trial_write(path, &p, &error), status);
+    assert_int_equal(tamis_blend_trial_passed(path, &params, TAMIS_F16, NULL, &error), status);
     char *after = slurp(&now);
     assert_int_equal(now, bytes);
     assert_memory_equal(after, text, bytes);
@@ -237,9 +236,9 @@ static void expect_refused(const char *text, size_t bytes, const char *what, siz
 
 static void every_damage_is_found(void **state) {
     (void)state;
-    const tamis_blend_policy p = entry_of(1, 1);
+    const tamis_blend_trial p = entry_of(1, 1);
     size_t bytes;
-    EXPECT(TAMIS_OK, tamis_blend_policy_write(path, &p, &error));
+    EXPECT(TAMIS_OK, tamis_blend_trial_write(path, &p, &error));
     char *text = slurp(&bytes);
     for (size_t n = 0; n < bytes; n++)
         expect_refused(text, n, "cut at", n);
@@ -258,30 +257,30 @@ static void foreign_files_are_told_apart(void **state) {
     static const struct {
         const char *text, *why;
         tamis_status status;
-    } files[] = {{"", "is no file of blend policies", TAMIS_E_FORMAT},
-                 {"{\"policies\": []}\n", "is no file of blend policies", TAMIS_E_FORMAT},
-                 {"tamis-blend-policy 2\n", "is of version 2; this library reads version 1",
+    } files[] = {{"", "is no file of blend trials", TAMIS_E_FORMAT},
+                 {"{\"trials\": []}\n", "is no file of blend trials", TAMIS_E_FORMAT},
+                 {"tamis-blend-trials 2\n", "is of version 2; this library reads version 1",
                   TAMIS_E_UNSUPPORTED},
-                 {"tamis-blend-policy 1\x1b[2J\x07\xc3\n", "is of version 1?[2J??; this library",
+                 {"tamis-blend-trials 1\x1b[2J\x07\xc3\n", "is of version 1?[2J??; this library",
                   TAMIS_E_UNSUPPORTED},
-                 {"tamis-blend-policy \r\x1b]0;x", "is of version ??]0;x; this library",
+                 {"tamis-blend-trials \r\x1b]0;x", "is of version ??]0;x; this library",
                   TAMIS_E_UNSUPPORTED},
-                 {"tamis-blend-policy 1\nentry", "has been cut short", TAMIS_E_DAMAGED}};
-    const tamis_blend_policy p = entry_of(1, 1);
+                 {"tamis-blend-trials 1\nentry", "has been cut short", TAMIS_E_DAMAGED}};
+    const tamis_blend_trial p = entry_of(1, 1);
     size_t count;
-    EXPECT(TAMIS_OK, tamis_blend_policy_write(path, &p, &error)); /* the folder */
+    EXPECT(TAMIS_OK, tamis_blend_trial_write(path, &p, &error)); /* the folder */
     for (size_t i = 0; i < sizeof files / sizeof *files; i++) {
         spill(files[i].text, strlen(files[i].text));
-        EXPECT(files[i].status, tamis_blend_policy_read(path, NULL, 0, &count, &error));
+        EXPECT(files[i].status, tamis_blend_trial_read(path, NULL, 0, &count, &error));
         if (!strstr(error.text, files[i].why))
             fail_msg("\"%s\" lacks \"%s\"", error.text, files[i].why);
     }
-    EXPECT(TAMIS_E_FORMAT, tamis_blend_policy_read(folder, NULL, 0, &count, &error));
+    EXPECT(TAMIS_E_FORMAT, tamis_blend_trial_read(folder, NULL, 0, &count, &error));
     assert_non_null(strstr(error.text, "is no ordinary file"));
 }
 
 /* Puts the checksum of what stands before it to the end of a file's text. */
-static void policy_sign(char *text, size_t bytes) {
+static void trial_sign(char *text, size_t bytes) {
     const size_t before = bytes - 26; /* "checksum ", 16 digits, a newline */
     snprintf(text + before, 27, "checksum %016" PRIx64 "\n", XXH3_64bits(text, before));
 }
@@ -317,9 +316,9 @@ static void lines_are_checked_under_a_right_checksum(void **state) {
                     "model 0123456789012345678901234567890123456789012345678901234567890"
                     "12345678901234567890123456789012345678901234567890123456789012345",
                     "model"}};
-    const tamis_blend_policy p = entry_of(1, 1);
+    const tamis_blend_trial p = entry_of(1, 1);
     size_t bytes, count;
-    EXPECT(TAMIS_OK, tamis_blend_policy_write(path, &p, &error));
+    EXPECT(TAMIS_OK, tamis_blend_trial_write(path, &p, &error));
     char *text = slurp(&bytes), *changed = malloc(2 * bytes + 200);
     text[bytes] = '\0';
     for (size_t i = 0; i < sizeof changes / sizeof *changes; i++) {
@@ -327,9 +326,9 @@ static void lines_are_checked_under_a_right_checksum(void **state) {
         assert_non_null(at);
         const size_t n =
             (size_t)sprintf(changed, "%.*s%s%s", (int)(at - text), text, changes[i].to, rest);
-        policy_sign(changed, n);
+        trial_sign(changed, n);
         spill(changed, n);
-        EXPECT(TAMIS_E_FORMAT, tamis_blend_policy_read(path, NULL, 0, &count, &error));
+        EXPECT(TAMIS_E_FORMAT, tamis_blend_trial_read(path, NULL, 0, &count, &error));
         if (!strstr(error.text, changes[i].why) || !strstr(error.text, "line "))
             fail_msg("\"%s\" lacks \"%s\"", error.text, changes[i].why);
     }
@@ -341,24 +340,24 @@ static void lines_are_checked_under_a_right_checksum(void **state) {
 
 static void a_file_that_cannot_be_written_is_an_error(void **state) {
     (void)state;
-    const tamis_blend_policy p = entry_of(1, 1);
+    const tamis_blend_trial p = entry_of(1, 1);
     char below[192];
-    snprintf(below, sizeof below, "%s/a/b/blend.policy", path);
-    EXPECT(TAMIS_OK, tamis_blend_policy_write(path, &p, &error));
-    EXPECT(TAMIS_E_IO, tamis_blend_policy_write(below, &p, &error));
-    EXPECT(TAMIS_E_FORMAT, tamis_blend_policy_write(folder, &p, &error));
+    snprintf(below, sizeof below, "%s/a/b/blend.trials", path);
+    EXPECT(TAMIS_OK, tamis_blend_trial_write(path, &p, &error));
+    EXPECT(TAMIS_E_IO, tamis_blend_trial_write(below, &p, &error));
+    EXPECT(TAMIS_E_FORMAT, tamis_blend_trial_write(folder, &p, &error));
 }
 
 /* A link stays, and what it points to is replaced. */
 static void links_stay(void **state) {
     (void)state;
-    const tamis_blend_policy p = entry_of(1, 1), q = entry_of(2, 1);
+    const tamis_blend_trial p = entry_of(1, 1), q = entry_of(2, 1);
     char link[128];
     struct stat info;
     snprintf(link, sizeof link, "%s/link", folder);
-    EXPECT(TAMIS_OK, tamis_blend_policy_write(path, &p, &error));
+    EXPECT(TAMIS_OK, tamis_blend_trial_write(path, &p, &error));
     assert_int_equal(symlink(path, link), 0);
-    EXPECT(TAMIS_OK, tamis_blend_policy_write(link, &q, &error));
+    EXPECT(TAMIS_OK, tamis_blend_trial_write(link, &q, &error));
     assert_int_equal(lstat(link, &info), 0);
     assert_true(S_ISLNK(info.st_mode));
     assert_int_equal(read_all(NULL, 0), 2);
@@ -369,16 +368,16 @@ static void links_stay(void **state) {
  * or of the root, and a link to a link. */
 static void links_to_nothing_stay(void **state) {
     (void)state;
-    static const char *const targets[] = {"own/deep/blend.policy", "", "second"};
-    const tamis_blend_policy p = entry_of(1, 1);
+    static const char *const targets[] = {"own/deep/blend.trials", "", "second"};
+    const tamis_blend_trial p = entry_of(1, 1);
     char link[128], second[128];
     struct stat info;
     snprintf(link, sizeof link, "%s/link", folder);
     snprintf(second, sizeof second, "%s/second", folder);
     for (size_t i = 0; i < sizeof targets / sizeof *targets; i++) {
         assert_int_equal(symlink(*targets[i] ? targets[i] : path, link), 0);
-        if (i == 2) assert_int_equal(symlink("own/../own/deep/blend.policy", second), 0);
-        EXPECT(TAMIS_OK, tamis_blend_policy_write(link, &p, &error));
+        if (i == 2) assert_int_equal(symlink("own/../own/deep/blend.trials", second), 0);
+        EXPECT(TAMIS_OK, tamis_blend_trial_write(link, &p, &error));
         assert_int_equal(lstat(link, &info), 0);
         assert_true(S_ISLNK(info.st_mode));
         assert_int_equal(lstat(path, &info), 0);
@@ -387,7 +386,7 @@ static void links_to_nothing_stay(void **state) {
         assert_int_equal(unlink(link) | unlink(path), 0);
     }
     assert_int_equal(unlink(second) | symlink("link", link), 0);
-    EXPECT(TAMIS_E_IO, tamis_blend_policy_write(link, &p, &error)); /* to itself */
+    EXPECT(TAMIS_E_IO, tamis_blend_trial_write(link, &p, &error)); /* to itself */
     assert_int_equal(unlink(link), 0);
 }
 
@@ -408,8 +407,8 @@ static unsigned count_names(void) {
  * remove. */
 static void killed_writers_leave_nothing(void **state) {
     (void)state;
-    const tamis_blend_policy first = entry_of(1, 1), more = entry_of(2, 1);
-    EXPECT(TAMIS_OK, tamis_blend_policy_write(path, &first, &error));
+    const tamis_blend_trial first = entry_of(1, 1), more = entry_of(2, 1);
+    EXPECT(TAMIS_OK, tamis_blend_trial_write(path, &first, &error));
     for (int i = 0; i < 3; i++) {
         const pid_t writer = fork();
         assert_true(writer >= 0);
@@ -417,7 +416,7 @@ static void killed_writers_leave_nothing(void **state) {
             const struct rlimit no_core = {0, 0}, most = {100, 100};
             if (setrlimit(RLIMIT_CORE, &no_core) != 0 || setrlimit(RLIMIT_FSIZE, &most) != 0)
                 _exit(1);
-            const tamis_status status = tamis_blend_policy_write(path, &more, NULL);
+            const tamis_status status = tamis_blend_trial_write(path, &more, NULL);
             _exit(2 + (int)status);
         }
         int code;
@@ -426,7 +425,7 @@ static void killed_writers_leave_nothing(void **state) {
         assert_int_equal(read_all(NULL, 0), 1);
     }
     assert_int_equal(count_names(), 2);
-    EXPECT(TAMIS_OK, tamis_blend_policy_write(path, &more, &error));
+    EXPECT(TAMIS_OK, tamis_blend_trial_write(path, &more, &error));
     assert_int_equal(read_all(NULL, 0), 2);
     assert_int_equal(count_names(), 1);
 }
@@ -436,15 +435,15 @@ static void writers_lose_nothing(void **state) {
     (void)state;
     enum { WRITERS = 4, ENTRIES = 8 };
     pid_t writers[WRITERS];
-    const tamis_blend_policy first = entry_of(200, 1);
-    EXPECT(TAMIS_OK, tamis_blend_policy_write(path, &first, &error));
+    const tamis_blend_trial first = entry_of(200, 1);
+    EXPECT(TAMIS_OK, tamis_blend_trial_write(path, &first, &error));
     for (int w = 0; w < WRITERS; w++) {
         writers[w] = fork();
         assert_true(writers[w] >= 0);
         if (writers[w] > 0) continue;
         for (int i = 0; i < ENTRIES; i++) {
-            const tamis_blend_policy p = entry_of((uint8_t)(w * ENTRIES + i), 1);
-            if (tamis_blend_policy_write(path, &p, NULL) != TAMIS_OK) _exit(1);
+            const tamis_blend_trial p = entry_of((uint8_t)(w * ENTRIES + i), 1);
+            if (tamis_blend_trial_write(path, &p, NULL) != TAMIS_OK) _exit(1);
         }
         _exit(0);
     }
@@ -466,21 +465,21 @@ static void the_path_is_the_users(void **state) {
     char to[64];
     setenv("HOME", "/home/x", 1);
     setenv("XDG_CONFIG_HOME", "/etc/own", 1);
-    EXPECT(TAMIS_OK, tamis_blend_policy_path(to, sizeof to, &error));
-    assert_string_equal(to, "/etc/own/tamis/blend.policy");
+    EXPECT(TAMIS_OK, tamis_blend_trial_path(to, sizeof to, &error));
+    assert_string_equal(to, "/etc/own/tamis/blend.trials");
     setenv("XDG_CONFIG_HOME", "relative", 1);
-    EXPECT(TAMIS_OK, tamis_blend_policy_path(to, sizeof to, &error));
-    assert_string_equal(to, "/home/x/.config/tamis/blend.policy");
-    EXPECT(TAMIS_E_ARGUMENT, tamis_blend_policy_path(to, 10, &error));
-    EXPECT(TAMIS_E_ARGUMENT, tamis_blend_policy_path(NULL, 10, &error));
+    EXPECT(TAMIS_OK, tamis_blend_trial_path(to, sizeof to, &error));
+    assert_string_equal(to, "/home/x/.config/tamis/blend.trials");
+    EXPECT(TAMIS_E_ARGUMENT, tamis_blend_trial_path(to, 10, &error));
+    EXPECT(TAMIS_E_ARGUMENT, tamis_blend_trial_path(NULL, 10, &error));
     unsetenv("XDG_CONFIG_HOME");
     unsetenv("HOME");
-    EXPECT(TAMIS_E_STATE, tamis_blend_policy_path(to, sizeof to, &error));
+    EXPECT(TAMIS_E_STATE, tamis_blend_trial_path(to, sizeof to, &error));
 }
 
 /* ---- The gate -------------------------------------------------------------------------------- */
 
-static tamis_blend_params params_of(const tamis_blend_policy *p, double share) {
+static tamis_blend_params params_of(const tamis_blend_trial *p, double share) {
     tamis_blend_params params = {.selector = p->selector,
                                  .schedule = p->schedule,
                                  .share = share,
@@ -492,42 +491,42 @@ static tamis_blend_params params_of(const tamis_blend_policy *p, double share) {
 
 static void the_gate_lets_pass_what_passed(void **state) {
     (void)state;
-    const tamis_blend_policy p = entry_of(1, 1), none = entry_of(2, 3);
-    tamis_blend_policy out;
+    const tamis_blend_trial p = entry_of(1, 1), none = entry_of(2, 3);
+    tamis_blend_trial out;
     tamis_blend_params params = params_of(&p, 0.15);
-    EXPECT(TAMIS_E_STATE, tamis_blend_policy_check(path, &params, TAMIS_F16, NULL, &error));
-    EXPECT(TAMIS_OK, tamis_blend_policy_write(path, &p, &error));
-    EXPECT(TAMIS_OK, tamis_blend_policy_write(path, &none, &error));
-    EXPECT(TAMIS_OK, tamis_blend_policy_check(path, &params, TAMIS_F16, &out, &error));
+    EXPECT(TAMIS_E_STATE, tamis_blend_trial_passed(path, &params, TAMIS_F16, NULL, &error));
+    EXPECT(TAMIS_OK, tamis_blend_trial_write(path, &p, &error));
+    EXPECT(TAMIS_OK, tamis_blend_trial_write(path, &none, &error));
+    EXPECT(TAMIS_OK, tamis_blend_trial_passed(path, &params, TAMIS_F16, &out, &error));
     expect_same(&out, &p);
     params.share = 0; /* 0.15 */
     params.check_layer = 1;
-    EXPECT(TAMIS_OK, tamis_blend_policy_check(path, &params, TAMIS_F16, NULL, &error));
+    EXPECT(TAMIS_OK, tamis_blend_trial_passed(path, &params, TAMIS_F16, NULL, &error));
     params.share = 0.9;
-    EXPECT(TAMIS_OK, tamis_blend_policy_check(path, &params, TAMIS_F16, NULL, &error));
+    EXPECT(TAMIS_OK, tamis_blend_trial_passed(path, &params, TAMIS_F16, NULL, &error));
     params.share = 0.149;
-    EXPECT(TAMIS_E_STATE, tamis_blend_policy_check(path, &params, TAMIS_F16, NULL, &error));
+    EXPECT(TAMIS_E_STATE, tamis_blend_trial_passed(path, &params, TAMIS_F16, NULL, &error));
     assert_non_null(strstr(error.text, "share 0.149 is below 0.15, the smallest that passed"));
     params = params_of(&none, 0.99);
-    EXPECT(TAMIS_E_STATE, tamis_blend_policy_check(path, &params, TAMIS_F16, NULL, &error));
+    EXPECT(TAMIS_E_STATE, tamis_blend_trial_passed(path, &params, TAMIS_F16, NULL, &error));
     assert_non_null(strstr(error.text, "no share has passed for model 021324"));
-    assert_non_null(strstr(error.text, "tamis blend check"));
+    assert_non_null(strstr(error.text, "tamis blend trial"));
     params.share = 1;
-    EXPECT(TAMIS_OK, tamis_blend_policy_check(path, &params, TAMIS_F16, &out, &error));
+    EXPECT(TAMIS_OK, tamis_blend_trial_passed(path, &params, TAMIS_F16, &out, &error));
     assert_int_equal(out.n_figures, 0);
 }
 
 static void the_gate_wants_the_same_settings(void **state) {
     (void)state;
-    const tamis_blend_policy p = entry_of(1, 1);
-    EXPECT(TAMIS_OK, tamis_blend_policy_write(path, &p, &error));
+    const tamis_blend_trial p = entry_of(1, 1);
+    EXPECT(TAMIS_OK, tamis_blend_trial_write(path, &p, &error));
     tamis_blend_params params;
     const double shares[] = {0.5};
 #define GATE(status, change, cache, why)                                                           \
     do {                                                                                           \
         params = params_of(&p, 0.5);                                                               \
         change;                                                                                    \
-        EXPECT(status, tamis_blend_policy_check(path, &params, cache, NULL, &error));              \
+        EXPECT(status, tamis_blend_trial_passed(path, &params, cache, NULL, &error));              \
         if (!strstr(error.text, why)) fail_msg("\"%s\" lacks \"%s\"", error.text, why);            \
     } while (0)
     GATE(TAMIS_E_STATE, params.fingerprint[15] ^= 1, TAMIS_F16, "there is no entry for model 0112");
@@ -545,9 +544,9 @@ static void the_gate_wants_the_same_settings(void **state) {
     GATE(TAMIS_E_ARGUMENT, params.selector = 99, TAMIS_F16, "there is no selector 99");
     params = params_of(&p, 0.5);
     params.selector = TAMIS_BLEND_ALL;
-    EXPECT(TAMIS_OK, tamis_blend_policy_check(path, &params, TAMIS_F32, NULL, &error));
-    EXPECT(TAMIS_E_ARGUMENT, tamis_blend_policy_check(NULL, &params, TAMIS_F32, NULL, &error));
-    EXPECT(TAMIS_E_ARGUMENT, tamis_blend_policy_check(path, NULL, TAMIS_F32, NULL, &error));
+    EXPECT(TAMIS_OK, tamis_blend_trial_passed(path, &params, TAMIS_F32, NULL, &error));
+    EXPECT(TAMIS_E_ARGUMENT, tamis_blend_trial_passed(NULL, &params, TAMIS_F32, NULL, &error));
+    EXPECT(TAMIS_E_ARGUMENT, tamis_blend_trial_passed(path, NULL, TAMIS_F32, NULL, &error));
 }
 
 #define IN_FOLDER(test) cmocka_unit_test_setup_teardown(test, make_folder, remove_folder)

@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The text of a file of policies. Its first line names the format and its version. An entry begins
+/* The text of a file of trials. Its first line names the format and its version. An entry begins
  * with its fingerprint; then a line for each field, a word and its value; then its figures and
  * "end". The last line is a checksum (XXH3, 64 bits) of all before it. Decimal numbers have a point
  * and nine digits behind it, whatever the program's locale. */
 #define XXH_INLINE_ALL
 #include "host/base/dtype.h"
-#include "lib/blend/policy.h"
 #include "lib/blend/selector.h"
+#include "lib/blend/trials.h"
 #include "lib/core/text_file.h"
 
 #include <inttypes.h>
@@ -16,7 +16,7 @@
 #include <string.h>
 #include <xxhash.h>
 
-#define MAGIC    "tamis-blend-policy "
+#define MAGIC    "tamis-blend-trials "
 #define VERSION  "1"
 #define CHECKSUM "checksum "
 /* "checksum " with 16 digits and a newline. */
@@ -35,7 +35,7 @@ typedef struct field {
 } field;
 
 #define FIELD(name, kind, member)                                                                  \
-    { name, kind, offsetof(tamis_blend_policy, member) }
+    { name, kind, offsetof(tamis_blend_trial, member) }
 static const field fields[] = {FIELD("model", NAME, model),
                                FIELD("selector", SELECTOR, selector),
                                FIELD("schedule", SCHEDULE, schedule),
@@ -72,7 +72,7 @@ static double *number_of(tamis_blend_figures *f, size_t i) {
     return (double *)((char *)f + figures[i]);
 }
 
-bool tms_policy_same(const tamis_blend_policy *a, const tamis_blend_policy *b) {
+bool tms_trial_same(const tamis_blend_trial *a, const tamis_blend_trial *b) {
     return memcmp(a->fingerprint, b->fingerprint, sizeof a->fingerprint) == 0 &&
            a->selector == b->selector && a->schedule == b->schedule &&
            a->check_layer == b->check_layer && a->cache_dtype == b->cache_dtype &&
@@ -92,7 +92,7 @@ static uint64_t units_of(double value) {
     return (uint64_t)llround(value / UNIT);
 }
 
-static tamis_status check_settings(const tamis_blend_policy *p, tamis_error *error) {
+static tamis_status check_settings(const tamis_blend_trial *p, tamis_error *error) {
     const tms_selector *selector = tms_selector_find(p->selector);
     TMS_REQUIRE(memchr(p->model, '\0', sizeof p->model), TAMIS_E_ARGUMENT,
                 "model does not end within %zu bytes", sizeof p->model);
@@ -110,7 +110,7 @@ static tamis_status check_settings(const tamis_blend_policy *p, tamis_error *err
     return check_number("min_agreement", p->min_agreement, 1, error);
 }
 
-static tamis_status check_figures(const tamis_blend_policy *p, tamis_error *error) {
+static tamis_status check_figures(const tamis_blend_trial *p, tamis_error *error) {
     double smallest = 0;
     for (uint32_t i = 0; i < p->n_figures; i++) {
         tamis_blend_figures f = p->figures[i];
@@ -136,16 +136,16 @@ static tamis_status check_figures(const tamis_blend_policy *p, tamis_error *erro
     return TAMIS_OK;
 }
 
-tamis_status tms_policy_check(const tamis_blend_policy *p, tamis_error *error) {
+tamis_status tms_trial_check(const tamis_blend_trial *p, tamis_error *error) {
     TMS_REQUIRE(p->reserved32 == 0, TAMIS_E_ARGUMENT,
-                "reserved32 of tamis_blend_policy is %" PRIu32 "; it must be 0", p->reserved32);
+                "reserved32 of tamis_blend_trial is %" PRIu32 "; it must be 0", p->reserved32);
     for (size_t r = 0; r < sizeof p->reserved / sizeof *p->reserved; r++)
         TMS_REQUIRE(p->reserved[r] == 0, TAMIS_E_ARGUMENT,
-                    "reserved[%zu] of tamis_blend_policy is %" PRIu64 "; it must be 0", r,
+                    "reserved[%zu] of tamis_blend_trial is %" PRIu64 "; it must be 0", r,
                     p->reserved[r]);
-    TMS_REQUIRE(p->n_figures <= TAMIS_BLEND_POLICY_SHARES, TAMIS_E_ARGUMENT,
+    TMS_REQUIRE(p->n_figures <= TAMIS_BLEND_TRIAL_SHARES, TAMIS_E_ARGUMENT,
                 "n_figures is %" PRIu32 "; an entry holds %d", p->n_figures,
-                TAMIS_BLEND_POLICY_SHARES);
+                TAMIS_BLEND_TRIAL_SHARES);
     TMS_TRY(check_settings(p, error));
     return check_figures(p, error);
 }
@@ -168,7 +168,7 @@ static void put_name(FILE *to, const char *name) {
         fputc(is_control(*name) ? '?' : *name, to);
 }
 
-static void put_field(FILE *to, const field *f, const tamis_blend_policy *p) {
+static void put_field(FILE *to, const field *f, const tamis_blend_trial *p) {
     const void *at = (const char *)p + f->place;
     const uint32_t number =
         f->kind == NAME || f->kind == SEED || f->kind == DECIMAL ? 0 : *(const uint32_t *)at;
@@ -203,7 +203,7 @@ static void put_field(FILE *to, const field *f, const tamis_blend_policy *p) {
     fputc('\n', to);
 }
 
-static void put_entry(FILE *to, const tamis_blend_policy *p) {
+static void put_entry(FILE *to, const tamis_blend_trial *p) {
     char hex[33];
     tms_hex(p->fingerprint, hex);
     fprintf(to, "entry %s\n", hex);
@@ -221,15 +221,15 @@ static void put_entry(FILE *to, const tamis_blend_policy *p) {
     fputs("end\n", to);
 }
 
-tamis_status tms_policies_print(const tms_policies *policies, char **text, size_t *bytes,
-                                tamis_error *error) {
+tamis_status tms_trials_print(const tms_trials *trials, char **text, size_t *bytes,
+                              tamis_error *error) {
     *text = NULL;
     FILE *to = open_memstream(text, bytes);
     bool failed = !to;
     if (to) {
         fputs(MAGIC VERSION "\n", to);
-        for (size_t i = 0; i < policies->count; i++)
-            put_entry(to, &policies->entries[i]);
+        for (size_t i = 0; i < trials->count; i++)
+            put_entry(to, &trials->entries[i]);
         failed = fflush(to) != 0;
         if (!failed) fprintf(to, CHECKSUM "%016" PRIx64 "\n", XXH3_64bits(*text, *bytes));
         failed = (ferror(to) != 0) | (fclose(to) != 0) | failed;
@@ -237,8 +237,8 @@ tamis_status tms_policies_print(const tms_policies *policies, char **text, size_
     if (!failed) return TAMIS_OK;
     free(*text);
     *text = NULL;
-    return tms_error_set(error, TAMIS_E_NO_MEMORY, "no memory for a file of %zu policies",
-                         policies->count);
+    return tms_error_set(error, TAMIS_E_NO_MEMORY, "no memory for a file of %zu trials",
+                         trials->count);
 }
 
 /* ---- Reading --------------------------------------------------------------------------------- */
@@ -312,7 +312,7 @@ static bool take_schedule(const char *word, uint32_t *out) {
 /* As it is written: without what a terminal obeys. */
 static bool take_name(const char *word, char *out) {
     const size_t bytes = strlen(word);
-    if (bytes >= sizeof((tamis_blend_policy *)0)->model) return false;
+    if (bytes >= sizeof((tamis_blend_trial *)0)->model) return false;
     for (size_t i = 0; i < bytes; i++)
         if (is_control(word[i])) return false;
     memcpy(out, word, bytes + 1);
@@ -320,7 +320,7 @@ static bool take_name(const char *word, char *out) {
 }
 
 /* The value of a field; false if the word is none. */
-static bool take_value(const field *f, const char *word, tamis_blend_policy *p) {
+static bool take_value(const field *f, const char *word, tamis_blend_trial *p) {
     void *at = (char *)p + f->place;
     uint64_t number = 0;
     uint32_t small = 0;
@@ -376,9 +376,9 @@ static bool take_hex(const char *word, uint8_t out[16]) {
     return tms_hex_parse(word, out) && word[32] == '\0';
 }
 
-static tamis_status read_entry(reader *r, tamis_blend_policy *out, tamis_error *error) {
+static tamis_status read_entry(reader *r, tamis_blend_trial *out, tamis_error *error) {
     tamis_error why;
-    *out = (tamis_blend_policy){0};
+    *out = (tamis_blend_trial){0};
     TMS_TRY(next_line(r, error));
     const char *word = value_of(r, "entry");
     if (!word || !take_hex(word, out->fingerprint))
@@ -392,11 +392,11 @@ static tamis_status read_entry(reader *r, tamis_blend_policy *out, tamis_error *
         TMS_TRY(next_line(r, error));
         if (strcmp(r->text, "end") == 0) break;
         word = value_of(r, "figures");
-        if (!word || out->n_figures == TAMIS_BLEND_POLICY_SHARES ||
+        if (!word || out->n_figures == TAMIS_BLEND_TRIAL_SHARES ||
             !take_figures(word, &out->figures[out->n_figures++]))
             return refuse(r, "it is no line of figures that an entry takes", error);
     }
-    return tms_policy_check(out, &why) == TAMIS_OK ? TAMIS_OK : refuse(r, why.text, error);
+    return tms_trial_check(out, &why) == TAMIS_OK ? TAMIS_OK : refuse(r, why.text, error);
 }
 
 /* The file's first line says another version. */
@@ -414,7 +414,7 @@ static tamis_status check_file(const char *path, const char *text, size_t *bytes
     char wanted[CHECKSUM_BYTES + 1];
     const size_t begins = sizeof MAGIC - 1;
     TMS_REQUIRE(*bytes > begins && memcmp(text, MAGIC, begins) == 0, TAMIS_E_FORMAT,
-                "%s: is no file of blend policies: it does not begin with \"" MAGIC "\"", path);
+                "%s: is no file of blend trials: it does not begin with \"" MAGIC "\"", path);
     if (*bytes <= begins + 1 || memcmp(text + begins, VERSION "\n", 2) != 0)
         return other_version(path, text + begins, error);
     TMS_REQUIRE(*bytes >= begins + 2 + CHECKSUM_BYTES, TAMIS_E_DAMAGED, "%s: has been cut short",
@@ -423,22 +423,22 @@ static tamis_status check_file(const char *path, const char *text, size_t *bytes
     snprintf(wanted, sizeof wanted, CHECKSUM "%016" PRIx64 "\n", XXH3_64bits(text, *bytes));
     TMS_REQUIRE(memcmp(text + *bytes, wanted, CHECKSUM_BYTES) == 0, TAMIS_E_DAMAGED,
                 "%s: its checksum is not that of its content: it was cut short or changed by hand; "
-                "remove it and measure anew (tamis blend check)",
+                "remove it and measure anew (tamis blend trial)",
                 path);
     return TAMIS_OK;
 }
 
 /* Room for one entry more. */
-static tamis_status grow(tms_policies *to, tamis_error *error) {
-    tamis_blend_policy *more = realloc(to->entries, (to->count + 1) * sizeof *more);
-    TMS_REQUIRE(more, TAMIS_E_NO_MEMORY, "no memory for %zu policies", to->count + 1);
+static tamis_status grow(tms_trials *to, tamis_error *error) {
+    tamis_blend_trial *more = realloc(to->entries, (to->count + 1) * sizeof *more);
+    TMS_REQUIRE(more, TAMIS_E_NO_MEMORY, "no memory for %zu trials", to->count + 1);
     to->entries = more;
     return TAMIS_OK;
 }
 
-tamis_status tms_policies_parse(const char *path, const char *text, size_t bytes, tms_policies *out,
-                                tamis_error *error) {
-    *out = (tms_policies){0};
+tamis_status tms_trials_parse(const char *path, const char *text, size_t bytes, tms_trials *out,
+                              tamis_error *error) {
+    *out = (tms_trials){0};
     TMS_TRY(check_file(path, text, &bytes, error));
     reader r = {.path = path, .at = text + sizeof(MAGIC VERSION), .end = text + bytes, .line = 1};
     tamis_status status = TAMIS_OK;
@@ -449,6 +449,6 @@ tamis_status tms_policies_parse(const char *path, const char *text, size_t bytes
     }
     if (status == TAMIS_OK) return status;
     free(out->entries);
-    *out = (tms_policies){0};
+    *out = (tms_trials){0};
     return status;
 }

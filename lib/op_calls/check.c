@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The checks of a caller's buffers: their context, their size against the shape. */
-#include "lib/ops/check.h"
+#include "lib/op_calls/check.h"
 
 #include <inttypes.h>
 #include <stdarg.h>

@@ -1,10 +1,10 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Policies of blends: a file that keeps, for each model that was measured, how large a share of the
- * tokens found must be computed for answers to stay as they are. `tamis blend check` measures and
+/* Trials of blends: a file that keeps, for each model that was measured, how large a share of the
+ * tokens found must be computed for answers to stay as they are. `tamis blend trial` measures and
  * writes it; engines ask it before they blend. It calls no device. Libraries built without the
  * store (TAMIS_STORE) lack these calls. */
-#ifndef TAMIS_BLEND_POLICY_H
-#define TAMIS_BLEND_POLICY_H
+#ifndef TAMIS_BLEND_TRIAL_H
+#define TAMIS_BLEND_TRIAL_H
 
 #include <tamis/blend.h>
 
@@ -40,10 +40,10 @@ typedef struct tamis_blend_figures {
     uint64_t reserved[3]; /* 0, else E_ARGUMENT */
 } tamis_blend_figures;
 
-#define TAMIS_BLEND_POLICY_SHARES 16
+#define TAMIS_BLEND_TRIAL_SHARES 16
 
 /* An entry. Fingerprint and settings decide which one: writing one again replaces it. */
-typedef struct tamis_blend_policy {
+typedef struct tamis_blend_trial {
     uint8_t fingerprint[16]; /* of the model alone, as in tamis_blend_params */
     char model[128];         /* its name, for people; control characters become '?' */
     /* Settings. */
@@ -58,46 +58,46 @@ typedef struct tamis_blend_policy {
     double max_kl, min_agreement;
     double share; /* the smallest that passed with all above it; 0: none has */
     uint32_t n_figures, reserved32;
-    tamis_blend_figures figures[TAMIS_BLEND_POLICY_SHARES]; /* by share, ascending */
-    uint64_t reserved[8];                                   /* 0, else E_ARGUMENT */
-} tamis_blend_policy;
+    tamis_blend_figures figures[TAMIS_BLEND_TRIAL_SHARES]; /* by share, ascending */
+    uint64_t reserved[8];                                  /* 0, else E_ARGUMENT */
+} tamis_blend_trial;
 
-/* Where policies are kept unless the caller says otherwise: tamis/blend.policy in $XDG_CONFIG_HOME,
+/* Where trials are kept unless the caller says otherwise: tamis/blend.trials in $XDG_CONFIG_HOME,
  * else in .config of $HOME. A variable without an absolute path counts as unset; none is obeyed in
  * a program with more rights than its user (setuid). Errors: E_ARGUMENT (NULL; no room, with the
  * numbers), E_STATE (neither variable is set). */
-TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_blend_policy_path(char *path, size_t capacity,
-                                                                tamis_error *error);
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_blend_trial_path(char *path, size_t capacity,
+                                                               tamis_error *error);
 
 /* Reads all entries: writes at most `capacity` of them, and the full number to *count. A file that
- * does not exist has none. Errors, which name the file: E_ARGUMENT; E_FORMAT (the file is no policy
+ * does not exist has none. Errors, which name the file: E_ARGUMENT; E_FORMAT (the file is no trial
  * file; a line that is none of an entry, with its number), E_UNSUPPORTED (another version),
  * E_DAMAGED (the checksum is not that of the content: the file was cut short, or changed by hand),
  * E_IO, E_NO_MEMORY. Nothing has been written then. */
-TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_blend_policy_read(const char *path,
-                                                                tamis_blend_policy *policies,
-                                                                size_t capacity, size_t *count,
-                                                                tamis_error *error);
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_blend_trial_read(const char *path,
+                                                               tamis_blend_trial *trials,
+                                                               size_t capacity, size_t *count,
+                                                               tamis_error *error);
 
 /* Adds an entry, in the place of the one with the same fingerprint and settings; the other entries
  * stay. Makes the file and the folders to it. Waits until it is on the disk. Errors: E_ARGUMENT
  * with the value (a selector that takes no share; shares that do not ascend; `share` that is not
- * the smallest of which all figures passed); those of tamis_blend_policy_read, for a file that is
+ * the smallest of which all figures passed); those of tamis_blend_trial_read, for a file that is
  * there: it stays as it is. */
-TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_blend_policy_write(const char *path,
-                                                                 const tamis_blend_policy *policy,
-                                                                 tamis_error *error);
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_blend_trial_write(const char *path,
+                                                                const tamis_blend_trial *trial,
+                                                                tamis_error *error);
 
 /* The gate: whether the file has an entry for a blend of these parameters, over a cache of this
  * dtype, that passed with the share or a smaller one. Selector all, and a share of 1, need none:
  * nothing is approximated. OK: there is one, written to *out unless that is NULL (all 0 where none
  * is needed). Errors: E_STATE, which names fingerprint, settings and shares and what makes an
  * entry; E_UNSUPPORTED for what no entry can hold (selectors without a share, a list of shares,
- * bounds `least` and `most`); those of tamis_blend_policy_read; E_ARGUMENT. */
-TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_blend_policy_check(const char *path,
+ * bounds `least` and `most`); those of tamis_blend_trial_read; E_ARGUMENT. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_blend_trial_passed(const char *path,
                                                                  const tamis_blend_params *params,
                                                                  tamis_dtype cache_dtype,
-                                                                 tamis_blend_policy *out,
+                                                                 tamis_blend_trial *out,
                                                                  tamis_error *error);
 
 #ifdef __cplusplus

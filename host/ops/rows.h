@@ -1,8 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The contract of the ops on the cache: rotating, writing, loading and reading rows, copying pages,
  * bounds. */
-#ifndef TMS_OPS_CACHE_H
-#define TMS_OPS_CACHE_H
+#ifndef TMS_OPS_ROWS_H
+#define TMS_OPS_ROWS_H
 
 #include "host/ops/types.h"
 

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The parameters of a layer's launches, and the first launch of each kernel. */
-#include "lib/plan/launches.h"
+#include "lib/plan/templates.h"
 
 #include <stdlib.h>
 
@@ -28,7 +28,7 @@ tamis_status tms_stage_stop(const tms_setup *setup, tms_event *from, tamis_statu
 
 /* ---- Templates ------------------------------------------------------------------------------- */
 
-static tms_batch batch_template(const tms_launches *l, uint32_t layer) {
+static tms_batch batch_template(const tms_templates *l, uint32_t layer) {
     const tms_setup *setup = l->setup;
     const tamis_cache_params *cache = &setup->cache->params;
     return (tms_batch){.n_heads = cache->n_heads,
@@ -39,7 +39,7 @@ static tms_batch batch_template(const tms_launches *l, uint32_t layer) {
 }
 
 /* Lists, and what selects pages. The batches are those of attend. */
-static void add_selection(const tms_launches *l, uint32_t layer, tms_sparse_attend *p) {
+static void add_selection(const tms_templates *l, uint32_t layer, tms_sparse_attend *p) {
     const tms_setup *setup = l->setup;
     const tms_reading *reading = &setup->reading;
     const tms_ref scores = {l->scores, 0};
@@ -64,9 +64,9 @@ static void add_selection(const tms_launches *l, uint32_t layer, tms_sparse_atte
     p->score.stride = p->select.stride = setup->max_pages;
 }
 
-static void make_template(const tms_launches *l, uint32_t layer) {
+static void make_template(const tms_templates *l, uint32_t layer) {
     const tms_setup *setup = l->setup;
-    tms_launch_template *t = &l->templates[layer];
+    tms_template *t = &l->templates[layer];
     t->write = (tms_write_rows){.kv = tms_cache_kv(setup->cache, layer),
                                 .batch = batch_template(l, layer),
                                 .planes = tms_cache_planes(setup->cache, layer)};
@@ -82,7 +82,7 @@ static void make_template(const tms_launches *l, uint32_t layer) {
 /* ---- What the launches take ------------------------------------------------------------------ */
 
 /* Sets what depends on the step. */
-static void set_rows(const tms_launches *l, uint32_t layer, tms_batch *batch) {
+static void set_rows(const tms_templates *l, uint32_t layer, tms_batch *batch) {
     const tms_step *step = l->step;
     const uint64_t entry = tms_step_entry(step, layer);
     batch->n_rows = step->n_rows;
@@ -96,7 +96,7 @@ static void set_rows(const tms_launches *l, uint32_t layer, tms_batch *batch) {
     tms_sight_limit(l->sight, step, layer, batch);
 }
 
-tms_write_rows tms_launch_write(const tms_launches *l, uint32_t layer) {
+tms_write_rows tms_template_write(const tms_templates *l, uint32_t layer) {
     const tms_step *step = l->step;
     tms_write_rows write = l->templates[layer].write;
     set_rows(l, layer, &write.batch);
@@ -105,14 +105,14 @@ tms_write_rows tms_launch_write(const tms_launches *l, uint32_t layer) {
     return write;
 }
 
-tms_attend tms_launch_attend(const tms_launches *l, uint32_t layer) {
+tms_attend tms_template_attend(const tms_templates *l, uint32_t layer) {
     tms_attend attend = l->templates[layer].all;
     set_rows(l, layer, &attend.batch);
     attend.max_pages = tms_pages_of(l->setup->cache, attend.batch.max_visible);
     return attend;
 }
 
-tms_sparse_attend tms_launch_sparse(const tms_launches *l, uint32_t layer) {
+tms_sparse_attend tms_template_sparse(const tms_templates *l, uint32_t layer) {
     const uint32_t k = l->setup->reading.k;
     tms_sparse_attend p = l->templates[layer].listed;
     set_rows(l, layer, &p.attend.batch);
@@ -124,7 +124,7 @@ tms_sparse_attend tms_launch_sparse(const tms_launches *l, uint32_t layer) {
     return p;
 }
 
-tms_observe tms_launch_observe(const tms_attend *attend) {
+tms_observe tms_template_observe(const tms_attend *attend) {
     return (tms_observe){.kv = attend->kv,
                          .batch = attend->batch,
                          .rows = TAMIS_ROWS_SUM,
@@ -136,7 +136,7 @@ tms_observe tms_launch_observe(const tms_attend *attend) {
                          .logit_stride = attend->logit_stride};
 }
 
-tms_page_mass tms_launch_mass(const tms_launches *l, const tms_sparse_attend *p) {
+tms_page_mass tms_template_mass(const tms_templates *l, const tms_sparse_attend *p) {
     return (tms_page_mass){.kv = p->score.kv,
                            .batch = p->score.batch,
                            .q = p->score.q,
@@ -147,7 +147,7 @@ tms_page_mass tms_launch_mass(const tms_launches *l, const tms_sparse_attend *p)
                            .scratch = {l->scratch, 0}};
 }
 
-bool tms_launch_fuses(const tms_launches *l, const tms_sparse_attend *p) {
+bool tms_template_fuses(const tms_templates *l, const tms_sparse_attend *p) {
     return l->setup->reading.scored == TMS_SCORE_BOUNDS &&
            !(l->setup->params.flags & TAMIS_PLAN_UNFUSED) && !tms_select_is_wide(&p->select) &&
            !tms_sparse_attend_refusal(l->setup->dev, p);
@@ -159,19 +159,19 @@ static uint64_t larger(uint64_t a, uint64_t b) {
     return a > b ? a : b;
 }
 
-static uint64_t mass_scratch_bytes(const tms_launches *l) {
+static uint64_t mass_scratch_bytes(const tms_templates *l) {
     if (l->setup->reading.scored != TMS_SCORE_MASS) return 0;
-    tms_sparse_attend listed = tms_launch_sparse(l, 0);
+    tms_sparse_attend listed = tms_template_sparse(l, 0);
     listed.score.batch.n_rows = l->setup->params.max_selected_rows;
-    tms_page_mass mass = tms_launch_mass(l, &listed);
+    tms_page_mass mass = tms_template_mass(l, &listed);
     return tms_page_mass_scratch(l->setup->dev, &mass);
 }
 
 /* Scratch of the select that lists pages. If lanes stay at their length it is one of the wide
  * forms. */
-static uint64_t list_scratch_bytes(const tms_launches *l) {
+static uint64_t list_scratch_bytes(const tms_templates *l) {
     if (!l->setup->reading.listed) return 0;
-    tms_select select = tms_launch_sparse(l, 0).select;
+    tms_select select = tms_template_sparse(l, 0).select;
     select.batch.n_rows = l->setup->params.max_selected_rows;
     select.batch.max_visible = l->setup->params.max_context;
     return tms_select_scratch(l->setup->dev, &select);
@@ -179,10 +179,10 @@ static uint64_t list_scratch_bytes(const tms_launches *l) {
 
 /* The most scratch of any launch: attend of decode rows or of prefill tiles over all pages,
  * page_mass, select. */
-static uint64_t scratch_bytes(const tms_launches *l) {
+static uint64_t scratch_bytes(const tms_templates *l) {
     const tms_setup *setup = l->setup;
     uint64_t most = larger(mass_scratch_bytes(l), list_scratch_bytes(l));
-    tms_attend attend = tms_launch_attend(l, 0);
+    tms_attend attend = tms_template_attend(l, 0);
     attend.max_pages = setup->max_pages;
     attend.batch.n_rows = attend.batch.n_tiles = setup->params.max_rows;
     attend.batch.max_visible = setup->params.max_context;
@@ -193,12 +193,12 @@ static uint64_t scratch_bytes(const tms_launches *l) {
     return most;
 }
 
-static void make_templates(const tms_launches *l) {
+static void make_templates(const tms_templates *l) {
     for (uint32_t layer = 0; layer < l->setup->cache->params.n_layers; layer++)
         make_template(l, layer);
 }
 
-tamis_status tms_launches_create(tms_launches *l, tamis_error *error) {
+tamis_status tms_templates_create(tms_templates *l, tamis_error *error) {
     const tms_setup *setup = l->setup;
     const tms_reading *reading = &setup->reading;
     const size_t sequences = setup->params.max_sequences;
@@ -225,7 +225,7 @@ tamis_status tms_launches_create(tms_launches *l, tamis_error *error) {
     return TAMIS_OK;
 }
 
-void tms_launches_destroy(tms_launches *l) {
+void tms_templates_destroy(tms_templates *l) {
     tms_device *dev = l->setup->dev;
     tms_mem *memories[] = {l->scores, l->lists, l->lse, l->scratch};
     for (size_t i = 0; i < sizeof memories / sizeof *memories; i++)
@@ -238,7 +238,7 @@ void tms_launches_destroy(tms_launches *l) {
 /* ---- Kernels --------------------------------------------------------------------------------- */
 
 /* Runs one timed stage, since the device begins to collect times only with the first one. */
-static tamis_status warm_times(const tms_launches *l, tamis_error *error) {
+static tamis_status warm_times(const tms_templates *l, tamis_error *error) {
     tms_event *from = NULL;
     double us = 0;
     TMS_TRY(tms_stage_start(l->setup, &from, error));
@@ -246,11 +246,11 @@ static tamis_status warm_times(const tms_launches *l, tamis_error *error) {
 }
 
 /* Launches the ops that come before attend, with no rows. */
-static tamis_status warm_writes(const tms_launches *l, tamis_error *error) {
+static tamis_status warm_writes(const tms_templates *l, tamis_error *error) {
     const tms_setup *setup = l->setup;
     tms_device *dev = setup->dev;
     const tms_ref tables = tms_step_table(l->step, 0);
-    tms_write_rows write = tms_launch_write(l, 0);
+    tms_write_rows write = tms_template_write(l, 0);
     tms_bounds bounds = {.kv = write.kv, .n_kv_heads = 1, .pages = tables};
     tms_copy_pages copy = {
         .data = write.kv.data, .bytes = setup->cache->size.page_bytes, .pairs = tables};
@@ -272,19 +272,19 @@ static tamis_status warm_writes(const tms_launches *l, tamis_error *error) {
 }
 
 /* Launches all ways to attend tiles of the step's size in a layer, with no rows. */
-static tamis_status warm_attends(const tms_launches *l, uint32_t layer, tamis_error *error) {
+static tamis_status warm_attends(const tms_templates *l, uint32_t layer, tamis_error *error) {
     const tms_reading *reading = &l->setup->reading;
     tms_device *dev = l->setup->dev;
     uint64_t width = tms_setup_width(l->setup);
-    tms_attend all = tms_launch_attend(l, layer);
+    tms_attend all = tms_template_attend(l, layer);
     all.q.stride = all.out.stride = width;
     TMS_TRY(tms_sight_find(l->sight, l->step, layer, &all.batch, error));
     TMS_TRY(tms_run_attend(dev, &all, error));
     if (!tms_setup_lists(l->setup, layer)) return TAMIS_OK;
-    tms_sparse_attend listed = tms_launch_sparse(l, layer);
+    tms_sparse_attend listed = tms_template_sparse(l, layer);
     listed.score.q.stride = listed.attend.q.stride = listed.attend.out.stride = width;
-    if (tms_launch_fuses(l, &listed)) TMS_TRY(tms_run_sparse_attend(dev, &listed, error));
-    tms_page_mass mass = tms_launch_mass(l, &listed);
+    if (tms_template_fuses(l, &listed)) TMS_TRY(tms_run_sparse_attend(dev, &listed, error));
+    tms_page_mass mass = tms_template_mass(l, &listed);
     if (reading->scored == TMS_SCORE_BOUNDS)
         TMS_TRY(tms_run_score_pages(dev, &listed.score, error));
     if (reading->scored == TMS_SCORE_MASS) TMS_TRY(tms_run_page_mass(dev, &mass, error));
@@ -292,7 +292,7 @@ static tamis_status warm_attends(const tms_launches *l, uint32_t layer, tamis_er
     return tms_run_attend(dev, &listed.attend, error);
 }
 
-tamis_status tms_launches_warm(const tms_launches *l, tms_step *step, tamis_error *error) {
+tamis_status tms_templates_warm(const tms_templates *l, tms_step *step, tamis_error *error) {
     TMS_TRY(warm_times(l, error));
     TMS_TRY(warm_writes(l, error));
     for (uint32_t layer = 0; layer < l->setup->cache->params.n_layers; layer++) {

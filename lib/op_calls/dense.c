@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The ops that a model needs beside attention, on the caller's rows. */
-#include "lib/ops/check.h"
+#include "lib/op_calls/check.h"
 
 #include <inttypes.h>
 #include <math.h>

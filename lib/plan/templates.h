@@ -1,28 +1,28 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The parameters of the launches that calls_layer.c makes for a layer of the open step: writing its
  * rows, then attending all pages or the selected ones; and the times of stages. */
-#ifndef TMS_PLAN_LAUNCHES_H
-#define TMS_PLAN_LAUNCHES_H
+#ifndef TMS_PLAN_TEMPLATES_H
+#define TMS_PLAN_TEMPLATES_H
 
 #include "lib/plan/page_table.h"
 #include "lib/plan/sight.h"
 
 /* What the launches of a layer take that no step changes: to write rows, to attend all pages, and to
  * score, select and attend. */
-typedef struct tms_launch_template {
+typedef struct tms_template {
     tms_write_rows write;
     tms_attend all;
     tms_sparse_attend listed;
-} tms_launch_template;
+} tms_template;
 
-typedef struct tms_launches {
+typedef struct tms_templates {
     const tms_setup *setup;
     const tms_step *step;
     const tms_page_table *table;
     const tms_sight *sight;
-    tms_launch_template *templates; /* [n_layers] */
-    tms_mem *scores; /* f32 [max_selected_rows][n_kv_heads][max_pages] */
-    tms_mem *lists;  /* int32 [max_selected_rows][n_kv_heads][k], then the counts */
+    tms_template *templates; /* [n_layers] */
+    tms_mem *scores;         /* f32 [max_selected_rows][n_kv_heads][max_pages] */
+    tms_mem *lists;          /* int32 [max_selected_rows][n_kv_heads][k], then the counts */
     tms_mem *scratch;
     tms_mem *lse;      /* f32 [max_rows][n_heads], where layers have sinks */
     float *score_host; /* as many as scores, for selection random */
@@ -32,25 +32,25 @@ typedef struct tms_launches {
     /* The last attend, for reading what it selected. */
     bool attended, listed;
     uint32_t attended_layer;
-} tms_launches;
+} tms_templates;
 
 /* Allocates the memory of the launches; the rooms that it uses must have been made. The second call
  * builds the kernels and launches each once, with no rows, for tiles of one row and of the most. */
-tamis_status tms_launches_create(tms_launches *l, tamis_error *error);
-tamis_status tms_launches_warm(const tms_launches *l, tms_step *step, tamis_error *error);
-void tms_launches_destroy(tms_launches *l);
+tamis_status tms_templates_create(tms_templates *l, tamis_error *error);
+tamis_status tms_templates_warm(const tms_templates *l, tms_step *step, tamis_error *error);
+void tms_templates_destroy(tms_templates *l);
 
 /* The parameters of a layer's ops without the caller's rows (k, v; q, out): write rows; attend all
  * pages; score, select and attend. */
-tms_write_rows tms_launch_write(const tms_launches *l, uint32_t layer);
-tms_attend tms_launch_attend(const tms_launches *l, uint32_t layer);
-tms_sparse_attend tms_launch_sparse(const tms_launches *l, uint32_t layer);
+tms_write_rows tms_template_write(const tms_templates *l, uint32_t layer);
+tms_attend tms_template_attend(const tms_templates *l, uint32_t layer);
+tms_sparse_attend tms_template_sparse(const tms_templates *l, uint32_t layer);
 /* What the rows of an attend give to the slots of their lanes, summed: without items and values. */
-tms_observe tms_launch_observe(const tms_attend *attend);
+tms_observe tms_template_observe(const tms_attend *attend);
 /* page_mass with the scores' memory of p->score. */
-tms_page_mass tms_launch_mass(const tms_launches *l, const tms_sparse_attend *p);
+tms_page_mass tms_template_mass(const tms_templates *l, const tms_sparse_attend *p);
 /* Whether sparse_attend replaces score_pages, select and attend. */
-bool tms_launch_fuses(const tms_launches *l, const tms_sparse_attend *p);
+bool tms_template_fuses(const tms_templates *l, const tms_sparse_attend *p);
 
 /* Marks where a stage begins, if times are collected: else *from is NULL. */
 tamis_status tms_stage_start(const tms_setup *setup, tms_event **from, tamis_error *error);
