@@ -448,6 +448,7 @@ typedef struct cu_deviation_args {
     cu_matrix x;
     CU_PTR(const int32_t) slots;
     CU_PTR(float) out;
+    CU_PTR(float) norms;  /* may be NULL */
     uint32_t dim, values; /* values: of V, else of K */
 } cu_deviation_args;
 

@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* deviation: the sum of squares of what rows differ from the slots of their tokens by.
+/* deviation: the sum of squares of what rows differ from the slots of their tokens by, and that of
+ * the rows themselves.
  * contract: host/ops/; meaning: host/reference/deviation.c.
  * Work split: a block owns a row; its threads take 8 channels of a head in turn. */
 #include "common.cuh"
@@ -12,18 +13,21 @@ template <typename T> DEVICE void deviation(const cu_deviation_args &a) {
     SHARED(deviation_shared, shared);
     const uint32_t row = blockIdx.x, heads = a.batch.n_kv_heads, chunks = a.dim / 8;
     if (row >= a.batch.n_rows) return;
-    float squares = 0.0f;
+    float squares = 0.0f, of_x = 0.0f;
     for (uint32_t i = threadIdx.x; i < heads * chunks; i += CU_DEVIATION_THREADS) {
         /* 1. the slot's place */
         const uint32_t head = i / chunks, channel = i % chunks * 8;
         const int32_t slot = a.slots[(uint64_t)row * heads + head];
+        const float *from = a.x.at + row * a.x.stride + (uint64_t)head * a.dim + channel;
+#pragma unroll
+        for (uint32_t c = 0; c < 8; c++)
+            of_x = fmaf(from[c], from[c], of_x);
         if (slot < 0) continue;
         const int32_t page = lane_pages(a.batch, row, head)[(uint32_t)slot >> a.kv.page_shift];
         const kv_row<T> held =
             kv_rows<T>::of(a.kv, page, head, (uint32_t)slot & (a.kv.page_size - 1),
                            a.values ? a.kv.value_offset : 0);
         /* 2. the squares */
-        const float *from = a.x.at + row * a.x.stride + (uint64_t)head * a.dim + channel;
         float old[8];
         load_8(held, channel, old);
 #pragma unroll
@@ -34,6 +38,10 @@ template <typename T> DEVICE void deviation(const cu_deviation_args &a) {
     }
     const float sum = block_sum(squares, shared.sums, CU_DEVIATION_THREADS / WARP);
     if (threadIdx.x == 0) a.out[row] = is_nan(sum) ? INFINITY : sum;
+    if (!a.norms) return;
+    block_sync(); /* the sums are read no more */
+    const float norm = block_sum(of_x, shared.sums, CU_DEVIATION_THREADS / WARP);
+    if (threadIdx.x == 0) a.norms[row] = is_nan(norm) ? INFINITY : norm;
 }
 
 #define DEVIATION(type, tag)                                                                       \

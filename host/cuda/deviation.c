@@ -15,6 +15,7 @@ tamis_status tms_cu_deviation(tms_device *dev, const tms_deviation *p) {
         .x = tms_cu_matrix(&l, "x", &p->x, n, (uint64_t)heads * p->kv.head_dim),
         .slots = tms_cu_ref(&l, "slots", p->slots, sizeof(int32_t), (uint64_t)n * heads),
         .out = tms_cu_ref(&l, "out", p->out, sizeof(float), n),
+        .norms = p->norms.mem ? tms_cu_ref(&l, "norms", p->norms, sizeof(float), n) : 0,
         .dim = p->kv.head_dim,
         .values = p->values,
     };

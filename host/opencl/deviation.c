@@ -14,6 +14,7 @@ tamis_status tms_cl_deviation(tms_device *dev, const tms_deviation *p) {
     tms_cl_matrix(&l, &p->x, n, (uint64_t)heads * p->kv.head_dim);
     tms_cl_ref(&l, p->slots, sizeof(cl_int), (uint64_t)n * heads);
     tms_cl_ref(&l, p->out, sizeof(cl_float), n);
+    tms_cl_optional(&l, p->norms, sizeof(cl_float), n);
     tms_cl_u32(&l, p->values);
     return tms_cl_run_groups(&l, TMS_CL_WG_SIZE, n, 1);
 }

@@ -177,9 +177,10 @@ typedef struct tms_score_rows {
  * to be computed anew (CacheBlend, arXiv 2405.16444, section 4.3):
  *   out     f32 [n_rows]: Σ over KV heads and channels of (x - the slot's)²; +infinity for a NaN, so
  *           that such a row comes first
+ *   norms   f32 [n_rows]: Σ x² over the same, likewise; may be absent
  *   x       f32 [n_rows][n_kv_heads][head_dim] at row*stride: what the slots would hold, K or V
  *   values  whether the slots' V rows are compared, else their K rows
- *   slots   int32 [n_rows][n_kv_heads], as write_rows's: < 0 adds nothing
+ *   slots   int32 [n_rows][n_kv_heads], as write_rows's: < 0 adds nothing to out
  * Of `batch`: n_rows, n_kv_heads, row_seq, table and its strides. Differences and squares are formed
  * in fp32: what leaves its range is infinite.
  * Bytes: rows and x once. Tolerance: 1e-5 relative. */
@@ -187,7 +188,7 @@ typedef struct tms_deviation {
     tms_kv kv;
     tms_batch batch;
     tms_matrix x;
-    tms_ref slots, out;
+    tms_ref slots, out, norms;
     bool values;
 } tms_deviation;
 

@@ -1,7 +1,8 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* deviation: the sum of squares of what rows differ from the slots of their tokens by.
+/* deviation: the sum of squares of what rows differ from the slots of their tokens by, and that of
+ * the rows themselves.
  *   slot s of a lane lies at slot s % page_size of its page of ordinal s / page_size.
- * Contract: host/ops/, deviation. A slot below 0 adds nothing. */
+ * Contract: host/ops/, deviation. A slot below 0 adds nothing to the first. */
 #include "host/reference/convert.h"
 #include "host/reference/reference.h"
 
@@ -12,7 +13,7 @@ typedef struct operands {
     const void *data;
     const float *x;
     const int32_t *slots, *row_seq, *table;
-    float *out;
+    float *out, *norms;
 } operands;
 
 static operands view_operands(tms_views *views, const tms_deviation *p) {
@@ -25,6 +26,7 @@ static operands view_operands(tms_views *views, const tms_deviation *p) {
     o.row_seq = tms_view(views, "row_seq", p->batch.row_seq, n * 4);
     o.table = tms_view_rest(views, "table", p->batch.table);
     o.out = tms_view(views, "out", p->out, n * 4);
+    if (p->norms.mem) o.norms = tms_view(views, "norms", p->norms, n * 4);
     return o;
 }
 
@@ -46,18 +48,31 @@ static double of_slot(const tms_deviation *p, const operands *o, int32_t seq, ui
     return sum;
 }
 
+static double norm_of(const float *x, uint32_t n) {
+    double sum = 0;
+    for (uint32_t d = 0; d < n; d++)
+        sum += (double)x[d] * x[d];
+    return sum;
+}
+
+static float number_or_most(double sum) {
+    return isnan(sum) ? INFINITY : (float)sum;
+}
+
 tamis_status tms_reference_deviation(tms_device *dev, const tms_deviation *p) {
     const uint32_t heads = p->batch.n_kv_heads;
     tms_views views = tms_views_begin(dev);
     const operands o = view_operands(&views, p);
     for (uint64_t r = 0; views.status == TAMIS_OK && r < p->batch.n_rows; r++) {
-        double sum = 0;
+        double sum = 0, norm = 0;
         for (uint32_t h = 0; h < heads; h++) {
             const int32_t slot = o.slots[r * heads + h]; /* a negative one is skipped */
             const float *x = o.x + r * p->x.stride + (uint64_t)h * p->kv.head_dim;
             if (slot >= 0) sum += of_slot(p, &o, o.row_seq[r], h, (uint32_t)slot, x);
+            norm += norm_of(x, p->kv.head_dim);
         }
-        o.out[r] = isnan(sum) ? INFINITY : (float)sum;
+        o.out[r] = number_or_most(sum);
+        if (o.norms) o.norms[r] = number_or_most(norm);
     }
     return views.status;
 }

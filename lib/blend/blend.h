@@ -37,7 +37,6 @@ struct tamis_blend {
     uint8_t model[16]; /* its fingerprint; that of the parameters is extended by the sink */
     tamis_place *k_norms;
 
-    tamis_buffer *zeros; /* V of TMS_ZERO_ROWS rows */
     tamis_buffer
         *deviation;    /* f32 [max_rows]; from `norms_at` on, with a bound, |V|^2 of the rows */
     uint64_t norms_at; /* bytes */
@@ -68,8 +67,6 @@ struct tamis_blend {
     tamis_blend_layer_stats *layers; /* [n_layers], of the last prompt */
     double left_at;                  /* when tms_blend_layer returned */
 };
-
-#define TMS_ZERO_ROWS 256u
 
 /* ---- Rows (rows.c) --------------------------------------------------------------------------- */
 

@@ -187,19 +187,10 @@ static tamis_status make_arrays(tamis_blend *blend, tamis_error *error) {
 
 static tamis_status make_buffers(tamis_blend *blend, tamis_error *error) {
     tamis_context *context = tamis_cache_context(blend->cache);
-    const uint64_t row = (uint64_t)blend->shape.n_kv_heads * blend->shape.head_dim *
-                         tamis_dtype_size(blend->params.dtype);
-    const uint64_t n_zeros = blend->max_rows < TMS_ZERO_ROWS ? blend->max_rows : TMS_ZERO_ROWS;
     if (blend->everything) return TAMIS_OK;
     if (!blend->selector->measured && blend->params.bound == 0) return TAMIS_OK;
     blend->norms_at = tms_divide_up(blend->max_rows * sizeof(float), 64) * 64;
-    TMS_TRY(tamis_buffer_create(context, 2 * blend->norms_at, &blend->deviation, error));
-    TMS_TRY(tamis_buffer_create(context, n_zeros * row, &blend->zeros, error));
-    void *zeros = calloc(n_zeros, row);
-    TMS_REQUIRE(zeros, TAMIS_E_NO_MEMORY, "no memory for %" PRIu64 " rows", n_zeros);
-    const tamis_status status = tamis_buffer_write(blend->zeros, 0, zeros, n_zeros * row, error);
-    free(zeros);
-    return status;
+    return tamis_buffer_create(context, 2 * blend->norms_at, &blend->deviation, error);
 }
 
 static tamis_status make(tamis_blend *blend, const tamis_blend_params *params, tamis_error *error) {
@@ -219,7 +210,6 @@ static void end(tms_life *life) {
     if (b->holds) hold_buffers(b, tms_let_go);
     tms_loader_free(&b->loader);
     tms_ring_free(&b->ring);
-    tamis_buffer_destroy(&b->zeros);
     tamis_buffer_destroy(&b->deviation);
     void *const memory[] = {b->shares, b->listed, b->sink,       b->k_norms, b->kinds,
                             b->rows,   b->places, b->deviations, b->norms,   b->candidates,

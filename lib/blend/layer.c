@@ -45,22 +45,6 @@ static tamis_status load(tamis_blend *blend, const tms_loaded *loaded, tamis_err
     return tms_ring_release(&blend->ring, loaded, error);
 }
 
-/* Zeros for V of the rows up to a kind, which the layer's write replaces. Fresh rows have no stored
- * V, but are measured beside hits; nobody looks at what comes out. Hits deviate from zeros by their
- * norm. */
-static tamis_status load_zeros(tamis_blend *blend, uint32_t layer, tms_row_kind most,
-                               tamis_error *error) {
-    const tamis_stored_rows rows = {.v = {.buffer = blend->zeros, .dtype = blend->params.dtype}};
-    for (uint32_t row = 0, n; row < blend->n_rows; row += n) {
-        n = 1;
-        if (blend->kinds[row] > most) continue;
-        while (n < TMS_ZERO_ROWS && row + n < blend->n_rows && blend->kinds[row + n] <= most)
-            n++;
-        TMS_TRY(tamis_plan_load_rows(blend->plan, layer, row, n, &rows, error));
-    }
-    return TAMIS_OK;
-}
-
 static void count_read(tamis_blend *blend, const tms_loaded *loaded) {
     tamis_blend_layer_stats *layer = &blend->layers[loaded->read->layer];
     const uint64_t bytes =
@@ -119,8 +103,7 @@ static tamis_status load_parts(tamis_blend *blend, uint32_t layer, bool *restart
         tms_loader_give(&blend->loader);
         blend->next_read++;
     }
-    if (!tms_blend_measures(blend, layer)) return TAMIS_OK;
-    return load_zeros(blend, layer, TMS_ROW_FRESH, error);
+    return TAMIS_OK;
 }
 
 /* Loads, and counts the time of it and that of the layer before. */
@@ -159,12 +142,10 @@ tamis_status tms_blend_layer(tamis_blend *blend, uint32_t layer, tms_blend_rows 
 /* The deviation of the rows, and with a gate their norms. */
 static tamis_status measure(tamis_blend *blend, uint32_t layer, const tamis_rows *v,
                             tamis_error *error) {
-    tamis_place out = {.buffer = blend->deviation};
-    TMS_TRY(tamis_plan_row_deviations(blend->plan, layer, v, 1, &out, error));
-    if (!tms_blend_gates(blend, layer)) return TAMIS_OK;
-    out.offset = blend->norms_at;
-    TMS_TRY(load_zeros(blend, layer, TMS_ROW_HIT, error));
-    return tamis_plan_row_deviations(blend->plan, layer, v, 1, &out, error);
+    const tamis_place out = {.buffer = blend->deviation},
+                      norms = {.buffer = blend->deviation, .offset = blend->norms_at};
+    return tamis_plan_row_deviations(blend->plan, layer, v, 1, &out,
+                                     tms_blend_gates(blend, layer) ? &norms : NULL, error);
 }
 
 tamis_status tms_blend_compare(tamis_blend *blend, uint32_t layer, const tamis_rows *v,

@@ -121,45 +121,54 @@ tamis_status tamis_plan_load_rows(tamis_plan *plan, uint32_t layer, uint32_t fir
 
 /* ---- Deviation -------------------------------------------------------------------------------- */
 
-/* Whether the step's rows of x share bytes with out, which has one number for each. */
+/* Where one number for each of the step's rows goes, which share no bytes with x. */
 static tamis_status check_out(const tamis_plan *plan, const tamis_rows *x, uint64_t stride,
-                              const tamis_place *out, tms_ref *ref, tamis_error *error) {
+                              const char *name, const tamis_place *out, tms_ref *ref,
+                              tamis_error *error) {
     const tamis_cache_params *p = &plan->setup.cache->params;
     const uint64_t n = plan->step.n_rows, bytes = n * sizeof(float);
     const uint64_t end =
         x->offset + ((n - 1) * stride + (uint64_t)p->n_kv_heads * p->head_dim) * sizeof(float);
-    TMS_REQUIRE(out, TAMIS_E_ARGUMENT, "out is NULL");
-    TMS_TRY(tms_place_check(plan->setup.cache->context, out, "out", bytes, ref, error));
+    TMS_REQUIRE(out, TAMIS_E_ARGUMENT, "%s is NULL", name);
+    TMS_TRY(tms_place_check(plan->setup.cache->context, out, name, bytes, ref, error));
     TMS_REQUIRE(x->buffer != out->buffer || end <= out->offset || out->offset + bytes <= x->offset,
                 TAMIS_E_ARGUMENT,
-                "rows and out overlap: bytes %" PRIu64 " to %" PRIu64 " and %" PRIu64 " to %" PRIu64
+                "rows and %s overlap: bytes %" PRIu64 " to %" PRIu64 " and %" PRIu64 " to %" PRIu64
                 " of one buffer",
-                x->offset, end - 1, out->offset, out->offset + bytes - 1);
+                name, x->offset, end - 1, out->offset, out->offset + bytes - 1);
+    return TAMIS_OK;
+}
+
+/* The slots of the step's rows; where some hold nothing to compare, from tables of their own. */
+static tamis_status place_rows(const tamis_plan *plan, uint32_t layer, uint32_t parts,
+                               tms_deviation *deviation, tamis_error *error) {
+    tms_write_rows write = tms_template_write(&plan->templates, layer);
+    const char *lacks;
+    uint32_t row;
+    if (!plan->step.layers[layer].written &&
+        tms_loads_lacking(&plan->loads, layer, TMS_ROWS_PRESENT, parts, &row, &lacks))
+        TMS_TRY(tms_loads_place_held(&plan->loads, layer, parts, &write, error));
+    deviation->kv = write.kv;
+    deviation->batch = write.batch;
+    deviation->slots = write.slots;
     return TAMIS_OK;
 }
 
 tamis_status tamis_plan_row_deviations(tamis_plan *plan, uint32_t layer, const tamis_rows *rows,
-                                       int values, const tamis_place *out, tamis_error *error) {
+                                       int values, const tamis_place *out, const tamis_place *norms,
+                                       tamis_error *error) {
     TMS_ENTER(plan);
-    const uint32_t parts = values ? TMS_HELD_V : TMS_HELD_K;
-    uint32_t row = 0;
-    const char *lacks = NULL;
+    tms_deviation deviation = {.values = values};
+    uint64_t *stride = &deviation.x.stride;
     TMS_TRY(check_loading(plan, layer, error));
     const tamis_cache_params *p = &plan->setup.cache->params;
-    const tms_write_rows write = tms_template_write(&plan->templates, layer);
-    tms_deviation deviation = {
-        .kv = write.kv, .batch = write.batch, .slots = write.slots, .values = values};
     TMS_TRY(tms_rows_check(plan->setup.cache->context, rows, "rows", plan->step.n_rows,
-                           (uint64_t)p->n_kv_heads * p->head_dim, &deviation.x.stride, error));
+                           (uint64_t)p->n_kv_heads * p->head_dim, stride, error));
     TMS_REQUIRE(rows->dtype == TAMIS_F32, TAMIS_E_ARGUMENT, "rows is %s; it must be f32",
                 tamis_dtype_name(rows->dtype));
-    TMS_TRY(check_out(plan, rows, deviation.x.stride, out, &deviation.out, error));
-    TMS_REQUIRE(plan->step.layers[layer].written ||
-                    !tms_loads_lacking(&plan->loads, layer, TMS_ROWS_PRESENT, parts, &row, &lacks),
-                TAMIS_E_STATE,
-                "layer %" PRIu32 " was not written in this step, and %s of row %" PRIu32
-                " was not loaded",
-                layer, lacks, row);
+    TMS_TRY(check_out(plan, rows, *stride, "out", out, &deviation.out, error));
+    if (norms) TMS_TRY(check_out(plan, rows, *stride, "norms", norms, &deviation.norms, error));
+    TMS_TRY(place_rows(plan, layer, values ? TMS_HELD_V : TMS_HELD_K, &deviation, error));
     deviation.x.ref = (tms_ref){rows->buffer->mem, rows->offset};
     return tms_run_deviation(plan->setup.dev, &deviation, error);
 }

@@ -83,6 +83,10 @@ tamis_status tms_loads_warm(const tms_loads *loads, tamis_error *error) {
     return tms_run_deviation(setup->dev, &deviation, error);
 }
 
+static uint8_t *held_in(const tms_loads *loads, uint32_t layer) {
+    return loads->held + (uint64_t)layer * loads->setup->params.max_rows;
+}
+
 /* ---- Tables ---------------------------------------------------------------------------------- */
 
 tamis_status tms_loads_place(const tms_loads *loads, uint32_t layer, uint32_t first, uint32_t n,
@@ -106,11 +110,27 @@ tamis_status tms_loads_place(const tms_loads *loads, uint32_t layer, uint32_t fi
     return tms_arena_send(&loads->tables, loads->setup->dev, 0, at.end, error);
 }
 
-/* ---- What rows hold -------------------------------------------------------------------------- */
-
-static uint8_t *held_in(const tms_loads *loads, uint32_t layer) {
-    return loads->held + (uint64_t)layer * loads->setup->params.max_rows;
+tamis_status tms_loads_place_held(const tms_loads *loads, uint32_t layer, uint32_t parts,
+                                  tms_write_rows *out, tamis_error *error) {
+    const tms_step *step = loads->step;
+    const uint32_t heads = loads->setup->cache->params.n_kv_heads;
+    const load_layout at = lay_out(loads->setup, step->n_rows);
+    int32_t *host = loads->tables.host, *slots = host + at.slots;
+    for (uint32_t i = 0, row = 0, to = 0; i < step->n_sequences; i++) {
+        const uint32_t rows = step->growth[i].rows;
+        for (uint32_t j = 0; j < rows && to < step->n_rows; j++, row++) {
+            if (step->begun[to] != row) continue;
+            host[at.row_seq + to++] = (int32_t)step->table_row[i];
+            const bool held = (held_in(loads, layer)[row] & parts) == parts;
+            for (uint32_t lane = layer * heads; lane < (layer + 1) * heads; lane++)
+                *slots++ = held ? (int32_t)(step->sequences[i]->lanes[lane].length - rows + j) : -1;
+        }
+    }
+    *out = write_of(loads, layer, step->n_rows);
+    return tms_arena_send(&loads->tables, loads->setup->dev, 0, at.end, error);
 }
+
+/* ---- What rows hold -------------------------------------------------------------------------- */
 
 void tms_loads_clear(tms_loads *loads) {
     if (loads->held) memset(loads->held, 0, held_bytes(loads));

@@ -33,6 +33,10 @@ void tms_loads_clear(tms_loads *loads);
 tamis_status tms_loads_place(const tms_loads *loads, uint32_t layer, uint32_t first, uint32_t n,
                              tms_write_rows *out, tamis_error *error);
 
+/* The same for the rows that the step still has; slots of those that do not hold `parts` are -1. */
+tamis_status tms_loads_place_held(const tms_loads *loads, uint32_t layer, uint32_t parts,
+                                  tms_write_rows *out, tamis_error *error);
+
 /* Records that rows hold what `parts` says; that they do not, before a launch changes it. */
 void tms_loads_hold(const tms_loads *loads, uint32_t layer, uint32_t first, uint32_t n,
                     uint32_t parts);

@@ -357,20 +357,21 @@ static void hold(const rig *r, double *y) {
         y[d] = (double)row[d];
 }
 
-/* The step's deviations: each row's sum of squares over both heads. */
+/* The step's deviations and norms: each row's sums of squares over both heads. */
 static void expect_deviations(rig *r, uint32_t layer, int values, const uint32_t *rows,
                               uint32_t n) {
     const tamis_rows x = {.buffer = values ? r->e.w.v : r->e.w.k};
     uint64_t tokens[ALL] = {0};
-    float out[ALL];
+    float out[ALL], norms[ALL];
+    const tamis_place to = {r->e.w.out, 64}, behind = {r->e.w.out, 64 + sizeof out};
     for (uint32_t i = 0; i < n; i++)
         tokens[i] = fresh_of(rows[i]);
     test_fill_kv(&r->e.w, layer, tokens, n);
-    OK(tamis_plan_row_deviations(r->e.w.plan, layer, &x, values, &(tamis_place){r->e.w.out, 64},
-                                 &test_error));
-    OK(tamis_buffer_read(r->e.w.out, 64, out, n * sizeof *out, NULL));
+    OK(tamis_plan_row_deviations(r->e.w.plan, layer, &x, values, &to, &behind, &test_error));
+    OK(tamis_buffer_read(r->e.w.out, to.offset, out, n * sizeof *out, NULL));
+    OK(tamis_buffer_read(r->e.w.out, behind.offset, norms, n * sizeof *norms, NULL));
     for (uint32_t i = 0; i < n; i++) {
-        double sum = 0, y[DIM];
+        double sum = 0, norm = 0, y[DIM];
         for (uint32_t h = 0; h < KV_HEADS; h++) {
             const uint32_t lane = layer * KV_HEADS + h;
             const uint64_t token = r->content[layer][text_of(rows[i])][position_of(rows[i])];
@@ -379,10 +380,12 @@ static void expect_deviations(rig *r, uint32_t layer, int values, const uint32_t
             for (uint32_t d = 0; d < DIM; d++) {
                 const double there = values ? test_value(token, lane, 1, d) : y[d];
                 sum += pow(test_value(tokens[i], lane, !!values, d) - there, 2);
+                norm += pow(test_value(tokens[i], lane, !!values, d), 2);
             }
         }
-        if (!(fabs(out[i] - sum) <= 1e-4 * sum))
-            fail_msg("row %u: %g, wanted %g", rows[i], (double)out[i], sum);
+        if (!(fabs(out[i] - sum) <= 1e-4 * sum) || !(fabs(norms[i] - norm) <= 1e-4 * norm))
+            fail_msg("row %u: %g and %g, wanted %g and %g", rows[i], (double)out[i],
+                     (double)norms[i], sum, norm);
         assert_true(sum > 1);
     }
 }
@@ -550,11 +553,15 @@ static void bad_arguments_are_refused(void **state) {
     far->length += TAMIS_ROTATE_LIMIT - OLD - 4;
     REFUSED(TAMIS_E_ARGUMENT, "row 4 is at position 1048576: K is rotated by less than 1048576");
     far->length -= TAMIS_ROTATE_LIMIT - OLD - 4;
-    FAILS(tamis_plan_row_deviations(plan, 0, NULL, 1, &out, &test_error), TAMIS_E_ARGUMENT, "rows");
-    FAILS(tamis_plan_row_deviations(plan, 0, &x, 1, NULL, &test_error), TAMIS_E_ARGUMENT,
+    FAILS(tamis_plan_row_deviations(plan, 0, NULL, 1, &out, NULL, &test_error), TAMIS_E_ARGUMENT,
+          "rows");
+    FAILS(tamis_plan_row_deviations(plan, 0, &x, 1, NULL, NULL, &test_error), TAMIS_E_ARGUMENT,
           "out is NULL");
-    FAILS(tamis_plan_row_deviations(plan, 0, &x, 1, &(tamis_place){x.buffer, 64}, &test_error),
-          TAMIS_E_ARGUMENT, "rows and out overlap: bytes 0 to 34303 and 64 to 331");
+    const tamis_place within = {x.buffer, 64};
+    FAILS(tamis_plan_row_deviations(plan, 0, &x, 1, &within, NULL, &test_error), TAMIS_E_ARGUMENT,
+          "rows and out overlap: bytes 0 to 34303 and 64 to 331");
+    FAILS(tamis_plan_row_deviations(plan, 0, &x, 1, &out, &within, &test_error), TAMIS_E_ARGUMENT,
+          "rows and norms overlap: bytes 0 to 34303 and 64 to 331");
     OK(tamis_plan_step_cancel(plan, &test_error));
     close_rig(&loaded);
 }
@@ -581,6 +588,16 @@ static void a_plan_without_load_dtypes_loads_nothing(void **state) {
     close_rig(&loaded);
 }
 
+/* Rows of a layer that hold nothing have no deviation: row `lacks`, or all of them (ALL), or none. */
+static void expect_held(tamis_plan *plan, uint32_t layer, const tamis_rows *x, int values,
+                        const tamis_place *out, uint32_t lacks) {
+    float got[ALL];
+    OK(tamis_plan_row_deviations(plan, layer, x, values, out, NULL, &test_error));
+    OK(tamis_buffer_read(out->buffer, out->offset, got, sizeof got, NULL));
+    for (uint32_t i = 0; i < ALL; i++)
+        assert_true((got[i] == 0) == (lacks == ALL || i == lacks));
+}
+
 /* Every way to read a slot that holds nothing is an error. */
 static void no_row_is_read_that_has_no_k_or_v(void **state) {
     (void)state;
@@ -597,13 +614,10 @@ static void no_row_is_read_that_has_no_k_or_v(void **state) {
     load(&loaded, 0, 20, 1, 2);
     FAILS(tamis_plan_attend(plan, 0, &q, &q, &test_error), TAMIS_E_STATE, "K of row 20 has not");
     FAILS(tamis_plan_step_end(plan, &test_error), TAMIS_E_STATE, "layer 0 has not been written");
-    FAILS(tamis_plan_row_deviations(plan, 0, &k, 0, &out, &test_error), TAMIS_E_STATE,
-          "K of row 20");
-    OK(tamis_plan_row_deviations(plan, 0, &k, 1, &out, &test_error));
-    FAILS(tamis_plan_row_deviations(plan, 1, &k, 1, &out, &test_error), TAMIS_E_STATE,
-          "V of row 0");
+    expect_held(plan, 0, &k, 0, &out, 20);
+    expect_held(plan, 0, &k, 1, &out, UINT32_MAX);
+    expect_held(plan, 1, &k, 1, &out, ALL);
     OK(tamis_plan_step_keep_rows(plan, kept, 2, &test_error));
-    OK(tamis_plan_row_deviations(plan, 0, &k, 0, &out, &test_error)); /* row 20 is not compared */
     FAILS(tamis_plan_write(plan, 0, &k, &k, &test_error), TAMIS_E_STATE,
           "narrowed from 67 rows to 2 before layer 0 was written, and K of row 20");
     load(&loaded, 0, 20, 1, 1);

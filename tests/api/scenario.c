@@ -217,7 +217,7 @@ static outcome stored_layer(scenario *s, const rows *r, uint32_t layer) {
     MAKE_IN_STEP(s, tamis_plan_load_rows(plan, layer, 0, r->n_rows, &of_v, &test_error));
     if (device(s)->sticky != TAMIS_OK) return REFUSED;
     test_fill_kv(&s->e.w, layer, left.tokens, left.n_rows);
-    MAKE_IN_STEP(s, tamis_plan_row_deviations(plan, layer, &v, 1, &out, &test_error));
+    MAKE_IN_STEP(s, tamis_plan_row_deviations(plan, layer, &v, 1, &out, NULL, &test_error));
     if (device(s)->sticky == TAMIS_OK)
         OK(tamis_buffer_read(s->e.w.out, 0, append(s, left.n_rows * sizeof(float)),
                              left.n_rows * sizeof(float), NULL));

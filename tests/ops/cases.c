@@ -109,6 +109,7 @@ static const key_info keys[KEY_COUNT] = {
     [KEY_GATED] = FLAG("gated"),
     [KEY_VALUES] = FLAG("values"),
     [KEY_SOURCE] = {NULL, source_words},
+    [KEY_NORMS] = FLAG("norms"),
 };
 
 #define ENTER(with, op) &check_op_##op,

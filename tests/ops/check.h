@@ -78,6 +78,7 @@ typedef enum check_key {
     KEY_GATED,    /* flag: silu of the first part times the second */
     KEY_VALUES,   /* flag: V rows, not K rows */
     KEY_SOURCE,   /* tamis_dtype of stored rows */
+    KEY_NORMS,    /* flag: norms of rows beside their deviations */
     KEY_COUNT
 } check_key;
 

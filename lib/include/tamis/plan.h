@@ -253,15 +253,14 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_load_rows(tamis_plan *plan, u
 
 /* How far rows that were computed are from those that the layer holds in their slots: out is f32
  * [rows], for each row that the open exact step still has the sum of squares of the differences over
- * KV heads and channels, +infinity for a NaN. rows is f32 [rows][n_kv_heads][head_dim]: V if `values`
- * is nonzero, else K, rotated. Each row must have been loaded (of K and V what is compared) or the
- * layer written: E_STATE names the first that was not. Other errors: as tamis_plan_load_rows; E_ARGUMENT
- * also where bytes of rows and out overlap. Enqueues. */
-TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_row_deviations(tamis_plan *plan, uint32_t layer,
-                                                                  const tamis_rows *rows,
-                                                                  int values,
-                                                                  const tamis_place *out,
-                                                                  tamis_error *error);
+ * KV heads and channels, +infinity for a NaN; 0 for a row of which the layer holds nothing, as it was
+ * neither written nor loaded. norms, which may be NULL, is f32 [rows]: the sum of squares of the row
+ * itself, likewise. rows is f32 [rows][n_kv_heads][head_dim]: V if `values` is nonzero, else K,
+ * rotated. Errors: as tamis_plan_load_rows; E_ARGUMENT also where bytes of rows and of out or norms
+ * overlap. Enqueues, as tamis_buffer_write. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status
+tamis_plan_row_deviations(tamis_plan *plan, uint32_t layer, const tamis_rows *rows, int values,
+                          const tamis_place *out, const tamis_place *norms, tamis_error *error);
 
 /* How much the last rows of an open exact step of one sequence attend to each of its rows: adds to
  * mass[i], i a row as the step was begun, the attention weights of row i's token, summed over query
