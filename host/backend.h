@@ -28,6 +28,12 @@ static inline bool tms_form_is_cpu(tms_form form) {
     return form == TMS_FORM_CPU || form == TMS_FORM_CPU_OTHER;
 }
 
+/* Memory of a device, which grows when a plan is built and is kept until the device is closed. */
+typedef struct tms_workspace {
+    tms_mem *mem;
+    uint64_t bytes;
+} tms_workspace;
+
 /* What every opened device begins with; a backend's own struct has it as first member. */
 struct tms_device {
     const tms_backend *backend;
@@ -38,8 +44,10 @@ struct tms_device {
     tms_form form;         /* the form that ops take */
     const char *base_only; /* why AUTO takes only the base form; NULL if it takes others, too */
     uint64_t launches;     /* kernels enqueued so far, but those of vendors' libraries; for tests */
+    uint64_t ops;          /* called so far, by the door; for tests */
     bool chose;            /* set by ops with several forms: AUTO may differ from BASE */
-    tamis_error error;     /* reason of the last failed call */
+    tms_workspace composed; /* of ops that are composed of others */
+    tamis_error error;      /* reason of the last failed call */
     tamis_status sticky;   /* set by a late device error; every later call returns it */
 };
 
@@ -124,12 +132,12 @@ struct tms_backend {
     /* Whether it reads them in every order; else only in TMS_READ_PAGES, ahead 0. */
     bool (*orders_pages)(tms_device *dev);
 
-    /* The ops: tamis_status op(dev, p), called after the contract's rules were checked; for some
-     * ops uint64_t op_scratch(dev, p), optional; for optional ops const char *op_refusal(dev,
-     * p). */
+    /* The ops: tamis_status op(dev, p), called after the contract's rules were checked; NULL for those
+     * that the backend lacks. For some ops uint64_t op_scratch(dev, p), optional; for fused ops const
+     * char *op_refusal(dev, p), optional. */
     TMS_OPS(TMS_OP_FIELD, )
     TMS_SCRATCH_OPS(TMS_SCRATCH_FIELD, )
-    TMS_OPTIONAL_OPS(TMS_REFUSAL_FIELD, )
+    TMS_FUSED_OPS(TMS_REFUSAL_FIELD, )
 };
 
 /* What a backend that calls its functions <prefix><op> has in its header and in its table. */

@@ -162,42 +162,53 @@ static tamis_status check_written_planes(tms_device *dev, const char *op, const 
     return TAMIS_OK;
 }
 
-static tamis_status check_rotation(tms_device *dev, const tms_write_rows *p) {
+static tamis_status check_rotation(tms_device *dev, const tms_write_rotated *p) {
     const tms_rotation *rotation = &p->rotation;
     const uint32_t n = p->batch.n_rows;
-    tamis_status status = tms_check_rotated(dev, "write_rows", rotation->n_rot, p->kv.head_dim);
+    tamis_status status = tms_check_rotated(dev, "write_rotated", rotation->n_rot, p->kv.head_dim);
     if (status != TAMIS_OK) return status;
     if (p->dtype != TAMIS_F32)
         return tms_device_fail(dev, TAMIS_E_ARGUMENT,
-                               "write_rows: rows of %s are to be rotated: must be f32",
+                               "write_rotated: rows of %s are to be rotated: must be f32",
                                tamis_dtype_name(p->dtype));
     if (n == 0) return TAMIS_OK;
-    status = tms_check_matrix(dev, "write_rows", "q", &rotation->q, n,
+    status = tms_check_matrix(dev, "write_rotated", "q", &rotation->q, n,
                               (uint64_t)p->batch.n_heads * p->kv.head_dim);
     if (status == TAMIS_OK)
         status =
-            tms_check_there(dev, "write_rows", "the rotation's positions", rotation->positions);
+            tms_check_there(dev, "write_rotated", "the rotation's positions", rotation->positions);
     return status == TAMIS_OK
-               ? tms_check_there(dev, "write_rows", "the rotation's table", rotation->table)
+               ? tms_check_there(dev, "write_rotated", "the rotation's table", rotation->table)
                : status;
 }
 
-tamis_status tms_check_write_rows(tms_device *dev, const tms_write_rows *p) {
+static tamis_status check_write(tms_device *dev, const char *op, const tms_write_rows *p) {
     const uint64_t width = (uint64_t)p->batch.n_kv_heads * p->kv.head_dim;
     tamis_status status = tms_check_kv(dev, &p->kv);
     if (status != TAMIS_OK) return status;
     if (p->dtype != TAMIS_F32 && (p->dtype != p->kv.dtype || !tms_dtype_of_rows(p->dtype)))
-        return tms_device_fail(dev, TAMIS_E_ARGUMENT,
-                               "write_rows: %s rows into a cache of %s: must be %s",
-                               tamis_dtype_name(p->dtype), tamis_dtype_name(p->kv.dtype),
+        return tms_device_fail(dev, TAMIS_E_ARGUMENT, "%s: %s rows into a cache of %s: must be %s",
+                               op, tamis_dtype_name(p->dtype), tamis_dtype_name(p->kv.dtype),
                                tms_dtype_of_rows(p->kv.dtype) ? "f32 or the cache's dtype" : "f32");
     if (p->batch.n_rows > 1 && (p->k_stride < width || p->v_stride < width))
         return tms_device_fail(dev, TAMIS_E_ARGUMENT,
-                               "write_rows: rows of %llu elements at strides of %llu and %llu",
+                               "%s: rows of %llu elements at strides of %llu and %llu", op,
                                (unsigned long long)width, (unsigned long long)p->k_stride,
                                (unsigned long long)p->v_stride);
-    status = check_written_planes(dev, "write_rows", &p->kv, &p->batch, &p->planes, p->positions);
-    return status == TAMIS_OK && p->rotation.n_rot ? check_rotation(dev, p) : status;
+    return check_written_planes(dev, op, &p->kv, &p->batch, &p->planes, p->positions);
+}
+
+tamis_status tms_check_write_rows(tms_device *dev, const tms_write_rows *p) {
+    if (p->rotation.n_rot)
+        return tms_device_fail(dev, TAMIS_E_ARGUMENT,
+                               "write_rows: a rotation of %u channels: that is write_rotated",
+                               p->rotation.n_rot);
+    return check_write(dev, "write_rows", p);
+}
+
+tamis_status tms_check_write_rotated(tms_device *dev, const tms_write_rotated *p) {
+    const tamis_status status = check_write(dev, "write_rotated", p);
+    return status == TAMIS_OK ? check_rotation(dev, p) : status;
 }
 
 /* What is there of K and of V, with the rows' strides. */

@@ -111,7 +111,7 @@ bool tms_device_orders_pages(tms_device *dev);
 
 /* tms_run_<op>(dev, p, error): the only way to call an op. A late error of the device comes
  * first; then the contract's rules are checked, alike for every backend; then the device's own
- * function runs. An optional op that the backend lacks is E_UNSUPPORTED. */
+ * function runs. What the backend lacks is composed of other ops, or E_UNSUPPORTED with its name. */
 #define TMS_DECLARE_RUN(with, op)                                                                  \
     tamis_status tms_run_##op(tms_device *dev, const tms_##op *p, tamis_error *error);
 TMS_OPS(TMS_DECLARE_RUN, )
@@ -120,11 +120,11 @@ TMS_OPS(TMS_DECLARE_RUN, )
 #define TMS_DECLARE_SCRATCH(prefix, op)                                                            \
     uint64_t prefix##op##_scratch(tms_device *dev, const tms_##op *p);
 TMS_SCRATCH_OPS(TMS_DECLARE_SCRATCH, tms_)
-/* const char *tms_<op>_refusal(dev, p): why an optional op does not take the case, static; NULL if
+/* const char *tms_<op>_refusal(dev, p): why a fused op does not take the case, static; NULL if
  * it does. */
 #define TMS_DECLARE_REFUSAL(prefix, op)                                                            \
     const char *prefix##op##_refusal(tms_device *dev, const tms_##op *p);
-TMS_OPTIONAL_OPS(TMS_DECLARE_REFUSAL, tms_)
+TMS_FUSED_OPS(TMS_DECLARE_REFUSAL, tms_)
 
 /* The rules for parts of params, before sizes are computed from them. A batch of 0 rows: for its
  * heads alone. */

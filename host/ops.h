@@ -14,29 +14,36 @@
 
 /* Every op, as X(with, name). The table's fields, the calls and their checks (backend.h, checks.h),
  * the prototypes and the table of each backend, the checker's list and the calls that tests let
- * fail are made from these lists. The ops that no plan calls: */
-#define TMS_MODEL_OPS(X, with)                                                                     \
-    X(with, linear)                                                                                \
-    X(with, linear_parts)                                                                          \
-    X(with, linear_chain)                                                                          \
-    X(with, norm)                                                                                  \
-    X(with, activate)                                                                              \
-    X(with, embed)                                                                                 \
-    X(with, argmax)
-/* The ops that every backend has. */
+ * fail are made from these lists. What every backend has: with these alone a model runs under the
+ * selections full and quest. */
 #define TMS_REQUIRED_OPS(X, with)                                                                  \
     X(with, write_rows)                                                                            \
-    X(with, load_rows)                                                                             \
     X(with, read_rows)                                                                             \
     X(with, copy_pages)                                                                            \
     X(with, write_table)                                                                           \
     X(with, bounds)                                                                                \
     X(with, rotate)                                                                                \
-    X(with, seek)                                                                                  \
     X(with, score_pages)                                                                           \
-    X(with, page_mass)                                                                             \
     X(with, select)                                                                                \
     X(with, attend)                                                                                \
+    X(with, linear)                                                                                \
+    X(with, norm)                                                                                  \
+    X(with, activate)                                                                              \
+    X(with, embed)                                                                                 \
+    X(with, argmax)
+/* What is composed of other ops where a backend lacks it (compose.h). */
+#define TMS_COMPOSED_OPS(X, with)                                                                  \
+    X(with, write_rotated)                                                                         \
+    X(with, linear_parts)                                                                          \
+    X(with, linear_chain)
+/* What a backend may lack: whatever needs such an op answers E_UNSUPPORTED with its name, a plan when it
+ * is made. Windows where evictions have made lanes ragged need seek, reindexed streaming merge and
+ * scatter_rows, sink logits sink, the selection oracle page_mass, blends load_rows and deviation,
+ * evictions the rest. */
+#define TMS_OPTIONAL_OPS(X, with)                                                                  \
+    X(with, load_rows)                                                                             \
+    X(with, seek)                                                                                  \
+    X(with, page_mass)                                                                             \
     X(with, merge)                                                                                 \
     X(with, sink)                                                                                  \
     X(with, observe)                                                                               \
@@ -49,11 +56,12 @@
     X(with, fuse)                                                                                  \
     X(with, compact)                                                                               \
     X(with, replace)                                                                               \
-    X(with, scatter_rows)                                                                          \
-    TMS_MODEL_OPS(X, with)
-/* The ops that a backend may lack. */
-#define TMS_OPTIONAL_OPS(X, with) X(with, sparse_attend)
-#define TMS_OPS(X, with)          TMS_REQUIRED_OPS(X, with) TMS_OPTIONAL_OPS(X, with)
+    X(with, scatter_rows)
+/* What a backend may lack or refuse, and who calls it has another way. */
+#define TMS_FUSED_OPS(X, with) X(with, sparse_attend)
+#define TMS_OPS(X, with)                                                                           \
+    TMS_REQUIRED_OPS(X, with)                                                                      \
+    TMS_COMPOSED_OPS(X, with) TMS_OPTIONAL_OPS(X, with) TMS_FUSED_OPS(X, with)
 /* The ops whose params have scratch memory. */
 #define TMS_SCRATCH_OPS(X, with)                                                                   \
     X(with, page_mass)                                                                             \

@@ -17,12 +17,6 @@ typedef struct tms_product {
                              uint32_t n, float keep);
 } tms_product;
 
-/* Memory of a device, which grows when a plan is built and is kept until the device is closed. */
-typedef struct tms_workspace {
-    tms_mem *mem;
-    uint64_t bytes;
-} tms_workspace;
-
 /* Computes y of p, which has rows; its operands were checked to lie inside their memory. */
 tamis_status tms_product_run(tms_device *dev, const tms_product *by, tms_workspace *work,
                              const tms_linear *p);

@@ -2,6 +2,7 @@
 /* What device.h declares: every function of a backend's table with its error handed on, and the one
  * way to call an op, whose rules are checked before the backend's function runs. */
 #include "host/checks.h"
+#include "host/compose.h"
 
 #include <string.h>
 
@@ -32,12 +33,25 @@ static const tms_backend *backend_of(const char *name) {
     return tms_backends[i];
 }
 
+/* The first of the ops that every backend must have and this one has not; NULL: none. */
+static const char *lacking(const tms_backend *backend) {
+#define LACKS(with, op)                                                                            \
+    if (!backend->op) return #op;
+    TMS_REQUIRED_OPS(LACKS, )
+#undef LACKS
+    return NULL;
+}
+
 tamis_status tms_device_open(const tamis_device_info *info, const tms_log *log, tms_device **out,
                              tamis_error *error) {
     const tms_backend *backend = backend_of(info->backend);
     if (!backend)
         return tms_error_set(error, TAMIS_E_NO_DEVICE, "device %s: no backend \"%s\"", info->id,
                              info->backend);
+    const char *lacks = lacking(backend);
+    if (lacks)
+        return tms_error_set(error, TAMIS_E_UNSUPPORTED, "backend %s lacks the op %s",
+                             backend->name, lacks);
     return backend->open(backend, info->id, log, out, error);
 }
 
@@ -50,6 +64,7 @@ tamis_status tms_device_open_cuda(void *context, void *stream, const tms_log *lo
 }
 
 void tms_device_close(tms_device *dev) {
+    tms_compose_end(dev);
     dev->backend->close(dev);
 }
 
@@ -192,6 +207,11 @@ bool tms_device_orders_pages(tms_device *dev) {
 
 /* ---- Ops ------------------------------------------------------------------------------------- */
 
+static tamis_status lacks(tms_device *dev, const char *op) {
+    return tms_device_fail(dev, TAMIS_E_UNSUPPORTED, "%s: backend %s has no such op", op,
+                           dev->backend->name);
+}
+
 /* What follows an op: the sinks of an attend, after all other ops nothing. */
 static tamis_status after_attend(tms_device *dev, const tms_attend *p) {
     const tms_sink sink = {.n_rows = p->batch.n_rows,
@@ -200,7 +220,8 @@ static tamis_status after_attend(tms_device *dev, const tms_attend *p) {
                            .out = p->out,
                            .lse = p->lse,
                            .sinks = p->logit.sinks};
-    return sink.sinks.mem ? dev->backend->sink(dev, &sink) : TAMIS_OK;
+    if (!sink.sinks.mem) return TAMIS_OK;
+    return dev->backend->sink ? dev->backend->sink(dev, &sink) : lacks(dev, "sink");
 }
 static tamis_status after_sparse_attend(tms_device *dev, const tms_sparse_attend *p) {
     return after_attend(dev, &p->attend);
@@ -216,35 +237,45 @@ static tamis_status after_nothing(tms_device *dev, const void *p) {
         const tms_sparse_attend *: after_sparse_attend,                                            \
         default: after_nothing)
 
-/* Late errors come first: nothing runs on such a device any more, whatever is asked of it. */
-#define RUN(with, op)                                                                              \
-    tamis_status tms_run_##op(tms_device *dev, const tms_##op *p, tamis_error *error) {            \
-        tamis_status status = dev->sticky;                                                         \
-        if (status == TAMIS_OK) status = tms_check_##op(dev, p);                                   \
-        if (status == TAMIS_OK) status = dev->backend->op(dev, p);                                 \
-        if (status == TAMIS_OK) status = AFTER(p)(dev, p);                                         \
-        return tms_forward(dev, status, error);                                                    \
+/* How an op runs, by the list it stands in. */
+#define OWN(with, op)                                                                              \
+    static tamis_status run_##op(tms_device *dev, const tms_##op *p) {                             \
+        return dev->backend->op(dev, p);                                                           \
     }
-TMS_REQUIRED_OPS(RUN, )
-
-#define RUN_OPTIONAL(with, op)                                                                     \
+#define OWN_OR_COMPOSED(with, op)                                                                  \
+    static tamis_status run_##op(tms_device *dev, const tms_##op *p) {                             \
+        return dev->backend->op ? dev->backend->op(dev, p) : tms_compose_##op(dev, p);             \
+    }
+#define OWN_OR_NONE(with, op)                                                                      \
+    static tamis_status run_##op(tms_device *dev, const tms_##op *p) {                             \
+        return dev->backend->op ? dev->backend->op(dev, p) : lacks(dev, #op);                      \
+    }
+#define OWN_OR_REFUSED(with, op)                                                                   \
     static tamis_status run_##op(tms_device *dev, const tms_##op *p) {                             \
         const char *refusal = tms_##op##_refusal(dev, p);                                          \
         if (refusal) return tms_device_fail(dev, TAMIS_E_UNSUPPORTED, #op ": %s", refusal);        \
         return dev->backend->op(dev, p);                                                           \
     }                                                                                              \
+    const char *tms_##op##_refusal(tms_device *dev, const tms_##op *p) {                           \
+        if (!dev->backend->op) return "the backend has no such op";                                \
+        return dev->backend->op##_refusal ? dev->backend->op##_refusal(dev, p) : NULL;             \
+    }
+TMS_REQUIRED_OPS(OWN, )
+TMS_COMPOSED_OPS(OWN_OR_COMPOSED, )
+TMS_OPTIONAL_OPS(OWN_OR_NONE, )
+TMS_FUSED_OPS(OWN_OR_REFUSED, )
+
+/* Late errors come first: nothing runs on such a device any more, whatever is asked of it. */
+#define RUN(with, op)                                                                              \
     tamis_status tms_run_##op(tms_device *dev, const tms_##op *p, tamis_error *error) {            \
         tamis_status status = dev->sticky;                                                         \
         if (status == TAMIS_OK) status = tms_check_##op(dev, p);                                   \
         if (status == TAMIS_OK) status = run_##op(dev, p);                                         \
         if (status == TAMIS_OK) status = AFTER(p)(dev, p);                                         \
+        dev->ops++;                                                                                \
         return tms_forward(dev, status, error);                                                    \
-    }                                                                                              \
-    const char *tms_##op##_refusal(tms_device *dev, const tms_##op *p) {                           \
-        if (!dev->backend->op) return "the backend has no such op";                                \
-        return dev->backend->op##_refusal ? dev->backend->op##_refusal(dev, p) : NULL;             \
     }
-TMS_OPTIONAL_OPS(RUN_OPTIONAL, )
+TMS_OPS(RUN, )
 
 #define SCRATCH(with, op)                                                                          \
     uint64_t tms_##op##_scratch(tms_device *dev, const tms_##op *p) {                              \

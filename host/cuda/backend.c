@@ -33,8 +33,12 @@ const tms_backend tms_backend_cuda = {
     .read_pages = tms_cu_read_pages,
     .orders_pages = tms_cu_orders_pages,
     /* clang-format off */
-    TMS_OPS(TMS_ENTER_OP, tms_cu_)
+    TMS_REQUIRED_OPS(TMS_ENTER_OP, tms_cu_)
+    TMS_OPTIONAL_OPS(TMS_ENTER_OP, tms_cu_)
+    TMS_FUSED_OPS(TMS_ENTER_OP, tms_cu_)
+    .write_rotated = tms_cu_write_rotated,
+    .linear_parts = tms_cu_linear_parts,
     TMS_SCRATCH_OPS(TMS_ENTER_SCRATCH, tms_cu_)
-    TMS_OPTIONAL_OPS(TMS_ENTER_REFUSAL, tms_cu_)
+    TMS_FUSED_OPS(TMS_ENTER_REFUSAL, tms_cu_)
     /* clang-format on */
 };

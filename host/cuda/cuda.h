@@ -241,7 +241,7 @@ tamis_status tms_cu_base_only(tms_device *dev, const char *op);
 
 TMS_OPS(TMS_DECLARE_OP, tms_cu_)
 TMS_SCRATCH_OPS(TMS_DECLARE_SCRATCH, tms_cu_)
-TMS_OPTIONAL_OPS(TMS_DECLARE_REFUSAL, tms_cu_)
+TMS_FUSED_OPS(TMS_DECLARE_REFUSAL, tms_cu_)
 /* The wide forms of select. */
 tamis_status tms_cu_select_wide(tms_device *dev, const tms_select *p);
 tamis_status tms_cu_read_bandwidth(tms_device *dev, tms_ref from, uint64_t bytes, double *gb_per_s);

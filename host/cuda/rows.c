@@ -32,7 +32,9 @@ static cu_write_rows_args write_args(tms_cu_launch *l, const tms_write_rows *p) 
     };
 }
 
-static tamis_status write_rotated(tms_device *dev, const tms_write_rows *p) {
+tamis_status tms_cu_write_rotated(tms_device *dev, const tms_write_rotated *p) {
+    const tamis_status status = tms_cu_base_only(dev, "write_rotated");
+    if (status != TAMIS_OK) return status;
     const tms_rotation *rotation = &p->rotation;
     const uint64_t n = p->batch.n_rows, heads = p->batch.n_heads, dim = p->kv.head_dim;
     const uint64_t entries = n ? 2ull * TMS_ROTATE_STEPS * rotation->n_rot : 0;
@@ -60,7 +62,6 @@ tamis_status tms_cu_write_rows(tms_device *dev, const tms_write_rows *p) {
     const uint64_t lanes = (uint64_t)p->batch.n_rows * p->batch.n_kv_heads;
     tamis_status status = tms_cu_base_only(dev, "write_rows");
     if (status != TAMIS_OK) return status;
-    if (p->rotation.n_rot) return write_rotated(dev, p);
     tms_cu_launch l = p->dtype == TAMIS_F32
                           ? tms_cu_begin(dev, "rows", "write_rows_%s_d%u",
                                          tamis_dtype_name(p->kv.dtype), p->kv.head_dim)

@@ -29,6 +29,6 @@ const tms_backend tms_backend_opencl = {
     /* clang-format off */
     TMS_OPS(TMS_ENTER_OP, tms_cl_)
     TMS_SCRATCH_OPS(TMS_ENTER_SCRATCH, tms_cl_)
-    TMS_OPTIONAL_OPS(TMS_ENTER_REFUSAL, tms_cl_)
+    TMS_FUSED_OPS(TMS_ENTER_REFUSAL, tms_cl_)
     /* clang-format on */
 };

@@ -2,11 +2,10 @@
 /* linear_chain on OpenCL. CPU form: one launch for all stages (linear_stages.c). Else a launch for each
  * stage, also on a CPU whose cores do not all run at a time: there a core would wait for one that is not
  * running. */
-#include "host/chain.h"
+#include "host/compose.h"
 #include "host/opencl/linear.h"
 
 tamis_status tms_cl_linear_chain(tms_device *dev, const tms_linear_chain *p) {
-    static const tms_chain_ops ops = {tms_cl_linear, tms_cl_linear_parts};
     tms_cl_types types;
     uint32_t parts = 0;
     bool cpu;
@@ -17,5 +16,5 @@ tamis_status tms_cl_linear_chain(tms_device *dev, const tms_linear_chain *p) {
     const bool fits = cpu && tms_cl(dev)->waits && parts <= TMS_CHAIN_PARTS &&
                       tms_cl_types_of(p->stages, p->n_stages, &types);
     return fits ? tms_cl_run_stages(dev, p->stages, p->n_stages, &types)
-                : tms_chain_run(dev, &ops, p);
+                : tms_compose_linear_chain(dev, p);
 }

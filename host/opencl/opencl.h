@@ -236,7 +236,7 @@ const char *tms_cl_cpu_shape_refusal(const tms_kv *kv);
 
 TMS_OPS(TMS_DECLARE_OP, tms_cl_)
 TMS_SCRATCH_OPS(TMS_DECLARE_SCRATCH, tms_cl_)
-TMS_OPTIONAL_OPS(TMS_DECLARE_REFUSAL, tms_cl_)
+TMS_FUSED_OPS(TMS_DECLARE_REFUSAL, tms_cl_)
 /* The wide forms of select. */
 tamis_status tms_cl_select_wide(tms_device *dev, const tms_select *p);
 tamis_status tms_cl_read_bandwidth(tms_device *dev, tms_ref from, uint64_t bytes, double *gb_per_s);

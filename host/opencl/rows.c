@@ -26,36 +26,53 @@ tms_cl_launch tms_cl_begin_kv(tms_device *dev, const char *file, const char *ker
                         bounds, kv->head_dim, kv->page_size);
 }
 
-tamis_status tms_cl_write_rows(tms_device *dev, const tms_write_rows *p) {
+/* What both kernels take first; rows of `unit` bytes' elements, n_k and n_v of them. */
+static void set_rows(tms_cl_launch *l, const tms_write_rows *p, size_t unit, uint64_t n_k,
+                     uint64_t n_v) {
+    tms_cl_kv(l, &p->kv, p->batch.n_rows);
+    tms_cl_batch(l, &p->batch);
+    tms_cl_ref(l, p->k, unit, n_k);
+    tms_cl_u64(l, p->k_stride);
+    tms_cl_ref(l, p->v, unit, n_v);
+    tms_cl_u64(l, p->v_stride);
+}
+
+static void set_slots(tms_cl_launch *l, const tms_write_rows *p) {
     const tms_batch *b = &p->batch;
-    tamis_status status = tms_cl_base_only(dev, "write_rows");
+    tms_cl_ref(l, p->slots, sizeof(cl_int), (uint64_t)b->n_rows * b->n_kv_heads);
+    tms_cl_optional(l, p->planes.positions, sizeof(cl_int), 0);
+    tms_cl_optional(l, p->planes.scores, sizeof(cl_float), 0);
+    tms_cl_optional(l, p->positions, sizeof(cl_int), b->n_rows);
+}
+
+/* Elements from the first to the last of n_rows rows. */
+static uint64_t reach(const tms_write_rows *p, uint64_t stride) {
+    const uint64_t width = (uint64_t)p->batch.n_kv_heads * p->kv.head_dim;
+    return p->batch.n_rows ? (p->batch.n_rows - 1) * stride + width : 0;
+}
+
+/* A kernel for both types of rows, which counts in bytes. */
+tamis_status tms_cl_write_rows(tms_device *dev, const tms_write_rows *p) {
+    const uint64_t lanes = (uint64_t)p->batch.n_rows * p->batch.n_kv_heads;
+    const size_t size = tamis_dtype_size(p->dtype);
+    const tamis_status status = tms_cl_base_only(dev, "write_rows");
     if (status != TAMIS_OK) return status;
-    uint64_t lanes = (uint64_t)b->n_rows * b->n_kv_heads,
-             width = (uint64_t)b->n_kv_heads * p->kv.head_dim;
-    uint64_t n_k = b->n_rows ? (b->n_rows - 1) * p->k_stride + width : 0;
-    uint64_t n_v = b->n_rows ? (b->n_rows - 1) * p->v_stride + width : 0;
-    size_t unit = sizeof(cl_float);
-    if (p->rotation.n_rot == 0) { /* a kernel for both types of rows */
-        unit = 1;
-        n_k *= tamis_dtype_size(p->dtype);
-        n_v *= tamis_dtype_size(p->dtype);
-    }
-    tms_cl_launch l =
-        tms_cl_begin_kv(dev, "rows.cl", p->rotation.n_rot ? "write_rotated" : "write_rows", &p->kv);
-    tms_cl_kv(&l, &p->kv, b->n_rows);
-    tms_cl_batch(&l, b);
-    tms_cl_ref(&l, p->k, unit, n_k);
-    tms_cl_u64(&l, p->k_stride);
-    tms_cl_ref(&l, p->v, unit, n_v);
-    tms_cl_u64(&l, p->v_stride);
-    if (p->rotation.n_rot == 0) tms_cl_u32(&l, p->dtype == p->kv.dtype);
-    tms_cl_ref(&l, p->slots, sizeof(cl_int), lanes);
-    tms_cl_optional(&l, p->planes.positions, sizeof(cl_int), 0);
-    tms_cl_optional(&l, p->planes.scores, sizeof(cl_float), 0);
-    tms_cl_optional(&l, p->positions, sizeof(cl_int), b->n_rows);
+    tms_cl_launch l = tms_cl_begin_kv(dev, "rows.cl", "write_rows", &p->kv);
+    set_rows(&l, p, 1, reach(p, p->k_stride) * size, reach(p, p->v_stride) * size);
+    tms_cl_u32(&l, p->dtype == p->kv.dtype);
+    set_slots(&l, p);
     const uint32_t puts =
         tms_has_blocks(p->kv.dtype) ? tms_blocks(p->kv.head_dim) : p->kv.head_dim / 16;
-    if (p->rotation.n_rot == 0) return tms_cl_run_items(&l, lanes * puts);
+    return tms_cl_run_items(&l, lanes * puts);
+}
+
+tamis_status tms_cl_write_rotated(tms_device *dev, const tms_write_rotated *p) {
+    const tms_batch *b = &p->batch;
+    const tamis_status status = tms_cl_base_only(dev, "write_rotated");
+    if (status != TAMIS_OK) return status;
+    tms_cl_launch l = tms_cl_begin_kv(dev, "rows.cl", "write_rotated", &p->kv);
+    set_rows(&l, p, sizeof(cl_float), reach(p, p->k_stride), reach(p, p->v_stride));
+    set_slots(&l, p);
     set_rotation(&l, p);
     return tms_cl_run_items(&l, (uint64_t)b->n_rows * (b->n_heads + b->n_kv_heads));
 }

@@ -33,16 +33,19 @@ typedef struct tms_rotate {
  *          one slot
  *   planes     in the planes that are given, a written slot gets its row's position and score 0
  *   positions  int32 [n_rows], only with a plane of positions
- *   rotation   n_rot 0: absent. Else the launch first changes the rows of k, and query rows q beside
- *              them, in place, those of skipped slots too: each head as norm does, dim = head_dim,
- *              where its weights are given; then as rotate does. dtype is then f32
- * Of `batch`: n_rows, n_kv_heads, row_seq, table and its strides; with a rotation n_heads. Rows of q, k
- * and v may lie between each other in one memory; with a rotation no two share an element.
+ *   rotation   of write_rotated alone; here n_rot is 0
+ * Of `batch`: n_rows, n_kv_heads, row_seq, table and its strides. Rows of k and v may lie between each
+ * other in one memory.
  * Conversion from f32 rounds to nearest even; f16 overflow gives infinity, NaN stays NaN; q8,
  * k8v4 and q4 as in tamis_dtype.
- * Bytes: rows read and written once; with a rotation q and k once more each way.
- * Tolerance: exact, bit for bit (NaN as NaN). With a rotation the bits are those of rotate on q and on k
- * followed by write_rows, on the same backend; with norms each head is within norm's tolerance
+ * Bytes: rows read and written once. Tolerance: exact, bit for bit (NaN as NaN).
+ *
+ * write_rotated: the same with a rotation, n_rot > 0. The launch first changes the rows of k, and query
+ * rows q beside them, in place, those of skipped slots too: each head as norm does, dim = head_dim,
+ * where its weights are given; then as rotate does. dtype is f32. Of `batch` also n_heads. No two of
+ * the rows of q, k and v share an element.
+ * Bytes: as write_rows, q and k once more each way. Tolerance: the bits are those of rotate on q and on
+ * k followed by write_rows, on the same backend; with norms each head is within norm's tolerance
  * before it is rotated. */
 typedef struct tms_rotation {
     tms_matrix q; /* f32 [n_rows][n_heads][head_dim] */
@@ -62,6 +65,7 @@ typedef struct tms_write_rows {
     tms_ref positions;
     tms_rotation rotation;
 } tms_write_rows;
+typedef tms_write_rows tms_write_rotated;
 
 /* load_rows: writes rows of K, of V or of both that have been stored, as write_rows does; normalises
  * and rotates K on its way.

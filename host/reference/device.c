@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The reference as a device: host memory, calls that are done when they return, and the table. */
+#include "host/compose.h"
 #include "host/reference/reference.h"
 
 #include <stdlib.h>
@@ -199,5 +200,9 @@ const tms_backend tms_backend_reference = {
     .orders_pages = tms_reference_orders_pages,
     /* clang-format off */
     TMS_REQUIRED_OPS(TMS_ENTER_OP, tms_reference_)
+    TMS_OPTIONAL_OPS(TMS_ENTER_OP, tms_reference_)
+    .write_rotated = tms_reference_write_rotated,
+    .linear_parts = tms_compose_linear_parts,
+    .linear_chain = tms_compose_linear_chain,
     /* clang-format on */
 };

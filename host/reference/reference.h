@@ -104,6 +104,8 @@ void tms_turn_head(const float *table, int32_t position, uint32_t n_rot, tamis_p
                    float *head);
 
 TMS_REQUIRED_OPS(TMS_DECLARE_OP, tms_reference_)
+TMS_OPTIONAL_OPS(TMS_DECLARE_OP, tms_reference_)
+tamis_status tms_reference_write_rotated(tms_device *dev, const tms_write_rotated *p);
 /* The wide forms of select. */
 tamis_status tms_reference_select_wide(tms_device *dev, const tms_select *p);
 tamis_status tms_reference_read_bandwidth(tms_device *dev, tms_ref from, uint64_t bytes,

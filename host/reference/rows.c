@@ -3,7 +3,8 @@
  *   slot s of a lane lies at slot s % page_size of its page of ordinal s / page_size.
  * Contract: host/ops/, write_rows and read_rows. A slot below 0 writes nothing. Rows of the
  * cache's dtype are copied bit for bit; f32 rows are rounded to nearest even. In the planes a
- * written slot gets its row's position and score 0. A rotation is norm and rotate before that. */
+ * written slot gets its row's position and score 0. write_rotated is norm and rotate before that (host/compose.c). */
+#include "host/compose.h"
 #include "host/reference/convert.h"
 #include "host/reference/reference.h"
 
@@ -66,39 +67,9 @@ static void write_slot(const tms_write_rows *p, const operands *o, uint64_t r, u
     if (o->score_plane) o->score_plane[in_plane] = 0;
 }
 
-/* The heads of the rows of x: norm where there are weights, then rotate, in place. */
-static tamis_status turn_rows(tms_device *dev, const tms_write_rows *p, tms_matrix x,
-                              uint32_t n_heads, tms_ref weights) {
-    const tms_rotation *rotation = &p->rotation;
-    const tms_rotate rotate = {.x = x,
-                               .n_rows = p->batch.n_rows,
-                               .n_heads = n_heads,
-                               .head_dim = p->kv.head_dim,
-                               .n_rot = rotation->n_rot,
-                               .pairing = rotation->pairing,
-                               .positions = rotation->positions,
-                               .table = rotation->table};
-    for (uint64_t r = 0; weights.mem && r < p->batch.n_rows; r++) {
-        const tms_ref row = {x.ref.mem, x.ref.offset + r * x.stride * sizeof(float)};
-        const tms_matrix of_row = {row, p->kv.head_dim};
-        const tms_norm norm = {of_row, of_row, weights, n_heads, p->kv.head_dim, rotation->eps};
-        const tamis_status status = tms_reference_norm(dev, &norm);
-        if (status != TAMIS_OK) return status;
-    }
-    return tms_reference_rotate(dev, &rotate);
-}
-
-static tamis_status turn_all(tms_device *dev, const tms_write_rows *p) {
-    const tms_matrix k = {p->k, p->k_stride};
-    const tamis_status status =
-        turn_rows(dev, p, p->rotation.q, p->batch.n_heads, p->rotation.q_norm);
-    return status == TAMIS_OK ? turn_rows(dev, p, k, p->batch.n_kv_heads, p->rotation.k_norm)
-                              : status;
-}
-
 /* Positions that the table does not reach, before anything is changed. */
-static void check_positions(tms_views *views, const tms_write_rows *p) {
-    const uint64_t bytes = p->rotation.n_rot ? p->batch.n_rows * 4ull : 0;
+static void check_positions(tms_views *views, const tms_write_rotated *p) {
+    const uint64_t bytes = p->batch.n_rows * 4ull;
     const int32_t *at = tms_view(views, "positions", p->rotation.positions, bytes);
     for (uint64_t r = 0; views->status == TAMIS_OK && r < bytes / 4; r++)
         tms_views_require(views, labs((long)at[r]) < (long)TMS_ROTATE_LIMIT,
@@ -109,12 +80,7 @@ tamis_status tms_reference_write_rows(tms_device *dev, const tms_write_rows *p) 
     const uint32_t heads = p->batch.n_kv_heads;
     tms_views views = tms_views_begin(dev);
     const operands o = view_operands(&views, p);
-    check_positions(&views, p);
     if (views.status != TAMIS_OK) return views.status;
-    if (p->rotation.n_rot && p->batch.n_rows) {
-        const tamis_status status = turn_all(dev, p);
-        if (status != TAMIS_OK) return status;
-    }
     for (uint64_t r = 0; r < p->batch.n_rows; r++) {
         for (uint32_t h = 0; h < heads; h++) {
             const int32_t slot = o.slots[r * heads + h]; /* a negative one is skipped */
@@ -122,6 +88,12 @@ tamis_status tms_reference_write_rows(tms_device *dev, const tms_write_rows *p) 
         }
     }
     return TAMIS_OK;
+}
+
+tamis_status tms_reference_write_rotated(tms_device *dev, const tms_write_rotated *p) {
+    tms_views views = tms_views_begin(dev);
+    check_positions(&views, p);
+    return views.status == TAMIS_OK ? tms_compose_write_rotated(dev, p) : views.status;
 }
 
 tamis_status tms_reference_read_rows(tms_device *dev, const tms_read_rows *p) {

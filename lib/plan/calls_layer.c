@@ -75,7 +75,10 @@ static tamis_status enqueue_write(tamis_plan *plan, uint32_t layer, tms_write_ro
     if (state->n_staying > 0)
         TIME(plan, replace_us,
              tms_in_step_take_slots(&plan->in_step, layer, &write, &changed, error));
-    RUN(plan, write_us, write_rows, &write);
+    if (write.rotation.n_rot)
+        RUN(plan, write_us, write_rotated, &write);
+    else
+        RUN(plan, write_us, write_rows, &write);
     if (plan->setup.needs.feed == TMS_FEED_KEYS)
         TIME(plan, observe_us, tms_in_step_score_rows(&plan->in_step, &write, error));
     if (bounds.n > 0) RUN(plan, bounds_us, bounds, &bounds);

@@ -258,7 +258,7 @@ static tamis_status warm_writes(const tms_templates *l, tamis_error *error) {
         (uint64_t)setup->cache->params.n_kv_heads * setup->cache->params.head_dim;
     write.dtype = TAMIS_F32;
     write.rotation.n_rot = setup->cache->params.head_dim;
-    TMS_TRY(tms_run_write_rows(dev, &write, error));
+    TMS_TRY(tms_run_write_rotated(dev, &write, error));
     write.rotation.n_rot = 0;
     if (!(setup->params.flags & TAMIS_PLAN_ROTATED))
         TMS_TRY(tms_run_write_rows(dev, &write, error));

@@ -152,7 +152,12 @@ static void run_case(const scenario_case *c) {
 /* What no plan calls: a model's ops, graphs, and what only callers and benches ask for. */
 static bool is_of_plans(faulty_call call) {
 #define NUMBER(with, op) FAULTY_##op,
-    static const faulty_call others[] = {TMS_MODEL_OPS(NUMBER, ) FAULTY_key_score,
+    static const faulty_call others[] = {TMS_COMPOSED_OPS(NUMBER, ) FAULTY_linear,
+                                         FAULTY_norm,
+                                         FAULTY_activate,
+                                         FAULTY_embed,
+                                         FAULTY_argmax,
+                                         FAULTY_key_score,
                                          FAULTY_sparse_attend,
                                          FAULTY_host_alloc,
                                          FAULTY_upload,

@@ -102,14 +102,17 @@ static void test_rules_name_the_value(void **state) {
     const tms_batch heads = {.n_heads = 2, .n_kv_heads = 2};
     BREAKS(read_rows, TAMIS_E_UNSUPPORTED, "head dim 72", .kv = {.page_size = 8, .head_dim = 72});
     BREAKS(read_rows, TAMIS_E_ARGUMENT, "read_rows: table is absent", .kv = kv, .n = 1);
-    BREAKS(write_rows, TAMIS_E_ARGUMENT, "write_rows: 66 channels of a head of 64", .kv = kv,
+    BREAKS(write_rotated, TAMIS_E_ARGUMENT, "write_rotated: 66 channels of a head of 64", .kv = kv,
            .rotation = {.n_rot = 66});
-    BREAKS(write_rows, TAMIS_E_ARGUMENT, "write_rows: rows of f16 are to be rotated",
+    BREAKS(write_rotated, TAMIS_E_ARGUMENT, "write_rotated: rows of f16 are to be rotated",
            .rotation = {.n_rot = 2},
            .kv = {.page_size = 8, .head_dim = 64, .slot_stride = 64, .dtype = TAMIS_F16},
            .dtype = TAMIS_F16);
-    BREAKS(write_rows, TAMIS_E_ARGUMENT, "write_rows: the rotation's table is absent", .kv = kv,
-           .batch = {.n_rows = 1}, .rotation = {.q = {at, 0}, .n_rot = 2, .positions = at});
+    BREAKS(write_rows, TAMIS_E_ARGUMENT, "write_rows: a rotation of 2 channels", .kv = kv,
+           .rotation = {.n_rot = 2});
+    BREAKS(write_rotated, TAMIS_E_ARGUMENT, "write_rotated: the rotation's table is absent",
+           .kv = kv, .batch = {.n_rows = 1},
+           .rotation = {.q = {at, 0}, .n_rot = 2, .positions = at});
     BREAKS(copy_pages, TAMIS_E_ARGUMENT, "blocks of 24 bytes", .bytes = 24);
     BREAKS(write_table, TAMIS_E_ARGUMENT, "write_table: entries is absent", .data = at, .n = 1);
     BREAKS(score_rows, TAMIS_E_ARGUMENT, "score_rows: scores is absent", .kv = kv, .slots = at,

@@ -113,8 +113,7 @@ static const key_info keys[KEY_COUNT] = {
 };
 
 #define ENTER(with, op) &check_op_##op,
-const check_op *const check_ops[] = {TMS_OPS(ENTER, ) & check_op_select_wide,
-                                     &check_op_write_rotated, NULL};
+const check_op *const check_ops[] = {TMS_OPS(ENTER, ) & check_op_select_wide, NULL};
 
 static bool knows(const check_op *op, check_key key) {
     for (const check_default *d = op->defaults; d->key != KEY_COUNT; d++)

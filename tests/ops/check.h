@@ -430,7 +430,6 @@ struct check_op {
 #define CHECK_DECLARE(with, op) extern const check_op check_op_##op;
 TMS_OPS(CHECK_DECLARE, )
 extern const check_op check_op_select_wide;   /* of select, what `wide` adds */
-extern const check_op check_op_write_rotated; /* of write_rows, what a rotation adds */
 extern const check_op *const check_ops[];     /* ended by NULL */
 
 /* What several stems need of another's meaning. */

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Checks of write_rows with a rotation: heads of q and k normalised and rotated in place, then keys and
+/* Checks of write_rotated: heads of q and k normalised and rotated in place, then keys and
  * values in the cache, against norms and angles in fp64. */
 #include "check.h"
 
@@ -83,7 +83,7 @@ static tamis_status launch(check_side *side, check_rows rows) {
                      .k_norm = check_ref(side, BUF_Y, 0),
                      .eps = EPS},
     };
-    return tms_run_write_rows(side->dev, &p, &side->error);
+    return tms_run_write_rotated(side->dev, &p, &side->error);
 }
 
 /* ---- Direct formula -------------------------------------------------------------------------- */
