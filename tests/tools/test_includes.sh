@@ -1,6 +1,7 @@
 #!/bin/sh
 # SPDX-License-Identifier: Apache-2.0
 # test_includes.sh SOURCE-DIR: who may include whom.
+#   - Rooms (folders) stand one above another, and include only what is below them.
 #   - No two files of a folder include each other's headers in a circle.
 #   - The whole plan (lib/plan/plan.h) is seen by the plan's public calls alone.
 #   - lib/ sees of host/ the door (host/device.h), the contract (host/ops.h) and the base floor
@@ -37,6 +38,31 @@ clients() {
     grep -rHoE --include='*.[ch]' 'include[[:space:]]*<(lib|host|tests|tools)/.*' "$1" || true
 }
 
+# The rooms, from the ground up.
+rooms="lib/include/tamis host/base host/ops cuda_kernels host host/reference host/opencl host/cuda lib/core
+    lib/select lib/evict lib/cache lib/plan lib/op_calls lib/store lib/blend lib/tune lib/model
+    tools/tamis/jinja tools/tamis/cli tools/tamis/store tools/tamis/bench tools/tamis/eval tools/tamis/blend
+    tools/tamis/compare tools/tamis"
+
+# Lines "file: from -> to" of what a room includes that does not stand below it, or is no room.
+arrows_up() {
+    for room in $rooms; do
+        grep -noHE '^[[:space:]]*#[[:space:]]*include[[:space:]]*["<](lib|host|cuda_kernels|tools|tamis|cli|bench|eval|blend|store|compare|jinja)/[^">]*' \
+            "$room"/*.[ch] 2>/dev/null || true
+    done | awk -v rooms="$rooms" '
+        BEGIN { n = split(rooms, list); for (i = 1; i <= n; i++) rank[list[i]] = i }
+        {
+            file = $0; sub(/:.*/, "", file)
+            from = file; sub("/[^/]*$", "", from)
+            to = $0; sub(/.*["<]/, "", to); sub("/[^/]*$", "", to)
+            if (to == "tamis") to = "lib/include/tamis"
+            if (!(to in rank)) to = "tools/tamis/" to
+            if (to != from && !(rank[to] < rank[from] && to in rank)) print file ": " from " -> " to
+        }'
+}
+
+up=$(arrows_up)
+[ -z "$up" ] || fail "$up: a room includes what stands above it"
 for folder in lib/blend lib/cache lib/core lib/evict lib/model lib/op_calls lib/plan lib/select lib/store host host/base \
     host/cuda host/opencl host/ops host/reference; do
     edges "$folder" | tsort >/dev/null ||
