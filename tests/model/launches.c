@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* How many launches a layer of a decode step takes: the ops that the runner calls, and the kernels
- * that they become. The numbers are those of the table in docs/design.md, section 7; a change that
+ * that they become. The numbers are those of the table in docs/decisions/measured.md; a change that
  * needs fewer lowers both. */
 #include "host/backend.h"
 #include "lib/core/core.h"
