@@ -2,9 +2,8 @@
 /* The model's logits and greedy tokens against vectors of independent implementations (float64 by
  * make_logits.py, llama.cpp by peer_logits.py), and against themselves: in chunks, in batches, from
  * caches of other types. */
-#include "tests/data/needle_logits.h"
-#include "tests/data/tiny_logits.h"
 #include "tests/model/rig.h"
+#include "tests/model/vectors.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -26,40 +25,6 @@
 /* The reference, a specification, reads some hundred tokens a second: only positions within so many
  * tokens are held on it. TEST_TOKENS in the environment sets a limit for slower devices. */
 #define REFERENCE_TOKENS 1000
-
-typedef struct vectors {
-    const char *file;
-    size_t text_bytes, n_vocab, n_positions, n_continuations, n_greedy;
-    const int *positions;
-    const float *logits, *peer; /* [n_positions][n_vocab]; peer NULL: none */
-    const int *greedy_at;       /* [n_continuations] indices of positions */
-    const int32_t *greedy;      /* [n_continuations][n_greedy] tokens that follow */
-    const float *leads;         /* the lead of each over its runner-up */
-} vectors;
-
-static const vectors needle = {.file = "needle.gguf",
-                               .text_bytes = NEEDLE_TEXT_BYTES,
-                               .n_vocab = COUNT(needle_logits[0]),
-                               .n_positions = COUNT(needle_positions),
-                               .n_continuations = COUNT(needle_greedy_at),
-                               .n_greedy = COUNT(needle_greedy[0]),
-                               .positions = needle_positions,
-                               .logits = needle_logits[0],
-                               .peer = needle_peer[0],
-                               .greedy_at = needle_greedy_at,
-                               .greedy = needle_greedy[0],
-                               .leads = needle_leads[0]};
-static const vectors tiny = {.file = "tiny.gguf",
-                             .text_bytes = TINY_TEXT_BYTES,
-                             .n_vocab = COUNT(tiny_logits[0]),
-                             .n_positions = COUNT(tiny_positions),
-                             .n_continuations = COUNT(tiny_greedy_at),
-                             .n_greedy = COUNT(tiny_greedy[0]),
-                             .positions = tiny_positions,
-                             .logits = tiny_logits[0],
-                             .greedy_at = tiny_greedy_at,
-                             .greedy = tiny_greedy[0],
-                             .leads = tiny_leads[0]};
 
 /* The largest; NaN if any is. */
 static float difference(const float *a, const float *b, size_t count) {
@@ -154,32 +119,41 @@ static void check_vectors(const vectors *v, tamis_dtype dtype, float bound, int 
     rig_close(&r);
 }
 
+static void check_file(const char *name, tamis_dtype dtype, float bound, int greedy) {
+    vectors v;
+    vectors_read(&v, name);
+    check_vectors(&v, dtype, bound, greedy);
+    vectors_free(&v);
+}
+
 static void test_needle_f32(void **state) {
     (void)state;
-    check_vectors(&needle, TAMIS_F32, BOUND_F32, 1);
+    check_file("needle", TAMIS_F32, BOUND_F32, 1);
 }
 
 static void test_needle_f16(void **state) {
     (void)state;
-    check_vectors(&needle, TAMIS_F16, BOUND_F16, 1);
+    check_file("needle", TAMIS_F16, BOUND_F16, 1);
 }
 
 /* Many greedy tokens lead by less than this bound: only the logits are held. */
 static void test_needle_bf16(void **state) {
     (void)state;
-    check_vectors(&needle, TAMIS_BF16, BOUND_BF16, 0);
+    check_file("needle", TAMIS_BF16, BOUND_BF16, 0);
 }
 
 static void test_tiny(void **state) {
     (void)state;
-    check_vectors(&tiny, TAMIS_F32, BOUND_F32, 1);
+    check_file("tiny", TAMIS_F32, BOUND_F32, 1);
 }
 
-#define CHUNKS_AT 2 /* of needle_positions: more tokens than the largest chunk */
+#define CHUNKS_AT 2 /* of the positions: more tokens than the largest chunk */
 static void test_chunks(void **state) {
     (void)state;
     const uint32_t chunks[] = {1, 7, 33, 100};
-    const size_t count = (size_t)needle_positions[CHUNKS_AT] + 1;
+    vectors needle;
+    vectors_read(&needle, "needle");
+    const size_t count = (size_t)needle.positions[CHUNKS_AT] + 1;
     int32_t tokens[512];
     float logits[N_VOCAB];
     for (size_t i = 0; i < COUNT(chunks); ++i) {
@@ -189,12 +163,14 @@ static void test_chunks(void **state) {
         tamis_sequence sequence = rig_add(&r);
         RIG_OK(&r, tamis_runner_prefill(r.runner, sequence, tokens, count, NULL, &r.error));
         RIG_OK(&r, tamis_runner_logits(r.runner, 0, logits, &r.error));
-        expect_close(logits, needle_logits[CHUNKS_AT], N_VOCAB, BOUND_F32, "chunks of", chunks[i]);
+        expect_close(logits, needle.logits + CHUNKS_AT * N_VOCAB, N_VOCAB, BOUND_F32, "chunks of",
+                     chunks[i]);
         tamis_plan_counters counters;
         tamis_plan_get_counters(tamis_runner_plan(r.runner), &counters);
         assert_int_equal(counters.steps, (count + chunks[i] - 1) / chunks[i]);
         rig_close(&r);
     }
+    vectors_free(&needle);
 }
 
 #define BATCH       3
@@ -229,7 +205,7 @@ static void test_batch(void **state) {
     (void)state;
     static float together[BATCH][N_VOCAB], alone[BATCH][N_VOCAB];
     rig r;
-    rig_open(&r, &(rig_params){.file = needle.file, .max_sequences = BATCH, .max_rows = 64});
+    rig_open(&r, &(rig_params){.file = "needle.gguf", .max_sequences = BATCH, .max_rows = 64});
     decode_together(&r, 0, BATCH, together);
     for (size_t i = 0; i < BATCH; ++i)
         decode_together(&r, i, 1, alone);

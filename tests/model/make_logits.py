@@ -6,7 +6,7 @@ An implementation of its own: reads the GGUF file and computes the forward pass 
 NumPy, the whole text at once with a causal mask, without any cache. Shares no line with the library
 or tools/train. peer_logits.py, which writes the vectors of needle.gguf, builds on it.
 
-Usage: make_logits.py --model tiny.gguf --text text.txt --name tiny --out tiny_logits.h
+Usage: make_logits.py --model tiny.gguf --text text.txt --out tiny.logits
            [--positions 0,1,40,119] [--greedy 20]
 """
 import argparse
@@ -198,37 +198,28 @@ def lead(logits):
     return first - second
 
 
-def lines(values, form, per_line):
-    texts = [form % v for v in values]
-    rows = (texts[i:i + per_line] for i in range(0, len(texts), per_line))
-    return ',\n'.join('    ' + ', '.join(row) for row in rows)
+def array(name, rows, form, per_line):
+    """An array of a file of vectors: see tests/model/vectors.c."""
+    text = '%s %d %d\n' % (name, len(rows), len(rows[0]))
+    for row in rows:
+        for first in range(0, len(row), per_line):
+            text += ' '.join(form % x for x in row[first:first + per_line]) + '\n'
+    return text
 
 
-def array(kind, name, rows, form, per_line):
-    """A constant array of as many dims as `rows` has."""
-    if np.ndim(rows) == 1:
-        return 'static const %s %s[] = {\n%s};\n' % (kind, name, lines(rows, form, per_line))
-    body = ',\n'.join('    {\n' + lines(row, form, per_line) + '}' for row in rows)
-    return 'static const %s %s[][%d] = {\n%s};\n' % (kind, name, len(rows[0]), body)
-
-
-def write(path, name, comment, positions, logits, greedy_at, continuations):
+def write(path, comment, positions, logits, greedy_at, continuations):
     """logits: [n_positions][vocabulary] by the name of their array; continuations: (tokens, leads)
     for each position of `greedy_at`."""
     with open(path, 'w') as file:
-        file.write('/* SPDX-License-Identifier: Apache-2.0 */\n')
-        file.write('/* %s */\n#include <stdint.h>\n\n' % comment.replace('\n', '\n * '))
-        file.write('#define %s_TEXT_BYTES %d\n' % (name.upper(), positions[-1] + 1))
-        file.write(array('int', name + '_positions', positions, '%d', 20))
-        file.write('/* After the token at each position. */\n')
-        for suffix, rows in logits.items():
-            file.write(array('float', name + '_' + suffix, rows, '%.8ef', 5))
-        file.write('/* Follow the token at the position of this index; then the lead of each over '
-                   'its runner-up. */\n')
+        file.writelines('# %s\n' % line for line in comment.split('\n'))
+        file.write(array('text_bytes', [[positions[-1] + 1]], '%d', 20))
+        file.write(array('positions', [positions], '%d', 20))
+        for name, rows in logits.items(): # after the token at each position
+            file.write(array(name, rows, '%.8e', 8))
         at = [positions.index(p) for p in greedy_at]
-        file.write(array('int', name + '_greedy_at', at, '%d', 20))
-        file.write(array('int32_t', name + '_greedy', [c[0] for c in continuations], '%d', 20))
-        file.write(array('float', name + '_leads', [c[1] for c in continuations], '%.3ef', 7))
+        file.write(array('greedy_at', [at], '%d', 20))
+        file.write(array('greedy', [c[0] for c in continuations], '%d', 20))
+        file.write(array('leads', [c[1] for c in continuations], '%.3e', 10))
 
 
 def positions_of(text):
@@ -243,7 +234,6 @@ def main():
     parser = argparse.ArgumentParser(description='Reference logits of a GGUF model.')
     parser.add_argument('--model', required=True)
     parser.add_argument('--text', required=True, help='read up to the last position')
-    parser.add_argument('--name', required=True, help='prefix of the names in the header')
     parser.add_argument('--out', required=True)
     parser.add_argument('--positions', type=positions_of, default=[0, 1, 40, 119])
     parser.add_argument('--greedy', type=int, default=20, help='tokens after the last position')
@@ -262,8 +252,9 @@ def main():
         print('mean loss of the last %d tokens: %.6f' %
               (LOSS_TOKENS, mean_loss(whole, tokens, LOSS_TOKENS)))
     logits = {'logits': whole[options.positions]}
-    comment = 'Logits of %s.gguf in float64, written by tests/model/make_logits.py.' % options.name
-    write(options.out, options.name, comment, options.positions, logits, [last], [continuation])
+    comment = ('Logits of %s in float64, written by tests/model/make_logits.py.'
+               % os.path.basename(options.model))
+    write(options.out, comment, options.positions, logits, [last], [continuation])
 
 
 if __name__ == '__main__':

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes tests/data/needle_logits.h, to which tests/model/logits.c holds the library.
+"""Writes tests/data/needle.logits, to which tests/model/logits.c holds the library.
 
 Two implementations that share no line with the library compute the vectors: llama.cpp (the peer),
 which gets token ids, not text, keeps an f32 cache and uses no flash attention; and make_logits.py,
@@ -12,7 +12,7 @@ Run by hand, for every new needle.gguf. pip builds llama.cpp from source, which 
 C++ compiler, and brings NumPy:
   python3 -m venv venv && venv/bin/pip install llama-cpp-python==0.3.36
   venv/bin/python tests/model/peer_logits.py
-           [--model needle.gguf] [--text text.txt] [--out needle_logits.h]
+           [--model needle.gguf] [--text text.txt] [--out needle.logits]
            [--positions 0,63,150,999,3999] [--greedy-at 999,3999] [--greedy 200]
 """
 import argparse
@@ -131,7 +131,7 @@ def parse():
     parser = argparse.ArgumentParser(description='Logits of needle.gguf by llama.cpp.')
     parser.add_argument('--model', default=os.path.join(DATA, 'needle.gguf'))
     parser.add_argument('--text', default=os.path.join(DATA, 'text.txt'))
-    parser.add_argument('--out', default=os.path.join(DATA, 'needle_logits.h'))
+    parser.add_argument('--out', default=os.path.join(DATA, 'needle.logits'))
     parser.add_argument('--positions', type=positions_of, default=[0, 63, 150, 999, 3999])
     parser.add_argument('--greedy-at', type=positions_of, default=[999, 3999])
     parser.add_argument('--greedy', type=int, default=200, help='tokens after each of --greedy-at')
@@ -169,10 +169,10 @@ def main():
         sys.exit('a logit is further from float64 than %g (widened) or %g (as shipped)'
                  % (BOUND_WIDENED, BOUND_SHIPPED))
     comment = ('Logits of %s, written by tests/model/peer_logits.py.\n'
-               'needle_logits: make_logits.py, float64. needle_peer, needle_greedy, needle_leads:\n'
+               'logits: make_logits.py, float64. peer, greedy, leads:\n'
                'llama.cpp as built by llama-cpp-python %s, f32 cache, weights widened to f32.'
                % (os.path.basename(options.model), llama_cpp.__version__))
-    write(options.out, 'needle', comment, options.positions,
+    write(options.out, comment, options.positions,
           {'logits': exact, 'peer': logits}, options.greedy_at, continuations)
 
 
