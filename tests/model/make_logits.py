@@ -10,6 +10,7 @@ Usage: make_logits.py --model tiny.gguf --text text.txt --out tiny.logits
            [--positions 0,1,40,119] [--greedy 20]
 """
 import argparse
+import os
 import struct
 
 import numpy as np

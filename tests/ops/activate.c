@@ -74,7 +74,7 @@ const check_op check_op_activate = {
                                         {KEY_PAD, 0},
                                         {KEY_SAME, 0},
                                         {KEY_COUNT, 0}},
-    .factors = (const check_factor[]){{KEY_FILL, 3, {FILL_INTS, FILL_NORMAL, FILL_NASTY}},
+    .factors = (const check_factor[]){CHECK_FILLS,
                                       {KEY_R, 3, {1, 3, 100}},
                                       {KEY_D, 5, {1, 15, 64, 300, 1024}},
                                       {KEY_PAD, 2, {0, 3}},

@@ -69,7 +69,7 @@ const check_op check_op_argmax = {
     .defaults =
         (const check_default[]){
             {KEY_FILL, FILL_NORMAL}, {KEY_R, 3}, {KEY_D, 256}, {KEY_PAD, 0}, {KEY_COUNT, 0}},
-    .factors = (const check_factor[]){{KEY_FILL, 3, {FILL_INTS, FILL_NORMAL, FILL_NASTY}},
+    .factors = (const check_factor[]){CHECK_FILLS,
                                       {KEY_R, 3, {1, 4, 50}},
                                       {KEY_D, 6, {1, 2, 63, 300, 1000, 33000}},
                                       {KEY_PAD, 2, {0, 3}},

@@ -118,12 +118,40 @@ typedef struct check_factor {
     uint32_t n;
     uint32_t level[CHECK_LEVELS];
 } check_factor;
-/* The levels of KEY_DTYPE. */
+/* What a cache may be, as factors of a case; and the fills that most ops have. */
 #define CHECK_DTYPE_VALUE(name, value, text) value,
-#define CHECK_CACHE_DTYPES                                                                         \
-    TMS_DTYPES, {                                                                                  \
-        TAMIS_DTYPE_LIST(CHECK_DTYPE_VALUE)                                                        \
+#define CHECK_DTYPES                                                                               \
+    {                                                                                              \
+        KEY_DTYPE, TMS_DTYPES, {                                                                   \
+            TAMIS_DTYPE_LIST(CHECK_DTYPE_VALUE)                                                    \
+        }                                                                                          \
     }
+#define CHECK_HEAD_DIMS                                                                            \
+    {                                                                                              \
+        KEY_D, 5, {                                                                                \
+            64, 80, 96, 128, 256                                                                   \
+        }                                                                                          \
+    }
+#define CHECK_PAGE_SIZES                                                                           \
+    {                                                                                              \
+        KEY_PAGE, 4, {                                                                             \
+            8, 16, 32, 64                                                                          \
+        }                                                                                          \
+    }
+#define CHECK_LAYOUTS                                                                              \
+    {                                                                                              \
+        KEY_LAYOUT, 3, {                                                                           \
+            LAYOUT_OWN, LAYOUT_NHD, LAYOUT_HND                                                     \
+        }                                                                                          \
+    }
+#define CHECK_FILLS                                                                                \
+    {                                                                                              \
+        KEY_FILL, 3, {                                                                             \
+            FILL_INTS, FILL_NORMAL, FILL_NASTY                                                     \
+        }                                                                                          \
+    }
+/* What lanes of a case are, which most ops have. */
+#define CHECK_LANES CHECK_DTYPES, CHECK_LAYOUTS, CHECK_HEAD_DIMS, CHECK_PAGE_SIZES
 
 typedef struct check_entry {
     check_list list;

@@ -153,7 +153,7 @@ const check_op check_op_linear = {
                                         {KEY_BIAS, 0},
                                         {KEY_WIDE, 0},
                                         {KEY_COUNT, 0}},
-    .factors = (const check_factor[]){{KEY_FILL, 3, {FILL_INTS, FILL_NORMAL, FILL_NASTY}},
+    .factors = (const check_factor[]){CHECK_FILLS,
                                       {KEY_TYPE, 3, {TAMIS_F32, TAMIS_F16, TAMIS_BF16}},
                                       {KEY_R, 10, {1, 2, 4, 7, 9, 16, 17, 32, 33, 300}},
                                       {KEY_IN, 8, {1, 17, 64, 100, 136, 256, 515, 1032}},

@@ -240,7 +240,7 @@ const check_op check_op_linear_parts = {
                                         {KEY_NORMED, 0},
                                         {KEY_GATED, 0},
                                         {KEY_COUNT, 0}},
-    .factors = (const check_factor[]){{KEY_FILL, 3, {FILL_INTS, FILL_NORMAL, FILL_NASTY}},
+    .factors = (const check_factor[]){CHECK_FILLS,
                                       {KEY_TYPE, 3, {TAMIS_F32, TAMIS_F16, TAMIS_BF16}},
                                       {KEY_R, 4, {1, 2, 5, 8}},
                                       {KEY_PARTS, 3, {1, 2, 3}},

@@ -78,7 +78,7 @@ const check_op check_op_norm = {
                                         {KEY_PAD, 0},
                                         {KEY_SAME, 0},
                                         {KEY_COUNT, 0}},
-    .factors = (const check_factor[]){{KEY_FILL, 3, {FILL_INTS, FILL_NORMAL, FILL_NASTY}},
+    .factors = (const check_factor[]){CHECK_FILLS,
                                       {KEY_R, 4, {1, 3, 17, 100}},
                                       {KEY_D, 6, {1, 15, 64, 100, 256, 4096}},
                                       {KEY_PAD, 2, {0, 3}},

@@ -140,7 +140,7 @@ const check_op check_op_pool_values = {
                                         {KEY_POOLING, TAMIS_POOL_MAX},
                                         {KEY_KEEP, 0},
                                         {KEY_COUNT, 0}},
-    .factors = (const check_factor[]){{KEY_FILL, 3, {FILL_INTS, FILL_NORMAL, FILL_NASTY}},
+    .factors = (const check_factor[]){CHECK_FILLS,
                                       {KEY_POOLING, 2, {TAMIS_POOL_MAX, TAMIS_POOL_AVERAGE}},
                                       {KEY_KERNEL, 5, {1, 3, 7, 21, 63}},
                                       {KEY_KV, 5, {1, 16, 17, 255, 1300}},

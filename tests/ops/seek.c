@@ -98,7 +98,7 @@ const check_op check_op_seek = {
                                         {KEY_SAME, 0}, /* out head by head */
                                         {KEY_COUNT, 0}},
     .factors = (const check_factor[]){{KEY_FILL, 2, {FILL_NORMAL, FILL_NASTY}},
-                                      {KEY_PAGE, 4, {8, 16, 32, 64}},
+                                      CHECK_PAGE_SIZES,
                                       {KEY_B, 2, {1, 3}},
                                       {KEY_R, 3, {1, 7, 33}},
                                       {KEY_HKV, 3, {1, 2, 5}},

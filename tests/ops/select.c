@@ -151,7 +151,7 @@ const check_op check_op_select = {
                                         {KEY_NOSCORE, 0},
                                         {KEY_FIRST, 0},
                                         {KEY_COUNT, 0}},
-    .factors = (const check_factor[]){{KEY_FILL, 3, {FILL_INTS, FILL_NORMAL, FILL_NASTY}},
+    .factors = (const check_factor[]){CHECK_FILLS,
                                       {KEY_B, 2, {1, 3}},
                                       {KEY_R, 2, {1, 3}},
                                       {KEY_HKV, 3, {1, 2, 5}},

@@ -368,7 +368,7 @@ const check_op check_op_select_wide = {
                                         {KEY_SAME, 0},
                                         {KEY_COUNT, 0}},
     .factors = (const check_factor[]){{KEY_WAY, 8, {0, 1, 2, 3, 4, 5, 6, 7}},
-                                      {KEY_FILL, 3, {FILL_INTS, FILL_NORMAL, FILL_NASTY}},
+                                      CHECK_FILLS,
                                       {KEY_B, 2, {1, 3}},
                                       {KEY_R, 2, {1, 3}},
                                       {KEY_HKV, 4, {1, 2, 5, 40}},

@@ -86,7 +86,7 @@ const check_op check_op_sink = {
     .factors = (const check_factor[]){{KEY_FILL, 2, {FILL_NORMAL, FILL_NASTY}},
                                       {KEY_R, 4, {1, 2, 9, 130}},
                                       {KEY_HKV, 4, {1, 3, 4, 33}},
-                                      {KEY_D, 5, {64, 80, 96, 128, 256}},
+                                      CHECK_HEAD_DIMS,
                                       {KEY_PAD, 2, {0, 5}},
                                       {KEY_COUNT, 0, {0}}},
     .entries = (const check_entry[]){{LIST_SMOKE, "normal:r9:pad3"},

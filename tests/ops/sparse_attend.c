@@ -247,10 +247,10 @@ const check_op check_op_sparse_attend = {
     .factors =
         (const check_factor[]){{KEY_G, 8, {1, 2, 3, 5, 6, 7, 8, 16}},
                                {KEY_D, 2, {64, 128}},
-                               {KEY_DTYPE, CHECK_CACHE_DTYPES},
+                               CHECK_DTYPES,
                                {KEY_Q8BOUNDS, 2, {0, 1}},
-                               {KEY_FILL, 3, {FILL_INTS, FILL_NORMAL, FILL_NASTY}},
-                               {KEY_LAYOUT, 3, {LAYOUT_OWN, LAYOUT_NHD, LAYOUT_HND}},
+                               CHECK_FILLS,
+                               CHECK_LAYOUTS,
                                {KEY_B, 2, {1, 3}},
                                {KEY_HKV, 2, {1, 3}},
                                {KEY_KV, 4, {1, 100, 600, 3001}},
