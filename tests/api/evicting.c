@@ -62,6 +62,17 @@ static void bind(evict_world *e) {
         OK(tamis_plan_bind_output(e->w.plan, layer, &w, PROJECTED, &test_error));
 }
 
+uint32_t test_scored_evictions(tamis_eviction_kind kinds[64]) {
+    uint32_t n = 0;
+    for (int kind = TAMIS_EVICT_NONE; kind < test_evictions(); kind++) {
+        tamis_eviction e;
+        tamis_eviction_default((tamis_eviction_kind)kind, &e);
+        if (tamis_eviction_planes(&e) > 1) kinds[n++] = (tamis_eviction_kind)kind;
+    }
+    assert_true(n > 0 && n <= 64);
+    return n;
+}
+
 void evict_open(evict_world *e, const tamis_cache_params *shape, const tamis_plan_params *plan) {
     tamis_cache_params with = *shape;
     *e = (evict_world){.projection = NULL};

@@ -21,6 +21,9 @@ typedef struct evict_world {
 /* An eviction of small numbers: window 8, kernel 3, chunk 4, every 1 where the kind does that. */
 tamis_eviction test_eviction(tamis_eviction_kind kind, uint32_t budget, uint32_t options);
 
+/* The kinds that keep scores between steps, of all that there are; how many. */
+uint32_t test_scored_evictions(tamis_eviction_kind kinds[64]);
+
 /* As test_open, with the planes that the plan's eviction needs and all bound that it asks. */
 void evict_open(evict_world *e, const tamis_cache_params *shape, const tamis_plan_params *plan);
 /* Makes the cache, which is still empty, and the plan anew: one pool a layer. */

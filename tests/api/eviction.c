@@ -685,8 +685,9 @@ static void a_step_in_place_needs_all_scores(void **state) {
  * another one comes. h2o's sums go on, and so do scores of keys. */
 static void truncation_takes_tovas_scores_not_h2os(void **state) {
     (void)state;
-    const tamis_eviction_kind kinds[] = {TAMIS_EVICT_H2O, TAMIS_EVICT_TOVA, TAMIS_EVICT_KNORM};
-    for (uint32_t k = 0; k < 3; k++)
+    tamis_eviction_kind kinds[64];
+    const uint32_t n = test_scored_evictions(kinds);
+    for (uint32_t k = 0; k < n; k++)
         for (int cancelled = 0; cancelled < 2; cancelled++) {
             evict_world e = open_small(kinds[k]);
             tamis_sequence id = evict_add(&e, TEXT, PROMPT);
@@ -700,7 +701,7 @@ static void truncation_takes_tovas_scores_not_h2os(void **state) {
                 evict_prompt(&e, id, junk, 1);
                 OK(tamis_cache_truncate(e.w.cache, id, PROMPT, &test_error));
             }
-            if (k == 1) {
+            if (kinds[k] == TAMIS_EVICT_TOVA) {
                 UNKNOWN(&e, id, "have left no scores for tova");
                 evict_prompt(&e, id, TEXT + PROMPT, 1);
             }
@@ -713,8 +714,9 @@ static void truncation_takes_tovas_scores_not_h2os(void **state) {
  * new ones, of tova, and after a cut to 0, all. */
 static void tokens_behind_a_cut_have_left_no_scores(void **state) {
     (void)state;
-    const tamis_eviction_kind kinds[] = {TAMIS_EVICT_H2O, TAMIS_EVICT_TOVA, TAMIS_EVICT_KNORM};
-    for (uint32_t k = 0; k < 3; k++)
+    tamis_eviction_kind kinds[64];
+    const uint32_t n = test_scored_evictions(kinds);
+    for (uint32_t k = 0; k < n; k++)
         for (uint32_t cut = 0; cut <= 50; cut += 50) {
             evict_world e = open_small(kinds[k]);
             const tamis_eviction streaming = test_eviction(TAMIS_EVICT_STREAMING, 100, 0);

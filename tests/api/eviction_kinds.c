@@ -600,11 +600,12 @@ static void selections_read_what_evictions_left(void **state) {
  * eviction. */
 static void lanes_grow_and_scores_add_up_between_evictions(void **state) {
     (void)state;
-    const tamis_eviction_kind kinds[] = {TAMIS_EVICT_STREAMING, TAMIS_EVICT_H2O, TAMIS_EVICT_TOVA,
-                                         TAMIS_EVICT_KNORM};
+    tamis_eviction_kind kinds[65];
     const tamis_cache_params shape = test_shape();
     float outs[2 * 4 * 64];
-    for (uint32_t k = 0; k < 4; k++) {
+    const uint32_t n = test_scored_evictions(kinds);
+    kinds[n] = TAMIS_EVICT_STREAMING;
+    for (uint32_t k = 0; k <= n; k++) {
         tamis_plan_params plan = {
             .max_context = 128, .max_rows = 64, .eviction = test_eviction(kinds[k], KEPT / 2, 0)};
         plan.eviction.every = 0;
@@ -635,7 +636,6 @@ static void lanes_grow_and_scores_add_up_between_evictions(void **state) {
     }
 }
 
-/* What steps observe, and the times. */
 /* Under a selection with lists the weights that h2o adds are shares of what was read: each of a KV
  * head's query heads gives 1 in all, and pages that were not read gain nothing. */
 static void pages_that_are_not_read_gain_nothing(void **state) {

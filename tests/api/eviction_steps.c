@@ -325,9 +325,10 @@ static void run_inherit(tamis_eviction_kind kind, uint32_t max_sequences, int fa
 
 static void a_fork_inherits_queries_and_scores(void **state) {
     (void)state;
-    const tamis_eviction_kind kinds[] = {TAMIS_EVICT_SNAPKV, TAMIS_EVICT_H2O, TAMIS_EVICT_TOVA,
-                                         TAMIS_EVICT_KNORM};
-    for (uint32_t i = 0; i < 4; i++)
+    tamis_eviction_kind kinds[65];
+    const uint32_t n = test_scored_evictions(kinds);
+    kinds[n] = TAMIS_EVICT_SNAPKV;
+    for (uint32_t i = 0; i <= n; i++)
         for (int fate = 0; fate < 3; fate++) {
             run_inherit(kinds[i], 1, fate);
             run_inherit(kinds[i], 2, fate);

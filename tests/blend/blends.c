@@ -2,6 +2,7 @@
 /* The oracle's prompt on a runner, and a spy on tms_blend_select, which the linker wraps. */
 #include "tests/blend/blends.h"
 #include "lib/blend/blend.h"
+#include "tests/model/vectors.h"
 
 #include <dirent.h>
 #include <stdio.h>
@@ -85,6 +86,37 @@ void blends_close(blends *b) {
     tamis_store_destroy(&b->store);
     if (b->folder[0]) remove_folder(b->folder);
     rig_close(&b->r);
+}
+
+const blend_case *blends_case(const char *name) {
+    for (size_t i = 0; i < BLEND_CASES; i++)
+        if (strcmp(blend_cases[i].name, name) == 0) return &blend_cases[i];
+    fail_msg("no case %s", name);
+    return NULL;
+}
+
+blends_answer blends_answer_of(const char *model, const blend_case *c) {
+    char file[64], counts[32], rows[32], logits[32];
+    size_t n_layers, n_rows, n = 0;
+    snprintf(file, sizeof file, "blends/%s", model);
+    snprintf(counts, sizeof counts, "%s.counts", c->name);
+    snprintf(rows, sizeof rows, "%s.rows", c->name);
+    snprintf(logits, sizeof logits, "%s.logits", c->name);
+    const blends_answer out = {.counts = vectors_integers(file, counts, &n_layers),
+                               .rows = vectors_integers(file, rows, &n_rows),
+                               .logits = vectors_floats(file, logits, BLEND_VOCABULARY)};
+    assert_int_equal(n_layers, BLEND_LAYERS);
+    for (size_t layer = 0; layer < BLEND_LAYERS; layer++)
+        n += (size_t)out.counts[layer];
+    assert_int_equal(n_rows, n);
+    return out;
+}
+
+void blends_answer_free(blends_answer *answer) {
+    free(answer->counts);
+    free(answer->rows);
+    free(answer->logits);
+    *answer = (blends_answer){0};
 }
 
 tamis_blend_params blends_params(const blends *b, const blend_case *c) {

@@ -4,13 +4,11 @@
 #ifndef TEST_BLENDS_H
 #define TEST_BLENDS_H
 
-#include "tests/data/blend_logits.h"
+#include "tests/data/blend_cases.h"
 #include "tests/model/rig.h"
 #include <stdbool.h>
 #include <tamis/blend_model.h>
 #include <tamis/record.h>
-
-#define BLEND_MODELS (sizeof blend_models / sizeof *blend_models)
 
 typedef struct blends {
     rig r;
@@ -26,6 +24,16 @@ typedef struct blends {
 void blends_open(blends *b, const char *name, const rig_params *params, tamis_dtype dtype,
                  bool on_disk);
 void blends_close(blends *b);
+
+/* The case of this name, and what the oracle says of it: how many rows each layer attends for, these
+ * rows, layer after layer, and the logits of the last row, [BLEND_VOCABULARY]. */
+const blend_case *blends_case(const char *name);
+typedef struct blends_answer {
+    int32_t *counts, *rows; /* [BLEND_LAYERS], [their sum] */
+    float *logits;
+} blends_answer;
+blends_answer blends_answer_of(const char *model, const blend_case *c);
+void blends_answer_free(blends_answer *answer);
 
 /* The parameters of a case: selector, shares, sink, dtype. */
 tamis_blend_params blends_params(const blends *b, const blend_case *c);

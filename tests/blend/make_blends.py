@@ -1,6 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes what blends are held to: small models (tests/data/blends) and tests/data/blend_logits.h.
+"""Writes what blends are held to: small models and what each blend of them gives
+(tests/data/blends), and the prompt with the cases (tests/data/blend_cases.h).
 
 A forward pass of its own in float64 with NumPy, built on make_logits.py; shares no line with the
 library. This is the rule that it computes, and that lib/blend must follow.
@@ -72,7 +73,7 @@ import numpy as np
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 sys.path[:0] = [os.path.join(HERE, folder) for folder in ('../model', '../../tools/train')]
-from make_logits import Gguf, Model, rms_norm
+from make_logits import Gguf, Model, array, rms_norm
 from npz_to_gguf import BOOL, F32, I32, STRING, TENSOR_F16, TENSOR_F32, U32, write_gguf
 
 FRESH, STORED, MISSED = range(3)
@@ -360,12 +361,12 @@ def is_good(name, model, prompt, blends):
             min(least.values()) >= BOUND_WRONG)
 
 
-# ---- The header ---------------------------------------------------------------------------------
+# ---- The files ----------------------------------------------------------------------------------
 
-def numbers(values, form):
+def numbers(values):
     """Lines of at most 100 columns."""
     lines, line = [], '   '
-    for text in (form % v + ',' for v in values):
+    for text in ('%d,' % v for v in values):
         if len(line) + 1 + len(text) > 100:
             lines.append(line)
             line = '   '
@@ -373,46 +374,18 @@ def numbers(values, form):
     return '\n'.join(lines + [line])
 
 
-def counted(blends, name):
-    """How many rows stay after each layer, and the rows of all layers one after another."""
-    kept = blends[name][0]
-    return [len(rows) for rows in kept], [i for rows in kept for i in rows]
-
-
-def case_text(model_name, case, blends):
-    name, selector, number, shares = case
-    stem = 'blend_%s_%s' % (model_name, name)
-    counts, rows = counted(blends, name)
-    out = 'static const uint32_t %s_rows[] = {\n%s\n};\n' % (stem, numbers(rows, '%d'))
-    out += 'static const float %s_logits[] = {\n%s\n};\n' % (
-        stem, numbers(blends[name][1], '%.8ef'))
-    return out, '''    {.name = "%s",
-     .selector = "%s",
-     .first = %d,
-     .listed = %s,
-     .n_listed = %d,
-     .shares = {%s},
-     .n_shares = %d,
-     .counts = {%s},
-     .rows = %s_rows,
-     .logits = %s_logits},
-''' % (name, selector, number if selector == 'first' else 0,
-       'blend_listed' if selector == 'list' else 'NULL',
-       len(number) if selector == 'list' else 0, ', '.join('%g' % s for s in shares) or '0',
-       len(shares), ', '.join('%d' % c for c in counts), stem, stem)
-
-
 HEAD = '''/* SPDX-License-Identifier: Apache-2.0 */
-/* Blends of the models in blends/ in float64, written by tests/blend/make_blends.py, whose head
- * states the rule. */
-#ifndef TEST_BLEND_LOGITS_H
-#define TEST_BLEND_LOGITS_H
+/* The prompt and the cases of blends/, written by tests/blend/make_blends.py, whose head states the
+ * rule. */
+#ifndef TEST_BLEND_CASES_H
+#define TEST_BLEND_CASES_H
 
 #include <stddef.h>
 #include <stdint.h>
 
 enum { BLEND_LAYERS = %d, BLEND_VOCABULARY = %d, BLEND_CONTEXT = %d, BLEND_CHECK = %d };
-enum { BLEND_SINKS = %d, BLEND_PARTS = %d, BLEND_ROWS = %d, BLEND_HITS = %d, BLEND_CASES = %d };
+enum { BLEND_SINKS = %d, BLEND_PARTS = %d, BLEND_ROWS = %d, BLEND_HITS = %d };
+enum { BLEND_CASES = %d, BLEND_MODELS = %d };
 
 /* A missed part is a chunk that the store does not have. */
 typedef enum blend_kind { BLEND_FRESH, BLEND_STORED, BLEND_MISSED } blend_kind;
@@ -431,45 +404,56 @@ typedef struct blend_case {
     uint32_t n_listed;
     double shares[3]; /* of hkvd and question, from the check layer on; of asked, from layer 0 on */
     uint32_t n_shares;
-    uint32_t counts[BLEND_LAYERS]; /* rows that are attended in each layer */
-    const uint32_t *rows;          /* these rows, layer after layer */
-    const float *logits;           /* [BLEND_VOCABULARY] of the last row */
 } blend_case;
 
-/* The file is blends/<name>.gguf. */
-typedef struct blend_model {
-    const char *name;
-    blend_case cases[BLEND_CASES];
-} blend_model;
-
+/* The model is blends/<name>.gguf, and what its blends give stands in blends/<name>.logits. */
+static const char *const blend_models[BLEND_MODELS] = {%s};
 /* The tokens of the sink, behind which chunks are computed. */
 static const int32_t blend_sink[BLEND_SINKS] = {%s};
 '''
 
 
-def write_header(path, prompt, results):
+def case_text(case):
+    name, selector, number, shares = case
+    fields = ['.name = "%s"' % name, '.selector = "%s"' % selector]
+    if selector == 'first':
+        fields.append('.first = %d' % number)
+    if selector == 'list':
+        fields += ['.listed = blend_listed', '.n_listed = %d' % len(number)]
+    if shares:
+        fields += ['.shares = {%s}' % ', '.join('%g' % s for s in shares),
+                   '.n_shares = %d' % len(shares)]
+    return '    {%s},\n' % ', '.join(fields)
+
+
+def write_cases(path, prompt):
     listed = next(c[2] for c in CASES if c[1] == 'list')
     text = HEAD % (LAYERS, VOCABULARY, CONTEXT, CHECK, len(SINK), len(PARTS), prompt.n,
-                   prompt.n_hit, len(CASES), ', '.join(map(str, SINK)))
-    text += 'static const int32_t blend_tokens[BLEND_ROWS] = {\n%s\n};\n' % numbers(prompt.tokens,
-                                                                                 '%d')
+                   prompt.n_hit, len(CASES), len(MODELS),
+                   ', '.join('"%s"' % name for name in MODELS), ', '.join(map(str, SINK)))
+    text += 'static const int32_t blend_tokens[BLEND_ROWS] = {\n%s\n};\n' % numbers(prompt.tokens)
     text += 'static const blend_part blend_parts[BLEND_PARTS] = {\n'
     at = 0
     for kind, tokens in prompt.parts:
         text += '    {%s, %d, %d, %d},\n' % (KINDS[kind], at, len(tokens), prompt.exact[at])
         at += len(tokens)
-    text += '};\nstatic const uint32_t blend_listed[] = {\n%s\n};\n' % numbers(listed, '%d')
-    models = ''
-    for name, blends in results.items():
-        models += '    {"%s",\n     {\n' % name
-        for case in CASES:
-            arrays, entry = case_text(name, case, blends)
-            text += arrays
-            models += entry
-        models += '     }},\n'
-    text += 'static const blend_model blend_models[] = {\n%s};\n\n#endif\n' % models
+    text += '};\nstatic const uint32_t blend_listed[] = {\n%s\n};\n' % numbers(listed)
+    text += 'static const blend_case blend_cases[BLEND_CASES] = {\n%s};\n\n#endif\n' % ''.join(
+        case_text(c) for c in CASES)
     with open(path, 'w') as file:
         file.write(text)
+
+
+def write_results(path, name, blends):
+    """Of each case how many rows stay after each layer, these rows, layer after layer, and the
+    logits of the last row."""
+    with open(path, 'w') as file:
+        file.write('# Blends of %s.gguf in float64, written by tests/blend/make_blends.py.\n' % name)
+        for case in CASES:
+            kept, logits, _ = blends[case[0]]
+            file.write(array(case[0] + '.counts', [[len(rows) for rows in kept]], '%d', 20))
+            file.write(array(case[0] + '.rows', [[i for rows in kept for i in rows]], '%d', 20))
+            file.write(array(case[0] + '.logits', [logits], '%.8e', 8))
 
 
 def texts_of(seed):
@@ -496,7 +480,9 @@ def main():
         results = {name: blends_of(models[name], prompts[name]) for name in models}
         if all([is_good(name, models[name], prompts[name], results[name]) for name in models]):
             print('texts of seed %d' % seed)
-            write_header(os.path.join(options.out, 'blend_logits.h'), prompts['llama'], results)
+            write_cases(os.path.join(options.out, 'blend_cases.h'), prompts['llama'])
+            for name, blends in results.items():
+                write_results(os.path.join(folder, name + '.logits'), name, blends)
             return
     sys.exit('no texts are good')
 

@@ -161,13 +161,6 @@ static void go_on(blends *b, const char *what, tamis_sequence x, tamis_sequence 
 
 /* ---- Cells ----------------------------------------------------------------------------------- */
 
-static const blend_case *falling(const blend_model *model) {
-    for (size_t i = 0; i < BLEND_CASES; i++)
-        if (strcmp(model->cases[i].name, "falling") == 0) return &model->cases[i];
-    fail();
-    return NULL;
-}
-
 /* Evicts from the twin as the runner has from the blend; from both, where the caller has the
  * scores. */
 static void evict(blends *b, tamis_eviction_kind kind, tamis_sequence blended,
@@ -217,7 +210,7 @@ static void play(tamis_eviction_kind kind, tamis_selection_kind selection, tamis
                                                      TAMIS_BLEND_NONE};
     static const tamis_dtype stored[] = {TAMIS_F16, TAMIS_F32, TAMIS_BF16};
     /* Without a sliding window, which goes with no eviction and no list. */
-    const blend_model *model = &blend_models[1];
+    const char *model = blend_models[1];
     rig_params params = {
         .max_sequences = 2, .max_rows = BLEND_ROWS, .max_context = BLEND_CONTEXT, .dtype = dtype};
     char what[96];
@@ -230,9 +223,9 @@ static void play(tamis_eviction_kind kind, tamis_selection_kind selection, tamis
     if (selection != TAMIS_SELECT_FULL)
         params.selection =
             (tamis_selection){.kind = selection, .budget = 32, .recent = 1, .seed = 5};
-    blends_open(&b, model->name, &params, stored[number % 3], false);
+    blends_open(&b, model, &params, stored[number % 3], false);
     twin_open(&b, &t);
-    tamis_blend_params p = blends_params(&b, falling(model));
+    tamis_blend_params p = blends_params(&b, blends_case("falling"));
     p.selector = selectors[number % 5];
     if (p.selector != TAMIS_BLEND_HKVD) p.shares = NULL, p.n_shares = 0;
     if (p.selector == TAMIS_BLEND_FIRST) p.first = 2;

@@ -24,13 +24,6 @@ static bool is_slow(void) {
     return strncmp(rig_device, "cuda", 4) == 0;
 }
 
-static const blend_case *case_of(const blend_model *model, const char *name) {
-    for (size_t i = 0; i < BLEND_CASES; i++)
-        if (strcmp(model->cases[i].name, name) == 0) return &model->cases[i];
-    fail_msg("no case %s", name);
-    return NULL;
-}
-
 static bool is_exact(uint32_t row) {
     for (size_t i = 0; i < BLEND_PARTS; i++)
         if (row - blend_parts[i].first < blend_parts[i].n) return blend_parts[i].exact;
@@ -39,19 +32,20 @@ static bool is_exact(uint32_t row) {
 
 /* The rows of each layer are the oracle's, but for exact ones, which the oracle computes before the
  * check layer and the library never. */
-static void check_rows(const char *model, const blend_case *c) {
+static void check_rows(const char *model, const blend_case *c, const blends_answer *answer) {
     const bool everything = strcmp(c->selector, "all") == 0;
-    const uint32_t *wanted = c->rows;
-    for (uint32_t layer = 0; layer < BLEND_LAYERS; wanted += c->counts[layer++]) {
+    const int32_t *wanted = answer->rows;
+    for (uint32_t layer = 0; layer < BLEND_LAYERS; wanted += answer->counts[layer++]) {
         uint32_t n = 0;
         if (everything) {
             assert_int_equal(blends_last.counts[layer], BLEND_ROWS);
             continue;
         }
-        for (uint32_t i = 0; i < c->counts[layer]; i++) {
-            if (is_exact(wanted[i])) continue;
-            if (n >= blends_last.counts[layer] || blends_last.rows[layer][n] != wanted[i])
-                fail_msg("%s, %s, layer %u: row %u is missing", model, c->name, layer, wanted[i]);
+        for (int32_t i = 0; i < answer->counts[layer]; i++) {
+            const uint32_t row = (uint32_t)wanted[i];
+            if (is_exact(row)) continue;
+            if (n >= blends_last.counts[layer] || blends_last.rows[layer][n] != row)
+                fail_msg("%s, %s, layer %u: row %u is missing", model, c->name, layer, row);
             n++;
         }
         if (n != blends_last.counts[layer])
@@ -60,20 +54,22 @@ static void check_rows(const char *model, const blend_case *c) {
     }
 }
 
-static void check_logits(blends *b, const char *model, const blend_case *c) {
+static void check_logits(blends *b, const char *model, const blend_case *c,
+                         const blends_answer *answer) {
     float logits[BLEND_VOCABULARY], most = 0;
     blends_logits(b, logits);
     for (size_t j = 0; j < BLEND_VOCABULARY; j++) {
-        const float d = fabsf(logits[j] - c->logits[j]);
+        const float d = fabsf(logits[j] - answer->logits[j]);
         if (!(d <= BOUND))
             fail_msg("%s, %s: logit %zu is %g, not %g", model, c->name, j, (double)logits[j],
-                     (double)c->logits[j]);
+                     (double)answer->logits[j]);
         most = d > most ? d : most;
     }
     if (getenv("TEST_VERBOSE")) print_message("%s, %s: %g\n", model, c->name, (double)most);
 }
 
-static void check_stats(const tamis_blend *blend, const blend_case *c) {
+static void check_stats(const tamis_blend *blend, const blend_case *c,
+                        const blends_answer *answer) {
     tamis_blend_stats stats;
     tamis_blend_get_stats(blend, &stats);
     const bool everything = strcmp(c->selector, "all") == 0;
@@ -85,21 +81,24 @@ static void check_stats(const tamis_blend *blend, const blend_case *c) {
     assert_int_equal(stats.parts_exact, everything ? 0 : 1);
     assert_int_equal(stats.restarts + stats.parts_damaged + stats.parts_failed, 0);
     if (!everything)
-        assert_int_equal(stats.tokens_selected, c->counts[BLEND_LAYERS - 1] - stats.tokens_fresh);
+        assert_int_equal(stats.tokens_selected,
+                         (uint32_t)answer->counts[BLEND_LAYERS - 1] - stats.tokens_fresh);
     assert_true((stats.bytes_read == 0) == everything);
     const bool asks = strcmp(c->selector, "question") == 0 || strcmp(c->selector, "asked") == 0;
     assert_int_equal(stats.asked, asks);
     assert_true((stats.ask_us > 0) == asks);
 }
 
-static void run_case(blends *b, const blend_model *model, const blend_case *c, int no_thread) {
+static void run_case(blends *b, const char *model, const blend_case *c, int no_thread) {
     tamis_blend_params params = blends_params(b, c);
     params.flags = no_thread ? TAMIS_BLEND_NO_THREAD : 0;
     tamis_blend *blend = blends_make(b, &params);
     const tamis_sequence sequence = blends_run(b, blend);
-    check_rows(model->name, c);
-    check_logits(b, model->name, c);
-    check_stats(blend, c);
+    blends_answer answer = blends_answer_of(model, c);
+    check_rows(model, c, &answer);
+    check_logits(b, model, c, &answer);
+    check_stats(blend, c, &answer);
+    blends_answer_free(&answer);
     assert_int_equal(rig_length(&b->r, sequence), BLEND_ROWS);
     tamis_blend_destroy(&blend);
     RIG_OK(&b->r, tamis_cache_remove(b->r.cache, sequence, &b->r.error));
@@ -109,9 +108,9 @@ static void blends_are_the_oracles(void **state) {
     (void)state;
     for (size_t m = 0; m < BLEND_MODELS; m++) {
         blends b;
-        blends_open(&b, blend_models[m].name, &plain, TAMIS_F32, m == 1);
+        blends_open(&b, blend_models[m], &plain, TAMIS_F32, m == 1);
         for (size_t i = 0; i < BLEND_CASES; i++)
-            run_case(&b, &blend_models[m], &blend_models[m].cases[i], i % 2);
+            run_case(&b, blend_models[m], &blend_cases[i], i % 2);
         blends_close(&b);
     }
 }
@@ -187,10 +186,10 @@ static void check_costs(const tamis_blend *blend) {
 static void a_reader_of_the_caller_reads(void **state) {
     (void)state;
     static const tamis_status failures[] = {TAMIS_OK, TAMIS_E_IO, TAMIS_E_DAMAGED};
-    const blend_model *model = &blend_models[0];
-    const blend_case *c = case_of(model, "flat");
+    const char *model = blend_models[0];
+    const blend_case *c = blends_case("flat");
     blends b;
-    blends_open(&b, model->name, &plain, TAMIS_F32, false);
+    blends_open(&b, model, &plain, TAMIS_F32, false);
     for (size_t i = 0; i < 3; i++) {
         slow_reader slow = {.status = failures[i], .layer = 3};
         tamis_blend_stats stats;
@@ -207,7 +206,9 @@ static void a_reader_of_the_caller_reads(void **state) {
         assert_int_equal(stats.parts_failed, i == 1);
         assert_int_equal(stats.parts_damaged, i == 2);
         if (i == 0) {
-            check_logits(&b, model->name, c);
+            blends_answer answer = blends_answer_of(model, c);
+            check_logits(&b, model, c, &answer);
+            blends_answer_free(&answer);
             check_times(blend, slow.calls);
             check_costs(blend);
         }
@@ -221,9 +222,9 @@ static void a_reader_of_the_caller_reads(void **state) {
 static void a_reader_without_memory_fails(void **state) {
     (void)state;
     blends b;
-    blends_open(&b, blend_models[0].name, &plain, TAMIS_F32, false);
+    blends_open(&b, blend_models[0], &plain, TAMIS_F32, false);
     slow_reader slow = {.status = TAMIS_E_NO_MEMORY, .layer = 3};
-    tamis_blend_params params = blends_params(&b, case_of(&blend_models[0], "flat"));
+    tamis_blend_params params = blends_params(&b, blends_case("flat"));
     params.reader = read_slowly;
     params.reader_user = &slow;
     tamis_blend *blend = blends_make(&b, &params);
@@ -261,13 +262,13 @@ static void what_computes_all_is_a_prefill(void **state) {
     float wanted[BLEND_VOCABULARY], logits[BLEND_VOCABULARY];
     for (size_t m = 0; m < BLEND_MODELS; m++) {
         blends b;
-        blends_open(&b, blend_models[m].name, &plain, TAMIS_F32, false);
+        blends_open(&b, blend_models[m], &plain, TAMIS_F32, false);
         const tamis_sequence whole = rig_add(&b.r);
         RIG_OK(&b.r,
                tamis_runner_prefill(b.r.runner, whole, blend_tokens, BLEND_ROWS, NULL, &b.r.error));
         blends_logits(&b, wanted);
         for (int i = 0; i < (is_slow() ? 1 : 5); i++) {
-            tamis_blend_params params = blends_params(&b, case_of(&blend_models[m], "all"));
+            tamis_blend_params params = blends_params(&b, blends_case("all"));
             const double ones[] = {1, 1};
             if (i > 0) params.selector = i == 1 ? TAMIS_BLEND_RANDOM : TAMIS_BLEND_HKVD;
             if (i == 4) params.selector = TAMIS_BLEND_QUESTION;
@@ -302,8 +303,8 @@ static void play_fork(const char *name) {
         tamis_blend_stats stats;
         tamis_sequence fork = 0;
         blends b;
-        blends_open(&b, blend_models[m].name, &plain, TAMIS_F32, false);
-        tamis_blend_params params = blends_params(&b, case_of(&blend_models[m], name));
+        blends_open(&b, blend_models[m], &plain, TAMIS_F32, false);
+        tamis_blend_params params = blends_params(&b, blends_case(name));
         tamis_blend *blend = blends_make(&b, &params);
         const tamis_sequence parent = begun(&b), twin = begun(&b), own = begun(&b);
         RIG_OK(&b.r, tamis_cache_fork(b.r.cache, parent, &fork, &b.r.error));
@@ -339,8 +340,8 @@ static void play_gate(const char *name) {
     for (size_t m = 0; m < (is_slow() ? 1 : BLEND_MODELS); m++) {
         tamis_blend_stats stats;
         blends b;
-        blends_open(&b, blend_models[m].name, &plain, TAMIS_F32, m == 1);
-        const blend_case *c = case_of(&blend_models[m], name);
+        blends_open(&b, blend_models[m], &plain, TAMIS_F32, m == 1);
+        const blend_case *c = blends_case(name);
         tamis_blend_params params = blends_params(&b, c);
         for (int gate = 0; gate < 3; gate++) {
             static const double bounds[] = {0, 0.9, 0.001};
@@ -353,7 +354,11 @@ static void play_gate(const char *name) {
             assert_int_equal(stats.tokens_hit, gate == 2 ? 0 : BLEND_HITS);
             assert_true(gate == 0 ? stats.left == 0 : stats.left > 0.01 && stats.left < 0.8);
             if (gate == 1) assert_memory_equal(logits, wanted, sizeof logits);
-            if (gate == 2) check_logits(&b, "gated", case_of(&blend_models[m], "all"));
+            if (gate == 2) {
+                blends_answer answer = blends_answer_of(blend_models[m], blends_case("all"));
+                check_logits(&b, "gated", blends_case("all"), &answer);
+                blends_answer_free(&answer);
+            }
             tamis_blend_destroy(&blend);
         }
         blends_close(&b);
@@ -403,12 +408,12 @@ static void damage(blends *b, size_t part, uint32_t layer, int values) {
  * same rows are computed beside each other. */
 static void play_damage(const char *name, const char *of, size_t part, uint32_t layer, int values,
                         uint32_t restarts) {
-    const blend_model *model = &blend_models[0];
+    const char *model = blend_models[0];
     float wanted[BLEND_VOCABULARY], logits[BLEND_VOCABULARY];
     tamis_blend_stats stats;
     blends b;
-    blends_open(&b, model->name, &plain, TAMIS_F32, true);
-    tamis_blend_params params = blends_params(&b, case_of(model, of));
+    blends_open(&b, model, &plain, TAMIS_F32, true);
+    tamis_blend_params params = blends_params(&b, blends_case(of));
     tamis_blend *blend = blends_make(&b, &params);
     damage(&b, part, layer, values);
     const tamis_sequence sequence = blends_run(&b, blend);
@@ -443,12 +448,12 @@ static void late_damage_costs_time_alone(void **state) {
 /* A chunk that stands in two places, and another one: each damage of a part begins anew. */
 static void several_records_may_be_damaged(void **state) {
     (void)state;
-    const blend_model *model = &blend_models[1];
+    const char *model = blend_models[1];
     float wanted[BLEND_VOCABULARY], logits[BLEND_VOCABULARY];
     tamis_blend_stats stats;
     blends b;
-    blends_open(&b, model->name, &plain, TAMIS_F32, true);
-    tamis_blend_params params = blends_params(&b, case_of(model, "list"));
+    blends_open(&b, model, &plain, TAMIS_F32, true);
+    tamis_blend_params params = blends_params(&b, blends_case("list"));
     tamis_blend *blend = blends_make(&b, &params);
     damage(&b, 2, 3, 0);
     damage(&b, 5, 4, 1);
@@ -469,13 +474,13 @@ static void several_records_may_be_damaged(void **state) {
 /* Each call of the device fails once: the sequence is as before unless the step had ended, and the
  * blend goes on. */
 static void play_faults(const char *name, int no_thread, int step) {
-    const blend_model *model = &blend_models[1];
+    const char *model = blend_models[1];
     float wanted[BLEND_VOCABULARY], logits[BLEND_VOCABULARY];
     tamis_status status = TAMIS_E_DEVICE;
     int n = 0, late = 0;
     blends b;
-    blends_open(&b, model->name, &plain, TAMIS_F32, false);
-    tamis_blend_params params = blends_params(&b, case_of(model, name));
+    blends_open(&b, model, &plain, TAMIS_F32, false);
+    tamis_blend_params params = blends_params(&b, blends_case(name));
     params.flags = no_thread ? TAMIS_BLEND_NO_THREAD : 0;
     tamis_blend *blend = blends_make(&b, &params);
     (void)blends_run(&b, blend);
@@ -513,11 +518,11 @@ static void a_failing_device_changes_nothing(void **state) {
 /* A device that fails while a prompt begins anew. */
 static void a_failure_while_beginning_anew(void **state) {
     (void)state;
-    const blend_model *model = &blend_models[0];
+    const char *model = blend_models[0];
     blends b;
     for (int n = 0; n < (is_slow() ? 1 : 3); n++) {
-        blends_open(&b, model->name, &plain, TAMIS_F32, true);
-        tamis_blend_params params = blends_params(&b, case_of(model, "flat"));
+        blends_open(&b, model, &plain, TAMIS_F32, true);
+        tamis_blend_params params = blends_params(&b, blends_case("flat"));
         tamis_blend *blend = blends_make(&b, &params);
         const tamis_sequence sequence = rig_add(&b.r);
         damage(&b, 5, 3, 1);
@@ -579,8 +584,8 @@ static void a_store_that_fails(void **state) {
                                         {2, -1, TAMIS_E_NO_MEMORY},
                                         {-1, 7, TAMIS_E_NO_MEMORY}};
     blends b;
-    blends_open(&b, blend_models[2].name, &plain, TAMIS_F32, false);
-    const tamis_blend_params params = blends_params(&b, case_of(&blend_models[2], "flat"));
+    blends_open(&b, blend_models[2], &plain, TAMIS_F32, false);
+    const tamis_blend_params params = blends_params(&b, blends_case("flat"));
     for (size_t i = 0; i < sizeof bends / sizeof *bends; i++) {
         tamis_blend *blend = blends_make(&b, &params);
         tamis_blend_stats stats;
@@ -645,8 +650,8 @@ static void play_memory(const char *name) {
     float wanted[BLEND_VOCABULARY], logits[BLEND_VOCABULARY];
     int n = 0;
     blends b;
-    blends_open(&b, blend_models[0].name, &plain, TAMIS_F32, false);
-    tamis_blend_params params = blends_params(&b, case_of(&blend_models[0], name));
+    blends_open(&b, blend_models[0], &plain, TAMIS_F32, false);
+    tamis_blend_params params = blends_params(&b, blends_case(name));
     params.flags = TAMIS_BLEND_NO_THREAD; /* the requests come in one order */
     const tamis_sequence sequence = rig_add(&b.r);
     RIG_OK(&b.r, make_and_run(&b, &params, sequence, -1));
@@ -677,14 +682,14 @@ static void no_memory_changes_nothing(void **state) {
 
 static void misuse_is_refused(void **state) {
     (void)state;
-    const blend_model *model = &blend_models[0];
+    const char *model = blend_models[0];
     blends b;
     tamis_blend *blend = NULL;
     tamis_blend_part part = {.tokens = blend_tokens, .n_tokens = 4};
-    blends_open(&b, model->name, &plain, TAMIS_F32, false);
+    blends_open(&b, model, &plain, TAMIS_F32, false);
     tamis_error *error = &b.r.error;
     tamis_runner *runner = b.r.runner;
-    const tamis_blend_params good = blends_params(&b, case_of(model, "flat"));
+    const tamis_blend_params good = blends_params(&b, blends_case("flat"));
     tamis_blend_params params = good;
     params.rotation.n_rot = 64;
     RIG_REFUSED(&b.r, TAMIS_E_ARGUMENT, "n_rot 64",

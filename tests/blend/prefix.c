@@ -123,7 +123,7 @@ static void a_prefix_is_a_prefill(void **state) {
     (void)state;
     for (size_t m = 0; m < BLEND_MODELS; m++) {
         blends b;
-        blends_open(&b, blend_models[m].name, &plain, TAMIS_F32, m == 1);
+        blends_open(&b, blend_models[m], &plain, TAMIS_F32, m == 1);
         const tamis_blend_params params = params_of(&b, TAMIS_F32);
         tamis_blend *blend = blends_make(&b, &params);
         if (!is_slow()) {
@@ -145,7 +145,7 @@ static void a_prompt_of_pages_alone(void **state) {
     (void)state;
     float wanted[BLEND_VOCABULARY], logits[BLEND_VOCABULARY];
     blends b;
-    blends_open(&b, blend_models[0].name, &plain, TAMIS_F32, false);
+    blends_open(&b, blend_models[0], &plain, TAMIS_F32, false);
     const tamis_blend_params params = params_of(&b, TAMIS_F32);
     tamis_blend *blend = blends_make(&b, &params);
     assert_int_equal(record(&b, &kept, KEPT), PAGES);
@@ -169,7 +169,7 @@ static void a_missing_page_ends_the_prefix(void **state) {
     size_t n = 0;
     int removed = 0;
     tamis_chunk_id id;
-    blends_open(&b, blend_models[0].name, &plain, TAMIS_F32, false);
+    blends_open(&b, blend_models[0], &plain, TAMIS_F32, false);
     const tamis_blend_params params = params_of(&b, TAMIS_F32);
     tamis_blend *blend = blends_make(&b, &params);
     assert_int_equal(record(&b, &kept, KEPT), PAGES);
@@ -210,7 +210,7 @@ static void a_damaged_page_is_computed(void **state) {
         blends b;
         int damaged = 0;
         tamis_blend_stats stats;
-        blends_open(&b, blend_models[1].name, &plain, TAMIS_F32, false);
+        blends_open(&b, blend_models[1], &plain, TAMIS_F32, false);
         tamis_blend_params params = params_of(&b, TAMIS_F32);
         params.reader = read_damaged;
         params.reader_user = &damaged;
@@ -234,7 +234,7 @@ static void pages_of_f16_are_near(void **state) {
     const tamis_record_params half = {.dtype = TAMIS_F16};
     float wanted[BLEND_VOCABULARY], logits[BLEND_VOCABULARY];
     blends b;
-    blends_open(&b, blend_models[0].name, &plain, TAMIS_F16, false);
+    blends_open(&b, blend_models[0], &plain, TAMIS_F16, false);
     const tamis_blend_params params = params_of(&b, TAMIS_F16);
     tamis_blend *blend = blends_make(&b, &params);
     assert_int_equal(record(&b, &half, KEPT), PAGES);
@@ -287,7 +287,7 @@ static void caches_share_nothing(void **state) {
     for (int i = 0; i < TMS_DTYPES; i++) {
         rig_params params = plain;
         params.dtype = (tamis_dtype)i;
-        blends_open(&all[i], blend_models[0].name, &params, TAMIS_F32, false);
+        blends_open(&all[i], blend_models[0], &params, TAMIS_F32, false);
         const tamis_record_params pages = {.dtype = TAMIS_F32, .cache_dtype = params.dtype};
         assert_int_equal(record(&all[i], &pages, KEPT), PAGES);
     }
@@ -360,7 +360,7 @@ static void a_failing_device_changes_nothing(void **state) {
     (void)state;
     blends b;
     uint8_t fingerprint[16];
-    blends_open(&b, blend_models[0].name, &plain, TAMIS_F32, false);
+    blends_open(&b, blend_models[0], &plain, TAMIS_F32, false);
     tms_device *dev = faulty_device(b.r.context);
     RIG_OK(&b.r, tamis_model_fingerprint(b.r.model, fingerprint, &b.r.error));
     fail_recording(&b, dev);
@@ -375,7 +375,7 @@ static void a_prefix_before_chunks(void **state) {
     (void)state;
     blends b;
     tamis_blend_stats stats;
-    blends_open(&b, blend_models[0].name, &plain, TAMIS_F32, false);
+    blends_open(&b, blend_models[0], &plain, TAMIS_F32, false);
     const tamis_record_params behind = {
         .sink = blend_sink, .n_sink = BLEND_SINKS, .dtype = TAMIS_F32};
     tamis_blend_params params = params_of(&b, TAMIS_F32);
@@ -416,7 +416,7 @@ static void misuse_is_refused(void **state) {
     (void)state;
     blends b;
     uint32_t stored = 0;
-    blends_open(&b, blend_models[0].name, &plain, TAMIS_F32, false);
+    blends_open(&b, blend_models[0], &plain, TAMIS_F32, false);
     tamis_blend_params params = params_of(&b, TAMIS_F32);
     tamis_blend *blend = blends_make(&b, &params);
     const tamis_sequence sequence = rig_add(&b.r);

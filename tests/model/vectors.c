@@ -90,6 +90,38 @@ void vectors_read(vectors *v, const char *name) {
     assert_true(v->text_bytes && v->logits && v->greedy_at && v->greedy && v->leads);
 }
 
+/* Opens the file and goes to the numbers of an array. */
+static FILE *open_at(const char *name, const char *wanted, array *a) {
+    char path[1024];
+    snprintf(path, sizeof path, "%s/%s.logits", rig_data, name);
+    FILE *from = fopen(path, "r");
+    if (!from) fail_msg("%s cannot be opened", path);
+    while (next_array(from, a)) {
+        if (strcmp(a->name, wanted) == 0) return from;
+        free(take_floats(from, a));
+    }
+    fail_msg("%s has no %s", path, wanted);
+    return NULL;
+}
+
+float *vectors_floats(const char *name, const char *wanted, size_t n) {
+    array a;
+    FILE *from = open_at(name, wanted, &a);
+    float *out = take_floats(from, &a);
+    assert_int_equal(a.rows * a.columns, n);
+    fclose(from);
+    return out;
+}
+
+int32_t *vectors_integers(const char *name, const char *wanted, size_t *n) {
+    array a;
+    FILE *from = open_at(name, wanted, &a);
+    int32_t *out = take_integers(from, &a);
+    *n = a.rows * a.columns;
+    fclose(from);
+    return out;
+}
+
 void vectors_free(vectors *v) {
     void *all[] = {v->positions, v->logits, v->peer, v->greedy_at, v->greedy, v->leads};
     for (size_t i = 0; i < sizeof all / sizeof *all; ++i)

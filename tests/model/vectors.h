@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Logits and greedy tokens of a model by independent implementations, from a file of tests/data that
- * make_logits.py or peer_logits.py wrote. */
+ * make_logits.py, peer_logits.py or make_blends.py wrote. */
 #ifndef TEST_VECTORS_H
 #define TEST_VECTORS_H
 
@@ -20,5 +20,9 @@ typedef struct vectors {
 /* Reads `name`.logits of rig_data, of the model `name`.gguf; ends the test where it is not sound. */
 void vectors_read(vectors *v, const char *name);
 void vectors_free(vectors *v);
+
+/* The numbers of one array of `name`.logits, which the caller frees: n of them, or *n. */
+float *vectors_floats(const char *name, const char *wanted, size_t n);
+int32_t *vectors_integers(const char *name, const char *wanted, size_t *n);
 
 #endif
