@@ -182,7 +182,7 @@ static bool check_device(const arguments *args, const tms_backend *backend, cons
         if (args->options.first && check_report_failed()) break;
         check_run_case(&args->options, dev, reference, &args->cases.items[i]);
     }
-    if (dev) backend->close(dev);
+    if (dev) tms_device_close(dev);
     return ok;
 }
 
@@ -225,7 +225,7 @@ static int run(arguments *args) {
     check_report_begin(&args->options);
     for (size_t i = 0; tms_backends[i]; i++)
         ok = check_backend(args, tms_backends[i], reference, &found) && ok;
-    reference->backend->close(reference);
+    tms_device_close(reference);
     if (!found)
         fprintf(stderr, "tamis-check: no usable device '%s'\n",
                 args->device ? args->device : "any");
