@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* linear_chain on a CPU: stages of up to three matrices with one input, normalised or not, gated or
  * not, each stage after the one before. linear and linear_parts are chains of one stage.
- * contract: host/ops/; meaning: host/reference/linear_chain.c.
+ * contract: host/ops/; meaning: host/compose.c.
  * A work-group goes from stage to stage. Of each it takes runs of outputs of any part from the
  * stage's queue, then waits until those of the others have ended too. It normalises the rows once a
  * stage, or DEPTH inputs of them at a time if there are more, as it holds them. The parts' types are

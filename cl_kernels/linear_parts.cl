@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* linear_parts: up to three matrices with one input, normalised or not, gated or not.
- * contract: host/ops/; meaning: host/reference/linear_parts.c.
+ * contract: host/ops/; meaning: host/compose.c.
  * Work split: a work-group forms the norms of all rows once, then owns outputs j of any part in
  * turn, of both parts under a gate; its work-items take chunks of 8 inputs in turn. The parts'
  * types are TYPE_A, TYPE_B and TYPE_C, which may be equal. */

@@ -103,7 +103,7 @@ template <typename T> DEVICE void store_8(const float (&x)[8], T *p) {
 struct q8 {
     int8_t q;
 };
-#define Q8_BLOCK 32u /* TMS_Q8_BLOCK */
+#define Q8_BLOCK 32u /* as host/base/dtype.c says */
 DEVICE uint32_t q8_blocks(uint32_t head_dim) {
     return CU_Q8_BLOCKS(head_dim);
 }
@@ -119,7 +119,7 @@ DEVICE void widen_8(const vec8 &u, f16 scale, float (&x)[8]) {
     }
 }
 
-/* Two elements of q4 without the numbers of their block, and bytes of a block: TMS_Q4_BYTES. */
+/* Two elements of q4 without the numbers of their block, and bytes of a block. */
 struct q4 {
     uint8_t n;
 };

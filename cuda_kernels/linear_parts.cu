@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* linear_parts: up to three matrices with one input, normalised or not, gated or not.
- * contract: host/ops/; meaning: host/reference/linear_parts.c.
+ * contract: host/ops/; meaning: host/compose.c.
  * Work split: a block forms the norms of all rows once, then takes runs of CU_LINEAR_RUN outputs of
  * any part in turn, of both parts under a gate; its threads take chunks of 8 inputs in turn. The
  * type of a part's weights is chosen for a whole run. */

@@ -34,6 +34,14 @@ typedef struct tms_workspace {
     uint64_t bytes;
 } tms_workspace;
 
+/* Memory of ops that are composed of others: the last one is used, each has at least twice the bytes
+ * of the one before, and all are kept until the device is closed. */
+typedef struct tms_composed {
+    tms_mem *mems[64];
+    uint32_t n;
+    uint64_t bytes; /* of the last one */
+} tms_composed;
+
 /* What every opened device begins with; a backend's own struct has it as first member. */
 struct tms_device {
     const tms_backend *backend;
@@ -46,8 +54,8 @@ struct tms_device {
     uint64_t launches;     /* kernels enqueued so far, but those of vendors' libraries; for tests */
     uint64_t ops;          /* called so far, by the door; for tests */
     bool chose;            /* set by ops with several forms: AUTO may differ from BASE */
-    tms_workspace composed; /* of ops that are composed of others */
-    tamis_error error;      /* reason of the last failed call */
+    tms_composed composed;
+    tamis_error error;     /* reason of the last failed call */
     tamis_status sticky;   /* set by a late device error; every later call returns it */
 };
 

@@ -3,27 +3,37 @@
 
 /* ---- Memory ---------------------------------------------------------------------------------- */
 
+/* Takes at least twice what there is. Smaller memory stays, since a graph may have recorded it. */
+static tamis_status grow(tms_device *dev, uint64_t bytes) {
+    tms_composed *work = &dev->composed;
+    if (bytes < 2 * work->bytes) bytes = 2 * work->bytes;
+    tms_mem *mem = NULL;
+    const tamis_status status = dev->backend->alloc(dev, bytes, &mem);
+    if (status != TAMIS_OK) return status;
+    work->mems[work->n++] = mem;
+    work->bytes = bytes;
+    return TAMIS_OK;
+}
+
 /* Packed f32 rows behind each other: *first [n_rows][a], *second [n_rows][b]. Sized for as many rows as
  * such launches may have. */
 static tamis_status take_rows(tms_device *dev, uint64_t a, uint64_t b, tms_matrix *first,
                               tms_matrix *second) {
     const uint64_t at = tms_divide_up(a * TMS_FEW_ROWS, 16) * 16; /* rows begin at 64 bytes */
     const uint64_t bytes = (at + b * TMS_FEW_ROWS) * sizeof(float);
-    tms_workspace *work = &dev->composed;
-    if (bytes > work->bytes) {
-        tms_compose_end(dev);
-        const tamis_status status = dev->backend->alloc(dev, bytes, &work->mem);
-        if (status != TAMIS_OK) return status;
-        work->bytes = bytes;
-    }
-    *first = (tms_matrix){{work->mem, 0}, a};
-    *second = (tms_matrix){{work->mem, at * sizeof(float)}, b};
+    tms_composed *work = &dev->composed;
+    const tamis_status status = bytes > work->bytes ? grow(dev, bytes) : TAMIS_OK;
+    if (status != TAMIS_OK) return status;
+    tms_mem *mem = work->n ? work->mems[work->n - 1] : NULL;
+    *first = (tms_matrix){{mem, 0}, a};
+    *second = (tms_matrix){{mem, at * sizeof(float)}, b};
     return TAMIS_OK;
 }
 
 void tms_compose_end(tms_device *dev) {
-    if (dev->composed.mem) dev->backend->free(dev, dev->composed.mem);
-    dev->composed = (tms_workspace){0};
+    for (uint32_t i = 0; i < dev->composed.n; i++)
+        dev->backend->free(dev, dev->composed.mems[i]);
+    dev->composed = (tms_composed){0};
 }
 
 /* ---- linear_parts ---------------------------------------------------------------------------- */
@@ -112,8 +122,9 @@ static tamis_status norm_heads(tms_device *dev, const tms_write_rotated *p, tms_
     const bool packed = n_rows <= 1 || x.stride == (uint64_t)n_heads * dim;
     const bool by_row = packed || n_rows < n_heads;
     const uint32_t launches = packed ? 1 : by_row ? n_rows : n_heads;
+    const bool has = weights.mem || n_rows == 0; /* a launch without rows builds the kernel */
     tamis_status status = TAMIS_OK;
-    for (uint64_t i = 0; weights.mem && i < launches && status == TAMIS_OK; i++) {
+    for (uint64_t i = 0; has && i < launches && status == TAMIS_OK; i++) {
         const uint64_t from = by_row ? i * x.stride : i * dim;
         const tms_matrix of = {{x.ref.mem, x.ref.offset + from * sizeof(float)},
                                by_row ? dim : x.stride};

@@ -33,13 +33,15 @@ static const tms_backend *backend_of(const char *name) {
     return tms_backends[i];
 }
 
-/* The first of the ops that every backend must have and this one has not; NULL: none. */
-static const char *lacking(const tms_backend *backend) {
-#define LACKS(with, op)                                                                            \
-    if (!backend->op) return #op;
-    TMS_REQUIRED_OPS(LACKS, )
-#undef LACKS
-    return NULL;
+/* Whether the backend has what every backend must have. */
+static tamis_status check_ops(const tms_backend *backend, tamis_error *error) {
+#define CHECK_OP(with, op)                                                                         \
+    if (!backend->op)                                                                              \
+        return tms_error_set(error, TAMIS_E_UNSUPPORTED, "backend %s lacks the op " #op,           \
+                             backend->name);
+    TMS_REQUIRED_OPS(CHECK_OP, )
+#undef CHECK_OP
+    return TAMIS_OK;
 }
 
 tamis_status tms_device_open(const tamis_device_info *info, const tms_log *log, tms_device **out,
@@ -48,11 +50,8 @@ tamis_status tms_device_open(const tamis_device_info *info, const tms_log *log, 
     if (!backend)
         return tms_error_set(error, TAMIS_E_NO_DEVICE, "device %s: no backend \"%s\"", info->id,
                              info->backend);
-    const char *lacks = lacking(backend);
-    if (lacks)
-        return tms_error_set(error, TAMIS_E_UNSUPPORTED, "backend %s lacks the op %s",
-                             backend->name, lacks);
-    return backend->open(backend, info->id, log, out, error);
+    const tamis_status status = check_ops(backend, error);
+    return status == TAMIS_OK ? backend->open(backend, info->id, log, out, error) : status;
 }
 
 tamis_status tms_device_open_cuda(void *context, void *stream, const tms_log *log, tms_device **out,
@@ -60,7 +59,9 @@ tamis_status tms_device_open_cuda(void *context, void *stream, const tms_log *lo
     const tms_backend *backend = backend_of("cuda");
     if (!backend || !backend->open_on)
         return tms_error_set(error, TAMIS_E_UNSUPPORTED, "built without CUDA");
-    return backend->open_on(backend, context, stream, log, out, error);
+    const tamis_status status = check_ops(backend, error);
+    return status == TAMIS_OK ? backend->open_on(backend, context, stream, log, out, error)
+                              : status;
 }
 
 void tms_device_close(tms_device *dev) {

@@ -18,9 +18,9 @@ set(TAMIS_QUICK_TESTS
     "cli-(answer|progress|chat|chat-templates|compare-text)|bench-queue|blend-gate|eval-blend"
     "example-.*"
     "model-(gguf|parts|vocab|sample|tokens)"
-    "model-(arguments|faults|launches|runner|passkey|families|fingerprint|record)-reference"
+    "model-(arguments|faults|launches|required_ops|runner|passkey|families|fingerprint|record)-reference"
     "store-(calls|shelves|tiers|prefix|model|damage|kill|full|processes|threads|faults|redis.*)"
-    "blend-(rows|question_rows|share|loader|policy|(prefix|question)-reference)")
+    "blend-(rows|question_rows|share|loader|trials|(prefix|question)-reference)")
 set(TAMIS_LONG_TESTS
     # These judge the checker, which changes less often than what it checks.
     "check\\.mutants.*"

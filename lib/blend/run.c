@@ -2,6 +2,8 @@
 /* The driver of a prompt: takes an engine through the layers of its model. */
 #include "lib/blend/blend.h"
 
+#include <inttypes.h>
+
 static tamis_status check_engine(const tamis_blend_engine *engine, tamis_error *error) {
     TMS_REQUIRE(engine, TAMIS_E_ARGUMENT, "engine is NULL");
     TMS_REQUIRE(engine->project && engine->write && engine->keep && engine->finish,
@@ -13,20 +15,37 @@ static tamis_status check_engine(const tamis_blend_engine *engine, tamis_error *
     return tms_reserved_check(engine->reserved, 4, "tamis_blend_engine", error);
 }
 
+/* What a call of the engine answered: the reason is its own, or says at least which call it was. */
+static tamis_status answered(tamis_status status, tamis_error *own, const char *call,
+                             uint32_t layer, tamis_error *error) {
+    if (status != TAMIS_OK && own->text[0]) return tms_error_set(error, status, "%s", own->text);
+    TMS_REQUIRE(status == TAMIS_OK, status, "%s of the engine answered %s in layer %" PRIu32, call,
+                tamis_status_name(status), layer);
+    *own = (tamis_error){TAMIS_OK, ""};
+    return TAMIS_OK;
+}
+
 static tamis_status run_layer(tamis_blend *blend, const tamis_blend_engine *engine, uint32_t layer,
                               bool *restarted, tamis_error *error) {
     tms_blend_rows rows, stay;
     tamis_rows v = {0}, q = {0};
+    tamis_error own = {TAMIS_OK, ""};
+    void *user = engine->user;
+    tamis_status status;
     TMS_TRY(tms_blend_layer(blend, layer, &rows, restarted, error));
     if (*restarted) return TAMIS_OK;
-    TMS_TRY(engine->project(engine->user, layer, rows.rows, rows.n, &v, error));
+    status = engine->project(user, layer, rows.rows, rows.n, &v, &own);
+    TMS_TRY(answered(status, &own, "project", layer, error));
     TMS_TRY(tms_blend_compare(blend, layer, &v, error));
-    TMS_TRY(engine->write(engine->user, layer, error));
+    status = engine->write(user, layer, &own);
+    TMS_TRY(answered(status, &own, "write", layer, error));
     TMS_TRY(tms_blend_select(blend, layer, &stay, error));
-    TMS_TRY(engine->keep(engine->user, layer, stay.rows, stay.places, stay.n, &q, error));
+    status = engine->keep(user, layer, stay.rows, stay.places, stay.n, &q, &own);
+    TMS_TRY(answered(status, &own, "keep", layer, error));
     TMS_TRY(tms_blend_observe(blend, layer, &q, restarted, error));
     if (*restarted) return TAMIS_OK;
-    return engine->finish(engine->user, layer, stay.n, error);
+    status = engine->finish(user, layer, stay.n, &own);
+    return answered(status, &own, "finish", layer, error);
 }
 
 static tamis_status run_layers(tamis_blend *blend, const tamis_blend_engine *engine,

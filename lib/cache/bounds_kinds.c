@@ -6,10 +6,6 @@
 #include <math.h>
 #include <string.h>
 
-_Static_assert((int)TAMIS_BOUNDS_MINMAX == (int)TAMIS_BOUNDS_MINMAX, "the contract's value");
-_Static_assert((int)TAMIS_BOUNDS_MEAN_STD == (int)TAMIS_BOUNDS_MEAN_STD, "the contract's value");
-_Static_assert((int)TAMIS_BOUNDS_MEAN == (int)TAMIS_BOUNDS_MEAN, "the contract's value");
-
 static const char *const names[] = {"minmax", "meanstd", "mean"};
 static const size_t n_names = sizeof names / sizeof *names;
 

@@ -9,9 +9,6 @@
 #include <stdio.h>
 #include <string.h>
 
-_Static_assert((int)TAMIS_POOL_MAX == (int)TAMIS_POOL_MAX, "the contract's value");
-_Static_assert((int)TAMIS_POOL_AVERAGE == (int)TAMIS_POOL_AVERAGE, "the contract's value");
-
 #define DEFAULT_BUDGET 2048u
 
 #define ENTRY(name) &tms_eviction_##name,

@@ -11,8 +11,6 @@ _Static_assert(TAMIS_FEW_ROWS == TMS_FEW_ROWS, "the contract's value");
 _Static_assert(TAMIS_MOST_PARTS == TMS_MOST_PARTS, "the contract's value");
 _Static_assert(TAMIS_MOST_STAGES == TMS_MOST_STAGES, "the contract's value");
 _Static_assert(TAMIS_ROTATE_LIMIT == TMS_ROTATE_LIMIT, "the contract's value");
-_Static_assert((int)TAMIS_PAIR_HALF == (int)TAMIS_PAIR_HALF, "the contract's value");
-_Static_assert((int)TAMIS_PAIR_ADJACENT == (int)TAMIS_PAIR_ADJACENT, "the contract's value");
 
 /* Most channels of a head that the op rotate rotates. */
 #define MOST_ROT 256u

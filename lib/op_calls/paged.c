@@ -4,15 +4,6 @@
 #include "lib/op_calls/check.h"
 
 _Static_assert(TAMIS_TILE_ROWS == TMS_TILE_ROWS, "the contract's value");
-_Static_assert((int)TAMIS_GROUP_MAX == (int)TAMIS_GROUP_MAX, "the contract's value");
-_Static_assert((int)TAMIS_GROUP_MEAN == (int)TAMIS_GROUP_MEAN, "the contract's value");
-_Static_assert((int)TAMIS_GROUP_SUM == (int)TAMIS_GROUP_SUM, "the contract's value");
-_Static_assert((int)TAMIS_ROWS_SUM == (int)TAMIS_ROWS_SUM, "the contract's value");
-_Static_assert((int)TAMIS_ROWS_SQUARES == (int)TAMIS_ROWS_SQUARES, "the contract's value");
-_Static_assert((int)TAMIS_ROWS_MAX == (int)TAMIS_ROWS_MAX, "the contract's value");
-_Static_assert((int)TAMIS_BOUNDS_MINMAX == (int)TAMIS_BOUNDS_MINMAX, "the contract's value");
-_Static_assert((int)TAMIS_BOUNDS_MEAN_STD == (int)TAMIS_BOUNDS_MEAN_STD, "the contract's value");
-_Static_assert((int)TAMIS_BOUNDS_MEAN == (int)TAMIS_BOUNDS_MEAN, "the contract's value");
 
 /* Rows of all query heads. */
 static tms_op_rows head_rows(const char *name, const tamis_rows *rows, const tamis_batch *b,

@@ -39,7 +39,11 @@ tamis_status tamis_plan_bind_rotation(tamis_plan *plan, const tamis_rotation *ro
     TMS_TRY(check_bind(plan, plan && plan->setup.needs.rotation, "rotation", error));
     TMS_REQUIRE(rotation, TAMIS_E_ARGUMENT, "rotation is NULL");
     tms_reindex *reindex = &plan->reindex;
-    TMS_TRY(tms_plan_check_turns(plan, rotation, &reindex->n_rot, &reindex->rotation, error));
+    uint32_t n_rot;
+    tms_ref table;
+    TMS_TRY(tms_plan_check_turns(plan, rotation, &n_rot, &table, error));
+    reindex->n_rot = n_rot;
+    reindex->rotation = table;
     reindex->pairing = rotation->pairing;
     tms_life *before = reindex->held;
     reindex->held = &rotation->table.buffer->life;

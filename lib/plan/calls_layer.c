@@ -420,8 +420,9 @@ tamis_status tamis_plan_attend(tamis_plan *plan, uint32_t layer, const tamis_row
  * tables follow, and with the same kind of bounds, which is a parameter of their launch. */
 static tamis_status check_replayed(const tamis_plan *plan, tamis_error *error) {
     const tms_step *step = &plan->step;
-    TMS_REQUIRE((plan->setup.params.flags & TAMIS_PLAN_FIXED_LAUNCHES), TAMIS_E_STATE,
-                "the plan has no fixed_launches: a graph of one step does not serve another");
+    TMS_REQUIRE(
+        (plan->setup.params.flags & TAMIS_PLAN_FIXED_LAUNCHES), TAMIS_E_STATE,
+        "the plan has no TAMIS_PLAN_FIXED_LAUNCHES: a graph of one step does not serve another");
     TMS_REQUIRE(!step->exact, TAMIS_E_STATE, "the step is exact: it has no fixed launches");
     for (uint32_t layer = 0; layer < plan->setup.cache->params.n_layers; layer++)
         TMS_REQUIRE(!step->layers[layer].written, TAMIS_E_STATE,

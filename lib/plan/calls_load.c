@@ -168,6 +168,13 @@ tamis_status tamis_plan_row_deviations(tamis_plan *plan, uint32_t layer, const t
                 tamis_dtype_name(rows->dtype));
     TMS_TRY(check_out(plan, rows, *stride, "out", out, &deviation.out, error));
     if (norms) TMS_TRY(check_out(plan, rows, *stride, "norms", norms, &deviation.norms, error));
+    const uint64_t bytes = plan->step.n_rows * sizeof(float);
+    TMS_REQUIRE(!norms || norms->buffer != out->buffer || norms->offset + bytes <= out->offset ||
+                    out->offset + bytes <= norms->offset,
+                TAMIS_E_ARGUMENT,
+                "out and norms overlap: %" PRIu64 " bytes at %" PRIu64 " and at %" PRIu64
+                " of one buffer",
+                bytes, out->offset, norms->offset);
     TMS_TRY(place_rows(plan, layer, values ? TMS_HELD_V : TMS_HELD_K, &deviation, error));
     deviation.x.ref = (tms_ref){rows->buffer->mem, rows->offset};
     return tms_run_deviation(plan->setup.dev, &deviation, error);

@@ -8,7 +8,7 @@
 static tamis_status check_step(const tamis_plan *plan, uint32_t layer, tamis_error *error) {
     TMS_TRY(tms_plan_check_layer(plan, layer, error));
     TMS_REQUIRE((plan->setup.params.flags & TAMIS_PLAN_ROW_MASSES), TAMIS_E_STATE,
-                "the plan was made with masses 0: it weighs no rows");
+                "the plan was made without TAMIS_PLAN_ROW_MASSES: it weighs no rows");
     TMS_REQUIRE(plan->step.exact, TAMIS_E_STATE,
                 "the step is not exact: only rows of exact steps are weighed");
     TMS_REQUIRE(plan->step.n_sequences == 1, TAMIS_E_STATE,

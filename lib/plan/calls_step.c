@@ -23,7 +23,7 @@ static tamis_status collect(tamis_plan *plan, const tamis_step *in, uint32_t *n,
         TMS_REQUIRE(rows == 1 || in->exact || !(p->flags & TAMIS_PLAN_FIXED_LAUNCHES),
                     TAMIS_E_ARGUMENT,
                     "sequence %" PRIu64 " brings %" PRIu32
-                    " rows: a step that is not exact brings one under fixed_launches",
+                    " rows: a step that is not exact brings one under TAMIS_PLAN_FIXED_LAUNCHES",
                     id, rows);
         TMS_REQUIRE((uint64_t)sequence->length + rows <= p->max_context, TAMIS_E_ARGUMENT,
                     "%" PRIu32 " rows after the %" PRIu32 " tokens of sequence %" PRIu64

@@ -52,7 +52,8 @@ static tamis_status check_eviction(const tamis_cache *cache, const tamis_plan_pa
     TMS_REQUIRE(!(p->flags & TAMIS_PLAN_FIXED_LAUNCHES) ||
                     (!needs.in_place && !tms_needs_weights(&needs) && p->eviction.every == 0),
                 TAMIS_E_UNSUPPORTED,
-                "fixed_launches under eviction %s, which acts in every decode step; only evictions "
+                "TAMIS_PLAN_FIXED_LAUNCHES under eviction %s, which acts in every decode step; "
+                "only evictions "
                 "with every 0 that observe prompts alone go with it",
                 name);
     TMS_REQUIRE(p->max_context < TMS_EVICT_LIMIT, TAMIS_E_UNSUPPORTED,
@@ -67,7 +68,7 @@ static tamis_status check_eviction(const tamis_cache *cache, const tamis_plan_pa
                 "%" PRIu64 " KV heads share a budget under eviction %s, more than %u", competing,
                 name, TMS_EVICT_HEADS);
     TMS_REQUIRE(!needs.rotation || !(p->flags & TAMIS_PLAN_ROW_MASSES), TAMIS_E_UNSUPPORTED,
-                "masses under reindexed %s, whose rows attend twice", name);
+                "TAMIS_PLAN_ROW_MASSES under reindexed %s, whose rows attend twice", name);
     TMS_REQUIRE(!needs.rotation || p->selection.kind == TAMIS_SELECT_FULL, TAMIS_E_UNSUPPORTED,
                 "reindexed %s under selection %s; it goes with full only", name,
                 tamis_selection_name(p->selection.kind));
@@ -99,7 +100,7 @@ static tamis_status check_params(const tamis_cache *cache, const tamis_plan_para
                 "reserved32 of tamis_plan_params is %" PRIu32 "; it must be 0", p->reserved32);
     TMS_REQUIRE(!(p->flags & TAMIS_PLAN_GIVE_BACK) || cache->params.planes == 0,
                 TAMIS_E_UNSUPPORTED,
-                "give_back in a cache with planes (%" PRIu32
+                "TAMIS_PLAN_GIVE_BACK in a cache with planes (%" PRIu32
                 "): what rows see there is found in pages that would be given back",
                 cache->params.planes);
     TMS_TRY(tamis_selection_check(&p->selection, cache->params.page_size, error));
@@ -206,11 +207,11 @@ static tamis_status check_sight(const tms_setup *setup, uint32_t layer, tamis_er
 static tamis_status ask_policies(tms_setup *setup, tamis_error *error) {
     const tamis_plan_params *p = &setup->params;
     tms_selection_ask(&p->selection, setup->cache->params.page_size, &setup->reading);
-    TMS_REQUIRE(!(p->flags & TAMIS_PLAN_FIXED_LAUNCHES) ||
-                    setup->reading.scored != TMS_SCORE_RANDOM,
-                TAMIS_E_UNSUPPORTED,
-                "fixed_launches under selection %s: its scores come from the host in every step",
-                tamis_selection_name(p->selection.kind));
+    TMS_REQUIRE(
+        !(p->flags & TAMIS_PLAN_FIXED_LAUNCHES) || setup->reading.scored != TMS_SCORE_RANDOM,
+        TAMIS_E_UNSUPPORTED,
+        "TAMIS_PLAN_FIXED_LAUNCHES under selection %s: its scores come from the host in every step",
+        tamis_selection_name(p->selection.kind));
     tms_eviction_ask(&p->eviction, &setup->needs);
     /* A list of max_pages entries holds every page of the longest lane. */
     if (setup->reading.k > setup->max_pages) setup->reading.k = setup->max_pages;

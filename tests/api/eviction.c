@@ -187,7 +187,7 @@ static void plans_are_checked_against_the_eviction(void **state) {
     accept(&e, p);
     p = plan_of(test_eviction(TAMIS_EVICT_STREAMING, BUDGET, 0));
     p.flags = TAMIS_PLAN_FIXED_LAUNCHES;
-    refuse(&e, p, TAMIS_E_UNSUPPORTED, "fixed_launches under eviction streaming");
+    refuse(&e, p, TAMIS_E_UNSUPPORTED, "TAMIS_PLAN_FIXED_LAUNCHES under eviction streaming");
     p = plan_of(test_eviction(TAMIS_EVICT_STREAMING, BUDGET, TAMIS_EVICT_REINDEX));
     tamis_selection_default(TAMIS_SELECT_QUEST, &p.selection);
     refuse(&e, p, TAMIS_E_UNSUPPORTED, "reindexed streaming under selection quest");
@@ -264,6 +264,9 @@ static void bind_calls_refuse_bad_arguments(void **state) {
     rotation.n_rot = 4;
     FAILS(tamis_plan_bind_rotation(plan, &rotation, &test_error), TAMIS_E_ARGUMENT,
           "table is absent");
+    /* What was bound before stays as it was. */
+    assert_int_equal(plan->reindex.n_rot, shape.head_dim);
+    assert_int_equal(plan->reindex.pairing, TAMIS_PAIR_HALF);
     tamis_sequence id = evict_add(&crit, TEXT, 4);
     const tamis_step step = {.sequences = &id, .count = 1};
     OK(tamis_plan_step_begin(plan, &step, &test_error));

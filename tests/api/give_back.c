@@ -296,7 +296,7 @@ static void capacities_of_layers(void **state) {
     shape.planes = TAMIS_PLANE_POSITIONS;
     OK(tamis_cache_create(w.w.context, &shape, &cache, &test_error));
     FAILS(tamis_plan_create(cache, &keeps, &plan, &test_error), TAMIS_E_UNSUPPORTED,
-          "give_back in a cache with planes (1)");
+          "TAMIS_PLAN_GIVE_BACK in a cache with planes (1)");
     tamis_cache_destroy(&cache);
     assert_true(tamis_layer_tokens(&layers[2].attention, PAGE, ROWS) == UINT64_MAX);
     assert_int_equal(tamis_layer_tokens(NULL, PAGE, ROWS), 0);

@@ -562,6 +562,8 @@ static void bad_arguments_are_refused(void **state) {
           "rows and out overlap: bytes 0 to 34303 and 64 to 331");
     FAILS(tamis_plan_row_deviations(plan, 0, &x, 1, &out, &within, &test_error), TAMIS_E_ARGUMENT,
           "rows and norms overlap: bytes 0 to 34303 and 64 to 331");
+    FAILS(tamis_plan_row_deviations(plan, 0, &x, 1, &out, &out, &test_error), TAMIS_E_ARGUMENT,
+          "out and norms overlap: 268 bytes at 0 and at 0 of one buffer");
     OK(tamis_plan_step_cancel(plan, &test_error));
     close_rig(&loaded);
 }

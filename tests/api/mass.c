@@ -166,7 +166,7 @@ static void misuse_is_refused(void **state) {
     tamis_step step = {.sequences = ids, .rows = rows, .count = 1, .exact = 1};
     OK(tamis_plan_step_begin(e.w.plan, &step, &test_error));
     FAILS(tamis_plan_row_masses(e.w.plan, 0, &q, 1, mass, &test_error), TAMIS_E_STATE,
-          "made with masses 0");
+          "made without TAMIS_PLAN_ROW_MASSES");
     OK(tamis_plan_step_cancel(e.w.plan, &test_error));
     tamis_plan_params weighing = params;
     weighing.flags = TAMIS_PLAN_ROW_MASSES;
@@ -220,7 +220,7 @@ static void reindexed_plans_weigh_nothing(void **state) {
     shape.planes = tamis_eviction_planes(&params.eviction);
     evict_open(&e, &shape, &plain);
     FAILS(tamis_plan_create(e.w.cache, &params, &plan, &test_error), TAMIS_E_UNSUPPORTED,
-          "masses under reindexed streaming");
+          "TAMIS_PLAN_ROW_MASSES under reindexed streaming");
     assert_null(plan);
     evict_close(&e);
 }

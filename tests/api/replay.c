@@ -302,7 +302,7 @@ static void what_fixed_launches_cannot_do_is_refused(void **state) {
     FAILS(tamis_plan_step_mark_replayed(fixed.w.plan, &test_error), TAMIS_E_STATE, "no open step");
     begin(&plain, in_order, 2, 0);
     FAILS(tamis_plan_step_mark_replayed(plain.w.plan, &test_error), TAMIS_E_STATE,
-          "fixed_launches");
+          "TAMIS_PLAN_FIXED_LAUNCHES");
     in.exact = 1;
     OK(tamis_plan_step_begin(fixed.w.plan, &in, &test_error));
     FAILS(tamis_plan_step_mark_replayed(fixed.w.plan, &test_error), TAMIS_E_STATE, "exact");

@@ -571,12 +571,13 @@ typedef struct failing {
     tamis_sequence sequence;
     const char *where; /* the call that fails in `layer`; NULL: none */
     uint32_t layer, calls;
+    bool silent; /* without a reason */
 } failing;
 
 static tamis_status pass(failing *f, const char *call, uint32_t layer, tamis_error *error) {
     f->calls++;
     if (!f->where || strcmp(f->where, call) != 0 || layer != f->layer) return TAMIS_OK;
-    *error = (tamis_error){TAMIS_E_UNSUPPORTED, "no more of this"};
+    if (!f->silent) *error = (tamis_error){TAMIS_E_UNSUPPORTED, "no more of this"};
     return TAMIS_E_UNSUPPORTED;
 }
 
@@ -612,11 +613,11 @@ static tamis_status finish(void *user, uint32_t layer, uint32_t n, tamis_error *
 
 static const tamis_blend_engine engine_of = {NULL, project, write, keep, finish, {0}};
 
-static tamis_status run(failing *f) {
+static tamis_status run(failing *f, tamis_error *error) {
     tamis_blend_engine engine = engine_of;
     engine.user = f;
     f->calls = 0;
-    return tamis_blend_run(f->blend, f->sequence, f->p->parts, f->p->n_parts, &engine, &test_error);
+    return tamis_blend_run(f->blend, f->sequence, f->p->parts, f->p->n_parts, &engine, error);
 }
 
 /* What the engine answers is the answer, the sequence is as it was, and the next prompt runs. */
@@ -634,14 +635,22 @@ static void an_engine_that_fails_ends_its_prompt(void **state) {
     for (size_t call = 0; call < 4; call++)
         for (f.layer = 0; f.layer < LAYERS; f.layer++) {
             f.where = calls[call];
-            FAILS(run(&f), TAMIS_E_UNSUPPORTED, "no more of this");
+            FAILS(run(&f, &test_error), TAMIS_E_UNSUPPORTED, "no more of this");
             assert_int_equal(f.calls, 4 * f.layer + call + 1);
             assert_int_equal(test_length(w.cache, f.sequence), 0);
         }
+    f.layer = 1;
+    assert_int_equal(run(&f, NULL), TAMIS_E_UNSUPPORTED);
+    f.silent = true;
+    for (size_t call = 0; call < 4; call++) {
+        f.where = calls[call];
+        FAILS(run(&f, &test_error), TAMIS_E_UNSUPPORTED,
+              test_text("%s of the engine answered E_UNSUPPORTED in layer 1", f.where));
+    }
     f.where = "v";
-    FAILS(run(&f), TAMIS_E_ARGUMENT, "rows: ");
+    FAILS(run(&f, &test_error), TAMIS_E_ARGUMENT, "rows: ");
     f.where = NULL;
-    OK(run(&f));
+    OK(run(&f, &test_error));
     assert_int_equal(f.calls, 4 * LAYERS);
     assert_int_equal(test_length(w.cache, f.sequence), p.n);
     tamis_blend_destroy(&f.blend);

@@ -73,8 +73,8 @@ typedef enum tamis_blend_schedule {
 #define TAMIS_BLEND_NO_CHECK UINT32_MAX
 
 /* How a blend reads a layer of a chunk: tamis_chunk_read with these arguments, or what stands in
- * its place and answers as it does. Called by the blend's thread, or with no_thread by the
- * caller's, by one at a time; it must call neither the blend nor a device. */
+ * its place and answers as it does. Called by the blend's thread, or with TAMIS_BLEND_NO_THREAD
+ * by the caller's, by one at a time; it must call neither the blend nor a device. */
 typedef tamis_status (*tamis_blend_reader)(void *user, tamis_chunk *chunk, uint32_t layer, void *k,
                                            void *v, tamis_error *error);
 
@@ -137,7 +137,8 @@ typedef struct tamis_blend_params {
 /* Makes a blend for prompts of a plan, with chunks of a store. Where one of them is
  * destroyed before it, the blend's calls answer E_STATE. Errors:
  * E_ARGUMENT with the value (a selector, schedule, share or layer that is none; a dtype that is not
- * in the plan's load_dtypes; selector question for a plan without `masses`); E_UNSUPPORTED
+ * in the plan's load_dtypes; selector question for a plan without
+ * TAMIS_PLAN_ROW_MASSES); E_UNSUPPORTED
  * (reindexed streaming, under which no step can be narrowed; not with selector all); E_NO_MEMORY;
  * E_DEVICE. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_blend_create(tamis_plan *plan, tamis_store *store,
@@ -168,8 +169,11 @@ typedef struct tamis_blend_part {
 
 /* What an engine does in each layer of its model, in this order; all of them must be there. Rows are
  * those of the prompt, counted from its first token on. What is pointed to is the blend's and valid
- * during the call. A status other than OK ends the prompt, and tamis_blend_run fails with it. None
- * of them may call the blend. A prompt may begin anew, with `project` for layer 0: where a record
+ * during the call. A status other than OK ends the prompt, and tamis_blend_run fails with it and with
+ * what the call wrote into its error, which is never NULL; without a text there it names the call. They
+ * run on the caller's thread, which is in the context until the prompt ends: calls of other threads
+ * on the context answer E_STATE meanwhile, so an engine must not wait for such a thread. None of them may
+ * call or destroy the blend. A prompt may begin anew, with `project` for layer 0: where a record
  * turns out to be damaged when rows that it was to serve have been left out (its tokens are fresh then;
  * at most once for each stored part), and once under selector question. */
 typedef struct tamis_blend_engine {
@@ -253,9 +257,9 @@ typedef struct tamis_blend_stats {
 TAMIS_API void tamis_blend_get_stats(const tamis_blend *blend, tamis_blend_stats *out);
 
 /* The last prompt, layer by layer; under selector question its last pass. Times are the host's:
- * compute_us is the time from the end of tamis_blend_layer to its next call or that of
- * tamis_blend_end. On a device with a queue of its own that is the time of enqueueing, unless
- * something waited (see `timing`). */
+ * compute_us is the time from the end of a layer's loading to the begin of the next layer, or
+ * the end of the prompt. On a device with a queue of its own that is the time of enqueueing, unless
+ * something waited (TAMIS_BLEND_TIMING). */
 typedef struct tamis_blend_layer_stats {
     uint32_t rows_computed; /* whose K and V were computed */
     uint32_t rows_attended;
@@ -318,7 +322,8 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_blend_choose_tier(const tamis_blen
                                                                 int *hidden, tamis_error *error);
 
 /* What the last prompt took, as its layers from the check layer on say: read_us and compute_us over
- * tokens and rows. On a device with a queue of its own computing is seen under `timing` alone.
+ * tokens and rows. On a device with a queue of its own computing is seen under TAMIS_BLEND_TIMING
+ * alone.
  * `least` and `most` are 0. Errors: E_ARGUMENT (NULL); E_STATE (no prompt has ended; nothing was
  * loaded behind the check layer). */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_blend_get_costs(const tamis_blend *blend,

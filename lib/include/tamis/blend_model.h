@@ -27,7 +27,7 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_runner_blend_create(tamis_runner *
  * logits are tamis_runner_logits' row 0, and then the plan's eviction evicts. Neither observer
  * nor watcher is called: rows of one layer are not those of the next. With selector all, or a share
  * of 1, the result is that of a prefill in one chunk, bit for bit. Errors: E_ARGUMENT (a blend for
- * another plan; a token outside the vocabulary; those of tamis_blend_begin); E_FULL, E_NO_MEMORY,
+ * another plan; a token outside the vocabulary; those of tamis_blend_run); E_FULL, E_NO_MEMORY,
  * E_STATE, E_DEVICE as tamis_runner_prefill: the sequence is as it was unless the step had ended.
  * Waits. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_runner_blend(

@@ -60,7 +60,7 @@ typedef struct tamis_cache_params {
     /* Of q8, k8v4 and q4, whose elements share scales, bounds are q8 in any case. */
     tamis_bounds_dtype bounds_dtype;
     /* With capacity_tokens: room for as many tokens in each layer, [n_layers], 0: capacity_tokens. For
-     * layers whose lanes give pages back (tamis_plan_params.give_back). It is read by the call alone. */
+     * layers whose lanes give pages back (TAMIS_PLAN_GIVE_BACK). It is read by the call alone. */
     const uint64_t *layer_tokens;
     uint64_t reserved[6]; /* 0, else E_ARGUMENT */
 } tamis_cache_params;
@@ -222,8 +222,9 @@ typedef struct tamis_sequence_stats {
     uint64_t reserved[8];
 } tamis_sequence_stats;
 
-/* Both are exact, cost no device call and never wait. The rows of an open step count from its begin
- * on. Without a cache or an `out` the first does nothing. Errors: E_ARGUMENT (NULL; a sequence that
+/* Both are exact and cost no device call. The rows of an open step count from its begin on. Without a
+ * cache or an `out` the first does nothing; where another thread is in the context, it waits until
+ * that thread's call returns, and the second answers E_STATE. Errors of the second: E_ARGUMENT (NULL; a sequence that
  * the cache does not have). */
 TAMIS_API void tamis_cache_get_stats(const tamis_cache *cache, tamis_cache_stats *out);
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_cache_get_sequence_stats(const tamis_cache *cache,

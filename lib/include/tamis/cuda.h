@@ -24,7 +24,8 @@ extern "C" {
  * earlier copies once 2 to 4 MiB are still to be copied.
  *
  * Capture: while the stream is being captured call nothing but tamis_plan_write and
- * tamis_plan_attend, on an open step of a plan without `timing`; under `fixed_launches` the graph
+ * tamis_plan_attend, on an open step of a plan without TAMIS_PLAN_TIMING; under
+ * TAMIS_PLAN_FIXED_LAUNCHES the graph
  * then serves later steps (tamis_plan_step_mark_replayed). It must be launched on this stream, and on no
  * other: the context and its plans have one scratch memory and one set of tables, which two
  * launches at a time would share. Calls that copy bytes from the host, take memory or wait answer

@@ -18,7 +18,8 @@ typedef struct tamis_graph tamis_graph;
  * enqueue may follow until tamis_graph_end: those that wait, take memory or build kernels fail, and
  * so does the recording. Memory that is destroyed meanwhile is freed after the end;
  * tamis_context_destroy discards the recording. To record a decode step, call this between
- * tamis_plan_step_begin and step_end, under a plan with fixed_launches. Errors: E_UNSUPPORTED (the
+ * tamis_plan_step_begin and step_end, under a plan with
+ * TAMIS_PLAN_FIXED_LAUNCHES. Errors: E_UNSUPPORTED (the
  * backend has no graphs; the stream is the caller's legacy default stream), E_STATE (recording
  * already), E_DEVICE. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_graph_begin(tamis_context *context,

@@ -61,9 +61,10 @@ typedef struct tamis_plan_params {
     uint32_t max_selected_rows;
     /* Which tokens lanes keep; all zero: all of them. Needs the cache's planes
      * (tamis_eviction_planes). With every 1 and a budget that is no multiple of the page size, a
-     * selection's budget must hold the pages of its sinks and two more. With fixed_launches only if `every` is 0 and the eviction does not observe decode rows (not
-     * h2o, tova); reindexed streaming only with selection full. h2o and tova score every token in
-     * every step: at a sequence's first step all pages that it shares with forks are copied. Under
+     * selection's budget must hold the pages of its sinks and two more. With
+     * TAMIS_PLAN_FIXED_LAUNCHES only if `every` is 0 and the eviction does not observe decode rows
+     * (not h2o, tova); reindexed streaming only with selection full. h2o and tova score every token
+     * in every step: at a sequence's first step all pages that it shares with forks are copied. Under
      * them, and with `every` 1, a step that is not exact must have one row per sequence. The last
      * `window` queries are kept for the max_sequences sequences that were in a step last. */
     tamis_eviction eviction;
@@ -83,7 +84,7 @@ typedef struct tamis_plan_params {
 #define TAMIS_KEPT_TOKENS 32
 
 /* The most tokens that a lane of such a layer holds within a step of at most `rows` rows of a sequence
- * under give_back, for the cache's layer_tokens; UINT64_MAX where nothing bounds it. 0 for NULL. */
+ * under TAMIS_PLAN_GIVE_BACK, for the cache's layer_tokens; UINT64_MAX where nothing bounds it. 0 for NULL. */
 TAMIS_API uint64_t tamis_layer_tokens(const tamis_attention *attention, uint32_t page_size,
                                       uint32_t rows);
 
@@ -254,10 +255,11 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_load_rows(tamis_plan *plan, u
 /* How far rows that were computed are from those that the layer holds in their slots: out is f32
  * [rows], for each row that the open exact step still has the sum of squares of the differences over
  * KV heads and channels, +infinity for a NaN; 0 for a row of which the layer holds nothing, as it was
- * neither written nor loaded. norms, which may be NULL, is f32 [rows]: the sum of squares of the row
+ * neither written nor loaded (also after a load that failed): who ranks rows puts these first by
+ * itself. norms, which may be NULL, is f32 [rows]: the sum of squares of the row
  * itself, likewise. rows is f32 [rows][n_kv_heads][head_dim]: V if `values` is nonzero, else K,
- * rotated. Errors: as tamis_plan_load_rows; E_ARGUMENT also where bytes of rows and of out or norms
- * overlap. Enqueues, as tamis_buffer_write. */
+ * rotated. Errors: as tamis_plan_load_rows; E_ARGUMENT also where bytes of two of rows, out and
+ * norms overlap. Enqueues, as tamis_buffer_write. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status
 tamis_plan_row_deviations(tamis_plan *plan, uint32_t layer, const tamis_rows *rows, int values,
                           const tamis_place *out, const tamis_place *norms, tamis_error *error);
@@ -275,7 +277,7 @@ tamis_plan_row_deviations(tamis_plan *plan, uint32_t layer, const tamis_rows *ro
  *
  * Errors: E_ARGUMENT (`last` is 0 or more than the step's rows; q that is not f32 or does not fit;
  * mass is NULL), E_STATE (no open step, or one that is not exact or has several sequences; the plan
- * was made without `masses`; the layer does not hold all rows), E_DEVICE; then nothing has been
+ * was made without TAMIS_PLAN_ROW_MASSES; the layer does not hold all rows), E_DEVICE; then nothing has been
  * added. Waits. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_row_masses(tamis_plan *plan, uint32_t layer,
                                                               const tamis_rows *q, uint32_t last,
@@ -286,7 +288,7 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_row_masses(tamis_plan *plan, 
  * must have been recorded under this plan in a step with as many sequences, with the same buffers,
  * since bounds last changed (tamis_cache_set_bounds). Launch it after step_begin, best after this
  * call, which may refuse. Errors: E_STATE (no open step; a layer was written already; the step is
- * exact; the plan has no fixed_launches; no step with as many sequences was called layer by layer
+ * exact; the plan has no TAMIS_PLAN_FIXED_LAUNCHES; no step with as many sequences was called layer by layer
  * since bounds last changed). Calls no device. */
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_step_mark_replayed(tamis_plan *plan,
                                                                       tamis_error *error);
@@ -341,7 +343,7 @@ typedef struct tamis_evicted {
  * changed.
  *
  * Evictions with a window need the queries of the last `window` rows. These rows must have been
- * attended under this plan, in any steps, under fixed_launches in exact ones; otherwise E_STATE
+ * attended under this plan, in any steps, under TAMIS_PLAN_FIXED_LAUNCHES in exact ones; otherwise E_STATE
  * names the positions whose queries the plan has. A fork inherits its parent's queries up to the
  * fork. Until the fork's own first step or eviction, each new row of the parent overwrites the
  * oldest of them.
@@ -419,7 +421,7 @@ typedef struct tamis_plan_counters {
 TAMIS_API void tamis_plan_get_counters(const tamis_plan *plan, tamis_plan_counters *out);
 TAMIS_API void tamis_plan_reset_counters(tamis_plan *plan);
 
-/* Device time of the stages since creation or reset, in microseconds; zero unless `timing` is set.
+/* Device time of the stages since creation or reset, in microseconds; zero without TAMIS_PLAN_TIMING.
  * Where an OpenCL driver gives no times, the host's time from one wait to the next is taken, and an
  * info line says so. */
 typedef struct tamis_plan_times {
