@@ -53,6 +53,7 @@ struct tms_device {
     const char *base_only; /* why AUTO takes only the base form; NULL if it takes others, too */
     uint64_t launches;     /* kernels enqueued so far, but those of vendors' libraries; for tests */
     uint64_t ops;          /* called so far, by the door; for tests */
+    bool rehearsing;       /* tms_device_rehearse */
     bool chose;            /* set by ops with several forms: AUTO may differ from BASE */
     tms_composed composed;
     tamis_error error;     /* reason of the last failed call */

@@ -78,6 +78,11 @@ tamis_status tms_device_wait(tms_device *dev, tamis_error *error);
 tamis_status tms_device_read_bandwidth(tms_device *dev, tms_ref from, uint64_t bytes,
                                        double *gb_per_s, tamis_error *error);
 
+/* While it is on, nothing is enqueued: ops check their rules and whether the device has them, what is
+ * read is zeros. So whoever rehearses its launches knows what is lacking before any of them runs. Memory
+ * is taken and freed as ever; uploads, events and graphs are not rehearsed. */
+void tms_device_rehearse(tms_device *dev, bool on);
+
 /* ---- Pages that are read for the time it takes ----------------------------------------------- */
 
 /* In which order the pages of a lane are read. */

@@ -93,6 +93,10 @@ bool tms_device_records(const tms_device *dev) {
     return dev->backend->capture_begin != NULL;
 }
 
+void tms_device_rehearse(tms_device *dev, bool on) {
+    dev->rehearsing = on;
+}
+
 /* ---- Memory ---------------------------------------------------------------------------------- */
 
 tamis_status tms_device_alloc(tms_device *dev, uint64_t bytes, tms_mem **out, tamis_error *error) {
@@ -110,23 +114,30 @@ void tms_device_free(tms_device *dev, tms_mem *mem) {
 
 tamis_status tms_device_write(tms_device *dev, tms_ref to, const void *from, uint64_t bytes,
                               tamis_error *error) {
-    return tms_forward(dev, bytes ? dev->backend->write(dev, to, from, bytes) : TAMIS_OK, error);
+    const bool runs = bytes && !dev->rehearsing;
+    return tms_forward(dev, runs ? dev->backend->write(dev, to, from, bytes) : TAMIS_OK, error);
 }
 
 tamis_status tms_device_read(tms_device *dev, tms_ref from, void *to, uint64_t bytes,
                              tamis_error *error) {
     if (bytes == 0) return tms_device_wait(dev, error);
+    if (dev->rehearsing) {
+        memset(to, 0, bytes);
+        return tms_forward(dev, TAMIS_OK, error);
+    }
     return tms_forward(dev, dev->backend->read(dev, from, to, bytes), error);
 }
 
 tamis_status tms_device_copy(tms_device *dev, tms_ref to, tms_ref from, uint64_t bytes,
                              tamis_error *error) {
-    return tms_forward(dev, dev->backend->copy(dev, to, from, bytes), error);
+    const bool runs = !dev->rehearsing;
+    return tms_forward(dev, runs ? dev->backend->copy(dev, to, from, bytes) : TAMIS_OK, error);
 }
 
 tamis_status tms_device_fill(tms_device *dev, tms_ref to, uint32_t word, uint64_t bytes,
                              tamis_error *error) {
-    return tms_forward(dev, dev->backend->fill(dev, to, word, bytes), error);
+    const bool runs = !dev->rehearsing;
+    return tms_forward(dev, runs ? dev->backend->fill(dev, to, word, bytes) : TAMIS_OK, error);
 }
 
 tamis_status tms_device_host_alloc(tms_device *dev, uint64_t bytes, void **out,
@@ -209,71 +220,95 @@ bool tms_device_orders_pages(tms_device *dev) {
 /* ---- Ops ------------------------------------------------------------------------------------- */
 
 static tamis_status lacks(tms_device *dev, const char *op) {
-    return tms_device_fail(dev, TAMIS_E_UNSUPPORTED, "%s: backend %s has no such op", op,
-                           dev->backend->name);
+    return tms_device_fail(dev, TAMIS_E_UNSUPPORTED, "%s: device %s has no such op", op,
+                           dev->info.id);
 }
 
-/* What follows an op: the sinks of an attend, after all other ops nothing. */
-static tamis_status after_attend(tms_device *dev, const tms_attend *p) {
+/* The attend of an op, behind which its sinks run; NULL for all other ops. */
+static const tms_attend *attend_of_attend(const tms_attend *p) {
+    return p;
+}
+static const tms_attend *attend_of_sparse(const tms_sparse_attend *p) {
+    return &p->attend;
+}
+static const tms_attend *attend_of_none(const void *p) {
+    (void)p;
+    return NULL;
+}
+#define ATTEND_OF(p)                                                                               \
+    _Generic((p),                                                                                  \
+        const tms_attend *: attend_of_attend,                                                      \
+        const tms_sparse_attend *: attend_of_sparse,                                               \
+        default: attend_of_none)(p)
+
+/* Refused before the attend runs. */
+static tamis_status find_sinks(tms_device *dev, const tms_attend *p) {
+    return !p || !p->logit.sinks.mem || dev->backend->sink ? TAMIS_OK : lacks(dev, "sink");
+}
+
+static tamis_status add_sinks(tms_device *dev, const tms_attend *p) {
+    if (!p || !p->logit.sinks.mem) return TAMIS_OK;
     const tms_sink sink = {.n_rows = p->batch.n_rows,
                            .n_heads = p->batch.n_heads,
                            .dim = p->kv.head_dim,
                            .out = p->out,
                            .lse = p->lse,
                            .sinks = p->logit.sinks};
-    if (!sink.sinks.mem) return TAMIS_OK;
-    return dev->backend->sink ? dev->backend->sink(dev, &sink) : lacks(dev, "sink");
+    return dev->backend->sink(dev, &sink);
 }
-static tamis_status after_sparse_attend(tms_device *dev, const tms_sparse_attend *p) {
-    return after_attend(dev, &p->attend);
-}
-static tamis_status after_nothing(tms_device *dev, const void *p) {
-    (void)dev;
-    (void)p;
-    return TAMIS_OK;
-}
-#define AFTER(p)                                                                                   \
-    _Generic((p),                                                                                  \
-        const tms_attend *: after_attend,                                                          \
-        const tms_sparse_attend *: after_sparse_attend,                                            \
-        default: after_nothing)
 
-/* How an op runs, by the list it stands in. */
-#define OWN(with, op)                                                                              \
-    static tamis_status run_##op(tms_device *dev, const tms_##op *p) {                             \
-        return dev->backend->op(dev, p);                                                           \
+/* Whether the device has an op for the case, by the list that it stands in. */
+#define FIND_ALWAYS(with, op)                                                                      \
+    static tamis_status find_##op(tms_device *dev, const tms_##op *p) {                            \
+        (void)dev;                                                                                 \
+        (void)p;                                                                                   \
+        return TAMIS_OK;                                                                           \
     }
-#define OWN_OR_COMPOSED(with, op)                                                                  \
-    static tamis_status run_##op(tms_device *dev, const tms_##op *p) {                             \
-        return dev->backend->op ? dev->backend->op(dev, p) : tms_compose_##op(dev, p);             \
+#define FIND_OWN(with, op)                                                                         \
+    static tamis_status find_##op(tms_device *dev, const tms_##op *p) {                            \
+        (void)p;                                                                                   \
+        return dev->backend->op ? TAMIS_OK : lacks(dev, #op);                                      \
     }
-#define OWN_OR_NONE(with, op)                                                                      \
-    static tamis_status run_##op(tms_device *dev, const tms_##op *p) {                             \
-        return dev->backend->op ? dev->backend->op(dev, p) : lacks(dev, #op);                      \
-    }
-#define OWN_OR_REFUSED(with, op)                                                                   \
-    static tamis_status run_##op(tms_device *dev, const tms_##op *p) {                             \
+#define FIND_TAKEN(with, op)                                                                       \
+    static tamis_status find_##op(tms_device *dev, const tms_##op *p) {                            \
         const char *refusal = tms_##op##_refusal(dev, p);                                          \
-        if (refusal) return tms_device_fail(dev, TAMIS_E_UNSUPPORTED, #op ": %s", refusal);        \
-        return dev->backend->op(dev, p);                                                           \
+        if (!refusal) return TAMIS_OK;                                                             \
+        return tms_device_fail(dev, TAMIS_E_UNSUPPORTED, #op ": %s", refusal);                     \
     }                                                                                              \
     const char *tms_##op##_refusal(tms_device *dev, const tms_##op *p) {                           \
         if (!dev->backend->op) return "the backend has no such op";                                \
         return dev->backend->op##_refusal ? dev->backend->op##_refusal(dev, p) : NULL;             \
     }
-TMS_REQUIRED_OPS(OWN, )
-TMS_COMPOSED_OPS(OWN_OR_COMPOSED, )
-TMS_OPTIONAL_OPS(OWN_OR_NONE, )
-TMS_FUSED_OPS(OWN_OR_REFUSED, )
+TMS_REQUIRED_OPS(FIND_ALWAYS, )
+TMS_COMPOSED_OPS(FIND_ALWAYS, )
+TMS_OPTIONAL_OPS(FIND_OWN, )
+TMS_FUSED_OPS(FIND_TAKEN, )
+
+/* How it runs. */
+#define RUN_OWN(with, op)                                                                          \
+    static tamis_status run_##op(tms_device *dev, const tms_##op *p) {                             \
+        return dev->backend->op(dev, p);                                                           \
+    }
+#define RUN_OWN_OR_COMPOSED(with, op)                                                              \
+    static tamis_status run_##op(tms_device *dev, const tms_##op *p) {                             \
+        return dev->backend->op ? dev->backend->op(dev, p) : tms_compose_##op(dev, p);             \
+    }
+TMS_REQUIRED_OPS(RUN_OWN, )
+TMS_COMPOSED_OPS(RUN_OWN_OR_COMPOSED, )
+TMS_OPTIONAL_OPS(RUN_OWN, )
+TMS_FUSED_OPS(RUN_OWN, )
 
 /* Late errors come first: nothing runs on such a device any more, whatever is asked of it. */
 #define RUN(with, op)                                                                              \
     tamis_status tms_run_##op(tms_device *dev, const tms_##op *p, tamis_error *error) {            \
+        const bool runs = !dev->rehearsing;                                                        \
         tamis_status status = dev->sticky;                                                         \
         if (status == TAMIS_OK) status = tms_check_##op(dev, p);                                   \
-        if (status == TAMIS_OK) status = run_##op(dev, p);                                         \
-        if (status == TAMIS_OK) status = AFTER(p)(dev, p);                                         \
-        dev->ops++;                                                                                \
+        if (status == TAMIS_OK) status = find_##op(dev, p);                                        \
+        if (status == TAMIS_OK) status = find_sinks(dev, ATTEND_OF(p));                            \
+        if (status == TAMIS_OK && runs) status = run_##op(dev, p);                                 \
+        if (status == TAMIS_OK && runs) status = add_sinks(dev, ATTEND_OF(p));                     \
+        dev->ops += runs;                                                                          \
         return tms_forward(dev, status, error);                                                    \
     }
 TMS_OPS(RUN, )

@@ -157,8 +157,8 @@ static tamis_status fill_layers(tms_setup *setup, tamis_error *error) {
     return TAMIS_OK;
 }
 
-/* Copies the layers' sinks, so that the caller's buffers need not live on. */
-static tamis_status copy_sinks(tms_setup *setup, tamis_error *error) {
+/* Checks the layers' sinks, and takes memory for copies of them. */
+static tamis_status take_sinks(tms_setup *setup, tamis_error *error) {
     const tamis_cache_params *cache = &setup->cache->params;
     const uint64_t bytes = cache->n_heads * sizeof(float);
     for (uint32_t layer = 0; layer < cache->n_layers; layer++) {
@@ -170,7 +170,18 @@ static tamis_status copy_sinks(tms_setup *setup, tamis_error *error) {
         TMS_TRY(tms_place_check(setup->cache->context, sinks, name, bytes, &from, error));
         if (!setup->sinks)
             TMS_TRY(tms_memory_take(setup->dev, cache->n_layers * bytes, &setup->sinks, error));
-        TMS_TRY(tms_device_copy(setup->dev, (tms_ref){setup->sinks, layer * bytes}, from, bytes,
+    }
+    return TAMIS_OK;
+}
+
+/* So that the caller's buffers need not live on. */
+static tamis_status copy_sinks(const tms_setup *setup, tamis_error *error) {
+    const uint64_t bytes = setup->cache->params.n_heads * sizeof(float);
+    for (uint32_t layer = 0; layer < setup->cache->params.n_layers; layer++) {
+        const tamis_place *sinks = &setup->layers[layer].attention.sinks;
+        const tms_ref to = {setup->sinks, layer * bytes};
+        if (!sinks->buffer) continue;
+        TMS_TRY(tms_device_copy(setup->dev, to, (tms_ref){sinks->buffer->mem, sinks->offset}, bytes,
                                 error));
     }
     return TAMIS_OK;
@@ -280,16 +291,35 @@ static tamis_status warm_rooms(tamis_plan *plan, tamis_error *error) {
     for (uint32_t layer = 0; layer < plan->setup.cache->params.n_layers; layer++)
         if (plan->setup.needs.active && tms_setup_is_first(&plan->setup, layer))
             TMS_TRY(warm_in_step(plan, layer, error));
-    TMS_TRY(tms_between_warm(&plan->between, error));
-    return tms_device_wait(plan->setup.dev, error);
+    return tms_between_warm(&plan->between, error);
+}
+
+/* Whether the device has all ops that the plan needs, before any of them runs. */
+static tamis_status rehearse(tamis_plan *plan, tamis_error *error) {
+    tms_device_rehearse(plan->setup.dev, true);
+    const tamis_status status = warm_rooms(plan, error);
+    tms_device_rehearse(plan->setup.dev, false);
+    return status;
+}
+
+/* Runs one timed stage, since the device begins to collect times only with the first one. */
+static tamis_status warm_times(const tms_setup *setup, tamis_error *error) {
+    tms_event *from = NULL;
+    double us = 0;
+    TMS_TRY(tms_stage_start(setup, &from, error));
+    return tms_stage_stop(setup, from, TAMIS_OK, &us, error);
 }
 
 static tamis_status make(tamis_plan *plan, tamis_error *error) {
     TMS_TRY(fill_layers(&plan->setup, error));
-    TMS_TRY(copy_sinks(&plan->setup, error));
+    TMS_TRY(take_sinks(&plan->setup, error));
     TMS_TRY(ask_policies(&plan->setup, error));
     TMS_TRY(make_rooms(plan, error));
-    return warm_rooms(plan, error);
+    TMS_TRY(rehearse(plan, error));
+    TMS_TRY(copy_sinks(&plan->setup, error));
+    TMS_TRY(warm_times(&plan->setup, error));
+    TMS_TRY(warm_rooms(plan, error));
+    return tms_device_wait(plan->setup.dev, error);
 }
 
 static void end(tms_life *life) {

@@ -372,6 +372,5 @@ tamis_status tms_between_warm(tms_between *b, tamis_error *error) {
                            .granularity = layer.select.granularity,
                            .to = table(b, b->at.to),
                            .to_stride = setup->max_pages};
-    TMS_TRY(tms_run_compact(setup->dev, &compact, error));
-    return tms_device_wait(setup->dev, error);
+    return tms_run_compact(setup->dev, &compact, error);
 }

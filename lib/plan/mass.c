@@ -13,7 +13,7 @@ static tamis_status make_pairs(tms_masses *m, tamis_error *error) {
         m->pairs.host[2 * i] = 0;
         m->pairs.host[2 * i + 1] = (int32_t)i + 1;
     }
-    return tms_arena_send(&m->pairs, m->setup->dev, 0, 2 * TMS_TILE_ROWS, error);
+    return TAMIS_OK;
 }
 
 tamis_status tms_masses_create(tms_masses *m, tamis_error *error) {
@@ -84,10 +84,10 @@ static tamis_status run(const tms_masses *m, const tms_attend *attend, bool more
 
 tamis_status tms_masses_warm(const tms_masses *m, tamis_error *error) {
     const tms_matrix q = {{NULL, 0}, tms_setup_width(m->setup)};
+    if (!(m->setup->params.flags & TAMIS_PLAN_ROW_MASSES)) return TAMIS_OK;
+    TMS_TRY(tms_arena_send(&m->pairs, m->setup->dev, 0, 2 * TMS_TILE_ROWS, error));
     for (uint32_t layer = 0; layer < m->setup->cache->params.n_layers; layer++) {
-        if (!(m->setup->params.flags & TAMIS_PLAN_ROW_MASSES) ||
-            !tms_setup_is_first(m->setup, layer))
-            continue;
+        if (!tms_setup_is_first(m->setup, layer)) continue;
         tms_attend attend = attend_of(m, layer, &q, 0, 0);
         TMS_TRY(run(m, &attend, false, error));
         attend.batch.max_tile_rows = TMS_TILE_ROWS;

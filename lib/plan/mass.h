@@ -21,7 +21,7 @@ typedef struct tms_masses {
  * destroy, too. */
 tamis_status tms_masses_create(tms_masses *masses, tamis_error *error);
 void tms_masses_destroy(tms_masses *masses);
-/* Builds the kernels and launches each once, with no rows. */
+/* Sends its table, builds the kernels and launches each once, with no rows. */
 tamis_status tms_masses_warm(const tms_masses *masses, tamis_error *error);
 
 /* Adds to mass[i], of every row i of the step as begun, what its last `last` rows give to it. q has

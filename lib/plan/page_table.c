@@ -9,11 +9,15 @@
 /* Most changed entries of one upload: 512 KiB, for which no backend waits. */
 #define CHUNK_ENTRIES 65536u
 
+static uint64_t bytes_of(const tms_setup *setup) {
+    return (uint64_t)setup->params.max_sequences * setup->cache->n_lanes * setup->max_pages *
+           sizeof(int32_t);
+}
+
 tamis_status tms_page_table_create(tms_page_table *table, const tms_setup *setup,
                                    tamis_error *error) {
     tms_device *dev = setup->dev;
     uint32_t n = setup->params.max_sequences, n_lanes = setup->cache->n_lanes;
-    uint64_t bytes = (uint64_t)n * n_lanes * setup->max_pages * sizeof(int32_t);
     table->setup = setup;
     table->entry_host = calloc(CHUNK_ENTRIES, 2 * sizeof *table->entry_host);
     table->rows = calloc(n, sizeof *table->rows);
@@ -24,8 +28,7 @@ tamis_status tms_page_table_create(tms_page_table *table, const tms_setup *setup
     }
     TMS_REQUIRE(ok, TAMIS_E_NO_MEMORY,
                 "no host memory for the page tables of %" PRIu32 " sequences", n);
-    TMS_TRY(tms_device_alloc(dev, bytes, &table->mem, error));
-    TMS_TRY(tms_device_fill(dev, (tms_ref){table->mem, 0}, 0, bytes, error));
+    TMS_TRY(tms_device_alloc(dev, bytes_of(setup), &table->mem, error));
     return tms_device_alloc(dev, CHUNK_ENTRIES * 2 * sizeof(int32_t), &table->entries, error);
 }
 
@@ -41,6 +44,7 @@ void tms_page_table_destroy(tms_page_table *table) {
 
 tamis_status tms_page_table_warm(const tms_page_table *table, tamis_error *error) {
     const tms_write_table empty = {.data = {table->mem, 0}, .entries = {table->entries, 0}};
+    TMS_TRY(tms_device_fill(table->setup->dev, empty.data, 0, bytes_of(table->setup), error));
     return tms_run_write_table(table->setup->dev, &empty, error);
 }
 

@@ -27,7 +27,7 @@ typedef struct tms_page_table {
 tamis_status tms_page_table_create(tms_page_table *table, const tms_setup *setup,
                                    tamis_error *error);
 void tms_page_table_destroy(tms_page_table *table);
-/* Launches its kernel once, with no entries. */
+/* Clears it on the device, and launches its kernel once, with no entries. */
 tamis_status tms_page_table_warm(const tms_page_table *table, tamis_error *error);
 
 /* Assigns a row to each of the sequences, at most max_sequences of them, and updates it on the

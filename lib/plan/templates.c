@@ -237,14 +237,6 @@ void tms_templates_destroy(tms_templates *l) {
 
 /* ---- Kernels --------------------------------------------------------------------------------- */
 
-/* Runs one timed stage, since the device begins to collect times only with the first one. */
-static tamis_status warm_times(const tms_templates *l, tamis_error *error) {
-    tms_event *from = NULL;
-    double us = 0;
-    TMS_TRY(tms_stage_start(l->setup, &from, error));
-    return tms_stage_stop(l->setup, from, TAMIS_OK, &us, error);
-}
-
 /* Launches the ops that come before attend, with no rows. */
 static tamis_status warm_writes(const tms_templates *l, tamis_error *error) {
     const tms_setup *setup = l->setup;
@@ -293,7 +285,6 @@ static tamis_status warm_attends(const tms_templates *l, uint32_t layer, tamis_e
 }
 
 tamis_status tms_templates_warm(const tms_templates *l, tms_step *step, tamis_error *error) {
-    TMS_TRY(warm_times(l, error));
     TMS_TRY(warm_writes(l, error));
     for (uint32_t layer = 0; layer < l->setup->cache->params.n_layers; layer++) {
         if (!tms_setup_is_first(l->setup, layer)) continue;

@@ -225,6 +225,39 @@ static void test_optional_ops_refuse(void **state) {
     tamis_context_destroy(&context);
 }
 
+static uint32_t attends;
+
+static tamis_status count_attend(tms_device *dev, const tms_attend *p) {
+    (void)dev;
+    (void)p;
+    attends++;
+    return TAMIS_OK;
+}
+
+/* Sinks that the backend cannot add are refused before their attend runs; without sinks it runs. */
+static void test_sinks_are_refused_before_the_attend(void **state) {
+    (void)state;
+    tamis_context *context = NULL;
+    tms_device *dev = open_device(&context);
+    const tms_backend *whole = dev->backend;
+    tms_backend bare = *whole;
+    tms_attend p = {.kv = {.page_size = 16, .head_dim = 64, .slot_stride = 64},
+                    .batch = {.n_heads = 2, .n_kv_heads = 2}};
+    bare.attend = count_attend;
+    bare.sink = NULL;
+    attends = 0;
+    dev->backend = &bare;
+    OK(tms_run_attend(dev, &p, &test_error));
+    assert_int_equal(attends, 1);
+    OK(tms_device_alloc(dev, 64, &p.logit.sinks.mem, &test_error));
+    FAILS(tms_run_attend(dev, &p, &test_error), TAMIS_E_UNSUPPORTED, "sink: device ");
+    assert_non_null(strstr(test_error.text, dev->info.id));
+    assert_int_equal(attends, 1);
+    dev->backend = whole;
+    tms_device_free(dev, p.logit.sinks.mem);
+    tamis_context_destroy(&context);
+}
+
 /* ---- Without a vendor's library --------------------------------------------------------------- */
 
 static uint32_t lines;
@@ -280,6 +313,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(test_late_errors_come_first),
         cmocka_unit_test(test_rules_name_the_value),
         cmocka_unit_test(test_optional_ops_refuse),
+        cmocka_unit_test(test_sinks_are_refused_before_the_attend),
         cmocka_unit_test(test_no_clblast),
     };
     setenv("TAMIS_CLBLAST", "none", 1);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* A backend that has the required ops alone runs a model under full and quest, in steps of few rows and
- * of many, and on forks; whatever needs another op is refused with its name. */
+ * of many, and on forks; whatever needs another op is refused with its name, before anything runs. */
 #include "host/backend.h"
 #include "lib/core/core.h"
 #include "tests/model/rig.h"
@@ -106,55 +106,157 @@ static void quest_runs(void **state) {
 
 /* ---- What is refused ------------------------------------------------------------------------- */
 
-static void refused(rig *r, const tamis_plan_params *params, const char *op) {
+/* A plan that needs an op beyond the required ones; zero: none of that. */
+typedef struct need {
+    const char *op;
+    tamis_selection_kind selection;
+    tamis_eviction_kind eviction;
+    uint32_t options, load_dtypes, flags;
+    uint32_t window; /* of the last layer alone */
+    bool sinks;      /* likewise */
+} need;
+
+static const need needs[] = {
+    {"load_rows", .load_dtypes = 1u << TAMIS_F16},
+    {"deviation", .load_dtypes = 1u << TAMIS_F32},
+    {"seek", .eviction = TAMIS_EVICT_CALLER, .window = 40},
+    {"page_mass", .selection = TAMIS_SELECT_ORACLE},
+    {"merge", .eviction = TAMIS_EVICT_STREAMING, .options = TAMIS_EVICT_REINDEX},
+    {"sink", .sinks = true},
+    {"sink", .selection = TAMIS_SELECT_QUEST, .sinks = true},
+    {"observe", .flags = TAMIS_PLAN_ROW_MASSES},
+    {"observe", .eviction = TAMIS_EVICT_H2O},
+    {"observe", .eviction = TAMIS_EVICT_TOVA},
+    {"pool_values", .eviction = TAMIS_EVICT_SNAPKV},
+    {"pool_values", .eviction = TAMIS_EVICT_PYRAMIDKV},
+    {"pool_values", .eviction = TAMIS_EVICT_ADAKV},
+    {"value_score", .eviction = TAMIS_EVICT_ANDPRO},
+    {"value_norm", .eviction = TAMIS_EVICT_CRITICALKV},
+    {"value_norm", .eviction = TAMIS_EVICT_CRITICAL_ADAKV},
+    {"score_rows", .eviction = TAMIS_EVICT_KNORM},
+    {"fuse", .eviction = TAMIS_EVICT_DEFENSIVEKV},
+    {"compact", .eviction = TAMIS_EVICT_CALLER},
+    {"replace", .eviction = TAMIS_EVICT_STREAMING},
+    {"scatter_rows", .eviction = TAMIS_EVICT_SNAPKV},
+};
+enum { N_NEEDS = sizeof needs / sizeof *needs, MOST_LAYERS = 16 };
+
+/* Makes and destroys a plan that needs it, and returns the status. */
+static tamis_status make_plan(rig *r, const need *of, tamis_buffer *sinks) {
+    const uint32_t n_layers = tamis_model_describe(r->model)->n_layers;
+    tamis_layer layers[MOST_LAYERS] = {0};
+    assert_true(n_layers <= MOST_LAYERS);
+    layers[n_layers - 1].attention.sliding_window = of->window;
+    if (of->sinks) layers[n_layers - 1].attention.sinks.buffer = sinks;
+    tamis_plan_params params = plan_of(of->selection);
+    params.load_dtypes = of->load_dtypes;
+    params.flags = of->flags;
+    params.layers = layers;
+    tamis_eviction_default(of->eviction, &params.eviction);
+    params.eviction.options |= of->options;
+    if (of->eviction) params.eviction.budget = BUDGET;
     tamis_plan *plan = NULL;
-    char wanted[64];
-    snprintf(wanted, sizeof wanted, "%s: backend %s has no such op", op, bare.name);
-    RIG_REFUSED(r, TAMIS_E_UNSUPPORTED, wanted,
-                tamis_plan_create(r->cache, params, &plan, &r->error));
-    assert_null(plan);
+    const tamis_status status = tamis_plan_create(r->cache, &params, &plan, &r->error);
+    assert_true((status == TAMIS_OK) == (plan != NULL));
+    tamis_plan_destroy(&plan);
+    return status;
 }
 
+static tamis_buffer *make_sinks(rig *r) {
+    const uint64_t bytes = tamis_model_describe(r->model)->n_heads * sizeof(float);
+    tamis_buffer *sinks;
+    RIG_OK(r, tamis_buffer_create(r->context, bytes, &sinks, &r->error));
+    return sinks;
+}
+
+/* It is refused on the device as it is, with the op's name, and nothing has run. */
+static void refuses(rig *r, const need *of, tamis_buffer *sinks, const char *op) {
+    const tms_device *dev = r->context->dev;
+    const uint64_t launches = dev->launches, ops = dev->ops;
+    char wanted[96];
+    snprintf(wanted, sizeof wanted, "%s%s device %s has no such op", op, *op ? ":" : "",
+             dev->info.id);
+    RIG_REFUSED(r, TAMIS_E_UNSUPPORTED, wanted, make_plan(r, of, sinks));
+    assert_int_equal(dev->launches, launches);
+    assert_int_equal(dev->ops, ops);
+}
+
+static void lack(const tms_backend *whole, const char *op) {
+    bare = *whole;
+#define LACK(with, name)                                                                           \
+    if (strcmp(op, #name) == 0) bare.name = NULL;
+    TMS_OPTIONAL_OPS(LACK, )
+#undef LACK
+}
+
+/* One op is missing at a time, and everything that a plan may need but is not required is missing at
+ * some time. */
 static void plans_name_the_op_that_is_missing(void **state) {
     (void)state;
-    static const struct {
-        tamis_eviction_kind kind;
-        const char *op;
-    } evictions[] = {{TAMIS_EVICT_H2O, "observe"},         {TAMIS_EVICT_TOVA, "observe"},
-                     {TAMIS_EVICT_SNAPKV, "scatter_rows"}, {TAMIS_EVICT_KNORM, "score_rows"},
-                     {TAMIS_EVICT_STREAMING, "replace"},   {TAMIS_EVICT_CALLER, "compact"}};
+#define NAME(with, op) #op,
+    static const char *const optional[] = {TMS_OPTIONAL_OPS(NAME, )};
+#undef NAME
+    rig r;
+    open_small(&r, false);
+    tms_device *dev = r.context->dev;
+    const tms_backend *whole = dev->backend;
+    tamis_buffer *sinks = make_sinks(&r);
+    for (size_t i = 0; i < sizeof optional / sizeof *optional; i++) {
+        const char *op = optional[i];
+        uint32_t n = 0;
+        for (uint32_t j = 0; j < N_NEEDS; j++) {
+            if (strcmp(needs[j].op, op) != 0) continue;
+            dev->backend = whole;
+            RIG_OK(&r, make_plan(&r, &needs[j], sinks));
+            lack(whole, op);
+            dev->backend = &bare;
+            refuses(&r, &needs[j], sinks, op);
+            n++;
+        }
+        /* What no plan calls. */
+        if (n == 0 && strcmp(op, "read_rows") != 0 && strcmp(op, "key_score") != 0)
+            fail_msg("no plan of this test needs %s", op);
+    }
+    dev->backend = whole;
+    tamis_buffer_destroy(&sinks);
+    rig_close(&r);
+}
+
+/* With the required ops alone all of them are refused, whatever they lack first. */
+static void required_ops_refuse_all_other_plans(void **state) {
+    (void)state;
     rig r;
     open_small(&r, true);
-    tamis_plan_params params = plan_of(TAMIS_SELECT_ORACLE);
-    refused(&r, &params, "page_mass");
-    params = plan_of(TAMIS_SELECT_FULL);
-    params.load_dtypes = 1u << TAMIS_F16;
-    refused(&r, &params, "load_rows");
-    params = plan_of(TAMIS_SELECT_FULL);
-    params.flags = TAMIS_PLAN_ROW_MASSES;
-    refused(&r, &params, "observe");
-    for (size_t i = 0; i < sizeof evictions / sizeof *evictions; i++) {
-        params = plan_of(TAMIS_SELECT_FULL);
-        tamis_eviction_default(evictions[i].kind, &params.eviction);
-        params.eviction.budget = BUDGET;
-        if (evictions[i].kind != TAMIS_EVICT_STREAMING) params.eviction.every = 0;
-        refused(&r, &params, evictions[i].op);
-    }
-    /* All the others, whatever they lack first. */
-    for (int kind = TAMIS_EVICT_STREAMING; kind <= TAMIS_EVICT_KNORM; kind++) {
-        params = plan_of(TAMIS_SELECT_QUEST);
-        tamis_plan *plan = NULL;
-        tamis_eviction_default((tamis_eviction_kind)kind, &params.eviction);
-        params.eviction.budget = BUDGET;
-        RIG_REFUSED(&r, TAMIS_E_UNSUPPORTED, "has no such op",
-                    tamis_plan_create(r.cache, &params, &plan, &r.error));
-    }
+    tamis_buffer *sinks = make_sinks(&r);
+    for (uint32_t i = 0; i < N_NEEDS; i++)
+        refuses(&r, &needs[i], sinks, "");
+    tamis_buffer_destroy(&sinks);
+    rig_close(&r);
+}
+
+/* No plan says that a cache will be read back. */
+static void reading_back_names_its_op(void **state) {
+    (void)state;
+    rig r;
+    float k[256];
+    int32_t text[1], next;
+    open_small(&r, true);
+    const tamis_plan_params plan = plan_of(TAMIS_SELECT_FULL);
+    RIG_OK(&r, tamis_runner_create(r.model, r.cache, &plan, &r.runner, &r.error));
+    const tamis_sequence id = rig_add(&r);
+    rig_text(&r, text, 1);
+    RIG_OK(&r, tamis_runner_prefill(r.runner, id, text, 1, &next, &r.error));
+    RIG_REFUSED(&r, TAMIS_E_UNSUPPORTED, "read_rows: device ",
+                tamis_cache_read(r.cache, id, 0, 0, 0, 1, k, NULL, &r.error));
+    RIG_OK(&r, tamis_runner_decode(r.runner, &id, 1, &next, &next, &r.error));
     rig_close(&r);
 }
 
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(full_runs), cmocka_unit_test(quest_runs),
-                                       cmocka_unit_test(plans_name_the_op_that_is_missing)};
+                                       cmocka_unit_test(plans_name_the_op_that_is_missing),
+                                       cmocka_unit_test(required_ops_refuse_all_other_plans),
+                                       cmocka_unit_test(reading_back_names_its_op)};
     if (!rig_arguments(argc, argv)) return 2;
     return cmocka_run_group_tests_name("required_ops", tests, NULL, NULL);
 }
