@@ -10,13 +10,22 @@ __kernel GROUP_OF(WG_SIZE) void embed_rows(REF_PARAMS(const int, tokens),
     const uint chunks = (dim + 15) / 16;
     FOR_EACH_ITEM(i, n_rows * chunks) {
         const uint row = i / chunks, first = i % chunks * 16;
-        __global const weight *from = w + w_offset + tokens[tokens_offset + row] * ROW_SIZE(dim);
+        const uint token = (uint)tokens[tokens_offset + row];
         __global float *to = y + y_offset + row * y_stride;
+#if STRIPS
+        __global const weight *strip = w + w_offset + token / STRIP * STRIP * ROW_SIZE(dim);
+        float16 columns[16]; /* of all rows of the strip */
+        strip16(strip, first, columns);
+        for (uint c = first; c < first + 16; c++)
+            to[c] = ((const float *)&columns[c - first])[token % STRIP];
+#else
+        __global const weight *from = w + w_offset + token * ROW_SIZE(dim);
         if (first + 16 <= dim) {
             vstore16(weights16(from, first), 0, to + first);
         } else {
             for (uint c = first; c < dim; c++)
                 to[c] = weight1(from, c);
         }
+#endif
     }
 }

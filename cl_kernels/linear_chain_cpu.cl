@@ -4,16 +4,20 @@
  * contract: host/ops/; meaning: host/compose.c.
  * A work-group goes from stage to stage. Of each it takes runs of outputs of any part from the
  * stage's queue, then waits until those of the others have ended too. It normalises the rows once a
- * stage, or DEPTH inputs of them at a time if there are more, as it holds them. The parts' types are
+ * stage, or DEPTH inputs of them at a time if there are more, as it holds them. The parts' kinds are
  * TYPE_A, TYPE_B and TYPE_C, which may be equal. */
 #ifndef TYPE_A
-#define TYPE_A 0 /* tamis_weight_type */
+#define TYPE_A 0 /* tms_cl_kind */
 #define TYPE_B 7
 #define TYPE_C 0
 #endif
 #define WEIGHT TYPE_A
-#define HOLD_INTEGERS (TYPE_A > 2 || TYPE_B > 2 || TYPE_C > 2)
-#define HOLD_FLOATS (TYPE_A <= 2 || TYPE_B <= 2 || TYPE_C <= 2)
+#define TAKES_FLOATS(kind) (((kind)&15) <= 2)
+#define TAKES_BYTES(kind)  ((kind) > 16 + 3) /* strips, but of floats and of Q8_0 */
+#define TAKES_CODES(kind)  (!TAKES_FLOATS(kind) && !TAKES_BYTES(kind))
+#define HOLD_FLOATS (TAKES_FLOATS(TYPE_A) || TAKES_FLOATS(TYPE_B) || TAKES_FLOATS(TYPE_C))
+#define HOLD_BYTES  (TAKES_BYTES(TYPE_A) || TAKES_BYTES(TYPE_B) || TAKES_BYTES(TYPE_C))
+#define HOLD_CODES  (TAKES_CODES(TYPE_A) || TAKES_CODES(TYPE_B) || TAKES_CODES(TYPE_C))
 #include "linear_cpu.clh"
 #include "activate.clh"
 #include "linear_parts.clh"
@@ -31,14 +35,17 @@
 #include "linear_type_cpu.clh"
 #endif
 
+/* Where output j, the first of a strip, and input k lie. */
+#define PLACE(w, n_in, j, k) ((w) + (j)*ROW_BYTES(n_in) + (STRIPS ? STRIP : 1) * ROW_BYTES(k))
+
 /* Adds the products of outputs j to j + outputs with the inputs k to k + depth, which are held. */
 static inline void add_part(const part *p, uint j, uint outputs, uint n_in, uint k, uint depth,
-                            const held *x, float (*sum)[ROWS]) {
+                            const held *x, float (*sum)[MOST_RUN]) {
 #undef WEIGHT
 #define WEIGHT TYPE_C
 #if TYPE_C != TYPE_A && TYPE_C != TYPE_B
     if (p->type == WEIGHT) {
-        add_outputs(p->w + j * ROW_BYTES(n_in) + ROW_BYTES(k), n_in, outputs, x, depth, sum);
+        add_outputs(PLACE(p->w, n_in, j, k), n_in, outputs, x, depth, sum);
         return;
     }
 #endif
@@ -46,20 +53,20 @@ static inline void add_part(const part *p, uint j, uint outputs, uint n_in, uint
 #define WEIGHT TYPE_B
 #if TYPE_B != TYPE_A
     if (p->type == WEIGHT) {
-        add_outputs(p->w + j * ROW_BYTES(n_in) + ROW_BYTES(k), n_in, outputs, x, depth, sum);
+        add_outputs(PLACE(p->w, n_in, j, k), n_in, outputs, x, depth, sum);
         return;
     }
 #endif
 #undef WEIGHT
 #define WEIGHT TYPE_A
-    add_outputs(p->w + j * ROW_BYTES(n_in) + ROW_BYTES(k), n_in, outputs, x, depth, sum);
+    add_outputs(PLACE(p->w, n_in, j, k), n_in, outputs, x, depth, sum);
 }
 
 /* The outputs of a row, with the bias and with what is there; zeros behind the last up to a
  * multiple of 16. */
-static inline void take_row(const part *p, uint j, uint outputs, float (*sum)[ROWS], uint r,
+static inline void take_row(const part *p, uint j, uint outputs, const float *sum, uint r,
                             bool accumulate, float *out) {
-    for (uint o = 0; o < outputs; o++) out[o] = sum[o][r];
+    for (uint o = 0; o < outputs; o++) out[o] = sum[o];
     for (uint o = outputs; o % 16; o++) out[o] = 0.0f;
     if (p->bias) /* a loop of its own: reading what is absent under a mask would be slow */
         for (uint o = 0; o < outputs; o++) out[o] += p->bias[j + o];
@@ -90,9 +97,10 @@ typedef struct inputs_held {
 /* Outputs j to j + outputs of part p, and of the one behind it under a gate. */
 static ONCE void end_item(const stage *s, const part *p, uint j, uint outputs, uint n_rows,
                           inputs_held *here) {
-    float sum[2][MOST_RUN][ROWS];
-    for (uint o = 0; o < outputs; o++)
-        for (uint r = 0; r < ROWS; r++) sum[0][o][r] = sum[1][o][r] = 0.0f;
+    float sum[2][ROWS][MOST_RUN];
+    for (uint r = 0; r < ROWS; r++)
+        for (uint o = 0; o < outputs; o += 16)
+            *(float16_at4 *)(sum[0][r] + o) = *(float16_at4 *)(sum[1][r] + o) = 0.0f;
     for (uint k = 0; k < s->n_in; k += DEPTH) {
         const uint depth = min((uint)DEPTH, s->n_in - k);
         for (uint r = 0; r < ROWS && here->first != k; r++) /* past the end, the last row again */
@@ -104,8 +112,8 @@ static ONCE void end_item(const stage *s, const part *p, uint j, uint outputs, u
     }
     for (uint r = 0; r < min(n_rows, (uint)ROWS); r++) {
         float y[MOST_RUN], up[MOST_RUN];
-        take_row(p, j, outputs, sum[0], r, s->accumulate, y);
-        if (s->gated) take_row(p + 1, j, outputs, sum[1], r, false, up);
+        take_row(p, j, outputs, sum[0][r], r, s->accumulate, y);
+        if (s->gated) take_row(p + 1, j, outputs, sum[1][r], r, false, up);
         for (uint o = 0; o < outputs && s->gated; o += 16) {
             const float16 z = *(const float16_at4 *)(y + o);
             *(float16_at4 *)(y + o) =

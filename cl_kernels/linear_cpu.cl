@@ -20,6 +20,20 @@
     MATRIX_PARAMS(x), MATRIX_PARAMS(y), REF_PARAMS(const weight, w),                              \
         REF_PARAMS(const float, bias), uint n_rows, uint n_in, uint n_out, uint accumulate
 
+#if STRIPS
+/* Inputs of step `step` of the 16 outputs from `j` into half b of the panel; behind the last strip
+ * that one again. */
+static ONCE void pack(float16 (*panel)[2], int b, __global const weight *w, uint j, uint n_out,
+                      uint n_in, uint step, uint depth) {
+    const uint k = step * PANEL_DEPTH;
+    __global const weight *strip = w + min(j, (n_out - 1) / STRIP * STRIP) * ROW_SIZE(n_in);
+    for (uint i = 0; i < depth; i += 16) {
+        float16 a[16];
+        strip16(strip, k + i, a);
+        UNROLL for (int o = 0; o < 16; o++) panel[i + o][b] = a[o];
+    }
+}
+#else
 /* Elements i to i + 15 of a row. */
 static inline float16 widened16(__global const weight *row, uint i) {
 #if QUANTISED
@@ -78,6 +92,8 @@ static ONCE void pack(float16 (*panel)[2], int b, __global const weight *w, uint
     for (; i < depth; i++)
         for (int o = 0; o < 16; o++) ((float *)&panel[i][b])[o] = weight1(from[o], k + i);
 }
+
+#endif
 
 /* The first `n` <= 16 of a vector of memory. */
 static inline float16 load_part(__global const float *p, int n) {

@@ -140,6 +140,8 @@ struct tms_backend {
     tamis_status (*read_pages)(tms_device *dev, const tms_page_read *p);
     /* Whether it reads them in every order; else only in TMS_READ_PAGES, ahead 0. */
     bool (*orders_pages)(tms_device *dev);
+    /* The layout in which it reads weights of this type fastest. optional: it reads rows alone */
+    tamis_weight_layout (*weight_layout)(tms_device *dev, tamis_weight_type type);
 
     /* The ops: tamis_status op(dev, p), called after the contract's rules were checked; NULL for those
      * that the backend lacks. For some ops uint64_t op_scratch(dev, p), optional; for fused ops const

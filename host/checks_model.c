@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The rules of the contract for the ops that a model needs beside attention. */
+#include "host/base/weights.h"
 #include "host/checks.h"
 
 #include <stdio.h>
@@ -20,6 +21,13 @@ static tamis_status check_weights(tms_device *dev, const char *op, const tms_wei
     if (block == 0)
         return tms_device_fail(dev, TAMIS_E_UNSUPPORTED, "%s: weight type %d is unknown", op,
                                (int)w->type);
+    if (!tms_weight_layout_fits(w->layout, w->type))
+        return tms_device_fail(dev, TAMIS_E_UNSUPPORTED, "%s: no layout %d of %s weights", op,
+                               (int)w->layout, tamis_weight_name(w->type));
+    if (w->layout != TAMIS_WEIGHT_ROWS && !dev->backend->weight_layout)
+        return tms_device_fail(dev, TAMIS_E_UNSUPPORTED,
+                               "%s: weights in strips: the backend %s reads rows alone", op,
+                               dev->backend->name);
     if (width % block)
         return tms_device_fail(dev, TAMIS_E_ARGUMENT,
                                "%s: rows of %u %s weights: not a multiple of its blocks of %u", op,

@@ -111,6 +111,8 @@ typedef struct tms_page_read {
 
 tamis_status tms_device_read_pages(tms_device *dev, const tms_page_read *p, tamis_error *error);
 bool tms_device_orders_pages(tms_device *dev);
+/* The layout in which the device reads weights of a known type fastest. */
+tamis_weight_layout tms_device_weight_layout(tms_device *dev, tamis_weight_type type);
 
 /* ---- Ops ------------------------------------------------------------------------------------- */
 

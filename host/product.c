@@ -37,8 +37,8 @@ tamis_status tms_product_run(tms_device *dev, const tms_product *by, tms_workspa
         tms_ref w = {p->w.ref.mem, p->w.ref.offset + skip};
         if (!wide) {
             const tms_ref piece = {work->mem, 0};
-            status =
-                by->widen(dev, (tms_weight_matrix){w, p->w.type}, (uint64_t)n * p->n_in, piece);
+            status = by->widen(dev, (tms_weight_matrix){.ref = w, .type = p->w.type},
+                               (uint64_t)n * p->n_in, piece);
             w = piece;
         }
         if (status == TAMIS_OK) status = by->multiply(dev, p, w, first, n, keep);
@@ -55,7 +55,7 @@ tamis_status tms_product_prepare(tms_device *dev, const tms_product *by, tms_wor
     const tms_ref at = {work->mem, 0};
     if (status == TAMIS_OK) status = dev->backend->fill(dev, at, 0, all * sizeof(float));
     if (status == TAMIS_OK && p->w.type != TAMIS_WEIGHT_F32)
-        status = by->widen(dev, (tms_weight_matrix){at, p->w.type}, 0, at);
+        status = by->widen(dev, (tms_weight_matrix){.ref = at, .type = p->w.type}, 0, at);
     const tms_linear warm = {.x = {{at.mem, x * sizeof(float)}, p->n_in},
                              .y = {{at.mem, y * sizeof(float)}, p->n_out},
                              .w = {at, TAMIS_WEIGHT_F32},

@@ -217,6 +217,10 @@ bool tms_device_orders_pages(tms_device *dev) {
     return dev->backend->orders_pages(dev);
 }
 
+tamis_weight_layout tms_device_weight_layout(tms_device *dev, tamis_weight_type type) {
+    return dev->backend->weight_layout ? dev->backend->weight_layout(dev, type) : TAMIS_WEIGHT_ROWS;
+}
+
 /* ---- Ops ------------------------------------------------------------------------------------- */
 
 static tamis_status lacks(tms_device *dev, const char *op) {

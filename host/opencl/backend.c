@@ -26,6 +26,7 @@ const tms_backend tms_backend_opencl = {
     .read_bandwidth = tms_cl_read_bandwidth,
     .read_pages = tms_cl_read_pages,
     .orders_pages = tms_cl_orders_pages,
+    .weight_layout = tms_cl_weight_layout,
     /* clang-format off */
     TMS_OPS(TMS_ENTER_OP, tms_cl_)
     TMS_SCRATCH_OPS(TMS_ENTER_SCRATCH, tms_cl_)

@@ -3,16 +3,16 @@
 #include "host/opencl/linear.h"
 
 /* A CPU device has it in a program with others that read weights. */
-static tms_cl_launch begin(tms_device *dev, tamis_weight_type type) {
-    if (dev->base_only) return tms_cl_begin(dev, "embed.cl", "embed_rows", "-DWEIGHT=%d", type);
-    const tms_cl_types types = {{type, type, type}};
-    return tms_cl_begin_weights(dev, "embed.cl", "embed_rows", &types, 1);
+static tms_cl_launch begin(tms_device *dev, uint32_t kind) {
+    if (dev->base_only) return tms_cl_begin(dev, "embed.cl", "embed_rows", "-DWEIGHT=%u", kind);
+    const tms_cl_kinds kinds = {{kind, kind, kind}};
+    return tms_cl_begin_weights(dev, "embed.cl", "embed_rows", &kinds, 1);
 }
 
 tamis_status tms_cl_embed(tms_device *dev, const tms_embed *p) {
     tamis_status status = tms_cl_base_only(dev, "embed");
     if (status != TAMIS_OK) return status;
-    tms_cl_launch l = begin(dev, p->w.type);
+    tms_cl_launch l = begin(dev, tms_cl_kind(&p->w));
     tms_cl_ref(&l, p->tokens, sizeof(cl_int), p->n_rows);
     tms_cl_weights(&l, &p->w, p->n_rows ? p->n_vocab : 0, p->dim);
     tms_cl_matrix(&l, &p->y, p->n_rows, p->dim);

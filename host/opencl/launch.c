@@ -87,7 +87,7 @@ void tms_cl_reached(tms_cl_launch *l, tms_ref ref, size_t element, uint64_t n) {
 
 void tms_cl_weights(tms_cl_launch *l, const tms_weight_matrix *w, uint64_t n_out, uint64_t n_in) {
     const size_t size = tms_weight_unit(w->type);
-    tms_cl_ref(l, w->ref, size, tamis_weight_bytes(w->type, n_out, n_in) / size);
+    tms_cl_ref(l, w->ref, size, tms_matrix_bytes(w, n_out, n_in) / size);
 }
 
 void tms_cl_u32(tms_cl_launch *l, uint32_t value) {

@@ -3,6 +3,7 @@
  * CLBlast's product if it is installed, else the same kernel on few rows at a time. CPU form:
  * a chain of one stage for few rows, a kernel of our own for many. */
 #include "host/opencl/linear.h"
+#include "host/base/weights.h"
 #include "host/library.h"
 #include "host/opencl/clblast.h"
 
@@ -44,8 +45,9 @@ static tamis_status run_cpu_few(tms_device *dev, const tms_linear *p) {
 }
 
 static tamis_status run_cpu_many(tms_device *dev, const tms_linear *p) {
-    const tms_cl_types types = {{p->w.type, p->w.type, p->w.type}};
-    tms_cl_launch l = tms_cl_begin_weights(dev, "linear_cpu.cl", "linear_many", &types, 1);
+    const uint32_t kind = tms_cl_kind(&p->w);
+    const tms_cl_kinds kinds = {{kind, kind, kind}};
+    tms_cl_launch l = tms_cl_begin_weights(dev, "linear_cpu.cl", "linear_many", &kinds, 1);
     set_operands(&l, p);
     return tms_cl_run_groups(&l, 1, groups_of(p->n_out, CPU_PANEL),
                              groups_of(p->n_rows, CPU_MOST_ROWS));
@@ -155,10 +157,16 @@ static tamis_status prepare(tms_device *dev, const tms_linear *p) {
 
 tamis_status tms_cl_linear(tms_device *dev, const tms_linear *p) {
     bool cpu;
-    tamis_status status = tms_cl_choose(dev, "linear", NULL, &cpu);
+    tamis_status status = tms_cl_choose_product(dev, "linear", &p->w, &cpu);
     if (status != TAMIS_OK) return status;
     if (cpu) return run_cpu(dev, p);
     if (p->n_rows == 0) return prepare(dev, p);
     if (p->n_rows <= TMS_FEW_ROWS) return run_vector(dev, p, p->n_rows == 1 ? 1 : TMS_FEW_ROWS);
     return has_library(dev) ? run_library(dev, p) : run_passes(dev, p);
+}
+
+tamis_weight_layout tms_cl_weight_layout(tms_device *dev, tamis_weight_type type) {
+    const bool cpu = tms_form_is_cpu(dev->form) || (dev->form == TMS_FORM_AUTO && !dev->base_only);
+    return cpu && tms_weight_layout_fits(TAMIS_WEIGHT_STRIPS, type) ? TAMIS_WEIGHT_STRIPS
+                                                                    : TAMIS_WEIGHT_ROWS;
 }

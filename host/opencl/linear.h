@@ -6,18 +6,27 @@
 
 #include "host/opencl/opencl.h"
 
-/* The types of weights in a program: TYPE_A, TYPE_B and TYPE_C. */
-#define TMS_CL_TYPES 3
-typedef struct tms_cl_types {
-    tamis_weight_type of[TMS_CL_TYPES];
-} tms_cl_types;
-/* The types of the parts of n stages, each once, then the first again; false if there are more. */
-bool tms_cl_types_of(const tms_linear_parts *stages, uint32_t n, tms_cl_types *out);
+/* What a kernel must know of a matrix: type and layout in one number. */
+static inline uint32_t tms_cl_kind(const tms_weight_matrix *w) {
+    return (uint32_t)w->type + 16 * (uint32_t)w->layout;
+}
+/* The kinds of weights in a program: TYPE_A, TYPE_B and TYPE_C. */
+#define TMS_CL_KINDS 3
+typedef struct tms_cl_kinds {
+    uint32_t of[TMS_CL_KINDS];
+} tms_cl_kinds;
+/* Those of the parts of n stages, each once and ascending, then the first again; false if there are
+ * more. */
+bool tms_cl_kinds_of(const tms_linear_parts *stages, uint32_t n, tms_cl_kinds *out);
 
-/* A kernel of a CPU device that reads weights of these types. `rows`: of those of chains in the
+/* As tms_cl_choose, for weights that the base form reads in rows alone. */
+tamis_status tms_cl_choose_product(tms_device *dev, const char *op, const tms_weight_matrix *w,
+                                   bool *cpu);
+
+/* A kernel of a CPU device that reads weights of these kinds. `rows`: of those of chains in the
  * program, 1 or TMS_FEW_ROWS. */
 tms_cl_launch tms_cl_begin_weights(tms_device *dev, const char *file, const char *kernel,
-                                   const tms_cl_types *types, uint32_t rows);
+                                   const tms_cl_kinds *kinds, uint32_t rows);
 /* The arguments STAGE_PARAMS and PART_PARAMS of linear_parts.clh; a part that is not there is
  * absent. run: outputs of an item. */
 void tms_cl_stage(tms_cl_launch *l, const tms_linear_parts *p, uint32_t run);
@@ -27,7 +36,7 @@ uint64_t tms_cl_stage_items(const tms_linear_parts *p, uint32_t run);
 
 /* The CPU form of a chain of n stages, and of one. */
 tamis_status tms_cl_run_stages(tms_device *dev, const tms_linear_parts *stages, uint32_t n,
-                               const tms_cl_types *types);
+                               const tms_cl_kinds *kinds);
 tamis_status tms_cl_run_stage(tms_device *dev, const tms_linear_parts *p);
 
 #endif

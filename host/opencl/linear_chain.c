@@ -6,7 +6,7 @@
 #include "host/opencl/linear.h"
 
 tamis_status tms_cl_linear_chain(tms_device *dev, const tms_linear_chain *p) {
-    tms_cl_types types;
+    tms_cl_kinds kinds;
     uint32_t parts = 0;
     bool cpu;
     tamis_status status = tms_cl_choose(dev, "linear_chain", NULL, &cpu);
@@ -14,7 +14,7 @@ tamis_status tms_cl_linear_chain(tms_device *dev, const tms_linear_chain *p) {
     for (uint32_t i = 0; i < p->n_stages; i++)
         parts += p->stages[i].n_parts;
     const bool fits = cpu && tms_cl(dev)->waits && parts <= TMS_CHAIN_PARTS &&
-                      tms_cl_types_of(p->stages, p->n_stages, &types);
-    return fits ? tms_cl_run_stages(dev, p->stages, p->n_stages, &types)
+                      tms_cl_kinds_of(p->stages, p->n_stages, &kinds);
+    return fits ? tms_cl_run_stages(dev, p->stages, p->n_stages, &kinds)
                 : tms_compose_linear_chain(dev, p);
 }

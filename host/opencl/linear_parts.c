@@ -8,11 +8,11 @@
 
 /* `rows`: of the kernel, 1 or TMS_FEW_ROWS. */
 static tamis_status run_base(tms_device *dev, const tms_linear_parts *p, uint32_t rows) {
-    tms_cl_types types;
-    (void)tms_cl_types_of(p, 1, &types); /* as many as parts */
+    tms_cl_kinds kinds;
+    (void)tms_cl_kinds_of(p, 1, &kinds); /* as many as parts */
     tms_cl_launch l = tms_cl_begin(dev, "linear_parts.cl", "linear_parts",
-                                   "-DTYPE_A=%d -DTYPE_B=%d -DTYPE_C=%d -DROWS=%u",
-                                   (int)types.of[0], (int)types.of[1], (int)types.of[2], rows);
+                                   "-DTYPE_A=%u -DTYPE_B=%u -DTYPE_C=%u -DROWS=%u", kinds.of[0],
+                                   kinds.of[1], kinds.of[2], rows);
     tms_cl_u32(&l, p->n_rows);
     tms_cl_stage(&l, p, BASE_RUN);
     for (uint32_t i = 0; i < TMS_MOST_PARTS; i++)
@@ -22,7 +22,9 @@ static tamis_status run_base(tms_device *dev, const tms_linear_parts *p, uint32_
 
 tamis_status tms_cl_linear_parts(tms_device *dev, const tms_linear_parts *p) {
     bool cpu;
-    tamis_status status = tms_cl_choose(dev, "linear_parts", NULL, &cpu);
+    tamis_status status = TAMIS_OK;
+    for (uint32_t i = 0; i < p->n_parts && status == TAMIS_OK; i++)
+        status = tms_cl_choose_product(dev, "linear_parts", &p->parts[i].w, &cpu);
     if (status != TAMIS_OK) return status;
     if (cpu) return tms_cl_run_stage(dev, p);
     if (tms_takes_rows(p->n_rows, p->build_rows, 1, 1)) status = run_base(dev, p, 1);

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* The stages of linear_chain on OpenCL, which linear and linear_parts are, too: their arguments, and the
- * CPU form, one launch of cl_kernels/linear_chain_cpu.cl for all stages. A program knows the types of a
+ * CPU form, one launch of cl_kernels/linear_chain_cpu.cl for all stages. A program knows the kinds of a
  * launch, in ascending order, so that launches share it whatever part has which. */
 #include "host/opencl/linear.h"
 
@@ -8,21 +8,38 @@
 #define RUN       16u
 #define LONG_RUN  64u
 #define LONG_RUNS 32u /* so many are enough for all cores */
-#define HELD      4096u
+#define HELD      16384u
 
-bool tms_cl_types_of(const tms_linear_parts *stages, uint32_t n, tms_cl_types *out) {
+/* Puts a kind in its place among `found` ascending ones, unless it is there. */
+static bool add_kind(tms_cl_kinds *to, uint32_t *found, uint32_t kind) {
+    uint32_t at = 0;
+    while (at < *found && to->of[at] < kind)
+        at++;
+    if (at < *found && to->of[at] == kind) return true;
+    if (*found == TMS_CL_KINDS) return false;
+    for (uint32_t i = (*found)++; i > at; i--)
+        to->of[i] = to->of[i - 1];
+    to->of[at] = kind;
+    return true;
+}
+
+bool tms_cl_kinds_of(const tms_linear_parts *stages, uint32_t n, tms_cl_kinds *out) {
     uint32_t found = 0;
-    for (int type = 0; tamis_weight_block((tamis_weight_type)type); type++) {
-        bool used = false;
-        for (uint32_t i = 0; i < n; i++)
-            for (uint32_t k = 0; k < stages[i].n_parts; k++)
-                used = used || stages[i].parts[k].w.type == (tamis_weight_type)type;
-        if (used && found == TMS_CL_TYPES) return false;
-        if (used) out->of[found++] = (tamis_weight_type)type;
-    }
-    while (found < TMS_CL_TYPES)
+    *out = (tms_cl_kinds){0};
+    for (uint32_t i = 0; i < n; i++)
+        for (uint32_t k = 0; k < stages[i].n_parts; k++)
+            if (!add_kind(out, &found, tms_cl_kind(&stages[i].parts[k].w))) return false;
+    while (found < TMS_CL_KINDS)
         out->of[found++] = out->of[0];
     return true;
+}
+
+tamis_status tms_cl_choose_product(tms_device *dev, const char *op, const tms_weight_matrix *w,
+                                   bool *cpu) {
+    const tamis_status status = tms_cl_choose(dev, op, NULL, cpu);
+    if (status != TAMIS_OK || *cpu || w->layout == TAMIS_WEIGHT_ROWS) return status;
+    return tms_device_fail(dev, TAMIS_E_UNSUPPORTED,
+                           "%s: weights in strips, which the CPU form alone reads", op);
 }
 
 void tms_cl_stage(tms_cl_launch *l, const tms_linear_parts *p, uint32_t run) {
@@ -40,12 +57,12 @@ void tms_cl_part(tms_cl_launch *l, const tms_linear_parts *p, uint32_t i) {
     static const tms_linear_part none;
     const tms_linear_part *part = i < p->n_parts ? &p->parts[i] : &none;
     const bool writes = p->n_rows && i < p->n_parts && !(p->gated && i > 0);
-    const uint64_t bytes = p->n_rows ? tamis_weight_bytes(part->w.type, part->n_out, p->n_in) : 0;
+    const uint64_t bytes = p->n_rows ? tms_matrix_bytes(&part->w, part->n_out, p->n_in) : 0;
     tms_cl_matrix(l, &part->y, writes ? p->n_rows : 0, part->n_out);
     tms_cl_ref(l, part->w.ref, 1, bytes);
     tms_cl_optional(l, part->bias, sizeof(cl_float), part->n_out);
     tms_cl_u32(l, part->n_out);
-    tms_cl_u32(l, part->w.type);
+    tms_cl_u32(l, tms_cl_kind(&part->w));
 }
 
 uint64_t tms_cl_stage_items(const tms_linear_parts *p, uint32_t run) {
@@ -61,18 +78,17 @@ static uint32_t run_of(const tms_linear_parts *p) {
 }
 
 tms_cl_launch tms_cl_begin_weights(tms_device *dev, const char *file, const char *kernel,
-                                   const tms_cl_types *types, uint32_t rows) {
-    return tms_cl_begin(dev, file, kernel, "-DTYPE_A=%d -DTYPE_B=%d -DTYPE_C=%d -DROWS=%u%s",
-                        (int)types->of[0], (int)types->of[1], (int)types->of[2], rows,
-                        tms_cl_shape(dev));
+                                   const tms_cl_kinds *kinds, uint32_t rows) {
+    return tms_cl_begin(dev, file, kernel, "-DTYPE_A=%u -DTYPE_B=%u -DTYPE_C=%u -DROWS=%u%s",
+                        kinds->of[0], kinds->of[1], kinds->of[2], rows, tms_cl_shape(dev));
 }
 
 static tamis_status run_rows(tms_device *dev, const tms_linear_parts *stages, uint32_t n,
-                             const tms_cl_types *types, uint32_t rows) {
+                             const tms_cl_kinds *kinds, uint32_t rows) {
     static const tms_linear_parts none;
     uint64_t items = 0;
     uint32_t parts = 0;
-    tms_cl_launch l = tms_cl_begin_weights(dev, "linear_chain_cpu.cl", "linear_chain", types, rows);
+    tms_cl_launch l = tms_cl_begin_weights(dev, "linear_chain_cpu.cl", "linear_chain", kinds, rows);
     tms_cl_u32(&l, stages[0].n_rows);
     tms_cl_u32(&l, n);
     for (uint32_t i = 0; i < TMS_MOST_STAGES; i++) {
@@ -90,17 +106,17 @@ static tamis_status run_rows(tms_device *dev, const tms_linear_parts *stages, ui
 }
 
 tamis_status tms_cl_run_stages(tms_device *dev, const tms_linear_parts *stages, uint32_t n,
-                               const tms_cl_types *types) {
+                               const tms_cl_kinds *kinds) {
     const uint32_t n_rows = stages[0].n_rows, build_rows = stages[0].build_rows;
     tamis_status status = TAMIS_OK;
-    if (tms_takes_rows(n_rows, build_rows, 1, 1)) status = run_rows(dev, stages, n, types, 1);
+    if (tms_takes_rows(n_rows, build_rows, 1, 1)) status = run_rows(dev, stages, n, kinds, 1);
     if (status == TAMIS_OK && tms_takes_rows(n_rows, build_rows, 2, TMS_FEW_ROWS))
-        status = run_rows(dev, stages, n, types, TMS_FEW_ROWS);
+        status = run_rows(dev, stages, n, kinds, TMS_FEW_ROWS);
     return status;
 }
 
 tamis_status tms_cl_run_stage(tms_device *dev, const tms_linear_parts *p) {
-    tms_cl_types types;
-    (void)tms_cl_types_of(p, 1, &types); /* as many as parts */
-    return tms_cl_run_stages(dev, p, 1, &types);
+    tms_cl_kinds kinds;
+    (void)tms_cl_kinds_of(p, 1, &kinds); /* as many as parts */
+    return tms_cl_run_stages(dev, p, 1, &kinds);
 }

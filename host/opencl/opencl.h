@@ -242,6 +242,7 @@ tamis_status tms_cl_select_wide(tms_device *dev, const tms_select *p);
 tamis_status tms_cl_read_bandwidth(tms_device *dev, tms_ref from, uint64_t bytes, double *gb_per_s);
 tamis_status tms_cl_read_pages(tms_device *dev, const tms_page_read *p);
 bool tms_cl_orders_pages(tms_device *dev);
+tamis_weight_layout tms_cl_weight_layout(tms_device *dev, tamis_weight_type type); /* linear.c */
 
 /* Slots of a work-group's tile in project.clh. */
 static inline uint32_t tms_cl_project_slots(uint32_t head_dim) {

@@ -144,9 +144,10 @@ typedef struct tms_matrix {
     uint64_t stride; /* elements */
 } tms_matrix;
 
-/* A packed matrix of weights [n_out][n_in] in GGUF's layout. The rows of a quantised type are whole
- * blocks: n_in is a multiple of tamis_weight_block(type). `ref` is at a multiple of 4 bytes; blocks
- * and rows behind it are at multiples of 2 alone. An element's value, by the block it lies in, with
+/* A matrix of weights [n_out][n_in] in one of the layouts of tamis/types.h. The rows of a quantised
+ * type are whole blocks: n_in is a multiple of tamis_weight_block(type). `ref` is at a multiple of 4
+ * bytes; blocks and rows behind it are at multiples of 2 alone, strips at multiples of 16. A backend
+ * may lack strips, and answers E_UNSUPPORTED then. An element's value, by the block it lies in, with
  * f16 d, dmin and m widened exactly and everything else an integer:
  *   Q8_0   d·q                                   f16 d, int8 q[32]
  *   Q4_0   d·(n - 8)                             f16 d, 16 bytes of nibbles
@@ -166,7 +167,12 @@ typedef struct tms_matrix {
 typedef struct tms_weight_matrix {
     tms_ref ref;
     tamis_weight_type type;
+    tamis_weight_layout layout;
 } tms_weight_matrix;
+
+static inline uint64_t tms_matrix_bytes(const tms_weight_matrix *w, uint64_t n_out, uint64_t n_in) {
+    return tamis_weight_layout_bytes(w->layout, w->type, n_out, n_in);
+}
 
 /* Whether the elements are single numbers; then `type` has the value of their tamis_dtype. */
 static inline bool tms_weight_is_float(tamis_weight_type type) {

@@ -198,6 +198,7 @@ const tms_backend tms_backend_reference = {
     .read_bandwidth = tms_reference_read_bandwidth,
     .read_pages = tms_reference_read_pages,
     .orders_pages = tms_reference_orders_pages,
+    .weight_layout = tms_reference_weight_layout,
     /* clang-format off */
     TMS_REQUIRED_OPS(TMS_ENTER_OP, tms_reference_)
     TMS_OPTIONAL_OPS(TMS_ENTER_OP, tms_reference_)

@@ -112,5 +112,6 @@ tamis_status tms_reference_read_bandwidth(tms_device *dev, tms_ref from, uint64_
                                           double *gb_per_s);
 tamis_status tms_reference_read_pages(tms_device *dev, const tms_page_read *p);
 bool tms_reference_orders_pages(tms_device *dev);
+tamis_weight_layout tms_reference_weight_layout(tms_device *dev, tamis_weight_type type);
 
 #endif

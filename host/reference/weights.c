@@ -3,7 +3,11 @@
  * Contract: host/ops/, tms_weight_matrix. Every product is exact in fp32, so that a difference of
  * two is rounded once, whatever a compiler contracts. */
 #include "host/reference/weights.h"
+#include "host/base/weights.h"
 #include "host/reference/convert.h"
+#include "host/reference/reference.h"
+
+#define MOST_BYTES 256 /* of a block */
 
 /* Two bytes at any address. */
 static float f16_at(const uint8_t *at) {
@@ -76,19 +80,31 @@ static void widen_q6_k(const uint8_t *block, float *out) {
     }
 }
 
-void tms_load_weights(tamis_weight_type type, const void *w, uint64_t row, uint32_t n, float *out) {
+void tms_load_weights(const tms_weight_matrix *m, const void *w, uint64_t row, uint32_t n,
+                      float *out) {
     static void (*const widen[])(const uint8_t *, float *) = {
         [TAMIS_WEIGHT_Q8_0] = widen_q8_0, [TAMIS_WEIGHT_Q4_0] = widen_q4_0,
         [TAMIS_WEIGHT_Q4_1] = widen_q4_1, [TAMIS_WEIGHT_Q5_0] = widen_q5_0,
         [TAMIS_WEIGHT_Q4_K] = widen_q4_k, [TAMIS_WEIGHT_Q6_K] = widen_q6_k,
     };
-    const uint32_t block = tamis_weight_block(type);
-    const uint64_t bytes = tamis_weight_bytes(type, 1, block);
-    const uint8_t *from = (const uint8_t *)w + row * tamis_weight_bytes(type, 1, n);
-    if (block == 1) {
-        tms_load_row((tamis_dtype)type, w, row * n, n, out);
+    const uint32_t elements = tamis_weight_block(m->type);
+    const uint64_t bytes = tamis_weight_bytes(m->type, 1, elements);
+    const uint8_t *from = (const uint8_t *)w + row * tamis_weight_bytes(m->type, 1, n);
+    uint8_t block[MOST_BYTES];
+    if (elements == 1) {
+        tms_load_row((tamis_dtype)m->type, w, row * n, n, out);
         return;
     }
-    for (uint32_t i = 0; i < n; i += block, from += bytes)
-        widen[type](from, out + i);
+    for (uint32_t i = 0; i < n; i += elements, from += bytes) {
+        const uint8_t *at = m->layout == TAMIS_WEIGHT_STRIPS ? block : from;
+        if (m->layout == TAMIS_WEIGHT_STRIPS)
+            tms_strips_block(m->type, n, w, row, i / elements, block);
+        widen[m->type](at, out + i);
+    }
+}
+
+tamis_weight_layout tms_reference_weight_layout(tms_device *dev, tamis_weight_type type) {
+    (void)dev;
+    (void)type;
+    return TAMIS_WEIGHT_ROWS;
 }

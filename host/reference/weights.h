@@ -3,10 +3,10 @@
 #ifndef TMS_REFERENCE_WEIGHTS_H
 #define TMS_REFERENCE_WEIGHTS_H
 
-#include <stdint.h>
-#include <tamis/device.h>
+#include "host/ops/types.h"
 
-/* Widens the `n` elements of row `row` of the packed matrix at `w`; whole blocks. */
-void tms_load_weights(tamis_weight_type type, const void *w, uint64_t row, uint32_t n, float *out);
+/* Widens the `n` elements of row `row` of the matrix m, whose bytes are at `w`. */
+void tms_load_weights(const tms_weight_matrix *m, const void *w, uint64_t row, uint32_t n,
+                      float *out);
 
 #endif

@@ -67,43 +67,63 @@ static void add_vocab(XXH3_state_t *hash, const tamis_vocab_info *info) {
     add_text(hash, info->pattern);
 }
 
-/* Type, length and bytes as the device has them; an absent weight has no length. */
-static tamis_status add_weight(XXH3_state_t *hash, const tms_weight *weight, void *piece,
+/* Rows [first, first + n) as they are in the file, from strips that begin with the first of them. */
+static tamis_status add_strips(XXH3_state_t *hash, const tms_weight *weight, uint64_t first,
+                               uint64_t n, uint8_t *pieces, tamis_error *error) {
+    const uint64_t row = tamis_weight_bytes(weight->type, 1, weight->n_in);
+    const uint64_t bytes = tamis_weight_layout_bytes(weight->layout, weight->type, n, weight->n_in);
+    uint8_t *strips = pieces, *rows = pieces + PIECE;
+    TMS_TRY(tamis_buffer_read(weight->buffer, first * row, strips, bytes, error));
+    TMS_TRY(tamis_weight_unpack(weight->type, n, weight->n_in, strips, rows, error));
+    XXH3_128bits_update(hash, rows, n * row);
+    return TAMIS_OK;
+}
+
+/* Type, length and bytes as rows on the device; an absent weight has no length. */
+static tamis_status add_weight(XXH3_state_t *hash, const tms_weight *weight, uint8_t *pieces,
                                tamis_error *error) {
-    const uint64_t bytes = weight->buffer ? tamis_buffer_bytes(weight->buffer) : 0;
+    const uint64_t row = tamis_weight_bytes(weight->type, 1, weight->n_in);
+    const uint64_t bytes = weight->buffer ? weight->n_out * row : 0;
+    const bool strips = weight->layout == TAMIS_WEIGHT_STRIPS;
+    const uint64_t step =
+        strips ? PIECE / (TAMIS_STRIP_ROWS * row) * TAMIS_STRIP_ROWS * row : PIECE;
     add_u64(hash, bytes ? weight->type : 0);
     add_u64(hash, bytes);
-    for (uint64_t first = 0; first < bytes; first += PIECE) {
-        const uint64_t n = bytes - first < PIECE ? bytes - first : PIECE;
-        TMS_TRY(tamis_buffer_read(weight->buffer, first, piece, n, error));
-        XXH3_128bits_update(hash, piece, n);
+    for (uint64_t first = 0; first < bytes; first += step) {
+        const uint64_t n = bytes - first < step ? bytes - first : step;
+        if (strips) {
+            TMS_TRY(add_strips(hash, weight, first / row, n / row, pieces, error));
+            continue;
+        }
+        TMS_TRY(tamis_buffer_read(weight->buffer, first, pieces, n, error));
+        XXH3_128bits_update(hash, pieces, n);
     }
     return TAMIS_OK;
 }
 
-static tamis_status add_weights(XXH3_state_t *hash, const tms_weights *weights, void *piece,
+static tamis_status add_weights(XXH3_state_t *hash, const tms_weights *weights, uint8_t *pieces,
                                 tamis_error *error) {
-    TMS_TRY(add_weight(hash, &weights->embed, piece, error));
-    TMS_TRY(add_weight(hash, &weights->output_norm, piece, error));
-    TMS_TRY(add_weight(hash, &weights->output, piece, error));
+    TMS_TRY(add_weight(hash, &weights->embed, pieces, error));
+    TMS_TRY(add_weight(hash, &weights->output_norm, pieces, error));
+    TMS_TRY(add_weight(hash, &weights->output, pieces, error));
     for (uint32_t layer = 0; layer < weights->n_layers; ++layer)
         for (int i = 0; i < TMS_LAYER_WEIGHTS; ++i)
-            TMS_TRY(add_weight(hash, &weights->layers[layer].weights[i], piece, error));
+            TMS_TRY(add_weight(hash, &weights->layers[layer].weights[i], pieces, error));
     return TAMIS_OK;
 }
 
 static tamis_status compute(tamis_model *model, tamis_error *error) {
     XXH3_state_t hash;
     XXH128_canonical_t canonical;
-    void *piece = malloc(PIECE);
-    TMS_REQUIRE(piece, TAMIS_E_NO_MEMORY, "no memory for %u bytes", PIECE);
+    uint8_t *pieces = malloc(2 * PIECE);
+    TMS_REQUIRE(pieces, TAMIS_E_NO_MEMORY, "no memory for %u bytes", 2 * PIECE);
     XXH3_128bits_reset(&hash);
     XXH3_128bits_update(&hash, DOMAIN, sizeof DOMAIN);
     add_config(&hash, &model->config);
     add_factors(&hash, model);
     add_vocab(&hash, &model->vocab.info);
-    const tamis_status status = add_weights(&hash, &model->weights, piece, error);
-    free(piece);
+    const tamis_status status = add_weights(&hash, &model->weights, pieces, error);
+    free(pieces);
     if (status != TAMIS_OK) return status;
     XXH128_canonicalFromHash(&canonical, XXH3_128bits_digest(&hash));
     memcpy(model->fingerprint, canonical.digest, sizeof model->fingerprint);

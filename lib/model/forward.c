@@ -15,7 +15,8 @@ static tamis_place weight_place(const tms_weight *weight) {
 }
 
 static tamis_weight_matrix weight_matrix(const tms_weight *weight) {
-    return (tamis_weight_matrix){.buffer = weight->buffer, .type = weight->type};
+    return (tamis_weight_matrix){
+        .buffer = weight->buffer, .layout = weight->layout, .type = weight->type};
 }
 
 /* A matrix of the model between two activations: y = W x, with the bias where the layer has it. */

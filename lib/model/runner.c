@@ -101,12 +101,13 @@ static tamis_status widen_output(tamis_runner *runner, uint32_t layer, tamis_row
     if (!runner->outputs) TMS_TRY(count_rows(runner, error));
     TMS_TRY(tamis_buffer_create(model->context, bytes, &runner->outputs[layer], error));
     *rows = (tamis_rows){.buffer = runner->outputs[layer], .dtype = TAMIS_F32};
-    const tamis_embed_params embed = {.tokens = {.buffer = runner->output_rows},
-                                      .w = {.buffer = w->buffer, .type = w->type},
-                                      .y = *rows,
-                                      .n_rows = model->config.dim,
-                                      .dim = width,
-                                      .n_vocab = model->config.dim};
+    const tamis_embed_params embed = {
+        .tokens = {.buffer = runner->output_rows},
+        .w = {.buffer = w->buffer, .layout = w->layout, .type = w->type},
+        .y = *rows,
+        .n_rows = model->config.dim,
+        .dim = width,
+        .n_vocab = model->config.dim};
     return tamis_op_embed(model->context, &embed, error);
 }
 

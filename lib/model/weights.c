@@ -56,8 +56,7 @@ static uint64_t size_of(const tms_config *config, size_name name) {
 }
 
 static uint64_t device_bytes(const tms_weight *weight) {
-    const tms_gguf_tensor *tensor = weight->tensor;
-    return weight->type == tensor->type ? tensor->bytes : tensor->elements * sizeof(float);
+    return tamis_weight_layout_bytes(weight->layout, weight->type, weight->n_out, weight->n_in);
 }
 
 /* A tensor of [n_out][n_in], or a vector where n_out is 1; vectors are f32 on the device. */
@@ -76,6 +75,8 @@ static tamis_status find(const tms_gguf *gguf, const char *name, uint64_t n_in, 
                 "tensor '%s' has type %s; vectors are f32, f16 or bf16", name,
                 tamis_weight_name(tensor->type));
     to->type = vector ? TAMIS_WEIGHT_F32 : tensor->type;
+    to->n_out = n_out;
+    to->n_in = n_in;
     weights->parameters += tensor->elements;
     weights->file_bytes += tensor->bytes;
     weights->tensors[tensor->type]++;
@@ -225,30 +226,54 @@ typedef struct upload {
     void *user;
     uint64_t done, total; /* bytes of the file */
     void *piece;          /* [PIECE] bytes as in the file */
-    float *wide;          /* [PIECE / 2]: a piece of 16-bit elements */
+    void *changed;        /* [2 * PIECE] bytes: a piece widened or packed */
+    tms_weights *weights;
 } upload;
 
-/* Bytes [first, first + n) of the tensor, widened where the device has them as f32. */
+/* Bytes [first, first + n) of the tensor: widened where the device has them as f32, or packed, where
+ * they begin with a strip. */
 static tamis_status send(upload *u, const tms_weight *weight, uint64_t first, uint64_t n,
                          tamis_error *error) {
     const tms_gguf_tensor *tensor = weight->tensor;
-    const bool same = weight->type == tensor->type;
+    const uint64_t rows = n / (tensor->bytes / weight->n_out);
+    const void *sent = u->changed;
+    uint64_t at = first, bytes = n;
     TMS_TRY(tms_gguf_read(u->gguf, tensor, first, n, u->piece, error));
-    if (!same) widen(tensor->type, u->piece, n / 2, u->wide);
-    TMS_TRY(tamis_buffer_write(weight->buffer, same ? first : 2 * first, same ? u->piece : u->wide,
-                               same ? n : 2 * n, error));
+    if (weight->layout == TAMIS_WEIGHT_STRIPS) {
+        bytes = tamis_weight_layout_bytes(weight->layout, weight->type, rows, weight->n_in);
+        TMS_TRY(tamis_weight_pack(weight->type, rows, weight->n_in, u->piece, u->changed, error));
+    } else if (weight->type != tensor->type) {
+        at *= 2;
+        bytes *= 2;
+        widen(tensor->type, u->piece, n / 2, u->changed);
+    } else {
+        sent = u->piece;
+    }
+    TMS_TRY(tamis_buffer_write(weight->buffer, at, sent, bytes, error));
     u->done += n;
     return u->watcher ? u->watcher(u->user, u->done, u->total, error) : TAMIS_OK;
+}
+
+/* Strips where the device reads them fastest and one is no longer than a piece. */
+static tamis_weight_layout layout_of(const upload *u, const tms_weight *weight) {
+    const uint64_t strip = tamis_weight_bytes(weight->type, TAMIS_STRIP_ROWS, weight->n_in);
+    return strip <= PIECE ? tamis_context_weight_layout(u->context, weight->type)
+                          : TAMIS_WEIGHT_ROWS;
 }
 
 static tamis_status send_weight(upload *u, tms_weight *weight, tamis_error *error) {
     const tms_gguf_tensor *tensor = weight->tensor;
     if (!tensor) return TAMIS_OK;
+    u->weights->bytes -= device_bytes(weight);
+    weight->layout = layout_of(u, weight);
+    u->weights->bytes += device_bytes(weight);
+    const uint64_t strip = tamis_weight_bytes(weight->type, TAMIS_STRIP_ROWS, weight->n_in);
+    const uint64_t step = weight->layout == TAMIS_WEIGHT_STRIPS ? PIECE / strip * strip : PIECE;
     tamis_status status =
         tamis_buffer_create(u->context, device_bytes(weight), &weight->buffer, error);
-    for (uint64_t first = 0; first < tensor->bytes && status == TAMIS_OK; first += PIECE) {
-        uint64_t rest = tensor->bytes - first;
-        status = send(u, weight, first, rest < PIECE ? rest : PIECE, error);
+    for (uint64_t first = 0; first < tensor->bytes && status == TAMIS_OK; first += step) {
+        const uint64_t rest = tensor->bytes - first;
+        status = send(u, weight, first, rest < step ? rest : step, error);
     }
     weight->tensor = NULL;
     return status;
@@ -272,12 +297,14 @@ tamis_status tms_weights_upload(tms_weights *weights, const tms_gguf *gguf, tami
                 .user = user,
                 .total = weights->file_bytes,
                 .piece = malloc(PIECE),
-                .wide = malloc(PIECE / 2 * sizeof(float))};
-    tamis_status status = u.piece && u.wide ? send_all(&u, weights, error)
-                                            : tms_model_fail(error, TAMIS_E_NO_MEMORY,
-                                                             "no memory for %u bytes", 3 * PIECE);
+                .changed = malloc(2 * PIECE),
+                .weights = weights};
+    tamis_status status =
+        u.piece && u.changed
+            ? send_all(&u, weights, error)
+            : tms_model_fail(error, TAMIS_E_NO_MEMORY, "no memory for %u bytes", 3 * PIECE);
     free(u.piece);
-    free(u.wide);
+    free(u.changed);
     return status;
 }
 

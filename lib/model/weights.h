@@ -8,11 +8,13 @@
 
 #define TMS_WEIGHT_TYPES (TAMIS_WEIGHT_Q6_K + 1)
 
-/* A matrix [n_out][n_in] as it is in the file, or a vector as f32. Absent where buffer is NULL. */
+/* A matrix [n_out][n_in] of the file's type, or a vector as f32. Absent where buffer is NULL. */
 typedef struct tms_weight {
     const tms_gguf_tensor *tensor; /* valid until the file is closed */
     tamis_buffer *buffer;
+    uint64_t n_out, n_in;   /* of a vector 1 and its length */
     tamis_weight_type type; /* on the device */
+    tamis_weight_layout layout;
 } tms_weight;
 
 typedef struct tms_layer {

@@ -102,8 +102,9 @@ tms_weight_matrix tms_op_weights(tms_op_call *c, const tamis_weight_matrix *w, u
                                  uint32_t n_in) {
     const uint32_t block = tamis_weight_block(w->type);
     if (w->reserved)
-        tms_op_refuse(c, TAMIS_E_ARGUMENT, "reserved of w is %" PRIu64 "; it must be 0",
+        tms_op_refuse(c, TAMIS_E_ARGUMENT, "reserved of w is %" PRIu32 "; it must be 0",
                       w->reserved);
+    tms_op_one_of(c, "layout of w", (int)w->layout, TAMIS_WEIGHT_STRIPS);
     if (block == 0)
         tms_op_refuse(c, TAMIS_E_ARGUMENT, "w: weight type %d is unknown", (int)w->type);
     else if (n_in % block)
@@ -111,8 +112,9 @@ tms_weight_matrix tms_op_weights(tms_op_call *c, const tamis_weight_matrix *w, u
                       "w: rows of %" PRIu32 " %s weights: not a multiple of its blocks of %" PRIu32,
                       n_in, tamis_weight_name(w->type), block);
     if (!w->buffer && n_out && !c->measured) tms_op_refuse(c, TAMIS_E_ARGUMENT, "w: no buffer");
-    const uint64_t bytes = tamis_weight_bytes(w->type, n_out, n_in);
-    return (tms_weight_matrix){check_place(c, "w", w->buffer, w->offset, bytes), w->type};
+    const uint64_t bytes = tamis_weight_layout_bytes(w->layout, w->type, n_out, n_in);
+    return (tms_weight_matrix){check_place(c, "w", w->buffer, w->offset, bytes), w->type,
+                               w->layout};
 }
 
 void tms_op_apart(tms_op_call *c, const tms_op_rows *a, const tms_op_rows *b) {

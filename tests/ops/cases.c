@@ -105,6 +105,7 @@ static const key_info keys[KEY_COUNT] = {
     [KEY_MIX] = {"mix", NULL},
     [KEY_STAGES] = {"stages", NULL},
     [KEY_FF] = {"ff", NULL},
+    [KEY_STRIPS] = {"strips", NULL},
     [KEY_NORMED] = FLAG("normed"),
     [KEY_GATED] = FLAG("gated"),
     [KEY_VALUES] = FLAG("values"),

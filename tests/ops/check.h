@@ -76,6 +76,7 @@ typedef enum check_key {
     KEY_FF,       /* linear_chain: outputs of gate and up */
     KEY_NORMED,   /* flag: inputs are normalised */
     KEY_GATED,    /* flag: silu of the first part times the second */
+    KEY_STRIPS,   /* quantised weights in strips: 1: of every part, 2: of odd parts alone */
     KEY_VALUES,   /* flag: V rows, not K rows */
     KEY_SOURCE,   /* tamis_dtype of stored rows */
     KEY_NORMS,    /* flag: norms of rows beside their deviations */
@@ -307,13 +308,21 @@ static inline void *check_init(const check_data *data, check_id id) {
 /* ---- Weights (weights.c) --------------------------------------------------------------------- */
 
 bool check_is_quantised(uint32_t type); /* of a tamis_weight_type */
-/* Adds a buffer with random blocks of a quantised type. Any scale: also ones that are not finite. */
-void check_add_weights(check_data *data, check_id id, uint32_t type, uint64_t count, bool any);
+/* A matrix of random weights in a buffer: blocks of a quantised type, else numbers of the case's
+ * fill. Its layout is that of KEY_STRIPS for part `part`. */
+typedef struct check_matrix {
+    check_id id;
+    uint32_t type, part, n_out, n_in;
+} check_matrix;
+/* any: also scales that are not finite. */
+void check_add_matrix(check_data *data, const check_matrix *m, bool any);
+/* Once its rows are as they are to be. */
+void check_lay_matrix(check_data *data, const check_matrix *m);
 /* Elements of any type, each a scaled number and what is added to it (minima); the caller frees. */
 typedef struct check_weight {
     double scaled, added;
 } check_weight;
-check_weight *check_weights(uint32_t type, const void *data, uint64_t count);
+check_weight *check_weights(const check_data *data, const check_matrix *m);
 
 /* ---- Lanes (lanes.c) ------------------------------------------------------------------------- */
 
@@ -400,6 +409,7 @@ tms_ref check_ref(const check_side *side, check_id id, uint64_t index);
 tms_ref check_scratch(check_side *side, uint64_t bytes);
 tms_kv check_kv(const check_side *side);
 tms_batch check_batch(const check_side *side, check_rows rows);
+tms_weight_matrix check_matrix_of(const check_side *side, const check_matrix *m); /* weights.c */
 
 bool check_guarded_alloc(check_side *side, check_guarded *g, uint64_t bytes);
 bool check_guarded_write(check_side *side, const check_guarded *g, const void *body);

@@ -8,18 +8,19 @@ static uint64_t stride(const check_data *data) {
     return check_get(data, KEY_D) + check_get(data, KEY_PAD);
 }
 
+static check_matrix matrix_of(const check_data *data) {
+    return (check_matrix){.id = BUF_W,
+                          .type = check_get(data, KEY_TYPE),
+                          .n_out = check_get(data, KEY_OUT),
+                          .n_in = check_get(data, KEY_D)};
+}
+
 static void make(check_data *data) {
     const uint32_t r = check_get(data, KEY_R), vocab = check_get(data, KEY_OUT);
-    const uint32_t dim = check_get(data, KEY_D);
-    const uint32_t type = check_get(data, KEY_TYPE);
-    check_rng rng = check_rng_make(data->seed, data->c, BUF_W);
-    if (check_is_quantised(type)) {
-        check_add_weights(data, BUF_W, type, (uint64_t)vocab * dim, true);
-    } else {
-        void *w = check_buffer_add(data, BUF_W, ROLE_INPUT, type, (uint64_t)vocab * dim);
-        for (uint64_t i = 0; i < (uint64_t)vocab * dim; i++)
-            check_store(type, w, i, check_value(&rng, (check_fill)check_get(data, KEY_FILL)));
-    }
+    const check_matrix m = matrix_of(data);
+    check_rng rng = check_rng_make(data->seed, data->c, BUF_SLOTS);
+    check_add_matrix(data, &m, true);
+    check_lay_matrix(data, &m);
     if (!r) return;
     int32_t *tokens = check_buffer_add(data, BUF_SLOTS, ROLE_INPUT, CHECK_I32, r);
     for (uint32_t i = 0; i < r; i++)
@@ -30,8 +31,8 @@ static void make(check_data *data) {
 static void oracle(check_data *data) {
     const uint32_t dim = check_get(data, KEY_D);
     const int32_t *tokens = check_init(data, BUF_SLOTS);
-    const uint64_t count = (uint64_t)check_get(data, KEY_OUT) * dim;
-    check_weight *w = check_weights(check_get(data, KEY_TYPE), check_init(data, BUF_W), count);
+    const check_matrix m = matrix_of(data);
+    check_weight *w = check_weights(data, &m);
     check_want(data, BUF_Y, false);
     for (uint32_t r = 0; r < check_get(data, KEY_R); r++)
         for (uint32_t i = 0; i < dim; i++) {
@@ -44,9 +45,10 @@ static void oracle(check_data *data) {
 
 static tamis_status launch(check_side *side, check_rows rows) {
     const uint64_t step = stride(side->data);
+    const check_matrix m = matrix_of(side->data);
     const tms_embed p = {
         .tokens = check_ref(side, BUF_SLOTS, rows.first),
-        .w = {check_ref(side, BUF_W, 0), (tamis_weight_type)check_get(side->data, KEY_TYPE)},
+        .w = check_matrix_of(side, &m),
         .y = {check_ref(side, BUF_Y, rows.first * step), step},
         .n_rows = rows.count,
         .dim = check_get(side->data, KEY_D),
@@ -56,8 +58,9 @@ static tamis_status launch(check_side *side, check_rows rows) {
 }
 
 static const char *reject(const check_case *c) {
-    if (c->v[KEY_D] % tamis_weight_block((tamis_weight_type)c->v[KEY_TYPE]))
-        return "d is no multiple of the type's block";
+    const uint32_t block = tamis_weight_block((tamis_weight_type)c->v[KEY_TYPE]);
+    if (c->v[KEY_D] % block) return "d is no multiple of the type's block";
+    if (c->v[KEY_STRIPS] > (block > 1)) return "strips is 0 or 1, and of quantised types";
     return c->v[KEY_D] && c->v[KEY_OUT] ? NULL : "d and out (tokens known) are at least 1";
 }
 
@@ -74,6 +77,7 @@ const check_op check_op_embed = {
                                         {KEY_D, 64},
                                         {KEY_OUT, 100},
                                         {KEY_PAD, 0},
+                                        {KEY_STRIPS, 0},
                                         {KEY_COUNT, 0}},
     .factors = (const check_factor[]){{KEY_FILL, 2, {FILL_NORMAL, FILL_NASTY}},
                                       {KEY_TYPE, 3, {TAMIS_F32, TAMIS_F16, TAMIS_BF16}},
@@ -92,12 +96,16 @@ const check_op check_op_embed = {
                                {KEY_D, 2, {256, 768}},
                                {KEY_OUT, 2, {1, 100}},
                                {KEY_PAD, 2, {0, 3}},
+                               {KEY_STRIPS, 2, {0, 1}},
                                {KEY_COUNT, 0, {0}}},
     .entries = (const check_entry[]){{LIST_SMOKE, "nasty:f16"},
                                      {LIST_SMOKE, "nasty:bf16"},
                                      {LIST_SMOKE, "nasty:q4_1:d96"},
                                      {LIST_SMOKE, "nasty:q6_k:d256"},
+                                     {LIST_SMOKE, "nasty:q4_1:d96:strips1"},
+                                     {LIST_SMOKE, "nasty:q6_k:d256:strips1"},
                                      {LIST_CI, "r0"},
+                                     {LIST_CI, "r0:q4_k:d256:strips1"},
                                      {LIST_CI, "nasty:q8_0:d32:out7"},
                                      {LIST_CI, "nasty:q4_0:d96:out7"},
                                      {LIST_CI, "nasty:q5_0:d32:out7"},
@@ -105,6 +113,7 @@ const check_op check_op_embed = {
                                      {LIST_OCLGRIND, "bf16:d64:r2"},
                                      {LIST_OCLGRIND, "q5_0:d32:r2"},
                                      {LIST_OCLGRIND, "q4_k:d256:r2"},
+                                     {LIST_OCLGRIND, "q5_0:d32:r2:strips1"},
                                      {LIST_BENCH, "f16:r512:d4096:out2000"},
                                      {0, NULL}},
     .reject = reject,

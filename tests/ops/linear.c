@@ -33,16 +33,16 @@ static void make_wide(check_data *data) {
             x[r * x_stride(data) + i] *= ldexpf(1, -(int)(i % 32 * (r % 2 ? 3 : 1)));
 }
 
-static void make(check_data *data) {
+static check_matrix matrix_of(const check_data *data) {
+    return (check_matrix){.id = BUF_W,
+                          .type = check_get(data, KEY_TYPE),
+                          .n_out = check_get(data, KEY_OUT),
+                          .n_in = check_get(data, KEY_IN)};
+}
+
+static void make_rows(check_data *data) {
     const uint32_t r = check_get(data, KEY_R), in = check_get(data, KEY_IN);
     const uint32_t out = check_get(data, KEY_OUT);
-    const uint32_t type = check_get(data, KEY_TYPE);
-    if (check_is_quantised(type)) {
-        check_add_weights(data, BUF_W, type, (uint64_t)out * in, false);
-    } else {
-        check_buffer_add(data, BUF_W, ROLE_INPUT, type, (uint64_t)out * in);
-        check_fill_matrix(data, BUF_W, out, in, in);
-    }
     if (check_get(data, KEY_BIAS)) {
         check_buffer_add(data, BUF_BIAS, ROLE_INPUT, TAMIS_F32, out);
         check_fill_matrix(data, BUF_BIAS, 1, out, out);
@@ -56,6 +56,13 @@ static void make(check_data *data) {
         data->buf[BUF_Y].role = ROLE_UPDATE;
     }
     if (check_get(data, KEY_WIDE)) make_wide(data);
+}
+
+static void make(check_data *data) {
+    const check_matrix m = matrix_of(data);
+    check_add_matrix(data, &m, false);
+    make_rows(data);
+    check_lay_matrix(data, &m);
 }
 
 /* What rounding the inputs of blocks of 32 to 16 bits may change, by the contract. */
@@ -78,7 +85,8 @@ static void oracle(check_data *data) {
     const bool rounded = check_is_quantised(type);
     const bool exact = check_get(data, KEY_FILL) == FILL_INTS && !rounded;
     const float *x = check_init(data, BUF_X), *bias = check_init(data, BUF_BIAS);
-    check_weight *w = check_weights(type, check_init(data, BUF_W), (uint64_t)out * in);
+    const check_matrix m = matrix_of(data);
+    check_weight *w = check_weights(data, &m);
     check_want(data, BUF_Y, true);
     float *y = data->buf[BUF_Y].want;
     for (uint32_t r = 0; r < check_get(data, KEY_R); r++) {
@@ -102,10 +110,11 @@ static void oracle(check_data *data) {
 
 static tamis_status launch(check_side *side, check_rows rows) {
     const check_data *data = side->data;
+    const check_matrix m = matrix_of(data);
     const tms_linear p = {
         .x = {check_ref(side, BUF_X, rows.first * x_stride(data)), x_stride(data)},
         .y = {check_ref(side, BUF_Y, rows.first * y_stride(data)), y_stride(data)},
-        .w = {check_ref(side, BUF_W, 0), (tamis_weight_type)check_get(data, KEY_TYPE)},
+        .w = check_matrix_of(side, &m),
         .bias = check_ref(side, BUF_BIAS, 0),
         .n_rows = rows.count,
         .n_in = check_get(data, KEY_IN),
@@ -118,6 +127,7 @@ static tamis_status launch(check_side *side, check_rows rows) {
 static const char *reject(const check_case *c) {
     const uint32_t block = tamis_weight_block((tamis_weight_type)c->v[KEY_TYPE]);
     if (c->v[KEY_IN] % block) return "in is no multiple of the type's block";
+    if (c->v[KEY_STRIPS] > (block > 1)) return "strips is 0 or 1, and of quantised types";
     if (c->v[KEY_WIDE] && block > 1) return "wide inputs lose their small ones in 16 bits";
     if (c->v[KEY_WIDE] && (c->v[KEY_ACC] || c->v[KEY_BIAS] || c->v[KEY_FILL] != FILL_NORMAL))
         return "what is added would hide small sums of wide inputs, which are normal ones";
@@ -152,6 +162,7 @@ const check_op check_op_linear = {
                                         {KEY_ACC, 0},
                                         {KEY_BIAS, 0},
                                         {KEY_WIDE, 0},
+                                        {KEY_STRIPS, 0},
                                         {KEY_COUNT, 0}},
     .factors = (const check_factor[]){CHECK_FILLS,
                                       {KEY_TYPE, 3, {TAMIS_F32, TAMIS_F16, TAMIS_BF16}},
@@ -168,6 +179,7 @@ const check_op check_op_linear = {
                                 6,
                                 {TAMIS_WEIGHT_Q8_0, TAMIS_WEIGHT_Q4_0, TAMIS_WEIGHT_Q4_1,
                                  TAMIS_WEIGHT_Q5_0, TAMIS_WEIGHT_Q4_K, TAMIS_WEIGHT_Q6_K}},
+                               {KEY_STRIPS, 2, {0, 1}},
                                {KEY_R, 6, {1, 2, 7, 8, 9, 33}},
                                {KEY_IN, 3, {256, 768, 4352}},
                                {KEY_OUT, 4, {1, 17, 64, 130}},
@@ -182,17 +194,26 @@ const check_op check_op_linear = {
                                      {LIST_SMOKE, "normal:q4_1:r1:in576:out49:bias"},
                                      {LIST_SMOKE, "normal:q8_0:r3:in96:out33:acc"},
                                      {LIST_SMOKE, "normal:q6_k:r9:in512:out35"},
+                                     {LIST_SMOKE, "normal:q4_1:r1:in576:out49:bias:strips1"},
+                                     {LIST_SMOKE, "normal:q8_0:r3:in96:out33:acc:strips1"},
+                                     {LIST_SMOKE, "normal:q6_k:r9:in512:out35:strips1"},
                                      {LIST_CI, "r0"},
                                      {LIST_CI, "r0:q4_k:in256"},
+                                     {LIST_CI, "r0:q4_k:in256:strips1"},
                                      {LIST_CI, "nasty:q8_0:r1:in32:out3"},
-                                     {LIST_CI, "normal:q8_0:r1:in8416:out67"},
+                                     {LIST_CI, "normal:q8_0:r1:in16416:out67"},
+                                     {LIST_CI, "normal:q8_0:r1:in16416:out67:strips1"},
+                                     {LIST_CI, "normal:q4_0:r2:in16416:out20:strips1"},
+                                     {LIST_CI, "nasty:q5_0:r1:in160:out18:strips1"},
+                                     {LIST_CI, "ints:q4_k:r1:in16640:out65:strips1"},
+                                     {LIST_CI, "ints:q6_k:r5:in4352:out3:strips1"},
                                      {LIST_CI, "nasty:q4_0:r1:in96:out21:acc"},
                                      {LIST_CI, "normal:q4_0:r2:in4128:out20"},
                                      {LIST_CI, "nasty:q4_1:r8:in288:out5"},
                                      {LIST_CI, "normal:q4_1:r1:in4160:out70:bias"},
                                      {LIST_CI, "nasty:q5_0:r1:in160:out18"},
                                      {LIST_CI, "normal:q5_0:r11:in224:out34:pad3"},
-                                     {LIST_CI, "ints:q4_k:r1:in8448:out65"},
+                                     {LIST_CI, "ints:q4_k:r1:in16640:out65"},
                                      {LIST_CI, "ints:q6_k:r5:in4352:out3"},
                                      {LIST_CI, "ints:f16:r31:in1160:out259:acc:bias"},
                                      {LIST_CI, "normal:f16:r9:in1032:out130:acc"},
@@ -215,12 +236,23 @@ const check_op check_op_linear = {
                                      {LIST_OCLGRIND, "normal:q5_0:r9:in32:out3"},
                                      {LIST_OCLGRIND, "normal:q4_k:r1:in256:out3"},
                                      {LIST_OCLGRIND, "normal:q6_k:r1:in256:out3"},
+                                     {LIST_OCLGRIND, "normal:q4_1:r1:in64:out9:strips1"},
+                                     {LIST_OCLGRIND, "normal:q8_0:r1:in32:out3:strips1"},
+                                     {LIST_OCLGRIND, "normal:q5_0:r9:in32:out3:strips1"},
+                                     {LIST_OCLGRIND, "normal:q4_k:r1:in256:out3:strips1"},
+                                     {LIST_OCLGRIND, "normal:q6_k:r1:in256:out3:strips1"},
                                      {LIST_BENCH, "q8_0:r1:in4096:out11008"},
+                                     {LIST_BENCH, "q8_0:r1:in4096:out11008:strips1"},
                                      {LIST_BENCH, "q4_0:r1:in4096:out11008"},
+                                     {LIST_BENCH, "q4_0:r1:in4096:out11008:strips1"},
                                      {LIST_BENCH, "q4_1:r1:in4096:out11008"},
+                                     {LIST_BENCH, "q4_1:r1:in4096:out11008:strips1"},
                                      {LIST_BENCH, "q5_0:r1:in4096:out11008"},
+                                     {LIST_BENCH, "q5_0:r1:in4096:out11008:strips1"},
                                      {LIST_BENCH, "q4_k:r1:in4096:out11008"},
+                                     {LIST_BENCH, "q4_k:r1:in4096:out11008:strips1"},
                                      {LIST_BENCH, "q6_k:r1:in4096:out11008"},
+                                     {LIST_BENCH, "q6_k:r1:in4096:out11008:strips1"},
                                      {LIST_BENCH, "q4_1:r1:in11008:out4096"},
                                      {LIST_BENCH, "q8_0:r1:in576:out49152"},
                                      {LIST_BENCH, "q4_1:r8:in4096:out11008"},

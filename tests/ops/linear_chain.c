@@ -50,17 +50,18 @@ static uint32_t most_outputs(const check_case *c) {
     return most;
 }
 
+static check_matrix matrix_of(const check_data *data, uint32_t stage, uint32_t part) {
+    return (check_matrix){weights_of[part], type_of(data->c, part), part, outputs_of(data->c, part),
+                          inputs_of(data->c, stage)};
+}
+
 /* ---- Buffers --------------------------------------------------------------------------------- */
 
 static void make_part(check_data *data, uint32_t stage, uint32_t part) {
-    const uint32_t in = inputs_of(data->c, stage), out = outputs_of(data->c, part);
-    const uint32_t type = type_of(data->c, part), r = check_get(data, KEY_R);
-    if (check_is_quantised(type)) {
-        check_add_weights(data, weights_of[part], type, (uint64_t)out * in, false);
-    } else {
-        check_buffer_add(data, weights_of[part], ROLE_INPUT, type, (uint64_t)out * in);
-        check_fill_matrix(data, weights_of[part], out, in, in);
-    }
+    const uint32_t r = check_get(data, KEY_R);
+    const check_matrix m = matrix_of(data, stage, part);
+    check_add_matrix(data, &m, false);
+    check_lay_matrix(data, &m);
     if (r && (part == GATE || part >= Q))
         check_buffer_add(data, rows_of[part], ROLE_OUTPUT, TAMIS_F32, r * y_stride(data, part));
 }
@@ -113,10 +114,10 @@ static tms_linear_parts stage_of(check_side *side, check_rows rows, uint32_t sta
     if (!p.accumulate) p.norm_w = check_ref(side, BUF_NORM_W, 0);
     for (uint32_t i = 0; i < p.n_parts; i++) {
         const uint32_t part = first_of[stage] + i;
-        p.parts[i] = (tms_linear_part){
-            .w = {check_ref(side, weights_of[part], 0), (tamis_weight_type)type_of(data->c, part)},
-            .bias = check_ref(side, BUF_BIAS, 0),
-            .n_out = outputs_of(data->c, part)};
+        const check_matrix m = matrix_of(data, stage, part);
+        p.parts[i] = (tms_linear_part){.w = check_matrix_of(side, &m),
+                                       .bias = check_ref(side, BUF_BIAS, 0),
+                                       .n_out = outputs_of(data->c, part)};
         if (part != UP) p.parts[i].y = matrix(side, rows, rows_of[part], y_stride(data, part));
     }
     return p;
@@ -167,6 +168,7 @@ static bool judge(check_side *side, char *why, size_t why_size) {
 static const char *reject(const check_case *c) {
     if (c->v[KEY_R] > TMS_FEW_ROWS) return "there are more than 8 rows";
     if (c->v[KEY_STAGES] < 1 || c->v[KEY_STAGES] > TMS_MOST_STAGES) return "stages are 1 to 4";
+    if (c->v[KEY_STRIPS] > 2) return "strips is 0 to 2";
     if (c->v[KEY_IN] == 0 || c->v[KEY_OUT] == 0 || c->v[KEY_FF] == 0)
         return "in, out and ff are at least 1";
     for (uint32_t stage = 0; stage < c->v[KEY_STAGES]; stage++)
@@ -201,6 +203,7 @@ const check_op check_op_linear_chain = {
                                         {KEY_PAD, 0},
                                         {KEY_BIAS, 0},
                                         {KEY_MIX, 0},
+                                        {KEY_STRIPS, 0},
                                         {KEY_COUNT, 0}},
     .factors = (const check_factor[]){{KEY_TYPE, 3, {TAMIS_F32, TAMIS_F16, TAMIS_BF16}},
                                       {KEY_R, 4, {1, 2, 5, 8}},
@@ -221,19 +224,24 @@ const check_op check_op_linear_chain = {
                                {KEY_FF, 2, {256, 1024}},
                                {KEY_BIAS, 2, {0, 1}},
                                {KEY_MIX, 2, {0, 1}},
+                               {KEY_STRIPS, 3, {0, 1, 2}},
                                {KEY_COUNT, 0, {0}}},
     .entries = (const check_entry[]){{LIST_SMOKE, "normal:f16:r3:in65:out33:ff50:bias:pad3"},
                                      {LIST_SMOKE, "normal:q4_1:r1:in576:out576:ff1536"},
                                      {LIST_SMOKE, "normal:q4_k:r2:in512:out256:ff768:mix1:bias"},
+                                     {LIST_SMOKE, "normal:q4_1:r1:in576:out576:ff1536:strips1"},
+                                     {LIST_SMOKE, "normal:q4_k:r2:in512:out256:ff768:mix1:strips2"},
                                      {LIST_CI, "r0"},
                                      {LIST_CI, "r0:q4_k:in256:out256:ff256:mix1"},
-                                     {LIST_CI, "normal:q8_0:r8:in576:out2112:ff8224"},
+                                     {LIST_CI, "normal:q8_0:r8:in576:out2112:ff16416"},
                                      {LIST_CI, "normal:f32:r1:in100:out5000:ff4100"},
                                      {LIST_CI, "normal:q4_0:r1:in32:out32:ff32:stages2"},
                                      {LIST_OCLGRIND, "normal:f16:r2:in33:out9:ff5:bias"},
                                      {LIST_OCLGRIND, "normal:q4_1:r1:in64:out32:ff64"},
                                      {LIST_BENCH, "q4_1:r1:in576:out576:ff1536"},
+                                     {LIST_BENCH, "q4_1:r1:in576:out576:ff1536:strips1"},
                                      {LIST_BENCH, "q4_0:r1:in4096:out4096:ff11008"},
+                                     {LIST_BENCH, "q4_0:r1:in4096:out4096:ff11008:strips1"},
                                      {0, NULL}},
     .reject = reject,
     .make = make,

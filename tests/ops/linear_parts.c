@@ -38,17 +38,18 @@ static uint64_t y_stride(const check_data *data, uint32_t part) {
     return outputs_of(data, part) + check_get(data, KEY_PAD);
 }
 
+static check_matrix matrix_of(const check_data *data, uint32_t part) {
+    return (check_matrix){weights_of[part], type_of(data->c, part), part, outputs_of(data, part),
+                          check_get(data, KEY_IN)};
+}
+
 /* ---- Buffers --------------------------------------------------------------------------------- */
 
 static void make_part(check_data *data, uint32_t part) {
-    const uint32_t in = check_get(data, KEY_IN), out = outputs_of(data, part);
-    const uint32_t type = type_of(data->c, part), r = check_get(data, KEY_R);
-    if (check_is_quantised(type)) {
-        check_add_weights(data, weights_of[part], type, (uint64_t)out * in, false);
-    } else {
-        check_buffer_add(data, weights_of[part], ROLE_INPUT, type, (uint64_t)out * in);
-        check_fill_matrix(data, weights_of[part], out, in, in);
-    }
+    const uint32_t r = check_get(data, KEY_R), out = outputs_of(data, part);
+    const check_matrix m = matrix_of(data, part);
+    check_add_matrix(data, &m, false);
+    check_lay_matrix(data, &m);
     if (check_get(data, KEY_BIAS)) {
         check_buffer_add(data, bias_of[part], ROLE_INPUT, TAMIS_F32, out);
         check_fill_matrix(data, bias_of[part], 1, out, out);
@@ -136,8 +137,8 @@ static output *outputs(const check_data *data, uint32_t part) {
     const uint32_t in = check_get(data, KEY_IN), out = outputs_of(data, part);
     const uint32_t r = check_get(data, KEY_R);
     const float *bias = check_init(data, bias_of[part]);
-    check_weight *w = check_weights(type_of(data->c, part), check_init(data, weights_of[part]),
-                                    (uint64_t)out * in);
+    const check_matrix m = matrix_of(data, part);
+    check_weight *w = check_weights(data, &m);
     double *z = check_alloc(in * sizeof *z);
     const float *y = check_get(data, KEY_ACC) ? check_init(data, y_of[part]) : NULL;
     output *all = check_alloc((uint64_t)r * out * sizeof *all);
@@ -176,10 +177,10 @@ static void oracle(check_data *data) {
 static tms_linear_part part_of(check_side *side, check_rows rows, uint32_t part) {
     const check_data *data = side->data;
     const uint64_t stride = y_stride(data, part);
-    tms_linear_part p = {
-        .w = {check_ref(side, weights_of[part], 0), (tamis_weight_type)type_of(data->c, part)},
-        .bias = check_ref(side, bias_of[part], 0),
-        .n_out = outputs_of(data, part)};
+    const check_matrix m = matrix_of(data, part);
+    tms_linear_part p = {.w = check_matrix_of(side, &m),
+                         .bias = check_ref(side, bias_of[part], 0),
+                         .n_out = outputs_of(data, part)};
     if (part < written(data))
         p.y = (tms_matrix){check_ref(side, y_of[part], rows.first * stride), stride};
     return p;
@@ -208,6 +209,7 @@ static const char *reject(const check_case *c) {
     if (c->v[KEY_GATED] && c->v[KEY_PARTS] != 2) return "a gate has 2 parts";
     if (c->v[KEY_GATED] && c->v[KEY_ACC]) return "what is gated does not accumulate";
     if (c->v[KEY_IN] == 0 || c->v[KEY_OUT] == 0) return "in and out are at least 1";
+    if (c->v[KEY_STRIPS] > 2) return "strips is 0 to 2";
     for (uint32_t part = 0; part < c->v[KEY_PARTS]; part++)
         if (c->v[KEY_IN] % tamis_weight_block((tamis_weight_type)type_of(c, part)))
             return "in is no multiple of a type's block";
@@ -239,6 +241,7 @@ const check_op check_op_linear_parts = {
                                         {KEY_MIX, 0},
                                         {KEY_NORMED, 0},
                                         {KEY_GATED, 0},
+                                        {KEY_STRIPS, 0},
                                         {KEY_COUNT, 0}},
     .factors = (const check_factor[]){CHECK_FILLS,
                                       {KEY_TYPE, 3, {TAMIS_F32, TAMIS_F16, TAMIS_BF16}},
@@ -263,6 +266,7 @@ const check_op check_op_linear_parts = {
                                {KEY_BIAS, 2, {0, 1}},
                                {KEY_ACC, 2, {0, 1}},
                                {KEY_MIX, 2, {0, 1}},
+                               {KEY_STRIPS, 3, {0, 1, 2}},
                                {KEY_NORMED, 2, {0, 1}},
                                {KEY_GATED, 2, {0, 1}},
                                {KEY_COUNT, 0, {0}}},
@@ -273,10 +277,13 @@ const check_op check_op_linear_parts = {
                               {LIST_SMOKE, "normal:q4_0:r2:parts2:in96:out35:bias:acc:normed"},
                               {LIST_SMOKE, "normal:bf16:parts2:in96:out70:normed:gated"},
                               {LIST_SMOKE, "normal:q8_0:r8:parts2:in64:out40:gated"},
+                              {LIST_SMOKE, "normal:q4_1:r1:in576:out49:normed:bias:strips1"},
+                              {LIST_SMOKE, "normal:q4_k:r2:in512:out35:mix1:normed:strips1"},
+                              {LIST_SMOKE, "normal:q8_0:r8:parts2:in64:out40:gated:strips2"},
                               {LIST_CI, "r0"},
                               {LIST_CI, "r0:q4_k:in256:mix1:normed"},
                               {LIST_CI, "normal:q4_0:r1:in4128:out20:mix1:normed"},
-                              {LIST_CI, "normal:q5_0:r2:parts1:in8416:out67:normed"},
+                              {LIST_CI, "normal:q5_0:r2:parts1:in16416:out67:normed"},
                               {LIST_CI, "normal:f32:r8:in4100:out20:normed"},
                               {LIST_CI, "normal:f16:r1:in4352:out9:mix6:normed"},
                               {LIST_CI, "nasty:q6_k:r1:parts2:in512:out21:mix5:gated"},

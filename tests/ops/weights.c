@@ -32,19 +32,108 @@ static uint32_t scale_places(uint32_t type, uint32_t places[2]) {
     return type == TAMIS_WEIGHT_Q4_1 || type == TAMIS_WEIGHT_Q4_K ? 2 : 1;
 }
 
-void check_add_weights(check_data *data, check_id id, uint32_t type, uint64_t count, bool any) {
+static void add_blocks(check_data *data, const check_matrix *m, bool any) {
     const check_fill fill = (check_fill)check_get(data, KEY_FILL);
-    const uint64_t block = bytes_of(type, tamis_weight_block((tamis_weight_type)type));
-    const uint64_t bytes = bytes_of(type, count);
+    const uint64_t block = bytes_of(m->type, tamis_weight_block((tamis_weight_type)m->type));
+    const uint64_t bytes = bytes_of(m->type, (uint64_t)m->n_out * m->n_in);
     uint32_t places[2];
-    const uint32_t n_places = scale_places(type, places);
-    check_rng rng = check_rng_make(data->seed, data->c, id);
-    unsigned char *to = check_buffer_add(data, id, ROLE_INPUT, CHECK_U8, bytes);
+    const uint32_t n_places = scale_places(m->type, places);
+    check_rng rng = check_rng_make(data->seed, data->c, m->id);
+    unsigned char *to = check_buffer_add(data, m->id, ROLE_INPUT, CHECK_U8, bytes);
     for (uint64_t i = 0; i < bytes; i++)
         to[i] = (unsigned char)check_below(&rng, 256);
     for (uint64_t b = 0; b < bytes / block; b++)
         for (uint32_t p = 0; p < n_places; p++)
             check_store(TAMIS_F16, to + b * block + places[p], 0, random_scale(&rng, fill, any));
+}
+
+void check_add_matrix(check_data *data, const check_matrix *m, bool any) {
+    const uint64_t n = (uint64_t)m->n_out * m->n_in;
+    if (check_is_quantised(m->type)) {
+        add_blocks(data, m, any);
+    } else if (any) {
+        check_rng rng = check_rng_make(data->seed, data->c, m->id);
+        void *w = check_buffer_add(data, m->id, ROLE_INPUT, m->type, n);
+        for (uint64_t i = 0; i < n; i++)
+            check_store(m->type, w, i, check_value(&rng, (check_fill)check_get(data, KEY_FILL)));
+    } else {
+        check_buffer_add(data, m->id, ROLE_INPUT, m->type, n);
+        check_fill_matrix(data, m->id, m->n_out, m->n_in, m->n_in);
+    }
+}
+
+/* ---- Strips ---------------------------------------------------------------------------------- */
+
+static bool in_strips(const check_data *data, const check_matrix *m) {
+    const uint32_t which = check_get(data, KEY_STRIPS);
+    return check_is_quantised(m->type) && (which == 1 || (which == 2 && m->part % 2));
+}
+
+/* Bytes of the unit in which byte `at` of a block lies, and where its field begins. */
+static uint32_t unit_of(uint32_t type, uint32_t at, uint32_t *field) {
+    *field = 0;
+    if (type == TAMIS_WEIGHT_Q6_K) {
+        *field = at < 192 ? 0 : at < 208 ? 192 : 208;
+        return at < 192 ? 4 : at < 208 ? 1 : 2;
+    }
+    const uint32_t halves = type == TAMIS_WEIGHT_Q4_1 || type == TAMIS_WEIGHT_Q4_K ? 4 : 2;
+    if (at < halves) return 2;
+    *field = halves;
+    if (type == TAMIS_WEIGHT_Q4_K && at < 16) return 1;
+    if (type == TAMIS_WEIGHT_Q4_K) *field = 16;
+    return 4;
+}
+
+/* Where byte `at` of block `block` of row `row` lies in strips. */
+static uint64_t place_of(const check_matrix *m, uint64_t row, uint64_t block, uint32_t at) {
+    const uint64_t bytes = bytes_of(m->type, tamis_weight_block((tamis_weight_type)m->type));
+    const uint64_t strip = row / 16 * 16 * bytes_of(m->type, m->n_in) + block * 16 * bytes;
+    uint32_t field;
+    const uint32_t unit = unit_of(m->type, at, &field), in = at - field;
+    return strip + field * 16ull + (in / unit * 16 + row % 16) * unit + in % unit;
+}
+
+/* Copies between rows and strips. The 32 high bits of a block of Q5_0 are turned. */
+static void lay(const check_matrix *m, unsigned char *rows, unsigned char *strips, bool back) {
+    const uint32_t elements = tamis_weight_block((tamis_weight_type)m->type);
+    const uint32_t bytes = (uint32_t)bytes_of(m->type, elements), blocks = m->n_in / elements;
+    for (uint64_t row = 0; row < m->n_out; row++)
+        for (uint64_t block = 0; block < blocks; block++) {
+            unsigned char *of = rows + (row * blocks + block) * bytes;
+            const bool turned = m->type == TAMIS_WEIGHT_Q5_0;
+            for (uint32_t at = 0; at < bytes; at++) {
+                unsigned char *to = strips + place_of(m, row, block, at);
+                if (turned && at >= 2 && at < 6) continue;
+                if (back)
+                    of[at] = *to;
+                else
+                    *to = of[at];
+            }
+            for (uint32_t bit = 0; turned && bit < 32; bit++) {
+                const uint32_t k = bit % 4, g = bit / 4;
+                unsigned char *to = strips + place_of(m, row, block, 2 + k);
+                unsigned char *from = of + 2 + bit / 8;
+                if (back)
+                    *from = (unsigned char)((*from & ~(1u << bit % 8)) | (*to >> g & 1) << bit % 8);
+                else
+                    *to = (unsigned char)((*to & ~(1u << g)) | (*from >> bit % 8 & 1) << g);
+            }
+        }
+}
+
+void check_lay_matrix(check_data *data, const check_matrix *m) {
+    if (!in_strips(data, m)) return;
+    unsigned char *rows = check_init(data, m->id);
+    unsigned char *strips =
+        check_buffer_add(data, m->id, ROLE_INPUT, CHECK_U8,
+                         (m->n_out + 15ull) / 16 * 16 * bytes_of(m->type, m->n_in));
+    lay(m, rows, strips, false);
+    free(rows);
+}
+
+tms_weight_matrix check_matrix_of(const check_side *side, const check_matrix *m) {
+    return (tms_weight_matrix){check_ref(side, m->id, 0), (tamis_weight_type)m->type,
+                               in_strips(side->data, m) ? TAMIS_WEIGHT_STRIPS : TAMIS_WEIGHT_ROWS};
 }
 
 /* Added, it changes no number, the zeros included. */
@@ -99,18 +188,27 @@ static check_weight element_of(uint32_t type, const unsigned char *block, int i)
     }
 }
 
-check_weight *check_weights(uint32_t type, const void *data, uint64_t count) {
+static check_weight *elements_of(uint32_t type, const unsigned char *rows, uint64_t count) {
     const uint32_t block = tamis_weight_block((tamis_weight_type)type);
     check_weight *out = check_alloc(count * sizeof *out);
     if (block == 1) {
-        float *wide = check_widen(type, data, count);
+        float *wide = check_widen(type, rows, count);
         for (uint64_t i = 0; i < count; i++)
             out[i] = (check_weight){wide[i], NOTHING};
         free(wide);
         return out;
     }
     for (uint64_t i = 0; i < count; i++)
-        out[i] = element_of(type, (const unsigned char *)data + bytes_of(type, i / block * block),
-                            (int)(i % block));
+        out[i] = element_of(type, rows + bytes_of(type, i / block * block), (int)(i % block));
+    return out;
+}
+
+check_weight *check_weights(const check_data *data, const check_matrix *m) {
+    const uint64_t count = (uint64_t)m->n_out * m->n_in;
+    if (!in_strips(data, m)) return elements_of(m->type, check_init(data, m->id), count);
+    unsigned char *rows = check_alloc(bytes_of(m->type, count));
+    lay(m, rows, check_init(data, m->id), true);
+    check_weight *out = elements_of(m->type, rows, count);
+    free(rows);
     return out;
 }

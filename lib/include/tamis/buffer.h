@@ -47,14 +47,33 @@ typedef struct tamis_rows {
     tamis_dtype dtype;
 } tamis_rows;
 
-/* A matrix of weights [n_out][n_in] in device memory: packed rows in the layout of `type`, as they
- * are in a GGUF file. */
+/* A matrix of weights [n_out][n_in] in device memory. Every device reads rows; strips are read by
+ * those for which tamis_context_weight_layout answers them, by others E_UNSUPPORTED may be
+ * answered. */
 typedef struct tamis_weight_matrix {
     tamis_buffer *buffer;
     uint64_t offset;   /* bytes, a multiple of 4 (GGUF's tensors begin at multiples of 32) */
-    uint64_t reserved; /* 0, else E_ARGUMENT */
+    uint32_t reserved; /* 0, else E_ARGUMENT */
+    tamis_weight_layout layout;
     tamis_weight_type type;
 } tamis_weight_matrix;
+
+/* The layout in which the context's device reads weights of this type fastest; rows for a context
+ * that is NULL and for an unknown type. */
+TAMIS_API tamis_weight_layout tamis_context_weight_layout(const tamis_context *context,
+                                                          tamis_weight_type type);
+
+/* Packs rows [n_out][n_in] in the host's memory, as they are in a GGUF file, to strips, of which
+ * `strips` has tamis_weight_layout_bytes, and back. A matrix may be packed in pieces, of which each
+ * but the last has a multiple of 16 rows. The two memories must not overlap; either may be at any
+ * address. Any thread may call. Errors: E_ARGUMENT (NULL, no rows, a type that is unknown or has no
+ * blocks, an n_in that is no multiple of its block, a size beyond 64 bits). */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_weight_pack(tamis_weight_type type, uint64_t n_out,
+                                                          uint64_t n_in, const void *rows,
+                                                          void *strips, tamis_error *error);
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_weight_unpack(tamis_weight_type type, uint64_t n_out,
+                                                            uint64_t n_in, const void *strips,
+                                                            void *rows, tamis_error *error);
 
 /* A point in the queue. Thread-safety: as its context. */
 typedef struct tamis_event tamis_event;

@@ -76,9 +76,30 @@ typedef enum tamis_weight_type {
 TAMIS_API const char *tamis_weight_name(tamis_weight_type type);
 /* Elements of a block: 1, 32 or 256; 0 outside the list. A row is a whole number of blocks. */
 TAMIS_API uint32_t tamis_weight_block(tamis_weight_type type);
-/* Bytes of a packed matrix [n_out][n_in], of a row with n_out 1; 0 for a type outside the list or
- * an n_in that is no multiple of its block; UINT64_MAX for a size beyond 64 bits. */
+/* Bytes of a matrix [n_out][n_in] whose rows lie one behind another, of a row with n_out 1; 0 for a
+ * type outside the list or an n_in that is no multiple of its block; UINT64_MAX for a size beyond 64
+ * bits. */
 TAMIS_API uint64_t tamis_weight_bytes(tamis_weight_type type, uint64_t n_out, uint64_t n_in);
+
+/* How a matrix of weights lies in memory. Values never change; another layout gets a value of its
+ * own.
+ *   rows    one behind another, as in a GGUF file
+ *   strips  of types with blocks, for CPUs, which then read as many outputs at once as a vector has
+ *           elements. 16 neighbouring rows are a strip; zeros fill the last one. A strip has block
+ *           behind block of its 16 rows, each field after field, and of a field's units (f16,
+ *           sub-scales of a byte, words of 4 bytes of codes or bits) the first of all rows, then the
+ *           second of all rows, and so on. The word h of Q5_0 has bit 4g + k at 8k + g.
+ * Both have the same bytes for each row. */
+typedef enum tamis_weight_layout {
+    TAMIS_WEIGHT_ROWS = 0,
+    TAMIS_WEIGHT_STRIPS = 1
+} tamis_weight_layout;
+#define TAMIS_STRIP_ROWS 16
+
+/* Bytes of a matrix in a layout, for strips of n_out rounded up to 16; 0 for a layout outside the
+ * list and for strips of a type without blocks, else as tamis_weight_bytes. */
+TAMIS_API uint64_t tamis_weight_layout_bytes(tamis_weight_layout layout, tamis_weight_type type,
+                                             uint64_t n_out, uint64_t n_in);
 
 /* What the pair (lo, hi) of a full page holds, channel by channel. */
 typedef enum tamis_bounds_kind {

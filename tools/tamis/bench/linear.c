@@ -18,15 +18,21 @@
 static const char *const types[] = {"f32",  "f16",  "bf16", "Q8_0", "Q4_0",
                                     "Q4_1", "Q5_0", "Q4_K", "Q6_K", NULL};
 
+/* In the order of tamis_weight_layout. */
+static const char *const layouts[] = {"rows", "strips", NULL};
+#define LAYOUTS 2
+
 typedef struct linear_flags {
     const char *device, *json;
     uint32_t n_in, n_out, matrices, repeat, probe;
-    cli_list types, rows;
+    cli_list types, layouts, rows;
 } linear_flags;
 
 static const cli_option options[] = {
     {"--type", "T[,T]", "types of weights: {} (default all)", CLI_CHOICES,
      offsetof(linear_flags, types), 0, 0, types},
+    {"--layout", "L[,L]", "how matrices lie: {} (default the one that the device reads fastest)",
+     CLI_CHOICES, offsetof(linear_flags, layouts), 0, 0, layouts},
     {"--out", "N", "rows of a matrix, which are outputs (default 4096)", CLI_NUMBER,
      offsetof(linear_flags, n_out), 1, WIDTH_MAX, NULL},
     {"--in", "N", "columns, which are inputs (default 4096)", CLI_NUMBER,
@@ -52,20 +58,21 @@ const cli_command bench_linear_command = {
     "tamis bench linear",
     "products of weight matrices with rows of activations",
     "[OPTIONS]",
-    "Measures products of random matrices, whose rows are packed as in a GGUF file, with rows of\n"
-    "activations: each type of weights and number of rows in turn, round after round. A sample\n"
-    "is the wall time of the products of all matrices, divided by their number. Bytes are those\n"
-    "of the weights. Figures are medians; the share of the read bandwidth is taken within a\n"
+    "Measures products of random matrices with rows of activations: each type and layout of\n"
+    "weights and number of rows in turn, round after round. A sample is the wall time of the\n"
+    "products of all matrices, divided by their number. Bytes are those of the weights. Figures "
+    "are medians; the share of the read bandwidth is taken within a\n"
     "round, where the bandwidth is measured before each sample.",
-    "  tamis bench linear --type f16,Q8_0,Q4_1\n"
+    "  tamis bench linear --type f16,Q8_0,Q4_1 --layout rows,strips\n"
     "  tamis bench linear --type Q4_1 --out 1536 --in 576 --rows 1,8,512 --json linear.json\n",
     options,
     sizeof(options) / sizeof(options[0]),
     run};
 
-/* A type of weights with a number of rows. */
+/* A type and a layout of weights with a number of rows. */
 typedef struct linear_arm {
     tamis_weight_type type;
+    tamis_weight_layout layout;
     uint32_t n_rows, matrices;
     double *us, *shares; /* [repeat] */
     double total_us, share_of_read;
@@ -75,7 +82,7 @@ typedef struct linear_run {
     tamis_context *device;
     const linear_flags *flags;
     uint32_t n_arms;
-    linear_arm arms[CLI_LIST_MAX * CLI_LIST_MAX];
+    linear_arm arms[CLI_LIST_MAX * LAYOUTS * CLI_LIST_MAX];
     tamis_buffer *w, *x, *y;
     double *read; /* [n_arms * repeat] */
     double read_gb_per_s;
@@ -87,9 +94,9 @@ static uint64_t matrix_bytes(const linear_flags *f, tamis_weight_type type) {
     return tamis_weight_bytes(type, f->n_out, f->n_in);
 }
 
-/* From one matrix to the next: GGUF's tensors begin at multiples of 32. */
+/* From one matrix to the next: GGUF's tensors begin at multiples of 32. Strips have the most bytes. */
 static uint64_t matrix_step(const linear_flags *f, tamis_weight_type type) {
-    return (matrix_bytes(f, type) + 31) / 32 * 32;
+    return (tamis_weight_layout_bytes(TAMIS_WEIGHT_STRIPS, type, f->n_out, f->n_in) + 31) / 32 * 32;
 }
 
 /* Random bytes of 48 to 63: numbers of every type that are neither large nor so small that
@@ -132,7 +139,7 @@ static tamis_status sample(const linear_run *r, const linear_arm *arm, double *u
     const linear_flags *f = r->flags;
     tamis_linear_params p = {.x = {.buffer = r->x, .dtype = TAMIS_F32},
                              .y = {.buffer = r->y, .dtype = TAMIS_F32},
-                             .w = {.buffer = r->w, .type = arm->type},
+                             .w = {.buffer = r->w, .type = arm->type, .layout = arm->layout},
                              .n_rows = arm->n_rows,
                              .n_in = f->n_in,
                              .n_out = f->n_out};
@@ -181,8 +188,8 @@ static double gflops(const linear_run *r, const linear_arm *arm) {
 }
 
 static bool print(const linear_run *r) {
-    static const char *const head[] = {"type", "rows", "matrices", "MB",
-                                       "us",   "GB/s", "of read",  "GFLOP/s"};
+    static const char *const head[] = {"type", "layout", "rows",    "matrices", "MB",
+                                       "us",   "GB/s",   "of read", "GFLOP/s"};
     const tamis_device_info *device = tamis_context_device(r->device);
     cli_table table = {.columns = sizeof(head) / sizeof(head[0])};
     printf("%u outputs of %u inputs; medians of %u samples on %s (%s); read bandwidth %.2f GB/s\n",
@@ -193,6 +200,7 @@ static bool print(const linear_run *r) {
     for (uint32_t a = 0; a < r->n_arms; a++) {
         const linear_arm *arm = &r->arms[a];
         cli_table_add(&table, "%s", types[arm->type]);
+        cli_table_add(&table, "%s", layouts[arm->layout]);
         cli_table_add(&table, "%u", arm->n_rows);
         cli_table_add(&table, "%u", arm->matrices);
         cli_table_add(&table, "%.2f", (double)matrix_bytes(r->flags, arm->type) * 1e-6);
@@ -227,6 +235,7 @@ static bool write_json(const linear_run *r, cli_output *output) {
                                       {"gflop_per_s", gflops(r, arm)}};
         cJSON *row = cli_json_row(rows);
         made = cJSON_AddStringToObject(row, "type", types[arm->type]) != NULL &&
+               cJSON_AddStringToObject(row, "layout", layouts[arm->layout]) != NULL &&
                cli_json_numbers(row, numbers, sizeof(numbers) / sizeof(numbers[0]));
     }
     if (!made) {
@@ -249,25 +258,36 @@ static bool check_sizes(const linear_flags *f) {
     return true;
 }
 
+static bool add_arm(linear_run *r, tamis_weight_type type, tamis_weight_layout layout,
+                    uint32_t n_rows) {
+    const linear_flags *f = r->flags;
+    const uint64_t probe = bench_probe_bytes(r->device, f->probe) / matrix_step(f, type);
+    linear_arm *arm = &r->arms[r->n_arms++];
+    uint32_t matrices = f->matrices;
+    if (matrices == 0 && n_rows <= TAMIS_FEW_ROWS)
+        matrices = probe < MATRICES_MAX ? (uint32_t)probe : MATRICES_MAX;
+    *arm = (linear_arm){.type = type,
+                        .layout = layout,
+                        .n_rows = n_rows,
+                        .matrices = matrices > 0 ? matrices : 1,
+                        .us = calloc(f->repeat, sizeof(double)),
+                        .shares = calloc(f->repeat, sizeof(double))};
+    return arm->us != NULL && arm->shares != NULL;
+}
+
 static bool list_arms(linear_run *r) {
     const linear_flags *f = r->flags;
-    for (uint32_t t = 0; t < f->types.count; t++)
-        for (uint32_t i = 0; i < f->rows.count; i++) {
-            linear_arm *arm = &r->arms[r->n_arms++];
-            const tamis_weight_type type = (tamis_weight_type)f->types.values[t];
-            const uint64_t probe = bench_probe_bytes(r->device, f->probe) / matrix_step(f, type);
-            uint32_t matrices = f->matrices;
-            if (matrices == 0 && f->rows.values[i] <= TAMIS_FEW_ROWS)
-                matrices = probe < MATRICES_MAX ? (uint32_t)probe : MATRICES_MAX;
-            *arm = (linear_arm){.type = type,
-                                .n_rows = f->rows.values[i],
-                                .matrices = matrices > 0 ? matrices : 1,
-                                .us = calloc(f->repeat, sizeof(double)),
-                                .shares = calloc(f->repeat, sizeof(double))};
-            if (arm->us == NULL || arm->shares == NULL) return false;
-        }
+    bool added = true;
+    for (uint32_t t = 0; t < f->types.count; t++) {
+        const tamis_weight_type type = (tamis_weight_type)f->types.values[t];
+        const cli_list best = {1, {tamis_context_weight_layout(r->device, type)}};
+        const cli_list *of = f->layouts.count > 0 ? &f->layouts : &best;
+        for (uint32_t i = 0; i < f->rows.count; i++)
+            for (uint32_t l = 0; added && l < of->count; l++)
+                added = add_arm(r, type, (tamis_weight_layout)of->values[l], f->rows.values[i]);
+    }
     r->read = calloc((size_t)r->n_arms * f->repeat, sizeof(double));
-    return r->read != NULL;
+    return added && r->read != NULL;
 }
 
 static int measure_and_say(linear_run *r, cli_output *output) {

@@ -1,0 +1,153 @@
+/* SPDX-License-Identifier: Apache-2.0 */
+/* Types of weights and how their matrices lie. */
+#include "host/base/weights.h"
+
+#include <string.h>
+
+#define STRIP TAMIS_STRIP_ROWS
+
+/* `count` neighbouring units of `bytes` bytes of a block. In a strip the units of its rows with the
+ * same place lie side by side. */
+typedef struct field {
+    uint8_t bytes, count;
+    bool turned; /* the 32 bits of a unit: turned() */
+} field;
+
+/* Of each tamis_weight_type: name, elements and bytes of a block, and its fields in their order; types
+ * whose block is an element have no strips. */
+static const struct {
+    const char *name;
+    uint32_t elements, bytes;
+    field fields[4];
+} weight_types[] = {
+    [TAMIS_WEIGHT_F32] = {"f32", 1, 4, {{0}}},
+    [TAMIS_WEIGHT_F16] = {"f16", 1, 2, {{0}}},
+    [TAMIS_WEIGHT_BF16] = {"bf16", 1, 2, {{0}}},
+    [TAMIS_WEIGHT_Q8_0] = {"Q8_0", 32, 34, {{2, 1, false}, {4, 8, false}}},
+    [TAMIS_WEIGHT_Q4_0] = {"Q4_0", 32, 18, {{2, 1, false}, {4, 4, false}}},
+    [TAMIS_WEIGHT_Q4_1] = {"Q4_1", 32, 20, {{2, 2, false}, {4, 4, false}}},
+    [TAMIS_WEIGHT_Q5_0] = {"Q5_0", 32, 22, {{2, 1, false}, {4, 1, true}, {4, 4, false}}},
+    [TAMIS_WEIGHT_Q4_K] = {"Q4_K", 256, 144, {{2, 2, false}, {1, 12, false}, {4, 32, false}}},
+    [TAMIS_WEIGHT_Q6_K] = {"Q6_K", 256, 210, {{4, 48, false}, {1, 16, false}, {2, 1, false}}},
+};
+
+static bool is_weight_type(tamis_weight_type type) {
+    return (unsigned)type < sizeof weight_types / sizeof *weight_types;
+}
+
+const char *tamis_weight_name(tamis_weight_type type) {
+    return is_weight_type(type) ? weight_types[type].name : "unknown";
+}
+
+uint32_t tamis_weight_block(tamis_weight_type type) {
+    return is_weight_type(type) ? weight_types[type].elements : 0;
+}
+
+uint64_t tamis_weight_bytes(tamis_weight_type type, uint64_t n_out, uint64_t n_in) {
+    const uint32_t block = tamis_weight_block(type);
+    if (block == 0 || n_in % block) return 0;
+    const uint64_t blocks = n_in / block, bytes = weight_types[type].bytes;
+    if (n_out && (blocks > UINT64_MAX / bytes || blocks * bytes > UINT64_MAX / n_out))
+        return UINT64_MAX;
+    return n_out * blocks * bytes;
+}
+
+uint64_t tamis_weight_layout_bytes(tamis_weight_layout layout, tamis_weight_type type,
+                                   uint64_t n_out, uint64_t n_in) {
+    if (layout == TAMIS_WEIGHT_ROWS) return tamis_weight_bytes(type, n_out, n_in);
+    if (!tms_weight_layout_fits(layout, type)) return 0;
+    if (n_out > UINT64_MAX - (STRIP - 1)) return UINT64_MAX;
+    return tamis_weight_bytes(type, (n_out + STRIP - 1) / STRIP * STRIP, n_in);
+}
+
+/* ---- Strips ---------------------------------------------------------------------------------- */
+
+static uint32_t load32(const uint8_t *from) {
+    return from[0] | from[1] << 8 | from[2] << 16 | (uint32_t)from[3] << 24;
+}
+
+static void store32(uint32_t word, uint8_t *to) {
+    for (int i = 0; i < 4; i++)
+        to[i] = (uint8_t)(word >> 8 * i);
+}
+
+/* Bit 4g + k of a word goes to bit 8k + g, so that byte k has what belongs to bytes k of words. */
+static void turn(const uint8_t *from, uint8_t *to) {
+    uint32_t word = load32(from), turned = 0;
+    for (int k = 0; k < 4; k++)
+        for (int g = 0; g < 8; g++)
+            turned |= (word >> (4 * g + k) & 1) << (8 * k + g);
+    store32(turned, to);
+}
+
+static void turn_back(const uint8_t *from, uint8_t *to) {
+    uint32_t turned = load32(from), word = 0;
+    for (int k = 0; k < 4; k++)
+        for (int g = 0; g < 8; g++)
+            word |= (turned >> (8 * k + g) & 1) << (4 * g + k);
+    store32(word, to);
+}
+
+/* The units of a field of one block of n rows, `apart` bytes from each other, side by side. The
+ * sizes are constants where this is called, so that each unit is one load and one store. */
+static inline void gather(const uint8_t *from, uint64_t apart, uint32_t n, uint32_t bytes,
+                          uint32_t count, uint8_t *to) {
+    for (uint32_t row = 0; row < n; row++)
+        for (uint32_t unit = 0; unit < count; unit++)
+            memcpy(to + (unit * STRIP + row) * bytes, from + row * apart + unit * bytes, bytes);
+}
+
+static void pack_field(field f, const uint8_t *from, uint64_t apart, uint32_t n, uint8_t *to) {
+    if (f.turned)
+        for (uint32_t row = 0; row < n; row++)
+            turn(from + row * apart, to + row * f.bytes);
+    else if (f.bytes == 1)
+        gather(from, apart, n, 1, f.count, to);
+    else if (f.bytes == 2)
+        gather(from, apart, n, 2, f.count, to);
+    else
+        gather(from, apart, n, 4, f.count, to);
+}
+
+void tms_strips_pack(tamis_weight_type type, uint64_t n_out, uint64_t n_in, const void *rows,
+                     void *strips) {
+    const uint64_t block = weight_types[type].bytes, apart = tamis_weight_bytes(type, 1, n_in);
+    uint8_t *to = strips;
+    for (uint64_t first = 0; first < n_out; first += STRIP) {
+        const uint32_t n = n_out - first < STRIP ? (uint32_t)(n_out - first) : STRIP;
+        const uint8_t *from = (const uint8_t *)rows + first * apart;
+        if (n < STRIP) memset(to, 0, STRIP * apart);
+        for (uint64_t at = 0; at < apart; at += block) {
+            const field *f = weight_types[type].fields;
+            for (uint64_t in = 0; in < block; in += (uint64_t)f->bytes * f->count, f++)
+                pack_field(*f, from + at + in, apart, n, to + STRIP * (at + in));
+        }
+        to += STRIP * apart;
+    }
+}
+
+void tms_strips_block(tamis_weight_type type, uint64_t n_in, const void *strips, uint64_t row,
+                      uint64_t block, uint8_t *out) {
+    const uint64_t bytes = weight_types[type].bytes, lane = row % STRIP;
+    const uint8_t *from = (const uint8_t *)strips +
+                          row / STRIP * STRIP * tamis_weight_bytes(type, 1, n_in) +
+                          block * STRIP * bytes;
+    const field *f = weight_types[type].fields;
+    for (uint64_t in = 0; in < bytes; in += (uint64_t)f->bytes * f->count, f++)
+        for (uint32_t unit = 0; unit < f->count; unit++) {
+            const uint8_t *at = from + STRIP * in + (unit * STRIP + lane) * f->bytes;
+            if (f->turned)
+                turn_back(at, out + in);
+            else
+                memcpy(out + in + unit * f->bytes, at, f->bytes);
+        }
+}
+
+void tms_strips_unpack(tamis_weight_type type, uint64_t n_out, uint64_t n_in, const void *strips,
+                       void *rows) {
+    const uint64_t block = weight_types[type].bytes, blocks = n_in / weight_types[type].elements;
+    uint8_t *to = rows;
+    for (uint64_t row = 0; row < n_out; row++)
+        for (uint64_t b = 0; b < blocks; b++, to += block)
+            tms_strips_block(type, n_in, strips, row, b, to);
+}
