@@ -2,8 +2,8 @@
 /* linear_chain on a CPU: stages of up to three matrices with one input, normalised or not, gated or
  * not, each stage after the one before. linear and linear_parts are chains of one stage.
  * contract: host/ops/; meaning: host/compose.c.
- * A work-group goes from stage to stage. Of each it takes runs of outputs of any part from the
- * stage's queue, then waits until those of the others have ended too. It normalises the rows once a
+ * A work-group goes from stage to stage. Of each it takes runs of strips, 16 neighbouring outputs of
+ * any part, from the stage's queue, then waits until those of the others have ended too. It normalises the rows once a
  * stage, or DEPTH inputs of them at a time if there are more, as it holds them. The parts' kinds are
  * TYPE_A, TYPE_B and TYPE_C, which may be equal. */
 #ifndef TYPE_A
@@ -76,15 +76,39 @@ static inline void take_row(const part *p, uint j, uint outputs, const float *su
 
 #define STAGES 4
 #define PARTS 7
+#define STAGE_OF(s) STAGE(n.stages[s], s)
+#define PART_OF(p) PART(n.parts[p], p)
 #define ALL_STAGES(X) X(0), X(1), X(2), X(3)
 #define ALL_PARTS(X) X(0), X(1), X(2), X(3), X(4), X(5), X(6)
 
-/* The items of a stage, whose parts these are; with a gate both are in one. */
-static ONCE uint items_of(const stage *s, const part *parts) {
+/* Strips of a part. */
+static inline uint strips_of(const part *p) {
+    return (p->n_out + 15) / 16;
+}
+
+/* Those of a stage, whose parts these are; with a gate both have the same ones. */
+static ONCE uint strips_of_stage(const stage *s, const part *parts) {
     uint n = 0;
-    for (uint p = 0; p < (s->gated ? 1 : s->parts); p++)
-        n += (parts[p].n_out + s->run - 1) / s->run;
+    for (uint p = 0; p < (s->gated ? 1 : s->parts); p++) n += strips_of(parts + p);
     return n;
+}
+
+typedef struct strip_run {
+    uint first, n;
+} strip_run;
+
+/* The strips of an item of a stage's queue. Round after round each work-group gets its share of half
+ * of what is left: first long runs, since memory is read fastest in long pieces, then short ones, so
+ * that all end together. n is 0 behind the last item. */
+static ONCE strip_run run_of(uint item, uint strips) {
+    const uint groups = (uint)get_num_groups(0);
+    uint first = 0, size = max(1u, strips / (2 * groups));
+    for (; item >= groups && first < strips; item -= groups) {
+        first += groups * size;
+        size = max(1u, (strips - min(first, strips)) / (2 * groups));
+    }
+    first = min(first + item * size, strips);
+    return (strip_run){first, min(size, strips - first)};
 }
 
 /* The rows of a stage that a core holds. */
@@ -123,35 +147,49 @@ static ONCE void end_item(const stage *s, const part *p, uint j, uint outputs, u
     }
 }
 
-/* What the work-groups count of each stage, behind the queue. */
+/* Strips `first` to first + n of a stage. */
+static ONCE void end_run(const stage *s, const part *parts, strip_run run, uint n_rows,
+                         inputs_held *here) {
+    const part *p = parts;
+    for (; run.first >= strips_of(p); p++) run.first -= strips_of(p);
+    for (uint most; run.n; run.n -= most, run.first += most) {
+        if (run.first == strips_of(p)) {
+            run.first = 0;
+            p++;
+        }
+        most = min(min(run.n, strips_of(p) - run.first), (uint)MOST_RUN / 16);
+        end_item(s, p, run.first * 16, min(most * 16, p->n_out - run.first * 16), n_rows, here);
+    }
+}
+
+/* What the work-groups count of each stage, behind the queue: items taken, strips ended. */
 #define TAKEN(s) (queue + 2 + 2 * (s))
 #define ENDED(s) (queue + 3 + 2 * (s))
 
-/* n_items: of the stage that has the most. */
-__kernel ONE_ITEM void linear_chain(uint n_rows, uint n_stages, ALL_STAGES(STAGE_PARAMS),
+/* n_items: strips of the stage that has the most. */
+__kernel ONE_ITEM void linear_chain(const chain_numbers n, ALL_STAGES(STAGE_PARAMS),
                                     ALL_PARTS(PART_PARAMS), QUEUE_PARAMS) {
-    const stage stages[STAGES] = {ALL_STAGES(STAGE)};
-    const part all_parts[PARTS] = {ALL_PARTS(PART)};
+    const uint n_rows = n.n_rows;
+    const stage stages[STAGES] = {ALL_STAGES(STAGE_OF)};
+    const part all_parts[PARTS] = {ALL_PARTS(PART_OF)};
     const part *parts = all_parts;
     inputs_held here;
     if (n_rows == 0) return;
-    for (uint at = 0; at < n_stages; at++) {
+    for (uint at = 0; at < n.n_stages; at++) {
         const stage *s = stages + at;
-        const uint items = items_of(s, parts);
+        const uint strips = strips_of_stage(s, parts);
         int ended = 0;
         here.first = s->n_in;
-        for (uint item = next_item(TAKEN(at)); item < items; item = next_item(TAKEN(at))) {
-            uint p = 0, n = item;
-            for (uint runs; n >= (runs = (parts[p].n_out + s->run - 1) / s->run); p++) n -= runs;
+        for (strip_run run = run_of(next_item(TAKEN(at)), strips); run.n;
+             run = run_of(next_item(TAKEN(at)), strips)) {
             for (uint r = 0; r < ROWS && ended == 0; r++)
                 here.scales[r] =
                     s->norm ? norm_scale(s->x + min(r, n_rows - 1) * s->x_stride, s->n_in, s->eps)
                             : 1.0f;
-            end_item(s, parts + p, n * s->run, min(s->run, parts[p].n_out - n * s->run), n_rows,
-                     &here);
-            ended++;
+            end_run(s, parts, run, n_rows, &here);
+            ended += (int)run.n;
         }
-        if (at + 1 < n_stages) add_and_wait(ENDED(at), ended, (int)items);
+        if (at + 1 < n.n_stages) add_and_wait(ENDED(at), ended, (int)strips);
         parts += s->parts;
     }
     leave_queue(queue, 2 * STAGES);

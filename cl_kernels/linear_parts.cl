@@ -104,12 +104,15 @@ static inline void multiply(const part *p, uint j, const stage *s, const float *
         out[r] += sum8(sum[r]);
 }
 
-__kernel GROUP_OF(WG_SIZE) void linear_parts(uint n_rows, STAGE_PARAMS(0), PART_PARAMS(0),
-                                             PART_PARAMS(1), PART_PARAMS(2)) {
+__kernel GROUP_OF(WG_SIZE) void linear_parts(const chain_numbers n, STAGE_PARAMS(0),
+                                             PART_PARAMS(0), PART_PARAMS(1), PART_PARAMS(2)) {
     __local float scratch[WG_SIZE];
-    const stage s = STAGE(0);
-    const part first = PART(0), second = PART(1), third = PART(2);
-    const uint items = s.gated ? n_out0 : n_out0 + n_out1 + n_out2;
+    const uint n_rows = n.n_rows;
+    const stage s = STAGE(n.stages[0], 0);
+    const part first = PART(n.parts[0], 0), second = PART(n.parts[1], 1),
+               third = PART(n.parts[2], 2);
+    const uint two = first.n_out + second.n_out; /* outputs of two parts */
+    const uint items = s.gated ? first.n_out : two + third.n_out;
     float scales[ROWS];
     if (n_rows == 0) return;
     /* 1. what normalises each row */
@@ -123,12 +126,12 @@ __kernel GROUP_OF(WG_SIZE) void linear_parts(uint n_rows, STAGE_PARAMS(0), PART_
         part p = first;
         uint j = item;
         float z[ROWS], up[ROWS];
-        if (item >= n_out0 + n_out1) {
+        if (item >= two) {
             p = third;
-            j = item - n_out0 - n_out1;
-        } else if (item >= n_out0) {
+            j = item - two;
+        } else if (item >= first.n_out) {
             p = second;
-            j = item - n_out0;
+            j = item - first.n_out;
         }
         /* 2. products */
         multiply(&p, j, &s, scales, n_rows, z);

@@ -9,9 +9,11 @@
 
 #define QUIET_US 5e5 /* what takes less is not worth a line in the log */
 
+#define MOST_BYTES 512 /* of an argument: linear_chain's numbers are the largest */
+
 typedef struct argument {
     size_t bytes;
-    uint8_t value[8];
+    uint8_t value[MOST_BYTES];
 } argument;
 
 struct tms_cl_job {
@@ -49,6 +51,9 @@ failed:
 }
 
 tamis_status tms_cl_job_arg(tms_device *dev, tms_cl_job *job, size_t bytes, const void *value) {
+    if (bytes > MOST_BYTES)
+        return tms_device_fail(dev, TAMIS_E_UNSUPPORTED, "%s: an argument of %zu bytes",
+                               job->kernel, bytes);
     if (job->n_args == job->room) {
         const size_t room = job->room ? 2 * job->room : 32;
         argument *args = realloc(job->args, room * sizeof *args);

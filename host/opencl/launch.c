@@ -55,9 +55,8 @@ static void set_arg(tms_cl_launch *l, size_t bytes, const void *value) {
 }
 
 /* `absent`: the argument where the memory is absent. */
-static void set_ref(tms_cl_launch *l, tms_ref ref, size_t element, uint64_t n, cl_mem absent) {
+static void set_memory(tms_cl_launch *l, tms_ref ref, size_t element, uint64_t n, cl_mem absent) {
     cl_mem mem = ref.mem ? ref.mem->cl : absent;
-    cl_ulong offset = ref.mem ? ref.offset / element : 0;
     uint64_t bytes = ref.mem ? ref.mem->bytes : 0;
     bool inside = ref.offset <= bytes && n <= (bytes - ref.offset) / element;
     if (l->status == TAMIS_OK && (ref.mem || n) && (!inside || ref.offset % element))
@@ -67,6 +66,11 @@ static void set_ref(tms_cl_launch *l, tms_ref ref, size_t element, uint64_t n, c
             l->name, (unsigned)l->n_args, (unsigned long long)n, element,
             (unsigned long long)ref.offset, (unsigned long long)bytes);
     set_arg(l, sizeof mem, &mem);
+}
+
+static void set_ref(tms_cl_launch *l, tms_ref ref, size_t element, uint64_t n, cl_mem absent) {
+    cl_ulong offset = ref.mem ? ref.offset / element : 0;
+    set_memory(l, ref, element, n, absent);
     set_arg(l, sizeof offset, &offset);
 }
 
@@ -81,6 +85,11 @@ void tms_cl_optional(tms_cl_launch *l, tms_ref ref, size_t element, uint64_t n) 
     set_ref(l, ref, element, ref.mem ? n : 0, NULL);
 }
 
+void tms_cl_memory(tms_cl_launch *l, tms_ref ref, size_t element, uint64_t n, bool optional) {
+    const uint64_t reached = optional && !ref.mem ? 0 : n;
+    set_memory(l, ref, element, reached, optional ? NULL : tms_cl(l->dev)->nothing);
+}
+
 void tms_cl_reached(tms_cl_launch *l, tms_ref ref, size_t element, uint64_t n) {
     tms_cl_ref(l, ref, element, n != 0);
 }
@@ -88,6 +97,10 @@ void tms_cl_reached(tms_cl_launch *l, tms_ref ref, size_t element, uint64_t n) {
 void tms_cl_weights(tms_cl_launch *l, const tms_weight_matrix *w, uint64_t n_out, uint64_t n_in) {
     const size_t size = tms_weight_unit(w->type);
     tms_cl_ref(l, w->ref, size, tms_matrix_bytes(w, n_out, n_in) / size);
+}
+
+void tms_cl_bytes(tms_cl_launch *l, size_t bytes, const void *value) {
+    set_arg(l, bytes, value);
 }
 
 void tms_cl_u32(tms_cl_launch *l, uint32_t value) {
@@ -137,9 +150,12 @@ void tms_cl_batch(tms_cl_launch *l, const tms_batch *batch) {
     tms_cl_u64(l, batch->head_stride);
 }
 
+uint64_t tms_cl_matrix_length(const tms_matrix *matrix, uint64_t n_rows, uint64_t width) {
+    return n_rows ? (n_rows - 1) * matrix->stride + width : 0;
+}
+
 void tms_cl_matrix(tms_cl_launch *l, const tms_matrix *matrix, uint64_t n_rows, uint64_t width) {
-    uint64_t n = n_rows ? (n_rows - 1) * matrix->stride + width : 0;
-    tms_cl_ref(l, matrix->ref, sizeof(cl_float), n);
+    tms_cl_ref(l, matrix->ref, sizeof(cl_float), tms_cl_matrix_length(matrix, n_rows, width));
     tms_cl_u64(l, matrix->stride);
 }
 

@@ -27,10 +27,10 @@ tamis_status tms_cl_choose_product(tms_device *dev, const char *op, const tms_we
  * program, 1 or TMS_FEW_ROWS. */
 tms_cl_launch tms_cl_begin_weights(tms_device *dev, const char *file, const char *kernel,
                                    const tms_cl_kinds *kinds, uint32_t rows);
-/* The arguments STAGE_PARAMS and PART_PARAMS of linear_parts.clh; a part that is not there is
- * absent. run: outputs of an item. */
-void tms_cl_stage(tms_cl_launch *l, const tms_linear_parts *p, uint32_t run);
-void tms_cl_part(tms_cl_launch *l, const tms_linear_parts *p, uint32_t i);
+/* The arguments of a kernel with room for `stages` stages and `parts` parts, of which n stages are
+ * there: chain_numbers, STAGE_PARAMS and PART_PARAMS of linear_parts.clh. */
+void tms_cl_stages(tms_cl_launch *l, const tms_linear_parts *stages, uint32_t n,
+                   uint32_t most_stages, uint32_t most_parts);
 /* Runs of so many outputs; with a gate both parts are in one. */
 uint64_t tms_cl_stage_items(const tms_linear_parts *p, uint32_t run);
 

@@ -13,10 +13,7 @@ static tamis_status run_base(tms_device *dev, const tms_linear_parts *p, uint32_
     tms_cl_launch l = tms_cl_begin(dev, "linear_parts.cl", "linear_parts",
                                    "-DTYPE_A=%u -DTYPE_B=%u -DTYPE_C=%u -DROWS=%u", kinds.of[0],
                                    kinds.of[1], kinds.of[2], rows);
-    tms_cl_u32(&l, p->n_rows);
-    tms_cl_stage(&l, p, BASE_RUN);
-    for (uint32_t i = 0; i < TMS_MOST_PARTS; i++)
-        tms_cl_part(&l, p, i);
+    tms_cl_stages(&l, p, 1, 1, TMS_MOST_PARTS);
     return tms_cl_run_groups(&l, TMS_CL_WG_SIZE, tms_cl_stage_items(p, BASE_RUN), 1);
 }
 

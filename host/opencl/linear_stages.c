@@ -4,11 +4,7 @@
  * launch, in ascending order, so that launches share it whatever part has which. */
 #include "host/opencl/linear.h"
 
-/* Outputs of an item; and if there are many, or more inputs than a core holds at a time. */
-#define RUN       16u
-#define LONG_RUN  64u
-#define LONG_RUNS 32u /* so many are enough for all cores */
-#define HELD      16384u
+#define STRIP 16u /* outputs: the least that a work-group takes */
 
 /* Puts a kind in its place among `found` ascending ones, unless it is there. */
 static bool add_kind(tms_cl_kinds *to, uint32_t *found, uint32_t kind) {
@@ -42,27 +38,79 @@ tamis_status tms_cl_choose_product(tms_device *dev, const char *op, const tms_we
                            "%s: weights in strips, which the CPU form alone reads", op);
 }
 
-void tms_cl_stage(tms_cl_launch *l, const tms_linear_parts *p, uint32_t run) {
-    tms_cl_matrix(l, &p->x, p->n_rows, p->n_in);
-    tms_cl_optional(l, p->norm_w, sizeof(cl_float), p->n_rows ? p->n_in : 0);
-    tms_cl_f32(l, p->eps);
-    tms_cl_u32(l, p->gated);
-    tms_cl_u32(l, p->accumulate);
-    tms_cl_u32(l, p->n_in);
-    tms_cl_u32(l, p->n_parts);
-    tms_cl_u32(l, run);
+/* As in linear_parts.clh. */
+typedef struct part_numbers {
+    cl_ulong y_offset, y_stride, w_offset, bias_offset;
+    cl_uint n_out, type;
+} part_numbers;
+typedef struct stage_numbers {
+    cl_ulong x_offset, x_stride, norm_offset;
+    cl_float eps;
+    cl_uint gated, accumulate, n_in, parts, unused;
+} stage_numbers;
+typedef struct chain_numbers {
+    cl_uint n_rows, n_stages;
+    stage_numbers stages[TMS_MOST_STAGES];
+    part_numbers parts[TMS_CHAIN_PARTS];
+} chain_numbers;
+
+static const tms_linear_parts none;
+
+/* What is no memory. */
+static stage_numbers stage_numbers_of(const tms_linear_parts *p) {
+    return (stage_numbers){.x_offset = p->x.ref.offset / sizeof(cl_float),
+                           .x_stride = p->x.stride,
+                           .norm_offset = p->norm_w.offset / sizeof(cl_float),
+                           .eps = p->eps,
+                           .gated = p->gated,
+                           .accumulate = p->accumulate,
+                           .n_in = p->n_in,
+                           .parts = p->n_parts};
 }
 
-void tms_cl_part(tms_cl_launch *l, const tms_linear_parts *p, uint32_t i) {
-    static const tms_linear_part none;
-    const tms_linear_part *part = i < p->n_parts ? &p->parts[i] : &none;
+static part_numbers part_numbers_of(const tms_linear_part *p) {
+    return (part_numbers){.y_offset = p->y.ref.offset / sizeof(cl_float),
+                          .y_stride = p->y.stride,
+                          .w_offset = p->w.ref.offset,
+                          .bias_offset = p->bias.offset / sizeof(cl_float),
+                          .n_out = p->n_out,
+                          .type = tms_cl_kind(&p->w)};
+}
+
+/* Memory. A part that is not there is absent. */
+static void set_part(tms_cl_launch *l, const tms_linear_parts *p, uint32_t i) {
+    const tms_linear_part *part = i < p->n_parts ? &p->parts[i] : &none.parts[0];
     const bool writes = p->n_rows && i < p->n_parts && !(p->gated && i > 0);
     const uint64_t bytes = p->n_rows ? tms_matrix_bytes(&part->w, part->n_out, p->n_in) : 0;
-    tms_cl_matrix(l, &part->y, writes ? p->n_rows : 0, part->n_out);
-    tms_cl_ref(l, part->w.ref, 1, bytes);
-    tms_cl_optional(l, part->bias, sizeof(cl_float), part->n_out);
-    tms_cl_u32(l, part->n_out);
-    tms_cl_u32(l, tms_cl_kind(&part->w));
+    tms_cl_memory(l, part->y.ref, sizeof(cl_float),
+                  tms_cl_matrix_length(&part->y, writes ? p->n_rows : 0, part->n_out), false);
+    tms_cl_memory(l, part->w.ref, 1, bytes, false);
+    tms_cl_memory(l, part->bias, sizeof(cl_float), part->n_out, true);
+}
+
+static void set_stage(tms_cl_launch *l, const tms_linear_parts *p) {
+    tms_cl_memory(l, p->x.ref, sizeof(cl_float), tms_cl_matrix_length(&p->x, p->n_rows, p->n_in),
+                  false);
+    tms_cl_memory(l, p->norm_w, sizeof(cl_float), p->n_rows ? p->n_in : 0, true);
+}
+
+void tms_cl_stages(tms_cl_launch *l, const tms_linear_parts *stages, uint32_t n,
+                   uint32_t most_stages, uint32_t most_parts) {
+    chain_numbers numbers = {.n_rows = stages[0].n_rows, .n_stages = n};
+    uint32_t parts = 0;
+    for (uint32_t i = 0; i < n; i++) {
+        numbers.stages[i] = stage_numbers_of(&stages[i]);
+        for (uint32_t k = 0; k < stages[i].n_parts; k++)
+            numbers.parts[parts++] = part_numbers_of(&stages[i].parts[k]);
+    }
+    tms_cl_bytes(l, sizeof numbers, &numbers);
+    for (uint32_t i = 0; i < most_stages; i++)
+        set_stage(l, i < n ? &stages[i] : &none);
+    for (uint32_t i = 0; i < n; i++)
+        for (uint32_t k = 0; k < stages[i].n_parts; k++)
+            set_part(l, &stages[i], k);
+    for (; parts < most_parts; parts++)
+        set_part(l, &none, 0);
 }
 
 uint64_t tms_cl_stage_items(const tms_linear_parts *p, uint32_t run) {
@@ -70,11 +118,6 @@ uint64_t tms_cl_stage_items(const tms_linear_parts *p, uint32_t run) {
     for (uint32_t i = 0; i < (p->gated ? 1 : p->n_parts); i++)
         n += tms_divide_up(p->parts[i].n_out, run);
     return p->n_rows ? n : 0;
-}
-
-static uint32_t run_of(const tms_linear_parts *p) {
-    const bool lots = p->n_parts == 1 && p->parts[0].n_out / LONG_RUN >= LONG_RUNS;
-    return lots || p->n_in > HELD ? LONG_RUN : RUN;
 }
 
 tms_cl_launch tms_cl_begin_weights(tms_device *dev, const char *file, const char *kernel,
@@ -85,23 +128,13 @@ tms_cl_launch tms_cl_begin_weights(tms_device *dev, const char *file, const char
 
 static tamis_status run_rows(tms_device *dev, const tms_linear_parts *stages, uint32_t n,
                              const tms_cl_kinds *kinds, uint32_t rows) {
-    static const tms_linear_parts none;
     uint64_t items = 0;
-    uint32_t parts = 0;
     tms_cl_launch l = tms_cl_begin_weights(dev, "linear_chain_cpu.cl", "linear_chain", kinds, rows);
-    tms_cl_u32(&l, stages[0].n_rows);
-    tms_cl_u32(&l, n);
-    for (uint32_t i = 0; i < TMS_MOST_STAGES; i++) {
-        const tms_linear_parts *p = i < n ? &stages[i] : &none;
-        const uint64_t of_stage = i < n ? tms_cl_stage_items(p, run_of(p)) : 0;
-        tms_cl_stage(&l, p, run_of(p));
+    for (uint32_t i = 0; i < n; i++) {
+        const uint64_t of_stage = tms_cl_stage_items(&stages[i], STRIP);
         items = of_stage > items ? of_stage : items;
     }
-    for (uint32_t i = 0; i < n; i++)
-        for (uint32_t k = 0; k < stages[i].n_parts; k++, parts++)
-            tms_cl_part(&l, &stages[i], k);
-    for (; parts < TMS_CHAIN_PARTS; parts++)
-        tms_cl_part(&l, &none, 0);
+    tms_cl_stages(&l, stages, n, TMS_MOST_STAGES, TMS_CHAIN_PARTS);
     return tms_cl_run_queue(&l, items);
 }
 

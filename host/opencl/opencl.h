@@ -182,6 +182,10 @@ void tms_cl_optional(tms_cl_launch *l, tms_ref ref, size_t element, uint64_t n);
 /* The same for memory of which tables on the device decide how much is used; absent only with n ==
  * 0. */
 void tms_cl_reached(tms_cl_launch *l, tms_ref ref, size_t element, uint64_t n);
+/* One argument: the memory alone. */
+void tms_cl_memory(tms_cl_launch *l, tms_ref ref, size_t element, uint64_t n, bool optional);
+/* A struct, which the kernel has by value. */
+void tms_cl_bytes(tms_cl_launch *l, size_t bytes, const void *value);
 /* A matrix of `n_out` rows; its offset counts elements, bytes where they are quantised. */
 void tms_cl_weights(tms_cl_launch *l, const tms_weight_matrix *w, uint64_t n_out, uint64_t n_in);
 void tms_cl_u32(tms_cl_launch *l, uint32_t value);
@@ -196,6 +200,8 @@ void tms_cl_kv(tms_cl_launch *l, const tms_kv *kv, uint64_t n);
 void tms_cl_bounds_of(tms_cl_launch *l, const tms_kv *kv, uint64_t n);
 void tms_cl_batch(tms_cl_launch *l, const tms_batch *batch);
 void tms_cl_matrix(tms_cl_launch *l, const tms_matrix *matrix, uint64_t n_rows, uint64_t width);
+/* Elements from the first of a matrix to behind its last. */
+uint64_t tms_cl_matrix_length(const tms_matrix *matrix, uint64_t n_rows, uint64_t width);
 
 /* Work-items of the base kernels' work-groups (WG_SIZE of common.clh). */
 #define TMS_CL_WG_SIZE 64u
