@@ -428,7 +428,8 @@ typedef struct tamis_plan_times {
     /* write_us: also loading. */
     double write_us, bounds_us, score_us, select_us, attend_us, fused_us;
     /* Evicting: observing rows or scoring their keys and replacing in steps, and tamis_plan_evict as
-     * a whole. */
+     * a whole. Where one launch does more, replace_us has writing and bounds, too, and attend_us
+     * observing. */
     double observe_us, replace_us, evict_us;
     /* The part of fused_us that scores and selects; 0 where one launch does all. */
     double fused_select_us;
