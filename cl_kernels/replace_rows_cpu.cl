@@ -86,7 +86,7 @@ __kernel ONE_ITEM void replace_rows(
                                   : q + q_offset + row * q_stride;
         at += head * HEAD_DIM;
         __global const float *norm = is_k ? k_norm : q_norm;
-        if (norm) norm_head(at, norm + (is_k ? k_norm_offset : q_norm_offset), eps);
+        if (n_pairs && norm) norm_head(at, norm + (is_k ? k_norm_offset : q_norm_offset), eps);
         if (n_pairs)
             turn_head(at, table_of_turns + table_of_turns_offset, turns[turns_offset + row],
                       n_pairs, adjacent);

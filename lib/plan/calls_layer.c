@@ -62,6 +62,10 @@ static tamis_status check_unwritten(const tamis_plan *plan, uint32_t layer, tami
     return TAMIS_OK;
 }
 
+static bool may_fuse(const tamis_plan *plan) {
+    return !(plan->setup.params.flags & TAMIS_PLAN_UNFUSED);
+}
+
 /* Rows to the slots that they have. */
 static tamis_status put_rows(tamis_plan *plan, const tms_write_rows *write, tamis_error *error) {
     if (write->rotation.n_rot)
@@ -74,7 +78,7 @@ static tamis_status put_rows(tamis_plan *plan, const tms_write_rows *write, tami
 /* Rows of which some take the slots of evicted tokens. Its three parts are timed as one where they are
  * one launch. */
 static tamis_status replace_rows(tamis_plan *plan, const tms_replace_rows *p, tamis_error *error) {
-    if (!tms_replace_rows_refusal(plan->setup.dev, p)) {
+    if (may_fuse(plan) && !tms_replace_rows_refusal(plan->setup.dev, p)) {
         RUN(plan, replace_us, replace_rows, p);
         return TAMIS_OK;
     }
@@ -379,7 +383,8 @@ static tamis_status run_fused(tamis_plan *plan, tms_sparse_attend *p, tamis_erro
 static tamis_status run_attend(tamis_plan *plan, uint32_t layer, const tms_attend *attend,
                                bool *observed, tamis_error *error) {
     const tms_observed_attend p = {*attend, tms_in_step_observe(&plan->in_step, layer, attend)};
-    *observed = attend->logits.mem && !tms_observed_attend_refusal(plan->setup.dev, &p);
+    *observed =
+        attend->logits.mem && may_fuse(plan) && !tms_observed_attend_refusal(plan->setup.dev, &p);
     /* A failed launch may have added them. */
     plan->step.layers[layer].fed |= *observed;
     if (*observed)

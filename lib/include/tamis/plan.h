@@ -30,8 +30,8 @@ enum {
      * with selection random, whose scores come from the host. */
     TAMIS_PLAN_FIXED_LAUNCHES = 2,
     /* Score, select and attend are launched one by one, also where the device can fuse them into one
-     * launch or two (rows_fused stays 0). This is for measuring them: lists are the same, outputs
-     * differ by rounding only. */
+     * launch or two (rows_fused stays 0). So is what an eviction adds to a step, with the same bits.
+     * This is for measuring them: lists are the same, outputs differ by rounding only. */
     TAMIS_PLAN_UNFUSED = 4,
     /* tamis_plan_row_masses may be called; its kernels are built, and it has memory for one f32 of each
      * KV head and token of max_context. Not with reindexed streaming. */
