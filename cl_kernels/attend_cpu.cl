@@ -7,12 +7,54 @@
  * joins. Tiles before the row's first slot are not read, and its pieces begin with the segment of that
  * slot: bits depend on neither. */
 #include "attend_cpu.clh"
+#if LOGITS
+#include "weigh_cpu.clh"
+
+/* Of observed_attend; values: NULL for attend alone. */
+#define WEIGHT_PARAMS                                                                              \
+    , REF_PARAMS(float, values), ulong value_stride, uint group_rule, uint accumulate
+
+/* The first n of 16 floats. */
+static inline void weigh_load(float16 *x, __global const float *from, int n) {
+    if (n == 16)
+        *x = load_f32(from);
+    else
+        for (int i = 0; i < n; i++) ((float *)x)[i] = from[i];
+}
+
+/* observe of one row by its logits and lse, with the bits of observe_cpu.cl. The core that has joined
+ * the lane's pieces sees all logits. values: of the lane, by slots or, with `ids`, a plane. */
+static ONCE void attend_weigh(attend_row row, __global const float *lse, __global float *values,
+                              __global const int *ids, uint rule, bool accumulate) {
+    const float share = rule == RULE_MEAN ? GROUP : 1.0f;
+    for (int slot = 0; slot < row.seen; slot += 16) {
+        const int n = min(row.seen - slot, 16);
+        float16 joined = 0.0f, old = 0.0f;
+        for (int g = 0; g < GROUP; g++) {
+            float16 x = 0.0f;
+            weigh_load(&x, row.logits + g * row.logit_stride + slot, n);
+            joined = join_group(
+                joined, weight_of(x, base_of(lse[g]), row.hidden - slot, row.seen - slot), rule);
+        }
+        __global float *to =
+            values + (ids ? (ulong)ids[slot / PAGE_SIZE] * PAGE_SIZE + slot % PAGE_SIZE : slot);
+        if (accumulate) weigh_load(&old, to, n);
+        joined = old + joined / share;
+        if (n == 16)
+            store_f32(joined, to);
+        else
+            for (int i = 0; i < n; i++) to[i] = ((const float *)&joined)[i];
+    }
+}
+#else
+#define WEIGHT_PARAMS
+#endif
 
 /* tiles: NULL to serve every row, else only rows that are a tile of their own. */
 __kernel ONE_ITEM void attend_single(
     KV_PARAMS, BATCH_PARAMS, MATRIX_PARAMS(q), REF_PARAMS(const int, tiles), uint n_tiles,
     REF_PARAMS(const int, pages), REF_PARAMS(const int, count), uint capacity,
-    REF_PARAMS(float, logits), ulong logit_stride, LOGIT_PARAMS, uint n_splits,
+    REF_PARAMS(float, logits), ulong logit_stride WEIGHT_PARAMS, LOGIT_PARAMS, uint n_splits,
     MATRIX_PARAMS(out), ulong out_split_stride, REF_PARAMS(float, lse), ulong lse_split_stride,
     PIECE_PARAMS, QUEUE_PARAMS) {
     attend_state s;
@@ -71,6 +113,12 @@ __kernel ONE_ITEM void attend_single(
                    out + out_offset + split * out_split_stride + row * out_stride +
                        first_head * HEAD_DIM,
                    lse ? lse + lse_offset + split * lse_split_stride + (ulong)owner * GROUP : lse);
+#if LOGITS
+        if (values)
+            attend_weigh(of, lse + lse_offset + (ulong)owner * GROUP,
+                         values + values_offset + owner * value_stride, value_stride ? 0 : ids,
+                         group_rule, accumulate);
+#endif
     }
     leave_queue(queue, 0);
 }

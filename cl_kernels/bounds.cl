@@ -94,6 +94,21 @@ static inline void store_block(const float16 *lo, const float16 *hi, uint n, boo
 }
 #endif
 
+/* OWNED channels of a page's pair, from keys.channel on. */
+static inline void put_bounds(page_keys keys, __global bound_element *pair, uint kind,
+                              float width) {
+    const uint channel = keys.channel, parts = min((uint)OWNED, HEAD_DIM - channel) / 16;
+    float16 lo[OWNED / 16], hi[OWNED / 16];
+    for (uint part = 0; part < parts; part++, keys.channel += 16)
+        pair_of(&keys, kind, width, &lo[part], &hi[part]);
+#if BOUNDS_Q8
+    store_block(lo, hi, parts, kind != MEAN, pair, channel);
+#else
+    store16(lo[0], pair + channel);
+    store16(hi[0], pair + HEAD_DIM + channel);
+#endif
+}
+
 __kernel GROUP_OF(WG_SIZE) void bounds_of_pages(KV_PARAMS, BOUNDS_PARAMS, uint n, uint n_kv_heads,
                                                 REF_PARAMS(const int, pages), uint kind,
                                                 float width) {
@@ -101,19 +116,9 @@ __kernel GROUP_OF(WG_SIZE) void bounds_of_pages(KV_PARAMS, BOUNDS_PARAMS, uint n
         const uint channel = i % ITEMS * OWNED, head = i / ITEMS % n_kv_heads;
         const int page = pages[pages_offset + i / ITEMS / n_kv_heads];
         if (page < 0) continue;
-        page_keys keys = {kv + kv_offset + page * page_stride + head * kv_head_stride, slot_stride,
-                          channel};
-        __global bound_element *pair =
-            bounds + bounds_offset + page * bounds_page_stride + head * bounds_head_stride;
-        float16 lo[OWNED / 16], hi[OWNED / 16];
-        const uint parts = min((uint)OWNED, HEAD_DIM - channel) / 16;
-        for (uint part = 0; part < parts; part++, keys.channel += 16)
-            pair_of(&keys, kind, width, &lo[part], &hi[part]);
-#if BOUNDS_Q8
-        store_block(lo, hi, parts, kind != MEAN, pair, channel);
-#else
-        store16(lo[0], pair + channel);
-        store16(hi[0], pair + HEAD_DIM + channel);
-#endif
+        put_bounds((page_keys){kv + kv_offset + page * page_stride + head * kv_head_stride,
+                               slot_stride, channel},
+                   bounds + bounds_offset + page * bounds_page_stride + head * bounds_head_stride,
+                   kind, width);
     }
 }

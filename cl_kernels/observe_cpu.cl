@@ -7,9 +7,8 @@
  * transposed once and used for all rows of the span, ROWS rows of one query head at a time:
  *   1. logits;  2. weights, 0 where a row does not see;  3. joined over the group;  4. and rows.
  * With LOGITS step 1 is a load. */
-#include "cpu.clh"
 #include "logit.clh"
-#include "observe.clh"
+#include "weigh_cpu.clh"
 
 #ifndef LOGITS
 #define LOGITS 0
@@ -110,15 +109,6 @@ static inline void block_logits(key_block *k, const span *s, int t, int count, u
 }
 #endif
 
-/* exp(logit - base), above the range of exp16 too; 0 before slot `hidden` of the block and from slot
- * `seen` on. */
-static inline float16 weight_of(float16 logit, float base, int half_at, int hidden, int seen) {
-    const int16 lane = LANE16 + 16 * half_at;
-    const float16 x = logit - base;
-    const float16 w = x > 88.7f ? (float16)(INFINITY) : exp16(x);
-    return (lane < seen) & (lane >= hidden) ? w : (float16)(0.0f);
-}
-
 /* The first slot that row t of the span sees. */
 static inline int first_of(const span *s, int t) {
     return s->hidden ? s->hidden[t * s->visible_stride] : 0;
@@ -131,11 +121,11 @@ static inline void block_weights(key_block *k, const span *s, int t, int count, 
         const int seen = s->visible[(t + r) * s->visible_stride] - k->first;
         const int hidden = first_of(s, t + r) - k->first;
         FOR_HALVES(b) {
-            const float16 w = weight_of(k->weight[r][b], base, b, hidden, seen);
+            const float16 w =
+                weight_of(k->weight[r][b], base, hidden - 16 * b, seen - 16 * b);
             const float16 x = s->join == JOIN_SQUARES ? w * w : w;
             k->weight[r][b] = w;
-            k->joined[r][b] =
-                s->rule == RULE_MAX ? larger16(k->joined[r][b], x) : k->joined[r][b] + x;
+            k->joined[r][b] = join_group(k->joined[r][b], x, s->rule);
         }
         if (s->tile)
             store_part(k->weight[r], k->slots,

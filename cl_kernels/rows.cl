@@ -33,7 +33,19 @@ static inline void copy(__global const element *k, __global const element *v, kv
 #define VALUE_OF(page, slot)                                                                       \
     value_row_of((page) + value_offset, PAGE_SIZE, (slot) % PAGE_SIZE, slot_stride)
 
-/* k and v: f32, or DTYPE if `as_is`; their offsets are of bytes. */
+/* PUT channels from `channel` on of rows of k and v, which begin at elements of_k and of_v: f32, or
+ * DTYPE if `as_is`. */
+static inline void put_part(__global const uchar *k, ulong of_k, __global const uchar *v, ulong of_v,
+                            uint as_is, kv_row key, kv_row value, uint channel) {
+    if (as_is)
+        copy((__global const element *)k + of_k, (__global const element *)v + of_v, key, value,
+             channel);
+    else
+        put((__global const float *)k + of_k, (__global const float *)v + of_v, key, value,
+            channel);
+}
+
+/* Offsets of k and v are of bytes. */
 __kernel GROUP_OF(WG_SIZE) void write_rows(KV_PARAMS, BATCH_PARAMS, REF_PARAMS(const uchar, k),
                                            ulong k_stride, REF_PARAMS(const uchar, v),
                                            ulong v_stride, uint as_is,
@@ -51,15 +63,9 @@ __kernel GROUP_OF(WG_SIZE) void write_rows(KV_PARAMS, BATCH_PARAMS, REF_PARAMS(c
                                head * head_stride + slot / PAGE_SIZE];
         __global element *to = kv + kv_offset + page * page_stride + head * kv_head_stride;
         /* 2. both rows */
-        const ulong of_k = row * k_stride + head * HEAD_DIM;
-        const ulong of_v = row * v_stride + head * HEAD_DIM;
-        const kv_row key = KEY_OF(to, slot), value = VALUE_OF(to, slot);
-        if (as_is)
-            copy((__global const element *)(k + k_offset) + of_k,
-                 (__global const element *)(v + v_offset) + of_v, key, value, channel);
-        else
-            put((__global const float *)(k + k_offset) + of_k,
-                (__global const float *)(v + v_offset) + of_v, key, value, channel);
+        put_part(k + k_offset, row * k_stride + head * HEAD_DIM, v + v_offset,
+                 row * v_stride + head * HEAD_DIM, as_is, KEY_OF(to, slot), VALUE_OF(to, slot),
+                 channel);
         /* 3. the planes that there are */
         const ulong in_plane = (ulong)page * PAGE_SIZE + slot % PAGE_SIZE;
         if (channel == 0 && position_plane)

@@ -243,6 +243,41 @@ tamis_status tms_check_replace(tms_device *dev, const tms_replace *p) {
     return status;
 }
 
+tamis_status tms_check_observed_attend(tms_device *dev, const tms_observed_attend *p) {
+    const tms_attend *a = &p->attend;
+    tamis_status status = tms_check_attend(dev, a);
+    if (status == TAMIS_OK) status = tms_check_observe(dev, &p->observe);
+    if (status != TAMIS_OK) return status;
+    if (a->logit.sinks.mem)
+        return tms_device_fail(dev, TAMIS_E_UNSUPPORTED,
+                               "observed_attend: sinks (offset %llu of their memory)",
+                               (unsigned long long)a->logit.sinks.offset);
+    if (p->observe.n_items != a->batch.n_rows || p->observe.tile.mem)
+        return tms_device_fail(dev, TAMIS_E_ARGUMENT, "observed_attend: %u items of %u rows%s",
+                               p->observe.n_items, a->batch.n_rows,
+                               p->observe.tile.mem ? ", with a tile" : "");
+    status = tms_check_there(dev, "observed_attend", "logits", a->logits);
+    return status == TAMIS_OK && a->batch.n_rows
+               ? tms_check_there(dev, "observed_attend", "lse", a->lse)
+               : status;
+}
+
+tamis_status tms_check_replace_rows(tms_device *dev, const tms_replace_rows *p) {
+    const uint32_t rows = p->replace.batch.n_rows;
+    tamis_status status = tms_check_replace(dev, &p->replace);
+    if (status == TAMIS_OK)
+        status = p->write.rotation.n_rot ? tms_check_write_rotated(dev, &p->write)
+                                         : tms_check_write_rows(dev, &p->write);
+    if (status == TAMIS_OK) status = tms_check_bounds(dev, &p->bounds);
+    if (status == TAMIS_OK &&
+        (p->write.batch.n_rows != rows || p->bounds.n != rows * p->replace.batch.n_kv_heads))
+        status = tms_device_fail(dev, TAMIS_E_ARGUMENT,
+                                 "replace_rows: %u rows are to be written and %u pages bounded, of "
+                                 "%u rows that replace",
+                                 p->write.batch.n_rows, p->bounds.n, rows);
+    return status;
+}
+
 tamis_status tms_check_scatter_rows(tms_device *dev, const tms_scatter_rows *p) {
     if (p->n_rows == 0) return TAMIS_OK;
     if (p->width == 0 || p->y.stride < p->width || (p->n_rows > 1 && p->x.stride < p->width))

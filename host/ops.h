@@ -58,7 +58,10 @@
     X(with, replace)                                                                               \
     X(with, scatter_rows)
 /* What a backend may lack or refuse, and who calls it has another way. */
-#define TMS_FUSED_OPS(X, with) X(with, sparse_attend)
+#define TMS_FUSED_OPS(X, with)                                                                     \
+    X(with, sparse_attend)                                                                         \
+    X(with, observed_attend)                                                                       \
+    X(with, replace_rows)
 #define TMS_OPS(X, with)                                                                           \
     TMS_REQUIRED_OPS(X, with)                                                                      \
     TMS_COMPOSED_OPS(X, with) TMS_OPTIONAL_OPS(X, with) TMS_FUSED_OPS(X, with)

@@ -235,6 +235,9 @@ static const tms_attend *attend_of_attend(const tms_attend *p) {
 static const tms_attend *attend_of_sparse(const tms_sparse_attend *p) {
     return &p->attend;
 }
+static const tms_attend *attend_of_observed(const tms_observed_attend *p) {
+    return &p->attend;
+}
 static const tms_attend *attend_of_none(const void *p) {
     (void)p;
     return NULL;
@@ -243,6 +246,7 @@ static const tms_attend *attend_of_none(const void *p) {
     _Generic((p),                                                                                  \
         const tms_attend *: attend_of_attend,                                                      \
         const tms_sparse_attend *: attend_of_sparse,                                               \
+        const tms_observed_attend *: attend_of_observed,                                           \
         default: attend_of_none)(p)
 
 /* Refused before the attend runs. */

@@ -35,10 +35,10 @@ const tms_backend tms_backend_cuda = {
     /* clang-format off */
     TMS_REQUIRED_OPS(TMS_ENTER_OP, tms_cu_)
     TMS_OPTIONAL_OPS(TMS_ENTER_OP, tms_cu_)
-    TMS_FUSED_OPS(TMS_ENTER_OP, tms_cu_)
     .write_rotated = tms_cu_write_rotated,
     .linear_parts = tms_cu_linear_parts,
+    .sparse_attend = tms_cu_sparse_attend,
     TMS_SCRATCH_OPS(TMS_ENTER_SCRATCH, tms_cu_)
-    TMS_FUSED_OPS(TMS_ENTER_REFUSAL, tms_cu_)
+    .sparse_attend_refusal = tms_cu_sparse_attend_refusal,
     /* clang-format on */
 };

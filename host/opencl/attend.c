@@ -101,6 +101,20 @@ tamis_status tms_cl_attend(tms_device *dev, const tms_attend *p) {
     tamis_status status = tms_cl_choose(dev, "attend", tms_cl_attend_cpu_refusal(p), &cpu);
     if (status != TAMIS_OK || !cpu) return status == TAMIS_OK ? attend_base(dev, p) : status;
     tms_cl_states s = states_of(p, true);
-    status = tms_cl_attend_cpu(dev, p, &s);
+    status = tms_cl_attend_cpu(dev, p, &s, NULL);
     return status == TAMIS_OK ? merge(dev, p, &s, 0, p->batch.n_rows) : status;
+}
+
+const char *tms_cl_observed_attend_refusal(tms_device *dev, const tms_observed_attend *p) {
+    const char *refusal = tms_cl_no_cpu_form(dev);
+    if (refusal) return refusal;
+    if (p->attend.logit.sinks.mem) return "sinks change lse behind it";
+    if (p->observe.rows != TAMIS_ROWS_SUM) return "rows are not summed";
+    if (p->attend.max_pages > TMS_CL_SPLIT_PAGES) return "rows of more than one split";
+    return tms_cl_attend_cpu_refusal(&p->attend);
+}
+
+tamis_status tms_cl_observed_attend(tms_device *dev, const tms_observed_attend *p) {
+    const tms_cl_states s = states_of(&p->attend, true);
+    return tms_cl_attend_cpu(dev, &p->attend, &s, &p->observe);
 }

@@ -83,15 +83,26 @@ static tms_cl_launch begin(tms_device *dev, const tms_attend *p, const char *fil
     return l;
 }
 
+/* WEIGHT_PARAMS of attend_cpu.cl. */
+static void set_weights(tms_cl_launch *l, const tms_observe *p, const tms_batch *b) {
+    const tms_values values = p ? p->values : (tms_values){0};
+    const uint64_t lanes = (uint64_t)b->n_rows * b->n_kv_heads;
+    tms_cl_optional(l, values.ref, sizeof(cl_float), lanes * values.stride);
+    tms_cl_u64(l, values.stride);
+    tms_cl_u32(l, p ? p->group : 0);
+    tms_cl_u32(l, p && p->accumulate);
+}
+
 /* Rows one by one: every row, or only those that are a tile of their own. */
 static tamis_status run_single(tms_device *dev, const tms_attend *p, const tms_cl_states *s,
-                               bool by_tile) {
+                               const tms_observe *observe, bool by_tile) {
     const tms_batch *b = &p->batch;
     tms_cl_launch l = begin(dev, p, "attend_cpu.cl", "attend_single");
     tms_cl_optional(&l, by_tile ? b->tiles : (tms_ref){0}, sizeof(cl_int), 2ull * b->n_tiles);
     tms_cl_u32(&l, b->n_tiles);
     tms_cl_attend_lists(&l, p);
     tms_cl_attend_logits(&l, p);
+    if (p->logits.mem) set_weights(&l, observe, b);
     tms_cl_attend_states(&l, p, s);
     const uint64_t lanes =
         (uint64_t)b->n_kv_heads * s->n_splits * (by_tile ? b->n_tiles : b->n_rows);
@@ -112,8 +123,9 @@ static tamis_status run_tiles(tms_device *dev, const tms_attend *p, const tms_cl
 
 /* One kernel processes rows that are a tile of their own, another larger tiles, which have no logits;
  * the bits of a row are the same in both. */
-tamis_status tms_cl_attend_cpu(tms_device *dev, const tms_attend *p, const tms_cl_states *s) {
+tamis_status tms_cl_attend_cpu(tms_device *dev, const tms_attend *p, const tms_cl_states *s,
+                               const tms_observe *observe) {
     const bool tiles = !p->lists.pages.mem && !p->logits.mem && p->batch.max_tile_rows > 1;
-    const tamis_status status = run_single(dev, p, s, tiles);
+    const tamis_status status = run_single(dev, p, s, observe, tiles);
     return status == TAMIS_OK && tiles ? run_tiles(dev, p, s) : status;
 }

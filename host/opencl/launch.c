@@ -244,6 +244,12 @@ tamis_status tms_cl_choose(tms_device *dev, const char *op, const char *refusal,
     return TAMIS_OK;
 }
 
+const char *tms_cl_no_cpu_form(const tms_device *dev) {
+    if (!((const tms_cl_device *)dev)->cpu) return "the device is not a CPU";
+    if (dev->form == TMS_FORM_BASE) return "there is no base form";
+    return dev->form == TMS_FORM_AUTO ? dev->base_only : NULL;
+}
+
 const char *tms_cl_shape(const tms_device *dev) {
     return dev->form == TMS_FORM_CPU_OTHER ? " -DOTHER_SHAPE=1" : "";
 }

@@ -226,6 +226,9 @@ tamis_status tms_cl_run_queue(tms_cl_launch *l, uint64_t n);
  * take the case, is NULL. E_UNSUPPORTED with the refusal if that form is forced. */
 tamis_status tms_cl_choose(tms_device *dev, const char *op, const char *refusal, bool *cpu);
 
+/* Why a fused op, which has a CPU form alone, is refused whatever the case; NULL if it is not. */
+const char *tms_cl_no_cpu_form(const tms_device *dev);
+
 /* Build options of CPU forms with two shapes, which choose the shape. */
 const char *tms_cl_shape(const tms_device *dev);
 
@@ -288,8 +291,10 @@ typedef struct tms_cl_states {
 void tms_cl_attend_states(tms_cl_launch *l, const tms_attend *p, const tms_cl_states *s);
 void tms_cl_attend_lists(tms_cl_launch *l, const tms_attend *p);
 void tms_cl_attend_logits(tms_cl_launch *l, const tms_attend *p);
-/* attend_cpu.c: the CPU form of attend up to the merge, and why it does not take a case. */
-tamis_status tms_cl_attend_cpu(tms_device *dev, const tms_attend *p, const tms_cl_states *s);
+/* attend_cpu.c: the CPU form of attend up to the merge, and why it does not take a case. observe: of
+ * observed_attend, else NULL. */
+tamis_status tms_cl_attend_cpu(tms_device *dev, const tms_attend *p, const tms_cl_states *s,
+                               const tms_observe *observe);
 const char *tms_cl_attend_cpu_refusal(const tms_attend *p);
 
 /* Merges states of the same rows into one, parts packed [part][row*n_heads + head][dim], out with a

@@ -2,10 +2,11 @@
 /* write_rows and read_rows on OpenCL: shapes and launches of cl_kernels/rows.cl. */
 #include "host/opencl/opencl.h"
 
-/* The arguments of a rotation, behind those of a write. */
+/* The arguments of a rotation, which may be none, behind those of a write. */
 static void set_rotation(tms_cl_launch *l, const tms_write_rows *p) {
     const tms_rotation *rotation = &p->rotation;
-    const uint32_t n = p->batch.n_rows, heads = p->batch.n_heads, pairs = rotation->n_rot / 2;
+    const uint32_t n = rotation->n_rot ? p->batch.n_rows : 0, heads = p->batch.n_heads,
+                   pairs = rotation->n_rot / 2;
     tms_cl_matrix(l, &rotation->q, n, (uint64_t)heads * p->kv.head_dim);
     tms_cl_u32(l, heads);
     tms_cl_u32(l, pairs);
@@ -75,6 +76,36 @@ tamis_status tms_cl_write_rotated(tms_device *dev, const tms_write_rotated *p) {
     set_slots(&l, p);
     set_rotation(&l, p);
     return tms_cl_run_items(&l, (uint64_t)b->n_rows * (b->n_heads + b->n_kv_heads));
+}
+
+/* ---- In the slots of evicted tokens ----------------------------------------------------------- */
+
+const char *tms_cl_replace_rows_refusal(tms_device *dev, const tms_replace_rows *p) {
+    const char *refusal = tms_cl_no_cpu_form(dev);
+    if (refusal) return refusal;
+    return p->write.kv.page_size % 16 ? "pages of fewer slots than a vector has" : NULL;
+}
+
+tamis_status tms_cl_replace_rows(tms_device *dev, const tms_replace_rows *p) {
+    const tms_write_rows *w = &p->write;
+    const tms_batch *b = &w->batch;
+    const uint64_t lanes = (uint64_t)b->n_rows * b->n_kv_heads;
+    const size_t size = tamis_dtype_size(w->dtype);
+    tms_cl_launch l = tms_cl_begin_kv(dev, "replace_rows_cpu.cl", "replace_rows", &w->kv);
+    set_rows(&l, w, 1, reach(w, w->k_stride) * size, reach(w, w->v_stride) * size);
+    tms_cl_u32(&l, w->dtype == w->kv.dtype);
+    set_slots(&l, w);
+    set_rotation(&l, w);
+    tms_cl_u32(&l, p->replace.sinks);
+    tms_cl_u32(&l, p->replace.recent);
+    tms_cl_u32(&l, p->replace.planes.scores.mem != NULL);
+    tms_cl_u32(&l, p->replace.lifetime && p->replace.planes.scores.mem);
+    tms_cl_ref(&l, p->replace.turns, sizeof(cl_int), lanes);
+    tms_cl_ref(&l, p->replace.changed, sizeof(cl_int), lanes);
+    tms_cl_bounds_of(&l, &w->kv, b->n_rows);
+    tms_cl_u32(&l, p->bounds.kind);
+    tms_cl_f32(&l, p->bounds.width);
+    return tms_cl_run_queue(&l, lanes + (w->rotation.n_rot ? (uint64_t)b->n_rows * b->n_heads : 0));
 }
 
 tamis_status tms_cl_read_rows(tms_device *dev, const tms_read_rows *p) {

@@ -24,9 +24,8 @@ static score_runs runs_of(const tms_device *dev, const tms_sparse_attend *p, uin
 }
 
 const char *tms_cl_sparse_attend_refusal(tms_device *dev, const tms_sparse_attend *p) {
-    if (!tms_cl(dev)->cpu) return "the device is not a CPU";
-    if (dev->form == TMS_FORM_BASE) return "there is no base form";
-    if (dev->form == TMS_FORM_AUTO && dev->base_only) return dev->base_only;
+    const char *refusal = tms_cl_no_cpu_form(dev);
+    if (refusal) return refusal;
     if (p->attend.logits.mem) return "logits are asked for";
     if (p->attend.max_pages > TMS_CL_SPLIT_PAGES) return "lists of more than one split";
     if (!p->score.scores.mem) return "there are no scores";

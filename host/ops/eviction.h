@@ -3,7 +3,8 @@
 #ifndef TMS_OPS_EVICTION_H
 #define TMS_OPS_EVICTION_H
 
-#include "host/ops/selection.h"
+#include "host/ops/attention.h"
+#include "host/ops/rows.h"
 
 /* In these ops a row of `batch` is an item: one sequence, where visible[i][h] is the number of
  * slots of its lane of KV head h; tiles are not read. Only observe has query rows in its batch, and
@@ -275,6 +276,28 @@ typedef struct tms_replace {
     uint32_t sinks, recent;
     bool lifetime;
 } tms_replace;
+
+/* observed_attend: attend of rows that are alone in their tiles, and observe of each by the logits
+ * that attend leaves, in fewer launches than two. Fields as in those ops: observe's kv, batch, logits,
+ * logit_stride and lse are attend's; n_items is n_rows, span i is (i, 1), and there is no tile. A
+ * backend may offer it for some cases only: observed_attend_refusal says why not, and the caller then
+ * runs the two ops, whose result this is. With sinks, which change lse behind attend, it is refused. */
+typedef struct tms_observed_attend {
+    tms_attend attend;
+    tms_observe observe;
+} tms_observed_attend;
+
+/* replace_rows: replace; write_rows, or write_rotated where rotation.n_rot > 0; and bounds of the
+ * pages that have changed; in fewer launches than three. Fields as in those ops: the two have the same
+ * kv, batch, slots, positions and planes, but that replace may lack scores; bounds.pages is replace.changed, bounds.n is
+ * n_rows*n_kv_heads, bounds.n_kv_heads 1. No two rows are of one sequence. A backend may offer it for
+ * some cases only: replace_rows_refusal says why not, and the caller then runs the three ops, whose
+ * result this is, bit for bit. */
+typedef struct tms_replace_rows {
+    tms_replace replace;
+    tms_write_rows write;
+    tms_bounds bounds;
+} tms_replace_rows;
 
 /* scatter_rows: y[index[r]] = x[r] for rows of `width` f32 elements; an index below 0 skips;
  * indices differ. x and y do not overlap. Exact. */

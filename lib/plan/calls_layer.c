@@ -62,6 +62,32 @@ static tamis_status check_unwritten(const tamis_plan *plan, uint32_t layer, tami
     return TAMIS_OK;
 }
 
+static bool may_fuse(const tamis_plan *plan) {
+    return !(plan->setup.params.flags & TAMIS_PLAN_UNFUSED);
+}
+
+/* Rows to the slots that they have. */
+static tamis_status put_rows(tamis_plan *plan, const tms_write_rows *write, tamis_error *error) {
+    if (write->rotation.n_rot)
+        RUN(plan, write_us, write_rotated, write);
+    else
+        RUN(plan, write_us, write_rows, write);
+    return TAMIS_OK;
+}
+
+/* Rows of which some take the slots of evicted tokens. Its three parts are timed as one where they are
+ * one launch. */
+static tamis_status replace_rows(tamis_plan *plan, const tms_replace_rows *p, tamis_error *error) {
+    if (may_fuse(plan) && !tms_replace_rows_refusal(plan->setup.dev, p)) {
+        RUN(plan, replace_us, replace_rows, p);
+        return TAMIS_OK;
+    }
+    RUN(plan, replace_us, replace, &p->replace);
+    TMS_TRY(put_rows(plan, &p->write, error));
+    RUN(plan, bounds_us, bounds, &p->bounds);
+    return TAMIS_OK;
+}
+
 /* Enqueues the write of rows that have been checked, with what comes before and behind it. */
 static tamis_status enqueue_write(tamis_plan *plan, uint32_t layer, tms_write_rows write,
                                   tamis_error *error) {
@@ -69,24 +95,14 @@ static tamis_status enqueue_write(tamis_plan *plan, uint32_t layer, tms_write_ro
     tms_bounds bounds = tms_cache_bounds(plan->setup.cache, layer);
     bounds.n = state->n_bounded;
     bounds.pages = tms_step_table(&plan->step, plan->step.at.filled + state->filled);
-    tms_ref changed = {NULL, 0}; /* pages whose tokens are replaced */
+    const tms_replace_rows replace = tms_in_step_replace(&plan->in_step, layer, &write);
     state->begun = true;
     tms_loads_lose_present(&plan->loads, layer);
-    if (state->n_staying > 0)
-        TIME(plan, replace_us,
-             tms_in_step_take_slots(&plan->in_step, layer, &write, &changed, error));
-    if (write.rotation.n_rot)
-        RUN(plan, write_us, write_rotated, &write);
-    else
-        RUN(plan, write_us, write_rows, &write);
+    TMS_TRY(state->n_staying > 0 ? replace_rows(plan, &replace, error)
+                                 : put_rows(plan, &write, error));
     if (plan->setup.needs.feed == TMS_FEED_KEYS)
         TIME(plan, observe_us, tms_in_step_score_rows(&plan->in_step, &write, error));
     if (bounds.n > 0) RUN(plan, bounds_us, bounds, &bounds);
-    if (state->n_staying > 0) {
-        bounds.n = plan->step.n_rows * write.batch.n_kv_heads;
-        bounds.pages = changed;
-        RUN(plan, bounds_us, bounds, &bounds);
-    }
     if (plan->step.fixed)
         plan->templates.serials[plan->step.n_rows] = plan->setup.cache->bounds_serial;
     count_written(plan, layer);
@@ -363,13 +379,27 @@ static tamis_status run_fused(tamis_plan *plan, tms_sparse_attend *p, tamis_erro
     return tms_stage_stop(&plan->setup, from, status, &plan->times.fused_us, error);
 }
 
+/* *observed: whether rows' weights went where the eviction wants them, too. */
+static tamis_status run_attend(tamis_plan *plan, uint32_t layer, const tms_attend *attend,
+                               bool *observed, tamis_error *error) {
+    const tms_observed_attend p = {*attend, tms_in_step_observe(&plan->in_step, layer, attend)};
+    *observed =
+        attend->logits.mem && may_fuse(plan) && !tms_observed_attend_refusal(plan->setup.dev, &p);
+    /* A failed launch may have added them. */
+    plan->step.layers[layer].fed |= *observed;
+    if (*observed)
+        RUN(plan, attend_us, observed_attend, &p);
+    else
+        RUN(plan, attend_us, attend, attend);
+    return TAMIS_OK;
+}
+
 static tamis_status run_listed(tamis_plan *plan, uint32_t layer, tms_sparse_attend *p, bool fused,
-                               tamis_error *error) {
+                               bool *observed, tamis_error *error) {
     if (fused) return run_fused(plan, p, error);
     TMS_TRY(score(plan, layer, p, error));
     RUN(plan, select_us, select, &p->select);
-    RUN(plan, attend_us, attend, &p->attend);
-    return TAMIS_OK;
+    return run_attend(plan, layer, &p->attend, observed, error);
 }
 
 tamis_status tamis_plan_attend(tamis_plan *plan, uint32_t layer, const tamis_rows *q,
@@ -387,6 +417,7 @@ tamis_status tamis_plan_attend(tamis_plan *plan, uint32_t layer, const tamis_row
     uint64_t *path = NULL;
     tms_sparse_attend p = {.attend = tms_template_attend(&plan->templates, layer)};
     bool listed = is_listed(plan, layer, &p.attend.batch, &path), fused = false;
+    bool observed = false;
     if (listed) {
         p = tms_template_sparse(&plan->templates, layer);
         p.score.q = q_rows;
@@ -401,15 +432,16 @@ tamis_status tamis_plan_attend(tamis_plan *plan, uint32_t layer, const tamis_row
              tms_sight_find(&plan->sight, step, layer, &p.attend.batch, error));
     if (listed) {
         fused = tms_template_fuses(&plan->templates, &p);
-        TMS_TRY(run_listed(plan, layer, &p, fused, error));
+        TMS_TRY(run_listed(plan, layer, &p, fused, &observed, error));
     } else if (plan->setup.needs.rotation) {
         TIME(plan, attend_us, tms_reindex_attend(&plan->reindex, &p.attend, error));
     } else {
-        RUN(plan, attend_us, attend, &p.attend);
+        TMS_TRY(run_attend(plan, layer, &p.attend, &observed, error));
     }
     step->layers[layer].fed |= tms_needs_weights(&plan->setup.needs);
     if (tms_in_step_observes(&plan->in_step))
-        TIME(plan, observe_us, tms_in_step_use_weights(&plan->in_step, layer, &p.attend, error));
+        TIME(plan, observe_us,
+             tms_in_step_use_weights(&plan->in_step, layer, &p.attend, observed, error));
     step->layers[layer].attended = true;
     *path += step->n_rows;
     count_attended(plan, layer, listed, fused);

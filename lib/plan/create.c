@@ -262,21 +262,26 @@ static tamis_status make_rooms(tamis_plan *plan, tamis_error *error) {
     return tms_between_create(&plan->between, error);
 }
 
+/* Both ways to write rows to the slots of evicted tokens, with no rows. */
+static tamis_status warm_replace(tms_device *dev, const tms_replace_rows *p, tamis_error *error) {
+    TMS_TRY(tms_run_replace(dev, &p->replace, error));
+    return tms_replace_rows_refusal(dev, p) ? TAMIS_OK : tms_run_replace_rows(dev, p, error);
+}
+
 /* Launches what the eviction adds to decode steps and to other steps in a layer, with no rows. */
 static tamis_status warm_in_step(tamis_plan *plan, uint32_t layer, tamis_error *error) {
     tms_write_rows write = tms_template_write(&plan->templates, layer);
     tms_attend attend = tms_template_attend(&plan->templates, layer);
-    tms_ref changed = {NULL, 0};
+    const tms_replace_rows replace = tms_in_step_replace(&plan->in_step, layer, &write);
     attend.q.stride = attend.out.stride = tms_setup_width(&plan->setup);
     for (int exact = 0; exact <= 1; exact++) {
         tms_attend observed = attend;
         plan->step.exact = exact;
-        if (plan->setup.needs.in_place)
-            TMS_TRY(tms_in_step_take_slots(&plan->in_step, layer, &write, &changed, error));
+        if (plan->setup.needs.in_place) TMS_TRY(warm_replace(plan->setup.dev, &replace, error));
         TMS_TRY(tms_in_step_score_rows(&plan->in_step, &write, error));
         TMS_TRY(tms_in_step_ask_weights(&plan->in_step, false, &observed, error));
         TMS_TRY(tms_run_attend(plan->setup.dev, &observed, error));
-        TMS_TRY(tms_in_step_use_weights(&plan->in_step, layer, &observed, error));
+        TMS_TRY(tms_in_step_use_weights(&plan->in_step, layer, &observed, false, error));
     }
     if (plan->setup.needs.rotation) TMS_TRY(tms_reindex_attend(&plan->reindex, &attend, error));
     return TAMIS_OK;

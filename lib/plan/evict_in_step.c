@@ -172,25 +172,27 @@ tamis_status tms_in_step_growth(const tms_in_step *e, tms_sequence *sequence, ui
 
 /* ---- Slots in place -------------------------------------------------------------------------- */
 
-tamis_status tms_in_step_take_slots(const tms_in_step *e, uint32_t layer,
-                                    const tms_write_rows *write, tms_ref *changed,
-                                    tamis_error *error) {
+tms_replace_rows tms_in_step_replace(const tms_in_step *e, uint32_t layer,
+                                     const tms_write_rows *write) {
     const tms_setup *setup = e->setup;
     const tms_step *step = e->step;
     uint64_t entry = tms_step_entry(step, layer);
-    *changed = (tms_ref){e->changed, 0};
-    tms_replace replace = {.kv = write->kv,
-                           .planes = write->planes,
-                           .batch = write->batch,
-                           .turns = tms_step_table(step, e->stays + entry),
-                           .slots = write->slots,
-                           .changed = *changed,
-                           .positions = write->positions,
-                           .sinks = setup->params.eviction.sinks,
-                           .recent = setup->needs.recent,
-                           .lifetime = setup->params.eviction.options & TAMIS_EVICT_LIFETIME};
-    if (!setup->needs.feed) replace.planes.scores.mem = NULL;
-    return tms_run_replace(setup->dev, &replace, error);
+    const tms_replace replace = {.kv = write->kv,
+                                 .planes = {write->planes.positions, setup->needs.feed
+                                                                         ? write->planes.scores
+                                                                         : (tms_ref){0}},
+                                 .batch = write->batch,
+                                 .turns = tms_step_table(step, e->stays + entry),
+                                 .slots = write->slots,
+                                 .changed = {e->changed, 0},
+                                 .positions = write->positions,
+                                 .sinks = setup->params.eviction.sinks,
+                                 .recent = setup->needs.recent,
+                                 .lifetime = setup->params.eviction.options & TAMIS_EVICT_LIFETIME};
+    tms_replace_rows p = {replace, *write, tms_cache_bounds(setup->cache, layer)};
+    p.bounds.n = write->batch.n_rows * write->batch.n_kv_heads;
+    p.bounds.pages = replace.changed;
+    return p;
 }
 
 /* ---- Keys ------------------------------------------------------------------------------------ */
@@ -226,57 +228,47 @@ tamis_status tms_in_step_ask_weights(const tms_in_step *e, bool listed, tms_atte
                            rows * attend->logit_stride * sizeof(float), error);
 }
 
-/* The launch that computes the rows' weights, from the step's own logits or from its keys. */
-static tms_observe weights_of(const tms_in_step *e, const tms_attend *attend) {
+tms_observe tms_in_step_observe(const tms_in_step *e, uint32_t layer, const tms_attend *attend) {
     const tms_step *step = e->step;
+    const bool newest = e->setup->needs.feed == TMS_FEED_NEWEST;
     tms_observe observe = tms_template_observe(attend);
     observe.n_items = step->n_rows ? step->n_sequences : 0;
     observe.max_span = e->max_span ? e->max_span : 1;
     observe.spans = tms_step_table(step, e->item_spans);
+    observe.group = newest ? TAMIS_GROUP_MEAN : TAMIS_GROUP_SUM;
+    observe.accumulate = !newest;
+    observe.values = newest ? (tms_values){{e->newest, 0}, e->stride}
+                            : (tms_values){.ref = tms_cache_planes(e->setup->cache, layer).scores};
     return observe;
 }
 
-static tamis_status add_weights(const tms_in_step *e, uint32_t layer, const tms_attend *attend,
-                                tamis_error *error) {
-    tms_device *dev = e->setup->dev;
-    tms_observe observe = weights_of(e, attend);
-    observe.group = TAMIS_GROUP_SUM;
-    observe.accumulate = true;
-    observe.values.ref = tms_cache_planes(e->setup->cache, layer).scores;
-    return tms_run_observe(dev, &observe, error);
-}
-
-/* Writes the mean over all heads of the layer to the scores of all of its lanes. */
-static tamis_status put_weights(const tms_in_step *e, uint32_t layer, const tms_attend *attend,
-                                tamis_error *error) {
-    tms_device *dev = e->setup->dev;
+/* The mean over all heads of the layer to the scores of all of its lanes. */
+static tamis_status put_newest(const tms_in_step *e, uint32_t layer, const tms_observe *observe,
+                               tamis_error *error) {
     const tms_step *step = e->step;
-    tms_observe observe = weights_of(e, attend);
-    observe.group = TAMIS_GROUP_MEAN;
-    observe.values = (tms_values){{e->newest, 0}, e->stride};
-    tms_fuse mean = {.batch = attend->batch,
+    tms_fuse mean = {.batch = observe->batch,
                      .kind = TMS_FUSE_MEAN_OF_HEADS,
-                     .x = observe.values,
+                     .x = observe->values,
                      .out = {tms_cache_planes(e->setup->cache, layer).scores, 0},
-                     .page_size = attend->kv.page_size};
-    uint64_t entry = (uint64_t)layer * step->n_sequences * attend->batch.n_kv_heads;
-    mean.batch.n_rows = observe.n_items;
+                     .page_size = observe->kv.page_size};
+    uint64_t entry = (uint64_t)layer * step->n_sequences * mean.batch.n_kv_heads;
+    mean.batch.n_rows = observe->n_items;
     mean.batch.first = (tms_ref){NULL, 0}; /* of the step's rows, which are not items */
     mean.batch.row_seq = tms_step_table(step, e->item_seq);
     mean.batch.visible = tms_step_table(step, e->item_visible + entry);
-    TMS_TRY(tms_run_observe(dev, &observe, error));
-    return tms_run_fuse(dev, &mean, error);
+    return tms_run_fuse(e->setup->dev, &mean, error);
 }
 
 tamis_status tms_in_step_use_weights(const tms_in_step *e, uint32_t layer, const tms_attend *attend,
-                                     tamis_error *error) {
+                                     bool observed, tamis_error *error) {
     const tms_step *step = e->step;
-    const tms_feed feed = e->setup->needs.feed;
-    tamis_status status = TAMIS_OK;
-    if (feed == TMS_FEED_SUM) status = add_weights(e, layer, attend, error);
-    if (feed == TMS_FEED_NEWEST) status = put_weights(e, layer, attend, error);
-    if (tms_needs_weights(&e->setup->needs)) e->counters->rows_observed += step->n_rows;
-    if (status != TAMIS_OK || !tms_step_keeps_queries(step)) return status;
+    if (tms_needs_weights(&e->setup->needs)) {
+        const tms_observe observe = tms_in_step_observe(e, layer, attend);
+        if (!observed) TMS_TRY(tms_run_observe(e->setup->dev, &observe, error));
+        if (e->setup->needs.feed == TMS_FEED_NEWEST) TMS_TRY(put_newest(e, layer, &observe, error));
+        e->counters->rows_observed += step->n_rows;
+    }
+    if (!tms_step_keeps_queries(step)) return TAMIS_OK;
     return tms_query_rings_keep(e->rings, step, layer, attend->q, error);
 }
 

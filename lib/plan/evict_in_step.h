@@ -37,12 +37,10 @@ void tms_in_step_destroy(tms_in_step *e);
 tamis_status tms_in_step_growth(const tms_in_step *e, tms_sequence *sequence, uint32_t rows,
                                 bool exact, tms_growth *out, tamis_error *error);
 
-/* Before a layer's rows are written: finds slots for them in lanes that stay at their length.
- * *changed: the pages that hold them, int32 [n_rows][n_kv_heads], whose bounds are to be computed
- * when the rows are there. */
-tamis_status tms_in_step_take_slots(const tms_in_step *e, uint32_t layer,
-                                    const tms_write_rows *write, tms_ref *changed,
-                                    tamis_error *error);
+/* Where a layer has lanes that stay at their length: finding slots in them, writing the rows there, and
+ * the bounds of the pages that hold the slots. Without replace_rows, the three are run one by one. */
+tms_replace_rows tms_in_step_replace(const tms_in_step *e, uint32_t layer,
+                                     const tms_write_rows *write);
 
 /* After rows were written: scores of their keys to the plane of scores, if the eviction uses them. */
 tamis_status tms_in_step_score_rows(const tms_in_step *e, const tms_write_rows *write,
@@ -54,9 +52,12 @@ bool tms_in_step_observes(const tms_in_step *e);
 /* What a layer's attend has to write beside its out, for weights. */
 tamis_status tms_in_step_ask_weights(const tms_in_step *e, bool listed, tms_attend *attend,
                                      tamis_error *error);
-/* After it: rows' weights to the plane of scores, queries to the rings. */
+/* The launch that weighs its rows, from the step's own logits or from the keys. */
+tms_observe tms_in_step_observe(const tms_in_step *e, uint32_t layer, const tms_attend *attend);
+/* After attend: rows' weights to the plane of scores, queries to the rings. observed: the attend has
+ * weighed its rows. */
 tamis_status tms_in_step_use_weights(const tms_in_step *e, uint32_t layer, const tms_attend *attend,
-                                     tamis_error *error);
+                                     bool observed, tamis_error *error);
 
 /* Records in the sequences' history, at the step's end or when it was cancelled, whose weights or
  * keys the scores now hold. whole: every layer was attended; a step that has ended has written all

@@ -808,6 +808,37 @@ static void fixed_launches_evict_at_the_prompts_end(void **state) {
     evict_close(&e);
 }
 
+/* What a sequence holds behind decode steps in place, and the outs of the last of them. */
+static held decode_in_place(const place_case *c, uint32_t flags, float outs[2 * 4 * 64]) {
+    tamis_cache_params shape = test_shape();
+    tamis_plan_params plan = plan_of(c);
+    shape.page_size = 16; /* which fused ops take */
+    plan.flags = flags;
+    evict_world e;
+    evict_open(&e, &shape, &plan);
+    const tamis_sequence id = add_evicted(&e, TEXT, PROMPT);
+    evict_decode(&e, id, TEXT + PROMPT, 30, NULL);
+    evict_decode(&e, id, TEXT + PROMPT + 30, 1, outs);
+    const held h = evict_read(&e, id);
+    evict_close(&e);
+    return h;
+}
+
+/* Steps whose launches are fused, where the device fuses them, have the bits of those whose are not. */
+static void fused_steps_in_place_have_the_same_bits(void **state) {
+    (void)state;
+    for (uint32_t i = 0; i < N_PLACES; i++) {
+        float fused[2 * 4 * 64], apart[2 * 4 * 64];
+        if (places[i].prompt != PROMPT && !places[i].options) continue;
+        held a = decode_in_place(&places[i], 0, fused);
+        held b = decode_in_place(&places[i], TAMIS_PLAN_UNFUSED, apart);
+        held_same(&a, &b);
+        assert_memory_equal(fused, apart, sizeof fused);
+        held_free(&a);
+        held_free(&b);
+    }
+}
+
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_row_in_place_takes_the_slot_of_the_formula),
@@ -827,6 +858,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(slots_out_of_order_are_read_by_position_only),
         cmocka_unit_test(unequal_lanes_are_refused_where_they_must_match),
         cmocka_unit_test(fixed_launches_evict_at_the_prompts_end),
+        cmocka_unit_test(fused_steps_in_place_have_the_same_bits),
     };
     int skip = test_begin(argc, argv);
     return skip ? skip : cmocka_run_group_tests(tests, NULL, NULL);

@@ -11,17 +11,21 @@
 /* Whether the call of the script in which the fault was has added weights to scores. */
 static bool has_fed;
 
+static int feeds(void) {
+    return faulty_worked(FAULTY_observe) + faulty_worked(FAULTY_observed_attend);
+}
+
 static void count(tms_device *dev, bool on) {
     static int fed;
     static bool is_over;
     if (!on) faulty_pause(dev);
     if (on) faulty_resume(dev);
     if (on && faulty_failed() == FAULTY_COUNT) {
-        fed = faulty_worked(FAULTY_observe);
+        fed = feeds();
         is_over = false;
     }
     if (!on && faulty_failed() != FAULTY_COUNT && !is_over) {
-        has_fed = faulty_worked(FAULTY_observe) > fed;
+        has_fed = feeds() > fed;
         is_over = true;
     }
 }
@@ -159,6 +163,8 @@ static bool is_of_plans(faulty_call call) {
                                          FAULTY_argmax,
                                          FAULTY_key_score,
                                          FAULTY_sparse_attend,
+                                         FAULTY_observed_attend,
+                                         FAULTY_replace_rows,
                                          FAULTY_host_alloc,
                                          FAULTY_upload,
                                          FAULTY_event_await,
@@ -255,7 +261,7 @@ static void a_half_written_row_in_place_is_not_lost(void **state) {
     (void)state;
     run_half_written("streaming", 1); /* after replace: write_rows */
     run_half_written("streaming", 2); /* bounds */
-    run_half_written("knorm", 2);     /* score_rows */
+    run_half_written("knorm", 3);     /* score_rows */
 }
 
 /* The weights of a layer's rows did not all come to its scores, and the step is ended all the same:

@@ -202,6 +202,17 @@ static void test_rules_name_the_value(void **state) {
     BREAKS(embed, TAMIS_E_ARGUMENT,
            "embed: rows of 96 Q6_K weights: not a multiple of its blocks of 256", .dim = 96,
            .n_vocab = 1, .w.type = TAMIS_WEIGHT_Q6_K);
+    BREAKS(observed_attend, TAMIS_E_ARGUMENT, "observed_attend: 3 items of 0 rows", .attend.kv = kv,
+           .attend.batch = heads, .observe = {.kv = kv, .batch = heads, .n_items = 3});
+    BREAKS(observed_attend, TAMIS_E_ARGUMENT, "observed_attend: logits is absent", .attend.kv = kv,
+           .attend.batch = heads, .observe = {.kv = kv, .batch = heads});
+    BREAKS(observed_attend, TAMIS_E_UNSUPPORTED, "observed_attend: sinks (offset 0",
+           .attend = {.kv = kv, .batch = heads, .logit = {.sinks = at}},
+           .observe = {.kv = kv, .batch = heads});
+    BREAKS(replace_rows, TAMIS_E_ARGUMENT,
+           "0 rows are to be written and 3 pages bounded, of 0 rows",
+           .replace = {.kv = kv, .batch = heads}, .write = {.kv = kv, .batch = heads},
+           .bounds = {.kv = kv, .n_kv_heads = 1, .n = 3, .pages = at});
     BREAKS(argmax, TAMIS_E_ARGUMENT, "argmax: dim 4294967295", .dim = UINT32_MAX);
     dev->backend->free(dev, mem);
     tamis_context_destroy(&context);
@@ -222,6 +233,11 @@ static void test_optional_ops_refuse(void **state) {
     if (!dev->backend->sparse_attend) assert_string_equal(refusal, "the backend has no such op");
     FAILS(tms_run_sparse_attend(dev, &p, &test_error), TAMIS_E_UNSUPPORTED, "sparse_attend: ");
     assert_non_null(strstr(test_error.text, refusal));
+    const tms_replace_rows r = {{.kv = kv, .batch = batch}, {.kv = kv, .batch = batch}, {.kv = kv}};
+    refusal = tms_replace_rows_refusal(dev, &r);
+    if (!dev->backend->replace_rows) assert_string_equal(refusal, "the backend has no such op");
+    if (refusal)
+        FAILS(tms_run_replace_rows(dev, &r, &test_error), TAMIS_E_UNSUPPORTED, "replace_rows: ");
     tamis_context_destroy(&context);
 }
 

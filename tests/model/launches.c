@@ -24,6 +24,9 @@ static const uint32_t wanted_apart[] = {[ALL] = 6, [FUSED] = 6};
 /* Rows of more than 64 tokens are split, and then merged. */
 static const uint32_t wanted_base[] = {[ALL] = 7, [LISTED] = 9};
 static const uint32_t wanted_cuda[] = {[ALL] = 6, [LISTED] = 8, [FUSED] = 7};
+/* What h2o at fixed length adds: nothing where replace_rows and observed_attend serve, else launches of
+ * replace, bounds and observe. */
+enum { H2O_APART = 3 };
 
 /* Launches so far, as each layer's observer sees them. */
 typedef struct tally {
@@ -84,10 +87,11 @@ static const uint32_t *wanted_kernels(const tms_device *dev, bool base, bool wai
 }
 
 /* waits: whether cores of a CPU may wait for each other, whatever the machine. */
-static tally count(tamis_selection_kind kind, uint32_t n, bool base, bool waits) {
+static tally count(tamis_selection_kind kind, bool h2o, uint32_t n, bool base, bool waits) {
     rig r;
     tally t;
     rig_params params = {.file = "needle.gguf", .max_sequences = n};
+    if (h2o) params.eviction = (tamis_eviction){.kind = TAMIS_EVICT_H2O, .budget = 80, .every = 1};
     tamis_selection_default(kind, &params.selection);
     params.selection.budget = kind == TAMIS_SELECT_FULL ? 0 : 80;
     params.selection.dense_layers = params.selection.sinks = 0;
@@ -98,10 +102,11 @@ static tally count(tamis_selection_kind kind, uint32_t n, bool base, bool waits)
     count_step(&r, n, &t);
     const bool cuda = strcmp(t.dev->info.backend, "cuda") == 0;
     const bool cpu = strcmp(t.dev->info.backend, "opencl") == 0 && !base && !t.dev->base_only;
+    const uint32_t more = h2o && !cpu ? H2O_APART : 0;
+    const uint32_t kernels = wanted_kernels(t.dev, base, waits)[t.way];
     for (uint32_t layer = 1; layer < LAYERS; layer++) {
-        assert_int_equal(t.ops[layer] - t.ops[layer - 1], wanted_ops[t.way]);
-        assert_int_equal(t.kernels[layer] - t.kernels[layer - 1],
-                         wanted_kernels(t.dev, base, waits)[t.way]);
+        assert_int_equal(t.ops[layer] - t.ops[layer - 1], wanted_ops[t.way] + more);
+        assert_int_equal(t.kernels[layer] - t.kernels[layer - 1], kernels ? kernels + more : 0);
     }
     t.fuses = cuda || cpu;
     rig_close(&r);
@@ -112,7 +117,7 @@ static void all_pages(void **state) {
     (void)state;
     for (int base = 0; base < 2; base++)
         for (int waits = 0; waits < 2; waits++)
-            assert_int_equal(count(TAMIS_SELECT_FULL, 1, base, waits).way, ALL);
+            assert_int_equal(count(TAMIS_SELECT_FULL, false, 1, base, waits).way, ALL);
 }
 
 /* A CUDA device fuses always, a CPU where scoring a lane on several cores would gain less than two
@@ -121,9 +126,15 @@ static void selected_pages(void **state) {
     (void)state;
     for (int base = 0; base < 2; base++)
         for (uint32_t n = 1; n <= MOST; n *= MOST) {
-            const tally t = count(TAMIS_SELECT_QUEST, n, base, true);
+            const tally t = count(TAMIS_SELECT_QUEST, false, n, base, true);
             assert_int_equal(t.way, t.fuses ? FUSED : LISTED);
         }
+}
+
+static void evicting_at_fixed_length(void **state) {
+    (void)state;
+    for (int base = 0; base < 2; base++)
+        assert_int_equal(count(TAMIS_SELECT_FULL, true, 1, base, true).way, ALL);
 }
 
 /* Ops that a call to build takes. */
@@ -182,6 +193,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(building_comes_before_a_step),
         cmocka_unit_test(all_pages),
         cmocka_unit_test(selected_pages),
+        cmocka_unit_test(evicting_at_fixed_length),
     };
     if (!rig_arguments(argc, argv)) return 2;
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -42,7 +42,8 @@ kernels=$1
 cases=0
 for dtype in 0 1 2 3 4 5; do
     for group in 1 4; do
-        for kernel in attend_cpu sparse_attend_cpu attend_rows_cpu score_cpu observe_cpu value_cpu; do
+        for kernel in attend_cpu sparse_attend_cpu attend_rows_cpu score_cpu observe_cpu value_cpu \
+            replace_rows_cpu; do
             cases=$((cases + 1))
             if ! compile "$kernel.cl" $dtype $group; then
                 fail "$kernel, dtype $dtype, group $group: does not compile"

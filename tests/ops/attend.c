@@ -344,7 +344,7 @@ static void oracle(check_data *data) {
 
 /* ---- Launch ---------------------------------------------------------------------------------- */
 
-static tamis_status launch_with(check_side *side, check_rows rows, bool lists) {
+static tms_attend params(check_side *side, check_rows rows, bool lists) {
     const check_data *data = side->data;
     const uint64_t step = check_q_stride(data), heads = data->lanes.n_kv_heads * data->lanes.group;
     const uint64_t lane = (uint64_t)rows.first * data->lanes.n_kv_heads;
@@ -369,6 +369,11 @@ static tamis_status launch_with(check_side *side, check_rows rows, bool lists) {
             if ((uint32_t)counts[i] > p.max_pages) p.max_pages = (uint32_t)counts[i];
     }
     p.scratch = check_scratch(side, tms_attend_scratch(side->dev, &p));
+    return p;
+}
+
+static tamis_status launch_with(check_side *side, check_rows rows, bool lists) {
+    const tms_attend p = params(side, rows, lists);
     return tms_run_attend(side->dev, &p, &side->error);
 }
 
@@ -571,5 +576,159 @@ const check_op check_op_attend = {
     .again = again,
     .rows_alone = true,
     .tiles_apart = true,
+    .bytes = bytes,
+};
+
+/* ---- observed_attend: as attend and observe one by one ----------------------------------------- */
+
+static uint64_t weight_stride(const check_data *data) {
+    return check_get(data, KEY_SCORE) ? 0 : logit_stride(data);
+}
+
+/* Logits of pages that are not listed are -inf, as a caller leaves them. */
+static void make_observed(check_data *data) {
+    const check_lanes *l = &data->lanes;
+    make(data);
+    float *logits = check_init(data, BUF_LOGITS);
+    if (!l->n_rows) return;
+    data->buf[BUF_LOGITS].role = ROLE_UPDATE;
+    for (uint64_t i = 0; i < data->buf[BUF_LOGITS].count; i++)
+        logits[i] = -INFINITY;
+    int32_t *spans = check_buffer_add(data, BUF_TO, ROLE_INPUT, CHECK_I32, 2ull * l->n_rows);
+    for (uint32_t i = 0; i < l->n_rows; i++) {
+        spans[2 * i] = (int32_t)i;
+        spans[2 * i + 1] = 1;
+    }
+    const uint64_t count = weight_stride(data)
+                               ? (uint64_t)l->n_rows * l->n_kv_heads * weight_stride(data)
+                               : (uint64_t)l->n_pages * l->kv.page_size;
+    float *values = check_buffer_add(data, BUF_SCORES, ROLE_UPDATE, TAMIS_F32, count);
+    check_rng rng = check_rng_make(data->seed, data->c, BUF_SCORES);
+    for (uint64_t i = 0; i < count; i++)
+        values[i] = (float)fabs(check_finite(&rng, FILL_NORMAL));
+}
+
+static tms_observed_attend observed_params(check_side *side, check_rows rows) {
+    const check_data *data = side->data;
+    const tms_attend a = params(side, rows, check_get(data, KEY_TOP) != 0);
+    const uint64_t lane = (uint64_t)rows.first * data->lanes.n_kv_heads;
+    const tms_observe o = {
+        .kv = a.kv,
+        .batch = a.batch,
+        .n_items = rows.count,
+        .max_span = 1,
+        .spans = check_ref(side, BUF_TO, 0),
+        .q = a.q,
+        .lse = a.lse,
+        .lse_stride = a.batch.n_heads,
+        .logit = a.logit,
+        .logits = a.logits,
+        .logit_stride = a.logit_stride,
+        .group = (tamis_group_rule)check_get(data, KEY_RULE),
+        .accumulate = check_get(data, KEY_ACC),
+        .values = {check_ref(side, BUF_SCORES, lane * weight_stride(data)), weight_stride(data)},
+    };
+    return (tms_observed_attend){a, o};
+}
+
+static tamis_status launch_observed(check_side *side, check_rows rows) {
+    const tms_observed_attend p = observed_params(side, rows);
+    return tms_run_observed_attend(side->dev, &p, &side->error);
+}
+
+static const char *observed_refusal(check_side *side) {
+    const tms_observed_attend p = observed_params(side, (check_rows){0, side->data->lanes.n_rows});
+    return tms_observed_attend_refusal(side->dev, &p);
+}
+
+static tamis_status observe_apart(check_side *side) {
+    const tms_observed_attend p = observed_params(side, (check_rows){0, side->data->lanes.n_rows});
+    const tamis_status status = tms_run_attend(side->dev, &p.attend, &side->error);
+    return status == TAMIS_OK ? tms_run_observe(side->dev, &p.observe, &side->error) : status;
+}
+
+static bool judge_observed(check_side *side, char *why, size_t why_size) {
+    return check_same_apart(side, observe_apart, why, why_size);
+}
+
+static const char *reject_observed(const check_case *c) {
+    if (c->v[KEY_SCORE] && (c->v[KEY_R] > 1 || c->v[KEY_LAYOUT] != LAYOUT_OWN))
+        return "a plane goes with layout own and one row a sequence";
+    return reject(c);
+}
+
+static void no_oracle(check_data *data) {
+    (void)data;
+}
+
+const check_op check_op_observed_attend = {
+    .name = "observed_attend",
+    .defaults = (const check_default[]){{KEY_FILL, FILL_NORMAL},
+                                        {KEY_DTYPE, TAMIS_F16},
+                                        {KEY_LAYOUT, LAYOUT_OWN},
+                                        {KEY_B, 1},
+                                        {KEY_R, 1},
+                                        {KEY_TILE, 1},
+                                        {KEY_HKV, 2},
+                                        {KEY_G, 1},
+                                        {KEY_D, 64},
+                                        {KEY_PAGE, 16},
+                                        {KEY_KV, 200},
+                                        {KEY_TOP, 0},
+                                        {KEY_RULE, TAMIS_GROUP_SUM},
+                                        {KEY_PAD, 0},
+                                        {KEY_EVEN, 0},
+                                        {KEY_ORDERED, 0},
+                                        {KEY_FIRST, 0},
+                                        {KEY_CAP, 0},
+                                        {KEY_SINK, 0},
+                                        {KEY_LOGITS, 1},
+                                        {KEY_NOLSE, 0},
+                                        {KEY_SAME, 0},
+                                        {KEY_SCORE, 0},
+                                        {KEY_ACC, 0},
+                                        {KEY_COUNT, 0}},
+    .factors =
+        (const check_factor[]){{KEY_G, 4, {1, 3, 4, 8}},
+                               {KEY_D, 2, {64, 128}},
+                               CHECK_DTYPES,
+                               CHECK_FILLS,
+                               CHECK_LAYOUTS,
+                               {KEY_B, 2, {1, 3}},
+                               {KEY_R, 2, {1, 3}},
+                               {KEY_HKV, 2, {1, 3}},
+                               {KEY_KV, 4, {1, 17, 255, 3000}},
+                               {KEY_TOP, 2, {0, 6}},
+                               {KEY_RULE, 3, {TAMIS_GROUP_MAX, TAMIS_GROUP_MEAN, TAMIS_GROUP_SUM}},
+                               {KEY_FIRST, 2, {0, 1}},
+                               {KEY_CAP, 2, {0, 1}},
+                               {KEY_SCORE, 2, {0, 1}},
+                               {KEY_ACC, 2, {0, 1}},
+                               {KEY_COUNT, 0, {0}}},
+    .compiled = (const check_key[]){KEY_G, KEY_D, KEY_DTYPE, KEY_CAP, KEY_FIRST, KEY_COUNT},
+    .entries = (const check_entry[]){{LIST_SMOKE, "normal:f16:b2:g4:kv600:score:acc"}, /* H2O */
+                                     {LIST_SMOKE, "nasty:f16:b2:g4:kv300:score:acc"},
+                                     {LIST_SMOKE, "normal:f16:b2:g4:top5:mean"},
+                                     {LIST_SMOKE, "nasty:f16:b2:r3:g4:kv300:first:max"},
+                                     {LIST_CI, "r0"},
+                                     {LIST_CI, "normal:f16:hkv1:g3:kv8192:even:score:acc"},
+                                     {LIST_CI, "normal:f16:b4:hkv3:g3:kv3000:score:acc"},
+                                     {LIST_CI, "nasty:q8:hkv1:g3:kv3000:score:acc"},
+                                     {LIST_OCLGRIND, "normal:f16:g3:kv40:score:acc"},
+                                     {LIST_OCLGRIND, "nasty:f16:hkv1:g2:kv30:top1:mean"},
+                                     {LIST_BENCH, "f16:hkv3:g3:kv512:even:score:acc"},
+                                     {LIST_BENCH, "f16:hkv8:g4:d128:kv6553:even:score:acc"},
+                                     {0, NULL}},
+    .reject = reject_observed,
+    .make = make_observed,
+    .oracle = no_oracle,
+    .launch = launch_observed,
+    .rows = check_lanes_rows,
+    .refusal = observed_refusal,
+    .cpu_shapes = true,
+    .judge = judge_observed,
+    .again_name = "attend and observe against the fused one",
+    .again = observe_apart,
+    .rows_alone = true,
     .bytes = bytes,
 };

@@ -86,3 +86,19 @@ bool check_compare_bits(const check_data *data, void *const *want, void *const *
     }
     return true;
 }
+
+bool check_same_apart(check_side *side, tamis_status (*apart)(check_side *), char *why,
+                      size_t why_size) {
+    check_side other;
+    const tms_form form = side->dev->form;
+    bool same = check_side_open(&other, side->dev, side->data);
+    side->dev->form = TMS_FORM_AUTO;
+    if (!same || apart(&other) != TAMIS_OK || !check_side_read(&other)) {
+        snprintf(why, why_size, "apart: %.150s %.150s", other.error.text, other.why);
+        same = false;
+    }
+    side->dev->form = form;
+    same = same && check_compare_bits(side->data, other.result, side->result, why, why_size);
+    check_side_close(&other);
+    return same;
+}

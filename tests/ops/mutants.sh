@@ -78,6 +78,7 @@ argmax_cpu.cl|argmax|s/k == best \&\& at < index/k == best/
 argmax.cl|argmax|s/best_index\[other\] < best_index/best_index[other] > best_index/
 attend.cl|attend|s/page_of\[key\] + value_offset/page_of[key]/
 attend_cpu.cl|attend|s/last = min(seen - ordinal \* PAGE_SIZE, PAGE_SIZE)/last = PAGE_SIZE/
+attend_cpu.cl|observed_attend|s/old + joined/joined/
 attend_cpu.clh|attend|s/total \*= old;/total *= 1.0f;/
 attend_cpu.clh|attend|s/s->whole_total\[g\] \* old/s->whole_total[g]/
 attend_cpu.clh|attend|s/widen_half16(from + 16 \* i)/widen_half16(from)/
@@ -119,7 +120,7 @@ merge_cpu.cl|merge|s/top + log(total)/top - log(total)/
 norm.cl|norm|s/ + eps)/ - eps)/
 observe.cl|observe|s/dots\[r\]\[wi\] = pair.x + pair.y/dots[r][wi] = pair.x - pair.y/
 observe.clh|observe|s/INFINITY : lse/INFINITY : -lse/
-observe_cpu.cl|observe|s/x > 88.7f/x > 0.0f/
+observe_cpu.cl|observe|s/old + x : isnan/old - x : isnan/
 pages.cl|copy_pages|s/pair.y \* block_words/pair.x * block_words/
 pool.cl|pool_values|s/at <= slot + reach/at < slot + reach/
 project.clh|value_norm|s/turn \* SLOTS + slot/slot/
@@ -127,7 +128,10 @@ q8.clh|write_rows|s/first > second ? first/first > second ? second/
 q8.clh|bounds|s/return -q8_below16(-x, d)/return q8_below16(x, d)/
 q8.clh|write_rows|s/first < second ? first/first < second ? second/
 q8.clh|read_rows|s/high ? bytes >> (uchar)4/high ? bytes >> (uchar)3/
-replace.cl|replace|s/a.z < (int)b.z/a.z > (int)b.z/
+replace.cl|replace|s/slot += WG_SIZE/slot += 2 * WG_SIZE/
+replace.clh|replace|s/a.z < (int)b.z/a.z > (int)b.z/
+replace_rows_cpu.cl|replace_rows|s/t.position < lowest.position/t.position > lowest.position/
+replace_rows_cpu.cl|replace_rows|s/(uint)slot \/ PAGE_SIZE >= seen/(uint)slot \/ PAGE_SIZE > seen/
 rotate.cl|rotate|s/b = at\[second\]/b = -at[second]/
 rotate.clh|write_rotated|s/x \* turn + y \* c/x * turn - y * c/
 rows.cl|write_rows|s/(page) + value_offset/(page)/
@@ -153,6 +157,7 @@ sparse_attend_cpu.cl|sparse_attend|s/seen - list\[first + n - 1\] \* PAGE_SIZE/P
 sparse_attend_cpu.cl|sparse_attend|s/first = whole ? 0 : part \* PIECE_PAGES/first = 0/
 value.cl|value_norm|s/norm_of(ROW_AT(slot), HEAD_DIM,/norm_of(ROW_AT(slot), HEAD_DIM \/ 2,/
 value_cpu.cl|value_norm|s,norm\[b\] += fabs(sums\[j\]\[b\]),norm[b] += sums[j][b],
+weigh_cpu.clh|observe|s/x > 88.7f/x > 0.0f/
 weights.clh|embed|s/0x38000000u/0x38800000u/
 weights_type.clh|embed|s/f16_at(block) \* convert_float8(n) + /f16_at(block) * convert_float8(n) - /
 LIST

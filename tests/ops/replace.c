@@ -110,17 +110,21 @@ static void make_lane(check_data *data, check_rng *rng, uint32_t seq, uint32_t h
     free(at);
 }
 
-static void make(check_data *data) {
+/* Rows, and the planes of the tokens that the lanes hold. */
+static void make_tokens(check_data *data, check_role planes) {
     const check_lanes *l = &data->lanes;
-    check_lanes_make(data, ROLE_ABSENT);
     const uint64_t n = (uint64_t)l->n_pages * l->kv.page_size;
-    if (!l->n_rows) return;
     make_rows(data);
-    check_buffer_add(data, BUF_POSITIONS, ROLE_INPUT, CHECK_I32, n);
-    if (!check_get(data, KEY_NOSCORE)) check_buffer_add(data, BUF_SCORES, ROLE_INPUT, TAMIS_F32, n);
+    check_buffer_add(data, BUF_POSITIONS, planes, CHECK_I32, n);
+    if (!check_get(data, KEY_NOSCORE)) check_buffer_add(data, BUF_SCORES, planes, TAMIS_F32, n);
     check_rng rng = check_rng_make(data->seed, data->c, BUF_POSITIONS);
     for (uint32_t i = 0; i < l->n_seqs * l->n_kv_heads; i++)
         make_lane(data, &rng, i / l->n_kv_heads, i % l->n_kv_heads);
+}
+
+static void make(check_data *data) {
+    check_lanes_make(data, ROLE_ABSENT);
+    if (data->lanes.n_rows) make_tokens(data, ROLE_INPUT);
 }
 
 /* ---- The rules, one after the other ---------------------------------------------------------- */
@@ -201,10 +205,10 @@ static void oracle(check_data *data) {
     }
 }
 
-static tamis_status launch(check_side *side, check_rows rows) {
+static tms_replace params(check_side *side, check_rows rows) {
     const check_data *data = side->data;
     const uint64_t lanes = (uint64_t)rows.first * data->lanes.n_kv_heads;
-    const tms_replace p = {
+    return (tms_replace){
         .kv = check_kv(side),
         .planes = {check_ref(side, BUF_POSITIONS, 0), check_ref(side, BUF_SCORES, 0)},
         .batch = check_batch(side, rows),
@@ -216,6 +220,10 @@ static tamis_status launch(check_side *side, check_rows rows) {
         .recent = check_get(data, KEY_RECENT),
         .lifetime = check_get(data, KEY_LIFE),
     };
+}
+
+static tamis_status launch(check_side *side, check_rows rows) {
+    const tms_replace p = params(side, rows);
     return tms_run_replace(side->dev, &p, &side->error);
 }
 
@@ -275,5 +283,195 @@ const check_op check_op_replace = {
     .rows = check_lanes_rows,
     .rows_alone = true,
     .exact = true,
+    .bytes = bytes,
+};
+
+/* ---- replace_rows: as replace, write_rows or write_rotated, and bounds one by one -------------- */
+
+#define EPS 1e-5f
+
+static uint64_t width_of(const check_data *data, bool of_q) {
+    return (uint64_t)check_get(data, KEY_HKV) * check_get(data, KEY_D) *
+           (of_q ? check_get(data, KEY_G) : 1);
+}
+
+/* Lanes that have grown get their last slot; a row in four of them is skipped. */
+static void make_grown(check_data *data) {
+    const check_lanes *l = &data->lanes;
+    const int32_t *turns = check_init(data, BUF_TURNS);
+    int32_t *slots = check_init(data, BUF_SLOTS);
+    for (uint32_t i = 0; i < l->n_rows * l->n_kv_heads; i++)
+        if (!turns[i] && i % 4)
+            slots[i] = (int32_t)check_visible(data, i / l->n_kv_heads, i % l->n_kv_heads) - 1;
+}
+
+static void make_rotation(check_data *data) {
+    const uint32_t dim = data->lanes.kv.head_dim, n = data->lanes.n_rows;
+    int32_t *turned = check_buffer_add(data, BUF_HEADS, ROLE_INPUT, CHECK_I32, n);
+    check_rng rng = check_rng_make(data->seed, data->c, BUF_HEADS);
+    for (uint32_t r = 0; r < n; r++)
+        turned[r] = (int32_t)check_below(&rng, TMS_ROTATE_LIMIT);
+    check_rotation_table(data);
+    check_buffer_add(data, BUF_Q, ROLE_UPDATE, TAMIS_F32, n * width_of(data, true));
+    check_fill_matrix(data, BUF_Q, n, width_of(data, true), width_of(data, true));
+    for (int id = BUF_X; check_get(data, KEY_HEADS) && id <= BUF_Y; id += BUF_Y - BUF_X) {
+        check_buffer_add(data, (check_id)id, ROLE_INPUT, TAMIS_F32, dim);
+        check_fill_matrix(data, (check_id)id, 1, dim, dim);
+    }
+}
+
+static void make_replaced(check_data *data) {
+    const check_lanes *l = &data->lanes;
+    const uint64_t row = width_of(data, false);
+    check_lanes_make(data, ROLE_UPDATE);
+    check_bounds_make(data, ROLE_UPDATE);
+    if (!l->n_rows) return;
+    make_tokens(data, ROLE_UPDATE);
+    make_grown(data);
+    const uint32_t type = check_get(data, KEY_SAME) ? check_get(data, KEY_DTYPE) : TAMIS_F32;
+    for (int id = BUF_K; id <= BUF_V; id++) {
+        check_buffer_add(data, (check_id)id, ROLE_UPDATE, type, l->n_rows * row);
+        check_fill_matrix(data, (check_id)id, l->n_rows, row, row);
+    }
+    if (check_get(data, KEY_ROT)) make_rotation(data);
+}
+
+static tms_replace_rows replaced_params(check_side *side, check_rows rows) {
+    const check_data *data = side->data;
+    const uint64_t k = width_of(data, false), q = width_of(data, true);
+    const uint32_t rot = rows.count ? check_get(data, KEY_ROT) : 0;
+    const tms_replace r = params(side, rows);
+    const tms_write_rows w = {
+        .kv = r.kv,
+        .batch = r.batch,
+        .k = check_ref(side, BUF_K, rows.first * k),
+        .v = check_ref(side, BUF_V, rows.first * k),
+        .slots = r.slots,
+        .k_stride = k,
+        .v_stride = k,
+        .dtype = check_get(data, KEY_SAME) ? (tamis_dtype)check_get(data, KEY_DTYPE) : TAMIS_F32,
+        .planes = r.planes,
+        .positions = r.positions,
+        .rotation = {.q = {check_ref(side, BUF_Q, rows.first * q), q},
+                     .n_rot = rot,
+                     .pairing = (tamis_pairing)check_get(data, KEY_PAIRING),
+                     .positions = check_ref(side, BUF_HEADS, rows.first),
+                     .table = check_ref(side, BUF_W, 0),
+                     .q_norm = check_ref(side, BUF_X, 0),
+                     .k_norm = check_ref(side, BUF_Y, 0),
+                     .eps = EPS},
+    };
+    const tms_bounds b = {.kv = r.kv,
+                          .n = rows.count * r.batch.n_kv_heads,
+                          .n_kv_heads = 1,
+                          .pages = r.changed,
+                          .kind = (tamis_bounds_kind)check_get(data, KEY_KIND),
+                          .width = 1};
+    return (tms_replace_rows){r, w, b};
+}
+
+static tamis_status launch_replaced(check_side *side, check_rows rows) {
+    const tms_replace_rows p = replaced_params(side, rows);
+    return tms_run_replace_rows(side->dev, &p, &side->error);
+}
+
+static const char *replaced_refusal(check_side *side) {
+    const tms_replace_rows p = replaced_params(side, (check_rows){0, side->data->lanes.n_rows});
+    return tms_replace_rows_refusal(side->dev, &p);
+}
+
+static tamis_status replace_apart(check_side *side) {
+    const tms_replace_rows p = replaced_params(side, (check_rows){0, side->data->lanes.n_rows});
+    tamis_status status = tms_run_replace(side->dev, &p.replace, &side->error);
+    if (status == TAMIS_OK && p.write.rotation.n_rot)
+        status = tms_run_write_rotated(side->dev, &p.write, &side->error);
+    else if (status == TAMIS_OK)
+        status = tms_run_write_rows(side->dev, &p.write, &side->error);
+    return status == TAMIS_OK ? tms_run_bounds(side->dev, &p.bounds, &side->error) : status;
+}
+
+static bool judge_replaced(check_side *side, char *why, size_t why_size) {
+    return check_same_apart(side, replace_apart, why, why_size);
+}
+
+static void no_oracle(check_data *data) {
+    (void)data;
+}
+
+static const char *reject_replaced(const check_case *c) {
+    if (c->v[KEY_R] > 1) return "one row a sequence (r)";
+    if (c->v[KEY_ROT] % 2 || c->v[KEY_ROT] > c->v[KEY_D])
+        return "rotated channels (rot) are odd, or more than the head dim (d)";
+    if (c->v[KEY_SAME] && (c->v[KEY_ROT] || tms_has_blocks((tamis_dtype)c->v[KEY_DTYPE])))
+        return "rows that are rotated, or written in blocks, are f32";
+    return check_lanes_reject(c);
+}
+
+const check_op check_op_replace_rows = {
+    .name = "replace_rows",
+    .defaults = (const check_default[]){{KEY_FILL, FILL_NORMAL},
+                                        {KEY_DTYPE, TAMIS_F16},
+                                        {KEY_Q8BOUNDS, 0},
+                                        {KEY_B, 1},
+                                        {KEY_R, 1},
+                                        {KEY_HKV, 2},
+                                        {KEY_G, 3},
+                                        {KEY_D, 64},
+                                        {KEY_PAGE, 16},
+                                        {KEY_KV, 300},
+                                        {KEY_SINKS, 0},
+                                        {KEY_RECENT, 0},
+                                        {KEY_EVEN, 0},
+                                        {KEY_LIFE, 0},
+                                        {KEY_NOSCORE, 0},
+                                        {KEY_SAME, 0},
+                                        {KEY_ROT, 0},
+                                        {KEY_PAIRING, TAMIS_PAIR_HALF},
+                                        {KEY_HEADS, 0},
+                                        {KEY_KIND, TAMIS_BOUNDS_MINMAX},
+                                        {KEY_COUNT, 0}},
+    .factors = (const check_factor[]){CHECK_FILLS,
+                                      CHECK_DTYPES,
+                                      {KEY_Q8BOUNDS, 2, {0, 1}},
+                                      CHECK_HEAD_DIMS,
+                                      CHECK_PAGE_SIZES,
+                                      {KEY_B, 2, {1, 3}},
+                                      {KEY_HKV, 3, {1, 2, 5}},
+                                      {KEY_KV, 5, {1, 15, 64, 300, 1000}},
+                                      {KEY_SINKS, 3, {0, 4, 5000}},
+                                      {KEY_RECENT, 4, {0, 1, 64, 1000000000}},
+                                      {KEY_LIFE, 2, {0, 1}},
+                                      {KEY_NOSCORE, 2, {0, 1}},
+                                      {KEY_SAME, 2, {0, 1}},
+                                      {KEY_ROT, 3, {0, 18, 64}},
+                                      {KEY_HEADS, 2, {0, 1}},
+                                      {KEY_KIND, 3, {0, 1, 2}},
+                                      {KEY_COUNT, 0, {0}}},
+    .compiled = (const check_key[]){KEY_D, KEY_DTYPE, KEY_Q8BOUNDS, KEY_PAGE, KEY_COUNT},
+    .entries =
+        (const check_entry[]){{LIST_SMOKE, "normal:f16:b3:hkv5:sinks4:recent64:rot64"},
+                              {LIST_SMOKE, "nasty:f16:b3:hkv5:sinks4:recent64:rot64:heads"},
+                              {LIST_SMOKE, "nasty:q8:b3:hkv5:life:kv100"},
+                              {LIST_SMOKE, "nasty:f16:b8:hkv8:kv60:sinks50:recent30:same"},
+                              {LIST_SMOKE, "nasty:f16:b8:hkv8:kv60:noscore:sinks5:recent10"},
+                              {LIST_CI, "r0"},
+                              {LIST_CI, "nasty:f16:b8:hkv8:kv6:even:life"},
+                              {LIST_CI, "f16:b8:hkv8:kv40:even:sinks20:recent18:same"},
+                              {LIST_CI, "normal:f16:b8:hkv8:kv2000:even:rot64"},
+                              {LIST_OCLGRIND, "nasty:f16:b2:hkv3:kv70:sinks4:recent9:rot64:heads"},
+                              {LIST_OCLGRIND, "nasty:q8:b2:hkv3:kv40:life"},
+                              {LIST_BENCH, "f16:hkv3:g3:kv512:even:recent256:rot64"},
+                              {LIST_BENCH, "f16:hkv8:g4:d128:kv6553:even:recent3276:rot64"},
+                              {0, NULL}},
+    .reject = reject_replaced,
+    .make = make_replaced,
+    .oracle = no_oracle,
+    .launch = launch_replaced,
+    .rows = check_lanes_rows,
+    .refusal = replaced_refusal,
+    .judge = judge_replaced,
+    .again_name = "three launches against the fused one",
+    .again = replace_apart,
+    .rows_alone = true,
     .bytes = bytes,
 };

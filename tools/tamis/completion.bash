@@ -97,14 +97,14 @@ _tamis() {
     'tokenize --model') files=1 ;;
     'tokenize --text') ;;
     'tokenize --file') files=1 ;;
-    'tune --shape') words='llama2-7b llama3-8b qwen3-4b gemma3-270m' ;;
+    'tune --shape') words='llama2-7b llama3-8b qwen3-4b gemma3-270m smollm2-135m' ;;
     'tune --dtype') words='f32 f16 bf16 q8 k8v4 q4' ;;
     'tune --context') ;;
     'tune --budget') ;;
     'tune --rounds') ;;
     'tune --json') files=1 ;;
     'tune --device') ;;
-    'bench attention --shape') words='llama2-7b llama3-8b qwen3-4b gemma3-270m' ;;
+    'bench attention --shape') words='llama2-7b llama3-8b qwen3-4b gemma3-270m smollm2-135m' ;;
     'bench attention --context') ;;
     'bench attention --budget') ;;
     'bench attention --dtype') words='f32 f16 bf16 q8 k8v4 q4' ;;
@@ -121,7 +121,7 @@ _tamis() {
     'bench attention --group') words='max mean sum' ;;
     'bench attention --json') files=1 ;;
     'bench attention --device') ;;
-    'bench decode --shape') words='llama2-7b llama3-8b qwen3-4b gemma3-270m' ;;
+    'bench decode --shape') words='llama2-7b llama3-8b qwen3-4b gemma3-270m smollm2-135m' ;;
     'bench decode --context') ;;
     'bench decode --evict') words='all streaming h2o tova snapkv pyramidkv adakv criticalkv critical-adakv andpro defensivekv knorm' ;;
     'bench decode --budget') ;;
@@ -143,7 +143,7 @@ _tamis() {
     'bench decode --evict-options') words='reindex rerank lifetime reference-schedule blend anchor-all budget-beside-kept budget-chunks across-layers' ;;
     'bench decode --json') files=1 ;;
     'bench decode --device') ;;
-    'bench layers --shape') words='llama2-7b llama3-8b qwen3-4b gemma3-270m' ;;
+    'bench layers --shape') words='llama2-7b llama3-8b qwen3-4b gemma3-270m smollm2-135m' ;;
     'bench layers --context') ;;
     'bench layers --window') ;;
     'bench layers --global-every') ;;

@@ -30,8 +30,8 @@ enum {
      * with selection random, whose scores come from the host. */
     TAMIS_PLAN_FIXED_LAUNCHES = 2,
     /* Score, select and attend are launched one by one, also where the device can fuse them into one
-     * launch or two (rows_fused stays 0). This is for measuring them: lists are the same, outputs
-     * differ by rounding only. */
+     * launch or two (rows_fused stays 0). So is what an eviction adds to a step, with the same bits.
+     * This is for measuring them: lists are the same, outputs differ by rounding only. */
     TAMIS_PLAN_UNFUSED = 4,
     /* tamis_plan_row_masses may be called; its kernels are built, and it has memory for one f32 of each
      * KV head and token of max_context. Not with reindexed streaming. */
@@ -428,7 +428,8 @@ typedef struct tamis_plan_times {
     /* write_us: also loading. */
     double write_us, bounds_us, score_us, select_us, attend_us, fused_us;
     /* Evicting: observing rows or scoring their keys and replacing in steps, and tamis_plan_evict as
-     * a whole. */
+     * a whole. Where one launch does more, replace_us has writing and bounds, too, and attend_us
+     * observing. */
     double observe_us, replace_us, evict_us;
     /* The part of fused_us that scores and selects; 0 where one launch does all. */
     double fused_select_us;

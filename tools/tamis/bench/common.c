@@ -13,12 +13,11 @@
 #define PROBE_BYTES_GPU (1ull << 30)
 
 const bench_shape bench_shapes[] = {
-    {"llama2-7b", 32, 32, 128, 32},
-    {"llama3-8b", 32, 8, 128, 32},
-    {"qwen3-4b", 32, 8, 128, 36},
-    {"gemma3-270m", 4, 1, 256, 18},
+    {"llama2-7b", 32, 32, 128, 32}, {"llama3-8b", 32, 8, 128, 32},  {"qwen3-4b", 32, 8, 128, 36},
+    {"gemma3-270m", 4, 1, 256, 18}, {"smollm2-135m", 9, 3, 64, 30},
 };
-const char *const bench_shape_names[] = {"llama2-7b", "llama3-8b", "qwen3-4b", "gemma3-270m", NULL};
+const char *const bench_shape_names[] = {"llama2-7b",   "llama3-8b",    "qwen3-4b",
+                                         "gemma3-270m", "smollm2-135m", NULL};
 
 tamis_status bench_open(const char *device, tamis_context **out, tamis_error *error) {
     setenv("POCL_AFFINITY", "1", 0);

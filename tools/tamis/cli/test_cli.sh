@@ -78,7 +78,7 @@ usage_error '^tamis bench attention: --context : a number is missing' bench atte
 usage_error '^tamis bench attention: --context 17: too many' \
     bench attention --context 1,2,3,4,5,6,7,8,9,10,11,12,13,14,15,16,17
 usage_error '^tamis bench attention: --probe 0: must be from 1 to ' bench attention --probe 0
-usage_error '^tamis bench attention: --shape gpt5: must be one of llama2-7b, llama3-8b, qwen3-4b, gemma3-270m' \
+usage_error '^tamis bench attention: --shape gpt5: must be one of llama2-7b, llama3-8b, qwen3-4b, gemma3-270m, smollm2-135m' \
     bench attention --shape gpt5
 usage_error '^tamis bench attention: --shape: is missing' bench attention --context 64
 usage_error '^tamis bench attention: --dtype f8: must be one of' bench attention --dtype f8
