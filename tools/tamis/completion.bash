@@ -156,6 +156,7 @@ _tamis() {
     'bench layers --json') files=1 ;;
     'bench layers --device') ;;
     'bench linear --type') words='f32 f16 bf16 Q8_0 Q4_0 Q4_1 Q5_0 Q4_K Q6_K' ;;
+    'bench linear --layout') words='rows strips' ;;
     'bench linear --out') ;;
     'bench linear --in') ;;
     'bench linear --rows') ;;
@@ -451,7 +452,7 @@ _tamis() {
     'bench attention') words='--shape --context --budget --dtype --bounds-dtype --select --pages --apart --batch --layers --repeat --probe --page-size --sinks --recent --group --json --device --help' ;;
     'bench decode') words='--shape --context --evict --budget --batch --dtype --page-size --layers --repeat --probe --evict-sinks --evict-recent --evict-window --evict-kernel --evict-pool --evict-chunk --evict-floor --evict-beta --evict-every --evict-options --json --device --help' ;;
     'bench layers') words='--shape --context --window --global-every --budget --dtype --page-size --prefill-rows --repeat --probe --json --device --help' ;;
-    'bench linear') words='--type --out --in --rows --matrices --repeat --probe --json --device --help' ;;
+    'bench linear') words='--type --layout --out --in --rows --matrices --repeat --probe --json --device --help' ;;
     'bench model') words='--model --context --select --budget --sinks --recent --group --dense-layers --batch --dtype --bounds-dtype --page-size --repeat --probe --json --device --help' ;;
     'bench throughput') words='--model --context --memory --sequences --batch --evict --budget --evict-sinks --evict-recent --evict-window --evict-kernel --evict-pool --evict-chunk --evict-floor --evict-beta --evict-every --evict-options --tokens --repeat --dtype --page-size --probe --json --device --help' ;;
     'bench ttft') words='--model --chunks --chunk-tokens --suffix --select --share --source --throttle --store --redis --prefix --database --store-dtype --rate --requests --repeat --seed --dtype --page-size --json --device --help' ;;

@@ -43,7 +43,8 @@ typedef struct tamis_model_params {
  * RoPE scaling is none, linear, yarn, or Llama 3's divisors. The file is not trusted: every length,
  * offset and count is checked before use, and whatever would change the computation and is not
  * known is refused by name, before memory is taken on the device. Weights are copied there piece by
- * piece: the host holds 12 MiB of weights at a time. Errors: E_IO (also if the file shrinks
+ * piece, matrices in the layout that the device reads fastest (tamis_context_weight_layout): the
+ * host holds 12 MiB of weights at a time. Errors: E_IO (also if the file shrinks
  * meanwhile, or a part is missing); E_FORMAT (truncated, contradicting itself, parts of two models)
  * and E_UNSUPPORTED (architecture, a shape that no cache takes, a tensor or its type, a key,
  * tokenizer, more than 128 MiB before the tensors' data) with the offending value; E_NO_MEMORY;
