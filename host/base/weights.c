@@ -66,35 +66,51 @@ static uint32_t load32(const uint8_t *from) {
     return from[0] | from[1] << 8 | from[2] << 16 | (uint32_t)from[3] << 24;
 }
 
-static void store32(uint32_t word, uint8_t *to) {
+/* Bit 4g + k of a word goes to bit 8k + g, so that byte k has what belongs to bytes k of words: eight
+ * bits that are 4 apart are drawn together, pair by pair. */
+static void turn(const uint8_t *from, uint8_t *to) {
+    const uint32_t word = load32(from);
+    for (int k = 0; k < 4; k++) {
+        uint32_t bits = word >> k & 0x11111111u;
+        bits = (bits | bits >> 3) & 0x03030303u;
+        bits = (bits | bits >> 6) & 0x000f000fu;
+        to[k] = (uint8_t)(bits | bits >> 12);
+    }
+}
+
+static void turn_back(const uint8_t *from, uint8_t *to) {
+    uint32_t word = 0;
+    for (int k = 0; k < 4; k++) {
+        uint32_t bits = from[k];
+        bits = (bits | bits << 12) & 0x000f000fu;
+        bits = (bits | bits << 6) & 0x03030303u;
+        bits = (bits | bits << 3) & 0x11111111u;
+        word |= bits << k;
+    }
     for (int i = 0; i < 4; i++)
         to[i] = (uint8_t)(word >> 8 * i);
 }
 
-/* Bit 4g + k of a word goes to bit 8k + g, so that byte k has what belongs to bytes k of words. */
-static void turn(const uint8_t *from, uint8_t *to) {
-    uint32_t word = load32(from), turned = 0;
-    for (int k = 0; k < 4; k++)
-        for (int g = 0; g < 8; g++)
-            turned |= (word >> (4 * g + k) & 1) << (8 * k + g);
-    store32(turned, to);
-}
-
-static void turn_back(const uint8_t *from, uint8_t *to) {
-    uint32_t turned = load32(from), word = 0;
-    for (int k = 0; k < 4; k++)
-        for (int g = 0; g < 8; g++)
-            word |= (turned >> (8 * k + g) & 1) << (4 * g + k);
-    store32(word, to);
-}
-
 /* The units of a field of one block of n rows, `apart` bytes from each other, side by side. The
- * sizes are constants where this is called, so that each unit is one load and one store. */
+ * size is a constant where this is called, so that each unit is one load and one store. */
 static inline void gather(const uint8_t *from, uint64_t apart, uint32_t n, uint32_t bytes,
                           uint32_t count, uint8_t *to) {
     for (uint32_t row = 0; row < n; row++)
         for (uint32_t unit = 0; unit < count; unit++)
             memcpy(to + (unit * STRIP + row) * bytes, from + row * apart + unit * bytes, bytes);
+}
+
+/* The same for words of a whole strip, whose number is a multiple of 4: four of two rows at a time. */
+static void gather_words(const uint8_t *from, uint64_t apart, uint32_t count, uint8_t *to) {
+    for (uint32_t row = 0; row < STRIP; row += 2)
+        for (uint32_t unit = 0; unit < count; unit += 2) {
+            uint32_t a[2], b[2];
+            memcpy(a, from + row * apart + unit * 4, 8);
+            memcpy(b, from + (row + 1) * apart + unit * 4, 8);
+            const uint32_t first[2] = {a[0], b[0]}, second[2] = {a[1], b[1]};
+            memcpy(to + (unit * STRIP + row) * 4, first, 8);
+            memcpy(to + ((unit + 1) * STRIP + row) * 4, second, 8);
+        }
 }
 
 static void pack_field(field f, const uint8_t *from, uint64_t apart, uint32_t n, uint8_t *to) {
@@ -105,6 +121,8 @@ static void pack_field(field f, const uint8_t *from, uint64_t apart, uint32_t n,
         gather(from, apart, n, 1, f.count, to);
     else if (f.bytes == 2)
         gather(from, apart, n, 2, f.count, to);
+    else if (n == STRIP)
+        gather_words(from, apart, f.count, to);
     else
         gather(from, apart, n, 4, f.count, to);
 }
