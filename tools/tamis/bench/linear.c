@@ -94,9 +94,11 @@ static uint64_t matrix_bytes(const linear_flags *f, tamis_weight_type type) {
     return tamis_weight_bytes(type, f->n_out, f->n_in);
 }
 
-/* From one matrix to the next: GGUF's tensors begin at multiples of 32. Strips have the most bytes. */
+/* From one matrix to the next: GGUF's tensors begin at multiples of 32. Rows are as far apart as strips
+ * where a type has these, so that both read the same memory. */
 static uint64_t matrix_step(const linear_flags *f, tamis_weight_type type) {
-    return (tamis_weight_layout_bytes(TAMIS_WEIGHT_STRIPS, type, f->n_out, f->n_in) + 31) / 32 * 32;
+    const uint64_t strips = tamis_weight_layout_bytes(TAMIS_WEIGHT_STRIPS, type, f->n_out, f->n_in);
+    return ((strips > 0 ? strips : matrix_bytes(f, type)) + 31) / 32 * 32;
 }
 
 /* Random bytes of 48 to 63: numbers of every type that are neither large nor so small that
@@ -250,10 +252,18 @@ static bool write_json(const linear_run *r, cli_output *output) {
 static bool check_sizes(const linear_flags *f) {
     for (uint32_t t = 0; t < f->types.count; t++) {
         const tamis_weight_type type = (tamis_weight_type)f->types.values[t];
-        if (matrix_bytes(f, type) > 0) continue;
-        cli_fail(bench_linear_command.name, "--in %u: %s has blocks of %u elements", f->n_in,
-                 types[type], tamis_weight_block(type));
-        return false;
+        if (matrix_bytes(f, type) == 0) {
+            cli_fail(bench_linear_command.name, "--in %u: %s has blocks of %u elements", f->n_in,
+                     types[type], tamis_weight_block(type));
+            return false;
+        }
+        for (uint32_t l = 0; l < f->layouts.count; l++) {
+            const tamis_weight_layout layout = (tamis_weight_layout)f->layouts.values[l];
+            if (tamis_weight_layout_bytes(layout, type, f->n_out, f->n_in) > 0) continue;
+            cli_fail(bench_linear_command.name, "--layout %s: %s weights have no blocks",
+                     layouts[layout], types[type]);
+            return false;
+        }
     }
     return true;
 }

@@ -373,7 +373,10 @@ check_linear() {
         "${linear[@]}" --type q4
     usage_error '^tamis bench linear: --in 96: Q4_K has blocks of 256 elements$' \
         bench linear --in 96 --type Q8_0,Q4_K
-    succeeds '^Q6_K +9 +2 +0\.01 ' "${linear[@]}" --rows 1,9 --json "$work/linear.json"
+    usage_error '^tamis bench linear: --layout strips: f16 weights have no blocks$' \
+        "${linear[@]}" --type Q4_0,f16 --layout rows,strips
+    succeeds '^Q4_0 +strips +1 +2 ' "${linear[@]}" --type Q4_0 --layout rows,strips
+    succeeds '^Q6_K +rows +9 +2 +0\.01 ' "${linear[@]}" --rows 1,9 --json "$work/linear.json"
     grep -qi 'nan\|inf' "$work/linear.json" && fail 'linear.json: not a number'
     [ "$(grep -c '"share_of_read"' "$work/linear.json")" -eq 18 ] || fail 'linear.json: not 18 rows'
     # A block of Q4_1 has 20 bytes.
