@@ -148,12 +148,13 @@ static void check_output_columns(rig *r, tamis_buffer *wide, const tms_weight *w
     RIG_OK(r, tamis_buffer_create(r->context, n_out * sizeof *column, &y, &r->error));
     RIG_OK(r, tamis_buffer_read(wide, 0, whole, n_in * n_out * sizeof *whole, &r->error));
     for (uint32_t j = 0; j < n_in; j += 9) {
-        const tamis_linear_params linear = {.x = {.buffer = x},
-                                            .y = {.buffer = y},
-                                            .w = {.buffer = w->buffer, .type = w->type},
-                                            .n_rows = 1,
-                                            .n_in = n_in,
-                                            .n_out = n_out};
+        const tamis_linear_params linear = {
+            .x = {.buffer = x},
+            .y = {.buffer = y},
+            .w = {.buffer = w->buffer, .layout = w->layout, .type = w->type},
+            .n_rows = 1,
+            .n_in = n_in,
+            .n_out = n_out};
         unit[j] = 1;
         RIG_OK(r, tamis_buffer_write(x, 0, unit, n_in * sizeof *unit, &r->error));
         RIG_OK(r, tamis_op_linear(r->context, &linear, &r->error));
