@@ -3,8 +3,9 @@
  * not, each stage after the one before. linear and linear_parts are chains of one stage.
  * contract: host/ops/; meaning: host/compose.c.
  * A work-group goes from stage to stage. Of each it takes runs of strips, 16 neighbouring outputs of
- * any part, from the stage's queue, then waits until those of the others have ended too. It normalises the rows once a
- * stage, or DEPTH inputs of them at a time if there are more, as it holds them. The parts' kinds are
+ * any part, from the stage's queue, then waits until those of the others have ended too. It
+ * normalises the rows once a stage, or DEPTH inputs of them at a time if there are more, as it holds
+ * them. The parts' kinds are
  * TYPE_A, TYPE_B and TYPE_C, which may be equal. */
 #ifndef TYPE_A
 #define TYPE_A 0 /* tms_cl_kind */
@@ -83,7 +84,7 @@ static inline void take_row(const part *p, uint j, uint outputs, const float *su
 
 /* Strips of a part. */
 static inline uint strips_of(const part *p) {
-    return (p->n_out + 15) / 16;
+    return (p->n_out + STRIP - 1) / STRIP;
 }
 
 /* Those of a stage, whose parts these are; with a gate both have the same ones. */
@@ -157,8 +158,9 @@ static ONCE void end_run(const stage *s, const part *parts, strip_run run, uint 
             run.first = 0;
             p++;
         }
-        most = min(min(run.n, strips_of(p) - run.first), (uint)MOST_RUN / 16);
-        end_item(s, p, run.first * 16, min(most * 16, p->n_out - run.first * 16), n_rows, here);
+        most = min(min(run.n, strips_of(p) - run.first), (uint)MOST_RUN / STRIP);
+        const uint j = run.first * STRIP;
+        end_item(s, p, j, min(most * STRIP, p->n_out - j), n_rows, here);
     }
 }
 

@@ -10,7 +10,7 @@
  * same place lie side by side. */
 typedef struct field {
     uint8_t bytes, count;
-    bool turned; /* the 32 bits of a unit: turned() */
+    bool turned; /* the 32 bits of its unit: turn() */
 } field;
 
 /* Of each tamis_weight_type: name, elements and bytes of a block, and its fields in their order; types
@@ -100,7 +100,7 @@ static inline void gather(const uint8_t *from, uint64_t apart, uint32_t n, uint3
             memcpy(to + (unit * STRIP + row) * bytes, from + row * apart + unit * bytes, bytes);
 }
 
-/* The same for words of a whole strip, whose number is a multiple of 4: four of two rows at a time. */
+/* The same for words of a whole strip, whose count is even: two of two rows at a time. */
 static void gather_words(const uint8_t *from, uint64_t apart, uint32_t count, uint8_t *to) {
     for (uint32_t row = 0; row < STRIP; row += 2)
         for (uint32_t unit = 0; unit < count; unit += 2) {

@@ -85,8 +85,7 @@ static tamis_status add_weight(XXH3_state_t *hash, const tms_weight *weight, uin
     const uint64_t row = tamis_weight_bytes(weight->type, 1, weight->n_in);
     const uint64_t bytes = weight->buffer ? weight->n_out * row : 0;
     const bool strips = weight->layout == TAMIS_WEIGHT_STRIPS;
-    const uint64_t step =
-        strips ? PIECE / (TAMIS_STRIP_ROWS * row) * TAMIS_STRIP_ROWS * row : PIECE;
+    const uint64_t step = tms_weight_step(weight, PIECE);
     add_u64(hash, bytes ? weight->type : 0);
     add_u64(hash, bytes);
     for (uint64_t first = 0; first < bytes; first += step) {

@@ -261,14 +261,18 @@ static tamis_weight_layout layout_of(const upload *u, const tms_weight *weight) 
                           : TAMIS_WEIGHT_ROWS;
 }
 
+uint64_t tms_weight_step(const tms_weight *weight, uint64_t most) {
+    if (weight->layout == TAMIS_WEIGHT_ROWS) return most;
+    return most - most % tamis_weight_bytes(weight->type, TAMIS_STRIP_ROWS, weight->n_in);
+}
+
 static tamis_status send_weight(upload *u, tms_weight *weight, tamis_error *error) {
     const tms_gguf_tensor *tensor = weight->tensor;
     if (!tensor) return TAMIS_OK;
     u->weights->bytes -= device_bytes(weight);
     weight->layout = layout_of(u, weight);
     u->weights->bytes += device_bytes(weight);
-    const uint64_t strip = tamis_weight_bytes(weight->type, TAMIS_STRIP_ROWS, weight->n_in);
-    const uint64_t step = weight->layout == TAMIS_WEIGHT_STRIPS ? PIECE / strip * strip : PIECE;
+    const uint64_t step = tms_weight_step(weight, PIECE);
     tamis_status status =
         tamis_buffer_create(u->context, device_bytes(weight), &weight->buffer, error);
     for (uint64_t first = 0; first < tensor->bytes && status == TAMIS_OK; first += step) {

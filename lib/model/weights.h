@@ -47,6 +47,8 @@ tamis_status tms_weights_rope_factors(const tms_weights *weights, const tms_gguf
  * tms_weights_free. */
 tamis_status tms_weights_upload(tms_weights *weights, const tms_gguf *gguf, tamis_context *context,
                                 tamis_model_watcher watcher, void *user, tamis_error *error);
+/* The bytes of the file, at most `most`, that are taken of a weight at a time: of strips whole ones. */
+uint64_t tms_weight_step(const tms_weight *weight, uint64_t most);
 void tms_weights_free(tms_weights *weights);
 
 #endif

@@ -657,10 +657,6 @@ static const char *reject_observed(const check_case *c) {
     return reject(c);
 }
 
-static void no_oracle(check_data *data) {
-    (void)data;
-}
-
 const check_op check_op_observed_attend = {
     .name = "observed_attend",
     .defaults = (const check_default[]){{KEY_FILL, FILL_NORMAL},
@@ -721,7 +717,7 @@ const check_op check_op_observed_attend = {
                                      {0, NULL}},
     .reject = reject_observed,
     .make = make_observed,
-    .oracle = no_oracle,
+    .oracle = check_no_oracle,
     .launch = launch_observed,
     .rows = check_lanes_rows,
     .refusal = observed_refusal,

@@ -422,6 +422,8 @@ tms_ref check_guarded_ref(const check_guarded *g, uint64_t offset);
 /* Every output against `want` (arrays by id). On failure the first difference is in `why`. */
 bool check_compare(const check_data *data, void *const *want, void *const *got, char *why,
                    size_t why_size);
+/* check_op.oracle of an op whose `judge` alone knows what is wanted. */
+void check_no_oracle(check_data *data);
 /* Whether the results of a fused op have the bits that `apart` gives, which launches the ops that it is
  * made of on the same device, as the device chooses their forms. */
 bool check_same_apart(check_side *side, tamis_status (*apart)(check_side *), char *why,

@@ -394,10 +394,6 @@ static bool judge_replaced(check_side *side, char *why, size_t why_size) {
     return check_same_apart(side, replace_apart, why, why_size);
 }
 
-static void no_oracle(check_data *data) {
-    (void)data;
-}
-
 static const char *reject_replaced(const check_case *c) {
     if (c->v[KEY_R] > 1) return "one row a sequence (r)";
     if (c->v[KEY_ROT] % 2 || c->v[KEY_ROT] > c->v[KEY_D])
@@ -465,7 +461,7 @@ const check_op check_op_replace_rows = {
                               {0, NULL}},
     .reject = reject_replaced,
     .make = make_replaced,
-    .oracle = no_oracle,
+    .oracle = check_no_oracle,
     .launch = launch_replaced,
     .rows = check_lanes_rows,
     .refusal = replaced_refusal,
