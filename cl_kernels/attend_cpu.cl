@@ -11,8 +11,7 @@
 #include "weigh_cpu.clh"
 
 /* Of observed_attend; values: NULL for attend alone. */
-#define WEIGHT_PARAMS                                                                              \
-    , REF_PARAMS(float, values), ulong value_stride, uint group_rule, uint accumulate
+#define WEIGHT_MEMORY , __global float *values
 
 /* The first n of 16 floats. */
 static inline void weigh_load(float16 *x, __global const float *from, int n) {
@@ -47,32 +46,68 @@ static ONCE void attend_weigh(attend_row row, __global const float *lse, __globa
     }
 }
 #else
-#define WEIGHT_PARAMS
+#define WEIGHT_MEMORY
 #endif
 
+typedef struct attend_numbers {
+    KV_NUMBERS;
+    BATCH_NUMBERS;
+    MATRIX_NUMBERS(q);
+    ulong tiles_offset;
+    uint n_tiles;
+    ulong pages_offset, count_offset;
+    uint capacity;
+    ulong logits_offset, logit_stride;
+#if LOGITS
+    MATRIX_NUMBERS(values);
+    uint group_rule, accumulate;
+#endif
+    logit_rule logit;
+    uint n_splits;
+    MATRIX_NUMBERS(out);
+    ulong out_split_stride, lse_offset, lse_split_stride;
+    PIECE_NUMBERS;
+    uint n_items;
+} attend_numbers;
+
 /* tiles: NULL to serve every row, else only rows that are a tile of their own. */
-__kernel ONE_ITEM void attend_single(
-    KV_PARAMS, BATCH_PARAMS, MATRIX_PARAMS(q), REF_PARAMS(const int, tiles), uint n_tiles,
-    REF_PARAMS(const int, pages), REF_PARAMS(const int, count), uint capacity,
-    REF_PARAMS(float, logits), ulong logit_stride WEIGHT_PARAMS, LOGIT_PARAMS, uint n_splits,
-    MATRIX_PARAMS(out), ulong out_split_stride, REF_PARAMS(float, lse), ulong lse_split_stride,
-    PIECE_PARAMS, QUEUE_PARAMS) {
+__kernel ONE_ITEM void attend_single(KV_MEMORY, BATCH_MEMORY, __global float *q,
+                                     __global const int *tiles, __global const int *pages,
+                                     __global const int *count,
+                                     __global float *logits WEIGHT_MEMORY, __global float *out,
+                                     __global float *lse, PIECE_MEMORY, QUEUE_MEMORY,
+                                     const attend_numbers arg) {
+    const uint n_items = arg.n_items, n_kv_heads = arg.n_kv_heads, pieces = arg.pieces;
+    const uint n_splits = arg.n_splits;
     attend_state s;
+    MOVE(kv);
+    MOVE_BATCH();
+    MOVE(q);
+    MOVE(tiles);
+    MOVE(pages);
+    MOVE(count);
+    MOVE(logits);
+#if LOGITS
+    MOVE(values);
+#endif
+    MOVE(out);
+    MOVE(lse);
+    MOVE(states);
     FOR_EACH_QUEUED(item) {
         const uint piece = item % pieces, lane = item / pieces;
         const uint head = lane % n_kv_heads, split = lane / n_kv_heads % n_splits;
         const uint tile = lane / n_kv_heads / n_splits;
-        const uint row = tiles ? (uint)tiles[tiles_offset + 2 * tile] : tile;
-        if (tiles && tiles[tiles_offset + 2 * tile + 1] != 1) continue;
+        const uint row = tiles ? (uint)tiles[2 * tile] : tile;
+        if (tiles && tiles[2 * tile + 1] != 1) continue;
         const uint owner = row * n_kv_heads + head;
         const ulong first_head = (ulong)head * GROUP;
 
         /* The piece's page ids, and how much of the last page counts. */
-        const int seen = visible[visible_offset + owner];
-        const int hidden = HIDING ? (int)FIRST_SEEN(owner) : 0;
+        const int seen = visible[owner];
+        const int hidden = HIDING ? (int)FIRST_SEEN_OF(owner) : 0;
         const int newest = (seen + PAGE_SIZE - 1) / PAGE_SIZE - 1;
-        const int entries = pages ? count[count_offset + owner] : newest + 1;
-        __global const int *list = pages ? pages + pages_offset + (ulong)owner * capacity : pages;
+        const int entries = pages ? count[owner] : newest + 1;
+        __global const int *list = pages ? pages + (ulong)owner * arg.capacity : pages;
         /* The first entry of which the row sees a slot. */
         const int from =
             HIDING ? (int)first_entry(list, (uint)entries, (uint)hidden / PAGE_SIZE) : 0;
@@ -82,8 +117,7 @@ __kernel ONE_ITEM void attend_single(
         const int room = pieces > 1 ? min((int)PIECE_PAGES, rest) : rest;
         const int most = from < entries ? min(entries - first, room) : 0;
         const int unseen = piece ? 0 : (before - at) / TILE_PAGES * TILE_PAGES;
-        __global const int *ids = table + table_offset +
-                                  row_seq[row_seq_offset + row] * seq_stride + head * head_stride;
+        __global const int *ids = IDS_OF(row, head);
         int n = 0, last = PAGE_SIZE;
         for (; n < most; n++) {
             const int ordinal = list ? list[first + n] : first + n;
@@ -91,33 +125,32 @@ __kernel ONE_ITEM void attend_single(
             attend_take(&s, n, ordinal, ids[ordinal]);
             last = min(seen - ordinal * PAGE_SIZE, PAGE_SIZE);
         }
-        const page_rows keys = {kv + kv_offset + head * kv_head_stride, page_stride, slot_stride};
+        const page_rows keys = {kv + head * arg.kv_head_stride, arg.page_stride, arg.slot_stride};
         const attend_row of = {
-            .q = q + q_offset + row * q_stride + first_head * HEAD_DIM,
+            .q = q + row * arg.q_stride + first_head * HEAD_DIM,
             .first_head = head * GROUP,
             .n_heads = n_kv_heads * GROUP,
             .hidden = hidden,
             .seen = seen,
-            .logits = logits ? logits + logits_offset + (ulong)owner * GROUP * logit_stride : logits,
-            .logit_stride = logit_stride};
-        attend_begin(&s, of, LOGIT_RULE);
+            .logits = logits ? logits + (ulong)owner * GROUP * arg.logit_stride : logits,
+            .logit_stride = arg.logit_stride};
+        attend_begin(&s, of, arg.logit);
         __global float *kept = KEPT_OF(lane);
-        attend_pages(&s, keys, value_offset, unseen, n, last, LOGIT_RULE,
-                     kept ? kept + piece * piece_segments * STATE : kept, piece_segments);
+        attend_pages(&s, keys, arg.value_offset, unseen, n, last, arg.logit,
+                     kept ? kept + piece * arg.piece_segments * STATE : kept, arg.piece_segments);
         if (kept) {
             if (!is_last(COUNTERS_OF(lane), pieces)) continue;
-            attend_join_kept(&s, kept, pieces * piece_segments);
+            attend_join_kept(&s, kept, pieces * arg.piece_segments);
             *COUNTERS_OF(lane) = 0;
         }
         attend_end(&s,
-                   out + out_offset + split * out_split_stride + row * out_stride +
+                   out + split * arg.out_split_stride + row * arg.out_stride +
                        first_head * HEAD_DIM,
-                   lse ? lse + lse_offset + split * lse_split_stride + (ulong)owner * GROUP : lse);
+                   lse ? lse + split * arg.lse_split_stride + (ulong)owner * GROUP : lse);
 #if LOGITS
         if (values)
-            attend_weigh(of, lse + lse_offset + (ulong)owner * GROUP,
-                         values + values_offset + owner * value_stride, value_stride ? 0 : ids,
-                         group_rule, accumulate);
+            attend_weigh(of, lse + (ulong)owner * GROUP, values + owner * arg.values_stride,
+                         arg.values_stride ? 0 : ids, arg.group_rule, arg.accumulate);
 #endif
     }
     leave_queue(queue, 0);

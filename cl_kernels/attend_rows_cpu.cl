@@ -232,50 +232,68 @@ static ONCE void tile_end(tile_state *s, int rows, __global float *out, ulong ou
     }
 }
 
+typedef struct tiles_numbers {
+    KV_NUMBERS;
+    BATCH_NUMBERS;
+    MATRIX_NUMBERS(q);
+    ulong tiles_offset;
+    uint n_tiles;
+    logit_rule logit;
+    uint n_splits;
+    MATRIX_NUMBERS(out);
+    ulong out_split_stride, lse_offset, lse_split_stride;
+    uint n_items;
+} tiles_numbers;
+
 /* Tiles of one row are left to attend_cpu.cl. */
-__kernel ONE_ITEM void attend_tiles(
-    KV_PARAMS, BATCH_PARAMS, MATRIX_PARAMS(q), REF_PARAMS(const int, tiles), uint n_tiles,
-    LOGIT_PARAMS, uint n_splits, MATRIX_PARAMS(out), ulong out_split_stride,
-    REF_PARAMS(float, lse), ulong lse_split_stride, QUEUE_PARAMS) {
-    tile_state s;
+__kernel ONE_ITEM void attend_tiles(KV_MEMORY, BATCH_MEMORY, __global float *q,
+                                    __global const int *tiles, __global float *out,
+                                    __global float *lse, QUEUE_MEMORY, const tiles_numbers arg) {
+    const uint n_items = arg.n_items, n_kv_heads = arg.n_kv_heads, n_splits = arg.n_splits;
     const uint n_heads = n_kv_heads * GROUP;
+    tile_state s;
+    MOVE(kv);
+    MOVE_BATCH();
+    MOVE(q);
+    MOVE(tiles);
+    MOVE(out);
+    MOVE(lse);
     FOR_EACH_QUEUED(item) {
         const uint query_head = item % n_heads, head = query_head / GROUP;
         const uint split = item / n_heads % n_splits, tile = item / n_heads / n_splits;
-        const uint row = tiles[tiles_offset + 2 * tile];
-        const int rows = tiles[tiles_offset + 2 * tile + 1];
+        const uint row = tiles[2 * tile];
+        const int rows = tiles[2 * tile + 1];
         if (rows == 1) continue;
         const ulong owner = (ulong)row * n_kv_heads + head;
         const int2 within = tile_begin(
-            &s, rows, q + q_offset + row * q_stride + (ulong)query_head * HEAD_DIM, q_stride,
-            logit_scale, visible + visible_offset + owner,
-            first_seen ? first_seen + first_seen_offset + owner : first_seen, n_kv_heads);
+            &s, rows, q + row * arg.q_stride + (ulong)query_head * HEAD_DIM, arg.q_stride,
+            arg.logit.scale, visible + owner, first_seen ? first_seen + owner : first_seen,
+            n_kv_heads);
         const int begin = split * SPLIT_PAGES * PAGE_SIZE;
         const int end = min(within.s1, begin + SPLIT_PAGES * PAGE_SIZE);
         const int start = max(begin, within.s0 / KEYS * KEYS);
 
-        __global const int *ids = table + table_offset +
-                                  row_seq[row_seq_offset + row] * seq_stride + head * head_stride;
-        __global element *keys = kv + kv_offset + head * kv_head_stride;
+        __global const int *ids = IDS_OF(row, head);
+        __global element *keys = kv + head * arg.kv_head_stride;
         for (int first = start; first < end; first += KEYS) {
             const int n = min(KEYS, end - first);
             if (first == start || (first - begin) % SEGMENT == 0) segment_begin(&s);
-            load_rows(&s, keys, page_stride, slot_stride, ids, first, n, false);
+            load_rows(&s, keys, arg.page_stride, arg.slot_stride, ids, first, n, false);
             tile_logits(&s, n);
-            tile_softmax(&s, first, n, LOGIT_RULE);
-            const float16 check =
-                load_rows(&s, keys + value_offset, page_stride, slot_stride, ids, first, n, true);
+            tile_softmax(&s, first, n, arg.logit);
+            const float16 check = load_rows(&s, keys + arg.value_offset, arg.page_stride,
+                                            arg.slot_stride, ids, first, n, true);
             if (sum16(check) == 0.0f)
                 tile_values(&s, n);
             else
                 tile_values_guarded(&s, first, n);
             if ((first + KEYS - begin) % SEGMENT == 0 || first + KEYS >= end) segment_join(&s);
         }
-        const ulong first_lse = split * lse_split_stride + (ulong)row * n_heads + query_head;
+        const ulong first_lse = split * arg.lse_split_stride + (ulong)row * n_heads + query_head;
         tile_end(&s, rows,
-                 out + out_offset + split * out_split_stride + row * out_stride +
+                 out + split * arg.out_split_stride + row * arg.out_stride +
                      (ulong)query_head * HEAD_DIM,
-                 out_stride, lse ? lse + lse_offset + first_lse : lse, n_heads);
+                 arg.out_stride, lse ? lse + first_lse : lse, n_heads);
     }
     leave_queue(queue, 0);
 }

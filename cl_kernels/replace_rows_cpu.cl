@@ -67,67 +67,77 @@ static ONCE token lowest_by_life(const staying_lane *l) {
 
 /* by_score: whether victims are found by the plane of scores, which may be there for others;
  * as_is: rows of DTYPE, else f32; n_pairs: 0 without a rotation. */
-__kernel ONE_ITEM void replace_rows(
-    KV_PARAMS, BATCH_PARAMS, REF_PARAMS(uchar, k), ulong k_stride, REF_PARAMS(const uchar, v),
-    ulong v_stride, uint as_is, REF_PARAMS(int, slots), REF_PARAMS(int, position_plane),
-    REF_PARAMS(float, score_plane), REF_PARAMS(const int, positions), MATRIX_PARAMS(q),
-    uint n_heads, uint n_pairs, uint adjacent, REF_PARAMS(const int, turns),
-    REF_PARAMS(const float, table_of_turns), REF_PARAMS(const float, q_norm),
-    REF_PARAMS(const float, k_norm), float eps, uint sinks, uint recent, uint by_score,
-    uint lifetime, REF_PARAMS(const int, staying), REF_PARAMS(int, changed), BOUNDS_PARAMS, uint kind, float width,
-    QUEUE_PARAMS) {
-    const uint lanes = n_rows * n_kv_heads;
+typedef struct replace_numbers {
+    WRITE_NUMBERS;
+    uint as_is;
+    SLOT_NUMBERS;
+    ROTATION_NUMBERS;
+    uint sinks, recent, by_score, lifetime;
+    ulong staying_offset, changed_offset;
+    BOUNDS_NUMBERS;
+    uint kind;
+    float width;
+    uint n_items;
+} replace_numbers;
+
+__kernel ONE_ITEM void replace_rows(KV_MEMORY, BATCH_MEMORY, __global uchar *k,
+                                    __global const uchar *v, __global int *slots,
+                                    __global int *position_plane, __global float *score_plane,
+                                    __global const int *positions, ROTATION_MEMORY,
+                                    __global const int *staying, __global int *changed,
+                                    BOUNDS_MEMORY, QUEUE_MEMORY, const replace_numbers arg) {
+    const uint n_items = arg.n_items, n_kv_heads = arg.n_kv_heads;
+    const uint lanes = arg.n_rows * n_kv_heads;
+    MOVE_WRITE();
+    MOVE_ROTATION();
+    MOVE(staying);
+    MOVE(changed);
+    MOVE(bounds);
     FOR_EACH_QUEUED(i) {
         const bool is_k = i < lanes;
-        const uint heads = is_k ? n_kv_heads : n_heads, of = is_k ? i : i - lanes;
+        const uint heads = is_k ? n_kv_heads : arg.n_heads, of = is_k ? i : i - lanes;
         const uint row = of / heads, head = of % heads;
         /* 1. the head is normalised and rotated */
-        __global float *at = is_k ? (__global float *)(k + k_offset) + row * k_stride
-                                  : q + q_offset + row * q_stride;
+        __global float *at = is_k ? (__global float *)k + row * arg.k_stride : q + row * arg.q_stride;
         at += head * HEAD_DIM;
         __global const float *norm = is_k ? k_norm : q_norm;
-        if (n_pairs && norm) norm_head(at, norm + (is_k ? k_norm_offset : q_norm_offset), eps);
-        if (n_pairs)
-            turn_head(at, table_of_turns + table_of_turns_offset, turns[turns_offset + row],
-                      n_pairs, adjacent);
+        if (arg.n_pairs && norm) norm_head(at, norm, arg.eps);
+        if (arg.n_pairs) turn_head(at, table_of_turns, turns[row], arg.n_pairs, arg.adjacent);
         if (!is_k) continue;
         /* 2. the victim's slot is the row's */
-        const uint seen = (uint)visible[visible_offset + i];
-        const staying_lane lane = {
-            .pages = table + table_offset + row_seq[row_seq_offset + row] * seq_stride +
-                     head * head_stride,
-            .positions = position_plane + position_plane_offset,
-            .scores = by_score ? score_plane + score_plane_offset : 0,
-            .seen = seen,
-            .sinks = sinks,
-            .recent = recent,
-            .lifetime = lifetime,
-            .now = positions[positions_offset + row]};
-        const bool stays = staying[staying_offset + i] != 0;
+        const uint seen = (uint)visible[i];
+        const staying_lane lane = {.pages = IDS_OF(row, head),
+                                   .positions = position_plane,
+                                   .scores = arg.by_score ? score_plane : 0,
+                                   .seen = seen,
+                                   .sinks = arg.sinks,
+                                   .recent = arg.recent,
+                                   .lifetime = arg.lifetime,
+                                   .now = positions[row]};
+        const bool stays = staying[i] != 0;
         if (stays)
-            slots[slots_offset + i] =
-                victim_slot(lifetime ? lowest_by_life(&lane) : lowest_token(&lane), seen);
-        const int slot = slots[slots_offset + i];
-        changed[changed_offset + i] = -1;
+            slots[i] =
+                victim_slot(arg.lifetime ? lowest_by_life(&lane) : lowest_token(&lane), seen);
+        const int slot = slots[i];
+        changed[i] = -1;
         if (slot < 0) continue;
         /* 3. key and value go there, with what the planes hold */
         const int page = lane.pages[slot / PAGE_SIZE];
-        __global element *to = kv + kv_offset + page * page_stride + head * kv_head_stride;
+        __global element *to = kv + page * arg.page_stride + head * arg.kv_head_stride;
         for (uint channel = 0; channel < HEAD_DIM; channel += PUT)
-            put_part(k + k_offset, row * k_stride + head * HEAD_DIM, v + v_offset,
-                     row * v_stride + head * HEAD_DIM, as_is, KEY_OF(to, slot), VALUE_OF(to, slot),
-                     channel);
+            put_part(k, row * arg.k_stride + head * HEAD_DIM, v,
+                     row * arg.v_stride + head * HEAD_DIM, arg.as_is, KEY_OF(to, slot),
+                     VALUE_OF(to, slot), channel);
         const ulong in_plane = (ulong)page * PAGE_SIZE + slot % PAGE_SIZE;
-        position_plane[position_plane_offset + in_plane] = lane.now;
-        if (score_plane) score_plane[score_plane_offset + in_plane] = 0.0f;
+        position_plane[in_plane] = lane.now;
+        if (score_plane) score_plane[in_plane] = 0.0f;
         /* 4. bounds of a full page */
         if (!stays || (uint)slot / PAGE_SIZE >= seen / PAGE_SIZE) continue;
-        changed[changed_offset + i] = page;
+        changed[i] = page;
         for (uint channel = 0; channel < HEAD_DIM; channel += OWNED)
-            put_bounds((page_keys){to, slot_stride, channel},
-                       bounds + bounds_offset + page * bounds_page_stride +
-                           head * bounds_head_stride,
-                       kind, width);
+            put_bounds((page_keys){to, arg.slot_stride, channel},
+                       bounds + page * arg.bounds_page_stride + head * arg.bounds_head_stride,
+                       arg.kind, arg.width);
     }
     leave_queue(queue, 0);
 }

@@ -29,9 +29,9 @@ static inline void copy(__global const element *k, __global const element *v, kv
 }
 
 /* The K and the V row of a slot of a lane, whose page begins at `page`. */
-#define KEY_OF(page, slot) row_of(page, PAGE_SIZE, (slot) % PAGE_SIZE, slot_stride)
+#define KEY_OF(page, slot) row_of(page, PAGE_SIZE, (slot) % PAGE_SIZE, arg.slot_stride)
 #define VALUE_OF(page, slot)                                                                       \
-    value_row_of((page) + value_offset, PAGE_SIZE, (slot) % PAGE_SIZE, slot_stride)
+    value_row_of((page) + arg.value_offset, PAGE_SIZE, (slot) % PAGE_SIZE, arg.slot_stride)
 
 /* PUT channels from `channel` on of rows of k and v, which begin at elements of_k and of_v: f32, or
  * DTYPE if `as_is`. */
@@ -45,32 +45,69 @@ static inline void put_part(__global const uchar *k, ulong of_k, __global const 
             channel);
 }
 
+/* What kernels that write rows have. */
+#define WRITE_NUMBERS                                                                              \
+    KV_NUMBERS;                                                                                    \
+    BATCH_NUMBERS;                                                                                 \
+    MATRIX_NUMBERS(k);                                                                             \
+    MATRIX_NUMBERS(v)
+#define SLOT_NUMBERS                                                                               \
+    ulong slots_offset, position_plane_offset, score_plane_offset, positions_offset
+#define MOVE_WRITE()                                                                               \
+    MOVE(kv);                                                                                      \
+    MOVE_BATCH();                                                                                  \
+    MOVE(k);                                                                                       \
+    MOVE(v);                                                                                       \
+    MOVE(slots);                                                                                   \
+    MOVE(position_plane);                                                                          \
+    MOVE(score_plane);                                                                             \
+    MOVE(positions)
+/* And those that rotate them first. */
+#define ROTATION_MEMORY                                                                            \
+    __global float *q, __global const int *turns, __global const float *table_of_turns,            \
+        __global const float *q_norm, __global const float *k_norm
+#define ROTATION_NUMBERS                                                                           \
+    MATRIX_NUMBERS(q);                                                                             \
+    uint n_heads, n_pairs, adjacent;                                                               \
+    ulong turns_offset, table_of_turns_offset, q_norm_offset, k_norm_offset;                       \
+    float eps
+#define MOVE_ROTATION()                                                                            \
+    MOVE(q);                                                                                       \
+    MOVE(turns);                                                                                   \
+    MOVE(table_of_turns);                                                                          \
+    MOVE(q_norm);                                                                                  \
+    MOVE(k_norm)
+
+typedef struct write_numbers {
+    WRITE_NUMBERS;
+    uint as_is;
+    SLOT_NUMBERS;
+} write_numbers;
+
 /* Offsets of k and v are of bytes. */
-__kernel GROUP_OF(WG_SIZE) void write_rows(KV_PARAMS, BATCH_PARAMS, REF_PARAMS(const uchar, k),
-                                           ulong k_stride, REF_PARAMS(const uchar, v),
-                                           ulong v_stride, uint as_is,
-                                           REF_PARAMS(const int, slots),
-                                           REF_PARAMS(int, position_plane),
-                                           REF_PARAMS(float, score_plane),
-                                           REF_PARAMS(const int, positions)) {
-    FOR_EACH_ITEM(i, n_rows * n_kv_heads * PUTS) {
+__kernel GROUP_OF(WG_SIZE) void write_rows(KV_MEMORY, BATCH_MEMORY, __global const uchar *k,
+                                           __global const uchar *v, __global const int *slots,
+                                           __global int *position_plane,
+                                           __global float *score_plane,
+                                           __global const int *positions,
+                                           const write_numbers arg) {
+    const uint n_kv_heads = arg.n_kv_heads;
+    MOVE_WRITE();
+    FOR_EACH_ITEM(i, arg.n_rows * n_kv_heads * PUTS) {
         /* 1. the slot's place */
         const uint channel = i % PUTS * PUT;
         const uint lane = i / PUTS, head = lane % n_kv_heads, row = lane / n_kv_heads;
-        const int slot = slots[slots_offset + lane];
+        const int slot = slots[lane];
         if (slot < 0) continue;
-        const int page = table[table_offset + row_seq[row_seq_offset + row] * seq_stride +
-                               head * head_stride + slot / PAGE_SIZE];
-        __global element *to = kv + kv_offset + page * page_stride + head * kv_head_stride;
+        const int page = IDS_OF(row, head)[slot / PAGE_SIZE];
+        __global element *to = kv + page * arg.page_stride + head * arg.kv_head_stride;
         /* 2. both rows */
-        put_part(k + k_offset, row * k_stride + head * HEAD_DIM, v + v_offset,
-                 row * v_stride + head * HEAD_DIM, as_is, KEY_OF(to, slot), VALUE_OF(to, slot),
-                 channel);
+        put_part(k, row * arg.k_stride + head * HEAD_DIM, v, row * arg.v_stride + head * HEAD_DIM,
+                 arg.as_is, KEY_OF(to, slot), VALUE_OF(to, slot), channel);
         /* 3. the planes that there are */
         const ulong in_plane = (ulong)page * PAGE_SIZE + slot % PAGE_SIZE;
-        if (channel == 0 && position_plane)
-            position_plane[position_plane_offset + in_plane] = positions[positions_offset + row];
-        if (channel == 0 && score_plane) score_plane[score_plane_offset + in_plane] = 0.0f;
+        if (channel == 0 && position_plane) position_plane[in_plane] = positions[row];
+        if (channel == 0 && score_plane) score_plane[in_plane] = 0.0f;
     }
 }
 
@@ -131,55 +168,73 @@ static ONCE void norm_head(__global float *head, __global const float *w, float 
         vstore16(vload16(c, head) * scale * vload16(c, w), c, head);
 }
 
-__kernel GROUP_OF(WG_SIZE) void write_rotated(
-    KV_PARAMS, BATCH_PARAMS, REF_PARAMS(float, k), ulong k_stride, REF_PARAMS(const float, v),
-    ulong v_stride, REF_PARAMS(const int, slots), REF_PARAMS(int, position_plane),
-    REF_PARAMS(float, score_plane), REF_PARAMS(const int, positions), MATRIX_PARAMS(q),
-    uint n_heads, uint n_pairs, uint adjacent, REF_PARAMS(const int, turns),
-    REF_PARAMS(const float, table_of_turns), REF_PARAMS(const float, q_norm),
-    REF_PARAMS(const float, k_norm), float eps) {
+typedef struct rotated_numbers {
+    WRITE_NUMBERS;
+    SLOT_NUMBERS;
+    ROTATION_NUMBERS;
+} rotated_numbers;
+
+__kernel GROUP_OF(WG_SIZE) void write_rotated(KV_MEMORY, BATCH_MEMORY, __global float *k,
+                                              __global const float *v, __global const int *slots,
+                                              __global int *position_plane,
+                                              __global float *score_plane,
+                                              __global const int *positions, ROTATION_MEMORY,
+                                              const rotated_numbers arg) {
+    const uint n_heads = arg.n_heads, n_kv_heads = arg.n_kv_heads;
     const uint heads = n_heads + n_kv_heads; /* of a row */
-    FOR_EACH_ITEM(i, n_rows * heads) {
+    MOVE_WRITE();
+    MOVE_ROTATION();
+    FOR_EACH_ITEM(i, arg.n_rows * heads) {
         const uint row = i / heads;
         const bool is_k = i % heads >= n_heads;
         const uint head = is_k ? i % heads - n_heads : i % heads;
-        __global float *at = is_k ? k + k_offset + row * k_stride : q + q_offset + row * q_stride;
+        __global float *at = is_k ? k + row * arg.k_stride : q + row * arg.q_stride;
         at += head * HEAD_DIM;
         /* 1. the head is normalised */
-        if (is_k && k_norm) norm_head(at, k_norm + k_norm_offset, eps);
-        if (!is_k && q_norm) norm_head(at, q_norm + q_norm_offset, eps);
+        if (is_k && k_norm) norm_head(at, k_norm, arg.eps);
+        if (!is_k && q_norm) norm_head(at, q_norm, arg.eps);
         /* 2. and rotated */
-        turn_head(at, table_of_turns + table_of_turns_offset, turns[turns_offset + row], n_pairs,
-                  adjacent);
+        turn_head(at, table_of_turns, turns[row], arg.n_pairs, arg.adjacent);
         if (!is_k) continue;
         /* 3. a key goes to its slot, with the value and what the planes hold */
-        const int slot = slots[slots_offset + row * n_kv_heads + head];
+        const int slot = slots[row * n_kv_heads + head];
         if (slot < 0) continue;
-        const int page = table[table_offset + row_seq[row_seq_offset + row] * seq_stride +
-                               head * head_stride + slot / PAGE_SIZE];
-        __global element *to = kv + kv_offset + page * page_stride + head * kv_head_stride;
-        __global const float *value = v + v_offset + row * v_stride + head * HEAD_DIM;
+        const int page = IDS_OF(row, head)[slot / PAGE_SIZE];
+        __global element *to = kv + page * arg.page_stride + head * arg.kv_head_stride;
+        __global const float *value = v + row * arg.v_stride + head * HEAD_DIM;
         for (uint c = 0; c < HEAD_DIM; c += PUT)
             put(at, value, KEY_OF(to, slot), VALUE_OF(to, slot), c);
         const ulong in_plane = (ulong)page * PAGE_SIZE + slot % PAGE_SIZE;
-        if (position_plane)
-            position_plane[position_plane_offset + in_plane] = positions[positions_offset + row];
-        if (score_plane) score_plane[score_plane_offset + in_plane] = 0.0f;
+        if (position_plane) position_plane[in_plane] = positions[row];
+        if (score_plane) score_plane[in_plane] = 0.0f;
     }
 }
 
-__kernel GROUP_OF(WG_SIZE) void read_rows(KV_PARAMS, REF_PARAMS(const int, table), ulong seq_stride,
-                                          ulong head_stride, uint n, REF_PARAMS(const int, seq),
-                                          REF_PARAMS(const int, head), REF_PARAMS(const int, slot),
-                                          REF_PARAMS(float, k), REF_PARAMS(float, v)) {
-    FOR_EACH_ITEM(i, n * CHUNKS) {
+typedef struct read_numbers {
+    KV_NUMBERS;
+    ulong table_offset, seq_stride, head_stride;
+    uint n;
+    ulong seq_offset, head_offset, slot_offset, k_offset, v_offset;
+} read_numbers;
+
+__kernel GROUP_OF(WG_SIZE) void read_rows(KV_MEMORY, __global const int *table,
+                                          __global const int *seq, __global const int *head,
+                                          __global const int *slot, __global float *k,
+                                          __global float *v, const read_numbers arg) {
+    MOVE(kv);
+    MOVE(table);
+    MOVE(seq);
+    MOVE(head);
+    MOVE(slot);
+    MOVE(k);
+    MOVE(v);
+    FOR_EACH_ITEM(i, arg.n * CHUNKS) {
         const uint channel = i % CHUNKS * 16, row = i / CHUNKS;
-        const int s = slot[slot_offset + row], h = head[head_offset + row];
-        const int page = table[table_offset + seq[seq_offset + row] * seq_stride + h * head_stride +
-                               s / PAGE_SIZE];
-        __global element *from = kv + kv_offset + page * page_stride + h * kv_head_stride;
+        const int s = slot[row], h = head[row];
+        const int page = table[seq[row] * arg.seq_stride + h * arg.head_stride + s / PAGE_SIZE];
+        __global element *from = kv + page * arg.page_stride + h * arg.kv_head_stride;
         const ulong to = (ulong)row * HEAD_DIM + channel;
-        if (k) vstore16(row16(KEY_OF(from, s), channel), 0, k + k_offset + to);
-        if (v) vstore16(value16(VALUE_OF(from, s), channel), 0, v + v_offset + to);
+        if (k) vstore16(row16(KEY_OF(from, s), channel), 0, k + to);
+        if (v) vstore16(value16(VALUE_OF(from, s), channel), 0, v + to);
     }
 }

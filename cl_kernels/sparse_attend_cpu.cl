@@ -14,41 +14,67 @@
 enum { SCORED, SELECTED, ATTENDED }; /* a lane's counters */
 
 /* run_pages: a multiple of SCORE_PAGES. */
-__kernel ONE_ITEM void sparse_attend(
-    KV_PARAMS, BOUNDS_PARAMS, BATCH_PARAMS, MATRIX_PARAMS(q), REF_PARAMS(float, scores),
-    uint score_stride, uint k, uint sinks, uint recent, REF_PARAMS(int, pages),
-    REF_PARAMS(int, count), uint capacity, LOGIT_PARAMS, MATRIX_PARAMS(out),
-    REF_PARAMS(float, lse), uint score_runs, uint run_pages, PIECE_PARAMS, QUEUE_PARAMS) {
+typedef struct sparse_numbers {
+    KV_NUMBERS;
+    BOUNDS_NUMBERS;
+    BATCH_NUMBERS;
+    MATRIX_NUMBERS(q);
+    ulong scores_offset;
+    uint score_stride, k, sinks, recent;
+    ulong pages_offset, count_offset;
+    uint capacity;
+    logit_rule logit;
+    MATRIX_NUMBERS(out);
+    ulong lse_offset;
+    uint score_runs, run_pages;
+    PIECE_NUMBERS;
+    uint n_items;
+} sparse_numbers;
+
+__kernel ONE_ITEM void sparse_attend(KV_MEMORY, BOUNDS_MEMORY, BATCH_MEMORY, __global float *q,
+                                     __global float *scores, __global int *pages,
+                                     __global int *count, __global float *out,
+                                     __global float *lse, PIECE_MEMORY, QUEUE_MEMORY,
+                                     const sparse_numbers arg) {
+    const uint n_items = arg.n_items, n_kv_heads = arg.n_kv_heads, pieces = arg.pieces;
+    const uint score_runs = arg.score_runs, n_runs = arg.n_rows * n_kv_heads * score_runs;
     score_state scoring;
     attend_state s;
-    const uint n_runs = n_rows * n_kv_heads * score_runs;
+    MOVE(kv);
+    MOVE(bounds);
+    MOVE_BATCH();
+    MOVE(q);
+    MOVE(scores);
+    MOVE(pages);
+    MOVE(count);
+    MOVE(out);
+    MOVE(lse);
+    MOVE(states);
     FOR_EACH_QUEUED(item) {
         const bool whole = score_runs == 0, scored = whole || item < n_runs;
         const uint at = item < n_runs ? item : item - n_runs;
         const uint parts = item < n_runs ? score_runs : pieces, part = at % parts;
         const uint owner = at / parts, head = owner % n_kv_heads, row = owner / n_kv_heads;
-        const int seen = visible[visible_offset + owner];
-        const int hidden = HIDING ? (int)FIRST_SEEN(owner) : 0;
+        const int seen = visible[owner];
+        const int hidden = HIDING ? (int)FIRST_SEEN_OF(owner) : 0;
         __global int *counters = COUNTERS_OF(owner);
-        __global const int *ids = table + table_offset +
-                                  row_seq[row_seq_offset + row] * seq_stride + head * head_stride;
-        __global const float *query =
-            q + q_offset + row * q_stride + (ulong)head * GROUP * HEAD_DIM;
-        __global int *list = pages + pages_offset + (ulong)owner * capacity;
+        __global const int *ids = IDS_OF(row, head);
+        __global const float *query = q + row * arg.q_stride + (ulong)head * GROUP * HEAD_DIM;
+        __global int *list = pages + (ulong)owner * arg.capacity;
 
         if (scored) {
             /* 1. scores */
             const int full = seen / PAGE_SIZE;
-            const int from = hidden / PAGE_SIZE + (whole ? 0 : (int)(part * run_pages));
-            __global float *score = scores + scores_offset + (ulong)owner * score_stride;
-            score_run(&scoring, query, bounds + bounds_offset + head * bounds_head_stride,
-                      bounds_page_stride, ids, from,
-                      whole ? full : min(full, from + (int)run_pages), score);
+            const int from = hidden / PAGE_SIZE + (whole ? 0 : (int)(part * arg.run_pages));
+            __global float *score = scores + (ulong)owner * arg.score_stride;
+            score_run(&scoring, query, bounds + head * arg.bounds_head_stride,
+                      arg.bounds_page_stride, ids, from,
+                      whole ? full : min(full, from + (int)arg.run_pages), score);
             if (!whole && !is_last(counters + SCORED, score_runs)) continue;
 
             /* 2. the list */
-            count[count_offset + owner] =
-                select_run(score, hidden, seen, PAGE_SIZE, k, sinks, recent, list);
+            count[owner] = select_run(score, hidden, seen, PAGE_SIZE, arg.k, arg.sinks, arg.recent,
+                                      list);
             if (!whole) {
                 tell(counters + SELECTED);
                 continue;
@@ -57,30 +83,30 @@ __kernel ONE_ITEM void sparse_attend(
             wait_for(counters + SELECTED);
 
         /* 3. attention */
-        const int entries = count[count_offset + owner], first = whole ? 0 : part * PIECE_PAGES;
+        const int entries = count[owner], first = whole ? 0 : part * PIECE_PAGES;
         const int n = max(0, min(entries - first, whole ? SPLIT_PAGES : (int)PIECE_PAGES));
         for (int i = 0; i < n; i++) {
             const int ordinal = list[first + i];
             attend_take(&s, i, ordinal, ids[ordinal]);
         }
         const int last = n ? min(PAGE_SIZE, seen - list[first + n - 1] * PAGE_SIZE) : 0;
-        const page_rows keys = {kv + kv_offset + head * kv_head_stride, page_stride, slot_stride};
+        const page_rows keys = {kv + head * arg.kv_head_stride, arg.page_stride, arg.slot_stride};
         __global float *kept = KEPT_OF(owner);
         const attend_row of = {.q = query,
                                .first_head = head * GROUP,
                                .n_heads = n_kv_heads * GROUP,
                                .hidden = hidden,
                                .seen = seen};
-        attend_begin(&s, of, LOGIT_RULE);
-        attend_pages(&s, keys, value_offset, 0, n, last, LOGIT_RULE,
-                     kept ? kept + part * piece_segments * STATE : kept, piece_segments);
+        attend_begin(&s, of, arg.logit);
+        attend_pages(&s, keys, arg.value_offset, 0, n, last, arg.logit,
+                     kept ? kept + part * arg.piece_segments * STATE : kept, arg.piece_segments);
         if (!whole) {
             if (!is_last(counters + ATTENDED, pieces)) continue;
-            if (kept) attend_join_kept(&s, kept, pieces * piece_segments);
+            if (kept) attend_join_kept(&s, kept, pieces * arg.piece_segments);
             for (int i = 0; i < COUNTERS; i++) counters[i] = 0;
         }
-        attend_end(&s, out + out_offset + row * out_stride + (ulong)head * GROUP * HEAD_DIM,
-                   lse ? lse + lse_offset + (ulong)owner * GROUP : lse);
+        attend_end(&s, out + row * arg.out_stride + (ulong)head * GROUP * HEAD_DIM,
+                   lse ? lse + (ulong)owner * GROUP : lse);
     }
     leave_queue(queue, 0);
 }

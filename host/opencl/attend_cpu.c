@@ -77,13 +77,14 @@ static tms_cl_launch begin(tms_device *dev, const tms_attend *p, const char *fil
         p->batch.first.mem != NULL, tms_cl_logit_option(&p->logit),
         p->logits.mem ? " -DLOGITS=1" : "", tms_cl_shape(dev),
         tms_cl_settings(dev, TAMIS_SETTING_OF_ATTEND, &p->kv, b->n_heads / b->n_kv_heads));
+    tms_cl_gather(&l);
     tms_cl_kv(&l, &p->kv, b->n_rows);
     tms_cl_batch(&l, b);
     tms_cl_matrix(&l, &p->q, b->n_rows, (uint64_t)b->n_heads * p->kv.head_dim);
     return l;
 }
 
-/* WEIGHT_PARAMS of attend_cpu.cl. */
+/* The weights of observed_attend, from `values` on in attend_cpu.cl. */
 static void set_weights(tms_cl_launch *l, const tms_observe *p, const tms_batch *b) {
     const tms_values values = p ? p->values : (tms_values){0};
     const uint64_t lanes = (uint64_t)b->n_rows * b->n_kv_heads;

@@ -54,6 +54,32 @@ static void set_arg(tms_cl_launch *l, size_t bytes, const void *value) {
     l->n_args++;
 }
 
+void tms_cl_gather(tms_cl_launch *l) {
+    l->gathers = true;
+}
+
+/* An argument that is no memory; among those that are gathered where C's struct has it. */
+static void set_number(tms_cl_launch *l, uint32_t bytes, const void *value) {
+    const uint32_t at = (uint32_t)tms_divide_up(l->n_bytes, bytes) * bytes;
+    if (!l->gathers) {
+        set_arg(l, bytes, value);
+    } else if (at + bytes <= sizeof l->numbers) {
+        memcpy(l->numbers + at, value, bytes);
+        l->n_bytes = at + bytes;
+        l->widest = bytes > l->widest ? bytes : l->widest;
+    } else if (l->status == TAMIS_OK) {
+        l->status =
+            tms_device_fail(l->dev, TAMIS_E_UNSUPPORTED, "%s: more than %u bytes of numbers",
+                            l->name, TMS_CL_MOST_NUMBERS);
+    }
+}
+
+/* The struct of those that were gathered, which ends where the next of an array would begin. */
+static void set_gathered(tms_cl_launch *l) {
+    if (!l->gathers) return;
+    set_arg(l, tms_divide_up(l->n_bytes, l->widest) * l->widest, l->numbers);
+}
+
 /* `absent`: the argument where the memory is absent. */
 static void set_memory(tms_cl_launch *l, tms_ref ref, size_t element, uint64_t n, cl_mem absent) {
     cl_mem mem = ref.mem ? ref.mem->cl : absent;
@@ -71,7 +97,7 @@ static void set_memory(tms_cl_launch *l, tms_ref ref, size_t element, uint64_t n
 static void set_ref(tms_cl_launch *l, tms_ref ref, size_t element, uint64_t n, cl_mem absent) {
     cl_ulong offset = ref.mem ? ref.offset / element : 0;
     set_memory(l, ref, element, n, absent);
-    set_arg(l, sizeof offset, &offset);
+    set_number(l, sizeof offset, &offset);
 }
 
 /* A compiler may move a read of an address that all work-items of a work-group share in front of
@@ -104,15 +130,15 @@ void tms_cl_bytes(tms_cl_launch *l, size_t bytes, const void *value) {
 }
 
 void tms_cl_u32(tms_cl_launch *l, uint32_t value) {
-    set_arg(l, sizeof value, &value);
+    set_number(l, sizeof value, &value);
 }
 
 void tms_cl_u64(tms_cl_launch *l, uint64_t value) {
-    set_arg(l, sizeof value, &value);
+    set_number(l, sizeof value, &value);
 }
 
 void tms_cl_f32(tms_cl_launch *l, float value) {
-    set_arg(l, sizeof value, &value);
+    set_number(l, sizeof value, &value);
 }
 
 void tms_cl_logit(tms_cl_launch *l, const tms_logit *rule) {
@@ -161,6 +187,7 @@ void tms_cl_matrix(tms_cl_launch *l, const tms_matrix *matrix, uint64_t n_rows, 
 
 /* What was put off comes first. */
 static tamis_status begin_run(tms_cl_launch *l, bool empty) {
+    set_gathered(l);
     if (l->status == TAMIS_OK && !empty) l->status = tms_cl_build_all(l->dev);
     if (l->status == TAMIS_OK) {
         l->dev->launches++;

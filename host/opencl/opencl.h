@@ -156,6 +156,8 @@ cl_kernel tms_cl_kernel_find(const tms_cl_device *cl, const char *file, const ch
                              const char *options);
 void tms_cl_programs_free(tms_cl_device *cl);
 
+/* The most bytes of numbers that a launch gathers. */
+#define TMS_CL_MOST_NUMBERS 512u
 /* One launch under construction: begin, the arguments in the kernel's order, then one of the runs.
  * The first failure is kept and returned by the run. Without a kernel the arguments are only
  * checked. */
@@ -166,6 +168,10 @@ typedef struct tms_cl_launch {
     tms_cl_job *job; /* what is known of it while the kernel is not built */
     cl_uint n_args;
     tamis_status status;
+    /* The numbers of a launch that gathers them (tms_cl_gather). */
+    bool gathers;
+    uint32_t n_bytes, widest;
+    uint8_t numbers[TMS_CL_MOST_NUMBERS];
 } tms_cl_launch;
 
 /* `options` in printf form: the kernel's constants, "-DHEAD_DIM=64 ...". */
@@ -174,6 +180,10 @@ tms_cl_launch tms_cl_begin(tms_device *dev, const char *file, const char *kernel
 /* With the constants of a cache: of kernels that write rows of it, or read them. */
 tms_cl_launch tms_cl_begin_kv(tms_device *dev, const char *file, const char *kernel,
                               const tms_kv *kv);
+/* Called before the first argument: the kernel has all that is no memory, offsets too, as the fields
+ * of one struct, its last parameter, in the order in which they are set. PoCL allocates memory for
+ * each argument of each launch. */
+void tms_cl_gather(tms_cl_launch *l);
 /* Two arguments: the memory and the offset in elements of `element` bytes. `n` elements lie there;
  * with n == 0 the memory may be absent (NULL). */
 void tms_cl_ref(tms_cl_launch *l, tms_ref ref, size_t element, uint64_t n);

@@ -30,6 +30,7 @@ tms_cl_launch tms_cl_begin_kv(tms_device *dev, const char *file, const char *ker
 /* What both kernels take first; rows of `unit` bytes' elements, n_k and n_v of them. */
 static void set_rows(tms_cl_launch *l, const tms_write_rows *p, size_t unit, uint64_t n_k,
                      uint64_t n_v) {
+    tms_cl_gather(l);
     tms_cl_kv(l, &p->kv, p->batch.n_rows);
     tms_cl_batch(l, &p->batch);
     tms_cl_ref(l, p->k, unit, n_k);
@@ -113,6 +114,7 @@ tamis_status tms_cl_read_rows(tms_device *dev, const tms_read_rows *p) {
     if (status != TAMIS_OK) return status;
     uint64_t n = (uint64_t)p->n * p->kv.head_dim;
     tms_cl_launch l = tms_cl_begin_kv(dev, "rows.cl", "read_rows", &p->kv);
+    tms_cl_gather(&l);
     tms_cl_kv(&l, &p->kv, p->n);
     tms_cl_reached(&l, p->table, sizeof(cl_int), p->n);
     tms_cl_u64(&l, p->seq_stride);

@@ -48,6 +48,7 @@ tamis_status tms_cl_sparse_attend(tms_device *dev, const tms_sparse_attend *p) {
         b->n_heads / b->n_kv_heads, p->score.group, b->first.mem != NULL,
         tms_cl_logit_option(&a->logit), tms_cl_shape(dev),
         tms_cl_settings(dev, TAMIS_SETTING_OF_SPARSE, &a->kv, b->n_heads / b->n_kv_heads));
+    tms_cl_gather(&l);
     tms_cl_kv(&l, &a->kv, b->n_rows);
     tms_cl_bounds_of(&l, &p->score.kv, b->n_rows);
     tms_cl_batch(&l, b);
