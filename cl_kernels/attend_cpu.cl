@@ -11,7 +11,7 @@
 #include "weigh_cpu.clh"
 
 /* Of observed_attend; values: NULL for attend alone. */
-#define WEIGHT_MEMORY , __global float *values
+#define WEIGHT_MEMORY MEMORY(float, values)
 
 /* The first n of 16 floats. */
 static inline void weigh_load(float16 *x, __global const float *from, int n) {
@@ -53,11 +53,11 @@ typedef struct attend_numbers {
     KV_NUMBERS;
     BATCH_NUMBERS;
     MATRIX_NUMBERS(q);
-    ulong tiles_offset;
+    ulong tiles_at;
     uint n_tiles;
-    ulong pages_offset, count_offset;
+    ulong pages_at, count_at;
     uint capacity;
-    ulong logits_offset, logit_stride;
+    ulong logits_at, logit_stride;
 #if LOGITS
     MATRIX_NUMBERS(values);
     uint group_rule, accumulate;
@@ -65,34 +65,34 @@ typedef struct attend_numbers {
     logit_rule logit;
     uint n_splits;
     MATRIX_NUMBERS(out);
-    ulong out_split_stride, lse_offset, lse_split_stride;
+    ulong out_split_stride, lse_at, lse_split_stride;
     PIECE_NUMBERS;
-    uint n_items;
+    QUEUE_NUMBERS;
 } attend_numbers;
 
 /* tiles: NULL to serve every row, else only rows that are a tile of their own. */
-__kernel ONE_ITEM void attend_single(KV_MEMORY, BATCH_MEMORY, __global float *q,
-                                     __global const int *tiles, __global const int *pages,
-                                     __global const int *count,
-                                     __global float *logits WEIGHT_MEMORY, __global float *out,
-                                     __global float *lse, PIECE_MEMORY, QUEUE_MEMORY,
-                                     const attend_numbers arg) {
+__kernel ONE_ITEM void attend_single(
+    MEMORY(element, kv) BATCH_MEMORY MEMORY(float, q) MEMORY(const int, tiles)
+    MEMORY(const int, pages) MEMORY(const int, count) MEMORY(float, logits) WEIGHT_MEMORY
+    MEMORY(float, out) MEMORY(float, lse) MEMORY(float, states) MEMORY(int, queue)
+    const attend_numbers arg) {
     const uint n_items = arg.n_items, n_kv_heads = arg.n_kv_heads, pieces = arg.pieces;
     const uint n_splits = arg.n_splits;
     attend_state s;
-    MOVE(kv);
-    MOVE_BATCH();
-    MOVE(q);
-    MOVE(tiles);
-    MOVE(pages);
-    MOVE(count);
-    MOVE(logits);
+    OPEN(element, kv);
+    OPEN_BATCH();
+    OPEN(float, q);
+    OPEN(const int, tiles);
+    OPEN(const int, pages);
+    OPEN(const int, count);
+    OPEN(float, logits);
 #if LOGITS
-    MOVE(values);
+    OPEN(float, values);
 #endif
-    MOVE(out);
-    MOVE(lse);
-    MOVE(states);
+    OPEN(float, out);
+    OPEN(float, lse);
+    OPEN(float, states);
+    OPEN(int, queue);
     FOR_EACH_QUEUED(item) {
         const uint piece = item % pieces, lane = item / pieces;
         const uint head = lane % n_kv_heads, split = lane / n_kv_heads % n_splits;

@@ -236,28 +236,29 @@ typedef struct tiles_numbers {
     KV_NUMBERS;
     BATCH_NUMBERS;
     MATRIX_NUMBERS(q);
-    ulong tiles_offset;
+    ulong tiles_at;
     uint n_tiles;
     logit_rule logit;
     uint n_splits;
     MATRIX_NUMBERS(out);
-    ulong out_split_stride, lse_offset, lse_split_stride;
-    uint n_items;
+    ulong out_split_stride, lse_at, lse_split_stride;
+    QUEUE_NUMBERS;
 } tiles_numbers;
 
 /* Tiles of one row are left to attend_cpu.cl. */
-__kernel ONE_ITEM void attend_tiles(KV_MEMORY, BATCH_MEMORY, __global float *q,
-                                    __global const int *tiles, __global float *out,
-                                    __global float *lse, QUEUE_MEMORY, const tiles_numbers arg) {
+__kernel ONE_ITEM void attend_tiles(
+    MEMORY(element, kv) BATCH_MEMORY MEMORY(float, q) MEMORY(const int, tiles) MEMORY(float, out)
+    MEMORY(float, lse) MEMORY(int, queue) const tiles_numbers arg) {
     const uint n_items = arg.n_items, n_kv_heads = arg.n_kv_heads, n_splits = arg.n_splits;
     const uint n_heads = n_kv_heads * GROUP;
     tile_state s;
-    MOVE(kv);
-    MOVE_BATCH();
-    MOVE(q);
-    MOVE(tiles);
-    MOVE(out);
-    MOVE(lse);
+    OPEN(element, kv);
+    OPEN_BATCH();
+    OPEN(float, q);
+    OPEN(const int, tiles);
+    OPEN(float, out);
+    OPEN(float, lse);
+    OPEN(int, queue);
     FOR_EACH_QUEUED(item) {
         const uint query_head = item % n_heads, head = query_head / GROUP;
         const uint split = item / n_heads % n_splits, tile = item / n_heads / n_splits;

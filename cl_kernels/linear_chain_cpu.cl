@@ -21,6 +21,8 @@
 #define HOLD_CODES  (TAKES_CODES(TYPE_A) || TAKES_CODES(TYPE_B) || TAKES_CODES(TYPE_C))
 #include "linear_cpu.clh"
 #include "activate.clh"
+#define STAGES 4
+#define PARTS 7
 #include "linear_parts.clh"
 #include "linear_type_cpu.clh"
 #if TYPE_B != TYPE_A
@@ -39,14 +41,15 @@
 /* Where output j, the first of a strip, and input k lie. */
 #define PLACE(w, n_in, j, k) ((w) + (j)*ROW_BYTES(n_in) + (STRIPS ? STRIP : 1) * ROW_BYTES(k))
 
-/* Adds the products of outputs j to j + outputs with the inputs k to k + depth, which are held. */
+/* Adds the products of outputs j to j + outputs with the inputs k to k + depth, which are held; next:
+ * what is read behind them. */
 static inline void add_part(const part *p, uint j, uint outputs, uint n_in, uint k, uint depth,
-                            const held *x, float (*sum)[MOST_RUN]) {
+                            const held *x, strips_ahead next, float (*sum)[MOST_RUN]) {
 #undef WEIGHT
 #define WEIGHT TYPE_C
 #if TYPE_C != TYPE_A && TYPE_C != TYPE_B
     if (p->type == WEIGHT) {
-        add_outputs(PLACE(p->w, n_in, j, k), n_in, outputs, x, depth, sum);
+        add_outputs(PLACE(p->w, n_in, j, k), n_in, outputs, x, depth, next, sum);
         return;
     }
 #endif
@@ -54,13 +57,13 @@ static inline void add_part(const part *p, uint j, uint outputs, uint n_in, uint
 #define WEIGHT TYPE_B
 #if TYPE_B != TYPE_A
     if (p->type == WEIGHT) {
-        add_outputs(PLACE(p->w, n_in, j, k), n_in, outputs, x, depth, sum);
+        add_outputs(PLACE(p->w, n_in, j, k), n_in, outputs, x, depth, next, sum);
         return;
     }
 #endif
 #undef WEIGHT
 #define WEIGHT TYPE_A
-    add_outputs(PLACE(p->w, n_in, j, k), n_in, outputs, x, depth, sum);
+    add_outputs(PLACE(p->w, n_in, j, k), n_in, outputs, x, depth, next, sum);
 }
 
 /* The outputs of a row, with the bias and with what is there; zeros behind the last up to a
@@ -75,12 +78,8 @@ static inline void take_row(const part *p, uint j, uint outputs, const float *su
         for (uint o = 0; o < outputs; o++) out[o] += p->y[r * p->y_stride + j + o];
 }
 
-#define STAGES 4
-#define PARTS 7
-#define STAGE_OF(s) STAGE(n.stages[s], s)
-#define PART_OF(p) PART(n.parts[p], p)
-#define ALL_STAGES(X) X(0), X(1), X(2), X(3)
-#define ALL_PARTS(X) X(0), X(1), X(2), X(3), X(4), X(5), X(6)
+#define STAGE_OF(s) STAGE(arg.stages[s], s)
+#define PART_OF(p) PART(arg.parts[p], p)
 
 /* Strips of a part. */
 static inline uint strips_of(const part *p) {
@@ -119,9 +118,29 @@ typedef struct inputs_held {
     uint first;         /* input that is held; n_in: none yet */
 } inputs_held;
 
-/* Outputs j to j + outputs of part p, and of the one behind it under a gate. */
+/* Bytes of an output of the part. */
+static inline ulong row_bytes(const part *p, uint n_in) {
+#undef WEIGHT
+#define WEIGHT TYPE_C
+    if (p->type == WEIGHT) return ROW_BYTES(n_in);
+#undef WEIGHT
+#define WEIGHT TYPE_B
+    if (p->type == WEIGHT) return ROW_BYTES(n_in);
+#undef WEIGHT
+#define WEIGHT TYPE_A
+    return ROW_BYTES(n_in);
+}
+
+/* `strips` strips of the part from `first` on, as what is read next. */
+static inline strips_ahead ahead_at(const part *p, uint n_in, uint first, uint strips) {
+    const ulong bytes = STRIP * row_bytes(p, n_in);
+    return (strips_ahead){p->w + first * bytes, max(1u, strips / 4) * bytes};
+}
+
+/* Outputs j to j + outputs of part p, and of the one behind it under a gate; next: what is read
+ * behind them. */
 static ONCE void end_item(const stage *s, const part *p, uint j, uint outputs, uint n_rows,
-                          inputs_held *here) {
+                          strips_ahead next, inputs_held *here) {
     float sum[2][ROWS][MOST_RUN];
     for (uint r = 0; r < ROWS; r++)
         for (uint o = 0; o < outputs; o += 16)
@@ -133,7 +152,9 @@ static ONCE void end_item(const stage *s, const part *p, uint j, uint outputs, u
                      s->norm ? s->norm + k : 0, here->scales[r], depth);
         here->first = k;
         for (uint second = 0; second <= s->gated; second++)
-            add_part(p + second, j, outputs, s->n_in, k, depth, &here->rows, sum[second]);
+            add_part(p + second, j, outputs, s->n_in, k, depth, &here->rows,
+                     second < s->gated ? ahead_at(p + 1, s->n_in, j / STRIP, outputs / STRIP) : next,
+                     sum[second]);
     }
     for (uint r = 0; r < min(n_rows, (uint)ROWS); r++) {
         float y[MOST_RUN], up[MOST_RUN];
@@ -148,19 +169,34 @@ static ONCE void end_item(const stage *s, const part *p, uint j, uint outputs, u
     }
 }
 
-/* Strips `first` to first + n of a stage. */
-static ONCE void end_run(const stage *s, const part *parts, strip_run run, uint n_rows,
-                         inputs_held *here) {
+/* What of a run comes at a time: strips of one part. */
+typedef struct strip_piece {
+    const part *of;
+    uint first, n;
+} strip_piece;
+
+static inline strip_piece first_piece(const part *parts, strip_run run) {
     const part *p = parts;
     for (; run.first >= strips_of(p); p++) run.first -= strips_of(p);
-    for (uint most; run.n; run.n -= most, run.first += most) {
-        if (run.first == strips_of(p)) {
-            run.first = 0;
-            p++;
-        }
-        most = min(min(run.n, strips_of(p) - run.first), (uint)MOST_RUN / STRIP);
-        const uint j = run.first * STRIP;
-        end_item(s, p, j, min(most * STRIP, p->n_out - j), n_rows, here);
+    return (strip_piece){p, run.first,
+                         min(min(run.n, strips_of(p) - run.first), (uint)MOST_RUN / STRIP)};
+}
+
+static inline strips_ahead ahead_of(const stage *s, const part *parts, strip_run run) {
+    const strip_piece piece = first_piece(parts, run);
+    return ahead_at(piece.of, s->n_in, piece.first, piece.n);
+}
+
+/* Strips `first` to first + n of a stage; next: what is read behind them. */
+static ONCE void end_run(const stage *s, const part *parts, strip_run run, uint n_rows,
+                         strips_ahead next, inputs_held *here) {
+    while (run.n) {
+        const strip_piece piece = first_piece(parts, run);
+        const uint j = piece.first * STRIP;
+        run.first += piece.n;
+        run.n -= piece.n;
+        end_item(s, piece.of, j, min(piece.n * STRIP, piece.of->n_out - j), n_rows,
+                 run.n ? ahead_of(s, parts, run) : next, here);
     }
 }
 
@@ -168,31 +204,68 @@ static ONCE void end_run(const stage *s, const part *parts, strip_run run, uint 
 #define TAKEN(s) (queue + 2 + 2 * (s))
 #define ENDED(s) (queue + 3 + 2 * (s))
 
-/* n_items: strips of the stage that has the most. */
-__kernel ONE_ITEM void linear_chain(const chain_numbers n, ALL_STAGES(STAGE_PARAMS),
-                                    ALL_PARTS(PART_PARAMS), QUEUE_PARAMS) {
-    const uint n_rows = n.n_rows;
-    const stage stages[STAGES] = {ALL_STAGES(STAGE_OF)};
-    const part all_parts[PARTS] = {ALL_PARTS(PART_OF)};
-    const part *parts = all_parts;
+/* What a work-group does next: a run of a stage; run.n is 0 behind the last. */
+typedef struct chain_turn {
+    uint stage;
+    strip_run run;
+} chain_turn;
+
+static inline chain_turn take_turn(__global int *queue, const uint *strips, uint n_stages,
+                                   uint stage) {
+    chain_turn turn = {stage, run_of(next_item(TAKEN(stage)), strips[stage])};
+    while (turn.run.n == 0 && turn.stage + 1 < n_stages) {
+        turn.stage++;
+        turn.run = run_of(next_item(TAKEN(turn.stage)), strips[turn.stage]);
+    }
+    return turn;
+}
+
+/* A work-group takes a turn ahead, of the next stage even before this one has ended, so that it can
+ * prefetch what it reads then. n_items: strips of the stage that has the most. */
+typedef struct chain_numbers {
+    CHAIN_NUMBERS;
+    QUEUE_NUMBERS;
+} chain_numbers;
+
+__kernel ONE_ITEM void linear_chain(
+    STAGE_MEMORY(0) STAGE_MEMORY(1) STAGE_MEMORY(2) STAGE_MEMORY(3) PART_MEMORY(0) PART_MEMORY(1)
+    PART_MEMORY(2) PART_MEMORY(3) PART_MEMORY(4) PART_MEMORY(5) PART_MEMORY(6) MEMORY(int, queue)
+    const chain_numbers arg) {
+    const uint n_rows = arg.n_rows;
+    const stage stages[STAGES] = {STAGE_OF(0), STAGE_OF(1), STAGE_OF(2), STAGE_OF(3)};
+    const part all_parts[PARTS] = {PART_OF(0), PART_OF(1), PART_OF(2), PART_OF(3),
+                                   PART_OF(4), PART_OF(5), PART_OF(6)};
+    OPEN(int, queue);
+    const part *parts[STAGES];
+    uint strips[STAGES];
     inputs_held here;
     if (n_rows == 0) return;
-    for (uint at = 0; at < n.n_stages; at++) {
+    for (uint at = 0; at < arg.n_stages; at++) {
+        parts[at] = at ? parts[at - 1] + stages[at - 1].parts : all_parts;
+        strips[at] = strips_of_stage(stages + at, parts[at]);
+    }
+    uint begun = STAGES, ended = 0;
+    for (chain_turn turn = take_turn(queue, strips, arg.n_stages, 0), next; turn.run.n; turn = next) {
+        const uint at = turn.stage;
         const stage *s = stages + at;
-        const uint strips = strips_of_stage(s, parts);
-        int ended = 0;
-        here.first = s->n_in;
-        for (strip_run run = run_of(next_item(TAKEN(at)), strips); run.n;
-             run = run_of(next_item(TAKEN(at)), strips)) {
-            for (uint r = 0; r < ROWS && ended == 0; r++)
+        next = take_turn(queue, strips, arg.n_stages, at);
+        if (begun != at) {
+            begun = at;
+            if (at) wait_until(ENDED(at - 1), (int)strips[at - 1]);
+            here.first = s->n_in;
+            for (uint r = 0; r < ROWS; r++)
                 here.scales[r] =
                     s->norm ? norm_scale(s->x + min(r, n_rows - 1) * s->x_stride, s->n_in, s->eps)
                             : 1.0f;
-            end_run(s, parts, run, n_rows, &here);
-            ended += (int)run.n;
         }
-        if (at + 1 < n.n_stages) add_and_wait(ENDED(at), ended, (int)strips);
-        parts += s->parts;
+        const strips_ahead ahead =
+            ahead_of(stages + (next.run.n ? next.stage : at),
+                     parts[next.run.n ? next.stage : at], next.run.n ? next.run : turn.run);
+        end_run(s, parts[at], turn.run, n_rows, ahead, &here);
+        ended += turn.run.n;
+        if (next.run.n && next.stage == at) continue;
+        add_to(ENDED(at), (int)ended);
+        ended = 0;
     }
     leave_queue(queue, 2 * STAGES);
 }

@@ -15,6 +15,8 @@
 #define WEIGHT TYPE_A
 #include "weights.clh"
 #include "activate.clh"
+#define STAGES 1
+#define PARTS 3
 #include "linear_parts.clh"
 #if TYPE_B != TYPE_A
 #undef WEIGHT
@@ -104,13 +106,17 @@ static inline void multiply(const part *p, uint j, const stage *s, const float *
         out[r] += sum8(sum[r]);
 }
 
-__kernel GROUP_OF(WG_SIZE) void linear_parts(const chain_numbers n, STAGE_PARAMS(0),
-                                             PART_PARAMS(0), PART_PARAMS(1), PART_PARAMS(2)) {
+typedef struct parts_numbers {
+    CHAIN_NUMBERS;
+} parts_numbers;
+
+__kernel GROUP_OF(WG_SIZE) void linear_parts(STAGE_MEMORY(0) PART_MEMORY(0) PART_MEMORY(1)
+                                                 PART_MEMORY(2) const parts_numbers arg) {
     __local float scratch[WG_SIZE];
-    const uint n_rows = n.n_rows;
-    const stage s = STAGE(n.stages[0], 0);
-    const part first = PART(n.parts[0], 0), second = PART(n.parts[1], 1),
-               third = PART(n.parts[2], 2);
+    const uint n_rows = arg.n_rows;
+    const stage s = STAGE(arg.stages[0], 0);
+    const part first = PART(arg.parts[0], 0), second = PART(arg.parts[1], 1),
+               third = PART(arg.parts[2], 2);
     const uint two = first.n_out + second.n_out; /* outputs of two parts */
     const uint items = s.gated ? first.n_out : two + third.n_out;
     float scales[ROWS];

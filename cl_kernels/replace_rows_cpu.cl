@@ -73,26 +73,24 @@ typedef struct replace_numbers {
     SLOT_NUMBERS;
     ROTATION_NUMBERS;
     uint sinks, recent, by_score, lifetime;
-    ulong staying_offset, changed_offset;
+    ulong staying_at, changed_at;
     BOUNDS_NUMBERS;
     uint kind;
     float width;
-    uint n_items;
+    QUEUE_NUMBERS;
 } replace_numbers;
 
-__kernel ONE_ITEM void replace_rows(KV_MEMORY, BATCH_MEMORY, __global uchar *k,
-                                    __global const uchar *v, __global int *slots,
-                                    __global int *position_plane, __global float *score_plane,
-                                    __global const int *positions, ROTATION_MEMORY,
-                                    __global const int *staying, __global int *changed,
-                                    BOUNDS_MEMORY, QUEUE_MEMORY, const replace_numbers arg) {
+__kernel ONE_ITEM void replace_rows(
+    WRITE_MEMORY(uchar, int) ROTATION_MEMORY MEMORY(const int, staying) MEMORY(int, changed)
+    MEMORY(bound_element, bounds) MEMORY(int, queue) const replace_numbers arg) {
     const uint n_items = arg.n_items, n_kv_heads = arg.n_kv_heads;
     const uint lanes = arg.n_rows * n_kv_heads;
-    MOVE_WRITE();
-    MOVE_ROTATION();
-    MOVE(staying);
-    MOVE(changed);
-    MOVE(bounds);
+    OPEN_WRITE(uchar, int);
+    OPEN_ROTATION();
+    OPEN(const int, staying);
+    OPEN(int, changed);
+    OPEN(bound_element, bounds);
+    OPEN(int, queue);
     FOR_EACH_QUEUED(i) {
         const bool is_k = i < lanes;
         const uint heads = is_k ? n_kv_heads : arg.n_heads, of = is_k ? i : i - lanes;

@@ -51,32 +51,38 @@ static inline void put_part(__global const uchar *k, ulong of_k, __global const 
     BATCH_NUMBERS;                                                                                 \
     MATRIX_NUMBERS(k);                                                                             \
     MATRIX_NUMBERS(v)
-#define SLOT_NUMBERS                                                                               \
-    ulong slots_offset, position_plane_offset, score_plane_offset, positions_offset
-#define MOVE_WRITE()                                                                               \
-    MOVE(kv);                                                                                      \
-    MOVE_BATCH();                                                                                  \
-    MOVE(k);                                                                                       \
-    MOVE(v);                                                                                       \
-    MOVE(slots);                                                                                   \
-    MOVE(position_plane);                                                                          \
-    MOVE(score_plane);                                                                             \
-    MOVE(positions)
+#define SLOT_NUMBERS ulong slots_at, position_plane_at, score_plane_at, positions_at
+#define WRITE_MEMORY(row, slot)                                                                    \
+    MEMORY(element, kv)                                                                            \
+    BATCH_MEMORY MEMORY(row, k) MEMORY(const row, v) MEMORY(slot, slots)                           \
+        MEMORY(int, position_plane) MEMORY(float, score_plane) MEMORY(const int, positions)
+#define OPEN_WRITE(row, slot)                                                                      \
+    OPEN(element, kv);                                                                             \
+    OPEN_BATCH();                                                                                  \
+    OPEN(row, k);                                                                                  \
+    OPEN(const row, v);                                                                            \
+    OPEN(slot, slots);                                                                             \
+    OPEN(int, position_plane);                                                                     \
+    OPEN(float, score_plane);                                                                      \
+    OPEN(const int, positions)
 /* And those that rotate them first. */
 #define ROTATION_MEMORY                                                                            \
-    __global float *q, __global const int *turns, __global const float *table_of_turns,            \
-        __global const float *q_norm, __global const float *k_norm
+    MEMORY(float, q)                                                                               \
+    MEMORY(const int, turns)                                                                       \
+    MEMORY(const float, table_of_turns)                                                            \
+    MEMORY(const float, q_norm)                                                                    \
+    MEMORY(const float, k_norm)
 #define ROTATION_NUMBERS                                                                           \
     MATRIX_NUMBERS(q);                                                                             \
     uint n_heads, n_pairs, adjacent;                                                               \
-    ulong turns_offset, table_of_turns_offset, q_norm_offset, k_norm_offset;                       \
+    ulong turns_at, table_of_turns_at, q_norm_at, k_norm_at;                                       \
     float eps
-#define MOVE_ROTATION()                                                                            \
-    MOVE(q);                                                                                       \
-    MOVE(turns);                                                                                   \
-    MOVE(table_of_turns);                                                                          \
-    MOVE(q_norm);                                                                                  \
-    MOVE(k_norm)
+#define OPEN_ROTATION()                                                                            \
+    OPEN(float, q);                                                                                \
+    OPEN(const int, turns);                                                                        \
+    OPEN(const float, table_of_turns);                                                             \
+    OPEN(const float, q_norm);                                                                     \
+    OPEN(const float, k_norm)
 
 typedef struct write_numbers {
     WRITE_NUMBERS;
@@ -85,14 +91,10 @@ typedef struct write_numbers {
 } write_numbers;
 
 /* Offsets of k and v are of bytes. */
-__kernel GROUP_OF(WG_SIZE) void write_rows(KV_MEMORY, BATCH_MEMORY, __global const uchar *k,
-                                           __global const uchar *v, __global const int *slots,
-                                           __global int *position_plane,
-                                           __global float *score_plane,
-                                           __global const int *positions,
-                                           const write_numbers arg) {
+__kernel GROUP_OF(WG_SIZE) void write_rows(WRITE_MEMORY(uchar, const int)
+                                               const write_numbers arg) {
     const uint n_kv_heads = arg.n_kv_heads;
-    MOVE_WRITE();
+    OPEN_WRITE(uchar, const int);
     FOR_EACH_ITEM(i, arg.n_rows * n_kv_heads * PUTS) {
         /* 1. the slot's place */
         const uint channel = i % PUTS * PUT;
@@ -174,16 +176,12 @@ typedef struct rotated_numbers {
     ROTATION_NUMBERS;
 } rotated_numbers;
 
-__kernel GROUP_OF(WG_SIZE) void write_rotated(KV_MEMORY, BATCH_MEMORY, __global float *k,
-                                              __global const float *v, __global const int *slots,
-                                              __global int *position_plane,
-                                              __global float *score_plane,
-                                              __global const int *positions, ROTATION_MEMORY,
-                                              const rotated_numbers arg) {
+__kernel GROUP_OF(WG_SIZE) void write_rotated(WRITE_MEMORY(float, const int) ROTATION_MEMORY
+                                                  const rotated_numbers arg) {
     const uint n_heads = arg.n_heads, n_kv_heads = arg.n_kv_heads;
     const uint heads = n_heads + n_kv_heads; /* of a row */
-    MOVE_WRITE();
-    MOVE_ROTATION();
+    OPEN_WRITE(float, const int);
+    OPEN_ROTATION();
     FOR_EACH_ITEM(i, arg.n_rows * heads) {
         const uint row = i / heads;
         const bool is_k = i % heads >= n_heads;
@@ -212,22 +210,21 @@ __kernel GROUP_OF(WG_SIZE) void write_rotated(KV_MEMORY, BATCH_MEMORY, __global 
 
 typedef struct read_numbers {
     KV_NUMBERS;
-    ulong table_offset, seq_stride, head_stride;
+    ulong table_at, seq_stride, head_stride;
     uint n;
-    ulong seq_offset, head_offset, slot_offset, k_offset, v_offset;
+    ulong seq_at, head_at, slot_at, k_at, v_at;
 } read_numbers;
 
-__kernel GROUP_OF(WG_SIZE) void read_rows(KV_MEMORY, __global const int *table,
-                                          __global const int *seq, __global const int *head,
-                                          __global const int *slot, __global float *k,
-                                          __global float *v, const read_numbers arg) {
-    MOVE(kv);
-    MOVE(table);
-    MOVE(seq);
-    MOVE(head);
-    MOVE(slot);
-    MOVE(k);
-    MOVE(v);
+__kernel GROUP_OF(WG_SIZE) void read_rows(
+    MEMORY(element, kv) MEMORY(const int, table) MEMORY(const int, seq) MEMORY(const int, head)
+    MEMORY(const int, slot) MEMORY(float, k) MEMORY(float, v) const read_numbers arg) {
+    OPEN(element, kv);
+    OPEN(const int, table);
+    OPEN(const int, seq);
+    OPEN(const int, head);
+    OPEN(const int, slot);
+    OPEN(float, k);
+    OPEN(float, v);
     FOR_EACH_ITEM(i, arg.n * CHUNKS) {
         const uint channel = i % CHUNKS * 16, row = i / CHUNKS;
         const int s = slot[row], h = head[row];

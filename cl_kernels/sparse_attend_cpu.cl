@@ -19,37 +19,37 @@ typedef struct sparse_numbers {
     BOUNDS_NUMBERS;
     BATCH_NUMBERS;
     MATRIX_NUMBERS(q);
-    ulong scores_offset;
+    ulong scores_at;
     uint score_stride, k, sinks, recent;
-    ulong pages_offset, count_offset;
+    ulong pages_at, count_at;
     uint capacity;
     logit_rule logit;
     MATRIX_NUMBERS(out);
-    ulong lse_offset;
+    ulong lse_at;
     uint score_runs, run_pages;
     PIECE_NUMBERS;
-    uint n_items;
+    QUEUE_NUMBERS;
 } sparse_numbers;
 
-__kernel ONE_ITEM void sparse_attend(KV_MEMORY, BOUNDS_MEMORY, BATCH_MEMORY, __global float *q,
-                                     __global float *scores, __global int *pages,
-                                     __global int *count, __global float *out,
-                                     __global float *lse, PIECE_MEMORY, QUEUE_MEMORY,
-                                     const sparse_numbers arg) {
+__kernel ONE_ITEM void sparse_attend(
+    MEMORY(element, kv) MEMORY(bound_element, bounds) BATCH_MEMORY MEMORY(float, q)
+    MEMORY(float, scores) MEMORY(int, pages) MEMORY(int, count) MEMORY(float, out)
+    MEMORY(float, lse) MEMORY(float, states) MEMORY(int, queue) const sparse_numbers arg) {
     const uint n_items = arg.n_items, n_kv_heads = arg.n_kv_heads, pieces = arg.pieces;
     const uint score_runs = arg.score_runs, n_runs = arg.n_rows * n_kv_heads * score_runs;
     score_state scoring;
     attend_state s;
-    MOVE(kv);
-    MOVE(bounds);
-    MOVE_BATCH();
-    MOVE(q);
-    MOVE(scores);
-    MOVE(pages);
-    MOVE(count);
-    MOVE(out);
-    MOVE(lse);
-    MOVE(states);
+    OPEN(element, kv);
+    OPEN(bound_element, bounds);
+    OPEN_BATCH();
+    OPEN(float, q);
+    OPEN(float, scores);
+    OPEN(int, pages);
+    OPEN(int, count);
+    OPEN(float, out);
+    OPEN(float, lse);
+    OPEN(float, states);
+    OPEN(int, queue);
     FOR_EACH_QUEUED(item) {
         const bool whole = score_runs == 0, scored = whole || item < n_runs;
         const uint at = item < n_runs ? item : item - n_runs;

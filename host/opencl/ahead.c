@@ -9,7 +9,7 @@
 
 #define QUIET_US 5e5 /* what takes less is not worth a line in the log */
 
-#define MOST_BYTES 512 /* of an argument: linear_chain's numbers are the largest */
+#define MOST_BYTES TMS_CL_MOST_NUMBERS /* of an argument */
 
 typedef struct argument {
     size_t bytes;

@@ -32,6 +32,7 @@ typedef struct vendor {
     bool clang;
     bool wide_grids;     /* it compiles a kernel again at the first wide grid */
     bool keeps_programs; /* the driver has a cache of its own, or compiles very fast */
+    bool in_place;       /* on a CPU kernels may have addresses of memory in the place of buffers */
     bool mute;           /* the compiler does not define __AVX512F__, though it uses AVX-512 */
     bool plain;          /* its interpreter lacks instructions that its optimiser makes */
     /* Whether the surroundings lack what it needs, and the reason; NULL: it needs nothing. */
@@ -42,7 +43,8 @@ typedef struct vendor {
 
 static const vendor VENDORS[] = {
     {"Portable Computing Language", .cpu_forms = true, .clang = true, .wide_grids = true,
-     .keeps_programs = true, .lacks = tms_cl_pocl_lacks, .lists_none = tms_cl_pocl_lists_none},
+     .keeps_programs = true, .in_place = true, .lacks = tms_cl_pocl_lacks,
+     .lists_none = tms_cl_pocl_lists_none},
     {"Intel(R) OpenCL", .cpu_forms = true, .mute = true},
     {"Oclgrind", .cpu_forms = true, .keeps_programs = true, .plain = true},
 };
@@ -232,6 +234,7 @@ static void set_vendor(tms_cl_device *cl, const vendor *v) {
     else if (!v->cpu_forms)
         cl->base.base_only = "the CPU forms have not proved themselves on this driver";
     cl->wide_grids = cl->cpu && v->wide_grids;
+    cl->in_place = cl->cpu && v->in_place;
     cl->keeps_programs = v->keeps_programs;
     cl->lacks = v->lacks;
     snprintf(cl->options, sizeof cl->options,
@@ -240,15 +243,17 @@ static void set_vendor(tms_cl_device *cl, const vendor *v) {
              v->plain ? " -cl-opt-disable" : "");
 }
 
-/* NULL with the reason in `code`. */
-static cl_mem zeros(tms_cl_device *cl, size_t bytes, cl_int *code) {
-    void *host = calloc(1, bytes);
-    *code = CL_OUT_OF_HOST_MEMORY;
-    if (!host) return NULL;
-    cl_mem mem =
-        clCreateBuffer(cl->context, CL_MEM_READ_WRITE | CL_MEM_COPY_HOST_PTR, bytes, host, code);
-    free(host);
-    return mem;
+/* Memory with zeros. Where the device does not write them to memory of the host that it was given, it
+ * does not use it in place. */
+static cl_int zeros(tms_cl_device *cl, size_t bytes, tms_mem *out) {
+    const cl_int zero = 0, one = 1;
+    cl_int code = tms_cl_mem_create(cl, bytes, out);
+    if (code != CL_SUCCESS) return code;
+    if (out->host) memcpy(out->host, &one, sizeof one);
+    code = clEnqueueFillBuffer(cl->queue, out->cl, &zero, sizeof zero, 0, bytes, 0, NULL, NULL);
+    if (code == CL_SUCCESS) code = clFinish(cl->queue);
+    if (out->host && memcmp(out->host, &zero, sizeof zero) != 0) cl->in_place = false;
+    return code;
 }
 
 static cl_int create(tms_cl_device *cl, cl_platform_id platform) {
@@ -261,8 +266,8 @@ static cl_int create(tms_cl_device *cl, cl_platform_id platform) {
     const size_t of_lanes = TMS_CL_COUNTERS * lanes, of_stages = 2 * TMS_MOST_STAGES;
     const size_t counters = of_lanes > of_stages ? of_lanes : of_stages;
     if (code == CL_SUCCESS && cl->cpu)
-        cl->items = zeros(cl, (2 + counters) * sizeof(cl_int), &code);
-    if (code == CL_SUCCESS) cl->nothing = zeros(cl, NOTHING_BYTES, &code);
+        code = zeros(cl, (2 + counters) * sizeof(cl_int), &cl->items);
+    if (code == CL_SUCCESS) code = zeros(cl, NOTHING_BYTES, &cl->nothing);
     pthread_mutex_unlock(&drivers);
     return code;
 }
@@ -284,6 +289,7 @@ tamis_status tms_cl_open(const tms_backend *self, const char *id, const tms_log 
         return tms_error_set(error, tms_cl_status(code), "%s (%s): opening failed: %s (%d)", id,
                              f.info.name, tms_cl_error_text(code), (int)code);
     }
+    if (cl->in_place) strcat(cl->options, " -DADDRESSES=1");
     status = tms_cl_choose_waiting(cl);
     if (status != TAMIS_OK) {
         tms_forward(&cl->base, status, error);
@@ -307,8 +313,8 @@ void tms_cl_close(tms_device *dev) {
     tms_cl_free(dev, cl->product.mem);
     tms_cl_programs_free(cl);
     tms_cl_staging_free(&cl->staging);
-    if (cl->items) clReleaseMemObject(cl->items);
-    if (cl->nothing) clReleaseMemObject(cl->nothing);
+    if (cl->items.cl) clReleaseMemObject(cl->items.cl);
+    if (cl->nothing.cl) clReleaseMemObject(cl->nothing.cl);
     if (cl->queue) clReleaseCommandQueue(cl->queue);
     if (cl->uploads) clReleaseCommandQueue(cl->uploads);
     pthread_mutex_lock(&drivers);

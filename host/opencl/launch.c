@@ -80,9 +80,11 @@ static void set_gathered(tms_cl_launch *l) {
     set_arg(l, tms_divide_up(l->n_bytes, l->widest) * l->widest, l->numbers);
 }
 
-/* `absent`: the argument where the memory is absent. */
-static void set_memory(tms_cl_launch *l, tms_ref ref, size_t element, uint64_t n, cl_mem absent) {
-    cl_mem mem = ref.mem ? ref.mem->cl : absent;
+/* n elements of memory; `absent`: what the kernel gets where it is absent, or NULL. */
+static void set_ref(tms_cl_launch *l, tms_ref ref, size_t element, uint64_t n,
+                    const tms_mem *absent) {
+    const tms_mem *mem = ref.mem ? ref.mem : absent;
+    const uint64_t offset = ref.mem ? ref.offset : 0;
     uint64_t bytes = ref.mem ? ref.mem->bytes : 0;
     bool inside = ref.offset <= bytes && n <= (bytes - ref.offset) / element;
     if (l->status == TAMIS_OK && (ref.mem || n) && (!inside || ref.offset % element))
@@ -91,29 +93,24 @@ static void set_memory(tms_cl_launch *l, tms_ref ref, size_t element, uint64_t n
             "%s: argument %u: %llu elements of %zu bytes at offset %llu of a buffer of %llu bytes",
             l->name, (unsigned)l->n_args, (unsigned long long)n, element,
             (unsigned long long)ref.offset, (unsigned long long)bytes);
-    set_arg(l, sizeof mem, &mem);
-}
-
-static void set_ref(tms_cl_launch *l, tms_ref ref, size_t element, uint64_t n, cl_mem absent) {
-    cl_ulong offset = ref.mem ? ref.offset / element : 0;
-    set_memory(l, ref, element, n, absent);
-    set_number(l, sizeof offset, &offset);
+    if (l->gathers && tms_cl(l->dev)->in_place) {
+        tms_cl_u64(l, mem ? (uintptr_t)mem->host + offset : 0);
+    } else {
+        const cl_mem cl = mem ? mem->cl : NULL;
+        set_arg(l, sizeof cl, &cl);
+        tms_cl_u64(l, offset / element);
+    }
 }
 
 /* A compiler may move a read of an address that all work-items of a work-group share in front of
  * the test that guards it (Intel's does, in kernels with barriers). So a launch without rows gets
  * memory to read, too. */
 void tms_cl_ref(tms_cl_launch *l, tms_ref ref, size_t element, uint64_t n) {
-    set_ref(l, ref, element, n, tms_cl(l->dev)->nothing);
+    set_ref(l, ref, element, n, &tms_cl(l->dev)->nothing);
 }
 
 void tms_cl_optional(tms_cl_launch *l, tms_ref ref, size_t element, uint64_t n) {
     set_ref(l, ref, element, ref.mem ? n : 0, NULL);
-}
-
-void tms_cl_memory(tms_cl_launch *l, tms_ref ref, size_t element, uint64_t n, bool optional) {
-    const uint64_t reached = optional && !ref.mem ? 0 : n;
-    set_memory(l, ref, element, reached, optional ? NULL : tms_cl(l->dev)->nothing);
 }
 
 void tms_cl_reached(tms_cl_launch *l, tms_ref ref, size_t element, uint64_t n) {
@@ -123,10 +120,6 @@ void tms_cl_reached(tms_cl_launch *l, tms_ref ref, size_t element, uint64_t n) {
 void tms_cl_weights(tms_cl_launch *l, const tms_weight_matrix *w, uint64_t n_out, uint64_t n_in) {
     const size_t size = tms_weight_unit(w->type);
     tms_cl_ref(l, w->ref, size, tms_matrix_bytes(w, n_out, n_in) / size);
-}
-
-void tms_cl_bytes(tms_cl_launch *l, size_t bytes, const void *value) {
-    set_arg(l, bytes, value);
 }
 
 void tms_cl_u32(tms_cl_launch *l, uint32_t value) {
@@ -256,7 +249,10 @@ tamis_status tms_cl_run_groups(tms_cl_launch *l, uint32_t size, uint64_t x, uint
 tamis_status tms_cl_run_queue(tms_cl_launch *l, uint64_t n) {
     uint32_t cores = l->dev->info.compute_units;
     check_items(l, n);
-    set_arg(l, sizeof(cl_mem), &tms_cl(l->dev)->items);
+    if (l->gathers)
+        tms_cl_ref(l, (tms_ref){&tms_cl(l->dev)->items, 0}, sizeof(cl_int), 0);
+    else
+        set_arg(l, sizeof(cl_mem), &tms_cl(l->dev)->items.cl);
     tms_cl_u32(l, (uint32_t)n);
     return n == 0 ? run_empty(l, 1, 0) : run(l, 1, n < cores ? n : cores, 1);
 }

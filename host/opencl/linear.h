@@ -28,7 +28,7 @@ tamis_status tms_cl_choose_product(tms_device *dev, const char *op, const tms_we
 tms_cl_launch tms_cl_begin_weights(tms_device *dev, const char *file, const char *kernel,
                                    const tms_cl_kinds *kinds, uint32_t rows);
 /* The arguments of a kernel with room for `stages` stages and `parts` parts, of which n stages are
- * there: chain_numbers, STAGE_PARAMS and PART_PARAMS of linear_parts.clh. */
+ * there (linear_parts.clh); they are gathered. */
 void tms_cl_stages(tms_cl_launch *l, const tms_linear_parts *stages, uint32_t n,
                    uint32_t most_stages, uint32_t most_parts);
 /* Runs of so many outputs; with a gate both parts are in one. */

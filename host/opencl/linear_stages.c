@@ -38,76 +38,40 @@ tamis_status tms_cl_choose_product(tms_device *dev, const char *op, const tms_we
                            "%s: weights in strips, which the CPU form alone reads", op);
 }
 
-/* As in linear_parts.clh. */
-typedef struct part_numbers {
-    cl_ulong y_offset, y_stride, w_offset, bias_offset;
-    cl_uint n_out, type;
-} part_numbers;
-typedef struct stage_numbers {
-    cl_ulong x_offset, x_stride, norm_offset;
-    cl_float eps;
-    cl_uint gated, accumulate, n_in, parts, unused;
-} stage_numbers;
-typedef struct chain_numbers {
-    cl_uint n_rows, n_stages;
-    stage_numbers stages[TMS_MOST_STAGES];
-    part_numbers parts[TMS_CHAIN_PARTS];
-} chain_numbers;
-
 static const tms_linear_parts none;
 
-/* What is no memory. */
-static stage_numbers stage_numbers_of(const tms_linear_parts *p) {
-    return (stage_numbers){.x_offset = p->x.ref.offset / sizeof(cl_float),
-                           .x_stride = p->x.stride,
-                           .norm_offset = p->norm_w.offset / sizeof(cl_float),
-                           .eps = p->eps,
-                           .gated = p->gated,
-                           .accumulate = p->accumulate,
-                           .n_in = p->n_in,
-                           .parts = p->n_parts};
-}
-
-static part_numbers part_numbers_of(const tms_linear_part *p) {
-    return (part_numbers){.y_offset = p->y.ref.offset / sizeof(cl_float),
-                          .y_stride = p->y.stride,
-                          .w_offset = p->w.ref.offset,
-                          .bias_offset = p->bias.offset / sizeof(cl_float),
-                          .n_out = p->n_out,
-                          .type = tms_cl_kind(&p->w)};
-}
-
-/* Memory. A part that is not there is absent. */
+/* The arguments of a part, which may not be there, and of a stage (linear_parts.clh). */
 static void set_part(tms_cl_launch *l, const tms_linear_parts *p, uint32_t i) {
     const tms_linear_part *part = i < p->n_parts ? &p->parts[i] : &none.parts[0];
     const bool writes = p->n_rows && i < p->n_parts && !(p->gated && i > 0);
     const uint64_t bytes = p->n_rows ? tms_matrix_bytes(&part->w, part->n_out, p->n_in) : 0;
-    tms_cl_memory(l, part->y.ref, sizeof(cl_float),
-                  tms_cl_matrix_length(&part->y, writes ? p->n_rows : 0, part->n_out), false);
-    tms_cl_memory(l, part->w.ref, 1, bytes, false);
-    tms_cl_memory(l, part->bias, sizeof(cl_float), part->n_out, true);
+    tms_cl_matrix(l, &part->y, writes ? p->n_rows : 0, part->n_out);
+    tms_cl_ref(l, part->w.ref, 1, bytes);
+    tms_cl_optional(l, part->bias, sizeof(cl_float), part->n_out);
+    tms_cl_u32(l, part->n_out);
+    tms_cl_u32(l, tms_cl_kind(&part->w));
 }
 
 static void set_stage(tms_cl_launch *l, const tms_linear_parts *p) {
-    tms_cl_memory(l, p->x.ref, sizeof(cl_float), tms_cl_matrix_length(&p->x, p->n_rows, p->n_in),
-                  false);
-    tms_cl_memory(l, p->norm_w, sizeof(cl_float), p->n_rows ? p->n_in : 0, true);
+    tms_cl_matrix(l, &p->x, p->n_rows, p->n_in);
+    tms_cl_optional(l, p->norm_w, sizeof(cl_float), p->n_rows ? p->n_in : 0);
+    tms_cl_f32(l, p->eps);
+    tms_cl_u32(l, p->gated);
+    tms_cl_u32(l, p->accumulate);
+    tms_cl_u32(l, p->n_in);
+    tms_cl_u32(l, p->n_parts);
 }
 
 void tms_cl_stages(tms_cl_launch *l, const tms_linear_parts *stages, uint32_t n,
                    uint32_t most_stages, uint32_t most_parts) {
-    chain_numbers numbers = {.n_rows = stages[0].n_rows, .n_stages = n};
     uint32_t parts = 0;
-    for (uint32_t i = 0; i < n; i++) {
-        numbers.stages[i] = stage_numbers_of(&stages[i]);
-        for (uint32_t k = 0; k < stages[i].n_parts; k++)
-            numbers.parts[parts++] = part_numbers_of(&stages[i].parts[k]);
-    }
-    tms_cl_bytes(l, sizeof numbers, &numbers);
+    tms_cl_gather(l);
+    tms_cl_u32(l, stages[0].n_rows);
+    tms_cl_u32(l, n);
     for (uint32_t i = 0; i < most_stages; i++)
         set_stage(l, i < n ? &stages[i] : &none);
     for (uint32_t i = 0; i < n; i++)
-        for (uint32_t k = 0; k < stages[i].n_parts; k++)
+        for (uint32_t k = 0; k < stages[i].n_parts; k++, parts++)
             set_part(l, &stages[i], k);
     for (; parts < most_parts; parts++)
         set_part(l, &none, 0);

@@ -7,6 +7,7 @@
 #include <sys/mman.h>
 
 #define HUGE_PAGE   (2u << 20)
+#define LINE        64u        /* of the processor's caches, a multiple of every vector */
 #define MAX_NO_WAIT (1u << 20) /* the contract: writes up to this do not wait */
 
 static void CL_CALLBACK free_host(cl_mem mem, void *host) {
@@ -14,24 +15,37 @@ static void CL_CALLBACK free_host(cl_mem mem, void *host) {
     free(host);
 }
 
-/* Host memory that the device uses in place, on huge pages, which make random page lists faster. */
-static cl_mem wrap_host(tms_cl_device *cl, uint64_t bytes, cl_int *code) {
-    uint64_t rounded = (bytes + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
-    void *host = aligned_alloc(HUGE_PAGE, rounded);
-    *code = CL_OUT_OF_HOST_MEMORY;
-    if (!host) return NULL;
-    madvise(host, rounded, MADV_HUGEPAGE); /* if the kernel refuses it is slower, not wrong */
-    cl_mem mem =
-        clCreateBuffer(cl->context, CL_MEM_READ_WRITE | CL_MEM_USE_HOST_PTR, bytes, host, code);
-    if (*code != CL_SUCCESS) {
+/* Host memory for the device; large ones on huge pages, which make random page lists faster. */
+static cl_int wrap_host(tms_cl_device *cl, uint64_t bytes, tms_mem *out) {
+    const uint64_t unit = bytes < HUGE_PAGE ? LINE : HUGE_PAGE;
+    const uint64_t rounded = (bytes + unit - 1) / unit * unit;
+    void *host = aligned_alloc(unit, rounded);
+    cl_int code;
+    if (!host) return CL_OUT_OF_HOST_MEMORY;
+    if (unit == HUGE_PAGE)
+        madvise(host, rounded, MADV_HUGEPAGE); /* if the kernel refuses it is slower, not wrong */
+    out->cl =
+        clCreateBuffer(cl->context, CL_MEM_READ_WRITE | CL_MEM_USE_HOST_PTR, bytes, host, &code);
+    if (code != CL_SUCCESS) {
         free(host);
-        return NULL;
+        return code;
     }
-    *code = clSetMemObjectDestructorCallback(mem, free_host, host);
-    if (*code == CL_SUCCESS) return mem;
-    clReleaseMemObject(mem);
-    free(host);
-    return NULL;
+    code = clSetMemObjectDestructorCallback(out->cl, free_host, host);
+    if (code != CL_SUCCESS) {
+        clReleaseMemObject(out->cl);
+        free(host);
+        return code;
+    }
+    out->host = host;
+    return CL_SUCCESS;
+}
+
+cl_int tms_cl_mem_create(tms_cl_device *cl, uint64_t bytes, tms_mem *out) {
+    cl_int code;
+    *out = (tms_mem){.bytes = bytes};
+    if (cl->in_place || (cl->cpu && bytes >= HUGE_PAGE)) return wrap_host(cl, bytes, out);
+    out->cl = clCreateBuffer(cl->context, CL_MEM_READ_WRITE, bytes, NULL, &code);
+    return code;
 }
 
 tamis_status tms_cl_alloc(tms_device *dev, uint64_t bytes, tms_mem **out) {
@@ -41,17 +55,13 @@ tamis_status tms_cl_alloc(tms_device *dev, uint64_t bytes, tms_mem **out) {
     tms_mem *mem = calloc(1, sizeof *mem);
     if (!mem)
         return tms_device_fail(dev, TAMIS_E_NO_MEMORY, "no host memory for a buffer's handle");
-    cl_int code;
-    mem->cl = cl->cpu && bytes >= HUGE_PAGE
-                  ? wrap_host(cl, bytes, &code)
-                  : clCreateBuffer(cl->context, CL_MEM_READ_WRITE, bytes, NULL, &code);
+    const cl_int code = tms_cl_mem_create(cl, bytes, mem);
     if (code != CL_SUCCESS) {
         free(mem);
         return tms_device_fail(dev, TAMIS_E_NO_MEMORY, "a buffer of %llu bytes on %s: %s (%d)",
                                (unsigned long long)bytes, dev->info.id, tms_cl_error_text(code),
                                (int)code);
     }
-    mem->bytes = bytes;
     cl->memory_used += bytes;
     *out = mem;
     return TAMIS_OK;
@@ -61,7 +71,9 @@ void tms_cl_free(tms_device *dev, tms_mem *mem) {
     if (!mem) return;
     (void)tms_cl_build_all(dev); /* launches that are put off may hold it */
     tms_cl(dev)->memory_used -= mem->bytes;
-    clReleaseMemObject(mem->cl); /* enqueued commands hold it until they are done */
+    /* Enqueued commands hold it until they are done, but not those that have its address. */
+    if (tms_cl(dev)->in_place) clFinish(tms_cl(dev)->queue);
+    clReleaseMemObject(mem->cl);
     free(mem);
 }
 

@@ -26,6 +26,12 @@ typedef struct tms_cl_kernel tms_cl_kernel;
 typedef struct tms_cl_host tms_cl_host;
 typedef struct tms_cl_job tms_cl_job;
 
+struct tms_mem {
+    cl_mem cl;
+    uint64_t bytes;
+    void *host; /* the memory itself, where the device uses it in place; else NULL */
+};
+
 typedef struct tms_cl_device {
     tms_device base;
     cl_device_id id;
@@ -41,8 +47,9 @@ typedef struct tms_cl_device {
     bool (*lacks)(char *reason, size_t capacity);
     bool cache_judged;    /* whether the folder of kept programs is trusted, once it was asked */
     bool cache_refused;   /* it is not */
-    cl_mem items;         /* the counter of tms_cl_run_queue on CPUs */
-    cl_mem nothing;       /* zeros in the place of absent memory */
+    bool in_place;        /* it uses memory of the host as it lies there, by its address */
+    tms_mem items;        /* the counter of tms_cl_run_queue on CPUs */
+    tms_mem nothing;      /* zeros in the place of absent memory */
     uint64_t memory_used; /* bytes of all tms_mem */
     char options[160];    /* of every build: language version and what depends on the vendor */
     char settings[96];    /* the text of tms_cl_settings */
@@ -56,11 +63,6 @@ typedef struct tms_cl_device {
     tms_workspace product; /* of linear's matrix-matrix form */
     bool clblast_sought;
 } tms_cl_device;
-
-struct tms_mem {
-    cl_mem cl;
-    uint64_t bytes;
-};
 
 static inline tms_cl_device *tms_cl(tms_device *dev) {
     return (tms_cl_device *)dev;
@@ -93,6 +95,8 @@ bool tms_cl_pocl_ends(char *reason, size_t capacity);
 tamis_status tms_cl_choose_waiting(tms_cl_device *cl);
 
 /* memory.c */
+/* Memory of `bytes` bytes; on a device that uses it in place, the host's. */
+cl_int tms_cl_mem_create(tms_cl_device *cl, uint64_t bytes, tms_mem *out);
 tamis_status tms_cl_alloc(tms_device *dev, uint64_t bytes, tms_mem **out);
 void tms_cl_free(tms_device *dev, tms_mem *mem);
 tamis_status tms_cl_write(tms_device *dev, tms_ref to, const void *from, uint64_t bytes);
@@ -180,9 +184,10 @@ tms_cl_launch tms_cl_begin(tms_device *dev, const char *file, const char *kernel
 /* With the constants of a cache: of kernels that write rows of it, or read them. */
 tms_cl_launch tms_cl_begin_kv(tms_device *dev, const char *file, const char *kernel,
                               const tms_kv *kv);
-/* Called before the first argument: the kernel has all that is no memory, offsets too, as the fields
- * of one struct, its last parameter, in the order in which they are set. PoCL allocates memory for
- * each argument of each launch. */
+/* Called before the first argument: the kernel has all that is no memory as the fields of one struct,
+ * its last parameter, in the order in which they are set; of memory that is the offset in elements.
+ * On a device that uses the host's memory in place it is the address, and there is no other
+ * parameter: PoCL allocates memory for each argument of each launch, and looks up each buffer. */
 void tms_cl_gather(tms_cl_launch *l);
 /* Two arguments: the memory and the offset in elements of `element` bytes. `n` elements lie there;
  * with n == 0 the memory may be absent (NULL). */
@@ -192,10 +197,6 @@ void tms_cl_optional(tms_cl_launch *l, tms_ref ref, size_t element, uint64_t n);
 /* The same for memory of which tables on the device decide how much is used; absent only with n ==
  * 0. */
 void tms_cl_reached(tms_cl_launch *l, tms_ref ref, size_t element, uint64_t n);
-/* One argument: the memory alone. */
-void tms_cl_memory(tms_cl_launch *l, tms_ref ref, size_t element, uint64_t n, bool optional);
-/* A struct, which the kernel has by value. */
-void tms_cl_bytes(tms_cl_launch *l, size_t bytes, const void *value);
 /* A matrix of `n_out` rows; its offset counts elements, bytes where they are quantised. */
 void tms_cl_weights(tms_cl_launch *l, const tms_weight_matrix *w, uint64_t n_out, uint64_t n_in);
 void tms_cl_u32(tms_cl_launch *l, uint32_t value);
