@@ -13,7 +13,6 @@
 #include <ggml-cpu.h>
 #include <llama.h>
 
-#include <math.h>
 #include <stdbool.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -193,17 +192,18 @@ static void measure(run *r, const settings *of) {
     free(r->others);
 }
 
+/* As tamis run prints it: control tokens by name, but those that would end the answer. */
 static void answer(run *r, uint32_t count) {
     const struct llama_vocab *vocab = llama_model_get_vocab(r->model);
     llama_token next = decode(r, r->prompt, r->n_prompt);
     for (uint32_t i = 0; i < count; i++) {
         char text[256];
-        int32_t bytes = llama_token_to_piece(vocab, next, text, sizeof(text), 0, false);
+        int32_t bytes = llama_token_to_piece(vocab, next, text, sizeof(text), 0, true);
         if (bytes < 0) fail(1, "a token is too long", "");
-        fwrite(text, 1, (size_t)bytes, stdout);
+        if (!llama_vocab_is_eog(vocab, next)) fwrite(text, 1, (size_t)bytes, stdout);
         if (i + 1 < count) next = decode(r, &next, 1);
     }
-    putchar('\n'); /* as tamis run */
+    putchar('\n');
 }
 
 /* ---- The command line ------------------------------------------------------------------------ */

@@ -72,7 +72,7 @@ def times(values):
 
 
 def faster(rounds, key):
-    """Of `on` and `off` what is faster in most rounds, and its milliseconds in each."""
+    """Whether llama.cpp is faster with flash attention `on` or `off`, and its milliseconds."""
     by_flash = {flash: [llama[flash][key] for llama in rounds] for flash in ('on', 'off')}
     best = min(by_flash, key=lambda flash: median(by_flash[flash]))
     return best, by_flash[best]
