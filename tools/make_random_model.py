@@ -15,7 +15,9 @@ from gguf import GGMLQuantizationType as Type
 
 # dim, heads, KV heads, feed-forward, layers, vocabulary, base of RoPE
 SHAPES = {'llama2-7b': (4096, 32, 32, 11008, 32, 32000, 1e4),
-          'llama3-8b': (4096, 32, 8, 14336, 32, 128256, 5e5)}
+          'llama3-8b': (4096, 32, 8, 14336, 32, 128256, 5e5),
+          'llama3.2-1b': (2048, 32, 8, 8192, 16, 128256, 5e5)}
+TIED = {'llama3.2-1b'}  # the embedding is the output matrix too
 TYPES = {'f16': Type.F16, 'q8_0': Type.Q8_0, 'q4_0': Type.Q4_0}
 CONTEXT = 131072
 
@@ -33,7 +35,7 @@ def matrix(rng, rows, cols, kind):
     return raw.reshape(rows, -1)
 
 
-def tensors(shape, layers, kind):
+def tensors(shape, layers, kind, tied):
     """(name, data, type) in the order of the file."""
     dim, heads, kv_heads, ff, _, vocabulary, _ = shape
     kv = dim // heads * kv_heads
@@ -41,7 +43,8 @@ def tensors(shape, layers, kind):
     ones = np.ones(dim, np.float32)
     yield 'token_embd.weight', matrix(rng, vocabulary, dim, kind), kind
     yield 'output_norm.weight', ones, Type.F32
-    yield 'output.weight', matrix(rng, vocabulary, dim, kind), kind
+    if not tied:
+        yield 'output.weight', matrix(rng, vocabulary, dim, kind), kind
     for i in range(layers):
         for name, rows, cols in (('attn_q', dim, dim), ('attn_k', kv, dim), ('attn_v', kv, dim),
                                  ('attn_output', dim, dim), ('ffn_gate', ff, dim),
@@ -65,12 +68,14 @@ def write(path, name, shape, layers, kind):
     writer.add_rope_freq_base(base)
     writer.add_layer_norm_rms_eps(1e-5)
     writer.add_tokenizer_model('llama')
-    tokens = ['<unk>', '<s>', '</s>'] + ['t%d' % i for i in range(vocabulary - 3)]
-    writer.add_token_list(tokens)
-    writer.add_token_types([2, 3, 3] + [1] * (vocabulary - 3))
+    # A token for each byte, so that any text can be read.
+    tokens = ['<unk>', '<s>', '</s>'] + ['<0x%02X>' % byte for byte in range(256)]
+    others = vocabulary - len(tokens)
+    writer.add_token_list(tokens + ['t%d' % i for i in range(others)])
+    writer.add_token_types([2, 3, 3] + [6] * 256 + [1] * others)
     writer.add_token_scores([0.0] * vocabulary)
     writer.add_add_bos_token(False)
-    for tensor, data, its_kind in tensors(shape, layers, kind):
+    for tensor, data, its_kind in tensors(shape, layers, kind, name in TIED):
         writer.add_tensor(tensor, data, raw_dtype=its_kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()

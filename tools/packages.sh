@@ -1,6 +1,6 @@
 # SPDX-License-Identifier: Apache-2.0
 # shellcheck shell=bash disable=SC2034
-# Sourced by demo.sh, test.sh, deb.sh, fetch_model.sh and compare_ggml.sh: installs Debian packages
+# Sourced by demo.sh, test.sh, deb.sh, fetch_model.sh and llama_cpp.sh: installs Debian packages
 # that are missing, builds, and shows how far it is.
 
 say() {
