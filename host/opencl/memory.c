@@ -9,28 +9,58 @@
 #define HUGE_PAGE   (2u << 20)
 #define MAX_NO_WAIT (1u << 20) /* the contract: writes up to this do not wait */
 
-static void CL_CALLBACK free_host(cl_mem mem, void *host) {
+/* Memory of the host that goes back to the system as soon as it is freed; malloc may keep it. */
+typedef struct mapping {
+    void *at;
+    size_t bytes;
+} mapping;
+
+static void CL_CALLBACK unmap(cl_mem mem, void *of) {
+    mapping *m = of;
     (void)mem;
-    free(host);
+    munmap(m->at, m->bytes);
+    free(m);
 }
 
-/* Host memory that the device uses in place, on huge pages, which make random page lists faster. */
-static cl_mem wrap_host(tms_cl_device *cl, uint64_t bytes, cl_int *code) {
-    uint64_t rounded = (bytes + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
-    void *host = aligned_alloc(HUGE_PAGE, rounded);
-    *code = CL_OUT_OF_HOST_MEMORY;
-    if (!host) return NULL;
-    madvise(host, rounded, MADV_HUGEPAGE); /* if the kernel refuses it is slower, not wrong */
-    cl_mem mem =
-        clCreateBuffer(cl->context, CL_MEM_READ_WRITE | CL_MEM_USE_HOST_PTR, bytes, host, code);
-    if (*code != CL_SUCCESS) {
-        free(host);
+/* A multiple of HUGE_PAGE bytes, which begin at a multiple of it. NULL: no memory. */
+static void *map_huge(size_t bytes) {
+    uint8_t *all =
+        mmap(NULL, bytes + HUGE_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (all == MAP_FAILED) return NULL;
+    const size_t before = -(uintptr_t)all % HUGE_PAGE;
+    if (before > 0) munmap(all, before);
+    munmap(all + before + bytes, HUGE_PAGE - before);
+    return all + before;
+}
+
+/* Memory for `bytes` bytes on huge pages, which make random page lists faster. What does not fill the
+ * last one lies on small pages, so that no memory is taken that nothing uses. */
+static mapping *map_host(uint64_t bytes) {
+    const size_t whole = bytes / HUGE_PAGE * HUGE_PAGE;
+    const size_t all = (bytes + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
+    mapping *m = malloc(sizeof *m);
+    void *at = m ? map_huge(all) : NULL;
+    if (!at) {
+        free(m);
         return NULL;
     }
-    *code = clSetMemObjectDestructorCallback(mem, free_host, host);
+    *m = (mapping){at, all};
+    madvise(at, whole, MADV_HUGEPAGE); /* if the kernel refuses it is slower, not wrong */
+    madvise((uint8_t *)at + whole, all - whole, MADV_NOHUGEPAGE);
+    return m;
+}
+
+/* Host memory that the device uses in place. */
+static cl_mem wrap_host(tms_cl_device *cl, uint64_t bytes, cl_int *code) {
+    mapping *m = map_host(bytes);
+    *code = CL_OUT_OF_HOST_MEMORY;
+    if (!m) return NULL;
+    cl_mem mem =
+        clCreateBuffer(cl->context, CL_MEM_READ_WRITE | CL_MEM_USE_HOST_PTR, bytes, m->at, code);
+    if (*code == CL_SUCCESS) *code = clSetMemObjectDestructorCallback(mem, unmap, m);
     if (*code == CL_SUCCESS) return mem;
-    clReleaseMemObject(mem);
-    free(host);
+    if (mem) clReleaseMemObject(mem);
+    unmap(NULL, m);
     return NULL;
 }
 
