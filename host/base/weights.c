@@ -66,29 +66,34 @@ static uint32_t load32(const uint8_t *from) {
     return from[0] | from[1] << 8 | from[2] << 16 | (uint32_t)from[3] << 24;
 }
 
+static void store32(uint32_t word, uint8_t *to) {
+    for (int i = 0; i < 4; i++)
+        to[i] = (uint8_t)(word >> 8 * i);
+}
+
 /* Bit 4g + k of a word goes to bit 8k + g, so that byte k has what belongs to bytes k of words: eight
  * bits that are 4 apart are drawn together, pair by pair. */
-static void turn(const uint8_t *from, uint8_t *to) {
-    const uint32_t word = load32(from);
+static inline uint32_t turn(uint32_t word) {
+    uint32_t turned = 0;
     for (int k = 0; k < 4; k++) {
         uint32_t bits = word >> k & 0x11111111u;
         bits = (bits | bits >> 3) & 0x03030303u;
         bits = (bits | bits >> 6) & 0x000f000fu;
-        to[k] = (uint8_t)(bits | bits >> 12);
+        turned |= (bits | bits >> 12) << 8 * k & 0xffu << 8 * k;
     }
+    return turned;
 }
 
-static void turn_back(const uint8_t *from, uint8_t *to) {
+static inline uint32_t turn_back(uint32_t turned) {
     uint32_t word = 0;
     for (int k = 0; k < 4; k++) {
-        uint32_t bits = from[k];
+        uint32_t bits = turned >> 8 * k & 0xffu;
         bits = (bits | bits << 12) & 0x000f000fu;
         bits = (bits | bits << 6) & 0x03030303u;
         bits = (bits | bits << 3) & 0x11111111u;
         word |= bits << k;
     }
-    for (int i = 0; i < 4; i++)
-        to[i] = (uint8_t)(word >> 8 * i);
+    return word;
 }
 
 /* The units of a field of one block of n rows, `apart` bytes from each other, side by side. The
@@ -100,23 +105,54 @@ static inline void gather(const uint8_t *from, uint64_t apart, uint32_t n, uint3
             memcpy(to + (unit * STRIP + row) * bytes, from + row * apart + unit * bytes, bytes);
 }
 
-/* The same for words of a whole strip, whose count is even: two of two rows at a time. */
+/* Four words, in a register where the processor has vectors; compilers make shuffles of the joins. */
+typedef uint32_t quad __attribute__((vector_size(16)));
+
+static inline quad load_quad(const uint8_t *from) {
+    quad words;
+    memcpy(&words, from, sizeof words);
+    return words;
+}
+
+static inline quad join_low(quad a, quad b) {
+    return (quad){a[0], b[0], a[1], b[1]};
+}
+
+static inline quad join_high(quad a, quad b) {
+    return (quad){a[2], b[2], a[3], b[3]};
+}
+
+/* What gather does, for words of a whole strip, whose count is a multiple of 4: four of four rows at a
+ * time. */
 static void gather_words(const uint8_t *from, uint64_t apart, uint32_t count, uint8_t *to) {
-    for (uint32_t row = 0; row < STRIP; row += 2)
-        for (uint32_t unit = 0; unit < count; unit += 2) {
-            uint32_t a[2], b[2];
-            memcpy(a, from + row * apart + unit * 4, 8);
-            memcpy(b, from + (row + 1) * apart + unit * 4, 8);
-            const uint32_t first[2] = {a[0], b[0]}, second[2] = {a[1], b[1]};
-            memcpy(to + (unit * STRIP + row) * 4, first, 8);
-            memcpy(to + ((unit + 1) * STRIP + row) * 4, second, 8);
+    for (uint32_t unit = 0; unit < count; unit += 4)
+        for (uint32_t row = 0; row < STRIP; row += 4) {
+            const uint8_t *at = from + row * apart + unit * 4;
+            const quad a = load_quad(at), b = load_quad(at + apart), c = load_quad(at + 2 * apart),
+                       d = load_quad(at + 3 * apart);
+            const quad ac = join_low(a, c), bd = join_low(b, d), ac2 = join_high(a, c),
+                       bd2 = join_high(b, d);
+            const quad units[4] = {join_low(ac, bd), join_high(ac, bd), join_low(ac2, bd2),
+                                   join_high(ac2, bd2)};
+            for (uint32_t i = 0; i < 4; i++)
+                memcpy(to + ((unit + i) * STRIP + row) * 4, &units[i], sizeof units[i]);
         }
+}
+
+/* One word of each row, turned; in three loops, of which compilers make vectors. */
+static void gather_turned(const uint8_t *from, uint64_t apart, uint32_t n, uint8_t *to) {
+    uint32_t words[STRIP] = {0};
+    for (uint32_t row = 0; row < n; row++)
+        words[row] = load32(from + row * apart);
+    for (uint32_t row = 0; row < STRIP; row++)
+        words[row] = turn(words[row]);
+    for (uint32_t row = 0; row < STRIP; row++)
+        store32(words[row], to + row * 4);
 }
 
 static void pack_field(field f, const uint8_t *from, uint64_t apart, uint32_t n, uint8_t *to) {
     if (f.turned)
-        for (uint32_t row = 0; row < n; row++)
-            turn(from + row * apart, to + row * f.bytes);
+        gather_turned(from, apart, n, to);
     else if (f.bytes == 1)
         gather(from, apart, n, 1, f.count, to);
     else if (f.bytes == 2)
@@ -155,7 +191,7 @@ void tms_strips_block(tamis_weight_type type, uint64_t n_in, const void *strips,
         for (uint32_t unit = 0; unit < f->count; unit++) {
             const uint8_t *at = from + STRIP * in + (unit * STRIP + lane) * f->bytes;
             if (f->turned)
-                turn_back(at, out + in);
+                store32(turn_back(load32(at)), out + in);
             else
                 memcpy(out + in + unit * f->bytes, at, f->bytes);
         }

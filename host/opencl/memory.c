@@ -7,37 +7,70 @@
 #include <sys/mman.h>
 
 #define HUGE_PAGE   (2u << 20)
-#define LINE        64u        /* of the processor's caches, a multiple of every vector */
+#define LINE        64u /* of the processor's caches, a multiple of every vector */
 #define MAX_NO_WAIT (1u << 20) /* the contract: writes up to this do not wait */
 
-static void CL_CALLBACK free_host(cl_mem mem, void *host) {
+/* Memory of the host for a buffer; large ones go back to the system as soon as they are freed, where
+ * malloc may keep them. */
+typedef struct host_memory {
+    void *at;
+    size_t mapped; /* bytes; 0: it is malloc's */
+} host_memory;
+
+static void CL_CALLBACK free_host(cl_mem mem, void *of) {
+    host_memory *m = of;
     (void)mem;
-    free(host);
+    if (m->mapped)
+        munmap(m->at, m->mapped);
+    else
+        free(m->at);
+    free(m);
 }
 
-/* Host memory for the device; large ones on huge pages, which make random page lists faster. */
+/* A multiple of HUGE_PAGE bytes, which begin at a multiple of it. NULL: no memory. */
+static void *map_huge(size_t bytes) {
+    uint8_t *all =
+        mmap(NULL, bytes + HUGE_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (all == MAP_FAILED) return NULL;
+    const size_t before = -(uintptr_t)all % HUGE_PAGE;
+    if (before > 0) munmap(all, before);
+    munmap(all + before + bytes, HUGE_PAGE - before);
+    return all + before;
+}
+
+/* Memory for `bytes` bytes, a large one on huge pages, which make random page lists faster. What does
+ * not fill the last one lies on small pages, so that no memory is taken that nothing uses. */
+static host_memory *host_memory_of(uint64_t bytes) {
+    const size_t whole = bytes / HUGE_PAGE * HUGE_PAGE;
+    const size_t all = (bytes + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
+    host_memory *m = malloc(sizeof *m);
+    if (!m) return NULL;
+    m->mapped = whole ? all : 0;
+    m->at = whole ? map_huge(all) : aligned_alloc(LINE, (bytes + LINE - 1) / LINE * LINE);
+    if (!m->at) {
+        free(m);
+        return NULL;
+    }
+    if (whole) {
+        madvise(m->at, whole, MADV_HUGEPAGE); /* if the kernel refuses it is slower, not wrong */
+        madvise((uint8_t *)m->at + whole, all - whole, MADV_NOHUGEPAGE);
+    }
+    return m;
+}
+
 static cl_int wrap_host(tms_cl_device *cl, uint64_t bytes, tms_mem *out) {
-    const uint64_t unit = bytes < HUGE_PAGE ? LINE : HUGE_PAGE;
-    const uint64_t rounded = (bytes + unit - 1) / unit * unit;
-    void *host = aligned_alloc(unit, rounded);
+    host_memory *m = host_memory_of(bytes);
     cl_int code;
-    if (!host) return CL_OUT_OF_HOST_MEMORY;
-    if (unit == HUGE_PAGE)
-        madvise(host, rounded, MADV_HUGEPAGE); /* if the kernel refuses it is slower, not wrong */
+    if (!m) return CL_OUT_OF_HOST_MEMORY;
+    out->host = m->at;
     out->cl =
-        clCreateBuffer(cl->context, CL_MEM_READ_WRITE | CL_MEM_USE_HOST_PTR, bytes, host, &code);
-    if (code != CL_SUCCESS) {
-        free(host);
-        return code;
-    }
-    code = clSetMemObjectDestructorCallback(out->cl, free_host, host);
-    if (code != CL_SUCCESS) {
-        clReleaseMemObject(out->cl);
-        free(host);
-        return code;
-    }
-    out->host = host;
-    return CL_SUCCESS;
+        clCreateBuffer(cl->context, CL_MEM_READ_WRITE | CL_MEM_USE_HOST_PTR, bytes, m->at, &code);
+    if (code == CL_SUCCESS) code = clSetMemObjectDestructorCallback(out->cl, free_host, m);
+    if (code == CL_SUCCESS) return code;
+    if (out->cl) clReleaseMemObject(out->cl);
+    free_host(NULL, m);
+    *out = (tms_mem){0};
+    return code;
 }
 
 cl_int tms_cl_mem_create(tms_cl_device *cl, uint64_t bytes, tms_mem *out) {

@@ -215,8 +215,10 @@ tamis_status tms_weights_rope_factors(const tms_weights *weights, const tms_gguf
     return TAMIS_OK;
 }
 
-/* Most bytes of a tensor in the host's memory at the same time. */
-#define PIECE (4u << 20)
+/* A tensor goes to the device in pieces of at most PIECE bytes. While some are copied there, the next
+ * one is read and packed. */
+#define PIECE  (1u << 20)
+#define PIECES 4u
 
 /* The state of uploading weights piece by piece. */
 typedef struct upload {
@@ -224,32 +226,48 @@ typedef struct upload {
     tamis_context *context;
     tamis_model_watcher watcher;
     void *user;
-    uint64_t done, total; /* bytes of the file */
-    void *piece;          /* [PIECE] bytes as in the file */
-    void *changed;        /* [2 * PIECE] bytes: a piece widened or packed */
+    uint64_t done, total;        /* bytes of the file */
+    void *raw;                   /* [PIECE] bytes as in the file, where the device has others */
+    tamis_host_buffer *pieces;   /* [PIECES][PIECE] bytes as on the device */
+    tamis_event *copied[PIECES]; /* NULL: the piece is free */
+    uint32_t next;               /* of the pieces */
     tms_weights *weights;
 } upload;
+
+/* A vector of 16-bit floats, which the device has as f32. */
+static bool is_widened(const tms_weight *weight) {
+    return weight->type != weight->tensor->type;
+}
+
+/* Waits until the i-th piece has been copied, and frees it. */
+static tamis_status await_piece(upload *u, uint32_t i, tamis_error *error) {
+    const tamis_status status = u->copied[i] ? tamis_event_wait(u->copied[i], error) : TAMIS_OK;
+    tamis_event_destroy(&u->copied[i]);
+    return status;
+}
 
 /* Bytes [first, first + n) of the tensor: widened where the device has them as f32, or packed, where
  * they begin with a strip. */
 static tamis_status send(upload *u, const tms_weight *weight, uint64_t first, uint64_t n,
                          tamis_error *error) {
     const tms_gguf_tensor *tensor = weight->tensor;
-    const uint64_t rows = n / (tensor->bytes / weight->n_out);
-    const void *sent = u->changed;
+    const bool packed = weight->layout == TAMIS_WEIGHT_STRIPS, widened = is_widened(weight);
+    const uint64_t rows = n / (tensor->bytes / weight->n_out), place = u->next * (uint64_t)PIECE;
+    void *piece = (uint8_t *)tamis_host_buffer_data(u->pieces) + place;
     uint64_t at = first, bytes = n;
-    TMS_TRY(tms_gguf_read(u->gguf, tensor, first, n, u->piece, error));
-    if (weight->layout == TAMIS_WEIGHT_STRIPS) {
+    TMS_TRY(await_piece(u, u->next, error));
+    TMS_TRY(tms_gguf_read(u->gguf, tensor, first, n, packed || widened ? u->raw : piece, error));
+    if (packed) {
         bytes = tamis_weight_layout_bytes(weight->layout, weight->type, rows, weight->n_in);
-        TMS_TRY(tamis_weight_pack(weight->type, rows, weight->n_in, u->piece, u->changed, error));
-    } else if (weight->type != tensor->type) {
+        TMS_TRY(tamis_weight_pack(weight->type, rows, weight->n_in, u->raw, piece, error));
+    } else if (widened) {
         at *= 2;
         bytes *= 2;
-        widen(tensor->type, u->piece, n / 2, u->changed);
-    } else {
-        sent = u->piece;
+        widen(tensor->type, u->raw, n / 2, piece);
     }
-    TMS_TRY(tamis_buffer_write(weight->buffer, at, sent, bytes, error));
+    TMS_TRY(tamis_buffer_upload(weight->buffer, at, u->pieces, place, bytes, NULL,
+                                &u->copied[u->next], error));
+    u->next = (u->next + 1) % PIECES;
     u->done += n;
     return u->watcher ? u->watcher(u->user, u->done, u->total, error) : TAMIS_OK;
 }
@@ -272,7 +290,7 @@ static tamis_status send_weight(upload *u, tms_weight *weight, tamis_error *erro
     u->weights->bytes -= device_bytes(weight);
     weight->layout = layout_of(u, weight);
     u->weights->bytes += device_bytes(weight);
-    const uint64_t step = tms_weight_step(weight, PIECE);
+    const uint64_t step = tms_weight_step(weight, is_widened(weight) ? PIECE / 2 : PIECE);
     tamis_status status =
         tamis_buffer_create(u->context, device_bytes(weight), &weight->buffer, error);
     for (uint64_t first = 0; first < tensor->bytes && status == TAMIS_OK; first += step) {
@@ -300,15 +318,18 @@ tamis_status tms_weights_upload(tms_weights *weights, const tms_gguf *gguf, tami
                 .watcher = watcher,
                 .user = user,
                 .total = weights->file_bytes,
-                .piece = malloc(PIECE),
-                .changed = malloc(2 * PIECE),
+                .raw = malloc(PIECE),
                 .weights = weights};
     tamis_status status =
-        u.piece && u.changed
-            ? send_all(&u, weights, error)
-            : tms_model_fail(error, TAMIS_E_NO_MEMORY, "no memory for %u bytes", 3 * PIECE);
-    free(u.piece);
-    free(u.changed);
+        u.raw ? tamis_host_buffer_create(context, PIECES * PIECE, &u.pieces, error)
+              : tms_model_fail(error, TAMIS_E_NO_MEMORY, "no memory for %u bytes", PIECE);
+    if (status == TAMIS_OK) status = send_all(&u, weights, error);
+    for (uint32_t i = 0; i < PIECES && status == TAMIS_OK; i++)
+        status = await_piece(&u, i, error);
+    for (uint32_t i = 0; i < PIECES; i++)
+        tamis_event_destroy(&u.copied[i]);
+    tamis_host_buffer_destroy(&u.pieces); /* waits for copies that a failure has left */
+    free(u.raw);
     return status;
 }
 

@@ -27,7 +27,7 @@ typedef struct tamis_model_info {
     uint64_t reserved[8];
 } tamis_model_info;
 
-/* Told how far loading is, in bytes of the file's weights: after every piece of at most 4 MiB, so
+/* Told how far loading is, in bytes of the file's weights: after every piece of at most 1 MiB, so
  * at least once for every tensor. A status other than OK ends loading, which fails with it. */
 typedef tamis_status (*tamis_model_watcher)(void *user, uint64_t done, uint64_t total,
                                             tamis_error *error);
@@ -44,7 +44,7 @@ typedef struct tamis_model_params {
  * offset and count is checked before use, and whatever would change the computation and is not
  * known is refused by name, before memory is taken on the device. Weights are copied there piece by
  * piece, matrices in the layout that the device reads fastest (tamis_context_weight_layout): the
- * host holds 12 MiB of weights at a time. Errors: E_IO (also if the file shrinks
+ * host holds 5 MiB of weights at a time. Errors: E_IO (also if the file shrinks
  * meanwhile, or a part is missing); E_FORMAT (truncated, contradicting itself, parts of two models)
  * and E_UNSUPPORTED (architecture, a shape that no cache takes, a tensor or its type, a key,
  * tokenizer, more than 128 MiB before the tensors' data) with the offending value; E_NO_MEMORY;
