@@ -315,6 +315,7 @@ void tms_cl_close(tms_device *dev) {
     tms_cl_staging_free(&cl->staging);
     if (cl->items.cl) clReleaseMemObject(cl->items.cl);
     if (cl->nothing.cl) clReleaseMemObject(cl->nothing.cl);
+    tms_cl_slab_leave(cl->slab);
     if (cl->queue) clReleaseCommandQueue(cl->queue);
     if (cl->uploads) clReleaseCommandQueue(cl->uploads);
     pthread_mutex_lock(&drivers);

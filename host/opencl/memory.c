@@ -2,30 +2,15 @@
 /* Device memory: allocation within the device's limits, and copies in and out of it. */
 #define _DEFAULT_SOURCE /* madvise */
 #include "host/opencl/ahead.h"
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
 
 #define HUGE_PAGE   (2u << 20)
-#define LINE        64u /* of the processor's caches, a multiple of every vector */
+#define LINE        64u         /* of the processor's caches, a multiple of every vector */
+#define SLAB        (16u << 20) /* for small buffers */
 #define MAX_NO_WAIT (1u << 20) /* the contract: writes up to this do not wait */
-
-/* Memory of the host for a buffer; large ones go back to the system as soon as they are freed, where
- * malloc may keep them. */
-typedef struct host_memory {
-    void *at;
-    size_t mapped; /* bytes; 0: it is malloc's */
-} host_memory;
-
-static void CL_CALLBACK free_host(cl_mem mem, void *of) {
-    host_memory *m = of;
-    (void)mem;
-    if (m->mapped)
-        munmap(m->at, m->mapped);
-    else
-        free(m->at);
-    free(m);
-}
 
 /* A multiple of HUGE_PAGE bytes, which begin at a multiple of it. NULL: no memory. */
 static void *map_huge(size_t bytes) {
@@ -38,37 +23,66 @@ static void *map_huge(size_t bytes) {
     return all + before;
 }
 
-/* Memory for `bytes` bytes, a large one on huge pages, which make random page lists faster. What does
- * not fill the last one lies on small pages, so that no memory is taken that nothing uses. */
-static host_memory *host_memory_of(uint64_t bytes) {
+/* Memory of the host on huge pages, which make weights and random page lists faster: of one large
+ * buffer, or of small ones, one behind the other. It goes back to the system with the last of them. */
+struct tms_cl_slab {
+    uint8_t *at;
+    size_t bytes, used;
+    atomic_uint users; /* buffers, and the device while it puts further ones there */
+};
+
+/* What does not fill the last huge page lies on small ones, so that no memory is taken that nothing
+ * uses. */
+static tms_cl_slab *slab_create(uint64_t bytes) {
     const size_t whole = bytes / HUGE_PAGE * HUGE_PAGE;
     const size_t all = (bytes + HUGE_PAGE - 1) / HUGE_PAGE * HUGE_PAGE;
-    host_memory *m = malloc(sizeof *m);
-    if (!m) return NULL;
-    m->mapped = whole ? all : 0;
-    m->at = whole ? map_huge(all) : aligned_alloc(LINE, (bytes + LINE - 1) / LINE * LINE);
-    if (!m->at) {
-        free(m);
+    tms_cl_slab *slab = malloc(sizeof *slab);
+    if (!slab) return NULL;
+    *slab = (tms_cl_slab){.at = map_huge(all), .bytes = all, .users = 1};
+    if (!slab->at) {
+        free(slab);
         return NULL;
     }
-    if (whole) {
-        madvise(m->at, whole, MADV_HUGEPAGE); /* if the kernel refuses it is slower, not wrong */
-        madvise((uint8_t *)m->at + whole, all - whole, MADV_NOHUGEPAGE);
+    madvise(slab->at, whole, MADV_HUGEPAGE); /* if the kernel refuses it is slower, not wrong */
+    madvise(slab->at + whole, all - whole, MADV_NOHUGEPAGE);
+    return slab;
+}
+
+void tms_cl_slab_leave(tms_cl_slab *slab) {
+    if (!slab || atomic_fetch_sub(&slab->users, 1) != 1) return;
+    munmap(slab->at, slab->bytes);
+    free(slab);
+}
+
+static void CL_CALLBACK leave_slab(cl_mem mem, void *slab) {
+    (void)mem;
+    tms_cl_slab_leave(slab);
+}
+
+/* The slab in which a small buffer finds room, with one more user. */
+static tms_cl_slab *shared_slab(tms_cl_device *cl, uint64_t bytes) {
+    if (!cl->slab || cl->slab->bytes - cl->slab->used < bytes) {
+        tms_cl_slab *next = slab_create(SLAB);
+        if (!next) return NULL;
+        tms_cl_slab_leave(cl->slab);
+        cl->slab = next;
     }
-    return m;
+    atomic_fetch_add(&cl->slab->users, 1);
+    return cl->slab;
 }
 
 static cl_int wrap_host(tms_cl_device *cl, uint64_t bytes, tms_mem *out) {
-    host_memory *m = host_memory_of(bytes);
+    tms_cl_slab *slab = bytes < HUGE_PAGE ? shared_slab(cl, bytes) : slab_create(bytes);
     cl_int code;
-    if (!m) return CL_OUT_OF_HOST_MEMORY;
-    out->host = m->at;
-    out->cl =
-        clCreateBuffer(cl->context, CL_MEM_READ_WRITE | CL_MEM_USE_HOST_PTR, bytes, m->at, &code);
-    if (code == CL_SUCCESS) code = clSetMemObjectDestructorCallback(out->cl, free_host, m);
+    if (!slab) return CL_OUT_OF_HOST_MEMORY;
+    out->host = slab->at + slab->used;
+    slab->used += (bytes + LINE - 1) / LINE * LINE;
+    out->cl = clCreateBuffer(cl->context, CL_MEM_READ_WRITE | CL_MEM_USE_HOST_PTR, bytes, out->host,
+                             &code);
+    if (code == CL_SUCCESS) code = clSetMemObjectDestructorCallback(out->cl, leave_slab, slab);
     if (code == CL_SUCCESS) return code;
     if (out->cl) clReleaseMemObject(out->cl);
-    free_host(NULL, m);
+    tms_cl_slab_leave(slab);
     *out = (tms_mem){0};
     return code;
 }

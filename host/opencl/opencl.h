@@ -26,6 +26,8 @@ typedef struct tms_cl_kernel tms_cl_kernel;
 typedef struct tms_cl_host tms_cl_host;
 typedef struct tms_cl_job tms_cl_job;
 
+typedef struct tms_cl_slab tms_cl_slab;
+
 struct tms_mem {
     cl_mem cl;
     uint64_t bytes;
@@ -48,6 +50,7 @@ typedef struct tms_cl_device {
     bool cache_judged;    /* whether the folder of kept programs is trusted, once it was asked */
     bool cache_refused;   /* it is not */
     bool in_place;        /* it uses memory of the host as it lies there, by its address */
+    tms_cl_slab *slab;    /* memory for small buffers, see memory.c */
     tms_mem items;        /* the counter of tms_cl_run_queue on CPUs */
     tms_mem nothing;      /* zeros in the place of absent memory */
     uint64_t memory_used; /* bytes of all tms_mem */
@@ -97,6 +100,8 @@ tamis_status tms_cl_choose_waiting(tms_cl_device *cl);
 /* memory.c */
 /* Memory of `bytes` bytes; on a device that uses it in place, the host's. */
 cl_int tms_cl_mem_create(tms_cl_device *cl, uint64_t bytes, tms_mem *out);
+/* The device puts no further buffers there; NULL: there is none. */
+void tms_cl_slab_leave(tms_cl_slab *slab);
 tamis_status tms_cl_alloc(tms_device *dev, uint64_t bytes, tms_mem **out);
 void tms_cl_free(tms_device *dev, tms_mem *mem);
 tamis_status tms_cl_write(tms_device *dev, tms_ref to, const void *from, uint64_t bytes);
