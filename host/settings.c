@@ -53,6 +53,13 @@ static const values all_rows = {{{16, 2, 16, 0}, {16, 2, 16, 0}}, {{16, 2, 16, 0
 /* Measured on an Ice Lake Xeon. */
 static const values intel_floats = {{{4, 1, 16, 0}, {1, 1, 16, 0}}, {{4, 1, 16, 0}, {1, 1, 16, 0}}},
                     intel_q8 = {{{16, 2, 16, 0}, {16, 2, 16, 0}}, {{4, 2, 16, 0}, {16, 1, 16, 0}}};
+/* On an Emerald Rapids Xeon: there the rows just ahead are the ones to prefetch in caches of floats. */
+static const values rapids_floats = {{{16, 1, 16, 4}, {16, 1, 16, 8}},
+                                     {{16, 1, 16, 4}, {16, 1, 32, 8}}},
+                    rapids_q8 = {{{16, 2, 16, 0}, {16, 2, 16, 0}},
+                                 {{16, 2, 16, 0}, {16, 2, 32, 8}}},
+                    rapids_4_bits = {{{16, 2, 16, 0}, {16, 2, 16, 0}},
+                                     {{16, 2, 32, 0}, {16, 1, 16, 0}}};
 /* On a Zen 5 EPYC; k8v4 and q4 have the same best values. */
 static const values zen5_floats = {{{16, 1, 16, 4}, {16, 1, 16, 0}},
                                    {{16, 2, 16, 4}, {16, 1, 32, 0}}},
@@ -68,11 +75,14 @@ static const values zen4_blocks = {{{16, 2, 16, 0}, {16, 2, 16, 0}},
  * and of k8v4 and q4, which have the values of q8 where they were not measured. The last row is for
  * all others. */
 #define ZEN_4 (1u << 1 | 0x1fu << 6) /* of family 25, which is Zen 3, too */
+#define RAPIDS (1u << 8 | 1u << 12)   /* Sapphire and Emerald Rapids, of family 6 */
 static const struct row {
     const char *name, *vendor;
     uint32_t family, models;
     const values *floats, *q8, *four_bits;
 } rows[] = {
+    {"built in for Intel Sapphire Rapids", "GenuineIntel", 6, RAPIDS, &rapids_floats, &rapids_q8,
+     &rapids_4_bits},
     {"built in for Intel", "GenuineIntel", 0, 0, &intel_floats, &intel_q8, &intel_q8},
     {"built in for AMD family 26", "AuthenticAMD", 26, 0, &zen5_floats, &zen5_q8, &zen5_4_bits},
     {"built in for AMD family 25", "AuthenticAMD", 25, ZEN_4, &all_rows, &zen4_blocks,
