@@ -3,10 +3,10 @@
  * not, each stage after the one before. linear and linear_parts are chains of one stage.
  * contract: host/ops/; meaning: host/compose.c.
  * A work-group goes from stage to stage. Of each it takes runs of strips, 16 neighbouring outputs of
- * any part, from the stage's queue, then waits until those of the others have ended too. It
- * normalises the rows once a stage, or DEPTH inputs of them at a time if there are more, as it holds
- * them. The parts' kinds are
- * TYPE_A, TYPE_B and TYPE_C, which may be equal. */
+ * any part, from the stage's queue. It takes a run before it has ended the last piece of the one before,
+ * so that it can prefetch what it reads then; the first of a stage it begins once all of the stage
+ * before have ended. It normalises the rows once a stage, or DEPTH inputs of them at a time if there
+ * are more, as it holds them. The parts' kinds are TYPE_A, TYPE_B and TYPE_C, which may be equal. */
 #ifndef TYPE_A
 #define TYPE_A 0 /* tms_cl_kind */
 #define TYPE_B 7
@@ -182,89 +182,98 @@ static inline strip_piece first_piece(const part *parts, strip_run run) {
                          min(min(run.n, strips_of(p) - run.first), (uint)MOST_RUN / STRIP)};
 }
 
-static inline strips_ahead ahead_of(const stage *s, const part *parts, strip_run run) {
-    const strip_piece piece = first_piece(parts, run);
-    return ahead_at(piece.of, s->n_in, piece.first, piece.n);
-}
-
-/* Strips `first` to first + n of a stage; next: what is read behind them. */
-static ONCE void end_run(const stage *s, const part *parts, strip_run run, uint n_rows,
-                         strips_ahead next, inputs_held *here) {
-    while (run.n) {
-        const strip_piece piece = first_piece(parts, run);
-        const uint j = piece.first * STRIP;
-        run.first += piece.n;
-        run.n -= piece.n;
-        end_item(s, piece.of, j, min(piece.n * STRIP, piece.of->n_out - j), n_rows,
-                 run.n ? ahead_of(s, parts, run) : next, here);
-    }
-}
-
-/* What the work-groups count of each stage, behind the queue: items taken, strips ended. */
-#define TAKEN(s) (queue + 2 + 2 * (s))
-#define ENDED(s) (queue + 3 + 2 * (s))
-
 /* What a work-group does next: a run of a stage; run.n is 0 behind the last. */
 typedef struct chain_turn {
     uint stage;
     strip_run run;
 } chain_turn;
 
-static inline chain_turn take_turn(__global int *queue, const uint *strips, uint n_stages,
-                                   uint stage) {
-    chain_turn turn = {stage, run_of(next_item(TAKEN(stage)), strips[stage])};
-    while (turn.run.n == 0 && turn.stage + 1 < n_stages) {
+/* A chain, with the parts and the number of strips of each stage. */
+typedef struct chain {
+    stage stages[STAGES];
+    const part *parts[STAGES];
+    uint strips[STAGES], n_stages, n_rows;
+    __global int *queue;
+} chain;
+
+/* What the work-groups count of each stage, behind the queue: items taken, strips ended. */
+#define TAKEN(c, s) ((c)->queue + 2 + 2 * (s))
+#define ENDED(c, s) ((c)->queue + 3 + 2 * (s))
+
+/* Of this stage, or of the next one that has runs left. */
+static inline chain_turn take_turn(const chain *c, uint stage) {
+    chain_turn turn = {stage, run_of(next_item(TAKEN(c, stage)), c->strips[stage])};
+    while (turn.run.n == 0 && turn.stage + 1 < c->n_stages) {
         turn.stage++;
-        turn.run = run_of(next_item(TAKEN(turn.stage)), strips[turn.stage]);
+        turn.run = run_of(next_item(TAKEN(c, turn.stage)), c->strips[turn.stage]);
     }
     return turn;
 }
 
-/* A work-group takes a turn ahead, of the next stage even before this one has ended, so that it can
- * prefetch what it reads then. n_items: strips of the stage that has the most. */
+/* What is read first in a turn. */
+static inline strips_ahead ahead_of(const chain *c, chain_turn turn) {
+    if (turn.run.n == 0) return (strips_ahead){c->parts[turn.stage]->w, 0};
+    const strip_piece piece = first_piece(c->parts[turn.stage], turn.run);
+    return ahead_at(piece.of, c->stages[turn.stage].n_in, piece.first, piece.n);
+}
+
+/* Does what a turn says, and takes the next one with the last piece. */
+static ONCE chain_turn end_turn(const chain *c, chain_turn turn, inputs_held *here) {
+    const uint stage = turn.stage;
+    while (turn.run.n && turn.stage == stage) {
+        const strip_piece piece = first_piece(c->parts[stage], turn.run);
+        const uint j = piece.first * STRIP;
+        turn.run.first += piece.n;
+        turn.run.n -= piece.n;
+        const bool last = turn.run.n == 0;
+        if (last) turn = take_turn(c, stage);
+        end_item(c->stages + stage, piece.of, j, min(piece.n * STRIP, piece.of->n_out - j),
+                 c->n_rows, ahead_of(c, turn), here);
+        if (last) break;
+    }
+    return turn;
+}
+
 typedef struct chain_numbers {
     CHAIN_NUMBERS;
     QUEUE_NUMBERS;
 } chain_numbers;
 
+/* n_items: strips of the stage that has the most. */
 __kernel ONE_ITEM void linear_chain(
     STAGE_MEMORY(0) STAGE_MEMORY(1) STAGE_MEMORY(2) STAGE_MEMORY(3) PART_MEMORY(0) PART_MEMORY(1)
     PART_MEMORY(2) PART_MEMORY(3) PART_MEMORY(4) PART_MEMORY(5) PART_MEMORY(6) MEMORY(int, queue)
     const chain_numbers arg) {
-    const uint n_rows = arg.n_rows;
-    const stage stages[STAGES] = {STAGE_OF(0), STAGE_OF(1), STAGE_OF(2), STAGE_OF(3)};
-    const part all_parts[PARTS] = {PART_OF(0), PART_OF(1), PART_OF(2), PART_OF(3),
-                                   PART_OF(4), PART_OF(5), PART_OF(6)};
     OPEN(int, queue);
-    const part *parts[STAGES];
-    uint strips[STAGES];
+    const part parts[PARTS] = {PART_OF(0), PART_OF(1), PART_OF(2), PART_OF(3),
+                               PART_OF(4), PART_OF(5), PART_OF(6)};
+    chain c = {.stages = {STAGE_OF(0), STAGE_OF(1), STAGE_OF(2), STAGE_OF(3)},
+               .n_stages = arg.n_stages,
+               .n_rows = arg.n_rows,
+               .queue = queue};
     inputs_held here;
-    if (n_rows == 0) return;
-    for (uint at = 0; at < arg.n_stages; at++) {
-        parts[at] = at ? parts[at - 1] + stages[at - 1].parts : all_parts;
-        strips[at] = strips_of_stage(stages + at, parts[at]);
+    if (c.n_rows == 0) return;
+    for (uint at = 0; at < c.n_stages; at++) {
+        c.parts[at] = at ? c.parts[at - 1] + c.stages[at - 1].parts : parts;
+        c.strips[at] = strips_of_stage(c.stages + at, c.parts[at]);
     }
     uint begun = STAGES, ended = 0;
-    for (chain_turn turn = take_turn(queue, strips, arg.n_stages, 0), next; turn.run.n; turn = next) {
+    for (chain_turn turn = take_turn(&c, 0), next; turn.run.n; turn = next) {
         const uint at = turn.stage;
-        const stage *s = stages + at;
-        next = take_turn(queue, strips, arg.n_stages, at);
+        const stage *s = c.stages + at;
         if (begun != at) {
             begun = at;
-            if (at) wait_until(ENDED(at - 1), (int)strips[at - 1]);
+            if (at) wait_until(ENDED(&c, at - 1), (int)c.strips[at - 1]);
             here.first = s->n_in;
             for (uint r = 0; r < ROWS; r++)
-                here.scales[r] =
-                    s->norm ? norm_scale(s->x + min(r, n_rows - 1) * s->x_stride, s->n_in, s->eps)
-                            : 1.0f;
+                here.scales[r] = s->norm ? norm_scale(s->x + min(r, c.n_rows - 1) * s->x_stride,
+                                                      s->n_in, s->eps)
+                                         : 1.0f;
         }
-        const strips_ahead ahead =
-            ahead_of(stages + (next.run.n ? next.stage : at),
-                     parts[next.run.n ? next.stage : at], next.run.n ? next.run : turn.run);
-        end_run(s, parts[at], turn.run, n_rows, ahead, &here);
+        next = end_turn(&c, turn, &here);
         ended += turn.run.n;
         if (next.run.n && next.stage == at) continue;
-        add_to(ENDED(at), (int)ended);
+        if (at + 1 < c.n_stages) add_to(ENDED(&c, at), (int)ended);
         ended = 0;
     }
     leave_queue(queue, 2 * STAGES);

@@ -71,23 +71,24 @@ static const values zen4_blocks = {{{16, 2, 16, 0}, {16, 2, 16, 0}},
                                    {{16, 2, 32, 0}, {16, 2, 16, 8}}};
 
 /* vendor: as CPUID gives it; family: 0 for any; models: a bit for each extended model, the upper 4
- * bits of a model's number, 0 for any. Of caches whose elements are floating-point numbers, of q8,
+ * bits of a model's number, 0 for any; lower: a bit for each value of the lower 4, 0 for any. Of caches whose elements are floating-point numbers, of q8,
  * and of k8v4 and q4, which have the values of q8 where they were not measured. The last row is for
  * all others. */
 #define ZEN_4 (1u << 1 | 0x1fu << 6) /* of family 25, which is Zen 3, too */
-#define RAPIDS (1u << 8 | 1u << 12)   /* Sapphire and Emerald Rapids, of family 6 */
+#define RAPIDS  (1u << 8 | 1u << 12)   /* extended models of Sapphire and Emerald Rapids, */
+#define FIFTEEN (1u << 15)             /* which share them with others */
 static const struct row {
     const char *name, *vendor;
-    uint32_t family, models;
+    uint32_t family, models, lower;
     const values *floats, *q8, *four_bits;
 } rows[] = {
-    {"built in for Intel Sapphire Rapids", "GenuineIntel", 6, RAPIDS, &rapids_floats, &rapids_q8,
-     &rapids_4_bits},
-    {"built in for Intel", "GenuineIntel", 0, 0, &intel_floats, &intel_q8, &intel_q8},
-    {"built in for AMD family 26", "AuthenticAMD", 26, 0, &zen5_floats, &zen5_q8, &zen5_4_bits},
-    {"built in for AMD family 25", "AuthenticAMD", 25, ZEN_4, &all_rows, &zen4_blocks,
+    {"built in for Intel Sapphire and Emerald Rapids", "GenuineIntel", 6, RAPIDS, FIFTEEN,
+     &rapids_floats, &rapids_q8, &rapids_4_bits},
+    {"built in for Intel", "GenuineIntel", 0, 0, 0, &intel_floats, &intel_q8, &intel_q8},
+    {"built in for AMD family 26", "AuthenticAMD", 26, 0, 0, &zen5_floats, &zen5_q8, &zen5_4_bits},
+    {"built in for AMD family 25", "AuthenticAMD", 25, ZEN_4, 0, &all_rows, &zen4_blocks,
      &zen4_blocks},
-    {TMS_SETTINGS_DEFAULT, NULL, 0, 0, &all_rows, &all_rows, &all_rows},
+    {TMS_SETTINGS_DEFAULT, NULL, 0, 0, 0, &all_rows, &all_rows, &all_rows},
 };
 
 static const values *values_of(const struct row *r, tamis_dtype dtype) {
@@ -95,7 +96,7 @@ static const values *values_of(const struct row *r, tamis_dtype dtype) {
     return dtype == TAMIS_Q8 ? r->q8 : r->four_bits;
 }
 
-/* The vendor as 12 characters and a NUL, empty where there is no CPUID; the extended model. */
+/* The vendor as 12 characters and a NUL, empty where there is no CPUID; the model's 8 bits. */
 static void processor(char vendor[13], uint32_t *family, uint32_t *model) {
     memset(vendor, 0, 13);
     *family = *model = 0;
@@ -107,7 +108,7 @@ static void processor(char vendor[13], uint32_t *family, uint32_t *model) {
     memcpy(vendor + 8, &c, 4);
     if (!__get_cpuid(1, &a, &b, &c, &d)) return;
     *family = (a >> 8) & 15;
-    *model = (a >> 16) & 15;
+    *model = (a >> 12 & 0xf0) | (a >> 4 & 15);
     if (*family == 15) *family += (a >> 20) & 255;
 #endif
 }
@@ -125,7 +126,8 @@ const char *tms_settings_shipped(const tamis_device_info *device, tms_settings *
     uint32_t family, model;
     processor(vendor, &family, &model);
     while (r->vendor && (strcmp(r->vendor, vendor) != 0 || (r->family && r->family != family) ||
-                         (r->models && !(r->models >> model & 1))))
+                         (r->models && !(r->models >> (model >> 4) & 1)) ||
+                         (r->lower && !(r->lower >> (model & 15) & 1))))
         r++;
     for (uint32_t op = 0; op < TMS_SETTING_OPS; op++)
         for (uint32_t dtype = 0; dtype < TMS_DTYPES; dtype++)

@@ -41,7 +41,7 @@ read_options() {
             exit 0
             ;;
         esac
-        if [ "$1" = "${1#--}" ] || [[ $names != *" ${1#--} "* ]]; then
+        if [[ ! $1 =~ ^--[a-z]+$ || $names != *" ${1#--} "* ]]; then
             refuse "$1: no such option (see --help)"
         fi
         [ -n "${2-}" ] || refuse "$1: takes a value (see --help)"

@@ -157,7 +157,7 @@ static void pack_field(field f, const uint8_t *from, uint64_t apart, uint32_t n,
         gather(from, apart, n, 1, f.count, to);
     else if (f.bytes == 2)
         gather(from, apart, n, 2, f.count, to);
-    else if (n == STRIP)
+    else if (n == STRIP && f.count % 4 == 0)
         gather_words(from, apart, f.count, to);
     else
         gather(from, apart, n, 4, f.count, to);

@@ -90,9 +90,10 @@ static void set_ref(tms_cl_launch *l, tms_ref ref, size_t element, uint64_t n,
     if (l->status == TAMIS_OK && (ref.mem || n) && (!inside || ref.offset % element))
         l->status = tms_device_fail(
             l->dev, TAMIS_E_ARGUMENT,
-            "%s: argument %u: %llu elements of %zu bytes at offset %llu of a buffer of %llu bytes",
-            l->name, (unsigned)l->n_args, (unsigned long long)n, element,
+            "%s: memory %u: %llu elements of %zu bytes at offset %llu of a buffer of %llu bytes",
+            l->name, (unsigned)l->n_refs, (unsigned long long)n, element,
             (unsigned long long)ref.offset, (unsigned long long)bytes);
+    l->n_refs++;
     if (l->gathers && tms_cl(l->dev)->in_place) {
         tms_cl_u64(l, mem ? (uintptr_t)mem->host + offset : 0);
     } else {

@@ -9,7 +9,8 @@
 
 #define HUGE_PAGE   (2u << 20)
 #define LINE        64u         /* of the processor's caches, a multiple of every vector */
-#define SLAB        (16u << 20) /* for small buffers */
+#define SLAB        (16u << 20) /* for small buffers, of */
+#define LEAST       (64u << 10) /* at least so many bytes */
 #define MAX_NO_WAIT (1u << 20) /* the contract: writes up to this do not wait */
 
 /* A multiple of HUGE_PAGE bytes, which begin at a multiple of it. NULL: no memory. */
@@ -24,7 +25,7 @@ static void *map_huge(size_t bytes) {
 }
 
 /* Memory of the host on huge pages, which make weights and random page lists faster: of one large
- * buffer, or of small ones, one behind the other. It goes back to the system with the last of them. */
+ * buffer, or of several small ones, one behind the other. It goes back to the system with the last of them. */
 struct tms_cl_slab {
     uint8_t *at;
     size_t bytes, used;
@@ -54,6 +55,11 @@ void tms_cl_slab_leave(tms_cl_slab *slab) {
     free(slab);
 }
 
+static void CL_CALLBACK free_host(cl_mem mem, void *host) {
+    (void)mem;
+    free(host);
+}
+
 static void CL_CALLBACK leave_slab(cl_mem mem, void *slab) {
     (void)mem;
     tms_cl_slab_leave(slab);
@@ -61,6 +67,7 @@ static void CL_CALLBACK leave_slab(cl_mem mem, void *slab) {
 
 /* The slab in which a small buffer finds room, with one more user. */
 static tms_cl_slab *shared_slab(tms_cl_device *cl, uint64_t bytes) {
+    if (cl->slab && atomic_load(&cl->slab->users) == 1) cl->slab->used = 0; /* the device alone */
     if (!cl->slab || cl->slab->bytes - cl->slab->used < bytes) {
         tms_cl_slab *next = slab_create(SLAB);
         if (!next) return NULL;
@@ -71,18 +78,27 @@ static tms_cl_slab *shared_slab(tms_cl_device *cl, uint64_t bytes) {
     return cl->slab;
 }
 
+/* A buffer in memory of the host, which goes back when the driver lets go of the buffer. */
 static cl_int wrap_host(tms_cl_device *cl, uint64_t bytes, tms_mem *out) {
-    tms_cl_slab *slab = bytes < HUGE_PAGE ? shared_slab(cl, bytes) : slab_create(bytes);
+    const uint64_t rounded = (bytes + LINE - 1) / LINE * LINE;
+    void(CL_CALLBACK * release)(cl_mem, void *) = bytes < LEAST ? free_host : leave_slab;
     cl_int code;
-    if (!slab) return CL_OUT_OF_HOST_MEMORY;
-    out->host = slab->at + slab->used;
-    slab->used += (bytes + LINE - 1) / LINE * LINE;
+    void *of;
+    if (bytes < LEAST) {
+        of = out->host = aligned_alloc(LINE, rounded);
+        if (!of) return CL_OUT_OF_HOST_MEMORY;
+    } else {
+        tms_cl_slab *slab = of = bytes < HUGE_PAGE ? shared_slab(cl, rounded) : slab_create(bytes);
+        if (!slab) return CL_OUT_OF_HOST_MEMORY;
+        out->host = slab->at + slab->used;
+        slab->used += rounded;
+    }
     out->cl = clCreateBuffer(cl->context, CL_MEM_READ_WRITE | CL_MEM_USE_HOST_PTR, bytes, out->host,
                              &code);
-    if (code == CL_SUCCESS) code = clSetMemObjectDestructorCallback(out->cl, leave_slab, slab);
+    if (code == CL_SUCCESS) code = clSetMemObjectDestructorCallback(out->cl, release, of);
     if (code == CL_SUCCESS) return code;
     if (out->cl) clReleaseMemObject(out->cl);
-    tms_cl_slab_leave(slab);
+    release(NULL, of);
     *out = (tms_mem){0};
     return code;
 }
@@ -119,7 +135,8 @@ void tms_cl_free(tms_device *dev, tms_mem *mem) {
     (void)tms_cl_build_all(dev); /* launches that are put off may hold it */
     tms_cl(dev)->memory_used -= mem->bytes;
     /* Enqueued commands hold it until they are done, but not those that have its address. */
-    if (tms_cl(dev)->in_place) clFinish(tms_cl(dev)->queue);
+    if (tms_cl(dev)->in_place)
+        (void)tms_cl_check_late(dev, clFinish(tms_cl(dev)->queue), "freeing memory");
     clReleaseMemObject(mem->cl);
     free(mem);
 }

@@ -31,7 +31,7 @@ typedef struct tms_cl_slab tms_cl_slab;
 struct tms_mem {
     cl_mem cl;
     uint64_t bytes;
-    void *host; /* the memory itself, where the device uses it in place; else NULL */
+    void *host; /* the memory itself, where it is the host's; else NULL */
 };
 
 typedef struct tms_cl_device {
@@ -175,7 +175,7 @@ typedef struct tms_cl_launch {
     const char *name;
     cl_kernel kernel;
     tms_cl_job *job; /* what is known of it while the kernel is not built */
-    cl_uint n_args;
+    cl_uint n_args, n_refs; /* arguments; memories, among them those whose address is gathered */
     tamis_status status;
     /* The numbers of a launch that gathers them (tms_cl_gather). */
     bool gathers;
@@ -194,7 +194,7 @@ tms_cl_launch tms_cl_begin_kv(tms_device *dev, const char *file, const char *ker
  * On a device that uses the host's memory in place it is the address, and there is no other
  * parameter: PoCL allocates memory for each argument of each launch, and looks up each buffer. */
 void tms_cl_gather(tms_cl_launch *l);
-/* Two arguments: the memory and the offset in elements of `element` bytes. `n` elements lie there;
+/* Two arguments, unless they are gathered: the memory and the offset in elements of `element` bytes. `n` elements lie there;
  * with n == 0 the memory may be absent (NULL). */
 void tms_cl_ref(tms_cl_launch *l, tms_ref ref, size_t element, uint64_t n);
 /* The same for memory that may be absent, of `n` elements if it is not. */
@@ -210,8 +210,8 @@ void tms_cl_f32(tms_cl_launch *l, float value);
 /* LOGIT_PARAMS of logit.clh; and the option for kernels that are compiled with or without a cap. */
 void tms_cl_logit(tms_cl_launch *l, const tms_logit *rule);
 const char *tms_cl_logit_option(const tms_logit *rule);
-/* KV_PARAMS, BATCH_PARAMS and MATRIX_PARAMS of common.clh, BOUNDS_PARAMS of bounds.clh; `n` as
- * above. */
+/* KV_PARAMS, BATCH_PARAMS and MATRIX_PARAMS of common.clh, BOUNDS_PARAMS of bounds.clh, or the
+ * _NUMBERS of these; `n` as above. */
 void tms_cl_kv(tms_cl_launch *l, const tms_kv *kv, uint64_t n);
 void tms_cl_bounds_of(tms_cl_launch *l, const tms_kv *kv, uint64_t n);
 void tms_cl_batch(tms_cl_launch *l, const tms_batch *batch);
@@ -290,7 +290,7 @@ static inline uint32_t tms_cl_most_shared_lanes(uint32_t cores) {
 }
 /* Bytes of what pieces keep in launches of at most so many lanes, of max_pages pages at most. */
 uint64_t tms_cl_pieces_bytes(const tms_device *dev, const tms_attend *p, uint64_t lanes);
-/* The arguments PIECE_PARAMS of attend_cpu.clh; the states are in `scratch`. */
+/* The arguments PIECE_NUMBERS of attend_cpu.clh; the states are in `scratch`. */
 void tms_cl_attend_pieces(tms_cl_launch *l, const tms_attend *p, uint64_t lanes,
                           const tms_cl_pieces *pieces, tms_ref scratch);
 /* The memory of the states of attend's splits: with one split the results themselves, else scratch,
