@@ -5,8 +5,9 @@
  * entries), with all query heads of the KV head, so that K and V are read once. The core that ends
  * the last piece joins them. With several splits `out` and `lse` are their states, which merge
  * joins. Tiles before the row's first slot are not read, and its pieces begin with the segment of that
- * slot: bits depend on neither. */
+ * slot: bits depend on neither. With WRITES rows are written first (write_attend). */
 #include "attend_cpu.clh"
+#include "write_cpu.clh"
 #if LOGITS
 #include "weigh_cpu.clh"
 
@@ -53,6 +54,7 @@ typedef struct attend_numbers {
     KV_NUMBERS;
     BATCH_NUMBERS;
     MATRIX_NUMBERS(q);
+    OWN_NUMBERS
     ulong tiles_at;
     uint n_tiles;
     ulong pages_at, count_at;
@@ -72,7 +74,7 @@ typedef struct attend_numbers {
 
 /* tiles: NULL to serve every row, else only rows that are a tile of their own. */
 __kernel ONE_ITEM void attend_single(
-    MEMORY(element, kv) BATCH_MEMORY MEMORY(float, q) MEMORY(const int, tiles)
+    MEMORY(element, kv) BATCH_MEMORY MEMORY(float, q) OWN_MEMORY MEMORY(const int, tiles)
     MEMORY(const int, pages) MEMORY(const int, count) MEMORY(float, logits) WEIGHT_MEMORY
     MEMORY(float, out) MEMORY(float, lse) MEMORY(float, states) MEMORY(int, queue)
     const attend_numbers arg) {
@@ -82,6 +84,9 @@ __kernel ONE_ITEM void attend_single(
     OPEN(element, kv);
     OPEN_BATCH();
     OPEN(float, q);
+#if WRITES
+    OPEN_OWN();
+#endif
     OPEN(const int, tiles);
     OPEN(const int, pages);
     OPEN(const int, count);
@@ -125,9 +130,15 @@ __kernel ONE_ITEM void attend_single(
             attend_take(&s, n, ordinal, ids[ordinal]);
             last = min(seen - ordinal * PAGE_SIZE, PAGE_SIZE);
         }
+        __global const float *query = q + row * arg.q_stride + first_head * HEAD_DIM;
+#if WRITES
+        TURN_QUERIES(row, head);
+        query = OWN_HEADS;
+        if (n && (list ? list[first + n - 1] : first + n - 1) == newest) WRITE_OWN(row, head);
+#endif
         const page_rows keys = {kv + head * arg.kv_head_stride, arg.page_stride, arg.slot_stride};
         const attend_row of = {
-            .q = q + row * arg.q_stride + first_head * HEAD_DIM,
+            .q = query,
             .first_head = head * GROUP,
             .n_heads = n_kv_heads * GROUP,
             .hidden = hidden,

@@ -6,7 +6,7 @@
 #include "bounds.cl"
 #include "cpu.clh"
 #include "replace.clh"
-#include "rows.cl"
+#include "rows.clh"
 
 /* A lane and its row. */
 typedef struct staying_lane {

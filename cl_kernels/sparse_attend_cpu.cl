@@ -6,10 +6,12 @@
  * Work split: an item of the queue is a lane. If there are few lanes for the cores (score_runs > 0),
  * the first items are runs of pages of a lane to be scored, `score_runs` a lane; the core that ends
  * the last of a lane selects. The items behind them are pieces of the lanes' lists to be attended;
- * the core that ends the last of a lane joins them. */
+ * the core that ends the last of a lane joins them. With WRITES rows are written first
+ * (write_sparse_attend): what is scored are full pages, which no row's own slot is in. */
 #include "attend_cpu.clh"
 #include "score_cpu.clh"
 #include "select_cpu.clh"
+#include "write_cpu.clh"
 
 enum { SCORED, SELECTED, ATTENDED }; /* a lane's counters */
 
@@ -19,6 +21,7 @@ typedef struct sparse_numbers {
     BOUNDS_NUMBERS;
     BATCH_NUMBERS;
     MATRIX_NUMBERS(q);
+    OWN_NUMBERS
     ulong scores_at;
     uint score_stride, k, sinks, recent;
     ulong pages_at, count_at;
@@ -33,7 +36,7 @@ typedef struct sparse_numbers {
 
 __kernel ONE_ITEM void sparse_attend(
     MEMORY(element, kv) MEMORY(bound_element, bounds) BATCH_MEMORY MEMORY(float, q)
-    MEMORY(float, scores) MEMORY(int, pages) MEMORY(int, count) MEMORY(float, out)
+    OWN_MEMORY MEMORY(float, scores) MEMORY(int, pages) MEMORY(int, count) MEMORY(float, out)
     MEMORY(float, lse) MEMORY(float, states) MEMORY(int, queue) const sparse_numbers arg) {
     const uint n_items = arg.n_items, n_kv_heads = arg.n_kv_heads, pieces = arg.pieces;
     const uint score_runs = arg.score_runs, n_runs = arg.n_rows * n_kv_heads * score_runs;
@@ -43,6 +46,9 @@ __kernel ONE_ITEM void sparse_attend(
     OPEN(bound_element, bounds);
     OPEN_BATCH();
     OPEN(float, q);
+#if WRITES
+    OPEN_OWN();
+#endif
     OPEN(float, scores);
     OPEN(int, pages);
     OPEN(int, count);
@@ -61,6 +67,10 @@ __kernel ONE_ITEM void sparse_attend(
         __global const int *ids = IDS_OF(row, head);
         __global const float *query = q + row * arg.q_stride + (ulong)head * GROUP * HEAD_DIM;
         __global int *list = pages + (ulong)owner * arg.capacity;
+#if WRITES
+        TURN_QUERIES(row, head);
+        query = OWN_HEADS;
+#endif
 
         if (scored) {
             /* 1. scores */
@@ -89,6 +99,9 @@ __kernel ONE_ITEM void sparse_attend(
             const int ordinal = list[first + i];
             attend_take(&s, i, ordinal, ids[ordinal]);
         }
+#if WRITES
+        if (n && first + n == entries) WRITE_OWN(row, head);
+#endif
         const int last = n ? min(PAGE_SIZE, seen - list[first + n - 1] * PAGE_SIZE) : 0;
         const page_rows keys = {kv + head * arg.kv_head_stride, arg.page_stride, arg.slot_stride};
         __global float *kept = KEPT_OF(owner);

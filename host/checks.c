@@ -451,6 +451,31 @@ tamis_status tms_check_sparse_attend(tms_device *dev, const tms_sparse_attend *p
     return tms_check_attend(dev, &p->attend);
 }
 
+/* What is written and what is attended are the same rows, of which no two are of one sequence. */
+static tamis_status check_own_rows(tms_device *dev, const char *op, const tms_write_rotated *w,
+                                   const tms_attend *a) {
+    const tms_batch *b = &a->batch;
+    if (w->rotation.n_rot == 0 || w->batch.n_rows != b->n_rows || b->max_tile_rows > 1)
+        return tms_device_fail(dev, TAMIS_E_ARGUMENT,
+                               "%s: %u rows are written, with %u channels rotated, and %u attended "
+                               "in tiles of %u",
+                               op, w->batch.n_rows, w->rotation.n_rot, b->n_rows, b->max_tile_rows);
+    return TAMIS_OK;
+}
+
+tamis_status tms_check_write_attend(tms_device *dev, const tms_write_attend *p) {
+    tamis_status status = tms_check_write_rotated(dev, &p->write);
+    if (status == TAMIS_OK) status = tms_check_attend(dev, &p->attend);
+    return status == TAMIS_OK ? check_own_rows(dev, "write_attend", &p->write, &p->attend) : status;
+}
+
+tamis_status tms_check_write_sparse_attend(tms_device *dev, const tms_write_sparse_attend *p) {
+    const tms_attend *a = &p->sparse.attend;
+    tamis_status status = tms_check_write_rotated(dev, &p->write);
+    if (status == TAMIS_OK) status = tms_check_sparse_attend(dev, &p->sparse);
+    return status == TAMIS_OK ? check_own_rows(dev, "write_sparse_attend", &p->write, a) : status;
+}
+
 tamis_status tms_check_merge(tms_device *dev, const tms_merge *p) {
     if (p->n == 0 || p->dim == 0) return TAMIS_OK;
     tamis_status status = tms_check_there(dev, "merge", "out", p->out);

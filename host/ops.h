@@ -60,6 +60,8 @@
 /* What a backend may lack or refuse, and who calls it has another way. */
 #define TMS_FUSED_OPS(X, with)                                                                     \
     X(with, sparse_attend)                                                                         \
+    X(with, write_attend)                                                                          \
+    X(with, write_sparse_attend)                                                                   \
     X(with, observed_attend)                                                                       \
     X(with, replace_rows)
 #define TMS_OPS(X, with)                                                                           \

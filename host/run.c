@@ -238,6 +238,12 @@ static const tms_attend *attend_of_sparse(const tms_sparse_attend *p) {
 static const tms_attend *attend_of_observed(const tms_observed_attend *p) {
     return &p->attend;
 }
+static const tms_attend *attend_of_write(const tms_write_attend *p) {
+    return &p->attend;
+}
+static const tms_attend *attend_of_write_sparse(const tms_write_sparse_attend *p) {
+    return &p->sparse.attend;
+}
 static const tms_attend *attend_of_none(const void *p) {
     (void)p;
     return NULL;
@@ -247,6 +253,8 @@ static const tms_attend *attend_of_none(const void *p) {
         const tms_attend *: attend_of_attend,                                                      \
         const tms_sparse_attend *: attend_of_sparse,                                               \
         const tms_observed_attend *: attend_of_observed,                                           \
+        const tms_write_attend *: attend_of_write,                                                 \
+        const tms_write_sparse_attend *: attend_of_write_sparse,                                   \
         default: attend_of_none)(p)
 
 /* Refused before the attend runs. */

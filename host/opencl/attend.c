@@ -101,7 +101,7 @@ tamis_status tms_cl_attend(tms_device *dev, const tms_attend *p) {
     tamis_status status = tms_cl_choose(dev, "attend", tms_cl_attend_cpu_refusal(p), &cpu);
     if (status != TAMIS_OK || !cpu) return status == TAMIS_OK ? attend_base(dev, p) : status;
     tms_cl_states s = states_of(p, true);
-    status = tms_cl_attend_cpu(dev, p, &s, NULL);
+    status = tms_cl_attend_cpu(dev, p, &s, NULL, NULL);
     return status == TAMIS_OK ? merge(dev, p, &s, 0, p->batch.n_rows) : status;
 }
 
@@ -116,5 +116,18 @@ const char *tms_cl_observed_attend_refusal(tms_device *dev, const tms_observed_a
 
 tamis_status tms_cl_observed_attend(tms_device *dev, const tms_observed_attend *p) {
     const tms_cl_states s = states_of(&p->attend, true);
-    return tms_cl_attend_cpu(dev, &p->attend, &s, &p->observe);
+    return tms_cl_attend_cpu(dev, &p->attend, &s, &p->observe, NULL);
+}
+
+const char *tms_cl_write_attend_refusal(tms_device *dev, const tms_write_attend *p) {
+    const char *refusal = tms_cl_no_cpu_form(dev);
+    if (refusal) return refusal;
+    return p->attend.logits.mem ? "logits are asked for" : tms_cl_attend_cpu_refusal(&p->attend);
+}
+
+tamis_status tms_cl_write_attend(tms_device *dev, const tms_write_attend *p) {
+    const tms_attend *a = &p->attend;
+    const tms_cl_states s = states_of(a, true);
+    const tamis_status status = tms_cl_attend_cpu(dev, a, &s, NULL, &p->write);
+    return status == TAMIS_OK ? merge(dev, a, &s, 0, a->batch.n_rows) : status;
 }

@@ -69,18 +69,20 @@ void tms_cl_attend_pieces(tms_cl_launch *l, const tms_attend *p, uint64_t lanes,
 
 /* Both files are in one program, whose options are the same. */
 static tms_cl_launch begin(tms_device *dev, const tms_attend *p, const char *file,
-                           const char *kernel) {
+                           const char *kernel, const tms_write_rotated *write) {
     const tms_batch *b = &p->batch;
     tms_cl_launch l = tms_cl_begin(
-        dev, file, kernel, "-DDTYPE=%d -DHEAD_DIM=%u -DPAGE_SIZE=%u -DGROUP=%u -DHIDING=%d%s%s%s%s",
-        p->kv.dtype, p->kv.head_dim, p->kv.page_size, b->n_heads / b->n_kv_heads,
-        p->batch.first.mem != NULL, tms_cl_logit_option(&p->logit),
-        p->logits.mem ? " -DLOGITS=1" : "", tms_cl_shape(dev),
+        dev, file, kernel,
+        "-DDTYPE=%d -DHEAD_DIM=%u -DPAGE_SIZE=%u -DGROUP=%u -DHIDING=%d%s%s%s%s%s", p->kv.dtype,
+        p->kv.head_dim, p->kv.page_size, b->n_heads / b->n_kv_heads, p->batch.first.mem != NULL,
+        tms_cl_logit_option(&p->logit), p->logits.mem ? " -DLOGITS=1" : "",
+        write ? " -DWRITES=1" : "", tms_cl_shape(dev),
         tms_cl_settings(dev, TAMIS_SETTING_OF_ATTEND, &p->kv, b->n_heads / b->n_kv_heads));
     tms_cl_gather(&l);
     tms_cl_kv(&l, &p->kv, b->n_rows);
     tms_cl_batch(&l, b);
     tms_cl_matrix(&l, &p->q, b->n_rows, (uint64_t)b->n_heads * p->kv.head_dim);
+    if (write) tms_cl_own_rows(&l, write);
     return l;
 }
 
@@ -96,9 +98,10 @@ static void set_weights(tms_cl_launch *l, const tms_observe *p, const tms_batch 
 
 /* Rows one by one: every row, or only those that are a tile of their own. */
 static tamis_status run_single(tms_device *dev, const tms_attend *p, const tms_cl_states *s,
-                               const tms_observe *observe, bool by_tile) {
+                               const tms_observe *observe, const tms_write_rotated *write,
+                               bool by_tile) {
     const tms_batch *b = &p->batch;
-    tms_cl_launch l = begin(dev, p, "attend_cpu.cl", "attend_single");
+    tms_cl_launch l = begin(dev, p, "attend_cpu.cl", "attend_single", write);
     tms_cl_optional(&l, by_tile ? b->tiles : (tms_ref){0}, sizeof(cl_int), 2ull * b->n_tiles);
     tms_cl_u32(&l, b->n_tiles);
     tms_cl_attend_lists(&l, p);
@@ -115,7 +118,7 @@ static tamis_status run_single(tms_device *dev, const tms_attend *p, const tms_c
 /* Tiles of more than one row. */
 static tamis_status run_tiles(tms_device *dev, const tms_attend *p, const tms_cl_states *s) {
     const tms_batch *b = &p->batch;
-    tms_cl_launch l = begin(dev, p, "attend_rows_cpu.cl", "attend_tiles");
+    tms_cl_launch l = begin(dev, p, "attend_rows_cpu.cl", "attend_tiles", NULL);
     tms_cl_optional(&l, b->tiles, sizeof(cl_int), 2ull * b->n_tiles);
     tms_cl_u32(&l, b->n_tiles);
     tms_cl_attend_states(&l, p, s);
@@ -125,8 +128,8 @@ static tamis_status run_tiles(tms_device *dev, const tms_attend *p, const tms_cl
 /* One kernel processes rows that are a tile of their own, another larger tiles, which have no logits;
  * the bits of a row are the same in both. */
 tamis_status tms_cl_attend_cpu(tms_device *dev, const tms_attend *p, const tms_cl_states *s,
-                               const tms_observe *observe) {
+                               const tms_observe *observe, const tms_write_rotated *write) {
     const bool tiles = !p->lists.pages.mem && !p->logits.mem && p->batch.max_tile_rows > 1;
-    const tamis_status status = run_single(dev, p, s, observe, tiles);
+    const tamis_status status = run_single(dev, p, s, observe, write, tiles);
     return status == TAMIS_OK && tiles ? run_tiles(dev, p, s) : status;
 }

@@ -267,6 +267,8 @@ static cl_int create(tms_cl_device *cl, cl_platform_id platform) {
     const size_t counters = of_lanes > of_stages ? of_lanes : of_stages;
     if (code == CL_SUCCESS && cl->cpu)
         code = zeros(cl, (2 + counters) * sizeof(cl_int), &cl->items);
+    const size_t heads = cl->base.info.compute_units * TMS_CL_OWN_FLOATS;
+    if (code == CL_SUCCESS && cl->cpu) code = zeros(cl, heads * sizeof(cl_float), &cl->heads);
     if (code == CL_SUCCESS) code = zeros(cl, NOTHING_BYTES, &cl->nothing);
     pthread_mutex_unlock(&drivers);
     return code;
@@ -314,6 +316,7 @@ void tms_cl_close(tms_device *dev) {
     tms_cl_programs_free(cl);
     tms_cl_staging_free(&cl->staging);
     if (cl->items.cl) clReleaseMemObject(cl->items.cl);
+    if (cl->heads.cl) clReleaseMemObject(cl->heads.cl);
     if (cl->nothing.cl) clReleaseMemObject(cl->nothing.cl);
     tms_cl_slab_leave(cl->slab);
     if (cl->queue) clReleaseCommandQueue(cl->queue);

@@ -52,6 +52,7 @@ typedef struct tms_cl_device {
     bool in_place;        /* it uses memory of the host as it lies there, by its address */
     tms_cl_slab *slab;    /* memory for small buffers, see memory.c */
     tms_mem items;        /* the counter of tms_cl_run_queue on CPUs */
+    tms_mem heads;        /* of each core: heads that write_attend rotates, on CPUs */
     tms_mem nothing;      /* zeros in the place of absent memory */
     uint64_t memory_used; /* bytes of all tms_mem */
     char options[160];    /* of every build: language version and what depends on the vendor */
@@ -307,11 +308,16 @@ typedef struct tms_cl_states {
 void tms_cl_attend_states(tms_cl_launch *l, const tms_attend *p, const tms_cl_states *s);
 void tms_cl_attend_lists(tms_cl_launch *l, const tms_attend *p);
 void tms_cl_attend_logits(tms_cl_launch *l, const tms_attend *p);
-/* attend_cpu.c: the CPU form of attend up to the merge, and why it does not take a case. observe: of
- * observed_attend, else NULL. */
+/* attend_cpu.c: the CPU form of attend up to the merge, and why it does not take a case. observe and
+ * write: of observed_attend and of write_attend, else NULL. */
 tamis_status tms_cl_attend_cpu(tms_device *dev, const tms_attend *p, const tms_cl_states *s,
-                               const tms_observe *observe);
+                               const tms_observe *observe, const tms_write_rotated *write);
 const char *tms_cl_attend_cpu_refusal(const tms_attend *p);
+
+/* rows.c: the arguments OWN_NUMBERS of write_cpu.clh, of rows that an attend writes first. */
+void tms_cl_own_rows(tms_cl_launch *l, const tms_write_rotated *p);
+/* The most floats of a core's heads: those of a group, and a key. */
+#define TMS_CL_OWN_FLOATS ((16 + 1) * 256)
 
 /* Merges states of the same rows into one, parts packed [part][row*n_heads + head][dim], out with a
  * row stride; for the op merge and the last step of attend. */

@@ -2,13 +2,10 @@
 /* write_rows and read_rows on OpenCL: shapes and launches of cl_kernels/rows.cl. */
 #include "host/opencl/opencl.h"
 
-/* The arguments of a rotation, which may be none, behind those of a write. */
-static void set_rotation(tms_cl_launch *l, const tms_write_rows *p) {
+/* TURN_NUMBERS of rows.clh; a rotation may be none. */
+static void set_turns(tms_cl_launch *l, const tms_write_rows *p) {
     const tms_rotation *rotation = &p->rotation;
-    const uint32_t n = rotation->n_rot ? p->batch.n_rows : 0, heads = p->batch.n_heads,
-                   pairs = rotation->n_rot / 2;
-    tms_cl_matrix(l, &rotation->q, n, (uint64_t)heads * p->kv.head_dim);
-    tms_cl_u32(l, heads);
+    const uint32_t n = rotation->n_rot ? p->batch.n_rows : 0, pairs = rotation->n_rot / 2;
     tms_cl_u32(l, pairs);
     tms_cl_u32(l, rotation->pairing == TAMIS_PAIR_ADJACENT);
     tms_cl_ref(l, rotation->positions, sizeof(cl_int), n);
@@ -16,6 +13,14 @@ static void set_rotation(tms_cl_launch *l, const tms_write_rows *p) {
     tms_cl_optional(l, rotation->q_norm, sizeof(cl_float), p->kv.head_dim);
     tms_cl_optional(l, rotation->k_norm, sizeof(cl_float), p->kv.head_dim);
     tms_cl_f32(l, rotation->eps);
+}
+
+/* ROTATION_NUMBERS, behind those of a write. */
+static void set_rotation(tms_cl_launch *l, const tms_write_rows *p) {
+    const uint32_t n = p->rotation.n_rot ? p->batch.n_rows : 0, heads = p->batch.n_heads;
+    tms_cl_matrix(l, &p->rotation.q, n, (uint64_t)heads * p->kv.head_dim);
+    tms_cl_u32(l, heads);
+    set_turns(l, p);
 }
 
 tms_cl_launch tms_cl_begin_kv(tms_device *dev, const char *file, const char *kernel,
@@ -27,16 +32,22 @@ tms_cl_launch tms_cl_begin_kv(tms_device *dev, const char *file, const char *ker
                         bounds, kv->head_dim, kv->page_size);
 }
 
-/* What both kernels take first; rows of `unit` bytes' elements, n_k and n_v of them. */
+/* ROW_NUMBERS: rows of `unit` bytes' elements, n_k and n_v of them. */
+static void set_k_v(tms_cl_launch *l, const tms_write_rows *p, size_t unit, uint64_t n_k,
+                    uint64_t n_v) {
+    tms_cl_ref(l, p->k, unit, n_k);
+    tms_cl_u64(l, p->k_stride);
+    tms_cl_ref(l, p->v, unit, n_v);
+    tms_cl_u64(l, p->v_stride);
+}
+
+/* What both kernels take first. */
 static void set_rows(tms_cl_launch *l, const tms_write_rows *p, size_t unit, uint64_t n_k,
                      uint64_t n_v) {
     tms_cl_gather(l);
     tms_cl_kv(l, &p->kv, p->batch.n_rows);
     tms_cl_batch(l, &p->batch);
-    tms_cl_ref(l, p->k, unit, n_k);
-    tms_cl_u64(l, p->k_stride);
-    tms_cl_ref(l, p->v, unit, n_v);
-    tms_cl_u64(l, p->v_stride);
+    set_k_v(l, p, unit, n_k, n_v);
 }
 
 static void set_slots(tms_cl_launch *l, const tms_write_rows *p) {
@@ -77,6 +88,18 @@ tamis_status tms_cl_write_rotated(tms_device *dev, const tms_write_rotated *p) {
     set_slots(&l, p);
     set_rotation(&l, p);
     return tms_cl_run_items(&l, (uint64_t)b->n_rows * (b->n_heads + b->n_kv_heads));
+}
+
+/* ---- In the launch of an attend --------------------------------------------------------------- */
+
+void tms_cl_own_rows(tms_cl_launch *l, const tms_write_rotated *p) {
+    const uint64_t cores = l->dev->info.compute_units;
+    const uint64_t heads = p->batch.n_heads / p->batch.n_kv_heads + 1;
+    const tms_ref of_cores = {&tms_cl(l->dev)->heads, 0};
+    set_k_v(l, p, sizeof(cl_float), reach(p, p->k_stride), reach(p, p->v_stride));
+    set_slots(l, p);
+    set_turns(l, p);
+    tms_cl_ref(l, of_cores, sizeof(cl_float), cores * heads * p->kv.head_dim);
 }
 
 /* ---- In the slots of evicted tokens ----------------------------------------------------------- */

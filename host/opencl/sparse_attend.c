@@ -34,7 +34,9 @@ const char *tms_cl_sparse_attend_refusal(tms_device *dev, const tms_sparse_atten
     return tms_cl_cpu_shape_refusal(&p->attend.kv);
 }
 
-tamis_status tms_cl_sparse_attend(tms_device *dev, const tms_sparse_attend *p) {
+/* write: rows that are written first, or NULL. */
+static tamis_status launch(tms_device *dev, const tms_sparse_attend *p,
+                           const tms_write_rotated *write) {
     const tms_attend *a = &p->attend;
     const tms_select *s = &p->select;
     const tms_batch *b = &a->batch;
@@ -43,16 +45,17 @@ tamis_status tms_cl_sparse_attend(tms_device *dev, const tms_sparse_attend *p) {
     tms_cl_launch l = tms_cl_begin(
         dev, "sparse_attend_cpu.cl", "sparse_attend",
         "-DDTYPE=%d -DBOUNDS_DTYPE=%d -DHEAD_DIM=%u -DPAGE_SIZE=%u "
-        "-DGROUP=%u -DRULE=%d -DHIDING=%d%s%s%s",
+        "-DGROUP=%u -DRULE=%d -DHIDING=%d%s%s%s%s",
         a->kv.dtype, p->score.kv.bounds_dtype, a->kv.head_dim, a->kv.page_size,
         b->n_heads / b->n_kv_heads, p->score.group, b->first.mem != NULL,
-        tms_cl_logit_option(&a->logit), tms_cl_shape(dev),
+        write ? " -DWRITES=1" : "", tms_cl_logit_option(&a->logit), tms_cl_shape(dev),
         tms_cl_settings(dev, TAMIS_SETTING_OF_SPARSE, &a->kv, b->n_heads / b->n_kv_heads));
     tms_cl_gather(&l);
     tms_cl_kv(&l, &a->kv, b->n_rows);
     tms_cl_bounds_of(&l, &p->score.kv, b->n_rows);
     tms_cl_batch(&l, b);
     tms_cl_matrix(&l, &a->q, b->n_rows, width);
+    if (write) tms_cl_own_rows(&l, write);
     tms_cl_ref(&l, p->score.scores, sizeof(cl_float), lanes * p->score.stride);
     tms_cl_u32(&l, p->score.stride);
     tms_cl_u32(&l, s->k);
@@ -70,4 +73,16 @@ tamis_status tms_cl_sparse_attend(tms_device *dev, const tms_sparse_attend *p) {
     tms_cl_u32(&l, runs.pages);
     tms_cl_attend_pieces(&l, a, lanes, &pieces, a->scratch);
     return tms_cl_run_queue(&l, lanes * (runs.n + pieces.n));
+}
+
+tamis_status tms_cl_sparse_attend(tms_device *dev, const tms_sparse_attend *p) {
+    return launch(dev, p, NULL);
+}
+
+const char *tms_cl_write_sparse_attend_refusal(tms_device *dev, const tms_write_sparse_attend *p) {
+    return tms_cl_sparse_attend_refusal(dev, &p->sparse);
+}
+
+tamis_status tms_cl_write_sparse_attend(tms_device *dev, const tms_write_sparse_attend *p) {
+    return launch(dev, &p->sparse, &p->write);
 }

@@ -1,8 +1,9 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* The contract of attend, of sparse_attend, of merge and of sink. */
+/* The contract of attend, of sparse_attend and of both behind a write, of merge and of sink. */
 #ifndef TMS_OPS_ATTENTION_H
 #define TMS_OPS_ATTENTION_H
 
+#include "host/ops/rows.h"
 #include "host/ops/selection.h"
 
 /* attend: softmax attention of query rows over their lanes' slots.
@@ -62,6 +63,22 @@ typedef struct tms_sparse_attend {
     tms_attend attend;
     tms_event **halfway;
 } tms_sparse_attend;
+
+/* write_attend: write_rotated, then attend of its rows, in one launch; write_sparse_attend: the same
+ * with sparse_attend. attend.q is write.rotation.q. Each row is the only one of its sequence. A slot
+ * that is not skipped is the last one that its row sees, in a page that only this lane has and that is
+ * in the row's list; under write_sparse_attend it does not fill the page. No row of `out` shares an
+ * element with q, k or v. Unlike write_rotated they leave q and k as they are. A backend may offer them
+ * for some cases only: the refusals say why not, and the caller then runs the ops one by one, whose
+ * result is this, bit for bit. */
+typedef struct tms_write_attend {
+    tms_write_rotated write;
+    tms_attend attend;
+} tms_write_attend;
+typedef struct tms_write_sparse_attend {
+    tms_write_rotated write;
+    tms_sparse_attend sparse;
+} tms_write_sparse_attend;
 
 /* merge: states of the same rows into one. lse = log Σ exp(lse_i); out = Σ exp(lse_i - lse)·out_i.
  *   outs  f32 [n_parts][n][dim]; lses f32 [n_parts][n];

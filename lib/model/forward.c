@@ -143,17 +143,21 @@ static tamis_attention_rows attention_rows(const tamis_runner *runner, uint32_t 
                                   .out = rows_of(runner, TMS_ATTENDED)};
 }
 
-tamis_status tms_forward_write(tamis_runner *runner, uint32_t layer, tamis_error *error) {
+static tamis_rotated_rows rotated_rows(const tamis_runner *runner, uint32_t layer) {
     const tamis_model *model = runner->model;
     const tms_weight *w = model->weights.layers[layer].weights;
-    const tamis_rotated_rows rotated = {.q = rows_of(runner, TMS_Q),
-                                        .k = rows_of(runner, TMS_K),
-                                        .v = rows_of(runner, TMS_V),
-                                        .rotation = model->rotation,
-                                        .positions = place_of(runner, TMS_POSITIONS),
-                                        .q_norm = weight_place(&w[TMS_ATTN_Q_NORM]),
-                                        .k_norm = weight_place(&w[TMS_ATTN_K_NORM]),
-                                        .eps = model->config.norm_eps};
+    return (tamis_rotated_rows){.q = rows_of(runner, TMS_Q),
+                                .k = rows_of(runner, TMS_K),
+                                .v = rows_of(runner, TMS_V),
+                                .rotation = model->rotation,
+                                .positions = place_of(runner, TMS_POSITIONS),
+                                .q_norm = weight_place(&w[TMS_ATTN_Q_NORM]),
+                                .k_norm = weight_place(&w[TMS_ATTN_K_NORM]),
+                                .eps = model->config.norm_eps};
+}
+
+tamis_status tms_forward_write(tamis_runner *runner, uint32_t layer, tamis_error *error) {
+    const tamis_rotated_rows rotated = rotated_rows(runner, layer);
     return tamis_plan_write_rotated(runner->plan, layer, &rotated, error);
 }
 
@@ -168,6 +172,10 @@ static tamis_status read_cache(tamis_runner *runner, uint32_t layer, uint32_t n_
                                tamis_error *error) {
     const tamis_attention_rows rows = attention_rows(runner, layer, n_rows);
     if (runner->tap) TMS_TRY(runner->tap(runner->tap_user, layer, n_rows, error));
+    if (!runner->observer) { /* else it sees q and k as they are when they are rotated */
+        const tamis_rotated_rows rotated = rotated_rows(runner, layer);
+        return tamis_plan_write_attend(runner->plan, layer, &rotated, &rows.out, error);
+    }
     TMS_TRY(tms_forward_write(runner, layer, error));
     TMS_TRY(tms_forward_attend(runner, layer, error));
     return observe(runner, &rows, error);

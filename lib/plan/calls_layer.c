@@ -88,25 +88,34 @@ static tamis_status replace_rows(tamis_plan *plan, const tms_replace_rows *p, ta
     return TAMIS_OK;
 }
 
-/* Enqueues the write of rows that have been checked, with what comes before and behind it. */
-static tamis_status enqueue_write(tamis_plan *plan, uint32_t layer, tms_write_rows write,
-                                  tamis_error *error) {
-    tms_step_layer *state = &plan->step.layers[layer];
+static void begin_write(tamis_plan *plan, uint32_t layer) {
+    plan->step.layers[layer].begun = true;
+    tms_loads_lose_present(&plan->loads, layer);
+}
+
+/* Behind the launch that writes: bounds of pages that became full. */
+static tamis_status end_write(tamis_plan *plan, uint32_t layer, tamis_error *error) {
+    const tms_step_layer *state = &plan->step.layers[layer];
     tms_bounds bounds = tms_cache_bounds(plan->setup.cache, layer);
     bounds.n = state->n_bounded;
     bounds.pages = tms_step_table(&plan->step, plan->step.at.filled + state->filled);
-    const tms_replace_rows replace = tms_in_step_replace(&plan->in_step, layer, &write);
-    state->begun = true;
-    tms_loads_lose_present(&plan->loads, layer);
-    TMS_TRY(state->n_staying > 0 ? replace_rows(plan, &replace, error)
-                                 : put_rows(plan, &write, error));
-    if (plan->setup.needs.feed == TMS_FEED_KEYS)
-        TIME(plan, observe_us, tms_in_step_score_rows(&plan->in_step, &write, error));
     if (bounds.n > 0) RUN(plan, bounds_us, bounds, &bounds);
     if (plan->step.fixed)
         plan->templates.serials[plan->step.n_rows] = plan->setup.cache->bounds_serial;
     count_written(plan, layer);
     return TAMIS_OK;
+}
+
+/* Enqueues the write of rows that have been checked, with what comes before and behind it. */
+static tamis_status enqueue_write(tamis_plan *plan, uint32_t layer, tms_write_rows write,
+                                  tamis_error *error) {
+    const tms_replace_rows replace = tms_in_step_replace(&plan->in_step, layer, &write);
+    begin_write(plan, layer);
+    TMS_TRY(plan->step.layers[layer].n_staying > 0 ? replace_rows(plan, &replace, error)
+                                                   : put_rows(plan, &write, error));
+    if (plan->setup.needs.feed == TMS_FEED_KEYS)
+        TIME(plan, observe_us, tms_in_step_score_rows(&plan->in_step, &write, error));
+    return end_write(plan, layer, error);
 }
 
 tamis_status tamis_plan_write(tamis_plan *plan, uint32_t layer, const tamis_rows *k,
@@ -204,17 +213,25 @@ static tamis_status check_rotation(const tamis_plan *plan, const tamis_rotated_r
     return TAMIS_OK;
 }
 
-tamis_status tamis_plan_write_rotated(tamis_plan *plan, uint32_t layer,
-                                      const tamis_rotated_rows *rows, tamis_error *error) {
-    TMS_ENTER(plan);
+/* All that is asked of the call, into what the launch takes. */
+static tamis_status check_write_rotated(const tamis_plan *plan, uint32_t layer,
+                                        const tamis_rotated_rows *rows, tms_write_rows *write,
+                                        tamis_error *error) {
     TMS_TRY(check_unwritten(plan, layer, error));
     TMS_REQUIRE(rows, TAMIS_E_ARGUMENT, "rows is NULL");
     TMS_REQUIRE_RESERVED(rows, tamis_rotated_rows);
     TMS_REQUIRE(rows->reserved32 == 0, TAMIS_E_ARGUMENT,
                 "reserved32 of tamis_rotated_rows is %" PRIu32 "; it must be 0", rows->reserved32);
-    tms_write_rows write = tms_template_write(&plan->templates, layer);
-    TMS_TRY(check_rotated_rows(plan, rows, &write, error));
-    TMS_TRY(check_rotation(plan, rows, &write.rotation, error));
+    *write = tms_template_write(&plan->templates, layer);
+    TMS_TRY(check_rotated_rows(plan, rows, write, error));
+    return check_rotation(plan, rows, &write->rotation, error);
+}
+
+tamis_status tamis_plan_write_rotated(tamis_plan *plan, uint32_t layer,
+                                      const tamis_rotated_rows *rows, tamis_error *error) {
+    TMS_ENTER(plan);
+    tms_write_rows write;
+    TMS_TRY(check_write_rotated(plan, layer, rows, &write, error));
     return enqueue_write(plan, layer, write, error);
 }
 
@@ -258,6 +275,16 @@ static byte_range range_of(const tamis_rows *rows, uint64_t n, uint64_t stride, 
     return (byte_range){rows->offset, rows->offset + ((n - 1) * stride + width) * sizeof(float)};
 }
 
+static tamis_status check_beside(const char *name, const tamis_rows *rows, byte_range from,
+                                 const tamis_rows *out, byte_range to, tamis_error *error) {
+    TMS_REQUIRE(rows->buffer != out->buffer || from.end <= to.first || to.end <= from.first,
+                TAMIS_E_ARGUMENT,
+                "%s and out overlap: bytes %" PRIu64 " to %" PRIu64 " and %" PRIu64 " to %" PRIu64
+                " of one buffer",
+                name, from.first, from.end - 1, to.first, to.end - 1);
+    return TAMIS_OK;
+}
+
 static tamis_status check_attend(const tamis_plan *plan, const tamis_rows *q, const tamis_rows *out,
                                  tms_matrix *q_rows, tms_matrix *out_rows, tamis_error *error) {
     const tamis_context *context = plan->setup.cache->context;
@@ -270,13 +297,8 @@ static tamis_status check_attend(const tamis_plan *plan, const tamis_rows *q, co
                 tamis_dtype_name(q->dtype));
     TMS_REQUIRE(out->dtype == TAMIS_F32, TAMIS_E_ARGUMENT, "out is %s; it must be f32",
                 tamis_dtype_name(out->dtype));
-    byte_range from = range_of(q, n, q_rows->stride, width);
-    byte_range to = range_of(out, n, out_rows->stride, width);
-    TMS_REQUIRE(q->buffer != out->buffer || from.end <= to.first || to.end <= from.first,
-                TAMIS_E_ARGUMENT,
-                "q and out overlap: bytes %" PRIu64 " to %" PRIu64 " and %" PRIu64 " to %" PRIu64
-                " of one buffer",
-                from.first, from.end - 1, to.first, to.end - 1);
+    TMS_TRY(check_beside("q", q, range_of(q, n, q_rows->stride, width), out,
+                         range_of(out, n, out_rows->stride, width), error));
     q_rows->ref = (tms_ref){q->buffer->mem, q->offset};
     out_rows->ref = (tms_ref){out->buffer->mem, out->offset};
     return TAMIS_OK;
@@ -402,50 +424,136 @@ static tamis_status run_listed(tamis_plan *plan, uint32_t layer, tms_sparse_atte
     return run_attend(plan, layer, &p->attend, observed, error);
 }
 
-tamis_status tamis_plan_attend(tamis_plan *plan, uint32_t layer, const tamis_rows *q,
-                               const tamis_rows *out, tamis_error *error) {
-    TMS_ENTER(plan);
-    TMS_TRY(tms_plan_check_layer(plan, layer, error));
-    tms_step *step = &plan->step;
-    TMS_TRY(tms_plan_check_held(plan, layer, error));
-    TMS_REQUIRE(plan->setup.needs.feed != TMS_FEED_SUM || !step->layers[layer].fed, TAMIS_E_STATE,
+/* How a layer's rows attend: p.attend alone, or by lists. */
+typedef struct attending {
+    tms_sparse_attend p;
+    bool listed;
+    uint64_t *path; /* the counter of such rows */
+} attending;
+
+/* Checks a layer that is about to be attended, and the caller's rows. */
+static tamis_status check_attending(tamis_plan *plan, uint32_t layer, const tamis_rows *q,
+                                    const tamis_rows *out, attending *a, tamis_error *error) {
+    tms_matrix q_rows, out_rows;
+    TMS_REQUIRE(plan->setup.needs.feed != TMS_FEED_SUM || !plan->step.layers[layer].fed,
+                TAMIS_E_STATE,
                 "layer %" PRIu32 " has been attended in this step already: %s would count its rows "
                 "twice",
                 layer, plan->setup.needs.entry->name);
-    tms_matrix q_rows, out_rows;
     TMS_TRY(check_attend(plan, q, out, &q_rows, &out_rows, error));
-    uint64_t *path = NULL;
-    tms_sparse_attend p = {.attend = tms_template_attend(&plan->templates, layer)};
-    bool listed = is_listed(plan, layer, &p.attend.batch, &path), fused = false;
-    bool observed = false;
-    if (listed) {
-        p = tms_template_sparse(&plan->templates, layer);
-        p.score.q = q_rows;
+    *a = (attending){.p = {.attend = tms_template_attend(&plan->templates, layer)}};
+    a->listed = is_listed(plan, layer, &a->p.attend.batch, &a->path);
+    if (a->listed) {
+        a->p = tms_template_sparse(&plan->templates, layer);
+        a->p.score.q = q_rows;
     }
-    p.attend.q = q_rows;
-    p.attend.out = out_rows;
+    a->p.attend.q = q_rows;
+    a->p.attend.out = out_rows;
+    return TAMIS_OK;
+}
+
+static void end_attending(tamis_plan *plan, uint32_t layer, const attending *a, bool fused) {
+    plan->step.layers[layer].attended = true;
+    *a->path += plan->step.n_rows;
+    count_attended(plan, layer, a->listed, fused);
+}
+
+static tamis_status enqueue_attend(tamis_plan *plan, uint32_t layer, attending *a,
+                                   tamis_error *error) {
+    tms_step *step = &plan->step;
+    tms_attend *attend = &a->p.attend;
+    bool observed = false, fused = false;
     plan->templates.attended = false;
     if (tms_in_step_observes(&plan->in_step))
-        TIME(plan, observe_us, tms_in_step_ask_weights(&plan->in_step, listed, &p.attend, error));
+        TIME(plan, observe_us, tms_in_step_ask_weights(&plan->in_step, a->listed, attend, error));
     if (plan->sight.first) /* else there is nothing to time */
-        TIME(plan, attend_us,
-             tms_sight_find(&plan->sight, step, layer, &p.attend.batch, error));
-    if (listed) {
-        fused = tms_template_fuses(&plan->templates, &p);
-        TMS_TRY(run_listed(plan, layer, &p, fused, &observed, error));
+        TIME(plan, attend_us, tms_sight_find(&plan->sight, step, layer, &attend->batch, error));
+    if (a->listed) {
+        fused = tms_template_fuses(&plan->templates, &a->p);
+        TMS_TRY(run_listed(plan, layer, &a->p, fused, &observed, error));
     } else if (plan->setup.needs.rotation) {
-        TIME(plan, attend_us, tms_reindex_attend(&plan->reindex, &p.attend, error));
+        TIME(plan, attend_us, tms_reindex_attend(&plan->reindex, attend, error));
     } else {
-        TMS_TRY(run_attend(plan, layer, &p.attend, &observed, error));
+        TMS_TRY(run_attend(plan, layer, attend, &observed, error));
     }
     step->layers[layer].fed |= tms_needs_weights(&plan->setup.needs);
     if (tms_in_step_observes(&plan->in_step))
         TIME(plan, observe_us,
-             tms_in_step_use_weights(&plan->in_step, layer, &p.attend, observed, error));
-    step->layers[layer].attended = true;
-    *path += step->n_rows;
-    count_attended(plan, layer, listed, fused);
+             tms_in_step_use_weights(&plan->in_step, layer, attend, observed, error));
+    end_attending(plan, layer, a, fused);
     return TAMIS_OK;
+}
+
+tamis_status tamis_plan_attend(tamis_plan *plan, uint32_t layer, const tamis_rows *q,
+                               const tamis_rows *out, tamis_error *error) {
+    TMS_ENTER(plan);
+    attending a;
+    TMS_TRY(tms_plan_check_layer(plan, layer, error));
+    TMS_TRY(tms_plan_check_held(plan, layer, error));
+    TMS_TRY(check_attending(plan, layer, q, out, &a, error));
+    return enqueue_attend(plan, layer, &a, error);
+}
+
+/* ---- Write and attend ------------------------------------------------------------------------- */
+
+/* Whether out lies apart from k and v, which it may be written before they are read. */
+static tamis_status check_written_beside(const tamis_plan *plan, const tamis_rotated_rows *rows,
+                                         const tms_write_rows *write, const tamis_rows *out,
+                                         const tms_matrix *out_rows, tamis_error *error) {
+    const tamis_cache_params *p = &plan->setup.cache->params;
+    const uint64_t width = (uint64_t)p->n_kv_heads * p->head_dim, n = plan->step.n_rows;
+    const byte_range to = range_of(out, n, out_rows->stride, (uint64_t)p->n_heads * p->head_dim);
+    TMS_TRY(
+        check_beside("k", &rows->k, range_of(&rows->k, n, write->k_stride, width), out, to, error));
+    return check_beside("v", &rows->v, range_of(&rows->v, n, write->v_stride, width), out, to,
+                        error);
+}
+
+/* Whether each row is the only one of its sequence and takes a slot of its own, and nothing runs
+ * between writing and attending, or needs rows that are rotated. */
+static bool nothing_between(const tamis_plan *plan, uint32_t layer) {
+    const tms_step *step = &plan->step;
+    const bool decodes = step->n_rows == step->n_sequences && step->n_rows == step->n_begun;
+    return decodes && step->layers[layer].n_staying == 0 && !plan->sight.first &&
+           !plan->setup.needs.rotation && plan->setup.needs.feed != TMS_FEED_KEYS &&
+           !tms_in_step_observes(&plan->in_step);
+}
+
+/* In one launch, if there is one for the case: *done. */
+static tamis_status write_and_attend(tamis_plan *plan, uint32_t layer, const tms_write_rows *write,
+                                     const attending *a, bool *done, tamis_error *error) {
+    const tms_write_attend all = {*write, a->p.attend};
+    const tms_write_sparse_attend sparse = {*write, a->p};
+    *done = nothing_between(plan, layer) &&
+            (a->listed ? plan->step.layers[layer].n_bounded == 0 && /* scores read bounds */
+                             tms_template_writes_sparse(&plan->templates, &sparse)
+                       : tms_template_writes(&plan->templates, &all));
+    if (!*done) return TAMIS_OK;
+    plan->templates.attended = false;
+    begin_write(plan, layer);
+    if (a->listed)
+        RUN(plan, fused_us, write_sparse_attend, &sparse);
+    else
+        RUN(plan, attend_us, write_attend, &all);
+    TMS_TRY(end_write(plan, layer, error));
+    end_attending(plan, layer, a, a->listed);
+    return TAMIS_OK;
+}
+
+tamis_status tamis_plan_write_attend(tamis_plan *plan, uint32_t layer,
+                                     const tamis_rotated_rows *rows, const tamis_rows *out,
+                                     tamis_error *error) {
+    TMS_ENTER(plan);
+    tms_write_rows write;
+    attending a;
+    bool done = false;
+    TMS_TRY(check_write_rotated(plan, layer, rows, &write, error));
+    TMS_TRY(check_attending(plan, layer, &rows->q, out, &a, error));
+    TMS_TRY(check_written_beside(plan, rows, &write, out, &a.p.attend.out, error));
+    TMS_TRY(write_and_attend(plan, layer, &write, &a, &done, error));
+    if (done) return TAMIS_OK;
+    TMS_TRY(enqueue_write(plan, layer, write, error));
+    return enqueue_attend(plan, layer, &a, error);
 }
 
 /* A graph serves the step only if it was recorded with as many rows, from which the places of the

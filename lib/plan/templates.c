@@ -153,6 +153,21 @@ bool tms_template_fuses(const tms_templates *l, const tms_sparse_attend *p) {
            !tms_sparse_attend_refusal(l->setup->dev, p);
 }
 
+/* Only plans whose rows are all rotated have its kernels. */
+static bool may_write(const tms_templates *l) {
+    const uint32_t flags = l->setup->params.flags;
+    return (flags & TAMIS_PLAN_ROTATED) && !(flags & TAMIS_PLAN_UNFUSED);
+}
+
+bool tms_template_writes(const tms_templates *l, const tms_write_attend *p) {
+    return may_write(l) && !tms_write_attend_refusal(l->setup->dev, p);
+}
+
+bool tms_template_writes_sparse(const tms_templates *l, const tms_write_sparse_attend *p) {
+    return may_write(l) && tms_template_fuses(l, &p->sparse) &&
+           !tms_write_sparse_attend_refusal(l->setup->dev, p);
+}
+
 /* ---- Memory ---------------------------------------------------------------------------------- */
 
 static uint64_t larger(uint64_t a, uint64_t b) {
@@ -237,19 +252,25 @@ void tms_templates_destroy(tms_templates *l) {
 
 /* ---- Kernels --------------------------------------------------------------------------------- */
 
+/* Rows that are rotated, none so far. */
+static tms_write_rotated rotated_rows(const tms_templates *l, uint32_t layer) {
+    const tamis_cache_params *cache = &l->setup->cache->params;
+    tms_write_rotated write = tms_template_write(l, layer);
+    write.k_stride = write.v_stride = (uint64_t)cache->n_kv_heads * cache->head_dim;
+    write.dtype = TAMIS_F32;
+    write.rotation.n_rot = cache->head_dim;
+    return write;
+}
+
 /* Launches the ops that come before attend, with no rows. */
 static tamis_status warm_writes(const tms_templates *l, tamis_error *error) {
     const tms_setup *setup = l->setup;
     tms_device *dev = setup->dev;
     const tms_ref tables = tms_step_table(l->step, 0);
-    tms_write_rows write = tms_template_write(l, 0);
+    tms_write_rows write = rotated_rows(l, 0);
     tms_bounds bounds = {.kv = write.kv, .n_kv_heads = 1, .pages = tables};
     tms_copy_pages copy = {
         .data = write.kv.data, .bytes = setup->cache->size.page_bytes, .pairs = tables};
-    write.k_stride = write.v_stride =
-        (uint64_t)setup->cache->params.n_kv_heads * setup->cache->params.head_dim;
-    write.dtype = TAMIS_F32;
-    write.rotation.n_rot = setup->cache->params.head_dim;
     TMS_TRY(tms_run_write_rotated(dev, &write, error));
     write.rotation.n_rot = 0;
     if (!(setup->params.flags & TAMIS_PLAN_ROTATED))
@@ -272,10 +293,16 @@ static tamis_status warm_attends(const tms_templates *l, uint32_t layer, tamis_e
     all.q.stride = all.out.stride = width;
     TMS_TRY(tms_sight_find(l->sight, l->step, layer, &all.batch, error));
     TMS_TRY(tms_run_attend(dev, &all, error));
+    const tms_write_attend written = {rotated_rows(l, layer), all};
+    if (l->step->max_tile_rows == 1 && tms_template_writes(l, &written))
+        TMS_TRY(tms_run_write_attend(dev, &written, error));
     if (!tms_setup_lists(l->setup, layer)) return TAMIS_OK;
     tms_sparse_attend listed = tms_template_sparse(l, layer);
     listed.score.q.stride = listed.attend.q.stride = listed.attend.out.stride = width;
     if (tms_template_fuses(l, &listed)) TMS_TRY(tms_run_sparse_attend(dev, &listed, error));
+    const tms_write_sparse_attend sparse = {written.write, listed};
+    if (l->step->max_tile_rows == 1 && tms_template_writes_sparse(l, &sparse))
+        TMS_TRY(tms_run_write_sparse_attend(dev, &sparse, error));
     tms_page_mass mass = tms_template_mass(l, &listed);
     if (reading->scored == TMS_SCORE_BOUNDS)
         TMS_TRY(tms_run_score_pages(dev, &listed.score, error));

@@ -52,6 +52,10 @@ tms_page_mass tms_template_mass(const tms_templates *l, const tms_sparse_attend 
 /* Whether sparse_attend replaces score_pages, select and attend. */
 bool tms_template_fuses(const tms_templates *l, const tms_sparse_attend *p);
 
+/* Whether the launch that attends, in one of these ways, can write rows of decode steps first. */
+bool tms_template_writes(const tms_templates *l, const tms_write_attend *p);
+bool tms_template_writes_sparse(const tms_templates *l, const tms_write_sparse_attend *p);
+
 /* Marks where a stage begins, if times are collected: else *from is NULL. */
 tamis_status tms_stage_start(const tms_setup *setup, tms_event **from, tamis_error *error);
 /* Waits for the end of a stage whose calls answered `status`, and adds its time to *us. Returns

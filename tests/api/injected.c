@@ -163,6 +163,8 @@ static bool is_of_plans(faulty_call call) {
                                          FAULTY_argmax,
                                          FAULTY_key_score,
                                          FAULTY_sparse_attend,
+                                         FAULTY_write_attend,
+                                         FAULTY_write_sparse_attend,
                                          FAULTY_observed_attend,
                                          FAULTY_replace_rows,
                                          FAULTY_host_alloc,

@@ -209,6 +209,11 @@ static void test_rules_name_the_value(void **state) {
     BREAKS(observed_attend, TAMIS_E_UNSUPPORTED, "observed_attend: sinks (offset 0",
            .attend = {.kv = kv, .batch = heads, .logit = {.sinks = at}},
            .observe = {.kv = kv, .batch = heads});
+    BREAKS(write_attend, TAMIS_E_ARGUMENT, "write_attend: 0 rows are written, with 2 channels",
+           .write = {.kv = kv, .batch = heads, .rotation.n_rot = 2},
+           .attend = {.kv = kv, .batch = {.n_heads = 2, .n_kv_heads = 2, .max_tile_rows = 2}});
+    BREAKS(write_sparse_attend, TAMIS_E_ARGUMENT, "write_rotated: 66 channels of a head of 64",
+           .write = {.kv = kv, .batch = heads, .rotation.n_rot = 66});
     BREAKS(replace_rows, TAMIS_E_ARGUMENT,
            "0 rows are to be written and 3 pages bounded, of 0 rows",
            .replace = {.kv = kv, .batch = heads}, .write = {.kv = kv, .batch = heads},

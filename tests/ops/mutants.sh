@@ -79,6 +79,7 @@ argmax.cl|argmax|s/best_index\[other\] < best_index/best_index[other] > best_ind
 attend.cl|attend|s/page_of\[key\] + value_offset/page_of[key]/
 attend_cpu.cl|attend|s/last = min(seen - ordinal \* PAGE_SIZE, PAGE_SIZE)/last = PAGE_SIZE/
 attend_cpu.cl|observed_attend|s/old + joined/joined/
+attend_cpu.cl|write_attend|s/== newest) WRITE_OWN/== 0) WRITE_OWN/
 attend_cpu.clh|attend|s/total \*= old;/total *= 1.0f;/
 attend_cpu.clh|attend|s/s->whole_total\[g\] \* old/s->whole_total[g]/
 attend_cpu.clh|attend|s/widen_half16(from + 16 \* i)/widen_half16(from)/
@@ -134,9 +135,9 @@ replace_rows_cpu.cl|replace_rows|s/t.position < lowest.position/t.position > low
 replace_rows_cpu.cl|replace_rows|s/(uint)slot \/ PAGE_SIZE >= seen/(uint)slot \/ PAGE_SIZE > seen/
 rotate.cl|rotate|s/b = at\[second\]/b = -at[second]/
 rotate.clh|write_rotated|s/x \* turn + y \* c/x * turn - y * c/
-rows.cl|write_rows|s/(page) + value_offset/(page)/
-rows.cl|write_rotated|s/first + n_pairs;/first + 16;/
-rows.cl|write_rotated|s/CHUNKS; c++)$/CHUNKS - 1; c++)/
+rows.clh|write_rows|s/(page) + arg.value_offset/(page)/
+rows.clh|write_rotated|s/first + n_pairs;/first + 16;/
+rows.clh|write_rotated|s/HEAD_DIM \/ 16; c++)$/HEAD_DIM \/ 16 - 1; c++)/
 scatter.cl|scatter_rows|s/target \* y_stride/row * y_stride/
 score.cl|score_pages|s/load_bound16(pair, 1,/load_bound16(pair, 0,/
 score_cpu.cl|score_pages|s/min(full, first/min(full - 1, first/
@@ -158,6 +159,8 @@ sparse_attend_cpu.cl|sparse_attend|s/first = whole ? 0 : part \* PIECE_PAGES/fir
 value.cl|value_norm|s/norm_of(ROW_AT(slot), HEAD_DIM,/norm_of(ROW_AT(slot), HEAD_DIM \/ 2,/
 value_cpu.cl|value_norm|s,norm\[b\] += fabs(sums\[j\]\[b\]),norm[b] += sums[j][b],
 weigh_cpu.clh|observe|s/x > 88.7f/x > 0.0f/
+write_cpu.clh|write_attend|s/if (norm) norm_head(to, norm, eps);//
+write_cpu.clh|write_sparse_attend|s/q_norm, row/k_norm, row/
 weights.clh|embed|s/0x38000000u/0x38800000u/
 weights_type.clh|embed|s/f16_at(block) \* convert_float8(n) + /f16_at(block) * convert_float8(n) - /
 LIST

@@ -36,7 +36,7 @@ enum {
     /* tamis_plan_row_masses may be called; its kernels are built, and it has memory for one f32 of each
      * KV head and token of max_context. Not with reindexed streaming. */
     TAMIS_PLAN_ROW_MASSES = 8,
-    /* Rows come by tamis_plan_write_rotated or tamis_plan_load_rows. The kernels of tamis_plan_write
+    /* Rows come by tamis_plan_write_rotated, _write_attend or tamis_plan_load_rows. The kernels of tamis_plan_write
      * are then built at its first call. */
     TAMIS_PLAN_ROTATED = 16,
     /* At a step's end, lanes of layers with a sliding window or chunks give back the pages of which no
@@ -196,6 +196,20 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_attend(tamis_plan *plan, uint
                                                           const tamis_rows *q,
                                                           const tamis_rows *out,
                                                           tamis_error *error);
+
+/* tamis_plan_write_rotated of the rows, then tamis_plan_attend of their q: out has the same bits. Both
+ * are one launch where the device has one for that: on CPUs by OpenCL, in decode steps of plans with
+ * TAMIS_PLAN_ROTATED, unless an eviction takes part in the step or the selection waits for the bounds of
+ * a page that has become full. q and k are then not changed, else as by tamis_plan_write_rotated: what
+ * they hold behind the call is not said. The bytes of out from the first to the last element must not
+ * overlap those of q, k and v (E_ARGUMENT). Errors: as both calls; what either would refuse is refused
+ * before anything is enqueued. Where the call fails after that, compute q and k again before it is
+ * repeated; it answers E_STATE if the layer has been written and only attending failed: cancel the step
+ * then. Enqueues. */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_plan_write_attend(tamis_plan *plan, uint32_t layer,
+                                                                const tamis_rotated_rows *rows,
+                                                                const tamis_rows *out,
+                                                                tamis_error *error);
 
 /* Leaves rows out of an open step that is exact: from now on write and attend take only the rows
  * that are named, in this order; q, k, v and out of later calls have n rows. Rows are indices into
@@ -425,7 +439,7 @@ TAMIS_API void tamis_plan_reset_counters(tamis_plan *plan);
  * Where an OpenCL driver gives no times, the host's time from one wait to the next is taken, and an
  * info line says so. */
 typedef struct tamis_plan_times {
-    /* write_us: also loading. */
+    /* write_us: also loading. Where one launch writes and attends, attend_us or fused_us has both. */
     double write_us, bounds_us, score_us, select_us, attend_us, fused_us;
     /* Evicting: observing rows or scoring their keys and replacing in steps, and tamis_plan_evict as
      * a whole. Where one launch does more, replace_us has writing and bounds, too, and attend_us

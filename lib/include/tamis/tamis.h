@@ -26,6 +26,8 @@
  *                       tamis_plan_attend(plan, layer, &q, &out, &error);
  *                   tamis_plan_step_end(plan, &error);
  *
+ *               tamis_plan_write_rotated takes rows that are not rotated yet, and
+ *               tamis_plan_write_attend writes and attends them in one launch where it can.
  *               tamis_plan_step_pages says before a step whether the cache has room for it. At a
  *               prompt's end tamis_plan_evict keeps the tokens that are worth their memory.
  *               Counters prove how much of the cache was read.
