@@ -41,6 +41,7 @@ typedef struct rotated_numbers {
     WRITE_NUMBERS;
     SLOT_NUMBERS;
     ROTATION_NUMBERS;
+    uint unused; /* Rusticl counts no padding behind the last field */
 } rotated_numbers;
 
 __kernel GROUP_OF(WG_SIZE) void write_rotated(WRITE_MEMORY(float, const int) ROTATION_MEMORY
