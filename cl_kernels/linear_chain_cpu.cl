@@ -220,18 +220,15 @@ static inline strips_ahead ahead_of(const chain *c, chain_turn turn) {
 /* Does what a turn says, and takes the next one with the last piece. */
 static ONCE chain_turn end_turn(const chain *c, chain_turn turn, inputs_held *here) {
     const uint stage = turn.stage;
-    while (turn.run.n && turn.stage == stage) {
+    for (;;) {
         const strip_piece piece = first_piece(c->parts[stage], turn.run);
         const uint j = piece.first * STRIP;
-        turn.run.first += piece.n;
-        turn.run.n -= piece.n;
-        const bool last = turn.run.n == 0;
-        if (last) turn = take_turn(c, stage);
+        const strip_run rest = {turn.run.first + piece.n, turn.run.n - piece.n};
+        turn = rest.n ? (chain_turn){stage, rest} : take_turn(c, stage);
         end_item(c->stages + stage, piece.of, j, min(piece.n * STRIP, piece.of->n_out - j),
                  c->n_rows, ahead_of(c, turn), here);
-        if (last) break;
+        if (rest.n == 0) return turn;
     }
-    return turn;
 }
 
 typedef struct chain_numbers {

@@ -428,6 +428,11 @@ void check_no_oracle(check_data *data);
  * made of on the same device, as the device chooses their forms. */
 bool check_same_apart(check_side *side, tamis_status (*apart)(check_side *), char *why,
                       size_t why_size);
+/* write_rotated.c: elements from a row of k, or of v, to the next; and the rows of a launch, with the
+ * buffers of the plane of scores and of the weights of k's norm. */
+uint64_t check_k_stride(const check_data *data);
+tms_write_rotated check_rotated_rows(check_side *side, check_rows rows, check_id scores,
+                                     check_id k_norm);
 /* All bits of all outputs, but for those of a NaN. */
 bool check_compare_bits(const check_data *data, void *const *want, void *const *got, char *why,
                         size_t why_size);

@@ -3,13 +3,7 @@
  * by one. */
 #include "check.h"
 
-#define EPS 1e-5f
-
 /* ---- Data ------------------------------------------------------------------------------------ */
-
-static uint64_t k_stride(const check_data *data) {
-    return (uint64_t)check_get(data, KEY_HKV) * check_get(data, KEY_D) + check_get(data, KEY_PAD);
-}
 
 /* Whether a row's own slot fills its page. */
 static bool fills(const check_data *data, uint64_t owner) {
@@ -58,7 +52,7 @@ static void make_lists(check_data *data) {
 
 static void make_rows(check_data *data) {
     const uint32_t n = data->lanes.n_rows, dim = data->lanes.kv.head_dim;
-    const uint64_t pad = check_get(data, KEY_PAD), k = k_stride(data);
+    const uint64_t pad = check_get(data, KEY_PAD), k = check_k_stride(data);
     check_rotation_table(data);
     check_q_make(data);
     for (int id = BUF_K; id <= BUF_V; id++) {
@@ -106,28 +100,7 @@ static void make_sparse(check_data *data) {
 /* ---- Launches -------------------------------------------------------------------------------- */
 
 static tms_write_rotated written(check_side *side, check_rows rows) {
-    const check_data *data = side->data;
-    const uint64_t k = k_stride(data), q = check_q_stride(data);
-    return (tms_write_rotated){
-        .kv = check_kv(side),
-        .batch = check_batch(side, rows),
-        .k = check_ref(side, BUF_K, rows.first * k),
-        .v = check_ref(side, BUF_V, rows.first * k),
-        .slots = check_ref(side, BUF_SLOTS, rows.first * data->lanes.n_kv_heads),
-        .k_stride = k,
-        .v_stride = k,
-        .dtype = TAMIS_F32,
-        .planes = {check_ref(side, BUF_POSITIONS, 0), check_ref(side, BUF_TO, 0)},
-        .positions = check_ref(side, BUF_ROW_POSITIONS, rows.first),
-        .rotation = {.q = {check_ref(side, BUF_Q, rows.first * q), q},
-                     .n_rot = check_get(data, KEY_ROT),
-                     .pairing = (tamis_pairing)check_get(data, KEY_PAIRING),
-                     .positions = check_ref(side, BUF_ROW_POSITIONS, rows.first),
-                     .table = check_ref(side, BUF_W, 0),
-                     .q_norm = check_ref(side, BUF_X, 0),
-                     .k_norm = check_ref(side, BUF_Y2, 0),
-                     .eps = EPS},
-    };
+    return check_rotated_rows(side, rows, BUF_TO, BUF_Y2);
 }
 
 static tms_attend attended(check_side *side, check_rows rows, uint32_t capacity, uint32_t pages) {

@@ -10,13 +10,8 @@
 
 /* ---- Data and launch ------------------------------------------------------------------------- */
 
-static uint64_t k_stride(const check_data *data) {
-    return check_get(data, KEY_HKV) * check_get(data, KEY_D) + check_get(data, KEY_PAD);
-}
-
-static uint64_t q_stride(const check_data *data) {
-    return check_get(data, KEY_HKV) * check_get(data, KEY_G) * check_get(data, KEY_D) +
-           check_get(data, KEY_PAD);
+uint64_t check_k_stride(const check_data *data) {
+    return (uint64_t)check_get(data, KEY_HKV) * check_get(data, KEY_D) + check_get(data, KEY_PAD);
 }
 
 static void make_positions(check_data *data) {
@@ -46,9 +41,9 @@ static void make(check_data *data) {
         check_id id;
         check_role role;
         uint64_t stride;
-    } all[] = {{BUF_Q, ROLE_UPDATE, q_stride(data)},
-               {BUF_K, ROLE_UPDATE, k_stride(data)},
-               {BUF_V, ROLE_INPUT, k_stride(data)}};
+    } all[] = {{BUF_Q, ROLE_UPDATE, check_q_stride(data)},
+               {BUF_K, ROLE_UPDATE, check_k_stride(data)},
+               {BUF_V, ROLE_INPUT, check_k_stride(data)}};
     for (size_t i = 0; i < sizeof all / sizeof *all; i++) {
         check_buffer_add(data, all[i].id, all[i].role, TAMIS_F32, n * all[i].stride);
         check_fill_matrix(data, all[i].id, n, all[i].stride - check_get(data, KEY_PAD),
@@ -60,10 +55,11 @@ static void make(check_data *data) {
     }
 }
 
-static tamis_status launch(check_side *side, check_rows rows) {
+tms_write_rotated check_rotated_rows(check_side *side, check_rows rows, check_id scores,
+                                     check_id k_norm) {
     const check_data *data = side->data;
-    const uint64_t of_k = k_stride(data), of_q = q_stride(data);
-    const tms_write_rows p = {
+    const uint64_t of_k = check_k_stride(data), of_q = check_q_stride(data);
+    return (tms_write_rotated){
         .kv = check_kv(side),
         .batch = check_batch(side, rows),
         .k = check_ref(side, BUF_K, rows.first * of_k),
@@ -72,7 +68,7 @@ static tamis_status launch(check_side *side, check_rows rows) {
         .k_stride = of_k,
         .v_stride = of_k,
         .dtype = TAMIS_F32,
-        .planes = {check_ref(side, BUF_POSITIONS, 0), check_ref(side, BUF_SCORES, 0)},
+        .planes = {check_ref(side, BUF_POSITIONS, 0), check_ref(side, scores, 0)},
         .positions = check_ref(side, BUF_ROW_POSITIONS, rows.first),
         .rotation = {.q = {check_ref(side, BUF_Q, rows.first * of_q), of_q},
                      .n_rot = check_get(data, KEY_ROT),
@@ -80,9 +76,13 @@ static tamis_status launch(check_side *side, check_rows rows) {
                      .positions = check_ref(side, BUF_ROW_POSITIONS, rows.first),
                      .table = check_ref(side, BUF_W, 0),
                      .q_norm = check_ref(side, BUF_X, 0),
-                     .k_norm = check_ref(side, BUF_Y, 0),
+                     .k_norm = check_ref(side, k_norm, 0),
                      .eps = EPS},
     };
+}
+
+static tamis_status launch(check_side *side, check_rows rows) {
+    const tms_write_rotated p = check_rotated_rows(side, rows, BUF_SCORES, BUF_Y);
     return tms_run_write_rotated(side->dev, &p, &side->error);
 }
 
@@ -141,7 +141,7 @@ static void put_row(check_data *data, uint32_t row, uint32_t head, uint32_t slot
     const uint32_t size = l->kv.page_size;
     const uint32_t page = check_page_id(data, check_row_seq(data, row), head, slot / size);
     const uint64_t to = check_key_row(data, page, head, slot % size);
-    const uint64_t from = row * k_stride(data) + (uint64_t)head * l->kv.head_dim;
+    const uint64_t from = row * check_k_stride(data) + (uint64_t)head * l->kv.head_dim;
     const uint64_t in_plane = (uint64_t)page * size + slot % size;
     int32_t *positions = data->buf[BUF_POSITIONS].want;
     float *scores = data->buf[BUF_SCORES].want;
@@ -164,10 +164,10 @@ static void oracle(check_data *data) {
     check_want(data, BUF_SCORES, false);
     for (uint32_t row = 0; row < l->n_rows; row++) {
         for (uint32_t h = 0; h < heads; h++)
-            turn_head(data, BUF_Q, BUF_X, row * q_stride(data) + (uint64_t)h * dim, at[row]);
+            turn_head(data, BUF_Q, BUF_X, row * check_q_stride(data) + (uint64_t)h * dim, at[row]);
         for (uint32_t h = 0; h < l->n_kv_heads; h++) {
             const int32_t slot = slots[row * l->n_kv_heads + h];
-            turn_head(data, BUF_K, BUF_Y, row * k_stride(data) + (uint64_t)h * dim, at[row]);
+            turn_head(data, BUF_K, BUF_Y, row * check_k_stride(data) + (uint64_t)h * dim, at[row]);
             if (slot >= 0) put_row(data, row, h, (uint32_t)slot);
         }
     }
