@@ -144,7 +144,7 @@ tamis_status tms_check_one_rotation(const tamis_runner *runner, const char *what
                     TAMIS_E_UNSUPPORTED,
                     "%s needs layers that are rotated alike; in %s models layer %u is rotated in "
                     "another way than layer 0",
-                    what, config->architecture->name, layer);
+                    what, config->architecture->info.name, layer);
     if (out) *out = &runner->model->rotations[first];
     return TAMIS_OK;
 }

@@ -27,6 +27,17 @@ typedef struct tamis_model_info {
     uint64_t reserved[8];
 } tamis_model_info;
 
+/* An architecture of GGUF files, by general.architecture. */
+typedef struct tamis_architecture_info {
+    const char *name;   /* "gemma3" */
+    const char *models; /* which models it is: "Gemma 3, MedGemma"; may be empty */
+    const char
+        *refused; /* why files of it are not read, as words behind its name; NULL: they are */
+} tamis_architecture_info;
+/* The i-th that is known by name: those that are read, then the others. NULL behind the last, so that a
+ * caller may count from 0. */
+TAMIS_API const tamis_architecture_info *tamis_architecture_describe(uint32_t i);
+
 /* Told how far loading is, in bytes of the file's weights: after every piece of at most 1 MiB, so
  * at least once for every tensor. A status other than OK ends loading, which fails with it. */
 typedef tamis_status (*tamis_model_watcher)(void *user, uint64_t done, uint64_t total,
