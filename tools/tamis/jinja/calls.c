@@ -71,7 +71,8 @@ static jinja_value show_date(jinja_work *w, const jinja_list *args, jinja_text n
     char *to = jinja_take(w, 8 * format.bytes + 1), *end = to;
     at_most(w, args, 1, name);
     if (w->date == NULL)
-        jinja_fail(w, TAMIS_E_UNSUPPORTED, "strftime_now asks for the date, and none is stated");
+        jinja_fail(w, TAMIS_E_UNSUPPORTED,
+                   "strftime_now asks for the date, and none is stated (--date)");
     for (size_t i = 0; i < format.bytes; i++) {
         char part[3] = {'%', i + 1 < format.bytes ? format.at[i + 1] : '\0', '\0'};
         if (format.at[i] != '%') {

@@ -37,7 +37,7 @@ typedef struct jinja_builder {
 
 typedef struct jinja_value {
     jinja_kind kind;
-    int64_t number; /* of BOOL and INT */
+    int64_t number;  /* of BOOL and INT */
     jinja_text text; /* of a FUNCTION its name */
     struct jinja_list *list;
     struct jinja_map *map;          /* of MAP, NAMESPACE and LOOP */
