@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A Llama-family model from a GGUF file: load, tokens, forward pass, greedy generation. */
+/* A model from a GGUF file: load, tokens, forward pass, greedy generation. */
 #ifndef TAMIS_MODEL_H
 #define TAMIS_MODEL_H
 
