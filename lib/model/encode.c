@@ -94,8 +94,9 @@ static tamis_status encode_pieces(encoder *e, const char *text, const char *imag
                                   bool in_text, tamis_error *error) {
     if (!e->cutter.pattern && !tms_cutter_init(&e->cutter, &e->vocab->pattern))
         return no_memory(error);
+    tms_cutter_start(&e->cutter, image, bytes);
     for (size_t at = 0, n; at < bytes; at += n) {
-        n = tms_cutter_next(&e->cutter, image, bytes, at);
+        n = tms_cutter_next(&e->cutter);
         if (n == 0) return no_memory(error);
         TMS_TRY(encode_piece(e, text + at, n, in_text, error));
     }

@@ -240,7 +240,7 @@ static tamis_status read_pattern(const tms_gguf *gguf, tms_vocab *vocab, tamis_e
     TMS_REQUIRE(name.at, TAMIS_E_FORMAT,
                 "the vocabulary has merges, but key 'tokenizer.ggml.pre' is missing");
     TMS_TRY(tms_pattern_compile(name, &vocab->pattern, error));
-    snprintf(vocab->info.pattern, sizeof vocab->info.pattern, "%s", vocab->pattern.family->name);
+    snprintf(vocab->info.pattern, sizeof vocab->info.pattern, "%.*s", (int)name.bytes, name.at);
     return TAMIS_OK;
 }
 

@@ -43,6 +43,23 @@ typedef struct tamis_vocab_info {
     uint64_t reserved[8];
 } tamis_vocab_info;
 
+/* The patterns that are read, by the names that files give them (tokenizer.ggml.pre); one line has
+ * those that cut alike:
+ *   gpt-2, phi-2, mpt, olmo, jais, trillion, exaone4, gigachat, a.x-4.0, mellum, granite-docling,
+ *     jina-es, jina-de, jina-v1-en, roberta-bpe;
+ *   smollm, starcoder, refact, command-r, codeshell, exaone, minerva-7b, mellum2;
+ *   llama-bpe, llama3, llama-v3, falcon3, falcon-h1, pixtral, midm-2.0, lfm2, jina-v5-nano, glm4,
+ *     glm5, chatglm-bpe, smaug-bpe, dbrx;
+ *   qwen2, deepseek-r1-qwen, megrez, kormo, f2llmv2, stablelm2, hunyuan, solar-open, grok-2,
+ *     bailingmoe, bailingmoe2, llada-moe;
+ *   gpt-4o, llama4, kanana2, talkie, minimax-m2;
+ *   deepseek-v3, hunyuan-dense, joyai-llm, hy_v4;
+ *   bloom, poro-chat, gpt3-finnish;
+ *   tiny_aya, cohere2moe;
+ *   and by themselves default, falcon, tekken, qwen35, deepseek-llm, deepseek-coder, kimi-k2, afmoe,
+ *   exaone-moe, minicpm5, seed-coder, ufakzeka, laguna, youtu, spark2_5, jais-2, viking, chameleon,
+ *   granite-embed-multi-97m. */
+
 /* Reads the vocabulary of a GGUF file, v2 or v3, nothing else of it: weights of any type may
  * follow, and no device is needed. Of a model in parts `path` names any part. The file is treated as
  * hostile. Errors: E_IO; E_FORMAT (truncated, contradicting itself: a merge that names no token, a
