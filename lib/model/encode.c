@@ -148,6 +148,19 @@ static tamis_status encode_plain(encoder *e, const char *text, size_t bytes, tam
     }
 }
 
+/* Whether white space behind this token is left out. */
+static bool takes_space(const tms_vocab *vocab, int32_t token) {
+    static const char *const others[] = {"<unk>", "<s>", "<|endoftext|>"};
+    const tms_text text = tms_texts_get(&vocab->pieces, (uint32_t)token);
+    for (size_t i = 0; i < sizeof others / sizeof others[0]; ++i)
+        if (tms_text_is(text, others[i])) return false;
+    return vocab->of_phi3;
+}
+
+static bool is_space(char byte) {
+    return byte == ' ' || (byte >= '\t' && byte <= '\r');
+}
+
 static tamis_status encode_between(encoder *e, size_t bytes, const tms_special *found,
                                    uint64_t n_found, tamis_error *error) {
     size_t at = 0;
@@ -155,6 +168,9 @@ static tamis_status encode_between(encoder *e, size_t bytes, const tms_special *
         TMS_TRY(encode_plain(e, e->text + at, found[i].at - at, error));
         TMS_TRY(put(e, found[i].token, error));
         at = found[i].at + found[i].bytes;
+        const size_t end = i + 1 < n_found ? found[i + 1].at : bytes;
+        while (at < end && is_space(e->text[at]) && takes_space(e->vocab, found[i].token))
+            ++at;
     }
     return encode_plain(e, e->text + at, bytes - at, error);
 }

@@ -59,7 +59,7 @@ HARD = ['camelCase', 'HTTPServer', 'aB', 'éA', 'Éa', 'ÀB', 'ABCdef', 'WORD\'s
         'a12', ' 1', '  12345', '12 345', '1２3４', '١٢٣٤', '½', '$1,234.56', '12a34', '/\n', '//\r\n', '.\n/', '!\n\n', '\n \n', ' \n\n  a',
         '  \r\n\t', '\r\r', 'a b c', 'é à', 'a\u0301 b\u0301', '\u0301', '\u0301a', '\u0928\u092e\u0938\u094d\u0924\u0947', '+<=>^~|`', '`a`', '$a', '.a', ' .a',
         '-漢', '_x', '(a|b)', '  .', ' \u3000。', '\u3000a', '\xa0a', '\x85', '<sentinel:12>', '<sentinel:>', 'IMGIMGABCZ', 'IMGIMGABCDEZ', '    x',
-        'xyzzy', ' Wikipedia', '\t\t', '\t  \n', '\x00', '\x1f', '\u200d', '\u180e', ' \u200b']
+        'xyzzy', ' Wikipedia', '<|end|>\n', '<|user|> ', '<|endoftext|>\n', '<tool> ', '\t\t', '\t  \n', '\x00', '\x1f', '\u200d', '\u180e', ' \u200b']
 
 
 def beyond(data):
@@ -312,13 +312,15 @@ FURTHER = ['phi-2', 'starcoder', 'falcon3', 'stablelm2', 'default', 'falcon', 'g
 def write_further(folder, merges, seed):
     learnt = learn_across(HardTexts(seed + 1), merges)
     specials = [('<|begin_of_text|>', CONTROL), ('<|eot_id|>', CONTROL), ('<|tool|>', USER_DEFINED)]
-    paths = [os.path.join(folder, name + '.gguf') for name in FURTHER + ['gemma']]
+    paths = [os.path.join(folder, name + '.gguf') for name in FURTHER + ['gemma', 'phi-3']]
     for name, path in zip(FURTHER, paths):
         write_bpe(path, name, learnt, specials, {'bos_token_id': 0, 'eos_token_id': 1})
     # Runs of white space are found as they are, before a space becomes U+2581.
     runs = [(run * n, USER_DEFINED) for run in (' ', '\n', '\t') for n in (2, 3, 5)]
-    write_spm(paths[-1], merges, HardTexts(seed + 1), runs + [('<start_of_turn>', CONTROL), ('\n', USER_DEFINED)],
+    write_spm(paths[-2], merges, HardTexts(seed + 1), runs + [('<start_of_turn>', CONTROL), ('\n', USER_DEFINED)],
               {'bos_token_id': 2, 'eos_token_id': 1, 'add_space_prefix': False})
+    marks = [('<|endoftext|>', CONTROL), ('<|end|>', CONTROL), ('<|user|>', CONTROL), ('<tool>', USER_DEFINED)]
+    write_spm(paths[-1], merges, HardTexts(seed + 1), marks, {'name': 'A Phi-3', 'bos_token_id': 1, 'eos_token_id': 2})
     return paths
 
 
