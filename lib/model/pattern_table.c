@@ -177,7 +177,7 @@ static const struct {
     {"gemma4 granite-embed-multi-311m sarvam-moe",
      "it merges characters, not bytes, of whole lines"},
     {"whitespace", "it merges characters, not bytes"},
-    {"superbpe", "it cuts a text at its numbers alone"},
+    {"superbpe", "its expression matches places, not pieces"},
     {"jina-v2-de jina-v2-es jina-v2-code modern-bert", "the spaces before its mask are left out"},
 };
 #define N_REFUSED (sizeof refused / sizeof refused[0])

@@ -90,8 +90,9 @@ enum {
 
 /* Text to tokens, as llama.cpp cuts it. Writes at most `capacity` tokens and the full number to
  * *count, so that a first call without room tells how much the second needs. User-defined tokens are
- * found in any text. Under BPE what is no UTF-8 is taken byte by byte as U+FFFD; SPM and single
- * bytes keep it as it is. Letters and digits are those of Unicode as the installed PCRE2 knows it.
+ * found in any text. White space behind special tokens is left out where general.name has Phi-3 or
+ * phi3 in it. Under BPE what is no UTF-8 is taken byte by byte as U+FFFD; SPM and single bytes keep
+ * it as it is. Letters and digits are those of Unicode as the installed PCRE2 knows it.
  * Time: n log n for a given vocabulary; memory: at most 256 bytes for each byte of the text.
  * Errors: E_ARGUMENT (unknown flags, 2^30 bytes or more, a byte that the vocabulary lacks, with its
  * place), E_NO_MEMORY; tokens and *count are then as they were. */
