@@ -256,7 +256,9 @@ def learn_across(texts, merges):
 
 def write_spm(path, merges, texts, specials, flags):
     # llama.cpp ends a token's text at a NUL.
-    pieces = [p for text in sample(texts) for p in re.findall(r' ?[^ \0]+', text)]
+    # No merge leads to a control token: there we differ from llama.cpp.
+    control = [text for text, kind in specials if kind == CONTROL]
+    pieces = [p for text in sample(texts) for p in re.findall(r' ?[^ \0]+', text) if not any(c in p for c in control)]
     pieces = [piece.replace(' ', SPACE) for piece in pieces]
     learnt = learn(pieces, merges)
     common = [c for c, _ in collections.Counter(''.join(pieces)).most_common(120)]
