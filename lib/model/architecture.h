@@ -5,7 +5,7 @@
 
 #include <stdbool.h>
 #include <stdint.h>
-#include <tamis/types.h>
+#include <tamis/model.h>
 
 /* A layer's tensors. Fingerprints go through them in this order: a new one is added at the end. */
 typedef enum tms_layer_weight {
@@ -56,8 +56,7 @@ enum {
 };
 
 typedef struct tms_architecture {
-    const char *name;      /* general.architecture, the prefix of its keys */
-    const char *models;    /* which models it is, for tables */
+    tamis_architecture_info info; /* its name is general.architecture, the prefix of its keys */
     tamis_pairing pairing; /* how its files order the channels of a head */
     uint32_t required;     /* a layer's tensors: 1 << tms_layer_weight, or-ed */
     uint32_t optional;     /* tensors that a layer of some files has beside them */
@@ -87,8 +86,6 @@ typedef struct tms_architecture {
 
 /* NULL if it is not known. */
 const tms_architecture *tms_architecture_find(const char *name, size_t bytes);
-/* The i-th that is read; NULL behind the last. */
-const tms_architecture *tms_architecture_at(uint32_t i);
 /* Why files of an architecture are not read, which is known by name; NULL if it is not. */
 const char *tms_architecture_refused(const char *name, size_t bytes);
 

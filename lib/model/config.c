@@ -71,7 +71,7 @@ typedef struct key_text {
 
 static key_text key_of(const tms_config *config, const char *suffix) {
     key_text key;
-    snprintf(key.text, sizeof key.text, "%s.%s", config->architecture->name, suffix);
+    snprintf(key.text, sizeof key.text, "%s.%s", config->architecture->info.name, suffix);
     return key;
 }
 
@@ -281,10 +281,7 @@ static tamis_status read_scaling(const tms_gguf *gguf, tms_config *config, tamis
     static const struct {
         const char *name;
         tms_rope_scaling scaling;
-    } kinds[] = {{"none", TMS_ROPE_PLAIN},
-                 {"linear", TMS_ROPE_LINEAR},
-                 {"longrope", TMS_ROPE_LINEAR}, /* its factors are tensors */
-                 {"yarn", TMS_ROPE_YARN}};
+    } kinds[] = {{"none", TMS_ROPE_PLAIN}, {"linear", TMS_ROPE_LINEAR}, {"yarn", TMS_ROPE_YARN}};
     tms_text name = {"linear", 6};
     TMS_TRY(tms_gguf_string(gguf, key_of(config, "rope.scaling.type").text, &name, error));
     for (size_t i = 0; i < sizeof kinds / sizeof kinds[0]; ++i) {
@@ -292,10 +289,14 @@ static tamis_status read_scaling(const tms_gguf *gguf, tms_config *config, tamis
         config->rope.scaling = kinds[i].scaling;
         return TAMIS_OK;
     }
-    return tms_model_fail(
-        error, TAMIS_E_UNSUPPORTED,
-        "rope scaling of type '%s' is not known; none, linear, longrope and yarn are",
-        tms_text_show(name).text);
+    /* its factors are tensors */
+    if (config->architecture->long_factors && tms_text_is(name, "longrope")) {
+        config->rope.scaling = TMS_ROPE_LINEAR;
+        return TAMIS_OK;
+    }
+    return tms_model_fail(error, TAMIS_E_UNSUPPORTED,
+                          "rope scaling of type '%s' is not known; none, linear and yarn are",
+                          tms_text_show(name).text);
 }
 
 /* The ranges are far beyond any model's and keep all that is computed from them finite. */

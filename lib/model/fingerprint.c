@@ -48,7 +48,7 @@ static void add_config(XXH3_state_t *hash, const tms_config *config) {
         rope->scaling};
     const double reals[] = {config->norm_eps, rope->base,      rope->factor,
                             rope->attention,  rope->beta_fast, rope->beta_slow};
-    add_text(hash, config->architecture->name);
+    add_text(hash, config->architecture->info.name);
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; ++i)
         add_u64(hash, numbers[i]);
     for (size_t i = 0; i < sizeof reals / sizeof *reals; ++i)

@@ -88,7 +88,7 @@ static void fill_info(tamis_model *model) {
                                .n_local_layers = config->n_local,
                                .parameters = model->weights.parameters,
                                .weight_bytes = model->weights.bytes};
-    snprintf(info->architecture, sizeof info->architecture, "%s", config->architecture->name);
+    snprintf(info->architecture, sizeof info->architecture, "%s", config->architecture->info.name);
     memcpy(info->name, config->name, sizeof info->name);
     memcpy(info->tensors_of_type, model->weights.tensors, sizeof model->weights.tensors);
 }

@@ -253,7 +253,7 @@ static tamis_status refuse_extra(const tms_gguf *gguf, const tms_config *config,
     for (uint64_t i = 0; i < gguf->n_tensors; ++i)
         TMS_REQUIRE(is_used(weights, &gguf->tensors[i]), TAMIS_E_UNSUPPORTED,
                     "tensor '%s' is no part of a %s model of %u layers as it is read here",
-                    tms_text_show(gguf->tensors[i].name).text, config->architecture->name,
+                    tms_text_show(gguf->tensors[i].name).text, config->architecture->info.name,
                     config->n_layers);
     return TAMIS_OK;
 }
@@ -263,7 +263,7 @@ tamis_status tms_weights_find(const tms_gguf *gguf, const tms_config *config, ui
     *out = (tms_weights){0};
     TMS_REQUIRE(!config->n_vocab || config->n_vocab == n_vocab, TAMIS_E_FORMAT,
                 "key '%s.vocab_size' is %u; the vocabulary has %u tokens",
-                config->architecture->name, config->n_vocab, n_vocab);
+                config->architecture->info.name, config->n_vocab, n_vocab);
     /* Checked before memory is allocated for a number that the file only claims. */
     TMS_REQUIRE(config->n_layers <= gguf->n_tensors, TAMIS_E_FORMAT,
                 "%u layers are stated, the file has %llu tensors", config->n_layers,

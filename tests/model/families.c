@@ -84,34 +84,17 @@ static void check_model(const char *name) {
     rig_close(&r);
 }
 
-/* Biases, divisors of the frequencies, a separate output matrix; Q8_0. */
-static void test_llama3(void **state) {
-    (void)state;
-    check_model("llama3");
-}
+/* The files of make_models.py, which says what each is there for. */
+static const char *const models[] = {
+    "llama3",        "mistral",   "qwen2",     "qwen3",      "mixed",    "gemma",
+    "gemma2",        "gemma3",    "phi3",      "glm4",       "chatglm",  "olmo2",
+    "granite",       "granite4",  "smollm3",   "starcoder2", "exaone",   "exaone4",
+    "exaone4-small", "internlm2", "command-r", "cohere2",    "stablelm", "phi2",
+    "gptneox",       "orion",     "xverse",    "seed_oss",   "ernie4_5"};
+#define MODELS (sizeof models / sizeof *models)
 
-/* A sliding window, linear scaling; Q4_0. */
-static void test_mistral(void **state) {
-    (void)state;
-    check_model("mistral");
-}
-
-/* YaRN and its magnitude, tied output; Q5_0. */
-static void test_qwen2(void **state) {
-    (void)state;
-    check_model("qwen2");
-}
-
-/* Norms of heads that are no part of the width; Q4_1. */
-static void test_qwen3(void **state) {
-    (void)state;
-    check_model("qwen3");
-}
-
-/* Q4_K, Q6_K, Q5_0, bf16 and f32 in one file. */
-static void test_mixed(void **state) {
-    (void)state;
-    check_model("mixed");
+static void test_model(void **state) {
+    check_model(*state);
 }
 
 static void test_info(void **state) {
@@ -253,17 +236,16 @@ static void test_watcher(void **state) {
 }
 
 int main(int argc, char **argv) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_llama3),
-        cmocka_unit_test(test_mistral),
-        cmocka_unit_test(test_qwen2),
-        cmocka_unit_test(test_qwen3),
-        cmocka_unit_test(test_mixed),
+    const struct CMUnitTest others[] = {
         cmocka_unit_test(test_info),
         cmocka_unit_test(test_output_in_blocks),
         cmocka_unit_test(test_window),
         cmocka_unit_test(test_watcher),
     };
+    struct CMUnitTest tests[MODELS + sizeof others / sizeof *others];
+    for (size_t i = 0; i < MODELS; ++i)
+        tests[i] = (struct CMUnitTest){models[i], test_model, NULL, NULL, (void *)models[i]};
+    memcpy(tests + MODELS, others, sizeof others);
     if (!rig_arguments(argc, argv)) return 2;
     return cmocka_run_group_tests_name("families", tests, NULL, NULL);
 }

@@ -27,6 +27,17 @@ typedef struct tamis_model_info {
     uint64_t reserved[8];
 } tamis_model_info;
 
+/* An architecture of GGUF files, by general.architecture. */
+typedef struct tamis_architecture_info {
+    const char *name;   /* "gemma3" */
+    const char *models; /* which models it is: "Gemma 3, MedGemma"; may be empty */
+    const char
+        *refused; /* why files of it are not read, as words behind its name; NULL: they are */
+} tamis_architecture_info;
+/* The i-th that is known by name: those that are read, then the others. NULL behind the last, so that a
+ * caller may count from 0. */
+TAMIS_API const tamis_architecture_info *tamis_architecture_describe(uint32_t i);
+
 /* Told how far loading is, in bytes of the file's weights: after every piece of at most 1 MiB, so
  * at least once for every tensor. A status other than OK ends loading, which fails with it. */
 typedef tamis_status (*tamis_model_watcher)(void *user, uint64_t done, uint64_t total,
@@ -62,6 +73,13 @@ TAMIS_API const tamis_model_info *tamis_model_describe(const tamis_model *model)
 /* Fills the shape fields of *params for this model (layers, heads, head dim); leaves the others.
  * With NULL it does nothing. */
 TAMIS_API void tamis_model_cache_shape(const tamis_model *model, tamis_cache_params *params);
+
+/* How each layer attends in a plan that a runner makes of these parameters, [n_layers]: what
+ * tamis_layer_tokens asks for, where a cache is to have the room that layers with a window need
+ * (tamis_cache_params.layer_tokens, TAMIS_PLAN_GIVE_BACK). Errors: E_ARGUMENT (NULL). */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_model_layers(const tamis_model *model,
+                                                           const tamis_plan_params *params,
+                                                           tamis_layer *layers, tamis_error *error);
 
 /* A hash of all that decides which K and V the model computes for tokens: its weights, sizes, norms,
  * biases, sliding window, RoPE in full (base, kind of scaling and its numbers, pairing), and the kind
