@@ -151,10 +151,11 @@ static tamis_status encode_plain(encoder *e, const char *text, size_t bytes, tam
 /* Whether white space behind this token is left out. */
 static bool takes_space(const tms_vocab *vocab, int32_t token) {
     static const char *const others[] = {"<unk>", "<s>", "<|endoftext|>"};
+    if (!vocab->of_phi3) return false;
     const tms_text text = tms_texts_get(&vocab->pieces, (uint32_t)token);
     for (size_t i = 0; i < sizeof others / sizeof others[0]; ++i)
         if (tms_text_is(text, others[i])) return false;
-    return vocab->of_phi3;
+    return true;
 }
 
 static bool is_space(char byte) {

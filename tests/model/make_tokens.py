@@ -306,8 +306,9 @@ def write_families(folder, merges, seed):
 
 
 # One name of each pattern beside those above; names that share one with other flags, too.
-FURTHER = ['phi-2', 'starcoder', 'falcon3', 'stablelm2', 'default', 'falcon', 'glm4', 'chatglm-bpe', 'minicpm5', 'qwen35', 'ufakzeka', 'seed-coder', 'laguna', 'exaone-moe', 'jais-2',
-           'tekken', 'gpt-4o', 'granite-embed-multi-97m', 'tiny_aya', 'youtu', 'kimi-k2', 'deepseek-llm', 'deepseek-coder', 'deepseek-v3',
+FURTHER = ['phi-2', 'starcoder', 'falcon3', 'stablelm2', 'default', 'falcon', 'glm4', 'chatglm-bpe', 'minicpm5',
+           'qwen35', 'ufakzeka', 'seed-coder', 'laguna', 'exaone-moe', 'jais-2', 'tekken', 'gpt-4o',
+           'granite-embed-multi-97m', 'tiny_aya', 'youtu', 'kimi-k2', 'deepseek-llm', 'deepseek-coder', 'deepseek-v3',
            'spark2_5', 'afmoe', 'bloom', 'viking', 'chameleon']
 
 

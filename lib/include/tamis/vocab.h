@@ -43,8 +43,8 @@ typedef struct tamis_vocab_info {
     uint64_t reserved[8];
 } tamis_vocab_info;
 
-/* The patterns that are read, by the names that files give them (tokenizer.ggml.pre); one line has
- * those that cut alike:
+/* The patterns that are read, by the names that files give them (tokenizer.ggml.pre). Those up to
+ * a semicolon cut alike:
  *   gpt-2, phi-2, mpt, olmo, jais, trillion, exaone4, gigachat, a.x-4.0, mellum, granite-docling,
  *     jina-es, jina-de, jina-v1-en, roberta-bpe;
  *   smollm, starcoder, refact, command-r, codeshell, exaone, minerva-7b, mellum2;
