@@ -137,7 +137,7 @@ static void put_slot(check_data *data, uint32_t row, uint32_t head, uint32_t slo
     const check_buffer *v = &data->buf[BUF_V];
     int32_t *positions = data->buf[BUF_POSITIONS].want;
     float *scores = data->buf[BUF_SCORES].want;
-    double y[256], tolerance[256], none[256] = {0};
+    double y[TMS_MOST_HEAD_DIM], tolerance[TMS_MOST_HEAD_DIM], none[TMS_MOST_HEAD_DIM] = {0};
     if (is_there(data, BUF_K)) {
         turned(data, from, position, y, tolerance);
         put(data, to, y, tolerance);

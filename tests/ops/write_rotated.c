@@ -105,7 +105,7 @@ static void turn_head(check_data *data, check_id id, check_id weights, uint64_t 
     const bool half = check_get(data, KEY_PAIRING) == TAMIS_PAIR_HALF;
     const double of_norm = check_get(data, KEY_HEADS) ? 2e-6 : 0;
     float *want = (float *)data->buf[id].want + at;
-    double *tolerance = data->buf[id].tolerance + at, y[256];
+    double *tolerance = data->buf[id].tolerance + at, y[TMS_MOST_HEAD_DIM];
     norm_head(data, (const float *)check_init(data, id) + at, weights, y);
     for (uint32_t d = rot; d < dim; d++) {
         want[d] = (float)y[d];
