@@ -223,7 +223,7 @@ const check_op check_op_write_rotated = {
                                      {LIST_SMOKE, "normal:bf16:b2:r5:pos:score"},
                                      {LIST_CI, "f16:r0"},
                                      {LIST_CI, "nasty:f16:b3:r33:hkv5:page8:pos:score"},
-                                     {LIST_CI, "normal:f32:b2:r33:d256:rot256:page64:heads"},
+                                     {LIST_CI, "normal:f32:b2:r33:d512:rot512:page64:heads"},
                                      {LIST_OCLGRIND, "normal:f16:b2:r2:kv20:pos:score:heads"},
                                      {LIST_OCLGRIND, "nasty:bf16:r2:kv20:d80:rot80:adjacent"},
                                      {LIST_BENCH, "f16:hkv8:g4:d128:rot128:kv4096"},
