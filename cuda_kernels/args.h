@@ -161,9 +161,11 @@ typedef struct cu_rotate_args {
 #define CU_SCORE_THREADS   256u
 #define CU_SCORE_STEPS     4u
 #define CU_SCORE_TURN(dim) (CU_SCORE_STEPS * (32u / CU_ROW_LANES(dim)))
-/* Query heads of a group whose queries are in dynamic shared memory at a time: 2*dim floats each, the
- * positive and negative parts. */
-#define CU_SCORE_HEADS(dim) ((dim) <= 256u ? 16u : 8u)
+/* Dynamic shared memory: 2*heads*dim floats, the positive and negative parts of the queries, of a
+ * group with at most CU_SCORE_GROUP query heads of all. Kernels for CU_ANY_DIM, which take larger
+ * ones too, have CU_SCORE_HEADS at a time. */
+#define CU_SCORE_GROUP 16u
+#define CU_SCORE_HEADS 8u
 typedef struct cu_score_args {
     cu_kv kv;
     cu_bounds_rows bounds;

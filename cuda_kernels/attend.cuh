@@ -154,23 +154,19 @@ template <int D, int G> struct attend_sums {
 template <typename T, int D, bool VALUE>
 DEVICE void attend_plain_row(const cu_attend_args &a, const attend_lane &l, const attend_page &p,
                              uint32_t in_page, bool seen,
-                             float (&x)[attend_plain_shape<D, 1>::EACH]) {
+                             float (&x)[attend_plain_shape<D, 1>::TURNS][8]) {
     typedef attend_plain_shape<D, 1> shape;
 #pragma unroll
     for (uint32_t i = 0; i < shape::EACH; i++)
-        x[i] = 0.0f;
-    if (!seen) return;
+        x[i / 8][i % 8] = 0.0f;
 #pragma unroll
     for (uint32_t turn = 0; turn < shape::TURNS; turn++) {
-        float eight[8];
-        if (shape::channel(turn) >= dim_of<D>(a.kv)) continue;
+        const uint32_t channel = shape::channel(turn);
+        if (!seen || channel >= dim_of<D>(a.kv)) return;
         if constexpr (VALUE)
-            load_8(value_of<T>(a.kv, p.id, l.head, in_page), shape::channel(turn), eight);
+            load_8(value_of<T>(a.kv, p.id, l.head, in_page), channel, x[turn]);
         else
-            load_8(key_of<T>(a.kv, p.id, l.head, in_page), shape::channel(turn), eight);
-#pragma unroll
-        for (int i = 0; i < 8; i++)
-            x[turn * 8 + i] = eight[i];
+            load_8(key_of<T>(a.kv, p.id, l.head, in_page), channel, x[turn]);
     }
 }
 
@@ -198,7 +194,7 @@ DEVICE void attend_plain_keys(const cu_attend_args &a, const attend_lane &l, con
     typedef attend_plain_shape<D, G> shape;
     constexpr int EACH = shape::EACH;
     const float rest = a.logit.scale / power_of(a.logit.scale);
-    float weight[shape::STEPS][G], x[EACH];
+    float weight[shape::STEPS][G], x[shape::TURNS][8];
     bool seen[shape::STEPS];
     /* 2. which slots count, 3a. and their logits */
 #pragma unroll
@@ -211,7 +207,7 @@ DEVICE void attend_plain_keys(const cu_attend_args &a, const attend_lane &l, con
             float dot = 0.0f;
 #pragma unroll
             for (int i = 0; i < EACH; i++)
-                dot = fmaf(query[g][i], x[i], dot);
+                dot = fmaf(query[g][i], x[i / 8][i % 8], dot);
 #pragma unroll
             for (uint32_t mask = shape::LANES / 2; mask > 0; mask /= 2)
                 dot += shuffle_xor(dot, mask);
@@ -248,7 +244,7 @@ DEVICE void attend_plain_keys(const cu_attend_args &a, const attend_lane &l, con
         for (int g = 0; g < G; g++)
 #pragma unroll
             for (int i = 0; i < EACH; i++)
-                s.sum[g][i] = fmaf(weight[step][g], x[i], s.sum[g][i]);
+                s.sum[g][i] = fmaf(weight[step][g], x[i / 8][i % 8], s.sum[g][i]);
     }
 }
 

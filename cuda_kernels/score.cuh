@@ -7,8 +7,9 @@
  * always shows in such a sum: for eight channels whose sum is not finite the first formula is
  * computed. The kernel is bound by memory: a warp has in flight the bounds of a whole turn of
  * pages, which are used for all query heads of a pass, and the page ids of the next turn. Of rows
- * that a warp takes in several turns of channels it reads bounds again for each head. A group whose
- * queries do not fit shared memory takes several passes, which join their scores in order. */
+ * that a warp takes in several turns of channels it reads bounds again for each head. Large groups,
+ * whose queries might not fit shared memory, take several passes, which join their scores in order,
+ * by the kernels for CU_ANY_DIM: others have no register left for it. */
 #ifndef TAMIS_SCORE_CUH
 #define TAMIS_SCORE_CUH
 #include "common.cuh"
@@ -175,15 +176,15 @@ DEVICE void part_sums(const float (&above)[8], const float (&below)[8],
     }
 }
 
-/* One pass: query heads from the first-th of the group on, CU_SCORE_HEADS at most. `seen`: visible
- * slots of (row, head). */
+/* One pass: query heads from the first-th of the group on, with CU_ANY_DIM CU_SCORE_HEADS at most, else
+ * all. `seen`: visible slots of (row, head). */
 template <typename T, uint32_t DIM>
 DEVICE void score_pass(const cu_score_args &a, uint32_t row, uint32_t head, uint32_t seen,
                        uint32_t block, uint32_t first_head, float *shared) {
     constexpr uint32_t STEPS = CU_SCORE_STEPS, LANES = CU_ROW_LANES(DIM);
     constexpr uint32_t PAGES = WARP / LANES, TURN = CU_SCORE_TURN(DIM), TURNS = CU_ROW_TURNS(DIM);
     const uint32_t dim = dim_of<DIM>(a.kv), chunks = dim / 8, group = a.batch.group;
-    const uint32_t heads = min(group - first_head, CU_SCORE_HEADS(DIM));
+    const uint32_t heads = DIM == CU_ANY_DIM ? min(group - first_head, CU_SCORE_HEADS) : group;
     const uint32_t owner = row * a.batch.n_kv_heads + head, warps = blockDim.x / WARP;
     const uint32_t full = seen >> a.kv.page_shift;
     const uint32_t from = first_seen(a.batch, owner) >> a.kv.page_shift, step = a.blocks * warps * TURN;
@@ -247,9 +248,13 @@ DEVICE void score_pass(const cu_score_args &a, uint32_t row, uint32_t head, uint
 template <typename T, uint32_t DIM>
 DEVICE void score_pages_of(const cu_score_args &a, uint32_t row, uint32_t head, uint32_t seen,
                            uint32_t block, float *shared) {
-    for (uint32_t first = 0; first < a.batch.group; first += CU_SCORE_HEADS(DIM)) {
-        if (first) block_sync(); /* the queries before may still be read */
-        score_pass<T, DIM>(a, row, head, seen, block, first, shared);
+    if constexpr (DIM != CU_ANY_DIM) {
+        score_pass<T, DIM>(a, row, head, seen, block, 0, shared);
+    } else {
+        for (uint32_t first = 0; first < a.batch.group; first += CU_SCORE_HEADS) {
+            if (first) block_sync(); /* the queries before may still be read */
+            score_pass<T, DIM>(a, row, head, seen, block, first, shared);
+        }
     }
 }
 
