@@ -7,8 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 
-#define EPS   1e-5f
-#define TYPES 9u
+#define EPS 1e-5f
 
 /* The parts of all stages, what each stage begins with, and how many it has. */
 enum { OUT, GATE, UP, DOWN, Q, K, V, PARTS };
@@ -20,7 +19,7 @@ static const check_id rows_of[] = {BUF_Y, BUF_Y1, BUF_COUNT, BUF_Y, BUF_Y2, BUF_
 /* ---- Shapes ---------------------------------------------------------------------------------- */
 
 static uint32_t type_of(const check_case *c, uint32_t part) {
-    return (c->v[KEY_TYPE] + part % 3 * c->v[KEY_MIX]) % TYPES;
+    return (c->v[KEY_TYPE] + part % 3 * c->v[KEY_MIX]) % CHECK_WEIGHT_TYPES;
 }
 
 static uint32_t inputs_of(const check_case *c, uint32_t stage) {

@@ -6,8 +6,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#define EPS   1e-5f
-#define TYPES 9u
+#define EPS 1e-5f
 
 static const check_id weights_of[] = {BUF_W, BUF_W1, BUF_W2};
 static const check_id bias_of[] = {BUF_BIAS, BUF_BIAS1, BUF_BIAS2};
@@ -16,7 +15,7 @@ static const check_id y_of[] = {BUF_Y, BUF_Y1, BUF_Y2};
 /* ---- The parts ------------------------------------------------------------------------------- */
 
 static uint32_t type_of(const check_case *c, uint32_t part) {
-    return (c->v[KEY_TYPE] + part * c->v[KEY_MIX]) % TYPES;
+    return (c->v[KEY_TYPE] + part * c->v[KEY_MIX]) % CHECK_WEIGHT_TYPES;
 }
 
 /* Parts differ in their outputs, as those of queries and keys do; those of a gate must not. */
