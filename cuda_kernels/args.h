@@ -508,6 +508,7 @@ typedef struct cu_linear_parts_args {
     cu_linear_part parts[CU_LINEAR_PARTS];
     uint32_t n_rows, n_in, gated, accumulate;
     float eps;
+    uint32_t n_parts, norm_kind, activation; /* as tamis_norm_kind, tamis_activation */
 } cu_linear_parts_args;
 
 /* Each block of the grid's y takes `range` inputs. If there are several, their partial sums are in
@@ -530,12 +531,18 @@ typedef struct cu_norm_args {
     CU_PTR(const float) w;
     uint32_t n_rows, dim;
     float eps;
-    uint32_t unused;
+    uint32_t kind; /* as tamis_norm_kind */
+    uint32_t accumulate, unused;
 } cu_norm_args;
 
+#define CU_NORM_LAYER 1u
+#define CU_NORM_NONE  2u
+#define CU_GELU       1u
+
 typedef struct cu_activate_args {
-    cu_matrix gate, up, y;
+    cu_matrix gate, up, y; /* up may be absent */
     uint32_t n_rows, dim;
+    uint32_t activation, unused; /* as tamis_activation */
 } cu_activate_args;
 
 typedef struct cu_embed_args {
@@ -543,6 +550,8 @@ typedef struct cu_embed_args {
     CU_PTR(const void) w;
     cu_matrix y;
     uint32_t n_rows, dim;
+    float scale;
+    uint32_t unused;
 } cu_embed_args;
 
 typedef struct cu_argmax_args {

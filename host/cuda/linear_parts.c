@@ -41,6 +41,9 @@ static tamis_status run(tms_device *dev, const tms_linear_parts *p, unsigned row
         .gated = p->gated,
         .accumulate = p->accumulate,
         .eps = p->eps,
+        .n_parts = p->n_parts,
+        .norm_kind = p->norm_kind,
+        .activation = p->activation,
     };
     for (uint32_t i = 0; i < p->n_parts; i++)
         args.parts[i] = part_of(&l, p, i);

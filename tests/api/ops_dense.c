@@ -549,15 +549,26 @@ static void linear_chain_names_the_stage_that_does_not_fit(void **state) {
         .n_parts = 1,
         .n_rows = 2,
         .n_in = 16};
-    CHAIN_REFUSED(p.n_stages = 0, "n_stages is 0: there may be 1 to 4");
-    CHAIN_REFUSED(p.n_stages = 5, "n_stages is 5: there may be 1 to 4");
+    CHAIN_REFUSED(p.n_stages = 0, "n_stages is 0: there may be 1 to 8");
+    CHAIN_REFUSED(p.n_stages = 9, "n_stages is 9: there may be 1 to 8");
     CHAIN_REFUSED(p.stages = NULL, "stages is NULL");
     CHAIN_REFUSED(p.reserved32 = 3, "reserved32 of tamis_linear_chain_params is 3");
     CHAIN_REFUSED(p.reserved[2] = 3, "reserved[2] of tamis_linear_chain_params is 3");
     CHAIN_REFUSED(stages[1].n_in = 0, "stage 1: n_in is 0");
     CHAIN_REFUSED(stages[0].parts[0].y.offset = 64, "stage 0: x and y of part 0 overlap");
-    CHAIN_REFUSED(stages[1].reserved[2] = 3, "stage 1: reserved of tamis_linear_parts_params is 3");
-    CHAIN_REFUSED(stages[1].reserved32 = 3, "stage 1: reserved32 of tamis_linear_parts_params is 3");
+    CHAIN_REFUSED(stages[1].reserved[1] = 3, "stage 1: reserved of tamis_linear_parts_params is 3");
+    CHAIN_REFUSED(stages[1].norm_alone = 1, "stage 1: norm_alone: part 0 has weights");
+    CHAIN_REFUSED((stages[1].norm_alone = 1, stages[1].parts[0].w.buffer = NULL),
+                  "stage 1: norm_w is absent");
+    CHAIN_REFUSED((stages[1].norm_alone = 1, stages[1].parts[0].w.buffer = NULL,
+                   stages[1].norm_w = at, stages[1].parts[0].n_out = 8),
+                  "stage 1: a norm alone of 2 rows and 1 parts, 8 outputs of 16 inputs");
+    CHAIN_REFUSED(stages[1].norm_kind = (tamis_norm_kind)3,
+                  "stage 1: linear_parts: norm kind 3 is unknown");
+    CHAIN_REFUSED((stages[1].gated = 1, stages[1].activation = (tamis_activation)2),
+                  "stage 1: linear_parts: activation 2 is unknown");
+    CHAIN_REFUSED(stages[1].activation = TAMIS_GELU,
+                  "activation is 1, and the parts are not gated");
     CHAIN_REFUSED(stages[1].n_rows = 1, "linear_chain: 1 rows of stage 1: stage 0 has 2");
     CHAIN_REFUSED(stages[1].parts[0].w.type = TAMIS_WEIGHT_Q8_0, "stage 1: w: rows of 16 Q8_0");
     ops_close(&rig);

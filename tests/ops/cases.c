@@ -25,6 +25,7 @@ static const char *const way_words[] = {"row",         "rowforced",  "forced",  
                                         "tableforced", "mass",       "pos",          "posforced",
                                         "masstable",   "massforced", "posmasstable", NULL};
 static const char *const rule_words[] = {"max", "mean", "sum", NULL};
+static const char *const norm_kind_words[] = {"rms", "layer", "plain", NULL};
 static const char *const kind_words[] = {"minmax", "meanstd", "mean", NULL};
 static const char *const pooling_words[] = {"maxpool", "average", NULL};
 static const char *const norm_words[] = {"l2", "l1", NULL};
@@ -110,6 +111,9 @@ static const key_info keys[KEY_COUNT] = {
     [KEY_STRIPS] = {"strips", NULL},
     [KEY_NORMED] = FLAG("normed"),
     [KEY_GATED] = FLAG("gated"),
+    [KEY_NORM_KIND] = {NULL, norm_kind_words},
+    [KEY_GELU] = FLAG("gelu"),
+    [KEY_SCALED] = FLAG("scaled"),
     [KEY_VALUES] = FLAG("values"),
     [KEY_SOURCE] = {NULL, source_words},
     [KEY_NORMS] = FLAG("norms"),

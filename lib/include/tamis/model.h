@@ -14,7 +14,7 @@ extern "C" {
 typedef struct tamis_model tamis_model;
 
 typedef struct tamis_model_info {
-    char architecture[32]; /* "llama", "qwen2" or "qwen3" */
+    char architecture[32]; /* general.architecture: "llama", "gemma3", ... */
     char name[128];        /* general.name, or empty */
     uint32_t n_layers, n_heads, n_kv_heads, head_dim, dim, ff_dim, n_vocab;
     uint32_t context;       /* longest text that the file states, tokens */
@@ -22,8 +22,8 @@ typedef struct tamis_model_info {
     uint64_t parameters;
     uint64_t weight_bytes;        /* on the device */
     uint32_t tensors_of_type[32]; /* in the file, by tamis_weight_type */
-    uint32_t sliding_window;      /* tokens that a row sees, itself included; 0: all */
-    uint32_t reserved32;
+    uint32_t sliding_window; /* tokens that a row of local layers sees, itself included; 0: all */
+    uint32_t n_local_layers; /* layers that have the window */
     uint64_t reserved[8];
 } tamis_model_info;
 
@@ -37,10 +37,9 @@ typedef struct tamis_model_params {
     uint64_t reserved[8];        /* 0, else E_ARGUMENT */
 } tamis_model_params;
 
-/* Loads a GGUF file, v2 or v3, of architecture llama (Mistral and SmolLM2 too), qwen2 or qwen3. Of a
- * model in parts, as gguf-split writes them, `path` names any part; the others lie beside it.
+/* Loads a GGUF file, v2 or v3, of an architecture that docs/models.md lists. Of a model in parts, as gguf-split writes them, `path` names any part; the others lie beside it.
  * Matrices are of any tamis_weight_type, mixed as the file has them; vectors are f32, f16 or bf16.
- * RoPE scaling is none, linear, yarn, or Llama 3's divisors. The file is not trusted: every length,
+ * RoPE scaling is none, linear, yarn, longrope, or divisors of each frequency. The file is not trusted: every length,
  * offset and count is checked before use, and whatever would change the computation and is not
  * known is refused by name, before memory is taken on the device. Weights are copied there piece by
  * piece, matrices in the layout that the device reads fastest (tamis_context_weight_layout): the
@@ -83,8 +82,9 @@ TAMIS_API const tamis_vocab *tamis_model_vocab(const tamis_model *model);
  * its calls answer E_STATE. */
 typedef struct tamis_runner tamis_runner;
 
-/* `params` as for tamis_plan_create, where zeros mean the model's own: scale, and sliding_window
- * where max_context exceeds it. An eviction that needs output projections which are in blocks holds
+/* `params` as for tamis_plan_create, where zeros mean the model's own: scale, soft_cap, and
+ * sliding_window where max_context exceeds it. In a model with local layers a window that is given
+ * holds in all layers, the narrower one where both hold; the plan then has layers. An eviction that needs output projections which are in blocks holds
  * them as f32, too. Builds the kernels of its plan and of decode steps of one sequence; the first step
  * that takes others builds them before it begins. Errors: those of tamis_plan_create; E_ARGUMENT (cache of
  * another context or shape, max_context above the model's, layers); E_UNSUPPORTED (max_context above 2^20,

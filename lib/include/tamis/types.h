@@ -154,6 +154,20 @@ typedef enum tamis_rows_join {
 /* What pooling makes of neighbouring slots. */
 typedef enum tamis_pooling { TAMIS_POOL_MAX = 0, TAMIS_POOL_AVERAGE = 1 } tamis_pooling;
 
+/* What a norm makes of a row x before it is multiplied with weights. */
+typedef enum tamis_norm_kind {
+    TAMIS_NORM_RMS = 0, /* x / sqrt(mean(x²) + eps): RMSNorm (arXiv 1910.07467) */
+    TAMIS_NORM_LAYER =
+        1, /* the same of x - mean(x): LayerNorm (arXiv 1607.06450), without its bias */
+    TAMIS_NORM_NONE = 2 /* x */
+} tamis_norm_kind;
+
+/* Activations of a feed-forward: z·σ(k), σ(k) = 1 / (1 + exp(-k)). */
+typedef enum tamis_activation {
+    TAMIS_SILU = 0, /* k = z (arXiv 1606.08415, section 4; SwiGLU in arXiv 2002.05202) */
+    TAMIS_GELU = 1 /* k = sqrt(8/π)·(z + 0.044715·z³): GELU by tanh (arXiv 1606.08415, section 2) */
+} tamis_activation;
+
 /* Which channels of a head are rotated together. */
 typedef enum tamis_pairing {
     TAMIS_PAIR_HALF = 0,    /* (x[i], x[i + n_rot/2]) */
