@@ -395,13 +395,12 @@ typedef struct cu_value_score_args {
 
 /* Products of a tile of cached rows with rows of weights: slots and weights of a block, channels of
  * a panel of weights, bytes of dynamic shared memory. */
-#define CU_PROJECT_THREADS 128u
-#define CU_PROJECT_SLOTS   64u
-#define CU_PROJECT_ROWS    128u
-#define CU_PROJECT_DEPTH   16u
-#define CU_PROJECT_PITCH   (CU_PROJECT_ROWS + 4u)
-#define CU_PROJECT_SHARED(dim)                                                                     \
-    (4u * ((dim) * CU_PROJECT_SLOTS + CU_PROJECT_DEPTH * CU_PROJECT_PITCH))
+#define CU_PROJECT_THREADS     128u
+#define CU_PROJECT_SLOTS       64u
+#define CU_PROJECT_ROWS        128u
+#define CU_PROJECT_DEPTH       16u
+#define CU_PROJECT_PITCH       (CU_PROJECT_ROWS + 4u)
+#define CU_PROJECT_SHARED(dim) (4u * ((dim)*CU_PROJECT_SLOTS + CU_PROJECT_DEPTH * CU_PROJECT_PITCH))
 
 typedef struct cu_value_norm_args {
     cu_slots slots;

@@ -69,8 +69,7 @@ tamis_status tms_cu_write_rows(tms_device *dev, const tms_write_rows *p) {
     const cu_write_rows_args args = write_args(&l, p);
     /* Threads of a row of blocks: those of a warp's side. */
     const uint32_t dim = p->kv.head_dim;
-    const uint32_t each =
-        tms_has_blocks(p->kv.dtype) ? CU_ROW_LANES(dim) : dim / CHANNELS;
+    const uint32_t each = tms_has_blocks(p->kv.dtype) ? CU_ROW_LANES(dim) : dim / CHANNELS;
     return tms_cu_run(&l, tms_cu_items(lanes * each, THREADS), &args);
 }
 

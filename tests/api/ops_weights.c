@@ -131,11 +131,12 @@ static void linear_multiplies_quantised_rows(void **state) {
     for (int i = 0; i < TYPES; i++) {
         ops_rig rig;
         ops_open(&rig);
-        for (int layout = 0; layout < layouts_of(&rig, &all[i]); layout++) {
+        const int layouts = layouts_of(&rig, &all[i]);
+        for (int layout = 0; layout < layouts; layout++) {
             run_linear(&rig, &all[i], (tamis_weight_layout)layout, 1);
-            run_linear(&rig, &all[i], (tamis_weight_layout)layout, 2);
             run_linear(&rig, &all[i], (tamis_weight_layout)layout, MOST_ROWS);
         }
+        run_linear(&rig, &all[i], (tamis_weight_layout)(layouts - 1), 2);
         ops_close(&rig);
     }
     close_fixtures(all);

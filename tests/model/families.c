@@ -114,6 +114,12 @@ static void test_mixed(void **state) {
     check_model("mixed");
 }
 
+/* Q5_K, Q3_K, Q2_K, IQ4_NL, IQ4_XS, MXFP4 and Q5_1 in one file. */
+static void test_mixed_more(void **state) {
+    (void)state;
+    check_model("mixed-more");
+}
+
 static void test_info(void **state) {
     (void)state;
     rig r;
@@ -254,15 +260,11 @@ static void test_watcher(void **state) {
 
 int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_llama3),
-        cmocka_unit_test(test_mistral),
-        cmocka_unit_test(test_qwen2),
-        cmocka_unit_test(test_qwen3),
-        cmocka_unit_test(test_mixed),
-        cmocka_unit_test(test_info),
-        cmocka_unit_test(test_output_in_blocks),
-        cmocka_unit_test(test_window),
-        cmocka_unit_test(test_watcher),
+        cmocka_unit_test(test_llama3), cmocka_unit_test(test_mistral),
+        cmocka_unit_test(test_qwen2),  cmocka_unit_test(test_qwen3),
+        cmocka_unit_test(test_mixed),  cmocka_unit_test(test_mixed_more),
+        cmocka_unit_test(test_info),   cmocka_unit_test(test_output_in_blocks),
+        cmocka_unit_test(test_window), cmocka_unit_test(test_watcher),
     };
     if (!rig_arguments(argc, argv)) return 2;
     return cmocka_run_group_tests_name("families", tests, NULL, NULL);
