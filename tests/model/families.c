@@ -88,7 +88,7 @@ static void check_model(const char *name) {
  * them every op and form of a forward pass, and run on every device; the others differ in what the host
  * makes of a file, and run on the reference alone. */
 static const char *const models[] = {
-    "llama3",    "mistral", "qwen2", "qwen3", "mixed", /* weights in blocks */
+    "llama3",    "mistral", "qwen2", "qwen3", "mixed", "mixed-more", /* weights in blocks */
     "gemma3",    /* GELU, norms behind products, local layers */
     "olmo2",     /* norms of whole rows, none before products */
     "granite",   /* scales */
