@@ -173,13 +173,24 @@ static tamis_attention attention_of(const tamis_model *model, const tamis_plan_p
     return own;
 }
 
+/* Where some layers are local and some are not, a selection chooses in the latter: the former read no
+ * more than their window in any case. */
+static tamis_layer layer_of(const tamis_model *model, const tamis_plan_params *params,
+                            uint32_t layer) {
+    const tms_config *config = &model->config;
+    const bool mixed = config->n_local && config->n_local < config->n_layers;
+    const tamis_attention attention = attention_of(model, params, layer);
+    const bool local = mixed && tms_config_is_local(config, layer) && attention.sliding_window;
+    return (tamis_layer){.attention = attention, .full = local};
+}
+
 tamis_status tamis_model_layers(const tamis_model *model, const tamis_plan_params *params,
                                 tamis_layer *layers, tamis_error *error) {
     TMS_REQUIRE(model, TAMIS_E_ARGUMENT, "model is NULL");
     TMS_REQUIRE(params, TAMIS_E_ARGUMENT, "params is NULL");
     TMS_REQUIRE(layers, TAMIS_E_ARGUMENT, "layers is NULL");
     for (uint32_t layer = 0; layer < model->config.n_layers; ++layer)
-        layers[layer] = (tamis_layer){.attention = attention_of(model, params, layer)};
+        layers[layer] = layer_of(model, params, layer);
     return TAMIS_OK;
 }
 
@@ -192,7 +203,7 @@ static tamis_status make_plan(tamis_runner *runner, const tamis_plan_params *par
     tamis_layer *layers = calloc(n, sizeof *layers);
     TMS_REQUIRE(layers, TAMIS_E_NO_MEMORY, "no memory for %u layers", n);
     for (uint32_t layer = 0; layer < n; ++layer) {
-        layers[layer].attention = attention_of(runner->model, params, layer);
+        layers[layer] = layer_of(runner->model, params, layer);
         alike = alike && memcmp(&layers[layer], &layers[0], sizeof *layers) == 0;
     }
     own.flags |= TAMIS_PLAN_ROTATED;

@@ -122,6 +122,8 @@ typedef struct check_factor {
     uint32_t n;
     uint32_t level[CHECK_LEVELS];
 } check_factor;
+#define CHECK_COUNT_TYPE(name, value, text) +1
+enum { CHECK_WEIGHT_TYPES = 0 TAMIS_WEIGHT_LIST(CHECK_COUNT_TYPE) };
 /* What a cache may be, as factors of a case; and the fills that most ops have. */
 #define CHECK_DTYPE_VALUE(name, value, text) value,
 #define CHECK_DTYPES                                                                               \
@@ -132,8 +134,8 @@ typedef struct check_factor {
     }
 #define CHECK_HEAD_DIMS                                                                            \
     {                                                                                              \
-        KEY_D, 5, {                                                                                \
-            64, 80, 96, 128, 256                                                                   \
+        KEY_D, 6, {                                                                                \
+            64, 80, 96, 128, 256, 512                                                              \
         }                                                                                          \
     }
 #define CHECK_PAGE_SIZES                                                                           \
