@@ -140,7 +140,7 @@ def grown(count):
 
 TALK = [['user', 'Hello']]
 REFUSED = {
-    '{{ messages | tojson(indent=2) }}': "'tojson' with the argument 'indent'",
+    '{{ messages | tojson(ensure_ascii=false, indent=2) }}': "'tojson' with the argument 'indent'",
     '{{ "\u00e9" | tojson(ensure_ascii=true) }}': "with the argument 'ensure_ascii'",
     '{{ range | tojson }}': 'a function as JSON',
     '{{ 1.5 }}': 'a number with a point',

@@ -362,10 +362,12 @@ static jinja_value sort_map(jinja_work *w, const jinja_map *map) {
 static jinja_value json(jinja_work *w, jinja_value self, const jinja_list *args,
                         const jinja_map *named) {
     const jinja_text name = jinja_literal("tojson");
-    const jinja_value *ascii = jinja_get(w, named, jinja_literal("ensure_ascii"));
     at_most(w, args, 0, name);
-    if (named->count > (ascii != NULL) || (ascii != NULL && jinja_true(*ascii)))
-        no_names(w, named, name);
+    for (size_t i = 0; i < named->count; i++) {
+        const jinja_pair pair = named->pairs[i];
+        if (!jinja_is(pair.key.text, "ensure_ascii") || jinja_true(pair.value))
+            no_names(w, &(jinja_map){.pairs = &named->pairs[i], .count = 1}, name);
+    }
     return jinja_of_text(jinja_json(w, self));
 }
 

@@ -186,7 +186,7 @@ static jinja_value slice(jinja_work *w, const jinja_node *node) {
 
 /* ---- Calls ----------------------------------------------------------------------------------- */
 
-/* What Jinja2 defines beside variables. */
+/* A variable, or what Jinja2 defines beside them: strftime_now where a date is stated. */
 static jinja_value name_value(jinja_work *w, const jinja_node *node) {
     static const char *const functions[] = {"strftime_now", "range",  "dict",
                                             "namespace",    "cycler", "raise_exception",

@@ -388,11 +388,11 @@ static jinja_node *parse_for(parser *p) {
     p->scopes++;
     node->d = parse_body(p);
     p->loops--;
-    p->scopes--;
     if (take_tag(p, "else")) {
         need_close(p);
         node->e = parse_body(p);
     }
+    p->scopes--;
     need_tag(p, "endfor");
     return node;
 }

@@ -57,6 +57,13 @@ static jinja_list *loop_items(jinja_work *w, const jinja_node *node) {
     return kept;
 }
 
+static flow run_scope(jinja_work *w, const jinja_node *statements) {
+    const jinja_scope outer = jinja_open_scope(w);
+    const flow how = run(w, statements);
+    jinja_close_scope(w, outer);
+    return how;
+}
+
 /* As in Jinja2, `else` follows unless a turn came to its end, which break and continue skip. */
 static flow run_for(jinja_work *w, const jinja_node *node) {
     const jinja_list *items = loop_items(w, node);
@@ -71,7 +78,7 @@ static flow run_for(jinja_work *w, const jinja_node *node) {
         ended |= turn == ON;
         jinja_close_scope(w, outer);
     }
-    return ended ? ON : run(w, node->e);
+    return ended ? ON : run_scope(w, node->e);
 }
 
 /* What statements write, in a scope of their own. */
@@ -106,13 +113,6 @@ static flow set_macro(jinja_work *w, const jinja_node *node) {
     return ON;
 }
 
-static flow run_scope(jinja_work *w, const jinja_node *node) {
-    const jinja_scope outer = jinja_open_scope(w);
-    run(w, node->d);
-    jinja_close_scope(w, outer);
-    return ON;
-}
-
 static flow run_one(jinja_work *w, const jinja_node *node) {
     switch (node->kind) {
     case JINJA_N_TEXT:
@@ -132,7 +132,7 @@ static flow run_one(jinja_work *w, const jinja_node *node) {
     case JINJA_N_MACRO:
         return set_macro(w, node);
     case JINJA_N_SCOPE:
-        return run_scope(w, node);
+        return run_scope(w, node->d);
     default:
         return node->kind == JINJA_N_BREAK ? LOOP_ENDS : NEXT_TURN;
     }
