@@ -1,12 +1,12 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* embed: y[r] = row tokens[r] of w, widened to f32.
+/* embed: y[r] = scale · row tokens[r] of w, widened to f32.
  * contract: host/ops/; meaning: host/reference/embed.c.
  * Work split: a work-item owns 16 channels of one row, the last one of a row the rest. */
 #include "weights.clh"
 
 __kernel GROUP_OF(WG_SIZE) void embed_rows(REF_PARAMS(const int, tokens),
                                            REF_PARAMS(const weight, w), MATRIX_PARAMS(y),
-                                           uint n_rows, uint dim) {
+                                           uint n_rows, uint dim, float scale) {
     const uint chunks = (dim + 15) / 16;
     FOR_EACH_ITEM(i, n_rows * chunks) {
         const uint row = i / chunks, first = i % chunks * 16;
@@ -17,14 +17,14 @@ __kernel GROUP_OF(WG_SIZE) void embed_rows(REF_PARAMS(const int, tokens),
         float16 columns[16]; /* of all rows of the strip */
         strip16(strip, first, columns);
         for (uint c = first; c < first + 16; c++)
-            to[c] = ((const float *)&columns[c - first])[token % STRIP];
+            to[c] = ((const float *)&columns[c - first])[token % STRIP] * scale;
 #else
         __global const weight *from = w + w_offset + token * ROW_SIZE(dim);
         if (first + 16 <= dim) {
-            vstore16(weights16(from, first), 0, to + first);
+            vstore16(weights16(from, first) * scale, 0, to + first);
         } else {
             for (uint c = first; c < dim; c++)
-                to[c] = weight1(from, c);
+                to[c] = weight1(from, c) * scale;
         }
 #endif
     }

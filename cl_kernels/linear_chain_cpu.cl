@@ -1,12 +1,13 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* linear_chain on a CPU: stages of up to three matrices with one input, normalised or not, gated or
- * not, each stage after the one before. linear and linear_parts are chains of one stage.
+ * not, or norms, each stage after the one before. linear and linear_parts are chains of one stage.
  * contract: host/ops/; meaning: host/compose.c.
  * A work-group goes from stage to stage. Of each it takes runs of strips, 16 neighbouring outputs of
  * any part, from the stage's queue. It takes a run before it has ended the last piece of the one before,
  * so that it can prefetch what it reads then; the first of a stage it begins once all of the stage
  * before have ended. It normalises the rows once a stage, or DEPTH inputs of them at a time if there
- * are more, as it holds them. The parts' kinds are TYPE_A, TYPE_B and TYPE_C, which may be equal. */
+ * are more, as it holds them. Of a stage that is a norm rows take the place of strips. The parts'
+ * kinds are TYPE_A, TYPE_B and TYPE_C, which may be equal. */
 #ifndef TYPE_A
 #define TYPE_A 0 /* tms_cl_kind */
 #define TYPE_B 7
@@ -14,15 +15,25 @@
 #endif
 #define WEIGHT TYPE_A
 #define TAKES_FLOATS(kind) (((kind)&15) <= 2)
-#define TAKES_BYTES(kind)  ((kind) > 16 + 3) /* strips, but of floats and of Q8_0 */
-#define TAKES_CODES(kind)  (!TAKES_FLOATS(kind) && !TAKES_BYTES(kind))
+#define TAKES_CODES(kind)  ((kind) > 2 && (kind) <= 16 + 3) /* rows, and strips of Q8_0 */
+#define TAKES_CROSSED(kind) ((kind) == 16 + 13 || (kind) == 16 + 14) /* strips of IQ4_NL, IQ4_XS */
+#define TAKES_BYTES(kind)  ((kind) > 16 + 3 && !TAKES_CROSSED(kind))
+#define TAKES_HALF_SUMS(kind) (((kind)&15) == 12) /* Q2_K */
 #define HOLD_FLOATS (TAKES_FLOATS(TYPE_A) || TAKES_FLOATS(TYPE_B) || TAKES_FLOATS(TYPE_C))
 #define HOLD_BYTES  (TAKES_BYTES(TYPE_A) || TAKES_BYTES(TYPE_B) || TAKES_BYTES(TYPE_C))
+#define HOLD_CROSSED (TAKES_CROSSED(TYPE_A) || TAKES_CROSSED(TYPE_B) || TAKES_CROSSED(TYPE_C))
+#define HOLD_HALF_SUMS                                                                             \
+    (TAKES_HALF_SUMS(TYPE_A) || TAKES_HALF_SUMS(TYPE_B) || TAKES_HALF_SUMS(TYPE_C))
 #define HOLD_CODES  (TAKES_CODES(TYPE_A) || TAKES_CODES(TYPE_B) || TAKES_CODES(TYPE_C))
 #include "linear_cpu.clh"
 #include "activate.clh"
+#if LONG /* room for the longest chain */
+#define STAGES 8
+#define PARTS 11
+#else
 #define STAGES 4
 #define PARTS 7
+#endif
 #include "linear_parts.clh"
 #include "linear_type_cpu.clh"
 #if TYPE_B != TYPE_A
@@ -86,9 +97,10 @@ static inline uint strips_of(const part *p) {
     return (p->n_out + STRIP - 1) / STRIP;
 }
 
-/* Those of a stage, whose parts these are; with a gate both have the same ones. */
-static ONCE uint strips_of_stage(const stage *s, const part *parts) {
+/* Those of a stage, whose parts these are; with a gate both have the same ones. Of a norm its rows. */
+static ONCE uint strips_of_stage(const stage *s, const part *parts, uint n_rows) {
     uint n = 0;
+    if (s->norm_alone) return n_rows;
     for (uint p = 0; p < (s->gated ? 1 : s->parts); p++) n += strips_of(parts + p);
     return n;
 }
@@ -114,7 +126,7 @@ static ONCE strip_run run_of(uint item, uint strips) {
 /* The rows of a stage that a core holds. */
 typedef struct inputs_held {
     held rows;
-    float scales[ROWS]; /* of their norms */
+    row_norm norms[ROWS];
     uint first;         /* input that is held; n_in: none yet */
 } inputs_held;
 
@@ -141,6 +153,7 @@ static inline strips_ahead ahead_at(const part *p, uint n_in, uint first, uint s
  * behind them. */
 static ONCE void end_item(const stage *s, const part *p, uint j, uint outputs, uint n_rows,
                           strips_ahead next, inputs_held *here) {
+    const uint paired = s->gated && s->parts == 2;
     float sum[2][ROWS][MOST_RUN];
     for (uint r = 0; r < ROWS; r++)
         for (uint o = 0; o < outputs; o += 16)
@@ -149,21 +162,22 @@ static ONCE void end_item(const stage *s, const part *p, uint j, uint outputs, u
         const uint depth = min((uint)DEPTH, s->n_in - k);
         for (uint r = 0; r < ROWS && here->first != k; r++) /* past the end, the last row again */
             hold_row(&here->rows, r, s->x + min(r, n_rows - 1) * s->x_stride + k,
-                     s->norm ? s->norm + k : 0, here->scales[r], depth);
+                     s->norm ? s->norm + k : 0, here->norms[r], depth);
         here->first = k;
-        for (uint second = 0; second <= s->gated; second++)
+        for (uint second = 0; second <= paired; second++)
             add_part(p + second, j, outputs, s->n_in, k, depth, &here->rows,
-                     second < s->gated ? ahead_at(p + 1, s->n_in, j / STRIP, outputs / STRIP) : next,
+                     second < paired ? ahead_at(p + 1, s->n_in, j / STRIP, outputs / STRIP) : next,
                      sum[second]);
     }
     for (uint r = 0; r < min(n_rows, (uint)ROWS); r++) {
         float y[MOST_RUN], up[MOST_RUN];
         take_row(p, j, outputs, sum[0][r], r, s->accumulate, y);
-        if (s->gated) take_row(p + 1, j, outputs, sum[1][r], r, false, up);
+        if (paired) take_row(p + 1, j, outputs, sum[1][r], r, false, up);
         for (uint o = 0; o < outputs && s->gated; o += 16) {
             const float16 z = *(const float16_at4 *)(y + o);
-            *(float16_at4 *)(y + o) =
-                gated16(z, exp16(-0.5f * fabs(z)), *(const float16_at4 *)(up + o));
+            const float16 h = exp16(-0.5f * fabs(activation16(z, s->activation)));
+            const float16 by = paired ? *(const float16_at4 *)(up + o) : (float16)(1.0f);
+            *(float16_at4 *)(y + o) = gated16(z, h, by);
         }
         for (uint o = 0; o < outputs; o++) p->y[r * p->y_stride + j + o] = y[o];
     }
@@ -212,12 +226,22 @@ static inline chain_turn take_turn(const chain *c, uint stage) {
 
 /* What is read first in a turn. */
 static inline strips_ahead ahead_of(const chain *c, chain_turn turn) {
-    if (turn.run.n == 0) return (strips_ahead){c->parts[turn.stage]->w, 0};
+    if (turn.run.n == 0 || c->stages[turn.stage].norm_alone) return (strips_ahead){c->parts[turn.stage]->w, 0};
     const strip_piece piece = first_piece(c->parts[turn.stage], turn.run);
     return ahead_at(piece.of, c->stages[turn.stage].n_in, piece.first, piece.n);
 }
 
-/* Does what a turn says, and takes the next one with the last piece. */
+/* Does what a turn of a norm says, and takes the next one. */
+static ONCE chain_turn end_norm(const chain *c, chain_turn turn) {
+    const stage *s = c->stages + turn.stage;
+    const part *p = c->parts[turn.stage];
+    for (uint r = turn.run.first; r < turn.run.first + turn.run.n; r++)
+        norm_row(s->x + r * s->x_stride, s->norm, s->n_in, s->eps, s->norm_kind, s->accumulate,
+                 p->y + r * p->y_stride);
+    return take_turn(c, turn.stage);
+}
+
+/* The same of a turn of strips; the next one is taken with the last piece. */
 static ONCE chain_turn end_turn(const chain *c, chain_turn turn, inputs_held *here) {
     const uint stage = turn.stage;
     for (;;) {
@@ -236,15 +260,27 @@ typedef struct chain_numbers {
     QUEUE_NUMBERS;
 } chain_numbers;
 
+#if LONG
+#define MORE_STAGES    STAGE_MEMORY(4) STAGE_MEMORY(5) STAGE_MEMORY(6) STAGE_MEMORY(7)
+#define MORE_STAGES_OF , STAGE_OF(4), STAGE_OF(5), STAGE_OF(6), STAGE_OF(7)
+#define MORE_PARTS     PART_MEMORY(7) PART_MEMORY(8) PART_MEMORY(9) PART_MEMORY(10)
+#define MORE_PARTS_OF  , PART_OF(7), PART_OF(8), PART_OF(9), PART_OF(10)
+#else
+#define MORE_STAGES
+#define MORE_STAGES_OF
+#define MORE_PARTS
+#define MORE_PARTS_OF
+#endif
+
 /* n_items: strips of the stage that has the most. */
 __kernel ONE_ITEM void linear_chain(
-    STAGE_MEMORY(0) STAGE_MEMORY(1) STAGE_MEMORY(2) STAGE_MEMORY(3) PART_MEMORY(0) PART_MEMORY(1)
-    PART_MEMORY(2) PART_MEMORY(3) PART_MEMORY(4) PART_MEMORY(5) PART_MEMORY(6) MEMORY(int, queue)
-    const chain_numbers arg) {
+    STAGE_MEMORY(0) STAGE_MEMORY(1) STAGE_MEMORY(2) STAGE_MEMORY(3) MORE_STAGES PART_MEMORY(0)
+    PART_MEMORY(1) PART_MEMORY(2) PART_MEMORY(3) PART_MEMORY(4) PART_MEMORY(5) PART_MEMORY(6)
+    MORE_PARTS MEMORY(int, queue) const chain_numbers arg) {
     OPEN(int, queue);
     const part parts[PARTS] = {PART_OF(0), PART_OF(1), PART_OF(2), PART_OF(3),
-                               PART_OF(4), PART_OF(5), PART_OF(6)};
-    chain c = {.stages = {STAGE_OF(0), STAGE_OF(1), STAGE_OF(2), STAGE_OF(3)},
+                               PART_OF(4), PART_OF(5), PART_OF(6) MORE_PARTS_OF};
+    chain c = {.stages = {STAGE_OF(0), STAGE_OF(1), STAGE_OF(2), STAGE_OF(3) MORE_STAGES_OF},
                .n_stages = arg.n_stages,
                .n_rows = arg.n_rows,
                .queue = queue};
@@ -252,7 +288,7 @@ __kernel ONE_ITEM void linear_chain(
     if (c.n_rows == 0) return;
     for (uint at = 0; at < c.n_stages; at++) {
         c.parts[at] = at ? c.parts[at - 1] + c.stages[at - 1].parts : parts;
-        c.strips[at] = strips_of_stage(c.stages + at, c.parts[at]);
+        c.strips[at] = strips_of_stage(c.stages + at, c.parts[at], c.n_rows);
     }
     uint begun = STAGES, ended = 0;
     for (chain_turn turn = take_turn(&c, 0), next; turn.run.n; turn = next) {
@@ -262,12 +298,11 @@ __kernel ONE_ITEM void linear_chain(
             begun = at;
             if (at) wait_until(ENDED(&c, at - 1), (int)c.strips[at - 1]);
             here.first = s->n_in;
-            for (uint r = 0; r < ROWS; r++)
-                here.scales[r] = s->norm ? norm_scale(s->x + min(r, c.n_rows - 1) * s->x_stride,
-                                                      s->n_in, s->eps)
-                                         : 1.0f;
+            for (uint r = 0; r < ROWS && s->norm && !s->norm_alone; r++)
+                here.norms[r] = row_norm_of(s->x + min(r, c.n_rows - 1) * s->x_stride, s->n_in, s->eps,
+                                        s->norm_kind);
         }
-        next = end_turn(&c, turn, &here);
+        next = s->norm_alone ? end_norm(&c, turn) : end_turn(&c, turn, &here);
         ended += turn.run.n;
         if (next.run.n && next.stage == at) continue;
         if (at + 1 < c.n_stages) add_to(ENDED(&c, at), (int)ended);

@@ -65,23 +65,33 @@ static inline float part1(const part *p, uint j, uint n_in, uint i) {
 /* The functions give a work-item's share, and the kernel itself adds up. Where they added up, PoCL
  * 3.1 let threads share the scratch, and sums of one work-group got into another's. */
 
-/* The squares of n elements of x. */
-static inline float squares_of(__global const float *x, uint n) {
+/* The sum of n elements of x. */
+static inline float sum_of(__global const float *x, uint n) {
+    const uint wi = (uint)get_local_id(0);
+    float8 sums = 0.0f;
+    float rest = 0.0f;
+    for (uint c = wi; c < n / 8; c += WG_SIZE) sums += vload8(c, x);
+    for (uint i = n / 8 * 8 + wi; i < n; i += WG_SIZE) rest += x[i];
+    return sum8(sums) + rest;
+}
+
+/* The squares of n elements of x less their mean. */
+static inline float squares_of(__global const float *x, float mean, uint n) {
     const uint wi = (uint)get_local_id(0);
     float8 squares = 0.0f;
     float rest = 0.0f;
     for (uint c = wi; c < n / 8; c += WG_SIZE) {
-        const float8 a = vload8(c, x);
+        const float8 a = vload8(c, x) - mean;
         squares = fma(a, a, squares);
     }
     for (uint i = n / 8 * 8 + wi; i < n; i += WG_SIZE)
-        rest = fma(x[i], x[i], rest);
+        rest = fma(x[i] - mean, x[i] - mean, rest);
     return sum8(squares) + rest;
 }
 
 /* The products of output j of all rows; rows beyond n_rows repeat the last. */
-static inline void multiply(const part *p, uint j, const stage *s, const float *scales, uint n_rows,
-                            float *out) {
+static inline void multiply(const part *p, uint j, const stage *s, const float *means,
+                            const float *scales, uint n_rows, float *out) {
     const uint wi = (uint)get_local_id(0), n_in = s->n_in, chunks = n_in / 8;
     float8 sum[ROWS];
     for (uint r = 0; r < ROWS; r++) {
@@ -93,14 +103,16 @@ static inline void multiply(const part *p, uint j, const stage *s, const float *
         const float8 of_norm = s->norm ? vload8(c, s->norm) : (float8)(1.0f);
         for (uint r = 0; r < ROWS; r++)
             sum[r] = fma(
-                a, vload8(c, s->x + min(r, n_rows - 1) * s->x_stride) * scales[r] * of_norm,
+                a,
+                (vload8(c, s->x + min(r, n_rows - 1) * s->x_stride) - means[r]) * scales[r] * of_norm,
                 sum[r]);
     }
     for (uint i = chunks * 8 + wi; i < n_in; i += WG_SIZE) {
         const float a = part1(p, j, n_in, i), of_norm = s->norm ? s->norm[i] : 1.0f;
         for (uint r = 0; r < ROWS; r++)
             out[r] =
-                fma(a, s->x[min(r, n_rows - 1) * s->x_stride + i] * scales[r] * of_norm, out[r]);
+                fma(a, (s->x[min(r, n_rows - 1) * s->x_stride + i] - means[r]) * scales[r] * of_norm,
+                    out[r]);
     }
     for (uint r = 0; r < ROWS; r++)
         out[r] += sum8(sum[r]);
@@ -119,14 +131,18 @@ __kernel GROUP_OF(WG_SIZE) void linear_parts(STAGE_MEMORY(0) PART_MEMORY(0) PART
                third = PART(arg.parts[2], 2);
     const uint two = first.n_out + second.n_out; /* outputs of two parts */
     const uint items = s.gated ? first.n_out : two + third.n_out;
-    float scales[ROWS];
+    const uint paired = s.gated && s.parts == 2;
+    const uint normed = s.norm && s.norm_kind != NORM_NONE;
+    float means[ROWS], scales[ROWS];
     if (n_rows == 0) return;
     /* 1. what normalises each row */
     for (uint r = 0; r < ROWS; r++) {
-        const float squares =
-            s.norm ? squares_of(s.x + min(r, n_rows - 1) * s.x_stride, s.n_in) : 0.0f;
-        const float mean = group_sum(squares, scratch) / s.n_in;
-        scales[r] = s.norm ? 1.0f / sqrt(mean + s.eps) : 1.0f;
+        __global const float *x = s.x + min(r, n_rows - 1) * s.x_stride;
+        const uint centred = normed && s.norm_kind == NORM_LAYER;
+        means[r] = group_sum(centred ? sum_of(x, s.n_in) : 0.0f, scratch) / s.n_in;
+        const float squares = normed ? squares_of(x, means[r], s.n_in) : 0.0f;
+        const float mean_square = group_sum(squares, scratch) / s.n_in;
+        scales[r] = normed ? 1.0f / sqrt(mean_square + s.eps) : 1.0f;
     }
     for (uint item = (uint)get_group_id(0); item < items; item += (uint)get_num_groups(0)) {
         part p = first;
@@ -140,20 +156,20 @@ __kernel GROUP_OF(WG_SIZE) void linear_parts(STAGE_MEMORY(0) PART_MEMORY(0) PART
             j = item - first.n_out;
         }
         /* 2. products */
-        multiply(&p, j, &s, scales, n_rows, z);
-        if (s.gated) multiply(&second, j, &s, scales, n_rows, up);
+        multiply(&p, j, &s, means, scales, n_rows, z);
+        if (paired) multiply(&second, j, &s, means, scales, n_rows, up);
         for (uint r = 0; r < ROWS; r++) {
             z[r] = group_sum(z[r], scratch);
-            if (s.gated) up[r] = group_sum(up[r], scratch);
+            up[r] = paired ? group_sum(up[r], scratch) : 1.0f;
         }
         /* 3. what is added, and the gate */
         if (get_local_id(0) == 0) {
-            const float add_up = s.gated && second.bias ? second.bias[j] : 0.0f;
+            const float add_up = paired && second.bias ? second.bias[j] : 0.0f;
             for (uint r = 0; r < min(n_rows, (uint)ROWS); r++) {
                 __global float *to = p.y + r * p.y_stride + j;
                 float start = s.accumulate ? *to : 0.0f;
                 if (p.bias) start += p.bias[j];
-                *to = s.gated ? gate1(start + z[r], up[r] + add_up) : start + z[r];
+                *to = s.gated ? gate1(start + z[r], up[r] + add_up, s.activation) : start + z[r];
             }
         }
     }

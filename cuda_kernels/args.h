@@ -491,16 +491,23 @@ typedef struct cu_linear_args {
     uint32_t n_rows, n_in, n_out, accumulate;
 } cu_linear_args;
 
-/* Values of tamis_weight_type, by the tags of weights.cuh. */
-#define CU_WEIGHT_f32  0
-#define CU_WEIGHT_f16  1
-#define CU_WEIGHT_bf16 2
-#define CU_WEIGHT_Q8_0 3
-#define CU_WEIGHT_Q4_0 4
-#define CU_WEIGHT_Q4_1 5
-#define CU_WEIGHT_Q5_0 6
-#define CU_WEIGHT_Q4_K 7
-#define CU_WEIGHT_Q6_K 8
+/* Values of tamis_weight_type. */
+#define CU_WEIGHT_F32    0
+#define CU_WEIGHT_F16    1
+#define CU_WEIGHT_BF16   2
+#define CU_WEIGHT_Q8_0   3
+#define CU_WEIGHT_Q4_0   4
+#define CU_WEIGHT_Q4_1   5
+#define CU_WEIGHT_Q5_0   6
+#define CU_WEIGHT_Q4_K   7
+#define CU_WEIGHT_Q6_K   8
+#define CU_WEIGHT_Q5_1   9
+#define CU_WEIGHT_Q5_K   10
+#define CU_WEIGHT_Q3_K   11
+#define CU_WEIGHT_Q2_K   12
+#define CU_WEIGHT_IQ4_NL 13
+#define CU_WEIGHT_IQ4_XS 14
+#define CU_WEIGHT_MXFP4  15
 
 #define CU_LINEAR_PARTS 3
 typedef struct cu_linear_part {
@@ -517,6 +524,7 @@ typedef struct cu_linear_parts_args {
     cu_linear_part parts[CU_LINEAR_PARTS];
     uint32_t n_rows, n_in, gated, accumulate;
     float eps;
+    uint32_t n_parts, norm_kind, activation; /* as tamis_norm_kind, tamis_activation */
 } cu_linear_parts_args;
 
 /* Each block of the grid's y takes `range` inputs. If there are several, their partial sums are in
@@ -539,12 +547,18 @@ typedef struct cu_norm_args {
     CU_PTR(const float) w;
     uint32_t n_rows, dim;
     float eps;
-    uint32_t unused;
+    uint32_t kind; /* as tamis_norm_kind */
+    uint32_t accumulate, unused;
 } cu_norm_args;
 
+#define CU_NORM_LAYER 1u
+#define CU_NORM_NONE  2u
+#define CU_GELU       1u
+
 typedef struct cu_activate_args {
-    cu_matrix gate, up, y;
+    cu_matrix gate, up, y; /* up may be absent */
     uint32_t n_rows, dim;
+    uint32_t activation, unused; /* as tamis_activation */
 } cu_activate_args;
 
 typedef struct cu_embed_args {
@@ -552,6 +566,8 @@ typedef struct cu_embed_args {
     CU_PTR(const void) w;
     cu_matrix y;
     uint32_t n_rows, dim;
+    float scale;
+    uint32_t unused;
 } cu_embed_args;
 
 typedef struct cu_argmax_args {

@@ -40,7 +40,7 @@ struct as_they_are {
 };
 template <uint32_t ROWS> struct normalised {
     const float *w; /* NULL: as they are */
-    const float (&scale)[ROWS];
+    const float (&mean)[ROWS], (&scale)[ROWS];
     float of_chunk[CHUNK];
     template <bool WHOLE> DEVICE void begin(uint64_t first, uint32_t n_in) {
         if (w) load_chunk<WHOLE, float>(w, first, n_in, of_chunk);
@@ -49,7 +49,7 @@ template <uint32_t ROWS> struct normalised {
         if (!w) return;
 #pragma unroll
         for (uint32_t i = 0; i < CHUNK; i++)
-            x[i] = x[i] * scale[row] * of_chunk[i];
+            x[i] = (x[i] - mean[row]) * scale[row] * of_chunk[i];
     }
 };
 

@@ -8,19 +8,34 @@
 #include "linear.cuh"
 
 template <uint32_t ROWS> struct linear_parts_shared {
-    float squares[ROWS][FEW_WARPS];
+    float sums[ROWS][FEW_WARPS], squares[ROWS][FEW_WARPS];
     float of[FEW_WARPS][ROWS * CU_LINEAR_RUN];
 };
 
-/* 1 / sqrt(mean(x²) + eps) of each row, for every thread; rows beyond n_rows repeat the last. */
+template <uint32_t ROWS>
+DEVICE void row_means(const cu_linear_parts_args &a, linear_parts_shared<ROWS> &shared,
+                      float (&mean)[ROWS]) {
+    float sums[ROWS] = {};
+    for (uint32_t i = threadIdx.x; i < a.n_in; i += CU_LINEAR_FEW_THREADS) {
+#pragma unroll
+        for (uint32_t r = 0; r < ROWS; r++)
+            sums[r] += a.x.at[min(r, a.n_rows - 1) * a.x.stride + i];
+    }
+#pragma unroll
+    for (uint32_t r = 0; r < ROWS; r++)
+        mean[r] = block_sum(sums[r], shared.sums[r], FEW_WARPS) / (float)a.n_in;
+}
+
+/* 1 / sqrt(mean(c²) + eps) of each row c less its mean, for every thread; rows beyond n_rows repeat the
+ * last. */
 template <uint32_t ROWS>
 DEVICE void norm_scales(const cu_linear_parts_args &a, linear_parts_shared<ROWS> &shared,
-                        float (&scale)[ROWS]) {
+                        const float (&mean)[ROWS], float (&scale)[ROWS]) {
     float squares[ROWS] = {};
     for (uint32_t i = threadIdx.x; i < a.n_in; i += CU_LINEAR_FEW_THREADS) {
 #pragma unroll
         for (uint32_t r = 0; r < ROWS; r++) {
-            const float x = a.x.at[min(r, a.n_rows - 1) * a.x.stride + i];
+            const float x = a.x.at[min(r, a.n_rows - 1) * a.x.stride + i] - mean[r];
             squares[r] = fmaf(x, x, squares[r]);
         }
     }
@@ -33,10 +48,10 @@ DEVICE void norm_scales(const cu_linear_parts_args &a, linear_parts_shared<ROWS>
 
 template <typename T, uint32_t ROWS>
 DEVICE void multiply_part(const cu_linear_parts_args &a, const cu_linear_part &part,
-                          const float (&scale)[ROWS], uint32_t first,
+                          const float (&mean)[ROWS], const float (&scale)[ROWS], uint32_t first,
                           float (&sum)[ROWS * CU_LINEAR_RUN]) {
     const few_inputs in = {a.x, a.n_rows, a.n_in};
-    const normalised<ROWS> norm = {a.norm, scale, {}};
+    const normalised<ROWS> norm = {a.norm, mean, scale, {}};
     const bool whole = a.n_in % CHUNK == 0 && (is_quantised<T>() || aligned_16(part.w)) &&
                        aligned_16(a.x.at) && aligned_16(a.norm) &&
                        (a.n_rows == 1 || a.x.stride % 4 == 0);
@@ -50,16 +65,19 @@ DEVICE void multiply_part(const cu_linear_parts_args &a, const cu_linear_part &p
  * row r. */
 template <uint32_t ROWS>
 DEVICE float outputs_of(const cu_linear_parts_args &a, const cu_linear_part &part,
-                        const float (&scale)[ROWS], uint32_t first,
+                        const float (&mean)[ROWS], const float (&scale)[ROWS], uint32_t first,
                         linear_parts_shared<ROWS> &shared) {
     constexpr uint32_t N = ROWS * CU_LINEAR_RUN;
     float sum[N] = {};
     switch (part.type) {
 #define PART_OF(type, tag)                                                                         \
     case CU_WEIGHT_##tag:                                                                          \
-        multiply_part<type, ROWS>(a, part, scale, first, sum);                                     \
+        multiply_part<type, ROWS>(a, part, mean, scale, first, sum);                                     \
         break;
-        FOR_EACH_WEIGHT(PART_OF)
+        PART_OF(float, F32)
+        PART_OF(f16, F16)
+        PART_OF(bf16, BF16)
+        FOR_EACH_QUANTISED(PART_OF)
     }
     const float share = warp_sums(sum);
     block_sync(); /* the shares of the outputs before have been read */
@@ -78,8 +96,12 @@ template <uint32_t ROWS> DEVICE void linear_parts(const cu_linear_parts_args &a)
     SHARED(linear_parts_shared<ROWS>, shared);
     if (a.n_rows == 0) return;
     /* 1. what normalises each row */
-    float scale[ROWS] = {};
-    if (a.norm) norm_scales<ROWS>(a, shared, scale);
+    float mean[ROWS] = {}, scale[ROWS] = {};
+#pragma unroll
+    for (uint32_t r = 0; r < ROWS; r++)
+        scale[r] = 1.0f;
+    if (a.norm && a.norm_kind == CU_NORM_LAYER) row_means<ROWS>(a, shared, mean);
+    if (a.norm && a.norm_kind != CU_NORM_NONE) norm_scales<ROWS>(a, shared, mean, scale);
     const uint32_t runs[] = {(a.parts[0].n_out + CU_LINEAR_RUN - 1) / CU_LINEAR_RUN,
                              (a.parts[1].n_out + CU_LINEAR_RUN - 1) / CU_LINEAR_RUN,
                              (a.parts[2].n_out + CU_LINEAR_RUN - 1) / CU_LINEAR_RUN};
@@ -90,12 +112,13 @@ template <uint32_t ROWS> DEVICE void linear_parts(const cu_linear_parts_args &a)
         const cu_linear_part &part = a.parts[p];
         /* 2. products, with the bias; 3. the gate */
         const uint32_t first = run * CU_LINEAR_RUN;
-        float y = 0.0f;
+        const uint32_t paired = a.gated && a.n_parts == 2;
+        float y = 0.0f, up = 1.0f;
 #pragma unroll 1 /* twice the code takes twice the time to compile */
-        for (uint32_t second = 0; second <= a.gated; second++) {
-            const float z = outputs_of<ROWS>(a, a.parts[p + second], scale, first, shared);
-            y = second ? gated(y, z) : z;
-        }
+        for (uint32_t second = 0; second <= paired; second++)
+            (second ? up : y) =
+                outputs_of<ROWS>(a, a.parts[p + second], mean, scale, first, shared);
+        if (a.gated) y = gated(y, up, a.activation);
         const uint32_t r = threadIdx.x / CU_LINEAR_RUN, j = first + threadIdx.x % CU_LINEAR_RUN;
         if (r < ROWS && r < a.n_rows && j < part.n_out) {
             float *to = part.y.at + r * part.y.stride + j;

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* norm: y = x / sqrt(mean(x²) + eps) · w.
+/* norm: y = c / sqrt(mean(c²) + eps) · w (+ y), c = x or x - mean(x); or y = x · w (+ y).
  * contract: host/ops/; meaning: host/reference/norm.c.
  * Work split: a block owns a row; its threads take channels in turn, one by one, so that the order
  * of the sum is the same wherever a row begins. */
@@ -9,7 +9,7 @@
 #define AT_ONCE 4u /* elements that a thread loads at once */
 
 struct norm_shared {
-    float sums[THREADS / WARP];
+    float sums[THREADS / WARP], squares[THREADS / WARP];
 };
 
 /* Elements i, i + THREADS, ... of n; 0 beyond them. No branch stands between the loads; what is read
@@ -29,22 +29,31 @@ KERNEL(norm_rows, THREADS, cu_norm_args) {
     if (row >= a.n_rows) return;
     const float *from = a.x.at + row * a.x.stride;
     float *to = a.y.at + row * a.y.stride;
-    float x[AT_ONCE], w[AT_ONCE], squares = 0.0f;
-    /* 1. mean square */
+    float x[AT_ONCE], w[AT_ONCE], sums = 0.0f, squares = 0.0f, mean = 0.0f;
+    /* 1. mean, 2. mean square */
+    for (uint32_t i = threadIdx.x; i < a.dim && a.kind == CU_NORM_LAYER; i += THREADS)
+        sums += from[i];
+    if (a.kind == CU_NORM_LAYER)
+        mean = block_sum(sums, shared.sums, THREADS / WARP) / (float)a.dim;
     for (uint32_t i = threadIdx.x; i < a.dim; i += AT_ONCE * THREADS) {
         take(from, i, a.dim, x);
 #pragma unroll
-        for (uint32_t j = 0; j < AT_ONCE; j++)
-            squares = fmaf(x[j], x[j], squares);
+        for (uint32_t j = 0; j < AT_ONCE; j++) {
+            const float c = i + j * THREADS < a.dim ? x[j] - mean : 0.0f;
+            squares = fmaf(c, c, squares);
+        }
     }
-    const float sum = block_sum(squares, shared.sums, THREADS / WARP);
-    const float scale = 1.0f / sqrtf(sum / (float)a.dim + a.eps);
-    /* 2. scaled row */
+    const float root = sqrtf(block_sum(squares, shared.squares, THREADS / WARP) / (float)a.dim + a.eps);
+    const float scale = a.kind == CU_NORM_NONE ? 1.0f : 1.0f / root;
+    /* 3. scaled row */
     for (uint32_t i = threadIdx.x; i < a.dim; i += AT_ONCE * THREADS) {
         take(from, i, a.dim, x);
         take(a.w, i, a.dim, w);
 #pragma unroll
         for (uint32_t j = 0; j < AT_ONCE; j++)
-            if (i + j * THREADS < a.dim) to[i + j * THREADS] = x[j] * scale * w[j];
+            if (i + j * THREADS < a.dim) {
+                const float y = (x[j] - mean) * scale * w[j];
+                to[i + j * THREADS] = a.accumulate ? to[i + j * THREADS] + y : y;
+            }
     }
 }

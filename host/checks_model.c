@@ -3,6 +3,7 @@
 #include "host/base/weights.h"
 #include "host/checks.h"
 
+#include <math.h>
 #include <stdio.h>
 
 tamis_status tms_check_rotate(tms_device *dev, const tms_rotate *p) {
@@ -62,44 +63,36 @@ static tamis_status check_part(tms_device *dev, const tms_linear_parts *p, uint3
                               : status;
 }
 
+/* Checks a kind of norm, and an activation. */
+static tamis_status check_kinds(tms_device *dev, const char *op, tamis_norm_kind norm,
+                                tamis_activation activation) {
+    if ((unsigned)norm > TAMIS_NORM_NONE)
+        return tms_device_fail(dev, TAMIS_E_ARGUMENT, "%s: norm kind %d is unknown", op, (int)norm);
+    if ((unsigned)activation > TAMIS_GELU)
+        return tms_device_fail(dev, TAMIS_E_ARGUMENT, "%s: activation %d is unknown", op,
+                               (int)activation);
+    return TAMIS_OK;
+}
+
 tamis_status tms_check_linear_parts(tms_device *dev, const tms_linear_parts *p) {
     if (p->n_rows > TMS_FEW_ROWS)
         return tms_device_fail(dev, TAMIS_E_ARGUMENT, "linear_parts: %u rows: at most %d",
                                p->n_rows, TMS_FEW_ROWS);
-    if (p->n_parts == 0 || p->n_parts > TMS_MOST_PARTS || (p->gated && p->n_parts != 2))
+    if (p->n_parts == 0 || p->n_parts > TMS_MOST_PARTS || (p->gated && p->n_parts > 2))
         return tms_device_fail(dev, TAMIS_E_ARGUMENT,
-                               "linear_parts: %u parts%s: must be 1 to %d, 2 where gated",
+                               "linear_parts: %u parts%s: must be 1 to %d, where gated 1 or 2",
                                p->n_parts, p->gated ? ", gated" : "", TMS_MOST_PARTS);
     if (p->gated && p->accumulate)
         return tms_device_fail(dev, TAMIS_E_ARGUMENT, "linear_parts: gated, and accumulates");
+    if (p->norm_alone)
+        return tms_device_fail(dev, TAMIS_E_ARGUMENT,
+                               "linear_parts: a norm alone, which only linear_chain has");
     if (p->n_in == 0) return tms_device_fail(dev, TAMIS_E_ARGUMENT, "linear_parts: 0 inputs");
-    tamis_status status = tms_check_matrix(dev, "linear_parts", "x", &p->x, p->n_rows, p->n_in);
+    tamis_status status = check_kinds(dev, "linear_parts", p->norm_kind, p->activation);
+    if (status == TAMIS_OK)
+        status = tms_check_matrix(dev, "linear_parts", "x", &p->x, p->n_rows, p->n_in);
     for (uint32_t i = 0; i < p->n_parts && status == TAMIS_OK; i++)
         status = check_part(dev, p, i);
-    return status;
-}
-
-/* Puts the number of the stage in front of the reason. */
-static void name_stage(tms_device *dev, uint32_t stage) {
-    char reason[sizeof dev->error.text];
-    snprintf(reason, sizeof reason, "%s", dev->error.text);
-    snprintf(dev->error.text, sizeof dev->error.text, "linear_chain: stage %u: %.200s", stage,
-             reason);
-}
-
-tamis_status tms_check_linear_chain(tms_device *dev, const tms_linear_chain *p) {
-    if (p->n_stages == 0 || p->n_stages > TMS_MOST_STAGES)
-        return tms_device_fail(dev, TAMIS_E_ARGUMENT, "linear_chain: %u stages: must be 1 to %d",
-                               p->n_stages, TMS_MOST_STAGES);
-    tamis_status status = TAMIS_OK;
-    for (uint32_t i = 0; i < p->n_stages && status == TAMIS_OK; i++) {
-        if (p->stages[i].n_rows != p->stages[0].n_rows)
-            return tms_device_fail(dev, TAMIS_E_ARGUMENT,
-                                   "linear_chain: %u rows of stage %u: stage 0 has %u",
-                                   p->stages[i].n_rows, i, p->stages[0].n_rows);
-        status = tms_check_linear_parts(dev, &p->stages[i]);
-        if (status != TAMIS_OK) name_stage(dev, i);
-    }
     return status;
 }
 
@@ -112,20 +105,65 @@ static tamis_status check_dim(tms_device *dev, const char *op, uint32_t dim) {
 
 tamis_status tms_check_norm(tms_device *dev, const tms_norm *p) {
     tamis_status status = check_dim(dev, "norm", p->dim);
+    if (status == TAMIS_OK) status = check_kinds(dev, "norm", p->kind, TAMIS_SILU);
     if (status == TAMIS_OK) status = tms_check_matrix(dev, "norm", "x", &p->x, p->n_rows, p->dim);
     if (status == TAMIS_OK) status = tms_check_matrix(dev, "norm", "y", &p->y, p->n_rows, p->dim);
     return status == TAMIS_OK && p->n_rows ? tms_check_there(dev, "norm", "w", p->w) : status;
 }
 
+/* Puts the number of the stage in front of the reason. */
+static void name_stage(tms_device *dev, uint32_t stage) {
+    char reason[sizeof dev->error.text];
+    snprintf(reason, sizeof reason, "%s", dev->error.text);
+    snprintf(dev->error.text, sizeof dev->error.text, "linear_chain: stage %u: %.200s", stage,
+             reason);
+}
+
+/* Checks a stage that is a norm. */
+static tamis_status check_norm_alone(tms_device *dev, const tms_linear_parts *p) {
+    const tms_norm norm = tms_norm_of(p);
+    const tms_linear_part *part = &p->parts[0];
+    if (p->n_rows > TMS_FEW_ROWS || p->n_parts != 1 || p->gated || part->n_out != p->n_in ||
+        part->w.ref.mem || part->bias.mem)
+        return tms_device_fail(dev, TAMIS_E_ARGUMENT,
+                               "a norm alone of %u rows and %u parts, %u outputs of %u inputs%s%s",
+                               p->n_rows, p->n_parts, part->n_out, p->n_in,
+                               p->gated ? ", gated" : "",
+                               part->w.ref.mem || part->bias.mem ? ", with weights or a bias" : "");
+    return tms_check_norm(dev, &norm);
+}
+
+tamis_status tms_check_linear_chain(tms_device *dev, const tms_linear_chain *p) {
+    if (p->n_stages == 0 || p->n_stages > TMS_MOST_STAGES)
+        return tms_device_fail(dev, TAMIS_E_ARGUMENT, "linear_chain: %u stages: must be 1 to %d",
+                               p->n_stages, TMS_MOST_STAGES);
+    tamis_status status = TAMIS_OK;
+    for (uint32_t i = 0; i < p->n_stages && status == TAMIS_OK; i++) {
+        if (p->stages[i].n_rows != p->stages[0].n_rows)
+            return tms_device_fail(dev, TAMIS_E_ARGUMENT,
+                                   "linear_chain: %u rows of stage %u: stage 0 has %u",
+                                   p->stages[i].n_rows, i, p->stages[0].n_rows);
+        const tms_linear_parts *stage = &p->stages[i];
+        status =
+            stage->norm_alone ? check_norm_alone(dev, stage) : tms_check_linear_parts(dev, stage);
+        if (status != TAMIS_OK) name_stage(dev, i);
+    }
+    return status;
+}
+
 tamis_status tms_check_activate(tms_device *dev, const tms_activate *p) {
-    tamis_status status = tms_check_matrix(dev, "activate", "gate", &p->gate, p->n_rows, p->dim);
+    tamis_status status = check_kinds(dev, "activate", TAMIS_NORM_RMS, p->activation);
     if (status == TAMIS_OK)
+        status = tms_check_matrix(dev, "activate", "gate", &p->gate, p->n_rows, p->dim);
+    if (status == TAMIS_OK && p->up.ref.mem)
         status = tms_check_matrix(dev, "activate", "up", &p->up, p->n_rows, p->dim);
     return status == TAMIS_OK ? tms_check_matrix(dev, "activate", "y", &p->y, p->n_rows, p->dim)
                               : status;
 }
 
 tamis_status tms_check_embed(tms_device *dev, const tms_embed *p) {
+    if (!isfinite(p->scale))
+        return tms_device_fail(dev, TAMIS_E_ARGUMENT, "embed: scale %g", (double)p->scale);
     tamis_status status = check_weights(dev, "embed", &p->w, p->dim, p->n_rows);
     if (status != TAMIS_OK || p->n_rows == 0) return status;
     status = tms_check_there(dev, "embed", "tokens", p->tokens);

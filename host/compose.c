@@ -54,8 +54,12 @@ static tamis_status multiply(tms_device *dev, const tms_linear_parts *p, uint32_
 
 static tamis_status gate(tms_device *dev, const tms_linear_parts *p, tms_matrix up) {
     const tms_matrix y = p->parts[0].y;
-    const tms_activate activate = {
-        .gate = y, .up = up, .y = y, .n_rows = p->n_rows, .dim = p->parts[0].n_out};
+    const tms_activate activate = {.gate = y,
+                                   .up = p->n_parts == 2 ? up : (tms_matrix){{NULL, 0}, 0},
+                                   .y = y,
+                                   .n_rows = p->n_rows,
+                                   .dim = p->parts[0].n_out,
+                                   .activation = p->activation};
     return dev->backend->activate(dev, &activate);
 }
 
@@ -71,7 +75,8 @@ tamis_status tms_compose_linear_parts(tms_device *dev, const tms_linear_parts *p
                                .w = p->norm_w,
                                .n_rows = p->n_rows,
                                .dim = p->n_in,
-                               .eps = p->eps};
+                               .eps = p->eps,
+                               .kind = p->norm_kind};
         status = dev->backend->norm(dev, &norm);
         z = normed;
     }
@@ -94,7 +99,12 @@ static bool is_linear(const tms_linear_parts *p, tms_linear *out) {
                         .n_out = p->parts[0].n_out,
                         .accumulate = p->accumulate,
                         .build_rows = p->build_rows};
-    return p->n_parts == 1 && !p->norm_w.mem;
+    return p->n_parts == 1 && !p->norm_w.mem && !p->gated;
+}
+
+static tamis_status run_norm(tms_device *dev, const tms_linear_parts *stage) {
+    const tms_norm norm = tms_norm_of(stage);
+    return dev->backend->norm(dev, &norm);
 }
 
 tamis_status tms_compose_linear_chain(tms_device *dev, const tms_linear_chain *p) {
@@ -102,7 +112,9 @@ tamis_status tms_compose_linear_chain(tms_device *dev, const tms_linear_chain *p
     tms_linear linear;
     for (uint32_t i = 0; i < p->n_stages && status == TAMIS_OK; i++) {
         const tms_linear_parts *stage = &p->stages[i];
-        if (is_linear(stage, &linear))
+        if (stage->norm_alone)
+            status = run_norm(dev, stage);
+        else if (is_linear(stage, &linear))
             status = dev->backend->linear(dev, &linear);
         else if (dev->backend->linear_parts)
             status = dev->backend->linear_parts(dev, stage);
@@ -129,7 +141,8 @@ static tamis_status norm_heads(tms_device *dev, const tms_write_rotated *p, tms_
         const tms_matrix of = {{x.ref.mem, x.ref.offset + from * sizeof(float)},
                                by_row ? dim : x.stride};
         const uint32_t n = packed ? n_rows * n_heads : by_row ? n_heads : n_rows;
-        const tms_norm norm = {of, of, weights, n, dim, p->rotation.eps};
+        const tms_norm norm = {
+            .x = of, .y = of, .w = weights, .n_rows = n, .dim = dim, .eps = p->rotation.eps};
         status = dev->backend->norm(dev, &norm);
     }
     return status;

@@ -14,6 +14,7 @@ tamis_status tms_cu_embed(tms_device *dev, const tms_embed *p) {
         .y = tms_cu_matrix(&l, "y", &p->y, p->n_rows, p->dim),
         .n_rows = p->n_rows,
         .dim = p->dim,
+        .scale = p->scale,
     };
     return tms_cu_run(&l, tms_cu_items((uint64_t)p->n_rows * p->dim, THREADS), &args);
 }

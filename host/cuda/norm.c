@@ -15,6 +15,8 @@ tamis_status tms_cu_norm(tms_device *dev, const tms_norm *p) {
         .n_rows = p->n_rows,
         .dim = p->dim,
         .eps = p->eps,
+        .kind = p->kind,
+        .accumulate = p->accumulate,
     };
     return tms_cu_run(&l, (tms_cu_grid){.x = p->n_rows, .threads = THREADS}, &args);
 }

@@ -6,7 +6,7 @@
 static tms_cl_launch begin(tms_device *dev, uint32_t kind) {
     if (dev->base_only) return tms_cl_begin(dev, "embed.cl", "embed_rows", "-DWEIGHT=%u", kind);
     const tms_cl_kinds kinds = {{kind, kind, kind}};
-    return tms_cl_begin_weights(dev, "embed.cl", "embed_rows", &kinds, 1);
+    return tms_cl_begin_weights(dev, "embed.cl", "embed_rows", &kinds, 1, false);
 }
 
 tamis_status tms_cl_embed(tms_device *dev, const tms_embed *p) {
@@ -18,5 +18,6 @@ tamis_status tms_cl_embed(tms_device *dev, const tms_embed *p) {
     tms_cl_matrix(&l, &p->y, p->n_rows, p->dim);
     tms_cl_u32(&l, p->n_rows);
     tms_cl_u32(&l, p->dim);
+    tms_cl_f32(&l, p->scale);
     return tms_cl_run_items(&l, (uint64_t)p->n_rows * ((p->dim + 15) / 16));
 }

@@ -47,7 +47,7 @@ static tamis_status run_cpu_few(tms_device *dev, const tms_linear *p) {
 static tamis_status run_cpu_many(tms_device *dev, const tms_linear *p) {
     const uint32_t kind = tms_cl_kind(&p->w);
     const tms_cl_kinds kinds = {{kind, kind, kind}};
-    tms_cl_launch l = tms_cl_begin_weights(dev, "linear_cpu.cl", "linear_many", &kinds, 1);
+    tms_cl_launch l = tms_cl_begin_weights(dev, "linear_cpu.cl", "linear_many", &kinds, 1, false);
     set_operands(&l, p);
     return tms_cl_run_groups(&l, 1, groups_of(p->n_out, CPU_PANEL),
                              groups_of(p->n_rows, CPU_MOST_ROWS));

@@ -24,9 +24,9 @@ tamis_status tms_cl_choose_product(tms_device *dev, const char *op, const tms_we
                                    bool *cpu);
 
 /* A kernel of a CPU device that reads weights of these kinds. `rows`: of those of chains in the
- * program, 1 or TMS_FEW_ROWS. */
+ * program, 1 or TMS_FEW_ROWS; is_long: with room for the longest chain. */
 tms_cl_launch tms_cl_begin_weights(tms_device *dev, const char *file, const char *kernel,
-                                   const tms_cl_kinds *kinds, uint32_t rows);
+                                   const tms_cl_kinds *kinds, uint32_t rows, bool is_long);
 /* The arguments of a kernel with room for `stages` stages and `parts` parts, of which n stages are
  * there (linear_parts.clh); they are gathered. */
 void tms_cl_stages(tms_cl_launch *l, const tms_linear_parts *stages, uint32_t n,

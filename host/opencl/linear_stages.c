@@ -23,7 +23,7 @@ bool tms_cl_kinds_of(const tms_linear_parts *stages, uint32_t n, tms_cl_kinds *o
     uint32_t found = 0;
     *out = (tms_cl_kinds){0};
     for (uint32_t i = 0; i < n; i++)
-        for (uint32_t k = 0; k < stages[i].n_parts; k++)
+        for (uint32_t k = 0; k < stages[i].n_parts && !stages[i].norm_alone; k++)
             if (!add_kind(out, &found, tms_cl_kind(&stages[i].parts[k].w))) return false;
     while (found < TMS_CL_KINDS)
         out->of[found++] = out->of[0];
@@ -44,7 +44,8 @@ static const tms_linear_parts none;
 static void set_part(tms_cl_launch *l, const tms_linear_parts *p, uint32_t i) {
     const tms_linear_part *part = i < p->n_parts ? &p->parts[i] : &none.parts[0];
     const bool writes = p->n_rows && i < p->n_parts && !(p->gated && i > 0);
-    const uint64_t bytes = p->n_rows ? tms_matrix_bytes(&part->w, part->n_out, p->n_in) : 0;
+    const bool reads = p->n_rows && !p->norm_alone;
+    const uint64_t bytes = reads ? tms_matrix_bytes(&part->w, part->n_out, p->n_in) : 0;
     tms_cl_matrix(l, &part->y, writes ? p->n_rows : 0, part->n_out);
     tms_cl_ref(l, part->w.ref, 1, bytes);
     tms_cl_optional(l, part->bias, sizeof(cl_float), part->n_out);
@@ -60,6 +61,9 @@ static void set_stage(tms_cl_launch *l, const tms_linear_parts *p) {
     tms_cl_u32(l, p->accumulate);
     tms_cl_u32(l, p->n_in);
     tms_cl_u32(l, p->n_parts);
+    tms_cl_u32(l, p->norm_kind);
+    tms_cl_u32(l, p->activation);
+    tms_cl_u32(l, p->norm_alone);
 }
 
 void tms_cl_stages(tms_cl_launch *l, const tms_linear_parts *stages, uint32_t n,
@@ -85,20 +89,31 @@ uint64_t tms_cl_stage_items(const tms_linear_parts *p, uint32_t run) {
 }
 
 tms_cl_launch tms_cl_begin_weights(tms_device *dev, const char *file, const char *kernel,
-                                   const tms_cl_kinds *kinds, uint32_t rows) {
-    return tms_cl_begin(dev, file, kernel, "-DTYPE_A=%u -DTYPE_B=%u -DTYPE_C=%u -DROWS=%u%s",
-                        kinds->of[0], kinds->of[1], kinds->of[2], rows, tms_cl_shape(dev));
+                                   const tms_cl_kinds *kinds, uint32_t rows, bool is_long) {
+    return tms_cl_begin(dev, file, kernel, "-DTYPE_A=%u -DTYPE_B=%u -DTYPE_C=%u -DROWS=%u%s%s",
+                        kinds->of[0], kinds->of[1], kinds->of[2], rows, is_long ? " -DLONG=1" : "",
+                        tms_cl_shape(dev));
 }
+
+/* Room of most chains. */
+#define SHORT_STAGES 4u
+#define SHORT_PARTS  7u
 
 static tamis_status run_rows(tms_device *dev, const tms_linear_parts *stages, uint32_t n,
                              const tms_cl_kinds *kinds, uint32_t rows) {
     uint64_t items = 0;
-    tms_cl_launch l = tms_cl_begin_weights(dev, "linear_chain_cpu.cl", "linear_chain", kinds, rows);
+    uint32_t parts = 0;
+    for (uint32_t i = 0; i < n; i++)
+        parts += stages[i].n_parts;
+    const bool is_long = n > SHORT_STAGES || parts > SHORT_PARTS;
+    tms_cl_launch l =
+        tms_cl_begin_weights(dev, "linear_chain_cpu.cl", "linear_chain", kinds, rows, is_long);
     for (uint32_t i = 0; i < n; i++) {
         const uint64_t of_stage = tms_cl_stage_items(&stages[i], STRIP);
         items = of_stage > items ? of_stage : items;
     }
-    tms_cl_stages(&l, stages, n, TMS_MOST_STAGES, TMS_CHAIN_PARTS);
+    tms_cl_stages(&l, stages, n, is_long ? TMS_MOST_STAGES : SHORT_STAGES,
+                  is_long ? TMS_CHAIN_PARTS : SHORT_PARTS);
     return tms_cl_run_queue(&l, items);
 }
 

@@ -167,7 +167,7 @@ cl_kernel tms_cl_kernel_find(const tms_cl_device *cl, const char *file, const ch
 void tms_cl_programs_free(tms_cl_device *cl);
 
 /* The most bytes of numbers that a launch gathers. */
-#define TMS_CL_MOST_NUMBERS 512u
+#define TMS_CL_MOST_NUMBERS 1024u
 /* One launch under construction: begin, the arguments in the kernel's order, then one of the runs.
  * The first failure is kept and returned by the run. Without a kernel the arguments are only
  * checked. */

@@ -41,16 +41,17 @@ static inline bool tms_takes_rows(uint32_t n_rows, uint32_t build_rows, uint32_t
 }
 
 /* linear_parts: what norm, up to three linears of one input and activate give, in one launch, for
- * at most TMS_FEW_ROWS rows. With z = x, or norm's y of x with norm_w and eps if norm_w is there:
+ * at most TMS_FEW_ROWS rows. With z = x, or norm's y of x with norm_kind, norm_w and eps if norm_w is
+ * there:
  *   part p   y_p[r][j] = Σ_i z[r][i]·w_p[j][i] + bias_p[j] (+ y_p[r][j] if accumulate), as linear,
  *            each of its own weight type
- *   gated    two parts of one n_out give y_0 = silu(part 0)·part 1; y of part 1 is not used, and
- *            accumulate must not be set.
+ *   gated    one part gives y_0 = act(part 0), two of one n_out y_0 = act(part 0)·part 1, with act
+ *            as in activate; y of part 1 is not used, and accumulate must not be set.
  *   norm_w f32 [n_in]. No y overlaps x or another y. Parts from n_parts on are not read.
  * Bytes: those of the parts' w. A row's bits do not depend on the number of rows.
  * Tolerance of a part: linear's with z in the place of x, and 2e-6 * sum_i |z_i|*|w_i| more with a
- * norm. Gated, with the tolerances t0 and t1 of parts of a and b: 1.1*t0*(|b| + t1) +
- * |silu(a)|*t1 + 2e-6 relative + 1e-37, since |silu'| < 1.1. */
+ * norm. Gated, with the tolerances t0 and t1 of parts of a and b, or b = 1 and t1 = 0: 1.13*t0*(|b| +
+ * t1) + |act(a)|*t1 + activate's, since |act'| < 1.13. */
 #define TMS_MOST_PARTS 3
 typedef struct tms_linear_part {
     tms_weight_matrix w;
@@ -64,47 +65,69 @@ typedef struct tms_linear_parts {
     tms_linear_part parts[TMS_MOST_PARTS];
     uint32_t n_parts, n_rows, n_in;
     float eps;
-    bool gated, accumulate;
+    bool gated, accumulate, norm_alone;
+    tamis_norm_kind norm_kind;
+    tamis_activation activation;
     uint32_t build_rows; /* as linear's */
 } tms_linear_parts;
 
-/* linear_chain: up to four stages, one after another; all have the same n_rows. A stage is
- * linear_parts, or linear if it has one part and no norm. It may read what stages before it wrote,
- * and write what they read. One launch on CPUs, if the stages have at most TMS_CHAIN_PARTS parts and
- * three types of weights together, else one for each; then those before one that fails have run.
+/* linear_chain: up to eight stages, one after another; all have the same n_rows. A stage is
+ * linear_parts, or linear if it has one part and neither norm nor gate, or with norm_alone norm, to
+ * which its only part, without w, gives y (tms_norm_of). It may read what stages before it wrote, and write what they read. One launch on
+ * CPUs, if the stages have at most TMS_CHAIN_PARTS parts and three types of weights together, else one
+ * for each; then those before one that fails have run.
  * Bytes and tolerance: those of the stages. Bits: those of the ops one after another on the same
  * device. */
-#define TMS_MOST_STAGES 4
-#define TMS_CHAIN_PARTS 7 /* out; gate and up; down; q, k and v */
+#define TMS_MOST_STAGES 8
+#define TMS_CHAIN_PARTS 11 /* out; gate and up; down; q, k and v; four norms between */
 typedef struct tms_linear_chain {
     tms_linear_parts stages[TMS_MOST_STAGES];
     uint32_t n_stages;
 } tms_linear_chain;
 
-/* norm: RMSNorm, y = x / sqrt(mean(x²) + eps) · w; w f32 [dim]; y may be x.
- * Tolerance: 2e-6 relative. Where Σ x² is above fp32's range, y of finite x may be 0; where it is
- * below it, digits may be lost unless eps hides them. */
+/* norm: y = c / sqrt(mean(c²) + eps) · w (+ y if accumulate); w f32 [dim]; y may be x. c is x, of kind
+ * LAYER x - mean(x); of kind NONE y = x · w.
+ * Tolerance: 2e-6 relative, with c = x - mean(x) 4e-6 * (|x| + |mean(x)|) for c more; accumulated, 2e-7
+ * of the sum more. Where Σ c² is above fp32's range, y of finite x may be 0; where it is below it,
+ * digits may be lost unless eps hides them. */
 typedef struct tms_norm {
     tms_matrix x, y;
     tms_ref w;
     uint32_t n_rows, dim;
     float eps;
+    tamis_norm_kind kind;
+    bool accumulate;
 } tms_norm;
 
-/* activate: y = silu(gate)·up, silu(z) = z / (1 + exp(-z)); y may be gate or up. Tolerance: 2e-6
- * relative + 1e-37. */
+/* The norm that a stage of linear_chain is. */
+static inline tms_norm tms_norm_of(const tms_linear_parts *p) {
+    return (tms_norm){.x = p->x,
+                      .y = p->parts[0].y,
+                      .w = p->norm_w,
+                      .n_rows = p->n_rows,
+                      .dim = p->n_in,
+                      .eps = p->eps,
+                      .kind = p->norm_kind,
+                      .accumulate = p->accumulate};
+}
+
+/* activate: y = act(gate)·up, or act(gate) if up is absent; act(z) = z / (1 + exp(-k)), SILU k = z,
+ * GELU k = sqrt(8/π)·(z + 0.044715·z³); y may be gate or up. Tolerance: 2e-6 relative, of GELU 4e-7 *
+ * |k| more, + 1e-37. */
 typedef struct tms_activate {
     tms_matrix gate, up, y;
     uint32_t n_rows, dim;
+    tamis_activation activation;
 } tms_activate;
 
-/* embed: y[r] = row tokens[r] of w [n_vocab][dim], of any type, as f32. tokens int32 [n_rows], each
- * < n_vocab (the caller checks). Exact. */
+/* embed: y[r] = scale · row tokens[r] of w [n_vocab][dim], of any type, as f32. tokens int32 [n_rows],
+ * each < n_vocab (the caller checks). Exact; rounded once if scale is not 1. */
 typedef struct tms_embed {
     tms_ref tokens;
     tms_weight_matrix w;
     tms_matrix y;
     uint32_t n_rows, dim, n_vocab;
+    float scale;
 } tms_embed;
 
 /* argmax: index of the largest of each row, int32 [n_rows]; ties the lowest index; NaN after

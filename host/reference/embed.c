@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* embed: y[r] = row tokens[r] of w as f32.
+/* embed: y[r] = row tokens[r] of w as f32, times the scale.
  * Contract: host/ops/, embed. w is [n_vocab][dim] of any type. A token outside the
  * vocabulary fails the launch before anything is written. */
 #include "host/reference/reference.h"
@@ -14,7 +14,11 @@ tamis_status tms_reference_embed(tms_device *dev, const tms_embed *p) {
     for (uint32_t r = 0; views.status == TAMIS_OK && r < p->n_rows; r++)
         tms_views_require(&views, tokens[r] >= 0 && (uint32_t)tokens[r] < p->n_vocab,
                           "embed: no such token", tokens[r]);
-    for (uint64_t r = 0; views.status == TAMIS_OK && r < p->n_rows; r++)
-        tms_load_weights(&p->w, w, (uint64_t)tokens[r], p->dim, y + r * p->y.stride);
+    for (uint64_t r = 0; views.status == TAMIS_OK && r < p->n_rows; r++) {
+        float *row = y + r * p->y.stride;
+        tms_load_weights(&p->w, w, (uint64_t)tokens[r], p->dim, row);
+        for (uint32_t i = 0; i < p->dim; i++)
+            row[i] *= p->scale;
+    }
     return views.status;
 }

@@ -1,6 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* norm: RMSNorm, y_i = x_i / sqrt(mean(x²) + eps) · w_i.
- * Contract: host/ops/, norm. y may be x: the mean is computed before the row is written. Without
+/* norm: y_i = c_i / sqrt(mean(c²) + eps) · w_i (+ y_i), c = x or x - mean(x); or y_i = x_i · w_i (+ y_i).
+ * Contract: host/ops/, norm. y may be x: means are computed before the row is written. Without
  * rows nothing is written. */
 #include "host/reference/convert.h"
 #include "host/reference/reference.h"
@@ -15,13 +15,36 @@ void tms_norm_row(const float *x, const float *w, uint32_t dim, float eps, float
         y[i] = (float)(x[i] / root * w[i]);
 }
 
+/* What a row is shifted and multiplied by before the weights. */
+typedef struct shift_scale {
+    double shift, scale;
+} shift_scale;
+
+static shift_scale of_row(const float *x, const tms_norm *p) {
+    double sum = 0, squares = 0;
+    if (p->kind == TAMIS_NORM_NONE) return (shift_scale){0, 1};
+    for (uint32_t i = 0; i < p->dim && p->kind == TAMIS_NORM_LAYER; i++)
+        sum += x[i];
+    const double mean = sum / p->dim;
+    for (uint32_t i = 0; i < p->dim; i++)
+        squares += (x[i] - mean) * (x[i] - mean);
+    return (shift_scale){-mean, 1 / sqrt(squares / p->dim + p->eps)};
+}
+
 tamis_status tms_reference_norm(tms_device *dev, const tms_norm *p) {
     tms_views views = tms_views_begin(dev);
     const float *x = tms_view_matrix(&views, "x", p->x, p->n_rows, p->dim);
     float *y = tms_view_matrix(&views, "y", p->y, p->n_rows, p->dim);
     const float *w = tms_view(&views, "w", p->w, p->n_rows ? (uint64_t)p->dim * 4 : 0);
     if (views.status != TAMIS_OK) return views.status;
-    for (uint64_t r = 0; r < p->n_rows; r++)
-        tms_norm_row(x + r * p->x.stride, w, p->dim, p->eps, y + r * p->y.stride);
+    for (uint64_t r = 0; r < p->n_rows; r++) {
+        /* 1. What the row is shifted and multiplied by. */
+        const float *from = x + r * p->x.stride;
+        float *to = y + r * p->y.stride;
+        const shift_scale of = of_row(from, p);
+        /* 2. Every element. */
+        for (uint32_t i = 0; i < p->dim; i++)
+            to[i] = (float)((from[i] + of.shift) * of.scale * w[i] + (p->accumulate ? to[i] : 0));
+    }
     return TAMIS_OK;
 }

@@ -49,7 +49,9 @@ tamis_status tamis_runner_blend_create(tamis_runner *runner, tamis_store *store,
     TMS_ENTER_RUNNER(runner);
     TMS_REQUIRE(runner, TAMIS_E_ARGUMENT, "runner is NULL");
     TMS_TRY(check_params(params, error));
+    const tms_rotated *rotated = NULL;
     TMS_TRY(tms_check_as_model(runner, error));
+    TMS_TRY(tms_check_one_rotation(runner, "a blend", &rotated, error));
     TMS_TRY(warm(runner, error));
     const tamis_model *model = runner->model;
     const tms_config *config = &model->config;
@@ -58,7 +60,7 @@ tamis_status tamis_runner_blend_create(tamis_runner *runner, tamis_store *store,
     for (uint32_t layer = 0; layer < config->n_layers; ++layer)
         norms[layer].buffer = model->weights.layers[layer].weights[TMS_ATTN_K_NORM].buffer;
     tamis_blend_params own = *params;
-    own.rotation = model->rotation;
+    own.rotation = rotated->rotation;
     own.k_norms = norms;
     own.eps = config->norm_eps;
     const tamis_status status = tamis_blend_create(runner->plan, store, &own, out, error);

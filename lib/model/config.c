@@ -11,75 +11,58 @@
  * 64 bits. */
 #define MAX_NUMBER (1u << 24)
 
-#define BIT(weight) (1u << TMS_##weight)
-/* What every architecture's layers have. */
-#define COMMON                                                                                     \
-    (BIT(ATTN_NORM) | BIT(ATTN_Q) | BIT(ATTN_K) | BIT(ATTN_V) | BIT(ATTN_OUTPUT) | BIT(FFN_NORM) | \
-     BIT(FFN_GATE) | BIT(FFN_UP) | BIT(FFN_DOWN))
-#define QKV_BIAS (BIT(ATTN_Q_BIAS) | BIT(ATTN_K_BIAS) | BIT(ATTN_V_BIAS))
-
-/* Llama: Mistral and SmolLM2 too. The converter permutes its rows of W_q and W_k so that the two
- * channels of a pair are adjacent; those of Qwen stay as they were trained. */
-static const tms_architecture architectures[] = {
-    {.name = "llama",
-     .pairing = TAMIS_PAIR_ADJACENT,
-     .required = COMMON,
-     .optional = QKV_BIAS | BIT(ATTN_OUTPUT_BIAS) | BIT(FFN_GATE_BIAS) | BIT(FFN_UP_BIAS) |
-                 BIT(FFN_DOWN_BIAS),
-     .rope_factors = true,
-     .sliding_window = true},
-    {.name = "qwen2", .pairing = TAMIS_PAIR_HALF, .required = COMMON | QKV_BIAS},
-    {.name = "qwen3",
-     .pairing = TAMIS_PAIR_HALF,
-     .required = COMMON | BIT(ATTN_Q_NORM) | BIT(ATTN_K_NORM),
-     .optional = QKV_BIAS | BIT(ATTN_OUTPUT_BIAS)},
-};
-
-/* The keys that are read below, without their prefix "<architecture>.". */
-static const char *const known_keys[] = {"block_count",
-                                         "context_length",
-                                         "embedding_length",
-                                         "feed_forward_length",
-                                         "attention.head_count",
-                                         "attention.head_count_kv",
-                                         "attention.key_length",
-                                         "attention.value_length",
-                                         "attention.layer_norm_rms_epsilon",
-                                         "attention.sliding_window",
-                                         "rope.freq_base",
-                                         "rope.dimension_count",
-                                         "rope.scale_linear", /* before rope.scaling.factor */
-                                         "rope.scaling.type",
-                                         "rope.scaling.factor",
-                                         "rope.scaling.attn_factor",
-                                         "rope.scaling.original_context_length",
-                                         "rope.scaling.yarn_beta_fast",
-                                         "rope.scaling.yarn_beta_slow",
-                                         "rope.scaling.finetuned", /* changes nothing */
-                                         "tensor_data_layout",     /* nor does this */
-                                         "vocab_size"};
-
-/* Keys of what is not read here, with the value that says that the model does not have it. */
+/* The keys that are read, without their prefix "<architecture>.": by all architectures, or by those
+ * with one of `keys`. Elsewhere, and where keys is NOT_READ, `absent` is the value that says that the
+ * model does not have it; NAN: there is none. */
+#define NOT_READ UINT32_MAX
 static const struct {
     const char *suffix;
-    double value;
-} absent_keys[] = {{"attention.causal", 1},
-                   {"attention.clamp_kqv", 0},
-                   {"attention.max_alibi_bias", 0},
-                   {"attn_logit_softcapping", 0},
-                   {"embedding_scale", 1},
-                   {"expert_count", 0},
-                   {"expert_feed_forward_length", 0},
-                   {"expert_group_count", 0},
-                   {"expert_group_used_count", 0},
-                   {"expert_shared_count", 0},
-                   {"expert_used_count", 0},
-                   {"final_logit_softcapping", 0},
-                   {"leading_dense_block_count", 0},
-                   {"logit_scale", 1},
-                   {"pooling_type", 0},
-                   {"residual_scale", 1},
-                   {"use_parallel_residual", 0}};
+    uint32_t keys;
+    double absent;
+} known_keys[] = {{"block_count", 0, NAN},
+                  {"context_length", 0, NAN},
+                  {"embedding_length", 0, NAN},
+                  {"feed_forward_length", 0, NAN},
+                  {"attention.head_count", 0, NAN},
+                  {"attention.head_count_kv", 0, NAN},
+                  {"attention.key_length", 0, NAN},
+                  {"attention.value_length", 0, NAN},
+                  {"attention.layer_norm_epsilon", 0, NAN}, /* of one of these two kinds of norm */
+                  {"attention.layer_norm_rms_epsilon", 0, NAN},
+                  {"attention.sliding_window", 0, NAN}, /* refused where layers are not known */
+                  {"attention.sliding_window_pattern", TMS_KEY_PATTERN, NAN},
+                  {"rope.freq_base", 0, NAN},
+                  {"rope.freq_base_swa", TMS_KEY_LOCAL_BASE, NAN},
+                  {"rope.dimension_count", 0, NAN},
+                  {"rope.scale_linear", 0, NAN}, /* before rope.scaling.factor */
+                  {"rope.scaling.type", 0, NAN},
+                  {"rope.scaling.factor", 0, NAN},
+                  {"rope.scaling.attn_factor", 0, NAN},
+                  {"rope.scaling.original_context_length", 0, NAN},
+                  {"rope.scaling.yarn_beta_fast", 0, NAN},
+                  {"rope.scaling.yarn_beta_slow", 0, NAN},
+                  {"rope.scaling.finetuned", 0, NAN}, /* read with TMS_KEY_FINETUNED alone */
+                  {"tensor_data_layout", 0, NAN},     /* changes nothing */
+                  {"vocab_size", 0, NAN},
+                  {"attention.scale", TMS_KEY_SCALES, NAN},
+                  {"embedding_scale", TMS_KEY_SCALES, 1},
+                  {"residual_scale", TMS_KEY_SCALES, 1},
+                  {"logit_scale", TMS_KEY_LOGIT_SCALE, 1},
+                  {"attn_logit_softcapping", TMS_KEY_CAPS, 0},
+                  {"final_logit_softcapping", TMS_KEY_CAPS, 0},
+                  {"use_parallel_residual", TMS_KEY_PARALLEL, 0},
+                  {"attention.causal", NOT_READ, 1},
+                  {"attention.clamp_kqv", NOT_READ, 0},
+                  {"attention.max_alibi_bias", NOT_READ, 0},
+                  {"expert_count", NOT_READ, 0},
+                  {"expert_feed_forward_length", NOT_READ, 0},
+                  {"expert_group_count", NOT_READ, 0},
+                  {"expert_group_used_count", NOT_READ, 0},
+                  {"expert_shared_count", NOT_READ, 0},
+                  {"expert_used_count", NOT_READ, 0},
+                  {"leading_dense_block_count", NOT_READ, 0},
+                  {"nextn_predict_layers", NOT_READ, 0},
+                  {"pooling_type", NOT_READ, 0}};
 
 /* Key text "<architecture>.<suffix>". */
 typedef struct key_text {
@@ -88,7 +71,7 @@ typedef struct key_text {
 
 static key_text key_of(const tms_config *config, const char *suffix) {
     key_text key;
-    snprintf(key.text, sizeof key.text, "%s.%s", config->architecture->name, suffix);
+    snprintf(key.text, sizeof key.text, "%s.%s", config->architecture->info.name, suffix);
     return key;
 }
 
@@ -97,34 +80,35 @@ static tamis_status read_architecture(const tms_gguf *gguf, tms_config *config,
     tms_text name = {NULL, 0};
     TMS_TRY(tms_gguf_string(gguf, "general.architecture", &name, error));
     TMS_REQUIRE(name.at, TAMIS_E_FORMAT, "key 'general.architecture' is missing");
-    for (size_t i = 0; i < sizeof architectures / sizeof architectures[0]; ++i) {
-        if (!tms_text_is(name, architectures[i].name)) continue;
-        config->architecture = &architectures[i];
-        return TAMIS_OK;
-    }
-    return tms_model_fail(error, TAMIS_E_UNSUPPORTED,
-                          "architecture '%s' is not known; llama, qwen2 and qwen3 are",
-                          tms_text_show(name).text);
-}
-
-static bool is_known(tms_text suffix) {
-    for (size_t i = 0; i < sizeof known_keys / sizeof known_keys[0]; ++i)
-        if (tms_text_is(suffix, known_keys[i])) return true;
-    return false;
+    config->architecture = tms_architecture_find(name.at, name.bytes);
+    if (config->architecture) return TAMIS_OK;
+    const char *why = tms_architecture_refused(name.at, name.bytes);
+    return tms_model_fail(error, TAMIS_E_UNSUPPORTED, "architecture '%s' %s",
+                          tms_text_show(name).text,
+                          why ? why : "is not known; `tamis models` lists those that are");
 }
 
 /* A number or a bool that is the value of a model without what the key is for. */
-static bool says_absent(const tms_gguf *gguf, const tms_config *config, tms_text suffix) {
-    for (size_t i = 0; i < sizeof absent_keys / sizeof absent_keys[0]; ++i) {
-        if (!tms_text_is(suffix, absent_keys[i].suffix)) continue;
-        const key_text key = key_of(config, absent_keys[i].suffix);
-        bool is = false;
-        double value = NAN;
-        if (tms_gguf_bool(gguf, key.text, &is, NULL) == TAMIS_OK)
-            value = is;
-        else
-            (void)tms_gguf_f64(gguf, key.text, &value, NULL);
-        return value == absent_keys[i].value;
+static bool says_absent(const tms_gguf *gguf, tms_text key, double absent) {
+    char text[96];
+    bool is = false;
+    double value = NAN;
+    snprintf(text, sizeof text, "%.*s", (int)key.bytes, key.at);
+    if (tms_gguf_bool(gguf, text, &is, NULL) == TAMIS_OK)
+        value = is;
+    else
+        (void)tms_gguf_f64(gguf, text, &value, NULL);
+    return value == absent;
+}
+
+/* Whether the key is read, or changes nothing. */
+static bool is_known(const tms_gguf *gguf, const tms_architecture *a, tms_text key,
+                     tms_text suffix) {
+    for (size_t i = 0; i < sizeof known_keys / sizeof known_keys[0]; ++i) {
+        const uint32_t keys = known_keys[i].keys;
+        if (!tms_text_is(suffix, known_keys[i].suffix)) continue;
+        if (keys != NOT_READ && (keys == 0 || keys & (a->keys | a->ignored))) return true;
+        return says_absent(gguf, key, known_keys[i].absent);
     }
     return false;
 }
@@ -137,7 +121,7 @@ static tamis_status refuse_unknown_keys(const tms_gguf *gguf, const tms_config *
         const tms_text key = gguf->entries[i].key;
         if (key.bytes < skip || memcmp(key.at, prefix.text, skip) != 0) continue;
         const tms_text suffix = {key.at + skip, key.bytes - skip};
-        TMS_REQUIRE(is_known(suffix) || says_absent(gguf, config, suffix), TAMIS_E_UNSUPPORTED,
+        TMS_REQUIRE(is_known(gguf, config->architecture, key, suffix), TAMIS_E_UNSUPPORTED,
                     "key '%s' is not known and may change the computation",
                     tms_text_show(key).text);
     }
@@ -174,17 +158,70 @@ static tamis_status read_context(const tms_gguf *gguf, tms_config *config, tamis
     return TAMIS_OK;
 }
 
+static void set_local(tms_config *config, uint32_t layer) {
+    config->local[layer / 8] |= (uint8_t)(1u << layer % 8);
+    config->n_local++;
+}
+
+/* Which layers are local, from an array with a bool or a number for each. */
+static tamis_status read_local_layers(const tms_gguf_entry *entry, const char *key,
+                                      tms_config *config, tamis_error *error) {
+    TMS_REQUIRE(entry->count == config->n_layers, TAMIS_E_FORMAT,
+                "key '%s' has %llu values for %u layers", key, (unsigned long long)entry->count,
+                config->n_layers);
+    for (uint32_t layer = 0; layer < config->n_layers; ++layer) {
+        int64_t value = 0;
+        if (entry->type == TMS_GGUF_BOOL)
+            value = entry->at[layer] != 0;
+        else
+            TMS_REQUIRE(tms_gguf_integer(entry, layer, &value), TAMIS_E_FORMAT,
+                        "key '%s' has no bools and no integers", key);
+        if (value) set_local(config, layer);
+    }
+    return TAMIS_OK;
+}
+
+/* The last of every `pattern` layers is global; with 0 none is. */
+static tamis_status read_pattern(const tms_gguf *gguf, tms_config *config, tamis_error *error) {
+    const key_text key = key_of(config, "attention.sliding_window_pattern");
+    const tms_gguf_entry *entry = tms_gguf_find(gguf, key.text);
+    const bool read = entry && config->architecture->keys & TMS_KEY_PATTERN;
+    uint32_t pattern = config->architecture->pattern;
+    if (read && !entry->array) TMS_TRY(tms_gguf_u32(gguf, key.text, &pattern, error));
+    const bool all = pattern == 0 && !(read && entry->array);
+    TMS_REQUIRE(all || config->n_layers <= TMS_MOST_LOCAL, TAMIS_E_UNSUPPORTED,
+                "%u layers, of which some have a window: at most %u can be", config->n_layers,
+                TMS_MOST_LOCAL);
+    if (all) config->n_local = config->n_layers;
+    if (all) return TAMIS_OK;
+    if (read && entry->array) return read_local_layers(entry, key.text, config, error);
+    for (uint32_t layer = 0; layer < config->n_layers; ++layer)
+        if (layer % pattern < pattern - 1) set_local(config, layer);
+    return TAMIS_OK;
+}
+
 /* Qwen's configuration has a window that holds in some layers, or in none, and the file does not say
- * in which. One that no text outgrows is none. */
+ * in which; StarCoder's and others' say nothing either. One that no text outgrows is none. */
 static tamis_status read_window(const tms_gguf *gguf, tms_config *config, tamis_error *error) {
+    const tms_architecture *a = config->architecture;
     const key_text key = key_of(config, "attention.sliding_window");
+    config->sliding_window = a->window;
     TMS_TRY(tms_gguf_u32(gguf, key.text, &config->sliding_window, error));
-    if (config->architecture->sliding_window) return TAMIS_OK;
+    if (a->keys & TMS_KEY_WINDOW) {
+        TMS_REQUIRE(config->sliding_window || !a->window_required, TAMIS_E_FORMAT, "key '%s' is %s",
+                    key.text, tms_gguf_find(gguf, key.text) ? "0" : "missing");
+        return config->sliding_window ? read_pattern(gguf, config, error) : TAMIS_OK;
+    }
     TMS_REQUIRE(config->sliding_window == 0 || config->sliding_window >= config->context,
                 TAMIS_E_UNSUPPORTED, "key '%s' is %u; which layers have the window is not known",
                 key.text, config->sliding_window);
     config->sliding_window = 0;
     return TAMIS_OK;
+}
+
+bool tms_config_is_local(const tms_config *config, uint32_t layer) {
+    if (config->n_local == config->n_layers || config->n_local == 0) return config->n_local != 0;
+    return config->local[layer / 8] >> layer % 8 & 1;
 }
 
 static tamis_status read_sizes(const tms_gguf *gguf, tms_config *config, tamis_error *error) {
@@ -252,6 +289,11 @@ static tamis_status read_scaling(const tms_gguf *gguf, tms_config *config, tamis
         config->rope.scaling = kinds[i].scaling;
         return TAMIS_OK;
     }
+    /* its factors are tensors */
+    if (config->architecture->long_factors && tms_text_is(name, "longrope")) {
+        config->rope.scaling = TMS_ROPE_LINEAR;
+        return TAMIS_OK;
+    }
     return tms_model_fail(error, TAMIS_E_UNSUPPORTED,
                           "rope scaling of type '%s' is not known; none, linear and yarn are",
                           tms_text_show(name).text);
@@ -289,8 +331,83 @@ static tamis_status read_rope(const tms_gguf *gguf, tms_config *config, tamis_er
     return TAMIS_OK;
 }
 
+/* The rotation of local layers, and whether there is any rotation. */
+static tamis_status read_local_rope(const tms_gguf *gguf, tms_config *config, tamis_error *error) {
+    const tms_architecture *a = config->architecture;
+    tms_rope *rope = &config->local_rope;
+    *rope = config->rope;
+    config->rotated = true;
+    if (a->keys & TMS_KEY_FINETUNED)
+        TMS_TRY(tms_gguf_bool(gguf, key_of(config, "rope.scaling.finetuned").text, &config->rotated,
+                              error));
+    if (a->local_base != 0) rope->base = a->local_base;
+    if (a->keys & TMS_KEY_LOCAL_BASE)
+        TMS_TRY(read_real(gguf, config, "rope.freq_base_swa", 1, 1e30, &rope->base, error));
+    if (!a->plain_locals) return TAMIS_OK;
+    rope->scaling = TMS_ROPE_PLAIN;
+    rope->attention = 1;
+    return TAMIS_OK;
+}
+
+/* A scale that is `absent` where the key is missing or 0. */
+static tamis_status read_scale(const tms_gguf *gguf, const tms_config *config, const char *suffix,
+                               double absent, float *out, tamis_error *error) {
+    double value = absent;
+    TMS_TRY(read_real(gguf, config, suffix, 0, 1e6, &value, error));
+    *out = (float)(value == 0 ? absent : value);
+    return TAMIS_OK;
+}
+
+static tamis_status read_scales(const tms_gguf *gguf, tms_config *config, tamis_error *error) {
+    const tms_architecture *a = config->architecture;
+    const bool scales = a->keys & TMS_KEY_SCALES;
+    const double root = a->rooted ? sqrt(config->dim) : 1;
+    float logit_scale = 1, attn_cap = (float)a->attn_cap;
+    config->embed_scale = (float)root;
+    config->residual_scale = 1;
+    config->logit_cap = (float)a->logit_cap;
+    if (a->wide && a->wide == config->n_layers)
+        config->attn_scale = (float)(1 / sqrt((double)(config->dim / config->n_heads)));
+    if (scales) {
+        TMS_TRY(read_scale(gguf, config, "attention.scale", 0, &config->attn_scale, error));
+        TMS_TRY(read_scale(gguf, config, "embedding_scale", 1, &config->embed_scale, error));
+        TMS_TRY(read_scale(gguf, config, "residual_scale", 1, &config->residual_scale, error));
+    }
+    if (a->keys & TMS_KEY_LOGIT_SCALE)
+        TMS_TRY(read_scale(gguf, config, "logit_scale", 1, &logit_scale, error));
+    if (a->keys & TMS_KEY_CAPS) {
+        TMS_TRY(read_scale(gguf, config, "attn_logit_softcapping", 0, &attn_cap, error));
+        TMS_TRY(read_scale(gguf, config, "final_logit_softcapping", 0, &config->logit_cap, error));
+    }
+    if (a->keys & TMS_KEY_PARALLEL)
+        TMS_TRY(tms_gguf_bool(gguf, key_of(config, "use_parallel_residual").text, &config->parallel,
+                              error));
+    config->attn_cap = attn_cap;
+    config->logit_scale = a->divided ? 1 / logit_scale : logit_scale;
+    return TAMIS_OK;
+}
+
+tms_rotation_kind tms_config_rotation(const tms_config *config, uint32_t layer, bool is_long) {
+    const tms_architecture *a = config->architecture;
+    const bool mixed = config->n_local && config->n_local < config->n_layers;
+    const bool local = mixed && tms_config_is_local(config, layer);
+    if (!config->rotated) return TMS_ROTATION_NONE;
+    if (a->unrotated == TMS_UNROTATED_FOURTH && (layer + 1) % 4 == 0) return TMS_ROTATION_NONE;
+    if (a->unrotated == TMS_UNROTATED_GLOBAL && config->n_local &&
+        !tms_config_is_local(config, layer))
+        return TMS_ROTATION_NONE;
+    if (local) return TMS_ROTATION_LOCAL;
+    return is_long ? TMS_ROTATION_LONG : TMS_ROTATION_GLOBAL;
+}
+
+const tms_rope *tms_config_rope(const tms_config *config, tms_rotation_kind kind) {
+    return kind == TMS_ROTATION_LOCAL ? &config->local_rope : &config->rope;
+}
+
 static tamis_status read_norm(const tms_gguf *gguf, tms_config *config, tamis_error *error) {
-    key_text key = key_of(config, "attention.layer_norm_rms_epsilon");
+    const bool layer_norm = config->architecture->norm == TAMIS_NORM_LAYER;
+    key_text key = key_of(config, layer_norm ? "attention.layer_norm_epsilon"
+                                             : "attention.layer_norm_rms_epsilon");
     double eps = 0;
     TMS_REQUIRE(tms_gguf_find(gguf, key.text), TAMIS_E_FORMAT, "key '%s' is missing", key.text);
     TMS_TRY(tms_gguf_f64(gguf, key.text, &eps, error));
@@ -309,6 +426,8 @@ tamis_status tms_config_read(const tms_gguf *gguf, tms_config *out, tamis_error 
     TMS_TRY(read_sizes(gguf, out, error));
     TMS_TRY(read_heads(gguf, out, error));
     TMS_TRY(read_rope(gguf, out, error));
+    TMS_TRY(read_local_rope(gguf, out, error));
+    TMS_TRY(read_scales(gguf, out, error));
     TMS_TRY(read_norm(gguf, out, error));
     snprintf(out->name, sizeof out->name, "%s", tms_text_show(name).text);
     return TAMIS_OK;

@@ -14,6 +14,9 @@
 /* Tells these hashes from others; its number changes with what is hashed, and in which order. */
 static const char DOMAIN[] = "tamis model 1";
 
+/* A layer's weights that are hashed where they are absent, too: those that there were first. */
+#define FIRST_WEIGHTS (TMS_ATTN_K_NORM + 1)
+
 /* Most bytes of a tensor in the host's memory at the same time. */
 #define PIECE (4u << 20)
 
@@ -45,7 +48,7 @@ static void add_config(XXH3_state_t *hash, const tms_config *config) {
         rope->scaling};
     const double reals[] = {config->norm_eps, rope->base,      rope->factor,
                             rope->attention,  rope->beta_fast, rope->beta_slow};
-    add_text(hash, config->architecture->name);
+    add_text(hash, config->architecture->info.name);
     for (size_t i = 0; i < sizeof numbers / sizeof *numbers; ++i)
         add_u64(hash, numbers[i]);
     for (size_t i = 0; i < sizeof reals / sizeof *reals; ++i)
@@ -54,11 +57,39 @@ static void add_config(XXH3_state_t *hash, const tms_config *config) {
     add_u64(hash, rope->scaling == TMS_ROPE_YARN ? rope->original_context : 0);
 }
 
-static void add_factors(XXH3_state_t *hash, const tamis_model *model) {
-    const uint32_t n = model->rope_factors ? model->config.n_rot / 2 : 0;
+static void add_factors(XXH3_state_t *hash, const tms_rotated *rotated, uint32_t n_rot) {
+    const uint32_t n = rotated->factors ? n_rot / 2 : 0;
     add_u64(hash, n);
     for (uint32_t i = 0; i < n; ++i)
-        add_f64(hash, (double)model->rope_factors[i]);
+        add_f64(hash, (double)rotated->factors[i]);
+}
+
+/* What Llama's and Qwen's models do not have; nothing is added for a model without it, so that their
+ * fingerprints stay. */
+static void add_rest(XXH3_state_t *hash, const tamis_model *model) {
+    const tms_config *config = &model->config;
+    const tms_rope *local = &config->local_rope;
+    const bool mixed = config->n_local && config->n_local < config->n_layers;
+    const double scales[] = {config->attn_scale, config->attn_cap, config->residual_scale};
+    if (mixed) {
+        add_text(hash, "local layers");
+        XXH3_128bits_update(hash, config->local, sizeof config->local);
+        add_f64(hash, local->base);
+        add_u64(hash, local->scaling);
+        add_f64(hash, local->attention);
+    }
+    if (scales[0] != 0 || scales[1] != 0 || scales[2] != 1 || config->embed_scale != 1) {
+        add_text(hash, "scales");
+        for (size_t i = 0; i < sizeof scales / sizeof *scales; ++i)
+            add_f64(hash, scales[i]);
+        add_f64(hash, (double)config->embed_scale);
+    }
+    if (!config->rotated) add_text(hash, "not rotated");
+    if (config->parallel) add_text(hash, "parallel");
+    if (tms_model_has_long(model)) {
+        add_text(hash, "long factors");
+        add_factors(hash, &model->rotations[TMS_ROTATION_LONG], config->n_rot);
+    }
 }
 
 static void add_vocab(XXH3_state_t *hash, const tamis_vocab_info *info) {
@@ -106,8 +137,11 @@ static tamis_status add_weights(XXH3_state_t *hash, const tms_weights *weights, 
     TMS_TRY(add_weight(hash, &weights->output_norm, pieces, error));
     TMS_TRY(add_weight(hash, &weights->output, pieces, error));
     for (uint32_t layer = 0; layer < weights->n_layers; ++layer)
-        for (int i = 0; i < TMS_LAYER_WEIGHTS; ++i)
-            TMS_TRY(add_weight(hash, &weights->layers[layer].weights[i], pieces, error));
+        for (int i = 0; i < TMS_LAYER_WEIGHTS; ++i) {
+            const tms_weight *weight = &weights->layers[layer].weights[i];
+            if (i < FIRST_WEIGHTS || weight->buffer)
+                TMS_TRY(add_weight(hash, weight, pieces, error));
+        }
     return TAMIS_OK;
 }
 
@@ -119,7 +153,8 @@ static tamis_status compute(tamis_model *model, tamis_error *error) {
     XXH3_128bits_reset(&hash);
     XXH3_128bits_update(&hash, DOMAIN, sizeof DOMAIN);
     add_config(&hash, &model->config);
-    add_factors(&hash, model);
+    add_factors(&hash, &model->rotations[TMS_ROTATION_GLOBAL], model->config.n_rot);
+    add_rest(&hash, model);
     add_vocab(&hash, &model->vocab.info);
     const tamis_status status = add_weights(&hash, &model->weights, pieces, error);
     free(pieces);

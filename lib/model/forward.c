@@ -1,5 +1,6 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* One forward pass of a Llama-family model over the rows of a plan's step. */
+/* One forward pass over the rows of a plan's step. What an architecture has, and in which order, follows
+ * from its row of the table and from its tensors. */
 #include "lib/model/model.h"
 
 static tamis_place place_of(const tamis_runner *runner, tms_activation which) {
@@ -21,7 +22,8 @@ static tamis_weight_matrix weight_matrix(const tms_weight *weight) {
 
 /* A matrix of the model between two activations: y = W x, with the bias where the layer has it. */
 typedef struct projection {
-    const tms_weight *w, *bias; /* bias may be NULL */
+    const tms_weight *w;
+    tamis_buffer *bias; /* may be NULL */
     tms_activation x, y;
     uint32_t n_in, n_out;
     bool accumulate;
@@ -32,7 +34,7 @@ static tamis_status project(const tamis_runner *runner, const projection *p, uin
     const tamis_linear_params params = {.x = rows_of(runner, p->x),
                                         .y = rows_of(runner, p->y),
                                         .w = weight_matrix(p->w),
-                                        .bias = {.buffer = p->bias ? p->bias->buffer : NULL},
+                                        .bias = {.buffer = p->bias},
                                         .n_rows = n_rows,
                                         .n_in = p->n_in,
                                         .n_out = p->n_out,
@@ -43,9 +45,31 @@ static tamis_status project(const tamis_runner *runner, const projection *p, uin
 
 static tamis_linear_part part_of(const tamis_runner *runner, const projection *p) {
     return (tamis_linear_part){.w = weight_matrix(p->w),
-                               .bias = {.buffer = p->bias ? p->bias->buffer : NULL},
+                               .bias = {.buffer = p->bias},
                                .y = rows_of(runner, p->y),
                                .n_out = p->n_out};
+}
+
+/* A norm of whole rows: y = norm of x, or added to y. */
+typedef struct row_norm {
+    tms_activation x, y;
+    tamis_buffer *w;
+    uint32_t dim;
+    tamis_norm_kind kind;
+    bool accumulate;
+} row_norm;
+
+static tamis_status norm_rows(const tamis_runner *runner, const row_norm *n, uint32_t n_rows,
+                              tamis_error *error) {
+    const tamis_norm_params params = {.x = rows_of(runner, n->x),
+                                      .y = rows_of(runner, n->y),
+                                      .w = {.buffer = n->w},
+                                      .n_rows = n_rows,
+                                      .dim = n->dim,
+                                      .eps = runner->model->config.norm_eps,
+                                      .kind = n->kind,
+                                      .accumulate = n->accumulate};
+    return tamis_op_norm(runner->model->context, &params, error);
 }
 
 /* The rows of the residual stream from `first` on. */
@@ -57,17 +81,18 @@ static tamis_status normalise(const tamis_runner *runner, const tms_weight *w, u
                                 .w = weight_place(w),
                                 .n_rows = n_rows,
                                 .dim = config->dim,
-                                .eps = config->norm_eps};
+                                .eps = config->norm_eps,
+                                .kind = config->architecture->norm};
     params.x.offset = (uint64_t)first * config->dim * sizeof(float);
     return tamis_op_norm(runner->model->context, &params, error);
 }
 
-/* Matrices that read the residual stream normalised, from row `first` on. Only prompts put what is
- * normalised into TMS_NORMED, the x of every part. */
+/* Matrices that read the residual stream, normalised where the model has a norm there, from row `first`
+ * on. Only prompts put what is normalised into TMS_NORMED. */
 typedef struct normed {
     const tms_weight *norm;
     uint32_t first, n_parts;
-    bool gated; /* silu of part 0 times part 1 goes to part 0's rows */
+    bool gated; /* the activation of part 0, times part 1 if there is one, goes to part 0's rows */
     projection parts[TAMIS_MOST_PARTS];
 } normed;
 
@@ -81,7 +106,10 @@ static tamis_linear_parts_params few_of(const tamis_runner *runner, const normed
                                         .n_in = config->dim,
                                         .eps = config->norm_eps,
                                         .gated = p->gated,
-                                        .build_rows = runner->build_rows};
+                                        .build_rows = runner->build_rows,
+                                        .norm_kind = config->architecture->norm,
+                                        .activation = p->gated ? config->architecture->activation
+                                                               : TAMIS_SILU};
     params.x.offset = (uint64_t)p->first * config->dim * sizeof(float);
     for (uint32_t i = 0; i < p->n_parts; i++) {
         params.parts[i] = part_of(runner, &p->parts[i]);
@@ -99,16 +127,21 @@ static tamis_status project_few(const tamis_runner *runner, const normed *p, uin
 
 static tamis_status project_many(const tamis_runner *runner, const normed *p, uint32_t n_rows,
                                  tamis_error *error) {
-    TMS_TRY(normalise(runner, p->norm, p->first, n_rows, error));
-    for (uint32_t i = 0; i < p->n_parts; i++)
-        TMS_TRY(project(runner, &p->parts[i], n_rows, error));
+    const bool norms = p->norm->buffer != NULL;
+    if (norms) TMS_TRY(normalise(runner, p->norm, p->first, n_rows, error));
+    for (uint32_t i = 0; i < p->n_parts; i++) {
+        projection part = p->parts[i];
+        part.x = norms ? TMS_NORMED : TMS_X;
+        TMS_TRY(project(runner, &part, n_rows, error));
+    }
     if (!p->gated) return TAMIS_OK;
     const tamis_rows gate = rows_of(runner, p->parts[0].y);
-    const tamis_activate_params activate = {.gate = gate,
-                                            .up = rows_of(runner, p->parts[1].y),
-                                            .y = gate,
-                                            .n_rows = n_rows,
-                                            .dim = p->parts[0].n_out};
+    tamis_activate_params activate = {.gate = gate,
+                                      .y = gate,
+                                      .n_rows = n_rows,
+                                      .dim = p->parts[0].n_out,
+                                      .activation = runner->model->config.architecture->activation};
+    if (p->n_parts == 2) activate.up = rows_of(runner, p->parts[1].y);
     return tamis_op_activate(runner->model->context, &activate, error);
 }
 
@@ -149,7 +182,7 @@ static tamis_rotated_rows rotated_rows(const tamis_runner *runner, uint32_t laye
     return (tamis_rotated_rows){.q = rows_of(runner, TMS_Q),
                                 .k = rows_of(runner, TMS_K),
                                 .v = rows_of(runner, TMS_V),
-                                .rotation = model->rotation,
+                                .rotation = tms_runner_rotated(runner, layer)->rotation,
                                 .positions = place_of(runner, TMS_POSITIONS),
                                 .q_norm = weight_place(&w[TMS_ATTN_Q_NORM]),
                                 .k_norm = weight_place(&w[TMS_ATTN_K_NORM]),
@@ -183,95 +216,189 @@ static tamis_status read_cache(tamis_runner *runner, uint32_t layer, uint32_t n_
 
 /* ---- The products of a layer ----------------------------------------------------------------- */
 
+static const tms_layer *layer_of(const tamis_runner *runner, uint32_t layer) {
+    return &runner->model->weights.layers[layer];
+}
+
+static projection of_stream(const tamis_runner *runner, uint32_t layer, tms_layer_weight matrix,
+                            tms_activation y) {
+    const tms_layer *of = layer_of(runner, layer);
+    const tms_weight *w = &of->weights[matrix];
+    return (projection){
+        w, tms_layer_bias(of, matrix), TMS_NORMED, y, (uint32_t)w->n_in, (uint32_t)w->n_out, false};
+}
+
 static normed qkv_of(const tamis_runner *runner, uint32_t layer) {
-    const tms_config *config = &runner->model->config;
-    const tms_weight *w = runner->model->weights.layers[layer].weights;
-    const uint32_t dim = config->dim, heads = config->n_heads * config->head_dim;
-    const uint32_t kv_heads = config->n_kv_heads * config->head_dim;
-    return (normed){
-        .norm = &w[TMS_ATTN_NORM],
-        .n_parts = 3,
-        .parts = {{&w[TMS_ATTN_Q], &w[TMS_ATTN_Q_BIAS], TMS_NORMED, TMS_Q, dim, heads, false},
-                  {&w[TMS_ATTN_K], &w[TMS_ATTN_K_BIAS], TMS_NORMED, TMS_K, dim, kv_heads, false},
-                  {&w[TMS_ATTN_V], &w[TMS_ATTN_V_BIAS], TMS_NORMED, TMS_V, dim, kv_heads, false}}};
+    return (normed){.norm = &layer_of(runner, layer)->weights[TMS_ATTN_NORM],
+                    .n_parts = 3,
+                    .parts = {of_stream(runner, layer, TMS_ATTN_Q, TMS_Q),
+                              of_stream(runner, layer, TMS_ATTN_K, TMS_K),
+                              of_stream(runner, layer, TMS_ATTN_V, TMS_V)}};
+}
+
+/* Rows of queries and keys normalised as wholes, in place; without weights: they are not. */
+static row_norm q_norm_of(const tamis_runner *runner, uint32_t layer) {
+    const tms_weight *w = &layer_of(runner, layer)->weights[TMS_ATTN_Q_ROW_NORM];
+    return (row_norm){TMS_Q, TMS_Q, w->buffer, (uint32_t)w->n_in, TAMIS_NORM_RMS, false};
+}
+
+static row_norm k_norm_of(const tamis_runner *runner, uint32_t layer) {
+    const tms_weight *w = &layer_of(runner, layer)->weights[TMS_ATTN_K_ROW_NORM];
+    return (row_norm){TMS_K, TMS_K, w->buffer, (uint32_t)w->n_in, TAMIS_NORM_RMS, false};
+}
+
+bool tms_forward_has_addend(const tamis_model *model) {
+    const uint32_t posts = 1u << TMS_POST_ATTN_NORM | 1u << TMS_POST_FFN_NORM;
+    return model->config.architecture->required & posts || model->config.residual_scale != 1;
+}
+
+/* A matrix whose rows are added to the residual stream, or to TMS_ADDEND where they are normalised or
+ * scaled first. */
+static projection to_stream(const tamis_runner *runner, uint32_t layer, tms_layer_weight matrix,
+                            tms_activation x) {
+    const tms_layer *of = layer_of(runner, layer);
+    const tms_weight *w = &of->weights[matrix];
+    const bool directly = !tms_forward_has_addend(runner->model);
+    return (projection){w,
+                        tms_layer_bias(of, matrix),
+                        x,
+                        directly ? TMS_X : TMS_ADDEND,
+                        (uint32_t)w->n_in,
+                        (uint32_t)w->n_out,
+                        directly};
 }
 
 static projection out_of(const tamis_runner *runner, uint32_t layer) {
-    const tms_config *config = &runner->model->config;
-    const tms_weight *w = runner->model->weights.layers[layer].weights;
-    const uint32_t heads = config->n_heads * config->head_dim;
-    return (projection){&w[TMS_ATTN_OUTPUT],
-                        &w[TMS_ATTN_OUTPUT_BIAS],
-                        TMS_ATTENDED,
-                        TMS_X,
-                        heads,
-                        config->dim,
-                        true};
-}
-
-static normed gate_up_of(const tamis_runner *runner, uint32_t layer) {
-    const tms_config *config = &runner->model->config;
-    const tms_weight *w = runner->model->weights.layers[layer].weights;
-    const uint32_t dim = config->dim, ff_dim = config->ff_dim;
-    return (normed){
-        .norm = &w[TMS_FFN_NORM],
-        .n_parts = 2,
-        .gated = true,
-        .parts = {
-            {&w[TMS_FFN_GATE], &w[TMS_FFN_GATE_BIAS], TMS_NORMED, TMS_GATE, dim, ff_dim, false},
-            {&w[TMS_FFN_UP], &w[TMS_FFN_UP_BIAS], TMS_NORMED, TMS_UP, dim, ff_dim, false}}};
+    return to_stream(runner, layer, TMS_ATTN_OUTPUT, TMS_ATTENDED);
 }
 
 static projection down_of(const tamis_runner *runner, uint32_t layer) {
-    const tms_config *config = &runner->model->config;
-    const tms_weight *w = runner->model->weights.layers[layer].weights;
-    return (projection){&w[TMS_FFN_DOWN], &w[TMS_FFN_DOWN_BIAS], TMS_GATE, TMS_X,
-                        config->ff_dim,   config->dim,           true};
+    return to_stream(runner, layer, TMS_FFN_DOWN, TMS_GATE);
+}
+
+/* TMS_ADDEND to the residual stream, by the norm behind a product or the residual scale; without
+ * weights: it is not used. */
+static row_norm addend_of(const tamis_runner *runner, uint32_t layer, tms_layer_weight norm) {
+    const tms_weights *weights = &runner->model->weights;
+    tamis_buffer *w = weights->layers[layer].weights[norm].buffer;
+    return (row_norm){TMS_ADDEND,
+                      TMS_X,
+                      w ? w : weights->residual_scale,
+                      runner->model->config.dim,
+                      w ? runner->model->config.architecture->norm : TAMIS_NORM_NONE,
+                      true};
+}
+
+static normed gate_up_of(const tamis_runner *runner, uint32_t layer) {
+    const tms_weight *w = layer_of(runner, layer)->weights;
+    const bool own_norm = w[TMS_FFN_NORM].buffer || !runner->model->config.parallel;
+    normed of = {.norm = own_norm ? &w[TMS_FFN_NORM] : &w[TMS_ATTN_NORM],
+                 .n_parts = 2,
+                 .gated = true,
+                 .parts = {of_stream(runner, layer, TMS_FFN_GATE, TMS_GATE),
+                           of_stream(runner, layer, TMS_FFN_UP, TMS_UP)}};
+    if (!runner->model->config.architecture->plain_ffn) return of;
+    of.n_parts = 1;
+    of.parts[0] = of_stream(runner, layer, TMS_FFN_UP, TMS_GATE);
+    return of;
+}
+
+static tamis_status norm_if(const tamis_runner *runner, row_norm norm, uint32_t n_rows,
+                            tamis_error *error) {
+    return norm.w ? norm_rows(runner, &norm, n_rows, error) : TAMIS_OK;
 }
 
 tamis_status tms_forward_qkv(tamis_runner *runner, uint32_t layer, uint32_t n_rows,
                              tamis_error *error) {
     const normed qkv = qkv_of(runner, layer);
-    return project_normed(runner, &qkv, n_rows, error);
+    TMS_TRY(project_normed(runner, &qkv, n_rows, error));
+    TMS_TRY(norm_if(runner, q_norm_of(runner, layer), n_rows, error));
+    return norm_if(runner, k_norm_of(runner, layer), n_rows, error);
 }
 
-/* x += W_o · attention(norm(x)) */
+/* x += post(W_o · attention(norm(x))). Where attention and feed-forward read the same x, the latter
+ * does so before. */
 tamis_status tms_forward_out(tamis_runner *runner, uint32_t layer, uint32_t n_rows,
                              tamis_error *error) {
     const projection out = out_of(runner, layer);
-    return project(runner, &out, n_rows, error);
+    const normed gate_up = gate_up_of(runner, layer);
+    if (runner->model->config.parallel) TMS_TRY(project_normed(runner, &gate_up, n_rows, error));
+    TMS_TRY(project(runner, &out, n_rows, error));
+    return norm_if(runner, addend_of(runner, layer, TMS_POST_ATTN_NORM), n_rows, error);
 }
 
-/* x += W_down · (silu(W_gate · norm(x)) ⊙ W_up · norm(x)) */
+/* x += post(W_down · (act(W_gate · norm(x)) ⊙ W_up · norm(x))) */
 tamis_status tms_forward_feed(tamis_runner *runner, uint32_t layer, uint32_t n_rows,
                               tamis_error *error) {
     const normed gate_up = gate_up_of(runner, layer);
     const projection down = down_of(runner, layer);
-    TMS_TRY(project_normed(runner, &gate_up, n_rows, error));
-    return project(runner, &down, n_rows, error);
+    if (!runner->model->config.parallel) TMS_TRY(project_normed(runner, &gate_up, n_rows, error));
+    TMS_TRY(project(runner, &down, n_rows, error));
+    return norm_if(runner, addend_of(runner, layer, TMS_POST_FFN_NORM), n_rows, error);
 }
 
-static tamis_linear_parts_params sum_of(const tamis_runner *runner, const projection *p,
-                                        uint32_t n_rows) {
-    return (tamis_linear_parts_params){.x = rows_of(runner, p->x),
-                                       .parts = {part_of(runner, p)},
-                                       .n_parts = 1,
-                                       .n_rows = n_rows,
-                                       .n_in = p->n_in,
-                                       .accumulate = p->accumulate,
-                                       .build_rows = runner->build_rows};
+/* ---- The same in one launch ------------------------------------------------------------------ */
+
+typedef struct chain {
+    tamis_linear_parts_params stages[TAMIS_MOST_STAGES];
+    uint32_t n;
+} chain;
+
+static void add_product(chain *c, const tamis_runner *runner, const projection *p,
+                        uint32_t n_rows) {
+    c->stages[c->n++] = (tamis_linear_parts_params){.x = rows_of(runner, p->x),
+                                                    .parts = {part_of(runner, p)},
+                                                    .n_parts = 1,
+                                                    .n_rows = n_rows,
+                                                    .n_in = p->n_in,
+                                                    .accumulate = p->accumulate,
+                                                    .build_rows = runner->build_rows};
+}
+
+static void add_normed(chain *c, const tamis_runner *runner, const normed *p, uint32_t n_rows) {
+    c->stages[c->n++] = few_of(runner, p, n_rows);
+}
+
+static void add_norm(chain *c, const tamis_runner *runner, const row_norm *norm, uint32_t n_rows) {
+    if (!norm->w) return;
+    c->stages[c->n++] =
+        (tamis_linear_parts_params){.x = rows_of(runner, norm->x),
+                                    .norm_w = {.buffer = norm->w},
+                                    .parts = {{.y = rows_of(runner, norm->y), .n_out = norm->dim}},
+                                    .n_parts = 1,
+                                    .n_rows = n_rows,
+                                    .n_in = norm->dim,
+                                    .eps = runner->model->config.norm_eps,
+                                    .accumulate = norm->accumulate,
+                                    .build_rows = runner->build_rows,
+                                    .norm_kind = norm->kind,
+                                    .norm_alone = 1};
 }
 
 /* From the attended rows of a layer to q, k and v of the next, if there is one: one op. */
 static tamis_status advance_few(const tamis_runner *runner, uint32_t layer, uint32_t n_rows,
                                 tamis_error *error) {
     const bool last = layer + 1 == runner->model->config.n_layers;
+    const bool parallel = runner->model->config.parallel;
+    const uint32_t next = last ? 0 : layer + 1;
     const projection out = out_of(runner, layer), down = down_of(runner, layer);
-    const normed gate_up = gate_up_of(runner, layer), qkv = qkv_of(runner, last ? 0 : layer + 1);
-    const tamis_linear_parts_params stages[] = {
-        sum_of(runner, &out, n_rows), few_of(runner, &gate_up, n_rows),
-        sum_of(runner, &down, n_rows), few_of(runner, &qkv, n_rows)};
-    const tamis_linear_chain_params params = {.stages = stages, .n_stages = last ? 3 : 4};
+    const normed gate_up = gate_up_of(runner, layer), qkv = qkv_of(runner, next);
+    const row_norm post_attn = addend_of(runner, layer, TMS_POST_ATTN_NORM);
+    const row_norm post_ffn = addend_of(runner, layer, TMS_POST_FFN_NORM);
+    const row_norm q_norm = q_norm_of(runner, next), k_norm = k_norm_of(runner, next);
+    chain c = {.n = 0};
+    if (parallel) add_normed(&c, runner, &gate_up, n_rows);
+    add_product(&c, runner, &out, n_rows);
+    add_norm(&c, runner, &post_attn, n_rows);
+    if (!parallel) add_normed(&c, runner, &gate_up, n_rows);
+    add_product(&c, runner, &down, n_rows);
+    add_norm(&c, runner, &post_ffn, n_rows);
+    if (!last) {
+        add_normed(&c, runner, &qkv, n_rows);
+        add_norm(&c, runner, &q_norm, n_rows);
+        add_norm(&c, runner, &k_norm, n_rows);
+    }
+    const tamis_linear_chain_params params = {.stages = c.stages, .n_stages = c.n};
     return tamis_op_linear_chain(runner->model->context, &params, error);
 }
 
@@ -289,6 +416,8 @@ static tamis_status advance(tamis_runner *runner, uint32_t layer, uint32_t n_row
                                    : advance_many(runner, layer, n_rows, error);
 }
 
+/* ---- The ends -------------------------------------------------------------------------------- */
+
 /* Logits and their largest entries, of the output rows alone. */
 tamis_status tms_forward_head(tamis_runner *runner, uint32_t first_output, uint32_t n_outputs,
                               tamis_error *error) {
@@ -296,10 +425,12 @@ tamis_status tms_forward_head(tamis_runner *runner, uint32_t first_output, uint3
     const tms_weights *weights = &model->weights;
     const tms_weight *output = weights->output.buffer ? &weights->output : &weights->embed;
     const uint32_t dim = model->config.dim, n_vocab = model->info.n_vocab;
+    tamis_buffer *bias =
+        weights->output_folded ? weights->output_folded : weights->output_bias.buffer;
     const normed logits = {.norm = &weights->output_norm,
                            .first = first_output,
                            .n_parts = 1,
-                           .parts = {{output, NULL, TMS_NORMED, TMS_LOGITS, dim, n_vocab, false}}};
+                           .parts = {{output, bias, TMS_NORMED, TMS_LOGITS, dim, n_vocab, false}}};
     const tamis_argmax_params argmax = {.x = rows_of(runner, TMS_LOGITS),
                                         .out = place_of(runner, TMS_NEXT),
                                         .n_rows = n_outputs,
@@ -315,7 +446,8 @@ tamis_status tms_forward_embed(tamis_runner *runner, uint32_t n_rows, tamis_erro
                                       .y = rows_of(runner, TMS_X),
                                       .n_rows = n_rows,
                                       .dim = model->config.dim,
-                                      .n_vocab = model->info.n_vocab};
+                                      .n_vocab = model->info.n_vocab,
+                                      .scale = model->config.embed_scale};
     return tamis_op_embed(model->context, &embed, error);
 }
 

@@ -9,6 +9,13 @@
 #include <tamis/model.h>
 #include <tamis/ops.h>
 
+/* How layers of one kind are rotated. */
+typedef struct tms_rotated {
+    double frequencies[TMS_MAX_HEAD_DIM / 2]; /* radians per position, [n_rot / 2] */
+    float *factors;          /* [n_rot / 2] what the file divides each of them by; NULL: nothing */
+    tamis_rotation rotation; /* of heads of q and k; its table is absent where no layer has it */
+} tms_rotated;
+
 struct tamis_model {
     atomic_uint holders; /* its handle, and its runners */
     atomic_bool closed;  /* its handle was destroyed */
@@ -16,13 +23,14 @@ struct tamis_model {
     tms_config config;
     tms_vocab vocab;
     tms_weights weights;
-    double frequencies[TMS_MAX_HEAD_DIM / 2]; /* RoPE's, radians per position, [n_rot / 2] */
-    float *rope_factors;    /* [n_rot / 2] what the file divides each of them by; NULL: nothing */
-    tamis_rotation rotation; /* of heads of q and k */
+    tms_rotated rotations[TMS_ROTATIONS]; /* by tms_rotation_kind */
     tamis_model_info info;
     bool has_fingerprint;
     uint8_t fingerprint[16];
 };
+
+/* Whether contexts above that of the first training have frequencies of their own. */
+bool tms_model_has_long(const tamis_model *model);
 
 /* ---- Life ------------------------------------------------------------------------------------ */
 
@@ -47,16 +55,17 @@ void tms_model_leave(tamis_context **entered);
 
 /* The buffers of a forward pass, rows packed. */
 typedef enum tms_activation {
-    TMS_X,         /* f32 [rows][dim]: the residual stream */
-    TMS_NORMED,    /* f32 [rows][dim] */
-    TMS_Q,         /* f32 [rows][n_heads * head_dim] */
-    TMS_K,         /* f32 [rows][n_kv_heads * head_dim] */
-    TMS_V,         /* f32 [rows][n_kv_heads * head_dim] */
-    TMS_ATTENDED,  /* f32 [rows][n_heads * head_dim] */
-    TMS_GATE,      /* f32 [rows][ff_dim] */
-    TMS_UP,        /* f32 [rows][ff_dim] */
-    TMS_LOGITS,    /* f32 [sequences][n_vocab] */
-    TMS_TOKENS,    /* int32 [rows] */
+    TMS_X,        /* f32 [rows][dim]: the residual stream */
+    TMS_NORMED,   /* f32 [rows][dim] */
+    TMS_Q,        /* f32 [rows][n_heads * head_dim] */
+    TMS_K,        /* f32 [rows][n_kv_heads * head_dim] */
+    TMS_V,        /* f32 [rows][n_kv_heads * head_dim] */
+    TMS_ATTENDED, /* f32 [rows][n_heads * head_dim] */
+    TMS_ADDEND, /* f32 [rows][dim]: what is normalised or scaled, and added to TMS_X; or no rows */
+    TMS_GATE,   /* f32 [rows][ff_dim] */
+    TMS_UP,     /* f32 [rows][ff_dim] */
+    TMS_LOGITS, /* f32 [sequences][n_vocab] */
+    TMS_TOKENS, /* int32 [rows] */
     TMS_POSITIONS, /* int32 [rows] */
     TMS_NEXT,      /* int32 [sequences] */
     TMS_ACTIVATIONS
@@ -84,9 +93,13 @@ struct tamis_runner {
     tms_tap tap; /* NULL unless a chunk is recorded */
     void *tap_user;
     bool as_model; /* scale, soft cap and sliding window are the model's own */
+    bool is_long;  /* contexts are longer than those of the model's first training */
     /* Kernels: the rows that ops without rows are to build for; kinds that have been built. */
     uint32_t build_rows, built, built_outputs;
 };
+
+/* Whether what layers add is normalised or scaled first. */
+bool tms_forward_has_addend(const tamis_model *model);
 
 /* One forward pass over the rows of the plan's open step, whose tokens and positions are on the
  * device. Computes logits and greedy tokens of the rows [first_output, first_output + n_outputs).
@@ -115,13 +128,20 @@ tamis_status tms_forward_out(tamis_runner *runner, uint32_t layer, uint32_t n_ro
                              tamis_error *error);
 tamis_status tms_forward_feed(tamis_runner *runner, uint32_t layer, uint32_t n_rows,
                               tamis_error *error);
-/* Logits and greedy tokens of the rows [first_output, first_output + n_outputs). */
+/* Logits, before their scale and cap, and greedy tokens of the rows [first_output, first_output +
+ * n_outputs). */
 tamis_status tms_forward_head(tamis_runner *runner, uint32_t first_output, uint32_t n_outputs,
                               tamis_error *error);
 
 /* E_ARGUMENT for no tokens, and for one outside the vocabulary. */
 tamis_status tms_check_tokens(const tamis_runner *runner, const int32_t *tokens, size_t count,
                               tamis_error *error);
+/* How the layer is rotated. */
+const tms_rotated *tms_runner_rotated(const tamis_runner *runner, uint32_t layer);
+/* E_UNSUPPORTED unless all layers are rotated alike, as those of a blend and of stored chunks are;
+ * `what` needs it. *out, which may be NULL, is that rotation. */
+tamis_status tms_check_one_rotation(const tamis_runner *runner, const char *what,
+                                    const tms_rotated **out, tamis_error *error);
 /* E_UNSUPPORTED unless scale, soft cap and sliding window are the model's own, as they are of what
  * is stored. */
 tamis_status tms_check_as_model(const tamis_runner *runner, tamis_error *error);

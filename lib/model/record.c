@@ -206,6 +206,7 @@ static tamis_status check_limits(const tamis_runner *runner, const tamis_record_
     tamis_cache_params cache;
     tamis_cache_get_params(runner->cache, &cache);
     TMS_TRY(tms_check_as_model(runner, error));
+    TMS_TRY(tms_check_one_rotation(runner, "a stored chunk", NULL, error));
     TMS_REQUIRE(params->cache_dtype == cache.dtype, TAMIS_E_ARGUMENT,
                 "cache_dtype of the record is %d (%s); the runner's cache is %s",
                 (int)params->cache_dtype, tamis_dtype_name(params->cache_dtype),
@@ -264,15 +265,16 @@ static tamis_status check_held(const recording *r, tamis_sequence sequence, tami
 
 /* Takes the rotation off rows of K of one head, from a position on, and then their norm's weights;
  * a norm of what is left gives it back. */
-static void undo(const tamis_model *model, const float *norm, uint32_t position, uint32_t n,
+static void undo(const tamis_runner *runner, const float *norm, uint32_t position, uint32_t n,
                  float *k) {
-    const tms_config *config = &model->config;
+    const tms_config *config = &runner->model->config;
+    const double *frequencies = tms_runner_rotated(runner, 0)->frequencies; /* all are alike */
     const uint32_t pairs = config->n_rot / 2;
     const bool halves = config->architecture->pairing == TAMIS_PAIR_HALF;
     const uint32_t step = halves ? 1 : 2, partner = halves ? pairs : 1;
     for (uint32_t row = 0; row < n; ++row, k += config->head_dim) {
         for (uint32_t i = 0; i < pairs; ++i) {
-            const double angle = (double)(position + row) * model->frequencies[i];
+            const double angle = (double)(position + row) * frequencies[i];
             const double a = k[i * step], b = k[i * step + partner];
             k[i * step] = (float)(a * cos(angle) + b * sin(angle));
             k[i * step + partner] = (float)(b * cos(angle) - a * sin(angle));
@@ -308,7 +310,7 @@ static tamis_status take_held(const recording *r, const held_rows *h, uint32_t l
     for (uint32_t head = 0; head < r->id.shape.n_kv_heads; ++head) {
         float *k = part == 0 ? h->of_head : NULL, *v = part == 0 ? NULL : h->of_head;
         TMS_TRY(tamis_cache_read(r->runner->cache, h->sequence, layer, head, at, n, k, v, error));
-        if (k) undo(r->runner->model, norm, at, n, k);
+        if (k) undo(r->runner, norm, at, n, k);
         spread(r, head, h->of_head, n, rows);
     }
     return put_rows(r, names[part], layer, plane, first, rows, n, error);

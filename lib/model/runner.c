@@ -15,6 +15,8 @@ static uint64_t width_of(const tamis_model *model, tms_activation which) {
     case TMS_X:
     case TMS_NORMED:
         return config->dim;
+    case TMS_ADDEND:
+        return tms_forward_has_addend(model) ? config->dim : 0;
     case TMS_Q:
     case TMS_ATTENDED:
         return (uint64_t)config->n_heads * config->head_dim;
@@ -64,6 +66,7 @@ static tamis_status make_buffers(tamis_runner *runner, tamis_error *error) {
     for (int i = 0; i < TMS_ACTIVATIONS; ++i) {
         bool by_sequence = i == TMS_LOGITS || i == TMS_NEXT;
         uint64_t rows = by_sequence ? limits->max_sequences : limits->max_rows;
+        if (width_of(runner->model, i) == 0) continue;
         TMS_TRY(tamis_buffer_create(runner->model->context, rows * width_of(runner->model, i) * 4,
                                     &runner->buffers[i], error));
     }
@@ -121,31 +124,103 @@ static tamis_status bind_model(tamis_runner *runner, tamis_error *error) {
         TMS_TRY(widen_output(runner, layer, &rows, error));
         TMS_TRY(tamis_plan_bind_output(runner->plan, layer, &rows, config->dim, error));
     }
+    const tms_rotated *rotated = NULL;
     if (!(needs & TAMIS_NEEDS_ROTATION)) return TAMIS_OK;
-    return tamis_plan_bind_rotation(runner->plan, &model->rotation, error);
+    TMS_TRY(tms_check_one_rotation(runner, "the eviction", &rotated, error));
+    return tamis_plan_bind_rotation(runner->plan, &rotated->rotation, error);
 }
 
-/* The caller's parameters with the model's own in the place of zeros. A sliding window that no text
- * of this plan outgrows is none. */
-static tamis_plan_params with_model(const tamis_model *model, const tamis_plan_params *params) {
+const tms_rotated *tms_runner_rotated(const tamis_runner *runner, uint32_t layer) {
+    const tamis_model *model = runner->model;
+    return &model->rotations[tms_config_rotation(&model->config, layer, runner->is_long)];
+}
+
+tamis_status tms_check_one_rotation(const tamis_runner *runner, const char *what,
+                                    const tms_rotated **out, tamis_error *error) {
+    const tms_config *config = &runner->model->config;
+    const tms_rotation_kind first = tms_config_rotation(config, 0, runner->is_long);
+    for (uint32_t layer = 1; layer < config->n_layers; ++layer)
+        TMS_REQUIRE(tms_config_rotation(config, layer, runner->is_long) == first,
+                    TAMIS_E_UNSUPPORTED,
+                    "%s needs layers that are rotated alike; in %s models layer %u is rotated in "
+                    "another way than layer 0",
+                    what, config->architecture->info.name, layer);
+    if (out) *out = &runner->model->rotations[first];
+    return TAMIS_OK;
+}
+
+static bool is_long(const tamis_model *model, const tamis_plan_params *params) {
+    return tms_model_has_long(model) && params->max_context > model->config.rope.original_context;
+}
+
+/* How a layer attends: the caller's parameters with the model's own in the place of zeros. A sliding
+ * window that no text of this plan outgrows is none. */
+static tamis_attention attention_of(const tamis_model *model, const tamis_plan_params *params,
+                                    uint32_t layer) {
     const tms_config *config = &model->config;
-    const double magnitude = tms_rope_magnitude(&config->rope);
-    tamis_plan_params own = *params;
-    own.flags |= TAMIS_PLAN_ROTATED;
-    if (own.attention.scale == 0 && magnitude != 1)
-        own.attention.scale = (float)(magnitude * magnitude / sqrt(config->head_dim));
-    if (own.attention.sliding_window == 0 && config->sliding_window < own.max_context)
-        own.attention.sliding_window = config->sliding_window;
+    const tms_rotation_kind kind = tms_config_rotation(config, layer, is_long(model, params));
+    const double magnitude =
+        kind == TMS_ROTATION_NONE ? 1 : tms_rope_magnitude(tms_config_rope(config, kind));
+    const double plain =
+        config->attn_scale != 0 ? (double)config->attn_scale : 1 / sqrt(config->head_dim);
+    tamis_attention own = params->attention;
+    if (own.scale == 0 && (magnitude != 1 || config->attn_scale != 0))
+        own.scale = (float)(magnitude * magnitude * plain);
+    if (own.soft_cap == 0) own.soft_cap = config->attn_cap;
+    if (tms_config_is_local(config, layer) && config->sliding_window < params->max_context &&
+        (own.sliding_window == 0 || config->sliding_window < own.sliding_window))
+        own.sliding_window = config->sliding_window;
     return own;
+}
+
+/* Where some layers are local and some are not, a selection chooses in the latter: the former read no
+ * more than their window in any case. */
+static tamis_layer layer_of(const tamis_model *model, const tamis_plan_params *params,
+                            uint32_t layer) {
+    const tms_config *config = &model->config;
+    const bool mixed = config->n_local && config->n_local < config->n_layers;
+    const tamis_attention attention = attention_of(model, params, layer);
+    const bool local = mixed && tms_config_is_local(config, layer) && attention.sliding_window;
+    return (tamis_layer){.attention = attention, .full = local};
+}
+
+tamis_status tamis_model_layers(const tamis_model *model, const tamis_plan_params *params,
+                                tamis_layer *layers, tamis_error *error) {
+    TMS_REQUIRE(model, TAMIS_E_ARGUMENT, "model is NULL");
+    TMS_REQUIRE(params, TAMIS_E_ARGUMENT, "params is NULL");
+    TMS_REQUIRE(layers, TAMIS_E_ARGUMENT, "layers is NULL");
+    for (uint32_t layer = 0; layer < model->config.n_layers; ++layer)
+        layers[layer] = layer_of(model, params, layer);
+    return TAMIS_OK;
+}
+
+/* The plan of layers that attend as the model's. */
+static tamis_status make_plan(tamis_runner *runner, const tamis_plan_params *params,
+                              tamis_error *error) {
+    const uint32_t n = runner->model->config.n_layers;
+    tamis_plan_params own = *params;
+    bool alike = true;
+    tamis_layer *layers = calloc(n, sizeof *layers);
+    TMS_REQUIRE(layers, TAMIS_E_NO_MEMORY, "no memory for %u layers", n);
+    for (uint32_t layer = 0; layer < n; ++layer) {
+        layers[layer] = layer_of(runner->model, params, layer);
+        alike = alike && memcmp(&layers[layer], &layers[0], sizeof *layers) == 0;
+    }
+    own.flags |= TAMIS_PLAN_ROTATED;
+    own.attention = alike ? layers[0].attention : (tamis_attention){0};
+    own.layers = alike ? NULL : layers;
+    const tamis_status status = tamis_plan_create(runner->cache, &own, &runner->plan, error);
+    free(layers);
+    return status;
 }
 
 /* The plan, what it and the forward pass need, and the kernels of decode steps. */
 static tamis_status make(tamis_runner *runner, const tamis_plan_params *params,
                          tamis_error *error) {
-    const tamis_plan_params own = with_model(runner->model, params);
     static const tamis_attention nothing;
     runner->as_model = memcmp(&params->attention, &nothing, sizeof nothing) == 0;
-    TMS_TRY(tamis_plan_create(runner->cache, &own, &runner->plan, error));
+    runner->is_long = is_long(runner->model, params);
+    TMS_TRY(make_plan(runner, params, error));
     tamis_plan_get_params(runner->plan, &runner->limits);
     TMS_TRY(bind_model(runner, error));
     TMS_TRY(make_buffers(runner, error));
@@ -397,6 +472,15 @@ tamis_status tamis_runner_decode(tamis_runner *runner, const tamis_sequence *seq
     return evict_due(runner, sequences, count, error);
 }
 
+/* The scale and the cap of logits. Both are monotone: greedy tokens need neither. */
+static void finish_logits(const tms_config *config, uint32_t n, float *logits) {
+    const float scale = config->logit_scale, cap = config->logit_cap;
+    for (uint32_t i = 0; i < n && scale != 1; ++i)
+        logits[i] *= scale;
+    for (uint32_t i = 0; i < n && cap != 0; ++i)
+        logits[i] = cap * tanhf(logits[i] / cap);
+}
+
 tamis_status tamis_runner_logits(tamis_runner *runner, uint32_t row, float *logits,
                                  tamis_error *error) {
     TMS_ENTER_RUNNER(runner);
@@ -406,5 +490,7 @@ tamis_status tamis_runner_logits(tamis_runner *runner, uint32_t row, float *logi
     TMS_REQUIRE(runner->n_outputs > 0, TAMIS_E_STATE, "the last call left no logits");
     TMS_REQUIRE(row < runner->n_outputs, TAMIS_E_ARGUMENT, "row %u of %u rows of logits", row,
                 runner->n_outputs);
-    return tamis_buffer_read(runner->buffers[TMS_LOGITS], row * bytes, logits, bytes, error);
+    TMS_TRY(tamis_buffer_read(runner->buffers[TMS_LOGITS], row * bytes, logits, bytes, error));
+    finish_logits(&runner->model->config, runner->model->info.n_vocab, logits);
+    return TAMIS_OK;
 }

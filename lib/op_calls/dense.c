@@ -72,6 +72,33 @@ static tms_linear_part part_of(tms_op_call *c, const tamis_linear_parts_params *
     return run;
 }
 
+/* A stage that is a norm; what its part must not have is refused behind the door. */
+static tms_linear_parts norm_alone_of(tms_op_call *c, const tamis_linear_parts_params *p) {
+    const tamis_linear_part *part = &p->parts[0];
+    const tms_op_rows x = {"x", &p->x, p->n_rows, p->n_in};
+    const tms_op_rows y = {"y of part 0", &part->y, p->n_rows, p->n_in};
+    const uint64_t bytes = p->n_rows ? (uint64_t)p->n_in * sizeof(float) : 0;
+    tms_op_zero(c, "tamis_linear_part", "reserved32", part->reserved32);
+    tms_op_zero(c, "tamis_linear_parts_params", "gated", (uint32_t)p->gated);
+    tms_op_above_0(c, "n_in", p->n_in);
+    if (part->w.buffer || part->bias.buffer)
+        tms_op_refuse(c, TAMIS_E_ARGUMENT, "norm_alone: part 0 has %s",
+                      part->w.buffer ? "weights" : "a bias");
+    for (uint32_t i = 1; i < TAMIS_MOST_PARTS; i++)
+        check_no_part(c, &p->parts[i], i, 1);
+    return (tms_linear_parts){.x = tms_op_matrix(c, &x),
+                              .norm_w = tms_op_place(c, "norm_w", &p->norm_w, bytes),
+                              .parts = {{.y = tms_op_matrix(c, &y), .n_out = part->n_out}},
+                              .n_parts = p->n_parts,
+                              .n_rows = p->n_rows,
+                              .n_in = p->n_in,
+                              .eps = p->eps,
+                              .accumulate = p->accumulate != 0,
+                              .norm_alone = true,
+                              .norm_kind = p->norm_kind,
+                              .build_rows = p->build_rows};
+}
+
 static tms_linear_parts parts_of(tms_op_call *c, const tamis_linear_parts_params *p) {
     const tms_op_rows x = {"x", &p->x, p->n_rows, p->n_in};
     const uint64_t bytes = p->n_rows ? (uint64_t)p->n_in * sizeof(float) : 0;
@@ -84,8 +111,13 @@ static tms_linear_parts parts_of(tms_op_call *c, const tamis_linear_parts_params
                             .eps = p->eps,
                             .gated = p->gated != 0,
                             .accumulate = p->accumulate != 0,
+                            .norm_alone = p->norm_alone != 0,
+                            .norm_kind = p->norm_kind,
+                            .activation = p->activation,
                             .build_rows = p->build_rows};
-    tms_op_zero(c, "tamis_linear_parts_params", "reserved32", p->reserved32);
+    if (p->activation && !p->gated)
+        tms_op_refuse(c, TAMIS_E_ARGUMENT, "activation is %d, and the parts are not gated",
+                      (int)p->activation);
     for (uint32_t i = 0; i < TAMIS_MOST_PARTS; i++) {
         if (i < p->n_parts)
             run.parts[i] = part_of(c, p, i);
@@ -127,7 +159,7 @@ tamis_status tamis_op_linear_chain(tamis_context *context, const tamis_linear_ch
         const tamis_linear_parts_params *stage = &p->stages[i];
         for (uint32_t k = 0; k < sizeof stage->reserved / sizeof *stage->reserved; k++)
             tms_op_zero(&c, "tamis_linear_parts_params", "reserved", stage->reserved[k]);
-        run.stages[i] = parts_of(&c, stage);
+        run.stages[i] = stage->norm_alone ? norm_alone_of(&c, stage) : parts_of(&c, stage);
         name_stage(&c, i);
     }
     if (c.status != TAMIS_OK) return c.status;
@@ -146,7 +178,9 @@ tamis_status tamis_op_norm(tamis_context *context, const tamis_norm_params *p, t
                           .w = tms_op_place(&c, "w", &p->w, bytes),
                           .n_rows = p->n_rows,
                           .dim = p->dim,
-                          .eps = p->eps};
+                          .eps = p->eps,
+                          .kind = p->kind,
+                          .accumulate = p->accumulate != 0};
     if (c.status != TAMIS_OK) return c.status;
     return tms_run_norm(context->dev, &run, error);
 }
@@ -216,12 +250,15 @@ tamis_status tamis_op_activate(tamis_context *context, const tamis_activate_para
     TMS_OP_BEGIN(c, context, p, tamis_activate_params);
     const tms_op_rows gate = {"gate", &p->gate, p->n_rows, p->dim};
     const tms_op_rows up = {"up", &p->up, p->n_rows, p->dim}, y = {"y", &p->y, p->n_rows, p->dim};
+    tms_op_zero(&c, "tamis_activate_params", "reserved32", p->reserved32);
     tms_op_above_0(&c, "dim", p->dim);
     const tms_activate run = {.gate = tms_op_matrix(&c, &gate),
-                              .up = tms_op_matrix(&c, &up),
+                              .up = p->up.buffer ? tms_op_matrix(&c, &up)
+                                                 : (tms_matrix){{NULL, 0}, 0},
                               .y = tms_op_matrix(&c, &y),
                               .n_rows = p->n_rows,
-                              .dim = p->dim};
+                              .dim = p->dim,
+                              .activation = p->activation};
     if (c.status != TAMIS_OK) return c.status;
     return tms_run_activate(context->dev, &run, error);
 }
@@ -232,7 +269,6 @@ tamis_status tamis_op_embed(tamis_context *context, const tamis_embed_params *p,
     TMS_OP_BEGIN(c, context, p, tamis_embed_params);
     const tms_op_rows y = {"y", &p->y, p->n_rows, p->dim};
     const uint64_t tokens = (uint64_t)p->n_rows * sizeof(int32_t);
-    tms_op_zero(&c, "tamis_embed_params", "reserved32", p->reserved32);
     tms_op_above_0(&c, "dim", p->dim);
     tms_op_above_0(&c, "n_vocab", p->n_vocab);
     const tms_embed run = {.tokens = tms_op_place(&c, "tokens", &p->tokens, tokens),
@@ -240,7 +276,8 @@ tamis_status tamis_op_embed(tamis_context *context, const tamis_embed_params *p,
                            .y = tms_op_matrix(&c, &y),
                            .n_rows = p->n_rows,
                            .dim = p->dim,
-                           .n_vocab = p->n_vocab};
+                           .n_vocab = p->n_vocab,
+                           .scale = p->scale == 0 ? 1 : p->scale};
     if (c.status != TAMIS_OK) return c.status;
     return tms_run_embed(context->dev, &run, error);
 }

@@ -84,34 +84,27 @@ static void check_model(const char *name) {
     rig_close(&r);
 }
 
-/* Biases, divisors of the frequencies, a separate output matrix; Q8_0. */
-static void test_llama3(void **state) {
-    (void)state;
-    check_model("llama3");
-}
+/* The files of make_models.py, which says what each is there for. Those before `others` have between
+ * them every op and form of a forward pass, and run on every device; the others differ in what the host
+ * makes of a file, and run on the reference alone. */
+static const char *const models[] = {
+    "llama3",    "mistral", "qwen2", "qwen3", "mixed", "mixed-more", /* weights in blocks */
+    "gemma3",    /* GELU, norms behind products, local layers */
+    "olmo2",     /* norms of whole rows, none before products */
+    "granite",   /* scales */
+    "command-r", /* LayerNorm, parallel */
+    "phi2",      /* no gate, biases of norms and logits */
+    "glm4",      /* heads of 112 channels */
+};
+static const char *const others[] = {
+    "gemma",      "gemma2",  "phi3",    "chatglm",       "granite4",  "smollm3",
+    "starcoder2", "exaone",  "exaone4", "exaone4-small", "internlm2", "cohere2",
+    "stablelm",   "gptneox", "orion",   "xverse",        "seed_oss",  "ernie4_5"};
+#define MODELS (sizeof models / sizeof *models)
+#define OTHERS (sizeof others / sizeof *others)
 
-/* A sliding window, linear scaling; Q4_0. */
-static void test_mistral(void **state) {
-    (void)state;
-    check_model("mistral");
-}
-
-/* YaRN and its magnitude, tied output; Q5_0. */
-static void test_qwen2(void **state) {
-    (void)state;
-    check_model("qwen2");
-}
-
-/* Norms of heads that are no part of the width; Q4_1. */
-static void test_qwen3(void **state) {
-    (void)state;
-    check_model("qwen3");
-}
-
-/* Q4_K, Q6_K, Q5_0, bf16 and f32 in one file. */
-static void test_mixed(void **state) {
-    (void)state;
-    check_model("mixed");
+static void test_model(void **state) {
+    check_model(*state);
 }
 
 static void test_info(void **state) {
@@ -207,6 +200,71 @@ static void test_window(void **state) {
     rig_close(&r);
 }
 
+/* A plan of a model with local layers has layers, with the model's windows, scales and caps; what the
+ * caller gives holds beside them. */
+static void test_layers(void **state) {
+    (void)state;
+    rig r;
+    tamis_runner *runner = NULL;
+    tamis_layer layers[8];
+    tamis_plan_params plan = {.max_context = TOKENS}, have;
+    open_model(&r, "gemma2", TAMIS_SELECT_FULL);
+    const tamis_model_info *info = tamis_model_describe(r.model);
+    const uint32_t n = info->n_layers, window = info->sliding_window;
+    assert_true(n <= 8 && window > 1 && window < TOKENS && info->n_local_layers == n / 2);
+    RIG_OK(&r, tamis_model_layers(r.model, &plan, layers, &r.error));
+    RIG_OK(&r, tamis_runner_create(r.model, r.cache, &plan, &runner, &r.error));
+    tamis_plan_get_params(tamis_runner_plan(runner), &have);
+    assert_non_null(have.layers);
+    for (uint32_t layer = 0; layer < n; ++layer) {
+        const tamis_attention *a = &have.layers[layer].attention;
+        assert_int_equal(a->sliding_window, layer % 2 == 0 ? window : 0);
+        assert_true(a->soft_cap > 0 && a->soft_cap == have.layers[0].attention.soft_cap);
+        assert_int_equal(layers[layer].attention.sliding_window, a->sliding_window);
+    }
+    tamis_runner_destroy(&runner);
+    plan.attention = (tamis_attention){.sliding_window = window + 2, .soft_cap = 7};
+    RIG_OK(&r, tamis_runner_create(r.model, r.cache, &plan, &runner, &r.error));
+    tamis_plan_get_params(tamis_runner_plan(runner), &have);
+    for (uint32_t layer = 0; layer < n; ++layer) {
+        const tamis_attention *a = &have.layers[layer].attention;
+        assert_int_equal(a->sliding_window, layer % 2 == 0 ? window : window + 2);
+        assert_true(a->soft_cap == 7.0f);
+    }
+    tamis_runner_destroy(&runner);
+    RIG_REFUSED(&r, TAMIS_E_ARGUMENT, "layers is NULL",
+                tamis_model_layers(r.model, &plan, NULL, &r.error));
+    rig_close(&r);
+}
+
+/* Chunks and evictions that move keys need layers that are rotated alike. */
+static void test_rotations(void **state) {
+    (void)state;
+    rig r;
+    uint8_t fingerprint[16];
+    tamis_runner *runner = NULL;
+    const tms_rotated *rotated = NULL;
+    open_model(&r, "gemma3", TAMIS_SELECT_FULL);
+    RIG_REFUSED(&r, TAMIS_E_UNSUPPORTED,
+                "a blend needs layers that are rotated alike; in gemma3 models layer",
+                tms_check_one_rotation(r.runner, "a blend", &rotated, &r.error));
+    RIG_OK(&r, tamis_model_fingerprint(r.model, fingerprint, &r.error));
+    rig_close(&r);
+    open_model(&r, "phi3",
+               TAMIS_SELECT_FULL); /* short factors up to the first training's context */
+    const uint32_t trained = r.model->config.rope.original_context;
+    RIG_OK(&r, tms_check_one_rotation(r.runner, "a blend", &rotated, &r.error));
+    assert_ptr_equal(rotated, &r.model->rotations[TMS_ROTATION_GLOBAL]);
+    const tamis_plan_params plan = {.max_context = trained + 1};
+    if (tamis_model_describe(r.model)->context > trained) {
+        RIG_OK(&r, tamis_runner_create(r.model, r.cache, &plan, &runner, &r.error));
+        RIG_OK(&r, tms_check_one_rotation(runner, "a blend", &rotated, &r.error));
+        assert_ptr_equal(rotated, &r.model->rotations[TMS_ROTATION_LONG]);
+        tamis_runner_destroy(&runner);
+    }
+    rig_close(&r);
+}
+
 /* The watcher hears of every tensor, in order, up to all bytes; and may end the loading. */
 typedef struct heard {
     uint32_t calls;
@@ -253,17 +311,18 @@ static void test_watcher(void **state) {
 }
 
 int main(int argc, char **argv) {
-    const struct CMUnitTest tests[] = {
-        cmocka_unit_test(test_llama3),
-        cmocka_unit_test(test_mistral),
-        cmocka_unit_test(test_qwen2),
-        cmocka_unit_test(test_qwen3),
-        cmocka_unit_test(test_mixed),
-        cmocka_unit_test(test_info),
-        cmocka_unit_test(test_output_in_blocks),
-        cmocka_unit_test(test_window),
-        cmocka_unit_test(test_watcher),
+    const struct CMUnitTest rest[] = {
+        cmocka_unit_test(test_info),      cmocka_unit_test(test_output_in_blocks),
+        cmocka_unit_test(test_window),    cmocka_unit_test(test_layers),
+        cmocka_unit_test(test_rotations), cmocka_unit_test(test_watcher),
     };
+    struct CMUnitTest tests[MODELS + OTHERS + sizeof rest / sizeof *rest];
     if (!rig_arguments(argc, argv)) return 2;
-    return cmocka_run_group_tests_name("families", tests, NULL, NULL);
+    const size_t n = strcmp(rig_device, "reference") == 0 ? MODELS + OTHERS : MODELS;
+    for (size_t i = 0; i < n; ++i) {
+        const char *name = i < MODELS ? models[i] : others[i - MODELS];
+        tests[i] = (struct CMUnitTest){name, test_model, NULL, NULL, (void *)name};
+    }
+    memcpy(tests + n, rest, sizeof rest);
+    return _cmocka_run_group_tests("families", tests, n + sizeof rest / sizeof *rest, NULL, NULL);
 }

@@ -214,14 +214,14 @@ static void change_rope(tamis_model *model) {
     }
     NEXT(rope.original_context); /* which yarn alone reads */
     config->rope.scaling = scaling;
-    float *own = model->rope_factors;
+    float *own = model->rotations[TMS_ROTATION_GLOBAL].factors;
     float *factors = calloc(config->n_rot / 2, sizeof *factors);
     assert_non_null(factors);
-    model->rope_factors = factors;
+    model->rotations[TMS_ROTATION_GLOBAL].factors = factors;
     changed(model, "rope_factors");
     factors[config->n_rot / 2 - 1] = 1;
     changed(model, "the last of rope_factors");
-    model->rope_factors = own;
+    model->rotations[TMS_ROTATION_GLOBAL].factors = own;
     free(factors);
 }
 

@@ -55,12 +55,13 @@ def log(level, text, _):
 class Peer:
     """llama.cpp with one sequence."""
 
-    def __init__(self, path, longest):
+    def __init__(self, path, longest, threads=4):
         params = llama_cpp.llama_model_default_params()
         self.model = llama_cpp.llama_model_load_from_file(path.encode(), params)
         assert self.model, 'llama.cpp does not load ' + path
         params = llama_cpp.llama_context_default_params()
         params.n_ctx, params.n_batch, params.n_ubatch = longest, BATCH, BATCH
+        params.n_threads = params.n_threads_batch = threads
         params.type_k = params.type_v = llama_cpp.GGML_TYPE_F32
         params.flash_attn_type = llama_cpp.LLAMA_FLASH_ATTN_TYPE_DISABLED
         self.context = llama_cpp.llama_init_from_model(self.model, params)

@@ -126,7 +126,7 @@ static void load(world *w, tamis_chunk *chunk, uint32_t first) {
         const tms_weight *norm = &model->weights.layers[layer].weights[TMS_ATTN_K_NORM];
         const tamis_stored_rows rows = {.k = {.buffer = buffers[0], .dtype = info.shape.dtype},
                                         .v = {.buffer = buffers[1], .dtype = info.shape.dtype},
-                                        .rotation = model->rotation,
+                                        .rotation = model->rotations[TMS_ROTATION_GLOBAL].rotation,
                                         .k_norm = {.buffer = norm->buffer},
                                         .eps = model->config.norm_eps};
         RIG_OK(&w->r,

@@ -15,14 +15,17 @@ typedef struct key_info {
 static const char *const fill_words[] = {"ints", "normal", "nasty", NULL};
 #define DTYPE_TEXT(name, value, text) text,
 static const char *const dtype_words[] = {TAMIS_DTYPE_LIST(DTYPE_TEXT) NULL};
-static const char *const type_words[] = {"f32",  "f16",  "bf16", "q8_0", "q4_0",
-                                         "q4_1", "q5_0", "q4_k", "q6_k", NULL};
+static const char *const type_words[] = {"f32",  "f16",    "bf16",   "q8_0",  "q4_0", "q4_1",
+                                         "q5_0", "q4_k",   "q6_k",   "q5_1",  "q5_k", "q3_k",
+                                         "q2_k", "iq4_nl", "iq4_xs", "mxfp4", NULL};
+_Static_assert(sizeof type_words / sizeof *type_words == CHECK_WEIGHT_TYPES + 1, "every type");
 static const char *const source_words[] = {"from-f32", "from-f16", "from-bf16", NULL};
 static const char *const layout_words[] = {"own", "nhd", "hnd", NULL};
 static const char *const way_words[] = {"row",         "rowforced",  "forced",       "table",
                                         "tableforced", "mass",       "pos",          "posforced",
                                         "masstable",   "massforced", "posmasstable", NULL};
 static const char *const rule_words[] = {"max", "mean", "sum", NULL};
+static const char *const norm_kind_words[] = {"rms", "layer", "plain", NULL};
 static const char *const kind_words[] = {"minmax", "meanstd", "mean", NULL};
 static const char *const pooling_words[] = {"maxpool", "average", NULL};
 static const char *const norm_words[] = {"l2", "l1", NULL};
@@ -108,6 +111,9 @@ static const key_info keys[KEY_COUNT] = {
     [KEY_STRIPS] = {"strips", NULL},
     [KEY_NORMED] = FLAG("normed"),
     [KEY_GATED] = FLAG("gated"),
+    [KEY_NORM_KIND] = {NULL, norm_kind_words},
+    [KEY_GELU] = FLAG("gelu"),
+    [KEY_SCALED] = FLAG("scaled"),
     [KEY_VALUES] = FLAG("values"),
     [KEY_SOURCE] = {NULL, source_words},
     [KEY_NORMS] = FLAG("norms"),

@@ -10,76 +10,79 @@
 
 /* What a case string can say. The order is the order of printing. */
 typedef enum check_key {
-    KEY_FILL,     /* check_fill */
-    KEY_DTYPE,    /* tamis_dtype of K, V, bounds */
-    KEY_Q8BOUNDS, /* flag: bounds are q8, whatever K and V are */
-    KEY_TYPE,     /* tamis_weight_type */
-    KEY_LAYOUT,   /* check_layout */
-    KEY_B,        /* sequences */
-    KEY_R,        /* rows a sequence; of ops without sequences, rows */
-    KEY_TILE,     /* most rows in a tile */
-    KEY_HKV,      /* KV heads */
-    KEY_G,        /* query heads a KV head */
-    KEY_D,        /* head dim, or width of a row */
-    KEY_PAGE,     /* page size */
-    KEY_KV,       /* slots of the longest lane */
-    KEY_TOP,      /* pages a list; attend: 0 means no lists */
-    KEY_SINKS,    /* tokens */
-    KEY_RECENT,   /* tokens */
-    KEY_WAY,      /* what a wide selection asks for */
-    KEY_TOTAL,    /* entries of all lanes of a row */
-    KEY_FLOOR,    /* entries that each lane of them gets */
-    KEY_SHARE,    /* of k, of TMS_SHARE_ONE */
-    KEY_MASS,     /* in quarters */
-    KEY_RULE,     /* tamis_group_rule */
-    KEY_KIND,     /* tamis_bounds_kind */
-    KEY_JOIN,     /* tamis_rows_join */
-    KEY_FUSE,     /* tms_fuse_kind */
-    KEY_PLANES,   /* which values lie in a plane: 1 x, 2 y, 4 out */
-    KEY_WIDTH,    /* of bounds, in eighths of a standard deviation */
-    KEY_N,        /* entries of a list of things: pages, pairs, rows to read */
-    KEY_CHUNK,    /* slots of an entry */
-    KEY_FRESH,    /* compact: ordinal from which pages are others than the lane's own */
-    KEY_PARTS,    /* states to merge; matrices of linear_parts; load_rows: 1 K, 2 V, 3 both */
-    KEY_IN,       /* linear: n_in */
-    KEY_OUT,      /* linear: n_out; embed: n_vocab */
-    KEY_ROT,      /* rotated channels */
-    KEY_PAIRING,  /* tamis_pairing */
-    KEY_PAD,      /* elements between the rows of a matrix */
-    KEY_EVEN,     /* flag: all lanes are equally long */
-    KEY_ORDERED,  /* flag: page ids ascend */
-    KEY_POS,      /* flag: a plane of positions */
-    KEY_SCORE,    /* flag: a plane of scores */
-    KEY_LIFE,     /* flag: scores are divided by lifetimes */
-    KEY_FIRST,    /* flag: first slots are hidden from rows */
-    KEY_CAP,      /* flag: soft cap */
-    KEY_SINK,     /* flag: each query head has a sink */
-    KEY_LOGITS,   /* flag: logits, too */
-    KEY_WEIGHTS,  /* flag: single weights, too */
-    KEY_NOLSE,    /* flag: lse absent */
-    KEY_NOSCORE,  /* flag: scores absent */
-    KEY_ACC,      /* flag: accumulate */
-    KEY_BIAS,     /* flag: bias present */
-    KEY_WIDE,     /* flag: linear: inputs of very different sizes, infinite weights */
-    KEY_SAME,     /* flag: source rows have the cache's dtype; in place; one of two outputs */
-    KEY_LISTS,    /* lists of weights an (item, KV head) */
-    KEY_TAIL,     /* last slots that take no part */
-    KEY_KERNEL,   /* of pooling */
-    KEY_POOLING,  /* tamis_pooling */
-    KEY_KEEP,     /* flag: keep the sum */
-    KEY_NORM,     /* tms_value_norm_kind */
-    KEY_SAYS,     /* tms_key_score_kind */
-    KEY_WEIGHT,   /* tamis_dtype of a projection */
-    KEY_HEADS,    /* flag: heads are normalised before they are rotated */
-    KEY_MIX,      /* linear_parts, linear_chain: so many types further on is the next part's */
-    KEY_STAGES,   /* linear_chain: how many */
-    KEY_FF,       /* linear_chain: outputs of gate and up */
-    KEY_NORMED,   /* flag: inputs are normalised */
-    KEY_GATED,    /* flag: silu of the first part times the second */
-    KEY_STRIPS,   /* quantised weights in strips: 1: of every part, 2: of odd parts alone */
-    KEY_VALUES,   /* flag: V rows, not K rows */
-    KEY_SOURCE,   /* tamis_dtype of stored rows */
-    KEY_NORMS,    /* flag: norms of rows beside their deviations */
+    KEY_FILL,      /* check_fill */
+    KEY_DTYPE,     /* tamis_dtype of K, V, bounds */
+    KEY_Q8BOUNDS,  /* flag: bounds are q8, whatever K and V are */
+    KEY_TYPE,      /* tamis_weight_type */
+    KEY_LAYOUT,    /* check_layout */
+    KEY_B,         /* sequences */
+    KEY_R,         /* rows a sequence; of ops without sequences, rows */
+    KEY_TILE,      /* most rows in a tile */
+    KEY_HKV,       /* KV heads */
+    KEY_G,         /* query heads a KV head */
+    KEY_D,         /* head dim, or width of a row */
+    KEY_PAGE,      /* page size */
+    KEY_KV,        /* slots of the longest lane */
+    KEY_TOP,       /* pages a list; attend: 0 means no lists */
+    KEY_SINKS,     /* tokens */
+    KEY_RECENT,    /* tokens */
+    KEY_WAY,       /* what a wide selection asks for */
+    KEY_TOTAL,     /* entries of all lanes of a row */
+    KEY_FLOOR,     /* entries that each lane of them gets */
+    KEY_SHARE,     /* of k, of TMS_SHARE_ONE */
+    KEY_MASS,      /* in quarters */
+    KEY_RULE,      /* tamis_group_rule */
+    KEY_KIND,      /* tamis_bounds_kind */
+    KEY_JOIN,      /* tamis_rows_join */
+    KEY_FUSE,      /* tms_fuse_kind */
+    KEY_PLANES,    /* which values lie in a plane: 1 x, 2 y, 4 out */
+    KEY_WIDTH,     /* of bounds, in eighths of a standard deviation */
+    KEY_N,         /* entries of a list of things: pages, pairs, rows to read */
+    KEY_CHUNK,     /* slots of an entry */
+    KEY_FRESH,     /* compact: ordinal from which pages are others than the lane's own */
+    KEY_PARTS,     /* states to merge; matrices of linear_parts; load_rows: 1 K, 2 V, 3 both */
+    KEY_IN,        /* linear: n_in */
+    KEY_OUT,       /* linear: n_out; embed: n_vocab */
+    KEY_ROT,       /* rotated channels */
+    KEY_PAIRING,   /* tamis_pairing */
+    KEY_PAD,       /* elements between the rows of a matrix */
+    KEY_EVEN,      /* flag: all lanes are equally long */
+    KEY_ORDERED,   /* flag: page ids ascend */
+    KEY_POS,       /* flag: a plane of positions */
+    KEY_SCORE,     /* flag: a plane of scores */
+    KEY_LIFE,      /* flag: scores are divided by lifetimes */
+    KEY_FIRST,     /* flag: first slots are hidden from rows */
+    KEY_CAP,       /* flag: soft cap */
+    KEY_SINK,      /* flag: each query head has a sink */
+    KEY_LOGITS,    /* flag: logits, too */
+    KEY_WEIGHTS,   /* flag: single weights, too */
+    KEY_NOLSE,     /* flag: lse absent */
+    KEY_NOSCORE,   /* flag: scores absent */
+    KEY_ACC,       /* flag: accumulate */
+    KEY_BIAS,      /* flag: bias present */
+    KEY_WIDE,      /* flag: linear: inputs of very different sizes, infinite weights */
+    KEY_SAME,      /* flag: source rows have the cache's dtype; in place; one of two outputs */
+    KEY_LISTS,     /* lists of weights an (item, KV head) */
+    KEY_TAIL,      /* last slots that take no part */
+    KEY_KERNEL,    /* of pooling */
+    KEY_POOLING,   /* tamis_pooling */
+    KEY_KEEP,      /* flag: keep the sum */
+    KEY_NORM,      /* tms_value_norm_kind */
+    KEY_SAYS,      /* tms_key_score_kind */
+    KEY_WEIGHT,    /* tamis_dtype of a projection */
+    KEY_HEADS,     /* flag: heads are normalised before they are rotated */
+    KEY_MIX,       /* linear_parts, linear_chain: so many types further on is the next part's */
+    KEY_STAGES,    /* linear_chain: how many */
+    KEY_FF,        /* linear_chain: outputs of gate and up */
+    KEY_NORMED,    /* flag: inputs are normalised */
+    KEY_GATED,     /* flag: silu of the first part, times the second if there is one */
+    KEY_NORM_KIND, /* tamis_norm_kind */
+    KEY_GELU,      /* flag: GELU in the place of silu */
+    KEY_SCALED,    /* flag: what is read is scaled */
+    KEY_STRIPS,    /* quantised weights in strips: 1: of every part, 2: of odd parts alone */
+    KEY_VALUES,    /* flag: V rows, not K rows */
+    KEY_SOURCE,    /* tamis_dtype of stored rows */
+    KEY_NORMS,     /* flag: norms of rows beside their deviations; norms between products */
     KEY_COUNT
 } check_key;
 
@@ -119,6 +122,8 @@ typedef struct check_factor {
     uint32_t n;
     uint32_t level[CHECK_LEVELS];
 } check_factor;
+#define CHECK_COUNT_TYPE(name, value, text) +1
+enum { CHECK_WEIGHT_TYPES = 0 TAMIS_WEIGHT_LIST(CHECK_COUNT_TYPE) };
 /* What a cache may be, as factors of a case; and the fills that most ops have. */
 #define CHECK_DTYPE_VALUE(name, value, text) value,
 #define CHECK_DTYPES                                                                               \
@@ -248,6 +253,7 @@ typedef enum check_id {
     BUF_Y2,
     BUF_Y3,
     BUF_Y4,
+    BUF_Y5,
     BUF_COUNT
 } check_id;
 

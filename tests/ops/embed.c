@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Checks of embed: rows of a matrix by token, widened exactly. */
+/* Checks of embed: rows of a matrix by token, widened exactly, and scaled. */
 #include "check.h"
 
 #include <stdlib.h>
@@ -28,6 +28,10 @@ static void make(check_data *data) {
     check_buffer_add(data, BUF_Y, ROLE_OUTPUT, TAMIS_F32, r * stride(data));
 }
 
+static float scale_of(const check_data *data) {
+    return check_get(data, KEY_SCALED) ? 25.298221f : 1;
+}
+
 static void oracle(check_data *data) {
     const uint32_t dim = check_get(data, KEY_D);
     const int32_t *tokens = check_init(data, BUF_SLOTS);
@@ -38,7 +42,7 @@ static void oracle(check_data *data) {
         for (uint32_t i = 0; i < dim; i++) {
             const check_weight one = w[(uint64_t)tokens[r] * dim + i];
             check_store(TAMIS_F32, data->buf[BUF_Y].want, r * stride(data) + i,
-                        one.scaled + one.added);
+                        (float)(one.scaled + one.added) * scale_of(data));
         }
     free(w);
 }
@@ -53,6 +57,7 @@ static tamis_status launch(check_side *side, check_rows rows) {
         .n_rows = rows.count,
         .dim = check_get(side->data, KEY_D),
         .n_vocab = check_get(side->data, KEY_OUT),
+        .scale = scale_of(side->data),
     };
     return tms_run_embed(side->dev, &p, &side->error);
 }
@@ -78,6 +83,7 @@ const check_op check_op_embed = {
                                         {KEY_OUT, 100},
                                         {KEY_PAD, 0},
                                         {KEY_STRIPS, 0},
+                                        {KEY_SCALED, 0},
                                         {KEY_COUNT, 0}},
     .factors = (const check_factor[]){{KEY_FILL, 2, {FILL_NORMAL, FILL_NASTY}},
                                       {KEY_TYPE, 3, {TAMIS_F32, TAMIS_F16, TAMIS_BF16}},
@@ -99,16 +105,30 @@ const check_op check_op_embed = {
                                {KEY_STRIPS, 2, {0, 1}},
                                {KEY_COUNT, 0, {0}}},
     .entries = (const check_entry[]){{LIST_SMOKE, "nasty:f16"},
-                                     {LIST_SMOKE, "nasty:bf16"},
+                                     {LIST_SMOKE, "nasty:bf16:scaled"},
                                      {LIST_SMOKE, "nasty:q4_1:d96"},
                                      {LIST_SMOKE, "nasty:q6_k:d256"},
-                                     {LIST_SMOKE, "nasty:q4_1:d96:strips1"},
+                                     {LIST_SMOKE, "nasty:q4_1:d96:strips1:scaled"},
                                      {LIST_SMOKE, "nasty:q6_k:d256:strips1"},
                                      {LIST_CI, "r0"},
                                      {LIST_CI, "r0:q4_k:d256:strips1"},
                                      {LIST_CI, "nasty:q8_0:d32:out7"},
                                      {LIST_CI, "nasty:q4_0:d96:out7"},
                                      {LIST_CI, "nasty:q5_0:d32:out7"},
+                                     {LIST_CI, "nasty:q5_1:d96:out7"},
+                                     {LIST_CI, "nasty:q5_1:d96:strips1"},
+                                     {LIST_CI, "nasty:q5_k:d512:out7"},
+                                     {LIST_CI, "nasty:q5_k:d512:strips1"},
+                                     {LIST_CI, "nasty:q3_k:d512:out7"},
+                                     {LIST_CI, "nasty:q3_k:d512:strips1"},
+                                     {LIST_CI, "nasty:q2_k:d512:out7"},
+                                     {LIST_CI, "nasty:q2_k:d512:strips1"},
+                                     {LIST_CI, "nasty:iq4_nl:d96:out7"},
+                                     {LIST_CI, "nasty:iq4_nl:d96:strips1"},
+                                     {LIST_CI, "nasty:iq4_xs:d512:out7"},
+                                     {LIST_CI, "nasty:iq4_xs:d512:strips1"},
+                                     {LIST_CI, "nasty:mxfp4:d96:out7"},
+                                     {LIST_CI, "nasty:mxfp4:d96:strips1"},
                                      {LIST_OCLGRIND, "f16:d33:r2"},
                                      {LIST_OCLGRIND, "bf16:d64:r2"},
                                      {LIST_OCLGRIND, "q5_0:d32:r2"},

@@ -1,89 +1,130 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Checks of linear_chain: the stages that lead from a layer's attention to the next layer, or the
- * first of them, against linear and linear_parts one after another on the same device: the same
+ * first of them, against linear, linear_parts and norm one after another on the same device: the same
  * bits. Those ops have checks of their own. */
 #include "check.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 
-#define EPS   1e-5f
-#define TYPES 9u
+#define EPS 1e-5f
 
-/* The parts of all stages, what each stage begins with, and how many it has. */
+/* The parts of all products. */
 enum { OUT, GATE, UP, DOWN, Q, K, V, PARTS };
-static const uint32_t first_of[] = {OUT, GATE, DOWN, Q}, parts_of[] = {1, 2, 1, 3};
 static const check_id weights_of[] = {BUF_W, BUF_W1, BUF_W2, BUF_W3, BUF_W4, BUF_W5, BUF_W6};
-/* Attended rows; rows that are added to; gated rows; q, k and v. up has no rows. */
-static const check_id rows_of[] = {BUF_Y, BUF_Y1, BUF_COUNT, BUF_Y, BUF_Y2, BUF_Y3, BUF_Y4};
+
+/* A stage: `parts` parts from `first` on, or none: a norm. What they read, and the rows of each. */
+typedef struct stage_shape {
+    uint32_t first, parts;
+    bool gated, accumulate;
+    check_id x, y[3];
+} stage_shape;
+
+/* Attended rows are added to the residual stream (BUF_Y), or what is normalised of BUF_Y5; gated rows;
+ * q, k and v. up has no rows. The second has norms between, and of whole rows of q and k. */
+static const stage_shape plain[] = {{OUT, 1, false, true, BUF_X, {BUF_Y}},
+                                    {GATE, 2, true, false, BUF_Y, {BUF_Y1, BUF_COUNT}},
+                                    {DOWN, 1, false, true, BUF_Y1, {BUF_Y}},
+                                    {Q, 3, false, false, BUF_Y, {BUF_Y2, BUF_Y3, BUF_Y4}}};
+static const stage_shape with_norms[] = {{OUT, 1, false, false, BUF_X, {BUF_Y5}},
+                                         {0, 0, false, true, BUF_Y5, {BUF_Y}},
+                                         {GATE, 2, true, false, BUF_Y, {BUF_Y1, BUF_COUNT}},
+                                         {DOWN, 1, false, false, BUF_Y1, {BUF_Y5}},
+                                         {0, 0, false, true, BUF_Y5, {BUF_Y}},
+                                         {Q, 3, false, false, BUF_Y, {BUF_Y2, BUF_Y3, BUF_Y4}},
+                                         {0, 0, false, false, BUF_Y2, {BUF_Y2}},
+                                         {0, 0, false, false, BUF_Y3, {BUF_Y3}}};
 
 /* ---- Shapes ---------------------------------------------------------------------------------- */
 
+static const stage_shape *stage_at(const check_case *c, uint32_t stage) {
+    return c->v[KEY_NORMS] ? &with_norms[stage] : &plain[stage];
+}
+
 static uint32_t type_of(const check_case *c, uint32_t part) {
-    return (c->v[KEY_TYPE] + part % 3 * c->v[KEY_MIX]) % TYPES;
+    return (c->v[KEY_TYPE] + part % 3 * c->v[KEY_MIX]) % CHECK_WEIGHT_TYPES;
+}
+
+/* Of rows. Queries are as wide as what is attended, keys and values less. */
+static uint32_t width_of(const check_case *c, check_id rows) {
+    switch (rows) {
+    case BUF_Y:
+    case BUF_Y5:
+        return c->v[KEY_OUT];
+    case BUF_Y1:
+        return c->v[KEY_FF];
+    case BUF_Y3:
+        return c->v[KEY_IN] / 3 + 1;
+    case BUF_Y4:
+        return c->v[KEY_IN] / 3 + 2;
+    default:
+        return c->v[KEY_IN];
+    }
 }
 
 static uint32_t inputs_of(const check_case *c, uint32_t stage) {
-    const check_key keys[] = {KEY_IN, KEY_OUT, KEY_FF, KEY_OUT};
-    return c->v[keys[stage]];
+    return width_of(c, stage_at(c, stage)->x);
 }
 
-/* Queries are as wide as what is attended, keys and values less. */
-static uint32_t outputs_of(const check_case *c, uint32_t part) {
-    if (part == GATE || part == UP) return c->v[KEY_FF];
-    if (part == OUT || part == DOWN) return c->v[KEY_OUT];
-    return part == Q ? c->v[KEY_IN] : c->v[KEY_IN] / 3 + part - Q;
+/* Of the stage's i-th part. */
+static uint32_t outputs_of(const check_case *c, uint32_t stage, uint32_t i) {
+    const stage_shape *s = stage_at(c, stage);
+    return width_of(c, s->y[s->gated ? 0 : i]);
 }
 
-static uint64_t stride(const check_data *data, uint32_t width) {
-    return width + check_get(data, KEY_PAD);
+static uint64_t stride(const check_data *data, check_id rows) {
+    return width_of(data->c, rows) + check_get(data, KEY_PAD);
 }
 
-static uint64_t y_stride(const check_data *data, uint32_t part) {
-    return stride(data, outputs_of(data->c, part));
-}
-
+/* As wide as any rows. */
 static uint32_t most_outputs(const check_case *c) {
-    uint32_t most = 0;
-    for (uint32_t part = OUT; part < PARTS; part++)
-        most = outputs_of(c, part) > most ? outputs_of(c, part) : most;
+    const check_key keys[] = {KEY_IN, KEY_OUT, KEY_FF};
+    uint32_t most = 2; /* values have two outputs more than a third of the inputs */
+    for (uint32_t i = 0; i < 3; i++)
+        most = c->v[keys[i]] > most ? c->v[keys[i]] : most;
     return most;
 }
 
-static check_matrix matrix_of(const check_data *data, uint32_t stage, uint32_t part) {
-    return (check_matrix){weights_of[part], type_of(data->c, part), part, outputs_of(data->c, part),
-                          inputs_of(data->c, stage)};
+static check_matrix matrix_of(const check_data *data, uint32_t stage, uint32_t i) {
+    const uint32_t part = stage_at(data->c, stage)->first + i;
+    return (check_matrix){weights_of[part], type_of(data->c, part), part,
+                          outputs_of(data->c, stage, i), inputs_of(data->c, stage)};
 }
 
 /* ---- Buffers --------------------------------------------------------------------------------- */
 
-static void make_part(check_data *data, uint32_t stage, uint32_t part) {
+static void make_rows(check_data *data, check_id rows) {
     const uint32_t r = check_get(data, KEY_R);
-    const check_matrix m = matrix_of(data, stage, part);
-    check_add_matrix(data, &m, false);
-    check_lay_matrix(data, &m);
-    if (r && (part == GATE || part >= Q))
-        check_buffer_add(data, rows_of[part], ROLE_OUTPUT, TAMIS_F32, r * y_stride(data, part));
+    if (r && rows != BUF_COUNT && !data->buf[rows].count)
+        check_buffer_add(data, rows, ROLE_OUTPUT, TAMIS_F32, r * stride(data, rows));
+}
+
+static void make_stage(check_data *data, uint32_t stage) {
+    const stage_shape *s = stage_at(data->c, stage);
+    for (uint32_t i = 0; i < s->parts; i++) {
+        const check_matrix m = matrix_of(data, stage, i);
+        check_add_matrix(data, &m, false);
+        check_lay_matrix(data, &m);
+        make_rows(data, s->y[i]);
+    }
 }
 
 /* One bias and one norm serve all stages. */
 static void make(check_data *data) {
-    const uint32_t r = check_get(data, KEY_R), in = check_get(data, KEY_IN);
-    const uint32_t out = check_get(data, KEY_OUT), most = most_outputs(data->c);
+    const uint32_t r = check_get(data, KEY_R), most = most_outputs(data->c);
     for (uint32_t stage = 0; stage < check_get(data, KEY_STAGES); stage++)
-        for (uint32_t i = 0; i < parts_of[stage]; i++)
-            make_part(data, stage, first_of[stage] + i);
+        make_stage(data, stage);
     if (check_get(data, KEY_BIAS)) {
         check_buffer_add(data, BUF_BIAS, ROLE_INPUT, TAMIS_F32, most);
         check_fill_matrix(data, BUF_BIAS, 1, most, most);
     }
-    check_buffer_add(data, BUF_NORM_W, ROLE_INPUT, TAMIS_F32, out);
-    check_fill_matrix(data, BUF_NORM_W, 1, out, out);
+    check_buffer_add(data, BUF_NORM_W, ROLE_INPUT, TAMIS_F32, most);
+    check_fill_matrix(data, BUF_NORM_W, 1, most, most);
     if (!r) return;
-    check_buffer_add(data, BUF_X, ROLE_INPUT, TAMIS_F32, r * stride(data, in));
-    check_fill_matrix(data, BUF_X, r, in, stride(data, in));
-    check_buffer_add(data, BUF_Y, ROLE_OUTPUT, TAMIS_F32, r * y_stride(data, OUT));
-    check_fill_matrix(data, BUF_Y, r, out, y_stride(data, OUT));
+    check_buffer_add(data, BUF_X, ROLE_INPUT, TAMIS_F32, r * stride(data, BUF_X));
+    check_fill_matrix(data, BUF_X, r, check_get(data, KEY_IN), stride(data, BUF_X));
+    make_rows(data, BUF_Y);
+    check_fill_matrix(data, BUF_Y, r, check_get(data, KEY_OUT), stride(data, BUF_Y));
     data->buf[BUF_Y].role = ROLE_UPDATE;
 }
 
@@ -96,30 +137,34 @@ static void oracle(check_data *data) {
 
 /* ---- The launch ------------------------------------------------------------------------------ */
 
-static tms_matrix matrix(check_side *side, check_rows rows, check_id id, uint64_t width) {
+static tms_matrix matrix(check_side *side, check_rows rows, check_id id) {
+    const uint64_t width = stride(side->data, id);
     return (tms_matrix){check_ref(side, id, rows.first * width), width};
 }
 
 static tms_linear_parts stage_of(check_side *side, check_rows rows, uint32_t stage) {
-    static const check_id inputs[] = {BUF_X, BUF_Y, BUF_Y1, BUF_Y};
     const check_data *data = side->data;
-    const uint32_t in = inputs_of(data->c, stage);
-    tms_linear_parts p = {.x = matrix(side, rows, inputs[stage], stride(data, in)),
-                          .n_parts = parts_of[stage],
+    const stage_shape *s = stage_at(data->c, stage);
+    tms_linear_parts p = {.x = matrix(side, rows, s->x),
+                          .n_parts = s->parts ? s->parts : 1,
                           .n_rows = rows.count,
-                          .n_in = in,
+                          .n_in = inputs_of(data->c, stage),
                           .eps = EPS,
-                          .gated = stage == 1,
-                          .accumulate = stage == 0 || stage == 2};
-    if (!p.accumulate) p.norm_w = check_ref(side, BUF_NORM_W, 0);
-    for (uint32_t i = 0; i < p.n_parts; i++) {
-        const uint32_t part = first_of[stage] + i;
-        const check_matrix m = matrix_of(data, stage, part);
+                          .gated = s->gated,
+                          .accumulate = s->accumulate,
+                          .norm_alone = s->parts == 0,
+                          .activation =
+                              s->gated && check_get(data, KEY_NORMS) ? TAMIS_GELU : TAMIS_SILU};
+    if (s->parts != 1) p.norm_w = check_ref(side, BUF_NORM_W, 0);
+    if (p.norm_alone) p.parts[0] = (tms_linear_part){.n_out = p.n_in};
+    for (uint32_t i = 0; i < s->parts; i++) {
+        const check_matrix m = matrix_of(data, stage, i);
         p.parts[i] = (tms_linear_part){.w = check_matrix_of(side, &m),
                                        .bias = check_ref(side, BUF_BIAS, 0),
-                                       .n_out = outputs_of(data->c, part)};
-        if (part != UP) p.parts[i].y = matrix(side, rows, rows_of[part], y_stride(data, part));
+                                       .n_out = outputs_of(data->c, stage, i)};
     }
+    for (uint32_t i = 0; i < p.n_parts && s->y[i] != BUF_COUNT; i++)
+        p.parts[i].y = matrix(side, rows, s->y[i]);
     return p;
 }
 
@@ -134,7 +179,9 @@ static tamis_status launch(check_side *side, check_rows rows) {
 
 static tamis_status run_stage(check_side *side, check_rows rows, uint32_t stage) {
     const tms_linear_parts p = stage_of(side, rows, stage);
-    if (!p.accumulate) return tms_run_linear_parts(side->dev, &p, &side->error);
+    const tms_norm norm = tms_norm_of(&p);
+    if (p.norm_alone) return tms_run_norm(side->dev, &norm, &side->error);
+    if (p.norm_w.mem || p.n_parts > 1) return tms_run_linear_parts(side->dev, &p, &side->error);
     const tms_linear linear = {.x = p.x,
                                .y = p.parts[0].y,
                                .w = p.parts[0].w,
@@ -142,7 +189,7 @@ static tamis_status run_stage(check_side *side, check_rows rows, uint32_t stage)
                                .n_rows = p.n_rows,
                                .n_in = p.n_in,
                                .n_out = p.parts[0].n_out,
-                               .accumulate = true};
+                               .accumulate = p.accumulate};
     return tms_run_linear(side->dev, &linear, &side->error);
 }
 
@@ -166,28 +213,29 @@ static bool judge(check_side *side, char *why, size_t why_size) {
 }
 
 static const char *reject(const check_case *c) {
+    const uint32_t most = c->v[KEY_NORMS] ? 8 : 4;
     if (c->v[KEY_R] > TMS_FEW_ROWS) return "there are more than 8 rows";
-    if (c->v[KEY_STAGES] < 1 || c->v[KEY_STAGES] > TMS_MOST_STAGES) return "stages are 1 to 4";
+    if (c->v[KEY_STAGES] < 1 || c->v[KEY_STAGES] > most) return "stages are 1 to 4, with norms 8";
     if (c->v[KEY_STRIPS] > 2) return "strips is 0 to 2";
     if (c->v[KEY_IN] == 0 || c->v[KEY_OUT] == 0 || c->v[KEY_FF] == 0)
         return "in, out and ff are at least 1";
     for (uint32_t stage = 0; stage < c->v[KEY_STAGES]; stage++)
-        for (uint32_t i = 0; i < parts_of[stage]; i++)
+        for (uint32_t i = 0; i < stage_at(c, stage)->parts; i++)
             if (inputs_of(c, stage) %
-                tamis_weight_block((tamis_weight_type)type_of(c, first_of[stage] + i)))
+                tamis_weight_block((tamis_weight_type)type_of(c, stage_at(c, stage)->first + i)))
                 return "an input's width is no multiple of a type's block";
     return NULL;
 }
 
 /* Every part's weights, and the rows of the first and the last stage. */
 static uint64_t bytes(const check_data *data) {
-    const uint32_t n = check_get(data, KEY_STAGES);
     uint64_t sum =
         4ull * check_get(data, KEY_R) * (inputs_of(data->c, 0) + check_get(data, KEY_OUT));
-    for (uint32_t stage = 0; stage < n; stage++)
-        for (uint32_t part = first_of[stage]; part < first_of[stage] + parts_of[stage]; part++)
-            sum += tamis_weight_bytes((tamis_weight_type)type_of(data->c, part),
-                                      outputs_of(data->c, part), inputs_of(data->c, stage));
+    for (uint32_t stage = 0; stage < check_get(data, KEY_STAGES); stage++)
+        for (uint32_t i = 0; i < stage_at(data->c, stage)->parts; i++) {
+            const check_matrix m = matrix_of(data, stage, i);
+            sum += tamis_weight_bytes((tamis_weight_type)m.type, m.n_out, m.n_in);
+        }
     return sum;
 }
 
@@ -204,6 +252,7 @@ const check_op check_op_linear_chain = {
                                         {KEY_BIAS, 0},
                                         {KEY_MIX, 0},
                                         {KEY_STRIPS, 0},
+                                        {KEY_NORMS, 0},
                                         {KEY_COUNT, 0}},
     .factors = (const check_factor[]){{KEY_TYPE, 3, {TAMIS_F32, TAMIS_F16, TAMIS_BF16}},
                                       {KEY_R, 4, {1, 2, 5, 8}},
@@ -226,23 +275,29 @@ const check_op check_op_linear_chain = {
                                {KEY_MIX, 2, {0, 1}},
                                {KEY_STRIPS, 3, {0, 1, 2}},
                                {KEY_COUNT, 0, {0}}},
-    .entries = (const check_entry[]){{LIST_SMOKE, "normal:f16:r3:in65:out33:ff50:bias:pad3"},
-                                     {LIST_SMOKE, "normal:q4_1:r1:in576:out576:ff1536"},
-                                     {LIST_SMOKE, "normal:q4_k:r2:in512:out256:ff768:mix1:bias"},
-                                     {LIST_SMOKE, "normal:q4_1:r1:in576:out576:ff1536:strips1"},
-                                     {LIST_SMOKE, "normal:q4_k:r2:in512:out256:ff768:mix1:strips2"},
-                                     {LIST_CI, "r0"},
-                                     {LIST_CI, "r0:q4_k:in256:out256:ff256:mix1"},
-                                     {LIST_CI, "normal:q8_0:r8:in576:out2112:ff16416"},
-                                     {LIST_CI, "normal:f32:r1:in100:out5000:ff4100"},
-                                     {LIST_CI, "normal:q4_0:r1:in32:out32:ff32:stages2"},
-                                     {LIST_OCLGRIND, "normal:f16:r2:in33:out9:ff5:bias"},
-                                     {LIST_OCLGRIND, "normal:q4_1:r1:in64:out32:ff64"},
-                                     {LIST_BENCH, "q4_1:r1:in576:out576:ff1536"},
-                                     {LIST_BENCH, "q4_1:r1:in576:out576:ff1536:strips1"},
-                                     {LIST_BENCH, "q4_0:r1:in4096:out4096:ff11008"},
-                                     {LIST_BENCH, "q4_0:r1:in4096:out4096:ff11008:strips1"},
-                                     {0, NULL}},
+    .entries =
+        (const check_entry[]){
+            {LIST_SMOKE, "normal:f16:r3:in65:out33:ff50:bias:pad3"},
+            {LIST_SMOKE, "normal:q4_1:r1:in576:out576:ff1536"},
+            {LIST_SMOKE, "normal:q4_k:r2:in512:out256:ff768:mix1:bias"},
+            {LIST_SMOKE, "normal:q4_1:r1:in576:out576:ff1536:strips1"},
+            {LIST_SMOKE, "normal:q4_k:r2:in512:out256:ff768:mix1:strips2"},
+            {LIST_SMOKE, "normal:f16:r3:in65:out33:ff50:pad3:norms:stages8"},
+            {LIST_SMOKE, "normal:q4_1:r1:in576:out576:ff1536:strips1:norms:stages8"},
+            {LIST_CI, "r0"},
+            {LIST_CI, "r0:norms:stages8"},
+            {LIST_CI, "r0:q4_k:in256:out256:ff256:mix1"},
+            {LIST_CI, "normal:q8_0:r8:in576:out2112:ff16416"},
+            {LIST_CI, "normal:f32:r1:in100:out5000:ff4100"},
+            {LIST_CI, "normal:q4_0:r1:in32:out32:ff32:stages2"},
+            {LIST_OCLGRIND, "normal:f16:r2:in33:out9:ff5:bias"},
+            {LIST_OCLGRIND, "normal:q4_1:r1:in64:out32:ff64"},
+            {LIST_OCLGRIND, "normal:f16:r2:in33:out9:ff5:norms:stages8"},
+            {LIST_BENCH, "q4_1:r1:in576:out576:ff1536"},
+            {LIST_BENCH, "q4_1:r1:in576:out576:ff1536:strips1"},
+            {LIST_BENCH, "q4_0:r1:in4096:out4096:ff11008"},
+            {LIST_BENCH, "q4_0:r1:in4096:out4096:ff11008:strips1"},
+            {0, NULL}},
     .reject = reject,
     .make = make,
     .oracle = oracle,

@@ -6,8 +6,7 @@
 #include <math.h>
 #include <stdlib.h>
 
-#define EPS   1e-5f
-#define TYPES 9u
+#define EPS 1e-5f
 
 static const check_id weights_of[] = {BUF_W, BUF_W1, BUF_W2};
 static const check_id bias_of[] = {BUF_BIAS, BUF_BIAS1, BUF_BIAS2};
@@ -16,7 +15,7 @@ static const check_id y_of[] = {BUF_Y, BUF_Y1, BUF_Y2};
 /* ---- The parts ------------------------------------------------------------------------------- */
 
 static uint32_t type_of(const check_case *c, uint32_t part) {
-    return (c->v[KEY_TYPE] + part * c->v[KEY_MIX]) % TYPES;
+    return (c->v[KEY_TYPE] + part * c->v[KEY_MIX]) % CHECK_WEIGHT_TYPES;
 }
 
 /* Parts differ in their outputs, as those of queries and keys do; those of a gate must not. */
@@ -81,12 +80,16 @@ static void normalise(const check_data *data, uint32_t row, double *z) {
     const uint32_t in = check_get(data, KEY_IN);
     const float *x = (float *)check_init(data, BUF_X) + row * x_stride(data);
     const float *w = check_init(data, BUF_NORM_W);
-    double squares = 0;
+    double sum = 0, squares = 0;
     for (uint32_t i = 0; i < in; i++)
-        squares += (double)x[i] * x[i];
-    const double factor = 1 / sqrt(squares / in + EPS);
+        sum += x[i];
+    const double mean = check_get(data, KEY_NORM_KIND) == TAMIS_NORM_LAYER ? sum / in : 0;
     for (uint32_t i = 0; i < in; i++)
-        z[i] = w ? x[i] * factor * w[i] : x[i];
+        squares += (x[i] - mean) * (x[i] - mean);
+    const bool scaled = check_get(data, KEY_NORM_KIND) != TAMIS_NORM_NONE;
+    const double factor = scaled ? 1 / sqrt(squares / in + EPS) : 1;
+    for (uint32_t i = 0; i < in; i++)
+        z[i] = w ? (x[i] - mean) * factor * w[i] : x[i];
 }
 
 /* What rounding the inputs of blocks of 32 to 16 bits may change, by the contract. */
@@ -126,10 +129,13 @@ static output multiply(const check_data *data, uint32_t part, const check_weight
     return out;
 }
 
-static output gate(output a, output b) {
-    const double silu = a.value / (1 + exp(-a.value)), y = silu * b.value;
-    return (output){y, 1.1 * a.tolerance * (fabs(b.value) + b.tolerance) +
-                           fabs(silu) * b.tolerance + 2e-6 * fabs(y) + 1e-37};
+static output gate(const check_data *data, output a, output b) {
+    const double z = a.value, cube = z + 0.044715 * z * z * z;
+    const bool gelu = check_get(data, KEY_GELU);
+    const double k = gelu ? sqrt(8 / 3.14159265358979324) * cube : z;
+    const double act = z / (1 + exp(-k)), y = act * b.value, of_k = gelu ? 4e-7 * fabs(k) : 0;
+    return (output){y, 1.13 * a.tolerance * (fabs(b.value) + b.tolerance) +
+                           fabs(act) * b.tolerance + (2e-6 + of_k) * fabs(y) + 1e-37};
 }
 
 /* Outputs of a part for every row, [row][output]. */
@@ -159,10 +165,12 @@ static void oracle(check_data *data) {
         const uint32_t out = outputs_of(data, part);
         check_buffer *y = &data->buf[y_of[part]];
         output *all = outputs(data, part);
-        output *up = check_get(data, KEY_GATED) ? outputs(data, 1) : NULL;
+        const bool gated = check_get(data, KEY_GATED);
+        output *up = gated && check_get(data, KEY_PARTS) == 2 ? outputs(data, 1) : NULL;
         check_want(data, y_of[part], true);
         for (uint64_t i = 0; i < (uint64_t)check_get(data, KEY_R) * out; i++) {
-            const output got = up ? gate(all[i], up[i]) : all[i];
+            const output by = up ? up[i] : (output){1, 0};
+            const output got = gated ? gate(data, all[i], by) : all[i];
             const uint64_t at = i / out * y_stride(data, part) + i % out;
             ((float *)y->want)[at] = (float)got.value;
             y->tolerance[at] = got.tolerance;
@@ -197,6 +205,8 @@ static tamis_status launch(check_side *side, check_rows rows) {
         .eps = EPS,
         .gated = check_get(data, KEY_GATED) != 0,
         .accumulate = check_get(data, KEY_ACC) != 0,
+        .norm_kind = check_get(data, KEY_NORM_KIND),
+        .activation = check_get(data, KEY_GELU) ? TAMIS_GELU : TAMIS_SILU,
     };
     for (uint32_t part = 0; part < p.n_parts; part++)
         p.parts[part] = part_of(side, rows, part);
@@ -206,7 +216,8 @@ static tamis_status launch(check_side *side, check_rows rows) {
 static const char *reject(const check_case *c) {
     if (c->v[KEY_R] > TMS_FEW_ROWS) return "there are more than 8 rows";
     if (c->v[KEY_PARTS] < 1 || c->v[KEY_PARTS] > TMS_MOST_PARTS) return "parts are 1 to 3";
-    if (c->v[KEY_GATED] && c->v[KEY_PARTS] != 2) return "a gate has 2 parts";
+    if (c->v[KEY_GATED] && c->v[KEY_PARTS] > 2) return "a gate has 1 or 2 parts";
+    if (c->v[KEY_NORM_KIND] > TAMIS_NORM_NONE) return "the norm is rms, layer or plain";
     if (c->v[KEY_GATED] && c->v[KEY_ACC]) return "what is gated does not accumulate";
     if (c->v[KEY_IN] == 0 || c->v[KEY_OUT] == 0) return "in and out are at least 1";
     if (c->v[KEY_STRIPS] > 2) return "strips is 0 to 2";
@@ -241,6 +252,8 @@ const check_op check_op_linear_parts = {
                                         {KEY_MIX, 0},
                                         {KEY_NORMED, 0},
                                         {KEY_GATED, 0},
+                                        {KEY_NORM_KIND, TAMIS_NORM_RMS},
+                                        {KEY_GELU, 0},
                                         {KEY_STRIPS, 0},
                                         {KEY_COUNT, 0}},
     .factors = (const check_factor[]){CHECK_FILLS,
@@ -254,6 +267,8 @@ const check_op check_op_linear_parts = {
                                       {KEY_ACC, 2, {0, 1}},
                                       {KEY_NORMED, 2, {0, 1}},
                                       {KEY_GATED, 2, {0, 1}},
+                                      {KEY_NORM_KIND, 3, {0, 1, 2}},
+                                      {KEY_GELU, 2, {0, 1}},
                                       {KEY_COUNT, 0, {0}}},
     .more_factors =
         (const check_factor[]){{KEY_FILL, 2, {FILL_NORMAL, FILL_NASTY}},
@@ -271,31 +286,42 @@ const check_op check_op_linear_parts = {
                                {KEY_GATED, 2, {0, 1}},
                                {KEY_COUNT, 0, {0}}},
     .entries =
-        (const check_entry[]){{LIST_SMOKE, "ints:f16:r3:in65:out33:bias"},
-                              {LIST_SMOKE, "normal:q4_1:r1:in576:out49:normed:bias"},
-                              {LIST_SMOKE, "normal:q4_k:r2:in512:out35:mix1:normed"},
-                              {LIST_SMOKE, "normal:q4_0:r2:parts2:in96:out35:bias:acc:normed"},
-                              {LIST_SMOKE, "normal:bf16:parts2:in96:out70:normed:gated"},
-                              {LIST_SMOKE, "normal:q8_0:r8:parts2:in64:out40:gated"},
-                              {LIST_SMOKE, "normal:q4_1:r1:in576:out49:normed:bias:strips1"},
-                              {LIST_SMOKE, "normal:q4_k:r2:in512:out35:mix1:normed:strips1"},
-                              {LIST_SMOKE, "normal:q8_0:r8:parts2:in64:out40:gated:strips2"},
-                              {LIST_CI, "r0"},
-                              {LIST_CI, "r0:q4_k:in256:mix1:normed"},
-                              {LIST_CI, "normal:q4_0:r1:in4128:out20:mix1:normed"},
-                              {LIST_CI, "normal:q5_0:r2:parts1:in16416:out67:normed"},
-                              {LIST_CI, "normal:f32:r8:in4100:out20:normed"},
-                              {LIST_CI, "normal:f16:r1:in4352:out9:mix6:normed"},
-                              {LIST_CI, "nasty:q6_k:r1:parts2:in512:out21:mix5:gated"},
-                              {LIST_OCLGRIND, "normal:f16:r2:in33:out9:bias:normed"},
-                              {LIST_OCLGRIND, "normal:q4_1:r1:parts2:in64:out9:gated"},
-                              {LIST_OCLGRIND, "normal:q4_k:r1:in256:out3:mix1:normed"},
-                              {LIST_BENCH, "q4_1:r1:in576:out576:normed"},
-                              {LIST_BENCH, "q4_1:r1:parts2:in576:out1536:normed:gated"},
-                              {LIST_BENCH, "q4_k:r1:in4096:out4096:normed"},
-                              {LIST_BENCH, "q4_k:r1:parts2:in4096:out11008:normed:gated"},
-                              {LIST_BENCH, "f16:r1:parts2:in4096:out11008:normed:gated"},
-                              {0, NULL}},
+        (const check_entry[]){
+            {LIST_SMOKE, "ints:f16:r3:in65:out33:bias"},
+            {LIST_SMOKE, "normal:q4_1:r1:in576:out49:normed:bias"},
+            {LIST_SMOKE, "normal:q4_k:r2:in512:out35:mix1:normed"},
+            {LIST_SMOKE, "normal:q4_0:r2:parts2:in96:out35:bias:acc:normed"},
+            {LIST_SMOKE, "normal:bf16:parts2:in96:out70:normed:gated"},
+            {LIST_SMOKE, "normal:f16:r2:parts2:in65:out70:normed:layer:gated:gelu"},
+            {LIST_SMOKE, "normal:q4_1:r1:parts1:in576:out49:normed:layer:gated:gelu:strips1"},
+            {LIST_SMOKE, "normal:q8_0:r8:parts2:in64:out40:gated"},
+            {LIST_SMOKE, "normal:q4_1:r1:in576:out49:normed:bias:strips1"},
+            {LIST_SMOKE, "normal:q4_k:r2:in512:out35:mix1:normed:strips1"},
+            {LIST_SMOKE, "normal:q8_0:r8:parts2:in64:out40:gated:strips2"},
+            {LIST_CI, "r0"},
+            {LIST_CI, "r0:q4_k:in256:mix1:normed"},
+            {LIST_CI, "normal:q4_0:r1:in4128:out20:mix1:normed"},
+            {LIST_CI, "normal:q5_0:r2:parts1:in16416:out67:normed"},
+            {LIST_CI, "normal:f32:r8:in4100:out20:normed"},
+            {LIST_CI, "normal:f16:r1:in4352:out9:mix6:normed"},
+            {LIST_CI, "nasty:q6_k:r1:parts2:in512:out21:mix5:gated"},
+            {LIST_CI, "nasty:q5_1:r1:in608:out21:mix6"},
+            {LIST_CI, "normal:q5_1:r1:in608:out70:mix6:strips1"},
+            {LIST_CI, "nasty:q5_k:r1:in768:out35:mix1"},
+            {LIST_CI, "nasty:q5_k:r1:in768:out70:mix1:normed:strips1"},
+            {LIST_CI, "normal:iq4_nl:r1:in768:out35:mix1:normed"},
+            {LIST_CI, "nasty:iq4_nl:r1:in768:out70:mix1:strips1"},
+            {LIST_CI, "normal:q2_k:r3:in512:out21:mix1"},
+            {LIST_OCLGRIND, "normal:f16:r2:in33:out9:bias:normed"},
+            {LIST_OCLGRIND, "normal:q4_1:r1:parts2:in64:out9:gated"},
+            {LIST_OCLGRIND, "normal:f16:r2:parts1:in33:out9:normed:layer:gated:gelu"},
+            {LIST_OCLGRIND, "normal:q4_k:r1:in256:out3:mix1:normed"},
+            {LIST_BENCH, "q4_1:r1:in576:out576:normed"},
+            {LIST_BENCH, "q4_1:r1:parts2:in576:out1536:normed:gated"},
+            {LIST_BENCH, "q4_k:r1:in4096:out4096:normed"},
+            {LIST_BENCH, "q4_k:r1:parts2:in4096:out11008:normed:gated"},
+            {LIST_BENCH, "f16:r1:parts2:in4096:out11008:normed:gated"},
+            {0, NULL}},
     .reject = reject,
     .make = make,
     .oracle = oracle,

@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* Checks of norm (RMSNorm), in place and not. */
+/* Checks of norm: each kind, in place and not, added or not. */
 #include "check.h"
 
 #include <math.h>
@@ -28,6 +28,9 @@ static void make(check_data *data) {
         data->buf[BUF_X].role = ROLE_UPDATE;
     else
         check_buffer_add(data, BUF_Y, ROLE_OUTPUT, TAMIS_F32, r * stride(data));
+    if (!check_get(data, KEY_ACC) || check_get(data, KEY_SAME)) return;
+    check_fill_matrix(data, BUF_Y, r, dim, stride(data));
+    data->buf[BUF_Y].role = ROLE_UPDATE;
 }
 
 static void oracle(check_data *data) {
@@ -37,14 +40,23 @@ static void oracle(check_data *data) {
     check_want(data, target(data), true);
     for (uint32_t r = 0; r < check_get(data, KEY_R); r++) {
         const float *x = (float *)check_init(data, BUF_X) + r * stride(data);
-        double squares = 0;
+        const tamis_norm_kind kind = check_get(data, KEY_NORM_KIND);
+        double sum = 0, squares = 0;
         for (uint32_t i = 0; i < dim; i++)
-            squares += (double)x[i] * x[i];
-        const double factor = 1 / sqrt(squares / dim + EPS);
+            sum += x[i];
+        const double mean = kind == TAMIS_NORM_LAYER ? sum / dim : 0;
+        for (uint32_t i = 0; i < dim; i++)
+            squares += (x[i] - mean) * (x[i] - mean);
+        const double factor = kind == TAMIS_NORM_NONE ? 1 : 1 / sqrt(squares / dim + EPS);
         for (uint32_t i = 0; i < dim; i++) {
-            const double y = x[i] * factor * w[i];
-            ((float *)to->want)[r * stride(data) + i] = (float)y;
-            to->tolerance[r * stride(data) + i] = 2e-6 * fabs(y);
+            const uint64_t at = r * stride(data) + i;
+            const double y = (x[i] - mean) * factor * w[i];
+            const double before =
+                check_get(data, KEY_ACC) ? ((float *)check_init(data, target(data)))[at] : 0;
+            const double shifted = mean == 0 ? 0 : 4e-6 * (fabs(x[i]) + fabs(mean));
+            ((float *)to->want)[at] = (float)(y + before);
+            to->tolerance[at] = 2e-6 * fabs(y) + shifted * factor * fabs(w[i]) +
+                                2e-7 * (fabs(y + before) + fabs(y)) * (before != 0);
         }
     }
 }
@@ -58,11 +70,14 @@ static tamis_status launch(check_side *side, check_rows rows) {
         .n_rows = rows.count,
         .dim = check_get(side->data, KEY_D),
         .eps = EPS,
+        .kind = check_get(side->data, KEY_NORM_KIND),
+        .accumulate = check_get(side->data, KEY_ACC) != 0,
     };
     return tms_run_norm(side->dev, &p, &side->error);
 }
 
 static const char *reject(const check_case *c) {
+    if (c->v[KEY_NORM_KIND] > TAMIS_NORM_NONE) return "the norm is rms, layer or plain";
     return c->v[KEY_D] ? NULL : "d is at least 1";
 }
 
@@ -77,18 +92,24 @@ const check_op check_op_norm = {
                                         {KEY_D, 256},
                                         {KEY_PAD, 0},
                                         {KEY_SAME, 0},
+                                        {KEY_NORM_KIND, TAMIS_NORM_RMS},
+                                        {KEY_ACC, 0},
                                         {KEY_COUNT, 0}},
     .factors = (const check_factor[]){CHECK_FILLS,
                                       {KEY_R, 4, {1, 3, 17, 100}},
                                       {KEY_D, 6, {1, 15, 64, 100, 256, 4096}},
                                       {KEY_PAD, 2, {0, 3}},
                                       {KEY_SAME, 2, {0, 1}},
+                                      {KEY_NORM_KIND, 3, {0, 1, 2}},
+                                      {KEY_ACC, 2, {0, 1}},
                                       {KEY_COUNT, 0, {0}}},
     .entries = (const check_entry[]){{LIST_SMOKE, "nasty"},
                                      {LIST_SMOKE, "normal:same"},
+                                     {LIST_SMOKE, "normal:layer:d70:acc"},
+                                     {LIST_SMOKE, "normal:plain:same:acc"},
                                      {LIST_CI, "r0"},
                                      {LIST_OCLGRIND, "d70:r2"},
-                                     {LIST_OCLGRIND, "d128:r2:same"},
+                                     {LIST_OCLGRIND, "d70:r2:layer:acc"},
                                      {LIST_BENCH, "r512:d4096"},
                                      {0, NULL}},
     .reject = reject,

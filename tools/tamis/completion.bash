@@ -155,7 +155,7 @@ _tamis() {
     'bench layers --probe') ;;
     'bench layers --json') files=1 ;;
     'bench layers --device') ;;
-    'bench linear --type') words='f32 f16 bf16 Q8_0 Q4_0 Q4_1 Q5_0 Q4_K Q6_K' ;;
+    'bench linear --type') words='f32 f16 bf16 Q8_0 Q4_0 Q4_1 Q5_0 Q4_K Q6_K Q5_1 Q5_K Q3_K Q2_K IQ4_NL IQ4_XS MXFP4' ;;
     'bench linear --layout') words='rows strips' ;;
     'bench linear --out') ;;
     'bench linear --in') ;;
@@ -439,12 +439,13 @@ _tamis() {
     *) known='' ;;
     esac
     [ -n "$known" ] || case $name in
-    '') words='devices run compare tokenize tune bench eval blend store --help --version' ;;
+    '') words='devices models run compare tokenize tune bench eval blend store --help --version' ;;
     bench) words='attention decode layers linear model throughput ttft --help' ;;
     eval) words='passkey recall perplexity eviction ruler blend --help' ;;
     blend) words='trial list --help' ;;
     store) words='put list verify gc --help' ;;
     'devices') words='--device --matrix --markdown --json --help' ;;
+    'models') words='--markdown --help' ;;
     'run') words='--model --file --prompt --prompt-file --chunks --chunk-tokens --store --prefix-store --prefix-page --store-memory --store-dtype --blend --share --bound --first --no-record --trials --unchecked --question --select --score --budget --sinks --recent --group --dense-layers --evict --evict-budget --evict-sinks --evict-recent --evict-window --evict-kernel --evict-pool --evict-chunk --evict-floor --evict-beta --evict-every --evict-options --times --tokens --chat --system --chat-format --temperature --top-k --top-p --min-p --seed --stop --ignore-eos --context --cache-dtype --bounds-dtype --page-size --device --help' again='--chunks --stop' ;;
     'compare') words='--model --file --question --system --chat-format --plain --tokens --rounds --select --score --width --budget --sinks --recent --group --dense-layers --bounds-dtype --page-size --evict --evict-budget --evict-sinks --evict-recent --evict-window --evict-kernel --evict-pool --evict-chunk --evict-floor --evict-beta --evict-every --evict-options --dtype --json --device --help' again='--question' ;;
     'tokenize') words='--model --text --file --special --bare --help' ;;

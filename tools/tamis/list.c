@@ -14,6 +14,7 @@
 #include <string.h>
 
 const cli_command *const cli_commands[] = {&cli_devices_command,
+                                           &cli_models_command,
                                            &cli_run_command,
                                            &compare_command,
                                            &cli_tokenize_command,

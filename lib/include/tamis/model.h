@@ -1,5 +1,5 @@
 /* SPDX-License-Identifier: Apache-2.0 */
-/* A Llama-family model from a GGUF file: load, tokens, forward pass, greedy generation. */
+/* A model from a GGUF file: load, tokens, forward pass, greedy generation. */
 #ifndef TAMIS_MODEL_H
 #define TAMIS_MODEL_H
 
@@ -14,7 +14,7 @@ extern "C" {
 typedef struct tamis_model tamis_model;
 
 typedef struct tamis_model_info {
-    char architecture[32]; /* "llama", "qwen2" or "qwen3" */
+    char architecture[32]; /* general.architecture: "llama", "gemma3", ... */
     char name[128];        /* general.name, or empty */
     uint32_t n_layers, n_heads, n_kv_heads, head_dim, dim, ff_dim, n_vocab;
     uint32_t context;       /* longest text that the file states, tokens */
@@ -22,10 +22,21 @@ typedef struct tamis_model_info {
     uint64_t parameters;
     uint64_t weight_bytes;        /* on the device */
     uint32_t tensors_of_type[32]; /* in the file, by tamis_weight_type */
-    uint32_t sliding_window;      /* tokens that a row sees, itself included; 0: all */
-    uint32_t reserved32;
+    uint32_t sliding_window; /* tokens that a row of local layers sees, itself included; 0: all */
+    uint32_t n_local_layers; /* layers that have the window */
     uint64_t reserved[8];
 } tamis_model_info;
+
+/* An architecture of GGUF files, by general.architecture. */
+typedef struct tamis_architecture_info {
+    const char *name;   /* "gemma3" */
+    const char *models; /* which models it is: "Gemma 3, MedGemma"; may be empty */
+    const char
+        *refused; /* why files of it are not read, as words behind its name; NULL: they are */
+} tamis_architecture_info;
+/* The i-th that is known by name: those that are read, then the others. NULL behind the last, so that a
+ * caller may count from 0. */
+TAMIS_API const tamis_architecture_info *tamis_architecture_describe(uint32_t i);
 
 /* Told how far loading is, in bytes of the file's weights: after every piece of at most 1 MiB, so
  * at least once for every tensor. A status other than OK ends loading, which fails with it. */
@@ -37,10 +48,9 @@ typedef struct tamis_model_params {
     uint64_t reserved[8];        /* 0, else E_ARGUMENT */
 } tamis_model_params;
 
-/* Loads a GGUF file, v2 or v3, of architecture llama (Mistral and SmolLM2 too), qwen2 or qwen3. Of a
- * model in parts, as gguf-split writes them, `path` names any part; the others lie beside it.
+/* Loads a GGUF file, v2 or v3, of an architecture that docs/models.md lists. Of a model in parts, as gguf-split writes them, `path` names any part; the others lie beside it.
  * Matrices are of any tamis_weight_type, mixed as the file has them; vectors are f32, f16 or bf16.
- * RoPE scaling is none, linear, yarn, or Llama 3's divisors. The file is not trusted: every length,
+ * RoPE scaling is none, linear, yarn, longrope, or divisors of each frequency. The file is not trusted: every length,
  * offset and count is checked before use, and whatever would change the computation and is not
  * known is refused by name, before memory is taken on the device. Weights are copied there piece by
  * piece, matrices in the layout that the device reads fastest (tamis_context_weight_layout): the
@@ -64,6 +74,13 @@ TAMIS_API const tamis_model_info *tamis_model_describe(const tamis_model *model)
  * With NULL it does nothing. */
 TAMIS_API void tamis_model_cache_shape(const tamis_model *model, tamis_cache_params *params);
 
+/* How each layer attends in a plan that a runner makes of these parameters, [n_layers]: what
+ * tamis_layer_tokens asks for, where a cache is to have the room that layers with a window need
+ * (tamis_cache_params.layer_tokens, TAMIS_PLAN_GIVE_BACK). Errors: E_ARGUMENT (NULL). */
+TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_model_layers(const tamis_model *model,
+                                                           const tamis_plan_params *params,
+                                                           tamis_layer *layers, tamis_error *error);
+
 /* A hash of all that decides which K and V the model computes for tokens: its weights, sizes, norms,
  * biases, sliding window, RoPE in full (base, kind of scaling and its numbers, pairing), and the kind
  * and size of its vocabulary, by XXH3. It is that of tamis_chunk_id. Files with the same content
@@ -83,8 +100,10 @@ TAMIS_API const tamis_vocab *tamis_model_vocab(const tamis_model *model);
  * its calls answer E_STATE. */
 typedef struct tamis_runner tamis_runner;
 
-/* `params` as for tamis_plan_create, where zeros mean the model's own: scale, and sliding_window
- * where max_context exceeds it. An eviction that needs output projections which are in blocks holds
+/* `params` as for tamis_plan_create, where zeros mean the model's own: scale, soft_cap, and
+ * sliding_window where max_context exceeds it. In a model with local layers a window that is given
+ * holds in all layers, the narrower one where both hold; the plan then has layers, and a selection chooses in those alone that
+ * are not local. An eviction that needs output projections which are in blocks holds
  * them as f32, too. Builds the kernels of its plan and of decode steps of one sequence; the first step
  * that takes others builds them before it begins. Errors: those of tamis_plan_create; E_ARGUMENT (cache of
  * another context or shape, max_context above the model's, layers); E_UNSUPPORTED (max_context above 2^20,

@@ -69,8 +69,8 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_op_linear(tamis_context *context,
  * at most TAMIS_FEW_ROWS rows. With z = x, or norm's y of x where norm_w is given:
  *   part p   y_p[r][j] = Σ_i z[r][i]·w_p[j][i] + bias_p[j] (+ y_p[r][j] if accumulate), each with
  *            its own weight type;
- *   gated    two parts of one n_out give y_0 = silu(part 0)·part 1; part 1 has no y, and accumulate
- *            must be 0.
+ *   gated    one part gives y_0 = act(part 0), two of one n_out y_0 = act(part 0)·part 1, with the
+ *            activation act; part 1 has no y, and accumulate must be 0.
  * In a decode step it takes the place of norm, q, k and v, or of norm, gate, up and activate. What
  * is said of linear holds for each part. Parts from n_parts on must be zero. */
 #define TAMIS_MOST_PARTS 3
@@ -88,40 +88,45 @@ typedef struct tamis_linear_parts_params {
     uint32_t n_parts, n_rows, n_in;
     float eps; /* of the norm */
     int gated, accumulate;
-    uint32_t build_rows;  /* read without rows alone */
-    uint32_t reserved32;  /* 0, else E_ARGUMENT */
-    uint64_t reserved[3]; /* 0, else E_ARGUMENT */
+    uint32_t build_rows; /* read without rows alone */
+    tamis_norm_kind norm_kind;
+    tamis_activation activation; /* of gated parts; else 0 */
+    int norm_alone;              /* of a stage of linear_chain; else 0 */
+    uint64_t reserved[2];        /* 0, else E_ARGUMENT */
 } tamis_linear_parts_params;
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_op_linear_parts(
     tamis_context *context, const tamis_linear_parts_params *params, tamis_error *error);
 
-/* linear_chain: up to four linear_parts, the stages, one after another; a stage may read what those
+/* linear_chain: up to eight linear_parts, the stages, one after another; a stage may read what those
  * before it wrote, and write what they read. All stages have the same n_rows. Same bits as
- * linear_parts stage by stage; as linear where a stage has one part and no norm. In a decode step it
- * takes a layer from its attention to the next one's: out; gate and up; down; q, k and v. On a CPU
- * whose cores all run at a time it is one launch, if the stages have at most 7 parts and three types
- * of weights together; elsewhere one for each stage, and where one of them fails with E_NO_MEMORY or
- * E_DEVICE, those before it have run. Stages from n_stages on are not read. An error's text names
- * the stage. */
-#define TAMIS_MOST_STAGES 4
+ * linear_parts stage by stage; as linear where a stage has one part and neither norm nor gate. A stage
+ * with norm_alone is norm: its only part has no w and no bias, n_out is n_in, y = norm's y of x (+ y if
+ * accumulate), y may be x. In a decode step it takes a layer from its attention to the next one's: out; gate and up;
+ * down; q, k and v; where a model has them, norms between. On a CPU whose cores all run at a time it
+ * is one launch, if the stages have at most 11 parts and three types of weights together; elsewhere
+ * one for each stage, and where one of them fails with E_NO_MEMORY or E_DEVICE, those before it have
+ * run. Stages from n_stages on are not read. An error's text names the stage. */
+#define TAMIS_MOST_STAGES 8
 typedef struct tamis_linear_chain_params {
     const tamis_linear_parts_params *stages; /* host memory, [n_stages] */
-    uint32_t n_stages;                       /* 1 to 4 */
+    uint32_t n_stages;                       /* 1 to 8 */
     uint32_t reserved32;                     /* 0, else E_ARGUMENT */
     uint64_t reserved[4];                    /* 0, else E_ARGUMENT */
 } tamis_linear_chain_params;
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_op_linear_chain(
     tamis_context *context, const tamis_linear_chain_params *params, tamis_error *error);
 
-/* norm: y = x / sqrt(mean(x²) + eps)·w, RMSNorm (arXiv 1910.07467). y may be x. Where a row's Σ x²
- * is above fp32's range, its y may be 0. */
+/* norm: y = kind(x)·w (+ y if accumulate), e.g. RMSNorm. y may be x. Where a row's Σ x² is above
+ * fp32's range, its y may be 0. */
 typedef struct tamis_norm_params {
     tamis_rows x, y; /* f32 [n_rows][dim] */
     tamis_place w;   /* f32 [dim] */
     uint32_t n_rows, dim;
-    float eps;
+    float eps; /* not read if kind is TAMIS_NORM_NONE */
+    tamis_norm_kind kind;
+    int accumulate;
     uint32_t reserved32;  /* 0, else E_ARGUMENT */
-    uint64_t reserved[4]; /* 0, else E_ARGUMENT */
+    uint64_t reserved[3]; /* 0, else E_ARGUMENT */
 } tamis_norm_params;
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_op_norm(tamis_context *context,
                                                       const tamis_norm_params *params,
@@ -160,24 +165,26 @@ TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_rotation_write(const tamis_rotatio
                                                              const double *frequencies,
                                                              tamis_error *error);
 
-/* activate: y = silu(gate)·up, silu(z) = z / (1 + exp(-z)) (SwiGLU, arXiv 2002.05202). y may be
- * gate or up. */
+/* activate: y = activation(gate)·up, without up activation(gate). y may be gate or up. */
 typedef struct tamis_activate_params {
-    tamis_rows gate, up, y; /* f32 [n_rows][dim] */
+    tamis_rows gate, up, y; /* f32 [n_rows][dim]; up may be absent */
     uint32_t n_rows, dim;
-    uint64_t reserved[4]; /* 0, else E_ARGUMENT */
+    tamis_activation activation;
+    uint32_t reserved32;  /* 0, else E_ARGUMENT */
+    uint64_t reserved[3]; /* 0, else E_ARGUMENT */
 } tamis_activate_params;
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_op_activate(tamis_context *context,
                                                           const tamis_activate_params *params,
                                                           tamis_error *error);
 
-/* embed: y[r] = row tokens[r] of w as f32: each element exactly, or rounded once (Q4_1, Q4_K). */
+/* embed: y[r] = scale · row tokens[r] of w as f32: each element exactly, or rounded once (Q4_1, Q4_K);
+ * its product with a scale other than 1 is rounded again. */
 typedef struct tamis_embed_params {
     tamis_place tokens;    /* int32 [n_rows], each below n_vocab */
     tamis_weight_matrix w; /* [n_vocab][dim] of any type */
     tamis_rows y;          /* f32 [n_rows][dim] */
     uint32_t n_rows, dim, n_vocab;
-    uint32_t reserved32;  /* 0, else E_ARGUMENT */
+    float scale;          /* 0 means 1 */
     uint64_t reserved[4]; /* 0, else E_ARGUMENT */
 } tamis_embed_params;
 TAMIS_API TAMIS_MUST_CHECK tamis_status tamis_op_embed(tamis_context *context,

@@ -6,7 +6,8 @@
 #include "cli/cli.h"
 #include "cli/policies.h"
 
-extern const cli_command cli_devices_command, cli_run_command, cli_tokenize_command;
+extern const cli_command cli_devices_command, cli_models_command, cli_run_command,
+    cli_tokenize_command;
 
 /* clang-format off */
 /* `type` is a command's struct of flags, `member` the place in it. */
