@@ -51,12 +51,14 @@ int LLVMFuzzerTestOneInput(const uint8_t *data, size_t size) {
     const jinja_message messages[] = {{"user", "0 1\n", 4, 1},
                                       {"assistant", "<think>a</think>", 16, 2},
                                       {"user", said, n_said, 3}};
+    const struct tm date = {.tm_year = 126, .tm_mon = 8, .tm_mday = 30, .tm_wday = 3};
     for (int prompt = 0; prompt < 2; prompt++)
         check(copy, &(jinja_conversation){.messages = messages,
                                           .count = 3,
                                           .bos = "<s>",
                                           .eos = "</s>",
-                                          .add_generation_prompt = prompt});
+                                          .add_generation_prompt = prompt,
+                                          .date = prompt ? &date : NULL});
     free(copy);
     return 0;
 }

@@ -186,7 +186,8 @@ static void show(const tms_vocab *vocab, const cli_tokens *tokens, char *out) {
 
 static void open_chat(const tms_vocab *vocab, const char *name, const char *system, cli_chat *out) {
     tamis_error error = {0};
-    if (cli_chat_open(vocab, name, system, out, &error) != TAMIS_OK) fail_msg("%s", error.text);
+    if (cli_chat_open(vocab, name, system, NULL, out, &error) != TAMIS_OK)
+        fail_msg("%s", error.text);
 }
 
 static void expect_turn(cli_chat *chat, const char *text, const char *wanted) {
@@ -201,7 +202,8 @@ static void expect_turn(cli_chat *chat, const char *text, const char *wanted) {
     chat->turns++;
 }
 
-/* A conversation of three turns, in a named format, or by the template where it is NULL. */
+/* A conversation of three turns, in a named format, or by the template where it is NULL. No ending:
+ * nothing ends an answer. */
 static void expect_named(const small_file *file, const char *name, const char *system,
                          const char *const texts[3], const char *const wanted[3],
                          const char *ending) {
@@ -213,8 +215,12 @@ static void expect_named(const small_file *file, const char *name, const char *s
     assert_string_equal(cli_chat_name(&chat), name != NULL ? name : "template");
     for (int i = 0; i < 3 && wanted[i] != NULL; i++)
         expect_turn(&chat, texts[i], wanted[i]);
-    const char *text = tamis_vocab_token_text(&vocab, chat.ending, &bytes);
-    assert_true(bytes == strlen(ending) && memcmp(text, ending, bytes) == 0);
+    if (ending == NULL) {
+        assert_int_equal(chat.ending, -1);
+    } else {
+        const char *text = tamis_vocab_token_text(&vocab, chat.ending, &bytes);
+        assert_true(bytes == strlen(ending) && memcmp(text, ending, bytes) == 0);
+    }
     tms_vocab_free(&vocab);
 }
 
@@ -336,6 +342,131 @@ static void test_mistral_v7(void **state) {
                  "</s>");
 }
 
+#define TURNS(user, before, behind)                                                                \
+    "{% for m in messages if m.role != 'system' %}{% if m.role == 'user' %}" user                  \
+    "{% else %}{{ " before " ~ m.content ~ " behind " }}{% endif %}{% endfor %}"
+#define SYSTEM_IF(text) "{% if messages[0].role == 'system' %}" text "{% endif %}"
+#define GEMMA_TEMPLATE                                                                             \
+    "{{ bos_token }}" TURNS(                                                                       \
+        "<start_of_turn>user\n{% if loop.first and messages[0].role == 'system' %}"                \
+        "{{ messages[0].content ~ '\n\n' }}{% endif %}{{ m.content | trim }}<end_of_turn>\n",      \
+        "'<start_of_turn>model\n'",                                                                \
+        "'<end_of_turn>\n'") "{{ '<start_of_turn>model\n' if add_generation_prompt }}"
+#define PHI_TEMPLATE                                                                               \
+    "{% for m in messages %}{{ '<|' ~ m.role ~ '|>\n' ~ m.content ~ '<|end|>\n' }}{% endfor %}"    \
+    "{{ '<|assistant|>\n' if add_generation_prompt }}"
+#define GLM_TEMPLATE                                                                               \
+    "[gMASK]<sop>{% for m in messages %}{{ '<|' ~ m.role ~ '|>' }}"                                \
+    "{{ '\n' if m.role != 'assistant' }}{{ m.content }}{% endfor %}"                               \
+    "{{ '<|assistant|>' if add_generation_prompt }}"
+#define DS(role) "<\xef\xbd\x9c" role "\xef\xbd\x9c>"
+#define DEEPSEEK_TEMPLATE(thoughts)                                                                \
+    "{{ bos_token }}" SYSTEM_IF("{{ messages[0].content }}")                                       \
+        TURNS("{{ '" DS("User") "' ~ m.content }}", "'" DS("Assistant") "'",                       \
+              "eos_token") "{{ '" DS("Assistant") thoughts "' if add_generation_prompt }}"
+#define GRANITE_TEMPLATE                                                                           \
+    "{% for m in messages %}{{ '<|start_of_role|>' ~ m.role ~ '<|end_of_role|>' ~ m.content ~ "    \
+    "'<|end_of_text|>\n' }}{% endfor %}"                                                           \
+    "{{ '<|start_of_role|>assistant<|end_of_role|>' if add_generation_prompt }}"
+
+static const struct {
+    const char *name, *template;
+    const char *tokens[8]; /* beside those of letters; the first two are bos and eos */
+    const char *first, *first_bare, *next; /* with a system text, without one, the next turn */
+    const char *ending;
+    bool anew;   /* the template writes an answer's beginning anew, and so takes one turn */
+    bool silent; /* it puts no token behind an answer */
+} families[] = {
+    {.name = "gemma",
+     .template = GEMMA_TEMPLATE,
+     .tokens = {"~<bos>", "~<eos>", "~<start_of_turn>", "~<end_of_turn>"},
+     .first = "<bos>|<start_of_turn>|u|s|e|r|\n|s| "
+              "|a|\n|\n|a|<end_of_turn>|\n|<start_of_turn>|m|o|d|e|l|\n|",
+     .first_bare =
+         "<bos>|<start_of_turn>|u|s|e|r|\n|a|<end_of_turn>|\n|<start_of_turn>|m|o|d|e|l|\n|",
+     .next = "<end_of_turn>|\n|<start_of_turn>|u|s|e|r|\n|t|e|a|<end_of_turn>|\n|<start_of_turn>|"
+             "m|o|d|e|l|\n|",
+     .ending = "<end_of_turn>"},
+    {.name = "phi3",
+     .template = PHI_TEMPLATE,
+     .tokens = {"~<bos>", "~<eos>", "~<|system|>", "~<|user|>", "~<|assistant|>", "~<|end|>"},
+     .first = "<|system|>|\n|s| |a|<|end|>|\n|<|user|>|\n| |a|<|end|>|\n|<|assistant|>|\n|",
+     .first_bare = "<|user|>|\n| |a|<|end|>|\n|<|assistant|>|\n|",
+     .next = "<|end|>|\n|<|user|>|\n|t|e|a|<|end|>|\n|<|assistant|>|\n|",
+     .ending = "<|end|>"},
+    {.name = "glm4",
+     .template = GLM_TEMPLATE,
+     .tokens = {"~<bos>", "~<eos>", "~[gMASK]", "~<sop>", "~<|system|>", "~<|user|>",
+                "~<|assistant|>"},
+     .first = "[gMASK]|<sop>|<|system|>|\n|s| |a|<|user|>|\n| |a|<|assistant|>|",
+     .first_bare = "[gMASK]|<sop>|<|user|>|\n| |a|<|assistant|>|",
+     .next = "<|user|>|\n|t|e|a|<|assistant|>|",
+     .ending = "<|user|>",
+     .silent = true},
+    {.name = "deepseek",
+     .template = DEEPSEEK_TEMPLATE(""),
+     .tokens = {"~<bos>", "~<eos>", "~" DS("User"), "~" DS("Assistant")},
+     .first = "<bos>|s| |a|" DS("User") "| |a|" DS("Assistant") "|",
+     .first_bare = "<bos>|" DS("User") "| |a|" DS("Assistant") "|",
+     .next = "<eos>|" DS("User") "|t|e|a|" DS("Assistant") "|",
+     .ending = "<eos>"},
+    {.name = "deepseek-r1",
+     .template = DEEPSEEK_TEMPLATE("<think>\n"),
+     .tokens = {"~<bos>", "~<eos>", "~" DS("User"), "~" DS("Assistant")},
+     .first = "<bos>|s| |a|" DS("User") "| |a|" DS("Assistant") "|<|t|h|i|n|k|>|\n|",
+     .first_bare = "<bos>|" DS("User") "| |a|" DS("Assistant") "|<|t|h|i|n|k|>|\n|",
+     .next = "<eos>|" DS("User") "|t|e|a|" DS("Assistant") "|<|t|h|i|n|k|>|\n|",
+     .ending = "<eos>",
+     .anew = true},
+    {.name = "granite",
+     .template = GRANITE_TEMPLATE,
+     .tokens = {"~<bos>", "~<|end_of_text|>", "~<|start_of_role|>", "~<|end_of_role|>"},
+     .first = "<|start_of_role|>|s|y|s|t|e|m|<|end_of_role|>|s| |a|<|end_of_text|>|\n|"
+              "<|start_of_role|>|u|s|e|r|<|end_of_role|>| |a|<|end_of_text|>|\n|"
+              "<|start_of_role|>|a|s|s|i|s|t|a|n|t|<|end_of_role|>|",
+     .first_bare = "<|start_of_role|>|u|s|e|r|<|end_of_role|>| |a|<|end_of_text|>|\n|"
+                   "<|start_of_role|>|a|s|s|i|s|t|a|n|t|<|end_of_role|>|",
+     .next =
+         "<|end_of_text|>|\n|<|start_of_role|>|u|s|e|r|<|end_of_role|>|t|e|a|<|end_of_text|>|\n|"
+         "<|start_of_role|>|a|s|s|i|s|t|a|n|t|<|end_of_role|>|",
+     .ending = "<|end_of_text|>"},
+};
+
+static void family_file(size_t i, small_file *file) {
+    static const char *const letters[] = {"\xc4\x8a", "\xc4\xa0", "s", "y", "t", "e", "m",
+                                          "u",        "r",        "a", "i", "n", "o", "d",
+                                          "l",        "h",        "k", "<", ">", NULL};
+    const char *tokens[SMALL_ITEMS] = {NULL};
+    size_t n = 0;
+    for (; families[i].tokens[n] != NULL; n++)
+        tokens[n] = families[i].tokens[n];
+    for (size_t k = 0; letters[k] != NULL; k++)
+        tokens[n++] = letters[k];
+    small_default(file);
+    set_tokens(file, tokens);
+    set_id(file, "tokenizer.ggml.bos_token_id", 0);
+    set_id(file, "tokenizer.ggml.eos_token_id", 1);
+    small_add_key(file, TEMPLATE, STRING, 0)->strings[0] = families[i].template;
+}
+
+/* A format by its name, and the template of its models. */
+static void test_families(void **state) {
+    static const char *const texts[] = {" a", "tea", NULL};
+    (void)state;
+    for (size_t i = 0; i < 2 * sizeof families / sizeof families[0]; i++) {
+        small_file file;
+        const size_t k = i / 2;
+        const char *system = i % 2 == 0 ? "s a" : NULL;
+        const char *first = system != NULL ? families[k].first : families[k].first_bare;
+        const char *const named[] = {first, families[k].next, NULL};
+        const char *const by_template[] = {first, families[k].anew ? NULL : families[k].next, NULL};
+        family_file(k, &file);
+        expect_named(&file, families[k].name, system, texts, named, families[k].ending);
+        expect_named(&file, NULL, system, texts, by_template,
+                     families[k].silent ? NULL : families[k].ending);
+    }
+}
+
 /* What ends an answer in any format: tokens that keys name, and control tokens by their text. */
 static void test_endings(void **state) {
     static const char *const more[] = {"=<|endoftext|>", NULL};
@@ -367,7 +498,7 @@ static void refuse_open(const small_file *file, const char *name, const char *sy
     cli_chat chat;
     tamis_error error = {0};
     open_vocab(file, &vocab);
-    const tamis_status status = cli_chat_open(&vocab, name, system, &chat, &error);
+    const tamis_status status = cli_chat_open(&vocab, name, system, NULL, &chat, &error);
     if (status != wanted || strstr(error.text, part) == NULL)
         fail_msg("%s \"%s\" lacks \"%s\"", tamis_status_name(status), error.text, part);
     tms_vocab_free(&vocab);
@@ -378,10 +509,11 @@ static void test_refused(void **state) {
     static const struct {
         const char *template, *reason;
     } cases[] = {
-        {"{{ messages | tojson }}",
+        {"{{ messages | pprint }}",
          "the file's chat template cannot be run: line 1: the filter "
-         "'tojson' of a list is not known: --chat-format must name one of "
-         "chatml, llama2, llama3, mistral"},
+         "'pprint' of a list is not known: --chat-format must name one of "
+         "chatml, llama2, llama3, mistral, gemma, phi3, glm4, deepseek, deepseek-r1, granite"},
+        {"{{ strftime_now('%d') }}", "asks for the date, and none is stated (--date): --chat-"},
         {"<|im_start|>{% if", "cannot be run: line 1: a tag does not end"},
         {"\n\n{{ \"\x1b[2J\" + 1 }}", "line 3: '+' of a text and an integer is not"},
         {"{{ messages[0]['\x1b[2J'].x }}", "line 1: 'x' of what is undefined"},
@@ -586,11 +718,41 @@ static void test_thoughts(void **state) {
     tms_vocab_free(&vocab);
 }
 
+/* Templates are told a date that is stated, and no other. */
+static void test_date(void **state) {
+    (void)state;
+    small_file file;
+    tms_vocab vocab;
+    cli_chat chat;
+    tamis_error error = {0};
+    ml_file(&file);
+    small_find_key(&file, TEMPLATE)->strings[0] =
+        "{{ 'a' if strftime_now is defined and strftime_now('%d %B %Y') == '29 February 2024' "
+        "else 'e' }}" ML_TEMPLATE;
+    open_vocab(&file, &vocab);
+    open_chat(&vocab, NULL, NULL, &chat);
+    expect_turn(&chat, "a", "e|" ML_USER "a|" ML_ASSISTANT);
+    assert_non_null(chat.notes[1]);
+    assert_int_equal(cli_chat_open(&vocab, NULL, NULL, "2024-02-29", &chat, &error), TAMIS_OK);
+    expect_turn(&chat, "a", "a|" ML_USER "a|" ML_ASSISTANT);
+    assert_null(chat.notes[1]);
+    static const char *const bad[] = {"2023-02-29", "2024-2-29",   "24-02-29",  "2024-00-10",
+                                      "2024-13-01", "2024-02-291", "today",     "",
+                                      "2024-01-00", "2024-04-31",  "2024- 2- 3"};
+    for (size_t i = 0; i < sizeof bad / sizeof bad[0]; i++) {
+        assert_int_equal(cli_chat_open(&vocab, NULL, NULL, bad[i], &chat, &error),
+                         TAMIS_E_ARGUMENT);
+        assert_non_null(strstr(error.text, bad[i]));
+    }
+    tms_vocab_free(&vocab);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(test_chatml),       cmocka_unit_test(test_llama2),
         cmocka_unit_test(test_mistral_v1),   cmocka_unit_test(test_mistral_v3),
         cmocka_unit_test(test_mistral_v7),   cmocka_unit_test(test_named),
+        cmocka_unit_test(test_families),     cmocka_unit_test(test_date),
         cmocka_unit_test(test_refused),      cmocka_unit_test(test_injection),
         cmocka_unit_test(test_endings),      cmocka_unit_test(test_quoted),
         cmocka_unit_test(test_user_defined), cmocka_unit_test(test_default_system),

@@ -34,7 +34,7 @@ static bool check_chat(const tamis_vocab *vocab, const char *name) {
     const compare_form form = {.chat_format = name, .system = "Be good."};
     compare_text cut;
     cli_chat chat;
-    if (cli_chat_open(vocab, name, form.system, &chat, &error) != TAMIS_OK) return false;
+    if (cli_chat_open(vocab, name, form.system, NULL, &chat, &error) != TAMIS_OK) return false;
     OK(compare_text_cut(vocab, &form, text, strlen(text), &questions, &cut, &error));
     assert_string_equal(cut.form, name);
     assert_int_equal(cut.ending, chat.ending);

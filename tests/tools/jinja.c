@@ -1,7 +1,7 @@
 /* SPDX-License-Identifier: Apache-2.0 */
 /* Runs templates for test_chat_templates.py. Reads from standard input, again and again: bytes of a
- * template, of bos and of eos; whether a prompt for an answer is added (0 or 1); how many messages
- * there are, and bytes of role and text of each; behind each line of numbers the texts that it
+ * template, of bos, of eos and of a date; whether a prompt for an answer is added (0 or 1); how many
+ * messages there are, and bytes of role and text of each; behind each line of numbers the texts that it
  * counts. Writes status and bytes of the text or of the error, and then that. */
 #include "jinja/jinja.h"
 
@@ -54,22 +54,25 @@ static void run(const char *template, const jinja_conversation *all) {
 }
 
 int main(void) {
-    size_t template, bos, eos, prompt, count;
-    while (scanf("%zu %zu %zu %zu %zu", &template, &bos, &eos, &prompt, &count) == 5) {
+    size_t template, bos, eos, date, prompt, count;
+    while (scanf("%zu %zu %zu %zu %zu %zu", &template, &bos, &eos, &date, &prompt, &count) == 6) {
         jinja_message messages[MESSAGES];
         if (getchar() != '\n' || count > MESSAGES) return 2;
-        char *texts[] = {read_text(template), read_text(bos), read_text(eos)};
+        char *texts[] = {read_text(template), read_text(bos), read_text(eos), read_text(date)};
+        struct tm day;
+        if (date > 0 && !jinja_date(texts[3], &day)) return 2;
         read_messages(messages, count);
         run(texts[0], &(jinja_conversation){.messages = messages,
                                             .count = count,
                                             .bos = texts[1],
                                             .eos = texts[2],
+                                            .date = date > 0 ? &day : NULL,
                                             .add_generation_prompt = prompt != 0});
         for (size_t i = 0; i < count; i++) {
             free((void *)(uintptr_t)messages[i].role);
             free((void *)(uintptr_t)messages[i].text);
         }
-        for (size_t i = 0; i < 3; i++)
+        for (size_t i = 0; i < sizeof texts / sizeof texts[0]; i++)
             free(texts[i]);
     }
     return 0;

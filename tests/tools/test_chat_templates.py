@@ -3,7 +3,12 @@
 """test_chat_templates.py PROGRAM: what chat templates make of conversations, beside jinja2 as
 transformers sets it up. Where jinja2 is not installed, its recorded answers serve; with --record
 they are written anew. The templates in tests/data/templates write the formats of well-known models
-in wordings of our own, and play parts of the language."""
+in wordings of our own, and play parts of the language.
+
+test_chat_templates.py PROGRAM FOLDER: the same for the templates in a folder, models' own for
+instance, each with a line that says whether both are the same over plain conversations."""
+import collections
+import datetime
 import hashlib
 import json
 import os
@@ -25,6 +30,7 @@ def read_templates():
 
 
 TEMPLATES = read_templates()
+DATE = '2026-03-07'
 
 WORDS = ['<|im_start|>', '[INST] x [/INST]', '{{ 1 }} {% if %}', '"quoted" and \'quoted\'',
          ' both ends ', '\n\nlines\n\n', '', '<<SYS>>\nx\n<</SYS>>', 'a\\nb', '</s><|eot_id|>',
@@ -44,18 +50,40 @@ def conversations():
     return out
 
 
+def generation(nodes, extension, pass_eval_context):
+    """What transformers marks answers with."""
+    class Generation(extension):
+        tags = {'generation'}
+
+        def parse(self, parser):
+            line = next(parser.stream).lineno
+            body = parser.parse_statements(['name:endgeneration'], drop_needle=True)
+            return nodes.CallBlock(self.call_method('write'), [], [], body).set_lineno(line)
+
+        @pass_eval_context
+        def write(self, _, caller):
+            return caller()
+    return Generation
+
+
 def jinja():
     """What renders as transformers does, or None."""
     try:
+        from jinja2 import ext, nodes, pass_eval_context
         from jinja2.exceptions import TemplateError
         from jinja2.sandbox import ImmutableSandboxedEnvironment
     except ImportError:
         return None
-    env = ImmutableSandboxedEnvironment(trim_blocks=True, lstrip_blocks=True)
+    env = ImmutableSandboxedEnvironment(
+        trim_blocks=True, lstrip_blocks=True,
+        extensions=[generation(nodes, ext.Extension, pass_eval_context), ext.loopcontrols])
 
     def raise_exception(message):
         raise TemplateError(message)
     env.globals['raise_exception'] = raise_exception
+    env.globals['strftime_now'] = datetime.date.fromisoformat(DATE).strftime
+    env.filters['tojson'] = lambda value, ensure_ascii=False, **options: json.dumps(
+        value, ensure_ascii=ensure_ascii, **options)
 
     known = {}
 
@@ -78,8 +106,8 @@ def digest(texts):
 
 def case(template, messages, prompt):
     """What the program reads."""
-    texts = [text.encode() for text in (template, '<s>', '</s>')]
-    out = b'%d %d %d %d %d\n' % (*map(len, texts), prompt, len(messages)) + b''.join(texts)
+    texts = [text.encode() for text in (template, '<s>', '</s>', DATE)]
+    out = b'%d %d %d %d %d %d\n' % (*map(len, texts), prompt, len(messages)) + b''.join(texts)
     for message in messages:
         parts = [part.encode() for part in message]
         out += b'%d %d\n' % (len(parts[0]), len(parts[1])) + b''.join(parts)
@@ -112,7 +140,9 @@ def grown(count):
 
 TALK = [['user', 'Hello']]
 REFUSED = {
-    '{{ messages | tojson }}': "the filter 'tojson' of a list is not known",
+    '{{ messages | tojson(ensure_ascii=false, indent=2) }}': "'tojson' with the argument 'indent'",
+    '{{ "\u00e9" | tojson(ensure_ascii=true) }}': "with the argument 'ensure_ascii'",
+    '{{ range | tojson }}': 'a function as JSON',
     '{{ 1.5 }}': 'a number with a point',
     '{{ 7 / 2 }}': 'numbers with points',
     '{{ 2 ** 3 }}': '**',
@@ -121,7 +151,33 @@ REFUSED = {
     '{{ f() }}': "the function 'f' is not known",
     '{% block a %}{% endblock %}': "the statement 'block' is not known",
     '{% if 1 %}': 'endif',
-    '{% macro f(x) %}a{% endmacro %}{{ f(1) }}': "the function 'f' is not known",
+    '{% macro f(x) %}a{% endmacro %}{{ f(1, 2) }}': "the macro 'f' with 1 arguments",
+    '{% macro f(x) %}a{% endmacro %}{{ f(1, x=2) }}': "the macro 'f' with 1 arguments",
+    '{% macro f(x) %}a{% endmacro %}{{ f(y=2) }}': "the macro 'f' with 1 arguments",
+    '{% macro f() %}{{ varargs }}{% endmacro %}{{ f() }}': "'varargs' is not known",
+    '{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}': 'levels',
+    '{% macro f() %}' + '{% if 1 %}' * 60 + '{{ f() }}' + '{% endif %}' * 60
+    + '{% endmacro %}{{ f() }}': 'levels',
+    '{% macro f() %}' + LOOP + END + '{% endmacro %}' + LOOP + '{{ f() }}' + END: 'takes more than',
+    '{% for m in messages %}{% macro f() %}{% endmacro %}{% endfor %}': "'f' stands where no macro",
+    '{% macro f() %}{% macro g() %}{% endmacro %}{% endmacro %}': "'g' stands where no macro",
+    '{% macro f(x %}{% endmacro %}': "'%}' stands where , is expected",
+    '{{ range }}': 'a function is printed',
+    '{{ range.x }}': "'x' of a function",
+    '{{ range == range }}': 'a function is not compared',
+    '{{ joiner() }}': "the function 'joiner' is not known",
+    '{% set x %}a': 'endset',
+    '{% set x | trim %}a{% endset %}': "'|' stands where =",
+    '{% break %}': 'a loop around it',
+    '{% for m in messages %}{% set x %}{% continue %}{% endset %}{% endfor %}': 'a loop around it',
+    '{% set x = {none: 1} %}': "'{}' of none",
+    '{{ {"a": 1, 2: 3} | dictsort }}': "'dictsort' of a text and an integer",
+    '{{ "{:>4}".format(1) }}': "the format '{:>4}' with 1 arguments",
+    '{{ "{} {}".format(1) }}': "the format '{} {}' with 1 arguments",
+    '{{ "}".format(1) }}': "the format '}' with 1 arguments",
+    '{{ "7" | int }}': "the filter 'int' of a text",
+    '{{ strftime_now("%H:%M") }}': "the date in the form '%H:%M'",
+    '{{ strftime_now("%") }}': "the date in the form '%'",
     '{% for m in messages recursive %}{% endfor %}': "'recursive'",
     '{{ 1 < 2 < 3 }}': 'one comparison',
     '{{ +1 }}': "'+' stands where a name is expected",
@@ -129,7 +185,6 @@ REFUSED = {
     '{{ "\\012" }}': "the escape '\\0'",
     '{{ 007 }}': "the number '007'",
     '{{ x is defined is true }}': 'one test',
-    '{{ range is defined }}': "the function 'range' as a value",
     '{{ messages[0].items is defined }}': "the method 'items' as a value",
     '{% for loop in messages %}{% endfor %}': "'loop' stands where another name",
     '{% for m in messages %}{% set m.content = "" %}{% endfor %}': "'content' of a map is set",
@@ -180,6 +235,7 @@ WRITTEN = {
     '{% for m in messages %}{{ loop.depth }}{{ loop is mapping }}{% endfor %}': '1False',
     '{{ x is sequence }}{{ namespace() is iterable }}{{ dict(a=1) is mapping }}': 'TrueFalseTrue',
     '{{ "set" if namespace() }}': 'set',
+    '{{ range is defined }}{{ strftime_now is defined }}{{ "y" if dict }}': 'TrueTruey',
     '{{ "b" is in "abc" }}{{ "c" is in {"a": 1} }}{{ "" is in x }}': 'TrueFalseFalse',
 }
 
@@ -206,8 +262,44 @@ def check_refused(program):
     return failures
 
 
+# Plain conversations.
+PLAIN = [[['user', ' What is 2 + 2?']],
+         [['system', 'Be terse.\n'], ['user', 'What is 2 + 2?']],
+         [['user', 'Hello'], ['assistant', 'Four.\n'], ['user', '<b>"3" + 3?\u4e16</b>']],
+         [['system', 'Be terse.'], ['user', 'Hello'],
+          ['assistant', '<think>\nHm.\n</think>\n\nFour.'], ['user', "It's"],
+          ['assistant', 'So.'], ['user', 'Yes']],
+         [['user', 'Hello'], ['assistant', 'Four.']]]
+
+
+def compare(program, render, folder):
+    """How a folder's templates fare."""
+    words, count = collections.Counter(), 0
+    for name in sorted(os.listdir(folder)):
+        if not name.endswith('.jinja'):
+            continue
+        with open(os.path.join(folder, name), newline='') as file:
+            template = file.read()
+        cases = [(template, talk, prompt) for talk in PLAIN for prompt in (0, 1)]
+        found, why = collections.Counter(), set()
+        for one, (text, error) in zip(cases, ours(program, cases)):
+            wanted = render(*one)
+            word = ('different' if None not in (text, wanted) else
+                    'refused here' if text is None else 'refused by jinja2')
+            found['refused by both' if text is wanted is None else
+                  'same' if text == wanted else word] += 1
+            why |= {error} if text is None else set()
+        count += not {'different', 'refused here', 'refused by jinja2'} & set(found)
+        words.update(found)
+        print(name, dict(found), *sorted(why))
+    print(count, 'templates are the same;', dict(words))
+
+
 def main():
     render = jinja()
+    if len(sys.argv) == 3:
+        compare(sys.argv[1], render, sys.argv[2])
+        return
     talks = conversations()
     answers = {name: [digest([render(template, talk, prompt) for prompt in (0, 1)])
                       for talk in talks]

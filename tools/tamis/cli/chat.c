@@ -42,6 +42,16 @@ struct cli_chat_format {
 #define L3_TEXT(role, text)  L3_HEAD(role) text TOKEN("<|eot_id|>")
 #define L3_TURN              L3_TEXT("user", BARE_USER) L3_HEAD("assistant")
 #define INST_TEXT(text)      TOKEN("[INST]") text TOKEN("[/INST]")
+#define GEMMA_TURN(text)     TOKEN("<start_of_turn>") "user\n" text TOKEN("<end_of_turn>") "\n" \
+                             TOKEN("<start_of_turn>") "model\n"
+#define PHI_TEXT(role, text) TOKEN("<|" role "|>") "\n" text TOKEN("<|end|>") "\n"
+#define PHI_TURN             PHI_TEXT("user", USER) TOKEN("<|assistant|>") "\n"
+#define GLM_TURN             TOKEN("<|user|>") "\n" USER TOKEN("<|assistant|>")
+#define DEEPSEEK_TURN        TOKEN(DEEPSEEK_TAG("User")) USER TOKEN(DEEPSEEK_TAG("Assistant"))
+#define DEEPSEEK_TAG(role)   "<\xef\xbd\x9c" role "\xef\xbd\x9c>"
+#define GRANITE_HEAD(role)   TOKEN("<|start_of_role|>") role TOKEN("<|end_of_role|>")
+#define GRANITE_TURN         GRANITE_HEAD("user") USER TOKEN("<|end_of_text|>") "\n" \
+                             GRANITE_HEAD("assistant")
 /* clang-format on */
 
 /* Where several formats have one name, the first is taken whose tokens are all in the vocabulary.
@@ -92,11 +102,49 @@ static const struct cli_chat_format formats[] = {
      .turn = "[INST] " USER " [/INST]",
      .end = EOS,
      .tags = {"[INST]", "[/INST]"}},
+    /* The others are those of the templates in models' files. google/gemma-2 and -3: what Gemma 3's
+     * calls the system text begins the first question. */
+    {.name = "gemma",
+     .begin = BOS,
+     .first = GEMMA_TURN(SYSTEM "\n\n" BARE_USER),
+     .turn = GEMMA_TURN(BARE_USER),
+     .end = TOKEN("<end_of_turn>") "\n"},
+    /* microsoft/Phi-3 and -3.5. */
+    {.name = "phi3",
+     .begin = WANTED_BOS,
+     .first = PHI_TEXT("system", SYSTEM) PHI_TURN,
+     .turn = PHI_TURN,
+     .end = TOKEN("<|end|>") "\n"},
+    /* THUDM/glm-4: nothing ends an answer but what begins the next turn. */
+    {.name = "glm4",
+     .begin = TOKEN("[gMASK]") TOKEN("<sop>"),
+     .first = TOKEN("<|system|>") "\n" SYSTEM GLM_TURN,
+     .turn = GLM_TURN,
+     .end = ""},
+    /* deepseek-ai/DeepSeek-V3; R1 begins answers with their thoughts. */
+    {.name = "deepseek",
+     .begin = BOS,
+     .first = SYSTEM DEEPSEEK_TURN,
+     .turn = DEEPSEEK_TURN,
+     .end = EOS},
+    {.name = "deepseek-r1",
+     .begin = BOS,
+     .first = SYSTEM DEEPSEEK_TURN "<think>\n",
+     .turn = DEEPSEEK_TURN "<think>\n",
+     .end = EOS},
+    /* ibm-granite/granite-3 and -4, without their system texts. */
+    {.name = "granite",
+     .begin = WANTED_BOS,
+     .first = GRANITE_HEAD("system") SYSTEM TOKEN("<|end_of_text|>") "\n" GRANITE_TURN,
+     .turn = GRANITE_TURN,
+     .end = TOKEN("<|end_of_text|>") "\n"},
 };
 
 #define N_FORMATS (sizeof(formats) / sizeof(formats[0]))
 
-const char *const cli_chat_names[] = {"chatml", "llama2", "llama3", "mistral", NULL};
+const char *const cli_chat_names[] = {"chatml",      "llama2",  "llama3", "mistral",
+                                      "gemma",       "phi3",    "glm4",   "deepseek",
+                                      "deepseek-r1", "granite", NULL};
 
 /* ---- Patterns -------------------------------------------------------------------------------- */
 
@@ -270,7 +318,7 @@ static bool lacks(const tamis_vocab *vocab, const struct cli_chat_format *f, cha
 }
 
 static tamis_status open_template(cli_chat *chat, tamis_error *error) {
-    char known[64] = "";
+    char known[128] = "";
     tamis_status status = TAMIS_E_UNSUPPORTED;
     tamis_error reason = {.text = "the file has no chat template"};
     if (tamis_vocab_chat_template(chat->vocab) != NULL) status = cli_template_open(chat, &reason);
@@ -304,16 +352,21 @@ static tamis_status check_tags(const cli_chat *chat, const char *text, size_t by
 
 /* ---- The calls ------------------------------------------------------------------------------- */
 
+/* The first token behind an answer. */
 static int32_t ending_of(const cli_chat *chat) {
+    const struct cli_chat_format *f = chat->format;
     char name[32];
     const char *next;
-    return find_token(chat->vocab, chat->format->end + 1, &next, name);
+    return find_token(chat->vocab, (*f->end != '\0' ? f->end : f->turn) + 1, &next, name);
 }
 
 tamis_status cli_chat_open(const tamis_vocab *vocab, const char *name, const char *system,
-                           cli_chat *out, tamis_error *error) {
+                           const char *date, cli_chat *out, tamis_error *error) {
     char missing[32] = "";
-    *out = (cli_chat){.vocab = vocab, .system = system, .ending = -1};
+    *out = (cli_chat){.vocab = vocab, .system = system, .dated = date != NULL, .ending = -1};
+    if (date != NULL && !jinja_date(date, &out->date))
+        return cli_error(error, TAMIS_E_ARGUMENT, "'%.40s' is no date of the form YYYY-MM-DD",
+                         date);
     if (name == NULL) return open_template(out, error);
     for (size_t i = 0; i < N_FORMATS && out->format == NULL; i++)
         if (strcmp(formats[i].name, name) == 0 && !lacks(vocab, &formats[i], missing))

@@ -6,10 +6,14 @@
 
 #include "cli/text.h"
 
+#include <time.h>
+
 typedef struct cli_chat {
     const tamis_vocab *vocab;
     const struct cli_chat_format *format; /* NULL: the file's template */
     const char *system;                   /* NULL: none, so that a template may put its own */
+    struct tm date;                       /* which a template is told */
+    bool dated;                           /* it is told one */
     uint32_t turns;                       /* that came before */
     int32_t ending;                       /* what ends an answer; -1: nothing does */
     const char *notes[2]; /* what differs from other runs of the template, or NULL */
@@ -18,12 +22,13 @@ typedef struct cli_chat {
 /* Names of formats, ended by NULL. */
 extern const char *const cli_chat_names[];
 
-/* `name` is a format's; NULL runs the file's template. Errors: E_UNSUPPORTED (no template, one that
+/* `name` is a format's; NULL runs the file's template. `date` is YYYY-MM-DD, for templates that ask
+ * for today's; NULL: none. Errors: E_UNSUPPORTED (no template, one that
  * cannot be run or leaves out what is said, a vocabulary that lacks a token that is needed),
- * E_ARGUMENT (a tag of the format in the system text, a system text that the template refuses). The
- * vocabulary and the system text must outlive *out. */
+ * E_ARGUMENT (a tag of the format in the system text, a system text that the template refuses, no
+ * date). The vocabulary and the system text must outlive *out. */
 tamis_status cli_chat_open(const tamis_vocab *vocab, const char *name, const char *system,
-                           cli_chat *out, tamis_error *error);
+                           const char *date, cli_chat *out, tamis_error *error);
 
 /* The tokens to read before the next answer: what ends the answer before, if there is one, and the
  * user's text with all around it. Nothing in the text becomes a token of the format or template:

@@ -53,6 +53,7 @@ static tamis_status render(const cli_chat *chat, uint32_t turns, const char *ans
                                     .count = n,
                                     .bos = bos,
                                     .eos = eos,
+                                    .date = chat->dated ? &chat->date : NULL,
                                     .add_generation_prompt = text != NULL};
     tamis_error reason = {0};
     const tamis_status status =
@@ -415,10 +416,10 @@ static void note_differences(cli_chat *chat) {
         chat->notes[0] =
             "the file's chat template leaves the thoughts of earlier answers out; over "
             "one cache they stay";
-    if (strstr(template, "strftime_now") != NULL)
+    if (!chat->dated && strstr(template, "strftime_now") != NULL)
         chat->notes[1] =
-            "the file's chat template asks for the date, which it is not told, so that "
-            "answers do not depend on the day";
+            "the file's chat template asks for the date, which it is not told without --date, so "
+            "that answers do not depend on the day";
 }
 
 tamis_status cli_template_open(cli_chat *chat, tamis_error *error) {

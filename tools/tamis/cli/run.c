@@ -12,7 +12,7 @@
 #include <string.h>
 
 typedef struct run_flags {
-    const char *device, *model, *file, *prompt, *prompt_file, *question, *system;
+    const char *device, *model, *file, *prompt, *prompt_file, *question, *system, *date;
     cli_texts stops;
     uint32_t select, score, budget, tokens, dtype, bounds_dtype, page_size, context;
     uint32_t evict, evict_budget, times, ignore_eos, chat, chat_format;
@@ -62,6 +62,9 @@ static const cli_option options[] = {
     {"--chat-format", "NAME",
      "the form of the conversation: {} (default: as the file's template has it)", CLI_CHOICE,
      offsetof(run_flags, chat_format), 0, 0, cli_chat_names},
+    {"--date", "DATE",
+     "YYYY-MM-DD: what a template that asks for today's date is told (default: nothing)", CLI_TEXT,
+     offsetof(run_flags, date), 0, 0, NULL},
     CLI_SAMPLING_OPTIONS(run_flags, sampling),
     {"--stop", "TEXT", "the answer ends before this text, the first of them to be complete",
      CLI_TEXTS, offsetof(run_flags, stops), 0, 0, NULL},
@@ -128,9 +131,11 @@ const cli_command cli_run_command = {
 /* Flags that do not go with --chat, or not without it. */
 static bool check_chat(const run_flags *f) {
     const char *name = cli_run_command.name, *reader;
-    if (!f->chat && (f->system != NULL || f->chat_format != CLI_UNSET))
+    if (!f->chat && (f->system != NULL || f->chat_format != CLI_UNSET || f->date != NULL))
         cli_fail(name, "%s: belongs to --chat, which is not given",
-                 f->system != NULL ? "--system" : "--chat-format");
+                 f->system != NULL             ? "--system"
+                 : f->chat_format != CLI_UNSET ? "--chat-format"
+                                               : "--date");
     else if (f->chat && f->question != NULL)
         cli_fail(name, "--question: is given with --chat, whose lines are the questions");
     else if (f->chat && f->chunks.prefix_store != NULL)
@@ -270,7 +275,8 @@ static tamis_status converse(cli_session *s, const run_flags *f, const char *tex
                                   .most = f->tokens != CLI_UNSET ? f->tokens : 1024,
                                   .stops = &f->stops};
     const char *name = f->chat_format != CLI_UNSET ? cli_chat_names[f->chat_format] : NULL;
-    tamis_status status = cli_chat_open(tamis_model_vocab(s->model), name, f->system, &chat, error);
+    tamis_status status =
+        cli_chat_open(tamis_model_vocab(s->model), name, f->system, f->date, &chat, error);
     if (status != TAMIS_OK) return status;
     return cli_converse(s, &chat, &how, code, error);
 }

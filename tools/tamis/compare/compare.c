@@ -28,6 +28,9 @@ static const cli_option options[] = {
     {"--chat-format", "NAME",
      "the form of text and question: {} (default: as the file's template has it)", CLI_CHOICE,
      offsetof(compare_flags, chat_format), 0, 0, cli_chat_names},
+    {"--date", "DATE",
+     "YYYY-MM-DD: what a template that asks for today's date is told (default: nothing)", CLI_TEXT,
+     offsetof(compare_flags, form.date), 0, 0, NULL},
     {"--plain", "", "without a chat's tokens: the question stands right behind the text", CLI_FLAG,
      offsetof(compare_flags, plain), 0, 0, NULL},
     {"--tokens", "N", "most tokens of an answer (default 48)", CLI_NUMBER,
@@ -83,9 +86,12 @@ static int parse(compare_flags *f, int argc, char *const *argv) {
         cli_fail(name, "--file: is missing (see %s --help)", name);
     else if (f->questions.count == 0)
         cli_fail(name, "--question: is missing (see %s --help)", name);
-    else if (f->form.plain && (f->form.system != NULL || f->form.chat_format != NULL))
+    else if (f->form.plain &&
+             (f->form.system != NULL || f->form.chat_format != NULL || f->form.date != NULL))
         cli_fail(name, "%s: is given with --plain, which has no chat's form",
-                 f->form.system != NULL ? "--system" : "--chat-format");
+                 f->form.system != NULL        ? "--system"
+                 : f->form.chat_format != NULL ? "--chat-format"
+                                               : "--date");
     else if (eval_check_arms(name, &f->arms, 512))
         return -1;
     return CLI_USAGE;

@@ -15,6 +15,7 @@ typedef struct compare_form {
     bool plain;              /* one behind the other, whatever template the file has */
     const char *chat_format; /* NULL: the one that the file's template is recognised as */
     const char *system;      /* NULL: none */
+    const char *date;        /* which a template is told; NULL: none */
 } compare_form;
 
 /* A text with its questions. The text is cut with each question as one text, since the tokens of a

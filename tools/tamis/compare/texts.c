@@ -17,13 +17,13 @@ typedef struct composer {
 
 static tamis_status choose_form(composer *c, const compare_form *form, compare_text *out,
                                 tamis_error *error) {
-    const bool asked = form->chat_format != NULL || form->system != NULL;
+    const bool asked = form->chat_format != NULL || form->system != NULL || form->date != NULL;
     tamis_error reason = {0};
     out->form = "plain";
     out->ending = -1;
     if (form->plain) return TAMIS_OK;
     const tamis_status status =
-        cli_chat_open(c->vocab, form->chat_format, form->system, &c->chat, &reason);
+        cli_chat_open(c->vocab, form->chat_format, form->system, form->date, &c->chat, &reason);
     if (status == TAMIS_E_UNSUPPORTED && !asked) {
         if (tamis_vocab_chat_template(c->vocab) != NULL) out->unrecognised = reason;
         return TAMIS_OK;

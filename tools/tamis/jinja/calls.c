@@ -32,7 +32,7 @@ static void at_most(jinja_work *w, const jinja_list *args, size_t count, jinja_t
 static void no_names(jinja_work *w, const jinja_map *named, jinja_text of) {
     if (named->count > 0)
         jinja_fail(w, TAMIS_E_UNSUPPORTED, "'%s' with the argument '%s'", jinja_show(of).text,
-                   jinja_show(named->pairs[0].key).text);
+                   jinja_show(named->pairs[0].key.text).text);
 }
 
 /* ---- Functions ------------------------------------------------------------------------------- */
@@ -60,8 +60,32 @@ static jinja_value make_range(jinja_work *w, const jinja_list *args, jinja_text 
 static jinja_value make_map(jinja_work *w, const jinja_map *named, jinja_kind kind) {
     jinja_value map = jinja_of_map(w, kind);
     for (size_t i = 0; i < named->count; i++)
-        jinja_put(w, map.map, named->pairs[i].key, named->pairs[i].value);
+        jinja_put_key(w, map.map, named->pairs[i].key, named->pairs[i].value);
     return map;
+}
+
+/* The date's parts, in the forms that hold nothing of a time or a place. */
+static jinja_value show_date(jinja_work *w, const jinja_list *args, jinja_text name) {
+    static const char known[] = "aAbBdjmyY%";
+    const jinja_text format = argument(w, args, 0, JINJA_TEXT, name).text;
+    char *to = jinja_take(w, 8 * format.bytes + 1), *end = to;
+    at_most(w, args, 1, name);
+    if (w->date == NULL)
+        jinja_fail(w, TAMIS_E_UNSUPPORTED,
+                   "strftime_now asks for the date, and none is stated (--date)");
+    for (size_t i = 0; i < format.bytes; i++) {
+        char part[3] = {'%', i + 1 < format.bytes ? format.at[i + 1] : '\0', '\0'};
+        if (format.at[i] != '%') {
+            *end++ = format.at[i];
+            continue;
+        }
+        if (part[1] == '\0' || strchr(known, part[1]) == NULL)
+            jinja_fail(w, TAMIS_E_UNSUPPORTED, "the date in the form '%s'",
+                       jinja_show(format).text);
+        end += strftime(end, 16, part, w->date);
+        i++;
+    }
+    return jinja_of_text((jinja_text){.at = to, .bytes = (size_t)(end - to)});
 }
 
 jinja_value jinja_call_function(jinja_work *w, jinja_text name, const jinja_list *args,
@@ -72,6 +96,7 @@ jinja_value jinja_call_function(jinja_work *w, jinja_text name, const jinja_list
     }
     no_names(w, named, name);
     if (jinja_is(name, "range")) return make_range(w, args, name);
+    if (jinja_is(name, "strftime_now")) return show_date(w, args, name);
     if (jinja_is(name, "raise_exception"))
         jinja_fail(w, TAMIS_E_ARGUMENT, "the template refuses this: %s",
                    jinja_show(argument(w, args, 0, JINJA_TEXT, name).text).text);
@@ -92,11 +117,12 @@ static jinja_text change_case(jinja_work *w, jinja_text text, bool upper) {
     return (jinja_text){to, text.origins, text.bytes};
 }
 
-static jinja_value split(jinja_work *w, jinja_text text, jinja_text by) {
+/* At `most` places; below 0: at all. */
+static jinja_value split(jinja_work *w, jinja_text text, jinja_text by, int64_t most) {
     jinja_value list = jinja_of_list(w);
     size_t from = 0, at;
     if (by.bytes == 0) jinja_fail(w, TAMIS_E_FORMAT, "a text is split by nothing");
-    while ((at = jinja_find(w, text, by, from)) != SIZE_MAX) {
+    while (most-- != 0 && (at = jinja_find(w, text, by, from)) != SIZE_MAX) {
         jinja_append(w, list.list, jinja_of_text(jinja_part(text, from, at - from)));
         from = at + by.bytes;
     }
@@ -135,6 +161,28 @@ static jinja_value strip(jinja_work *w, jinja_text text, jinja_text name, const 
                                      !jinja_is(name, "lstrip")));
 }
 
+/* Each {} is the next argument; {{ and }} are braces. */
+static jinja_text format(jinja_work *w, jinja_text text, const jinja_list *args) {
+    jinja_builder out = {0};
+    size_t next = 0;
+    for (size_t at = 0, end; at < text.bytes; at = end + 2) {
+        for (end = at; end < text.bytes && text.at[end] != '{' && text.at[end] != '}';)
+            end++;
+        jinja_look(w, end - at);
+        jinja_add(w, &out, jinja_part(text, at, end - at));
+        if (end == text.bytes) break;
+        const char c = text.at[end], second = end + 1 < text.bytes ? text.at[end + 1] : '\0';
+        if (c == second)
+            jinja_add(w, &out, jinja_part(text, end, 1));
+        else if (c == '{' && second == '}' && next < args->count)
+            jinja_add(w, &out, jinja_print(w, args->items[next++]));
+        else
+            jinja_fail(w, TAMIS_E_UNSUPPORTED, "the format '%s' with %zu arguments",
+                       jinja_show(text).text, args->count);
+    }
+    return jinja_built(&out);
+}
+
 static jinja_value call_text(jinja_work *w, jinja_value self, jinja_text name,
                              const jinja_list *args) {
     const jinja_text text = self.text;
@@ -149,12 +197,15 @@ static jinja_value call_text(jinja_work *w, jinja_value self, jinja_text name,
         return jinja_of_text(replace(w, text, argument(w, args, 0, JINJA_TEXT, name).text,
                                      argument(w, args, 1, JINJA_TEXT, name).text));
     }
+    if (jinja_is(name, "format")) return jinja_of_text(format(w, text, args));
     const bool splits = jinja_is(name, "split"), first = jinja_is(name, "startswith");
     if (!splits && !first && !jinja_is(name, "endswith")) unknown(w, "the method", name, self);
-    at_most(w, args, 1, name);
+    at_most(w, args, splits ? 2 : 1, name);
     const jinja_text with = argument(w, args, 0, JINJA_TEXT, name).text;
     jinja_look(w, with.bytes);
-    if (splits) return split(w, text, with);
+    if (splits)
+        return split(w, text, with,
+                     args->count > 1 ? argument(w, args, 1, JINJA_INT, name).number : -1);
     return jinja_of_bool(first ? begins(text, with) : ends(text, with));
 }
 
@@ -164,7 +215,7 @@ static jinja_value call_text(jinja_work *w, jinja_value self, jinja_text name,
 static jinja_value list_of(jinja_work *w, const jinja_map *map, char what) {
     jinja_value list = jinja_of_list(w);
     for (size_t i = 0; i < map->count; i++) {
-        const jinja_value key = jinja_of_text(map->pairs[i].key), value = map->pairs[i].value;
+        const jinja_value key = map->pairs[i].key, value = map->pairs[i].value;
         jinja_value item = what == 'k' ? key : what == 'v' ? value : jinja_of_list(w);
         if (what == 'i') {
             jinja_append(w, item.list, key);
@@ -254,7 +305,7 @@ static jinja_value join(jinja_work *w, jinja_value self, const jinja_list *args,
 static jinja_value choose(jinja_work *w, jinja_value self, const jinja_list *args,
                           jinja_text name) {
     const bool wanted = jinja_is(name, "selectattr");
-    const jinja_list *list = jinja_items(w, self);
+    const jinja_list *list = jinja_true(self) ? jinja_items(w, self) : &(jinja_list){0};
     const jinja_text key = argument(w, args, 0, JINJA_TEXT, name).text;
     const jinja_list rest = {.items = args->items + 2,
                              .count = args->count > 2 ? args->count - 2 : 0};
@@ -282,8 +333,47 @@ static jinja_value or_else(jinja_work *w, jinja_value self, const jinja_list *ar
     return args->count > 0 ? args->items[0] : jinja_of_text(jinja_literal(""));
 }
 
+/* Keys as they are ordered: texts without their case. */
+static jinja_value folded(jinja_work *w, jinja_value key) {
+    return key.kind == JINJA_TEXT ? jinja_of_text(change_case(w, key.text, false)) : key;
+}
+
+/* Pairs of a map, by their keys. */
+static jinja_value sort_map(jinja_work *w, const jinja_map *map) {
+    const jinja_value pairs = list_of(w, map, 'i');
+    jinja_value *items = pairs.list->items;
+    jinja_list keys = {0};
+    for (size_t i = 0; i < map->count; i++) {
+        const jinja_value pair = items[i], key = folded(w, map->pairs[i].key);
+        size_t at = i;
+        jinja_append(w, &keys, key);
+        for (; at > 0 && jinja_order(w, "dictsort", keys.items[at - 1], key) > 0; at--) {
+            keys.items[at] = keys.items[at - 1];
+            items[at] = items[at - 1];
+            jinja_step(w);
+        }
+        keys.items[at] = key;
+        items[at] = pair;
+    }
+    return pairs;
+}
+
+/* As transformers has it: escapes for HTML are left out. */
+static jinja_value json(jinja_work *w, jinja_value self, const jinja_list *args,
+                        const jinja_map *named) {
+    const jinja_text name = jinja_literal("tojson");
+    at_most(w, args, 0, name);
+    for (size_t i = 0; i < named->count; i++) {
+        const jinja_pair pair = named->pairs[i];
+        if (!jinja_is(pair.key.text, "ensure_ascii") || jinja_true(pair.value))
+            no_names(w, &(jinja_map){.pairs = &named->pairs[i], .count = 1}, name);
+    }
+    return jinja_of_text(jinja_json(w, self));
+}
+
 jinja_value jinja_call_filter(jinja_work *w, jinja_value self, jinja_text name,
                               const jinja_list *args, const jinja_map *named) {
+    if (jinja_is(name, "tojson")) return json(w, self, args, named);
     no_names(w, named, name);
     if (jinja_is(name, "selectattr") || jinja_is(name, "rejectattr"))
         return choose(w, self, args, name);
@@ -301,6 +391,8 @@ jinja_value jinja_call_filter(jinja_work *w, jinja_value self, jinja_text name,
         return jinja_of_text(change_case(w, jinja_print(w, self), jinja_is(name, "upper")));
     if (jinja_is(name, "list") && self.kind != JINJA_TEXT)
         return (jinja_value){.kind = JINJA_LIST, .list = jinja_items(w, self)};
+    if (jinja_is(name, "dictsort") && self.kind == JINJA_MAP) return sort_map(w, self.map);
+    if (jinja_is(name, "int") && jinja_is_number(self)) return jinja_of_int(self.number);
     if (jinja_is(name, "items") && self.kind == JINJA_MAP) return list_of(w, self.map, 'i');
     unknown(w, "the filter", name, self);
 }

@@ -65,7 +65,8 @@ bool jinja_contains(jinja_work *w, jinja_value whole, jinja_value part) {
     }
     if (whole.kind == JINJA_MAP) {
         if (part.kind >= JINJA_LIST) refuse(w, "in", part, whole);
-        return part.kind == JINJA_TEXT && jinja_get(w, whole.map, part.text) != NULL;
+        return (part.kind == JINJA_TEXT || part.kind == JINJA_INT) &&
+               jinja_get_key(w, whole.map, part) != NULL;
     }
     if (whole.kind != JINJA_LIST && whole.kind != JINJA_UNDEFINED) refuse(w, "in", part, whole);
     const jinja_list *list = jinja_items(w, whole);
@@ -74,11 +75,10 @@ bool jinja_contains(jinja_work *w, jinja_value whole, jinja_value part) {
     return false;
 }
 
-/* Below 0, 0 or above 0. */
-static int64_t order(jinja_work *w, const char *operator, jinja_value a, jinja_value b) {
+int64_t jinja_order(jinja_work *w, const char *what, jinja_value a, jinja_value b) {
     if (jinja_is_number(a) && jinja_is_number(b))
         return (a.number > b.number) - (a.number < b.number);
-    if (a.kind != JINJA_TEXT || b.kind != JINJA_TEXT) refuse(w, operator, a, b);
+    if (a.kind != JINJA_TEXT || b.kind != JINJA_TEXT) refuse(w, what, a, b);
     const size_t least = a.text.bytes < b.text.bytes ? a.text.bytes : b.text.bytes;
     jinja_look(w, least);
     const int first = least > 0 ? memcmp(a.text.at, b.text.at, least) : 0;
@@ -99,9 +99,9 @@ static jinja_value binary(jinja_work *w, const char *operator, jinja_value a, ji
     case 'n':
         return jinja_of_bool(!jinja_contains(w, b, a));
     case '<':
-        return jinja_of_bool(order(w, operator, a, b) < (with_equal ? 1 : 0));
+        return jinja_of_bool(jinja_order(w, operator, a, b) < (with_equal ? 1 : 0));
     case '>':
-        return jinja_of_bool(order(w, operator, a, b) > (with_equal ? -1 : 0));
+        return jinja_of_bool(jinja_order(w, operator, a, b) > (with_equal ? -1 : 0));
     default:
         return arithmetic(w, operator, a, b);
     }
@@ -114,6 +114,8 @@ static jinja_value attribute(jinja_work *w, jinja_value of, jinja_text name) {
     static const char *const methods[] = {"get", "items", "keys", "values"};
     if (of.kind == JINJA_UNDEFINED)
         jinja_fail(w, TAMIS_E_FORMAT, "'%s' of what is undefined", jinja_show(name).text);
+    if (of.kind == JINJA_FUNCTION)
+        jinja_fail(w, TAMIS_E_UNSUPPORTED, "'%s' of a function", jinja_show(name).text);
     const jinja_value *found = of.kind >= JINJA_MAP ? jinja_get(w, of.map, name) : NULL;
     if (found != NULL) return *found;
     for (size_t i = 0; i < sizeof methods / sizeof methods[0] && of.kind == JINJA_MAP; i++)
@@ -141,6 +143,10 @@ static jinja_list *elements(jinja_work *w, jinja_value of, const char *what) {
 static jinja_value element(jinja_work *w, jinja_value of, jinja_value index) {
     if (index.kind == JINJA_TEXT) return attribute(w, of, index.text);
     if (index.kind != JINJA_INT) refuse(w, "[]", of, index);
+    if (of.kind == JINJA_MAP) {
+        const jinja_value *found = jinja_get_key(w, of.map, index);
+        return found != NULL ? *found : (jinja_value){0};
+    }
     const jinja_list *list = elements(w, of, "an element");
     const int64_t count = (int64_t)list->count;
     const int64_t at = index.number < 0 ? index.number + count : index.number;
@@ -180,6 +186,23 @@ static jinja_value slice(jinja_work *w, const jinja_node *node) {
 
 /* ---- Calls ----------------------------------------------------------------------------------- */
 
+/* A variable, or what Jinja2 defines beside them: strftime_now where a date is stated. */
+static jinja_value name_value(jinja_work *w, const jinja_node *node) {
+    static const char *const functions[] = {"strftime_now", "range",  "dict",
+                                            "namespace",    "cycler", "raise_exception",
+                                            "joiner",       "lipsum", "self"};
+    static const char *const of_macros[] = {"varargs", "kwargs", "caller"};
+    const jinja_value *found = jinja_variable(w, node->text);
+    if (found != NULL) return *found;
+    for (size_t i = w->date == NULL; i < sizeof functions / sizeof functions[0]; i++)
+        if (jinja_is(node->text, functions[i]))
+            return (jinja_value){.kind = JINJA_FUNCTION, .text = node->text};
+    for (size_t i = 0; i < sizeof of_macros / sizeof of_macros[0]; i++)
+        if (jinja_is(node->text, of_macros[i]))
+            jinja_fail(w, TAMIS_E_UNSUPPORTED, "'%s' is not known", of_macros[i]);
+    return (jinja_value){0};
+}
+
 static void arguments(jinja_work *w, const jinja_node *node, jinja_list *args, jinja_map *named) {
     for (; node != NULL; node = node->next) {
         if (node->kind == JINJA_N_KEYWORD)
@@ -200,13 +223,15 @@ static jinja_value call(jinja_work *w, const jinja_node *node) {
         w->line = node->line;
         if (named.count > 0)
             jinja_fail(w, TAMIS_E_UNSUPPORTED, "'%s' with the argument '%s'",
-                       jinja_show(callee->text).text, jinja_show(named.pairs[0].key).text);
+                       jinja_show(callee->text).text, jinja_show(named.pairs[0].key.text).text);
         return jinja_call_method(w, self, callee->text, &args);
     }
     if (callee->kind != JINJA_N_NAME) jinja_fail(w, TAMIS_E_UNSUPPORTED, "a call of a value");
+    const jinja_value function = name_value(w, callee);
     arguments(w, node->b, &args, &named);
     w->line = node->line;
-    if (jinja_get(w, &w->variables, callee->text) != NULL)
+    if (function.macro != NULL) return jinja_call_macro(w, function.macro, &args, &named);
+    if (jinja_variable(w, callee->text) != NULL)
         jinja_fail(w, TAMIS_E_UNSUPPORTED, "a call of the variable '%s'",
                    jinja_show(callee->text).text);
     return jinja_call_function(w, callee->text, &args, &named);
@@ -225,8 +250,8 @@ static jinja_value make_map(jinja_work *w, const jinja_node *pair) {
     jinja_value map = jinja_of_map(w, JINJA_MAP);
     for (; pair != NULL; pair = pair->next) {
         const jinja_value key = jinja_evaluate(w, pair->a);
-        if (key.kind != JINJA_TEXT) refuse(w, "{}", key, key);
-        jinja_put(w, map.map, key.text, jinja_evaluate(w, pair->b));
+        if (key.kind != JINJA_TEXT && key.kind != JINJA_INT) refuse(w, "{}", key, key);
+        jinja_put_key(w, map.map, key, jinja_evaluate(w, pair->b));
     }
     return map;
 }
@@ -254,17 +279,6 @@ static jinja_value apply(jinja_work *w, const jinja_node *node) {
 static jinja_value negate(jinja_work *w, jinja_value value) {
     if (!jinja_is_number(value)) refuse(w, "-", value, value);
     return jinja_of_int(-value.number);
-}
-
-static jinja_value name_value(jinja_work *w, const jinja_node *node) {
-    static const char *const functions[] = {"range",  "dict",   "namespace", "raise_exception",
-                                            "cycler", "joiner", "lipsum",    "self"};
-    const jinja_value *found = jinja_get(w, &w->variables, node->text);
-    if (found != NULL) return *found;
-    for (size_t i = 0; i < sizeof functions / sizeof functions[0]; i++)
-        if (jinja_is(node->text, functions[i]))
-            jinja_fail(w, TAMIS_E_UNSUPPORTED, "the function '%s' as a value", functions[i]);
-    return (jinja_value){0};
 }
 
 static jinja_value evaluate(jinja_work *w, const jinja_node *node) {

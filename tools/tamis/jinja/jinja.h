@@ -9,6 +9,7 @@
 #include <stddef.h>
 #include <stdint.h>
 #include <tamis/status.h>
+#include <time.h>
 
 /* Whose a byte of the result is: the template's own, or of a message with that origin. */
 #define JINJA_TEMPLATE 0
@@ -25,7 +26,11 @@ typedef struct jinja_conversation {
     size_t count;
     const char *bos, *eos; /* texts of these tokens, or empty */
     bool add_generation_prompt;
+    const struct tm *date; /* what strftime_now answers of; NULL: it is not defined */
 } jinja_conversation;
+
+/* Reads YYYY-MM-DD; false: that is no date. */
+bool jinja_date(const char *text, struct tm *out);
 
 typedef struct jinja_result {
     char *text;

@@ -10,6 +10,8 @@
 typedef struct parser {
     jinja_work *w;
     const jinja_token *at;
+    unsigned loops;  /* around a statement, inside its macro or block */
+    unsigned scopes; /* around it in all */
 } parser;
 
 static jinja_node *parse_expression(parser *p);
@@ -382,13 +384,43 @@ static jinja_node *parse_for(parser *p) {
     jinja_node *node = make(p, JINJA_N_FOR, targets, parse_or(p));
     if (take_word(p, "if")) node->c = parse_expression(p);
     need_close(p);
+    p->loops++;
+    p->scopes++;
     node->d = parse_body(p);
+    p->loops--;
     if (take_tag(p, "else")) {
         need_close(p);
         node->e = parse_body(p);
     }
+    p->scopes--;
     need_tag(p, "endfor");
     return node;
+}
+
+/* Of a block whose text or scope is its own, which no loop around it ends in. */
+static jinja_node *parse_inner(parser *p, const char *end) {
+    const unsigned loops = p->loops;
+    p->loops = 0;
+    p->scopes++;
+    jinja_node *body = parse_body(p);
+    p->loops = loops;
+    p->scopes--;
+    need_tag(p, end);
+    return body;
+}
+
+static jinja_node *parse_loop_end(parser *p, jinja_node_kind kind) {
+    if (p->loops == 0) unexpected(p, "a loop around it");
+    need_close(p);
+    return make(p, kind, NULL, NULL);
+}
+
+static jinja_node *parse_break(parser *p) {
+    return parse_loop_end(p, JINJA_N_BREAK);
+}
+
+static jinja_node *parse_continue(parser *p) {
+    return parse_loop_end(p, JINJA_N_CONTINUE);
 }
 
 static jinja_node *parse_set(parser *p) {
@@ -398,28 +430,46 @@ static jinja_node *parse_set(parser *p) {
         target = make(p, JINJA_N_ATTRIBUTE, target, NULL);
         target->text = need_name(p);
     }
-    need_operator(p, "=");
-    jinja_node *node = make(p, JINJA_N_SET, target, parse_expression(p));
+    const bool fill = p->at->kind == JINJA_T_CLOSE;
+    if (!fill) need_operator(p, "=");
+    jinja_node *node = make(p, fill ? JINJA_N_FILL : JINJA_N_SET, target, NULL);
+    if (!fill) node->b = parse_expression(p);
     need_close(p);
+    if (fill) node->d = parse_inner(p, "endset");
     return node;
 }
 
-/* A macro is passed over: only a call would need it, and that finds no function of its name. */
-static jinja_node *skip_macro(parser *p) {
-    while (!is_tag(p, "endmacro")) {
-        if (p->at->kind == JINJA_T_END) unexpected(p, "endmacro");
-        p->at++;
+static jinja_node *parse_parameters(parser *p) {
+    jinja_node *first = NULL, **last = &first;
+    need_operator(p, "(");
+    while (!take_operator(p, ")")) {
+        *last = make(p, JINJA_N_NAME, NULL, NULL);
+        (*last)->text = need_name(p);
+        if (take_operator(p, "=")) (*last)->b = parse_expression(p);
+        last = &(*last)->next;
+        if (!is_operator(p, ")")) need_operator(p, ",");
     }
-    need_tag(p, "endmacro");
-    return NULL;
+    return first;
 }
 
-/* What marks the answers in training is a statement without effect. */
+/* A macro sees the variables of what it stands in, which here is the template alone. */
+static jinja_node *parse_macro(parser *p) {
+    if (p->scopes > 0)
+        unexpected(p, "no macro: here is a loop, a block or a macro, and one inside");
+    jinja_node *node = make(p, JINJA_N_MACRO, NULL, NULL);
+    node->text = need_name(p);
+    node->a = parse_parameters(p);
+    need_close(p);
+    node->d = parse_inner(p, "endmacro");
+    return node;
+}
+
+/* What marks the answers in training. */
 static jinja_node *parse_generation(parser *p) {
     need_close(p);
-    jinja_node *body = parse_body(p);
-    need_tag(p, "endgeneration");
-    return body;
+    jinja_node *node = make(p, JINJA_N_SCOPE, NULL, NULL);
+    node->d = parse_inner(p, "endgeneration");
+    return node;
 }
 
 /* A tag's statement; *is: it is one, and none that ends a body. */
@@ -430,9 +480,12 @@ static jinja_node *parse_tag(parser *p, bool *is) {
     } tags[] = {{"if", parse_branch},
                 {"for", parse_for},
                 {"set", parse_set},
-                {"macro", skip_macro},
+                {"macro", parse_macro},
+                {"break", parse_break},
+                {"continue", parse_continue},
                 {"generation", parse_generation}};
-    static const char *const ends[] = {"elif", "else", "endif", "endfor", "endgeneration"};
+    static const char *const ends[] = {"elif",   "else",     "endif",        "endfor",
+                                       "endset", "endmacro", "endgeneration"};
     *is = true;
     for (size_t i = 0; i < sizeof tags / sizeof tags[0]; i++)
         if (take_tag(p, tags[i].word)) return tags[i].parse(p);

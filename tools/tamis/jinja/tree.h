@@ -34,6 +34,11 @@ typedef enum jinja_node_kind {
     JINJA_N_BRANCH, /* if a: b, else c */
     JINJA_N_FOR,    /* targets a in b if c: d, else e */
     JINJA_N_SET,    /* a = b */
+    JINJA_N_FILL,   /* a = what d writes */
+    JINJA_N_MACRO,  /* text, with parameters a of a default b or none: what d writes */
+    JINJA_N_SCOPE,  /* d, whose variables end with it */
+    JINJA_N_BREAK,
+    JINJA_N_CONTINUE,
     /* expressions */
     JINJA_N_VALUE,
     JINJA_N_NAME,
@@ -67,6 +72,9 @@ jinja_node *jinja_parse(jinja_work *w, const jinja_token *tokens);
 
 /* The value of an expression. */
 jinja_value jinja_evaluate(jinja_work *w, const jinja_node *node);
+void jinja_run(jinja_work *w, const jinja_node *statements);
+jinja_value jinja_call_macro(jinja_work *w, const jinja_node *macro, const jinja_list *args,
+                             const jinja_map *named);
 
 /* What is called by its name. Arguments: a list, and a map of those with names. */
 jinja_value jinja_call_function(jinja_work *w, jinja_text name, const jinja_list *args,
@@ -76,8 +84,12 @@ jinja_value jinja_call_method(jinja_work *w, jinja_value self, jinja_text name,
 jinja_value jinja_call_filter(jinja_work *w, jinja_value self, jinja_text name,
                               const jinja_list *args, const jinja_map *named);
 bool jinja_call_test(jinja_work *w, jinja_value self, jinja_text name, const jinja_list *args);
+/* As json.dumps has it, without escapes of what is not ASCII. */
+jinja_text jinja_json(jinja_work *w, jinja_value value);
 /* Whether `part in whole`. */
 bool jinja_contains(jinja_work *w, jinja_value whole, jinja_value part);
+/* Below 0, 0 or above 0, as numbers or texts are ordered. `what` asks it. */
+int64_t jinja_order(jinja_work *w, const char *what, jinja_value a, jinja_value b);
 /* The items that a loop has. */
 jinja_list *jinja_items(jinja_work *w, jinja_value value);
 

@@ -253,23 +253,34 @@ void jinja_append(jinja_work *w, jinja_list *list, jinja_value item) {
     list->items[list->count++] = item;
 }
 
-/* The last pair from `first` on that has the key. */
-static jinja_value *get_from(jinja_work *w, const jinja_map *map, size_t first, jinja_text key) {
-    jinja_look(w, map->count - first);
-    for (size_t i = map->count; i-- > first;) {
-        if (map->pairs[i].key.bytes == key.bytes) take_steps(w, key.bytes / 16);
-        if (jinja_same_text(map->pairs[i].key, key)) return &map->pairs[i].value;
-    }
+/* Both are a TEXT or INT. */
+static bool same_key(jinja_work *w, jinja_value a, jinja_value b) {
+    if (a.kind != b.kind || a.kind == JINJA_INT) return a.kind == b.kind && a.number == b.number;
+    if (a.text.bytes == b.text.bytes) take_steps(w, a.text.bytes / 16);
+    return jinja_same_text(a.text, b.text);
+}
+
+/* The last of the pairs from `first` to below `end` that has the key. */
+static jinja_value *get_from(jinja_work *w, const jinja_map *map, size_t first, size_t end,
+                             jinja_value key) {
+    jinja_look(w, end - first);
+    for (size_t i = end; i-- > first;)
+        if (same_key(w, map->pairs[i].key, key)) return &map->pairs[i].value;
     return NULL;
 }
 
-jinja_value *jinja_get(jinja_work *w, const jinja_map *map, jinja_text key) {
-    return get_from(w, map, 0, key);
+jinja_value *jinja_get_key(jinja_work *w, const jinja_map *map, jinja_value key) {
+    return get_from(w, map, 0, map->count, key);
 }
 
-void jinja_put_from(jinja_work *w, jinja_map *map, size_t first, jinja_text key,
-                    jinja_value value) {
-    jinja_value *old = get_from(w, map, first, key);
+jinja_value *jinja_get(jinja_work *w, const jinja_map *map, jinja_text key) {
+    return jinja_get_key(w, map, jinja_of_text(key));
+}
+
+/* Passes over the pairs in front of `first`. */
+static void put_from(jinja_work *w, jinja_map *map, size_t first, jinja_value key,
+                     jinja_value value) {
+    jinja_value *old = get_from(w, map, first, map->count, key);
     jinja_step(w);
     if (old != NULL) {
         *old = value;
@@ -280,13 +291,18 @@ void jinja_put_from(jinja_work *w, jinja_map *map, size_t first, jinja_text key,
     map->pairs[map->count++] = (jinja_pair){key, value};
 }
 
+void jinja_put_key(jinja_work *w, jinja_map *map, jinja_value key, jinja_value value) {
+    put_from(w, map, 0, key, value);
+}
+
 void jinja_put(jinja_work *w, jinja_map *map, jinja_text key, jinja_value value) {
-    jinja_put_from(w, map, 0, key, value);
+    put_from(w, map, 0, jinja_of_text(key), value);
 }
 
 const char *jinja_kind_name(jinja_kind kind) {
-    static const char *const names[] = {"undefined", "none",  "a bool",      "an integer", "a text",
-                                        "a list",    "a map", "a namespace", "a loop"};
+    static const char *const names[] = {"undefined",   "none",   "a bool",     "an integer",
+                                        "a text",      "a list", "a function", "a map",
+                                        "a namespace", "a loop"};
     return names[kind];
 }
 
@@ -302,7 +318,7 @@ bool jinja_true(jinja_value value) {
     case JINJA_MAP:
         return value.map->count > 0;
     default:
-        return value.kind == JINJA_NAMESPACE || value.kind == JINJA_LOOP;
+        return value.kind >= JINJA_FUNCTION;
     }
 }
 
@@ -324,7 +340,7 @@ bool jinja_equal(jinja_work *w, jinja_value a, jinja_value b) {
     if (a.kind != b.kind) return false;
     jinja_look(w, a.text.bytes);
     if (a.kind == JINJA_TEXT) return jinja_same_text(a.text, b.text);
-    if (a.kind >= JINJA_MAP)
+    if (a.kind >= JINJA_FUNCTION)
         jinja_fail(w, TAMIS_E_UNSUPPORTED, "%s is not compared here", jinja_kind_name(a.kind));
     return a.kind != JINJA_LIST || equal_lists(w, a.list, b.list);
 }
@@ -347,4 +363,35 @@ jinja_text jinja_print(jinja_work *w, jinja_value value) {
     default:
         jinja_fail(w, TAMIS_E_UNSUPPORTED, "%s is printed", jinja_kind_name(value.kind));
     }
+}
+
+/* ---- Variables ------------------------------------------------------------------------------- */
+
+void jinja_set(jinja_work *w, jinja_text name, jinja_value value) {
+    put_from(w, &w->variables, w->scope.first, jinja_of_text(name), value);
+}
+
+const jinja_value *jinja_variable(jinja_work *w, jinja_text name) {
+    const jinja_value key = jinja_of_text(name);
+    const jinja_map *all = &w->variables;
+    const jinja_value *found = get_from(w, all, w->scope.macro, all->count, key);
+    return found != NULL || w->scope.macro == 0 ? found : get_from(w, all, 0, w->scope.top, key);
+}
+
+jinja_scope jinja_open_scope(jinja_work *w) {
+    const jinja_scope outer = w->scope;
+    if (outer.first == 0) w->scope.top = w->variables.count;
+    w->scope.first = w->variables.count;
+    return outer;
+}
+
+jinja_scope jinja_open_macro(jinja_work *w) {
+    const jinja_scope outer = jinja_open_scope(w);
+    w->scope.macro = w->scope.first;
+    return outer;
+}
+
+void jinja_close_scope(jinja_work *w, jinja_scope outer) {
+    w->variables.count = w->scope.first;
+    w->scope = outer;
 }

@@ -15,6 +15,7 @@ typedef enum jinja_kind {
     JINJA_INT,
     JINJA_TEXT,
     JINJA_LIST,
+    JINJA_FUNCTION,
     JINJA_MAP,
     JINJA_NAMESPACE, /* has attributes and is no map, like the next */
     JINJA_LOOP
@@ -36,10 +37,11 @@ typedef struct jinja_builder {
 
 typedef struct jinja_value {
     jinja_kind kind;
-    int64_t number; /* of BOOL and INT */
-    jinja_text text;
+    int64_t number;  /* of BOOL and INT */
+    jinja_text text; /* of a FUNCTION its name */
     struct jinja_list *list;
-    struct jinja_map *map; /* of MAP, NAMESPACE and LOOP */
+    struct jinja_map *map;          /* of MAP, NAMESPACE and LOOP */
+    const struct jinja_node *macro; /* of a FUNCTION; NULL: it is no macro */
 } jinja_value;
 
 typedef struct jinja_list {
@@ -48,7 +50,7 @@ typedef struct jinja_list {
 } jinja_list;
 
 typedef struct jinja_pair {
-    jinja_text key;
+    jinja_value key; /* a TEXT or INT */
     jinja_value value;
 } jinja_pair;
 
@@ -56,6 +58,13 @@ typedef struct jinja_map {
     jinja_pair *pairs;
     size_t count, room;
 } jinja_map;
+
+/* Where variables lie that can be seen. */
+typedef struct jinja_scope {
+    size_t first; /* of the innermost scope */
+    size_t macro; /* the first of the innermost macro's call; 0: none runs */
+    size_t top;   /* how many the template itself has, where an inner scope is open */
+} jinja_scope;
 
 /* One run of a template. */
 typedef struct jinja_work {
@@ -67,7 +76,8 @@ typedef struct jinja_work {
     struct jinja_block *blocks; /* memory */
     size_t taken, most_bytes;
     jinja_map variables; /* the innermost last */
-    size_t scope;        /* where the innermost begins */
+    jinja_scope scope;
+    const struct tm *date; /* NULL: none is stated */
     jinja_builder out;
 } jinja_work;
 
@@ -124,10 +134,20 @@ jinja_value jinja_of_list(jinja_work *w);
 jinja_value jinja_of_map(jinja_work *w, jinja_kind kind);
 void jinja_append(jinja_work *w, jinja_list *list, jinja_value item);
 void jinja_put(jinja_work *w, jinja_map *map, jinja_text key, jinja_value value);
-/* The same, passing over the pairs in front of `first`. */
-void jinja_put_from(jinja_work *w, jinja_map *map, size_t first, jinja_text key, jinja_value value);
+void jinja_put_key(jinja_work *w, jinja_map *map, jinja_value key, jinja_value value);
 /* NULL: none. */
 jinja_value *jinja_get(jinja_work *w, const jinja_map *map, jinja_text key);
+jinja_value *jinja_get_key(jinja_work *w, const jinja_map *map, jinja_value key);
+
+/* Sets a variable of the innermost scope. */
+void jinja_set(jinja_work *w, jinja_text name, jinja_value value);
+/* The innermost variable of that name that can be seen; NULL: none. */
+const jinja_value *jinja_variable(jinja_work *w, jinja_text name);
+/* Begins a scope for what a loop or a block sets; the answer closes it. */
+jinja_scope jinja_open_scope(jinja_work *w);
+/* One that sees the template's own variables alone beside those set in it. */
+jinja_scope jinja_open_macro(jinja_work *w);
+void jinja_close_scope(jinja_work *w, jinja_scope outer);
 
 const char *jinja_kind_name(jinja_kind kind);
 bool jinja_is_number(jinja_value value);
